@@ -1,0 +1,248 @@
+/* Files. Nothing here knows a format; callers check what the bytes mean. */
+#define _POSIX_C_SOURCE 200809L
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+struct ls_output {
+    FILE *stream;
+    char *path; /* NULL for standard output */
+    char *temp_path;
+};
+
+static ls_status fail_errno(ls_error *err, const char *path, const char *what) {
+    return LS_FAIL(err, LS_ERR_IO, "%s: cannot %s: %s", path, what, strerror(errno));
+}
+
+static ls_status open_regular(int *fd, int64_t *bytes, const char *path, ls_error *err) {
+    struct stat st;
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0) return fail_errno(err, path, "open");
+    if (fstat(*fd, &st) != 0) {
+        ls_status status = fail_errno(err, path, "stat");
+        close(*fd);
+        return status;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        close(*fd);
+        return LS_FAIL(err, LS_ERR_IO, "%s: not a regular file", path);
+    }
+    *bytes = (int64_t)st.st_size;
+    return LS_OK;
+}
+
+ls_status ls_map_open(ls_map *out, const char *path, ls_error *err) {
+    int fd = -1;
+    int64_t bytes = 0;
+    void *data = NULL;
+    ls_status status;
+    out->data = NULL;
+    out->bytes = 0;
+    if ((status = open_regular(&fd, &bytes, path, err)) != LS_OK) return status;
+    if (bytes > 0) {
+        data = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED) {
+            status = fail_errno(err, path, "map");
+            close(fd);
+            return status;
+        }
+    }
+    close(fd);
+    out->data = data;
+    out->bytes = bytes;
+    return LS_OK;
+}
+
+void ls_map_close(ls_map *map) {
+    if (map->data != NULL) {
+        union {
+            const uint8_t *in;
+            void *out;
+        } pointer = {map->data};
+        munmap(pointer.out, (size_t)map->bytes);
+    }
+    map->data = NULL;
+    map->bytes = 0;
+}
+
+ls_status ls_file_read(char **out, int64_t *bytes, const char *path, int64_t bytes_max, ls_error *err) {
+    int fd = -1;
+    int64_t size = 0, done_bytes = 0;
+    char *text = NULL;
+    ls_status status;
+    *out = NULL;
+    *bytes = 0;
+    if ((status = open_regular(&fd, &size, path, err)) != LS_OK) return status;
+    if (size > bytes_max) {
+        status = LS_FAIL(err, LS_ERR_FORMAT, "%s: %lld bytes, the limit is %lld", path, (long long)size,
+                         (long long)bytes_max);
+        goto done;
+    }
+    text = malloc((size_t)size + 1);
+    if (text == NULL) {
+        status = LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot allocate %lld bytes", path, (long long)size);
+        goto done;
+    }
+    while (done_bytes < size) {
+        const ssize_t got = read(fd, text + done_bytes, (size_t)(size - done_bytes));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) {
+            status = fail_errno(err, path, "read");
+            goto done;
+        }
+        if (got == 0) {
+            status = LS_FAIL(err, LS_ERR_IO, "%s: ended after %lld of %lld bytes", path, (long long)done_bytes,
+                             (long long)size);
+            goto done;
+        }
+        done_bytes += got;
+    }
+    text[size] = '\0';
+    *out = text;
+    *bytes = size;
+    text = NULL;
+done:
+    free(text);
+    close(fd);
+    return status;
+}
+
+bool ls_file_exists(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+ls_status ls_line_read(FILE *file, char **line, int64_t *cap, int64_t *bytes, int64_t bytes_max, bool *more,
+                       ls_error *err) {
+    int64_t n = 0;
+    ls_status status;
+    *more = false;
+    *bytes = 0;
+    for (;;) {
+        const int c = getc_unlocked(file);
+        if (c == EOF) {
+            if (ferror(file)) return LS_FAIL(err, LS_ERR_IO, "cannot read: %s", strerror(errno));
+            if (n == 0) return LS_OK;
+            break;
+        }
+        if (c == '\n') break;
+        if (n >= bytes_max)
+            return LS_FAIL(err, LS_ERR_FORMAT, "line is longer than %lld bytes", (long long)bytes_max);
+        if ((status = ls_array_grow((void **)line, cap, n + 2, 1, "line", err)) != LS_OK) return status;
+        (*line)[n++] = (char)c;
+    }
+    if ((status = ls_array_grow((void **)line, cap, n + 1, 1, "line", err)) != LS_OK) return status;
+    (*line)[n] = '\0';
+    *bytes = n;
+    *more = true;
+    return LS_OK;
+}
+
+ls_status ls_output_open(ls_output **out, const char *path, ls_error *err) {
+    ls_output *output = calloc(1, sizeof *output);
+    ls_status status = LS_OK;
+    int fd = -1;
+    size_t path_bytes;
+    struct stat st;
+    *out = NULL;
+    if (output == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "output record");
+    if (path == NULL || strcmp(path, "-") == 0) {
+        output->stream = stdout;
+        *out = output;
+        return LS_OK;
+    }
+    /* A device or a pipe is written in place: renaming over it would replace it. */
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        output->stream = fopen(path, "w");
+        if (output->stream == NULL) {
+            status = fail_errno(err, path, "open for writing");
+            goto done;
+        }
+        LS_TRY(ls_text_copy(&output->path, path, (int64_t)strlen(path), err));
+        *out = output;
+        return LS_OK;
+    }
+    path_bytes = strlen(path);
+    LS_TRY(ls_text_copy(&output->path, path, (int64_t)path_bytes, err));
+    output->temp_path = malloc(path_bytes + 16);
+    if (output->temp_path == NULL) {
+        status = LS_FAIL(err, LS_ERR_NOMEM, "output path");
+        goto done;
+    }
+    snprintf(output->temp_path, path_bytes + 16, "%s.tmp-XXXXXX", path);
+    fd = mkstemp(output->temp_path);
+    if (fd < 0) {
+        status = fail_errno(err, path, "create");
+        free(output->temp_path);
+        output->temp_path = NULL;
+        goto done;
+    }
+    {
+        const mode_t mask = umask(0);
+        umask(mask);
+        (void)fchmod(fd, 0666 & ~mask);
+    }
+    output->stream = fdopen(fd, "w");
+    if (output->stream == NULL) {
+        status = fail_errno(err, path, "open for writing");
+        close(fd);
+        goto done;
+    }
+    *out = output;
+    output = NULL;
+done:
+    ls_output_abandon(output);
+    return status;
+}
+
+FILE *ls_output_stream(ls_output *output) { return output->stream; }
+
+static void output_free(ls_output *output) {
+    free(output->temp_path);
+    free(output->path);
+    free(output);
+}
+
+ls_status ls_output_commit(ls_output *output, ls_error *err) {
+    const char *name = output->path != NULL ? output->path : "standard output";
+    ls_status status = LS_OK;
+    const bool failed_before = ferror(output->stream) != 0;
+    if (fflush(output->stream) != 0 || failed_before) {
+        status = fail_errno(err, name, "write");
+        goto done;
+    }
+    if (output->temp_path == NULL) goto done;
+    if (fsync(fileno(output->stream)) != 0) {
+        status = fail_errno(err, name, "sync");
+        goto done;
+    }
+    if (rename(output->temp_path, output->path) != 0) {
+        status = fail_errno(err, name, "rename to its final name");
+        goto done;
+    }
+    free(output->temp_path);
+    output->temp_path = NULL;
+done:
+    if (status != LS_OK) {
+        ls_output_abandon(output);
+    } else {
+        if (output->path != NULL) fclose(output->stream);
+        output_free(output);
+    }
+    return status;
+}
+
+void ls_output_abandon(ls_output *output) {
+    if (output == NULL) return;
+    if (output->stream != NULL && output->path != NULL) fclose(output->stream);
+    if (output->temp_path != NULL) unlink(output->temp_path);
+    output_free(output);
+}

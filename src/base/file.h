@@ -1,0 +1,40 @@
+/* Files: read-only maps, bounded whole reads, line reading, and output that appears under its name only when complete. */
+#ifndef LS_BASE_FILE_H
+#define LS_BASE_FILE_H
+
+#include <stdio.h>
+
+#include "base/status.h"
+
+/* A read-only private map of a whole regular file. data is NULL when bytes is 0. */
+typedef struct ls_map {
+    const uint8_t *data;
+    int64_t bytes;
+} ls_map;
+
+ls_status ls_map_open(ls_map *out, const char *path, ls_error *err);
+void ls_map_close(ls_map *map);
+
+/* Whole file as NUL-terminated text (the NUL is not counted in *bytes), released with free(). A file larger than
+ * bytes_max is an error that names both sizes. */
+ls_status ls_file_read(char **out, int64_t *bytes, const char *path, int64_t bytes_max, ls_error *err);
+
+bool ls_file_exists(const char *path);
+
+/* Reads the next line, without its newline, into a buffer that *line owns (free() at the end); *bytes is its length.
+ * *more is false at the end of the file. A line longer than bytes_max is an error. */
+ls_status ls_line_read(FILE *file, char **line, int64_t *cap, int64_t *bytes, int64_t bytes_max, bool *more,
+                       ls_error *err);
+
+/* Output that is written to a temporary name beside path and renamed on commit, so that a failure leaves no partial
+ * file. Path "-" or NULL is standard output, which cannot be taken back. */
+typedef struct ls_output ls_output;
+
+ls_status ls_output_open(ls_output **out, const char *path, ls_error *err);
+FILE *ls_output_stream(ls_output *output);
+/* Flushes, syncs and renames. The handle is released whatever the result. */
+ls_status ls_output_commit(ls_output *output, ls_error *err);
+/* Removes the temporary file. NULL is accepted. */
+void ls_output_abandon(ls_output *output);
+
+#endif

@@ -1,0 +1,122 @@
+/* JSON output. The stream's own error flag carries write failures; ls_output_commit reports them. */
+#include "base/json_out.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/utf8.h"
+
+void ls_json_init(ls_json_out *json, FILE *file) {
+    memset(json, 0, sizeof *json);
+    json->file = file;
+}
+
+static void write_text(FILE *file, const char *text, int64_t bytes) {
+    int64_t i = 0;
+    fputc('"', file);
+    while (i < bytes) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c == '"' || c == '\\') {
+            fputc('\\', file);
+            fputc(c, file);
+            i++;
+        } else if (c == '\n') {
+            fputs("\\n", file);
+            i++;
+        } else if (c == '\t') {
+            fputs("\\t", file);
+            i++;
+        } else if (c == '\r') {
+            fputs("\\r", file);
+            i++;
+        } else if (c < 0x20) {
+            fprintf(file, "\\u%04x", c);
+            i++;
+        } else if (c < 0x80) {
+            fputc(c, file);
+            i++;
+        } else {
+            int32_t code;
+            const int64_t used = ls_utf8_decode((const uint8_t *)text + i, bytes - i, &code);
+            if (code < 0) {
+                fputs("\xEF\xBF\xBD", file);
+            } else {
+                fwrite(text + i, 1, (size_t)used, file);
+            }
+            i += used;
+        }
+    }
+    fputc('"', file);
+}
+
+static void begin_value(ls_json_out *json, const char *key) {
+    if (json->depth > 0) {
+        if (json->has_items[json->depth - 1]) fputc(',', json->file);
+        json->has_items[json->depth - 1] = true;
+    }
+    if (key != NULL) {
+        write_text(json->file, key, (int64_t)strlen(key));
+        fputc(':', json->file);
+    }
+}
+
+static void push(ls_json_out *json, const char *key, char open) {
+    begin_value(json, key);
+    LS_ASSERT(json->depth < LS_JSON_DEPTH_MAX, "depth %d", json->depth);
+    json->has_items[json->depth++] = false;
+    fputc(open, json->file);
+}
+
+static void pop(ls_json_out *json, char close) {
+    LS_ASSERT(json->depth > 0, "depth %d", json->depth);
+    json->depth--;
+    fputc(close, json->file);
+}
+
+void ls_json_begin_object(ls_json_out *json, const char *key) { push(json, key, '{'); }
+void ls_json_end_object(ls_json_out *json) { pop(json, '}'); }
+void ls_json_begin_array(ls_json_out *json, const char *key) { push(json, key, '['); }
+void ls_json_end_array(ls_json_out *json) { pop(json, ']'); }
+
+void ls_json_text(ls_json_out *json, const char *key, const char *text, int64_t bytes) {
+    begin_value(json, key);
+    write_text(json->file, text, bytes);
+}
+
+void ls_json_string(ls_json_out *json, const char *key, const char *text) {
+    ls_json_text(json, key, text, (int64_t)strlen(text));
+}
+
+void ls_json_int(ls_json_out *json, const char *key, int64_t value) {
+    begin_value(json, key);
+    fprintf(json->file, "%lld", (long long)value);
+}
+
+void ls_json_uint(ls_json_out *json, const char *key, uint64_t value) {
+    begin_value(json, key);
+    fprintf(json->file, "%llu", (unsigned long long)value);
+}
+
+void ls_json_float(ls_json_out *json, const char *key, float value) {
+    begin_value(json, key);
+    if (isfinite(value)) fprintf(json->file, "%.9g", (double)value);
+    else fputs("null", json->file);
+}
+
+void ls_json_double(ls_json_out *json, const char *key, double value) {
+    begin_value(json, key);
+    if (isfinite(value)) fprintf(json->file, "%.17g", value);
+    else fputs("null", json->file);
+}
+
+void ls_json_bool(ls_json_out *json, const char *key, bool value) {
+    begin_value(json, key);
+    fputs(value ? "true" : "false", json->file);
+}
+
+void ls_json_null(ls_json_out *json, const char *key) {
+    begin_value(json, key);
+    fputs("null", json->file);
+}
+
+void ls_json_newline(ls_json_out *json) { fputc('\n', json->file); }

@@ -1,0 +1,35 @@
+/* A streaming JSON writer: commas and escapes are its business, structure is the caller's.
+ * Floats print with 9 significant digits, which a float32 survives; NaN and infinities print as null. */
+#ifndef LS_BASE_JSON_OUT_H
+#define LS_BASE_JSON_OUT_H
+
+#include <stdio.h>
+
+#include "base/status.h"
+
+#define LS_JSON_DEPTH_MAX 32
+
+typedef struct ls_json_out {
+    FILE *file;
+    int32_t depth;
+    bool has_items[LS_JSON_DEPTH_MAX];
+    bool after_key;
+} ls_json_out;
+
+void ls_json_init(ls_json_out *json, FILE *file);
+/* key is NULL inside an array and at the top. */
+void ls_json_begin_object(ls_json_out *json, const char *key);
+void ls_json_end_object(ls_json_out *json);
+void ls_json_begin_array(ls_json_out *json, const char *key);
+void ls_json_end_array(ls_json_out *json);
+void ls_json_text(ls_json_out *json, const char *key, const char *text, int64_t bytes); /* UTF-8; invalid bytes become U+FFFD */
+void ls_json_string(ls_json_out *json, const char *key, const char *text);              /* NUL-terminated */
+void ls_json_int(ls_json_out *json, const char *key, int64_t value);
+void ls_json_uint(ls_json_out *json, const char *key, uint64_t value);
+void ls_json_float(ls_json_out *json, const char *key, float value);
+void ls_json_double(ls_json_out *json, const char *key, double value);
+void ls_json_bool(ls_json_out *json, const char *key, bool value);
+void ls_json_null(ls_json_out *json, const char *key);
+void ls_json_newline(ls_json_out *json);
+
+#endif

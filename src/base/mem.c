@@ -1,0 +1,59 @@
+/* Checked size arithmetic and the few allocators that use it. */
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LS_ALIGN_BYTES 64
+
+bool ls_mul_i64(int64_t a, int64_t b, int64_t *out) {
+    return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, out);
+}
+
+bool ls_add_i64(int64_t a, int64_t b, int64_t *out) {
+    return a >= 0 && b >= 0 && !__builtin_add_overflow(a, b, out);
+}
+
+ls_status ls_array_alloc(void **out, int64_t count, int64_t elem_bytes, const char *what, ls_error *err) {
+    int64_t bytes, padded;
+    void *array;
+    *out = NULL;
+    if (!ls_mul_i64(count, elem_bytes, &bytes) || !ls_add_i64(bytes, 2 * LS_ALIGN_BYTES, &padded))
+        return LS_FAIL(err, LS_ERR_NOMEM, "%s: %lld elements of %lld bytes do not fit 64-bit arithmetic", what,
+                       (long long)count, (long long)elem_bytes);
+    padded = (padded - LS_ALIGN_BYTES) / LS_ALIGN_BYTES * LS_ALIGN_BYTES;
+    array = aligned_alloc(LS_ALIGN_BYTES, (size_t)padded);
+    if (array == NULL)
+        return LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot allocate %lld bytes", what, (long long)bytes);
+    memset(array, 0, (size_t)padded);
+    *out = array;
+    return LS_OK;
+}
+
+ls_status ls_array_grow(void **array, int64_t *cap, int64_t need, int64_t elem_bytes, const char *what,
+                        ls_error *err) {
+    int64_t next = *cap < 16 ? 16 : *cap, bytes;
+    void *grown;
+    if (need <= *cap) return LS_OK;
+    while (next < need)
+        if (!ls_mul_i64(next, 2, &next)) return LS_FAIL(err, LS_ERR_NOMEM, "%s: %lld elements", what, (long long)need);
+    if (!ls_mul_i64(next, elem_bytes, &bytes))
+        return LS_FAIL(err, LS_ERR_NOMEM, "%s: %lld elements of %lld bytes do not fit 64-bit arithmetic", what,
+                       (long long)next, (long long)elem_bytes);
+    grown = realloc(*array, (size_t)bytes);
+    if (grown == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot allocate %lld bytes", what, (long long)bytes);
+    *array = grown;
+    *cap = next;
+    return LS_OK;
+}
+
+ls_status ls_text_copy(char **out, const char *text, int64_t bytes, ls_error *err) {
+    int64_t total;
+    *out = NULL;
+    if (!ls_add_i64(bytes, 1, &total)) return LS_FAIL(err, LS_ERR_NOMEM, "text of %lld bytes", (long long)bytes);
+    *out = malloc((size_t)total);
+    if (*out == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "text: cannot allocate %lld bytes", (long long)total);
+    if (bytes > 0) memcpy(*out, text, (size_t)bytes);
+    (*out)[bytes] = '\0';
+    return LS_OK;
+}

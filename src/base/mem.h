@@ -1,0 +1,22 @@
+/* Allocation with checked sizes. Every size that comes from a file or a request passes through here. */
+#ifndef LS_BASE_MEM_H
+#define LS_BASE_MEM_H
+
+#include "base/status.h"
+
+/* *out = a * b, or false when a or b is negative or the product exceeds INT64_MAX. */
+bool ls_mul_i64(int64_t a, int64_t b, int64_t *out);
+/* *out = a + b, or false when a or b is negative or the sum exceeds INT64_MAX. */
+bool ls_add_i64(int64_t a, int64_t b, int64_t *out);
+
+/* Zeroed array of count elements of elem_bytes each, 64-byte aligned, released with free(). count 0 gives a valid
+ * pointer. `what` names the array in the error. */
+ls_status ls_array_alloc(void **out, int64_t count, int64_t elem_bytes, const char *what, ls_error *err);
+
+/* Grows *array to hold at least need elements (doubling), keeping its content; *cap is the capacity in elements. */
+ls_status ls_array_grow(void **array, int64_t *cap, int64_t need, int64_t elem_bytes, const char *what, ls_error *err);
+
+/* Copy of text of `bytes` bytes with a terminating NUL, released with free(). */
+ls_status ls_text_copy(char **out, const char *text, int64_t bytes, ls_error *err);
+
+#endif

@@ -1,0 +1,25 @@
+/* A fixed set of worker threads and one primitive: split an index range over them.
+ * Work is parallel over outputs only; no reduction ever crosses a thread, so the thread count carries no bits. */
+#ifndef LS_BASE_PARALLEL_H
+#define LS_BASE_PARALLEL_H
+
+#include "base/status.h"
+
+typedef struct ls_pool ls_pool;
+
+#define LS_THREADS_MAX 1024
+
+/* n_threads includes the calling thread: 1 starts no worker. */
+ls_status ls_pool_create(ls_pool **out, int32_t n_threads, ls_error *err);
+void ls_pool_free(ls_pool *pool);
+int32_t ls_pool_threads(const ls_pool *pool);
+
+/* Calls work(context, begin, end, thread_i) on contiguous parts that cover [0, n_items) once. Each part but the last
+ * is a multiple of `grain` items. Returns when all parts are done. Not reentrant: one caller at a time. */
+typedef void (*ls_work)(void *context, int64_t begin, int64_t end, int32_t thread_i);
+void ls_parallel_for(ls_pool *pool, int64_t n_items, int64_t grain, ls_work work, void *context);
+
+/* Number of processors this process may run on, at least 1. */
+int32_t ls_cpu_count(void);
+
+#endif

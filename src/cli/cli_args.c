@@ -1,0 +1,35 @@
+/* Argument parsing shared by the commands. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli/commands.h"
+
+int ls_cli_fail(const ls_error *err) {
+    fprintf(stderr, "lockstep: %s\n", err->text);
+    return LS_EXIT_FAILED;
+}
+
+ls_status ls_cli_int(int64_t *out, const char *option, const char *text, int64_t low, int64_t high, ls_error *err) {
+    char *end;
+    long long value;
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || value < low || value > high)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: '%s' is not an integer in %lld..%lld", option, text, (long long)low,
+                       (long long)high);
+    *out = value;
+    return LS_OK;
+}
+
+ls_status ls_cli_float(double *out, const char *option, const char *text, double low, double high, ls_error *err) {
+    char *end;
+    double value;
+    errno = 0;
+    value = strtod(text, &end);
+    if (end == text || *end != '\0' || errno != 0 || !(value >= low && value <= high))
+        return LS_FAIL(err, LS_ERR_ARG, "%s: '%s' is not a number in %g..%g", option, text, low, high);
+    *out = value;
+    return LS_OK;
+}

@@ -1,0 +1,24 @@
+/* The commands and what they share. Each takes its own arguments (argv[0] is "lockstep NAME") and returns the exit code. */
+#ifndef LS_CLI_COMMANDS_H
+#define LS_CLI_COMMANDS_H
+
+#include "base/status.h"
+
+enum { LS_EXIT_OK = 0, LS_EXIT_USAGE = 1, LS_EXIT_FAILED = 2, LS_EXIT_DIFFERENT = 3 };
+
+/* Prints "lockstep: sentence" on standard error; returns LS_EXIT_FAILED. */
+int ls_cli_fail(const ls_error *err);
+
+/* Parses a whole decimal integer in [low, high]; on failure err names the option and the text. */
+ls_status ls_cli_int(int64_t *out, const char *option, const char *text, int64_t low, int64_t high, ls_error *err);
+ls_status ls_cli_float(double *out, const char *option, const char *text, double low, double high, ls_error *err);
+
+int ls_cmd_generate(int argc, char **argv);
+int ls_cmd_score(int argc, char **argv);
+int ls_cmd_check(int argc, char **argv);
+int ls_cmd_compare(int argc, char **argv);
+int ls_cmd_inspect(int argc, char **argv);
+int ls_cmd_tokenize(int argc, char **argv);
+int ls_cmd_detokenize(int argc, char **argv);
+
+#endif

@@ -1,0 +1,78 @@
+/* Queue life cycle and the run-time choice of instruction set. */
+#include "dev/queue.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+const char *ls_isa_name(ls_isa isa) {
+    switch (isa) {
+        case LS_ISA_GENERIC: return "generic";
+        case LS_ISA_AVX2: return "avx2";
+        case LS_ISA_AVX512: return "avx512";
+        case LS_ISA_COUNT: break;
+    }
+    return "unknown";
+}
+
+bool ls_isa_parse(ls_isa *out, const char *name) {
+    for (int isa = 0; isa < LS_ISA_COUNT; isa++)
+        if (strcmp(name, ls_isa_name((ls_isa)isa)) == 0) {
+            *out = (ls_isa)isa;
+            return true;
+        }
+    return false;
+}
+
+bool ls_isa_available(ls_isa isa) {
+    switch (isa) {
+        case LS_ISA_GENERIC: return true;
+#if defined(__x86_64__)
+        case LS_ISA_AVX2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        case LS_ISA_AVX512:
+            return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#else
+        case LS_ISA_AVX2:
+        case LS_ISA_AVX512: return false;
+#endif
+        case LS_ISA_COUNT: break;
+    }
+    return false;
+}
+
+ls_isa ls_isa_best(void) {
+    if (ls_isa_available(LS_ISA_AVX512)) return LS_ISA_AVX512;
+    return ls_isa_available(LS_ISA_AVX2) ? LS_ISA_AVX2 : LS_ISA_GENERIC;
+}
+
+ls_status ls_queue_create(ls_queue **out, int32_t n_threads, ls_isa isa, ls_error *err) {
+    ls_queue *queue;
+    ls_status status;
+    *out = NULL;
+    if (!ls_isa_available(isa))
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "isa: this processor cannot run %s", ls_isa_name(isa));
+    queue = calloc(1, sizeof *queue);
+    if (queue == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "queue");
+    queue->isa = isa;
+    LS_TRY(ls_pool_create(&queue->pool, n_threads, err));
+    LS_TRY(ls_array_alloc((void **)&queue->scratch, n_threads, LS_SCRATCH_FLOATS * (int64_t)sizeof(float),
+                          "thread scratch", err));
+    *out = queue;
+    queue = NULL;
+done:
+    ls_queue_free(queue);
+    return status;
+}
+
+void ls_queue_free(ls_queue *queue) {
+    if (queue == NULL) return;
+    ls_pool_free(queue->pool);
+    free(queue->scratch);
+    free(queue);
+}
+
+float *ls_queue_scratch(const ls_queue *queue, int32_t thread_i) {
+    return queue->scratch + (int64_t)thread_i * LS_SCRATCH_FLOATS;
+}

@@ -1,0 +1,31 @@
+/* The CPU back end's queue: worker threads, the chosen instruction set and per-thread scratch.
+ * Ops take a queue and run to completion on it. The choice of threads and instruction set never changes a bit. */
+#ifndef LS_DEV_QUEUE_H
+#define LS_DEV_QUEUE_H
+
+#include "base/parallel.h"
+#include "base/status.h"
+
+typedef enum ls_isa { LS_ISA_GENERIC = 0, LS_ISA_AVX2 = 1, LS_ISA_AVX512 = 2, LS_ISA_COUNT = 3 } ls_isa;
+
+const char *ls_isa_name(ls_isa isa); /* "generic", "avx2", "avx512" */
+bool ls_isa_parse(ls_isa *out, const char *name);
+/* Built into this binary and supported by this processor. Generic always is. */
+bool ls_isa_available(ls_isa isa);
+ls_isa ls_isa_best(void);
+
+/* Floats of scratch that each thread owns, enough for any op's fixed blocks. */
+#define LS_SCRATCH_FLOATS (256 * 1024)
+
+typedef struct ls_queue {
+    ls_pool *pool;
+    ls_isa isa;
+    float *scratch; /* [threads][LS_SCRATCH_FLOATS] */
+} ls_queue;
+
+ls_status ls_queue_create(ls_queue **out, int32_t n_threads, ls_isa isa, ls_error *err);
+void ls_queue_free(ls_queue *queue);
+/* Scratch of thread thread_i, 64-byte aligned. */
+float *ls_queue_scratch(const ls_queue *queue, int32_t thread_i);
+
+#endif
