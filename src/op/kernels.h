@@ -1,8 +1,10 @@
-/* CPU kernels: every *_cpu.c file of this folder is compiled once for each instruction set, its functions named
- * through LS_KERNEL(), and collected in one table a set. The bodies state arithmetic; vector width carries no bits
- * because lanes run over outputs. */
+/* CPU kernels: every *_cpu.c file of this folder is compiled once for each instruction set, with its kernels named
+ * through LS_KERNEL(). Vector width carries no bits because vector lanes run over outputs, and every reduction has its
+ * order written in the op's header. */
 #ifndef LS_OP_KERNELS_H
 #define LS_OP_KERNELS_H
+
+#include "dev/queue.h"
 
 #ifndef LS_ISA_SUFFIX
 #define LS_ISA_SUFFIX generic
@@ -11,16 +13,30 @@
 #define LS_KERNEL_JOIN(name, suffix) LS_KERNEL_JOIN2(name, suffix)
 #define LS_KERNEL(name) LS_KERNEL_JOIN(name, LS_ISA_SUFFIX)
 
-/* Declares kernel `name` for all three sets and the table name_table[LS_ISA_COUNT]; entries that are not built for
- * this machine's architecture are NULL and ls_isa_available() never selects them. */
+/* Computes items [begin, end) of the op; what an item is, the op's .c file says. scratch is the thread's own. */
+typedef void (*ls_kernel)(const void *args, int64_t begin, int64_t end, float *scratch);
+
+/* Declares kernel `name` for all instruction sets and name_table[LS_ISA_COUNT]. Sets that are not built for this
+ * architecture are NULL; ls_isa_available() never selects them. */
+#define LS_KERNEL_DECLARE(name, isa) void LS_KERNEL_JOIN2(name, isa)(const void *, int64_t, int64_t, float *)
 #if defined(__x86_64__)
-#define LS_KERNEL_TABLE(type, name) \
-    extern const type name##_generic, name##_avx2, name##_avx512; \
-    static const type *const name##_table[LS_ISA_COUNT] = {&name##_generic, &name##_avx2, &name##_avx512}
+#define LS_KERNEL_TABLE(name)            \
+    LS_KERNEL_DECLARE(name, generic);    \
+    LS_KERNEL_DECLARE(name, avx2);       \
+    LS_KERNEL_DECLARE(name, avx512);     \
+    static const ls_kernel name##_table[LS_ISA_COUNT] = {name##_generic, name##_avx2, name##_avx512}
 #else
-#define LS_KERNEL_TABLE(type, name) \
-    extern const type name##_generic; \
-    static const type *const name##_table[LS_ISA_COUNT] = {&name##_generic, NULL, NULL}
+#define LS_KERNEL_TABLE(name)         \
+    LS_KERNEL_DECLARE(name, generic); \
+    static const ls_kernel name##_table[LS_ISA_COUNT] = {name##_generic, NULL, NULL}
 #endif
+
+/* Opens the definition of a kernel in a *_cpu.c file. */
+#define LS_KERNEL_DEFINE(name)                                                      \
+    void LS_KERNEL(name)(const void *context, int64_t begin, int64_t end, float *scratch); \
+    void LS_KERNEL(name)(const void *context, int64_t begin, int64_t end, float *scratch)
+
+/* Runs table[queue->isa] over n_items, split over the queue's threads in multiples of grain. */
+void ls_kernel_run(ls_queue *queue, const ls_kernel *table, const void *args, int64_t n_items, int64_t grain);
 
 #endif

@@ -1,0 +1,124 @@
+/* The whole data model of a Jamba language model (Lieber et al. 2024, arXiv:2403.19887): configuration, weights, cached
+ * state, working memory, one forward function. Shapes: V vocabulary, H hidden, F feed-forward, E experts, D d_inner,
+ * S d_state, W d_conv, R dt_rank, A heads, G KV heads, P head_dim. R() below is one rounding to the activation type.
+ *
+ * h = embed[token]
+ * per layer:  h = R(h + mixer(rms(h; input_norm)));  h = R(h + ffn(rms(h; ffn_norm)))
+ * output:     logits = head . rms(h; final_norm), float32, unrounded
+ *
+ * mixer, attention:  q, k, v = Wq x, Wk x, Wv x;  R(Wo attention(q, k, v)), scale 1/sqrt(P), no positional signal
+ * mixer, Mamba-1:    u|z = Win x;  u = conv1d(u);  dt|B|C = Wx u;  each rms-normalised;  dt = Wdt dt;
+ *                    R(Wout scan(u, dt, B, C, z))
+ * ffn, dense:        Wdown R(silu(Wgate x) * (Wup x))
+ * ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x); router, p and sum in float32 */
+#ifndef LS_MODEL_JAMBA_H
+#define LS_MODEL_JAMBA_H
+
+#include "dev/queue.h"
+#include "load/jamba_config.h"
+#include "load/safetensors.h"
+#include "op/gemm.h"
+#include "op/span.h"
+
+typedef struct ls_mamba_weights {
+    ls_gemm_weight in_proj;           /* [2D][H] */
+    ls_gemm_weight x_proj;            /* [R+2S][D] */
+    ls_gemm_weight dt_proj;           /* [D][R] */
+    ls_gemm_weight out_proj;          /* [H][D] */
+    float *in_bias, *out_bias;        /* [2D], [H]; NULL without projection bias */
+    float *conv_w, *conv_bias;        /* [W][D]; [D] or NULL */
+    float *dt_norm, *b_norm, *c_norm; /* [R], [S], [S] */
+    float *dt_bias, *d;               /* [D] */
+    float *a2;                        /* [D][S]: -exp(A_log) * LOG2E, two roundings */
+} ls_mamba_weights;
+
+typedef struct ls_attention_weights {
+    ls_gemm_weight q, k, v, o; /* [A*P][H], [G*P][H], [G*P][H], [H][A*P] */
+} ls_attention_weights;
+
+typedef struct ls_ffn_weights {
+    ls_gemm_weight gate, up, down; /* [F][H], [F][H], [H][F] */
+} ls_ffn_weights;
+
+typedef struct ls_layer {
+    bool is_attention, is_moe;
+    float *input_norm, *ffn_norm; /* [H] */
+    ls_attention_weights attention;
+    ls_mamba_weights mamba;
+    ls_gemm_weight router; /* [E][H], MoE only */
+    ls_ffn_weights *ffn;   /* [E] for MoE, else [1] */
+    int64_t n_ffn;
+} ls_layer;
+
+typedef struct ls_jamba {
+    ls_jamba_config config;
+    ls_checkpoint *checkpoint;   /* stays mapped: the embedding is read in place */
+    const ls_tensor_view *embed; /* [V][H] */
+    ls_dtype embed_dtype;
+    ls_gemm_weight head; /* [V][H] */
+    float *final_norm;   /* [H] */
+    ls_layer *layers;    /* [n_layers] */
+    int64_t n_parameters, weight_bytes;
+    void **owned; /* float arrays above */
+    int64_t n_owned, owned_cap;
+} ls_jamba;
+
+/* Reads DIRECTORY/config.json and its safetensors; every tensor's name, shape and type is checked, and a tensor the
+ * configuration does not call for is an error too. */
+ls_status ls_jamba_open(ls_jamba **out, const char *directory, ls_error *err);
+void ls_jamba_close(ls_jamba *model);
+
+/* Cached state of all sequences. A slot holds one sequence's convolution window [W-1][D] (activation type) and then, at a
+ * multiple of 64 bytes, its scan state [D][S] (float32), for one layer; slot ids mean the same sequence in every Mamba layer.
+ * Page ids likewise mean the same page_tokens positions in every attention layer. */
+typedef struct ls_cache {
+    ls_dtype dtype;
+    int64_t n_slots, slot_stride, ssm_offset; /* bytes */
+    int64_t n_pages, page_tokens, page_bytes;
+    int64_t n_layers;
+    uint8_t **layer; /* [n_layers]: the layer's slots or pages */
+} ls_cache;
+
+typedef struct ls_cache_opts {
+    ls_dtype dtype; /* of activations */
+    int64_t n_slots, n_pages, page_tokens;
+} ls_cache_opts;
+
+ls_status ls_cache_create(ls_cache **out, const ls_jamba_config *config, const ls_cache_opts *opts, ls_error *err);
+void ls_cache_free(ls_cache *cache);
+ls_pool_view ls_cache_conv(const ls_cache *cache, int64_t layer_i);
+ls_pool_view ls_cache_ssm(const ls_cache *cache, int64_t layer_i);
+ls_pool_view ls_cache_pages(const ls_cache *cache, int64_t layer_i);
+/* Bytes of the parts of a slot and of a page, for planning. */
+int64_t ls_slot_ssm_offset(const ls_jamba_config *config, ls_dtype dtype);
+int64_t ls_slot_bytes(const ls_jamba_config *config, ls_dtype dtype);
+int64_t ls_page_bytes(const ls_jamba_config *config, ls_dtype dtype, int64_t page_tokens);
+
+/* Working memory of a forward over at most rows_max rows. */
+typedef struct ls_workspace {
+    ls_dtype dtype;
+    int64_t rows_max;
+    void *h, *x;            /* [rows][H]; after a forward x is the normalised output */
+    void *wide_a, *wide_b;  /* [rows][widest projection] */
+    void *narrow;           /* [rows][R+2S] */
+    float *router, *expert_weight, *moe_acc, *moe_y, *picked_weight;
+    int32_t *expert;
+    int64_t *picked_rows;
+    void *picked_x; /* [rows][H] */
+} ls_workspace;
+
+ls_status ls_workspace_create(ls_workspace **out, const ls_jamba_config *config, ls_dtype dtype, int64_t rows_max,
+                              ls_error *err);
+void ls_workspace_free(ls_workspace *workspace);
+
+/* Runs tokens [rows] through the model. Span i takes rows spans[i].row on (spans cover the rows in order, without gaps),
+ * continues its sequence from pos, and leaves the cache ready for pos + n_rows. Result: workspace->x [rows][H]. One code
+ * path serves prefill, chunks, decode and packed batches; a row's bits depend on its own sequence only. */
+ls_status ls_jamba_forward(const ls_jamba *model, ls_queue *queue, const ls_cache *cache, ls_workspace *workspace,
+                           const int32_t *tokens, const ls_span *spans, int64_t n_spans, ls_error *err);
+
+/* logits [n][V] = head . x [n][H], float32. */
+ls_status ls_jamba_logits(const ls_jamba *model, ls_queue *queue, const void *x, ls_dtype dtype, int64_t n, float *logits,
+                          ls_error *err);
+
+#endif

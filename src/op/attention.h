@@ -1,0 +1,49 @@
+/* Causal attention over paged KV, with grouped-query heads and an online softmax over fixed key blocks
+ * (Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135).
+ *
+ * For the query of token p and head a (KV head a / (n_heads / n_kv_heads)); all float32 until R:
+ *   Key blocks are positions [64 i, 64 i + 64), ascending; keys after p do not take part, exactly.
+ *   score[j] = scale * chain_d fma(q[d], k[j][d]), d ascending from +0
+ *   m' = max(m, max_j score);  c = exp(m - m');  e[j] = exp(score[j] - m');  l = fma(l, c, fold(e));
+ *   acc[d] = acc[d] * c, then chain_j fma(e[j], v[j][d], acc[d]), j ascending
+ *   fold adds e[0..64) by halves 32, 16, ... 1, absent keys being +0. m starts at -inf, l and acc at +0.
+ *   Every 1,024 positions a new segment starts afresh; segments combine in ascending order:
+ *   M' = max(M, m);  A = exp(M - M');  B = exp(m - M');  L = fma(L, A, l * B);  ACC[d] = fma(ACC[d], A, acc[d] * B)
+ *   (the first segment is taken as it is), so that long contexts may be split over processors with the same bits.
+ *   out[p][a][d] = R(ACC[d] / L)
+ * The rule is one for prefill, chunk and decode: a row depends on its own position, query and keys only.
+ *
+ * KV page layout, in the activation type: K as [n_kv_heads][head_dim][page_tokens] (keys are lanes when scores are
+ * made), then V as [n_kv_heads][page_tokens][head_dim] (dimensions are lanes when values are summed). */
+#ifndef LS_OP_ATTENTION_H
+#define LS_OP_ATTENTION_H
+
+#include "dev/queue.h"
+#include "op/span.h"
+
+#define LS_ATTENTION_BLOCK 64
+#define LS_ATTENTION_SEGMENT 1024
+#define LS_HEAD_DIM_MAX 512
+
+typedef struct ls_attention_args {
+    const void *q;     /* [rows][q_stride]: n_heads * head_dim used */
+    const void *k, *v; /* [rows][kv_stride]: n_kv_heads * head_dim used; the new tokens' keys and values */
+    void *out;         /* [rows][out_stride] */
+    ls_dtype dtype;    /* of all of these and of the pages: f32 or bf16 */
+    int64_t q_stride, kv_stride, out_stride;
+    int64_t n_heads, n_kv_heads, head_dim;
+    float scale;
+    int64_t page_tokens; /* divides 64 */
+    ls_pool_view pages;
+    const ls_span *spans; /* span->pages covers positions up to pos + n_rows */
+    int64_t n_spans;
+} ls_attention_args;
+
+/* Bytes of one KV page of this layer shape. */
+int64_t ls_kv_page_bytes(int64_t n_kv_heads, int64_t head_dim, int64_t page_tokens, ls_dtype dtype);
+
+/* Writes the new keys and values to the pages, then computes out. A page id outside the pool is an error before
+ * anything is written. */
+ls_status ls_attention(ls_queue *queue, const ls_attention_args *args, ls_error *err);
+
+#endif

@@ -1,0 +1,42 @@
+/* conv1d on the CPU: lanes are channels; a block keeps its window of inputs in registers and cache. */
+#include "op/conv1d.h"
+
+#include "num/expf.h"
+#include "op/kernels.h"
+#include "op/rows.h"
+
+static void run_block(const ls_conv1d_args *a, const ls_span *span, int64_t channel, int64_t n) {
+    const int64_t past = a->d_conv - 1;
+    float window[LS_CONV_WIDTH_MAX][LS_CONV1D_BLOCK] = {{0}}; /* oldest first; the last row is the newest input */
+    void *state = ls_pool_at(&a->state, span->slot);
+    if (span->pos > 0)
+        for (int64_t k = 0; k < past; k++)
+            ls_row_widen(window[k + 1], ls_at(state, a->dtype, k * a->dim + channel), a->dtype, n);
+    for (int64_t t = 0; t < span->n_rows; t++) {
+        const int64_t row = span->row + t;
+        float acc[LS_CONV1D_BLOCK];
+        for (int64_t k = 0; k < past; k++) memcpy(window[k], window[k + 1], sizeof window[k]);
+        ls_row_widen(window[past], ls_at(a->x, a->dtype, row * a->x_stride + channel), a->dtype, n);
+        for (int64_t c = 0; c < n; c++) acc[c] = a->bias != NULL ? a->bias[channel + c] : 0.0f;
+        for (int64_t k = 0; k <= past; k++) {
+            const float *w = a->w + k * a->dim + channel;
+            for (int64_t c = 0; c < n; c++) acc[c] = ls_fma(w[c], window[k][c], acc[c]);
+        }
+        for (int64_t c = 0; c < n; c++) acc[c] = ls_silu(acc[c]);
+        ls_row_narrow(ls_at_mut(a->y, a->dtype, row * a->y_stride + channel), a->dtype, acc, n);
+    }
+    if (span->n_rows > 0)
+        for (int64_t k = 0; k < past; k++)
+            ls_row_narrow(ls_at_mut(state, a->dtype, k * a->dim + channel), a->dtype, window[k + 1], n);
+}
+
+LS_KERNEL_DEFINE(ls_conv1d_kernel) {
+    const ls_conv1d_args *a = context;
+    const int64_t blocks = (a->dim + LS_CONV1D_BLOCK - 1) / LS_CONV1D_BLOCK;
+    (void)scratch;
+    for (int64_t item = begin; item < end; item++) {
+        const ls_span *span = &a->spans[item / blocks];
+        const int64_t channel = item % blocks * LS_CONV1D_BLOCK, rest = a->dim - channel;
+        if (span->slot >= 0) run_block(a, span, channel, rest < LS_CONV1D_BLOCK ? rest : LS_CONV1D_BLOCK);
+    }
+}

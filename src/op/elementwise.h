@@ -1,0 +1,42 @@
+/* The ops without a reduction: embedding, residual add, SwiGLU gate. Each element is rounded once, to the stored type.
+ *
+ * embed:    y[r][c] = R(table[token[r]][c])
+ * residual: h[r][c] = R(h[r][c] + y[r][c])
+ * swiglu:   y[r][c] = R(silu(gate[r][c]) * up[r][c])   (Shazeer 2020, arXiv:2002.05202); silu of num/expf.h */
+#ifndef LS_OP_ELEMENTWISE_H
+#define LS_OP_ELEMENTWISE_H
+
+#include "dev/queue.h"
+
+typedef struct ls_embed_args {
+    const void *table; /* [vocab][dim] */
+    ls_dtype table_dtype;
+    int64_t vocab, dim;
+    const int32_t *tokens; /* [rows] */
+    void *y;               /* [rows][dim] */
+    ls_dtype y_dtype;
+    int64_t rows;
+} ls_embed_args;
+
+/* A token outside [0, vocab) is an error that names row and token; nothing is written then. */
+ls_status ls_embed(ls_queue *queue, const ls_embed_args *args, ls_error *err);
+
+typedef struct ls_residual_args {
+    void *h;       /* [rows][dim], updated in place */
+    const void *y; /* [rows][dim] */
+    ls_dtype dtype;
+    int64_t rows, dim;
+} ls_residual_args;
+
+ls_status ls_residual(ls_queue *queue, const ls_residual_args *args, ls_error *err);
+
+typedef struct ls_swiglu_args {
+    const void *gate, *up; /* [rows][dim] */
+    void *y;               /* [rows][dim]; may be gate or up */
+    ls_dtype dtype;
+    int64_t rows, dim;
+} ls_swiglu_args;
+
+ls_status ls_swiglu(ls_queue *queue, const ls_swiglu_args *args, ls_error *err);
+
+#endif

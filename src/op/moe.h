@@ -1,0 +1,35 @@
+/* Mixture of experts: routing and the ordered combination (Jamba, arXiv:2403.19887: softmax over all experts, no
+ * renormalisation of the chosen).
+ *
+ * route: m = max_e logit[r][e];  w_e = exp(logit - m);  p_e = w_e / chain_e(w_e, ascending from +0)
+ *        The top_k largest p are chosen, the lower expert first among equals; they are listed by ascending expert.
+ * combine: acc[r][c] = fma(p_e, y_e[r][c], acc[r][c]) over the chosen experts in ascending order, from +0; y_e is the
+ *        expert's unrounded float32 output; one rounding at the end. */
+#ifndef LS_OP_MOE_H
+#define LS_OP_MOE_H
+
+#include "dev/queue.h"
+
+#define LS_EXPERTS_MAX 1024
+
+typedef struct ls_moe_route_args {
+    const float *logits; /* [rows][n_experts] */
+    int64_t rows, n_experts, top_k;
+    int32_t *expert; /* [rows][top_k], ascending */
+    float *weight;   /* [rows][top_k] */
+} ls_moe_route_args;
+
+ls_status ls_moe_route(ls_queue *queue, const ls_moe_route_args *args, ls_error *err);
+
+/* Adds one expert's rows: acc[rows[i]] = fma(weight[i], y[i], acc[rows[i]]). Called for experts in ascending order. */
+typedef struct ls_moe_combine_args {
+    const float *y;        /* [n][dim] */
+    const int64_t *rows;   /* [n], distinct */
+    const float *weight;   /* [n] */
+    float *acc;            /* [..][dim] */
+    int64_t n, dim;
+} ls_moe_combine_args;
+
+ls_status ls_moe_combine(ls_queue *queue, const ls_moe_combine_args *args, ls_error *err);
+
+#endif

@@ -1,0 +1,22 @@
+/* scan entry: checks, then one item for each span and block of channels. */
+#include "op/scan.h"
+
+#include "op/kernels.h"
+
+LS_KERNEL_TABLE(ls_scan_kernel);
+
+ls_status ls_scan(ls_queue *queue, const ls_scan_args *args, ls_error *err) {
+    ls_status status;
+    if (args->n_states < 1 || args->n_states > LS_SCAN_STATES_MAX)
+        return LS_FAIL(err, LS_ERR_ARG, "scan: %lld states a channel, the limit is %d", (long long)args->n_states,
+                       LS_SCAN_STATES_MAX);
+    if (args->dim <= 0 || args->u_stride < args->dim || args->dt_stride < args->dim || args->z_stride < args->dim ||
+        args->out_stride < args->dim || args->b_stride < args->n_states || args->c_stride < args->n_states)
+        return LS_FAIL(err, LS_ERR_ARG, "scan: dim %lld, states %lld, strides u %lld dt %lld b %lld c %lld z %lld out %lld",
+                       (long long)args->dim, (long long)args->n_states, (long long)args->u_stride,
+                       (long long)args->dt_stride, (long long)args->b_stride, (long long)args->c_stride,
+                       (long long)args->z_stride, (long long)args->out_stride);
+    if ((status = ls_spans_check_slots("scan", args->spans, args->n_spans, &args->state, err)) != LS_OK) return status;
+    ls_kernel_run(queue, ls_scan_kernel_table, args, args->n_spans * ((args->dim + LS_SCAN_BLOCK - 1) / LS_SCAN_BLOCK), 1);
+    return LS_OK;
+}

@@ -1,0 +1,66 @@
+/* scan on the CPU: lanes are channels. A block's state and decay rates are transposed once a span to [state][channel],
+ * so that memory traffic for them does not grow with the number of tokens. */
+#include "op/scan.h"
+
+#include "num/expf.h"
+#include "op/kernels.h"
+#include "op/rows.h"
+
+typedef float lanes[LS_SCAN_BLOCK];
+
+static void run_block(const ls_scan_args *a, const ls_span *span, int64_t channel, int64_t n, float *scratch) {
+    const int64_t states = a->n_states, group = (states + 3) / 4;
+    lanes *h = (lanes *)(void *)scratch, *a2 = h + states;
+    float *b = (float *)(void *)(a2 + states), *cc = b + states;
+    lanes bias = {0}, d = {0};
+    float *state = ls_pool_at(&a->state, span->slot);
+    memset(h, 0, (size_t)states * sizeof(lanes));
+    memset(a2, 0, (size_t)states * sizeof(lanes));
+    for (int64_t c = 0; c < n; c++) {
+        bias[c] = a->dt_bias[channel + c];
+        d[c] = a->d[channel + c];
+        for (int64_t s = 0; s < states; s++) a2[s][c] = a->a2[(channel + c) * states + s];
+        if (span->pos > 0)
+            for (int64_t s = 0; s < states; s++) h[s][c] = state[(channel + c) * states + s];
+    }
+    for (int64_t t = 0; t < span->n_rows; t++) {
+        const int64_t row = span->row + t;
+        lanes dt = {0}, u = {0}, z = {0}, v, part[4], y;
+        ls_row_widen(dt, ls_at(a->dt_raw, a->dtype, row * a->dt_stride + channel), a->dtype, n);
+        ls_row_widen(u, ls_at(a->u, a->dtype, row * a->u_stride + channel), a->dtype, n);
+        ls_row_widen(z, ls_at(a->z, a->dtype, row * a->z_stride + channel), a->dtype, n);
+        ls_row_widen(b, ls_at(a->b, a->dtype, row * a->b_stride), a->dtype, states);
+        ls_row_widen(cc, ls_at(a->cc, a->dtype, row * a->c_stride), a->dtype, states);
+        for (int c = 0; c < LS_SCAN_BLOCK; c++) {
+            dt[c] = ls_softplus(ls_add(dt[c], bias[c]));
+            v[c] = ls_mul(dt[c], u[c]);
+        }
+        memset(part, 0, sizeof part);
+        for (int64_t s = 0; s < states; s++) {
+            float *p = part[s / group];
+            for (int c = 0; c < LS_SCAN_BLOCK; c++) {
+                const float decay = ls_exp2_bounded(ls_mul(dt[c], a2[s][c]));
+                h[s][c] = ls_fma(decay, h[s][c], ls_mul(v[c], b[s]));
+                p[c] = ls_fma(h[s][c], cc[s], p[c]);
+            }
+        }
+        for (int c = 0; c < LS_SCAN_BLOCK; c++) {
+            y[c] = ls_add(ls_add(part[0][c], part[1][c]), ls_add(part[2][c], part[3][c]));
+            y[c] = ls_mul(ls_fma(d[c], u[c], y[c]), ls_silu(z[c]));
+        }
+        ls_row_narrow(ls_at_mut(a->out, a->dtype, row * a->out_stride + channel), a->dtype, y, n);
+    }
+    if (span->n_rows > 0)
+        for (int64_t c = 0; c < n; c++)
+            for (int64_t s = 0; s < states; s++) state[(channel + c) * states + s] = h[s][c];
+}
+
+LS_KERNEL_DEFINE(ls_scan_kernel) {
+    const ls_scan_args *a = context;
+    const int64_t blocks = (a->dim + LS_SCAN_BLOCK - 1) / LS_SCAN_BLOCK;
+    for (int64_t item = begin; item < end; item++) {
+        const ls_span *span = &a->spans[item / blocks];
+        const int64_t channel = item % blocks * LS_SCAN_BLOCK, rest = a->dim - channel;
+        if (span->slot >= 0) run_block(a, span, channel, rest < LS_SCAN_BLOCK ? rest : LS_SCAN_BLOCK, scratch);
+    }
+}
