@@ -1,0 +1,141 @@
+/* Dense product: packing of weights, argument checks, and the split of the outputs over threads. */
+#include "op/gemm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "num/half.h"
+#include "op/gemm_kernel.h"
+
+/* Below this many multiply-adds a part is not worth waking a thread for. */
+#define PART_MACS_MIN (1 << 17)
+
+/* One row of w into its lane of a panel: f32 and bf16 move unchanged, f16 is widened. */
+static void pack_f32(float *panel, const float *row, int64_t k) {
+    for (int64_t i = 0; i < k; i++) panel[i * LS_GEMM_PANEL] = row[i];
+}
+
+static void pack_f16(float *panel, const uint16_t *row, int64_t k) {
+    for (int64_t i = 0; i < k; i++) panel[i * LS_GEMM_PANEL] = ls_f16_to_f32(row[i]);
+}
+
+static void pack_bf16(uint16_t *panel, const uint16_t *row, int64_t k) {
+    for (int64_t i = 0; i < k; i++) panel[i * LS_GEMM_PANEL] = row[i];
+}
+
+ls_status ls_gemm_pack(ls_gemm_weight *out, const void *w, ls_dtype dtype, int64_t n, int64_t k, ls_error *err) {
+    const ls_dtype packed = dtype == LS_BF16 ? LS_BF16 : LS_F32;
+    const int64_t n_panels = n > 0 ? (n - 1) / LS_GEMM_PANEL + 1 : 0;
+    int64_t panel_elems, elems;
+    ls_status status;
+    memset(out, 0, sizeof *out);
+    if (w == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: w is NULL");
+    if (ls_dtype_bytes(dtype) == 0) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: dtype %d is unknown", (int)dtype);
+    if (n < 1) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: n %lld is less than 1", (long long)n);
+    if (k < 1) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: k %lld is less than 1", (long long)k);
+    if (!ls_mul_i64(k, LS_GEMM_PANEL, &panel_elems) || !ls_mul_i64(n_panels, panel_elems, &elems))
+        return LS_FAIL(err, LS_ERR_NOMEM, "gemm weight: n %lld times k %lld does not fit 64-bit arithmetic",
+                       (long long)n, (long long)k);
+    /* The allocation is zeroed, which is the padding of the last panel. */
+    LS_TRY(ls_array_alloc(&out->panels, elems, ls_dtype_bytes(packed), "gemm weight", err));
+    out->dtype = packed;
+    out->n = n;
+    out->k = k;
+    out->panel_bytes = elems * ls_dtype_bytes(packed);
+    for (int64_t row = 0; row < n; row++) {
+        const int64_t to = row / LS_GEMM_PANEL * panel_elems + row % LS_GEMM_PANEL, from = row * k;
+        switch (dtype) {
+            case LS_F32: pack_f32((float *)out->panels + to, (const float *)w + from, k); break;
+            case LS_F16: pack_f16((float *)out->panels + to, (const uint16_t *)w + from, k); break;
+            case LS_BF16: pack_bf16((uint16_t *)out->panels + to, (const uint16_t *)w + from, k); break;
+        }
+    }
+done:
+    return status;
+}
+
+void ls_gemm_weight_free(ls_gemm_weight *w) {
+    if (w == NULL) return;
+    free(w->panels);
+    memset(w, 0, sizeof *w);
+}
+
+static ls_status args_check(const ls_queue *queue, const ls_gemm_args *args, ls_error *err) {
+    const ls_gemm_weight *weight;
+    if (queue == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: queue is NULL");
+    if (args == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: args is NULL");
+    weight = args->weight;
+    if (weight == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: weight is NULL");
+    if (weight->panels == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: weight is not packed, its panels are NULL");
+    if (args->m < 0) return LS_FAIL(err, LS_ERR_ARG, "gemm: m %lld is negative", (long long)args->m);
+    if (args->x_dtype != LS_F32 && args->x_dtype != LS_BF16)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm: x_dtype %d (%s) is neither f32 nor bf16", (int)args->x_dtype,
+                       ls_dtype_name(args->x_dtype));
+    if (args->out_dtype != LS_F32 && args->out_dtype != LS_BF16)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm: out_dtype %d (%s) is neither f32 nor bf16", (int)args->out_dtype,
+                       ls_dtype_name(args->out_dtype));
+    if (args->x_stride < weight->k)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm: x_stride %lld is less than k %lld", (long long)args->x_stride,
+                       (long long)weight->k);
+    if (args->out_stride < weight->n)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm: out_stride %lld is less than n %lld", (long long)args->out_stride,
+                       (long long)weight->n);
+    if (args->m > 0 && args->x == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: x is NULL");
+    if (args->m > 0 && args->out == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: out is NULL");
+    return LS_OK;
+}
+
+/* A grid of row_parts x panel_parts blocks of outputs; part i is block (i / panel_parts, i % panel_parts). */
+typedef struct job {
+    const ls_gemm_args *args;
+    const ls_gemm_kernel *kernel;
+    const ls_queue *queue;
+    int64_t row_parts, panel_parts;
+    int64_t n_row_units, n_panels; /* a row unit is one tile of rows */
+} job;
+
+static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_i) {
+    const job *j = context;
+    const int64_t m = j->args->m, unit = j->kernel->tile_rows;
+    for (int64_t part = begin; part < end; part++) {
+        const int64_t r = part / j->panel_parts, p = part % j->panel_parts;
+        const int64_t row_begin = j->n_row_units * r / j->row_parts * unit;
+        const int64_t row_end = j->n_row_units * (r + 1) / j->row_parts * unit;
+        j->kernel->run(j->args, row_begin, row_end < m ? row_end : m, j->n_panels * p / j->panel_parts,
+                       j->n_panels * (p + 1) / j->panel_parts, ls_queue_scratch(j->queue, thread_i));
+    }
+}
+
+/* The grid of at most `parts` blocks whose largest block is smallest; among equals the one that splits panels most,
+ * because then each weight is read by one thread. */
+static void grid_choose(job *j, int64_t parts) {
+    int64_t best = INT64_MAX;
+    for (int64_t p = 1; p <= parts && p <= j->n_panels; p++) {
+        const int64_t r = parts / p < j->n_row_units ? parts / p : j->n_row_units;
+        const int64_t largest = ((j->n_row_units - 1) / r + 1) * ((j->n_panels - 1) / p + 1);
+        if (largest > best) continue;
+        best = largest;
+        j->row_parts = r;
+        j->panel_parts = p;
+    }
+}
+
+ls_status ls_gemm(ls_queue *queue, const ls_gemm_args *args, ls_error *err) {
+    const ls_status status = args_check(queue, args, err);
+    double worth;
+    int64_t parts;
+    job j;
+    if (status != LS_OK || args->m == 0) return status;
+    j.args = args;
+    j.queue = queue;
+    j.kernel = ls_gemm_kernel_table[queue->isa];
+    j.n_panels = (args->weight->n - 1) / LS_GEMM_PANEL + 1;
+    j.n_row_units = (args->m - 1) / j.kernel->tile_rows + 1;
+    worth = (double)args->m * (double)args->weight->n * (double)args->weight->k / PART_MACS_MIN;
+    parts = ls_pool_threads(queue->pool);
+    if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
+    grid_choose(&j, parts);
+    ls_parallel_for(queue->pool, j.row_parts * j.panel_parts, 1, run_parts, &j);
+    return LS_OK;
+}

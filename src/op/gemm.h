@@ -1,0 +1,52 @@
+/* Dense product with repacked weights. This comment is the specification; every back end is a reading of it.
+ *
+ *   out[m][n] = R( chain(m, n) + bias[n] )
+ *   chain(m, n): acc = +0; for k = 0, 1, .., K-1 in this order: acc = ls_fma(x[m][k], w[n][k], acc)
+ *
+ * x and w are widened to float32, exactly. The add of the bias is one ls_add and happens only when bias is given
+ * (chain + 0 would turn -0 into +0). R is one rounding to the type of out: none for f32, ls_f32_to_bf16 for bf16.
+ * A NaN leaves as the one canonical quiet NaN, 0x7FC00000 in f32 and 0x7FC0 in bf16: which payload survives an fma
+ * depends on the operand order a compiler picked, so payloads are not part of the result.
+ *
+ * The bits of out[m][n] depend on row m of x, row n of w and bias[n] alone: not on M, N, strides, tiles, threads or
+ * instruction set. Vector lanes and tiles run over outputs. Blocking K is free, because a float32 accumulator that is
+ * stored and loaded again is unchanged. Splitting the chain into partial sums is not. */
+#ifndef LS_OP_GEMM_H
+#define LS_OP_GEMM_H
+
+#include "dev/queue.h"
+#include "lockstep/lockstep.h"
+
+/* Outputs in one column panel of the weights. */
+#define LS_GEMM_PANEL 16
+
+/* w [n][k] as panels [ceil(n / LS_GEMM_PANEL)][k][LS_GEMM_PANEL], rows past n zero, 64-byte aligned. dtype is f32 or
+ * bf16; f16 weights are widened to f32, exactly, when they are packed. */
+typedef struct ls_gemm_weight {
+    ls_dtype dtype;
+    int64_t n, k;
+    void *panels;
+    int64_t panel_bytes; /* of the whole array */
+} ls_gemm_weight;
+
+/* Packs w [n][k], rows contiguous, n and k at least 1. The source may go away afterwards. */
+ls_status ls_gemm_pack(ls_gemm_weight *out, const void *w, ls_dtype dtype, int64_t n, int64_t k, ls_error *err);
+/* Accepts NULL and a zeroed weight; leaves *w zeroed. */
+void ls_gemm_weight_free(ls_gemm_weight *w);
+
+typedef struct ls_gemm_args {
+    const void *x;    /* [m][weight->k], rows x_stride elements apart */
+    ls_dtype x_dtype; /* f32 or bf16 */
+    int64_t x_stride; /* elements, at least weight->k */
+    const ls_gemm_weight *weight;
+    const float *bias;  /* [weight->n], or NULL */
+    void *out;          /* [m][weight->n], rows out_stride elements apart; elements between rows are not touched */
+    ls_dtype out_dtype; /* f32 or bf16 */
+    int64_t out_stride; /* elements, at least weight->n */
+    int64_t m;          /* 0 is allowed and does nothing */
+} ls_gemm_args;
+
+/* Runs to completion on the queue. Allocates nothing. out must not overlap x, bias or the weights. */
+ls_status ls_gemm(ls_queue *queue, const ls_gemm_args *args, ls_error *err);
+
+#endif

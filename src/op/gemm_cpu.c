@@ -1,0 +1,272 @@
+/* Dense product, CPU body; compiled once for each instruction set. Owns nothing: scratch belongs to the calling thread.
+ *
+ * Order of arithmetic: each accumulator lane belongs to one output and takes k ascending, one fma a step, from +0.
+ * Loops over K are cut into blocks between which accumulators rest in scratch as float32, unchanged; then bias,
+ * canonical NaN and one rounding (finish). Everything else here decides only when a lane runs, never what it adds.
+ *
+ * Shape of the loops, outermost first:
+ *   row block     up to ROWS_MAX rows, so that one pass over the weights serves many rows
+ *   panel group   as many panels as resting accumulators fit in scratch (one step of panels when K needs one block)
+ *   K super-block rows of x packed into tiles [k][tile rows]: the inner loop reads it in order, and the cache sets
+ *                 that rows a power of two apart would share are left behind
+ *   panel step    1 to WIDE_MAX panels side by side
+ *   K block       a slice of the panels that stays in the first-level cache while every tile of rows passes over it;
+ *                 meanwhile the next slice is prefetched, a share by each tile
+ *   tile          rows x panels of accumulators in registers */
+#include "op/gemm_kernel.h"
+#include "op/simd.h"
+
+#define PANEL LS_GEMM_PANEL
+#define PANEL_VECTORS (PANEL / LS_VF_LANES)
+
+/* Rows in a tile, and panels side by side for a tile of a given number of rows: accumulators plus one row of weights
+ * plus one broadcast fill the register file (16 of 8 lanes, 32 of 16 lanes) and never leave fewer than 8 independent
+ * chains where rows and panels allow it (two fma a cycle, four cycles each). */
+#if defined(__AVX512F__)
+#define TILE_ROWS 14
+#define TILE_WIDE(rows) ((rows) == 1 ? 8 : (rows) <= 6 ? 4 : 2)
+#elif defined(__AVX2__)
+#define TILE_ROWS 6
+#define TILE_WIDE(rows) ((rows) == 1 ? 4 : (rows) <= 3 ? 2 : 1)
+#else
+#define TILE_ROWS 4
+#define TILE_WIDE(rows) 1
+#endif
+#define WIDE_MAX TILE_WIDE(1)
+
+/* Scratch: packed x first, resting accumulators after it. */
+#define X_FLOATS (64 * 1024)
+#define ACC_FLOATS (LS_SCRATCH_FLOATS - X_FLOATS)
+#define ROWS_MAX (TILE_ROWS * 16)
+#define K_BLOCK 256
+
+/* How far ahead of itself a lone tile prefetches in its panels. */
+#define AHEAD_BYTES 1024
+
+typedef struct tile_args {
+    int64_t k;          /* steps */
+    const float *x;     /* [k][rows] */
+    const void *w;      /* panels [k][PANEL] at distance w_stride elements */
+    int64_t w_stride;   /* elements */
+    float *acc;         /* [panel][rows of the block][PANEL]: this tile's first row */
+    int64_t acc_stride; /* floats between panels */
+    bool first;         /* start at +0 instead of acc */
+    uintptr_t next;     /* what to prefetch: next_step bytes on at each step, for each panel */
+    int64_t next_step, next_stride;
+} tile_args;
+
+/* rows, wide and bf16 are literals in every call, so the loops unroll and acc lives in registers. */
+static LS_SIMD void tile_run(const tile_args *t, const int rows, const int wide, const bool bf16) {
+    const int vectors = wide * PANEL_VECTORS;
+    ls_vf acc[TILE_ROWS][WIDE_MAX * PANEL_VECTORS], w[WIDE_MAX * PANEL_VECTORS];
+    const float *x = t->x;
+    uintptr_t next = t->next;
+    LS_UNROLL
+    for (int r = 0; r < rows; r++) {
+        LS_UNROLL
+        for (int v = 0; v < vectors; v++)
+            acc[r][v] = t->first ? ls_vf_zero()
+                                 : ls_vf_load(t->acc + v / PANEL_VECTORS * t->acc_stride + r * PANEL +
+                                              v % PANEL_VECTORS * LS_VF_LANES);
+    }
+    for (int64_t k = 0; k < t->k; k++) {
+        LS_UNROLL
+        for (int v = 0; v < vectors; v++) {
+            const int64_t at = v / PANEL_VECTORS * t->w_stride + k * PANEL + v % PANEL_VECTORS * LS_VF_LANES;
+            w[v] = bf16 ? ls_vf_load_bf16((const uint16_t *)t->w + at) : ls_vf_load((const float *)t->w + at);
+        }
+        LS_UNROLL
+        for (int p = 0; p < wide; p++) __builtin_prefetch((const void *)(next + (uintptr_t)(p * t->next_stride)), 0, 3);
+        LS_UNROLL
+        for (int r = 0; r < rows; r++) {
+            const ls_vf one = ls_vf_set1(x[r]);
+            LS_UNROLL
+            for (int v = 0; v < vectors; v++) acc[r][v] = ls_vf_fma(one, w[v], acc[r][v]);
+        }
+        x += rows;
+        next += (uintptr_t)t->next_step;
+    }
+    LS_UNROLL
+    for (int r = 0; r < rows; r++) {
+        LS_UNROLL
+        for (int v = 0; v < vectors; v++)
+            ls_vf_store(t->acc + v / PANEL_VECTORS * t->acc_stride + r * PANEL + v % PANEL_VECTORS * LS_VF_LANES,
+                        acc[r][v]);
+    }
+}
+
+typedef void (*tile_fn)(const tile_args *);
+#define TILE(rows, wide)                                                                         \
+    static void tile_f32_##rows##x##wide(const tile_args *t) { tile_run(t, rows, wide, false); } \
+    static void tile_bf16_##rows##x##wide(const tile_args *t) { tile_run(t, rows, wide, true); }
+#define PAIR(rows, wide) \
+    { tile_f32_##rows##x##wide, tile_bf16_##rows##x##wide }
+#define NONE \
+    { NULL, NULL }
+
+/* tiles[rows - 1][log2 panels][bf16]. */
+#if defined(__AVX512F__)
+TILE(1, 1)
+TILE(1, 2) TILE(1, 4) TILE(1, 8) TILE(2, 1) TILE(2, 2) TILE(2, 4) TILE(3, 1) TILE(3, 2) TILE(3, 4) TILE(4, 1) TILE(4, 2)
+    TILE(4, 4) TILE(5, 1) TILE(5, 2) TILE(5, 4) TILE(6, 1) TILE(6, 2) TILE(6, 4) TILE(7, 1) TILE(7, 2) TILE(8, 1)
+        TILE(8, 2) TILE(9, 1) TILE(9, 2) TILE(10, 1) TILE(10, 2) TILE(11, 1) TILE(11, 2) TILE(12, 1) TILE(12, 2)
+            TILE(13, 1) TILE(13, 2) TILE(14, 1) TILE(14, 2) static const tile_fn tiles[TILE_ROWS][4][2] = {
+                {PAIR(1, 1), PAIR(1, 2), PAIR(1, 4), PAIR(1, 8)},
+                {PAIR(2, 1), PAIR(2, 2), PAIR(2, 4), NONE},
+                {PAIR(3, 1), PAIR(3, 2), PAIR(3, 4), NONE},
+                {PAIR(4, 1), PAIR(4, 2), PAIR(4, 4), NONE},
+                {PAIR(5, 1), PAIR(5, 2), PAIR(5, 4), NONE},
+                {PAIR(6, 1), PAIR(6, 2), PAIR(6, 4), NONE},
+                {PAIR(7, 1), PAIR(7, 2), NONE, NONE},
+                {PAIR(8, 1), PAIR(8, 2), NONE, NONE},
+                {PAIR(9, 1), PAIR(9, 2), NONE, NONE},
+                {PAIR(10, 1), PAIR(10, 2), NONE, NONE},
+                {PAIR(11, 1), PAIR(11, 2), NONE, NONE},
+                {PAIR(12, 1), PAIR(12, 2), NONE, NONE},
+                {PAIR(13, 1), PAIR(13, 2), NONE, NONE},
+                {PAIR(14, 1), PAIR(14, 2), NONE, NONE}};
+#elif defined(__AVX2__)
+TILE(1, 1)
+TILE(1, 2) TILE(1, 4) TILE(2, 1) TILE(2, 2) TILE(3, 1) TILE(3, 2) TILE(4, 1) TILE(5, 1)
+    TILE(6, 1) static const tile_fn tiles[TILE_ROWS][4][2] = {{PAIR(1, 1), PAIR(1, 2), PAIR(1, 4), NONE},
+                                                              {PAIR(2, 1), PAIR(2, 2), NONE, NONE},
+                                                              {PAIR(3, 1), PAIR(3, 2), NONE, NONE},
+                                                              {PAIR(4, 1), NONE, NONE, NONE},
+                                                              {PAIR(5, 1), NONE, NONE, NONE},
+                                                              {PAIR(6, 1), NONE, NONE, NONE}};
+#else
+TILE(1, 1)
+TILE(2, 1)
+TILE(3, 1)
+TILE(4, 1)
+static const tile_fn tiles[TILE_ROWS][4][2] = {{PAIR(1, 1), NONE, NONE, NONE},
+                                               {PAIR(2, 1), NONE, NONE, NONE},
+                                               {PAIR(3, 1), NONE, NONE, NONE},
+                                               {PAIR(4, 1), NONE, NONE, NONE}};
+#endif
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a - 1) / b + 1; }
+static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* A block of rows on its way through a range of panels. Tiles differ by at most one row, so that none is left with a
+ * row or two and few chains. */
+typedef struct block {
+    const ls_gemm_args *args;
+    int64_t row_begin, rows;
+    int64_t n_tiles;
+    float *x, *acc;
+    int64_t group_begin; /* first panel whose accumulators are in acc */
+} block;
+
+static int64_t tile_begin(const block *b, int64_t tile_i) { return b->rows * tile_i / b->n_tiles; }
+
+/* x[rows][k_begin .. k_begin + k) of the block, widened, as tiles [k][tile rows] one after the other. */
+static void x_pack(const block *b, int64_t k_begin, int64_t k) {
+    for (int64_t tile_i = 0; tile_i < b->n_tiles; tile_i++) {
+        const int64_t r_begin = tile_begin(b, tile_i), rows = tile_begin(b, tile_i + 1) - r_begin;
+        for (int64_t r = 0; r < rows; r++) {
+            const int64_t from = (b->row_begin + r_begin + r) * b->args->x_stride + k_begin;
+            float *to = b->x + r_begin * k + r;
+            if (b->args->x_dtype == LS_F32) {
+                const float *x = (const float *)b->args->x + from;
+                for (int64_t i = 0; i < k; i++) to[i * rows] = x[i];
+            } else {
+                const uint16_t *x = (const uint16_t *)b->args->x + from;
+                for (int64_t i = 0; i < k; i++) to[i * rows] = ls_bf16_to_f32(x[i]);
+            }
+        }
+    }
+}
+
+/* Adds K steps [k_begin, k_begin + k) to the accumulators of `wide` panels from panel_i on. */
+static void panels_add(const block *b, int64_t panel_i, int64_t wide, int64_t k_begin, int64_t k) {
+    const ls_gemm_weight *weight = b->args->weight;
+    const bool bf16 = weight->dtype == LS_BF16;
+    const int64_t elem_bytes = bf16 ? 2 : 4, panel_elems = weight->k * PANEL;
+    const int log2_wide = wide >= 8 ? 3 : wide >= 4 ? 2 : wide >= 2 ? 1 : 0;
+    const int64_t n_blocks = b->n_tiles == 1 ? 1 : ceil_div(k, K_BLOCK);
+    tile_args t;
+    t.w_stride = panel_elems;
+    t.acc_stride = b->rows * PANEL;
+    t.next_stride = panel_elems * elem_bytes;
+    t.next_step = PANEL * elem_bytes / b->n_tiles;
+    for (int64_t block_i = 0; block_i < n_blocks; block_i++) {
+        const int64_t begin = k * block_i / n_blocks;
+        const char *w = (const char *)weight->panels + (panel_i * panel_elems + (k_begin + begin) * PANEL) * elem_bytes;
+        t.k = k * (block_i + 1) / n_blocks - begin;
+        t.w = w;
+        t.first = k_begin + begin == 0;
+        t.next = (uintptr_t)w + (uintptr_t)(b->n_tiles == 1 ? AHEAD_BYTES : t.k * PANEL * elem_bytes);
+        for (int64_t tile_i = 0; tile_i < b->n_tiles; tile_i++) {
+            const int64_t r_begin = tile_begin(b, tile_i), rows = tile_begin(b, tile_i + 1) - r_begin;
+            t.x = b->x + r_begin * k + begin * rows;
+            t.acc = b->acc + (panel_i - b->group_begin) * t.acc_stride + r_begin * PANEL;
+            tiles[rows - 1][log2_wide][bf16](&t);
+            t.next += (uintptr_t)(t.k * t.next_step);
+        }
+    }
+}
+
+/* Accumulators of one panel to out: bias, canonical NaN, one rounding. */
+static void panel_finish(const block *b, int64_t panel_i) {
+    const ls_gemm_args *args = b->args;
+    const float *acc = b->acc + (panel_i - b->group_begin) * b->rows * PANEL;
+    const int64_t column = panel_i * PANEL, columns = min_i64(PANEL, args->weight->n - column);
+    for (int64_t r = 0; r < b->rows; r++, acc += PANEL) {
+        const int64_t at = (b->row_begin + r) * args->out_stride + column;
+        float y[PANEL];
+        uint16_t half[PANEL];
+        memcpy(y, acc, sizeof y);
+        if (args->bias != NULL)
+            for (int64_t c = 0; c < columns; c++) y[c] = ls_add(y[c], args->bias[column + c]);
+        if (args->out_dtype == LS_F32) {
+            for (int c = 0; c < PANEL; c++) y[c] = y[c] != y[c] ? ls_from_bits(0x7FC00000u) : y[c];
+            memcpy((float *)args->out + at, y, (size_t)columns * sizeof y[0]);
+        } else {
+            for (int c = 0; c < PANEL; c++) half[c] = ls_f32_to_bf16(y[c]);
+            memcpy((uint16_t *)args->out + at, half, (size_t)columns * sizeof half[0]);
+        }
+    }
+}
+
+static void block_run(const block *rows_block, int64_t panel_begin, int64_t panel_end) {
+    block b = *rows_block;
+    const int64_t k = b.args->weight->k;
+    const int64_t n_supers = ceil_div(k, X_FLOATS / b.rows);
+    /* The largest tile has the fewest panels side by side; smaller ones can follow it. */
+    const int64_t wide_max = TILE_WIDE(ceil_div(b.rows, b.n_tiles));
+    const int64_t group = n_supers == 1 ? wide_max : ACC_FLOATS / (b.rows * PANEL);
+    for (int64_t g = panel_begin; g < panel_end; g += group) {
+        const int64_t g_end = min_i64(g + group, panel_end);
+        b.group_begin = g;
+        for (int64_t super_i = 0; super_i < n_supers; super_i++) {
+            const int64_t k_begin = k * super_i / n_supers, k_end = k * (super_i + 1) / n_supers;
+            int64_t wide = wide_max;
+            if (n_supers > 1 || g == panel_begin) x_pack(&b, k_begin, k_end - k_begin);
+            for (int64_t p = g; p < g_end; p += wide) {
+                while (wide > g_end - p) wide /= 2;
+                panels_add(&b, p, wide, k_begin, k_end - k_begin);
+            }
+        }
+        for (int64_t p = g; p < g_end; p++) panel_finish(&b, p);
+    }
+}
+
+static void run(const ls_gemm_args *args, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end,
+                float *scratch) {
+    const int64_t rows = row_end - row_begin, n_blocks = rows > 0 ? ceil_div(rows, ROWS_MAX) : 0;
+    block b;
+    b.args = args;
+    b.x = scratch;
+    b.acc = scratch + X_FLOATS;
+    b.group_begin = panel_begin;
+    for (int64_t i = 0; i < n_blocks; i++) {
+        b.row_begin = row_begin + rows * i / n_blocks;
+        b.rows = row_begin + rows * (i + 1) / n_blocks - b.row_begin;
+        b.n_tiles = ceil_div(b.rows, TILE_ROWS);
+        block_run(&b, panel_begin, panel_end);
+    }
+}
+
+extern const ls_gemm_kernel LS_KERNEL(ls_gemm_kernel);
+const ls_gemm_kernel LS_KERNEL(ls_gemm_kernel) = {TILE_ROWS, run};
