@@ -81,6 +81,9 @@ static LS_HD float ls_sqrt(float a) {
 #endif
 }
 
+/* Any NaN as the one canonical quiet NaN: which payload survives an operation is the processor's choice. */
+static LS_HD float ls_canonical(float x) { return x == x ? x : ls_from_bits(0x7FC00000u); }
+
 /* The larger of a and b; b when either is NaN. One machine instruction on every side when written like this. */
 static LS_HD float ls_max(float a, float b) { return a > b ? a : b; }
 static LS_HD float ls_min(float a, float b) { return a < b ? a : b; }

@@ -16,7 +16,7 @@
  * logprob = fma(fma(z[target], LOG2E, -K), LN2, -log(S))      exact cancellation near 0: sure tokens keep their digits
  * lse     = fma(K, LN2_HI, fma(K, LN2_LO, log(S)))
  * entropy = fma(-LN2, E / S, log(S))
- * An all -inf row (S = 0) gives NaN in all three; a -inf target in a finite row gives -inf.
+ * An all -inf row (S = 0) gives NaN in all three; a -inf target in a finite row gives -inf. NaN is always 0x7FC00000.
  *
  * Rows with targets[r] == ignore_index or mask[r] == 0 give exactly +0 in every output and their logits are not read. */
 #ifndef LS_OP_LOGPROB_H

@@ -25,7 +25,7 @@ static ls_logprob_leaf leaf_sums(const float *z, int64_t n) {
     if (bad) {
         leaf.k = K_NONE;
         leaf.s = leaf.e = ls_from_bits(0x7FC00000u);
-        return leaf;
+        return leaf; /* the tree keeps the NaN: scaling by a power of two or by +0 leaves it one */
     }
     if (m < -LIMIT) return empty_leaf;
     leaf.k = ls_sub(ls_fma(m, LS_LOG2E, MAGIC), MAGIC);
@@ -112,9 +112,9 @@ static void logprob_row(const ls_logprob_args *a, int64_t row, float *z) {
     sum = tree_finish(&tree);
     if (sum.s == 0.0f) sum.s = ls_from_bits(0x7FC00000u); /* no leaf contributed */
     log_s = ls_log(sum.s);
-    a->logprob[row] = ls_fma(ls_fma(z_target, LS_LOG2E, -sum.k), LS_LN2, -log_s);
-    if (a->lse != NULL) a->lse[row] = ls_fma(sum.k, LS_LN2_HI, ls_fma(sum.k, LS_LN2_LO, log_s));
-    if (a->entropy != NULL) a->entropy[row] = ls_fma(-LS_LN2, ls_div(sum.e, sum.s), log_s);
+    a->logprob[row] = ls_canonical(ls_fma(ls_fma(z_target, LS_LOG2E, -sum.k), LS_LN2, -log_s));
+    if (a->lse != NULL) a->lse[row] = ls_canonical(ls_fma(sum.k, LS_LN2_HI, ls_fma(sum.k, LS_LN2_LO, log_s)));
+    if (a->entropy != NULL) a->entropy[row] = ls_canonical(ls_fma(-LS_LN2, ls_div(sum.e, sum.s), log_s));
 }
 
 LS_KERNEL_DEFINE(ls_logprob_kernel) {
