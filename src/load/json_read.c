@@ -1,0 +1,38 @@
+/* JSON from outside: one strict parse and the wording of its errors. Owns the choice of the library's flags. */
+#include "load/json_read.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+ls_status ls_json_parse(struct json_t **out, const char *text, int64_t bytes, const char *name, ls_error *err) {
+    json_error_t json_err;
+    json_t *json;
+    *out = NULL;
+    if (bytes <= 0) return LS_FAIL(err, LS_ERR_FORMAT, "%s: empty, expected a JSON object", name);
+    json = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &json_err);
+    if (json == NULL)
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: JSON line %d column %d: %s", name, json_err.line, json_err.column,
+                       json_err.text);
+    if (!json_is_object(json)) {
+        json_decref(json);
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: the JSON value is an array, expected an object", name);
+    }
+    *out = json;
+    return LS_OK;
+}
+
+void ls_json_release(struct json_t *json) { json_decref(json); }
+
+const char *ls_json_show(const struct json_t *json, char out[LS_JSON_SHOW_MAX]) {
+    switch (json_typeof(json)) {
+        case JSON_OBJECT: snprintf(out, LS_JSON_SHOW_MAX, "an object of %zu members", json_object_size(json)); break;
+        case JSON_ARRAY: snprintf(out, LS_JSON_SHOW_MAX, "a list of %zu items", json_array_size(json)); break;
+        case JSON_STRING: snprintf(out, LS_JSON_SHOW_MAX, "\"%.60s\"", json_string_value(json)); break;
+        case JSON_INTEGER: snprintf(out, LS_JSON_SHOW_MAX, "%lld", (long long)json_integer_value(json)); break;
+        case JSON_REAL: snprintf(out, LS_JSON_SHOW_MAX, "%.17g", json_real_value(json)); break;
+        case JSON_TRUE: snprintf(out, LS_JSON_SHOW_MAX, "true"); break;
+        case JSON_FALSE: snprintf(out, LS_JSON_SHOW_MAX, "false"); break;
+        case JSON_NULL: snprintf(out, LS_JSON_SHOW_MAX, "null"); break;
+    }
+    return out;
+}
