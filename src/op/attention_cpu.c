@@ -102,10 +102,11 @@ static void attend(const ls_attention_args *a, const ls_span *span, int64_t t, i
     float q[LS_HEAD_DIM_MAX];
     softmax_state total, segment;
     ls_row_widen(q, ls_at(a->q, a->dtype, row * a->q_stride + head * dim), a->dtype, dim);
+    reset(&total, dim);
     for (int64_t start = 0; start < n_keys; start += LS_ATTENTION_SEGMENT) {
         const int64_t stop = n_keys - start < LS_ATTENTION_SEGMENT ? n_keys : start + LS_ATTENTION_SEGMENT;
         softmax_state *state = start == 0 ? &total : &segment;
-        reset(state, dim);
+        if (start > 0) reset(&segment, dim);
         for (int64_t first = start; first < stop; first += LS_ATTENTION_BLOCK)
             take_block(a, span, q, kv_head, first, stop - first < LS_ATTENTION_BLOCK ? stop - first : LS_ATTENTION_BLOCK,
                        state, scratch);

@@ -8,6 +8,8 @@
 #include "num/half.h"
 #include "op/gemm_kernel.h"
 
+LS_KERNEL_TABLE_OF(ls_gemm_kernel, ls_gemm_kernel);
+
 /* Below this many multiply-adds a part is not worth waking a thread for. */
 #define PART_MACS_MIN (1 << 17)
 

@@ -14,6 +14,4 @@ typedef struct ls_gemm_kernel {
                 float *scratch);
 } ls_gemm_kernel;
 
-LS_KERNEL_TABLE(ls_gemm_kernel, ls_gemm_kernel);
-
 #endif

@@ -31,6 +31,17 @@ typedef void (*ls_kernel)(const void *args, int64_t begin, int64_t end, float *s
     static const ls_kernel name##_table[LS_ISA_COUNT] = {name##_generic, NULL, NULL}
 #endif
 
+/* The same for kernels that need a struct of their own: `type name_ISA` objects and a table of pointers to them. */
+#if defined(__x86_64__)
+#define LS_KERNEL_TABLE_OF(type, name)                            \
+    extern const type name##_generic, name##_avx2, name##_avx512; \
+    static const type *const name##_table[LS_ISA_COUNT] = {&name##_generic, &name##_avx2, &name##_avx512}
+#else
+#define LS_KERNEL_TABLE_OF(type, name) \
+    extern const type name##_generic;  \
+    static const type *const name##_table[LS_ISA_COUNT] = {&name##_generic, NULL, NULL}
+#endif
+
 /* Opens the definition of a kernel in a *_cpu.c file. */
 #define LS_KERNEL_DEFINE(name)                                                      \
     void LS_KERNEL(name)(const void *context, int64_t begin, int64_t end, float *scratch); \

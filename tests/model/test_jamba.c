@@ -1,0 +1,97 @@
+/* The model against Hugging Face's numbers: logits and log-probabilities of every fixture, in both activation types. */
+#include "fixture.h"
+
+#include <math.h>
+
+/* Logits of all tokens of sequence s, float32 [n_tokens][vocab]. */
+static float *all_logits(const fixture *f, ls_queue *queue, int64_t s, ls_dtype dtype) {
+    const ls_jamba_config *c = &f->model->config;
+    const int64_t n_pages = (f->n_tokens + 15) / 16;
+    const ls_cache_opts opts = {dtype, 1, n_pages, 16};
+    int32_t *pages = malloc((size_t)n_pages * sizeof *pages);
+    float *logits = malloc((size_t)(f->n_tokens * c->vocab) * sizeof *logits);
+    const ls_span span = {0, f->n_tokens, 0, 0, pages};
+    ls_cache *cache;
+    ls_workspace *ws;
+    ls_error err;
+    for (int64_t i = 0; i < n_pages; i++) pages[i] = (int32_t)i;
+    assert_ok(ls_cache_create(&cache, c, &opts, &err), err);
+    assert_ok(ls_workspace_create(&ws, c, dtype, f->n_tokens, &err), err);
+    assert_ok(ls_jamba_forward(f->model, queue, cache, ws, f->ids + s * f->n_tokens, &span, 1, &err), err);
+    assert_ok(ls_jamba_logits(f->model, queue, ws->x, dtype, f->n_tokens, logits, &err), err);
+    ls_workspace_free(ws);
+    ls_cache_free(cache);
+    free(pages);
+    return logits;
+}
+
+typedef struct errors {
+    double max_logit, max_logprob, mean_logprob;
+} errors;
+
+static errors measure(const char *name, ls_dtype dtype) {
+    fixture f;
+    ls_queue *queue = test_queue(2, ls_isa_best());
+    errors e = {0, 0, 0};
+    ls_error err;
+    fixture_open(&f, name);
+    for (int64_t s = 0; s < f.n_sequences; s++) {
+        const int32_t vocab = f.model->config.vocab;
+        float *logits = all_logits(&f, queue, s, dtype);
+        float *logprob = malloc((size_t)f.n_tokens * sizeof *logprob);
+        ls_score_item item = {.tokens = f.ids + s * f.n_tokens, .n_tokens = f.n_tokens, .logprob = logprob};
+        const ls_score_opts opts = {dtype, 1, 0, 64};
+        for (int64_t p = 0; p < f.n_positions; p++)
+            for (int64_t v = 0; v < vocab; v++) {
+                const double diff = fabs((double)logits[f.positions[p] * vocab + v] -
+                                         (double)f.logits[(s * f.n_positions + p) * vocab + v]);
+                e.max_logit = fmax(e.max_logit, diff);
+            }
+        assert_ok(ls_score(f.model, queue, &opts, &item, 1, &err), err);
+        for (int64_t t = 0; t + 1 < f.n_tokens; t++) {
+            const double diff = fabs((double)logprob[t] - f.logprobs[s * (f.n_tokens - 1) + t]);
+            e.max_logprob = fmax(e.max_logprob, diff);
+            e.mean_logprob += diff / (double)(f.n_sequences * (f.n_tokens - 1));
+        }
+        free(logprob);
+        free(logits);
+    }
+    print_message("%s, activations %s: max |logit| error %.3g, max |logprob| error %.3g, mean %.3g\n", name,
+                  ls_dtype_name(dtype), e.max_logit, e.max_logprob, e.mean_logprob);
+    fixture_close(&f);
+    ls_queue_free(queue);
+    return e;
+}
+
+static void f32_weights_match(void **state) {
+    const char *names[] = {"jamba-dense", "jamba-moe", "jamba-odd", "jamba-sharded"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const errors e = measure(names[i], LS_F32);
+        assert_true(e.max_logit < 1e-4 && e.max_logprob < 1e-4);
+    }
+}
+
+static void bf16_weights_match_in_f32(void **state) {
+    const char *names[] = {"jamba-bf16", "jamba-nobias"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const errors e = measure(names[i], LS_F32);
+        assert_true(e.max_logit < 2e-3 && e.max_logprob < 2e-3);
+    }
+}
+
+static void bf16_activations_stay_near(void **state) {
+    const char *names[] = {"jamba-dense", "jamba-moe", "jamba-odd", "jamba-bf16"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) assert_true(measure(names[i], LS_BF16).mean_logprob < 0.05);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(f32_weights_match),
+        cmocka_unit_test(bf16_weights_match_in_f32),
+        cmocka_unit_test(bf16_activations_stay_near),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
