@@ -1,16 +1,20 @@
 /* The whole data model of a Jamba language model (Lieber et al. 2024, arXiv:2403.19887): configuration, weights, cached
  * state, working memory, one forward function. Shapes: V vocabulary, H hidden, F feed-forward, E experts, D d_inner,
- * S d_state, W d_conv, R dt_rank, A heads, G KV heads, P head_dim. R() below is one rounding to the activation type.
+ * S d_state, W d_conv, R dt_rank, A heads, G KV heads, P head_dim.
+ *
+ * The activation type (f32 or bf16) is the type of what enters a large matrix product (rms outputs, attention and scan
+ * outputs, gated feed-forward) and of what is cached (keys, values, convolution inputs). R() below is that one rounding.
+ * Everything else is float32: residual stream, what is added to it, u, z, dt, B, C, gates, router, logits.
  *
  * h = embed[token]
- * per layer:  h = R(h + mixer(rms(h; input_norm)));  h = R(h + ffn(rms(h; ffn_norm)))
- * output:     logits = head . rms(h; final_norm), float32, unrounded
+ * per layer:  h = h + mixer(x), x = R(rms(h; input_norm));  h = h + ffn(x), x = R(rms(h; ffn_norm))
+ * output:     logits = head . R(rms(h; final_norm))
  *
- * mixer, attention:  q, k, v = Wq x, Wk x, Wv x;  R(Wo attention(q, k, v)), scale 1/sqrt(P), no positional signal
- * mixer, Mamba-1:    u|z = Win x;  u = conv1d(u);  dt|B|C = Wx u;  each rms-normalised;  dt = Wdt dt;
- *                    R(Wout scan(u, dt, B, C, z))
+ * mixer, attention:  q, k, v = R(Wq x), R(Wk x), R(Wv x);  Wo R(attention(q, k, v)), scale 1/sqrt(P), no positional signal
+ * mixer, Mamba-1:    u|z = Win x;  u = conv1d(R(u));  dt|B|C = Wx u;  each rms-normalised;  dt = Wdt dt;
+ *                    Wout R(scan(u, dt, B, C, z))
  * ffn, dense:        Wdown R(silu(Wgate x) * (Wup x))
- * ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x); router, p and sum in float32 */
+ * ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x), in ascending order of e */
 #ifndef LS_MODEL_JAMBA_H
 #define LS_MODEL_JAMBA_H
 
@@ -98,10 +102,12 @@ int64_t ls_page_bytes(const ls_jamba_config *config, ls_dtype dtype, int64_t pag
 typedef struct ls_workspace {
     ls_dtype dtype;
     int64_t rows_max;
-    void *h, *x;            /* [rows][H]; after a forward x is the normalised output */
-    void *wide_a, *wide_b;  /* [rows][widest projection] */
-    void *narrow;           /* [rows][R+2S] */
-    float *router, *expert_weight, *moe_acc, *moe_y, *picked_weight;
+    float *h, *y;           /* [rows][H]: residual stream, and what is added to it */
+    void *x;                /* [rows][H]: normalised h; after a forward, the head's input */
+    float *wide_a, *wide_b; /* [rows][widest projection]; attention keeps q, k and v here in the activation type */
+    float *narrow;          /* [rows][R+2S] */
+    void *gated;            /* [rows][widest input of an output projection], activation type */
+    float *router, *expert_weight, *moe_y, *picked_weight;
     int32_t *expert;
     int64_t *picked_rows;
     void *picked_x; /* [rows][H] */

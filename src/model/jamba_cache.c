@@ -82,23 +82,24 @@ ls_status ls_workspace_create(ls_workspace **out, const ls_jamba_config *c, ls_d
                               ls_error *err) {
     ls_workspace *ws = calloc(1, sizeof *ws);
     ls_status status = LS_OK;
-    const int64_t elem = ls_dtype_bytes(dtype), q = (int64_t)c->n_heads * c->head_dim;
+    const int64_t elem = ls_dtype_bytes(dtype), f32 = (int64_t)sizeof(float), q = (int64_t)c->n_heads * c->head_dim;
     const int64_t wide = larger(larger(2 * (int64_t)c->d_inner, c->ffn), q + 2 * (int64_t)c->n_kv_heads * c->head_dim);
     *out = NULL;
     if (ws == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "workspace");
     ws->dtype = dtype;
     ws->rows_max = rows_max;
-    LS_TRY(ls_array_alloc(&ws->h, rows_max, c->hidden * elem, "workspace", err));
+    LS_TRY(ls_array_alloc((void **)&ws->h, rows_max, c->hidden * f32, "workspace", err));
+    LS_TRY(ls_array_alloc((void **)&ws->y, rows_max, c->hidden * f32, "workspace", err));
     LS_TRY(ls_array_alloc(&ws->x, rows_max, c->hidden * elem, "workspace", err));
-    LS_TRY(ls_array_alloc(&ws->wide_a, rows_max, wide * elem, "workspace", err));
-    LS_TRY(ls_array_alloc(&ws->wide_b, rows_max, wide * elem, "workspace", err));
-    LS_TRY(ls_array_alloc(&ws->narrow, rows_max, (c->dt_rank + 2 * (int64_t)c->d_state) * elem, "workspace", err));
+    LS_TRY(ls_array_alloc((void **)&ws->wide_a, rows_max, wide * f32, "workspace", err));
+    LS_TRY(ls_array_alloc((void **)&ws->wide_b, rows_max, wide * f32, "workspace", err));
+    LS_TRY(ls_array_alloc((void **)&ws->narrow, rows_max, (c->dt_rank + 2 * (int64_t)c->d_state) * f32, "workspace", err));
+    LS_TRY(ls_array_alloc(&ws->gated, rows_max, larger(larger(c->d_inner, c->ffn), q) * elem, "workspace", err));
     if (c->n_experts > 1) {
         LS_TRY(ls_array_alloc((void **)&ws->router, rows_max, c->n_experts * (int64_t)sizeof(float), "workspace", err));
         LS_TRY(ls_array_alloc((void **)&ws->expert, rows_max, c->top_k * (int64_t)sizeof(int32_t), "workspace", err));
         LS_TRY(ls_array_alloc((void **)&ws->expert_weight, rows_max, c->top_k * (int64_t)sizeof(float), "workspace", err));
-        LS_TRY(ls_array_alloc((void **)&ws->moe_acc, rows_max, c->hidden * (int64_t)sizeof(float), "workspace", err));
-        LS_TRY(ls_array_alloc((void **)&ws->moe_y, rows_max, c->hidden * (int64_t)sizeof(float), "workspace", err));
+        LS_TRY(ls_array_alloc((void **)&ws->moe_y, rows_max, c->hidden * f32, "workspace", err));
         LS_TRY(ls_array_alloc((void **)&ws->picked_weight, rows_max, sizeof(float), "workspace", err));
         LS_TRY(ls_array_alloc((void **)&ws->picked_rows, rows_max, sizeof(int64_t), "workspace", err));
         LS_TRY(ls_array_alloc(&ws->picked_x, rows_max, c->hidden * elem, "workspace", err));
@@ -116,14 +117,15 @@ void ls_workspace_free(ls_workspace *ws) {
     free(ws->picked_rows);
     free(ws->picked_weight);
     free(ws->moe_y);
-    free(ws->moe_acc);
     free(ws->expert_weight);
     free(ws->expert);
     free(ws->router);
+    free(ws->gated);
     free(ws->narrow);
     free(ws->wide_b);
     free(ws->wide_a);
     free(ws->x);
+    free(ws->y);
     free(ws->h);
     free(ws);
 }

@@ -1,7 +1,7 @@
-/* The ops without a reduction: embedding, residual add, SwiGLU gate. Each element is rounded once, to the stored type.
+/* The ops without a reduction: embedding, residual add, SwiGLU gate. An element is rounded at most once.
  *
  * embed:    y[r][c] = R(table[token[r]][c])
- * residual: h[r][c] = R(h[r][c] + y[r][c])
+ * residual: h[r][c] = h[r][c] + y[r][c], float32: the residual stream is never rounded to the activation type
  * swiglu:   y[r][c] = R(silu(gate[r][c]) * up[r][c])   (Shazeer 2020, arXiv:2002.05202); silu of num/expf.h */
 #ifndef LS_OP_ELEMENTWISE_H
 #define LS_OP_ELEMENTWISE_H
@@ -22,18 +22,17 @@ typedef struct ls_embed_args {
 ls_status ls_embed(ls_queue *queue, const ls_embed_args *args, ls_error *err);
 
 typedef struct ls_residual_args {
-    void *h;       /* [rows][dim], updated in place */
-    const void *y; /* [rows][dim] */
-    ls_dtype dtype;
+    float *h;       /* [rows][dim], updated in place */
+    const float *y; /* [rows][dim] */
     int64_t rows, dim;
 } ls_residual_args;
 
 ls_status ls_residual(ls_queue *queue, const ls_residual_args *args, ls_error *err);
 
 typedef struct ls_swiglu_args {
-    const void *gate, *up; /* [rows][dim] */
-    void *y;               /* [rows][dim]; may be gate or up */
-    ls_dtype dtype;
+    const float *gate, *up; /* [rows][dim] */
+    void *y;                /* [rows][dim] */
+    ls_dtype y_dtype;
     int64_t rows, dim;
 } ls_swiglu_args;
 

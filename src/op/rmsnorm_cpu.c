@@ -11,17 +11,13 @@ LS_KERNEL_DEFINE(ls_rmsnorm_kernel) {
     for (int64_t row = begin; row < end; row++) {
         float chain[LS_SUM_CHAINS] = {0};
         float scale;
-        ls_row_widen(x, ls_at(a->x, a->dtype, row * a->x_stride), a->dtype, a->dim);
+        ls_row_widen(x, ls_at(a->x, a->x_dtype, row * a->x_stride), a->x_dtype, a->dim);
         for (int64_t base = 0; base < a->dim; base += LS_SUM_CHAINS) {
             const int64_t n = a->dim - base < LS_SUM_CHAINS ? a->dim - base : LS_SUM_CHAINS;
             for (int64_t i = 0; i < n; i++) chain[i] = ls_fma(x[base + i], x[base + i], chain[i]);
         }
         scale = ls_div(1.0f, ls_sqrt(ls_add(ls_div(ls_sum_fold(chain), (float)a->dim), a->eps)));
-        if (a->dtype == LS_F32) {
-            for (int64_t c = 0; c < a->dim; c++) x[c] = ls_mul(ls_mul(x[c], scale), a->w[c]);
-        } else {
-            for (int64_t c = 0; c < a->dim; c++) x[c] = ls_mul(ls_round_to(ls_mul(x[c], scale), a->dtype), a->w[c]);
-        }
-        ls_row_narrow(ls_at_mut(a->y, a->dtype, row * a->y_stride), a->dtype, x, a->dim);
+        for (int64_t c = 0; c < a->dim; c++) x[c] = ls_mul(ls_mul(x[c], scale), a->w[c]);
+        ls_row_narrow(ls_at_mut(a->y, a->y_dtype, row * a->y_stride), a->y_dtype, x, a->dim);
     }
 }

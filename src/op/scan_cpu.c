@@ -26,11 +26,11 @@ static void run_block(const ls_scan_args *a, const ls_span *span, int64_t channe
     for (int64_t t = 0; t < span->n_rows; t++) {
         const int64_t row = span->row + t;
         lanes dt = {0}, u = {0}, z = {0}, v, part[4], y;
-        ls_row_widen(dt, ls_at(a->dt_raw, a->dtype, row * a->dt_stride + channel), a->dtype, n);
-        ls_row_widen(u, ls_at(a->u, a->dtype, row * a->u_stride + channel), a->dtype, n);
-        ls_row_widen(z, ls_at(a->z, a->dtype, row * a->z_stride + channel), a->dtype, n);
-        ls_row_widen(b, ls_at(a->b, a->dtype, row * a->b_stride), a->dtype, states);
-        ls_row_widen(cc, ls_at(a->cc, a->dtype, row * a->c_stride), a->dtype, states);
+        ls_row_widen(dt, ls_at(a->dt_raw, a->in_dtype, row * a->dt_stride + channel), a->in_dtype, n);
+        ls_row_widen(u, ls_at(a->u, a->in_dtype, row * a->u_stride + channel), a->in_dtype, n);
+        ls_row_widen(z, ls_at(a->z, a->in_dtype, row * a->z_stride + channel), a->in_dtype, n);
+        ls_row_widen(b, ls_at(a->b, a->in_dtype, row * a->b_stride), a->in_dtype, states);
+        ls_row_widen(cc, ls_at(a->cc, a->in_dtype, row * a->c_stride), a->in_dtype, states);
         for (int c = 0; c < LS_SCAN_BLOCK; c++) {
             dt[c] = ls_softplus(ls_add(dt[c], bias[c]));
             v[c] = ls_mul(dt[c], u[c]);
@@ -48,7 +48,7 @@ static void run_block(const ls_scan_args *a, const ls_span *span, int64_t channe
             y[c] = ls_add(ls_add(part[0][c], part[1][c]), ls_add(part[2][c], part[3][c]));
             y[c] = ls_mul(ls_fma(d[c], u[c], y[c]), ls_silu(z[c]));
         }
-        ls_row_narrow(ls_at_mut(a->out, a->dtype, row * a->out_stride + channel), a->dtype, y, n);
+        ls_row_narrow(ls_at_mut(a->out, a->out_dtype, row * a->out_stride + channel), a->out_dtype, y, n);
     }
     if (span->n_rows > 0)
         for (int64_t c = 0; c < n; c++)
