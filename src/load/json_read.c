@@ -4,12 +4,13 @@
 #include <jansson.h>
 #include <stdio.h>
 
-ls_status ls_json_parse(struct json_t **out, const char *text, int64_t bytes, const char *name, ls_error *err) {
+static ls_status parse(struct json_t **out, const char *text, int64_t bytes, size_t flags, const char *name,
+                       ls_error *err) {
     json_error_t json_err;
     json_t *json;
     *out = NULL;
     if (bytes <= 0) return LS_FAIL(err, LS_ERR_FORMAT, "%s: empty, expected a JSON object", name);
-    json = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, &json_err);
+    json = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES | flags, &json_err);
     if (json == NULL)
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: JSON line %d column %d: %s", name, json_err.line, json_err.column,
                        json_err.text);
@@ -19,6 +20,15 @@ ls_status ls_json_parse(struct json_t **out, const char *text, int64_t bytes, co
     }
     *out = json;
     return LS_OK;
+}
+
+ls_status ls_json_parse(struct json_t **out, const char *text, int64_t bytes, const char *name, ls_error *err) {
+    return parse(out, text, bytes, 0, name, err);
+}
+
+ls_status ls_json_parse_with_nul(struct json_t **out, const char *text, int64_t bytes, const char *name,
+                                 ls_error *err) {
+    return parse(out, text, bytes, JSON_ALLOW_NUL, name, err);
 }
 
 void ls_json_release(struct json_t *json) { json_decref(json); }

@@ -9,6 +9,8 @@ struct json_t;
 /* Parses one JSON object that fills text[0..bytes) (white space around it is allowed; duplicate keys, deep nesting,
  * invalid UTF-8 and NUL in strings are errors). `name` starts the error sentence. Released with ls_json_release. */
 ls_status ls_json_parse(struct json_t **out, const char *text, int64_t bytes, const char *name, ls_error *err);
+/* The same, but strings (not keys) may contain NUL, so their lengths must be asked for. */
+ls_status ls_json_parse_with_nul(struct json_t **out, const char *text, int64_t bytes, const char *name, ls_error *err);
 /* NULL is accepted. */
 void ls_json_release(struct json_t *json);
 

@@ -162,6 +162,7 @@ static ls_status check_metadata(json_t *metadata, ls_error *err) {
     const char *key;
     json_t *value;
     char shown[LS_JSON_SHOW_MAX];
+    if (json_is_null(metadata)) return LS_OK; /* the same as absent, as the format's own reader has it */
     if (!json_is_object(metadata))
         return LS_FAIL(err, LS_ERR_FORMAT, "__metadata__: %s, expected an object", ls_json_show(metadata, shown));
     json_object_foreach(metadata, key, value) {

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Writes the seed corpora of fuzz_safetensors, fuzz_config and fuzz_records. Every seed is a few hundred bytes."""
+import json
+import pathlib
+import struct
+
+ROOT = pathlib.Path(__file__).resolve().parent / "corpus"
+
+
+def write(folder, name, data):
+    path = ROOT / folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+
+
+def safetensors(header, data=b"", pad=8):
+    text = header if isinstance(header, bytes) else json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % pad)
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def tensor(dtype, shape, begin, end):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def safetensors_seeds():
+    two = {"__metadata__": {"format": "pt"}, "a": tensor("F32", [2, 2], 0, 16), "b": tensor("BF16", [3], 16, 22)}
+    seeds = {
+        "empty": safetensors({}),
+        "two": safetensors(two, bytes(range(22))),
+        "scalar": safetensors({"s": tensor("F64", [], 0, 8)}, bytes(8)),
+        "zero": safetensors({"z": tensor("I8", [0, 7], 0, 0), "t": tensor("U8", [2], 0, 2)}, bytes(2)),
+        "packed": safetensors({"q": tensor("F4", [4], 0, 2), "r": tensor("F6_E2M3", [4], 2, 5)}, bytes(5)),
+        "hole": safetensors({"a": tensor("U8", [1], 1, 2)}, bytes(2)),
+        "overlap": safetensors({"a": tensor("U8", [2], 0, 2), "b": tensor("U8", [2], 1, 3)}, bytes(3)),
+        "overflow": safetensors({"a": tensor("F32", [1 << 62, 8], 0, 4)}, bytes(4)),
+        "misaligned": safetensors({"a": tensor("U8", [1], 0, 1), "b": tensor("F32", [1], 1, 5)}, bytes(5)),
+        "unpadded": safetensors({"a": tensor("F16", [1], 0, 2)}, bytes(2), pad=1),
+        "trailing": safetensors({"a": tensor("U8", [1], 0, 1)}, bytes(3)),
+        "huge_header": struct.pack("<Q", 1 << 63) + b"{}      ",
+        "deep": safetensors(b'{"a":' * 40 + b"1" + b"}" * 40),
+        "duplicate": safetensors(b'{"a":{},"a":{}}'),
+    }
+    for name, data in seeds.items():
+        write("safetensors", name, data)
+
+
+def config_seeds():
+    small = {
+        "model_type": "jamba", "architectures": ["JambaForCausalLM"], "vocab_size": 512, "hidden_size": 64,
+        "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "num_experts": 4, "num_experts_per_tok": 2, "expert_layer_period": 2, "expert_layer_offset": 1,
+        "attn_layer_period": 4, "attn_layer_offset": 1, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2,
+        "mamba_dt_rank": "auto", "mamba_conv_bias": True, "mamba_proj_bias": False, "hidden_act": "silu",
+        "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "eos_token_id": [2, 511],
+        "bos_token_id": 1, "pad_token_id": 0, "max_position_embeddings": 4096, "sliding_window": None,
+    }
+    seeds = {
+        "small": small,
+        "defaults": {"model_type": "jamba"},
+        "layers": {**small, "layers_block_type": ["mamba", "attention", "mamba", "mamba"]},
+        "sliding": {**small, "sliding_window": 128},
+        "head_dim": {**small, "head_dim": 24, "mamba_dt_rank": 5, "dtype": "float16", "torch_dtype": None},
+        "large": {**small, "hidden_size": 2147483647, "num_experts": 2147483647},
+        "eos": {"eos_token_id": [2, 519]},
+        "other": {"model_type": "llama"},
+    }
+    for name, value in seeds.items():
+        write("config", name, json.dumps(value))
+
+
+def record_seeds():
+    rollout = {"id": "q7/3", "prompt_ids": [5, 6], "completion_ids": [7, 8], "logprobs": [-1.25, None],
+               "logprob_bits": ["bfa00000", "7fc00001"], "finish": "stop", "seed": 7, "sample": 3, "text": "hi\u0000",
+               "meta": {"logprob_of": "raw", "temperature": 0.5, "top_k": 40, "top_p": 1, "min_p": 0, "digest": "ab"}}
+    seeds = {
+        "prompts": [{"id": "a", "prompt": "x\ny"}, {"id": "b", "prompt_ids": [1, 2]}],
+        "tokens": [{"id": "a", "token_ids": [1, 2, 3]}, {"id": "b", "token_ids": [4]}],
+        "rollout": [rollout],
+        "score": [{"id": "a", "logprobs": [-1.5, -0.1], "logprob_bits": ["bfc00000", "bdcccccd"]}],
+        "bits_only": [{"id": "a", "token_ids": [1, 2], "logprob_bits": [None]}],
+        "repeated": [{"id": "a", "prompt": ""}, {"id": "a", "prompt": ""}],
+        "large_seed": [{"id": "a", "prompt": "", "seed": "18446744073709551615"}],
+        "short": [{"id": "a", "completion_ids": [1], "logprobs": []}],
+    }
+    for name, lines in seeds.items():
+        write("records", name, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+if __name__ == "__main__":
+    safetensors_seeds()
+    config_seeds()
+    record_seeds()
