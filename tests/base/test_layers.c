@@ -1,0 +1,304 @@
+/* The shape of the source tree: includes only look downward, libraries stay at one place, files keep house rules. */
+#define _GNU_SOURCE
+#include "harness.h"
+
+#include <ftw.h>
+#include <stdlib.h>
+
+enum { LINES_MAX = 900, FILES_MAX = 2048 };
+
+/* A file includes its own folder and folders of a lower level; two folders on one level do not know each other. */
+static const struct {
+    const char *folder;
+    int level;
+} layers[] = {
+    {"base", 0},  {"num", 1},    {"dev", 2}, {"op", 3},     {"load", 3},  {"model", 4},
+    {"rollout", 5}, {"train", 5}, {"rl", 6}, {"parity", 6}, {"serve", 6}, {"cli", 7},
+};
+
+/* Headers of other libraries and the one folder that may include each. */
+static const struct {
+    const char *header, *folder;
+} owners[] = {
+    {"jansson.h", "load"}, {"pcre2.h", "load"}, {"utf8proc.h", "load"}, {"argp.h", "cli"},
+};
+
+static const char *const banned_folders[] = {"util", "utils", "common"};
+
+typedef struct report {
+    int64_t n;
+    char text[16384];
+} report;
+
+static void __attribute__((format(printf, 2, 3))) complain(report *r, const char *format, ...) {
+    const size_t used = strlen(r->text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(r->text + used, sizeof r->text - used, format, args);
+    va_end(args);
+    r->n++;
+}
+
+/* Level of the folder named by the first n characters, or -1. */
+static int level_of(const char *folder, size_t n) {
+    for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++)
+        if (strlen(layers[i].folder) == n && memcmp(layers[i].folder, folder, n) == 0) return layers[i].level;
+    return -1;
+}
+
+/* The folder of "src/FOLDER/...", "" for include/ and for a file that lies in no folder; its length in *n. */
+static const char *folder_of(const char *path, size_t *n) {
+    const char *folder = strncmp(path, "src/", 4) == 0 ? path + 4 : "";
+    const char *slash = strchr(folder, '/');
+    *n = slash == NULL ? 0 : (size_t)(slash - folder);
+    return *n == 0 ? "" : folder;
+}
+
+static void check_include(report *r, const char *path, int64_t line, const char *name, size_t name_n, bool quoted) {
+    size_t folder_n;
+    const char *folder = folder_of(path, &folder_n), *slash = memchr(name, '/', name_n);
+    const int own = level_of(folder, folder_n);
+    if (slash != NULL && slash - name == 8 && memcmp(name, "lockstep", 8) == 0) return;
+    if (!quoted) {
+        for (size_t i = 0; i < sizeof owners / sizeof owners[0]; i++) {
+            const bool same = strlen(owners[i].header) == name_n && memcmp(owners[i].header, name, name_n) == 0;
+            const bool owner = strlen(owners[i].folder) == folder_n && memcmp(owners[i].folder, folder, folder_n) == 0;
+            if (same && !owner)
+                complain(r, "%s:%lld: <%s> belongs to src/%s alone\n", path, (long long)line, owners[i].header,
+                         owners[i].folder);
+        }
+        return;
+    }
+    if (slash == NULL) {
+        complain(r, "%s:%lld: \"%.*s\" names no folder\n", path, (long long)line, (int)name_n, name);
+        return;
+    }
+    const size_t target_n = (size_t)(slash - name);
+    const int target = level_of(name, target_n);
+    const bool itself = target_n == folder_n && memcmp(name, folder, folder_n) == 0;
+    if (target < 0)
+        complain(r, "%s:%lld: \"%.*s\": its folder has no level\n", path, (long long)line, (int)name_n, name);
+    else if (!itself && target >= own)
+        complain(r, "%s:%lld: \"%.*s\" (level %d) may not be included from level %d\n", path, (long long)line,
+                 (int)name_n, name, target, own);
+}
+
+/* Reports the include on this line, if it has one that breaks a rule. */
+static void check_line(report *r, const char *path, int64_t line, const char *text, size_t n) {
+    size_t at = 0, start;
+    while (at < n && (text[at] == ' ' || text[at] == '\t')) at++;
+    if (at == n || text[at++] != '#') return;
+    while (at < n && (text[at] == ' ' || text[at] == '\t')) at++;
+    if (n - at < 7 || memcmp(text + at, "include", 7) != 0) return;
+    at += 7;
+    while (at < n && (text[at] == ' ' || text[at] == '\t')) at++;
+    if (at == n || (text[at] != '"' && text[at] != '<')) return;
+    const bool quoted = text[at] == '"';
+    start = ++at;
+    while (at < n && text[at] != (quoted ? '"' : '>')) at++;
+    check_include(r, path, line, text + start, at - start, quoted);
+}
+
+/* Everything that one file alone can break. path is relative to the root of the source tree. */
+static void check_text(report *r, const char *path, const char *text) {
+    size_t folder_n;
+    const char *folder = folder_of(path, &folder_n), *at = text;
+    int64_t line = 0;
+    if (strncmp(path, "src/", 4) == 0) {
+        for (size_t i = 0; i < sizeof banned_folders / sizeof banned_folders[0]; i++) {
+            char part[32];
+            snprintf(part, sizeof part, "/%s/", banned_folders[i]);
+            if (strstr(path, part) != NULL) complain(r, "%s: a folder called %s says nothing\n", path, banned_folders[i]);
+        }
+        if (level_of(folder, folder_n) < 0) complain(r, "%s:1: its folder has no level\n", path);
+    }
+    while (*at == ' ' || *at == '\n') at++;
+    if (strncmp(at, "/*", 2) != 0 && strncmp(at, "//", 2) != 0)
+        complain(r, "%s:1: the file does not open with a comment on its role\n", path);
+    for (at = text; *at != '\0';) {
+        const char *end = strchrnul(at, '\n');
+        check_line(r, path, ++line, at, (size_t)(end - at));
+        at = *end == '\n' ? end + 1 : end;
+    }
+    if (line > LINES_MAX) complain(r, "%s:%lld: more than %d lines\n", path, (long long)line, LINES_MAX);
+}
+
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
+/* Two files of src/ with one name, whatever their folders. */
+static void check_unique(report *r, const char *const *paths, int64_t n_paths) {
+    for (int64_t i = 0; i < n_paths; i++)
+        for (int64_t k = i + 1; k < n_paths; k++)
+            if (strncmp(paths[i], "src/", 4) == 0 && strncmp(paths[k], "src/", 4) == 0 &&
+                strcmp(base_name(paths[i]), base_name(paths[k])) == 0)
+                complain(r, "%s and %s share a name\n", paths[i], paths[k]);
+}
+
+/* nftw has no argument for its visitor. */
+static char *found[FILES_MAX];
+static int64_t n_found;
+
+static int visit(const char *path, const struct stat *status, int kind, struct FTW *place) {
+    const char *dot = strrchr(path, '.');
+    (void)status;
+    (void)place;
+    if (kind != FTW_F || dot == NULL) return 0;
+    if (strcmp(dot, ".c") != 0 && strcmp(dot, ".h") != 0 && strcmp(dot, ".cu") != 0 && strcmp(dot, ".cuh") != 0) return 0;
+    if (n_found == FILES_MAX) return 1;
+    found[n_found] = strdup(path + strlen(LS_SOURCE_DIR) + 1);
+    return found[n_found++] == NULL;
+}
+
+static char *read_all(const char *path) {
+    char full[4096], *text;
+    FILE *file;
+    long bytes;
+    snprintf(full, sizeof full, "%s/%s", LS_SOURCE_DIR, path);
+    file = fopen(full, "rb");
+    if (file == NULL) fail_msg("cannot open %s", full);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    bytes = ftell(file);
+    assert_true(bytes >= 0);
+    rewind(file);
+    text = malloc((size_t)bytes + 1);
+    assert_non_null(text);
+    assert_int_equal(fread(text, 1, (size_t)bytes, file), (size_t)bytes);
+    text[bytes] = '\0';
+    fclose(file);
+    return text;
+}
+
+static int collect(void **state) {
+    (void)state;
+    return nftw(LS_SOURCE_DIR "/src", visit, 16, FTW_PHYS) != 0 || nftw(LS_SOURCE_DIR "/include", visit, 16, FTW_PHYS) != 0;
+}
+
+static int release(void **state) {
+    (void)state;
+    while (n_found > 0) free(found[--n_found]);
+    return 0;
+}
+
+static void the_tree_keeps_the_rules(void **state) {
+    report r = {0};
+    (void)state;
+    assert_true(n_found > 10);
+    for (int64_t i = 0; i < n_found; i++) {
+        char *text = read_all(found[i]);
+        check_text(&r, found[i], text);
+        free(text);
+    }
+    check_unique(&r, (const char *const *)found, n_found);
+    if (r.n != 0) fail_msg("%lld violations:\n%s", (long long)r.n, r.text);
+}
+
+static void good_lines_pass(void **state) {
+    static const struct {
+        const char *path, *line;
+    } cases[] = {
+        {"src/op/x.c", "#include \"op/gemm.h\""},
+        {"src/op/x.c", "#include \"num/sum.h\""},
+        {"src/op/x.c", "#include \"lockstep/lockstep.h\""},
+        {"src/base/x.c", "#include <lockstep/lockstep.h>"},
+        {"src/base/x.c", "#include <sys/mman.h>"},
+        {"src/load/x.c", "#include <jansson.h>"},
+        {"src/cli/x.c", "  #  include \"parity/check.h\" /* far down */"},
+        {"src/parity/x.c", "#include \"train/trainer.h\""},
+        {"src/base/x.c", "// #include \"cli/commands.h\""},
+        {"include/lockstep/x.h", "#include <stdint.h>"},
+        {"include/lockstep/x.h", "#include \"lockstep/lockstep.h\""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        report r = {0};
+        check_line(&r, cases[i].path, 1, cases[i].line, strlen(cases[i].line));
+        if (r.n != 0) fail_msg("%s", r.text);
+    }
+}
+
+/* The checker must see what it is there for: file, line and include in its words. */
+static void bad_lines_are_reported(void **state) {
+    static const struct {
+        const char *path, *line, *says;
+    } cases[] = {
+        {"src/base/x.c", "#include \"num/sum.h\"", "src/base/x.c:7: \"num/sum.h\" (level 1)"},
+        {"src/load/x.c", "#include \"op/gemm.h\"", "src/load/x.c:7: \"op/gemm.h\""},
+        {"src/op/x.c", "#include \"load/json.h\"", "src/op/x.c:7: \"load/json.h\""},
+        {"src/rollout/x.h", "#include \"train/trainer.h\"", "\"train/trainer.h\" (level 5)"},
+        {"src/train/x.c", "#include \"rollout/engine.h\"", "\"rollout/engine.h\" (level 5)"},
+        {"src/parity/x.c", "#include \"rl/loop.h\"", "\"rl/loop.h\""},
+        {"src/parity/x.c", "#include \"serve/http.h\"", "\"serve/http.h\""},
+        {"src/model/x.c", "\t#\tinclude\t\"cli/commands.h\"", "\"cli/commands.h\""},
+        {"src/op/x.cu", "#include \"gemm.h\"", "names no folder"},
+        {"src/op/x.c", "#include \"base2/status.h\"", "has no level"},
+        {"src/cli/x.c", "#include <jansson.h>", "src/cli/x.c:7: <jansson.h> belongs to src/load"},
+        {"src/base/x.c", "#include <utf8proc.h>", "<utf8proc.h> belongs to src/load"},
+        {"src/model/x.c", "#include <pcre2.h>", "<pcre2.h> belongs to src/load"},
+        {"src/load/x.c", "#include <argp.h>", "<argp.h> belongs to src/cli"},
+        {"include/lockstep/x.h", "#include <jansson.h>", "belongs to src/load"},
+        {"include/lockstep/x.h", "#include \"base/status.h\"", "\"base/status.h\""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        report r = {0};
+        check_line(&r, cases[i].path, 7, cases[i].line, strlen(cases[i].line));
+        if (r.n != 1 || strstr(r.text, cases[i].says) == NULL)
+            fail_msg("%s with %s: %lld reports: '%s'", cases[i].path, cases[i].line, (long long)r.n, r.text);
+    }
+}
+
+static void bad_files_are_reported(void **state) {
+    static const char *const twins[] = {"src/op/scan.h", "include/lockstep/scan.h", "src/model/scan.h"};
+    char *lines = malloc(LINES_MAX + 8);
+    report r = {0};
+    (void)state;
+    assert_non_null(lines);
+    memset(lines, '\n', LINES_MAX + 7);
+    lines[LINES_MAX + 7] = '\0';
+    memcpy(lines, "/**/", 4);
+    check_text(&r, "src/op/long.c", lines);
+    assert_int_equal(r.n, 1);
+    assert_non_null(strstr(r.text, "more than 900 lines"));
+    lines[4 + LINES_MAX] = '\0';
+    r = (report){0};
+    check_text(&r, "src/op/long_enough.c", lines);
+    assert_int_equal(r.n, 0);
+    free(lines);
+
+    r = (report){0};
+    check_text(&r, "src/op/bare.c", "#include <stdint.h>\n");
+    assert_int_equal(r.n, 1);
+    assert_non_null(strstr(r.text, "src/op/bare.c:1: the file does not open with a comment"));
+
+    r = (report){0};
+    check_text(&r, "src/util/x.c", "/* x */\n");
+    assert_int_equal(r.n, 2);
+    assert_non_null(strstr(r.text, "a folder called util"));
+
+    r = (report){0};
+    check_text(&r, "src/x.c", "/* x */\n");
+    assert_int_equal(r.n, 1);
+
+    r = (report){0};
+    check_text(&r, "src/op/late.c", "/* x */\n\n#include \"model/jamba.h\"");
+    assert_int_equal(r.n, 1);
+    assert_non_null(strstr(r.text, "src/op/late.c:3: \"model/jamba.h\""));
+
+    r = (report){0};
+    check_unique(&r, twins, 3);
+    assert_int_equal(r.n, 1);
+    assert_non_null(strstr(r.text, "src/op/scan.h and src/model/scan.h"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_tree_keeps_the_rules),
+        cmocka_unit_test(good_lines_pass),
+        cmocka_unit_test(bad_lines_are_reported),
+        cmocka_unit_test(bad_files_are_reported),
+    };
+    return cmocka_run_group_tests(tests, collect, release);
+}
