@@ -1,0 +1,154 @@
+/* lockstep score: the training forward's log-probabilities of given sequences. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "cli/job.h"
+
+typedef struct score_run {
+    ls_jamba *model;
+    ls_queue *queue;
+    ls_record *records;
+    int64_t n_records, n_tokens;
+    ls_score_item *items;
+    int32_t *tokens;
+    float *logprobs;
+} score_run;
+
+/* What a record's log-probabilities are of: its own meta if it has one, else the options. */
+static ls_status set_distribution(ls_score_item *item, const ls_record *r, const ls_run_options *o, const char *path,
+                                  ls_error *err) {
+    item->of = o->logprob_of;
+    item->sampling = o->sampling;
+    if (r->has_meta && r->logprob_of != NULL) {
+        if (strcmp(r->logprob_of, "raw") != 0 && strcmp(r->logprob_of, "processed") != 0)
+            return LS_FAIL(err, LS_ERR_FORMAT, "%s line %lld: meta.logprob_of: '%s' is not raw or processed", path,
+                           (long long)r->line, r->logprob_of);
+        item->of = strcmp(r->logprob_of, "raw") == 0 ? LS_LOGPROB_RAW : LS_LOGPROB_PROCESSED;
+    }
+    if (r->has_meta && item->of == LS_LOGPROB_PROCESSED) {
+        if (!isnan(r->temperature)) item->sampling.temperature = (float)r->temperature;
+        if (!isnan(r->top_p)) item->sampling.top_p = (float)r->top_p;
+        if (!isnan(r->min_p)) item->sampling.min_p = (float)r->min_p;
+        if (r->top_k >= 0) item->sampling.top_k = r->top_k;
+        if (ls_sampling_check(&item->sampling, err) != LS_OK) {
+            ls_error_prefix(err, "%s line %lld: meta", path, (long long)r->line);
+            return err->status;
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status lay_out_items(score_run *run, const ls_run_options *o, const char *path, ls_error *err) {
+    const int32_t vocab = run->model->config.vocab;
+    const int64_t length_max = o->max_length > 0 ? o->max_length : run->model->config.positions_max;
+    int64_t at = 0;
+    ls_status status;
+    for (int64_t i = 0; i < run->n_records; i++) run->n_tokens += run->records[i].n_prompt + run->records[i].n_completion;
+    LS_TRY(ls_array_alloc((void **)&run->items, run->n_records, sizeof *run->items, "score items", err));
+    LS_TRY(ls_array_alloc((void **)&run->tokens, run->n_tokens, sizeof *run->tokens, "tokens", err));
+    LS_TRY(ls_array_alloc((void **)&run->logprobs, run->n_tokens, sizeof *run->logprobs, "log-probabilities", err));
+    for (int64_t i = 0; i < run->n_records; i++) {
+        const ls_record *r = &run->records[i];
+        ls_score_item *item = &run->items[i];
+        item->n_tokens = r->n_prompt + r->n_completion;
+        if (item->n_tokens > length_max)
+            return LS_FAIL(err, LS_ERR_CAPACITY, "%s line %lld: %lld tokens exceed the limit of %lld (--max-length)", path,
+                           (long long)r->line, (long long)item->n_tokens, (long long)length_max);
+        LS_TRY(ls_ids_check(path, r, "prompt_ids", r->prompt_ids, r->n_prompt, vocab, err));
+        LS_TRY(ls_ids_check(path, r, r->is_tokens ? "token_ids" : "completion_ids", r->completion_ids, r->n_completion, vocab,
+                            err));
+        LS_TRY(set_distribution(item, r, o, path, err));
+        if (r->n_prompt > 0) memcpy(run->tokens + at, r->prompt_ids, (size_t)r->n_prompt * sizeof(int32_t));
+        if (r->n_completion > 0)
+            memcpy(run->tokens + at + r->n_prompt, r->completion_ids, (size_t)r->n_completion * sizeof(int32_t));
+        item->tokens = run->tokens + at;
+        item->logprob = run->logprobs + at;
+        at += item->n_tokens;
+    }
+done:
+    return status;
+}
+
+/* The input record with its log-probabilities replaced: one entry a completion token, or a token after the first. */
+static ls_status write_result(ls_json_out *json, const score_run *run, int64_t i, ls_error *err) {
+    ls_record r = run->records[i];
+    const int64_t skip = r.is_tokens ? 0 : r.n_prompt > 0 ? r.n_prompt - 1 : 0;
+    const int64_t all = run->items[i].n_tokens - 1;
+    ls_status status;
+    r.has_logprobs = true;
+    r.n_logprobs = all > skip ? all - skip : 0;
+    r.logprobs = run->items[i].logprob + skip;
+    LS_TRY(ls_array_alloc((void **)&r.logprob_missing, r.n_logprobs, 1, "log-probabilities", err));
+    if (r.is_tokens) {
+        r.completion_ids = NULL; /* the result of a token line is its log-probabilities alone */
+        ls_score_write(json, &r);
+    } else {
+        ls_record_write(json, &r);
+    }
+    free(r.logprob_missing);
+done:
+    return status;
+}
+
+static void print_summary(const score_run *run, const ls_run_options *o, double seconds) {
+    const double rate = (double)run->n_tokens / (seconds > 0 ? seconds : 1);
+    if (o->json) {
+        ls_json_out json;
+        ls_json_init(&json, o->out != NULL && strcmp(o->out, "-") != 0 ? stdout : stderr);
+        ls_json_begin_object(&json, NULL);
+        ls_json_int(&json, "sequences", run->n_records);
+        ls_json_int(&json, "tokens", run->n_tokens);
+        ls_json_double(&json, "seconds", seconds);
+        ls_json_double(&json, "tokens_per_second", rate);
+        ls_json_end_object(&json);
+        ls_json_newline(&json);
+        return;
+    }
+    fprintf(stderr, "%lld sequences, %lld tokens in %.2f s: %.0f tokens/s\n", (long long)run->n_records,
+            (long long)run->n_tokens, seconds, rate);
+}
+
+int ls_cmd_score(int argc, char **argv) {
+    ls_run_options o;
+    score_run run = {0};
+    ls_output *output = NULL;
+    ls_json_out json;
+    ls_error err;
+    const char *path;
+    double start;
+    ls_status status;
+    LS_TRY(ls_run_options_parse(&o, LS_COMMAND_SCORE, argc, argv, &err));
+    if ((o.rollouts == NULL) == (o.tokens == NULL)) {
+        status = LS_FAIL(&err, LS_ERR_ARG, "give one of --rollouts and --tokens");
+        goto done;
+    }
+    path = o.rollouts != NULL ? o.rollouts : o.tokens;
+    LS_TRY(ls_output_open(&output, o.out, &err));
+    LS_TRY(ls_queue_create(&run.queue, o.threads, o.isa, &err));
+    LS_TRY(ls_jamba_open(&run.model, o.model, &err));
+    LS_TRY(ls_records_read(&run.records, &run.n_records, path, LS_RECORD_SEQUENCE, &err));
+    LS_TRY(lay_out_items(&run, &o, path, &err));
+    {
+        const ls_score_opts opts = {o.dtype, o.batch, o.chunk, o.page_tokens};
+        start = ls_clock_seconds();
+        LS_TRY(ls_score(run.model, run.queue, &opts, run.items, run.n_records, &err));
+        start = ls_clock_seconds() - start;
+    }
+    ls_json_init(&json, ls_output_stream(output));
+    for (int64_t i = 0; i < run.n_records; i++) LS_TRY(write_result(&json, &run, i, &err));
+    status = ls_output_commit(output, &err);
+    output = NULL;
+    if (status == LS_OK) print_summary(&run, &o, start);
+done:
+    ls_output_abandon(output);
+    free(run.logprobs);
+    free(run.tokens);
+    free(run.items);
+    ls_records_free(run.records, run.n_records);
+    ls_jamba_close(run.model);
+    ls_queue_free(run.queue);
+    return status == LS_OK ? LS_EXIT_OK : ls_cli_fail(&err);
+}

@@ -1,0 +1,37 @@
+/* What generate and check share: an opened model, its prompts as requests, and a run of the engine over them. */
+#ifndef LS_CLI_JOB_H
+#define LS_CLI_JOB_H
+
+#include "cli/options.h"
+#include "load/record.h"
+#include "load/tokenizer.h"
+#include "rollout/engine.h"
+
+typedef struct ls_job {
+    ls_jamba *model;
+    ls_tokenizer *tokenizer; /* NULL when the directory has none and no prompt needs one */
+    ls_queue *queue;
+    ls_record *prompts;
+    int64_t n_prompts;
+    ls_request *requests; /* [n_prompts * samples], ordered by (prompt, sample) */
+    int64_t n_requests;
+    int32_t *completions; /* storage of the requests' results */
+    float *logprobs;
+    int64_t *order;
+    double seconds;      /* of the engine's run */
+    int64_t n_generated; /* tokens */
+} ls_job;
+
+/* Opens everything and lays out the requests. The job must be zeroed; ls_job_deinit releases it in any case. */
+ls_status ls_job_init(ls_job *job, const ls_run_options *options, ls_error *err);
+ls_status ls_job_generate(ls_job *job, const ls_run_options *options, ls_error *err);
+void ls_job_deinit(ls_job *job);
+
+double ls_clock_seconds(void);
+/* The numerical digest of runs with this activation type, for example "exact/1/f32"; bytes at least 32. */
+void ls_digest_text(char *text, size_t bytes, ls_dtype dtype);
+/* Tokens of a file's record against the vocabulary; the error names file, line, field, index and value. */
+ls_status ls_ids_check(const char *path, const ls_record *record, const char *field, const int32_t *ids, int64_t n,
+                       int32_t vocab, ls_error *err);
+
+#endif
