@@ -73,8 +73,10 @@ void ls_comparison_print(FILE *file, const ls_comparison *c, const char *name_a,
     if (ls_comparison_same(c)) {
         fprintf(file, "same: every one of %" PRId64 " log-probabilities has the same bits\n", c->n_compared);
     } else {
-        fprintf(file, "different: %" PRId64 " of %" PRId64 " log-probabilities differ in bits\n", c->n_different,
-                c->n_compared);
+        fprintf(file,
+                "different: %" PRId64 " of %" PRId64 " log-probabilities differ in bits, %" PRId64
+                " more are on one side only\n",
+                c->n_different, c->n_compared, c->missing_a + c->missing_b);
     }
     fprintf(file, "\ntokens\n");
     row_count(file, "sequences", c->n_sequences);
