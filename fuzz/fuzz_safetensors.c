@@ -24,19 +24,34 @@ static void check(const ls_safetensors *file, const uint8_t *end, int64_t n_byte
     if (at != NULL && at != end) abort();
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
+static void parse(const uint8_t *bytes, int64_t n_bytes) {
     ls_safetensors *file;
     ls_error err;
-    /* malloc aligns to 16 and lets the sanitizer see the end. */
-    uint8_t *copy = malloc(n_bytes > 0 ? n_bytes : 1);
-    if (copy == NULL) return 0;
-    if (n_bytes > 0) memcpy(copy, data, n_bytes);
-    if (ls_safetensors_parse(&file, copy, (int64_t)n_bytes, "input", &err) == LS_OK) {
-        check(file, copy + n_bytes, (int64_t)n_bytes);
+    if (ls_safetensors_parse(&file, bytes, n_bytes, "input", &err) == LS_OK) {
+        check(file, bytes + n_bytes, n_bytes);
         ls_safetensors_close(file);
     } else if (strstr(err.text, "input") != err.text) {
         abort();
     }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
+    const size_t prefix = 8;
+    uint8_t *copy;
+    /* malloc aligns to 16 and lets the sanitizer see the end. */
+    copy = malloc(n_bytes > 0 ? n_bytes : 1);
+    if (copy == NULL) return 0;
+    if (n_bytes > 0) memcpy(copy, data, n_bytes);
+    parse(copy, (int64_t)n_bytes);
+    free(copy);
+    if (n_bytes <= prefix) return 0;
+    /* Once more with a header length that is right, or a mutation that lengthens the JSON gets no further than it:
+     * the first byte says how many data bytes follow the JSON, which ends the input. */
+    copy = calloc(1, n_bytes + data[0]);
+    if (copy == NULL) return 0;
+    memcpy(copy + prefix, data + prefix, n_bytes - prefix);
+    for (size_t i = 0; i < prefix; i++) copy[i] = (uint8_t)((uint64_t)(n_bytes - prefix) >> 8 * i);
+    parse(copy, (int64_t)(n_bytes + data[0]));
     free(copy);
     return 0;
 }

@@ -43,6 +43,9 @@ def safetensors_seeds():
     }
     for name, data in seeds.items():
         write("safetensors", name, data)
+    # The fuzzer's second reading: first byte the number of data bytes, seven that are replaced, then the JSON.
+    text = json.dumps(two).encode()
+    write("safetensors", "framed", bytes([22]) + bytes(7) + text + b" " * (-len(text) % 8))
 
 
 def config_seeds():

@@ -1,0 +1,471 @@
+/* Alignment of two record lists and the measures of their difference. Owns the list of finite pairs meanwhile. */
+#include "parity/compare.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+const double ls_compare_quantiles[LS_QUANTILES] = {0.5, 0.9, 0.99, 0.999};
+
+/* A token that is finite on both sides. */
+typedef struct pair {
+    double r, t;
+    int64_t sequence_i, position;
+} pair;
+
+typedef struct pair_list {
+    pair *pairs;
+    int64_t n, cap;
+} pair_list;
+
+typedef struct fit_result {
+    double slope, intercept, correlation, residual;
+} fit_result;
+
+/* ---- alignment ---- */
+
+typedef enum line_form { FORM_COMPLETION, FORM_FULL, FORM_BARE } line_form;
+
+static line_form form_of(const ls_record *record) {
+    if (record->completion_ids == NULL) return FORM_BARE;
+    return record->is_tokens ? FORM_FULL : FORM_COMPLETION;
+}
+
+static ls_status fail_ids(ls_error *err, const ls_record *a, const char *what, int64_t position, int32_t id_a,
+                          int32_t id_b) {
+    return LS_FAIL(err, LS_ERR_FORMAT, "id '%.200s': %s %lld is %d in the first file and %d in the second", a->id, what,
+                   (long long)position, id_a, id_b);
+}
+
+static ls_status check_same_ids(const ls_record *a, const char *what, const int32_t *ids_a, int64_t n_a,
+                                const int32_t *ids_b, int64_t n_b, ls_error *err) {
+    for (int64_t i = 0; i < n_a && i < n_b; i++)
+        if (ids_a[i] != ids_b[i]) return fail_ids(err, a, what, i, ids_a[i], ids_b[i]);
+    if (n_a != n_b)
+        return LS_FAIL(err, LS_ERR_FORMAT, "id '%.200s': %lld of %s in the first file and %lld in the second", a->id,
+                       (long long)n_a, what, (long long)n_b);
+    return LS_OK;
+}
+
+/* full holds a whole sequence, part a completion and perhaps its prompt; a_is_full says which of them is of A. */
+static ls_status check_tail_ids(const ls_record *full, const ls_record *part, bool a_is_full, ls_error *err) {
+    const int64_t skip = full->n_completion - part->n_completion;
+    if (skip < 0 || (part->prompt_ids != NULL && skip != part->n_prompt))
+        return LS_FAIL(err, LS_ERR_FORMAT,
+                       "id '%.200s': %lld token_ids against %lld prompt_ids and %lld completion_ids", full->id,
+                       (long long)full->n_completion, (long long)part->n_prompt, (long long)part->n_completion);
+    for (int64_t i = 0; i < full->n_completion; i++) {
+        const int32_t id = full->completion_ids[i];
+        int32_t other;
+        if (i < skip && part->prompt_ids == NULL) continue;
+        other = i < skip ? part->prompt_ids[i] : part->completion_ids[i - skip];
+        if (id != other) return fail_ids(err, full, "token", i, a_is_full ? id : other, a_is_full ? other : id);
+    }
+    return LS_OK;
+}
+
+static ls_status check_tokens(const ls_record *a, const ls_record *b, ls_error *err) {
+    const line_form form_a = form_of(a), form_b = form_of(b);
+    ls_status status = LS_OK;
+    if (form_a == FORM_BARE || form_b == FORM_BARE) return LS_OK;
+    if (form_a == FORM_FULL && form_b == FORM_COMPLETION) return check_tail_ids(a, b, true, err);
+    if (form_a == FORM_COMPLETION && form_b == FORM_FULL) return check_tail_ids(b, a, false, err);
+    if (a->prompt_ids != NULL && b->prompt_ids != NULL)
+        LS_TRY(check_same_ids(a, "prompt_ids", a->prompt_ids, a->n_prompt, b->prompt_ids, b->n_prompt, err));
+    LS_TRY(check_same_ids(a, form_a == FORM_FULL ? "token_ids" : "completion_ids", a->completion_ids, a->n_completion,
+                          b->completion_ids, b->n_completion, err));
+done:
+    return status;
+}
+
+/* Tokens agree; may the two lists of entries be of different length? */
+static ls_status check_lengths(const ls_record *a, const ls_record *b, ls_error *err) {
+    if (a->n_logprobs == b->n_logprobs || form_of(a) != form_of(b)) return LS_OK;
+    return LS_FAIL(err, LS_ERR_FORMAT, "id '%.200s': %lld logprobs in the first file and %lld in the second", a->id,
+                   (long long)a->n_logprobs, (long long)b->n_logprobs);
+}
+
+/* ---- one token ---- */
+
+static bool same_bits(float a, float b) { return memcmp(&a, &b, sizeof a) == 0; }
+
+/* Maps float bits to integers in the order of the numbers, both zeros to neighbours: -0.0 to -1, 0.0 to 0. */
+static int64_t ordered(float value) {
+    int32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits >= 0 ? (int64_t)bits : -1 - ((int64_t)bits - INT32_MIN);
+}
+
+static int64_t ulp_distance(float a, float b) {
+    if (isnan(a) || isnan(b)) return -1;
+    return llabs(ordered(a) - ordered(b));
+}
+
+static void count_special(ls_special_counts *counts, float value) {
+    counts->nan += isnan(value) != 0;
+    counts->plus_infinity += isinf(value) && value > 0.0f;
+    counts->minus_infinity += isinf(value) && value < 0.0f;
+    counts->positive += value > 0.0f && !isinf(value);
+    counts->zero += value == 0.0f;
+}
+
+static double badness(const ls_worst_token *token) {
+    if (!isfinite(token->a) || !isfinite(token->b)) return (double)INFINITY;
+    return fabs((double)token->b - (double)token->a);
+}
+
+/* Keeps the list sorted; of equal ones the first seen stays in front. */
+static void add_worst(ls_comparison *out, int64_t worst_max, ls_worst_token token) {
+    const double bad = badness(&token);
+    int64_t at = out->n_worst;
+    if (worst_max == 0 || (at == worst_max && badness(&out->worst[at - 1]) >= bad)) return;
+    if (at == worst_max)
+        at--;
+    else
+        out->n_worst++;
+    while (at > 0 && badness(&out->worst[at - 1]) < bad) {
+        out->worst[at] = out->worst[at - 1];
+        at--;
+    }
+    out->worst[at] = token;
+}
+
+static int32_t token_at(const ls_record *record, int64_t from_end) {
+    if (record->completion_ids == NULL || from_end > record->n_completion) return -1;
+    return record->completion_ids[record->n_completion - from_end];
+}
+
+static ls_status add_sequence(ls_comparison *out, pair_list *list, const ls_record *a, const ls_record *b,
+                              int64_t sequence_i, int64_t worst_max, ls_error *err) {
+    const int64_t n = a->n_logprobs < b->n_logprobs ? a->n_logprobs : b->n_logprobs;
+    const int64_t skip_a = a->n_logprobs - n, skip_b = b->n_logprobs - n;
+    ls_status status;
+    bool different = false;
+    int64_t need;
+    out->unaligned += skip_a + skip_b;
+    out->n_sequences_without_ids += a->completion_ids == NULL || b->completion_ids == NULL;
+    if (!ls_add_i64(list->n, n, &need)) return LS_FAIL(err, LS_ERR_NOMEM, "tokens do not fit 64-bit arithmetic");
+    LS_TRY(ls_array_grow((void **)&list->pairs, &list->cap, need, sizeof *list->pairs, "tokens", err));
+    for (int64_t i = 0; i < n; i++) {
+        const bool no_a = a->logprob_missing[skip_a + i] != 0, no_b = b->logprob_missing[skip_b + i] != 0;
+        const float r = a->logprobs[skip_a + i], t = b->logprobs[skip_b + i];
+        out->missing_both += no_a && no_b;
+        out->missing_a += no_a && !no_b;
+        out->missing_b += no_b && !no_a;
+        different = different || no_a != no_b;
+        if (no_a || no_b) continue;
+        out->n_compared++;
+        count_special(&out->special_a, r);
+        count_special(&out->special_b, t);
+        if (same_bits(r, t)) {
+            out->n_equal++;
+        } else {
+            int32_t token = token_at(a, n - i);
+            if (token < 0) token = token_at(b, n - i);
+            different = true;
+            out->n_different++;
+            add_worst(out, worst_max, (ls_worst_token){a->id, sequence_i, i, token, r, t, ulp_distance(r, t)});
+        }
+        if (isfinite(r) && isfinite(t)) list->pairs[list->n++] = (pair){(double)r, (double)t, sequence_i, i};
+    }
+    out->n_sequences_different += different;
+done:
+    return status;
+}
+
+/* ---- measures ---- */
+
+static int compare_doubles(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double sample_std(const double *x, int64_t n, double mean) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++) sum += (x[i] - mean) * (x[i] - mean);
+    return n > 1 ? sqrt(sum / (double)(n - 1)) : (double)NAN;
+}
+
+static double mean_of(const double *x, int64_t n) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++) sum += x[i];
+    return n > 0 ? sum / (double)n : (double)NAN;
+}
+
+/* Least squares y = slope * x + intercept. */
+static fit_result fit(const double *x, const double *y, int64_t n) {
+    const double mean_x = mean_of(x, n), mean_y = mean_of(y, n);
+    double xx = 0.0, yy = 0.0, xy = 0.0, squares = 0.0;
+    fit_result result = {(double)NAN, (double)NAN, (double)NAN, (double)NAN};
+    for (int64_t i = 0; i < n; i++) {
+        xx += (x[i] - mean_x) * (x[i] - mean_x);
+        yy += (y[i] - mean_y) * (y[i] - mean_y);
+        xy += (x[i] - mean_x) * (y[i] - mean_y);
+    }
+    if (!(xx > 0.0)) return result;
+    result.slope = xy / xx;
+    result.intercept = mean_y - result.slope * mean_x;
+    if (yy > 0.0) result.correlation = xy / sqrt(xx * yy);
+    for (int64_t i = 0; i < n; i++) {
+        const double e = y[i] - (result.slope * x[i] + result.intercept);
+        squares += e * e;
+    }
+    result.residual = sqrt(squares / (double)n);
+    return result;
+}
+
+/* x is sorted. */
+static double quantile(const double *x, int64_t n, double q) {
+    const double at = q * (double)(n - 1);
+    const int64_t low = (int64_t)at;
+    if (n == 0) return (double)NAN;
+    if (low + 1 >= n) return x[n - 1];
+    return x[low] + (at - (double)low) * (x[low + 1] - x[low]);
+}
+
+static void measure_rho(ls_comparison *out, const pair_list *list, double *x) {
+    double squares = 0.0, k3 = 0.0, k3_reverse = 0.0, mult = 0.0;
+    const double n = (double)list->n;
+    for (int64_t i = 0; i < list->n; i++) {
+        const double d = list->pairs[i].t - list->pairs[i].r;
+        x[i] = exp(d);
+        squares += x[i] * x[i];
+        /* expm1 keeps the small differences that rho - 1 - d would cancel. */
+        k3 += expm1(d) - d;
+        k3_reverse += expm1(-d) + d;
+        mult += exp(fabs(d));
+        if (i == 0 || x[i] < out->rho_min) out->rho_min = x[i];
+        if (i == 0 || x[i] > out->rho_max) out->rho_max = x[i];
+    }
+    out->rho_mean = mean_of(x, list->n);
+    out->rho_std = sample_std(x, list->n, out->rho_mean);
+    out->rho_geometric = exp(out->signed_mean);
+    out->k3 = k3 / n;
+    out->k3_reverse = k3_reverse / n;
+    out->mult_error = mult / n;
+    out->chi2_token = squares / n - 1.0;
+    out->effective_fraction = out->rho_mean * out->rho_mean / (squares / n);
+}
+
+static void measure_difference(ls_comparison *out, const pair_list *list, double *x, double *y) {
+    double sum = 0.0, squares = 0.0;
+    for (int64_t i = 0; i < list->n; i++) {
+        const double d = list->pairs[i].t - list->pairs[i].r;
+        sum += d;
+        squares += d * d;
+        x[i] = (double)list->pairs[i].position;
+        y[i] = d;
+    }
+    out->signed_mean = sum / (double)list->n;
+    out->k1 = -out->signed_mean;
+    out->k2 = squares / (double)list->n / 2.0;
+    out->position_slope = fit(x, y, list->n).slope;
+    for (int64_t i = 0; i < list->n; i++) y[i] = fabs(y[i]);
+    out->position_abs_slope = fit(x, y, list->n).slope;
+    out->abs_mean = mean_of(y, list->n);
+    out->abs_std = sample_std(y, list->n, out->abs_mean);
+    qsort(y, (size_t)list->n, sizeof *y, compare_doubles);
+    out->abs_min = y[0];
+    out->abs_max = y[list->n - 1];
+    for (int i = 0; i < LS_QUANTILES; i++) out->abs_quantiles[i] = quantile(y, list->n, ls_compare_quantiles[i]);
+}
+
+static void measure_probabilities(ls_comparison *out, const pair_list *list, double *x, double *y) {
+    for (int64_t i = 0; i < list->n; i++) {
+        x[i] = exp(list->pairs[i].r);
+        y[i] = exp(list->pairs[i].t);
+    }
+    out->prob_correlation = fit(x, y, list->n).correlation;
+    for (int64_t i = 0; i < list->n; i++) {
+        x[i] = fabs(y[i] - x[i]);
+        if (i == 0 || x[i] > out->prob_max) out->prob_max = x[i];
+    }
+    out->prob_mean = mean_of(x, list->n);
+    out->prob_std = sample_std(x, list->n, out->prob_mean);
+}
+
+static void measure_sequences(ls_comparison *out, const pair_list *list, const ls_record *a) {
+    double total = 0.0;
+    int64_t n = 0;
+    for (int64_t i = 0; i < list->n;) {
+        const int64_t begin = i, sequence_i = list->pairs[i].sequence_i;
+        double sum = 0.0;
+        for (; i < list->n && list->pairs[i].sequence_i == sequence_i; i++)
+            sum += fabs(list->pairs[i].t - list->pairs[i].r);
+        sum /= (double)(i - begin);
+        total += sum;
+        if (n == 0 || sum > out->sequence_abs_max) {
+            out->sequence_abs_max = sum;
+            out->sequence_worst = a[sequence_i].id;
+        }
+        n++;
+    }
+    out->sequence_abs_mean = total / (double)n;
+}
+
+static double lag_correlation(const pair_list *list, int64_t lag, double *x, double *y) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < list->n; i++) {
+        const pair *from = &list->pairs[i];
+        /* Positions ascend within a sequence, so the partner is at most `lag` entries away. */
+        for (int64_t j = i + (lag < 0 ? lag : 0); j <= i + (lag > 0 ? lag : 0); j++) {
+            if (j < 0 || j >= list->n) continue;
+            if (list->pairs[j].sequence_i != from->sequence_i || list->pairs[j].position != from->position + lag)
+                continue;
+            x[n] = from->r;
+            y[n++] = list->pairs[j].t;
+        }
+    }
+    return fit(x, y, n).correlation;
+}
+
+static ls_status measure(ls_comparison *out, const pair_list *list, const ls_record *a, ls_error *err) {
+    ls_status status;
+    double *x = NULL, *y = NULL;
+    fit_result line;
+    LS_TRY(ls_array_alloc((void **)&x, list->n, sizeof *x, "tokens", err));
+    LS_TRY(ls_array_alloc((void **)&y, list->n, sizeof *y, "tokens", err));
+    measure_difference(out, list, x, y);
+    measure_rho(out, list, x);
+    measure_probabilities(out, list, x, y);
+    measure_sequences(out, list, a);
+    for (int i = 0; i < LS_LAGS; i++) out->lag_correlation[i] = lag_correlation(list, i - LS_LAGS / 2, x, y);
+    for (int64_t i = 0; i < list->n; i++) {
+        x[i] = list->pairs[i].r;
+        y[i] = list->pairs[i].t;
+    }
+    line = fit(x, y, list->n);
+    out->slope = line.slope;
+    out->intercept = line.intercept;
+    out->residual = line.residual;
+done:
+    free(x);
+    free(y);
+    return status;
+}
+
+static void clear_measures(ls_comparison *out) {
+    double *const measures[] = {
+        &out->equal_fraction,
+        &out->abs_mean,
+        &out->abs_std,
+        &out->abs_max,
+        &out->abs_min,
+        &out->signed_mean,
+        &out->k1,
+        &out->k2,
+        &out->k3,
+        &out->k3_reverse,
+        &out->rho_mean,
+        &out->rho_geometric,
+        &out->rho_min,
+        &out->rho_max,
+        &out->rho_std,
+        &out->chi2_token,
+        &out->effective_fraction,
+        &out->mult_error,
+        &out->prob_mean,
+        &out->prob_std,
+        &out->prob_max,
+        &out->prob_correlation,
+        &out->sequence_abs_mean,
+        &out->sequence_abs_max,
+        &out->slope,
+        &out->intercept,
+        &out->residual,
+        &out->position_slope,
+        &out->position_abs_slope,
+    };
+    for (size_t i = 0; i < sizeof measures / sizeof measures[0]; i++) *measures[i] = (double)NAN;
+    for (int i = 0; i < LS_LAGS; i++) out->lag_correlation[i] = (double)NAN;
+    for (int i = 0; i < LS_QUANTILES; i++) out->abs_quantiles[i] = (double)NAN;
+}
+
+/* ---- matching by id ---- */
+
+static int compare_records(const void *a, const void *b) {
+    const ls_record *const *x = a, *const *y = b;
+    return strcmp((*x)->id, (*y)->id);
+}
+
+static int compare_id(const void *key, const void *item) {
+    const ls_record *const *record = item;
+    return strcmp(key, (*record)->id);
+}
+
+/* sorted[i] are the records of one file by id. */
+static ls_status sort_records(const ls_record ***sorted, const ls_record *records, int64_t n, ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_array_alloc((void **)sorted, n, sizeof **sorted, "ids", err));
+    for (int64_t i = 0; i < n; i++) (*sorted)[i] = &records[i];
+    qsort(*sorted, (size_t)n, sizeof **sorted, compare_records);
+done:
+    return status;
+}
+
+static const ls_record *find_record(const ls_record *const *sorted, int64_t n, const char *id) {
+    const ls_record *const *found = bsearch(id, sorted, (size_t)n, sizeof *sorted, compare_id);
+    return found != NULL ? *found : NULL;
+}
+
+static ls_status check_present(const ls_record *records, int64_t n, const char *name, const ls_record *const *others,
+                               int64_t n_others, const char *other_name, ls_error *err) {
+    for (int64_t i = 0; i < n; i++)
+        if (find_record(others, n_others, records[i].id) == NULL)
+            return LS_FAIL(err, LS_ERR_FORMAT, "%s line %lld: id '%.200s' is not in %s", name,
+                           (long long)records[i].line, records[i].id, other_name);
+    return LS_OK;
+}
+
+ls_status ls_compare(ls_comparison *out, const ls_record *a, int64_t n_a, const char *name_a, const ls_record *b,
+                     int64_t n_b, const char *name_b, int64_t worst_max, ls_error *err) {
+    ls_status status;
+    ls_comparison result = {0};
+    pair_list list = {0};
+    const ls_record **sorted_a = NULL, **sorted_b = NULL;
+    LS_ASSERT(worst_max >= 0 && worst_max <= LS_WORST_MAX, "worst_max %lld", (long long)worst_max);
+    clear_measures(&result);
+    LS_TRY(sort_records(&sorted_a, a, n_a, err));
+    LS_TRY(sort_records(&sorted_b, b, n_b, err));
+    LS_TRY(check_present(a, n_a, name_a, sorted_b, n_b, name_b, err));
+    LS_TRY(check_present(b, n_b, name_b, sorted_a, n_a, name_a, err));
+    LS_TRY(ls_array_alloc((void **)&result.worst, worst_max, sizeof *result.worst, "worst tokens", err));
+    for (int64_t i = 0; i < n_a; i++) {
+        const ls_record *other = find_record(sorted_b, n_b, a[i].id);
+        if ((status = check_tokens(&a[i], other, err)) != LS_OK ||
+            (status = check_lengths(&a[i], other, err)) != LS_OK) {
+            ls_error_prefix(err, "%s line %lld, %s line %lld", name_a, (long long)a[i].line, name_b,
+                            (long long)other->line);
+            goto done;
+        }
+        LS_TRY(add_sequence(&result, &list, &a[i], other, i, worst_max, err));
+    }
+    if (result.n_compared == 0) {
+        status = LS_FAIL(err, LS_ERR_FORMAT, "%s and %s: no token has a log-probability in both", name_a, name_b);
+        goto done;
+    }
+    result.n_sequences = n_a;
+    result.n_finite = list.n;
+    result.equal_fraction = (double)result.n_equal / (double)result.n_compared;
+    if (list.n > 0) LS_TRY(measure(&result, &list, a, err));
+    *out = result;
+    result.worst = NULL;
+done:
+    free(result.worst);
+    free(list.pairs);
+    free(sorted_a);
+    free(sorted_b);
+    return status;
+}
+
+void ls_comparison_deinit(ls_comparison *comparison) {
+    free(comparison->worst);
+    comparison->worst = NULL;
+    comparison->n_worst = 0;
+}
+
+bool ls_comparison_same(const ls_comparison *comparison) {
+    return comparison->n_different == 0 && comparison->missing_a == 0 && comparison->missing_b == 0;
+}

@@ -1,0 +1,329 @@
+/* The comparison: measures against values computed with NumPy in float64, alignment rules, refusals, exit codes. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "harness.h"
+#include "parity/compare.h"
+
+static ls_record *parse(const char *text, const char *name, int64_t *n) {
+    ls_record *records;
+    ls_error err;
+    assert_ok(ls_records_parse(&records, n, text, (int64_t)strlen(text), name, LS_RECORD_LOGPROB, &err), err);
+    return records;
+}
+
+typedef struct both {
+    ls_record *a, *b;
+    int64_t n_a, n_b;
+    ls_comparison c;
+} both;
+
+static both compare(const char *text_a, const char *text_b, int64_t worst_max) {
+    both s;
+    ls_error err;
+    s.a = parse(text_a, "A", &s.n_a);
+    s.b = parse(text_b, "B", &s.n_b);
+    assert_ok(ls_compare(&s.c, s.a, s.n_a, "A", s.b, s.n_b, "B", worst_max, &err), err);
+    return s;
+}
+
+static void release(both *s) {
+    ls_comparison_deinit(&s->c);
+    ls_records_free(s->a, s->n_a);
+    ls_records_free(s->b, s->n_b);
+}
+
+static void refused(const char *text_a, const char *text_b, const char *word) {
+    int64_t n_a, n_b;
+    ls_record *a = parse(text_a, "A", &n_a), *b = parse(text_b, "B", &n_b);
+    ls_comparison c;
+    ls_error err;
+    check_failed(ls_compare(&c, a, n_a, "A", b, n_b, "B", 3, &err), &err, word);
+    ls_records_free(a, n_a);
+    ls_records_free(b, n_b);
+}
+
+static void assert_near(double value, double expected) {
+    if (!(fabs(value - expected) <= 1e-12 * (1.0 + fabs(expected)))) fail_msg("%.17g is not %.17g", value, expected);
+}
+
+#define SIDE_A                                                                                              \
+    "{\"id\":\"s0\",\"completion_ids\":[10,11,12,13,14,15],\"logprobs\":[-0.5,-1.25,-3,-0.0625,-2.5,-7]}\n" \
+    "{\"id\":\"s1\",\"completion_ids\":[20,21,22,23],\"logprobs\":[-0.125,-4,null,-1]}\n"                   \
+    "{\"id\":\"s2\",\"completion_ids\":[30],\"logprobs\":[-10]}\n"
+/* In another order: alignment is by id. */
+#define SIDE_B                                                                                                 \
+    "{\"id\":\"s2\",\"completion_ids\":[30],\"logprobs\":[-9]}\n"                                              \
+    "{\"id\":\"s0\",\"completion_ids\":[10,11,12,13,14,15],\"logprobs\":[-0.5,-1.5,-2.875,-0.0625,null,-6]}\n" \
+    "{\"id\":\"s1\",\"completion_ids\":[20,21,22,23],\"logprobs\":[-0.25,-4,-2,-0.75]}\n"
+
+static void measures_are_those_of_numpy(void **state) {
+    both s = compare(SIDE_A, SIDE_B, 3);
+    const ls_comparison *c = &s.c;
+    const double quantiles[] = {0.125, 1.0, 1.0, 1.0};
+    const double lags[] = {-0.659911168316473, -0.69057880294182, 0.997459962737481, -0.804474166908645,
+                           -0.649195086720802};
+    (void)state;
+    assert_int_equal(c->n_sequences, 3);
+    assert_int_equal(c->n_sequences_different, 3);
+    assert_int_equal(c->n_sequences_without_ids, 0);
+    assert_int_equal(c->n_compared, 9);
+    assert_int_equal(c->n_finite, 9);
+    assert_int_equal(c->n_equal, 3);
+    assert_int_equal(c->n_different, 6);
+    assert_int_equal(c->missing_a, 1);
+    assert_int_equal(c->missing_b, 1);
+    assert_int_equal(c->missing_both, 0);
+    assert_int_equal(c->unaligned, 0);
+    assert_near(c->equal_fraction, 3.0 / 9.0);
+    assert_near(c->abs_mean, 0.305555555555556);
+    assert_near(c->abs_std, 0.405581715290246);
+    assert_near(c->abs_min, 0.0);
+    assert_near(c->abs_max, 1.0);
+    for (int i = 0; i < LS_QUANTILES; i++) assert_near(c->abs_quantiles[i], quantiles[i]);
+    assert_near(c->signed_mean, 0.222222222222222);
+    assert_near(c->k1, -0.222222222222222);
+    assert_near(c->k2, 0.119791666666667);
+    assert_near(c->k3, 0.168337245814295);
+    assert_near(c->k3_reverse, 0.0904700486392725);
+    assert_near(c->rho_mean, 1.39055946803652);
+    assert_near(c->rho_geometric, 1.24884886900168);
+    assert_near(c->rho_min, 0.778800783071405);
+    assert_near(c->rho_max, 2.71828182845905);
+    assert_near(c->rho_std, 0.765938119295481);
+    assert_near(c->chi2_token, 1.45513225867036);
+    assert_near(c->effective_fraction, 0.787597339132038);
+    assert_near(c->mult_error, 1.47454571071414);
+    assert_near(c->prob_mean, 0.031092424335097);
+    assert_near(c->prob_std, 0.0461418226195257);
+    assert_near(c->prob_max, 0.104487111569572);
+    assert_near(c->prob_correlation, 0.989139283291522);
+    assert_near(c->sequence_abs_mean, 0.466666666666667);
+    assert_near(c->sequence_abs_max, 1.0);
+    assert_string_equal(c->sequence_worst, "s2");
+    assert_near(c->slope, 0.882432554362537);
+    assert_near(c->intercept, -0.12966367409546);
+    assert_near(c->residual, 0.206028028549093);
+    assert_near(c->position_slope, 0.100694444444444);
+    assert_near(c->position_abs_slope, 0.0694444444444445);
+    for (int i = 0; i < LS_LAGS; i++) assert_near(c->lag_correlation[i], lags[i]);
+    assert_false(ls_comparison_same(c));
+    release(&s);
+}
+
+static void worst_tokens_come_first(void **state) {
+    both s = compare(SIDE_A, SIDE_B, 3);
+    (void)state;
+    assert_int_equal(s.c.n_worst, 3);
+    assert_string_equal(s.c.worst[0].id, "s0");
+    assert_int_equal(s.c.worst[0].position, 5);
+    assert_int_equal(s.c.worst[0].token, 15);
+    assert_true(s.c.worst[0].a == -7.0f && s.c.worst[0].b == -6.0f);
+    assert_int_equal(s.c.worst[0].ulps, 1 << 21); /* both in [4, 8), where a step is 2^-21 */
+    assert_string_equal(s.c.worst[1].id, "s2");   /* the same difference, later in A */
+    assert_int_equal(s.c.worst[1].ulps, 1 << 20);
+    assert_string_equal(s.c.worst[2].id, "s0");
+    assert_int_equal(s.c.worst[2].position, 1);
+    release(&s);
+    s = compare(SIDE_A, SIDE_B, 0);
+    assert_int_equal(s.c.n_worst, 0);
+    release(&s);
+    s = compare(SIDE_A, SIDE_B, LS_WORST_MAX);
+    assert_int_equal(s.c.n_worst, 6);
+    release(&s);
+}
+
+static void equal_files_are_the_same(void **state) {
+    both s = compare(SIDE_A, SIDE_A, 3);
+    (void)state;
+    assert_true(ls_comparison_same(&s.c));
+    assert_int_equal(s.c.missing_both, 1);
+    assert_int_equal(s.c.n_sequences_different, 0);
+    assert_near(s.c.slope, 1.0);
+    assert_near(s.c.rho_mean, 1.0);
+    assert_near(s.c.k3, 0.0);
+    assert_near(s.c.prob_correlation, 1.0);
+    release(&s);
+}
+
+static void a_value_on_one_side_only_is_a_difference(void **state) {
+    both s = compare("{\"id\":\"a\",\"logprobs\":[-1,-2]}", "{\"id\":\"a\",\"logprobs\":[-1,null]}", 3);
+    (void)state;
+    assert_int_equal(s.c.n_different, 0);
+    assert_int_equal(s.c.missing_b, 1);
+    assert_int_equal(s.c.n_sequences_different, 1);
+    assert_int_equal(s.c.n_sequences_without_ids, 1);
+    assert_false(ls_comparison_same(&s.c));
+    release(&s);
+}
+
+static void special_values_are_counted_as_bits(void **state) {
+    /* NaN and the same NaN, NaN and another, +inf and -inf, 0 and -0, a positive value, two ordinary ones. */
+    both s = compare(
+        "{\"id\":\"a\",\"logprob_bits\":[\"7fc00000\",\"7fc00000\",\"7f800000\",\"00000000\",\"3f800000\",\"bf800000\"]"
+        "}",
+        "{\"id\":\"a\",\"logprob_bits\":[\"7fc00000\",\"7fc00001\",\"ff800000\",\"80000000\",\"3f800000\",\"bf800001\"]"
+        "}",
+        9);
+    (void)state;
+    assert_int_equal(s.c.n_compared, 6);
+    assert_int_equal(s.c.n_equal, 2);
+    assert_int_equal(s.c.n_different, 4);
+    assert_int_equal(s.c.n_finite, 3);
+    assert_int_equal(s.c.special_a.nan, 2);
+    assert_int_equal(s.c.special_a.plus_infinity, 1);
+    assert_int_equal(s.c.special_b.minus_infinity, 1);
+    assert_int_equal(s.c.special_a.zero, 1);
+    assert_int_equal(s.c.special_b.zero, 1);
+    assert_int_equal(s.c.special_a.positive, 1);
+    assert_int_equal(s.c.n_worst, 4);
+    assert_int_equal(s.c.worst[0].position, 1); /* pairs that are not finite come first */
+    assert_int_equal(s.c.worst[0].ulps, -1);
+    assert_int_equal(s.c.worst[1].position, 2);
+    assert_int_equal(s.c.worst[1].ulps, 2 * (int64_t)0x7f800000 + 1);
+    assert_int_equal(s.c.worst[2].position, 5);
+    assert_int_equal(s.c.worst[2].ulps, 1);
+    assert_int_equal(s.c.worst[3].position, 3);
+    assert_int_equal(s.c.worst[3].ulps, 1);
+    release(&s);
+}
+
+static void nothing_finite_leaves_the_measures_empty(void **state) {
+    both s = compare("{\"id\":\"a\",\"logprob_bits\":[\"7fc00000\"]}", "{\"id\":\"a\",\"logprobs\":[-1]}", 3);
+    (void)state;
+    assert_int_equal(s.c.n_different, 1);
+    assert_true(isnan(s.c.abs_mean) && isnan(s.c.k3) && isnan(s.c.lag_correlation[2]));
+    assert_null(s.c.sequence_worst);
+    release(&s);
+}
+
+static void full_and_completion_are_aligned_at_the_end(void **state) {
+    const char *full = "{\"id\":\"a\",\"token_ids\":[1,2,3,4],\"logprobs\":[-9,-2,-3]}";
+    const char *part = "{\"id\":\"a\",\"prompt_ids\":[1,2],\"completion_ids\":[3,4],\"logprobs\":[-2,-3.5]}";
+    both s = compare(full, part, 3);
+    (void)state;
+    assert_int_equal(s.c.n_compared, 2);
+    assert_int_equal(s.c.n_equal, 1);
+    assert_int_equal(s.c.unaligned, 1);
+    assert_int_equal(s.c.worst[0].position, 1);
+    assert_int_equal(s.c.worst[0].token, 4);
+    release(&s);
+    s = compare(part, full, 3);
+    assert_int_equal(s.c.n_equal, 1);
+    assert_int_equal(s.c.worst[0].token, 4);
+    release(&s);
+    s = compare(part, "{\"id\":\"a\",\"logprobs\":[-9,-2,-3]}", 3); /* bare, of the whole sequence */
+    assert_int_equal(s.c.n_equal, 1);
+    assert_int_equal(s.c.worst[0].token, 4);
+    release(&s);
+    s = compare("{\"id\":\"a\",\"logprobs\":[-2,-3]}", full, 3); /* bare, of the completion */
+    assert_int_equal(s.c.n_equal, 2);
+    release(&s);
+}
+
+static void what_does_not_match_up_is_refused(void **state) {
+    (void)state;
+    refused("{\"id\":\"a\",\"logprobs\":[-1]}\n{\"id\":\"b\",\"logprobs\":[-1]}", "{\"id\":\"a\",\"logprobs\":[-1]}",
+            "A line 2: id 'b' is not in B");
+    refused("{\"id\":\"a\",\"logprobs\":[-1]}", "{\"id\":\"a\",\"logprobs\":[-1]}\n{\"id\":\"b\",\"logprobs\":[-1]}",
+            "B line 2: id 'b' is not in A");
+    refused("{\"id\":\"a\",\"logprobs\":[-1]}", "{\"id\":\"a\",\"logprobs\":[-1,-1]}",
+            "A line 1, B line 1: id 'a': 1 logprobs in the first file and 2 in the second");
+    refused("{\"id\":\"a\",\"logprobs\":[null]}", "{\"id\":\"a\",\"logprobs\":[-1]}", "no token has a log-probability");
+    refused("{\"id\":\"a\",\"completion_ids\":[5,6],\"logprobs\":[-1,-1]}",
+            "{\"id\":\"a\",\"completion_ids\":[5,7],\"logprobs\":[-1,-1]}",
+            "completion_ids 1 is 6 in the first file and 7 in the second");
+    refused("{\"id\":\"a\",\"prompt_ids\":[1],\"completion_ids\":[5],\"logprobs\":[-1]}",
+            "{\"id\":\"a\",\"prompt_ids\":[2],\"completion_ids\":[5],\"logprobs\":[-1]}", "prompt_ids 0 is 1");
+    refused("{\"id\":\"a\",\"prompt_ids\":[1],\"completion_ids\":[5],\"logprobs\":[-1]}",
+            "{\"id\":\"a\",\"prompt_ids\":[1,1],\"completion_ids\":[5],\"logprobs\":[-1]}", "1 of prompt_ids");
+    refused("{\"id\":\"a\",\"token_ids\":[1,2],\"logprobs\":[-1]}",
+            "{\"id\":\"a\",\"token_ids\":[1,3],\"logprobs\":[-1]}", "token_ids 1 is 2");
+    refused("{\"id\":\"a\",\"token_ids\":[1,2,3],\"logprobs\":[-1,-1]}",
+            "{\"id\":\"a\",\"completion_ids\":[4],\"logprobs\":[-1]}",
+            "token 2 is 3 in the first file and 4 in the second");
+    refused("{\"id\":\"a\",\"prompt_ids\":[1],\"completion_ids\":[3],\"logprobs\":[-1]}",
+            "{\"id\":\"a\",\"token_ids\":[1,2,3],\"logprobs\":[-1,-1]}", "3 token_ids against 1 prompt_ids");
+    refused("{\"id\":\"a\",\"completion_ids\":[3,3,3],\"logprobs\":[-1,-1,-1]}",
+            "{\"id\":\"a\",\"token_ids\":[3,3],\"logprobs\":[-1]}", "2 token_ids against");
+}
+
+static void json_has_every_part(void **state) {
+    both s = compare(SIDE_A, SIDE_B, 1);
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    ls_json_out json;
+    (void)state;
+    ls_json_init(&json, file);
+    ls_comparison_write(&json, &s.c, "A", "B");
+    fclose(file);
+    assert_non_null(strstr(text, "{\"a\":\"A\",\"b\":\"B\",\"same\":false,\"counts\":{\"sequences\":3,"));
+    assert_non_null(strstr(text,
+                           "\"worst\":[{\"id\":\"s0\",\"position\":5,\"token\":15,\"a\":-7,\"a_bits\":\"c0e00000\","
+                           "\"b\":-6,\"b_bits\":\"c0c00000\",\"abs_diff\":1,\"ulps\":2097152}]"));
+    assert_non_null(strstr(text, "\"rollout_corr/kl\":-0.2222222222222222"));
+    free(text);
+    release(&s);
+}
+
+static void write_text(const char *dir, const char *name, const char *text) {
+    char path[100];
+    FILE *file;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static int run(const char *dir, const char *arguments) {
+    char command[1000];
+    int result;
+    snprintf(command, sizeof command, "cd %s && %s compare %s >stdout 2>stderr", dir, LS_PROGRAM, arguments);
+    result = system(command);
+    assert_true(WIFEXITED(result));
+    return WEXITSTATUS(result);
+}
+
+static void exit_codes_tell_the_outcome(void **state) {
+    char dir[] = "/tmp/ls-test-XXXXXX", command[100];
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    write_text(dir, "a", SIDE_A);
+    write_text(dir, "b", SIDE_B);
+    write_text(dir, "c", "{\"id\":\"other\",\"logprobs\":[-1]}\n");
+    assert_int_equal(run(dir, "a a"), 0);
+    assert_int_equal(run(dir, "a b"), 3);
+    assert_int_equal(run(dir, "--json --worst 0 a - <b --out report"), 3);
+    assert_int_equal(run(dir, "a c"), 2);
+    assert_int_equal(run(dir, "a nothing"), 2);
+    assert_int_equal(run(dir, "a b --out no/such/place"), 2);
+    assert_int_equal(run(dir, "a"), 1);
+    assert_int_equal(run(dir, "a b c"), 1);
+    assert_int_equal(run(dir, "- -"), 1);
+    assert_int_equal(run(dir, "--worst many a b"), 1);
+    assert_int_equal(run(dir, "--unknown a b"), 1);
+    assert_int_equal(run(dir, "--help"), 0);
+    snprintf(command, sizeof command, "grep -q '\"same\":false' %s/report && rm -r %s", dir, dir);
+    assert_int_equal(system(command), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(measures_are_those_of_numpy),
+        cmocka_unit_test(worst_tokens_come_first),
+        cmocka_unit_test(equal_files_are_the_same),
+        cmocka_unit_test(a_value_on_one_side_only_is_a_difference),
+        cmocka_unit_test(special_values_are_counted_as_bits),
+        cmocka_unit_test(nothing_finite_leaves_the_measures_empty),
+        cmocka_unit_test(full_and_completion_are_aligned_at_the_end),
+        cmocka_unit_test(what_does_not_match_up_is_refused),
+        cmocka_unit_test(json_has_every_part),
+        cmocka_unit_test(exit_codes_tell_the_outcome),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
