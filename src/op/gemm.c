@@ -1,8 +1,10 @@
 /* Dense product: packing of weights, argument checks, and the split of the outputs over threads. */
+#define _DEFAULT_SOURCE
 #include "op/gemm.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/mem.h"
 #include "num/half.h"
@@ -13,48 +15,83 @@ LS_KERNEL_TABLE_OF(ls_gemm_kernel, ls_gemm_kernel);
 /* Below this many multiply-adds a part is not worth waking a thread for. */
 #define PART_MACS_MIN (1 << 17)
 
-/* One row of w into its lane of a panel: f32 and bf16 move unchanged, f16 is widened. */
-static void pack_f32(float *panel, const float *row, int64_t k) {
-    for (int64_t i = 0; i < k; i++) panel[i * LS_GEMM_PANEL] = row[i];
+/* Panels of this size and more lie on huge pages where the system grants them: a product reads several streams a panel
+ * apart, and with 4 KB pages address translation is what a lone row waits for. */
+#define HUGE_PAGE_BYTES (2 << 20)
+
+/* Steps of k packed at a time: sixteen rows of them stay in cache. */
+#define PACK_STEPS 64
+
+static ls_status panels_alloc(void **out, int64_t bytes, ls_error *err) {
+    int64_t padded;
+    *out = NULL;
+    if (bytes < 2 * HUGE_PAGE_BYTES) return ls_array_alloc(out, bytes, 1, "gemm weight", err);
+    if (ls_add_i64(bytes, HUGE_PAGE_BYTES, &padded)) {
+        padded = padded / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        *out = aligned_alloc(HUGE_PAGE_BYTES, (size_t)padded);
+    }
+    if (*out == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "gemm weight: cannot allocate %lld bytes", (long long)bytes);
+#ifdef MADV_HUGEPAGE
+    (void)madvise(*out, (size_t)padded, MADV_HUGEPAGE); /* advice: refused, the panels are only slower */
+#endif
+    return LS_OK;
 }
 
-static void pack_f16(float *panel, const uint16_t *row, int64_t k) {
-    for (int64_t i = 0; i < k; i++) panel[i * LS_GEMM_PANEL] = ls_f16_to_f32(row[i]);
+/* Rows [row, row + rows) of w to one panel, zero in the lanes past `rows`: f32 and bf16 move unchanged, f16 is widened,
+ * exactly. */
+static void panel_pack_f32(float *panel, const void *w, ls_dtype dtype, int64_t row, int64_t rows, int64_t k) {
+    for (int64_t begin = 0; begin < k; begin += PACK_STEPS) {
+        const int64_t end = begin + PACK_STEPS < k ? begin + PACK_STEPS : k;
+        for (int64_t lane = 0; lane < LS_GEMM_PANEL; lane++) {
+            const int64_t from = (row + lane) * k;
+            if (lane >= rows)
+                for (int64_t i = begin; i < end; i++) panel[i * LS_GEMM_PANEL + lane] = 0.0f;
+            else if (dtype == LS_F32)
+                for (int64_t i = begin; i < end; i++) panel[i * LS_GEMM_PANEL + lane] = ((const float *)w)[from + i];
+            else
+                for (int64_t i = begin; i < end; i++)
+                    panel[i * LS_GEMM_PANEL + lane] = ls_f16_to_f32(((const uint16_t *)w)[from + i]);
+        }
+    }
 }
 
-static void pack_bf16(uint16_t *panel, const uint16_t *row, int64_t k) {
-    for (int64_t i = 0; i < k; i++) panel[i * LS_GEMM_PANEL] = row[i];
+static void panel_pack_bf16(uint16_t *panel, const uint16_t *w, int64_t row, int64_t rows, int64_t k) {
+    for (int64_t begin = 0; begin < k; begin += PACK_STEPS) {
+        const int64_t end = begin + PACK_STEPS < k ? begin + PACK_STEPS : k;
+        for (int64_t lane = 0; lane < LS_GEMM_PANEL; lane++)
+            for (int64_t i = begin; i < end; i++)
+                panel[i * LS_GEMM_PANEL + lane] = lane < rows ? w[(row + lane) * k + i] : (uint16_t)0;
+    }
 }
 
 ls_status ls_gemm_pack(ls_gemm_weight *out, const void *w, ls_dtype dtype, int64_t n, int64_t k, ls_error *err) {
     const ls_dtype packed = dtype == LS_BF16 ? LS_BF16 : LS_F32;
     const int64_t n_panels = n > 0 ? (n - 1) / LS_GEMM_PANEL + 1 : 0;
-    int64_t panel_elems, elems;
+    int64_t panel_elems, elems, bytes;
     ls_status status;
     memset(out, 0, sizeof *out);
     if (w == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: w is NULL");
     if (ls_dtype_bytes(dtype) == 0) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: dtype %d is unknown", (int)dtype);
     if (n < 1) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: n %lld is less than 1", (long long)n);
     if (k < 1) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: k %lld is less than 1", (long long)k);
-    if (!ls_mul_i64(k, LS_GEMM_PANEL, &panel_elems) || !ls_mul_i64(n_panels, panel_elems, &elems))
+    if (!ls_mul_i64(k, LS_GEMM_PANEL, &panel_elems) || !ls_mul_i64(n_panels, panel_elems, &elems) ||
+        !ls_mul_i64(elems, ls_dtype_bytes(packed), &bytes))
         return LS_FAIL(err, LS_ERR_NOMEM, "gemm weight: n %lld times k %lld does not fit 64-bit arithmetic",
                        (long long)n, (long long)k);
-    /* The allocation is zeroed, which is the padding of the last panel. */
-    LS_TRY(ls_array_alloc(&out->panels, elems, ls_dtype_bytes(packed), "gemm weight", err));
+    status = panels_alloc(&out->panels, bytes, err);
+    if (status != LS_OK) return status;
     out->dtype = packed;
     out->n = n;
     out->k = k;
-    out->panel_bytes = elems * ls_dtype_bytes(packed);
-    for (int64_t row = 0; row < n; row++) {
-        const int64_t to = row / LS_GEMM_PANEL * panel_elems + row % LS_GEMM_PANEL, from = row * k;
-        switch (dtype) {
-            case LS_F32: pack_f32((float *)out->panels + to, (const float *)w + from, k); break;
-            case LS_F16: pack_f16((float *)out->panels + to, (const uint16_t *)w + from, k); break;
-            case LS_BF16: pack_bf16((uint16_t *)out->panels + to, (const uint16_t *)w + from, k); break;
-        }
+    out->panel_bytes = bytes;
+    for (int64_t panel = 0; panel < n_panels; panel++) {
+        const int64_t row = panel * LS_GEMM_PANEL, rows = n - row < LS_GEMM_PANEL ? n - row : LS_GEMM_PANEL;
+        if (packed == LS_BF16)
+            panel_pack_bf16((uint16_t *)out->panels + panel * panel_elems, w, row, rows, k);
+        else
+            panel_pack_f32((float *)out->panels + panel * panel_elems, w, dtype, row, rows, k);
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 void ls_gemm_weight_free(ls_gemm_weight *w) {

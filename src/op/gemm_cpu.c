@@ -11,7 +11,7 @@
  *                 that rows a power of two apart would share are left behind
  *   panel step    1 to WIDE_MAX panels side by side
  *   K block       a slice of the panels that stays in the first-level cache while every tile of rows passes over it;
- *                 meanwhile the next slice is prefetched, a share by each tile
+ *                 meanwhile the next slice is prefetched into the second level, a share by each tile
  *   tile          rows x panels of accumulators in registers */
 #include "op/gemm_kernel.h"
 #include "op/simd.h"
@@ -34,14 +34,21 @@
 #endif
 #define WIDE_MAX TILE_WIDE(1)
 
+/* Up to this many rows make one tile that reads several panels side by side and leaves fetching ahead to the processor,
+ * which follows a few plain streams better than any hint. More rows make at least two tiles: then the first-level cache
+ * serves all but the first of them, and software fetches the next slice in their shadow. */
+#define LONE_ROWS (TILE_ROWS / 2)
+
 /* Scratch: packed x first, resting accumulators after it. */
 #define X_FLOATS (64 * 1024)
 #define ACC_FLOATS (LS_SCRATCH_FLOATS - X_FLOATS)
 #define ROWS_MAX (TILE_ROWS * 16)
-#define K_BLOCK 256
 
-/* How far ahead of itself a lone tile prefetches in its panels. */
-#define AHEAD_BYTES 1024
+/* Bytes of weights in one K block of a panel step: half of a 32 KB first-level cache. */
+#define SLICE_BYTES (16 * 1024)
+
+/* Steps of k between two looks at the loop counter and the prefetch. */
+#define UNROLL 4
 
 typedef struct tile_args {
     int64_t k;          /* steps */
@@ -51,99 +58,142 @@ typedef struct tile_args {
     float *acc;         /* [panel][rows of the block][PANEL]: this tile's first row */
     int64_t acc_stride; /* floats between panels */
     bool first;         /* start at +0 instead of acc */
-    uintptr_t next;     /* what to prefetch: next_step bytes on at each step, for each panel */
-    int64_t next_step, next_stride;
+    uintptr_t next;     /* where to prefetch, next_step bytes on at each step, in each panel; an address, never read */
+    int64_t next_step, next_stride; /* bytes; step 0 prefetches nothing */
 } tile_args;
+
+/* One step of k for every accumulator. */
+static LS_SIMD void tile_step(ls_vf acc[TILE_ROWS][WIDE_MAX * PANEL_VECTORS], const float *x, const void *w,
+                              int64_t w_at, int64_t w_stride, const int rows, const int wide, const bool bf16) {
+    const int vectors = wide * PANEL_VECTORS;
+    ls_vf row[WIDE_MAX * PANEL_VECTORS];
+    LS_UNROLL
+    for (int v = 0; v < vectors; v++) {
+        const int64_t at = w_at + v / PANEL_VECTORS * w_stride + v % PANEL_VECTORS * LS_VF_LANES;
+        row[v] = bf16 ? ls_vf_load_bf16((const uint16_t *)w + at) : ls_vf_load((const float *)w + at);
+    }
+    LS_UNROLL
+    for (int r = 0; r < rows; r++) {
+        const ls_vf one = ls_vf_set1(x[r]);
+        LS_UNROLL
+        for (int v = 0; v < vectors; v++) acc[r][v] = ls_vf_fma(one, row[v], acc[r][v]);
+    }
+}
 
 /* rows, wide and bf16 are literals in every call, so the loops unroll and acc lives in registers. */
 static LS_SIMD void tile_run(const tile_args *t, const int rows, const int wide, const bool bf16) {
     const int vectors = wide * PANEL_VECTORS;
-    ls_vf acc[TILE_ROWS][WIDE_MAX * PANEL_VECTORS], w[WIDE_MAX * PANEL_VECTORS];
+    const int64_t n = t->k, w_stride = t->w_stride, acc_stride = t->acc_stride, next_step = t->next_step;
     const float *x = t->x;
+    const char *w = t->w;
+    float *rest = t->acc;
     uintptr_t next = t->next;
+    int64_t k = 0;
+    ls_vf acc[TILE_ROWS][WIDE_MAX * PANEL_VECTORS];
     LS_UNROLL
     for (int r = 0; r < rows; r++) {
         LS_UNROLL
         for (int v = 0; v < vectors; v++)
-            acc[r][v] = t->first ? ls_vf_zero()
-                                 : ls_vf_load(t->acc + v / PANEL_VECTORS * t->acc_stride + r * PANEL +
-                                              v % PANEL_VECTORS * LS_VF_LANES);
+            acc[r][v] =
+                t->first
+                    ? ls_vf_zero()
+                    : ls_vf_load(rest + v / PANEL_VECTORS * acc_stride + r * PANEL + v % PANEL_VECTORS * LS_VF_LANES);
     }
-    for (int64_t k = 0; k < t->k; k++) {
-        LS_UNROLL
-        for (int v = 0; v < vectors; v++) {
-            const int64_t at = v / PANEL_VECTORS * t->w_stride + k * PANEL + v % PANEL_VECTORS * LS_VF_LANES;
-            w[v] = bf16 ? ls_vf_load_bf16((const uint16_t *)t->w + at) : ls_vf_load((const float *)t->w + at);
-        }
-        LS_UNROLL
-        for (int p = 0; p < wide; p++) __builtin_prefetch((const void *)(next + (uintptr_t)(p * t->next_stride)), 0, 3);
-        LS_UNROLL
-        for (int r = 0; r < rows; r++) {
-            const ls_vf one = ls_vf_set1(x[r]);
+    for (; k + UNROLL <= n; k += UNROLL) {
+        if (next_step != 0) {
             LS_UNROLL
-            for (int v = 0; v < vectors; v++) acc[r][v] = ls_vf_fma(one, w[v], acc[r][v]);
+            for (int p = 0; p < wide; p++) {
+                __builtin_prefetch((const void *)(next + (uintptr_t)(p * t->next_stride)), 0, 2);
+                __builtin_prefetch((const void *)(next + (uintptr_t)(p * t->next_stride + 2 * next_step)), 0, 2);
+            }
+            next += (uintptr_t)(UNROLL * next_step);
         }
+        LS_UNROLL
+        for (int s = 0; s < UNROLL; s++) tile_step(acc, x + s * rows, w, s * PANEL, w_stride, rows, wide, bf16);
+        x += UNROLL * rows;
+        w += UNROLL * PANEL * (bf16 ? 2 : 4);
+    }
+    for (; k < n; k++) {
+        tile_step(acc, x, w, 0, w_stride, rows, wide, bf16);
         x += rows;
-        next += (uintptr_t)t->next_step;
+        w += PANEL * (bf16 ? 2 : 4);
     }
     LS_UNROLL
     for (int r = 0; r < rows; r++) {
         LS_UNROLL
         for (int v = 0; v < vectors; v++)
-            ls_vf_store(t->acc + v / PANEL_VECTORS * t->acc_stride + r * PANEL + v % PANEL_VECTORS * LS_VF_LANES,
-                        acc[r][v]);
+            ls_vf_store(rest + v / PANEL_VECTORS * acc_stride + r * PANEL + v % PANEL_VECTORS * LS_VF_LANES, acc[r][v]);
     }
 }
 
+/* clang-format off */
 typedef void (*tile_fn)(const tile_args *);
 #define TILE(rows, wide)                                                                         \
     static void tile_f32_##rows##x##wide(const tile_args *t) { tile_run(t, rows, wide, false); } \
     static void tile_bf16_##rows##x##wide(const tile_args *t) { tile_run(t, rows, wide, true); }
-#define PAIR(rows, wide) \
-    { tile_f32_##rows##x##wide, tile_bf16_##rows##x##wide }
-#define NONE \
-    { NULL, NULL }
+#define PAIR(rows, wide) {tile_f32_##rows##x##wide, tile_bf16_##rows##x##wide}
+#define NONE {NULL, NULL}
 
-/* tiles[rows - 1][log2 panels][bf16]. */
+/* tiles[rows - 1][log2 panels][bf16]; NONE where TILE_WIDE has no use for it. */
 #if defined(__AVX512F__)
-TILE(1, 1)
-TILE(1, 2) TILE(1, 4) TILE(1, 8) TILE(2, 1) TILE(2, 2) TILE(2, 4) TILE(3, 1) TILE(3, 2) TILE(3, 4) TILE(4, 1) TILE(4, 2)
-    TILE(4, 4) TILE(5, 1) TILE(5, 2) TILE(5, 4) TILE(6, 1) TILE(6, 2) TILE(6, 4) TILE(7, 1) TILE(7, 2) TILE(8, 1)
-        TILE(8, 2) TILE(9, 1) TILE(9, 2) TILE(10, 1) TILE(10, 2) TILE(11, 1) TILE(11, 2) TILE(12, 1) TILE(12, 2)
-            TILE(13, 1) TILE(13, 2) TILE(14, 1) TILE(14, 2) static const tile_fn tiles[TILE_ROWS][4][2] = {
-                {PAIR(1, 1), PAIR(1, 2), PAIR(1, 4), PAIR(1, 8)},
-                {PAIR(2, 1), PAIR(2, 2), PAIR(2, 4), NONE},
-                {PAIR(3, 1), PAIR(3, 2), PAIR(3, 4), NONE},
-                {PAIR(4, 1), PAIR(4, 2), PAIR(4, 4), NONE},
-                {PAIR(5, 1), PAIR(5, 2), PAIR(5, 4), NONE},
-                {PAIR(6, 1), PAIR(6, 2), PAIR(6, 4), NONE},
-                {PAIR(7, 1), PAIR(7, 2), NONE, NONE},
-                {PAIR(8, 1), PAIR(8, 2), NONE, NONE},
-                {PAIR(9, 1), PAIR(9, 2), NONE, NONE},
-                {PAIR(10, 1), PAIR(10, 2), NONE, NONE},
-                {PAIR(11, 1), PAIR(11, 2), NONE, NONE},
-                {PAIR(12, 1), PAIR(12, 2), NONE, NONE},
-                {PAIR(13, 1), PAIR(13, 2), NONE, NONE},
-                {PAIR(14, 1), PAIR(14, 2), NONE, NONE}};
+TILE(1, 1) TILE(1, 2) TILE(1, 4) TILE(1, 8)
+TILE(2, 1) TILE(2, 2) TILE(2, 4)
+TILE(3, 1) TILE(3, 2) TILE(3, 4)
+TILE(4, 1) TILE(4, 2) TILE(4, 4)
+TILE(5, 1) TILE(5, 2) TILE(5, 4)
+TILE(6, 1) TILE(6, 2) TILE(6, 4)
+TILE(7, 1) TILE(7, 2)
+TILE(8, 1) TILE(8, 2)
+TILE(9, 1) TILE(9, 2)
+TILE(10, 1) TILE(10, 2)
+TILE(11, 1) TILE(11, 2)
+TILE(12, 1) TILE(12, 2)
+TILE(13, 1) TILE(13, 2)
+TILE(14, 1) TILE(14, 2)
+static const tile_fn tiles[TILE_ROWS][4][2] = {
+    {PAIR(1, 1), PAIR(1, 2), PAIR(1, 4), PAIR(1, 8)},
+    {PAIR(2, 1), PAIR(2, 2), PAIR(2, 4), NONE},
+    {PAIR(3, 1), PAIR(3, 2), PAIR(3, 4), NONE},
+    {PAIR(4, 1), PAIR(4, 2), PAIR(4, 4), NONE},
+    {PAIR(5, 1), PAIR(5, 2), PAIR(5, 4), NONE},
+    {PAIR(6, 1), PAIR(6, 2), PAIR(6, 4), NONE},
+    {PAIR(7, 1), PAIR(7, 2), NONE, NONE},
+    {PAIR(8, 1), PAIR(8, 2), NONE, NONE},
+    {PAIR(9, 1), PAIR(9, 2), NONE, NONE},
+    {PAIR(10, 1), PAIR(10, 2), NONE, NONE},
+    {PAIR(11, 1), PAIR(11, 2), NONE, NONE},
+    {PAIR(12, 1), PAIR(12, 2), NONE, NONE},
+    {PAIR(13, 1), PAIR(13, 2), NONE, NONE},
+    {PAIR(14, 1), PAIR(14, 2), NONE, NONE},
+};
 #elif defined(__AVX2__)
-TILE(1, 1)
-TILE(1, 2) TILE(1, 4) TILE(2, 1) TILE(2, 2) TILE(3, 1) TILE(3, 2) TILE(4, 1) TILE(5, 1)
-    TILE(6, 1) static const tile_fn tiles[TILE_ROWS][4][2] = {{PAIR(1, 1), PAIR(1, 2), PAIR(1, 4), NONE},
-                                                              {PAIR(2, 1), PAIR(2, 2), NONE, NONE},
-                                                              {PAIR(3, 1), PAIR(3, 2), NONE, NONE},
-                                                              {PAIR(4, 1), NONE, NONE, NONE},
-                                                              {PAIR(5, 1), NONE, NONE, NONE},
-                                                              {PAIR(6, 1), NONE, NONE, NONE}};
+TILE(1, 1) TILE(1, 2) TILE(1, 4)
+TILE(2, 1) TILE(2, 2)
+TILE(3, 1) TILE(3, 2)
+TILE(4, 1)
+TILE(5, 1)
+TILE(6, 1)
+static const tile_fn tiles[TILE_ROWS][4][2] = {
+    {PAIR(1, 1), PAIR(1, 2), PAIR(1, 4), NONE},
+    {PAIR(2, 1), PAIR(2, 2), NONE, NONE},
+    {PAIR(3, 1), PAIR(3, 2), NONE, NONE},
+    {PAIR(4, 1), NONE, NONE, NONE},
+    {PAIR(5, 1), NONE, NONE, NONE},
+    {PAIR(6, 1), NONE, NONE, NONE},
+};
 #else
 TILE(1, 1)
 TILE(2, 1)
 TILE(3, 1)
 TILE(4, 1)
-static const tile_fn tiles[TILE_ROWS][4][2] = {{PAIR(1, 1), NONE, NONE, NONE},
-                                               {PAIR(2, 1), NONE, NONE, NONE},
-                                               {PAIR(3, 1), NONE, NONE, NONE},
-                                               {PAIR(4, 1), NONE, NONE, NONE}};
+static const tile_fn tiles[TILE_ROWS][4][2] = {
+    {PAIR(1, 1), NONE, NONE, NONE},
+    {PAIR(2, 1), NONE, NONE, NONE},
+    {PAIR(3, 1), NONE, NONE, NONE},
+    {PAIR(4, 1), NONE, NONE, NONE},
+};
 #endif
+/* clang-format on */
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a - 1) / b + 1; }
 static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -184,19 +234,20 @@ static void panels_add(const block *b, int64_t panel_i, int64_t wide, int64_t k_
     const bool bf16 = weight->dtype == LS_BF16;
     const int64_t elem_bytes = bf16 ? 2 : 4, panel_elems = weight->k * PANEL;
     const int log2_wide = wide >= 8 ? 3 : wide >= 4 ? 2 : wide >= 2 ? 1 : 0;
-    const int64_t n_blocks = b->n_tiles == 1 ? 1 : ceil_div(k, K_BLOCK);
+    const int64_t k_block = SLICE_BYTES / (PANEL * elem_bytes * wide);
+    const int64_t n_blocks = b->n_tiles == 1 ? 1 : ceil_div(k, k_block);
     tile_args t;
     t.w_stride = panel_elems;
     t.acc_stride = b->rows * PANEL;
     t.next_stride = panel_elems * elem_bytes;
-    t.next_step = PANEL * elem_bytes / b->n_tiles;
+    t.next_step = b->n_tiles == 1 ? 0 : PANEL * elem_bytes / b->n_tiles;
     for (int64_t block_i = 0; block_i < n_blocks; block_i++) {
         const int64_t begin = k * block_i / n_blocks;
         const char *w = (const char *)weight->panels + (panel_i * panel_elems + (k_begin + begin) * PANEL) * elem_bytes;
         t.k = k * (block_i + 1) / n_blocks - begin;
         t.w = w;
         t.first = k_begin + begin == 0;
-        t.next = (uintptr_t)w + (uintptr_t)(b->n_tiles == 1 ? AHEAD_BYTES : t.k * PANEL * elem_bytes);
+        t.next = (uintptr_t)w + (uintptr_t)(t.k * PANEL * elem_bytes);
         for (int64_t tile_i = 0; tile_i < b->n_tiles; tile_i++) {
             const int64_t r_begin = tile_begin(b, tile_i), rows = tile_begin(b, tile_i + 1) - r_begin;
             t.x = b->x + r_begin * k + begin * rows;
@@ -263,7 +314,7 @@ static void run(const ls_gemm_args *args, int64_t row_begin, int64_t row_end, in
     for (int64_t i = 0; i < n_blocks; i++) {
         b.row_begin = row_begin + rows * i / n_blocks;
         b.rows = row_begin + rows * (i + 1) / n_blocks - b.row_begin;
-        b.n_tiles = ceil_div(b.rows, TILE_ROWS);
+        b.n_tiles = b.rows > LONE_ROWS && b.rows <= TILE_ROWS ? 2 : ceil_div(b.rows, TILE_ROWS);
         block_run(&b, panel_begin, panel_end);
     }
 }
