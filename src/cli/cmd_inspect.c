@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
+#include "base/json_out.h"
 #include "cli/commands.h"
 #include "model/jamba.h"
 
