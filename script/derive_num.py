@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Derives the polynomial coefficients of src/num/expf.h. Needs mpmath and numpy.
 
-Each fit minimises max w(f) |P(f) - T(f)| on a Chebyshev grid (C. L. Lawson, 1961), with T evaluated in 60 digits. Coefficients are then rounded to binary32 one by one from the lowest, the higher ones fitted again
-after each. The exp2 polynomial, whose own rounding is the whole error of ls_exp2_bounded, is then searched over neighbours in
-the last places for the smallest error of the binary32 evaluation itself.
+Each fit minimises max w(f) |P(f) - T(f)| on a Chebyshev grid (C. L. Lawson, 1961), with T evaluated in 60 digits.
+Coefficients are then rounded to binary32 one by one from the lowest, the higher ones fitted again after each. The exp2
+polynomial, whose own rounding is much of the error of ls_exp2_bounded, is then searched over neighbours in the last
+places for the smallest error of the binary32 evaluation itself.
 """
 import mpmath
 import numpy as np
@@ -71,7 +72,8 @@ def search_exp2(start):
     best, best_err = list(start), worst(start)
     for _ in range(4000):
         reach = rng.uniform() ** 3
-        trial = moved(best, [int(rng.integers(-w, w + 1)) for w in (1 + reach * np.array([2, 20, 200, 2000, 20000])).astype(int)])
+        widths = (1 + reach * np.array([2, 20, 200, 2000, 20000])).astype(int)
+        trial = moved(best, [int(rng.integers(-w, w + 1)) for w in widths])
         err = worst(trial)
         if err < best_err:
             best, best_err = trial, err

@@ -2,8 +2,8 @@
  *
  * Chain i of 256 takes the elements with index % 256 == i, in ascending order, from +0. The chains fold first within
  * each run of 8 (j += j+4, j += j+2, j += j+1), then over the 32 runs by halves 16, 8, 4, 2, 1. On a GPU a run of 8 is
- * one lane's 16-byte bf16 vector and the 32 runs are a warp; on a CPU the chains are contiguous vector lanes. Chains that
- * no element reaches hold +0, which adds nothing to sums that are not -0. */
+ * one lane's 16-byte bf16 vector and the 32 runs are a warp; on a CPU the chains are contiguous vector lanes. Chains
+ * that no element reaches hold +0, which adds nothing to sums that are not -0. */
 #ifndef LS_NUM_SUM_H
 #define LS_NUM_SUM_H
 

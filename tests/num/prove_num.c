@@ -13,12 +13,17 @@
 
 #include "num_oracle.h"
 
-/* For low <= x <= high the correctly rounded result is one value, `bits` or x itself, because the function is monotone
- * and both ends round to it, or (identity) because it differs from x by less than half an ulp: e^x > 2^128 - 2^103
- * from 88.73, < 2^-150 up to -103.98, and within 2^-26 of 1 for |x| <= 2^-26; sigmoid(x) > 1 - 2^-25 from 18, and < e^x
- * < 2^-150 up to -103.98; |silu(x)|, which falls towards -inf there, < 2^-150 up to -109; x - silu(x) and softplus(x) -
- * x are below x e^-x < 5e-8 from 20; x - log1p(x) < x^2 / 2 * 1.001 < 2^-25 |x| / 2, half an ulp at most, for |x| <
- * 2^-25. NaN inputs and everything num_special() names are checked by their bits too. */
+/* For low <= x <= high the correctly rounded result is one value, `bits` or x itself, because the true values there all
+ * round to it:
+ * - e^x > 2^128 from 88.73, and e^x < 2^-150 up to -103.98;
+ * - for |x| <= 2^-26, e^x and 2^x lie within 2^-25 above 1 and 2^-26 below, sigmoid within 2^-28 of 1/2, softplus
+ * within 2^-26 of 0x3F317218, the float32 next to ln 2: all under half an ulp;
+ * - sigmoid > 1 - 2^-25 from 18; sigmoid and softplus are below e^x, so below 2^-150 up to -103.98;
+ * - |silu|, which grows with x below -2, is below 2^-150 up to -109;
+ * - x - silu(x) and softplus(x) - x are below x e^-x < 5e-8 from 20, where half an ulp is 9.5e-7 and more;
+ * - |x - log1p(x)| < 0.501 x^2 < 2^-25 |x| for |x| < 2^-25, and half an ulp of x is above 2^-25 |x|.
+ *
+ * NaN inputs and everything num_special() names are checked by their bits too. */
 typedef struct {
     int function;
     float low, high;
@@ -29,14 +34,17 @@ typedef struct {
 static const num_constant num_constants[] = {
     {NUM_EXP2_BOUNDED, 127.0f, INFINITY, 0, 0x7F000000u},
     {NUM_EXP2_BOUNDED, -INFINITY, -126.0f, 0, 0x00800000u},
+    {NUM_EXP2_BOUNDED, -0x1p-26f, 0x1p-26f, 0, 0x3F800000u},
     {NUM_EXP, 88.73f, INFINITY, 0, 0x7F800000u},
     {NUM_EXP, -INFINITY, -103.98f, 0, 0},
     {NUM_EXP, -0x1p-26f, 0x1p-26f, 0, 0x3F800000u},
     {NUM_LOG1P, -0x1.fffffep-26f, 0x1.fffffep-26f, 1, 0},
     {NUM_SIGMOID, 18.0f, INFINITY, 0, 0x3F800000u},
+    {NUM_SIGMOID, -0x1p-26f, 0x1p-26f, 0, 0x3F000000u},
     {NUM_SIGMOID, -INFINITY, -103.98f, 0, 0},
     {NUM_SILU, -INFINITY, -109.0f, 0, 0x80000000u},
     {NUM_SILU, 20.0f, INFINITY, 1, 0},
+    {NUM_SOFTPLUS, -0x1p-26f, 0x1p-26f, 0, 0x3F317218u},
     {NUM_SOFTPLUS, -INFINITY, -103.98f, 0, 0},
     {NUM_SOFTPLUS, 20.0f, INFINITY, 1, 0},
 };
