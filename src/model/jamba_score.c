@@ -11,6 +11,7 @@
 #define HEAD_ROWS 64
 
 typedef struct process_context {
+    ls_isa isa;
     float *logits;
     int64_t vocab;
     const ls_head_row *rows;
@@ -23,13 +24,13 @@ static void process_rows(void *context, int64_t begin, int64_t end, int32_t thre
     for (int64_t r = begin; r < end; r++) {
         float *row = p->logits + r * p->vocab;
         if (p->rows[r].of == LS_LOGPROB_PROCESSED)
-            ls_sampling_process(row, row, p->vocab, p->rows[r].sampling, p->sort_space + 2 * r * p->vocab);
+            ls_sampling_process(p->isa, row, row, p->vocab, p->rows[r].sampling, p->sort_space + 2 * r * p->vocab);
     }
 }
 
 ls_status ls_head_logprob(ls_queue *queue, float *logits, int64_t vocab, const ls_head_row *rows, int64_t n,
                           int64_t *targets, int32_t *sort_space, float *logprob, ls_error *err) {
-    process_context process = {logits, vocab, rows, sort_space};
+    process_context process = {queue->isa, logits, vocab, rows, sort_space};
     const ls_logprob_args args = {.logits = logits, .dtype = LS_F32, .rows = n, .vocab = vocab, .row_stride = vocab,
                                   .targets = targets, .ignore_index = -1, .logprob = logprob};
     for (int64_t r = 0; r < n; r++) targets[r] = rows[r].target;

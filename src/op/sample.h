@@ -32,9 +32,10 @@ ls_status ls_sampling_check(const ls_sampling *sampling, ls_error *err);
 
 /* The processed logits: out[i] = z of kept tokens, -inf for the others (greedy: z = logit, all kept). workspace holds
  * 2 * vocab int32. out may be logits. Returns the number kept; 0 when no logit exceeds -inf, or one is NaN or +inf. */
-int64_t ls_sampling_process(float *out, const float *logits, int64_t vocab, const ls_sampling *sampling, int32_t *workspace);
+int64_t ls_sampling_process(ls_isa isa, float *out, const float *logits, int64_t vocab, const ls_sampling *sampling,
+                            int32_t *workspace);
 
 /* Token for a row of processed logits; -1 when nothing is kept. */
-int32_t ls_sample(const float *processed, int64_t vocab, const ls_sampling *sampling, const ls_draw *draw);
+int32_t ls_sample(ls_isa isa, const float *processed, int64_t vocab, const ls_sampling *sampling, const ls_draw *draw);
 
 #endif

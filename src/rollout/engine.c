@@ -165,9 +165,9 @@ static void draw_rows(void *context, int64_t begin, int64_t end, int32_t thread_
         const ls_request *r = e->drawing[i]->request;
         const ls_draw draw = {r->prompt_i, r->sample_i, (uint32_t)(r->n_prompt + r->n_completion)};
         float *processed = e->processed + i * vocab;
-        const int64_t kept = ls_sampling_process(processed, e->logits + i * vocab, vocab, &e->opts->sampling,
+        const int64_t kept = ls_sampling_process(e->queue->isa, processed, e->logits + i * vocab, vocab, &e->opts->sampling,
                                                  e->sort_space + 2 * i * vocab);
-        e->drawn[i] = kept > 0 ? ls_sample(processed, vocab, &e->opts->sampling, &draw) : -1;
+        e->drawn[i] = kept > 0 ? ls_sample(e->queue->isa, processed, vocab, &e->opts->sampling, &draw) : -1;
     }
 }
 
