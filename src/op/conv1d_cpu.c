@@ -7,29 +7,32 @@
 
 static void run_block(const ls_conv1d_args *a, const ls_span *span, int64_t channel, int64_t n) {
     const int64_t past = a->d_conv - 1;
-    float window[LS_CONV_WIDTH_MAX][LS_CONV1D_BLOCK] = {{0}}; /* oldest first; the last row is the newest input */
+    float window[LS_CONV_WIDTH_MAX][LS_CONV1D_BLOCK]; /* a ring: row (first + k) % d_conv is tap k */
+    int64_t first = 0;
     void *state = ls_pool_at(&a->state, span->slot);
-    if (span->pos > 0)
-        for (int64_t k = 0; k < past; k++)
-            ls_row_widen(window[k + 1], ls_at(state, a->state_dtype, k * a->dim + channel), a->state_dtype, n);
+    for (int64_t k = 0; k < past; k++) {
+        if (span->pos > 0)
+            ls_row_widen(window[k], ls_at(state, a->state_dtype, k * a->dim + channel), a->state_dtype, n);
+        else memset(window[k], 0, sizeof window[k]);
+    }
     for (int64_t t = 0; t < span->n_rows; t++) {
         const int64_t row = span->row + t;
-        float acc[LS_CONV1D_BLOCK];
-        for (int64_t k = 0; k < past; k++) memcpy(window[k], window[k + 1], sizeof window[k]);
-        ls_row_widen(window[past], ls_at(a->x, a->x_dtype, row * a->x_stride + channel), a->x_dtype, n);
+        float *newest = window[(first + past) % a->d_conv], acc[LS_CONV1D_BLOCK];
+        ls_row_widen(newest, ls_at(a->x, a->x_dtype, row * a->x_stride + channel), a->x_dtype, n);
         if (a->state_dtype != a->x_dtype)
-            for (int64_t c = 0; c < n; c++) window[past][c] = ls_round_to(window[past][c], a->state_dtype);
+            for (int64_t c = 0; c < n; c++) newest[c] = ls_round_to(newest[c], a->state_dtype);
         for (int64_t c = 0; c < n; c++) acc[c] = a->bias != NULL ? a->bias[channel + c] : 0.0f;
         for (int64_t k = 0; k <= past; k++) {
-            const float *w = a->w + k * a->dim + channel;
-            for (int64_t c = 0; c < n; c++) acc[c] = ls_fma(w[c], window[k][c], acc[c]);
+            const float *w = a->w + k * a->dim + channel, *x = window[(first + k) % a->d_conv];
+            for (int64_t c = 0; c < n; c++) acc[c] = ls_fma(w[c], x[c], acc[c]);
         }
         for (int64_t c = 0; c < n; c++) acc[c] = ls_silu(acc[c]);
         ls_row_narrow(ls_at_mut(a->y, a->y_dtype, row * a->y_stride + channel), a->y_dtype, acc, n);
+        first = (first + 1) % a->d_conv;
     }
-    if (span->n_rows > 0)
-        for (int64_t k = 0; k < past; k++)
-            ls_row_narrow(ls_at_mut(state, a->state_dtype, k * a->dim + channel), a->state_dtype, window[k + 1], n);
+    for (int64_t k = 0; k < past && span->n_rows > 0; k++)
+        ls_row_narrow(ls_at_mut(state, a->state_dtype, k * a->dim + channel), a->state_dtype,
+                      window[(first + k) % a->d_conv], n);
 }
 
 LS_KERNEL_DEFINE(ls_conv1d_kernel) {

@@ -13,15 +13,14 @@ static void run_block(const ls_scan_args *a, const ls_span *span, int64_t channe
     lanes *h = (lanes *)(void *)scratch, *a2 = h + states;
     float *b = (float *)(void *)(a2 + states), *cc = b + states;
     lanes bias = {0}, d = {0};
-    float *state = ls_pool_at(&a->state, span->slot);
-    memset(h, 0, (size_t)states * sizeof(lanes));
-    memset(a2, 0, (size_t)states * sizeof(lanes));
+    float *state = (float *)ls_pool_at(&a->state, span->slot) + channel * states;
+    if (n < LS_SCAN_BLOCK || span->pos == 0) memset(h, 0, (size_t)states * sizeof(lanes));
+    if (n < LS_SCAN_BLOCK) memset(a2, 0, (size_t)states * sizeof(lanes));
+    if (span->pos > 0) ls_transpose(h[0], LS_SCAN_BLOCK, state, states, n, states);
+    ls_transpose(a2[0], LS_SCAN_BLOCK, a->a2 + channel * states, states, n, states);
     for (int64_t c = 0; c < n; c++) {
         bias[c] = a->dt_bias[channel + c];
         d[c] = a->d[channel + c];
-        for (int64_t s = 0; s < states; s++) a2[s][c] = a->a2[(channel + c) * states + s];
-        if (span->pos > 0)
-            for (int64_t s = 0; s < states; s++) h[s][c] = state[(channel + c) * states + s];
     }
     for (int64_t t = 0; t < span->n_rows; t++) {
         const int64_t row = span->row + t;
@@ -35,14 +34,16 @@ static void run_block(const ls_scan_args *a, const ls_span *span, int64_t channe
             dt[c] = ls_softplus(ls_add(dt[c], bias[c]));
             v[c] = ls_mul(dt[c], u[c]);
         }
-        memset(part, 0, sizeof part);
-        for (int64_t s = 0; s < states; s++) {
-            float *p = part[s / group];
-            for (int c = 0; c < LS_SCAN_BLOCK; c++) {
-                const float decay = ls_exp2_bounded(ls_mul(dt[c], a2[s][c]));
-                h[s][c] = ls_fma(decay, h[s][c], ls_mul(v[c], b[s]));
-                p[c] = ls_fma(h[s][c], cc[s], p[c]);
-            }
+        for (int g = 0; g < 4; g++) {
+            const int64_t last = (g + 1) * group < states ? (g + 1) * group : states;
+            lanes p = {0};
+            for (int64_t s = g * group; s < last; s++)
+                for (int c = 0; c < LS_SCAN_BLOCK; c++) {
+                    const float decay = ls_exp2_bounded(ls_mul(dt[c], a2[s][c]));
+                    h[s][c] = ls_fma(decay, h[s][c], ls_mul(v[c], b[s]));
+                    p[c] = ls_fma(h[s][c], cc[s], p[c]);
+                }
+            memcpy(part[g], p, sizeof p);
         }
         for (int c = 0; c < LS_SCAN_BLOCK; c++) {
             y[c] = ls_add(ls_add(part[0][c], part[1][c]), ls_add(part[2][c], part[3][c]));
@@ -50,9 +51,7 @@ static void run_block(const ls_scan_args *a, const ls_span *span, int64_t channe
         }
         ls_row_narrow(ls_at_mut(a->out, a->out_dtype, row * a->out_stride + channel), a->out_dtype, y, n);
     }
-    if (span->n_rows > 0)
-        for (int64_t c = 0; c < n; c++)
-            for (int64_t s = 0; s < states; s++) state[(channel + c) * states + s] = h[s][c];
+    if (span->n_rows > 0) ls_transpose(state, states, h[0], LS_SCAN_BLOCK, states, n);
 }
 
 LS_KERNEL_DEFINE(ls_scan_kernel) {
