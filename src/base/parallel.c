@@ -1,9 +1,11 @@
-/* Worker threads: each waits for a numbered job, runs its own contiguous part, and reports back. */
+/* Worker threads: each waits for a numbered job, runs its own contiguous part, and reports back. Jobs of a decode step are
+ * microseconds apart, so both sides look for a moment before they sleep. */
 #define _GNU_SOURCE
 #include "base/parallel.h"
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -21,13 +23,22 @@ struct ls_pool {
     pthread_mutex_t lock;
     pthread_cond_t start, finished;
     /* The job, under the lock. */
-    int64_t job_number;
-    int32_t n_running;
+    atomic_llong job_number;
+    atomic_int n_running;
+    int32_t n_looks; /* before sleeping; 0 when there are more threads than processors */
     bool quit;
     ls_work work;
     void *context;
     int64_t n_items, part_items;
 };
+
+#define LOOKS 2000
+
+static void pause_briefly(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
 
 static void run_part(const ls_pool *pool, int32_t thread_i) {
     const int64_t begin = pool->part_items * thread_i;
@@ -38,16 +49,19 @@ static void run_part(const ls_pool *pool, int32_t thread_i) {
 static void *worker_main(void *context) {
     worker *self = context;
     ls_pool *pool = self->pool;
-    int64_t seen = 0;
+    long long seen = 0;
     pthread_mutex_lock(&pool->lock);
     for (;;) {
-        while (!pool->quit && pool->job_number == seen) pthread_cond_wait(&pool->start, &pool->lock);
+        pthread_mutex_unlock(&pool->lock);
+        for (int32_t look = 0; look < pool->n_looks && atomic_load(&pool->job_number) == seen; look++) pause_briefly();
+        pthread_mutex_lock(&pool->lock);
+        while (!pool->quit && atomic_load(&pool->job_number) == seen) pthread_cond_wait(&pool->start, &pool->lock);
         if (pool->quit) break;
-        seen = pool->job_number;
+        seen = atomic_load(&pool->job_number);
         pthread_mutex_unlock(&pool->lock);
         run_part(pool, self->thread_i);
         pthread_mutex_lock(&pool->lock);
-        if (--pool->n_running == 0) pthread_cond_signal(&pool->finished);
+        if (atomic_fetch_sub(&pool->n_running, 1) == 1) pthread_cond_signal(&pool->finished);
     }
     pthread_mutex_unlock(&pool->lock);
     return NULL;
@@ -62,6 +76,7 @@ ls_status ls_pool_create(ls_pool **out, int32_t n_threads, ls_error *err) {
     pool = calloc(1, sizeof *pool);
     if (pool == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "thread pool");
     pool->n_threads = n_threads;
+    pool->n_looks = n_threads <= ls_cpu_count() ? LOOKS : 0;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->start, NULL);
     pthread_cond_init(&pool->finished, NULL);
@@ -114,13 +129,14 @@ void ls_parallel_for(ls_pool *pool, int64_t n_items, int64_t grain, ls_work work
     pool->context = context;
     pool->n_items = n_items;
     pool->part_items = (n_grains + pool->n_threads - 1) / pool->n_threads * grain;
-    pool->n_running = pool->n_threads - 1;
-    pool->job_number++;
+    atomic_store(&pool->n_running, pool->n_threads - 1);
+    atomic_fetch_add(&pool->job_number, 1);
     pthread_cond_broadcast(&pool->start);
     pthread_mutex_unlock(&pool->lock);
     run_part(pool, 0);
+    for (int32_t look = 0; look < pool->n_looks && atomic_load(&pool->n_running) > 0; look++) pause_briefly();
     pthread_mutex_lock(&pool->lock);
-    while (pool->n_running > 0) pthread_cond_wait(&pool->finished, &pool->lock);
+    while (atomic_load(&pool->n_running) > 0) pthread_cond_wait(&pool->finished, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
 }
 
