@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "base/mem.h"
@@ -243,7 +244,13 @@ static void bench_make(bench *b, ls_isa isa) {
     LS_TRY(ls_array_alloc((void **)&b->w, b->n * b->k, 4, "w", &err));
     LS_TRY(ls_array_alloc((void **)&half, b->n * b->k, 2, "w bf16", &err));
     LS_TRY(ls_array_alloc((void **)&b->out, m_max * b->n, 4, "out", &err));
-    LS_TRY(ls_array_alloc((void **)&stream, STREAM_BYTES, 1, "stream", &err));
+    /* On huge pages where the system grants them, as packed weights are. */
+    stream = aligned_alloc(2 << 20, STREAM_BYTES);
+    if (stream == NULL) LS_TRY(LS_FAIL(&err, LS_ERR_NOMEM, "stream of %lld bytes", STREAM_BYTES));
+#ifdef MADV_HUGEPAGE
+    (void)madvise(stream, STREAM_BYTES, MADV_HUGEPAGE);
+#endif
+    memset(stream, 0, STREAM_BYTES);
     for (int64_t i = 0; i < m_max * b->k; i++)
         b->x[i] = (float)((seed = seed * 1664525u + 1013904223u) >> 8) * 0x1p-24f;
     for (int64_t i = 0; i < b->n * b->k; i++) {

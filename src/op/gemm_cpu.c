@@ -47,47 +47,67 @@
 /* Bytes of weights in one K block of a panel step: half of a 32 KB first-level cache. */
 #define SLICE_BYTES (16 * 1024)
 
+/* Steps of k of x widened and packed at a time. */
+#define X_STEPS 64
+
 /* Steps of k between two looks at the loop counter and the prefetch. */
 #define UNROLL 4
 
 typedef struct tile_args {
-    int64_t k;          /* steps */
-    const float *x;     /* [k][rows] */
-    const void *w;      /* panels [k][PANEL] at distance w_stride elements */
-    int64_t w_stride;   /* elements */
+    int64_t k;      /* steps */
+    const float *x; /* [k][rows] */
+    const void *w;  /* panels [k][PANEL], w_stride bytes apart */
+    int64_t w_stride;
     float *acc;         /* [panel][rows of the block][PANEL]: this tile's first row */
     int64_t acc_stride; /* floats between panels */
     bool first;         /* start at +0 instead of acc */
     uintptr_t next;     /* where to prefetch, next_step bytes on at each step, in each panel; an address, never read */
-    int64_t next_step, next_stride; /* bytes; step 0 prefetches nothing */
+    int64_t next_step;  /* bytes; 0 prefetches nothing */
 } tile_args;
 
-/* One step of k for every accumulator. */
-static LS_SIMD void tile_step(ls_vf acc[TILE_ROWS][WIDE_MAX * PANEL_VECTORS], const float *x, const void *w,
-                              int64_t w_at, int64_t w_stride, const int rows, const int wide, const bool bf16) {
+/* Vector v of step `step` of the panels side by side. */
+static LS_SIMD ls_vf weight_load(const char *const *panels, const int step, const int v, const bool bf16) {
+    const char *panel = panels[v / PANEL_VECTORS];
+    const int at = step * PANEL + v % PANEL_VECTORS * LS_VF_LANES;
+    return bf16 ? ls_vf_load_bf16((const uint16_t *)(const void *)panel + at)
+                : ls_vf_load((const float *)(const void *)panel + at);
+}
+
+/* One step of k for every accumulator. The shorter of the two, rows of x or vectors of weights, stays in registers and
+ * the other passes by. */
+static LS_SIMD void tile_step(ls_vf acc[TILE_ROWS][WIDE_MAX * PANEL_VECTORS], const float *x, const char *const *panels,
+                              const int step, const int rows, const int wide, const bool bf16) {
     const int vectors = wide * PANEL_VECTORS;
-    ls_vf row[WIDE_MAX * PANEL_VECTORS];
-    LS_UNROLL
-    for (int v = 0; v < vectors; v++) {
-        const int64_t at = w_at + v / PANEL_VECTORS * w_stride + v % PANEL_VECTORS * LS_VF_LANES;
-        row[v] = bf16 ? ls_vf_load_bf16((const uint16_t *)w + at) : ls_vf_load((const float *)w + at);
-    }
-    LS_UNROLL
-    for (int r = 0; r < rows; r++) {
-        const ls_vf one = ls_vf_set1(x[r]);
+    ls_vf kept[TILE_ROWS < WIDE_MAX * PANEL_VECTORS ? WIDE_MAX * PANEL_VECTORS : TILE_ROWS];
+    if (rows < vectors) {
         LS_UNROLL
-        for (int v = 0; v < vectors; v++) acc[r][v] = ls_vf_fma(one, row[v], acc[r][v]);
+        for (int r = 0; r < rows; r++) kept[r] = ls_vf_set1(x[step * rows + r]);
+        LS_UNROLL
+        for (int v = 0; v < vectors; v++) {
+            const ls_vf passing = weight_load(panels, step, v, bf16);
+            LS_UNROLL
+            for (int r = 0; r < rows; r++) acc[r][v] = ls_vf_fma(kept[r], passing, acc[r][v]);
+        }
+    } else {
+        LS_UNROLL
+        for (int v = 0; v < vectors; v++) kept[v] = weight_load(panels, step, v, bf16);
+        LS_UNROLL
+        for (int r = 0; r < rows; r++) {
+            const ls_vf passing = ls_vf_set1(x[step * rows + r]);
+            LS_UNROLL
+            for (int v = 0; v < vectors; v++) acc[r][v] = ls_vf_fma(passing, kept[v], acc[r][v]);
+        }
     }
 }
 
 /* rows, wide and bf16 are literals in every call, so the loops unroll and acc lives in registers. */
 static LS_SIMD void tile_run(const tile_args *t, const int rows, const int wide, const bool bf16) {
     const int vectors = wide * PANEL_VECTORS;
-    const int64_t n = t->k, w_stride = t->w_stride, acc_stride = t->acc_stride, next_step = t->next_step;
+    const int64_t n = t->k, acc_stride = t->acc_stride, next_step = t->next_step;
     const float *x = t->x;
-    const char *w = t->w;
     float *rest = t->acc;
     uintptr_t next = t->next;
+    const char *panels[WIDE_MAX];
     int64_t k = 0;
     ls_vf acc[TILE_ROWS][WIDE_MAX * PANEL_VECTORS];
     LS_UNROLL
@@ -99,24 +119,28 @@ static LS_SIMD void tile_run(const tile_args *t, const int rows, const int wide,
                     ? ls_vf_zero()
                     : ls_vf_load(rest + v / PANEL_VECTORS * acc_stride + r * PANEL + v % PANEL_VECTORS * LS_VF_LANES);
     }
+    LS_UNROLL
+    for (int p = 0; p < wide; p++) panels[p] = (const char *)t->w + p * t->w_stride;
     for (; k + UNROLL <= n; k += UNROLL) {
         if (next_step != 0) {
             LS_UNROLL
             for (int p = 0; p < wide; p++) {
-                __builtin_prefetch((const void *)(next + (uintptr_t)(p * t->next_stride)), 0, 2);
-                __builtin_prefetch((const void *)(next + (uintptr_t)(p * t->next_stride + 2 * next_step)), 0, 2);
+                __builtin_prefetch((const void *)(next + (uintptr_t)(p * t->w_stride)), 0, 2);
+                __builtin_prefetch((const void *)(next + (uintptr_t)(p * t->w_stride + 2 * next_step)), 0, 2);
             }
             next += (uintptr_t)(UNROLL * next_step);
         }
         LS_UNROLL
-        for (int s = 0; s < UNROLL; s++) tile_step(acc, x + s * rows, w, s * PANEL, w_stride, rows, wide, bf16);
+        for (int step = 0; step < UNROLL; step++) tile_step(acc, x, panels, step, rows, wide, bf16);
         x += UNROLL * rows;
-        w += UNROLL * PANEL * (bf16 ? 2 : 4);
+        LS_UNROLL
+        for (int p = 0; p < wide; p++) panels[p] += UNROLL * PANEL * (bf16 ? 2 : 4);
     }
     for (; k < n; k++) {
-        tile_step(acc, x, w, 0, w_stride, rows, wide, bf16);
+        tile_step(acc, x, panels, 0, rows, wide, bf16);
         x += rows;
-        w += PANEL * (bf16 ? 2 : 4);
+        LS_UNROLL
+        for (int p = 0; p < wide; p++) panels[p] += PANEL * (bf16 ? 2 : 4);
     }
     LS_UNROLL
     for (int r = 0; r < rows; r++) {
@@ -210,20 +234,46 @@ typedef struct block {
 
 static int64_t tile_begin(const block *b, int64_t tile_i) { return b->rows * tile_i / b->n_tiles; }
 
+/* Moves x [rows][k] to [k][rows]: four rows and four steps at a time where a vector unit helps, else one by one. */
+static void tile_pack(float *to, const float *const *from, int64_t rows, int64_t k) {
+    int64_t r = 0;
+#if defined(__SSE2__)
+    for (; r + 4 <= rows; r += 4) {
+        const int64_t k4 = k / 4 * 4;
+        for (int64_t i = 0; i < k4; i += 4) {
+            __m128 a = _mm_loadu_ps(from[r] + i), b = _mm_loadu_ps(from[r + 1] + i);
+            __m128 c = _mm_loadu_ps(from[r + 2] + i), d = _mm_loadu_ps(from[r + 3] + i);
+            _MM_TRANSPOSE4_PS(a, b, c, d);
+            _mm_storeu_ps(to + i * rows + r, a);
+            _mm_storeu_ps(to + (i + 1) * rows + r, b);
+            _mm_storeu_ps(to + (i + 2) * rows + r, c);
+            _mm_storeu_ps(to + (i + 3) * rows + r, d);
+        }
+        for (int64_t i = k4; i < k; i++)
+            for (int64_t j = r; j < r + 4; j++) to[i * rows + j] = from[j][i];
+    }
+#endif
+    for (; r < rows; r++)
+        for (int64_t i = 0; i < k; i++) to[i * rows + r] = from[r][i];
+}
+
 /* x[rows][k_begin .. k_begin + k) of the block, widened, as tiles [k][tile rows] one after the other. */
 static void x_pack(const block *b, int64_t k_begin, int64_t k) {
+    const ls_gemm_args *args = b->args;
+    float wide[TILE_ROWS][X_STEPS];
+    const float *from[TILE_ROWS];
     for (int64_t tile_i = 0; tile_i < b->n_tiles; tile_i++) {
         const int64_t r_begin = tile_begin(b, tile_i), rows = tile_begin(b, tile_i + 1) - r_begin;
-        for (int64_t r = 0; r < rows; r++) {
-            const int64_t from = (b->row_begin + r_begin + r) * b->args->x_stride + k_begin;
-            float *to = b->x + r_begin * k + r;
-            if (b->args->x_dtype == LS_F32) {
-                const float *x = (const float *)b->args->x + from;
-                for (int64_t i = 0; i < k; i++) to[i * rows] = x[i];
-            } else {
-                const uint16_t *x = (const uint16_t *)b->args->x + from;
-                for (int64_t i = 0; i < k; i++) to[i * rows] = ls_bf16_to_f32(x[i]);
+        for (int64_t begin = 0; begin < k; begin += X_STEPS) {
+            const int64_t steps = min_i64(X_STEPS, k - begin);
+            for (int64_t r = 0; r < rows; r++) {
+                const int64_t at = (b->row_begin + r_begin + r) * args->x_stride + k_begin + begin;
+                from[r] = args->x_dtype == LS_F32 ? (const float *)args->x + at : wide[r];
+                if (args->x_dtype == LS_BF16)
+                    for (int64_t i = 0; i < steps; i++)
+                        wide[r][i] = ls_bf16_to_f32(((const uint16_t *)args->x)[at + i]);
             }
+            tile_pack(b->x + r_begin * k + begin * rows, from, rows, steps);
         }
     }
 }
@@ -237,9 +287,8 @@ static void panels_add(const block *b, int64_t panel_i, int64_t wide, int64_t k_
     const int64_t k_block = SLICE_BYTES / (PANEL * elem_bytes * wide);
     const int64_t n_blocks = b->n_tiles == 1 ? 1 : ceil_div(k, k_block);
     tile_args t;
-    t.w_stride = panel_elems;
+    t.w_stride = panel_elems * elem_bytes;
     t.acc_stride = b->rows * PANEL;
-    t.next_stride = panel_elems * elem_bytes;
     t.next_step = b->n_tiles == 1 ? 0 : PANEL * elem_bytes / b->n_tiles;
     for (int64_t block_i = 0; block_i < n_blocks; block_i++) {
         const int64_t begin = k * block_i / n_blocks;

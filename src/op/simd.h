@@ -7,7 +7,7 @@
 #include "num/half.h"
 #include "num/round.h"
 
-#if defined(__AVX512F__) || defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
