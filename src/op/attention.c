@@ -35,11 +35,14 @@ static ls_status check(const ls_attention_args *a, ls_error *err) {
 }
 
 ls_status ls_attention(ls_queue *queue, const ls_attention_args *args, ls_error *err) {
-    ls_status status = check(args, err);
-    int64_t rows = 0;
-    if (status != LS_OK) return status;
-    for (int64_t i = 0; i < args->n_spans; i++) rows += args->spans[i].n_rows;
-    ls_kernel_run(queue, ls_kv_store_kernel_table, args, args->n_spans, 1);
-    ls_kernel_run(queue, ls_attention_kernel_table, args, rows * args->n_heads, 1);
+    const ls_status status = check(args, err);
+    const int64_t rows = ls_spans_rows(args->spans, args->n_spans);
+    int64_t keys = 0; /* over all rows */
+    if (status != LS_OK || rows == 0) return status;
+    for (int64_t i = 0; i < args->n_spans; i++)
+        keys += args->spans[i].n_rows * (args->spans[i].pos + args->spans[i].n_rows / 2 + 1);
+    ls_kernel_run(queue, ls_kv_store_kernel_table, args, args->n_spans,
+                  rows / args->n_spans * args->n_kv_heads * args->head_dim * 8);
+    ls_kernel_run(queue, ls_attention_kernel_table, args, rows * args->n_heads, keys / rows * (2 * args->head_dim + 50));
     return LS_OK;
 }

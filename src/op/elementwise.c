@@ -21,20 +21,20 @@ ls_status ls_embed(ls_queue *queue, const ls_embed_args *args, ls_error *err) {
         if (args->tokens[r] < 0 || args->tokens[r] >= args->vocab)
             return LS_FAIL(err, LS_ERR_ARG, "embed: row %lld: token %d is not in 0..%lld", (long long)r, args->tokens[r],
                            (long long)args->vocab - 1);
-    ls_kernel_run(queue, ls_embed_kernel_table, args, args->rows, 1);
+    ls_kernel_run(queue, ls_embed_kernel_table, args, args->rows, args->dim);
     return LS_OK;
 }
 
 ls_status ls_residual(ls_queue *queue, const ls_residual_args *args, ls_error *err) {
     ls_status status = check_size("residual", args->rows, args->dim, err);
     if (status != LS_OK) return status;
-    ls_kernel_run(queue, ls_residual_kernel_table, args, args->rows, 1);
+    ls_kernel_run(queue, ls_residual_kernel_table, args, args->rows, args->dim);
     return LS_OK;
 }
 
 ls_status ls_swiglu(ls_queue *queue, const ls_swiglu_args *args, ls_error *err) {
     ls_status status = check_size("swiglu", args->rows, args->dim, err);
     if (status != LS_OK) return status;
-    ls_kernel_run(queue, ls_swiglu_kernel_table, args, args->rows, 1);
+    ls_kernel_run(queue, ls_swiglu_kernel_table, args, args->rows, 50 * args->dim);
     return LS_OK;
 }

@@ -47,7 +47,8 @@ typedef void (*ls_kernel)(const void *args, int64_t begin, int64_t end, float *s
     void LS_KERNEL(name)(const void *context, int64_t begin, int64_t end, float *scratch); \
     void LS_KERNEL(name)(const void *context, int64_t begin, int64_t end, float *scratch)
 
-/* Runs table[queue->isa] over n_items, split over the queue's threads in multiples of grain. */
-void ls_kernel_run(ls_queue *queue, const ls_kernel *table, const void *args, int64_t n_items, int64_t grain);
+/* Runs table[queue->isa] over n_items, split over the queue's threads. item_ops is about how many scalar operations an
+ * item takes: parts too small to be worth waking a thread for are kept together. */
+void ls_kernel_run(ls_queue *queue, const ls_kernel *table, const void *args, int64_t n_items, int64_t item_ops);
 
 #endif

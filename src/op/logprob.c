@@ -26,7 +26,7 @@ ls_status ls_logprob(ls_queue *queue, const ls_logprob_args *args, ls_error *err
             return LS_FAIL(err, LS_ERR_ARG, "logprob: row %lld: temperature %g is not finite and positive", (long long)r,
                            (double)args->temperature[r]);
     }
-    ls_kernel_run(queue, ls_logprob_kernel_table, args, args->rows, 1);
+    ls_kernel_run(queue, ls_logprob_kernel_table, args, args->rows, 15 * args->vocab);
     return LS_OK;
 }
 
@@ -35,6 +35,6 @@ ls_status ls_sequence_sum(ls_queue *queue, const ls_sequence_sum_args *args, ls_
         if (args->offsets[s] < 0 || args->offsets[s + 1] < args->offsets[s])
             return LS_FAIL(err, LS_ERR_ARG, "sequence sum: sequence %lld has rows %lld to %lld", (long long)s,
                            (long long)args->offsets[s], (long long)args->offsets[s + 1]);
-    ls_kernel_run(queue, ls_sequence_sum_kernel_table, args, args->n_sequences, 1);
+    ls_kernel_run(queue, ls_sequence_sum_kernel_table, args, args->n_sequences, 1000);
     return LS_OK;
 }

@@ -10,13 +10,13 @@ ls_status ls_moe_route(ls_queue *queue, const ls_moe_route_args *args, ls_error 
     if (args->n_experts < 1 || args->n_experts > LS_EXPERTS_MAX || args->top_k < 1 || args->top_k > args->n_experts)
         return LS_FAIL(err, LS_ERR_ARG, "moe: top %lld of %lld experts (at most %d)", (long long)args->top_k,
                        (long long)args->n_experts, LS_EXPERTS_MAX);
-    ls_kernel_run(queue, ls_moe_route_kernel_table, args, args->rows, 1);
+    ls_kernel_run(queue, ls_moe_route_kernel_table, args, args->rows, 50 * args->n_experts);
     return LS_OK;
 }
 
 ls_status ls_moe_combine(ls_queue *queue, const ls_moe_combine_args *args, ls_error *err) {
     if (args->n < 0 || args->dim < 1)
         return LS_FAIL(err, LS_ERR_ARG, "moe: combine %lld rows of %lld", (long long)args->n, (long long)args->dim);
-    ls_kernel_run(queue, ls_moe_combine_kernel_table, args, args->n, 1);
+    ls_kernel_run(queue, ls_moe_combine_kernel_table, args, args->n, args->dim);
     return LS_OK;
 }

@@ -17,6 +17,8 @@ ls_status ls_scan(ls_queue *queue, const ls_scan_args *args, ls_error *err) {
                        (long long)args->dt_stride, (long long)args->b_stride, (long long)args->c_stride,
                        (long long)args->z_stride, (long long)args->out_stride);
     if ((status = ls_spans_check_slots("scan", args->spans, args->n_spans, &args->state, err)) != LS_OK) return status;
-    ls_kernel_run(queue, ls_scan_kernel_table, args, args->n_spans * ((args->dim + LS_SCAN_BLOCK - 1) / LS_SCAN_BLOCK), 1);
+    if (args->n_spans == 0) return LS_OK;
+    ls_kernel_run(queue, ls_scan_kernel_table, args, args->n_spans * ((args->dim + LS_SCAN_BLOCK - 1) / LS_SCAN_BLOCK),
+                  ls_spans_rows(args->spans, args->n_spans) / args->n_spans * LS_SCAN_BLOCK * (20 * args->n_states + 100));
     return LS_OK;
 }

@@ -1,6 +1,12 @@
 /* Checks that every op with spans makes before it writes. */
 #include "op/span.h"
 
+int64_t ls_spans_rows(const ls_span *spans, int64_t n_spans) {
+    int64_t rows = 0;
+    for (int64_t i = 0; i < n_spans; i++) rows += spans[i].n_rows;
+    return rows;
+}
+
 ls_status ls_spans_check_slots(const char *op, const ls_span *spans, int64_t n_spans, const ls_pool_view *pool,
                                ls_error *err) {
     for (int64_t i = 0; i < n_spans; i++) {

@@ -25,6 +25,8 @@ static inline void *ls_pool_at(const ls_pool_view *pool, int32_t entry) {
     return pool->base + (int64_t)entry * pool->stride;
 }
 
+/* Rows of all spans together. */
+int64_t ls_spans_rows(const ls_span *spans, int64_t n_spans);
 /* Row counts, positions and slots of all spans against the pool; the error names op, span and value. */
 ls_status ls_spans_check_slots(const char *op, const ls_span *spans, int64_t n_spans, const ls_pool_view *pool,
                                ls_error *err);
