@@ -4,7 +4,7 @@
  * unit, no double. Nothing branches, so loops over these functions vectorise and warps do not diverge. Except for
  * ls_exp2_bounded, which never returns NaN, every NaN result is the one pattern 0x7FC00000: payloads and signs
  * of NaN differ between machines, this one does not. Coefficients are minimax fits rounded to binary32 (derived by
- * script/derive_num.py). docs/numerics-scalars.md states every step, special value and measured error. */
+ * script/derive_num.py). NUMERICS.md states every step, special value and measured error. */
 #ifndef LS_NUM_EXPF_H
 #define LS_NUM_EXPF_H
 
