@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "load/json_read.h"
 
 struct ls_json_doc {
     json_t *root;
@@ -23,30 +24,23 @@ static json_t *json_of(const ls_node *node) {
     return pointer.out;
 }
 
-ls_status ls_json_parse(ls_json_doc **out, const char *text, int64_t bytes, const char *name, ls_error *err) {
+ls_status ls_json_doc_open(ls_json_doc **out, const char *text, int64_t bytes, const char *name, ls_error *err) {
     ls_json_doc *doc = calloc(1, sizeof *doc);
-    json_error_t error;
     ls_status status = LS_OK;
     *out = NULL;
     if (doc == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: document", name);
     LS_TRY(ls_text_copy(&doc->name, name, (int64_t)strlen(name), err));
-    doc->root = json_loadb(text, (size_t)bytes, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
-    if (doc->root == NULL) {
-        const bool memory = json_error_code(&error) == json_error_out_of_memory;
-        status = LS_FAIL(err, memory ? LS_ERR_NOMEM : LS_ERR_FORMAT, "%s: invalid JSON at line %d, column %d: %s", name,
-                         error.line, error.column, error.text);
-        goto done;
-    }
+    LS_TRY(ls_json_parse_with_nul(&doc->root, text, bytes, name, err));
     *out = doc;
     doc = NULL;
 done:
-    ls_json_free(doc);
+    ls_json_doc_free(doc);
     return status;
 }
 
-void ls_json_free(ls_json_doc *doc) {
+void ls_json_doc_free(ls_json_doc *doc) {
     if (doc == NULL) return;
-    json_decref(doc->root);
+    ls_json_release(doc->root);
     free(doc->name);
     free(doc);
 }

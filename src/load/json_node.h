@@ -7,9 +7,10 @@
 
 typedef struct ls_json_doc ls_json_doc;
 
-/* Duplicate keys are an error. `name` stands for the file in errors and is copied. */
-ls_status ls_json_parse(ls_json_doc **out, const char *text, int64_t bytes, const char *name, ls_error *err);
-void ls_json_free(ls_json_doc *doc);
+/* Parses one object by the rules of json_read.h, NUL in strings allowed. `name` stands for the file in errors and is
+ * copied. */
+ls_status ls_json_doc_open(ls_json_doc **out, const char *text, int64_t bytes, const char *name, ls_error *err);
+void ls_json_doc_free(ls_json_doc *doc);
 
 typedef enum ls_node_kind {
     LS_NODE_NULL,

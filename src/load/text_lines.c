@@ -16,7 +16,7 @@ static ls_status open_line(ls_json_doc **doc, ls_node *root, ls_node *child, cha
     ls_node id_node;
     ls_status status;
     snprintf(place, sizeof place, "%.200s line %lld", name, (long long)line_number);
-    LS_TRY(ls_json_parse(doc, line, bytes, place, err));
+    LS_TRY(ls_json_doc_open(doc, line, bytes, place, err));
     *root = ls_json_root(*doc);
     LS_TRY(ls_node_expect(root, LS_NODE_OBJECT, err));
     LS_TRY(ls_node_only(root, keys, err));
@@ -37,7 +37,7 @@ ls_status ls_text_line_parse(ls_text_line *out, const char *line, int64_t bytes,
     LS_TRY(ls_node_text(&child, &text, &out->bytes, err));
     status = ls_text_copy(&out->text, text, out->bytes, err);
 done:
-    ls_json_free(doc);
+    ls_json_doc_free(doc);
     if (status != LS_OK) ls_text_line_deinit(out);
     return status;
 }
@@ -67,7 +67,7 @@ ls_status ls_ids_line_parse(ls_ids_line *out, const char *line, int64_t bytes, c
         out->ids[i] = (int32_t)value;
     }
 done:
-    ls_json_free(doc);
+    ls_json_doc_free(doc);
     if (status != LS_OK) ls_ids_line_deinit(out);
     return status;
 }

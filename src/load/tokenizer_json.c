@@ -358,13 +358,13 @@ ls_status ls_tokenizer_parse(ls_tokenizer **out, const char *json, int64_t bytes
     ls_status status;
     *out = NULL;
     if (tokenizer == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: tokenizer", name);
-    LS_TRY(ls_json_parse(&doc, json, bytes, name, err));
+    LS_TRY(ls_json_doc_open(&doc, json, bytes, name, err));
     root = ls_json_root(doc);
     LS_TRY(read_root(tokenizer, &root, err));
     *out = tokenizer;
     tokenizer = NULL;
 done:
-    ls_json_free(doc);
+    ls_json_doc_free(doc);
     ls_tokenizer_free(tokenizer);
     return status;
 }

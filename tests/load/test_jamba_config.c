@@ -239,7 +239,7 @@ static void ranges_are_checked(void **state) {
                  "num_key_value_heads: 3 does not divide");
     check_failed(parse(&c, "", &err), &err, "empty");
     check_failed(parse(&c, "[]", &err), &err, "array");
-    check_failed(parse(&c, "{\"model_type\":\"jamba\"", &err), &err, "JSON line 1");
+    check_failed(parse(&c, "{\"model_type\":\"jamba\"", &err), &err, "invalid JSON at line 1");
 }
 
 static void failure_leaves_the_output_untouched(void **state) {

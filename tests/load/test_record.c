@@ -197,7 +197,7 @@ static void bad_lines_are_refused(void **state) {
     (void)state;
     refused("", LS_RECORD_PROMPT, "no record");
     refused("\n\n", LS_RECORD_PROMPT, "no record");
-    refused("{\"id\":\"a\",\"prompt\":\"\"}\n{", LS_RECORD_PROMPT, "line 2: JSON");
+    refused("{\"id\":\"a\",\"prompt\":\"\"}\n{", LS_RECORD_PROMPT, "line 2: invalid JSON");
     refused("[]", LS_RECORD_PROMPT, "line 1: the JSON value is an array");
     refused("7", LS_RECORD_PROMPT, "line 1: JSON");
     refused("{\"prompt\":\"x\"}", LS_RECORD_PROMPT, "line 1: id: missing");

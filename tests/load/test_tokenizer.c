@@ -619,7 +619,7 @@ static void lines_are_read(void **state) {
                      {"{\"txt\":\"a\"}", "txt"},
                      {"{\"id\":1}", "'text' is missing"},
                      {"{\"text\":3}", "standard input line 37: text: a string is required"},
-                     {"[1]", "an object is required"},
+                     {"[1]", "expected an object"},
                      {"{\"text\":\"\\ud800\"}", "standard input line 37"},
                      {"{\"text\":\"\xFF\"}", "standard input line 37"},
                      {"{\"text\":\"a\"} x", "standard input line 37"}};
