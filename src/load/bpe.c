@@ -133,12 +133,15 @@ done:
 
 static bool before(const merge *a, const merge *b) { return a->rank != b->rank ? a->rank < b->rank : a->at < b->at; }
 
+/* Four children to a node: half the levels of a binary heap, and a node's children share a cache line. */
 static void sift_down(merge *heap, int64_t n, int64_t at) {
     const merge moved = heap[at];
     for (;;) {
-        int64_t child = 2 * at + 1;
-        if (child >= n) break;
-        if (child + 1 < n && before(&heap[child + 1], &heap[child])) child++;
+        const int64_t first = 4 * at + 1, end = first + 4 < n ? first + 4 : n;
+        int64_t child = first;
+        if (first >= n) break;
+        for (int64_t i = first + 1; i < end; i++)
+            if (before(&heap[i], &heap[child])) child = i;
         if (!before(&heap[child], &moved)) break;
         heap[at] = heap[child];
         at = child;
@@ -149,9 +152,9 @@ static void sift_down(merge *heap, int64_t n, int64_t at) {
 static void heap_push(ls_bpe_scratch *scratch, merge item) {
     merge *heap = scratch->heap;
     int64_t at = scratch->heap_n++;
-    while (at > 0 && before(&item, &heap[(at - 1) / 2])) {
-        heap[at] = heap[(at - 1) / 2];
-        at = (at - 1) / 2;
+    while (at > 0 && before(&item, &heap[(at - 1) / 4])) {
+        heap[at] = heap[(at - 1) / 4];
+        at = (at - 1) / 4;
     }
     heap[at] = item;
 }
@@ -175,7 +178,7 @@ static ls_status merge_symbols(const ls_bpe *bpe, ls_bpe_scratch *scratch, ls_er
         if (found == NULL) continue;
         scratch->heap[scratch->heap_n++] = (merge){.rank = found->first, .at = (int32_t)i, .id = found->second};
     }
-    for (int64_t i = scratch->heap_n / 2; i-- > 0;) sift_down(scratch->heap, scratch->heap_n, i);
+    for (int64_t i = (scratch->heap_n + 2) / 4; i-- > 0;) sift_down(scratch->heap, scratch->heap_n, i);
     while (scratch->heap_n > 0) {
         const merge top = scratch->heap[0];
         symbol *left = &symbols[top.at];
