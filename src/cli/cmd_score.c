@@ -24,7 +24,7 @@ static ls_status set_distribution(ls_score_item *item, const ls_record *r, const
     item->sampling = o->sampling;
     if (r->has_meta && r->logprob_of != NULL) {
         if (strcmp(r->logprob_of, "raw") != 0 && strcmp(r->logprob_of, "processed") != 0)
-            return LS_FAIL(err, LS_ERR_FORMAT, "%s line %lld: meta.logprob_of: '%s' is not raw or processed", path,
+            return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: meta.logprob_of: '%s' is not raw or processed", path,
                            (long long)r->line, r->logprob_of);
         item->of = strcmp(r->logprob_of, "raw") == 0 ? LS_LOGPROB_RAW : LS_LOGPROB_PROCESSED;
     }
@@ -34,7 +34,7 @@ static ls_status set_distribution(ls_score_item *item, const ls_record *r, const
         if (!isnan(r->min_p)) item->sampling.min_p = (float)r->min_p;
         if (r->top_k >= 0) item->sampling.top_k = r->top_k;
         if (ls_sampling_check(&item->sampling, err) != LS_OK) {
-            ls_error_prefix(err, "%s line %lld: meta", path, (long long)r->line);
+            ls_error_prefix(err, "%s: line %lld: meta", path, (long long)r->line);
             return err->status;
         }
     }
@@ -55,7 +55,7 @@ static ls_status lay_out_items(score_run *run, const ls_run_options *o, const ch
         ls_score_item *item = &run->items[i];
         item->n_tokens = r->n_prompt + r->n_completion;
         if (item->n_tokens > length_max)
-            return LS_FAIL(err, LS_ERR_CAPACITY, "%s line %lld: %lld tokens exceed the limit of %lld (--max-length)", path,
+            return LS_FAIL(err, LS_ERR_CAPACITY, "%s: line %lld: %lld tokens exceed the limit of %lld (--max-length)", path,
                            (long long)r->line, (long long)item->n_tokens, (long long)length_max);
         LS_TRY(ls_ids_check(path, r, "prompt_ids", r->prompt_ids, r->n_prompt, vocab, err));
         LS_TRY(ls_ids_check(path, r, r->is_tokens ? "token_ids" : "completion_ids", r->completion_ids, r->n_completion, vocab,

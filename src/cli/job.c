@@ -26,7 +26,7 @@ ls_status ls_ids_check(const char *path, const ls_record *record, const char *fi
                        int32_t vocab, ls_error *err) {
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= vocab)
-            return LS_FAIL(err, LS_ERR_FORMAT, "%s line %lld: %s[%lld]: token %d is not in the vocabulary 0..%d", path,
+            return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: %s[%lld]: token %d is not in the vocabulary 0..%d", path,
                            (long long)record->line, field, (long long)i, ids[i], vocab - 1);
     return LS_OK;
 }
@@ -59,15 +59,15 @@ static ls_status encode_prompts(ls_job *job, const ls_run_options *o, int64_t le
         ls_record *p = &job->prompts[i];
         if (p->prompt_ids == NULL) {
             if (p->prompt_bytes == 0)
-                return LS_FAIL(err, LS_ERR_FORMAT, "%s line %lld: prompt: is empty", o->prompts, (long long)p->line);
+                return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: prompt: is empty", o->prompts, (long long)p->line);
             if (job->tokenizer == NULL) LS_TRY(ls_tokenizer_open(&job->tokenizer, o->model, err));
             LS_TRY(ls_tokenizer_encode(job->tokenizer, p->prompt, p->prompt_bytes, true, &p->prompt_ids, &p->n_prompt, err));
         }
         if (p->n_prompt == 0)
-            return LS_FAIL(err, LS_ERR_FORMAT, "%s line %lld: prompt: encodes to no tokens", o->prompts, (long long)p->line);
+            return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: prompt: encodes to no tokens", o->prompts, (long long)p->line);
         if (p->n_prompt >= length_max)
             return LS_FAIL(err, LS_ERR_CAPACITY,
-                           "%s line %lld: prompt: %lld tokens leave no room under the limit of %lld (--max-length)", o->prompts,
+                           "%s: line %lld: prompt: %lld tokens leave no room under the limit of %lld (--max-length)", o->prompts,
                            (long long)p->line, (long long)p->n_prompt, (long long)length_max);
         LS_TRY(ls_ids_check(o->prompts, p, "prompt_ids", p->prompt_ids, p->n_prompt, job->model->config.vocab, err));
     }

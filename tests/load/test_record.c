@@ -199,7 +199,7 @@ static void bad_lines_are_refused(void **state) {
     refused("\n\n", LS_RECORD_PROMPT, "no record");
     refused("{\"id\":\"a\",\"prompt\":\"\"}\n{", LS_RECORD_PROMPT, "line 2: invalid JSON");
     refused("[]", LS_RECORD_PROMPT, "line 1: the JSON value is an array");
-    refused("7", LS_RECORD_PROMPT, "line 1: JSON");
+    refused("7", LS_RECORD_PROMPT, "line 1: invalid JSON");
     refused("{\"prompt\":\"x\"}", LS_RECORD_PROMPT, "line 1: id: missing");
     refused("{\"id\":7,\"prompt\":\"x\"}", LS_RECORD_PROMPT, "id: 7, expected a string");
     refused("{\"id\":\"a\\u0000b\",\"prompt\":\"x\"}", LS_RECORD_PROMPT, "id: contains a NUL");
@@ -241,7 +241,7 @@ static void bad_lines_are_refused(void **state) {
     refused("{\"id\":\"a\",\"prompt\":\"\",\"meta\":[]}", LS_RECORD_PROMPT, "meta: a list");
     refused("{\"id\":\"a\",\"prompt\":\"\",\"meta\":{\"top_k\":1.5}}", LS_RECORD_PROMPT, "meta: top_k: 1.5");
     refused("{\"id\":\"a\",\"prompt\":\"\",\"meta\":{\"logprob_of\":\"x\"}}", LS_RECORD_PROMPT, "logprob_of: \"x\"");
-    refused("{\"id\":\"a\",\"prompt\":\"\xFF\"}", LS_RECORD_PROMPT, "line 1: JSON");
+    refused("{\"id\":\"a\",\"prompt\":\"\xFF\"}", LS_RECORD_PROMPT, "line 1: invalid JSON");
 }
 
 static void repeated_ids_name_both_lines(void **state) {
