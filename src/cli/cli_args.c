@@ -11,6 +11,11 @@ int ls_cli_fail(const ls_error *err) {
     return LS_EXIT_FAILED;
 }
 
+void ls_cli_usage(const char *command, const char *sentence) {
+    fprintf(stderr, "%s: %s\nTry `%s --help' for more information.\n", command, sentence, command);
+    exit(LS_EXIT_USAGE);
+}
+
 ls_status ls_cli_int(int64_t *out, const char *option, const char *text, int64_t low, int64_t high, ls_error *err) {
     char *end;
     long long value;

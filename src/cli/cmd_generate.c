@@ -81,10 +81,6 @@ int ls_cmd_generate(int argc, char **argv) {
     char digest[64];
     ls_status status;
     LS_TRY(ls_run_options_parse(&o, LS_COMMAND_GENERATE, argc, argv, &err));
-    if (o.prompts == NULL) {
-        status = LS_FAIL(&err, LS_ERR_ARG, "--prompts: missing; it names the file of prompts");
-        goto done;
-    }
     ls_digest_text(digest, sizeof digest, o.dtype);
     LS_TRY(ls_output_open(&output, o.out, &err)); /* first: an unwritable output should not cost a generation */
     LS_TRY(ls_job_init(&job, &o, &err));

@@ -212,10 +212,7 @@ int ls_cmd_inspect(int argc, char **argv) {
     argp_err_exit_status = LS_EXIT_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     LS_TRY(o.status);
-    if (o.model == NULL) {
-        status = LS_FAIL(&err, LS_ERR_ARG, "--model: missing; it names the checkpoint directory");
-        goto done;
-    }
+    if (o.model == NULL) ls_cli_usage(argv[0], "--model is missing; it names the checkpoint directory");
     LS_TRY(ls_jamba_open(&model, o.model, &err)); /* the whole check of a checkpoint, not a glance at its header */
     summarise(&s, &model->config, model->checkpoint, o.dtype);
     if (o.json) print_json(&s, &o);

@@ -121,10 +121,6 @@ int ls_cmd_score(int argc, char **argv) {
     double start;
     ls_status status;
     LS_TRY(ls_run_options_parse(&o, LS_COMMAND_SCORE, argc, argv, &err));
-    if ((o.rollouts == NULL) == (o.tokens == NULL)) {
-        status = LS_FAIL(&err, LS_ERR_ARG, "give one of --rollouts and --tokens");
-        goto done;
-    }
     path = o.rollouts != NULL ? o.rollouts : o.tokens;
     LS_TRY(ls_output_open(&output, o.out, &err));
     LS_TRY(ls_queue_create(&run.queue, o.threads, o.isa, &err));

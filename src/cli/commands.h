@@ -9,6 +9,9 @@ enum { LS_EXIT_OK = 0, LS_EXIT_USAGE = 1, LS_EXIT_FAILED = 2, LS_EXIT_DIFFERENT 
 /* Prints "lockstep: sentence" on standard error; returns LS_EXIT_FAILED. */
 int ls_cli_fail(const ls_error *err);
 
+/* Prints "COMMAND: sentence" and where to find help on standard error; exits with LS_EXIT_USAGE. */
+void ls_cli_usage(const char *command, const char *sentence) __attribute__((noreturn));
+
 /* Parses a whole decimal integer in [low, high]; on failure err names the option and the text. */
 ls_status ls_cli_int(int64_t *out, const char *option, const char *text, int64_t low, int64_t high, ls_error *err);
 ls_status ls_cli_float(double *out, const char *option, const char *text, double low, double high, ls_error *err);

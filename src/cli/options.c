@@ -164,7 +164,11 @@ ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int
     argp_err_exit_status = LS_EXIT_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &context);
     if (context.status != LS_OK) return context.status;
-    if (out->model == NULL) return LS_FAIL(err, LS_ERR_ARG, "--model: missing; it names the checkpoint directory");
+    if (out->model == NULL) ls_cli_usage(argv[0], "--model is missing; it names the checkpoint directory");
+    if (command == LS_COMMAND_GENERATE && out->prompts == NULL)
+        ls_cli_usage(argv[0], "--prompts is missing; it names the file of prompts");
+    if (command == LS_COMMAND_SCORE && (out->rollouts == NULL) == (out->tokens == NULL))
+        ls_cli_usage(argv[0], "give one of --rollouts and --tokens");
     if (64 % out->page_tokens != 0)
         return LS_FAIL(err, LS_ERR_ARG, "--page: %lld does not divide 64", (long long)out->page_tokens);
     if (!(out->sampling.top_p > 0.0f)) return LS_FAIL(err, LS_ERR_ARG, "--top-p: 0 keeps no token");
