@@ -1,22 +1,24 @@
 /* Log-probability of one selected token per row of logits, whose bits depend on that row only.
  *
  * z = logit * inv_t, one rounding (inv_t = 1 / temperature, one rounding; at temperature 1, z is the logit itself).
- * Leaf = vocabulary entries [2048 j, 2048 j + 2048), whatever the batch, shard or split:
- *   m = max z over the leaf; K = rint(m * LOG2E) as (fma(m, LOG2E, MAGIC) - MAGIC), MAGIC = 1.5 * 2^23, a float;
- *   low = floor(m - 80); shift = MAGIC - K. For every entry, x = max(z, low):
- *     r = fma(x, LOG2E, shift);  f = fma(x, LOG2E, -(r - shift));  term = ls_exp2_poly(f) with bits(r) << 23 added to its
- *     bits, that is p(f) * 2^(n - K);  power = (r - MAGIC) + f
+ * Leaf = vocabulary entries [2048 j, 2048 j + 2048), whatever the batch, shard or split. MAGIC = 1.5 * 2^23.
+ *   Near leaf, every |z| <= 64: K = 0, low = -64. Its terms lie within 2^-93 .. 2^93 and need no reference.
+ *   Other leaf: m = max z; K = fma(m, LOG2E, MAGIC) - MAGIC, the integer nearest to m log2 e; low = floor(m - 80).
+ *     With m = -inf or m < -2^20 it contributes nothing: K = -2^24, S = E = 0. With a NaN or an entry above 2^20 it has
+ *     K = -2^24, S = E = NaN.
+ *   For every entry, with shift = MAGIC - K:  x = max(z, low);  r = fma(x, LOG2E, shift);  f = fma(x, LOG2E, -(r - shift));
+ *     term = ls_exp2_poly(f) with bits(r) << 23 added to its bits, that is p(f) * 2^(n - K);  power = (r - MAGIC) + f
  *   S = 256-chain tree of num/sum.h of term (by index within the leaf), E = the same tree of chains E = fma(term, power, E).
- *   A leaf whose m is -inf or below -2^20 contributes nothing: K = -2^24, S = E = 0. A leaf with a NaN, or an entry above
- *   2^20, has S = E = NaN.
  * Combination of neighbours a, b in the aligned binary tree over leaf numbers (an absent right neighbour leaves a as it is):
  *   K = max(Ka, Kb);  A = pow2(Ka - K), B = pow2(Kb - K), pow2(d) = 2^d, or +0 for d < -126
  *   E = fma(Ka - K, Sa, Ea) * A + fma(Kb - K, Sb, Eb) * B;  S = Sa * A + Sb * B
- *   Scaling by powers of two is exact, so any sharding or splitting at leaf borders gives the same bits.
- * logprob = fma(fma(z[target], LOG2E, -K), LN2, -log(S))      exact cancellation near 0: sure tokens keep their digits
- * lse     = fma(K, LN2_HI, fma(K, LN2_LO, log(S)))
- * entropy = fma(-LN2, E / S, log(S))
- * An all -inf row (S = 0) gives NaN in all three; a -inf target in a finite row gives -inf. NaN is always 0x7FC00000.
+ *   Leaves and their order are fixed, so any sharding or splitting at leaf borders gives the same bits.
+ * Result: S = s * 2^e with 1 <= s < 2, exactly; k = K + e.
+ *   logprob = fma(fma(z[target], LOG2E, -k), LN2, -log(s)), +0 where that is positive
+ *   lse     = fma(k, LN2_HI, fma(k, LN2_LO, log(s)))
+ *   entropy = fma(-LN2, fma(-e, S, E) / S, log(s)), +0 where that is negative
+ *   The large parts cancel exactly, so sure tokens keep their digits. S = 0 gives NaN in all three; a -inf target in a finite row
+ *   gives -inf. NaN is always 0x7FC00000.
  *
  * Rows with targets[r] == ignore_index or mask[r] == 0 give exactly +0 in every output and their logits are not read. */
 #ifndef LS_OP_LOGPROB_H

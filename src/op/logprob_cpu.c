@@ -6,45 +6,52 @@
 #include "op/kernels.h"
 #include "op/rows.h"
 
-#define MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer */
-#define LIMIT 1048576.0f  /* 2^20 */
+#define NEAR 64.0f
+#define LIMIT 1048576.0f /* 2^20 */
 #define K_NONE (-16777216.0f)
 
 static const ls_logprob_leaf empty_leaf = {K_NONE, 0.0f, 0.0f};
 
-/* Partial sums of z[0..n), n <= LS_LOGPROB_LEAF. */
-static ls_logprob_leaf leaf_sums(const float *z, int64_t n) {
+/* Partial sums of z[0..n) against the integer reference k. */
+static ls_logprob_leaf sum_terms(const float *z, int64_t n, float k, float low) {
     float s[LS_SUM_CHAINS] = {0}, e[LS_SUM_CHAINS] = {0};
-    float m = -HUGE_VALF, low, shift;
-    int32_t bad = 0;
+    const float shift = ls_sub(LS_ROUND_MAGIC, k);
     ls_logprob_leaf leaf;
-    for (int64_t i = 0; i < n; i++) {
-        m = ls_max(z[i], m);
-        bad |= !(z[i] <= LIMIT);
-    }
-    if (bad) {
-        leaf.k = K_NONE;
-        leaf.s = leaf.e = ls_from_bits(0x7FC00000u);
-        return leaf; /* the tree keeps the NaN: scaling by a power of two or by +0 leaves it one */
-    }
-    if (m < -LIMIT) return empty_leaf;
-    leaf.k = ls_sub(ls_fma(m, LS_LOG2E, MAGIC), MAGIC);
-    low = __builtin_floorf(ls_sub(m, 80.0f));
-    shift = ls_sub(MAGIC, leaf.k);
     for (int64_t base = 0; base < n; base += LS_SUM_CHAINS) {
         const int64_t part = n - base < LS_SUM_CHAINS ? n - base : LS_SUM_CHAINS;
         for (int64_t i = 0; i < part; i++) {
             const float x = ls_max(z[base + i], low);
             const float r = ls_fma(x, LS_LOG2E, shift);
             const float f = ls_fma(x, LS_LOG2E, -ls_sub(r, shift));
-            const float term = ls_from_bits(ls_bits(ls_exp2_poly(f)) + (ls_bits(r) << 23));
+            const float term = ls_exp2_scale(ls_exp2_poly(f), r);
             s[i] = ls_add(s[i], term);
-            e[i] = ls_fma(term, ls_add(ls_sub(r, MAGIC), f), e[i]);
+            e[i] = ls_fma(term, ls_add(ls_sub(r, LS_ROUND_MAGIC), f), e[i]);
         }
     }
+    leaf.k = k;
     leaf.s = ls_sum_fold(s);
     leaf.e = ls_sum_fold(e);
     return leaf;
+}
+
+/* Partial sums of z[0..n), n <= LS_LOGPROB_LEAF. */
+static ls_logprob_leaf leaf_sums(const float *z, int64_t n) {
+    float m = -HUGE_VALF;
+    int32_t far = 0, bad = 0;
+    for (int64_t i = 0; i < n; i++) {
+        m = ls_max(z[i], m);
+        far |= !(z[i] >= -NEAR && z[i] <= NEAR);
+        bad |= !(z[i] <= LIMIT);
+    }
+    if (!far) return sum_terms(z, n, 0.0f, -NEAR);
+    if (bad) {
+        const float nan = ls_from_bits(LS_NAN_BITS);
+        const ls_logprob_leaf leaf = {K_NONE, nan, nan}; /* stays NaN: it is scaled by a power of two or by +0 */
+        return leaf;
+    }
+    if (m < -LIMIT) return empty_leaf;
+    return sum_terms(z, n, ls_sub(ls_fma(m, LS_LOG2E, LS_ROUND_MAGIC), LS_ROUND_MAGIC),
+                     __builtin_floorf(ls_sub(m, 80.0f)));
 }
 
 /* 2^d for integral d in [-126, 0], +0 below. */
@@ -87,13 +94,25 @@ static ls_logprob_leaf tree_finish(const leaf_tree *tree) {
     return total;
 }
 
+static void finish_row(const ls_logprob_args *a, int64_t row, ls_logprob_leaf sum, float z_target) {
+    /* No leaf, or a NaN: the exponent arithmetic below then runs on NaN and leaves one. */
+    const float total = sum.s > 0.0f ? sum.s : ls_from_bits(LS_NAN_BITS);
+    const float e = (float)((int32_t)(ls_bits(total) >> 23) - 127);
+    const float s = ls_from_bits((ls_bits(total) & 0x7FFFFFu) | (total > 0.0f ? 0x3F800000u : 0x7F800000u));
+    const float k = ls_add(sum.k, e), log_s = ls_log(s);
+    const float logprob = ls_fma(ls_fma(z_target, LS_LOG2E, -k), LS_LN2, -log_s);
+    const float entropy = ls_fma(-LS_LN2, ls_div(ls_fma(-e, total, sum.e), total), log_s);
+    a->logprob[row] = ls_canonical(logprob > 0.0f ? 0.0f : logprob);
+    if (a->lse != NULL) a->lse[row] = ls_canonical(ls_fma(k, LS_LN2_HI, ls_fma(k, LS_LN2_LO, log_s)));
+    if (a->entropy != NULL) a->entropy[row] = ls_canonical(entropy < 0.0f ? 0.0f : entropy);
+}
+
 static void logprob_row(const ls_logprob_args *a, int64_t row, float *z) {
     leaf_tree tree;
-    ls_logprob_leaf sum;
     const int64_t target = a->targets[row];
     const float t = a->temperature != NULL ? a->temperature[row] : 1.0f;
     const float inv_t = ls_div(1.0f, t);
-    float z_target = 0.0f, log_s;
+    float z_target = 0.0f;
     if (target == a->ignore_index || (a->mask != NULL && a->mask[row] == 0)) {
         a->logprob[row] = 0.0f;
         if (a->lse != NULL) a->lse[row] = 0.0f;
@@ -109,12 +128,7 @@ static void logprob_row(const ls_logprob_args *a, int64_t row, float *z) {
         if (target >= base && target < base + n) z_target = z[target - base];
         tree_add(&tree, leaf_sums(z, n));
     }
-    sum = tree_finish(&tree);
-    if (sum.s == 0.0f) sum.s = ls_from_bits(0x7FC00000u); /* no leaf contributed */
-    log_s = ls_log(sum.s);
-    a->logprob[row] = ls_canonical(ls_fma(ls_fma(z_target, LS_LOG2E, -sum.k), LS_LN2, -log_s));
-    if (a->lse != NULL) a->lse[row] = ls_canonical(ls_fma(sum.k, LS_LN2_HI, ls_fma(sum.k, LS_LN2_LO, log_s)));
-    if (a->entropy != NULL) a->entropy[row] = ls_canonical(ls_fma(-LS_LN2, ls_div(sum.e, sum.s), log_s));
+    finish_row(a, row, tree_finish(&tree), z_target);
 }
 
 LS_KERNEL_DEFINE(ls_logprob_kernel) {
