@@ -1,0 +1,444 @@
+/* Causal attention over paged keys and values against a textbook reading of its contract, bit for bit. The reference
+ * reads whole sequences and knows no pages; the op sees them in every kind of span, batch and page table. */
+#include "op/attention.h"
+#include "op/op_case.h"
+
+#define BLOCK 64
+#define SEGMENT 1024
+
+typedef struct problem {
+    op_plan plan; /* sequences, not yet begun, with their pages */
+    int64_t n_heads, n_kv_heads, head_dim, page_tokens;
+    float scale;
+    op_array q, k, v, out; /* tokens of all sequences; rows of out that `checked` names are expected */
+    bool *checked;
+    op_pool pool;
+    int32_t *page_ids; /* of all sequences, one after another */
+    int64_t n_page_ids;
+} problem;
+
+/* Wrong on purpose: sums of a block as one chain, one maximum for all keys, no segments, blocks of 32 keys, scale put
+ * into the query first. */
+typedef enum variant { RIGHT, SUM_IN_A_CHAIN, TWO_PASSES, NO_SEGMENTS, BLOCKS_OF_32, QUERY_SCALED } variant;
+
+typedef struct partial {
+    float m, l, acc[LS_HEAD_DIM_MAX];
+} partial;
+
+static void partial_reset(partial *p) {
+    p->m = -INFINITY;
+    p->l = 0.0f;
+    for (int64_t d = 0; d < LS_HEAD_DIM_MAX; d++) p->acc[d] = 0.0f;
+}
+
+static float fold_halves(const float *e, int64_t i, int64_t step, int64_t n) {
+    return step == n ? e[i] : ls_add(fold_halves(e, i, 2 * step, n), fold_halves(e, i + step, 2 * step, n));
+}
+
+static float score_ref(const problem *p, int64_t q_row, int64_t head, int64_t k_row, int64_t kv_head, variant v) {
+    float chain = 0.0f;
+    for (int64_t d = 0; d < p->head_dim; d++) {
+        float q = op_get(&p->q, q_row, head * p->head_dim + d);
+        if (v == QUERY_SCALED) q = ls_mul(q, p->scale);
+        chain = ls_fma(q, op_get(&p->k, k_row, kv_head * p->head_dim + d), chain);
+    }
+    return v == QUERY_SCALED ? chain : ls_mul(p->scale, chain);
+}
+
+/* Takes n keys from k_row on into p: one block. */
+static void block_ref(const problem *p, partial *part, const float *score, int64_t n, int64_t k_row, int64_t kv_head,
+                      int64_t block, float top, variant v) {
+    float e[BLOCK] = {0}, m = part->m, c, sum = 0.0f;
+    for (int64_t j = 0; j < n; j++) m = ls_max(score[j], m);
+    if (v == TWO_PASSES) m = top;
+    c = ls_exp(ls_sub(part->m, m));
+    for (int64_t j = 0; j < n; j++) {
+        e[j] = ls_exp(ls_sub(score[j], m));
+        sum = ls_add(sum, e[j]);
+    }
+    if (v != SUM_IN_A_CHAIN) sum = fold_halves(e, 0, 1, block);
+    part->l = ls_fma(part->l, c, sum);
+    for (int64_t d = 0; d < p->head_dim; d++) {
+        part->acc[d] = ls_mul(part->acc[d], c);
+        for (int64_t j = 0; j < n; j++)
+            part->acc[d] = ls_fma(e[j], op_get(&p->v, k_row + j, kv_head * p->head_dim + d), part->acc[d]);
+    }
+    part->m = m;
+}
+
+static void segment_join(partial *all, const partial *part, int64_t head_dim) {
+    const float m = ls_max(all->m, part->m), a = ls_exp(ls_sub(all->m, m)), b = ls_exp(ls_sub(part->m, m));
+    all->l = ls_fma(all->l, a, ls_mul(part->l, b));
+    for (int64_t d = 0; d < head_dim; d++) all->acc[d] = ls_fma(all->acc[d], a, ls_mul(part->acc[d], b));
+    all->m = m;
+}
+
+/* Head `head` of token pos of sequence s. */
+static void query_ref(const problem *p, int64_t s, int64_t pos, int64_t head, const op_array *out, variant v) {
+    const int64_t kv_head = head / (p->n_heads / p->n_kv_heads), first = p->plan.offset[s];
+    const int64_t segment = v == NO_SEGMENTS ? 1 << 30 : SEGMENT, block = v == BLOCKS_OF_32 ? 32 : BLOCK;
+    float *score = op_alloc((pos + 1) * 4), top = -INFINITY;
+    partial part, all;
+    for (int64_t j = 0; j <= pos; j++) {
+        score[j] = score_ref(p, first + pos, head, first + j, kv_head, v);
+        top = ls_max(score[j], top);
+    }
+    for (int64_t from = 0; from <= pos; from += segment) {
+        partial_reset(&part);
+        for (int64_t j = from; j <= pos && j < from + segment; j += block)
+            block_ref(p, &part, score + j, pos + 1 - j < block ? pos + 1 - j : block, first + j, kv_head, block, top,
+                      v);
+        if (from == 0)
+            all = part;
+        else
+            segment_join(&all, &part, p->head_dim);
+    }
+    for (int64_t d = 0; d < p->head_dim; d++)
+        op_put(out, first + pos, head * p->head_dim + d, ls_div(all.acc[d], all.l));
+    free(score);
+}
+
+/* Positions whose rows the reference computes: all of short sequences, the ends of blocks and segments of long ones. */
+static bool is_checked(int64_t pos, int64_t length) {
+    if (length <= 150 || pos >= length - 2) return true;
+    return pos % SEGMENT < 2 || pos % SEGMENT >= SEGMENT - 1 || (pos % BLOCK == 0 && pos < 4 * BLOCK) ||
+           pos % 211 == 210;
+}
+
+static void attention_ref(const problem *p, const op_array *out, variant v) {
+    op_guard(out);
+    for (int64_t s = 0; s < p->plan.n_seqs; s++)
+        for (int64_t t = 0; t < p->plan.length[s]; t++)
+            for (int64_t a = 0; a < p->n_heads && p->checked[p->plan.offset[s] + t]; a++) query_ref(p, s, t, a, out, v);
+}
+
+typedef struct layout {
+    int64_t n_heads, n_kv_heads, head_dim, page_tokens;
+    ls_dtype dtype;
+} layout;
+
+static void problem_make(problem *p, const op_plan *plan, const layout *shape, op_maker odd, uint64_t seed) {
+    const int64_t rows = op_plan_rows(plan), pt = shape->page_tokens;
+    int64_t page_bytes, n_pages, at = 0;
+    memset(p, 0, sizeof *p);
+    p->plan = *plan;
+    p->n_heads = shape->n_heads;
+    p->n_kv_heads = shape->n_kv_heads;
+    p->head_dim = shape->head_dim;
+    p->page_tokens = pt;
+    p->scale = ls_div(1.0f, ls_sqrt((float)shape->head_dim));
+    p->q = op_array_make(shape->dtype, rows, shape->n_heads * shape->head_dim, 0);
+    p->k = op_array_make(shape->dtype, rows, shape->n_kv_heads * shape->head_dim, 0);
+    p->v = op_array_make(shape->dtype, rows, shape->n_kv_heads * shape->head_dim, 0);
+    p->out = op_array_make(shape->dtype, rows, shape->n_heads * shape->head_dim, 0);
+    p->checked = op_alloc(rows * (int64_t)sizeof(bool));
+    for (int64_t s = 0; s < plan->n_seqs; s++) p->n_page_ids += (plan->length[s] + pt - 1) / pt;
+    /* Scattered pages, some of nobody: an odd step over a pool of a power of two visits each page once. */
+    for (n_pages = 1; n_pages < p->n_page_ids + 5; n_pages *= 2) {
+    }
+    page_bytes = ls_kv_page_bytes(p->n_kv_heads, p->head_dim, pt, shape->dtype);
+    assert_int_equal(page_bytes, 2 * p->n_kv_heads * p->head_dim * pt * ls_dtype_bytes(shape->dtype));
+    p->pool = op_pool_make(n_pages, page_bytes, 4 + 4 * (shape->head_dim % 3));
+    p->page_ids = op_alloc(p->n_page_ids * 4);
+    for (int64_t i = 0; i < p->n_page_ids; i++) p->page_ids[i] = (int32_t)((n_pages - 1 - i * 5) & (n_pages - 1));
+    for (int64_t s = 0; s < plan->n_seqs; s++) {
+        p->plan.pages[s] = p->page_ids + at;
+        at += (plan->length[s] + pt - 1) / pt;
+        for (int64_t t = 0; t < plan->length[s]; t++) {
+            const int64_t r = plan->offset[s] + t;
+            p->checked[r] = is_checked(t, plan->length[s]);
+            op_fill_row(&p->q, r, s % 2 ? odd : op_wide, &seed);
+            op_fill_row(&p->k, r, s % 2 ? odd : op_plain, &seed);
+            op_fill_row(&p->v, r, s % 2 ? odd : op_plain, &seed);
+        }
+    }
+    attention_ref(p, &p->out, RIGHT);
+}
+
+static void problem_free(problem *p) {
+    op_array_free(&p->q);
+    op_array_free(&p->k);
+    op_array_free(&p->v);
+    op_array_free(&p->out);
+    op_pool_free(&p->pool);
+    free(p->checked);
+    free(p->page_ids);
+}
+
+/* Outside padding rows, rows that the reference left out are taken over as they came. */
+static void accept_unchecked(const problem *p, const op_batch *batch, const op_array *expected, const op_array *got) {
+    for (int64_t r = 0; r < batch->n_rows; r++)
+        if (batch->source[r] >= 0 && !p->checked[batch->source[r]])
+            memcpy(op_at(expected, r, 0), op_at(got, r, 0), (size_t)(got->cols * ls_dtype_bytes(got->dtype)));
+}
+
+static ls_attention_args batch_args(const problem *p, const op_array *q, const op_array *k, const op_array *v,
+                                    const op_array *out, const op_batch *batch) {
+    const ls_attention_args args = {q->data,        k->data,      v->data,      out->data,     q->dtype,    q->stride,
+                                    k->stride,      out->stride,  p->n_heads,   p->n_kv_heads, p->head_dim, p->scale,
+                                    p->page_tokens, p->pool.view, batch->spans, batch->n_spans};
+    return args;
+}
+
+/* All sequences from their first token to their last, in spans of `chunk` tokens. `all`, when given, takes every row.
+ */
+static void drive(const problem *p, ls_queue *queue, int64_t chunk, bool alone, uint64_t seed, const op_array *all) {
+    op_plan plan = p->plan;
+    op_batch batch = op_batch_make(&plan);
+    plan.chunk = chunk;
+    plan.alone = alone;
+    plan.seed = seed;
+    while (op_plan_next(&plan, &batch)) {
+        const int64_t q_pad = (int64_t)(test_random(&plan.seed) % 4), kv_pad = (int64_t)(test_random(&plan.seed) % 4);
+        op_array q = op_gather(&p->q, &batch, OP_POISON, q_pad), k = op_gather(&p->k, &batch, OP_POISON, kv_pad);
+        op_array v = op_gather(&p->v, &batch, OP_POISON, kv_pad);
+        op_array expected = op_gather(&p->out, &batch, OP_GUARD, q_pad + 1);
+        op_array out = op_array_make(p->out.dtype, batch.n_rows, p->out.cols, q_pad + 1);
+        const ls_attention_args args = batch_args(p, &q, &k, &v, &out, &batch);
+        ls_error err;
+        op_guard(&out);
+        assert_ok(ls_attention(queue, &args, &err), err);
+        accept_unchecked(p, &batch, &expected, &out);
+        op_check(&expected, &out, OP_NAN_ANY, "heads %lld/%lld dim %lld page %lld %s threads %d chunk %lld%s pos %lld",
+                 (long long)p->n_heads, (long long)p->n_kv_heads, (long long)p->head_dim, (long long)p->page_tokens,
+                 ls_dtype_name(q.dtype), ls_pool_threads(queue->pool), (long long)chunk, alone ? " alone" : "",
+                 (long long)batch.spans[batch.n_spans - 1].pos);
+        for (int64_t r = 0; r < batch.n_rows && all != NULL; r++)
+            if (batch.source[r] >= 0)
+                memcpy(op_at(all, batch.source[r], 0), op_at(&out, r, 0),
+                       (size_t)(out.cols * ls_dtype_bytes(out.dtype)));
+        op_array_free(&q);
+        op_array_free(&k);
+        op_array_free(&v);
+        op_array_free(&out);
+        op_array_free(&expected);
+    }
+    free(batch.source);
+}
+
+/* Pages hold keys and values where the header puts them, poison at positions not yet reached, and nothing else changed.
+ */
+static void pages_check(const problem *p, int64_t chunk) {
+    const int64_t pt = p->page_tokens, hd = p->head_dim, elem = ls_dtype_bytes(p->k.dtype),
+                  half = p->n_kv_heads * hd * pt;
+    const uint32_t poison = 0xFFFFFFFFu;
+    for (int64_t s = 0; s < p->plan.n_seqs; s++)
+        for (int64_t pos = 0; pos < (p->plan.length[s] + pt - 1) / pt * pt; pos++) {
+            const uint8_t *page = ls_pool_at(&p->pool.view, p->plan.pages[s][pos / pt]);
+            for (int64_t g = 0; g < p->n_kv_heads; g++)
+                for (int64_t d = 0; d < hd; d++) {
+                    const uint8_t *k = page + ((g * hd + d) * pt + pos % pt) * elem;
+                    const uint8_t *v = page + (half + (g * pt + pos % pt) * hd + d) * elem;
+                    const int64_t row = p->plan.offset[s] + pos;
+                    const bool written = pos < p->plan.length[s];
+                    const void *k_expected = written ? op_at(&p->k, row, g * hd + d) : &poison;
+                    const void *v_expected = written ? op_at(&p->v, row, g * hd + d) : &poison;
+                    if (memcmp(k, k_expected, (size_t)elem) != 0 || memcmp(v, v_expected, (size_t)elem) != 0)
+                        fail_msg("page %d of position %lld, head %lld, dimension %lld, chunk %lld: wrong content",
+                                 p->plan.pages[s][pos / pt], (long long)pos, (long long)g, (long long)d,
+                                 (long long)chunk);
+                }
+        }
+    op_pool_check_others(&p->pool, p->page_ids, p->n_page_ids, "attention");
+}
+
+static void problem_check(const problem *p, ls_isa isa, const int64_t *chunks, int64_t n_chunks) {
+    for (int64_t i = 0; i < n_chunks; i++) {
+        op_pool_poison(&p->pool);
+        drive(p, op_queues[isa][i % OP_THREADS_MAX], chunks[i], i % 2 == 1, (uint64_t)i + 1, NULL);
+        pages_check(p, chunks[i]);
+    }
+}
+
+static const int32_t slots[] = {7, 3, 11, 1, 9, 5, 0};
+
+/* Spans from one token up, over poisoned pages of every size: all rows, all cuts. */
+static void every_cut_equals_the_whole(void **state) {
+    const ls_isa isa = op_isa(state);
+    const layout shapes[] = {{1, 1, 1, 1, LS_F32},    {2, 1, 12, 16, LS_BF16}, {4, 2, 12, 64, LS_F32},
+                             {3, 3, 7, 16, LS_BF16},  {4, 1, 17, 4, LS_F32},   {2, 2, 64, 16, LS_BF16},
+                             {1, 1, 128, 64, LS_F32}, {6, 2, 12, 1, LS_BF16},  {5, 1, 8, 32, LS_BF16},
+                             {1, 1, 33, 8, LS_BF16}};
+    const int64_t lengths[] = {1, 2, 3, 5, 65, 63, 64, 131};
+    const int32_t more_slots[] = {7, 3, 11, 1, 9, 5, 0, 2};
+    const op_plan plan = op_plan_make(OP_COUNT(lengths), lengths, more_slots);
+    for (int64_t i = 0; i < OP_COUNT(shapes); i++) {
+        problem p;
+        problem_make(&p, &plan, &shapes[i], i % 2 ? op_special : op_plain, (uint64_t)i + 1);
+        problem_check(&p, isa, op_chunks, OP_COUNT(op_chunks));
+        problem_free(&p);
+    }
+}
+
+/* Key lengths at the borders of segments, in one span, in chunks and to the end by single tokens. */
+static void long_contexts_equal_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    const layout shapes[] = {
+        {2, 1, 12, 16, LS_F32}, {1, 1, 64, 64, LS_BF16}, {1, 1, 1, 1, LS_BF16}, {1, 1, 128, 16, LS_F32}};
+    const int64_t lengths[] = {1023, 1024, 1025, 2100}, chunks[] = {0, 64, -1};
+    uint64_t seed = 9;
+    for (int64_t i = 0; i < OP_COUNT(shapes); i++)
+        for (int64_t n = 0; n < OP_COUNT(lengths); n++) {
+            const int64_t length[] = {lengths[n], 70};
+            const op_plan plan = op_plan_make(2, length, slots);
+            problem p;
+            if (shapes[i].head_dim > 12 && n % 2 == i / 2 % 2) continue;
+            problem_make(&p, &plan, &shapes[i], op_plain, test_random(&seed));
+            problem_check(&p, isa, chunks, shapes[i].head_dim > 12 ? 2 : 3);
+            problem_free(&p);
+        }
+}
+
+/* Token by token through two segment borders; rows that the reference leaves out must equal those of one span. */
+static void decode_equals_prefill(void **state) {
+    const ls_isa isa = op_isa(state);
+    const layout shape = {2, 1, 12, 16, LS_BF16};
+    const int64_t length[] = {2100};
+    const op_plan plan = op_plan_make(1, length, slots);
+    const int64_t chunks[] = {1, 3, 1000};
+    problem p;
+    op_array whole, got;
+    problem_make(&p, &plan, &shape, op_plain, 77);
+    whole = op_array_make(LS_BF16, 2100, p.out.cols, 0);
+    got = op_array_make(LS_BF16, 2100, p.out.cols, 0);
+    drive(&p, op_queues[isa][0], 0, true, 1, &whole);
+    for (int64_t i = 0; i < OP_COUNT(chunks); i++) {
+        op_pool_poison(&p.pool);
+        drive(&p, op_queues[isa][i], chunks[i], true, 1, &got);
+        op_check(&whole, &got, OP_NAN_PINNED, "chunk %lld", (long long)chunks[i]);
+        pages_check(&p, chunks[i]);
+    }
+    op_array_free(&whole);
+    op_array_free(&got);
+    problem_free(&p);
+}
+
+/* Scores far apart: e underflows, a new maximum wipes out what came before, later segments vanish or take over. */
+static void steep_scores(void **state) {
+    const ls_isa isa = op_isa(state);
+    const layout shape = {1, 1, 2, 16, LS_F32};
+    const int64_t length[] = {2100};
+    const int64_t chunks[] = {0, 64};
+    const op_plan plan = op_plan_make(1, length, slots);
+    for (int64_t i = 0; i < 4; i++) {
+        problem p;
+        problem_make(&p, &plan, &shape, op_plain, 8);
+        for (int64_t t = 0; t < length[0]; t++) {
+            const float rise = (float)t - 1000.0f;
+            op_put(&p.q, t, 0, 3.0f);
+            op_put(&p.q, t, 1, 0.0f);
+            op_put(&p.k, t, 0, i == 0 ? rise : i == 1 ? -rise : i == 2 ? (float)(t % 97) * 50.0f : -0.0f);
+            op_put(&p.v, t, 1, i == 3 ? -0.0f : -1e-39f * (float)t);
+        }
+        attention_ref(&p, &p.out, RIGHT);
+        problem_check(&p, isa, chunks, OP_COUNT(chunks));
+        problem_free(&p);
+    }
+}
+
+/* Spans of padding and spans without rows touch nothing, whatever their pages; a bad page id stops the call before it
+ * writes. */
+static void untouched_rows_and_pages(void **state) {
+    const ls_isa isa = op_isa(state);
+    const layout shape = {2, 1, 12, 16, LS_F32};
+    const int64_t length[] = {20};
+    const op_plan plan = op_plan_make(1, length, slots);
+    op_array out, untouched;
+    op_batch batch;
+    problem p;
+    problem_make(&p, &plan, &shape, op_plain, 3);
+    out = op_array_make(LS_F32, 20, p.out.cols, 0);
+    untouched = op_array_make(LS_F32, 20, p.out.cols, 0);
+    op_guard(&out);
+    op_guard(&untouched);
+    memset(&batch, 0, sizeof batch);
+    for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
+        const int32_t bad[] = {p.page_ids[0], (int32_t)p.pool.view.n_entries}, negative[] = {-1, p.page_ids[1]};
+        ls_attention_args args;
+        ls_error err;
+        char word[32];
+        batch.n_spans = 3;
+        batch.spans[0] = (ls_span){0, 3, 0, -1, NULL};
+        batch.spans[1] = (ls_span){3, 0, 5, 7, p.page_ids};
+        batch.spans[2] = (ls_span){3, 1, 9, -5, NULL};
+        args = batch_args(&p, &p.q, &p.k, &p.v, &out, &batch);
+        assert_ok(ls_attention(op_queues[isa][t], &args, &err), err);
+        batch.n_spans = 2;
+        batch.spans[0] = (ls_span){0, 2, 0, 0, p.page_ids};
+        batch.spans[1] = (ls_span){2, 18, 2, 0, bad};
+        args = batch_args(&p, &p.q, &p.k, &p.v, &out, &batch);
+        snprintf(word, sizeof word, "%d", bad[1]);
+        check_failed(ls_attention(op_queues[isa][t], &args, &err), &err, word);
+        check_failed(ls_attention(op_queues[isa][t], &args, &err), &err, "span 1");
+        batch.spans[1].pages = negative;
+        args = batch_args(&p, &p.q, &p.k, &p.v, &out, &batch);
+        check_failed(ls_attention(op_queues[isa][t], &args, &err), &err, "-1");
+        op_check(&untouched, &out, OP_NAN_PINNED, "padding or a bad page");
+        op_pool_check_others(&p.pool, NULL, 0, "padding or a bad page");
+    }
+    op_array_free(&out);
+    op_array_free(&untouched);
+    problem_free(&p);
+}
+
+/* Against float64: relative to the largest |v|, which no weighted mean exceeds. */
+static void accurate_within_2e_6(void **state) {
+    const ls_isa isa = op_isa(state);
+    const layout shape = {2, 1, 64, 16, LS_F32};
+    const int64_t length[] = {1500};
+    const int64_t chunks[] = {0};
+    const op_plan plan = op_plan_make(1, length, slots);
+    double worst = 0.0;
+    problem p;
+    problem_make(&p, &plan, &shape, op_plain, 12);
+    problem_check(&p, isa, chunks, 1);
+    for (int64_t t = 0; t < length[0]; t++) {
+        double exact[64] = {0}, sum = 0.0;
+        if (!p.checked[t]) continue;
+        for (int64_t j = 0; j <= t; j++) {
+            double score = 0.0;
+            for (int64_t d = 0; d < 64; d++) score += (double)op_get(&p.q, t, 64 + d) * op_get(&p.k, j, d);
+            score = exp(score * (double)p.scale);
+            sum += score;
+            for (int64_t d = 0; d < 64; d++) exact[d] += score * op_get(&p.v, j, d);
+        }
+        for (int64_t d = 0; d < 64; d++) {
+            const double error = fabs(op_get(&p.out, t, 64 + d) - exact[d] / sum);
+            if (error > worst) worst = error;
+        }
+    }
+    print_message("worst error %.3g of the largest value\n", worst);
+    assert_true(worst < 2e-6);
+    problem_free(&p);
+}
+
+static void variants_are_caught(void **state) {
+    const variant wrong[] = {SUM_IN_A_CHAIN, TWO_PASSES, NO_SEGMENTS, BLOCKS_OF_32, QUERY_SCALED};
+    const layout shape = {1, 1, 12, 16, LS_F32};
+    const int64_t length[] = {1100};
+    const op_plan plan = op_plan_make(1, length, slots);
+    op_array out;
+    problem p;
+    char text[160];
+    (void)state;
+    problem_make(&p, &plan, &shape, op_plain, 5);
+    out = op_array_make(LS_F32, 1100, 12, 0);
+    attention_ref(&p, &out, RIGHT);
+    assert_int_equal(op_diffs(&p.out, &out, OP_NAN_ANY, text), 0);
+    for (int64_t i = 0; i < OP_COUNT(wrong); i++) {
+        attention_ref(&p, &out, wrong[i]);
+        if (op_diffs(&p.out, &out, OP_NAN_ANY, text) == 0) fail_msg("variant %d is not seen", (int)wrong[i]);
+    }
+    op_array_free(&out);
+    problem_free(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        OP_CASES(every_cut_equals_the_whole),  OP_CASES(long_contexts_equal_the_textbook),
+        OP_CASES(decode_equals_prefill),       OP_CASES(steep_scores),
+        OP_CASES(untouched_rows_and_pages),    OP_CASES(accurate_within_2e_6),
+        cmocka_unit_test(variants_are_caught),
+    };
+    return cmocka_run_group_tests(tests, op_open, op_close);
+}
