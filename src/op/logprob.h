@@ -2,21 +2,23 @@
  *
  * z = logit * inv_t, one rounding (inv_t = 1 / temperature, one rounding; at temperature 1, z is the logit itself).
  * Leaf = vocabulary entries [2048 j, 2048 j + 2048), whatever the batch, shard or split. MAGIC = 1.5 * 2^23.
+ *   m = max z;  Q = fma(m, LOG2E, MAGIC) - MAGIC, the integer nearest to m log2 e.
  *   Near leaf, every |z| <= 64: K = 0, low = -64. Its terms lie within 2^-93 .. 2^93 and need no reference.
- *   Other leaf: m = max z; K = fma(m, LOG2E, MAGIC) - MAGIC, the integer nearest to m log2 e; low = floor(m - 80).
- *     With m = -inf or m < -2^20 it contributes nothing: K = -2^24, S = E = 0. With a NaN or an entry above 2^20 it has
- *     K = -2^24, S = E = NaN.
+ *   Other leaf: K = Q, low = floor(m - 80).
+ *   With m = -inf or m < -2^20 a leaf contributes nothing: K = Q = -2^24, S = E = 0. With a NaN or an entry above 2^20 it
+ *   has K = Q = -2^24, S = E = NaN.
  *   For every entry, with shift = MAGIC - K:  x = max(z, low);  r = fma(x, LOG2E, shift);  f = fma(x, LOG2E, -(r - shift));
- *     term = ls_exp2_poly(f) with bits(r) << 23 added to its bits, that is p(f) * 2^(n - K);  power = (r - MAGIC) + f
+ *     term = ls_exp2_poly(f) with bits(r) << 23 added to its bits, that is p(f) * 2^(n - K);
+ *     power = (r - (shift + Q)) + f, that is x log2 e - Q
  *   S = 256-chain tree of num/sum.h of term (by index within the leaf), E = the same tree of chains E = fma(term, power, E).
  * Combination of neighbours a, b in the aligned binary tree over leaf numbers (an absent right neighbour leaves a as it is):
- *   K = max(Ka, Kb);  A = pow2(Ka - K), B = pow2(Kb - K), pow2(d) = 2^d, or +0 for d < -126
- *   E = fma(Ka - K, Sa, Ea) * A + fma(Kb - K, Sb, Eb) * B;  S = Sa * A + Sb * B
+ *   K = max(Ka, Kb);  A = pow2(Ka - K), B = pow2(Kb - K), pow2(d) = 2^d, or +0 for d < -126;  S = Sa * A + Sb * B
+ *   Q = max(Qa, Qb);  E = fma(Qa - Q, Sa, Ea) * A + fma(Qb - Q, Sb, Eb) * B
  *   Leaves and their order are fixed, so any sharding or splitting at leaf borders gives the same bits.
  * Result: S = s * 2^e with 1 <= s < 2, exactly; k = K + e.
  *   logprob = fma(fma(z[target], LOG2E, -k), LN2, -log(s)), +0 where that is positive
  *   lse     = fma(k, LN2_HI, fma(k, LN2_LO, log(s)))
- *   entropy = fma(-LN2, fma(-e, S, E) / S, log(s)), +0 where that is negative
+ *   entropy = fma(-LN2, fma(Q - k, S, E) / S, log(s)), +0 where that is negative
  *   The large parts cancel exactly, so sure tokens keep their digits. S = 0 gives NaN in all three; a -inf target in a finite row
  *   gives -inf. NaN is always 0x7FC00000.
  *
@@ -30,7 +32,7 @@
 
 /* One leaf's partial sums. */
 typedef struct ls_logprob_leaf {
-    float k, s, e;
+    float k, q, s, e;
 } ls_logprob_leaf;
 
 typedef struct ls_logprob_args {

@@ -10,12 +10,12 @@
 #define LIMIT 1048576.0f /* 2^20 */
 #define K_NONE (-16777216.0f)
 
-static const ls_logprob_leaf empty_leaf = {K_NONE, 0.0f, 0.0f};
+static const ls_logprob_leaf empty_leaf = {K_NONE, K_NONE, 0.0f, 0.0f};
 
-/* Partial sums of z[0..n) against the integer reference k. */
-static ls_logprob_leaf sum_terms(const float *z, int64_t n, float k, float low) {
+/* Partial sums of z[0..n): terms against the integer reference k, powers against q. */
+static ls_logprob_leaf sum_terms(const float *z, int64_t n, float k, float q, float low) {
     float s[LS_SUM_CHAINS] = {0}, e[LS_SUM_CHAINS] = {0};
-    const float shift = ls_sub(LS_ROUND_MAGIC, k);
+    const float shift = ls_sub(LS_ROUND_MAGIC, k), power_shift = ls_add(shift, q);
     ls_logprob_leaf leaf;
     for (int64_t base = 0; base < n; base += LS_SUM_CHAINS) {
         const int64_t part = n - base < LS_SUM_CHAINS ? n - base : LS_SUM_CHAINS;
@@ -25,10 +25,11 @@ static ls_logprob_leaf sum_terms(const float *z, int64_t n, float k, float low) 
             const float f = ls_fma(x, LS_LOG2E, -ls_sub(r, shift));
             const float term = ls_exp2_scale(ls_exp2_poly(f), r);
             s[i] = ls_add(s[i], term);
-            e[i] = ls_fma(term, ls_add(ls_sub(r, LS_ROUND_MAGIC), f), e[i]);
+            e[i] = ls_fma(term, ls_add(ls_sub(r, power_shift), f), e[i]);
         }
     }
     leaf.k = k;
+    leaf.q = q;
     leaf.s = ls_sum_fold(s);
     leaf.e = ls_sum_fold(e);
     return leaf;
@@ -36,22 +37,21 @@ static ls_logprob_leaf sum_terms(const float *z, int64_t n, float k, float low) 
 
 /* Partial sums of z[0..n), n <= LS_LOGPROB_LEAF. */
 static ls_logprob_leaf leaf_sums(const float *z, int64_t n) {
-    float m = -HUGE_VALF;
+    float m = -HUGE_VALF, q;
     int32_t far = 0, bad = 0;
     for (int64_t i = 0; i < n; i++) {
         m = ls_max(z[i], m);
         far |= !(z[i] >= -NEAR && z[i] <= NEAR);
         bad |= !(z[i] <= LIMIT);
     }
-    if (!far) return sum_terms(z, n, 0.0f, -NEAR);
     if (bad) {
         const float nan = ls_from_bits(LS_NAN_BITS);
-        const ls_logprob_leaf leaf = {K_NONE, nan, nan}; /* stays NaN: it is scaled by a power of two or by +0 */
+        const ls_logprob_leaf leaf = {K_NONE, K_NONE, nan, nan}; /* stays NaN: it is scaled by a power of two or by +0 */
         return leaf;
     }
     if (m < -LIMIT) return empty_leaf;
-    return sum_terms(z, n, ls_sub(ls_fma(m, LS_LOG2E, LS_ROUND_MAGIC), LS_ROUND_MAGIC),
-                     __builtin_floorf(ls_sub(m, 80.0f)));
+    q = ls_sub(ls_fma(m, LS_LOG2E, LS_ROUND_MAGIC), LS_ROUND_MAGIC);
+    return far ? sum_terms(z, n, q, q, __builtin_floorf(ls_sub(m, 80.0f))) : sum_terms(z, n, 0.0f, q, -NEAR);
 }
 
 /* 2^d for integral d in [-126, 0], +0 below. */
@@ -63,9 +63,11 @@ static ls_logprob_leaf combine(ls_logprob_leaf a, ls_logprob_leaf b) {
     ls_logprob_leaf out;
     const float k = ls_max(a.k, b.k), da = ls_sub(a.k, k), db = ls_sub(b.k, k);
     const float scale_a = pow2(da), scale_b = pow2(db);
+    const float q = ls_max(a.q, b.q);
     out.k = k;
+    out.q = q;
     out.s = ls_add(ls_mul(a.s, scale_a), ls_mul(b.s, scale_b));
-    out.e = ls_add(ls_mul(ls_fma(da, a.s, a.e), scale_a), ls_mul(ls_fma(db, b.s, b.e), scale_b));
+    out.e = ls_add(ls_mul(ls_fma(ls_sub(a.q, q), a.s, a.e), scale_a), ls_mul(ls_fma(ls_sub(b.q, q), b.s, b.e), scale_b));
     return out;
 }
 
@@ -101,7 +103,7 @@ static void finish_row(const ls_logprob_args *a, int64_t row, ls_logprob_leaf su
     const float s = ls_from_bits((ls_bits(total) & 0x7FFFFFu) | (total > 0.0f ? 0x3F800000u : 0x7F800000u));
     const float k = ls_add(sum.k, e), log_s = ls_log(s);
     const float logprob = ls_fma(ls_fma(z_target, LS_LOG2E, -k), LS_LN2, -log_s);
-    const float entropy = ls_fma(-LS_LN2, ls_div(ls_fma(-e, total, sum.e), total), log_s);
+    const float entropy = ls_fma(-LS_LN2, ls_div(ls_fma(ls_sub(sum.q, k), total, sum.e), total), log_s);
     a->logprob[row] = ls_canonical(logprob > 0.0f ? 0.0f : logprob);
     if (a->lse != NULL) a->lse[row] = ls_canonical(ls_fma(k, LS_LN2_HI, ls_fma(k, LS_LN2_LO, log_s)));
     if (a->entropy != NULL) a->entropy[row] = ls_canonical(entropy < 0.0f ? 0.0f : entropy);

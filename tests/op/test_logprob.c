@@ -18,11 +18,12 @@
 typedef enum variant { RIGHT, ONE_CHAIN, LEAVES_OF_1024, COMBINED_IN_A_CHAIN, TARGET_UNFUSED } variant;
 
 static ls_logprob_leaf leaf_ref(const float *z, int64_t n, variant v) {
-    ls_logprob_leaf leaf = {DEAD, 0.0f, 0.0f};
+    ls_logprob_leaf leaf = {DEAD, DEAD, 0.0f, 0.0f};
     float m = -INFINITY, low, shift, s[256] = {0}, e[256] = {0};
-    bool bad = false;
+    bool bad = false, near = true;
     for (int64_t i = 0; i < n; i++) {
         bad = bad || z[i] != z[i] || z[i] > LIMIT;
+        near = near && fabsf(z[i]) <= 64.0f;
         m = ls_max(z[i], m);
     }
     if (bad) {
@@ -30,15 +31,16 @@ static ls_logprob_leaf leaf_ref(const float *z, int64_t n, variant v) {
         return leaf;
     }
     if (m < -LIMIT) return leaf;
-    leaf.k = ls_sub(ls_fma(m, LS_LOG2E, LS_ROUND_MAGIC), LS_ROUND_MAGIC);
-    low = floorf(ls_sub(m, 80.0f));
+    leaf.q = ls_sub(ls_fma(m, LS_LOG2E, LS_ROUND_MAGIC), LS_ROUND_MAGIC);
+    leaf.k = near ? 0.0f : leaf.q;
+    low = near ? -64.0f : floorf(ls_sub(m, 80.0f));
     shift = ls_sub(LS_ROUND_MAGIC, leaf.k);
     for (int64_t i = 0; i < n; i++) {
         const float x = z[i] > low ? z[i] : low;
         const float r = ls_fma(x, LS_LOG2E, shift);
         const float f = ls_fma(x, LS_LOG2E, -ls_sub(r, shift));
         const float term = ls_from_bits(ls_bits(ls_exp2_poly(f)) + (ls_bits(r) << 23));
-        const float power = ls_add(ls_sub(r, LS_ROUND_MAGIC), f);
+        const float power = ls_add(ls_sub(r, ls_add(shift, leaf.q)), f);
         const int64_t chain = v == ONE_CHAIN ? 0 : i % 256;
         s[chain] = ls_add(s[chain], term);
         e[chain] = ls_fma(term, power, e[chain]);
@@ -56,7 +58,9 @@ static ls_logprob_leaf combine_ref(ls_logprob_leaf a, ls_logprob_leaf b) {
     c.k = a.k > b.k ? a.k : b.k;
     da = ls_sub(a.k, c.k);
     db = ls_sub(b.k, c.k);
-    c.e = ls_add(ls_mul(ls_fma(da, a.s, a.e), pow2_ref(da)), ls_mul(ls_fma(db, b.s, b.e), pow2_ref(db)));
+    c.q = a.q > b.q ? a.q : b.q;
+    c.e = ls_add(ls_mul(ls_fma(ls_sub(a.q, c.q), a.s, a.e), pow2_ref(da)),
+                 ls_mul(ls_fma(ls_sub(b.q, c.q), b.s, b.e), pow2_ref(db)));
     c.s = ls_add(ls_mul(a.s, pow2_ref(da)), ls_mul(b.s, pow2_ref(db)));
     return c;
 }
@@ -74,13 +78,16 @@ typedef struct result {
 
 static result result_ref(ls_logprob_leaf row, float target, variant v) {
     result out;
-    const float log_s = ls_log(row.s);
-    const float share =
-        v == TARGET_UNFUSED ? ls_sub(ls_mul(target, LS_LOG2E), row.k) : ls_fma(target, LS_LOG2E, -row.k);
-    out.logprob = ls_canonical(ls_fma(share, LS_LN2, -log_s));
-    out.lse = ls_canonical(ls_fma(row.k, LS_LN2_HI, ls_fma(row.k, LS_LN2_LO, log_s)));
-    out.entropy = ls_canonical(ls_fma(-LS_LN2, ls_div(row.e, row.s), log_s));
-    if (row.s == 0.0f) out.logprob = out.lse = out.entropy = ls_from_bits(LS_NAN_BITS);
+    int exponent;
+    const float s = 2.0f * frexpf(row.s, &exponent), e = (float)(exponent - 1), k = ls_add(row.k, e);
+    const float log_s = ls_log(s);
+    const float share = v == TARGET_UNFUSED ? ls_sub(ls_mul(target, LS_LOG2E), k) : ls_fma(target, LS_LOG2E, -k);
+    out.logprob = ls_fma(share, LS_LN2, -log_s);
+    out.lse = ls_canonical(ls_fma(k, LS_LN2_HI, ls_fma(k, LS_LN2_LO, log_s)));
+    out.entropy = ls_fma(-LS_LN2, ls_div(ls_fma(ls_sub(row.q, k), row.s, row.e), row.s), log_s);
+    out.logprob = out.logprob > 0.0f ? 0.0f : ls_canonical(out.logprob);
+    out.entropy = out.entropy < 0.0f ? 0.0f : ls_canonical(out.entropy);
+    if (!(row.s > 0.0f)) out.logprob = out.lse = out.entropy = ls_from_bits(LS_NAN_BITS);
     return out;
 }
 

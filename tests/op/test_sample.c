@@ -108,9 +108,11 @@ static int32_t sample_ref(const float *z, int64_t vocab, const ls_sampling *s, c
     return (int32_t)best;
 }
 
+static ls_isa used; /* by the case that runs */
+
 static int64_t process(float *out, const float *logits, int64_t vocab, const ls_sampling *s) {
     int32_t *workspace = op_alloc(2 * vocab * 4); /* exact: a sanitizer sees a step beyond */
-    const int64_t n = ls_sampling_process(out, logits, vocab, s, workspace);
+    const int64_t n = ls_sampling_process(used, out, logits, vocab, s, workspace);
     free(workspace);
     return n;
 }
@@ -174,7 +176,7 @@ static ls_sampling random_sampling(uint64_t *seed, int64_t vocab) {
 static void kept_sets_equal_the_textbook(void **state) {
     const int64_t vocabs[] = {1, 2, 3, 7, 16, 17, 255, 256, 257, 1000, 4097};
     uint64_t seed = 5;
-    (void)state;
+    used = op_isa(state);
     for (int64_t n = 0; n < OP_COUNT(vocabs); n++)
         for (int64_t i = 0; i < 300; i++) {
             const int64_t vocab = vocabs[n];
@@ -202,14 +204,14 @@ static void large_vocabulary_equals_the_textbook(void **state) {
     float *logits = op_alloc(VOCAB * 4), *out = op_alloc(VOCAB * 4), *expected = op_alloc(VOCAB * 4);
     const ls_sampling settings[] = {{0.8f, 0, 0.95f, 0.0f, 7}, {1.0f, 1000, 0.9f, 0.01f, 7}, {1.0f, 0, 1.0f, 0.0f, 9}};
     uint64_t seed = 3;
-    (void)state;
+    used = op_isa(state);
     for (int64_t i = 0; i < OP_COUNT(settings); i++) {
         const ls_draw draw = {1, 2, 3};
         fill_row(logits, VOCAB, i, &seed);
         assert_int_equal(process(out, logits, VOCAB, &settings[i]),
                          process_ref(expected, logits, VOCAB, &settings[i], RIGHT));
         assert_same_bits(out, expected, VOCAB);
-        assert_int_equal(ls_sample(out, VOCAB, &settings[i], &draw),
+        assert_int_equal(ls_sample(used, out, VOCAB, &settings[i], &draw),
                          sample_ref(expected, VOCAB, &settings[i], &draw, RIGHT));
     }
     free(logits);
@@ -224,7 +226,7 @@ static void kept_sets_are_what_the_names_say(void **state) {
     float logits[VOCAB], out[VOCAB];
     int64_t borderline = 0, cut = 0;
     uint64_t seed = 12;
-    (void)state;
+    used = op_isa(state);
     for (int64_t i = 0; i < ROWS; i++) {
         const ls_sampling s = random_sampling(&seed, VOCAB);
         entry order[VOCAB];
@@ -264,7 +266,7 @@ static void ties_keep_the_lower_id(void **state) {
     const float logits[] = {1.0f, 2.0f, 2.0f, 0.0f, 2.0f, -0.0f};
     float out[6];
     ls_sampling s = plain;
-    (void)state;
+    used = op_isa(state);
     s.top_k = 2;
     assert_int_equal(process(out, logits, 6, &s), 2);
     assert_true(out[1] == 2.0f && out[2] == 2.0f && out[4] == -INFINITY);
@@ -286,13 +288,13 @@ static void rows_without_a_token(void **state) {
     const ls_draw draw = {0, 0, 0};
     const float poison[] = {NAN, INFINITY, -NAN};
     float logits[5], out[5];
-    (void)state;
+    used = op_isa(state);
     for (int64_t greedy = 0; greedy < 2; greedy++) {
         ls_sampling s = plain;
         if (greedy) s.temperature = 0.0f;
         for (int64_t i = 0; i < 5; i++) logits[i] = -INFINITY;
         assert_int_equal(process(out, logits, 5, &s), 0);
-        assert_int_equal(ls_sample(logits, 5, &s, &draw), -1);
+        assert_int_equal(ls_sample(used, logits, 5, &s, &draw), -1);
         for (int64_t i = 0; i < OP_COUNT(poison); i++)
             for (int64_t at = 0; at < 5; at++) {
                 for (int64_t j = 0; j < 5; j++) logits[j] = (float)j;
@@ -301,7 +303,7 @@ static void rows_without_a_token(void **state) {
             }
         for (int64_t i = 0; i < 5; i++) logits[i] = i == 3 ? -FLT_MAX : -INFINITY;
         assert_int_equal(process(out, logits, 5, &s), 1);
-        assert_int_equal(ls_sample(out, 5, &s, &draw), 3);
+        assert_int_equal(ls_sample(used, out, 5, &s, &draw), 3);
     }
 }
 
@@ -309,7 +311,7 @@ static void rows_without_a_token(void **state) {
 
 static void greedy_takes_the_largest_lower_first(void **state) {
     uint64_t seed = 4;
-    (void)state;
+    used = op_isa(state);
     for (int64_t i = 0; i < 500; i++) {
         const ls_draw draw = {(uint32_t)i, 1, 2};
         ls_sampling s = random_sampling(&seed, 33);
@@ -324,7 +326,7 @@ static void greedy_takes_the_largest_lower_first(void **state) {
         /* All are kept, whatever the other fields say; bits as they came. */
         assert_int_equal(process(out, logits, 33, &s), finite);
         assert_same_bits(out, logits, 33);
-        assert_int_equal(ls_sample(out, 33, &s, &draw), best);
+        assert_int_equal(ls_sample(used, out, 33, &s, &draw), best);
     }
 }
 
@@ -340,13 +342,13 @@ static int64_t draw_diffs(variant v, int64_t n) {
         fill_row(logits, vocab, i % KINDS, &seed);
         process(out, logits, vocab, &s);
         process_ref(expected, logits, vocab, &s, v);
-        diffs += ls_sample(out, vocab, &s, &draw) != sample_ref(expected, vocab, &s, &draw, v);
+        diffs += ls_sample(used, out, vocab, &s, &draw) != sample_ref(expected, vocab, &s, &draw, v);
     }
     return diffs;
 }
 
 static void draws_equal_the_textbook(void **state) {
-    (void)state;
+    used = op_isa(state);
     assert_int_equal(draw_diffs(RIGHT, 5000), 0);
 }
 
@@ -358,20 +360,20 @@ static void draws_depend_on_nothing_else(void **state) {
     int32_t first[DRAWS];
     uint64_t seed = 6;
     ls_sampling s = plain;
-    (void)state;
+    used = op_isa(state);
     s.seed = 99;
     fill_row(logits, VOCAB, 0, &seed);
     assert_int_equal(process(out, logits, VOCAB, &s), VOCAB);
     for (uint32_t i = 0; i < DRAWS; i++) {
         const ls_draw draw = {i % 7, i % 3, i};
-        first[i] = ls_sample(out, VOCAB, &s, &draw);
+        first[i] = ls_sample(used, out, VOCAB, &s, &draw);
     }
     for (uint32_t i = DRAWS; i-- > 0;) {
         const ls_draw draw = {i % 7, i % 3, i};
         for (int64_t j = 0; j < WIDE; j++) wide[3 + j] = j < VOCAB ? out[j] : -INFINITY;
         for (int64_t j = 0; j < VOCAB; j++) fewer[j] = j == first[i] || test_random(&seed) % 2 ? out[j] : -INFINITY;
-        assert_int_equal(ls_sample(wide + 3, WIDE, &s, &draw), first[i]);
-        assert_int_equal(ls_sample(fewer, VOCAB, &s, &draw), first[i]);
+        assert_int_equal(ls_sample(used, wide + 3, WIDE, &s, &draw), first[i]);
+        assert_int_equal(ls_sample(used, fewer, VOCAB, &s, &draw), first[i]);
     }
 }
 
@@ -387,7 +389,7 @@ static double chi_square(int field, const ls_sampling *s, const float *logits, i
         const ls_draw draw = {field == 0 ? i : 5, field == 1 ? i : 6, field == 2 ? i : 7};
         ls_sampling with = *s;
         if (field == 3) with.seed = i;
-        count[ls_sample(out, vocab, &with, &draw)]++;
+        count[ls_sample(used, out, vocab, &with, &draw)]++;
     }
     *cells = 0;
     for (int64_t i = 0; i < vocab; i++) {
@@ -404,7 +406,7 @@ static void frequencies_are_the_probabilities(void **state) {
     const float logits[] = {0.0f, 1.0f, -1.0f, 2.0f, 0.5f, -2.0f, 1.5f, 0.0f, -4.0f, 0.3f};
     /* The 1 - 1e-4 quantile of chi-square for 3 to 9 degrees of freedom. */
     const double quantile[] = {0, 0, 0, 21.11, 23.51, 25.74, 27.86, 29.88, 31.83, 33.72};
-    (void)state;
+    used = op_isa(state);
     for (int field = 0; field < 4; field++) {
         ls_sampling s = {field == 1 ? 0.7f : 1.0f, field == 2 ? 5 : 0, field == 3 ? 0.9f : 1.0f, 0.0f,
                          123456789012345u};
@@ -422,10 +424,10 @@ static void neighbouring_draws_are_independent(void **state) {
     float out[N] = {0};
     int64_t count[N][N] = {{0}};
     double statistic = 0.0;
-    (void)state;
+    used = op_isa(state);
     for (uint32_t i = 0; i < PAIRS; i++) {
         const ls_draw a = {1, 2, 2 * i}, b = {1, 2, 2 * i + 1};
-        count[ls_sample(out, N, &plain, &a)][ls_sample(out, N, &plain, &b)]++;
+        count[ls_sample(used, out, N, &plain, &a)][ls_sample(used, out, N, &plain, &b)]++;
     }
     for (int64_t i = 0; i < N * N; i++) {
         const double d = (double)count[i / N][i % N] - (double)PAIRS / (N * N);
@@ -466,7 +468,7 @@ static void variants_are_caught(void **state) {
     const float logits[] = {0.0f, 0.0f, 0.0f, 0.0f, -1.0f};
     ls_sampling s = {1.0f, 4, 0.5f, 0.0f, 1};
     float out[5], expected[5];
-    (void)state;
+    used = op_isa(state);
     for (int64_t i = 0; i < OP_COUNT(wrong); i++)
         if (draw_diffs(wrong[i], 2000) < 10) fail_msg("variant %d is not seen", (int)wrong[i]);
     /* Four equal tokens: two reach one half exactly, and do not pass it. */
@@ -482,18 +484,18 @@ static void variants_are_caught(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_are_the_published_ones),
-        cmocka_unit_test(kept_sets_equal_the_textbook),
-        cmocka_unit_test(large_vocabulary_equals_the_textbook),
-        cmocka_unit_test(kept_sets_are_what_the_names_say),
-        cmocka_unit_test(ties_keep_the_lower_id),
-        cmocka_unit_test(rows_without_a_token),
-        cmocka_unit_test(greedy_takes_the_largest_lower_first),
-        cmocka_unit_test(draws_equal_the_textbook),
-        cmocka_unit_test(draws_depend_on_nothing_else),
-        cmocka_unit_test(frequencies_are_the_probabilities),
-        cmocka_unit_test(neighbouring_draws_are_independent),
+        OP_CASES(kept_sets_equal_the_textbook),
+        OP_CASES(large_vocabulary_equals_the_textbook),
+        OP_CASES(kept_sets_are_what_the_names_say),
+        OP_CASES(ties_keep_the_lower_id),
+        OP_CASES(rows_without_a_token),
+        OP_CASES(greedy_takes_the_largest_lower_first),
+        OP_CASES(draws_equal_the_textbook),
+        OP_CASES(draws_depend_on_nothing_else),
+        OP_CASES(frequencies_are_the_probabilities),
+        OP_CASES(neighbouring_draws_are_independent),
         cmocka_unit_test(bad_settings_are_named),
-        cmocka_unit_test(variants_are_caught),
+        OP_CASES(variants_are_caught),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, op_open, op_close);
 }
