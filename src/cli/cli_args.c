@@ -6,8 +6,11 @@
 
 #include "cli/commands.h"
 
+/* Ids and paths may hold control characters; the message stays one line and reaches no terminal as a command. */
 int ls_cli_fail(const ls_error *err) {
-    fprintf(stderr, "lockstep: %s\n", err->text);
+    fputs("lockstep: ", stderr);
+    for (const char *c = err->text; *c != '\0'; c++) fputc((unsigned char)*c < 32 || *c == 127 ? '?' : *c, stderr);
+    fputc('\n', stderr);
     return LS_EXIT_FAILED;
 }
 

@@ -110,10 +110,7 @@ int ls_cmd_check(int argc, char **argv) {
     ls_error err;
     ls_status status;
     LS_TRY(ls_run_options_parse(&o, LS_COMMAND_CHECK, argc, argv, &err));
-    if (o.prompts == NULL) { /* made-up prompts: 16 of them, four full completions each */
-        o.ignore_eos = true;
-        if (o.samples == 1) o.samples = 4;
-    }
+    if (o.prompts == NULL) o.ignore_eos = true; /* made-up prompts are for many tokens, not for sentences */
     LS_TRY(ls_job_init(&job, &o, &err));
     LS_TRY(ls_job_generate(&job, &o, &err));
     LS_TRY(score_and_compare(&v, &job, &o, &err));

@@ -1,4 +1,8 @@
 /* The program: finds the command and hands it its arguments. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,31 +33,42 @@ static void print_help(FILE *file) {
                   "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 the check ran and bits differ.\n");
 }
 
+/* A standard stream that the caller closed is replaced by one on which every use fails: the next file to be opened would
+ * otherwise get its number, and be written to in its place. A reader that went away is an error of the write, not a signal. */
+static void prepare_streams(void) {
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd) exit(LS_EXIT_FAILED);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+/* Nothing may be lost between printf and the file; a command that failed has said so already. */
+static int finish(int code) {
+    errno = 0;
+    if ((fflush(stdout) == 0 && !ferror(stdout)) || code == LS_EXIT_FAILED) return code;
+    fprintf(stderr, "lockstep: standard output: cannot write: %s\n", strerror(errno != 0 ? errno : EIO));
+    return LS_EXIT_FAILED;
+}
+
 int main(int argc, char **argv) {
     char name[64];
+    prepare_streams();
     if (argc < 2) {
         print_help(stderr);
         return LS_EXIT_USAGE;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
         print_help(stdout);
-        return LS_EXIT_OK;
+        return finish(LS_EXIT_OK);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("lockstep %s\n", LS_VERSION);
-        return LS_EXIT_OK;
+        return finish(LS_EXIT_OK);
     }
     for (size_t i = 0; i < N_COMMANDS; i++) {
-        int status;
         if (strcmp(argv[1], commands[i].name) != 0) continue;
         snprintf(name, sizeof name, "lockstep %s", commands[i].name);
         argv[1] = name;
-        status = commands[i].run(argc - 1, argv + 1);
-        if (fflush(stdout) != 0 || ferror(stdout)) {
-            fprintf(stderr, "lockstep: standard output: cannot write\n");
-            return LS_EXIT_FAILED;
-        }
-        return status;
+        return finish(commands[i].run(argc - 1, argv + 1));
     }
     fprintf(stderr, "lockstep: '%s' is not a command\n\n", argv[1]);
     print_help(stderr);

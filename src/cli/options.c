@@ -25,7 +25,7 @@ static const option_row rows[] = {
     {{"rollouts", OPT_ROLLOUTS, "FILE", 0, "Records that generate wrote", 0}, S},
     {{"tokens", OPT_TOKENS, "FILE", 0, "Lines {\"id\",\"token_ids\"}", 0}, S},
     {{"out", OPT_OUT, "FILE", 0, "Where the records go; standard output when absent", 0}, G | S},
-    {{"samples", OPT_SAMPLES, "N", 0, "Completions for each prompt (1)", 0}, G | C},
+    {{"samples", OPT_SAMPLES, "N", 0, "Completions for each prompt (1; check without prompts: 4)", 0}, G | C},
     {{"max-tokens", OPT_MAX_TOKENS, "N", 0, "Longest completion (128; check without prompts: 64)", 0}, G | C},
     {{"max-length", OPT_MAX_LENGTH, "N", 0, "Longest prompt and completion together (max_position_embeddings)", 0}, G | S | C},
     {{"temperature", OPT_TEMPERATURE, "X", 0, "Sampling temperature, 0 is greedy (1)", 0}, G | S | C},
@@ -150,7 +150,7 @@ static const char *command_text(ls_command_kind command) {
 }
 
 ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int argc, char **argv, ls_error *err) {
-    const ls_run_options defaults = {.samples = 1, .batch = 16, .chunk = command == LS_COMMAND_SCORE ? 0 : 256,
+    const ls_run_options defaults = {.batch = 16, .chunk = command == LS_COMMAND_SCORE ? 0 : 256,
                                      .score_batch = 4, .page_tokens = 16, .threads = ls_cpu_count(), .isa = ls_isa_best(),
                                      .sampling = {.temperature = 1.0f, .top_p = 1.0f}};
     struct argp_option options[N_ROWS + 1];
@@ -164,6 +164,7 @@ ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int
     argp_err_exit_status = LS_EXIT_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &context);
     if (context.status != LS_OK) return context.status;
+    if (out->samples == 0) out->samples = command == LS_COMMAND_CHECK && out->prompts == NULL ? 4 : 1;
     if (out->model == NULL) ls_cli_usage(argv[0], "--model is missing; it names the checkpoint directory");
     if (command == LS_COMMAND_GENERATE && out->prompts == NULL)
         ls_cli_usage(argv[0], "--prompts is missing; it names the file of prompts");

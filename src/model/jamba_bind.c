@@ -12,6 +12,8 @@
 typedef struct binder {
     ls_jamba *model;
     const ls_checkpoint *checkpoint;
+    const char *directory;
+    const ls_tensor_view **used; /* [n_used], room for every tensor of the checkpoint */
     int64_t n_used;
     ls_error *err;
 } binder;
@@ -30,7 +32,7 @@ static ls_status find(binder *b, const ls_tensor_view **out, ls_dtype *dtype, co
     const int64_t dims[3] = {d0, d1, d2};
     const int32_t n_dims = d1 < 0 ? 1 : d2 < 0 ? 2 : 3;
     bool same;
-    if (view == NULL) return LS_FAIL(b->err, LS_ERR_FORMAT, "%s: missing tensor", name);
+    if (view == NULL) return LS_FAIL(b->err, LS_ERR_FORMAT, "%s: missing tensor %s", b->directory, name);
     same = view->n_dims == n_dims;
     for (int32_t i = 0; same && i < n_dims; i++) same = view->dims[i] == dims[i];
     if (!same) {
@@ -46,7 +48,7 @@ static ls_status find(binder *b, const ls_tensor_view **out, ls_dtype *dtype, co
     else
         return LS_FAIL(b->err, LS_ERR_UNSUPPORTED, "%s: %s: data type %s; weights must be F32, BF16 or F16", view->file, name,
                        ls_st_dtype_name(view->dtype));
-    b->n_used++;
+    b->used[b->n_used++] = view;
     b->model->n_parameters += view->n_elements;
     *out = view;
     return LS_OK;
@@ -224,42 +226,42 @@ done:
     return status;
 }
 
-/* Every tensor of the checkpoint must have been asked for. Names are few kinds, so the count decides and the search
- * for the offender may be slow. */
-static ls_status check_all_used(binder *b, const char *directory) {
+/* Every tensor of the checkpoint must have been asked for; the first that was not is named. */
+static ls_status check_all_used(binder *b) {
     const int64_t n = ls_checkpoint_count(b->checkpoint);
     if (b->n_used == n) return LS_OK;
     for (int64_t i = 0; i < n; i++) {
-        const char *name = ls_checkpoint_at(b->checkpoint, i)->name;
-        char *end;
-        const long layer = strncmp(name, "model.layers.", 13) == 0 ? strtol(name + 13, &end, 10) : -1;
-        if (layer >= b->model->config.n_layers)
-            return LS_FAIL(b->err, LS_ERR_FORMAT, "%s: %s: the configuration has %d layers", directory, name,
-                           b->model->config.n_layers);
+        const ls_tensor_view *view = ls_checkpoint_at(b->checkpoint, i);
+        bool used = false;
+        for (int64_t j = 0; j < b->n_used && !used; j++) used = b->used[j] == view;
+        if (!used)
+            return LS_FAIL(b->err, LS_ERR_FORMAT, "%s: %s: the configuration (%d layers) calls for no such tensor", view->file,
+                           view->name, b->model->config.n_layers);
     }
-    return LS_FAIL(b->err, LS_ERR_FORMAT, "%s: the checkpoint has %lld tensors, the configuration calls for %lld", directory,
-                   (long long)n, (long long)b->n_used);
+    return LS_FAIL(b->err, LS_ERR_FORMAT, "%s: a tensor was asked for twice", b->directory);
 }
 
 ls_status ls_jamba_open(ls_jamba **out, const char *directory, ls_error *err) {
     ls_jamba *model = calloc(1, sizeof *model);
-    binder b = {model, NULL, 0, err};
+    binder b = {.model = model, .directory = directory, .err = err};
     ls_status status;
     *out = NULL;
     if (model == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "model");
     LS_TRY(ls_jamba_config_open(&model->config, directory, err));
     LS_TRY(ls_checkpoint_open(&model->checkpoint, directory, err));
     b.checkpoint = model->checkpoint;
+    LS_TRY(ls_array_alloc((void **)&b.used, ls_checkpoint_count(b.checkpoint), sizeof(const ls_tensor_view *), "tensors", err));
     LS_TRY(ls_array_alloc((void **)&model->layers, model->config.n_layers, sizeof *model->layers, "layers", err));
     LS_TRY(find(&b, &model->embed, &model->embed_dtype, "model.embed_tokens.weight", model->config.vocab,
                 model->config.hidden, -1));
     LS_TRY(take_vector(&b, &model->final_norm, model->config.hidden, "model.final_layernorm.weight"));
     for (int64_t i = 0; i < model->config.n_layers; i++) LS_TRY(bind_layer(&b, i));
     LS_TRY(bind_head(&b));
-    LS_TRY(check_all_used(&b, directory));
+    LS_TRY(check_all_used(&b));
     *out = model;
     model = NULL;
 done:
+    free((void *)b.used);
     ls_jamba_close(model);
     return status;
 }

@@ -1,0 +1,93 @@
+/* The bits themselves. One FNV-1a hash a fixture and activation type, over the ids and log-probability bits of 512 tokens: 4
+ * requests of 64 greedy with raw log-probabilities, 4 of 64 sampled with top-k, top-p and processed ones. Every instruction
+ * set must give it. Whoever changes a hash changes the numerics: LS_NUMERICS_VERSION must go up with it. */
+#include "invariance.h"
+#include "num/contract.h"
+
+#define N_TOKENS 64
+
+static const levers golden_levers = {4, 16, 16, 2, 0, false};
+static const distribution greedy = {{.temperature = 0.0f, .top_p = 1.0f, .seed = 1}, LS_LOGPROB_RAW};
+static const distribution sampled = {{.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .seed = 9007199254740993u},
+                                     LS_LOGPROB_PROCESSED};
+
+static void hash_bytes(uint64_t *hash, uint32_t word) {
+    for (int i = 0; i < 4; i++) {
+        *hash ^= (word >> (8 * i)) & 0xff;
+        *hash *= 1099511628211u;
+    }
+}
+
+static void hash_run(uint64_t *hash, const fixture *f, ls_queue *queue, ls_dtype dtype, const distribution *d) {
+    request_set set;
+    set_make(&set, f->model->config.vocab, 2, 2, PROMPT_MAX, N_TOKENS, 7, 0);
+    generate(f->model, queue, dtype, &golden_levers, d, &set);
+    for (int64_t i = 0; i < set.n; i++)
+        for (int64_t t = 0; t < N_TOKENS; t++) {
+            uint32_t bits;
+            memcpy(&bits, &set.requests[i].logprob[t], sizeof bits);
+            hash_bytes(hash, (uint32_t)set.requests[i].completion[t]);
+            hash_bytes(hash, bits);
+        }
+    set_free(&set);
+}
+
+typedef struct golden {
+    const char *fixture;
+    uint64_t hash[2]; /* f32, bf16 activations */
+} golden;
+
+/* Version 1 of the numerics. */
+static const golden goldens[] = {
+    {"jamba-dense", {0xb11cf5abbe8ce095u, 0x3f4d45a675e4ec11u}}, {"jamba-moe", {0xc6e56a00192e087bu, 0xd4d8c95bd291d98cu}},
+    {"jamba-bf16", {0x4032b575a752fc8eu, 0xf760c870505edec8u}},  {"jamba-odd", {0x26e9a0ec5993c6a8u, 0x71a35d6da9a842fau}},
+    {"jamba-nobias", {0xd6ce3e12746b520bu, 0xbd4100bbd5494778u}},
+};
+
+static void bits_are_golden(void **state) {
+    const ls_isa isa = *(const ls_isa *)*state;
+    ls_queue *queue;
+    int n_wrong = 0;
+    if (!ls_isa_available(isa)) {
+        print_message("this processor cannot run %s\n", ls_isa_name(isa));
+        skip();
+    }
+    queue = test_queue(2, isa);
+    for (size_t i = 0; i < sizeof goldens / sizeof goldens[0]; i++) {
+        fixture f;
+        fixture_open(&f, goldens[i].fixture);
+        for (int type = 0; type < 2; type++) {
+            uint64_t hash = 14695981039346656037u;
+            const ls_dtype dtype = type == 0 ? LS_F32 : LS_BF16;
+            hash_run(&hash, &f, queue, dtype, &greedy);
+            hash_run(&hash, &f, queue, dtype, &sampled);
+            if (hash == goldens[i].hash[type]) continue;
+            n_wrong++;
+            print_message("%s, %s activations: %016llx, recorded %016llx\n", goldens[i].fixture, ls_dtype_name(dtype),
+                          (unsigned long long)hash, (unsigned long long)goldens[i].hash[type]);
+        }
+        fixture_close(&f);
+    }
+    ls_queue_free(queue);
+    if (n_wrong > 0)
+        fail_msg("%d hashes are not those of numerics version %d: if the change is intended, raise LS_NUMERICS_VERSION "
+                 "(src/num/contract.h) and the version in NUMERICS.md, and record the new hashes", n_wrong,
+                 LS_NUMERICS_VERSION);
+}
+
+static void hashes_belong_to_this_version(void **state) {
+    (void)state;
+    assert_int_equal(LS_NUMERICS_VERSION, 1); /* the version that goldens[] was recorded under */
+    assert_string_equal(LS_NUMERICS_PROFILE, "exact");
+}
+
+int main(void) {
+    static ls_isa isas[] = {LS_ISA_GENERIC, LS_ISA_AVX2, LS_ISA_AVX512};
+    const struct CMUnitTest tests[] = {
+        {"golden_generic", bits_are_golden, NULL, NULL, &isas[0]},
+        {"golden_avx2", bits_are_golden, NULL, NULL, &isas[1]},
+        {"golden_avx512", bits_are_golden, NULL, NULL, &isas[2]},
+        cmocka_unit_test(hashes_belong_to_this_version),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

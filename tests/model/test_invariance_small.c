@@ -1,0 +1,81 @@
+/* The property of test_invariance on few tokens, quick enough for sanitizers: 8 prompts of 1 to 6 tokens and one of
+ * 48, 2 samples, 4 tokens each, on four fixtures (three for the slow generic set) in both activation types with every
+ * instruction set. Each value of each lever occurs. */
+#include "invariance.h"
+
+#define N_TOKENS 4
+#define LONGEST 6 /* prompt but for the last */
+#define COUNT(array) ((int64_t)(sizeof(array) / sizeof(array)[0]))
+
+static const levers first_levers = {16, 256, 16, 1, 0, false};
+
+static const levers lever_rows[] = {
+    {1, WHOLE, 64, 2, 0, true}, {3, 5, 1, 1, 32, true},  {16, 1, 16, 2, 33, false},
+    {16, 2, 64, 1, 34, true},   {3, 64, 1, 2, 0, false},
+};
+
+static void small_case(const char *name, ls_dtype dtype, ls_isa isa) {
+    ls_queue *queues[3] = {NULL, test_queue(1, isa), test_queue(2, isa)};
+    ls_queue *best = test_queue(1, ls_isa_best());
+    request_set want, got, both;
+    fixture f;
+    differences d;
+    fixture_open(&f, name);
+    set_make(&want, f.model->config.vocab, 9, 2, LONGEST, N_TOKENS, 3, 0);
+    generate(f.model, best, dtype, &first_levers, &plain_sampling, &want);
+    set_pick(&got, &want, want.n, N_TOKENS);
+    for (int64_t i = 0; i < COUNT(lever_rows); i++) {
+        const levers *l = &lever_rows[i];
+        int64_t row;
+        float *scores;
+        generate(f.model, queues[l->threads], dtype, l, &plain_sampling, &got);
+        d = compare_sets(&want, &got);
+        must_agree(&d, want.n * N_TOKENS, "generate", l);
+        scores = score(f.model, queues[l->threads], dtype, l, &plain_sampling, &want, N_TOKENS, i, &row);
+        d = compare_scores(&want, scores, row, N_TOKENS);
+        must_agree(&d, want.n * N_TOKENS, "score", l);
+        free(scores);
+    }
+    /* one request of each pair is a stranger with another address and length */
+    set_alloc(&both, 2 * want.n, N_TOKENS);
+    for (int64_t i = 0; i < want.n; i++) {
+        ls_request *stranger = &both.requests[2 * i];
+        set_borrow(&both, 2 * i, &want.requests[want.n - 1 - i]);
+        stranger->prompt_i += 1000;
+        stranger->max_tokens = 1 + i % N_TOKENS;
+        set_borrow(&both, 2 * i + 1, &want.requests[i]);
+    }
+    generate(f.model, queues[2], dtype, &lever_rows[2], &plain_sampling, &both);
+    d = compare_sets(&want, &both);
+    must_agree(&d, want.n * N_TOKENS, "generate with neighbours", &lever_rows[2]);
+    set_free(&both);
+    set_free(&got);
+    set_free(&want);
+    fixture_close(&f);
+    ls_queue_free(best);
+    ls_queue_free(queues[1]);
+    ls_queue_free(queues[2]);
+}
+
+static void no_lever_reaches_a_bit(void **state) {
+    static const char *const names[] = {"jamba-dense", "jamba-moe", "jamba-odd", "jamba-bf16"};
+    const ls_isa isa = *(const ls_isa *)*state;
+    if (!ls_isa_available(isa)) {
+        print_message("this processor cannot run %s\n", ls_isa_name(isa));
+        skip();
+    }
+    for (int64_t i = 0; i < COUNT(names) - (isa == LS_ISA_GENERIC); i++) {
+        small_case(names[i], LS_F32, isa);
+        small_case(names[i], LS_BF16, isa);
+    }
+}
+
+int main(void) {
+    static ls_isa isas[] = {LS_ISA_GENERIC, LS_ISA_AVX2, LS_ISA_AVX512};
+    const struct CMUnitTest tests[] = {
+        {"small_generic", no_lever_reaches_a_bit, NULL, NULL, &isas[0]},
+        {"small_avx2", no_lever_reaches_a_bit, NULL, NULL, &isas[1]},
+        {"small_avx512", no_lever_reaches_a_bit, NULL, NULL, &isas[2]},
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
