@@ -13,10 +13,13 @@
  *   K = max(Ka, Kb);  A = pow2(Ka - K), B = pow2(Kb - K), pow2(d) = 2^d, or +0 for d < -126
  *   E = fma(Ka - K, Sa, Ea) * A + fma(Kb - K, Sb, Eb) * B;  S = Sa * A + Sb * B
  *   Scaling by powers of two is exact, so any sharding or splitting at leaf borders gives the same bits.
- * logprob = fma(fma(z[target], LOG2E, -K), LN2, -log(S))      exact cancellation near 0: sure tokens keep their digits
+ * logprob = fma(fma(z[target], LOG2E, -K), LN2, -log(S))
+ *   The large parts of z and K cancel exactly, so the error near 0 does not grow with the height of the logits: it stays
+ *   below 4e-7. A probability within that of 1 may give a logprob just above 0.
  * lse     = fma(K, LN2_HI, fma(K, LN2_LO, log(S)))
  * entropy = fma(-LN2, E / S, log(S))
- * An all -inf row (S = 0) gives NaN in all three; a -inf target in a finite row gives -inf. NaN is always 0x7FC00000.
+ * A row in which no leaf contributes (S = 0), such as an all -inf row, gives NaN in all three; a -inf target in any
+ * other row without NaN gives -inf. NaN is always 0x7FC00000.
  *
  * Rows with targets[r] == ignore_index or mask[r] == 0 give exactly +0 in every output and their logits are not read. */
 #ifndef LS_OP_LOGPROB_H
@@ -43,8 +46,8 @@ typedef struct ls_logprob_args {
     float *lse, *entropy;     /* [rows] each, or NULL */
 } ls_logprob_args;
 
-/* A target outside [0, vocab) that is not ignored, or a bad temperature, is an error that names the row; nothing is
- * written then. */
+/* A target outside [0, vocab) or a bad temperature of a row that is not left out is an error that names row and value;
+ * nothing is written then. */
 ls_status ls_logprob(ls_queue *queue, const ls_logprob_args *args, ls_error *err);
 
 /* Sequence sums: out[s] = the 256-chain tree over the rows [offsets[s], offsets[s+1]) that the mask keeps, numbered from 0
