@@ -14,8 +14,8 @@
  *   E = fma(Ka - K, Sa, Ea) * A + fma(Kb - K, Sb, Eb) * B;  S = Sa * A + Sb * B
  *   Scaling by powers of two is exact, so any sharding or splitting at leaf borders gives the same bits.
  * logprob = fma(fma(z[target], LOG2E, -K), LN2, -log(S))
- *   The large parts of z and K cancel exactly, so the error near 0 does not grow with the height of the logits: it stays
- *   below 4e-7. A probability within that of 1 may give a logprob just above 0.
+ *   The large parts of z and K cancel exactly, so the error near 0 does not grow with the height of the logits: it
+ *   stays below 4e-7. A probability within that of 1 may give a logprob just above 0.
  * lse     = fma(K, LN2_HI, fma(K, LN2_LO, log(S)))
  * entropy = fma(-LN2, E / S, log(S))
  * A row in which no leaf contributes (S = 0), such as an all -inf row, gives NaN in all three; a -inf target in any
