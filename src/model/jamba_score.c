@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "num/expf.h"
 #include "op/logprob.h"
 
 #define HEAD_ROWS 64
@@ -23,8 +24,9 @@ static void process_rows(void *context, int64_t begin, int64_t end, int32_t thre
     (void)thread_i;
     for (int64_t r = begin; r < end; r++) {
         float *row = p->logits + r * p->vocab;
-        if (p->rows[r].of == LS_LOGPROB_PROCESSED)
-            ls_sampling_process(p->isa, row, row, p->vocab, p->rows[r].sampling, p->sort_space + 2 * r * p->vocab);
+        if (p->rows[r].of == LS_LOGPROB_PROCESSED &&
+            ls_sampling_process(p->isa, row, row, p->vocab, p->rows[r].sampling, p->sort_space + 2 * r * p->vocab) == 0)
+            row[0] = ls_from_bits(LS_NAN_BITS); /* nothing could be drawn: the row's log-probability is NaN */
     }
 }
 

@@ -13,7 +13,7 @@ int64_t ls_kv_page_bytes(int64_t n_kv_heads, int64_t head_dim, int64_t page_toke
 static ls_status check(const ls_attention_args *a, ls_error *err) {
     if (a->head_dim < 1 || a->head_dim > LS_HEAD_DIM_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "attention: head dim %lld is not in 1..%d", (long long)a->head_dim, LS_HEAD_DIM_MAX);
-    if (a->n_kv_heads < 1 || a->n_heads % a->n_kv_heads != 0)
+    if (a->n_kv_heads < 1 || a->n_heads < 1 || a->n_heads % a->n_kv_heads != 0)
         return LS_FAIL(err, LS_ERR_ARG, "attention: %lld heads over %lld KV heads", (long long)a->n_heads,
                        (long long)a->n_kv_heads);
     if (a->page_tokens < 1 || LS_ATTENTION_BLOCK % a->page_tokens != 0)
@@ -23,6 +23,7 @@ static ls_status check(const ls_attention_args *a, ls_error *err) {
         a->out_stride < a->n_heads * a->head_dim)
         return LS_FAIL(err, LS_ERR_ARG, "attention: strides q %lld kv %lld out %lld", (long long)a->q_stride,
                        (long long)a->kv_stride, (long long)a->out_stride);
+    if (ls_spans_check_rows("attention", a->spans, a->n_spans, err) != LS_OK) return LS_ERR_ARG;
     for (int64_t i = 0; i < a->n_spans; i++) {
         const ls_span *s = &a->spans[i];
         if (s->slot < 0) continue;

@@ -19,8 +19,9 @@
  *   logprob = fma(fma(z[target], LOG2E, -k), LN2, -log(s)), +0 where that is positive
  *   lse     = fma(k, LN2_HI, fma(k, LN2_LO, log(s)))
  *   entropy = fma(-LN2, fma(Q - k, S, E) / S, log(s)), +0 where that is negative
- *   The large parts cancel exactly, so sure tokens keep their digits. S = 0 gives NaN in all three; a -inf target in a finite row
- *   gives -inf. NaN is always 0x7FC00000.
+ *   The large parts of z and k cancel exactly, so the error near 0 does not grow with the height of the logits: it stays
+ *   below 4e-7. A row in which no leaf contributes (S = 0), such as an all -inf row, gives NaN in all three; a -inf target
+ *   in any other row without NaN gives -inf. NaN is always 0x7FC00000.
  *
  * Rows with targets[r] == ignore_index or mask[r] == 0 give exactly +0 in every output and their logits are not read. */
 #ifndef LS_OP_LOGPROB_H
@@ -47,8 +48,8 @@ typedef struct ls_logprob_args {
     float *lse, *entropy;     /* [rows] each, or NULL */
 } ls_logprob_args;
 
-/* A target outside [0, vocab) that is not ignored, or a bad temperature, is an error that names the row; nothing is
- * written then. */
+/* A target outside [0, vocab) or a bad temperature of a row that is not left out is an error that names row and value;
+ * nothing is written then. */
 ls_status ls_logprob(ls_queue *queue, const ls_logprob_args *args, ls_error *err);
 
 /* Sequence sums: out[s] = the 256-chain tree over the rows [offsets[s], offsets[s+1]) that the mask keeps, numbered from 0

@@ -3,6 +3,8 @@
  *
  * route: m = max_e logit[r][e];  w_e = exp(logit - m);  p_e = w_e / chain_e(w_e, ascending from +0)
  *        The top_k largest p are chosen, the lower expert first among equals; they are listed by ascending expert.
+ *        A row with a NaN or +inf, or without a logit above -inf, has NaN for every p: the lowest top_k experts are
+ *        chosen, with weight NaN.
  * combine: acc[r][c] = fma(p_e, y_e[r][c], acc[r][c]) over the chosen experts in ascending order, from +0; y_e is the
  *        expert's unrounded float32 output; one rounding at the end. */
 #ifndef LS_OP_MOE_H

@@ -30,8 +30,9 @@ typedef struct ls_draw {
 /* Checks the ranges above; the error names the field. */
 ls_status ls_sampling_check(const ls_sampling *sampling, ls_error *err);
 
-/* The processed logits: out[i] = z of kept tokens, -inf for the others (greedy: z = logit, all kept). workspace holds
- * 2 * vocab int32. out may be logits. Returns the number kept; 0 when no logit exceeds -inf, or one is NaN or +inf. */
+/* The processed logits: out[i] = z of kept tokens, -inf for the others (greedy: z = logit, all above -inf are kept).
+ * workspace holds 2 * vocab int32. out may be logits. Returns the number kept; 0 when no z exceeds -inf, or a z is NaN
+ * or +inf (a finite logit times inv_t may be), and then out holds nothing to draw from. */
 int64_t ls_sampling_process(ls_isa isa, float *out, const float *logits, int64_t vocab, const ls_sampling *sampling,
                             int32_t *workspace);
 

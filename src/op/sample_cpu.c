@@ -24,8 +24,8 @@ static int64_t process(float *out, const float *logits, int64_t vocab, const ls_
     int64_t kept = 0;
     float max = -HUGE_VALF;
     for (int64_t i = 0; i < vocab; i++) {
-        if (!(logits[i] < HUGE_VALF)) return 0;
         out[i] = s->temperature > 0.0f && s->temperature != 1.0f ? ls_mul(logits[i], inv_t) : logits[i];
+        if (!(out[i] < HUGE_VALF)) return 0;
         max = ls_max(out[i], max);
         kept += out[i] > -HUGE_VALF;
     }

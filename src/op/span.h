@@ -5,7 +5,8 @@
 #include "base/status.h"
 
 /* Rows [row, row + n_rows) are tokens pos, pos + 1, ... of one sequence. A span with pos 0 begins its sequence: no
- * stored state is read, however few rows it has. slot < 0 marks padding: ops with state leave its rows alone. */
+ * stored state is read, however few rows it has. slot < 0 marks padding: ops with state leave its rows alone. A span
+ * without rows changes nothing. No two spans of one call share a slot or write to one page: spans run in parallel. */
 typedef struct ls_span {
     int64_t row, n_rows;
     int64_t pos;
@@ -27,7 +28,10 @@ static inline void *ls_pool_at(const ls_pool_view *pool, int32_t entry) {
 
 /* Rows of all spans together. */
 int64_t ls_spans_rows(const ls_span *spans, int64_t n_spans);
-/* Row counts, positions and slots of all spans against the pool; the error names op, span and value. */
+/* Row counts and positions of all spans; the error names op, span and value. */
+ls_status ls_spans_check_rows(const char *op, const ls_span *spans, int64_t n_spans, ls_error *err);
+
+/* The same, and slots against the pool. */
 ls_status ls_spans_check_slots(const char *op, const ls_span *spans, int64_t n_spans, const ls_pool_view *pool,
                                ls_error *err);
 

@@ -265,7 +265,7 @@ typedef struct op_batch {
     ls_span spans[3 * OP_SEQS_MAX];
 } op_batch;
 
-/* Cuts a random number generator's worth of plans apart: chunk sizes that every op with state is tested with. */
+/* Chunk sizes that every op with state is tested with; the random cut twice. */
 static const int64_t op_chunks[] = {0, 1, 2, 3, 5, 64, -1, -1};
 
 static inline op_plan op_plan_make(int64_t n_seqs, const int64_t *length, const int32_t *slot) {

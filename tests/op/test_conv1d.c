@@ -194,10 +194,11 @@ static void nothing_to_do_touches_nothing(void **state) {
     op_array y = op_array_make(LS_F32, 4, 20, 0), untouched = op_array_make(LS_F32, 4, 20, 0);
     op_batch batch;
     memset(&batch, 0, sizeof batch);
-    batch.n_spans = 3;
+    batch.n_spans = 4;
     batch.spans[0] = (ls_span){0, 3, 0, -1, NULL};
     batch.spans[1] = (ls_span){3, 0, 5, 7, NULL};
     batch.spans[2] = (ls_span){3, 1, 9, INT32_MIN, NULL};
+    batch.spans[3] = (ls_span){3, 0, 0, 2, NULL};
     op_guard(&y);
     op_guard(&untouched);
     for (int32_t t = 0; t < OP_THREADS_MAX; t++) {

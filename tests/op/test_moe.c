@@ -120,6 +120,26 @@ static void lowest_expert_wins_ties(void **state) {
     problem_free(&p);
 }
 
+/* Nothing to compare: NaN for every weight, and experts that exist. */
+static void rows_without_an_order(void **state) {
+    const ls_isa isa = op_isa(state);
+    problem p = problem_make(4, 16, 3, false, 1);
+    const ls_moe_route_args args = {p.logits, p.rows, p.n, p.top_k, p.expert, p.weight};
+    ls_error err;
+    p.logits[7] = NAN;
+    p.logits[16 + 15] = INFINITY;
+    for (int64_t e = 0; e < 16; e++) {
+        p.logits[32 + e] = -INFINITY;
+        p.logits[48 + e] = NAN;
+    }
+    assert_ok(ls_moe_route(op_queues[isa][2], &args, &err), err);
+    for (int64_t i = 0; i < 12; i++) {
+        assert_int_equal(p.expert[i], i % 3);
+        assert_true(p.weight[i] != p.weight[i]);
+    }
+    problem_free(&p);
+}
+
 static void rows_do_not_see_each_other(void **state) {
     enum { ROWS = 29, N = 16, K = 2 };
     const ls_isa isa = op_isa(state);
@@ -285,9 +305,13 @@ static void variants_are_caught(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        OP_CASES(routes_equal_the_textbook),   OP_CASES(lowest_expert_wins_ties),
-        OP_CASES(rows_do_not_see_each_other),  OP_CASES(accurate_within_1e_6),
-        OP_CASES(combine_adds_chosen_rows),    OP_CASES(combination_is_in_ascending_order),
+        OP_CASES(routes_equal_the_textbook),
+        OP_CASES(lowest_expert_wins_ties),
+        OP_CASES(rows_without_an_order),
+        OP_CASES(rows_do_not_see_each_other),
+        OP_CASES(accurate_within_1e_6),
+        OP_CASES(combine_adds_chosen_rows),
+        OP_CASES(combination_is_in_ascending_order),
         cmocka_unit_test(variants_are_caught),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);

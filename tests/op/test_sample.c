@@ -301,6 +301,11 @@ static void rows_without_a_token(void **state) {
                 logits[at] = poison[i];
                 assert_int_equal(process(out, logits, 5, &s), 0);
             }
+        /* 10 / 1e-38 overflows: z has no largest value then; greedy does not divide. */
+        s.temperature = greedy ? 0.0f : 1e-38f;
+        for (int64_t i = 0; i < 5; i++) logits[i] = i < 2 ? 10.0f : -1.0f;
+        assert_int_equal(process(out, logits, 5, &s), greedy ? 5 : 0);
+        s.temperature = greedy ? 0.0f : 1.0f;
         for (int64_t i = 0; i < 5; i++) logits[i] = i == 3 ? -FLT_MAX : -INFINITY;
         assert_int_equal(process(out, logits, 5, &s), 1);
         assert_int_equal(ls_sample(used, out, 5, &s, &draw), 3);

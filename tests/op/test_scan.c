@@ -229,7 +229,7 @@ static void untouched_rows_and_slots(void **state) {
     const ls_isa isa = op_isa(state);
     const int64_t length[] = {4};
     const op_plan plan = op_plan_make(1, length, slots);
-    const ls_span idle[] = {{0, 3, 0, -1, NULL}, {3, 0, 5, 7, NULL}, {3, 1, 9, INT32_MIN, NULL}};
+    const ls_span idle[] = {{0, 3, 0, -1, NULL}, {3, 0, 5, 7, NULL}, {3, 1, 9, INT32_MIN, NULL}, {4, 0, 0, 2, NULL}};
     const ls_span bad[] = {{0, 2, 0, 7, NULL}, {2, 2, 0, 9, NULL}};
     op_pool pool = op_pool_make(9, 20 * 5 * 4, 4);
     op_array untouched = op_array_make(LS_F32, 4, 20, 0);
