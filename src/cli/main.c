@@ -33,8 +33,9 @@ static void print_help(FILE *file) {
                   "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 the check ran and bits differ.\n");
 }
 
-/* A standard stream that the caller closed is replaced by one on which every use fails: the next file to be opened would
- * otherwise get its number, and be written to in its place. A reader that went away is an error of the write, not a signal. */
+/* A standard stream that the caller closed is replaced by one on which every use fails: the next file to be opened
+ * would otherwise get its number, and be written to in its place. A reader that went away is an error of the write,
+ * not a signal. */
 static void prepare_streams(void) {
     for (int fd = 0; fd <= 2; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd) exit(LS_EXIT_FAILED);

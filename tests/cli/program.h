@@ -1,8 +1,7 @@
-/* Runs the program as a user would and keeps what it said. All files live in one scratch directory that goes at the end. */
+/* Runs the program as a user would and keeps what it said. All files live in one scratch directory that goes at the
+ * end. */
 #ifndef LS_TESTS_PROGRAM_H
 #define LS_TESTS_PROGRAM_H
-
-#include "harness.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -12,6 +11,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "harness.h"
 
 #define TINY LS_SOURCE_DIR "/models/tiny-text"
 #define PATH_BYTES 512
@@ -151,12 +152,15 @@ static inline void must_exit(int code) {
         must_exit(0);     \
     } while (0)
 
-/* Exit code 2 and one line on standard error that starts with the program's name and has all the words (separated by '|'). */
+/* Exit code 2 and one line on standard error that starts with the program's name and has all the words (separated by
+ * '|'). */
 static inline void must_refuse(const char *words) {
     char list[512], *word, *rest = list;
     must_exit(2);
-    if (strncmp(last.err, "lockstep: ", 10) != 0) fail_msg("the message does not start with 'lockstep: ': %.2000s", last.err);
-    if (strchr(last.err, '\n') == NULL || strchr(last.err, '\n')[1] != '\0') fail_msg("not one line: %.2000s", last.err);
+    if (strncmp(last.err, "lockstep: ", 10) != 0)
+        fail_msg("the message does not start with 'lockstep: ': %.2000s", last.err);
+    if (strchr(last.err, '\n') == NULL || strchr(last.err, '\n')[1] != '\0')
+        fail_msg("not one line: %.2000s", last.err);
     snprintf(list, sizeof list, "%s", words);
     while ((word = strsep(&rest, "|")) != NULL)
         if (strstr(last.err, word) == NULL) fail_msg("the message does not mention '%s': %.2000s", word, last.err);

@@ -1,8 +1,7 @@
 /* The program from the outside, on input that is right: what each command writes, and which exit code it gives. */
 #define _GNU_SOURCE
-#include "program.h"
-
 #include "dev/queue.h"
+#include "program.h"
 
 #define GREEDY LS_FIXTURES "/tiny-text-expected/greedy.jsonl"
 #define PROMPTS TINY "/prompts.jsonl"
@@ -121,16 +120,18 @@ static void settings_change_no_byte(void **state) {
     static const char *const types[] = {"f32", "bf16"};
     const char *ids = at("ids.jsonl");
     (void)state;
-    text_write(ids, "{\"id\":\"a\",\"prompt_ids\":[1,262,13,25,31]}\n\n{\"id\":\"b\",\"prompt_ids\":[7]}\n"
-                    "{\"id\":\"c\",\"prompt\":\"Once upon\",\"prompt_ids\":null}\n");
+    text_write(ids,
+               "{\"id\":\"a\",\"prompt_ids\":[1,262,13,25,31]}\n\n{\"id\":\"b\",\"prompt_ids\":[7]}\n"
+               "{\"id\":\"c\",\"prompt\":\"Once upon\",\"prompt_ids\":null}\n");
     for (int t = 0; t < 2; t++) {
         const char *const files[] = {ids, PROMPTS};
         for (int f = 0; f < 2; f++) {
             RUN_OK("generate", "--model", TINY, "--prompts", files[f], "--samples", "2", "--max-tokens", "9", "--dtype",
                    types[t], "--out", at("first.jsonl"));
             for (size_t v = 0; v < sizeof variants / sizeof variants[0]; v++) {
-                const char *args[32] = {"generate", "--model", TINY, "--prompts", files[f], "--samples", "2", "--max-tokens",
-                                        "9", "--dtype", types[t], "--out", at("other.jsonl")};
+                const char *args[32] = {
+                    "generate",     "--model", TINY,      "--prompts", files[f], "--samples",      "2",
+                    "--max-tokens", "9",       "--dtype", types[t],    "--out",  at("other.jsonl")};
                 ls_isa isa = LS_ISA_GENERIC;
                 for (int i = 0; variants[v][i] != NULL; i++) {
                     args[13 + i] = variants[v][i];
@@ -146,8 +147,8 @@ static void settings_change_no_byte(void **state) {
             }
         }
     }
-    RUN_OK("generate", "--model", TINY, "--prompts", PROMPTS, "--samples", "2", "--max-tokens", "9", "--seed", "1", "--dtype",
-           "bf16", "--out", at("other.jsonl"));
+    RUN_OK("generate", "--model", TINY, "--prompts", PROMPTS, "--samples", "2", "--max-tokens", "9", "--seed", "1",
+           "--dtype", "bf16", "--out", at("other.jsonl"));
     RUN("compare", at("first.jsonl"), at("other.jsonl")); /* another seed draws other tokens */
     assert_true(last.code == 2 || last.code == 3);
 }
@@ -178,9 +179,10 @@ static void scoring_confirms_every_bit(void **state) {
     static const char *const kinds[] = {"raw", "processed"};
     (void)state;
     for (int k = 0; k < 2; k++) {
-        RUN_OK("generate", "--model", TINY, "--prompts", PROMPTS, "--samples", "2", "--max-tokens", "20", "--top-p", "0.9",
-               "--temperature", "0.8", "--logprobs", kinds[k], "--out", at("a.jsonl"));
-        RUN_OK("score", "--model", TINY, "--rollouts", at("a.jsonl"), "--out", at("b.jsonl"), "--batch", "3", "--chunk", "7");
+        RUN_OK("generate", "--model", TINY, "--prompts", PROMPTS, "--samples", "2", "--max-tokens", "20", "--top-p",
+               "0.9", "--temperature", "0.8", "--logprobs", kinds[k], "--out", at("a.jsonl"));
+        RUN_OK("score", "--model", TINY, "--rollouts", at("a.jsonl"), "--out", at("b.jsonl"), "--batch", "3", "--chunk",
+               "7");
         RUN_OK("compare", at("a.jsonl"), at("b.jsonl"));
         must_be_same_file(at("a.jsonl"), at("b.jsonl"));
         flip_a_bit(at("b.jsonl"), at("c.jsonl"), 5);
@@ -198,8 +200,9 @@ static void scoring_confirms_every_bit(void **state) {
 
 static void token_lines_give_one_entry_after_the_first(void **state) {
     (void)state;
-    text_write(at("tokens.jsonl"), "{\"id\":\"long\",\"token_ids\":[1,262,13,25,31,273,2]}\n{\"id\":\"two\",\"token_ids\":[5,6]}\n"
-                                   "{\"id\":\"one\",\"token_ids\":[5]}\n");
+    text_write(at("tokens.jsonl"),
+               "{\"id\":\"long\",\"token_ids\":[1,262,13,25,31,273,2]}\n{\"id\":\"two\",\"token_ids\":[5,6]}\n"
+               "{\"id\":\"one\",\"token_ids\":[5]}\n");
     RUN_OK("score", "--model", TINY, "--tokens", at("tokens.jsonl"), "--out", at("scored.jsonl"), "--json");
     {
         json_t *summary = json_loads(last.out, 0, NULL);
@@ -272,8 +275,8 @@ static void check_finds_no_difference(void **state) {
         char path[PATH_BYTES];
         snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, names[i]);
         RUN_OK("check", "--model", path, "--max-tokens", "5", "--samples", "1", "--dtype", i % 2 == 0 ? "bf16" : "f32",
-               "--logprobs", i % 2 == 0 ? "processed" : "raw", "--top-k", "20", "--score-batch", "5", "--score-chunk", "3",
-               "--json");
+               "--logprobs", i % 2 == 0 ? "processed" : "raw", "--top-k", "20", "--score-batch", "5", "--score-chunk",
+               "3", "--json");
         result = json_loads(last.out, 0, NULL);
         assert_non_null(result);
         assert_int_equal(int_member(result, "sequences"), 16);
@@ -284,8 +287,8 @@ static void check_finds_no_difference(void **state) {
     }
 }
 
-/* One Mamba layer of 5,120 channels, 16 states and 4 taps: the state of the 3-billion-parameter Jamba. All weights zero, in a
- * file with a hole. */
+/* One Mamba layer of 5,120 channels, 16 states and 4 taps: the state of the 3-billion-parameter Jamba. All weights
+ * zero, in a file with a hole. */
 static void write_wide_checkpoint(const char *directory) {
     static const struct {
         const char *name;
@@ -318,11 +321,13 @@ static void write_wide_checkpoint(const char *directory) {
     FILE *file;
     assert_int_equal(mkdir(directory, 0777), 0);
     snprintf(path, sizeof path, "%s/config.json", directory);
-    text_write(path, "{\"model_type\":\"jamba\",\"architectures\":[\"JambaForCausalLM\"],\"vocab_size\":16,\"hidden_size\":16,"
-                     "\"intermediate_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":1,\"num_key_value_heads\":1,"
-                     "\"num_experts\":1,\"num_experts_per_tok\":1,\"attn_layer_period\":2,\"attn_layer_offset\":1,"
-                     "\"mamba_expand\":320,\"mamba_d_state\":16,\"mamba_d_conv\":4,\"mamba_dt_rank\":1,"
-                     "\"tie_word_embeddings\":true}");
+    text_write(
+        path,
+        "{\"model_type\":\"jamba\",\"architectures\":[\"JambaForCausalLM\"],\"vocab_size\":16,\"hidden_size\":16,"
+        "\"intermediate_size\":8,\"num_hidden_layers\":1,\"num_attention_heads\":1,\"num_key_value_heads\":1,"
+        "\"num_experts\":1,\"num_experts_per_tok\":1,\"attn_layer_period\":2,\"attn_layer_offset\":1,"
+        "\"mamba_expand\":320,\"mamba_d_state\":16,\"mamba_d_conv\":4,\"mamba_dt_rank\":1,"
+        "\"tie_word_embeddings\":true}");
     for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
         long long n = 1;
         used += (size_t)snprintf(header + used, sizeof header - used, "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[",
@@ -357,8 +362,8 @@ static void inspect_knows_where_32_bits_end(void **state) {
     assert_non_null(result);
     assert_int_equal(int_member(member(result, "config"), "d_inner"), 5120);
     assert_int_equal(int_member(member(result, "sequence"), "slot_stride_bytes"), 358400);
-    json_array_foreach(member(result, "pools"), i, pool)
-        if (strcmp(text_member(pool, "pool"), "Mamba scan state") == 0) scan = pool;
+    json_array_foreach(member(result, "pools"), i, pool) if (strcmp(text_member(pool, "pool"), "Mamba scan state") == 0)
+        scan = pool;
     assert_non_null(scan);
     assert_int_equal(int_member(scan, "stride"), 89600);
     assert_int_equal(int_member(scan, "first_past_2_32"), 47935);
@@ -370,7 +375,8 @@ static void inspect_knows_where_32_bits_end(void **state) {
 }
 
 static void inspect_json_is_json(void **state) {
-    static const char *const names[] = {"jamba-dense", "jamba-moe", "jamba-bf16", "jamba-odd", "jamba-nobias", "jamba-sharded"};
+    static const char *const names[] = {"jamba-dense", "jamba-moe",    "jamba-bf16",
+                                        "jamba-odd",   "jamba-nobias", "jamba-sharded"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[PATH_BYTES];
@@ -388,7 +394,8 @@ static void inspect_json_is_json(void **state) {
 }
 
 static void help_goes_to_standard_output(void **state) {
-    static const char *const commands[] = {"generate", "score", "check", "compare", "inspect", "tokenize", "detokenize"};
+    static const char *const commands[] = {"generate", "score",    "check",     "compare",
+                                           "inspect",  "tokenize", "detokenize"};
     (void)state;
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         RUN_OK(commands[i], "--help");

@@ -1,5 +1,5 @@
-/* Runs of the engine and of scoring under chosen levers, and the one comparison that judges them. Shared by the programs that
- * show that no lever reaches a bit. */
+/* Runs of the engine and of scoring under chosen levers, and the one comparison that judges them. Shared by the
+ * programs that show that no lever reaches a bit. */
 #ifndef LS_TESTS_INVARIANCE_H
 #define LS_TESTS_INVARIANCE_H
 
@@ -85,8 +85,8 @@ static inline void set_borrow(request_set *set, int64_t i, const ls_request *fro
     to->sample_i = from->sample_i;
 }
 
-/* n requests of a set (a divisor of its size), spread over it, with completions cut to max_tokens. Strides of 7 put prompts of
- * all lengths among the first few. */
+/* n requests of a set (a divisor of its size), spread over it, with completions cut to max_tokens. Strides of 7 put
+ * prompts of all lengths among the first few. */
 static inline void set_pick(request_set *out, const request_set *from, int64_t n, int64_t max_tokens) {
     const int64_t every = from->n / n;
     set_alloc(out, n, max_tokens);
@@ -96,8 +96,21 @@ static inline void set_pick(request_set *out, const request_set *from, int64_t n
 /* The request of `all` with this address. */
 static inline const ls_request *set_find(const request_set *all, const ls_request *r) {
     for (int64_t i = 0; i < all->n; i++)
-        if (all->requests[i].prompt_i == r->prompt_i && all->requests[i].sample_i == r->sample_i) return &all->requests[i];
+        if (all->requests[i].prompt_i == r->prompt_i && all->requests[i].sample_i == r->sample_i)
+            return &all->requests[i];
     return NULL;
+}
+
+/* Gives every request of set the result that it has in `all`. */
+static inline void set_fill(request_set *set, const request_set *all) {
+    for (int64_t i = 0; i < set->n; i++) {
+        ls_request *r = &set->requests[i];
+        const ls_request *known = set_find(all, r);
+        assert_true(known != NULL && known->n_completion >= r->max_tokens);
+        memcpy(r->completion, known->completion, (size_t)r->max_tokens * sizeof *r->completion);
+        memcpy(r->logprob, known->logprob, (size_t)r->max_tokens * sizeof *r->logprob);
+        r->n_completion = r->max_tokens;
+    }
 }
 
 static inline void shuffled(int64_t *order, int64_t n, uint64_t seed) {
@@ -116,13 +129,18 @@ typedef struct distribution {
 
 static const distribution plain_sampling = {{.temperature = 1.0f, .top_p = 1.0f, .seed = 20240}, LS_LOGPROB_RAW};
 
-static inline void generate(const ls_jamba *model, ls_queue *queue, ls_dtype dtype, const levers *l, const distribution *d,
-                            request_set *set) {
+static inline void generate(const ls_jamba *model, ls_queue *queue, ls_dtype dtype, const levers *l,
+                            const distribution *d, request_set *set) {
     const int64_t pool = 3 * l->batch + 5;
     int64_t *order = test_alloc(set->n, sizeof *order), *places = test_alloc(pool, sizeof *places);
     int32_t *slots = test_alloc(pool, sizeof *slots);
-    ls_engine_opts opts = {.dtype = dtype, .batch = l->batch, .chunk = l->chunk, .page_tokens = l->page_tokens,
-                           .logprob_of = d->of, .sampling = d->sampling, .order = order};
+    ls_engine_opts opts = {.dtype = dtype,
+                           .batch = l->batch,
+                           .chunk = l->chunk,
+                           .page_tokens = l->page_tokens,
+                           .logprob_of = d->of,
+                           .sampling = d->sampling,
+                           .order = order};
     ls_error err;
     shuffled(order, set->n, l->order);
     shuffled(places, pool, 77);
@@ -137,10 +155,11 @@ static inline void generate(const ls_jamba *model, ls_queue *queue, ls_dtype dty
     free(order);
 }
 
-/* Teacher-forced log-probabilities of prompt and first n_completion tokens of each request, [n][row] floats; the caller frees
- * them. n_extra unrelated sequences are packed between them and their results dropped. */
-static inline float *score(const ls_jamba *model, ls_queue *queue, ls_dtype dtype, const levers *l, const distribution *d,
-                           const request_set *set, int64_t n_completion, int64_t n_extra, int64_t *row) {
+/* Teacher-forced log-probabilities of prompt and first n_completion tokens of each request, [n][row] floats; the caller
+ * frees them. n_extra unrelated sequences are packed between them and their results dropped. */
+static inline float *score(const ls_jamba *model, ls_queue *queue, ls_dtype dtype, const levers *l,
+                           const distribution *d, const request_set *set, int64_t n_completion, int64_t n_extra,
+                           int64_t *row) {
     const ls_score_opts opts = {dtype, l->batch, l->chunk, l->page_tokens};
     const int64_t length = PROMPT_MAX + n_completion, n = set->n + n_extra;
     int32_t *tokens = test_alloc(n * length, sizeof *tokens);
@@ -153,7 +172,8 @@ static inline float *score(const ls_jamba *model, ls_queue *queue, ls_dtype dtyp
         int32_t *sequence = tokens + i * length;
         /* extras first come alternately, so that they sit inside the same packs */
         const bool extra = (i % 2 == 0 && i / 2 < n_extra) || at == set->n;
-        items[i] = (ls_score_item){.tokens = sequence, .of = d->of, .sampling = d->sampling, .logprob = all + i * length};
+        items[i] =
+            (ls_score_item){.tokens = sequence, .of = d->of, .sampling = d->sampling, .logprob = all + i * length};
         if (extra) {
             items[i].n_tokens = 2 + (int64_t)(test_random(&random) % (uint64_t)(length - 2));
             for (int64_t t = 0; t < items[i].n_tokens; t++)
@@ -210,11 +230,13 @@ static inline differences compare_sets(const request_set *want, const request_se
 }
 
 /* Scores [n][row] against what generation recorded for the completions of set. */
-static inline differences compare_scores(const request_set *set, const float *scores, int64_t row, int64_t n_completion) {
+static inline differences compare_scores(const request_set *set, const float *scores, int64_t row,
+                                         int64_t n_completion) {
     differences d = {.first_request = -1};
     for (int64_t i = 0; i < set->n; i++)
         for (int64_t t = 0; t < n_completion; t++)
-            compare_token(&d, i, t, true, set->requests[i].logprob[t], scores[i * row + set->requests[i].n_prompt - 1 + t]);
+            compare_token(&d, i, t, true, set->requests[i].logprob[t],
+                          scores[i * row + set->requests[i].n_prompt - 1 + t]);
     return d;
 }
 
@@ -230,11 +252,15 @@ static inline void must_agree(const differences *d, int64_t n_expected, const ch
     char text[160];
     describe(text, sizeof text, l);
     if (d->n_compared != n_expected)
-        fail_msg("%s, %s: compared %lld tokens, expected %lld", what, text, (long long)d->n_compared, (long long)n_expected);
+        fail_msg("%s, %s: compared %lld tokens, expected %lld", what, text, (long long)d->n_compared,
+                 (long long)n_expected);
     if (d->first_request >= 0)
-        fail_msg("%s, %s: %lld of %lld tokens and %lld log-probabilities differ, first in request %lld, completion token %lld:"
-                 " %08x, expected %08x", what, text, (long long)d->n_tokens, (long long)d->n_compared,
-                 (long long)d->n_logprobs, (long long)d->first_request, (long long)d->first_token, d->bits_got, d->bits_want);
+        fail_msg(
+            "%s, %s: %lld of %lld tokens and %lld log-probabilities differ, first in request %lld, completion token "
+            "%lld:"
+            " %08x, expected %08x",
+            what, text, (long long)d->n_tokens, (long long)d->n_compared, (long long)d->n_logprobs,
+            (long long)d->first_request, (long long)d->first_token, d->bits_got, d->bits_want);
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* A model of Mamba layers alone: time a token and state a sequence do not grow with length. Times are this thread's processor
- * time, median of five, within factors that a quadratic cost (16 for four times the length) cannot meet. */
+/* A model of Mamba layers alone: time a token and state a sequence do not grow with length. Times are this thread's
+ * processor time, median of five, within factors that a quadratic cost (16 for four times the length) cannot meet. */
 #define _POSIX_C_SOURCE 200809L
 #include <malloc.h>
 #include <time.h>
@@ -46,8 +46,8 @@ static void time_is_linear(void **state) {
     for (int c = 0; c < 2; c++) {
         const double one = median_score_seconds(f.model, queue, 1024, chunks[c]);
         const double four = median_score_seconds(f.model, queue, 4096, chunks[c]);
-        print_message("chunk %lld: 1,024 tokens %.2f ms, 4,096 tokens %.2f ms, ratio %.2f\n", (long long)chunks[c], 1e3 * one,
-                      1e3 * four, four / one);
+        print_message("chunk %lld: 1,024 tokens %.2f ms, 4,096 tokens %.2f ms, ratio %.2f\n", (long long)chunks[c],
+                      1e3 * one, 1e3 * four, four / one);
         assert_true(four > 2.5 * one && four < 7.0 * one);
     }
     fixture_close(&f);
@@ -88,8 +88,15 @@ static int64_t engine_bytes(const fixture *f, ls_queue *queue, int64_t max_token
     int32_t *stop = test_alloc(vocab, sizeof *stop);
     request_set set;
     int64_t before, during = 0;
-    ls_engine_opts opts = {.dtype = LS_F32, .batch = 1, .chunk = 16, .page_tokens = 64, .sampling = plain_sampling.sampling,
-                           .stop = stop, .n_stop = vocab, .progress = note_bytes, .progress_context = &during};
+    ls_engine_opts opts = {.dtype = LS_F32,
+                           .batch = 1,
+                           .chunk = 16,
+                           .page_tokens = 64,
+                           .sampling = plain_sampling.sampling,
+                           .stop = stop,
+                           .n_stop = vocab,
+                           .progress = note_bytes,
+                           .progress_context = &during};
     ls_error err;
     for (int64_t i = 0; i < vocab; i++) stop[i] = (int32_t)i; /* one token, then the end */
     set_make(&set, (int32_t)vocab, 1, 1, PROMPT_MAX, max_tokens, 5, 0);

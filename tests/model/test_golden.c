@@ -1,6 +1,7 @@
-/* The bits themselves. One FNV-1a hash a fixture and activation type, over the ids and log-probability bits of 512 tokens: 4
- * requests of 64 greedy with raw log-probabilities, 4 of 64 sampled with top-k, top-p and processed ones. Every instruction
- * set must give it. Whoever changes a hash changes the numerics: LS_NUMERICS_VERSION must go up with it. */
+/* The bits themselves. One FNV-1a hash a fixture and activation type, over the ids and log-probability bits of 512
+ * tokens: 4 requests of 64 greedy with raw log-probabilities, 4 of 64 sampled with top-k, top-p and processed ones.
+ * Every instruction set must give it. Whoever changes a hash changes the numerics: LS_NUMERICS_VERSION must go up with
+ * it. */
 #include "invariance.h"
 #include "num/contract.h"
 
@@ -39,8 +40,10 @@ typedef struct golden {
 
 /* Version 1 of the numerics. */
 static const golden goldens[] = {
-    {"jamba-dense", {0xb11cf5abbe8ce095u, 0x3f4d45a675e4ec11u}}, {"jamba-moe", {0xc6e56a00192e087bu, 0xd4d8c95bd291d98cu}},
-    {"jamba-bf16", {0x4032b575a752fc8eu, 0xf760c870505edec8u}},  {"jamba-odd", {0x26e9a0ec5993c6a8u, 0x71a35d6da9a842fau}},
+    {"jamba-dense", {0xb11cf5abbe8ce095u, 0x3f4d45a675e4ec11u}},
+    {"jamba-moe", {0xc6e56a00192e087bu, 0xd4d8c95bd291d98cu}},
+    {"jamba-bf16", {0x4032b575a752fc8eu, 0xf760c870505edec8u}},
+    {"jamba-odd", {0x26e9a0ec5993c6a8u, 0x71a35d6da9a842fau}},
     {"jamba-nobias", {0xd6ce3e12746b520bu, 0xbd4100bbd5494778u}},
 };
 
@@ -70,9 +73,10 @@ static void bits_are_golden(void **state) {
     }
     ls_queue_free(queue);
     if (n_wrong > 0)
-        fail_msg("%d hashes are not those of numerics version %d: if the change is intended, raise LS_NUMERICS_VERSION "
-                 "(src/num/contract.h) and the version in NUMERICS.md, and record the new hashes", n_wrong,
-                 LS_NUMERICS_VERSION);
+        fail_msg(
+            "%d hashes are not those of numerics version %d: if the change is intended, raise LS_NUMERICS_VERSION "
+            "(src/num/contract.h) and the version in NUMERICS.md, and record the new hashes",
+            n_wrong, LS_NUMERICS_VERSION);
 }
 
 static void hashes_belong_to_this_version(void **state) {
