@@ -1,5 +1,5 @@
-/* Prefill and decode speed of a whole model, each beside the bound that applies to it: the multiply-adds of its dense products
- * over the machine's fma peak, and its packed weights, read once a forward, over the machine's read bandwidth.
+/* Prefill and decode speed of a whole model, each beside the bound that applies to it: the multiply-adds of its dense
+ * products over the machine's fma peak, and its packed weights, read once a forward, over the machine's read bandwidth.
  *
  *   bench_model DIR [threads] [dtype]
  *
@@ -72,7 +72,8 @@ static void measure_bounds(bench *b) {
     free(stream);
 }
 
-/* Seconds of one forward of `batch` sequences of `rows` tokens each at position pos, with the head on head_rows rows. */
+/* Seconds of one forward of `batch` sequences of `rows` tokens each at position pos, with the head on head_rows rows.
+ */
 static double time_forward(bench *b, int64_t batch, int64_t rows, int64_t pos, int64_t head_rows) {
     const ls_jamba_config *c = &b->model->config;
     const int64_t pages_each = (pos + rows + 15) / 16, n = batch * rows;
@@ -121,7 +122,8 @@ static void report(bench *b, const char *name, int64_t batch, int64_t rows, int6
 }
 
 int main(int argc, char **argv) {
-    bench b = {.threads = argc > 2 ? atoi(argv[2]) : 1, .dtype = argc > 3 && strcmp(argv[3], "bf16") == 0 ? LS_BF16 : LS_F32};
+    bench b = {.threads = argc > 2 ? atoi(argv[2]) : 1,
+               .dtype = argc > 3 && strcmp(argv[3], "bf16") == 0 ? LS_BF16 : LS_F32};
     ls_error err;
     if (argc < 2) {
         fprintf(stderr, "usage: bench_model DIR [threads] [f32|bf16]\n");
@@ -131,9 +133,11 @@ int main(int argc, char **argv) {
     need(ls_jamba_open(&b.model, argv[1], &err), &err);
     b.macs_row = count_macs(b.model);
     measure_bounds(&b);
-    printf("%s, activations %s, %s, %d thread%s: fma peak %.1f GFLOP/s, read %.1f GB/s, weights %.2f MB, %.2f MFLOP a token\n",
-           argv[1], ls_dtype_name(b.dtype), ls_isa_name(b.queue->isa), b.threads, b.threads == 1 ? "" : "s", b.peak * 1e-9,
-           b.bandwidth * 1e-9, (double)b.model->weight_bytes * 1e-6, 2e-6 * b.macs_row);
+    printf(
+        "%s, activations %s, %s, %d thread%s: fma peak %.1f GFLOP/s, read %.1f GB/s, weights %.2f MB, %.2f MFLOP a "
+        "token\n",
+        argv[1], ls_dtype_name(b.dtype), ls_isa_name(b.queue->isa), b.threads, b.threads == 1 ? "" : "s", b.peak * 1e-9,
+        b.bandwidth * 1e-9, (double)b.model->weight_bytes * 1e-6, 2e-6 * b.macs_row);
     printf("%-22s %12s %14s %-7s %8s\n", "", "tokens/s", "bound", "by", "of it");
     report(&b, "prefill 1 x 512", 1, 512, 0, 1);
     report(&b, "prefill 4 x 512", 4, 512, 0, 4);

@@ -1,5 +1,5 @@
-/* What the machine allows, measured beside what is benchmarked: fma peak from a loop that lives in registers, read bandwidth
- * from a stream over memory; and the clock that both share. */
+/* What the machine allows, measured beside what is benchmarked: fma peak from a loop that lives in registers, read
+ * bandwidth from a stream over memory; and the clock that both share. */
 #ifndef LS_BENCH_BOUNDS_H
 #define LS_BENCH_BOUNDS_H
 

@@ -2,14 +2,16 @@
 #ifndef LS_TESTS_HARNESS_H
 #define LS_TESTS_HARNESS_H
 
+/* cmocka.h needs these four before it. */
+/* clang-format off */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/status.h"
 
@@ -20,14 +22,14 @@ static inline int64_t count_bit_diffs(const float *a, const float *b, int64_t n)
     return diffs;
 }
 
-#define assert_same_bits(a, b, n)                                                             \
-    do {                                                                                      \
-        const int64_t diffs_ = count_bit_diffs((a), (b), (n));                                \
+#define assert_same_bits(a, b, n)                                                                           \
+    do {                                                                                                    \
+        const int64_t diffs_ = count_bit_diffs((a), (b), (n));                                              \
         if (diffs_ != 0) fail_msg("%lld of %lld floats differ in bits", (long long)diffs_, (long long)(n)); \
     } while (0)
 
-#define assert_ok(call, err)                                                           \
-    do {                                                                               \
+#define assert_ok(call, err)                                                               \
+    do {                                                                                   \
         if ((call) != LS_OK) fail_msg("%s: %s", ls_status_name((err).status), (err).text); \
     } while (0)
 

@@ -134,8 +134,7 @@ ls_status ls_line_read(FILE *file, char **line, int64_t *cap, int64_t *bytes, in
             break;
         }
         if (c == '\n') break;
-        if (n >= bytes_max)
-            return LS_FAIL(err, LS_ERR_FORMAT, "line is longer than %lld bytes", (long long)bytes_max);
+        if (n >= bytes_max) return LS_FAIL(err, LS_ERR_FORMAT, "line is longer than %lld bytes", (long long)bytes_max);
         if ((status = ls_array_grow((void **)line, cap, n + 2, 1, "line", err)) != LS_OK) return status;
         (*line)[n++] = (char)c;
     }

@@ -1,4 +1,5 @@
-/* Files: read-only maps, bounded whole reads, line reading, and output that appears under its name only when complete. */
+/* Files: read-only maps, bounded whole reads, line reading, and output that appears under its name only when complete.
+ */
 #ifndef LS_BASE_FILE_H
 #define LS_BASE_FILE_H
 

@@ -99,14 +99,18 @@ void ls_json_uint(ls_json_out *json, const char *key, uint64_t value) {
 
 void ls_json_float(ls_json_out *json, const char *key, float value) {
     begin_value(json, key);
-    if (isfinite(value)) fprintf(json->file, "%.9g", (double)value);
-    else fputs("null", json->file);
+    if (isfinite(value))
+        fprintf(json->file, "%.9g", (double)value);
+    else
+        fputs("null", json->file);
 }
 
 void ls_json_double(ls_json_out *json, const char *key, double value) {
     begin_value(json, key);
-    if (isfinite(value)) fprintf(json->file, "%.17g", value);
-    else fputs("null", json->file);
+    if (isfinite(value))
+        fprintf(json->file, "%.17g", value);
+    else
+        fputs("null", json->file);
 }
 
 void ls_json_bool(ls_json_out *json, const char *key, bool value) {

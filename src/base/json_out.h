@@ -22,8 +22,9 @@ void ls_json_begin_object(ls_json_out *json, const char *key);
 void ls_json_end_object(ls_json_out *json);
 void ls_json_begin_array(ls_json_out *json, const char *key);
 void ls_json_end_array(ls_json_out *json);
-void ls_json_text(ls_json_out *json, const char *key, const char *text, int64_t bytes); /* UTF-8; invalid bytes become U+FFFD */
-void ls_json_string(ls_json_out *json, const char *key, const char *text);              /* NUL-terminated */
+void ls_json_text(ls_json_out *json, const char *key, const char *text,
+                  int64_t bytes);                                          /* UTF-8; invalid bytes become U+FFFD */
+void ls_json_string(ls_json_out *json, const char *key, const char *text); /* NUL-terminated */
 void ls_json_int(ls_json_out *json, const char *key, int64_t value);
 void ls_json_uint(ls_json_out *json, const char *key, uint64_t value);
 void ls_json_float(ls_json_out *json, const char *key, float value);

@@ -6,13 +6,9 @@
 
 #define LS_ALIGN_BYTES 64
 
-bool ls_mul_i64(int64_t a, int64_t b, int64_t *out) {
-    return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, out);
-}
+bool ls_mul_i64(int64_t a, int64_t b, int64_t *out) { return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, out); }
 
-bool ls_add_i64(int64_t a, int64_t b, int64_t *out) {
-    return a >= 0 && b >= 0 && !__builtin_add_overflow(a, b, out);
-}
+bool ls_add_i64(int64_t a, int64_t b, int64_t *out) { return a >= 0 && b >= 0 && !__builtin_add_overflow(a, b, out); }
 
 ls_status ls_array_alloc(void **out, int64_t count, int64_t elem_bytes, const char *what, ls_error *err) {
     int64_t bytes, padded;
@@ -23,15 +19,13 @@ ls_status ls_array_alloc(void **out, int64_t count, int64_t elem_bytes, const ch
                        (long long)count, (long long)elem_bytes);
     padded = (padded - LS_ALIGN_BYTES) / LS_ALIGN_BYTES * LS_ALIGN_BYTES;
     array = aligned_alloc(LS_ALIGN_BYTES, (size_t)padded);
-    if (array == NULL)
-        return LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot allocate %lld bytes", what, (long long)bytes);
+    if (array == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot allocate %lld bytes", what, (long long)bytes);
     memset(array, 0, (size_t)padded);
     *out = array;
     return LS_OK;
 }
 
-ls_status ls_array_grow(void **array, int64_t *cap, int64_t need, int64_t elem_bytes, const char *what,
-                        ls_error *err) {
+ls_status ls_array_grow(void **array, int64_t *cap, int64_t need, int64_t elem_bytes, const char *what, ls_error *err) {
     int64_t next = *cap < 16 ? 16 : *cap, bytes;
     void *grown;
     if (need <= *cap) return LS_OK;

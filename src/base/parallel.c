@@ -1,5 +1,5 @@
-/* Worker threads: each waits for a numbered job, runs its own contiguous part, and reports back. Jobs of a decode step are
- * microseconds apart, so both sides look for a moment before they sleep. */
+/* Worker threads: each waits for a numbered job, runs its own contiguous part, and reports back. Jobs of a decode step
+ * are microseconds apart, so both sides look for a moment before they sleep. */
 #define _GNU_SOURCE
 #include "base/parallel.h"
 
@@ -43,7 +43,8 @@ static void pause_briefly(void) {
 static void run_part(const ls_pool *pool, int32_t thread_i) {
     const int64_t begin = pool->part_items * thread_i;
     const int64_t rest = pool->n_items - begin;
-    if (rest > 0) pool->work(pool->context, begin, begin + (rest < pool->part_items ? rest : pool->part_items), thread_i);
+    if (rest > 0)
+        pool->work(pool->context, begin, begin + (rest < pool->part_items ? rest : pool->part_items), thread_i);
 }
 
 static void *worker_main(void *context) {

@@ -5,8 +5,7 @@
 #include "lockstep/lockstep.h"
 
 /* Fills err (when not NULL) with a printf-style sentence and returns status. */
-ls_status ls_error_set(ls_error *err, ls_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+ls_status ls_error_set(ls_error *err, ls_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Puts "prefix: " in front of the sentence already in err; for callers that know the file or the field. */
 void ls_error_prefix(ls_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -14,14 +13,14 @@ void ls_error_prefix(ls_error *err, const char *format, ...) __attribute__((form
 #define LS_FAIL(err, status, ...) ls_error_set((err), (status), __VA_ARGS__)
 
 /* Runs expr; on failure keeps its status and leaves through the function's one cleanup label. */
-#define LS_TRY(expr)                              \
-    do {                                          \
+#define LS_TRY(expr)                               \
+    do {                                           \
         if ((status = (expr)) != LS_OK) goto done; \
     } while (0)
 
 /* Always compiled in: prints the condition, place and a printf-style message with the values, then aborts. */
-#define LS_ASSERT(cond, ...)                                              \
-    do {                                                                  \
+#define LS_ASSERT(cond, ...)                                                 \
+    do {                                                                     \
         if (!(cond)) ls_assert_fail(#cond, __FILE__, __LINE__, __VA_ARGS__); \
     } while (0)
 

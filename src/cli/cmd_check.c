@@ -115,8 +115,10 @@ int ls_cmd_check(int argc, char **argv) {
     LS_TRY(ls_job_generate(&job, &o, &err));
     LS_TRY(score_and_compare(&v, &job, &o, &err));
     for (int64_t i = 0; i < job.n_requests; i++) n_scored += job.requests[i].n_prompt + job.requests[i].n_completion;
-    if (o.json) print_json(&job, &o, &v, n_scored);
-    else print_text(&job, &o, &v, n_scored);
+    if (o.json)
+        print_json(&job, &o, &v, n_scored);
+    else
+        print_text(&job, &o, &v, n_scored);
 done:
     ls_job_deinit(&job);
     if (status != LS_OK) return ls_cli_fail(&err);

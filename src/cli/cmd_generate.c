@@ -36,7 +36,8 @@ static ls_status write_record(ls_json_out *json, const ls_job *job, const ls_run
     record.seed = o->sampling.seed;
     record.sample = r->sample_i;
     if (job->tokenizer != NULL) {
-        LS_TRY(ls_tokenizer_decode(job->tokenizer, r->completion, r->n_completion, true, &text, &record.text_bytes, err));
+        LS_TRY(
+            ls_tokenizer_decode(job->tokenizer, r->completion, r->n_completion, true, &text, &record.text_bytes, err));
         record.text = text;
     }
     record.has_meta = true;

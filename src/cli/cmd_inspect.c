@@ -1,5 +1,5 @@
-/* lockstep inspect: what a checkpoint is and what it costs: configuration, tensors, memory per sequence, and the first pool
- * entry whose offset no longer fits 32 bits. */
+/* lockstep inspect: what a checkpoint is and what it costs: configuration, tensors, memory per sequence, and the first
+ * pool entry whose offset no longer fits 32 bits. */
 #include <argp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +57,8 @@ static void summarise(summary *s, const ls_jamba_config *c, const ls_checkpoint 
     s->kv_token_bytes = ls_page_bytes(c, dtype, 1) * s->n_attention;
     s->pools[0] = (pool_row){"Mamba scan state", "f32", s->slot_bytes, 4};
     s->pools[1] = (pool_row){"Mamba conv state", ls_dtype_name(dtype), s->slot_bytes, ls_dtype_bytes(dtype)};
-    s->pools[2] = (pool_row){"KV pages of 16", ls_dtype_name(dtype), ls_page_bytes(c, dtype, 16), ls_dtype_bytes(dtype)};
+    s->pools[2] =
+        (pool_row){"KV pages of 16", ls_dtype_name(dtype), ls_page_bytes(c, dtype, 16), ls_dtype_bytes(dtype)};
 }
 
 static void print_dims(const ls_tensor_view *view) {
@@ -74,8 +75,8 @@ static const char *layer_kind(const ls_jamba_config *c, int32_t i) {
 static void print_text(const summary *s, const inspect_options *o) {
     const ls_jamba_config *c = s->config;
     printf("model        %s\n", o->model);
-    printf("layers       %d: %lld attention, %lld Mamba, %lld with experts\n            ", c->n_layers, (long long)s->n_attention,
-           (long long)s->n_mamba, (long long)s->n_moe);
+    printf("layers       %d: %lld attention, %lld Mamba, %lld with experts\n            ", c->n_layers,
+           (long long)s->n_attention, (long long)s->n_mamba, (long long)s->n_moe);
     for (int32_t i = 0; i < c->n_layers; i++) printf(" %s", layer_kind(c, i));
     printf("   (M Mamba, A attention, e experts)\n");
     printf("hidden       %d, feed-forward %d, vocabulary %d, head %s\n", c->hidden, c->ffn, c->vocab,
@@ -202,8 +203,8 @@ int ls_cmd_inspect(int argc, char **argv) {
         {"tensors", 't', NULL, 0, "List every tensor", 0},
         {"json", 'j', NULL, 0, "Everything as JSON", 0},
         {0}};
-    static const struct argp argp = {options, on_option, "[DIR]", "Shows what a checkpoint is and what it costs.", NULL, NULL,
-                                     NULL};
+    static const struct argp argp = {options, on_option, "[DIR]", "Shows what a checkpoint is and what it costs.",
+                                     NULL,    NULL,      NULL};
     ls_error err;
     inspect_options o = {.dtype = LS_BF16, .err = &err};
     ls_jamba *model = NULL;
@@ -215,8 +216,10 @@ int ls_cmd_inspect(int argc, char **argv) {
     if (o.model == NULL) ls_cli_usage(argv[0], "--model is missing; it names the checkpoint directory");
     LS_TRY(ls_jamba_open(&model, o.model, &err)); /* the whole check of a checkpoint, not a glance at its header */
     summarise(&s, &model->config, model->checkpoint, o.dtype);
-    if (o.json) print_json(&s, &o);
-    else print_text(&s, &o);
+    if (o.json)
+        print_json(&s, &o);
+    else
+        print_text(&s, &o);
 done:
     ls_jamba_close(model);
     return status == LS_OK ? LS_EXIT_OK : ls_cli_fail(&err);

@@ -46,7 +46,8 @@ static ls_status lay_out_items(score_run *run, const ls_run_options *o, const ch
     const int64_t length_max = o->max_length > 0 ? o->max_length : run->model->config.positions_max;
     int64_t at = 0;
     ls_status status;
-    for (int64_t i = 0; i < run->n_records; i++) run->n_tokens += run->records[i].n_prompt + run->records[i].n_completion;
+    for (int64_t i = 0; i < run->n_records; i++)
+        run->n_tokens += run->records[i].n_prompt + run->records[i].n_completion;
     LS_TRY(ls_array_alloc((void **)&run->items, run->n_records, sizeof *run->items, "score items", err));
     LS_TRY(ls_array_alloc((void **)&run->tokens, run->n_tokens, sizeof *run->tokens, "tokens", err));
     LS_TRY(ls_array_alloc((void **)&run->logprobs, run->n_tokens, sizeof *run->logprobs, "log-probabilities", err));
@@ -55,11 +56,11 @@ static ls_status lay_out_items(score_run *run, const ls_run_options *o, const ch
         ls_score_item *item = &run->items[i];
         item->n_tokens = r->n_prompt + r->n_completion;
         if (item->n_tokens > length_max)
-            return LS_FAIL(err, LS_ERR_CAPACITY, "%s: line %lld: %lld tokens exceed the limit of %lld (--max-length)", path,
-                           (long long)r->line, (long long)item->n_tokens, (long long)length_max);
+            return LS_FAIL(err, LS_ERR_CAPACITY, "%s: line %lld: %lld tokens exceed the limit of %lld (--max-length)",
+                           path, (long long)r->line, (long long)item->n_tokens, (long long)length_max);
         LS_TRY(ls_ids_check(path, r, "prompt_ids", r->prompt_ids, r->n_prompt, vocab, err));
-        LS_TRY(ls_ids_check(path, r, r->is_tokens ? "token_ids" : "completion_ids", r->completion_ids, r->n_completion, vocab,
-                            err));
+        LS_TRY(ls_ids_check(path, r, r->is_tokens ? "token_ids" : "completion_ids", r->completion_ids, r->n_completion,
+                            vocab, err));
         LS_TRY(set_distribution(item, r, o, path, err));
         if (r->n_prompt > 0) memcpy(run->tokens + at, r->prompt_ids, (size_t)r->n_prompt * sizeof(int32_t));
         if (r->n_completion > 0)

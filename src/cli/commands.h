@@ -1,4 +1,5 @@
-/* The commands and what they share. Each takes its own arguments (argv[0] is "lockstep NAME") and returns the exit code. */
+/* The commands and what they share. Each takes its own arguments (argv[0] is "lockstep NAME") and returns the exit
+ * code. */
 #ifndef LS_CLI_COMMANDS_H
 #define LS_CLI_COMMANDS_H
 

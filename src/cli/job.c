@@ -61,14 +61,16 @@ static ls_status encode_prompts(ls_job *job, const ls_run_options *o, int64_t le
             if (p->prompt_bytes == 0)
                 return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: prompt: is empty", o->prompts, (long long)p->line);
             if (job->tokenizer == NULL) LS_TRY(ls_tokenizer_open(&job->tokenizer, o->model, err));
-            LS_TRY(ls_tokenizer_encode(job->tokenizer, p->prompt, p->prompt_bytes, true, &p->prompt_ids, &p->n_prompt, err));
+            LS_TRY(ls_tokenizer_encode(job->tokenizer, p->prompt, p->prompt_bytes, true, &p->prompt_ids, &p->n_prompt,
+                                       err));
         }
         if (p->n_prompt == 0)
-            return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: prompt: encodes to no tokens", o->prompts, (long long)p->line);
+            return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: prompt: encodes to no tokens", o->prompts,
+                           (long long)p->line);
         if (p->n_prompt >= length_max)
             return LS_FAIL(err, LS_ERR_CAPACITY,
-                           "%s: line %lld: prompt: %lld tokens leave no room under the limit of %lld (--max-length)", o->prompts,
-                           (long long)p->line, (long long)p->n_prompt, (long long)length_max);
+                           "%s: line %lld: prompt: %lld tokens leave no room under the limit of %lld (--max-length)",
+                           o->prompts, (long long)p->line, (long long)p->n_prompt, (long long)length_max);
         LS_TRY(ls_ids_check(o->prompts, p, "prompt_ids", p->prompt_ids, p->n_prompt, job->model->config.vocab, err));
     }
 done:
@@ -120,8 +122,10 @@ ls_status ls_job_init(ls_job *job, const ls_run_options *o, ls_error *err) {
     ls_status status;
     LS_TRY(ls_queue_create(&job->queue, o->threads, o->isa, err));
     LS_TRY(ls_jamba_open(&job->model, o->model, err));
-    if (o->prompts != NULL) LS_TRY(ls_records_read(&job->prompts, &job->n_prompts, o->prompts, LS_RECORD_PROMPT, err));
-    else LS_TRY(make_up_prompts(job, o->sampling.seed, err));
+    if (o->prompts != NULL)
+        LS_TRY(ls_records_read(&job->prompts, &job->n_prompts, o->prompts, LS_RECORD_PROMPT, err));
+    else
+        LS_TRY(make_up_prompts(job, o->sampling.seed, err));
     snprintf(path, sizeof path, "%s/tokenizer.json", o->model);
     if (ls_file_exists(path)) LS_TRY(ls_tokenizer_open(&job->tokenizer, o->model, err));
     length_max = o->max_length > 0 ? o->max_length : job->model->config.positions_max;
@@ -142,10 +146,17 @@ static void show_progress(void *context, int64_t n_done, int64_t n_requests, int
 ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
     double start = ls_clock_seconds();
     const ls_jamba_config *c = &job->model->config;
-    const ls_engine_opts opts = {.dtype = o->dtype, .batch = o->batch, .chunk = o->chunk, .page_tokens = o->page_tokens,
-                                 .logprob_of = o->logprob_of, .sampling = o->sampling, .order = job->order,
-                                 .stop = c->eos, .n_stop = o->ignore_eos ? 0 : c->n_eos,
-                                 .progress = isatty(STDERR_FILENO) ? show_progress : NULL, .progress_context = &start};
+    const ls_engine_opts opts = {.dtype = o->dtype,
+                                 .batch = o->batch,
+                                 .chunk = o->chunk,
+                                 .page_tokens = o->page_tokens,
+                                 .logprob_of = o->logprob_of,
+                                 .sampling = o->sampling,
+                                 .order = job->order,
+                                 .stop = c->eos,
+                                 .n_stop = o->ignore_eos ? 0 : c->n_eos,
+                                 .progress = isatty(STDERR_FILENO) ? show_progress : NULL,
+                                 .progress_context = &start};
     const ls_status status = ls_engine_run(job->model, job->queue, &opts, job->requests, job->n_requests, err);
     job->seconds = ls_clock_seconds() - start;
     job->n_generated = 0;

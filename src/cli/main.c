@@ -29,8 +29,9 @@ static const command commands[] = {
 static void print_help(FILE *file) {
     fprintf(file, "Usage: lockstep COMMAND [OPTION...]\n\n");
     for (size_t i = 0; i < N_COMMANDS; i++) fprintf(file, "  %-11s %s\n", commands[i].name, commands[i].text);
-    fprintf(file, "\nlockstep COMMAND --help tells a command's options.\n"
-                  "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 the check ran and bits differ.\n");
+    fprintf(file,
+            "\nlockstep COMMAND --help tells a command's options.\n"
+            "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 the check ran and bits differ.\n");
 }
 
 /* A standard stream that the caller closed is replaced by one on which every use fails: the next file to be opened

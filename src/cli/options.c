@@ -9,9 +9,31 @@
 enum { G = LS_COMMAND_GENERATE, S = LS_COMMAND_SCORE, C = LS_COMMAND_CHECK };
 
 enum {
-    OPT_MODEL = 256, OPT_PROMPTS, OPT_ROLLOUTS, OPT_TOKENS, OPT_OUT, OPT_SAMPLES, OPT_MAX_TOKENS, OPT_MAX_LENGTH,
-    OPT_TEMPERATURE, OPT_TOP_K, OPT_TOP_P, OPT_MIN_P, OPT_SEED, OPT_LOGPROBS, OPT_IGNORE_EOS, OPT_BATCH, OPT_CHUNK,
-    OPT_SCORE_BATCH, OPT_SCORE_CHUNK, OPT_SHUFFLE, OPT_PAGE, OPT_THREADS, OPT_ISA, OPT_DTYPE, OPT_JSON
+    OPT_MODEL = 256,
+    OPT_PROMPTS,
+    OPT_ROLLOUTS,
+    OPT_TOKENS,
+    OPT_OUT,
+    OPT_SAMPLES,
+    OPT_MAX_TOKENS,
+    OPT_MAX_LENGTH,
+    OPT_TEMPERATURE,
+    OPT_TOP_K,
+    OPT_TOP_P,
+    OPT_MIN_P,
+    OPT_SEED,
+    OPT_LOGPROBS,
+    OPT_IGNORE_EOS,
+    OPT_BATCH,
+    OPT_CHUNK,
+    OPT_SCORE_BATCH,
+    OPT_SCORE_CHUNK,
+    OPT_SHUFFLE,
+    OPT_PAGE,
+    OPT_THREADS,
+    OPT_ISA,
+    OPT_DTYPE,
+    OPT_JSON
 };
 
 typedef struct option_row {
@@ -21,20 +43,24 @@ typedef struct option_row {
 
 static const option_row rows[] = {
     {{"model", OPT_MODEL, "DIR", 0, "Checkpoint directory: config.json, safetensors, tokenizer.json", 0}, G | S | C},
-    {{"prompts", OPT_PROMPTS, "FILE", 0, "Lines {\"id\",\"prompt\"} or {\"id\",\"prompt_ids\"}; - is standard input", 0}, G | C},
+    {{"prompts", OPT_PROMPTS, "FILE", 0, "Lines {\"id\",\"prompt\"} or {\"id\",\"prompt_ids\"}; - is standard input",
+      0},
+     G | C},
     {{"rollouts", OPT_ROLLOUTS, "FILE", 0, "Records that generate wrote", 0}, S},
     {{"tokens", OPT_TOKENS, "FILE", 0, "Lines {\"id\",\"token_ids\"}", 0}, S},
     {{"out", OPT_OUT, "FILE", 0, "Where the records go; standard output when absent", 0}, G | S},
     {{"samples", OPT_SAMPLES, "N", 0, "Completions for each prompt (1; check without prompts: 4)", 0}, G | C},
     {{"max-tokens", OPT_MAX_TOKENS, "N", 0, "Longest completion (128; check without prompts: 64)", 0}, G | C},
-    {{"max-length", OPT_MAX_LENGTH, "N", 0, "Longest prompt and completion together (max_position_embeddings)", 0}, G | S | C},
+    {{"max-length", OPT_MAX_LENGTH, "N", 0, "Longest prompt and completion together (max_position_embeddings)", 0},
+     G | S | C},
     {{"temperature", OPT_TEMPERATURE, "X", 0, "Sampling temperature, 0 is greedy (1)", 0}, G | S | C},
     {{"top-k", OPT_TOP_K, "N", 0, "Sample among the N likeliest tokens (0: all)", 0}, G | S | C},
     {{"top-p", OPT_TOP_P, "X", 0, "Sample among the likeliest tokens of this total probability (1)", 0}, G | S | C},
     {{"min-p", OPT_MIN_P, "X", 0, "Leave out tokens below this share of the largest probability (0)", 0}, G | S | C},
     {{"seed", OPT_SEED, "N", 0, "Seed of all random draws (0)", 0}, G | C},
     {{"logprobs", OPT_LOGPROBS, "KIND", 0,
-      "raw: of the model at temperature 1 (default); processed: of the distribution sampled from", 0}, G | S | C},
+      "raw: of the model at temperature 1 (default); processed: of the distribution sampled from", 0},
+     G | S | C},
     {{"ignore-eos", OPT_IGNORE_EOS, NULL, 0, "Do not stop at the end-of-sequence token", 0}, G | C},
     {{"batch", OPT_BATCH, "N", 0, "Sequences in one forward (16)", 0}, G | S | C},
     {{"chunk", OPT_CHUNK, "N", 0, "Tokens of a sequence in one forward, or 'whole' (256; score: whole)", 0}, G | S | C},
@@ -44,7 +70,8 @@ static const option_row rows[] = {
     {{"page", OPT_PAGE, "N", 0, "Tokens in a KV page: 1, 2, 4, ... 64 (16)", 0}, G | S | C},
     {{"threads", OPT_THREADS, "N", 0, "Threads (all processors)", 0}, G | S | C},
     {{"isa", OPT_ISA, "NAME", 0, "Instruction set: generic, avx2, avx512 (the best there is)", 0}, G | S | C},
-    {{"dtype", OPT_DTYPE, "TYPE", 0, "Type of activations: f32 or bf16 (f32); weights are used as stored", 0}, G | S | C},
+    {{"dtype", OPT_DTYPE, "TYPE", 0, "Type of activations: f32 or bf16 (f32); weights are used as stored", 0},
+     G | S | C},
     {{"json", OPT_JSON, NULL, 0, "Print the summary as JSON", 0}, G | S | C},
 };
 #define N_ROWS (sizeof rows / sizeof rows[0])
@@ -140,8 +167,7 @@ static const char *command_text(ls_command_kind command) {
     switch (command) {
         case LS_COMMAND_GENERATE:
             return "Continues prompts and writes one record a completion, with the log-probability of every token.";
-        case LS_COMMAND_SCORE:
-            return "Recomputes log-probabilities of given sequences with the training forward.";
+        case LS_COMMAND_SCORE: return "Recomputes log-probabilities of given sequences with the training forward.";
         case LS_COMMAND_CHECK:
             return "Generates, scores what was generated, and compares every log-probability bit for bit. Exit code 0 "
                    "only if all agree, 3 if any bit differs. Without --prompts it makes up prompts of random tokens.";
@@ -150,8 +176,12 @@ static const char *command_text(ls_command_kind command) {
 }
 
 ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int argc, char **argv, ls_error *err) {
-    const ls_run_options defaults = {.batch = 16, .chunk = command == LS_COMMAND_SCORE ? 0 : 256,
-                                     .score_batch = 4, .page_tokens = 16, .threads = ls_cpu_count(), .isa = ls_isa_best(),
+    const ls_run_options defaults = {.batch = 16,
+                                     .chunk = command == LS_COMMAND_SCORE ? 0 : 256,
+                                     .score_batch = 4,
+                                     .page_tokens = 16,
+                                     .threads = ls_cpu_count(),
+                                     .isa = ls_isa_best(),
                                      .sampling = {.temperature = 1.0f, .top_p = 1.0f}};
     struct argp_option options[N_ROWS + 1];
     struct argp argp = {options, on_option, NULL, command_text(command), NULL, NULL, NULL};

@@ -10,7 +10,7 @@ typedef enum ls_command_kind { LS_COMMAND_GENERATE = 1, LS_COMMAND_SCORE = 2, LS
 
 typedef struct ls_run_options {
     const char *model, *prompts, *rollouts, *tokens, *out;
-    int64_t samples, max_tokens, max_length; /* max_length 0: the configuration's */
+    int64_t samples, max_tokens, max_length;                     /* max_length 0: the configuration's */
     int64_t batch, chunk, score_batch, score_chunk, page_tokens; /* chunk 0: whole */
     uint64_t shuffle;                                            /* 0: file order */
     int32_t threads;

@@ -12,8 +12,8 @@ static ls_status parse(struct json_t **out, const char *text, int64_t bytes, siz
     if (bytes <= 0) return LS_FAIL(err, LS_ERR_FORMAT, "%s: empty, expected a JSON object", name);
     json = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES | flags, &json_err);
     if (json == NULL)
-        return LS_FAIL(err, LS_ERR_FORMAT, "%s: invalid JSON at line %d, column %d: %s", name, json_err.line, json_err.column,
-                       json_err.text);
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: invalid JSON at line %d, column %d: %s", name, json_err.line,
+                       json_err.column, json_err.text);
     if (!json_is_object(json)) {
         json_decref(json);
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: the JSON value is an array, expected an object", name);

@@ -3,18 +3,17 @@
  * S d_state, W d_conv, R dt_rank, A heads, G KV heads, P head_dim.
  *
  * The activation type (f32 or bf16) is the type of what enters a large matrix product (rms outputs, attention and scan
- * outputs, gated feed-forward) and of what is cached (keys, values, convolution inputs). R() below is that one rounding.
- * Everything else is float32: residual stream, what is added to it, u, z, dt, B, C, gates, router, logits.
+ * outputs, gated feed-forward) and of what is cached (keys, values, convolution inputs). R() below is that one
+ * rounding. Everything else is float32: residual stream, what is added to it, u, z, dt, B, C, gates, router, logits.
  *
  * h = embed[token]
  * per layer:  h = h + mixer(x), x = R(rms(h; input_norm));  h = h + ffn(x), x = R(rms(h; ffn_norm))
  * output:     logits = head . R(rms(h; final_norm))
  *
- * mixer, attention:  q, k, v = R(Wq x), R(Wk x), R(Wv x);  Wo R(attention(q, k, v)), scale 1/sqrt(P), no positional signal
- * mixer, Mamba-1:    u|z = Win x;  u = conv1d(R(u));  dt|B|C = Wx u;  each rms-normalised;  dt = Wdt dt;
- *                    Wout R(scan(u, dt, B, C, z))
- * ffn, dense:        Wdown R(silu(Wgate x) * (Wup x))
- * ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x), in ascending order of e */
+ * mixer, attention:  q, k, v = R(Wq x), R(Wk x), R(Wv x);  Wo R(attention(q, k, v)), scale 1/sqrt(P), no positional
+ * signal mixer, Mamba-1:    u|z = Win x;  u = conv1d(R(u));  dt|B|C = Wx u;  each rms-normalised;  dt = Wdt dt; Wout
+ * R(scan(u, dt, B, C, z)) ffn, dense:        Wdown R(silu(Wgate x) * (Wup x)) ffn, MoE:          sum over the chosen
+ * experts of p_e * ffn_e(x), in ascending order of e */
 #ifndef LS_MODEL_JAMBA_H
 #define LS_MODEL_JAMBA_H
 
@@ -72,9 +71,9 @@ typedef struct ls_jamba {
 ls_status ls_jamba_open(ls_jamba **out, const char *directory, ls_error *err);
 void ls_jamba_close(ls_jamba *model);
 
-/* Cached state of all sequences. A slot holds one sequence's convolution window [W-1][D] (activation type) and then, at a
- * multiple of 64 bytes, its scan state [D][S] (float32), for one layer; slot ids mean the same sequence in every Mamba layer.
- * Page ids likewise mean the same page_tokens positions in every attention layer. */
+/* Cached state of all sequences. A slot holds one sequence's convolution window [W-1][D] (activation type) and then, at
+ * a multiple of 64 bytes, its scan state [D][S] (float32), for one layer; slot ids mean the same sequence in every
+ * Mamba layer. Page ids likewise mean the same page_tokens positions in every attention layer. */
 typedef struct ls_cache {
     ls_dtype dtype;
     int64_t n_slots, slot_stride, ssm_offset; /* bytes */
@@ -117,14 +116,14 @@ ls_status ls_workspace_create(ls_workspace **out, const ls_jamba_config *config,
                               ls_error *err);
 void ls_workspace_free(ls_workspace *workspace);
 
-/* Runs tokens [rows] through the model. Span i takes rows spans[i].row on (spans cover the rows in order, without gaps),
- * continues its sequence from pos, and leaves the cache ready for pos + n_rows. Result: workspace->x [rows][H]. One code
- * path serves prefill, chunks, decode and packed batches; a row's bits depend on its own sequence only. */
+/* Runs tokens [rows] through the model. Span i takes rows spans[i].row on (spans cover the rows in order, without
+ * gaps), continues its sequence from pos, and leaves the cache ready for pos + n_rows. Result: workspace->x [rows][H].
+ * One code path serves prefill, chunks, decode and packed batches; a row's bits depend on its own sequence only. */
 ls_status ls_jamba_forward(const ls_jamba *model, ls_queue *queue, const ls_cache *cache, ls_workspace *workspace,
                            const int32_t *tokens, const ls_span *spans, int64_t n_spans, ls_error *err);
 
 /* logits [n][V] = head . x [n][H], float32. */
-ls_status ls_jamba_logits(const ls_jamba *model, ls_queue *queue, const void *x, ls_dtype dtype, int64_t n, float *logits,
-                          ls_error *err);
+ls_status ls_jamba_logits(const ls_jamba *model, ls_queue *queue, const void *x, ls_dtype dtype, int64_t n,
+                          float *logits, ls_error *err);
 
 #endif

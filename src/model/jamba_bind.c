@@ -1,5 +1,5 @@
-/* From a checkpoint to ls_jamba: finds each tensor by name, checks shape and type, repacks matrices into panels and widens
- * small vectors. Matrices keep their stored type; every tensor of the file must be used. */
+/* From a checkpoint to ls_jamba: finds each tensor by name, checks shape and type, repacks matrices into panels and
+ * widens small vectors. Matrices keep their stored type; every tensor of the file must be used. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,15 +39,18 @@ static ls_status find(binder *b, const ls_tensor_view **out, ls_dtype *dtype, co
         char want[96], got[256];
         format_shape(want, sizeof want, dims, n_dims);
         format_shape(got, sizeof got, view->dims, view->n_dims);
-        return LS_FAIL(b->err, LS_ERR_FORMAT, "%s: %s: shape is [%s], the configuration calls for [%s]", view->file, name, got,
-                       want);
+        return LS_FAIL(b->err, LS_ERR_FORMAT, "%s: %s: shape is [%s], the configuration calls for [%s]", view->file,
+                       name, got, want);
     }
-    if (view->dtype == LS_ST_F32) *dtype = LS_F32;
-    else if (view->dtype == LS_ST_BF16) *dtype = LS_BF16;
-    else if (view->dtype == LS_ST_F16) *dtype = LS_F16;
+    if (view->dtype == LS_ST_F32)
+        *dtype = LS_F32;
+    else if (view->dtype == LS_ST_BF16)
+        *dtype = LS_BF16;
+    else if (view->dtype == LS_ST_F16)
+        *dtype = LS_F16;
     else
-        return LS_FAIL(b->err, LS_ERR_UNSUPPORTED, "%s: %s: data type %s; weights must be F32, BF16 or F16", view->file, name,
-                       ls_st_dtype_name(view->dtype));
+        return LS_FAIL(b->err, LS_ERR_UNSUPPORTED, "%s: %s: data type %s; weights must be F32, BF16 or F16", view->file,
+                       name, ls_st_dtype_name(view->dtype));
     b->used[b->n_used++] = view;
     b->model->n_parameters += view->n_elements;
     *out = view;
@@ -69,7 +72,8 @@ done:
 static ls_status own_floats(binder *b, float **out, int64_t n) {
     ls_jamba *model = b->model;
     ls_status status;
-    LS_TRY(ls_array_grow((void **)&model->owned, &model->owned_cap, model->n_owned + 1, sizeof(void *), "weights", b->err));
+    LS_TRY(ls_array_grow((void **)&model->owned, &model->owned_cap, model->n_owned + 1, sizeof(void *), "weights",
+                         b->err));
     LS_TRY(ls_array_alloc((void **)out, n, sizeof(float), "weights", b->err));
     model->owned[model->n_owned++] = *out;
     model->weight_bytes += n * (int64_t)sizeof(float);
@@ -119,7 +123,8 @@ static ls_status take_conv(binder *b, ls_mamba_weights *w, int64_t layer_i) {
     LS_TRY(own_floats(b, &w->conv_w, (int64_t)c->d_inner * c->d_conv));
     for (int64_t channel = 0; channel < c->d_inner; channel++)
         for (int64_t k = 0; k < c->d_conv; k++)
-            ls_row_widen(&w->conv_w[k * c->d_inner + channel], ls_at(view->data, dtype, channel * c->d_conv + k), dtype, 1);
+            ls_row_widen(&w->conv_w[k * c->d_inner + channel], ls_at(view->data, dtype, channel * c->d_conv + k), dtype,
+                         1);
     if (c->conv_bias) LS_TRY(take_vector(b, &w->conv_bias, c->d_inner, layer_name(name, layer_i, "mamba.conv1d.bias")));
 done:
     return status;
@@ -194,7 +199,8 @@ static ls_status bind_layer(binder *b, int64_t layer_i) {
         LS_TRY(bind_ffn(b, &layer->ffn[0], layer_i, "feed_forward."));
         goto done;
     }
-    LS_TRY(take_matrix(b, &layer->router, c->n_experts, c->hidden, layer_name(name, layer_i, "feed_forward.router.weight")));
+    LS_TRY(take_matrix(b, &layer->router, c->n_experts, c->hidden,
+                       layer_name(name, layer_i, "feed_forward.router.weight")));
     for (int64_t e = 0; e < c->n_experts; e++) {
         snprintf(prefix, sizeof prefix, "feed_forward.experts.%lld.", (long long)e);
         LS_TRY(bind_ffn(b, &layer->ffn[e], layer_i, prefix));
@@ -203,8 +209,8 @@ done:
     return status;
 }
 
-/* The head: lm_head.weight, or the embedding when tied. A tied checkpoint may store lm_head.weight as well; it must then
- * hold the embedding's bytes, or the two readings of the file would be different models. */
+/* The head: lm_head.weight, or the embedding when tied. A tied checkpoint may store lm_head.weight as well; it must
+ * then hold the embedding's bytes, or the two readings of the file would be different models. */
 static ls_status bind_head(binder *b) {
     ls_jamba *model = b->model;
     const ls_jamba_config *c = &model->config;
@@ -216,9 +222,10 @@ static ls_status bind_head(binder *b) {
         LS_TRY(find(b, &head, &dtype, "lm_head.weight", c->vocab, c->hidden, -1));
         model->n_parameters -= head->n_elements;
         if (dtype != model->embed_dtype || memcmp(head->data, model->embed->data, (size_t)head->bytes) != 0)
-            return LS_FAIL(b->err, LS_ERR_FORMAT,
-                           "%s: lm_head.weight: differs from model.embed_tokens.weight, but tie_word_embeddings is true",
-                           head->file);
+            return LS_FAIL(
+                b->err, LS_ERR_FORMAT,
+                "%s: lm_head.weight: differs from model.embed_tokens.weight, but tie_word_embeddings is true",
+                head->file);
     }
     LS_TRY(ls_gemm_pack(&model->head, model->embed->data, model->embed_dtype, c->vocab, c->hidden, b->err));
     model->weight_bytes += model->head.panel_bytes;
@@ -235,8 +242,8 @@ static ls_status check_all_used(binder *b) {
         bool used = false;
         for (int64_t j = 0; j < b->n_used && !used; j++) used = b->used[j] == view;
         if (!used)
-            return LS_FAIL(b->err, LS_ERR_FORMAT, "%s: %s: the configuration (%d layers) calls for no such tensor", view->file,
-                           view->name, b->model->config.n_layers);
+            return LS_FAIL(b->err, LS_ERR_FORMAT, "%s: %s: the configuration (%d layers) calls for no such tensor",
+                           view->file, view->name, b->model->config.n_layers);
     }
     return LS_FAIL(b->err, LS_ERR_FORMAT, "%s: a tensor was asked for twice", b->directory);
 }
@@ -250,7 +257,8 @@ ls_status ls_jamba_open(ls_jamba **out, const char *directory, ls_error *err) {
     LS_TRY(ls_jamba_config_open(&model->config, directory, err));
     LS_TRY(ls_checkpoint_open(&model->checkpoint, directory, err));
     b.checkpoint = model->checkpoint;
-    LS_TRY(ls_array_alloc((void **)&b.used, ls_checkpoint_count(b.checkpoint), sizeof(const ls_tensor_view *), "tensors", err));
+    LS_TRY(ls_array_alloc((void **)&b.used, ls_checkpoint_count(b.checkpoint), sizeof(const ls_tensor_view *),
+                          "tensors", err));
     LS_TRY(ls_array_alloc((void **)&model->layers, model->config.n_layers, sizeof *model->layers, "layers", err));
     LS_TRY(find(&b, &model->embed, &model->embed_dtype, "model.embed_tokens.weight", model->config.vocab,
                 model->config.hidden, -1));
@@ -270,9 +278,9 @@ void ls_jamba_close(ls_jamba *model) {
     if (model == NULL) return;
     for (int64_t i = 0; model->layers != NULL && i < model->config.n_layers; i++) {
         ls_layer *layer = &model->layers[i];
-        ls_gemm_weight *matrices[] = {&layer->attention.q, &layer->attention.k, &layer->attention.v, &layer->attention.o,
-                                      &layer->mamba.in_proj, &layer->mamba.x_proj, &layer->mamba.dt_proj,
-                                      &layer->mamba.out_proj, &layer->router};
+        ls_gemm_weight *matrices[] = {&layer->attention.q,   &layer->attention.k,    &layer->attention.v,
+                                      &layer->attention.o,   &layer->mamba.in_proj,  &layer->mamba.x_proj,
+                                      &layer->mamba.dt_proj, &layer->mamba.out_proj, &layer->router};
         for (size_t m = 0; m < sizeof matrices / sizeof matrices[0]; m++) ls_gemm_weight_free(matrices[m]);
         for (int64_t e = 0; layer->ffn != NULL && e < layer->n_ffn; e++) {
             ls_gemm_weight_free(&layer->ffn[e].gate);

@@ -27,8 +27,8 @@ ls_status ls_cache_create(ls_cache **out, const ls_jamba_config *config, const l
     *out = NULL;
     if (cache == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "cache");
     if (opts->n_slots < 1 || opts->n_slots > INT32_MAX || opts->n_pages < 1 || opts->n_pages > INT32_MAX) {
-        status = LS_FAIL(err, LS_ERR_ARG, "cache: %lld slots and %lld pages; each must be in 1..%d", (long long)opts->n_slots,
-                         (long long)opts->n_pages, INT32_MAX);
+        status = LS_FAIL(err, LS_ERR_ARG, "cache: %lld slots and %lld pages; each must be in 1..%d",
+                         (long long)opts->n_slots, (long long)opts->n_pages, INT32_MAX);
         goto done;
     }
     cache->dtype = opts->dtype;
@@ -43,8 +43,8 @@ ls_status ls_cache_create(ls_cache **out, const ls_jamba_config *config, const l
     for (int64_t i = 0; i < config->n_layers; i++) {
         const bool attention = config->is_attention[i];
         LS_TRY(ls_array_alloc((void **)&cache->layer[i], attention ? opts->n_pages : opts->n_slots,
-                              attention ? cache->page_bytes : cache->slot_stride, attention ? "KV pages" : "state slots",
-                              err));
+                              attention ? cache->page_bytes : cache->slot_stride,
+                              attention ? "KV pages" : "state slots", err));
     }
     *out = cache;
     cache = NULL;
@@ -93,12 +93,14 @@ ls_status ls_workspace_create(ls_workspace **out, const ls_jamba_config *c, ls_d
     LS_TRY(ls_array_alloc(&ws->x, rows_max, c->hidden * elem, "workspace", err));
     LS_TRY(ls_array_alloc((void **)&ws->wide_a, rows_max, wide * f32, "workspace", err));
     LS_TRY(ls_array_alloc((void **)&ws->wide_b, rows_max, wide * f32, "workspace", err));
-    LS_TRY(ls_array_alloc((void **)&ws->narrow, rows_max, (c->dt_rank + 2 * (int64_t)c->d_state) * f32, "workspace", err));
+    LS_TRY(
+        ls_array_alloc((void **)&ws->narrow, rows_max, (c->dt_rank + 2 * (int64_t)c->d_state) * f32, "workspace", err));
     LS_TRY(ls_array_alloc(&ws->gated, rows_max, larger(larger(c->d_inner, c->ffn), q) * elem, "workspace", err));
     if (c->n_experts > 1) {
         LS_TRY(ls_array_alloc((void **)&ws->router, rows_max, c->n_experts * (int64_t)sizeof(float), "workspace", err));
         LS_TRY(ls_array_alloc((void **)&ws->expert, rows_max, c->top_k * (int64_t)sizeof(int32_t), "workspace", err));
-        LS_TRY(ls_array_alloc((void **)&ws->expert_weight, rows_max, c->top_k * (int64_t)sizeof(float), "workspace", err));
+        LS_TRY(
+            ls_array_alloc((void **)&ws->expert_weight, rows_max, c->top_k * (int64_t)sizeof(float), "workspace", err));
         LS_TRY(ls_array_alloc((void **)&ws->moe_y, rows_max, c->hidden * f32, "workspace", err));
         LS_TRY(ls_array_alloc((void **)&ws->picked_weight, rows_max, sizeof(float), "workspace", err));
         LS_TRY(ls_array_alloc((void **)&ws->picked_rows, rows_max, sizeof(int64_t), "workspace", err));

@@ -34,23 +34,46 @@ typedef struct rows_view {
 /* out[m][n] = R(x . w + bias). */
 static ls_status project(const forward *f, rows_view out, rows_view x, const ls_gemm_weight *w, const float *bias,
                          int64_t m) {
-    const ls_gemm_args args = {.x = x.data, .x_dtype = x.dtype, .x_stride = x.stride, .weight = w, .bias = bias,
-                               .out = out.data, .out_dtype = out.dtype, .out_stride = out.stride, .m = m};
+    const ls_gemm_args args = {.x = x.data,
+                               .x_dtype = x.dtype,
+                               .x_stride = x.stride,
+                               .weight = w,
+                               .bias = bias,
+                               .out = out.data,
+                               .out_dtype = out.dtype,
+                               .out_stride = out.stride,
+                               .m = m};
     return ls_gemm(f->queue, &args, f->err);
 }
 
 /* x = rms(h): what a mixer, a feed-forward or the head reads. */
 static ls_status normalise_h(const forward *f, const float *w) {
     const int64_t dim = f->config->hidden;
-    const ls_rmsnorm_args args = {.x = f->ws->h, .x_dtype = LS_F32, .x_stride = dim, .w = w, .eps = f->config->rms_eps,
-                                  .y = f->ws->x, .y_dtype = f->dtype, .y_stride = dim, .rows = f->rows, .dim = dim};
+    const ls_rmsnorm_args args = {.x = f->ws->h,
+                                  .x_dtype = LS_F32,
+                                  .x_stride = dim,
+                                  .w = w,
+                                  .eps = f->config->rms_eps,
+                                  .y = f->ws->x,
+                                  .y_dtype = f->dtype,
+                                  .y_stride = dim,
+                                  .rows = f->rows,
+                                  .dim = dim};
     return ls_rmsnorm(f->queue, &args, f->err);
 }
 
 /* One of the dt, B and C parts of the narrow rows, in place. */
 static ls_status normalise_part(const forward *f, float *part, int64_t stride, const float *w, int64_t dim) {
-    const ls_rmsnorm_args args = {.x = part, .x_dtype = LS_F32, .x_stride = stride, .w = w, .eps = f->config->rms_eps,
-                                  .y = part, .y_dtype = LS_F32, .y_stride = stride, .rows = f->rows, .dim = dim};
+    const ls_rmsnorm_args args = {.x = part,
+                                  .x_dtype = LS_F32,
+                                  .x_stride = stride,
+                                  .w = w,
+                                  .eps = f->config->rms_eps,
+                                  .y = part,
+                                  .y_dtype = LS_F32,
+                                  .y_stride = stride,
+                                  .rows = f->rows,
+                                  .dim = dim};
     return ls_rmsnorm(f->queue, &args, f->err);
 }
 
@@ -66,15 +89,27 @@ static ls_status attention_layer(const forward *f, const ls_layer *layer, int64_
     ls_workspace *ws = f->ws;
     const int64_t q_dim = (int64_t)c->n_heads * c->head_dim, kv_dim = (int64_t)c->n_kv_heads * c->head_dim;
     const int64_t stride = q_dim + 2 * kv_dim;
-    const rows_view x = {ws->x, f->dtype, c->hidden}, y = {ws->y, LS_F32, c->hidden}, out = {ws->gated, f->dtype, q_dim};
+    const rows_view x = {ws->x, f->dtype, c->hidden}, y = {ws->y, LS_F32, c->hidden},
+                    out = {ws->gated, f->dtype, q_dim};
     const rows_view q = {ws->wide_a, f->dtype, stride};
     const rows_view k = {ls_at_mut(ws->wide_a, f->dtype, q_dim), f->dtype, stride};
     const rows_view v = {ls_at_mut(ws->wide_a, f->dtype, q_dim + kv_dim), f->dtype, stride};
-    const ls_attention_args attention = {
-        .q = q.data, .k = k.data, .v = v.data, .out = out.data, .dtype = f->dtype, .q_stride = stride, .kv_stride = stride,
-        .out_stride = q_dim, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim,
-        .scale = ls_div(1.0f, ls_sqrt((float)c->head_dim)), .page_tokens = f->cache->page_tokens,
-        .pages = ls_cache_pages(f->cache, layer_i), .spans = f->spans, .n_spans = f->n_spans};
+    const ls_attention_args attention = {.q = q.data,
+                                         .k = k.data,
+                                         .v = v.data,
+                                         .out = out.data,
+                                         .dtype = f->dtype,
+                                         .q_stride = stride,
+                                         .kv_stride = stride,
+                                         .out_stride = q_dim,
+                                         .n_heads = c->n_heads,
+                                         .n_kv_heads = c->n_kv_heads,
+                                         .head_dim = c->head_dim,
+                                         .scale = ls_div(1.0f, ls_sqrt((float)c->head_dim)),
+                                         .page_tokens = f->cache->page_tokens,
+                                         .pages = ls_cache_pages(f->cache, layer_i),
+                                         .spans = f->spans,
+                                         .n_spans = f->n_spans};
     ls_status status;
     LS_TRY(project(f, q, x, &w->q, NULL, f->rows));
     LS_TRY(project(f, k, x, &w->k, NULL, f->rows));
@@ -92,19 +127,46 @@ static ls_status mamba_layer(const forward *f, const ls_layer *layer, int64_t la
     const int64_t dim = c->d_inner, n_narrow = c->dt_rank + 2 * (int64_t)c->d_state;
     float *b = ws->narrow + c->dt_rank, *cc = b + c->d_state;
     const rows_view x = {ws->x, f->dtype, c->hidden}, y = {ws->y, LS_F32, c->hidden};
-    const rows_view uz = {ws->wide_a, LS_F32, 2 * dim};                                   /* [rows][u | z] */
+    const rows_view uz = {ws->wide_a, LS_F32, 2 * dim};                                          /* [rows][u | z] */
     const rows_view u = {ws->wide_b, LS_F32, 2 * dim}, dt = {ws->wide_b + dim, LS_F32, 2 * dim}; /* [rows][u | dt] */
-    const rows_view narrow = {ws->narrow, LS_F32, n_narrow};                              /* [rows][dt | B | C] */
+    const rows_view narrow = {ws->narrow, LS_F32, n_narrow}; /* [rows][dt | B | C] */
     const rows_view gated = {ws->gated, f->dtype, dim};
-    const ls_conv1d_args conv = {.x = uz.data, .x_dtype = LS_F32, .y_dtype = LS_F32, .state_dtype = f->dtype,
-                                 .x_stride = uz.stride, .w = w->conv_w, .bias = w->conv_bias, .y = u.data,
-                                 .y_stride = u.stride, .dim = dim, .d_conv = c->d_conv,
-                                 .state = ls_cache_conv(f->cache, layer_i), .spans = f->spans, .n_spans = f->n_spans};
-    const ls_scan_args scan = {.in_dtype = LS_F32, .out_dtype = f->dtype, .u = u.data, .dt_raw = dt.data, .b = b, .cc = cc,
-                               .z = ws->wide_a + dim, .out = gated.data, .u_stride = u.stride, .dt_stride = dt.stride,
-                               .b_stride = n_narrow, .c_stride = n_narrow, .z_stride = uz.stride, .out_stride = dim,
-                               .a2 = w->a2, .dt_bias = w->dt_bias, .d = w->d, .dim = dim, .n_states = c->d_state,
-                               .state = ls_cache_ssm(f->cache, layer_i), .spans = f->spans, .n_spans = f->n_spans};
+    const ls_conv1d_args conv = {.x = uz.data,
+                                 .x_dtype = LS_F32,
+                                 .y_dtype = LS_F32,
+                                 .state_dtype = f->dtype,
+                                 .x_stride = uz.stride,
+                                 .w = w->conv_w,
+                                 .bias = w->conv_bias,
+                                 .y = u.data,
+                                 .y_stride = u.stride,
+                                 .dim = dim,
+                                 .d_conv = c->d_conv,
+                                 .state = ls_cache_conv(f->cache, layer_i),
+                                 .spans = f->spans,
+                                 .n_spans = f->n_spans};
+    const ls_scan_args scan = {.in_dtype = LS_F32,
+                               .out_dtype = f->dtype,
+                               .u = u.data,
+                               .dt_raw = dt.data,
+                               .b = b,
+                               .cc = cc,
+                               .z = ws->wide_a + dim,
+                               .out = gated.data,
+                               .u_stride = u.stride,
+                               .dt_stride = dt.stride,
+                               .b_stride = n_narrow,
+                               .c_stride = n_narrow,
+                               .z_stride = uz.stride,
+                               .out_stride = dim,
+                               .a2 = w->a2,
+                               .dt_bias = w->dt_bias,
+                               .d = w->d,
+                               .dim = dim,
+                               .n_states = c->d_state,
+                               .state = ls_cache_ssm(f->cache, layer_i),
+                               .spans = f->spans,
+                               .n_spans = f->n_spans};
     ls_status status;
     LS_TRY(project(f, uz, x, &w->in_proj, w->in_bias, f->rows));
     LS_TRY(ls_conv1d(f->queue, &conv, f->err));
@@ -146,7 +208,8 @@ static int64_t pick_rows(const forward *f, int32_t e) {
             if (ws->expert[row * top_k + k] != e) continue;
             ws->picked_rows[n] = row;
             ws->picked_weight[n] = ws->expert_weight[row * top_k + k];
-            memcpy((uint8_t *)ws->picked_x + n * row_bytes, (const uint8_t *)ws->x + row * row_bytes, (size_t)row_bytes);
+            memcpy((uint8_t *)ws->picked_x + n * row_bytes, (const uint8_t *)ws->x + row * row_bytes,
+                   (size_t)row_bytes);
             n++;
         }
     return n;
@@ -194,8 +257,8 @@ ls_status ls_jamba_forward(const ls_jamba *model, ls_queue *queue, const ls_cach
     }
     LS_TRY(check_rows(&f));
     {
-        const ls_embed_args embed = {model->embed->data, model->embed_dtype, c->vocab, c->hidden, tokens, workspace->h,
-                                     LS_F32, f.rows};
+        const ls_embed_args embed = {
+            model->embed->data, model->embed_dtype, c->vocab, c->hidden, tokens, workspace->h, LS_F32, f.rows};
         LS_TRY(ls_embed(queue, &embed, err));
     }
     for (int64_t i = 0; i < c->n_layers; i++) {
@@ -213,9 +276,15 @@ done:
     return status;
 }
 
-ls_status ls_jamba_logits(const ls_jamba *model, ls_queue *queue, const void *x, ls_dtype dtype, int64_t n, float *logits,
-                          ls_error *err) {
-    const ls_gemm_args args = {.x = x, .x_dtype = dtype, .x_stride = model->config.hidden, .weight = &model->head, .out = logits,
-                               .out_dtype = LS_F32, .out_stride = model->config.vocab, .m = n};
+ls_status ls_jamba_logits(const ls_jamba *model, ls_queue *queue, const void *x, ls_dtype dtype, int64_t n,
+                          float *logits, ls_error *err) {
+    const ls_gemm_args args = {.x = x,
+                               .x_dtype = dtype,
+                               .x_stride = model->config.hidden,
+                               .weight = &model->head,
+                               .out = logits,
+                               .out_dtype = LS_F32,
+                               .out_stride = model->config.vocab,
+                               .m = n};
     return ls_gemm(queue, &args, err);
 }

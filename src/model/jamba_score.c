@@ -1,5 +1,5 @@
-/* Scoring: sequences are packed into forwards of at most batch spans, each of at most chunk tokens; the head runs over blocks
- * of rows, so that logits of long sequences never exist all at once. */
+/* Scoring: sequences are packed into forwards of at most batch spans, each of at most chunk tokens; the head runs over
+ * blocks of rows, so that logits of long sequences never exist all at once. */
 #include "model/jamba_score.h"
 
 #include <stdlib.h>
@@ -33,8 +33,14 @@ static void process_rows(void *context, int64_t begin, int64_t end, int32_t thre
 ls_status ls_head_logprob(ls_queue *queue, float *logits, int64_t vocab, const ls_head_row *rows, int64_t n,
                           int64_t *targets, int32_t *sort_space, float *logprob, ls_error *err) {
     process_context process = {queue->isa, logits, vocab, rows, sort_space};
-    const ls_logprob_args args = {.logits = logits, .dtype = LS_F32, .rows = n, .vocab = vocab, .row_stride = vocab,
-                                  .targets = targets, .ignore_index = -1, .logprob = logprob};
+    const ls_logprob_args args = {.logits = logits,
+                                  .dtype = LS_F32,
+                                  .rows = n,
+                                  .vocab = vocab,
+                                  .row_stride = vocab,
+                                  .targets = targets,
+                                  .ignore_index = -1,
+                                  .logprob = logprob};
     for (int64_t r = 0; r < n; r++) targets[r] = rows[r].target;
     ls_parallel_for(queue->pool, n, 1, process_rows, &process);
     return ls_logprob(queue, &args, err);
@@ -150,8 +156,8 @@ done:
     return status;
 }
 
-ls_status ls_score(const ls_jamba *model, ls_queue *queue, const ls_score_opts *opts, ls_score_item *items, int64_t n_items,
-                   ls_error *err) {
+ls_status ls_score(const ls_jamba *model, ls_queue *queue, const ls_score_opts *opts, ls_score_item *items,
+                   int64_t n_items, ls_error *err) {
     scorer s = {.model = model, .queue = queue, .opts = opts, .err = err};
     const int64_t batch = opts->batch < n_items ? opts->batch : n_items;
     ls_status status;

@@ -12,7 +12,8 @@ int64_t ls_kv_page_bytes(int64_t n_kv_heads, int64_t head_dim, int64_t page_toke
 
 static ls_status check(const ls_attention_args *a, ls_error *err) {
     if (a->head_dim < 1 || a->head_dim > LS_HEAD_DIM_MAX)
-        return LS_FAIL(err, LS_ERR_ARG, "attention: head dim %lld is not in 1..%d", (long long)a->head_dim, LS_HEAD_DIM_MAX);
+        return LS_FAIL(err, LS_ERR_ARG, "attention: head dim %lld is not in 1..%d", (long long)a->head_dim,
+                       LS_HEAD_DIM_MAX);
     if (a->n_kv_heads < 1 || a->n_heads < 1 || a->n_heads % a->n_kv_heads != 0)
         return LS_FAIL(err, LS_ERR_ARG, "attention: %lld heads over %lld KV heads", (long long)a->n_heads,
                        (long long)a->n_kv_heads);
@@ -44,6 +45,7 @@ ls_status ls_attention(ls_queue *queue, const ls_attention_args *args, ls_error 
         keys += args->spans[i].n_rows * (args->spans[i].pos + args->spans[i].n_rows / 2 + 1);
     ls_kernel_run(queue, ls_kv_store_kernel_table, args, args->n_spans,
                   rows / args->n_spans * args->n_kv_heads * args->head_dim * 8);
-    ls_kernel_run(queue, ls_attention_kernel_table, args, rows * args->n_heads, keys / rows * (2 * args->head_dim + 50));
+    ls_kernel_run(queue, ls_attention_kernel_table, args, rows * args->n_heads,
+                  keys / rows * (2 * args->head_dim + 50));
     return LS_OK;
 }

@@ -1,7 +1,6 @@
 /* attention on the CPU: lanes are keys while scores are made, dimensions while values are summed. */
-#include "op/attention.h"
-
 #include "num/expf.h"
+#include "op/attention.h"
 #include "op/kernels.h"
 #include "op/rows.h"
 
@@ -12,8 +11,10 @@ static int64_t v_offset(const ls_attention_args *a, int64_t kv_head) {
 }
 
 static void store_element(void *page, ls_dtype dtype, int64_t at, const void *from, int64_t from_at) {
-    if (dtype == LS_F32) ((float *)page)[at] = ((const float *)from)[from_at];
-    else ((uint16_t *)page)[at] = ((const uint16_t *)from)[from_at];
+    if (dtype == LS_F32)
+        ((float *)page)[at] = ((const float *)from)[from_at];
+    else
+        ((uint16_t *)page)[at] = ((const uint16_t *)from)[from_at];
 }
 
 LS_KERNEL_DEFINE(ls_kv_store_kernel) {
@@ -108,8 +109,8 @@ static void attend(const ls_attention_args *a, const ls_span *span, int64_t t, i
         softmax_state *state = start == 0 ? &total : &segment;
         if (start > 0) reset(&segment, dim);
         for (int64_t first = start; first < stop; first += LS_ATTENTION_BLOCK)
-            take_block(a, span, q, kv_head, first, stop - first < LS_ATTENTION_BLOCK ? stop - first : LS_ATTENTION_BLOCK,
-                       state, scratch);
+            take_block(a, span, q, kv_head, first,
+                       stop - first < LS_ATTENTION_BLOCK ? stop - first : LS_ATTENTION_BLOCK, state, scratch);
         if (start > 0) combine(&total, &segment, dim);
     }
     for (int64_t d = 0; d < dim; d++) q[d] = ls_div(total.acc[d], total.l);
@@ -124,8 +125,7 @@ LS_KERNEL_DEFINE(ls_attention_kernel) {
         const int64_t n = span->n_rows * a->n_heads;
         const int64_t from = begin > first ? begin - first : 0, to = end - first < n ? end - first : n;
         if (span->slot >= 0)
-            for (int64_t item = from; item < to; item++)
-                attend(a, span, item / a->n_heads, item % a->n_heads, scratch);
+            for (int64_t item = from; item < to; item++) attend(a, span, item / a->n_heads, item % a->n_heads, scratch);
         first += n;
     }
 }

@@ -8,13 +8,16 @@ LS_KERNEL_TABLE(ls_conv1d_kernel);
 ls_status ls_conv1d(ls_queue *queue, const ls_conv1d_args *args, ls_error *err) {
     ls_status status;
     if (args->d_conv < 1 || args->d_conv > LS_CONV_WIDTH_MAX)
-        return LS_FAIL(err, LS_ERR_ARG, "conv1d: width %lld is not in 1..%d", (long long)args->d_conv, LS_CONV_WIDTH_MAX);
+        return LS_FAIL(err, LS_ERR_ARG, "conv1d: width %lld is not in 1..%d", (long long)args->d_conv,
+                       LS_CONV_WIDTH_MAX);
     if (args->dim <= 0 || args->x_stride < args->dim || args->y_stride < args->dim)
         return LS_FAIL(err, LS_ERR_ARG, "conv1d: dim %lld, strides %lld and %lld", (long long)args->dim,
                        (long long)args->x_stride, (long long)args->y_stride);
-    if ((status = ls_spans_check_slots("conv1d", args->spans, args->n_spans, &args->state, err)) != LS_OK) return status;
+    if ((status = ls_spans_check_slots("conv1d", args->spans, args->n_spans, &args->state, err)) != LS_OK)
+        return status;
     if (args->n_spans == 0) return LS_OK;
-    ls_kernel_run(queue, ls_conv1d_kernel_table, args, args->n_spans * ((args->dim + LS_CONV1D_BLOCK - 1) / LS_CONV1D_BLOCK),
+    ls_kernel_run(queue, ls_conv1d_kernel_table, args,
+                  args->n_spans * ((args->dim + LS_CONV1D_BLOCK - 1) / LS_CONV1D_BLOCK),
                   ls_spans_rows(args->spans, args->n_spans) / args->n_spans * LS_CONV1D_BLOCK * (args->d_conv + 50));
     return LS_OK;
 }

@@ -2,9 +2,10 @@
  *
  * x' = x rounded to the type of the state;  a = bias[c] (or +0);
  * for k = 0 .. d_conv-1: a = fma(w[k][c], x'[t - (d_conv-1) + k][c], a);  y[t][c] = R(silu(a))
- * Taps run oldest to newest. Inputs before the sequence's first token are +0. State: the last d_conv-1 inputs x', oldest
- * first, before convolution and SiLU. An input has the same bits whether it comes from this span or from the state, and
- * channel c of token t depends on its own d_conv inputs only, so any cut of a sequence into spans gives the same bits. */
+ * Taps run oldest to newest. Inputs before the sequence's first token are +0. State: the last d_conv-1 inputs x',
+ * oldest first, before convolution and SiLU. An input has the same bits whether it comes from this span or from the
+ * state, and channel c of token t depends on its own d_conv inputs only, so any cut of a sequence into spans gives the
+ * same bits. */
 #ifndef LS_OP_CONV1D_H
 #define LS_OP_CONV1D_H
 
@@ -16,7 +17,7 @@
 #define LS_CONV1D_BLOCK 64
 
 typedef struct ls_conv1d_args {
-    const void *x; /* [rows][x_stride], first dim elements of each row */
+    const void *x;                          /* [rows][x_stride], first dim elements of each row */
     ls_dtype x_dtype, y_dtype, state_dtype; /* f32 or bf16 each */
     int64_t x_stride;
     const float *w;    /* [d_conv][dim] */

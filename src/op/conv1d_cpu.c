@@ -1,7 +1,6 @@
 /* conv1d on the CPU: lanes are channels; a block keeps its window of inputs in registers and cache. */
-#include "op/conv1d.h"
-
 #include "num/expf.h"
+#include "op/conv1d.h"
 #include "op/kernels.h"
 #include "op/rows.h"
 
@@ -13,7 +12,8 @@ static void run_block(const ls_conv1d_args *a, const ls_span *span, int64_t chan
     for (int64_t k = 0; k < past; k++) {
         if (span->pos > 0)
             ls_row_widen(window[k], ls_at(state, a->state_dtype, k * a->dim + channel), a->state_dtype, n);
-        else memset(window[k], 0, sizeof window[k]);
+        else
+            memset(window[k], 0, sizeof window[k]);
     }
     for (int64_t t = 0; t < span->n_rows; t++) {
         const int64_t row = span->row + t;

@@ -1,7 +1,6 @@
 /* Elementwise ops on the CPU. */
-#include "op/elementwise.h"
-
 #include "num/expf.h"
+#include "op/elementwise.h"
 #include "op/kernels.h"
 #include "op/rows.h"
 

@@ -20,10 +20,10 @@ typedef void (*ls_kernel)(const void *args, int64_t begin, int64_t end, float *s
  * architecture are NULL; ls_isa_available() never selects them. */
 #define LS_KERNEL_DECLARE(name, isa) void LS_KERNEL_JOIN2(name, isa)(const void *, int64_t, int64_t, float *)
 #if defined(__x86_64__)
-#define LS_KERNEL_TABLE(name)            \
-    LS_KERNEL_DECLARE(name, generic);    \
-    LS_KERNEL_DECLARE(name, avx2);       \
-    LS_KERNEL_DECLARE(name, avx512);     \
+#define LS_KERNEL_TABLE(name)         \
+    LS_KERNEL_DECLARE(name, generic); \
+    LS_KERNEL_DECLARE(name, avx2);    \
+    LS_KERNEL_DECLARE(name, avx512);  \
     static const ls_kernel name##_table[LS_ISA_COUNT] = {name##_generic, name##_avx2, name##_avx512}
 #else
 #define LS_KERNEL_TABLE(name)         \
@@ -43,7 +43,7 @@ typedef void (*ls_kernel)(const void *args, int64_t begin, int64_t end, float *s
 #endif
 
 /* Opens the definition of a kernel in a *_cpu.c file. */
-#define LS_KERNEL_DEFINE(name)                                                      \
+#define LS_KERNEL_DEFINE(name)                                                             \
     void LS_KERNEL(name)(const void *context, int64_t begin, int64_t end, float *scratch); \
     void LS_KERNEL(name)(const void *context, int64_t begin, int64_t end, float *scratch)
 

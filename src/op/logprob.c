@@ -23,8 +23,8 @@ ls_status ls_logprob(ls_queue *queue, const ls_logprob_args *args, ls_error *err
             return LS_FAIL(err, LS_ERR_ARG, "logprob: row %lld: target %lld is not in 0..%lld", (long long)r,
                            (long long)target, (long long)args->vocab - 1);
         if (args->temperature != NULL && !(args->temperature[r] > 0.0f && isfinite(args->temperature[r])))
-            return LS_FAIL(err, LS_ERR_ARG, "logprob: row %lld: temperature %g is not finite and positive", (long long)r,
-                           (double)args->temperature[r]);
+            return LS_FAIL(err, LS_ERR_ARG, "logprob: row %lld: temperature %g is not finite and positive",
+                           (long long)r, (double)args->temperature[r]);
     }
     ls_kernel_run(queue, ls_logprob_kernel_table, args, args->rows, 15 * args->vocab);
     return LS_OK;

@@ -1,9 +1,8 @@
 /* logprob on the CPU: a leaf's 256 chains are vector lanes; leaves combine as they complete an aligned pair. */
-#include "op/logprob.h"
-
 #include "num/expf.h"
 #include "num/sum.h"
 #include "op/kernels.h"
+#include "op/logprob.h"
 #include "op/rows.h"
 
 #define NEAR 64.0f
@@ -46,7 +45,8 @@ static ls_logprob_leaf leaf_sums(const float *z, int64_t n) {
     }
     if (bad) {
         const float nan = ls_from_bits(LS_NAN_BITS);
-        const ls_logprob_leaf leaf = {K_NONE, K_NONE, nan, nan}; /* stays NaN: it is scaled by a power of two or by +0 */
+        const ls_logprob_leaf leaf = {K_NONE, K_NONE, nan,
+                                      nan}; /* stays NaN: it is scaled by a power of two or by +0 */
         return leaf;
     }
     if (m < -LIMIT) return empty_leaf;
@@ -55,9 +55,7 @@ static ls_logprob_leaf leaf_sums(const float *z, int64_t n) {
 }
 
 /* 2^d for integral d in [-126, 0], +0 below. */
-static float pow2(float d) {
-    return d < -126.0f ? 0.0f : ls_from_bits((uint32_t)((int32_t)d + 127) << 23);
-}
+static float pow2(float d) { return d < -126.0f ? 0.0f : ls_from_bits((uint32_t)((int32_t)d + 127) << 23); }
 
 static ls_logprob_leaf combine(ls_logprob_leaf a, ls_logprob_leaf b) {
     ls_logprob_leaf out;
@@ -67,7 +65,8 @@ static ls_logprob_leaf combine(ls_logprob_leaf a, ls_logprob_leaf b) {
     out.k = k;
     out.q = q;
     out.s = ls_add(ls_mul(a.s, scale_a), ls_mul(b.s, scale_b));
-    out.e = ls_add(ls_mul(ls_fma(ls_sub(a.q, q), a.s, a.e), scale_a), ls_mul(ls_fma(ls_sub(b.q, q), b.s, b.e), scale_b));
+    out.e =
+        ls_add(ls_mul(ls_fma(ls_sub(a.q, q), a.s, a.e), scale_a), ls_mul(ls_fma(ls_sub(b.q, q), b.s, b.e), scale_b));
     return out;
 }
 

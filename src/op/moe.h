@@ -25,10 +25,10 @@ ls_status ls_moe_route(ls_queue *queue, const ls_moe_route_args *args, ls_error 
 
 /* Adds one expert's rows: acc[rows[i]] = fma(weight[i], y[i], acc[rows[i]]). Called for experts in ascending order. */
 typedef struct ls_moe_combine_args {
-    const float *y;        /* [n][dim] */
-    const int64_t *rows;   /* [n], distinct */
-    const float *weight;   /* [n] */
-    float *acc;            /* [..][dim] */
+    const float *y;      /* [n][dim] */
+    const int64_t *rows; /* [n], distinct */
+    const float *weight; /* [n] */
+    float *acc;          /* [..][dim] */
     int64_t n, dim;
 } ls_moe_combine_args;
 

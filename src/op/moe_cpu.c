@@ -1,8 +1,7 @@
 /* moe on the CPU. */
-#include "op/moe.h"
-
 #include "num/expf.h"
 #include "op/kernels.h"
+#include "op/moe.h"
 
 static void route_row(const ls_moe_route_args *a, int64_t row) {
     const float *logit = a->logits + row * a->n_experts;

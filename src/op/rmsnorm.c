@@ -7,7 +7,8 @@ LS_KERNEL_TABLE(ls_rmsnorm_kernel);
 
 ls_status ls_rmsnorm(ls_queue *queue, const ls_rmsnorm_args *args, ls_error *err) {
     if (args->dim <= 0 || args->dim > LS_SCRATCH_FLOATS / 2)
-        return LS_FAIL(err, LS_ERR_ARG, "rmsnorm: dim %lld is not in 1..%d", (long long)args->dim, LS_SCRATCH_FLOATS / 2);
+        return LS_FAIL(err, LS_ERR_ARG, "rmsnorm: dim %lld is not in 1..%d", (long long)args->dim,
+                       LS_SCRATCH_FLOATS / 2);
     if (args->rows < 0 || args->x_stride < args->dim || args->y_stride < args->dim)
         return LS_FAIL(err, LS_ERR_ARG, "rmsnorm: rows %lld, strides %lld and %lld, dim %lld", (long long)args->rows,
                        (long long)args->x_stride, (long long)args->y_stride, (long long)args->dim);

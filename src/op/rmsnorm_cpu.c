@@ -1,8 +1,7 @@
 /* rmsnorm on the CPU: chains are vector lanes. */
-#include "op/rmsnorm.h"
-
 #include "num/sum.h"
 #include "op/kernels.h"
+#include "op/rmsnorm.h"
 #include "op/rows.h"
 
 LS_KERNEL_DEFINE(ls_rmsnorm_kernel) {

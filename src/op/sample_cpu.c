@@ -68,8 +68,8 @@ static int32_t draw_token(const float *processed, int64_t vocab, const ls_sampli
         float key[DRAW_BLOCK] = {0};
         if (s->temperature > 0.0f) {
             for (int64_t i = 0; i < DRAW_BLOCK; i += 4) {
-                const ls_philox words = ls_philox_draw(s->seed, (uint32_t)((base + i) / 4), draw->position, draw->sample,
-                                                       draw->prompt);
+                const ls_philox words =
+                    ls_philox_draw(s->seed, (uint32_t)((base + i) / 4), draw->position, draw->sample, draw->prompt);
                 for (int j = 0; j < 4; j++) key[i + j] = (float)(int32_t)(words.word[j] >> 9);
             }
             for (int i = 0; i < DRAW_BLOCK; i++) {

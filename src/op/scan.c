@@ -12,13 +12,15 @@ ls_status ls_scan(ls_queue *queue, const ls_scan_args *args, ls_error *err) {
                        LS_SCAN_STATES_MAX);
     if (args->dim <= 0 || args->u_stride < args->dim || args->dt_stride < args->dim || args->z_stride < args->dim ||
         args->out_stride < args->dim || args->b_stride < args->n_states || args->c_stride < args->n_states)
-        return LS_FAIL(err, LS_ERR_ARG, "scan: dim %lld, states %lld, strides u %lld dt %lld b %lld c %lld z %lld out %lld",
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "scan: dim %lld, states %lld, strides u %lld dt %lld b %lld c %lld z %lld out %lld",
                        (long long)args->dim, (long long)args->n_states, (long long)args->u_stride,
                        (long long)args->dt_stride, (long long)args->b_stride, (long long)args->c_stride,
                        (long long)args->z_stride, (long long)args->out_stride);
     if ((status = ls_spans_check_slots("scan", args->spans, args->n_spans, &args->state, err)) != LS_OK) return status;
     if (args->n_spans == 0) return LS_OK;
-    ls_kernel_run(queue, ls_scan_kernel_table, args, args->n_spans * ((args->dim + LS_SCAN_BLOCK - 1) / LS_SCAN_BLOCK),
-                  ls_spans_rows(args->spans, args->n_spans) / args->n_spans * LS_SCAN_BLOCK * (20 * args->n_states + 100));
+    ls_kernel_run(
+        queue, ls_scan_kernel_table, args, args->n_spans * ((args->dim + LS_SCAN_BLOCK - 1) / LS_SCAN_BLOCK),
+        ls_spans_rows(args->spans, args->n_spans) / args->n_spans * LS_SCAN_BLOCK * (20 * args->n_states + 100));
     return LS_OK;
 }

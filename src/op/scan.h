@@ -18,19 +18,19 @@
 #define LS_SCAN_BLOCK 16
 
 typedef struct ls_scan_args {
-    ls_dtype in_dtype;     /* of u, dt_raw, b, cc and z: f32 or bf16 */
-    ls_dtype out_dtype;    /* f32 or bf16 */
-    const void *u;         /* [rows][u_stride], dim used */
-    const void *dt_raw;    /* [rows][dt_stride], dim used */
-    const void *b, *cc;    /* [rows][b_stride], [rows][c_stride], n_states used */
-    const void *z;         /* [rows][z_stride], dim used */
-    void *out;             /* [rows][out_stride] */
+    ls_dtype in_dtype;  /* of u, dt_raw, b, cc and z: f32 or bf16 */
+    ls_dtype out_dtype; /* f32 or bf16 */
+    const void *u;      /* [rows][u_stride], dim used */
+    const void *dt_raw; /* [rows][dt_stride], dim used */
+    const void *b, *cc; /* [rows][b_stride], [rows][c_stride], n_states used */
+    const void *z;      /* [rows][z_stride], dim used */
+    void *out;          /* [rows][out_stride] */
     int64_t u_stride, dt_stride, b_stride, c_stride, z_stride, out_stride;
-    const float *a2;       /* [dim][n_states] */
-    const float *dt_bias;  /* [dim] */
-    const float *d;        /* [dim] */
+    const float *a2;      /* [dim][n_states] */
+    const float *dt_bias; /* [dim] */
+    const float *d;       /* [dim] */
     int64_t dim, n_states;
-    ls_pool_view state;    /* entries [dim][n_states] float32 */
+    ls_pool_view state; /* entries [dim][n_states] float32 */
     const ls_span *spans;
     int64_t n_spans;
 } ls_scan_args;

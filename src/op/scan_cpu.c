@@ -1,10 +1,9 @@
 /* scan on the CPU: lanes are channels. A block's state and decay rates are transposed once a span to [state][channel],
  * so that memory traffic for them does not grow with the number of tokens. */
-#include "op/scan.h"
-
 #include "num/expf.h"
 #include "op/kernels.h"
 #include "op/rows.h"
+#include "op/scan.h"
 
 typedef float lanes[LS_SCAN_BLOCK];
 

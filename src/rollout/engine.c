@@ -165,8 +165,8 @@ static void draw_rows(void *context, int64_t begin, int64_t end, int32_t thread_
         const ls_request *r = e->drawing[i]->request;
         const ls_draw draw = {r->prompt_i, r->sample_i, (uint32_t)(r->n_prompt + r->n_completion)};
         float *processed = e->processed + i * vocab;
-        const int64_t kept = ls_sampling_process(e->queue->isa, processed, e->logits + i * vocab, vocab, &e->opts->sampling,
-                                                 e->sort_space + 2 * i * vocab);
+        const int64_t kept = ls_sampling_process(e->queue->isa, processed, e->logits + i * vocab, vocab,
+                                                 &e->opts->sampling, e->sort_space + 2 * i * vocab);
         e->drawn[i] = kept > 0 ? ls_sample(e->queue->isa, processed, vocab, &e->opts->sampling, &draw) : -1;
     }
 }
@@ -180,8 +180,9 @@ static ls_status draw_tokens(engine *e, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if (e->drawn[i] < 0) {
             const ls_request *r = e->drawing[i]->request;
-            return LS_FAIL(e->err, LS_ERR_FORMAT, "prompt %u, sample %u: logits at position %lld hold NaN or no finite value",
-                           r->prompt_i, r->sample_i, (long long)(r->n_prompt + r->n_completion));
+            return LS_FAIL(e->err, LS_ERR_FORMAT,
+                           "prompt %u, sample %u: logits at position %lld hold NaN or no finite value", r->prompt_i,
+                           r->sample_i, (long long)(r->n_prompt + r->n_completion));
         }
         e->rows[i].target = e->drawn[i];
         e->rows[i].of = e->opts->logprob_of;
@@ -203,8 +204,10 @@ static void accept_token(engine *e, lane *l, int32_t token, float logprob) {
     r->completion[r->n_completion] = token;
     r->logprob[r->n_completion++] = logprob;
     e->n_tokens++;
-    if (is_stop(e->opts, token)) r->finish = LS_FINISH_STOP;
-    else if (r->n_completion == r->max_tokens) r->finish = LS_FINISH_LENGTH;
+    if (is_stop(e->opts, token))
+        r->finish = LS_FINISH_STOP;
+    else if (r->n_completion == r->max_tokens)
+        r->finish = LS_FINISH_LENGTH;
     if (r->finish == LS_FINISH_NONE) return;
     l->request = NULL;
     e->n_done++;

@@ -1,5 +1,6 @@
-/* The rollout engine: continuous batching of prompts into completions with log-probabilities. Owns all KV pages and state
- * slots. Its promise: batch, chunk, order of arrival, slot and page numbers never change a bit of a request's result. */
+/* The rollout engine: continuous batching of prompts into completions with log-probabilities. Owns all KV pages and
+ * state slots. Its promise: batch, chunk, order of arrival, slot and page numbers never change a bit of a request's
+ * result. */
 #ifndef LS_ROLLOUT_ENGINE_H
 #define LS_ROLLOUT_ENGINE_H
 
@@ -30,17 +31,17 @@ typedef struct ls_engine_opts {
     int64_t page_tokens;
     ls_logprob_of logprob_of;
     ls_sampling sampling;
-    const int64_t *order;  /* [n_requests] permutation in which requests are admitted; NULL is ascending */
-    const int32_t *slots;  /* [batch] slot ids handed out first to last; NULL is 0, 1, ... */
-    int64_t n_slots;       /* size of the slot pool; 0 is batch */
-    const int32_t *stop;   /* [n_stop] token ids that end a completion (and are its last token) */
+    const int64_t *order; /* [n_requests] permutation in which requests are admitted; NULL is ascending */
+    const int32_t *slots; /* [batch] slot ids handed out first to last; NULL is 0, 1, ... */
+    int64_t n_slots;      /* size of the slot pool; 0 is batch */
+    const int32_t *stop;  /* [n_stop] token ids that end a completion (and are its last token) */
     int64_t n_stop;
     void (*progress)(void *context, int64_t n_done, int64_t n_requests, int64_t n_tokens); /* or NULL */
     void *progress_context;
 } ls_engine_opts;
 
-/* Runs all requests to their end. A prompt that is empty or has a token outside the vocabulary is an error that names the
- * request; nothing runs then. */
+/* Runs all requests to their end. A prompt that is empty or has a token outside the vocabulary is an error that names
+ * the request; nothing runs then. */
 ls_status ls_engine_run(const ls_jamba *model, ls_queue *queue, const ls_engine_opts *opts, ls_request *requests,
                         int64_t n_requests, ls_error *err);
 

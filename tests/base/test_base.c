@@ -1,7 +1,5 @@
 /* Base layer: checked sizes, UTF-8 against table 3-7, atomic output, thread splits, JSON escapes. */
 #define _GNU_SOURCE
-#include "harness.h"
-
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -10,6 +8,7 @@
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "base/utf8.h"
+#include "harness.h"
 
 static void sizes_are_checked(void **state) {
     int64_t out = 7;
@@ -121,8 +120,10 @@ static void json_is_escaped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_are_checked),   cmocka_unit_test(utf8_follows_the_standard),
-        cmocka_unit_test(output_appears_only_when_complete), cmocka_unit_test(every_item_runs_once),
+        cmocka_unit_test(sizes_are_checked),
+        cmocka_unit_test(utf8_follows_the_standard),
+        cmocka_unit_test(output_appears_only_when_complete),
+        cmocka_unit_test(every_item_runs_once),
         cmocka_unit_test(json_is_escaped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,9 @@
 /* The shape of the source tree: includes only look downward, libraries stay at one place, files keep house rules. */
 #define _GNU_SOURCE
-#include "harness.h"
-
 #include <ftw.h>
 #include <stdlib.h>
+
+#include "harness.h"
 
 enum { LINES_MAX = 900, FILES_MAX = 2048 };
 
@@ -12,15 +12,18 @@ static const struct {
     const char *folder;
     int level;
 } layers[] = {
-    {"base", 0},  {"num", 1},    {"dev", 2}, {"op", 3},     {"load", 3},  {"model", 4},
-    {"rollout", 5}, {"train", 5}, {"rl", 6}, {"parity", 6}, {"serve", 6}, {"cli", 7},
+    {"base", 0},    {"num", 1},   {"dev", 2}, {"op", 3},     {"load", 3},  {"model", 4},
+    {"rollout", 5}, {"train", 5}, {"rl", 6},  {"parity", 6}, {"serve", 6}, {"cli", 7},
 };
 
 /* Headers of other libraries and the one folder that may include each. */
 static const struct {
     const char *header, *folder;
 } owners[] = {
-    {"jansson.h", "load"}, {"pcre2.h", "load"}, {"utf8proc.h", "load"}, {"argp.h", "cli"},
+    {"jansson.h", "load"},
+    {"pcre2.h", "load"},
+    {"utf8proc.h", "load"},
+    {"argp.h", "cli"},
 };
 
 static const char *const banned_folders[] = {"util", "utils", "common"};
@@ -108,7 +111,8 @@ static void check_text(report *r, const char *path, const char *text) {
         for (size_t i = 0; i < sizeof banned_folders / sizeof banned_folders[0]; i++) {
             char part[32];
             snprintf(part, sizeof part, "/%s/", banned_folders[i]);
-            if (strstr(path, part) != NULL) complain(r, "%s: a folder called %s says nothing\n", path, banned_folders[i]);
+            if (strstr(path, part) != NULL)
+                complain(r, "%s: a folder called %s says nothing\n", path, banned_folders[i]);
         }
         if (level_of(folder, folder_n) < 0) complain(r, "%s:1: its folder has no level\n", path);
     }
@@ -146,7 +150,8 @@ static int visit(const char *path, const struct stat *status, int kind, struct F
     (void)status;
     (void)place;
     if (kind != FTW_F || dot == NULL) return 0;
-    if (strcmp(dot, ".c") != 0 && strcmp(dot, ".h") != 0 && strcmp(dot, ".cu") != 0 && strcmp(dot, ".cuh") != 0) return 0;
+    if (strcmp(dot, ".c") != 0 && strcmp(dot, ".h") != 0 && strcmp(dot, ".cu") != 0 && strcmp(dot, ".cuh") != 0)
+        return 0;
     if (n_found == FILES_MAX) return 1;
     found[n_found] = strdup(path + strlen(LS_SOURCE_DIR) + 1);
     return found[n_found++] == NULL;
@@ -173,7 +178,8 @@ static char *read_all(const char *path) {
 
 static int collect(void **state) {
     (void)state;
-    return nftw(LS_SOURCE_DIR "/src", visit, 16, FTW_PHYS) != 0 || nftw(LS_SOURCE_DIR "/include", visit, 16, FTW_PHYS) != 0;
+    return nftw(LS_SOURCE_DIR "/src", visit, 16, FTW_PHYS) != 0 ||
+           nftw(LS_SOURCE_DIR "/include", visit, 16, FTW_PHYS) != 0;
 }
 
 static int release(void **state) {

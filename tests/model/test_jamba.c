@@ -1,7 +1,7 @@
 /* The model against Hugging Face's numbers: logits and log-probabilities of every fixture, in both activation types. */
-#include "fixture.h"
-
 #include <math.h>
+
+#include "fixture.h"
 
 /* Logits of all tokens of sequence s, float32 [n_tokens][vocab]. */
 static float *all_logits(const fixture *f, ls_queue *queue, int64_t s, ls_dtype dtype) {
@@ -84,7 +84,8 @@ static void bf16_weights_match_in_f32(void **state) {
 static void bf16_activations_stay_near(void **state) {
     const char *names[] = {"jamba-dense", "jamba-moe", "jamba-odd", "jamba-bf16"};
     (void)state;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) assert_true(measure(names[i], LS_BF16).mean_logprob < 0.05);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        assert_true(measure(names[i], LS_BF16).mean_logprob < 0.05);
 }
 
 int main(void) {
