@@ -67,15 +67,16 @@ static void panel_pack_bf16(uint16_t *panel, const uint16_t *w, int64_t row, int
 ls_status ls_gemm_pack(ls_gemm_weight *out, const void *w, ls_dtype dtype, int64_t n, int64_t k, ls_error *err) {
     const ls_dtype packed = dtype == LS_BF16 ? LS_BF16 : LS_F32;
     const int64_t n_panels = n > 0 ? (n - 1) / LS_GEMM_PANEL + 1 : 0;
-    int64_t panel_elems, elems, bytes;
+    int64_t panel_elems, panel_bytes, stride, bytes;
     ls_status status;
     memset(out, 0, sizeof *out);
     if (w == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: w is NULL");
     if (ls_dtype_bytes(dtype) == 0) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: dtype %d is unknown", (int)dtype);
     if (n < 1) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: n %lld is less than 1", (long long)n);
     if (k < 1) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: k %lld is less than 1", (long long)k);
-    if (!ls_mul_i64(k, LS_GEMM_PANEL, &panel_elems) || !ls_mul_i64(n_panels, panel_elems, &elems) ||
-        !ls_mul_i64(elems, ls_dtype_bytes(packed), &bytes))
+    if (!ls_mul_i64(k, LS_GEMM_PANEL, &panel_elems) || !ls_mul_i64(panel_elems, ls_dtype_bytes(packed), &panel_bytes) ||
+        !ls_add_i64(panel_bytes, panel_bytes % 4096 == 0 ? LS_GEMM_PANEL_GAP : 0, &stride) ||
+        !ls_mul_i64(n_panels, stride, &bytes))
         return LS_FAIL(err, LS_ERR_NOMEM, "gemm weight: n %lld times k %lld does not fit 64-bit arithmetic",
                        (long long)n, (long long)k);
     status = panels_alloc(&out->panels, bytes, err);
@@ -83,13 +84,15 @@ ls_status ls_gemm_pack(ls_gemm_weight *out, const void *w, ls_dtype dtype, int64
     out->dtype = packed;
     out->n = n;
     out->k = k;
+    out->panel_stride = stride;
     out->panel_bytes = bytes;
     for (int64_t panel = 0; panel < n_panels; panel++) {
         const int64_t row = panel * LS_GEMM_PANEL, rows = n - row < LS_GEMM_PANEL ? n - row : LS_GEMM_PANEL;
+        void *to = (char *)out->panels + panel * stride;
         if (packed == LS_BF16)
-            panel_pack_bf16((uint16_t *)out->panels + panel * panel_elems, w, row, rows, k);
+            panel_pack_bf16(to, w, row, rows, k);
         else
-            panel_pack_f32((float *)out->panels + panel * panel_elems, w, dtype, row, rows, k);
+            panel_pack_f32(to, w, dtype, row, rows, k);
     }
     return LS_OK;
 }

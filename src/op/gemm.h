@@ -20,12 +20,17 @@
 /* Outputs in one column panel of the weights. */
 #define LS_GEMM_PANEL 16
 
-/* w [n][k] as panels [ceil(n / LS_GEMM_PANEL)][k][LS_GEMM_PANEL], rows past n zero, 64-byte aligned. dtype is f32 or
- * bf16; f16 weights are widened to f32, exactly, when they are packed. */
+/* Bytes between panels whose own size is a multiple of 4096: they are read side by side, and without a gap they would
+ * start in the same sets of the caches and push each other out. */
+#define LS_GEMM_PANEL_GAP 320
+
+/* w [n][k] as panels [ceil(n / LS_GEMM_PANEL)][k][LS_GEMM_PANEL], panel_stride bytes apart, rows past n zero, 64-byte
+ * aligned. dtype is f32 or bf16; f16 weights are widened to f32, exactly, when they are packed. */
 typedef struct ls_gemm_weight {
     ls_dtype dtype;
     int64_t n, k;
     void *panels;
+    int64_t panel_stride;
     int64_t panel_bytes; /* of the whole array */
 } ls_gemm_weight;
 

@@ -282,17 +282,18 @@ static void x_pack(const block *b, int64_t k_begin, int64_t k) {
 static void panels_add(const block *b, int64_t panel_i, int64_t wide, int64_t k_begin, int64_t k) {
     const ls_gemm_weight *weight = b->args->weight;
     const bool bf16 = weight->dtype == LS_BF16;
-    const int64_t elem_bytes = bf16 ? 2 : 4, panel_elems = weight->k * PANEL;
+    const int64_t elem_bytes = bf16 ? 2 : 4;
     const int log2_wide = wide >= 8 ? 3 : wide >= 4 ? 2 : wide >= 2 ? 1 : 0;
     const int64_t k_block = SLICE_BYTES / (PANEL * elem_bytes * wide);
     const int64_t n_blocks = b->n_tiles == 1 ? 1 : ceil_div(k, k_block);
     tile_args t;
-    t.w_stride = panel_elems * elem_bytes;
+    t.w_stride = weight->panel_stride;
     t.acc_stride = b->rows * PANEL;
     t.next_step = b->n_tiles == 1 ? 0 : PANEL * elem_bytes / b->n_tiles;
     for (int64_t block_i = 0; block_i < n_blocks; block_i++) {
         const int64_t begin = k * block_i / n_blocks;
-        const char *w = (const char *)weight->panels + (panel_i * panel_elems + (k_begin + begin) * PANEL) * elem_bytes;
+        const char *w =
+            (const char *)weight->panels + panel_i * weight->panel_stride + (k_begin + begin) * PANEL * elem_bytes;
         t.k = k * (block_i + 1) / n_blocks - begin;
         t.w = w;
         t.first = k_begin + begin == 0;

@@ -174,9 +174,9 @@ static ls_sampling random_sampling(uint64_t *seed, int64_t vocab) {
 }
 
 static void kept_sets_equal_the_textbook(void **state) {
+    used = op_isa(state); /* first: it may leave the case */
     const int64_t vocabs[] = {1, 2, 3, 7, 16, 17, 255, 256, 257, 1000, 4097};
     uint64_t seed = 5;
-    used = op_isa(state);
     for (int64_t n = 0; n < OP_COUNT(vocabs); n++)
         for (int64_t i = 0; i < 300; i++) {
             const int64_t vocab = vocabs[n];
@@ -200,11 +200,11 @@ static void kept_sets_equal_the_textbook(void **state) {
 }
 
 static void large_vocabulary_equals_the_textbook(void **state) {
+    used = op_isa(state); /* first: it may leave the case */
     enum { VOCAB = 151936 };
     float *logits = op_alloc(VOCAB * 4), *out = op_alloc(VOCAB * 4), *expected = op_alloc(VOCAB * 4);
     const ls_sampling settings[] = {{0.8f, 0, 0.95f, 0.0f, 7}, {1.0f, 1000, 0.9f, 0.01f, 7}, {1.0f, 0, 1.0f, 0.0f, 9}};
     uint64_t seed = 3;
-    used = op_isa(state);
     for (int64_t i = 0; i < OP_COUNT(settings); i++) {
         const ls_draw draw = {1, 2, 3};
         fill_row(logits, VOCAB, i, &seed);
@@ -222,11 +222,11 @@ static void large_vocabulary_equals_the_textbook(void **state) {
 /* The set by float64: of exact softmax weights, in order. A token whose decision lies within 1e-6 of the border may go
  * either way, and such rows are few. */
 static void kept_sets_are_what_the_names_say(void **state) {
+    used = op_isa(state); /* first: it may leave the case */
     enum { VOCAB = 60, ROWS = 2000 };
     float logits[VOCAB], out[VOCAB];
     int64_t borderline = 0, cut = 0;
     uint64_t seed = 12;
-    used = op_isa(state);
     for (int64_t i = 0; i < ROWS; i++) {
         const ls_sampling s = random_sampling(&seed, VOCAB);
         entry order[VOCAB];
@@ -263,10 +263,10 @@ static void kept_sets_are_what_the_names_say(void **state) {
 }
 
 static void ties_keep_the_lower_id(void **state) {
+    used = op_isa(state); /* first: it may leave the case */
     const float logits[] = {1.0f, 2.0f, 2.0f, 0.0f, 2.0f, -0.0f};
     float out[6];
     ls_sampling s = plain;
-    used = op_isa(state);
     s.top_k = 2;
     assert_int_equal(process(out, logits, 6, &s), 2);
     assert_true(out[1] == 2.0f && out[2] == 2.0f && out[4] == -INFINITY);
@@ -285,10 +285,10 @@ static void ties_keep_the_lower_id(void **state) {
 
 /* Rows that hold no choice, and what comes of them. */
 static void rows_without_a_token(void **state) {
+    used = op_isa(state); /* first: it may leave the case */
     const ls_draw draw = {0, 0, 0};
     const float poison[] = {NAN, INFINITY, -NAN};
     float logits[5], out[5];
-    used = op_isa(state);
     for (int64_t greedy = 0; greedy < 2; greedy++) {
         ls_sampling s = plain;
         if (greedy) s.temperature = 0.0f;
@@ -315,8 +315,8 @@ static void rows_without_a_token(void **state) {
 /* ---- draws ---- */
 
 static void greedy_takes_the_largest_lower_first(void **state) {
+    used = op_isa(state); /* first: it may leave the case */
     uint64_t seed = 4;
-    used = op_isa(state);
     for (int64_t i = 0; i < 500; i++) {
         const ls_draw draw = {(uint32_t)i, 1, 2};
         ls_sampling s = random_sampling(&seed, 33);
@@ -353,19 +353,19 @@ static int64_t draw_diffs(variant v, int64_t n) {
 }
 
 static void draws_equal_the_textbook(void **state) {
-    used = op_isa(state);
+    used = op_isa(state); /* first: it may leave the case */
     assert_int_equal(draw_diffs(RIGHT, 5000), 0);
 }
 
 /* A token loses or wins by its own word: taking away others that lost, or adding tokens that cannot win, changes
  * nothing, nor does the place of the row or the order of the draws. */
 static void draws_depend_on_nothing_else(void **state) {
+    used = op_isa(state); /* first: it may leave the case */
     enum { VOCAB = 50, WIDE = 90, DRAWS = 300 };
     float logits[VOCAB], out[VOCAB], wide[WIDE + 3], fewer[VOCAB];
     int32_t first[DRAWS];
     uint64_t seed = 6;
     ls_sampling s = plain;
-    used = op_isa(state);
     s.seed = 99;
     fill_row(logits, VOCAB, 0, &seed);
     assert_int_equal(process(out, logits, VOCAB, &s), VOCAB);
@@ -408,10 +408,10 @@ static double chi_square(int field, const ls_sampling *s, const float *logits, i
 }
 
 static void frequencies_are_the_probabilities(void **state) {
+    used = op_isa(state); /* first: it may leave the case */
     const float logits[] = {0.0f, 1.0f, -1.0f, 2.0f, 0.5f, -2.0f, 1.5f, 0.0f, -4.0f, 0.3f};
     /* The 1 - 1e-4 quantile of chi-square for 3 to 9 degrees of freedom. */
     const double quantile[] = {0, 0, 0, 21.11, 23.51, 25.74, 27.86, 29.88, 31.83, 33.72};
-    used = op_isa(state);
     for (int field = 0; field < 4; field++) {
         ls_sampling s = {field == 1 ? 0.7f : 1.0f, field == 2 ? 5 : 0, field == 3 ? 0.9f : 1.0f, 0.0f,
                          123456789012345u};
@@ -425,11 +425,11 @@ static void frequencies_are_the_probabilities(void **state) {
 /* Draws at neighbouring positions, and tokens that share a Philox block, are independent: pairs fill 64 cells evenly.
  */
 static void neighbouring_draws_are_independent(void **state) {
+    used = op_isa(state); /* first: it may leave the case */
     enum { PAIRS = 100000, N = 8 };
     float out[N] = {0};
     int64_t count[N][N] = {{0}};
     double statistic = 0.0;
-    used = op_isa(state);
     for (uint32_t i = 0; i < PAIRS; i++) {
         const ls_draw a = {1, 2, 2 * i}, b = {1, 2, 2 * i + 1};
         count[ls_sample(used, out, N, &plain, &a)][ls_sample(used, out, N, &plain, &b)]++;
@@ -469,11 +469,11 @@ static void bad_settings_are_named(void **state) {
 }
 
 static void variants_are_caught(void **state) {
+    used = op_isa(state); /* first: it may leave the case */
     const variant wrong[] = {HIGHER_FIRST, COUNTER_SWAPPED, WORDS_SHIFTED};
     const float logits[] = {0.0f, 0.0f, 0.0f, 0.0f, -1.0f};
     ls_sampling s = {1.0f, 4, 0.5f, 0.0f, 1};
     float out[5], expected[5];
-    used = op_isa(state);
     for (int64_t i = 0; i < OP_COUNT(wrong); i++)
         if (draw_diffs(wrong[i], 2000) < 10) fail_msg("variant %d is not seen", (int)wrong[i]);
     /* Four equal tokens: two reach one half exactly, and do not pass it. */
