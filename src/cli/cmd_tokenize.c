@@ -49,7 +49,7 @@ static ls_status tokenize_line(const ls_tokenizer *tokenizer, const options *o, 
     LS_TRY(ls_text_line_parse(&in, line, bytes, "standard input", line_number, err));
     status = ls_tokenizer_encode(tokenizer, in.text, in.bytes, o->special, &ids, &n, err);
     if (status != LS_OK) {
-        ls_error_prefix(err, "standard input line %lld", (long long)line_number);
+        ls_error_prefix(err, "standard input: line %lld", (long long)line_number);
         goto done;
     }
     /* The id is JSON already, which the writer of values cannot carry; the line is simple enough without it. */
@@ -74,7 +74,7 @@ static ls_status detokenize_line(const ls_tokenizer *tokenizer, const options *o
     LS_TRY(ls_ids_line_parse(&in, line, bytes, "standard input", line_number, err));
     status = ls_tokenizer_decode(tokenizer, in.ids, in.n, !o->special, &text, &text_bytes, err);
     if (status != LS_OK) {
-        ls_error_prefix(err, "standard input line %lld", (long long)line_number);
+        ls_error_prefix(err, "standard input: line %lld", (long long)line_number);
         goto done;
     }
     fputs("{\"text\":", stream);
@@ -106,7 +106,7 @@ static int run(const options *o, line_work work) {
         line_number++;
         status = ls_line_read(stdin, &line, &cap, &bytes, LINE_BYTES_MAX, &more, &err);
         if (status != LS_OK) {
-            ls_error_prefix(&err, "standard input line %lld", (long long)line_number);
+            ls_error_prefix(&err, "standard input: line %lld", (long long)line_number);
             goto done;
         }
         if (!more) break;

@@ -8,18 +8,16 @@
 #include "base/mem.h"
 #include "load/json_node.h"
 
-/* Parses the line, checks its fields (one of them `field`) and copies the id. */
+/* Parses the line, finds its `field` and copies the id. Other members are ignored, as in records. */
 static ls_status open_line(ls_json_doc **doc, ls_node *root, ls_node *child, char **id, const char *field,
                            const char *line, int64_t bytes, const char *name, int64_t line_number, ls_error *err) {
-    const char *const keys[] = {field, "id", NULL};
     char place[256];
     ls_node id_node;
     ls_status status;
-    snprintf(place, sizeof place, "%.200s line %lld", name, (long long)line_number);
+    snprintf(place, sizeof place, "%.200s: line %lld", name, (long long)line_number);
     LS_TRY(ls_json_doc_open(doc, line, bytes, place, err));
     *root = ls_json_root(*doc);
     LS_TRY(ls_node_expect(root, LS_NODE_OBJECT, err));
-    LS_TRY(ls_node_only(root, keys, err));
     LS_TRY(ls_node_need(root, field, child, err));
     if (ls_node_get(root, "id", &id_node)) status = ls_node_dump(&id_node, id, err);
 done:

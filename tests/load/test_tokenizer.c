@@ -607,21 +607,24 @@ static void lines_are_read(void **state) {
     assert_ok(ls_text_line_parse(&text, "{\"text\":\"\"}", 11, "standard input", 1, &err), err);
     assert_null(text.id);
     ls_text_line_deinit(&text);
+    assert_ok(ls_text_line_parse(&text, "{\"n\":1,\"text\":\"b\"}", 18, "standard input", 1, &err), err);
+    assert_string_equal(text.text, "b");
+    ls_text_line_deinit(&text);
     assert_ok(ls_ids_line_parse(&ids, "{\"ids\":[1,2,70000]}", 19, "standard input", 1, &err), err);
     assert_int_equal(ids.n, 3);
     assert_int_equal(ids.ids[2], 70000);
     ls_ids_line_deinit(&ids);
     static const struct {
         const char *line, *says;
-    } bad_texts[] = {{"{\"text\":", "standard input line 37"},
-                     {"", "standard input line 37"},
-                     {"{\"txt\":\"a\"}", "txt"},
+    } bad_texts[] = {{"{\"text\":", "standard input: line 37"},
+                     {"", "standard input: line 37"},
+                     {"{\"txt\":\"a\"}", "'text' is missing"},
                      {"{\"id\":1}", "'text' is missing"},
-                     {"{\"text\":3}", "standard input line 37: text: a string is required"},
+                     {"{\"text\":3}", "standard input: line 37: text: a string is required"},
                      {"[1]", "expected an object"},
-                     {"{\"text\":\"\\ud800\"}", "standard input line 37"},
-                     {"{\"text\":\"\xFF\"}", "standard input line 37"},
-                     {"{\"text\":\"a\"} x", "standard input line 37"}};
+                     {"{\"text\":\"\\ud800\"}", "standard input: line 37"},
+                     {"{\"text\":\"\xFF\"}", "standard input: line 37"},
+                     {"{\"text\":\"a\"} x", "standard input: line 37"}};
     for (size_t i = 0; i < sizeof bad_texts / sizeof bad_texts[0]; i++)
         check_failed(ls_text_line_parse(&text, bad_texts[i].line, (int64_t)strlen(bad_texts[i].line), "standard input",
                                         37, &err),
