@@ -55,24 +55,6 @@ done:
     return status;
 }
 
-static void print_summary(const ls_job *job, const ls_run_options *o) {
-    const double rate = (double)job->n_generated / (job->seconds > 0 ? job->seconds : 1);
-    if (o->json) {
-        ls_json_out json;
-        ls_json_init(&json, o->out != NULL && strcmp(o->out, "-") != 0 ? stdout : stderr);
-        ls_json_begin_object(&json, NULL);
-        ls_json_int(&json, "sequences", job->n_requests);
-        ls_json_int(&json, "tokens", job->n_generated);
-        ls_json_double(&json, "seconds", job->seconds);
-        ls_json_double(&json, "tokens_per_second", rate);
-        ls_json_end_object(&json);
-        ls_json_newline(&json);
-        return;
-    }
-    fprintf(stderr, "%lld sequences, %lld tokens in %.2f s: %.0f tokens/s\n", (long long)job->n_requests,
-            (long long)job->n_generated, job->seconds, rate);
-}
-
 int ls_cmd_generate(int argc, char **argv) {
     ls_run_options o;
     ls_job job = {0};
@@ -90,7 +72,7 @@ int ls_cmd_generate(int argc, char **argv) {
     for (int64_t i = 0; i < job.n_requests; i++) LS_TRY(write_record(&json, &job, &o, &job.requests[i], digest, &err));
     status = ls_output_commit(output, &err);
     output = NULL;
-    if (status == LS_OK) print_summary(&job, &o);
+    if (status == LS_OK) ls_run_summary(&o, job.n_requests, job.n_generated, job.seconds);
 done:
     ls_output_abandon(output);
     ls_job_deinit(&job);

@@ -74,11 +74,19 @@ done:
 }
 
 /* The input record with its log-probabilities replaced: one entry a completion token, or a token after the first. */
-static ls_status write_result(ls_json_out *json, const score_run *run, int64_t i, ls_error *err) {
+static ls_status write_result(ls_json_out *json, const score_run *run, int64_t i, ls_dtype dtype, ls_error *err) {
     ls_record r = run->records[i];
     const int64_t skip = r.is_tokens ? 0 : r.n_prompt > 0 ? r.n_prompt - 1 : 0;
     const int64_t all = run->items[i].n_tokens - 1;
+    char kind[16], digest[64];
     ls_status status;
+    /* What the new values are: of which distribution, by which numerics. The input's digest is of the input's values.
+     */
+    snprintf(kind, sizeof kind, "%s", run->items[i].of == LS_LOGPROB_RAW ? "raw" : "processed");
+    ls_digest_text(digest, sizeof digest, dtype);
+    r.has_meta = true;
+    r.logprob_of = kind;
+    r.digest = digest;
     r.has_logprobs = true;
     r.n_logprobs = all > skip ? all - skip : 0;
     r.logprobs = run->items[i].logprob + skip;
@@ -92,24 +100,6 @@ static ls_status write_result(ls_json_out *json, const score_run *run, int64_t i
     free(r.logprob_missing);
 done:
     return status;
-}
-
-static void print_summary(const score_run *run, const ls_run_options *o, double seconds) {
-    const double rate = (double)run->n_tokens / (seconds > 0 ? seconds : 1);
-    if (o->json) {
-        ls_json_out json;
-        ls_json_init(&json, o->out != NULL && strcmp(o->out, "-") != 0 ? stdout : stderr);
-        ls_json_begin_object(&json, NULL);
-        ls_json_int(&json, "sequences", run->n_records);
-        ls_json_int(&json, "tokens", run->n_tokens);
-        ls_json_double(&json, "seconds", seconds);
-        ls_json_double(&json, "tokens_per_second", rate);
-        ls_json_end_object(&json);
-        ls_json_newline(&json);
-        return;
-    }
-    fprintf(stderr, "%lld sequences, %lld tokens in %.2f s: %.0f tokens/s\n", (long long)run->n_records,
-            (long long)run->n_tokens, seconds, rate);
 }
 
 int ls_cmd_score(int argc, char **argv) {
@@ -135,10 +125,10 @@ int ls_cmd_score(int argc, char **argv) {
         start = ls_clock_seconds() - start;
     }
     ls_json_init(&json, ls_output_stream(output));
-    for (int64_t i = 0; i < run.n_records; i++) LS_TRY(write_result(&json, &run, i, &err));
+    for (int64_t i = 0; i < run.n_records; i++) LS_TRY(write_result(&json, &run, i, o.dtype, &err));
     status = ls_output_commit(output, &err);
     output = NULL;
-    if (status == LS_OK) print_summary(&run, &o, start);
+    if (status == LS_OK) ls_run_summary(&o, run.n_records, run.n_tokens, start);
 done:
     ls_output_abandon(output);
     free(run.logprobs);

@@ -18,6 +18,24 @@ double ls_clock_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+void ls_run_summary(const ls_run_options *o, int64_t n_sequences, int64_t n_tokens, double seconds) {
+    const double rate = (double)n_tokens / (seconds > 0 ? seconds : 1);
+    if (o->json) {
+        ls_json_out json;
+        ls_json_init(&json, o->out != NULL && strcmp(o->out, "-") != 0 ? stdout : stderr);
+        ls_json_begin_object(&json, NULL);
+        ls_json_int(&json, "sequences", n_sequences);
+        ls_json_int(&json, "tokens", n_tokens);
+        ls_json_double(&json, "seconds", seconds);
+        ls_json_double(&json, "tokens_per_second", rate);
+        ls_json_end_object(&json);
+        ls_json_newline(&json);
+        return;
+    }
+    fprintf(stderr, "%lld sequences, %lld tokens in %.2f s: %.0f tokens/s\n", (long long)n_sequences,
+            (long long)n_tokens, seconds, rate);
+}
+
 void ls_digest_text(char *text, size_t bytes, ls_dtype dtype) {
     snprintf(text, bytes, "%s/%d/%s", LS_NUMERICS_PROFILE, LS_NUMERICS_VERSION, ls_dtype_name(dtype));
 }

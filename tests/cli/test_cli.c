@@ -175,6 +175,27 @@ static void flip_a_bit(const char *from, const char *to, int64_t line) {
     free(text);
 }
 
+/* A score carries the numerics it was made with, and equal bits under another digest are not called equal. */
+static void numerics_are_named_and_compared(void **state) {
+    size_t bytes;
+    char *text, *digest;
+    (void)state;
+    RUN_OK("generate", "--model", TINY, "--prompts", PROMPTS, "--max-tokens", "4", "--out", at("a.jsonl"));
+    RUN_OK("score", "--model", TINY, "--rollouts", at("a.jsonl"), "--dtype", "bf16", "--out", at("b.jsonl"));
+    text = file_read(at("b.jsonl"), &bytes);
+    assert_null(strstr(text, "exact/1/f32"));
+    assert_non_null(strstr(text, "exact/1/bf16"));
+    free(text);
+    text = file_read(at("a.jsonl"), &bytes);
+    digest = strstr(text, "exact/1/f32");
+    assert_non_null(digest);
+    digest[strlen("exact/")] = '0';
+    file_write(at("c.jsonl"), text, bytes);
+    free(text);
+    RUN("compare", at("a.jsonl"), at("c.jsonl"));
+    must_exit(3);
+}
+
 static void scoring_confirms_every_bit(void **state) {
     static const char *const kinds[] = {"raw", "processed"};
     (void)state;
@@ -414,6 +435,7 @@ int main(void) {
         cmocka_unit_test(records_are_in_the_format),
         cmocka_unit_test(settings_change_no_byte),
         cmocka_unit_test(standard_streams_serve_as_files),
+        cmocka_unit_test(numerics_are_named_and_compared),
         cmocka_unit_test(scoring_confirms_every_bit),
         cmocka_unit_test(token_lines_give_one_entry_after_the_first),
         cmocka_unit_test(text_survives_tokens),
