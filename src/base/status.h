@@ -4,6 +4,10 @@
 
 #include "lockstep/lockstep.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Fills err (when not NULL) with a printf-style sentence and returns status. */
 ls_status ls_error_set(ls_error *err, ls_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
@@ -27,4 +31,7 @@ void ls_error_prefix(ls_error *err, const char *format, ...) __attribute__((form
 void ls_assert_fail(const char *cond, const char *file, int line, const char *format, ...)
     __attribute__((noreturn, format(printf, 4, 5)));
 
+#ifdef __cplusplus
+}
+#endif
 #endif

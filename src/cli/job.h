@@ -31,7 +31,7 @@ double ls_clock_seconds(void);
 /* The closing line of generate and score on standard error; with --json an object, on standard output unless the
  * records go there. */
 void ls_run_summary(const ls_run_options *options, int64_t n_sequences, int64_t n_tokens, double seconds);
-/* The numerical digest of runs with this activation type, for example "exact/1/f32"; bytes at least 32. */
+/* The numerical digest of runs with this activation type, for example "exact/2/f32"; bytes at least 32. */
 void ls_digest_text(char *text, size_t bytes, ls_dtype dtype);
 /* Tokens of a file's record against the vocabulary; the error names file, line, field, index and value. */
 ls_status ls_ids_check(const char *path, const ls_record *record, const char *field, const int32_t *ids, int64_t n,

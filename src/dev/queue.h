@@ -5,6 +5,11 @@
 
 #include "base/parallel.h"
 #include "base/status.h"
+#include "lockstep/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 typedef enum ls_isa { LS_ISA_GENERIC = 0, LS_ISA_AVX2 = 1, LS_ISA_AVX512 = 2, LS_ISA_COUNT = 3 } ls_isa;
 
@@ -17,15 +22,18 @@ ls_isa ls_isa_best(void);
 /* Floats of scratch that each thread owns, enough for any op's fixed blocks. */
 #define LS_SCRATCH_FLOATS (256 * 1024)
 
-typedef struct ls_queue {
+struct ls_queue {
     ls_pool *pool;
     ls_isa isa;
     float *scratch; /* [threads][LS_SCRATCH_FLOATS] */
-} ls_queue;
+};
 
 ls_status ls_queue_create(ls_queue **out, int32_t n_threads, ls_isa isa, ls_error *err);
 void ls_queue_free(ls_queue *queue);
 /* Scratch of thread thread_i, 64-byte aligned. */
 float *ls_queue_scratch(const ls_queue *queue, int32_t thread_i);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

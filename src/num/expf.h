@@ -61,6 +61,21 @@ static LS_HD float ls_exp2_bounded(float x) {
     return ls_exp2_scale(ls_exp2_poly(f), r);
 }
 
+/* 2^(a b) where the rounded product lies in [-126, 127], from the unrounded one; ls_exp2_bounded of it otherwise (a
+ * NaN counts as -126). Where the range is known the last step falls away: ls_exp2_product_inside. */
+static LS_HD float ls_exp2_product_inside(float a, float b) {
+    const float r = ls_fma(a, b, LS_ROUND_MAGIC);
+    const float f = ls_fma(a, b, -ls_sub(r, LS_ROUND_MAGIC));
+    return ls_exp2_scale(ls_exp2_poly(f), r);
+}
+
+static LS_HD float ls_exp2_product(float a, float b) {
+    const float x = ls_mul(a, b);
+    const float inside = ls_exp2_product_inside(a, b);
+    const float low = x >= -126.0f ? inside : 0x1p-126f;
+    return x > 127.0f ? 0x1p127f : low;
+}
+
 /* e^x = m * a * b: m in (0.7, 1.42), a and b powers of two of about half of the exponent each, so that m * a is exact
  * and the last product rounds once, into subnormals or to infinity where it must. */
 typedef struct ls_exp_parts {

@@ -24,7 +24,7 @@ static ls_status check(const ls_attention_args *a, ls_error *err) {
         a->out_stride < a->n_heads * a->head_dim)
         return LS_FAIL(err, LS_ERR_ARG, "attention: strides q %lld kv %lld out %lld", (long long)a->q_stride,
                        (long long)a->kv_stride, (long long)a->out_stride);
-    if (ls_spans_check_rows("attention", a->spans, a->n_spans, err) != LS_OK) return LS_ERR_ARG;
+    if (ls_spans_check_rows("attention", a->spans, a->n_spans, INT64_MAX, 0, err) != LS_OK) return LS_ERR_ARG;
     for (int64_t i = 0; i < a->n_spans; i++) {
         const ls_span *s = &a->spans[i];
         if (s->slot < 0) continue;

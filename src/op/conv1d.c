@@ -5,19 +5,41 @@
 
 LS_KERNEL_TABLE(ls_conv1d_kernel);
 
-ls_status ls_conv1d(ls_queue *queue, const ls_conv1d_args *args, ls_error *err) {
-    ls_status status;
+static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
+
+ls_status ls_conv1d_check(const ls_conv1d_args *args, ls_error *err) {
+    if (args->x == NULL || args->w == NULL || args->y == NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "conv1d: x %p, w %p or y %p is null", args->x, (const void *)args->w, args->y);
+    if (!stored(args->x_dtype) || !stored(args->y_dtype) || !stored(args->state_dtype))
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "conv1d: x %s, y %s, state %s; f32 and bf16 are built",
+                       ls_dtype_name(args->x_dtype), ls_dtype_name(args->y_dtype), ls_dtype_name(args->state_dtype));
     if (args->d_conv < 1 || args->d_conv > LS_CONV_WIDTH_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "conv1d: width %lld is not in 1..%d", (long long)args->d_conv,
                        LS_CONV_WIDTH_MAX);
-    if (args->dim <= 0 || args->x_stride < args->dim || args->y_stride < args->dim)
-        return LS_FAIL(err, LS_ERR_ARG, "conv1d: dim %lld, strides %lld and %lld", (long long)args->dim,
-                       (long long)args->x_stride, (long long)args->y_stride);
-    if ((status = ls_spans_check_slots("conv1d", args->spans, args->n_spans, &args->state, err)) != LS_OK)
-        return status;
+    if (args->rows < 0 || args->dim <= 0 || args->x_stride < args->dim || args->y_stride < args->dim)
+        return LS_FAIL(err, LS_ERR_ARG, "conv1d: rows %lld, dim %lld, strides %lld and %lld", (long long)args->rows,
+                       (long long)args->dim, (long long)args->x_stride, (long long)args->y_stride);
+    return LS_OK;
+}
+
+ls_status ls_conv1d(ls_queue *queue, const ls_conv1d_args *args, ls_error *err) {
+    ls_status status = ls_conv1d_check(args, err);
+    if (status != LS_OK) return status;
+    status = ls_spans_check_slots("conv1d", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state,
+                                  err);
+    if (status != LS_OK) return status;
     if (args->n_spans == 0) return LS_OK;
     ls_kernel_run(queue, ls_conv1d_kernel_table, args,
                   args->n_spans * ((args->dim + LS_CONV1D_BLOCK - 1) / LS_CONV1D_BLOCK),
                   ls_spans_rows(args->spans, args->n_spans) / args->n_spans * LS_CONV1D_BLOCK * (args->d_conv + 50));
     return LS_OK;
+}
+
+int64_t ls_conv1d_backward_floats(const ls_conv1d_backward_args *args) {
+    const int64_t blocks = args->rows / LS_CONV1D_SUM_BLOCK + args->n_spans, taps = args->d_conv + 1;
+    int64_t floats;
+    if (args->rows < 0 || args->n_spans < 0 || args->dim < 0 || taps < 1 ||
+        __builtin_mul_overflow(blocks, taps, &floats) || __builtin_mul_overflow(floats, args->dim, &floats))
+        return -1;
+    return floats;
 }

@@ -5,32 +5,45 @@
  * Taps run oldest to newest. Inputs before the sequence's first token are +0. State: the last d_conv-1 inputs x',
  * oldest first, before convolution and SiLU. An input has the same bits whether it comes from this span or from the
  * state, and channel c of token t depends on its own d_conv inputs only, so any cut of a sequence into spans gives the
- * same bits. */
+ * same bits.
+ *
+ * Backward, for whole sequences, with a computed again and the rounding to x' taken as the identity:
+ *   s = sigmoid(a), l = silu(a);  da[t] = dy[t] * fma(l, 1 - s, s)
+ *   dx[t] = chain over t' = t .. t + d_conv-1 within the span, ascending from +0, fma(w[t - t' + d_conv-1], da[t'], dx)
+ *   dw[k] = sum over t of da[t] * x'[t - (d_conv-1) + k], inputs before the sequence being +0;  dbias = sum of da[t]
+ * Both sums: blocks of 64 tokens from the span's start, in a block one ascending chain (fma, add) from +0; a span's
+ * blocks add as one ascending chain from +0, then the spans do. Spans are in ascending order of their rows. */
 #ifndef LS_OP_CONV1D_H
 #define LS_OP_CONV1D_H
 
 #include "dev/queue.h"
 #include "op/span.h"
 
-#define LS_CONV_WIDTH_MAX 16
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Channels that one CPU work item takes; carries no bits. */
 #define LS_CONV1D_BLOCK 64
-
-typedef struct ls_conv1d_args {
-    const void *x;                          /* [rows][x_stride], first dim elements of each row */
-    ls_dtype x_dtype, y_dtype, state_dtype; /* f32 or bf16 each */
-    int64_t x_stride;
-    const float *w;    /* [d_conv][dim] */
-    const float *bias; /* [dim], or NULL */
-    void *y;           /* [rows][y_stride]; must not overlap x */
-    int64_t y_stride;
-    int64_t dim, d_conv;
-    ls_pool_view state; /* entries [d_conv-1][dim] */
-    const ls_span *spans;
-    int64_t n_spans;
-} ls_conv1d_args;
+/* Tokens of a block of the gradient sums. */
+#define LS_CONV1D_SUM_BLOCK 64
 
 /* A slot that is not in the pool is an error before anything is written. */
 ls_status ls_conv1d(ls_queue *queue, const ls_conv1d_args *args, ls_error *err);
+/* workspace: ls_op_conv1d_backward_workspace() bytes. */
+ls_status ls_conv1d_backward(ls_queue *queue, const ls_conv1d_backward_args *args, void *workspace, ls_error *err);
 
+ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *args, ls_error *err);
+ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_args *args, ls_error *err);
+
+ls_status ls_conv1d_check(const ls_conv1d_args *args, ls_error *err);
+ls_status ls_conv1d_backward_check(const ls_conv1d_backward_args *args, ls_error *err);
+
+/* Floats of the backward's workspace: [rows / 64 + n_spans][d_conv + 1][dim], the shares of block j of span i at
+ * row / 64 + i + j: dw's taps, then dbias. -1 where it does not fit int64_t. */
+int64_t ls_conv1d_backward_floats(const ls_conv1d_backward_args *args);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

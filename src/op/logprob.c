@@ -8,14 +8,20 @@
 LS_KERNEL_TABLE(ls_logprob_kernel);
 LS_KERNEL_TABLE(ls_sequence_sum_kernel);
 
-ls_status ls_logprob(ls_queue *queue, const ls_logprob_args *args, ls_error *err) {
+ls_status ls_logprob_check(const ls_logprob_args *args, ls_error *err) {
     if (args->logits == NULL || args->targets == NULL || args->logprob == NULL)
         return LS_FAIL(err, LS_ERR_ARG, "logprob: logits, targets or logprob is a null pointer");
     if (ls_dtype_bytes(args->dtype) == 0)
         return LS_FAIL(err, LS_ERR_ARG, "logprob: data type %d is unknown", (int)args->dtype);
-    if (args->rows < 0 || args->vocab < 1 || args->row_stride < args->vocab)
+    if (args->rows < 0 || args->vocab < 1 || args->vocab > LS_LOGPROB_VOCAB_MAX || args->row_stride < args->vocab)
         return LS_FAIL(err, LS_ERR_ARG, "logprob: rows %lld, vocab %lld, row stride %lld", (long long)args->rows,
                        (long long)args->vocab, (long long)args->row_stride);
+    return LS_OK;
+}
+
+ls_status ls_logprob(ls_queue *queue, const ls_logprob_args *args, ls_error *err) {
+    const ls_status status = ls_logprob_check(args, err);
+    if (status != LS_OK) return status;
     for (int64_t r = 0; r < args->rows; r++) {
         const int64_t target = args->targets[r];
         if (target == args->ignore_index || (args->mask != NULL && args->mask[r] == 0)) continue;

@@ -20,45 +20,55 @@
  * -inf row, gives NaN in all three; a -inf target in any other row without NaN gives -inf. NaN is always 0x7FC00000.
  *
  * Rows with targets[r] == ignore_index or mask[r] == 0 give exactly +0 in every output and their logits are not read.
- */
+ *
+ * Shards: the leaves of a shard are those of the whole row, so leaves computed anywhere combine to the same bits.
+ *
+ * Backward, elementwise, from the forward call's lse and entropy:
+ *   t = z - lse;  x = max(t, -87);  r = fma(x, LOG2E, MAGIC);  f = fma(x, LOG2E, -(r - MAGIC))
+ *   p = ls_exp2_poly(f) with bits(r) << 23 added to its bits, +0 where t < -87
+ *   base = d_lse - d_logprob (each +0 where absent);  w = base, with d_entropy  w = fma(-d_entropy, x + entropy, base)
+ *   g = p * w;  at the target  g = g + d_logprob;  with a temperature  g = g * inv_t;  d_logits = R(g)
+ * A row whose lse is NaN gives NaN everywhere, a row left out +0 everywhere (its logits are not read).
+ *
+ * Sequence sum: the 256-chain tree over the rows that the mask keeps, numbered from 0 within their sequence. */
 #ifndef LS_OP_LOGPROB_H
 #define LS_OP_LOGPROB_H
 
 #include "dev/queue.h"
+#include "lockstep/ops.h"
 
-#define LS_LOGPROB_LEAF 2048
-
-/* One leaf's partial sums. */
-typedef struct ls_logprob_leaf {
-    float k, q, s, e;
-} ls_logprob_leaf;
-
-typedef struct ls_logprob_args {
-    const void *logits; /* [rows][row_stride], vocab used */
-    ls_dtype dtype;     /* f32, bf16 or f16 */
-    int64_t rows, vocab, row_stride;
-    const int64_t *targets;   /* [rows] */
-    int64_t ignore_index;     /* for example -100 */
-    const uint8_t *mask;      /* [rows], 0 = leave out; NULL takes all rows */
-    const float *temperature; /* [rows], finite and > 0; NULL is 1 */
-    float *logprob;           /* [rows] */
-    float *lse, *entropy;     /* [rows] each, or NULL */
-} ls_logprob_args;
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* A target outside [0, vocab) or a bad temperature of a row that is not left out is an error that names row and value;
  * nothing is written then. */
 ls_status ls_logprob(ls_queue *queue, const ls_logprob_args *args, ls_error *err);
-
-/* Sequence sums: out[s] = the 256-chain tree over the rows [offsets[s], offsets[s+1]) that the mask keeps, numbered
- * from 0 within the sequence; rows left out take no number, so padding on either side or in between changes nothing. */
-typedef struct ls_sequence_sum_args {
-    const float *logprob;   /* [rows] */
-    const uint8_t *mask;    /* [rows] or NULL */
-    const int64_t *offsets; /* [n_sequences + 1], ascending */
-    int64_t n_sequences;
-    float *out; /* [n_sequences] */
-} ls_sequence_sum_args;
-
 ls_status ls_sequence_sum(ls_queue *queue, const ls_sequence_sum_args *args, ls_error *err);
+ls_status ls_logprob_shard(ls_queue *queue, const ls_logprob_shard_args *args, ls_error *err);
+ls_status ls_logprob_combine(ls_queue *queue, const ls_logprob_combine_args *args, ls_error *err);
+ls_status ls_logprob_backward(ls_queue *queue, const ls_logprob_backward_args *args, ls_error *err);
 
+/* The same on the GPU, in order of exec->stream. */
+ls_status ls_cuda_logprob(const ls_exec *exec, const ls_logprob_args *args, ls_error *err);
+ls_status ls_cuda_sequence_sum(const ls_exec *exec, const ls_sequence_sum_args *args, ls_error *err);
+ls_status ls_cuda_logprob_shard(const ls_exec *exec, const ls_logprob_shard_args *args, ls_error *err);
+ls_status ls_cuda_logprob_combine(const ls_exec *exec, const ls_logprob_combine_args *args, ls_error *err);
+ls_status ls_cuda_logprob_backward(const ls_exec *exec, const ls_logprob_backward_args *args, ls_error *err);
+
+/* Checks that both back ends make of what the host can see. */
+ls_status ls_logprob_check(const ls_logprob_args *args, ls_error *err);
+ls_status ls_sequence_sum_check(const ls_sequence_sum_args *args, ls_error *err);
+ls_status ls_logprob_shard_check(const ls_logprob_shard_args *args, ls_error *err);
+ls_status ls_logprob_combine_check(const ls_logprob_combine_args *args, ls_error *err);
+ls_status ls_logprob_backward_check(const ls_logprob_backward_args *args, ls_error *err);
+
+/* Up to this many rows, a GPU deals leaves instead of rows to its blocks; carries no bits. */
+#define LS_LOGPROB_SPLIT_ROWS 512
+
+static inline int64_t ls_logprob_leaves(int64_t vocab) { return (vocab + LS_LOGPROB_LEAF - 1) / LS_LOGPROB_LEAF; }
+
+#ifdef __cplusplus
+}
+#endif
 #endif

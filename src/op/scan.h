@@ -1,40 +1,69 @@
 /* Selective scan of Mamba-1 (Gu & Dao 2023, arXiv:2312.00752), sequential in time, with carried state.
  *
- * For token t, channel c, state s (all float32 unless R is written):
- *   dt = softplus(dt_raw[t][c] + dt_bias[c]);  v = dt * u[t][c]
- *   h[c][s] = fma(exp2_bounded(dt * a2[c][s]), h[c][s], v * b[t][s])       a2 = A * log2(e), A = -exp(A_log)
- *   y = the four-chain tree over s of h[c][s] * cc[t][s];  y = fma(d[c], u[t][c], y);  out[t][c] = R(y * silu(z[t][c]))
+ * For token t, channel c, state s (all float32 unless R is written), a2 = A * log2(e), A = -exp(A_log):
+ *   dt = softplus(dt_raw[t][c] + dt_bias[c]), without the add where there is no bias, without softplus where the caller
+ *   has applied it;  v = dt * u[t][c]
+ *   x = dt * a2[c][s], rounded.  With -126 <= x <= 127: r = fma(dt, a2, MAGIC), n = r - MAGIC, f = fma(dt, a2, -n),
+ *   decay = ls_exp2_poly(f) with bits(r) << 23 added to its bits.  Otherwise decay = 2^127 for x > 127, else 2^-126.
+ *   h[c][s] = fma(decay, h[c][s], v * b[t][s])
+ *   y = the four-chain tree over s of h[c][s] * cc[t][s];  y = fma(d[c], u[t][c], y) where there is a d
+ *   out[t][c] = R(y * silu(z[t][c])), R(y) where there is no z
  * Tree: n states in 4 groups of ceil(n/4) neighbours; group g chains p = fma(h, cc, p) ascending from +0; then
  * (p0 + p1) + (p2 + p3). On a GPU a group is a thread and the two adds are exchanges.
- * The state after any token is h itself, in float32, so decode, any chunking and full prefill give the same bits. */
+ * The state after any token is h itself, in float32, so decode, any chunking and full prefill give the same bits.
+ *
+ * Backward, for whole sequences (h starts at +0). y, decay, h, dt, v as above, h' = h before token t, g[s] carried
+ * backwards from +0, dout the gradient of the unrounded output. For t descending within a span:
+ *   sig = sigmoid(z), sl = silu(z);  dz = (dout * y) * fma(sl, 1 - sig, sig);  dy = dout * sl;  without z  dy = dout
+ *   per state: g = fma(dy, cc, g);  C = dy * h;  B = g * v;  V chains fma(g, b, V);  w = g * (decay * h');
+ *              T chains fma(w, a2, T);  da2 = fma(w, dt, da2);  g = g * decay
+ *   (V and T by the four-chain tree over s; where decay was bounded, w = +0)
+ *   ddt' = fma(T, LN2, V * u);  du = V * dt, with d  du = fma(dy, d, V * dt);  dd = fma(dy, u, dd)
+ *   ddt = ddt' * sigmoid(dt_raw + dt_bias), ddt' itself where dt came activated;  ddt_bias = ddt_bias + ddt
+ * dcc[t][s] and db[t][s] sum C and B over channels: blocks of 32 neighbours, in a block runs of 8 fold by halves 4, 2,
+ * 1, then the four runs by halves 2, 1 (absent channels +0); blocks add as one ascending chain from +0.
+ * da2, dd and ddt_bias start at +0 in each span; the spans' values add as one ascending chain from +0; da2 is
+ * multiplied by LN2 at the end. Spans are in ascending order of their rows. No NaN pattern is promised for gradients. */
 #ifndef LS_OP_SCAN_H
 #define LS_OP_SCAN_H
 
 #include "dev/queue.h"
 #include "op/span.h"
 
-#define LS_SCAN_STATES_MAX 256
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Channels that one CPU work item takes; carries no bits. */
 #define LS_SCAN_BLOCK 16
-
-typedef struct ls_scan_args {
-    ls_dtype in_dtype;  /* of u, dt_raw, b, cc and z: f32 or bf16 */
-    ls_dtype out_dtype; /* f32 or bf16 */
-    const void *u;      /* [rows][u_stride], dim used */
-    const void *dt_raw; /* [rows][dt_stride], dim used */
-    const void *b, *cc; /* [rows][b_stride], [rows][c_stride], n_states used */
-    const void *z;      /* [rows][z_stride], dim used */
-    void *out;          /* [rows][out_stride] */
-    int64_t u_stride, dt_stride, b_stride, c_stride, z_stride, out_stride;
-    const float *a2;      /* [dim][n_states] */
-    const float *dt_bias; /* [dim] */
-    const float *d;       /* [dim] */
-    int64_t dim, n_states;
-    ls_pool_view state; /* entries [dim][n_states] float32 */
-    const ls_span *spans;
-    int64_t n_spans;
-} ls_scan_args;
+/* Channels of a block of the channel sums. */
+#define LS_SCAN_SUM_BLOCK 32
 
 ls_status ls_scan(ls_queue *queue, const ls_scan_args *args, ls_error *err);
+/* workspace: ls_op_scan_backward_workspace() bytes. */
+ls_status ls_scan_backward(ls_queue *queue, const ls_scan_backward_args *args, void *workspace, ls_error *err);
 
+ls_status ls_cuda_scan(const ls_exec *exec, const ls_scan_args *args, ls_error *err);
+ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args *args, ls_error *err);
+
+ls_status ls_scan_check(const ls_scan_args *args, ls_error *err);
+ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *err);
+
+/* Tokens between two states that the backward keeps; carries no bits. */
+#define LS_SCAN_KEEP 32
+
+/* Parts of the backward's workspace, as offsets in floats:
+ *   states [rows / KEEP + n_spans][dim][n_states]: h before token KEEP * j of span i, at row / KEEP + i + j
+ *   sums   [blocks][rows][2][n_states]: channel blocks' shares of db and dcc
+ *   a2     [n_spans][dim][n_states], d and bias [n_spans][dim]: spans' shares of the parameters' gradients */
+typedef struct ls_scan_backward_plan {
+    int64_t n_blocks, states, sums, a2, d, bias, total;
+} ls_scan_backward_plan;
+
+/* False where a size does not fit int64_t. */
+bool ls_scan_backward_plan_make(ls_scan_backward_plan *plan, const ls_scan_backward_args *args);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

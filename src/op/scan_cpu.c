@@ -18,19 +18,20 @@ static void run_block(const ls_scan_args *a, const ls_span *span, int64_t channe
     if (span->pos > 0) ls_transpose(h[0], LS_SCAN_BLOCK, state, states, n, states);
     ls_transpose(a2[0], LS_SCAN_BLOCK, a->a2 + channel * states, states, n, states);
     for (int64_t c = 0; c < n; c++) {
-        bias[c] = a->dt_bias[channel + c];
-        d[c] = a->d[channel + c];
+        if (a->dt_bias != NULL) bias[c] = a->dt_bias[channel + c];
+        if (a->d != NULL) d[c] = a->d[channel + c];
     }
     for (int64_t t = 0; t < span->n_rows; t++) {
         const int64_t row = span->row + t;
         lanes dt = {0}, u = {0}, z = {0}, v, part[4], y;
         ls_row_widen(dt, ls_at(a->dt_raw, a->in_dtype, row * a->dt_stride + channel), a->in_dtype, n);
         ls_row_widen(u, ls_at(a->u, a->in_dtype, row * a->u_stride + channel), a->in_dtype, n);
-        ls_row_widen(z, ls_at(a->z, a->in_dtype, row * a->z_stride + channel), a->in_dtype, n);
+        if (a->z != NULL) ls_row_widen(z, ls_at(a->z, a->in_dtype, row * a->z_stride + channel), a->in_dtype, n);
         ls_row_widen(b, ls_at(a->b, a->in_dtype, row * a->b_stride), a->in_dtype, states);
         ls_row_widen(cc, ls_at(a->cc, a->in_dtype, row * a->c_stride), a->in_dtype, states);
         for (int c = 0; c < LS_SCAN_BLOCK; c++) {
-            dt[c] = ls_softplus(ls_add(dt[c], bias[c]));
+            if (a->dt_bias != NULL) dt[c] = ls_add(dt[c], bias[c]);
+            if (!a->dt_activated) dt[c] = ls_softplus(dt[c]);
             v[c] = ls_mul(dt[c], u[c]);
         }
         for (int g = 0; g < 4; g++) {
@@ -38,7 +39,7 @@ static void run_block(const ls_scan_args *a, const ls_span *span, int64_t channe
             lanes p = {0};
             for (int64_t s = g * group; s < last; s++)
                 for (int c = 0; c < LS_SCAN_BLOCK; c++) {
-                    const float decay = ls_exp2_bounded(ls_mul(dt[c], a2[s][c]));
+                    const float decay = ls_exp2_product(dt[c], a2[s][c]);
                     h[s][c] = ls_fma(decay, h[s][c], ls_mul(v[c], b[s]));
                     p[c] = ls_fma(h[s][c], cc[s], p[c]);
                 }
@@ -46,7 +47,8 @@ static void run_block(const ls_scan_args *a, const ls_span *span, int64_t channe
         }
         for (int c = 0; c < LS_SCAN_BLOCK; c++) {
             y[c] = ls_add(ls_add(part[0][c], part[1][c]), ls_add(part[2][c], part[3][c]));
-            y[c] = ls_mul(ls_fma(d[c], u[c], y[c]), ls_silu(z[c]));
+            if (a->d != NULL) y[c] = ls_fma(d[c], u[c], y[c]);
+            if (a->z != NULL) y[c] = ls_mul(y[c], ls_silu(z[c]));
         }
         ls_row_narrow(ls_at_mut(a->out, a->out_dtype, row * a->out_stride + channel), a->out_dtype, y, n);
     }

@@ -7,21 +7,46 @@ int64_t ls_spans_rows(const ls_span *spans, int64_t n_spans) {
     return rows;
 }
 
-ls_status ls_spans_check_rows(const char *op, const ls_span *spans, int64_t n_spans, ls_error *err) {
-    for (int64_t i = 0; i < n_spans; i++)
-        if (spans[i].n_rows < 0 || spans[i].row < 0 || spans[i].pos < 0)
-            return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: row %lld, rows %lld, position %lld", op, (long long)i,
-                           (long long)spans[i].row, (long long)spans[i].n_rows, (long long)spans[i].pos);
+ls_status ls_spans_check_rows(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,
+                              int64_t span_rows_max, ls_error *err) {
+    if (n_spans < 0 || rows < 0 || span_rows_max < 0 || (n_spans > 0 && spans == NULL))
+        return LS_FAIL(err, LS_ERR_ARG, "%s: %lld spans at %p, %lld rows, %lld rows a span at most", op,
+                       (long long)n_spans, (const void *)spans, (long long)rows, (long long)span_rows_max);
+    for (int64_t i = 0; i < n_spans; i++) {
+        const ls_span *span = &spans[i];
+        const int64_t most = span_rows_max > 0 && span_rows_max < rows ? span_rows_max : rows;
+        if (span->n_rows < 0 || span->n_rows > most || span->row < 0 || span->row > rows - span->n_rows)
+            return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: row %lld, rows %lld; there are %lld rows, a span has %lld",
+                           op, (long long)i, (long long)span->row, (long long)span->n_rows, (long long)rows,
+                           (long long)most);
+        if (span->pos < 0)
+            return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: position %lld", op, (long long)i, (long long)span->pos);
+    }
     return LS_OK;
 }
 
-ls_status ls_spans_check_slots(const char *op, const ls_span *spans, int64_t n_spans, const ls_pool_view *pool,
-                               ls_error *err) {
-    const ls_status status = ls_spans_check_rows(op, spans, n_spans, err);
+ls_status ls_spans_check_slots(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,
+                               int64_t span_rows_max, const ls_pool_view *pool, ls_error *err) {
+    const ls_status status = ls_spans_check_rows(op, spans, n_spans, rows, span_rows_max, err);
     if (status != LS_OK) return status;
     for (int64_t i = 0; i < n_spans; i++)
         if (spans[i].slot >= pool->n_entries)
             return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: slot %d is not in a pool of %lld", op, (long long)i,
                            spans[i].slot, (long long)pool->n_entries);
+    return LS_OK;
+}
+
+ls_status ls_spans_check_whole(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,
+                               int64_t span_rows_max, ls_error *err) {
+    const ls_status status = ls_spans_check_rows(op, spans, n_spans, rows, span_rows_max, err);
+    if (status != LS_OK) return status;
+    for (int64_t i = 0; i < n_spans; i++) {
+        if (spans[i].pos != 0)
+            return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: position %lld; gradients are of whole sequences", op,
+                           (long long)i, (long long)spans[i].pos);
+        if (i > 0 && spans[i].row < spans[i - 1].row + spans[i - 1].n_rows)
+            return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: row %lld before the end of the span before it", op,
+                           (long long)i, (long long)spans[i].row);
+    }
     return LS_OK;
 }

@@ -3,36 +3,35 @@
 #define LS_OP_SPAN_H
 
 #include "base/status.h"
+#include "lockstep/ops.h"
 
-/* Rows [row, row + n_rows) are tokens pos, pos + 1, ... of one sequence. A span with pos 0 begins its sequence: no
- * stored state is read, however few rows it has. slot < 0 marks padding: ops with state leave its rows alone. A span
- * without rows changes nothing. No two spans of one call share a slot or write to one page: spans run in parallel. */
-typedef struct ls_span {
-    int64_t row, n_rows;
-    int64_t pos;
-    int32_t slot;         /* recurrent state */
-    const int32_t *pages; /* KV pages of the sequence in order; page i holds positions [i, i + 1) * page_tokens */
-} ls_span;
+#ifdef __cplusplus
+extern "C" {
+#endif
 
-/* A pooled tensor: entry i starts at base + i * stride. Strides and ids are widened before they multiply; ls_pool_at
- * is the only place that does. */
-typedef struct ls_pool_view {
-    uint8_t *base;
-    int64_t stride; /* bytes */
-    int64_t n_entries;
-} ls_pool_view;
-
+/* The one place where a slot or page id becomes an address: widened before it multiplies. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
 static inline void *ls_pool_at(const ls_pool_view *pool, int32_t entry) {
     return pool->base + (int64_t)entry * pool->stride;
 }
 
 /* Rows of all spans together. */
 int64_t ls_spans_rows(const ls_span *spans, int64_t n_spans);
-/* Row counts and positions of all spans; the error names op, span and value. */
-ls_status ls_spans_check_rows(const char *op, const ls_span *spans, int64_t n_spans, ls_error *err);
+/* Positions, and rows within [0, rows), none longer than span_rows_max (0: any); the error names op, span and value. */
+ls_status ls_spans_check_rows(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,
+                              int64_t span_rows_max, ls_error *err);
 
 /* The same, and slots against the pool. */
-ls_status ls_spans_check_slots(const char *op, const ls_span *spans, int64_t n_spans, const ls_pool_view *pool,
-                               ls_error *err);
+ls_status ls_spans_check_slots(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,
+                               int64_t span_rows_max, const ls_pool_view *pool, ls_error *err);
 
+/* The same as the first, and pos 0 and ascending rows: what gradients of whole sequences take. */
+ls_status ls_spans_check_whole(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,
+                               int64_t span_rows_max, ls_error *err);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

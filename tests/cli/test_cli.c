@@ -100,7 +100,7 @@ static void records_are_in_the_format(void **state) {
         assert_string_equal(text_member(meta, "logprob_of"), "raw");
         assert_true(json_real_value(member(meta, "temperature")) == 0.75);
         assert_int_equal(int_member(meta, "top_k"), 40);
-        assert_string_equal(text_member(meta, "digest"), "exact/1/f32");
+        assert_string_equal(text_member(meta, "digest"), "exact/2/f32");
         json_decref(prompt);
         json_decref(record);
     }
@@ -183,11 +183,11 @@ static void numerics_are_named_and_compared(void **state) {
     RUN_OK("generate", "--model", TINY, "--prompts", PROMPTS, "--max-tokens", "4", "--out", at("a.jsonl"));
     RUN_OK("score", "--model", TINY, "--rollouts", at("a.jsonl"), "--dtype", "bf16", "--out", at("b.jsonl"));
     text = file_read(at("b.jsonl"), &bytes);
-    assert_null(strstr(text, "exact/1/f32"));
-    assert_non_null(strstr(text, "exact/1/bf16"));
+    assert_null(strstr(text, "exact/2/f32"));
+    assert_non_null(strstr(text, "exact/2/bf16"));
     free(text);
     text = file_read(at("a.jsonl"), &bytes);
-    digest = strstr(text, "exact/1/f32");
+    digest = strstr(text, "exact/2/f32");
     assert_non_null(digest);
     digest[strlen("exact/")] = '0';
     file_write(at("c.jsonl"), text, bytes);

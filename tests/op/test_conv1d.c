@@ -80,8 +80,21 @@ static void problem_free(problem *p) {
 
 static ls_conv1d_args problem_args(const problem *p, const op_array *x, const op_array *y, const op_batch *batch,
                                    const ls_pool_view *pool) {
-    const ls_conv1d_args args = {x->data, x->dtype,  y->dtype, p->state_dtype, x->stride, p->w,         p->bias,
-                                 y->data, y->stride, p->dim,   p->d_conv,      *pool,     batch->spans, batch->n_spans};
+    const ls_conv1d_args args = {.x = x->data,
+                                 .x_dtype = x->dtype,
+                                 .y_dtype = y->dtype,
+                                 .state_dtype = p->state_dtype,
+                                 .x_stride = x->stride,
+                                 .w = p->w,
+                                 .bias = p->bias,
+                                 .y = y->data,
+                                 .y_stride = y->stride,
+                                 .rows = x->rows,
+                                 .dim = p->dim,
+                                 .d_conv = p->d_conv,
+                                 .state = *pool,
+                                 .spans = batch->spans,
+                                 .n_spans = batch->n_spans};
     return args;
 }
 

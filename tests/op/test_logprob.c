@@ -587,8 +587,12 @@ static void sequence_sums_equal_the_textbook(void **state) {
             for (int64_t s = 0; s < SEQS; s++)
                 op_put(&expected, 0, s, sum_ref(values, masked ? mask : NULL, offsets[s], offsets[s + 1]));
             for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
-                const ls_sequence_sum_args args = {values, masked ? mask : NULL, offsets, SEQS,
-                                                   (float *)(void *)got.data};
+                const ls_sequence_sum_args args = {.logprob = values,
+                                                   .mask = masked ? mask : NULL,
+                                                   .offsets = offsets,
+                                                   .n_sequences = SEQS,
+                                                   .rows = ROWS,
+                                                   .out = (float *)(void *)got.data};
                 ls_error err;
                 op_guard(&got);
                 assert_ok(ls_sequence_sum(op_queues[isa][t], &args, &err), err);
@@ -612,8 +616,14 @@ static void padding_changes_no_sum(void **state) {
     for (int64_t i = 0; i < N; i++) x[i] = test_uniform(&seed, -9.0f, 0.0f);
     for (int style = 0; style < 4; style++) {
         const int64_t whole[] = {0, N}, offsets[] = {0, style == 3 ? 500 : 0, PADDED};
-        const ls_sequence_sum_args alone = {x, NULL, whole, 1, out};
-        const ls_sequence_sum_args packed = {padded, mask, offsets, 2, out + 1};
+        const ls_sequence_sum_args alone = {
+            .logprob = x, .offsets = whole, .n_sequences = 1, .rows = N, .out = out};
+        const ls_sequence_sum_args packed = {.logprob = padded,
+                                             .mask = mask,
+                                             .offsets = offsets,
+                                             .n_sequences = 2,
+                                             .rows = PADDED,
+                                             .out = out + 1};
         int64_t at = style == 0 ? PADDED - N : style == 3 ? 700 : 0;
         memset(padded, OP_POISON, sizeof padded);
         memset(mask, 0, sizeof mask);

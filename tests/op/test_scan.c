@@ -38,8 +38,12 @@ static void token_ref(const problem *p, int64_t row, float *h, const op_array *o
         const float input = ls_mul(dt, u);
         float y;
         for (int64_t s = 0; s < n; s++) {
-            const float power = ls_mul(dt, p->a2[c * n + s]);
-            const float decay = v == PLAIN_EXP ? ls_exp(ls_mul(power, LS_LN2)) : ls_exp2_bounded(power);
+            const float rate = p->a2[c * n + s], power = ls_mul(dt, rate);
+            const float round = ls_fma(dt, rate, LS_ROUND_MAGIC), n_2 = ls_sub(round, LS_ROUND_MAGIC);
+            const float poly = ls_exp2_poly(ls_fma(dt, rate, -n_2));
+            const bool inside = power >= -126.0f && power <= 127.0f;
+            const float exact = inside ? ls_from_bits(ls_bits(poly) + (ls_bits(round) << 23)) : ls_exp2_bounded(power);
+            const float decay = v == PLAIN_EXP ? ls_exp(ls_mul(power, LS_LN2)) : exact;
             const float fresh = ls_mul(input, op_get(&p->b, row, s));
             float *state = &h[c * n + s];
             *state = v == NO_FMA ? ls_add(ls_mul(decay, *state), fresh) : ls_fma(decay, *state, fresh);
@@ -134,6 +138,7 @@ static ls_scan_args rows_args(const problem *p, const rows *r, const ls_span *sp
     args.a2 = p->a2;
     args.dt_bias = p->dt_bias;
     args.d = p->d;
+    args.rows = r->u.rows;
     args.dim = p->dim;
     args.n_states = p->n_states;
     args.state = *pool;

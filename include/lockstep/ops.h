@@ -1,0 +1,304 @@
+/* The ops as one flat C ABI: raw pointers, strides, a stream, a status. The same call runs on every back end and gives
+ * the same bits on each; NUMERICS.md and src/op hold the arithmetic, this header shapes, types, ownership and errors.
+ *
+ * Every pointer in an argument struct, `spans` and `offsets` included, is memory of the call's back end and stays the
+ * caller's. Nothing is allocated and nothing is kept. Strides and counts are in elements unless a name says _bytes.
+ * Shapes are written [rows][dim], the last index contiguous. A CUDA call is in the stream's order and returns before it
+ * has run; it may be captured in a graph.
+ *
+ * Errors. What the host can see (null pointers, types, shapes, strides, memory of another device, a workspace too
+ * small, index expressions that would not fit) is refused before anything is launched. What lies in device memory
+ * (targets, temperatures, spans) is checked on the device before anything is written: see ls_fault. */
+#ifndef LOCKSTEP_OPS_H
+#define LOCKSTEP_OPS_H
+
+#include "lockstep/lockstep.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- back ends ---- */
+
+typedef enum ls_backend {
+    LS_BACKEND_CPU = 0,
+    LS_BACKEND_CUDA = 1,
+    LS_BACKEND_HIP = 2,
+    LS_BACKEND_TRITON = 3,
+    LS_BACKEND_COUNT = 4
+} ls_backend;
+
+const char *ls_backend_name(ls_backend backend); /* "cpu", "cuda", "hip", "triton"; never NULL */
+/* False with a sentence in err when this build, or this machine, cannot run the back end. */
+bool ls_backend_available(ls_backend backend, ls_error *err);
+
+/* What the device found wrong before it wrote anything. */
+typedef enum ls_fault_code {
+    LS_FAULT_NONE = 0,
+    LS_FAULT_TARGET,      /* index: row; value: target; limit: vocabulary */
+    LS_FAULT_TEMPERATURE, /* index: row; value: bits of the temperature */
+    LS_FAULT_SPAN_ROWS,   /* index: span; value: its first row or its count that does not fit; limit: rows */
+    LS_FAULT_SPAN_POS,    /* index: span; value: its position; limit: the largest one taken */
+    LS_FAULT_SLOT,        /* index: span; value: slot; limit: entries of the pool */
+    LS_FAULT_OFFSET       /* index: sequence; value: its offset that does not fit; limit: rows */
+} ls_fault_code;
+
+/* A record in device memory, all zero at first. The check that precedes every call writes the lowest bad index here; a
+ * call that finds a fault in its record, its own or an earlier one, writes nothing else. */
+typedef struct ls_fault {
+    int64_t code, index, value, limit;
+} ls_fault;
+
+/* Threads and instruction set of CPU calls. */
+typedef struct ls_queue ls_queue;
+
+/* isa: "generic", "avx2", "avx512" or NULL for the best one here. */
+ls_status ls_cpu_queue_create(ls_queue **out, int32_t n_threads, const char *isa, ls_error *err);
+void ls_cpu_queue_free(ls_queue *queue);
+
+/* Where and how a call runs. */
+typedef struct ls_exec {
+    ls_backend backend;
+    ls_queue *queue; /* CPU only */
+    void *stream;    /* CUDA only: a cudaStream_t of the current device; NULL is the default stream */
+    /* Scratch of the back end, 256-byte aligned, at least what the op's _workspace function says; its content means
+     * nothing before or after. Calls that may run at the same time need one each. */
+    void *workspace;
+    int64_t workspace_bytes;
+    /* CUDA only. A record: nothing waits, ls_fault_take tells later. NULL: each call waits for its check, before
+     * anything is written, and returns the fault as its status; not possible while the stream is captured. */
+    ls_fault *fault;
+} ls_exec;
+
+/* Waits for the stream, turns a fault in the record into a status that names op-independent cause, index and value, and
+ * clears the record. LS_OK when there is none. */
+ls_status ls_fault_take(const ls_exec *exec, ls_error *err);
+
+/* ---- memory of a back end, for callers that have no allocator of their own ---- */
+
+ls_status ls_device_alloc(ls_backend backend, void **out, int64_t bytes, ls_error *err);
+void ls_device_free(ls_backend backend, void *memory);
+/* Copies in the order of the stream and waits for it. */
+ls_status ls_device_upload(const ls_exec *exec, void *device, const void *host, int64_t bytes, ls_error *err);
+ls_status ls_device_download(const ls_exec *exec, void *host, const void *device, int64_t bytes, ls_error *err);
+ls_status ls_device_fill(const ls_exec *exec, void *device, int byte, int64_t bytes, ls_error *err);
+ls_status ls_device_synchronize(const ls_exec *exec, ls_error *err);
+/* On the CPU a stream is NULL. */
+ls_status ls_stream_create(ls_backend backend, void **out, ls_error *err);
+void ls_stream_free(ls_backend backend, void *stream);
+/* Everything enqueued on the stream between begin and end becomes a graph that launch runs as one. CUDA only. */
+ls_status ls_graph_begin(const ls_exec *exec, ls_error *err);
+ls_status ls_graph_end(const ls_exec *exec, void **graph, ls_error *err);
+ls_status ls_graph_launch(const ls_exec *exec, void *graph, ls_error *err);
+void ls_graph_free(void *graph);
+
+/* ---- selected-token log-probability ---- */
+
+/* Vocabulary entries of a leaf: the unit of sums, splits and shards. */
+#define LS_LOGPROB_LEAF 2048
+#define LS_LOGPROB_VOCAB_MAX 1000000
+
+/* One leaf's partial sums; op/logprob.h says of what. */
+typedef struct ls_logprob_leaf {
+    float k, q, s, e;
+} ls_logprob_leaf;
+
+typedef struct ls_logprob_args {
+    const void *logits; /* [rows][row_stride], vocab used; aligned to its element */
+    ls_dtype dtype;     /* f32, bf16 or f16 */
+    int64_t rows, vocab, row_stride;
+    const int64_t *targets;   /* [rows], each ignore_index or in [0, vocab) */
+    int64_t ignore_index;     /* for example -100 */
+    const uint8_t *mask;      /* [rows], 0 = leave out; NULL takes all rows */
+    const float *temperature; /* [rows], finite and > 0; NULL is 1 */
+    float *logprob;           /* [rows] */
+    float *lse, *entropy;     /* [rows] each, or NULL */
+} ls_logprob_args;
+
+/* Rows left out (masked, or target == ignore_index) give +0 everywhere; their logits are not read. */
+ls_status ls_op_logprob(const ls_exec *exec, const ls_logprob_args *args, ls_error *err);
+int64_t ls_op_logprob_workspace(const ls_logprob_args *args);
+
+/* A shard of the vocabulary: the columns [first, first + vocab) of `total`, first a multiple of LS_LOGPROB_LEAF, and
+ * vocab too unless the shard is the last. Writes the leaves of its columns and, where the target is one of them, the
+ * target's scaled logit. Bring the shards' arrays together (leaves side by side, targets by shard of the target) and
+ * combine: bits are those of one call over all columns, however many shards there are. */
+typedef struct ls_logprob_shard_args {
+    const void *logits; /* [rows][row_stride], vocab used */
+    ls_dtype dtype;
+    int64_t rows, vocab, row_stride, first, total;
+    const int64_t *targets; /* [rows], in [0, total) or ignore_index */
+    int64_t ignore_index;
+    const uint8_t *mask;
+    const float *temperature;
+    ls_logprob_leaf *leaves; /* [rows][leaf_stride], entry first / LS_LOGPROB_LEAF + j written: all shards may share it */
+    int64_t leaf_stride;     /* at least the leaves of `total` */
+    float *target_z;         /* [rows]; written for rows whose target lies in this shard */
+} ls_logprob_shard_args;
+
+ls_status ls_op_logprob_shard(const ls_exec *exec, const ls_logprob_shard_args *args, ls_error *err);
+int64_t ls_op_logprob_shard_workspace(const ls_logprob_shard_args *args);
+
+typedef struct ls_logprob_combine_args {
+    const ls_logprob_leaf *leaves; /* [rows][leaf_stride], all leaves of `total` */
+    int64_t rows, total, leaf_stride;
+    const float *target_z; /* [rows] */
+    const int64_t *targets;
+    int64_t ignore_index;
+    const uint8_t *mask;
+    float *logprob, *lse, *entropy; /* [rows]; the last two may be NULL */
+} ls_logprob_combine_args;
+
+ls_status ls_op_logprob_combine(const ls_exec *exec, const ls_logprob_combine_args *args, ls_error *err);
+int64_t ls_op_logprob_combine_workspace(const ls_logprob_combine_args *args);
+
+/* Gradient with respect to the logits, from the outputs of the forward call. */
+typedef struct ls_logprob_backward_args {
+    const void *logits; /* as in the forward call */
+    ls_dtype dtype;
+    int64_t rows, vocab, row_stride;
+    const int64_t *targets;
+    int64_t ignore_index;
+    const uint8_t *mask;
+    const float *temperature;
+    const float *lse;       /* [rows], of the forward call */
+    const float *entropy;   /* [rows], of the forward call; only with d_entropy */
+    const float *d_logprob; /* [rows] or NULL, which is 0 */
+    const float *d_lse;     /* [rows] or NULL */
+    const float *d_entropy; /* [rows] or NULL */
+    void *d_logits;         /* [rows][d_stride] of dtype, every entry written; may be logits itself */
+    int64_t d_stride;       /* row_stride where d_logits is logits */
+} ls_logprob_backward_args;
+
+ls_status ls_op_logprob_backward(const ls_exec *exec, const ls_logprob_backward_args *args, ls_error *err);
+int64_t ls_op_logprob_backward_workspace(const ls_logprob_backward_args *args);
+
+/* Sums of log-probabilities by sequence. Packed: sequence s is the rows [offsets[s], offsets[s+1]). Padded: offsets is
+ * NULL and sequence s is the rows [s * length, (s + 1) * length). Rows that the mask leaves out do not count, so
+ * padding on either side or in between changes no bit. */
+typedef struct ls_sequence_sum_args {
+    const float *logprob;   /* [rows] */
+    const uint8_t *mask;    /* [rows] or NULL */
+    const int64_t *offsets; /* [n_sequences + 1], ascending, or NULL */
+    int64_t length;         /* only without offsets */
+    int64_t n_sequences, rows;
+    float *out; /* [n_sequences] */
+} ls_sequence_sum_args;
+
+ls_status ls_op_sequence_sum(const ls_exec *exec, const ls_sequence_sum_args *args, ls_error *err);
+int64_t ls_op_sequence_sum_workspace(const ls_sequence_sum_args *args);
+
+/* ---- ops with state ---- */
+
+/* Rows [row, row + n_rows) are tokens pos, pos + 1, ... of one sequence. A span with pos 0 begins its sequence: no
+ * stored state is read, however few rows it has. slot < 0 marks padding: ops with state leave its rows alone. A span
+ * without rows changes nothing. No two spans of one call share a slot, a row or a page that they write. */
+typedef struct ls_span {
+    int64_t row, n_rows;
+    int64_t pos;
+    int32_t slot;         /* recurrent state */
+    const int32_t *pages; /* attention only: KV pages in order; page i holds positions [i, i + 1) * page_tokens */
+} ls_span;
+
+/* A pooled tensor: entry i starts at base + i * stride. */
+typedef struct ls_pool_view {
+    uint8_t *base;
+    int64_t stride; /* bytes */
+    int64_t n_entries;
+} ls_pool_view;
+
+#define LS_CONV_WIDTH_MAX 16
+#define LS_SCAN_STATES_MAX 256
+
+/* Causal depthwise convolution, then SiLU. */
+typedef struct ls_conv1d_args {
+    const void *x;                          /* [rows][x_stride], first dim elements of each row */
+    ls_dtype x_dtype, y_dtype, state_dtype; /* f32 or bf16 each */
+    int64_t x_stride;
+    const float *w;    /* [d_conv][dim] */
+    const float *bias; /* [dim], or NULL */
+    void *y;           /* [rows][y_stride]; must not overlap x */
+    int64_t y_stride;
+    int64_t rows, dim, d_conv;
+    ls_pool_view state; /* entries [d_conv-1][dim] of state_dtype: the last inputs, oldest first */
+    const ls_span *spans;
+    int64_t n_spans;
+    int64_t span_rows_max; /* no span has more rows; 0: no better bound than rows */
+} ls_conv1d_args;
+
+ls_status ls_op_conv1d(const ls_exec *exec, const ls_conv1d_args *args, ls_error *err);
+int64_t ls_op_conv1d_workspace(const ls_conv1d_args *args);
+
+/* Gradients of whole sequences: every span has pos 0, slots only tell padding (< 0) from tokens. Rows of no span are
+ * not written. */
+typedef struct ls_conv1d_backward_args {
+    const void *x; /* as in the forward call */
+    ls_dtype x_dtype, state_dtype;
+    int64_t x_stride;
+    const float *w, *bias;
+    const float *dy; /* [rows][dy_stride] */
+    int64_t dy_stride;
+    float *dx; /* [rows][dx_stride] */
+    int64_t dx_stride;
+    float *dw;    /* [d_conv][dim], written */
+    float *dbias; /* [dim], written; NULL where bias is */
+    int64_t rows, dim, d_conv;
+    const ls_span *spans;
+    int64_t n_spans, span_rows_max;
+} ls_conv1d_backward_args;
+
+ls_status ls_op_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_args *args, ls_error *err);
+int64_t ls_op_conv1d_backward_workspace(const ls_conv1d_backward_args *args);
+
+/* Selective scan of Mamba-1. */
+typedef struct ls_scan_args {
+    ls_dtype in_dtype;  /* of u, dt_raw, b, cc and z: f32 or bf16 */
+    ls_dtype out_dtype; /* f32 or bf16 */
+    bool dt_activated;  /* dt_raw is dt already: no softplus (a bias is still added where there is one) */
+    const void *u;      /* [rows][u_stride], dim used */
+    const void *dt_raw; /* [rows][dt_stride], dim used */
+    const void *b, *cc; /* [rows][b_stride], [rows][c_stride], n_states used */
+    const void *z;      /* [rows][z_stride], dim used; NULL: no gate */
+    void *out;          /* [rows][out_stride] */
+    int64_t u_stride, dt_stride, b_stride, c_stride, z_stride, out_stride;
+    const float *a2;      /* [dim][n_states], A * log2(e) */
+    const float *dt_bias; /* [dim], or NULL */
+    const float *d;       /* [dim], or NULL */
+    int64_t rows, dim, n_states;
+    ls_pool_view state; /* entries [dim][n_states] float32, 16-byte aligned base and stride */
+    const ls_span *spans;
+    int64_t n_spans;
+    int64_t span_rows_max; /* no span has more rows; 0: no better bound than rows. 1 takes the decode kernel */
+} ls_scan_args;
+
+ls_status ls_op_scan(const ls_exec *exec, const ls_scan_args *args, ls_error *err);
+int64_t ls_op_scan_workspace(const ls_scan_args *args);
+
+/* Gradients of whole sequences: every span has pos 0, slots only tell padding (< 0) from tokens. The forward values are
+ * computed again. Rows of no span are not written. */
+typedef struct ls_scan_backward_args {
+    ls_dtype in_dtype;
+    bool dt_activated;
+    const void *u, *dt_raw, *b, *cc, *z; /* as in the forward call */
+    int64_t u_stride, dt_stride, b_stride, c_stride, z_stride;
+    const float *a2, *dt_bias, *d;
+    const float *dout; /* [rows][dout_stride]: of the unrounded output */
+    int64_t dout_stride;
+    float *du, *ddt;   /* [rows][dim]; ddt is of dt_raw */
+    float *db, *dcc;   /* [rows][n_states] */
+    float *dz;         /* [rows][dim]; NULL where z is */
+    float *da2;        /* [dim][n_states], written */
+    float *ddt_bias;   /* [dim], written; NULL where dt_bias is */
+    float *dd;         /* [dim], written; NULL where d is */
+    int64_t rows, dim, n_states;
+    const ls_span *spans;
+    int64_t n_spans, span_rows_max;
+} ls_scan_backward_args;
+
+ls_status ls_op_scan_backward(const ls_exec *exec, const ls_scan_backward_args *args, ls_error *err);
+int64_t ls_op_scan_backward_workspace(const ls_scan_backward_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

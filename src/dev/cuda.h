@@ -1,0 +1,38 @@
+/* What .cu files share: statuses for CUDA errors and the one way to launch a kernel. Plain C in all but the compiler. */
+#ifndef LS_DEV_CUDA_H
+#define LS_DEV_CUDA_H
+
+#include <cuda_runtime.h>
+
+#include "dev/launch.h"
+#include "lockstep/ops.h"
+
+/* Status of a CUDA call; the sentence names what was tried and CUDA's reason. */
+ls_status ls_cuda_status(cudaError_t error, const char *what, ls_error *err);
+
+/* Checks the contract, launches kernel(*params) and checks the launch. params is the kernel's only parameter. */
+ls_status ls_cuda_launch(const ls_exec *exec, const ls_launch *launch, const void *kernel, void *params,
+                         ls_error *err);
+
+/* A tensor that a call reads or writes. NULL memory is skipped where `optional`, else an error. */
+typedef struct ls_cuda_operand {
+    const char *name;
+    const void *memory;
+    int64_t align; /* bytes that its address must be a multiple of */
+    bool optional;
+} ls_cuda_operand;
+
+/* Every operand, and the workspace with at least `workspace` bytes, is memory of the current device (or host memory that
+ * it can address) and aligned. The error names op, operand and address or device. */
+ls_status ls_cuda_check(const char *op, const ls_exec *exec, const ls_cuda_operand *operands, int64_t n,
+                        int64_t workspace, ls_error *err);
+
+/* The record that this call's checks write: the caller's, or the start of the workspace, cleared in stream order. */
+ls_status ls_cuda_fault_begin(const char *op, const ls_exec *exec, ls_fault **record, ls_error *err);
+/* Without a record of the caller's: waits and returns what the check found. */
+ls_status ls_cuda_fault_end(const char *op, const ls_exec *exec, const ls_fault *record, ls_error *err);
+
+/* The start of every workspace: a fault record. */
+#define LS_CUDA_WORKSPACE_HEAD 256
+
+#endif

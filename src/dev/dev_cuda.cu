@@ -1,0 +1,154 @@
+/* The CUDA device: errors, launches, checks of operands, fault records; memory, streams and graphs for tests and tools.
+ * Owns no state: device and stream are the caller's. */
+#include <string.h>
+
+#include "dev/cuda.h"
+#include "dev/device.h"
+
+#define TRY(expr)                                        \
+    do {                                                 \
+        const ls_status status_ = (expr);                \
+        if (status_ != LS_OK) return status_;            \
+    } while (0)
+
+static cudaStream_t stream_of(const ls_exec *exec) { return (cudaStream_t)exec->stream; }
+
+ls_status ls_cuda_status(cudaError_t error, const char *what, ls_error *err) {
+    if (error == cudaSuccess) return LS_OK;
+    (void)cudaGetLastError(); /* errors that do not stick must not show up in the next call */
+    return LS_FAIL(err, error == cudaErrorMemoryAllocation ? LS_ERR_NOMEM : LS_ERR_DEVICE, "cuda: %s: %s", what,
+                   cudaGetErrorString(error));
+}
+
+ls_status ls_cuda_launch(const ls_exec *exec, const ls_launch *launch, const void *kernel, void *params,
+                         ls_error *err) {
+    const dim3 grid((unsigned)launch->grid[0], (unsigned)launch->grid[1], (unsigned)launch->grid[2]);
+    void *arguments[] = {params};
+    /* 48 KB is what every device gives without being asked. */
+    TRY(ls_launch_check(launch, 48 * 1024, err));
+    return ls_cuda_status(cudaLaunchKernel(kernel, grid, dim3((unsigned)launch->threads), arguments,
+                                           (size_t)launch->shared_bytes, stream_of(exec)),
+                          launch->kernel, err);
+}
+
+static ls_status check_operand(const char *op, const char *name, const void *memory, int64_t align, int device,
+                               ls_error *err) {
+    cudaPointerAttributes attributes;
+    TRY(ls_cuda_status(cudaPointerGetAttributes(&attributes, memory), name, err));
+    if (attributes.type == cudaMemoryTypeUnregistered)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: %s at %p is not memory that a GPU can address", op, name, memory);
+    if (attributes.type == cudaMemoryTypeDevice && attributes.device != device)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: %s is memory of device %d, the current device is %d", op, name,
+                       attributes.device, device);
+    if ((uintptr_t)memory % (uintptr_t)align != 0)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: %s at %p is not aligned to %lld bytes", op, name, memory,
+                       (long long)align);
+    return LS_OK;
+}
+
+ls_status ls_cuda_check(const char *op, const ls_exec *exec, const ls_cuda_operand *operands, int64_t n,
+                        int64_t workspace, ls_error *err) {
+    int device;
+    TRY(ls_cuda_status(cudaGetDevice(&device), "the current device", err));
+    for (int64_t i = 0; i < n; i++) {
+        if (operands[i].memory == NULL && operands[i].optional) continue;
+        if (operands[i].memory == NULL) return LS_FAIL(err, LS_ERR_ARG, "%s: %s is null", op, operands[i].name);
+        TRY(check_operand(op, operands[i].name, operands[i].memory, operands[i].align, device, err));
+    }
+    if (workspace < 0) return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace does not fit 64 bits", op);
+    if (exec->workspace == NULL || exec->workspace_bytes < workspace)
+        return LS_FAIL(err, LS_ERR_CAPACITY, "%s: workspace of %lld bytes at %p, %lld are needed", op,
+                       (long long)exec->workspace_bytes, exec->workspace, (long long)workspace);
+    TRY(check_operand(op, "workspace", exec->workspace, 256, device, err));
+    return exec->fault == NULL ? LS_OK : check_operand(op, "fault record", exec->fault, 8, device, err);
+}
+
+ls_status ls_cuda_fault_begin(const char *op, const ls_exec *exec, ls_fault **record, ls_error *err) {
+    cudaStreamCaptureStatus capture;
+    *record = exec->fault;
+    if (exec->fault != NULL) return LS_OK;
+    TRY(ls_cuda_status(cudaStreamIsCapturing(stream_of(exec), &capture), op, err));
+    if (capture != cudaStreamCaptureStatusNone)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: while a stream is captured a call cannot wait for its checks: pass a fault "
+                       "record", op);
+    *record = (ls_fault *)exec->workspace;
+    return ls_cuda_status(cudaMemsetAsync(*record, 0, sizeof **record, stream_of(exec)), op, err);
+}
+
+ls_status ls_cuda_fault_end(const char *op, const ls_exec *exec, const ls_fault *record, ls_error *err) {
+    ls_fault fault;
+    if (exec->fault != NULL) return LS_OK;
+    TRY(ls_cuda_status(cudaMemcpyAsync(&fault, record, sizeof fault, cudaMemcpyDeviceToHost, stream_of(exec)), op, err));
+    TRY(ls_cuda_status(cudaStreamSynchronize(stream_of(exec)), op, err));
+    return ls_fault_status(op, &fault, err);
+}
+
+ls_status ls_cuda_fault_take(const ls_exec *exec, ls_error *err) {
+    ls_fault fault;
+    const ls_fault none = {0, 0, 0, 0};
+    if (exec->fault == NULL) return LS_FAIL(err, LS_ERR_ARG, "fault: there is no record");
+    TRY(ls_device_download(exec, &fault, exec->fault, (int64_t)sizeof fault, err));
+    if (fault.code == LS_FAULT_NONE) return LS_OK;
+    TRY(ls_device_upload(exec, exec->fault, &none, (int64_t)sizeof none, err));
+    return ls_fault_status("fault", &fault, err);
+}
+
+bool ls_cuda_available(ls_error *err) {
+    int n = 0;
+    const cudaError_t error = cudaGetDeviceCount(&n);
+    if (error != cudaSuccess) {
+        (void)ls_cuda_status(error, "no device", err);
+        return false;
+    }
+    if (n == 0) {
+        LS_FAIL(err, LS_ERR_UNSUPPORTED, "cuda: no device");
+        return false;
+    }
+    return true;
+}
+
+ls_status ls_cuda_alloc(void **out, int64_t bytes, ls_error *err) {
+    return ls_cuda_status(cudaMalloc(out, (size_t)bytes), "allocation", err);
+}
+
+void ls_cuda_free(void *memory) { (void)cudaFree(memory); }
+
+ls_status ls_cuda_synchronize(const ls_exec *exec, ls_error *err) {
+    return ls_cuda_status(cudaStreamSynchronize(stream_of(exec)), "synchronize", err);
+}
+
+ls_status ls_cuda_copy(const ls_exec *exec, void *to, const void *from, int64_t bytes, ls_error *err) {
+    TRY(ls_cuda_status(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, stream_of(exec)), "copy", err));
+    return ls_cuda_synchronize(exec, err);
+}
+
+ls_status ls_cuda_fill(const ls_exec *exec, void *memory, int byte, int64_t bytes, ls_error *err) {
+    TRY(ls_cuda_status(cudaMemsetAsync(memory, byte, (size_t)bytes, stream_of(exec)), "fill", err));
+    return ls_cuda_synchronize(exec, err);
+}
+
+ls_status ls_cuda_stream_create(void **out, ls_error *err) {
+    return ls_cuda_status(cudaStreamCreateWithFlags((cudaStream_t *)out, cudaStreamNonBlocking), "stream", err);
+}
+
+void ls_cuda_stream_free(void *stream) { (void)cudaStreamDestroy((cudaStream_t)stream); }
+
+ls_status ls_cuda_graph_begin(const ls_exec *exec, ls_error *err) {
+    return ls_cuda_status(cudaStreamBeginCapture(stream_of(exec), cudaStreamCaptureModeThreadLocal), "graph", err);
+}
+
+ls_status ls_cuda_graph_end(const ls_exec *exec, void **graph, ls_error *err) {
+    cudaGraph_t captured = NULL;
+    ls_status status;
+    *graph = NULL;
+    TRY(ls_cuda_status(cudaStreamEndCapture(stream_of(exec), &captured), "graph", err));
+    status = ls_cuda_status(cudaGraphInstantiate((cudaGraphExec_t *)graph, captured, 0), "graph", err);
+    (void)cudaGraphDestroy(captured);
+    return status;
+}
+
+ls_status ls_cuda_graph_launch(const ls_exec *exec, void *graph, ls_error *err) {
+    return ls_cuda_status(cudaGraphLaunch((cudaGraphExec_t)graph, stream_of(exec)), "graph", err);
+}
+
+void ls_cuda_graph_free(void *graph) { (void)cudaGraphExecDestroy((cudaGraphExec_t)graph); }

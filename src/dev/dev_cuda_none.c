@@ -1,0 +1,61 @@
+/* The CUDA device of a build without CUDA: nothing is available, and every call says so. */
+#include "dev/device.h"
+
+static ls_status none(ls_error *err) {
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "cuda: this build has no CUDA back end");
+}
+
+bool ls_cuda_available(ls_error *err) { return none(err) == LS_OK; }
+
+ls_status ls_cuda_fault_take(const ls_exec *exec, ls_error *err) {
+    (void)exec;
+    return none(err);
+}
+
+ls_status ls_cuda_alloc(void **out, int64_t bytes, ls_error *err) {
+    (void)bytes;
+    *out = NULL;
+    return none(err);
+}
+
+void ls_cuda_free(void *memory) { (void)memory; }
+
+ls_status ls_cuda_copy(const ls_exec *exec, void *to, const void *from, int64_t bytes, ls_error *err) {
+    (void)exec, (void)to, (void)from, (void)bytes;
+    return none(err);
+}
+
+ls_status ls_cuda_fill(const ls_exec *exec, void *memory, int byte, int64_t bytes, ls_error *err) {
+    (void)exec, (void)memory, (void)byte, (void)bytes;
+    return none(err);
+}
+
+ls_status ls_cuda_synchronize(const ls_exec *exec, ls_error *err) {
+    (void)exec;
+    return none(err);
+}
+
+ls_status ls_cuda_stream_create(void **out, ls_error *err) {
+    *out = NULL;
+    return none(err);
+}
+
+void ls_cuda_stream_free(void *stream) { (void)stream; }
+
+ls_status ls_cuda_graph_begin(const ls_exec *exec, ls_error *err) {
+    (void)exec;
+    return none(err);
+}
+
+ls_status ls_cuda_graph_end(const ls_exec *exec, void **graph, ls_error *err) {
+    (void)exec;
+    *graph = NULL;
+    return none(err);
+}
+
+ls_status ls_cuda_graph_launch(const ls_exec *exec, void *graph, ls_error *err) {
+    (void)exec, (void)graph;
+    return none(err);
+}
+
+void ls_cuda_graph_free(void *graph) { (void)graph; }

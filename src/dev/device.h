@@ -1,0 +1,33 @@
+/* What a device back end offers besides its ops: the CUDA half of the device functions of lockstep/ops.h. A build
+ * without CUDA links dev_cuda_none.c, where every one says so. */
+#ifndef LS_DEV_DEVICE_H
+#define LS_DEV_DEVICE_H
+
+#include "base/status.h"
+#include "lockstep/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A fault in words; LS_OK where there is none. */
+ls_status ls_fault_status(const char *op, const ls_fault *fault, ls_error *err);
+
+bool ls_cuda_available(ls_error *err);
+ls_status ls_cuda_fault_take(const ls_exec *exec, ls_error *err);
+ls_status ls_cuda_alloc(void **out, int64_t bytes, ls_error *err);
+void ls_cuda_free(void *memory);
+ls_status ls_cuda_copy(const ls_exec *exec, void *to, const void *from, int64_t bytes, ls_error *err);
+ls_status ls_cuda_fill(const ls_exec *exec, void *memory, int byte, int64_t bytes, ls_error *err);
+ls_status ls_cuda_synchronize(const ls_exec *exec, ls_error *err);
+ls_status ls_cuda_stream_create(void **out, ls_error *err);
+void ls_cuda_stream_free(void *stream);
+ls_status ls_cuda_graph_begin(const ls_exec *exec, ls_error *err);
+ls_status ls_cuda_graph_end(const ls_exec *exec, void **graph, ls_error *err);
+ls_status ls_cuda_graph_launch(const ls_exec *exec, void *graph, ls_error *err);
+void ls_cuda_graph_free(void *graph);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
