@@ -65,7 +65,7 @@ typedef struct ls_exec {
      * nothing before or after. Calls that may run at the same time need one each. */
     void *workspace;
     int64_t workspace_bytes;
-    /* CUDA only. A record: nothing waits, ls_fault_take tells later. NULL: each call waits for its check, before
+    /* CUDA only. A record, one for each stream: nothing waits, ls_fault_take tells later. NULL: each call waits for its check, before
      * anything is written, and returns the fault as its status; not possible while the stream is captured. */
     ls_fault *fault;
 } ls_exec;

@@ -7,8 +7,18 @@
 #include "dev/launch.h"
 #include "lockstep/ops.h"
 
+/* Returns from the function with the status of expr unless it is LS_OK. */
+#define LS_CUDA_TRY(expr)                     \
+    do {                                      \
+        const ls_status status_ = (expr);     \
+        if (status_ != LS_OK) return status_; \
+    } while (0)
+
 /* Status of a CUDA call; the sentence names what was tried and CUDA's reason. */
 ls_status ls_cuda_status(cudaError_t error, const char *what, ls_error *err);
+
+/* Dynamic shared memory of a block that sm_80 and later have. */
+#define LS_CUDA_SHARED_MAX (160 * 1024)
 
 /* Checks the contract, launches kernel(*params) and checks the launch. params is the kernel's only parameter. */
 ls_status ls_cuda_launch(const ls_exec *exec, const ls_launch *launch, const void *kernel, void *params,

@@ -5,12 +5,6 @@
 #include "dev/cuda.h"
 #include "dev/device.h"
 
-#define TRY(expr)                                        \
-    do {                                                 \
-        const ls_status status_ = (expr);                \
-        if (status_ != LS_OK) return status_;            \
-    } while (0)
-
 static cudaStream_t stream_of(const ls_exec *exec) { return (cudaStream_t)exec->stream; }
 
 ls_status ls_cuda_status(cudaError_t error, const char *what, ls_error *err) {
@@ -24,8 +18,11 @@ ls_status ls_cuda_launch(const ls_exec *exec, const ls_launch *launch, const voi
                          ls_error *err) {
     const dim3 grid((unsigned)launch->grid[0], (unsigned)launch->grid[1], (unsigned)launch->grid[2]);
     void *arguments[] = {params};
-    /* 48 KB is what every device gives without being asked. */
-    TRY(ls_launch_check(launch, 48 * 1024, err));
+    LS_CUDA_TRY(ls_launch_check(launch, LS_CUDA_SHARED_MAX, err));
+    if (launch->shared_bytes > 48 * 1024) /* more than every kernel may have without asking */
+        LS_CUDA_TRY(ls_cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                        (int)launch->shared_bytes),
+                                   launch->kernel, err));
     return ls_cuda_status(cudaLaunchKernel(kernel, grid, dim3((unsigned)launch->threads), arguments,
                                            (size_t)launch->shared_bytes, stream_of(exec)),
                           launch->kernel, err);
@@ -34,7 +31,7 @@ ls_status ls_cuda_launch(const ls_exec *exec, const ls_launch *launch, const voi
 static ls_status check_operand(const char *op, const char *name, const void *memory, int64_t align, int device,
                                ls_error *err) {
     cudaPointerAttributes attributes;
-    TRY(ls_cuda_status(cudaPointerGetAttributes(&attributes, memory), name, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaPointerGetAttributes(&attributes, memory), name, err));
     if (attributes.type == cudaMemoryTypeUnregistered)
         return LS_FAIL(err, LS_ERR_ARG, "%s: %s at %p is not memory that a GPU can address", op, name, memory);
     if (attributes.type == cudaMemoryTypeDevice && attributes.device != device)
@@ -49,17 +46,17 @@ static ls_status check_operand(const char *op, const char *name, const void *mem
 ls_status ls_cuda_check(const char *op, const ls_exec *exec, const ls_cuda_operand *operands, int64_t n,
                         int64_t workspace, ls_error *err) {
     int device;
-    TRY(ls_cuda_status(cudaGetDevice(&device), "the current device", err));
+    LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), "the current device", err));
     for (int64_t i = 0; i < n; i++) {
         if (operands[i].memory == NULL && operands[i].optional) continue;
         if (operands[i].memory == NULL) return LS_FAIL(err, LS_ERR_ARG, "%s: %s is null", op, operands[i].name);
-        TRY(check_operand(op, operands[i].name, operands[i].memory, operands[i].align, device, err));
+        LS_CUDA_TRY(check_operand(op, operands[i].name, operands[i].memory, operands[i].align, device, err));
     }
     if (workspace < 0) return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace does not fit 64 bits", op);
     if (exec->workspace == NULL || exec->workspace_bytes < workspace)
         return LS_FAIL(err, LS_ERR_CAPACITY, "%s: workspace of %lld bytes at %p, %lld are needed", op,
                        (long long)exec->workspace_bytes, exec->workspace, (long long)workspace);
-    TRY(check_operand(op, "workspace", exec->workspace, 256, device, err));
+    LS_CUDA_TRY(check_operand(op, "workspace", exec->workspace, 256, device, err));
     return exec->fault == NULL ? LS_OK : check_operand(op, "fault record", exec->fault, 8, device, err);
 }
 
@@ -67,7 +64,7 @@ ls_status ls_cuda_fault_begin(const char *op, const ls_exec *exec, ls_fault **re
     cudaStreamCaptureStatus capture;
     *record = exec->fault;
     if (exec->fault != NULL) return LS_OK;
-    TRY(ls_cuda_status(cudaStreamIsCapturing(stream_of(exec), &capture), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaStreamIsCapturing(stream_of(exec), &capture), op, err));
     if (capture != cudaStreamCaptureStatusNone)
         return LS_FAIL(err, LS_ERR_ARG, "%s: while a stream is captured a call cannot wait for its checks: pass a fault "
                        "record", op);
@@ -78,8 +75,8 @@ ls_status ls_cuda_fault_begin(const char *op, const ls_exec *exec, ls_fault **re
 ls_status ls_cuda_fault_end(const char *op, const ls_exec *exec, const ls_fault *record, ls_error *err) {
     ls_fault fault;
     if (exec->fault != NULL) return LS_OK;
-    TRY(ls_cuda_status(cudaMemcpyAsync(&fault, record, sizeof fault, cudaMemcpyDeviceToHost, stream_of(exec)), op, err));
-    TRY(ls_cuda_status(cudaStreamSynchronize(stream_of(exec)), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaMemcpyAsync(&fault, record, sizeof fault, cudaMemcpyDeviceToHost, stream_of(exec)), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaStreamSynchronize(stream_of(exec)), op, err));
     return ls_fault_status(op, &fault, err);
 }
 
@@ -87,9 +84,9 @@ ls_status ls_cuda_fault_take(const ls_exec *exec, ls_error *err) {
     ls_fault fault;
     const ls_fault none = {0, 0, 0, 0};
     if (exec->fault == NULL) return LS_FAIL(err, LS_ERR_ARG, "fault: there is no record");
-    TRY(ls_device_download(exec, &fault, exec->fault, (int64_t)sizeof fault, err));
+    LS_CUDA_TRY(ls_device_download(exec, &fault, exec->fault, (int64_t)sizeof fault, err));
     if (fault.code == LS_FAULT_NONE) return LS_OK;
-    TRY(ls_device_upload(exec, exec->fault, &none, (int64_t)sizeof none, err));
+    LS_CUDA_TRY(ls_device_upload(exec, exec->fault, &none, (int64_t)sizeof none, err));
     return ls_fault_status("fault", &fault, err);
 }
 
@@ -118,12 +115,12 @@ ls_status ls_cuda_synchronize(const ls_exec *exec, ls_error *err) {
 }
 
 ls_status ls_cuda_copy(const ls_exec *exec, void *to, const void *from, int64_t bytes, ls_error *err) {
-    TRY(ls_cuda_status(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, stream_of(exec)), "copy", err));
+    LS_CUDA_TRY(ls_cuda_status(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, stream_of(exec)), "copy", err));
     return ls_cuda_synchronize(exec, err);
 }
 
 ls_status ls_cuda_fill(const ls_exec *exec, void *memory, int byte, int64_t bytes, ls_error *err) {
-    TRY(ls_cuda_status(cudaMemsetAsync(memory, byte, (size_t)bytes, stream_of(exec)), "fill", err));
+    LS_CUDA_TRY(ls_cuda_status(cudaMemsetAsync(memory, byte, (size_t)bytes, stream_of(exec)), "fill", err));
     return ls_cuda_synchronize(exec, err);
 }
 
@@ -141,7 +138,7 @@ ls_status ls_cuda_graph_end(const ls_exec *exec, void **graph, ls_error *err) {
     cudaGraph_t captured = NULL;
     ls_status status;
     *graph = NULL;
-    TRY(ls_cuda_status(cudaStreamEndCapture(stream_of(exec), &captured), "graph", err));
+    LS_CUDA_TRY(ls_cuda_status(cudaStreamEndCapture(stream_of(exec), &captured), "graph", err));
     status = ls_cuda_status(cudaGraphInstantiate((cudaGraphExec_t *)graph, captured, 0), "graph", err);
     (void)cudaGraphDestroy(captured);
     return status;

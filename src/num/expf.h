@@ -167,8 +167,8 @@ static LS_HD float ls_log(float x) {
 static LS_HD float ls_log1p_inside(float x) {
     /* u + low = 1 + x exactly: the larger in magnitude first. */
     const float u = ls_add(1.0f, x);
-    const float large = x > 1.0f ? x : 1.0f;
-    const float small = x > 1.0f ? 1.0f : x;
+    const float large = ls_max(x, 1.0f);
+    const float small = ls_min(x, 1.0f);
     const float low = ls_sub(small, ls_sub(u, large));
     const ls_log_parts parts = ls_log_split(u);
     /* 2^-k; at 2^100 the 1 is long gone, and 2^-k is about to leave the normal numbers. */
@@ -193,6 +193,21 @@ static LS_HD float ls_softplus(float x) {
     return ls_keep_nan(x, x > 20.0f ? x : inside);
 }
 
+/* a / b, correctly rounded, for 1 <= b <= 2 and a = 1 or a near it. A GPU needs no guard against overflow there: the
+ * reciprocal, one Newton step, and a quotient corrected by its remainder. tests/backend compares all 2^32 arguments of
+ * sigmoid and silu, the callers, with the division of a CPU. */
+static LS_HD float ls_div_near_one(float a, float b) {
+#ifdef __CUDA_ARCH__
+    float r, q;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+    r = ls_fma(r, ls_fma(-b, r, 1.0f), r);
+    q = ls_mul(a, r);
+    return ls_fma(ls_fma(-b, q, a), r, q);
+#else
+    return a / b;
+#endif
+}
+
 /* sigmoid(x) = (q + q_low) * a * b. With e = e^-|x| = m * a * b, q is 1 / (1 + e) and a = b = 1 for x >= 0, and q is
  * m / (1 + e) for x < 0: there the last product alone rounds into subnormals. */
 typedef struct ls_sigmoid_parts {
@@ -209,7 +224,7 @@ static LS_HD ls_sigmoid_parts ls_sigmoid_split(float x) {
     const float top = x < 0.0f ? power.m : 1.0f;
     /* What the rounded quotient leaves over, times 1 / d to within an eighth: 1 - e / 2. */
     float rest;
-    parts.q = ls_div(top, d);
+    parts.q = ls_div_near_one(top, d);
     rest = ls_fma(-parts.q, d, top);
     rest = ls_fma(-parts.q, d_low, rest);
     parts.q_low = ls_mul(rest, ls_fma(e, -0.5f, 1.0f));

@@ -50,7 +50,7 @@ ls_status ls_scan_check(const ls_scan_args *args, ls_error *err);
 ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *err);
 
 /* Tokens between two states that the backward keeps; carries no bits. */
-#define LS_SCAN_KEEP 32
+#define LS_SCAN_KEEP 16
 
 /* Parts of the backward's workspace, as offsets in floats:
  *   states [rows / KEEP + n_spans][dim][n_states]: h before token KEEP * j of span i, at row / KEEP + i + j
