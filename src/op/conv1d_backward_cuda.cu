@@ -110,7 +110,7 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
                                         {"spans", a->spans, 8, a->n_spans == 0}};
     const int64_t most = a->span_rows_max > 0 ? a->span_rows_max : a->rows;
     LS_CUDA_TRY(ls_conv1d_backward_check(a, err));
-    LS_CUDA_TRY(ls_cuda_check("conv1d backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
+    LS_CUDA_TRY(ls_cuda_check("conv1d_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_conv1d_backward_workspace(a), err));
     const int64_t pieces = (most + BLOCK - 1) / BLOCK, n = (a->d_conv + 1) * a->dim;
     conv_params p = {*a, (a->dim + THREADS - 1) / THREADS, pieces,
@@ -120,13 +120,13 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dy stride", a->dy_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dx stride", a->dx_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"block", a->rows / BLOCK + a->n_spans}, {"parameters", n}, {"element", 4}}}}};
-    const ls_launch gradient = {"conv1d backward", {a->n_spans * pieces * p.blocks, 1, 1}, THREADS, 0, index, 4};
+    const ls_launch gradient = {"conv1d_backward", {a->n_spans * pieces * p.blocks, 1, 1}, THREADS, 0, index, 4};
     const ls_launch parameters = {"conv1d parameters", {(n + THREADS - 1) / THREADS, 1, 1}, THREADS, 0, index, 4};
     ls_fault *fault;
-    LS_CUDA_TRY(ls_cuda_fault_begin("conv1d backward", exec, &fault, err));
+    LS_CUDA_TRY(ls_cuda_fault_begin("conv1d_backward", exec, &fault, err));
     ls_span_check check = {a->spans, a->n_spans, a->rows, most, INT64_MAX, true, fault};
     p.fault = fault;
-    LS_CUDA_TRY(ls_cuda_check_spans("conv1d backward", exec, &check, err));
+    LS_CUDA_TRY(ls_cuda_check_spans("conv1d_backward", exec, &check, err));
     if (a->n_spans > 0 && a->rows > 0)
         LS_CUDA_TRY(ls_cuda_launch(exec, &gradient,
                                    a->x_dtype == LS_F32 ? kernel_of<LS_F32>(a->state_dtype)

@@ -152,19 +152,19 @@ ls_status ls_cuda_logprob_backward(const ls_exec *exec, const ls_logprob_backwar
     const void *kernel;
     ls_fault *fault;
     LS_CUDA_TRY(ls_logprob_backward_check(a, err));
-    LS_CUDA_TRY(ls_cuda_check("logprob backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
+    LS_CUDA_TRY(ls_cuda_check("logprob_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                       ls_op_logprob_backward_workspace(a), err));
     if (a->rows == 0) return LS_OK;
-    LS_CUDA_TRY(ls_cuda_fault_begin("logprob backward", exec, &fault, err));
+    LS_CUDA_TRY(ls_cuda_fault_begin("logprob_backward", exec, &fault, err));
     ls_row_check check = {a->targets, a->mask, a->temperature, a->rows, a->vocab, a->ignore_index, fault};
     backward_params p = {*a, (a->vocab + PIECE - 1) / PIECE, fault};
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"row stride", a->row_stride}, {"element", elem}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"gradient's row stride", a->d_stride}, {"element", elem}}}}};
-    const ls_launch launch = {"logprob backward", {a->rows * p.pieces, 1, 1}, THREADS, 0, index, 2};
+    const ls_launch launch = {"logprob_backward", {a->rows * p.pieces, 1, 1}, THREADS, 0, index, 2};
     kernel = a->dtype == LS_F32    ? kernel_of<LS_F32>(a->d_entropy != NULL)
              : a->dtype == LS_BF16 ? kernel_of<LS_BF16>(a->d_entropy != NULL)
                                    : kernel_of<LS_F16>(a->d_entropy != NULL);
-    LS_CUDA_TRY(ls_cuda_check_rows("logprob backward", exec, &check, err));
+    LS_CUDA_TRY(ls_cuda_check_rows("logprob_backward", exec, &check, err));
     return ls_cuda_launch(exec, &launch, kernel, &p, err);
 }

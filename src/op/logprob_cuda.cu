@@ -401,7 +401,7 @@ static ls_status launch_leaves(const ls_exec *exec, leaves_params *p, ls_dtype d
 static ls_status launch_combine(const ls_exec *exec, combine_params *p, ls_dtype dtype, ls_error *err) {
     const ls_index index = {LS_WIDTH_I64, {{{"row", p->in.n}, {"leaf stride", p->leaf_stride}, {"leaf", 16}}}};
     const ls_launch launch = {
-        "logprob combine", {(p->in.n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1}, 32 * FOLD_WARPS, 0, &index, 1};
+        "logprob_combine", {(p->in.n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1}, 32 * FOLD_WARPS, 0, &index, 1};
     return ls_cuda_launch(exec, &launch, combine_kernel_of(dtype), p, err);
 }
 
@@ -449,9 +449,9 @@ ls_status ls_cuda_logprob_shard(const ls_exec *exec, const ls_logprob_shard_args
     const int64_t n_operands = (int64_t)(sizeof operands / sizeof operands[0]);
     ls_fault *fault;
     LS_CUDA_TRY(ls_logprob_shard_check(a, err));
-    LS_CUDA_TRY(ls_cuda_check("logprob shard", exec, operands, n_operands, ls_op_logprob_shard_workspace(a), err));
+    LS_CUDA_TRY(ls_cuda_check("logprob_shard", exec, operands, n_operands, ls_op_logprob_shard_workspace(a), err));
     if (a->rows == 0) return LS_OK;
-    LS_CUDA_TRY(ls_cuda_fault_begin("logprob shard", exec, &fault, err));
+    LS_CUDA_TRY(ls_cuda_fault_begin("logprob_shard", exec, &fault, err));
     ls_row_check check = {a->targets, a->mask, a->temperature, a->rows, a->total, a->ignore_index, fault};
     leaves_params p = {{(const char *)a->logits, a->rows, a->vocab, a->row_stride * ls_dtype_bytes(a->dtype),
                         a->targets, a->ignore_index, a->mask, a->temperature, fault},
@@ -459,7 +459,7 @@ ls_status ls_cuda_logprob_shard(const ls_exec *exec, const ls_logprob_shard_args
                        a->leaf_stride,
                        a->leaves,
                        a->target_z};
-    LS_CUDA_TRY(ls_cuda_check_rows("logprob shard", exec, &check, err));
+    LS_CUDA_TRY(ls_cuda_check_rows("logprob_shard", exec, &check, err));
     return launch_leaves(exec, &p, a->dtype, true, err);
 }
 
@@ -471,9 +471,9 @@ ls_status ls_cuda_logprob_combine(const ls_exec *exec, const ls_logprob_combine_
     const int64_t n_operands = (int64_t)(sizeof operands / sizeof operands[0]);
     ls_fault *fault;
     LS_CUDA_TRY(ls_logprob_combine_check(a, err));
-    LS_CUDA_TRY(ls_cuda_check("logprob combine", exec, operands, n_operands, ls_op_logprob_combine_workspace(a), err));
+    LS_CUDA_TRY(ls_cuda_check("logprob_combine", exec, operands, n_operands, ls_op_logprob_combine_workspace(a), err));
     if (a->rows == 0) return LS_OK;
-    LS_CUDA_TRY(ls_cuda_fault_begin("logprob combine", exec, &fault, err));
+    LS_CUDA_TRY(ls_cuda_fault_begin("logprob_combine", exec, &fault, err));
     ls_row_check check = {a->targets, a->mask, NULL, a->rows, a->total, a->ignore_index, fault};
     combine_params p = {{NULL, a->rows, a->total, 0, a->targets, a->ignore_index, a->mask, NULL, fault},
                         a->leaves,
@@ -481,6 +481,6 @@ ls_status ls_cuda_logprob_combine(const ls_exec *exec, const ls_logprob_combine_
                         a->target_z,
                         {NULL, NULL, NULL, 0, 0, 0, NULL},
                         {a->logprob, a->lse, a->entropy}};
-    LS_CUDA_TRY(ls_cuda_check_rows("logprob combine", exec, &check, err));
+    LS_CUDA_TRY(ls_cuda_check_rows("logprob_combine", exec, &check, err));
     return launch_combine(exec, &p, LS_F32, err);
 }

@@ -318,7 +318,7 @@ static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, l
         {LS_WIDTH_I64, {{{"workspace", p->plan.total}, {"element", 4}}}}};
     const int64_t n = (int64_t)(sizeof index / sizeof index[0]), blocks = a->n_spans * p->plan.n_blocks;
     const ls_launch keep = {"scan backward, states", {blocks, 1, 1}, 32 * WARPS, 0, index, n};
-    const ls_launch back = {"scan backward", {blocks, 1, 1}, 32 * WARPS, k.shared_bytes, index, n};
+    const ls_launch back = {"scan_backward", {blocks, 1, 1}, 32 * WARPS, k.shared_bytes, index, n};
     const ls_launch channels = {"scan backward, channels", {a->n_spans * per_span, 1, 1}, SUM_THREADS, 0, index, n};
     LS_CUDA_TRY(ls_cuda_launch(exec, &keep, k.keep, p, err));
     LS_CUDA_TRY(ls_cuda_launch(exec, &back, k.back, p, err));
@@ -339,7 +339,7 @@ ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args
     back_params p;
     ls_fault *fault;
     LS_CUDA_TRY(ls_scan_backward_check(a, err));
-    LS_CUDA_TRY(ls_cuda_check("scan backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
+    LS_CUDA_TRY(ls_cuda_check("scan_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_scan_backward_workspace(a), err));
     if (a->n_states > 32)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "scan backward: %lld states a channel; the GPU kernel takes up to 32",
@@ -347,10 +347,10 @@ ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args
     p.a = *a;
     (void)ls_scan_backward_plan_make(&p.plan, a);
     p.work = (float *)((char *)exec->workspace + LS_CUDA_WORKSPACE_HEAD);
-    LS_CUDA_TRY(ls_cuda_fault_begin("scan backward", exec, &fault, err));
+    LS_CUDA_TRY(ls_cuda_fault_begin("scan_backward", exec, &fault, err));
     ls_span_check check = {a->spans, a->n_spans, a->rows, most, INT64_MAX, true, fault};
     p.fault = fault;
-    LS_CUDA_TRY(ls_cuda_check_spans("scan backward", exec, &check, err));
+    LS_CUDA_TRY(ls_cuda_check_spans("scan_backward", exec, &check, err));
     if (a->n_spans > 0 && a->rows > 0) LS_CUDA_TRY(launch_all(exec, &p, most, err));
     const ls_launch spans = {
         "scan backward, spans", {(parameters + SUM_THREADS - 1) / SUM_THREADS, 1, 1}, SUM_THREADS, 0, NULL, 0};

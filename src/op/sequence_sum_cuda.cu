@@ -47,7 +47,7 @@ static __global__ void __launch_bounds__(CHAINS) sum_kernel(const __grid_constan
     if (warp != 0) return;
     sum = value[lane];
     for (int half = 16; half > 0; half /= 2) sum = ls_add(sum, __shfl_down_sync(0xFFFFFFFFu, sum, half));
-    if (lane == 0) p.a.out[s] = sum;
+    if (lane == 0) p.a.out[s] = ls_canonical(sum);
 }
 
 ls_status ls_cuda_sequence_sum(const ls_exec *exec, const ls_sequence_sum_args *a, ls_error *err) {
@@ -55,18 +55,18 @@ ls_status ls_cuda_sequence_sum(const ls_exec *exec, const ls_sequence_sum_args *
                                         {"mask", a->mask, 1, true},
                                         {"offsets", a->offsets, 8, true},
                                         {"out", a->out, 4, a->n_sequences == 0}};
-    const ls_launch launch = {"sequence sum", {a->n_sequences, 1, 1}, CHAINS, 0, NULL, 0};
+    const ls_launch launch = {"sequence_sum", {a->n_sequences, 1, 1}, CHAINS, 0, NULL, 0};
     sum_params p = {*a, NULL};
     ls_fault *fault;
     LS_CUDA_TRY(ls_sequence_sum_check(a, err));
-    LS_CUDA_TRY(ls_cuda_check("sequence sum", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
+    LS_CUDA_TRY(ls_cuda_check("sequence_sum", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                       ls_op_sequence_sum_workspace(a), err));
     if (a->n_sequences == 0) return LS_OK;
-    LS_CUDA_TRY(ls_cuda_fault_begin("sequence sum", exec, &fault, err));
+    LS_CUDA_TRY(ls_cuda_fault_begin("sequence_sum", exec, &fault, err));
     p.fault = fault;
     if (a->offsets != NULL) {
         ls_offset_check check = {a->offsets, a->n_sequences, a->rows, fault};
-        LS_CUDA_TRY(ls_cuda_check_offsets("sequence sum", exec, &check, err));
+        LS_CUDA_TRY(ls_cuda_check_offsets("sequence_sum", exec, &check, err));
     }
     return ls_cuda_launch(exec, &launch, (const void *)sum_kernel, &p, err);
 }
