@@ -106,10 +106,10 @@ ls_status ls_cuda_scan(const ls_exec *exec, const ls_scan_args *a, ls_error *err
     /* Decode: enough warps to fill the GPU once, each with a run of spans. */
     p.span_steps = 1;
     if (decode) {
-        const int64_t slots = DECODE_BLOCKS * (int64_t)processors, steps = (a->n_spans * p.blocks + slots - 1) / slots;
+        const int64_t runs = DECODE_BLOCKS * (int64_t)processors / p.blocks;
+        const int64_t steps = runs > 0 ? (a->n_spans + runs - 1) / runs : a->n_spans;
         p.span_steps = steps < DECODE_SPANS_MAX ? steps : DECODE_SPANS_MAX;
     }
-    p.check.fault = NULL;
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"u stride", a->u_stride}, {"element", elem}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dt stride", a->dt_stride}, {"element", elem}}}},
@@ -130,11 +130,11 @@ ls_status ls_cuda_scan(const ls_exec *exec, const ls_scan_args *a, ls_error *err
     LS_CUDA_TRY(ls_cuda_fault_begin("scan", exec, &fault, err));
     ls_span_check check = {a->spans, a->n_spans, a->rows, most, a->state.n_entries, false, fault};
     p.fault = fault;
+    p.check = check;
     if (!decode || a->n_spans > DECODE_CHECK_SPANS) {
         LS_CUDA_TRY(ls_cuda_check_spans("scan", exec, &check, err));
         return ls_cuda_launch(exec, &launch, kernel.entry, &p, err);
     }
-    p.check = check;
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, kernel.entry, &p, err));
     return ls_cuda_fault_end("scan", exec, fault, err);
 }

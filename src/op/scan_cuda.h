@@ -51,7 +51,7 @@ typedef struct scan_params {
     ls_scan_args a;
     int64_t blocks;     /* of channels */
     int64_t span_steps; /* decode: spans that a warp takes */
-    ls_span_check check; /* decode, few spans: made by every block itself */
+    ls_span_check check; /* decode makes it itself where spans are few */
     const ls_fault *fault;
 } scan_params;
 

@@ -81,8 +81,8 @@ static __device__ __forceinline__ decode_inputs<GROUP> send_for_inputs(const ls_
 template <int GROUP, bool FULL, int IN, int OUT>
 static __device__ __forceinline__ void decode_span(const ls_scan_args *a, decode_turn turn,
                                                    const decode_inputs<GROUP> *in, const decode_states<GROUP> *before,
-                                                   int64_t first, const float *rates, float bias, float d, int base,
-                                                   int n) {
+                                                   int64_t first, const float *rates, float bias, float d, float safe,
+                                                   int base, int n) {
     const int lane = (int)(threadIdx.x % 32), slot = lane / 4;
     float *stored = (float *)ls_pool_at(&a->state, turn.slot) + base;
     const float u = ls_widen_raw<IN>(in->u);
@@ -94,20 +94,36 @@ static __device__ __forceinline__ void decode_span(const ls_scan_args *a, decode
     }
     if (a->dt_bias != NULL) raw = ls_add(raw, bias);
     const float dt = a->dt_activated ? raw : ls_softplus(raw), v = ls_mul(dt, u);
+    const bool inside = __all_sync(LS_ALL_LANES, fabsf(dt) <= safe);
+    states<GROUP> g[4];
+    float part[4];
+#pragma unroll
+    for (int pass = 0; pass < 4; pass++) {
+        load_group<GROUP>(g[pass].h, before->h[pass][lane], GROUP);
+#pragma unroll
+        for (int s = 0; s < GROUP; s++) g[pass].a2[s] = rates[pass * GROUP + s];
+    }
+    if (inside)
+#pragma unroll
+        for (int pass = 0; pass < 4; pass++) {
+            const int owner = LS_WARP_CHANNELS * pass + slot;
+            part[pass] = step<GROUP, FULL, true>(&g[pass], __shfl_sync(LS_ALL_LANES, dt, owner),
+                                                 __shfl_sync(LS_ALL_LANES, v, owner), b, c, n);
+        }
+    else
+#pragma unroll
+        for (int pass = 0; pass < 4; pass++) {
+            const int owner = LS_WARP_CHANNELS * pass + slot;
+            part[pass] = step<GROUP, FULL, false>(&g[pass], __shfl_sync(LS_ALL_LANES, dt, owner),
+                                                  __shfl_sync(LS_ALL_LANES, v, owner), b, c, n);
+        }
 #pragma unroll
     for (int pass = 0; pass < 4; pass++) {
         const int64_t at = first + LS_WARP_CHANNELS * pass + slot;
-        const int owner = LS_WARP_CHANNELS * pass + slot;
-        states<GROUP> g;
-#pragma unroll
-        for (int s = 0; s < GROUP; s++) g.a2[s] = rates[pass * GROUP + s];
-        load_group<GROUP>(g.h, before->h[pass][lane], GROUP);
-        const float sum = ls_quad_sum(step<GROUP, FULL, false>(&g, __shfl_sync(LS_ALL_LANES, dt, owner),
-                                                               __shfl_sync(LS_ALL_LANES, v, owner), b, c, n));
-        const float mine = __shfl_sync(LS_ALL_LANES, sum, lane % LS_WARP_CHANNELS * 4);
-        if (lane / LS_WARP_CHANNELS == pass) y = mine;
-        if (at < a->dim) store_group<GROUP>(stored + at * a->n_states, g.h, n);
+        if (at < a->dim) store_group<GROUP>(stored + at * a->n_states, g[pass].h, n);
     }
+    /* Thread j of a channel has pass j's sum: channel lane / 4 + 8 j, which lane (lane % 8) * 4 + lane / 8 hands over. */
+    y = __shfl_sync(LS_ALL_LANES, ls_quad_sum4(part, lane % 4), lane % LS_WARP_CHANNELS * 4 + lane / LS_WARP_CHANNELS);
     if (a->d != NULL) y = ls_fma(d, u, y);
     if (a->z != NULL) y = ls_mul(y, ls_silu(ls_widen_raw<IN>(in->z)));
     if (first + lane < a->dim) ls_store_one<OUT>(a->out, turn.row * a->out_stride + first + lane, y);
@@ -126,29 +142,44 @@ static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP)) decode_kernel
     const int per = (int)((a->n_states + 3) / 4), rest = (int)a->n_states - group * per;
     const int n = FULL ? GROUP : rest < 0 ? 0 : rest < per ? rest : per, base = group * per;
     decode_states<GROUP> *stages = all[threadIdx.x / 32];
-    float rates[4 * GROUP];
-    const float bias = a->dt_bias != NULL ? a->dt_bias[channel] : 0.0f, d = a->d != NULL ? a->d[channel] : 0.0f;
-#pragma unroll
-    for (int pass = 0; pass < 4; pass++) {
-        const int64_t at = first + LS_WARP_CHANNELS * pass + slot;
-        load_group<GROUP>(rates + pass * GROUP, a->a2 + (at < a->dim ? at : a->dim - 1) * a->n_states + base, n);
-    }
-    if (p.check.fault != NULL ? !ls_block_may_write<32 * DECODE_WARPS(GROUP)>(&p.check, a->n_spans)
-                              : p.fault->code != LS_FAULT_NONE)
-        return;
-    if (first >= a->dim) return;
+    const bool works = first < a->dim;
+    /* Reading may begin before the check of all spans ends, where a lane's own span is sound. */
     decode_turn mine = {0, -1, false};
-    if (lane < n_turns) {
+    if (lane < n_turns && works && ls_fault_at(&p.check, from + lane).code == LS_FAULT_NONE) {
         const ls_span *span = &a->spans[from + lane];
         mine.row = span->row;
         mine.slot = span->n_rows > 0 ? span->slot : -1;
         mine.begun = span->pos > 0;
     }
-    decode_turn turn = turn_of(mine, 0);
-    decode_inputs<GROUP> in = send_for_inputs<GROUP, IN>(a, turn, channel, base, n);
     for (int k = 0; k < STAGES - 1; k++) {
         if (k < n_turns) send_for_states<GROUP>(&stages[k], a, turn_of(mine, k), first, base, n);
         __pipeline_commit();
+    }
+    decode_turn turn = turn_of(mine, 0);
+    decode_inputs<GROUP> in = send_for_inputs<GROUP, IN>(a, turn, channel, base, n);
+    const float bias = a->dt_bias != NULL ? a->dt_bias[channel] : 0.0f, d = a->d != NULL ? a->d[channel] : 0.0f;
+    float rates[4 * GROUP], safe = -1.0f;
+#pragma unroll
+    for (int pass = 0; pass < 4; pass++) {
+        const int64_t at = first + LS_WARP_CHANNELS * pass + slot;
+        load_group<GROUP>(rates + pass * GROUP, a->a2 + (at < a->dim ? at : a->dim - 1) * a->n_states + base, n);
+    }
+    const bool sound = p.check.n_spans <= DECODE_CHECK_SPANS
+                           ? ls_block_may_write<32 * DECODE_WARPS(GROUP)>(&p.check, a->n_spans)
+                           : p.fault->code == LS_FAULT_NONE;
+    if (!sound || !works) {
+        __pipeline_wait_prior(0);
+        return;
+    }
+    /* The largest |a2| of a channel is known to its four threads; the lane that prepares the channel gets it. */
+#pragma unroll
+    for (int pass = 0; pass < 4; pass++) {
+        float biggest = 0.0f;
+#pragma unroll
+        for (int s = 0; s < GROUP; s++)
+            if (!(fabsf(rates[pass * GROUP + s]) <= biggest)) biggest = fabsf(rates[pass * GROUP + s]);
+        const float of_pass = __shfl_sync(LS_ALL_LANES, ls_safe_dt<4>(biggest), lane % LS_WARP_CHANNELS * 4);
+        if (lane / LS_WARP_CHANNELS == pass) safe = of_pass;
     }
     for (int k = 0; k < n_turns; k++) {
         const int ahead = k + STAGES - 1;
@@ -162,7 +193,7 @@ static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP)) decode_kernel
         }
         __pipeline_wait_prior(STAGES - 1);
         if (now.slot >= 0)
-            decode_span<GROUP, FULL, IN, OUT>(a, now, &here, &stages[k % STAGES], first, rates, bias, d, base, n);
+            decode_span<GROUP, FULL, IN, OUT>(a, now, &here, &stages[k % STAGES], first, rates, bias, d, safe, base, n);
     }
 }
 
