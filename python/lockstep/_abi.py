@@ -114,7 +114,8 @@ OPS = {
 
 
 def _find_library():
-    """LOCKSTEP_LIBRARY; else the file beside this one; else the newest in a build folder of this source tree."""
+    """LOCKSTEP_LIBRARY; else the file beside this one; else that of a build of this source tree: the newest of the
+    presets ops and release, else of others, which may carry a sanitizer."""
     name = "liblockstep_ops.so"
     chosen = os.environ.get("LOCKSTEP_LIBRARY")
     if chosen:
@@ -123,10 +124,12 @@ def _find_library():
         return chosen
     here = pathlib.Path(__file__).resolve().parent
     build = here.parent.parent / "build"
-    found = [here / name] if (here / name).is_file() else sorted(build.glob(f"*/{name}"), key=os.path.getmtime)
+    found = [here / name] if (here / name).is_file() else sorted(
+        build.glob(f"*/{name}"), key=lambda file: (file.parent.name in ("ops", "release"), file.stat().st_mtime))
     if not found:
         raise LockstepError(f"{name} is not found: LOCKSTEP_LIBRARY is not set, and it is neither in {here} nor in a "
-                            f"folder of {build}; build it with `cmake --preset ops && cmake --build --preset ops`", "io")
+                            f"folder of {build}; build it with `cmake --preset ops && cmake --build --preset ops`",
+                            "io")
     return str(found[-1])
 
 

@@ -13,6 +13,11 @@ from ._abi import LockstepError
 DTYPES = {torch.float32: _abi.F32, torch.bfloat16: _abi.BF16, torch.float16: _abi.F16}
 
 
+def _aligned(n, unit):
+    """The first multiple of unit from n on."""
+    return -(-n // unit) * unit
+
+
 def require(name, tensor, dtypes, shape=None, like=None):
     """TypeError or ValueError naming the argument unless it has one of dtypes, the shape and like's device."""
     if tensor.dtype not in dtypes:
@@ -50,27 +55,28 @@ def rows(name, tensor, dtypes, shape=None, like=None):
         raise ValueError(f"{name}: a scalar; [*, width] is wanted")
     stride = row_stride(tensor)
     if stride is None:
-        raise ValueError(f"{name}: shape {tuple(tensor.shape)} with strides {tensor.stride()}; rows must be contiguous, "
-                         "apart and evenly spaced (nothing is copied here: call .contiguous() where a copy is meant)")
+        raise ValueError(f"{name}: shape {tuple(tensor.shape)} with strides {tensor.stride()}; rows must be "
+                         "contiguous, apart and evenly spaced (nothing is copied here: call .contiguous() where one is "
+                         "meant)")
     return stride
 
 
 def pool(name, tensor, dtypes, entry, like):
     """Checks a state pool [slots, *entry] and returns its view. Entries are contiguous, 16-byte aligned and apart."""
     require(name, tensor, dtypes, (tensor.shape[0] if tensor.dim() else 0,) + tuple(entry), like)
-    step = tensor.stride(0) * tensor.element_size()
     size = entry[0] * entry[1] * tensor.element_size()
-    inner = tensor[:1].is_contiguous()
-    if not inner or (tensor.shape[0] > 1 and step < size) or (size and (step % 16 or tensor.data_ptr() % 16)):
-        raise ValueError(f"{name}: shape {tuple(tensor.shape)} with strides {tensor.stride()} at {tensor.data_ptr():#x}; "
-                         "entries must be contiguous, apart and 16-byte aligned")
+    # The stride of a single entry means nothing.
+    step = tensor.stride(0) * tensor.element_size() if tensor.shape[0] > 1 else _aligned(size, 16)
+    if size and (not tensor[:1].is_contiguous() or step < size or step % 16 or tensor.data_ptr() % 16):
+        raise ValueError(f"{name}: shape {tuple(tensor.shape)} with strides {tensor.stride()} at "
+                         f"{tensor.data_ptr():#x}; entries must be contiguous, apart and 16-byte aligned")
     return _abi.PoolView(tensor.data_ptr(), step, tensor.shape[0])
 
 
 def new_pool(n, entry, dtype, device):
     """A zeroed pool [n, *entry] whose entries pool() takes."""
     size = entry[0] * entry[1]
-    step = -(-size * dtype.itemsize // 16) * 16 // dtype.itemsize
+    step = _aligned(size * dtype.itemsize, 16) // dtype.itemsize
     return torch.zeros((n, step), dtype=dtype, device=device)[:, :size].view(n, *entry)
 
 
@@ -91,24 +97,57 @@ class _Queue:
 _queue = _Queue()
 os.register_at_fork(after_in_child=_queue.__init__)
 
-_faults = {}  # CUDA device index -> its record, int64 [4]
 
+class _Faults:
+    """A CUDA device's fault records, one for each stream that calls with check="stream". All are made at once, at the
+    first call on the device: a stream that is being captured can take one, but not make one."""
 
-def _fault_record(op, device, check):
-    """The record that a CUDA call takes: none for "wait", the device's for "stream"."""
-    capturing = torch.cuda.is_current_stream_capturing()
-    if check == "wait":
-        if capturing:
-            raise LockstepError(f'{op}: check="wait" waits for the device, which a captured stream cannot: pass '
-                                'check="stream", and call lockstep.check() after the graph has run')
-        return None
-    if device.index not in _faults:
-        if capturing:
-            raise LockstepError(f"{op}: {device} has no fault record yet, and a captured stream cannot make one: call "
-                                'lockstep.check() or any op with check="stream" once before the capture')
-        _faults[device.index] = torch.zeros(4, dtype=torch.int64, device=device)
+    STREAMS = 256
+
+    def __init__(self, device):
+        self.device, self.row_of, self.lock = device, {}, threading.Lock()
+        self.records = torch.zeros((self.STREAMS, 4), dtype=torch.int64, device=device)
         torch.cuda.synchronize(device)
-    return _faults[device.index].data_ptr()
+
+    def pointer(self, stream):
+        with self.lock:
+            if stream not in self.row_of:
+                if len(self.row_of) == self.STREAMS:
+                    raise LockstepError(f'{self.device}: check="stream" on more than {self.STREAMS} streams',
+                                        "capacity")
+                self.row_of[stream] = len(self.row_of)
+            return self.records[self.row_of[stream]].data_ptr()
+
+    def take(self):
+        """Raises for the first fault there is."""
+        with torch.cuda.device(self.device):
+            torch.cuda.synchronize()
+            stream = torch.cuda.current_stream().cuda_stream
+            for used in list(self.row_of):
+                _abi.fault_take(_abi.Exec(backend=_abi.CUDA, stream=stream, fault=self.pointer(used)))
+
+
+_faults = {}  # CUDA device index -> _Faults
+
+
+def _faults_of(op, device):
+    if device.index not in _faults:
+        if torch.cuda.is_current_stream_capturing():
+            raise LockstepError(f"{op}: {device} has no fault records yet, and a captured stream cannot make them: "
+                                "call lockstep.check(device) or any op once before the capture")
+        _faults[device.index] = _Faults(device)
+    return _faults[device.index]
+
+
+def _cuda_exec(op, device, check, exec_):
+    """Fills in the current stream and, for check="stream", its fault record."""
+    faults = _faults_of(op, device)
+    exec_.backend, exec_.stream = _abi.CUDA, torch.cuda.current_stream().cuda_stream
+    if check == "stream":
+        exec_.fault = faults.pointer(exec_.stream)
+    elif torch.cuda.is_current_stream_capturing():
+        raise LockstepError(f'{op}: check="wait" waits for the device, which a captured stream cannot: pass '
+                            'check="stream", and call lockstep.check() after the graph has run')
 
 
 def _member(value):
@@ -124,36 +163,29 @@ def run(op, device, check, **members):
     args = _abi.OPS[op](**{name: _member(value) for name, value in members.items()})
     n = _abi.workspace_bytes(op, args)
     workspace = torch.empty(n + 255, dtype=torch.uint8, device=device)  # begins at the first multiple of 256
-    exec_ = _abi.Exec(workspace=-(-workspace.data_ptr() // 256) * 256, workspace_bytes=n)
+    exec_ = _abi.Exec(workspace=_aligned(workspace.data_ptr(), 256), workspace_bytes=n)
     if device.type == "cpu":
         exec_.backend = _abi.CPU
         _queue.run(op, args, exec_)
     elif device.type == "cuda":
         with torch.cuda.device(device):
-            exec_.backend, exec_.stream = _abi.CUDA, torch.cuda.current_stream().cuda_stream
-            exec_.fault = _fault_record(op, device, check)
+            _cuda_exec(op, device, check, exec_)
             _abi.call(op, exec_, args)
     else:
         raise ValueError(f"{op}: tensors on {device}; cpu and cuda are taken")
 
 
 def check(device=None):
-    """Waits for a CUDA device (None: every one that this process has used with check="stream") and raises LockstepError
-    for the first fault that a call with check="stream" has found since the last look.
+    """Waits for a CUDA device (None: every one that this process has called ops on) and raises LockstepError for the
+    first fault that a call with check="stream" has found since the last look.
 
-    Such a call, and every later one until this raises, has written nothing: its results mean nothing. Makes the device's
-    record where there is none, which a later graph capture needs. On the CPU every call raises its own faults, and
-    there is nothing to do."""
-    if device is not None and torch.device(device).type != "cuda":
-        return
+    Such a call, and every later one on its stream until this raises, has written nothing: its results mean nothing.
+    Makes the device's fault records where there are none, which a graph capture needs beforehand. On the CPU every call
+    raises its own faults, and there is nothing to do."""
     if device is None:
-        devices = [torch.device("cuda", index) for index in _faults]
-    else:
+        for faults in list(_faults.values()):
+            faults.take()
+    elif torch.device(device).type == "cuda":
         index = torch.device(device).index
-        devices = [torch.device("cuda", torch.cuda.current_device() if index is None else index)]
-    for each in devices:
-        with torch.cuda.device(each):
-            exec_ = _abi.Exec(backend=_abi.CUDA, stream=torch.cuda.current_stream().cuda_stream,
-                              fault=_fault_record("check", each, "stream"))
-            torch.cuda.synchronize(each)
-            _abi.fault_take(exec_)
+        index = torch.cuda.current_device() if index is None else index
+        _faults_of("check", torch.device("cuda", index)).take()

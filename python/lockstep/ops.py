@@ -401,14 +401,20 @@ def selective_scan_fn(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_
     B, C         (batch, state, length) or (batch, 1, state, length), the type of u
     D, delta_bias  (dim,) float32
 
-    Returns (batch, dim, length) in the type of u, and with return_last_state also (batch, dim, state) float32. Where the
-    transpose of a tensor is contiguous, as that of a projection's output usually is, nothing is copied; other layouts
-    are copied once. Not taken, each with an error that says so: complex A, constant B or C (dim, state), several
+    Returns (batch, dim, length) in the type of u, and with return_last_state also (batch, dim, state) float32. Where
+    the transpose of a tensor is contiguous, as that of a projection's output usually is, nothing is copied; other
+    layouts are copied once. Not taken, each with an error that says so: complex A, constant B or C (dim, state), several
     groups, float16. No gradient flows through the last state (as there)."""
     if A.is_complex():
         raise TypeError(f"A: {A.dtype}: complex A is not taken")
-    batch, dim, length = u.shape
-    B, C = (_one_group(name, x) for name, x in (("B", B), ("C", C)))
+    if u.dim() != 3:
+        raise ValueError(f"u: shape {tuple(u.shape)}; (batch, dim, length) is wanted")
+    require("u", u, _STORED)
+    B, C = _one_group("B", B), _one_group("C", C)
+    for name, x, channels in (("delta", delta, u.shape[1]), ("B", B, A.shape[-1]), ("C", C, A.shape[-1]),
+                              ("z", z, u.shape[1])):
+        if x is not None:
+            require(name, x, (u.dtype,), (u.shape[0], channels, u.shape[2]))
     u, delta, B, C, z = (None if x is None else _token_major(x) for x in (u, delta, B, C, z))
     out, last_state = selective_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
     out = out.transpose(1, 2)
@@ -435,7 +441,7 @@ def _conv1d_inputs(x, w, bias, state_dtype):
     stride = rows("x", x, _STORED)
     dim = x.shape[-1]
     if w.dim() != 2 or not 1 <= w.shape[0] <= _abi.CONV_WIDTH_MAX:
-        raise ValueError(f"w: shape {tuple(w.shape)}; (width, dim) with a width of 1 to {_abi.CONV_WIDTH_MAX} is wanted")
+        raise ValueError(f"w: shape {tuple(w.shape)}; (width, dim), width 1 to {_abi.CONV_WIDTH_MAX}, is wanted")
     return dict(x=x, x_dtype=x.dtype, state_dtype=state_dtype, x_stride=stride,
                 w=_small("w", w, _F32, (w.shape[0], dim), x), bias=_small("bias", bias, _F32, (dim,), x),
                 rows=x.shape[:-1].numel(), dim=dim, d_conv=w.shape[0])
@@ -505,8 +511,8 @@ def causal_conv1d(x, w, bias=None, offsets=None, max_length=0, out_dtype=None, c
     bias  [dim] float32 or None
     offsets, max_length, out_dtype as in selective_scan
 
-    Returns (y, last_state): y like x, last_state [n_sequences, width - 1, dim] in the type of x, the last inputs, oldest
-    first, 0 before the sequence. No gradient flows through last_state. Contract: src/op/conv1d.h. Peer:
+    Returns (y, last_state): y like x, last_state [n_sequences, width - 1, dim] in the type of x, the last inputs,
+    oldest first, 0 before the sequence. No gradient flows through last_state. Contract: src/op/conv1d.h. Peer:
     causal_conv1d_fn with activation "silu"."""
     return _causal_conv1d(x, w, bias, offsets, max_length, out_dtype or x.dtype, check)
 

@@ -1,22 +1,22 @@
-"""The log-probability contract of src/op/logprob.h as Triton kernels: forward, lse and entropy, meant to give the bits of
-the other back ends.
+"""The log-probability contract of src/op/logprob.h as Triton kernels: forward, lse and entropy, meant to give the bits
+of the other back ends.
 
-What the bits rest on, checked for triton 3.6 by tests/python/check_triton.py, on PTX without a GPU and on results with one:
+What the bits rest on. tests/python/check_triton.py checks it in PTX, in triton's interpreter, and on a GPU:
 
 - Every rounding is one PTX instruction with an explicit .rn, written as inline assembly: add, sub, mul, fma, div. PTX
   lets ptxas fuse only instructions without a rounding modifier, and LLVM does not look into assembly, so neither can
-  contract a product into a sum or reorder one. Plain `a * b + c` would become fma.rn: triton lets LLVM fuse by default.
-  The launches also say enable_fp_fusion=False (LLVM then fuses nothing, ptxas gets --fmad=false), which these kernels do
-  not need but anything added to them later might.
+  contract a product into a sum or reorder one. Plain `a * b + c` would become fma.rn: triton 3.6 lets LLVM fuse by
+  default. The launches also say enable_fp_fusion=False (LLVM then fuses nothing and ptxas gets --fmad=false), which
+  these kernels do not need but a plain operator added to them would.
 - No .ftz: triton flushes subnormals in libdevice functions and in tl.floor, and neither is called. exp2 and log are the
   polynomials of src/num/expf.h. `/` in triton is div.full.f32, not the rounded quotient, and `-x` is 0 - x, which
   loses the sign of zero: assembly for both.
-- Order: a leaf's 256 chains are the elements of one [256] block, and its 8 steps an unrolled loop; the fold is written
-  as reshape, permute, split and add, because the order within tl.sum is the compiler's. tl.max is of exact values and of
-  flags. Leaves meet in the aligned binary tree in a second kernel. No atomics.
+- Order: a leaf's 256 chains are the elements of one [256] block, and its 8 steps an unrolled loop. The fold is written
+  as reshape, permute, split and add, because the order within tl.sum is the compiler's; tl.max is of exact values and
+  of flags. Leaves meet in the aligned binary tree in a second kernel. No atomics.
 
-Peer: torch.nn.functional.cross_entropy and fused linear-cross-entropy kernels in Triton, whose tl.sum, tl.exp and
-online renormalisation give bits that move with block size and version."""
+Peers: torch.nn.functional.cross_entropy and fused cross-entropy kernels in Triton, whose tl.sum, tl.exp and online
+renormalisation give bits that move with block size and compiler."""
 
 import torch
 import triton
@@ -299,15 +299,16 @@ def logprob(logits, targets, mask=None, temperature=None, ignore_index=-100):
         temperature = temperature.contiguous()
         bad = bad | (taken & ~((temperature > 0) & temperature.isfinite()))
     if bad.any():
-        raise ValueError(f"row {bad.nonzero()[0].item()}: the target is not in 0..{vocab - 1}, or the temperature is not "
-                         "finite and positive")
+        raise ValueError(f"row {bad.nonzero()[0].item()}: the target is not in 0..{vocab - 1}, or the temperature is "
+                         "not finite and positive")
     out = [torch.empty(n, dtype=torch.float32, device=logits.device) for _ in range(3)]
     if n == 0:
         return tuple(out)
     n_leaves = triton.cdiv(vocab, LEAF.value)
     leaves = torch.empty((n, n_leaves, 4), dtype=torch.float32, device=logits.device)
     targets = targets.contiguous()
-    flags = dict(HAS_MASK=mask is not None, HAS_TEMPERATURE=temperature is not None, enable_fp_fusion=False, num_warps=1)
+    flags = dict(HAS_MASK=mask is not None, HAS_TEMPERATURE=temperature is not None, enable_fp_fusion=False,
+                 num_warps=1)
     # A pointer that is not read must still be one.
     mask, temperature = (targets if x is None else x for x in (mask, temperature))
     with torch.cuda.device_of(logits):

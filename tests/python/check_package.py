@@ -1,9 +1,9 @@
 """The torch package: values and gradients against float64, operator checks, compilation, errors, and bits under every
 lever that must not change them.
 
-Usage: check_package.py [--backend cpu|cuda|all]; the package is found through PYTHONPATH, its library as it says itself.
-Without torch all of it is skipped. Values are compared with float64 torch: |got - want| <= atol + rtol * |want|, with the
-tolerance named at each comparison."""
+Usage: check_package.py [--backend cpu|cuda|all] [CASE...]; the package is found through PYTHONPATH, its library as the
+package says. Without torch all of it is skipped. Values are compared with float64 torch: |got - want| <= atol + rtol *
+|want|, the tolerance named at each comparison."""
 
 import argparse
 import functools
@@ -16,7 +16,7 @@ from harness import Report, Skip
 try:
     import torch
 except ImportError:
-    print("python_package skipped: torch is not installed\n0 passed, 0 failed, 1 skipped")
+    print("python skipped: torch is not installed\n0 passed, 0 failed, 1 skipped")
     sys.exit(0)
 
 import lockstep
@@ -282,6 +282,8 @@ def drop_in(device):
     raises(TypeError, "complex A", lockstep.selective_scan_fn, u, dt, a.to(torch.complex64), b, c)
     raises(ValueError, "constant B", lockstep.selective_scan_fn, u, dt, a, a, c)
     raises(ValueError, "3 groups", lockstep.selective_scan_fn, u, dt, a, b, c[:, None].expand(-1, 3, -1, -1))
+    raises(ValueError, "delta: shape (2, 5, 11); (2, 6, 11)", lockstep.selective_scan_fn, u, dt[:, :5], a, b, c)
+    raises(TypeError, "B: torch.bfloat16", lockstep.selective_scan_fn, u, dt, a, b.bfloat16(), c)
     raises(TypeError, "u: torch.float16", lockstep.selective_scan_fn, *(v.half() for v in (u, dt)), a, b, c)
 
 

@@ -88,7 +88,8 @@ def check_ptx(kernel, signature, constants):
         options = dict(num_warps=1, enable_fp_fusion=fusion)
         ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
         found = collections.Counter(re.findall(r"^\s+(?:@!?%\w+\s+)?([a-z][\w.]*)\s", ptx, re.M))
-        arithmetic = [name for name in found if re.match(r"(add|sub|mul|fma|mad|div|rcp|sqrt|ex2|lg2)\b.*f(16|32|64)", name)]
+        arithmetic = [name for name in found
+                      if re.match(r"(add|sub|mul|fma|mad|div|rcp|sqrt|ex2|lg2)\b.*f(16|32|64)", name)]
         print(f"    {kernel.__name__}: {', '.join(f'{name} {found[name]}' for name in sorted(arithmetic))}")
         assert "fma.rn.f32" in arithmetic
         wrong = [name for name in arithmetic if not name.endswith(".rn.f32")]

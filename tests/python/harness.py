@@ -1,5 +1,6 @@
 """Runs the cases of a plain test program and prints, last, how many passed, failed and were skipped."""
 
+import re
 import sys
 import traceback
 
@@ -27,7 +28,8 @@ class Report:
 
     def skip(self, name, why):
         self.skipped += 1
-        print(f"{name}: skipped: {why}", flush=True)
+        # The second line is what script/test counts.
+        print(f"{name}: skipped: {why}\n[  SKIPPED ] {re.sub(r'[^0-9A-Za-z]+', '_', name)}", flush=True)
 
     def finish(self):
         print(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped", flush=True)
