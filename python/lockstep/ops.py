@@ -403,8 +403,8 @@ def selective_scan_fn(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_
 
     Returns (batch, dim, length) in the type of u, and with return_last_state also (batch, dim, state) float32. Where
     the transpose of a tensor is contiguous, as that of a projection's output usually is, nothing is copied; other
-    layouts are copied once. Not taken, each with an error that says so: complex A, constant B or C (dim, state), several
-    groups, float16. No gradient flows through the last state (as there)."""
+    layouts are copied once. Not taken, each with an error that says so: complex A, constant B or C (dim, state),
+    several groups, float16. No gradient flows through the last state (as there)."""
     if A.is_complex():
         raise TypeError(f"A: {A.dtype}: complex A is not taken")
     if u.dim() != 3:
