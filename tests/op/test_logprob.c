@@ -464,14 +464,9 @@ static void padding_changes_no_sum(void **state) {
     for (int64_t i = 0; i < N; i++) x[i] = test_uniform(&seed, -9.0f, 0.0f);
     for (int style = 0; style < 4; style++) {
         const int64_t whole[] = {0, N}, offsets[] = {0, style == 3 ? 500 : 0, PADDED};
-        const ls_sequence_sum_args alone = {
-            .logprob = x, .offsets = whole, .n_sequences = 1, .rows = N, .out = out};
-        const ls_sequence_sum_args packed = {.logprob = padded,
-                                             .mask = mask,
-                                             .offsets = offsets,
-                                             .n_sequences = 2,
-                                             .rows = PADDED,
-                                             .out = out + 1};
+        const ls_sequence_sum_args alone = {.logprob = x, .offsets = whole, .n_sequences = 1, .rows = N, .out = out};
+        const ls_sequence_sum_args packed = {
+            .logprob = padded, .mask = mask, .offsets = offsets, .n_sequences = 2, .rows = PADDED, .out = out + 1};
         int64_t at = style == 0 ? PADDED - N : style == 3 ? 700 : 0;
         memset(padded, OP_POISON, sizeof padded);
         memset(mask, 0, sizeof mask);
@@ -491,6 +486,79 @@ static void padding_changes_no_sum(void **state) {
         assert_int_equal(ls_bits(*expected), ls_bits(out[2]));
         assert_true(out[1] == (style == 3 ? -500.0f : 0.0f));
     }
+}
+
+/* Rows of one length are sequences without offsets: the sums of the same rows packed. */
+static void padded_rows_are_sequences(void **state) {
+    const ls_isa isa = op_isa(state);
+    enum { SEQS = 9, MOST = 700 };
+    const int64_t lengths[] = {0, 1, 8, 255, 257, MOST};
+    float values[SEQS * MOST + 5], packed[SEQS], padded[SEQS];
+    uint8_t mask[SEQS * MOST + 5];
+    uint64_t seed = 3;
+    for (int64_t i = 0; i < OP_COUNT(lengths); i++)
+        for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
+            int64_t offsets[SEQS + 1] = {0};
+            ls_sequence_sum_args args = {.logprob = values,
+                                         .mask = t > 0 ? mask : NULL,
+                                         .offsets = offsets,
+                                         .n_sequences = SEQS,
+                                         .rows = SEQS * lengths[i] + (int64_t)t,
+                                         .out = packed};
+            ls_error err;
+            for (int64_t r = 0; r < OP_COUNT(values); r++) {
+                values[r] = test_uniform(&seed, -9.0f, 0.0f);
+                mask[r] = test_random(&seed) % 3 != 0;
+            }
+            for (int64_t s = 0; s < SEQS; s++) offsets[s + 1] = offsets[s] + lengths[i];
+            memset(packed, OP_GUARD, sizeof packed);
+            memset(padded, OP_POISON, sizeof padded);
+            assert_ok(ls_sequence_sum(op_queues[isa][t], &args, &err), err);
+            args.offsets = NULL;
+            args.length = lengths[i];
+            args.out = padded;
+            assert_ok(ls_sequence_sum(op_queues[isa][t], &args, &err), err);
+            assert_same_bits(packed, padded, SEQS);
+            for (int64_t s = 0; s < SEQS; s++)
+                assert_int_equal(ls_bits(padded[s]),
+                                 ls_bits(sum_ref(values, args.mask, s * lengths[i], (s + 1) * lengths[i])));
+        }
+}
+
+static void bad_sequences_are_named(void **state) {
+    const float values[10] = {0};
+    float out[3], untouched[3];
+    const int64_t ascending[] = {0, 4, 4, 10};
+    const ls_sequence_sum_args right = {
+        .logprob = values, .offsets = ascending, .n_sequences = 3, .rows = 10, .out = out};
+    ls_sequence_sum_args args;
+    int64_t offsets[4];
+    ls_error err;
+    (void)state;
+    memset(out, OP_GUARD, sizeof out);
+    memset(untouched, OP_GUARD, sizeof untouched);
+#define REFUSED(word, ...)                                                       \
+    do {                                                                         \
+        args = right;                                                            \
+        memcpy(offsets, ascending, sizeof offsets);                              \
+        args.offsets = offsets;                                                  \
+        __VA_ARGS__;                                                             \
+        check_failed(ls_sequence_sum(op_queues[0][1], &args, &err), &err, word); \
+        check_failed(err.status, &err, "sequence_sum");                          \
+        assert_same_bits(out, untouched, 3);                                     \
+    } while (0)
+    REFUSED("logprob is a null", args.logprob = NULL);
+    REFUSED("out is a null", args.out = NULL);
+    REFUSED("n_sequences -1", args.n_sequences = -1);
+    REFUSED("rows is -1", args.rows = -1);
+    REFUSED("sequence 0: offset -1 does not fit 10", offsets[0] = -1);
+    REFUSED("sequence 2: offset 11 does not fit 10", offsets[3] = 11);
+    REFUSED("sequence 1: offset 3 does not fit", offsets[2] = 3);
+    REFUSED("sequence 0: offset -9223372036854775808", offsets[1] = INT64_MIN);
+    REFUSED("3 sequences of length 4 do not fit 10", args.offsets = NULL, args.length = 4);
+    REFUSED("length -1 ", args.offsets = NULL, args.length = -1);
+    REFUSED("length 9223372036854775807", args.offsets = NULL, args.length = INT64_MAX);
+#undef REFUSED
 }
 
 /* ---- the comparison itself ---- */
@@ -526,6 +594,8 @@ int main(void) {
         OP_CASES(sure_tokens),
         OP_CASES(sequence_sums_equal_the_textbook),
         OP_CASES(padding_changes_no_sum),
+        OP_CASES(padded_rows_are_sequences),
+        cmocka_unit_test(bad_sequences_are_named),
         cmocka_unit_test(variants_are_caught),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);
