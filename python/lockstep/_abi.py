@@ -1,0 +1,188 @@
+"""The C ABI of include/lockstep/ops.h in ctypes: its structs, the shared library, and statuses as exceptions.
+
+Nothing here knows torch. The structs repeat the header member by member; tests/python/check_abi.py compares their
+sizes and offsets with what a C compiler makes of it."""
+
+import ctypes
+import functools
+import os
+import pathlib
+from ctypes import POINTER, Structure, c_bool, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
+
+CPU, CUDA = 0, 1  # ls_backend
+F32, BF16, F16 = 0, 1, 2  # ls_dtype
+STATUS_NAMES = ("ok", "arg", "io", "format", "unsupported", "nomem", "capacity", "device")  # ls_status
+LOGPROB_LEAF = 2048
+LOGPROB_VOCAB_MAX = 1000000
+CONV_WIDTH_MAX = 16
+SCAN_STATES_MAX = 256
+
+
+class LockstepError(RuntimeError):
+    """A call that the library refused, or a fault that a device found. `status` is the short name of its ls_status."""
+
+    def __init__(self, sentence, status="arg"):
+        super().__init__(sentence)
+        self.status = status
+
+
+class Error(Structure):
+    _fields_ = [("status", c_int), ("text", c_char * 1024)]
+
+
+class Fault(Structure):
+    _fields_ = [("code", c_int64), ("index", c_int64), ("value", c_int64), ("limit", c_int64)]
+
+
+class Exec(Structure):
+    _fields_ = [("backend", c_int), ("queue", c_void_p), ("stream", c_void_p), ("workspace", c_void_p),
+                ("workspace_bytes", c_int64), ("fault", c_void_p)]
+
+
+class Span(Structure):
+    _fields_ = [("row", c_int64), ("n_rows", c_int64), ("pos", c_int64), ("slot", c_int32), ("pages", c_void_p)]
+
+
+class PoolView(Structure):
+    _fields_ = [("base", c_void_p), ("stride", c_int64), ("n_entries", c_int64)]
+
+
+class LogprobLeaf(Structure):
+    _fields_ = [("k", c_float), ("q", c_float), ("s", c_float), ("e", c_float)]
+
+
+def _struct(name, *members):
+    """A Structure from (type, "member member ...") pairs in the order of the header."""
+    fields = [(member, kind) for kind, names in members for member in names.split()]
+    return type(name, (Structure,), {"_fields_": fields})
+
+
+LogprobArgs = _struct(
+    "LogprobArgs", (c_void_p, "logits"), (c_int, "dtype"), (c_int64, "rows vocab row_stride"), (c_void_p, "targets"),
+    (c_int64, "ignore_index"), (c_void_p, "mask temperature logprob lse entropy"))
+
+LogprobShardArgs = _struct(
+    "LogprobShardArgs", (c_void_p, "logits"), (c_int, "dtype"), (c_int64, "rows vocab row_stride first total"),
+    (c_void_p, "targets"), (c_int64, "ignore_index"), (c_void_p, "mask temperature leaves"), (c_int64, "leaf_stride"),
+    (c_void_p, "target_z"))
+
+LogprobCombineArgs = _struct(
+    "LogprobCombineArgs", (c_void_p, "leaves"), (c_int64, "rows total leaf_stride"), (c_void_p, "target_z targets"),
+    (c_int64, "ignore_index"), (c_void_p, "mask logprob lse entropy"))
+
+LogprobBackwardArgs = _struct(
+    "LogprobBackwardArgs", (c_void_p, "logits"), (c_int, "dtype"), (c_int64, "rows vocab row_stride"),
+    (c_void_p, "targets"), (c_int64, "ignore_index"),
+    (c_void_p, "mask temperature lse entropy d_logprob d_lse d_entropy d_logits"), (c_int64, "d_stride"))
+
+SequenceSumArgs = _struct(
+    "SequenceSumArgs", (c_void_p, "logprob mask offsets"), (c_int64, "length n_sequences rows"), (c_void_p, "out"))
+
+Conv1dArgs = _struct(
+    "Conv1dArgs", (c_void_p, "x"), (c_int, "x_dtype y_dtype state_dtype"), (c_int64, "x_stride"),
+    (c_void_p, "w bias y"), (c_int64, "y_stride rows dim d_conv"), (PoolView, "state"), (c_void_p, "spans"),
+    (c_int64, "n_spans span_rows_max"))
+
+Conv1dBackwardArgs = _struct(
+    "Conv1dBackwardArgs", (c_void_p, "x"), (c_int, "x_dtype state_dtype"), (c_int64, "x_stride"),
+    (c_void_p, "w bias dy"), (c_int64, "dy_stride"), (c_void_p, "dx"), (c_int64, "dx_stride"), (c_void_p, "dw dbias"),
+    (c_int64, "rows dim d_conv"), (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"))
+
+ScanArgs = _struct(
+    "ScanArgs", (c_int, "in_dtype out_dtype"), (c_bool, "dt_activated"), (c_void_p, "u dt_raw b cc z out"),
+    (c_int64, "u_stride dt_stride b_stride c_stride z_stride out_stride"), (c_void_p, "a2 dt_bias d"),
+    (c_int64, "rows dim n_states"), (PoolView, "state"), (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"))
+
+ScanBackwardArgs = _struct(
+    "ScanBackwardArgs", (c_int, "in_dtype"), (c_bool, "dt_activated"), (c_void_p, "u dt_raw b cc z"),
+    (c_int64, "u_stride dt_stride b_stride c_stride z_stride"), (c_void_p, "a2 dt_bias d dout"),
+    (c_int64, "dout_stride"), (c_void_p, "du ddt db dcc dz da2 ddt_bias dd"), (c_int64, "rows dim n_states"),
+    (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"))
+
+# Every op: ls_op_NAME(exec, args, err) and ls_op_NAME_workspace(args).
+OPS = {
+    "logprob": LogprobArgs,
+    "logprob_shard": LogprobShardArgs,
+    "logprob_combine": LogprobCombineArgs,
+    "logprob_backward": LogprobBackwardArgs,
+    "sequence_sum": SequenceSumArgs,
+    "conv1d": Conv1dArgs,
+    "conv1d_backward": Conv1dBackwardArgs,
+    "scan": ScanArgs,
+    "scan_backward": ScanBackwardArgs,
+}
+
+
+def _find_library():
+    """LOCKSTEP_LIBRARY; else the file beside this one; else that of a build of this source tree: the newest of the
+    presets ops and release, else of others, which may carry a sanitizer."""
+    name = "liblockstep_ops.so"
+    chosen = os.environ.get("LOCKSTEP_LIBRARY")
+    if chosen:
+        if not os.path.isfile(chosen):
+            raise LockstepError(f"LOCKSTEP_LIBRARY={chosen}: no such file", "io")
+        return chosen
+    here = pathlib.Path(__file__).resolve().parent
+    build = here.parent.parent / "build"
+    found = [here / name] if (here / name).is_file() else sorted(
+        build.glob(f"*/{name}"), key=lambda file: (file.parent.name in ("ops", "release"), file.stat().st_mtime))
+    if not found:
+        raise LockstepError(f"{name} is not found: LOCKSTEP_LIBRARY is not set, and it is neither in {here} nor in a "
+                            f"folder of {build}; build it with `cmake --preset ops && cmake --build --preset ops`",
+                            "io")
+    return str(found[-1])
+
+
+@functools.lru_cache(maxsize=None)
+def library():
+    """The loaded library, with types declared. Loaded by the first call that needs it."""
+    path = _find_library()
+    try:
+        lib = ctypes.CDLL(path)
+    except OSError as error:
+        raise LockstepError(f"{path} does not load: {error}", "io") from error
+    lib.ls_backend_available.argtypes = [c_int, POINTER(Error)]
+    lib.ls_backend_available.restype = c_bool
+    lib.ls_cpu_queue_create.argtypes = [POINTER(c_void_p), c_int32, c_char_p, POINTER(Error)]
+    lib.ls_fault_take.argtypes = [POINTER(Exec), POINTER(Error)]
+    for name, args in OPS.items():
+        getattr(lib, f"ls_op_{name}").argtypes = [POINTER(Exec), POINTER(args), POINTER(Error)]
+        workspace = getattr(lib, f"ls_op_{name}_workspace")
+        workspace.argtypes, workspace.restype = [POINTER(args)], c_int64
+    return lib
+
+
+def raise_for(status, error):
+    """Turns a status other than LS_OK into LockstepError with the library's sentence."""
+    if status != 0:
+        raise LockstepError(error.text.decode("utf-8", "replace"), STATUS_NAMES[status])
+
+
+def backend_unavailable(backend):
+    """Why this build or machine cannot run the back end; None where it can."""
+    error = Error()
+    return None if library().ls_backend_available(backend, error) else error.text.decode("utf-8", "replace")
+
+
+def queue_create(n_threads, isa=None):
+    """A CPU queue: threads and instruction set ("generic", "avx2", "avx512", None for the best). Bits do not depend."""
+    queue, error = c_void_p(), Error()
+    raise_for(library().ls_cpu_queue_create(queue, n_threads, isa.encode() if isa else None, error), error)
+    return queue
+
+
+def workspace_bytes(op, args):
+    n = getattr(library(), f"ls_op_{op}_workspace")(args)
+    if n < 0:
+        raise LockstepError(f"{op}: the workspace does not fit 64 bits", "nomem")
+    return n
+
+
+def call(op, exec_, args):
+    error = Error()
+    raise_for(getattr(library(), f"ls_op_{op}")(exec_, args, error), error)
+
+
+def fault_take(exec_):
+    error = Error()
+    raise_for(library().ls_fault_take(exec_, error), error)
