@@ -10,6 +10,9 @@
 extern "C" {
 #endif
 
+/* Every workspace begins with room for a fault record; what the op keeps follows. */
+#define LS_WORKSPACE_HEAD 256
+
 /* A fault in words; LS_OK where there is none. */
 ls_status ls_fault_status(const char *op, const ls_fault *fault, ls_error *err);
 

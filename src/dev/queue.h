@@ -20,7 +20,7 @@ bool ls_isa_available(ls_isa isa);
 ls_isa ls_isa_best(void);
 
 /* Floats of scratch that each thread owns, enough for any op's fixed blocks. */
-#define LS_SCRATCH_FLOATS (256 * 1024)
+#define LS_SCRATCH_FLOATS (576 * 1024)
 
 struct ls_queue {
     ls_pool *pool;

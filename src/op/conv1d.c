@@ -34,12 +34,3 @@ ls_status ls_conv1d(ls_queue *queue, const ls_conv1d_args *args, ls_error *err) 
                   ls_spans_rows(args->spans, args->n_spans) / args->n_spans * LS_CONV1D_BLOCK * (args->d_conv + 50));
     return LS_OK;
 }
-
-int64_t ls_conv1d_backward_floats(const ls_conv1d_backward_args *args) {
-    const int64_t blocks = args->rows / LS_CONV1D_SUM_BLOCK + args->n_spans, taps = args->d_conv + 1;
-    int64_t floats;
-    if (args->rows < 0 || args->n_spans < 0 || args->dim < 0 || taps < 1 ||
-        __builtin_mul_overflow(blocks, taps, &floats) || __builtin_mul_overflow(floats, args->dim, &floats))
-        return -1;
-    return floats;
-}

@@ -30,7 +30,7 @@ extern "C" {
 
 /* A slot that is not in the pool is an error before anything is written. */
 ls_status ls_conv1d(ls_queue *queue, const ls_conv1d_args *args, ls_error *err);
-/* workspace: ls_op_conv1d_backward_workspace() bytes. */
+/* workspace: ls_op_conv1d_backward_workspace() bytes; the first LS_WORKSPACE_HEAD are not the op's. */
 ls_status ls_conv1d_backward(ls_queue *queue, const ls_conv1d_backward_args *args, void *workspace, ls_error *err);
 
 ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *args, ls_error *err);
@@ -39,8 +39,8 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
 ls_status ls_conv1d_check(const ls_conv1d_args *args, ls_error *err);
 ls_status ls_conv1d_backward_check(const ls_conv1d_backward_args *args, ls_error *err);
 
-/* Floats of the backward's workspace: [rows / 64 + n_spans][d_conv + 1][dim], the shares of block j of span i at
- * row / 64 + i + j: dw's taps, then dbias. -1 where it does not fit int64_t. */
+/* Floats of the backward's workspace behind its head: [rows / 64 + n_spans][d_conv + 1][dim], the shares of block j of
+ * span i at row / 64 + i + j: dw's taps, then dbias. -1 where it does not fit int64_t. */
 int64_t ls_conv1d_backward_floats(const ls_conv1d_backward_args *args);
 
 #ifdef __cplusplus

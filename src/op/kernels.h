@@ -4,6 +4,7 @@
 #ifndef LS_OP_KERNELS_H
 #define LS_OP_KERNELS_H
 
+#include "dev/device.h"
 #include "dev/queue.h"
 
 #ifndef LS_ISA_SUFFIX
@@ -46,6 +47,16 @@ typedef void (*ls_kernel)(const void *args, int64_t begin, int64_t end, float *s
 #define LS_KERNEL_DEFINE(name)                                                             \
     void LS_KERNEL(name)(const void *context, int64_t begin, int64_t end, float *scratch); \
     void LS_KERNEL(name)(const void *context, int64_t begin, int64_t end, float *scratch)
+
+/* What a kernel is given that works in the caller's workspace: the op's arguments, and the workspace past its head. */
+typedef struct ls_workspace_call {
+    const void *args;
+    float *floats;
+} ls_workspace_call;
+
+static inline float *ls_workspace_floats(void *workspace) {
+    return (float *)(void *)((uint8_t *)workspace + LS_WORKSPACE_HEAD);
+}
 
 /* Runs table[queue->isa] over n_items, split over the queue's threads. item_ops is about how many scalar operations an
  * item takes: parts too small to be worth waking a thread for are kept together. */

@@ -1,46 +1,195 @@
-/* logprob entry: every row is checked before any is computed; one item a row. */
+/* logprob entries: a call's tensors are checked, then every row, before any is computed; one item a row. */
 #include "op/logprob.h"
 
 #include <math.h>
 
+#include "base/mem.h"
+#include "dev/device.h"
+#include "num/round.h"
 #include "op/kernels.h"
+#include "op/operand.h"
 
 LS_KERNEL_TABLE(ls_logprob_kernel);
+LS_KERNEL_TABLE(ls_logprob_shard_kernel);
+LS_KERNEL_TABLE(ls_logprob_combine_kernel);
+LS_KERNEL_TABLE(ls_logprob_backward_kernel);
 LS_KERNEL_TABLE(ls_sequence_sum_kernel);
 
-ls_status ls_logprob_check(const ls_logprob_args *args, ls_error *err) {
-    if (args->logits == NULL || args->targets == NULL || args->logprob == NULL)
-        return LS_FAIL(err, LS_ERR_ARG, "logprob: logits, targets or logprob is a null pointer");
-    if (ls_dtype_bytes(args->dtype) == 0)
-        return LS_FAIL(err, LS_ERR_ARG, "logprob: data type %d is unknown", (int)args->dtype);
-    if (args->rows < 0 || args->vocab < 1 || args->vocab > LS_LOGPROB_VOCAB_MAX || args->row_stride < args->vocab)
-        return LS_FAIL(err, LS_ERR_ARG, "logprob: rows %lld, vocab %lld, row stride %lld", (long long)args->rows,
-                       (long long)args->vocab, (long long)args->row_stride);
+/* ---- what the host can see ---- */
+
+static ls_status check_sizes(const char *op, ls_dtype dtype, int64_t rows, const char *name, int64_t vocab,
+                             ls_error *err) {
+    if (ls_dtype_bytes(dtype) == 0) return LS_FAIL(err, LS_ERR_ARG, "%s: data type %d is unknown", op, (int)dtype);
+    if (rows < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: rows is %lld", op, (long long)rows);
+    if (vocab < 1 || vocab > LS_LOGPROB_VOCAB_MAX)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: %s %lld is not in 1..%d", op, name, (long long)vocab,
+                       LS_LOGPROB_VOCAB_MAX);
     return LS_OK;
 }
 
-ls_status ls_logprob(ls_queue *queue, const ls_logprob_args *args, ls_error *err) {
-    const ls_status status = ls_logprob_check(args, err);
+ls_status ls_logprob_check(const ls_logprob_args *args, ls_error *err) {
+    const int64_t rows = args->rows;
+    const ls_operand operands[] = {
+        {"logits", args->logits, rows, args->vocab, args->row_stride, ls_dtype_bytes(args->dtype), false},
+        {"targets", args->targets, rows, 1, 1, 8, false},
+        {"logprob", args->logprob, rows, 1, 1, 4, false},
+    };
+    const ls_status status = check_sizes("logprob", args->dtype, rows, "vocab", args->vocab, err);
+    return status != LS_OK ? status : ls_operands_check("logprob", operands, 3, err);
+}
+
+ls_status ls_logprob_shard_check(const ls_logprob_shard_args *args, ls_error *err) {
+    const char *op = "logprob_shard";
+    const int64_t rows = args->rows, n_leaves = ls_logprob_leaves(args->total);
+    const ls_operand operands[] = {
+        {"logits", args->logits, rows, args->vocab, args->row_stride, ls_dtype_bytes(args->dtype), false},
+        {"targets", args->targets, rows, 1, 1, 8, false},
+        {"leaves", args->leaves, rows, n_leaves, args->leaf_stride, (int64_t)sizeof(ls_logprob_leaf), false},
+        {"target_z", args->target_z, rows, 1, 1, 4, false},
+    };
+    const ls_status status = check_sizes(op, args->dtype, rows, "total", args->total, err);
     if (status != LS_OK) return status;
-    for (int64_t r = 0; r < args->rows; r++) {
-        const int64_t target = args->targets[r];
-        if (target == args->ignore_index || (args->mask != NULL && args->mask[r] == 0)) continue;
-        if (target < 0 || target >= args->vocab)
-            return LS_FAIL(err, LS_ERR_ARG, "logprob: row %lld: target %lld is not in 0..%lld", (long long)r,
-                           (long long)target, (long long)args->vocab - 1);
-        if (args->temperature != NULL && !(args->temperature[r] > 0.0f && isfinite(args->temperature[r])))
-            return LS_FAIL(err, LS_ERR_ARG, "logprob: row %lld: temperature %g is not finite and positive",
-                           (long long)r, (double)args->temperature[r]);
-    }
-    ls_kernel_run(queue, ls_logprob_kernel_table, args, args->rows, 15 * args->vocab);
+    if (args->first < 0 || args->first >= args->total || args->first % LS_LOGPROB_LEAF != 0)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: first %lld is not a multiple of %d below %lld", op, (long long)args->first,
+                       LS_LOGPROB_LEAF, (long long)args->total);
+    if (args->vocab < 1 || args->vocab > args->total - args->first)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: vocab %lld is not in 1..%lld, the columns from %lld on", op,
+                       (long long)args->vocab, (long long)(args->total - args->first), (long long)args->first);
+    if (args->vocab % LS_LOGPROB_LEAF != 0 && args->vocab != args->total - args->first)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: vocab %lld is not a multiple of %d and the shard is not the last", op,
+                       (long long)args->vocab, LS_LOGPROB_LEAF);
+    return ls_operands_check(op, operands, 4, err);
+}
+
+ls_status ls_logprob_combine_check(const ls_logprob_combine_args *args, ls_error *err) {
+    const int64_t rows = args->rows, n_leaves = ls_logprob_leaves(args->total);
+    const ls_operand operands[] = {
+        {"leaves", args->leaves, rows, n_leaves, args->leaf_stride, (int64_t)sizeof(ls_logprob_leaf), false},
+        {"target_z", args->target_z, rows, 1, 1, 4, false},
+        {"targets", args->targets, rows, 1, 1, 8, false},
+        {"logprob", args->logprob, rows, 1, 1, 4, false},
+    };
+    const ls_status status = check_sizes("logprob_combine", LS_F32, rows, "total", args->total, err);
+    return status != LS_OK ? status : ls_operands_check("logprob_combine", operands, 4, err);
+}
+
+ls_status ls_logprob_backward_check(const ls_logprob_backward_args *args, ls_error *err) {
+    const char *op = "logprob_backward";
+    const int64_t rows = args->rows, elem = ls_dtype_bytes(args->dtype);
+    const ls_operand operands[] = {
+        {"logits", args->logits, rows, args->vocab, args->row_stride, elem, false},
+        {"targets", args->targets, rows, 1, 1, 8, false},
+        {"lse", args->lse, rows, 1, 1, 4, false},
+        {"d_logits", args->d_logits, rows, args->vocab, args->d_stride, elem, false},
+    };
+    ls_status status = check_sizes(op, args->dtype, rows, "vocab", args->vocab, err);
+    if (status != LS_OK) return status;
+    status = ls_operands_check(op, operands, 4, err);
+    if (status != LS_OK) return status;
+    if (args->d_entropy != NULL && args->entropy == NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: entropy is a null pointer and d_entropy is not", op);
+    if (args->d_logits == args->logits && args->d_stride != args->row_stride)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: d_logits is logits, but d_stride %lld is not row_stride %lld", op,
+                       (long long)args->d_stride, (long long)args->row_stride);
     return LS_OK;
+}
+
+ls_status ls_sequence_sum_check(const ls_sequence_sum_args *args, ls_error *err) {
+    const char *op = "sequence_sum";
+    const int64_t n = args->n_sequences;
+    const ls_operand operands[] = {
+        {"logprob", args->logprob, args->rows, 1, 1, 4, false},
+        {"offsets", args->offsets, n, 1, 1, 8, true},
+        {"out", args->out, n, 1, 1, 4, false},
+    };
+    int64_t rows;
+    if (args->rows < 0 || n < 0)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: rows is %lld, n_sequences %lld", op, (long long)args->rows, (long long)n);
+    if (args->offsets == NULL && (!ls_mul_i64(n, args->length, &rows) || rows > args->rows))
+        return LS_FAIL(err, LS_ERR_ARG, "%s: %lld sequences of length %lld do not fit %lld rows", op, (long long)n,
+                       (long long)args->length, (long long)args->rows);
+    return ls_operands_check(op, operands, 3, err);
+}
+
+/* ---- what a device would find ---- */
+
+/* Targets and temperatures of rows that are not left out. */
+static ls_status check_rows(const char *op, int64_t rows, int64_t vocab, const int64_t *targets, int64_t ignore_index,
+                            const uint8_t *mask, const float *temperature, ls_error *err) {
+    for (int64_t r = 0; r < rows; r++) {
+        ls_fault fault = {LS_FAULT_NONE, r, 0, vocab};
+        if (!ls_logprob_keeps(targets, ignore_index, mask, r)) continue;
+        if (temperature != NULL && !(temperature[r] > 0.0f && isfinite(temperature[r]))) {
+            fault.code = LS_FAULT_TEMPERATURE;
+            fault.value = (int64_t)ls_bits(temperature[r]);
+        }
+        if (targets[r] < 0 || targets[r] >= vocab) {
+            fault.code = LS_FAULT_TARGET;
+            fault.value = targets[r];
+        }
+        if (fault.code != LS_FAULT_NONE) return ls_fault_status(op, &fault, err);
+    }
+    return LS_OK;
+}
+
+static ls_status check_offsets(const char *op, const ls_sequence_sum_args *args, ls_error *err) {
+    int64_t least = 0;
+    for (int64_t s = 0; s <= args->n_sequences && args->offsets != NULL; s++) {
+        /* A bad offset is the end of the sequence before it. */
+        const ls_fault fault = {LS_FAULT_OFFSET, s > 0 ? s - 1 : 0, args->offsets[s], args->rows};
+        if (args->offsets[s] < least || args->offsets[s] > args->rows) return ls_fault_status(op, &fault, err);
+        least = args->offsets[s];
+    }
+    return LS_OK;
+}
+
+/* ---- entries ---- */
+
+ls_status ls_logprob(ls_queue *queue, const ls_logprob_args *args, ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_logprob_check(args, err));
+    LS_TRY(check_rows("logprob", args->rows, args->vocab, args->targets, args->ignore_index, args->mask,
+                      args->temperature, err));
+    ls_kernel_run(queue, ls_logprob_kernel_table, args, args->rows, 15 * args->vocab);
+done:
+    return status;
+}
+
+ls_status ls_logprob_shard(ls_queue *queue, const ls_logprob_shard_args *args, ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_logprob_shard_check(args, err));
+    LS_TRY(check_rows("logprob_shard", args->rows, args->total, args->targets, args->ignore_index, args->mask,
+                      args->temperature, err));
+    ls_kernel_run(queue, ls_logprob_shard_kernel_table, args, args->rows, 15 * args->vocab);
+done:
+    return status;
+}
+
+ls_status ls_logprob_combine(ls_queue *queue, const ls_logprob_combine_args *args, ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_logprob_combine_check(args, err));
+    LS_TRY(check_rows("logprob_combine", args->rows, args->total, args->targets, args->ignore_index, args->mask, NULL,
+                      err));
+    ls_kernel_run(queue, ls_logprob_combine_kernel_table, args, args->rows, 30 * ls_logprob_leaves(args->total));
+done:
+    return status;
+}
+
+ls_status ls_logprob_backward(ls_queue *queue, const ls_logprob_backward_args *args, ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_logprob_backward_check(args, err));
+    LS_TRY(check_rows("logprob_backward", args->rows, args->vocab, args->targets, args->ignore_index, args->mask,
+                      args->temperature, err));
+    ls_kernel_run(queue, ls_logprob_backward_kernel_table, args, args->rows, 15 * args->vocab);
+done:
+    return status;
 }
 
 ls_status ls_sequence_sum(ls_queue *queue, const ls_sequence_sum_args *args, ls_error *err) {
-    for (int64_t s = 0; s < args->n_sequences; s++)
-        if (args->offsets[s] < 0 || args->offsets[s + 1] < args->offsets[s])
-            return LS_FAIL(err, LS_ERR_ARG, "sequence sum: sequence %lld has rows %lld to %lld", (long long)s,
-                           (long long)args->offsets[s], (long long)args->offsets[s + 1]);
+    ls_status status;
+    LS_TRY(ls_sequence_sum_check(args, err));
+    LS_TRY(check_offsets("sequence_sum", args, err));
     ls_kernel_run(queue, ls_sequence_sum_kernel_table, args, args->n_sequences, 1000);
-    return LS_OK;
+done:
+    return status;
 }

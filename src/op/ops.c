@@ -22,23 +22,25 @@ static ls_status check_cpu(const char *op, const ls_exec *exec, int64_t workspac
 }
 
 /* ls_op_NAME for an op whose CPU reading needs no workspace. */
-#define PLAIN_OP(name)                                                                                     \
-    ls_status ls_op_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) {             \
-        ls_status status;                                                                                  \
-        if (exec->backend == LS_BACKEND_CUDA) return ls_cuda_##name(exec, args, err);                      \
-        if (exec->backend != LS_BACKEND_CPU) return no_backend(#name, exec, err);                          \
-        status = check_cpu(#name, exec, 0, err);                                                           \
-        return status != LS_OK ? status : ls_##name(exec->queue, args, err);                               \
+#define PLAIN_OP(name)                                                                         \
+    ls_status ls_op_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) { \
+        ls_status status;                                                                      \
+        if (exec->backend == LS_BACKEND_CUDA) return ls_cuda_##name(exec, args, err);          \
+        if (exec->backend != LS_BACKEND_CPU) return no_backend(#name, exec, err);              \
+        status = check_cpu(#name, exec, 0, err);                                               \
+        return status != LS_OK ? status : ls_##name(exec->queue, args, err);                   \
     }
 
 /* The same for one that does. */
-#define WORKSPACE_OP(name)                                                                                 \
-    ls_status ls_op_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) {             \
-        ls_status status;                                                                                  \
-        if (exec->backend == LS_BACKEND_CUDA) return ls_cuda_##name(exec, args, err);                      \
-        if (exec->backend != LS_BACKEND_CPU) return no_backend(#name, exec, err);                          \
-        status = check_cpu(#name, exec, ls_op_##name##_workspace(args), err);                              \
-        return status != LS_OK ? status : ls_##name(exec->queue, args, exec->workspace, err);              \
+#define WORKSPACE_OP(name)                                                                     \
+    ls_status ls_op_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) { \
+        ls_status status;                                                                      \
+        if (exec->backend == LS_BACKEND_CUDA) return ls_cuda_##name(exec, args, err);          \
+        if (exec->backend != LS_BACKEND_CPU) return no_backend(#name, exec, err);              \
+        status = ls_##name##_check(args, err);                                                 \
+        if (status != LS_OK) return status;                                                    \
+        status = check_cpu(#name, exec, ls_op_##name##_workspace(args), err);                  \
+        return status != LS_OK ? status : ls_##name(exec->queue, args, exec->workspace, err);  \
     }
 
 PLAIN_OP(logprob)
@@ -51,12 +53,11 @@ PLAIN_OP(scan)
 WORKSPACE_OP(conv1d_backward)
 WORKSPACE_OP(scan_backward)
 
-/* Every workspace begins with room for a fault record; most hold nothing else. */
-#define HEAD 256
+/* Most workspaces hold nothing but their head. */
 #define HEAD_ONLY(name)                                              \
     int64_t ls_op_##name##_workspace(const ls_##name##_args *args) { \
         (void)args;                                                  \
-        return HEAD;                                                 \
+        return LS_WORKSPACE_HEAD;                                    \
     }
 
 HEAD_ONLY(logprob_shard)
@@ -69,12 +70,12 @@ HEAD_ONLY(scan)
 /* Few rows are split into leaves, which wait here for their sum. */
 int64_t ls_op_logprob_workspace(const ls_logprob_args *args) {
     if (args->rows < 0 || args->rows > LS_LOGPROB_SPLIT_ROWS || args->vocab < 0 || args->vocab > LS_LOGPROB_VOCAB_MAX)
-        return HEAD;
-    return HEAD + args->rows * ls_logprob_leaves(args->vocab) * (int64_t)sizeof(ls_logprob_leaf);
+        return LS_WORKSPACE_HEAD;
+    return LS_WORKSPACE_HEAD + args->rows * ls_logprob_leaves(args->vocab) * (int64_t)sizeof(ls_logprob_leaf);
 }
 
 static int64_t with_head(int64_t floats) {
-    return floats < 0 || floats > (INT64_MAX - HEAD) / 4 ? -1 : HEAD + 4 * floats;
+    return floats < 0 || floats > (INT64_MAX - LS_WORKSPACE_HEAD) / 4 ? -1 : LS_WORKSPACE_HEAD + 4 * floats;
 }
 
 int64_t ls_op_conv1d_backward_workspace(const ls_conv1d_backward_args *args) {

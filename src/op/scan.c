@@ -41,23 +41,3 @@ ls_status ls_scan(ls_queue *queue, const ls_scan_args *args, ls_error *err) {
         ls_spans_rows(args->spans, args->n_spans) / args->n_spans * LS_SCAN_BLOCK * (20 * args->n_states + 100));
     return LS_OK;
 }
-
-/* a * b + c for sizes, or -1. */
-static int64_t size_of(int64_t a, int64_t b, int64_t c) {
-    int64_t product, sum;
-    if (a < 0 || b < 0 || c < 0 || __builtin_mul_overflow(a, b, &product) || __builtin_add_overflow(product, c, &sum))
-        return -1;
-    return sum;
-}
-
-bool ls_scan_backward_plan_make(ls_scan_backward_plan *plan, const ls_scan_backward_args *args) {
-    const int64_t kept = args->rows / LS_SCAN_KEEP + args->n_spans, state = size_of(args->dim, args->n_states, 0);
-    plan->n_blocks = (args->dim + LS_SCAN_SUM_BLOCK - 1) / LS_SCAN_SUM_BLOCK;
-    plan->states = 0;
-    plan->sums = size_of(kept, state, plan->states);
-    plan->a2 = size_of(size_of(plan->n_blocks, args->rows, 0), 2 * args->n_states, plan->sums);
-    plan->d = size_of(args->n_spans, state, plan->a2);
-    plan->bias = size_of(args->n_spans, args->dim, plan->d);
-    plan->total = size_of(args->n_spans, args->dim, plan->bias);
-    return plan->sums >= 0 && plan->a2 >= 0 && plan->d >= 0 && plan->bias >= 0 && plan->total >= 0;
-}

@@ -23,7 +23,8 @@
  * dcc[t][s] and db[t][s] sum C and B over channels: blocks of 32 neighbours, in a block runs of 8 fold by halves 4, 2,
  * 1, then the four runs by halves 2, 1 (absent channels +0); blocks add as one ascending chain from +0.
  * da2, dd and ddt_bias start at +0 in each span; the spans' values add as one ascending chain from +0; da2 is
- * multiplied by LN2 at the end. Spans are in ascending order of their rows. No NaN pattern is promised for gradients. */
+ * multiplied by LN2 at the end. Spans are in ascending order of their rows. No NaN pattern is promised for gradients.
+ */
 #ifndef LS_OP_SCAN_H
 #define LS_OP_SCAN_H
 
@@ -40,7 +41,7 @@ extern "C" {
 #define LS_SCAN_SUM_BLOCK 32
 
 ls_status ls_scan(ls_queue *queue, const ls_scan_args *args, ls_error *err);
-/* workspace: ls_op_scan_backward_workspace() bytes. */
+/* workspace: ls_op_scan_backward_workspace() bytes; the first LS_WORKSPACE_HEAD are not the op's. */
 ls_status ls_scan_backward(ls_queue *queue, const ls_scan_backward_args *args, void *workspace, ls_error *err);
 
 ls_status ls_cuda_scan(const ls_exec *exec, const ls_scan_args *args, ls_error *err);
@@ -52,7 +53,11 @@ ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *er
 /* Tokens between two states that the backward keeps; carries no bits. */
 #define LS_SCAN_KEEP 32
 
-/* Parts of the backward's workspace, as offsets in floats:
+static inline int64_t ls_scan_sum_blocks(int64_t dim) {
+    return dim / LS_SCAN_SUM_BLOCK + (dim % LS_SCAN_SUM_BLOCK != 0);
+}
+
+/* Parts of the backward's workspace, as offsets in floats behind its head:
  *   states [rows / KEEP + n_spans][dim][n_states]: h before token KEEP * j of span i, at row / KEEP + i + j
  *   sums   [blocks][rows][2][n_states]: channel blocks' shares of db and dcc
  *   a2     [n_spans][dim][n_states], d and bias [n_spans][dim]: spans' shares of the parameters' gradients */

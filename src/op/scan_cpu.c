@@ -29,27 +29,31 @@ static void run_block(const ls_scan_args *a, const ls_span *span, int64_t channe
         if (a->z != NULL) ls_row_widen(z, ls_at(a->z, a->in_dtype, row * a->z_stride + channel), a->in_dtype, n);
         ls_row_widen(b, ls_at(a->b, a->in_dtype, row * a->b_stride), a->in_dtype, states);
         ls_row_widen(cc, ls_at(a->cc, a->in_dtype, row * a->c_stride), a->in_dtype, states);
-        for (int c = 0; c < LS_SCAN_BLOCK; c++) {
-            if (a->dt_bias != NULL) dt[c] = ls_add(dt[c], bias[c]);
-            if (!a->dt_activated) dt[c] = ls_softplus(dt[c]);
-            v[c] = ls_mul(dt[c], u[c]);
-        }
+        /* Choices stand outside the loops over lanes, which vectorise only without them. */
+        if (a->dt_bias != NULL)
+            for (int c = 0; c < LS_SCAN_BLOCK; c++) dt[c] = ls_add(dt[c], bias[c]);
+        if (!a->dt_activated)
+            for (int c = 0; c < LS_SCAN_BLOCK; c++) dt[c] = ls_softplus(dt[c]);
+        for (int c = 0; c < LS_SCAN_BLOCK; c++) v[c] = ls_mul(dt[c], u[c]);
         for (int g = 0; g < 4; g++) {
             const int64_t last = (g + 1) * group < states ? (g + 1) * group : states;
             lanes p = {0};
-            for (int64_t s = g * group; s < last; s++)
+            for (int64_t s = g * group; s < last; s++) {
+                const float b_s = b[s], c_s = cc[s];
                 for (int c = 0; c < LS_SCAN_BLOCK; c++) {
                     const float decay = ls_exp2_product(dt[c], a2[s][c]);
-                    h[s][c] = ls_fma(decay, h[s][c], ls_mul(v[c], b[s]));
-                    p[c] = ls_fma(h[s][c], cc[s], p[c]);
+                    h[s][c] = ls_fma(decay, h[s][c], ls_mul(v[c], b_s));
+                    p[c] = ls_fma(h[s][c], c_s, p[c]);
                 }
+            }
             memcpy(part[g], p, sizeof p);
         }
-        for (int c = 0; c < LS_SCAN_BLOCK; c++) {
+        for (int c = 0; c < LS_SCAN_BLOCK; c++)
             y[c] = ls_add(ls_add(part[0][c], part[1][c]), ls_add(part[2][c], part[3][c]));
-            if (a->d != NULL) y[c] = ls_fma(d[c], u[c], y[c]);
-            if (a->z != NULL) y[c] = ls_mul(y[c], ls_silu(z[c]));
-        }
+        if (a->d != NULL)
+            for (int c = 0; c < LS_SCAN_BLOCK; c++) y[c] = ls_fma(d[c], u[c], y[c]);
+        if (a->z != NULL)
+            for (int c = 0; c < LS_SCAN_BLOCK; c++) y[c] = ls_mul(y[c], ls_silu(z[c]));
         ls_row_narrow(ls_at_mut(a->out, a->out_dtype, row * a->out_stride + channel), a->out_dtype, y, n);
     }
     if (span->n_rows > 0) ls_transpose(state, states, h[0], LS_SCAN_BLOCK, states, n);

@@ -7,11 +7,18 @@ int64_t ls_spans_rows(const ls_span *spans, int64_t n_spans) {
     return rows;
 }
 
-ls_status ls_spans_check_rows(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,
-                              int64_t span_rows_max, ls_error *err) {
+ls_status ls_spans_check_count(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,
+                               int64_t span_rows_max, ls_error *err) {
     if (n_spans < 0 || rows < 0 || span_rows_max < 0 || (n_spans > 0 && spans == NULL))
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld spans at %p, %lld rows, %lld rows a span at most", op,
                        (long long)n_spans, (const void *)spans, (long long)rows, (long long)span_rows_max);
+    return LS_OK;
+}
+
+ls_status ls_spans_check_rows(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,
+                              int64_t span_rows_max, ls_error *err) {
+    const ls_status status = ls_spans_check_count(op, spans, n_spans, rows, span_rows_max, err);
+    if (status != LS_OK) return status;
     for (int64_t i = 0; i < n_spans; i++) {
         const ls_span *span = &spans[i];
         const int64_t most = span_rows_max > 0 && span_rows_max < rows ? span_rows_max : rows;

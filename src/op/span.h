@@ -19,6 +19,9 @@ static inline void *ls_pool_at(const ls_pool_view *pool, int32_t entry) {
 
 /* Rows of all spans together. */
 int64_t ls_spans_rows(const ls_span *spans, int64_t n_spans);
+/* The host's share of the checks below: numbers that can be, and spans where there are some. */
+ls_status ls_spans_check_count(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,
+                               int64_t span_rows_max, ls_error *err);
 /* Positions, and rows within [0, rows), none longer than span_rows_max (0: any); the error names op, span and value. */
 ls_status ls_spans_check_rows(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,
                               int64_t span_rows_max, ls_error *err);

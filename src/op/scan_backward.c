@@ -1,0 +1,103 @@
+/* scan backward entry: checks, the plan of the workspace, one item for each span and block of channels, then the
+ * ordered sums over blocks of channels and over spans. */
+#include "base/mem.h"
+#include "op/kernels.h"
+#include "op/operand.h"
+#include "op/scan.h"
+
+LS_KERNEL_TABLE(ls_scan_backward_kernel);
+LS_KERNEL_TABLE(ls_scan_channel_sums_kernel);
+LS_KERNEL_TABLE(ls_scan_parameters_kernel);
+
+static const char op[] = "scan_backward";
+
+static ls_status check_tensors(const ls_scan_backward_args *a, ls_error *err) {
+    const int64_t rows = a->rows, dim = a->dim, states = a->n_states, elem = ls_dtype_bytes(a->in_dtype);
+    const ls_operand operands[] = {
+        {"u", a->u, rows, dim, a->u_stride, elem, false},
+        {"dt_raw", a->dt_raw, rows, dim, a->dt_stride, elem, false},
+        {"b", a->b, rows, states, a->b_stride, elem, false},
+        {"cc", a->cc, rows, states, a->c_stride, elem, false},
+        {"z", a->z, rows, dim, a->z_stride, elem, true},
+        {"a2", a->a2, dim, states, states, 4, false},
+        {"dout", a->dout, rows, dim, a->dout_stride, 4, false},
+        {"du", a->du, rows, dim, dim, 4, false},
+        {"ddt", a->ddt, rows, dim, dim, 4, false},
+        {"db", a->db, rows, states, states, 4, false},
+        {"dcc", a->dcc, rows, states, states, 4, false},
+        {"dz", a->dz, rows, dim, dim, 4, true},
+        {"da2", a->da2, dim, states, states, 4, false},
+    };
+    ls_status status;
+    LS_TRY(ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
+    LS_TRY(ls_operands_check_pair(op, "z", a->z, "dz", a->dz, err));
+    LS_TRY(ls_operands_check_pair(op, "dt_bias", a->dt_bias, "ddt_bias", a->ddt_bias, err));
+    LS_TRY(ls_operands_check_pair(op, "d", a->d, "dd", a->dd, err));
+done:
+    return status;
+}
+
+ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *err) {
+    ls_scan_backward_plan plan;
+    ls_status status;
+    if (args->in_dtype != LS_F32 && args->in_dtype != LS_BF16)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: inputs %s; f32 and bf16 are built", op,
+                       ls_dtype_name(args->in_dtype));
+    if (args->n_states < 1 || args->n_states > LS_SCAN_STATES_MAX)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: n_states %lld is not in 1..%d", op, (long long)args->n_states,
+                       LS_SCAN_STATES_MAX);
+    if (args->rows < 0 || args->dim < 1)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: rows %lld, dim %lld", op, (long long)args->rows, (long long)args->dim);
+    LS_TRY(check_tensors(args, err));
+    LS_TRY(ls_spans_check_count(op, args->spans, args->n_spans, args->rows, args->span_rows_max, err));
+    if (!ls_scan_backward_plan_make(&plan, args))
+        return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace of %lld rows, %lld spans, dim %lld does not fit 64 bits",
+                       op, (long long)args->rows, (long long)args->n_spans, (long long)args->dim);
+done:
+    return status;
+}
+
+ls_status ls_scan_backward(ls_queue *queue, const ls_scan_backward_args *args, void *workspace, ls_error *err) {
+    const ls_workspace_call call = {args, ls_workspace_floats(workspace)};
+    int64_t span_rows, blocks;
+    ls_status status;
+    LS_TRY(ls_scan_backward_check(args, err));
+    LS_TRY(ls_spans_check_whole(op, args->spans, args->n_spans, args->rows, args->span_rows_max, err));
+    span_rows = ls_spans_rows(args->spans, args->n_spans);
+    blocks = ls_scan_sum_blocks(args->dim);
+    if (args->n_spans > 0) {
+        ls_kernel_run(queue, ls_scan_backward_kernel_table, &call, args->n_spans * blocks,
+                      span_rows / args->n_spans * LS_SCAN_SUM_BLOCK * (60 * args->n_states + 300));
+        ls_kernel_run(queue, ls_scan_channel_sums_kernel_table, &call, args->rows, 2 * args->n_states * blocks);
+    }
+    ls_kernel_run(queue, ls_scan_parameters_kernel_table, &call, args->dim, args->n_spans * (args->n_states + 2));
+done:
+    return status;
+}
+
+/* Takes `count` floats, none where count is -1; its offset, or -1. */
+static int64_t take(int64_t *total, int64_t count) {
+    const int64_t at = *total;
+    if (at < 0 || !ls_add_i64(at, count, total)) *total = -1;
+    return at;
+}
+
+/* a * b * c, or -1. */
+static int64_t product(int64_t a, int64_t b, int64_t c) {
+    int64_t out;
+    return ls_mul_i64(a, b, &out) && ls_mul_i64(out, c, &out) ? out : -1;
+}
+
+bool ls_scan_backward_plan_make(ls_scan_backward_plan *plan, const ls_scan_backward_args *args) {
+    const int64_t dim = args->dim, states = args->n_states, n_spans = args->n_spans;
+    int64_t kept;
+    if (args->rows < 0 || dim < 0 || !ls_add_i64(args->rows / LS_SCAN_KEEP, n_spans, &kept)) return false;
+    plan->n_blocks = ls_scan_sum_blocks(dim);
+    plan->total = 0;
+    plan->states = take(&plan->total, product(kept, dim, states));
+    plan->sums = take(&plan->total, product(plan->n_blocks, args->rows, product(2, states, 1)));
+    plan->a2 = take(&plan->total, product(n_spans, dim, states));
+    plan->d = take(&plan->total, product(n_spans, dim, 1));
+    plan->bias = take(&plan->total, product(n_spans, dim, 1));
+    return plan->total >= 0;
+}
