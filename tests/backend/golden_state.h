@@ -5,8 +5,9 @@
 
 #include <stdint.h>
 
+/* out: rows of tokens. rest: states, or gradients of parameters. */
 typedef struct golden {
-    uint64_t out, state;
+    uint64_t out, rest;
 } golden;
 
 static const golden golden_scan[] = {
@@ -20,6 +21,19 @@ static const golden golden_conv1d[] = {
     {0xf61a7fa3d5bf4ab1, 0xddc9146d441f309f},
     {0x325bfe5709a08c70, 0xae3fd9c4ee7b8688},
     {0xb4e065badff1d418, 0xf794d3d638488bb1},
+};
+
+static const golden golden_scan_backward[] = {
+    {0xbf7477b3a02c533c, 0xe68bd2b5a25b5cf5},
+    {0xfbb8b4d756183383, 0xd9a17569a48023d2},
+    {0xe3593f2d660e2497, 0xc8aa1326b2f30894},
+    {0x17bc8544cd697131, 0x8580c3c1ea6ac536},
+};
+static const golden golden_conv1d_backward[] = {
+    {0x27f6a4ddf341da7f, 0x1c2456763f79c17c},
+    {0xd35b03dadb36d572, 0x150aa10acb8375f0},
+    {0x53786a80fb9d74cd, 0x526782ca5327f3e7},
+    {0x8e20f7c2ddf29f7f, 0xe1c342b877d5e69c},
 };
 
 #endif

@@ -226,21 +226,32 @@ static inline bool plan_next(plan *pl, const problem *p, const cut *c, const int
 
 typedef struct section {
     const char *name;
-    int64_t at, stride, element; /* bytes, elements, bytes */
+    int64_t at, rows, cols, stride, element; /* at and element in bytes */
+    enum { READ, WRITTEN_ROWS, WRITTEN } use; /* WRITTEN_ROWS: those of tokens */
 } section;
 
 typedef struct image {
     uint8_t *host, *expect; /* before and after the call */
     uint8_t *device;
-    int64_t bytes, capacity, device_bytes, out_at;
-    section sections[INPUTS_MAX + PARAMS_MAX + 2];
+    int64_t bytes, capacity, device_bytes;
+    section sections[20];
     int64_t n_sections;
 } image;
 
-/* Room for `bytes` after a gap, `skew` bytes after a multiple of 256; the offset. Everything is POISON. */
-static inline int64_t image_section(image *m, const char *name, int64_t bytes, int64_t skew, int64_t stride,
-                                    int64_t element) {
-    const int64_t at = round_up(m->bytes + 64, 256) + skew, end = at + bytes + 64;
+/* Where the tensors of a call start and how far apart their rows lie. */
+typedef enum style { TIGHT, WIDE, ODD, ODD_TIGHT } style; /* WIDE: rows at 16 bytes; ODD: aligned to elements only */
+
+static inline void image_clear(image *m) { m->bytes = m->n_sections = 0; }
+static inline void image_free(image *m) {
+    free(m->host);
+    free(m->expect);
+}
+
+/* Room for the rows after a gap, `skew` bytes after a multiple of 256; the offset. What is written holds BK_PATTERN, the
+ * rest POISON. */
+static inline int64_t image_section(image *m, section part, int64_t skew) {
+    const int64_t at = round_up(m->bytes + 64, 256) + skew, bytes = part.rows * part.stride * part.element;
+    const int64_t end = at + bytes + 64;
     if (end > m->capacity) {
         m->capacity = 2 * end;
         m->host = realloc(m->host, (size_t)m->capacity);
@@ -248,37 +259,84 @@ static inline int64_t image_section(image *m, const char *name, int64_t bytes, i
         if (m->host == NULL || m->expect == NULL) abort();
     }
     memset(m->host + m->bytes, POISON, (size_t)(end - m->bytes));
-    memset(m->expect + m->bytes, POISON, (size_t)(end - m->bytes));
+    if (part.use != READ) memset(m->host + at, BK_PATTERN, (size_t)bytes);
+    memcpy(m->expect + m->bytes, m->host + m->bytes, (size_t)(end - m->bytes));
     m->bytes = end;
-    m->sections[m->n_sections++] = (section){name, at, stride, element};
+    part.at = at;
+    m->sections[m->n_sections++] = part;
     return at;
 }
 
-static inline int64_t image_copy(image *m, const char *name, const void *data, int64_t bytes, int64_t skew) {
-    const int64_t at = image_section(m, name, bytes, skew, 0, 4);
-    memcpy(m->host + at, data, (size_t)bytes);
+/* A flat array: read, or to be written with these values. */
+static inline int64_t image_flat(image *m, const char *name, const void *data, int64_t bytes, bool written,
+                                 int64_t skew) {
+    const section part = {name, 0, 1, bytes / 4, bytes / 4, 4, written ? WRITTEN : READ};
+    const int64_t at = image_section(m, part, skew);
+    if (!written) memcpy(m->host + at, data, (size_t)bytes);
     memcpy(m->expect + at, data, (size_t)bytes);
     return at;
 }
 
-/* Start and stride of a tensor. Style 0 is tight, 1 has rows at 16 bytes, the others are aligned to elements only. */
-static inline int64_t image_rows(image *m, const tensor *t, const batch *b, uint64_t style, uint64_t *seed,
+/* The tensor's rows of a batch: read, or to be written with these values. */
+static inline int64_t image_rows(image *m, const tensor *t, const batch *b, bool written, style how, uint64_t *seed,
                                  int64_t *stride) {
-    const int64_t element = ls_dtype_bytes(t->dtype);
-    const uint64_t dice = test_random(seed);
-    int64_t skew = 0;
-    *stride = t->cols;
-    if (style == 1) *stride = round_up(t->cols, 16 / element) + 16 / element * (int64_t)(dice % 3);
-    if (style > 1) {
-        *stride = t->cols + (int64_t)(dice % 5);
-        skew = element * (1 + (int64_t)(dice / 8 % 7));
+    const int64_t element = ls_dtype_bytes(t->dtype), bytes = row_bytes(t);
+    const int64_t pad = (int64_t)(test_random(seed) % 5), skew = element * (1 + (int64_t)(test_random(seed) % 7));
+    section part = {t->name, 0, b->n_rows, t->cols, t->cols, element, written ? WRITTEN_ROWS : READ};
+    int64_t at;
+    if (how == WIDE) part.stride = round_up(t->cols, 16 / element) + 16 / element * (pad % 3);
+    if (how == ODD) part.stride += pad;
+    at = image_section(m, part, how == ODD || how == ODD_TIGHT ? skew : 0);
+    for (int64_t row = 0; row < b->n_rows; row++) {
+        const int64_t to = at + row * part.stride * element;
+        if (b->source[row] < 0) continue;
+        if (!written) memcpy(m->host + to, t->data + b->source[row] * bytes, (size_t)bytes);
+        memcpy(m->expect + to, t->data + b->source[row] * bytes, (size_t)bytes);
     }
-    return image_section(m, t->name, b->n_rows * *stride * element, skew, *stride, element);
+    *stride = part.stride;
+    return at;
 }
 
-static inline void image_free(image *m) {
-    free(m->host);
-    free(m->expect);
+/* Puts the image on the device, where its sections start at the offsets that image_flat and image_rows gave. */
+static inline uint8_t *image_upload(bk_run *run, image *m) {
+    if (m->device_bytes < m->bytes) {
+        m->device_bytes = 2 * m->bytes;
+        m->device = bk_new(run, "operands", m->device_bytes, 0);
+    }
+    bk_upload(run, m->device, m->host, m->bytes);
+    return m->device;
+}
+
+static inline void image_explain(const image *m, const uint8_t *got, char *why) {
+    const section *part = &m->sections[0];
+    int64_t i = 0, element;
+    while (got[i] == m->expect[i]) i++;
+    for (int64_t k = 0; k < m->n_sections; k++)
+        if (m->sections[k].at <= i) part = &m->sections[k];
+    element = (i - part->at) / part->element;
+    i = part->at + element * part->element;
+    snprintf(why, WHY_MAX, "%s: row %lld column %lld of %lld: expected 0x%0*llx, got 0x%0*llx", part->name,
+             (long long)(element / part->stride), (long long)(element % part->stride), (long long)part->cols,
+             (int)(2 * part->element), bk_pattern_at(m->expect + i, 0, part->element), (int)(2 * part->element),
+             bk_pattern_at(got + i, 0, part->element));
+}
+
+/* The image on the device against what it must be now. */
+static inline bool image_check(bk_run *run, const image *m, const batch *b, char *why) {
+    uint8_t *got = bk_alloc(m->bytes);
+    bool same;
+    bk_download(run, got, m->device, m->bytes);
+    for (int64_t i = 0; i < m->n_sections; i++) {
+        const section *part = &m->sections[i];
+        const ls_dtype dtype = part->element == 4 ? LS_F32 : LS_BF16;
+        for (int64_t row = 0; row < part->rows && part->use != READ; row++)
+            if (part->use == WRITTEN || b->source[row] >= 0)
+                canon(got + part->at + row * part->stride * part->element, dtype, part->cols);
+    }
+    same = memcmp(got, m->expect, (size_t)m->bytes) == 0;
+    if (!same) image_explain(m, got, why);
+    free(got);
+    return same;
 }
 
 /* ---- rigs ---- */
@@ -311,6 +369,12 @@ static inline void rig_poison(rig *r) {
     bk_upload(r->run, r->pool.base, r->expect, bytes);
 }
 
+static inline ls_fault *record_make(bk_run *run) {
+    ls_fault *record = bk_new(run, "fault record", (int64_t)sizeof *record, 0);
+    if (ls_device_fill(&run->exec, record, 0, (int64_t)sizeof *record, &run->err) != LS_OK) bk_die(run, "record");
+    return record;
+}
+
 /* A rig in a pool of its owner's. */
 static inline rig rig_in(bk_run *run, const problem *p, const ls_pool_view *pool) {
     rig r;
@@ -319,8 +383,7 @@ static inline rig rig_in(bk_run *run, const problem *p, const ls_pool_view *pool
     r.p = p;
     r.pool = *pool;
     r.idle_slot = -1;
-    r.record = bk_new(run, "fault record", (int64_t)sizeof *r.record, 0);
-    if (ls_device_fill(&run->exec, r.record, 0, (int64_t)sizeof *r.record, &run->err) != LS_OK) bk_die(run, "record");
+    r.record = record_make(run);
     return r;
 }
 
@@ -344,81 +407,50 @@ static inline void rig_free(rig *r) {
     image_free(&r->image);
 }
 
-/* Puts a batch into the image and on the device. */
-static inline operands rig_prepare(rig *r, image *m, const batch *b, const cut *c, uint64_t seed) {
-    const problem *p = r->p;
-    const uint64_t style = test_random(&seed) % 4;
-    const int64_t out_bytes = row_bytes(&p->out);
-    int64_t spans_at, in_at[INPUTS_MAX], param_at[PARAMS_MAX];
-    operands o;
-    memset(&o, 0, sizeof o);
-    m->bytes = m->n_sections = 0;
-    spans_at = image_copy(m, "spans", b->spans, b->n_spans * (int64_t)sizeof b->spans[0], 8);
+/* Inputs and parameters of a batch; o gets their offsets, for image_address(). */
+typedef struct offsets {
+    int64_t spans, in[INPUTS_MAX], param[PARAMS_MAX];
+} offsets;
+
+static inline offsets image_inputs(image *m, const problem *p, const batch *b, style how, uint64_t *seed, operands *o) {
+    offsets at;
+    memset(&at, 0, sizeof at);
+    memset(o, 0, sizeof *o);
+    image_clear(m);
+    at.spans = image_flat(m, "spans", b->spans, b->n_spans * (int64_t)sizeof b->spans[0], false, 8);
     for (int64_t i = 0; i < PARAMS_MAX; i++)
         if (p->param[i].data != NULL)
-            param_at[i] = image_copy(m, p->param[i].name, p->param[i].data, p->param[i].n * 4, style > 1 ? 4 : 0);
-    for (int64_t i = 0; i < INPUTS_MAX; i++) {
-        const tensor *t = &p->in[i];
-        if (t->data == NULL) continue;
-        in_at[i] = image_rows(m, t, b, style, &seed, &o.in_stride[i]);
-        for (int64_t row = 0; row < b->n_rows; row++) {
-            const int64_t at = in_at[i] + row * o.in_stride[i] * ls_dtype_bytes(t->dtype);
-            if (b->source[row] < 0) continue;
-            memcpy(m->host + at, t->data + b->source[row] * row_bytes(t), (size_t)row_bytes(t));
-            memcpy(m->expect + at, m->host + at, (size_t)row_bytes(t));
-        }
-    }
-    m->out_at = image_rows(m, &p->out, b, style, &seed, &o.out_stride);
-    memset(m->host + m->out_at, BK_PATTERN, (size_t)(m->bytes - m->out_at));
-    memset(m->expect + m->out_at, BK_PATTERN, (size_t)(m->bytes - m->out_at));
-    for (int64_t row = 0; row < b->n_rows; row++)
-        if (b->source[row] >= 0)
-            memcpy(m->expect + m->out_at + row * o.out_stride * ls_dtype_bytes(p->out.dtype),
-                   p->out.data + b->source[row] * out_bytes, (size_t)out_bytes);
-    if (m->device_bytes < m->bytes) {
-        m->device_bytes = 2 * m->bytes;
-        m->device = bk_new(r->run, "operands", m->device_bytes, 0);
-    }
-    bk_upload(r->run, m->device, m->host, m->bytes);
-    for (int64_t i = 0; i < INPUTS_MAX; i++) o.in[i] = p->in[i].data == NULL ? NULL : m->device + in_at[i];
+            at.param[i] = image_flat(m, p->param[i].name, p->param[i].data, p->param[i].n * 4, false,
+                                     how == ODD || how == ODD_TIGHT ? 4 : 0);
+    for (int64_t i = 0; i < INPUTS_MAX; i++)
+        if (p->in[i].data != NULL) at.in[i] = image_rows(m, &p->in[i], b, false, how, seed, &o->in_stride[i]);
+    o->rows = b->n_rows;
+    o->n_spans = b->n_spans;
+    return at;
+}
+
+static inline void image_address(const image *m, const problem *p, const offsets *at, operands *o) {
+    for (int64_t i = 0; i < INPUTS_MAX; i++) o->in[i] = p->in[i].data == NULL ? NULL : m->device + at->in[i];
     for (int64_t i = 0; i < PARAMS_MAX; i++)
-        o.param[i] = p->param[i].data == NULL ? NULL : (const float *)(void *)(m->device + param_at[i]);
-    o.out = m->device + m->out_at;
-    o.rows = b->n_rows;
-    o.spans = (const ls_span *)(void *)(m->device + spans_at);
-    o.n_spans = b->n_spans;
-    o.span_rows_max = c->bound == BOUND_OPEN ? 0 : c->bound == BOUND_EXACT ? b->longest : b->longest + 7;
+        o->param[i] = p->param[i].data == NULL ? NULL : (const float *)(void *)(m->device + at->param[i]);
+    o->spans = (const ls_span *)(void *)(m->device + at->spans);
+}
+
+static inline int64_t bound_of(const cut *c, const batch *b) {
+    return c->bound == BOUND_OPEN ? 0 : c->bound == BOUND_EXACT ? b->longest : b->longest + 7;
+}
+
+/* Puts a batch into the image and on the device. */
+static inline operands rig_prepare(rig *r, image *m, const batch *b, const cut *c, uint64_t seed) {
+    const style how = (style)(test_random(&seed) % 4);
+    operands o;
+    const offsets at = image_inputs(m, r->p, b, how, &seed, &o);
+    const int64_t out_at = image_rows(m, &r->p->out, b, true, how, &seed, &o.out_stride);
+    o.out = image_upload(r->run, m) + out_at;
+    image_address(m, r->p, &at, &o);
+    o.span_rows_max = bound_of(c, b);
     o.pool = r->pool;
     return o;
-}
-
-static inline void image_explain(const image *m, const uint8_t *got, char *why) {
-    int64_t i = 0;
-    const section *at = &m->sections[0];
-    while (got[i] == m->expect[i]) i++;
-    for (int64_t k = 0; k < m->n_sections; k++)
-        if (m->sections[k].at <= i) at = &m->sections[k];
-    i = at->at + (i - at->at) / at->element * at->element;
-    snprintf(why, WHY_MAX, "%s: row %lld column %lld of %lld: expected 0x%0*llx, got 0x%0*llx", at->name,
-             (long long)(at->stride == 0 ? 0 : (i - at->at) / at->element / at->stride),
-             (long long)(at->stride == 0 ? (i - at->at) / at->element : (i - at->at) / at->element % at->stride),
-             (long long)at->stride, (int)(2 * at->element), bk_pattern_at(m->expect + i, 0, at->element),
-             (int)(2 * at->element), bk_pattern_at(got + i, 0, at->element));
-}
-
-/* The image on the device against what it must be now. */
-static inline bool rig_check_image(rig *r, const image *m, const batch *b, const operands *o, char *why) {
-    const tensor *out = &r->p->out;
-    uint8_t *got = bk_alloc(m->bytes);
-    bool same;
-    bk_download(r->run, got, m->device, m->bytes);
-    for (int64_t row = 0; row < b->n_rows; row++)
-        if (b->source[row] >= 0)
-            canon(got + m->out_at + row * o->out_stride * ls_dtype_bytes(out->dtype), out->dtype, out->cols);
-    same = memcmp(got, m->expect, (size_t)m->bytes) == 0;
-    if (!same) image_explain(m, got, why);
-    free(got);
-    return same;
 }
 
 /* The state of sequence s after its first `done` tokens, by the contract. */
@@ -473,7 +505,7 @@ static inline bool drive(rig *r, plan *pl, const cut *c, char *why) {
     bool good = true;
     while (good && plan_next(pl, r->p, c, r->slot, r->idle_slot, &b)) {
         const operands o = rig_prepare(r, &r->image, &b, c, test_random(&pl->seed));
-        good = rig_call(r, &o, c->record, why) && rig_check_image(r, &r->image, &b, &o, why) &&
+        good = rig_call(r, &o, c->record, why) && image_check(r->run, &r->image, &b, why) &&
                (!c->watch || r->expect == NULL || rig_check_pool(r, pl, why));
     }
     free(b.source);

@@ -302,18 +302,22 @@ static inline void check_repeats(bk_run *run, const problem *p, int64_t times) {
     bk_clear(run);
 }
 
+static inline void golden_compare(bk_run *run, const char *name, const golden *now, const golden *recorded) {
+    if (now->out != recorded->out || now->rest != recorded->rest)
+        bk_fail(run, "%s: hashes {0x%016llx, 0x%016llx}, recorded {0x%016llx, 0x%016llx}", name,
+                (unsigned long long)now->out, (unsigned long long)now->rest, (unsigned long long)recorded->out,
+                (unsigned long long)recorded->rest);
+}
+
 /* The back end gives the contract's bits, and the contract's bits are the recorded ones. */
 static inline void check_golden(bk_run *run, const problem *p, const golden *recorded) {
     static const cut whole = {WHOLE, PACKED, BOUND_EXACT, false, true, 0};
     golden now = {bk_hash(BK_HASH_START, p->out.data, p->tokens * row_bytes(&p->out)), BK_HASH_START};
     plan pl = plan_make(p, 1);
     rig r = rig_make(run, p);
-    for (int64_t s = 0; s < p->n_seqs; s++) now.state = bk_hash(now.state, p->state + s * p->state_stride, p->state_bytes);
+    for (int64_t s = 0; s < p->n_seqs; s++) now.rest = bk_hash(now.rest, p->state + s * p->state_stride, p->state_bytes);
     drive_check(&r, &pl, &whole);
-    if (now.out != recorded->out || now.state != recorded->state)
-        bk_fail(run, "%s: hashes {0x%016llx, 0x%016llx}, recorded {0x%016llx, 0x%016llx}", p->name,
-                (unsigned long long)now.out, (unsigned long long)now.state, (unsigned long long)recorded->out,
-                (unsigned long long)recorded->state);
+    golden_compare(run, p->name, &now, recorded);
     rig_free(&r);
     bk_clear(run);
 }
@@ -387,8 +391,8 @@ static inline void two_calls_check(two_calls *t, const char *what, int64_t round
     char why[WHY_MAX] = "";
     if (ls_fault_take(&t->exec, &run->err) != LS_OK)
         bk_fail(run, "%s, %s, round %lld: %s", t->rig.p->name, what, (long long)round, run->err.text);
-    else if (!rig_check_image(&t->rig, &t->image[0], &t->batch[0], &t->operands[0], why) ||
-             !rig_check_image(&t->rig, &t->image[1], &t->batch[1], &t->operands[1], why) ||
+    else if (!image_check(run, &t->image[0], &t->batch[0], why) ||
+             !image_check(run, &t->image[1], &t->batch[1], why) ||
              !rig_check_pool(&t->rig, &t->plan, why))
         bk_fail(run, "%s, %s, round %lld: %s", t->rig.p->name, what, (long long)round, why);
 }
@@ -411,7 +415,7 @@ static inline void check_graph_fault(two_calls *t, void *graph) {
     for (int i = 0; i < 2; i++) {
         image untouched = t->image[i];
         untouched.expect = untouched.host;
-        if (!rig_check_image(&t->rig, &untouched, &t->batch[i], &t->operands[i], why))
+        if (!image_check(run, &untouched, &t->batch[i], why))
             bk_fail(run, "%s: after a fault: %s", t->rig.p->name, why);
     }
     if (!rig_check_pool(&t->rig, &none, why)) bk_fail(run, "%s: after a fault: %s", t->rig.p->name, why);
