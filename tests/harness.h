@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "random.h"
 
 /* Number of floats whose bits differ (NaN payloads and signs of zero count). */
 static inline int64_t count_bit_diffs(const float *a, const float *b, int64_t n) {
@@ -37,19 +38,6 @@ static inline int64_t count_bit_diffs(const float *a, const float *b, int64_t n)
 static inline void check_failed(ls_status status, const ls_error *err, const char *word) {
     if (status == LS_OK) fail_msg("expected a failure that mentions '%s'", word);
     if (strstr(err->text, word) == NULL) fail_msg("'%s' does not mention '%s'", err->text, word);
-}
-
-/* xorshift64*: seeded data for tests, the same on every machine. */
-static inline uint64_t test_random(uint64_t *state) {
-    uint64_t x = *state;
-    x ^= x >> 12;
-    x ^= x << 25;
-    x ^= x >> 27;
-    *state = x;
-    return x * 2685821657736338717ull;
-}
-static inline float test_uniform(uint64_t *state, float low, float high) {
-    return low + (high - low) * ((float)(test_random(state) >> 40) / 16777216.0f);
 }
 
 #endif

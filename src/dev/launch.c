@@ -4,27 +4,34 @@
 #include <stdio.h>
 #include <string.h>
 
-__extension__ typedef __int128 wide;
+__extension__ typedef unsigned __int128 wide;
 
 static const struct {
     const char *name;
     int64_t max;
 } widths[] = {{"int32", INT32_MAX}, {"uint32", UINT32_MAX}, {"int64", INT64_MAX}};
 
-/* Products and sums stop here: far above every width, far below what 128 bits hold. */
-static const wide far_above = (wide)1 << 100;
+/* Sums and products stop at 2^128 - 1 instead of wrapping. */
+static const wide widest = ~(wide)0;
 
-static wide capped(wide x) { return x < far_above ? x : far_above; }
+static wide times(wide a, wide b) {
+    wide product;
+    return __builtin_mul_overflow(a, b, &product) ? widest : product;
+}
 
+static wide plus(wide a, wide b) {
+    wide sum;
+    return __builtin_add_overflow(a, b, &sum) ? widest : sum;
+}
+
+/* Of values that are all >= 0. */
 static wide evaluate(const ls_index *index) {
     wide sum = 0;
     for (int t = 0; t < LS_TERMS_MAX && index->terms[t][0].name != NULL; t++) {
         wide product = 1;
         for (int f = 0; f < LS_FACTORS_MAX && index->terms[t][f].name != NULL; f++)
-            product = index->terms[t][f].value == 0 ? 0 : capped(product / 2 > far_above / index->terms[t][f].value
-                                                                     ? far_above
-                                                                     : product * index->terms[t][f].value);
-        sum = capped(sum + product);
+            product = times(product, (wide)index->terms[t][f].value);
+        sum = plus(sum, product);
     }
     return sum;
 }
@@ -47,8 +54,8 @@ static void describe(const ls_index *index, bool values, char *text, size_t text
 static void decimal(wide x, char *text, size_t text_n) {
     char digits[48];
     size_t n = 0, at = 0;
-    if (x >= far_above) {
-        snprintf(text, text_n, "2^100 or more");
+    if (x == widest) {
+        snprintf(text, text_n, "2^128 - 1 or more");
         return;
     }
     do digits[n++] = (char)('0' + (int)(x % 10));
@@ -58,7 +65,7 @@ static void decimal(wide x, char *text, size_t text_n) {
 }
 
 static ls_status check_index(const ls_launch *launch, const ls_index *index, ls_error *err) {
-    char names[256], values[256], result[48];
+    char names[512], values[512], result[48];
     wide value;
     for (int t = 0; t < LS_TERMS_MAX && index->terms[t][0].name != NULL; t++)
         for (int f = 0; f < LS_FACTORS_MAX && index->terms[t][f].name != NULL; f++)
@@ -66,7 +73,7 @@ static ls_status check_index(const ls_launch *launch, const ls_index *index, ls_
                 return LS_FAIL(err, LS_ERR_ARG, "%s: %s is %lld", launch->kernel, index->terms[t][f].name,
                                (long long)index->terms[t][f].value);
     value = evaluate(index);
-    if (value <= widths[index->width].max) return LS_OK;
+    if (value <= (wide)widths[index->width].max) return LS_OK;
     describe(index, false, names, sizeof names);
     describe(index, true, values, sizeof values);
     decimal(value, result, sizeof result);
