@@ -421,7 +421,7 @@ static inline offsets image_inputs(image *m, const problem *p, const batch *b, s
     for (int64_t i = 0; i < PARAMS_MAX; i++)
         if (p->param[i].data != NULL)
             at.param[i] = image_flat(m, p->param[i].name, p->param[i].data, p->param[i].n * 4, false,
-                                     how == ODD || how == ODD_TIGHT ? 4 : 0);
+                                     how == ODD || how == ODD_TIGHT ? 16 : 0);
     for (int64_t i = 0; i < INPUTS_MAX; i++)
         if (p->in[i].data != NULL) at.in[i] = image_rows(m, &p->in[i], b, false, how, seed, &o->in_stride[i]);
     o->rows = b->n_rows;
