@@ -1,5 +1,6 @@
 /* Gradients of the scan and of the convolution on every back end: bits of the CPU contract for every shape, option and
  * packing, from a workspace full of NaN, as often as one asks. */
+#include "refusal.h"
 #include "state_case.h"
 
 #define ROW_GRADS 5
@@ -513,6 +514,175 @@ static void differences_are_caught(bk_run *run) {
     }
 }
 
+/* ---- refusals ---- */
+
+/* A call of everything that is right, with padding. */
+typedef struct whole_call {
+    grad_rig rig;
+    batch batch;
+    grad_operands operands;
+} whole_call;
+
+static void whole_call_make(whole_call *c, bk_run *run, const grad_problem *g, arrangement *all) {
+    memset(c, 0, sizeof *c);
+    c->rig = grad_rig_make(run, g);
+    *all = everything(g);
+    arrangement_solve(run, g, all, false);
+    c->batch = arrangement_batch(&g->p, all, 0);
+    c->operands = grad_prepare(&c->rig, all, &c->batch, 1);
+    c->operands.in.span_rows_max = c->batch.longest;
+}
+
+static bool whole_call_untouched(void *context, char *why) {
+    whole_call *c = context;
+    image before = c->rig.image;
+    before.expect = before.host;
+    return image_check(c->rig.run, &before, &c->batch, why);
+}
+
+/* Spans of whole sequences that are wrong in device memory, in place of span 1, which has the rows 5 and on. */
+static void check_spans(refusal *r, whole_call *c) {
+    const int64_t rows = c->operands.in.rows;
+    image *m = &c->rig.image;
+    ls_span *span = (ls_span *)(void *)(m->host + m->sections[0].at) + 1;
+    const ls_span good = *span;
+    const struct {
+        ls_span span;
+        const char *name;
+        int64_t value;
+    } list[] = {
+        {{5, 2, 1, 1, NULL}, "position", 1},         {{5, 2, -1, 1, NULL}, "position", -1},
+        {{4, 2, 0, 1, NULL}, "row", 4},              {{-1, 2, 0, 1, NULL}, "row", -1},
+        {{5, -2, 0, 1, NULL}, "row", -2},            {{rows - 1, 2, 0, 1, NULL}, "row", rows - 1},
+        {{INT64_MAX, 2, 0, -1, NULL}, "row", INT64_MAX}, {{5, 19, 0, 1, NULL}, "row", 19},
+    };
+    for (int64_t i = 0; i < BK_COUNT(list); i++) {
+        char value[60];
+        const char *words[] = {"span 1", value};
+        snprintf(value, sizeof value, "%lld", (long long)list[i].value);
+        *span = list[i].span;
+        image_upload(r->run, m);
+        check_fault(r, c->rig.record, words);
+        *span = good;
+    }
+    image_upload(r->run, m);
+}
+
+static ls_status any_scan(const ls_exec *exec, const void *args, ls_error *err) {
+    return ls_op_scan_backward(exec, args, err);
+}
+
+static ls_status any_conv1d(const ls_exec *exec, const void *args, ls_error *err) {
+    return ls_op_conv1d_backward(exec, args, err);
+}
+
+/* All refusals of an op; at the end the call as it was succeeds. */
+static void check_refusals(bk_run *run, grad_problem *g, refusal *r, whole_call *c, arrangement *all, const spoil *list,
+                           int64_t n) {
+    char why[WHY_MAX] = "";
+    r->run = run;
+    r->workspace_bytes = g->workspace(&g->p, &c->operands);
+    r->untouched = whole_call_untouched;
+    r->context = c;
+    check_spoils(r, list, n);
+    check_workspace(r);
+    check_spans(r, c);
+    if (!grad_call(&c->rig, &c->operands, true, why) || !image_check(run, &c->rig.image, &c->batch, why))
+        bk_fail(run, "%s after refusals: %s", r->op, why);
+    free(c->batch.source);
+    arrangement_free(all);
+    grad_rig_free(&c->rig);
+    grad_problem_free(g);
+}
+
+static const int64_t refused_lengths[] = {5, 18, 2, 3};
+
+static void scan_refusals(bk_run *run) {
+    static const spoil list[] = {
+        NOT_NULL(ls_scan_backward_args, u),
+        NOT_NULL(ls_scan_backward_args, dt_raw),
+        NOT_NULL(ls_scan_backward_args, b),
+        NOT_NULL(ls_scan_backward_args, cc),
+        NOT_NULL(ls_scan_backward_args, a2),
+        NOT_NULL(ls_scan_backward_args, dout),
+        NOT_NULL(ls_scan_backward_args, du),
+        NOT_NULL(ls_scan_backward_args, ddt),
+        NOT_NULL(ls_scan_backward_args, db),
+        NOT_NULL(ls_scan_backward_args, dcc),
+        NOT_NULL(ls_scan_backward_args, da2),
+        NOT_NULL(ls_scan_backward_args, z),
+        NOT_NULL(ls_scan_backward_args, dz),
+        NOT_NULL(ls_scan_backward_args, dt_bias),
+        NOT_NULL(ls_scan_backward_args, ddt_bias),
+        {{"d ", "null"}, offsetof(ls_scan_backward_args, d), WORD, 0},
+        NOT_NULL(ls_scan_backward_args, dd),
+        {{"spans", "scan"}, offsetof(ls_scan_backward_args, spans), WORD, 0},
+        {{"u", "GPU"}, offsetof(ls_scan_backward_args, u), HOST, 0},
+        {{"da2", "GPU"}, offsetof(ls_scan_backward_args, da2), HOST, 0},
+        {{"f16", "scan"}, offsetof(ls_scan_backward_args, in_dtype), TYPE, LS_F16},
+        {{"u", "stride 32"}, offsetof(ls_scan_backward_args, u_stride), WORD, 32},
+        {{"dt_raw", "stride 32"}, offsetof(ls_scan_backward_args, dt_stride), WORD, 32},
+        {{"b", "stride 4"}, offsetof(ls_scan_backward_args, b_stride), WORD, 4},
+        {{"cc", "stride 4"}, offsetof(ls_scan_backward_args, c_stride), WORD, 4},
+        {{"z", "stride 32"}, offsetof(ls_scan_backward_args, z_stride), WORD, 32},
+        {{"dout", "stride 32"}, offsetof(ls_scan_backward_args, dout_stride), WORD, 32},
+        FITS(ls_scan_backward_args, "u", u_stride),
+        FITS(ls_scan_backward_args, "dt_raw", dt_stride),
+        FITS(ls_scan_backward_args, "b", b_stride),
+        FITS(ls_scan_backward_args, "cc", c_stride),
+        FITS(ls_scan_backward_args, "z", z_stride),
+        FITS(ls_scan_backward_args, "dout", dout_stride),
+        {{"states", "0"}, offsetof(ls_scan_backward_args, n_states), WORD, 0},
+        {{"states", "257"}, offsetof(ls_scan_backward_args, n_states), WORD, 257},
+        {{"span", "-1"}, offsetof(ls_scan_backward_args, span_rows_max), WORD, -1},
+    };
+    static const scan_shape shape = {33, 5, 0, PLAIN};
+    grad_problem g = scan_grad_problem(run, &shape, refused_lengths, BK_COUNT(refused_lengths), 1);
+    arrangement all;
+    whole_call c;
+    whole_call_make(&c, run, &g, &all);
+    {
+        const ls_scan_backward_args args = scan_backward_args(&g.p, &c.operands);
+        refusal r = {.op = "scan backward", .call = any_scan, .args = &args, .args_bytes = sizeof args};
+        check_refusals(run, &g, &r, &c, &all, list, BK_COUNT(list));
+    }
+}
+
+static void conv1d_refusals(bk_run *run) {
+    static const spoil list[] = {
+        NOT_NULL(ls_conv1d_backward_args, x),
+        NOT_NULL(ls_conv1d_backward_args, w),
+        NOT_NULL(ls_conv1d_backward_args, dy),
+        NOT_NULL(ls_conv1d_backward_args, dx),
+        NOT_NULL(ls_conv1d_backward_args, dw),
+        NOT_NULL(ls_conv1d_backward_args, bias),
+        NOT_NULL(ls_conv1d_backward_args, dbias),
+        {{"spans", "conv1d"}, offsetof(ls_conv1d_backward_args, spans), WORD, 0},
+        {{"x", "GPU"}, offsetof(ls_conv1d_backward_args, x), HOST, 0},
+        {{"x f16", "conv1d"}, offsetof(ls_conv1d_backward_args, x_dtype), TYPE, LS_F16},
+        {{"state f16", "conv1d"}, offsetof(ls_conv1d_backward_args, state_dtype), TYPE, LS_F16},
+        {{"x", "stride 32"}, offsetof(ls_conv1d_backward_args, x_stride), WORD, 32},
+        {{"dy", "stride 32"}, offsetof(ls_conv1d_backward_args, dy_stride), WORD, 32},
+        {{"dx", "stride 32"}, offsetof(ls_conv1d_backward_args, dx_stride), WORD, 32},
+        FITS(ls_conv1d_backward_args, "x", x_stride),
+        FITS(ls_conv1d_backward_args, "dy", dy_stride),
+        FITS(ls_conv1d_backward_args, "dx", dx_stride),
+        {{"width", "0"}, offsetof(ls_conv1d_backward_args, d_conv), WORD, 0},
+        {{"width", "17"}, offsetof(ls_conv1d_backward_args, d_conv), WORD, 17},
+        {{"span", "-1"}, offsetof(ls_conv1d_backward_args, span_rows_max), WORD, -1},
+    };
+    static const conv_shape shape = {33, 4, STATE_BF16, PLAIN};
+    grad_problem g = conv_grad_problem(run, &shape, refused_lengths, BK_COUNT(refused_lengths), 1);
+    arrangement all;
+    whole_call c;
+    whole_call_make(&c, run, &g, &all);
+    {
+        const ls_conv1d_backward_args args = conv_backward_args(&g.p, &c.operands);
+        refusal r = {.op = "conv1d backward", .call = any_conv1d, .args = &args, .args_bytes = sizeof args};
+        check_refusals(run, &g, &r, &c, &all, list, BK_COUNT(list));
+    }
+}
+
 int main(int argc, char **argv) {
     static const bk_case cases[] = {
         {"every scan shape", every_scan_shape, BK_ANYWHERE},
@@ -525,6 +695,8 @@ int main(int argc, char **argv) {
         {"nothing to sum", nothing_to_sum, BK_ANYWHERE},
         {"golden bits", golden_bits, BK_ANYWHERE},
         {"differences are caught", differences_are_caught, BK_ANYWHERE},
+        {"scan refusals", scan_refusals, BK_ANYWHERE},
+        {"conv1d refusals", conv1d_refusals, BK_ANYWHERE},
     };
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }
