@@ -35,8 +35,8 @@ done:
 ls_status ls_conv1d(ls_queue *queue, const ls_conv1d_args *args, ls_error *err) {
     ls_status status = ls_conv1d_check(args, err);
     if (status != LS_OK) return status;
-    status = ls_spans_check_slots("conv1d", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state,
-                                  err);
+    status =
+        ls_spans_check_slots("conv1d", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state, err);
     if (status != LS_OK) return status;
     if (args->n_spans == 0) return LS_OK;
     ls_kernel_run(queue, ls_conv1d_kernel_table, args,

@@ -37,8 +37,8 @@ done:
 ls_status ls_scan(ls_queue *queue, const ls_scan_args *args, ls_error *err) {
     ls_status status = ls_scan_check(args, err);
     if (status != LS_OK) return status;
-    status = ls_spans_check_slots("scan", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state,
-                                  err);
+    status =
+        ls_spans_check_slots("scan", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state, err);
     if (status != LS_OK) return status;
     if (args->n_spans == 0) return LS_OK;
     ls_kernel_run(

@@ -11,8 +11,8 @@ ls_status ls_pool_check(const char *op, const ls_pool_view *pool, int64_t entry_
                        (long long)pool->n_entries, (long long)pool->stride);
     if (pool->n_entries > 0 && pool->base == NULL) return LS_FAIL(err, LS_ERR_ARG, "%s: state is a null pointer", op);
     if (pool->stride < entry_bytes || pool->stride % align != 0)
-        return LS_FAIL(err, LS_ERR_ARG, "%s: state: stride of %lld bytes, for entries of %lld at multiples of %lld",
-                       op, (long long)pool->stride, (long long)entry_bytes, (long long)align);
+        return LS_FAIL(err, LS_ERR_ARG, "%s: state: stride of %lld bytes, for entries of %lld at multiples of %lld", op,
+                       (long long)pool->stride, (long long)entry_bytes, (long long)align);
     if ((uintptr_t)pool->base % (uintptr_t)align != 0)
         return LS_FAIL(err, LS_ERR_ARG, "%s: state at %p is not aligned to %lld bytes", op, (void *)pool->base,
                        (long long)align);

@@ -47,8 +47,10 @@ static void wide_shapes(bk_run *run) {
 
 static void every_length(bk_run *run) {
     static const int64_t length[] = {1, 2, 3, 15, 16, 17, 31, 33, 64, 100, 300};
-    static const scan_shape shapes[] = {
-        {65, 16, IN_BF16 | OUT_BF16, PLAIN}, {128, 16, 0, PLAIN}, {33, 5, IN_BF16, BOUNDED}, {64, 17, OUT_BF16, SPECIAL}};
+    static const scan_shape shapes[] = {{65, 16, IN_BF16 | OUT_BF16, PLAIN},
+                                        {128, 16, 0, PLAIN},
+                                        {33, 5, IN_BF16, BOUNDED},
+                                        {64, 17, OUT_BF16, SPECIAL}};
     for (int64_t i = 0; i < bk_size(run, 1, BK_COUNT(shapes), BK_COUNT(shapes)); i++) {
         problem p = scan_problem(run, &shapes[i], length, bk_size(run, 6, BK_COUNT(length), BK_COUNT(length)),
                                  (uint64_t)i + 200);
@@ -67,6 +69,15 @@ static void every_option(bk_run *run) {
         problem p;
         if (run->small && i % 13 != 0) continue;
         p = scan_problem(run, &shape, length, 4, (uint64_t)i + 300);
+        check_cuts(run, &p);
+        problem_free(&p);
+    }
+}
+
+static void borders_of_the_decay(bk_run *run) {
+    static const int64_t length[] = {5, 18, 2, 33};
+    for (int64_t i = 0; i < BK_COUNT(border_shapes); i++) {
+        problem p = scan_problem(run, &border_shapes[i], length, BK_COUNT(length), (uint64_t)i + 380);
         check_cuts(run, &p);
         problem_free(&p);
     }
@@ -101,7 +112,8 @@ static void golden_bits(bk_run *run) {
     static const scan_shape shapes[] = {{33, 5, 0, PLAIN},
                                         {128, 16, IN_BF16 | OUT_BF16, PLAIN},
                                         {64, 16, NO_GATE | NO_D | NO_DT_BIAS | DT_ACTIVATED, PLAIN},
-                                        {65, 17, IN_BF16, BOUNDED}};
+                                        {65, 17, IN_BF16, BOUNDED},
+                                        {33, 1, AT_BORDERS, BORDERS}};
     for (int64_t i = 0; i < BK_COUNT(shapes); i++) {
         problem p = scan_problem(run, &shapes[i], length, BK_COUNT(length), (uint64_t)i + 500);
         check_golden(run, &p, &golden_scan[i]);
@@ -182,6 +194,7 @@ int main(int argc, char **argv) {
         {"wide shapes", wide_shapes, BK_ANYWHERE},
         {"every length", every_length, BK_ANYWHERE},
         {"every option", every_option, BK_ANYWHERE},
+        {"borders of the decay", borders_of_the_decay, BK_ANYWHERE},
         {"any batch and position", any_batch_and_position, BK_ANYWHERE},
         {"repeated runs", repeated_runs, BK_ANYWHERE},
         {"replayed graph", replayed_graph, BK_CUDA_ONLY},

@@ -38,7 +38,8 @@ static bool pool_open(big_pool *pool, bk_run *run, int64_t words) {
     if (run->cuda) {
         pool->base = bk_try_new(run, "pool", bytes, 0);
     } else {
-        void *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *memory =
+            mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory != MAP_FAILED) {
             pool->base = memory;
             (void)madvise(memory, (size_t)bytes, MADV_NOHUGEPAGE);
@@ -97,8 +98,9 @@ static void explain(const big_pool *pool, const bool *wrong, char *why) {
         bool fits = true;
         for (int64_t i = 1; i < LISTED; i++) fits = fits && wrong[i] == (listed[i] >= first);
         if (!fits) continue;
-        snprintf(why + used, WHY_MAX - used, ": slots from %d on, %.1f %% of %d: offsets wrap at %s elements (stride %lld)",
-                 first, 100.0 * (SLOTS - first) / SLOTS, SLOTS, limits[l].name, (long long)pool->words);
+        snprintf(why + used, WHY_MAX - used,
+                 ": slots from %d on, %.1f %% of %d: offsets wrap at %s elements (stride %lld)", first,
+                 100.0 * (SLOTS - first) / SLOTS, SLOTS, limits[l].name, (long long)pool->words);
         return;
     }
 }
@@ -226,7 +228,9 @@ static void explanations(bk_run *run) {
         bool wrong[LISTED];
         const char *text; /* NULL: no width fits */
     } list[] = {
-        {89600, {true, false, false, false, true, true}, ": slots from 47935 on, 31.3 % of 69776: offsets wrap at 2^32"},
+        {89600,
+         {true, false, false, false, true, true},
+         ": slots from 47935 on, 31.3 % of 69776: offsets wrap at 2^32"},
         {90112, {true, false, true, true, true, true}, ": slots from 47663 on, 31.7 % of 69776: offsets wrap at 2^32"},
         {89600, {false, true, true, true, true, true}, ": slots from 23968 on, 65.7 % of 69776: offsets wrap at 2^31"},
         {89600, {false, false, true, false, true, true}, NULL},
@@ -236,7 +240,8 @@ static void explanations(bk_run *run) {
         const big_pool pool = {run, NULL, NULL, list[i].words, 4 * list[i].words, 0};
         char why[WHY_MAX];
         explain(&pool, list[i].wrong, why);
-        if (strstr(why, list[i].text == NULL ? ": " : list[i].text) == NULL ? list[i].text != NULL : list[i].text == NULL)
+        if (strstr(why, list[i].text == NULL ? ": " : list[i].text) == NULL ? list[i].text != NULL
+                                                                            : list[i].text == NULL)
             bk_fail(run, "pattern %lld is explained as '%s'", (long long)i, why);
     }
 }

@@ -13,8 +13,8 @@ typedef struct grad_operands {
     int64_t row_stride[ROW_GRADS];
 } grad_operands;
 
-/* A problem, the gradient of its output, and the gradients of its inputs by the contract. Gradients of parameters depend
- * on which sequences share a call and in which order, so they belong to an arrangement. */
+/* A problem, the gradient of its output, and the gradients of its inputs by the contract. Gradients of parameters
+ * depend on which sequences share a call and in which order, so they belong to an arrangement. */
 typedef struct grad_problem grad_problem;
 struct grad_problem {
     problem p;
@@ -276,7 +276,8 @@ static grad_operands grad_prepare(grad_rig *r, const arrangement *a, const batch
     for (int64_t i = 0; i < ROW_GRADS; i++)
         if (g->row[i].data != NULL) row_at[i] = image_rows(m, &g->row[i], b, true, out_how, &seed, &o.row_stride[i]);
     for (int64_t i = 0; i < PARAMS_MAX; i++)
-        if (a->param[i] != NULL) param_at[i] = image_flat(m, param_names[i], a->param[i], p->param[i].n * 4, true, 4 * i);
+        if (a->param[i] != NULL)
+            param_at[i] = image_flat(m, param_names[i], a->param[i], p->param[i].n * 4, true, 4 * i);
     image_upload(r->run, m);
     image_address(m, p, &at, &o.in);
     o.dout = (const float *)(void *)(m->device + dout_at);
@@ -366,8 +367,9 @@ static void every_scan_shape(bk_run *run) {
 
 static void wide_scans(bk_run *run) {
     static const int64_t length[] = {17, 2, 33, 1, 100, 300};
-    static const scan_shape list[] = {{2560, 16, IN_BF16, PLAIN}, {5120, 16, 0, BOUNDED},     {2560, 1, 0, PLAIN},
-                                      {5120, 5, IN_BF16, PLAIN},  {2560, 64, NO_GATE, PLAIN}, {5120, 16, IN_BF16, SPECIAL}};
+    static const scan_shape list[] = {{2560, 16, IN_BF16, PLAIN}, {5120, 16, 0, BOUNDED},
+                                      {2560, 1, 0, PLAIN},        {5120, 5, IN_BF16, PLAIN},
+                                      {2560, 64, NO_GATE, PLAIN}, {5120, 16, IN_BF16, SPECIAL}};
     for (int64_t i = 0; i < bk_size(run, 0, 2, BK_COUNT(list)); i++) {
         grad_problem g = scan_grad_problem(run, &list[i], length, bk_size(run, 1, 2, 6), (uint64_t)i + 100);
         check_packings(run, &g, 3);
@@ -380,8 +382,8 @@ static void every_scan_length(bk_run *run) {
     static const scan_shape list[] = {
         {65, 16, IN_BF16, PLAIN}, {128, 16, 0, PLAIN}, {33, 5, IN_BF16, BOUNDED}, {64, 17, 0, SPECIAL}};
     for (int64_t i = 0; i < bk_size(run, 1, BK_COUNT(list), BK_COUNT(list)); i++) {
-        grad_problem g =
-            scan_grad_problem(run, &list[i], lengths, bk_size(run, 6, BK_COUNT(lengths), BK_COUNT(lengths)), (uint64_t)i + 200);
+        grad_problem g = scan_grad_problem(run, &list[i], lengths,
+                                           bk_size(run, 6, BK_COUNT(lengths), BK_COUNT(lengths)), (uint64_t)i + 200);
         check_packings(run, &g, 3);
     }
 }
@@ -389,10 +391,19 @@ static void every_scan_length(bk_run *run) {
 static void every_scan_option(bk_run *run) {
     static const int64_t length[] = {5, 18, 2, 33}, shapes[][2] = {{33, 4}, {64, 16}, {9, 17}};
     for (int64_t i = 0; i < 3 * SCAN_OPTIONS; i++) {
-        const scan_shape shape = {shapes[i % 3][0], shapes[i % 3][1], (int)(i % SCAN_OPTIONS), (values)(i / SCAN_OPTIONS)};
+        const scan_shape shape = {shapes[i % 3][0], shapes[i % 3][1], (int)(i % SCAN_OPTIONS),
+                                  (values)(i / SCAN_OPTIONS)};
         grad_problem g;
         if (run->small && i % 13 != 0) continue;
         g = scan_grad_problem(run, &shape, length, BK_COUNT(length), (uint64_t)i + 300);
+        check_packings(run, &g, 3);
+    }
+}
+
+static void borders_of_the_decay(bk_run *run) {
+    static const int64_t length[] = {5, 18, 2, 33};
+    for (int64_t i = 0; i < BK_COUNT(border_shapes); i++) {
+        grad_problem g = scan_grad_problem(run, &border_shapes[i], length, BK_COUNT(length), (uint64_t)i + 380);
         check_packings(run, &g, 3);
     }
 }
@@ -414,7 +425,8 @@ static void every_conv_dim(bk_run *run) {
         const conv_shape shape = {dims[i / 2], 4, (int)(i * 7 % CONV_OPTIONS), (values)(i % 2)};
         grad_problem g;
         if (run->small && shape.dim > 65) continue;
-        g = conv_grad_problem(run, &shape, lengths, !run->cuda && shape.dim > 128 ? 6 : BK_COUNT(lengths), (uint64_t)i + 200);
+        g = conv_grad_problem(run, &shape, lengths, !run->cuda && shape.dim > 128 ? 6 : BK_COUNT(lengths),
+                              (uint64_t)i + 200);
         check_packings(run, &g, 3);
     }
 }
@@ -434,7 +446,8 @@ static void nothing_to_sum(bk_run *run) {
     static const scan_shape scan = {33, 5, 0, PLAIN};
     static const conv_shape conv = {33, 4, 0, PLAIN};
     for (int k = 0; k < 2; k++) {
-        grad_problem g = k == 0 ? scan_grad_problem(run, &scan, length, 1, 1) : conv_grad_problem(run, &conv, length, 1, 1);
+        grad_problem g =
+            k == 0 ? scan_grad_problem(run, &scan, length, 1, 1) : conv_grad_problem(run, &conv, length, 1, 1);
         grad_rig r = grad_rig_make(run, &g);
         arrangement none = everything(&g);
         batch b = batch_make(&g.p);
@@ -474,7 +487,8 @@ static void golden_bits(bk_run *run) {
     static const scan_shape scans[] = {{33, 5, 0, PLAIN},
                                        {128, 16, IN_BF16, PLAIN},
                                        {64, 16, NO_GATE | NO_D | NO_DT_BIAS | DT_ACTIVATED, PLAIN},
-                                       {65, 17, IN_BF16, BOUNDED}};
+                                       {65, 17, IN_BF16, BOUNDED},
+                                       {33, 1, AT_BORDERS, BORDERS}};
     static const conv_shape convs[] = {{33, 4, 0, PLAIN},
                                        {128, 4, X_BF16 | STATE_BF16, PLAIN},
                                        {65, 2, STATE_BF16 | NO_BIAS, PLAIN},
@@ -496,7 +510,8 @@ static void differences_are_caught(bk_run *run) {
     static const scan_shape scan = {33, 16, 0, PLAIN};
     static const conv_shape conv = {33, 4, 0, PLAIN};
     for (int k = 0; k < 2; k++) {
-        grad_problem g = k == 0 ? scan_grad_problem(run, &scan, length, 4, 1) : conv_grad_problem(run, &conv, length, 4, 1);
+        grad_problem g =
+            k == 0 ? scan_grad_problem(run, &scan, length, 4, 1) : conv_grad_problem(run, &conv, length, 4, 1);
         grad_rig r = grad_rig_make(run, &g);
         arrangement there = everything(&g), back = everything(&g);
         char why[WHY_MAX] = "";
@@ -551,10 +566,14 @@ static void check_spans(refusal *r, whole_call *c) {
         const char *name;
         int64_t value;
     } list[] = {
-        {{5, 2, 1, 1, NULL}, "position", 1},         {{5, 2, -1, 1, NULL}, "position", -1},
-        {{4, 2, 0, 1, NULL}, "row", 4},              {{-1, 2, 0, 1, NULL}, "row", -1},
-        {{5, -2, 0, 1, NULL}, "row", -2},            {{rows - 1, 2, 0, 1, NULL}, "row", rows - 1},
-        {{INT64_MAX, 2, 0, -1, NULL}, "row", INT64_MAX}, {{5, 19, 0, 1, NULL}, "row", 19},
+        {{5, 2, 1, 1, NULL}, "position", 1},
+        {{5, 2, -1, 1, NULL}, "position", -1},
+        {{4, 2, 0, 1, NULL}, "row", 4},
+        {{-1, 2, 0, 1, NULL}, "row", -1},
+        {{5, -2, 0, 1, NULL}, "row", -2},
+        {{rows - 1, 2, 0, 1, NULL}, "row", rows - 1},
+        {{INT64_MAX, 2, 0, -1, NULL}, "row", INT64_MAX},
+        {{5, 19, 0, 1, NULL}, "row", 19},
     };
     for (int64_t i = 0; i < BK_COUNT(list); i++) {
         char value[60];
@@ -689,6 +708,7 @@ int main(int argc, char **argv) {
         {"wide scans", wide_scans, BK_ANYWHERE},
         {"every scan length", every_scan_length, BK_ANYWHERE},
         {"every scan option", every_scan_option, BK_ANYWHERE},
+        {"borders of the decay", borders_of_the_decay, BK_ANYWHERE},
         {"every convolution width", every_conv_width, BK_ANYWHERE},
         {"every convolution dim", every_conv_dim, BK_ANYWHERE},
         {"repeated runs", repeated_runs, BK_ANYWHERE},

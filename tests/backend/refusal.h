@@ -28,9 +28,11 @@ typedef struct spoil {
     int64_t value;
 } spoil;
 
-#define NOT_NULL(args, field) {{#field, "null"}, offsetof(args, field), WORD, 0}
+#define NOT_NULL(args, field) \
+    { {#field, "null"}, offsetof(args, field), WORD, 0 }
 #define TWO_62 4611686018427387904
-#define FITS(args, name, field) {{name, "4611686018427387904"}, offsetof(args, field), WORD, TWO_62}
+#define FITS(args, name, field) \
+    { {name, "4611686018427387904"}, offsetof(args, field), WORD, TWO_62 }
 
 static inline void refusal_check(refusal *r, const char *const *words, ls_status status) {
     char why[WHY_MAX] = "", what[120];

@@ -125,28 +125,33 @@ typedef struct cut {
     enum { PACKED, ALONE } packing;
     enum { BOUND_EXACT, BOUND_LOOSE, BOUND_OPEN } bound; /* of span_rows_max; exact with chunk 1 is the decode kernel */
     bool watch;                                          /* compare the pool after every call, not only at the end */
-    bool record;                                         /* faults go to a record; else every call waits for its check */
-    int64_t keep;                                        /* tokens of each sequence that are left for later */
+    bool record;  /* faults go to a record; else every call waits for its check */
+    int64_t keep; /* tokens of each sequence that are left for later */
 } cut;
 enum { WHOLE = 0, RANDOM = -1 };
 
 static const cut cuts[] = {
-    {WHOLE, PACKED, BOUND_EXACT, false, false, 0},  {1, PACKED, BOUND_EXACT, true, false, 0},
-    {1, PACKED, BOUND_OPEN, false, true, 0},        {2, PACKED, BOUND_EXACT, true, true, 0},
-    {3, PACKED, BOUND_LOOSE, true, false, 0},       {5, PACKED, BOUND_OPEN, true, true, 0},
-    {15, PACKED, BOUND_EXACT, false, false, 0},     {16, PACKED, BOUND_EXACT, false, true, 0},
-    {17, PACKED, BOUND_LOOSE, false, false, 0},     {64, PACKED, BOUND_EXACT, false, true, 0},
-    {RANDOM, PACKED, BOUND_EXACT, true, false, 0},  {RANDOM, PACKED, BOUND_OPEN, false, true, 0},
-    {WHOLE, ALONE, BOUND_OPEN, false, true, 0},     {1, ALONE, BOUND_EXACT, false, false, 0},
+    {WHOLE, PACKED, BOUND_EXACT, false, false, 0}, {1, PACKED, BOUND_EXACT, true, false, 0},
+    {1, PACKED, BOUND_OPEN, false, true, 0},       {2, PACKED, BOUND_EXACT, true, true, 0},
+    {3, PACKED, BOUND_LOOSE, true, false, 0},      {5, PACKED, BOUND_OPEN, true, true, 0},
+    {15, PACKED, BOUND_EXACT, false, false, 0},    {16, PACKED, BOUND_EXACT, false, true, 0},
+    {17, PACKED, BOUND_LOOSE, false, false, 0},    {64, PACKED, BOUND_EXACT, false, true, 0},
+    {RANDOM, PACKED, BOUND_EXACT, true, false, 0}, {RANDOM, PACKED, BOUND_OPEN, false, true, 0},
+    {WHOLE, ALONE, BOUND_OPEN, false, true, 0},    {1, ALONE, BOUND_EXACT, false, false, 0},
     {RANDOM, ALONE, BOUND_LOOSE, false, true, 0},
 };
 
 static inline const char *cut_name(const cut *c, char *text, size_t text_n) {
     char chunk[24];
     snprintf(chunk, sizeof chunk, "%lld", (long long)c->chunk);
-    snprintf(text, text_n, "chunk %s, %s, bound %s, %s", c->chunk == WHOLE ? "whole" : c->chunk < 0 ? "random" : chunk,
+    snprintf(text, text_n, "chunk %s, %s, bound %s, %s",
+             c->chunk == WHOLE ? "whole"
+             : c->chunk < 0    ? "random"
+                               : chunk,
              c->packing == PACKED ? "packed" : "alone",
-             c->bound == BOUND_EXACT ? "exact" : c->bound == BOUND_LOOSE ? "loose" : "open",
+             c->bound == BOUND_EXACT   ? "exact"
+             : c->bound == BOUND_LOOSE ? "loose"
+                                       : "open",
              c->record ? "record" : "waiting");
     return text;
 }
@@ -226,7 +231,7 @@ static inline bool plan_next(plan *pl, const problem *p, const cut *c, const int
 
 typedef struct section {
     const char *name;
-    int64_t at, rows, cols, stride, element; /* at and element in bytes */
+    int64_t at, rows, cols, stride, element;  /* at and element in bytes */
     enum { READ, WRITTEN_ROWS, WRITTEN } use; /* WRITTEN_ROWS: those of tokens */
 } section;
 
@@ -247,8 +252,8 @@ static inline void image_free(image *m) {
     free(m->expect);
 }
 
-/* Room for the rows after a gap, `skew` bytes after a multiple of 256; the offset. What is written holds BK_PATTERN, the
- * rest POISON. */
+/* Room for the rows after a gap, `skew` bytes after a multiple of 256; the offset. What is written holds BK_PATTERN,
+ * the rest POISON. */
 static inline int64_t image_section(image *m, section part, int64_t skew) {
     const int64_t at = round_up(m->bytes + 64, 256) + skew, bytes = part.rows * part.stride * part.element;
     const int64_t end = at + bytes + 64;
@@ -464,7 +469,8 @@ static inline void expected_state(bk_run *run, const problem *p, int64_t s, int6
 /* The pool on the device against what it must be now: states of the sequences, and every other byte as it was. */
 static inline bool rig_check_pool(rig *r, const plan *pl, char *why) {
     const problem *p = r->p;
-    const int64_t bytes = r->pool.stride * r->pool.n_entries, elements = p->state_bytes / ls_dtype_bytes(p->state_dtype);
+    const int64_t bytes = r->pool.stride * r->pool.n_entries,
+                  elements = p->state_bytes / ls_dtype_bytes(p->state_dtype);
     uint8_t *state = bk_alloc(p->state_stride);
     int64_t i = 0;
     for (int64_t s = 0; s < p->n_seqs; s++) {

@@ -5,16 +5,17 @@
 
 #include <math.h>
 
+#include "golden_state.h"
 #include "num/expf.h"
 #include "num/half.h"
-#include "golden_state.h"
 #include "spans.h"
 
 /* ---- values ---- */
 
 /* PLAIN: every decay in range. SPECIAL: odd sequences hold NaN, infinities, denormals and huge values next to even ones
- * that do not. BOUNDED: decays beyond 2^-126 and 2^127, and at these borders, here and there. */
-typedef enum values { PLAIN, SPECIAL, BOUNDED } values;
+ * that do not. BOUNDED: decays beyond 2^-126 and 2^127 here and there. BORDERS: most decays at these borders or next to
+ * them, where inputs of 0 let them show; for steps that come activated and without bias. */
+typedef enum values { PLAIN, SPECIAL, BOUNDED, BORDERS } values;
 
 /* Mostly plain; sometimes NaN of either sign and any payload, infinities, zeros, denormals, huge and tiny values. */
 static inline float special_value(uint64_t *seed) {
@@ -57,8 +58,8 @@ static inline float tensor_get(const tensor *t, int64_t row, int64_t col) {
     return ls_bf16_to_f32(half);
 }
 
-static inline tensor tensor_make(const problem *p, const char *name, ls_dtype dtype, int64_t cols, float low, float high,
-                                 values kind, uint64_t *seed) {
+static inline tensor tensor_make(const problem *p, const char *name, ls_dtype dtype, int64_t cols, float low,
+                                 float high, values kind, uint64_t *seed) {
     tensor t = {name, dtype, cols, NULL};
     t.data = bk_alloc(p->tokens * row_bytes(&t));
     for (int64_t s = 0; s < p->n_seqs; s++)
@@ -89,6 +90,9 @@ static inline void problem_sequences(problem *p, const int64_t *length, int64_t 
 enum { IN_BF16 = 1, OUT_BF16 = 2, NO_GATE = 4, NO_D = 8, NO_DT_BIAS = 16, DT_ACTIVATED = 32, SCAN_OPTIONS = 64 };
 enum { SCAN_U, SCAN_DT, SCAN_B, SCAN_C, SCAN_Z };
 enum { SCAN_A2, SCAN_D, SCAN_DT_BIAS };
+
+/* Shapes for BORDERS: with few states a decay shows in the output too. */
+#define AT_BORDERS (DT_ACTIVATED | NO_DT_BIAS | NO_D)
 
 typedef struct scan_shape {
     int64_t dim, n_states;
@@ -135,14 +139,16 @@ static inline int64_t scan_workspace(const problem *p, const operands *o) {
     return ls_op_scan_workspace(&args);
 }
 
-/* Steps, rates and borders that leave the range in which a decay needs no clamp. */
+/* The last products with a decay of their own, the first without, and the ones inside. */
+static const float scan_borders[] = {-126.0f,        -0x1.f80002p+6f, -0x1.f7fffep+6f, 127.0f,
+                                     0x1.fc0002p+6f, 0x1.fbfffep+6f,  -INFINITY};
+/* Steps that leave the range in which a decay needs no clamp; the first one also before softplus. */
+static const float scan_steps[] = {14.0f, -9.0f, 0.0f, 1.0f};
+
 static inline void scan_bound(problem *p, uint64_t *seed) {
-    static const float border[] = {-126.0f, -0x1.f80002p+6f, 127.0f, 0x1.fc0002p+6f, -0x1.f7fffep+6f, 0x1.fbfffep+6f};
-    static const float step[] = {14.0f, -9.0f, 0.0f, 1.0f};
     for (int64_t i = 0; i < p->dim * p->width; i++) {
         const uint64_t dice = test_random(seed);
-        if (dice % 64 == 0) p->param[SCAN_A2].data[i] = -INFINITY;
-        if (dice % 64 == 1) p->param[SCAN_A2].data[i] = border[dice / 64 % BK_COUNT(border)];
+        if (dice % 64 < 2) p->param[SCAN_A2].data[i] = scan_borders[dice / 64 % BK_COUNT(scan_borders)];
         if (dice % 512 == 2) p->param[SCAN_A2].data[i] = 20.0f;
     }
     for (int64_t s = 1; s < p->n_seqs; s += 2)
@@ -150,8 +156,21 @@ static inline void scan_bound(problem *p, uint64_t *seed) {
             const uint64_t dice = test_random(seed);
             if (dice % 32 == 0)
                 tensor_put(&p->in[SCAN_DT], p->first[s] + i / p->dim, i % p->dim,
-                           step[p->activated ? dice / 32 % BK_COUNT(step) : 0]);
+                           scan_steps[p->activated ? dice / 32 % BK_COUNT(scan_steps) : 0]);
         }
+}
+
+static inline void scan_at_borders(problem *p, uint64_t *seed) {
+    for (int64_t i = 0; i < p->dim * p->width; i++) {
+        const uint64_t dice = test_random(seed);
+        if (dice % 8 > 0) p->param[SCAN_A2].data[i] = scan_borders[dice / 8 % BK_COUNT(scan_borders)];
+    }
+    for (int64_t i = 0; i < p->tokens * p->dim; i++) {
+        const uint64_t dice = test_random(seed);
+        tensor_put(&p->in[SCAN_DT], i / p->dim, i % p->dim,
+                   dice % 4 > 0 ? 1.0f : scan_steps[dice / 4 % BK_COUNT(scan_steps)]);
+        if (dice / 64 % 4 > 0) tensor_put(&p->in[SCAN_U], i / p->dim, i % p->dim, 0.0f);
+    }
 }
 
 static inline problem scan_problem(bk_run *run, const scan_shape *shape, const int64_t *length, int64_t n_seqs,
@@ -179,6 +198,7 @@ static inline problem scan_problem(bk_run *run, const scan_shape *shape, const i
     if (!(options & NO_DT_BIAS))
         p.param[SCAN_DT_BIAS] = param_make("dt_bias", dim, p.activated ? 0.0f : -5.0f, 1.0f, &seed);
     if (shape->kind == BOUNDED) scan_bound(&p, &seed);
+    if (shape->kind == BORDERS) scan_at_borders(&p, &seed);
     p.state_dtype = LS_F32;
     p.state_bytes = dim * n * 4;
     p.state_align = 16;
@@ -188,6 +208,12 @@ static inline problem scan_problem(bk_run *run, const scan_shape *shape, const i
     problem_solve(run, &p);
     return p;
 }
+
+static const scan_shape border_shapes[] = {{33, 1, AT_BORDERS, BORDERS},
+                                           {64, 2, AT_BORDERS | IN_BF16, BORDERS},
+                                           {64, 4, AT_BORDERS | OUT_BF16, BORDERS},
+                                           {64, 16, AT_BORDERS | NO_GATE, BORDERS},
+                                           {9, 17, AT_BORDERS | IN_BF16, BORDERS}};
 
 /* ---- conv1d ---- */
 
@@ -237,8 +263,8 @@ static inline problem conv_problem(bk_run *run, const conv_shape *shape, const i
     problem p;
     problem_sequences(&p, length, n_seqs);
     snprintf(p.name, sizeof p.name, "conv1d dim %lld taps %lld x %s y %s state %s%s", (long long)dim, (long long)taps,
-             options & X_BF16 ? "bf16" : "f32", options & Y_BF16 ? "bf16" : "f32", options & STATE_BF16 ? "bf16" : "f32",
-             options & NO_BIAS ? ", no bias" : "");
+             options & X_BF16 ? "bf16" : "f32", options & Y_BF16 ? "bf16" : "f32",
+             options & STATE_BF16 ? "bf16" : "f32", options & NO_BIAS ? ", no bias" : "");
     p.dim = dim;
     p.width = taps;
     p.in[0] = tensor_make(&p, "x", options & X_BF16 ? LS_BF16 : LS_F32, dim, -4.0f, 4.0f, shape->kind, &seed);
@@ -315,7 +341,8 @@ static inline void check_golden(bk_run *run, const problem *p, const golden *rec
     golden now = {bk_hash(BK_HASH_START, p->out.data, p->tokens * row_bytes(&p->out)), BK_HASH_START};
     plan pl = plan_make(p, 1);
     rig r = rig_make(run, p);
-    for (int64_t s = 0; s < p->n_seqs; s++) now.rest = bk_hash(now.rest, p->state + s * p->state_stride, p->state_bytes);
+    for (int64_t s = 0; s < p->n_seqs; s++)
+        now.rest = bk_hash(now.rest, p->state + s * p->state_stride, p->state_bytes);
     drive_check(&r, &pl, &whole);
     golden_compare(run, p->name, &now, recorded);
     rig_free(&r);
@@ -391,8 +418,7 @@ static inline void two_calls_check(two_calls *t, const char *what, int64_t round
     char why[WHY_MAX] = "";
     if (ls_fault_take(&t->exec, &run->err) != LS_OK)
         bk_fail(run, "%s, %s, round %lld: %s", t->rig.p->name, what, (long long)round, run->err.text);
-    else if (!image_check(run, &t->image[0], &t->batch[0], why) ||
-             !image_check(run, &t->image[1], &t->batch[1], why) ||
+    else if (!image_check(run, &t->image[0], &t->batch[0], why) || !image_check(run, &t->image[1], &t->batch[1], why) ||
              !rig_check_pool(&t->rig, &t->plan, why))
         bk_fail(run, "%s, %s, round %lld: %s", t->rig.p->name, what, (long long)round, why);
 }
