@@ -256,16 +256,24 @@ typedef struct small_call {
     plan begun; /* no sequence has: the pool is poison */
 } small_call;
 
-static void small_call_make(small_call *c, bk_run *run, const problem *p) {
-    static const cut whole = {WHOLE, PACKED, BOUND_EXACT, false, false, 0};
+/* chunk: WHOLE, or 1 for the decode kernel. */
+static void small_call_make(small_call *c, bk_run *run, const problem *p, int64_t chunk) {
+    const cut how = {chunk, PACKED, BOUND_EXACT, false, false, 0};
     plan pl = plan_make(p, 1);
     pl.fixed = true;
     memset(c, 0, sizeof *c);
     c->rig = rig_make(run, p);
     c->begun = plan_make(p, 1);
     c->batch = batch_make(p);
-    if (!plan_next(&pl, p, &whole, c->rig.slot, c->rig.idle_slot, &c->batch)) bk_die(run, "no call");
-    c->operands = rig_prepare(&c->rig, &c->rig.image, &c->batch, &whole, 1);
+    if (!plan_next(&pl, p, &how, c->rig.slot, c->rig.idle_slot, &c->batch)) bk_die(run, "no call");
+    c->operands = rig_prepare(&c->rig, &c->rig.image, &c->batch, &how, 1);
+}
+
+static void small_call_free(small_call *c) {
+    bk_run *run = c->rig.run;
+    free(c->batch.source);
+    rig_free(&c->rig);
+    bk_clear(run);
 }
 
 static bool small_call_untouched(void *context, char *why) {
@@ -277,38 +285,39 @@ static bool small_call_untouched(void *context, char *why) {
 
 /* Spans that are wrong in device memory, in place of span 1; each in a call of its own. */
 static void check_spans(refusal *r, small_call *c) {
-    const int64_t rows = c->operands.rows, entries = c->rig.pool.n_entries;
-    ls_span *spans = (ls_span *)(void *)(c->rig.image.host + c->rig.image.sections[0].at), good[2];
+    const int64_t rows = c->operands.rows, entries = c->rig.pool.n_entries, most = c->operands.span_rows_max;
+    ls_span *spans = (ls_span *)(void *)(c->rig.image.host + c->rig.image.sections[0].at);
+    const ls_span good[2] = {spans[1], spans[2]};
+    const int64_t row = good[0].row;
     const struct {
         ls_span span;
-        const char *name;
+        const char *name; /* of the value; a row and a count are not told apart */
         int64_t value;
     } list[] = {
-        {{5, 2, 0, (int32_t)entries, NULL}, "slot", entries},
-        {{5, 2, 3, INT32_MAX, NULL}, "slot", INT32_MAX},
-        {{5, 2, -1, 1, NULL}, "position", -1},
-        {{5, 2, INT64_MIN, 1, NULL}, "position", INT64_MIN},
-        {{-1, 2, 0, 1, NULL}, "row", -1},
-        {{-1, 2, 0, -1, NULL}, "row", -1},
-        {{5, -2, 0, 1, NULL}, "row", -2},
-        {{rows - 1, 2, 0, 1, NULL}, "row", rows - 1},
-        {{INT64_MAX, 2, 0, 1, NULL}, "row", INT64_MAX},
-        {{5, INT64_MAX, 0, 1, NULL}, "row", INT64_MAX},
-        {{5, c->operands.span_rows_max + 1, 0, 1, NULL}, "row", c->operands.span_rows_max + 1},
+        {{row, 1, 0, (int32_t)entries, NULL}, "slot ", entries},
+        {{row, 1, 3, INT32_MAX, NULL}, "slot ", INT32_MAX},
+        {{row, 1, -1, 1, NULL}, "position ", -1},
+        {{row, 1, INT64_MIN, 1, NULL}, "position ", INT64_MIN},
+        {{-1, 1, 0, 1, NULL}, "", -1},
+        {{-1, 1, 0, -1, NULL}, "", -1},
+        {{row, -2, 0, 1, NULL}, "", -2},
+        {{rows, 1, 0, 1, NULL}, "", rows},
+        {{INT64_MAX, 1, 0, 1, NULL}, "", INT64_MAX},
+        {{row, INT64_MAX, 0, 1, NULL}, "", INT64_MAX},
+        {{row, most + 1, 0, 1, NULL}, "", most + 1},
     };
-    memcpy(good, spans + 1, sizeof good);
     for (int64_t i = 0; i < BK_COUNT(list); i++) {
         char value[60];
         const char *words[] = {"span 1", value};
-        snprintf(value, sizeof value, "%lld", (long long)list[i].value);
+        snprintf(value, sizeof value, "%s%lld", list[i].name, (long long)list[i].value);
         spans[1] = list[i].span;
         /* A later span that is wrong too: the lowest one is named. */
         if (i % 2 == 1) spans[2].slot = (int32_t)entries;
-        bk_upload(r->run, c->rig.image.device, c->rig.image.host, c->rig.image.bytes);
+        image_upload(r->run, &c->rig.image);
         check_fault(r, c->rig.record, words);
         memcpy(spans + 1, good, sizeof good);
     }
-    bk_upload(r->run, c->rig.image.device, c->rig.image.host, c->rig.image.bytes);
+    image_upload(r->run, &c->rig.image);
 }
 
 static ls_status any_scan(const ls_exec *exec, const void *args, ls_error *err) { return ls_op_scan(exec, args, err); }
@@ -316,20 +325,24 @@ static ls_status any_conv1d(const ls_exec *exec, const void *args, ls_error *err
     return ls_op_conv1d(exec, args, err);
 }
 
-/* All refusals of an op; at the end the call as it was succeeds. */
-static void check_refusals(bk_run *run, const problem *p, refusal *r, small_call *c, const spoil *list, int64_t n) {
-    plan pl = plan_make(p, 1);
-    r->run = run;
-    r->workspace_bytes = p->workspace(p, &c->operands);
-    r->untouched = small_call_untouched;
-    r->context = c;
-    check_spoils(r, list, n);
-    if (run->cuda) check_workspace(r);
+static refusal refusal_of(small_call *c, const char *op, any_op call, const void *args, size_t args_bytes) {
+    const refusal r = {.run = c->rig.run,
+                       .op = op,
+                       .call = call,
+                       .args = args,
+                       .args_bytes = args_bytes,
+                       .workspace_bytes = c->rig.p->workspace(c->rig.p, &c->operands),
+                       .untouched = small_call_untouched,
+                       .context = c};
+    return r;
+}
+
+/* What is the same for both ops; after all refusals the sequences run. */
+static void check_faults(refusal *r, small_call *c) {
+    plan pl = plan_make(c->rig.p, 1);
+    if (r->run->cuda) check_workspace(r);
     check_spans(r, c);
     drive_check(&c->rig, &pl, &cuts[0]);
-    free(c->batch.source);
-    rig_free(&c->rig);
-    bk_clear(run);
 }
 
 static const int64_t short_lengths[] = {5, 7, 2, 3};
@@ -376,12 +389,14 @@ static void scan_refusals(bk_run *run) {
     };
     static const scan_shape shape = {33, 5, 0, PLAIN};
     problem p = scan_problem(run, &shape, short_lengths, BK_COUNT(short_lengths), 1);
-    small_call c;
-    small_call_make(&c, run, &p);
-    {
+    for (int64_t chunk = 0; chunk < 2; chunk++) {
+        small_call c;
+        small_call_make(&c, run, &p, chunk);
         const ls_scan_args args = scan_args(&p, &c.operands);
-        refusal r = {.op = "scan", .call = any_scan, .args = &args, .args_bytes = sizeof args};
-        check_refusals(run, &p, &r, &c, list, BK_COUNT(list));
+        refusal r = refusal_of(&c, "scan", any_scan, &args, sizeof args);
+        check_spoils(&r, list, BK_COUNT(list));
+        check_faults(&r, &c);
+        small_call_free(&c);
     }
     problem_free(&p);
 }
@@ -417,12 +432,14 @@ static void conv1d_refusals(bk_run *run) {
     };
     static const conv_shape shape = {33, 4, STATE_BF16, PLAIN};
     problem p = conv_problem(run, &shape, short_lengths, BK_COUNT(short_lengths), 1);
-    small_call c;
-    small_call_make(&c, run, &p);
-    {
+    for (int64_t chunk = 0; chunk < 2; chunk++) {
+        small_call c;
+        small_call_make(&c, run, &p, chunk);
         const ls_conv1d_args args = conv_args(&p, &c.operands);
-        refusal r = {.op = "conv1d", .call = any_conv1d, .args = &args, .args_bytes = sizeof args};
-        check_refusals(run, &p, &r, &c, list, BK_COUNT(list));
+        refusal r = refusal_of(&c, "conv1d", any_conv1d, &args, sizeof args);
+        check_spoils(&r, list, BK_COUNT(list));
+        check_faults(&r, &c);
+        small_call_free(&c);
     }
     problem_free(&p);
 }

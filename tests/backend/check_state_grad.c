@@ -563,22 +563,22 @@ static void check_spans(refusal *r, whole_call *c) {
     const ls_span good = *span;
     const struct {
         ls_span span;
-        const char *name;
+        const char *name; /* of the value; a row and a count are not told apart */
         int64_t value;
     } list[] = {
-        {{5, 2, 1, 1, NULL}, "position", 1},
-        {{5, 2, -1, 1, NULL}, "position", -1},
-        {{4, 2, 0, 1, NULL}, "row", 4},
-        {{-1, 2, 0, 1, NULL}, "row", -1},
-        {{5, -2, 0, 1, NULL}, "row", -2},
-        {{rows - 1, 2, 0, 1, NULL}, "row", rows - 1},
-        {{INT64_MAX, 2, 0, -1, NULL}, "row", INT64_MAX},
-        {{5, 19, 0, 1, NULL}, "row", 19},
+        {{5, 2, 1, 1, NULL}, "position ", 1},
+        {{5, 2, -1, 1, NULL}, "position ", -1},
+        {{4, 2, 0, 1, NULL}, "", 4},
+        {{-1, 2, 0, 1, NULL}, "", -1},
+        {{5, -2, 0, 1, NULL}, "", -2},
+        {{rows - 1, 2, 0, 1, NULL}, "", rows - 1},
+        {{INT64_MAX, 2, 0, -1, NULL}, "", INT64_MAX},
+        {{5, 19, 0, 1, NULL}, "", 19},
     };
     for (int64_t i = 0; i < BK_COUNT(list); i++) {
         char value[60];
         const char *words[] = {"span 1", value};
-        snprintf(value, sizeof value, "%lld", (long long)list[i].value);
+        snprintf(value, sizeof value, "%s%lld", list[i].name, (long long)list[i].value);
         *span = list[i].span;
         image_upload(r->run, m);
         check_fault(r, c->rig.record, words);
