@@ -62,7 +62,8 @@ static LS_HD float ls_exp2_bounded(float x) {
 }
 
 /* 2^(a b) where the rounded product lies in [-126, 127], from the unrounded one; ls_exp2_bounded of it otherwise (a
- * NaN counts as -126). Where the range is known the last step falls away: ls_exp2_product_inside. */
+ * NaN counts as -126). Where the range is known the last step falls away: ls_exp2_product_inside. An unrounded product
+ * below -126 that rounds to -126 gives a subnormal, still within 3e-6 of 2^-126. */
 static LS_HD float ls_exp2_product_inside(float a, float b) {
     const float r = ls_fma(a, b, LS_ROUND_MAGIC);
     const float f = ls_fma(a, b, -ls_sub(r, LS_ROUND_MAGIC));

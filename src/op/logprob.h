@@ -39,7 +39,8 @@
  * A row whose lse is NaN gives NaN everywhere, a row left out +0 everywhere (its logits are not read). Other NaN have
  * an open pattern.
  *
- * Sequence sum: the 256-chain tree over the rows that the mask keeps, numbered from 0 within their sequence. */
+ * Sequence sum: the 256-chain tree over the rows that the mask keeps, numbered from 0 within their sequence; NaN is
+ * 0x7FC00000. */
 #ifndef LS_OP_LOGPROB_H
 #define LS_OP_LOGPROB_H
 

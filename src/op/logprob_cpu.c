@@ -231,6 +231,6 @@ LS_KERNEL_DEFINE(ls_sequence_sum_kernel) {
             chain[number % LS_SUM_CHAINS] = ls_add(chain[number % LS_SUM_CHAINS], a->logprob[row]);
             number++;
         }
-        a->out[s] = ls_sum_fold(chain);
+        a->out[s] = ls_canonical(ls_sum_fold(chain));
     }
 }

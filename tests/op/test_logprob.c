@@ -1,123 +1,9 @@
 /* Log-probabilities, log-sum-exp, entropy and sequence sums against a textbook reading of their contract, bit for bit,
  * NaN included; accuracy against float64; rows that are left out lie in memory that must not be read. */
 #define _GNU_SOURCE
-#include <float.h>
 #include <sys/mman.h>
 
-#include "op/logprob.h"
-#include "op/op_case.h"
-
-#define LEAF 2048
-#define LIMIT 1048576.0f /* 2^20 */
-#define DEAD (-16777216.0f)
-
-/* ---- the textbook ---- */
-
-/* Wrong on purpose: a sum per leaf as one chain, leaves of half the size, leaves combined from left to right, the
- * target's share of K rounded before it is subtracted. */
-typedef enum variant { RIGHT, ONE_CHAIN, LEAVES_OF_1024, COMBINED_IN_A_CHAIN, TARGET_UNFUSED } variant;
-
-static ls_logprob_leaf leaf_ref(const float *z, int64_t n, variant v) {
-    ls_logprob_leaf leaf = {DEAD, DEAD, 0.0f, 0.0f};
-    float m = -INFINITY, low, shift, s[256] = {0}, e[256] = {0};
-    bool bad = false, near = true;
-    for (int64_t i = 0; i < n; i++) {
-        bad = bad || z[i] != z[i] || z[i] > LIMIT;
-        near = near && fabsf(z[i]) <= 64.0f;
-        m = ls_max(z[i], m);
-    }
-    if (bad) {
-        leaf.s = leaf.e = ls_from_bits(LS_NAN_BITS);
-        return leaf;
-    }
-    if (m < -LIMIT) return leaf;
-    leaf.q = ls_sub(ls_fma(m, LS_LOG2E, LS_ROUND_MAGIC), LS_ROUND_MAGIC);
-    leaf.k = near ? 0.0f : leaf.q;
-    low = near ? -64.0f : floorf(ls_sub(m, 80.0f));
-    shift = ls_sub(LS_ROUND_MAGIC, leaf.k);
-    for (int64_t i = 0; i < n; i++) {
-        const float x = z[i] > low ? z[i] : low;
-        const float r = ls_fma(x, LS_LOG2E, shift);
-        const float f = ls_fma(x, LS_LOG2E, -ls_sub(r, shift));
-        const float term = ls_from_bits(ls_bits(ls_exp2_poly(f)) + (ls_bits(r) << 23));
-        const float power = ls_add(ls_sub(r, ls_add(shift, leaf.q)), f);
-        const int64_t chain = v == ONE_CHAIN ? 0 : i % 256;
-        s[chain] = ls_add(s[chain], term);
-        e[chain] = ls_fma(term, power, e[chain]);
-    }
-    leaf.s = op_fold(s);
-    leaf.e = op_fold(e);
-    return leaf;
-}
-
-static float pow2_ref(float d) { return d < -126.0f ? 0.0f : ldexpf(1.0f, (int)d); }
-
-static ls_logprob_leaf combine_ref(ls_logprob_leaf a, ls_logprob_leaf b) {
-    ls_logprob_leaf c;
-    float da, db;
-    c.k = a.k > b.k ? a.k : b.k;
-    da = ls_sub(a.k, c.k);
-    db = ls_sub(b.k, c.k);
-    c.q = a.q > b.q ? a.q : b.q;
-    c.e = ls_add(ls_mul(ls_fma(ls_sub(a.q, c.q), a.s, a.e), pow2_ref(da)),
-                 ls_mul(ls_fma(ls_sub(b.q, c.q), b.s, b.e), pow2_ref(db)));
-    c.s = ls_add(ls_mul(a.s, pow2_ref(da)), ls_mul(b.s, pow2_ref(db)));
-    return c;
-}
-
-/* The aligned binary tree over leaves [first, first + size), size a power of two. */
-static ls_logprob_leaf tree_ref(const ls_logprob_leaf *leaves, int64_t n, int64_t first, int64_t size) {
-    if (size == 1) return leaves[first];
-    if (first + size / 2 >= n) return tree_ref(leaves, n, first, size / 2);
-    return combine_ref(tree_ref(leaves, n, first, size / 2), tree_ref(leaves, n, first + size / 2, size / 2));
-}
-
-typedef struct result {
-    float logprob, lse, entropy;
-} result;
-
-static result result_ref(ls_logprob_leaf row, float target, variant v) {
-    result out;
-    int exponent;
-    const float s = 2.0f * frexpf(row.s, &exponent), e = (float)(exponent - 1), k = ls_add(row.k, e);
-    const float log_s = ls_log(s);
-    const float share = v == TARGET_UNFUSED ? ls_sub(ls_mul(target, LS_LOG2E), k) : ls_fma(target, LS_LOG2E, -k);
-    out.logprob = ls_fma(share, LS_LN2, -log_s);
-    out.lse = ls_canonical(ls_fma(k, LS_LN2_HI, ls_fma(k, LS_LN2_LO, log_s)));
-    out.entropy = ls_fma(-LS_LN2, ls_div(ls_fma(ls_sub(row.q, k), row.s, row.e), row.s), log_s);
-    out.logprob = out.logprob > 0.0f ? 0.0f : ls_canonical(out.logprob);
-    out.entropy = out.entropy < 0.0f ? 0.0f : ls_canonical(out.entropy);
-    if (!(row.s > 0.0f)) out.logprob = out.lse = out.entropy = ls_from_bits(LS_NAN_BITS);
-    return out;
-}
-
-static int64_t leaves_ref(ls_logprob_leaf **leaves, const float *z, int64_t vocab, int64_t size, variant v) {
-    const int64_t n = (vocab + size - 1) / size;
-    *leaves = op_alloc(n * (int64_t)sizeof **leaves);
-    for (int64_t j = 0; j < n; j++)
-        (*leaves)[j] = leaf_ref(z + j * size, vocab - j * size < size ? vocab - j * size : size, v);
-    return n;
-}
-
-static result row_ref(const float *logits, int64_t vocab, int64_t target, float temperature, variant v) {
-    float *z = op_alloc(vocab * 4);
-    const float inv_t = ls_div(1.0f, temperature);
-    ls_logprob_leaf *leaves, row;
-    int64_t n, size = 1;
-    result out;
-    for (int64_t i = 0; i < vocab; i++) z[i] = temperature == 1.0f ? logits[i] : ls_mul(logits[i], inv_t);
-    n = leaves_ref(&leaves, z, vocab, v == LEAVES_OF_1024 ? 1024 : LEAF, v);
-    while (size < n) size *= 2;
-    row = tree_ref(leaves, n, 0, size);
-    if (v == COMBINED_IN_A_CHAIN) {
-        row = leaves[0];
-        for (int64_t j = 1; j < n; j++) row = combine_ref(row, leaves[j]);
-    }
-    out = result_ref(row, z[target], v);
-    free(leaves);
-    free(z);
-    return out;
-}
+#include "op/op_logprob.h"
 
 /* ---- problems ---- */
 
@@ -155,12 +41,6 @@ static void problem_free(problem *p) {
     free(p->targets);
     free(p->temperature);
     free(p->mask);
-}
-
-static float *row_widened(const op_array *logits, int64_t row) {
-    float *x = op_alloc(logits->cols * 4);
-    for (int64_t i = 0; i < logits->cols; i++) x[i] = op_get(logits, row, i);
-    return x;
 }
 
 static void problem_ref(problem *p, variant v, const op_array *out) {
@@ -208,36 +88,6 @@ static void problem_check(problem *p, ls_isa isa, const char *what) {
     }
 }
 
-static float op_logit(uint64_t *seed) { return test_uniform(seed, -40.0f, 40.0f); }
-
-/* Row r of one of a dozen kinds, all that the contract tells apart. */
-static void fill_kind(const op_array *logits, int64_t r, int64_t kind, uint64_t *seed) {
-    const int64_t vocab = logits->cols, leaf = (int64_t)(test_random(seed) % (uint64_t)((vocab + LEAF - 1) / LEAF));
-    const int64_t one = (int64_t)(test_random(seed) % (uint64_t)vocab);
-    op_fill_row(logits, r, kind == 9 ? op_plain : op_logit, seed);
-    for (int64_t i = 0; i < vocab; i++) {
-        const bool in_leaf = i / LEAF == leaf;
-        if (kind == 1 && test_random(seed) % 3 == 0) op_put(logits, r, i, -INFINITY);
-        if (kind == 2 && in_leaf) op_put(logits, r, i, -INFINITY);
-        if (kind == 3) op_put(logits, r, i, -INFINITY);
-        if (kind == 4 && (in_leaf || i % 5 == 0)) op_put(logits, r, i, -FLT_MAX);
-        if (kind == 5 && in_leaf) op_put(logits, r, i, -LIMIT * (i % 2 ? 1.0f : 4.0f));
-        if (kind == 6) op_put(logits, r, i, -1.5f * LIMIT - (float)i);
-        if (kind == 7) op_put(logits, r, i, op_get(logits, r, i) * 20000.0f);
-        if (kind == 8) op_put(logits, r, i, op_special(seed) * 0x1p-20f);
-    }
-    if (kind == 9) op_put(logits, r, one, 30.0f);
-    if (kind == 10) op_put(logits, r, one, ls_from_bits(0xFFC12345u));
-    if (kind == 11) op_put(logits, r, one, INFINITY);
-    if (kind == 12) op_put(logits, r, one, LIMIT);
-    if (kind == 13) op_put(logits, r, one, ls_from_bits(ls_bits(LIMIT) + 1));
-    if (kind == 14) {
-        op_put(logits, r, one, NAN);
-        op_put(logits, r, vocab - 1 - one, -INFINITY);
-    }
-}
-#define KINDS 15
-
 static problem problem_make(ls_dtype dtype, int64_t rows, int64_t vocab, bool with_temperature, uint64_t seed) {
     const float temperatures[] = {1.0f, 0.7f, 2.0f, 1e-3f, 1e30f, 1.3f, 0x1p-149f, FLT_MAX, 0.1f};
     problem p = problem_alloc(dtype, rows, vocab, (int64_t)(test_random(&seed) % 4));
@@ -249,8 +99,6 @@ static problem problem_make(ls_dtype dtype, int64_t rows, int64_t vocab, bool wi
     }
     return p;
 }
-
-static const ls_dtype types[] = {LS_F32, LS_BF16, LS_F16};
 
 /* ---- equality in bits ---- */
 
@@ -616,14 +464,9 @@ static void padding_changes_no_sum(void **state) {
     for (int64_t i = 0; i < N; i++) x[i] = test_uniform(&seed, -9.0f, 0.0f);
     for (int style = 0; style < 4; style++) {
         const int64_t whole[] = {0, N}, offsets[] = {0, style == 3 ? 500 : 0, PADDED};
-        const ls_sequence_sum_args alone = {
-            .logprob = x, .offsets = whole, .n_sequences = 1, .rows = N, .out = out};
-        const ls_sequence_sum_args packed = {.logprob = padded,
-                                             .mask = mask,
-                                             .offsets = offsets,
-                                             .n_sequences = 2,
-                                             .rows = PADDED,
-                                             .out = out + 1};
+        const ls_sequence_sum_args alone = {.logprob = x, .offsets = whole, .n_sequences = 1, .rows = N, .out = out};
+        const ls_sequence_sum_args packed = {
+            .logprob = padded, .mask = mask, .offsets = offsets, .n_sequences = 2, .rows = PADDED, .out = out + 1};
         int64_t at = style == 0 ? PADDED - N : style == 3 ? 700 : 0;
         memset(padded, OP_POISON, sizeof padded);
         memset(mask, 0, sizeof mask);
@@ -643,6 +486,79 @@ static void padding_changes_no_sum(void **state) {
         assert_int_equal(ls_bits(*expected), ls_bits(out[2]));
         assert_true(out[1] == (style == 3 ? -500.0f : 0.0f));
     }
+}
+
+/* Rows of one length are sequences without offsets: the sums of the same rows packed. */
+static void padded_rows_are_sequences(void **state) {
+    const ls_isa isa = op_isa(state);
+    enum { SEQS = 9, MOST = 700 };
+    const int64_t lengths[] = {0, 1, 8, 255, 257, MOST};
+    float values[SEQS * MOST + 5], packed[SEQS], padded[SEQS];
+    uint8_t mask[SEQS * MOST + 5];
+    uint64_t seed = 3;
+    for (int64_t i = 0; i < OP_COUNT(lengths); i++)
+        for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
+            int64_t offsets[SEQS + 1] = {0};
+            ls_sequence_sum_args args = {.logprob = values,
+                                         .mask = t > 0 ? mask : NULL,
+                                         .offsets = offsets,
+                                         .n_sequences = SEQS,
+                                         .rows = SEQS * lengths[i] + (int64_t)t,
+                                         .out = packed};
+            ls_error err;
+            for (int64_t r = 0; r < OP_COUNT(values); r++) {
+                values[r] = test_uniform(&seed, -9.0f, 0.0f);
+                mask[r] = test_random(&seed) % 3 != 0;
+            }
+            for (int64_t s = 0; s < SEQS; s++) offsets[s + 1] = offsets[s] + lengths[i];
+            memset(packed, OP_GUARD, sizeof packed);
+            memset(padded, OP_POISON, sizeof padded);
+            assert_ok(ls_sequence_sum(op_queues[isa][t], &args, &err), err);
+            args.offsets = NULL;
+            args.length = lengths[i];
+            args.out = padded;
+            assert_ok(ls_sequence_sum(op_queues[isa][t], &args, &err), err);
+            assert_same_bits(packed, padded, SEQS);
+            for (int64_t s = 0; s < SEQS; s++)
+                assert_int_equal(ls_bits(padded[s]),
+                                 ls_bits(sum_ref(values, args.mask, s * lengths[i], (s + 1) * lengths[i])));
+        }
+}
+
+static void bad_sequences_are_named(void **state) {
+    const float values[10] = {0};
+    float out[3], untouched[3];
+    const int64_t ascending[] = {0, 4, 4, 10};
+    const ls_sequence_sum_args right = {
+        .logprob = values, .offsets = ascending, .n_sequences = 3, .rows = 10, .out = out};
+    ls_sequence_sum_args args;
+    int64_t offsets[4];
+    ls_error err;
+    (void)state;
+    memset(out, OP_GUARD, sizeof out);
+    memset(untouched, OP_GUARD, sizeof untouched);
+#define REFUSED(word, ...)                                                       \
+    do {                                                                         \
+        args = right;                                                            \
+        memcpy(offsets, ascending, sizeof offsets);                              \
+        args.offsets = offsets;                                                  \
+        __VA_ARGS__;                                                             \
+        check_failed(ls_sequence_sum(op_queues[0][1], &args, &err), &err, word); \
+        check_failed(err.status, &err, "sequence_sum");                          \
+        assert_same_bits(out, untouched, 3);                                     \
+    } while (0)
+    REFUSED("logprob is a null", args.logprob = NULL);
+    REFUSED("out is a null", args.out = NULL);
+    REFUSED("n_sequences -1", args.n_sequences = -1);
+    REFUSED("rows is -1", args.rows = -1);
+    REFUSED("sequence 0: offset -1 does not fit 10", offsets[0] = -1);
+    REFUSED("sequence 2: offset 11 does not fit 10", offsets[3] = 11);
+    REFUSED("sequence 1: offset 3 does not fit", offsets[2] = 3);
+    REFUSED("sequence 0: offset -9223372036854775808", offsets[1] = INT64_MIN);
+    REFUSED("3 sequences of length 4 do not fit 10", args.offsets = NULL, args.length = 4);
+    REFUSED("length -1 ", args.offsets = NULL, args.length = -1);
+    REFUSED("length 9223372036854775807", args.offsets = NULL, args.length = INT64_MAX);
+#undef REFUSED
 }
 
 /* ---- the comparison itself ---- */
@@ -678,6 +594,8 @@ int main(void) {
         OP_CASES(sure_tokens),
         OP_CASES(sequence_sums_equal_the_textbook),
         OP_CASES(padding_changes_no_sum),
+        OP_CASES(padded_rows_are_sequences),
+        cmocka_unit_test(bad_sequences_are_named),
         cmocka_unit_test(variants_are_caught),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);

@@ -1,0 +1,114 @@
+/* What tests of gradients with state share: whole sequences laid out in one call with padding around them, a workspace
+ * that is poisoned and watched, and gradients against central differences. */
+#ifndef LS_TESTS_OP_GRAD_H
+#define LS_TESTS_OP_GRAD_H
+
+#include "dev/device.h"
+#include "op/op_case.h"
+
+#define GRAD_SEQS_MAX 3
+#define GRAD_SPANS_MAX (4 * GRAD_SEQS_MAX)
+
+/* Sequences in ascending rows; with gaps, padding spans, spans without rows and rows of no span lie between them. */
+typedef struct grad_layout {
+    int64_t rows, n_spans;
+    ls_span spans[GRAD_SPANS_MAX];
+} grad_layout;
+
+static inline void grad_span(grad_layout *layout, int64_t n_rows, int32_t slot) {
+    const ls_span span = {layout->rows, n_rows, 0, slot, NULL};
+    assert_true(layout->n_spans < GRAD_SPANS_MAX);
+    layout->spans[layout->n_spans++] = span;
+    layout->rows += n_rows;
+}
+
+static inline grad_layout grad_layout_make(int64_t n_seqs, const int64_t *lengths, bool gaps, uint64_t seed) {
+    grad_layout layout;
+    memset(&layout, 0, sizeof layout);
+    for (int64_t s = 0; s < n_seqs; s++) {
+        const uint64_t what = test_random(&seed) >> 32;
+        if (gaps && what % 2 == 0) grad_span(&layout, 1 + (int64_t)(what / 2 % 40), what / 4 % 2 == 0 ? -1 : INT32_MIN);
+        if (gaps && what / 8 % 2 == 0) layout.rows += 1 + (int64_t)(what / 16 % 3);
+        if (gaps && what / 64 % 4 == 0) grad_span(&layout, 0, 5);
+        grad_span(&layout, lengths[s], (int32_t)s);
+    }
+    if (gaps) layout.rows += 2;
+    return layout;
+}
+
+/* Random lengths out of those that blocks and kept states care about. */
+static inline grad_layout grad_layout_random(const int64_t *choices, int64_t n_choices, uint64_t *seed) {
+    const int64_t n = 1 + (int64_t)(test_random(seed) % GRAD_SEQS_MAX);
+    int64_t lengths[GRAD_SEQS_MAX];
+    for (int64_t s = 0; s < n; s++) lengths[s] = choices[test_random(seed) % (uint64_t)n_choices];
+    return grad_layout_make(n, lengths, test_random(seed) >> 63, test_random(seed));
+}
+
+/* Rows of tokens get values; the others keep their poison. */
+static inline void grad_fill(const op_array *a, const grad_layout *layout, op_maker make, uint64_t *seed) {
+    for (int64_t i = 0; i < layout->n_spans; i++)
+        for (int64_t t = 0; t < layout->spans[i].n_rows && layout->spans[i].slot >= 0; t++)
+            op_fill_row(a, layout->spans[i].row + t, make, seed);
+}
+
+/* Rows of one layout's sequence as a call of their own. */
+static inline op_array grad_rows(const op_array *from, const ls_span *span) {
+    const op_array to = op_array_make(from->dtype, span->n_rows, from->cols, from->stride - from->cols);
+    for (int64_t t = 0; t < span->n_rows; t++)
+        memcpy(op_at(&to, t, 0), op_at(from, span->row + t, 0), (size_t)(from->cols * ls_dtype_bytes(from->dtype)));
+    return to;
+}
+
+/* ---- workspace ---- */
+
+typedef struct grad_workspace {
+    uint8_t *bytes;
+    int64_t n;
+} grad_workspace;
+
+static inline grad_workspace grad_workspace_make(int64_t n) {
+    grad_workspace w = {NULL, n};
+    assert_true(n >= LS_WORKSPACE_HEAD);
+    w.bytes = aligned_alloc(256, (size_t)((n + 511) / 256 * 256));
+    assert_non_null(w.bytes);
+    memset(w.bytes, OP_POISON, (size_t)((n + 511) / 256 * 256));
+    return w;
+}
+
+/* The head and what lies behind the workspace are as they were. */
+static inline void grad_workspace_free(grad_workspace *w) {
+    for (int64_t i = 0; i < (w->n + 511) / 256 * 256; i++)
+        if ((i < LS_WORKSPACE_HEAD || i >= w->n) && w->bytes[i] != OP_POISON)
+            fail_msg("byte %lld of a workspace of %lld changed", (long long)i, (long long)w->n);
+    free(w->bytes);
+}
+
+/* ---- central differences ---- */
+
+/* d loss / d x, x being a double of what loss reads. The loss is smooth and of order 1 in x: the difference is good to
+ * about 1e-9 of the loss. */
+static inline double grad_difference(double (*loss)(const void *), const void *context, double *x) {
+    const double at = *x, step = 1e-5;
+    double above, below;
+    *x = at + step;
+    above = loss(context);
+    *x = at - step;
+    below = loss(context);
+    *x = at;
+    return (above - below) / (2 * step);
+}
+
+/* Largest error of n gradients against the differences of n doubles, relative to the largest gradient. */
+static inline double grad_worst(const float *got, double *x, int64_t n, double (*loss)(const void *),
+                                const void *context) {
+    double worst = 0.0, scale = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        const double expected = grad_difference(loss, context, &x[i]);
+        scale = fmax(scale, fabs(expected));
+        worst = fmax(worst, fabs((double)got[i] - expected));
+    }
+    assert_true(scale > 0.0);
+    return worst / scale;
+}
+
+#endif
