@@ -5,6 +5,7 @@
 #include "op/logprob.h"
 #include "op/rows.h"
 
+#define MAX_LANES 32
 #define NEAR 64.0f
 #define LIMIT 1048576.0f /* 2^20 */
 #define K_NONE (-16777216.0f)
@@ -34,21 +35,34 @@ static ls_logprob_leaf sum_terms(const float *z, int64_t n, float k, float q, fl
     return leaf;
 }
 
+/* The largest of z[0..n), by lanes: a maximum has no order of its own, and a single chain of them would be most of the
+ * time of a leaf. No z is NaN. */
+static float largest(const float *z, int64_t n) {
+    float lane[MAX_LANES], m = -HUGE_VALF;
+    int64_t base = 0;
+    for (int i = 0; i < MAX_LANES; i++) lane[i] = m;
+    for (; base + MAX_LANES <= n; base += MAX_LANES)
+        for (int i = 0; i < MAX_LANES; i++) lane[i] = ls_max(z[base + i], lane[i]);
+    for (int i = 0; i < MAX_LANES; i++) m = ls_max(lane[i], m);
+    for (; base < n; base++) m = ls_max(z[base], m);
+    return m;
+}
+
 /* Partial sums of z[0..n), n <= LS_LOGPROB_LEAF. */
 static ls_logprob_leaf leaf_sums(const float *z, int64_t n) {
-    float m = -HUGE_VALF, q;
+    float m, q;
     int32_t far = 0, bad = 0;
     for (int64_t i = 0; i < n; i++) {
-        m = ls_max(z[i], m);
         far |= !(z[i] >= -NEAR && z[i] <= NEAR);
         bad |= !(z[i] <= LIMIT);
     }
     if (bad) {
+        /* Stays NaN: it is scaled by a power of two or by +0. */
         const float nan = ls_from_bits(LS_NAN_BITS);
-        const ls_logprob_leaf leaf = {K_NONE, K_NONE, nan,
-                                      nan}; /* stays NaN: it is scaled by a power of two or by +0 */
+        const ls_logprob_leaf leaf = {K_NONE, K_NONE, nan, nan};
         return leaf;
     }
+    m = largest(z, n);
     if (m < -LIMIT) return empty_leaf;
     q = ls_sub(ls_fma(m, LS_LOG2E, LS_ROUND_MAGIC), LS_ROUND_MAGIC);
     return far ? sum_terms(z, n, q, q, __builtin_floorf(ls_sub(m, 80.0f))) : sum_terms(z, n, 0.0f, q, -NEAR);
