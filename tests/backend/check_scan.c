@@ -8,7 +8,7 @@ static void every_shape(bk_run *run) {
         const scan_shape shape = {dims[i / BK_COUNT(states)], states[i % BK_COUNT(states)],
                                   (int)(i * 29 % SCAN_OPTIONS), PLAIN};
         problem p;
-        if (shape.dim * shape.n_states > bk_size(run, 300, 8192, 32768)) continue;
+        if (run->small && shape.dim * shape.n_states > 300) continue;
         p = scan_problem(run, &shape, length, bk_size(run, 2, 4, 4), (uint64_t)i + 1);
         check_cuts(run, &p);
         problem_free(&p);
@@ -17,29 +17,24 @@ static void every_shape(bk_run *run) {
 
 static void wide_shapes(bk_run *run) {
     static const int64_t length[] = {17, 2, 33, 1, 100, 31};
-    static const struct {
-        scan_shape shape;
-        bool on_cpu;
-    } list[] = {
-        {{2560, 16, IN_BF16 | OUT_BF16, PLAIN}, true},
-        {{5120, 16, IN_BF16 | OUT_BF16, PLAIN}, true},
-        {{5120, 16, OUT_BF16, BOUNDED}, true},
-        {{2560, 5, IN_BF16, PLAIN}, true},
-        {{2560, 1, 0, PLAIN}, false},
-        {{5120, 2, OUT_BF16, PLAIN}, false},
-        {{2560, 3, IN_BF16 | NO_D, PLAIN}, false},
-        {{5120, 4, NO_GATE, PLAIN}, false},
-        {{2560, 8, IN_BF16 | DT_ACTIVATED, BOUNDED}, false},
-        {{2560, 17, 0, SPECIAL}, false},
-        {{5120, 32, IN_BF16, PLAIN}, false},
-        {{2560, 64, OUT_BF16, PLAIN}, false},
-        {{2560, 256, IN_BF16 | OUT_BF16, PLAIN}, false},
-        {{5120, 256, 0, PLAIN}, false},
+    static const scan_shape list[] = {
+        {2560, 16, IN_BF16 | OUT_BF16, PLAIN},
+        {5120, 16, IN_BF16 | OUT_BF16, PLAIN},
+        {5120, 16, OUT_BF16, BOUNDED},
+        {2560, 1, 0, PLAIN},
+        {5120, 2, OUT_BF16, PLAIN},
+        {2560, 3, IN_BF16 | NO_D, PLAIN},
+        {5120, 4, NO_GATE, PLAIN},
+        {2560, 5, IN_BF16, PLAIN},
+        {2560, 8, IN_BF16 | DT_ACTIVATED, BOUNDED},
+        {2560, 17, 0, SPECIAL},
+        {5120, 32, IN_BF16, PLAIN},
+        {2560, 64, OUT_BF16, PLAIN},
+        {2560, 256, IN_BF16 | OUT_BF16, PLAIN},
+        {5120, 256, 0, PLAIN},
     };
-    for (int64_t i = 0; i < BK_COUNT(list); i++) {
-        problem p;
-        if (run->small || (!run->cuda && !list[i].on_cpu)) continue;
-        p = scan_problem(run, &list[i].shape, length, bk_size(run, 1, 2, 6), (uint64_t)i + 100);
+    for (int64_t i = 0; i < bk_size(run, 0, BK_COUNT(list), BK_COUNT(list)); i++) {
+        problem p = scan_problem(run, &list[i], length, bk_size(run, 1, 3, 6), (uint64_t)i + 100);
         check_cuts(run, &p);
         problem_free(&p);
     }

@@ -359,7 +359,7 @@ static void every_scan_shape(bk_run *run) {
         const scan_shape shape = {dims[i / BK_COUNT(states)], states[i % BK_COUNT(states)],
                                   (int)(i * 29 % SCAN_OPTIONS), (values)(i % 3 == 0 ? BOUNDED : PLAIN)};
         grad_problem g;
-        if (shape.dim * shape.n_states > bk_size(run, 300, 8192, 32768)) continue;
+        if (run->small && shape.dim * shape.n_states > 300) continue;
         g = scan_grad_problem(run, &shape, length, bk_size(run, 2, 4, 4), (uint64_t)i + 1);
         check_packings(run, &g, 3);
     }
@@ -370,8 +370,8 @@ static void wide_scans(bk_run *run) {
     static const scan_shape list[] = {{2560, 16, IN_BF16, PLAIN}, {5120, 16, 0, BOUNDED},
                                       {2560, 1, 0, PLAIN},        {5120, 5, IN_BF16, PLAIN},
                                       {2560, 64, NO_GATE, PLAIN}, {5120, 16, IN_BF16, SPECIAL}};
-    for (int64_t i = 0; i < bk_size(run, 0, 2, BK_COUNT(list)); i++) {
-        grad_problem g = scan_grad_problem(run, &list[i], length, bk_size(run, 1, 2, 6), (uint64_t)i + 100);
+    for (int64_t i = 0; i < bk_size(run, 0, BK_COUNT(list), BK_COUNT(list)); i++) {
+        grad_problem g = scan_grad_problem(run, &list[i], length, bk_size(run, 1, 4, 6), (uint64_t)i + 100);
         check_packings(run, &g, 3);
     }
 }
@@ -425,8 +425,7 @@ static void every_conv_dim(bk_run *run) {
         const conv_shape shape = {dims[i / 2], 4, (int)(i * 7 % CONV_OPTIONS), (values)(i % 2)};
         grad_problem g;
         if (run->small && shape.dim > 65) continue;
-        g = conv_grad_problem(run, &shape, lengths, !run->cuda && shape.dim > 128 ? 6 : BK_COUNT(lengths),
-                              (uint64_t)i + 200);
+        g = conv_grad_problem(run, &shape, lengths, BK_COUNT(lengths), (uint64_t)i + 200);
         check_packings(run, &g, 3);
     }
 }

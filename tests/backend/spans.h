@@ -200,7 +200,7 @@ static inline void batch_padding(batch *b, plan *pl, int64_t most, int32_t idle_
     if (dice % 2 == 0) batch_span(b, smaller(1 + (int64_t)(dice / 2 % 3), most), (int64_t)(dice / 8 % 2), -1, -1);
     if (dice / 16 % 4 == 0) batch_rows(b, 2, -1);
     /* A span without rows changes nothing, not even the slot that it names. */
-    if (dice / 64 % 8 == 0 && idle_slot >= 0) batch_span(b, 0, (int64_t)(dice / 512 % 2), idle_slot, -1);
+    if (dice / 64 % 2 == 0 && idle_slot >= 0) batch_span(b, 0, (int64_t)(dice / 128 % 2), idle_slot, -1);
 }
 
 /* The next call: a span of every sequence that has tokens left. False when there are none. */
