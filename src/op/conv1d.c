@@ -2,31 +2,41 @@
 #include "op/conv1d.h"
 
 #include "op/kernels.h"
+#include "op/operand.h"
 
 LS_KERNEL_TABLE(ls_conv1d_kernel);
 
 static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
 
 ls_status ls_conv1d_check(const ls_conv1d_args *args, ls_error *err) {
-    if (args->x == NULL || args->w == NULL || args->y == NULL)
-        return LS_FAIL(err, LS_ERR_ARG, "conv1d: x %p, w %p or y %p is null", args->x, (const void *)args->w, args->y);
+    const int64_t rows = args->rows, dim = args->dim, state_elem = ls_dtype_bytes(args->state_dtype);
+    const ls_operand operands[] = {
+        {"x", args->x, rows, dim, args->x_stride, ls_dtype_bytes(args->x_dtype), false},
+        {"w", args->w, args->d_conv, dim, dim, 4, false},
+        {"y", args->y, rows, dim, args->y_stride, ls_dtype_bytes(args->y_dtype), false},
+    };
+    ls_status status;
     if (!stored(args->x_dtype) || !stored(args->y_dtype) || !stored(args->state_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "conv1d: x %s, y %s, state %s; f32 and bf16 are built",
                        ls_dtype_name(args->x_dtype), ls_dtype_name(args->y_dtype), ls_dtype_name(args->state_dtype));
     if (args->d_conv < 1 || args->d_conv > LS_CONV_WIDTH_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "conv1d: width %lld is not in 1..%d", (long long)args->d_conv,
                        LS_CONV_WIDTH_MAX);
-    if (args->rows < 0 || args->dim <= 0 || args->x_stride < args->dim || args->y_stride < args->dim)
-        return LS_FAIL(err, LS_ERR_ARG, "conv1d: rows %lld, dim %lld, strides %lld and %lld", (long long)args->rows,
-                       (long long)args->dim, (long long)args->x_stride, (long long)args->y_stride);
-    return LS_OK;
+    if (rows < 0 || dim < 1)
+        return LS_FAIL(err, LS_ERR_ARG, "conv1d: rows %lld, dim %lld", (long long)rows, (long long)dim);
+    LS_TRY(ls_operands_check("conv1d", operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
+    /* That w fits 64 bits has just been checked. */
+    LS_TRY(ls_pool_check("conv1d", &args->state, (args->d_conv - 1) * dim * state_elem, state_elem, err));
+    LS_TRY(ls_spans_check_count("conv1d", args->spans, args->n_spans, rows, args->span_rows_max, err));
+done:
+    return status;
 }
 
 ls_status ls_conv1d(ls_queue *queue, const ls_conv1d_args *args, ls_error *err) {
     ls_status status = ls_conv1d_check(args, err);
     if (status != LS_OK) return status;
-    status = ls_spans_check_slots("conv1d", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state,
-                                  err);
+    status =
+        ls_spans_check_slots("conv1d", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state, err);
     if (status != LS_OK) return status;
     if (args->n_spans == 0) return LS_OK;
     ls_kernel_run(queue, ls_conv1d_kernel_table, args,

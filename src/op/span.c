@@ -1,6 +1,24 @@
 /* Checks that every op with spans makes before it writes. */
 #include "op/span.h"
 
+#include "base/mem.h"
+
+ls_status ls_pool_check(const char *op, const ls_pool_view *pool, int64_t entry_bytes, int64_t align, ls_error *err) {
+    int64_t bytes;
+    if (entry_bytes == 0) return LS_OK;
+    if (!ls_mul_i64(pool->n_entries, pool->stride, &bytes))
+        return LS_FAIL(err, LS_ERR_ARG, "%s: state: %lld entries of stride %lld do not fit 64 bits", op,
+                       (long long)pool->n_entries, (long long)pool->stride);
+    if (pool->n_entries > 0 && pool->base == NULL) return LS_FAIL(err, LS_ERR_ARG, "%s: state is a null pointer", op);
+    if (pool->stride < entry_bytes || pool->stride % align != 0)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: state: stride of %lld bytes, for entries of %lld at multiples of %lld", op,
+                       (long long)pool->stride, (long long)entry_bytes, (long long)align);
+    if ((uintptr_t)pool->base % (uintptr_t)align != 0)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: state at %p is not aligned to %lld bytes", op, (void *)pool->base,
+                       (long long)align);
+    return LS_OK;
+}
+
 int64_t ls_spans_rows(const ls_span *spans, int64_t n_spans) {
     int64_t rows = 0;
     for (int64_t i = 0; i < n_spans; i++) rows += spans[i].n_rows;

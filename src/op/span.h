@@ -13,9 +13,20 @@ extern "C" {
 #ifdef __CUDACC__
 __host__ __device__
 #endif
-static inline void *ls_pool_at(const ls_pool_view *pool, int32_t entry) {
+    static inline void *
+    ls_pool_at(const ls_pool_view *pool, int32_t entry) {
+#ifdef LS_PLANT_SLOT_U32
+    /* The defect that tests/backend/check_slots.c must find: the offset in elements wraps in 32 bits. Only the library
+     * that is built for that test defines this. */
+    return pool->base + (int64_t)((uint32_t)entry * (uint32_t)(pool->stride / 4)) * 4;
+#else
     return pool->base + (int64_t)entry * pool->stride;
+#endif
 }
+
+/* Entries of entry_bytes fit the stride and lie at multiples of align, and all of them fit 64 bits; the error names op
+ * and value. */
+ls_status ls_pool_check(const char *op, const ls_pool_view *pool, int64_t entry_bytes, int64_t align, ls_error *err);
 
 /* Rows of all spans together. */
 int64_t ls_spans_rows(const ls_span *spans, int64_t n_spans);

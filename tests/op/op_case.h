@@ -220,11 +220,11 @@ typedef struct op_pool {
     void *owned;
 } op_pool;
 
-/* n entries of entry_bytes, gap bytes apart, all poison. */
+/* n entries of entry_bytes, gap bytes apart, all poison. Entries lie at multiples of 16 bytes where the stride does. */
 static inline op_pool op_pool_make(int64_t n, int64_t entry_bytes, int64_t gap) {
     op_pool pool = {{NULL, entry_bytes + gap, n}, entry_bytes, n * (entry_bytes + gap), NULL};
-    pool.owned = op_alloc(pool.bytes + 4);
-    pool.view.base = (uint8_t *)pool.owned + 4;
+    pool.owned = op_alloc(pool.bytes + 16);
+    pool.view.base = (uint8_t *)pool.owned + (pool.view.stride % 16 == 0 ? 16 : 4);
     memset(pool.view.base, OP_POISON, (size_t)pool.bytes);
     return pool;
 }

@@ -13,7 +13,7 @@ static int64_t targets[ROWS] = {0, 2099, 5, -100, 2048, 7};
 static const ls_span spans[] = {{0, 4, 0, 0, NULL}, {4, 2, 0, 1, NULL}};
 static ls_logprob_leaf leaves[ROWS * 2];
 static float target_z[ROWS];
-static float state_pool[2 * DIM * (STATES + TAPS)];
+static _Alignas(16) float state_pool[2 * DIM * (STATES + TAPS)];
 
 static void fill(float *x, int64_t n, float low, float high, uint64_t *seed) {
     for (int64_t i = 0; i < n; i++) x[i] = test_uniform(seed, low, high);
@@ -132,7 +132,7 @@ static ls_scan_args make_scan(float *out) {
                                .rows = ROWS,
                                .dim = DIM,
                                .n_states = STATES,
-                               .state = {(uint8_t *)state_pool, DIM * STATES * 4, 2},
+                               .state = {(uint8_t *)state_pool, DIM * (STATES + 1) * 4, 2},
                                .spans = spans,
                                .n_spans = OP_COUNT(spans)};
     return args;

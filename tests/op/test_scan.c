@@ -183,7 +183,7 @@ static void drive(const problem *p, const ls_pool_view *pool, ls_queue *queue, i
 
 static void problem_check(const problem *p, ls_isa isa) {
     const int64_t entry_bytes = p->dim * p->n_states * 4;
-    op_pool pool = op_pool_make(12, entry_bytes, 4 + 4 * (p->dim % 3));
+    op_pool pool = op_pool_make(12, entry_bytes, 32 - entry_bytes % 16);
     for (int64_t i = 0; i < 2 * OP_COUNT(op_chunks); i++) {
         op_array got = op_array_make(LS_F32, p->plan.n_seqs, p->state.cols, 0);
         op_pool_poison(&pool);
@@ -236,7 +236,7 @@ static void untouched_rows_and_slots(void **state) {
     const op_plan plan = op_plan_make(1, length, slots);
     const ls_span idle[] = {{0, 3, 0, -1, NULL}, {3, 0, 5, 7, NULL}, {3, 1, 9, INT32_MIN, NULL}, {4, 0, 0, 2, NULL}};
     const ls_span bad[] = {{0, 2, 0, 7, NULL}, {2, 2, 0, 9, NULL}};
-    op_pool pool = op_pool_make(9, 20 * 5 * 4, 4);
+    op_pool pool = op_pool_make(9, 20 * 5 * 4, 16);
     op_array untouched = op_array_make(LS_F32, 4, 20, 0);
     problem p;
     rows r;
