@@ -261,7 +261,7 @@ typedef struct ls_scan_args {
     const void *z;      /* [rows][z_stride], dim used; NULL: no gate */
     void *out;          /* [rows][out_stride] */
     int64_t u_stride, dt_stride, b_stride, c_stride, z_stride, out_stride;
-    const float *a2;      /* [dim][n_states], A * log2(e) */
+    const float *a2;      /* [dim][n_states], A * log2(e); 16-byte aligned on CUDA */
     const float *dt_bias; /* [dim], or NULL */
     const float *d;       /* [dim], or NULL */
     int64_t rows, dim, n_states;
