@@ -1,16 +1,11 @@
 /* logprob on the CPU: a leaf's 256 chains are vector lanes; a row's leaves wait in scratch for the tree over them. */
-#include "num/expf.h"
 #include "num/sum.h"
 #include "op/kernels.h"
 #include "op/logprob.h"
+#include "op/logprob_math.h"
 #include "op/rows.h"
 
 #define MAX_LANES 32
-#define NEAR 64.0f
-#define LIMIT 1048576.0f /* 2^20 */
-#define K_NONE (-16777216.0f)
-
-static const ls_logprob_leaf empty_leaf = {K_NONE, K_NONE, 0.0f, 0.0f};
 
 /* Partial sums of z[0..n): terms against the integer reference k, powers against q. */
 static ls_logprob_leaf sum_terms(const float *z, int64_t n, float k, float q, float low) {
@@ -53,41 +48,21 @@ static ls_logprob_leaf leaf_sums(const float *z, int64_t n) {
     float m, q;
     int32_t far = 0, bad = 0;
     for (int64_t i = 0; i < n; i++) {
-        far |= !(z[i] >= -NEAR && z[i] <= NEAR);
-        bad |= !(z[i] <= LIMIT);
+        far |= !(z[i] >= -LS_LOGPROB_NEAR && z[i] <= LS_LOGPROB_NEAR);
+        bad |= !(z[i] <= LS_LOGPROB_LIMIT);
     }
-    if (bad) {
-        /* Stays NaN: it is scaled by a power of two or by +0. */
-        const float nan = ls_from_bits(LS_NAN_BITS);
-        const ls_logprob_leaf leaf = {K_NONE, K_NONE, nan, nan};
-        return leaf;
-    }
+    if (bad) return ls_logprob_dead_leaf(ls_from_bits(LS_NAN_BITS));
     m = largest(z, n);
-    if (m < -LIMIT) return empty_leaf;
-    q = ls_sub(ls_fma(m, LS_LOG2E, LS_ROUND_MAGIC), LS_ROUND_MAGIC);
-    return far ? sum_terms(z, n, q, q, __builtin_floorf(ls_sub(m, 80.0f))) : sum_terms(z, n, 0.0f, q, -NEAR);
-}
-
-/* 2^d for integral d in [-126, 0], +0 below. */
-static float pow2(float d) { return d < -126.0f ? 0.0f : ls_from_bits((uint32_t)((int32_t)d + 127) << 23); }
-
-static ls_logprob_leaf combine(ls_logprob_leaf a, ls_logprob_leaf b) {
-    ls_logprob_leaf out;
-    const float k = ls_max(a.k, b.k), da = ls_sub(a.k, k), db = ls_sub(b.k, k);
-    const float scale_a = pow2(da), scale_b = pow2(db);
-    const float q = ls_max(a.q, b.q);
-    out.k = k;
-    out.q = q;
-    out.s = ls_add(ls_mul(a.s, scale_a), ls_mul(b.s, scale_b));
-    out.e =
-        ls_add(ls_mul(ls_fma(ls_sub(a.q, q), a.s, a.e), scale_a), ls_mul(ls_fma(ls_sub(b.q, q), b.s, b.e), scale_b));
-    return out;
+    if (m < -LS_LOGPROB_LIMIT) return ls_logprob_dead_leaf(0.0f);
+    q = ls_logprob_reference(m);
+    return far ? sum_terms(z, n, q, q, __builtin_floorf(ls_sub(m, 80.0f)))
+               : sum_terms(z, n, 0.0f, q, -LS_LOGPROB_NEAR);
 }
 
 /* The aligned binary tree over leaf[0..n), n >= 1; destroys them. */
 static ls_logprob_leaf combine_all(ls_logprob_leaf *leaf, int64_t n) {
     for (int64_t step = 1; step < n; step *= 2)
-        for (int64_t j = 0; j + step < n; j += 2 * step) leaf[j] = combine(leaf[j], leaf[j + step]);
+        for (int64_t j = 0; j + step < n; j += 2 * step) leaf[j] = ls_logprob_join(leaf[j], leaf[j + step]);
     return leaf[0];
 }
 
@@ -122,16 +97,8 @@ static void store(const outputs *out, int64_t row, float logprob, float lse, flo
 }
 
 static void finish_row(const outputs *out, int64_t row, ls_logprob_leaf sum, float z_target) {
-    /* No leaf, or a NaN: the exponent arithmetic below then runs on NaN and leaves one. */
-    const float total = sum.s > 0.0f ? sum.s : ls_from_bits(LS_NAN_BITS);
-    const float e = (float)((int32_t)(ls_bits(total) >> 23) - 127);
-    const float s = ls_from_bits((ls_bits(total) & 0x7FFFFFu) | (total > 0.0f ? 0x3F800000u : 0x7F800000u));
-    const float k = ls_add(sum.k, e), log_s = ls_log(s);
-    const float logprob = ls_fma(ls_fma(z_target, LS_LOG2E, -k), LS_LN2, -log_s);
-    const float lse = ls_fma(k, LS_LN2_HI, ls_fma(k, LS_LN2_LO, log_s));
-    const float entropy = ls_fma(-LS_LN2, ls_div(ls_fma(ls_sub(sum.q, k), total, sum.e), total), log_s);
-    store(out, row, ls_canonical(logprob > 0.0f ? 0.0f : logprob), ls_canonical(lse),
-          ls_canonical(entropy < 0.0f ? 0.0f : entropy));
+    const ls_logprob_result result = ls_logprob_finish(sum, z_target);
+    store(out, row, result.logprob, result.lse, result.entropy);
 }
 
 /* Scratch: a leaf's z, then the leaves of a row. */

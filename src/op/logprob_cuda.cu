@@ -102,13 +102,9 @@ static __device__ __forceinline__ void add_term(float *s, float *e, float z, con
     if (ENTROPY) *e = ls_fma(term, ls_add(ls_sub(r, ref->power_shift), f), *e);
 }
 
-static __device__ __forceinline__ ls_logprob_leaf dead_leaf(float sum) {
-    return ls_logprob_leaf_make(LS_LOGPROB_NONE, LS_LOGPROB_NONE, sum, sum);
-}
-
 /* K, Q and reference of a leaf whose entries span `high` over the warp; false where it has no terms, with its sum. */
 static __device__ __forceinline__ bool refer(bool near, float high, reference *ref, ls_logprob_leaf *leaf) {
-    *leaf = dead_leaf(high <= LS_LOGPROB_LIMIT ? 0.0f : __uint_as_float(LS_NAN_BITS));
+    *leaf = ls_logprob_dead_leaf(high <= LS_LOGPROB_LIMIT ? 0.0f : __uint_as_float(LS_NAN_BITS));
     if (!(high >= -LS_LOGPROB_LIMIT && high <= LS_LOGPROB_LIMIT)) return false;
     leaf->q = ls_logprob_reference(high);
     leaf->k = near ? 0.0f : leaf->q;
@@ -211,10 +207,10 @@ static __device__ __forceinline__ ls_logprob_leaf tree_of_lanes(ls_logprob_leaf 
 /* The aligned tree over n leaves in memory, in lane 0: groups of 32, then the groups. */
 static __device__ __forceinline__ ls_logprob_leaf tree(const ls_logprob_leaf *leaves, int n) {
     const int lane = (int)(threadIdx.x % 32), groups = (n + 31) / 32;
-    ls_logprob_leaf node = dead_leaf(0.0f);
+    ls_logprob_leaf node = ls_logprob_dead_leaf(0.0f);
     for (int g = 0; g < groups; g++) {
         const int in_group = n - 32 * g < 32 ? n - 32 * g : 32;
-        ls_logprob_leaf x = lane < in_group ? leaves[32 * g + lane] : dead_leaf(0.0f);
+        ls_logprob_leaf x = lane < in_group ? leaves[32 * g + lane] : ls_logprob_dead_leaf(0.0f);
         x = from_lane(tree_of_lanes(x, in_group), 0);
         if (lane == g) node = x;
     }

@@ -23,6 +23,11 @@ static LS_HD ls_logprob_leaf ls_logprob_leaf_make(float k, float q, float s, flo
     return leaf;
 }
 
+/* A leaf without terms (sum +0) or one that makes its row NaN: NaN stays, scaled by a power of two or by +0. */
+static LS_HD ls_logprob_leaf ls_logprob_dead_leaf(float sum) {
+    return ls_logprob_leaf_make(LS_LOGPROB_NONE, LS_LOGPROB_NONE, sum, sum);
+}
+
 /* The integer nearest to m log2 e. */
 static LS_HD float ls_logprob_reference(float m) {
     return ls_sub(ls_fma(m, LS_LOG2E, LS_ROUND_MAGIC), LS_ROUND_MAGIC);

@@ -158,21 +158,24 @@ static __device__ __forceinline__ void walk_backwards(const back_params *p, cons
         float V = 0.0f, T = 0.0f;
 #pragma unroll
         for (int s = 0; s < GROUP; s++) {
-            if (s >= at->n) continue;
-            const float b = tile->b[i][at->base + s], c = tile->c[i][at->base + s], h = tile->h[i][s][threadIdx.x];
-            const float h_before = i > 0 ? tile->h[i - 1][s][threadIdx.x] : before[s];
-            const float decay = ls_exp2_product(terms.dt, a2[s]), x = ls_mul(terms.dt, a2[s]);
-            const bool bounded = !(x >= -126.0f && x <= 127.0f);
-            k->g[s] = ls_fma(terms.dy, c, k->g[s]);
-            V = ls_fma(k->g[s], b, V);
-            const float w = bounded ? 0.0f : ls_mul(k->g[s], ls_mul(decay, h_before));
-            T = ls_fma(w, a2[s], T);
-            k->da2[s] = ls_fma(w, terms.dt, k->da2[s]);
-            const float share_c = at->active ? ls_mul(terms.dy, h) : 0.0f;
-            const float share_b = at->active ? ls_mul(k->g[s], v) : 0.0f;
-            k->g[s] = ls_mul(k->g[s], decay);
+            float share_b = 0.0f, share_c = 0.0f;
+            if (s < at->n) {
+                const float b = tile->b[i][at->base + s], c = tile->c[i][at->base + s], h = tile->h[i][s][threadIdx.x];
+                const float h_before = i > 0 ? tile->h[i - 1][s][threadIdx.x] : before[s];
+                const float decay = ls_exp2_product(terms.dt, a2[s]), x = ls_mul(terms.dt, a2[s]);
+                const bool bounded = !(x >= -126.0f && x <= 127.0f);
+                k->g[s] = ls_fma(terms.dy, c, k->g[s]);
+                V = ls_fma(k->g[s], b, V);
+                const float w = bounded ? 0.0f : ls_mul(k->g[s], ls_mul(decay, h_before));
+                T = ls_fma(w, a2[s], T);
+                k->da2[s] = ls_fma(w, terms.dt, k->da2[s]);
+                share_c = at->active ? ls_mul(terms.dy, h) : 0.0f;
+                share_b = at->active ? ls_mul(k->g[s], v) : 0.0f;
+                k->g[s] = ls_mul(k->g[s], decay);
+            }
+            /* All lanes exchange, also those whose group has fewer states. */
             const float sum_b = channel_sum(share_b), sum_c = channel_sum(share_c);
-            if (at->lane < 4) {
+            if (at->lane < 4 && s < at->n) {
                 tile->sums[at->warp][i][0][at->base + s] = sum_b;
                 tile->sums[at->warp][i][1][at->base + s] = sum_c;
             }
