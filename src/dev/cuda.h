@@ -20,6 +20,21 @@ ls_status ls_cuda_status(cudaError_t error, const char *what, ls_error *err);
 /* Dynamic shared memory of a block that sm_80 and later have. */
 #define LS_CUDA_SHARED_MAX (160 * 1024)
 
+/* For a kernel whose launch says `overlaps`, before it touches memory: every earlier kernel of the stream has ended, and
+ * what it wrote can be read. Devices before sm_90 do not overlap and need no wait. */
+static __device__ __forceinline__ void ls_cuda_wait_for_previous(void) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+#endif
+}
+
+/* The kernel after this one may be set up from here on, if it overlaps. */
+static __device__ __forceinline__ void ls_cuda_let_next_start(void) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
 /* Checks the contract, launches kernel(*params) and checks the launch. params is the kernel's only parameter. */
 ls_status ls_cuda_launch(const ls_exec *exec, const ls_launch *launch, const void *kernel, void *params,
                          ls_error *err);

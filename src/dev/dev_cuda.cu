@@ -23,9 +23,23 @@ ls_status ls_cuda_launch(const ls_exec *exec, const ls_launch *launch, const voi
         LS_CUDA_TRY(ls_cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                         (int)launch->shared_bytes),
                                    launch->kernel, err));
-    return ls_cuda_status(cudaLaunchKernel(kernel, grid, dim3((unsigned)launch->threads), arguments,
-                                           (size_t)launch->shared_bytes, stream_of(exec)),
-                          launch->kernel, err);
+    cudaLaunchAttribute attribute;
+    cudaLaunchConfig_t config = {};
+    int device, major = 0;
+    if (launch->overlaps) {
+        LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), launch->kernel, err));
+        LS_CUDA_TRY(ls_cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                                   launch->kernel, err));
+    }
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)launch->threads);
+    config.dynamicSmemBytes = (size_t)launch->shared_bytes;
+    config.stream = stream_of(exec);
+    config.attrs = &attribute;
+    config.numAttrs = major >= 9 ? 1 : 0;
+    return ls_cuda_status(cudaLaunchKernelExC(&config, kernel, arguments), launch->kernel, err);
 }
 
 static ls_status check_operand(const char *op, const char *name, const void *memory, int64_t align, int device,

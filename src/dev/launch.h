@@ -33,6 +33,7 @@ typedef struct ls_launch {
     int64_t grid[3], threads, shared_bytes;
     const ls_index *index;
     int64_t n_index;
+    bool overlaps; /* the kernel may be set up before the one ahead of it has ended: it waits for that one itself */
 } ls_launch;
 
 /* Grid within 2^31 - 1, 65,535 and 65,535 blocks, 1 to 1,024 threads, shared memory within shared_max, and every index

@@ -25,7 +25,7 @@ static __global__ void __launch_bounds__(THREADS) check_offsets(const __grid_con
 /* Waits for the verdict where the caller keeps no record. */
 static ls_status launch(const char *op, const ls_exec *exec, const void *kernel, void *check, const ls_fault *fault,
                         ls_error *err) {
-    const ls_launch contract = {op, {1, 1, 1}, THREADS, 0, NULL, 0};
+    const ls_launch contract = {op, {1, 1, 1}, THREADS, 0, NULL, 0, false};
     const ls_status status = ls_cuda_launch(exec, &contract, kernel, check, err);
     return status != LS_OK ? status : ls_cuda_fault_end(op, exec, fault, err);
 }

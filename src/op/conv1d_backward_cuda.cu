@@ -120,8 +120,8 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dy stride", a->dy_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dx stride", a->dx_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"block", a->rows / BLOCK + a->n_spans}, {"parameters", n}, {"element", 4}}}}};
-    const ls_launch gradient = {"conv1d_backward", {a->n_spans * pieces * p.blocks, 1, 1}, THREADS, 0, index, 4};
-    const ls_launch parameters = {"conv1d parameters", {(n + THREADS - 1) / THREADS, 1, 1}, THREADS, 0, index, 4};
+    const ls_launch gradient = {"conv1d_backward", {a->n_spans * pieces * p.blocks, 1, 1}, THREADS, 0, index, 4, false};
+    const ls_launch parameters = {"conv1d parameters", {(n + THREADS - 1) / THREADS, 1, 1}, THREADS, 0, index, 4, false};
     ls_fault *fault;
     LS_CUDA_TRY(ls_cuda_fault_begin("conv1d_backward", exec, &fault, err));
     ls_span_check check = {a->spans, a->n_spans, a->rows, most, INT64_MAX, true, fault};

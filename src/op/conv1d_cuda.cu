@@ -93,8 +93,8 @@ ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *a, ls_error 
         {LS_WIDTH_I64, {{{"row", a->rows}, {"y stride", a->y_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"slot", a->state.n_entries}, {"state stride in bytes", a->state.stride}}}},
         {LS_WIDTH_I64, {{{"tap", a->d_conv}, {"dim", a->dim}, {"element", 4}}}}};
-    const ls_launch outputs = {"conv1d", {a->n_spans * p.pieces * p.blocks, 1, 1}, THREADS, 0, index, 4};
-    const ls_launch states = {"conv1d state", {a->n_spans * p.blocks, 1, 1}, THREADS, 0, index, 4};
+    const ls_launch outputs = {"conv1d", {a->n_spans * p.pieces * p.blocks, 1, 1}, THREADS, 0, index, 4, false};
+    const ls_launch states = {"conv1d state", {a->n_spans * p.blocks, 1, 1}, THREADS, 0, index, 4, false};
     ls_fault *fault;
     LS_CUDA_TRY(ls_cuda_fault_begin("conv1d", exec, &fault, err));
     ls_span_check check = {a->spans, a->n_spans, a->rows, most, a->state.n_entries, false, fault};

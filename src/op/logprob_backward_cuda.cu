@@ -161,7 +161,7 @@ ls_status ls_cuda_logprob_backward(const ls_exec *exec, const ls_logprob_backwar
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"row stride", a->row_stride}, {"element", elem}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"gradient's row stride", a->d_stride}, {"element", elem}}}}};
-    const ls_launch launch = {"logprob_backward", {a->rows * p.pieces, 1, 1}, THREADS, 0, index, 2};
+    const ls_launch launch = {"logprob_backward", {a->rows * p.pieces, 1, 1}, THREADS, 0, index, 2, false};
     kernel = a->dtype == LS_F32    ? kernel_of<LS_F32>(a->d_entropy != NULL)
              : a->dtype == LS_BF16 ? kernel_of<LS_BF16>(a->d_entropy != NULL)
                                    : kernel_of<LS_F16>(a->d_entropy != NULL);

@@ -298,11 +298,12 @@ typedef struct leaves_params {
     float *target_z; /* or NULL */
 } leaves_params;
 
-template <int DTYPE, bool ENTROPY>
+template <int DTYPE, bool SCALED, bool ENTROPY>
 static __global__ void __launch_bounds__(32 * FOLD_WARPS) leaves_kernel(const __grid_constant__ leaves_params p) {
     const int64_t elem = DTYPE == LS_F32 ? 4 : 2, n = (p.in.vocab + LEAF - 1) / LEAF;
     const int64_t item = (int64_t)blockIdx.x * FOLD_WARPS + threadIdx.x / 32, row = item / n, leaf_i = item % n;
     const int lane = (int)(threadIdx.x % 32);
+    ls_cuda_let_next_start();
     if (row >= p.in.n || !ls_row_kept(p.in.targets, p.in.mask, p.in.ignore_index, row)) return;
     if (p.in.fault != NULL && p.in.fault->code != LS_FAULT_NONE) return;
     const char *logits = p.in.logits + row * p.in.stride, *from = logits + leaf_i * LEAF * elem;
@@ -312,7 +313,7 @@ static __global__ void __launch_bounds__(32 * FOLD_WARPS) leaves_kernel(const __
     if (rest >= LEAF && (uint64_t)from % 16 == 0) {
         ls_vec8<DTYPE> v[STEPS];
         load_leaf<DTYPE>(v, from + 8 * lane * elem);
-        leaf = vector_leaf<DTYPE, true, ENTROPY>(v, NULL, inv_t);
+        leaf = vector_leaf<DTYPE, SCALED, ENTROPY>(v, NULL, inv_t);
     } else {
         leaf = scalar_leaf<DTYPE, ENTROPY>(from, (int)(rest < LEAF ? rest : LEAF), inv_t);
     }
@@ -336,6 +337,7 @@ template <int DTYPE>
 static __global__ void __launch_bounds__(32 * FOLD_WARPS) combine_kernel(const __grid_constant__ combine_params p) {
     const int lane = (int)(threadIdx.x % 32);
     const int64_t row = (int64_t)blockIdx.x * FOLD_WARPS + threadIdx.x / 32;
+    ls_cuda_wait_for_previous();
     if (p.check.fault != NULL ? !ls_block_may_write<32 * FOLD_WARPS>(&p.check, p.check.rows)
                               : p.in.fault->code != LS_FAULT_NONE)
         return;
@@ -358,7 +360,6 @@ static __global__ void __launch_bounds__(32 * FOLD_WARPS) combine_kernel(const _
 #define PICK2(kernel, dtype, a, b)                                                                         \
     ((a) ? (b) ? (const void *)kernel<dtype, true, true> : (const void *)kernel<dtype, true, false>        \
          : (b) ? (const void *)kernel<dtype, false, true> : (const void *)kernel<dtype, false, false>)
-#define PICK1(kernel, dtype, a) ((a) ? (const void *)kernel<dtype, true> : (const void *)kernel<dtype, false>)
 #define PICK0(kernel, dtype) ((const void *)kernel<dtype>)
 #define BY_TYPE(pick, kernel, dtype, ...)                     \
     ((dtype) == LS_F32    ? pick(kernel, LS_F32 __VA_ARGS__)  \
@@ -369,8 +370,8 @@ static __global__ void __launch_bounds__(32 * FOLD_WARPS) combine_kernel(const _
 static const void *rows_kernel_of(ls_dtype dtype, bool scaled, bool entropy) {
     return BY_TYPE(PICK2, rows_kernel, dtype, AND scaled AND entropy);
 }
-static const void *leaves_kernel_of(ls_dtype dtype, bool entropy) {
-    return BY_TYPE(PICK1, leaves_kernel, dtype, AND entropy);
+static const void *leaves_kernel_of(ls_dtype dtype, bool scaled, bool entropy) {
+    return BY_TYPE(PICK2, leaves_kernel, dtype, AND scaled AND entropy);
 }
 static const void *combine_kernel_of(ls_dtype dtype) { return BY_TYPE(PICK0, combine_kernel, dtype); }
 
@@ -390,14 +391,14 @@ static ls_status launch_leaves(const ls_exec *exec, leaves_params *p, ls_dtype d
     const ls_index place = {LS_WIDTH_I64, {{{"row", p->in.n}, {"leaf stride", p->leaf_stride}, {"leaf", 16}}}};
     index[2] = place;
     const ls_launch launch = {
-        "logprob leaves", {(p->in.n * n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1}, 32 * FOLD_WARPS, 0, index, 3};
-    return ls_cuda_launch(exec, &launch, leaves_kernel_of(dtype, entropy), p, err);
+        "logprob leaves", {(p->in.n * n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1}, 32 * FOLD_WARPS, 0, index, 3, false};
+    return ls_cuda_launch(exec, &launch, leaves_kernel_of(dtype, p->in.temperature != NULL, entropy), p, err);
 }
 
 static ls_status launch_combine(const ls_exec *exec, combine_params *p, ls_dtype dtype, ls_error *err) {
     const ls_index index = {LS_WIDTH_I64, {{{"row", p->in.n}, {"leaf stride", p->leaf_stride}, {"leaf", 16}}}};
     const ls_launch launch = {
-        "logprob_combine", {(p->in.n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1}, 32 * FOLD_WARPS, 0, &index, 1};
+        "logprob_combine", {(p->in.n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1}, 32 * FOLD_WARPS, 0, &index, 1, true};
     return ls_cuda_launch(exec, &launch, combine_kernel_of(dtype), p, err);
 }
 
@@ -424,7 +425,7 @@ ls_status ls_cuda_logprob(const ls_exec *exec, const ls_logprob_args *a, ls_erro
         rows_params p = {in, out};
         ls_index index[2];
         index_of_rows(index, in.n, in.stride, in.vocab, ls_dtype_bytes(a->dtype));
-        const ls_launch launch = {"logprob", {a->rows, 1, 1}, 32 * ROW_WARPS, 0, index, 2};
+        const ls_launch launch = {"logprob", {a->rows, 1, 1}, 32 * ROW_WARPS, 0, index, 2, false};
         LS_CUDA_TRY(ls_cuda_check_rows("logprob", exec, &check, err));
         return ls_cuda_launch(exec, &launch, rows_kernel_of(a->dtype, a->temperature != NULL, entropy), &p, err);
     }

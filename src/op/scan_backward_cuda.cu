@@ -97,12 +97,15 @@ typedef struct token_terms {
     float dt, u, dy, slope; /* slope: d dt / d dt_raw */
 } token_terms;
 
+/* Tokens that are walked back at a time: a piece where its states fit shared memory, a part of it for large groups. */
+#define WALKED(group) ((group) <= 8 ? KEEP : (group) <= 16 ? KEEP / 2 : KEEP / 8)
+
 template <int GROUP>
 struct back_tile {
-    float h[KEEP][GROUP][32 * WARPS]; /* states after each token of the piece */
-    token_terms terms[KEEP][LS_SCAN_SUM_BLOCK];
-    float b[KEEP][4 * GROUP], c[KEEP][4 * GROUP];
-    float sums[WARPS][KEEP][2][4 * GROUP]; /* the warps' shares of db and dcc */
+    float h[WALKED(GROUP)][GROUP][32 * WARPS]; /* states after each token */
+    token_terms terms[WALKED(GROUP)][LS_SCAN_SUM_BLOCK];
+    float b[WALKED(GROUP)][4 * GROUP], c[WALKED(GROUP)][4 * GROUP];
+    float sums[WARPS][WALKED(GROUP)][2][4 * GROUP]; /* the warps' shares of db and dcc */
 };
 
 /* x summed over the warp's eight channels by halves 4, 2, 1, in every lane. */
@@ -112,7 +115,21 @@ static __device__ __forceinline__ float channel_sum(float x) {
     return ls_add(x, __shfl_xor_sync(LS_ALL_LANES, x, 4));
 }
 
-/* Forwards through a piece: states into shared memory, y for dz. */
+/* h through n tokens from `row` on, without a trace. */
+template <int GROUP, int IN>
+static __device__ __forceinline__ void pass_over(const ls_scan_backward_args *a, const place *at, float *h,
+                                                 const float *a2, int64_t row, int n) {
+    for (int i = 0; i < n; i++) {
+        const float2 dtv = step_sizes<IN>(a, row + i, at->channel);
+#pragma unroll
+        for (int s = 0; s < GROUP; s++)
+            if (s < at->n)
+                h[s] = ls_fma(ls_exp2_product(dtv.x, a2[s]), h[s],
+                              ls_mul(dtv.y, ls_load_one<IN>(a->b, (row + i) * a->b_stride + at->base + s)));
+    }
+}
+
+/* Forwards: states into shared memory, y for dz. */
 template <int GROUP, int IN>
 static __device__ __forceinline__ void walk_forwards(const back_params *p, const place *at, back_tile<GROUP> *tile,
                                                      float *h, const float *a2, int64_t row, int n_tokens) {
@@ -227,24 +244,28 @@ static __global__ void __launch_bounds__(32 * WARPS) back_kernel(const __grid_co
         k.g[s] = k.da2[s] = 0.0f;
         a2[s] = s < at.n ? a->a2[at.channel * a->n_states + at.base + s] : 0.0f;
     }
-    for (int64_t piece = pieces - 1; piece >= 0; piece--) {
-        const int64_t row = span->row + piece * KEEP, left = span->n_rows - piece * KEEP;
-        const int n_tokens = left < KEEP ? (int)left : KEEP, states = (int)a->n_states;
-        const float *kept = kept_state(&p, &at, span, piece);
+    for (int64_t i = pieces * (KEEP / WALKED(GROUP)) - 1; i >= 0; i--) {
+        const int64_t first = i * WALKED(GROUP), row = span->row + first, left = span->n_rows - first;
+        const int n_tokens = left < WALKED(GROUP) ? (int)left : WALKED(GROUP), states = (int)a->n_states;
+        const float *kept = kept_state(&p, &at, span, first / KEEP);
+        if (n_tokens <= 0) continue;
 #pragma unroll
-        for (int s = 0; s < GROUP; s++) h[s] = before[s] = s < at.n ? kept[s] : 0.0f;
-        for (int i = at.group; i < n_tokens; i += 4) tile->terms[i][at.slot] = terms_of<IN>(a, row + i, at.channel);
-        for (int i = (int)threadIdx.x; i < n_tokens * states; i += 32 * WARPS) {
-            tile->b[i / states][i % states] = ls_load_one<IN>(a->b, (row + i / states) * a->b_stride + i % states);
-            tile->c[i / states][i % states] = ls_load_one<IN>(a->cc, (row + i / states) * a->c_stride + i % states);
+        for (int s = 0; s < GROUP; s++) h[s] = s < at.n ? kept[s] : 0.0f;
+        if (WALKED(GROUP) < KEEP) pass_over<GROUP, IN>(a, &at, h, a2, row - first % KEEP, (int)(first % KEEP));
+#pragma unroll
+        for (int s = 0; s < GROUP; s++) before[s] = h[s];
+        for (int t = at.group; t < n_tokens; t += 4) tile->terms[t][at.slot] = terms_of<IN>(a, row + t, at.channel);
+        for (int j = (int)threadIdx.x; j < n_tokens * states; j += 32 * WARPS) {
+            tile->b[j / states][j % states] = ls_load_one<IN>(a->b, (row + j / states) * a->b_stride + j % states);
+            tile->c[j / states][j % states] = ls_load_one<IN>(a->cc, (row + j / states) * a->c_stride + j % states);
         }
         __syncthreads();
         walk_forwards<GROUP, IN>(&p, &at, tile, h, a2, row, n_tokens);
         walk_backwards<GROUP, IN>(&p, &at, tile, &k, before, a2, row, n_tokens);
         __syncthreads();
         /* The four runs of eight channels by halves 2, 1. */
-        for (int i = (int)threadIdx.x; i < n_tokens * 2 * states; i += 32 * WARPS) {
-            const int token = i / (2 * states), part = i / states % 2, s = i % states;
+        for (int j = (int)threadIdx.x; j < n_tokens * 2 * states; j += 32 * WARPS) {
+            const int token = j / (2 * states), part = j / states % 2, s = j % states;
             const float sum = ls_add(ls_add(tile->sums[0][token][part][s], tile->sums[2][token][part][s]),
                                      ls_add(tile->sums[1][token][part][s], tile->sums[3][token][part][s]));
             p.work[p.plan.sums + (((int64_t)at.block * a->rows + row + token) * 2 + part) * states + s] = sum;
@@ -308,7 +329,11 @@ static kernels kernels_of(ls_dtype in) {
 
 static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, ls_error *err) {
     const ls_scan_backward_args *a = &p->a;
-    const kernels k = (a->n_states + 3) / 4 <= 4 ? kernels_of<4>(a->in_dtype) : kernels_of<8>(a->in_dtype);
+    const int64_t group = (a->n_states + 3) / 4;
+    const kernels k = group <= 4    ? kernels_of<4>(a->in_dtype)
+                      : group <= 8  ? kernels_of<8>(a->in_dtype)
+                      : group <= 16 ? kernels_of<16>(a->in_dtype)
+                                    : kernels_of<64>(a->in_dtype);
     const int64_t states = a->n_states, per_span = (most * 2 * states + SUM_THREADS - 1) / SUM_THREADS;
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"u stride", a->u_stride}, {"element", 4}}}},
@@ -320,9 +345,9 @@ static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, l
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dim", a->dim}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"workspace", p->plan.total}, {"element", 4}}}}};
     const int64_t n = (int64_t)(sizeof index / sizeof index[0]), blocks = a->n_spans * p->plan.n_blocks;
-    const ls_launch keep = {"scan backward, states", {blocks, 1, 1}, 32 * WARPS, 0, index, n};
-    const ls_launch back = {"scan_backward", {blocks, 1, 1}, 32 * WARPS, k.shared_bytes, index, n};
-    const ls_launch channels = {"scan backward, channels", {a->n_spans * per_span, 1, 1}, SUM_THREADS, 0, index, n};
+    const ls_launch keep = {"scan backward, states", {blocks, 1, 1}, 32 * WARPS, 0, index, n, false};
+    const ls_launch back = {"scan_backward", {blocks, 1, 1}, 32 * WARPS, k.shared_bytes, index, n, false};
+    const ls_launch channels = {"scan backward, channels", {a->n_spans * per_span, 1, 1}, SUM_THREADS, 0, index, n, false};
     LS_CUDA_TRY(ls_cuda_launch(exec, &keep, k.keep, p, err));
     LS_CUDA_TRY(ls_cuda_launch(exec, &back, k.back, p, err));
     return ls_cuda_launch(exec, &channels, (const void *)channel_kernel, p, err);
@@ -344,9 +369,6 @@ ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args
     LS_CUDA_TRY(ls_scan_backward_check(a, err));
     LS_CUDA_TRY(ls_cuda_check("scan_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_scan_backward_workspace(a), err));
-    if (a->n_states > 32)
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "scan backward: %lld states a channel; the GPU kernel takes up to 32",
-                       (long long)a->n_states);
     p.a = *a;
     (void)ls_scan_backward_plan_make(&p.plan, a);
     p.work = (float *)((char *)exec->workspace + LS_CUDA_WORKSPACE_HEAD);
@@ -356,6 +378,6 @@ ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args
     LS_CUDA_TRY(ls_cuda_check_spans("scan_backward", exec, &check, err));
     if (a->n_spans > 0 && a->rows > 0) LS_CUDA_TRY(launch_all(exec, &p, most, err));
     const ls_launch spans = {
-        "scan backward, spans", {(parameters + SUM_THREADS - 1) / SUM_THREADS, 1, 1}, SUM_THREADS, 0, NULL, 0};
+        "scan backward, spans", {(parameters + SUM_THREADS - 1) / SUM_THREADS, 1, 1}, SUM_THREADS, 0, NULL, 0, false};
     return ls_cuda_launch(exec, &spans, (const void *)span_kernel, &p, err);
 }

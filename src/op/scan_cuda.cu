@@ -125,7 +125,8 @@ ls_status ls_cuda_scan(const ls_exec *exec, const ls_scan_args *a, ls_error *err
                               kernel.threads,
                               kernel.shared_bytes,
                               index,
-                              (int64_t)(sizeof index / sizeof index[0])};
+                              (int64_t)(sizeof index / sizeof index[0]),
+                              decode};
     ls_fault *fault;
     LS_CUDA_TRY(ls_cuda_fault_begin("scan", exec, &fault, err));
     ls_span_check check = {a->spans, a->n_spans, a->rows, most, a->state.n_entries, false, fault};

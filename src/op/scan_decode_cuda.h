@@ -143,6 +143,8 @@ static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP)) decode_kernel
     const int n = FULL ? GROUP : rest < 0 ? 0 : rest < per ? rest : per, base = group * per;
     decode_states<GROUP> *stages = all[threadIdx.x / 32];
     const bool works = first < a->dim;
+    ls_cuda_let_next_start();
+    ls_cuda_wait_for_previous();
     /* Reading may begin before the check of all spans ends, where a lane's own span is sound. */
     decode_turn mine = {0, -1, false};
     if (lane < n_turns && works && ls_fault_at(&p.check, from + lane).code == LS_FAULT_NONE) {

@@ -55,7 +55,7 @@ ls_status ls_cuda_sequence_sum(const ls_exec *exec, const ls_sequence_sum_args *
                                         {"mask", a->mask, 1, true},
                                         {"offsets", a->offsets, 8, true},
                                         {"out", a->out, 4, a->n_sequences == 0}};
-    const ls_launch launch = {"sequence_sum", {a->n_sequences, 1, 1}, CHAINS, 0, NULL, 0};
+    const ls_launch launch = {"sequence_sum", {a->n_sequences, 1, 1}, CHAINS, 0, NULL, 0, false};
     sum_params p = {*a, NULL};
     ls_fault *fault;
     LS_CUDA_TRY(ls_sequence_sum_check(a, err));
