@@ -38,6 +38,37 @@ static __device__ __forceinline__ float ls_safe_dt(float biggest) {
     return biggest > 0x1p-20f ? ls_div(125.0f, biggest) : 0x1p20f;
 }
 
+/* True where the warp's every x is one that the ordinary functions take. */
+template <int N>
+static __device__ __forceinline__ bool ls_all_ordinary(const float x[N]) {
+    int ordinary = 1;
+#pragma unroll
+    for (int i = 0; i < N; i++) ordinary &= fabsf(x[i]) <= LS_ORDINARY;
+    return __all_sync(LS_ALL_LANES, ordinary);
+}
+
+template <int N>
+static __device__ __forceinline__ void ls_softplus_all(float x[N]) {
+    if (ls_all_ordinary<N>(x)) {
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = ls_softplus_ordinary(x[i]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = ls_softplus(x[i]);
+    }
+}
+
+template <int N>
+static __device__ __forceinline__ void ls_silu_all(float x[N]) {
+    if (ls_all_ordinary<N>(x)) {
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = ls_silu_ordinary(x[i]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = ls_silu(x[i]);
+    }
+}
+
 /* dt from dt_raw, with bias and softplus where the call has them. */
 static __device__ __forceinline__ float ls_dt_of(float raw, const float *bias, int64_t channel, bool activated) {
     if (bias != NULL) raw = ls_add(raw, bias[channel]);

@@ -125,12 +125,8 @@ static __device__ __forceinline__ void prepare_tile(tiles<GROUP> *all, raw_tile<
     if (a->dt_bias != NULL)
 #pragma unroll
         for (int j = 0; j < WALKERS; j++) dt[j] = ls_add(dt[j], bias[j]);
-    if (!a->dt_activated)
-#pragma unroll
-        for (int j = 0; j < WALKERS; j++) dt[j] = ls_softplus(dt[j]);
-    if (a->z != NULL)
-#pragma unroll
-        for (int j = 0; j < WALKERS; j++) gate[j] = ls_silu(gate[j]);
+    if (!a->dt_activated) ls_softplus_all<WALKERS>(dt);
+    if (a->z != NULL) ls_silu_all<WALKERS>(gate);
 #pragma unroll
     for (int j = 0; j < WALKERS; j++) {
         const int channel = at->channel + LS_WARP_CHANNELS * j;

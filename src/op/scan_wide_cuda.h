@@ -195,17 +195,13 @@ static __device__ __forceinline__ void wide_run(wide_tile<THREADS> *t, wide_inpu
     if (a->dt_bias != NULL)
 #pragma unroll
         for (int k = 0; k < OWN; k++) dt[k] = ls_add(dt[k], channel->bias);
-    if (!a->dt_activated)
-#pragma unroll
-        for (int k = 0; k < OWN; k++) dt[k] = ls_softplus(dt[k]);
+    if (!a->dt_activated) ls_softplus_all<OWN>(dt);
 #pragma unroll
     for (int k = 0; k < OWN; k++) {
         inside &= fabsf(dt[k]) <= channel->safe;
         t->dtv[THREADS * k + part][slot] = make_float2(dt[k], ls_mul(dt[k], u[k]));
     }
-    if (a->z != NULL)
-#pragma unroll
-        for (int k = 0; k < OWN; k++) gate[k] = ls_silu(gate[k]);
+    if (a->z != NULL) ls_silu_all<OWN>(gate);
     inside = __all_sync(LS_ALL_LANES, inside);
     __syncwarp();
     wide_walk<THREADS>(t, g, inside);
