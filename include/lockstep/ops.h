@@ -40,7 +40,8 @@ typedef enum ls_fault_code {
     LS_FAULT_SPAN_ROWS,   /* index: span; value: its first row or its count that does not fit; limit: rows */
     LS_FAULT_SPAN_POS,    /* index: span; value: its position; limit: the largest one taken */
     LS_FAULT_SLOT,        /* index: span; value: slot; limit: entries of the pool */
-    LS_FAULT_OFFSET       /* index: sequence; value: its offset that does not fit; limit: rows */
+    LS_FAULT_OFFSET,      /* index: sequence; value: its offset that does not fit; limit: rows */
+    LS_FAULT_SPAN_ORDER   /* index: span; value: its first row; limit: the end of the span before it */
 } ls_fault_code;
 
 /* A record in device memory, all zero at first. The check that precedes every call writes the lowest bad index here; a
@@ -65,8 +66,9 @@ typedef struct ls_exec {
      * nothing before or after. Calls that may run at the same time need one each. */
     void *workspace;
     int64_t workspace_bytes;
-    /* CUDA only. A record, one for each stream: nothing waits, ls_fault_take tells later. NULL: each call waits for its check, before
-     * anything is written, and returns the fault as its status; not possible while the stream is captured. */
+    /* CUDA only. A record, one for each stream: nothing waits, ls_fault_take tells later. NULL: each call waits for its
+     * check and returns the fault as its status, nothing else having been written; not possible while the stream is
+     * captured. */
     ls_fault *fault;
 } ls_exec;
 
@@ -131,7 +133,8 @@ typedef struct ls_logprob_shard_args {
     int64_t ignore_index;
     const uint8_t *mask;
     const float *temperature;
-    ls_logprob_leaf *leaves; /* [rows][leaf_stride], entry first / LS_LOGPROB_LEAF + j written: all shards may share it */
+    ls_logprob_leaf *leaves; /* [rows][leaf_stride], 16-byte aligned on CUDA; entry first / LS_LOGPROB_LEAF + j written:
+                                all shards may share it */
     int64_t leaf_stride;     /* at least the leaves of `total` */
     float *target_z;         /* [rows]; written for rows whose target lies in this shard */
 } ls_logprob_shard_args;
@@ -140,7 +143,7 @@ ls_status ls_op_logprob_shard(const ls_exec *exec, const ls_logprob_shard_args *
 int64_t ls_op_logprob_shard_workspace(const ls_logprob_shard_args *args);
 
 typedef struct ls_logprob_combine_args {
-    const ls_logprob_leaf *leaves; /* [rows][leaf_stride], all leaves of `total` */
+    const ls_logprob_leaf *leaves; /* [rows][leaf_stride], all leaves of `total`; 16-byte aligned on CUDA */
     int64_t rows, total, leaf_stride;
     const float *target_z; /* [rows] */
     const int64_t *targets;
@@ -223,7 +226,8 @@ typedef struct ls_conv1d_args {
     ls_pool_view state; /* entries [d_conv-1][dim] of state_dtype: the last inputs, oldest first */
     const ls_span *spans;
     int64_t n_spans;
-    int64_t span_rows_max; /* no span has more rows; 0: no better bound than rows */
+    int64_t
+        span_rows_max; /* no span has more rows; 0: no better bound than rows. A GPU launches for n_spans such spans */
 } ls_conv1d_args;
 
 ls_status ls_op_conv1d(const ls_exec *exec, const ls_conv1d_args *args, ls_error *err);
@@ -284,12 +288,12 @@ typedef struct ls_scan_backward_args {
     const float *a2, *dt_bias, *d;
     const float *dout; /* [rows][dout_stride]: of the unrounded output */
     int64_t dout_stride;
-    float *du, *ddt;   /* [rows][dim]; ddt is of dt_raw */
-    float *db, *dcc;   /* [rows][n_states] */
-    float *dz;         /* [rows][dim]; NULL where z is */
-    float *da2;        /* [dim][n_states], written */
-    float *ddt_bias;   /* [dim], written; NULL where dt_bias is */
-    float *dd;         /* [dim], written; NULL where d is */
+    float *du, *ddt; /* [rows][dim]; ddt is of dt_raw */
+    float *db, *dcc; /* [rows][n_states] */
+    float *dz;       /* [rows][dim]; NULL where z is */
+    float *da2;      /* [dim][n_states], written */
+    float *ddt_bias; /* [dim], written; NULL where dt_bias is */
+    float *dd;       /* [dim], written; NULL where d is */
     int64_t rows, dim, n_states;
     const ls_span *spans;
     int64_t n_spans, span_rows_max;

@@ -1,9 +1,11 @@
-/* What .cu files share: statuses for CUDA errors and the one way to launch a kernel. Plain C in all but the compiler. */
+/* What .cu files share: statuses for CUDA errors and the one way to launch a kernel. Plain C in all but the compiler.
+ */
 #ifndef LS_DEV_CUDA_H
 #define LS_DEV_CUDA_H
 
 #include <cuda_runtime.h>
 
+#include "dev/device.h"
 #include "dev/launch.h"
 #include "lockstep/ops.h"
 
@@ -17,11 +19,11 @@
 /* Status of a CUDA call; the sentence names what was tried and CUDA's reason. */
 ls_status ls_cuda_status(cudaError_t error, const char *what, ls_error *err);
 
-/* Dynamic shared memory of a block that sm_80 and later have. */
-#define LS_CUDA_SHARED_MAX (160 * 1024)
+/* Dynamic shared memory of a block that every device from sm_80 on has. */
+#define LS_CUDA_SHARED_MAX (99 * 1024)
 
-/* For a kernel whose launch says `overlaps`, before it touches memory: every earlier kernel of the stream has ended, and
- * what it wrote can be read. Devices before sm_90 do not overlap and need no wait. */
+/* For a kernel whose launch says `overlaps`, before it touches memory: every earlier kernel of the stream has ended,
+ * and what it wrote can be read. Devices before sm_90 do not overlap and need no wait. */
 static __device__ __forceinline__ void ls_cuda_wait_for_previous(void) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     cudaGridDependencySynchronize();
@@ -36,8 +38,7 @@ static __device__ __forceinline__ void ls_cuda_let_next_start(void) {
 }
 
 /* Checks the contract, launches kernel(*params) and checks the launch. params is the kernel's only parameter. */
-ls_status ls_cuda_launch(const ls_exec *exec, const ls_launch *launch, const void *kernel, void *params,
-                         ls_error *err);
+ls_status ls_cuda_launch(const ls_exec *exec, const ls_launch *launch, const void *kernel, void *params, ls_error *err);
 
 /* A tensor that a call reads or writes. NULL memory is skipped where `optional`, else an error. */
 typedef struct ls_cuda_operand {
@@ -47,8 +48,8 @@ typedef struct ls_cuda_operand {
     bool optional;
 } ls_cuda_operand;
 
-/* Every operand, and the workspace with at least `workspace` bytes, is memory of the current device (or host memory that
- * it can address) and aligned. The error names op, operand and address or device. */
+/* Every operand, and the workspace with at least `workspace` bytes, is memory of the current device (or host memory
+ * that it can address) and aligned. The error names op, operand and address or device. */
 ls_status ls_cuda_check(const char *op, const ls_exec *exec, const ls_cuda_operand *operands, int64_t n,
                         int64_t workspace, ls_error *err);
 
@@ -58,6 +59,6 @@ ls_status ls_cuda_fault_begin(const char *op, const ls_exec *exec, ls_fault **re
 ls_status ls_cuda_fault_end(const char *op, const ls_exec *exec, const ls_fault *record, ls_error *err);
 
 /* The start of every workspace: a fault record. */
-#define LS_CUDA_WORKSPACE_HEAD 256
+#define LS_CUDA_WORKSPACE_HEAD LS_WORKSPACE_HEAD
 
 #endif

@@ -20,9 +20,9 @@ ls_status ls_cuda_launch(const ls_exec *exec, const ls_launch *launch, const voi
     void *arguments[] = {params};
     LS_CUDA_TRY(ls_launch_check(launch, LS_CUDA_SHARED_MAX, err));
     if (launch->shared_bytes > 48 * 1024) /* more than every kernel may have without asking */
-        LS_CUDA_TRY(ls_cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                        (int)launch->shared_bytes),
-                                   launch->kernel, err));
+        LS_CUDA_TRY(ls_cuda_status(
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)launch->shared_bytes),
+            launch->kernel, err));
     cudaLaunchAttribute attribute;
     cudaLaunchConfig_t config = {};
     int device, major = 0;
@@ -80,8 +80,10 @@ ls_status ls_cuda_fault_begin(const char *op, const ls_exec *exec, ls_fault **re
     if (exec->fault != NULL) return LS_OK;
     LS_CUDA_TRY(ls_cuda_status(cudaStreamIsCapturing(stream_of(exec), &capture), op, err));
     if (capture != cudaStreamCaptureStatusNone)
-        return LS_FAIL(err, LS_ERR_ARG, "%s: while a stream is captured a call cannot wait for its checks: pass a fault "
-                       "record", op);
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "%s: while a stream is captured a call cannot wait for its checks: pass a fault "
+                       "record",
+                       op);
     *record = (ls_fault *)exec->workspace;
     return ls_cuda_status(cudaMemsetAsync(*record, 0, sizeof **record, stream_of(exec)), op, err);
 }
@@ -89,7 +91,8 @@ ls_status ls_cuda_fault_begin(const char *op, const ls_exec *exec, ls_fault **re
 ls_status ls_cuda_fault_end(const char *op, const ls_exec *exec, const ls_fault *record, ls_error *err) {
     ls_fault fault;
     if (exec->fault != NULL) return LS_OK;
-    LS_CUDA_TRY(ls_cuda_status(cudaMemcpyAsync(&fault, record, sizeof fault, cudaMemcpyDeviceToHost, stream_of(exec)), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaMemcpyAsync(&fault, record, sizeof fault, cudaMemcpyDeviceToHost, stream_of(exec)),
+                               op, err));
     LS_CUDA_TRY(ls_cuda_status(cudaStreamSynchronize(stream_of(exec)), op, err));
     return ls_fault_status(op, &fault, err);
 }
@@ -111,8 +114,17 @@ bool ls_cuda_available(ls_error *err) {
         (void)ls_cuda_status(error, "no device", err);
         return false;
     }
+    int device = 0, major = 0;
     if (n == 0) {
         LS_FAIL(err, LS_ERR_UNSUPPORTED, "cuda: no device");
+        return false;
+    }
+    if (ls_cuda_status(cudaGetDevice(&device), "the current device", err) != LS_OK ||
+        ls_cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "its capability",
+                       err) != LS_OK)
+        return false;
+    if (major < 8) {
+        LS_FAIL(err, LS_ERR_UNSUPPORTED, "cuda: device %d has compute capability %d, 8 is needed", device, major);
         return false;
     }
     return true;
@@ -122,14 +134,20 @@ ls_status ls_cuda_alloc(void **out, int64_t bytes, ls_error *err) {
     return ls_cuda_status(cudaMalloc(out, (size_t)bytes), "allocation", err);
 }
 
-void ls_cuda_free(void *memory) { (void)cudaFree(memory); }
+/* What cannot be freed is the caller's mistake, not the next call's error. */
+static void forget(cudaError_t error) {
+    if (error != cudaSuccess) (void)cudaGetLastError();
+}
+
+void ls_cuda_free(void *memory) { forget(cudaFree(memory)); }
 
 ls_status ls_cuda_synchronize(const ls_exec *exec, ls_error *err) {
     return ls_cuda_status(cudaStreamSynchronize(stream_of(exec)), "synchronize", err);
 }
 
 ls_status ls_cuda_copy(const ls_exec *exec, void *to, const void *from, int64_t bytes, ls_error *err) {
-    LS_CUDA_TRY(ls_cuda_status(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, stream_of(exec)), "copy", err));
+    LS_CUDA_TRY(
+        ls_cuda_status(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDefault, stream_of(exec)), "copy", err));
     return ls_cuda_synchronize(exec, err);
 }
 
@@ -142,7 +160,7 @@ ls_status ls_cuda_stream_create(void **out, ls_error *err) {
     return ls_cuda_status(cudaStreamCreateWithFlags((cudaStream_t *)out, cudaStreamNonBlocking), "stream", err);
 }
 
-void ls_cuda_stream_free(void *stream) { (void)cudaStreamDestroy((cudaStream_t)stream); }
+void ls_cuda_stream_free(void *stream) { forget(cudaStreamDestroy((cudaStream_t)stream)); }
 
 ls_status ls_cuda_graph_begin(const ls_exec *exec, ls_error *err) {
     return ls_cuda_status(cudaStreamBeginCapture(stream_of(exec), cudaStreamCaptureModeThreadLocal), "graph", err);
@@ -162,4 +180,4 @@ ls_status ls_cuda_graph_launch(const ls_exec *exec, void *graph, ls_error *err) 
     return ls_cuda_status(cudaGraphLaunch((cudaGraphExec_t)graph, stream_of(exec)), "graph", err);
 }
 
-void ls_cuda_graph_free(void *graph) { (void)cudaGraphExecDestroy((cudaGraphExec_t)graph); }
+void ls_cuda_graph_free(void *graph) { forget(cudaGraphExecDestroy((cudaGraphExec_t)graph)); }

@@ -54,6 +54,9 @@ ls_status ls_fault_status(const char *op, const ls_fault *fault, ls_error *err) 
         case LS_FAULT_SPAN_ROWS:
             return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: row or count %lld does not fit %lld rows", op, index, value,
                            limit);
+        case LS_FAULT_SPAN_ORDER:
+            return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: row %lld before row %lld, the end of the span before it",
+                           op, index, value, limit);
         case LS_FAULT_SPAN_POS:
             return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: position %lld is not in 0..%lld", op, index, value, limit);
         case LS_FAULT_SLOT:
@@ -62,8 +65,7 @@ ls_status ls_fault_status(const char *op, const ls_fault *fault, ls_error *err) 
         case LS_FAULT_OFFSET:
             return LS_FAIL(err, LS_ERR_ARG, "%s: sequence %lld: offset %lld does not fit %lld rows", op, index, value,
                            limit);
-        default:
-            return LS_FAIL(err, LS_ERR_DEVICE, "%s: the fault record holds code %lld", op, (long long)fault->code);
+        default: return LS_FAIL(err, LS_ERR_DEVICE, "%s: the fault record holds code %lld", op, (long long)fault->code);
     }
 }
 
@@ -83,6 +85,7 @@ void ls_device_free(ls_backend backend, void *memory) {
 }
 
 static ls_status copy(const ls_exec *exec, void *to, const void *from, int64_t bytes, ls_error *err) {
+    if (bytes < 0) return LS_FAIL(err, LS_ERR_ARG, "copy: %lld bytes", (long long)bytes);
     if (exec->backend == LS_BACKEND_CUDA) return ls_cuda_copy(exec, to, from, bytes, err);
     if (exec->backend != LS_BACKEND_CPU) return unavailable(exec->backend, err);
     memcpy(to, from, (size_t)bytes);
@@ -98,6 +101,7 @@ ls_status ls_device_download(const ls_exec *exec, void *host, const void *device
 }
 
 ls_status ls_device_fill(const ls_exec *exec, void *device, int byte, int64_t bytes, ls_error *err) {
+    if (bytes < 0) return LS_FAIL(err, LS_ERR_ARG, "fill: %lld bytes", (long long)bytes);
     if (exec->backend == LS_BACKEND_CUDA) return ls_cuda_fill(exec, device, byte, bytes, err);
     if (exec->backend != LS_BACKEND_CPU) return unavailable(exec->backend, err);
     memset(device, byte, (size_t)bytes);

@@ -36,6 +36,12 @@ typedef struct ls_launch {
     bool overlaps; /* the kernel may be set up before the one ahead of it has ended: it waits for that one itself */
 } ls_launch;
 
+/* a * b * c, all not negative; INT64_MAX, which no grid takes, where that does not fit. */
+static inline int64_t ls_launch_blocks(int64_t a, int64_t b, int64_t c) {
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) || __builtin_mul_overflow(product, c, &product) ? INT64_MAX : product;
+}
+
 /* Grid within 2^31 - 1, 65,535 and 65,535 blocks, 1 to 1,024 threads, shared memory within shared_max, and every index
  * expression within its width. */
 ls_status ls_launch_check(const ls_launch *launch, int64_t shared_max, ls_error *err);

@@ -1,7 +1,8 @@
 /* exp, log and their kin in binary32: one text for gcc, clang and nvcc, the same bits on every side.
  *
- * Only the named roundings of num/round.h, comparisons and integer steps on bit patterns; no libm, no special-function
- * unit, no double. Nothing branches, so loops over these functions vectorise and warps do not diverge. Except for
+ * Only the named roundings of num/round.h, comparisons and integer steps on bit patterns; no libm, no double, and no
+ * special-function unit but for a first guess of a reciprocal that is then made exact (ls_div_near_one).
+ * Nothing branches, so loops over these functions vectorise and warps do not diverge. Except for
  * ls_exp2_bounded, which never returns NaN, every NaN result is the one pattern 0x7FC00000: payloads and signs
  * of NaN differ between machines, this one does not. Coefficients are minimax fits rounded to binary32 (derived by
  * script/derive_num.py). NUMERICS.md states every step, special value and measured error. */
@@ -63,7 +64,7 @@ static LS_HD float ls_exp2_bounded(float x) {
 
 /* 2^(a b) where the rounded product lies in [-126, 127], from the unrounded one; ls_exp2_bounded of it otherwise (a
  * NaN counts as -126). Where the range is known the last step falls away: ls_exp2_product_inside. An unrounded product
- * below -126 that rounds to -126 gives a subnormal, still within 3e-6 of 2^-126. */
+ * below -126 that rounds to -126 gives a subnormal, still within 6e-6 of 2^-126. */
 static LS_HD float ls_exp2_product_inside(float a, float b) {
     const float r = ls_fma(a, b, LS_ROUND_MAGIC);
     const float f = ls_fma(a, b, -ls_sub(r, LS_ROUND_MAGIC));
@@ -222,7 +223,8 @@ static LS_HD float ls_div_near_one(float a, float b) {
 }
 
 /* Up to this magnitude e^x and all that softplus and silu make of it is normal, and one exponent add replaces two
- * products. ls_softplus_ordinary and ls_silu_ordinary are ls_softplus and ls_silu there, bit for bit, at a fifth less. */
+ * products. ls_softplus_ordinary and ls_silu_ordinary are ls_softplus and ls_silu there, bit for bit, at a fifth less.
+ */
 #define LS_ORDINARY 86.0f
 
 static LS_HD float ls_softplus_ordinary(float x) {

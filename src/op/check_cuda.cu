@@ -3,7 +3,6 @@
 
 #define THREADS 1024
 
-
 template <typename CHECK>
 static __device__ __forceinline__ void check_all(const CHECK *c, int64_t n) {
     const int64_t bad = ls_first_bad<THREADS>(c, n);

@@ -62,7 +62,11 @@ static __device__ __forceinline__ ls_fault ls_fault_at(const ls_span_check *c, i
     fault.value = span->row;
     fault.limit = c->rows;
     if (span->row < 0 || span->row > c->rows - span->n_rows) return fault;
-    if (c->whole && i > 0 && span->row < c->spans[i - 1].row + c->spans[i - 1].n_rows) return fault;
+    if (c->whole && i > 0) {
+        fault.code = LS_FAULT_SPAN_ORDER;
+        fault.limit = (int64_t)((uint64_t)c->spans[i - 1].row + (uint64_t)c->spans[i - 1].n_rows);
+        if (span->row < fault.limit) return fault;
+    }
     fault.code = LS_FAULT_SPAN_POS;
     fault.value = span->pos;
     fault.limit = c->whole ? 0 : INT64_MAX;

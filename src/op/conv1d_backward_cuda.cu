@@ -108,7 +108,7 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
                                         {"dw", a->dw, 4, false},
                                         {"dbias", a->dbias, 4, true},
                                         {"spans", a->spans, 8, a->n_spans == 0}};
-    const int64_t most = a->span_rows_max > 0 ? a->span_rows_max : a->rows;
+    const int64_t most = ls_spans_most(a->span_rows_max, a->rows);
     LS_CUDA_TRY(ls_conv1d_backward_check(a, err));
     LS_CUDA_TRY(ls_cuda_check("conv1d_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_conv1d_backward_workspace(a), err));
@@ -120,17 +120,20 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dy stride", a->dy_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dx stride", a->dx_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"block", a->rows / BLOCK + a->n_spans}, {"parameters", n}, {"element", 4}}}}};
-    const ls_launch gradient = {"conv1d_backward", {a->n_spans * pieces * p.blocks, 1, 1}, THREADS, 0, index, 4, false};
-    const ls_launch parameters = {"conv1d parameters", {(n + THREADS - 1) / THREADS, 1, 1}, THREADS, 0, index, 4, false};
+    const ls_launch gradient = {
+        "conv1d_backward", {ls_launch_blocks(a->n_spans, pieces, p.blocks), 1, 1}, THREADS, 0, index, 4, false};
+    const ls_launch parameters = {
+        "conv1d_backward, parameters", {(n + THREADS - 1) / THREADS, 1, 1}, THREADS, 0, index, 4, false};
     ls_fault *fault;
+    if (a->n_spans > 0 && a->rows > 0) LS_CUDA_TRY(ls_launch_check(&gradient, LS_CUDA_SHARED_MAX, err));
+    LS_CUDA_TRY(ls_launch_check(&parameters, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("conv1d_backward", exec, &fault, err));
     ls_span_check check = {a->spans, a->n_spans, a->rows, most, INT64_MAX, true, fault};
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("conv1d_backward", exec, &check, err));
     if (a->n_spans > 0 && a->rows > 0)
-        LS_CUDA_TRY(ls_cuda_launch(exec, &gradient,
-                                   a->x_dtype == LS_F32 ? kernel_of<LS_F32>(a->state_dtype)
-                                                        : kernel_of<LS_BF16>(a->state_dtype),
-                                   &p, err));
+        LS_CUDA_TRY(ls_cuda_launch(
+            exec, &gradient,
+            a->x_dtype == LS_F32 ? kernel_of<LS_F32>(a->state_dtype) : kernel_of<LS_BF16>(a->state_dtype), &p, err));
     return ls_cuda_launch(exec, &parameters, (const void *)parameter_kernel, &p, err);
 }

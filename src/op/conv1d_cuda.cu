@@ -1,5 +1,6 @@
-/* conv1d on the GPU: a thread a channel and a few tokens; every output reads its own d_conv inputs. The state is written
- * by a second kernel, after every output has read the old one; with one token a span the same thread does both. */
+/* conv1d on the GPU: a thread a channel and a few tokens; every output reads its own d_conv inputs. The state is
+ * written by a second kernel, after every output has read the old one; with one token a span the same thread does both.
+ */
 #include "dev/device.h"
 #include "num/expf.h"
 #include "op/check_cuda.h"
@@ -71,45 +72,47 @@ static const void *kernel_of(ls_dtype y) {
 }
 
 ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *a, ls_error *err) {
-    const int64_t state_elem = ls_dtype_bytes(a->state_dtype), entry = (a->d_conv - 1) * a->dim * state_elem;
+    const int64_t state_elem = ls_dtype_bytes(a->state_dtype);
     const ls_cuda_operand operands[] = {{"x", a->x, ls_dtype_bytes(a->x_dtype), false},
                                         {"w", a->w, 4, false},
                                         {"bias", a->bias, 4, true},
                                         {"y", a->y, ls_dtype_bytes(a->y_dtype), false},
-                                        {"state", a->state.base, state_elem, a->d_conv == 1},
+                                        {"state", a->state.base, state_elem, a->d_conv == 1 || a->state.n_entries == 0},
                                         {"spans", a->spans, 8, a->n_spans == 0}};
-    const int64_t most = a->span_rows_max > 0 ? a->span_rows_max : a->rows;
+    const int64_t most = ls_spans_most(a->span_rows_max, a->rows);
     const bool x_f32 = a->x_dtype == LS_F32, state_f32 = a->state_dtype == LS_F32;
     LS_CUDA_TRY(ls_conv1d_check(a, err));
     LS_CUDA_TRY(ls_cuda_check("conv1d", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
-                      ls_op_conv1d_workspace(a), err));
-    if (a->d_conv > 1 && (a->state.stride % state_elem != 0 || a->state.stride < entry))
-        return LS_FAIL(err, LS_ERR_ARG, "conv1d: state stride of %lld bytes for entries of %lld",
-                       (long long)a->state.stride, (long long)entry);
-    if (a->n_spans == 0 || a->rows == 0) return LS_OK;
-    conv_params p = {*a, (a->dim + THREADS - 1) / THREADS, (most + TOKENS - 1) / TOKENS, a->span_rows_max == 1, NULL};
+                              ls_op_conv1d_workspace(a), err));
+    if (a->n_spans == 0) return LS_OK;
+    conv_params p = {*a, (a->dim + THREADS - 1) / THREADS, most / TOKENS + 1, a->span_rows_max == 1, NULL};
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", a->x_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"y stride", a->y_stride}, {"element", 4}}}},
-        {LS_WIDTH_I64, {{{"slot", a->state.n_entries}, {"state stride in bytes", a->state.stride}}}},
+        {LS_WIDTH_I64,
+         {{{"slot", a->state.n_entries}, {"state stride in bytes", a->d_conv > 1 ? a->state.stride : 0}}}},
         {LS_WIDTH_I64, {{{"tap", a->d_conv}, {"dim", a->dim}, {"element", 4}}}}};
-    const ls_launch outputs = {"conv1d", {a->n_spans * p.pieces * p.blocks, 1, 1}, THREADS, 0, index, 4, false};
-    const ls_launch states = {"conv1d state", {a->n_spans * p.blocks, 1, 1}, THREADS, 0, index, 4, false};
+    const ls_launch outputs = {"conv1d", {ls_launch_blocks(a->n_spans, p.pieces, p.blocks), 1, 1}, THREADS, 0, index, 4,
+                               false};
+    const ls_launch states = {"conv1d state", {ls_launch_blocks(a->n_spans, p.blocks, 1), 1, 1}, THREADS, 0, index, 4,
+                              false};
     ls_fault *fault;
+    LS_CUDA_TRY(ls_launch_check(&outputs, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("conv1d", exec, &fault, err));
     ls_span_check check = {a->spans, a->n_spans, a->rows, most, a->state.n_entries, false, fault};
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("conv1d", exec, &check, err));
-    LS_CUDA_TRY(ls_cuda_launch(exec, &outputs,
-                       x_f32 ? state_f32 ? kernel_of<LS_F32, LS_F32>(a->y_dtype) : kernel_of<LS_F32, LS_BF16>(a->y_dtype)
-                       : state_f32 ? kernel_of<LS_BF16, LS_F32>(a->y_dtype)
-                                   : kernel_of<LS_BF16, LS_BF16>(a->y_dtype),
-                       &p, err));
+    LS_CUDA_TRY(ls_cuda_launch(
+        exec, &outputs,
+        x_f32       ? state_f32 ? kernel_of<LS_F32, LS_F32>(a->y_dtype) : kernel_of<LS_F32, LS_BF16>(a->y_dtype)
+              : state_f32 ? kernel_of<LS_BF16, LS_F32>(a->y_dtype)
+                    : kernel_of<LS_BF16, LS_BF16>(a->y_dtype),
+        &p, err));
     if (p.decode || a->d_conv == 1) return LS_OK;
-    return ls_cuda_launch(exec, &states,
-                          x_f32 ? state_f32 ? (const void *)state_kernel<LS_F32, LS_F32>
-                                            : (const void *)state_kernel<LS_F32, LS_BF16>
-                          : state_f32 ? (const void *)state_kernel<LS_BF16, LS_F32>
-                                      : (const void *)state_kernel<LS_BF16, LS_BF16>,
-                          &p, err);
+    return ls_cuda_launch(
+        exec, &states,
+        x_f32 ? state_f32 ? (const void *)state_kernel<LS_F32, LS_F32> : (const void *)state_kernel<LS_F32, LS_BF16>
+        : state_f32 ? (const void *)state_kernel<LS_BF16, LS_F32>
+                    : (const void *)state_kernel<LS_BF16, LS_BF16>,
+        &p, err);
 }

@@ -105,7 +105,7 @@ ls_status ls_sequence_sum_check(const ls_sequence_sum_args *args, ls_error *err)
     int64_t rows;
     if (args->rows < 0 || n < 0)
         return LS_FAIL(err, LS_ERR_ARG, "%s: rows is %lld, n_sequences %lld", op, (long long)args->rows, (long long)n);
-    if (args->offsets == NULL && (!ls_mul_i64(n, args->length, &rows) || rows > args->rows))
+    if (args->offsets == NULL && (args->length < 0 || !ls_mul_i64(n, args->length, &rows) || rows > args->rows))
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld sequences of length %lld do not fit %lld rows", op, (long long)n,
                        (long long)args->length, (long long)args->rows);
     return ls_operands_check(op, operands, 3, err);

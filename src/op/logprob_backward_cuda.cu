@@ -1,11 +1,9 @@
 /* Gradient of the log-probability on the GPU: elementwise, a block a piece of a row, vectors where the row's logits and
  * gradients lie alike in memory. */
-#include <cuda_bf16.h>
-
 #include "dev/device.h"
+#include "num/expf.h"
 #include "op/check_cuda.h"
 #include "op/logprob.h"
-#include "op/logprob_math.h"
 #include "op/vector_cuda.h"
 
 #define THREADS 256
@@ -101,7 +99,8 @@ static __global__ void __launch_bounds__(THREADS) backward_kernel(const __grid_c
         return;
     }
     const row_terms t = terms_of(a, row);
-    /* Vectors from the first column with an aligned address on, where the two rows lie alike and no product can be NaN. */
+    /* Vectors from the first column with an aligned address on, where the two rows lie alike and no product can be NaN.
+     */
     const bool vectors = (uint64_t)logits % 16 == (uint64_t)out % 16 && tame(&t);
     const int64_t skew = (int64_t)((16 - (uint64_t)(logits + from * elem) % 16) % 16) / elem;
     const int64_t head = !vectors || from + skew > to ? to : from + skew, n = (to - head) / 8, tail = head + 8 * n;
@@ -121,8 +120,7 @@ static __global__ void __launch_bounds__(THREADS) backward_kernel(const __grid_c
         if (t.target >= column && t.target < column + 8) {
 #pragma unroll
             for (int j = 0; j < 8; j++)
-                if (t.target == column + j)
-                    g[j] = gradient<ENTROPY>(&t, ls_vec8_get<DTYPE>(v[i], j), true, scaled);
+                if (t.target == column + j) g[j] = gradient<ENTROPY>(&t, ls_vec8_get<DTYPE>(v[i], j), true, scaled);
         }
         store_vec8<DTYPE>(out + column * elem, g);
     }
@@ -153,18 +151,21 @@ ls_status ls_cuda_logprob_backward(const ls_exec *exec, const ls_logprob_backwar
     ls_fault *fault;
     LS_CUDA_TRY(ls_logprob_backward_check(a, err));
     LS_CUDA_TRY(ls_cuda_check("logprob_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
-                      ls_op_logprob_backward_workspace(a), err));
+                              ls_op_logprob_backward_workspace(a), err));
     if (a->rows == 0) return LS_OK;
-    LS_CUDA_TRY(ls_cuda_fault_begin("logprob_backward", exec, &fault, err));
-    ls_row_check check = {a->targets, a->mask, a->temperature, a->rows, a->vocab, a->ignore_index, fault};
-    backward_params p = {*a, (a->vocab + PIECE - 1) / PIECE, fault};
+    backward_params p = {*a, (a->vocab + PIECE - 1) / PIECE, NULL};
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"row stride", a->row_stride}, {"element", elem}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"gradient's row stride", a->d_stride}, {"element", elem}}}}};
-    const ls_launch launch = {"logprob_backward", {a->rows * p.pieces, 1, 1}, THREADS, 0, index, 2, false};
+    const ls_launch launch = {
+        "logprob_backward", {ls_launch_blocks(a->rows, p.pieces, 1), 1, 1}, THREADS, 0, index, 2, false};
     kernel = a->dtype == LS_F32    ? kernel_of<LS_F32>(a->d_entropy != NULL)
              : a->dtype == LS_BF16 ? kernel_of<LS_BF16>(a->d_entropy != NULL)
                                    : kernel_of<LS_F16>(a->d_entropy != NULL);
+    LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
+    LS_CUDA_TRY(ls_cuda_fault_begin("logprob_backward", exec, &fault, err));
+    ls_row_check check = {a->targets, a->mask, a->temperature, a->rows, a->vocab, a->ignore_index, fault};
+    p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_rows("logprob_backward", exec, &check, err));
     return ls_cuda_launch(exec, &launch, kernel, &p, err);
 }

@@ -55,8 +55,7 @@ static ls_logprob_leaf leaf_sums(const float *z, int64_t n) {
     m = largest(z, n);
     if (m < -LS_LOGPROB_LIMIT) return ls_logprob_dead_leaf(0.0f);
     q = ls_logprob_reference(m);
-    return far ? sum_terms(z, n, q, q, __builtin_floorf(ls_sub(m, 80.0f)))
-               : sum_terms(z, n, 0.0f, q, -LS_LOGPROB_NEAR);
+    return far ? sum_terms(z, n, q, q, __builtin_floorf(ls_sub(m, 80.0f))) : sum_terms(z, n, 0.0f, q, -LS_LOGPROB_NEAR);
 }
 
 /* The aligned binary tree over leaf[0..n), n >= 1; destroys them. */

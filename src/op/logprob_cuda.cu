@@ -14,15 +14,9 @@
 #define LEAVES_MAX ((LS_LOGPROB_VOCAB_MAX + LEAF - 1) / LEAF)
 #define ROW_WARPS 4
 #define FOLD_WARPS 4
-#define ALL_LANES 0xFFFFFFFFu
 
 /* ---- one leaf ---- */
 
-static __device__ __forceinline__ float max_nan(float a, float b) {
-    float c;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-    return c;
-}
 static __device__ __forceinline__ float min_nan(float a, float b) {
     float c;
     asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
@@ -46,7 +40,7 @@ static __device__ __forceinline__ bounds lane_bounds(const ls_vec8<DTYPE> *v) {
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 out.low = min_nan(out.low, ls_vec8_get<DTYPE>(v[i], j));
-                out.high = max_nan(out.high, ls_vec8_get<DTYPE>(v[i], j));
+                out.high = ls_max_nan(out.high, ls_vec8_get<DTYPE>(v[i], j));
             }
         return out;
     }
@@ -69,12 +63,12 @@ static __device__ __forceinline__ bounds lane_bounds(const ls_vec8<DTYPE> *v) {
     ends.word[0].x = low;
     ends.word[0].y = high;
     out.low = min_nan(ls_vec8_get<DTYPE>(ends, 0), ls_vec8_get<DTYPE>(ends, 1));
-    out.high = max_nan(ls_vec8_get<DTYPE>(ends, 2), ls_vec8_get<DTYPE>(ends, 3));
+    out.high = ls_max_nan(ls_vec8_get<DTYPE>(ends, 2), ls_vec8_get<DTYPE>(ends, 3));
     return out;
 }
 
 static __device__ __forceinline__ float warp_max(float x) {
-    for (int lanes = 16; lanes > 0; lanes /= 2) x = max_nan(x, __shfl_xor_sync(ALL_LANES, x, lanes));
+    for (int lanes = 16; lanes > 0; lanes /= 2) x = ls_max_nan(x, __shfl_xor_sync(LS_ALL_LANES, x, lanes));
     return x;
 }
 
@@ -82,7 +76,7 @@ static __device__ __forceinline__ float warp_max(float x) {
 static __device__ __forceinline__ float warp_fold(const float chain[8]) {
     float x = ls_add(ls_add(ls_add(chain[0], chain[4]), ls_add(chain[2], chain[6])),
                      ls_add(ls_add(chain[1], chain[5]), ls_add(chain[3], chain[7])));
-    for (int lanes = 16; lanes > 0; lanes /= 2) x = ls_add(x, __shfl_xor_sync(ALL_LANES, x, lanes));
+    for (int lanes = 16; lanes > 0; lanes /= 2) x = ls_add(x, __shfl_xor_sync(LS_ALL_LANES, x, lanes));
     return x;
 }
 
@@ -145,7 +139,7 @@ static __device__ __forceinline__ ls_logprob_leaf vector_leaf(ls_vec8<DTYPE> *v,
     const bounds lane = lane_bounds<DTYPE>(v);
     const float low = SCALED ? ls_mul(lane.low, inv_t) : lane.low;
     const float high = SCALED ? ls_mul(lane.high, inv_t) : lane.high;
-    const bool near = __all_sync(ALL_LANES, low >= -LS_LOGPROB_NEAR && high <= LS_LOGPROB_NEAR);
+    const bool near = __all_sync(LS_ALL_LANES, low >= -LS_LOGPROB_NEAR && high <= LS_LOGPROB_NEAR);
     ls_logprob_leaf leaf;
     reference ref;
     if (near) {
@@ -172,9 +166,9 @@ static __device__ __noinline__ ls_logprob_leaf scalar_leaf(const char *from, int
             if (base + j < n) {
                 const float z = ls_mul(ls_load_one<DTYPE>(from, base + j), inv_t);
                 low = min_nan(low, z);
-                high = max_nan(high, z);
+                high = ls_max_nan(high, z);
             }
-    const bool near = __all_sync(ALL_LANES, low >= -LS_LOGPROB_NEAR && high <= LS_LOGPROB_NEAR);
+    const bool near = __all_sync(LS_ALL_LANES, low >= -LS_LOGPROB_NEAR && high <= LS_LOGPROB_NEAR);
     if (!refer(near, warp_max(high), &ref, &leaf)) return leaf;
     for (int j = 0; j < 8; j++) e[j] = 0.0f;
     for (int base = 8 * lane; base < n; base += 256)
@@ -190,8 +184,8 @@ static __device__ __noinline__ ls_logprob_leaf scalar_leaf(const char *from, int
 /* ---- leaves of a row to its result ---- */
 
 static __device__ __forceinline__ ls_logprob_leaf from_lane(ls_logprob_leaf x, int lane) {
-    return ls_logprob_leaf_make(__shfl_sync(ALL_LANES, x.k, lane), __shfl_sync(ALL_LANES, x.q, lane),
-                                __shfl_sync(ALL_LANES, x.s, lane), __shfl_sync(ALL_LANES, x.e, lane));
+    return ls_logprob_leaf_make(__shfl_sync(LS_ALL_LANES, x.k, lane), __shfl_sync(LS_ALL_LANES, x.q, lane),
+                                __shfl_sync(LS_ALL_LANES, x.s, lane), __shfl_sync(LS_ALL_LANES, x.e, lane));
 }
 
 /* The aligned tree over the n <= 32 leaves that the first n lanes hold, in lane 0. */
@@ -357,9 +351,10 @@ static __global__ void __launch_bounds__(32 * FOLD_WARPS) combine_kernel(const _
 /* ---- entries ---- */
 
 /* The kernel of a type and two switches. */
-#define PICK2(kernel, dtype, a, b)                                                                         \
-    ((a) ? (b) ? (const void *)kernel<dtype, true, true> : (const void *)kernel<dtype, true, false>        \
-         : (b) ? (const void *)kernel<dtype, false, true> : (const void *)kernel<dtype, false, false>)
+#define PICK2(kernel, dtype, a, b)                                                                    \
+    ((a)   ? (b) ? (const void *)kernel<dtype, true, true> : (const void *)kernel<dtype, true, false> \
+       : (b) ? (const void *)kernel<dtype, false, true>                                               \
+           : (const void *)kernel<dtype, false, false>)
 #define PICK0(kernel, dtype) ((const void *)kernel<dtype>)
 #define BY_TYPE(pick, kernel, dtype, ...)                     \
     ((dtype) == LS_F32    ? pick(kernel, LS_F32 __VA_ARGS__)  \
@@ -378,7 +373,8 @@ static const void *combine_kernel_of(ls_dtype dtype) { return BY_TYPE(PICK0, com
 /* Where the kernels compute: bytes of a row and of the column in 64 bits, columns alone in 32. */
 static void index_of_rows(ls_index index[2], int64_t n_rows, int64_t stride_bytes, int64_t vocab, int64_t elem) {
     const ls_index contract[2] = {
-        {LS_WIDTH_I64, {{{"row", n_rows}, {"row stride in bytes", stride_bytes}}, {{"column", vocab}, {"element", elem}}}},
+        {LS_WIDTH_I64,
+         {{{"row", n_rows}, {"row stride in bytes", stride_bytes}}, {{"column", vocab}, {"element", elem}}}},
         {LS_WIDTH_I32, {{{"column", vocab + LEAF}, {"element", elem}}}}};
     index[0] = contract[0];
     index[1] = contract[1];
@@ -390,8 +386,13 @@ static ls_status launch_leaves(const ls_exec *exec, leaves_params *p, ls_dtype d
     index_of_rows(index, p->in.n, p->in.stride, p->in.vocab, ls_dtype_bytes(dtype));
     const ls_index place = {LS_WIDTH_I64, {{{"row", p->in.n}, {"leaf stride", p->leaf_stride}, {"leaf", 16}}}};
     index[2] = place;
-    const ls_launch launch = {
-        "logprob leaves", {(p->in.n * n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1}, 32 * FOLD_WARPS, 0, index, 3, false};
+    const ls_launch launch = {"logprob_shard, leaves",
+                              {(p->in.n * n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1},
+                              32 * FOLD_WARPS,
+                              0,
+                              index,
+                              3,
+                              false};
     return ls_cuda_launch(exec, &launch, leaves_kernel_of(dtype, p->in.temperature != NULL, entropy), p, err);
 }
 
@@ -417,17 +418,25 @@ ls_status ls_cuda_logprob(const ls_exec *exec, const ls_logprob_args *a, ls_erro
     LS_CUDA_TRY(ls_logprob_check(a, err));
     LS_CUDA_TRY(ls_cuda_check("logprob", exec, operands, n_operands, ls_op_logprob_workspace(a), err));
     if (a->rows == 0) return LS_OK;
+    ls_index index[2];
+    index_of_rows(index, a->rows, a->row_stride * ls_dtype_bytes(a->dtype), a->vocab, ls_dtype_bytes(a->dtype));
+    const ls_launch whole_rows = {"logprob", {a->rows, 1, 1}, 32 * ROW_WARPS, 0, index, 2, false};
+    LS_CUDA_TRY(ls_launch_check(&whole_rows, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("logprob", exec, &fault, err));
     ls_row_check check = {a->targets, a->mask, a->temperature, a->rows, a->vocab, a->ignore_index, fault};
-    const rows in = {(const char *)a->logits, a->rows, a->vocab, a->row_stride * ls_dtype_bytes(a->dtype), a->targets,
-                     a->ignore_index, a->mask, a->temperature, fault};
+    const rows in = {(const char *)a->logits,
+                     a->rows,
+                     a->vocab,
+                     a->row_stride * ls_dtype_bytes(a->dtype),
+                     a->targets,
+                     a->ignore_index,
+                     a->mask,
+                     a->temperature,
+                     fault};
     if (!split) {
         rows_params p = {in, out};
-        ls_index index[2];
-        index_of_rows(index, in.n, in.stride, in.vocab, ls_dtype_bytes(a->dtype));
-        const ls_launch launch = {"logprob", {a->rows, 1, 1}, 32 * ROW_WARPS, 0, index, 2, false};
         LS_CUDA_TRY(ls_cuda_check_rows("logprob", exec, &check, err));
-        return ls_cuda_launch(exec, &launch, rows_kernel_of(a->dtype, a->temperature != NULL, entropy), &p, err);
+        return ls_cuda_launch(exec, &whole_rows, rows_kernel_of(a->dtype, a->temperature != NULL, entropy), &p, err);
     }
     ls_logprob_leaf *leaves = (ls_logprob_leaf *)((char *)exec->workspace + LS_CUDA_WORKSPACE_HEAD);
     leaves_params first = {in, 0, ls_logprob_leaves(a->vocab), leaves, NULL};
@@ -439,10 +448,12 @@ ls_status ls_cuda_logprob(const ls_exec *exec, const ls_logprob_args *a, ls_erro
 }
 
 ls_status ls_cuda_logprob_shard(const ls_exec *exec, const ls_logprob_shard_args *a, ls_error *err) {
-    const ls_cuda_operand operands[] = {
-        {"logits", a->logits, ls_dtype_bytes(a->dtype), false}, {"targets", a->targets, 8, false},
-        {"mask", a->mask, 1, true},                             {"temperature", a->temperature, 4, true},
-        {"leaves", a->leaves, 16, false},                       {"target_z", a->target_z, 4, false}};
+    const ls_cuda_operand operands[] = {{"logits", a->logits, ls_dtype_bytes(a->dtype), false},
+                                        {"targets", a->targets, 8, false},
+                                        {"mask", a->mask, 1, true},
+                                        {"temperature", a->temperature, 4, true},
+                                        {"leaves", a->leaves, 16, false},
+                                        {"target_z", a->target_z, 4, false}};
     const int64_t n_operands = (int64_t)(sizeof operands / sizeof operands[0]);
     ls_fault *fault;
     LS_CUDA_TRY(ls_logprob_shard_check(a, err));
@@ -461,10 +472,10 @@ ls_status ls_cuda_logprob_shard(const ls_exec *exec, const ls_logprob_shard_args
 }
 
 ls_status ls_cuda_logprob_combine(const ls_exec *exec, const ls_logprob_combine_args *a, ls_error *err) {
-    const ls_cuda_operand operands[] = {
-        {"leaves", a->leaves, 16, false},  {"target_z", a->target_z, 4, false}, {"targets", a->targets, 8, false},
-        {"mask", a->mask, 1, true},        {"logprob", a->logprob, 4, false},   {"lse", a->lse, 4, true},
-        {"entropy", a->entropy, 4, true}};
+    const ls_cuda_operand operands[] = {{"leaves", a->leaves, 16, false},  {"target_z", a->target_z, 4, false},
+                                        {"targets", a->targets, 8, false}, {"mask", a->mask, 1, true},
+                                        {"logprob", a->logprob, 4, false}, {"lse", a->lse, 4, true},
+                                        {"entropy", a->entropy, 4, true}};
     const int64_t n_operands = (int64_t)(sizeof operands / sizeof operands[0]);
     ls_fault *fault;
     LS_CUDA_TRY(ls_logprob_combine_check(a, err));

@@ -29,9 +29,7 @@ static LS_HD ls_logprob_leaf ls_logprob_dead_leaf(float sum) {
 }
 
 /* The integer nearest to m log2 e. */
-static LS_HD float ls_logprob_reference(float m) {
-    return ls_sub(ls_fma(m, LS_LOG2E, LS_ROUND_MAGIC), LS_ROUND_MAGIC);
-}
+static LS_HD float ls_logprob_reference(float m) { return ls_sub(ls_fma(m, LS_LOG2E, LS_ROUND_MAGIC), LS_ROUND_MAGIC); }
 
 /* 2^d for integral d in [-126, 0], +0 below. */
 static LS_HD float ls_logprob_pow2(float d) {

@@ -3,10 +3,10 @@
 #include "op/logprob.h"
 #include "op/scan.h"
 
-#define NONE(name)                                                                                \
-    ls_status ls_cuda_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) {  \
-        (void)exec, (void)args;                                                                   \
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, #name ": this build has no CUDA back end");       \
+#define NONE(name)                                                                               \
+    ls_status ls_cuda_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) { \
+        (void)exec, (void)args;                                                                  \
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, #name ": this build has no CUDA back end");      \
     }
 
 NONE(logprob)

@@ -1,5 +1,5 @@
 /* Gradient of the scan on the GPU. One kernel walks each span forwards and keeps the state every KEEP tokens; one walks
- * the pieces backwards, each piece forwards once more into shared memory, then in reverse; three add the shares of
+ * the pieces backwards, each piece forwards once more into shared memory, then in reverse; two add the shares of
  * channel blocks and spans in their fixed order. */
 #include "dev/device.h"
 #include "op/check_cuda.h"
@@ -164,7 +164,7 @@ struct carried {
     float g[GROUP], da2[GROUP], dd, dbias;
 };
 
-template <int GROUP, int IN>
+template <int GROUP>
 static __device__ __forceinline__ void walk_backwards(const back_params *p, const place *at, back_tile<GROUP> *tile,
                                                       carried<GROUP> *k, const float *before, const float *a2,
                                                       int64_t row, int n_tokens) {
@@ -261,7 +261,7 @@ static __global__ void __launch_bounds__(32 * WARPS) back_kernel(const __grid_co
         }
         __syncthreads();
         walk_forwards<GROUP, IN>(&p, &at, tile, h, a2, row, n_tokens);
-        walk_backwards<GROUP, IN>(&p, &at, tile, &k, before, a2, row, n_tokens);
+        walk_backwards<GROUP>(&p, &at, tile, &k, before, a2, row, n_tokens);
         __syncthreads();
         /* The four runs of eight channels by halves 2, 1. */
         for (int j = (int)threadIdx.x; j < n_tokens * 2 * states; j += 32 * WARPS) {
@@ -327,7 +327,8 @@ static kernels kernels_of(ls_dtype in) {
     return in == LS_F32 ? f32 : bf16;
 }
 
-static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, ls_error *err) {
+/* All launches but the last; with `only_check`, their contracts alone. */
+static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, bool only_check, ls_error *err) {
     const ls_scan_backward_args *a = &p->a;
     const int64_t group = (a->n_states + 3) / 4;
     const kernels k = group <= 4    ? kernels_of<4>(a->in_dtype)
@@ -338,16 +339,23 @@ static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, l
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"u stride", a->u_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dt stride", a->dt_stride}, {"element", 4}}}},
-        {LS_WIDTH_I64, {{{"row", a->rows}, {"z stride", a->z_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"z stride", a->z != NULL ? a->z_stride : 0}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"b stride", a->b_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"c stride", a->c_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dout stride", a->dout_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dim", a->dim}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"workspace", p->plan.total}, {"element", 4}}}}};
-    const int64_t n = (int64_t)(sizeof index / sizeof index[0]), blocks = a->n_spans * p->plan.n_blocks;
-    const ls_launch keep = {"scan backward, states", {blocks, 1, 1}, 32 * WARPS, 0, index, n, false};
+    const int64_t n = (int64_t)(sizeof index / sizeof index[0]),
+                  blocks = ls_launch_blocks(a->n_spans, p->plan.n_blocks, 1);
+    const ls_launch keep = {"scan_backward, states", {blocks, 1, 1}, 32 * WARPS, 0, index, n, false};
     const ls_launch back = {"scan_backward", {blocks, 1, 1}, 32 * WARPS, k.shared_bytes, index, n, false};
-    const ls_launch channels = {"scan backward, channels", {a->n_spans * per_span, 1, 1}, SUM_THREADS, 0, index, n, false};
+    const ls_launch channels = {
+        "scan_backward, channels", {ls_launch_blocks(a->n_spans, per_span, 1), 1, 1}, SUM_THREADS, 0, index, n, false};
+    if (only_check) {
+        LS_CUDA_TRY(ls_launch_check(&keep, LS_CUDA_SHARED_MAX, err));
+        LS_CUDA_TRY(ls_launch_check(&back, LS_CUDA_SHARED_MAX, err));
+        return ls_launch_check(&channels, LS_CUDA_SHARED_MAX, err);
+    }
     LS_CUDA_TRY(ls_cuda_launch(exec, &keep, k.keep, p, err));
     LS_CUDA_TRY(ls_cuda_launch(exec, &back, k.back, p, err));
     return ls_cuda_launch(exec, &channels, (const void *)channel_kernel, p, err);
@@ -355,15 +363,16 @@ static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, l
 
 ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args *a, ls_error *err) {
     const int64_t elem = ls_dtype_bytes(a->in_dtype);
-    const ls_cuda_operand operands[] = {
-        {"u", a->u, elem, false},       {"dt_raw", a->dt_raw, elem, false},    {"b", a->b, elem, false},
-        {"cc", a->cc, elem, false},     {"z", a->z, elem, true},               {"a2", a->a2, 4, false},
-        {"dt_bias", a->dt_bias, 4, true}, {"d", a->d, 4, true},                {"dout", a->dout, 4, false},
-        {"du", a->du, 4, false},        {"ddt", a->ddt, 4, false},             {"db", a->db, 4, false},
-        {"dcc", a->dcc, 4, false},      {"dz", a->dz, 4, true},                {"da2", a->da2, 4, false},
-        {"ddt_bias", a->ddt_bias, 4, true}, {"dd", a->dd, 4, true},            {"spans", a->spans, 8, a->n_spans == 0}};
-    const int64_t most = a->span_rows_max > 0 ? a->span_rows_max : a->rows;
-    const int64_t parameters = a->dim * a->n_states + 2 * a->dim;
+    const ls_cuda_operand operands[] = {{"u", a->u, elem, false},         {"dt_raw", a->dt_raw, elem, false},
+                                        {"b", a->b, elem, false},         {"cc", a->cc, elem, false},
+                                        {"z", a->z, elem, true},          {"a2", a->a2, 4, false},
+                                        {"dt_bias", a->dt_bias, 4, true}, {"d", a->d, 4, true},
+                                        {"dout", a->dout, 4, false},      {"du", a->du, 4, false},
+                                        {"ddt", a->ddt, 4, false},        {"db", a->db, 4, false},
+                                        {"dcc", a->dcc, 4, false},        {"dz", a->dz, 4, true},
+                                        {"da2", a->da2, 4, false},        {"ddt_bias", a->ddt_bias, 4, true},
+                                        {"dd", a->dd, 4, true},           {"spans", a->spans, 8, a->n_spans == 0}};
+    const int64_t most = ls_spans_most(a->span_rows_max, a->rows);
     back_params p;
     ls_fault *fault;
     LS_CUDA_TRY(ls_scan_backward_check(a, err));
@@ -372,12 +381,16 @@ ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args
     p.a = *a;
     (void)ls_scan_backward_plan_make(&p.plan, a);
     p.work = (float *)((char *)exec->workspace + LS_CUDA_WORKSPACE_HEAD);
+    const int64_t parameters = a->dim * a->n_states + 2 * a->dim;
+    const ls_launch spans = {
+        "scan_backward, spans", {(parameters + SUM_THREADS - 1) / SUM_THREADS, 1, 1}, SUM_THREADS, 0, NULL, 0, false};
+    const bool any = a->n_spans > 0 && a->rows > 0;
+    if (any) LS_CUDA_TRY(launch_all(exec, &p, most, true, err));
+    LS_CUDA_TRY(ls_launch_check(&spans, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("scan_backward", exec, &fault, err));
     ls_span_check check = {a->spans, a->n_spans, a->rows, most, INT64_MAX, true, fault};
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("scan_backward", exec, &check, err));
-    if (a->n_spans > 0 && a->rows > 0) LS_CUDA_TRY(launch_all(exec, &p, most, err));
-    const ls_launch spans = {
-        "scan backward, spans", {(parameters + SUM_THREADS - 1) / SUM_THREADS, 1, 1}, SUM_THREADS, 0, NULL, 0, false};
+    if (any) LS_CUDA_TRY(launch_all(exec, &p, most, false, err));
     return ls_cuda_launch(exec, &spans, (const void *)span_kernel, &p, err);
 }

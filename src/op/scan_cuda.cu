@@ -1,6 +1,6 @@
-/* scan on the GPU: which of three kernels runs a call. A channel's states stay in registers for the whole span; what works
- * on (token, channel) and not on states, softplus and gate, is done once. The choice is one of speed and carries no
- * bits: each kernel is a reading of op/scan.h. */
+/* scan on the GPU: which of three kernels runs a call. A channel's states stay in registers for the whole span; what
+ * works on (token, channel) and not on states, softplus and gate, is done once. The choice is one of speed and carries
+ * no bits: each kernel is a reading of op/scan.h. */
 #include "dev/device.h"
 #include "op/scan_decode_cuda.h"
 #include "op/scan_pipeline_cuda.h"
@@ -86,20 +86,17 @@ ls_status ls_cuda_scan(const ls_exec *exec, const ls_scan_args *a, ls_error *err
                                         {"a2", a->a2, 16, false},
                                         {"dt_bias", a->dt_bias, 4, true},
                                         {"d", a->d, 4, true},
-                                        {"state", a->state.base, 16, false},
+                                        {"state", a->state.base, 16, a->state.n_entries == 0},
                                         {"spans", a->spans, 8, a->n_spans == 0}};
-    const int64_t most = a->span_rows_max > 0 ? a->span_rows_max : a->rows;
+    const int64_t most = ls_spans_most(a->span_rows_max, a->rows);
     const bool decode = a->span_rows_max == 1 && a->n_states <= 4 * LS_SCAN_FAST_GROUP;
     int processors;
-    LS_CUDA_TRY(multiprocessors(&processors, err));
-    const scan_kernel kernel = pick_kernel(a, decode, 4 * (int64_t)processors);
     LS_CUDA_TRY(ls_scan_check(a, err));
     LS_CUDA_TRY(ls_cuda_check("scan", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
-                      ls_op_scan_workspace(a), err));
-    if (a->state.stride % 16 != 0 || a->state.stride < a->dim * a->n_states * 4)
-        return LS_FAIL(err, LS_ERR_ARG, "scan: state stride of %lld bytes, for entries of %lld, is no multiple of 16",
-                       (long long)a->state.stride, (long long)(a->dim * a->n_states * 4));
-    if (a->n_spans == 0 || a->rows == 0) return LS_OK;
+                              ls_op_scan_workspace(a), err));
+    if (a->n_spans == 0) return LS_OK;
+    LS_CUDA_TRY(multiprocessors(&processors, err));
+    const scan_kernel kernel = pick_kernel(a, decode, 4 * (int64_t)processors);
     scan_params p;
     p.a = *a;
     p.blocks = (a->dim + kernel.channels - 1) / kernel.channels;
@@ -113,21 +110,21 @@ ls_status ls_cuda_scan(const ls_exec *exec, const ls_scan_args *a, ls_error *err
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"u stride", a->u_stride}, {"element", elem}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dt stride", a->dt_stride}, {"element", elem}}}},
-        {LS_WIDTH_I64, {{{"row", a->rows}, {"z stride", a->z_stride}, {"element", elem}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"z stride", a->z != NULL ? a->z_stride : 0}, {"element", elem}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"b stride", a->b_stride}, {"element", elem}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"c stride", a->c_stride}, {"element", elem}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"out stride", a->out_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"slot", a->state.n_entries}, {"state stride in bytes", a->state.stride}}}},
-        {LS_WIDTH_I64, {{{"channel", a->dim}, {"states", a->n_states}, {"element", 4}}}},
-        {LS_WIDTH_I32, {{{"token", TILE}, {"states", a->n_states}}}}};
+        {LS_WIDTH_I64, {{{"channel", a->dim}, {"states", a->n_states}, {"element", 4}}}}};
     const ls_launch launch = {decode ? "scan decode" : "scan",
-                              {(a->n_spans + p.span_steps - 1) / p.span_steps * p.blocks, 1, 1},
+                              {ls_launch_blocks((a->n_spans - 1) / p.span_steps + 1, p.blocks, 1), 1, 1},
                               kernel.threads,
                               kernel.shared_bytes,
                               index,
                               (int64_t)(sizeof index / sizeof index[0]),
                               decode};
     ls_fault *fault;
+    LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("scan", exec, &fault, err));
     ls_span_check check = {a->spans, a->n_spans, a->rows, most, a->state.n_entries, false, fault};
     p.fault = fault;

@@ -1,4 +1,5 @@
-/* What the scan's kernels share: groups of states in registers, the step in time, sums over a channel's four threads. */
+/* What the scan's kernels share: groups of states in registers, the step in time, sums over a channel's four threads.
+ */
 #ifndef LS_OP_SCAN_CUDA_H
 #define LS_OP_SCAN_CUDA_H
 
@@ -7,7 +8,6 @@
 #include "op/scan.h"
 #include "op/vector_cuda.h"
 
-#define LS_ALL_LANES 0xFFFFFFFFu
 /* A warp holds eight channels of four threads. */
 #define LS_WARP_CHANNELS 8
 
@@ -31,8 +31,7 @@ static __device__ __forceinline__ float ls_quad_sum4(const float part[4], int gr
 template <int THREADS>
 static __device__ __forceinline__ float ls_safe_dt(float biggest) {
     for (int lanes = 1; lanes < THREADS; lanes *= 2) {
-        const float other = __shfl_xor_sync(LS_ALL_LANES, biggest, lanes);
-        if (other > biggest || other != other) biggest = other;
+        biggest = ls_max_nan(biggest, __shfl_xor_sync(LS_ALL_LANES, biggest, lanes));
     }
     if (!(biggest < 0x1p100f)) return -1.0f;
     return biggest > 0x1p-20f ? ls_div(125.0f, biggest) : 0x1p20f;
@@ -80,8 +79,8 @@ static __device__ __forceinline__ float ls_dt_of(float raw, const float *bias, i
 
 typedef struct scan_params {
     ls_scan_args a;
-    int64_t blocks;     /* of channels */
-    int64_t span_steps; /* decode: spans that a warp takes */
+    int64_t blocks;      /* of channels */
+    int64_t span_steps;  /* decode: spans that a warp takes */
     ls_span_check check; /* decode makes it itself where spans are few */
     const ls_fault *fault;
 } scan_params;
@@ -91,32 +90,33 @@ struct states {
     float h[GROUP], a2[GROUP];
 };
 
-/* This thread's states within [0, n): all of them where GROUP divides the channel evenly. */
-template <int GROUP>
+/* This thread's n states; FULL: all GROUP of them, at addresses that vectors can load. */
+template <int GROUP, bool FULL>
 static __device__ __forceinline__ void load_group(float *to, const float *from, int n) {
-    if (GROUP == 4 && n == 4) {
+    if constexpr (GROUP == 4 && FULL) {
         const float4 v = *(const float4 *)from;
         to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int s = 0; s < GROUP; s++) to[s] = s < n ? from[s] : 0.0f;
+        for (int s = 0; s < GROUP; s++) to[s] = s < n ? from[s] : 0.0f;
+    }
 }
 
-template <int GROUP>
+template <int GROUP, bool FULL>
 static __device__ __forceinline__ void store_group(float *to, const float *from, int n) {
-    if (GROUP == 4 && n == 4) {
+    if constexpr (GROUP == 4 && FULL) {
         *(float4 *)to = make_float4(from[0], from[1], from[2], from[3]);
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int s = 0; s < GROUP; s++)
-        if (s < n) to[s] = from[s];
+        for (int s = 0; s < GROUP; s++)
+            if (s < n) to[s] = from[s];
+    }
 }
 
 /* One token: advances the group and returns its chain of the output. INSIDE: every dt * a2 is known to be in range. */
 template <int GROUP, bool FULL, bool INSIDE>
-static __device__ __forceinline__ float step(states<GROUP> *g, float dt, float v, const float *b, const float *c, int n) {
+static __device__ __forceinline__ float step(states<GROUP> *g, float dt, float v, const float *b, const float *c,
+                                             int n) {
     float part = 0.0f;
 #pragma unroll
     for (int s = 0; s < GROUP; s++) {

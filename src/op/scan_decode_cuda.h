@@ -1,5 +1,5 @@
-/* One token a span: a stream of states. A warp takes 32 channels, one a lane for softplus and gate and eight at a time for
- * the states, keeps a2 over a run of spans and fetches states one span ahead. */
+/* One token a span: a stream of states. A warp takes 32 channels, one a lane for softplus and gate and eight at a time
+ * for the states, keeps a2 over a run of spans and fetches states some spans ahead. */
 #ifndef LS_OP_SCAN_DECODE_CUDA_H
 #define LS_OP_SCAN_DECODE_CUDA_H
 
@@ -34,13 +34,14 @@ struct decode_inputs {
     uint32_t u, dt, z, b[GROUP], c[GROUP];
 };
 
-/* States of a warp's 32 channels. They go straight to shared memory and cost no registers while they are on their way. */
+/* States of a warp's 32 channels. They go straight to shared memory and cost no registers while they are on their way.
+ */
 template <int GROUP>
 struct decode_states {
     float h[4][32][GROUP]; /* [pass][lane][state] */
 };
 
-template <int GROUP>
+template <int GROUP, bool FULL>
 static __device__ __forceinline__ void send_for_states(decode_states<GROUP> *to, const ls_scan_args *a,
                                                        decode_turn turn, int64_t first, int base, int n) {
     const int lane = (int)(threadIdx.x % 32), slot = lane / 4;
@@ -50,13 +51,12 @@ static __device__ __forceinline__ void send_for_states(decode_states<GROUP> *to,
     for (int pass = 0; pass < 4; pass++) {
         const int64_t at = first + LS_WARP_CHANNELS * pass + slot;
         const bool there = turn.begun && at < a->dim;
-        if (GROUP == 4 && n == 4 && there) {
+        if (GROUP == 4 && FULL && there) {
             __pipeline_memcpy_async(to->h[pass][lane], stored + at * a->n_states, 16);
             continue;
         }
 #pragma unroll
-        for (int s = 0; s < GROUP; s++)
-            to->h[pass][lane][s] = there && s < n ? stored[at * a->n_states + s] : 0.0f;
+        for (int s = 0; s < GROUP; s++) to->h[pass][lane][s] = there && s < n ? stored[at * a->n_states + s] : 0.0f;
     }
 }
 
@@ -99,7 +99,7 @@ static __device__ __forceinline__ void decode_span(const ls_scan_args *a, decode
     float part[4];
 #pragma unroll
     for (int pass = 0; pass < 4; pass++) {
-        load_group<GROUP>(g[pass].h, before->h[pass][lane], GROUP);
+        load_group<GROUP, true>(g[pass].h, before->h[pass][lane], GROUP);
 #pragma unroll
         for (int s = 0; s < GROUP; s++) g[pass].a2[s] = rates[pass * GROUP + s];
     }
@@ -120,9 +120,10 @@ static __device__ __forceinline__ void decode_span(const ls_scan_args *a, decode
 #pragma unroll
     for (int pass = 0; pass < 4; pass++) {
         const int64_t at = first + LS_WARP_CHANNELS * pass + slot;
-        if (at < a->dim) store_group<GROUP>(stored + at * a->n_states, g[pass].h, n);
+        if (at < a->dim) store_group<GROUP, FULL>(stored + at * a->n_states, g[pass].h, n);
     }
-    /* Thread j of a channel has pass j's sum: channel lane / 4 + 8 j, which lane (lane % 8) * 4 + lane / 8 hands over. */
+    /* Thread j of a channel has pass j's sum: channel lane / 4 + 8 j, which lane (lane % 8) * 4 + lane / 8 hands over.
+     */
     y = __shfl_sync(LS_ALL_LANES, ls_quad_sum4(part, lane % 4), lane % LS_WARP_CHANNELS * 4 + lane / LS_WARP_CHANNELS);
     if (a->d != NULL) y = ls_fma(d, u, y);
     if (a->z != NULL) y = ls_mul(y, ls_silu(ls_widen_raw<IN>(in->z)));
@@ -130,7 +131,8 @@ static __device__ __forceinline__ void decode_span(const ls_scan_args *a, decode
 }
 
 template <int GROUP, bool FULL, int IN, int OUT>
-static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP)) decode_kernel(const __grid_constant__ scan_params p) {
+static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP))
+    decode_kernel(const __grid_constant__ scan_params p) {
     constexpr int STAGES = DECODE_STAGES(GROUP);
     __shared__ __align__(16) decode_states<GROUP> all[DECODE_WARPS(GROUP)][STAGES];
     const ls_scan_args *a = &p.a;
@@ -154,7 +156,7 @@ static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP)) decode_kernel
         mine.begun = span->pos > 0;
     }
     for (int k = 0; k < STAGES - 1; k++) {
-        if (k < n_turns) send_for_states<GROUP>(&stages[k], a, turn_of(mine, k), first, base, n);
+        if (k < n_turns) send_for_states<GROUP, FULL>(&stages[k], a, turn_of(mine, k), first, base, n);
         __pipeline_commit();
     }
     decode_turn turn = turn_of(mine, 0);
@@ -164,7 +166,7 @@ static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP)) decode_kernel
 #pragma unroll
     for (int pass = 0; pass < 4; pass++) {
         const int64_t at = first + LS_WARP_CHANNELS * pass + slot;
-        load_group<GROUP>(rates + pass * GROUP, a->a2 + (at < a->dim ? at : a->dim - 1) * a->n_states + base, n);
+        load_group<GROUP, FULL>(rates + pass * GROUP, a->a2 + (at < a->dim ? at : a->dim - 1) * a->n_states + base, n);
     }
     const bool sound = p.check.n_spans <= DECODE_CHECK_SPANS
                            ? ls_block_may_write<32 * DECODE_WARPS(GROUP)>(&p.check, a->n_spans)
@@ -178,14 +180,14 @@ static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP)) decode_kernel
     for (int pass = 0; pass < 4; pass++) {
         float biggest = 0.0f;
 #pragma unroll
-        for (int s = 0; s < GROUP; s++)
-            if (!(fabsf(rates[pass * GROUP + s]) <= biggest)) biggest = fabsf(rates[pass * GROUP + s]);
+        for (int s = 0; s < GROUP; s++) biggest = ls_max_nan(biggest, fabsf(rates[pass * GROUP + s]));
         const float of_pass = __shfl_sync(LS_ALL_LANES, ls_safe_dt<4>(biggest), lane % LS_WARP_CHANNELS * 4);
         if (lane / LS_WARP_CHANNELS == pass) safe = of_pass;
     }
     for (int k = 0; k < n_turns; k++) {
         const int ahead = k + STAGES - 1;
-        if (ahead < n_turns) send_for_states<GROUP>(&stages[ahead % STAGES], a, turn_of(mine, ahead), first, base, n);
+        if (ahead < n_turns)
+            send_for_states<GROUP, FULL>(&stages[ahead % STAGES], a, turn_of(mine, ahead), first, base, n);
         __pipeline_commit();
         const decode_turn now = turn;
         const decode_inputs<GROUP> here = in;

@@ -174,8 +174,8 @@ static __device__ __forceinline__ void walk_tile(const tile<GROUP> *t, states<GR
     }
     for (; token < n_tokens; token++) {
         const float2 dtv = t->dtv[token][at->slot];
-        const float y = ls_quad_sum(step<GROUP, FULL, false>(g, dtv.x, dtv.y, t->bc[token][0] + at->base,
-                                                             t->bc[token][1] + at->base, at->n));
+        const float y = ls_quad_sum(
+            step<GROUP, FULL, false>(g, dtv.x, dtv.y, t->bc[token][0] + at->base, t->bc[token][1] + at->base, at->n));
         if (token % 4 == at->group) finish<OUT>(a, at, t->gate_u[token][at->slot], y, out + token * pitch);
     }
 }
@@ -188,12 +188,8 @@ template <int GROUP, int IN, bool VECTORS>
 static __device__ __forceinline__ void help(tiles<GROUP> *all, const ls_scan_args *a, int64_t row, int64_t n_rows,
                                             int64_t first) {
     const int thread = (int)threadIdx.x - 32 * WALKERS;
-    const helper_place at = {thread,
-                             thread / LS_WARP_CHANNELS,
-                             thread % LS_WARP_CHANNELS,
-                             first,
-                             IN == LS_F32 ? 4 : 2,
-                             first + CHANNELS <= a->dim};
+    const helper_place at = {thread, thread / LS_WARP_CHANNELS, thread % LS_WARP_CHANNELS,
+                             first,  IN == LS_F32 ? 4 : 2,      first + CHANNELS <= a->dim};
     const int64_t n_tiles = (n_rows + TILE - 1) / TILE;
     raw_tile<IN> raw;
     float bias[WALKERS], safe[WALKERS];
@@ -232,13 +228,13 @@ static __device__ __forceinline__ void walk(tiles<GROUP> *all, const ls_scan_arg
     const int64_t channel = at.active ? first + at.slot : a->dim - 1;
     at.d = a->d != NULL ? a->d[channel] : 0.0f;
     float *stored = (float *)ls_pool_at(&a->state, span->slot) + channel * a->n_states + at.base;
-    load_group<GROUP>(g.a2, a->a2 + channel * a->n_states + at.base, at.n);
+    load_group<GROUP, FULL>(g.a2, a->a2 + channel * a->n_states + at.base, at.n);
 #pragma unroll
     for (int s = 0; s < GROUP; s++) {
         g.h[s] = 0.0f;
-        if (!(fabsf(g.a2[s]) <= biggest)) biggest = fabsf(g.a2[s]);
+        biggest = ls_max_nan(biggest, fabsf(g.a2[s]));
     }
-    if (span->pos > 0) load_group<GROUP>(g.h, stored, at.n);
+    if (span->pos > 0) load_group<GROUP, FULL>(g.h, stored, at.n);
     const float safe = ls_safe_dt<4>(biggest);
     if (at.group == 0) all->safe[at.slot] = safe;
     if (threadIdx.x < 2) all->unsafe[threadIdx.x] = 0;
@@ -250,7 +246,7 @@ static __device__ __forceinline__ void walk(tiles<GROUP> *all, const ls_scan_arg
                                     all->unsafe[i % 2] != i + 1);
         out += TILE * a->out_stride * (OUT == LS_F32 ? 4 : 2);
     }
-    if (at.active) store_group<GROUP>(stored, g.h, at.n);
+    if (at.active) store_group<GROUP, FULL>(stored, g.h, at.n);
 }
 
 template <int GROUP, bool FULL, bool VECTORS, int IN, int OUT>

@@ -97,8 +97,7 @@ static __device__ __forceinline__ float wide_step(states<WIDE_STATES / THREADS> 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int s = 4 * group + i;
-            const float decay =
-                INSIDE ? ls_exp2_product_inside(dtv.x, g->a2[s]) : ls_exp2_product(dtv.x, g->a2[s]);
+            const float decay = INSIDE ? ls_exp2_product_inside(dtv.x, g->a2[s]) : ls_exp2_product(dtv.x, g->a2[s]);
             g->h[s] = ls_fma(decay, g->h[s], ls_mul(dtv.y, b[s]));
             part[group] = ls_fma(g->h[s], c[s], part[group]);
         }
@@ -224,7 +223,7 @@ template <int THREADS, bool VECTORS, int IN, int OUT>
 static __global__ void __launch_bounds__(32, THREADS == 1 ? 16 : 20)
     wide_kernel(const __grid_constant__ scan_params p) {
     constexpr int STATES = WIDE_STATES / THREADS;
-    __shared__ wide_tile<THREADS> tile;
+    __shared__ __align__(16) wide_tile<THREADS> tile;
     const ls_scan_args *a = &p.a;
     const ls_span *span = &a->spans[blockIdx.x / p.blocks];
     const int64_t first = (int64_t)(blockIdx.x % p.blocks) * (32 / THREADS), n_tiles = span->n_rows / WIDE_TILE;
@@ -239,15 +238,16 @@ static __global__ void __launch_bounds__(32, THREADS == 1 ? 16 : 20)
     states<STATES> g;
     float biggest = 0.0f;
 #pragma unroll
-    for (int s = 0; s < STATES; s += 4) load_group<4>(g.a2 + s, a->a2 + channel.i * WIDE_STATES + part * STATES + s, 4);
+    for (int s = 0; s < STATES; s += 4)
+        load_group<4, true>(g.a2 + s, a->a2 + channel.i * WIDE_STATES + part * STATES + s, 4);
 #pragma unroll
     for (int s = 0; s < STATES; s++) {
         g.h[s] = 0.0f;
-        if (!(fabsf(g.a2[s]) <= biggest)) biggest = fabsf(g.a2[s]);
+        biggest = ls_max_nan(biggest, fabsf(g.a2[s]));
     }
     if (span->pos > 0)
 #pragma unroll
-        for (int s = 0; s < STATES; s += 4) load_group<4>(g.h + s, stored + s, 4);
+        for (int s = 0; s < STATES; s += 4) load_group<4, true>(g.h + s, stored + s, 4);
     channel.safe = ls_safe_dt<THREADS>(biggest);
     int64_t row = span->row;
     const int64_t last = row + span->n_rows - 1;
@@ -274,7 +274,7 @@ static __global__ void __launch_bounds__(32, THREADS == 1 ? 16 : 20)
     }
     if (channel.active)
 #pragma unroll
-        for (int s = 0; s < STATES; s += 4) store_group<4>(stored + s, g.h + s, 4);
+        for (int s = 0; s < STATES; s += 4) store_group<4, true>(stored + s, g.h + s, 4);
 }
 
 #endif

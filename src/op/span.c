@@ -39,7 +39,7 @@ ls_status ls_spans_check_rows(const char *op, const ls_span *spans, int64_t n_sp
     if (status != LS_OK) return status;
     for (int64_t i = 0; i < n_spans; i++) {
         const ls_span *span = &spans[i];
-        const int64_t most = span_rows_max > 0 && span_rows_max < rows ? span_rows_max : rows;
+        const int64_t most = ls_spans_most(span_rows_max, rows);
         if (span->n_rows < 0 || span->n_rows > most || span->row < 0 || span->row > rows - span->n_rows)
             return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: row %lld, rows %lld; there are %lld rows, a span has %lld",
                            op, (long long)i, (long long)span->row, (long long)span->n_rows, (long long)rows,

@@ -28,6 +28,11 @@ __host__ __device__
  * and value. */
 ls_status ls_pool_check(const char *op, const ls_pool_view *pool, int64_t entry_bytes, int64_t align, ls_error *err);
 
+/* The most rows that a span of the call can have. */
+static inline int64_t ls_spans_most(int64_t span_rows_max, int64_t rows) {
+    return span_rows_max > 0 && span_rows_max < rows ? span_rows_max : rows;
+}
+
 /* Rows of all spans together. */
 int64_t ls_spans_rows(const ls_span *spans, int64_t n_spans);
 /* The host's share of the checks below: numbers that can be, and spans where there are some. */

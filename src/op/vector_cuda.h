@@ -7,13 +7,23 @@
 #include "dev/cuda.h"
 #include "num/half.h"
 
+#define LS_ALL_LANES 0xFFFFFFFFu
+
 /* Eight elements as loaded: one 16-byte word for 16-bit types, two for float32. */
 template <int DTYPE>
 struct ls_vec8 {
     uint4 word[DTYPE == LS_F32 ? 2 : 1];
 };
 
-/* An element as stored; widening it is a step of its own, so that a load can be on its way for long. */
+/* The larger; NaN where either is one. */
+static __device__ __forceinline__ float ls_max_nan(float a, float b) {
+    float c;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+}
+
+/* An element as stored; widening it is a step of its own, so that a load can be on its way for long.
+ * To the compiler the load is a function of the address: only for memory that the kernel does not write. */
 template <int DTYPE>
 static __device__ __forceinline__ uint32_t ls_load_raw(const void *base, int64_t i) {
     uint32_t raw;
@@ -31,7 +41,8 @@ static __device__ __forceinline__ float ls_widen_raw(uint32_t raw) {
 
 template <int DTYPE>
 static __device__ __forceinline__ float ls_load_one(const void *base, int64_t i) {
-    return ls_widen_raw<DTYPE>(ls_load_raw<DTYPE>(base, i));
+    if (DTYPE == LS_F32) return ((const float *)base)[i];
+    return ls_widen_raw<DTYPE>(((const uint16_t *)base)[i]);
 }
 
 /* One rounding; the hardware's, with our NaN, is num/half.h bit for bit. */
@@ -66,7 +77,7 @@ static __device__ __forceinline__ float ls_vec8_get(const ls_vec8<DTYPE> &v, int
     return __half2float(__ushort_as_half((unsigned short)(j % 2 == 0 ? pair & 0xFFFFu : pair >> 16)));
 }
 
-/* The vector at an address of 16 bytes' alignment; streamed, because nothing is read twice. */
+/* The vector at an address of 16 bytes' alignment; streamed, because next to nothing is read twice. */
 template <int DTYPE>
 static __device__ __forceinline__ ls_vec8<DTYPE> ls_vec8_load(const void *address) {
     ls_vec8<DTYPE> v;

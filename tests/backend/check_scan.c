@@ -2,7 +2,8 @@
 #include "state_case.h"
 
 static void every_shape(bk_run *run) {
-    static const int64_t dims[] = {1, 7, 8, 9, 33, 64, 65, 128}, states[] = {1, 2, 3, 4, 5, 8, 16, 17, 32, 64, 256};
+    static const int64_t dims[] = {1, 7, 8, 9, 33, 64, 65, 128},
+                         states[] = {1, 2, 3, 4, 5, 8, 13, 14, 15, 16, 17, 32, 64, 256};
     static const int64_t length[] = {3, 1, 18, 2};
     for (int64_t i = 0; i < BK_COUNT(dims) * BK_COUNT(states); i++) {
         const scan_shape shape = {dims[i / BK_COUNT(states)], states[i % BK_COUNT(states)],

@@ -353,7 +353,8 @@ static void check_packings(bk_run *run, grad_problem *g, int64_t times) {
 /* ---- cases ---- */
 
 static void every_scan_shape(bk_run *run) {
-    static const int64_t dims[] = {1, 7, 8, 9, 33, 64, 65, 128}, states[] = {1, 2, 3, 4, 5, 8, 16, 17, 32, 64, 256};
+    static const int64_t dims[] = {1, 7, 8, 9, 33, 64, 65, 128},
+                         states[] = {1, 2, 3, 4, 5, 8, 13, 14, 15, 16, 17, 32, 64, 256};
     static const int64_t length[] = {3, 1, 34, 2};
     for (int64_t i = 0; i < BK_COUNT(dims) * BK_COUNT(states); i++) {
         const scan_shape shape = {dims[i / BK_COUNT(states)], states[i % BK_COUNT(states)],

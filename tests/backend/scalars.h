@@ -119,28 +119,45 @@ static LS_HD float scalars_widen_f16(uint32_t x) {
 #endif
 }
 
+/* What the scan's kernels use for arguments of ordinary size; the CPU keeps to the general functions. */
+static LS_HD float scalars_softplus_ordinary(float x) {
+#ifdef __CUDA_ARCH__
+    if (fabsf(x) <= LS_ORDINARY) return ls_softplus_ordinary(x);
+#endif
+    return ls_softplus(x);
+}
+
+static LS_HD float scalars_silu_ordinary(float x) {
+#ifdef __CUDA_ARCH__
+    if (fabsf(x) <= LS_ORDINARY) return ls_silu_ordinary(x);
+#endif
+    return ls_silu(x);
+}
+
 /* ---- the functions ---- */
 
 /* Identifier, name, binary logarithm of the number of inputs, the back ends that have it, and the bits of the result
  * for input x. Hardware may keep the payload of a NaN that it widens, so any NaN equals any NaN there. */
 #define SCALARS_OF_FLOAT(f) ls_bits(f(ls_from_bits(x)))
-#define SCALARS_EACH(X)                                                                                      \
-    X(SCALARS_EXP, exp, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_exp))                                              \
-    X(SCALARS_LOG, log, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_log))                                              \
-    X(SCALARS_LOG1P, log1p, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_log1p))                                        \
-    X(SCALARS_SIGMOID, sigmoid, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_sigmoid))                                  \
-    X(SCALARS_SILU, silu, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_silu))                                           \
-    X(SCALARS_SOFTPLUS, softplus, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_softplus))                               \
-    X(SCALARS_EXP2_BOUNDED, exp2_bounded, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_exp2_bounded))                   \
-    X(SCALARS_CANONICAL, canonical, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_canonical))                            \
-    X(SCALARS_F32_TO_BF16, f32_to_bf16, 32, ANYWHERE, ls_f32_to_bf16(ls_from_bits(x)))                       \
-    X(SCALARS_F32_TO_F16, f32_to_f16, 32, ANYWHERE, ls_f32_to_f16(ls_from_bits(x)))                          \
-    X(SCALARS_NARROW_BF16, hardware_narrowing_bf16, 32, CUDA_ONLY, scalars_narrow_bf16(ls_from_bits(x)))     \
-    X(SCALARS_NARROW_F16, hardware_narrowing_f16, 32, CUDA_ONLY, scalars_narrow_f16(ls_from_bits(x)))        \
-    X(SCALARS_BF16_TO_F32, bf16_to_f32, 16, ANYWHERE, ls_bits(ls_bf16_to_f32((uint16_t)x)))                  \
-    X(SCALARS_F16_TO_F32, f16_to_f32, 16, ANYWHERE, ls_bits(ls_f16_to_f32((uint16_t)x)))                     \
-    X(SCALARS_WIDEN_BF16, vector_widening_bf16, 19, CUDA_ONLY, ls_bits(ls_canonical(scalars_widen_bf16(x)))) \
-    X(SCALARS_WIDEN_F16, vector_widening_f16, 19, CUDA_ONLY, ls_bits(ls_canonical(scalars_widen_f16(x))))    \
+#define SCALARS_EACH(X)                                                                                         \
+    X(SCALARS_EXP, exp, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_exp))                                                 \
+    X(SCALARS_LOG, log, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_log))                                                 \
+    X(SCALARS_LOG1P, log1p, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_log1p))                                           \
+    X(SCALARS_SIGMOID, sigmoid, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_sigmoid))                                     \
+    X(SCALARS_SILU, silu, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_silu))                                              \
+    X(SCALARS_SOFTPLUS, softplus, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_softplus))                                  \
+    X(SCALARS_SOFTPLUS_ORDINARY, softplus_ordinary, 32, CUDA_ONLY, SCALARS_OF_FLOAT(scalars_softplus_ordinary)) \
+    X(SCALARS_SILU_ORDINARY, silu_ordinary, 32, CUDA_ONLY, SCALARS_OF_FLOAT(scalars_silu_ordinary))             \
+    X(SCALARS_EXP2_BOUNDED, exp2_bounded, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_exp2_bounded))                      \
+    X(SCALARS_CANONICAL, canonical, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_canonical))                               \
+    X(SCALARS_F32_TO_BF16, f32_to_bf16, 32, ANYWHERE, ls_f32_to_bf16(ls_from_bits(x)))                          \
+    X(SCALARS_F32_TO_F16, f32_to_f16, 32, ANYWHERE, ls_f32_to_f16(ls_from_bits(x)))                             \
+    X(SCALARS_NARROW_BF16, hardware_narrowing_bf16, 32, CUDA_ONLY, scalars_narrow_bf16(ls_from_bits(x)))        \
+    X(SCALARS_NARROW_F16, hardware_narrowing_f16, 32, CUDA_ONLY, scalars_narrow_f16(ls_from_bits(x)))           \
+    X(SCALARS_BF16_TO_F32, bf16_to_f32, 16, ANYWHERE, ls_bits(ls_bf16_to_f32((uint16_t)x)))                     \
+    X(SCALARS_F16_TO_F32, f16_to_f32, 16, ANYWHERE, ls_bits(ls_f16_to_f32((uint16_t)x)))                        \
+    X(SCALARS_WIDEN_BF16, vector_widening_bf16, 19, CUDA_ONLY, ls_bits(ls_canonical(scalars_widen_bf16(x))))    \
+    X(SCALARS_WIDEN_F16, vector_widening_f16, 19, CUDA_ONLY, ls_bits(ls_canonical(scalars_widen_f16(x))))       \
     X(SCALARS_EXP2_PRODUCT, exp2_product, 26, ANYWHERE, ls_bits(scalars_product(x)))
 
 enum {

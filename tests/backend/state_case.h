@@ -151,6 +151,8 @@ static inline void scan_bound(problem *p, uint64_t *seed) {
         if (dice % 64 < 2) p->param[SCAN_A2].data[i] = scan_borders[dice / 64 % BK_COUNT(scan_borders)];
         if (dice % 512 == 2) p->param[SCAN_A2].data[i] = 20.0f;
     }
+    /* A NaN that is not the last of its neighbours. */
+    if (p->width % 8 == 0) p->param[SCAN_A2].data[p->dim * p->width / 16 * 8] = NAN;
     for (int64_t s = 1; s < p->n_seqs; s += 2)
         for (int64_t i = 0; i < p->length[s] * p->dim; i++) {
             const uint64_t dice = test_random(seed);
