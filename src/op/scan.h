@@ -10,7 +10,8 @@
  *   out[t][c] = R(y * silu(z[t][c])), R(y) where there is no z
  * Tree: n states in 4 groups of ceil(n/4) neighbours; group g chains p = fma(h, cc, p) ascending from +0; then
  * (p0 + p1) + (p2 + p3). On a GPU a group is a thread and the two adds are exchanges.
- * The state after any token is h itself, in float32, so decode, any chunking and full prefill give the same bits.
+ * The state after any token is h itself, in float32, so decode, any chunking and full prefill give the same bits. Which
+ * NaN a float32 NaN of out or state is, is left open.
  *
  * Backward, for whole sequences (h starts at +0). y, decay, h, dt, v as above, h' = h before token t, g[s] carried
  * backwards from +0, dout the gradient of the unrounded output. For t descending within a span:
