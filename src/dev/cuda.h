@@ -58,7 +58,4 @@ ls_status ls_cuda_fault_begin(const char *op, const ls_exec *exec, ls_fault **re
 /* Without a record of the caller's: waits and returns what the check found. */
 ls_status ls_cuda_fault_end(const char *op, const ls_exec *exec, const ls_fault *record, ls_error *err);
 
-/* The start of every workspace: a fault record. */
-#define LS_CUDA_WORKSPACE_HEAD LS_WORKSPACE_HEAD
-
 #endif

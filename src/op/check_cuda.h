@@ -3,6 +3,7 @@
 #define LS_OP_CHECK_CUDA_H
 
 #include "dev/cuda.h"
+#include "op/logprob.h"
 
 /* The rows of a log-probability call. temperature and mask may be NULL. */
 typedef struct ls_row_check {
@@ -33,15 +34,9 @@ ls_status ls_cuda_check_rows(const char *op, const ls_exec *exec, ls_row_check *
 ls_status ls_cuda_check_spans(const char *op, const ls_exec *exec, ls_span_check *check, ls_error *err);
 ls_status ls_cuda_check_offsets(const char *op, const ls_exec *exec, ls_offset_check *check, ls_error *err);
 
-/* True where the row takes part. */
-static __device__ __forceinline__ bool ls_row_kept(const int64_t *targets, const uint8_t *mask, int64_t ignore_index,
-                                                   int64_t row) {
-    return targets[row] != ignore_index && (mask == NULL || mask[row] != 0);
-}
-
 static __device__ __forceinline__ ls_fault ls_fault_at(const ls_row_check *c, int64_t row) {
     ls_fault fault = {LS_FAULT_NONE, row, 0, 0};
-    if (!ls_row_kept(c->targets, c->mask, c->ignore_index, row)) return fault;
+    if (!ls_logprob_keeps(c->targets, c->ignore_index, c->mask, row)) return fault;
     fault.value = c->targets[row];
     fault.limit = c->vocab;
     if (fault.value < 0 || fault.value >= c->vocab) {

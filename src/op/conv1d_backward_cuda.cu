@@ -114,7 +114,7 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
                               ls_op_conv1d_backward_workspace(a), err));
     const int64_t pieces = (most + BLOCK - 1) / BLOCK, n = (a->d_conv + 1) * a->dim;
     conv_params p = {*a, (a->dim + THREADS - 1) / THREADS, pieces,
-                     (float *)((char *)exec->workspace + LS_CUDA_WORKSPACE_HEAD), NULL};
+                     (float *)((char *)exec->workspace + LS_WORKSPACE_HEAD), NULL};
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", a->x_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dy stride", a->dy_stride}, {"element", 4}}}},

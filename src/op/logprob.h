@@ -46,6 +46,7 @@
 
 #include "dev/queue.h"
 #include "lockstep/ops.h"
+#include "num/round.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -81,7 +82,7 @@ static inline int64_t ls_logprob_leaves(int64_t vocab) {
 }
 
 /* False for a row left out. */
-static inline bool ls_logprob_keeps(const int64_t *targets, int64_t ignore_index, const uint8_t *mask, int64_t row) {
+static LS_HD bool ls_logprob_keeps(const int64_t *targets, int64_t ignore_index, const uint8_t *mask, int64_t row) {
     return targets[row] != ignore_index && (mask == NULL || mask[row] != 0);
 }
 

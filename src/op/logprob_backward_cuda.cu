@@ -91,7 +91,7 @@ static __global__ void __launch_bounds__(THREADS) backward_kernel(const __grid_c
     const char *logits = (const char *)a->logits + row * a->row_stride * elem;
     char *out = (char *)a->d_logits + row * a->d_stride * elem;
     if (p.fault->code != LS_FAULT_NONE) return;
-    const bool kept = ls_row_kept(a->targets, a->mask, a->ignore_index, row), scaled = a->temperature != NULL;
+    const bool kept = ls_logprob_keeps(a->targets, a->ignore_index, a->mask, row), scaled = a->temperature != NULL;
     const float lse = kept ? a->lse[row] : 0.0f;
     if (!kept || lse != lse) {
         for (int64_t c = from + threadIdx.x; c < to; c += THREADS)

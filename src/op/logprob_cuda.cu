@@ -251,7 +251,7 @@ static __global__ void __launch_bounds__(32 * ROW_WARPS) rows_kernel(const __gri
     const char *logits = p.in.logits + row * p.in.stride;
     const int64_t target = p.in.targets[row];
     if (p.in.fault->code != LS_FAULT_NONE) return;
-    if (!ls_row_kept(p.in.targets, p.in.mask, p.in.ignore_index, row)) {
+    if (!ls_logprob_keeps(p.in.targets, p.in.ignore_index, p.in.mask, row)) {
         const ls_logprob_result zero = {0.0f, 0.0f, 0.0f};
         if (threadIdx.x == 0) put(&p.out, row, zero);
         return;
@@ -298,7 +298,7 @@ static __global__ void __launch_bounds__(32 * FOLD_WARPS) leaves_kernel(const __
     const int64_t item = (int64_t)blockIdx.x * FOLD_WARPS + threadIdx.x / 32, row = item / n, leaf_i = item % n;
     const int lane = (int)(threadIdx.x % 32);
     ls_cuda_let_next_start();
-    if (row >= p.in.n || !ls_row_kept(p.in.targets, p.in.mask, p.in.ignore_index, row)) return;
+    if (row >= p.in.n || !ls_logprob_keeps(p.in.targets, p.in.ignore_index, p.in.mask, row)) return;
     if (p.in.fault != NULL && p.in.fault->code != LS_FAULT_NONE) return;
     const char *logits = p.in.logits + row * p.in.stride, *from = logits + leaf_i * LEAF * elem;
     const float inv_t = inverse_temperature(&p.in, row);
@@ -337,7 +337,7 @@ static __global__ void __launch_bounds__(32 * FOLD_WARPS) combine_kernel(const _
         return;
     if (row >= p.in.n) return;
     ls_logprob_result result = {0.0f, 0.0f, 0.0f};
-    if (ls_row_kept(p.in.targets, p.in.mask, p.in.ignore_index, row)) {
+    if (ls_logprob_keeps(p.in.targets, p.in.ignore_index, p.in.mask, row)) {
         float z = 0.0f;
         if (lane == 0)
             z = p.target_z != NULL ? p.target_z[row]
@@ -438,7 +438,7 @@ ls_status ls_cuda_logprob(const ls_exec *exec, const ls_logprob_args *a, ls_erro
         LS_CUDA_TRY(ls_cuda_check_rows("logprob", exec, &check, err));
         return ls_cuda_launch(exec, &whole_rows, rows_kernel_of(a->dtype, a->temperature != NULL, entropy), &p, err);
     }
-    ls_logprob_leaf *leaves = (ls_logprob_leaf *)((char *)exec->workspace + LS_CUDA_WORKSPACE_HEAD);
+    ls_logprob_leaf *leaves = (ls_logprob_leaf *)((char *)exec->workspace + LS_WORKSPACE_HEAD);
     leaves_params first = {in, 0, ls_logprob_leaves(a->vocab), leaves, NULL};
     combine_params second = {in, leaves, first.leaf_stride, NULL, check, out};
     first.in.fault = NULL; /* the second kernel checks, and it alone writes what the caller sees */

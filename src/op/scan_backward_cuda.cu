@@ -380,7 +380,7 @@ ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args
                               ls_op_scan_backward_workspace(a), err));
     p.a = *a;
     (void)ls_scan_backward_plan_make(&p.plan, a);
-    p.work = (float *)((char *)exec->workspace + LS_CUDA_WORKSPACE_HEAD);
+    p.work = (float *)((char *)exec->workspace + LS_WORKSPACE_HEAD);
     const int64_t parameters = a->dim * a->n_states + 2 * a->dim;
     const ls_launch spans = {
         "scan_backward, spans", {(parameters + SUM_THREADS - 1) / SUM_THREADS, 1, 1}, SUM_THREADS, 0, NULL, 0, false};

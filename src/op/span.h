@@ -4,17 +4,14 @@
 
 #include "base/status.h"
 #include "lockstep/ops.h"
+#include "num/round.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* The one place where a slot or page id becomes an address: widened before it multiplies. */
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-    static inline void *
-    ls_pool_at(const ls_pool_view *pool, int32_t entry) {
+static LS_HD void *ls_pool_at(const ls_pool_view *pool, int32_t entry) {
 #ifdef LS_PLANT_SLOT_U32
     /* The defect that tests/backend/check_slots.c must find: the offset in elements wraps in 32 bits. Only the library
      * that is built for that test defines this. */
