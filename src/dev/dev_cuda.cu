@@ -60,7 +60,7 @@ static ls_status check_operand(const char *op, const char *name, const void *mem
 ls_status ls_cuda_check(const char *op, const ls_exec *exec, const ls_cuda_operand *operands, int64_t n,
                         int64_t workspace, ls_error *err) {
     int device;
-    LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), "the current device", err));
+    LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), op, err)); /* where there is no device, this says so */
     for (int64_t i = 0; i < n; i++) {
         if (operands[i].memory == NULL && operands[i].optional) continue;
         if (operands[i].memory == NULL) return LS_FAIL(err, LS_ERR_ARG, "%s: %s is null", op, operands[i].name);
