@@ -53,8 +53,14 @@ typedef struct ls_layer {
     int64_t n_ffn;
 } ls_layer;
 
+/* Which mixers take part: an experiment's lever. A layer that is left out adds nothing before its feed-forward. */
+typedef enum ls_ablation { LS_ABLATE_NONE = 0, LS_ATTENTION_ONLY, LS_MAMBA_ONLY, LS_ABLATION_COUNT } ls_ablation;
+const char *ls_ablation_name(ls_ablation ablation); /* "none", "attention-only", "mamba-only" */
+bool ls_ablation_parse(ls_ablation *out, const char *name);
+
 typedef struct ls_jamba {
     ls_jamba_config config;
+    ls_ablation ablation; /* none when opened; whoever opened it may set it before it runs */
     ls_checkpoint *checkpoint;   /* stays mapped: the embedding is read in place */
     const ls_tensor_view *embed; /* [V][H] */
     ls_dtype embed_dtype;
@@ -73,18 +79,23 @@ void ls_jamba_close(ls_jamba *model);
 
 /* Cached state of all sequences. A slot holds one sequence's convolution window [W-1][D] (activation type) and then, at
  * a multiple of 64 bytes, its scan state [D][S] (float32), for one layer; slot ids mean the same sequence in every
- * Mamba layer. Page ids likewise mean the same page_tokens positions in every attention layer. */
+ * Mamba layer. Page ids likewise mean the same page_tokens positions in every attention layer. Pools are address space
+ * that the system backs where it is touched, zero at first. */
 typedef struct ls_cache {
     ls_dtype dtype;
-    int64_t n_slots, slot_stride, ssm_offset; /* bytes */
-    int64_t n_pages, page_tokens, page_bytes;
+    int64_t n_slots, slot_stride, slot_bytes, ssm_offset; /* bytes; of a slot, slot_bytes are in use */
+    int64_t n_pages, page_tokens, page_stride, page_bytes;
     int64_t n_layers;
-    uint8_t **layer; /* [n_layers]: the layer's slots or pages */
+    bool guards;
+    const bool *is_attention; /* [n_layers], the configuration's */
+    uint8_t **layer;          /* [n_layers]: the layer's slots or pages; NULL where there are none */
 } ls_cache;
 
 typedef struct ls_cache_opts {
     ls_dtype dtype; /* of activations */
-    int64_t n_slots, n_pages, page_tokens;
+    int64_t n_slots, n_pages, page_tokens; /* either count may be 0 */
+    int64_t slot_stride;                   /* bytes, a multiple of 64; 0: the least */
+    bool guards;                           /* 64 bytes of a known pattern behind every slot and page */
 } ls_cache_opts;
 
 ls_status ls_cache_create(ls_cache **out, const ls_jamba_config *config, const ls_cache_opts *opts, ls_error *err);
@@ -92,6 +103,22 @@ void ls_cache_free(ls_cache *cache);
 ls_pool_view ls_cache_conv(const ls_cache *cache, int64_t layer_i);
 ls_pool_view ls_cache_ssm(const ls_cache *cache, int64_t layer_i);
 ls_pool_view ls_cache_pages(const ls_cache *cache, int64_t layer_i);
+/* All layers of a slot or page, from one cache to another (or the same) of the same model and type. */
+void ls_cache_copy_slot(const ls_cache *to, int32_t to_slot, const ls_cache *from, int32_t from_slot);
+void ls_cache_copy_page(const ls_cache *to, int32_t to_page, const ls_cache *from, int32_t from_page);
+/* The first layer in which two slots differ, or -1; the same for the first n_tokens positions of two pages. */
+int64_t ls_cache_slot_differs(const ls_cache *a, int32_t slot_a, const ls_cache *b, int32_t slot_b);
+int64_t ls_cache_page_differs(const ls_cache *a, int32_t page_a, const ls_cache *b, int32_t page_b, int64_t n_tokens);
+/* Fills a free slot or page with NaN: whoever reads it shows it. */
+void ls_cache_poison_slot(const ls_cache *cache, int32_t slot);
+void ls_cache_poison_page(const ls_cache *cache, int32_t page);
+/* LS_OK when the pattern behind this slot or page stands; the error names layer, id and byte. */
+ls_status ls_cache_guard_slot(const ls_cache *cache, int32_t slot, ls_error *err);
+ls_status ls_cache_guard_page(const ls_cache *cache, int32_t page, ls_error *err);
+/* Gives a slot's memory back to the system, as far as whole system pages go; it is zero there afterwards. */
+void ls_cache_drop_slot(const ls_cache *cache, int32_t slot);
+/* The same for all of it, guards written again. */
+void ls_cache_drop(const ls_cache *cache);
 /* Bytes of the parts of a slot and of a page, for planning. */
 int64_t ls_slot_ssm_offset(const ls_jamba_config *config, ls_dtype dtype);
 int64_t ls_slot_bytes(const ls_jamba_config *config, ls_dtype dtype);

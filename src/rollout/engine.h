@@ -1,48 +1,124 @@
-/* The rollout engine: continuous batching of prompts into completions with log-probabilities. Owns all KV pages and
- * state slots. Its promise: batch, chunk, order of arrival, slot and page numbers never change a bit of a request's
- * result. */
+/* The rollout engine: continuous batching of prompts into completions with log-probabilities. Owns all KV pages, state
+ * slots, snapshots and swap space, plans them at creation and allocates nothing afterwards but the entry of a submitted
+ * request. Its promise: levers, neighbours, order of arrival, slot and page numbers, preemption, forks and prefix hits
+ * never change a bit of a request's result.
+ *
+ * A tick: requests are admitted in order of (priority, submission); every running sequence contributes a span (a chunk of
+ * what is not yet cached, or its last token) within the token budget, decoding ones first; one forward runs over all
+ * spans; what it computed is committed; sequences that are fully cached draw their next token.
+ *
+ * Not thread-safe: one caller at a time. */
 #ifndef LS_ROLLOUT_ENGINE_H
 #define LS_ROLLOUT_ENGINE_H
 
+#include "base/inject.h"
 #include "model/jamba.h"
 #include "model/jamba_score.h"
+#include "rollout/levers.h"
+#include "rollout/prefix.h"
 
 #define LS_BATCH_MAX 1024
 
-typedef enum ls_finish { LS_FINISH_NONE = 0, LS_FINISH_STOP, LS_FINISH_LENGTH } ls_finish;
-const char *ls_finish_name(ls_finish finish); /* "stop", "length" */
+typedef enum ls_finish {
+    LS_FINISH_NONE = 0, /* waiting or running */
+    LS_FINISH_STOP,     /* a stop token or text, which is the end of the completion */
+    LS_FINISH_LENGTH,
+    LS_FINISH_CANCEL,
+    LS_FINISH_ERROR /* its logits held NaN or nothing to draw from; error says where */
+} ls_finish;
+const char *ls_finish_name(ls_finish finish); /* "none", "stop", "length", "cancel", "error" */
 
+/* Caller's memory, until finish is set. */
 typedef struct ls_request {
     const int32_t *prompt;
     int64_t n_prompt;
-    uint32_t prompt_i, sample_i; /* address the random draws; nothing else about the request does */
+    uint32_t prompt_i, sample_i; /* address the random draws; nothing else about the request does. Unique while it lives */
     int64_t max_tokens;
+    int64_t priority; /* lower runs first; submission decides among equals */
+    /* Called after each token with the completion so far: true ends it with LS_FINISH_STOP. Must not allocate. NULL: only
+     * the engine's stop ids. */
+    bool (*stop)(void *context, const int32_t *completion, int64_t n);
+    void *stop_context;
+
     /* Result. */
-    int32_t *completion; /* [max_tokens], caller's */
-    float *logprob;      /* [max_tokens], caller's */
+    int32_t *completion;    /* [max_tokens], caller's */
+    float *logprob;         /* [max_tokens], caller's */
+    uint64_t *weights;      /* [max_tokens], caller's, or NULL: version of the weights that drew the token */
     int64_t n_completion;
     ls_finish finish;
+    ls_error error;         /* for LS_FINISH_ERROR */
+    /* How it came about: recorded, of no influence. */
+    int32_t slot;           /* the last one it had; -1 before */
+    int64_t n_hit;          /* tokens of its first admission that came from the prefix cache or a fork */
+    int64_t n_preempted;
+    int64_t tick_first, tick_last; /* ticks of the first token drawn and of the end */
 } ls_request;
 
 typedef struct ls_engine_opts {
     ls_dtype dtype; /* of activations */
-    int64_t batch;  /* sequences that run at once, 1..LS_BATCH_MAX */
-    int64_t chunk;  /* prompt tokens of a sequence in one forward; 0 takes the whole prompt */
-    int64_t page_tokens;
+    ls_levers levers;
+    int64_t length_max;   /* tokens of prompt and completion together that a request may have */
+    int64_t requests_max; /* that may be unfinished at once; 0: no more than memory holds */
     ls_logprob_of logprob_of;
     ls_sampling sampling;
-    const int64_t *order; /* [n_requests] permutation in which requests are admitted; NULL is ascending */
-    const int32_t *slots; /* [batch] slot ids handed out first to last; NULL is 0, 1, ... */
-    int64_t n_slots;      /* size of the slot pool; 0 is batch */
-    const int32_t *stop;  /* [n_stop] token ids that end a completion (and are its last token) */
+    const int32_t *stop; /* [n_stop] token ids that end a completion and are its last token; copied */
     int64_t n_stop;
-    void (*progress)(void *context, int64_t n_done, int64_t n_requests, int64_t n_tokens); /* or NULL */
-    void *progress_context;
+    uint64_t weights; /* version of the model's weights */
+    ls_inject inject; /* in builds with LS_FAULTS */
 } ls_engine_opts;
 
-/* Runs all requests to their end. A prompt that is empty or has a token outside the vocabulary is an error that names
- * the request; nothing runs then. */
-ls_status ls_engine_run(const ls_jamba *model, ls_queue *queue, const ls_engine_opts *opts, ls_request *requests,
-                        int64_t n_requests, ls_error *err);
+/* What was planned: bytes of each part, and counts. */
+typedef struct ls_engine_plan {
+    int64_t slots, slot_stride, slot_bytes; /* bytes of one slot, and of all in all layers */
+    int64_t pages, page_stride, page_bytes;
+    int64_t snapshots, snapshot_bytes;
+    int64_t swap_slots, swap_pages, swap_bytes;
+    int64_t rows, workspace_bytes, head_bytes;
+    int64_t total_bytes; /* address space of all; sparse pools are backed where touched */
+} ls_engine_plan;
+
+typedef struct ls_engine_stats {
+    int64_t ticks, forwards, rows, prefill_tokens, tokens;     /* rows of all forwards; of them not drawn tokens; drawn */
+    int64_t admitted, finished, preempted_recompute, preempted_swap, forked, verified;
+    int64_t slots_used, slots_used_max, pages_used, pages_used_max;
+    ls_prefix_stats prefix;
+} ls_engine_stats;
+
+typedef struct ls_engine ls_engine;
+
+/* model and queue must outlive the engine. An impossible budget is LS_ERR_CAPACITY with what is needed and what there is. */
+ls_status ls_engine_create(ls_engine **out, const ls_jamba *model, ls_queue *queue, const ls_engine_opts *opts,
+                           ls_error *err);
+void ls_engine_free(ls_engine *engine);
+void ls_engine_get_plan(const ls_engine *engine, ls_engine_plan *out);
+void ls_engine_get_stats(const ls_engine *engine, ls_engine_stats *out);
+
+/* Queues a request. One that can never run (empty, tokens outside the vocabulary, longer than length_max or than the page
+ * pool, address of a live request) is refused by name; others are not affected. */
+ls_status ls_engine_submit(ls_engine *engine, ls_request *request, ls_error *err);
+/* Ends a live request between ticks: finish becomes LS_FINISH_CANCEL, what it held is free. */
+ls_status ls_engine_cancel(ls_engine *engine, ls_request *request, ls_error *err);
+int64_t ls_engine_unfinished(const ls_engine *engine);
+/* One tick. An error (a guard overwritten, a verified hit that differs, an op that refused) poisons the engine: every
+ * later call returns it. */
+ls_status ls_engine_tick(ls_engine *engine, ls_error *err);
+
+/* New weights of the same configuration. Everything cached is unreachable from here on: running sequences lose their state
+ * and compute it again, tokens keep the version that drew them. */
+ls_status ls_engine_set_weights(ls_engine *engine, const ls_jamba *model, uint64_t version, ls_error *err);
+/* Takes a running sequence out, as if pages had run out; it goes on later. by: recompute or swap. False: nothing runs. */
+bool ls_engine_preempt(ls_engine *engine, ls_preempt_by by);
+/* Takes every sequence out and returns the pools' memory to the system; the next tick goes on. */
+void ls_engine_sleep(ls_engine *engine);
+
+/* Submits all in the order of levers.shuffle, ticks to the end. Requests are in the caller's order (prompt, sample), and so
+ * are results. progress may be NULL. */
+typedef void (*ls_engine_progress)(void *context, int64_t n_done, int64_t n_requests, int64_t n_tokens);
+ls_status ls_engine_run(ls_engine *engine, ls_request *requests, int64_t n_requests, ls_engine_progress progress,
+                        void *context, ls_error *err);
+
+/* Every slot and page is free, counts add up, guards stand; asserts otherwise. prefix entries are dropped first. For
+ * tests, with nothing unfinished. */
+void ls_engine_check_idle(ls_engine *engine);
 
 #endif

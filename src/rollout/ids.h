@@ -1,0 +1,43 @@
+/* Ids of a pool, handed out by a policy and counted by reference. Which ids a sequence gets never changes a bit of it;
+ * policies exist to show that, and to find where it is not so. */
+#ifndef LS_ROLLOUT_IDS_H
+#define LS_ROLLOUT_IDS_H
+
+#include "base/status.h"
+
+typedef enum ls_policy {
+    LS_POLICY_FIFO = 0, /* the one that has been free longest: ids rotate through the whole pool */
+    LS_POLICY_LOWEST,   /* the free one that comes first in the pool's order */
+    LS_POLICY_HIGHEST,  /* the one that comes last */
+    LS_POLICY_RANDOM,   /* any, drawn by the seed */
+    LS_POLICY_COUNT
+} ls_policy;
+
+const char *ls_policy_name(ls_policy policy); /* "fifo", "lowest", "highest", "random" */
+bool ls_policy_parse(ls_policy *out, const char *name);
+
+typedef struct ls_ids_opts {
+    int64_t n; /* ids 0..n-1; at most 2^31 - 1 */
+    ls_policy policy;
+    /* The pool's order: base, base + 1, .. n - 1, 0, .. base - 1, or a permutation of it by this seed (0: none). */
+    int64_t base;
+    uint64_t permutation;
+    uint64_t seed; /* of the random policy */
+} ls_ids_opts;
+
+typedef struct ls_ids ls_ids;
+
+ls_status ls_ids_create(ls_ids **out, const ls_ids_opts *opts, const char *what, ls_error *err);
+void ls_ids_free(ls_ids *ids);
+
+/* A free id with one reference, or -1. Nothing here allocates after creation. */
+int32_t ls_ids_acquire(ls_ids *ids);
+/* One reference more to a held id. */
+void ls_ids_share(ls_ids *ids, int32_t id);
+/* One reference less; true when it was the last and the id is free again. */
+bool ls_ids_release(ls_ids *ids, int32_t id);
+int32_t ls_ids_references(const ls_ids *ids, int32_t id); /* 0: free */
+int64_t ls_ids_available(const ls_ids *ids);              /* free ids */
+int64_t ls_ids_count(const ls_ids *ids);
+
+#endif
