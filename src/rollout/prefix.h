@@ -64,6 +64,8 @@ void ls_prefix_set_key(ls_prefix *prefix, ls_prefix_key key);
 void ls_prefix_lookup(ls_prefix *prefix, const int32_t *tokens, int64_t n, int64_t depth_max, bool quiet,
                       ls_prefix_hit *hit, int32_t *pages);
 void ls_prefix_unpin(ls_prefix *prefix, ls_prefix_node *node);
+/* The page that holds tokens [page_i * page_tokens, ..) of a pinned node's path, as far as the path goes. */
+int32_t ls_prefix_page(const ls_prefix *prefix, const ls_prefix_node *node, int64_t page_i);
 
 /* Whether a snapshot at this exact depth is already there, so that nothing need be published. */
 bool ls_prefix_has(const ls_prefix *prefix, const int32_t *tokens, int64_t n);
