@@ -494,6 +494,14 @@ void ls_prefix_unpin(ls_prefix *prefix, ls_prefix_node *node) {
     }
 }
 
+int32_t ls_prefix_page(const ls_prefix *prefix, const ls_prefix_node *node, int64_t page_i) {
+    const int64_t each = prefix->opts.page_tokens;
+    LS_ASSERT(page_i >= 0 && page_i * each < node->end, "page %lld of a path of %lld tokens", (long long)page_i,
+              (long long)node->end);
+    while (node->begin / each > page_i) node = node->parent;
+    return prefix->block_page[block_at(prefix, node->block, page_i - node->begin / each)];
+}
+
 bool ls_prefix_has(const ls_prefix *prefix, const int32_t *tokens, int64_t n) {
     const ls_place place = find(prefix, tokens, n);
     return place.depth == n && place.node->end == n && place.node->snapshot >= 0;
