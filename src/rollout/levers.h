@@ -32,7 +32,7 @@ typedef struct ls_levers {
     uint64_t policy_seed;
     ls_prefix_mode prefix;
     int64_t snapshot_every;          /* tokens between snapshots inside a prompt; 0: at its end and at branches only */
-    int64_t prefix_bytes;            /* of snapshots; 0: one for each slot */
+    int64_t prefix_bytes;            /* of snapshots; 0: four for each running sequence */
     double verify;                   /* share of hits that is recomputed and compared, [0, 1] */
     bool fork;                       /* samples of a prompt share its prefill */
     int64_t preempt_every;           /* force a preemption every so many ticks; 0: only when pages or slots run out */
