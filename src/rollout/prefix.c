@@ -540,7 +540,10 @@ static ls_prefix_node *node_of(ls_prefix *prefix, const int32_t *tokens, int64_t
     ls_prefix_node *node = place.node;
     if (!inside && !more) return node;
     if (!reserve(prefix, place, inside + more, n - place.depth)) return NULL;
-    if (inside) node = split(prefix, node, place.depth);
+    if (inside) {
+        node = split(prefix, node, place.depth);
+        tidy(prefix, place.node); /* where room was made below it */
+    }
     if (more) node = append(prefix, node, tokens, n, pages);
     return node;
 }
