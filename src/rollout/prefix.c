@@ -177,9 +177,8 @@ static void tidy(ls_prefix *prefix, ls_prefix_node *node) {
     if (child == NULL || child->sibling != NULL || child->pins != node->pins) return;
     n_kept = node->end / page_tokens - node->begin / page_tokens;
     if (straddle < node->end) { /* the child's block takes the tokens over */
-        const int64_t from = node->begin > straddle ? node->begin : straddle;
-        memcpy(tokens_of(prefix, child->block) + (from - straddle), tokens_of(prefix, node->last) + (from - straddle),
-               (size_t)(node->end - from) * sizeof(int32_t));
+        memcpy(tokens_of(prefix, child->block), tokens_of(prefix, node->last),
+               (size_t)(node->end - straddle) * sizeof(int32_t));
         release_block(prefix, node->last);
     }
     if (n_kept > 0) {
