@@ -16,7 +16,7 @@ static float *all_logits(const fixture *f, ls_queue *queue, int64_t s, ls_dtype 
     ls_error err;
     for (int64_t i = 0; i < n_pages; i++) pages[i] = (int32_t)i;
     assert_ok(ls_cache_create(&cache, c, &opts, &err), err);
-    assert_ok(ls_workspace_create(&ws, c, dtype, f->n_tokens, &err), err);
+    assert_ok(ls_workspace_create(&ws, c, dtype, f->n_tokens, false, &err), err);
     assert_ok(ls_jamba_forward(f->model, queue, cache, ws, f->ids + s * f->n_tokens, &span, 1, &err), err);
     assert_ok(ls_jamba_logits(f->model, queue, ws->x, dtype, f->n_tokens, logits, &err), err);
     ls_workspace_free(ws);
