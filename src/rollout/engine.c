@@ -266,7 +266,10 @@ static ls_status warm_up(ls_engine *e, const ls_request *requests, int64_t n, ls
     }
     LS_TRY(tick_to_end(e, n, NULL, NULL, err));
 done:
-    if (status != LS_OK && prompts != NULL) cancel_unfinished(e, prompts, n);
+    if (status != LS_OK) {
+        ls_error_prefix(err, "warm-up");
+        if (prompts != NULL) cancel_unfinished(e, prompts, n);
+    }
     free(prompts);
     return status;
 }

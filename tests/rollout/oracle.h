@@ -23,15 +23,19 @@ typedef struct distribution {
     ls_logprob_of of;
 } distribution;
 
-static inline void versions_open(versions *v, const char *name) {
+static inline void versions_open_one(versions *v, int version, const char *name) {
     char path[512];
     ls_error err;
+    float *norm;
     snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, name);
-    for (int i = 0; i < VERSIONS; i++) {
-        assert_ok(ls_jamba_open(&v->model[i], path, &err), err);
-        for (int64_t c = 0; i > 0 && c < v->model[i]->config.hidden; c++)
-            v->model[i]->layers[0].input_norm[c] *= c % 2 == i % 2 ? 1.5f : 0.75f;
-    }
+    assert_ok(ls_jamba_open(&v->model[version], path, &err), err);
+    norm = v->model[version]->layers[0].input_norm;
+    for (int64_t c = 0; version > 0 && c < v->model[version]->config.hidden; c++)
+        norm[c] *= c % 2 == version % 2 ? 1.5f : 0.75f;
+}
+
+static inline void versions_open(versions *v, const char *name) {
+    for (int i = 0; i < VERSIONS; i++) versions_open_one(v, i, name);
 }
 
 static inline void versions_close(versions *v) {

@@ -126,6 +126,7 @@ typedef struct schedule {
     int64_t length_max;
     int32_t n_stop, stop_first; /* tokens stop_first.. end a completion */
     ls_levers levers;
+    bool unmakable; /* its engine is refused: never, of those that are drawn */
     operation *ops;
     int64_t n_ops;
 } schedule;
