@@ -61,14 +61,14 @@ bool ls_ablation_parse(ls_ablation *out, const char *name);
 typedef struct ls_jamba {
     ls_jamba_config config;
     ls_ablation ablation; /* none when opened; whoever opened it may set it before it runs */
-    ls_checkpoint *checkpoint;   /* stays mapped: the embedding is read in place */
-    const ls_tensor_view *embed; /* [V][H] */
+    ls_checkpoint *checkpoint; /* names, shapes and types of the tensors; their files are let go */
+    const void *embed;         /* [V][H], stored type */
     ls_dtype embed_dtype;
     ls_gemm_weight head; /* [V][H] */
     float *final_norm;   /* [H] */
     ls_layer *layers;    /* [n_layers] */
-    int64_t n_parameters, weight_bytes;
-    void **owned; /* float arrays above */
+    int64_t n_parameters, weight_bytes; /* bytes: of all that a forward reads whole, which the embedding is not */
+    void **owned; /* arrays above */
     int64_t n_owned, owned_cap;
 } ls_jamba;
 
