@@ -76,7 +76,8 @@ static inline void draw_prompts(prompt *p, int32_t vocab) {
     p[5] = p[4];
 }
 
-static inline void laboratory_open(laboratory *lab, int32_t threads) {
+/* weights: whose to read too; NULL opens them. */
+static inline void laboratory_open(laboratory *lab, int32_t threads, const laboratory *weights) {
     int64_t n = (int64_t)FIXTURES * 2 * DISTRIBUTIONS * PROMPTS * SAMPLES * NODES;
     int32_t vocab = INT32_MAX;
     *lab = (laboratory){.planted_prompt = -1};
@@ -84,7 +85,10 @@ static inline void laboratory_open(laboratory *lab, int32_t threads) {
     lab->generic = test_queue(1, LS_ISA_GENERIC);
     for (int f = 0; f < FIXTURES; f++) {
         const ls_jamba *model;
-        versions_open(&lab->model[f], fixture_names[f]);
+        if (weights != NULL)
+            lab->model[f] = weights->model[f];
+        else
+            versions_open(&lab->model[f], fixture_names[f]);
         model = lab->model[f].model[0];
         if (model->config.vocab < vocab) vocab = model->config.vocab;
         alone_open(&lab->alone[f][0], model, lab->queue, LS_F32, LENGTH_MAX);
@@ -95,12 +99,12 @@ static inline void laboratory_open(laboratory *lab, int32_t threads) {
     for (int64_t i = 0; i < n; i++) lab->known[i].token = -1;
 }
 
-static inline void laboratory_close(laboratory *lab) {
+static inline void laboratory_close(laboratory *lab, bool weights) {
     free(lab->known);
     for (int f = 0; f < FIXTURES; f++) {
         alone_close(&lab->alone[f][0]);
         alone_close(&lab->alone[f][1]);
-        versions_close(&lab->model[f]);
+        if (weights) versions_close(&lab->model[f]);
     }
     ls_queue_free(lab->generic);
     ls_queue_free(lab->queue);
@@ -231,6 +235,23 @@ typedef struct tally {
     int64_t schedules, submitted, refused, finished, cancelled, stopped, tokens, mixed; /* of several versions */
     int64_t recomputed, swapped, forked, hits, verified, evicted, sleeps, updates;
 } tally;
+
+static inline void add_tally(tally *to, const tally *from) {
+    const int64_t *x = (const int64_t *)from;
+    int64_t *sum = (int64_t *)to;
+    for (size_t i = 0; i < sizeof *to / sizeof *sum; i++) sum[i] += x[i];
+}
+
+static inline void print_tally(const tally *t) {
+    printf("%lld schedules: %lld requests (%lld refused, %lld cancelled, %lld stopped), %lld tokens, %lld completions of "
+           "several versions\n",
+           (long long)t->schedules, (long long)t->submitted, (long long)t->refused, (long long)t->cancelled,
+           (long long)t->stopped, (long long)t->tokens, (long long)t->mixed);
+    printf("%lld recomputed, %lld swapped, %lld forked, %lld hits, %lld verified, %lld evicted, %lld sleeps, %lld "
+           "updates\n",
+           (long long)t->recomputed, (long long)t->swapped, (long long)t->forked, (long long)t->hits,
+           (long long)t->verified, (long long)t->evicted, (long long)t->sleeps, (long long)t->updates);
+}
 
 typedef struct run {
     laboratory *lab;

@@ -262,6 +262,7 @@ static void cancelled_requests_touch_no_other(void **state) {
         assert_ok(ls_engine_cancel(e, &waits.request, &err), err);
         assert_ok(ls_engine_cancel(e, &leader.request, &err), err); /* in the midst of what two wait for */
         assert_int_equal(leader.request.n_completion, 0);
+        assert_int_equal(e->running[1]->leader == e->running[0], fork); /* one of them goes on for both */
         submit(e, (job_init(&swapped, odd.prompt[2], 13, 2, 1, 8), &swapped));
         tick(e, 8);
         assert_true(ls_engine_preempt(e, LS_PREEMPT_SWAP));
