@@ -1,6 +1,7 @@
-/* Not a test: random load on the engine for as long as one likes, meant for builds with sanitizers. Two drivers, each with
- * engines, a queue of threads and an oracle of its own over the same weights, run schedules of hundreds of operations one
- * after the other. Every result is compared in bits, and every engine must end with all pages and slots back.
+/* Not a test: random load on the engine for as long as one likes, meant for builds with sanitizers. Two drivers, each
+ * with engines, a queue of threads and an oracle of its own over the same weights, run schedules of hundreds of
+ * operations one after the other. Every result is compared in bits, and every engine must end with all pages and slots
+ * back.
  *
  *     soak SECONDS [THREADS [SEED]]     threads of each queue (2), first seed (1)
  *
