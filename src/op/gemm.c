@@ -13,7 +13,7 @@
 LS_KERNEL_TABLE_OF(ls_gemm_kernel, ls_gemm_kernel);
 
 /* Below this many multiply-adds a part is not worth waking a thread for. */
-#define PART_MACS_MIN (1 << 17)
+#define PART_MACS_MIN (1 << 16)
 
 /* Panels of this size and more lie on huge pages where the system grants them: a product reads several streams a panel
  * apart, and with 4 KB pages address translation is what a lone row waits for. */
