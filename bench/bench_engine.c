@@ -127,6 +127,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: bench_engine DIR [threads] [f32|bf16] [tokens, at least 2] [repetitions] [batch]\n");
         return 1;
     }
+    if (threads == 1) clock_used = CLOCK_PROCESS_CPUTIME_ID;
     need(ls_queue_create(&b.queue, threads, ls_isa_best(), &err), &err);
     need(ls_jamba_open(&b.model, argv[1], &err), &err);
     lay_out_requests(&b);
