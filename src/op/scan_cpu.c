@@ -4,8 +4,8 @@
  * Two bodies update the state. With 16 states lanes are the states of a channel, as they lie in memory, and only the
  * tree over states moves them, in registers. With any other number lanes are channels, and a block's state and decay
  * rates are transposed once a span to [state][channel], so that this does not grow with the number of tokens. */
-#include "num/expf.h"
 #include "op/kernels.h"
+#include "op/row_math.h"
 #include "op/rows.h"
 #include "op/scan.h"
 #include "op/simd.h"
@@ -30,16 +30,6 @@ typedef struct token {
     float b[LS_SCAN_STATES_MAX], cc[LS_SCAN_STATES_MAX];
 } token;
 
-/* The largest magnitude of x[0..n); NaN if there is one, whose bits are above those of any number. */
-static float largest_magnitude(const float *x, int64_t n) {
-    uint32_t most = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const uint32_t magnitude = ls_bits(x[i]) & 0x7FFFFFFFu;
-        most = magnitude > most ? magnitude : most;
-    }
-    return ls_from_bits(most);
-}
-
 static void block_init(block *k, const ls_scan_args *a, int64_t channel) {
     const int64_t rest = a->dim - channel;
     k->args = a;
@@ -50,7 +40,7 @@ static void block_init(block *k, const ls_scan_args *a, int64_t channel) {
     memset(k->d, 0, sizeof k->d);
     if (a->dt_bias != NULL) ls_row_widen(k->bias, a->dt_bias + channel, LS_F32, k->n);
     if (a->d != NULL) ls_row_widen(k->d, a->d + channel, LS_F32, k->n);
-    k->rate_max = largest_magnitude(a->a2 + channel * a->n_states, k->n * a->n_states);
+    k->rate_max = ls_row_magnitude(a->a2 + channel * a->n_states, k->n * a->n_states);
 }
 
 /* Choices stand outside the loops over lanes, which vectorise only without them. */
@@ -64,12 +54,7 @@ static void load_token(token *t, const block *k, int64_t row) {
     ls_row_widen(t->cc, ls_at(a->cc, a->in_dtype, row * a->c_stride), a->in_dtype, a->n_states);
     if (a->dt_bias != NULL)
         for (int64_t c = 0; c < width; c++) t->dt[c] = ls_add(t->dt[c], k->bias[c]);
-    if (!a->dt_activated) {
-        if (largest_magnitude(t->dt, width) <= LS_ORDINARY)
-            for (int64_t c = 0; c < width; c++) t->dt[c] = ls_softplus_ordinary(t->dt[c]);
-        else
-            for (int64_t c = 0; c < width; c++) t->dt[c] = ls_softplus(t->dt[c]);
-    }
+    if (!a->dt_activated) ls_row_softplus(t->dt, width);
     for (int64_t c = 0; c < width; c++) t->v[c] = ls_mul(t->dt[c], t->u[c]);
 }
 
@@ -78,10 +63,8 @@ static void store_token(token *t, const block *k, int64_t row) {
     if (a->d != NULL)
         for (int64_t c = 0; c < k->width; c++) t->y[c] = ls_fma(k->d[c], t->u[c], t->y[c]);
     if (a->z != NULL) {
-        if (largest_magnitude(t->z, k->width) <= LS_ORDINARY)
-            for (int64_t c = 0; c < k->width; c++) t->y[c] = ls_mul(t->y[c], ls_silu_ordinary(t->z[c]));
-        else
-            for (int64_t c = 0; c < k->width; c++) t->y[c] = ls_mul(t->y[c], ls_silu(t->z[c]));
+        ls_row_silu(t->z, t->z, k->width);
+        for (int64_t c = 0; c < k->width; c++) t->y[c] = ls_mul(t->y[c], t->z[c]);
     }
     ls_row_narrow(ls_at_mut(a->out, a->out_dtype, row * a->out_stride + k->channel), a->out_dtype, t->y, k->n);
 }
@@ -159,7 +142,7 @@ static void span_16(const block *k, const ls_span *span, token *t) {
     for (int64_t row = span->row; row < span->row + span->n_rows; row++) {
         load_token(t, k, row);
         /* A product of magnitudes bounds every product, rounding included; with a NaN it is none. */
-        if (ls_mul(largest_magnitude(t->dt, k->width), k->rate_max) <= 126.0f)
+        if (ls_mul(ls_row_magnitude(t->dt, k->width), k->rate_max) <= 126.0f)
             token_16(h, a2, t, k->n, true);
         else
             token_16(h, a2, t, k->n, false);
