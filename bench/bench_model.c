@@ -77,7 +77,7 @@ static void measure_bounds(bench *b) {
 static double time_forward(bench *b, int64_t batch, int64_t rows, int64_t pos, int64_t head_rows) {
     const ls_jamba_config *c = &b->model->config;
     const int64_t pages_each = (pos + rows + 15) / 16, n = batch * rows;
-    const ls_cache_opts opts = {b->dtype, batch, batch * pages_each, 16};
+    const ls_cache_opts opts = {.dtype = b->dtype, .n_slots = batch, .n_pages = batch * pages_each, .page_tokens = 16};
     double seconds[REPS];
     ls_cache *cache;
     ls_workspace *ws;

@@ -1,8 +1,11 @@
 /* Checked size arithmetic and the few allocators that use it. */
+#define _DEFAULT_SOURCE
 #include "base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define LS_ALIGN_BYTES 64
 
@@ -23,6 +26,32 @@ ls_status ls_array_alloc(void **out, int64_t count, int64_t elem_bytes, const ch
     memset(array, 0, (size_t)padded);
     *out = array;
     return LS_OK;
+}
+
+ls_status ls_region_map(void **out, int64_t count, int64_t elem_bytes, const char *what, ls_error *err) {
+    int64_t bytes;
+    void *region;
+    *out = NULL;
+    if (!ls_mul_i64(count, elem_bytes, &bytes))
+        return LS_FAIL(err, LS_ERR_NOMEM, "%s: %lld elements of %lld bytes do not fit 64-bit arithmetic", what,
+                       (long long)count, (long long)elem_bytes);
+    if (bytes == 0) return LS_OK;
+    region = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (region == MAP_FAILED)
+        return LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot map %lld bytes", what, (long long)bytes);
+    *out = region;
+    return LS_OK;
+}
+
+void ls_region_unmap(void *region, int64_t bytes) {
+    if (region != NULL) LS_ASSERT(munmap(region, (size_t)bytes) == 0, "region of %lld bytes", (long long)bytes);
+}
+
+void ls_region_drop(void *begin, int64_t bytes) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)begin + page - 1) / page * page;
+    const uintptr_t last = ((uintptr_t)begin + (uintptr_t)bytes) / page * page;
+    if (first < last)
+        LS_ASSERT(madvise((void *)first, last - first, MADV_DONTNEED) == 0, "drop of %lld bytes", (long long)bytes);
 }
 
 ls_status ls_array_grow(void **array, int64_t *cap, int64_t need, int64_t elem_bytes, const char *what, ls_error *err) {

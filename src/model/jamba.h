@@ -85,9 +85,9 @@ typedef struct ls_cache {
     ls_dtype dtype;
     int64_t n_slots, slot_stride, slot_bytes, ssm_offset; /* bytes; of a slot, slot_bytes are in use */
     int64_t n_pages, page_tokens, page_stride, page_bytes;
-    int64_t n_layers;
+    int64_t n_layers, n_kv_heads;
     bool guards;
-    const bool *is_attention; /* [n_layers], the configuration's */
+    const uint8_t *is_attention; /* [n_layers], the configuration's */
     uint8_t **layer;          /* [n_layers]: the layer's slots or pages; NULL where there are none */
 } ls_cache;
 

@@ -1,11 +1,30 @@
 /* Cached state and working memory: sizes are planned here, nothing else allocates during a run. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "model/jamba.h"
 #include "op/attention.h"
+#include "op/span.h"
 
 #define SLOT_ALIGN 64
+#define GUARD_BYTES 64
+#define GUARD_BYTE 0xA5
+
+static const char *const ablations[LS_ABLATION_COUNT] = {"none", "attention-only", "mamba-only"};
+
+const char *ls_ablation_name(ls_ablation ablation) {
+    return (unsigned)ablation < LS_ABLATION_COUNT ? ablations[ablation] : "unknown";
+}
+
+bool ls_ablation_parse(ls_ablation *out, const char *name) {
+    for (int i = 0; i < LS_ABLATION_COUNT; i++)
+        if (strcmp(ablations[i], name) == 0) {
+            *out = (ls_ablation)i;
+            return true;
+        }
+    return false;
+}
 
 int64_t ls_slot_ssm_offset(const ls_jamba_config *c, ls_dtype dtype) {
     const int64_t conv = (int64_t)(c->d_conv - 1) * c->d_inner * ls_dtype_bytes(dtype);
@@ -21,13 +40,36 @@ int64_t ls_page_bytes(const ls_jamba_config *c, ls_dtype dtype, int64_t page_tok
     return ls_kv_page_bytes(c->n_kv_heads, c->head_dim, page_tokens, dtype);
 }
 
+/* Entries of a pool: their distance, and what follows the bytes in use. */
+static ls_status pool_stride(int64_t *out, int64_t bytes, int64_t wanted, bool guards, const char *what,
+                             ls_error *err) {
+    const int64_t least = bytes + (guards ? GUARD_BYTES : 0);
+    *out = wanted > 0 ? wanted : (least + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
+    if (*out < least || *out % SLOT_ALIGN != 0)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: stride of %lld bytes; it must be a multiple of %d and at least %lld", what,
+                       (long long)*out, SLOT_ALIGN, (long long)least);
+    return LS_OK;
+}
+
+static void write_guards(const ls_cache *cache) {
+    if (!cache->guards) return;
+    for (int64_t i = 0; i < cache->n_layers; i++) {
+        const bool attention = cache->is_attention[i];
+        const int64_t n = attention ? cache->n_pages : cache->n_slots;
+        const int64_t stride = attention ? cache->page_stride : cache->slot_stride;
+        const int64_t bytes = attention ? cache->page_bytes : cache->slot_bytes;
+        for (int64_t entry = 0; entry < n; entry++)
+            memset(cache->layer[i] + entry * stride + bytes, GUARD_BYTE, GUARD_BYTES);
+    }
+}
+
 ls_status ls_cache_create(ls_cache **out, const ls_jamba_config *config, const ls_cache_opts *opts, ls_error *err) {
     ls_cache *cache = calloc(1, sizeof *cache);
     ls_status status = LS_OK;
     *out = NULL;
     if (cache == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "cache");
-    if (opts->n_slots < 1 || opts->n_slots > INT32_MAX || opts->n_pages < 1 || opts->n_pages > INT32_MAX) {
-        status = LS_FAIL(err, LS_ERR_ARG, "cache: %lld slots and %lld pages; each must be in 1..%d",
+    if (opts->n_slots < 0 || opts->n_slots > INT32_MAX || opts->n_pages < 0 || opts->n_pages > INT32_MAX) {
+        status = LS_FAIL(err, LS_ERR_ARG, "cache: %lld slots and %lld pages; each must be in 0..%d",
                          (long long)opts->n_slots, (long long)opts->n_pages, INT32_MAX);
         goto done;
     }
@@ -35,17 +77,23 @@ ls_status ls_cache_create(ls_cache **out, const ls_jamba_config *config, const l
     cache->n_slots = opts->n_slots;
     cache->n_pages = opts->n_pages;
     cache->page_tokens = opts->page_tokens;
-    cache->slot_stride = ls_slot_bytes(config, opts->dtype);
+    cache->guards = opts->guards;
+    cache->slot_bytes = ls_slot_bytes(config, opts->dtype);
     cache->ssm_offset = ls_slot_ssm_offset(config, opts->dtype);
     cache->page_bytes = ls_page_bytes(config, opts->dtype, opts->page_tokens);
     cache->n_layers = config->n_layers;
+    cache->n_kv_heads = config->n_kv_heads;
+    cache->is_attention = config->is_attention;
+    LS_TRY(pool_stride(&cache->slot_stride, cache->slot_bytes, opts->slot_stride, opts->guards, "state slots", err));
+    LS_TRY(pool_stride(&cache->page_stride, cache->page_bytes, 0, opts->guards, "KV pages", err));
     LS_TRY(ls_array_alloc((void **)&cache->layer, config->n_layers, sizeof *cache->layer, "cache layers", err));
     for (int64_t i = 0; i < config->n_layers; i++) {
         const bool attention = config->is_attention[i];
-        LS_TRY(ls_array_alloc((void **)&cache->layer[i], attention ? opts->n_pages : opts->n_slots,
-                              attention ? cache->page_bytes : cache->slot_stride,
-                              attention ? "KV pages" : "state slots", err));
+        LS_TRY(ls_region_map((void **)&cache->layer[i], attention ? opts->n_pages : opts->n_slots,
+                             attention ? cache->page_stride : cache->slot_stride,
+                             attention ? "KV pages" : "state slots", err));
     }
+    write_guards(cache);
     *out = cache;
     cache = NULL;
 done:
@@ -53,27 +101,127 @@ done:
     return status;
 }
 
+/* Bytes of one layer's pool. */
+static int64_t pool_bytes(const ls_cache *cache, int64_t layer_i) {
+    return cache->is_attention[layer_i] ? cache->n_pages * cache->page_stride : cache->n_slots * cache->slot_stride;
+}
+
 void ls_cache_free(ls_cache *cache) {
     if (cache == NULL) return;
     if (cache->layer != NULL)
-        for (int64_t i = 0; i < cache->n_layers; i++) free(cache->layer[i]);
+        for (int64_t i = 0; i < cache->n_layers; i++) ls_region_unmap(cache->layer[i], pool_bytes(cache, i));
     free(cache->layer);
     free(cache);
 }
 
-ls_pool_view ls_cache_conv(const ls_cache *cache, int64_t layer_i) {
+/* The whole slots of a Mamba layer: window and state together. */
+static ls_pool_view slots_of(const ls_cache *cache, int64_t layer_i) {
     const ls_pool_view view = {cache->layer[layer_i], cache->slot_stride, cache->n_slots};
     return view;
 }
 
+ls_pool_view ls_cache_conv(const ls_cache *cache, int64_t layer_i) { return slots_of(cache, layer_i); }
+
 ls_pool_view ls_cache_ssm(const ls_cache *cache, int64_t layer_i) {
-    const ls_pool_view view = {cache->layer[layer_i] + cache->ssm_offset, cache->slot_stride, cache->n_slots};
+    ls_pool_view view = slots_of(cache, layer_i);
+    if (view.base != NULL) view.base += cache->ssm_offset;
     return view;
 }
 
 ls_pool_view ls_cache_pages(const ls_cache *cache, int64_t layer_i) {
-    const ls_pool_view view = {cache->layer[layer_i], cache->page_bytes, cache->n_pages};
+    const ls_pool_view view = {cache->layer[layer_i], cache->page_stride, cache->n_pages};
     return view;
+}
+
+/* Entry `id` of a layer's pool. */
+static uint8_t *entry_at(const ls_cache *cache, int64_t layer_i, int32_t id) {
+    const ls_pool_view view = cache->is_attention[layer_i] ? ls_cache_pages(cache, layer_i) : slots_of(cache, layer_i);
+    LS_ASSERT(id >= 0 && id < view.n_entries, "entry %d of a pool of %lld", id, (long long)view.n_entries);
+    return ls_pool_at(&view, id);
+}
+
+void ls_cache_copy_slot(const ls_cache *to, int32_t to_slot, const ls_cache *from, int32_t from_slot) {
+    for (int64_t i = 0; i < to->n_layers; i++)
+        if (!to->is_attention[i])
+            memcpy(entry_at(to, i, to_slot), entry_at(from, i, from_slot), (size_t)to->slot_bytes);
+}
+
+void ls_cache_copy_page(const ls_cache *to, int32_t to_page, const ls_cache *from, int32_t from_page) {
+    for (int64_t i = 0; i < to->n_layers; i++)
+        if (to->is_attention[i])
+            memcpy(entry_at(to, i, to_page), entry_at(from, i, from_page), (size_t)to->page_bytes);
+}
+
+int64_t ls_cache_slot_differs(const ls_cache *a, int32_t slot_a, const ls_cache *b, int32_t slot_b) {
+    for (int64_t i = 0; i < a->n_layers; i++)
+        if (!a->is_attention[i] &&
+            memcmp(entry_at(a, i, slot_a), entry_at(b, i, slot_b), (size_t)a->slot_bytes) != 0)
+            return i;
+    return -1;
+}
+
+/* In a page lie, for every KV head and dimension, the keys of all its positions, then, for every KV head, the values
+ * position by position (op/attention.h). */
+int64_t ls_cache_page_differs(const ls_cache *a, int32_t page_a, const ls_cache *b, int32_t page_b, int64_t n_tokens) {
+    const int64_t element = ls_dtype_bytes(a->dtype), token_bytes = a->page_bytes / a->page_tokens;
+    const int64_t k_rows = token_bytes / (2 * element), row_bytes = a->page_tokens * element;
+    for (int64_t i = 0; i < a->n_layers; i++) {
+        const uint8_t *x, *y;
+        if (!a->is_attention[i]) continue;
+        x = entry_at(a, i, page_a);
+        y = entry_at(b, i, page_b);
+        for (int64_t row = 0; row < k_rows; row++)
+            if (memcmp(x + row * row_bytes, y + row * row_bytes, (size_t)(n_tokens * element)) != 0) return i;
+        x += k_rows * row_bytes;
+        y += k_rows * row_bytes;
+        for (int64_t head = 0; head < a->n_kv_heads; head++) {
+            const int64_t head_bytes = a->page_bytes / (2 * a->n_kv_heads), at = head * head_bytes;
+            if (memcmp(x + at, y + at, (size_t)(head_bytes / a->page_tokens * n_tokens)) != 0) return i;
+        }
+    }
+    return -1;
+}
+
+/* All bits set is a NaN in every type. */
+void ls_cache_poison_slot(const ls_cache *cache, int32_t slot) {
+    for (int64_t i = 0; i < cache->n_layers; i++)
+        if (!cache->is_attention[i]) memset(entry_at(cache, i, slot), 0xFF, (size_t)cache->slot_bytes);
+}
+
+void ls_cache_poison_page(const ls_cache *cache, int32_t page) {
+    for (int64_t i = 0; i < cache->n_layers; i++)
+        if (cache->is_attention[i]) memset(entry_at(cache, i, page), 0xFF, (size_t)cache->page_bytes);
+}
+
+static ls_status check_guard(const ls_cache *cache, bool attention, int32_t id, int64_t bytes, ls_error *err) {
+    for (int64_t i = 0; cache->guards && i < cache->n_layers; i++) {
+        const uint8_t *guard;
+        if (cache->is_attention[i] != attention) continue;
+        guard = entry_at(cache, i, id) + bytes;
+        for (int64_t k = 0; k < GUARD_BYTES; k++)
+            if (guard[k] != GUARD_BYTE)
+                return LS_FAIL(err, LS_ERR_DEVICE, "layer %lld: byte %lld behind %s %d was overwritten with 0x%02x",
+                               (long long)i, (long long)k, attention ? "page" : "slot", id, guard[k]);
+    }
+    return LS_OK;
+}
+
+ls_status ls_cache_guard_slot(const ls_cache *cache, int32_t slot, ls_error *err) {
+    return check_guard(cache, false, slot, cache->slot_bytes, err);
+}
+
+ls_status ls_cache_guard_page(const ls_cache *cache, int32_t page, ls_error *err) {
+    return check_guard(cache, true, page, cache->page_bytes, err);
+}
+
+void ls_cache_drop_slot(const ls_cache *cache, int32_t slot) {
+    for (int64_t i = 0; i < cache->n_layers; i++)
+        if (!cache->is_attention[i]) ls_region_drop(entry_at(cache, i, slot), cache->slot_bytes);
+}
+
+void ls_cache_drop(const ls_cache *cache) {
+    for (int64_t i = 0; i < cache->n_layers; i++) ls_region_drop(cache->layer[i], pool_bytes(cache, i));
+    write_guards(cache);
 }
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -265,9 +265,11 @@ ls_status ls_jamba_forward(const ls_jamba *model, ls_queue *queue, const ls_cach
     }
     for (int64_t i = 0; i < c->n_layers; i++) {
         const ls_layer *layer = &model->layers[i];
-        LS_TRY(normalise_h(&f, layer->input_norm));
-        LS_TRY(layer->is_attention ? attention_layer(&f, layer, i) : mamba_layer(&f, layer, i));
-        LS_TRY(add_to_h(&f));
+        if (model->ablation == LS_ABLATE_NONE || layer->is_attention == (model->ablation == LS_ATTENTION_ONLY)) {
+            LS_TRY(normalise_h(&f, layer->input_norm));
+            LS_TRY(layer->is_attention ? attention_layer(&f, layer, i) : mamba_layer(&f, layer, i));
+            LS_TRY(add_to_h(&f));
+        }
         LS_TRY(normalise_h(&f, layer->ffn_norm));
         LS_TRY(layer->is_moe ? moe_layer(&f, layer)
                              : feed_forward(&f, &layer->ffn[0], workspace->x, f.rows, workspace->y));

@@ -85,10 +85,10 @@ static ls_status scorer_init(scorer *s, const ls_score_item *items, int64_t n_it
     chunk = s->opts->chunk > 0 && s->opts->chunk < longest ? s->opts->chunk : longest;
     s->pages_each = (longest + s->opts->page_tokens - 1) / s->opts->page_tokens;
     if (!ls_mul_i64(batch, chunk, &rows)) return LS_FAIL(s->err, LS_ERR_NOMEM, "score: batch %lld", (long long)batch);
-    cache.dtype = s->opts->dtype;
-    cache.n_slots = batch;
-    cache.n_pages = batch * s->pages_each;
-    cache.page_tokens = s->opts->page_tokens;
+    cache = (ls_cache_opts){.dtype = s->opts->dtype,
+                            .n_slots = batch,
+                            .n_pages = batch * s->pages_each,
+                            .page_tokens = s->opts->page_tokens};
     LS_TRY(ls_cache_create(&s->cache, c, &cache, s->err));
     LS_TRY(ls_workspace_create(&s->ws, c, s->opts->dtype, rows, s->err));
     LS_TRY(ls_array_alloc((void **)&s->pages, cache.n_pages, sizeof *s->pages, "page ids", s->err));

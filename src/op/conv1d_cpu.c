@@ -1,4 +1,5 @@
 /* conv1d on the CPU: lanes are channels; a block keeps its window of inputs in registers and cache. */
+#include "base/inject.h"
 #include "num/expf.h"
 #include "op/conv1d.h"
 #include "op/kernels.h"
@@ -6,11 +7,12 @@
 
 static void run_block(const ls_conv1d_args *a, const ls_span *span, int64_t channel, int64_t n) {
     const int64_t past = a->d_conv - 1;
+    const bool resumes = span->pos > 0 || (LS_INJECTED(LS_INJECT_STALE_SLOT) && span->n_rows == 1);
     float window[LS_CONV_WIDTH_MAX][LS_CONV1D_BLOCK]; /* a ring: row (first + k) % d_conv is tap k */
     int64_t first = 0;
     void *state = ls_pool_at(&a->state, span->slot);
     for (int64_t k = 0; k < past; k++) {
-        if (span->pos > 0)
+        if (resumes)
             ls_row_widen(window[k], ls_at(state, a->state_dtype, k * a->dim + channel), a->state_dtype, n);
         else
             memset(window[k], 0, sizeof window[k]);
@@ -30,9 +32,11 @@ static void run_block(const ls_conv1d_args *a, const ls_span *span, int64_t chan
         ls_row_narrow(ls_at_mut(a->y, a->y_dtype, row * a->y_stride + channel), a->y_dtype, acc, n);
         first = (first + 1) % a->d_conv;
     }
-    for (int64_t k = 0; k < past && span->n_rows > 0; k++)
-        ls_row_narrow(ls_at_mut(state, a->state_dtype, k * a->dim + channel), a->state_dtype,
-                      window[(first + k) % a->d_conv], n);
+    for (int64_t k = 0; k < past && span->n_rows > 0; k++) {
+        float *kept = window[(first + k) % a->d_conv];
+        if (LS_INJECTED(LS_INJECT_CONV_SHORT_CHUNK) && k + span->n_rows < past) memset(kept, 0, sizeof window[0]);
+        ls_row_narrow(ls_at_mut(state, a->state_dtype, k * a->dim + channel), a->state_dtype, kept, n);
+    }
 }
 
 LS_KERNEL_DEFINE(ls_conv1d_kernel) {

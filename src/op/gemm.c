@@ -6,9 +6,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/inject.h"
 #include "base/mem.h"
 #include "num/half.h"
 #include "op/gemm_kernel.h"
+#include "op/gemm_split.h"
 
 LS_KERNEL_TABLE_OF(ls_gemm_kernel, ls_gemm_kernel);
 
@@ -169,6 +171,11 @@ ls_status ls_gemm(ls_queue *queue, const ls_gemm_args *args, ls_error *err) {
     int64_t parts;
     job j;
     if (status != LS_OK || args->m == 0) return status;
+    if (LS_INJECTED(LS_INJECT_SPLIT_K) && args->m >= LS_GEMM_SPLIT_ROWS && args->weight->k >= LS_GEMM_SPLIT_K) {
+        ls_gemm_args split = *args;
+        ls_parallel_for(queue->pool, split.m, 1, ls_gemm_split_rows, &split);
+        return LS_OK;
+    }
     j.args = args;
     j.queue = queue;
     j.kernel = ls_gemm_kernel_table[queue->isa];

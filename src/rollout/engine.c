@@ -1,266 +1,298 @@
-/* One tick: every running sequence contributes a span (a chunk of its prompt, or its last token), one forward runs over
- * all spans, and sequences whose prompt is consumed draw their next token. Finished ones make room for the next. */
+/* The engine's interface: creation, submission, ticks, weights, runs. */
 #include "rollout/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/rng.h"
+#include "num/contract.h"
+#include "rollout/engine_state.h"
 
 const char *ls_finish_name(ls_finish finish) {
     switch (finish) {
         case LS_FINISH_NONE: return "none";
         case LS_FINISH_STOP: return "stop";
         case LS_FINISH_LENGTH: return "length";
+        case LS_FINISH_CANCEL: return "cancel";
+        case LS_FINISH_ERROR: return "error";
     }
     return "unknown";
 }
 
-/* A place in the batch. Its slot and pages are its own for the whole run. */
-typedef struct lane {
-    ls_request *request; /* NULL when free */
-    int64_t n_cached;    /* tokens whose state is in the cache */
-    int32_t slot;
-    int32_t *pages;
-} lane;
-
-typedef struct engine {
-    const ls_jamba *model;
-    ls_queue *queue;
-    const ls_engine_opts *opts;
-    int64_t batch, rows_max;
-    ls_cache *cache;
-    ls_workspace *ws;
-    lane *lanes;         /* [batch] */
-    int32_t *page_ids;   /* [batch][pages each] */
-    int32_t *tokens;     /* [rows_max] */
-    ls_span *spans;      /* [batch] */
-    lane **span_lane;    /* [batch] */
-    lane **drawing;      /* [batch]: lanes that draw in this tick */
-    uint8_t *x;          /* [batch][H]: their last rows */
-    float *logits;       /* [batch][V] */
-    float *processed;    /* [batch][V] */
-    int32_t *sort_space; /* [batch][2 V] */
-    int32_t *drawn;      /* [batch] */
-    float *logprob;      /* [batch] */
-    int64_t *targets;    /* [batch] */
-    ls_head_row *rows;   /* [batch] */
-    int64_t n_done, n_tokens;
-    ls_error *err;
-} engine;
-
-static void engine_deinit(engine *e) {
-    free(e->rows);
-    free(e->targets);
-    free(e->logprob);
-    free(e->drawn);
-    free(e->sort_space);
-    free(e->processed);
-    free(e->logits);
-    free(e->x);
-    free(e->drawing);
-    free(e->span_lane);
-    free(e->spans);
-    free(e->tokens);
-    free(e->page_ids);
-    free(e->lanes);
-    ls_workspace_free(e->ws);
-    ls_cache_free(e->cache);
+static ls_prefix_key key_of(ls_dtype dtype, ls_ablation ablation, uint64_t weights) {
+    const ls_prefix_key key = {weights, (uint64_t)LS_NUMERICS_VERSION << 32 | (uint64_t)ablation << 16 | (uint64_t)dtype};
+    return key;
 }
 
-static ls_status check_requests(const engine *e, const ls_request *requests, int64_t n) {
-    const int32_t vocab = e->model->config.vocab;
-    for (int64_t i = 0; i < n; i++) {
-        const ls_request *r = &requests[i];
-        if (r->n_prompt < 1) return LS_FAIL(e->err, LS_ERR_ARG, "request %lld: the prompt is empty", (long long)i);
-        if (r->max_tokens < 1)
-            return LS_FAIL(e->err, LS_ERR_ARG, "request %lld: max_tokens %lld is not positive", (long long)i,
-                           (long long)r->max_tokens);
-        for (int64_t t = 0; t < r->n_prompt; t++)
-            if (r->prompt[t] < 0 || r->prompt[t] >= vocab)
-                return LS_FAIL(e->err, LS_ERR_ARG, "request %lld: prompt token %lld is %d, the vocabulary is 0..%d",
-                               (long long)i, (long long)t, r->prompt[t], vocab - 1);
+ls_status ls_engine_create(ls_engine **out, const ls_jamba *model, ls_queue *queue, const ls_engine_opts *opts,
+                           ls_error *err) {
+    ls_engine *e = calloc(1, sizeof *e);
+    ls_status status = LS_OK;
+    *out = NULL;
+    if (e == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "engine");
+    e->model = model;
+    e->queue = queue;
+    e->opts = *opts;
+    e->opts.stop = NULL;
+    e->batch = opts->levers.batch;
+    e->key = key_of(opts->dtype, model->ablation, opts->weights);
+    LS_TRY(ls_levers_check(&opts->levers, err));
+    LS_TRY(ls_sampling_check(&opts->sampling, err));
+    if (opts->length_max < 1 || opts->length_max > INT32_MAX || opts->n_stop < 0) {
+        status = LS_FAIL(err, LS_ERR_ARG, "engine: longest request %lld, %lld stop ids", (long long)opts->length_max,
+                         (long long)opts->n_stop);
+        goto done;
     }
+    LS_TRY(ls_array_alloc((void **)&e->stop, opts->n_stop, sizeof *e->stop, "stop ids", err));
+    if (opts->n_stop > 0) memcpy(e->stop, opts->stop, (size_t)opts->n_stop * sizeof *e->stop);
+    LS_TRY(ls_engine_allocate(e, err));
+    *out = e;
+    e = NULL;
+done:
+    ls_engine_free(e);
+    return status;
+}
+
+void ls_engine_free(ls_engine *e) {
+    if (e == NULL) return;
+    for (int64_t i = 0; i < e->waiting.table_cap; i++) free(e->waiting.table[i]);
+    while (e->free_entries != NULL) {
+        entry *x = e->free_entries;
+        e->free_entries = x->next_free;
+        free(x);
+    }
+    ls_waiting_deinit(&e->waiting);
+    ls_engine_deallocate(e);
+    free(e->stop);
+    free(e);
+}
+
+void ls_engine_get_plan(const ls_engine *e, ls_engine_plan *out) { *out = e->plan; }
+
+void ls_engine_get_stats(const ls_engine *e, ls_engine_stats *out) {
+    *out = e->stats;
+    out->slots_used = e->plan.slots - ls_ids_available(e->slots);
+    out->pages_used = e->plan.pages - ls_ids_available(e->pages);
+    if (e->prefix != NULL) ls_prefix_get_stats(e->prefix, &out->prefix);
+}
+
+int64_t ls_engine_unfinished(const ls_engine *e) { return e->n_live; }
+
+/* The error that poisoned the engine, once more. */
+static ls_status check_alive(const ls_engine *e, ls_error *err) {
+    if (e->poisoned.status != LS_OK && err != NULL) *err = e->poisoned;
+    return e->poisoned.status;
+}
+
+/* ---- requests ---- */
+
+static ls_status check_request(const ls_engine *e, const ls_request *r, ls_error *err) {
+    const int32_t vocab = e->model->config.vocab;
+    const unsigned p = r->prompt_i, s = r->sample_i;
+    int64_t total;
+    if (r->n_prompt < 1) return LS_FAIL(err, LS_ERR_ARG, "prompt %u, sample %u: the prompt is empty", p, s);
+    if (r->max_tokens < 0)
+        return LS_FAIL(err, LS_ERR_ARG, "prompt %u, sample %u: max_tokens %lld is negative", p, s,
+                       (long long)r->max_tokens);
+    for (int64_t t = 0; t < r->n_prompt; t++)
+        if (r->prompt[t] < 0 || r->prompt[t] >= vocab)
+            return LS_FAIL(err, LS_ERR_ARG, "prompt %u, sample %u: token %lld is %d, the vocabulary is 0..%d", p, s,
+                           (long long)t, r->prompt[t], vocab - 1);
+    if (!ls_add_i64(r->n_prompt, r->max_tokens, &total) || total > e->opts.length_max)
+        return LS_FAIL(err, LS_ERR_CAPACITY,
+                       "prompt %u, sample %u: %lld tokens and a completion of %lld are more than the engine's %lld", p,
+                       s, (long long)r->n_prompt, (long long)r->max_tokens, (long long)e->opts.length_max);
+    if (ls_engine_pages(e, total) > e->plan.pages)
+        return LS_FAIL(err, LS_ERR_CAPACITY, "prompt %u, sample %u: %lld tokens take %lld KV pages, the pool has %lld",
+                       p, s, (long long)total, (long long)ls_engine_pages(e, total), (long long)e->plan.pages);
+    if (ls_live_find(&e->waiting, r->prompt_i, r->sample_i) != NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "prompt %u, sample %u: a request with this address is not finished", p, s);
+    if (e->opts.requests_max > 0 && e->n_live >= e->opts.requests_max)
+        return LS_FAIL(err, LS_ERR_CAPACITY, "prompt %u, sample %u: %lld requests are unfinished, which is the limit", p,
+                       s, (long long)e->n_live);
     return LS_OK;
 }
 
-static ls_status engine_init(engine *e, const ls_request *requests, int64_t n_requests) {
-    const ls_jamba_config *c = &e->model->config;
-    const ls_engine_opts *o = e->opts;
-    const int64_t b = e->batch, elem = ls_dtype_bytes(o->dtype);
-    int64_t longest = 1, longest_prompt = 1, pages_each, chunk;
-    ls_cache_opts cache;
+ls_status ls_engine_submit(ls_engine *e, ls_request *r, ls_error *err) {
+    entry *x = e->free_entries;
     ls_status status;
-    for (int64_t i = 0; i < n_requests; i++) {
-        int64_t total;
-        if (!ls_add_i64(requests[i].n_prompt, requests[i].max_tokens, &total))
-            return LS_FAIL(e->err, LS_ERR_NOMEM, "request %lld: length does not fit", (long long)i);
-        if (total > longest) longest = total;
-        if (requests[i].n_prompt > longest_prompt) longest_prompt = requests[i].n_prompt;
+    LS_TRY(check_alive(e, err));
+    LS_TRY(check_request(e, r, err));
+    LS_TRY(ls_waiting_reserve(&e->waiting, e->n_live + 1, err));
+    if (x == NULL) x = malloc(sizeof *x);
+    if (x == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "request");
+    if (x == e->free_entries) e->free_entries = x->next_free;
+    *x = (entry){.request = r, .arrival = e->n_arrivals++, .slot = -1, .lane = -1, .swap_slot = -1, .heap_i = -1};
+    r->n_completion = 0;
+    r->finish = LS_FINISH_NONE;
+    r->error.status = LS_OK;
+    r->slot = -1;
+    r->n_hit = r->n_preempted = 0;
+    r->tick_first = r->tick_last = -1;
+    e->n_live++;
+    ls_live_add(&e->waiting, x);
+    ls_waiting_push(&e->waiting, x);
+done:
+    return status;
+}
+
+ls_status ls_engine_cancel(ls_engine *e, ls_request *r, ls_error *err) {
+    entry *x = ls_live_find(&e->waiting, r->prompt_i, r->sample_i);
+    if (x == NULL || x->request != r)
+        return LS_FAIL(err, LS_ERR_ARG, "prompt %u, sample %u: cancel: no such unfinished request", r->prompt_i,
+                       r->sample_i);
+    ls_commit_finish(e, x, LS_FINISH_CANCEL);
+    return LS_OK;
+}
+
+/* ---- ticks ---- */
+
+static ls_status check_guards(const ls_engine *e, ls_error *err) {
+    ls_status status = LS_OK;
+    if (!e->opts.levers.guards) return LS_OK;
+    for (int64_t i = 0; i < e->plan.slots; i++) LS_TRY(ls_cache_guard_slot(e->cache, (int32_t)i, err));
+    for (int64_t i = 0; i < e->plan.pages; i++) LS_TRY(ls_cache_guard_page(e->cache, (int32_t)i, err));
+done:
+    return status;
+}
+
+static ls_status run_tick(ls_engine *e, ls_error *err) {
+    ls_status status = LS_OK;
+    ls_schedule_force(e);
+    ls_schedule_admit(e);
+    ls_schedule_spans(e);
+    if (e->n_spans == 0) return LS_OK;
+    e->stats.forwards++;
+    LS_TRY(ls_jamba_forward(e->model, e->queue, e->cache, e->ws, e->tokens, e->spans, e->n_spans, err));
+    LS_TRY(ls_commit_forward(e, err));
+    LS_TRY(check_guards(e, err));
+done:
+    return status;
+}
+
+ls_status ls_engine_tick(ls_engine *e, ls_error *err) {
+    ls_status status = check_alive(e, err);
+    if (status != LS_OK) return status;
+    e->stats.ticks++;
+    ls_inject_arm(e->opts.inject);
+    status = run_tick(e, &e->poisoned);
+    ls_inject_arm(LS_INJECT_NONE);
+    return status == LS_OK ? LS_OK : check_alive(e, err);
+}
+
+/* ---- weights and sleep ---- */
+
+bool ls_engine_preempt(ls_engine *e, ls_preempt_by by) {
+    if (e->n_running == 0) return false;
+    ls_schedule_preempt(e, e->running[e->n_running - 1], by);
+    return true;
+}
+
+static void preempt_all(ls_engine *e) {
+    while (ls_engine_preempt(e, LS_PREEMPT_RECOMPUTE)) continue;
+    for (int64_t i = 0; i < e->waiting.n; i++) ls_schedule_drop_swap(e, e->waiting.heap[i]);
+}
+
+ls_status ls_engine_set_weights(ls_engine *e, const ls_jamba *model, uint64_t version, ls_error *err) {
+    const ls_status status = check_alive(e, err);
+    if (status != LS_OK) return status;
+    if (memcmp(&model->config, &e->model->config, sizeof model->config) != 0)
+        return LS_FAIL(err, LS_ERR_ARG, "weights version %llu: the configuration is another one",
+                       (unsigned long long)version);
+    preempt_all(e);
+    e->model = model;
+    e->key = key_of(e->opts.dtype, model->ablation, version);
+    ls_inject_arm(e->opts.inject);
+    if (e->prefix != NULL) ls_prefix_set_key(e->prefix, e->key);
+    ls_inject_arm(LS_INJECT_NONE);
+    return LS_OK;
+}
+
+void ls_engine_sleep(ls_engine *e) {
+    preempt_all(e);
+    if (e->prefix != NULL) ls_prefix_clear(e->prefix);
+    ls_cache_drop(e->cache);
+    if (e->snapshots != NULL) ls_cache_drop(e->snapshots);
+    if (e->swap != NULL) ls_cache_drop(e->swap);
+}
+
+/* ---- runs ---- */
+
+/* A permutation of 0..n-1 by Fisher-Yates with counter-based draws; ascending for seed 0. */
+static void shuffle(int64_t *order, int64_t n, uint64_t seed) {
+    for (int64_t i = 0; i < n; i++) order[i] = i;
+    for (int64_t i = n - 1; seed != 0 && i > 0; i--) {
+        const int64_t j = (int64_t)(ls_philox_draw(seed, 2, (uint32_t)i, 0, 0).word[0] % (uint64_t)(i + 1));
+        const int64_t kept = order[i];
+        order[i] = order[j];
+        order[j] = kept;
     }
-    chunk = o->chunk > 0 && o->chunk < longest_prompt ? o->chunk : longest_prompt;
-    if (!ls_mul_i64(b, chunk, &e->rows_max)) return LS_FAIL(e->err, LS_ERR_NOMEM, "batch %lld", (long long)b);
-    pages_each = (longest + o->page_tokens - 1) / o->page_tokens;
-    cache.dtype = o->dtype;
-    cache.n_slots = o->n_slots > 0 ? o->n_slots : b;
-    cache.n_pages = b * pages_each;
-    cache.page_tokens = o->page_tokens;
-    LS_TRY(ls_cache_create(&e->cache, c, &cache, e->err));
-    LS_TRY(ls_workspace_create(&e->ws, c, o->dtype, e->rows_max, e->err));
-    LS_TRY(ls_array_alloc((void **)&e->lanes, b, sizeof *e->lanes, "lanes", e->err));
-    LS_TRY(ls_array_alloc((void **)&e->page_ids, cache.n_pages, sizeof *e->page_ids, "page ids", e->err));
-    LS_TRY(ls_array_alloc((void **)&e->tokens, e->rows_max, sizeof *e->tokens, "tokens", e->err));
-    LS_TRY(ls_array_alloc((void **)&e->spans, b, sizeof *e->spans, "spans", e->err));
-    LS_TRY(ls_array_alloc((void **)&e->span_lane, b, sizeof *e->span_lane, "spans", e->err));
-    LS_TRY(ls_array_alloc((void **)&e->drawing, b, sizeof *e->drawing, "lanes", e->err));
-    LS_TRY(ls_array_alloc((void **)&e->x, b, c->hidden * elem, "head rows", e->err));
-    LS_TRY(ls_array_alloc((void **)&e->logits, b * c->vocab, sizeof(float), "logits", e->err));
-    LS_TRY(ls_array_alloc((void **)&e->processed, b * c->vocab, sizeof(float), "logits", e->err));
-    LS_TRY(ls_array_alloc((void **)&e->sort_space, b * c->vocab, 2 * sizeof(int32_t), "sort space", e->err));
-    LS_TRY(ls_array_alloc((void **)&e->drawn, b, sizeof *e->drawn, "tokens", e->err));
-    LS_TRY(ls_array_alloc((void **)&e->logprob, b, sizeof *e->logprob, "logprobs", e->err));
-    LS_TRY(ls_array_alloc((void **)&e->targets, b, sizeof *e->targets, "targets", e->err));
-    LS_TRY(ls_array_alloc((void **)&e->rows, b, sizeof *e->rows, "head rows", e->err));
-    for (int64_t i = 0; i < cache.n_pages; i++) e->page_ids[i] = (int32_t)i;
-    for (int64_t i = 0; i < b; i++) {
-        e->lanes[i].slot = o->slots != NULL ? o->slots[i] : (int32_t)i;
-        e->lanes[i].pages = e->page_ids + i * pages_each;
+}
+
+static ls_status tick_to_end(ls_engine *e, int64_t n, ls_engine_progress progress, void *context, ls_error *err) {
+    const int64_t tokens_before = e->stats.tokens;
+    ls_status status = LS_OK;
+    while (e->n_live > 0) {
+        LS_TRY(ls_engine_tick(e, err));
+        if (progress != NULL) progress(context, n - e->n_live, n, e->stats.tokens - tokens_before);
     }
 done:
     return status;
 }
 
-/* Token number i of the request's sequence: prompt, then completion. */
-static int32_t token_at(const ls_request *r, int64_t i) {
-    return i < r->n_prompt ? r->prompt[i] : r->completion[i - r->n_prompt];
-}
-
-/* Lays out one forward; returns the number of spans. */
-static int64_t plan_tick(engine *e) {
-    int64_t n_spans = 0, rows = 0;
-    for (int64_t i = 0; i < e->batch; i++) {
-        lane *l = &e->lanes[i];
-        ls_span *span = &e->spans[n_spans];
-        int64_t n;
-        if (l->request == NULL) continue;
-        n = l->request->n_prompt + l->request->n_completion - l->n_cached;
-        if (e->opts->chunk > 0 && n > e->opts->chunk) n = e->opts->chunk;
-        span->row = rows;
-        span->n_rows = n;
-        span->pos = l->n_cached;
-        span->slot = l->slot;
-        span->pages = l->pages;
-        for (int64_t t = 0; t < n; t++) e->tokens[rows + t] = token_at(l->request, l->n_cached + t);
-        e->span_lane[n_spans++] = l;
-        rows += n;
-    }
-    return n_spans;
-}
-
-static void draw_rows(void *context, int64_t begin, int64_t end, int32_t thread_i) {
-    engine *e = context;
-    const int64_t vocab = e->model->config.vocab;
-    (void)thread_i;
-    for (int64_t i = begin; i < end; i++) {
-        const ls_request *r = e->drawing[i]->request;
-        const ls_draw draw = {r->prompt_i, r->sample_i, (uint32_t)(r->n_prompt + r->n_completion)};
-        float *processed = e->processed + i * vocab;
-        const int64_t kept = ls_sampling_process(e->queue->isa, processed, e->logits + i * vocab, vocab,
-                                                 &e->opts->sampling, e->sort_space + 2 * i * vocab);
-        e->drawn[i] = kept > 0 ? ls_sample(e->queue->isa, processed, vocab, &e->opts->sampling, &draw) : -1;
-    }
-}
-
-/* Draws the next token of every lane in drawing and records its log-probability. */
-static ls_status draw_tokens(engine *e, int64_t n) {
-    const int64_t vocab = e->model->config.vocab;
+/* Prefills every prompt once. */
+static ls_status warm_up(ls_engine *e, const ls_request *requests, int64_t n, ls_error *err) {
+    ls_request *prompts = NULL;
     ls_status status;
-    LS_TRY(ls_jamba_logits(e->model, e->queue, e->x, e->opts->dtype, n, e->logits, e->err));
-    ls_parallel_for(e->queue->pool, n, 1, draw_rows, e);
+    LS_TRY(ls_array_alloc((void **)&prompts, n, sizeof *prompts, "warm-up", err));
     for (int64_t i = 0; i < n; i++) {
-        if (e->drawn[i] < 0) {
-            const ls_request *r = e->drawing[i]->request;
-            return LS_FAIL(e->err, LS_ERR_FORMAT,
-                           "prompt %u, sample %u: logits at position %lld hold NaN or no finite value", r->prompt_i,
-                           r->sample_i, (long long)(r->n_prompt + r->n_completion));
-        }
-        e->rows[i].target = e->drawn[i];
-        e->rows[i].of = e->opts->logprob_of;
-        e->rows[i].sampling = &e->opts->sampling;
+        if (i > 0 && requests[i].prompt_i == requests[i - 1].prompt_i) continue;
+        prompts[i] = (ls_request){.prompt = requests[i].prompt,
+                                  .n_prompt = requests[i].n_prompt,
+                                  .prompt_i = requests[i].prompt_i,
+                                  .sample_i = UINT32_MAX};
+        LS_TRY(ls_engine_submit(e, &prompts[i], err));
     }
-    LS_TRY(ls_head_logprob(e->queue, e->logits, vocab, e->rows, n, e->targets, e->sort_space, e->logprob, e->err));
+    LS_TRY(tick_to_end(e, n, NULL, NULL, err));
 done:
+    free(prompts);
     return status;
 }
 
-static bool is_stop(const ls_engine_opts *o, int32_t token) {
-    for (int64_t i = 0; i < o->n_stop; i++)
-        if (o->stop[i] == token) return true;
-    return false;
-}
-
-static void accept_token(engine *e, lane *l, int32_t token, float logprob) {
-    ls_request *r = l->request;
-    r->completion[r->n_completion] = token;
-    r->logprob[r->n_completion++] = logprob;
-    e->n_tokens++;
-    if (is_stop(e->opts, token))
-        r->finish = LS_FINISH_STOP;
-    else if (r->n_completion == r->max_tokens)
-        r->finish = LS_FINISH_LENGTH;
-    if (r->finish == LS_FINISH_NONE) return;
-    l->request = NULL;
-    e->n_done++;
-}
-
-static ls_status run_tick(engine *e) {
-    const int64_t row_bytes = e->model->config.hidden * ls_dtype_bytes(e->opts->dtype);
-    const int64_t n_spans = plan_tick(e);
-    int64_t n = 0;
+ls_status ls_engine_run(ls_engine *e, ls_request *requests, int64_t n, ls_engine_progress progress, void *context,
+                        ls_error *err) {
+    int64_t *order = NULL, n_submitted = 0;
     ls_status status;
-    LS_TRY(ls_jamba_forward(e->model, e->queue, e->cache, e->ws, e->tokens, e->spans, n_spans, e->err));
-    for (int64_t i = 0; i < n_spans; i++) {
-        lane *l = e->span_lane[i];
-        const int64_t last = e->spans[i].row + e->spans[i].n_rows - 1;
-        l->n_cached += e->spans[i].n_rows;
-        if (l->n_cached < l->request->n_prompt + l->request->n_completion) continue;
-        memcpy(e->x + n * row_bytes, (const uint8_t *)e->ws->x + last * row_bytes, (size_t)row_bytes);
-        e->drawing[n++] = l;
-    }
-    if (n == 0) return LS_OK;
-    LS_TRY(draw_tokens(e, n));
-    for (int64_t i = 0; i < n; i++) accept_token(e, e->drawing[i], e->drawn[i], e->logprob[i]);
+    LS_ASSERT(e->n_live == 0, "%lld requests are unfinished", (long long)e->n_live);
+    if (e->prefix != NULL && e->opts.levers.prefix == LS_PREFIX_COLD) ls_prefix_clear(e->prefix);
+    if (e->prefix != NULL && e->opts.levers.prefix == LS_PREFIX_WARM) LS_TRY(warm_up(e, requests, n, err));
+    LS_TRY(ls_array_alloc((void **)&order, n, sizeof *order, "order", err));
+    shuffle(order, n, e->opts.levers.shuffle);
+    for (; n_submitted < n; n_submitted++) LS_TRY(ls_engine_submit(e, &requests[order[n_submitted]], err));
+    LS_TRY(tick_to_end(e, n, progress, context, err));
 done:
+    /* A request that was refused, or a tick that failed, must not leave others behind in the engine. */
+    for (int64_t i = 0; status != LS_OK && i < n_submitted; i++)
+        if (requests[order[i]].finish == LS_FINISH_NONE) ls_engine_cancel(e, &requests[order[i]], NULL);
+    free(order);
     return status;
 }
 
-ls_status ls_engine_run(const ls_jamba *model, ls_queue *queue, const ls_engine_opts *opts, ls_request *requests,
-                        int64_t n_requests, ls_error *err) {
-    engine e = {.model = model, .queue = queue, .opts = opts, .err = err};
-    int64_t n_admitted = 0;
-    ls_status status;
-    if (n_requests == 0) return LS_OK;
-    if (opts->batch < 1 || opts->batch > LS_BATCH_MAX || opts->chunk < 0)
-        return LS_FAIL(err, LS_ERR_ARG, "batch %lld is not in 1..%d or chunk %lld is negative", (long long)opts->batch,
-                       LS_BATCH_MAX, (long long)opts->chunk);
-    e.batch = opts->batch < n_requests ? opts->batch : n_requests;
-    LS_TRY(ls_sampling_check(&opts->sampling, err));
-    LS_TRY(check_requests(&e, requests, n_requests));
-    LS_TRY(engine_init(&e, requests, n_requests));
-    while (e.n_done < n_requests) {
-        for (int64_t i = 0; i < e.batch && n_admitted < n_requests; i++) {
-            lane *l = &e.lanes[i];
-            if (l->request != NULL) continue;
-            l->request = &requests[opts->order != NULL ? opts->order[n_admitted] : n_admitted];
-            l->request->n_completion = 0;
-            l->request->finish = LS_FINISH_NONE;
-            l->n_cached = 0;
-            n_admitted++;
-        }
-        LS_TRY(run_tick(&e));
-        if (opts->progress != NULL) opts->progress(opts->progress_context, e.n_done, n_requests, e.n_tokens);
+void ls_engine_check_idle(ls_engine *e) {
+    LS_ASSERT(e->n_live == 0 && e->n_running == 0 && e->waiting.n == 0, "%lld live requests", (long long)e->n_live);
+    if (e->prefix != NULL) {
+        ls_prefix_check(e->prefix);
+        ls_prefix_clear(e->prefix);
     }
-done:
-    engine_deinit(&e);
-    return status;
+    LS_ASSERT(ls_ids_available(e->slots) == e->plan.slots, "%lld of %lld slots are free",
+              (long long)ls_ids_available(e->slots), (long long)e->plan.slots);
+    LS_ASSERT(ls_ids_available(e->pages) == e->plan.pages, "%lld of %lld pages are free",
+              (long long)ls_ids_available(e->pages), (long long)e->plan.pages);
+    LS_ASSERT(e->n_lanes == e->batch, "%lld of %lld lanes are free", (long long)e->n_lanes, (long long)e->batch);
+    if (e->swap != NULL)
+        LS_ASSERT(ls_ids_available(e->swap_slots) == e->plan.swap_slots &&
+                      ls_ids_available(e->swap_pages) == e->plan.swap_pages,
+                  "%lld swap slots, %lld swap pages are free", (long long)ls_ids_available(e->swap_slots),
+                  (long long)ls_ids_available(e->swap_pages));
 }

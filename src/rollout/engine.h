@@ -33,7 +33,7 @@ typedef struct ls_request {
     const int32_t *prompt;
     int64_t n_prompt;
     uint32_t prompt_i, sample_i; /* address the random draws; nothing else about the request does. Unique while it lives */
-    int64_t max_tokens;
+    int64_t max_tokens; /* 0: only prefill, which leaves the prompt in the prefix cache */
     int64_t priority; /* lower runs first; submission decides among equals */
     /* Called after each token with the completion so far: true ends it with LS_FINISH_STOP. Must not allocate. NULL: only
      * the engine's stop ids. */

@@ -19,7 +19,8 @@ bool ls_policy_parse(ls_policy *out, const char *name);
 typedef struct ls_ids_opts {
     int64_t n; /* ids 0..n-1; at most 2^31 - 1 */
     ls_policy policy;
-    /* The pool's order: base, base + 1, .. n - 1, 0, .. base - 1, or a permutation of it by this seed (0: none). */
+    /* The pool's order, which fifo begins with and lowest and highest keep to: base, base + 1, .. n - 1, 0, .. base - 1;
+     * shuffled by the seed `permutation` unless that is 0. */
     int64_t base;
     uint64_t permutation;
     uint64_t seed; /* of the random policy */
@@ -27,12 +28,13 @@ typedef struct ls_ids_opts {
 
 typedef struct ls_ids ls_ids;
 
+/* `what` names the pool in errors. */
 ls_status ls_ids_create(ls_ids **out, const ls_ids_opts *opts, const char *what, ls_error *err);
 void ls_ids_free(ls_ids *ids);
 
 /* A free id with one reference, or -1. Nothing here allocates after creation. */
 int32_t ls_ids_acquire(ls_ids *ids);
-/* One reference more to a held id. */
+/* One reference more to a held id. To share or release a free one is a broken invariant, and asserted. */
 void ls_ids_share(ls_ids *ids, int32_t id);
 /* One reference less; true when it was the last and the id is free again. */
 bool ls_ids_release(ls_ids *ids, int32_t id);

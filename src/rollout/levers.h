@@ -32,7 +32,7 @@ typedef struct ls_levers {
     uint64_t policy_seed;
     ls_prefix_mode prefix;
     int64_t snapshot_every;          /* tokens between snapshots inside a prompt; 0: at its end and at branches only */
-    int64_t prefix_bytes;            /* of snapshots; 0: one for each slot */
+    int64_t prefix_bytes;            /* of snapshots; 0: four for each running sequence */
     double verify;                   /* share of hits that is recomputed and compared, [0, 1] */
     bool fork;                       /* samples of a prompt share its prefill */
     int64_t preempt_every;           /* force a preemption every so many ticks; 0: only when pages or slots run out */
@@ -54,6 +54,9 @@ int64_t ls_levers_count(void);
 const char *ls_lever_name(int64_t lever_i);
 int64_t ls_lever_find(const char *name); /* -1: none */
 const char *ls_lever_help(int64_t lever_i);
+const char *ls_lever_value(int64_t lever_i); /* what stands for the value in a list of options: "N", "on|off", .. */
+/* Whether the text of this value is a number that JSON readers have: an integer below 2^63, or a share. */
+bool ls_lever_is_number(const ls_levers *levers, int64_t lever_i);
 void ls_lever_format(char *text, size_t bytes, const ls_levers *levers, int64_t lever_i);
 ls_status ls_lever_parse(ls_levers *levers, int64_t lever_i, const char *text, ls_error *err);
 

@@ -5,12 +5,17 @@
  * What makes a stale or foreign state impossible:
  *   - tokens are compared id by id on every lookup; no hash decides anything
  *   - the root is keyed by (weights version, numerical digest); another key finds an empty tree and drops the old one
+ *   - an entry that was taken under one key is not published under another
  *   - entries are published only from a finished forward, and never written again: whoever continues from a shared
  *     page takes a copy of it first
  *
  * Snapshots live in entries 0..n_snapshots-1 of a store that the caller owns and fills; pages are ids of the caller's
- * pool. The tree holds one reference to every page it names. Nothing allocates after creation: nodes, token and page
- * arrays come from arenas sized at creation (nodes_max, tokens_max); when one is full, the least valuable goes. */
+ * pool. An edge holds one reference to every page that its tokens touch: a page that straddles two edges is held by both,
+ * once as the publisher of either had it. What lies in both versions are the same bits. Nothing allocates after creation: nodes, token and page
+ * arrays come from arenas sized at creation (nodes_max, tokens_max); when one is full, the least valuable leaf goes.
+ *
+ * Value of an entry: tokens that its hits saved, publication counting as one, for each byte of its snapshot and, of a
+ * leaf, of the pages that no edge above it has; 0 without a snapshot. The older last use goes first among equals. */
 #ifndef LS_ROLLOUT_PREFIX_H
 #define LS_ROLLOUT_PREFIX_H
 
@@ -23,7 +28,8 @@ typedef struct ls_prefix_node ls_prefix_node;
 typedef struct ls_prefix_opts {
     int64_t n_snapshots;    /* entries of the snapshot store */
     int64_t snapshot_bytes; /* of one, all layers together */
-    int64_t page_tokens, page_bytes;
+    int64_t page_tokens;
+    int64_t page_bytes; /* of one, all layers together */
     int64_t tokens_max; /* token ids that all edges together may hold */
     int64_t nodes_max;
     ls_ids *pages;                                     /* the page pool; references are shared and released here */
@@ -41,47 +47,51 @@ typedef struct ls_prefix_hit {
     int64_t n_tokens; /* depth of the snapshot; 0: a miss */
     int32_t snapshot; /* entry of the store, -1 for a miss */
     ls_prefix_node *node;
-    int64_t n_matched; /* tokens that the tree shares with the prompt, n_tokens or more: a branch point if it ends inside */
+    /* Tokens that the tree shares with the prompt, whatever depth_max: n_tokens or more; a branch point if it ends inside. */
+    int64_t n_matched;
 } ls_prefix_hit;
 
 typedef struct ls_prefix_stats {
     int64_t lookups, hits, tokens_asked, tokens_hit;
-    int64_t published, snapshots_evicted, pages_evicted;
-    int64_t nodes, snapshots, pages; /* held now */
+    int64_t published;
+    int64_t snapshots_evicted, pages_evicted; /* to make room; pages: that came free by it */
+    int64_t nodes, snapshots, pages;          /* held now; pages: references, of which a straddling page has several */
 } ls_prefix_stats;
 
 ls_status ls_prefix_create(ls_prefix **out, const ls_prefix_opts *opts, ls_error *err);
 /* Releases every page that the tree holds. */
 void ls_prefix_free(ls_prefix *prefix);
 
-/* From now on the tree answers for this key. A key other than the last one drops every entry that is not pinned, and
+/* From now on the tree answers for this key ({0, 0} before the first call). A key other than the last one drops every entry that is not pinned, and
  * pinned ones as soon as they are unpinned; none of them can be found any more. */
 void ls_prefix_set_key(ls_prefix *prefix, ls_prefix_key key);
 
-/* The deepest snapshot at or below depth_max tokens on the path of tokens [n]. The hit's node is pinned (it, its
+/* The deepest snapshot of at most depth_max tokens on the path of tokens [n]. The hit's node is pinned (it, its
  * ancestors, their pages and its snapshot stay) until ls_prefix_unpin; a miss pins nothing. Fills pages [ceil(n_tokens /
- * page_tokens)], each with a reference of its own for the caller. Counts in the statistics unless `quiet`. */
+ * page_tokens)], each with a reference of its own for the caller, which unpin does not give back. Counts in the statistics
+ * unless `quiet`. */
 void ls_prefix_lookup(ls_prefix *prefix, const int32_t *tokens, int64_t n, int64_t depth_max, bool quiet,
                       ls_prefix_hit *hit, int32_t *pages);
 void ls_prefix_unpin(ls_prefix *prefix, ls_prefix_node *node);
+/* The page that holds tokens [page_i * page_tokens, ..) of a pinned node's path, as far as the path goes. */
+int32_t ls_prefix_page(const ls_prefix *prefix, const ls_prefix_node *node, int64_t page_i);
 
 /* Whether a snapshot at this exact depth is already there, so that nothing need be published. */
 bool ls_prefix_has(const ls_prefix *prefix, const int32_t *tokens, int64_t n);
 
-/* Takes an entry of the snapshot store for the caller to fill, evicting the least valuable snapshot when none is free;
- * -1 when all are pinned or being filled. The entry goes into the tree by publish or comes back by return. */
+/* Takes an entry of the snapshot store for the caller to fill, evicting the least valuable snapshot when none is free (its
+ * edge stays and tells where a branch is); -1 when all are pinned or being filled. The entry goes into the tree by publish or comes back by return. */
 int32_t ls_prefix_take(ls_prefix *prefix);
 void ls_prefix_return(ls_prefix *prefix, int32_t snapshot);
 /* tokens [n] have been computed and committed: their KV lies in pages [ceil(n / page_tokens)], the state behind the last
- * in snapshot. Shares the pages that the tree has not got. Where the node already has a snapshot, or an arena stays full,
- * the new one is returned to the store; false then. */
+ * in snapshot. Shares the pages of tokens that the tree has not got. Where the node already has a snapshot, an arena stays
+ * full or the key has changed since take, the new one is returned to the store; false then. */
 bool ls_prefix_publish(ls_prefix *prefix, const int32_t *tokens, int64_t n, const int32_t *pages, int32_t snapshot);
 
-/* Gives up pages, least valuable entries first, until the pool has at least n free ones or nothing unpinned is left;
- * true when it has. Value of a leaf: tokens that hits on it saved (at least its own once, at publication) for each byte
- * that it alone holds; the older last use goes first among equals. Snapshots of inner nodes go by the same measure. */
+/* Gives up pages, the least valuable leaf first, until the pool has at least n free ones or nothing unpinned is left; true
+ * when it has. The snapshot of an inner node stays as long as a leaf below it: it would free no page. */
 bool ls_prefix_make_room(ls_prefix *prefix, int64_t n);
-/* Drops everything that is not pinned. */
+/* Drops everything that is not pinned; what is can still be found. */
 void ls_prefix_clear(ls_prefix *prefix);
 
 void ls_prefix_get_stats(const ls_prefix *prefix, ls_prefix_stats *out);

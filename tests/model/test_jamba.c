@@ -7,7 +7,7 @@
 static float *all_logits(const fixture *f, ls_queue *queue, int64_t s, ls_dtype dtype) {
     const ls_jamba_config *c = &f->model->config;
     const int64_t n_pages = (f->n_tokens + 15) / 16;
-    const ls_cache_opts opts = {dtype, 1, n_pages, 16};
+    const ls_cache_opts opts = {.dtype = dtype, .n_slots = 1, .n_pages = n_pages, .page_tokens = 16};
     int32_t *pages = malloc((size_t)n_pages * sizeof *pages);
     float *logits = malloc((size_t)(f->n_tokens * c->vocab) * sizeof *logits);
     const ls_span span = {0, f->n_tokens, 0, 0, pages};

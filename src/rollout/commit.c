@@ -1,0 +1,194 @@
+/* What a forward left behind: sequences move on, snapshots are published, forks are served, drawn tokens accepted. */
+#include <string.h>
+
+#include "op/sample.h"
+#include "rollout/engine_state.h"
+
+void ls_commit_finish(ls_engine *e, entry *x, ls_finish finish) {
+    x->request->finish = finish;
+    x->request->tick_last = e->stats.ticks;
+    if (x->lane >= 0)
+        ls_schedule_leave(e, x);
+    else {
+        ls_schedule_drop_swap(e, x);
+        ls_waiting_remove(&e->waiting, x);
+    }
+    ls_live_remove(&e->waiting, x);
+    x->next_free = e->free_entries;
+    e->free_entries = x;
+    e->n_live--;
+    e->stats.finished++;
+}
+
+/* ---- state at a depth ---- */
+
+/* A recomputed prefix against what the cache holds of it. */
+static ls_status verify_hit(ls_engine *e, entry *x, ls_error *err) {
+    const ls_request *r = x->request;
+    const int64_t each = e->opts.levers.page_tokens, n = x->verify.n_tokens;
+    int64_t layer;
+    ls_status status = LS_OK;
+    layer = ls_cache_slot_differs(e->cache, x->slot, e->snapshots, x->verify.snapshot);
+    if (layer >= 0)
+        status = LS_FAIL(err, LS_ERR_DEVICE,
+                         "prompt %u, sample %u: the cached state behind %lld tokens differs from its recomputation in "
+                         "layer %lld",
+                         r->prompt_i, r->sample_i, (long long)n, (long long)layer);
+    for (int64_t p = 0; status == LS_OK && p * each < n; p++) {
+        const int32_t cached = ls_prefix_page(e->prefix, x->verify.node, p);
+        const int64_t tokens = n - p * each < each ? n - p * each : each;
+        layer = ls_cache_page_differs(e->cache, ls_entry_pages(e, x)[p], e->cache, cached, tokens);
+        if (layer >= 0)
+            status = LS_FAIL(err, LS_ERR_DEVICE,
+                             "prompt %u, sample %u: cached keys or values of tokens %lld to %lld differ from their "
+                             "recomputation in layer %lld",
+                             r->prompt_i, r->sample_i, (long long)(p * each), (long long)(p * each + tokens - 1),
+                             (long long)layer);
+    }
+    ls_prefix_unpin(e->prefix, x->verify.node);
+    x->verify.node = NULL;
+    e->stats.verified++;
+    return status;
+}
+
+/* Gives a follower what its leader has: shared pages, a copy of the state. */
+static void fork_to(ls_engine *e, const entry *leader, entry *x) {
+    const int32_t *from = ls_entry_pages(e, leader);
+    int32_t *to = ls_entry_pages(e, x);
+    for (int64_t p = 0; p < ls_engine_pages(e, leader->n_cached); p++) {
+        to[p] = from[p];
+        ls_ids_share(e->pages, to[p]);
+    }
+    ls_cache_copy_slot(e->cache, x->slot, e->cache, leader->slot);
+    x->n_pages = ls_engine_pages(e, leader->n_cached);
+    x->n_cached = leader->n_cached;
+    x->leader = NULL;
+    if (x->request->n_preempted == 0) x->request->n_hit = x->n_cached;
+    e->stats.forked++;
+}
+
+static void publish(ls_engine *e, entry *x, int64_t depth) {
+    const ls_request *r = x->request;
+    int32_t snapshot;
+    if (ls_prefix_has(e->prefix, r->prompt, depth)) return;
+    snapshot = ls_prefix_take(e->prefix);
+    if (snapshot < 0) return;
+    ls_cache_copy_slot(e->snapshots, snapshot, e->cache, x->slot);
+    ls_prefix_publish(e->prefix, r->prompt, depth, ls_entry_pages(e, x), snapshot);
+}
+
+/* x has reached a depth where its state is wanted. */
+static ls_status catch_state(ls_engine *e, entry *x, ls_error *err) {
+    const int64_t last = x->request->n_prompt - 1, every = e->opts.levers.snapshot_every;
+    const int64_t late = LS_INJECTED(LS_INJECT_PREFIX_STATE_SHIFT) ? 1 : 0, depth = x->n_cached - late;
+    if (x->verify.node != NULL && x->n_cached == x->verify.n_tokens) {
+        const ls_status status = verify_hit(e, x, err);
+        if (status != LS_OK) return status;
+    }
+    if (x->n_followers > 0 && x->n_cached == last) {
+        for (int64_t i = 0; i < e->n_running; i++)
+            if (e->running[i]->leader == x) fork_to(e, x, e->running[i]);
+        x->n_followers = 0;
+    }
+    if (e->prefix != NULL && depth > 0 &&
+        (depth == last || depth == x->branch || (every > 0 && depth < last && depth % every == 0)))
+        publish(e, x, depth);
+    return LS_OK;
+}
+
+/* ---- drawing ---- */
+
+static void draw_rows(void *context, int64_t begin, int64_t end, int32_t thread_i) {
+    ls_engine *e = context;
+    const int64_t vocab = e->model->config.vocab;
+    (void)thread_i;
+    for (int64_t i = begin; i < end; i++) {
+        const ls_request *r = e->drawing[i]->request;
+        const ls_draw draw = {LS_INJECTED(LS_INJECT_SEED_BY_SLOT) ? (uint32_t)r->slot : r->prompt_i, r->sample_i,
+                              (uint32_t)(r->n_prompt + r->n_completion)};
+        float *processed = e->processed + i * vocab;
+        const int64_t kept = ls_sampling_process(e->queue->isa, processed, e->logits + i * vocab, vocab,
+                                                 &e->opts.sampling, e->sort_space + 2 * i * vocab);
+        e->drawn[i] = kept > 0 ? ls_sample(e->queue->isa, processed, vocab, &e->opts.sampling, &draw) : -1;
+    }
+}
+
+static bool is_stop(const ls_engine *e, const ls_request *r, int32_t token) {
+    for (int64_t i = 0; i < e->opts.n_stop; i++)
+        if (e->stop[i] == token) return true;
+    return r->stop != NULL && r->stop(r->stop_context, r->completion, r->n_completion);
+}
+
+static void accept_token(ls_engine *e, entry *x, int32_t token, float logprob) {
+    ls_request *r = x->request;
+    const float recorded = LS_INJECTED(LS_INJECT_LAG_ONE) && r->n_completion > 0 ? x->last_logprob : logprob;
+    if (r->n_completion == 0) r->tick_first = e->stats.ticks;
+    x->last_logprob = logprob;
+    x->drew = true;
+    if (r->weights != NULL) r->weights[r->n_completion] = e->key.weights;
+    r->completion[r->n_completion] = token;
+    r->logprob[r->n_completion++] = recorded;
+    e->stats.tokens++;
+    if (is_stop(e, r, token))
+        ls_commit_finish(e, x, LS_FINISH_STOP);
+    else if (r->n_completion == r->max_tokens)
+        ls_commit_finish(e, x, LS_FINISH_LENGTH);
+}
+
+static void fail_request(ls_engine *e, entry *x) {
+    ls_request *r = x->request;
+    LS_FAIL(&r->error, LS_ERR_FORMAT, "prompt %u, sample %u: logits at position %lld hold NaN or no finite value",
+            r->prompt_i, r->sample_i, (long long)ls_entry_total(x));
+    ls_commit_finish(e, x, LS_FINISH_ERROR);
+}
+
+/* Draws the next token of every entry in drawing, and its log-probability. */
+static ls_status draw_tokens(ls_engine *e, int64_t n, ls_error *err) {
+    const int64_t vocab = e->model->config.vocab;
+    const bool raw = e->opts.logprob_of == LS_LOGPROB_RAW || LS_INJECTED(LS_INJECT_TEMPERATURE);
+    ls_status status;
+    LS_TRY(ls_jamba_logits(e->model, e->queue, e->x, e->opts.dtype, n, e->logits, err));
+    ls_parallel_for(e->queue->pool, n, 1, draw_rows, e);
+    for (int64_t i = 0; i < n; i++) {
+        e->rows[i].target = e->drawn[i] >= 0 ? e->drawn[i] : 0;
+        e->rows[i].of = raw ? LS_LOGPROB_RAW : LS_LOGPROB_PROCESSED;
+        e->rows[i].sampling = &e->opts.sampling;
+    }
+    LS_TRY(ls_head_logprob(e->queue, e->logits, vocab, e->rows, n, e->targets, e->sort_space, e->logprob, err));
+    for (int64_t i = 0; i < n; i++) {
+        if (e->drawn[i] < 0)
+            fail_request(e, e->drawing[i]);
+        else
+            accept_token(e, e->drawing[i], e->drawn[i], e->logprob[i]);
+    }
+done:
+    return status;
+}
+
+ls_status ls_commit_forward(ls_engine *e, ls_error *err) {
+    const int64_t row_bytes = e->model->config.hidden * ls_dtype_bytes(e->opts.dtype);
+    int64_t n = 0;
+    ls_status status = LS_OK;
+    for (int64_t i = 0; i < e->n_spans; i++) {
+        entry *x = e->span_entry[i];
+        const ls_span *span = &e->spans[i];
+        x->n_cached += span->n_rows;
+        LS_TRY(catch_state(e, x, err));
+        if (x->n_cached < ls_entry_total(x)) continue;
+        memcpy(e->x + n * row_bytes, (const uint8_t *)e->ws->x + (span->row + span->n_rows - 1) * row_bytes,
+               (size_t)row_bytes);
+        e->drawing[n++] = x;
+    }
+    e->stats.prefill_tokens += ls_spans_rows(e->spans, e->n_spans) - n;
+    /* Requests that only wanted their prompt in the cache are done. */
+    for (int64_t i = n - 1; i >= 0; i--) {
+        if (e->drawing[i]->request->max_tokens > 0) continue;
+        ls_commit_finish(e, e->drawing[i], LS_FINISH_LENGTH);
+        n--;
+        memmove(e->drawing + i, e->drawing + i + 1, (size_t)(n - i) * sizeof(entry *));
+        memmove(e->x + i * row_bytes, e->x + (i + 1) * row_bytes, (size_t)((n - i) * row_bytes));
+    }
+    if (n > 0) LS_TRY(draw_tokens(e, n, err));
+done:
+    return status;
+}

@@ -1,0 +1,130 @@
+/* What the parts of the engine share: entries, the running list, pools. Private to src/rollout.
+ *
+ *   engine.c    the interface: submission, weights, runs
+ *   plan.c      sizes of everything, and its allocation
+ *   schedule.c  who runs, on which slot and pages: admission, page assurance, preemption, the spans of a tick
+ *   commit.c    what a forward left: prefix entries, forks, verification, draws, ends
+ *   queue.c     waiting entries in order, live addresses */
+#ifndef LS_ROLLOUT_ENGINE_STATE_H
+#define LS_ROLLOUT_ENGINE_STATE_H
+
+#include "rollout/engine.h"
+
+/* A request in the engine's care. It waits (in the heap) or runs (in the running list). */
+typedef struct entry {
+    ls_request *request;
+    int64_t arrival;
+    int64_t n_cached;    /* tokens whose keys, values and state are in pages and slot, or in swap */
+    int32_t slot;        /* -1 while waiting */
+    int32_t lane;        /* row of the page tables; -1 while waiting */
+    int64_t n_pages;     /* in the lane's table, or in the swap table */
+    int32_t swap_slot;   /* -1: not swapped out; also the row of the swap tables */
+    struct entry *leader; /* the running entry whose prefill of the same prompt this one waits for */
+    int64_t n_followers;  /* that wait for this one */
+    int64_t branch;      /* depth where the prompt leaves what the prefix cache knows; 0: none */
+    ls_prefix_hit verify; /* a hit that is computed again to be compared; node NULL: none */
+    bool was_admitted, drew; /* ever; since the last admission */
+    float last_logprob;
+    int64_t heap_i; /* while waiting */
+    struct entry *next_free;
+} entry;
+
+/* Waiting entries by (priority, arrival), and the addresses (prompt, sample) of all live ones. */
+typedef struct waiting {
+    entry **heap;
+    int64_t n, cap;
+    entry **table; /* open addressing, by address; cap a power of two, at most half full */
+    int64_t table_n, table_cap;
+} waiting;
+
+bool ls_entry_before(const entry *a, const entry *b);
+/* Room for n live entries: the one allocation, at submission. */
+ls_status ls_waiting_reserve(waiting *w, int64_t n, ls_error *err);
+void ls_waiting_push(waiting *w, entry *x);
+entry *ls_waiting_top(const waiting *w); /* NULL when empty */
+void ls_waiting_remove(waiting *w, entry *x);
+entry *ls_live_find(const waiting *w, uint32_t prompt_i, uint32_t sample_i);
+void ls_live_add(waiting *w, entry *x);
+void ls_live_remove(waiting *w, const entry *x);
+void ls_waiting_deinit(waiting *w);
+
+struct ls_engine {
+    const ls_jamba *model;
+    ls_queue *queue;
+    ls_engine_opts opts; /* levers within */
+    int32_t *stop;       /* [opts.n_stop] */
+    ls_prefix_key key;
+    ls_engine_plan plan;
+    ls_engine_stats stats;
+    ls_error poisoned; /* status != LS_OK: every call returns it */
+
+    ls_cache *cache, *snapshots, *swap; /* the latter two NULL where there is no such thing */
+    ls_ids *slots, *pages, *swap_slots, *swap_pages;
+    ls_prefix *prefix; /* NULL: off */
+    ls_workspace *ws;
+
+    waiting waiting;
+    entry *free_entries;
+    int64_t n_live, n_arrivals;
+    entry **running; /* [batch], in order */
+    int64_t n_running, batch;
+    int64_t pages_max;    /* of one sequence */
+    int32_t *tables;      /* [batch][pages_max] */
+    int32_t *lanes;       /* [batch] free rows of tables, a stack */
+    int64_t n_lanes;
+    int32_t *swap_tables; /* [swap slots][pages_max] */
+
+    /* One tick. */
+    int32_t *tokens;     /* [rows] */
+    ls_span *spans;      /* [batch] */
+    entry **span_entry;  /* [batch] */
+    int64_t n_spans;
+    entry **drawing;     /* [batch] */
+    uint8_t *x;          /* [batch][H]: their last rows */
+    float *logits;       /* [batch][V] */
+    float *processed;    /* [batch][V] */
+    int32_t *sort_space; /* [batch][2 V] */
+    int32_t *drawn;      /* [batch] */
+    float *logprob;      /* [batch] */
+    int64_t *targets;    /* [batch] */
+    ls_head_row *rows;   /* [batch] */
+};
+
+static inline int32_t *ls_entry_pages(const ls_engine *e, const entry *x) {
+    return e->tables + (int64_t)x->lane * e->pages_max;
+}
+
+/* Token number i of the entry's sequence: prompt, then completion. */
+static inline int32_t ls_entry_token(const entry *x, int64_t i) {
+    const ls_request *r = x->request;
+    return i < r->n_prompt ? r->prompt[i] : r->completion[i - r->n_prompt];
+}
+static inline int64_t ls_entry_total(const entry *x) { return x->request->n_prompt + x->request->n_completion; }
+
+/* Pages that n tokens take. */
+static inline int64_t ls_engine_pages(const ls_engine *e, int64_t n_tokens) {
+    const int64_t each = e->opts.levers.page_tokens;
+    return (n_tokens + each - 1) / each;
+}
+
+/* plan.c */
+ls_status ls_engine_allocate(ls_engine *e, ls_error *err);
+void ls_engine_deallocate(ls_engine *e);
+
+/* schedule.c */
+void ls_schedule_admit(ls_engine *e);
+void ls_schedule_force(ls_engine *e); /* the preemption that the lever asks for in this tick */
+void ls_schedule_spans(ls_engine *e);
+void ls_schedule_preempt(ls_engine *e, entry *x, ls_preempt_by by); /* of a running entry */
+void ls_schedule_leave(ls_engine *e, entry *x);                      /* gives back all that a running entry holds */
+void ls_schedule_drop_swap(ls_engine *e, entry *x);
+void ls_schedule_page_freed(void *context, int32_t page_i); /* poison; for the prefix cache too */
+/* Depth at which the state of x must be caught next, beyond n_cached: a chunk ends there. INT64_MAX: nowhere. */
+int64_t ls_schedule_cut(const ls_engine *e, const entry *x);
+
+/* commit.c */
+ls_status ls_commit_forward(ls_engine *e, ls_error *err);
+/* The entry's end: it leaves what it holds and the engine's care. */
+void ls_commit_finish(ls_engine *e, entry *x, ls_finish finish);
+
+#endif

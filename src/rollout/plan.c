@@ -1,0 +1,229 @@
+/* Sizes of all that an engine owns, from levers, length and budget; then its allocation. Nothing is allocated later. */
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "num/contract.h"
+#include "rollout/engine_state.h"
+
+/* Mamba and attention layers of the model. */
+static int64_t count_layers(const ls_jamba_config *c, bool attention) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->n_layers; i++) n += (c->is_attention[i] != 0) == attention;
+    return n;
+}
+
+static int64_t share(int64_t n, double fraction) {
+    const int64_t part = (int64_t)((double)n * fraction);
+    return part > 0 ? part : 1;
+}
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Bytes that a forward over the plan's rows works in, as ls_workspace_create lays it out. */
+static int64_t workspace_bytes(const ls_engine *e) {
+    const ls_jamba_config *c = &e->model->config;
+    const int64_t elem = ls_dtype_bytes(e->opts.dtype), q = (int64_t)c->n_heads * c->head_dim;
+    const int64_t wide = larger(larger(2 * (int64_t)c->d_inner, c->ffn), q + 2 * (int64_t)c->n_kv_heads * c->head_dim);
+    int64_t row = c->hidden * (8 + elem) + 8 * wide + 4 * (c->dt_rank + 2 * (int64_t)c->d_state) +
+                  larger(larger(c->d_inner, c->ffn), q) * elem;
+    if (c->n_experts > 1) row += 4 * (c->n_experts + 2 * (int64_t)c->top_k + 3) + c->hidden * (4 + elem);
+    return e->plan.rows * row;
+}
+
+/* Bytes for each sequence of the batch around the head: logits twice, and the space in which they are sorted. */
+static int64_t head_bytes(const ls_engine *e) {
+    const ls_jamba_config *c = &e->model->config;
+    return e->batch * (16 * (int64_t)c->vocab + c->hidden * ls_dtype_bytes(e->opts.dtype));
+}
+
+static ls_status plan_rows(ls_engine *e, ls_error *err) {
+    const ls_levers *l = &e->opts.levers;
+    const int64_t chunk = l->chunk > 0 ? smaller(l->chunk, e->opts.length_max) : e->opts.length_max;
+    e->plan.rows = l->tick_tokens > 0 ? l->tick_tokens : e->batch + chunk;
+    if (e->plan.rows < e->batch)
+        return LS_FAIL(err, LS_ERR_ARG, "tick-tokens: %lld rows do not hold one token of each of %lld sequences",
+                       (long long)e->plan.rows, (long long)e->batch);
+    return LS_OK;
+}
+
+/* Pages from what the budget leaves. */
+static ls_status pages_from_budget(ls_engine *e, int64_t page_bytes, ls_error *err) {
+    const ls_engine_plan *p = &e->plan;
+    const int64_t fixed = p->slot_bytes + p->snapshot_bytes + p->workspace_bytes + p->head_bytes;
+    const int64_t budget = e->opts.levers.memory_bytes;
+    if (page_bytes == 0) {
+        if (fixed > budget)
+            return LS_FAIL(err, LS_ERR_CAPACITY, "memory: %lld bytes are needed, the budget is %lld", (long long)fixed,
+                           (long long)budget);
+        e->plan.pages = e->batch * e->pages_max; /* they cost nothing: there is no attention layer */
+        return LS_OK;
+    }
+    e->plan.pages = smaller((budget - fixed) / page_bytes, INT32_MAX);
+    if (e->plan.pages < 1)
+        return LS_FAIL(err, LS_ERR_CAPACITY,
+                       "memory: %lld bytes are needed for slots, snapshots and workspace and %lld for a KV page, the "
+                       "budget is %lld",
+                       (long long)fixed, (long long)page_bytes, (long long)budget);
+    return LS_OK;
+}
+
+static ls_status make_plan(ls_engine *e, ls_error *err) {
+    const ls_jamba_config *c = &e->model->config;
+    const ls_levers *l = &e->opts.levers;
+    const int64_t n_attention = count_layers(c, true), n_mamba = count_layers(c, false);
+    const int64_t slot = ls_slot_bytes(c, e->opts.dtype) * n_mamba;
+    const int64_t page = ls_page_bytes(c, e->opts.dtype, l->page_tokens) * n_attention;
+    ls_engine_plan *p = &e->plan;
+    int64_t total;
+    ls_status status;
+    LS_TRY(plan_rows(e, err));
+    e->pages_max = ls_engine_pages(e, e->opts.length_max);
+    p->workspace_bytes = workspace_bytes(e);
+    p->head_bytes = head_bytes(e);
+    p->slot_stride = l->slot_words > 0 ? 4 * l->slot_words : ls_slot_bytes(c, e->opts.dtype);
+    p->slots = share(l->slots > 0 ? l->slots : e->batch, l->memory_fraction);
+    if (l->prefix != LS_PREFIX_OFF)
+        p->snapshots = l->prefix_bytes == 0 ? 4 * e->batch : slot == 0 ? e->batch : l->prefix_bytes / slot;
+    if (!ls_mul_i64(p->slots, p->slot_stride * n_mamba, &p->slot_bytes) ||
+        !ls_mul_i64(p->snapshots, slot, &p->snapshot_bytes))
+        return LS_FAIL(err, LS_ERR_CAPACITY, "slots: %lld of %lld bytes in %lld layers do not fit 64 bits",
+                       (long long)p->slots, (long long)p->slot_stride, (long long)n_mamba);
+    p->page_stride = n_attention == 0 ? 0 : page / n_attention;
+    if (l->pages > 0)
+        p->pages = l->pages;
+    else if (l->memory_bytes > 0)
+        LS_TRY(pages_from_budget(e, page, err));
+    else if (!ls_mul_i64(e->batch, e->pages_max * (l->prefix != LS_PREFIX_OFF ? 2 : 1), &p->pages))
+        return LS_FAIL(err, LS_ERR_CAPACITY, "batch: %lld sequences of %lld pages", (long long)e->batch,
+                       (long long)e->pages_max);
+    p->pages = share(p->pages, l->memory_fraction);
+    if (l->preempt_by != LS_PREEMPT_RECOMPUTE) {
+        p->swap_slots = e->batch;
+        p->swap_pages = smaller(e->batch * e->pages_max, p->pages);
+    }
+    if (p->slots > INT32_MAX || p->pages > INT32_MAX || !ls_mul_i64(p->pages, page, &p->page_bytes))
+        return LS_FAIL(err, LS_ERR_CAPACITY, "slots %lld, pages %lld: ids have 31 bits", (long long)p->slots,
+                       (long long)p->pages);
+    p->swap_bytes = p->swap_slots * slot + p->swap_pages * page;
+    total = p->workspace_bytes;
+    if (!ls_add_i64(total, p->head_bytes, &total) || !ls_add_i64(total, p->slot_bytes, &total) ||
+        !ls_add_i64(total, p->page_bytes, &total) || !ls_add_i64(total, p->snapshot_bytes, &total) ||
+        !ls_add_i64(total, p->swap_bytes, &total))
+        return LS_FAIL(err, LS_ERR_CAPACITY, "memory: the pools together do not fit 64 bits");
+    p->total_bytes = total;
+    if (l->memory_bytes > 0 && l->pages > 0 && total > l->memory_bytes)
+        return LS_FAIL(err, LS_ERR_CAPACITY, "memory: %lld bytes are needed, the budget is %lld", (long long)total,
+                       (long long)l->memory_bytes);
+done:
+    return status;
+}
+
+static ls_status make_pools(ls_engine *e, ls_error *err) {
+    const ls_levers *l = &e->opts.levers;
+    const ls_jamba_config *c = &e->model->config;
+    const ls_engine_plan *p = &e->plan;
+    const ls_ids_opts slot_ids = {p->slots, l->policy, l->slot_base, l->slot_permutation, l->policy_seed};
+    const ls_ids_opts page_ids = {p->pages, l->policy, 0, 0, l->policy_seed + 1};
+    const ls_ids_opts swap_slot_ids = {.n = p->swap_slots, .policy = LS_POLICY_LOWEST};
+    const ls_ids_opts swap_page_ids = {.n = p->swap_pages, .policy = LS_POLICY_LOWEST};
+    ls_cache_opts cache = {.dtype = e->opts.dtype,
+                           .n_slots = p->slots,
+                           .n_pages = p->pages,
+                           .page_tokens = l->page_tokens,
+                           .slot_stride = 4 * l->slot_words,
+                           .guards = l->guards};
+    ls_status status;
+    LS_TRY(ls_cache_create(&e->cache, c, &cache, err));
+    LS_TRY(ls_ids_create(&e->slots, &slot_ids, "slots", err));
+    LS_TRY(ls_ids_create(&e->pages, &page_ids, "pages", err));
+    if (l->poison) {
+        for (int64_t i = 0; i < p->slots; i++) ls_cache_poison_slot(e->cache, (int32_t)i);
+        for (int64_t i = 0; i < p->pages; i++) ls_cache_poison_page(e->cache, (int32_t)i);
+    }
+    cache.slot_stride = 0;
+    cache.guards = false;
+    if (p->snapshots > 0) {
+        const ls_prefix_opts prefix = {.n_snapshots = p->snapshots,
+                                       .snapshot_bytes = p->snapshot_bytes / p->snapshots,
+                                       .page_tokens = l->page_tokens,
+                                       .page_bytes = p->page_bytes / p->pages,
+                                       .tokens_max = p->pages * l->page_tokens,
+                                       .nodes_max = 4 * p->snapshots + 16,
+                                       .pages = e->pages,
+                                       .page_freed = ls_schedule_page_freed,
+                                       .context = e};
+        cache.n_slots = p->snapshots;
+        cache.n_pages = 0;
+        LS_TRY(ls_cache_create(&e->snapshots, c, &cache, err));
+        LS_TRY(ls_prefix_create(&e->prefix, &prefix, err));
+        ls_prefix_set_key(e->prefix, e->key);
+    }
+    if (p->swap_slots > 0) {
+        cache.n_slots = p->swap_slots;
+        cache.n_pages = p->swap_pages;
+        LS_TRY(ls_cache_create(&e->swap, c, &cache, err));
+        LS_TRY(ls_ids_create(&e->swap_slots, &swap_slot_ids, "swap slots", err));
+        LS_TRY(ls_ids_create(&e->swap_pages, &swap_page_ids, "swap pages", err));
+        LS_TRY(ls_array_alloc((void **)&e->swap_tables, p->swap_slots, e->pages_max * (int64_t)sizeof *e->swap_tables,
+                              "swap tables", err));
+    }
+done:
+    return status;
+}
+
+ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
+    const ls_jamba_config *c = &e->model->config;
+    const int64_t b = e->batch, vocab = c->vocab;
+    ls_status status;
+    LS_TRY(make_plan(e, err));
+    LS_TRY(make_pools(e, err));
+    LS_TRY(ls_workspace_create(&e->ws, c, e->opts.dtype, e->plan.rows, err));
+    LS_TRY(ls_array_alloc((void **)&e->running, b, sizeof(entry *), "running list", err));
+    LS_TRY(
+        ls_array_alloc((void **)&e->tables, b, e->pages_max * (int64_t)sizeof *e->tables, "page tables", err));
+    LS_TRY(ls_array_alloc((void **)&e->lanes, b, sizeof *e->lanes, "lanes", err));
+    LS_TRY(ls_array_alloc((void **)&e->tokens, e->plan.rows, sizeof *e->tokens, "tokens", err));
+    LS_TRY(ls_array_alloc((void **)&e->spans, b, sizeof *e->spans, "spans", err));
+    LS_TRY(ls_array_alloc((void **)&e->span_entry, b, sizeof(entry *), "spans", err));
+    LS_TRY(ls_array_alloc((void **)&e->drawing, b, sizeof(entry *), "drawing list", err));
+    LS_TRY(ls_array_alloc((void **)&e->x, b, c->hidden * ls_dtype_bytes(e->opts.dtype), "head rows", err));
+    LS_TRY(ls_array_alloc((void **)&e->logits, b, vocab * (int64_t)sizeof(float), "logits", err));
+    LS_TRY(ls_array_alloc((void **)&e->processed, b, vocab * (int64_t)sizeof(float), "logits", err));
+    LS_TRY(ls_array_alloc((void **)&e->sort_space, b, 2 * vocab * (int64_t)sizeof(int32_t), "sort space", err));
+    LS_TRY(ls_array_alloc((void **)&e->drawn, b, sizeof *e->drawn, "tokens", err));
+    LS_TRY(ls_array_alloc((void **)&e->logprob, b, sizeof *e->logprob, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->targets, b, sizeof *e->targets, "targets", err));
+    LS_TRY(ls_array_alloc((void **)&e->rows, b, sizeof *e->rows, "head rows", err));
+    for (int64_t i = 0; i < b; i++) e->lanes[e->n_lanes++] = (int32_t)(b - 1 - i);
+done:
+    return status;
+}
+
+void ls_engine_deallocate(ls_engine *e) {
+    free(e->rows);
+    free(e->targets);
+    free(e->logprob);
+    free(e->drawn);
+    free(e->sort_space);
+    free(e->processed);
+    free(e->logits);
+    free(e->x);
+    free(e->drawing);
+    free(e->span_entry);
+    free(e->spans);
+    free(e->tokens);
+    free(e->lanes);
+    free(e->tables);
+    free(e->running);
+    ls_workspace_free(e->ws);
+    free(e->swap_tables);
+    ls_ids_free(e->swap_pages);
+    ls_ids_free(e->swap_slots);
+    ls_prefix_free(e->prefix);
+    ls_ids_free(e->pages);
+    ls_ids_free(e->slots);
+    ls_cache_free(e->swap);
+    ls_cache_free(e->snapshots);
+    ls_cache_free(e->cache);
+}

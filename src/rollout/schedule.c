@@ -1,0 +1,339 @@
+/* Who runs, on which slot and pages. Admission follows (priority, arrival) and never overtakes; when pages run out the
+ * prefix cache gives way first, then the running entry that is last in that order. The first one can therefore always
+ * go on, and everything ends. */
+#include <string.h>
+
+#include "rollout/engine_state.h"
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* ---- pages and slots ---- */
+
+void ls_schedule_page_freed(void *context, int32_t page_i) {
+    const ls_engine *e = context;
+    if (e->opts.levers.poison) ls_cache_poison_page(e->cache, page_i);
+}
+
+static void release_page(ls_engine *e, int32_t page_i) {
+    if (ls_ids_release(e->pages, page_i)) ls_schedule_page_freed(e, page_i);
+}
+
+/* A padded pool is as large as an experiment wants it; only slots in use are to cost memory. */
+static void release_slot(ls_engine *e, int32_t slot) {
+    if (!ls_ids_release(e->slots, slot)) return;
+    if (e->opts.levers.poison)
+        ls_cache_poison_slot(e->cache, slot);
+    else if (e->opts.levers.slot_words > 0)
+        ls_cache_drop_slot(e->cache, slot);
+}
+
+static bool make_room(ls_engine *e, int64_t n) {
+    return ls_ids_available(e->pages) >= n || (e->prefix != NULL && ls_prefix_make_room(e->prefix, n));
+}
+
+/* ---- leaving ---- */
+
+/* Another entry takes over a prefill that others wait for. */
+static void pass_on_lead(ls_engine *e, const entry *x) {
+    entry *heir = NULL;
+    for (int64_t i = 0; i < e->n_running; i++) {
+        entry *y = e->running[i];
+        if (y->leader != x) continue;
+        y->leader = heir;
+        if (heir == NULL)
+            heir = y;
+        else
+            heir->n_followers++;
+    }
+}
+
+static void end_verify(ls_engine *e, entry *x) {
+    if (x->verify.node != NULL) ls_prefix_unpin(e->prefix, x->verify.node);
+    x->verify.node = NULL;
+}
+
+void ls_schedule_leave(ls_engine *e, entry *x) {
+    const int32_t *pages = ls_entry_pages(e, x);
+    int64_t i = 0;
+    while (i < e->n_running && e->running[i] != x) i++;
+    LS_ASSERT(i < e->n_running, "entry %lld does not run", (long long)x->arrival);
+    e->n_running--;
+    memmove(e->running + i, e->running + i + 1, (size_t)(e->n_running - i) * sizeof(entry *));
+    if (x->leader != NULL) x->leader->n_followers--;
+    pass_on_lead(e, x);
+    end_verify(e, x);
+    for (int64_t p = 0; p < x->n_pages; p++) release_page(e, pages[p]);
+    release_slot(e, x->slot);
+    e->lanes[e->n_lanes++] = x->lane;
+    x->n_pages = 0;
+    x->n_cached = 0;
+    x->slot = x->lane = -1;
+    x->leader = NULL;
+    x->n_followers = 0;
+    x->branch = 0;
+}
+
+void ls_schedule_drop_swap(ls_engine *e, entry *x) {
+    const int32_t *table;
+    if (x->swap_slot < 0) return;
+    table = e->swap_tables + x->swap_slot * e->pages_max;
+    for (int64_t p = 0; p < x->n_pages; p++) ls_ids_release(e->swap_pages, table[p]);
+    ls_ids_release(e->swap_slots, x->swap_slot);
+    x->swap_slot = -1;
+    x->n_pages = 0;
+    x->n_cached = 0;
+}
+
+/* Copies what x holds to swap space; false when there is too little of it, or nothing to keep. */
+static bool swap_out(ls_engine *e, entry *x, int32_t *swap_slot) {
+    const int32_t *pages = ls_entry_pages(e, x);
+    int32_t *table;
+    if (e->swap == NULL || x->n_cached == 0 || ls_ids_available(e->swap_slots) == 0 ||
+        ls_ids_available(e->swap_pages) < x->n_pages)
+        return false;
+    *swap_slot = ls_ids_acquire(e->swap_slots);
+    table = e->swap_tables + *swap_slot * e->pages_max;
+    ls_cache_copy_slot(e->swap, *swap_slot, e->cache, x->slot);
+    for (int64_t p = 0; p < x->n_pages; p++) {
+        table[p] = ls_ids_acquire(e->swap_pages);
+        ls_cache_copy_page(e->swap, table[p], e->cache, pages[p]);
+    }
+    return true;
+}
+
+void ls_schedule_preempt(ls_engine *e, entry *x, ls_preempt_by by) {
+    const int64_t n_cached = x->n_cached, n_pages = x->n_pages;
+    int32_t swap_slot = -1;
+    bool swapped;
+    if (by == LS_PREEMPT_ALTERNATE)
+        by = (e->stats.preempted_recompute + e->stats.preempted_swap) % 2 == 0 ? LS_PREEMPT_RECOMPUTE : LS_PREEMPT_SWAP;
+    swapped = by == LS_PREEMPT_SWAP && swap_out(e, x, &swap_slot);
+    ls_schedule_leave(e, x);
+    if (swapped) {
+        x->swap_slot = swap_slot;
+        x->n_cached = n_cached;
+        x->n_pages = n_pages;
+        e->stats.preempted_swap++;
+    } else {
+        e->stats.preempted_recompute++;
+    }
+    x->request->n_preempted++;
+    ls_waiting_push(&e->waiting, x);
+}
+
+static entry *last_running(const ls_engine *e) { return e->n_running > 0 ? e->running[e->n_running - 1] : NULL; }
+
+void ls_schedule_force(ls_engine *e) {
+    const int64_t every = e->opts.levers.preempt_every;
+    if (every == 0 || e->stats.ticks % every != 0) return;
+    /* One that has drawn since it came back: else recomputation could go on for ever. */
+    for (int64_t i = e->n_running - 1; i >= 0; i--)
+        if (e->running[i]->drew) {
+            ls_schedule_preempt(e, e->running[i], e->opts.levers.preempt_by);
+            return;
+        }
+}
+
+/* A page for x, at the expense of what comes after it. -1: x itself has had to give way. */
+static int32_t acquire_page(ls_engine *e, entry *x) {
+    while (!make_room(e, 1)) {
+        entry *last = last_running(e);
+        if (x->verify.node != NULL) { /* what it would be compared with is in its way */
+            end_verify(e, x);
+            continue;
+        }
+        LS_ASSERT(last != x || e->n_running > 1, "%lld pages do not hold one sequence", (long long)e->plan.pages);
+        ls_schedule_preempt(e, last, e->opts.levers.preempt_by);
+        if (last == x) return -1;
+    }
+    return ls_ids_acquire(e->pages);
+}
+
+/* Pages for tokens up to `end`, of which those from n_cached on may be written. False: x was preempted. */
+static bool assure_pages(ls_engine *e, entry *x, int64_t end) {
+    const int64_t each = e->opts.levers.page_tokens, partial = x->n_cached / each;
+    int32_t *pages = ls_entry_pages(e, x);
+    /* A page that others hold too is not written: its tokens are copied first. */
+    if (x->n_cached % each != 0) {
+        while (ls_ids_references(e->pages, pages[partial]) > 1) {
+            const int32_t own = ls_ids_available(e->pages) > 0 ? ls_ids_acquire(e->pages) : -1;
+            if (own >= 0) {
+                ls_cache_copy_page(e->cache, own, e->cache, pages[partial]);
+                release_page(e, pages[partial]);
+                pages[partial] = own;
+            } else { /* making room may take the other reference away */
+                const int32_t room = acquire_page(e, x);
+                if (room < 0) return false;
+                ls_ids_release(e->pages, room);
+            }
+        }
+    }
+    while (x->n_pages * each < end) {
+        const int32_t page_i = acquire_page(e, x);
+        if (page_i < 0) return false;
+        pages[x->n_pages++] = page_i;
+    }
+    return true;
+}
+
+/* ---- admission ---- */
+
+/* A running entry that is still computing the part of the prompt that x could share. */
+static entry *find_leader(const ls_engine *e, const entry *x) {
+    const ls_request *r = x->request;
+    if (!e->opts.levers.fork || r->n_prompt < 2) return NULL;
+    for (int64_t i = 0; i < e->n_running; i++) {
+        entry *y = e->running[i];
+        const ls_request *s = y->request;
+        if (y->leader == NULL && s->n_prompt == r->n_prompt && y->n_cached < s->n_prompt - 1 &&
+            memcmp(s->prompt, r->prompt, (size_t)r->n_prompt * sizeof *r->prompt) == 0)
+            return y;
+    }
+    return NULL;
+}
+
+/* Whether this hit is one that is computed again: a share of all, chosen by address. */
+static bool is_verified(const ls_engine *e, const ls_request *r) {
+    uint64_t x = ((uint64_t)r->prompt_i << 32 | r->sample_i) + UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return (double)(x >> 11) * 0x1p-53 < e->opts.levers.verify;
+}
+
+static void look_up_prefix(ls_engine *e, entry *x) {
+    const ls_request *r = x->request;
+    ls_prefix_hit hit;
+    if (e->prefix == NULL) return;
+    ls_prefix_lookup(e->prefix, r->prompt, r->n_prompt, r->n_prompt - 1, x->was_admitted, &hit, ls_entry_pages(e, x));
+    if (hit.n_matched > hit.n_tokens && hit.n_matched < r->n_prompt - 1) x->branch = hit.n_matched;
+    if (hit.node == NULL) return;
+    if (is_verified(e, r)) { /* keep the node, not the pages */
+        const int32_t *pages = ls_entry_pages(e, x);
+        for (int64_t p = 0; p < ls_engine_pages(e, hit.n_tokens); p++) release_page(e, pages[p]);
+        x->verify = hit;
+        return;
+    }
+    ls_cache_copy_slot(e->cache, x->slot, e->snapshots, hit.snapshot);
+    x->n_cached = hit.n_tokens;
+    x->n_pages = ls_engine_pages(e, hit.n_tokens);
+    ls_prefix_unpin(e->prefix, hit.node);
+}
+
+static void swap_in(ls_engine *e, entry *x) {
+    const int32_t *table = e->swap_tables + x->swap_slot * e->pages_max;
+    const int64_t n_pages = x->n_pages, n_cached = x->n_cached;
+    int32_t *pages = ls_entry_pages(e, x);
+    ls_cache_copy_slot(e->cache, x->slot, e->swap, x->swap_slot);
+    for (int64_t p = 0; p < n_pages; p++) {
+        pages[p] = ls_ids_acquire(e->pages);
+        ls_cache_copy_page(e->cache, pages[p], e->swap, table[p]);
+    }
+    ls_schedule_drop_swap(e, x);
+    x->n_pages = n_pages;
+    x->n_cached = n_cached;
+}
+
+static void insert_running(ls_engine *e, entry *x) {
+    int64_t i = e->n_running++;
+    for (; i > 0 && ls_entry_before(x, e->running[i - 1]); i--) e->running[i] = e->running[i - 1];
+    e->running[i] = x;
+}
+
+/* Puts the first waiting entry to work. False: there is none, or no room for it. */
+static bool admit_one(ls_engine *e) {
+    entry *x = ls_waiting_top(&e->waiting), *last = last_running(e), *leader;
+    ls_request *r;
+    if (x == NULL) return false;
+    if (e->n_running == e->batch || ls_ids_available(e->slots) == 0) {
+        if (last == NULL || !ls_entry_before(x, last)) return false;
+        ls_schedule_preempt(e, last, e->opts.levers.preempt_by);
+    }
+    leader = x->swap_slot < 0 ? find_leader(e, x) : NULL;
+    /* Room for all that is known of it, without taking any from those who run: else it would only come and go. */
+    if (!make_room(e, leader != NULL ? 1 : ls_engine_pages(e, ls_entry_total(x))) && e->n_running > 0) return false;
+    if (x->swap_slot >= 0 && ls_ids_available(e->pages) < x->n_pages) return false;
+    ls_waiting_remove(&e->waiting, x);
+    r = x->request;
+    x->slot = r->slot = ls_ids_acquire(e->slots);
+    x->lane = e->lanes[--e->n_lanes];
+    x->drew = false;
+    x->leader = leader;
+    if (leader != NULL) leader->n_followers++;
+    if (x->swap_slot >= 0)
+        swap_in(e, x);
+    else if (leader == NULL)
+        look_up_prefix(e, x);
+    if (!x->was_admitted) r->n_hit = x->n_cached;
+    x->was_admitted = true;
+    insert_running(e, x);
+    e->stats.admitted++;
+    return true;
+}
+
+void ls_schedule_admit(ls_engine *e) {
+    while (admit_one(e)) continue;
+    e->stats.slots_used = e->plan.slots - ls_ids_available(e->slots);
+    if (e->stats.slots_used > e->stats.slots_used_max) e->stats.slots_used_max = e->stats.slots_used;
+}
+
+/* ---- the spans of a tick ---- */
+
+static int64_t nearest(int64_t cut, int64_t depth, int64_t n_cached) {
+    return depth > n_cached && depth < cut ? depth : cut;
+}
+
+int64_t ls_schedule_cut(const ls_engine *e, const entry *x) {
+    const int64_t last = x->request->n_prompt - 1, every = e->opts.levers.snapshot_every;
+    const int64_t late = LS_INJECTED(LS_INJECT_PREFIX_STATE_SHIFT) ? 1 : 0;
+    int64_t cut = INT64_MAX;
+    if (x->n_cached > last) return cut;
+    if (x->verify.node != NULL) cut = nearest(cut, x->verify.n_tokens, x->n_cached);
+    if (x->n_followers > 0) cut = nearest(cut, last, x->n_cached);
+    if (e->prefix == NULL) return cut;
+    cut = nearest(cut, last + late, x->n_cached);
+    if (x->branch > 0) cut = nearest(cut, x->branch + late, x->n_cached);
+    if (every > 0) {
+        const int64_t next = ((x->n_cached - late + every) / every) * every + late;
+        if (next < last) cut = nearest(cut, next, x->n_cached);
+    }
+    return cut;
+}
+
+/* Tokens that x computes in this tick, of at most `budget` where it is more than one. */
+static int64_t span_rows(const ls_engine *e, const entry *x, int64_t budget) {
+    const int64_t need = ls_entry_total(x) - x->n_cached, chunk = e->opts.levers.chunk;
+    int64_t n = need, cut;
+    if (need == 1) return 1;
+    if (chunk > 0) n = smaller(n, chunk);
+    n = smaller(n, budget);
+    cut = ls_schedule_cut(e, x);
+    return cut == INT64_MAX ? n : smaller(n, cut - x->n_cached);
+}
+
+void ls_schedule_spans(ls_engine *e) {
+    int64_t rows = 0, budget = e->plan.rows;
+    e->n_spans = 0;
+    for (int64_t i = 0; i < e->n_running; i++)
+        if (e->running[i]->leader == NULL && ls_entry_total(e->running[i]) - e->running[i]->n_cached == 1) budget--;
+    /* Entries later in the order may be preempted on the way, earlier ones never are. */
+    for (int64_t i = 0; i < e->n_running; i++) {
+        entry *x = e->running[i];
+        const bool decodes = ls_entry_total(x) - x->n_cached == 1;
+        const int64_t n = x->leader != NULL ? 0 : span_rows(e, x, budget);
+        ls_span *span = &e->spans[e->n_spans];
+        if (n == 0) continue;
+        if (!assure_pages(e, x, x->n_cached + n)) break; /* x was the last one */
+        span->row = rows;
+        span->n_rows = n;
+        span->pos = x->n_cached;
+        span->slot = x->slot;
+        span->pages = ls_entry_pages(e, x);
+        for (int64_t t = 0; t < n; t++) e->tokens[rows + t] = ls_entry_token(x, x->n_cached + t);
+        e->span_entry[e->n_spans++] = x;
+        rows += n;
+        if (!decodes) budget -= n;
+    }
+    e->stats.rows += rows;
+    e->stats.pages_used = e->plan.pages - ls_ids_available(e->pages);
+    if (e->stats.pages_used > e->stats.pages_used_max) e->stats.pages_used_max = e->stats.pages_used;
+}

@@ -1,0 +1,428 @@
+/* The faults that sit in ops. Not armed, each leaves every bit alone; armed, it changes what its description says and
+ * nothing else, which is checked against sound calls that mean what the fault does. Raw bits throughout. */
+#define _GNU_SOURCE
+#include "faults/faults.h"
+#include "op/conv1d.h"
+#include "op/gemm.h"
+#include "op/op_case.h"
+#include "op/op_sparse.h"
+#include "op/scan.h"
+
+enum { SLOTS = 6, ROWS = 12, DIM = 70, STATES = 5, D_CONV = 4, PAST = D_CONV - 1 };
+
+/* What a call leaves: its rows, and the pool with what was there before. */
+typedef struct result {
+    op_array out;
+    op_pool pool;
+} result;
+
+static void result_free(result *r) {
+    op_array_free(&r->out);
+    op_pool_free(&r->pool);
+}
+
+/* Rows not written, and slots that some sequence has used. */
+static result result_make(int64_t state_floats) {
+    const result r = {op_array_make(LS_F32, ROWS, DIM, 1), op_pool_make(SLOTS, state_floats * 4, 24)};
+    uint64_t seed = 77;
+    op_guard(&r.out);
+    for (int32_t slot = 0; slot < SLOTS; slot++)
+        for (int64_t i = 0; i < state_floats; i++) ((float *)ls_pool_at(&r.pool.view, slot))[i] = op_plain(&seed);
+    return r;
+}
+
+static bool same_rows(const result *a, const result *b, int64_t row, int64_t n) {
+    const int64_t floats = (n - 1) * a->out.stride + a->out.cols;
+    return memcmp(op_at(&a->out, row, 0), op_at(&b->out, row, 0), (size_t)floats * 4) == 0;
+}
+static bool same_slot(const result *a, const result *b, int32_t slot) {
+    return memcmp(ls_pool_at(&a->pool.view, slot), ls_pool_at(&b->pool.view, slot), (size_t)a->pool.entry_bytes) == 0;
+}
+static bool same(const result *a, const result *b) {
+    return same_rows(a, b, 0, ROWS) && memcmp(a->pool.view.base, b->pool.view.base, (size_t)a->pool.bytes) == 0;
+}
+
+/* ---- the ops, with inputs of their own ---- */
+
+static op_array filled(int64_t rows, int64_t cols, op_maker make, uint64_t seed) {
+    const op_array a = op_array_make(LS_F32, rows, cols, 0);
+    op_fill(&a, make, &seed);
+    return a;
+}
+
+typedef struct scan_inputs {
+    int64_t dim, states;
+    op_array u, dt, b, cc, z, a2, bias, d;
+    bool dt_activated; /* dt needs neither bias nor softplus */
+} scan_inputs;
+
+static float rate(uint64_t *seed) { return test_uniform(seed, -4.0f, -0.01f); }
+
+static scan_inputs scan_make(int64_t rows, int64_t dim, int64_t states) {
+    const scan_inputs in = {dim,
+                            states,
+                            filled(rows, dim, op_plain, 1),
+                            filled(rows, dim, op_wide, 2),
+                            filled(rows, states, op_plain, 3),
+                            filled(rows, states, op_plain, 4),
+                            filled(rows, dim, op_wide, 5),
+                            filled(dim, states, rate, 6),
+                            filled(1, dim, op_plain, 7),
+                            filled(1, dim, op_plain, 8),
+                            false};
+    return in;
+}
+
+static void scan_free(scan_inputs *in) {
+    op_array *arrays[] = {&in->u, &in->dt, &in->b, &in->cc, &in->z, &in->a2, &in->bias, &in->d};
+    for (int64_t i = 0; i < OP_COUNT(arrays); i++) op_array_free(arrays[i]);
+}
+
+static void scan_run(const scan_inputs *in, ls_queue *queue, const ls_span *spans, int64_t n_spans, const op_array *out,
+                     const ls_pool_view *pool, ls_inject fault) {
+    const ls_scan_args args = {.in_dtype = LS_F32,
+                               .out_dtype = LS_F32,
+                               .dt_activated = in->dt_activated,
+                               .u = in->u.data,
+                               .dt_raw = in->dt.data,
+                               .b = in->b.data,
+                               .cc = in->cc.data,
+                               .z = in->z.data,
+                               .out = out->data,
+                               .u_stride = in->u.stride,
+                               .dt_stride = in->dt.stride,
+                               .b_stride = in->b.stride,
+                               .c_stride = in->cc.stride,
+                               .z_stride = in->z.stride,
+                               .out_stride = out->stride,
+                               .a2 = op_at(&in->a2, 0, 0),
+                               .dt_bias = in->dt_activated ? NULL : op_at(&in->bias, 0, 0),
+                               .d = op_at(&in->d, 0, 0),
+                               .rows = out->rows,
+                               .dim = in->dim,
+                               .n_states = in->states,
+                               .state = *pool,
+                               .spans = spans,
+                               .n_spans = n_spans};
+    ls_error err;
+    assert_ok(FAULTS_CALL(fault, ls_scan(queue, &args, &err)), err);
+}
+
+static result scan_of(const scan_inputs *in, ls_queue *queue, const ls_span *spans, int64_t n_spans, ls_inject fault) {
+    const result r = result_make(DIM * STATES);
+    scan_run(in, queue, spans, n_spans, &r.out, &r.pool.view, fault);
+    return r;
+}
+
+static result conv_of(ls_queue *queue, const ls_span *spans, int64_t n_spans, ls_inject fault) {
+    op_array x = filled(ROWS, DIM, op_plain, 11), w = filled(D_CONV, DIM, op_plain, 12);
+    const result r = result_make((int64_t)PAST * DIM);
+    const ls_conv1d_args args = {.x = x.data,
+                                 .x_dtype = LS_F32,
+                                 .y_dtype = LS_F32,
+                                 .state_dtype = LS_F32,
+                                 .x_stride = x.stride,
+                                 .w = op_at(&w, 0, 0),
+                                 .y = r.out.data,
+                                 .y_stride = r.out.stride,
+                                 .rows = ROWS,
+                                 .dim = DIM,
+                                 .d_conv = D_CONV,
+                                 .state = r.pool.view,
+                                 .spans = spans,
+                                 .n_spans = n_spans};
+    ls_error err;
+    assert_ok(FAULTS_CALL(fault, ls_conv1d(queue, &args, &err)), err);
+    op_array_free(&x);
+    op_array_free(&w);
+    return r;
+}
+
+/* Products of [m][k] by [n][k] with columns [begin, end) of both. */
+typedef struct product {
+    int64_t m, n, k;
+    op_array x, w, bias;
+} product;
+
+static product product_make(int64_t m, int64_t n, int64_t k, ls_dtype dtype) {
+    product p = {m, n, k, op_array_make(dtype, m, k, 3), op_array_make(dtype, n, k, 0), filled(1, n, op_plain, 23)};
+    uint64_t seed = 21;
+    op_fill(&p.x, op_plain, &seed);
+    op_fill(&p.w, op_plain, &seed);
+    return p;
+}
+
+static void product_free(product *p) {
+    op_array_free(&p->x);
+    op_array_free(&p->w);
+    op_array_free(&p->bias);
+}
+
+static op_array gemm_of(const product *p, ls_queue *queue, int64_t begin, int64_t end, bool biased, ls_dtype dtype,
+                        ls_inject fault) {
+    const op_array out = op_array_make(dtype, p->m, p->n, 2);
+    op_array w = op_array_make(p->w.dtype, p->n, end - begin, 0);
+    ls_gemm_weight weight;
+    ls_error err;
+    op_guard(&out);
+    for (int64_t n = 0; n < p->n; n++)
+        memcpy(op_at(&w, n, 0), op_at(&p->w, n, begin), (size_t)((end - begin) * ls_dtype_bytes(w.dtype)));
+    assert_ok(ls_gemm_pack(&weight, w.data, w.dtype, p->n, end - begin, &err), err);
+    {
+        const ls_gemm_args args = {.x = op_at(&p->x, 0, begin),
+                                   .x_dtype = p->x.dtype,
+                                   .x_stride = p->x.stride,
+                                   .weight = &weight,
+                                   .bias = biased ? op_at(&p->bias, 0, 0) : NULL,
+                                   .out = out.data,
+                                   .out_dtype = dtype,
+                                   .out_stride = out.stride,
+                                   .m = p->m};
+        assert_ok(FAULTS_CALL(fault, ls_gemm(queue, &args, &err)), err);
+    }
+    ls_gemm_weight_free(&weight);
+    op_array_free(&w);
+    return out;
+}
+
+/* ---- one case a fault ---- */
+
+/* The state of a span of several rows lands where 32 bits say; rows and decode are right. Slot 47,935 is the first
+ * whose offset wraps. */
+static void slot_stride_u32(void **state) {
+    enum { GOOD = 47934, BAD = 47935 };
+    const ls_isa isa = op_isa(state);
+    const ls_span prefill[] = {{0, 2, 0, GOOD, NULL}, {2, 2, 0, BAD, NULL}}, decode[] = {{2, 1, 2, BAD, NULL}};
+    const int64_t bytes = (int64_t)SPARSE_DIM * SPARSE_STATES * 4;
+    scan_inputs in = scan_make(4, SPARSE_DIM, SPARSE_STATES);
+    op_array out[2] = {op_array_make(LS_F32, 4, SPARSE_DIM, 0), op_array_make(LS_F32, 4, SPARSE_DIM, 0)};
+    void *good = op_alloc(bytes), *bad = op_alloc(bytes), *poison = op_alloc(bytes);
+    const ls_pool_view pool = sparse_open();
+    ls_pool_view view = pool;
+    view.base += SPARSE_CONV_BYTES;
+    memset(poison, OP_POISON, (size_t)bytes);
+
+    scan_run(&in, op_queues[isa][1], prefill, 2, &out[0], &view, LS_INJECT_NONE);
+    memcpy(good, ls_pool_at(&view, GOOD), (size_t)bytes);
+    memcpy(bad, ls_pool_at(&view, BAD), (size_t)bytes);
+    memset(ls_pool_at(&pool, GOOD), OP_POISON, SPARSE_STRIDE);
+    memset(ls_pool_at(&pool, BAD), OP_POISON, SPARSE_STRIDE);
+    assert_memory_not_equal(sparse_narrow_at(&view, BAD), bad, (size_t)bytes);
+
+    scan_run(&in, op_queues[isa][1], prefill, 2, &out[1], &view, LS_INJECT_SLOT_STRIDE_U32);
+    op_check(&out[0], &out[1], OP_NAN_PINNED, "prefill");
+    assert_ptr_equal(sparse_narrow_at(&view, GOOD), ls_pool_at(&view, GOOD));
+    assert_memory_equal(ls_pool_at(&view, GOOD), good, (size_t)bytes);
+    assert_memory_equal(ls_pool_at(&view, BAD), poison, (size_t)bytes);
+    assert_memory_equal(sparse_narrow_at(&view, BAD), bad, (size_t)bytes);
+
+    /* Decode reads and writes the right place, armed or not. */
+    memcpy(ls_pool_at(&view, BAD), bad, (size_t)bytes);
+    scan_run(&in, op_queues[isa][1], decode, 1, &out[0], &view, LS_INJECT_NONE);
+    memcpy(good, ls_pool_at(&view, BAD), (size_t)bytes);
+    memcpy(ls_pool_at(&view, BAD), bad, (size_t)bytes);
+    scan_run(&in, op_queues[isa][1], decode, 1, &out[1], &view, LS_INJECT_SLOT_STRIDE_U32);
+    op_check(&out[0], &out[1], OP_NAN_PINNED, "decode");
+    assert_memory_equal(ls_pool_at(&view, BAD), good, (size_t)bytes);
+
+    sparse_close(&pool);
+    free(good);
+    free(bad);
+    free(poison);
+    op_array_free(&out[0]);
+    op_array_free(&out[1]);
+    scan_free(&in);
+}
+
+/* A sequence that begins with a span of one row goes on from its slot; with two rows it begins. */
+static void stale_slot(void **state) {
+    const ls_isa isa = op_isa(state);
+    scan_inputs in = scan_make(ROWS, DIM, STATES);
+    for (int op = 0; op < 2; op++)
+        for (int64_t rows = 1; rows <= 2; rows++)
+            for (int64_t pos = 0; pos <= 3; pos += 3) {
+                const ls_span spans[] = {{0, 2, 0, 1, NULL}, {4, rows, pos, 3, NULL}};
+                const ls_span resumed[] = {{0, 2, 0, 1, NULL}, {4, rows, 9, 3, NULL}};
+                ls_queue *queue = op_queues[isa][1];
+                result sound, other, faulty;
+                if (op == 0) {
+                    sound = scan_of(&in, queue, spans, 2, LS_INJECT_NONE);
+                    other = scan_of(&in, queue, resumed, 2, LS_INJECT_NONE);
+                    faulty = scan_of(&in, queue, spans, 2, LS_INJECT_STALE_SLOT);
+                } else {
+                    sound = conv_of(queue, spans, 2, LS_INJECT_NONE);
+                    other = conv_of(queue, resumed, 2, LS_INJECT_NONE);
+                    faulty = conv_of(queue, spans, 2, LS_INJECT_STALE_SLOT);
+                }
+                assert_true(same(&faulty, rows == 1 ? &other : &sound));
+                assert_int_equal(same(&faulty, &sound), rows > 1 || pos > 0);
+                result_free(&sound);
+                result_free(&other);
+                result_free(&faulty);
+            }
+    scan_free(&in);
+}
+
+/* A span of fewer rows than the window stores zeros for the inputs before it; what it computes is right. */
+static void conv_short_chunk(void **state) {
+    const ls_isa isa = op_isa(state);
+    for (int64_t rows = 1; rows <= D_CONV; rows++)
+        for (int64_t pos = 0; pos <= 5; pos += 5) {
+            const ls_span spans[] = {{1, 6, 0, 0, NULL}, {7, rows, pos, 4, NULL}};
+            result sound = conv_of(op_queues[isa][1], spans, 2, LS_INJECT_NONE);
+            result faulty = conv_of(op_queues[isa][1], spans, 2, LS_INJECT_CONV_SHORT_CHUNK);
+            assert_int_equal(same(&sound, &faulty), rows >= PAST || pos == 0);
+            if (rows < PAST) memset(ls_pool_at(&sound.pool.view, 4), 0, (size_t)((PAST - rows) * DIM * 4));
+            assert_true(same(&sound, &faulty));
+            result_free(&sound);
+            result_free(&faulty);
+        }
+}
+
+/* A sequence that begins behind another span of the call begins with that one's state. */
+static void no_reset_packed(void **state) {
+    const ls_isa isa = op_isa(state);
+    ls_queue *queue = op_queues[isa][0];
+    const ls_span packed[] = {{0, 3, 0, 2, NULL}, {3, 2, 0, 5, NULL}}, resumed[] = {{3, 2, 1, 5, NULL}};
+    /* Nothing to take over: one span, spans that go on, padding before the second. */
+    const ls_span others[][2] = {{{0, 3, 0, 2, NULL}, {3, 0, 0, 5, NULL}},
+                                 {{0, 3, 4, 2, NULL}, {3, 2, 9, 5, NULL}},
+                                 {{0, 3, 0, -1, NULL}, {3, 2, 0, 5, NULL}}};
+    scan_inputs in = scan_make(ROWS, DIM, STATES);
+    result sound = scan_of(&in, queue, packed, 2, LS_INJECT_NONE);
+    result faulty = scan_of(&in, queue, packed, 2, LS_INJECT_NO_RESET_PACKED);
+    result expected = scan_of(&in, queue, packed, 1, LS_INJECT_NONE);
+    memcpy(ls_pool_at(&expected.pool.view, 5), ls_pool_at(&expected.pool.view, 2), (size_t)expected.pool.entry_bytes);
+    scan_run(&in, queue, resumed, 1, &expected.out, &expected.pool.view, LS_INJECT_NONE);
+    assert_true(same(&faulty, &expected));
+    assert_true(same_rows(&faulty, &sound, 0, 3) && same_slot(&faulty, &sound, 2));
+    assert_false(same_rows(&faulty, &sound, 3, 2) || same_slot(&faulty, &sound, 5));
+    result_free(&sound);
+    result_free(&faulty);
+    result_free(&expected);
+    for (int64_t i = 0; i < OP_COUNT(others); i++) {
+        sound = scan_of(&in, queue, others[i], 2, LS_INJECT_NONE);
+        faulty = scan_of(&in, queue, others[i], 2, LS_INJECT_NO_RESET_PACKED);
+        assert_true(same(&faulty, &sound));
+        result_free(&sound);
+        result_free(&faulty);
+    }
+    scan_free(&in);
+}
+
+/* 8 rows and more of 16 steps and more are the sum of two half chains, whatever the tile; fewer are the chain. */
+static void split_k_by_batch(void **state) {
+    static const int64_t sizes[][2] = {{1, 33}, {7, 64}, {8, 15}, {8, 16}, {8, 33}, {23, 257}};
+    const ls_isa isa = op_isa(state);
+    for (int64_t i = 0; i < OP_COUNT(sizes); i++)
+        for (int variant = 0; variant < 4; variant++) {
+            const int64_t m = sizes[i][0], k = sizes[i][1];
+            const bool biased = variant % 2 == 1, split = m >= 8 && k >= 16;
+            const ls_dtype dtype = variant < 2 ? LS_F32 : LS_BF16;
+            ls_queue *queue = op_queues[isa][variant % OP_THREADS_MAX];
+            product p = product_make(m, 37, k, dtype);
+            op_array sound = gemm_of(&p, queue, 0, k, biased, dtype, LS_INJECT_NONE);
+            op_array faulty = gemm_of(&p, queue, 0, k, biased, dtype, LS_INJECT_SPLIT_K);
+            if (split) {
+                op_array low = gemm_of(&p, queue, 0, k / 2, false, LS_F32, LS_INJECT_NONE);
+                op_array high = gemm_of(&p, queue, k / 2, k, false, LS_F32, LS_INJECT_NONE);
+                char text[160];
+                if (dtype == LS_F32) assert_true(op_diffs(&sound, &faulty, OP_NAN_PINNED, text) > 0);
+                for (int64_t r = 0; r < m; r++)
+                    for (int64_t c = 0; c < p.n; c++) {
+                        const float sum = ls_add(op_get(&low, r, c), op_get(&high, r, c));
+                        op_put(&sound, r, c, biased ? ls_add(sum, op_get(&p.bias, 0, c)) : sum);
+                    }
+                op_array_free(&low);
+                op_array_free(&high);
+            }
+            op_check(&sound, &faulty, OP_NAN_PINNED, "%lld rows of %lld", (long long)m, (long long)k);
+            op_array_free(&sound);
+            op_array_free(&faulty);
+            product_free(&p);
+        }
+}
+
+/* Spans of one row take log(exp(x) + 1), longer ones the softplus of the contract. */
+static void softplus_naive(void **state) {
+    const ls_isa isa = op_isa(state);
+    scan_inputs in = scan_make(ROWS, DIM, STATES), naive = scan_make(ROWS, DIM, STATES);
+    naive.dt_activated = true;
+    for (int64_t r = 0; r < ROWS; r++)
+        for (int64_t c = 0; c < DIM; c++) {
+            const float x = ls_add(op_get(&in.dt, r, c), op_get(&in.bias, 0, c));
+            op_put(&naive.dt, r, c, ls_log(ls_add(ls_exp(x), 1.0f)));
+        }
+    for (int64_t rows = 1; rows <= 3; rows++) {
+        const ls_span spans[] = {{5, rows, 3, 0, NULL}};
+        result sound = scan_of(&in, op_queues[isa][1], spans, 1, LS_INJECT_NONE);
+        result other = scan_of(&naive, op_queues[isa][1], spans, 1, LS_INJECT_NONE);
+        result faulty = scan_of(&in, op_queues[isa][1], spans, 1, LS_INJECT_SOFTPLUS_NAIVE);
+        assert_true(same(&faulty, rows == 1 ? &other : &sound));
+        assert_false(same(&sound, &other));
+        result_free(&sound);
+        result_free(&other);
+        result_free(&faulty);
+    }
+    scan_free(&in);
+    scan_free(&naive);
+}
+
+/* ---- all faults ---- */
+
+/* On calls that would show them, faults change their own ops and no other. The pool is too small for wrapped offsets.
+ */
+static void a_fault_stays_in_its_ops(void **state) {
+    enum { SCAN = 1, CONV = 2, GEMM = 4 };
+    static const int touched[LS_INJECT_COUNT] = {[LS_INJECT_STALE_SLOT] = SCAN | CONV,
+                                                 [LS_INJECT_CONV_SHORT_CHUNK] = CONV,
+                                                 [LS_INJECT_NO_RESET_PACKED] = SCAN,
+                                                 [LS_INJECT_SPLIT_K] = GEMM,
+                                                 [LS_INJECT_SOFTPLUS_NAIVE] = SCAN};
+    const ls_isa isa = op_isa(state);
+    ls_queue *queue = op_queues[isa][0];
+    const ls_span spans[] = {{0, 3, 0, 1, NULL}, {3, 1, 0, 2, NULL}, {4, 1, 5, 3, NULL}, {5, 7, 2, 4, NULL}};
+    scan_inputs in = scan_make(ROWS, DIM, STATES);
+    product p = product_make(9, 37, 33, LS_F32);
+    result scan = scan_of(&in, queue, spans, 4, LS_INJECT_NONE), conv = conv_of(queue, spans, 4, LS_INJECT_NONE);
+    op_array gemm = gemm_of(&p, queue, 0, p.k, true, LS_F32, LS_INJECT_NONE);
+    for (int fault = 0; fault < LS_INJECT_COUNT; fault++) {
+        result faulty_scan = scan_of(&in, queue, spans, 4, (ls_inject)fault);
+        result faulty_conv = conv_of(queue, spans, 4, (ls_inject)fault);
+        op_array faulty_gemm = gemm_of(&p, queue, 0, p.k, true, LS_F32, (ls_inject)fault);
+        char text[160];
+        const int seen = (same(&scan, &faulty_scan) ? 0 : SCAN) | (same(&conv, &faulty_conv) ? 0 : CONV) |
+                         (op_diffs(&gemm, &faulty_gemm, OP_NAN_PINNED, text) == 0 ? 0 : GEMM);
+        if (seen != touched[fault])
+            fail_msg("%s: ops %d changed, not %d", ls_inject_name((ls_inject)fault), seen, touched[fault]);
+        result_free(&faulty_scan);
+        result_free(&faulty_conv);
+        op_array_free(&faulty_gemm);
+    }
+    result_free(&scan);
+    result_free(&conv);
+    op_array_free(&gemm);
+    product_free(&p);
+    scan_free(&in);
+}
+
+static void names_are_read_back(void **state) {
+    ls_inject fault = LS_INJECT_LAG_ONE;
+    (void)state;
+    for (int i = 0; i < LS_INJECT_COUNT; i++) {
+        assert_true(ls_inject_parse(&fault, ls_inject_name((ls_inject)i)));
+        assert_int_equal(fault, i);
+    }
+    assert_false(ls_inject_parse(&fault, "slot-stride"));
+    assert_false(ls_inject_parse(&fault, ""));
+    assert_int_equal(fault, LS_INJECT_LAG_ONE);
+    assert_string_equal(ls_inject_name(LS_INJECT_TEMPERATURE), "temperature-not-mirrored");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {OP_CASES(slot_stride_u32),          OP_CASES(stale_slot),
+                                       OP_CASES(conv_short_chunk),         OP_CASES(no_reset_packed),
+                                       OP_CASES(split_k_by_batch),         OP_CASES(softplus_naive),
+                                       OP_CASES(a_fault_stays_in_its_ops), cmocka_unit_test(names_are_read_back)};
+    return cmocka_run_group_tests(tests, op_open, op_close);
+}
