@@ -14,6 +14,7 @@
 
 #include <stdio.h>
 
+#include "base/inject.h"
 #include "base/json_out.h"
 #include "model/jamba_score.h"
 #include "parity/ddmin.h"

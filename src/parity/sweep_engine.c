@@ -45,14 +45,12 @@ static ls_status run_rounds(const ls_engine_subject *s, ls_queue *queue, const l
         if (out->of[i].n_prompt + trial->max_tokens > opts.length_max)
             opts.length_max = out->of[i].n_prompt + trial->max_tokens;
     LS_TRY(ls_trainer_model(s->trainer, 0, &model, err));
-    model->ablation = trial->levers.ablation;
     LS_TRY(ls_array_alloc((void **)&requests, n, sizeof *requests, "requests", err));
     LS_TRY(ls_engine_create(&engine, model, queue, &opts, err));
     for (int64_t round = 0; round < trial->rounds; round++) {
         if (round == 1 && trial->update) {
             ls_jamba *updated;
             LS_TRY(ls_trainer_model(s->trainer, 1, &updated, err));
-            updated->ablation = trial->levers.ablation;
             LS_TRY(ls_engine_set_weights(engine, updated, 1, err));
         }
         LS_TRY(run_round(engine, trial, requests, out->of + round * n, n, err));
@@ -63,6 +61,17 @@ done:
     return status;
 }
 
+/* The models are the trainer's, and an ablation is a trial's. */
+static ls_status set_ablation(ls_trainer *trainer, const ls_trial *trial, ls_ablation ablation, ls_error *err) {
+    for (int32_t version = 0; version <= (trial->update ? 1 : 0); version++) {
+        ls_jamba *model;
+        const ls_status status = ls_trainer_model(trainer, version, &model, err);
+        if (status != LS_OK) return status;
+        model->ablation = ablation;
+    }
+    return LS_OK;
+}
+
 static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
                      ls_outcomes *out, ls_error *err) {
     const ls_engine_subject *s = context;
@@ -71,8 +80,10 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     (void)prompts;
     (void)n_prompts; /* outcomes hold them already */
     LS_TRY(ls_queue_create(&queue, trial->levers.threads, trial->levers.isa, err));
+    LS_TRY(set_ablation(s->trainer, trial, trial->levers.ablation, err));
     status = run_rounds(s, queue, trial, out, err);
 done:
+    set_ablation(s->trainer, trial, LS_ABLATE_NONE, NULL); /* of models that are open: cannot fail */
     ls_queue_free(queue);
     return status;
 }

@@ -1,6 +1,7 @@
 /* Features of one trial: what differs, how much, and what the sequences that differ have in common. */
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <string.h>
 
 #include "parity/sweep.h"
