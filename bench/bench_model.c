@@ -86,7 +86,7 @@ static double time_forward(bench *b, int64_t batch, int64_t rows, int64_t pos, i
     float *logits;
     ls_error err;
     need(ls_cache_create(&cache, c, &opts, &err), &err);
-    need(ls_workspace_create(&ws, c, b->dtype, n, &err), &err);
+    need(ls_workspace_create(&ws, c, b->dtype, n, false, &err), &err);
     need(ls_array_alloc((void **)&pages, opts.n_pages, sizeof *pages, "pages", &err), &err);
     need(ls_array_alloc((void **)&tokens, n, sizeof *tokens, "tokens", &err), &err);
     need(ls_array_alloc((void **)&spans, batch, sizeof *spans, "spans", &err), &err);

@@ -14,6 +14,21 @@ static bool same_ids(const int32_t *a, int64_t n_a, const int32_t *b, int64_t n_
     return n_a == 0 || memcmp(a, b, (size_t)n_a * sizeof *a) == 0;
 }
 
+static bool same_text(const char *a, const char *b) { return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0; }
+
+static bool same_meta(const ls_record *a, const ls_record *b) {
+    if (a->has_meta != b->has_meta || a->n_levers != b->n_levers || (a->levers == NULL) != (b->levers == NULL))
+        return false;
+    if (a->weights != b->weights || a->slot != b->slot || a->cache_hit != b->cache_hit) return false;
+    if (a->preemptions != b->preemptions || !same_text(a->error, b->error)) return false;
+    for (int64_t i = 0; i < a->n_levers; i++) {
+        const ls_record_lever *x = &a->levers[i], *y = &b->levers[i];
+        if (x->is_number != y->is_number || !same_text(x->name, y->name) || !same_text(x->value, y->value))
+            return false;
+    }
+    return true;
+}
+
 static void round_trip(const ls_record *records, int64_t n, ls_record_kind kind) {
     char *text = NULL;
     size_t bytes = 0;
@@ -39,6 +54,7 @@ static void round_trip(const ls_record *records, int64_t n, ls_record_kind kind)
         if (a->is_tokens != b->is_tokens || a->has_logprobs != b->has_logprobs) abort();
         if (a->n_logprobs != b->n_logprobs || a->text_bytes != b->text_bytes) abort();
         if (a->has_seed != b->has_seed || a->seed != b->seed || a->sample != b->sample) abort();
+        if (!same_meta(a, b)) abort();
         if (a->text_bytes > 0 && memcmp(a->text, b->text, (size_t)a->text_bytes) != 0) abort();
         for (int64_t j = 0; j < a->n_logprobs; j++)
             if (a->logprob_missing[j] != b->logprob_missing[j] ||

@@ -76,10 +76,14 @@ def record_seeds():
     rollout = {"id": "q7/3", "prompt_ids": [5, 6], "completion_ids": [7, 8], "logprobs": [-1.25, None],
                "logprob_bits": ["bfa00000", "7fc00001"], "finish": "stop", "seed": 7, "sample": 3, "text": "hi\u0000",
                "meta": {"logprob_of": "raw", "temperature": 0.5, "top_k": 40, "top_p": 1, "min_p": 0, "digest": "ab"}}
+    error = {"id": "q7/4", "prompt_ids": [5], "completion_ids": [], "finish": "error",
+             "meta": {"weights": 1, "slot": 5, "cache_hit": 0, "preemptions": 2, "error": "NaN",
+                      "levers": {"batch": 16, "chunk": "whole", "verify": 0.5}}}
     seeds = {
         "prompts": [{"id": "a", "prompt": "x\ny"}, {"id": "b", "prompt_ids": [1, 2]}],
         "tokens": [{"id": "a", "token_ids": [1, 2, 3]}, {"id": "b", "token_ids": [4]}],
         "rollout": [rollout],
+        "levers": [error],
         "score": [{"id": "a", "logprobs": [-1.5, -0.1], "logprob_bits": ["bfc00000", "bdcccccd"]}],
         "bits_only": [{"id": "a", "token_ids": [1, 2], "logprob_bits": [None]}],
         "repeated": [{"id": "a", "prompt": ""}, {"id": "a", "prompt": ""}],

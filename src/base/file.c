@@ -22,33 +22,30 @@ static ls_status fail_errno(ls_error *err, const char *path, const char *what) {
     return LS_FAIL(err, LS_ERR_IO, "%s: cannot %s: %s", path, what, strerror(errno));
 }
 
-static ls_status open_regular(int *fd, int64_t *bytes, const char *path, ls_error *err) {
-    struct stat st;
+static ls_status open_regular(int *fd, struct stat *st, const char *path, ls_error *err) {
     *fd = open(path, O_RDONLY | O_CLOEXEC);
     if (*fd < 0) return fail_errno(err, path, "open");
-    if (fstat(*fd, &st) != 0) {
+    if (fstat(*fd, st) != 0) {
         ls_status status = fail_errno(err, path, "stat");
         close(*fd);
         return status;
     }
-    if (!S_ISREG(st.st_mode)) {
+    if (!S_ISREG(st->st_mode)) {
         close(*fd);
         return LS_FAIL(err, LS_ERR_IO, "%s: not a regular file", path);
     }
-    *bytes = (int64_t)st.st_size;
     return LS_OK;
 }
 
 ls_status ls_map_open(ls_map *out, const char *path, ls_error *err) {
     int fd = -1;
-    int64_t bytes = 0;
+    struct stat st;
     void *data = NULL;
     ls_status status;
-    out->data = NULL;
-    out->bytes = 0;
-    if ((status = open_regular(&fd, &bytes, path, err)) != LS_OK) return status;
-    if (bytes > 0) {
-        data = mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    memset(out, 0, sizeof *out);
+    if ((status = open_regular(&fd, &st, path, err)) != LS_OK) return status;
+    if (st.st_size > 0) {
+        data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data == MAP_FAILED) {
             status = fail_errno(err, path, "map");
             close(fd);
@@ -57,7 +54,19 @@ ls_status ls_map_open(ls_map *out, const char *path, ls_error *err) {
     }
     close(fd);
     out->data = data;
-    out->bytes = bytes;
+    out->bytes = (int64_t)st.st_size;
+    out->inode = (uint64_t)st.st_ino;
+    out->changed_s = (int64_t)st.st_mtim.tv_sec;
+    out->changed_ns = (int64_t)st.st_mtim.tv_nsec;
+    return LS_OK;
+}
+
+ls_status ls_map_check(const ls_map *map, const char *path, ls_error *err) {
+    struct stat st;
+    if (stat(path, &st) != 0) return fail_errno(err, path, "stat");
+    if ((uint64_t)st.st_ino != map->inode || (int64_t)st.st_size != map->bytes ||
+        (int64_t)st.st_mtim.tv_sec != map->changed_s || (int64_t)st.st_mtim.tv_nsec != map->changed_ns)
+        return LS_FAIL(err, LS_ERR_IO, "%s: changed while it was read", path);
     return LS_OK;
 }
 
@@ -75,12 +84,14 @@ void ls_map_close(ls_map *map) {
 
 ls_status ls_file_read(char **out, int64_t *bytes, const char *path, int64_t bytes_max, ls_error *err) {
     int fd = -1;
-    int64_t size = 0, done_bytes = 0;
+    int64_t size, done_bytes = 0;
+    struct stat st;
     char *text = NULL;
     ls_status status;
     *out = NULL;
     *bytes = 0;
-    if ((status = open_regular(&fd, &size, path, err)) != LS_OK) return status;
+    if ((status = open_regular(&fd, &st, path, err)) != LS_OK) return status;
+    size = (int64_t)st.st_size;
     if (size > bytes_max) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s: %lld bytes, the limit is %lld", path, (long long)size,
                          (long long)bytes_max);

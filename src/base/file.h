@@ -11,9 +11,14 @@
 typedef struct ls_map {
     const uint8_t *data;
     int64_t bytes;
+    uint64_t inode;
+    int64_t changed_s, changed_ns; /* time of the last change of content, when it was opened */
 } ls_map;
 
 ls_status ls_map_open(ls_map *out, const char *path, ls_error *err);
+/* LS_OK when path is still the file that was mapped, of the same size and time of last change. A map shows what others
+ * write into its file, so only this makes what was read from it the content at one time. */
+ls_status ls_map_check(const ls_map *map, const char *path, ls_error *err);
 void ls_map_close(ls_map *map);
 
 /* Whole file as NUL-terminated text (the NUL is not counted in *bytes), released with free(). A file larger than

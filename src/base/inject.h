@@ -13,7 +13,7 @@ typedef enum ls_inject {
     LS_INJECT_STALE_SLOT,           /* a first chunk of one token continues from what the slot held */
     LS_INJECT_PREFIX_STATE_SHIFT,   /* a snapshot holds the state one token late */
     LS_INJECT_PREFIX_CROSS,         /* a prefix hit looks at a hash only, not at the tokens */
-    LS_INJECT_CONV_SHORT_CHUNK,     /* a chunk shorter than the window loses the inputs before it */
+    LS_INJECT_CONV_SHORT_CHUNK,     /* a chunk of several tokens, shorter than the window, loses the inputs before it */
     LS_INJECT_NO_RESET_PACKED,      /* a sequence that begins behind another one in a forward begins with its state */
     LS_INJECT_STALE_WEIGHTS_PREFIX, /* prefix entries outlive the weights that made them */
     LS_INJECT_TEMPERATURE,          /* processed log-probabilities are recorded at temperature 1 */

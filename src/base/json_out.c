@@ -2,6 +2,7 @@
 #include "base/json_out.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/utf8.h"
@@ -105,12 +106,18 @@ void ls_json_float(ls_json_out *json, const char *key, float value) {
         fputs("null", json->file);
 }
 
+void ls_double_text(char text[LS_DOUBLE_TEXT_MAX], double value) {
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, LS_DOUBLE_TEXT_MAX, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) return;
+    }
+}
+
 void ls_json_double(ls_json_out *json, const char *key, double value) {
+    char text[LS_DOUBLE_TEXT_MAX] = "null";
     begin_value(json, key);
-    if (isfinite(value))
-        fprintf(json->file, "%.17g", value);
-    else
-        fputs("null", json->file);
+    if (isfinite(value)) ls_double_text(text, value);
+    fputs(text, json->file);
 }
 
 void ls_json_bool(ls_json_out *json, const char *key, bool value) {

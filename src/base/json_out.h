@@ -1,5 +1,6 @@
 /* A streaming JSON writer: commas and escapes are its business, structure is the caller's.
- * Floats print with 9 significant digits, which a float32 survives; NaN and infinities print as null. */
+ * Floats print with 9 significant digits, which a float32 survives, doubles with as many as they need; NaN and
+ * infinities print as null. */
 #ifndef LS_BASE_JSON_OUT_H
 #define LS_BASE_JSON_OUT_H
 
@@ -28,9 +29,13 @@ void ls_json_string(ls_json_out *json, const char *key, const char *text); /* NU
 void ls_json_int(ls_json_out *json, const char *key, int64_t value);
 void ls_json_uint(ls_json_out *json, const char *key, uint64_t value);
 void ls_json_float(ls_json_out *json, const char *key, float value);
-void ls_json_double(ls_json_out *json, const char *key, double value);
+void ls_json_double(ls_json_out *json, const char *key, double value); /* as ls_double_text */
 void ls_json_bool(ls_json_out *json, const char *key, bool value);
 void ls_json_null(ls_json_out *json, const char *key);
 void ls_json_newline(ls_json_out *json);
+
+#define LS_DOUBLE_TEXT_MAX 32
+/* The shortest text that reads back as this finite value. */
+void ls_double_text(char text[LS_DOUBLE_TEXT_MAX], double value);
 
 #endif

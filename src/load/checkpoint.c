@@ -194,6 +194,13 @@ done:
     return status;
 }
 
+ls_status ls_checkpoint_let_go(ls_checkpoint *checkpoint, ls_error *err) {
+    ls_status status = LS_OK;
+    for (int64_t i = 0; i < checkpoint->n_shards; i++) LS_TRY(ls_safetensors_let_go(checkpoint->shards[i], err));
+done:
+    return status;
+}
+
 void ls_checkpoint_close(ls_checkpoint *checkpoint) {
     if (checkpoint == NULL) return;
     if (checkpoint->shards != NULL)

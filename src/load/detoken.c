@@ -15,26 +15,29 @@ void ls_dec_step_deinit(ls_dec_step *step) {
     memset(step, 0, sizeof *step);
 }
 
+ls_status ls_byte_level_append(ls_text *raw, const char *text, int64_t bytes, ls_error *err) {
+    const int64_t before = raw->bytes;
+    ls_status status = LS_OK;
+    for (int64_t k = 0; k < bytes;) {
+        int32_t code, byte;
+        k += ls_utf8_decode((const uint8_t *)text + k, bytes - k, &code);
+        byte = ls_code_to_byte(code);
+        if (byte < 0) { /* not spelled in the alphabet: an added token, taken as it is */
+            raw->bytes = before;
+            return ls_text_append(raw, text, bytes, err);
+        }
+        LS_TRY(ls_text_append(raw, &(char){(char)byte}, 1, err));
+    }
+done:
+    return status;
+}
+
 static ls_status byte_level(const ls_pieces *in, ls_pieces *out, ls_error *err) {
     ls_text raw = {0};
     int64_t at = 0;
     ls_status status = LS_OK;
-    for (int64_t i = 0; i < in->n; i++) {
-        const char *text = in->text.data + in->items[i].begin;
-        const int64_t bytes = in->items[i].bytes, before = raw.bytes;
-        bool all = true;
-        for (int64_t k = 0; k < bytes && all;) {
-            int32_t code, byte;
-            k += ls_utf8_decode((const uint8_t *)text + k, bytes - k, &code);
-            byte = ls_code_to_byte(code);
-            all = byte >= 0;
-            if (all) LS_TRY(ls_text_append(&raw, &(char){(char)byte}, 1, err));
-        }
-        if (!all) { /* not spelled in the alphabet: an added token, taken as it is */
-            raw.bytes = before;
-            LS_TRY(ls_text_append(&raw, text, bytes, err));
-        }
-    }
+    for (int64_t i = 0; i < in->n; i++)
+        LS_TRY(ls_byte_level_append(&raw, in->text.data + in->items[i].begin, in->items[i].bytes, err));
     while (at < raw.bytes) {
         int32_t code;
         const int64_t used = ls_utf8_decode((const uint8_t *)raw.data + at, raw.bytes - at, &code);
@@ -57,8 +60,8 @@ static int hex_digit(char c) {
     return -1;
 }
 
-/* The byte that <0xHH> spells, or -1. As in the reference a plus sign may stand for the first digit. */
-static int token_byte(const char *text, int64_t bytes) {
+/* As in the reference a plus sign may stand for the first digit. */
+int ls_token_byte(const char *text, int64_t bytes) {
     int high, low;
     if (bytes != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>') return -1;
     high = text[3] == '+' ? 0 : hex_digit(text[3]);
@@ -84,7 +87,7 @@ static ls_status byte_fallback(const ls_pieces *in, ls_pieces *out, ls_error *er
     ls_status status = LS_OK;
     for (int64_t i = 0; i < in->n; i++) {
         const char *text = in->text.data + in->items[i].begin;
-        const int byte = token_byte(text, in->items[i].bytes);
+        const int byte = ls_token_byte(text, in->items[i].bytes);
         if (byte >= 0) {
             LS_TRY(ls_text_append(&run, &(char){(char)byte}, 1, err));
         } else {

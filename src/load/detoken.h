@@ -28,4 +28,9 @@ void ls_dec_step_deinit(ls_dec_step *step);
 /* Runs the steps over *tokens in place. */
 ls_status ls_detokenize(const ls_dec_step *steps, int64_t n_steps, ls_pieces *tokens, ls_error *err);
 
+/* What two decoders make of one token, for whoever decodes token by token: the bytes that ByteLevel appends for it, and
+ * the byte that it spells for ByteFallback as <0xHH>, or -1. */
+ls_status ls_byte_level_append(ls_text *raw, const char *text, int64_t bytes, ls_error *err);
+int ls_token_byte(const char *text, int64_t bytes);
+
 #endif

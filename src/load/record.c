@@ -23,6 +23,7 @@ void ls_record_init(ls_record *record) {
     record->sample = -1;
     record->top_k = -1;
     record->temperature = record->top_p = record->min_p = (double)NAN;
+    record->weights = record->slot = record->cache_hit = record->preemptions = -1;
 }
 
 void ls_record_deinit(ls_record *record) {
@@ -36,6 +37,12 @@ void ls_record_deinit(ls_record *record) {
     free(record->text);
     free(record->logprob_of);
     free(record->digest);
+    free(record->error);
+    for (int64_t i = 0; i < record->n_levers; i++) {
+        free(record->levers[i].name);
+        free(record->levers[i].value);
+    }
+    free(record->levers);
     ls_record_init(record);
 }
 
@@ -199,6 +206,45 @@ static ls_status read_double(double *out, const json_t *object, const char *fiel
     return LS_OK;
 }
 
+static ls_status read_lever(ls_record_lever *lever, const char *name, const json_t *value, ls_error *err) {
+    char number[LS_DOUBLE_TEXT_MAX];
+    ls_status status;
+    LS_TRY(ls_text_copy(&lever->name, name, (int64_t)strlen(name), err));
+    lever->is_number = json_is_number(value);
+    if (json_is_integer(value)) {
+        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
+    } else if (json_is_real(value)) {
+        ls_double_text(number, json_real_value(value) + 0.0); /* there is no integer -0 */
+    } else if (!json_is_string(value)) {
+        return fail_value(err, name, value, "a string or a number");
+    } else if (strlen(json_string_value(value)) != json_string_length(value)) {
+        return LS_FAIL(err, LS_ERR_FORMAT, "%.200s: contains a NUL", name);
+    }
+    {
+        const char *text = lever->is_number ? number : json_string_value(value);
+        LS_TRY(ls_text_copy(&lever->value, text, (int64_t)strlen(text), err));
+    }
+done:
+    return status;
+}
+
+static ls_status read_levers(ls_record *record, const json_t *meta, ls_error *err) {
+    json_t *levers = json_object_get(meta, "levers"), *value;
+    const char *name;
+    ls_status status;
+    if (levers == NULL || json_is_null(levers)) return LS_OK;
+    if (!json_is_object(levers)) return fail_value(err, "levers", levers, "an object");
+    LS_TRY(ls_array_alloc((void **)&record->levers, (int64_t)json_object_size(levers), sizeof *record->levers, "levers",
+                          err));
+    json_object_foreach(levers, name, value) {
+        if ((status = read_lever(&record->levers[record->n_levers++], name, value, err)) == LS_OK) continue;
+        ls_error_prefix(err, "levers");
+        break;
+    }
+done:
+    return status;
+}
+
 static ls_status read_meta(ls_record *record, const json_t *line, ls_error *err) {
     const json_t *meta = member(line, "meta");
     ls_status status;
@@ -216,6 +262,12 @@ static ls_status read_meta(ls_record *record, const json_t *line, ls_error *err)
     LS_TRY(read_double(&record->top_p, meta, "top_p", err));
     LS_TRY(read_double(&record->min_p, meta, "min_p", err));
     LS_TRY(read_name(&record->digest, meta, "digest", err));
+    LS_TRY(read_count(&record->weights, meta, "weights", err));
+    LS_TRY(read_count(&record->slot, meta, "slot", err));
+    LS_TRY(read_count(&record->cache_hit, meta, "cache_hit", err));
+    LS_TRY(read_count(&record->preemptions, meta, "preemptions", err));
+    LS_TRY(read_name(&record->error, meta, "error", err));
+    LS_TRY(read_levers(record, meta, err));
 done:
     if (status != LS_OK) ls_error_prefix(err, "meta");
     return status;
@@ -438,6 +490,21 @@ static void write_logprobs(ls_json_out *json, const ls_record *record) {
     ls_json_end_array(json);
 }
 
+static void write_levers(ls_json_out *json, const ls_record *record) {
+    if (record->levers == NULL) return;
+    ls_json_begin_object(json, "levers");
+    for (int64_t i = 0; i < record->n_levers; i++) {
+        const ls_record_lever *lever = &record->levers[i];
+        if (!lever->is_number)
+            ls_json_string(json, lever->name, lever->value);
+        else if (strpbrk(lever->value, ".eE") != NULL)
+            ls_json_double(json, lever->name, strtod(lever->value, NULL));
+        else
+            ls_json_int(json, lever->name, strtoll(lever->value, NULL, 10));
+    }
+    ls_json_end_object(json);
+}
+
 static void write_meta(ls_json_out *json, const ls_record *record) {
     if (!record->has_meta) return;
     ls_json_begin_object(json, "meta");
@@ -447,6 +514,12 @@ static void write_meta(ls_json_out *json, const ls_record *record) {
     if (!isnan(record->top_p)) ls_json_double(json, "top_p", record->top_p);
     if (!isnan(record->min_p)) ls_json_double(json, "min_p", record->min_p);
     if (record->digest != NULL) ls_json_string(json, "digest", record->digest);
+    if (record->weights >= 0) ls_json_int(json, "weights", record->weights);
+    if (record->slot >= 0) ls_json_int(json, "slot", record->slot);
+    if (record->cache_hit >= 0) ls_json_int(json, "cache_hit", record->cache_hit);
+    if (record->preemptions >= 0) ls_json_int(json, "preemptions", record->preemptions);
+    if (record->error != NULL) ls_json_string(json, "error", record->error);
+    write_levers(json, record);
     ls_json_end_object(json);
 }
 

@@ -9,6 +9,9 @@
  *     are the value: a NaN or an infinity has null in "logprobs" and its bits in "logprob_bits". An entry is missing
  *     when it is null in "logprob_bits" or, without that member, in "logprobs".
  *   - Entries are one for each completion token, or, on a line with token_ids, one for each token after the first.
+ *   - "finish" is "stop", "length", "cancel" or "error"; meta.error tells of the last. Their completions are as far as
+ *     they came.
+ *   - meta.levers maps names to texts and finite numbers.
  *   - "seed" is an integer, or its decimal text where it needs more than 63 bits, which JSON readers seldom have. */
 #ifndef LS_LOAD_RECORD_H
 #define LS_LOAD_RECORD_H
@@ -24,6 +27,13 @@ typedef enum ls_record_kind {
     LS_RECORD_SEQUENCE, /* token_ids, or prompt_ids and completion_ids; the prompt or the sequence is not empty */
     LS_RECORD_LOGPROB   /* logprobs or logprob_bits */
 } ls_record_kind;
+
+/* A member of meta.levers. A number's text is an integer or as
+ * ls_double_text has it. */
+typedef struct ls_record_lever {
+    char *name, *value;
+    bool is_number;
+} ls_record_lever;
 
 /* One line. Pointers are owned by the record. NULL says that the member is absent; an empty list is not NULL. */
 typedef struct ls_record {
@@ -51,6 +61,11 @@ typedef struct ls_record {
     double temperature, top_p, min_p; /* NaN when absent */
     int64_t top_k;                    /* -1 when absent */
     char *digest;
+    /* Which weights drew it, and how it came about, which says nothing about the result. */
+    int64_t weights, slot, cache_hit, preemptions; /* -1 when absent */
+    char *error;                                   /* of finish "error" */
+    ls_record_lever *levers;                       /* [n_levers] in their order, or NULL */
+    int64_t n_levers;
 } ls_record;
 
 /* An empty record: nothing present. */

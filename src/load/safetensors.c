@@ -302,6 +302,15 @@ done:
     return status;
 }
 
+ls_status ls_safetensors_let_go(ls_safetensors *file, ls_error *err) {
+    ls_status status;
+    if (file->map.data == NULL) return LS_OK;
+    if ((status = ls_map_check(&file->map, file->name, err)) != LS_OK) return status;
+    for (int64_t i = 0; i < file->n; i++) file->views[i].data = NULL;
+    ls_map_close(&file->map);
+    return LS_OK;
+}
+
 void ls_safetensors_close(ls_safetensors *file) {
     if (file == NULL) return;
     ls_map_close(&file->map);

@@ -58,7 +58,7 @@ typedef struct ls_tensor_view {
     int64_t dims[LS_TENSOR_DIMS_MAX];
     int64_t n_elements;
     int64_t bytes;
-    const void *data; /* never NULL, but points to no byte when bytes is 0 */
+    const void *data; /* points to no byte when bytes is 0; NULL only once the file was let go */
 } ls_tensor_view;
 
 typedef struct ls_safetensors ls_safetensors;
@@ -68,6 +68,9 @@ ls_status ls_safetensors_open(ls_safetensors **out, const char *path, ls_error *
 /* The same over bytes that the caller keeps until close; bytes must be aligned to 8. */
 ls_status ls_safetensors_parse(ls_safetensors **out, const uint8_t *bytes, int64_t n_bytes, const char *name,
                                ls_error *err);
+/* Gives the map back, after a look whether the file is still what it was when it was opened: else what was read may be
+ * of two contents. Names, shapes and types stay, data is NULL from here on. Does nothing for bytes of the caller's. */
+ls_status ls_safetensors_let_go(ls_safetensors *file, ls_error *err);
 /* NULL is accepted. */
 void ls_safetensors_close(ls_safetensors *file);
 int64_t ls_safetensors_count(const ls_safetensors *file);
@@ -85,6 +88,8 @@ typedef struct ls_checkpoint ls_checkpoint;
 #define LS_SHARDS_MAX 4096
 
 ls_status ls_checkpoint_open(ls_checkpoint **out, const char *dir, ls_error *err);
+/* ls_safetensors_let_go for every file. */
+ls_status ls_checkpoint_let_go(ls_checkpoint *checkpoint, ls_error *err);
 /* NULL is accepted. */
 void ls_checkpoint_close(ls_checkpoint *checkpoint);
 int64_t ls_checkpoint_count(const ls_checkpoint *checkpoint);

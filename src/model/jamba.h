@@ -61,14 +61,14 @@ bool ls_ablation_parse(ls_ablation *out, const char *name);
 typedef struct ls_jamba {
     ls_jamba_config config;
     ls_ablation ablation; /* none when opened; whoever opened it may set it before it runs */
-    ls_checkpoint *checkpoint;   /* stays mapped: the embedding is read in place */
-    const ls_tensor_view *embed; /* [V][H] */
+    ls_checkpoint *checkpoint; /* names, shapes and types of the tensors; their files are let go */
+    const void *embed;         /* [V][H], stored type */
     ls_dtype embed_dtype;
     ls_gemm_weight head; /* [V][H] */
     float *final_norm;   /* [H] */
     ls_layer *layers;    /* [n_layers] */
-    int64_t n_parameters, weight_bytes;
-    void **owned; /* float arrays above */
+    int64_t n_parameters, weight_bytes; /* bytes: of all that a forward reads whole, which the embedding is not */
+    void **owned; /* arrays above */
     int64_t n_owned, owned_cap;
 } ls_jamba;
 
@@ -131,7 +131,8 @@ typedef struct ls_workspace {
     float *h, *y;           /* [rows][H]: residual stream, and what is added to it */
     void *x;                /* [rows][H]: normalised h; after a forward, the head's input */
     float *wide_a, *wide_b; /* [rows][widest projection]; attention keeps q, k and v here in the activation type */
-    float *narrow;          /* [rows][R+2S] */
+    float *narrow_raw;      /* [rows][R+2S]: dt, B, C before their norms */
+    float *narrow;          /* the same after them; the same memory unless the workspace is for training */
     void *gated;            /* [rows][widest input of an output projection], activation type */
     float *router, *expert_weight, *moe_y, *picked_weight;
     int32_t *expert;
@@ -139,8 +140,9 @@ typedef struct ls_workspace {
     void *picked_x; /* [rows][H] */
 } ls_workspace;
 
+/* for_training: nothing that a gradient needs is overwritten within one half of a layer. */
 ls_status ls_workspace_create(ls_workspace **out, const ls_jamba_config *config, ls_dtype dtype, int64_t rows_max,
-                              ls_error *err);
+                              bool for_training, ls_error *err);
 void ls_workspace_free(ls_workspace *workspace);
 
 /* Runs tokens [rows] through the model. Span i takes rows spans[i].row on (spans cover the rows in order, without
@@ -148,6 +150,24 @@ void ls_workspace_free(ls_workspace *workspace);
  * One code path serves prefill, chunks, decode and packed batches; a row's bits depend on its own sequence only. */
 ls_status ls_jamba_forward(const ls_jamba *model, ls_queue *queue, const ls_cache *cache, ls_workspace *workspace,
                            const int32_t *tokens, const ls_span *spans, int64_t n_spans, ls_error *err);
+
+/* The steps of a forward, for the trainer, which keeps what each of them computed: the embedding into workspace->h, one
+ * half of a layer (h = h + half(rms(h))), the last norm into workspace->x. ls_jamba_forward is these and nothing else. */
+typedef enum ls_half { LS_HALF_MIXER = 0, LS_HALF_FFN = 1 } ls_half;
+typedef struct ls_forward {
+    const ls_jamba *model;
+    ls_queue *queue;
+    const ls_cache *cache;
+    ls_workspace *ws;
+    const ls_span *spans;
+    int64_t n_spans, rows;
+} ls_forward;
+ls_status ls_jamba_embed(const ls_forward *f, const int32_t *tokens, ls_error *err);
+ls_status ls_jamba_half(const ls_forward *f, int64_t layer_i, ls_half half, ls_error *err);
+ls_status ls_jamba_last_norm(const ls_forward *f, ls_error *err);
+/* One expert's feed-forward: collects the rows of ws->x that chose expert e into ws->picked_x, with ids and weights, and
+ * runs it over them into ws->moe_y; *n is their number. */
+ls_status ls_jamba_expert(const ls_forward *f, int64_t layer_i, int32_t e, int64_t *n, ls_error *err);
 
 /* logits [n][V] = head . x [n][H], float32. */
 ls_status ls_jamba_logits(const ls_jamba *model, ls_queue *queue, const void *x, ls_dtype dtype, int64_t n,

@@ -68,17 +68,21 @@ done:
     return status;
 }
 
-/* Float array of n elements that the model owns. */
-static ls_status own_floats(binder *b, float **out, int64_t n) {
+/* Array of n elements that the model owns. */
+static ls_status own_array(binder *b, void **out, int64_t n, int64_t elem_bytes) {
     ls_jamba *model = b->model;
     ls_status status;
     LS_TRY(ls_array_grow((void **)&model->owned, &model->owned_cap, model->n_owned + 1, sizeof(void *), "weights",
                          b->err));
-    LS_TRY(ls_array_alloc((void **)out, n, sizeof(float), "weights", b->err));
+    LS_TRY(ls_array_alloc(out, n, elem_bytes, "weights", b->err));
     model->owned[model->n_owned++] = *out;
-    model->weight_bytes += n * (int64_t)sizeof(float);
 done:
     return status;
+}
+
+static ls_status own_floats(binder *b, float **out, int64_t n) {
+    b->model->weight_bytes += n * (int64_t)sizeof(float);
+    return own_array(b, (void **)out, n, (int64_t)sizeof(float));
 }
 
 static ls_status take_vector(binder *b, float **out, int64_t n, const char *name) {
@@ -209,6 +213,21 @@ done:
     return status;
 }
 
+/* The embedding is kept as stored: a forward reads single rows of it. */
+static ls_status bind_embedding(binder *b) {
+    ls_jamba *model = b->model;
+    const ls_tensor_view *view;
+    void *embed;
+    ls_status status;
+    LS_TRY(find(b, &view, &model->embed_dtype, "model.embed_tokens.weight", model->config.vocab, model->config.hidden,
+                -1));
+    LS_TRY(own_array(b, &embed, view->n_elements, ls_dtype_bytes(model->embed_dtype)));
+    memcpy(embed, view->data, (size_t)view->bytes);
+    model->embed = embed;
+done:
+    return status;
+}
+
 /* The head: lm_head.weight, or the embedding when tied. A tied checkpoint may store lm_head.weight as well; it must
  * then hold the embedding's bytes, or the two readings of the file would be different models. */
 static ls_status bind_head(binder *b) {
@@ -221,13 +240,13 @@ static ls_status bind_head(binder *b) {
     if (ls_checkpoint_find(b->checkpoint, "lm_head.weight") != NULL) {
         LS_TRY(find(b, &head, &dtype, "lm_head.weight", c->vocab, c->hidden, -1));
         model->n_parameters -= head->n_elements;
-        if (dtype != model->embed_dtype || memcmp(head->data, model->embed->data, (size_t)head->bytes) != 0)
+        if (dtype != model->embed_dtype || memcmp(head->data, model->embed, (size_t)head->bytes) != 0)
             return LS_FAIL(
                 b->err, LS_ERR_FORMAT,
                 "%s: lm_head.weight: differs from model.embed_tokens.weight, but tie_word_embeddings is true",
                 head->file);
     }
-    LS_TRY(ls_gemm_pack(&model->head, model->embed->data, model->embed_dtype, c->vocab, c->hidden, b->err));
+    LS_TRY(ls_gemm_pack(&model->head, model->embed, model->embed_dtype, c->vocab, c->hidden, b->err));
     model->weight_bytes += model->head.panel_bytes;
 done:
     return status;
@@ -260,12 +279,12 @@ ls_status ls_jamba_open(ls_jamba **out, const char *directory, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&b.used, ls_checkpoint_count(b.checkpoint), sizeof(const ls_tensor_view *),
                           "tensors", err));
     LS_TRY(ls_array_alloc((void **)&model->layers, model->config.n_layers, sizeof *model->layers, "layers", err));
-    LS_TRY(find(&b, &model->embed, &model->embed_dtype, "model.embed_tokens.weight", model->config.vocab,
-                model->config.hidden, -1));
+    LS_TRY(bind_embedding(&b));
     LS_TRY(take_vector(&b, &model->final_norm, model->config.hidden, "model.final_layernorm.weight"));
     for (int64_t i = 0; i < model->config.n_layers; i++) LS_TRY(bind_layer(&b, i));
     LS_TRY(bind_head(&b));
     LS_TRY(check_all_used(&b));
+    LS_TRY(ls_checkpoint_let_go(model->checkpoint, err));
     *out = model;
     model = NULL;
 done:

@@ -148,14 +148,12 @@ void ls_cache_copy_slot(const ls_cache *to, int32_t to_slot, const ls_cache *fro
 
 void ls_cache_copy_page(const ls_cache *to, int32_t to_page, const ls_cache *from, int32_t from_page) {
     for (int64_t i = 0; i < to->n_layers; i++)
-        if (to->is_attention[i])
-            memcpy(entry_at(to, i, to_page), entry_at(from, i, from_page), (size_t)to->page_bytes);
+        if (to->is_attention[i]) memcpy(entry_at(to, i, to_page), entry_at(from, i, from_page), (size_t)to->page_bytes);
 }
 
 int64_t ls_cache_slot_differs(const ls_cache *a, int32_t slot_a, const ls_cache *b, int32_t slot_b) {
     for (int64_t i = 0; i < a->n_layers; i++)
-        if (!a->is_attention[i] &&
-            memcmp(entry_at(a, i, slot_a), entry_at(b, i, slot_b), (size_t)a->slot_bytes) != 0)
+        if (!a->is_attention[i] && memcmp(entry_at(a, i, slot_a), entry_at(b, i, slot_b), (size_t)a->slot_bytes) != 0)
             return i;
     return -1;
 }
@@ -227,10 +225,11 @@ void ls_cache_drop(const ls_cache *cache) {
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 ls_status ls_workspace_create(ls_workspace **out, const ls_jamba_config *c, ls_dtype dtype, int64_t rows_max,
-                              ls_error *err) {
+                              bool for_training, ls_error *err) {
     ls_workspace *ws = calloc(1, sizeof *ws);
     ls_status status = LS_OK;
     const int64_t elem = ls_dtype_bytes(dtype), f32 = (int64_t)sizeof(float), q = (int64_t)c->n_heads * c->head_dim;
+    const int64_t narrow = c->dt_rank + 2 * (int64_t)c->d_state;
     const int64_t wide = larger(larger(2 * (int64_t)c->d_inner, c->ffn), q + 2 * (int64_t)c->n_kv_heads * c->head_dim);
     *out = NULL;
     if (ws == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "workspace");
@@ -241,8 +240,9 @@ ls_status ls_workspace_create(ls_workspace **out, const ls_jamba_config *c, ls_d
     LS_TRY(ls_array_alloc(&ws->x, rows_max, c->hidden * elem, "workspace", err));
     LS_TRY(ls_array_alloc((void **)&ws->wide_a, rows_max, wide * f32, "workspace", err));
     LS_TRY(ls_array_alloc((void **)&ws->wide_b, rows_max, wide * f32, "workspace", err));
-    LS_TRY(
-        ls_array_alloc((void **)&ws->narrow, rows_max, (c->dt_rank + 2 * (int64_t)c->d_state) * f32, "workspace", err));
+    LS_TRY(ls_array_alloc((void **)&ws->narrow_raw, rows_max, narrow * f32, "workspace", err));
+    ws->narrow = ws->narrow_raw;
+    if (for_training) LS_TRY(ls_array_alloc((void **)&ws->narrow, rows_max, narrow * f32, "workspace", err));
     LS_TRY(ls_array_alloc(&ws->gated, rows_max, larger(larger(c->d_inner, c->ffn), q) * elem, "workspace", err));
     if (c->n_experts > 1) {
         LS_TRY(ls_array_alloc((void **)&ws->router, rows_max, c->n_experts * (int64_t)sizeof(float), "workspace", err));
@@ -271,7 +271,8 @@ void ls_workspace_free(ls_workspace *ws) {
     free(ws->expert);
     free(ws->router);
     free(ws->gated);
-    free(ws->narrow);
+    if (ws->narrow != ws->narrow_raw) free(ws->narrow);
+    free(ws->narrow_raw);
     free(ws->wide_b);
     free(ws->wide_a);
     free(ws->x);

@@ -90,7 +90,7 @@ static ls_status scorer_init(scorer *s, const ls_score_item *items, int64_t n_it
                             .n_pages = batch * s->pages_each,
                             .page_tokens = s->opts->page_tokens};
     LS_TRY(ls_cache_create(&s->cache, c, &cache, s->err));
-    LS_TRY(ls_workspace_create(&s->ws, c, s->opts->dtype, rows, s->err));
+    LS_TRY(ls_workspace_create(&s->ws, c, s->opts->dtype, rows, false, s->err));
     LS_TRY(ls_array_alloc((void **)&s->pages, cache.n_pages, sizeof *s->pages, "page ids", s->err));
     LS_TRY(ls_array_alloc((void **)&s->tokens, rows, sizeof *s->tokens, "tokens", s->err));
     LS_TRY(ls_array_alloc((void **)&s->spans, batch, sizeof *s->spans, "spans", s->err));

@@ -34,7 +34,8 @@ static void run_block(const ls_conv1d_args *a, const ls_span *span, int64_t chan
     }
     for (int64_t k = 0; k < past && span->n_rows > 0; k++) {
         float *kept = window[(first + k) % a->d_conv];
-        if (LS_INJECTED(LS_INJECT_CONV_SHORT_CHUNK) && k + span->n_rows < past) memset(kept, 0, sizeof window[0]);
+        if (LS_INJECTED(LS_INJECT_CONV_SHORT_CHUNK) && span->n_rows > 1 && k + span->n_rows < past)
+            memset(kept, 0, sizeof window[0]);
         ls_row_narrow(ls_at_mut(state, a->state_dtype, k * a->dim + channel), a->state_dtype, kept, n);
     }
 }

@@ -4,7 +4,7 @@
  *   plan.c      sizes of everything, and its allocation
  *   schedule.c  who runs, on which slot and pages: admission, page assurance, preemption, the spans of a tick
  *   commit.c    what a forward left: prefix entries, forks, verification, draws, ends
- *   queue.c     waiting entries in order, live addresses */
+ *   waiting.c   waiting entries in order, live addresses */
 #ifndef LS_ROLLOUT_ENGINE_STATE_H
 #define LS_ROLLOUT_ENGINE_STATE_H
 

@@ -19,8 +19,8 @@ bool ls_policy_parse(ls_policy *out, const char *name);
 typedef struct ls_ids_opts {
     int64_t n; /* ids 0..n-1; at most 2^31 - 1 */
     ls_policy policy;
-    /* The pool's order, which fifo begins with and lowest and highest keep to: base, base + 1, .. n - 1, 0, .. base - 1;
-     * shuffled by the seed `permutation` unless that is 0. */
+    /* The pool's order, which fifo begins with and lowest and highest keep to: from base up to n - 1, then from 0 up to
+     * base - 1; all that shuffled by the seed `permutation` unless it is 0. */
     int64_t base;
     uint64_t permutation;
     uint64_t seed; /* of the random policy */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_out.h"
 #include "rollout/engine.h"
 
 typedef enum lever_kind {
@@ -223,17 +224,10 @@ int64_t ls_lever_find(const char *name) {
     return -1;
 }
 
-/* The shortest text that reads back as this value. */
-static void format_share(char *text, size_t bytes, double value) {
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, bytes, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) return;
-    }
-}
-
 void ls_lever_format(char *text, size_t bytes, const ls_levers *levers, int64_t lever_i) {
     const lever_row *row = row_at(lever_i);
     const int64_t value = row->kind == KIND_SHARE ? 0 : load(levers, row);
+    char share[LS_DOUBLE_TEXT_MAX];
     switch (row->kind) {
         case KIND_INT:
         case KIND_BYTES:
@@ -243,7 +237,10 @@ void ls_lever_format(char *text, size_t bytes, const ls_levers *levers, int64_t 
                 snprintf(text, bytes, "%lld", (long long)value);
             return;
         case KIND_SEED: snprintf(text, bytes, "%llu", (unsigned long long)value); return;
-        case KIND_SHARE: format_share(text, bytes, load_share(levers, row)); return;
+        case KIND_SHARE:
+            ls_double_text(share, load_share(levers, row));
+            snprintf(text, bytes, "%s", share);
+            return;
         case KIND_SWITCH: snprintf(text, bytes, "%s", value != 0 ? "on" : "off"); return;
         case KIND_CHOICE: snprintf(text, bytes, "%s", row->choice(value)); return;
     }

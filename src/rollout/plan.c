@@ -178,7 +178,7 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     ls_status status;
     LS_TRY(make_plan(e, err));
     LS_TRY(make_pools(e, err));
-    LS_TRY(ls_workspace_create(&e->ws, c, e->opts.dtype, e->plan.rows, err));
+    LS_TRY(ls_workspace_create(&e->ws, c, e->opts.dtype, e->plan.rows, false, err));
     LS_TRY(ls_array_alloc((void **)&e->running, b, sizeof(entry *), "running list", err));
     LS_TRY(
         ls_array_alloc((void **)&e->tables, b, e->pages_max * (int64_t)sizeof *e->tables, "page tables", err));

@@ -177,9 +177,8 @@ static void tidy(ls_prefix *prefix, ls_prefix_node *node) {
     if (child == NULL || child->sibling != NULL || child->pins != node->pins) return;
     n_kept = node->end / page_tokens - node->begin / page_tokens;
     if (straddle < node->end) { /* the child's block takes the tokens over */
-        const int64_t from = node->begin > straddle ? node->begin : straddle;
-        memcpy(tokens_of(prefix, child->block) + (from - straddle), tokens_of(prefix, node->last) + (from - straddle),
-               (size_t)(node->end - from) * sizeof(int32_t));
+        memcpy(tokens_of(prefix, child->block), tokens_of(prefix, node->last),
+               (size_t)(node->end - straddle) * sizeof(int32_t));
         release_block(prefix, node->last);
     }
     if (n_kept > 0) {
@@ -494,6 +493,14 @@ void ls_prefix_unpin(ls_prefix *prefix, ls_prefix_node *node) {
     }
 }
 
+int32_t ls_prefix_page(const ls_prefix *prefix, const ls_prefix_node *node, int64_t page_i) {
+    const int64_t each = prefix->opts.page_tokens;
+    LS_ASSERT(page_i >= 0 && page_i * each < node->end, "page %lld of a path of %lld tokens", (long long)page_i,
+              (long long)node->end);
+    while (node->begin / each > page_i) node = node->parent;
+    return prefix->block_page[block_at(prefix, node->block, page_i - node->begin / each)];
+}
+
 bool ls_prefix_has(const ls_prefix *prefix, const int32_t *tokens, int64_t n) {
     const ls_place place = find(prefix, tokens, n);
     return place.depth == n && place.node->end == n && place.node->snapshot >= 0;
@@ -540,7 +547,10 @@ static ls_prefix_node *node_of(ls_prefix *prefix, const int32_t *tokens, int64_t
     ls_prefix_node *node = place.node;
     if (!inside && !more) return node;
     if (!reserve(prefix, place, inside + more, n - place.depth)) return NULL;
-    if (inside) node = split(prefix, node, place.depth);
+    if (inside) {
+        node = split(prefix, node, place.depth);
+        tidy(prefix, place.node); /* where room was made below it */
+    }
     if (more) node = append(prefix, node, tokens, n, pages);
     return node;
 }

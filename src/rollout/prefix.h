@@ -10,9 +10,11 @@
  *     page takes a copy of it first
  *
  * Snapshots live in entries 0..n_snapshots-1 of a store that the caller owns and fills; pages are ids of the caller's
- * pool. An edge holds one reference to every page that its tokens touch: a page that straddles two edges is held by both,
- * once as the publisher of either had it. What lies in both versions are the same bits. Nothing allocates after creation: nodes, token and page
- * arrays come from arenas sized at creation (nodes_max, tokens_max); when one is full, the least valuable leaf goes.
+ * pool. An edge holds one reference to every page that its tokens touch: a page that straddles two edges is held by
+ * both, each in the version that its publisher had; their common tokens have the same bits in either.
+ *
+ * Nothing allocates after creation: nodes, token and page arrays come from arenas sized at creation (nodes_max,
+ * tokens_max); when one is full, the least valuable leaf goes.
  *
  * Value of an entry: tokens that its hits saved, publication counting as one, for each byte of its snapshot and, of a
  * leaf, of the pages that no edge above it has; 0 without a snapshot. The older last use goes first among equals. */
@@ -47,7 +49,8 @@ typedef struct ls_prefix_hit {
     int64_t n_tokens; /* depth of the snapshot; 0: a miss */
     int32_t snapshot; /* entry of the store, -1 for a miss */
     ls_prefix_node *node;
-    /* Tokens that the tree shares with the prompt, whatever depth_max: n_tokens or more; a branch point if it ends inside. */
+    /* Tokens that the tree shares with the prompt, whatever depth_max, n_tokens or more: a branch point if it ends
+     * inside. */
     int64_t n_matched;
 } ls_prefix_hit;
 
@@ -62,14 +65,14 @@ ls_status ls_prefix_create(ls_prefix **out, const ls_prefix_opts *opts, ls_error
 /* Releases every page that the tree holds. */
 void ls_prefix_free(ls_prefix *prefix);
 
-/* From now on the tree answers for this key ({0, 0} before the first call). A key other than the last one drops every entry that is not pinned, and
- * pinned ones as soon as they are unpinned; none of them can be found any more. */
+/* From now on the tree answers for this key ({0, 0} before the first call). A key other than the last one drops every
+ * entry that is not pinned, and pinned ones as soon as they are unpinned; none of them can be found any more. */
 void ls_prefix_set_key(ls_prefix *prefix, ls_prefix_key key);
 
 /* The deepest snapshot of at most depth_max tokens on the path of tokens [n]. The hit's node is pinned (it, its
- * ancestors, their pages and its snapshot stay) until ls_prefix_unpin; a miss pins nothing. Fills pages [ceil(n_tokens /
- * page_tokens)], each with a reference of its own for the caller, which unpin does not give back. Counts in the statistics
- * unless `quiet`. */
+ * ancestors, their pages and its snapshot stay) until ls_prefix_unpin; a miss pins nothing. Fills pages [ceil(n_tokens
+ * / page_tokens)], each with a reference of its own for the caller, which unpin does not give back. Counts in the
+ * statistics unless `quiet`. */
 void ls_prefix_lookup(ls_prefix *prefix, const int32_t *tokens, int64_t n, int64_t depth_max, bool quiet,
                       ls_prefix_hit *hit, int32_t *pages);
 void ls_prefix_unpin(ls_prefix *prefix, ls_prefix_node *node);
@@ -79,17 +82,19 @@ int32_t ls_prefix_page(const ls_prefix *prefix, const ls_prefix_node *node, int6
 /* Whether a snapshot at this exact depth is already there, so that nothing need be published. */
 bool ls_prefix_has(const ls_prefix *prefix, const int32_t *tokens, int64_t n);
 
-/* Takes an entry of the snapshot store for the caller to fill, evicting the least valuable snapshot when none is free (its
- * edge stays and tells where a branch is); -1 when all are pinned or being filled. The entry goes into the tree by publish or comes back by return. */
+/* Takes an entry of the snapshot store for the caller to fill, evicting the least valuable snapshot when none is free
+ * (its edge stays and tells where a branch is); -1 when all are pinned or being filled. The entry goes into the tree by
+ * publish or comes back by return. */
 int32_t ls_prefix_take(ls_prefix *prefix);
 void ls_prefix_return(ls_prefix *prefix, int32_t snapshot);
-/* tokens [n] have been computed and committed: their KV lies in pages [ceil(n / page_tokens)], the state behind the last
- * in snapshot. Shares the pages of tokens that the tree has not got. Where the node already has a snapshot, an arena stays
- * full or the key has changed since take, the new one is returned to the store; false then. */
+/* tokens [n] have been computed and committed: their KV lies in pages [ceil(n / page_tokens)], the state behind the
+ * last in snapshot. Shares the pages of tokens that the tree has not got. Where the node already has a snapshot, an
+ * arena stays full or the key has changed since take, the new one is returned to the store; false then. n is at
+ * least 1. */
 bool ls_prefix_publish(ls_prefix *prefix, const int32_t *tokens, int64_t n, const int32_t *pages, int32_t snapshot);
 
-/* Gives up pages, the least valuable leaf first, until the pool has at least n free ones or nothing unpinned is left; true
- * when it has. The snapshot of an inner node stays as long as a leaf below it: it would free no page. */
+/* Gives up pages, the least valuable leaf first, until the pool has at least n free ones or nothing unpinned is left;
+ * true when it has. The snapshot of an inner node stays as long as a leaf below it: it would free no page. */
 bool ls_prefix_make_room(ls_prefix *prefix, int64_t n);
 /* Drops everything that is not pinned; what is can still be found. */
 void ls_prefix_clear(ls_prefix *prefix);

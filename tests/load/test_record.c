@@ -49,7 +49,8 @@ static void prompts_are_read(void **state) {
     "{\"id\":\"q7/3\",\"prompt_ids\":[5,6],\"completion_ids\":[7,8,9,10],\"logprobs\":[-1.25,null,-0.100000001,null]," \
     "\"logprob_bits\":[\"bfa00000\",null,\"bdcccccd\",\"7fc00001\"],\"finish\":\"stop\",\"seed\":7,\"sample\":3,"      \
     "\"text\":\"hi\\n\",\"meta\":{\"logprob_of\":\"raw\",\"temperature\":0.5,\"top_k\":40,\"top_p\":1,\"min_p\":0,"    \
-    "\"digest\":\"00ff\"}}\n"
+    "\"digest\":\"00ff\",\"weights\":2,\"slot\":47935,\"cache_hit\":3,\"preemptions\":1,\"error\":\"no more\","        \
+    "\"levers\":{\"batch\":16,\"chunk\":\"whole\",\"verify\":0.1,\"shuffle\":\"18446744073709551615\"}}}\n"
 
 static void rollout_is_read_and_written_back(void **state) {
     ls_record *r = parse(ROLLOUT, LS_RECORD_LOGPROB, 1);
@@ -80,6 +81,18 @@ static void rollout_is_read_and_written_back(void **state) {
     assert_true(r->temperature == 0.5);
     assert_int_equal(r->top_k, 40);
     assert_string_equal(r->digest, "00ff");
+    assert_int_equal(r->weights, 2);
+    assert_int_equal(r->slot, 47935);
+    assert_int_equal(r->cache_hit, 3);
+    assert_int_equal(r->preemptions, 1);
+    assert_string_equal(r->error, "no more");
+    assert_int_equal(r->n_levers, 4);
+    assert_string_equal(r->levers[0].name, "batch");
+    assert_string_equal(r->levers[0].value, "16");
+    assert_true(r->levers[0].is_number && r->levers[2].is_number);
+    assert_string_equal(r->levers[1].value, "whole");
+    assert_false(r->levers[1].is_number || r->levers[3].is_number);
+    assert_string_equal(r->levers[2].value, "0.1");
     ls_json_init(&json, file);
     ls_record_write(&json, r);
     fclose(file);
@@ -164,6 +177,62 @@ static void large_seeds_survive(void **state) {
     }
 }
 
+static void what_is_absent_reads_as_absent(void **state) {
+    ls_record *r = parse(
+        "{\"id\":\"a\",\"prompt\":\"\",\"meta\":{\"slot\":null,\"levers\":{}}}\n"
+        "{\"id\":\"b\",\"prompt\":\"\"}\n",
+        LS_RECORD_PROMPT, 2);
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(r[i].slot, -1);
+        assert_int_equal(r[i].weights, -1);
+        assert_int_equal(r[i].cache_hit, -1);
+        assert_int_equal(r[i].preemptions, -1);
+        assert_null(r[i].error);
+        assert_int_equal(r[i].n_levers, 0);
+    }
+    assert_non_null(r[0].levers);
+    assert_null(r[1].levers);
+    ls_records_free(r, 2);
+}
+
+/* Numbers of levers, written in many ways, are the same text after every reading. */
+static void lever_numbers_survive(void **state) {
+    static const char *const numbers[][2] = {
+        {"0", "0"},
+        {"-0.0", "0"},
+        {"1.0", "1"},
+        {"0.10000000000000001", "0.1"},
+        {"1e2", "100"},
+        {"1E300", "1e+300"},
+        {"-5", "-5"},
+        {"9223372036854775807", "9223372036854775807"},
+        {"1e15", "1e+15"},
+        {"4e-320", NULL},
+        {"0.3333333333333333", "0.3333333333333333"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        char line[200], *text = NULL;
+        size_t bytes = 0;
+        FILE *file = open_memstream(&text, &bytes);
+        ls_json_out json;
+        ls_record *r, *again;
+        snprintf(line, sizeof line, "{\"id\":\"a\",\"prompt\":\"\",\"meta\":{\"levers\":{\"x\":%s}}}", numbers[i][0]);
+        r = parse(line, LS_RECORD_PROMPT, 1);
+        if (numbers[i][1] != NULL) assert_string_equal(r->levers[0].value, numbers[i][1]);
+        ls_json_init(&json, file);
+        ls_record_write(&json, r);
+        fclose(file);
+        again = parse(text, LS_RECORD_PROMPT, 1);
+        assert_true(again->levers[0].is_number);
+        assert_string_equal(again->levers[0].value, r->levers[0].value);
+        ls_records_free(again, 1);
+        ls_records_free(r, 1);
+        free(text);
+    }
+}
+
 static void sequences_are_read(void **state) {
     ls_record *r = parse(
         "{\"id\":\"a\",\"token_ids\":[4,5,6]}\n"
@@ -241,6 +310,14 @@ static void bad_lines_are_refused(void **state) {
     refused("{\"id\":\"a\",\"prompt\":\"\",\"meta\":[]}", LS_RECORD_PROMPT, "meta: a list");
     refused("{\"id\":\"a\",\"prompt\":\"\",\"meta\":{\"top_k\":1.5}}", LS_RECORD_PROMPT, "meta: top_k: 1.5");
     refused("{\"id\":\"a\",\"prompt\":\"\",\"meta\":{\"logprob_of\":\"x\"}}", LS_RECORD_PROMPT, "logprob_of: \"x\"");
+    refused("{\"id\":\"a\",\"prompt\":\"\",\"meta\":{\"slot\":-1}}", LS_RECORD_PROMPT, "meta: slot: -1");
+    refused("{\"id\":\"a\",\"prompt\":\"\",\"meta\":{\"weights\":1.5}}", LS_RECORD_PROMPT, "meta: weights: 1.5");
+    refused("{\"id\":\"a\",\"prompt\":\"\",\"meta\":{\"error\":7}}", LS_RECORD_PROMPT, "meta: error: 7");
+    refused("{\"id\":\"a\",\"prompt\":\"\",\"meta\":{\"levers\":[]}}", LS_RECORD_PROMPT, "meta: levers: a list");
+    refused("{\"id\":\"a\",\"prompt\":\"\",\"meta\":{\"levers\":{\"a\":1,\"b\":true}}}", LS_RECORD_PROMPT,
+            "meta: levers: b: true");
+    refused("{\"id\":\"a\",\"prompt\":\"\",\"meta\":{\"levers\":{\"b\":\"\\u0000\"}}}", LS_RECORD_PROMPT,
+            "meta: levers: b: contains a NUL");
     refused("{\"id\":\"a\",\"prompt\":\"\xFF\"}", LS_RECORD_PROMPT, "line 1: invalid JSON");
 }
 
@@ -281,6 +358,8 @@ int main(void) {
         cmocka_unit_test(bits_survive_a_round_trip),
         cmocka_unit_test(nine_digits_are_enough),
         cmocka_unit_test(large_seeds_survive),
+        cmocka_unit_test(what_is_absent_reads_as_absent),
+        cmocka_unit_test(lever_numbers_survive),
         cmocka_unit_test(sequences_are_read),
         cmocka_unit_test(scores_without_tokens_are_read),
         cmocka_unit_test(bad_lines_are_refused),

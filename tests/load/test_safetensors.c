@@ -1,6 +1,8 @@
 /* The safetensors reader: what a good file gives, and that every way to break one is refused by name. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "harness.h"
@@ -315,6 +317,60 @@ static void shards_are_read_and_checked(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+/* What may happen to a file between its opening and the last look at it. */
+static void nothing(const char *path) { (void)path; }
+static void append(const char *path) {
+    FILE *file = fopen(path, "ab");
+    assert_non_null(file);
+    fputc('x', file);
+    assert_int_equal(fclose(file), 0);
+}
+static void cut(const char *path) { assert_int_equal(truncate(path, 40), 0); }
+static void touch(const char *path) {
+    const struct timespec times[2] = {{1000000000, 5}, {1000000000, 6}};
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+static void delete (const char *path) { assert_int_equal(unlink(path), 0); }
+/* Another file of the same bytes, size and time under the same name. */
+static void replace(const char *path) {
+    char command[200];
+    snprintf(command, sizeof command, "cp -p %s %s.new && mv %s.new %s", path, path, path, path);
+    assert_int_equal(system(command), 0);
+}
+
+static void files_that_change_are_noticed(void **state) {
+    static const struct {
+        void (*change)(const char *path);
+        const char *word;
+    } cases[] = {{nothing, NULL},          {append, "changed while"},  {cut, "changed while"},
+                 {touch, "changed while"}, {replace, "changed while"}, {delete, "cannot stat"}};
+    char dir[] = "/tmp/ls-test-XXXXXX", path[64], command[100];
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/s-2.safetensors", dir);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ls_checkpoint *checkpoint;
+        ls_error err;
+        write_shard(dir, "s-1.safetensors", "w.1", "w.0");
+        write_shard(dir, "s-2.safetensors", "w.2", "w.3");
+        write_index(dir, "{\"weight_map\":{" MAP_GOOD "}}");
+        assert_ok(ls_checkpoint_open(&checkpoint, dir, &err), err);
+        cases[i].change(path);
+        if (cases[i].word == NULL) {
+            assert_ok(ls_checkpoint_let_go(checkpoint, &err), err);
+            assert_ok(ls_checkpoint_let_go(checkpoint, &err), err);
+            assert_string_equal(ls_checkpoint_find(checkpoint, "w.3")->name, "w.3");
+            assert_null(ls_checkpoint_find(checkpoint, "w.3")->data);
+        } else {
+            check_failed(ls_checkpoint_let_go(checkpoint, &err), &err, cases[i].word);
+            assert_true(strstr(err.text, path) == err.text);
+        }
+        ls_checkpoint_close(checkpoint);
+    }
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+}
+
 static void missing_and_empty_files_are_refused(void **state) {
     char dir[] = "/tmp/ls-test-XXXXXX", path[64];
     ls_safetensors *out;
@@ -342,6 +398,7 @@ int main(void) {
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(shards_are_read_and_checked),
+        cmocka_unit_test(files_that_change_are_noticed),
         cmocka_unit_test(missing_and_empty_files_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
