@@ -168,6 +168,7 @@ static void use_cache(ls_levers *l, const ls_ladder *ladder) {
 static void go_far(ls_levers *l, const ls_ladder *ladder) {
     l->slots = ladder->opts->far_slots;
     l->slot_words = ladder->opts->far_words;
+    l->pages = 256; /* enough of them in half the memory too */
     l->policy = LS_POLICY_HIGHEST;
 }
 
