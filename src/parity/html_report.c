@@ -67,7 +67,7 @@ static void write_bounds(FILE *file, const ls_sweep *s) {
         const ls_bound *b = &s->bounds[i];
         fprintf(file,
                 "<tr><td>%s</td><td>%" PRId64 " and %s</td><td>%" PRId64 "</td><td>%s</td><td>%" PRId64 "</td></tr>\n",
-                b->lever, b->value, b->from_above ? "less" : "more", b->from_above ? b->value + 1 : b->value - 1,
+                b->lever, b->value, b->from_above ? "below" : "above", b->from_above ? b->value + 1 : b->value - 1,
                 ls_dtype_name(b->dtype), b->n_trials);
     }
     fputs("</table>\n", file);

@@ -9,6 +9,7 @@
 /* Experiments in which several requests share a prefill or take part of it from a cache. */
 #define CACHED (IN(REPEATS_CACHED) | IN(SHARED_CACHED) | IN(ROUNDS_CACHED) | IN(UPDATE_CACHED) | IN(FORK))
 #define PREEMPTED (IN(RECOMPUTE) | IN(SWAP))
+#define FAR_ALL (IN(FAR) | IN(FAR_HALF) | IN(FAR_ATTENTION) | IN(FAR_CHUNK1) | IN(FAR_PAGES))
 
 /* What is in none of the sets must be clean. The prompts as given are never in one: they are the user's. */
 static const ls_cause causes[] = {
@@ -69,13 +70,12 @@ static const ls_cause causes[] = {
      .small = IN(SOLO) | IN(AGAIN) | IN(WHOLE) | IN(CHUNK1) | IN(CHUNK1_FRESH) | IN(CHUNK2) | IN(SINGLE) | IN(PAIR) |
               IN(BATCH) | IN(SLOTS) | IN(PAGE) | IN(THREADS) | IN(ISA),
      .any = IN(CHUNK1_POISON) | IN(POISON) | IN(REPEATS) | IN(SHARED) | IN(UPDATE) | CACHED | PREEMPTED |
-            IN(PROCESSED) | IN(TEMPERATURE_RAW) | IN(TEMPERATURE) | IN(FAR) | IN(FAR_HALF) | IN(FAR_CHUNK1)},
+            IN(PROCESSED) | IN(TEMPERATURE_RAW) | IN(TEMPERATURE) | (FAR_ALL & ~IN(FAR_ATTENTION))},
     {.name = "draws follow the slot",
      .text = "records agree with the trainer, but which tokens are drawn depends on the slot that a sequence was given",
      .look = "what addresses the random numbers: prompt and sample, never slot or batch",
      .moved = IN(SLOTS),
-     .any = IN(CHUNK1_FRESH) | IN(CHUNK1_POISON) | IN(PAIR) | IN(BATCH) | CACHED | PREEMPTED | IN(FAR) |
-            IN(FAR_HALF) | IN(FAR_CHUNK1) | IN(FAR_PAGES)},
+     .any = IN(CHUNK1_FRESH) | IN(CHUNK1_POISON) | IN(PAIR) | IN(BATCH) | CACHED | PREEMPTED | FAR_ALL},
     {.name = "records one token late",
      .text = "each token is recorded with the log-probability of the one before it",
      .look = "the index that pairs drawn tokens with rows of logits",

@@ -31,6 +31,7 @@ static void print_set(FILE *file, const char *name, uint64_t set) {
 
 static void print_causes(FILE *file, const ls_sweep *s) {
     const ls_ranked *named = ls_sweep_cause(s);
+    int n_clean = 0;
     fprintf(file, "\ncauses, best first\n");
     for (int64_t i = 0; i < ls_causes_count() && i < 4; i++) {
         const ls_ranked *r = &s->ranked[i];
@@ -43,15 +44,15 @@ static void print_causes(FILE *file, const ls_sweep *s) {
     }
     fprintf(file, "\nCAUSE: %s\n  %s\n  look at: %s\n", named->cause->name, named->cause->text, named->cause->look);
     print_set(file, "differs in", named->met & (named->cause->large | named->cause->small | named->cause->moved));
-    fprintf(file, "  clean in   %d other experiments\n",
-            __builtin_popcountll(named->met & ~(named->cause->large | named->cause->small | named->cause->moved)));
+    for (int i = 0; i < LS_EXPERIMENTS; i++) n_clean += s->seen[i].verdict == LS_CLEAN;
+    fprintf(file, "  clean in   %d experiments\n", n_clean);
 }
 
 static void print_bounds(FILE *file, const ls_sweep *s) {
     for (int64_t i = 0; i < s->n_bounds; i++) {
         const ls_bound *b = &s->bounds[i];
-        fprintf(file, "  %s %" PRId64 " and %s differ, %s %" PRId64 " is clean (%s activations, %" PRId64 " trials)\n",
-                b->lever, b->value, b->from_above ? "less" : "more", b->lever, b->from_above ? b->value + 1 : b->value - 1,
+        fprintf(file, "  threshold  %s %" PRId64 " and %s differ, %" PRId64 " is clean (%s activations, %" PRId64 " trials)\n",
+                b->lever, b->value, b->from_above ? "below" : "above", b->from_above ? b->value + 1 : b->value - 1,
                 ls_dtype_name(b->dtype), b->n_trials);
     }
 }

@@ -173,7 +173,8 @@ static ls_status find_bounds(const ls_runner *runner, ls_error *err) {
     ls_status status = LS_OK;
     if ((solo || first) && (differs(sweep, LS_TRY_CHUNK1) || differs(sweep, LS_TRY_CHUNK2) ||
                             differs(sweep, LS_TRY_CHUNK2_FIRST) || differs(sweep, LS_TRY_WHOLE))) {
-        lever_search s = {runner, "chunk", place_chunk, LS_TRY_SOLO, dtype, first, 1, LS_LONG_TOKENS / 2, 0, false};
+        const int64_t least = differs(sweep, LS_TRY_CHUNK2) && !differs(sweep, LS_TRY_CHUNK1) ? 2 : 1;
+        lever_search s = {runner, "chunk", place_chunk, LS_TRY_SOLO, dtype, first, least, LS_LONG_TOKENS / 2, 0, false};
         tell(runner, "bisecting the chunk");
         LS_TRY(find_bound(&s, err));
     }
