@@ -230,11 +230,7 @@ static void write_repro(FILE *file, const ls_sweep *s) {
             "<h2>Smallest requests that still fail</h2>\n<p>%" PRId64 " of %" PRId64 " prompts of experiment %s, %" PRId64
             " tokens generated, found in %" PRId64 " trials.</p>\n<pre>",
             s->n_repro, s->repro_from, ls_experiment_name(s->repro_of), s->repro_trial.max_tokens, s->repro_trials);
-    for (int64_t i = 0; i < s->n_repro; i++) {
-        fprintf(file, "{\"id\":\"r%" PRId64 "\",\"prompt_ids\":[", i);
-        for (int64_t t = 0; t < s->repro[i].n; t++) fprintf(file, "%s%d", t > 0 ? "," : "", s->repro[i].ids[t]);
-        fputs("]}\n", file);
-    }
+    ls_sweep_repro(file, s);
     for (int64_t i = 0; i < ls_levers_count(); i++) {
         char value[64];
         ls_lever_format(value, sizeof value, &s->repro_trial.levers, i);

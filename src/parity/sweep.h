@@ -292,6 +292,8 @@ const ls_ranked *ls_sweep_cause(const ls_sweep *sweep);
 
 void ls_sweep_print(FILE *file, const ls_sweep *sweep);
 void ls_sweep_write(ls_json_out *json, const ls_sweep *sweep);
+/* The smallest requests as lines of a prompt file. */
+void ls_sweep_repro(FILE *file, const ls_sweep *sweep);
 /* A page that stands alone: no scripts, no outside files. */
 void ls_sweep_html(FILE *file, const ls_sweep *sweep);
 

@@ -31,6 +31,7 @@ static void print_set(FILE *file, const char *name, uint64_t set) {
 
 static void print_causes(FILE *file, const ls_sweep *s) {
     const ls_ranked *named = ls_sweep_cause(s);
+    char text[LS_NOTE_BYTES + 64];
     int n_clean = 0;
     fprintf(file, "\ncauses, best first\n");
     for (int64_t i = 0; i < ls_causes_count() && i < 4; i++) {
@@ -42,10 +43,12 @@ static void print_causes(FILE *file, const ls_sweep *s) {
         fprintf(file, "\nno known cause fits all that was seen; what differs and what does not stands above\n");
         return;
     }
-    fprintf(file, "\nCAUSE: %s\n  %s\n  look at: %s\n", named->cause->name, named->cause->text, named->cause->look);
+    fprintf(file, "\nCAUSE: %s\n  %s\n  look at    %s\n", named->cause->name, named->cause->text, named->cause->look);
     print_set(file, "differs in", named->met & (named->cause->large | named->cause->small | named->cause->moved));
     for (int i = 0; i < LS_EXPERIMENTS; i++) n_clean += s->seen[i].verdict == LS_CLEAN;
     fprintf(file, "  clean in   %d experiments\n", n_clean);
+    ls_observation_describe(text, sizeof text, &s->seen[s->repro_of]);
+    fprintf(file, "  seen       %s: %s\n", ls_experiment_name(s->repro_of), text);
 }
 
 static void print_bounds(FILE *file, const ls_sweep *s) {
@@ -93,20 +96,24 @@ static void print_levers(FILE *file, const ls_trial *trial) {
         ls_lever_format(b, sizeof b, &defaults, i);
         if (strcmp(a, b) != 0) fprintf(file, " --%s %s", ls_lever_name(i), a);
     }
-    fprintf(file, " --max-tokens %" PRId64, trial->max_tokens);
+    fprintf(file, " --ignore-eos --max-tokens %" PRId64, trial->max_tokens);
     if (trial->sampling.temperature != 1.0f) fprintf(file, " --temperature %g", (double)trial->sampling.temperature);
     if (trial->logprob_of == LS_LOGPROB_PROCESSED) fprintf(file, " --logprobs processed");
+}
+
+void ls_sweep_repro(FILE *file, const ls_sweep *s) {
+    for (int64_t i = 0; i < s->n_repro; i++) {
+        fprintf(file, "{\"id\":\"r%" PRId64 "\",\"prompt_ids\":[", i);
+        for (int64_t t = 0; t < s->repro[i].n; t++) fprintf(file, "%s%d", t > 0 ? "," : "", s->repro[i].ids[t]);
+        fprintf(file, "]}\n");
+    }
 }
 
 static void print_repro(FILE *file, const ls_sweep *s) {
     if (s->n_repro == 0) return;
     fprintf(file, "\nsmallest requests that still fail (%" PRId64 " of %" PRId64 " prompts, %" PRId64 " trials)\n", s->n_repro,
             s->repro_from, s->repro_trials);
-    for (int64_t i = 0; i < s->n_repro; i++) {
-        fprintf(file, "  {\"id\":\"r%" PRId64 "\",\"prompt_ids\":[", i);
-        for (int64_t t = 0; t < s->repro[i].n; t++) fprintf(file, "%s%d", t > 0 ? "," : "", s->repro[i].ids[t]);
-        fprintf(file, "]}\n");
-    }
+    ls_sweep_repro(file, s);
     fprintf(file, "  check --model %s --prompts FILE", s->opts.model);
     print_levers(file, &s->repro_trial);
     if (s->repro_trial.rounds > 1)

@@ -8,10 +8,21 @@
 #include "base/mem.h"
 #include "parity/sweep_ladder.h"
 
-/* A clean stretch between two runs of bad sequences is at least this long; neighbours of one forward may trade places. */
-enum { GAP = 2048, PROMPTS = 512, PROMPT_TOKENS = 3, COMPLETION_TOKENS = 2, BATCH = 256 };
+enum { PROMPT_TOKENS = 3, COMPLETION_TOKENS = 2, BATCH_MAX = 256 };
 
 static const int64_t rollouts[] = {8, 16, 32, 64, 128};
+
+/* Sizes follow the pool: 128 rollouts fill nearly all of it in one step, 8 take 17 steps. */
+static int64_t n_prompts_of(const ls_sweep_opts *o) {
+    const int64_t n = o->far_slots / 136;
+    return n < 1 ? 1 : n < 16 ? n : n / 16 * 16;
+}
+/* A clean stretch between two runs of bad sequences is at least this long. Neighbours in a batch may trade places. */
+static int64_t gap_of(const ls_sweep_opts *o) { return o->far_slots / 32; }
+static int64_t batch_of(const ls_sweep_opts *o) {
+    const int64_t n = o->far_slots / 64;
+    return n < 1 ? 1 : n < BATCH_MAX ? n : BATCH_MAX;
+}
 
 void ls_series_edges(const uint8_t *bad, int64_t n, int64_t gap, int64_t *first, int64_t *second) {
     int64_t clean = gap;
@@ -70,7 +81,7 @@ static ls_status measure(ls_sweep *sweep, ls_series *s, const ls_outcomes *outco
         s->step_abs[i / per_step] += ls_outcome_abs(&outcomes->of[i]) / (double)per_step;
         add_slot(sweep, &outcomes->of[i]);
     }
-    ls_series_edges(bad, outcomes->n, GAP, &s->first_bad, &s->second_bad);
+    ls_series_edges(bad, outcomes->n, gap_of(&sweep->opts), &s->first_bad, &s->second_bad);
     s->onset = s->first_bad >= 0 ? (double)s->first_bad / (double)per_step : (double)NAN;
     s->period = s->second_bad >= 0 ? (double)(s->second_bad - s->first_bad) / (double)per_step : (double)NAN;
 done:
@@ -88,16 +99,16 @@ static ls_status run_one(const ls_runner *runner, const ls_prompt *prompts, int6
     ls_status status;
     ls_ladder_trial(&trial, runner->ladder, LS_TRY_SOLO);
     trial.levers.samples = s->rollouts = per_prompt;
-    trial.levers.batch = BATCH;
+    trial.levers.batch = batch_of(o);
     trial.levers.chunk = 0;
-    trial.levers.tick_tokens = BATCH * PROMPT_TOKENS;
+    trial.levers.tick_tokens = batch_of(o) * PROMPT_TOKENS;
     trial.levers.slots = o->far_slots;
     trial.levers.slot_words = o->far_words;
     trial.levers.policy = LS_POLICY_FIFO;
     trial.max_tokens = COMPLETION_TOKENS;
-    trial.rounds = s->n_steps = steps_for(o, PROMPTS * per_prompt);
-    s->n_prompts = PROMPTS;
-    LS_TRY(ls_runner_try(runner, &trial, prompts, PROMPTS, NULL, &outcomes, &seen, err));
+    trial.rounds = s->n_steps = steps_for(o, n_prompts_of(o) * per_prompt);
+    s->n_prompts = n_prompts_of(o);
+    LS_TRY(ls_runner_try(runner, &trial, prompts, s->n_prompts, NULL, &outcomes, &seen, err));
     if (seen.note[0] != '\0') {
         status = LS_FAIL(err, LS_ERR_CAPACITY, "story: %" PRId64 " rollouts: %s", per_prompt, seen.note);
         goto done;
@@ -115,13 +126,14 @@ ls_status ls_series_run(const ls_runner *runner, ls_error *err) {
     ls_sweep *sweep = runner->sweep;
     const ls_prompt *longs = runner->ladder->set[LS_SET_LONG];
     const int32_t vocab = runner->ladder->config->vocab;
+    const int64_t n_prompts = n_prompts_of(&sweep->opts);
     double x[LS_SERIES_MAX], onset[LS_SERIES_MAX], period[LS_SERIES_MAX];
     int32_t *ids = NULL;
     ls_prompt *prompts = NULL;
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&ids, (int64_t)PROMPTS * PROMPT_TOKENS, sizeof *ids, "prompts", err));
-    LS_TRY(ls_array_alloc((void **)&prompts, PROMPTS, sizeof *prompts, "prompts", err));
-    for (int64_t i = 0; i < PROMPTS; i++) {
+    LS_TRY(ls_array_alloc((void **)&ids, n_prompts * PROMPT_TOKENS, sizeof *ids, "prompts", err));
+    LS_TRY(ls_array_alloc((void **)&prompts, n_prompts, sizeof *prompts, "prompts", err));
+    for (int64_t i = 0; i < n_prompts; i++) {
         const int32_t *from = longs[i % LS_LONG_PROMPTS].ids;
         int32_t *to = ids + i * PROMPT_TOKENS;
         for (int64_t t = 0; t < PROMPT_TOKENS; t++) to[t] = (from[t] + (int32_t)(i / LS_LONG_PROMPTS)) % vocab;
