@@ -87,8 +87,8 @@ typedef struct ls_cache {
     int64_t n_pages, page_tokens, page_stride, page_bytes;
     int64_t n_layers, n_kv_heads;
     bool guards;
-    const uint8_t *is_attention; /* [n_layers], the configuration's */
-    uint8_t **layer;          /* [n_layers]: the layer's slots or pages; NULL where there are none */
+    uint8_t is_attention[LS_LAYERS_MAX]; /* a copy of the configuration's: weights may change and their models go */
+    uint8_t **layer;                     /* [n_layers]: the layer's slots or pages; NULL where there are none */
 } ls_cache;
 
 typedef struct ls_cache_opts {

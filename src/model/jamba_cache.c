@@ -83,7 +83,7 @@ ls_status ls_cache_create(ls_cache **out, const ls_jamba_config *config, const l
     cache->page_bytes = ls_page_bytes(config, opts->dtype, opts->page_tokens);
     cache->n_layers = config->n_layers;
     cache->n_kv_heads = config->n_kv_heads;
-    cache->is_attention = config->is_attention;
+    memcpy(cache->is_attention, config->is_attention, sizeof cache->is_attention);
     LS_TRY(pool_stride(&cache->slot_stride, cache->slot_bytes, opts->slot_stride, opts->guards, "state slots", err));
     LS_TRY(pool_stride(&cache->page_stride, cache->page_bytes, 0, opts->guards, "KV pages", err));
     LS_TRY(ls_array_alloc((void **)&cache->layer, config->n_layers, sizeof *cache->layer, "cache layers", err));

@@ -189,6 +189,7 @@ bool ls_engine_preempt(ls_engine *e, ls_preempt_by by) {
     return true;
 }
 
+/* Every sequence out, none of it kept. */
 static void preempt_all(ls_engine *e) {
     while (ls_engine_preempt(e, LS_PREEMPT_RECOMPUTE)) continue;
     for (int64_t i = 0; i < e->waiting.n; i++) ls_schedule_drop_swap(e, e->waiting.heap[i]);
@@ -215,6 +216,7 @@ void ls_engine_sleep(ls_engine *e) {
     ls_cache_drop(e->cache);
     if (e->snapshots != NULL) ls_cache_drop(e->snapshots);
     if (e->swap != NULL) ls_cache_drop(e->swap);
+    ls_engine_poison(e);
 }
 
 /* ---- runs ---- */
@@ -241,6 +243,14 @@ done:
     return status;
 }
 
+/* Nothing that was refused, and no tick that failed, leaves a request of the caller's behind in the engine. */
+static void cancel_unfinished(ls_engine *e, ls_request *requests, int64_t n) {
+    for (int64_t i = 0; i < n && e->n_live > 0; i++) {
+        const entry *x = ls_live_find(&e->waiting, requests[i].prompt_i, requests[i].sample_i);
+        if (x != NULL && x->request == &requests[i]) ls_engine_cancel(e, &requests[i], NULL);
+    }
+}
+
 /* Prefills every prompt once. */
 static ls_status warm_up(ls_engine *e, const ls_request *requests, int64_t n, ls_error *err) {
     ls_request *prompts = NULL;
@@ -256,30 +266,33 @@ static ls_status warm_up(ls_engine *e, const ls_request *requests, int64_t n, ls
     }
     LS_TRY(tick_to_end(e, n, NULL, NULL, err));
 done:
+    if (status != LS_OK) {
+        ls_error_prefix(err, "warm-up");
+        if (prompts != NULL) cancel_unfinished(e, prompts, n);
+    }
     free(prompts);
     return status;
 }
 
 ls_status ls_engine_run(ls_engine *e, ls_request *requests, int64_t n, ls_engine_progress progress, void *context,
                         ls_error *err) {
-    int64_t *order = NULL, n_submitted = 0;
+    int64_t *order = NULL;
     ls_status status;
     LS_ASSERT(e->n_live == 0, "%lld requests are unfinished", (long long)e->n_live);
     if (e->prefix != NULL && e->opts.levers.prefix == LS_PREFIX_COLD) ls_prefix_clear(e->prefix);
     if (e->prefix != NULL && e->opts.levers.prefix == LS_PREFIX_WARM) LS_TRY(warm_up(e, requests, n, err));
     LS_TRY(ls_array_alloc((void **)&order, n, sizeof *order, "order", err));
     shuffle(order, n, e->opts.levers.shuffle);
-    for (; n_submitted < n; n_submitted++) LS_TRY(ls_engine_submit(e, &requests[order[n_submitted]], err));
+    for (int64_t i = 0; i < n; i++) LS_TRY(ls_engine_submit(e, &requests[order[i]], err));
     LS_TRY(tick_to_end(e, n, progress, context, err));
 done:
-    /* A request that was refused, or a tick that failed, must not leave others behind in the engine. */
-    for (int64_t i = 0; status != LS_OK && i < n_submitted; i++)
-        if (requests[order[i]].finish == LS_FINISH_NONE) ls_engine_cancel(e, &requests[order[i]], NULL);
+    if (status != LS_OK) cancel_unfinished(e, requests, n);
     free(order);
     return status;
 }
 
 void ls_engine_check_idle(ls_engine *e) {
+    ls_error err;
     LS_ASSERT(e->n_live == 0 && e->n_running == 0 && e->waiting.n == 0, "%lld live requests", (long long)e->n_live);
     if (e->prefix != NULL) {
         ls_prefix_check(e->prefix);
@@ -289,6 +302,8 @@ void ls_engine_check_idle(ls_engine *e) {
               (long long)ls_ids_available(e->slots), (long long)e->plan.slots);
     LS_ASSERT(ls_ids_available(e->pages) == e->plan.pages, "%lld of %lld pages are free",
               (long long)ls_ids_available(e->pages), (long long)e->plan.pages);
+    LS_ASSERT(e->waiting.table_n == 0, "%lld live addresses", (long long)e->waiting.table_n);
+    LS_ASSERT(check_guards(e, &err) == LS_OK, "%s", err.text);
     LS_ASSERT(e->n_lanes == e->batch, "%lld of %lld lanes are free", (long long)e->n_lanes, (long long)e->batch);
     if (e->swap != NULL)
         LS_ASSERT(ls_ids_available(e->swap_slots) == e->plan.swap_slots &&

@@ -110,6 +110,7 @@ static inline int64_t ls_engine_pages(const ls_engine *e, int64_t n_tokens) {
 /* plan.c */
 ls_status ls_engine_allocate(ls_engine *e, ls_error *err);
 void ls_engine_deallocate(ls_engine *e);
+void ls_engine_poison(const ls_engine *e); /* all slots and pages, if the lever says so; nothing may be in use */
 
 /* schedule.c */
 void ls_schedule_admit(ls_engine *e);

@@ -50,21 +50,24 @@ static ls_status plan_rows(ls_engine *e, ls_error *err) {
 /* Pages from what the budget leaves. */
 static ls_status pages_from_budget(ls_engine *e, int64_t page_bytes, ls_error *err) {
     const ls_engine_plan *p = &e->plan;
-    const int64_t fixed = p->slot_bytes + p->snapshot_bytes + p->workspace_bytes + p->head_bytes;
-    const int64_t budget = e->opts.levers.memory_bytes;
+    const int64_t fixed = p->slot_bytes + p->snapshot_bytes + p->swap_bytes + p->workspace_bytes + p->head_bytes;
+    const int64_t budget = e->opts.levers.memory_bytes, running = e->batch * e->pages_max;
+    int64_t pages;
     if (page_bytes == 0) {
         if (fixed > budget)
             return LS_FAIL(err, LS_ERR_CAPACITY, "memory: %lld bytes are needed, the budget is %lld", (long long)fixed,
                            (long long)budget);
-        e->plan.pages = e->batch * e->pages_max; /* they cost nothing: there is no attention layer */
+        e->plan.pages = running; /* they cost nothing: there is no attention layer */
         return LS_OK;
     }
-    e->plan.pages = smaller((budget - fixed) / page_bytes, INT32_MAX);
-    if (e->plan.pages < 1)
+    pages = (budget - fixed) / page_bytes;
+    if (p->swap_slots > 0) pages = larger(pages - running, pages / 2); /* the others hold what is swapped out */
+    if (pages < 1)
         return LS_FAIL(err, LS_ERR_CAPACITY,
                        "memory: %lld bytes are needed for slots, snapshots and workspace and %lld for a KV page, the "
                        "budget is %lld",
                        (long long)fixed, (long long)page_bytes, (long long)budget);
+    e->plan.pages = smaller(pages, INT32_MAX);
     return LS_OK;
 }
 
@@ -89,6 +92,8 @@ static ls_status make_plan(ls_engine *e, ls_error *err) {
         !ls_mul_i64(p->snapshots, slot, &p->snapshot_bytes))
         return LS_FAIL(err, LS_ERR_CAPACITY, "slots: %lld of %lld bytes in %lld layers do not fit 64 bits",
                        (long long)p->slots, (long long)p->slot_stride, (long long)n_mamba);
+    if (l->preempt_by != LS_PREEMPT_RECOMPUTE) p->swap_slots = e->batch;
+    p->swap_bytes = p->swap_slots * slot;
     p->page_stride = n_attention == 0 ? 0 : page / n_attention;
     if (l->pages > 0)
         p->pages = l->pages;
@@ -98,14 +103,11 @@ static ls_status make_plan(ls_engine *e, ls_error *err) {
         return LS_FAIL(err, LS_ERR_CAPACITY, "batch: %lld sequences of %lld pages", (long long)e->batch,
                        (long long)e->pages_max);
     p->pages = share(p->pages, l->memory_fraction);
-    if (l->preempt_by != LS_PREEMPT_RECOMPUTE) {
-        p->swap_slots = e->batch;
-        p->swap_pages = smaller(e->batch * e->pages_max, p->pages);
-    }
+    if (p->swap_slots > 0) p->swap_pages = smaller(e->batch * e->pages_max, p->pages);
     if (p->slots > INT32_MAX || p->pages > INT32_MAX || !ls_mul_i64(p->pages, page, &p->page_bytes))
         return LS_FAIL(err, LS_ERR_CAPACITY, "slots %lld, pages %lld: ids have 31 bits", (long long)p->slots,
                        (long long)p->pages);
-    p->swap_bytes = p->swap_slots * slot + p->swap_pages * page;
+    p->swap_bytes += p->swap_pages * page;
     total = p->workspace_bytes;
     if (!ls_add_i64(total, p->head_bytes, &total) || !ls_add_i64(total, p->slot_bytes, &total) ||
         !ls_add_i64(total, p->page_bytes, &total) || !ls_add_i64(total, p->snapshot_bytes, &total) ||
@@ -117,6 +119,12 @@ static ls_status make_plan(ls_engine *e, ls_error *err) {
                        (long long)l->memory_bytes);
 done:
     return status;
+}
+
+void ls_engine_poison(const ls_engine *e) {
+    if (!e->opts.levers.poison) return;
+    for (int64_t i = 0; i < e->plan.slots; i++) ls_cache_poison_slot(e->cache, (int32_t)i);
+    for (int64_t i = 0; i < e->plan.pages; i++) ls_cache_poison_page(e->cache, (int32_t)i);
 }
 
 static ls_status make_pools(ls_engine *e, ls_error *err) {
@@ -137,10 +145,7 @@ static ls_status make_pools(ls_engine *e, ls_error *err) {
     LS_TRY(ls_cache_create(&e->cache, c, &cache, err));
     LS_TRY(ls_ids_create(&e->slots, &slot_ids, "slots", err));
     LS_TRY(ls_ids_create(&e->pages, &page_ids, "pages", err));
-    if (l->poison) {
-        for (int64_t i = 0; i < p->slots; i++) ls_cache_poison_slot(e->cache, (int32_t)i);
-        for (int64_t i = 0; i < p->pages; i++) ls_cache_poison_page(e->cache, (int32_t)i);
-    }
+    ls_engine_poison(e);
     cache.slot_stride = 0;
     cache.guards = false;
     if (p->snapshots > 0) {

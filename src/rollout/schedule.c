@@ -134,44 +134,39 @@ void ls_schedule_force(ls_engine *e) {
         }
 }
 
-/* A page for x, at the expense of what comes after it. -1: x itself has had to give way. */
-static int32_t acquire_page(ls_engine *e, entry *x) {
-    while (!make_room(e, 1)) {
-        entry *last = last_running(e);
-        if (x->verify.node != NULL) { /* what it would be compared with is in its way */
-            end_verify(e, x);
-            continue;
-        }
-        LS_ASSERT(last != x || e->n_running > 1, "%lld pages do not hold one sequence", (long long)e->plan.pages);
-        ls_schedule_preempt(e, last, e->opts.levers.preempt_by);
-        if (last == x) return -1;
+/* One step towards a free page at the expense of what comes after x. False: x itself has had to give way. */
+static bool give_way(ls_engine *e, entry *x) {
+    entry *last = last_running(e);
+    if (x->verify.node != NULL) { /* what it would be compared with is in its way */
+        end_verify(e, x);
+        return true;
     }
-    return ls_ids_acquire(e->pages);
+    LS_ASSERT(last != x || e->n_running > 1, "%lld pages do not hold one sequence", (long long)e->plan.pages);
+    ls_schedule_preempt(e, last, e->opts.levers.preempt_by);
+    return last != x;
 }
 
 /* Pages for tokens up to `end`, of which those from n_cached on may be written. False: x was preempted. */
 static bool assure_pages(ls_engine *e, entry *x, int64_t end) {
     const int64_t each = e->opts.levers.page_tokens, partial = x->n_cached / each;
     int32_t *pages = ls_entry_pages(e, x);
-    /* A page that others hold too is not written: its tokens are copied first. */
-    if (x->n_cached % each != 0) {
-        while (ls_ids_references(e->pages, pages[partial]) > 1) {
-            const int32_t own = ls_ids_available(e->pages) > 0 ? ls_ids_acquire(e->pages) : -1;
-            if (own >= 0) {
-                ls_cache_copy_page(e->cache, own, e->cache, pages[partial]);
-                release_page(e, pages[partial]);
-                pages[partial] = own;
-            } else { /* making room may take the other reference away */
-                const int32_t room = acquire_page(e, x);
-                if (room < 0) return false;
-                ls_ids_release(e->pages, room);
-            }
+    /* A page that others hold too is not written: its tokens are copied first. Making room may take the other reference
+     * away, and then the page itself will do. */
+    while (x->n_cached % each != 0 && ls_ids_references(e->pages, pages[partial]) > 1) {
+        if (make_room(e, 1)) {
+            const int32_t own = ls_ids_acquire(e->pages);
+            ls_cache_copy_page(e->cache, own, e->cache, pages[partial]);
+            release_page(e, pages[partial]);
+            pages[partial] = own;
+        } else if (ls_ids_references(e->pages, pages[partial]) > 1 && !give_way(e, x)) {
+            return false;
         }
     }
     while (x->n_pages * each < end) {
-        const int32_t page_i = acquire_page(e, x);
-        if (page_i < 0) return false;
-        pages[x->n_pages++] = page_i;
+        if (make_room(e, 1))
+            pages[x->n_pages++] = ls_ids_acquire(e->pages);
+        else if (!give_way(e, x))
+            return false;
     }
     return true;
 }

@@ -103,8 +103,8 @@ static void random_texts(const char *name, const ls_tokenizer *tokenizer, int64_
     }
 }
 
-/* Tokens of parts of characters are drawn often: most sequences of them are broken text. In tok-spm they are special and
- * leave no text. */
+/* Tokens of parts of characters are drawn often: most sequences of them are broken text. In tok-spm they are special
+ * and leave no text. */
 static void random_completions_of_the_fixtures(void **state) {
     static const char *const names[] = {"tok-bytelevel", "tok-cl100k-style", "tok-spm"};
     (void)state;

@@ -1,0 +1,162 @@
+/* The prefix cache behind the engine: a hit is a miss in bits, whatever its depth; verification finds what is not what it
+ * was; the modes of a run. */
+#include "engine_case.h"
+
+static const char *const names[] = {"jamba-odd", "jamba-dense"};
+
+static int64_t hits_of(const ls_engine *e) {
+    ls_engine_stats stats;
+    ls_engine_get_stats(e, &stats);
+    return stats.prefix.hits;
+}
+
+static void a_hit_is_a_miss_at_every_depth(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        bench b;
+        int32_t completion[3];
+        float logprob[3];
+        bench_open(&b, names[i / 2], i % 2 == 0 ? LS_F32 : LS_BF16);
+        alone_complete(&b.alone, b.v.model[0], b.prompt[0], PROMPT_TOKENS, &b.distribution, 0, 0, 3, completion, logprob);
+        for (int64_t depth = 1; depth < PROMPT_TOKENS; depth++)
+            for (int verify = 0; verify < 2; verify++) {
+                ls_levers l = plain_levers(2);
+                ls_engine *e;
+                job part, whole;
+                ls_engine_stats stats;
+                l.prefix = LS_PREFIX_ON;
+                l.verify = verify;
+                e = engine_of(&b, &l);
+                /* the snapshot stands before the last token, which is computed to be drawn behind */
+                submit(e, (job_init(&part, b.prompt[0], depth + 1, 1, 0, 0), &part));
+                run_dry(e);
+                assert_string_equal(ls_finish_name(part.request.finish), "length");
+                submit(e, (job_init(&whole, b.prompt[0], PROMPT_TOKENS, 0, 0, 3), &whole));
+                run_dry(e);
+                assert_int_equal(whole.request.n_hit, verify ? 0 : depth);
+                assert_memory_equal(whole.completion, completion, sizeof completion);
+                assert_same_bits(whole.logprob, logprob, 3);
+                ls_engine_get_stats(e, &stats);
+                assert_int_equal(stats.verified, verify);
+                assert_int_equal(stats.prefix.hits, 1);
+                engine_end(e);
+            }
+        bench_close(&b);
+    }
+}
+
+/* A prompt that leaves a cached one half way leaves a snapshot there: the next one that does hits it. */
+static void branches_are_remembered(void **state) {
+    ls_levers l = plain_levers(1);
+    bench b;
+    ls_engine *e;
+    job jobs[3];
+    int32_t third[PROMPT_TOKENS];
+    (void)state;
+    bench_open(&b, "jamba-odd", LS_F32);
+    l.prefix = LS_PREFIX_ON;
+    e = engine_of(&b, &l);
+    memcpy(third, b.prompt[1], sizeof third);
+    third[PROMPT_TOKENS / 2] = (b.prompt[1][PROMPT_TOKENS / 2] + 1) % 300;
+    if (third[PROMPT_TOKENS / 2] == b.prompt[2][PROMPT_TOKENS / 2]) third[PROMPT_TOKENS / 2]++;
+    submit(e, (job_init(&jobs[0], b.prompt[1], PROMPT_TOKENS, 0, 0, 2), &jobs[0]));
+    submit(e, (job_init(&jobs[1], b.prompt[2], PROMPT_TOKENS, 1, 0, 2), &jobs[1]));
+    submit(e, (job_init(&jobs[2], third, PROMPT_TOKENS, 2, 0, 2), &jobs[2]));
+    run_dry(e);
+    assert_int_equal(jobs[1].request.n_hit, 0);
+    assert_int_equal(jobs[2].request.n_hit, PROMPT_TOKENS / 2);
+    for (int i = 0; i < 3; i++) is_complete(&b, &jobs[i]);
+    engine_end(e);
+    bench_close(&b);
+}
+
+/* One bit of a snapshot, or of a cached page, in one layer. */
+static void verification_names_the_layer(void **state) {
+    bench b;
+    (void)state;
+    bench_open(&b, "jamba-odd", LS_BF16);
+    for (int64_t layer = 0; layer < b.v.model[0]->config.n_layers; layer++)
+        for (int verify = 0; verify < 2; verify++) {
+            ls_levers l = plain_levers(2);
+            const bool attention = b.v.model[0]->config.is_attention[layer];
+            ls_engine *e;
+            job first, second;
+            char word[40];
+            ls_prefix_hit hit;
+            int32_t pages[PROMPT_TOKENS];
+            ls_error err = {.status = LS_OK};
+            l.prefix = LS_PREFIX_ON;
+            l.verify = verify;
+            e = engine_of(&b, &l);
+            submit(e, (job_init(&first, b.prompt[0], 14, 0, 0, 1), &first));
+            run_dry(e);
+            ls_prefix_lookup(e->prefix, b.prompt[0], 14, 13, true, &hit, pages);
+            assert_int_equal(hit.n_tokens, 13);
+            if (attention)
+                e->cache->layer[layer][pages[1] * e->cache->page_stride + 7] ^= 0x40;
+            else
+                e->snapshots->layer[layer][hit.snapshot * e->snapshots->slot_stride + 7] ^= 0x40;
+            for (int p = 0; p < 4; p++) ls_ids_release(e->pages, pages[p]);
+            ls_prefix_unpin(e->prefix, hit.node);
+            submit(e, (job_init(&second, b.prompt[0], 14, 0, 1, 1), &second));
+            while (err.status == LS_OK && ls_engine_unfinished(e) > 0) ls_engine_tick(e, &err);
+            snprintf(word, sizeof word, "recomputation in layer %lld", (long long)layer);
+            if (verify) {
+                check_failed(err.status, &err, word);
+                check_failed(err.status, &err, attention ? "keys or values of tokens 4 to 7" : "behind 13 tokens");
+                err.text[0] = '\0';
+                check_failed(ls_engine_tick(e, &err), &err, word); /* for good */
+            } else { /* and without it the bits are wrong: the corruption is one that counts */
+                int32_t token;
+                float logprob;
+                assert_int_equal(err.status, LS_OK);
+                alone_complete(&b.alone, b.v.model[0], b.prompt[0], 14, &b.distribution, 0, 1, 1, &token, &logprob);
+                assert_true(memcmp(&second.logprob[0], &logprob, sizeof logprob) != 0);
+            }
+            ls_engine_free(e);
+        }
+    bench_close(&b);
+}
+
+/* on: kept from run to run; cold: emptied before each; warm: every request is a hit from the first run on. */
+static void modes_say_what_a_run_finds(void **state) {
+    bench b;
+    (void)state;
+    bench_open(&b, "jamba-odd", LS_F32);
+    for (int mode = LS_PREFIX_OFF; mode <= LS_PREFIX_WARM; mode++) {
+        ls_levers l = plain_levers(4);
+        ls_engine *e;
+        int64_t hits = 0;
+        l.prefix = (ls_prefix_mode)mode;
+        e = engine_of(&b, &l);
+        for (int run = 0; run < 2; run++) {
+            job jobs[4];
+            ls_request requests[4];
+            ls_error err;
+            int64_t want = 0;
+            for (uint32_t i = 0; i < 4; i++) requests[i] = *job_init(&jobs[i], b.prompt[i / 2], 13, i / 2, i % 2, 2);
+            assert_ok(ls_engine_run(e, requests, 4, NULL, NULL, &err), err);
+            for (int i = 0; i < 4; i++) {
+                jobs[i].request = requests[i];
+                is_complete(&b, &jobs[i]);
+                if (mode == LS_PREFIX_WARM || (mode == LS_PREFIX_ON && run == 1)) want += requests[i].n_hit == 12;
+            }
+            if (mode == LS_PREFIX_WARM || (mode == LS_PREFIX_ON && run == 1)) assert_int_equal(want, 4);
+            if (mode == LS_PREFIX_OFF || mode == LS_PREFIX_COLD || (mode == LS_PREFIX_ON && run == 0))
+                assert_int_equal(hits_of(e), hits); /* all run at once: nobody finds what another left */
+            hits = hits_of(e);
+        }
+        engine_end(e);
+    }
+    bench_close(&b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_hit_is_a_miss_at_every_depth),
+        cmocka_unit_test(branches_are_remembered),
+        cmocka_unit_test(verification_names_the_layer),
+        cmocka_unit_test(modes_say_what_a_run_finds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
