@@ -17,7 +17,7 @@ static const char style[] =
     "svg{width:100%;height:auto;margin:.3em 0}svg text{font:11px system-ui,sans-serif;fill:#48566a}"
     "svg .title{font-weight:600;fill:#1c2733}svg .right{text-anchor:end}svg .middle{text-anchor:middle}"
     "svg .grid{stroke:#e3e8ee}svg .axis{stroke:#8793a0}svg .mark{stroke:#1c2733;stroke-dasharray:4 3}"
-    "svg .line{fill:none;stroke-width:1.8}p{margin:.4em 0}";
+    "p{margin:.4em 0}";
 
 static const char *const colours[] = {"#1f6fb2", "#2e7d4f", "#a15c00", "#6a3fb5", "#b3261e"};
 
@@ -101,18 +101,18 @@ static void write_series(FILE *file, const ls_sweep *s) {
         for (int64_t t = 0; t < x->n_steps; t++) step[t] = (double)(t + 1);
         snprintf(title, sizeof title, "%" PRId64 " rollouts per prompt: %" PRId64 " of %" PRId64 " sequences differ",
                  x->rollouts, x->n_sequences_different, x->n_sequences);
-        const ls_chart chart = {x->n_steps > 2 ? LS_CHART_LINE : LS_CHART_POINTS,
+        const ls_chart chart = {LS_CHART_BARS,
                                 title,
                                 "step",
                                 "mean |d|",
                                 step,
                                 x->step_abs,
                                 x->n_steps,
-                                1.0,
-                                (double)s->series[0].n_steps,
+                                0.5,
+                                (double)s->series[0].n_steps + 0.5,
                                 high,
-                                x->onset >= 0.0 ? floor(x->onset) + 1.0 : (double)NAN,
-                                "first",
+                                x->onset >= 0.0 ? x->onset + 0.5 : (double)NAN,
+                                "first bad sequence",
                                 colours[i % 5]};
         ls_chart_write(file, &chart);
     }

@@ -77,23 +77,16 @@ static void write_mark(FILE *file, const ls_chart *c) {
 
 static void write_data(FILE *file, const ls_chart *c) {
     const double low = HEIGHT - BOTTOM;
-    const double width = c->n > 0 ? 0.8 * (WIDTH - LEFT - RIGHT) / (double)c->n : 0.0;
-    if (c->kind == LS_CHART_LINE) fprintf(file, "<polyline class=\"line\" stroke=\"%s\" points=\"", c->colour);
+    const double width = c->n > 1 ? 0.8 * (place_x(c, c->x[1]) - place_x(c, c->x[0])) : 24.0;
     for (int64_t i = 0; i < c->n; i++) {
         const double x = place_x(c, c->x[i]), y = place_y(c, c->y[i]);
         if (!isfinite(c->y[i])) continue;
-        switch (c->kind) {
-            case LS_CHART_LINE: fprintf(file, "%.1f,%.1f ", x, y); break;
-            case LS_CHART_BARS:
-                if (c->y[i] > 0.0)
-                    fprintf(file, "<rect fill=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", c->colour,
-                            x - width / 2.0, y, width, low - y);
-                break;
-            case LS_CHART_POINTS:
-                fprintf(file, "<circle fill=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>\n", c->colour, x, y);
-        }
+        if (c->kind == LS_CHART_POINTS)
+            fprintf(file, "<circle fill=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>\n", c->colour, x, y);
+        else if (c->y[i] > 0.0)
+            fprintf(file, "<rect fill=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n", c->colour,
+                    x - width / 2.0, y, width, low - y);
     }
-    if (c->kind == LS_CHART_LINE) fputs("\"/>\n", file);
 }
 
 void ls_chart_write(FILE *file, const ls_chart *c) {

@@ -1,5 +1,5 @@
 /* The ladder: prompts made from the given ones, and the settings of every experiment. The baseline is as small as can be:
- * one sequence at a time, chunks as short as the convolution's memory, one slot, no cache, temperature 1. */
+ * one sequence at a time, chunks as short as the convolution's memory, one slot, no cache, raw log-probabilities. */
 #include "parity/sweep_ladder.h"
 
 #include <stdlib.h>
@@ -14,6 +14,10 @@ typedef struct rung {
 } rung;
 
 #define NONE LS_EXPERIMENTS
+
+/* Probes draw from a flat distribution: a model that is sure of its next token would draw the same one whatever is wrong
+ * with its state, with a log-probability near 0. Raw records are of temperature 1 all the same. */
+#define PROBE_TEMPERATURE 4.0f
 
 static const rung rungs[LS_EXPERIMENTS] = {
     [LS_TRY_GIVEN] = {"given", "the prompts as given, levers at their defaults", LS_SET_GIVEN, NONE},
@@ -48,7 +52,7 @@ static const rung rungs[LS_EXPERIMENTS] = {
     [LS_TRY_FORK] = {"fork", "four samples that share a prefill", LS_SET_PLAIN, NONE},
     [LS_TRY_RECOMPUTE] = {"preempt-recompute", "preemption every third tick, computed again", LS_SET_PLAIN, LS_TRY_SOLO},
     [LS_TRY_SWAP] = {"preempt-swap", "preemption every third tick, swapped out", LS_SET_PLAIN, LS_TRY_SOLO},
-    [LS_TRY_PROCESSED] = {"processed", "processed log-probabilities, temperature 1", LS_SET_PLAIN, LS_TRY_SOLO},
+    [LS_TRY_PROCESSED] = {"processed", "processed log-probabilities, temperature 1", LS_SET_PLAIN, NONE},
     [LS_TRY_TEMPERATURE_RAW] = {"temperature-raw", "raw log-probabilities, temperature 0.7", LS_SET_PLAIN, NONE},
     [LS_TRY_TEMPERATURE] = {"temperature", "processed log-probabilities, temperature 0.7", LS_SET_PLAIN,
                             LS_TRY_TEMPERATURE_RAW},
@@ -188,6 +192,7 @@ void ls_ladder_trial(ls_trial *out, const ls_ladder *ladder, ls_experiment exper
         out->max_tokens = o->max_tokens;
         return;
     }
+    out->sampling.temperature = PROBE_TEMPERATURE;
     l->batch = 1;
     l->chunk = ladder->config->d_conv > 4 ? ladder->config->d_conv - 1 : 3;
     l->tick_tokens = 512;
@@ -236,7 +241,10 @@ void ls_ladder_trial(ls_trial *out, const ls_ladder *ladder, ls_experiment exper
             break;
         case LS_TRY_TEMPERATURE: out->logprob_of = LS_LOGPROB_PROCESSED; /* fall through */
         case LS_TRY_TEMPERATURE_RAW: out->sampling.temperature = 0.7f; break;
-        case LS_TRY_PROCESSED: out->logprob_of = LS_LOGPROB_PROCESSED; break;
+        case LS_TRY_PROCESSED:
+            out->logprob_of = LS_LOGPROB_PROCESSED;
+            out->sampling.temperature = 1.0f;
+            break;
         case LS_TRY_FAR_HALF: l->memory_fraction = 0.5; /* fall through */
         case LS_TRY_FAR: go_far(l, ladder); break;
         case LS_TRY_FAR_ATTENTION:

@@ -98,6 +98,7 @@ static ls_status run_one(const ls_runner *runner, const ls_prompt *prompts, int6
     ls_trial trial;
     ls_status status;
     ls_ladder_trial(&trial, runner->ladder, LS_TRY_SOLO);
+    trial.sampling.temperature = 1.0f;
     trial.levers.samples = s->rollouts = per_prompt;
     trial.levers.batch = batch_of(o);
     trial.levers.chunk = 0;

@@ -423,7 +423,7 @@ static void slopes_of_logarithms(void **state) {
 static void charts_stand_alone(void **state) {
     const double x[] = {1, 2, 3}, y[] = {0.5, (double)NAN, 2.0};
     const ls_chart charts[] = {
-        {LS_CHART_LINE, "a <b> & \"c\"", "x", "y", x, y, 3, 1, 3, 2, 2, "here", "#000"},
+        {LS_CHART_BARS, "a <b> & \"c\"", "x", "y", x, y, 3, 1, 3, 2, 2, "here", "#000"},
         {LS_CHART_BARS, "bars", "x", "y", x, y, 3, 1, 3, 2, (double)NAN, "", "#000"},
         {LS_CHART_POINTS, "nothing", "x", "y", x, y, 0, 0, 0, 0, (double)NAN, "", "#000"},
     };
