@@ -1,0 +1,94 @@
+/* The engine of this process as a subject: one engine for each trial. */
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "parity/sweep.h"
+#include "rollout/engine.h"
+
+static ls_status run_round(ls_engine *engine, const ls_trial *trial, ls_request *requests, ls_outcome *outcomes,
+                           int64_t n, ls_error *err) {
+    ls_status status;
+    for (int64_t i = 0; i < n; i++)
+        requests[i] = (ls_request){.prompt = outcomes[i].prompt,
+                                   .n_prompt = outcomes[i].n_prompt,
+                                   .prompt_i = (uint32_t)(i / trial->levers.samples),
+                                   .sample_i = (uint32_t)(i % trial->levers.samples),
+                                   .max_tokens = trial->max_tokens,
+                                   .completion = outcomes[i].completion,
+                                   .logprob = outcomes[i].logprob};
+    LS_TRY(ls_engine_run(engine, requests, n, NULL, NULL, err));
+    for (int64_t i = 0; i < n; i++) {
+        outcomes[i].n = requests[i].n_completion;
+        outcomes[i].failed = requests[i].finish == LS_FINISH_ERROR;
+        outcomes[i].slot = requests[i].slot;
+        outcomes[i].n_hit = requests[i].n_hit;
+        outcomes[i].n_preempted = requests[i].n_preempted;
+    }
+done:
+    return status;
+}
+
+static ls_status run_rounds(const ls_engine_subject *s, ls_queue *queue, const ls_trial *trial, ls_outcomes *out,
+                            ls_error *err) {
+    const int64_t n = out->n / trial->rounds;
+    ls_engine_opts opts = {.dtype = trial->dtype,
+                           .levers = trial->levers,
+                           .requests_max = n,
+                           .logprob_of = trial->logprob_of,
+                           .sampling = trial->sampling,
+                           .inject = s->inject};
+    ls_engine *engine = NULL;
+    ls_request *requests = NULL;
+    ls_jamba *model;
+    ls_status status;
+    for (int64_t i = 0; i < n; i++)
+        if (out->of[i].n_prompt + trial->max_tokens > opts.length_max)
+            opts.length_max = out->of[i].n_prompt + trial->max_tokens;
+    LS_TRY(ls_trainer_model(s->trainer, 0, &model, err));
+    LS_TRY(ls_array_alloc((void **)&requests, n, sizeof *requests, "requests", err));
+    LS_TRY(ls_engine_create(&engine, model, queue, &opts, err));
+    for (int64_t round = 0; round < trial->rounds; round++) {
+        if (round == 1 && trial->update) {
+            ls_jamba *updated;
+            LS_TRY(ls_trainer_model(s->trainer, 1, &updated, err));
+            LS_TRY(ls_engine_set_weights(engine, updated, 1, err));
+        }
+        LS_TRY(run_round(engine, trial, requests, out->of + round * n, n, err));
+    }
+done:
+    ls_engine_free(engine);
+    free(requests);
+    return status;
+}
+
+/* The models are the trainer's, and an ablation is a trial's. */
+static ls_status set_ablation(ls_trainer *trainer, const ls_trial *trial, ls_ablation ablation, ls_error *err) {
+    for (int32_t version = 0; version <= (trial->update ? 1 : 0); version++) {
+        ls_jamba *model;
+        const ls_status status = ls_trainer_model(trainer, version, &model, err);
+        if (status != LS_OK) return status;
+        model->ablation = ablation;
+    }
+    return LS_OK;
+}
+
+static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                     ls_outcomes *out, ls_error *err) {
+    const ls_engine_subject *s = context;
+    ls_queue *queue = NULL;
+    ls_status status;
+    (void)prompts;
+    (void)n_prompts; /* outcomes hold them already */
+    LS_TRY(ls_queue_create(&queue, trial->levers.threads, trial->levers.isa, err));
+    LS_TRY(set_ablation(s->trainer, trial, trial->levers.ablation, err));
+    status = run_rounds(s, queue, trial, out, err);
+done:
+    set_ablation(s->trainer, trial, LS_ABLATE_NONE, NULL); /* of models that are open: cannot fail */
+    ls_queue_free(queue);
+    return status;
+}
+
+ls_subject ls_subject_engine(ls_engine_subject *engine) {
+    const ls_subject subject = {engine, run};
+    return subject;
+}

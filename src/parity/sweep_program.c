@@ -1,0 +1,218 @@
+/* Another program as a subject: PROGRAM generate with every lever spelled out, once for each trial, by files. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "load/record.h"
+#include "parity/sweep.h"
+
+extern char **environ;
+
+enum { PATH_BYTES = 4096, WORD_BYTES = 64, WORDS_MAX = 128, COMPLAINT_BYTES = 1 << 20 };
+
+/* A command line under construction; words made here live in text. */
+typedef struct words {
+    char *argv[WORDS_MAX + 1];
+    char text[WORDS_MAX][WORD_BYTES];
+    int n;
+} words;
+
+static ls_status add_word(words *w, const char *word, ls_error *err) {
+    if (w->n == WORDS_MAX) return LS_FAIL(err, LS_ERR_ARG, "more than %d words on the suspect's command line", WORDS_MAX);
+    w->argv[w->n++] = (char *)(uintptr_t)word; /* posix_spawn takes them as char *, and leaves them alone */
+    return LS_OK;
+}
+
+static ls_status add_option(words *w, const char *name, const char *value, ls_error *err) {
+    char *text = w->text[w->n < WORDS_MAX ? w->n : 0];
+    ls_status status;
+    snprintf(text, WORD_BYTES, "--%s", name);
+    LS_TRY(add_word(w, text, err));
+    LS_TRY(add_word(w, value, err));
+done:
+    return status;
+}
+
+/* The same with a value that is copied. */
+static ls_status add_setting(words *w, const char *name, const char *value, ls_error *err) {
+    char *text = w->text[w->n + 1 < WORDS_MAX ? w->n + 1 : 0];
+    snprintf(text, WORD_BYTES, "%s", value);
+    return add_option(w, name, text, err);
+}
+
+static ls_status add_trial(words *w, const ls_trial *trial, ls_error *err) {
+    char text[WORD_BYTES];
+    ls_status status;
+    snprintf(text, sizeof text, "%" PRId64, trial->max_tokens);
+    LS_TRY(add_setting(w, "max-tokens", text, err));
+    snprintf(text, sizeof text, "%.9g", (double)trial->sampling.temperature);
+    LS_TRY(add_setting(w, "temperature", text, err));
+    snprintf(text, sizeof text, "%" PRIu64, trial->sampling.seed);
+    LS_TRY(add_setting(w, "seed", text, err));
+    LS_TRY(add_option(w, "logprobs", trial->logprob_of == LS_LOGPROB_RAW ? "raw" : "processed", err));
+    LS_TRY(add_option(w, "dtype", ls_dtype_name(trial->dtype), err));
+    LS_TRY(add_word(w, "--ignore-eos", err));
+    for (int64_t i = 0; i < ls_levers_count(); i++) {
+        ls_lever_format(text, sizeof text, &trial->levers, i);
+        LS_TRY(add_setting(w, ls_lever_name(i), text, err));
+    }
+done:
+    return status;
+}
+
+static ls_status write_prompts(const char *path, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                               ls_error *err) {
+    ls_output *output = NULL;
+    ls_json_out json;
+    ls_status status;
+    LS_TRY(ls_output_open(&output, path, err));
+    ls_json_init(&json, ls_output_stream(output));
+    for (int64_t i = 0; i < n_prompts * trial->rounds; i++) {
+        const ls_prompt *p = &prompts[i % n_prompts];
+        char id[32];
+        snprintf(id, sizeof id, "p%" PRId64, i);
+        ls_json_begin_object(&json, NULL);
+        ls_json_string(&json, "id", id);
+        ls_json_begin_array(&json, "prompt_ids");
+        for (int64_t t = 0; t < p->n; t++) ls_json_int(&json, NULL, p->ids[t]);
+        ls_json_end_array(&json);
+        ls_json_end_object(&json);
+        ls_json_newline(&json);
+    }
+    status = ls_output_commit(output, err);
+    output = NULL;
+done:
+    ls_output_abandon(output);
+    return status;
+}
+
+/* The last line that the program wrote to its standard error. */
+static void read_complaint(char *text, size_t bytes, const char *path) {
+    char *all = NULL, *line;
+    int64_t n;
+    snprintf(text, bytes, "no reason given");
+    if (ls_file_read(&all, &n, path, COMPLAINT_BYTES, NULL) != LS_OK) return;
+    while (n > 0 && (all[n - 1] == '\n' || all[n - 1] == '\r')) all[--n] = '\0';
+    line = strrchr(all, '\n');
+    if (n > 0) snprintf(text, bytes, "%s", line != NULL ? line + 1 : all);
+    free(all);
+}
+
+static ls_status start(pid_t *pid, char *const *argv, const char *complaints, ls_error *err) {
+    posix_spawn_file_actions_t files;
+    int failure;
+    if (posix_spawn_file_actions_init(&files) != 0) return LS_FAIL(err, LS_ERR_NOMEM, "%s", argv[0]);
+    failure = posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    if (failure == 0)
+        failure =
+            posix_spawn_file_actions_addopen(&files, STDERR_FILENO, complaints, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (failure == 0) failure = posix_spawnp(pid, argv[0], &files, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&files);
+    if (failure != 0) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cannot start: %s", argv[0], strerror(failure));
+    return LS_OK;
+}
+
+/* Runs it to its end. Records may be there though it ends with an error: some requests came to nothing then. */
+static ls_status run_program(char *const *argv, const char *out, const char *complaints, ls_error *err) {
+    char why[256];
+    pid_t pid;
+    int code;
+    const ls_status status = start(&pid, argv, complaints, err);
+    if (status != LS_OK) return status;
+    while (waitpid(pid, &code, 0) < 0)
+        if (errno != EINTR) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s", argv[0], strerror(errno));
+    if (WIFSIGNALED(code)) return LS_FAIL(err, LS_ERR_DEVICE, "%s: died of signal %d", argv[0], WTERMSIG(code));
+    if (ls_file_exists(out)) return LS_OK;
+    read_complaint(why, sizeof why, complaints);
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "exit code %d: %s", WEXITSTATUS(code), why);
+}
+
+static ls_status take_record(ls_outcome *c, const ls_record *record, int64_t max_tokens, ls_error *err) {
+    const int64_t n = record->n_completion;
+    if (record->completion_ids == NULL || record->is_tokens || n > max_tokens || record->n_logprobs != n)
+        return LS_FAIL(err, LS_ERR_FORMAT,
+                       "record '%.100s': %" PRId64 " completion_ids and %" PRId64 " logprobs, %" PRId64
+                       " of each at most",
+                       record->id, n, record->n_logprobs, max_tokens);
+    c->n = n;
+    memcpy(c->completion, record->completion_ids, (size_t)n * sizeof *c->completion);
+    memcpy(c->logprob, record->logprobs, (size_t)n * sizeof *c->logprob);
+    c->failed = record->finish != NULL && strcmp(record->finish, "error") == 0;
+    c->slot = (int32_t)record->slot;
+    c->n_hit = record->cache_hit;
+    c->n_preempted = record->preemptions;
+    for (int64_t i = 0; i < n; i++)
+        if (record->logprob_missing[i])
+            return LS_FAIL(err, LS_ERR_FORMAT, "record '%.100s': logprobs[%" PRId64 "] is missing", record->id, i);
+    return LS_OK;
+}
+
+/* In file order, which the ids must confirm. */
+static ls_status take_records(ls_outcomes *out, const char *path, const ls_trial *trial, ls_error *err) {
+    const int64_t samples = trial->levers.samples;
+    ls_record *records = NULL;
+    int64_t n = 0;
+    ls_status status;
+    LS_TRY(ls_records_read(&records, &n, path, LS_RECORD_LOGPROB, err));
+    if (n != out->n) {
+        status = LS_FAIL(err, LS_ERR_FORMAT, "%" PRId64 " records for %" PRId64 " requests", n, out->n);
+        goto done;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        char id[64];
+        snprintf(id, sizeof id, "p%" PRId64 "/%" PRId64, i / samples, i % samples);
+        if (strcmp(records[i].id, id) != 0) {
+            status = LS_FAIL(err, LS_ERR_FORMAT, "record %" PRId64 " is '%.100s', not '%s'", i, records[i].id, id);
+            goto done;
+        }
+        LS_TRY(take_record(&out->of[i], &records[i], trial->max_tokens, err));
+    }
+done:
+    ls_records_free(records, n);
+    return status;
+}
+
+static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                     ls_outcomes *out, ls_error *err) {
+    const ls_program_subject *s = context;
+    char in[PATH_BYTES], records[PATH_BYTES], complaints[PATH_BYTES];
+    words *w = calloc(1, sizeof *w);
+    ls_status status;
+    if (w == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "command line");
+    snprintf(in, sizeof in, "%s/prompts.jsonl", s->directory);
+    snprintf(records, sizeof records, "%s/records.jsonl", s->directory);
+    snprintf(complaints, sizeof complaints, "%s/complaints", s->directory);
+    if (trial->update) {
+        status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "a program that reads its model cannot be given new weights on the way");
+        goto done;
+    }
+    LS_TRY(write_prompts(in, trial, prompts, n_prompts, err));
+    LS_TRY(add_word(w, s->program, err));
+    LS_TRY(add_word(w, "generate", err));
+    LS_TRY(add_option(w, "model", s->model, err));
+    LS_TRY(add_option(w, "prompts", in, err));
+    LS_TRY(add_option(w, "out", records, err));
+    LS_TRY(add_trial(w, trial, err));
+    for (int64_t i = 0; i < s->n_more; i++) LS_TRY(add_word(w, s->more[i], err));
+    LS_TRY(run_program(w->argv, records, complaints, err));
+    LS_TRY(take_records(out, records, trial, err));
+done:
+    unlink(in);
+    unlink(records);
+    unlink(complaints);
+    free(w);
+    return status;
+}
+
+ls_subject ls_subject_program(ls_program_subject *program) {
+    const ls_subject subject = {program, run};
+    return subject;
+}

@@ -1,0 +1,247 @@
+/* The trainer's side: outcomes and their scores. Experiments ask for the same sequences again and again, so each is
+ * scored once and kept by its tokens and by what they were scored with. Owns the models and all that is kept. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "parity/sweep.h"
+
+/* Rows of one scoring forward; carries no bits. */
+enum { SCORE_BATCH = 64, PAGE_TOKENS = 16 };
+
+ls_status ls_outcomes_create(ls_outcomes *out, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                             ls_error *err) {
+    const int64_t samples = trial->levers.samples, most = trial->max_tokens;
+    int64_t total;
+    ls_status status;
+    memset(out, 0, sizeof *out);
+    if (!ls_mul_i64(n_prompts, samples, &out->n) || !ls_mul_i64(out->n, trial->rounds, &out->n) ||
+        !ls_mul_i64(out->n, most, &total))
+        return LS_FAIL(err, LS_ERR_NOMEM, "%lld prompts of %lld samples do not fit", (long long)n_prompts,
+                       (long long)samples);
+    LS_TRY(ls_array_alloc((void **)&out->of, out->n, sizeof *out->of, "outcomes", err));
+    LS_TRY(ls_array_alloc((void **)&out->completions, total, sizeof *out->completions, "completions", err));
+    LS_TRY(ls_array_alloc((void **)&out->logprobs, total, sizeof *out->logprobs, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&out->scored, total, sizeof *out->scored, "scores", err));
+    for (int64_t i = 0; i < out->n; i++) {
+        ls_outcome *c = &out->of[i];
+        const ls_prompt *prompt = &prompts[i / samples % n_prompts];
+        c->prompt = prompt->ids;
+        c->n_prompt = prompt->n;
+        c->completion = out->completions + i * most;
+        c->logprob = out->logprobs + i * most;
+        c->scored = out->scored + i * most;
+        c->slot = -1;
+        c->n_hit = c->n_preempted = -1;
+        c->version = trial->update && i >= n_prompts * samples;
+    }
+done:
+    if (status != LS_OK) ls_outcomes_deinit(out);
+    return status;
+}
+
+void ls_outcomes_deinit(ls_outcomes *outcomes) {
+    free(outcomes->scored);
+    free(outcomes->logprobs);
+    free(outcomes->completions);
+    free(outcomes->of);
+    memset(outcomes, 0, sizeof *outcomes);
+}
+
+/* A sequence that was scored: n tokens at `token`, n - 1 values at `value`. */
+typedef struct entry {
+    uint64_t hash, condition;
+    int64_t token, value, n; /* n 0: an empty place */
+} entry;
+
+struct ls_trainer {
+    const char *directory;
+    ls_queue *queue;
+    ls_jamba *model[2];
+    entry *table; /* [1 << bits], at most half full; linear probing */
+    int64_t bits, n_entries;
+    int32_t *tokens;
+    float *values;
+    int64_t n_tokens, tokens_cap, n_values, values_cap;
+    int32_t *sequence; /* the one being looked up */
+    int64_t sequence_cap;
+};
+
+ls_status ls_trainer_create(ls_trainer **out, const char *directory, ls_queue *queue, ls_error *err) {
+    ls_trainer *t = calloc(1, sizeof *t);
+    ls_status status;
+    *out = NULL;
+    if (t == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "trainer");
+    t->directory = directory;
+    t->queue = queue;
+    t->bits = 10;
+    LS_TRY(ls_array_alloc((void **)&t->table, (int64_t)1 << t->bits, sizeof *t->table, "scores", err));
+    LS_TRY(ls_jamba_open(&t->model[0], directory, err));
+    *out = t;
+    t = NULL;
+done:
+    ls_trainer_free(t);
+    return status;
+}
+
+void ls_trainer_free(ls_trainer *t) {
+    if (t == NULL) return;
+    free(t->sequence);
+    free(t->values);
+    free(t->tokens);
+    free(t->table);
+    ls_jamba_close(t->model[1]);
+    ls_jamba_close(t->model[0]);
+    free(t);
+}
+
+ls_status ls_trainer_model(ls_trainer *t, int32_t version, ls_jamba **out, ls_error *err) {
+    if (t->model[version] == NULL) {
+        const ls_status status = ls_jamba_open(&t->model[version], t->directory, err);
+        ls_jamba *m = t->model[version];
+        if (status != LS_OK) return status;
+        /* As an optimiser would: every layer's input moves a little, so every cached state of the old weights is wrong. */
+        for (int32_t i = 0; i < m->config.n_layers; i++)
+            for (int32_t j = 0; j < m->config.hidden; j++) m->layers[i].input_norm[j] *= 1.0625f;
+    }
+    *out = t->model[version];
+    return LS_OK;
+}
+
+/* What a value depends on besides tokens. Sweeps sample from the whole distribution, so of the way of sampling only the
+ * temperature counts. */
+static uint64_t condition_of(const ls_trial *trial, int32_t version) {
+    uint32_t temperature;
+    memcpy(&temperature, &trial->sampling.temperature, sizeof temperature);
+    if (trial->logprob_of == LS_LOGPROB_RAW) temperature = 0;
+    return (uint64_t)temperature << 32 | (uint64_t)trial->levers.ablation << 12 | (uint64_t)trial->logprob_of << 8 |
+           (uint64_t)trial->dtype << 4 | (uint64_t)version;
+}
+
+/* FNV-1a over 64-bit words, with a last mix so that low bits depend on all. */
+static uint64_t hash_of(uint64_t condition, const int32_t *tokens, int64_t n) {
+    uint64_t h = (14695981039346656037u ^ condition) * 1099511628211u;
+    for (int64_t i = 0; i < n; i++) h = (h ^ (uint64_t)(uint32_t)tokens[i]) * 1099511628211u;
+    h ^= h >> 32;
+    return h * 11400714819323198485u;
+}
+
+/* The entry of a sequence, or the empty place where it belongs. */
+static entry *find(const ls_trainer *t, uint64_t hash, uint64_t condition, const int32_t *tokens, int64_t n) {
+    const uint64_t mask = ((uint64_t)1 << t->bits) - 1;
+    for (uint64_t i = hash >> (64 - t->bits);; i = (i + 1) & mask) {
+        entry *e = &t->table[i];
+        if (e->n == 0) return e;
+        if (e->hash == hash && e->condition == condition && e->n == n &&
+            memcmp(t->tokens + e->token, tokens, (size_t)n * sizeof *tokens) == 0)
+            return e;
+    }
+}
+
+static ls_status grow_table(ls_trainer *t, ls_error *err) {
+    entry *old = t->table;
+    const int64_t n = (int64_t)1 << t->bits;
+    const ls_status status = ls_array_alloc((void **)&t->table, 2 * n, sizeof *t->table, "scores", err);
+    if (status != LS_OK) {
+        t->table = old;
+        return status;
+    }
+    t->bits++;
+    for (int64_t i = 0; i < n; i++)
+        if (old[i].n > 0) *find(t, old[i].hash, old[i].condition, t->tokens + old[i].token, old[i].n) = old[i];
+    free(old);
+    return LS_OK;
+}
+
+/* Puts an outcome's tokens into t->sequence. */
+static ls_status join(ls_trainer *t, const ls_outcome *c, ls_error *err) {
+    const int64_t n = c->n_prompt + c->n;
+    ls_status status;
+    LS_TRY(ls_array_grow((void **)&t->sequence, &t->sequence_cap, n, sizeof *t->sequence, "tokens", err));
+    memcpy(t->sequence, c->prompt, (size_t)c->n_prompt * sizeof *t->sequence);
+    memcpy(t->sequence + c->n_prompt, c->completion, (size_t)c->n * sizeof *t->sequence);
+done:
+    return status;
+}
+
+/* Gives t->sequence a place; *fresh says that it has no values yet. */
+static ls_status keep(ls_trainer *t, uint64_t condition, int64_t n, bool *fresh, int64_t *value, ls_error *err) {
+    const uint64_t hash = hash_of(condition, t->sequence, n);
+    entry *e = find(t, hash, condition, t->sequence, n);
+    ls_status status = LS_OK;
+    *fresh = e->n == 0;
+    if (*fresh) {
+        LS_TRY(ls_array_grow((void **)&t->tokens, &t->tokens_cap, t->n_tokens + n, sizeof *t->tokens, "tokens", err));
+        LS_TRY(
+            ls_array_grow((void **)&t->values, &t->values_cap, t->n_values + n - 1, sizeof *t->values, "scores", err));
+        memcpy(t->tokens + t->n_tokens, t->sequence, (size_t)n * sizeof *t->tokens);
+        *e = (entry){hash, condition, t->n_tokens, t->n_values, n};
+        t->n_tokens += n;
+        t->n_values += n - 1;
+    }
+    *value = e->value;
+    if (*fresh && 2 * ++t->n_entries > (int64_t)1 << t->bits) LS_TRY(grow_table(t, err));
+done:
+    return status;
+}
+
+/* A sequence to be scored: where its tokens and values lie, which move while they are collected. */
+typedef struct pending {
+    int64_t token, value, n;
+} pending;
+
+static ls_status score_pending(ls_trainer *t, const ls_trial *trial, int32_t version, const pending *list, int64_t n,
+                               ls_error *err) {
+    const ls_score_opts opts = {.dtype = trial->dtype, .batch = SCORE_BATCH, .page_tokens = PAGE_TOKENS};
+    ls_score_item *items = NULL;
+    ls_jamba *model;
+    ls_status status;
+    LS_TRY(ls_trainer_model(t, version, &model, err));
+    LS_TRY(ls_array_alloc((void **)&items, n, sizeof *items, "score items", err));
+    for (int64_t i = 0; i < n; i++)
+        items[i] = (ls_score_item){t->tokens + list[i].token, list[i].n, trial->logprob_of, trial->sampling,
+                                   t->values + list[i].value};
+    model->ablation = trial->levers.ablation;
+    status = ls_score(model, t->queue, &opts, items, n, err);
+    model->ablation = LS_ABLATE_NONE;
+done:
+    free(items);
+    return status;
+}
+
+static ls_status score_version(ls_trainer *t, const ls_trial *trial, int32_t version, ls_outcomes *outcomes,
+                               ls_error *err) {
+    const uint64_t condition = condition_of(trial, version);
+    pending *list = NULL;
+    int64_t n_pending = 0, *value = NULL;
+    ls_status status;
+    LS_TRY(ls_array_alloc((void **)&list, outcomes->n, sizeof *list, "score items", err));
+    LS_TRY(ls_array_alloc((void **)&value, outcomes->n, sizeof *value, "score items", err));
+    for (int64_t i = 0; i < outcomes->n; i++) {
+        const ls_outcome *c = &outcomes->of[i];
+        const int64_t n = c->n_prompt + c->n;
+        bool fresh;
+        if (c->version != version || c->n == 0) continue;
+        LS_TRY(join(t, c, err));
+        LS_TRY(keep(t, condition, n, &fresh, &value[i], err));
+        if (fresh) list[n_pending++] = (pending){t->n_tokens - n, value[i], n};
+    }
+    if (n_pending > 0) LS_TRY(score_pending(t, trial, version, list, n_pending, err));
+    for (int64_t i = 0; i < outcomes->n; i++) {
+        const ls_outcome *c = &outcomes->of[i];
+        if (c->version == version && c->n > 0)
+            memcpy(c->scored, t->values + value[i] + c->n_prompt - 1, (size_t)c->n * sizeof *c->scored);
+    }
+done:
+    free(value);
+    free(list);
+    return status;
+}
+
+ls_status ls_trainer_score(ls_trainer *t, const ls_trial *trial, ls_outcomes *outcomes, ls_error *err) {
+    ls_status status;
+    LS_TRY(score_version(t, trial, 0, outcomes, err));
+    if (trial->update) LS_TRY(score_version(t, trial, 1, outcomes, err));
+done:
+    return status;
+}
