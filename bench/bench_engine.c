@@ -1,5 +1,5 @@
-/* Decode speed of the rollout engine by batch size, beside the bound of its dense products: their multiply-adds over the
- * machine's fma peak of the same run.
+/* Decode speed of the rollout engine by batch size, beside the bound of its dense products: their multiply-adds over
+ * the machine's fma peak of the same run.
  *
  *   bench_engine DIR [threads] [dtype] [tokens] [repetitions] [batch]
  *
@@ -146,9 +146,11 @@ int main(int argc, char **argv) {
            argv[1], ls_dtype_name(b.dtype), ls_isa_name(b.queue->isa), threads, threads == 1 ? "" : "s",
            (long long)b.tokens, peak * 1e-9, floor_us);
     printf("%5s %10s %10s %12s %10s\n", "batch", "tokens/s", "us/token", "to batch 1", "of fma");
-    for (int64_t i = 0; i < N_BATCHES; i++)
-        if (best[i] > 0) printf("%5lld %10.0f %10.1f %12.2f %8.0f %%\n", (long long)batches[i], 1.0 / best[i], 1e6 * best[i],
+    for (int64_t i = 0; i < N_BATCHES; i++) {
+        if (only > 0 && batches[i] != only) continue;
+        printf("%5lld %10.0f %10.1f %12.2f %8.0f %%\n", (long long)batches[i], 1.0 / best[i], 1e6 * best[i],
                best[0] / best[i], floor_us / (1e4 * best[i]));
+    }
     free(b.logprobs);
     free(b.completions);
     free(b.prompts);

@@ -14,8 +14,8 @@
 
 LS_KERNEL_TABLE_OF(ls_gemm_kernel, ls_gemm_kernel);
 
-/* Below this many multiply-adds a part is not worth another thread. Products of one row follow each other so slowly that
- * a small model's would find the thread asleep, and waking it costs more than handing a part to it. */
+/* Below this many multiply-adds a part is not worth another thread. Products of one row follow each other so slowly
+ * that a small model's would find the thread asleep, and waking it costs more than handing a part to it. */
 #define PART_MACS_MIN(m) ((m) > 1 ? 1 << 16 : 1 << 17)
 
 /* Panels of this size and more lie on huge pages where the system grants them: a product reads several streams a panel

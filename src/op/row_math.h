@@ -1,5 +1,5 @@
-/* Activations over rows. The scalars of num/expf.h have a shorter form for ordinary arguments with the same bits; one look
- * at the row chooses it, because a choice for each element would keep the loop from vectors. */
+/* Activations over rows. The scalars of num/expf.h have a shorter form for ordinary arguments with the same bits; one
+ * look at the row chooses it, because a choice for each element would keep the loop from vectors. */
 #ifndef LS_OP_ROW_MATH_H
 #define LS_OP_ROW_MATH_H
 

@@ -48,8 +48,8 @@ static LS_SIMD ls_vf ls_vf_set1(float x) { return _mm256_set1_ps(x); }
 static LS_SIMD ls_vf ls_vf_load(const float *p) { return _mm256_loadu_ps(p); }
 static LS_SIMD void ls_vf_store(float *p, ls_vf v) { _mm256_storeu_ps(p, v); }
 static LS_SIMD ls_vf ls_vf_fma(ls_vf a, ls_vf b, ls_vf c) { return _mm256_fmadd_ps(a, b, c); }
-/* acc = fma(a, b, acc), the accumulator where it was. With sixteen registers gcc renames accumulators, runs out, and sends
- * a chain through memory at every turn of a loop. */
+/* acc = fma(a, b, acc), the accumulator where it was. With sixteen registers gcc renames accumulators, runs out, and
+ * sends a chain through memory at every turn of a loop. */
 static LS_SIMD void ls_vf_accumulate(ls_vf *acc, ls_vf a, ls_vf b) {
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(*acc) : "x"(a), "x"(b));
 }
