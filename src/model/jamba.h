@@ -62,7 +62,7 @@ typedef struct ls_jamba {
     ls_jamba_config config;
     ls_ablation ablation; /* none when opened; whoever opened it may set it before it runs */
     ls_checkpoint *checkpoint; /* names, shapes and types of the tensors; their files are let go */
-    const void *embed;         /* [V][H], stored type */
+    void *embed;               /* [V][H], stored type */
     ls_dtype embed_dtype;
     ls_gemm_weight head; /* [V][H] */
     float *final_norm;   /* [H] */
