@@ -1,10 +1,10 @@
-/* The parameters of a model as one list, for training: float32 masters under the names and shapes of the checkpoint, and
- * the one place where a master becomes a weight.
+/* The parameters of a model as one list, for training: float32 masters under the names and shapes of the checkpoint,
+ * and the one place where a master becomes a weight.
  *
  * A weight is the master rounded once (nearest even) to the type that the checkpoint stores it in; no rounding for F32.
  * From that value, and from nothing else, follow the row-major copy that gradients read and what the model computes
- * with: packed panels, transposed taps, widened vectors, a2 = -exp(A_log) * LOG2E. Opening reads masters by exact widening,
- * so a list that is opened and published again changes no bit of the model.
+ * with: packed panels, transposed taps, widened vectors, a2 = -exp(A_log) * LOG2E. Opening reads masters by exact
+ * widening, so a list that is opened and published again changes no bit of the model.
  *
  * Order: that of model/jamba_slots.h. It is the order of every sum over parameters. With tied embeddings there is no
  * head, and the embedding is both. */
@@ -14,7 +14,7 @@
 #include "model/jamba_slots.h"
 
 typedef struct ls_parameter {
-    ls_weight_slot slot; /* name, shape and place in the model */
+    ls_weight_slot slot;        /* name, shape and place in the model */
     int64_t n_elements, offset; /* offset: of its elements in arrays over all parameters */
     ls_dtype dtype;             /* of the stored weight */
     float *master;              /* [n_elements] */
