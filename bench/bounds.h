@@ -130,7 +130,7 @@ static double fma_flops(ls_isa isa, int32_t threads) {
     return 2.0 * lanes * FMA_STEPS * threads;
 }
 
-static void __attribute__((unused)) stream_part(void *context, int64_t begin, int64_t end, int32_t thread_i) {
+static inline void stream_part(void *context, int64_t begin, int64_t end, int32_t thread_i) {
     bounds_job *j = context;
 #if defined(__x86_64__)
     if (j->isa != LS_ISA_GENERIC) {
