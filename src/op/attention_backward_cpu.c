@@ -30,22 +30,30 @@ static left left_from(left a, int64_t r) {
 /* Which t a row takes: all; those up to its own number; those from it on. */
 typedef enum reach { ALL, UNTIL_ROW, FROM_ROW } reach;
 
+/* rows is a literal in every call, so the loops unroll and acc lives in registers. */
 static LS_SIMD void chain_rows(float *c, int64_t stride, left a, const float *b, int64_t t_begin, int64_t t_end,
-                               int rows) {
-    ls_vf acc[GROUP * VECS];
+                               const int rows) {
+    ls_vf acc[GROUP][VECS], right[VECS];
     LS_UNROLL
-    for (int i = 0; i < rows * VECS; i++) acc[i] = ls_vf_load(c + i / VECS * stride + i % VECS * LS_VF_LANES);
+    for (int r = 0; r < rows; r++) {
+        LS_UNROLL
+        for (int v = 0; v < VECS; v++) acc[r][v] = ls_vf_load(c + r * stride + v * LS_VF_LANES);
+    }
     for (int64_t t = t_begin; t < t_end; t++) {
-        ls_vf x[GROUP], y[VECS];
         LS_UNROLL
-        for (int r = 0; r < rows; r++) x[r] = ls_vf_set1(a.at[r * a.row + t * a.step]);
+        for (int v = 0; v < VECS; v++) right[v] = ls_vf_load(b + t * stride + v * LS_VF_LANES);
         LS_UNROLL
-        for (int v = 0; v < VECS; v++) y[v] = ls_vf_load(b + t * stride + v * LS_VF_LANES);
-        LS_UNROLL
-        for (int i = 0; i < rows * VECS; i++) acc[i] = ls_vf_fma(x[i / VECS], y[i % VECS], acc[i]);
+        for (int r = 0; r < rows; r++) {
+            const ls_vf x = ls_vf_set1(a.at[r * a.row + t * a.step]);
+            LS_UNROLL
+            for (int v = 0; v < VECS; v++) acc[r][v] = ls_vf_fma(x, right[v], acc[r][v]);
+        }
     }
     LS_UNROLL
-    for (int i = 0; i < rows * VECS; i++) ls_vf_store(c + i / VECS * stride + i % VECS * LS_VF_LANES, acc[i]);
+    for (int r = 0; r < rows; r++) {
+        LS_UNROLL
+        for (int v = 0; v < VECS; v++) ls_vf_store(c + r * stride + v * LS_VF_LANES, acc[r][v]);
+    }
 }
 
 static void chain_group(float *c, int64_t stride, left a, const float *b, int64_t t_begin, int64_t t_end) {
