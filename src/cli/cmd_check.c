@@ -29,7 +29,7 @@ static void compare_bits(verdict *v, const ls_request *r, int64_t request_i, con
 }
 
 static ls_status score_and_compare(verdict *v, ls_job *job, const ls_run_options *o, ls_error *err) {
-    const ls_score_opts opts = {o->dtype, o->score_batch, o->score_chunk, o->page_tokens};
+    const ls_score_opts opts = {o->dtype, o->score_batch, o->score_chunk, o->levers.page_tokens};
     ls_score_item *items = NULL;
     int32_t *tokens = NULL;
     float *logprobs = NULL;
@@ -76,9 +76,10 @@ static void print_json(const ls_job *job, const ls_run_options *o, const verdict
     ls_json_int(&json, "differing_bits", v->n_bits_different);
     ls_json_double(&json, "generate_tokens_per_second", (double)job->n_generated / job->seconds);
     ls_json_double(&json, "score_tokens_per_second", (double)n_scored / v->seconds);
-    ls_json_string(&json, "isa", ls_isa_name(o->isa));
-    ls_json_int(&json, "threads", o->threads);
+    ls_json_string(&json, "isa", ls_isa_name(o->levers.isa));
+    ls_json_int(&json, "threads", o->levers.threads);
     ls_json_string(&json, "digest", digest);
+    ls_job_write(&json, job);
     ls_json_end_object(&json);
     ls_json_newline(&json);
 }
@@ -89,7 +90,8 @@ static void print_text(const ls_job *job, const ls_run_options *o, const verdict
     printf("sequences        %lld\n", (long long)job->n_requests);
     printf("tokens           %lld generated, %lld scored\n", (long long)v->n_tokens, (long long)n_scored);
     printf("tokens/s         %.0f generated, %.0f scored (%s, %d thread%s)\n", (double)job->n_generated / job->seconds,
-           (double)n_scored / v->seconds, ls_isa_name(o->isa), o->threads, o->threads == 1 ? "" : "s");
+           (double)n_scored / v->seconds, ls_isa_name(o->levers.isa), o->levers.threads,
+           o->levers.threads == 1 ? "" : "s");
     printf("numerics         %s\n", digest);
     printf("differing tokens %lld\n", (long long)v->n_tokens_different);
     printf("differing bits   %lld\n", (long long)v->n_bits_different);
@@ -113,6 +115,7 @@ int ls_cmd_check(int argc, char **argv) {
     if (o.prompts == NULL) o.ignore_eos = true; /* made-up prompts are for many tokens, not for sentences */
     LS_TRY(ls_job_init(&job, &o, &err));
     LS_TRY(ls_job_generate(&job, &o, &err));
+    LS_TRY(ls_job_check(&job, &err));
     LS_TRY(score_and_compare(&v, &job, &o, &err));
     for (int64_t i = 0; i < job.n_requests; i++) n_scored += job.requests[i].n_prompt + job.requests[i].n_completion;
     if (o.json)

@@ -114,12 +114,13 @@ int ls_cmd_score(int argc, char **argv) {
     LS_TRY(ls_run_options_parse(&o, LS_COMMAND_SCORE, argc, argv, &err));
     path = o.rollouts != NULL ? o.rollouts : o.tokens;
     LS_TRY(ls_output_open(&output, o.out, &err));
-    LS_TRY(ls_queue_create(&run.queue, o.threads, o.isa, &err));
+    LS_TRY(ls_queue_create(&run.queue, o.levers.threads, o.levers.isa, &err));
     LS_TRY(ls_jamba_open(&run.model, o.model, &err));
+    run.model->ablation = o.levers.ablation;
     LS_TRY(ls_records_read(&run.records, &run.n_records, path, LS_RECORD_SEQUENCE, &err));
     LS_TRY(lay_out_items(&run, &o, path, &err));
     {
-        const ls_score_opts opts = {o.dtype, o.batch, o.chunk, o.page_tokens};
+        const ls_score_opts opts = {o.dtype, o.levers.batch, o.levers.chunk, o.levers.page_tokens};
         start = ls_clock_seconds();
         LS_TRY(ls_score(run.model, run.queue, &opts, run.items, run.n_records, &err));
         start = ls_clock_seconds() - start;
@@ -128,7 +129,7 @@ int ls_cmd_score(int argc, char **argv) {
     for (int64_t i = 0; i < run.n_records; i++) LS_TRY(write_result(&json, &run, i, o.dtype, &err));
     status = ls_output_commit(output, &err);
     output = NULL;
-    if (status == LS_OK) ls_run_summary(&o, run.n_records, run.n_tokens, start);
+    if (status == LS_OK) ls_run_summary(&o, run.n_records, run.n_tokens, start, NULL);
 done:
     ls_output_abandon(output);
     free(run.logprobs);

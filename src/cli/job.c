@@ -18,7 +18,20 @@ double ls_clock_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-void ls_run_summary(const ls_run_options *o, int64_t n_sequences, int64_t n_tokens, double seconds) {
+static void print_plan(const ls_job *job) {
+    const ls_engine_plan *p = &job->plan;
+    const ls_engine_stats *s = &job->stats;
+    fprintf(stderr,
+            "%lld slots of %lld bytes a layer, %lld pages of %lld, %lld snapshots, %lld rows a forward: %.1f MB\n"
+            "%lld forwards, %lld rows of prompts computed, %lld of %lld taken from the prefix cache, %lld forks, %lld "
+            "preemptions\n",
+            (long long)p->slots, (long long)p->slot_stride, (long long)p->pages, (long long)p->page_stride,
+            (long long)p->snapshots, (long long)p->rows, (double)p->total_bytes * 1e-6, (long long)s->forwards,
+            (long long)s->prefill_tokens, (long long)s->prefix.tokens_hit, (long long)s->prefix.tokens_asked,
+            (long long)s->forked, (long long)(s->preempted_recompute + s->preempted_swap));
+}
+
+void ls_run_summary(const ls_run_options *o, int64_t n_sequences, int64_t n_tokens, double seconds, const ls_job *job) {
     const double rate = (double)n_tokens / (seconds > 0 ? seconds : 1);
     if (o->json) {
         ls_json_out json;
@@ -28,12 +41,65 @@ void ls_run_summary(const ls_run_options *o, int64_t n_sequences, int64_t n_toke
         ls_json_int(&json, "tokens", n_tokens);
         ls_json_double(&json, "seconds", seconds);
         ls_json_double(&json, "tokens_per_second", rate);
+        if (job != NULL) ls_job_write(&json, job);
         ls_json_end_object(&json);
         ls_json_newline(&json);
         return;
     }
+    if (job != NULL) print_plan(job);
     fprintf(stderr, "%lld sequences, %lld tokens in %.2f s: %.0f tokens/s\n", (long long)n_sequences,
             (long long)n_tokens, seconds, rate);
+}
+
+/* Members of an object by name and value, all integers. */
+typedef struct count {
+    const char *name;
+    int64_t value;
+} count;
+
+static void write_counts(ls_json_out *json, const char *key, const count *counts, size_t n) {
+    ls_json_begin_object(json, key);
+    for (size_t i = 0; i < n; i++) ls_json_int(json, counts[i].name, counts[i].value);
+    ls_json_end_object(json);
+}
+
+void ls_job_write(ls_json_out *json, const ls_job *job) {
+    const ls_engine_plan *p = &job->plan;
+    const ls_engine_stats *s = &job->stats;
+    const count plan[] = {{"slots", p->slots},
+                          {"slot_stride", p->slot_stride},
+                          {"slot_bytes", p->slot_bytes},
+                          {"pages", p->pages},
+                          {"page_stride", p->page_stride},
+                          {"page_bytes", p->page_bytes},
+                          {"snapshots", p->snapshots},
+                          {"snapshot_bytes", p->snapshot_bytes},
+                          {"swap_slots", p->swap_slots},
+                          {"swap_pages", p->swap_pages},
+                          {"swap_bytes", p->swap_bytes},
+                          {"rows", p->rows},
+                          {"workspace_bytes", p->workspace_bytes},
+                          {"head_bytes", p->head_bytes},
+                          {"total_bytes", p->total_bytes}};
+    const count stats[] = {{"ticks", s->ticks},
+                           {"forwards", s->forwards},
+                           {"rows", s->rows},
+                           {"prefill_tokens", s->prefill_tokens},
+                           {"preempted_recompute", s->preempted_recompute},
+                           {"preempted_swap", s->preempted_swap},
+                           {"forked", s->forked},
+                           {"verified", s->verified},
+                           {"slots_used_max", s->slots_used_max},
+                           {"pages_used_max", s->pages_used_max},
+                           {"prefix_lookups", s->prefix.lookups},
+                           {"prefix_hits", s->prefix.hits},
+                           {"prefix_tokens_asked", s->prefix.tokens_asked},
+                           {"prefix_tokens_hit", s->prefix.tokens_hit},
+                           {"snapshots_published", s->prefix.published},
+                           {"snapshots_evicted", s->prefix.snapshots_evicted},
+                           {"pages_evicted", s->prefix.pages_evicted}};
+    write_counts(json, "plan", plan, sizeof plan / sizeof plan[0]);
+    write_counts(json, "stats", stats, sizeof stats / sizeof stats[0]);
 }
 
 void ls_digest_text(char *text, size_t bytes, ls_dtype dtype) {
@@ -95,41 +161,35 @@ done:
     return status;
 }
 
-/* A permutation of 0..n-1 by Fisher-Yates with counter-based draws. */
-static void shuffle(int64_t *order, int64_t n, uint64_t seed) {
-    for (int64_t i = 0; i < n; i++) order[i] = i;
-    for (int64_t i = n - 1; i > 0; i--) {
-        const int64_t j = (int64_t)(ls_philox_draw(seed, 2, (uint32_t)i, 0, 0).word[0] % (uint64_t)(i + 1));
-        const int64_t kept = order[i];
-        order[i] = order[j];
-        order[j] = kept;
-    }
-}
-
 static ls_status lay_out_requests(ls_job *job, const ls_run_options *o, int64_t length_max, ls_error *err) {
     const int64_t max_tokens = o->max_tokens > 0 ? o->max_tokens : o->prompts != NULL ? 128 : 64;
     int64_t total;
     ls_status status;
-    if (!ls_mul_i64(job->n_prompts, o->samples, &job->n_requests) || !ls_mul_i64(job->n_requests, max_tokens, &total))
+    if (!ls_mul_i64(job->n_prompts, o->levers.samples, &job->n_requests) ||
+        !ls_mul_i64(job->n_requests, max_tokens, &total))
         return LS_FAIL(err, LS_ERR_NOMEM, "--samples: %lld prompts of %lld samples and %lld tokens do not fit",
-                       (long long)job->n_prompts, (long long)o->samples, (long long)max_tokens);
+                       (long long)job->n_prompts, (long long)o->levers.samples, (long long)max_tokens);
     LS_TRY(ls_array_alloc((void **)&job->requests, job->n_requests, sizeof *job->requests, "requests", err));
     LS_TRY(ls_array_alloc((void **)&job->completions, total, sizeof *job->completions, "completions", err));
     LS_TRY(ls_array_alloc((void **)&job->logprobs, total, sizeof *job->logprobs, "log-probabilities", err));
-    LS_TRY(ls_array_alloc((void **)&job->order, job->n_requests, sizeof *job->order, "order", err));
+    if (job->stop != NULL)
+        LS_TRY(
+            ls_array_alloc((void **)&job->stop_states, job->n_requests, sizeof *job->stop_states, "stop texts", err));
     for (int64_t i = 0; i < job->n_requests; i++) {
-        const ls_record *p = &job->prompts[i / o->samples];
+        const ls_record *p = &job->prompts[i / o->levers.samples];
         ls_request *r = &job->requests[i];
         r->prompt = p->prompt_ids;
         r->n_prompt = p->n_prompt;
-        r->prompt_i = (uint32_t)(i / o->samples);
-        r->sample_i = (uint32_t)(i % o->samples);
+        r->prompt_i = (uint32_t)(i / o->levers.samples);
+        r->sample_i = (uint32_t)(i % o->levers.samples);
         r->max_tokens = max_tokens < length_max - p->n_prompt ? max_tokens : length_max - p->n_prompt;
         r->completion = job->completions + i * max_tokens;
         r->logprob = job->logprobs + i * max_tokens;
-        job->order[i] = i;
+        if (job->stop == NULL) continue;
+        ls_stop_begin(&job->stop_states[i], job->stop);
+        r->stop = ls_stop_reached;
+        r->stop_context = &job->stop_states[i];
     }
-    if (o->shuffle != 0) shuffle(job->order, job->n_requests, o->shuffle);
 done:
     return status;
 }
@@ -138,14 +198,19 @@ ls_status ls_job_init(ls_job *job, const ls_run_options *o, ls_error *err) {
     char path[4096];
     int64_t length_max;
     ls_status status;
-    LS_TRY(ls_queue_create(&job->queue, o->threads, o->isa, err));
+    LS_TRY(ls_queue_create(&job->queue, o->levers.threads, o->levers.isa, err));
     LS_TRY(ls_jamba_open(&job->model, o->model, err));
+    job->model->ablation = o->levers.ablation;
     if (o->prompts != NULL)
         LS_TRY(ls_records_read(&job->prompts, &job->n_prompts, o->prompts, LS_RECORD_PROMPT, err));
     else
         LS_TRY(make_up_prompts(job, o->sampling.seed, err));
     snprintf(path, sizeof path, "%s/tokenizer.json", o->model);
-    if (ls_file_exists(path)) LS_TRY(ls_tokenizer_open(&job->tokenizer, o->model, err));
+    if (ls_file_exists(path) || o->n_stop > 0) LS_TRY(ls_tokenizer_open(&job->tokenizer, o->model, err));
+    if (o->n_stop > 0 && (status = ls_stop_create(&job->stop, job->tokenizer, o->stop, o->n_stop, err)) != LS_OK) {
+        ls_error_prefix(err, "--stop");
+        goto done;
+    }
     length_max = o->max_length > 0 ? o->max_length : job->model->config.positions_max;
     LS_TRY(encode_prompts(job, o, length_max, err));
     LS_TRY(lay_out_requests(job, o, length_max, err));
@@ -164,26 +229,49 @@ static void show_progress(void *context, int64_t n_done, int64_t n_requests, int
 ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
     double start = ls_clock_seconds();
     const ls_jamba_config *c = &job->model->config;
-    const ls_engine_opts opts = {.dtype = o->dtype,
-                                 .batch = o->batch,
-                                 .chunk = o->chunk,
-                                 .page_tokens = o->page_tokens,
-                                 .logprob_of = o->logprob_of,
-                                 .sampling = o->sampling,
-                                 .order = job->order,
-                                 .stop = c->eos,
-                                 .n_stop = o->ignore_eos ? 0 : c->n_eos,
-                                 .progress = isatty(STDERR_FILENO) ? show_progress : NULL,
-                                 .progress_context = &start};
-    const ls_status status = ls_engine_run(job->model, job->queue, &opts, job->requests, job->n_requests, err);
+    ls_engine_opts opts = {.dtype = o->dtype,
+                           .levers = o->levers,
+                           .length_max = 1,
+                           .logprob_of = o->logprob_of,
+                           .sampling = o->sampling,
+                           .stop = c->eos,
+                           .n_stop = o->ignore_eos ? 0 : c->n_eos,
+                           .weights = LS_JOB_WEIGHTS,
+                           .inject = o->inject};
+    ls_engine *engine = NULL;
+    ls_status status;
+    for (int64_t i = 0; i < job->n_requests; i++) {
+        const int64_t length = job->requests[i].n_prompt + job->requests[i].max_tokens;
+        if (length > opts.length_max) opts.length_max = length;
+    }
+    LS_TRY(ls_engine_create(&engine, job->model, job->queue, &opts, err));
+    ls_engine_get_plan(engine, &job->plan);
+    LS_TRY(ls_engine_run(engine, job->requests, job->n_requests, isatty(STDERR_FILENO) ? show_progress : NULL, &start,
+                         err));
+    ls_engine_get_stats(engine, &job->stats);
     job->seconds = ls_clock_seconds() - start;
     job->n_generated = 0;
     for (int64_t i = 0; i < job->n_requests; i++) job->n_generated += job->requests[i].n_completion;
+done:
+    ls_engine_free(engine);
     return status;
 }
 
+ls_status ls_job_check(const ls_job *job, ls_error *err) {
+    const ls_request *first = NULL;
+    int64_t n = 0;
+    for (int64_t i = 0; i < job->n_requests; i++) {
+        if (job->requests[i].finish != LS_FINISH_ERROR) continue;
+        if (n++ == 0) first = &job->requests[i];
+    }
+    if (n == 0) return LS_OK;
+    return LS_FAIL(err, first->error.status, "%lld of %lld requests came to nothing; %s/%u: %s", (long long)n,
+                   (long long)job->n_requests, job->prompts[first->prompt_i].id, first->sample_i, first->error.text);
+}
+
 void ls_job_deinit(ls_job *job) {
-    free(job->order);
+    free(job->stop_states);
+    ls_stop_free(job->stop);
     free(job->logprobs);
     free(job->completions);
     free(job->requests);

@@ -4,8 +4,11 @@
 
 #include "cli/options.h"
 #include "load/record.h"
+#include "load/stop.h"
 #include "load/tokenizer.h"
 #include "rollout/engine.h"
+
+#define LS_JOB_WEIGHTS 0 /* version of the weights of a model as it was opened */
 
 typedef struct ls_job {
     ls_jamba *model;
@@ -17,20 +20,29 @@ typedef struct ls_job {
     int64_t n_requests;
     int32_t *completions; /* storage of the requests' results */
     float *logprobs;
-    int64_t *order;
+    ls_stop *stop; /* NULL without stop texts */
+    ls_stop_state *stop_states;
+    ls_engine_plan plan;
+    ls_engine_stats stats;
     double seconds;      /* of the engine's run */
     int64_t n_generated; /* tokens */
 } ls_job;
 
 /* Opens everything and lays out the requests. The job must be zeroed; ls_job_deinit releases it in any case. */
 ls_status ls_job_init(ls_job *job, const ls_run_options *options, ls_error *err);
+/* Runs all requests; those that came to nothing have LS_FINISH_ERROR. */
 ls_status ls_job_generate(ls_job *job, const ls_run_options *options, ls_error *err);
+/* The sentence of the first request that came to nothing, and how many did. */
+ls_status ls_job_check(const ls_job *job, ls_error *err);
 void ls_job_deinit(ls_job *job);
 
 double ls_clock_seconds(void);
-/* The closing line of generate and score on standard error; with --json an object, on standard output unless the
- * records go there. */
-void ls_run_summary(const ls_run_options *options, int64_t n_sequences, int64_t n_tokens, double seconds);
+/* The closing lines of generate and score on standard error, with what the engine of a job (or NULL) planned and did;
+ * with --json an object, on standard output unless the records go there. */
+void ls_run_summary(const ls_run_options *options, int64_t n_sequences, int64_t n_tokens, double seconds,
+                    const ls_job *job);
+/* Members "plan" and "stats" of such an object. */
+void ls_job_write(ls_json_out *json, const ls_job *job);
 /* The numerical digest of runs with this activation type, for example "exact/2/f32"; bytes at least 32. */
 void ls_digest_text(char *text, size_t bytes, ls_dtype dtype);
 /* Tokens of a file's record against the vocabulary; the error names file, line, field, index and value. */

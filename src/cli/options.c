@@ -1,4 +1,5 @@
-/* One option table for generate, score and check; each command shows and accepts the options that concern it. */
+/* One option table for generate, score and check; each command shows and accepts the options that concern it. The
+ * levers follow from their own table (rollout/levers.c). */
 #include "cli/options.h"
 
 #include <argp.h>
@@ -14,7 +15,6 @@ enum {
     OPT_ROLLOUTS,
     OPT_TOKENS,
     OPT_OUT,
-    OPT_SAMPLES,
     OPT_MAX_TOKENS,
     OPT_MAX_LENGTH,
     OPT_TEMPERATURE,
@@ -24,16 +24,13 @@ enum {
     OPT_SEED,
     OPT_LOGPROBS,
     OPT_IGNORE_EOS,
-    OPT_BATCH,
-    OPT_CHUNK,
     OPT_SCORE_BATCH,
     OPT_SCORE_CHUNK,
-    OPT_SHUFFLE,
-    OPT_PAGE,
-    OPT_THREADS,
-    OPT_ISA,
     OPT_DTYPE,
-    OPT_JSON
+    OPT_STOP,
+    OPT_INJECT,
+    OPT_JSON,
+    OPT_LEVER /* and on: one for each lever */
 };
 
 typedef struct option_row {
@@ -49,7 +46,6 @@ static const option_row rows[] = {
     {{"rollouts", OPT_ROLLOUTS, "FILE", 0, "Records that generate wrote", 0}, S},
     {{"tokens", OPT_TOKENS, "FILE", 0, "Lines {\"id\",\"token_ids\"}", 0}, S},
     {{"out", OPT_OUT, "FILE", 0, "Where the records go; standard output when absent", 0}, G | S},
-    {{"samples", OPT_SAMPLES, "N", 0, "Completions for each prompt (1; check without prompts: 4)", 0}, G | C},
     {{"max-tokens", OPT_MAX_TOKENS, "N", 0, "Longest completion (128; check without prompts: 64)", 0}, G | C},
     {{"max-length", OPT_MAX_LENGTH, "N", 0, "Longest prompt and completion together (max_position_embeddings)", 0},
      G | S | C},
@@ -61,20 +57,24 @@ static const option_row rows[] = {
     {{"logprobs", OPT_LOGPROBS, "KIND", 0,
       "raw: of the model at temperature 1 (default); processed: of the distribution sampled from", 0},
      G | S | C},
+    {{"stop", OPT_STOP, "TEXT", 0, "End a completion whose text contains this; may be given again", 0}, G | C},
     {{"ignore-eos", OPT_IGNORE_EOS, NULL, 0, "Do not stop at the end-of-sequence token", 0}, G | C},
-    {{"batch", OPT_BATCH, "N", 0, "Sequences in one forward (16)", 0}, G | S | C},
-    {{"chunk", OPT_CHUNK, "N", 0, "Tokens of a sequence in one forward, or 'whole' (256; score: whole)", 0}, G | S | C},
-    {{"score-batch", OPT_SCORE_BATCH, "N", 0, "The same for the scoring half (4)", 0}, C},
-    {{"score-chunk", OPT_SCORE_CHUNK, "N", 0, "The same for the scoring half (whole)", 0}, C},
-    {{"shuffle", OPT_SHUFFLE, "N", 0, "Admit requests in the order that this seed gives (0: file order)", 0}, G | C},
-    {{"page", OPT_PAGE, "N", 0, "Tokens in a KV page: 1, 2, 4, ... 64 (16)", 0}, G | S | C},
-    {{"threads", OPT_THREADS, "N", 0, "Threads (all processors)", 0}, G | S | C},
-    {{"isa", OPT_ISA, "NAME", 0, "Instruction set: generic, avx2, avx512 (the best there is)", 0}, G | S | C},
+    {{"score-batch", OPT_SCORE_BATCH, "N", 0, "Sequences in one forward of the scoring half (4)", 0}, C},
+    {{"score-chunk", OPT_SCORE_CHUNK, "N", 0,
+      "Tokens of a sequence in one forward of the scoring half, or 'whole' (whole)", 0},
+     C},
     {{"dtype", OPT_DTYPE, "TYPE", 0, "Type of activations: f32 or bf16 (f32); weights are used as stored", 0},
      G | S | C},
+#ifdef LS_FAULTS
+    {{"inject", OPT_INJECT, "NAME", 0, "Run with this fault", 0}, G | C},
+#endif
     {{"json", OPT_JSON, NULL, 0, "Print the summary as JSON", 0}, G | S | C},
 };
 #define N_ROWS (sizeof rows / sizeof rows[0])
+
+/* Levers that scoring has too. */
+static const char *const score_levers[] = {"ablation", "batch", "chunk", "isa", "page", "threads"};
+#define N_SCORE_LEVERS (sizeof score_levers / sizeof score_levers[0])
 
 typedef struct parse_context {
     ls_run_options *o;
@@ -108,9 +108,24 @@ static ls_status parse_u64(uint64_t *out, const char *name, const char *text, ls
     return LS_OK;
 }
 
+static ls_status add_stop(ls_run_options *o, const char *text, ls_error *err) {
+    if (text[0] == '\0') return LS_FAIL(err, LS_ERR_ARG, "--stop: the text is empty");
+    if (o->n_stop == LS_STOP_TEXTS_MAX)
+        return LS_FAIL(err, LS_ERR_ARG, "--stop: more than %d texts", LS_STOP_TEXTS_MAX);
+    o->stop[o->n_stop++] = text;
+    return LS_OK;
+}
+
+/* The sentence begins with the name of a lever, which here is an option. */
+static ls_status as_option(ls_status status, ls_error *err) {
+    if (status != LS_OK) {
+        const ls_error lever = *err;
+        LS_FAIL(err, status, "--%s", lever.text);
+    }
+    return status;
+}
+
 static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_error *err) {
-    int64_t number = 0;
-    ls_status status;
     switch (key) {
         case OPT_MODEL: o->model = text; return LS_OK;
         case OPT_PROMPTS: o->prompts = text; return LS_OK;
@@ -119,7 +134,6 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_OUT: o->out = text; return LS_OK;
         case OPT_IGNORE_EOS: o->ignore_eos = true; return LS_OK;
         case OPT_JSON: o->json = true; return LS_OK;
-        case OPT_SAMPLES: return ls_cli_int(&o->samples, "--samples", text, 1, 1 << 20, err);
         case OPT_MAX_TOKENS: return ls_cli_int(&o->max_tokens, "--max-tokens", text, 1, 1 << 24, err);
         case OPT_MAX_LENGTH: return ls_cli_int(&o->max_length, "--max-length", text, 2, 1 << 30, err);
         case OPT_TEMPERATURE: return parse_float(&o->sampling.temperature, "--temperature", text, 0, 1e6, err);
@@ -127,20 +141,14 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_TOP_P: return parse_float(&o->sampling.top_p, "--top-p", text, 0, 1, err);
         case OPT_MIN_P: return parse_float(&o->sampling.min_p, "--min-p", text, 0, 1, err);
         case OPT_SEED: return parse_u64(&o->sampling.seed, "--seed", text, err);
-        case OPT_BATCH: return ls_cli_int(&o->batch, "--batch", text, 1, 1024, err);
-        case OPT_CHUNK: return parse_chunk(&o->chunk, "--chunk", text, err);
         case OPT_SCORE_BATCH: return ls_cli_int(&o->score_batch, "--score-batch", text, 1, 1024, err);
         case OPT_SCORE_CHUNK: return parse_chunk(&o->score_chunk, "--score-chunk", text, err);
-        case OPT_SHUFFLE: return parse_u64(&o->shuffle, "--shuffle", text, err);
-        case OPT_PAGE: return ls_cli_int(&o->page_tokens, "--page", text, 1, 64, err);
-        case OPT_THREADS:
-            status = ls_cli_int(&number, "--threads", text, 1, LS_THREADS_MAX, err);
-            if (status == LS_OK) o->threads = (int32_t)number;
-            return status;
-        case OPT_ISA:
-            if (!ls_isa_parse(&o->isa, text))
-                return LS_FAIL(err, LS_ERR_ARG, "--isa: '%s' is not generic, avx2 or avx512", text);
+        case OPT_STOP: return add_stop(o, text, err);
+#ifdef LS_FAULTS
+        case OPT_INJECT:
+            if (!ls_inject_parse(&o->inject, text)) return LS_FAIL(err, LS_ERR_ARG, "--inject: '%s' is no fault", text);
             return LS_OK;
+#endif
         case OPT_DTYPE:
             if (strcmp(text, "f32") != 0 && strcmp(text, "bf16") != 0)
                 return LS_FAIL(err, LS_ERR_ARG, "--dtype: '%s' is not f32 or bf16", text);
@@ -151,14 +159,14 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
                 return LS_FAIL(err, LS_ERR_ARG, "--logprobs: '%s' is not raw or processed", text);
             o->logprob_of = strcmp(text, "raw") == 0 ? LS_LOGPROB_RAW : LS_LOGPROB_PROCESSED;
             return LS_OK;
-        default: return LS_OK;
+        default: return as_option(ls_lever_parse(&o->levers, key - OPT_LEVER, text, err), err);
     }
 }
 
 static error_t on_option(int key, char *text, struct argp_state *state) {
     parse_context *context = state->input;
     if (key == ARGP_KEY_ARG) argp_error(state, "unexpected argument '%s'", text);
-    if (key < OPT_MODEL || key > OPT_JSON) return ARGP_ERR_UNKNOWN;
+    if (key < OPT_MODEL || key >= OPT_LEVER + ls_levers_count()) return ARGP_ERR_UNKNOWN;
     if (context->status == LS_OK) context->status = parse_option(context->o, key, text, context->err);
     return 0;
 }
@@ -175,33 +183,56 @@ static const char *command_text(ls_command_kind command) {
     return "";
 }
 
+static bool has_lever(ls_command_kind command, const char *name) {
+    if (command != LS_COMMAND_SCORE) return true;
+    for (size_t i = 0; i < N_SCORE_LEVERS; i++)
+        if (strcmp(score_levers[i], name) == 0) return true;
+    return false;
+}
+
+enum { OPTIONS_MAX = 96, GROUP_LEVERS = 1 };
+
+/* The command's options, in the form that argp reads: up to an entry of zeros. */
+static void list_options(struct argp_option *out, ls_command_kind command) {
+    int n = 0;
+    memset(out, 0, OPTIONS_MAX * sizeof *out);
+    for (size_t i = 0; i < N_ROWS; i++)
+        if (rows[i].commands & (int)command) out[n++] = rows[i].option;
+    out[n++] = (struct argp_option){.doc = "Levers: no bit of a result depends on one, but for the ablation",
+                                    .group = GROUP_LEVERS};
+    for (int i = 0; i < (int)ls_levers_count(); i++) {
+        if (!has_lever(command, ls_lever_name(i))) continue;
+        LS_ASSERT(n + 1 < OPTIONS_MAX, "%d options", n);
+        out[n++] =
+            (struct argp_option){ls_lever_name(i), OPT_LEVER + i, ls_lever_value(i), 0, ls_lever_help(i), GROUP_LEVERS};
+    }
+}
+
+static void set_defaults(ls_run_options *out, ls_command_kind command) {
+    memset(out, 0, sizeof *out);
+    ls_levers_init(&out->levers);
+    if (command == LS_COMMAND_SCORE) out->levers.chunk = 0;
+    if (command == LS_COMMAND_CHECK) out->levers.samples = 0; /* what it is depends on --prompts */
+    out->score_batch = 4;
+    out->sampling.temperature = out->sampling.top_p = 1.0f;
+}
+
 ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int argc, char **argv, ls_error *err) {
-    const ls_run_options defaults = {.batch = 16,
-                                     .chunk = command == LS_COMMAND_SCORE ? 0 : 256,
-                                     .score_batch = 4,
-                                     .page_tokens = 16,
-                                     .threads = ls_cpu_count(),
-                                     .isa = ls_isa_best(),
-                                     .sampling = {.temperature = 1.0f, .top_p = 1.0f}};
-    struct argp_option options[N_ROWS + 1];
+    struct argp_option options[OPTIONS_MAX];
     struct argp argp = {options, on_option, NULL, command_text(command), NULL, NULL, NULL};
     parse_context context = {out, err, LS_OK};
-    size_t n = 0;
-    *out = defaults;
-    memset(options, 0, sizeof options);
-    for (size_t i = 0; i < N_ROWS; i++)
-        if (rows[i].commands & (int)command) options[n++] = rows[i].option;
+    set_defaults(out, command);
+    list_options(options, command);
     argp_err_exit_status = LS_EXIT_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &context);
     if (context.status != LS_OK) return context.status;
-    if (out->samples == 0) out->samples = command == LS_COMMAND_CHECK && out->prompts == NULL ? 4 : 1;
+    if (out->levers.samples == 0) out->levers.samples = out->prompts == NULL ? 4 : 1;
     if (out->model == NULL) ls_cli_usage(argv[0], "--model is missing; it names the checkpoint directory");
     if (command == LS_COMMAND_GENERATE && out->prompts == NULL)
         ls_cli_usage(argv[0], "--prompts is missing; it names the file of prompts");
     if (command == LS_COMMAND_SCORE && (out->rollouts == NULL) == (out->tokens == NULL))
         ls_cli_usage(argv[0], "give one of --rollouts and --tokens");
-    if (64 % out->page_tokens != 0)
-        return LS_FAIL(err, LS_ERR_ARG, "--page: %lld does not divide 64", (long long)out->page_tokens);
+    if (as_option(ls_levers_check(&out->levers, err), err) != LS_OK) return err->status;
     if (!(out->sampling.top_p > 0.0f)) return LS_FAIL(err, LS_ERR_ARG, "--top-p: 0 keeps no token");
     return ls_sampling_check(&out->sampling, err);
 }

@@ -207,4 +207,41 @@ static inline void must_be_same_file(const char *a, const char *b) {
     if (!same) fail_msg("%s and %s differ", a, b);
 }
 
+/* The i-th record without what tells how it came about, on which no result depends. */
+static inline json_t *result_read(const char *path, int64_t i) {
+    static const char *const how[] = {"levers", "slot", "cache_hit", "preemptions"};
+    json_t *record = line_read(path, i), *meta = json_object_get(record, "meta");
+    for (int k = 0; k < 4; k++) assert_int_equal(json_object_del(meta, how[k]), 0);
+    return record;
+}
+
+static inline void must_be_same_results(const char *a, const char *b) {
+    assert_int_equal(count_lines(a), count_lines(b));
+    for (int64_t i = 0; i < count_lines(a); i++) {
+        json_t *x = result_read(a, i), *y = result_read(b, i);
+        if (!json_equal(x, y)) fail_msg("%s and %s: record %lld differs", a, b, (long long)i);
+        json_decref(x);
+        json_decref(y);
+    }
+}
+
+/* A member that must be there. */
+static inline json_t *member(const json_t *object, const char *name) {
+    json_t *value = json_object_get(object, name);
+    if (value == NULL) fail_msg("no member '%s'", name);
+    return value;
+}
+
+static inline int64_t int_member(const json_t *object, const char *name) {
+    const json_t *value = member(object, name);
+    if (!json_is_integer(value)) fail_msg("'%s' is no integer", name);
+    return json_integer_value(value);
+}
+
+static inline const char *text_member(const json_t *object, const char *name) {
+    const json_t *value = member(object, name);
+    if (!json_is_string(value)) fail_msg("'%s' is no string", name);
+    return json_string_value(value);
+}
+
 #endif

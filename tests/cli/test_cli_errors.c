@@ -6,6 +6,7 @@
 #define OUT at("out/result.jsonl")
 #define PROMPTS TINY "/prompts.jsonl"
 #define DENSE LS_FIXTURES "/jamba-dense"
+#define MOE LS_FIXTURES "/jamba-moe"
 #define NOBIAS LS_FIXTURES "/jamba-nobias"
 
 /* The option's value must be refused where a run would otherwise succeed. */
@@ -173,18 +174,46 @@ static void wrong_tensors_are_refused(void **state) {
     refuse_generate(bad, "bad/model.safetensors|model.layers.0.surprise");
 }
 
+/* The record of a request that came to nothing: as far as it came, which is without a token here. */
+static void check_error_record(int64_t i) {
+    json_t *record = line_read(OUT, i), *meta = json_object_get(record, "meta");
+    assert_string_equal(json_string_value(json_object_get(record, "finish")), "error");
+    assert_int_equal(json_array_size(json_object_get(record, "completion_ids")), 0);
+    assert_int_equal(json_array_size(json_object_get(record, "logprobs")), 0);
+    assert_non_null(strstr(json_string_value(json_object_get(meta, "error")), "NaN"));
+    json_decref(record);
+}
+
 static void not_a_number_is_an_error_not_a_token(void **state) {
     static const char *const names[] = {"model.final_layernorm.weight", "model.layers.2.input_layernorm.weight",
                                         "model.embed_tokens.weight"};
     const uint32_t nan_bits = 0x7fc00000;
     (void)state;
     for (int i = 0; i < 3; i++) {
-        const char *bad = copy_checkpoint(DENSE), *path = at("bad/model.safetensors");
+        const bool one_row = i == 2; /* of an embedding that is not the head: that of token 2 */
+        const char *bad = copy_checkpoint(one_row ? MOE : DENSE), *path = at("bad/model.safetensors");
         weights w;
         weights_read(&w, path);
-        memcpy(w.file + (w.data - w.file) + offset_of(tensor(&w, names[i]), 0) + (i == 2 ? 256 * 2 : 0), &nan_bits, 4);
+        memcpy(w.file + (w.data - w.file) + offset_of(tensor(&w, names[i]), 0) + (one_row ? 256 * 2 : 0), &nan_bits, 4);
         weights_write(&w, path);
-        refuse_generate(bad, "NaN|prompt 0, sample 0|position");
+        text_write(at("ids.jsonl"), "{\"id\":\"a\",\"prompt_ids\":[1,2,3]}\n{\"id\":\"b\",\"prompt_ids\":[4]}\n");
+        RUN("generate", "--model", bad, "--prompts", at("ids.jsonl"), "--max-tokens", "4", "--out", OUT);
+        if (one_row) { /* the other request is none the worse */
+            json_t *record;
+            must_refuse("1 of 2 requests|a/0|NaN|prompt 0, sample 0|position 3");
+            record = line_read(OUT, 1);
+            assert_string_equal(json_string_value(json_object_get(record, "finish")), "length");
+            assert_int_equal(json_array_size(json_object_get(record, "completion_ids")), 4);
+            assert_null(json_object_get(json_object_get(record, "meta"), "error"));
+            json_decref(record);
+        } else {
+            must_refuse("2 of 2 requests|a/0|NaN|prompt 0, sample 0|position 3");
+            check_error_record(1);
+        }
+        check_error_record(0);
+        assert_int_equal(unlink(OUT), 0);
+        RUN("check", "--model", bad, "--prompts", at("ids.jsonl"), "--max-tokens", "4");
+        must_refuse("requests|a/0|NaN|prompt 0, sample 0|position 3");
     }
 }
 
@@ -336,6 +365,23 @@ static void values_out_of_range_are_refused(void **state) {
         {"--logprobs", "none", "none"},
         {"--max-length", "1", "'1'"},
         {"--samples", "4x", "4x"},
+        {"--memory", "12Q", "12Q"},
+        {"--memory-fraction", "0", "'0'"},
+        {"--verify", "2", "'2'"},
+        {"--policy", "lifo", "lifo"},
+        {"--prefix", "hot", "hot"},
+        {"--preempt-by", "luck", "luck"},
+        {"--fork", "maybe", "maybe"},
+        {"--ablation", "all", "all"},
+        {"--slot-words", "17", "17"},
+        {"--stop", "", "empty"},
+        {"--stop", "\xC3", "UTF-8"},
+    };
+    /* Good values with which this model and these prompts cannot run. */
+    static const char *const impossible[][3] = {
+        {"--memory", "4K", "memory: |bytes are needed|4096"},
+        {"--tick-tokens", "3", "tick-tokens: 3 rows"},
+        {"--pages", "1", "sample 0|KV pages, the pool has 1"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -345,6 +391,9 @@ static void values_out_of_range_are_refused(void **state) {
         RUN("check", "--model", TINY, bad[i][0], bad[i][1]);
         must_refuse(words);
     }
+    for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++)
+        REFUSE(impossible[i][2], "generate", "--model", TINY, "--prompts", PROMPTS, "--out", OUT, impossible[i][0],
+               impossible[i][1]);
     RUN("inspect", "--dtype", "f64", TINY);
     must_refuse("--dtype|f64");
 }
