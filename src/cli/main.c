@@ -20,6 +20,7 @@ static const command commands[] = {
     {"score", ls_cmd_score, "recompute the log-probabilities of given sequences with the training forward"},
     {"check", ls_cmd_check, "generate, score and compare: exit 0 only if every bit agrees"},
     {"compare", ls_cmd_compare, "two log-probability records: measures, exact-equal share, worst tokens"},
+    {"correct", ls_cmd_correct, "what a mismatch correction does to the tokens of another trainer's dump"},
     {"inspect", ls_cmd_inspect, "a checkpoint's configuration, tensors, memory, strides"},
     {"tokenize", ls_cmd_tokenize, "lines of text to lines of token ids"},
     {"detokenize", ls_cmd_detokenize, "lines of token ids to lines of text"},
