@@ -93,10 +93,8 @@ static void bits_are_frozen(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exp_is_within_its_error),
-        cmocka_unit_test(excess_does_not_cancel),
-        cmocka_unit_test(log_is_within_its_error),
-        cmocka_unit_test(special_values_are_defined),
+        cmocka_unit_test(exp_is_within_its_error), cmocka_unit_test(excess_does_not_cancel),
+        cmocka_unit_test(log_is_within_its_error), cmocka_unit_test(special_values_are_defined),
         cmocka_unit_test(bits_are_frozen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
