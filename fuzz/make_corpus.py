@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_safetensors, fuzz_config and fuzz_records. Every seed is a few hundred bytes."""
+"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records and fuzz_dump. Every seed is a few hundred bytes."""
 import json
 import pathlib
 import struct
@@ -94,7 +94,27 @@ def record_seeds():
         write("records", name, "".join(json.dumps(line) + "\n" for line in lines))
 
 
+def dump_seeds():
+    nan, infinity = float("nan"), float("inf")
+    prime = {"schema_version": 1, "step": 3, "env_name": "a \"NaN\" b", "token_ids": [5, 6, 7],
+             "loss_mask": [False, True, True], "advantages": [0.5, 0.5, None], "rewards": [1.0, 1.0, 1.0],
+             "inference_logprobs": [0.0, -1.25, None], "trainer_logprobs": [0.0, -1.5, -2.0]}
+    nemo = {"content": ["x"], "rewards": [0.5], "input_lengths": [3], "token_ids": [[1, 2, 3, 0]],
+            "token_loss_mask": [[0, 1, 1, 0]], "sample_loss_mask": [1.0], "advantages": [[0.0, 1.5, 1.5, 0.0]],
+            "generation_logprobs": [[0.0, -1.0, nan, 0.0]], "prev_logprobs": [[0.0, -1.0, -infinity, 0.0]], "idx": 0}
+    batch = {"rewards": [1, 2], "token_ids": [[1, 2], [3, 4]], "token_loss_mask": [[1, 1], [0, 1]],
+             "sample_loss_mask": [1, 0], "generation_logprobs": [[0, -1], [0, -9999]],
+             "prev_logprobs": [[0, -3], [0, infinity]]}
+    plain = {"input_lengths": 2, "token_ids": [9, 8], "token_loss_mask": [False, True], "sample_loss_mask": True,
+             "generation_logprobs": [0, -5], "prev_logprobs": [0, -6]}
+    seeds = {"prime": [prime, prime], "nemo": [nemo], "batch": [batch], "plain": [plain, nemo],
+             "short": [{**prime, "trainer_logprobs": [-1]}], "empty": [{**plain, "token_ids": []}]}
+    for name, lines in seeds.items():
+        write("dump", name, "".join(json.dumps(line) + "\n" for line in lines))
+
+
 if __name__ == "__main__":
     safetensors_seeds()
     config_seeds()
     record_seeds()
+    dump_seeds()

@@ -60,15 +60,15 @@ bool ls_ablation_parse(ls_ablation *out, const char *name);
 
 typedef struct ls_jamba {
     ls_jamba_config config;
-    ls_ablation ablation; /* none when opened; whoever opened it may set it before it runs */
+    ls_ablation ablation;      /* none when opened; whoever opened it may set it before it runs */
     ls_checkpoint *checkpoint; /* names, shapes and types of the tensors; their files are let go */
-    const void *embed;         /* [V][H], stored type */
+    void *embed;               /* [V][H], stored type */
     ls_dtype embed_dtype;
-    ls_gemm_weight head; /* [V][H] */
-    float *final_norm;   /* [H] */
-    ls_layer *layers;    /* [n_layers] */
+    ls_gemm_weight head;                /* [V][H] */
+    float *final_norm;                  /* [H] */
+    ls_layer *layers;                   /* [n_layers] */
     int64_t n_parameters, weight_bytes; /* bytes: of all that a forward reads whole, which the embedding is not */
-    void **owned; /* arrays above */
+    void **owned;                       /* arrays above */
     int64_t n_owned, owned_cap;
 } ls_jamba;
 
@@ -93,7 +93,7 @@ typedef struct ls_cache {
 } ls_cache;
 
 typedef struct ls_cache_opts {
-    ls_dtype dtype; /* of activations */
+    ls_dtype dtype;                        /* of activations */
     int64_t n_slots, n_pages, page_tokens; /* either count may be 0 */
     int64_t slot_stride;                   /* bytes, a multiple of 64; 0: the least */
     bool guards;                           /* 64 bytes of a known pattern behind every slot and page */
@@ -153,7 +153,8 @@ ls_status ls_jamba_forward(const ls_jamba *model, ls_queue *queue, const ls_cach
                            const int32_t *tokens, const ls_span *spans, int64_t n_spans, ls_error *err);
 
 /* The steps of a forward, for the trainer, which keeps what each of them computed: the embedding into workspace->h, one
- * half of a layer (h = h + half(rms(h))), the last norm into workspace->x. ls_jamba_forward is these and nothing else. */
+ * half of a layer (h = h + half(rms(h))), the last norm into workspace->x. ls_jamba_forward is these and nothing else.
+ */
 typedef enum ls_half { LS_HALF_MIXER = 0, LS_HALF_FFN = 1 } ls_half;
 typedef struct ls_forward {
     const ls_jamba *model;
@@ -166,8 +167,8 @@ typedef struct ls_forward {
 ls_status ls_jamba_embed(const ls_forward *f, const int32_t *tokens, ls_error *err);
 ls_status ls_jamba_half(const ls_forward *f, int64_t layer_i, ls_half half, ls_error *err);
 ls_status ls_jamba_last_norm(const ls_forward *f, ls_error *err);
-/* One expert's feed-forward: collects the rows of ws->x that chose expert e into ws->picked_x, with ids and weights, and
- * runs it over them into ws->moe_y; *n is their number. */
+/* One expert's feed-forward: collects the rows of ws->x that chose expert e into ws->picked_x, with ids and weights,
+ * and runs it over them into ws->moe_y; *n is their number. */
 ls_status ls_jamba_expert(const ls_forward *f, int64_t layer_i, int32_t e, int64_t *n, ls_error *err);
 
 /* logits [n][V] = head . x [n][H], float32. */

@@ -67,8 +67,22 @@ static void panel_pack_bf16(uint16_t *panel, const uint16_t *w, int64_t row, int
     }
 }
 
+static void panels_pack(const ls_gemm_weight *weight, const void *w, ls_dtype dtype) {
+    for (int64_t row = 0; row < weight->n; row += LS_GEMM_PANEL) {
+        const int64_t rows = weight->n - row < LS_GEMM_PANEL ? weight->n - row : LS_GEMM_PANEL;
+        void *to = (char *)weight->panels + row / LS_GEMM_PANEL * weight->panel_stride;
+        if (weight->dtype == LS_BF16)
+            panel_pack_bf16(to, w, row, rows, weight->k);
+        else
+            panel_pack_f32(to, w, dtype, row, rows, weight->k);
+    }
+}
+
+/* Type of the panels of a weight that is stored as dtype. */
+static ls_dtype packed_type(ls_dtype dtype) { return dtype == LS_BF16 ? LS_BF16 : LS_F32; }
+
 ls_status ls_gemm_pack(ls_gemm_weight *out, const void *w, ls_dtype dtype, int64_t n, int64_t k, ls_error *err) {
-    const ls_dtype packed = dtype == LS_BF16 ? LS_BF16 : LS_F32;
+    const ls_dtype packed = packed_type(dtype);
     const int64_t n_panels = n > 0 ? (n - 1) / LS_GEMM_PANEL + 1 : 0;
     int64_t panel_elems, panel_bytes, stride, bytes;
     ls_status status;
@@ -89,14 +103,18 @@ ls_status ls_gemm_pack(ls_gemm_weight *out, const void *w, ls_dtype dtype, int64
     out->k = k;
     out->panel_stride = stride;
     out->panel_bytes = bytes;
-    for (int64_t panel = 0; panel < n_panels; panel++) {
-        const int64_t row = panel * LS_GEMM_PANEL, rows = n - row < LS_GEMM_PANEL ? n - row : LS_GEMM_PANEL;
-        void *to = (char *)out->panels + panel * stride;
-        if (packed == LS_BF16)
-            panel_pack_bf16(to, w, row, rows, k);
-        else
-            panel_pack_f32(to, w, dtype, row, rows, k);
-    }
+    panels_pack(out, w, dtype);
+    return LS_OK;
+}
+
+ls_status ls_gemm_repack(ls_gemm_weight *weight, const void *w, ls_dtype dtype, ls_error *err) {
+    if (w == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: w is NULL");
+    if (ls_dtype_bytes(dtype) == 0) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: dtype %d is unknown", (int)dtype);
+    if (weight->panels == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: not packed before, its panels are NULL");
+    if (packed_type(dtype) != weight->dtype)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm weight: %s into panels of %s", ls_dtype_name(dtype),
+                       ls_dtype_name(weight->dtype));
+    panels_pack(weight, w, dtype);
     return LS_OK;
 }
 

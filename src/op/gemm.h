@@ -36,6 +36,9 @@ typedef struct ls_gemm_weight {
 
 /* Packs w [n][k], rows contiguous, n and k at least 1. The source may go away afterwards. */
 ls_status ls_gemm_pack(ls_gemm_weight *out, const void *w, ls_dtype dtype, int64_t n, int64_t k, ls_error *err);
+/* Packs another w [n][k] into a weight of the same n, k and packed type; allocates nothing. For weights that training
+ * changes. */
+ls_status ls_gemm_repack(ls_gemm_weight *weight, const void *w, ls_dtype dtype, ls_error *err);
 /* Accepts NULL and a zeroed weight; leaves *w zeroed. */
 void ls_gemm_weight_free(ls_gemm_weight *w);
 

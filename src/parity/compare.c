@@ -7,22 +7,11 @@
 
 #include "base/mem.h"
 
-const double ls_compare_quantiles[LS_QUANTILES] = {0.5, 0.9, 0.99, 0.999};
-
-/* A token that is finite on both sides. */
-typedef struct pair {
-    double r, t;
-    int64_t sequence_i, position;
-} pair;
-
+/* The tokens that are finite on both sides. */
 typedef struct pair_list {
-    pair *pairs;
+    ls_mismatch_pair *pairs;
     int64_t n, cap;
 } pair_list;
-
-typedef struct fit_result {
-    double slope, intercept, correlation, residual;
-} fit_result;
 
 /* ---- alignment ---- */
 
@@ -168,219 +157,12 @@ static ls_status add_sequence(ls_comparison *out, pair_list *list, const ls_reco
             out->n_different++;
             add_worst(out, worst_max, (ls_worst_token){a->id, sequence_i, i, token, r, t, ulp_distance(r, t)});
         }
-        if (isfinite(r) && isfinite(t)) list->pairs[list->n++] = (pair){(double)r, (double)t, sequence_i, i};
+        if (isfinite(r) && isfinite(t))
+            list->pairs[list->n++] = (ls_mismatch_pair){(double)r, (double)t, sequence_i, i};
     }
     out->n_sequences_different += different;
 done:
     return status;
-}
-
-/* ---- measures ---- */
-
-static int compare_doubles(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double sample_std(const double *x, int64_t n, double mean) {
-    double sum = 0.0;
-    for (int64_t i = 0; i < n; i++) sum += (x[i] - mean) * (x[i] - mean);
-    return n > 1 ? sqrt(sum / (double)(n - 1)) : (double)NAN;
-}
-
-static double mean_of(const double *x, int64_t n) {
-    double sum = 0.0;
-    for (int64_t i = 0; i < n; i++) sum += x[i];
-    return n > 0 ? sum / (double)n : (double)NAN;
-}
-
-/* Least squares y = slope * x + intercept. */
-static fit_result fit(const double *x, const double *y, int64_t n) {
-    const double mean_x = mean_of(x, n), mean_y = mean_of(y, n);
-    double xx = 0.0, yy = 0.0, xy = 0.0, squares = 0.0;
-    fit_result result = {(double)NAN, (double)NAN, (double)NAN, (double)NAN};
-    for (int64_t i = 0; i < n; i++) {
-        xx += (x[i] - mean_x) * (x[i] - mean_x);
-        yy += (y[i] - mean_y) * (y[i] - mean_y);
-        xy += (x[i] - mean_x) * (y[i] - mean_y);
-    }
-    if (!(xx > 0.0)) return result;
-    result.slope = xy / xx;
-    result.intercept = mean_y - result.slope * mean_x;
-    if (yy > 0.0) result.correlation = xy / sqrt(xx * yy);
-    for (int64_t i = 0; i < n; i++) {
-        const double e = y[i] - (result.slope * x[i] + result.intercept);
-        squares += e * e;
-    }
-    result.residual = sqrt(squares / (double)n);
-    return result;
-}
-
-/* x is sorted. */
-static double quantile(const double *x, int64_t n, double q) {
-    const double at = q * (double)(n - 1);
-    const int64_t low = (int64_t)at;
-    if (n == 0) return (double)NAN;
-    if (low + 1 >= n) return x[n - 1];
-    return x[low] + (at - (double)low) * (x[low + 1] - x[low]);
-}
-
-static void measure_rho(ls_comparison *out, const pair_list *list, double *x) {
-    double squares = 0.0, k3 = 0.0, k3_reverse = 0.0, mult = 0.0;
-    const double n = (double)list->n;
-    for (int64_t i = 0; i < list->n; i++) {
-        const double d = list->pairs[i].t - list->pairs[i].r;
-        x[i] = exp(d);
-        squares += x[i] * x[i];
-        /* expm1 keeps the small differences that rho - 1 - d would cancel. */
-        k3 += expm1(d) - d;
-        k3_reverse += expm1(-d) + d;
-        mult += exp(fabs(d));
-        if (i == 0 || x[i] < out->rho_min) out->rho_min = x[i];
-        if (i == 0 || x[i] > out->rho_max) out->rho_max = x[i];
-    }
-    out->rho_mean = mean_of(x, list->n);
-    out->rho_std = sample_std(x, list->n, out->rho_mean);
-    out->rho_geometric = exp(out->signed_mean);
-    out->k3 = k3 / n;
-    out->k3_reverse = k3_reverse / n;
-    out->mult_error = mult / n;
-    out->chi2_token = squares / n - 1.0;
-    out->effective_fraction = out->rho_mean * out->rho_mean / (squares / n);
-}
-
-static void measure_difference(ls_comparison *out, const pair_list *list, double *x, double *y) {
-    double sum = 0.0, squares = 0.0;
-    for (int64_t i = 0; i < list->n; i++) {
-        const double d = list->pairs[i].t - list->pairs[i].r;
-        sum += d;
-        squares += d * d;
-        x[i] = (double)list->pairs[i].position;
-        y[i] = d;
-    }
-    out->signed_mean = sum / (double)list->n;
-    out->k1 = -out->signed_mean;
-    out->k2 = squares / (double)list->n / 2.0;
-    out->position_slope = fit(x, y, list->n).slope;
-    for (int64_t i = 0; i < list->n; i++) y[i] = fabs(y[i]);
-    out->position_abs_slope = fit(x, y, list->n).slope;
-    out->abs_mean = mean_of(y, list->n);
-    out->abs_std = sample_std(y, list->n, out->abs_mean);
-    qsort(y, (size_t)list->n, sizeof *y, compare_doubles);
-    out->abs_min = y[0];
-    out->abs_max = y[list->n - 1];
-    for (int i = 0; i < LS_QUANTILES; i++) out->abs_quantiles[i] = quantile(y, list->n, ls_compare_quantiles[i]);
-}
-
-static void measure_probabilities(ls_comparison *out, const pair_list *list, double *x, double *y) {
-    for (int64_t i = 0; i < list->n; i++) {
-        x[i] = exp(list->pairs[i].r);
-        y[i] = exp(list->pairs[i].t);
-    }
-    out->prob_correlation = fit(x, y, list->n).correlation;
-    for (int64_t i = 0; i < list->n; i++) {
-        x[i] = fabs(y[i] - x[i]);
-        if (i == 0 || x[i] > out->prob_max) out->prob_max = x[i];
-    }
-    out->prob_mean = mean_of(x, list->n);
-    out->prob_std = sample_std(x, list->n, out->prob_mean);
-}
-
-static void measure_sequences(ls_comparison *out, const pair_list *list, const ls_record *a) {
-    double total = 0.0;
-    int64_t n = 0;
-    for (int64_t i = 0; i < list->n;) {
-        const int64_t begin = i, sequence_i = list->pairs[i].sequence_i;
-        double sum = 0.0;
-        for (; i < list->n && list->pairs[i].sequence_i == sequence_i; i++)
-            sum += fabs(list->pairs[i].t - list->pairs[i].r);
-        sum /= (double)(i - begin);
-        total += sum;
-        if (n == 0 || sum > out->sequence_abs_max) {
-            out->sequence_abs_max = sum;
-            out->sequence_worst = a[sequence_i].id;
-        }
-        n++;
-    }
-    out->sequence_abs_mean = total / (double)n;
-}
-
-static double lag_correlation(const pair_list *list, int64_t lag, double *x, double *y) {
-    int64_t n = 0;
-    for (int64_t i = 0; i < list->n; i++) {
-        const pair *from = &list->pairs[i];
-        /* Positions ascend within a sequence, so the partner is at most `lag` entries away. */
-        for (int64_t j = i + (lag < 0 ? lag : 0); j <= i + (lag > 0 ? lag : 0); j++) {
-            if (j < 0 || j >= list->n) continue;
-            if (list->pairs[j].sequence_i != from->sequence_i || list->pairs[j].position != from->position + lag)
-                continue;
-            x[n] = from->r;
-            y[n++] = list->pairs[j].t;
-        }
-    }
-    return fit(x, y, n).correlation;
-}
-
-static ls_status measure(ls_comparison *out, const pair_list *list, const ls_record *a, ls_error *err) {
-    ls_status status;
-    double *x = NULL, *y = NULL;
-    fit_result line;
-    LS_TRY(ls_array_alloc((void **)&x, list->n, sizeof *x, "tokens", err));
-    LS_TRY(ls_array_alloc((void **)&y, list->n, sizeof *y, "tokens", err));
-    measure_difference(out, list, x, y);
-    measure_rho(out, list, x);
-    measure_probabilities(out, list, x, y);
-    measure_sequences(out, list, a);
-    for (int i = 0; i < LS_LAGS; i++) out->lag_correlation[i] = lag_correlation(list, i - LS_LAGS / 2, x, y);
-    for (int64_t i = 0; i < list->n; i++) {
-        x[i] = list->pairs[i].r;
-        y[i] = list->pairs[i].t;
-    }
-    line = fit(x, y, list->n);
-    out->slope = line.slope;
-    out->intercept = line.intercept;
-    out->residual = line.residual;
-done:
-    free(x);
-    free(y);
-    return status;
-}
-
-static void clear_measures(ls_comparison *out) {
-    double *const measures[] = {
-        &out->equal_fraction,
-        &out->abs_mean,
-        &out->abs_std,
-        &out->abs_max,
-        &out->abs_min,
-        &out->signed_mean,
-        &out->k1,
-        &out->k2,
-        &out->k3,
-        &out->k3_reverse,
-        &out->rho_mean,
-        &out->rho_geometric,
-        &out->rho_min,
-        &out->rho_max,
-        &out->rho_std,
-        &out->chi2_token,
-        &out->effective_fraction,
-        &out->mult_error,
-        &out->prob_mean,
-        &out->prob_std,
-        &out->prob_max,
-        &out->prob_correlation,
-        &out->sequence_abs_mean,
-        &out->sequence_abs_max,
-        &out->slope,
-        &out->intercept,
-        &out->residual,
-        &out->position_slope,
-        &out->position_abs_slope,
-    };
-    for (size_t i = 0; i < sizeof measures / sizeof measures[0]; i++) *measures[i] = (double)NAN;
-    for (int i = 0; i < LS_LAGS; i++) out->lag_correlation[i] = (double)NAN;
-    for (int i = 0; i < LS_QUANTILES; i++) out->abs_quantiles[i] = (double)NAN;
 }
 
 /* ---- matching by id ---- */
@@ -426,7 +208,6 @@ ls_status ls_compare(ls_comparison *out, const ls_record *a, int64_t n_a, const 
     pair_list list = {0};
     const ls_record **sorted_a = NULL, **sorted_b = NULL;
     LS_ASSERT(worst_max >= 0 && worst_max <= LS_WORST_MAX, "worst_max %lld", (long long)worst_max);
-    clear_measures(&result);
     LS_TRY(sort_records(&sorted_a, a, n_a, err));
     LS_TRY(sort_records(&sorted_b, b, n_b, err));
     LS_TRY(check_present(a, n_a, name_a, sorted_b, n_b, name_b, err));
@@ -447,9 +228,9 @@ ls_status ls_compare(ls_comparison *out, const ls_record *a, int64_t n_a, const 
         goto done;
     }
     result.n_sequences = n_a;
-    result.n_finite = list.n;
-    result.equal_fraction = (double)result.n_equal / (double)result.n_compared;
-    if (list.n > 0) LS_TRY(measure(&result, &list, a, err));
+    LS_TRY(ls_mismatch_of_pairs(&result.measures, list.pairs, list.n, err));
+    result.measures.equal_fraction = (double)result.n_equal / (double)result.n_compared;
+    if (result.measures.sequence_worst >= 0) result.sequence_worst = a[result.measures.sequence_worst].id;
     *out = result;
     result.worst = NULL;
 done:

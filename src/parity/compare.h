@@ -1,6 +1,6 @@
 /* Two records of log-probabilities for the same tokens, measured against each other.
  *
- * A is the rollout side, r; B the trainer side, t; d = t - r and rho = exp(d) for each token.
+ * A is the rollout side, r; B the trainer side, t, in the sense of train/mismatch.h.
  *
  * Alignment. Sequences are matched by id, which must be the same set on both sides, and their token ids must agree
  * wherever both sides have them; text is never looked at. A line is of one of three forms: completion (entries for the
@@ -10,8 +10,7 @@
  * taken as whichever form makes it fit: equal counts, else aligned at the end.
  *
  * Counting. A token is compared when both sides have a value. Bits are compared as bits: NaN equals NaN of the same
- * bits, and 0.0 differs from -0.0. Every other measure is over the tokens that are finite on both sides, in float64;
- * where it has no value (no token, no variance) it is NaN, null in JSON. std is the sample's, with n - 1. */
+ * bits, and 0.0 differs from -0.0. Every other measure is over the tokens that are finite on both sides. */
 #ifndef LS_PARITY_COMPARE_H
 #define LS_PARITY_COMPARE_H
 
@@ -19,10 +18,9 @@
 
 #include "base/json_out.h"
 #include "load/record.h"
+#include "train/mismatch.h"
 
 #define LS_WORST_MAX 1000
-enum { LS_LAGS = 5, LS_QUANTILES = 4 }; /* lags -2..2; quantiles 0.5, 0.9, 0.99, 0.999 */
-extern const double ls_compare_quantiles[LS_QUANTILES];
 
 /* A token whose bits differ. */
 typedef struct ls_worst_token {
@@ -41,29 +39,13 @@ typedef struct ls_special_counts {
 typedef struct ls_comparison {
     int64_t n_sequences, n_sequences_different;
     int64_t n_sequences_without_ids; /* token ids on at most one side, so identity rests on the id alone */
-    int64_t n_compared, n_equal, n_different, n_finite;
+    int64_t n_compared, n_equal, n_different;
     int64_t missing_a, missing_b, missing_both; /* of A only, of B only, of both */
     int64_t unaligned;                          /* entries before the common tail, not compared */
     ls_special_counts special_a, special_b;     /* over compared tokens */
 
-    double equal_fraction;
-    double abs_mean, abs_std, abs_max, abs_min, abs_quantiles[LS_QUANTILES]; /* of abs d; linear interpolation */
-    double signed_mean;                                                      /* mean d */
-    double k1, k2, k3; /* mean -d; mean d^2 / 2; mean rho - 1 - d */
-    double k3_reverse; /* mean 1 / rho - 1 + d */
-    double rho_mean, rho_geometric, rho_min, rho_max, rho_std;
-    double chi2_token;                    /* mean rho^2 - 1 */
-    double effective_fraction;            /* 1 / mean (rho / mean rho)^2 */
-    double mult_error;                    /* mean exp(abs d) */
-    double prob_mean, prob_std, prob_max; /* of abs(exp t - exp r) */
-    double prob_correlation;              /* Pearson of exp r and exp t */
-    double sequence_abs_mean;             /* mean over sequences of the sequence's mean abs d */
-    double sequence_abs_max;
-    const char *sequence_worst;        /* id in A's record of that maximum; NULL without a finite token */
-    double lag_correlation[LS_LAGS];   /* Pearson of r at position i and t at position i + lag */
-    double slope, intercept, residual; /* least squares t = slope * r + intercept; root mean square residual */
-    double position_slope;             /* least squares of d on the position */
-    double position_abs_slope;         /* least squares of abs d on the position */
+    ls_mismatch measures;       /* over the tokens that are finite on both sides */
+    const char *sequence_worst; /* id in A's record of measures.sequence_worst; NULL without a finite token */
 
     ls_worst_token *worst; /* largest abs d first; not-finite pairs before all */
     int64_t n_worst;

@@ -84,55 +84,55 @@ void ls_comparison_print(FILE *file, const ls_comparison *c, const char *name_a,
     if (c->n_sequences_without_ids > 0)
         row_count(file, "  matched by id only (no token ids)", c->n_sequences_without_ids);
     row_count(file, "tokens compared", c->n_compared);
-    row_share(file, "  equal bits", c->n_equal, c->equal_fraction);
-    row_share(file, "  different bits", c->n_different, 1.0 - c->equal_fraction);
-    row_count(file, "  finite on both sides", c->n_finite);
+    row_share(file, "  equal bits", c->n_equal, c->measures.equal_fraction);
+    row_share(file, "  different bits", c->n_different, 1.0 - c->measures.equal_fraction);
+    row_count(file, "  finite on both sides", c->measures.n);
     row_count(file, "missing in A only", c->missing_a);
     row_count(file, "missing in B only", c->missing_b);
     row_count(file, "missing in both", c->missing_both);
     row_count(file, "outside the common tail", c->unaligned);
     fprintf(file, "\ndifference d = t - r\n");
-    row_number(file, "mean of abs d", c->abs_mean);
-    row_number(file, "std of abs d", c->abs_std);
+    row_number(file, "mean of abs d", c->measures.abs_mean);
+    row_number(file, "std of abs d", c->measures.abs_std);
     for (int i = 0; i < LS_QUANTILES; i++) {
         char name[40];
-        snprintf(name, sizeof name, "quantile %g of abs d", ls_compare_quantiles[i]);
-        row_number(file, name, c->abs_quantiles[i]);
+        snprintf(name, sizeof name, "quantile %g of abs d", ls_mismatch_quantiles[i]);
+        row_number(file, name, c->measures.abs_quantiles[i]);
     }
-    row_number(file, "max of abs d", c->abs_max);
-    row_number(file, "mean of d", c->signed_mean);
-    row_number(file, "mean over sequences of mean abs d", c->sequence_abs_mean);
-    row_number(file, "largest mean abs d of a sequence", c->sequence_abs_max);
+    row_number(file, "max of abs d", c->measures.abs_max);
+    row_number(file, "mean of d", c->measures.signed_mean);
+    row_number(file, "mean over sequences of mean abs d", c->measures.sequence_abs_mean);
+    row_number(file, "largest mean abs d of a sequence", c->measures.sequence_abs_max);
     if (c->sequence_worst != NULL) fprintf(file, "    %-34s %14s\n", "which is", c->sequence_worst);
     fprintf(file, "\ndivergence, rho = exp(d)\n");
-    row_number(file, "k1 = mean(r - t)", c->k1);
-    row_number(file, "k2 = mean(d^2) / 2", c->k2);
-    row_number(file, "k3 = mean(rho - 1 - d)", c->k3);
-    row_number(file, "k3 reversed", c->k3_reverse);
-    row_number(file, "arithmetic mean of rho", c->rho_mean);
-    row_number(file, "geometric mean of rho", c->rho_geometric);
-    row_number(file, "min of rho", c->rho_min);
-    row_number(file, "max of rho", c->rho_max);
-    row_number(file, "std of rho", c->rho_std);
-    row_number(file, "chi2 = mean(rho^2) - 1", c->chi2_token);
-    row_number(file, "effective sample fraction", c->effective_fraction);
-    row_number(file, "mean of exp(abs d)", c->mult_error);
+    row_number(file, "k1 = mean(r - t)", c->measures.k1);
+    row_number(file, "k2 = mean(d^2) / 2", c->measures.k2);
+    row_number(file, "k3 = mean(rho - 1 - d)", c->measures.k3);
+    row_number(file, "k3 reversed", c->measures.k3_reverse);
+    row_number(file, "arithmetic mean of rho", c->measures.rho_mean);
+    row_number(file, "geometric mean of rho", c->measures.rho_geometric);
+    row_number(file, "min of rho", c->measures.rho_min);
+    row_number(file, "max of rho", c->measures.rho_max);
+    row_number(file, "std of rho", c->measures.rho_std);
+    row_number(file, "chi2 = mean(rho^2) - 1", c->measures.chi2_token);
+    row_number(file, "effective sample fraction", c->measures.effective_fraction);
+    row_number(file, "mean of exp(abs d)", c->measures.mult_error);
     fprintf(file, "\nprobabilities\n");
-    row_number(file, "mean of abs(exp t - exp r)", c->prob_mean);
-    row_number(file, "std of abs(exp t - exp r)", c->prob_std);
-    row_number(file, "max of abs(exp t - exp r)", c->prob_max);
-    row_number(file, "Pearson correlation", c->prob_correlation);
+    row_number(file, "mean of abs(exp t - exp r)", c->measures.prob_mean);
+    row_number(file, "std of abs(exp t - exp r)", c->measures.prob_std);
+    row_number(file, "max of abs(exp t - exp r)", c->measures.prob_max);
+    row_number(file, "Pearson correlation", c->measures.prob_correlation);
     fprintf(file, "\nstructure\n");
     for (int i = 0; i < LS_LAGS; i++) {
         char name[40];
         snprintf(name, sizeof name, "correlation of r and t at lag %d", i - LS_LAGS / 2);
-        row_number(file, name, c->lag_correlation[i]);
+        row_number(file, name, c->measures.lag_correlation[i]);
     }
-    row_number(file, "slope of t on r", c->slope);
-    row_number(file, "intercept of t on r", c->intercept);
-    row_number(file, "residual of t on r", c->residual);
-    row_number(file, "slope of d on position", c->position_slope);
-    row_number(file, "slope of abs d on position", c->position_abs_slope);
+    row_number(file, "slope of t on r", c->measures.slope);
+    row_number(file, "intercept of t on r", c->measures.intercept);
+    row_number(file, "residual of t on r", c->measures.residual);
+    row_number(file, "slope of d on position", c->measures.position_slope);
+    row_number(file, "slope of abs d on position", c->measures.position_abs_slope);
     print_special(file, c);
     print_worst(file, c);
 }
@@ -180,96 +180,6 @@ static void write_worst(ls_json_out *json, const ls_comparison *c) {
     ls_json_end_array(json);
 }
 
-/* The same numbers under the names that other trainers log, so that two dashboards can be laid side by side. */
-static void write_aliases(ls_json_out *json, const ls_comparison *c) {
-    const struct {
-        const char *name;
-        double value;
-    } aliases[] = {
-        {"training/rollout_probs_diff_mean", c->prob_mean},
-        {"training/rollout_probs_diff_max", c->prob_max},
-        {"training/rollout_probs_diff_std", c->prob_std},
-        {"training/rollout_actor_probs_pearson_corr", c->prob_correlation},
-        {"rollout_corr/kl", c->k1},
-        {"rollout_corr/k3_kl", c->k3},
-        {"rollout_corr/chi2_token", c->chi2_token},
-        {"sampling/sampling_logp_difference/mean", c->abs_mean},
-        {"sampling/sampling_logp_difference/max", c->abs_max},
-        {"mismatch_kl/all/mean", c->k3},
-        {"train/train_rollout_logprob_abs_diff", c->sequence_abs_mean},
-        {"vllm_kl", c->k1},
-        {"token_mult_prob_error", c->mult_error},
-        {"gen_kl_error", c->k3},
-        {"policy_kl_error", c->k3_reverse},
-        {"policy/rollout_train_logprobs_abs_diff_mean", c->abs_mean},
-        {"policy/rollout_train_logprobs_abs_diff_std", c->abs_std},
-        {"policy/rollout_train_logprobs_abs_diff_max", c->abs_max},
-        {"policy/rollout_train_logprobs_abs_diff_min", c->abs_min},
-        {"debug/vllm_vs_local_logprob_diff_mean", c->abs_mean},
-        {"debug/vllm_vs_local_logprob_diff_max", c->abs_max},
-        {"debug/vllm_vs_local_logprob_diff_std", c->abs_std},
-        {"optim/kl_sample_train_v1", c->k1},
-        {"optim/kl_sample_train_v2", c->k2},
-    };
-    ls_json_begin_object(json, "aliases");
-    for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++)
-        ls_json_double(json, aliases[i].name, aliases[i].value);
-    ls_json_end_object(json);
-}
-
-static void write_measures(ls_json_out *json, const ls_comparison *c) {
-    ls_json_begin_object(json, "measures");
-    ls_json_double(json, "equal_fraction", c->equal_fraction);
-    ls_json_double(json, "abs_mean", c->abs_mean);
-    ls_json_double(json, "abs_std", c->abs_std);
-    ls_json_double(json, "abs_min", c->abs_min);
-    ls_json_double(json, "abs_max", c->abs_max);
-    ls_json_begin_object(json, "abs_quantiles");
-    for (int i = 0; i < LS_QUANTILES; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "%g", ls_compare_quantiles[i]);
-        ls_json_double(json, name, c->abs_quantiles[i]);
-    }
-    ls_json_end_object(json);
-    ls_json_double(json, "signed_mean", c->signed_mean);
-    ls_json_double(json, "sequence_abs_mean", c->sequence_abs_mean);
-    ls_json_double(json, "sequence_abs_max", c->sequence_abs_max);
-    if (c->sequence_worst != NULL) {
-        ls_json_string(json, "sequence_worst", c->sequence_worst);
-    } else {
-        ls_json_null(json, "sequence_worst");
-    }
-    ls_json_double(json, "k1", c->k1);
-    ls_json_double(json, "k2", c->k2);
-    ls_json_double(json, "k3", c->k3);
-    ls_json_double(json, "k3_reverse", c->k3_reverse);
-    ls_json_double(json, "rho_mean", c->rho_mean);
-    ls_json_double(json, "rho_geometric", c->rho_geometric);
-    ls_json_double(json, "rho_min", c->rho_min);
-    ls_json_double(json, "rho_max", c->rho_max);
-    ls_json_double(json, "rho_std", c->rho_std);
-    ls_json_double(json, "chi2_token", c->chi2_token);
-    ls_json_double(json, "effective_fraction", c->effective_fraction);
-    ls_json_double(json, "mult_error", c->mult_error);
-    ls_json_double(json, "prob_mean", c->prob_mean);
-    ls_json_double(json, "prob_std", c->prob_std);
-    ls_json_double(json, "prob_max", c->prob_max);
-    ls_json_double(json, "prob_correlation", c->prob_correlation);
-    ls_json_begin_object(json, "lag_correlation");
-    for (int i = 0; i < LS_LAGS; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "%d", i - LS_LAGS / 2);
-        ls_json_double(json, name, c->lag_correlation[i]);
-    }
-    ls_json_end_object(json);
-    ls_json_double(json, "slope", c->slope);
-    ls_json_double(json, "intercept", c->intercept);
-    ls_json_double(json, "residual", c->residual);
-    ls_json_double(json, "position_slope", c->position_slope);
-    ls_json_double(json, "position_abs_slope", c->position_abs_slope);
-    ls_json_end_object(json);
-}
-
 void ls_comparison_write(ls_json_out *json, const ls_comparison *c, const char *name_a, const char *name_b) {
     ls_json_begin_object(json, NULL);
     ls_json_string(json, "a", name_a);
@@ -282,17 +192,26 @@ void ls_comparison_write(ls_json_out *json, const ls_comparison *c, const char *
     ls_json_int(json, "compared", c->n_compared);
     ls_json_int(json, "equal", c->n_equal);
     ls_json_int(json, "different", c->n_different);
-    ls_json_int(json, "finite", c->n_finite);
+    ls_json_int(json, "finite", c->measures.n);
     ls_json_int(json, "missing_a", c->missing_a);
     ls_json_int(json, "missing_b", c->missing_b);
     ls_json_int(json, "missing_both", c->missing_both);
     ls_json_int(json, "unaligned", c->unaligned);
     ls_json_end_object(json);
-    write_measures(json, c);
+    ls_json_begin_object(json, "measures");
+    ls_mismatch_write(json, &c->measures);
+    if (c->sequence_worst != NULL) {
+        ls_json_string(json, "sequence_worst", c->sequence_worst);
+    } else {
+        ls_json_null(json, "sequence_worst");
+    }
+    ls_json_end_object(json);
     write_special(json, "special_a", &c->special_a);
     write_special(json, "special_b", &c->special_b);
     write_worst(json, c);
-    write_aliases(json, c);
+    ls_json_begin_object(json, "aliases");
+    ls_mismatch_write_aliases(json, &c->measures);
+    ls_json_end_object(json);
     ls_json_end_object(json);
     ls_json_newline(json);
 }

@@ -401,8 +401,8 @@ static void inspect_json_is_json(void **state) {
 }
 
 static void help_goes_to_standard_output(void **state) {
-    static const char *const commands[] = {"generate", "score",    "check",     "compare",
-                                           "inspect",  "tokenize", "detokenize"};
+    static const char *const commands[] = {"generate", "score",   "check",    "compare",
+                                           "correct",  "inspect", "tokenize", "detokenize"};
     (void)state;
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         RUN_OK(commands[i], "--help");

@@ -135,6 +135,18 @@ static inline void op_array_free(op_array *a) {
     a->owned = NULL;
 }
 
+static inline op_array op_copy(const op_array *a) {
+    const op_array copy = op_array_make(a->dtype, a->rows, a->cols, a->stride - a->cols);
+    memcpy(copy.data, a->data, (size_t)a->bytes);
+    return copy;
+}
+
+/* The elements of a float32 array. */
+static inline float *op_floats(const op_array *a) {
+    assert_int_equal(a->dtype, LS_F32);
+    return (float *)(void *)a->data;
+}
+
 static inline void *op_at(const op_array *a, int64_t row, int64_t col) {
     return a->data + (row * a->stride + col) * ls_dtype_bytes(a->dtype);
 }

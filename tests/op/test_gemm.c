@@ -369,6 +369,34 @@ static void variant_is_caught(void **state) {
     problem_free(&p);
 }
 
+/* A weight packed anew holds what a fresh one of the same values holds, its gaps and padding included. */
+static void repacked_weights_are_new_weights(void **state) {
+    const ls_dtype first[] = {LS_F32, LS_BF16, LS_F32}, then[] = {LS_F32, LS_BF16, LS_F16};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        enum { N = 37, K = 70 };
+        void *a = zeroed(N * K, 4), *b = zeroed(N * K, 4);
+        ls_gemm_weight weight, fresh;
+        ls_error err;
+        uint64_t seed = 5;
+        for (int64_t j = 0; j < N * K; j++) elem_put(a, first[i], j, make_plain(&seed));
+        for (int64_t j = 0; j < N * K; j++) elem_put(b, then[i], j, make_plain(&seed));
+        assert_ok(ls_gemm_pack(&weight, a, first[i], N, K, &err), err);
+        assert_ok(ls_gemm_pack(&fresh, b, then[i], N, K, &err), err);
+        assert_ok(ls_gemm_repack(&weight, b, then[i], &err), err);
+        assert_int_equal(weight.panel_bytes, fresh.panel_bytes);
+        assert_memory_equal(weight.panels, fresh.panels, (size_t)fresh.panel_bytes);
+        check_failed(ls_gemm_repack(&weight, NULL, then[i], &err), &err, "w is NULL");
+        check_failed(ls_gemm_repack(&weight, b, (ls_dtype)5, &err), &err, "dtype 5");
+        check_failed(ls_gemm_repack(&weight, b, first[i] == LS_BF16 ? LS_F32 : LS_BF16, &err), &err, "into panels of");
+        ls_gemm_weight_free(&fresh);
+        check_failed(ls_gemm_repack(&fresh, b, then[i], &err), &err, "not packed before");
+        ls_gemm_weight_free(&weight);
+        free(a);
+        free(b);
+    }
+}
+
 static void bad_arguments_are_named(void **state) {
     float x[4] = {0}, out[4] = {0}, w[4] = {0};
     ls_queue *queue = queues[0][0];
@@ -433,6 +461,7 @@ int main(void) {
         cmocka_unit_test(rows_do_not_see_each_other),
         cmocka_unit_test(chain_is_accurate),
         cmocka_unit_test(variant_is_caught),
+        cmocka_unit_test(repacked_weights_are_new_weights),
         cmocka_unit_test(bad_arguments_are_named),
     };
     return cmocka_run_group_tests(tests, queues_open, queues_close);

@@ -1,0 +1,349 @@
+/* Dumps of other trainers. Owns the growing arrays while it reads. */
+#define _POSIX_C_SOURCE 200809L
+#include "load/dump.h"
+
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "load/json_node.h"
+#include "load/record.h"
+
+#define SENTINEL (-9000.0)
+
+const char *const ls_dump_format_names[] = {"prime-rl", "nemo-rl", NULL};
+
+/* Where a format keeps what; NULL where it has no such member. */
+static const struct format_keys {
+    const char *mask, *rollout, *trainer, *sample_mask, *length;
+} formats[] = {
+    {"loss_mask", "inference_logprobs", "trainer_logprobs", NULL, NULL},
+    {"token_loss_mask", "generation_logprobs", "prev_logprobs", "sample_loss_mask", "input_lengths"},
+};
+
+void ls_dump_deinit(ls_dump *dump) {
+    free(dump->offsets);
+    free(dump->lines);
+    free(dump->rewards);
+    free(dump->token_ids);
+    free(dump->mask);
+    free(dump->rollout);
+    free(dump->trainer);
+    free(dump->advantages);
+    *dump = (ls_dump){0};
+}
+
+/* Grows several arrays that share one capacity. */
+typedef struct column {
+    void **array;
+    int64_t bytes;
+} column;
+
+static ls_status grow(const column *columns, int n, int64_t *cap, int64_t need, const char *what, ls_error *err) {
+    ls_status status = LS_OK;
+    int64_t after = *cap;
+    for (int i = 0; i < n; i++) {
+        int64_t each = *cap;
+        LS_TRY(ls_array_grow(columns[i].array, &each, need, columns[i].bytes, what, err));
+        if (i == 0 || each < after) after = each;
+    }
+    *cap = after;
+done:
+    return status;
+}
+
+static ls_status grow_sequences(ls_dump *dump, ls_error *err) {
+    const column columns[] = {{(void **)&dump->offsets, sizeof *dump->offsets},
+                              {(void **)&dump->lines, sizeof *dump->lines},
+                              {(void **)&dump->rewards, sizeof *dump->rewards}};
+    return grow(columns, 3, &dump->cap_sequences, dump->n_sequences + 2, "sequences", err);
+}
+
+static ls_status grow_tokens(ls_dump *dump, int64_t more, ls_error *err) {
+    const column columns[] = {{(void **)&dump->token_ids, sizeof *dump->token_ids},
+                              {(void **)&dump->mask, 1},
+                              {(void **)&dump->rollout, sizeof *dump->rollout},
+                              {(void **)&dump->trainer, sizeof *dump->trainer},
+                              {(void **)&dump->advantages, sizeof *dump->advantages}};
+    int64_t need;
+    if (!ls_add_i64(dump->n_tokens, more, &need)) return LS_FAIL(err, LS_ERR_NOMEM, "tokens do not fit 64 bits");
+    return grow(columns, 5, &dump->cap_tokens, need, "tokens", err);
+}
+
+/* ---- values ---- */
+
+static ls_status read_value(float *out, const ls_node *item, ls_error *err) {
+    const ls_node_kind kind = ls_node_kind_of(item);
+    double value;
+    *out = NAN;
+    if (kind == LS_NODE_NULL) return LS_OK;
+    if (kind != LS_NODE_REAL && kind != LS_NODE_INT)
+        return ls_node_fail(item, LS_ERR_FORMAT, err, "a number or null is required");
+    value = ls_node_number(item);
+    if (!(fabs(value) <= (double)FLT_MAX)) return ls_node_fail(item, LS_ERR_FORMAT, err, "%g is beyond float32", value);
+    *out = (float)value;
+    return LS_OK;
+}
+
+static ls_status read_flag(bool *out, const ls_node *item, ls_error *err) {
+    const ls_node_kind kind = ls_node_kind_of(item);
+    if (kind == LS_NODE_BOOL) return ls_node_bool(item, out, err);
+    *out = (kind == LS_NODE_REAL || kind == LS_NODE_INT) && ls_node_number(item) != 0.0;
+    if (kind == LS_NODE_REAL || kind == LS_NODE_INT || kind == LS_NODE_NULL) return LS_OK;
+    return ls_node_fail(item, LS_ERR_FORMAT, err, "true, false or a number is required");
+}
+
+/* A line: a batch of sequences, or one with plain lists. */
+typedef struct line_view {
+    ls_node root;
+    bool batch;
+    int64_t n; /* sequences */
+} line_view;
+
+/* The list of sequence s under key, of n items; in *batch the batch that holds it, which must outlive it. */
+static ls_status find_list(ls_node *list, ls_node *batch, const line_view *line, const char *key, int64_t s, int64_t n,
+                           ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_node_need(&line->root, key, batch, err));
+    LS_TRY(ls_node_expect(batch, LS_NODE_ARRAY, err));
+    if (line->batch && ls_node_count(batch) != line->n) {
+        status = ls_node_fail(batch, LS_ERR_FORMAT, err, "%lld sequences, expected %lld",
+                              (long long)ls_node_count(batch), (long long)line->n);
+        goto done;
+    }
+    *list = line->batch ? ls_node_at(batch, s) : *batch;
+    LS_TRY(ls_node_expect(list, LS_NODE_ARRAY, err));
+    if (n >= 0 && ls_node_count(list) != n)
+        status = ls_node_fail(list, LS_ERR_FORMAT, err, "%lld items, expected %lld", (long long)ls_node_count(list),
+                              (long long)n);
+done:
+    return status;
+}
+
+static ls_status read_floats(float *out, const line_view *line, const char *key, int64_t s, int64_t n, int64_t length,
+                             ls_error *err) {
+    ls_node batch, list;
+    ls_status status;
+    LS_TRY(find_list(&list, &batch, line, key, s, n, err));
+    for (int64_t i = 0; i < length; i++) {
+        const ls_node item = ls_node_at(&list, i);
+        LS_TRY(read_value(&out[i], &item, err));
+        if ((double)out[i] <= SENTINEL) out[i] = NAN;
+    }
+done:
+    return status;
+}
+
+/* A number of sequence s: that of a list of them, or the member itself. NULL keys and absent members leave *found
+ * false. */
+static ls_status find_scalar(bool *found, ls_node *item, ls_node *holder, const line_view *line, const char *key,
+                             int64_t s, ls_error *err) {
+    *found = key != NULL && ls_node_get_some(&line->root, key, holder);
+    if (!*found) return LS_OK;
+    *item = *holder;
+    if (ls_node_kind_of(holder) != LS_NODE_ARRAY) {
+        if (line->n > 1) return ls_node_fail(holder, LS_ERR_FORMAT, err, "one value for a batch");
+        return LS_OK;
+    }
+    if (!line->batch) {
+        *found = ls_node_count(holder) > 0;
+        if (*found) *item = ls_node_at(holder, 0);
+        return LS_OK;
+    }
+    if (ls_node_count(holder) != line->n)
+        return ls_node_fail(holder, LS_ERR_FORMAT, err, "%lld values, expected %lld", (long long)ls_node_count(holder),
+                            (long long)line->n);
+    *item = ls_node_at(holder, s);
+    return LS_OK;
+}
+
+/* ---- sequences ---- */
+
+static ls_status read_ids(int32_t *out, const ls_node *list, int64_t length, ls_error *err) {
+    ls_status status = LS_OK;
+    for (int64_t i = 0; i < length; i++) {
+        const ls_node item = ls_node_at(list, i);
+        int64_t id = 0;
+        LS_TRY(ls_node_int(&item, 0, INT32_MAX, &id, err));
+        out[i] = (int32_t)id;
+    }
+done:
+    return status;
+}
+
+static ls_status read_mask(uint8_t *out, const line_view *line, const struct format_keys *keys, int64_t s, int64_t n,
+                           int64_t length, ls_error *err) {
+    ls_node batch, list, holder, item;
+    bool found, sample = true;
+    ls_status status;
+    LS_TRY(find_scalar(&found, &item, &holder, line, keys->sample_mask, s, err));
+    if (found) LS_TRY(read_flag(&sample, &item, err));
+    LS_TRY(find_list(&list, &batch, line, keys->mask, s, n, err));
+    for (int64_t i = 0; i < length; i++) {
+        const ls_node flag = ls_node_at(&list, i);
+        bool on = false;
+        LS_TRY(read_flag(&on, &flag, err));
+        out[i] = on && sample;
+    }
+done:
+    return status;
+}
+
+static ls_status read_sequence(ls_dump *dump, const line_view *line, ls_dump_format format, int64_t s, int64_t line_i,
+                               ls_error *err) {
+    const struct format_keys *keys = &formats[format];
+    const int64_t at = dump->n_tokens;
+    ls_node batch, list, holder, item;
+    bool found;
+    int64_t n, length;
+    float reward = NAN;
+    ls_status status;
+    LS_TRY(find_list(&list, &batch, line, "token_ids", s, -1, err));
+    n = length = ls_node_count(&list);
+    LS_TRY(find_scalar(&found, &item, &holder, line, keys->length, s, err));
+    if (found) LS_TRY(ls_node_int(&item, 0, n, &length, err));
+    LS_TRY(find_scalar(&found, &item, &holder, line, "rewards", s, err));
+    if (found) LS_TRY(read_value(&reward, &item, err));
+    LS_TRY(grow_sequences(dump, err));
+    LS_TRY(grow_tokens(dump, length, err));
+    LS_TRY(read_ids(dump->token_ids + at, &list, length, err));
+    LS_TRY(read_mask(dump->mask + at, line, keys, s, n, length, err));
+    LS_TRY(read_floats(dump->rollout + at, line, keys->rollout, s, n, length, err));
+    LS_TRY(read_floats(dump->trainer + at, line, keys->trainer, s, n, length, err));
+    for (int64_t i = at; i < at + length; i++) dump->advantages[i] = NAN;
+    if (ls_node_get_some(&line->root, "advantages", &holder))
+        LS_TRY(read_floats(dump->advantages + at, line, "advantages", s, n, length, err));
+    if (format == LS_DUMP_NEMO_RL && length > 0) dump->mask[at] = 0;
+    for (int64_t i = at; i < at + length; i++) {
+        dump->n_masked += dump->mask[i];
+        dump->zero_rollout += dump->mask[i] && dump->rollout[i] == 0.0f;
+        dump->zero_trainer += dump->mask[i] && dump->trainer[i] == 0.0f;
+    }
+    dump->rewards[dump->n_sequences] = reward;
+    dump->lines[dump->n_sequences] = line_i;
+    dump->offsets[dump->n_sequences++] = at;
+    dump->n_tokens += length;
+    dump->offsets[dump->n_sequences] = dump->n_tokens;
+done:
+    return status;
+}
+
+/* ---- lines ---- */
+
+/* A copy in which Python's words for what JSON cannot say are null, outside strings. */
+static ls_status replace_words(char **out, int64_t *n, const char *text, int64_t bytes, ls_error *err) {
+    static const char *const words[] = {"-Infinity", "Infinity", "NaN", NULL};
+    bool in_string = false;
+    char *to;
+    ls_status status;
+    LS_TRY(ls_array_alloc((void **)out, bytes + bytes / 3 + 1, 1, "line", err)); /* NaN grows by one byte in three */
+    to = *out;
+    for (int64_t i = 0; i < bytes;) {
+        const char c = text[i];
+        int k = 3;
+        if (!in_string && (c == '-' || c == 'I' || c == 'N'))
+            for (k = 0; words[k] != NULL; k++)
+                if ((int64_t)strlen(words[k]) <= bytes - i && memcmp(text + i, words[k], strlen(words[k])) == 0) break;
+        if (words[k] != NULL) {
+            memcpy(to, "null", 4);
+            to += 4;
+            i += (int64_t)strlen(words[k]);
+            continue;
+        }
+        if (c == '"') in_string = !in_string;
+        *to++ = text[i++];
+        if (in_string && c == '\\' && i < bytes) *to++ = text[i++];
+    }
+    *n = to - *out;
+done:
+    return status;
+}
+
+static bool is_blank(const char *text, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i++)
+        if (text[i] != ' ' && text[i] != '\t' && text[i] != '\r') return false;
+    return true;
+}
+
+static ls_status read_line(ls_dump *dump, const char *text, int64_t bytes, ls_dump_format format, const char *name,
+                           int64_t line_i, ls_error *err) {
+    char place[256], *plain = NULL;
+    ls_json_doc *doc = NULL;
+    line_view line = {.n = 1};
+    ls_node ids;
+    int64_t plain_bytes = 0;
+    ls_status status = LS_OK;
+    if (is_blank(text, bytes)) return LS_OK;
+    snprintf(place, sizeof place, "%.200s: line %lld", name, (long long)line_i);
+    LS_TRY(replace_words(&plain, &plain_bytes, text, bytes, err));
+    LS_TRY(ls_json_doc_open(&doc, plain, plain_bytes, place, err));
+    line.root = ls_json_root(doc);
+    LS_TRY(ls_node_need(&line.root, "token_ids", &ids, err));
+    LS_TRY(ls_node_expect(&ids, LS_NODE_ARRAY, err));
+    if (ls_node_count(&ids) > 0) {
+        const ls_node first = ls_node_at(&ids, 0);
+        line.batch = ls_node_kind_of(&first) == LS_NODE_ARRAY;
+    }
+    if (line.batch) line.n = ls_node_count(&ids);
+    for (int64_t s = 0; s < line.n; s++) LS_TRY(read_sequence(dump, &line, format, s, line_i, err));
+done:
+    ls_json_doc_free(doc);
+    free(plain);
+    return status;
+}
+
+static ls_status read_stream(ls_dump *out, FILE *file, const char *name, ls_dump_format format, ls_error *err) {
+    char *line = NULL;
+    int64_t line_cap = 0, bytes = 0;
+    ls_status status;
+    *out = (ls_dump){0};
+    for (int64_t line_i = 1;; line_i++) {
+        bool more = false;
+        if ((status = ls_line_read(file, &line, &line_cap, &bytes, LS_LINE_BYTES_MAX, &more, err)) != LS_OK) {
+            ls_error_prefix(err, "%s: line %lld", name, (long long)line_i);
+            goto done;
+        }
+        if (!more) break;
+        LS_TRY(read_line(out, line, bytes, format, name, line_i, err));
+    }
+    if (out->n_sequences == 0) status = LS_FAIL(err, LS_ERR_FORMAT, "%s: no sequence", name);
+done:
+    free(line);
+    if (status != LS_OK) ls_dump_deinit(out);
+    return status;
+}
+
+ls_status ls_dump_read(ls_dump *out, const char *path, ls_dump_format format, ls_error *err) {
+    const bool is_stdin = strcmp(path, "-") == 0;
+    FILE *file = is_stdin ? stdin : fopen(path, "r");
+    ls_status status;
+    *out = (ls_dump){0};
+    if (file == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+    status = read_stream(out, file, is_stdin ? "standard input" : path, format, err);
+    if (!is_stdin) fclose(file);
+    return status;
+}
+
+ls_status ls_dump_parse(ls_dump *out, const char *text, int64_t bytes, const char *name, ls_dump_format format,
+                        ls_error *err) {
+    ls_status status;
+    FILE *file;
+    char *copy = NULL;
+    *out = (ls_dump){0};
+    LS_TRY(ls_text_copy(&copy, text, bytes, err));
+    file = fmemopen(copy, bytes > 0 ? (size_t)bytes : 1, "r");
+    if (file == NULL) {
+        status = LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot read from memory: %s", name, strerror(errno));
+        goto done;
+    }
+    status = read_stream(out, file, name, format, err);
+    fclose(file);
+done:
+    free(copy);
+    return status;
+}

@@ -1,0 +1,45 @@
+/* Training's forward and backward over whole packed sequences.
+ *
+ * The forward is that of jamba.h, step by step (ls_jamba_half), so log-probabilities have the bits of rollout and
+ * scoring; the tape keeps the residual stream before every half of a layer and, unless it recomputes, what each half
+ * computed. Recomputation runs the same ops on the same rows and changes no bit.
+ *
+ * The backward runs by leaves. A leaf is a run of whole sequences; its gradient is one ordered computation:
+ *   head          rows with a target, ascending, in blocks that carry no bits; last norm
+ *   halves        descending: h_out = h_in + f(rms(h_in)): dh goes through f, then dh = dh + d of the norm
+ *   matrices      dw chains over the leaf's rows ascending from +0; inputs of several products add in this order:
+ *                 dense gate, up; experts ascending (gate, up), then router; q, k, v; scan's du, then x_proj's
+ *   embedding     rows ascending; with tied embeddings after the head's share
+ *   A_log         dA_log = dA2 * A2
+ * and the contracts of the ops (op/NAME_backward.h, op/scan.h, op/conv1d.h). It depends on the leaf's sequences, their
+ * order and the weights only: not on which other leaves a forward held, on threads, or on recomputation. */
+#ifndef LS_MODEL_JAMBA_TAPE_H
+#define LS_MODEL_JAMBA_TAPE_H
+
+#include "model/jamba_params.h"
+
+typedef struct ls_tape ls_tape;
+
+typedef struct ls_tape_opts {
+    ls_dtype dtype;              /* of activations */
+    int64_t rows_max, spans_max; /* tokens and sequences of one forward */
+    bool recompute;              /* keep the residual stream only */
+    float temperature;           /* of the log-probabilities; 1 is the model's own */
+} ls_tape_opts;
+
+ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, const ls_tape_opts *opts, ls_error *err);
+void ls_tape_free(ls_tape *tape);
+
+/* Runs n sequences packed one behind the other: sequence i is tokens [offsets[i], offsets[i + 1]). */
+ls_status ls_tape_forward(ls_tape *tape, ls_queue *queue, const int32_t *tokens, const int64_t *offsets, int64_t n,
+                          ls_error *err);
+/* Of the tape's rows: row r predicts targets[r], or nothing where it is -1 (0 then). entropy may be NULL. */
+ls_status ls_tape_logprob(ls_tape *tape, ls_queue *queue, const int64_t *targets, float *logprob, float *entropy,
+                          ls_error *err);
+/* Adds to gradient [parameters->n_elements], which is +0 before, the gradient of
+ *   sum over rows of d_logprob[r] * logprob[r] + d_entropy[r] * entropy[r]
+ * for the sequences [begin, end) of the last forward. d_entropy may be NULL. Arrays are over all rows of the tape. */
+ls_status ls_tape_backward(ls_tape *tape, ls_queue *queue, int64_t begin, int64_t end, const int64_t *targets,
+                           const float *d_logprob, const float *d_entropy, float *gradient, ls_error *err);
+
+#endif

@@ -1,0 +1,63 @@
+/* The optimizer: AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) on float32 master weights, the norm of a gradient,
+ * and the one cast from master weights to the weights that products use.
+ *
+ * adamw, every element on its own, one float32 rounding for each operation:
+ *   g = grad * scale
+ *   m = fma(beta1, m, rest1 * g)
+ *   v = fma(beta2, v, (rest2 * g) * g)
+ *   d = (m * debias1) / fma(sqrt(v), debias2, eps)
+ *   w = fma(-lr, fma(decay, w, d), w)
+ * Its factors are computed in binary64 and rounded to float32 once: rest1 = 1 - beta1, debias1 = 1 / (1 - beta1^t),
+ * rest2 = 1 - beta2, debias2 = 1 / sqrt(1 - beta2^t), t being the step, from 1 on. beta^t: p = 1; for the bits of t
+ * from the lowest on: p = p * b where the bit is set, b = b * b, b starting as beta.
+ *
+ * squares: a tensor is cut into blocks of 65,536 elements; the sum of squares of a block is the 256-chain tree of
+ *   num/sum.h, each chain fma(x, x, chain), in float32; blocks widen to binary64 and add in ascending order to what is
+ *   there. Tensors follow one another in the caller's order.
+ * scale: in binary64, norm = sqrt(squares) / count; scale = 1 / count, where norm > max_norm (max_norm / norm) / count,
+ *   rounded to float32 once. count is the number of tokens that the loss is a mean over.
+ * cast: one rounding to nearest even for bf16, a copy for f32. */
+#ifndef LS_OP_ADAMW_H
+#define LS_OP_ADAMW_H
+
+#include "dev/queue.h"
+
+typedef struct ls_adamw_options {
+    double lr, beta1, beta2, eps, decay;
+} ls_adamw_options;
+
+typedef struct ls_adamw_factors {
+    float lr, beta1, rest1, debias1, beta2, rest2, debias2, eps, decay;
+} ls_adamw_factors;
+
+/* lr and decay are finite and not negative, betas in [0, 1), eps is positive, all of them as float32 too; step is at
+ * least 1. The error names the value. */
+ls_status ls_adamw_factors_make(ls_adamw_factors *out, const ls_adamw_options *options, int64_t step, ls_error *err);
+
+typedef struct ls_adamw_args {
+    float *w, *m, *v;  /* [n], updated; m and v begin at +0 */
+    const float *grad; /* [n] */
+    float scale;
+    ls_adamw_factors factors;
+    int64_t n;
+} ls_adamw_args;
+
+/* No array may overlap another. NaN and infinity of a gradient reach the weight and the moments of their own element
+ * alone. */
+ls_status ls_adamw(ls_queue *queue, const ls_adamw_args *args, ls_error *err);
+
+/* Elements of a block of the sum of squares. */
+#define LS_SQUARES_BLOCK 65536
+
+/* Adds the squares of x[n] to *squares. blocks: workspace of ls_squares_blocks(n) floats. */
+ls_status ls_squares(ls_queue *queue, double *squares, const float *x, int64_t n, float *blocks, ls_error *err);
+int64_t ls_squares_blocks(int64_t n); /* n is not negative */
+
+/* norm may be NULL. max_norm +inf clips nothing. Squares that are not finite are an error, before any weight changes.
+ */
+ls_status ls_gradient_scale(float *scale, double *norm, double squares, double count, double max_norm, ls_error *err);
+
+/* out [n] in dtype, f32 or bf16, from w [n]; they do not overlap. */
+ls_status ls_weight_cast(ls_queue *queue, void *out, ls_dtype dtype, const float *w, int64_t n, ls_error *err);
+
+#endif

@@ -1,0 +1,51 @@
+/* Gradients of causal attention (op/attention.h), of whole sequences: every span has pos 0, its keys are its own rows.
+ *
+ * For the query of token i and head a (KV head g = a / (n_heads / n_kv_heads)), all float32, R taken as the identity:
+ *   score[j], M, L and ACC[d] are those of the forward, computed again by its contract;  r = 1 / L
+ *   D = chain_d fma(dout[d], ACC[d] / L, D), d ascending from +0
+ *   p[j]  = exp(score[j] - M) * r;  dp[j] = chain_d fma(dout[d], v[j][d], dp), d ascending from +0
+ *   ds[j] = p[j] * (dp[j] - D)
+ *   dq[d] = scale * chain_j fma(ds[j], k[j][d], dq), j ascending from +0 to i
+ * For the key of token j and KV head g:
+ *   dk[d] = scale * (sum over the heads a of g of chain_i fma(ds[j], q[i][d], dk))
+ *   dv[d] = sum over the heads a of g of chain_i fma(p[j], dout[i][d], dv)
+ *   Chains run over the queries i = j, j + 1, ... of the span, ascending from +0; the heads' chains add as one
+ * ascending chain from +0. Keys after a query take no part in its row, nor does it in theirs, exactly. Gradients of a
+ * row depend on its own sequence only; rows of padding and of no span are not written. No NaN pattern is promised. */
+#ifndef LS_OP_ATTENTION_BACKWARD_H
+#define LS_OP_ATTENTION_BACKWARD_H
+
+#include "dev/queue.h"
+#include "op/attention.h"
+
+typedef struct ls_attention_backward_args {
+    const void *q;     /* [rows][q_stride]: n_heads * head_dim used */
+    const void *k, *v; /* [rows][kv_stride]: n_kv_heads * head_dim used */
+    ls_dtype dtype;    /* of these three: f32 or bf16 */
+    int64_t q_stride, kv_stride;
+    const float *dout; /* [rows][dout_stride]: of the unrounded output */
+    int64_t dout_stride;
+    float *dq;      /* [rows][dq_stride] */
+    float *dk, *dv; /* [rows][dkv_stride] */
+    int64_t dq_stride, dkv_stride;
+    int64_t rows, n_heads, n_kv_heads, head_dim;
+    float scale;
+    const ls_span *spans; /* ascending rows, pos 0; slots only tell padding (< 0) from tokens */
+    int64_t n_spans, span_rows_max;
+} ls_attention_backward_args;
+
+/* What the workspace keeps of each query, [LS_ATTENTION_KEPT][n_heads][rows] floats behind its head. */
+enum { LS_ATTENTION_KEPT_M, LS_ATTENTION_KEPT_R, LS_ATTENTION_KEPT_D, LS_ATTENTION_KEPT };
+
+/* Tiles of 64 rows, the last one perhaps not whole. */
+static inline int64_t ls_attention_tiles(int64_t n_rows) {
+    return n_rows / LS_ATTENTION_BLOCK + (n_rows % LS_ATTENTION_BLOCK != 0);
+}
+
+ls_status ls_attention_backward_check(const ls_attention_backward_args *args, ls_error *err);
+/* Bytes; -1 where they do not fit int64_t. */
+int64_t ls_attention_backward_workspace(const ls_attention_backward_args *args);
+ls_status ls_attention_backward(ls_queue *queue, const ls_attention_backward_args *args, void *workspace,
+                                ls_error *err);
+
+#endif

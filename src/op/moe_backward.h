@@ -1,0 +1,41 @@
+/* Gradients of the mixture of experts (op/moe.h); which experts were chosen is taken as constant.
+ *
+ * combine backward, for one expert's rows: with a = dacc[rows[i]], the gradient of the combined output,
+ *   dy[i][c] = weight[i] * a[c]
+ *   dweight[i] = sum over c of y[i][c] * a[c]: the 256-chain sum of num/sum.h with fma(y, a, chain)
+ *   The experts' calls are independent. The accumulator itself gets dacc as it is.
+ * route backward: p_e over all experts is that of the forward, computed again from the logits; g_e is d_weight of the
+ *   chosen, +0 for the others.
+ *   S = chain over the chosen experts, ascending, of fma(p_e, g_e, S) from +0;  dlogits[e] = p_e * (g_e - S)
+ * No NaN pattern is promised. */
+#ifndef LS_OP_MOE_BACKWARD_H
+#define LS_OP_MOE_BACKWARD_H
+
+#include "dev/queue.h"
+#include "op/moe.h"
+
+typedef struct ls_moe_combine_backward_args {
+    const float *y;      /* [n][dim], as in the forward call */
+    const int64_t *rows; /* [n] */
+    const float *weight; /* [n] */
+    const float *dacc;   /* [acc_rows][dim] */
+    float *dy;           /* [n][dim]; may be y */
+    float *dweight;      /* [n] */
+    int64_t n, dim, acc_rows;
+} ls_moe_combine_backward_args;
+
+/* A row outside [0, acc_rows) is an error before anything is written. */
+ls_status ls_moe_combine_backward(ls_queue *queue, const ls_moe_combine_backward_args *args, ls_error *err);
+
+typedef struct ls_moe_route_backward_args {
+    const float *logits; /* [rows][n_experts], as in the forward call */
+    int64_t rows, n_experts, top_k;
+    const int32_t *expert; /* [rows][top_k], of the forward call */
+    const float *d_weight; /* [rows][top_k] */
+    float *dlogits;        /* [rows][n_experts] */
+} ls_moe_route_backward_args;
+
+/* Experts that do not exist or do not ascend within their row are an error before anything is written. */
+ls_status ls_moe_route_backward(ls_queue *queue, const ls_moe_route_backward_args *args, ls_error *err);
+
+#endif

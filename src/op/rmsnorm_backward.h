@@ -1,0 +1,38 @@
+/* Gradients of RMS normalisation, y[r][c] = R((x[r][c] * s(r)) * w[c]) of op/rmsnorm.h. R is taken as the identity.
+ *
+ * Row r, with q and s computed again exactly as in the forward op:
+ *   n[c] = x[c] * s;  g[c] = dy[c] * w[c];  t = the 256-chain tree of num/sum.h over c, each chain fma(g, n, chain)
+ *   u = t / dim;  d[c] = s * fma(-n[c], u, g[c]);  dx[c] = d[c], or with `add` dx[c] = dx[c] + d[c]
+ *   dw[c] = fma(dy[c], n[c], dw[c]), rows ascending
+ *
+ * dw continues from the float32 values that are there: the caller sets it to +0 once, and a sum that is cut into calls
+ * at any row has the bits of one call. Row r of dx depends on row r of x and dy, w, dim and eps only. Which NaN a NaN
+ * is, is left open. */
+#ifndef LS_OP_RMSNORM_BACKWARD_H
+#define LS_OP_RMSNORM_BACKWARD_H
+
+#include "dev/queue.h"
+
+typedef struct ls_rmsnorm_backward_args {
+    const void *x;    /* [rows][x_stride] */
+    ls_dtype x_dtype; /* f32 or bf16 */
+    int64_t x_stride;
+    const float *w; /* [dim] */
+    float eps;
+    const float *dy; /* [rows][dy_stride] */
+    int64_t dy_stride;
+    float *dx; /* [rows][dx_stride]; elements between rows are not touched */
+    int64_t dx_stride;
+    bool add;
+    float *dw;    /* [dim], continued; or NULL */
+    float *scale; /* [rows], receives s(r) */
+    int64_t rows, dim;
+} ls_rmsnorm_backward_args;
+
+/* dx, dw and scale must not overlap the inputs or each other. */
+ls_status ls_rmsnorm_backward(ls_queue *queue, const ls_rmsnorm_backward_args *args, ls_error *err);
+
+/* Columns that a work item of dw takes; carries no bits. */
+#define LS_RMSNORM_BLOCK 64
+
+#endif

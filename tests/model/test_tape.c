@@ -1,0 +1,275 @@
+/* Training's forward and backward: the bits of scoring, the gradients of PyTorch's autograd, and no bit that depends on
+ * recomputation, neighbours, threads or instruction set. */
+#include <math.h>
+
+#include "fixture.h"
+#include "model/jamba_tape.h"
+
+enum { SAMPLES = 60 };
+
+typedef struct trained {
+    ls_jamba *model;
+    ls_parameters *parameters;
+    char directory[512];
+} trained;
+
+static void trained_open(trained *t, const char *name) {
+    ls_error err;
+    snprintf(t->directory, sizeof t->directory, "%s/%s", LS_FIXTURES, name);
+    assert_ok(ls_jamba_open(&t->model, t->directory, &err), err);
+    assert_ok(ls_parameters_open(&t->parameters, t->model, t->directory, &err), err);
+}
+
+static void trained_close(trained *t) {
+    ls_parameters_free(t->parameters);
+    ls_jamba_close(t->model);
+}
+
+/* Sequences one behind the other; row r predicts the next token of its sequence. */
+typedef struct batch {
+    int32_t *tokens;
+    int64_t offsets[16], n;
+    int64_t *targets;
+    float *d_logprob, *d_entropy;
+} batch;
+
+static void batch_make(batch *b, const ls_jamba *model, const int64_t *lengths, int64_t n, uint64_t seed) {
+    int64_t rows = 0;
+    for (int64_t i = 0; i < n; i++) rows += lengths[i];
+    b->n = n;
+    b->tokens = calloc((size_t)rows, sizeof *b->tokens);
+    b->targets = calloc((size_t)rows, sizeof *b->targets);
+    b->d_logprob = calloc((size_t)rows, sizeof *b->d_logprob);
+    b->d_entropy = calloc((size_t)rows, sizeof *b->d_entropy);
+    b->offsets[0] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        b->offsets[i + 1] = b->offsets[i] + lengths[i];
+        for (int64_t r = b->offsets[i]; r < b->offsets[i + 1]; r++)
+            b->tokens[r] = (int32_t)(test_random(&seed) % (uint64_t)model->config.vocab);
+        for (int64_t r = b->offsets[i]; r < b->offsets[i + 1]; r++) {
+            /* Some tokens take no part, as a prompt's do. */
+            const bool counts = r + 1 < b->offsets[i + 1] && (r - b->offsets[i]) % 5 != 0;
+            b->targets[r] = counts ? b->tokens[r + 1] : -1;
+            b->d_logprob[r] = test_uniform(&seed, -1.0f, 1.0f);
+            b->d_entropy[r] = test_uniform(&seed, -0.1f, 0.1f);
+        }
+    }
+}
+
+static void batch_free(batch *b) {
+    free(b->tokens);
+    free(b->targets);
+    free(b->d_logprob);
+    free(b->d_entropy);
+}
+
+/* Gradient of sequences [begin, end) of a forward over all of the batch. */
+static float *gradient_of(const trained *t, const batch *b, ls_queue *queue, ls_dtype dtype, bool recompute,
+                          int64_t begin, int64_t end, float *logprob) {
+    const int64_t rows = b->offsets[b->n];
+    const ls_tape_opts opts = {dtype, rows, b->n, recompute, 1.0f};
+    float *gradient = calloc((size_t)t->parameters->n_elements, sizeof *gradient);
+    ls_tape *tape;
+    ls_error err;
+    assert_ok(ls_tape_create(&tape, t->parameters, &opts, &err), err);
+    assert_ok(ls_tape_forward(tape, queue, b->tokens, b->offsets, b->n, &err), err);
+    if (logprob != NULL) assert_ok(ls_tape_logprob(tape, queue, b->targets, logprob, NULL, &err), err);
+    assert_ok(ls_tape_backward(tape, queue, begin, end, b->targets, b->d_logprob, b->d_entropy, gradient, &err), err);
+    ls_tape_free(tape);
+    return gradient;
+}
+
+/* ---- PyTorch ---- */
+
+static int by_name(const void *a, const void *b) {
+    return strcmp((*(const ls_parameter *const *)a)->slot.name, (*(const ls_parameter *const *)b)->slot.name);
+}
+
+static void check_autograd(const char *name, double bound) {
+    char path[600];
+    trained t;
+    ls_safetensors *file;
+    const ls_parameter **sorted;
+    const ls_tensor_view *ids, *weights, *norms, *samples;
+    ls_queue *queue = test_queue(2, ls_isa_best());
+    double worst = 0, worst_norm = 0;
+    const char *worst_name = "";
+    float *gradient;
+    batch b = {0};
+    ls_error err;
+    trained_open(&t, name);
+    snprintf(path, sizeof path, "%s/gradients.safetensors", t.directory);
+    assert_ok(ls_safetensors_open(&file, path, &err), err);
+    ids = ls_safetensors_find(file, "input_ids");
+    weights = ls_safetensors_find(file, "weights");
+    norms = ls_safetensors_find(file, "norms");
+    samples = ls_safetensors_find(file, "samples");
+    assert_true(ids != NULL && weights != NULL && norms != NULL && samples != NULL);
+    assert_int_equal(norms->n_elements, t.parameters->n);
+    {
+        const int64_t length = ids->dims[1], lengths[] = {length, length};
+        batch_make(&b, t.model, lengths, 2, 1);
+        memcpy(b.tokens, ids->data, (size_t)ids->bytes);
+        for (int64_t s = 0; s < 2; s++)
+            for (int64_t i = 0; i < length; i++) {
+                const int64_t r = s * length + i;
+                b.targets[r] = i + 1 < length ? b.tokens[r + 1] : -1;
+                b.d_logprob[r] = i + 1 < length ? ((const float *)weights->data)[s * (length - 1) + i] : 0.0f;
+                b.d_entropy[r] = 0.0f;
+            }
+    }
+    gradient = gradient_of(&t, &b, queue, LS_F32, true, 0, 2, NULL);
+    sorted = calloc((size_t)t.parameters->n, sizeof *sorted);
+    for (int64_t i = 0; i < t.parameters->n; i++) sorted[i] = &t.parameters->list[i];
+    qsort((void *)sorted, (size_t)t.parameters->n, sizeof *sorted, by_name);
+    for (int64_t i = 0; i < t.parameters->n; i++) {
+        const ls_parameter *p = sorted[i];
+        const float *g = gradient + p->offset, *want = (const float *)samples->data + i * SAMPLES;
+        const double norm = (double)((const float *)norms->data)[i];
+        double squares = 0;
+        for (int64_t k = 0; k < p->n_elements; k++) squares += (double)g[k] * (double)g[k];
+        worst_norm = fmax(worst_norm, fabs(sqrt(squares) - norm) / norm);
+        for (uint64_t k = 0; k < SAMPLES; k++) {
+            const uint64_t index = ((k + 1) * UINT64_C(0x9E3779B97F4A7C15) >> 32) % (uint64_t)p->n_elements;
+            const double error = fabs((double)g[index] - (double)want[k]) / norm;
+            if (error <= worst) continue;
+            worst = error;
+            worst_name = p->slot.name;
+        }
+    }
+    print_message("%s: largest error %.2g of the tensor's norm (%s), of norms %.2g\n", name, worst, worst_name,
+                  worst_norm);
+    assert_true(worst < bound && worst_norm < bound);
+    free((void *)sorted);
+    free(gradient);
+    batch_free(&b);
+    ls_safetensors_close(file);
+    trained_close(&t);
+    ls_queue_free(queue);
+}
+
+static void gradients_are_those_of_autograd(void **state) {
+    (void)state;
+    check_autograd("jamba-dense", 1e-4);
+    check_autograd("jamba-moe", 1e-4);
+    check_autograd("jamba-odd", 1e-4);
+}
+
+/* ---- bits ---- */
+
+static const char *const names[] = {"jamba-dense", "jamba-moe", "jamba-odd", "jamba-nobias"};
+
+static void log_probabilities_are_those_of_scoring(void **state) {
+    const int64_t lengths[] = {3, 70, 1, 17};
+    ls_queue *queue = test_queue(2, ls_isa_best());
+    (void)state;
+    for (size_t m = 0; m < sizeof names / sizeof names[0]; m++)
+        for (ls_dtype dtype = LS_F32; dtype <= LS_BF16; dtype++) {
+            trained t;
+            batch b;
+            float logprob[91], scored[91], *gradient;
+            ls_error err;
+            trained_open(&t, names[m]);
+            batch_make(&b, t.model, lengths, 4, 7 + m);
+            gradient = gradient_of(&t, &b, queue, dtype, true, 0, 4, logprob);
+            for (int64_t s = 0; s < 4; s++) {
+                ls_score_item item = {.tokens = b.tokens + b.offsets[s], .n_tokens = lengths[s], .logprob = scored};
+                const ls_score_opts opts = {dtype, 1, 5, 16};
+                assert_ok(ls_score(t.model, queue, &opts, &item, 1, &err), err);
+                for (int64_t i = 0; i + 1 < lengths[s]; i++)
+                    if (b.targets[b.offsets[s] + i] >= 0)
+                        assert_same_bits(&logprob[b.offsets[s] + i], &scored[i], 1);
+                    else
+                        assert_true(logprob[b.offsets[s] + i] == 0.0f);
+            }
+            free(gradient);
+            batch_free(&b);
+            trained_close(&t);
+        }
+    ls_queue_free(queue);
+}
+
+/* The gradient of two sequences in the middle, whatever surrounds them. */
+static void a_leaf_is_one_computation(void **state) {
+    const int64_t lengths[] = {9, 70, 5, 20, 2}, alone[] = {70, 5};
+    (void)state;
+    for (size_t m = 0; m < sizeof names / sizeof names[0]; m++)
+        for (ls_dtype dtype = LS_F32; dtype <= LS_BF16; dtype++) {
+            trained t;
+            batch b, leaf;
+            float *first = NULL;
+            trained_open(&t, names[m]);
+            batch_make(&b, t.model, lengths, 5, 70 + m);
+            batch_make(&leaf, t.model, alone, 2, 1);
+            memcpy(leaf.tokens, b.tokens + 9, 75 * sizeof *b.tokens);
+            memcpy(leaf.targets, b.targets + 9, 75 * sizeof *b.targets);
+            memcpy(leaf.d_logprob, b.d_logprob + 9, 75 * sizeof *b.d_logprob);
+            memcpy(leaf.d_entropy, b.d_entropy + 9, 75 * sizeof *b.d_entropy);
+            for (int32_t threads = 1; threads <= 2; threads++)
+                for (ls_isa isa = LS_ISA_GENERIC; isa < LS_ISA_COUNT; isa++)
+                    for (int recompute = 0; recompute < 2; recompute++)
+                        for (int packed = 0; packed < 2; packed++) {
+                            ls_queue *queue;
+                            float *g;
+                            if (!ls_isa_available(isa)) continue;
+                            queue = test_queue(threads, isa);
+                            g = packed ? gradient_of(&t, &b, queue, dtype, recompute, 1, 3, NULL)
+                                       : gradient_of(&t, &leaf, queue, dtype, recompute, 0, 2, NULL);
+                            if (first == NULL) {
+                                first = g;
+                            } else {
+                                assert_same_bits(g, first, t.parameters->n_elements);
+                                free(g);
+                            }
+                            ls_queue_free(queue);
+                        }
+            free(first);
+            batch_free(&b);
+            batch_free(&leaf);
+            trained_close(&t);
+        }
+}
+
+/* Publishing what was read changes nothing; publishing another master changes that weight and the digest. */
+static void publishing_is_one_rounding(void **state) {
+    const int64_t lengths[] = {40};
+    ls_queue *queue = test_queue(1, ls_isa_best());
+    (void)state;
+    for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
+        float before[40], after[40];
+        uint64_t digest;
+        trained t;
+        batch b;
+        trained_open(&t, names[m]);
+        batch_make(&b, t.model, lengths, 1, m);
+        digest = ls_parameters_digest(t.parameters);
+        free(gradient_of(&t, &b, queue, LS_F32, true, 0, 1, before));
+        ls_parameters_publish(t.parameters);
+        assert_true(ls_parameters_digest(t.parameters) == digest);
+        free(gradient_of(&t, &b, queue, LS_F32, true, 0, 1, after));
+        assert_same_bits(before, after, 40);
+        for (int64_t i = 0; i < t.parameters->n; i++) {
+            float *w = &t.parameters->list[i].master[0];
+            const float kept = *w;
+            *w = kept + 0.25f;
+            ls_parameters_publish(t.parameters);
+            assert_false(ls_parameters_digest(t.parameters) == digest);
+            *w = kept;
+        }
+        ls_parameters_publish(t.parameters);
+        assert_true(ls_parameters_digest(t.parameters) == digest);
+        batch_free(&b);
+        trained_close(&t);
+    }
+    ls_queue_free(queue);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_are_those_of_autograd),
+        cmocka_unit_test(log_probabilities_are_those_of_scoring),
+        cmocka_unit_test(a_leaf_is_one_computation),
+        cmocka_unit_test(publishing_is_one_rounding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,705 @@
+/* Gradients of attention against a textbook reading of their contract, bit for bit, and against the analytic gradient
+ * in float64, which central differences hold to the truth. */
+#include "op/attention_backward.h"
+#include "op/op_grad.h"
+
+typedef struct shape {
+    int64_t n_heads, n_kv_heads, head_dim;
+    ls_dtype dtype;
+} shape;
+
+typedef struct problem {
+    grad_layout layout;
+    shape of;
+    float scale;
+    op_array q, k, v, dout;
+} problem;
+
+enum { DQ, DK, DV, N_GRADS };
+static const char *const grad_names[N_GRADS] = {"dq", "dk", "dv"};
+
+typedef struct grads {
+    op_array of[N_GRADS];
+} grads;
+
+static grads grads_make(const problem *p, int64_t rows, int64_t pad) {
+    grads g;
+    for (int i = 0; i < N_GRADS; i++) {
+        const int64_t heads = i == DQ ? p->of.n_heads : p->of.n_kv_heads;
+        g.of[i] = op_array_make(LS_F32, rows, heads * p->of.head_dim, i == DQ ? pad : 2 * pad);
+        op_guard(&g.of[i]);
+    }
+    return g;
+}
+
+static void grads_free(grads *g) {
+    for (int i = 0; i < N_GRADS; i++) op_array_free(&g->of[i]);
+}
+
+static float *grads_at(const grads *g, int i) { return (float *)(void *)g->of[i].data; }
+
+static problem problem_make(const grad_layout *layout, const shape *of, op_maker make, uint64_t seed) {
+    const int64_t q_cols = of->n_heads * of->head_dim, kv_cols = of->n_kv_heads * of->head_dim;
+    const int64_t kv_pad = (int64_t)(test_random(&seed) % 4);
+    problem p = {.layout = *layout, .of = *of, .scale = ls_div(1.0f, ls_sqrt((float)of->head_dim))};
+    p.q = op_array_make(of->dtype, layout->rows, q_cols, (int64_t)(test_random(&seed) % 4));
+    p.k = op_array_make(of->dtype, layout->rows, kv_cols, kv_pad);
+    p.v = op_array_make(of->dtype, layout->rows, kv_cols, kv_pad);
+    p.dout = op_array_make(LS_F32, layout->rows, q_cols, (int64_t)(test_random(&seed) % 4));
+    grad_fill(&p.q, layout, make, &seed);
+    grad_fill(&p.k, layout, make, &seed);
+    grad_fill(&p.v, layout, make, &seed);
+    grad_fill(&p.dout, layout, make, &seed);
+    return p;
+}
+
+static void problem_free(problem *p) {
+    op_array_free(&p->q);
+    op_array_free(&p->k);
+    op_array_free(&p->v);
+    op_array_free(&p->dout);
+}
+
+static ls_attention_backward_args problem_args(const problem *p, const grads *g) {
+    const ls_attention_backward_args args = {
+        .q = p->q.data,
+        .k = p->k.data,
+        .v = p->v.data,
+        .dtype = p->of.dtype,
+        .q_stride = p->q.stride,
+        .kv_stride = p->k.stride,
+        .dout = (const float *)(const void *)p->dout.data,
+        .dout_stride = p->dout.stride,
+        .dq = grads_at(g, DQ),
+        .dk = grads_at(g, DK),
+        .dv = grads_at(g, DV),
+        .dq_stride = g->of[DQ].stride,
+        .dkv_stride = g->of[DK].stride,
+        .rows = p->layout.rows,
+        .n_heads = p->of.n_heads,
+        .n_kv_heads = p->of.n_kv_heads,
+        .head_dim = p->of.head_dim,
+        .scale = p->scale,
+        .spans = p->layout.spans,
+        .n_spans = p->layout.n_spans,
+    };
+    return args;
+}
+
+/* The op on a queue, in a workspace of exactly its size. */
+static void run(const problem *p, const grads *g, ls_queue *queue) {
+    const ls_attention_backward_args args = problem_args(p, g);
+    grad_workspace workspace = grad_workspace_make(ls_attention_backward_workspace(&args));
+    ls_error err;
+    assert_ok(ls_attention_backward(queue, &args, workspace.bytes, &err), err);
+    grad_workspace_free(&workspace);
+}
+
+/* ---- the textbook ---- */
+
+/* Wrong on purpose: p by division, D from p and dp, D in descending order, the scale inside the chains of dq, keys in
+ * descending order, a group's heads as one chain, queries in descending order, no segments. */
+typedef enum variant {
+    RIGHT,
+    P_DIVIDED,
+    D_FROM_P,
+    D_DESCENDING,
+    SCALE_INSIDE,
+    KEYS_DESCENDING,
+    ONE_CHAIN_FOR_HEADS,
+    QUERIES_DESCENDING,
+    NO_SEGMENTS
+} variant;
+
+typedef struct partial {
+    float m, l, acc[LS_HEAD_DIM_MAX];
+} partial;
+
+static float fold_halves(const float *e, int64_t i, int64_t step) {
+    return step == 64 ? e[i] : ls_add(fold_halves(e, i, 2 * step), fold_halves(e, i + step, 2 * step));
+}
+
+/* The forward of one query with the n keys it sees: score[n] is filled in. */
+static partial forward_ref(const float *q, const float *k, const float *v, int64_t n, int64_t dim, float scale,
+                           float *score, variant which) {
+    const int64_t segment = which == NO_SEGMENTS ? INT64_MAX / 2 : 1024;
+    partial all, part;
+    for (int64_t j = 0; j < n; j++) {
+        float chain = 0.0f;
+        for (int64_t d = 0; d < dim; d++) chain = ls_fma(q[d], k[j * dim + d], chain);
+        score[j] = ls_mul(scale, chain);
+    }
+    for (int64_t from = 0; from < n; from += segment) {
+        memset(&part, 0, sizeof part);
+        part.m = -INFINITY;
+        for (int64_t block = from; block < n && block - from < segment; block += 64) {
+            float e[64] = {0}, m = part.m, c;
+            for (int64_t j = 0; j < 64 && block + j < n; j++) m = ls_max(score[block + j], m);
+            c = ls_exp(ls_sub(part.m, m));
+            for (int64_t j = 0; j < 64 && block + j < n; j++) e[j] = ls_exp(ls_sub(score[block + j], m));
+            part.l = ls_fma(part.l, c, fold_halves(e, 0, 1));
+            part.m = m;
+            for (int64_t d = 0; d < dim; d++) {
+                part.acc[d] = ls_mul(part.acc[d], c);
+                for (int64_t j = 0; j < 64 && block + j < n; j++)
+                    part.acc[d] = ls_fma(e[j], v[(block + j) * dim + d], part.acc[d]);
+            }
+        }
+        if (from == 0) {
+            all = part;
+        } else {
+            const float m = ls_max(all.m, part.m), a = ls_exp(ls_sub(all.m, m)), b = ls_exp(ls_sub(part.m, m));
+            all.l = ls_fma(all.l, a, ls_mul(part.l, b));
+            for (int64_t d = 0; d < dim; d++) all.acc[d] = ls_fma(all.acc[d], a, ls_mul(part.acc[d], b));
+            all.m = m;
+        }
+    }
+    return all;
+}
+
+/* A head's columns of a span as [n_rows][dim] floats. */
+static float *columns_of(const op_array *a, const ls_span *span, int64_t head, int64_t dim) {
+    float *out = op_alloc(span->n_rows * dim * 4);
+    for (int64_t t = 0; t < span->n_rows; t++)
+        for (int64_t d = 0; d < dim; d++) out[t * dim + d] = op_get(a, span->row + t, head * dim + d);
+    return out;
+}
+
+/* One head of a span: dq to dq, p and ds to [n_rows][n_rows]. */
+static void head_ref(const problem *p, const ls_span *span, const float *q, const float *k, const float *v,
+                     const float *dout, float *prob, float *ds, float *dq, variant which) {
+    const int64_t n = span->n_rows, dim = p->of.head_dim;
+    for (int64_t i = 0; i < n; i++) {
+        float *pi = prob + i * n, *dsi = ds + i * n, big_d = 0.0f;
+        const partial f = forward_ref(q + i * dim, k, v, i + 1, dim, p->scale, pi, which);
+        for (int64_t j = 0; j <= i; j++) {
+            const float e = ls_exp(ls_sub(pi[j], f.m));
+            pi[j] = which == P_DIVIDED ? ls_div(e, f.l) : ls_mul(e, ls_div(1.0f, f.l));
+            dsi[j] = 0.0f;
+            for (int64_t d = 0; d < dim; d++) dsi[j] = ls_fma(dout[i * dim + d], v[j * dim + d], dsi[j]);
+        }
+        if (which == D_FROM_P)
+            for (int64_t j = 0; j <= i; j++) big_d = ls_fma(pi[j], dsi[j], big_d);
+        else
+            for (int64_t step = 0; step < dim; step++) {
+                const int64_t d = which == D_DESCENDING ? dim - 1 - step : step;
+                big_d = ls_fma(dout[i * dim + d], ls_div(f.acc[d], f.l), big_d);
+            }
+        for (int64_t j = 0; j <= i; j++) dsi[j] = ls_mul(pi[j], ls_sub(dsi[j], big_d));
+        for (int64_t d = 0; d < dim; d++) {
+            float sum = 0.0f;
+            for (int64_t step = 0; step <= i; step++) {
+                const int64_t j = which == KEYS_DESCENDING ? i - step : step;
+                const float x = which == SCALE_INSIDE ? ls_mul(p->scale, dsi[j]) : dsi[j];
+                sum = ls_fma(x, k[j * dim + d], sum);
+            }
+            dq[i * dim + d] = which == SCALE_INSIDE ? sum : ls_mul(p->scale, sum);
+        }
+    }
+}
+
+/* Adds the chain over queries of w[i][j] * x[i][d] to sum[j][d]; continues it where the heads make one chain. */
+static void keys_ref(float *sum, const float *w, const float *x, int64_t n, int64_t dim, variant which) {
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t d = 0; d < dim; d++) {
+            float chain = which == ONE_CHAIN_FOR_HEADS ? sum[j * dim + d] : 0.0f;
+            for (int64_t step = j; step < n; step++) {
+                const int64_t i = which == QUERIES_DESCENDING ? n - 1 - step + j : step;
+                chain = ls_fma(w[i * n + j], x[i * dim + d], chain);
+            }
+            sum[j * dim + d] = which == ONE_CHAIN_FOR_HEADS ? chain : ls_add(sum[j * dim + d], chain);
+        }
+}
+
+static void put_columns(const op_array *to, const ls_span *span, int64_t head, int64_t dim, const float *x,
+                        float factor) {
+    for (int64_t t = 0; t < span->n_rows; t++)
+        for (int64_t d = 0; d < dim; d++)
+            op_put(to, span->row + t, head * dim + d, factor == 1.0f ? x[t * dim + d] : ls_mul(factor, x[t * dim + d]));
+}
+
+static void span_ref(const problem *p, const ls_span *span, const grads *out, variant which) {
+    const int64_t n = span->n_rows, dim = p->of.head_dim, group = p->of.n_heads / p->of.n_kv_heads;
+    float *prob = op_alloc(n * n * 4), *ds = op_alloc(n * n * 4), *dq = op_alloc(n * dim * 4);
+    for (int64_t g = 0; g < p->of.n_kv_heads; g++) {
+        float *k = columns_of(&p->k, span, g, dim), *v = columns_of(&p->v, span, g, dim);
+        float *dk = calloc((size_t)(n * dim) + 1, 4), *dv = calloc((size_t)(n * dim) + 1, 4);
+        for (int64_t a = g * group; a < (g + 1) * group; a++) {
+            float *q = columns_of(&p->q, span, a, dim), *dout = columns_of(&p->dout, span, a, dim);
+            head_ref(p, span, q, k, v, dout, prob, ds, dq, which);
+            put_columns(&out->of[DQ], span, a, dim, dq, 1.0f);
+            keys_ref(dk, ds, q, n, dim, which);
+            keys_ref(dv, prob, dout, n, dim, which);
+            free(q);
+            free(dout);
+        }
+        put_columns(&out->of[DK], span, g, dim, dk, p->scale);
+        put_columns(&out->of[DV], span, g, dim, dv, 1.0f);
+        free(k);
+        free(v);
+        free(dk);
+        free(dv);
+    }
+    free(prob);
+    free(ds);
+    free(dq);
+}
+
+/* out holds guards. */
+static void grad_ref(const problem *p, const grads *out, variant which) {
+    for (int64_t i = 0; i < p->layout.n_spans; i++)
+        if (p->layout.spans[i].slot >= 0) span_ref(p, &p->layout.spans[i], out, which);
+}
+
+/* ---- equality in bits ---- */
+
+/* threads 0: every number of threads. */
+static void problem_check(const problem *p, ls_isa isa, int32_t threads, const char *what) {
+    const int64_t pad = p->q.stride - p->q.cols;
+    grads expected = grads_make(p, p->layout.rows, pad);
+    grad_ref(p, &expected, RIGHT);
+    for (int32_t t = threads == 0 ? 1 : threads; t <= (threads == 0 ? OP_THREADS_MAX : threads); t++) {
+        grads got = grads_make(p, p->layout.rows, pad);
+        run(p, &got, op_queues[isa][t - 1]);
+        for (int i = 0; i < N_GRADS; i++)
+            op_check(&expected.of[i], &got.of[i], OP_NAN_ANY, "%s: %s of heads %lld/%lld, dim %lld, %s, threads %d",
+                     what, grad_names[i], (long long)p->of.n_heads, (long long)p->of.n_kv_heads,
+                     (long long)p->of.head_dim, ls_dtype_name(p->of.dtype), t);
+        grads_free(&got);
+    }
+    grads_free(&expected);
+}
+
+static const int64_t lengths[] = {1, 2, 3, 63, 64, 65, 66, 130};
+
+static void every_shape_equals_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    const shape shapes[] = {{1, 1, 1, LS_F32},   {1, 1, 5, LS_BF16},  {2, 1, 16, LS_F32}, {4, 2, 24, LS_BF16},
+                            {3, 3, 7, LS_F32},   {6, 2, 12, LS_BF16}, {5, 1, 8, LS_F32},  {2, 2, 33, LS_F32},
+                            {2, 1, 64, LS_BF16}, {4, 4, 31, LS_F32}};
+    uint64_t seed = 21;
+    for (int64_t i = 0; i < OP_COUNT(shapes); i++)
+        for (int special = 0; special < 2; special++) {
+            const grad_layout layout = grad_layout_random(lengths, OP_COUNT(lengths), &seed);
+            problem p = problem_make(&layout, &shapes[i], special ? op_special : op_plain, test_random(&seed));
+            problem_check(&p, isa, 0, special ? "special" : "plain");
+            problem_free(&p);
+        }
+}
+
+/* Every length by itself, and next to others. */
+static void every_length_equals_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    const int64_t more[] = {1, 2, 4, 5, 31, 62, 63, 64, 65, 67, 127, 128, 129, 130, 193};
+    const shape of = {2, 1, 5, LS_F32};
+    uint64_t seed = 22;
+    for (int64_t i = 0; i < OP_COUNT(more); i++) {
+        const int64_t three[] = {more[i], more[(i * 4 + 3) % OP_COUNT(more)], more[i]};
+        const grad_layout layout = grad_layout_make(1 + i % 3, three, i % 2 == 1, test_random(&seed));
+        problem p = problem_make(&layout, &of, op_plain, test_random(&seed));
+        problem_check(&p, isa, 0, "lengths");
+        problem_free(&p);
+    }
+}
+
+static void wide_heads_equal_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    const shape shapes[] = {{1, 1, 128, LS_F32}, {2, 1, 257, LS_BF16}, {1, 1, LS_HEAD_DIM_MAX, LS_F32}};
+    const int64_t length[] = {70};
+    for (int64_t i = 0; i < OP_COUNT(shapes); i++) {
+        const grad_layout layout = grad_layout_make(1, length, true, (uint64_t)i + 1);
+        problem p = problem_make(&layout, &shapes[i], op_plain, (uint64_t)i + 60);
+        problem_check(&p, isa, 0, "wide");
+        problem_free(&p);
+    }
+}
+
+/* Through the borders of segments. */
+static void long_sequences_equal_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    const struct {
+        shape of;
+        int64_t lengths[2];
+    } cases[] = {{{1, 1, 5, LS_F32}, {1025, 70}}, {{2, 1, 3, LS_BF16}, {1024, 1088}}, {{1, 1, 4, LS_F32}, {2100, 1}}};
+    for (int64_t i = 0; i < OP_COUNT(cases); i++) {
+        const grad_layout layout = grad_layout_make(2, cases[i].lengths, true, (uint64_t)i + 1);
+        problem p = problem_make(&layout, &cases[i].of, op_plain, (uint64_t)i + 70);
+        problem_check(&p, isa, 1 + (int32_t)i, "long");
+        problem_free(&p);
+    }
+}
+
+/* Scores far apart: probabilities underflow, a new maximum wipes out what came before. */
+static void steep_scores_equal_the_textbook(void **state) {
+    const ls_isa isa = op_isa(state);
+    const shape of = {1, 1, 2, LS_F32};
+    const int64_t length[] = {1100};
+    const grad_layout layout = grad_layout_make(1, length, false, 1);
+    for (int i = 0; i < 3; i++) {
+        problem p = problem_make(&layout, &of, op_plain, 8);
+        for (int64_t t = 0; t < length[0]; t++) {
+            const float rise = (float)t - 500.0f;
+            op_put(&p.q, t, 0, 3.0f);
+            op_put(&p.q, t, 1, 0.0f);
+            op_put(&p.k, t, 0, i == 0 ? rise : i == 1 ? -rise : (float)(t % 97) * 50.0f);
+            op_put(&p.v, t, 1, -1e-39f * (float)t);
+        }
+        problem_check(&p, isa, 1 + i, "steep");
+        problem_free(&p);
+    }
+}
+
+/* A later key that is NaN or infinite does not show in an earlier query, nor an earlier query in a later key. */
+static void later_keys_take_no_part(void **state) {
+    const ls_isa isa = op_isa(state);
+    const shape of = {2, 1, 5, LS_F32};
+    const int64_t length[] = {130};
+    const grad_layout layout = grad_layout_make(1, length, false, 1);
+    for (int64_t at = 1; at < 130; at += 32) {
+        problem p = problem_make(&layout, &of, op_plain, 9);
+        grads right = grads_make(&p, 130, 0), bad_key = grads_make(&p, 130, 0), bad_query = grads_make(&p, 130, 0);
+        const float dout = op_get(&p.dout, at - 1, 3);
+        run(&p, &right, op_queues[isa][0]);
+        op_put(&p.dout, at - 1, 3, INFINITY);
+        run(&p, &bad_query, op_queues[isa][1]);
+        op_put(&p.dout, at - 1, 3, dout);
+        op_put(&p.k, at, 2, NAN);
+        op_put(&p.v, at, 1, -INFINITY);
+        run(&p, &bad_key, op_queues[isa][2]);
+        assert_same_bits(grads_at(&right, DQ), grads_at(&bad_key, DQ), at * 10);
+        assert_same_bits(grads_at(&right, DV) + at * 5, grads_at(&bad_query, DV) + at * 5, (130 - at) * 5);
+        assert_same_bits(grads_at(&right, DK) + at * 5, grads_at(&bad_query, DK) + at * 5, (130 - at) * 5);
+        for (int64_t i = at * 10; i < 1300; i++) assert_true(isnan(grads_at(&bad_key, DQ)[i]) != 0);
+        for (int64_t t = 0; t < at; t++) assert_true(!isfinite(op_get(&bad_query.of[DV], t, 3)));
+        grads_free(&right);
+        grads_free(&bad_key);
+        grads_free(&bad_query);
+        problem_free(&p);
+    }
+}
+
+/* Nothing but padding: nothing is written. */
+static void no_tokens_write_nothing(void **state) {
+    const ls_isa isa = op_isa(state);
+    const shape of = {2, 1, 5, LS_F32};
+    for (int64_t n_spans = 0; n_spans < 3; n_spans++) {
+        const grad_layout layout = {6, n_spans, {{0, 3, 0, -1, NULL}, {4, 0, 0, 2, NULL}}};
+        problem p = problem_make(&layout, &of, op_plain, 3);
+        problem_check(&p, isa, 0, "no tokens");
+        problem_free(&p);
+    }
+}
+
+/* ---- independence ---- */
+
+/* The sequence of a span in a call of its own. */
+static problem problem_alone(const problem *p, const ls_span *span) {
+    problem q = *p;
+    q.q = grad_rows(&p->q, span);
+    q.k = grad_rows(&p->k, span);
+    q.v = grad_rows(&p->v, span);
+    q.dout = grad_rows(&p->dout, span);
+    q.layout = grad_layout_make(1, &span->n_rows, false, 1);
+    return q;
+}
+
+/* Gradients of a sequence are the same alone and packed, whatever the neighbours are. */
+static void sequences_do_not_see_each_other(void **state) {
+    const ls_isa isa = op_isa(state);
+    const int64_t three[] = {65, 5, 130};
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        const grad_layout layout = grad_layout_make(3, three, seed > 1, seed);
+        const shape of = {4, 2, 24, seed % 2 ? LS_F32 : LS_BF16};
+        problem p = problem_make(&layout, &of, op_plain, seed);
+        grads packed = grads_make(&p, layout.rows, 1);
+        if (seed == 3) /* the middle one is hostile */
+            for (int64_t i = 0; i < layout.n_spans; i++)
+                for (int64_t t = 0; t < layout.spans[i].n_rows && layout.spans[i].slot == 1; t++)
+                    op_put(&p.k, layout.spans[i].row + t, 3, t % 2 ? NAN : INFINITY);
+        run(&p, &packed, op_queues[isa][2]);
+        for (int64_t s = 0; s < layout.n_spans; s++) {
+            const ls_span *span = &layout.spans[s];
+            problem q;
+            grads alone;
+            if (span->slot < 0) continue;
+            q = problem_alone(&p, span);
+            alone = grads_make(&q, span->n_rows, 1);
+            run(&q, &alone, op_queues[isa][s % OP_THREADS_MAX]);
+            for (int i = 0; i < N_GRADS; i++) {
+                op_array rows = grad_rows(&packed.of[i], span), expected = grad_rows(&alone.of[i], &q.layout.spans[0]);
+                op_check(&expected, &rows, OP_NAN_ANY, "packed: %s of span %lld", grad_names[i], (long long)s);
+                op_array_free(&rows);
+                op_array_free(&expected);
+            }
+            grads_free(&alone);
+            problem_free(&q);
+        }
+        grads_free(&packed);
+        problem_free(&p);
+    }
+}
+
+/* ---- truth ---- */
+
+/* One sequence in float64. */
+typedef struct exact {
+    int64_t n, heads, kv_heads, dim;
+    double scale;
+    double *x[4], *grad[N_GRADS]; /* q, k, v, dout; [n][heads or kv_heads][dim] */
+} exact;
+
+static double exact_dot(const double *a, const double *b, int64_t n) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+static double *exact_row(const exact *e, double *x, int64_t heads, int64_t t, int64_t head) {
+    return x + (t * heads + head) * e->dim;
+}
+
+/* The probabilities of token i and head a; prob [n]. */
+static void exact_softmax(const exact *e, int64_t i, int64_t a, double *prob) {
+    const int64_t g = a / (e->heads / e->kv_heads);
+    double top = -INFINITY, sum = 0.0;
+    for (int64_t j = 0; j <= i; j++) {
+        prob[j] = e->scale *
+                  exact_dot(exact_row(e, e->x[0], e->heads, i, a), exact_row(e, e->x[1], e->kv_heads, j, g), e->dim);
+        top = fmax(top, prob[j]);
+    }
+    for (int64_t j = 0; j <= i; j++) sum += prob[j] = exp(prob[j] - top);
+    for (int64_t j = 0; j <= i; j++) prob[j] /= sum;
+}
+
+/* The sum of dout * out. */
+static double exact_loss(const void *context) {
+    const exact *e = context;
+    double *prob = op_alloc(e->n * 8), loss = 0.0;
+    for (int64_t i = 0; i < e->n; i++)
+        for (int64_t a = 0; a < e->heads; a++) {
+            exact_softmax(e, i, a, prob);
+            for (int64_t j = 0; j <= i; j++)
+                loss +=
+                    prob[j] * exact_dot(exact_row(e, e->x[3], e->heads, i, a),
+                                        exact_row(e, e->x[2], e->kv_heads, j, a / (e->heads / e->kv_heads)), e->dim);
+        }
+    free(prob);
+    return loss;
+}
+
+static void exact_backward(const exact *e) {
+    double *prob = op_alloc(e->n * 8), *dp = op_alloc(e->n * 8);
+    for (int64_t i = 0; i < e->n; i++)
+        for (int64_t a = 0; a < e->heads; a++) {
+            const int64_t g = a / (e->heads / e->kv_heads);
+            const double *q = exact_row(e, e->x[0], e->heads, i, a), *dout = exact_row(e, e->x[3], e->heads, i, a);
+            double mean = 0.0;
+            exact_softmax(e, i, a, prob);
+            for (int64_t j = 0; j <= i; j++) {
+                dp[j] = exact_dot(dout, exact_row(e, e->x[2], e->kv_heads, j, g), e->dim);
+                mean += prob[j] * dp[j];
+            }
+            for (int64_t j = 0; j <= i; j++)
+                for (int64_t d = 0; d < e->dim; d++) {
+                    const double ds = e->scale * prob[j] * (dp[j] - mean);
+                    exact_row(e, e->grad[DQ], e->heads, i, a)[d] += ds * exact_row(e, e->x[1], e->kv_heads, j, g)[d];
+                    exact_row(e, e->grad[DK], e->kv_heads, j, g)[d] += ds * q[d];
+                    exact_row(e, e->grad[DV], e->kv_heads, j, g)[d] += prob[j] * dout[d];
+                }
+        }
+    free(prob);
+    free(dp);
+}
+
+static exact exact_make(const problem *p) {
+    const op_array *from[] = {&p->q, &p->k, &p->v, &p->dout};
+    exact e = {p->layout.rows, p->of.n_heads, p->of.n_kv_heads, p->of.head_dim, (double)p->scale, {NULL}, {NULL}};
+    for (int i = 0; i < 4; i++) {
+        e.x[i] = op_alloc(from[i]->rows * from[i]->cols * 8);
+        for (int64_t at = 0; at < from[i]->rows * from[i]->cols; at++)
+            e.x[i][at] = (double)op_get(from[i], at / from[i]->cols, at % from[i]->cols);
+    }
+    for (int i = 0; i < N_GRADS; i++) {
+        e.grad[i] = calloc((size_t)(from[i]->rows * from[i]->cols), 8);
+        assert_non_null(e.grad[i]);
+    }
+    exact_backward(&e);
+    return e;
+}
+
+static void exact_free(exact *e) {
+    for (int i = 0; i < 4; i++) free(e->x[i]);
+    for (int i = 0; i < N_GRADS; i++) free(e->grad[i]);
+}
+
+/* The float64 gradient is that of the differences. */
+static void float64_is_the_truth(void **state) {
+    const shape of = {4, 2, 3, LS_F32};
+    const int64_t length[] = {9};
+    const grad_layout layout = grad_layout_make(1, length, false, 1);
+    problem p = problem_make(&layout, &of, op_wide, 31);
+    exact e = exact_make(&p);
+    (void)state;
+    for (int i = 0; i < N_GRADS; i++) {
+        const int64_t n = 9 * 3 * (i == DQ ? 4 : 2);
+        double worst = 0.0, largest = 0.0;
+        for (int64_t at = 0; at < n; at++) {
+            const double expected = grad_difference(exact_loss, &e, &e.x[i][at]);
+            worst = fmax(worst, fabs(expected - e.grad[i][at]));
+            largest = fmax(largest, fabs(expected));
+        }
+        if (!(worst <= 1e-7 * largest)) fail_msg("%s: error %g of %g", grad_names[i], worst, largest);
+    }
+    exact_free(&e);
+    problem_free(&p);
+}
+
+/* Every gradient is within 1e-5 of the largest of its kind; measured errors are near 1e-6. */
+static void gradients_are_those_of_float64(void **state) {
+    const ls_isa isa = op_isa(state);
+    const struct {
+        shape of;
+        int64_t length;
+    } cases[] = {{{4, 2, 16, LS_F32}, 130}, {{2, 1, 64, LS_BF16}, 200}, {{1, 1, 24, LS_F32}, 1500}};
+    double worst = 0.0;
+    for (int64_t c = 0; c < OP_COUNT(cases); c++) {
+        const grad_layout layout = grad_layout_make(1, &cases[c].length, false, 1);
+        problem p = problem_make(&layout, &cases[c].of, op_plain, (uint64_t)c + 40);
+        grads got = grads_make(&p, layout.rows, 0);
+        exact e = exact_make(&p);
+        run(&p, &got, op_queues[isa][1]);
+        for (int i = 0; i < N_GRADS; i++) {
+            double error = 0.0, largest = 0.0;
+            for (int64_t at = 0; at < got.of[i].rows * got.of[i].cols; at++) {
+                error = fmax(error, fabs((double)grads_at(&got, i)[at] - e.grad[i][at]));
+                largest = fmax(largest, fabs(e.grad[i][at]));
+            }
+            if (!(error <= 1e-5 * largest))
+                fail_msg("%s, case %lld: error %g of %g", grad_names[i], (long long)c, error, largest);
+            worst = fmax(worst, error / largest);
+        }
+        exact_free(&e);
+        grads_free(&got);
+        problem_free(&p);
+    }
+    print_message("worst error %.3g of the largest gradient of its kind\n", worst);
+}
+
+/* ---- errors ---- */
+
+static void bad_arguments_are_named(void **state) {
+    const grad_layout layout = {9, 2, {{0, 4, 0, 0, NULL}, {4, 5, 0, 1, NULL}}};
+    const shape of = {4, 2, 5, LS_F32};
+    problem p = problem_make(&layout, &of, op_plain, 1);
+    grads got = grads_make(&p, 9, 0), untouched = grads_make(&p, 9, 0);
+    const ls_attention_backward_args right = problem_args(&p, &got);
+    grad_workspace workspace = grad_workspace_make(ls_attention_backward_workspace(&right));
+    void *memory = workspace.bytes;
+    ls_attention_backward_args args;
+    ls_span spans[2];
+    ls_error err;
+    (void)state;
+#define REFUSED(word, ...)                                                                     \
+    do {                                                                                       \
+        args = right;                                                                          \
+        memcpy(spans, layout.spans, sizeof spans);                                             \
+        args.spans = spans;                                                                    \
+        __VA_ARGS__;                                                                           \
+        check_failed(ls_attention_backward(op_queues[0][1], &args, memory, &err), &err, word); \
+        check_failed(err.status, &err, "attention_backward");                                  \
+    } while (0)
+    REFUSED("q is a null", args.q = NULL);
+    REFUSED("k is a null", args.k = NULL);
+    REFUSED("v is a null", args.v = NULL);
+    REFUSED("dout is a null", args.dout = NULL);
+    REFUSED("dq is a null", args.dq = NULL);
+    REFUSED("dk is a null", args.dk = NULL);
+    REFUSED("dv is a null", args.dv = NULL);
+    REFUSED("f16", args.dtype = LS_F16);
+    REFUSED("head dim 0", args.head_dim = 0);
+    REFUSED("head dim 513", args.head_dim = 513);
+    REFUSED("4 heads over 3 KV heads", args.n_kv_heads = 3);
+    REFUSED("4 heads over 0 KV heads", args.n_kv_heads = 0);
+    REFUSED("0 heads over 2 KV heads", args.n_heads = 0);
+    REFUSED("-4 heads over 2 KV heads", args.n_heads = -4);
+    REFUSED("9223372036854775806 heads", args.n_heads = INT64_MAX - 1);
+    REFUSED("rows -1", args.rows = -1);
+    REFUSED("q: stride 19", args.q_stride = 19);
+    REFUSED("k: stride 9", args.kv_stride = 9);
+    REFUSED("dout: stride -7", args.dout_stride = -7);
+    REFUSED("dq: stride 19", args.dq_stride = 19);
+    REFUSED("dk: stride 9", args.dkv_stride = 9);
+    REFUSED("q: 9 rows of stride 9223372036854775807", args.q_stride = INT64_MAX);
+    REFUSED("9223372036854775807 rows", args.rows = INT64_MAX);
+    REFUSED("-1 spans", args.n_spans = -1);
+    REFUSED("2 spans at", args.spans = NULL);
+    REFUSED("-3 rows a span", args.span_rows_max = -3);
+    REFUSED("span 1: row 4, rows 5", args.span_rows_max = 4);
+    REFUSED("span 1: position 2", spans[1].pos = 2);
+    REFUSED("span 1: row 3 before", spans[1].row = 3);
+    REFUSED("span 0: row -1", spans[0].row = -1);
+    REFUSED("span 1: row 4, rows 6", spans[1].n_rows = 6);
+    memory = NULL;
+    REFUSED("workspace is a null", args = right);
+#undef REFUSED
+    for (int i = 0; i < N_GRADS; i++)
+        op_check(&untouched.of[i], &got.of[i], OP_NAN_PINNED, "refused: %s", grad_names[i]);
+    grad_workspace_free(&workspace);
+    grads_free(&got);
+    grads_free(&untouched);
+    problem_free(&p);
+}
+
+/* Sizes that do not fit are no workspace, whatever the other arguments are. */
+static void workspaces_that_do_not_fit(void **state) {
+    const int64_t wild[] = {0, 1, 33, INT64_MAX / 2, INT64_MAX, -1, INT64_MIN};
+    (void)state;
+    for (int64_t i = 0; i < 49; i++) {
+        const ls_attention_backward_args args = {.rows = wild[i % 7], .n_heads = wild[i / 7]};
+        const bool small = args.rows >= 0 && args.n_heads >= 0 && (args.rows <= 33 || args.n_heads == 0) &&
+                           (args.n_heads <= 33 || args.rows == 0);
+        const int64_t bytes = ls_attention_backward_workspace(&args);
+        assert_int_equal(bytes, small ? LS_WORKSPACE_HEAD + 12 * args.rows * args.n_heads : -1);
+    }
+}
+
+/* ---- the comparison itself ---- */
+
+static void variants_are_caught(void **state) {
+    const struct {
+        variant wrong;
+        int seen_in;
+    } cases[] = {{P_DIVIDED, DV},    {P_DIVIDED, DQ},           {D_FROM_P, DQ},           {D_FROM_P, DK},
+                 {D_DESCENDING, DQ}, {SCALE_INSIDE, DQ},        {KEYS_DESCENDING, DQ},    {ONE_CHAIN_FOR_HEADS, DK},
+                 {NO_SEGMENTS, DQ},  {ONE_CHAIN_FOR_HEADS, DV}, {QUERIES_DESCENDING, DV}, {QUERIES_DESCENDING, DK}};
+    const int64_t length[] = {1100};
+    const grad_layout layout = grad_layout_make(1, length, false, 2);
+    const shape of = {2, 1, 3, LS_F32};
+    problem p = problem_make(&layout, &of, op_plain, 8);
+    grads right = grads_make(&p, layout.rows, 0);
+    (void)state;
+    grad_ref(&p, &right, RIGHT);
+    for (int64_t i = 0; i < OP_COUNT(cases); i++) {
+        grads wrong = grads_make(&p, layout.rows, 0);
+        char text[160];
+        grad_ref(&p, &wrong, cases[i].wrong);
+        if (op_diffs(&right.of[cases[i].seen_in], &wrong.of[cases[i].seen_in], OP_NAN_ANY, text) == 0)
+            fail_msg("variant %d is not seen in %s", (int)cases[i].wrong, grad_names[cases[i].seen_in]);
+        grads_free(&wrong);
+    }
+    grads_free(&right);
+    problem_free(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        OP_CASES(every_shape_equals_the_textbook), OP_CASES(every_length_equals_the_textbook),
+        OP_CASES(wide_heads_equal_the_textbook),   OP_CASES(long_sequences_equal_the_textbook),
+        OP_CASES(steep_scores_equal_the_textbook), OP_CASES(later_keys_take_no_part),
+        OP_CASES(no_tokens_write_nothing),         OP_CASES(sequences_do_not_see_each_other),
+        cmocka_unit_test(float64_is_the_truth),    OP_CASES(gradients_are_those_of_float64),
+        cmocka_unit_test(bad_arguments_are_named), cmocka_unit_test(workspaces_that_do_not_fit),
+        cmocka_unit_test(variants_are_caught),
+    };
+    return cmocka_run_group_tests(tests, op_open, op_close);
+}
