@@ -246,8 +246,8 @@ void ls_sweep_html(FILE *file, const ls_sweep *s) {
             style);
     fputs("<h1>lockstep sweep</h1>\n<p>", file);
     ls_html_text(file, s->opts.model);
-    fprintf(file, ": %" PRId64 " trials, %" PRId64 " sequences, %" PRId64 " differing bits, %.1f s</p>\n", s->n_trials,
-            s->n_sequences, s->n_bits, s->seconds);
+    fprintf(file, ": %s activations, %" PRId64 " trials, %" PRId64 " sequences, %" PRId64 " differing bits, %.1f s</p>\n",
+            ls_dtype_name(s->opts.dtype), s->n_trials, s->n_sequences, s->n_bits, s->seconds);
     write_verdict(file, s);
     write_series(file, s);
     write_slots(file, s);

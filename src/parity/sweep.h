@@ -252,7 +252,7 @@ typedef struct ls_sweep_opts {
 } ls_sweep_opts;
 
 typedef struct ls_sweep {
-    ls_sweep_opts opts;
+    ls_sweep_opts opts; /* dtype is the one of the last ladder: float32 after bf16 that showed rounding alone */
     ls_observation seen[LS_EXPERIMENTS];
     ls_ranked *ranked; /* [ls_causes_count()] */
     bool different;    /* anything but clean and not tried */

@@ -8,7 +8,8 @@
 static const char *tensor_unit(const ls_wrap *w) { return w->in_bytes ? "bytes" : "elements"; }
 
 static void print_experiments(FILE *file, const ls_sweep *s) {
-    fprintf(file, "%-20s %-13s %s\n", "experiment", "verdict", "structure");
+    fprintf(file, "%s, %s activations\n\n", s->opts.model, ls_dtype_name(s->opts.dtype));
+    fprintf(file, "%-20s %-13s %s\n", "experiment", "verdict", "what is moved: what is seen");
     for (int i = 0; i < LS_EXPERIMENTS; i++) {
         char text[LS_NOTE_BYTES + 64];
         ls_observation_describe(text, sizeof text, &s->seen[i]);
@@ -97,6 +98,8 @@ static void print_levers(FILE *file, const ls_trial *trial) {
         if (strcmp(a, b) != 0) fprintf(file, " --%s %s", ls_lever_name(i), a);
     }
     fprintf(file, " --ignore-eos --max-tokens %" PRId64, trial->max_tokens);
+    if (trial->sampling.seed != 0) fprintf(file, " --seed %" PRIu64, trial->sampling.seed);
+    if (trial->dtype != LS_F32) fprintf(file, " --dtype %s", ls_dtype_name(trial->dtype));
     if (trial->sampling.temperature != 1.0f) fprintf(file, " --temperature %g", (double)trial->sampling.temperature);
     if (trial->logprob_of == LS_LOGPROB_PROCESSED) fprintf(file, " --logprobs processed");
 }
@@ -242,6 +245,7 @@ void ls_sweep_write(ls_json_out *json, const ls_sweep *s) {
     const ls_ranked *named = ls_sweep_cause(s);
     ls_json_begin_object(json, NULL);
     ls_json_bool(json, "different", s->different);
+    ls_json_string(json, "dtype", ls_dtype_name(s->opts.dtype));
     if (named != NULL)
         ls_json_string(json, "cause", named->cause->name);
     else
