@@ -26,12 +26,12 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int by_value(const void *a, const void *b) {
+static inline int by_value(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-static double median(double *values, int n) {
+static inline double median(double *values, int n) {
     qsort(values, (size_t)n, sizeof *values, by_value);
     return n % 2 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
@@ -130,7 +130,7 @@ static double fma_flops(ls_isa isa, int32_t threads) {
     return 2.0 * lanes * FMA_STEPS * threads;
 }
 
-static void stream_part(void *context, int64_t begin, int64_t end, int32_t thread_i) {
+static inline void stream_part(void *context, int64_t begin, int64_t end, int32_t thread_i) {
     bounds_job *j = context;
 #if defined(__x86_64__)
     if (j->isa != LS_ISA_GENERIC) {

@@ -1,5 +1,6 @@
 /* Worker threads: each waits for a numbered job, runs its own contiguous part, and reports back. Jobs of a decode step
- * are microseconds apart, so both sides look for a moment before they sleep. */
+ * are microseconds apart, so both sides look for a moment before they sleep, and a job whose threads are all awake is
+ * handed over and back by two atomics: the lock is taken only by who goes to sleep and by who has to wake them. */
 #define _GNU_SOURCE
 #include "base/parallel.h"
 
@@ -9,6 +10,8 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+
+#define CACHE_LINE 64
 
 typedef struct worker {
     ls_pool *pool;
@@ -20,17 +23,24 @@ struct ls_pool {
     int32_t n_threads;
     int32_t n_started;
     worker *workers; /* [n_threads - 1] */
+    int32_t n_looks; /* before sleeping; 0 when there are more threads than processors */
     pthread_mutex_t lock;
     pthread_cond_t start, finished;
-    /* The job, under the lock. */
-    atomic_llong job_number;
-    atomic_int n_running;
-    int32_t n_looks; /* before sleeping; 0 when there are more threads than processors */
+    /* The job: written before job_number changes, left alone until n_running is 0. */
     bool quit;
     ls_work work;
     void *context;
-    int64_t n_items, part_items;
+    int64_t n_items, grain, n_grains;
+    char apart[CACHE_LINE]; /* who looks at job_number does not take the job's line from who writes it */
+    /* A sleeper first announces itself, then looks again; a waker first changes what is looked at, then looks for
+     * sleepers. All of it is sequentially consistent, so one of the two sees the other. */
+    atomic_llong job_number;
+    atomic_int n_asleep; /* workers */
+    char apart_too[CACHE_LINE];
+    atomic_int n_running;
+    atomic_bool caller_asleep;
 };
+
 
 #define LOOKS 2000
 
@@ -40,32 +50,53 @@ static void pause_briefly(void) {
 #endif
 }
 
+/* Parts differ by at most one grain; the last may end within its last grain. */
 static void run_part(const ls_pool *pool, int32_t thread_i) {
-    const int64_t begin = pool->part_items * thread_i;
-    const int64_t rest = pool->n_items - begin;
-    if (rest > 0)
-        pool->work(pool->context, begin, begin + (rest < pool->part_items ? rest : pool->part_items), thread_i);
+    const int64_t begin = pool->n_grains * thread_i / pool->n_threads * pool->grain;
+    const int64_t end = pool->n_grains * (thread_i + 1) / pool->n_threads * pool->grain;
+    if (begin < end) pool->work(pool->context, begin, end < pool->n_items ? end : pool->n_items, thread_i);
+}
+
+static void wait_for_job(ls_pool *pool, long long seen) {
+    for (int32_t look = 0; look < pool->n_looks && atomic_load(&pool->job_number) == seen; look++) pause_briefly();
+    if (atomic_load(&pool->job_number) != seen) return;
+    pthread_mutex_lock(&pool->lock);
+    atomic_fetch_add(&pool->n_asleep, 1);
+    while (atomic_load(&pool->job_number) == seen) pthread_cond_wait(&pool->start, &pool->lock);
+    atomic_fetch_sub(&pool->n_asleep, 1);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void announce_job(ls_pool *pool) {
+    atomic_fetch_add(&pool->job_number, 1);
+    if (atomic_load(&pool->n_asleep) == 0) return;
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_broadcast(&pool->start);
+    pthread_mutex_unlock(&pool->lock);
 }
 
 static void *worker_main(void *context) {
     worker *self = context;
     ls_pool *pool = self->pool;
-    long long seen = 0;
-    pthread_mutex_lock(&pool->lock);
-    for (;;) {
-        pthread_mutex_unlock(&pool->lock);
-        for (int32_t look = 0; look < pool->n_looks && atomic_load(&pool->job_number) == seen; look++) pause_briefly();
-        pthread_mutex_lock(&pool->lock);
-        while (!pool->quit && atomic_load(&pool->job_number) == seen) pthread_cond_wait(&pool->start, &pool->lock);
-        if (pool->quit) break;
-        seen = atomic_load(&pool->job_number);
-        pthread_mutex_unlock(&pool->lock);
+    for (long long seen = 0;; seen++) {
+        wait_for_job(pool, seen);
+        if (pool->quit) return NULL;
         run_part(pool, self->thread_i);
+        if (atomic_fetch_sub(&pool->n_running, 1) > 1 || !atomic_load(&pool->caller_asleep)) continue;
         pthread_mutex_lock(&pool->lock);
-        if (atomic_fetch_sub(&pool->n_running, 1) == 1) pthread_cond_signal(&pool->finished);
+        pthread_cond_signal(&pool->finished);
+        pthread_mutex_unlock(&pool->lock);
     }
+}
+
+static void wait_for_workers(ls_pool *pool) {
+    for (int32_t look = 0; look < pool->n_looks && atomic_load(&pool->n_running) > 0; look++) pause_briefly();
+    if (atomic_load(&pool->n_running) == 0) return;
+    pthread_mutex_lock(&pool->lock);
+    atomic_store(&pool->caller_asleep, true);
+    while (atomic_load(&pool->n_running) > 0) pthread_cond_wait(&pool->finished, &pool->lock);
+    atomic_store(&pool->caller_asleep, false);
     pthread_mutex_unlock(&pool->lock);
-    return NULL;
 }
 
 ls_status ls_pool_create(ls_pool **out, int32_t n_threads, ls_error *err) {
@@ -102,10 +133,8 @@ ls_status ls_pool_create(ls_pool **out, int32_t n_threads, ls_error *err) {
 void ls_pool_free(ls_pool *pool) {
     int32_t i;
     if (pool == NULL) return;
-    pthread_mutex_lock(&pool->lock);
     pool->quit = true;
-    pthread_cond_broadcast(&pool->start);
-    pthread_mutex_unlock(&pool->lock);
+    announce_job(pool);
     for (i = 0; i < pool->n_started; i++) pthread_join(pool->workers[i].thread, NULL);
     pthread_cond_destroy(&pool->finished);
     pthread_cond_destroy(&pool->start);
@@ -125,20 +154,15 @@ void ls_parallel_for(ls_pool *pool, int64_t n_items, int64_t grain, ls_work work
         work(context, 0, n_items, 0);
         return;
     }
-    pthread_mutex_lock(&pool->lock);
     pool->work = work;
     pool->context = context;
     pool->n_items = n_items;
-    pool->part_items = (n_grains + pool->n_threads - 1) / pool->n_threads * grain;
+    pool->grain = grain;
+    pool->n_grains = n_grains;
     atomic_store(&pool->n_running, pool->n_threads - 1);
-    atomic_fetch_add(&pool->job_number, 1);
-    pthread_cond_broadcast(&pool->start);
-    pthread_mutex_unlock(&pool->lock);
+    announce_job(pool);
     run_part(pool, 0);
-    for (int32_t look = 0; look < pool->n_looks && atomic_load(&pool->n_running) > 0; look++) pause_briefly();
-    pthread_mutex_lock(&pool->lock);
-    while (atomic_load(&pool->n_running) > 0) pthread_cond_wait(&pool->finished, &pool->lock);
-    pthread_mutex_unlock(&pool->lock);
+    wait_for_workers(pool);
 }
 
 int32_t ls_cpu_count(void) {

@@ -35,4 +35,28 @@ static LS_RNG_HD ls_philox ls_philox_draw(uint64_t key, uint32_t c0, uint32_t c1
     return x;
 }
 
+/* The same for n counters c0, c0 + 1, ..: word j of counter c0 + i is word[j * n + i]. Lanes are counters. */
+static LS_RNG_HD void ls_philox_lanes(uint32_t *word, int n, uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2,
+                                      uint32_t c3) {
+    uint32_t *const w0 = word, *const w1 = word + n, *const w2 = word + 2 * n, *const w3 = word + 3 * n;
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int i = 0; i < n; i++) {
+        w0[i] = c0 + (uint32_t)i;
+        w1[i] = c1;
+        w2[i] = c2;
+        w3[i] = c3;
+    }
+    for (int round = 0; round < 10; round++) {
+        for (int i = 0; i < n; i++) {
+            const uint64_t a = (uint64_t)0xD2511F53u * w0[i], b = (uint64_t)0xCD9E8D57u * w2[i];
+            w0[i] = (uint32_t)(b >> 32) ^ w1[i] ^ k0;
+            w1[i] = (uint32_t)b;
+            w2[i] = (uint32_t)(a >> 32) ^ w3[i] ^ k1;
+            w3[i] = (uint32_t)a;
+        }
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+}
+
 #endif

@@ -83,7 +83,8 @@ void ls_jamba_close(ls_jamba *model);
  * that the system backs where it is touched, zero at first. */
 typedef struct ls_cache {
     ls_dtype dtype;
-    int64_t n_slots, slot_stride, slot_bytes, ssm_offset; /* bytes; of a slot, slot_bytes are in use */
+    int64_t n_slots, slot_stride, slot_bytes, ssm_offset; /* bytes; of a slot, slot_bytes are in use .. */
+    int64_t conv_bytes, ssm_bytes;                        /* .. and of these, window and state */
     int64_t n_pages, page_tokens, page_stride, page_bytes;
     int64_t n_layers, n_kv_heads;
     bool guards;

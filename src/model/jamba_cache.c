@@ -26,14 +26,18 @@ bool ls_ablation_parse(ls_ablation *out, const char *name) {
     return false;
 }
 
-int64_t ls_slot_ssm_offset(const ls_jamba_config *c, ls_dtype dtype) {
-    const int64_t conv = (int64_t)(c->d_conv - 1) * c->d_inner * ls_dtype_bytes(dtype);
-    return (conv + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
+static int64_t aligned(int64_t bytes) { return (bytes + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN; }
+
+static int64_t conv_bytes(const ls_jamba_config *c, ls_dtype dtype) {
+    return (int64_t)(c->d_conv - 1) * c->d_inner * ls_dtype_bytes(dtype);
 }
 
+static int64_t ssm_bytes(const ls_jamba_config *c) { return (int64_t)c->d_inner * c->d_state * (int64_t)sizeof(float); }
+
+int64_t ls_slot_ssm_offset(const ls_jamba_config *c, ls_dtype dtype) { return aligned(conv_bytes(c, dtype)); }
+
 int64_t ls_slot_bytes(const ls_jamba_config *c, ls_dtype dtype) {
-    const int64_t ssm = (int64_t)c->d_inner * c->d_state * (int64_t)sizeof(float);
-    return ls_slot_ssm_offset(c, dtype) + (ssm + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
+    return ls_slot_ssm_offset(c, dtype) + aligned(ssm_bytes(c));
 }
 
 int64_t ls_page_bytes(const ls_jamba_config *c, ls_dtype dtype, int64_t page_tokens) {
@@ -44,7 +48,7 @@ int64_t ls_page_bytes(const ls_jamba_config *c, ls_dtype dtype, int64_t page_tok
 static ls_status pool_stride(int64_t *out, int64_t bytes, int64_t wanted, bool guards, const char *what,
                              ls_error *err) {
     const int64_t least = bytes + (guards ? GUARD_BYTES : 0);
-    *out = wanted > 0 ? wanted : (least + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
+    *out = wanted > 0 ? wanted : aligned(least);
     if (*out < least || *out % SLOT_ALIGN != 0)
         return LS_FAIL(err, LS_ERR_ARG, "%s: stride of %lld bytes; it must be a multiple of %d and at least %lld", what,
                        (long long)*out, SLOT_ALIGN, (long long)least);
@@ -80,6 +84,8 @@ ls_status ls_cache_create(ls_cache **out, const ls_jamba_config *config, const l
     cache->guards = opts->guards;
     cache->slot_bytes = ls_slot_bytes(config, opts->dtype);
     cache->ssm_offset = ls_slot_ssm_offset(config, opts->dtype);
+    cache->conv_bytes = conv_bytes(config, opts->dtype);
+    cache->ssm_bytes = ssm_bytes(config);
     cache->page_bytes = ls_page_bytes(config, opts->dtype, opts->page_tokens);
     cache->n_layers = config->n_layers;
     cache->n_kv_heads = config->n_kv_heads;
@@ -151,10 +157,17 @@ void ls_cache_copy_page(const ls_cache *to, int32_t to_page, const ls_cache *fro
         if (to->is_attention[i]) memcpy(entry_at(to, i, to_page), entry_at(from, i, from_page), (size_t)to->page_bytes);
 }
 
+/* Window and state; what lies between and behind them is nobody's, and may be poison in one and zero in the other. */
 int64_t ls_cache_slot_differs(const ls_cache *a, int32_t slot_a, const ls_cache *b, int32_t slot_b) {
-    for (int64_t i = 0; i < a->n_layers; i++)
-        if (!a->is_attention[i] && memcmp(entry_at(a, i, slot_a), entry_at(b, i, slot_b), (size_t)a->slot_bytes) != 0)
+    for (int64_t i = 0; i < a->n_layers; i++) {
+        const uint8_t *x, *y;
+        if (a->is_attention[i]) continue;
+        x = entry_at(a, i, slot_a);
+        y = entry_at(b, i, slot_b);
+        if (memcmp(x, y, (size_t)a->conv_bytes) != 0 ||
+            memcmp(x + a->ssm_offset, y + a->ssm_offset, (size_t)a->ssm_bytes) != 0)
             return i;
+    }
     return -1;
 }
 

@@ -11,14 +11,23 @@
 
 #define LS_SUM_CHAINS 256
 
-/* Folds chain[256] to one float; destroys chain. */
-static inline float ls_sum_fold(float *chain) {
-    for (int half = 4; half > 0; half /= 2)
-        for (int run = 0; run < LS_SUM_CHAINS; run += 8)
-            for (int j = 0; j < half; j++) chain[run + j] = ls_add(chain[run + j], chain[run + j + half]);
-    for (int half = 16; half > 0; half /= 2)
-        for (int run = 0; run < half; run++) chain[8 * run] = ls_add(chain[8 * run], chain[8 * (run + half)]);
-    return chain[0];
+/* Folds chain[256] to one float, of which chains from `used` on hold +0 and none of the others -0, as in sums of squares:
+ * what adds nothing is left out. */
+static inline float ls_sum_fold_used(const float *chain, int64_t used) {
+    float run[LS_SUM_CHAINS / 8];
+    int runs = LS_SUM_CHAINS / 8;
+    while (runs > 1 && 4 * runs >= used) runs /= 2;
+    for (int r = 0; r < runs; r++) {
+        const float *c = chain + 8 * r;
+        const float even = ls_add(ls_add(c[0], c[4]), ls_add(c[2], c[6]));
+        run[r] = ls_add(even, ls_add(ls_add(c[1], c[5]), ls_add(c[3], c[7])));
+    }
+    for (int half = runs / 2; half > 0; half /= 2)
+        for (int r = 0; r < half; r++) run[r] = ls_add(run[r], run[r + half]);
+    return run[0];
 }
+
+/* Folds chain[256] to one float. */
+static inline float ls_sum_fold(const float *chain) { return ls_sum_fold_used(chain, LS_SUM_CHAINS); }
 
 #endif

@@ -36,6 +36,13 @@ LS_KERNEL_DEFINE(ls_kv_store_kernel) {
     }
 }
 
+/* n stored values as float32: where they lie, or widened in scratch. */
+static const float *as_floats(const void *page, ls_dtype dtype, int64_t at, int64_t n, float *scratch) {
+    if (dtype == LS_F32) return (const float *)page + at;
+    ls_row_widen(scratch, ls_at(page, dtype, at), dtype, n);
+    return scratch;
+}
+
 typedef struct softmax_state {
     float m, l;
     float acc[LS_HEAD_DIM_MAX];
@@ -55,9 +62,10 @@ static void take_block(const ls_attention_args *a, const ls_span *span, const fl
     float m = state->m, correction;
     for (int64_t base = 0; base < n; base += page_tokens) {
         const void *page = ls_pool_at(&a->pages, span->pages[(first + base) / page_tokens]);
-        float *s = score + base, *keys = scratch;
+        float *restrict s = score + base;
         for (int64_t d = 0; d < dim; d++) {
-            ls_row_widen(keys, ls_at(page, a->dtype, k_offset(a, kv_head) + d * page_tokens), a->dtype, page_tokens);
+            const float *keys =
+                as_floats(page, a->dtype, k_offset(a, kv_head) + d * page_tokens, page_tokens, scratch);
             for (int64_t j = 0; j < page_tokens; j++) s[j] = ls_fma(q[d], keys[j], s[j]);
         }
     }
@@ -75,8 +83,7 @@ static void take_block(const ls_attention_args *a, const ls_span *span, const fl
         const void *page = ls_pool_at(&a->pages, span->pages[(first + base) / page_tokens]);
         const int64_t part = n - base < page_tokens ? n - base : page_tokens;
         for (int64_t j = 0; j < part; j++) {
-            float *values = scratch;
-            ls_row_widen(values, ls_at(page, a->dtype, v_offset(a, kv_head) + j * dim), a->dtype, dim);
+            const float *values = as_floats(page, a->dtype, v_offset(a, kv_head) + j * dim, dim, scratch);
             for (int64_t d = 0; d < dim; d++) state->acc[d] = ls_fma(e[base + j], values[d], state->acc[d]);
         }
     }

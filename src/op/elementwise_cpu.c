@@ -1,7 +1,7 @@
 /* Elementwise ops on the CPU. */
-#include "num/expf.h"
 #include "op/elementwise.h"
 #include "op/kernels.h"
+#include "op/row_math.h"
 #include "op/rows.h"
 
 LS_KERNEL_DEFINE(ls_embed_kernel) {
@@ -22,7 +22,8 @@ LS_KERNEL_DEFINE(ls_swiglu_kernel) {
     const ls_swiglu_args *a = context;
     for (int64_t row = begin; row < end; row++) {
         const float *gate = a->gate + row * a->dim, *up = a->up + row * a->dim;
-        for (int64_t c = 0; c < a->dim; c++) scratch[c] = ls_mul(ls_silu(gate[c]), up[c]);
+        ls_row_silu(scratch, gate, a->dim);
+        for (int64_t c = 0; c < a->dim; c++) scratch[c] = ls_mul(scratch[c], up[c]);
         ls_row_narrow(ls_at_mut(a->y, a->y_dtype, row * a->dim), a->y_dtype, scratch, a->dim);
     }
 }

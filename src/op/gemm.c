@@ -14,8 +14,9 @@
 
 LS_KERNEL_TABLE_OF(ls_gemm_kernel, ls_gemm_kernel);
 
-/* Below this many multiply-adds a part is not worth waking a thread for. */
-#define PART_MACS_MIN (1 << 17)
+/* Below this many multiply-adds a part is not worth another thread. Products of one row follow each other so slowly
+ * that a small model's would find the thread asleep, and waking it costs more than handing a part to it. */
+#define PART_MACS_MIN(m) ((m) > 1 ? 1 << 16 : 1 << 17)
 
 /* Panels of this size and more lie on huge pages where the system grants them: a product reads several streams a panel
  * apart, and with 4 KB pages address translation is what a lone row waits for. */
@@ -181,7 +182,7 @@ ls_status ls_gemm(ls_queue *queue, const ls_gemm_args *args, ls_error *err) {
     j.kernel = ls_gemm_kernel_table[queue->isa];
     j.n_panels = (args->weight->n - 1) / LS_GEMM_PANEL + 1;
     j.n_row_units = (args->m - 1) / j.kernel->tile_rows + 1;
-    worth = (double)args->m * (double)args->weight->n * (double)args->weight->k / PART_MACS_MIN;
+    worth = (double)args->m * (double)args->weight->n * (double)args->weight->k / PART_MACS_MIN(args->m);
     parts = ls_pool_threads(queue->pool);
     if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
     grid_choose(&j, parts);

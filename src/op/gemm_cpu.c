@@ -42,7 +42,8 @@
 /* Scratch: packed x first, resting accumulators after it. */
 #define X_FLOATS (64 * 1024)
 #define ACC_FLOATS (LS_SCRATCH_FLOATS - X_FLOATS)
-#define ROWS_MAX (TILE_ROWS * 16)
+#define TILES_MAX 16
+#define ROWS_MAX (TILE_ROWS * TILES_MAX)
 
 /* Bytes of weights in one K block of a panel step: half of a 32 KB first-level cache. */
 #define SLICE_BYTES (16 * 1024)
@@ -86,7 +87,7 @@ static LS_SIMD void tile_step(ls_vf acc[TILE_ROWS][WIDE_MAX * PANEL_VECTORS], co
         for (int v = 0; v < vectors; v++) {
             const ls_vf passing = weight_load(panels, step, v, bf16);
             LS_UNROLL
-            for (int r = 0; r < rows; r++) acc[r][v] = ls_vf_fma(kept[r], passing, acc[r][v]);
+            for (int r = 0; r < rows; r++) ls_vf_accumulate(&acc[r][v], kept[r], passing);
         }
     } else {
         LS_UNROLL
@@ -95,7 +96,7 @@ static LS_SIMD void tile_step(ls_vf acc[TILE_ROWS][WIDE_MAX * PANEL_VECTORS], co
         for (int r = 0; r < rows; r++) {
             const ls_vf passing = ls_vf_set1(x[step * rows + r]);
             LS_UNROLL
-            for (int v = 0; v < vectors; v++) acc[r][v] = ls_vf_fma(passing, kept[v], acc[r][v]);
+            for (int v = 0; v < vectors; v++) ls_vf_accumulate(&acc[r][v], passing, kept[v]);
         }
     }
 }
@@ -228,11 +229,10 @@ typedef struct block {
     const ls_gemm_args *args;
     int64_t row_begin, rows;
     int64_t n_tiles;
+    int64_t tile_begin[TILES_MAX + 1]; /* first row of each tile, within the block */
     float *x, *acc;
     int64_t group_begin; /* first panel whose accumulators are in acc */
 } block;
-
-static int64_t tile_begin(const block *b, int64_t tile_i) { return b->rows * tile_i / b->n_tiles; }
 
 /* Moves x [rows][k] to [k][rows]: four rows and four steps at a time where a vector unit helps, else one by one. */
 static void tile_pack(float *to, const float *const *from, int64_t rows, int64_t k) {
@@ -263,7 +263,7 @@ static void x_pack(const block *b, int64_t k_begin, int64_t k) {
     float wide[TILE_ROWS][X_STEPS];
     const float *from[TILE_ROWS];
     for (int64_t tile_i = 0; tile_i < b->n_tiles; tile_i++) {
-        const int64_t r_begin = tile_begin(b, tile_i), rows = tile_begin(b, tile_i + 1) - r_begin;
+        const int64_t r_begin = b->tile_begin[tile_i], rows = b->tile_begin[tile_i + 1] - r_begin;
         for (int64_t begin = 0; begin < k; begin += X_STEPS) {
             const int64_t steps = min_i64(X_STEPS, k - begin);
             for (int64_t r = 0; r < rows; r++) {
@@ -299,7 +299,7 @@ static void panels_add(const block *b, int64_t panel_i, int64_t wide, int64_t k_
         t.first = k_begin + begin == 0;
         t.next = (uintptr_t)w + (uintptr_t)(t.k * PANEL * elem_bytes);
         for (int64_t tile_i = 0; tile_i < b->n_tiles; tile_i++) {
-            const int64_t r_begin = tile_begin(b, tile_i), rows = tile_begin(b, tile_i + 1) - r_begin;
+            const int64_t r_begin = b->tile_begin[tile_i], rows = b->tile_begin[tile_i + 1] - r_begin;
             t.x = b->x + r_begin * k + begin * rows;
             t.acc = b->acc + (panel_i - b->group_begin) * t.acc_stride + r_begin * PANEL;
             tiles[rows - 1][log2_wide][bf16](&t);
@@ -313,15 +313,21 @@ static void panel_finish(const block *b, int64_t panel_i) {
     const ls_gemm_args *args = b->args;
     const float *acc = b->acc + (panel_i - b->group_begin) * b->rows * PANEL;
     const int64_t column = panel_i * PANEL, columns = min_i64(PANEL, args->weight->n - column);
+    float bias[PANEL] = {0};
+    if (args->bias != NULL) memcpy(bias, args->bias + column, (size_t)columns * sizeof bias[0]);
     for (int64_t r = 0; r < b->rows; r++, acc += PANEL) {
         const int64_t at = (b->row_begin + r) * args->out_stride + column;
-        float y[PANEL];
+        const bool in_place = args->out_dtype == LS_F32 && columns == PANEL;
+        float last[PANEL];
         uint16_t half[PANEL];
-        memcpy(y, acc, sizeof y);
-        if (args->bias != NULL)
-            for (int64_t c = 0; c < columns; c++) y[c] = ls_add(y[c], args->bias[column + c]);
+        float *y = in_place ? (float *)args->out + at : last;
+        LS_UNROLL
+        for (int c = 0; c < PANEL; c += LS_VF_LANES) {
+            const ls_vf sum = ls_vf_load(acc + c);
+            ls_vf_store(y + c, ls_vf_canonical(args->bias != NULL ? ls_vf_add(sum, ls_vf_load(bias + c)) : sum));
+        }
+        if (in_place) continue;
         if (args->out_dtype == LS_F32) {
-            for (int c = 0; c < PANEL; c++) y[c] = y[c] != y[c] ? ls_from_bits(0x7FC00000u) : y[c];
             memcpy((float *)args->out + at, y, (size_t)columns * sizeof y[0]);
         } else {
             for (int c = 0; c < PANEL; c++) half[c] = ls_f32_to_bf16(y[c]);
@@ -365,6 +371,7 @@ static void run(const ls_gemm_args *args, int64_t row_begin, int64_t row_end, in
         b.row_begin = row_begin + rows * i / n_blocks;
         b.rows = row_begin + rows * (i + 1) / n_blocks - b.row_begin;
         b.n_tiles = b.rows > LONE_ROWS && b.rows <= TILE_ROWS ? 2 : ceil_div(b.rows, TILE_ROWS);
+        for (int64_t t = 0; t <= b.n_tiles; t++) b.tile_begin[t] = b.rows * t / b.n_tiles;
         block_run(&b, panel_begin, panel_end);
     }
 }

@@ -3,9 +3,8 @@
 #include "op/kernels.h"
 #include "op/logprob.h"
 #include "op/logprob_math.h"
+#include "op/row_math.h"
 #include "op/rows.h"
-
-#define MAX_LANES 32
 
 /* Partial sums of z[0..n): terms against the integer reference k, powers against q. */
 static ls_logprob_leaf sum_terms(const float *z, int64_t n, float k, float q, float low) {
@@ -30,19 +29,6 @@ static ls_logprob_leaf sum_terms(const float *z, int64_t n, float k, float q, fl
     return leaf;
 }
 
-/* The largest of z[0..n), by lanes: a maximum has no order of its own, and a single chain of them would be most of the
- * time of a leaf. No z is NaN. */
-static float largest(const float *z, int64_t n) {
-    float lane[MAX_LANES], m = -HUGE_VALF;
-    int64_t base = 0;
-    for (int i = 0; i < MAX_LANES; i++) lane[i] = m;
-    for (; base + MAX_LANES <= n; base += MAX_LANES)
-        for (int i = 0; i < MAX_LANES; i++) lane[i] = ls_max(z[base + i], lane[i]);
-    for (int i = 0; i < MAX_LANES; i++) m = ls_max(lane[i], m);
-    for (; base < n; base++) m = ls_max(z[base], m);
-    return m;
-}
-
 /* Partial sums of z[0..n), n <= LS_LOGPROB_LEAF. */
 static ls_logprob_leaf leaf_sums(const float *z, int64_t n) {
     float m, q;
@@ -52,7 +38,7 @@ static ls_logprob_leaf leaf_sums(const float *z, int64_t n) {
         bad |= !(z[i] <= LS_LOGPROB_LIMIT);
     }
     if (bad) return ls_logprob_dead_leaf(ls_from_bits(LS_NAN_BITS));
-    m = largest(z, n);
+    m = ls_row_largest(z, n);
     if (m < -LS_LOGPROB_LIMIT) return ls_logprob_dead_leaf(0.0f);
     q = ls_logprob_reference(m);
     return far ? sum_terms(z, n, q, q, __builtin_floorf(ls_sub(m, 80.0f))) : sum_terms(z, n, 0.0f, q, -LS_LOGPROB_NEAR);

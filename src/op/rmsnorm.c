@@ -12,6 +12,6 @@ ls_status ls_rmsnorm(ls_queue *queue, const ls_rmsnorm_args *args, ls_error *err
     if (args->rows < 0 || args->x_stride < args->dim || args->y_stride < args->dim)
         return LS_FAIL(err, LS_ERR_ARG, "rmsnorm: rows %lld, strides %lld and %lld, dim %lld", (long long)args->rows,
                        (long long)args->x_stride, (long long)args->y_stride, (long long)args->dim);
-    ls_kernel_run(queue, ls_rmsnorm_kernel_table, args, args->rows, 2 * args->dim + 1000);
+    ls_kernel_run(queue, ls_rmsnorm_kernel_table, args, args->rows, 4 * args->dim + 400);
     return LS_OK;
 }

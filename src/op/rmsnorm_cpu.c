@@ -15,7 +15,7 @@ LS_KERNEL_DEFINE(ls_rmsnorm_kernel) {
             const int64_t n = a->dim - base < LS_SUM_CHAINS ? a->dim - base : LS_SUM_CHAINS;
             for (int64_t i = 0; i < n; i++) chain[i] = ls_fma(x[base + i], x[base + i], chain[i]);
         }
-        scale = ls_div(1.0f, ls_sqrt(ls_add(ls_div(ls_sum_fold(chain), (float)a->dim), a->eps)));
+        scale = ls_div(1.0f, ls_sqrt(ls_add(ls_div(ls_sum_fold_used(chain, a->dim), (float)a->dim), a->eps)));
         for (int64_t c = 0; c < a->dim; c++) x[c] = ls_mul(ls_mul(x[c], scale), a->w[c]);
         ls_row_narrow(ls_at_mut(a->y, a->y_dtype, row * a->y_stride), a->y_dtype, x, a->dim);
     }

@@ -1,9 +1,10 @@
 /* Sampling on the CPU: one row at a time, so that its order is plain; the caller runs rows in parallel. */
 #include <math.h>
+#include <string.h>
 
 #include "base/rng.h"
-#include "num/expf.h"
 #include "op/kernels.h"
+#include "op/row_math.h"
 #include "op/sample_kernel.h"
 
 /* Merge sort of ids by descending z, lower id first among equals: stable, and bounded whatever the values. */
@@ -22,14 +23,14 @@ static void sort_ids(int32_t *ids, int32_t *spare, const float *z, int64_t n) {
 static int64_t process(float *out, const float *logits, int64_t vocab, const ls_sampling *s, int32_t *workspace) {
     const float inv_t = s->temperature > 0.0f ? ls_div(1.0f, s->temperature) : 1.0f;
     int64_t kept = 0;
-    float max = -HUGE_VALF;
-    for (int64_t i = 0; i < vocab; i++) {
-        out[i] = s->temperature > 0.0f && s->temperature != 1.0f ? ls_mul(logits[i], inv_t) : logits[i];
-        if (!(out[i] < HUGE_VALF)) return 0;
-        max = ls_max(out[i], max);
-        kept += out[i] > -HUGE_VALF;
-    }
+    int32_t bad = 0;
+    float max;
+    for (int64_t i = 0; i < vocab; i++) out[i] = inv_t != 1.0f ? ls_mul(logits[i], inv_t) : logits[i];
+    for (int64_t i = 0; i < vocab; i++) bad |= !(out[i] < HUGE_VALF);
+    if (bad) return 0;
+    for (int64_t i = 0; i < vocab; i++) kept += out[i] > -HUGE_VALF;
     if (s->temperature == 0.0f || kept == 0) return kept;
+    max = ls_row_largest(out, vocab);
     if ((s->top_k > 0 && s->top_k < kept) || s->top_p < 1.0f) {
         int32_t *ids = workspace;
         int64_t n = 0;
@@ -59,31 +60,49 @@ static int64_t process(float *out, const float *logits, int64_t vocab, const ls_
 }
 
 #define DRAW_BLOCK 64
+#define DRAW_WORDS (DRAW_BLOCK / 4)
 
+/* A bound on g as computed, for half = 2^23 - 1/2 - (word >> 9) = 2^23 (1 - u): -log(-log(u)) <= -log(1 - u), and the
+ * logarithm of half to base 2 lies above the straight lines between powers of two that its bits are. What rounding
+ * may add to g is far below the margin. */
+static inline float gumbel_bound(float half) {
+    const float log2_half = ls_mul((float)((int32_t)ls_bits(half) - 0x3F800000), 0x1p-23f);
+    return ls_fma(ls_sub(23.0f, log2_half), LS_LN2, 0.01f);
+}
+
+static inline float gumbel(float word_23) {
+    const float u = ls_mul(ls_add(word_23, 0.5f), 1.1920928955078125e-7f);
+    return -ls_log(-ls_log(u));
+}
+
+/* Gumbel-max. Most blocks hold nothing that could win: their bounds say so, and their logarithms are never taken. */
 static int32_t draw_token(const float *processed, int64_t vocab, const ls_sampling *s, const ls_draw *draw) {
     int32_t best = -1;
-    float best_key = 0.0f;
+    float best_key = -HUGE_VALF;
     for (int64_t base = 0; base < vocab; base += DRAW_BLOCK) {
         const int64_t n = vocab - base < DRAW_BLOCK ? vocab - base : DRAW_BLOCK;
-        float key[DRAW_BLOCK] = {0};
+        float z[DRAW_BLOCK], key[DRAW_BLOCK];
+        for (int64_t i = 0; i < DRAW_BLOCK; i++) z[i] = i < n ? processed[base + i] : -HUGE_VALF;
         if (s->temperature > 0.0f) {
-            for (int64_t i = 0; i < DRAW_BLOCK; i += 4) {
-                const ls_philox words =
-                    ls_philox_draw(s->seed, (uint32_t)((base + i) / 4), draw->position, draw->sample, draw->prompt);
-                for (int j = 0; j < 4; j++) key[i + j] = (float)(int32_t)(words.word[j] >> 9);
-            }
-            for (int i = 0; i < DRAW_BLOCK; i++) {
-                const float u = ls_mul(ls_add(key[i], 0.5f), 1.1920928955078125e-7f);
-                key[i] = -ls_log(-ls_log(u));
-            }
+            uint32_t word[4][DRAW_WORDS];
+            int32_t hopes = 0;
+            ls_philox_lanes(word[0], DRAW_WORDS, s->seed, (uint32_t)(base / 4), draw->position, draw->sample,
+                            draw->prompt);
+            for (int i = 0; i < DRAW_WORDS; i++)
+                for (int j = 0; j < 4; j++) key[4 * i + j] = (float)(int32_t)(word[j][i] >> 9);
+            /* A key is at most z plus the bound, rounded; -inf in an empty row stays below nothing. */
+            for (int i = 0; i < DRAW_BLOCK; i++)
+                hopes |= ls_add(z[i], gumbel_bound(ls_sub(8388607.5f, key[i]))) > best_key;
+            if (!hopes) continue;
+            for (int i = 0; i < DRAW_BLOCK; i++) key[i] = ls_add(z[i], gumbel(key[i]));
+        } else {
+            memcpy(key, z, sizeof key);
         }
-        for (int64_t i = 0; i < n; i++) {
-            key[i] = s->temperature > 0.0f ? ls_add(processed[base + i], key[i]) : processed[base + i];
-            if (processed[base + i] > -HUGE_VALF && (best < 0 || key[i] > best_key)) {
+        for (int64_t i = 0; i < n; i++)
+            if (z[i] > -HUGE_VALF && (best < 0 || key[i] > best_key)) {
                 best = (int32_t)(base + i);
                 best_key = key[i];
             }
-        }
     }
     return best;
 }

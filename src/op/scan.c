@@ -1,4 +1,4 @@
-/* scan entry: checks, then one item for each span and block of channels. */
+/* scan entry: checks, then one item for each block of channels and span. */
 #include "op/scan.h"
 
 #include "op/kernels.h"
@@ -43,6 +43,6 @@ ls_status ls_scan(ls_queue *queue, const ls_scan_args *args, ls_error *err) {
     if (args->n_spans == 0) return LS_OK;
     ls_kernel_run(
         queue, ls_scan_kernel_table, args, args->n_spans * ((args->dim + LS_SCAN_BLOCK - 1) / LS_SCAN_BLOCK),
-        ls_spans_rows(args->spans, args->n_spans) / args->n_spans * LS_SCAN_BLOCK * (20 * args->n_states + 100));
+        ls_spans_rows(args->spans, args->n_spans) / args->n_spans * LS_SCAN_BLOCK * (10 * args->n_states + 60));
     return LS_OK;
 }

@@ -37,7 +37,7 @@ extern "C" {
 #endif
 
 /* Channels that one CPU work item takes; carries no bits. */
-#define LS_SCAN_BLOCK 16
+#define LS_SCAN_BLOCK 64
 /* Channels of a block of the channel sums. */
 #define LS_SCAN_SUM_BLOCK 32
 

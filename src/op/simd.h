@@ -29,7 +29,11 @@ static LS_SIMD ls_vf ls_vf_set1(float x) { return _mm512_set1_ps(x); }
 static LS_SIMD ls_vf ls_vf_load(const float *p) { return _mm512_loadu_ps(p); }
 static LS_SIMD void ls_vf_store(float *p, ls_vf v) { _mm512_storeu_ps(p, v); }
 static LS_SIMD ls_vf ls_vf_fma(ls_vf a, ls_vf b, ls_vf c) { return _mm512_fmadd_ps(a, b, c); }
+static LS_SIMD void ls_vf_accumulate(ls_vf *acc, ls_vf a, ls_vf b) { *acc = ls_vf_fma(a, b, *acc); }
 static LS_SIMD ls_vf ls_vf_add(ls_vf a, ls_vf b) { return _mm512_add_ps(a, b); }
+static LS_SIMD ls_vf ls_vf_canonical(ls_vf v) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), v, _mm512_set1_ps(ls_from_bits(0x7FC00000u)));
+}
 static LS_SIMD ls_vf ls_vf_load_bf16(const uint16_t *p) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
@@ -44,7 +48,15 @@ static LS_SIMD ls_vf ls_vf_set1(float x) { return _mm256_set1_ps(x); }
 static LS_SIMD ls_vf ls_vf_load(const float *p) { return _mm256_loadu_ps(p); }
 static LS_SIMD void ls_vf_store(float *p, ls_vf v) { _mm256_storeu_ps(p, v); }
 static LS_SIMD ls_vf ls_vf_fma(ls_vf a, ls_vf b, ls_vf c) { return _mm256_fmadd_ps(a, b, c); }
+/* acc = fma(a, b, acc), the accumulator where it was. With sixteen registers gcc renames accumulators, runs out, and
+ * sends a chain through memory at every turn of a loop. */
+static LS_SIMD void ls_vf_accumulate(ls_vf *acc, ls_vf a, ls_vf b) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(*acc) : "x"(a), "x"(b));
+}
 static LS_SIMD ls_vf ls_vf_add(ls_vf a, ls_vf b) { return _mm256_add_ps(a, b); }
+static LS_SIMD ls_vf ls_vf_canonical(ls_vf v) {
+    return _mm256_blendv_ps(v, _mm256_set1_ps(ls_from_bits(0x7FC00000u)), _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+}
 static LS_SIMD ls_vf ls_vf_load_bf16(const uint16_t *p) {
     const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
@@ -73,9 +85,14 @@ static LS_SIMD ls_vf ls_vf_fma(ls_vf a, ls_vf b, ls_vf c) {
     for (int i = 0; i < LS_VF_LANES; i++) c.lane[i] = ls_fma(a.lane[i], b.lane[i], c.lane[i]);
     return c;
 }
+static LS_SIMD void ls_vf_accumulate(ls_vf *acc, ls_vf a, ls_vf b) { *acc = ls_vf_fma(a, b, *acc); }
 static LS_SIMD ls_vf ls_vf_add(ls_vf a, ls_vf b) {
     for (int i = 0; i < LS_VF_LANES; i++) a.lane[i] = ls_add(a.lane[i], b.lane[i]);
     return a;
+}
+static LS_SIMD ls_vf ls_vf_canonical(ls_vf v) {
+    for (int i = 0; i < LS_VF_LANES; i++) v.lane[i] = ls_canonical(v.lane[i]);
+    return v;
 }
 static LS_SIMD ls_vf ls_vf_load_bf16(const uint16_t *p) {
     ls_vf v;

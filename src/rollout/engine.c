@@ -21,7 +21,8 @@ const char *ls_finish_name(ls_finish finish) {
 }
 
 static ls_prefix_key key_of(ls_dtype dtype, ls_ablation ablation, uint64_t weights) {
-    const ls_prefix_key key = {weights, (uint64_t)LS_NUMERICS_VERSION << 32 | (uint64_t)ablation << 16 | (uint64_t)dtype};
+    const ls_prefix_key key = {weights,
+                               (uint64_t)LS_NUMERICS_VERSION << 32 | (uint64_t)ablation << 16 | (uint64_t)dtype};
     return key;
 }
 
@@ -109,8 +110,8 @@ static ls_status check_request(const ls_engine *e, const ls_request *r, ls_error
     if (ls_live_find(&e->waiting, r->prompt_i, r->sample_i) != NULL)
         return LS_FAIL(err, LS_ERR_ARG, "prompt %u, sample %u: a request with this address is not finished", p, s);
     if (e->opts.requests_max > 0 && e->n_live >= e->opts.requests_max)
-        return LS_FAIL(err, LS_ERR_CAPACITY, "prompt %u, sample %u: %lld requests are unfinished, which is the limit", p,
-                       s, (long long)e->n_live);
+        return LS_FAIL(err, LS_ERR_CAPACITY, "prompt %u, sample %u: %lld requests are unfinished, which is the limit",
+                       p, s, (long long)e->n_live);
     return LS_OK;
 }
 

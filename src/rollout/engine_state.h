@@ -23,7 +23,7 @@ typedef struct entry {
     int64_t n_followers;  /* that wait for this one */
     int64_t branch;      /* depth where the prompt leaves what the prefix cache knows; 0: none */
     ls_prefix_hit verify; /* a hit that is computed again to be compared; node NULL: none */
-    bool was_admitted, drew; /* ever; since the last admission */
+    bool was_looked_up, was_admitted, drew; /* ever; ever; since the last admission */
     float last_logprob;
     int64_t heap_i; /* while waiting */
     struct entry *next_free;

@@ -185,8 +185,7 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     LS_TRY(make_pools(e, err));
     LS_TRY(ls_workspace_create(&e->ws, c, e->opts.dtype, e->plan.rows, false, err));
     LS_TRY(ls_array_alloc((void **)&e->running, b, sizeof(entry *), "running list", err));
-    LS_TRY(
-        ls_array_alloc((void **)&e->tables, b, e->pages_max * (int64_t)sizeof *e->tables, "page tables", err));
+    LS_TRY(ls_array_alloc((void **)&e->tables, b, e->pages_max * (int64_t)sizeof *e->tables, "page tables", err));
     LS_TRY(ls_array_alloc((void **)&e->lanes, b, sizeof *e->lanes, "lanes", err));
     LS_TRY(ls_array_alloc((void **)&e->tokens, e->plan.rows, sizeof *e->tokens, "tokens", err));
     LS_TRY(ls_array_alloc((void **)&e->spans, b, sizeof *e->spans, "spans", err));

@@ -195,23 +195,36 @@ static bool is_verified(const ls_engine *e, const ls_request *r) {
     return (double)(x >> 11) * 0x1p-53 < e->opts.levers.verify;
 }
 
-static void look_up_prefix(ls_engine *e, entry *x) {
+/* What the prefix cache holds of x's prompt: pinned, its pages referenced by x's table. */
+static ls_prefix_hit look_up_prefix(ls_engine *e, entry *x) {
     const ls_request *r = x->request;
-    ls_prefix_hit hit;
-    if (e->prefix == NULL) return;
-    ls_prefix_lookup(e->prefix, r->prompt, r->n_prompt, r->n_prompt - 1, x->was_admitted, &hit, ls_entry_pages(e, x));
-    if (hit.n_matched > hit.n_tokens && hit.n_matched < r->n_prompt - 1) x->branch = hit.n_matched;
-    if (hit.node == NULL) return;
+    ls_prefix_hit hit = {.snapshot = -1};
+    if (e->prefix != NULL)
+        ls_prefix_lookup(e->prefix, r->prompt, r->n_prompt, r->n_prompt - 1, x->was_looked_up, &hit,
+                         ls_entry_pages(e, x));
+    x->was_looked_up = true;
+    return hit;
+}
+
+static void release_hit_pages(ls_engine *e, const entry *x, const ls_prefix_hit *hit) {
+    const int32_t *pages = ls_entry_pages(e, x);
+    for (int64_t p = 0; p < ls_engine_pages(e, hit->n_tokens); p++) release_page(e, pages[p]);
+}
+
+/* x has a slot and goes on from the hit. */
+static void use_hit(ls_engine *e, entry *x, const ls_prefix_hit *hit) {
+    const ls_request *r = x->request;
+    if (hit->n_matched > hit->n_tokens && hit->n_matched < r->n_prompt - 1) x->branch = hit->n_matched;
+    if (hit->node == NULL) return;
     if (is_verified(e, r)) { /* keep the node, not the pages */
-        const int32_t *pages = ls_entry_pages(e, x);
-        for (int64_t p = 0; p < ls_engine_pages(e, hit.n_tokens); p++) release_page(e, pages[p]);
-        x->verify = hit;
+        release_hit_pages(e, x, hit);
+        x->verify = *hit;
         return;
     }
-    ls_cache_copy_slot(e->cache, x->slot, e->snapshots, hit.snapshot);
-    x->n_cached = hit.n_tokens;
-    x->n_pages = ls_engine_pages(e, hit.n_tokens);
-    ls_prefix_unpin(e->prefix, hit.node);
+    ls_cache_copy_slot(e->cache, x->slot, e->snapshots, hit->snapshot);
+    x->n_cached = hit->n_tokens;
+    x->n_pages = ls_engine_pages(e, hit->n_tokens);
+    ls_prefix_unpin(e->prefix, hit->node);
 }
 
 static void swap_in(ls_engine *e, entry *x) {
@@ -237,28 +250,39 @@ static void insert_running(ls_engine *e, entry *x) {
 /* Puts the first waiting entry to work. False: there is none, or no room for it. */
 static bool admit_one(ls_engine *e) {
     entry *x = ls_waiting_top(&e->waiting), *last = last_running(e), *leader;
-    ls_request *r;
+    ls_prefix_hit hit = {.snapshot = -1};
+    int64_t need;
     if (x == NULL) return false;
     if (e->n_running == e->batch || ls_ids_available(e->slots) == 0) {
         if (last == NULL || !ls_entry_before(x, last)) return false;
         ls_schedule_preempt(e, last, e->opts.levers.preempt_by);
     }
     leader = x->swap_slot < 0 ? find_leader(e, x) : NULL;
-    /* Room for all that is known of it, without taking any from those who run: else it would only come and go. */
-    if (!make_room(e, leader != NULL ? 1 : ls_engine_pages(e, ls_entry_total(x))) && e->n_running > 0) return false;
-    if (x->swap_slot >= 0 && ls_ids_available(e->pages) < x->n_pages) return false;
+    x->lane = e->lanes[e->n_lanes - 1];
+    if (x->swap_slot < 0 && leader == NULL) hit = look_up_prefix(e, x);
+    /* Room for all that is known of it, without taking any from those who run: else it would only come and go. What it
+     * shares is there already, but for a page that it has to copy. */
+    need = leader != NULL ? 1 : ls_engine_pages(e, ls_entry_total(x));
+    if (hit.node != NULL && !is_verified(e, x->request)) need -= hit.n_tokens / e->opts.levers.page_tokens;
+    if (!make_room(e, need) && e->n_running > 0) {
+        if (hit.node != NULL) {
+            release_hit_pages(e, x, &hit);
+            ls_prefix_unpin(e->prefix, hit.node);
+        }
+        x->lane = -1;
+        return false;
+    }
     ls_waiting_remove(&e->waiting, x);
-    r = x->request;
-    x->slot = r->slot = ls_ids_acquire(e->slots);
-    x->lane = e->lanes[--e->n_lanes];
+    e->n_lanes--;
+    x->slot = x->request->slot = ls_ids_acquire(e->slots);
     x->drew = false;
     x->leader = leader;
     if (leader != NULL) leader->n_followers++;
     if (x->swap_slot >= 0)
         swap_in(e, x);
-    else if (leader == NULL)
-        look_up_prefix(e, x);
-    if (!x->was_admitted) r->n_hit = x->n_cached;
+    else
+        use_hit(e, x, &hit);
+    if (!x->was_admitted) x->request->n_hit = x->n_cached;
     x->was_admitted = true;
     insert_running(e, x);
     e->stats.admitted++;

@@ -70,11 +70,11 @@ static inline void track_forward(track *t, ls_inject fault, const int32_t *token
     assert_ok(FAULTS_CALL(fault, ls_jamba_forward(t->model, queue, t->cache, t->ws, tokens, spans, n, &err)), err);
 }
 
-/* Tokens [pos, pos + n) of a text, in one span; slot and sequence have the same number unless another is given. */
-static inline void track_run(track *t, ls_inject fault, const int32_t *text, int64_t pos, int64_t n, int32_t slot,
+/* One span: tokens [n] at positions from pos on. */
+static inline void track_run(track *t, ls_inject fault, const int32_t *tokens, int64_t pos, int64_t n, int32_t slot,
                              int64_t sequence) {
     const ls_span span = {0, n, pos, slot, track_pages(t, sequence)};
-    track_forward(t, fault, text + pos, &span, 1);
+    track_forward(t, fault, tokens, &span, 1);
 }
 
 static inline int64_t row_bytes(const track *t) { return t->model->config.hidden * ls_dtype_bytes(t->dtype); }
@@ -87,7 +87,8 @@ static inline bool same_state(const ls_cache *a, int32_t slot_a, const int32_t *
     for (int64_t p = 0; p * a->page_tokens < n; p++) {
         const int64_t rest = n - p * a->page_tokens;
         layer = ls_cache_page_differs(a, pages_a[p], b, pages_b[p], rest < a->page_tokens ? rest : a->page_tokens);
-        if (layer >= 0) return refuted("page %lld of %lld tokens, layer %lld", (long long)p, (long long)n, (long long)layer);
+        if (layer >= 0)
+            return refuted("page %lld of %lld tokens, layer %lld", (long long)p, (long long)n, (long long)layer);
     }
     return true;
 }
@@ -337,7 +338,8 @@ static inline bool entry_is_sound(const subject *s, ls_engine *e, const int32_t 
     track_open(&t, s->model, s->dtype, 1, 1, e->opts.levers.page_tokens);
     track_run(&t, LS_INJECT_NONE, tokens, 0, depth, 0, 0);
     if (hit.n_tokens != depth)
-        holds = refuted("the snapshot nearest to %lld tokens is behind %lld", (long long)depth, (long long)hit.n_tokens);
+        holds =
+            refuted("the snapshot nearest to %lld tokens is behind %lld", (long long)depth, (long long)hit.n_tokens);
     else
         holds = ls_cache_slot_differs(e->snapshots, hit.snapshot, t.cache, 0) < 0 ||
                 refuted("the snapshot behind %lld tokens", (long long)depth);

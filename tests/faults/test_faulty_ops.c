@@ -382,7 +382,7 @@ static void a_fault_stays_in_its_ops(void **state) {
                                                  [LS_INJECT_SOFTPLUS_NAIVE] = SCAN};
     const ls_isa isa = op_isa(state);
     ls_queue *queue = op_queues[isa][0];
-    const ls_span spans[] = {{0, 3, 0, 1, NULL}, {3, 1, 0, 2, NULL}, {4, 1, 5, 3, NULL}, {5, 7, 2, 4, NULL}};
+    const ls_span spans[] = {{0, 3, 0, 1, NULL}, {3, 1, 0, 2, NULL}, {4, 2, 5, 3, NULL}, {6, 6, 2, 4, NULL}};
     scan_inputs in = scan_make(ROWS, DIM, STATES);
     product p = product_make(9, 37, 33, LS_F32);
     result scan = scan_of(&in, queue, spans, 4, LS_INJECT_NONE), conv = conv_of(queue, spans, 4, LS_INJECT_NONE);

@@ -113,15 +113,6 @@ static inline void set_fill(request_set *set, const request_set *all) {
     }
 }
 
-static inline void shuffled(int64_t *order, int64_t n, uint64_t seed) {
-    for (int64_t i = 0; i < n; i++) order[i] = i;
-    for (int64_t i = n - 1; seed != 0 && i > 0; i--) {
-        const int64_t j = (int64_t)(test_random(&seed) % (uint64_t)(i + 1)), kept = order[i];
-        order[i] = order[j];
-        order[j] = kept;
-    }
-}
-
 typedef struct distribution {
     ls_sampling sampling;
     ls_logprob_of of;
@@ -131,28 +122,26 @@ static const distribution plain_sampling = {{.temperature = 1.0f, .top_p = 1.0f,
 
 static inline void generate(const ls_jamba *model, ls_queue *queue, ls_dtype dtype, const levers *l,
                             const distribution *d, request_set *set) {
-    const int64_t pool = 3 * l->batch + 5;
-    int64_t *order = test_alloc(set->n, sizeof *order), *places = test_alloc(pool, sizeof *places);
-    int32_t *slots = test_alloc(pool, sizeof *slots);
-    ls_engine_opts opts = {.dtype = dtype,
-                           .batch = l->batch,
-                           .chunk = l->chunk,
-                           .page_tokens = l->page_tokens,
-                           .logprob_of = d->of,
-                           .sampling = d->sampling,
-                           .order = order};
+    ls_engine_opts opts = {.dtype = dtype, .logprob_of = d->of, .sampling = d->sampling};
+    ls_engine *engine;
     ls_error err;
-    shuffled(order, set->n, l->order);
-    shuffled(places, pool, 77);
-    for (int64_t i = 0; i < pool; i++) slots[i] = (int32_t)places[i];
+    ls_levers_init(&opts.levers);
+    opts.levers.batch = l->batch;
+    opts.levers.chunk = l->chunk;
+    opts.levers.page_tokens = l->page_tokens;
+    opts.levers.shuffle = l->order;
     if (l->moved) {
-        opts.slots = slots;
-        opts.n_slots = pool;
+        opts.levers.slots = 3 * l->batch + 5;
+        opts.levers.slot_permutation = 77;
     }
-    assert_ok(ls_engine_run(model, queue, &opts, set->requests, set->n, &err), err);
-    free(slots);
-    free(places);
-    free(order);
+    for (int64_t i = 0; i < set->n; i++) {
+        const int64_t length = set->requests[i].n_prompt + set->requests[i].max_tokens;
+        if (length > opts.length_max) opts.length_max = length;
+    }
+    assert_ok(ls_engine_create(&engine, model, queue, &opts, &err), err);
+    assert_ok(ls_engine_run(engine, set->requests, set->n, NULL, NULL, &err), err);
+    ls_engine_check_idle(engine);
+    ls_engine_free(engine);
 }
 
 /* Teacher-forced log-probabilities of prompt and first n_completion tokens of each request, [n][row] floats; the caller

@@ -75,36 +75,21 @@ static int64_t bytes_in_use(void) {
     return (int64_t)(info.uordblks + info.hblkhd);
 }
 
-static void note_bytes(void *context, int64_t n_done, int64_t n_requests, int64_t n_tokens) {
-    (void)n_done;
-    (void)n_requests;
-    (void)n_tokens;
-    *(int64_t *)context = bytes_in_use();
-}
-
-/* What the engine holds while it runs one request that may grow to max_tokens. */
-static int64_t engine_bytes(const fixture *f, ls_queue *queue, int64_t max_tokens) {
-    const int64_t vocab = f->model->config.vocab;
-    int32_t *stop = test_alloc(vocab, sizeof *stop);
-    request_set set;
-    int64_t before, during = 0;
-    ls_engine_opts opts = {.dtype = LS_F32,
-                           .batch = 1,
-                           .chunk = 16,
-                           .page_tokens = 64,
-                           .sampling = plain_sampling.sampling,
-                           .stop = stop,
-                           .n_stop = vocab,
-                           .progress = note_bytes,
-                           .progress_context = &during};
+/* What an engine plans for one request of this length, and what it holds beside its pools. */
+static int64_t engine_bytes(const fixture *f, ls_queue *queue, int64_t length, ls_engine_plan *plan) {
+    ls_engine_opts opts = {.dtype = LS_F32, .length_max = length, .sampling = plain_sampling.sampling};
+    const int64_t before = bytes_in_use();
+    int64_t during;
+    ls_engine *engine;
     ls_error err;
-    for (int64_t i = 0; i < vocab; i++) stop[i] = (int32_t)i; /* one token, then the end */
-    set_make(&set, (int32_t)vocab, 1, 1, PROMPT_MAX, max_tokens, 5, 0);
-    before = bytes_in_use();
-    assert_ok(ls_engine_run(f->model, queue, &opts, set.requests, 1, &err), err);
-    assert_int_equal(set.requests[0].n_completion, 1);
-    set_free(&set);
-    free(stop);
+    ls_levers_init(&opts.levers);
+    opts.levers.batch = 1;
+    opts.levers.chunk = 16;
+    opts.levers.page_tokens = 64;
+    assert_ok(ls_engine_create(&engine, f->model, queue, &opts, &err), err);
+    during = bytes_in_use();
+    ls_engine_get_plan(engine, plan);
+    ls_engine_free(engine);
     return during - before;
 }
 
@@ -112,6 +97,7 @@ static void memory_does_not_follow_length(void **state) {
     const int64_t few = 64, many = 64 * 4096;
     ls_queue *queue = test_queue(1, ls_isa_best());
     int64_t bytes_few, bytes_many;
+    ls_engine_plan plan_few, plan_many;
     void *probe;
     fixture f;
     (void)state;
@@ -125,13 +111,14 @@ static void memory_does_not_follow_length(void **state) {
         skip();
     }
     fixture_open(&f, "jamba-nobias");
-    bytes_few = engine_bytes(&f, queue, few);
-    bytes_many = engine_bytes(&f, queue, many);
+    bytes_few = engine_bytes(&f, queue, few, &plan_few);
+    bytes_many = engine_bytes(&f, queue, many, &plan_many);
     print_message("engine: %lld bytes for %lld tokens, %lld bytes for %lld\n", (long long)bytes_few, (long long)few,
                   (long long)bytes_many, (long long)many);
-    assert_true(bytes_few > 3 * ls_slot_bytes(&f.model->config, LS_F32));
-    /* a page id for every 64 positions is all that may be added */
-    assert_in_range((uintmax_t)(bytes_many - bytes_few), 0, (many / 64 + 64) * (int64_t)sizeof(int32_t));
+    assert_true(plan_few.slot_bytes == 3 * ls_slot_bytes(&f.model->config, LS_F32));
+    assert_true(plan_many.total_bytes == plan_few.total_bytes);
+    /* A page's id, its references and its place in the prefix cache, for every 64 positions, is all that may be added. */
+    assert_in_range((uintmax_t)(bytes_many - bytes_few), 0, (uintmax_t)(2 * many / 64 * 400));
     fixture_close(&f);
     ls_queue_free(queue);
 }

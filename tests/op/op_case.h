@@ -234,14 +234,14 @@ static inline void op_pool_free(op_pool *pool) { free(pool->owned); }
 
 /* No byte outside the entries named by ids changed. */
 static inline void op_pool_check_others(const op_pool *pool, const int32_t *ids, int64_t n, const char *what) {
-    for (int64_t entry = 0; entry < pool->view.n_entries; entry++) {
-        const uint8_t *bytes = pool->view.base + entry * pool->view.stride;
+    for (int64_t e = 0; e < pool->view.n_entries; e++) {
+        const uint8_t *bytes = pool->view.base + e * pool->view.stride;
         int64_t from = 0;
         for (int64_t i = 0; i < n; i++)
-            if (ids[i] == entry) from = pool->entry_bytes;
+            if (ids[i] == e) from = pool->entry_bytes;
         for (int64_t i = from; i < pool->view.stride; i++)
             if (bytes[i] != OP_POISON)
-                fail_msg("%s: byte %lld of pool entry %lld changed", what, (long long)i, (long long)entry);
+                fail_msg("%s: byte %lld of pool entry %lld changed", what, (long long)i, (long long)e);
     }
 }
 

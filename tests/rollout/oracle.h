@@ -1,5 +1,6 @@
-/* What a request must give, from one sequence at a time: its tokens go through ls_jamba_forward alone, in a cache of their
- * own, from the first one on for every token that is drawn. No engine, no batch, no state that is older than the call.
+/* What a request must give, from one sequence at a time: its tokens go through ls_jamba_forward alone, in a cache of
+ * their own, from the first one on for every token that is drawn. No engine, no batch, no state that is older than the
+ * call.
  *
  * Weights come in versions: the fixture as it is, and copies with a norm scaled so that states, keys and logits all
  * become others. */
@@ -55,10 +56,8 @@ typedef struct alone {
 #define ALONE_PAGE 64
 
 static inline void alone_open(alone *a, const ls_jamba *model, ls_queue *queue, ls_dtype dtype, int64_t length_max) {
-    const ls_cache_opts cache = {.dtype = dtype,
-                                 .n_slots = 1,
-                                 .n_pages = (length_max + ALONE_PAGE - 1) / ALONE_PAGE,
-                                 .page_tokens = ALONE_PAGE};
+    const ls_cache_opts cache = {
+        .dtype = dtype, .n_slots = 1, .n_pages = (length_max + ALONE_PAGE - 1) / ALONE_PAGE, .page_tokens = ALONE_PAGE};
     const size_t vocab = (size_t)model->config.vocab;
     ls_error err;
     a->queue = queue;

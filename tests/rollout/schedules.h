@@ -1,5 +1,5 @@
-/* Random schedules of the engine: levers and a sequence of operations, both drawn from a seed, run on a small fixture and
- * judged by the oracle in raw bits. Used by the property test and by the soak program. */
+/* Random schedules of the engine: levers and a sequence of operations, both drawn from a seed, run on a small fixture
+ * and judged by the oracle in raw bits. Used by the property test and by the soak program. */
 #ifndef LS_TESTS_SCHEDULES_H
 #define LS_TESTS_SCHEDULES_H
 
@@ -14,7 +14,7 @@
 #define TOKENS_MAX 6 /* of a completion */
 #define LENGTH_MAX (PROMPT_MAX + TOKENS_MAX)
 #define DISTRIBUTIONS 3
-#define NODES 1093 /* sequences of 0 to TOKENS_MAX versions: node 0 is the empty one, 3 n + 1 + v continues n with v */
+#define NODES 1093       /* of a ternary tree: sequences of 0 to TOKENS_MAX versions; 3 n + 1 + v continues n with v */
 #define TICKS_MAX 100000 /* no schedule takes nearly as many */
 
 static const char *const fixture_names[FIXTURES] = {"jamba-odd", "jamba-nobias", "jamba-moe", "jamba-dense"};
@@ -43,7 +43,7 @@ typedef struct laboratory {
     versions model[FIXTURES];
     alone alone[FIXTURES][2]; /* by activation type */
     prompt prompts[PROMPTS];
-    known *known; /* [FIXTURES][2][DISTRIBUTIONS][PROMPTS][SAMPLES][NODES] */
+    known *known;                 /* [FIXTURES][2][DISTRIBUTIONS][PROMPTS][SAMPLES][NODES] */
     int64_t (*allocations)(void); /* so far; NULL: nobody counts */
     /* Negative controls: the oracle's log-probability of this prompt's second token is another one; or, instead, its
      * submission ends the process. -1: none. */
@@ -61,8 +61,8 @@ static inline int64_t roll(dice *d, int64_t sides) {
     return (int64_t)(ls_philox_draw(d->seed, d->n++, 0x5C4ED, 0, 0).word[0] % (uint64_t)sides);
 }
 
-/* A family: prompts 0 and 1 are one token, 2 is another, 5 repeats 4, and the others continue or leave what comes before
- * them, so that prefixes of all lengths are shared. */
+/* A family: prompts 0 and 1 are one token, 2 is another, 5 repeats 4, and the others continue or leave what comes
+ * before them, so that prefixes of all lengths are shared. */
 static inline void draw_prompts(prompt *p, int32_t vocab) {
     dice d = {7, 0};
     for (int i = 0; i < PROMPTS; i++) {
@@ -76,7 +76,8 @@ static inline void draw_prompts(prompt *p, int32_t vocab) {
     p[5] = p[4];
 }
 
-static inline void laboratory_open(laboratory *lab, int32_t threads) {
+/* weights: whose to read too; NULL opens them. */
+static inline void laboratory_open(laboratory *lab, int32_t threads, const laboratory *weights) {
     int64_t n = (int64_t)FIXTURES * 2 * DISTRIBUTIONS * PROMPTS * SAMPLES * NODES;
     int32_t vocab = INT32_MAX;
     *lab = (laboratory){.planted_prompt = -1};
@@ -84,7 +85,10 @@ static inline void laboratory_open(laboratory *lab, int32_t threads) {
     lab->generic = test_queue(1, LS_ISA_GENERIC);
     for (int f = 0; f < FIXTURES; f++) {
         const ls_jamba *model;
-        versions_open(&lab->model[f], fixture_names[f]);
+        if (weights != NULL)
+            lab->model[f] = weights->model[f];
+        else
+            versions_open(&lab->model[f], fixture_names[f]);
         model = lab->model[f].model[0];
         if (model->config.vocab < vocab) vocab = model->config.vocab;
         alone_open(&lab->alone[f][0], model, lab->queue, LS_F32, LENGTH_MAX);
@@ -95,12 +99,12 @@ static inline void laboratory_open(laboratory *lab, int32_t threads) {
     for (int64_t i = 0; i < n; i++) lab->known[i].token = -1;
 }
 
-static inline void laboratory_close(laboratory *lab) {
+static inline void laboratory_close(laboratory *lab, bool weights) {
     free(lab->known);
     for (int f = 0; f < FIXTURES; f++) {
         alone_close(&lab->alone[f][0]);
         alone_close(&lab->alone[f][1]);
-        versions_close(&lab->model[f]);
+        if (weights) versions_close(&lab->model[f]);
     }
     ls_queue_free(lab->generic);
     ls_queue_free(lab->queue);
@@ -112,10 +116,10 @@ typedef enum op_kind { OP_SUBMIT = 0, OP_TICK, OP_CANCEL, OP_PREEMPT, OP_WEIGHTS
 
 typedef struct operation {
     op_kind kind;
-    int32_t prompt, sample;        /* submit, cancel */
-    int32_t max_tokens, stop_at;   /* submit: stop_at > 0 ends it by callback at that length */
-    int32_t priority;              /* submit */
-    int32_t n;                     /* ticks; how to preempt; version of the weights */
+    int32_t prompt, sample;      /* submit, cancel */
+    int32_t max_tokens, stop_at; /* submit: stop_at > 0 ends it by callback at that length */
+    int32_t priority;            /* submit */
+    int32_t n;                   /* ticks; how to preempt; version of the weights */
 } operation;
 
 typedef struct schedule {
@@ -219,8 +223,8 @@ static inline void draw_schedule(schedule *s, const laboratory *lab, uint64_t se
 
 typedef struct submitted {
     ls_request request;
-    int32_t stop_at, max_tokens;
-    bool accepted;
+    int32_t stop_at;
+    bool accepted, cancelled;
     int32_t completion[TOKENS_MAX];
     float logprob[TOKENS_MAX];
     uint64_t weights[TOKENS_MAX];
@@ -231,6 +235,25 @@ typedef struct tally {
     int64_t schedules, submitted, refused, finished, cancelled, stopped, tokens, mixed; /* of several versions */
     int64_t recomputed, swapped, forked, hits, verified, evicted, sleeps, updates;
 } tally;
+
+static inline void add_tally(tally *to, const tally *from) {
+    const int64_t *x = (const int64_t *)from;
+    int64_t *sum = (int64_t *)to;
+    for (size_t i = 0; i < sizeof *to / sizeof *sum; i++) sum[i] += x[i];
+}
+
+static inline void print_tally(const tally *t) {
+    printf(
+        "%lld schedules: %lld requests (%lld refused, %lld cancelled, %lld stopped), %lld tokens, %lld completions of "
+        "several versions\n",
+        (long long)t->schedules, (long long)t->submitted, (long long)t->refused, (long long)t->cancelled,
+        (long long)t->stopped, (long long)t->tokens, (long long)t->mixed);
+    printf(
+        "%lld recomputed, %lld swapped, %lld forked, %lld hits, %lld verified, %lld evicted, %lld sleeps, %lld "
+        "updates\n",
+        (long long)t->recomputed, (long long)t->swapped, (long long)t->forked, (long long)t->hits,
+        (long long)t->verified, (long long)t->evicted, (long long)t->sleeps, (long long)t->updates);
+}
 
 typedef struct run {
     laboratory *lab;
@@ -263,9 +286,9 @@ static inline const known *look_up(const run *r, const submitted *q, int64_t n) 
         node = 3 * node + 1 + (int64_t)v;
         found = &all[node];
         if (found->token < 0) {
-            const ls_status status =
-                alone_next(&lab->alone[s->fixture][s->dtype == LS_BF16], lab->model[s->fixture].model[v], tokens,
-                           from->n + t, 0, &distributions[s->distribution], &draw, &found->token, &found->logprob, &err);
+            const ls_status status = alone_next(
+                &lab->alone[s->fixture][s->dtype == LS_BF16], lab->model[s->fixture].model[v], tokens, from->n + t, 0,
+                &distributions[s->distribution], &draw, &found->token, &found->logprob, &err);
             LS_ASSERT(status == LS_OK, "%s", err.text);
         }
         tokens[from->n + t] = found->token;
@@ -296,14 +319,16 @@ static inline bool check_request(const run *r, const submitted *q, tally *total)
             return WRONG(r,
                          "prompt %u, sample %u: token %lld is %d with log-probability %a, alone %d with %a (weights "
                          "version %llu)",
-                         p, sample, (long long)t, q->completion[t], (double)q->logprob[t], want->token,
-                         (double)logprob, (unsigned long long)q->weights[t]);
+                         p, sample, (long long)t, q->completion[t], (double)q->logprob[t], want->token, (double)logprob,
+                         (unsigned long long)q->weights[t]);
         if (t < n - 1 && is_end(r->s, q, t))
             return WRONG(r, "prompt %u, sample %u: went on after token %lld", p, sample, (long long)t);
         mixed = mixed || q->weights[t] != q->weights[0];
     }
-    if (x->finish != (ended ? LS_FINISH_STOP : n == x->max_tokens ? LS_FINISH_LENGTH : LS_FINISH_CANCEL) &&
-        x->finish != LS_FINISH_CANCEL)
+    if (x->finish != (q->cancelled ? LS_FINISH_CANCEL
+                      : ended      ? LS_FINISH_STOP
+                                   : LS_FINISH_LENGTH) ||
+        (x->finish == LS_FINISH_LENGTH && n != x->max_tokens))
         return WRONG(r, "prompt %u, sample %u: ends with '%s' after %lld of %lld tokens", p, sample,
                      ls_finish_name(x->finish), (long long)n, (long long)x->max_tokens);
     total->tokens += n;
@@ -385,8 +410,9 @@ static inline bool apply(run *r, const operation *op, tally *total) {
         case OP_CANCEL:
             q = find_live(r, op->prompt, op->sample);
             if (q == NULL) return true;
+            q->cancelled = true;
             if (ls_engine_cancel(r->engine, &q->request, &err) != LS_OK) return WRONG(r, "cancel: %s", err.text);
-            return q->request.finish == LS_FINISH_CANCEL || WRONG(r, "cancelled and not ended");
+            return true;
         case OP_PREEMPT: ls_engine_preempt(r->engine, (ls_preempt_by)op->n); return true;
         case OP_WEIGHTS:
             total->updates++;
@@ -414,8 +440,8 @@ static inline bool run_operations(run *r, tally *total) {
     return true;
 }
 
-/* Runs a schedule from nothing to an idle engine; false with what was wrong first. A broken invariant of the engine ends
- * the process. */
+/* Runs a schedule from nothing to an idle engine; false with what was wrong first. A broken invariant of the engine
+ * ends the process. */
 static inline bool run_schedule(laboratory *lab, const schedule *s, tally *total, char *text, size_t bytes) {
     run r = {.lab = lab, .s = s, .text = text, .bytes = bytes};
     int32_t stop[8];

@@ -1,5 +1,5 @@
-/* From a failing schedule to a small one that fails too, as text that tells it. Candidates run in processes of their own,
- * so that a broken invariant, a crash or an endless loop is a failure like any other. */
+/* From a failing schedule to a small one that fails too, as text that tells it. Candidates run in processes of their
+ * own, so that a broken invariant, a crash or an endless loop is a failure like any other. */
 #ifndef LS_TESTS_SHRINK_H
 #define LS_TESTS_SHRINK_H
 

@@ -1,5 +1,5 @@
-/* The prefix cache behind the engine: a hit is a miss in bits, whatever its depth; verification finds what is not what it
- * was; the modes of a run. */
+/* The prefix cache behind the engine: a hit is a miss in bits, whatever its depth; verification finds what is not what
+ * it was; the modes of a run. */
 #include "engine_case.h"
 
 static const char *const names[] = {"jamba-odd", "jamba-dense"};
@@ -17,7 +17,8 @@ static void a_hit_is_a_miss_at_every_depth(void **state) {
         int32_t completion[3];
         float logprob[3];
         bench_open(&b, names[i / 2], i % 2 == 0 ? LS_F32 : LS_BF16);
-        alone_complete(&b.alone, b.v.model[0], b.prompt[0], PROMPT_TOKENS, &b.distribution, 0, 0, 3, completion, logprob);
+        alone_complete(&b.alone, b.v.model[0], b.prompt[0], PROMPT_TOKENS, &b.distribution, 0, 0, 3, completion,
+                       logprob);
         for (int64_t depth = 1; depth < PROMPT_TOKENS; depth++)
             for (int verify = 0; verify < 2; verify++) {
                 ls_levers l = plain_levers(2);

@@ -78,12 +78,6 @@ static void work(laboratory *lab, uint64_t first, uint64_t end, uint64_t step, r
     }
 }
 
-static void add_tally(tally *to, const tally *from) {
-    const int64_t *x = (const int64_t *)from;
-    int64_t *sum = (int64_t *)to;
-    for (size_t i = 0; i < sizeof *to / sizeof *sum; i++) sum[i] += x[i];
-}
-
 /* The first seed of [first, end) that fails, or end. */
 static uint64_t first_failure(laboratory *lab, uint64_t first, uint64_t end, tally *total) {
     report *r = reports_map(WORKERS);
@@ -127,14 +121,14 @@ static laboratory lab;
 
 static int open_lab(void **state) {
     (void)state;
-    laboratory_open(&lab, 1);
+    laboratory_open(&lab, 1, NULL);
     lab.allocations = count_allocations;
     return 0;
 }
 
 static int close_lab(void **state) {
     (void)state;
-    laboratory_close(&lab);
+    laboratory_close(&lab, true);
     return 0;
 }
 
@@ -199,14 +193,7 @@ static void schedules_never_change_a_bit(void **state) {
     tally t = {0};
     const uint64_t seed = first_failure(&lab, first, first + n, &t);
     (void)state;
-    print_message("%lld schedules: %lld requests (%lld refused, %lld cancelled, %lld stopped), %lld tokens, %lld "
-                  "completions of several versions\n",
-                  (long long)t.schedules, (long long)t.submitted, (long long)t.refused, (long long)t.cancelled,
-                  (long long)t.stopped, (long long)t.tokens, (long long)t.mixed);
-    print_message("%lld recomputed, %lld swapped, %lld forked, %lld hits, %lld verified, %lld evicted, %lld sleeps, "
-                  "%lld updates\n",
-                  (long long)t.recomputed, (long long)t.swapped, (long long)t.forked, (long long)t.hits,
-                  (long long)t.verified, (long long)t.evicted, (long long)t.sleeps, (long long)t.updates);
+    print_tally(&t);
     if (seed < first + n) {
         report *r = reports_map(1);
         operation ops[OPS_MAX];
