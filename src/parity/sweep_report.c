@@ -55,7 +55,9 @@ static void print_causes(FILE *file, const ls_sweep *s) {
 static void print_bounds(FILE *file, const ls_sweep *s) {
     for (int64_t i = 0; i < s->n_bounds; i++) {
         const ls_bound *b = &s->bounds[i];
-        fprintf(file, "  threshold  %s %" PRId64 " and %s differ, %" PRId64 " is clean (%s activations, %" PRId64 " trials)\n",
+        fprintf(file,
+                "  threshold  %s %" PRId64 " and %s differ, %" PRId64 " is clean (%s activations, %" PRId64
+                " trials)\n",
                 b->lever, b->value, b->from_above ? "below" : "above", b->from_above ? b->value + 1 : b->value - 1,
                 ls_dtype_name(b->dtype), b->n_trials);
     }
@@ -114,8 +116,8 @@ void ls_sweep_repro(FILE *file, const ls_sweep *s) {
 
 static void print_repro(FILE *file, const ls_sweep *s) {
     if (s->n_repro == 0) return;
-    fprintf(file, "\nsmallest requests that still fail (%" PRId64 " of %" PRId64 " prompts, %" PRId64 " trials)\n", s->n_repro,
-            s->repro_from, s->repro_trials);
+    fprintf(file, "\nsmallest requests that still fail (%" PRId64 " of %" PRId64 " prompts, %" PRId64 " trials)\n",
+            s->n_repro, s->repro_from, s->repro_trials);
     ls_sweep_repro(file, s);
     fprintf(file, "  check --model %s --prompts FILE", s->opts.model);
     print_levers(file, &s->repro_trial);
@@ -134,7 +136,8 @@ static void print_number(FILE *file, double value) {
 
 static void print_series(FILE *file, const ls_sweep *s) {
     if (s->n_series == 0) return;
-    fprintf(file, "\nseries: steps of %" PRId64 " prompts, one engine, %" PRId64 " slots of %" PRId64 " words in rotation\n",
+    fprintf(file,
+            "\nseries: steps of %" PRId64 " prompts, one engine, %" PRId64 " slots of %" PRId64 " words in rotation\n",
             s->series[0].n_prompts, s->opts.far_slots, s->opts.far_words);
     fprintf(file, "  %8s %6s %10s %10s %12s %8s %8s %10s\n", "rollouts", "steps", "sequences", "differ", "first bad",
             "onset", "period", "bits");
@@ -153,14 +156,17 @@ static void print_series(FILE *file, const ls_sweep *s) {
     if (isnan(s->onset_slope)) return;
     fprintf(file, "  log onset on log rollouts: slope %.3f; log period: slope %.3f\n", s->onset_slope, s->period_slope);
     if (fabs(s->onset_slope + 1.0) < 0.1)
-        fprintf(file, "  slope -1: what counts is the number of sequences, a resource that fills up, not the training step\n");
+        fprintf(
+            file,
+            "  slope -1: what counts is the number of sequences, a resource that fills up, not the training step\n");
 }
 
 void ls_sweep_print(FILE *file, const ls_sweep *s) {
     print_experiments(file, s);
     print_series(file, s);
     if (!s->different) {
-        fprintf(file, "\nno difference: %" PRId64 " trials, %" PRId64 " sequences, %" PRId64 " differing bits (%.1f s)\n",
+        fprintf(file,
+                "\nno difference: %" PRId64 " trials, %" PRId64 " sequences, %" PRId64 " differing bits (%.1f s)\n",
                 s->n_trials, s->n_sequences, s->n_bits, s->seconds);
         return;
     }
