@@ -140,12 +140,16 @@ static const struct argp parser = {
     options_known,
     on_option,
     NULL,
-    "Find out why rollout and trainer disagree: run small experiments, each with one lever moved, compare every bit with the "
+    "Find out why rollout and trainer disagree: run small experiments, each with one lever moved, compare every bit "
+    "with the "
     "training forward of this program, and name the cause whose pattern fits.\v"
-    "What is tried is this program's engine or, with --suspect, another build of it. Levers with a threshold are bisected to "
-    "the exact value, a threshold in slots is traced to the 32-bit expression that has it, and the requests are shrunk to "
+    "What is tried is this program's engine or, with --suspect, another build of it. Levers with a threshold are "
+    "bisected to "
+    "the exact value, a threshold in slots is traced to the 32-bit expression that has it, and the requests are shrunk "
+    "to "
     "the fewest and shortest that still fail.\n\n"
-    "Exit status: 0 if no experiment shows a difference, 3 if one does, 2 if the sweep cannot be done, 1 for wrong usage.",
+    "Exit status: 0 if no experiment shows a difference, 3 if one does, 2 if the sweep cannot be done, 1 for wrong "
+    "usage.",
     NULL,
     NULL,
     NULL,
@@ -164,7 +168,8 @@ static ls_status parse_options(sweep_options *o, int argc, char **argv, ls_error
     argp_parse(&parser, argc, argv, 0, NULL, &context);
     if (context.status != LS_OK) return context.status;
     if (o->run.model == NULL) ls_cli_usage(argv[0], "--model is missing; it names the checkpoint directory");
-    if (o->suspect == NULL && o->n_suspect_args > 0) ls_cli_usage(argv[0], "--suspect-arg is of use with --suspect only");
+    if (o->suspect == NULL && o->n_suspect_args > 0)
+        ls_cli_usage(argv[0], "--suspect-arg is of use with --suspect only");
     if (o->suspect != NULL && o->run.inject != LS_INJECT_NONE)
         ls_cli_usage(argv[0], "--inject is for this engine; give a suspect its own by --suspect-arg");
     return LS_OK;

@@ -1,14 +1,12 @@
-/* Finding why a rollout program and the trainer's forward disagree: move one lever at a time from a small baseline, watch
- * how the structure of the mismatch changes, and name the cause that has this structure.
+/* Finding why a rollout program and the trainer's forward disagree: move one lever at a time from a small baseline,
+ * watch how the structure of the mismatch changes, and name the cause that has this structure.
  *
- * The suspect is a black box: prompts and levers go in, completions and recorded log-probabilities come out. The trainer
- * is always ls_score of this process. Words:
- *   trial        one run of the suspect: settings and prompts
- *   outcome      what came of one request, with the trainer's values beside the recorded ones
- *   observation  the features of a trial's outcomes
- *   experiment   a trial with a purpose; all of them are the ladder (sweep_ladder.c)
- *   cause        a set of expectations on experiments (sweep_causes.c)
- *   series       an RL-like run: steps of prompts x rollouts, the pools' ids rotating below (sweep_series.c) */
+ * The suspect is a black box: prompts and levers go in, completions and recorded log-probabilities come out. The
+ * trainer is always ls_score of this process. Words: trial        one run of the suspect: settings and prompts outcome
+ * what came of one request, with the trainer's values beside the recorded ones observation  the features of a trial's
+ * outcomes experiment   a trial with a purpose; all of them are the ladder (sweep_ladder.c) cause        a set of
+ * expectations on experiments (sweep_causes.c) series       an RL-like run: steps of prompts x rollouts, the pools' ids
+ * rotating below (sweep_series.c) */
 #ifndef LS_PARITY_SWEEP_H
 #define LS_PARITY_SWEEP_H
 
@@ -45,7 +43,7 @@ typedef struct ls_outcome {
     float *logprob; /* the suspect's */
     float *scored;  /* the trainer's */
     int64_t n;
-    bool failed; /* the suspect gave the request up */
+    bool failed;                /* the suspect gave the request up */
     int32_t slot;               /* -1: not told */
     int64_t n_hit, n_preempted; /* -1: not told */
     int32_t version;            /* of the weights: 0, and 1 in rounds behind an update */
@@ -118,10 +116,10 @@ typedef struct ls_observation {
     int64_t n_failed, n_not_finite;
     int64_t n_hits, n_hits_different;           /* sequences that took something from a prefix cache */
     int64_t n_preempted, n_preempted_different; /* sequences */
-    int64_t n_moved;   /* sequences whose tokens are not the baseline's; -1: not compared */
-    int64_t n_changed; /* the same, or whose recorded bits are not */
+    int64_t n_moved;                            /* sequences whose tokens are not the baseline's; -1: not compared */
+    int64_t n_changed;                          /* the same, or whose recorded bits are not */
     int64_t first_sequence, first_position;     /* the first that differs, and the earliest place in a completion; -1 */
-    int64_t lag_tokens, lag_equal; /* tokens behind a completion's first; recorded with the bits of the one before */
+    int64_t lag_tokens, lag_equal;   /* tokens behind a completion's first; recorded with the bits of the one before */
     double abs_mean, abs_max, slope; /* of finite d = t - r; of t on r, NaN where it has none */
     int64_t position_n[LS_POSITIONS];
     double position_abs[LS_POSITIONS]; /* mean abs d by place in the completion; the last holds all further ones */
@@ -195,9 +193,9 @@ typedef enum ls_sign {
 } ls_sign;
 
 typedef struct ls_cause {
-    const char *name;  /* "32-bit slot offset" */
-    const char *text;  /* what goes wrong, one sentence */
-    const char *look;  /* where to look for it */
+    const char *name;             /* "32-bit slot offset" */
+    const char *text;             /* what goes wrong, one sentence */
+    const char *look;             /* where to look for it */
     uint64_t large, small, moved; /* sets of experiments that must come out so, by bit 1 << ls_experiment */
     uint64_t any;                 /* these may come out in any way; all others must be clean */
     ls_sign sign;
@@ -205,8 +203,8 @@ typedef struct ls_cause {
 
 typedef struct ls_ranked {
     const ls_cause *cause;
-    double score;      /* mean of the shares of differing and of clean expectations that are met */
-    bool fits;         /* every expectation that was tried is met, and one that is not "clean" was */
+    double score;         /* mean of the shares of differing and of clean expectations that are met */
+    bool fits;            /* every expectation that was tried is met, and one that is not "clean" was */
     uint64_t met, missed; /* sets of experiments */
 } ls_ranked;
 
@@ -221,8 +219,8 @@ void ls_causes_rank(ls_ranked *out, const ls_observation seen[LS_EXPERIMENTS]);
 typedef struct ls_bound {
     const char *lever; /* "slot", "chunk", .. */
     ls_dtype dtype;
-    int64_t value;     /* the one next to the clean side that differs */
-    bool from_above;   /* it and those below differ; otherwise it and those above */
+    int64_t value;   /* the one next to the clean side that differs */
+    bool from_above; /* it and those below differ; otherwise it and those above */
     int64_t n_trials;
 } ls_bound;
 
@@ -252,7 +250,7 @@ typedef struct ls_sweep_opts {
 } ls_sweep_opts;
 
 typedef struct ls_sweep {
-    ls_sweep_opts opts;
+    ls_sweep_opts opts; /* dtype is the one of the last ladder: float32 after bf16 that showed rounding alone */
     ls_observation seen[LS_EXPERIMENTS];
     ls_ranked *ranked; /* [ls_causes_count()] */
     bool different;    /* anything but clean and not tried */

@@ -14,19 +14,22 @@
 /* What is in none of the sets must be clean. The prompts as given are never in one: they are the user's. */
 static const ls_cause causes[] = {
     {.name = "32-bit slot offset",
-     .text = "the scan over several tokens writes its state at slot * stride computed in 32 bits: beyond the threshold it "
-             "lands in another place of the same pool",
+     .text =
+         "the scan over several tokens writes its state at slot * stride computed in 32 bits: beyond the threshold it "
+         "lands in another place of the same pool",
      .look = "the prefill kernel's state address: widen the slot id before it multiplies",
      .large = IN(FAR),
      .any = IN(FAR_HALF) | IN(FAR_CHUNK1)},
     {.name = "32-bit page offset",
-     .text = "attention finds KV pages at page * stride computed in 32 bits: beyond the threshold it reads or writes another "
+     .text = "attention finds KV pages at page * stride computed in 32 bits: beyond the threshold it reads or writes "
+             "another "
              "page",
      .look = "the attention kernel's page address: widen the page id before it multiplies",
      .large = IN(FAR_PAGES)},
     {.name = "stale state of a reused slot",
-     .text = "a sequence whose first chunk has one token is taken for a decoding one and continues from the state that the "
-             "slot's last owner left",
+     .text =
+         "a sequence whose first chunk has one token is taken for a decoding one and continues from the state that the "
+         "slot's last owner left",
      .look = "what decides between prefill and decode: it must be the position, not the number of tokens",
      .large = IN(CHUNK1) | IN(CHUNK1_POISON) | IN(SINGLE),
      .any = CACHED | PREEMPTED | IN(FAR_CHUNK1)},
@@ -65,7 +68,8 @@ static const ls_cause causes[] = {
      .small = IN(WHOLE) | IN(BATCH) | IN(BATCH_ATTENTION),
      .any = IN(FORK) | PREEMPTED},
     {.name = "other arithmetic in decode",
-     .text = "tokens that are decoded one by one go through another formula than those of a longer chunk, in the Mamba layers",
+     .text = "tokens that are decoded one by one go through another formula than those of a longer chunk, in the Mamba "
+             "layers",
      .look = "scalar functions of the decode kernel: softplus, exp, silu",
      .small = IN(SOLO) | IN(AGAIN) | IN(WHOLE) | IN(CHUNK1) | IN(CHUNK1_FRESH) | IN(CHUNK2) | IN(SINGLE) | IN(PAIR) |
               IN(BATCH) | IN(SLOTS) | IN(PAGE) | IN(THREADS) | IN(ISA),
@@ -93,15 +97,22 @@ static const ls_cause causes[] = {
      .look = "first use of slots and pages, and the tails of the last page",
      .large = IN(POISON),
      .any = IN(CHUNK1_POISON)},
-    {.name = "page size matters", .text = "attention depends on the number of tokens in a KV page",
-     .look = "page boundaries of the attention kernel", .large = IN(PAGE)},
-    {.name = "fork is not a copy", .text = "samples that share a prefill differ from samples that each have their own",
-     .look = "the copy of state slot and last page at a fork", .large = IN(FORK)},
-    {.name = "preempted sequences come back wrong", .text = "a sequence that was taken out goes on from another state",
-     .look = "what is saved and what is computed again, and at which position", .large = PREEMPTED},
+    {.name = "page size matters",
+     .text = "attention depends on the number of tokens in a KV page",
+     .look = "page boundaries of the attention kernel",
+     .large = IN(PAGE)},
+    {.name = "fork is not a copy",
+     .text = "samples that share a prefill differ from samples that each have their own",
+     .look = "the copy of state slot and last page at a fork",
+     .large = IN(FORK)},
+    {.name = "preempted sequences come back wrong",
+     .text = "a sequence that was taken out goes on from another state",
+     .look = "what is saved and what is computed again, and at which position",
+     .large = PREEMPTED},
     {.name = "swapped sequences come back wrong",
      .text = "a sequence that was swapped out goes on from another state; computing it again is right",
-     .look = "what swap saves: convolution window, scan state, last page", .large = IN(SWAP)},
+     .look = "what swap saves: convolution window, scan state, last page",
+     .large = IN(SWAP)},
 };
 enum { N_CAUSES = sizeof causes / sizeof causes[0] };
 

@@ -1,5 +1,6 @@
-/* The ladder: prompts made from the given ones, and the settings of every experiment. The baseline is as small as can be:
- * one sequence at a time, chunks as short as the convolution's memory, one slot, no cache, raw log-probabilities. */
+/* The ladder: prompts made from the given ones, and the settings of every experiment. The baseline is as small as can
+ * be: one sequence at a time, chunks as short as the convolution's memory, one slot, no cache, raw log-probabilities.
+ */
 #include "parity/sweep_ladder.h"
 
 #include <stdlib.h>
@@ -15,8 +16,8 @@ typedef struct rung {
 
 #define NONE LS_EXPERIMENTS
 
-/* Probes draw from a flat distribution: a model that is sure of its next token would draw the same one whatever is wrong
- * with its state, with a log-probability near 0. Raw records are of temperature 1 all the same. */
+/* Probes draw from a flat distribution: a model that is sure of its next token would draw the same one whatever is
+ * wrong with its state, with a log-probability near 0. Raw records are of temperature 1 all the same. */
 #define PROBE_TEMPERATURE 4.0f
 
 static const rung rungs[LS_EXPERIMENTS] = {
@@ -34,7 +35,8 @@ static const rung rungs[LS_EXPERIMENTS] = {
     [LS_TRY_PAIR] = {"pair", "two sequences at a time", LS_SET_PLAIN, LS_TRY_SOLO},
     [LS_TRY_BATCH] = {"batch", "eight sequences at a time", LS_SET_PLAIN, LS_TRY_SOLO},
     [LS_TRY_SOLO_ATTENTION] = {"solo-attention", "attention layers only", LS_SET_PLAIN, NONE},
-    [LS_TRY_BATCH_ATTENTION] = {"batch-attention", "attention layers only, eight sequences at a time", LS_SET_PLAIN, NONE},
+    [LS_TRY_BATCH_ATTENTION] = {"batch-attention", "attention layers only, eight sequences at a time", LS_SET_PLAIN,
+                                NONE},
     [LS_TRY_SLOTS] = {"slots", "64 slots, first slot 17", LS_SET_PLAIN, LS_TRY_SOLO},
     [LS_TRY_POISON] = {"poison", "free slots and pages hold NaN, guards behind them", LS_SET_PLAIN, LS_TRY_SOLO},
     [LS_TRY_PAGE] = {"page", "KV pages of one token", LS_SET_PLAIN, LS_TRY_SOLO},
@@ -50,7 +52,8 @@ static const rung rungs[LS_EXPERIMENTS] = {
     [LS_TRY_UPDATE_CACHED] = {"update-cached", "new weights before the second round, prefix cache on", LS_SET_PLAIN,
                               LS_TRY_UPDATE},
     [LS_TRY_FORK] = {"fork", "four samples that share a prefill", LS_SET_PLAIN, NONE},
-    [LS_TRY_RECOMPUTE] = {"preempt-recompute", "preemption every third tick, computed again", LS_SET_PLAIN, LS_TRY_SOLO},
+    [LS_TRY_RECOMPUTE] = {"preempt-recompute", "preemption every third tick, computed again", LS_SET_PLAIN,
+                          LS_TRY_SOLO},
     [LS_TRY_SWAP] = {"preempt-swap", "preemption every third tick, swapped out", LS_SET_PLAIN, LS_TRY_SOLO},
     [LS_TRY_PROCESSED] = {"processed", "processed log-probabilities, temperature 1", LS_SET_PLAIN, NONE},
     [LS_TRY_TEMPERATURE_RAW] = {"temperature-raw", "raw log-probabilities, temperature 0.7", LS_SET_PLAIN, NONE},

@@ -24,7 +24,7 @@ typedef struct ls_ladder {
     const ls_jamba_config *config;
     ls_prompt *set[LS_SETS];
     int64_t n_set[LS_SETS];
-    int32_t *tokens; /* of all sets but the given one */
+    int32_t *tokens;   /* of all sets but the given one */
     int64_t far_pages; /* pages whose offsets leave 32 bits; 0 without attention */
 } ls_ladder;
 
@@ -52,8 +52,8 @@ ls_status ls_runner_try(const ls_runner *runner, const ls_trial *trial, const ls
 
 /* The series over rollouts per prompt, into runner->sweep. */
 ls_status ls_series_run(const ls_runner *runner, ls_error *err);
-/* Onset and period from bad[n], a flag for each sequence in order: the first bad one, and the first one behind `gap` clean
- * ones that follow a bad one; -1 where there is none. */
+/* Onset and period from bad[n], a flag for each sequence in order: the first bad one, and the first one behind `gap`
+ * clean ones that follow a bad one; -1 where there is none. */
 void ls_series_edges(const uint8_t *bad, int64_t n, int64_t gap, int64_t *first, int64_t *second);
 /* Slope of log y on log x over the points where y is above 0; NaN with fewer than 3. */
 double ls_series_slope(const double *x, const double *y, int64_t n);

@@ -26,7 +26,8 @@ typedef struct words {
 } words;
 
 static ls_status add_word(words *w, const char *word, ls_error *err) {
-    if (w->n == WORDS_MAX) return LS_FAIL(err, LS_ERR_ARG, "more than %d words on the suspect's command line", WORDS_MAX);
+    if (w->n == WORDS_MAX)
+        return LS_FAIL(err, LS_ERR_ARG, "more than %d words on the suspect's command line", WORDS_MAX);
     w->argv[w->n++] = (char *)(uintptr_t)word; /* posix_spawn takes them as char *, and leaves them alone */
     return LS_OK;
 }
@@ -191,7 +192,8 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     snprintf(records, sizeof records, "%s/records.jsonl", s->directory);
     snprintf(complaints, sizeof complaints, "%s/complaints", s->directory);
     if (trial->update) {
-        status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "a program that reads its model cannot be given new weights on the way");
+        status =
+            LS_FAIL(err, LS_ERR_UNSUPPORTED, "a program that reads its model cannot be given new weights on the way");
         goto done;
     }
     LS_TRY(write_prompts(in, trial, prompts, n_prompts, err));

@@ -8,7 +8,8 @@
 static const char *tensor_unit(const ls_wrap *w) { return w->in_bytes ? "bytes" : "elements"; }
 
 static void print_experiments(FILE *file, const ls_sweep *s) {
-    fprintf(file, "%-20s %-13s %s\n", "experiment", "verdict", "structure");
+    fprintf(file, "%s, %s activations\n\n", s->opts.model, ls_dtype_name(s->opts.dtype));
+    fprintf(file, "%-20s %-13s %s\n", "experiment", "verdict", "what is moved: what is seen");
     for (int i = 0; i < LS_EXPERIMENTS; i++) {
         char text[LS_NOTE_BYTES + 64];
         ls_observation_describe(text, sizeof text, &s->seen[i]);
@@ -54,7 +55,9 @@ static void print_causes(FILE *file, const ls_sweep *s) {
 static void print_bounds(FILE *file, const ls_sweep *s) {
     for (int64_t i = 0; i < s->n_bounds; i++) {
         const ls_bound *b = &s->bounds[i];
-        fprintf(file, "  threshold  %s %" PRId64 " and %s differ, %" PRId64 " is clean (%s activations, %" PRId64 " trials)\n",
+        fprintf(file,
+                "  threshold  %s %" PRId64 " and %s differ, %" PRId64 " is clean (%s activations, %" PRId64
+                " trials)\n",
                 b->lever, b->value, b->from_above ? "below" : "above", b->from_above ? b->value + 1 : b->value - 1,
                 ls_dtype_name(b->dtype), b->n_trials);
     }
@@ -97,6 +100,8 @@ static void print_levers(FILE *file, const ls_trial *trial) {
         if (strcmp(a, b) != 0) fprintf(file, " --%s %s", ls_lever_name(i), a);
     }
     fprintf(file, " --ignore-eos --max-tokens %" PRId64, trial->max_tokens);
+    if (trial->sampling.seed != 0) fprintf(file, " --seed %" PRIu64, trial->sampling.seed);
+    if (trial->dtype != LS_F32) fprintf(file, " --dtype %s", ls_dtype_name(trial->dtype));
     if (trial->sampling.temperature != 1.0f) fprintf(file, " --temperature %g", (double)trial->sampling.temperature);
     if (trial->logprob_of == LS_LOGPROB_PROCESSED) fprintf(file, " --logprobs processed");
 }
@@ -111,8 +116,8 @@ void ls_sweep_repro(FILE *file, const ls_sweep *s) {
 
 static void print_repro(FILE *file, const ls_sweep *s) {
     if (s->n_repro == 0) return;
-    fprintf(file, "\nsmallest requests that still fail (%" PRId64 " of %" PRId64 " prompts, %" PRId64 " trials)\n", s->n_repro,
-            s->repro_from, s->repro_trials);
+    fprintf(file, "\nsmallest requests that still fail (%" PRId64 " of %" PRId64 " prompts, %" PRId64 " trials)\n",
+            s->n_repro, s->repro_from, s->repro_trials);
     ls_sweep_repro(file, s);
     fprintf(file, "  check --model %s --prompts FILE", s->opts.model);
     print_levers(file, &s->repro_trial);
@@ -131,7 +136,8 @@ static void print_number(FILE *file, double value) {
 
 static void print_series(FILE *file, const ls_sweep *s) {
     if (s->n_series == 0) return;
-    fprintf(file, "\nseries: steps of %" PRId64 " prompts, one engine, %" PRId64 " slots of %" PRId64 " words in rotation\n",
+    fprintf(file,
+            "\nseries: steps of %" PRId64 " prompts, one engine, %" PRId64 " slots of %" PRId64 " words in rotation\n",
             s->series[0].n_prompts, s->opts.far_slots, s->opts.far_words);
     fprintf(file, "  %8s %6s %10s %10s %12s %8s %8s %10s\n", "rollouts", "steps", "sequences", "differ", "first bad",
             "onset", "period", "bits");
@@ -150,14 +156,17 @@ static void print_series(FILE *file, const ls_sweep *s) {
     if (isnan(s->onset_slope)) return;
     fprintf(file, "  log onset on log rollouts: slope %.3f; log period: slope %.3f\n", s->onset_slope, s->period_slope);
     if (fabs(s->onset_slope + 1.0) < 0.1)
-        fprintf(file, "  slope -1: what counts is the number of sequences, a resource that fills up, not the training step\n");
+        fprintf(
+            file,
+            "  slope -1: what counts is the number of sequences, a resource that fills up, not the training step\n");
 }
 
 void ls_sweep_print(FILE *file, const ls_sweep *s) {
     print_experiments(file, s);
     print_series(file, s);
     if (!s->different) {
-        fprintf(file, "\nno difference: %" PRId64 " trials, %" PRId64 " sequences, %" PRId64 " differing bits (%.1f s)\n",
+        fprintf(file,
+                "\nno difference: %" PRId64 " trials, %" PRId64 " sequences, %" PRId64 " differing bits (%.1f s)\n",
                 s->n_trials, s->n_sequences, s->n_bits, s->seconds);
         return;
     }
@@ -242,6 +251,7 @@ void ls_sweep_write(ls_json_out *json, const ls_sweep *s) {
     const ls_ranked *named = ls_sweep_cause(s);
     ls_json_begin_object(json, NULL);
     ls_json_bool(json, "different", s->different);
+    ls_json_string(json, "dtype", ls_dtype_name(s->opts.dtype));
     if (named != NULL)
         ls_json_string(json, "cause", named->cause->name);
     else

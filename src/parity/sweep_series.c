@@ -1,5 +1,6 @@
-/* The series: steps of prompts x rollouts through one engine whose slots rotate, for several numbers of rollouts. A fault
- * of high slots shows as spikes that come back with a period, and both onset and period shrink as rollouts grow. */
+/* The series: steps of prompts x rollouts through one engine whose slots rotate, for several numbers of rollouts. A
+ * fault of high slots shows as spikes that come back with a period, and both onset and period shrink as rollouts grow.
+ */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -100,7 +100,8 @@ ls_status ls_trainer_model(ls_trainer *t, int32_t version, ls_jamba **out, ls_er
         const ls_status status = ls_jamba_open(&t->model[version], t->directory, err);
         ls_jamba *m = t->model[version];
         if (status != LS_OK) return status;
-        /* As an optimiser would: every layer's input moves a little, so every cached state of the old weights is wrong. */
+        /* As an optimiser would: every layer's input moves a little, so every cached state of the old weights is wrong.
+         */
         for (int32_t i = 0; i < m->config.n_layers; i++)
             for (int32_t j = 0; j < m->config.hidden; j++) m->layers[i].input_norm[j] *= 1.0625f;
     }

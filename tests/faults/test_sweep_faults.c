@@ -1,5 +1,5 @@
-/* Every fault of the laboratory, found from outside: the sweep sees tokens, bits, slots and levers, never which fault is
- * armed. What it names is held against what was armed. */
+/* Every fault of the laboratory, found from outside: the sweep sees tokens, bits, slots and levers, never which fault
+ * is armed. What it names is held against what was armed. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -50,13 +50,20 @@ static void bench_open(bench *b, const char *name, bool story) {
     assert_ok(ls_trainer_create(&b->trainer, b->model, b->queue, &err), err);
     assert_ok(ls_trainer_model(b->trainer, 0, &model, &err), err);
     for (int i = 0; i < 8; i++) {
-        for (int t = 0; t < 32; t++)
-            b->ids[i][t] = (int32_t)(test_random(&seed) >> 33) % model->config.vocab;
+        for (int t = 0; t < 32; t++) b->ids[i][t] = (int32_t)(test_random(&seed) >> 33) % model->config.vocab;
         b->prompts[i] = (ls_prompt){b->ids[i], 3 + 3 * i};
     }
-    b->opts = (ls_sweep_opts){.model = b->model, .prompts = b->prompts, .n_prompts = 8, .samples = 2,
-                              .max_tokens = 8, .dtype = LS_F32, .threads = 2, .isa = ls_isa_best(),
-                              .far_slots = 69776, .far_words = 89600, .story = story};
+    b->opts = (ls_sweep_opts){.model = b->model,
+                              .prompts = b->prompts,
+                              .n_prompts = 8,
+                              .samples = 2,
+                              .max_tokens = 8,
+                              .dtype = LS_F32,
+                              .threads = 2,
+                              .isa = ls_isa_best(),
+                              .far_slots = 69776,
+                              .far_words = 89600,
+                              .story = story};
 }
 
 static void bench_close(bench *b) {
@@ -89,8 +96,9 @@ static bool check_row(const ls_sweep *s, ls_inject fault) {
     bool right;
     describe_bounds(bounds, sizeof bounds, s);
     right = expected[fault].cause == NULL ? !s->different : named != NULL && strcmp(name, expected[fault].cause) == 0;
-    print_message("%-26s %-5s %-40s next %.3f, %lld of %lld prompts, %s\n", ls_inject_name(fault), right ? "right" : "WRONG",
-                  name, s->ranked[1].score, (long long)s->n_repro, (long long)s->repro_from, bounds);
+    print_message("%-26s %-5s %-40s next %.3f, %lld of %lld prompts, %s\n", ls_inject_name(fault),
+                  right ? "right" : "WRONG", name, s->ranked[1].score, (long long)s->n_repro, (long long)s->repro_from,
+                  bounds);
     if (!right) return false;
     if (expected[fault].bounds != NULL) assert_string_equal(bounds, expected[fault].bounds);
     assert_int_equal(s->n_repro, expected[fault].n_repro);
@@ -160,7 +168,8 @@ static void the_slot_threshold_names_its_expression(void **state) {
 /* The series with a smaller pool, whose threshold lies at the same share of it. */
 static void the_series_has_the_law_of_a_counter(void **state) {
     static ls_sweep s;
-    const int64_t slots = 2048, words = 89600 * (int64_t)69776 / 2048 / 16 * 16, threshold = ((int64_t)1 << 32) / words + 1;
+    const int64_t slots = 2048, words = 89600 * (int64_t)69776 / 2048 / 16 * 16,
+                  threshold = ((int64_t)1 << 32) / words + 1;
     bench b;
     (void)state;
     bench_open(&b, "jamba-nobias", true);

@@ -85,9 +85,8 @@ static void bisection_is_exact(void **state) {
 
 /* ---- thresholds ---- */
 
-static const ls_pooled_tensor pools[] = {{"state", "slot", 358400, 4, 69776},
-                                         {"window", "slot", 358400, 2, 69776},
-                                         {"pages", "page", 4096, 4, 1 << 21}};
+static const ls_pooled_tensor pools[] = {
+    {"state", "slot", 358400, 4, 69776}, {"window", "slot", 358400, 2, 69776}, {"pages", "page", 4096, 4, 1 << 21}};
 
 static const ls_wrap *wrap_of(const ls_wrap *wraps, int64_t n, const char *tensor, bool in_bytes, bool is_signed) {
     for (int64_t i = 0; i < n; i++)
@@ -350,7 +349,8 @@ static void experiments_have_names_and_baselines(void **state) {
         const ls_experiment e = (ls_experiment)i, baseline = ls_ladder_baseline(e);
         assert_non_null(ls_experiment_name(e));
         assert_non_null(ls_experiment_text(e));
-        for (int k = 0; k < i; k++) assert_string_not_equal(ls_experiment_name((ls_experiment)k), ls_experiment_name(e));
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(ls_experiment_name((ls_experiment)k), ls_experiment_name(e));
         if (baseline == LS_EXPERIMENTS) continue;
         assert_true(baseline < e);
         assert_int_equal(ls_ladder_set(baseline), ls_ladder_set(e));
@@ -361,10 +361,16 @@ static void experiments_have_names_and_baselines(void **state) {
 static void trials_are_possible(void **state) {
     static const int32_t few[] = {1, 1, 1};
     const ls_prompt prompt = {few, 3};
-    const ls_sweep_opts opts = {.model = "", .prompts = &prompt, .n_prompts = 1, .samples = 2, .max_tokens = 9,
-                                .threads = 1, .far_slots = 1000, .far_words = 1600};
-    ls_jamba_config config = {.n_layers = 2, .vocab = 16, .d_conv = 4, .d_inner = 8, .d_state = 4, .n_kv_heads = 1,
-                              .head_dim = 4};
+    const ls_sweep_opts opts = {.model = "",
+                                .prompts = &prompt,
+                                .n_prompts = 1,
+                                .samples = 2,
+                                .max_tokens = 9,
+                                .threads = 1,
+                                .far_slots = 1000,
+                                .far_words = 1600};
+    ls_jamba_config config = {
+        .n_layers = 2, .vocab = 16, .d_conv = 4, .d_inner = 8, .d_state = 4, .n_kv_heads = 1, .head_dim = 4};
     ls_ladder ladder;
     ls_error err;
     (void)state;
