@@ -82,6 +82,7 @@ static void *serve_one(void *context) {
         if (request_i == 0) snprintf(s->last_head, sizeof s->last_head, "%.*s", (int)(body - text), text);
         const reply r = s->answer(request_i, body);
         pause_ms(r.delay_ms);
+        atomic_fetch_sub(&s->n_now, 1); /* from here on the client may send the next */
         if (!r.hang_up) {
             snprintf(head, sizeof head, "HTTP/1.1 %d X\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n", r.status,
                      strlen(r.body) + (size_t)r.cut, r.head != NULL ? r.head : "");
@@ -89,7 +90,6 @@ static void *serve_one(void *context) {
             send_all(fd, r.body, strlen(r.body));
         }
         free(r.body);
-        atomic_fetch_sub(&s->n_now, 1);
     }
     free(text);
     close(fd);
