@@ -30,18 +30,26 @@ void ls_reward_write_item(ls_json_out *json, int64_t id, const ls_reward_item *i
     ls_json_end_object(json);
 }
 
+/* What sources say goes into messages of one line. */
+static void make_one_line(char *text) {
+    for (; *text != '\0'; text++)
+        if ((unsigned char)*text < ' ') *text = ' ';
+}
+
 void ls_reward_note(ls_reward *reward, const char *format, ...) {
     va_list args;
     if (reward->tally.message[0] != '\0') return;
     va_start(args, format);
     vsnprintf(reward->tally.message, sizeof reward->tally.message, format, args);
     va_end(args);
+    make_one_line(reward->tally.message);
 }
 
 void ls_reward_fail(ls_reward_result *result, const char *text) {
     result->ok = false;
     result->reward = (double)NAN;
     snprintf(result->error, sizeof result->error, "%s", text);
+    make_one_line(result->error);
 }
 
 int64_t ls_reward_settle(ls_reward *reward, ls_reward_result *results, bool *done, int64_t n,

@@ -162,8 +162,6 @@ static void quote_words(char out[LAST_WORDS_MAX + 32], const child *c) {
         if (c->words[i] == '\n') begin = i + 1;
     if (begin == end) return;
     snprintf(out, LAST_WORDS_MAX + 32, " (last words: %.*s)", (int)(end - begin), c->words + begin);
-    for (char *at = out; *at != '\0'; at++)
-        if ((unsigned char)*at < ' ') *at = ' ';
 }
 
 static void hear_answer(ask *a, const char *line, int64_t bytes) {
