@@ -20,11 +20,7 @@ static const struct {
 static const struct {
     const char *header, *folder;
 } owners[] = {
-    {"jansson.h", "load"},
-    {"pcre2.h", "load"},
-    {"utf8proc.h", "load"},
-    {"curl/curl.h", "rl"},
-    {"argp.h", "cli"},
+    {"jansson.h", "load"}, {"pcre2.h", "load"}, {"utf8proc.h", "load"}, {"curl/curl.h", "rl"}, {"argp.h", "cli"},
 };
 
 static const char *const banned_folders[] = {"util", "utils", "common"};
