@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records and fuzz_dump. Every seed is a few hundred bytes."""
+"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_reward and fuzz_task.
+Every seed is a few hundred bytes."""
 import json
 import pathlib
 import struct
@@ -113,8 +114,34 @@ def dump_seeds():
         write("dump", name, "".join(json.dumps(line) + "\n" for line in lines))
 
 
+def reward_seeds():
+    seeds = {
+        "one": '{"id":"17","reward":0.5}\n', "number": '{"id":17,"reward":-1}', "bare": '{"reward":1e3}',
+        "error": '{"id":"17","error":"no\\njudge"}', "nan": '{"id":"\\"NaN","reward":NaN}',
+        "infinite": '{"id":3,"reward":-Infinity}', "list": '{"items":[{"id":"1","reward":1},{"id":"2","error":""}]}',
+        "list_nan": '{"items":[{"id":1,"reward":NaN},{"id":2}]}', "huge": '{"id":99999999999999999999,"reward":1e999}',
+    }
+    for name, text in seeds.items():
+        write("reward", name, text)
+
+
+def task_seeds():
+    seeds = {
+        "sum": "\x0053", "reverse": "\x00k lqf iwida", "digits": "\x000 2 2 5 7 9",
+        "words": "\x03Well.\n \t53\r\n\n",
+        "expression": "\x00( 3+2 )*(1-0)/5", "large": "\x003037000500*3037000500",
+        "lowest": "\x00(0-4611686018427387904)/3",
+        "nested": "\x00" + "(" * 64 + "3" + ")" * 64, "guesses": "\x0050\n25\n12\n18\n21\n19\n",
+        "options": "style=words", "option": "digits=3,ops=mul",
+    }
+    for name, text in seeds.items():
+        write("task", name, text)
+
+
 if __name__ == "__main__":
     safetensors_seeds()
     config_seeds()
     record_seeds()
     dump_seeds()
+    reward_seeds()
+    task_seeds()

@@ -1,0 +1,115 @@
+/* What all sources of rewards share: asking, counting, the form of an item. */
+#define _POSIX_C_SOURCE 200809L
+#include "rl/reward.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "rl/reward_source.h"
+
+double ls_reward_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void ls_reward_write_item(ls_json_out *json, int64_t id, const ls_reward_item *item) {
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)id);
+    ls_json_begin_object(json, NULL);
+    ls_json_string(json, "id", text);
+    ls_json_string(json, "problem", item->problem);
+    ls_json_text(json, "prompt", item->prompt.text, item->prompt.bytes);
+    ls_json_text(json, "completion", item->completion.text, item->completion.bytes);
+    if (item->answer != NULL) ls_json_string(json, "answer", item->answer);
+    ls_json_end_object(json);
+}
+
+/* What sources say goes into messages of one line. */
+static void make_one_line(char *text) {
+    for (; *text != '\0'; text++)
+        if ((unsigned char)*text < ' ') *text = ' ';
+}
+
+void ls_reward_note(ls_reward *reward, const char *format, ...) {
+    va_list args;
+    if (reward->tally.message[0] != '\0') return;
+    va_start(args, format);
+    vsnprintf(reward->tally.message, sizeof reward->tally.message, format, args);
+    va_end(args);
+    make_one_line(reward->tally.message);
+}
+
+void ls_reward_fail(ls_reward_result *result, const char *text) {
+    result->ok = false;
+    result->reward = (double)NAN;
+    snprintf(result->error, sizeof result->error, "%s", text);
+    make_one_line(result->error);
+}
+
+int64_t ls_reward_settle(ls_reward *reward, ls_reward_result *results, bool *done, int64_t n,
+                         const ls_reward_answer *answer) {
+    const int64_t i = answer->id - reward->first_id;
+    if (i < 0 || i >= n || done[i]) {
+        reward->tally.strays++;
+        ls_reward_note(reward, "an answer to an item that does not wait for one");
+        return -1;
+    }
+    done[i] = true;
+    if (answer->ok)
+        results[i] = (ls_reward_result){.ok = true, .reward = answer->reward};
+    else
+        ls_reward_fail(&results[i], answer->error);
+    return i;
+}
+
+/* A source whose reader went away is an error of the write, not a signal, whatever the program does about SIGPIPE. */
+static void hold_sigpipe(sigset_t *saved, bool *was_pending) {
+    sigset_t pipe_set, pending;
+    sigemptyset(&pipe_set);
+    sigaddset(&pipe_set, SIGPIPE);
+    sigpending(&pending);
+    *was_pending = sigismember(&pending, SIGPIPE) == 1;
+    pthread_sigmask(SIG_BLOCK, &pipe_set, saved);
+}
+
+static void release_sigpipe(const sigset_t *saved, bool was_pending) {
+    static const struct timespec at_once = {0, 0};
+    sigset_t pipe_set;
+    sigemptyset(&pipe_set);
+    sigaddset(&pipe_set, SIGPIPE);
+    if (!was_pending) sigtimedwait(&pipe_set, NULL, &at_once);
+    pthread_sigmask(SIG_SETMASK, saved, NULL);
+}
+
+ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
+                        ls_error *err) {
+    ls_status status;
+    sigset_t saved;
+    bool was_pending;
+    reward->tally.message[0] = '\0';
+    if (n == 0) return LS_OK;
+    for (int64_t i = 0; i < n; i++) ls_reward_fail(&results[i], "no answer");
+    hold_sigpipe(&saved, &was_pending);
+    status = reward->ask(reward, results, items, n, err);
+    release_sigpipe(&saved, was_pending);
+    reward->first_id += n;
+    reward->tally.asked += n;
+    for (int64_t i = 0; i < n; i++) {
+        reward->tally.ok += results[i].ok;
+        reward->tally.failed += !results[i].ok;
+        if (!results[i].ok) ls_reward_note(reward, "%.80s: %s", items[i].problem, results[i].error);
+    }
+    return status;
+}
+
+const ls_reward_tally *ls_reward_tally_of(const ls_reward *reward) { return &reward->tally; }
+
+void ls_reward_close(ls_reward *reward) {
+    if (reward != NULL) reward->close(reward);
+}

@@ -1,0 +1,75 @@
+/* Rewards from outside: a command that is kept running, or a web server. Results stand where their items stand; the
+ * order in which answers arrive never shows. A reward that failed is marked and counted and stops nothing else.
+ *
+ * An item goes out as {"id","problem","prompt","completion","answer"} and comes back as {"id","reward"}, or as
+ * {"id","error"} where the source could not judge. The id is ours, new for every item of every ask, so that a late
+ * answer cannot be taken for another item's; "problem" is the caller's name for it and "answer" is left out where there
+ * is none. A reward is any finite number. Of several answers to one item the first counts. */
+#ifndef LS_RL_REWARD_H
+#define LS_RL_REWARD_H
+
+#include "load/reward_json.h"
+#include "rl/task.h"
+
+typedef struct ls_reward_item {
+    const char *problem;
+    ls_reply prompt, completion;
+    const char *answer; /* or NULL */
+} ls_reward_item;
+
+typedef struct ls_reward_result {
+    bool ok;
+    double reward; /* NaN unless ok, so that it cannot pass for one */
+    char error[LS_REWARD_ERROR_MAX];
+} ls_reward_result;
+
+/* Since the source was opened. */
+typedef struct ls_reward_tally {
+    int64_t asked, ok, failed;
+    int64_t retried;                       /* items or requests that were sent again */
+    int64_t restarts;                      /* of the command */
+    int64_t unreadable;                    /* lines or bodies that are no answer */
+    int64_t strays;                        /* answers to no item that waits: second ones, late ones, made-up ids */
+    char message[2 * LS_REWARD_ERROR_MAX]; /* the first thing that went wrong in the last ask, or "" */
+} ls_reward_tally;
+
+typedef struct ls_reward ls_reward;
+
+/* A command for /bin/sh that reads items and writes answers, both as JSON lines, and ends when its input ends. What it
+ * writes to standard error is read and forgotten, but for the last words, which errors quote.
+ *
+ * Items that were with a command that ended or fell silent are asked once more, one at a time, so that only the guilty
+ * fail. It is given up for the rest of an ask when that happens 8 times without an answer between, 3 times when there
+ * was no answer at all. */
+typedef struct ls_reward_command_options {
+    const char *command;
+    int64_t window;   /* items that it may hold at a time */
+    double silence_s; /* how long it may say nothing while items wait */
+} ls_reward_command_options;
+
+void ls_reward_command_init(ls_reward_command_options *out); /* window 64, silence_s 60 */
+ls_status ls_reward_command_open(ls_reward **out, const ls_reward_command_options *options, ls_error *err);
+
+/* A server: POST of one item, answered by one {"reward"}, or, with batch > 1, of {"items":[..]}, answered by
+ * {"items":[..]} in any order. Requests that could not be made or ran out of time, and answers 408, 429 and 5xx, are
+ * sent again after backoff_s, twice that, and so on up to 10 seconds; any other status that is not 2xx and any text
+ * that cannot be read fails the items of its request. */
+typedef struct ls_reward_http_options {
+    const char *url;
+    const char *const *headers; /* [n_headers] as "Name: value" */
+    int64_t n_headers;
+    int64_t batch, concurrency, retries;
+    double timeout_s, backoff_s;
+} ls_reward_http_options;
+
+void ls_reward_http_init(
+    ls_reward_http_options *out); /* batch 1, concurrency 8, retries 3, timeout_s 30, backoff_s 0.1 */
+ls_status ls_reward_http_open(ls_reward **out, const ls_reward_http_options *options, ls_error *err);
+
+/* Fills results [n], every one. Returns other than LS_OK only when memory is out. One ask at a time. */
+ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
+                        ls_error *err);
+const ls_reward_tally *ls_reward_tally_of(const ls_reward *reward);
+void ls_reward_close(ls_reward *reward); /* NULL is accepted */
+
+#endif

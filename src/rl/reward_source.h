@@ -1,0 +1,34 @@
+/* What a source of rewards is to reward.c, and what the sources share. Inside src/rl only. */
+#ifndef LS_RL_REWARD_SOURCE_H
+#define LS_RL_REWARD_SOURCE_H
+
+#include "base/json_out.h"
+#include "rl/reward.h"
+
+/* First member of every source. Items of an ask have the ids first_id + index. */
+struct ls_reward {
+    ls_status (*ask)(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
+                     ls_error *err);
+    void (*close)(ls_reward *reward);
+    int64_t first_id;
+    ls_reward_tally tally;
+};
+
+/* Seconds of a clock that only goes forward. */
+double ls_reward_now(void);
+
+/* One item as JSON; key NULL. */
+void ls_reward_write_item(ls_json_out *json, int64_t id, const ls_reward_item *item);
+
+/* Keeps the sentence as the ask's message if it is the first. */
+void ls_reward_note(ls_reward *reward, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Puts an answer to where it belongs: index of the item, or -1 for a stray, which is counted. done [n] tells the items
+ * that wait no more; it is set for the item. */
+int64_t ls_reward_settle(ls_reward *reward, ls_reward_result *results, bool *done, int64_t n,
+                         const ls_reward_answer *answer);
+
+/* Marks one item as failed. */
+void ls_reward_fail(ls_reward_result *result, const char *text);
+
+#endif

@@ -1,0 +1,539 @@
+/* Rewards from a web server: a small one of plain sockets, a thread for each connection, that answers as the test
+ * wants. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <math.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "harness.h"
+#include "rl/reward.h"
+
+enum { N_MAX = 400, CONNECTIONS_MAX = 2000, REQUEST_MAX = 1 << 20 };
+
+/* What one request is answered with. */
+typedef struct reply {
+    int status;
+    const char *head; /* further header lines, or NULL */
+    char *body;       /* freed by the server */
+    bool hang_up;     /* close without an answer */
+    int64_t cut;      /* bytes of the body that are announced and never come */
+    int64_t delay_ms;
+} reply;
+
+typedef struct server {
+    reply (*answer)(int64_t request_i, const char *body);
+    int listener;
+    pthread_t thread, threads[CONNECTIONS_MAX];
+    int64_t n_threads;
+    atomic_llong n_requests, n_now, n_now_max;
+    char url[64], last_head[4096];
+} server;
+
+static server the_server;
+
+static void pause_ms(int64_t ms) {
+    const struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
+    nanosleep(&time, NULL);
+}
+
+static void send_all(int fd, const char *text, size_t n) {
+    while (n > 0) {
+        const ssize_t sent = send(fd, text, n, MSG_NOSIGNAL);
+        if (sent <= 0) return;
+        text += sent;
+        n -= (size_t)sent;
+    }
+}
+
+/* Head and body of one request into text; the body's start, or NULL. */
+static char *read_request(int fd, char *text) {
+    size_t used = 0;
+    for (;;) {
+        const ssize_t n = recv(fd, text + used, REQUEST_MAX - 1 - used, 0);
+        char *body, *length;
+        if (n <= 0) return NULL;
+        used += (size_t)n;
+        text[used] = '\0';
+        body = strstr(text, "\r\n\r\n");
+        length = strcasestr(text, "content-length:");
+        if (body == NULL || length == NULL) continue;
+        body += 4;
+        if (used - (size_t)(body - text) >= strtoul(length + 15, NULL, 10)) return body;
+    }
+}
+
+static void *serve_one(void *context) {
+    server *s = &the_server;
+    const int fd = (int)(intptr_t)context;
+    char *text = malloc(REQUEST_MAX), *body = read_request(fd, text), head[512];
+    long long now, most;
+    if (body != NULL) {
+        now = atomic_fetch_add(&s->n_now, 1) + 1;
+        most = atomic_load(&s->n_now_max);
+        while (now > most && !atomic_compare_exchange_weak(&s->n_now_max, &most, now)) continue;
+        const int64_t request_i = atomic_fetch_add(&s->n_requests, 1);
+        if (request_i == 0) snprintf(s->last_head, sizeof s->last_head, "%.*s", (int)(body - text), text);
+        const reply r = s->answer(request_i, body);
+        pause_ms(r.delay_ms);
+        atomic_fetch_sub(&s->n_now, 1); /* from here on the client may send the next */
+        if (!r.hang_up) {
+            snprintf(head, sizeof head, "HTTP/1.1 %d X\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n", r.status,
+                     strlen(r.body) + (size_t)r.cut, r.head != NULL ? r.head : "");
+            send_all(fd, head, strlen(head));
+            send_all(fd, r.body, strlen(r.body));
+        }
+        free(r.body);
+    }
+    free(text);
+    close(fd);
+    return NULL;
+}
+
+static void *serve(void *context) {
+    server *s = context;
+    for (;;) {
+        const int fd = accept(s->listener, NULL, NULL);
+        if (fd < 0) return NULL;
+        if (s->n_threads == CONNECTIONS_MAX ||
+            pthread_create(&s->threads[s->n_threads], NULL, serve_one, (void *)(intptr_t)fd) != 0)
+            close(fd);
+        else
+            s->n_threads++;
+    }
+}
+
+static void start(reply (*answer)(int64_t, const char *)) {
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t size = sizeof address;
+    server *s = &the_server;
+    memset(s, 0, sizeof *s);
+    s->answer = answer;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    s->listener = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(s->listener >= 0);
+    assert_int_equal(bind(s->listener, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(listen(s->listener, 128), 0);
+    assert_int_equal(getsockname(s->listener, (struct sockaddr *)&address, &size), 0);
+    snprintf(s->url, sizeof s->url, "http://127.0.0.1:%d/reward", ntohs(address.sin_port));
+    assert_int_equal(pthread_create(&s->thread, NULL, serve, s), 0);
+}
+
+static void stop(void) {
+    server *s = &the_server;
+    shutdown(s->listener, SHUT_RDWR);
+    pthread_join(s->thread, NULL);
+    for (int64_t i = 0; i < s->n_threads; i++) pthread_join(s->threads[i], NULL);
+    close(s->listener);
+}
+
+/* ---- Answers. ---- */
+
+/* The members of the items of a body, which hold no escapes; at most max. */
+static int64_t members(const char *body, const char *name, char out[][32], int64_t max) {
+    char key[32];
+    int64_t n = 0;
+    snprintf(key, sizeof key, "\"%s\":\"", name);
+    for (const char *at = body; n < max && (at = strstr(at, key)) != NULL; n++) {
+        at += strlen(key);
+        snprintf(out[n], 32, "%.*s", (int)strcspn(at, "\""), at);
+    }
+    return n;
+}
+
+static reply say(int status, const char *body) { return (reply){.status = status, .body = strdup(body)}; }
+
+/* The completion is the reward. */
+static reply echo(int64_t request_i, const char *body) {
+    char said[1][32], text[64];
+    (void)request_i;
+    members(body, "completion", said, 1);
+    snprintf(text, sizeof text, "{\"reward\":%s}", said[0]);
+    return say(200, text);
+}
+
+/* Later requests are answered earlier. */
+static reply echo_slowly(int64_t request_i, const char *body) {
+    reply r = echo(request_i, body);
+    r.delay_ms = 20 * (7 - request_i % 8);
+    return r;
+}
+
+static char *batch_body(const char *body, bool leave_one_out) {
+    static _Thread_local char ids[64][32], said[64][32];
+    char *text = NULL;
+    size_t bytes = 0;
+    const int64_t n = members(body, "id", ids, 64);
+    FILE *stream = open_memstream(&text, &bytes);
+    if (stream == NULL || members(body, "completion", said, 64) != n) abort();
+    fprintf(stream, "{\"items\":[");
+    for (int64_t i = n; i-- > (leave_one_out ? 1 : 0);)
+        fprintf(stream, "%s{\"id\":\"%s\",\"reward\":%s}", i == n - 1 ? "" : ",", ids[i], said[i]);
+    fprintf(stream, "]}");
+    fclose(stream);
+    return text;
+}
+
+static reply batches_backwards(int64_t request_i, const char *body) {
+    (void)request_i;
+    return (reply){.status = 200, .body = batch_body(body, false)};
+}
+
+static reply batches_with_a_hole(int64_t request_i, const char *body) {
+    (void)request_i;
+    return (reply){.status = 200, .body = batch_body(body, true)};
+}
+
+static reply fails_twice(int64_t request_i, const char *body) {
+    reply r = echo(request_i, body);
+    if (request_i == 0) r.status = 503;
+    if (request_i == 1) r.hang_up = true;
+    return r;
+}
+
+static reply is_cut_once(int64_t request_i, const char *body) {
+    reply r = echo(request_i, body);
+    r.cut = request_i == 0 ? 10 : 0;
+    return r;
+}
+
+/* By what the completion asks for. */
+static reply does_as_told(int64_t request_i, const char *body) {
+    char said[1][32];
+    reply r;
+    (void)request_i;
+    members(body, "completion", said, 1);
+    if (strcmp(said[0], "500") == 0) return say(500, "{\"reward\":1}");
+    if (strcmp(said[0], "429") == 0) return say(429, "{\"reward\":1}");
+    if (strcmp(said[0], "404") == 0) return say(404, "{\"reward\":1}");
+    if (strcmp(said[0], "moved") == 0) {
+        r = say(302, "");
+        r.head = "Location: file:///etc/passwd\r\n";
+        return r;
+    }
+    if (strcmp(said[0], "html") == 0) return say(200, "<html>");
+    if (strcmp(said[0], "nothing") == 0) return say(200, "");
+    if (strcmp(said[0], "list") == 0) return say(200, "[1]");
+    if (strcmp(said[0], "nan") == 0) return say(200, "{\"reward\":NaN}");
+    if (strcmp(said[0], "text") == 0) return say(200, "{\"reward\":\"1\"}");
+    if (strcmp(said[0], "other") == 0) return say(200, "{\"id\":\"999999\",\"reward\":1}");
+    if (strcmp(said[0], "error") == 0) return say(200, "{\"error\":\"no judge\"}");
+    r = say(200, "{\"reward\":1}");
+    if (strcmp(said[0], "close") == 0) r.hang_up = true;
+    if (strcmp(said[0], "slow") == 0) r.delay_ms = 1500;
+    return r;
+}
+
+static reply tells_a_story(int64_t request_i, const char *body) {
+    char *text = malloc(5000001);
+    (void)request_i;
+    (void)body;
+    if (text == NULL) abort();
+    memset(text, ' ', 5000000);
+    memcpy(text, "{\"reward\":1", 11);
+    memcpy(text + 4999999, "}", 2);
+    return (reply){.status = 200, .body = text};
+}
+
+/* ---- The tests. ---- */
+
+static ls_reward_item items[N_MAX];
+static ls_reward_result results[N_MAX];
+
+static ls_reward *open_server(const ls_reward_http_options *with) {
+    ls_reward_http_options options = *with;
+    ls_reward *reward = NULL;
+    ls_error err;
+    if (options.url == NULL) options.url = the_server.url;
+    assert_ok(ls_reward_http_open(&reward, &options, &err), err);
+    return reward;
+}
+
+static void ask_said(ls_reward *reward, const char *const *said, int64_t n) {
+    ls_error err;
+    for (int64_t i = 0; i < n; i++)
+        items[i] = (ls_reward_item){"p", {"q", 1}, {said[i], (int64_t)strlen(said[i])}, NULL};
+    assert_ok(ls_reward_ask(reward, results, items, n, &err), err);
+}
+
+static void ask_numbers(ls_reward *reward, int64_t n) {
+    static char texts[N_MAX][8];
+    static const char *said[N_MAX];
+    for (int64_t i = 0; i < n; i++) {
+        snprintf(texts[i], sizeof texts[i], "%d", (int)i);
+        said[i] = texts[i];
+    }
+    ask_said(reward, said, n);
+}
+
+static void assert_number(int64_t i) {
+    if (!results[i].ok || results[i].reward != (double)i)
+        fail_msg("item %lld: %g %s", (long long)i, results[i].reward, results[i].error);
+}
+
+static void assert_failed(int64_t i, const char *says) {
+    if (results[i].ok || !isnan(results[i].reward) || strstr(results[i].error, says) == NULL)
+        fail_msg("item %lld: %g '%s', not '%s'", (long long)i, results[i].reward, results[i].error, says);
+}
+
+static ls_reward_http_options defaults(void) {
+    ls_reward_http_options options;
+    ls_reward_http_init(&options);
+    options.backoff_s = 0.01;
+    return options;
+}
+
+static int64_t count_fds(void) {
+    DIR *folder = opendir("/proc/self/fd");
+    int64_t n = 0;
+    assert_non_null(folder);
+    while (readdir(folder) != NULL) n++;
+    closedir(folder);
+    return n;
+}
+
+static int64_t fds_before;
+static int look_before(void **state) {
+    (void)state;
+    fds_before = count_fds();
+    return 0;
+}
+static int look_after(void **state) {
+    (void)state;
+    assert_int_equal(count_fds(), fds_before);
+    return 0;
+}
+
+static void answers_stand_where_items_stand(void **state) {
+    ls_reward_http_options options = defaults();
+    ls_reward *reward;
+    (void)state;
+    start(echo_slowly);
+    reward = open_server(&options);
+    for (int round = 0; round < 2; round++) {
+        ask_numbers(reward, 40);
+        for (int64_t i = 0; i < 40; i++) assert_number(i);
+    }
+    assert_string_equal(ls_reward_tally_of(reward)->message, "");
+    assert_int_equal(ls_reward_tally_of(reward)->ok, 80);
+    assert_int_equal(atomic_load(&the_server.n_requests), 80);
+    assert_in_range(atomic_load(&the_server.n_now_max), 2, 8);
+    ls_reward_close(reward);
+    stop();
+}
+
+static void one_at_a_time_where_that_is_the_limit(void **state) {
+    ls_reward_http_options options = defaults();
+    const char *const headers[] = {"Authorization: Bearer secret"};
+    ls_reward *reward;
+    (void)state;
+    options.concurrency = 1;
+    options.headers = headers;
+    options.n_headers = 1;
+    start(echo);
+    reward = open_server(&options);
+    ask_numbers(reward, 20);
+    for (int64_t i = 0; i < 20; i++) assert_number(i);
+    assert_int_equal(atomic_load(&the_server.n_now_max), 1);
+    assert_non_null(strstr(the_server.last_head, "POST /reward HTTP/1.1\r\n"));
+    assert_non_null(strstr(the_server.last_head, "Authorization: Bearer secret\r\n"));
+    assert_non_null(strstr(the_server.last_head, "Content-Type: application/json\r\n"));
+    ls_reward_close(reward);
+    stop();
+}
+
+static void batches_come_back_in_any_order(void **state) {
+    ls_reward_http_options options = defaults();
+    ls_reward *reward;
+    (void)state;
+    options.batch = 7;
+    start(batches_backwards);
+    reward = open_server(&options);
+    ask_numbers(reward, 100);
+    for (int64_t i = 0; i < 100; i++) assert_number(i);
+    assert_int_equal(atomic_load(&the_server.n_requests), 15);
+    ls_reward_close(reward);
+    stop();
+
+    start(batches_with_a_hole);
+    reward = open_server(&options);
+    ask_numbers(reward, 100);
+    for (int64_t i = 0; i < 100; i++) {
+        if (i % 7 == 0)
+            assert_failed(i, "the server's answer leaves this item out");
+        else
+            assert_number(i);
+    }
+    assert_int_equal(ls_reward_tally_of(reward)->failed, 15);
+    ls_reward_close(reward);
+    stop();
+}
+
+static void a_request_that_failed_is_made_again(void **state) {
+    ls_reward_http_options options = defaults();
+    ls_reward *reward;
+    (void)state;
+    options.concurrency = 1;
+    start(fails_twice);
+    reward = open_server(&options);
+    ask_numbers(reward, 4);
+    for (int64_t i = 0; i < 4; i++) assert_number(i);
+    assert_int_equal(ls_reward_tally_of(reward)->retried, 2);
+    assert_int_equal(ls_reward_tally_of(reward)->failed, 0);
+    assert_non_null(strstr(ls_reward_tally_of(reward)->message, "status 503"));
+    ls_reward_close(reward);
+    stop();
+
+    start(is_cut_once);
+    reward = open_server(&options);
+    ask_numbers(reward, 1);
+    assert_number(0);
+    assert_int_equal(ls_reward_tally_of(reward)->retried, 1);
+    ls_reward_close(reward);
+    stop();
+}
+
+static void a_failure_stops_nothing_else(void **state) {
+    static const char *const said[] = {"1",    "500", "404",   "moved", "html", "nothing", "list", "nan",
+                                       "text", "429", "error", "close", "slow", "other",   "fine"};
+    ls_reward_http_options options = defaults();
+    const ls_reward_tally *tally;
+    ls_reward *reward;
+    (void)state;
+    options.retries = 1;
+    options.timeout_s = 1;
+    start(does_as_told);
+    reward = open_server(&options);
+    ask_said(reward, said, 15);
+    assert_true(results[0].ok && results[14].ok);
+    assert_failed(1, "status 500, 2 tries");
+    assert_failed(2, "status 404, 1 tries");
+    assert_failed(3, "status 302, 1 tries");
+    assert_failed(4, "answer: invalid JSON at line 1");
+    assert_failed(5, "answer: empty");
+    assert_failed(6, "expected an object");
+    assert_failed(7, "reward: \"NaN\", expected a finite number");
+    assert_failed(8, "reward: \"1\"");
+    assert_failed(9, "status 429, 2 tries");
+    assert_failed(10, "no judge");
+    assert_failed(11, "Empty reply from server, 2 tries");
+    assert_failed(12, "timed out");
+    assert_failed(13, "leaves this item out");
+    tally = ls_reward_tally_of(reward);
+    assert_int_equal(tally->ok, 2);
+    assert_int_equal(tally->failed, 13);
+    assert_int_equal(tally->retried, 4);
+    assert_int_equal(tally->unreadable, 3);
+    assert_int_equal(tally->strays, 1);
+    assert_true(tally->message[0] != '\0');
+    ls_reward_close(reward);
+    stop();
+}
+
+static void an_absent_server_is_an_error_of_each_item(void **state) {
+    ls_reward_http_options options = defaults();
+    ls_reward *reward;
+    char url[64];
+    (void)state;
+    start(echo);
+    snprintf(url, sizeof url, "%s", the_server.url);
+    stop();
+    options.url = url;
+    options.retries = 2;
+    reward = open_server(&options);
+    ask_numbers(reward, 20);
+    for (int64_t i = 0; i < 20; i++) assert_failed(i, ", 3 tries");
+    assert_int_equal(ls_reward_tally_of(reward)->retried, 40);
+    ls_reward_close(reward);
+
+    options.url = "http://[::bad/";
+    reward = open_server(&options);
+    ask_numbers(reward, 2);
+    assert_failed(0, "1 tries");
+    ls_reward_close(reward);
+}
+
+static void waiting_grows(void **state) {
+    static const char *const said[] = {"500"};
+    ls_reward_http_options options = defaults();
+    struct timespec begin, end;
+    ls_reward *reward;
+    double took;
+    (void)state;
+    options.backoff_s = 0.05;
+    start(does_as_told);
+    reward = open_server(&options);
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    ask_said(reward, said, 1);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    took = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+    assert_failed(0, "status 500, 4 tries");
+    assert_true(took >= 0.05 + 0.1 + 0.2);
+    ls_reward_close(reward);
+    stop();
+}
+
+static void long_answers_are_read(void **state) {
+    ls_reward_http_options options = defaults();
+    ls_reward *reward;
+    (void)state;
+    start(tells_a_story);
+    reward = open_server(&options);
+    ask_numbers(reward, 2);
+    assert_true(results[0].ok && results[0].reward == 1 && results[1].ok);
+    ls_reward_close(reward);
+    stop();
+}
+
+static void bad_options_are_named(void **state) {
+    static const char *const bad_header[] = {"X: 1\r\nY: 2"};
+    ls_reward_http_options options = defaults(), o;
+    ls_reward *reward = NULL;
+    ls_error err;
+    (void)state;
+    check_failed(ls_reward_http_open(&reward, &options, &err), &err, "does not begin with http://");
+    options.url = "file:///etc/passwd";
+    check_failed(ls_reward_http_open(&reward, &options, &err), &err, "'file:///etc/passwd' does not begin");
+    options.url = "http://127.0.0.1/";
+    o = options;
+    o.batch = 0;
+    check_failed(ls_reward_http_open(&reward, &o, &err), &err, "batch 0");
+    o = options;
+    o.concurrency = 0;
+    check_failed(ls_reward_http_open(&reward, &o, &err), &err, "concurrency 0");
+    o = options;
+    o.retries = -1;
+    check_failed(ls_reward_http_open(&reward, &o, &err), &err, "-1 retries");
+    o = options;
+    o.timeout_s = 0;
+    check_failed(ls_reward_http_open(&reward, &o, &err), &err, "timeout of 0 s");
+    o = options;
+    o.headers = bad_header;
+    o.n_headers = 1;
+    check_failed(ls_reward_http_open(&reward, &o, &err), &err, "header 0");
+    assert_null(reward);
+}
+
+#define watched(test) cmocka_unit_test_setup_teardown(test, look_before, look_after)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        watched(answers_stand_where_items_stand),
+        watched(one_at_a_time_where_that_is_the_limit),
+        watched(batches_come_back_in_any_order),
+        watched(a_request_that_failed_is_made_again),
+        watched(a_failure_stops_nothing_else),
+        watched(an_absent_server_is_an_error_of_each_item),
+        watched(waiting_grows),
+        watched(long_answers_are_read),
+        watched(bad_options_are_named),
+    };
+    setenv("no_proxy", "*", 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
