@@ -22,6 +22,7 @@ int ls_cmd_score(int argc, char **argv);
 int ls_cmd_check(int argc, char **argv);
 int ls_cmd_compare(int argc, char **argv);
 int ls_cmd_inspect(int argc, char **argv);
+int ls_cmd_train(int argc, char **argv);
 int ls_cmd_tokenize(int argc, char **argv);
 int ls_cmd_detokenize(int argc, char **argv);
 

@@ -21,6 +21,7 @@ static const command commands[] = {
     {"check", ls_cmd_check, "generate, score and compare: exit 0 only if every bit agrees"},
     {"compare", ls_cmd_compare, "two log-probability records: measures, exact-equal share, worst tokens"},
     {"inspect", ls_cmd_inspect, "a checkpoint's configuration, tensors, memory, strides"},
+    {"train", ls_cmd_train, "train a model: sft, supervised on prompts and completions"},
     {"tokenize", ls_cmd_tokenize, "lines of text to lines of token ids"},
     {"detokenize", ls_cmd_detokenize, "lines of token ids to lines of text"},
 };

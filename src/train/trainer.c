@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fnv.h"
 #include "base/mem.h"
 
 struct ls_trainer {
@@ -135,6 +136,27 @@ int64_t ls_trainer_bytes(const ls_trainer *t) {
     int64_t bytes = 3 * p->n_elements * (int64_t)sizeof(float) + ls_gradient_bytes(p->n_elements, tree_leaves(t));
     for (int64_t i = 0; i < p->n; i++) bytes += 2 * p->list[i].n_elements * ls_dtype_bytes(p->list[i].dtype);
     return bytes;
+}
+
+uint64_t ls_train_state_digest(const ls_train_state *s) {
+    const int64_t bytes = s->parameters->n_elements * (int64_t)sizeof(float);
+    return ls_fnv_mix(ls_fnv_mix(ls_fnv_mix(LS_FNV_START, s->parameters->masters, bytes), s->m, bytes), s->v, bytes);
+}
+
+ls_status ls_trainer_agree(ls_trainer *t, ls_error *err) {
+    const int32_t n_ranks = ranks_of(t);
+    uint64_t digests[LS_RANKS_MAX];
+    ls_status status;
+    if (t->opts.comm == NULL) return LS_OK;
+    for (int32_t r = 0; r <= n_ranks; r++) t->begins[r] = r * (int64_t)sizeof *digests;
+    digests[ls_comm_rank(t->opts.comm)] =
+        ls_fnv_mix(ls_train_state_digest(&t->state), &t->state.step, (int64_t)sizeof t->state.step);
+    LS_TRY(ls_comm_share(t->opts.comm, digests, t->begins, "the digests", err));
+    for (int32_t r = 1; r < n_ranks; r++)
+        if (digests[r] != digests[0])
+            return LS_FAIL(err, LS_ERR_ARG, "rank %d has another step or other weights than rank 0", r);
+done:
+    return status;
 }
 
 /* ---- gradient ---- */

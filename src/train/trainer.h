@@ -72,6 +72,10 @@ ls_status ls_trainer_create(ls_trainer **out, ls_jamba *model, const char *direc
 void ls_trainer_free(ls_trainer *trainer); /* accepts NULL */
 /* Whoever writes masters publishes them. */
 ls_train_state *ls_trainer_state(ls_trainer *trainer);
+/* With several processes, whether all of them have the same step, masters and moments. */
+ls_status ls_trainer_agree(ls_trainer *trainer, ls_error *err);
+/* Of masters and moments. */
+uint64_t ls_train_state_digest(const ls_train_state *state);
 /* Bytes of masters, weights, moments and gradients; the tape comes on top. */
 int64_t ls_trainer_bytes(const ls_trainer *trainer);
 /* Whether the weight decay reaches a parameter. */
