@@ -56,7 +56,7 @@ static ls_status run_sft(const train_arguments *a, ls_error *err) {
     ls_status status;
     ls_sft_options_init(&o, &config);
     LS_TRY(fill_config(&config, a, err));
-    if (!a->keys) status = ls_sft_run(&o, &config, err);
+    if (!a->keys) status = ls_sft_run(&o, &config, stderr, err);
 done:
     return status;
 }

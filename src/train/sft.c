@@ -43,6 +43,7 @@ void ls_sft_options_init(ls_sft_options *o, ls_config *config) {
 
 typedef struct sft {
     const ls_sft_options *o;
+    FILE *progress; /* NULL: none */
     ls_run *run;
     char begin[LS_RUN_PATH_MAX]; /* directory that the model is opened from */
     int64_t begin_step;          /* 0, or the checkpoint's */
@@ -208,8 +209,8 @@ static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
         seconds = clock_now() - start;
         if (!is_first(s)) continue;
         LS_TRY(log_step(s, &batch, &stats, seconds, err));
-        if (clock_now() - shown > PROGRESS_SECONDS || step == t->steps) {
-            fprintf(stderr, "step %lld/%lld  loss %.5f  norm %.4f  rate %.3e  %.0f tokens/s\n", (long long)step,
+        if (s->progress != NULL && (clock_now() - shown > PROGRESS_SECONDS || step == t->steps)) {
+            fprintf(s->progress, "step %lld/%lld  loss %.5f  norm %.4f  rate %.3e  %.0f tokens/s\n", (long long)step,
                     (long long)t->steps, stats.totals[0] / batch.count, stats.norm, stats.rate,
                     (double)batch.offsets[batch.n] / seconds);
             shown = clock_now();
@@ -283,8 +284,8 @@ static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
         opts.comm = s->comm;
     }
     LS_TRY(ls_trainer_create(&s->trainer, s->model, s->begin, s->queue, &opts, err));
-    if (is_first(s))
-        fprintf(stderr,
+    if (s->progress != NULL)
+        fprintf(s->progress,
                 "%lld sequences, %lld tokens, the longest %lld; %lld steps of %lld sequences\n"
                 "%lld parameters; weights, moments and gradients %.1f MB, forwards of at most %lld tokens\n",
                 (long long)s->n, (long long)s->offsets[s->n], (long long)s->longest, (long long)o->train.steps,
@@ -315,8 +316,8 @@ static ls_status go_on(sft *s, const ls_config *config, ls_error *err) {
     if (state->step != s->begin_step || position.value != state->step * s->o->batch)
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s/state.json: step %lld with %lld sequences drawn", s->begin,
                          (long long)state->step, (long long)position.value);
-    else if (is_first(s))
-        fprintf(stderr, "going on from %s\n", s->begin);
+    else if (s->progress != NULL)
+        fprintf(s->progress, "going on from %s\n", s->begin);
 done:
     return status;
 }
@@ -328,8 +329,8 @@ static ls_status open_log(sft *s, ls_error *err) {
     return ls_metrics_log_open(&s->log, path, s->begin_step, err);
 }
 
-ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, ls_error *err) {
-    sft s = {.o = o};
+ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress, ls_error *err) {
+    sft s = {.o = o, .progress = o->train.rank == 0 ? progress : NULL};
     int32_t threads;
     ls_status status;
     if (o->data[0] == '\0') return LS_FAIL(err, LS_ERR_ARG, "data: missing; it names a file of pairs");

@@ -22,7 +22,9 @@ typedef struct ls_sft_options {
 
 /* The defaults, and in *config the tables over *options. */
 void ls_sft_options_init(ls_sft_options *options, ls_config *config);
-/* Trains and writes checkpoints and metrics.jsonl into the run's directory; progress goes to standard error. */
-ls_status ls_sft_run(ls_sft_options *options, const ls_config *config, ls_error *err);
+/* Trains and writes checkpoints and metrics.jsonl into the run's directory. progress: where lines for people go, or
+ * NULL.
+ */
+ls_status ls_sft_run(ls_sft_options *options, const ls_config *config, FILE *progress, ls_error *err);
 
 #endif
