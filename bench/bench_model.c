@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "bounds.h"
 #include "model/jamba.h"
+#include "model_macs.h"
 #include "num/half.h"
 
 #define REPS 9
@@ -30,25 +31,6 @@ static void need(ls_status status, const ls_error *err) {
     if (status == LS_OK) return;
     fprintf(stderr, "bench_model: %s\n", err->text);
     exit(2);
-}
-
-static double gemm_macs(const ls_gemm_weight *w) { return (double)w->n * (double)w->k; }
-
-static double count_macs(const ls_jamba *m) {
-    double macs = gemm_macs(&m->head);
-    for (int32_t i = 0; i < m->config.n_layers; i++) {
-        const ls_layer *l = &m->layers[i];
-        const ls_ffn_weights *f = &l->ffn[0];
-        const double experts = l->is_moe ? m->config.top_k : 1;
-        if (l->is_attention)
-            macs += gemm_macs(&l->attention.q) + gemm_macs(&l->attention.k) + gemm_macs(&l->attention.v) +
-                    gemm_macs(&l->attention.o);
-        else
-            macs += gemm_macs(&l->mamba.in_proj) + gemm_macs(&l->mamba.x_proj) + gemm_macs(&l->mamba.dt_proj) +
-                    gemm_macs(&l->mamba.out_proj);
-        macs += experts * (gemm_macs(&f->gate) + gemm_macs(&f->up) + gemm_macs(&f->down));
-    }
-    return macs;
 }
 
 static void measure_bounds(bench *b) {
@@ -131,7 +113,7 @@ int main(int argc, char **argv) {
     }
     need(ls_queue_create(&b.queue, b.threads, ls_isa_best(), &err), &err);
     need(ls_jamba_open(&b.model, argv[1], &err), &err);
-    b.macs_row = count_macs(b.model);
+    b.macs_row = model_macs(b.model);
     measure_bounds(&b);
     printf(
         "%s, activations %s, %s, %d thread%s: fma peak %.1f GFLOP/s, read %.1f GB/s, weights %.2f MB, %.2f MFLOP a "
