@@ -51,6 +51,7 @@ typedef struct sft {
     ls_jamba *model;
     ls_comm *comm;
     ls_trainer *trainer;
+    int64_t rows_max; /* of a forward */
     ls_order *order;
     ls_metrics_log *log;
     /* Data: sequence i is tokens [offsets[i], offsets[i + 1]), its first prompts[i] the prompt. */
@@ -283,16 +284,22 @@ static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
         LS_TRY(ls_comm_open(&s->comm, &comm, identity, err));
         opts.comm = s->comm;
     }
+    s->rows_max = opts.rows_max;
     LS_TRY(ls_trainer_create(&s->trainer, s->model, s->begin, s->queue, &opts, err));
-    if (s->progress != NULL)
-        fprintf(s->progress,
-                "%lld sequences, %lld tokens, the longest %lld; %lld steps of %lld sequences\n"
-                "%lld parameters; weights, moments and gradients %.1f MB, forwards of at most %lld tokens\n",
-                (long long)s->n, (long long)s->offsets[s->n], (long long)s->longest, (long long)o->train.steps,
-                (long long)o->batch, (long long)ls_trainer_state(s->trainer)->parameters->n_elements,
-                (double)ls_trainer_bytes(s->trainer) * 1e-6, (long long)opts.rows_max);
 done:
     return status;
+}
+
+static void print_plan(const sft *s) {
+    const ls_sft_options *o = s->o;
+    if (s->progress == NULL) return;
+    if (s->begin_step > 0) fprintf(s->progress, "going on from %s\n", s->begin);
+    fprintf(s->progress,
+            "%lld sequences, %lld tokens, the longest %lld; %lld steps of %lld sequences\n"
+            "%lld parameters; weights, moments and gradients %.1f MB, forwards of at most %lld tokens\n",
+            (long long)s->n, (long long)s->offsets[s->n], (long long)s->longest, (long long)o->train.steps,
+            (long long)o->batch, (long long)ls_trainer_state(s->trainer)->parameters->n_elements,
+            (double)ls_trainer_bytes(s->trainer) * 1e-6, (long long)s->rows_max);
 }
 
 static ls_status make_batch(sft *s, ls_error *err) {
@@ -316,8 +323,6 @@ static ls_status go_on(sft *s, const ls_config *config, ls_error *err) {
     if (state->step != s->begin_step || position.value != state->step * s->o->batch)
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s/state.json: step %lld with %lld sequences drawn", s->begin,
                          (long long)state->step, (long long)position.value);
-    else if (s->progress != NULL)
-        fprintf(s->progress, "going on from %s\n", s->begin);
 done:
     return status;
 }
@@ -351,6 +356,7 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     if (s.begin_step > 0) LS_TRY(go_on(&s, config, err));
     LS_TRY(ls_trainer_agree(s.trainer, err));
     LS_TRY(open_log(&s, err));
+    print_plan(&s);
     LS_TRY(run_steps(&s, config, err));
 done:
     ls_metrics_log_close(s.log);
