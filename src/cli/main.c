@@ -24,6 +24,7 @@ static const command commands[] = {
     {"correct", ls_cmd_correct, "what a mismatch correction does to the tokens of another trainer's dump"},
     {"inspect", ls_cmd_inspect, "a checkpoint's configuration, tensors, memory, strides"},
     {"task", ls_cmd_task, "problems of a task, as prompts or solved"},
+    {"train", ls_cmd_train, "train a model: sft, supervised on prompts and completions"},
     {"tokenize", ls_cmd_tokenize, "lines of text to lines of token ids"},
     {"detokenize", ls_cmd_detokenize, "lines of token ids to lines of text"},
 };

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fnv.h"
 #include "base/mem.h"
 #include "op/rows.h"
 
@@ -109,19 +110,14 @@ const ls_parameter *ls_parameter_of(const ls_parameters *parameters, const void 
     return NULL;
 }
 
-static uint64_t mix(uint64_t hash, const void *bytes, int64_t n) {
-    for (int64_t i = 0; i < n; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * UINT64_C(0x100000001B3);
-    return hash;
-}
-
 uint64_t ls_parameters_digest(const ls_parameters *parameters) {
-    uint64_t hash = UINT64_C(0xCBF29CE484222325);
+    uint64_t hash = LS_FNV_START;
     for (int64_t i = 0; i < parameters->n; i++) {
         const ls_parameter *p = &parameters->list[i];
-        hash = mix(hash, p->slot.name, (int64_t)strlen(p->slot.name) + 1);
-        hash = mix(hash, p->slot.dims, (int64_t)sizeof p->slot.dims);
-        hash = mix(hash, &p->dtype, (int64_t)sizeof p->dtype);
-        hash = mix(hash, p->value, p->n_elements * ls_dtype_bytes(p->dtype));
+        hash = ls_fnv_mix(hash, p->slot.name, (int64_t)strlen(p->slot.name) + 1);
+        hash = ls_fnv_mix(hash, p->slot.dims, (int64_t)sizeof p->slot.dims);
+        hash = ls_fnv_mix(hash, &p->dtype, (int64_t)sizeof p->dtype);
+        hash = ls_fnv_mix(hash, p->value, p->n_elements * ls_dtype_bytes(p->dtype));
     }
     return hash;
 }

@@ -1,0 +1,92 @@
+/* lockstep train KIND: a configuration from a file and from --set, then the run. A kind is a row of the table. */
+#include <argp.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/commands.h"
+#include "train/sft.h"
+
+enum { SETS_MAX = 256, OPT_CONFIG = 256, OPT_SET, OPT_KEYS };
+
+typedef struct train_arguments {
+    const char *config, *sets[SETS_MAX];
+    int64_t n_sets;
+    bool keys;
+} train_arguments;
+
+static const struct argp_option options[] = {
+    {"config", OPT_CONFIG, "FILE", 0, "One JSON object of keys and values", 0},
+    {"set", OPT_SET, "KEY=VALUE", 0, "Set one key, after the file; may be given again", 0},
+    {"keys", OPT_KEYS, NULL, 0, "Print all keys, their values as set so far and what they mean", 0},
+    {0},
+};
+
+static error_t on_option(int key, char *text, struct argp_state *state) {
+    train_arguments *a = state->input;
+    switch (key) {
+        case OPT_CONFIG: a->config = text; return 0;
+        case OPT_KEYS: a->keys = true; return 0;
+        case OPT_SET:
+            if (a->n_sets == SETS_MAX) argp_error(state, "more than %d --set", SETS_MAX);
+            a->sets[a->n_sets++] = text;
+            return 0;
+        case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", text); return 0;
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static ls_status fill_config(const ls_config *config, const train_arguments *a, ls_error *err) {
+    ls_status status = LS_OK;
+    if (a->config != NULL) LS_TRY(ls_config_read(config, a->config, err));
+    for (int64_t i = 0; i < a->n_sets; i++)
+        if ((status = ls_config_set(config, a->sets[i], err)) != LS_OK) {
+            ls_error_prefix(err, "--set");
+            goto done;
+        }
+    if (!a->keys) goto done;
+    ls_config_print(stdout, config);
+    printf("* carries bits: another value is another result, and a run cannot go on with it\n");
+done:
+    return status;
+}
+
+static ls_status run_sft(const train_arguments *a, ls_error *err) {
+    static ls_sft_options o;
+    ls_config config;
+    ls_status status;
+    ls_sft_options_init(&o, &config);
+    LS_TRY(fill_config(&config, a, err));
+    if (!a->keys) status = ls_sft_run(&o, &config, stderr, err);
+done:
+    return status;
+}
+
+static const struct train_kind {
+    const char *name, *text;
+    ls_status (*run)(const train_arguments *a, ls_error *err);
+} kinds[] = {
+    {"sft", "Supervised training on pairs of prompt and completion.", run_sft},
+};
+#define N_KINDS (sizeof kinds / sizeof kinds[0])
+
+int ls_cmd_train(int argc, char **argv) {
+    char name[64];
+    for (size_t i = 0; argc > 1 && i < N_KINDS; i++) {
+        const struct argp argp = {options, on_option, NULL, kinds[i].text, NULL, NULL, NULL};
+        train_arguments a = {0};
+        ls_error err;
+        if (strcmp(argv[1], kinds[i].name) != 0) continue;
+        snprintf(name, sizeof name, "%s %s", argv[0], kinds[i].name);
+        argv[1] = name;
+        argp_err_exit_status = LS_EXIT_USAGE;
+        argp_parse(&argp, argc - 1, argv + 1, 0, NULL, &a);
+        return kinds[i].run(&a, &err) == LS_OK ? LS_EXIT_OK : ls_cli_fail(&err);
+    }
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+        printf("Usage: %s KIND [OPTION...]\n\n", argv[0]);
+        for (size_t i = 0; i < N_KINDS; i++) printf("  %-6s %s\n", kinds[i].name, kinds[i].text);
+        printf("\n%s KIND --help tells its options, --keys its keys.\n", argv[0]);
+        return LS_EXIT_OK;
+    }
+    ls_cli_usage(argv[0], argc > 1 ? "this kind of training is not known" : "the kind of training is missing");
+}

@@ -1,0 +1,129 @@
+/* Lines of pairs; owns what it hands out until it is freed. */
+#define _POSIX_C_SOURCE 200809L
+#include "load/pair_lines.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "load/json_node.h"
+
+#define LINE_BYTES_MAX 268435456
+
+static ls_status read_text(const ls_node *root, const char *key, char **out, int64_t *bytes, ls_error *err) {
+    const char *text;
+    ls_node node;
+    ls_status status;
+    LS_TRY(ls_node_need(root, key, &node, err));
+    LS_TRY(ls_node_text(&node, &text, bytes, err));
+    if (*bytes == 0) return ls_node_fail(&node, LS_ERR_FORMAT, err, "is empty");
+    LS_TRY(ls_text_copy(out, text, *bytes, err));
+done:
+    return status;
+}
+
+static ls_status read_ids(const ls_node *root, const char *key, int32_t **out, int64_t *n, ls_error *err) {
+    ls_node node;
+    ls_status status;
+    LS_TRY(ls_node_need(root, key, &node, err));
+    LS_TRY(ls_node_expect(&node, LS_NODE_ARRAY, err));
+    *n = ls_node_count(&node);
+    if (*n == 0) return ls_node_fail(&node, LS_ERR_FORMAT, err, "is empty");
+    LS_TRY(ls_array_alloc((void **)out, *n, sizeof **out, key, err));
+    for (int64_t i = 0; i < *n; i++) {
+        const ls_node item = ls_node_at(&node, i);
+        int64_t id = 0;
+        LS_TRY(ls_node_int(&item, 0, INT32_MAX, &id, err));
+        (*out)[i] = (int32_t)id;
+    }
+done:
+    return status;
+}
+
+ls_status ls_pair_parse(ls_pair *out, const char *line, int64_t bytes, const char *name, int64_t line_number,
+                        ls_error *err) {
+    char place[1200];
+    ls_json_doc *doc = NULL;
+    ls_node root, node;
+    bool has_text, has_ids;
+    ls_status status;
+    memset(out, 0, sizeof *out);
+    out->line = line_number;
+    snprintf(place, sizeof place, "%.1100s: line %lld", name, (long long)line_number);
+    LS_TRY(ls_json_doc_open(&doc, line, bytes, place, err));
+    root = ls_json_root(doc);
+    has_text = ls_node_get_some(&root, "prompt", &node) || ls_node_get_some(&root, "completion", &node);
+    has_ids = ls_node_get_some(&root, "prompt_ids", &node) || ls_node_get_some(&root, "completion_ids", &node);
+    if (has_text == has_ids) {
+        status = ls_node_fail(&root, LS_ERR_FORMAT, err,
+                              "one of 'prompt' with 'completion' and 'prompt_ids' with 'completion_ids' is required");
+    } else if (has_text) {
+        LS_TRY(read_text(&root, "prompt", &out->prompt, &out->prompt_bytes, err));
+        LS_TRY(read_text(&root, "completion", &out->completion, &out->completion_bytes, err));
+    } else {
+        LS_TRY(read_ids(&root, "prompt_ids", &out->prompt_ids, &out->n_prompt, err));
+        LS_TRY(read_ids(&root, "completion_ids", &out->completion_ids, &out->n_completion, err));
+    }
+done:
+    ls_json_doc_free(doc);
+    if (status != LS_OK) ls_pair_deinit(out);
+    return status;
+}
+
+void ls_pair_deinit(ls_pair *pair) {
+    free(pair->prompt);
+    free(pair->completion);
+    free(pair->prompt_ids);
+    free(pair->completion_ids);
+    memset(pair, 0, sizeof *pair);
+}
+
+void ls_pairs_free(ls_pair *pairs, int64_t n) {
+    for (int64_t i = 0; i < n; i++) ls_pair_deinit(&pairs[i]);
+    free(pairs);
+}
+
+static bool is_blank(const char *line, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i++)
+        if (strchr(" \t\r", line[i]) == NULL || line[i] == '\0') return false;
+    return true;
+}
+
+ls_status ls_pairs_read(ls_pair **out, int64_t *n, const char *path, ls_error *err) {
+    FILE *file = fopen(path, "rb");
+    char *line = NULL;
+    int64_t line_cap = 0, bytes, cap = 0, count = 0, line_number = 0;
+    ls_pair *pairs = NULL;
+    bool more;
+    ls_status status;
+    *out = NULL;
+    *n = 0;
+    if (file == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+    for (;;) {
+        line_number++;
+        if ((status = ls_line_read(file, &line, &line_cap, &bytes, LINE_BYTES_MAX, &more, err)) != LS_OK) {
+            ls_error_prefix(err, "%s: line %lld", path, (long long)line_number);
+            goto done;
+        }
+        if (!more) break;
+        if (is_blank(line, bytes)) continue;
+        LS_TRY(ls_array_grow((void **)&pairs, &cap, count + 1, sizeof *pairs, "pairs", err));
+        LS_TRY(ls_pair_parse(&pairs[count], line, bytes, path, line_number, err));
+        count++;
+    }
+    if (count == 0) {
+        status = LS_FAIL(err, LS_ERR_FORMAT, "%s: holds no pair", path);
+        goto done;
+    }
+    *out = pairs;
+    *n = count;
+    pairs = NULL;
+done:
+    if (pairs != NULL) ls_pairs_free(pairs, count);
+    free(line);
+    fclose(file);
+    return status;
+}

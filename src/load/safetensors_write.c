@@ -1,0 +1,103 @@
+/* The header in memory, then the data as it lies. */
+#define _POSIX_C_SOURCE 200809L
+#include "load/safetensors_write.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/durable.h"
+#include "base/json_out.h"
+#include "base/mem.h"
+
+#define ALIGN_BYTES 8
+
+static ls_status bytes_of(const ls_tensor_out *t, int64_t *bytes, ls_error *err) {
+    *bytes = ls_st_dtype_bytes(t->dtype);
+    LS_ASSERT(*bytes > 0 && t->n_dims >= 0 && t->n_dims <= LS_TENSOR_DIMS_MAX, "%s: type %s, %d dimensions", t->name,
+              ls_st_dtype_name(t->dtype), t->n_dims);
+    for (int32_t i = 0; i < t->n_dims; i++)
+        if (!ls_mul_i64(*bytes, t->dims[i], bytes))
+            return LS_FAIL(err, LS_ERR_ARG, "tensor %s: its size does not fit 64 bits", t->name);
+    return LS_OK;
+}
+
+/* The order of the data: *order is released with free(). */
+static ls_status lay_out(const ls_tensor_out ***order, const ls_tensor_out *tensors, int64_t n, ls_error *err) {
+    int64_t at = 0;
+    ls_status status = ls_array_alloc((void **)order, n, sizeof **order, "tensors", err);
+    for (int64_t bytes = 8; status == LS_OK && bytes >= 1; bytes /= 2)
+        for (int64_t i = 0; i < n; i++)
+            if (ls_st_dtype_bytes(tensors[i].dtype) == bytes) (*order)[at++] = &tensors[i];
+    LS_ASSERT(status != LS_OK || at == n, "%lld of %lld tensors", (long long)at, (long long)n);
+    return status;
+}
+
+/* *text, of *bytes bytes, is released with free(). */
+static ls_status make_header(char **text, size_t *bytes, const ls_tensor_out *const *order, int64_t n, ls_error *err) {
+    FILE *file = open_memstream(text, bytes);
+    ls_json_out json;
+    int64_t begin = 0, size;
+    ls_status status = LS_OK;
+    if (file == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "safetensors header");
+    ls_json_init(&json, file);
+    ls_json_begin_object(&json, NULL);
+    ls_json_begin_object(&json, "__metadata__");
+    ls_json_string(&json, "format", "pt");
+    ls_json_end_object(&json);
+    for (int64_t i = 0; i < n; i++) {
+        const ls_tensor_out *t = order[i];
+        LS_TRY(bytes_of(t, &size, err));
+        ls_json_begin_object(&json, t->name);
+        ls_json_string(&json, "dtype", ls_st_dtype_name(t->dtype));
+        ls_json_begin_array(&json, "shape");
+        for (int32_t k = 0; k < t->n_dims; k++) ls_json_int(&json, NULL, t->dims[k]);
+        ls_json_end_array(&json);
+        ls_json_begin_array(&json, "data_offsets");
+        ls_json_int(&json, NULL, begin);
+        if (!ls_add_i64(begin, size, &begin)) {
+            status = LS_FAIL(err, LS_ERR_ARG, "tensor %s: its place does not fit 64 bits", t->name);
+            goto done;
+        }
+        ls_json_int(&json, NULL, begin);
+        ls_json_end_array(&json);
+        ls_json_end_object(&json);
+    }
+    ls_json_end_object(&json);
+    while (ftell(file) % ALIGN_BYTES != 0) fputc(' ', file);
+done:
+    if ((ferror(file) != 0 || fflush(file) != 0) && status == LS_OK)
+        status = LS_FAIL(err, LS_ERR_NOMEM, "safetensors header");
+    fclose(file);
+    return status;
+}
+
+ls_status ls_safetensors_write(const char *path, const ls_tensor_out *tensors, int64_t n, ls_error *err) {
+    const ls_tensor_out **order = NULL;
+    char *header = NULL;
+    size_t header_bytes = 0;
+    uint8_t prefix[ALIGN_BYTES];
+    ls_durable file = {-1, path};
+    ls_status status;
+    LS_TRY(lay_out(&order, tensors, n, err));
+    LS_TRY(make_header(&header, &header_bytes, order, n, err));
+    if (header_bytes > LS_ST_HEADER_MAX) {
+        status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: a header of %zu bytes; the format's limit is %d", path,
+                         header_bytes, LS_ST_HEADER_MAX);
+        goto done;
+    }
+    for (int i = 0; i < ALIGN_BYTES; i++) prefix[i] = (uint8_t)((uint64_t)header_bytes >> 8 * i);
+    LS_TRY(ls_durable_create(&file, path, err));
+    LS_TRY(ls_durable_write(&file, prefix, ALIGN_BYTES, err));
+    LS_TRY(ls_durable_write(&file, header, (int64_t)header_bytes, err));
+    for (int64_t i = 0; i < n; i++) {
+        int64_t bytes;
+        LS_TRY(bytes_of(order[i], &bytes, err));
+        LS_TRY(ls_durable_write(&file, order[i]->data, bytes, err));
+    }
+done:
+    if (file.fd >= 0) status = ls_durable_close(&file, status, err);
+    free(header);
+    free((void *)order);
+    return status;
+}

@@ -1,0 +1,287 @@
+/* One parser for every value: what JSON gave is checked for its type and goes on as text. */
+#include "train/config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/fnv.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+
+#define CONFIG_BYTES_MAX (1 << 20)
+
+void ls_config_add(ls_config *config, ls_option_table table) {
+    LS_ASSERT(config->n < LS_CONFIG_TABLES_MAX, "%lld tables", (long long)config->n);
+    config->tables[config->n++] = table;
+}
+
+static void *value_of(const ls_option_table *table, const ls_option *o) { return (uint8_t *)table->values + o->offset; }
+
+static const ls_option *find(const ls_config *config, const char *name, size_t n, void **value) {
+    for (int64_t t = 0; t < config->n; t++)
+        for (int64_t i = 0; i < config->tables[t].n; i++) {
+            const ls_option *o = &config->tables[t].options[i];
+            if (strlen(o->name) != n || memcmp(o->name, name, n) != 0) continue;
+            *value = value_of(&config->tables[t], o);
+            return o;
+        }
+    return NULL;
+}
+
+/* ---- from text; sentences begin with the option's name ---- */
+
+static ls_status set_int(int64_t *value, const ls_option *o, const char *text, ls_error *err) {
+    char *end;
+    long long number;
+    errno = 0;
+    number = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || (double)number < o->low || (double)number > o->high)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: '%.100s' is not an integer in %.0f..%.0f", o->name, text, o->low, o->high);
+    *value = number;
+    return LS_OK;
+}
+
+static ls_status set_seed(uint64_t *value, const ls_option *o, const char *text, ls_error *err) {
+    char *end;
+    unsigned long long number;
+    errno = 0;
+    number = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: '%.100s' is not an integer in 0..2^64-1", o->name, text);
+    *value = number;
+    return LS_OK;
+}
+
+static ls_status set_number(double *value, const ls_option *o, const char *text, ls_error *err) {
+    char *end;
+    const double number = strtod(text, &end);
+    if (end == text || *end != '\0' || !(number >= o->low && number <= o->high))
+        return LS_FAIL(err, LS_ERR_ARG, "%s: '%.100s' is not a number in %g..%g", o->name, text, o->low, o->high);
+    *value = number;
+    return LS_OK;
+}
+
+static ls_status set_switch(bool *value, const ls_option *o, const char *text, ls_error *err) {
+    const bool on = strcmp(text, "true") == 0;
+    if (!on && strcmp(text, "false") != 0)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: '%.100s' is not true or false", o->name, text);
+    *value = on;
+    return LS_OK;
+}
+
+static ls_status set_choice(int32_t *value, const ls_option *o, const char *text, ls_error *err) {
+    char list[256] = "";
+    size_t used = 0;
+    for (int32_t i = 0; o->choices[i] != NULL; i++)
+        if (strcmp(o->choices[i], text) == 0) {
+            *value = i;
+            return LS_OK;
+        }
+    for (int32_t i = 0; o->choices[i] != NULL && used < sizeof list; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : ", ", o->choices[i]);
+    return LS_FAIL(err, LS_ERR_ARG, "%s: '%.100s' is not one of %s", o->name, text, list);
+}
+
+static ls_status set_text(char *value, const ls_option *o, const char *text, ls_error *err) {
+    const size_t n = strlen(text);
+    if (n >= LS_OPTION_TEXT_MAX)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: a text of %zu bytes; the limit is %d", o->name, n, LS_OPTION_TEXT_MAX - 1);
+    if (!ls_utf8_valid((const uint8_t *)text, (int64_t)n))
+        return LS_FAIL(err, LS_ERR_ARG, "%s: the text is not UTF-8", o->name);
+    memcpy(value, text, n + 1);
+    return LS_OK;
+}
+
+static ls_status set(void *value, const ls_option *o, const char *text, ls_error *err) {
+    switch (o->kind) {
+        case LS_OPTION_INT: return set_int(value, o, text, err);
+        case LS_OPTION_SEED: return set_seed(value, o, text, err);
+        case LS_OPTION_NUMBER: return set_number(value, o, text, err);
+        case LS_OPTION_SWITCH: return set_switch(value, o, text, err);
+        case LS_OPTION_CHOICE: return set_choice(value, o, text, err);
+        case LS_OPTION_TEXT: return set_text(value, o, text, err);
+    }
+    return LS_FAIL(err, LS_ERR_ARG, "%s: an option of no kind", o->name);
+}
+
+ls_status ls_config_set(const ls_config *config, const char *assignment, ls_error *err) {
+    const char *equals = strchr(assignment, '=');
+    const ls_option *o;
+    void *value;
+    if (equals == NULL) return LS_FAIL(err, LS_ERR_ARG, "'%.100s' is not key=value", assignment);
+    o = find(config, assignment, (size_t)(equals - assignment), &value);
+    if (o == NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "'%.*s' is no option of this run",
+                       (int)(equals - assignment > 100 ? 100 : equals - assignment), assignment);
+    return set(value, o, equals + 1, err);
+}
+
+/* ---- from JSON ---- */
+
+static bool fits(ls_option_kind kind, ls_node_kind found) {
+    switch (kind) {
+        case LS_OPTION_INT: return found == LS_NODE_INT;
+        case LS_OPTION_SEED: return found == LS_NODE_INT || found == LS_NODE_TEXT;
+        case LS_OPTION_NUMBER: return found == LS_NODE_INT || found == LS_NODE_REAL;
+        case LS_OPTION_SWITCH: return found == LS_NODE_BOOL;
+        case LS_OPTION_CHOICE:
+        case LS_OPTION_TEXT: return found == LS_NODE_TEXT;
+    }
+    return false;
+}
+
+static const char *kind_name(ls_option_kind kind) {
+    static const char *const names[] = {"an integer",    "an integer", "a number",
+                                        "true or false", "a string",   "a string"};
+    return names[kind];
+}
+
+/* The node's value as set() reads it; *text is released with free(). */
+static ls_status text_of(const ls_node *node, const ls_option *o, char **text, ls_error *err) {
+    const char *string;
+    *text = NULL;
+    if (!fits(o->kind, ls_node_kind_of(node)))
+        return ls_node_fail(node, LS_ERR_FORMAT, err, "%s is required", kind_name(o->kind));
+    if (o->kind == LS_OPTION_NUMBER) {
+        char number[LS_DOUBLE_TEXT_MAX];
+        ls_double_text(number, ls_node_number(node));
+        return ls_text_copy(text, number, (int64_t)strlen(number), err);
+    }
+    if (ls_node_kind_of(node) != LS_NODE_TEXT) return ls_node_dump(node, text, err);
+    if (ls_node_string(node, &string, err) != LS_OK) return LS_ERR_FORMAT;
+    return ls_text_copy(text, string, (int64_t)strlen(string), err);
+}
+
+ls_status ls_config_parse(const ls_config *config, const char *json, int64_t bytes, const char *name, ls_error *err) {
+    ls_json_doc *doc = NULL;
+    ls_node root, child;
+    void *iterator = NULL, *value;
+    char *text = NULL;
+    ls_status status;
+    LS_TRY(ls_json_doc_open(&doc, json, bytes, name, err));
+    root = ls_json_root(doc);
+    while (ls_node_next(&root, &iterator, &child)) {
+        const ls_option *o = find(config, child.key, strlen(child.key), &value);
+        if (o == NULL) {
+            status = ls_node_fail(&child, LS_ERR_FORMAT, err, "is no option of this run");
+            goto done;
+        }
+        LS_TRY(text_of(&child, o, &text, err));
+        if ((status = set(value, o, text, err)) != LS_OK) {
+            ls_error_prefix(err, "%s", name);
+            goto done;
+        }
+        free(text);
+        text = NULL;
+    }
+done:
+    free(text);
+    ls_json_doc_free(doc);
+    return status;
+}
+
+ls_status ls_config_read(const ls_config *config, const char *path, ls_error *err) {
+    char *text;
+    int64_t bytes;
+    ls_status status = ls_file_read(&text, &bytes, path, CONFIG_BYTES_MAX, err);
+    if (status != LS_OK) return status;
+    status = ls_config_parse(config, text, bytes, path, err);
+    free(text);
+    return status;
+}
+
+/* ---- to text and JSON ---- */
+
+static void format(char text[LS_OPTION_TEXT_MAX], const ls_option *o, const void *value) {
+    const int64_t *integer = value;
+    const uint64_t *seed = value;
+    const double *number = value;
+    const int32_t *choice = value;
+    const bool *on = value;
+    switch (o->kind) {
+        case LS_OPTION_INT: snprintf(text, LS_OPTION_TEXT_MAX, "%lld", (long long)*integer); return;
+        case LS_OPTION_SEED: snprintf(text, LS_OPTION_TEXT_MAX, "%llu", (unsigned long long)*seed); return;
+        case LS_OPTION_NUMBER: ls_double_text(text, *number); return;
+        case LS_OPTION_SWITCH: snprintf(text, LS_OPTION_TEXT_MAX, "%s", *on ? "true" : "false"); return;
+        case LS_OPTION_CHOICE: snprintf(text, LS_OPTION_TEXT_MAX, "%s", o->choices[*choice]); return;
+        case LS_OPTION_TEXT: memcpy(text, value, LS_OPTION_TEXT_MAX); return;
+    }
+}
+
+static void write_option(ls_json_out *json, const ls_option *o, const void *value) {
+    char text[LS_OPTION_TEXT_MAX];
+    const int64_t *integer = value;
+    const double *number = value;
+    const bool *on = value;
+    format(text, o, value);
+    if (o->kind == LS_OPTION_INT)
+        ls_json_int(json, o->name, *integer);
+    else if (o->kind == LS_OPTION_NUMBER)
+        ls_json_double(json, o->name, *number);
+    else if (o->kind == LS_OPTION_SWITCH)
+        ls_json_bool(json, o->name, *on);
+    else
+        ls_json_string(json, o->name, text); /* a seed, too: few readers of JSON have its 64 bits */
+}
+
+void ls_config_write(ls_json_out *json, const ls_config *config) {
+    for (int64_t t = 0; t < config->n; t++)
+        for (int64_t i = 0; i < config->tables[t].n; i++) {
+            const ls_option *o = &config->tables[t].options[i];
+            write_option(json, o, value_of(&config->tables[t], o));
+        }
+}
+
+void ls_config_print(FILE *file, const ls_config *config) {
+    char text[LS_OPTION_TEXT_MAX];
+    for (int64_t t = 0; t < config->n; t++)
+        for (int64_t i = 0; i < config->tables[t].n; i++) {
+            const ls_option *o = &config->tables[t].options[i];
+            format(text, o, value_of(&config->tables[t], o));
+            fprintf(file, "  %-15s %-10s %s%s\n", o->name, text[0] != '\0' ? text : "-", o->help,
+                    o->carries_bits ? " *" : "");
+        }
+}
+
+ls_status ls_config_agree(const ls_config *config, const ls_node *options, ls_error *err) {
+    char mine[LS_OPTION_TEXT_MAX], *stored = NULL;
+    ls_status status = LS_OK;
+    for (int64_t t = 0; t < config->n; t++)
+        for (int64_t i = 0; i < config->tables[t].n; i++) {
+            const ls_option *o = &config->tables[t].options[i];
+            ls_node child;
+            if (!o->carries_bits) continue;
+            LS_TRY(ls_node_need(options, o->name, &child, err));
+            LS_TRY(text_of(&child, o, &stored, err));
+            format(mine, o, value_of(&config->tables[t], o));
+            if (strcmp(stored, mine) != 0) {
+                status = ls_node_fail(&child, LS_ERR_ARG, err,
+                                      "was %.100s and is %.100s now; to go on with another value, begin a new run from "
+                                      "this checkpoint as its model",
+                                      stored, mine);
+                goto done;
+            }
+            free(stored);
+            stored = NULL;
+        }
+done:
+    free(stored);
+    return status;
+}
+
+uint64_t ls_config_digest(const ls_config *config) {
+    char text[LS_OPTION_TEXT_MAX];
+    uint64_t hash = LS_FNV_START;
+    for (int64_t t = 0; t < config->n; t++)
+        for (int64_t i = 0; i < config->tables[t].n; i++) {
+            const ls_option *o = &config->tables[t].options[i];
+            if (!o->carries_bits) continue;
+            format(text, o, value_of(&config->tables[t], o));
+            hash = ls_fnv_mix(hash, o->name, (int64_t)strlen(o->name) + 1);
+            hash = ls_fnv_mix(hash, text, (int64_t)strlen(text) + 1);
+        }
+    return hash;
+}

@@ -1,0 +1,38 @@
+/* The leaf tree: how gradients of parts of a batch become the gradient of the batch.
+ *
+ * The sequences of a batch, in index order, are cut into leaves of `leaf` sequences; the last may be shorter. One
+ * leaf's gradient is one ls_tape_backward into zeros. Leaves fold in the aligned binary tree over their numbers: a node
+ * of level k is leaves [j 2^k, (j + 1) 2^k), left + right, one rounding for each element; an absent right neighbour
+ * leaves the left as it is. Nothing but `leaf` and the batch decides the bits: not how many leaves share a forward, nor
+ * who computed which subtree.
+ *
+ * The fold is a binary counter: level k holds the sum of a complete run of 2^k leaves that waits for its right
+ * neighbour. */
+#ifndef LS_TRAIN_GRADIENT_H
+#define LS_TRAIN_GRADIENT_H
+
+#include "dev/queue.h"
+
+typedef struct ls_gradient ls_gradient;
+
+/* leaves_max: of one tree. */
+ls_status ls_gradient_create(ls_gradient **out, int64_t n_elements, int64_t leaves_max, ls_error *err);
+void ls_gradient_free(ls_gradient *gradient);
+/* Bytes that a gradient of this size takes. */
+int64_t ls_gradient_bytes(int64_t n_elements, int64_t leaves_max);
+
+/* Begins a tree without leaves. */
+void ls_gradient_begin(ls_gradient *gradient);
+/* [n_elements] for the next leaf, +0 everywhere where `zero`. */
+float *ls_gradient_leaf(ls_gradient *gradient, bool zero);
+/* What ls_gradient_leaf gave is complete: it joins the tree. */
+void ls_gradient_fold(ls_gradient *gradient, ls_queue *queue);
+int64_t ls_gradient_leaves(const ls_gradient *gradient);
+/* The root, good until the next leaf; the tree becomes one leaf that holds it. At least one leaf must be there. */
+float *ls_gradient_root(ls_gradient *gradient, ls_queue *queue);
+
+/* Leaves that each of n_ranks computes: the least power of two with which n_ranks shares cover n_leaves. Rank r has
+ * [r s, (r + 1) s) as far as they exist, so that its sum is one node of the tree. */
+int64_t ls_gradient_share(int64_t n_leaves, int64_t n_ranks);
+
+#endif

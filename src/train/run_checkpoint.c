@@ -1,0 +1,414 @@
+/* Writing, finding and reading checkpoints. Owns the lock on the run and the small files of its model. */
+#define _POSIX_C_SOURCE 200809L
+#include "train/run_checkpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/durable.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "load/safetensors_write.h"
+
+#define STATE_FORMAT 1
+#define STATE_BYTES_MAX (1 << 20)
+#define SMALL_FILE_BYTES_MAX (1 << 28)
+#define STEP_PREFIX "step-"
+
+/* What readers of models look for beside weights. */
+static const char *const model_files[] = {
+    "config.json",     "generation_config.json",  "tokenizer.json",    "tokenizer_config.json",
+    "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt",      "chat_template.jinja"};
+#define N_FILES (sizeof model_files / sizeof model_files[0])
+
+struct ls_run {
+    char directory[LS_RUN_PATH_MAX];
+    int lock; /* -1: not a writer */
+    char *files[N_FILES];
+    int64_t file_bytes[N_FILES];
+};
+
+static ls_status join(char out[LS_RUN_PATH_MAX], const char *directory, const char *name, ls_error *err) {
+    const int n = snprintf(out, LS_RUN_PATH_MAX, "%s/%s", directory, name);
+    if (n < 0 || n >= LS_RUN_PATH_MAX)
+        return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %d bytes", directory, LS_RUN_PATH_MAX - 1);
+    return LS_OK;
+}
+
+/* The step of "step-N", or -1. */
+static int64_t step_of(const char *name) {
+    const size_t prefix = strlen(STEP_PREFIX);
+    char *end;
+    long long step;
+    if (strncmp(name, STEP_PREFIX, prefix) != 0 || name[prefix] < '0' || name[prefix] > '9') return -1;
+    step = strtoll(name + prefix, &end, 10);
+    return *end == '\0' && step < INT64_MAX ? step : -1;
+}
+
+/* ---- the directory ---- */
+
+/* What a process that was killed left: ".step-...". */
+static ls_status remove_leftovers(const ls_run *run, ls_error *err) {
+    char **names, path[LS_RUN_PATH_MAX];
+    int64_t n;
+    ls_status status;
+    LS_TRY(ls_directory_list(&names, &n, run->directory, err));
+    for (int64_t i = 0; status == LS_OK && i < n; i++) {
+        if (strncmp(names[i], "." STEP_PREFIX, strlen("." STEP_PREFIX)) != 0) continue;
+        status = join(path, run->directory, names[i], err);
+        if (status == LS_OK) status = ls_directory_remove(path, err);
+    }
+    ls_names_free(names, n);
+done:
+    return status;
+}
+
+ls_status ls_run_open(ls_run **out, const char *directory, bool is_writer, ls_error *err) {
+    ls_run *run = NULL;
+    char longest[LS_RUN_PATH_MAX];
+    ls_status status;
+    *out = NULL;
+    LS_TRY(ls_array_alloc((void **)&run, 1, sizeof *run, "run", err));
+    run->lock = -1;
+    LS_TRY(join(longest, directory, ".step-1234567890123456789.new/special_tokens_map.json", err));
+    snprintf(run->directory, sizeof run->directory, "%s", directory);
+    if (is_writer) {
+        LS_TRY(ls_directory_make(directory, err));
+        LS_TRY(ls_directory_lock(&run->lock, directory, err));
+        LS_TRY(remove_leftovers(run, err));
+    }
+    *out = run;
+    run = NULL;
+done:
+    ls_run_close(run);
+    return status;
+}
+
+void ls_run_close(ls_run *run) {
+    if (run == NULL) return;
+    for (size_t i = 0; i < N_FILES; i++) free(run->files[i]);
+    ls_directory_unlock(run->lock);
+    free(run);
+}
+
+/* Whether this directory is a checkpoint, rather than something else of such a name. */
+static ls_status look(bool *is_complete, const char *directory, ls_error *err) {
+    char state[LS_RUN_PATH_MAX];
+    const ls_status status = join(state, directory, "state.json", err);
+    *is_complete = status == LS_OK && ls_file_exists(state);
+    return status;
+}
+
+/* Steps of the complete checkpoints, ascending; released with free(). */
+static ls_status list_steps(const ls_run *run, int64_t **steps, int64_t *n, ls_error *err) {
+    char **names = NULL, path[LS_RUN_PATH_MAX];
+    int64_t n_names = 0;
+    bool is_complete;
+    ls_status status;
+    *steps = NULL;
+    *n = 0;
+    LS_TRY(ls_directory_list(&names, &n_names, run->directory, err));
+    LS_TRY(ls_array_alloc((void **)steps, n_names, sizeof **steps, "checkpoints", err));
+    for (int64_t i = 0; i < n_names; i++) {
+        const int64_t step = step_of(names[i]);
+        int64_t at = *n;
+        if (step < 0) continue;
+        LS_TRY(join(path, run->directory, names[i], err));
+        LS_TRY(look(&is_complete, path, err));
+        if (!is_complete) continue;
+        for (; at > 0 && (*steps)[at - 1] > step; at--) (*steps)[at] = (*steps)[at - 1];
+        (*steps)[at] = step;
+        ++*n;
+    }
+done:
+    ls_names_free(names, n_names);
+    if (status != LS_OK) {
+        free(*steps);
+        *steps = NULL;
+    }
+    return status;
+}
+
+static ls_status step_path(const ls_run *run, int64_t step, char path[LS_RUN_PATH_MAX], ls_error *err) {
+    char name[64];
+    snprintf(name, sizeof name, STEP_PREFIX "%08lld", (long long)step);
+    return join(path, run->directory, name, err);
+}
+
+ls_status ls_run_newest(const ls_run *run, int64_t *step, char path[LS_RUN_PATH_MAX], ls_error *err) {
+    int64_t *steps = NULL, n;
+    ls_status status;
+    *step = -1;
+    path[0] = '\0';
+    if (!ls_file_exists(run->directory)) return LS_OK; /* its writer has not come yet */
+    LS_TRY(list_steps(run, &steps, &n, err));
+    if (n > 0) {
+        *step = steps[n - 1];
+        status = step_path(run, *step, path, err);
+    }
+done:
+    free(steps);
+    return status;
+}
+
+ls_status ls_run_keep_files(ls_run *run, const char *model_directory, ls_error *err) {
+    char path[LS_RUN_PATH_MAX];
+    ls_status status = LS_OK;
+    for (size_t i = 0; i < N_FILES; i++) {
+        LS_TRY(join(path, model_directory, model_files[i], err));
+        free(run->files[i]);
+        run->files[i] = NULL;
+        if (ls_file_exists(path))
+            LS_TRY(ls_file_read(&run->files[i], &run->file_bytes[i], path, SMALL_FILE_BYTES_MAX, err));
+    }
+done:
+    return status;
+}
+
+/* ---- saving ---- */
+
+static ls_st_dtype stored_dtype(ls_dtype dtype) {
+    return dtype == LS_F32 ? LS_ST_F32 : dtype == LS_BF16 ? LS_ST_BF16 : LS_ST_F16;
+}
+
+static ls_status save_weights(const char *path, const ls_parameters *p, ls_error *err) {
+    ls_tensor_out *tensors;
+    ls_status status = ls_array_alloc((void **)&tensors, p->n, sizeof *tensors, "checkpoint", err);
+    if (status != LS_OK) return status;
+    for (int64_t i = 0; i < p->n; i++) {
+        const ls_parameter *q = &p->list[i];
+        tensors[i] = (ls_tensor_out){q->slot.name, stored_dtype(q->dtype), q->slot.n_dims, q->slot.dims, q->value};
+    }
+    status = ls_safetensors_write(path, tensors, p->n, err);
+    free(tensors);
+    return status;
+}
+
+typedef char tensor_name[LS_TENSOR_NAME_MAX + 16];
+
+/* The three arrays of the optimizer: what they are called, and where. */
+enum { N_ARRAYS = 3 };
+static const char *const array_names[N_ARRAYS] = {"master", "m", "v"};
+static float *array_of(const ls_train_state *s, int array) {
+    return array == 0 ? s->parameters->masters : array == 1 ? s->m : s->v;
+}
+
+static void name_tensor(tensor_name out, int array, const ls_parameter *p) {
+    snprintf(out, sizeof(tensor_name), "%s.%s", array_names[array], p->slot.name);
+}
+
+static ls_status save_optimizer(const char *path, const ls_train_state *s, ls_error *err) {
+    const ls_parameters *p = s->parameters;
+    ls_tensor_out *tensors = NULL;
+    tensor_name *names = NULL;
+    ls_status status;
+    LS_TRY(ls_array_alloc((void **)&tensors, N_ARRAYS * p->n, sizeof *tensors, "checkpoint", err));
+    LS_TRY(ls_array_alloc((void **)&names, N_ARRAYS * p->n, sizeof *names, "checkpoint", err));
+    for (int array = 0; array < N_ARRAYS; array++)
+        for (int64_t i = 0; i < p->n; i++) {
+            const ls_parameter *q = &p->list[i];
+            const int64_t at = array * p->n + i;
+            name_tensor(names[at], array, q);
+            tensors[at] =
+                (ls_tensor_out){names[at], LS_ST_F32, q->slot.n_dims, q->slot.dims, array_of(s, array) + q->offset};
+        }
+    LS_TRY(ls_safetensors_write(path, tensors, N_ARRAYS * p->n, err));
+done:
+    free(names);
+    free(tensors);
+    return status;
+}
+
+static void write_hex(ls_json_out *json, const char *key, uint64_t value) {
+    char text[32];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)value);
+    ls_json_string(json, key, text);
+}
+
+static ls_status save_state(const char *path, const ls_train_state *s, const ls_run_description *d, ls_error *err) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    ls_json_out json;
+    ls_status status;
+    if (file == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "checkpoint");
+    ls_json_init(&json, file);
+    ls_json_begin_object(&json, NULL);
+    ls_json_int(&json, "format", STATE_FORMAT);
+    ls_json_string(&json, "kind", d->kind);
+    ls_json_int(&json, "step", s->step);
+    ls_json_string(&json, "numerics", d->numerics);
+    write_hex(&json, "weights", ls_parameters_digest(s->parameters));
+    write_hex(&json, "optimizer", ls_train_state_digest(s));
+    write_hex(&json, "data", d->data);
+    ls_json_begin_object(&json, "positions");
+    for (int64_t i = 0; i < d->n_positions; i++) ls_json_int(&json, d->positions[i].name, d->positions[i].value);
+    ls_json_end_object(&json);
+    ls_json_begin_object(&json, "options");
+    ls_config_write(&json, d->config);
+    ls_json_end_object(&json);
+    ls_json_end_object(&json);
+    ls_json_newline(&json);
+    status = ferror(file) != 0 ? LS_FAIL(err, LS_ERR_NOMEM, "checkpoint") : LS_OK;
+    if (fclose(file) != 0 && status == LS_OK) status = LS_FAIL(err, LS_ERR_NOMEM, "checkpoint");
+    if (status == LS_OK) status = ls_durable_file(path, text, (int64_t)bytes, err);
+    free(text);
+    return status;
+}
+
+static ls_status fill_directory(const ls_run *run, const char *directory, const ls_train_state *s,
+                                const ls_run_description *d, ls_error *err) {
+    char path[LS_RUN_PATH_MAX];
+    ls_status status = LS_OK;
+    for (size_t i = 0; i < N_FILES; i++) {
+        if (run->files[i] == NULL) continue;
+        LS_TRY(join(path, directory, model_files[i], err));
+        LS_TRY(ls_durable_file(path, run->files[i], run->file_bytes[i], err));
+    }
+    LS_TRY(join(path, directory, "model.safetensors", err));
+    LS_TRY(save_weights(path, s->parameters, err));
+    LS_TRY(join(path, directory, "optimizer.safetensors", err));
+    LS_TRY(save_optimizer(path, s, err));
+    LS_TRY(join(path, directory, "state.json", err));
+    LS_TRY(save_state(path, s, d, err));
+    LS_TRY(ls_directory_sync(directory, err));
+done:
+    return status;
+}
+
+/* Takes the name away before the content, so that no half of a checkpoint has a checkpoint's name. */
+static ls_status remove_old(const ls_run *run, int64_t keep, ls_error *err) {
+    char path[LS_RUN_PATH_MAX], old[LS_RUN_PATH_MAX], name[64];
+    int64_t *steps = NULL, n;
+    ls_status status = LS_OK;
+    if (keep == 0) return LS_OK;
+    LS_TRY(list_steps(run, &steps, &n, err));
+    for (int64_t i = 0; i < n - keep; i++) {
+        LS_TRY(step_path(run, steps[i], path, err));
+        snprintf(name, sizeof name, "." STEP_PREFIX "%08lld.old", (long long)steps[i]);
+        LS_TRY(join(old, run->directory, name, err));
+        LS_TRY(ls_path_rename(path, old, err));
+        LS_TRY(ls_directory_remove(old, err));
+    }
+done:
+    free(steps);
+    return status;
+}
+
+ls_status ls_run_save(ls_run *run, const ls_train_state *s, const ls_run_description *d, int64_t keep, ls_error *err) {
+    char path[LS_RUN_PATH_MAX], fresh[LS_RUN_PATH_MAX], name[64];
+    bool is_made = false, is_there;
+    ls_status status;
+    LS_ASSERT(run->lock >= 0, "run %s is not open for writing", run->directory);
+    LS_TRY(step_path(run, s->step, path, err));
+    snprintf(name, sizeof name, "." STEP_PREFIX "%08lld.new", (long long)s->step);
+    LS_TRY(join(fresh, run->directory, name, err));
+    LS_TRY(look(&is_there, path, err)); /* after a save that failed behind the renaming */
+    if (!is_there) {
+        LS_TRY(ls_directory_make(fresh, err));
+        is_made = true;
+        LS_TRY(fill_directory(run, fresh, s, d, err));
+        LS_TRY(ls_path_rename(fresh, path, err));
+        is_made = false;
+    }
+    LS_TRY(ls_directory_sync(run->directory, err));
+    LS_TRY(remove_old(run, keep, err));
+done:
+    if (is_made) (void)ls_directory_remove(fresh, NULL);
+    return status;
+}
+
+/* ---- loading ---- */
+
+static ls_status check_text(const ls_node *state, const char *key, const char *expected, ls_error *err) {
+    const char *found;
+    ls_node child;
+    ls_status status;
+    LS_TRY(ls_node_need(state, key, &child, err));
+    LS_TRY(ls_node_string(&child, &found, err));
+    if (strcmp(found, expected) != 0)
+        status = ls_node_fail(&child, LS_ERR_ARG, err, "was %.100s and is %.100s now", found, expected);
+done:
+    return status;
+}
+
+static ls_status check_hex(const ls_node *state, const char *key, uint64_t value, ls_error *err) {
+    char text[32];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)value);
+    return check_text(state, key, text, err);
+}
+
+static ls_status load_optimizer(const char *path, const ls_train_state *s, ls_error *err) {
+    const ls_parameters *p = s->parameters;
+    ls_safetensors *file = NULL;
+    tensor_name name;
+    ls_status status;
+    LS_TRY(ls_safetensors_open(&file, path, err));
+    if (ls_safetensors_count(file) != N_ARRAYS * p->n) {
+        status = LS_FAIL(err, LS_ERR_FORMAT, "%s: %lld tensors; this model needs %lld", path,
+                         (long long)ls_safetensors_count(file), (long long)(N_ARRAYS * p->n));
+        goto done;
+    }
+    for (int array = 0; array < N_ARRAYS; array++)
+        for (int64_t i = 0; i < p->n; i++) {
+            const ls_parameter *q = &p->list[i];
+            const ls_tensor_view *view;
+            name_tensor(name, array, q);
+            view = ls_safetensors_find(file, name);
+            if (view == NULL || view->dtype != LS_ST_F32 || view->n_elements != q->n_elements) {
+                status = LS_FAIL(err, LS_ERR_FORMAT, "%s: %s: missing, or not %lld elements of F32", path, name,
+                                 (long long)q->n_elements);
+                goto done;
+            }
+            memcpy(array_of(s, array) + q->offset, view->data, (size_t)view->bytes);
+        }
+    status = ls_safetensors_let_go(file, err);
+done:
+    ls_safetensors_close(file);
+    return status;
+}
+
+static ls_status load_state(const ls_node *root, ls_train_state *s, const ls_run_description *d, ls_error *err) {
+    ls_node child, positions, position;
+    int64_t format;
+    ls_status status;
+    LS_TRY(ls_node_need(root, "format", &child, err));
+    LS_TRY(ls_node_int(&child, STATE_FORMAT, STATE_FORMAT, &format, err));
+    LS_TRY(check_text(root, "kind", d->kind, err));
+    LS_TRY(check_text(root, "numerics", d->numerics, err));
+    LS_TRY(check_hex(root, "data", d->data, err));
+    LS_TRY(ls_node_need(root, "options", &child, err));
+    LS_TRY(ls_config_agree(d->config, &child, err));
+    LS_TRY(ls_node_need(root, "step", &child, err));
+    LS_TRY(ls_node_int(&child, 0, INT64_MAX - 1, &s->step, err));
+    LS_TRY(ls_node_need(root, "positions", &positions, err));
+    for (int64_t i = 0; i < d->n_positions; i++) {
+        LS_TRY(ls_node_need(&positions, d->positions[i].name, &position, err));
+        LS_TRY(ls_node_int(&position, 0, INT64_MAX - 1, &d->positions[i].value, err));
+    }
+done:
+    return status;
+}
+
+ls_status ls_run_load(const char *directory, ls_train_state *s, const ls_run_description *d, ls_error *err) {
+    char path[LS_RUN_PATH_MAX], *text = NULL;
+    int64_t bytes;
+    ls_json_doc *doc = NULL;
+    ls_node root;
+    ls_status status;
+    LS_TRY(join(path, directory, "state.json", err));
+    LS_TRY(ls_file_read(&text, &bytes, path, STATE_BYTES_MAX, err));
+    LS_TRY(ls_json_doc_open(&doc, text, bytes, path, err));
+    root = ls_json_root(doc);
+    LS_TRY(load_state(&root, s, d, err));
+    LS_TRY(join(path, directory, "optimizer.safetensors", err));
+    LS_TRY(load_optimizer(path, s, err));
+    LS_TRY(check_hex(&root, "optimizer", ls_train_state_digest(s), err));
+    ls_parameters_publish(s->parameters);
+    LS_TRY(check_hex(&root, "weights", ls_parameters_digest(s->parameters), err));
+done:
+    ls_json_doc_free(doc);
+    free(text);
+    return status;
+}

@@ -1,0 +1,56 @@
+/* The directory of a run and its checkpoints.
+ *
+ * RUN/step-00000040 is one checkpoint, complete when it has this name:
+ *   model.safetensors      every weight, rounded, in the type that it is stored in
+ *   config.json and the other files that make a model: copied from the model that the run began with
+ *   optimizer.safetensors  float32: master.NAME, m.NAME, v.NAME for every parameter
+ *   state.json             format, kind, step, numerics, digests of weights, optimizer and data, positions, options
+ * so it is a model directory for every reader of models. It is written as RUN/.step-00000040.new; every file, then the
+ * directory, is synced, then it gets its name, and RUN is synced. Old ones are renamed before they are removed. So at
+ * any moment the directories that have a checkpoint's name are complete, and what a killed process left behind is known
+ * by its name and removed by the next one. A save that fails leaves the checkpoints that are there alone.
+ *
+ * Loading restores masters, moments and step exactly: the run goes on as if it had not stopped. */
+#ifndef LS_TRAIN_RUN_CHECKPOINT_H
+#define LS_TRAIN_RUN_CHECKPOINT_H
+
+#include "train/config.h"
+#include "train/trainer.h"
+
+#define LS_RUN_PATH_MAX 1200
+
+typedef struct ls_run ls_run;
+
+/* A number that a kind of training needs to go on. */
+typedef struct ls_run_position {
+    const char *name;
+    int64_t value;
+} ls_run_position;
+
+/* What must be the same for a run to go on, and where it goes on. */
+typedef struct ls_run_description {
+    const char *kind;     /* of training */
+    const char *numerics; /* as in records: "exact/2/f32" */
+    uint64_t data;        /* digest of what is learnt from */
+    const ls_config *config;
+    ls_run_position *positions; /* [n_positions] */
+    int64_t n_positions;
+} ls_run_description;
+
+/* A writer makes the directory where it is missing (not its parents), keeps other writers out and removes what a killed
+ * one left. */
+ls_status ls_run_open(ls_run **out, const char *directory, bool is_writer, ls_error *err);
+void ls_run_close(ls_run *run); /* accepts NULL */
+/* Step and path of the newest complete checkpoint; -1 when there is none. */
+ls_status ls_run_newest(const ls_run *run, int64_t *step, char path[LS_RUN_PATH_MAX], ls_error *err);
+/* Keeps the files of a model directory, but for its weights, for the checkpoints to come. */
+ls_status ls_run_keep_files(ls_run *run, const char *model_directory, ls_error *err);
+/* Only of a writer. A checkpoint of this step that is there already is this one, as a run has one result. Then removes
+ * all checkpoints but the newest `keep`; 0 keeps all. */
+ls_status ls_run_save(ls_run *run, const ls_train_state *state, const ls_run_description *description, int64_t keep,
+                      ls_error *err);
+
+/* Masters, moments, step and positions from a checkpoint; the model must have been opened from the same path. */
+ls_status ls_run_load(const char *path, ls_train_state *state, const ls_run_description *description, ls_error *err);
+
+#endif

@@ -1,0 +1,116 @@
+/* The table and what its values mean to the trainer. */
+#include "train/train_options.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/parallel.h"
+
+static const char *const dtypes[] = {"f32", "bf16", NULL};
+static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
+static const char *const isas[] = {"best", "generic", "avx2", "avx512", NULL};
+
+#define AT(field) offsetof(ls_train_options, field)
+#define TEXT(name, field, help) \
+    { name, LS_OPTION_TEXT, false, AT(field), 0, 0, NULL, help }
+#define INT(name, bits, field, low, high, help) \
+    { name, LS_OPTION_INT, bits, AT(field), low, high, NULL, help }
+#define NUMBER(name, bits, field, low, high, help) \
+    { name, LS_OPTION_NUMBER, bits, AT(field), low, high, NULL, help }
+#define SWITCH(name, field, help) \
+    { name, LS_OPTION_SWITCH, false, AT(field), 0, 0, NULL, help }
+#define CHOICE(name, bits, field, choices, help) \
+    { name, LS_OPTION_CHOICE, bits, AT(field), 0, 0, choices, help }
+
+#define STEPS_MAX 1e12
+#define SEQUENCES_MAX 1048576
+
+static const ls_option rows[] = {
+    TEXT("model", model, "Checkpoint directory to begin with"),
+    TEXT("run", run, "Directory of the run: checkpoints and metrics.jsonl; it is made where it is missing"),
+    {"seed", LS_OPTION_SEED, true, AT(seed), 0, 0, NULL, "Seed of all random draws"},
+    CHOICE("dtype", true, dtype, dtypes, "Type of activations: f32 or bf16"),
+    INT("leaf", true, leaf, 1, SEQUENCES_MAX, "Sequences whose gradient is one ordered computation"),
+    CHOICE("schedule", true, schedule, schedules, "Learning rate behind the warm-up: constant, linear or cosine"),
+    NUMBER("rate", true, rate, 0, 1e3, "Largest learning rate"),
+    NUMBER("rate_floor", true, rate_floor, 0, 1e3, "Learning rate at the end of a linear or cosine schedule"),
+    INT("warmup", true, warmup, 0, STEPS_MAX, "Steps over which the learning rate rises to its largest"),
+    INT("schedule_steps", true, schedule_steps, 0, STEPS_MAX, "Step at which the schedule ends (0: steps)"),
+    NUMBER("beta1", true, beta1, 0, 1, "AdamW: decay of the first moment, below 1"),
+    NUMBER("beta2", true, beta2, 0, 1, "AdamW: decay of the second moment, below 1"),
+    NUMBER("eps", true, eps, 0, 1, "AdamW: eps, above 0"),
+    NUMBER("decay", true, decay, 0, 1e3, "AdamW: weight decay of matrices, embedding and convolution taps"),
+    NUMBER("clip", true, clip, 0, 1e30, "Largest norm of a gradient (0: no limit)"),
+    INT("steps", false, steps, 0, STEPS_MAX, "Steps of the run (0: as the kind of training says)"),
+    INT("save_every", false, save_every, 0, STEPS_MAX, "Steps between checkpoints (0: only the last step's)"),
+    INT("keep", false, keep, 0, STEPS_MAX, "Checkpoints that stay, the newest (0: all)"),
+    SWITCH("resume", resume, "Go on from the newest checkpoint of the run, where it has one"),
+    INT("microbatch", false, microbatch, 1, SEQUENCES_MAX, "Leaves of one forward, at most"),
+    INT("rows", false, rows, 0, 1 << 30, "Tokens of one forward, at most (0: what microbatch leaves can have)"),
+    SWITCH("recompute", recompute, "Compute activations again in the backward instead of keeping them"),
+    INT("threads", false, threads, 0, LS_THREADS_MAX, "Threads (0: all processors)"),
+    CHOICE("isa", false, isa, isas, "Instruction set: best, generic, avx2 or avx512"),
+    INT("rank", false, rank, 0, LS_RANKS_MAX - 1, "Number of this process among those that share a step"),
+    INT("ranks", false, ranks, 1, LS_RANKS_MAX, "Processes that share a step"),
+    TEXT("address", address, "HOST:PORT of rank 0, with more than one process"),
+    NUMBER("timeout", false, timeout, 0.001, 1e6, "Seconds after which a silent process is given up"),
+};
+
+void ls_train_options_init(ls_train_options *options) {
+    const ls_train_options defaults = {.leaf = 1,
+                                       .schedule = LS_RATE_COSINE,
+                                       .rate = 1e-4,
+                                       .beta1 = 0.9,
+                                       .beta2 = 0.95,
+                                       .eps = 1e-8,
+                                       .decay = 0.1,
+                                       .clip = 1.0,
+                                       .save_every = 100,
+                                       .keep = 2,
+                                       .microbatch = 4,
+                                       .ranks = 1,
+                                       .timeout = 600};
+    *options = defaults;
+}
+
+ls_option_table ls_train_option_table(ls_train_options *options) {
+    const ls_option_table table = {rows, (int64_t)(sizeof rows / sizeof rows[0]), options};
+    return table;
+}
+
+ls_isa ls_train_options_isa(const ls_train_options *o) { return o->isa == 0 ? ls_isa_best() : (ls_isa)(o->isa - 1); }
+
+static ls_rate rate_of(const ls_train_options *o) {
+    const ls_rate rate = {(ls_rate_kind)o->schedule, o->rate, o->rate_floor, o->warmup, o->schedule_steps};
+    return rate;
+}
+
+ls_status ls_train_options_check(ls_train_options *o, ls_error *err) {
+    ls_rate rate;
+    if (o->model[0] == '\0') return LS_FAIL(err, LS_ERR_ARG, "model: missing; it names a checkpoint directory");
+    if (o->run[0] == '\0') return LS_FAIL(err, LS_ERR_ARG, "run: missing; it names the directory of the run");
+    if (o->rank >= o->ranks)
+        return LS_FAIL(err, LS_ERR_ARG, "rank: %lld of %lld", (long long)o->rank, (long long)o->ranks);
+    if (o->ranks > 1 && o->address[0] == '\0')
+        return LS_FAIL(err, LS_ERR_ARG, "address: missing; %lld processes meet there", (long long)o->ranks);
+    if (!ls_isa_available(ls_train_options_isa(o)))
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "isa: this processor has no %s", ls_isa_name(ls_train_options_isa(o)));
+    if (o->steps == 0) return LS_OK;
+    if (o->schedule == LS_RATE_CONSTANT)
+        o->schedule_steps = 0;
+    else if (o->schedule_steps == 0)
+        o->schedule_steps = o->steps;
+    rate = rate_of(o);
+    return ls_rate_check(&rate, err);
+}
+
+void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *o) {
+    out->dtype = (ls_dtype)o->dtype;
+    out->leaf = o->leaf;
+    out->adamw = (ls_adamw_options){o->rate, o->beta1, o->beta2, o->eps, o->decay};
+    out->rate = rate_of(o);
+    out->max_norm = o->clip > 0 ? o->clip : INFINITY;
+    out->microbatch = o->microbatch;
+    out->rows_max = o->rows;
+    out->recompute = o->recompute;
+}

@@ -1,0 +1,39 @@
+/* The options that every kind of training has, as a table of a configuration (train/config.h). */
+#ifndef LS_TRAIN_TRAIN_OPTIONS_H
+#define LS_TRAIN_TRAIN_OPTIONS_H
+
+#include "train/config.h"
+#include "train/trainer.h"
+
+typedef struct ls_train_options {
+    char model[LS_OPTION_TEXT_MAX], run[LS_OPTION_TEXT_MAX];
+    /* These carry bits. */
+    uint64_t seed;
+    int32_t dtype; /* ls_dtype: f32 or bf16 */
+    int64_t leaf;
+    int32_t schedule; /* ls_rate_kind */
+    double rate, rate_floor;
+    int64_t warmup, schedule_steps;
+    double beta1, beta2, eps, decay, clip; /* clip 0: none */
+    /* These do not. */
+    int64_t steps, save_every, keep;
+    bool resume;
+    int64_t microbatch, rows;
+    bool recompute;
+    int64_t threads;
+    int32_t isa; /* 0: the best there is, else ls_isa + 1 */
+    int64_t rank, ranks;
+    char address[LS_OPTION_TEXT_MAX];
+    double timeout;
+} ls_train_options;
+
+void ls_train_options_init(ls_train_options *options); /* the defaults */
+ls_option_table ls_train_option_table(ls_train_options *options);
+/* What no single value shows to be wrong. The schedule can only be checked when steps are known: with steps 0 it is
+ * left out, and the check is to be done again. Fills in schedule_steps where it is 0: it becomes steps. */
+ls_status ls_train_options_check(ls_train_options *options, ls_error *err);
+/* The parts of *out that follow from options; the rest is the caller's. */
+void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *options);
+ls_isa ls_train_options_isa(const ls_train_options *options);
+
+#endif

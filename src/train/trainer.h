@@ -1,0 +1,102 @@
+/* The trainer: parameters, tape, moments and gradient of one model, and the step that changes them. What a step learns
+ * is the caller's: a callback turns log-probabilities into their gradients.
+ *
+ * A step, for sequences in index order (t: its number, from 1 on):
+ *   leaves      [j leaf, (j + 1) leaf) of the sequences; forward, log-probabilities, callback, backward (jamba_tape.h)
+ *   gradient    of all leaves by the leaf tree (train/gradient.h)
+ *   norm        ls_squares over the parameters in order, ls_gradient_scale(count, max_norm)
+ *   update      ls_adamw for each parameter with the rate of step t (train/rate.h); decay is 0 but for matrices, the
+ *               embedding and the taps of convolutions: norms, biases, D and A_log do not decay
+ *   publish     every weight is its master, rounded once; the model computes with it from here on
+ * Its bits depend on these, the options marked so and the weights; not on how many leaves share a forward, on
+ * recomputation, threads, instruction set, or how many processes share the leaves.
+ *
+ * A loss or gradient that is not finite, or any other failure, ends a step before anything has changed. Everything is
+ * allocated at creation. */
+#ifndef LS_TRAIN_TRAINER_H
+#define LS_TRAIN_TRAINER_H
+
+#include "model/jamba_tape.h"
+#include "op/adamw.h"
+#include "train/comm.h"
+#include "train/rate.h"
+
+typedef struct ls_trainer ls_trainer;
+
+/* Rows of one forward, for the callback: whole sequences [sequence, sequence + n_sequences) of the batch, sequence
+ * sequence + i being rows [offsets[i], offsets[i + 1]) here. */
+typedef struct ls_train_rows {
+    int64_t sequence, n_sequences, n_rows;
+    const int64_t *offsets;       /* [n_sequences + 1], from 0 */
+    const int64_t *targets;       /* [n_rows]; -1: none */
+    const float *logprob;         /* [n_rows], 0 without a target */
+    const float *entropy;         /* the same; NULL unless asked for */
+    float *d_logprob, *d_entropy; /* [n_rows], 0 at first; read where there is a target; d_entropy NULL as above */
+    double *metrics;              /* [n_sequences][n_metrics], 0 at first; metric 0 is the sequence's loss */
+} ls_train_rows;
+
+/* Called once for every sequence of a step, of this process's share. What it writes about a sequence may depend on that
+ * sequence and on what holds for the whole batch, nothing else. */
+typedef ls_status (*ls_train_loss)(void *context, const ls_train_rows *rows, ls_error *err);
+
+typedef struct ls_trainer_opts {
+    /* These carry bits. */
+    ls_dtype dtype;         /* of activations */
+    float temperature;      /* of the log-probabilities */
+    int64_t leaf;           /* sequences of a leaf */
+    ls_adamw_options adamw; /* lr is not read: it is the rate's */
+    ls_rate rate;
+    double max_norm; /* infinity: no clipping */
+    /* These do not. */
+    int64_t microbatch;    /* leaves of one forward, at most */
+    int64_t rows_max;      /* tokens of one forward, at most; every leaf must fit */
+    int64_t sequences_max; /* of a batch */
+    bool recompute;
+    bool entropy;      /* whether the callback gets entropies */
+    int64_t n_metrics; /* at least 1 */
+    ls_comm *comm;     /* NULL: alone */
+    ls_train_loss loss;
+    void *context;
+} ls_trainer_opts;
+
+/* What a checkpoint must hold besides options. */
+typedef struct ls_train_state {
+    int64_t step;              /* steps done */
+    ls_parameters *parameters; /* masters */
+    float *m, *v;              /* [parameters->n_elements]: moments */
+} ls_train_state;
+
+/* Model and queue are borrowed; the model was opened from directory. */
+ls_status ls_trainer_create(ls_trainer **out, ls_jamba *model, const char *directory, ls_queue *queue,
+                            const ls_trainer_opts *opts, ls_error *err);
+void ls_trainer_free(ls_trainer *trainer); /* accepts NULL */
+/* Whoever writes masters publishes them. */
+ls_train_state *ls_trainer_state(ls_trainer *trainer);
+/* With several processes, whether all of them have the same step, masters and moments. */
+ls_status ls_trainer_agree(ls_trainer *trainer, ls_error *err);
+/* Of masters and moments. */
+uint64_t ls_train_state_digest(const ls_train_state *state);
+/* Bytes of masters, weights, moments and gradients; the tape comes on top. */
+int64_t ls_trainer_bytes(const ls_trainer *trainer);
+/* Whether the weight decay reaches a parameter. */
+bool ls_trainer_decays(ls_slot_kind kind);
+
+typedef struct ls_train_batch {
+    const int32_t *tokens;  /* sequence i is tokens [offsets[i], offsets[i + 1]) */
+    const int64_t *offsets; /* [n + 1], from 0 */
+    const int64_t *targets; /* [offsets[n]]: what each row predicts, or -1 */
+    int64_t n;
+    double count; /* the gradient is divided by it once: of tokens, for a mean over tokens */
+} ls_train_batch;
+
+typedef struct ls_train_stats {
+    int64_t step;
+    double rate, norm; /* norm: before clipping */
+    bool clipped;
+    const double *metrics; /* [n][n_metrics] of all sequences, whichever process ran them; good until the next step */
+    const double *totals;  /* [n_metrics]: their sums, sequences ascending */
+} ls_train_stats;
+
+ls_status ls_trainer_step(ls_trainer *trainer, const ls_train_batch *batch, ls_train_stats *stats, ls_error *err);
+
+#endif

@@ -1,0 +1,457 @@
+/* Checkpoints: what comes back is what went in; a process that is killed, or refused by the system, at any call leaves
+ * a complete checkpoint to go on from; damage and other options are named. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/durable.h"
+#include "base/file.h"
+#include "train/run_checkpoint.h"
+#include "train/train_options.h"
+#include "train/training.h"
+
+/* ---- the system's calls, counted ---- */
+
+typedef enum what_happens { NOTHING, KILLED, REFUSED } what_happens;
+
+/* Calls that change the file system are counted while `armed`; at number `moment` this happens. In shared memory: a
+ * child counts for its parent. */
+typedef struct trap {
+    what_happens what;
+    bool armed;
+    int64_t moment, calls;
+} trap;
+
+static trap *the_trap;
+
+int fsync(int fd);
+ssize_t write(int fd, const void *data, size_t bytes);
+int rename(const char *from, const char *to);
+int mkdir(const char *path, mode_t mode);
+int unlink(const char *path);
+int rmdir(const char *path);
+
+/* True where the call must fail. */
+static bool step_on(int fd, const void *data, size_t bytes) {
+    if (the_trap == NULL || !the_trap->armed || ++the_trap->calls != the_trap->moment) return false;
+    if (the_trap->what == NOTHING) return false;
+    if (bytes > 1) (void)syscall(SYS_write, fd, data, bytes / 2); /* half of it gets there */
+    if (the_trap->what == KILLED) (void)kill(getpid(), SIGKILL);
+    errno = ENOSPC;
+    return true;
+}
+
+ssize_t write(int fd, const void *data, size_t bytes) {
+    return step_on(fd, data, bytes) ? -1 : (ssize_t)syscall(SYS_write, fd, data, bytes);
+}
+int fsync(int fd) { return step_on(0, NULL, 0) ? -1 : (int)syscall(SYS_fsync, fd); }
+int rename(const char *from, const char *to) {
+    return step_on(0, NULL, 0) ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+int mkdir(const char *path, mode_t mode) {
+    return step_on(0, NULL, 0) ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+int unlink(const char *path) { return step_on(0, NULL, 0) ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0); }
+int rmdir(const char *path) {
+    return step_on(0, NULL, 0) ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
+}
+
+/* ---- scratch ---- */
+
+static char scratch[] = "/tmp/lockstep-test-XXXXXX";
+static char run_path[64];
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *walk) {
+    (void)st;
+    (void)kind;
+    (void)walk;
+    return remove(path);
+}
+
+static void clear_run(void) { (void)nftw(run_path, remove_entry, 16, FTW_DEPTH | FTW_PHYS); }
+
+static int scratch_make(void **state) {
+    (void)state;
+    the_trap = mmap(NULL, sizeof *the_trap, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (the_trap == MAP_FAILED || mkdtemp(scratch) == NULL || chmod(scratch, 0755) != 0) return 1;
+    snprintf(run_path, sizeof run_path, "%s/run", scratch);
+    return 0;
+}
+
+static int scratch_remove(void **state) {
+    (void)state;
+    return nftw(scratch, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* ---- a run ---- */
+
+static ls_train_options train_options;
+static ls_config config;
+static ls_run_position position = {"drawn", 0};
+static ls_run_description description = {"test", "exact/2/f32", 0x1234, &config, &position, 1};
+
+static void describe(void) {
+    config.n = 0;
+    ls_train_options_init(&train_options);
+    ls_config_add(&config, ls_train_option_table(&train_options));
+}
+
+static const char *source = "jamba-nobias";
+
+static void save(const training *t, int64_t keep) {
+    ls_run *run;
+    ls_error err;
+    assert_ok(ls_run_open(&run, run_path, true, &err), err);
+    assert_ok(ls_run_keep_files(run, fixture_path(source), &err), err);
+    position.value = 100 * t->state->step;
+    assert_ok(ls_run_save(run, t->state, &description, keep, &err), err);
+    ls_run_close(run);
+}
+
+/* Opens the newest checkpoint as a new process would. */
+static void resume(training *t, const ls_trainer_opts *opts) {
+    char path[LS_RUN_PATH_MAX];
+    int64_t step;
+    ls_run *run;
+    ls_error err;
+    assert_ok(ls_run_open(&run, run_path, true, &err), err);
+    assert_ok(ls_run_newest(run, &step, path, &err), err);
+    assert_true(step >= 0);
+    training_open(t, path, opts, 1, ls_isa_best());
+    assert_ok(ls_run_load(path, t->state, &description, &err), err);
+    assert_int_equal(t->state->step, step);
+    assert_int_equal(position.value, 100 * step);
+    ls_run_close(run);
+}
+
+static int64_t count_entries(void) {
+    char **names;
+    int64_t n;
+    ls_error err;
+    assert_ok(ls_directory_list(&names, &n, run_path, &err), err);
+    ls_names_free(names, n);
+    return n;
+}
+
+/* ---- what comes back ---- */
+
+static void a_resumed_run_has_the_bits_of_one_that_did_not_stop(void **state) {
+    static const char *const names[] = {"jamba-nobias", "jamba-odd", "jamba-moe", "jamba-sharded"};
+    (void)state;
+    for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
+        const ls_trainer_opts opts = usual_opts();
+        uint64_t bits, digest;
+        training t;
+        ls_error err;
+        describe();
+        source = names[m];
+        training_open(&t, fixture_path(source), &opts, 1, ls_isa_best());
+        (void)train(&t, 1, 4);
+        save(&t, 2);
+        bits = state_bits(t.state);
+        digest = ls_parameters_digest(t.state->parameters);
+        (void)train(&t, 4, 6);
+        {
+            training r;
+            ls_jamba *model;
+            ls_parameters *p;
+            char path[LS_RUN_PATH_MAX];
+            resume(&r, &opts);
+            assert_true(state_bits(r.state) == bits);
+            (void)train(&r, 4, 6);
+            assert_true(state_bits(r.state) == state_bits(t.state));
+            training_close(&r);
+            /* As a model of its own it has the same weights. */
+            snprintf(path, sizeof path, "%s/step-00000003", run_path);
+            assert_ok(ls_jamba_open(&model, path, &err), err);
+            assert_ok(ls_parameters_open(&p, model, path, &err), err);
+            assert_true(ls_parameters_digest(p) == digest);
+            ls_parameters_free(p);
+            ls_jamba_close(model);
+        }
+        training_close(&t);
+        clear_run();
+    }
+    source = names[0];
+}
+
+static void only_the_newest_stay(void **state) {
+    const ls_trainer_opts opts = usual_opts();
+    training t;
+    (void)state;
+    describe();
+    training_open(&t, fixture_path("jamba-nobias"), &opts, 1, ls_isa_best());
+    for (int64_t keep = 0; keep <= 3; keep++) {
+        for (t.state->step = 1; t.state->step <= 5; t.state->step++) save(&t, keep);
+        assert_int_equal(count_entries(), keep == 0 ? 5 : keep);
+        {
+            training r;
+            resume(&r, &opts);
+            assert_int_equal(r.state->step, 5);
+            training_close(&r);
+        }
+        clear_run();
+    }
+    training_close(&t);
+}
+
+/* ---- killed, refused ---- */
+
+enum { MOMENTS = 60 };
+
+typedef struct two_states {
+    training before, after; /* steps 2 and 3 */
+    uint64_t before_bits, after_bits;
+} two_states;
+
+static void two_states_open(two_states *s) {
+    const ls_trainer_opts opts = usual_opts();
+    describe();
+    training_open(&s->before, fixture_path("jamba-nobias"), &opts, 1, ls_isa_best());
+    training_open(&s->after, fixture_path("jamba-nobias"), &opts, 1, ls_isa_best());
+    (void)train(&s->before, 1, 3);
+    (void)train(&s->after, 1, 4);
+    s->before_bits = state_bits(s->before.state);
+    s->after_bits = state_bits(s->after.state);
+}
+
+static void two_states_close(two_states *s) {
+    training_close(&s->before);
+    training_close(&s->after);
+}
+
+/* Saves the later state as a process of its own that the trap waits for; its exit code, or 1000 + signal. A refusal
+ * must be one sentence. */
+static int save_in_child(const two_states *s, what_happens what, int64_t moment) {
+    int status;
+    pid_t child;
+    *the_trap = (trap){what, false, moment, 0};
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        ls_run *run;
+        ls_error err = {LS_OK, ""};
+        ls_status saved;
+        if (ls_run_open(&run, run_path, true, &err) != LS_OK) _exit(2);
+        if (ls_run_keep_files(run, fixture_path(source), &err) != LS_OK) _exit(3);
+        position.value = 300;
+        the_trap->armed = true;
+        saved = ls_run_save(run, s->after.state, &description, 1, &err);
+        the_trap->armed = false;
+        if (saved == LS_OK) _exit(0);
+        _exit(strstr(err.text, run_path) != NULL && strstr(err.text, strerror(ENOSPC)) != NULL ? 10 : 4);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+/* A new process finds one of the two states, whole; leftovers go; it can go on. */
+static void check_recovery(const two_states *s, int64_t moment) {
+    const ls_trainer_opts opts = usual_opts();
+    training r;
+    uint64_t bits;
+    resume(&r, &opts);
+    bits = state_bits(r.state);
+    if (r.state->step == 2 ? bits != s->before_bits : r.state->step != 3 || bits != s->after_bits)
+        fail_msg("moment %lld: step %lld came back with other bits", (long long)moment, (long long)r.state->step);
+    training_close(&r);
+    save(&s->after, 1);
+    assert_int_equal(count_entries(), 1);
+    resume(&r, &opts);
+    assert_true(state_bits(r.state) == s->after_bits);
+    training_close(&r);
+}
+
+static void check_every_moment(what_happens what) {
+    two_states s;
+    int64_t calls, tried = 0, old = 0;
+    two_states_open(&s);
+    save(&s.before, 1);
+    assert_int_equal(save_in_child(&s, NOTHING, 0), 0);
+    calls = the_trap->calls;
+    clear_run();
+    /* Most calls write tensors: some of them, and all of the others, which come first and last. */
+    for (int64_t moment = 1; moment <= calls; moment += moment > 12 && moment < calls - 30 ? calls / 30 : 1, tried++) {
+        int code;
+        training r;
+        const ls_trainer_opts opts = usual_opts();
+        save(&s.before, 1);
+        code = save_in_child(&s, what, moment);
+        if (code != (what == KILLED ? 1000 + SIGKILL : 10))
+            fail_msg("moment %lld of %lld: ended with %d", (long long)moment, (long long)calls, code);
+        if (what == REFUSED) { /* the checkpoint that was there is untouched, the new one is there or not at all */
+            resume(&r, &opts);
+            old += r.state->step == 2;
+            training_close(&r);
+        }
+        check_recovery(&s, moment);
+        clear_run();
+    }
+    print_message("%lld of %lld calls\n", (long long)tried, (long long)calls);
+    assert_true(tried >= MOMENTS || tried == calls);
+    assert_true(what == KILLED || old > tried / 2);
+    two_states_close(&s);
+}
+
+static void a_killed_save_loses_nothing(void **state) {
+    (void)state;
+    check_every_moment(KILLED);
+}
+
+static void a_full_disk_loses_nothing(void **state) {
+    (void)state;
+    check_every_moment(REFUSED);
+}
+
+/* The system's own refusals: a limit on the size of files, and a directory of somebody else's. */
+static void the_systems_limits_are_one_sentence(void **state) {
+    two_states s;
+    pid_t child;
+    int status;
+    (void)state;
+    two_states_open(&s);
+    save(&s.before, 1);
+    for (int i = 0; i < 3; i++) {
+        child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            static const char *const words[] = {"model.safetensors: cannot write: File too large",
+                                                ".step-00000003.new: cannot make this directory: Permission denied",
+                                                "other/run: cannot make this directory: No such file"};
+            const struct rlimit limit = {20000, 20000};
+            ls_run *run;
+            ls_error err = {LS_OK, ""};
+            ls_status saved;
+            if (i == 0 && (signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &limit) != 0)) _exit(5);
+            if (i == 1 && geteuid() == 0 && setuid(65534) != 0) _exit(6);
+            if (i == 1 && chmod(run_path, 0555) != 0 && errno != EPERM) _exit(7);
+            saved = ls_run_open(&run, i == 2 ? "/tmp/lockstep-no-such-place/other/run" : run_path, true, &err);
+            if (saved == LS_OK) saved = ls_run_save(run, s.after.state, &description, 1, &err);
+            _exit(saved != LS_OK && strstr(err.text, words[i]) != NULL ? 0 : 8);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (status != 0) fail_msg("case %d: status %x", i, (unsigned)status);
+        assert_int_equal(chmod(run_path, 0755), 0);
+        assert_int_equal(count_entries(), 1);
+    }
+    check_recovery(&s, 0);
+    clear_run();
+    two_states_close(&s);
+}
+
+/* ---- refusals ---- */
+
+static void must_not_load(const char *words) {
+    const ls_trainer_opts opts = usual_opts();
+    char path[LS_RUN_PATH_MAX];
+    training r;
+    ls_error err;
+    snprintf(path, sizeof path, "%s/step-00000002", run_path);
+    training_open(&r, path, &opts, 1, ls_isa_best());
+    check_failed(ls_run_load(path, r.state, &description, &err), &err, words);
+    training_close(&r);
+}
+
+/* Replaces the first occurrence of a text in a file by another of the same length. */
+static void edit(const char *name, const char *from, const char *to) {
+    char path[LS_RUN_PATH_MAX], *text, *at;
+    int64_t bytes;
+    FILE *file;
+    ls_error err;
+    snprintf(path, sizeof path, "%s/step-00000002/%s", run_path, name);
+    assert_ok(ls_file_read(&text, &bytes, path, 1 << 24, &err), err);
+    at = memmem(text, (size_t)bytes, from, strlen(from));
+    assert_non_null(at);
+    memcpy(at, to, strlen(to));
+    file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, (size_t)bytes, file), bytes);
+    fclose(file);
+    free(text);
+}
+
+static void what_does_not_belong_is_refused(void **state) {
+    static const char *const edits[][3] = {{"\"format\":1", "\"format\":2", "format: 2 is not in 1..1"},
+                                           {"\"kind\":\"test\"", "\"kind\":\"grpo\"", "kind: was grpo and is test now"},
+                                           {"exact/2/f32", "exact/1/f32", "numerics: was exact/1/f32"},
+                                           {"0000001234", "0000001235", "data: was 0000000000001235"},
+                                           {"\"leaf\":1", "\"leaf\":2", "options.leaf: was 2 and is 1 now"},
+                                           {"\"rate\":0.0001", "\"rate\":0.0002", "options.rate: was 0.0002 and is"},
+                                           {"\"seed\":\"0\"", "\"seed\":\"7\"", "options.seed: was 7 and is 0 now"},
+                                           {"\"step\":2", "\"stop\":2", "'step' is missing"},
+                                           {"\"drawn\"", "\"drawm\"", "positions: 'drawn' is missing"},
+                                           {"\"eps\":", "\"ups\":", "options: 'eps' is missing"},
+                                           {"{", "[", "invalid JSON"}};
+    const ls_trainer_opts opts = usual_opts();
+    char path[LS_RUN_PATH_MAX];
+    training t;
+    ls_run *run, *second;
+    ls_error err;
+    (void)state;
+    describe();
+    training_open(&t, fixture_path("jamba-nobias"), &opts, 1, ls_isa_best());
+    (void)train(&t, 1, 3);
+    for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+        save(&t, 1);
+        edit("state.json", edits[i][0], edits[i][1]);
+        must_not_load(edits[i][2]);
+        clear_run();
+    }
+    save(&t, 1);
+    edit("optimizer.safetensors", "\"m.model", "\"w.model");
+    must_not_load("optimizer.safetensors: m.model.");
+    clear_run();
+    save(&t, 1);
+    {
+        /* One bit of one moment. */
+        float *m = &t.state->m[100];
+        char from[5] = "", to[5] = "";
+        memcpy(from, m, 4);
+        memcpy(to, m, 4);
+        to[0] = (char)(to[0] ^ 1);
+        assert_true(strlen(from) == 4 && strlen(to) == 4);
+        edit("optimizer.safetensors", from, to);
+        must_not_load("optimizer: was ");
+    }
+    snprintf(path, sizeof path, "%s/step-00000002/optimizer.safetensors", run_path);
+    assert_int_equal(truncate(path, 1000), 0);
+    must_not_load("optimizer.safetensors");
+    /* A directory without state.json is no checkpoint, and not ours to remove. */
+    snprintf(path, sizeof path, "%s/step-00000009", run_path);
+    assert_int_equal(mkdir(path, 0777), 0);
+    {
+        int64_t step;
+        assert_ok(ls_run_open(&run, run_path, true, &err), err);
+        assert_ok(ls_run_newest(run, &step, path, &err), err);
+        assert_int_equal(step, 2);
+        check_failed(ls_run_open(&second, run_path, true, &err), &err, "another process is at work here");
+        assert_null(second);
+        assert_ok(ls_run_open(&second, run_path, false, &err), err);
+        ls_run_close(second);
+        ls_run_close(run);
+    }
+    clear_run();
+    training_close(&t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_resumed_run_has_the_bits_of_one_that_did_not_stop),
+        cmocka_unit_test(only_the_newest_stay),
+        cmocka_unit_test(a_killed_save_loses_nothing),
+        cmocka_unit_test(a_full_disk_loses_nothing),
+        cmocka_unit_test(the_systems_limits_are_one_sentence),
+        cmocka_unit_test(what_does_not_belong_is_refused),
+    };
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
+}

@@ -1,0 +1,389 @@
+/* Supervised runs as a whole: 20 steps have the same masters and moments whatever the microbatch, recomputation,
+ * threads, instruction set and number of processes, and when killed and resumed; the loss falls; what a run leaves is a
+ * model; bad data and directories are named. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <ftw.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "harness.h"
+#include "load/json_node.h"
+#include "train/sft.h"
+
+enum { STEPS = 20 };
+
+static char scratch[] = "/tmp/lockstep-test-XXXXXX";
+static char data_path[64];
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *walk) {
+    (void)st;
+    (void)kind;
+    (void)walk;
+    return remove(path);
+}
+
+/* Ten pairs of ids that every fixture has. */
+static void write_data(const char *path) {
+    FILE *file = fopen(path, "w");
+    uint64_t seed = 11;
+    assert_non_null(file);
+    for (int i = 0; i < 10; i++) {
+        const int n_prompt = 1 + (int)(test_random(&seed) % 5), n = 1 + (int)(test_random(&seed) % 9);
+        fprintf(file, "{\"prompt_ids\":[%d", i);
+        for (int k = 1; k < n_prompt; k++) fprintf(file, ",%d", (int)(test_random(&seed) % 60));
+        fprintf(file, "],\"completion_ids\":[%d", (int)(test_random(&seed) % 60));
+        for (int k = 1; k < n; k++) fprintf(file, ",%d", (int)(test_random(&seed) % 60));
+        fprintf(file, "],\"id\":\"pair %d\"}\n%s", i, i == 4 ? " \t\n" : "");
+    }
+    assert_int_equal(fclose(file), 0);
+}
+
+static int scratch_make(void **state) {
+    (void)state;
+    if (mkdtemp(scratch) == NULL) return 1;
+    snprintf(data_path, sizeof data_path, "%s/data.jsonl", scratch);
+    write_data(data_path);
+    return 0;
+}
+
+static int scratch_remove(void **state) {
+    (void)state;
+    return nftw(scratch, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static const char *run_dir(const char *name) {
+    static char path[8][128];
+    static int next;
+    next = (next + 1) % 8;
+    snprintf(path[next], sizeof path[next], "%s/%s", scratch, name);
+    return path[next];
+}
+
+/* ---- runs ---- */
+
+typedef struct job {
+    ls_sft_options o;
+    ls_config config;
+} job;
+
+static job job_make(const char *fixture, const char *run) {
+    job j;
+    ls_sft_options_init(&j.o, &j.config);
+    snprintf(j.o.train.model, sizeof j.o.train.model, "%s/%s", LS_FIXTURES, fixture);
+    snprintf(j.o.train.run, sizeof j.o.train.run, "%s", run_dir(run));
+    snprintf(j.o.data, sizeof j.o.data, "%s", data_path);
+    j.o.batch = 8;
+    j.o.train.steps = STEPS;
+    j.o.train.rate = 3e-3;
+    j.o.train.rate_floor = 3e-4;
+    j.o.train.warmup = 2;
+    j.o.train.save_every = 4;
+    j.o.train.threads = 1;
+    return j;
+}
+
+static ls_status job_run(job *j, ls_error *err) {
+    ls_config config;
+    const ls_sft_options kept = j->o;
+    ls_sft_options_init(&j->o, &config); /* tables over where the options are now */
+    j->o = kept;
+    return ls_sft_run(&j->o, &config, NULL, err);
+}
+
+static void job_must_run(job *j) {
+    ls_error err;
+    assert_ok(job_run(j, &err), err);
+}
+
+/* A file of the last checkpoint. */
+static char *read_last(const char *run, const char *name, int64_t *bytes) {
+    char path[1200], *text;
+    ls_error err;
+    snprintf(path, sizeof path, "%s/step-%08d/%s", run, STEPS, name);
+    assert_ok(ls_file_read(&text, bytes, path, 1 << 26, &err), err);
+    return text;
+}
+
+/* Digests of weights, and of masters and moments. */
+static void digests_of(const char *run, char out[64]) {
+    int64_t bytes;
+    char *text = read_last(run, "state.json", &bytes);
+    const char *weights, *optimizer;
+    ls_json_doc *doc;
+    ls_node root, child;
+    ls_error err;
+    assert_ok(ls_json_doc_open(&doc, text, bytes, "state.json", &err), err);
+    root = ls_json_root(doc);
+    assert_true(ls_node_get(&root, "weights", &child));
+    assert_ok(ls_node_string(&child, &weights, &err), err);
+    assert_true(ls_node_get(&root, "optimizer", &child));
+    assert_ok(ls_node_string(&child, &optimizer, &err), err);
+    snprintf(out, 64, "%s %s", weights, optimizer);
+    ls_json_doc_free(doc);
+    free(text);
+}
+
+static void must_equal(const char *run, const char *want, const char *what) {
+    char got[64];
+    digests_of(run, got);
+    if (strcmp(got, want) != 0) fail_msg("%s: %s, expected %s", what, got, want);
+    (void)nftw(run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* The metrics of a run without the times. */
+static char *metrics_of(const char *run) {
+    char path[1200], *text, *at;
+    int64_t bytes;
+    ls_error err;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    assert_ok(ls_file_read(&text, &bytes, path, 1 << 26, &err), err);
+    for (at = text; (at = strstr(at, "\"seconds\":")) != NULL;) {
+        const char *end = strchr(at, '\n');
+        memmove(at, end, strlen(end) + 1);
+    }
+    return text;
+}
+
+static void settings_carry_no_bits(void **state) {
+    static const char *const names[] = {"jamba-nobias", "jamba-odd", "jamba-moe"};
+    (void)state;
+    for (size_t m = 0; m < 3; m++) {
+        char want[64];
+        job j = job_make(names[m], "plain");
+        if (m > 0) j.o.train.leaf = 2;
+        if (m == 2) j.o.train.save_every = 0;
+        j.o.train.microbatch = 1;
+        job_must_run(&j);
+        digests_of(j.o.train.run, want);
+        for (int i = 0; i < 7; i++) {
+            job k = job_make(names[m], "other");
+            k.o.train.leaf = j.o.train.leaf;
+            k.o.train.save_every = i;
+            k.o.train.microbatch = i < 4 ? 1 << i : 3;
+            k.o.train.recompute = i % 2 == 1;
+            k.o.train.threads = 1 + i / 2 % 2;
+            if (i == 4) k.o.train.rows = 40;
+            if (i >= 5 && !ls_isa_available((ls_isa)(i - 5))) continue;
+            if (i >= 5) k.o.train.isa = i - 5 + 1;
+            if (m == 2 && i != 3 && i != 4) continue;
+            job_must_run(&k);
+            must_equal(k.o.train.run, want, names[m]);
+        }
+        (void)nftw(j.o.train.run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    }
+}
+
+/* ---- killed ---- */
+
+/* Lines of the metrics, which come after their steps. */
+static int64_t steps_done(const char *run) {
+    char path[1200];
+    FILE *file;
+    int64_t n = 0;
+    int c;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    file = fopen(path, "r");
+    while (file != NULL && (c = getc(file)) != EOF) n += c == '\n';
+    if (file != NULL) fclose(file);
+    return n;
+}
+
+static void a_killed_run_goes_on(void **state) {
+    char want[64], *want_metrics, *got_metrics;
+    job plain = job_make("jamba-odd", "plain"), j = job_make("jamba-odd", "killed");
+    (void)state;
+    job_must_run(&plain);
+    digests_of(plain.o.train.run, want);
+    want_metrics = metrics_of(plain.o.train.run);
+    for (int64_t kill_at = 9; kill_at <= 17; kill_at += 8) {
+        const pid_t child = fork();
+        int status;
+        assert_true(child >= 0);
+        if (child == 0) {
+            ls_error err;
+            j.o.train.resume = kill_at > 9;
+            _exit(job_run(&j, &err) == LS_OK ? 0 : 1);
+        }
+        while (steps_done(j.o.train.run) < kill_at && waitpid(child, &status, WNOHANG) == 0) usleep(500);
+        (void)kill(child, SIGKILL);
+        (void)waitpid(child, &status, 0);
+        assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+    }
+    {
+        job wrong = j;
+        ls_error err;
+        check_failed(job_run(&wrong, &err), &err, "the run has checkpoints, the newest of step ");
+        wrong.o.train.resume = true;
+        wrong.o.train.decay = 0.5;
+        check_failed(job_run(&wrong, &err), &err, "options.decay: was 0.1 and is 0.5 now");
+    }
+    j.o.train.resume = true;
+    j.o.train.microbatch = 2;
+    job_must_run(&j);
+    got_metrics = metrics_of(j.o.train.run);
+    assert_string_equal(got_metrics, want_metrics);
+    must_equal(j.o.train.run, want, "killed and resumed");
+    (void)nftw(plain.o.train.run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    free(got_metrics);
+    free(want_metrics);
+}
+
+/* ---- processes ---- */
+
+static void choose_address(char out[LS_OPTION_TEXT_MAX]) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
+    close(fd);
+    snprintf(out, LS_OPTION_TEXT_MAX, "127.0.0.1:%d", (int)ntohs(a.sin_port));
+}
+
+static void processes_have_the_bits_of_one(void **state) {
+    char want[64];
+    job plain = job_make("jamba-nobias", "plain"), j = job_make("jamba-nobias", "shared");
+    (void)state;
+    job_must_run(&plain);
+    digests_of(plain.o.train.run, want);
+    j.o.train.ranks = 2;
+    for (int part = 0; part < 2; part++) { /* ten steps, then the rest from the checkpoint */
+        pid_t child;
+        int status;
+        j.o.train.steps = part == 0 ? 8 : STEPS;
+        j.o.train.schedule_steps = STEPS;
+        j.o.train.resume = part == 1;
+        choose_address(j.o.train.address);
+        child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            ls_error err;
+            j.o.train.rank = 1;
+            _exit(job_run(&j, &err) == LS_OK ? 0 : 1);
+        }
+        job_must_run(&j);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+    must_equal(j.o.train.run, want, "two processes");
+    /* Another seed is another run: both say so. */
+    {
+        pid_t child;
+        int status;
+        ls_error err;
+        j.o.train.resume = false;
+        choose_address(j.o.train.address);
+        child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            j.o.train.rank = 1;
+            j.o.train.seed = 1;
+            _exit(job_run(&j, &err) != LS_OK && strstr(err.text, "other options, data or weights") != NULL ? 0 : 1);
+        }
+        check_failed(job_run(&j, &err), &err, "rank 1 was started with other options, data or weights");
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+    (void)nftw(plain.o.train.run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* ---- text, and learning it ---- */
+
+static double last_loss(const char *run) {
+    char *text = metrics_of(run), *at = text;
+    double loss = NAN;
+    while ((at = strstr(at, "\"loss\":")) != NULL) loss = strtod(at += 7, NULL);
+    free(text);
+    return loss;
+}
+
+static void text_is_learnt(void **state) {
+    job j = job_make("jamba-odd", "text");
+    FILE *file;
+    (void)state;
+    snprintf(j.o.train.model, sizeof j.o.train.model, "%s/models/tiny-text", LS_SOURCE_DIR);
+    snprintf(j.o.data, sizeof j.o.data, "%s/text.jsonl", scratch);
+    file = fopen(j.o.data, "w");
+    assert_non_null(file);
+    fprintf(file,
+            "{\"prompt\":\"The cat\",\"completion\":\" sat on the mat.\"}\n"
+            "{\"prompt\":\"A dog\",\"completion\":\" ran away.\",\"completion_ids\":null}\n");
+    fclose(file);
+    j.o.batch = 2;
+    j.o.train.schedule = LS_RATE_CONSTANT;
+    j.o.train.rate = 2e-3;
+    job_must_run(&j);
+    print_message("loss %.4f after %d steps\n", last_loss(j.o.train.run), STEPS);
+    assert_true(last_loss(j.o.train.run) < 0.3);
+    /* Twice as long, from where it stopped. */
+    j.o.train.resume = true;
+    j.o.train.steps = 2 * STEPS;
+    job_must_run(&j);
+    assert_true(last_loss(j.o.train.run) < 0.1);
+    (void)nftw(j.o.train.run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* ---- refusals ---- */
+
+static void bad_data_are_named(void **state) {
+    static const struct {
+        const char *line, *says;
+    } cases[] = {
+        {"{\"prompt_ids\":[1],\"completion_ids\":[64]}", "line 1: completion_ids[0]: 64 is not in 0..63"},
+        {"\n{\"prompt_ids\":[1],\"completion_ids\":[]}", "line 2: completion_ids: is empty"},
+        {"{\"prompt_ids\":[1,-1],\"completion_ids\":[1]}", "line 1: prompt_ids[1]: -1 is not in"},
+        {"{\"prompt_ids\":[1.5],\"completion_ids\":[1]}", "line 1: prompt_ids[0]: a whole number is required"},
+        {"{\"prompt_ids\":[1]}", "line 1: 'completion_ids' is missing"},
+        {"{\"prompt\":\"a\",\"completion_ids\":[1]}", "line 1: one of 'prompt' with 'completion' and"},
+        {"{\"text\":\"a\"}", "line 1: one of 'prompt' with 'completion' and"},
+        {"{\"prompt\":\"a\",\"completion\":\"\"}", "line 1: completion: is empty"},
+        {"{\"prompt\":\"a\",\"completion\":7}", "line 1: completion: a string is required"},
+        {"{\"prompt\":\"a\",\"completion\":\"b\"}", "tokenizer.json"},
+        {"{\"prompt_ids\":[1,2,3,4,5,6],\"completion_ids\":[1,2,3]}", "line 1: 9 tokens; the limit is 8 (length)"},
+        {"not JSON", "line 1: invalid JSON"},
+        {"  \n", "holds no pair"},
+    };
+    ls_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        job j = job_make("jamba-nobias", "bad");
+        FILE *file;
+        snprintf(j.o.data, sizeof j.o.data, "%s/bad.jsonl", scratch);
+        file = fopen(j.o.data, "w");
+        assert_non_null(file);
+        fputs(cases[i].line, file);
+        fclose(file);
+        j.o.length = 8;
+        check_failed(job_run(&j, &err), &err, cases[i].says);
+        check_failed(LS_ERR_IO, &err, i == 9 ? "jamba-nobias" : "bad.jsonl");
+    }
+    for (int i = 0; i < 5; i++) {
+        static const char *const says[] = {"/nowhere: cannot open", "config.json: cannot open", "data: missing",
+                                           "cannot make this directory", "a forward holds 5"};
+        job j = job_make("jamba-nobias", "bad");
+        if (i == 0) snprintf(j.o.data, sizeof j.o.data, "/nowhere");
+        if (i == 1) snprintf(j.o.train.model, sizeof j.o.train.model, "/nowhere");
+        if (i == 2) j.o.data[0] = '\0';
+        if (i == 3) snprintf(j.o.train.run, sizeof j.o.train.run, "/nowhere/at/all");
+        if (i == 4) j.o.train.rows = 5;
+        check_failed(job_run(&j, &err), &err, says[i]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settings_carry_no_bits),
+        cmocka_unit_test(a_killed_run_goes_on),
+        cmocka_unit_test(processes_have_the_bits_of_one),
+        cmocka_unit_test(text_is_learnt),
+        cmocka_unit_test(bad_data_are_named),
+    };
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
+}

@@ -1,0 +1,358 @@
+/* The training step: no bit of masters and moments depends on microbatch, recomputation, threads or instruction set;
+ * the step is its contract; the leaf tree and schedules against float64; failures change nothing. */
+#include "num/round.h"
+#include "train/training.h"
+
+enum { STEPS = 20 };
+
+static const char *const names[] = {"jamba-nobias", "jamba-odd", "jamba-moe"};
+
+static uint64_t bits_of(const char *name, const ls_trainer_opts *opts, int32_t threads, ls_isa isa, int64_t steps) {
+    training t;
+    uint64_t bits;
+    training_open(&t, fixture_path(name), opts, threads, isa);
+    (void)train(&t, 1, steps + 1);
+    bits = state_bits(t.state);
+    training_close(&t);
+    return bits;
+}
+
+/* 15 sequences in leaves of 2: seven leaves of two and one of one. */
+static void settings_carry_no_bits(void **state) {
+    (void)state;
+    for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
+        const int64_t steps = m == 2 ? 3 : m == 1 ? 8 : STEPS;
+        ls_trainer_opts first = usual_opts();
+        uint64_t bits;
+        first.entropy = m == 1;
+        first.dtype = m == 1 ? LS_BF16 : LS_F32;
+        bits = bits_of(names[m], &first, 1, ls_isa_best(), steps);
+        for (int64_t microbatch = 1; microbatch <= 8; microbatch *= 2)
+            for (int recompute = 0; recompute < 2; recompute++)
+                for (int32_t threads = 1; threads <= 2; threads++)
+                    for (ls_isa isa = LS_ISA_GENERIC; isa < LS_ISA_COUNT; isa++) {
+                        ls_trainer_opts opts = first;
+                        if (!ls_isa_available(isa)) continue;
+                        /* The whole cross for one model and instruction set; else about one thing at a time. */
+                        if ((m != 0 || isa != ls_isa_best()) &&
+                            (microbatch > 1) + recompute + (threads > 1) + (isa != ls_isa_best()) != 1 &&
+                            !(microbatch == 4 && recompute && threads == 2 && isa == LS_ISA_GENERIC))
+                            continue;
+                        opts.microbatch = microbatch;
+                        opts.recompute = recompute;
+                        if (microbatch == 4) opts.rows_max = 60; /* the tokens cut forwards short */
+                        if (bits_of(names[m], &opts, threads, isa, steps) != bits)
+                            fail_msg("%s: microbatch %lld, recompute %d, %d threads, %s: other bits", names[m],
+                                     (long long)microbatch, recompute, threads, ls_isa_name(isa));
+                    }
+    }
+}
+
+/* What carries bits does: a test that sees no difference would see none. */
+static void other_options_have_other_bits(void **state) {
+    const ls_trainer_opts usual = usual_opts();
+    const uint64_t bits = bits_of(names[0], &usual, 1, ls_isa_best(), 3);
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        ls_trainer_opts opts = usual;
+        if (i == 0) opts.leaf = 1;
+        if (i == 1) opts.rate.peak *= 1.0001;
+        if (i == 2) opts.max_norm = 0.5;
+        if (i == 3) opts.adamw.decay = 0.2;
+        if (i == 4) opts.entropy = true;
+        if (i == 5) opts.dtype = LS_BF16;
+        assert_false(bits_of(names[0], &opts, 1, ls_isa_best(), 3) == bits);
+    }
+}
+
+/* ---- the leaf tree ---- */
+
+static float tree(const float *leaves, int64_t begin, int64_t end, int64_t n) {
+    const int64_t middle = (begin + end) / 2;
+    if (end - begin == 1) return leaves[begin];
+    if (middle >= n) return tree(leaves, begin, middle, n);
+    return ls_add(tree(leaves, begin, middle, n), tree(leaves, middle, end, n));
+}
+
+static void leaves_fold_in_a_tree(void **state) {
+    enum { N = 40, WIDE = 5000 };
+    float leaves[N];
+    uint64_t seed = 3;
+    ls_queue *queue;
+    ls_gradient *g;
+    ls_error err;
+    (void)state;
+    assert_ok(ls_queue_create(&queue, 2, ls_isa_best(), &err), err);
+    assert_ok(ls_gradient_create(&g, WIDE, N, &err), err);
+    for (int64_t i = 0; i < N; i++) leaves[i] = test_uniform(&seed, -1.0f, 1.0f);
+    for (int64_t n = 1; n <= N; n++) {
+        float *root;
+        ls_gradient_begin(g);
+        for (int64_t i = 0; i < n; i++) {
+            float *leaf = ls_gradient_leaf(g, true);
+            for (int64_t k = 0; k < WIDE; k++) {
+                assert_true(leaf[k] == 0.0f);
+                leaf[k] = leaves[i] * (float)(k + 1);
+            }
+            ls_gradient_fold(g, queue);
+        }
+        root = ls_gradient_root(g, queue);
+        for (int64_t k = 0; k < WIDE; k += 999) {
+            float scaled[N], want;
+            for (int64_t i = 0; i < n; i++) scaled[i] = leaves[i] * (float)(k + 1);
+            want = tree(scaled, 0, 64, n);
+            assert_same_bits(&root[k], &want, 1);
+        }
+        for (int64_t ranks = 1; ranks <= 8; ranks++) {
+            const int64_t share = ls_gradient_share(n, ranks);
+            assert_true((share & (share - 1)) == 0 && share * ranks >= n);
+            assert_true(share == 1 || share / 2 * ranks < n);
+        }
+    }
+    ls_gradient_free(g);
+    ls_queue_free(queue);
+}
+
+/* ---- the step as its contract has it, in float64 where it is not a sum ---- */
+
+static void a_step_is_its_contract(void **state) {
+    ls_trainer_opts opts = usual_opts();
+    batch b;
+    training t;
+    ls_tape *tape;
+    ls_parameters *p;
+    const ls_tape_opts tape_opts = {LS_F32, 4096, 15, true, 1.0f};
+    ls_train_stats stats;
+    ls_train_batch view;
+    ls_gradient *g;
+    float *root, *before, *d, scale;
+    double squares = 0, norm, worst = 0;
+    ls_error err;
+    (void)state;
+    opts.rate = (ls_rate){LS_RATE_CONSTANT, 1e-2, 0, 0, 0};
+    training_open(&t, fixture_path("jamba-nobias"), &opts, 1, ls_isa_best());
+    p = t.state->parameters;
+    b = batch_make(15, 14, t.model->config.vocab, 5);
+    view = batch_view(&b);
+    before = calloc((size_t)p->n_elements, sizeof *before);
+    d = calloc((size_t)b.offsets[b.n], sizeof *d);
+    memcpy(before, p->masters, (size_t)p->n_elements * sizeof *before);
+    for (int64_t r = 0; r < b.offsets[b.n]; r++) d[r] = -1.0f;
+    assert_ok(ls_tape_create(&tape, p, &tape_opts, &err), err);
+    assert_ok(ls_gradient_create(&g, p->n_elements, 8, &err), err);
+    assert_ok(ls_tape_forward(tape, t.queue, b.tokens, b.offsets, b.n, &err), err);
+    for (int64_t i = 0; i < 8; i++) {
+        assert_ok(ls_tape_backward(tape, t.queue, 2 * i, i == 7 ? 15 : 2 * i + 2, b.targets, d, NULL,
+                                   ls_gradient_leaf(g, true), &err),
+                  err);
+        ls_gradient_fold(g, t.queue);
+    }
+    root = ls_gradient_root(g, t.queue);
+    for (int64_t i = 0; i < p->n_elements; i++) squares += (double)root[i] * (double)root[i];
+    norm = sqrt(squares) / (double)b.count;
+    scale = (float)(norm > 1.0 ? 1.0 / norm / (double)b.count : 1.0 / (double)b.count);
+    assert_ok(ls_trainer_step(t.trainer, &view, &stats, &err), err);
+    assert_true(fabs(stats.norm - norm) < 1e-5 * norm);
+    assert_true(stats.clipped == (norm > 1.0));
+    assert_int_equal(stats.step, 1);
+    for (int64_t i = 0; i < p->n; i++) {
+        const ls_parameter *q = &p->list[i];
+        const bool vector = strstr(q->slot.name, "norm") != NULL || strstr(q->slot.name, "bias") != NULL ||
+                            strstr(q->slot.name, "A_log") != NULL || strstr(q->slot.name, ".D") != NULL;
+        assert_true(ls_trainer_decays(q->slot.kind) == !vector);
+        for (int64_t k = 0; k < q->n_elements; k++) {
+            /* At step 1 the corrected moments are the gradient and its square. */
+            const double w = (double)before[q->offset + k], gr = (double)root[q->offset + k] * (double)scale;
+            const double want = w - 1e-2 * (gr / (fabs(gr) + 1e-8) + (vector ? 0.0 : 0.1) * w);
+            /* Where the gradient is of the size of eps its own rounding shows. */
+            if (fabs(gr) > 1e-5 || gr == 0) worst = fmax(worst, fabs((double)q->master[k] - want));
+        }
+    }
+    print_message("norm %.4f, largest difference from float64 after one step %.2g\n", norm, worst);
+    assert_true(worst < 2e-6);
+    free(before);
+    free(d);
+    ls_gradient_free(g);
+    ls_tape_free(tape);
+    batch_free(&b);
+    training_close(&t);
+}
+
+static void rates_follow_their_formulas(void **state) {
+    const double pi = acos(-1.0);
+    (void)state;
+    for (int kind = 0; kind < LS_RATE_COUNT; kind++)
+        for (int64_t warmup = 0; warmup <= 10; warmup += 5) {
+            const ls_rate r = {(ls_rate_kind)kind, 3e-4, 3e-5, warmup, 1010};
+            ls_error err;
+            double before = 1;
+            assert_ok(ls_rate_check(&r, &err), err);
+            for (int64_t step = 1; step <= 1100; step++) {
+                const double x = fmin(1.0, (double)(step - warmup) / (double)(1010 - warmup));
+                const double c = kind == LS_RATE_COSINE ? 0.5 + 0.5 * cos(pi * x) : 1.0 - x;
+                double want = kind == LS_RATE_CONSTANT ? 3e-4 : 3e-5 + (3e-4 - 3e-5) * c;
+                const double got = ls_rate_at(&r, step);
+                if (step < warmup) want = 3e-4 * (double)step / (double)warmup;
+                assert_true(fabs(got - want) < 1e-18);
+                if (step == warmup) assert_true(got == 3e-4);
+                if (step >= 1010 && kind != LS_RATE_CONSTANT) assert_true(got == 3e-5);
+                if (step > warmup) {
+                    assert_true(got <= before);
+                    before = got;
+                }
+            }
+        }
+    {
+        const ls_rate bad[] = {{LS_RATE_CONSTANT, -1, 0, 0, 0},       {LS_RATE_CONSTANT, (double)NAN, 0, 0, 0},
+                               {LS_RATE_COSINE, 1, 2, 0, 10},         {LS_RATE_COSINE, 1, 0, 10, 10},
+                               {LS_RATE_CONSTANT, INFINITY, 0, 0, 0}, {LS_RATE_LINEAR, 1, 0, -1, 10}};
+        ls_error err;
+        for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+            check_failed(ls_rate_check(&bad[i], &err), &err, "learning rate");
+    }
+}
+
+/* ---- learning, and not ---- */
+
+static void the_loss_falls(void **state) {
+    (void)state;
+    for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
+        ls_trainer_opts opts = usual_opts();
+        double first = 0, loss = 0;
+        training t;
+        batch b;
+        ls_train_batch view;
+        opts.rate = (ls_rate){LS_RATE_CONSTANT, 1e-2, 0, 5, 0};
+        opts.microbatch = 4;
+        training_open(&t, fixture_path(names[m]), &opts, 2, ls_isa_best());
+        b = batch_make(4, 14, t.model->config.vocab, 9);
+        view = batch_view(&b);
+        for (int i = 0; i < 30; i++) {
+            ls_train_stats stats;
+            ls_error err;
+            assert_ok(ls_trainer_step(t.trainer, &view, &stats, &err), err);
+            loss = stats.totals[0] / (double)b.count;
+            if (i == 0) first = loss;
+        }
+        print_message("%s: loss %.3f, after 30 steps %.3f\n", names[m], first, loss);
+        assert_true(loss < 0.2 * first);
+        batch_free(&b);
+        training_close(&t);
+    }
+}
+
+typedef struct spoiler {
+    int64_t sequence;
+    float gradient;
+    double loss;
+    bool fails;
+} spoiler;
+
+static ls_status spoiled_loss(void *context, const ls_train_rows *rows, ls_error *err) {
+    const spoiler *s = context;
+    const int64_t i = s->sequence - rows->sequence;
+    const ls_status status = plain_loss(NULL, rows, err);
+    if (i < 0 || i >= rows->n_sequences) return status;
+    rows->d_logprob[rows->offsets[i]] = s->gradient;
+    rows->metrics[i] = s->loss;
+    return s->fails ? LS_FAIL(err, LS_ERR_ARG, "no such reward") : LS_OK;
+}
+
+static void a_failed_step_changes_nothing(void **state) {
+    static const struct {
+        spoiler s;
+        const char *says;
+    } cases[] = {{{7, NAN, 1, false}, "step 3: the gradient of model.embed_tokens.weight is nan at element "},
+                 {{14, INFINITY, 1, false}, "step 3: the gradient of model.embed_tokens.weight is "},
+                 {{0, 1, (double)NAN, false}, "step 3: the loss of sequence 0 is nan"},
+                 {{3, NAN, (double)INFINITY, false}, "step 3: the loss of sequence 3 is inf; the gradient of model."},
+                 {{3, 3e30f, 1, false}, "exceed float32"},
+                 {{3, 1, 1, true}, "step 3: no such reward"}};
+    ls_trainer_opts opts = usual_opts();
+    spoiler s = {-1, 0, 0, false};
+    uint64_t bits, digest;
+    training t;
+    batch b;
+    ls_train_batch view;
+    ls_train_stats stats;
+    ls_error err;
+    (void)state;
+    opts.loss = spoiled_loss;
+    opts.context = &s;
+    training_open(&t, fixture_path("jamba-nobias"), &opts, 1, ls_isa_best());
+    (void)train(&t, 1, 3);
+    bits = state_bits(t.state);
+    digest = ls_parameters_digest(t.state->parameters);
+    b = batch_make(15, 14, t.model->config.vocab, 3);
+    view = batch_view(&b);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        s = cases[i].s;
+        check_failed(ls_trainer_step(t.trainer, &view, &stats, &err), &err, cases[i].says);
+        assert_true(state_bits(t.state) == bits && ls_parameters_digest(t.state->parameters) == digest);
+        assert_int_equal(t.state->step, 2);
+    }
+    s.sequence = -1;
+    for (int i = 0; i < 5; i++) {
+        static const char *const says[] = {"16 sequences", "token 1073741824", "sequence 4 is rows", "mean over",
+                                           "target"};
+        const int64_t kept_offset = b.offsets[5], kept_target = b.targets[0];
+        const int32_t kept_token = b.tokens[0];
+        view = batch_view(&b);
+        if (i == 0) view.n = 16;
+        if (i == 1) b.tokens[0] = 1 << 30;
+        if (i == 2) b.offsets[5] = b.offsets[4];
+        if (i == 3) view.count = 0;
+        if (i == 4) b.targets[0] = 1 << 30;
+        check_failed(ls_trainer_step(t.trainer, &view, &stats, &err), &err, says[i]);
+        assert_true(state_bits(t.state) == bits);
+        b.offsets[5] = kept_offset;
+        b.targets[0] = kept_target;
+        b.tokens[0] = kept_token;
+    }
+    /* And the next one is what it would have been. */
+    (void)train(&t, 3, 5);
+    bits = state_bits(t.state);
+    training_close(&t);
+    training_open(&t, fixture_path("jamba-nobias"), &opts, 1, ls_isa_best());
+    (void)train(&t, 1, 5);
+    assert_true(state_bits(t.state) == bits);
+    training_close(&t);
+    batch_free(&b);
+}
+
+static void impossible_options_are_refused(void **state) {
+    static const char *const says[] = {"leaves of 0", "largest norm", "beta1", "learning rate",
+                                       "temperature", "0 metrics",    "eps"};
+    (void)state;
+    for (int i = 0; i < 7; i++) {
+        ls_trainer_opts opts = usual_opts();
+        ls_trainer *trainer;
+        ls_jamba *model;
+        ls_queue *queue;
+        ls_error err;
+        if (i == 0) opts.leaf = 0;
+        if (i == 1) opts.max_norm = 0;
+        if (i == 2) opts.adamw.beta1 = 1;
+        if (i == 3) opts.rate.floor = 1;
+        if (i == 4) opts.temperature = 0;
+        if (i == 5) opts.n_metrics = 0;
+        if (i == 6) opts.adamw.eps = 0;
+        assert_ok(ls_queue_create(&queue, 1, ls_isa_best(), &err), err);
+        assert_ok(ls_jamba_open(&model, fixture_path("jamba-nobias"), &err), err);
+        check_failed(ls_trainer_create(&trainer, model, fixture_path("jamba-nobias"), queue, &opts, &err), &err,
+                     says[i]);
+        assert_null(trainer);
+        ls_jamba_close(model);
+        ls_queue_free(queue);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(leaves_fold_in_a_tree),         cmocka_unit_test(rates_follow_their_formulas),
+        cmocka_unit_test(a_step_is_its_contract),        cmocka_unit_test(settings_carry_no_bits),
+        cmocka_unit_test(other_options_have_other_bits), cmocka_unit_test(the_loss_falls),
+        cmocka_unit_test(a_failed_step_changes_nothing), cmocka_unit_test(impossible_options_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
