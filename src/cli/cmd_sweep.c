@@ -194,7 +194,7 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
                           .far_words = o->slot_words,
                           .story = o->story,
                           .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
-    ls_trainer *trainer = NULL;
+    ls_sweep_trainer *trainer = NULL;
     ls_prompt *prompts = NULL;
     ls_engine_subject engine = {.queue = job->queue, .inject = o->run.inject};
     ls_program_subject program = {o->suspect, o->run.model, directory, o->suspect_args, o->n_suspect_args};
@@ -204,14 +204,14 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
     for (int64_t i = 0; i < job->n_prompts; i++)
         prompts[i] = (ls_prompt){job->prompts[i].prompt_ids, job->prompts[i].n_prompt};
     opts.prompts = prompts;
-    LS_TRY(ls_trainer_create(&trainer, o->run.model, job->queue, err));
+    LS_TRY(ls_sweep_trainer_create(&trainer, o->run.model, job->queue, err));
     engine.trainer = trainer;
     subject = o->suspect != NULL ? ls_subject_program(&program) : ls_subject_engine(&engine);
     LS_TRY(ls_sweep_run(sweep, &opts, &subject, trainer, err));
     if (opts.progress != NULL) fputs("\r\033[K", stderr);
     sweep->opts.prompts = NULL; /* they end here */
 done:
-    ls_trainer_free(trainer);
+    ls_sweep_trainer_free(trainer);
     free(prompts);
     return status;
 }

@@ -71,18 +71,19 @@ typedef struct ls_subject {
 } ls_subject;
 
 /* The trainer: the model in two versions (the second's normalisation weights are moved), its scores kept by tokens. */
-typedef struct ls_trainer ls_trainer;
+typedef struct ls_sweep_trainer ls_sweep_trainer;
 
-ls_status ls_trainer_create(ls_trainer **out, const char *directory, ls_queue *queue, ls_error *err);
-void ls_trainer_free(ls_trainer *trainer);
+ls_status ls_sweep_trainer_create(ls_sweep_trainer **out, const char *directory, ls_queue *queue, ls_error *err);
+void ls_sweep_trainer_free(ls_sweep_trainer *trainer);
 /* The second version is opened when it is first asked for. */
-ls_status ls_trainer_model(ls_trainer *trainer, int32_t version, ls_jamba **out, ls_error *err);
+ls_status ls_sweep_trainer_model(ls_sweep_trainer *trainer, int32_t version, ls_jamba **out, ls_error *err);
 /* Fills scored of every outcome. */
-ls_status ls_trainer_score(ls_trainer *trainer, const ls_trial *trial, ls_outcomes *outcomes, ls_error *err);
+ls_status ls_sweep_trainer_score(ls_sweep_trainer *trainer, const ls_trial *trial, ls_outcomes *outcomes,
+                                 ls_error *err);
 
 /* The engine of this process. inject is for builds with faults. */
 typedef struct ls_engine_subject {
-    ls_trainer *trainer;
+    ls_sweep_trainer *trainer;
     ls_queue *queue;
     ls_inject inject;
 } ls_engine_subject;
@@ -282,7 +283,7 @@ typedef struct ls_sweep {
     double seconds;
 } ls_sweep;
 
-ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subject *subject, ls_trainer *trainer,
+ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subject *subject, ls_sweep_trainer *trainer,
                        ls_error *err);
 void ls_sweep_deinit(ls_sweep *sweep);
 /* The cause that is named: the best one when it fits; NULL without a difference or when none does. */

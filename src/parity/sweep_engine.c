@@ -44,13 +44,13 @@ static ls_status run_rounds(const ls_engine_subject *s, ls_queue *queue, const l
     for (int64_t i = 0; i < n; i++)
         if (out->of[i].n_prompt + trial->max_tokens > opts.length_max)
             opts.length_max = out->of[i].n_prompt + trial->max_tokens;
-    LS_TRY(ls_trainer_model(s->trainer, 0, &model, err));
+    LS_TRY(ls_sweep_trainer_model(s->trainer, 0, &model, err));
     LS_TRY(ls_array_alloc((void **)&requests, n, sizeof *requests, "requests", err));
     LS_TRY(ls_engine_create(&engine, model, queue, &opts, err));
     for (int64_t round = 0; round < trial->rounds; round++) {
         if (round == 1 && trial->update) {
             ls_jamba *updated;
-            LS_TRY(ls_trainer_model(s->trainer, 1, &updated, err));
+            LS_TRY(ls_sweep_trainer_model(s->trainer, 1, &updated, err));
             LS_TRY(ls_engine_set_weights(engine, updated, 1, err));
         }
         LS_TRY(run_round(engine, trial, requests, out->of + round * n, n, err));
@@ -62,10 +62,10 @@ done:
 }
 
 /* The models are the trainer's, and an ablation is a trial's. */
-static ls_status set_ablation(ls_trainer *trainer, const ls_trial *trial, ls_ablation ablation, ls_error *err) {
+static ls_status set_ablation(ls_sweep_trainer *trainer, const ls_trial *trial, ls_ablation ablation, ls_error *err) {
     for (int32_t version = 0; version <= (trial->update ? 1 : 0); version++) {
         ls_jamba *model;
-        const ls_status status = ls_trainer_model(trainer, version, &model, err);
+        const ls_status status = ls_sweep_trainer_model(trainer, version, &model, err);
         if (status != LS_OK) return status;
         model->ablation = ablation;
     }

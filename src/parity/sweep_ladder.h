@@ -42,7 +42,7 @@ typedef struct ls_runner {
     ls_sweep *sweep;
     const ls_ladder *ladder;
     const ls_subject *subject;
-    ls_trainer *trainer;
+    ls_sweep_trainer *trainer;
 } ls_runner;
 
 /* Runs, scores and observes. outcomes may be NULL; otherwise the caller releases them, in every case. What the suspect

@@ -34,7 +34,7 @@ ls_status ls_runner_try(const ls_runner *runner, const ls_trial *trial, const ls
         ls_observe_failure(seen, &failure);
         goto done;
     }
-    LS_TRY(ls_trainer_score(runner->trainer, trial, out, err));
+    LS_TRY(ls_sweep_trainer_score(runner->trainer, trial, out, err));
     ls_observe(seen, out, baseline, ls_ladder_noise(trial->dtype));
     runner->sweep->n_sequences += seen->n_sequences;
     runner->sweep->n_bits += seen->n_bits;
@@ -372,7 +372,7 @@ const ls_ranked *ls_sweep_cause(const ls_sweep *sweep) {
     return sweep->different && sweep->ranked[0].fits ? &sweep->ranked[0] : NULL;
 }
 
-ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subject *subject, ls_trainer *trainer,
+ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subject *subject, ls_sweep_trainer *trainer,
                        ls_error *err) {
     const double start = now();
     ls_ladder ladder = {0};
@@ -382,7 +382,7 @@ ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subjec
     memset(out, 0, sizeof *out);
     out->opts = *opts;
     out->onset_slope = out->period_slope = (double)NAN;
-    LS_TRY(ls_trainer_model(trainer, 0, &model, err));
+    LS_TRY(ls_sweep_trainer_model(trainer, 0, &model, err));
     LS_TRY(ls_ladder_create(&ladder, &out->opts, &model->config, err));
     LS_TRY(ls_array_alloc((void **)&out->ranked, ls_causes_count(), sizeof *out->ranked, "causes", err));
     LS_TRY(climb(&runner, err));

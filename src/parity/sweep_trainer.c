@@ -54,7 +54,7 @@ typedef struct entry {
     int64_t token, value, n; /* n 0: an empty place */
 } entry;
 
-struct ls_trainer {
+struct ls_sweep_trainer {
     const char *directory;
     ls_queue *queue;
     ls_jamba *model[2];
@@ -67,8 +67,8 @@ struct ls_trainer {
     int64_t sequence_cap;
 };
 
-ls_status ls_trainer_create(ls_trainer **out, const char *directory, ls_queue *queue, ls_error *err) {
-    ls_trainer *t = calloc(1, sizeof *t);
+ls_status ls_sweep_trainer_create(ls_sweep_trainer **out, const char *directory, ls_queue *queue, ls_error *err) {
+    ls_sweep_trainer *t = calloc(1, sizeof *t);
     ls_status status;
     *out = NULL;
     if (t == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "trainer");
@@ -80,11 +80,11 @@ ls_status ls_trainer_create(ls_trainer **out, const char *directory, ls_queue *q
     *out = t;
     t = NULL;
 done:
-    ls_trainer_free(t);
+    ls_sweep_trainer_free(t);
     return status;
 }
 
-void ls_trainer_free(ls_trainer *t) {
+void ls_sweep_trainer_free(ls_sweep_trainer *t) {
     if (t == NULL) return;
     free(t->sequence);
     free(t->values);
@@ -95,7 +95,7 @@ void ls_trainer_free(ls_trainer *t) {
     free(t);
 }
 
-ls_status ls_trainer_model(ls_trainer *t, int32_t version, ls_jamba **out, ls_error *err) {
+ls_status ls_sweep_trainer_model(ls_sweep_trainer *t, int32_t version, ls_jamba **out, ls_error *err) {
     if (t->model[version] == NULL) {
         const ls_status status = ls_jamba_open(&t->model[version], t->directory, err);
         ls_jamba *m = t->model[version];
@@ -128,7 +128,7 @@ static uint64_t hash_of(uint64_t condition, const int32_t *tokens, int64_t n) {
 }
 
 /* The entry of a sequence, or the empty place where it belongs. */
-static entry *find(const ls_trainer *t, uint64_t hash, uint64_t condition, const int32_t *tokens, int64_t n) {
+static entry *find(const ls_sweep_trainer *t, uint64_t hash, uint64_t condition, const int32_t *tokens, int64_t n) {
     const uint64_t mask = ((uint64_t)1 << t->bits) - 1;
     for (uint64_t i = hash >> (64 - t->bits);; i = (i + 1) & mask) {
         entry *e = &t->table[i];
@@ -139,7 +139,7 @@ static entry *find(const ls_trainer *t, uint64_t hash, uint64_t condition, const
     }
 }
 
-static ls_status grow_table(ls_trainer *t, ls_error *err) {
+static ls_status grow_table(ls_sweep_trainer *t, ls_error *err) {
     entry *old = t->table;
     const int64_t n = (int64_t)1 << t->bits;
     const ls_status status = ls_array_alloc((void **)&t->table, 2 * n, sizeof *t->table, "scores", err);
@@ -155,7 +155,7 @@ static ls_status grow_table(ls_trainer *t, ls_error *err) {
 }
 
 /* Puts an outcome's tokens into t->sequence. */
-static ls_status join(ls_trainer *t, const ls_outcome *c, ls_error *err) {
+static ls_status join(ls_sweep_trainer *t, const ls_outcome *c, ls_error *err) {
     const int64_t n = c->n_prompt + c->n;
     ls_status status;
     LS_TRY(ls_array_grow((void **)&t->sequence, &t->sequence_cap, n, sizeof *t->sequence, "tokens", err));
@@ -166,7 +166,7 @@ done:
 }
 
 /* Gives t->sequence a place; *fresh says that it has no values yet. */
-static ls_status keep(ls_trainer *t, uint64_t condition, int64_t n, bool *fresh, int64_t *value, ls_error *err) {
+static ls_status keep(ls_sweep_trainer *t, uint64_t condition, int64_t n, bool *fresh, int64_t *value, ls_error *err) {
     const uint64_t hash = hash_of(condition, t->sequence, n);
     entry *e = find(t, hash, condition, t->sequence, n);
     ls_status status = LS_OK;
@@ -191,13 +191,13 @@ typedef struct pending {
     int64_t token, value, n;
 } pending;
 
-static ls_status score_pending(ls_trainer *t, const ls_trial *trial, int32_t version, const pending *list, int64_t n,
-                               ls_error *err) {
+static ls_status score_pending(ls_sweep_trainer *t, const ls_trial *trial, int32_t version, const pending *list,
+                               int64_t n, ls_error *err) {
     const ls_score_opts opts = {.dtype = trial->dtype, .batch = SCORE_BATCH, .page_tokens = PAGE_TOKENS};
     ls_score_item *items = NULL;
     ls_jamba *model;
     ls_status status;
-    LS_TRY(ls_trainer_model(t, version, &model, err));
+    LS_TRY(ls_sweep_trainer_model(t, version, &model, err));
     LS_TRY(ls_array_alloc((void **)&items, n, sizeof *items, "score items", err));
     for (int64_t i = 0; i < n; i++)
         items[i] = (ls_score_item){t->tokens + list[i].token, list[i].n, trial->logprob_of, trial->sampling,
@@ -210,7 +210,7 @@ done:
     return status;
 }
 
-static ls_status score_version(ls_trainer *t, const ls_trial *trial, int32_t version, ls_outcomes *outcomes,
+static ls_status score_version(ls_sweep_trainer *t, const ls_trial *trial, int32_t version, ls_outcomes *outcomes,
                                ls_error *err) {
     const uint64_t condition = condition_of(trial, version);
     pending *list = NULL;
@@ -239,7 +239,7 @@ done:
     return status;
 }
 
-ls_status ls_trainer_score(ls_trainer *t, const ls_trial *trial, ls_outcomes *outcomes, ls_error *err) {
+ls_status ls_sweep_trainer_score(ls_sweep_trainer *t, const ls_trial *trial, ls_outcomes *outcomes, ls_error *err) {
     ls_status status;
     LS_TRY(score_version(t, trial, 0, outcomes, err));
     if (trial->update) LS_TRY(score_version(t, trial, 1, outcomes, err));

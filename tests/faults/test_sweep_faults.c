@@ -34,7 +34,7 @@ static const struct {
 typedef struct bench {
     char model[512];
     ls_queue *queue;
-    ls_trainer *trainer;
+    ls_sweep_trainer *trainer;
     ls_prompt prompts[8];
     int32_t ids[8][32];
     ls_sweep_opts opts;
@@ -47,8 +47,8 @@ static void bench_open(bench *b, const char *name, bool story) {
     memset(b, 0, sizeof *b);
     snprintf(b->model, sizeof b->model, "%s/%s", LS_FIXTURES, name);
     assert_ok(ls_queue_create(&b->queue, 2, ls_isa_best(), &err), err);
-    assert_ok(ls_trainer_create(&b->trainer, b->model, b->queue, &err), err);
-    assert_ok(ls_trainer_model(b->trainer, 0, &model, &err), err);
+    assert_ok(ls_sweep_trainer_create(&b->trainer, b->model, b->queue, &err), err);
+    assert_ok(ls_sweep_trainer_model(b->trainer, 0, &model, &err), err);
     for (int i = 0; i < 8; i++) {
         for (int t = 0; t < 32; t++) b->ids[i][t] = (int32_t)(test_random(&seed) >> 33) % model->config.vocab;
         b->prompts[i] = (ls_prompt){b->ids[i], 3 + 3 * i};
@@ -67,7 +67,7 @@ static void bench_open(bench *b, const char *name, bool story) {
 }
 
 static void bench_close(bench *b) {
-    ls_trainer_free(b->trainer);
+    ls_sweep_trainer_free(b->trainer);
     ls_queue_free(b->queue);
 }
 
