@@ -3,21 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "parity/svg.h"
+#include "base/html_out.h"
 #include "parity/sweep.h"
-
-static const char style[] =
-    "body{font:15px/1.5 system-ui,sans-serif;color:#1c2733;background:#fff;max-width:760px;margin:2em auto;padding:0 1em}"
-    "h1{font-size:1.5em;margin-bottom:.2em}h2{font-size:1.1em;margin:2em 0 .5em}"
-    "table{border-collapse:collapse;width:100%;font-size:13px}th{text-align:left;font-weight:600}"
-    "td,th{border-bottom:1px solid #e3e8ee;padding:3px 8px 3px 0;vertical-align:top}td.n{text-align:right}"
-    ".box{border-left:4px solid #b3261e;background:#fbf1f0;padding:.6em 1em}.box.good{border-color:#2e7d4f;background:#eff7f2}"
-    ".differs{color:#b3261e;font-weight:600}.rounding{color:#a15c00;font-weight:600}.tokens{color:#6a3fb5;font-weight:600}"
-    ".clean{color:#2e7d4f}.not{color:#8793a0}pre{background:#f5f7f9;padding:.8em;overflow-x:auto;font-size:12.5px}"
-    "svg{width:100%;height:auto;margin:.3em 0}svg text{font:11px system-ui,sans-serif;fill:#48566a}"
-    "svg .title{font-weight:600;fill:#1c2733}svg .right{text-anchor:end}svg .middle{text-anchor:middle}"
-    "svg .grid{stroke:#e3e8ee}svg .axis{stroke:#8793a0}svg .mark{stroke:#1c2733;stroke-dasharray:4 3}"
-    "p{margin:.4em 0}";
 
 static const char *const colours[] = {"#1f6fb2", "#2e7d4f", "#a15c00", "#6a3fb5", "#b3261e"};
 
@@ -240,11 +227,8 @@ static void write_repro(FILE *file, const ls_sweep *s) {
 }
 
 void ls_sweep_html(FILE *file, const ls_sweep *s) {
-    fprintf(file,
-            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-            "content=\"width=device-width\"><title>lockstep sweep</title><style>%s</style></head><body>\n",
-            style);
-    fputs("<h1>lockstep sweep</h1>\n<p>", file);
+    ls_html_begin(file, "lockstep sweep");
+    fputs("<p>", file);
     ls_html_text(file, s->opts.model);
     fprintf(file, ": %" PRId64 " trials, %" PRId64 " sequences, %" PRId64 " differing bits, %.1f s</p>\n", s->n_trials,
             s->n_sequences, s->n_bits, s->seconds);
@@ -256,7 +240,6 @@ void ls_sweep_html(FILE *file, const ls_sweep *s) {
     write_repro(file, s);
     write_causes(file, s);
     write_experiments(file, s);
-    fputs("<p>d is the trainer's log-probability minus the recorded one; a difference is one of any bit.</p>\n"
-          "</body></html>\n",
-          file);
+    fputs("<p>d is the trainer's log-probability minus the recorded one; a difference is one of any bit.</p>\n", file);
+    ls_html_end(file);
 }
