@@ -11,65 +11,22 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "bounds.h"
-#include "model/jamba.h"
+#include "model_bounds.h"
 #include "num/half.h"
-
-#define REPS 9
 
 typedef struct bench {
     ls_jamba *model;
     ls_queue *queue;
     ls_dtype dtype;
     int32_t threads;
-    double peak, bandwidth; /* flop/s, bytes/s */
-    double macs_row;        /* multiply-adds of the dense products for one row, head included */
+    model_bounds bounds;
+    double macs_row; /* multiply-adds of the dense products for one row, head included */
 } bench;
 
 static void need(ls_status status, const ls_error *err) {
     if (status == LS_OK) return;
     fprintf(stderr, "bench_model: %s\n", err->text);
     exit(2);
-}
-
-static double gemm_macs(const ls_gemm_weight *w) { return (double)w->n * (double)w->k; }
-
-static double count_macs(const ls_jamba *m) {
-    double macs = gemm_macs(&m->head);
-    for (int32_t i = 0; i < m->config.n_layers; i++) {
-        const ls_layer *l = &m->layers[i];
-        const ls_ffn_weights *f = &l->ffn[0];
-        const double experts = l->is_moe ? m->config.top_k : 1;
-        if (l->is_attention)
-            macs += gemm_macs(&l->attention.q) + gemm_macs(&l->attention.k) + gemm_macs(&l->attention.v) +
-                    gemm_macs(&l->attention.o);
-        else
-            macs += gemm_macs(&l->mamba.in_proj) + gemm_macs(&l->mamba.x_proj) + gemm_macs(&l->mamba.dt_proj) +
-                    gemm_macs(&l->mamba.out_proj);
-        macs += experts * (gemm_macs(&f->gate) + gemm_macs(&f->up) + gemm_macs(&f->down));
-    }
-    return macs;
-}
-
-static void measure_bounds(bench *b) {
-    double fma_time[REPS], stream_time[REPS];
-    bounds_job job = {.isa = b->queue->isa};
-    float *stream;
-    ls_error err;
-    need(ls_array_alloc((void **)&stream, STREAM_BYTES, 1, "stream", &err), &err);
-    memset(stream, 1, (size_t)STREAM_BYTES);
-    job.stream = stream;
-    for (int r = 0; r < REPS; r++) {
-        double start = now();
-        ls_parallel_for(b->queue->pool, b->threads, 1, fma_part, &job);
-        fma_time[r] = now() - start;
-        start = now();
-        ls_parallel_for(b->queue->pool, STREAM_BYTES / 4, 1024, stream_part, &job);
-        stream_time[r] = now() - start;
-    }
-    b->peak = fma_flops(b->queue->isa, b->threads) / median(fma_time, REPS);
-    b->bandwidth = (double)STREAM_BYTES / median(stream_time, REPS);
-    free(stream);
 }
 
 /* Seconds of one forward of `batch` sequences of `rows` tokens each at position pos, with the head on head_rows rows.
@@ -116,7 +73,8 @@ static void report(bench *b, const char *name, int64_t batch, int64_t rows, int6
     const double t = time_forward(b, batch, rows, pos, head_rows), n = (double)(batch * rows);
     const double head = gemm_macs(&b->model->head);
     const double macs = n * (b->macs_row - head) + (double)head_rows * head;
-    const double fma_floor = 2.0 * macs / b->peak, read_floor = (double)b->model->weight_bytes / b->bandwidth;
+    const double fma_floor = 2.0 * macs / b->bounds.peak,
+                 read_floor = (double)b->model->weight_bytes / b->bounds.bandwidth;
     printf("%-22s %12.0f %14.0f %-7s %6.0f %%\n", name, n / t, n / fmax(fma_floor, read_floor),
            fma_floor > read_floor ? "fma" : "memory", 100.0 * fmax(fma_floor, read_floor) / t);
 }
@@ -131,13 +89,13 @@ int main(int argc, char **argv) {
     }
     need(ls_queue_create(&b.queue, b.threads, ls_isa_best(), &err), &err);
     need(ls_jamba_open(&b.model, argv[1], &err), &err);
-    b.macs_row = count_macs(b.model);
-    measure_bounds(&b);
+    b.macs_row = model_macs(b.model);
+    b.bounds = measure_bounds(b.queue);
     printf(
         "%s, activations %s, %s, %d thread%s: fma peak %.1f GFLOP/s, read %.1f GB/s, weights %.2f MB, %.2f MFLOP a "
         "token\n",
-        argv[1], ls_dtype_name(b.dtype), ls_isa_name(b.queue->isa), b.threads, b.threads == 1 ? "" : "s", b.peak * 1e-9,
-        b.bandwidth * 1e-9, (double)b.model->weight_bytes * 1e-6, 2e-6 * b.macs_row);
+        argv[1], ls_dtype_name(b.dtype), ls_isa_name(b.queue->isa), b.threads, b.threads == 1 ? "" : "s",
+        b.bounds.peak * 1e-9, b.bounds.bandwidth * 1e-9, (double)b.model->weight_bytes * 1e-6, 2e-6 * b.macs_row);
     printf("%-22s %12s %14s %-7s %8s\n", "", "tokens/s", "bound", "by", "of it");
     report(&b, "prefill 1 x 512", 1, 512, 0, 1);
     report(&b, "prefill 4 x 512", 4, 512, 0, 4);

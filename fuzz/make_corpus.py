@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_reward and fuzz_task.
-Every seed is a few hundred bytes."""
+"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_reward, fuzz_task, fuzz_pairs
+and fuzz_train_config. Every seed is a few hundred bytes."""
 import json
 import pathlib
 import struct
@@ -138,6 +138,29 @@ def task_seeds():
         write("task", name, text)
 
 
+def pair_seeds():
+    seeds = {
+        "texts": [{"prompt": "a", "completion": "b\u0000c", "id": 1}, {"prompt": "\u00e9", "completion": " "}],
+        "ids": [{"prompt_ids": [1, 2], "completion_ids": [3], "prompt": None}],
+        "both": [{"prompt": "a", "completion_ids": [3]}],
+        "empty": [{"prompt_ids": [], "completion_ids": [3]}],
+    }
+    for name, lines in seeds.items():
+        write("pairs", name, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def train_config_seeds():
+    seeds = {
+        "usual": {"model": "m", "run": "r", "data": "d", "seed": "18446744073709551615", "dtype": "bf16", "batch": 8,
+                  "steps": 10, "rate": 1e-3, "warmup": 2, "resume": True},
+        "unknown": {"batches": 8},
+        "ranges": {"batch": 0, "rate": 1e300, "rank": 3, "seed": 4},
+        "types": {"resume": "yes", "rate": "1", "steps": 1.5},
+    }
+    for name, value in seeds.items():
+        write("train_config", name, json.dumps(value))
+
+
 if __name__ == "__main__":
     safetensors_seeds()
     config_seeds()
@@ -145,3 +168,5 @@ if __name__ == "__main__":
     dump_seeds()
     reward_seeds()
     task_seeds()
+    pair_seeds()
+    train_config_seeds()

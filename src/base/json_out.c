@@ -50,28 +50,51 @@ static void write_text(FILE *file, const char *text, int64_t bytes) {
     fputc('"', file);
 }
 
-static void begin_value(ls_json_out *json, const char *key) {
-    if (json->depth > 0) {
-        if (json->has_items[json->depth - 1]) fputc(',', json->file);
-        json->has_items[json->depth - 1] = true;
+void ls_json_init_visit(ls_json_out *json, ls_json_visit visit, void *context) {
+    ls_json_init(json, NULL);
+    json->visit = visit;
+    json->context = context;
+}
+
+/* Comma and key of a value that is to be written; of one that is not, its path. Returns whether it is. */
+static bool begin_value(ls_json_out *json, const char *key) {
+    const int64_t i = json->depth > 0 ? json->n_items[json->depth - 1]++ : 0;
+    if (json->file != NULL) {
+        if (i > 0) fputc(',', json->file);
+        if (key != NULL) {
+            write_text(json->file, key, (int64_t)strlen(key));
+            fputc(':', json->file);
+        }
+    } else if (json->depth > 0) {
+        const int32_t above = json->path_bytes[json->depth - 1];
+        const size_t room = sizeof json->path - (size_t)above;
+        const char *const slash = above > 0 ? "/" : "";
+        const int used = key != NULL ? snprintf(json->path + above, room, "%s%s", slash, key)
+                                     : snprintf(json->path + above, room, "%s%lld", slash, (long long)i);
+        LS_ASSERT(used >= 0 && (size_t)used < room, "%s is too long a path", json->path);
     }
-    if (key != NULL) {
-        write_text(json->file, key, (int64_t)strlen(key));
-        fputc(':', json->file);
-    }
+    return json->file != NULL;
+}
+
+/* The same for a value that is a number, which is told where it is not to be written. */
+static bool begin_number(ls_json_out *json, const char *key, double value) {
+    const bool written = begin_value(json, key);
+    if (!written) json->visit(json->context, json->path, value);
+    return written;
 }
 
 static void push(ls_json_out *json, const char *key, char open) {
-    begin_value(json, key);
+    if (begin_value(json, key)) fputc(open, json->file);
     LS_ASSERT(json->depth < LS_JSON_DEPTH_MAX, "depth %d", json->depth);
-    json->has_items[json->depth++] = false;
-    fputc(open, json->file);
+    json->path_bytes[json->depth] = (int32_t)strlen(json->path);
+    json->n_items[json->depth++] = 0;
 }
 
 static void pop(ls_json_out *json, char close) {
     LS_ASSERT(json->depth > 0, "depth %d", json->depth);
     json->depth--;
-    fputc(close, json->file);
+    json->path[json->depth > 0 ? json->path_bytes[json->depth - 1] : 0] = '\0';
+    if (json->file != NULL) fputc(close, json->file);
 }
 
 void ls_json_begin_object(ls_json_out *json, const char *key) { push(json, key, '{'); }
@@ -80,8 +103,7 @@ void ls_json_begin_array(ls_json_out *json, const char *key) { push(json, key, '
 void ls_json_end_array(ls_json_out *json) { pop(json, ']'); }
 
 void ls_json_text(ls_json_out *json, const char *key, const char *text, int64_t bytes) {
-    begin_value(json, key);
-    write_text(json->file, text, bytes);
+    if (begin_value(json, key)) write_text(json->file, text, bytes);
 }
 
 void ls_json_string(ls_json_out *json, const char *key, const char *text) {
@@ -89,17 +111,15 @@ void ls_json_string(ls_json_out *json, const char *key, const char *text) {
 }
 
 void ls_json_int(ls_json_out *json, const char *key, int64_t value) {
-    begin_value(json, key);
-    fprintf(json->file, "%lld", (long long)value);
+    if (begin_number(json, key, (double)value)) fprintf(json->file, "%lld", (long long)value);
 }
 
 void ls_json_uint(ls_json_out *json, const char *key, uint64_t value) {
-    begin_value(json, key);
-    fprintf(json->file, "%llu", (unsigned long long)value);
+    if (begin_number(json, key, (double)value)) fprintf(json->file, "%llu", (unsigned long long)value);
 }
 
 void ls_json_float(ls_json_out *json, const char *key, float value) {
-    begin_value(json, key);
+    if (!begin_number(json, key, (double)value)) return;
     if (isfinite(value))
         fprintf(json->file, "%.9g", (double)value);
     else
@@ -115,19 +135,19 @@ void ls_double_text(char text[LS_DOUBLE_TEXT_MAX], double value) {
 
 void ls_json_double(ls_json_out *json, const char *key, double value) {
     char text[LS_DOUBLE_TEXT_MAX] = "null";
-    begin_value(json, key);
+    if (!begin_number(json, key, value)) return;
     if (isfinite(value)) ls_double_text(text, value);
     fputs(text, json->file);
 }
 
 void ls_json_bool(ls_json_out *json, const char *key, bool value) {
-    begin_value(json, key);
-    fputs(value ? "true" : "false", json->file);
+    if (begin_number(json, key, value ? 1.0 : 0.0)) fputs(value ? "true" : "false", json->file);
 }
 
 void ls_json_null(ls_json_out *json, const char *key) {
-    begin_value(json, key);
-    fputs("null", json->file);
+    if (begin_value(json, key)) fputs("null", json->file);
 }
 
-void ls_json_newline(ls_json_out *json) { fputc('\n', json->file); }
+void ls_json_newline(ls_json_out *json) {
+    if (json->file != NULL) fputc('\n', json->file);
+}

@@ -1,6 +1,7 @@
 /* A streaming JSON writer: commas and escapes are its business, structure is the caller's.
  * Floats print with 9 significant digits, which a float32 survives, doubles with as many as they need; NaN and
- * infinities print as null. */
+ * infinities print as null. A writer can also be made to tell its numbers instead, so that whatever is written as JSON
+ * can be recorded as measures under the same names. */
 #ifndef LS_BASE_JSON_OUT_H
 #define LS_BASE_JSON_OUT_H
 
@@ -10,14 +11,24 @@
 
 #define LS_JSON_DEPTH_MAX 32
 
+#define LS_JSON_PATH_MAX 256
+
+/* A number or a truth value (0 or 1), and where it stands: keys and indices from the top, with '/' between. NaN and
+ * infinities come as they are. */
+typedef void (*ls_json_visit)(void *context, const char *path, double value);
+
 typedef struct ls_json_out {
-    FILE *file;
+    FILE *file; /* NULL: the numbers are told */
     int32_t depth;
-    bool has_items[LS_JSON_DEPTH_MAX];
-    bool after_key;
+    int64_t n_items[LS_JSON_DEPTH_MAX];
+    ls_json_visit visit;
+    void *context;
+    char path[LS_JSON_PATH_MAX]; /* of the open object or array, when numbers are told */
+    int32_t path_bytes[LS_JSON_DEPTH_MAX];
 } ls_json_out;
 
 void ls_json_init(ls_json_out *json, FILE *file);
+void ls_json_init_visit(ls_json_out *json, ls_json_visit visit, void *context);
 /* key is NULL inside an array and at the top. */
 void ls_json_begin_object(ls_json_out *json, const char *key);
 void ls_json_end_object(ls_json_out *json);

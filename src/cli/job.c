@@ -244,7 +244,7 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
         const int64_t length = job->requests[i].n_prompt + job->requests[i].max_tokens;
         if (length > opts.length_max) opts.length_max = length;
     }
-    LS_TRY(ls_engine_create(&engine, job->model, job->queue, &opts, err));
+    LS_TRY(ls_lever_as_option(ls_engine_create(&engine, job->model, job->queue, &opts, err), err));
     ls_engine_get_plan(engine, &job->plan);
     LS_TRY(ls_engine_run(engine, job->requests, job->n_requests, isatty(STDERR_FILENO) ? show_progress : NULL, &start,
                          err));

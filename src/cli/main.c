@@ -22,6 +22,7 @@ static const command commands[] = {
     {"compare", ls_cmd_compare, "two log-probability records: measures, exact-equal share, worst tokens"},
     {"sweep", ls_cmd_sweep, "move levers one at a time and name the cause of a mismatch"},
     {"correct", ls_cmd_correct, "what a mismatch correction does to the tokens of another trainer's dump"},
+    {"report", ls_cmd_report, "the records of a training run as one HTML page"},
     {"inspect", ls_cmd_inspect, "a checkpoint's configuration, tensors, memory, strides"},
     {"task", ls_cmd_task, "problems of a task, as prompts or solved"},
     {"train", ls_cmd_train, "train a model: sft, supervised; grpo, by rewards; replay of a mismatch"},

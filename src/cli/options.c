@@ -4,6 +4,7 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,13 +117,13 @@ static ls_status add_stop(ls_run_options *o, const char *text, ls_error *err) {
     return LS_OK;
 }
 
-/* The sentence begins with the name of a lever, which here is an option. */
-static ls_status as_option(ls_status status, ls_error *err) {
-    if (status != LS_OK) {
-        const ls_error lever = *err;
-        LS_FAIL(err, status, "--%s", lever.text);
-    }
-    return status;
+ls_status ls_lever_as_option(ls_status status, ls_error *err) {
+    char name[32], after;
+    ls_error lever;
+    if (status == LS_OK || sscanf(err->text, "%31[a-z-]%c", name, &after) != 2) return status;
+    if (after != ':' || ls_lever_find(name) < 0) return status;
+    lever = *err;
+    return LS_FAIL(err, status, "--%s", lever.text);
 }
 
 static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_error *err) {
@@ -159,7 +160,7 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
                 return LS_FAIL(err, LS_ERR_ARG, "--logprobs: '%s' is not raw or processed", text);
             o->logprob_of = strcmp(text, "raw") == 0 ? LS_LOGPROB_RAW : LS_LOGPROB_PROCESSED;
             return LS_OK;
-        default: return as_option(ls_lever_parse(&o->levers, key - OPT_LEVER, text, err), err);
+        default: return ls_lever_as_option(ls_lever_parse(&o->levers, key - OPT_LEVER, text, err), err);
     }
 }
 
@@ -232,7 +233,7 @@ ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int
         ls_cli_usage(argv[0], "--prompts is missing; it names the file of prompts");
     if (command == LS_COMMAND_SCORE && (out->rollouts == NULL) == (out->tokens == NULL))
         ls_cli_usage(argv[0], "give one of --rollouts and --tokens");
-    if (as_option(ls_levers_check(&out->levers, err), err) != LS_OK) return err->status;
+    if (ls_lever_as_option(ls_levers_check(&out->levers, err), err) != LS_OK) return err->status;
     if (!(out->sampling.top_p > 0.0f)) return LS_FAIL(err, LS_ERR_ARG, "--top-p: 0 keeps no token");
     return ls_sampling_check(&out->sampling, err);
 }

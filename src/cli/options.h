@@ -27,5 +27,7 @@ typedef struct ls_run_options {
 
 /* Parses argv for one command. Usage errors print and exit with LS_EXIT_USAGE; a value out of its range is returned. */
 ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int argc, char **argv, ls_error *err);
+/* A sentence that begins with the name of a lever, which on the command line is an option: "--" goes in front of it. */
+ls_status ls_lever_as_option(ls_status status, ls_error *err);
 
 #endif

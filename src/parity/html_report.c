@@ -3,24 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "parity/svg.h"
+#include "base/html_out.h"
 #include "parity/sweep.h"
-
-static const char style[] =
-    "body{font:15px/1.5 system-ui,sans-serif;color:#1c2733;background:#fff;max-width:760px;margin:2em auto;padding:0 "
-    "1em}"
-    "h1{font-size:1.5em;margin-bottom:.2em}h2{font-size:1.1em;margin:2em 0 .5em}"
-    "table{border-collapse:collapse;width:100%;font-size:13px}th{text-align:left;font-weight:600}"
-    "td,th{border-bottom:1px solid #e3e8ee;padding:3px 8px 3px 0;vertical-align:top}td.n{text-align:right}"
-    ".box{border-left:4px solid #b3261e;background:#fbf1f0;padding:.6em "
-    "1em}.box.good{border-color:#2e7d4f;background:#eff7f2}"
-    ".differs{color:#b3261e;font-weight:600}.rounding{color:#a15c00;font-weight:600}.tokens{color:#6a3fb5;font-weight:"
-    "600}"
-    ".clean{color:#2e7d4f}.not{color:#8793a0}pre{background:#f5f7f9;padding:.8em;overflow-x:auto;font-size:12.5px}"
-    "svg{width:100%;height:auto;margin:.3em 0}svg text{font:11px system-ui,sans-serif;fill:#48566a}"
-    "svg .title{font-weight:600;fill:#1c2733}svg .right{text-anchor:end}svg .middle{text-anchor:middle}"
-    "svg .grid{stroke:#e3e8ee}svg .axis{stroke:#8793a0}svg .mark{stroke:#1c2733;stroke-dasharray:4 3}"
-    "p{margin:.4em 0}";
 
 static const char *const colours[] = {"#1f6fb2", "#2e7d4f", "#a15c00", "#6a3fb5", "#b3261e"};
 
@@ -54,8 +38,7 @@ static void write_verdict(FILE *file, const ls_sweep *s) {
         char text[64];
         if (!w->fits) continue;
         ls_wrap_describe(text, sizeof text, w);
-        fprintf(file,
-                "<p>%s, 32-bit product (%s): first bad %s <b>%" PRId64 "</b>, <b>%.1f %%</b> of %" PRId64 " %ss.</p>",
+        fprintf(file, "<p>%s, 32-bit product (%s): first bad %s <b>%" PRId64 "</b>, <b>%.1f %%</b> of %" PRId64 " %ss.</p>",
                 w->tensor->name, text, w->tensor->id_name, w->first_bad, 100.0 * w->share, w->tensor->n,
                 w->tensor->id_name);
     }
@@ -64,10 +47,9 @@ static void write_verdict(FILE *file, const ls_sweep *s) {
 
 static void write_bounds(FILE *file, const ls_sweep *s) {
     if (s->n_bounds == 0) return;
-    fputs(
-        "<h2>Thresholds</h2>\n<table><tr><th>lever</th><th>differs</th><th>clean</th><th>activations</th>"
-        "<th>trials</th></tr>\n",
-        file);
+    fputs("<h2>Thresholds</h2>\n<table><tr><th>lever</th><th>differs</th><th>clean</th><th>activations</th>"
+          "<th>trials</th></tr>\n",
+          file);
     for (int64_t i = 0; i < s->n_bounds; i++) {
         const ls_bound *b = &s->bounds[i];
         fprintf(file,
@@ -77,10 +59,9 @@ static void write_bounds(FILE *file, const ls_sweep *s) {
     }
     fputs("</table>\n", file);
     if (s->n_wraps == 0) return;
-    fputs(
-        "<p>Where a 32-bit product of id and stride stops fitting, for every pooled tensor:</p>\n<table><tr>"
-        "<th>tensor</th><th>type</th><th>unit</th><th>stride</th><th>first bad</th><th>share</th><th></th></tr>\n",
-        file);
+    fputs("<p>Where a 32-bit product of id and stride stops fitting, for every pooled tensor:</p>\n<table><tr>"
+          "<th>tensor</th><th>type</th><th>unit</th><th>stride</th><th>first bad</th><th>share</th><th></th></tr>\n",
+          file);
     for (int64_t i = 0; i < s->n_wraps; i++) {
         const ls_wrap *w = &s->wraps[i];
         fprintf(file,
@@ -122,14 +103,13 @@ static void write_series(FILE *file, const ls_sweep *s) {
                                 colours[i % 5]};
         ls_chart_write(file, &chart);
     }
-    fputs(
-        "<table><tr><th>rollouts</th><th>steps</th><th>sequences</th><th>differ</th><th>first bad sequence</th>"
-        "<th>onset, steps</th><th>period, steps</th></tr>\n",
-        file);
+    fputs("<table><tr><th>rollouts</th><th>steps</th><th>sequences</th><th>differ</th><th>first bad sequence</th>"
+          "<th>onset, steps</th><th>period, steps</th></tr>\n",
+          file);
     for (int64_t i = 0; i < s->n_series; i++) {
         const ls_series *x = &s->series[i];
-        fprintf(file, "<tr><td>%" PRId64 "</td><td>%" PRId64 "</td><td>%" PRId64 "</td><td>%" PRId64 "</td>",
-                x->rollouts, x->n_steps, x->n_sequences, x->n_sequences_different);
+        fprintf(file, "<tr><td>%" PRId64 "</td><td>%" PRId64 "</td><td>%" PRId64 "</td><td>%" PRId64 "</td>", x->rollouts,
+                x->n_steps, x->n_sequences, x->n_sequences_different);
         if (x->first_bad >= 0)
             fprintf(file, "<td>%" PRId64 "</td><td>%.2f</td>", x->first_bad, x->onset);
         else
@@ -142,8 +122,7 @@ static void write_series(FILE *file, const ls_sweep *s) {
     fputs("</table>\n", file);
     if (!isnan(s->onset_slope))
         fprintf(file,
-                "<p>Slope of log onset on log rollouts: <b>%.3f</b>; of log period: <b>%.3f</b>. A slope of &minus;1 "
-                "says that "
+                "<p>Slope of log onset on log rollouts: <b>%.3f</b>; of log period: <b>%.3f</b>. A slope of &minus;1 says that "
                 "the number of sequences counts, a resource that fills up, not the training step.</p>\n",
                 s->onset_slope, s->period_slope);
 }
@@ -168,9 +147,8 @@ static void write_slots(FILE *file, const ls_sweep *s) {
     if (n == 0 && s->n_probes == 0) return;
     fputs("<h2>Mismatch by slot</h2>\n", file);
     if (n > 0) {
-        const ls_chart chart = {
-            LS_CHART_BARS, "all sequences of the series", "slot",        "mean |d|", x,     y,         n,
-            0.0,           (double)s->opts.far_slots,     largest(y, n), threshold,  label, colours[0]};
+        const ls_chart chart = {LS_CHART_BARS, "all sequences of the series", "slot", "mean |d|", x, y, n, 0.0,
+                                (double)s->opts.far_slots, largest(y, n), threshold, label, colours[0]};
         ls_chart_write(file, &chart);
     }
     for (int64_t i = 0; i < s->n_probes; i++) {
@@ -178,18 +156,8 @@ static void write_slots(FILE *file, const ls_sweep *s) {
         py[i] = s->probes[i].abs_mean;
     }
     if (s->n_probes > 0) {
-        const ls_chart chart = {LS_CHART_POINTS,
-                                "one sequence placed at chosen slots",
-                                "slot",
-                                "mean |d|",
-                                px,
-                                py,
-                                s->n_probes,
-                                0.0,
-                                (double)s->opts.far_slots,
-                                largest(py, s->n_probes),
-                                threshold,
-                                label,
+        const ls_chart chart = {LS_CHART_POINTS, "one sequence placed at chosen slots", "slot", "mean |d|", px, py,
+                                s->n_probes, 0.0, (double)s->opts.far_slots, largest(py, s->n_probes), threshold, label,
                                 colours[4]};
         ls_chart_write(file, &chart);
     }
@@ -208,28 +176,16 @@ static void write_positions(FILE *file, const ls_sweep *s) {
     }
     if (!s->different || n == 0) return;
     snprintf(title, sizeof title, "%s", ls_experiment_text(s->repro_of));
-    const ls_chart chart = {LS_CHART_BARS,
-                            title,
-                            "token of the completion",
-                            "mean |d|",
-                            x,
-                            y,
-                            n,
-                            0.5,
-                            (double)n + 0.5,
-                            largest(y, n),
-                            (double)NAN,
-                            "",
-                            colours[0]};
+    const ls_chart chart = {LS_CHART_BARS, title, "token of the completion", "mean |d|", x, y, n, 0.5, (double)n + 0.5,
+                            largest(y, n), (double)NAN, "", colours[0]};
     fputs("<h2>Mismatch by position</h2>\n", file);
     ls_chart_write(file, &chart);
 }
 
 static void write_experiments(FILE *file, const ls_sweep *s) {
-    fputs(
-        "<h2>Experiments</h2>\n<table><tr><th>experiment</th><th>what is moved</th><th>verdict</th><th>structure</th>"
-        "</tr>\n",
-        file);
+    fputs("<h2>Experiments</h2>\n<table><tr><th>experiment</th><th>what is moved</th><th>verdict</th><th>structure</th>"
+          "</tr>\n",
+          file);
     for (int i = 0; i < LS_EXPERIMENTS; i++) {
         const char *verdict = ls_verdict_name(s->seen[i].verdict);
         char text[LS_NOTE_BYTES + 64];
@@ -258,8 +214,8 @@ static void write_causes(FILE *file, const ls_sweep *s) {
 static void write_repro(FILE *file, const ls_sweep *s) {
     if (s->n_repro == 0) return;
     fprintf(file,
-            "<h2>Smallest requests that still fail</h2>\n<p>%" PRId64 " of %" PRId64
-            " prompts of experiment %s, %" PRId64 " tokens generated, found in %" PRId64 " trials.</p>\n<pre>",
+            "<h2>Smallest requests that still fail</h2>\n<p>%" PRId64 " of %" PRId64 " prompts of experiment %s, %" PRId64
+            " tokens generated, found in %" PRId64 " trials.</p>\n<pre>",
             s->n_repro, s->repro_from, ls_experiment_name(s->repro_of), s->repro_trial.max_tokens, s->repro_trials);
     ls_sweep_repro(file, s);
     for (int64_t i = 0; i < ls_levers_count(); i++) {
@@ -271,15 +227,11 @@ static void write_repro(FILE *file, const ls_sweep *s) {
 }
 
 void ls_sweep_html(FILE *file, const ls_sweep *s) {
-    fprintf(file,
-            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-            "content=\"width=device-width\"><title>lockstep sweep</title><style>%s</style></head><body>\n",
-            style);
-    fputs("<h1>lockstep sweep</h1>\n<p>", file);
+    ls_html_begin(file, "lockstep sweep");
+    fputs("<p>", file);
     ls_html_text(file, s->opts.model);
-    fprintf(file,
-            ": %s activations, %" PRId64 " trials, %" PRId64 " sequences, %" PRId64 " differing bits, %.1f s</p>\n",
-            ls_dtype_name(s->opts.dtype), s->n_trials, s->n_sequences, s->n_bits, s->seconds);
+    fprintf(file, ": %" PRId64 " trials, %" PRId64 " sequences, %" PRId64 " differing bits, %.1f s</p>\n", s->n_trials,
+            s->n_sequences, s->n_bits, s->seconds);
     write_verdict(file, s);
     write_series(file, s);
     write_slots(file, s);
@@ -288,8 +240,6 @@ void ls_sweep_html(FILE *file, const ls_sweep *s) {
     write_repro(file, s);
     write_causes(file, s);
     write_experiments(file, s);
-    fputs(
-        "<p>d is the trainer's log-probability minus the recorded one; a difference is one of any bit.</p>\n"
-        "</body></html>\n",
-        file);
+    fputs("<p>d is the trainer's log-probability minus the recorded one; a difference is one of any bit.</p>\n", file);
+    ls_html_end(file);
 }

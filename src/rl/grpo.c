@@ -23,24 +23,24 @@ double ls_grpo_clock(void) {
 enum { POSITION_STEP, POSITION_DIGEST_LOW, POSITION_DIGEST_HIGH, N_POSITIONS };
 
 typedef struct description {
-    ls_run_description d;
+    ls_saves_description d;
     char numerics[64];
-    ls_run_position positions[N_POSITIONS];
+    ls_saves_position positions[N_POSITIONS];
 } description;
 
 static void describe(const grpo *g, description *out) {
     snprintf(out->numerics, sizeof out->numerics, "%s/%d/%s", LS_NUMERICS_PROFILE, LS_NUMERICS_VERSION,
              ls_dtype_name((ls_dtype)g->o->train.dtype));
-    out->positions[POSITION_STEP] = (ls_run_position){"step", g->step};
-    out->positions[POSITION_DIGEST_LOW] = (ls_run_position){"digest_low", (int64_t)(g->result->digest & UINT32_MAX)};
-    out->positions[POSITION_DIGEST_HIGH] = (ls_run_position){"digest_high", (int64_t)(g->result->digest >> 32)};
-    out->d = (ls_run_description){"grpo", out->numerics, g->data, g->config, out->positions, N_POSITIONS};
+    out->positions[POSITION_STEP] = (ls_saves_position){"step", g->step};
+    out->positions[POSITION_DIGEST_LOW] = (ls_saves_position){"digest_low", (int64_t)(g->result->digest & UINT32_MAX)};
+    out->positions[POSITION_DIGEST_HIGH] = (ls_saves_position){"digest_high", (int64_t)(g->result->digest >> 32)};
+    out->d = (ls_saves_description){"grpo", out->numerics, g->data, g->config, out->positions, N_POSITIONS};
 }
 
 static ls_status save(grpo *g, ls_error *err) {
     description d;
     describe(g, &d);
-    return ls_run_save(g->run, ls_trainer_state(g->trainer), &d.d, g->o->train.keep, err);
+    return ls_saves_save(g->saves, ls_trainer_state(g->trainer), &d.d, g->o->train.keep, err);
 }
 
 static ls_status go_on(grpo *g, ls_error *err) {
@@ -48,7 +48,7 @@ static ls_status go_on(grpo *g, ls_error *err) {
     ls_train_state *state = ls_trainer_state(g->trainer);
     ls_status status;
     describe(g, &d);
-    LS_TRY(ls_run_load(g->begin, state, &d.d, err));
+    LS_TRY(ls_saves_load(g->begin, state, &d.d, err));
     if (state->step != g->begin_update)
         return LS_FAIL(err, LS_ERR_FORMAT, "%s/state.json: update %lld", g->begin, (long long)state->step);
     g->step = d.positions[POSITION_STEP].value;
@@ -67,9 +67,9 @@ static ls_status find_beginning(grpo *g, ls_error *err) {
     const ls_train_options *t = &g->o->train;
     int64_t update = -1;
     ls_status status;
-    LS_TRY(ls_run_open(&g->run, t->run, ls_grpo_writes(g), err));
+    LS_TRY(ls_saves_open(&g->saves, t->run, ls_grpo_writes(g), err));
     /* Without resume only rank 0 looks at the directory, which it has just made. */
-    if (ls_grpo_writes(g) || t->resume) LS_TRY(ls_run_newest(g->run, &update, g->begin, err));
+    if (ls_grpo_writes(g) || t->resume) LS_TRY(ls_saves_newest(g->saves, &update, g->begin, err));
     if (update >= 0 && !t->resume)
         return LS_FAIL(err, LS_ERR_ARG,
                        "%s: the run has checkpoints, the newest of update %lld; set resume=true to go on, or choose "
@@ -79,7 +79,7 @@ static ls_status find_beginning(grpo *g, ls_error *err) {
         g->begin_update = update;
     else
         snprintf(g->begin, sizeof g->begin, "%s", t->model);
-    if (ls_grpo_writes(g)) LS_TRY(ls_run_keep_files(g->run, g->begin, err));
+    if (ls_grpo_writes(g)) LS_TRY(ls_saves_keep_files(g->saves, g->begin, err));
 done:
     return status;
 }
@@ -218,7 +218,7 @@ done:
 }
 
 static ls_status open_log(grpo *g, ls_error *err) {
-    char path[LS_RUN_PATH_MAX + 16];
+    char path[LS_SAVES_PATH_MAX + 16];
     if (!ls_grpo_writes(g)) return LS_OK;
     snprintf(path, sizeof path, "%s/metrics.jsonl", g->o->train.run);
     return ls_metrics_log_open(&g->log, path, g->step, err);
@@ -262,7 +262,7 @@ static void close_all(grpo *g) {
     ls_jamba_close(g->reference);
     ls_jamba_close(g->model);
     ls_queue_free(g->queue);
-    ls_run_close(g->run);
+    ls_saves_close(g->saves);
 }
 
 /* ---- evaluation ---- */

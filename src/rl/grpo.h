@@ -75,7 +75,7 @@ typedef struct ls_grpo_result {
     uint64_t digest; /* of the run so far */
     bool differs;    /* the gate met other bits: in this step, with gate=stop, or in some step */
     ls_gate gate;    /* of the last step */
-    char bundle[LS_RUN_PATH_MAX + 32];
+    char bundle[LS_SAVES_PATH_MAX + 32];
     ls_finding finding; /* of the bundle */
 } ls_grpo_result;
 

@@ -192,14 +192,14 @@ done:
 
 /* The bundle is complete when it has its name; what a killed process leaves is removed with its checkpoints. */
 static ls_status write_bundle(const grpo *g, const ls_bundle *b, ls_error *err) {
-    char fresh[LS_RUN_PATH_MAX + 64];
+    char fresh[LS_SAVES_PATH_MAX + 64];
     const ls_replay_opts replay = {0, g->engine_opts.inject};
     bool is_made = false;
     ls_status status;
     snprintf(fresh, sizeof fresh, "%s/.step-%08lld.mismatch", g->o->train.run, (long long)g->step);
     LS_TRY(ls_directory_make(fresh, err));
     is_made = true;
-    LS_TRY(ls_run_save_model(g->run, fresh, ls_trainer_state(g->trainer)->parameters, err));
+    LS_TRY(ls_saves_save_model(g->saves, fresh, ls_trainer_state(g->trainer)->parameters, err));
     LS_TRY(ls_bundle_write(fresh, b, g->config, err));
     LS_TRY(ls_replay(&g->result->finding, fresh, &replay, err));
     LS_TRY(ls_finding_save(fresh, &g->result->finding, err));

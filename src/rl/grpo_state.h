@@ -42,8 +42,8 @@ typedef struct grpo {
     FILE *progress; /* NULL: none */
     ls_grpo_result *result;
 
-    ls_run *run;
-    char begin[LS_RUN_PATH_MAX]; /* directory that the model is opened from */
+    ls_saves *saves;
+    char begin[LS_SAVES_PATH_MAX]; /* directory that the model is opened from */
     int64_t begin_update;        /* 0, or the checkpoint's */
     ls_queue *queue;
     ls_jamba *model, *reference;

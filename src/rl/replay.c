@@ -401,7 +401,7 @@ void ls_finding_write(ls_json_out *json, const ls_finding *f) {
 }
 
 ls_status ls_finding_save(const char *directory, const ls_finding *finding, ls_error *err) {
-    char path[LS_RUN_PATH_MAX + 96];
+    char path[LS_SAVES_PATH_MAX + 96];
     ls_output *output = NULL;
     ls_json_out json;
     ls_status status;

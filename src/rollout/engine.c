@@ -210,10 +210,22 @@ static void preempt_all(ls_engine *e) {
     for (int64_t i = 0; i < e->waiting.n; i++) ls_schedule_drop_swap(e, e->waiting.heap[i]);
 }
 
+/* Whether what the engine has planned and caches for one model fits the other: all that shapes arithmetic, and not what
+ * a file says besides. */
+static bool computes_alike(const ls_jamba_config *a, const ls_jamba_config *b) {
+    const size_t layers = (size_t)a->n_layers;
+    return a->n_layers == b->n_layers && a->hidden == b->hidden && a->vocab == b->vocab && a->ffn == b->ffn &&
+           a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
+           a->n_experts == b->n_experts && a->top_k == b->top_k && a->d_inner == b->d_inner &&
+           a->d_state == b->d_state && a->d_conv == b->d_conv && a->dt_rank == b->dt_rank &&
+           a->conv_bias == b->conv_bias && a->proj_bias == b->proj_bias && a->rms_eps == b->rms_eps &&
+           memcmp(a->is_attention, b->is_attention, layers) == 0 && memcmp(a->is_moe, b->is_moe, layers) == 0;
+}
+
 ls_status ls_engine_set_weights(ls_engine *e, const ls_jamba *model, uint64_t version, ls_error *err) {
     const ls_status status = check_alive(e, err);
     if (status != LS_OK) return status;
-    if (memcmp(&model->config, &e->model->config, sizeof model->config) != 0)
+    if (!computes_alike(&model->config, &e->model->config))
         return LS_FAIL(err, LS_ERR_ARG, "weights version %llu: the configuration is another one",
                        (unsigned long long)version);
     preempt_all(e);

@@ -35,8 +35,8 @@ typedef struct ls_request {
     uint32_t prompt_i, sample_i; /* address the random draws; nothing else about the request does. Unique while it lives */
     int64_t max_tokens; /* 0: only prefill, which leaves the prompt in the prefix cache */
     int64_t priority; /* lower runs first; submission decides among equals */
-    /* Called after each token with the completion so far: true ends it with LS_FINISH_STOP. Must not allocate. NULL: only
-     * the engine's stop ids. */
+    /* Called after each token with the completion so far: true ends it with LS_FINISH_STOP. Must not allocate, nor call
+     * the engine, which is in the middle of a tick. NULL: only the engine's stop ids. */
     bool (*stop)(void *context, const int32_t *completion, int64_t n);
     void *stop_context;
 
@@ -103,7 +103,7 @@ int64_t ls_engine_unfinished(const ls_engine *engine);
  * later call returns it. */
 ls_status ls_engine_tick(ls_engine *engine, ls_error *err);
 
-/* New weights of the same configuration. Everything cached is unreachable from here on: running sequences lose their state
+/* New weights of a model that computes alike: same layers, sizes and epsilon. Everything cached is unreachable from here on: running sequences lose their state
  * and compute it again, tokens keep the version that drew them. */
 ls_status ls_engine_set_weights(ls_engine *engine, const ls_jamba *model, uint64_t version, ls_error *err);
 /* Takes a running sequence out, as if pages had run out; it goes on later. by: recompute or swap. False: nothing runs. */

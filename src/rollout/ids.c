@@ -14,7 +14,9 @@ struct ls_ids {
     int64_t n, available;
     ls_policy policy;
     uint64_t seed, n_draws;
+    int64_t n_reclaimable;
     int32_t *references; /* [n] */
+    int32_t *loose;      /* [n] of them */
     /* [n] fifo: ring of free ids from head; random: free ids in its first `available` elements; lowest and highest: id
      * at each position of the pool's order, for good. */
     int32_t *order;
@@ -119,6 +121,7 @@ ls_status ls_ids_create(ls_ids **out, const ls_ids_opts *opts, const char *what,
     ids->policy = opts->policy;
     ids->seed = opts->seed;
     LS_TRY(ls_array_alloc((void **)&ids->references, ids->n, (int64_t)sizeof *ids->references, what, err));
+    LS_TRY(ls_array_alloc((void **)&ids->loose, ids->n, (int64_t)sizeof *ids->loose, what, err));
     LS_TRY(ls_array_alloc((void **)&ids->order, ids->n, (int64_t)sizeof *ids->order, what, err));
     fill_order(ids->order, opts);
     if (by_position(ids)) LS_TRY(create_bitmap(ids, what, err));
@@ -133,6 +136,7 @@ void ls_ids_free(ls_ids *ids) {
     for (int k = 0; k < LEVELS_MAX; k++) free(ids->level[k]);
     free(ids->position);
     free(ids->order);
+    free(ids->loose);
     free(ids->references);
     free(ids);
 }
@@ -178,15 +182,32 @@ int32_t ls_ids_acquire(ls_ids *ids) {
 void ls_ids_share(ls_ids *ids, int32_t id) {
     const int32_t references = ls_ids_references(ids, id);
     LS_ASSERT(references > 0 && references < INT32_MAX, "share of id %d, which has %d references", id, references);
+    ids->n_reclaimable -= references == ids->loose[id];
     ids->references[id]++;
 }
 
 bool ls_ids_release(ls_ids *ids, int32_t id) {
-    LS_ASSERT(ls_ids_references(ids, id) > 0, "release of id %d, which is free", id);
-    if (--ids->references[id] > 0) return false;
+    LS_ASSERT(ls_ids_firm(ids, id) > 0, "release of id %d, which %s", id,
+              ids->references[id] == 0 ? "is free" : "has loose references only");
+    if (--ids->references[id] > 0) {
+        ids->n_reclaimable += ids->references[id] == ids->loose[id];
+        return false;
+    }
     give_back(ids, id);
     ids->available++;
     return true;
+}
+
+void ls_ids_loosen(ls_ids *ids, int32_t id) {
+    LS_ASSERT(ls_ids_firm(ids, id) > 0, "id %d has no reference to loosen", id);
+    ids->loose[id]++;
+    ids->n_reclaimable += ids->references[id] == ids->loose[id];
+}
+
+void ls_ids_tighten(ls_ids *ids, int32_t id) {
+    LS_ASSERT(ls_ids_references(ids, id) > 0 && ids->loose[id] > 0, "id %d has no loose reference", id);
+    ids->n_reclaimable -= ids->references[id] == ids->loose[id];
+    ids->loose[id]--;
 }
 
 int32_t ls_ids_references(const ls_ids *ids, int32_t id) {
@@ -194,6 +215,10 @@ int32_t ls_ids_references(const ls_ids *ids, int32_t id) {
     return ids->references[id];
 }
 
+int32_t ls_ids_firm(const ls_ids *ids, int32_t id) { return ls_ids_references(ids, id) - ids->loose[id]; }
+
 int64_t ls_ids_available(const ls_ids *ids) { return ids->available; }
+
+int64_t ls_ids_reclaimable(const ls_ids *ids) { return ids->n_reclaimable; }
 
 int64_t ls_ids_count(const ls_ids *ids) { return ids->n; }

@@ -40,6 +40,13 @@ void ls_ids_share(ls_ids *ids, int32_t id);
 bool ls_ids_release(ls_ids *ids, int32_t id);
 int32_t ls_ids_references(const ls_ids *ids, int32_t id); /* 0: free */
 int64_t ls_ids_available(const ls_ids *ids);              /* free ids */
+
+/* References begin firm. A holder that can let go of an id whenever asked (a cache) makes its reference loose; to share
+ * makes a firm one, and only a firm one is released. */
+void ls_ids_loosen(ls_ids *ids, int32_t id);        /* a firm reference is a loose one from here on */
+void ls_ids_tighten(ls_ids *ids, int32_t id);       /* and back */
+int32_t ls_ids_firm(const ls_ids *ids, int32_t id); /* firm references */
+int64_t ls_ids_reclaimable(const ls_ids *ids);      /* held ids without a firm reference */
 int64_t ls_ids_count(const ls_ids *ids);
 
 #endif

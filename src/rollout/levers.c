@@ -81,7 +81,7 @@ static const lever_row rows[] = {
            "Prefix cache: off, on, cold (emptied before each run) or warm (each run fills it first) (on)"),
     INT("snapshot-every", snapshot_every, 0, TOKENS_MAX,
         "Tokens between snapshots inside a prompt (0: at its end and where prompts part)"),
-    BYTES("prefix-memory", prefix_bytes, "Memory of snapshots in bytes, K, M or G (0: by the batch)"),
+    BYTES("prefix-memory", prefix_bytes, "Memory of snapshots in bytes, K, M or G (0: four for each running sequence)"),
     {"verify", "Share of prefix hits that is computed again and compared (0)", KIND_SHARE, FIELD(verify), 0, 1, NULL,
      NULL, "X"},
     SWITCH("fork", fork, "Samples of a prompt share the computation of it (on)"),

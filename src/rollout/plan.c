@@ -71,6 +71,16 @@ static ls_status pages_from_budget(ls_engine *e, int64_t page_bytes, ls_error *e
     return LS_OK;
 }
 
+/* slot: bytes of one snapshot. */
+static ls_status plan_snapshots(ls_engine *e, int64_t slot, ls_error *err) {
+    const int64_t bytes = e->opts.levers.prefix_bytes;
+    if (bytes > 0 && bytes < slot)
+        return LS_FAIL(err, LS_ERR_CAPACITY, "prefix-memory: %lld bytes do not hold one snapshot, which takes %lld",
+                       (long long)bytes, (long long)slot);
+    e->plan.snapshots = bytes == 0 ? 4 * e->batch : slot == 0 ? e->batch : bytes / slot;
+    return LS_OK;
+}
+
 static ls_status make_plan(ls_engine *e, ls_error *err) {
     const ls_jamba_config *c = &e->model->config;
     const ls_levers *l = &e->opts.levers;
@@ -86,8 +96,7 @@ static ls_status make_plan(ls_engine *e, ls_error *err) {
     p->head_bytes = head_bytes(e);
     p->slot_stride = l->slot_words > 0 ? 4 * l->slot_words : ls_slot_bytes(c, e->opts.dtype);
     p->slots = share(l->slots > 0 ? l->slots : e->batch, l->memory_fraction);
-    if (l->prefix != LS_PREFIX_OFF)
-        p->snapshots = l->prefix_bytes == 0 ? 4 * e->batch : slot == 0 ? e->batch : l->prefix_bytes / slot;
+    if (l->prefix != LS_PREFIX_OFF) LS_TRY(plan_snapshots(e, slot, err));
     if (!ls_mul_i64(p->slots, p->slot_stride * n_mamba, &p->slot_bytes) ||
         !ls_mul_i64(p->snapshots, slot, &p->snapshot_bytes))
         return LS_FAIL(err, LS_ERR_CAPACITY, "slots: %lld of %lld bytes in %lld layers do not fit 64 bits",
@@ -105,8 +114,8 @@ static ls_status make_plan(ls_engine *e, ls_error *err) {
     p->pages = share(p->pages, l->memory_fraction);
     if (p->swap_slots > 0) p->swap_pages = smaller(e->batch * e->pages_max, p->pages);
     if (p->slots > INT32_MAX || p->pages > INT32_MAX || !ls_mul_i64(p->pages, page, &p->page_bytes))
-        return LS_FAIL(err, LS_ERR_CAPACITY, "slots %lld, pages %lld: ids have 31 bits", (long long)p->slots,
-                       (long long)p->pages);
+        return LS_FAIL(err, LS_ERR_CAPACITY, "pages: %lld, and %lld slots: ids have 31 bits, bytes 64", (long long)p->pages,
+                       (long long)p->slots);
     p->swap_bytes += p->swap_pages * page;
     total = p->workspace_bytes;
     if (!ls_add_i64(total, p->head_bytes, &total) || !ls_add_i64(total, p->slot_bytes, &total) ||
@@ -142,7 +151,10 @@ static ls_status make_pools(ls_engine *e, ls_error *err) {
                            .slot_stride = 4 * l->slot_words,
                            .guards = l->guards};
     ls_status status;
-    LS_TRY(ls_cache_create(&e->cache, c, &cache, err));
+    if ((status = ls_cache_create(&e->cache, c, &cache, err)) != LS_OK) {
+        if (l->slot_words > 0) ls_error_prefix(err, "slot-words");
+        goto done;
+    }
     LS_TRY(ls_ids_create(&e->slots, &slot_ids, "slots", err));
     LS_TRY(ls_ids_create(&e->pages, &page_ids, "pages", err));
     ls_engine_poison(e);

@@ -68,8 +68,9 @@ static int32_t *tokens_of(const ls_prefix *prefix, int64_t block) {
     return prefix->block_tokens + block * prefix->opts.page_tokens;
 }
 
-/* A block for a page, with a reference of its own. */
-static int64_t acquire_block(ls_prefix *prefix, int32_t page_i) {
+/* A block for a page, with a reference of its own: loose, as those of all edges that are not pinned, where it may be
+ * evicted. */
+static int64_t acquire_block(ls_prefix *prefix, int32_t page_i, bool loose) {
     int64_t block = prefix->free_block;
     if (block >= 0)
         prefix->free_block = prefix->block_next[block];
@@ -77,17 +78,19 @@ static int64_t acquire_block(ls_prefix *prefix, int32_t page_i) {
         block = prefix->n_blocks_touched++;
     LS_ASSERT(block < prefix->n_blocks_max, "more than %lld blocks", (long long)prefix->n_blocks_max);
     ls_ids_share(prefix->opts.pages, page_i);
+    if (loose) ls_ids_loosen(prefix->opts.pages, page_i);
     prefix->block_page[block] = page_i;
     prefix->block_next[block] = -1;
     prefix->n_blocks++;
     return block;
 }
 
-static void release_block(ls_prefix *prefix, int64_t block) {
+static void release_block(ls_prefix *prefix, int64_t block, bool loose) {
     const int32_t page_i = prefix->block_page[block];
     prefix->block_next[block] = prefix->free_block;
     prefix->free_block = block;
     prefix->n_blocks--;
+    if (loose) ls_ids_tighten(prefix->opts.pages, page_i);
     if (!ls_ids_release(prefix->opts.pages, page_i)) return;
     prefix->n_pages_freed++;
     if (prefix->opts.page_freed != NULL) prefix->opts.page_freed(prefix->opts.context, page_i);
@@ -146,7 +149,7 @@ static void drop_snapshot(ls_prefix *prefix, ls_prefix_node *node) {
 static void drop_node(ls_prefix *prefix, ls_prefix_node *node) {
     for (int64_t block = node->block, next; block >= 0; block = next) {
         next = prefix->block_next[block];
-        release_block(prefix, block);
+        release_block(prefix, block, node->pins == 0);
     }
     if (node->snapshot >= 0) drop_snapshot(prefix, node);
     prefix->n_tokens -= node->end - node->begin;
@@ -164,8 +167,15 @@ static ls_prefix_node **link_to(ls_prefix_node *node) {
     return link;
 }
 
-static void add_pins(ls_prefix_node *node, int64_t n) {
-    for (; node->parent != NULL; node = node->parent) node->pins += n;
+/* What is pinned cannot be evicted: its references are firm. */
+static void add_pins(const ls_prefix *prefix, ls_prefix_node *node, int64_t n) {
+    for (; node->parent != NULL; node = node->parent) {
+        const bool was_loose = node->pins == 0;
+        node->pins += n;
+        if (was_loose == (node->pins == 0)) continue;
+        for (int64_t block = node->block; block >= 0; block = prefix->block_next[block])
+            (was_loose ? ls_ids_tighten : ls_ids_loosen)(prefix->opts.pages, prefix->block_page[block]);
+    }
 }
 
 /* Merges a node into its only child when nothing else needs it. */
@@ -179,7 +189,7 @@ static void tidy(ls_prefix *prefix, ls_prefix_node *node) {
     if (straddle < node->end) { /* the child's block takes the tokens over */
         memcpy(tokens_of(prefix, child->block), tokens_of(prefix, node->last),
                (size_t)(node->end - straddle) * sizeof(int32_t));
-        release_block(prefix, node->last);
+        release_block(prefix, node->last, node->pins == 0);
     }
     if (n_kept > 0) {
         prefix->block_next[block_at(prefix, node->block, n_kept - 1)] = child->block;
@@ -211,7 +221,7 @@ static ls_prefix_node *split(ls_prefix *prefix, ls_prefix_node *node, int64_t de
     below = prefix->block_next[head->last];
     prefix->block_next[head->last] = -1;
     if (depth % page_tokens != 0) {
-        const int64_t copy = acquire_block(prefix, prefix->block_page[head->last]);
+        const int64_t copy = acquire_block(prefix, prefix->block_page[head->last], node->pins == 0);
         memcpy(tokens_of(prefix, copy), tokens_of(prefix, head->last), (size_t)page_tokens * sizeof(int32_t));
         prefix->block_next[copy] = below;
         if (below < 0) node->last = copy;
@@ -234,7 +244,7 @@ static ls_prefix_node *append(ls_prefix *prefix, ls_prefix_node *parent, const i
     const int64_t page_tokens = prefix->opts.page_tokens;
     ls_prefix_node *leaf = acquire_node(prefix, parent, parent->end, n);
     for (int64_t from = parent->end, to; from < n; from = to) {
-        const int64_t page_i = from / page_tokens, block = acquire_block(prefix, pages[page_i]);
+        const int64_t page_i = from / page_tokens, block = acquire_block(prefix, pages[page_i], true);
         to = (page_i + 1) * page_tokens < n ? (page_i + 1) * page_tokens : n;
         memcpy(tokens_of(prefix, block) + from % page_tokens, tokens + from, (size_t)(to - from) * sizeof(int32_t));
         if (leaf->last >= 0)
@@ -303,14 +313,25 @@ static double value(const ls_prefix *prefix, const ls_prefix_node *node) {
     return (double)node->saved / (bytes > 1 ? bytes : 1);
 }
 
-/* The least valuable of the leaves or, else, of the nodes with a snapshot; NULL when all are pinned. */
-static ls_prefix_node *least_valuable(ls_prefix *prefix, bool leaves) {
+typedef enum candidates { SNAPSHOTS, LEAVES, LEAVES_OF_PAGES } candidates;
+
+/* Whether evicting a node is what is asked for. Of a leaf whose last page others hold firmly they hold the pages before
+ * it as well, most often: it would free nothing. */
+static bool is_candidate(const ls_prefix *prefix, const ls_prefix_node *node, candidates of) {
+    if (!node->live || node->pins > 0) return false;
+    if (of == SNAPSHOTS) return node->snapshot >= 0;
+    return node->child == NULL &&
+           (of == LEAVES || ls_ids_firm(prefix->opts.pages, prefix->block_page[node->last]) == 0);
+}
+
+/* The least valuable candidate; NULL when there is none. */
+static ls_prefix_node *least_valuable(ls_prefix *prefix, candidates of) {
     ls_prefix_node *least = NULL;
     double least_value = 0;
     for (int64_t i = 0; i < prefix->n_nodes_touched; i++) {
         ls_prefix_node *node = &prefix->nodes[i];
         double node_value;
-        if (!node->live || node->pins > 0 || (leaves ? node->child != NULL : node->snapshot < 0)) continue;
+        if (!is_candidate(prefix, node, of)) continue;
         node_value = value(prefix, node);
         if (least == NULL || node_value < least_value || (node_value == least_value && node->used < least->used)) {
             least = node;
@@ -320,19 +341,22 @@ static ls_prefix_node *least_valuable(ls_prefix *prefix, bool leaves) {
     return least;
 }
 
-static bool evict_leaf(ls_prefix *prefix) {
-    ls_prefix_node *leaf = least_valuable(prefix, true);
+static void evict(ls_prefix *prefix, ls_prefix_node *leaf) {
     const int64_t n_pages_freed = prefix->n_pages_freed;
-    if (leaf == NULL) return false;
     prefix->stats.snapshots_evicted += leaf->snapshot >= 0;
     remove_leaf(prefix, leaf);
     prefix->stats.pages_evicted += prefix->n_pages_freed - n_pages_freed;
-    return true;
+}
+
+static bool evict_leaf(ls_prefix *prefix) {
+    ls_prefix_node *leaf = least_valuable(prefix, LEAVES);
+    if (leaf != NULL) evict(prefix, leaf);
+    return leaf != NULL;
 }
 
 /* A snapshot goes; the edge stays, and still tells where a branch is. */
 static bool evict_snapshot(ls_prefix *prefix) {
-    ls_prefix_node *node = least_valuable(prefix, false);
+    ls_prefix_node *node = least_valuable(prefix, SNAPSHOTS);
     if (node == NULL) return false;
     prefix->stats.snapshots_evicted++;
     drop_snapshot(prefix, node);
@@ -470,7 +494,7 @@ void ls_prefix_lookup(ls_prefix *prefix, const int32_t *tokens, int64_t n, int64
     *hit = (ls_prefix_hit){.n_tokens = node->end, .snapshot = node->snapshot, .node = node, .n_matched = place.depth};
     node->saved += node->end;
     node->used = ++prefix->clock;
-    add_pins(node, 1);
+    add_pins(prefix, node, 1);
     share_pages(prefix, node, pages);
     if (!quiet) {
         prefix->stats.hits++;
@@ -482,7 +506,7 @@ void ls_prefix_unpin(ls_prefix *prefix, ls_prefix_node *node) {
     const ls_prefix_node *root = node;
     bool last = false;
     LS_ASSERT(node->live && node->pins > 0 && node->snapshot >= 0, "unpin of a node that no hit gave");
-    add_pins(node, -1);
+    add_pins(prefix, node, -1);
     while (root->parent != NULL) root = root->parent;
     if (root != &prefix->old) return;
     while (node->parent != NULL && node->pins == 0 && !last) {
@@ -532,10 +556,10 @@ static bool reserve(ls_prefix *prefix, ls_place place, int64_t n_nodes, int64_t 
     const int64_t nodes = prefix->opts.nodes_max - n_nodes, tokens = prefix->opts.tokens_max - n_tokens;
     bool fits;
     if (nodes < 0 || tokens < place.depth) return false; /* not even alone */
-    add_pins(place.node, 1);
+    add_pins(prefix, place.node, 1);
     do fits = prefix->stats.nodes <= nodes && prefix->n_tokens <= tokens;
     while (!fits && evict_leaf(prefix));
-    add_pins(place.node, -1);
+    add_pins(prefix, place.node, -1);
     if (!fits) tidy(prefix, place.node);
     return fits;
 }
@@ -575,9 +599,33 @@ bool ls_prefix_publish(ls_prefix *prefix, const int32_t *tokens, int64_t n, cons
 }
 
 bool ls_prefix_make_room(ls_prefix *prefix, int64_t n) {
-    while (ls_ids_available(prefix->opts.pages) < n)
-        if (!evict_leaf(prefix)) return false;
+    const ls_ids *pages = prefix->opts.pages;
+    if (ls_ids_available(pages) + ls_ids_reclaimable(pages) < n) return false;
+    while (ls_ids_available(pages) < n) {
+        ls_prefix_node *leaf = least_valuable(prefix, LEAVES_OF_PAGES);
+        if (leaf == NULL) leaf = least_valuable(prefix, LEAVES); /* it hides one that does free pages */
+        evict(prefix, leaf);
+    }
     return true;
+}
+
+/* A node that is not pinned and whose edge has the page; NULL: none. */
+static ls_prefix_node *holder_of(ls_prefix *prefix, int32_t page_i) {
+    for (int64_t i = 0; i < prefix->n_nodes_touched; i++) {
+        ls_prefix_node *node = &prefix->nodes[i];
+        if (!node->live || node->pins > 0) continue;
+        for (int64_t block = node->block; block >= 0; block = prefix->block_next[block])
+            if (prefix->block_page[block] == page_i) return node;
+    }
+    return NULL;
+}
+
+void ls_prefix_forget_page(ls_prefix *prefix, int32_t page_i) {
+    ls_prefix_node *node;
+    while ((node = holder_of(prefix, page_i)) != NULL) {
+        while (node->child != NULL) node = node->child;
+        evict(prefix, node);
+    }
 }
 
 /* Inspection. */

@@ -11,7 +11,8 @@
  *
  * Snapshots live in entries 0..n_snapshots-1 of a store that the caller owns and fills; pages are ids of the caller's
  * pool. An edge holds one reference to every page that its tokens touch: a page that straddles two edges is held by
- * both, each in the version that its publisher had; their common tokens have the same bits in either.
+ * both, each in the version that its publisher had; their common tokens have the same bits in either. References of
+ * edges that are not pinned are loose (ids.h), so that the pool knows how many pages eviction would free.
  *
  * Nothing allocates after creation: nodes, token and page arrays come from arenas sized at creation (nodes_max,
  * tokens_max); when one is full, the least valuable leaf goes.
@@ -93,9 +94,12 @@ void ls_prefix_return(ls_prefix *prefix, int32_t snapshot);
  * least 1. */
 bool ls_prefix_publish(ls_prefix *prefix, const int32_t *tokens, int64_t n, const int32_t *pages, int32_t snapshot);
 
-/* Gives up pages, the least valuable leaf first, until the pool has at least n free ones or nothing unpinned is left;
- * true when it has. The snapshot of an inner node stays as long as a leaf below it: it would free no page. */
+/* Gives up pages until the pool has at least n free ones: of the leaves that free any, as far as can be told, the least
+ * valuable first. False, and nothing given up, where even everything unpinned would not be enough. The snapshot of an
+ * inner node stays as long as a leaf below it: it would free no page. */
 bool ls_prefix_make_room(ls_prefix *prefix, int64_t n);
+/* Gives up what is unpinned and refers to a page, with everything below it, for a holder that wants to write there. */
+void ls_prefix_forget_page(ls_prefix *prefix, int32_t page_i);
 /* Drops everything that is not pinned; what is can still be found. */
 void ls_prefix_clear(ls_prefix *prefix);
 

@@ -1,6 +1,7 @@
 /* Who runs, on which slot and pages. Admission follows (priority, arrival) and never overtakes; when pages run out the
- * prefix cache gives way first, then the running entry that is last in that order. The first one can therefore always
- * go on, and everything ends. */
+ * prefix cache gives way first, where that frees enough of them, then the running entry that is last in that order.
+ * The first one can therefore always go on, and everything ends: alone, what it does not hold is free or the cache's
+ * to give up. */
 #include <string.h>
 
 #include "rollout/engine_state.h"
@@ -150,15 +151,17 @@ static bool give_way(ls_engine *e, entry *x) {
 static bool assure_pages(ls_engine *e, entry *x, int64_t end) {
     const int64_t each = e->opts.levers.page_tokens, partial = x->n_cached / each;
     int32_t *pages = ls_entry_pages(e, x);
-    /* A page that others hold too is not written: its tokens are copied first. Making room may take the other reference
-     * away, and then the page itself will do. */
+    /* A page that others hold too is not written: its tokens are copied first. Where no page is to be had for the copy
+     * and the other holder is the prefix cache, that forgets it, and the page itself will do. */
     while (x->n_cached % each != 0 && ls_ids_references(e->pages, pages[partial]) > 1) {
         if (make_room(e, 1)) {
             const int32_t own = ls_ids_acquire(e->pages);
             ls_cache_copy_page(e->cache, own, e->cache, pages[partial]);
             release_page(e, pages[partial]);
             pages[partial] = own;
-        } else if (ls_ids_references(e->pages, pages[partial]) > 1 && !give_way(e, x)) {
+        } else if (ls_ids_firm(e->pages, pages[partial]) == 1) {
+            ls_prefix_forget_page(e->prefix, pages[partial]);
+        } else if (!give_way(e, x)) {
             return false;
         }
     }
@@ -231,6 +234,8 @@ static void swap_in(ls_engine *e, entry *x) {
     const int32_t *table = e->swap_tables + x->swap_slot * e->pages_max;
     const int64_t n_pages = x->n_pages, n_cached = x->n_cached;
     int32_t *pages = ls_entry_pages(e, x);
+    const bool has_pages = make_room(e, n_pages);
+    LS_ASSERT(has_pages, "%lld pages are not free", (long long)n_pages);
     ls_cache_copy_slot(e->cache, x->slot, e->swap, x->swap_slot);
     for (int64_t p = 0; p < n_pages; p++) {
         pages[p] = ls_ids_acquire(e->pages);
@@ -247,6 +252,21 @@ static void insert_running(ls_engine *e, entry *x) {
     e->running[i] = x;
 }
 
+/* Pages that x, running or about to, is yet to take for what is known of it, having n_pages. One more than its tokens
+ * need where the prefix cache will share the last page of the prompt, so that it has to copy it. */
+static int64_t pages_to_come(const ls_engine *e, const entry *x, int64_t n_pages) {
+    return ls_engine_pages(e, ls_entry_total(x)) - n_pages + (e->prefix != NULL);
+}
+
+/* Whether there will be n more pages when all that runs has its own: else what is admitted would only come and go.
+ * Nothing is evicted for it yet. */
+static bool has_room(const ls_engine *e, int64_t n) {
+    int64_t left = ls_ids_available(e->pages) + ls_ids_reclaimable(e->pages);
+    for (int64_t i = 0; i < e->n_running; i++)
+        left -= e->running[i]->leader != NULL ? 1 : pages_to_come(e, e->running[i], e->running[i]->n_pages);
+    return left >= n;
+}
+
 /* Puts the first waiting entry to work. False: there is none, or no room for it. */
 static bool admit_one(ls_engine *e) {
     entry *x = ls_waiting_top(&e->waiting), *last = last_running(e), *leader;
@@ -260,11 +280,9 @@ static bool admit_one(ls_engine *e) {
     leader = x->swap_slot < 0 ? find_leader(e, x) : NULL;
     x->lane = e->lanes[e->n_lanes - 1];
     if (x->swap_slot < 0 && leader == NULL) hit = look_up_prefix(e, x);
-    /* Room for all that is known of it, without taking any from those who run: else it would only come and go. What it
-     * shares is there already, but for a page that it has to copy. */
-    need = leader != NULL ? 1 : ls_engine_pages(e, ls_entry_total(x));
-    if (hit.node != NULL && !is_verified(e, x->request)) need -= hit.n_tokens / e->opts.levers.page_tokens;
-    if (!make_room(e, need) && e->n_running > 0) {
+    /* What it shares is there already, but for a page that it has to copy. */
+    need = leader != NULL ? 1 : pages_to_come(e, x, hit.node != NULL && !is_verified(e, x->request) ? ls_engine_pages(e, hit.n_tokens) : 0);
+    if (e->n_running > 0 && !has_room(e, need)) {
         if (hit.node != NULL) {
             release_hit_pages(e, x, &hit);
             ls_prefix_unpin(e->prefix, hit.node);

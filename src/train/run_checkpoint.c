@@ -22,17 +22,18 @@ static const char *const model_files[] = {
     "merges.txt",      "chat_template.jinja"};
 #define N_FILES (sizeof model_files / sizeof model_files[0])
 
-struct ls_run {
-    char directory[LS_RUN_PATH_MAX];
+struct ls_saves {
+    char directory[LS_SAVES_PATH_MAX];
     int lock; /* -1: not a writer */
     char *files[N_FILES];
     int64_t file_bytes[N_FILES];
 };
 
-static ls_status join(char out[LS_RUN_PATH_MAX], const char *directory, const char *name, ls_error *err) {
-    const int n = snprintf(out, LS_RUN_PATH_MAX, "%s/%s", directory, name);
-    if (n < 0 || n >= LS_RUN_PATH_MAX)
-        return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %d bytes", directory, LS_RUN_PATH_MAX - 1);
+static ls_status join(char out[LS_SAVES_PATH_MAX], const char *directory, const char *name, ls_error *err) {
+    const int n = snprintf(out, LS_SAVES_PATH_MAX, "%s/%s", directory, name);
+    if (n < 0 || n >= LS_SAVES_PATH_MAX)
+        return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %d bytes", directory,
+                       LS_SAVES_PATH_MAX - 1);
     return LS_OK;
 }
 
@@ -49,8 +50,8 @@ static int64_t step_of(const char *name) {
 /* ---- the directory ---- */
 
 /* What a process that was killed left: ".step-...". */
-static ls_status remove_leftovers(const ls_run *run, ls_error *err) {
-    char **names, path[LS_RUN_PATH_MAX];
+static ls_status remove_leftovers(const ls_saves *run, ls_error *err) {
+    char **names, path[LS_SAVES_PATH_MAX];
     int64_t n;
     ls_status status;
     LS_TRY(ls_directory_list(&names, &n, run->directory, err));
@@ -64,9 +65,9 @@ done:
     return status;
 }
 
-ls_status ls_run_open(ls_run **out, const char *directory, bool is_writer, ls_error *err) {
-    ls_run *run = NULL;
-    char longest[LS_RUN_PATH_MAX];
+ls_status ls_saves_open(ls_saves **out, const char *directory, bool is_writer, ls_error *err) {
+    ls_saves *run = NULL;
+    char longest[LS_SAVES_PATH_MAX];
     ls_status status;
     *out = NULL;
     LS_TRY(ls_array_alloc((void **)&run, 1, sizeof *run, "run", err));
@@ -81,11 +82,11 @@ ls_status ls_run_open(ls_run **out, const char *directory, bool is_writer, ls_er
     *out = run;
     run = NULL;
 done:
-    ls_run_close(run);
+    ls_saves_close(run);
     return status;
 }
 
-void ls_run_close(ls_run *run) {
+void ls_saves_close(ls_saves *run) {
     if (run == NULL) return;
     for (size_t i = 0; i < N_FILES; i++) free(run->files[i]);
     ls_directory_unlock(run->lock);
@@ -94,15 +95,15 @@ void ls_run_close(ls_run *run) {
 
 /* Whether this directory is a checkpoint, rather than something else of such a name. */
 static ls_status look(bool *is_complete, const char *directory, ls_error *err) {
-    char state[LS_RUN_PATH_MAX];
+    char state[LS_SAVES_PATH_MAX];
     const ls_status status = join(state, directory, "state.json", err);
     *is_complete = status == LS_OK && ls_file_exists(state);
     return status;
 }
 
 /* Steps of the complete checkpoints, ascending; released with free(). */
-static ls_status list_steps(const ls_run *run, int64_t **steps, int64_t *n, ls_error *err) {
-    char **names = NULL, path[LS_RUN_PATH_MAX];
+static ls_status list_steps(const ls_saves *run, int64_t **steps, int64_t *n, ls_error *err) {
+    char **names = NULL, path[LS_SAVES_PATH_MAX];
     int64_t n_names = 0;
     bool is_complete;
     ls_status status;
@@ -130,13 +131,13 @@ done:
     return status;
 }
 
-static ls_status step_path(const ls_run *run, int64_t step, char path[LS_RUN_PATH_MAX], ls_error *err) {
+static ls_status step_path(const ls_saves *run, int64_t step, char path[LS_SAVES_PATH_MAX], ls_error *err) {
     char name[64];
     snprintf(name, sizeof name, STEP_PREFIX "%08lld", (long long)step);
     return join(path, run->directory, name, err);
 }
 
-ls_status ls_run_newest(const ls_run *run, int64_t *step, char path[LS_RUN_PATH_MAX], ls_error *err) {
+ls_status ls_saves_newest(const ls_saves *run, int64_t *step, char path[LS_SAVES_PATH_MAX], ls_error *err) {
     int64_t *steps = NULL, n;
     ls_status status;
     *step = -1;
@@ -152,8 +153,8 @@ done:
     return status;
 }
 
-ls_status ls_run_keep_files(ls_run *run, const char *model_directory, ls_error *err) {
-    char path[LS_RUN_PATH_MAX];
+ls_status ls_saves_keep_files(ls_saves *run, const char *model_directory, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX];
     ls_status status = LS_OK;
     for (size_t i = 0; i < N_FILES; i++) {
         LS_TRY(join(path, model_directory, model_files[i], err));
@@ -226,7 +227,7 @@ static void write_hex(ls_json_out *json, const char *key, uint64_t value) {
     ls_json_string(json, key, text);
 }
 
-static ls_status save_state(const char *path, const ls_train_state *s, const ls_run_description *d, ls_error *err) {
+static ls_status save_state(const char *path, const ls_train_state *s, const ls_saves_description *d, ls_error *err) {
     char *text = NULL;
     size_t bytes = 0;
     FILE *file = open_memstream(&text, &bytes);
@@ -257,8 +258,9 @@ static ls_status save_state(const char *path, const ls_train_state *s, const ls_
     return status;
 }
 
-ls_status ls_run_save_model(const ls_run *run, const char *directory, const ls_parameters *parameters, ls_error *err) {
-    char path[LS_RUN_PATH_MAX];
+ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const ls_parameters *parameters,
+                              ls_error *err) {
+    char path[LS_SAVES_PATH_MAX];
     ls_status status = LS_OK;
     for (size_t i = 0; i < N_FILES; i++) {
         if (run->files[i] == NULL) continue;
@@ -271,11 +273,11 @@ done:
     return status;
 }
 
-static ls_status fill_directory(const ls_run *run, const char *directory, const ls_train_state *s,
-                                const ls_run_description *d, ls_error *err) {
-    char path[LS_RUN_PATH_MAX];
+static ls_status fill_directory(const ls_saves *run, const char *directory, const ls_train_state *s,
+                                const ls_saves_description *d, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX];
     ls_status status;
-    LS_TRY(ls_run_save_model(run, directory, s->parameters, err));
+    LS_TRY(ls_saves_save_model(run, directory, s->parameters, err));
     LS_TRY(join(path, directory, "optimizer.safetensors", err));
     LS_TRY(save_optimizer(path, s, err));
     LS_TRY(join(path, directory, "state.json", err));
@@ -286,8 +288,8 @@ done:
 }
 
 /* Takes the name away before the content, so that no half of a checkpoint has a checkpoint's name. */
-static ls_status remove_old(const ls_run *run, int64_t keep, ls_error *err) {
-    char path[LS_RUN_PATH_MAX], old[LS_RUN_PATH_MAX], name[64];
+static ls_status remove_old(const ls_saves *run, int64_t keep, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX], old[LS_SAVES_PATH_MAX], name[64];
     int64_t *steps = NULL, n;
     ls_status status = LS_OK;
     if (keep == 0) return LS_OK;
@@ -304,8 +306,9 @@ done:
     return status;
 }
 
-ls_status ls_run_save(ls_run *run, const ls_train_state *s, const ls_run_description *d, int64_t keep, ls_error *err) {
-    char path[LS_RUN_PATH_MAX], fresh[LS_RUN_PATH_MAX], name[64];
+ls_status ls_saves_save(ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep,
+                        ls_error *err) {
+    char path[LS_SAVES_PATH_MAX], fresh[LS_SAVES_PATH_MAX], name[64];
     bool is_made = false, is_there;
     ls_status status;
     LS_ASSERT(run->lock >= 0, "run %s is not open for writing", run->directory);
@@ -377,7 +380,7 @@ done:
     return status;
 }
 
-static ls_status load_state(const ls_node *root, ls_train_state *s, const ls_run_description *d, ls_error *err) {
+static ls_status load_state(const ls_node *root, ls_train_state *s, const ls_saves_description *d, ls_error *err) {
     ls_node child, positions, position;
     int64_t format;
     ls_status status;
@@ -399,8 +402,8 @@ done:
     return status;
 }
 
-ls_status ls_run_load(const char *directory, ls_train_state *s, const ls_run_description *d, ls_error *err) {
-    char path[LS_RUN_PATH_MAX], *text = NULL;
+ls_status ls_saves_load(const char *directory, ls_train_state *s, const ls_saves_description *d, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX], *text = NULL;
     int64_t bytes;
     ls_json_doc *doc = NULL;
     ls_node root;

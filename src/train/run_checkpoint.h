@@ -17,43 +17,45 @@
 #include "train/config.h"
 #include "train/trainer.h"
 
-#define LS_RUN_PATH_MAX 1200
+#define LS_SAVES_PATH_MAX 1200
 
-typedef struct ls_run ls_run;
+typedef struct ls_saves ls_saves;
 
 /* A number that a kind of training needs to go on. */
-typedef struct ls_run_position {
+typedef struct ls_saves_position {
     const char *name;
     int64_t value;
-} ls_run_position;
+} ls_saves_position;
 
 /* What must be the same for a run to go on, and where it goes on. */
-typedef struct ls_run_description {
+typedef struct ls_saves_description {
     const char *kind;     /* of training */
     const char *numerics; /* as in records: "exact/2/f32" */
     uint64_t data;        /* digest of what is learnt from */
     const ls_config *config;
-    ls_run_position *positions; /* [n_positions] */
+    ls_saves_position *positions; /* [n_positions] */
     int64_t n_positions;
-} ls_run_description;
+} ls_saves_description;
 
 /* A writer makes the directory where it is missing (not its parents), keeps other writers out and removes what a killed
  * one left. */
-ls_status ls_run_open(ls_run **out, const char *directory, bool is_writer, ls_error *err);
-void ls_run_close(ls_run *run); /* accepts NULL */
+ls_status ls_saves_open(ls_saves **out, const char *directory, bool is_writer, ls_error *err);
+void ls_saves_close(ls_saves *run); /* accepts NULL */
 /* Step and path of the newest complete checkpoint; -1 when there is none. */
-ls_status ls_run_newest(const ls_run *run, int64_t *step, char path[LS_RUN_PATH_MAX], ls_error *err);
+ls_status ls_saves_newest(const ls_saves *run, int64_t *step, char path[LS_SAVES_PATH_MAX], ls_error *err);
 /* Keeps the files of a model directory, but for its weights, for the checkpoints to come. */
-ls_status ls_run_keep_files(ls_run *run, const char *model_directory, ls_error *err);
+ls_status ls_saves_keep_files(ls_saves *run, const char *model_directory, ls_error *err);
 /* Only of a writer. A checkpoint of this step that is there already is this one, as a run has one result. Then removes
  * all checkpoints but the newest `keep`; 0 keeps all. */
-ls_status ls_run_save(ls_run *run, const ls_train_state *state, const ls_run_description *description, int64_t keep,
-                      ls_error *err);
+ls_status ls_saves_save(ls_saves *run, const ls_train_state *state, const ls_saves_description *description,
+                        int64_t keep, ls_error *err);
 
 /* The weights and the kept files as a model, into a directory that is there. */
-ls_status ls_run_save_model(const ls_run *run, const char *directory, const ls_parameters *parameters, ls_error *err);
+ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const ls_parameters *parameters,
+                              ls_error *err);
 
 /* Masters, moments, step and positions from a checkpoint; the model must have been opened from the same path. */
-ls_status ls_run_load(const char *path, ls_train_state *state, const ls_run_description *description, ls_error *err);
+ls_status ls_saves_load(const char *path, ls_train_state *state, const ls_saves_description *description,
+                        ls_error *err);
 
 #endif

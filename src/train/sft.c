@@ -44,13 +44,14 @@ void ls_sft_options_init(ls_sft_options *o, ls_config *config) {
 typedef struct sft {
     const ls_sft_options *o;
     FILE *progress; /* NULL: none */
-    ls_run *run;
-    char begin[LS_RUN_PATH_MAX]; /* directory that the model is opened from */
+    ls_saves *run;
+    char begin[LS_SAVES_PATH_MAX]; /* directory that the model is opened from */
     int64_t begin_step;          /* 0, or the checkpoint's */
     ls_queue *queue;
     ls_jamba *model;
     ls_comm *comm;
     ls_trainer *trainer;
+    int64_t rows_max; /* of a forward */
     ls_order *order;
     ls_metrics_log *log;
     /* Data: sequence i is tokens [offsets[i], offsets[i + 1]), its first prompts[i] the prompt. */
@@ -223,19 +224,19 @@ done:
 
 /* ---- the run ---- */
 
-static ls_run_description describe(const sft *s, const ls_config *config, char numerics[64],
-                                   ls_run_position *position) {
+static ls_saves_description describe(const sft *s, const ls_config *config, char numerics[64],
+                                   ls_saves_position *position) {
     snprintf(numerics, 64, "%s/%d/%s", LS_NUMERICS_PROFILE, LS_NUMERICS_VERSION,
              ls_dtype_name((ls_dtype)s->o->train.dtype));
-    return (ls_run_description){"sft", numerics, s->digest, config, position, 1};
+    return (ls_saves_description){"sft", numerics, s->digest, config, position, 1};
 }
 
 static ls_status save(sft *s, const ls_config *config, ls_error *err) {
     const ls_train_state *state = ls_trainer_state(s->trainer);
     char numerics[64];
-    ls_run_position position = {"drawn", state->step * s->o->batch};
-    const ls_run_description d = describe(s, config, numerics, &position);
-    return ls_run_save(s->run, state, &d, s->o->train.keep, err);
+    ls_saves_position position = {"drawn", state->step * s->o->batch};
+    const ls_saves_description d = describe(s, config, numerics, &position);
+    return ls_saves_save(s->run, state, &d, s->o->train.keep, err);
 }
 
 /* Where the run begins: at its newest checkpoint, or with the model. */
@@ -243,11 +244,11 @@ static ls_status find_beginning(sft *s, ls_error *err) {
     const ls_train_options *t = &s->o->train;
     int64_t step;
     ls_status status;
-    LS_TRY(ls_run_open(&s->run, t->run, is_first(s), err));
+    LS_TRY(ls_saves_open(&s->run, t->run, is_first(s), err));
     snprintf(s->begin, sizeof s->begin, "%s", t->model);
     /* Without resume only rank 0 looks at the directory, which it has just made. */
     if (is_first(s) || t->resume) {
-        LS_TRY(ls_run_newest(s->run, &step, s->begin, err));
+        LS_TRY(ls_saves_newest(s->run, &step, s->begin, err));
         if (step >= 0 && !t->resume) {
             status = LS_FAIL(err, LS_ERR_ARG,
                              "%s: the run has checkpoints, the newest of step %lld; set resume=true "
@@ -260,7 +261,7 @@ static ls_status find_beginning(sft *s, ls_error *err) {
         else
             snprintf(s->begin, sizeof s->begin, "%s", t->model);
     }
-    if (is_first(s)) LS_TRY(ls_run_keep_files(s->run, s->begin, err));
+    if (is_first(s)) LS_TRY(ls_saves_keep_files(s->run, s->begin, err));
 done:
     return status;
 }
@@ -283,16 +284,22 @@ static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
         LS_TRY(ls_comm_open(&s->comm, &comm, identity, err));
         opts.comm = s->comm;
     }
+    s->rows_max = opts.rows_max;
     LS_TRY(ls_trainer_create(&s->trainer, s->model, s->begin, s->queue, &opts, err));
-    if (s->progress != NULL)
-        fprintf(s->progress,
-                "%lld sequences, %lld tokens, the longest %lld; %lld steps of %lld sequences\n"
-                "%lld parameters; weights, moments and gradients %.1f MB, forwards of at most %lld tokens\n",
-                (long long)s->n, (long long)s->offsets[s->n], (long long)s->longest, (long long)o->train.steps,
-                (long long)o->batch, (long long)ls_trainer_state(s->trainer)->parameters->n_elements,
-                (double)ls_trainer_bytes(s->trainer) * 1e-6, (long long)opts.rows_max);
 done:
     return status;
+}
+
+static void print_plan(const sft *s) {
+    const ls_sft_options *o = s->o;
+    if (s->progress == NULL) return;
+    if (s->begin_step > 0) fprintf(s->progress, "going on from %s\n", s->begin);
+    fprintf(s->progress,
+            "%lld sequences, %lld tokens, the longest %lld; %lld steps of %lld sequences\n"
+            "%lld parameters; weights, moments and gradients %.1f MB, forwards of at most %lld tokens\n",
+            (long long)s->n, (long long)s->offsets[s->n], (long long)s->longest, (long long)o->train.steps,
+            (long long)o->batch, (long long)ls_trainer_state(s->trainer)->parameters->n_elements,
+            (double)ls_trainer_bytes(s->trainer) * 1e-6, (long long)s->rows_max);
 }
 
 static ls_status make_batch(sft *s, ls_error *err) {
@@ -308,22 +315,20 @@ done:
 
 static ls_status go_on(sft *s, const ls_config *config, ls_error *err) {
     char numerics[64];
-    ls_run_position position = {"drawn", 0};
-    const ls_run_description d = describe(s, config, numerics, &position);
+    ls_saves_position position = {"drawn", 0};
+    const ls_saves_description d = describe(s, config, numerics, &position);
     ls_train_state *state = ls_trainer_state(s->trainer);
     ls_status status;
-    LS_TRY(ls_run_load(s->begin, state, &d, err));
+    LS_TRY(ls_saves_load(s->begin, state, &d, err));
     if (state->step != s->begin_step || position.value != state->step * s->o->batch)
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s/state.json: step %lld with %lld sequences drawn", s->begin,
                          (long long)state->step, (long long)position.value);
-    else if (s->progress != NULL)
-        fprintf(s->progress, "going on from %s\n", s->begin);
 done:
     return status;
 }
 
 static ls_status open_log(sft *s, ls_error *err) {
-    char path[LS_RUN_PATH_MAX + 16];
+    char path[LS_SAVES_PATH_MAX + 16];
     if (!is_first(s)) return LS_OK;
     snprintf(path, sizeof path, "%s/metrics.jsonl", s->o->train.run);
     return ls_metrics_log_open(&s->log, path, s->begin_step, err);
@@ -351,6 +356,7 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     if (s.begin_step > 0) LS_TRY(go_on(&s, config, err));
     LS_TRY(ls_trainer_agree(s.trainer, err));
     LS_TRY(open_log(&s, err));
+    print_plan(&s);
     LS_TRY(run_steps(&s, config, err));
 done:
     ls_metrics_log_close(s.log);
@@ -359,7 +365,7 @@ done:
     ls_comm_close(s.comm);
     ls_jamba_close(s.model);
     ls_queue_free(s.queue);
-    ls_run_close(s.run);
+    ls_saves_close(s.run);
     free(s.tokens);
     free(s.offsets);
     free(s.prompts);

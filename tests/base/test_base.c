@@ -1,5 +1,6 @@
 /* Base layer: checked sizes, UTF-8 against table 3-7, atomic output, thread splits, JSON escapes. */
 #define _GNU_SOURCE
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -118,6 +119,37 @@ static void json_is_escaped(void **state) {
     free(text);
 }
 
+static void note_number(void *context, const char *path, double value) {
+    char *text = context;
+    sprintf(text + strlen(text), "%s=%g ", path, value);
+}
+
+static void json_can_be_told(void **state) {
+    char text[256] = "";
+    ls_json_out json;
+    (void)state;
+    ls_json_init_visit(&json, note_number, text);
+    ls_json_begin_object(&json, NULL);
+    ls_json_int(&json, "a", -3);
+    ls_json_begin_object(&json, "b");
+    ls_json_string(&json, "skipped", "text");
+    ls_json_null(&json, "skipped too");
+    ls_json_float(&json, "c/d", 0.5f);
+    ls_json_begin_array(&json, "list");
+    ls_json_null(&json, NULL);
+    ls_json_uint(&json, NULL, 7);
+    ls_json_begin_object(&json, NULL);
+    ls_json_bool(&json, "yes", true);
+    ls_json_end_object(&json);
+    ls_json_end_array(&json);
+    ls_json_end_object(&json);
+    ls_json_double(&json, "e", (double)INFINITY);
+    ls_json_end_object(&json);
+    ls_json_newline(&json);
+    ls_json_int(&json, NULL, 1);
+    assert_string_equal(text, "a=-3 b/c/d=0.5 b/list/1=7 b/list/2/yes=1 e=inf =1 ");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_are_checked),
@@ -125,6 +157,7 @@ int main(void) {
         cmocka_unit_test(output_appears_only_when_complete),
         cmocka_unit_test(every_item_runs_once),
         cmocka_unit_test(json_is_escaped),
+        cmocka_unit_test(json_can_be_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -379,8 +379,10 @@ static void values_out_of_range_are_refused(void **state) {
     };
     /* Good values with which this model and these prompts cannot run. */
     static const char *const impossible[][3] = {
-        {"--memory", "4K", "memory: |bytes are needed|4096"},
-        {"--tick-tokens", "3", "tick-tokens: 3 rows"},
+        {"--memory", "4K", "--memory: |bytes are needed|4096"},
+        {"--prefix-memory", "1K", "--prefix-memory: 1024 bytes|one snapshot"},
+        {"--slot-words", "16", "--slot-words: "},
+        {"--tick-tokens", "3", "--tick-tokens: 3 rows"},
         {"--pages", "1", "sample 0|KV pages, the pool has 1"},
     };
     (void)state;

@@ -3,8 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/html_out.h"
 #include "harness.h"
-#include "parity/svg.h"
 #include "parity/sweep_ladder.h"
 
 /* ---- shrinking ---- */

@@ -86,11 +86,12 @@ static void model_settle(model *m) {
                 if (model_page_index(m, p) == model_page_index(m, below)) m->cell[p].page = m->cell[below].page;
 }
 
-/* References of the cache: one for each page of each edge. */
-static void model_references(const model *m, int64_t *count) {
+/* References of the cache: one for each page of each edge, or each that is pinned. */
+static void model_references(const model *m, int64_t *count, bool pinned_only) {
     memset(count, 0, MODEL_PAGES * sizeof *count);
     for (int c = 0; c < MODEL_CELLS; c++) {
         if (!m->cell[c].live || m->cell[c].parent < 0 || !model_is_end(m, c)) continue;
+        if (pinned_only && m->cell[c].pins == 0) continue;
         for (int p = c, above = model_end_above(m, c); p != above; p = m->cell[p].parent)
             if (p == c || m->cell[p].depth % m->opts.page_tokens == 0) count[m->cell[p].page]++;
     }
@@ -98,8 +99,16 @@ static void model_references(const model *m, int64_t *count) {
 
 static int64_t model_available(const model *m) {
     int64_t count[MODEL_PAGES], n = 0;
-    model_references(m, count);
+    model_references(m, count, false);
     for (int64_t i = 0; i < m->n_pages; i++) n += count[i] + m->held[i] == 0;
+    return n;
+}
+
+/* Pages that were free if nothing were cached but what is pinned. */
+static int64_t model_reclaimable(const model *m) {
+    int64_t firm[MODEL_PAGES], n = 0;
+    model_references(m, firm, true);
+    for (int64_t i = 0; i < m->n_pages; i++) n += firm[i] + m->held[i] == 0;
     return n;
 }
 
@@ -145,13 +154,18 @@ static int64_t model_bytes(const model *m, int c) {
     return bytes > 1 ? bytes : 1;
 }
 
-static int model_least(const model *m, bool leaves) {
+typedef enum model_candidates { MODEL_SNAPSHOT, MODEL_LEAF, MODEL_LEAF_OF_PAGES } model_candidates;
+
+static int model_least(const model *m, model_candidates of) {
+    int64_t firm[MODEL_PAGES];
     int least = -1, child;
+    model_references(m, firm, true);
     for (int c = 0; c < MODEL_CELLS; c++) {
         const model_cell *a = &m->cell[c];
         int64_t order;
         if (!a->live || a->parent < 0 || a->pins > 0) continue;
-        if (leaves ? model_children(m, c, &child) > 0 : a->snapshot < 0) continue;
+        if (of == MODEL_SNAPSHOT ? a->snapshot < 0 : model_children(m, c, &child) > 0) continue;
+        if (of == MODEL_LEAF_OF_PAGES && firm[a->page] + m->held[a->page] > 0) continue;
         if (least >= 0) {
             const model_cell *b = &m->cell[least];
             order = (a->snapshot < 0 ? 0 : a->saved) * model_bytes(m, least) -
@@ -163,10 +177,8 @@ static int model_least(const model *m, bool leaves) {
     return least;
 }
 
-static bool model_evict_leaf(model *m) {
-    const int leaf = model_least(m, true);
+static void model_evict(model *m, int leaf) {
     const int64_t available = model_available(m);
-    if (leaf < 0) return false;
     m->stats.snapshots_evicted += m->cell[leaf].snapshot >= 0;
     for (int c = leaf, above = model_end_above(m, leaf); c != above;) {
         const int parent = m->cell[c].parent;
@@ -175,12 +187,20 @@ static bool model_evict_leaf(model *m) {
     }
     model_settle(m);
     m->stats.pages_evicted += model_available(m) - available;
-    return true;
+}
+
+static bool model_evict_leaf(model *m) {
+    const int leaf = model_least(m, MODEL_LEAF);
+    if (leaf >= 0) model_evict(m, leaf);
+    return leaf >= 0;
 }
 
 static bool model_make_room(model *m, int64_t n) {
-    while (model_available(m) < n)
-        if (!model_evict_leaf(m)) return false;
+    if (model_reclaimable(m) < n) return false;
+    while (model_available(m) < n) {
+        const int leaf = model_least(m, MODEL_LEAF_OF_PAGES);
+        model_evict(m, leaf >= 0 ? leaf : model_least(m, MODEL_LEAF));
+    }
     return true;
 }
 
@@ -258,13 +278,15 @@ static void model_set_key(model *m) {
 
 /* Everything that can be seen from outside. */
 static void model_compare(const model *m, const ls_prefix *prefix) {
-    int64_t count[MODEL_PAGES], nodes, tokens, pages = 0, snapshots = 0;
+    int64_t count[MODEL_PAGES], firm[MODEL_PAGES], nodes, tokens, pages = 0, snapshots = 0;
     ls_prefix_stats stats;
     ls_prefix_check(prefix);
     ls_prefix_get_stats(prefix, &stats);
-    model_references(m, count);
+    model_references(m, count, false);
+    model_references(m, firm, true);
     for (int64_t i = 0; i < m->n_pages; i++) {
         assert_int_equal(ls_ids_references(m->opts.pages, (int32_t)i), count[i] + m->held[i]);
+        assert_int_equal(ls_ids_firm(m->opts.pages, (int32_t)i), firm[i] + m->held[i]);
         pages += count[i];
     }
     for (int i = 0; i < MODEL_SNAPSHOTS; i++) snapshots += m->stored[i];

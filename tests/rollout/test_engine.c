@@ -118,6 +118,10 @@ static void impossible_budgets_name_value_and_limit(void **state) {
     l = plain_levers(4);
     l.slot_words = 16;
     cannot(&l, "state slots: stride of 64 bytes");
+    l = plain_levers(4);
+    l.prefix = LS_PREFIX_ON;
+    l.prefix_bytes = 100;
+    cannot(&l, "prefix-memory: 100 bytes do not hold one snapshot, which takes ");
     l = plain_levers(0);
     cannot(&l, "batch: '0'");
     l = plain_levers(4);
@@ -519,11 +523,18 @@ static void weights_change_in_mid_flight(void **state) {
 static void weights_of_another_model_are_refused(void **state) {
     const ls_levers l = plain_levers(1);
     ls_engine *e = engine_of(&odd, &l);
+    ls_jamba twin = *odd.v.model[0];
     versions other;
     ls_error err;
     (void)state;
     versions_open(&other, "jamba-nobias");
     check_failed(ls_engine_set_weights(e, other.model[0], 7, &err), &err, "weights version 7: the configuration");
+    twin.config.d_state++;
+    check_failed(ls_engine_set_weights(e, &twin, 7, &err), &err, "weights version 7: the configuration");
+    twin.config.d_state--;
+    twin.config.stored_dtype = LS_F16; /* what only the file says */
+    twin.config.n_eos = 0;
+    assert_ok(ls_engine_set_weights(e, &twin, 7, &err), err);
     versions_close(&other);
     engine_end(e);
 }

@@ -119,6 +119,44 @@ static void verification_names_the_layer(void **state) {
     bench_close(&b);
 }
 
+/* 64 prompts that share 32 of their 40 tokens, four at a time, in pools that hold less than four of them: a head of the
+ * queue that waits for pages leaves the cache to those who run, so that each prompt is computed from where it parts, but
+ * for the first four and the four that find out where that is. */
+static void a_tight_pool_keeps_what_is_shared(void **state) {
+    enum { N = 64, TOKENS = 40, SHARED = 32, EACH = 4, PAGES = TOKENS / EACH, MISSES = 8 };
+    static const int64_t pools[] = {PAGES + 1, PAGES + 2, 16, 20, 24, 32, 40, 80};
+    static job jobs[N];
+    static int32_t prompt[N][TOKENS];
+    uint64_t random = 3;
+    bench b;
+    (void)state;
+    bench_open(&b, "jamba-odd", LS_F32);
+    for (int i = 0; i < N; i++)
+        for (int t = 0; t < TOKENS; t++)
+            prompt[i][t] = i > 0 && t < SHARED ? prompt[0][t] : (int32_t)(test_random(&random) % 300);
+    for (size_t k = 0; k < sizeof pools / sizeof pools[0]; k++) {
+        ls_levers l = plain_levers(4);
+        ls_engine_stats stats;
+        ls_engine *e;
+        l.prefix = LS_PREFIX_ON;
+        l.page_tokens = EACH;
+        l.pages = pools[k];
+        e = engine_of(&b, &l);
+        for (uint32_t i = 0; i < N; i++) submit(e, (job_init(&jobs[i], prompt[i], TOKENS, i, 0, 2), &jobs[i]));
+        run_dry(e);
+        ls_engine_get_stats(e, &stats);
+        if (pools[k] > PAGES + 1) { /* else the page that is copied costs the cache its only entry */
+            assert_true(stats.prefix.hits >= N - MISSES);
+            assert_true(stats.prefill_tokens <= MISSES * (TOKENS - 1) + (N - MISSES) * (TOKENS - 1 - SHARED));
+        }
+        assert_true(stats.prefill_tokens <= N * (TOKENS - 1)); /* nothing twice */
+        assert_int_equal(stats.preempted_recompute, 0);
+        for (int i = 0; i < N; i += 16) is_complete(&b, &jobs[i]);
+        engine_end(e);
+    }
+    bench_close(&b);
+}
+
 /* on: kept from run to run; cold: emptied before each; warm: every request is a hit from the first run on. */
 static void modes_say_what_a_run_finds(void **state) {
     bench b;
@@ -157,6 +195,7 @@ int main(void) {
         cmocka_unit_test(a_hit_is_a_miss_at_every_depth),
         cmocka_unit_test(branches_are_remembered),
         cmocka_unit_test(verification_names_the_layer),
+        cmocka_unit_test(a_tight_pool_keeps_what_is_shared),
         cmocka_unit_test(modes_say_what_a_run_finds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

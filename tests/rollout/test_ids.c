@@ -190,6 +190,53 @@ static void the_last_reference_frees(void **state) {
     ls_ids_free(NULL);
 }
 
+/* Random calls on one id against two plain counts: what only loose references hold is counted, and nothing else. */
+static void loose_references_are_reclaimable(void **state) {
+    ls_ids *ids = create((ls_ids_opts){.n = 3});
+    int64_t firm[3] = {0}, loose[3] = {0};
+    uint64_t random = 5;
+    (void)state;
+    for (int step = 0; step < 3000; step++) {
+        const int i = (int)(test_random(&random) % 3);
+        int64_t n_free = 0, n_reclaimable = 0;
+        switch (test_random(&random) % 4) {
+            case 0:
+                if (firm[i] + loose[i] == 0) { /* the free ones come in turn */
+                    const int32_t id = ls_ids_acquire(ids);
+                    assert_int_equal(firm[id] + loose[id], 0);
+                    firm[id] = 1;
+                } else {
+                    ls_ids_share(ids, i);
+                    firm[i]++;
+                }
+                break;
+            case 1:
+                if (firm[i] == 0) break;
+                firm[i]--;
+                assert_int_equal(ls_ids_release(ids, i), firm[i] + loose[i] == 0);
+                break;
+            case 2:
+                if (firm[i] == 0) break;
+                ls_ids_loosen(ids, i);
+                firm[i]--, loose[i]++;
+                break;
+            default:
+                if (loose[i] == 0) break;
+                ls_ids_tighten(ids, i);
+                firm[i]++, loose[i]--;
+        }
+        for (int k = 0; k < 3; k++) {
+            n_free += firm[k] + loose[k] == 0;
+            n_reclaimable += firm[k] == 0 && loose[k] > 0;
+            assert_int_equal(ls_ids_references(ids, k), firm[k] + loose[k]);
+            assert_int_equal(ls_ids_firm(ids, k), firm[k]);
+        }
+        assert_int_equal(ls_ids_available(ids), n_free);
+        assert_int_equal(ls_ids_reclaimable(ids), n_reclaimable);
+    }
+    ls_ids_free(ids);
+}
+
 static void options_that_cannot_be_are_named(void **state) {
     const struct {
         ls_ids_opts opts;
@@ -237,12 +284,24 @@ static void expect_abort(void (*misuse)(ls_ids *, int32_t), int32_t id) {
 static void release(ls_ids *ids, int32_t id) { ls_ids_release(ids, id); }
 static void references(ls_ids *ids, int32_t id) { ls_ids_references(ids, id); }
 
+static void release_loose(ls_ids *ids, int32_t id) {
+    ls_ids_loosen(ids, ls_ids_acquire(ids));
+    ls_ids_release(ids, id);
+}
+static void tighten_firm(ls_ids *ids, int32_t id) {
+    ls_ids_acquire(ids);
+    ls_ids_tighten(ids, id);
+}
+
 static void misuse_is_asserted(void **state) {
     (void)state;
     expect_abort(ls_ids_share, 0);
     expect_abort(release, 0);
     expect_abort(release, 4);
     expect_abort(references, -1);
+    expect_abort(ls_ids_loosen, 0);
+    expect_abort(release_loose, 0);
+    expect_abort(tighten_firm, 0);
 }
 
 int main(void) {
@@ -255,6 +314,7 @@ int main(void) {
         cmocka_unit_test(permutations_cover_the_pool),
         cmocka_unit_test(policies_follow_the_list),
         cmocka_unit_test(the_last_reference_frees),
+        cmocka_unit_test(loose_references_are_reclaimable),
         cmocka_unit_test(options_that_cannot_be_are_named),
         cmocka_unit_test(misuse_is_asserted),
     };

@@ -240,10 +240,60 @@ static void the_least_valuable_goes_first(void **state) {
     assert_false(ls_prefix_has(c.prefix, TOKENS(2, 2, 2, 2, 2, 2, 2, 2)));
     assert_int_equal(ls_ids_available(c.pages), 6);
     assert_true(ls_prefix_has(c.prefix, TOKENS(1, 1, 1, 1, 1, 1, 1, 1)));
-    assert_false(ls_prefix_make_room(c.prefix, 9));
+    assert_false(ls_prefix_make_room(c.prefix, 9)); /* more than there are: nothing goes */
+    assert_true(ls_prefix_has(c.prefix, TOKENS(1, 1, 1, 1, 1, 1, 1, 1)));
+    assert_true(ls_prefix_make_room(c.prefix, 8));
     assert_int_equal(stats_of(&c).nodes, 0);
     assert_int_equal(stats_of(&c).snapshots_evicted, 4);
     assert_int_equal(stats_of(&c).pages_evicted, 6);
+    close_cache(&c);
+}
+
+/* Pages of [2 2 ..] are held by a sequence as well, which keeps them: the worthless leaf frees nothing and stays. */
+static void what_frees_nothing_stays(void **state) {
+    int32_t pages[2];
+    ls_prefix_hit hit;
+    cache c;
+    (void)state;
+    open_cache(&c, roomy(), 4, 0);
+    assert_true(put(&c, TOKENS(2, 2, 2, 2, 2)));
+    assert_true(put(&c, TOKENS(1, 1, 1, 1, 1, 1)));
+    ls_prefix_lookup(c.prefix, TOKENS(2, 2, 2, 2, 2), 5, true, &hit, pages);
+    ls_prefix_unpin(c.prefix, hit.node);
+    expect_hit(&c, TOKENS(1, 1, 1, 1, 1, 1), 6, 6);
+    expect_hit(&c, TOKENS(1, 1, 1, 1, 1, 1), 6, 6);
+    assert_int_equal(ls_ids_reclaimable(c.pages), 2);
+    assert_false(ls_prefix_make_room(c.prefix, 3));
+    assert_int_equal(stats_of(&c).nodes, 2);
+    assert_true(ls_prefix_make_room(c.prefix, 2));
+    assert_true(ls_prefix_has(c.prefix, TOKENS(2, 2, 2, 2, 2)));
+    assert_int_equal(stats_of(&c).nodes, 1);
+    for (int i = 0; i < 2; i++) release_page(&c, pages[i]);
+    close_cache(&c);
+}
+
+/* A page is forgotten with all that refers to it and is below it, and with nothing else. */
+static void a_page_is_forgotten(void **state) {
+    int32_t pages[2];
+    ls_prefix_hit hit;
+    cache c;
+    (void)state;
+    open_cache(&c, roomy(), 20, 0);
+    assert_true(put(&c, TOKENS(1, 2, 3, 4, 5, 6)));
+    assert_true(put(&c, TOKENS(1, 2, 3, 4, 5, 6, 7, 8, 9)));
+    assert_true(put(&c, TOKENS(1, 2, 3, 4, 9)));
+    assert_true(put(&c, TOKENS(2, 2)));
+    ls_prefix_lookup(c.prefix, TOKENS(1, 2, 3, 4, 5, 6), 6, true, &hit, pages);
+    ls_prefix_forget_page(c.prefix, pages[1]); /* pinned: not now */
+    assert_int_equal(ls_ids_references(c.pages, pages[1]), 1 + 1);
+    assert_int_equal(stats_of(&c).snapshots, 4);
+    ls_prefix_unpin(c.prefix, hit.node);
+    ls_prefix_forget_page(c.prefix, pages[1]);
+    assert_int_equal(ls_ids_references(c.pages, pages[1]), 1);
+    assert_int_equal(stats_of(&c).snapshots, 2);
+    expect_hit(&c, TOKENS(1, 2, 3, 4, 5, 6), 0, 4);
+    expect_hit(&c, TOKENS(1, 2, 3, 4, 9), 5, 5);
+    for (int i = 0; i < 2; i++) release_page(&c, pages[i]);
     close_cache(&c);
 }
 
@@ -332,6 +382,8 @@ static void pinned_nodes_stay_when_edges_split(void **state) {
     assert_true(put(&c, TOKENS(1, 2, 3)));
     assert_true(put(&c, TOKENS(1, 2, 3, 4, 5, 1)));
     assert_false(ls_prefix_make_room(c.prefix, 20));
+    assert_int_equal(stats_of(&c).snapshots, 3);
+    assert_true(ls_prefix_make_room(c.prefix, 18)); /* all but the pinned path's two pages */
     assert_int_equal(stats_of(&c).snapshots, 2);
     ls_prefix_unpin(c.prefix, hit.node);
     assert_true(ls_prefix_make_room(c.prefix, 20));
@@ -541,7 +593,7 @@ static int32_t take(trial *t) {
     bool full = true;
     for (int64_t i = 0; i < t->m.opts.n_snapshots; i++) full &= t->m.taken[i] || t->m.stored[i];
     if (full) {
-        const int least = model_least(&t->m, false);
+        const int least = model_least(&t->m, MODEL_SNAPSHOT);
         if (least >= 0) {
             model_drop_snapshot(&t->m, least);
             model_settle(&t->m);
@@ -667,6 +719,8 @@ int main(void) {
         cmocka_unit_test(statistics_leave_quiet_lookups_out),
         cmocka_unit_test(an_entry_is_published_once),
         cmocka_unit_test(the_least_valuable_goes_first),
+        cmocka_unit_test(what_frees_nothing_stays),
+        cmocka_unit_test(a_page_is_forgotten),
         cmocka_unit_test(a_leaf_without_snapshot_is_worth_least),
         cmocka_unit_test(inner_snapshots_leave_one_edge),
         cmocka_unit_test(nothing_is_taken_from_a_pin),

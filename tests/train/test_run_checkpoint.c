@@ -97,8 +97,8 @@ static int scratch_remove(void **state) {
 
 static ls_train_options train_options;
 static ls_config config;
-static ls_run_position position = {"drawn", 0};
-static ls_run_description description = {"test", "exact/2/f32", 0x1234, &config, &position, 1};
+static ls_saves_position position = {"drawn", 0};
+static ls_saves_description description = {"test", "exact/2/f32", 0x1234, &config, &position, 1};
 
 static void describe(void) {
     config.n = 0;
@@ -109,29 +109,29 @@ static void describe(void) {
 static const char *source = "jamba-nobias";
 
 static void save(const training *t, int64_t keep) {
-    ls_run *run;
+    ls_saves *run;
     ls_error err;
-    assert_ok(ls_run_open(&run, run_path, true, &err), err);
-    assert_ok(ls_run_keep_files(run, fixture_path(source), &err), err);
+    assert_ok(ls_saves_open(&run, run_path, true, &err), err);
+    assert_ok(ls_saves_keep_files(run, fixture_path(source), &err), err);
     position.value = 100 * t->state->step;
-    assert_ok(ls_run_save(run, t->state, &description, keep, &err), err);
-    ls_run_close(run);
+    assert_ok(ls_saves_save(run, t->state, &description, keep, &err), err);
+    ls_saves_close(run);
 }
 
 /* Opens the newest checkpoint as a new process would. */
 static void resume(training *t, const ls_trainer_opts *opts) {
-    char path[LS_RUN_PATH_MAX];
+    char path[LS_SAVES_PATH_MAX];
     int64_t step;
-    ls_run *run;
+    ls_saves *run;
     ls_error err;
-    assert_ok(ls_run_open(&run, run_path, true, &err), err);
-    assert_ok(ls_run_newest(run, &step, path, &err), err);
+    assert_ok(ls_saves_open(&run, run_path, true, &err), err);
+    assert_ok(ls_saves_newest(run, &step, path, &err), err);
     assert_true(step >= 0);
     training_open(t, path, opts, 1, ls_isa_best());
-    assert_ok(ls_run_load(path, t->state, &description, &err), err);
+    assert_ok(ls_saves_load(path, t->state, &description, &err), err);
     assert_int_equal(t->state->step, step);
     assert_int_equal(position.value, 100 * step);
-    ls_run_close(run);
+    ls_saves_close(run);
 }
 
 static int64_t count_entries(void) {
@@ -165,7 +165,7 @@ static void a_resumed_run_has_the_bits_of_one_that_did_not_stop(void **state) {
             training r;
             ls_jamba *model;
             ls_parameters *p;
-            char path[LS_RUN_PATH_MAX];
+            char path[LS_SAVES_PATH_MAX];
             resume(&r, &opts);
             assert_true(state_bits(r.state) == bits);
             (void)train(&r, 4, 6);
@@ -239,14 +239,14 @@ static int save_in_child(const two_states *s, what_happens what, int64_t moment)
     child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        ls_run *run;
+        ls_saves *run;
         ls_error err = {LS_OK, ""};
         ls_status saved;
-        if (ls_run_open(&run, run_path, true, &err) != LS_OK) _exit(2);
-        if (ls_run_keep_files(run, fixture_path(source), &err) != LS_OK) _exit(3);
+        if (ls_saves_open(&run, run_path, true, &err) != LS_OK) _exit(2);
+        if (ls_saves_keep_files(run, fixture_path(source), &err) != LS_OK) _exit(3);
         position.value = 300;
         the_trap->armed = true;
-        saved = ls_run_save(run, s->after.state, &description, 1, &err);
+        saved = ls_saves_save(run, s->after.state, &description, 1, &err);
         the_trap->armed = false;
         if (saved == LS_OK) _exit(0);
         _exit(strstr(err.text, run_path) != NULL && strstr(err.text, strerror(ENOSPC)) != NULL ? 10 : 4);
@@ -329,14 +329,14 @@ static void the_systems_limits_are_one_sentence(void **state) {
                                                 ".step-00000003.new: cannot make this directory: Permission denied",
                                                 "other/run: cannot make this directory: No such file"};
             const struct rlimit limit = {20000, 20000};
-            ls_run *run;
+            ls_saves *run;
             ls_error err = {LS_OK, ""};
             ls_status saved;
             if (i == 0 && (signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &limit) != 0)) _exit(5);
             if (i == 1 && geteuid() == 0 && setuid(65534) != 0) _exit(6);
             if (i == 1 && chmod(run_path, 0555) != 0 && errno != EPERM) _exit(7);
-            saved = ls_run_open(&run, i == 2 ? "/tmp/lockstep-no-such-place/other/run" : run_path, true, &err);
-            if (saved == LS_OK) saved = ls_run_save(run, s.after.state, &description, 1, &err);
+            saved = ls_saves_open(&run, i == 2 ? "/tmp/lockstep-no-such-place/other/run" : run_path, true, &err);
+            if (saved == LS_OK) saved = ls_saves_save(run, s.after.state, &description, 1, &err);
             _exit(saved != LS_OK && strstr(err.text, words[i]) != NULL ? 0 : 8);
         }
         assert_int_equal(waitpid(child, &status, 0), child);
@@ -353,18 +353,18 @@ static void the_systems_limits_are_one_sentence(void **state) {
 
 static void must_not_load(const char *words) {
     const ls_trainer_opts opts = usual_opts();
-    char path[LS_RUN_PATH_MAX];
+    char path[LS_SAVES_PATH_MAX];
     training r;
     ls_error err;
     snprintf(path, sizeof path, "%s/step-00000002", run_path);
     training_open(&r, path, &opts, 1, ls_isa_best());
-    check_failed(ls_run_load(path, r.state, &description, &err), &err, words);
+    check_failed(ls_saves_load(path, r.state, &description, &err), &err, words);
     training_close(&r);
 }
 
 /* Replaces the first occurrence of a text in a file by another of the same length. */
 static void edit(const char *name, const char *from, const char *to) {
-    char path[LS_RUN_PATH_MAX], *text, *at;
+    char path[LS_SAVES_PATH_MAX], *text, *at;
     int64_t bytes;
     FILE *file;
     ls_error err;
@@ -393,9 +393,9 @@ static void what_does_not_belong_is_refused(void **state) {
                                            {"\"eps\":", "\"ups\":", "options: 'eps' is missing"},
                                            {"{", "[", "invalid JSON"}};
     const ls_trainer_opts opts = usual_opts();
-    char path[LS_RUN_PATH_MAX];
+    char path[LS_SAVES_PATH_MAX];
     training t;
-    ls_run *run, *second;
+    ls_saves *run, *second;
     ls_error err;
     (void)state;
     describe();
@@ -431,14 +431,14 @@ static void what_does_not_belong_is_refused(void **state) {
     assert_int_equal(mkdir(path, 0777), 0);
     {
         int64_t step;
-        assert_ok(ls_run_open(&run, run_path, true, &err), err);
-        assert_ok(ls_run_newest(run, &step, path, &err), err);
+        assert_ok(ls_saves_open(&run, run_path, true, &err), err);
+        assert_ok(ls_saves_newest(run, &step, path, &err), err);
         assert_int_equal(step, 2);
-        check_failed(ls_run_open(&second, run_path, true, &err), &err, "another process is at work here");
+        check_failed(ls_saves_open(&second, run_path, true, &err), &err, "another process is at work here");
         assert_null(second);
-        assert_ok(ls_run_open(&second, run_path, false, &err), err);
-        ls_run_close(second);
-        ls_run_close(run);
+        assert_ok(ls_saves_open(&second, run_path, false, &err), err);
+        ls_saves_close(second);
+        ls_saves_close(run);
     }
     clear_run();
     training_close(&t);

@@ -1,0 +1,53 @@
+/* Any bytes as the configuration of a run, then each line of them as key=value. What is accepted is in range and reads
+ * back from what is written of it. */
+#define _POSIX_C_SOURCE 200809L
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/sft.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
+
+static void check(const ls_sft_options *o, const ls_config *config) {
+    char *text;
+    size_t bytes;
+    FILE *file = open_memstream(&text, &bytes);
+    ls_json_out json;
+    ls_json_doc *doc;
+    ls_node root;
+    ls_error err;
+    if (o->batch < 1 || o->epochs < 1 || o->train.leaf < 1 || o->train.rank < 0 || o->train.ranks < 1) abort();
+    if (!(o->train.rate >= 0 && o->train.clip >= 0) || o->train.dtype < 0 || o->train.dtype > 1) abort();
+    if (file == NULL) return;
+    ls_json_init(&json, file);
+    ls_json_begin_object(&json, NULL);
+    ls_config_write(&json, config);
+    ls_json_end_object(&json);
+    fclose(file);
+    if (ls_json_doc_open(&doc, text, (int64_t)bytes, "written", &err) != LS_OK) abort();
+    root = ls_json_root(doc);
+    if (ls_config_agree(config, &root, &err) != LS_OK) abort();
+    ls_json_doc_free(doc);
+    free(text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
+    static ls_sft_options o;
+    ls_config config;
+    ls_error err;
+    char *copy = malloc(n_bytes + 1), *line = copy;
+    if (copy == NULL) return 0;
+    if (n_bytes > 0) memcpy(copy, data, n_bytes);
+    copy[n_bytes] = '\0';
+    ls_sft_options_init(&o, &config);
+    (void)ls_config_parse(&config, copy, (int64_t)n_bytes, "input", &err);
+    check(&o, &config);
+    for (char *end; line < copy + n_bytes; line = end + 1) {
+        end = line + strcspn(line, "\n");
+        *end = '\0';
+        (void)ls_config_set(&config, line, &err);
+    }
+    check(&o, &config);
+    free(copy);
+    return 0;
+}

@@ -1,0 +1,81 @@
+/* lockstep train from the outside: a run from a configuration file, going on with it, what it leaves, refusals. */
+#define _GNU_SOURCE
+#include "program.h"
+
+static void write_run(void) {
+    FILE *file;
+    text_write(at("pairs.jsonl"),
+               "{\"prompt\":\"The cat\",\"completion\":\" sat on the mat.\"}\n"
+               "{\"prompt\":\"A dog\",\"completion\":\" ran away.\"}\n");
+    file = fopen(at("run.json"), "w");
+    assert_non_null(file);
+    fprintf(file,
+            "{\"model\":\"%s\",\"run\":\"%s\",\"data\":\"%s\",\"batch\":2,\"steps\":6,\"rate\":1e-3,"
+            "\"schedule_steps\":12,\"save_every\":2,\"keep\":2,\"threads\":2}",
+            TINY, at("run"), at("pairs.jsonl"));
+    assert_int_equal(fclose(file), 0);
+}
+
+static void a_run_goes_on_and_leaves_models(void **state) {
+    (void)state;
+    write_run();
+    RUN_OK("train", "sft", "--config", at("run.json"));
+    assert_non_null(strstr(last.err, "step 6/6  loss "));
+    assert_int_equal(count_entries(at("run")), 3); /* two checkpoints and the metrics */
+    assert_int_equal(count_lines(at("run/metrics.jsonl")), 6);
+    RUN_OK("train", "sft", "--config", at("run.json"), "--set", "resume=true", "--set", "steps=12", "--set",
+           "microbatch=1");
+    assert_non_null(strstr(last.err, "going on from "));
+    assert_int_equal(count_lines(at("run/metrics.jsonl")), 12);
+    for (int64_t i = 0; i < 12; i++) {
+        json_t *line = line_read(at("run/metrics.jsonl"), i);
+        assert_int_equal(int_member(line, "step"), i + 1);
+        assert_true(json_is_real(member(line, "loss")) && json_is_number(member(line, "norm")));
+        json_decref(line);
+    }
+}
+
+static void in_one_go_it_is_the_same(void **state) {
+    char run[PATH_BYTES + 8] = "run=";
+    (void)state;
+    memcpy(run + 4, at("again"), PATH_BYTES);
+    RUN_OK("train", "sft", "--config", at("run.json"), "--set", run, "--set", "steps=12", "--set", "isa=generic",
+           "--set", "recompute=true", "--set", "threads=1", "--set", "save_every=0");
+    must_be_same_file(at("run/step-00000012/model.safetensors"), at("again/step-00000012/model.safetensors"));
+    must_be_same_file(at("run/step-00000012/optimizer.safetensors"), at("again/step-00000012/optimizer.safetensors"));
+    must_be_same_file(at("run/step-00000012/config.json"), at("again/step-00000012/config.json"));
+    must_be_same_file(at("run/step-00000012/tokenizer.json"), at("again/step-00000012/tokenizer.json"));
+    RUN_OK("check", "--model", at("again/step-00000012"), "--max-tokens", "8");
+}
+
+static void refusals_are_one_line(void **state) {
+    (void)state;
+    RUN("train", "sft", "--config", at("run.json"));
+    must_refuse("the run has checkpoints, the newest of step 12");
+    RUN("train", "sft", "--config", at("run.json"), "--set", "resume=true", "--set", "rate=2e-3");
+    must_refuse("state.json: options.rate: was 0.001 and is 0.002 now");
+    RUN("train", "sft", "--set", "bach=2");
+    must_refuse("--set: 'bach' is no option of this run");
+    RUN("train", "sft");
+    must_refuse("data: missing");
+    RUN("train", "sft", "--config", at("pairs.jsonl"));
+    must_refuse("pairs.jsonl: invalid JSON at line 2");
+    RUN("train");
+    must_exit(1);
+    RUN("train", "dream");
+    must_exit(1);
+    RUN("train", "sft", "--colour");
+    must_exit(1);
+    RUN_OK("train", "sft", "--keys");
+    assert_non_null(strstr(last.out, "schedule_steps"));
+    RUN_OK("train", "--help");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_run_goes_on_and_leaves_models),
+        cmocka_unit_test(in_one_go_it_is_the_same),
+        cmocka_unit_test(refusals_are_one_line),
+    };
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
+}
