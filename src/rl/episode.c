@@ -217,8 +217,7 @@ done:
 
 /* ---- rewards ---- */
 
-/* All replies one behind the other, for judges outside; released with free(). */
-static ls_status join_replies(const ls_episode *x, char **out, int64_t *bytes, ls_error *err) {
+ls_status ls_episode_text(const ls_episode *x, char **out, int64_t *bytes, ls_error *err) {
     int64_t at = 0;
     ls_status status;
     *bytes = 0;
@@ -239,7 +238,7 @@ static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
         const ls_episode *x = &e->list[n];
         char *text = NULL;
         int64_t bytes = 0;
-        LS_TRY(join_replies(x, &text, &bytes, err));
+        LS_TRY(ls_episode_text(x, &text, &bytes, err));
         e->items[n] = (ls_reward_item){x->problem->id,
                                        {x->problem->prompt, (int64_t)strlen(x->problem->prompt)},
                                        {text, bytes},

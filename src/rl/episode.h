@@ -69,6 +69,8 @@ ls_status ls_episodes_run(ls_episodes *episodes, const ls_world *world, ls_engin
 /* Their rewards. That all failed is an error; else those that did are marked. */
 ls_status ls_episodes_judge(ls_episodes *episodes, const ls_world *world, ls_error *err);
 
+/* All completions one behind the other; *text is released with free(). */
+ls_status ls_episode_text(const ls_episode *episode, char **text, int64_t *bytes, ls_error *err);
 /* "arithmetic/train/17#3" */
 #define LS_EPISODE_ID_MAX (LS_PROBLEM_ID_MAX + 16)
 void ls_episode_id(char out[LS_EPISODE_ID_MAX], const ls_episode *episode);

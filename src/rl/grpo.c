@@ -7,10 +7,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/durable.h"
+#include "base/file.h"
 #include "base/fnv.h"
 #include "base/mem.h"
 #include "num/contract.h"
 #include "rl/grpo_state.h"
+#include "run/run_db.h"
 
 double ls_grpo_clock(void) {
     struct timespec t;
@@ -67,7 +70,9 @@ static ls_status find_beginning(grpo *g, ls_error *err) {
     const ls_train_options *t = &g->o->train;
     int64_t update = -1;
     ls_status status;
-    LS_TRY(ls_saves_open(&g->saves, t->run, ls_grpo_writes(g), err));
+    snprintf(g->checkpoints, sizeof g->checkpoints, "%s/checkpoints", t->run);
+    if (ls_grpo_writes(g)) LS_TRY(ls_directory_make(t->run, err));
+    LS_TRY(ls_saves_open(&g->saves, g->checkpoints, ls_grpo_writes(g), err));
     /* Without resume only rank 0 looks at the directory, which it has just made. */
     if (ls_grpo_writes(g) || t->resume) LS_TRY(ls_saves_newest(g->saves, &update, g->begin, err));
     if (update >= 0 && !t->resume)
@@ -217,11 +222,37 @@ done:
     return status;
 }
 
-static ls_status open_log(grpo *g, ls_error *err) {
-    char path[LS_SAVES_PATH_MAX + 16];
+static ls_status write_config(const grpo *g, char **text, size_t *bytes, ls_error *err) {
+    FILE *stream = open_memstream(text, bytes);
+    ls_json_out json;
+    if (stream == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "configuration");
+    ls_json_init(&json, stream);
+    ls_json_begin_object(&json, NULL);
+    ls_config_write(&json, g->config);
+    ls_json_end_object(&json);
+    return fclose(stream) == 0 ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "configuration");
+}
+
+static ls_status open_records(grpo *g, ls_error *err) {
+    const ls_train_options *t = &g->o->train;
+    char path[LS_SAVES_PATH_MAX + 16], *config = NULL;
+    size_t bytes = 0;
+    ls_run_setup setup = {.kind = "grpo", .keep = g->step, .n_steps = t->steps};
+    ls_status status = LS_OK;
     if (!ls_grpo_writes(g)) return LS_OK;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", g->o->train.run);
-    return ls_metrics_log_open(&g->log, path, g->step, err);
+    LS_TRY(write_config(g, &config, &bytes, err));
+    setup.config = config;
+    setup.config_bytes = (int64_t)bytes;
+    snprintf(path, sizeof path, "%s/" LS_RUN_DB, t->run);
+    setup.resume = t->resume && ls_file_exists(path);
+    status = ls_run_open(&g->records, t->run, &setup, err);
+    if (status != LS_OK && setup.resume && g->step == 0) { /* killed before it had a record to go on with */
+        setup.resume = false;
+        status = ls_run_open(&g->records, t->run, &setup, err);
+    }
+done:
+    free(config);
+    return status;
 }
 
 static ls_status open_all(grpo *g, ls_error *err) {
@@ -242,13 +273,13 @@ static ls_status open_all(grpo *g, ls_error *err) {
     LS_TRY(ls_grpo_rows_create(g, err));
     if (g->begin_update > 0) LS_TRY(go_on(g, err));
     LS_TRY(ls_trainer_agree(g->trainer, err));
-    LS_TRY(open_log(g, err));
+    LS_TRY(open_records(g, err));
 done:
     return status;
 }
 
 static void close_all(grpo *g) {
-    ls_metrics_log_close(g->log);
+    ls_run_close(g->records);
     ls_grpo_rows_free(&g->rows);
     ls_trainer_free(g->trainer);
     ls_comm_close(g->comm);
@@ -310,10 +341,10 @@ static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
     g->eval_reward = g->eval_length = (double)NAN;
     LS_TRY(ls_grpo_step(g, stopped, err));
     if (g->gate.n_differing > 0) LS_TRY(ls_grpo_bundle(g, err));
-    if (*stopped) goto done;
-    if (is_evaluated(g)) LS_TRY(evaluate(g, err));
-    g->result->step = g->step;
+    if (!*stopped && is_evaluated(g)) LS_TRY(evaluate(g, err));
     LS_TRY(ls_grpo_log(g, ls_grpo_clock() - start, err));
+    if (*stopped) goto done;
+    g->result->step = g->step;
     if (ls_grpo_writes(g) && (g->step == t->steps || (t->save_every > 0 && g->step % t->save_every == 0)))
         LS_TRY(save(g, err));
 done:

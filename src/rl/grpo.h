@@ -52,7 +52,7 @@ typedef struct ls_grpo_options {
     int64_t reward_batch, reward_concurrency;
     char reference[LS_OPTION_TEXT_MAX];
     int32_t gate; /* ls_gate_mode */
-    int64_t eval_every, eval_n;
+    int64_t eval_every, eval_n, record_samples;
     double eval_temperature;
     /* Levers of the engine, as texts. */
     ls_option lever_options[LS_GRPO_LEVERS_MAX];
@@ -79,8 +79,8 @@ typedef struct ls_grpo_result {
     ls_finding finding; /* of the bundle */
 } ls_grpo_result;
 
-/* Trains and writes checkpoints and metrics.jsonl into the run's directory. progress: where lines for people go, or
- * NULL. Other bits are no failure: result->differs tells. */
+/* Trains; the run's directory gets its records (run/run.h), checkpoints/ (train/run_checkpoint.h) and bundles.
+ * progress: where lines for people go, or NULL. Other bits are no failure: result->differs tells. */
 ls_status ls_grpo_run(ls_grpo_options *options, const ls_config *config, FILE *progress, ls_grpo_result *result,
                       ls_error *err);
 

@@ -55,6 +55,7 @@ static const ls_option rows[] = {
     INT(false, eval_every, 0, 1e12, "Steps between evaluations on held-out problems, also before the first (0: none)"),
     INT(false, eval_n, 1, 1 << 20, "Problems of an evaluation, always the same"),
     NUMBER(false, eval_temperature, 0, 1e6, "Of evaluations; 0 is greedy"),
+    INT(false, record_samples, 0, 1 << 20, "Episodes of a step that are recorded as texts"),
 #ifdef LS_FAULTS
     TEXT(false, inject, "Run with this fault"),
 #endif
@@ -109,6 +110,7 @@ void ls_grpo_options_init(ls_grpo_options *o, ls_config *config) {
     o->reward_batch = 1;
     o->reward_concurrency = 8;
     o->eval_n = 64;
+    o->record_samples = 4;
     config->n = 0;
     ls_config_add(config, ls_train_option_table(&o->train));
     ls_config_add(config, (ls_option_table){rows, N_ROWS, o});

@@ -1,7 +1,9 @@
-/* What is told of a step: a line of metrics, a line for people, the bundle of a mismatch. */
+/* What is told of a step: its record, a line for people, the bundle of a mismatch. */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/durable.h"
 #include "base/file.h"
@@ -26,122 +28,152 @@ static double mean_turns(const grpo *g) {
     return sum / (double)g->rows.n;
 }
 
+/* Numbers under the names that records of runs have (docs/runs.md). */
 typedef struct number {
     const char *name;
     double value;
 } number;
 
-static void write_numbers(ls_json_out *json, const char *key, const number *numbers, size_t n) {
-    ls_json_begin_object(json, key);
-    for (size_t i = 0; i < n; i++) ls_json_double(json, numbers[i].name, numbers[i].value);
-    ls_json_end_object(json);
+static void tell_numbers(ls_run *run, const number *numbers, size_t n) {
+    for (size_t i = 0; i < n; i++) ls_run_metric(run, numbers[i].name, numbers[i].value);
 }
 
-static void write_reward(ls_json_out *json, const grpo *g) {
+static void tell_rewards(const grpo *g) {
     const ls_advantage_metrics *a = &g->advantage_metrics;
-    const number numbers[] = {{"mean", a->reward_mean},         {"std", a->reward_std},
-                              {"min", a->reward_min},           {"max", a->reward_max},
-                              {"group_std", a->group_std_mean}, {"failed", (double)a->n_failed},
-                              {"groups", (double)a->n_groups},  {"groups_equal", (double)a->n_groups_equal},
-                              {"kept", (double)a->n_kept}};
-    write_numbers(json, "reward", numbers, sizeof numbers / sizeof numbers[0]);
+    const number numbers[] = {
+        {LS_METRIC_REWARD, a->reward_mean},      {"reward/std", a->reward_std},
+        {"reward/min", a->reward_min},           {"reward/max", a->reward_max},
+        {"reward/group_std", a->group_std_mean}, {"reward/failed", (double)a->n_failed},
+        {"reward/groups", (double)a->n_groups},  {"reward/groups_equal", (double)a->n_groups_equal},
+        {"reward/kept", (double)a->n_kept},      {LS_METRIC_LENGTH, mean_drawn(g)},
+        {"length/overlong", share_overlong(g)},  {"length/turns", mean_turns(g)}};
+    tell_numbers(g->records, numbers, sizeof numbers / sizeof numbers[0]);
 }
 
-static void write_gate(ls_json_out *json, const grpo *g) {
-    ls_json_begin_object(json, "gate");
-    ls_json_int(json, "tokens", g->gate.n_tokens);
-    ls_json_int(json, "differing", g->gate.n_differing);
-    ls_json_int(json, "sequences", g->gate.n_sequences_differing);
-    ls_json_end_object(json);
+static void tell_updates(const grpo *g) {
+    ls_json_out *json;
+    const number numbers[] = {{"updates", (double)ls_trainer_state(g->trainer)->step},
+                              {"gradient_norm", g->stats.norm},
+                              {"gradient_clipped", g->stats.clipped ? 1 : 0},
+                              {"learning_rate", g->stats.rate}};
+    tell_numbers(g->records, numbers, g->n_updates > 0 ? sizeof numbers / sizeof numbers[0] : 1);
+    if (g->n_updates == 0) return;
+    json = ls_run_metrics(g->records, "");
+    ls_loss_metrics_write(json, "loss", &g->last_loss);
+    json = ls_run_metrics(g->records, "first_update");
+    ls_json_double(json, "ratio_min", g->first_loss.ratio_min);
+    ls_json_double(json, "ratio_max", g->first_loss.ratio_max);
+    ls_json_double(json, "clip_fraction", g->first_loss.clip_fraction);
+    ls_json_double(json, "k1", g->first_loss.old_k1);
+    ls_json_double(json, "k2", g->first_loss.old_k2);
+    ls_json_double(json, "k3", g->first_loss.old_k3);
 }
 
-static ls_status write_mismatch(ls_json_out *json, const grpo *g, ls_error *err) {
+static ls_status tell_gate(const grpo *g, ls_error *err) {
     const ls_tokens tokens = {g->rows.n, g->rows.offsets, g->rows.mask};
-    ls_mismatch mismatch;
-    const ls_status status = ls_mismatch_of(&mismatch, &tokens, g->rows.recorded, g->rows.trainer, err);
+    ls_mismatch m;
+    ls_run_gate gate;
+    ls_json_out *json;
+    const ls_status status = ls_mismatch_of(&m, &tokens, g->rows.recorded, g->rows.trainer, err);
     if (status != LS_OK) return status;
-    mismatch.equal_fraction = g->gate.n_tokens == 0
-                                  ? (double)NAN
-                                  : (double)(g->gate.n_tokens - g->gate.n_differing) / (double)g->gate.n_tokens;
-    ls_json_begin_object(json, "mismatch");
-    ls_mismatch_write(json, &mismatch);
+    m.equal_fraction = g->gate.n_tokens == 0
+                           ? (double)NAN
+                           : (double)(g->gate.n_tokens - g->gate.n_differing) / (double)g->gate.n_tokens;
+    gate = (ls_run_gate){"rollout", g->gate.n_tokens,        g->gate.n_differing, m.abs_max, m.k1, m.k2,
+                         m.k3,      g->gate.n_differing == 0};
+    ls_run_gate_add(g->records, &gate);
+    json = ls_run_metrics(g->records, LS_METRIC_MISMATCH);
+    ls_mismatch_write(json, &m);
     ls_json_begin_object(json, "aliases");
-    ls_mismatch_write_aliases(json, &mismatch);
+    ls_mismatch_write_aliases(json, &m);
     ls_json_end_object(json);
-    ls_json_end_object(json);
-    return LS_OK;
-}
-
-static void write_correction(ls_json_out *json, const grpo *g) {
-    if (g->correction.n == 0) return;
-    ls_json_begin_object(json, "correction");
+    if (g->correction.n == 0 || ls_grpo_stops(g)) return LS_OK;
+    json = ls_run_metrics(g->records, "correction");
     ls_correction_write(json, &g->correction_metrics, &g->correction);
     ls_json_begin_object(json, "aliases");
     ls_correction_write_aliases(json, &g->correction_metrics, &g->correction);
     ls_json_end_object(json);
-    ls_json_end_object(json);
+    return LS_OK;
 }
 
-static void write_update(ls_json_out *json, const grpo *g) {
-    ls_json_begin_object(json, "update");
-    ls_json_int(json, "updates", ls_trainer_state(g->trainer)->step);
-    if (g->n_updates > 0) {
-        ls_json_double(json, "norm", g->stats.norm);
-        ls_json_bool(json, "clipped", g->stats.clipped);
-        ls_json_double(json, "rate", g->stats.rate);
-    }
-    ls_json_end_object(json);
-}
-
-static void write_eval(ls_json_out *json, const grpo *g) {
-    const number numbers[] = {{"reward", g->eval_reward}, {"length", g->eval_length}};
-    if (!isnan(g->eval_reward)) write_numbers(json, "eval", numbers, 2);
-}
-
-static void write_times(ls_json_out *json, const grpo *g, double seconds) {
+static void tell_times(const grpo *g, double seconds) {
     const grpo_times *t = &g->times;
     const number numbers[] = {
-        {"step", seconds}, {"rollout", t->rollout}, {"reward", t->reward}, {"reference", t->reference},
-        {"gate", t->gate}, {"update", t->update},   {"eval", t->eval}};
-    write_numbers(json, "seconds", numbers, sizeof numbers / sizeof numbers[0]);
+        {"seconds/step", seconds},       {"seconds/rollout", t->rollout},
+        {"seconds/reward", t->reward},   {"seconds/reference", t->reference},
+        {"seconds/gate", t->gate},       {"seconds/update", t->update},
+        {"seconds/evaluation", t->eval}, {LS_METRIC_SPEED, mean_drawn(g) * (double)g->rows.n / seconds}};
+    tell_numbers(g->records, numbers, sizeof numbers / sizeof numbers[0]);
 }
 
-/* A step's line; the times come last and carry no bits. */
-static ls_status log_step(grpo *g, double seconds, ls_error *err) {
-    ls_json_out *json = ls_metrics_log_begin(g->log, g->step);
-    char digest[32];
-    ls_status status;
-    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)g->result->digest);
-    ls_json_string(json, "digest", digest);
-    write_reward(json, g);
-    ls_json_double(json, "length", mean_drawn(g));
-    ls_json_double(json, "overlong", share_overlong(g));
-    ls_json_double(json, "turns", mean_turns(g));
-    write_gate(json, g);
-    LS_TRY(write_mismatch(json, g, err));
-    write_correction(json, g);
-    if (g->n_updates > 0) {
-        ls_loss_metrics_write(json, "first_update", &g->first_loss);
-        ls_loss_metrics_write(json, "loss", &g->last_loss);
+/* The first sample of the first problems. */
+static ls_status tell_samples(const grpo *g, ls_error *err) {
+    ls_status status = LS_OK;
+    for (int64_t p = 0; p < g->o->record_samples && p < g->episodes->n_problems; p++) {
+        const int64_t s = p * g->o->samples;
+        const ls_episode *x = &g->episodes->list[s];
+        char *text = NULL;
+        int64_t bytes;
+        LS_TRY(ls_episode_text(x, &text, &bytes, err));
+        const ls_run_sample sample = {.id = x->problem->id,
+                                      .prompt = x->problem->prompt,
+                                      .prompt_bytes = (int64_t)strlen(x->problem->prompt),
+                                      .completion = text,
+                                      .completion_bytes = bytes,
+                                      .reward = x->reward,
+                                      .advantage = (double)g->rows.advantages[s],
+                                      .n_prompt = x->n_prompt,
+                                      .n_completion = x->n_drawn,
+                                      .finish = x->overlong ? "length" : "stop"};
+        ls_run_sample_add(g->records, &sample);
+        free(text);
     }
-    write_update(json, g);
-    write_eval(json, g);
-    write_times(json, g, seconds);
-    LS_TRY(ls_metrics_log_end(g->log, err));
 done:
     return status;
 }
 
+/* What a number cannot hold as a whole is told in halves. */
+static void tell_digest(const grpo *g) {
+    ls_run_metric(g->records, "digest/high", (double)(g->result->digest >> 32));
+    ls_run_metric(g->records, "digest/low", (double)(g->result->digest & UINT32_MAX));
+}
+
+static void show(const grpo *g, double seconds) {
+    const ls_run_glance glance = {.step = g->step,
+                                  .n_steps = g->o->train.steps,
+                                  .reward = g->advantage_metrics.reward_mean,
+                                  .length = mean_drawn(g),
+                                  .loss = g->n_updates > 0 ? g->last_loss.loss : (double)NAN,
+                                  .speed = mean_drawn(g) * (double)g->rows.n / seconds,
+                                  .tokens = g->gate.n_tokens,
+                                  .different = g->gate.n_differing};
+    char text[256];
+    if (g->progress == NULL || (isatty(fileno(g->progress)) && isnan(g->eval_reward))) return; /* records show it */
+    ls_run_glance_text(text, sizeof text, &glance);
+    fprintf(g->progress, "%s%s", isatty(fileno(g->progress)) ? "\r\033[K" : "", text);
+    if (!isnan(g->eval_reward)) fprintf(g->progress, "  held-out reward %.4g", g->eval_reward);
+    fputc('\n', g->progress);
+}
+
 ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err) {
-    if (g->progress != NULL) {
-        fprintf(g->progress, "step %lld/%lld  reward %.3f  length %.1f  loss %+.4f  norm %.3f  mismatch %lld of %lld",
-                (long long)g->step, (long long)g->o->train.steps, g->advantage_metrics.reward_mean, mean_drawn(g),
-                g->last_loss.loss, g->n_updates > 0 ? g->stats.norm : 0.0, (long long)g->gate.n_differing,
-                (long long)g->gate.n_tokens);
-        if (!isnan(g->eval_reward)) fprintf(g->progress, "  held-out %.3f", g->eval_reward);
-        fprintf(g->progress, "  %.2f s\n", seconds);
+    ls_status status = LS_OK;
+    if (!ls_grpo_writes(g)) return LS_OK;
+    LS_TRY(ls_run_step_begin(g->records, g->step, err));
+    tell_rewards(g);
+    tell_updates(g);
+    LS_TRY(tell_gate(g, err));
+    if (!isnan(g->eval_reward)) {
+        ls_run_metric(g->records, "held_out/reward", g->eval_reward);
+        ls_run_metric(g->records, "held_out/length", g->eval_length);
     }
-    return ls_grpo_writes(g) ? log_step(g, seconds, err) : LS_OK;
+    tell_digest(g);
+    tell_times(g, seconds);
+    LS_TRY(tell_samples(g, err));
+    LS_TRY(ls_run_step_commit(g->records, err));
+    show(g, seconds);
+done:
+    if (status != LS_OK) ls_run_step_drop(g->records);
+    return status;
 }
 
 /* ---- a mismatch ---- */
@@ -196,7 +228,7 @@ static ls_status write_bundle(const grpo *g, const ls_bundle *b, ls_error *err) 
     const ls_replay_opts replay = {0, g->engine_opts.inject};
     bool is_made = false;
     ls_status status;
-    snprintf(fresh, sizeof fresh, "%s/.step-%08lld.mismatch", g->o->train.run, (long long)g->step);
+    snprintf(fresh, sizeof fresh, "%s/.step-%08lld.mismatch", g->checkpoints, (long long)g->step);
     LS_TRY(ls_directory_make(fresh, err));
     is_made = true;
     LS_TRY(ls_saves_save_model(g->saves, fresh, ls_trainer_state(g->trainer)->parameters, err));

@@ -7,7 +7,7 @@
 #define LS_RL_GRPO_STATE_H
 
 #include "rl/grpo.h"
-#include "train/metrics_log.h"
+#include "run/run.h"
 #include "train/mismatch.h"
 
 /* The rows of a step's episodes, one behind the other: row i of an episode predicts its token i + 1. */
@@ -42,9 +42,11 @@ typedef struct grpo {
     FILE *progress; /* NULL: none */
     ls_grpo_result *result;
 
+    char checkpoints[LS_SAVES_PATH_MAX]; /* RUN/checkpoints */
     ls_saves *saves;
+    ls_run *records;               /* NULL but on rank 0 */
     char begin[LS_SAVES_PATH_MAX]; /* directory that the model is opened from */
-    int64_t begin_update;        /* 0, or the checkpoint's */
+    int64_t begin_update;          /* 0, or the checkpoint's */
     ls_queue *queue;
     ls_jamba *model, *reference;
     ls_comm *comm;
@@ -56,7 +58,6 @@ typedef struct grpo {
     ls_stop *stop;
     ls_reward *reward;
     ls_world world;
-    ls_metrics_log *log;
     ls_episodes *episodes, *held_out;
     ls_loss_options loss;
     ls_advantage_options advantages;
@@ -79,6 +80,7 @@ typedef struct grpo {
 
 double ls_grpo_clock(void);
 static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.rank == 0; }
+static inline bool ls_grpo_stops(const grpo *g) { return g->gate.n_differing > 0 && g->o->gate == LS_GATE_STOP; }
 
 /* grpo_step.c: episodes to updates of step g->step. Where the gate stops the run nothing has been learnt, and
  * *stopped. */
@@ -88,7 +90,7 @@ void ls_grpo_rows_free(grpo_rows *rows);
 enum { LS_GRPO_METRICS = 17 }; /* of a sequence, for the trainer */
 ls_status ls_grpo_loss_callback(void *context, const ls_train_rows *rows, ls_error *err);
 
-/* grpo_report.c */
+/* grpo_report.c: the record of a step, of one that the gate stops as well; the bundle. */
 ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err);
 ls_status ls_grpo_bundle(grpo *g, ls_error *err);
 

@@ -177,8 +177,6 @@ done:
     return status;
 }
 
-static bool gate_stops(const grpo *g) { return g->gate.n_differing > 0 && g->o->gate == LS_GATE_STOP; }
-
 /* Without differing bits record and trainer are the same. */
 static const float *old_of(const grpo *g) { return g->correction.n > 0 ? g->rows.trainer : g->rows.recorded; }
 
@@ -200,7 +198,7 @@ ls_status ls_grpo_loss_callback(void *context, const ls_train_rows *rows, ls_err
         memcpy(r->trainer + row, rows->logprob, (size_t)rows->n_rows * sizeof(float));
         LS_TRY(take_trainer(g, s, end, err));
     }
-    if (gate_stops(g)) { /* nothing is learnt; the other sequences are still compared */
+    if (ls_grpo_stops(g)) { /* nothing is learnt; the other sequences are still compared */
         if (end == g->part.end) status = LS_FAIL(err, LS_ERR_ARG, "rollout and trainer differ");
         goto done;
     }
@@ -271,7 +269,7 @@ static ls_status update(grpo *g, bool *stopped, ls_error *err) {
     const double start = ls_grpo_clock();
     ls_status status = ls_trainer_step(g->trainer, &batch, &g->stats, err);
     g->times.update += ls_grpo_clock() - start;
-    *stopped = g->part.is_first && gate_stops(g);
+    *stopped = g->part.is_first && ls_grpo_stops(g);
     if (*stopped) return LS_OK;
     if (status != LS_OK) return status;
     for (int64_t s = g->part.begin; s < g->part.end; s++)
@@ -299,7 +297,7 @@ static ls_status score_others(grpo *g, int64_t first, ls_error *err) {
     if (first < 0 || g->comm != NULL) return score(g, 0, g->rows.n, err);
     LS_TRY(score(g, 0, part.begin, err));
     LS_TRY(score(g, part.end, g->rows.n, err));
-    if (gate_stops(g)) LS_TRY(score(g, part.begin, part.end, err));
+    if (ls_grpo_stops(g)) LS_TRY(score(g, part.begin, part.end, err));
 done:
     return status;
 }
@@ -311,7 +309,7 @@ static ls_status run_updates(grpo *g, bool *stopped, ls_error *err) {
     order_minibatches(g, 0, order);
     first = first_minibatch(g, order);
     LS_TRY(score_others(g, first, err));
-    *stopped = gate_stops(g);
+    *stopped = ls_grpo_stops(g);
     for (int64_t epoch = 0; epoch < g->o->epochs && !*stopped; epoch++) {
         order_minibatches(g, epoch, order);
         memset(g->rows.sums, 0, (size_t)g->rows.n * sizeof *g->rows.sums);

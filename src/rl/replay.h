@@ -1,4 +1,4 @@
-/* The replay of a bundle: the differing sequence is drawn again in the smallest surroundings that still show the
+/* The replay of a bundle: a differing sequence is drawn again in the smallest surroundings that still show the
  * difference, and the first difference is traced to its place.
  *
  * Surroundings, smallest first; levers are the run's, and the sequence stands in the slot that it had:
@@ -25,6 +25,8 @@ typedef struct ls_replay_opts {
 
 typedef struct ls_finding {
     bool differs;
+    int64_t sequence; /* that was drawn again: the first, or the first that differs alone */
+    char id[LS_EPISODE_ID_MAX];
     const char *surroundings;      /* "alone", ...; NULL where nothing differs */
     int64_t n_tokens, n_differing; /* of the sequence, drawn again */
     bool same_tokens;              /* drawn again, it has the recorded tokens */
