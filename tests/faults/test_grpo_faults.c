@@ -21,7 +21,7 @@ static const fault_case cases[] = {
     {"prefix-state-shift", {"engine.batch=1", "engine.fork=off"}, 1, "again", 0},
     {"conv-short-chunk", {"engine.chunk=2"}, 1, "alone", 0},
     {"no-reset-packed", {"engine.fork=off", "engine.prefix=off"}, 1, "group", 0},
-    {"stale-weights-prefix", {"task=guess-number", "task_options=turns=1", "stop="}, 2, "new-weights", 0},
+    {"stale-weights-prefix", {"task=guess-number", "task_options=turns=1", "entropy_bonus=0.1"}, 2, "new-weights", 0},
     {"temperature-not-mirrored", {"temperature=0.8"}, 1, "alone", -2},
     {"split-k-by-batch", {"engine.prefix=off"}, 1, "alone", 0},
     {"softplus-naive", {"engine.batch=2"}, 1, "alone", 0},
