@@ -136,9 +136,8 @@ static bool fits(ls_option_kind kind, ls_node_kind found) {
 }
 
 static const char *kind_name(ls_option_kind kind) {
-    static const char *const names[] = {"an integer",    "an integer", "a number",
-                                        "true or false", "a string",   "a string",
-                                        "a string or a number"};
+    static const char *const names[] = {"an integer", "an integer",          "a number", "true or false", "a string",
+                                        "a string",   "a string or a number"};
     return names[kind];
 }
 
@@ -239,13 +238,23 @@ void ls_config_write(ls_json_out *json, const ls_config *config) {
         }
 }
 
+/* Line breaks as people write them. */
+static void show_breaks(char text[LS_OPTION_TEXT_MAX]) {
+    size_t n = strlen(text);
+    for (char *at = text; (at = strchr(at, '\n')) != NULL && n + 2 < LS_OPTION_TEXT_MAX; at += 2, n++) {
+        memmove(at + 2, at + 1, n - (size_t)(at - text));
+        memcpy(at, "\\n", 2);
+    }
+}
+
 void ls_config_print(FILE *file, const ls_config *config) {
     char text[LS_OPTION_TEXT_MAX];
     for (int64_t t = 0; t < config->n; t++)
         for (int64_t i = 0; i < config->tables[t].n; i++) {
             const ls_option *o = &config->tables[t].options[i];
             format(text, o, value_of(&config->tables[t], o));
-            fprintf(file, "  %-15s %-10s %s%s\n", o->name, text[0] != '\0' ? text : "-", o->help,
+            show_breaks(text);
+            fprintf(file, "  %-23s %-10s %s%s\n", o->name, text[0] != '\0' ? text : "-", o->help,
                     o->carries_bits ? " *" : "");
         }
 }
