@@ -205,6 +205,13 @@ done:
     return status;
 }
 
+/* Rows of a leaf that nothing is learnt from. */
+static bool is_flat(const ls_trainer *t, int64_t row, int64_t end) {
+    for (; row < end; row++)
+        if (t->d_logprob[row] != 0.0f || (t->opts.entropy && t->d_entropy[row] != 0.0f)) return false;
+    return true;
+}
+
 static ls_status run_microbatch(ls_trainer *t, const ls_train_batch *b, int64_t leaf_i, int64_t n_leaves,
                                 ls_error *err) {
     const ls_trainer_opts *o = &t->opts;
@@ -222,8 +229,9 @@ static ls_status run_microbatch(ls_trainer *t, const ls_train_batch *b, int64_t 
     LS_TRY(o->loss(o->context, &rows, err));
     for (int64_t i = 0; i < n_leaves; i++) {
         const int64_t begin = leaf_begin(t, b, leaf_i + i) - first, end = leaf_begin(t, b, leaf_i + i + 1) - first;
-        LS_TRY(ls_tape_backward(t->tape, t->queue, begin, end, targets, t->d_logprob, t->d_entropy,
-                                ls_gradient_leaf(t->gradient, true), err));
+        float *gradient = ls_gradient_leaf(t->gradient, true);
+        if (!is_flat(t, t->offsets[begin], t->offsets[end]))
+            LS_TRY(ls_tape_backward(t->tape, t->queue, begin, end, targets, t->d_logprob, t->d_entropy, gradient, err));
         ls_gradient_fold(t->gradient, t->queue);
     }
 done:
