@@ -32,7 +32,8 @@ struct ls_saves {
 static ls_status join(char out[LS_SAVES_PATH_MAX], const char *directory, const char *name, ls_error *err) {
     const int n = snprintf(out, LS_SAVES_PATH_MAX, "%s/%s", directory, name);
     if (n < 0 || n >= LS_SAVES_PATH_MAX)
-        return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %d bytes", directory, LS_SAVES_PATH_MAX - 1);
+        return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %d bytes", directory,
+                       LS_SAVES_PATH_MAX - 1);
     return LS_OK;
 }
 
@@ -257,8 +258,8 @@ static ls_status save_state(const char *path, const ls_train_state *s, const ls_
     return status;
 }
 
-static ls_status fill_directory(const ls_saves *run, const char *directory, const ls_train_state *s,
-                                const ls_saves_description *d, ls_error *err) {
+ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const ls_parameters *parameters,
+                              ls_error *err) {
     char path[LS_SAVES_PATH_MAX];
     ls_status status = LS_OK;
     for (size_t i = 0; i < N_FILES; i++) {
@@ -267,7 +268,16 @@ static ls_status fill_directory(const ls_saves *run, const char *directory, cons
         LS_TRY(ls_durable_file(path, run->files[i], run->file_bytes[i], err));
     }
     LS_TRY(join(path, directory, "model.safetensors", err));
-    LS_TRY(save_weights(path, s->parameters, err));
+    LS_TRY(save_weights(path, parameters, err));
+done:
+    return status;
+}
+
+static ls_status fill_directory(const ls_saves *run, const char *directory, const ls_train_state *s,
+                                const ls_saves_description *d, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX];
+    ls_status status;
+    LS_TRY(ls_saves_save_model(run, directory, s->parameters, err));
     LS_TRY(join(path, directory, "optimizer.safetensors", err));
     LS_TRY(save_optimizer(path, s, err));
     LS_TRY(join(path, directory, "state.json", err));
@@ -296,7 +306,8 @@ done:
     return status;
 }
 
-ls_status ls_saves_save(ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep, ls_error *err) {
+ls_status ls_saves_save(ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep,
+                        ls_error *err) {
     char path[LS_SAVES_PATH_MAX], fresh[LS_SAVES_PATH_MAX], name[64];
     bool is_made = false, is_there;
     ls_status status;

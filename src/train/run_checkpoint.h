@@ -47,10 +47,15 @@ ls_status ls_saves_newest(const ls_saves *run, int64_t *step, char path[LS_SAVES
 ls_status ls_saves_keep_files(ls_saves *run, const char *model_directory, ls_error *err);
 /* Only of a writer. A checkpoint of this step that is there already is this one, as a run has one result. Then removes
  * all checkpoints but the newest `keep`; 0 keeps all. */
-ls_status ls_saves_save(ls_saves *run, const ls_train_state *state, const ls_saves_description *description, int64_t keep,
-                      ls_error *err);
+ls_status ls_saves_save(ls_saves *run, const ls_train_state *state, const ls_saves_description *description,
+                        int64_t keep, ls_error *err);
+
+/* The weights and the kept files as a model, into a directory that is there. */
+ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const ls_parameters *parameters,
+                              ls_error *err);
 
 /* Masters, moments, step and positions from a checkpoint; the model must have been opened from the same path. */
-ls_status ls_saves_load(const char *path, ls_train_state *state, const ls_saves_description *description, ls_error *err);
+ls_status ls_saves_load(const char *path, ls_train_state *state, const ls_saves_description *description,
+                        ls_error *err);
 
 #endif

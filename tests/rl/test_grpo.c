@@ -1,0 +1,331 @@
+/* Runs of policy gradients as a whole: one digest whatever does not carry bits, kills and processes included; what is
+ * learnt; what is refused; rewards that fail. */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include "rl/grpo_run.h"
+
+#define COUNT(array) ((int64_t)(sizeof(array) / sizeof((array)[0])))
+
+/* ---- settings ---- */
+
+/* `base` is part of every run, each line of `others` of one. */
+static void must_not_matter(const char *const *base, int64_t n_base, const char *const (*others)[4], int64_t n_others) {
+    const uint64_t want = digest_with(base, n_base);
+    for (int64_t i = 0; i < n_others; i++) {
+        const char *sets[16];
+        int64_t n = 0;
+        for (; n < n_base; n++) sets[n] = base[n];
+        for (int64_t k = 0; k < 4 && others[i][k] != NULL; k++) sets[n++] = others[i][k];
+        if (digest_with(sets, n) != want) fail_msg("%s %s", others[i][0], others[i][1] != NULL ? others[i][1] : "");
+    }
+}
+
+static void settings_carry_no_bits(void **state) {
+    static const char *const others[][4] = {
+        {"microbatch=1"},
+        {"microbatch=2", "recompute=true"},
+        {"microbatch=8", "threads=2"},
+        {"rows=80", "isa=generic"},
+        {"recompute=true", "threads=2"},
+        {"engine.batch=3", "engine.chunk=2"},
+        {"engine.prefix=off", "engine.fork=off"},
+        {"engine.prefix=warm", "engine.verify=1"},
+        {"engine.preempt-every=3", "engine.preempt-by=alternate"},
+        {"engine.policy=random", "engine.policy-seed=5", "engine.poison=on", "engine.guards=on"},
+        {"engine.shuffle=7", "engine.page=4", "engine.slots=9", "engine.slot-base=3"},
+        {"eval_every=2", "eval_n=8", "eval_temperature=0.5"},
+        {"save_every=0", "record_samples=0", "gate=warn"},
+    };
+    (void)state;
+    must_not_matter(NULL, 0, others, COUNT(others));
+}
+
+/* Every part of the loop at once: KL, corrections, epochs of minibatches, bf16, another temperature, leaves of three.
+ */
+static void settings_carry_no_bits_with_everything(void **state) {
+    static const char *const base[] = {"epochs=2",           "minibatches=3",
+                                       "beta=0.05",          "entropy_bonus=0.01",
+                                       "mask_overlong=true", "temperature=0.7",
+                                       "drop_equal=true",    "leaf=3",
+                                       "dtype=bf16",         "correction=token-truncate=2,geometric-reject=0.5:2"};
+    static const char *const others[][4] = {
+        {"microbatch=1", "threads=2"},
+        {"microbatch=8", "recompute=true", "isa=generic"},
+        {"engine.batch=2", "engine.chunk=1", "engine.prefix=off"},
+    };
+    (void)state;
+    must_not_matter(base, COUNT(base), others, COUNT(others));
+}
+
+static void turns_carry_no_bits(void **state) {
+    static const char *const base[] = {"task=guess-number", "task_options=high=9,turns=3,reward=speed", "max_tokens=3",
+                                       "length=120", "stop=\n"};
+    static const char *const others[][4] = {
+        {"microbatch=1", "threads=2"},
+        {"engine.batch=2", "engine.prefix=off", "engine.chunk=3"},
+        {"engine.preempt-every=2"},
+    };
+    (void)state;
+    must_not_matter(base, COUNT(base), others, COUNT(others));
+}
+
+/* What carries bits does. */
+static void options_carry_bits(void **state) {
+    static const char *const sets[] = {"seed=1",          "rate=0.002",        "beta=0.1",      "advantages=rloo",
+                                       "temperature=0.9", "entropy_bonus=0.1", "minibatches=2", "epochs=2"};
+    uint64_t seen[COUNT(sets) + 1];
+    (void)state;
+    seen[COUNT(sets)] = digest_with(NULL, 0);
+    for (int64_t i = 0; i < COUNT(sets); i++) {
+        seen[i] = digest_with(&sets[i], 1);
+        for (int64_t k = 0; k < i; k++) assert_int_not_equal(seen[i], seen[k]);
+        assert_int_not_equal(seen[i], seen[COUNT(sets)]);
+    }
+}
+
+/* ---- stops in between ---- */
+
+static int64_t lines_of(const char *run) {
+    char path[1200];
+    FILE *file;
+    int64_t n = 0;
+    int c;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    file = fopen(path, "r");
+    while (file != NULL && (c = getc(file)) != EOF) n += c == '\n';
+    if (file != NULL) fclose(file);
+    return n;
+}
+
+static void a_killed_run_goes_on(void **state) {
+    const char *long_run = "steps=12";
+    const uint64_t want = digest_with(&long_run, 1);
+    job j = job_make("killed");
+    (void)state;
+    job_set(&j, long_run);
+    for (int64_t kill_at = 3; kill_at <= 9; kill_at += 3) {
+        const pid_t child = fork();
+        int status;
+        assert_true(child >= 0);
+        if (child == 0) {
+            ls_error err;
+            j.o->train.resume = kill_at > 3;
+            _exit(job_run(&j, &err) == LS_OK ? 0 : 1);
+        }
+        while (lines_of(j.o->train.run) < kill_at && waitpid(child, &status, WNOHANG) == 0) usleep(500);
+        (void)kill(child, SIGKILL);
+        (void)waitpid(child, &status, 0);
+        assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+    }
+    {
+        ls_error err;
+        check_failed(job_run(&j, &err), &err, "the run has checkpoints, the newest of update ");
+        j.o->train.resume = true;
+        job_set(&j, "eps_high=0.5");
+        check_failed(job_run(&j, &err), &err, "options.eps_high: was 0.2 and is 0.5 now");
+        job_set(&j, "eps_high=0.2");
+        job_set(&j, "beta=0.5");
+        check_failed(job_run(&j, &err), &err, "data: was");
+    }
+    job_set(&j, "beta=0");
+    job_set(&j, "engine.batch=3");
+    job_must_run(&j);
+    assert_int_equal(j.result.digest, want);
+    assert_int_equal(lines_of(j.o->train.run), 12);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
+static void choose_address(job *j) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
+    close(fd);
+    snprintf(j->o->train.address, sizeof j->o->train.address, "127.0.0.1:%d", (int)ntohs(a.sin_port));
+}
+
+/* A judge in the shell: 1 for completions that begin with a digit. */
+#define JUDGE(body)                                                                        \
+    "while IFS= read -r l; do id=${l#*'\"id\":\"'}; id=${id%%'\"'*}; r=0; case \"$l\" in " \
+    "*'\"completion\":\"'[0-9]*) r=1;; esac; " body "echo \"{\\\"id\\\":\\\"$id\\\",\\\"reward\\\":$r}\"; done"
+
+static void processes_have_the_bits_of_one(void **state) {
+    const char *const sets[] = {"minibatches=2", "reward_command=" JUDGE("")};
+    const uint64_t want = digest_with(sets, 2);
+    job j = job_make("shared");
+    pid_t child;
+    int status;
+    (void)state;
+    for (int i = 0; i < 2; i++) job_set(&j, sets[i]);
+    j.o->train.ranks = 2;
+    choose_address(&j);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        ls_error err;
+        j.o->train.rank = 1;
+        _exit(job_run(&j, &err) == LS_OK && j.result.digest == want ? 0 : 1);
+    }
+    job_must_run(&j);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(j.result.digest, want);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
+/* ---- rewards ---- */
+
+static double measure(const char *run, int64_t line, const char *name) {
+    char path[1200], key[64], *text, *at;
+    int64_t bytes;
+    double value;
+    ls_error err;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    assert_ok(ls_file_read(&text, &bytes, path, 1 << 26, &err), err);
+    at = text;
+    for (int64_t i = 0; i < line; i++) at = strchr(at, '\n') + 1;
+    snprintf(key, sizeof key, "\"%s\":", name);
+    at = strstr(at, key);
+    if (at == NULL) fail_msg("line %lld has no %s", (long long)line, name);
+    value = strtod(at + strlen(key), NULL);
+    free(text);
+    return value;
+}
+
+/* A preference for ten of 64 tokens is learnt in no time. */
+static void reward_rises(void **state) {
+    job j = job_make("learns");
+    double last = 0;
+    (void)state;
+    job_set(&j, "reward_command=" JUDGE(""));
+    job_set(&j, "steps=25");
+    job_set(&j, "samples=16");
+    job_set(&j, "max_tokens=1");
+    job_set(&j, "rate=0.02");
+    job_set(&j, "leaf=16");
+    job_must_run(&j);
+    for (int64_t i = 20; i < 25; i++) last += measure(j.o->train.run, i, "reward/mean") / 5;
+    assert_true(measure(j.o->train.run, 0, "reward/mean") < 0.4);
+    if (last < 0.9) fail_msg("reward %g", last);
+    for (int64_t i = 0; i < 25; i++) {
+        assert_true(measure(j.o->train.run, i, "gate/rollout/different") == 0);
+        assert_true(measure(j.o->train.run, i, "mismatch/k3") == 0);
+        if (measure(j.o->train.run, i, "updates") > 0) {
+            assert_true(measure(j.o->train.run, i, "first_update/ratio_min") == 1);
+            assert_true(measure(j.o->train.run, i, "first_update/ratio_max") == 1);
+            assert_true(measure(j.o->train.run, i, "first_update/clip_fraction") == 0);
+        }
+    }
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
+static void judges_that_fail(void **state) {
+    const char *sound = "reward_command=" JUDGE("");
+    const char *mortal = "reward_command=n=0; " JUDGE("n=$((n+1)); [ $n = 12 ] && exit 1; ");
+    const uint64_t want = digest_with(&sound, 1);
+    job j;
+    ls_error err;
+    (void)state;
+    assert_int_equal(digest_with(&mortal, 1), want);
+    j = job_make("failed");
+    job_set(&j, "reward_command=exit 3");
+    check_failed(job_run(&j, &err), &err, "step 1: all 16 rewards failed: ");
+    remove_tree(j.o->train.run);
+    /* Some rewards are missing: their episodes are left out, the run goes on. */
+    job_set(&j, "reward_command=" JUDGE("case $id in *3) r=null;; esac; "));
+    job_must_run(&j);
+    assert_true(measure(j.o->train.run, 0, "reward/failed") > 0);
+    remove_tree(j.o->train.run);
+    /* A loss beyond float32 ends the run before the weights have changed. */
+    job_set(&j, "reward_command=" JUDGE("case $id in *[02468]) r=1e38;; *) r=-1e38;; esac; "));
+    job_set(&j, "advantages=mean");
+    check_failed(job_run(&j, &err), &err, "step 1: ");
+    check_failed(LS_ERR_ARG, &err, "gradient");
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
+/* ---- refusals ---- */
+
+static void impossible_options_are_named(void **state) {
+    static const struct {
+        const char *set, *also, *word;
+    } cases[] = {
+        {"steps=0", NULL, "steps: 0"},
+        {"length=6", NULL, "length: 6 tokens leave no room"},
+        {"length=8", NULL, "a prompt of 12 tokens; sequences have at most 8 (length)"},
+        {"minibatches=5", NULL, "minibatches: 5 of 4 prompts"},
+        {"samples=1000000", NULL, "samples: 1000000 of 4 prompts"},
+        {"steps=2000000000", NULL, "more than 2^32 problems"},
+        {"reward_command=cat", "reward_url=http://localhost", "reward_url: there is a reward_command, too"},
+        {"reference=x", NULL, "reference: without beta"},
+        {"dual_clip=0.5", NULL, "dual_clip: 0.5 is neither 0 nor above 1"},
+        {"eps_low=1", NULL, "eps_low: 1 is not"},
+        {"correction=token-truncate", NULL, "correction: "},
+        {"engine.batch=0", NULL, "engine.batch: '0'"},
+        {"engine.page=3", NULL, "engine.page: 3 does not divide 64"},
+        {"engine.memory=1K", NULL, "memory: "},
+        {"task=chess", NULL, "task: 'chess' is not a task"},
+        {"task_options=words=99", NULL, "task: task reverse-text: option words: '99'"},
+        {"rows=5", NULL, "a forward holds 5"},
+        {"model=/nowhere", NULL, "/nowhere"},
+        {"beta=0.1", "reference=/nowhere", "/nowhere"},
+    };
+    (void)state;
+    for (int64_t i = 0; i < COUNT(cases); i++) {
+        job j = job_make("refused");
+        ls_error err;
+        job_set(&j, cases[i].set);
+        if (cases[i].also != NULL) job_set(&j, cases[i].also);
+        check_failed(job_run(&j, &err), &err, cases[i].word);
+        remove_tree(j.o->train.run);
+        job_free(&j);
+    }
+}
+
+static void unknown_keys_are_refused(void **state) {
+    static const char *const texts[] = {"promts=3",        "engine.samples=2", "engine.ablation=mamba-only",
+                                        "loss=dpo",        "temperature=0",    "gate=off",
+                                        "engine.nothing=1"};
+    static const char json[] =
+        "{\"engine.batch\":8,\"engine.memory-fraction\":0.5,\"engine.prefix\":\"off\",\"stop\":\"\\n\"}";
+    static const char bad[] = "{\"engine.batch\":true}";
+    job j = job_make("keys");
+    ls_error err;
+    (void)state;
+    for (int64_t i = 0; i < COUNT(texts); i++) assert_int_not_equal(ls_config_set(&j.config, texts[i], &err), LS_OK);
+    assert_ok(ls_config_parse(&j.config, json, (int64_t)strlen(json), "json", &err), err);
+    {
+        ls_levers levers;
+        assert_ok(ls_grpo_levers(&levers, j.o, &err), err);
+        assert_true(levers.batch == 8 && levers.memory_fraction == 0.5 && levers.prefix == LS_PREFIX_OFF);
+        assert_true(levers.samples == 4 && levers.threads == 1);
+    }
+    check_failed(ls_config_parse(&j.config, bad, (int64_t)strlen(bad), "json", &err), &err, "engine.batch");
+    job_free(&j);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settings_carry_no_bits),
+        cmocka_unit_test(settings_carry_no_bits_with_everything),
+        cmocka_unit_test(turns_carry_no_bits),
+        cmocka_unit_test(options_carry_bits),
+        cmocka_unit_test(a_killed_run_goes_on),
+        cmocka_unit_test(processes_have_the_bits_of_one),
+        cmocka_unit_test(reward_rises),
+        cmocka_unit_test(judges_that_fail),
+        cmocka_unit_test(impossible_options_are_named),
+        cmocka_unit_test(unknown_keys_are_refused),
+    };
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
+}
