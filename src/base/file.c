@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -37,54 +36,60 @@ static ls_status open_regular(int *fd, struct stat *st, const char *path, ls_err
     return LS_OK;
 }
 
-ls_status ls_map_open(ls_map *out, const char *path, ls_error *err) {
-    int fd = -1;
+static ls_file_id id_of(const struct stat *st) {
+    const ls_file_id id = {(int64_t)st->st_size, (uint64_t)st->st_ino, (int64_t)st->st_mtim.tv_sec,
+                           (int64_t)st->st_mtim.tv_nsec};
+    return id;
+}
+
+ls_status ls_file_identify(ls_file_id *out, const char *path, ls_error *err) {
     struct stat st;
-    void *data = NULL;
-    ls_status status;
-    memset(out, 0, sizeof *out);
-    if ((status = open_regular(&fd, &st, path, err)) != LS_OK) return status;
-    if (st.st_size > 0) {
-        data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (data == MAP_FAILED) {
-            status = fail_errno(err, path, "map");
-            close(fd);
-            return status;
-        }
-    }
+    int fd;
+    const ls_status status = open_regular(&fd, &st, path, err);
+    if (status != LS_OK) return status;
     close(fd);
-    out->data = data;
-    out->bytes = (int64_t)st.st_size;
-    out->inode = (uint64_t)st.st_ino;
-    out->changed_s = (int64_t)st.st_mtim.tv_sec;
-    out->changed_ns = (int64_t)st.st_mtim.tv_nsec;
+    *out = id_of(&st);
     return LS_OK;
 }
 
-ls_status ls_map_check(const ls_map *map, const char *path, ls_error *err) {
+ls_status ls_file_check(const ls_file_id *id, const char *path, ls_error *err) {
     struct stat st;
+    ls_file_id now;
     if (stat(path, &st) != 0) return fail_errno(err, path, "stat");
-    if ((uint64_t)st.st_ino != map->inode || (int64_t)st.st_size != map->bytes ||
-        (int64_t)st.st_mtim.tv_sec != map->changed_s || (int64_t)st.st_mtim.tv_nsec != map->changed_ns)
+    now = id_of(&st);
+    if (now.inode != id->inode || now.bytes != id->bytes || now.changed_s != id->changed_s ||
+        now.changed_ns != id->changed_ns)
         return LS_FAIL(err, LS_ERR_IO, "%s: changed while it was read", path);
     return LS_OK;
 }
 
-void ls_map_close(ls_map *map) {
-    if (map->data != NULL) {
-        union {
-            const uint8_t *in;
-            void *out;
-        } pointer = {map->data};
-        munmap(pointer.out, (size_t)map->bytes);
+static ls_status read_all(int fd, uint8_t *out, const char *path, int64_t at, int64_t bytes, ls_error *err) {
+    int64_t done_bytes = 0;
+    while (done_bytes < bytes) {
+        const ssize_t got = pread(fd, out + done_bytes, (size_t)(bytes - done_bytes), (off_t)(at + done_bytes));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return fail_errno(err, path, "read");
+        if (got == 0)
+            return LS_FAIL(err, LS_ERR_IO, "%s: ended after %lld of %lld bytes", path, (long long)(at + done_bytes),
+                           (long long)(at + bytes));
+        done_bytes += got;
     }
-    map->data = NULL;
-    map->bytes = 0;
+    return LS_OK;
+}
+
+ls_status ls_file_read_at(void *out, const char *path, int64_t at, int64_t bytes, ls_error *err) {
+    struct stat st;
+    int fd;
+    ls_status status = open_regular(&fd, &st, path, err);
+    if (status != LS_OK) return status;
+    status = read_all(fd, out, path, at, bytes, err);
+    close(fd);
+    return status;
 }
 
 ls_status ls_file_read(char **out, int64_t *bytes, const char *path, int64_t bytes_max, ls_error *err) {
     int fd = -1;
-    int64_t size, done_bytes = 0;
+    int64_t size;
     struct stat st;
     char *text = NULL;
     ls_status status;
@@ -102,20 +107,7 @@ ls_status ls_file_read(char **out, int64_t *bytes, const char *path, int64_t byt
         status = LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot allocate %lld bytes", path, (long long)size);
         goto done;
     }
-    while (done_bytes < size) {
-        const ssize_t got = read(fd, text + done_bytes, (size_t)(size - done_bytes));
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) {
-            status = fail_errno(err, path, "read");
-            goto done;
-        }
-        if (got == 0) {
-            status = LS_FAIL(err, LS_ERR_IO, "%s: ended after %lld of %lld bytes", path, (long long)done_bytes,
-                             (long long)size);
-            goto done;
-        }
-        done_bytes += got;
-    }
+    if ((status = read_all(fd, (uint8_t *)text, path, 0, size, err)) != LS_OK) goto done;
     text[size] = '\0';
     *out = text;
     *bytes = size;

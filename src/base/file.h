@@ -1,4 +1,4 @@
-/* Files: read-only maps, bounded whole reads, line reading, and output that appears under its name only when complete.
+/* Files: reads of parts, bounded whole reads, line reading, and output that appears under its name only when complete.
  */
 #ifndef LS_BASE_FILE_H
 #define LS_BASE_FILE_H
@@ -7,19 +7,20 @@
 
 #include "base/status.h"
 
-/* A read-only private map of a whole regular file. data is NULL when bytes is 0. */
-typedef struct ls_map {
-    const uint8_t *data;
+/* What tells whether a file is still the one it was. */
+typedef struct ls_file_id {
     int64_t bytes;
     uint64_t inode;
-    int64_t changed_s, changed_ns; /* time of the last change of content, when it was opened */
-} ls_map;
+    int64_t changed_s, changed_ns; /* time of the last change of content */
+} ls_file_id;
 
-ls_status ls_map_open(ls_map *out, const char *path, ls_error *err);
-/* LS_OK when path is still the file that was mapped, of the same size and time of last change. A map shows what others
- * write into its file, so only this makes what was read from it the content at one time. */
-ls_status ls_map_check(const ls_map *map, const char *path, ls_error *err);
-void ls_map_close(ls_map *map);
+/* Of a regular file. */
+ls_status ls_file_identify(ls_file_id *out, const char *path, ls_error *err);
+/* LS_OK when path is still that file, of the same size and time of last change. Others may write to a file while it is
+ * read part by part: only this makes the parts content of one time. */
+ls_status ls_file_check(const ls_file_id *id, const char *path, ls_error *err);
+/* Reads bytes [at, at + bytes); a file that ends before is an error. */
+ls_status ls_file_read_at(void *out, const char *path, int64_t at, int64_t bytes, ls_error *err);
 
 /* Whole file as NUL-terminated text (the NUL is not counted in *bytes), released with free(). A file larger than
  * bytes_max is an error that names both sizes. */

@@ -194,9 +194,9 @@ done:
     return status;
 }
 
-ls_status ls_checkpoint_let_go(ls_checkpoint *checkpoint, ls_error *err) {
+ls_status ls_checkpoint_check(const ls_checkpoint *checkpoint, ls_error *err) {
     ls_status status = LS_OK;
-    for (int64_t i = 0; i < checkpoint->n_shards; i++) LS_TRY(ls_safetensors_let_go(checkpoint->shards[i], err));
+    for (int64_t i = 0; i < checkpoint->n_shards; i++) LS_TRY(ls_safetensors_check(checkpoint->shards[i], err));
 done:
     return status;
 }

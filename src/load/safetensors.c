@@ -1,4 +1,4 @@
-/* One safetensors file. Owns the map of the file, the copies of the names, and the list of views in two orders. */
+/* One safetensors file. Owns the copies of the names and the list of views in two orders. */
 #include "load/safetensors.h"
 
 #include <jansson.h>
@@ -12,7 +12,7 @@
 #define LS_ST_PREFIX_BYTES 8
 
 struct ls_safetensors {
-    ls_map map; /* empty when the bytes are the caller's */
+    ls_file_id id; /* bytes 0 when they are the caller's */
     char *name;
     char *names; /* the tensor names, each ending in NUL */
     ls_tensor_view *views;
@@ -44,8 +44,7 @@ int64_t ls_st_dtype_bytes(ls_st_dtype dtype) { return ls_st_dtype_bits(dtype) / 
 
 static int compare_data(const void *a, const void *b) {
     const ls_tensor_view *x = a, *y = b;
-    const uint8_t *p = x->data, *q = y->data;
-    if (p != q) return p < q ? -1 : 1;
+    if (x->at != y->at) return x->at < y->at ? -1 : 1;
     /* An empty tensor sits before the one that starts at the same place; among empty ones the name decides. */
     if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;
     return strcmp(x->name, y->name);
@@ -60,6 +59,12 @@ static int compare_key(const void *key, const void *item) {
     const ls_tensor_view *const *view = item;
     return strcmp(key, (*view)->name);
 }
+
+/* The data section: where it begins, its length, and the whole file where it is in memory. */
+typedef struct section {
+    int64_t at, n_bytes;
+    const uint8_t *bytes;
+} section;
 
 static ls_status read_dtype(ls_tensor_view *view, const json_t *entry, ls_error *err) {
     char shown[LS_JSON_SHOW_MAX];
@@ -109,8 +114,7 @@ static ls_status read_shape(ls_tensor_view *view, const json_t *entry, ls_error 
     return LS_OK;
 }
 
-static ls_status read_offsets(ls_tensor_view *view, const json_t *entry, const uint8_t *data, int64_t data_bytes,
-                              ls_error *err) {
+static ls_status read_offsets(ls_tensor_view *view, const json_t *entry, const section *data, ls_error *err) {
     char shown[LS_JSON_SHOW_MAX];
     const json_t *pair = json_object_get(entry, "data_offsets");
     const int64_t align = ls_st_dtype_bytes(view->dtype);
@@ -125,15 +129,16 @@ static ls_status read_offsets(ls_tensor_view *view, const json_t *entry, const u
                            ls_json_show(value, shown));
         offsets[i] = json_integer_value(value);
     }
-    if (offsets[0] > offsets[1] || offsets[1] > data_bytes)
+    if (offsets[0] > offsets[1] || offsets[1] > data->n_bytes)
         return LS_FAIL(err, LS_ERR_FORMAT, "data_offsets: [%lld, %lld] is no range of the %lld data bytes",
-                       (long long)offsets[0], (long long)offsets[1], (long long)data_bytes);
+                       (long long)offsets[0], (long long)offsets[1], (long long)data->n_bytes);
     if (offsets[1] - offsets[0] != view->bytes)
         return LS_FAIL(err, LS_ERR_FORMAT, "data_offsets: [%lld, %lld] holds %lld bytes, %lld elements of %s need %lld",
                        (long long)offsets[0], (long long)offsets[1], (long long)(offsets[1] - offsets[0]),
                        (long long)view->n_elements, dtypes[view->dtype].name, (long long)view->bytes);
-    view->data = data + offsets[0];
-    if (view->bytes > 0 && align > 1 && (uintptr_t)view->data % (uintptr_t)align != 0)
+    view->at = data->at + offsets[0];
+    if (data->bytes != NULL) view->data = data->bytes + view->at;
+    if (view->bytes > 0 && align > 1 && view->at % align != 0)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED,
                        "data_offsets: data starts at byte %lld of the data section, which is not aligned to the %lld "
                        "bytes of %s in this file (rewrite the file with a padded header and sorted tensors)",
@@ -141,15 +146,14 @@ static ls_status read_offsets(ls_tensor_view *view, const json_t *entry, const u
     return LS_OK;
 }
 
-static ls_status read_entry(ls_tensor_view *view, const json_t *entry, const uint8_t *data, int64_t data_bytes,
-                            ls_error *err) {
+static ls_status read_entry(ls_tensor_view *view, const json_t *entry, const section *data, ls_error *err) {
     char shown[LS_JSON_SHOW_MAX];
     ls_status status;
     if (!json_is_object(entry))
         return LS_FAIL(err, LS_ERR_FORMAT, "%s, expected an object", ls_json_show(entry, shown));
     LS_TRY(read_dtype(view, entry, err));
     LS_TRY(read_shape(view, entry, err));
-    LS_TRY(read_offsets(view, entry, data, data_bytes, err));
+    LS_TRY(read_offsets(view, entry, data, err));
     /* A member beyond the three may change what the bytes mean. */
     if (json_object_size(entry) != 3)
         status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "%zu members, expected only dtype, shape and data_offsets",
@@ -174,11 +178,11 @@ static ls_status check_metadata(json_t *metadata, ls_error *err) {
 }
 
 /* The views are in data order: each must start where the one before it ends. */
-static ls_status check_tiling(const ls_safetensors *file, const uint8_t *data, int64_t data_bytes, ls_error *err) {
+static ls_status check_tiling(const ls_safetensors *file, const section *data, ls_error *err) {
     int64_t at = 0;
     for (int64_t i = 0; i < file->n; i++) {
         const ls_tensor_view *view = &file->views[i];
-        const int64_t begin = (const uint8_t *)view->data - data;
+        const int64_t begin = view->at - data->at;
         if (begin < at)
             return LS_FAIL(err, LS_ERR_FORMAT,
                            "tensor '%.200s': starts at data byte %lld inside '%.200s' that ends at %lld", view->name,
@@ -188,14 +192,13 @@ static ls_status check_tiling(const ls_safetensors *file, const uint8_t *data, i
                            view->name, (long long)at, (long long)begin);
         at = begin + view->bytes;
     }
-    if (at != data_bytes)
+    if (at != data->n_bytes)
         return LS_FAIL(err, LS_ERR_FORMAT, "%lld data bytes after the last tensor belong to no tensor",
-                       (long long)(data_bytes - at));
+                       (long long)(data->n_bytes - at));
     return LS_OK;
 }
 
-static ls_status fill_views(ls_safetensors *file, json_t *header, const uint8_t *data, int64_t data_bytes,
-                            ls_error *err) {
+static ls_status fill_views(ls_safetensors *file, json_t *header, const section *data, ls_error *err) {
     ls_status status;
     const char *key;
     json_t *entry;
@@ -221,7 +224,7 @@ static ls_status fill_views(ls_safetensors *file, json_t *header, const uint8_t 
         view->name = name;
         view->file = file->name;
         name += name_bytes;
-        if ((status = read_entry(view, entry, data, data_bytes, err)) != LS_OK) {
+        if ((status = read_entry(view, entry, data, err)) != LS_OK) {
             ls_error_prefix(err, "tensor '%.200s'", view->name);
             goto done;
         }
@@ -230,33 +233,41 @@ static ls_status fill_views(ls_safetensors *file, json_t *header, const uint8_t 
     qsort(file->views, (size_t)n, sizeof *file->views, compare_data);
     for (int64_t i = 0; i < n; i++) file->by_name[i] = &file->views[i];
     qsort(file->by_name, (size_t)n, sizeof *file->by_name, compare_names);
-    status = check_tiling(file, data, data_bytes, err);
+    status = check_tiling(file, data, err);
 done:
     return status;
 }
 
-static ls_status read_header(ls_safetensors *file, const uint8_t *bytes, int64_t n_bytes, ls_error *err) {
-    ls_status status;
-    json_t *header = NULL;
+/* The length of the JSON, from the first bytes of a file of n_bytes. */
+static ls_status read_length(const ls_safetensors *file, const uint8_t *bytes, int64_t n_bytes, int64_t *out,
+                             ls_error *err) {
     uint64_t header_bytes = 0;
-    int64_t data_at;
-    if (n_bytes < LS_ST_PREFIX_BYTES)
-        return LS_FAIL(err, LS_ERR_FORMAT, "%s: %lld bytes, too short for the 8-byte header length", file->name,
-                       (long long)n_bytes);
-    LS_ASSERT((uintptr_t)bytes % 8 == 0, "bytes at %p", (const void *)bytes);
     for (int i = 0; i < LS_ST_PREFIX_BYTES; i++) header_bytes |= (uint64_t)bytes[i] << 8 * i;
     if (header_bytes > LS_ST_HEADER_MAX)
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: header length %llu, the format's limit is %d", file->name,
                        (unsigned long long)header_bytes, LS_ST_HEADER_MAX);
-    data_at = LS_ST_PREFIX_BYTES + (int64_t)header_bytes;
-    if (data_at > n_bytes)
+    if ((int64_t)header_bytes > n_bytes - LS_ST_PREFIX_BYTES)
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: header length %llu, but only %lld bytes follow it", file->name,
                        (unsigned long long)header_bytes, (long long)(n_bytes - LS_ST_PREFIX_BYTES));
-    if (header_bytes == 0 || bytes[LS_ST_PREFIX_BYTES] != '{')
+    *out = (int64_t)header_bytes;
+    return LS_OK;
+}
+
+static ls_status check_length(const ls_safetensors *file, int64_t n_bytes, ls_error *err) {
+    if (n_bytes < LS_ST_PREFIX_BYTES)
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: %lld bytes, too short for the 8-byte header length", file->name,
+                       (long long)n_bytes);
+    return LS_OK;
+}
+
+static ls_status read_header(ls_safetensors *file, const char *text, int64_t header_bytes, const section *data,
+                             ls_error *err) {
+    ls_status status;
+    json_t *header = NULL;
+    if (header_bytes == 0 || text[0] != '{')
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: the header does not start with '{'", file->name);
-    LS_TRY(ls_json_parse(&header, (const char *)bytes + LS_ST_PREFIX_BYTES, (int64_t)header_bytes, file->name, err));
-    if ((status = fill_views(file, header, bytes + data_at, n_bytes - data_at, err)) != LS_OK)
-        ls_error_prefix(err, "%s", file->name);
+    LS_TRY(ls_json_parse(&header, text, header_bytes, file->name, err));
+    if ((status = fill_views(file, header, data, err)) != LS_OK) ls_error_prefix(err, "%s", file->name);
 done:
     ls_json_release(header);
     return status;
@@ -277,13 +288,25 @@ done:
 ls_status ls_safetensors_open(ls_safetensors **out, const char *path, ls_error *err) {
     ls_status status;
     ls_safetensors *file = NULL;
+    uint8_t prefix[LS_ST_PREFIX_BYTES];
+    int64_t header_bytes = 0;
+    char *text = NULL;
+    section data = {0};
     *out = NULL;
     LS_TRY(create(&file, path, err));
-    LS_TRY(ls_map_open(&file->map, path, err));
-    LS_TRY(read_header(file, file->map.data, file->map.bytes, err));
+    LS_TRY(ls_file_identify(&file->id, path, err));
+    LS_TRY(check_length(file, file->id.bytes, err));
+    LS_TRY(ls_file_read_at(prefix, path, 0, LS_ST_PREFIX_BYTES, err));
+    LS_TRY(read_length(file, prefix, file->id.bytes, &header_bytes, err));
+    LS_TRY(ls_array_alloc((void **)&text, header_bytes, 1, "header", err));
+    LS_TRY(ls_file_read_at(text, path, LS_ST_PREFIX_BYTES, header_bytes, err));
+    data.at = LS_ST_PREFIX_BYTES + header_bytes;
+    data.n_bytes = file->id.bytes - data.at;
+    LS_TRY(read_header(file, text, header_bytes, &data, err));
     *out = file;
     file = NULL;
 done:
+    free(text);
     ls_safetensors_close(file);
     return status;
 }
@@ -292,9 +315,16 @@ ls_status ls_safetensors_parse(ls_safetensors **out, const uint8_t *bytes, int64
                                ls_error *err) {
     ls_status status;
     ls_safetensors *file = NULL;
+    int64_t header_bytes = 0;
+    section data = {.bytes = bytes};
     *out = NULL;
+    LS_ASSERT((uintptr_t)bytes % 8 == 0, "bytes at %p", (const void *)bytes);
     LS_TRY(create(&file, name, err));
-    LS_TRY(read_header(file, bytes, n_bytes, err));
+    LS_TRY(check_length(file, n_bytes, err));
+    LS_TRY(read_length(file, bytes, n_bytes, &header_bytes, err));
+    data.at = LS_ST_PREFIX_BYTES + header_bytes;
+    data.n_bytes = n_bytes - data.at;
+    LS_TRY(read_header(file, (const char *)bytes + LS_ST_PREFIX_BYTES, header_bytes, &data, err));
     *out = file;
     file = NULL;
 done:
@@ -302,18 +332,19 @@ done:
     return status;
 }
 
-ls_status ls_safetensors_let_go(ls_safetensors *file, ls_error *err) {
-    ls_status status;
-    if (file->map.data == NULL) return LS_OK;
-    if ((status = ls_map_check(&file->map, file->name, err)) != LS_OK) return status;
-    for (int64_t i = 0; i < file->n; i++) file->views[i].data = NULL;
-    ls_map_close(&file->map);
-    return LS_OK;
+ls_status ls_tensor_read(void *out, const ls_tensor_view *view, ls_error *err) {
+    const ls_status status = view->data != NULL ? LS_OK : ls_file_read_at(out, view->file, view->at, view->bytes, err);
+    if (view->data != NULL && view->bytes > 0) memcpy(out, view->data, (size_t)view->bytes);
+    if (status != LS_OK) ls_error_prefix(err, "tensor '%.200s'", view->name);
+    return status;
+}
+
+ls_status ls_safetensors_check(const ls_safetensors *file, ls_error *err) {
+    return file->id.bytes > 0 ? ls_file_check(&file->id, file->name, err) : LS_OK;
 }
 
 void ls_safetensors_close(ls_safetensors *file) {
     if (file == NULL) return;
-    ls_map_close(&file->map);
     free(file->by_name);
     free(file->views);
     free(file->names);

@@ -4,9 +4,10 @@
  * tensor name to {"dtype", "shape", "data_offsets": [begin, end)} and may hold "__metadata__", a map of strings.
  * What the reader promises about a file that it opened: the tensors tile the data section exactly, without holes,
  * overlaps or trailing bytes; end - begin is the size that dtype and shape ask for; no name occurs twice; and every
- * tensor that has elements starts at an address that is a multiple of its element size, so elements may be loaded
- * directly. A file that breaks any of these is refused. Tensors with a zero dimension are allowed and have no bytes.
- * Elements are little-endian, as is every machine this builds for. */
+ * tensor that has elements starts at a byte of the file that is a multiple of its element size, so elements of one in
+ * memory may be loaded directly. A file that breaks any of these is refused. Opening reads the header only, and nothing
+ * is mapped: a file that others cut short is an error of the read that meets its end, not a signal. Tensors with a zero
+ * dimension are allowed and have no bytes. Elements are little-endian, as is every machine this builds for. */
 #ifndef LS_LOAD_SAFETENSORS_H
 #define LS_LOAD_SAFETENSORS_H
 
@@ -58,19 +59,22 @@ typedef struct ls_tensor_view {
     int64_t dims[LS_TENSOR_DIMS_MAX];
     int64_t n_elements;
     int64_t bytes;
-    const void *data; /* points to no byte when bytes is 0; NULL only once the file was let go */
+    int64_t at;       /* its first byte in the file */
+    const void *data; /* of bytes that were parsed, points to no byte when bytes is 0; NULL of a file: ls_tensor_read */
 } ls_tensor_view;
 
 typedef struct ls_safetensors ls_safetensors;
 
-/* Maps a file read-only. */
+/* Reads and checks a file's header. */
 ls_status ls_safetensors_open(ls_safetensors **out, const char *path, ls_error *err);
 /* The same over bytes that the caller keeps until close; bytes must be aligned to 8. */
 ls_status ls_safetensors_parse(ls_safetensors **out, const uint8_t *bytes, int64_t n_bytes, const char *name,
                                ls_error *err);
-/* Gives the map back, after a look whether the file is still what it was when it was opened: else what was read may be
- * of two contents. Names, shapes and types stay, data is NULL from here on. Does nothing for bytes of the caller's. */
-ls_status ls_safetensors_let_go(ls_safetensors *file, ls_error *err);
+/* The tensor's bytes, whether of a file or parsed; out has room for them. */
+ls_status ls_tensor_read(void *out, const ls_tensor_view *view, ls_error *err);
+/* LS_OK when the file is still what it was when it was opened: else what was read may be of two contents. Always for
+ * bytes of the caller's. */
+ls_status ls_safetensors_check(const ls_safetensors *file, ls_error *err);
 /* NULL is accepted. */
 void ls_safetensors_close(ls_safetensors *file);
 int64_t ls_safetensors_count(const ls_safetensors *file);
@@ -88,8 +92,8 @@ typedef struct ls_checkpoint ls_checkpoint;
 #define LS_SHARDS_MAX 4096
 
 ls_status ls_checkpoint_open(ls_checkpoint **out, const char *dir, ls_error *err);
-/* ls_safetensors_let_go for every file. */
-ls_status ls_checkpoint_let_go(ls_checkpoint *checkpoint, ls_error *err);
+/* ls_safetensors_check for every file. */
+ls_status ls_checkpoint_check(const ls_checkpoint *checkpoint, ls_error *err);
 /* NULL is accepted. */
 void ls_checkpoint_close(ls_checkpoint *checkpoint);
 int64_t ls_checkpoint_count(const ls_checkpoint *checkpoint);

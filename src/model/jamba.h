@@ -61,7 +61,7 @@ bool ls_ablation_parse(ls_ablation *out, const char *name);
 typedef struct ls_jamba {
     ls_jamba_config config;
     ls_ablation ablation;      /* none when opened; whoever opened it may set it before it runs */
-    ls_checkpoint *checkpoint; /* names, shapes and types of the tensors; their files are let go */
+    ls_checkpoint *checkpoint; /* names, shapes and types of the tensors; nothing of it is read any more */
     void *embed;               /* [V][H], stored type */
     ls_dtype embed_dtype;
     ls_gemm_weight head;                /* [V][H] */

@@ -64,26 +64,38 @@ done:
     return status;
 }
 
+/* A tensor's bytes, released with free(). */
+static ls_status read_tensor(void **out, const ls_tensor_view *view, ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_array_alloc(out, view->bytes, 1, "tensor", err));
+    LS_TRY(ls_tensor_read(*out, view, err));
+done:
+    return status;
+}
+
 /* Reads one slot's tensor into the model. */
 static ls_status bind_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
     binder *b = context;
     const ls_tensor_view *view;
+    void *data = NULL;
     ls_dtype dtype;
     ls_status status;
     LS_TRY(find(b, &view, &dtype, slot));
+    if (slot->kind != LS_SLOT_EMBED) LS_TRY(read_tensor(&data, view, err));
     if (slot->kind == LS_SLOT_MATRIX) {
-        LS_TRY(ls_gemm_pack(slot->matrix, view->data, dtype, slot->dims[0], slot->dims[1], err));
+        LS_TRY(ls_gemm_pack(slot->matrix, data, dtype, slot->dims[0], slot->dims[1], err));
         b->model->weight_bytes += slot->matrix->panel_bytes;
     } else if (slot->kind == LS_SLOT_EMBED) { /* kept as stored: a forward reads single rows of it */
         b->model->embed_dtype = dtype;
         LS_TRY(own_array(b, slot->embed, view->n_elements, ls_dtype_bytes(dtype)));
-        memcpy(*slot->embed, view->data, (size_t)view->bytes);
+        LS_TRY(ls_tensor_read(*slot->embed, view, err));
     } else {
         LS_TRY(own_array(b, (void **)slot->vector, view->n_elements, (int64_t)sizeof(float)));
         b->model->weight_bytes += view->n_elements * (int64_t)sizeof(float);
-        ls_slot_fill(slot, view->data, dtype);
+        ls_slot_fill(slot, data, dtype);
     }
 done:
+    free(data);
     return status;
 }
 
@@ -94,21 +106,26 @@ static ls_status bind_tied_head(binder *b) {
     const ls_jamba_config *c = &model->config;
     const ls_weight_slot slot = {.name = "lm_head.weight", .n_dims = 2, .dims = {c->vocab, c->hidden}};
     const ls_tensor_view *head;
+    void *data = NULL;
     ls_dtype dtype;
     ls_status status = LS_OK;
     if (!c->tied) return LS_OK;
     if (ls_checkpoint_find(b->checkpoint, "lm_head.weight") != NULL) {
         LS_TRY(find(b, &head, &dtype, &slot));
         model->n_parameters -= head->n_elements;
-        if (dtype != model->embed_dtype || memcmp(head->data, model->embed, (size_t)head->bytes) != 0)
-            return LS_FAIL(
+        LS_TRY(read_tensor(&data, head, b->err));
+        if (dtype != model->embed_dtype || memcmp(data, model->embed, (size_t)head->bytes) != 0) {
+            status = LS_FAIL(
                 b->err, LS_ERR_FORMAT,
                 "%s: lm_head.weight: differs from model.embed_tokens.weight, but tie_word_embeddings is true",
                 head->file);
+            goto done;
+        }
     }
     LS_TRY(ls_gemm_pack(&model->head, model->embed, model->embed_dtype, c->vocab, c->hidden, b->err));
     model->weight_bytes += model->head.panel_bytes;
 done:
+    free(data);
     return status;
 }
 
@@ -151,7 +168,7 @@ ls_status ls_jamba_open(ls_jamba **out, const char *directory, ls_error *err) {
     LS_TRY(ls_jamba_slots(model, bind_slot, &b, err));
     LS_TRY(bind_tied_head(&b));
     LS_TRY(check_all_used(&b));
-    LS_TRY(ls_checkpoint_let_go(model->checkpoint, err));
+    LS_TRY(ls_checkpoint_check(model->checkpoint, err));
     *out = model;
     model = NULL;
 done:

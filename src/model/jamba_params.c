@@ -64,9 +64,10 @@ ls_status ls_parameters_open(ls_parameters **out, ls_jamba *model, const char *d
     for (int64_t i = 0; i < n; i++) {
         const ls_tensor_view *view = ls_checkpoint_find(checkpoint, p->list[i].slot.name);
         p->list[i].master = p->masters + p->list[i].offset;
-        ls_row_widen(p->list[i].master, view->data, p->list[i].dtype, p->list[i].n_elements);
-        memcpy(p->list[i].value, view->data, (size_t)view->bytes);
+        LS_TRY(ls_tensor_read(p->list[i].value, view, err));
+        ls_row_widen(p->list[i].master, p->list[i].value, p->list[i].dtype, p->list[i].n_elements);
     }
+    LS_TRY(ls_checkpoint_check(checkpoint, err));
     *out = p;
     p = NULL;
 done:

@@ -372,9 +372,9 @@ static ls_status load_optimizer(const char *path, const ls_train_state *s, ls_er
                                  (long long)q->n_elements);
                 goto done;
             }
-            memcpy(array_of(s, array) + q->offset, view->data, (size_t)view->bytes);
+            LS_TRY(ls_tensor_read(array_of(s, array) + q->offset, view, err));
         }
-    status = ls_safetensors_let_go(file, err);
+    status = ls_safetensors_check(file, err);
 done:
     ls_safetensors_close(file);
     return status;

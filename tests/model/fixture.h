@@ -4,12 +4,14 @@
 
 #include <stdlib.h>
 
+#include "base/file.h"
 #include "harness.h"
 #include "load/safetensors.h"
 #include "model/jamba_score.h"
 
 typedef struct fixture {
     ls_jamba *model;
+    char *bytes; /* of expected */
     ls_safetensors *expected;
     const int32_t *ids; /* [n_sequences][n_tokens] */
     int64_t n_sequences, n_tokens;
@@ -19,6 +21,14 @@ typedef struct fixture {
     const double *logprobs; /* [n_sequences][n_tokens - 1] */
 } fixture;
 
+/* A file's tensors in memory, which *bytes are. */
+static inline void tensors_open(ls_safetensors **out, char **bytes, const char *path) {
+    int64_t n;
+    ls_error err;
+    assert_ok(ls_file_read(bytes, &n, path, INT64_MAX, &err), err);
+    assert_ok(ls_safetensors_parse(out, (const uint8_t *)*bytes, n, path, &err), err);
+}
+
 static inline void fixture_open(fixture *f, const char *name) {
     char path[512];
     ls_error err;
@@ -26,7 +36,7 @@ static inline void fixture_open(fixture *f, const char *name) {
     snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, name);
     assert_ok(ls_jamba_open(&f->model, path, &err), err);
     snprintf(path, sizeof path, "%s/%s/expected.safetensors", LS_FIXTURES, name);
-    assert_ok(ls_safetensors_open(&f->expected, path, &err), err);
+    tensors_open(&f->expected, &f->bytes, path);
     view = ls_safetensors_find(f->expected, "input_ids");
     assert_non_null(view);
     f->ids = view->data;
@@ -43,6 +53,7 @@ static inline void fixture_open(fixture *f, const char *name) {
 
 static inline void fixture_close(fixture *f) {
     ls_safetensors_close(f->expected);
+    free(f->bytes);
     ls_jamba_close(f->model);
 }
 
