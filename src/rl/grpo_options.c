@@ -72,6 +72,7 @@ static ls_option_table lever_table(ls_grpo_options *o) {
     ls_option_table table = {o->lever_options, 0, o};
     ls_levers defaults;
     ls_levers_init(&defaults);
+    defaults.batch = 64; /* a step has many episodes */
     for (int64_t i = 0; i < ls_levers_count(); i++) {
         const int64_t k = table.n;
         if (!is_offered(ls_lever_name(i))) continue;
