@@ -72,7 +72,10 @@ static void write_mark(FILE *file, const ls_chart *c) {
     const double x = place_x(c, c->mark);
     if (isnan(c->mark)) return;
     fprintf(file, "<line class=\"mark\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/>\n", x, x, TOP, HEIGHT - BOTTOM);
-    write_text(file, x - 4.0, TOP + 10.0, "right", c->mark_label);
+    if (x < WIDTH / 2.0)
+        write_text(file, x + 4.0, TOP + 10.0, "left", c->mark_label);
+    else
+        write_text(file, x - 4.0, TOP + 10.0, "right", c->mark_label);
 }
 
 static void write_data(FILE *file, const ls_chart *c) {

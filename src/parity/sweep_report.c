@@ -21,7 +21,7 @@ static void print_experiments(FILE *file, const ls_sweep *s) {
 static void print_set(FILE *file, const char *name, uint64_t set) {
     bool first = true;
     if (set == 0) return;
-    fprintf(file, "  %-10s ", name);
+    fprintf(file, "%-12s ", name);
     for (int i = 0; i < LS_EXPERIMENTS; i++) {
         if (!(set >> i & 1)) continue;
         fprintf(file, "%s%s", first ? "" : ", ", ls_experiment_name((ls_experiment)i));
@@ -30,10 +30,15 @@ static void print_set(FILE *file, const char *name, uint64_t set) {
     fputc('\n', file);
 }
 
+static uint64_t set_of(const ls_sweep *s, ls_verdict verdict) {
+    uint64_t set = 0;
+    for (int i = 0; i < LS_EXPERIMENTS; i++) set |= (uint64_t)(s->seen[i].verdict == verdict) << i;
+    return set;
+}
+
 static void print_causes(FILE *file, const ls_sweep *s) {
     const ls_ranked *named = ls_sweep_cause(s);
     char text[LS_NOTE_BYTES + 64];
-    int n_clean = 0;
     fprintf(file, "\ncauses, best first\n");
     for (int64_t i = 0; i < ls_causes_count() && i < 4; i++) {
         const ls_ranked *r = &s->ranked[i];
@@ -45,9 +50,9 @@ static void print_causes(FILE *file, const ls_sweep *s) {
         return;
     }
     fprintf(file, "\nCAUSE: %s\n  %s\n  look at    %s\n", named->cause->name, named->cause->text, named->cause->look);
-    print_set(file, "differs in", named->met & (named->cause->large | named->cause->small | named->cause->moved));
-    for (int i = 0; i < LS_EXPERIMENTS; i++) n_clean += s->seen[i].verdict == LS_CLEAN;
-    fprintf(file, "  clean in   %d experiments\n", n_clean);
+    print_set(file, "  differs in", named->met & (named->cause->large | named->cause->small | named->cause->moved));
+    fprintf(file, "  clean in   %d experiments\n", __builtin_popcountll(set_of(s, LS_CLEAN)));
+    print_set(file, "  not tried", set_of(s, LS_UNTRIED));
     ls_observation_describe(text, sizeof text, &s->seen[s->repro_of]);
     fprintf(file, "  seen       %s: %s\n", ls_experiment_name(s->repro_of), text);
 }
@@ -165,8 +170,9 @@ void ls_sweep_print(FILE *file, const ls_sweep *s) {
     print_experiments(file, s);
     print_series(file, s);
     if (!s->different) {
-        fprintf(file,
-                "\nno difference: %" PRId64 " trials, %" PRId64 " sequences, %" PRId64 " differing bits (%.1f s)\n",
+        fputc('\n', file);
+        print_set(file, "not tried:", set_of(s, LS_UNTRIED));
+        fprintf(file, "no difference: %" PRId64 " trials, %" PRId64 " sequences, %" PRId64 " differing bits (%.1f s)\n",
                 s->n_trials, s->n_sequences, s->n_bits, s->seconds);
         return;
     }

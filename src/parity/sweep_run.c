@@ -63,6 +63,10 @@ static ls_status climb(const ls_runner *runner, ls_error *err) {
         LS_TRY(ls_runner_try(runner, &trial, runner->ladder->set[set], runner->ladder->n_set[set],
                              baseline < LS_EXPERIMENTS ? &kept[baseline] : NULL, &kept[i], &sweep->seen[i], err));
         sweep->different = sweep->different || sweep->seen[i].verdict > LS_CLEAN;
+        if (i == LS_TRY_SOLO && sweep->seen[i].verdict == LS_UNTRIED) {
+            status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "the baseline cannot be tried: %s", sweep->seen[i].note);
+            goto done;
+        }
     }
 done:
     for (int i = 0; i < LS_EXPERIMENTS; i++) ls_outcomes_deinit(&kept[i]);
