@@ -2,7 +2,6 @@
  * training. Owns nothing that outlives the command. */
 #define _POSIX_C_SOURCE 200809L
 #include <argp.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,22 +24,11 @@ typedef struct options {
     ls_error err;
 } options;
 
-static ls_status parse_seed(uint64_t *out, const char *text, ls_error *err) {
-    char *end;
-    unsigned long long value;
-    errno = 0;
-    value = strtoull(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || strchr(text, '-') != NULL)
-        return LS_FAIL(err, LS_ERR_ARG, "--seed: '%s' is not an integer in 0..2^64-1", text);
-    *out = value;
-    return LS_OK;
-}
-
 static ls_status parse_value(options *o, int key, const char *text) {
     switch (key) {
         case OPT_N: return ls_cli_int(&o->n, "--n", text, 1, (int64_t)1 << 32, &o->err);
         case OPT_FROM: return ls_cli_int(&o->from, "--from", text, 0, (int64_t)1 << 62, &o->err);
-        case OPT_SEED: return parse_seed(&o->seed, text, &o->err);
+        case OPT_SEED: return ls_cli_seed(&o->seed, "--seed", text, &o->err);
         case OPT_SPLIT:
             if (!ls_task_split_parse(&o->split, text))
                 return LS_FAIL(&o->err, LS_ERR_ARG, "--split: '%s' is not train or held-out", text);

@@ -23,6 +23,7 @@ static const command commands[] = {
     {"sweep", ls_cmd_sweep, "move levers one at a time and name the cause of a mismatch"},
     {"correct", ls_cmd_correct, "what a mismatch correction does to the tokens of another trainer's dump"},
     {"inspect", ls_cmd_inspect, "a checkpoint's configuration, tensors, memory, strides"},
+    {"init", ls_cmd_init, "a model with fresh weights, from a configuration"},
     {"task", ls_cmd_task, "problems of a task, as prompts or solved"},
     {"train", ls_cmd_train, "train a model: sft, supervised on prompts and completions"},
     {"tokenize", ls_cmd_tokenize, "lines of text to lines of token ids"},
