@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "rl/grpo.h"
 #include "train/sft.h"
 
 enum { SETS_MAX = 256, OPT_CONFIG = 256, OPT_SET, OPT_KEYS };
@@ -50,41 +51,134 @@ done:
     return status;
 }
 
-static ls_status run_sft(const train_arguments *a, ls_error *err) {
+static ls_status run_sft(const train_arguments *a, int *code, ls_error *err) {
     static ls_sft_options o;
     ls_config config;
     ls_status status;
     ls_sft_options_init(&o, &config);
+    (void)code;
     LS_TRY(fill_config(&config, a, err));
     if (!a->keys) status = ls_sft_run(&o, &config, stderr, err);
 done:
     return status;
 }
 
+static ls_status run_grpo(const train_arguments *a, int *code, ls_error *err) {
+    static ls_grpo_options o;
+    ls_grpo_result result = {0};
+    ls_config config;
+    ls_status status;
+    ls_grpo_options_init(&o, &config);
+    LS_TRY(fill_config(&config, a, err));
+    if (!a->keys) status = ls_grpo_run(&o, &config, stderr, &result, err);
+    if (result.differs) *code = LS_EXIT_DIFFERENT;
+done:
+    return status;
+}
+
 static const struct train_kind {
     const char *name, *text;
-    ls_status (*run)(const train_arguments *a, ls_error *err);
+    ls_status (*run)(const train_arguments *a, int *code, ls_error *err);
 } kinds[] = {
     {"sft", "Supervised training on pairs of prompt and completion.", run_sft},
+    {"grpo", "Training by policy gradients on the problems of a task. Exit code 3: rollout and trainer differed.",
+     run_grpo},
 };
 #define N_KINDS (sizeof kinds / sizeof kinds[0])
+
+/* ---- replay ---- */
+
+static const char replay_text[] = "Draws the differing sequence of a bundle again. Exit code 3: it still differs.";
+
+typedef struct replay_arguments {
+    const char *directory;
+    ls_replay_opts opts;
+    int64_t threads;
+    bool json;
+    ls_error *err;
+    ls_status status;
+} replay_arguments;
+
+enum { OPT_THREADS = 300, OPT_JSON, OPT_INJECT };
+
+static const struct argp_option replay_options[] = {
+    {"threads", OPT_THREADS, "N", 0, "Threads (those of the run)", 0},
+    {"json", OPT_JSON, NULL, 0, "Print the finding as JSON", 0},
+#ifdef LS_FAULTS
+    {"inject", OPT_INJECT, "NAME", 0, "Run with this fault", 0},
+#endif
+    {0},
+};
+
+static error_t on_replay_option(int key, char *text, struct argp_state *state) {
+    replay_arguments *a = state->input;
+    switch (key) {
+        case OPT_THREADS:
+            if (a->status == LS_OK) a->status = ls_cli_int(&a->threads, "--threads", text, 1, LS_THREADS_MAX, a->err);
+            return 0;
+        case OPT_JSON: a->json = true; return 0;
+#ifdef LS_FAULTS
+        case OPT_INJECT:
+            if (!ls_inject_parse(&a->opts.inject, text)) argp_error(state, "'%s' is no fault", text);
+            return 0;
+#endif
+        case ARGP_KEY_ARG:
+            if (a->directory != NULL) argp_error(state, "unexpected argument '%s'", text);
+            a->directory = text;
+            return 0;
+        case ARGP_KEY_END:
+            if (a->directory == NULL) argp_error(state, "BUNDLE is missing");
+            return 0;
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int run_replay(int argc, char **argv) {
+    const struct argp argp = {replay_options, on_replay_option, "BUNDLE", replay_text, NULL, NULL, NULL};
+    char name[64];
+    ls_error err;
+    ls_finding finding;
+    replay_arguments a = {.err = &err};
+    snprintf(name, sizeof name, "%s replay", argv[0]);
+    argv[1] = name;
+    argp_err_exit_status = LS_EXIT_USAGE;
+    argp_parse(&argp, argc - 1, argv + 1, 0, NULL, &a);
+    a.opts.threads = (int32_t)a.threads;
+    if (a.status != LS_OK || ls_replay(&finding, a.directory, &a.opts, &err) != LS_OK) return ls_cli_fail(&err);
+    if (a.json) {
+        ls_json_out json;
+        ls_json_init(&json, stdout);
+        ls_json_begin_object(&json, NULL);
+        ls_finding_write(&json, &finding);
+        ls_json_end_object(&json);
+        ls_json_newline(&json);
+    } else {
+        ls_finding_print(stdout, &finding);
+    }
+    return finding.differs ? LS_EXIT_DIFFERENT : LS_EXIT_OK;
+}
+
+/* ---- the command ---- */
 
 int ls_cmd_train(int argc, char **argv) {
     char name[64];
     for (size_t i = 0; argc > 1 && i < N_KINDS; i++) {
         const struct argp argp = {options, on_option, NULL, kinds[i].text, NULL, NULL, NULL};
         train_arguments a = {0};
+        int code = LS_EXIT_OK;
         ls_error err;
         if (strcmp(argv[1], kinds[i].name) != 0) continue;
         snprintf(name, sizeof name, "%s %s", argv[0], kinds[i].name);
         argv[1] = name;
         argp_err_exit_status = LS_EXIT_USAGE;
         argp_parse(&argp, argc - 1, argv + 1, 0, NULL, &a);
-        return kinds[i].run(&a, &err) == LS_OK ? LS_EXIT_OK : ls_cli_fail(&err);
+        return kinds[i].run(&a, &code, &err) == LS_OK ? code : ls_cli_fail(&err);
     }
+    if (argc > 1 && strcmp(argv[1], "replay") == 0) return run_replay(argc, argv);
     if (argc > 1 && strcmp(argv[1], "--help") == 0) {
         printf("Usage: %s KIND [OPTION...]\n\n", argv[0]);
         for (size_t i = 0; i < N_KINDS; i++) printf("  %-6s %s\n", kinds[i].name, kinds[i].text);
+        printf("  %-6s %s\n", "replay", replay_text);
         printf("\n%s KIND --help tells its options, --keys its keys.\n", argv[0]);
         return LS_EXIT_OK;
     }

@@ -125,10 +125,17 @@ int64_t ls_slot_ssm_offset(const ls_jamba_config *config, ls_dtype dtype);
 int64_t ls_slot_bytes(const ls_jamba_config *config, ls_dtype dtype);
 int64_t ls_page_bytes(const ls_jamba_config *config, ls_dtype dtype, int64_t page_tokens);
 
+/* Who looks on while a forward runs: called with the residual stream workspace->h behind the embedding (half 0) and
+ * behind each half of a layer (half 2 i + 1: the mixer of layer i, 2 i + 2: its feed-forward). */
+struct ls_forward;
+typedef void (*ls_forward_observer)(void *context, const struct ls_forward *f, int64_t half);
+
 /* Working memory of a forward over at most rows_max rows. */
 typedef struct ls_workspace {
     ls_dtype dtype;
     int64_t rows_max;
+    ls_forward_observer observer; /* NULL: none */
+    void *observer_context;
     float *h, *y;           /* [rows][H]: residual stream, and what is added to it */
     void *x;                /* [rows][H]: normalised h; after a forward, the head's input */
     float *wide_a, *wide_b; /* [rows][widest projection]; attention keeps q, k and v here in the activation type */

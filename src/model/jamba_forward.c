@@ -276,6 +276,10 @@ done:
 
 ls_status ls_jamba_last_norm(const ls_forward *f, ls_error *err) { return normalise_h(f, f->model->final_norm, err); }
 
+static void show(const ls_forward *f, int64_t half) {
+    if (f->ws->observer != NULL) f->ws->observer(f->ws->observer_context, f, half);
+}
+
 ls_status ls_jamba_forward(const ls_jamba *model, ls_queue *queue, const ls_cache *cache, ls_workspace *workspace,
                            const int32_t *tokens, const ls_span *spans, int64_t n_spans, ls_error *err) {
     ls_forward f = {model, queue, cache, workspace, spans, n_spans, 0};
@@ -287,9 +291,10 @@ ls_status ls_jamba_forward(const ls_jamba *model, ls_queue *queue, const ls_cach
     }
     LS_TRY(check_rows(&f, err));
     LS_TRY(ls_jamba_embed(&f, tokens, err));
-    for (int64_t i = 0; i < model->config.n_layers; i++) {
-        LS_TRY(ls_jamba_half(&f, i, LS_HALF_MIXER, err));
-        LS_TRY(ls_jamba_half(&f, i, LS_HALF_FFN, err));
+    show(&f, 0);
+    for (int64_t i = 0; i < 2 * (int64_t)model->config.n_layers; i++) {
+        LS_TRY(ls_jamba_half(&f, i / 2, (ls_half)(i % 2), err));
+        show(&f, i + 1);
     }
     LS_TRY(ls_jamba_last_norm(&f, err));
 done:

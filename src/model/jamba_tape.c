@@ -183,6 +183,8 @@ done:
     return status;
 }
 
+const float *ls_tape_residual(const ls_tape *t, int64_t half) { return t->h[half]; }
+
 ls_status ls_tape_head_block(ls_tape *t, ls_queue *queue, const int64_t *targets, int64_t *row, int64_t end, int64_t *n,
                              ls_error *err) {
     const int64_t row_bytes = t->parameters->model->config.hidden * ls_dtype_bytes(t->opts.dtype);

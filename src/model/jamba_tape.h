@@ -36,6 +36,9 @@ ls_status ls_tape_forward(ls_tape *tape, ls_queue *queue, const int32_t *tokens,
 /* Of the tape's rows: row r predicts targets[r], or nothing where it is -1 (0 then). entropy may be NULL. */
 ls_status ls_tape_logprob(ls_tape *tape, ls_queue *queue, const int64_t *targets, float *logprob, float *entropy,
                           ls_error *err);
+/* The residual stream of the last forward, [rows][H]: before half `half` of the model's 2 n_layers, or behind the last.
+ */
+const float *ls_tape_residual(const ls_tape *tape, int64_t half);
 /* Adds to gradient [parameters->n_elements], which is +0 before, the gradient of
  *   sum over rows of d_logprob[r] * logprob[r] + d_entropy[r] * entropy[r]
  * for the sequences [begin, end) of the last forward. d_entropy may be NULL. Arrays are over all rows of the tape. */

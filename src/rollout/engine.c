@@ -182,6 +182,20 @@ ls_status ls_engine_tick(ls_engine *e, ls_error *err) {
     return status == LS_OK ? LS_OK : check_alive(e, err);
 }
 
+static void observe_forward(void *context, const ls_forward *f, int64_t half) {
+    const ls_engine *e = context;
+    for (int64_t i = 0; i < f->n_spans; i++)
+        e->observer(e->observer_context, e->span_entry[i]->request, f->spans[i].pos, f->spans[i].n_rows, half,
+                    f->ws->h + f->spans[i].row * e->model->config.hidden);
+}
+
+void ls_engine_observe(ls_engine *e, ls_engine_observer observer, void *context) {
+    e->observer = observer;
+    e->observer_context = context;
+    e->ws->observer = observer == NULL ? NULL : observe_forward;
+    e->ws->observer_context = e;
+}
+
 /* ---- weights and sleep ---- */
 
 bool ls_engine_preempt(ls_engine *e, ls_preempt_by by) {

@@ -111,6 +111,12 @@ bool ls_engine_preempt(ls_engine *engine, ls_preempt_by by);
 /* Takes every sequence out and returns the pools' memory to the system; the next tick goes on. */
 void ls_engine_sleep(ls_engine *engine);
 
+/* Looks on while rows are computed: h [n_rows][H] is the residual stream of a request's positions pos and on, behind
+ * `half` halves of layers (ls_forward_observer). NULL ends it. */
+typedef void (*ls_engine_observer)(void *context, const ls_request *request, int64_t pos, int64_t n_rows, int64_t half,
+                                   const float *h);
+void ls_engine_observe(ls_engine *engine, ls_engine_observer observer, void *context);
+
 /* Submits all in the order of levers.shuffle, ticks to the end. Requests are in the caller's order (prompt, sample), and so
  * are results. progress may be NULL. */
 typedef void (*ls_engine_progress)(void *context, int64_t n_done, int64_t n_requests, int64_t n_tokens);

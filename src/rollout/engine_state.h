@@ -62,6 +62,8 @@ struct ls_engine {
     ls_ids *slots, *pages, *swap_slots, *swap_pages;
     ls_prefix *prefix; /* NULL: off */
     ls_workspace *ws;
+    ls_engine_observer observer; /* NULL: none */
+    void *observer_context;
 
     waiting waiting;
     entry *free_entries;

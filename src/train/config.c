@@ -102,7 +102,8 @@ static ls_status set(void *value, const ls_option *o, const char *text, ls_error
         case LS_OPTION_NUMBER: return set_number(value, o, text, err);
         case LS_OPTION_SWITCH: return set_switch(value, o, text, err);
         case LS_OPTION_CHOICE: return set_choice(value, o, text, err);
-        case LS_OPTION_TEXT: return set_text(value, o, text, err);
+        case LS_OPTION_TEXT:
+        case LS_OPTION_VALUE: return set_text(value, o, text, err);
     }
     return LS_FAIL(err, LS_ERR_ARG, "%s: an option of no kind", o->name);
 }
@@ -129,13 +130,15 @@ static bool fits(ls_option_kind kind, ls_node_kind found) {
         case LS_OPTION_SWITCH: return found == LS_NODE_BOOL;
         case LS_OPTION_CHOICE:
         case LS_OPTION_TEXT: return found == LS_NODE_TEXT;
+        case LS_OPTION_VALUE: return found == LS_NODE_INT || found == LS_NODE_REAL || found == LS_NODE_TEXT;
     }
     return false;
 }
 
 static const char *kind_name(ls_option_kind kind) {
     static const char *const names[] = {"an integer",    "an integer", "a number",
-                                        "true or false", "a string",   "a string"};
+                                        "true or false", "a string",   "a string",
+                                        "a string or a number"};
     return names[kind];
 }
 
@@ -145,7 +148,7 @@ static ls_status text_of(const ls_node *node, const ls_option *o, char **text, l
     *text = NULL;
     if (!fits(o->kind, ls_node_kind_of(node)))
         return ls_node_fail(node, LS_ERR_FORMAT, err, "%s is required", kind_name(o->kind));
-    if (o->kind == LS_OPTION_NUMBER) {
+    if (o->kind == LS_OPTION_NUMBER || ls_node_kind_of(node) == LS_NODE_REAL) {
         char number[LS_DOUBLE_TEXT_MAX];
         ls_double_text(number, ls_node_number(node));
         return ls_text_copy(text, number, (int64_t)strlen(number), err);
@@ -207,7 +210,8 @@ static void format(char text[LS_OPTION_TEXT_MAX], const ls_option *o, const void
         case LS_OPTION_NUMBER: ls_double_text(text, *number); return;
         case LS_OPTION_SWITCH: snprintf(text, LS_OPTION_TEXT_MAX, "%s", *on ? "true" : "false"); return;
         case LS_OPTION_CHOICE: snprintf(text, LS_OPTION_TEXT_MAX, "%s", o->choices[*choice]); return;
-        case LS_OPTION_TEXT: memcpy(text, value, LS_OPTION_TEXT_MAX); return;
+        case LS_OPTION_TEXT:
+        case LS_OPTION_VALUE: memcpy(text, value, LS_OPTION_TEXT_MAX); return;
     }
 }
 

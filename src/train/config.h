@@ -19,7 +19,8 @@ typedef enum ls_option_kind {
     LS_OPTION_NUMBER, /* double in [low, high] */
     LS_OPTION_SWITCH, /* bool; true or false */
     LS_OPTION_CHOICE, /* int32_t, by name */
-    LS_OPTION_TEXT    /* char[LS_OPTION_TEXT_MAX], UTF-8 */
+    LS_OPTION_TEXT,   /* char[LS_OPTION_TEXT_MAX], UTF-8 */
+    LS_OPTION_VALUE   /* the same; in JSON also a number, whose text it becomes */
 } ls_option_kind;
 
 typedef struct ls_option {

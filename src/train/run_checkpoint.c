@@ -250,8 +250,7 @@ static ls_status save_state(const char *path, const ls_train_state *s, const ls_
     return status;
 }
 
-static ls_status fill_directory(const ls_run *run, const char *directory, const ls_train_state *s,
-                                const ls_run_description *d, ls_error *err) {
+ls_status ls_run_save_model(const ls_run *run, const char *directory, const ls_parameters *parameters, ls_error *err) {
     char path[LS_RUN_PATH_MAX];
     ls_status status = LS_OK;
     for (int i = 0; i < LS_MODEL_FILES; i++) {
@@ -260,7 +259,16 @@ static ls_status fill_directory(const ls_run *run, const char *directory, const 
         LS_TRY(ls_durable_file(path, run->files[i], run->file_bytes[i], err));
     }
     LS_TRY(join(path, directory, "model.safetensors", err));
-    LS_TRY(save_weights(path, s->parameters, err));
+    LS_TRY(save_weights(path, parameters, err));
+done:
+    return status;
+}
+
+static ls_status fill_directory(const ls_run *run, const char *directory, const ls_train_state *s,
+                                const ls_run_description *d, ls_error *err) {
+    char path[LS_RUN_PATH_MAX];
+    ls_status status;
+    LS_TRY(ls_run_save_model(run, directory, s->parameters, err));
     LS_TRY(join(path, directory, "optimizer.safetensors", err));
     LS_TRY(save_optimizer(path, s, err));
     LS_TRY(join(path, directory, "state.json", err));

@@ -50,6 +50,9 @@ ls_status ls_run_keep_files(ls_run *run, const char *model_directory, ls_error *
 ls_status ls_run_save(ls_run *run, const ls_train_state *state, const ls_run_description *description, int64_t keep,
                       ls_error *err);
 
+/* The weights and the kept files as a model, into a directory that is there. */
+ls_status ls_run_save_model(const ls_run *run, const char *directory, const ls_parameters *parameters, ls_error *err);
+
 /* Masters, moments, step and positions from a checkpoint; the model must have been opened from the same path. */
 ls_status ls_run_load(const char *path, ls_train_state *state, const ls_run_description *description, ls_error *err);
 

@@ -178,6 +178,33 @@ static int64_t take_leaves(const ls_trainer *t, const ls_train_batch *b, int64_t
     return n;
 }
 
+/* The leaves [begin, end) of a batch that this process computes, of n in all. */
+typedef struct own_leaves {
+    int64_t begin, end, n, share;
+} own_leaves;
+
+static own_leaves leaves_here(const ls_trainer *t, const ls_train_batch *b) {
+    const int64_t n = leaves_of(t, b->n), share = ls_gradient_share(n, ranks_of(t));
+    const int64_t rank = t->opts.comm == NULL ? 0 : ls_comm_rank(t->opts.comm);
+    return (own_leaves){rank * share, smaller((rank + 1) * share, n), n, share};
+}
+
+/* The first sequence of a rank's share. */
+static int64_t share_begin(const ls_trainer *t, const ls_train_batch *b, const own_leaves *own, int64_t rank) {
+    return leaf_begin(t, b, smaller(rank * own->share, own->n));
+}
+
+static ls_status score_microbatch(ls_trainer *t, const ls_train_batch *b, int64_t leaf_i, int64_t n_leaves,
+                                  float *logprob, ls_error *err) {
+    const int64_t first = leaf_begin(t, b, leaf_i), n = leaf_begin(t, b, leaf_i + n_leaves) - first;
+    const int64_t row = b->offsets[first];
+    ls_status status;
+    LS_TRY(ls_tape_forward(t->tape, t->queue, b->tokens, b->offsets + first, n, err));
+    LS_TRY(ls_tape_logprob(t->tape, t->queue, b->targets + row, logprob + row, NULL, err));
+done:
+    return status;
+}
+
 static ls_status run_microbatch(ls_trainer *t, const ls_train_batch *b, int64_t leaf_i, int64_t n_leaves,
                                 ls_error *err) {
     const ls_trainer_opts *o = &t->opts;
@@ -205,14 +232,13 @@ done:
 
 /* The gradient of the batch, on every process, and all metrics. */
 static ls_status make_gradient(ls_trainer *t, const ls_train_batch *b, float **root, ls_error *err) {
-    const int64_t n_leaves = leaves_of(t, b->n), n_ranks = ranks_of(t), share = ls_gradient_share(n_leaves, n_ranks);
-    const int64_t rank = t->opts.comm == NULL ? 0 : ls_comm_rank(t->opts.comm);
-    const int64_t end = smaller((rank + 1) * share, n_leaves);
+    const own_leaves own = leaves_here(t, b);
+    const int64_t n_ranks = ranks_of(t);
     ls_status status = LS_OK;
     memset(t->metrics, 0, (size_t)(b->n * t->opts.n_metrics) * sizeof(double));
     ls_gradient_begin(t->gradient);
-    for (int64_t leaf_i = rank * share; leaf_i < end;) {
-        const int64_t n = take_leaves(t, b, leaf_i, end);
+    for (int64_t leaf_i = own.begin; leaf_i < own.end;) {
+        const int64_t n = take_leaves(t, b, leaf_i, own.end);
         LS_TRY(run_microbatch(t, b, leaf_i, n, err));
         leaf_i += n;
     }
@@ -221,10 +247,10 @@ static ls_status make_gradient(ls_trainer *t, const ls_train_batch *b, float **r
         goto done;
     }
     for (int64_t r = 0; r <= n_ranks; r++)
-        t->begins[r] = leaf_begin(t, b, smaller(r * share, n_leaves)) * t->opts.n_metrics * (int64_t)sizeof(double);
+        t->begins[r] = share_begin(t, b, &own, r) * t->opts.n_metrics * (int64_t)sizeof(double);
     LS_TRY(ls_comm_share(t->opts.comm, t->metrics, t->begins, "the losses", err));
     LS_TRY(ls_comm_fold(t->opts.comm, t->gradient, t->state.parameters->n_elements, t->queue,
-                        (int32_t)((n_leaves - 1) / share + 1), root, err));
+                        (int32_t)((own.n - 1) / own.share + 1), root, err));
 done:
     return status;
 }
@@ -281,6 +307,33 @@ static ls_status sum_squares(ls_trainer *t, const ls_train_batch *b, const float
     if (loss[0] != '\0' || bad != NULL)
         status = LS_FAIL(err, LS_ERR_ARG, "%s%s%s", loss, loss[0] != '\0' && bad != NULL ? "; " : "", gradient);
 done:
+    return status;
+}
+
+/* ---- the forward alone ---- */
+
+static ls_status score_batch(ls_trainer *t, const ls_train_batch *b, float *logprob, ls_error *err) {
+    const own_leaves own = leaves_here(t, b);
+    ls_status status = LS_OK;
+    for (int64_t leaf_i = own.begin; leaf_i < own.end;) {
+        const int64_t n = take_leaves(t, b, leaf_i, own.end);
+        LS_TRY(score_microbatch(t, b, leaf_i, n, logprob, err));
+        leaf_i += n;
+    }
+    if (t->opts.comm == NULL) goto done;
+    for (int64_t r = 0; r <= ranks_of(t); r++)
+        t->begins[r] = (b->offsets[share_begin(t, b, &own, r)] - b->offsets[0]) * (int64_t)sizeof *logprob;
+    LS_TRY(ls_comm_share(t->opts.comm, logprob + b->offsets[0], t->begins, "the log-probabilities", err));
+done:
+    return status;
+}
+
+ls_status ls_trainer_score(ls_trainer *t, const ls_train_batch *b, float *logprob, ls_error *err) {
+    ls_error reason = {LS_OK, ""};
+    ls_status status = check_batch(t, b, &reason);
+    if (status == LS_OK) status = score_batch(t, b, logprob, &reason);
+    if (status != LS_OK && t->opts.comm != NULL) ls_comm_abort(t->opts.comm, &reason);
+    if (status != LS_OK && err != NULL) *err = reason;
     return status;
 }
 

@@ -83,7 +83,7 @@ bool ls_trainer_decays(ls_slot_kind kind);
 
 typedef struct ls_train_batch {
     const int32_t *tokens;  /* sequence i is tokens [offsets[i], offsets[i + 1]) */
-    const int64_t *offsets; /* [n + 1], from 0 */
+    const int64_t *offsets; /* [n + 1], ascending from 0 or, for a part of a larger batch, from where it begins */
     const int64_t *targets; /* [offsets[n]]: what each row predicts, or -1 */
     int64_t n;
     double count; /* the gradient is divided by it once: of tokens, for a mean over tokens */
@@ -97,6 +97,9 @@ typedef struct ls_train_stats {
     const double *totals;  /* [n_metrics]: their sums, sequences ascending */
 } ls_train_stats;
 
+/* Only the forward of a step: log-probabilities [offsets[n]], written from offsets[0] on, on every process all of them.
+ */
+ls_status ls_trainer_score(ls_trainer *trainer, const ls_train_batch *batch, float *logprob, ls_error *err);
 ls_status ls_trainer_step(ls_trainer *trainer, const ls_train_batch *batch, ls_train_stats *stats, ls_error *err);
 
 #endif

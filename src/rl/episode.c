@@ -1,0 +1,270 @@
+/* Problems to prompts, rounds of the engine, rewards. Owns tokens and texts of all episodes. */
+#include "rl/episode.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+ls_status ls_episodes_create(ls_episodes **out, int64_t n_problems, int64_t samples, int64_t length, int64_t max_tokens,
+                             ls_error *err) {
+    ls_episodes *e = NULL;
+    int64_t total;
+    ls_status status;
+    *out = NULL;
+    LS_TRY(ls_array_alloc((void **)&e, 1, sizeof *e, "episodes", err));
+    e->n_problems = n_problems;
+    e->samples = samples;
+    e->length = length;
+    e->max_tokens = max_tokens;
+    if (!ls_mul_i64(n_problems, samples, &e->n) || !ls_mul_i64(e->n, length, &total)) {
+        status = LS_FAIL(err, LS_ERR_NOMEM, "%lld prompts of %lld samples and %lld tokens do not fit",
+                         (long long)n_problems, (long long)samples, (long long)length);
+        goto done;
+    }
+    LS_TRY(ls_array_alloc((void **)&e->list, e->n, sizeof *e->list, "episodes", err));
+    LS_TRY(ls_array_alloc((void **)&e->problems, n_problems, sizeof *e->problems, "problems", err));
+    LS_TRY(ls_array_alloc((void **)&e->requests, e->n, sizeof *e->requests, "requests", err));
+    LS_TRY(ls_array_alloc((void **)&e->stops, e->n, sizeof *e->stops, "stop texts", err));
+    LS_TRY(ls_array_alloc((void **)&e->owners, e->n, sizeof *e->owners, "requests", err));
+    LS_TRY(ls_array_alloc((void **)&e->items, e->n, sizeof *e->items, "rewards", err));
+    LS_TRY(ls_array_alloc((void **)&e->results, e->n, sizeof *e->results, "rewards", err));
+    LS_TRY(ls_array_alloc((void **)&e->tokens, total, sizeof *e->tokens, "tokens", err));
+    LS_TRY(ls_array_alloc((void **)&e->logprobs, total, sizeof *e->logprobs, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->drawn, total, 1, "tokens", err));
+    *out = e;
+    e = NULL;
+done:
+    ls_episodes_free(e);
+    return status;
+}
+
+static void free_texts(ls_episodes *e) {
+    for (int64_t i = 0; e->list != NULL && i < e->n; i++) {
+        for (int64_t k = 0; k < e->list[i].n_replies; k++) free((char *)(uintptr_t)e->list[i].replies[k].text);
+        e->list[i].n_replies = 0;
+    }
+}
+
+void ls_episodes_free(ls_episodes *e) {
+    if (e == NULL) return;
+    free_texts(e);
+    free(e->list);
+    free(e->problems);
+    free(e->requests);
+    free(e->stops);
+    free(e->owners);
+    free(e->items);
+    free(e->results);
+    free(e->tokens);
+    free(e->logprobs);
+    free(e->drawn);
+    free(e);
+}
+
+void ls_episode_id(char out[LS_EPISODE_ID_MAX], const ls_episode *e) {
+    snprintf(out, LS_EPISODE_ID_MAX, "%s#%u", e->problem->id, e->sample_i);
+}
+
+/* ---- prompts ---- */
+
+static ls_status encode_prompt(ls_episodes *e, const ls_world *w, const ls_problem *problem, ls_episode *first,
+                               ls_error *err) {
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    ls_status status;
+    LS_TRY(ls_tokenizer_encode(w->tokenizer, problem->prompt, (int64_t)strlen(problem->prompt), true, &ids, &n, err));
+    if (n == 0 || n >= e->length) {
+        status = LS_FAIL(err, LS_ERR_CAPACITY, "a prompt of %lld tokens; sequences have at most %lld (length)",
+                         (long long)n, (long long)e->length);
+        goto done;
+    }
+    for (int64_t k = 0; k < e->samples; k++) {
+        memcpy(first[k].tokens, ids, (size_t)n * sizeof *ids);
+        memset(first[k].drawn, 0, (size_t)e->length);
+        first[k].n = first[k].n_prompt = n;
+    }
+done:
+    if (status != LS_OK) ls_error_prefix(err, "%s", problem->id);
+    free(ids);
+    return status;
+}
+
+ls_status ls_episodes_begin(ls_episodes *e, const ls_world *w, ls_task_split split, int64_t first, ls_error *err) {
+    ls_status status = LS_OK;
+    free_texts(e);
+    e->first_problem = first;
+    e->n_failed = 0;
+    for (int64_t p = 0; p < e->n_problems; p++) {
+        ls_episode *group = e->list + p * e->samples;
+        LS_TRY(ls_task_make(&e->problems[p], w->task, split, first + p, err));
+        for (int64_t k = 0; k < e->samples; k++) {
+            const int64_t at = (p * e->samples + k) * e->length;
+            group[k] = (ls_episode){.problem = &e->problems[p],
+                                    .prompt_i = (uint32_t)(first + p),
+                                    .sample_i = (uint32_t)k,
+                                    .tokens = e->tokens + at,
+                                    .logprob = e->logprobs + at,
+                                    .drawn = e->drawn + at,
+                                    .reward = (double)NAN,
+                                    .slot = -1};
+        }
+        LS_TRY(encode_prompt(e, w, &e->problems[p], group, err));
+    }
+done:
+    return status;
+}
+
+/* ---- turns ---- */
+
+/* The episode's next completion as request number k of the round. */
+static void ask(ls_episodes *e, const ls_world *w, int64_t episode_i, int64_t k) {
+    ls_episode *x = &e->list[episode_i];
+    const int64_t room = e->length - x->n;
+    e->owners[k] = episode_i;
+    e->requests[k] = (ls_request){.prompt = x->tokens,
+                                  .n_prompt = x->n,
+                                  .prompt_i = x->prompt_i,
+                                  .sample_i = x->sample_i,
+                                  .max_tokens = e->max_tokens < room ? e->max_tokens : room,
+                                  .completion = x->tokens + x->n,
+                                  .logprob = x->logprob + x->n};
+    if (w->stop == NULL) return;
+    ls_stop_begin(&e->stops[k], w->stop);
+    e->requests[k].stop = ls_stop_reached;
+    e->requests[k].stop_context = &e->stops[k];
+}
+
+/* Text of ids; those that the tokenizer does not know have none. */
+static ls_status decode(const ls_tokenizer *tokenizer, const int32_t *ids, int64_t n, ls_reply *out, ls_error *err) {
+    char *text = NULL;
+    int64_t bytes = 0, n_known = 0;
+    int32_t *known = NULL;
+    ls_status status = ls_tokenizer_decode(tokenizer, ids, n, true, &text, &bytes, NULL);
+    if (status == LS_OK) goto done;
+    LS_TRY(ls_array_alloc((void **)&known, n, sizeof *known, "ids", err));
+    for (int64_t i = 0; i < n; i++) {
+        if (ls_tokenizer_decode(tokenizer, ids + i, 1, true, &text, &bytes, NULL) != LS_OK) continue;
+        free(text);
+        known[n_known++] = ids[i];
+    }
+    LS_TRY(ls_tokenizer_decode(tokenizer, known, n_known, true, &text, &bytes, err));
+done:
+    free(known);
+    *out = (ls_reply){status == LS_OK ? text : NULL, bytes};
+    return status;
+}
+
+/* What the environment says to the last completion; the episode ends where it cannot go on. */
+static ls_status answer(ls_episodes *e, const ls_world *w, ls_episode *x, ls_error *err) {
+    ls_turn turn;
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    ls_status status = LS_OK;
+    x->ended = x->overlong || x->n_replies == LS_TURNS_MAX;
+    if (x->ended) return LS_OK;
+    ls_task_turn(&turn, w->task, x->problem, x->replies, x->n_replies);
+    x->ended = turn.end;
+    if (turn.end) return LS_OK;
+    LS_TRY(ls_tokenizer_encode(w->tokenizer, turn.text, (int64_t)strlen(turn.text), false, &ids, &n, err));
+    if (x->n + n >= e->length) {
+        x->ended = x->overlong = true;
+    } else {
+        memcpy(x->tokens + x->n, ids, (size_t)n * sizeof *ids);
+        x->n += n;
+    }
+done:
+    free(ids);
+    return status;
+}
+
+static ls_status take(ls_episodes *e, const ls_world *w, ls_episode *x, const ls_request *r, ls_error *err) {
+    char id[LS_EPISODE_ID_MAX];
+    ls_status status;
+    ls_episode_id(id, x);
+    if (r->finish != LS_FINISH_STOP && r->finish != LS_FINISH_LENGTH)
+        return LS_FAIL(err, r->error.status != LS_OK ? r->error.status : LS_ERR_ARG, "%s: ends by %s: %s", id,
+                       ls_finish_name(r->finish), r->error.status != LS_OK ? r->error.text : "");
+    LS_TRY(decode(w->tokenizer, r->completion, r->n_completion, &x->replies[x->n_replies], err));
+    x->n_replies++;
+    memset(x->drawn + x->n, 1, (size_t)r->n_completion);
+    x->n += r->n_completion;
+    x->n_drawn += r->n_completion;
+    x->overlong = r->finish == LS_FINISH_LENGTH;
+    x->slot = r->slot;
+    x->n_hit = r->n_hit;
+    x->n_preempted += r->n_preempted;
+    LS_TRY(answer(e, w, x, err));
+done:
+    return status;
+}
+
+ls_status ls_episodes_run(ls_episodes *e, const ls_world *w, ls_engine *engine, ls_error *err) {
+    ls_status status = LS_OK;
+    for (;;) {
+        int64_t n = 0;
+        for (int64_t i = 0; i < e->n; i++)
+            if (!e->list[i].ended) ask(e, w, i, n++);
+        if (n == 0) break;
+        LS_TRY(ls_engine_run(engine, e->requests, n, NULL, NULL, err));
+        for (int64_t k = 0; k < n; k++) LS_TRY(take(e, w, &e->list[e->owners[k]], &e->requests[k], err));
+    }
+done:
+    return status;
+}
+
+/* ---- rewards ---- */
+
+/* All replies one behind the other, for judges outside; released with free(). */
+static ls_status join_replies(const ls_episode *x, char **out, int64_t *bytes, ls_error *err) {
+    int64_t at = 0;
+    ls_status status;
+    *bytes = 0;
+    for (int64_t k = 0; k < x->n_replies; k++) *bytes += x->replies[k].bytes;
+    LS_TRY(ls_array_alloc((void **)out, *bytes + 1, 1, "completion", err));
+    for (int64_t k = 0; k < x->n_replies; k++) {
+        memcpy(*out + at, x->replies[k].text, (size_t)x->replies[k].bytes);
+        at += x->replies[k].bytes;
+    }
+done:
+    return status;
+}
+
+static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
+    ls_status status = LS_OK;
+    int64_t n = 0;
+    for (; n < e->n; n++) {
+        const ls_episode *x = &e->list[n];
+        char *text = NULL;
+        int64_t bytes = 0;
+        LS_TRY(join_replies(x, &text, &bytes, err));
+        e->items[n] = (ls_reward_item){x->problem->id,
+                                       {x->problem->prompt, (int64_t)strlen(x->problem->prompt)},
+                                       {text, bytes},
+                                       x->problem->answer[0] != '\0' ? x->problem->answer : NULL};
+    }
+    LS_TRY(ls_reward_ask(w->reward, e->results, e->items, e->n, err));
+    for (int64_t i = 0; i < e->n; i++) {
+        e->list[i].failed = !e->results[i].ok;
+        e->list[i].reward = e->results[i].reward;
+        e->n_failed += e->list[i].failed;
+    }
+    if (e->n_failed == e->n)
+        status = LS_FAIL(err, LS_ERR_IO, "all %lld rewards failed: %s", (long long)e->n,
+                         ls_reward_tally_of(w->reward)->message);
+done:
+    for (int64_t i = 0; i < n; i++) free((char *)(uintptr_t)e->items[i].completion.text);
+    return status;
+}
+
+ls_status ls_episodes_judge(ls_episodes *e, const ls_world *w, ls_error *err) {
+    e->n_failed = 0;
+    if (w->reward != NULL) return ask_outside(e, w, err);
+    for (int64_t i = 0; i < e->n; i++) {
+        ls_episode *x = &e->list[i];
+        x->reward = ls_task_reward(w->task, x->problem, x->replies, x->n_replies);
+    }
+    return LS_OK;
+}

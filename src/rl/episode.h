@@ -1,0 +1,76 @@
+/* Episodes: what the rollout engine makes of the problems of a task. An episode is one sequence of tokens: the prompt,
+ * a completion, and with tasks of several turns what the environment answers, the next completion, and so on. Drawn
+ * tokens carry the log-probability that the engine recorded with them; the others are given and carry no loss.
+ *
+ * Texts are encoded each for itself, the prompt with the tokenizer's special tokens, the environment's words without.
+ * Draws are addressed by the problem's number and the sample's, and turns run in rounds, all episodes of a round
+ * together: an episode depends on its address, the weights and the sampling only. */
+#ifndef LS_RL_EPISODE_H
+#define LS_RL_EPISODE_H
+
+#include "load/stop.h"
+#include "rl/reward.h"
+#include "rollout/engine.h"
+
+#define LS_TURNS_MAX 64
+
+/* Where problems, words and rewards come from; all borrowed. */
+typedef struct ls_world {
+    const ls_task *task;
+    const ls_tokenizer *tokenizer;
+    const ls_stop *stop; /* texts that end a completion; NULL: none */
+    ls_reward *reward;   /* NULL: the task's own */
+} ls_world;
+
+typedef struct ls_episode {
+    const ls_problem *problem;
+    uint32_t prompt_i, sample_i; /* address of its draws */
+    int32_t *tokens;             /* [length] */
+    float *logprob;              /* [length], where drawn */
+    uint8_t *drawn;              /* [length], 0 or 1 */
+    int64_t n, n_prompt, n_drawn;
+    ls_reply replies[LS_TURNS_MAX]; /* what was drawn, as text */
+    int64_t n_replies;
+    bool ended;
+    bool overlong; /* its last completion did not come to an end by itself */
+    bool failed;   /* there is no reward */
+    double reward; /* NaN where it failed */
+    /* How its last turn came about. */
+    int32_t slot;
+    int64_t n_hit, n_preempted;
+} ls_episode;
+
+typedef struct ls_episodes {
+    ls_episode *list; /* [n], by (problem, sample) */
+    int64_t n, n_problems, samples, length, max_tokens;
+    int64_t n_failed;
+    int64_t first_problem;
+    ls_problem *problems; /* [n_problems] */
+    ls_request *requests; /* [n]: of one round */
+    ls_stop_state *stops;
+    int64_t *owners; /* [n]: the round's episodes */
+    ls_reward_item *items;
+    ls_reward_result *results;
+    int32_t *tokens;
+    float *logprobs;
+    uint8_t *drawn;
+} ls_episodes;
+
+/* length: tokens of an episode; max_tokens: of one completion. */
+ls_status ls_episodes_create(ls_episodes **out, int64_t n_problems, int64_t samples, int64_t length, int64_t max_tokens,
+                             ls_error *err);
+void ls_episodes_free(ls_episodes *episodes); /* accepts NULL */
+
+/* Begins anew with problems [first, first + n_problems) of a split: their prompts. */
+ls_status ls_episodes_begin(ls_episodes *episodes, const ls_world *world, ls_task_split split, int64_t first,
+                            ls_error *err);
+/* All turns of all episodes. */
+ls_status ls_episodes_run(ls_episodes *episodes, const ls_world *world, ls_engine *engine, ls_error *err);
+/* Their rewards. That all failed is an error; else those that did are marked. */
+ls_status ls_episodes_judge(ls_episodes *episodes, const ls_world *world, ls_error *err);
+
+/* "arithmetic/train/17#3" */
+#define LS_EPISODE_ID_MAX (LS_PROBLEM_ID_MAX + 16)
+void ls_episode_id(char out[LS_EPISODE_ID_MAX], const ls_episode *episode);
+
+#endif

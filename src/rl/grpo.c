@@ -1,0 +1,356 @@
+/* The run: everything is opened, steps follow one another, checkpoints and evaluations between them. */
+#define _POSIX_C_SOURCE 200809L
+#include "rl/grpo.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/fnv.h"
+#include "base/mem.h"
+#include "num/contract.h"
+#include "rl/grpo_state.h"
+
+double ls_grpo_clock(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- checkpoints ---- */
+
+enum { POSITION_STEP, POSITION_DIGEST_LOW, POSITION_DIGEST_HIGH, N_POSITIONS };
+
+typedef struct description {
+    ls_run_description d;
+    char numerics[64];
+    ls_run_position positions[N_POSITIONS];
+} description;
+
+static void describe(const grpo *g, description *out) {
+    snprintf(out->numerics, sizeof out->numerics, "%s/%d/%s", LS_NUMERICS_PROFILE, LS_NUMERICS_VERSION,
+             ls_dtype_name((ls_dtype)g->o->train.dtype));
+    out->positions[POSITION_STEP] = (ls_run_position){"step", g->step};
+    out->positions[POSITION_DIGEST_LOW] = (ls_run_position){"digest_low", (int64_t)(g->result->digest & UINT32_MAX)};
+    out->positions[POSITION_DIGEST_HIGH] = (ls_run_position){"digest_high", (int64_t)(g->result->digest >> 32)};
+    out->d = (ls_run_description){"grpo", out->numerics, g->data, g->config, out->positions, N_POSITIONS};
+}
+
+static ls_status save(grpo *g, ls_error *err) {
+    description d;
+    describe(g, &d);
+    return ls_run_save(g->run, ls_trainer_state(g->trainer), &d.d, g->o->train.keep, err);
+}
+
+static ls_status go_on(grpo *g, ls_error *err) {
+    description d;
+    ls_train_state *state = ls_trainer_state(g->trainer);
+    ls_status status;
+    describe(g, &d);
+    LS_TRY(ls_run_load(g->begin, state, &d.d, err));
+    if (state->step != g->begin_update)
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s/state.json: update %lld", g->begin, (long long)state->step);
+    g->step = d.positions[POSITION_STEP].value;
+    g->result->digest =
+        (uint64_t)d.positions[POSITION_DIGEST_LOW].value | (uint64_t)d.positions[POSITION_DIGEST_HIGH].value << 32;
+    LS_TRY(ls_engine_set_weights(g->engine, g->model, (uint64_t)state->step, err));
+    if (g->progress != NULL) fprintf(g->progress, "going on behind step %lld from %s\n", (long long)g->step, g->begin);
+done:
+    return status;
+}
+
+/* ---- opening ---- */
+
+/* Where the run begins: at its newest checkpoint, or with the model. */
+static ls_status find_beginning(grpo *g, ls_error *err) {
+    const ls_train_options *t = &g->o->train;
+    int64_t update = -1;
+    ls_status status;
+    LS_TRY(ls_run_open(&g->run, t->run, ls_grpo_writes(g), err));
+    /* Without resume only rank 0 looks at the directory, which it has just made. */
+    if (ls_grpo_writes(g) || t->resume) LS_TRY(ls_run_newest(g->run, &update, g->begin, err));
+    if (update >= 0 && !t->resume)
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "%s: the run has checkpoints, the newest of update %lld; set resume=true to go on, or choose "
+                       "another run",
+                       t->run, (long long)update);
+    if (update >= 0)
+        g->begin_update = update;
+    else
+        snprintf(g->begin, sizeof g->begin, "%s", t->model);
+    if (ls_grpo_writes(g)) LS_TRY(ls_run_keep_files(g->run, g->begin, err));
+done:
+    return status;
+}
+
+static ls_status open_reward(grpo *g, ls_error *err) {
+    const ls_grpo_options *o = g->o;
+    if (!ls_grpo_writes(g)) return LS_OK;
+    if (o->reward_command[0] != '\0') {
+        ls_reward_command_options c;
+        ls_reward_command_init(&c);
+        c.command = o->reward_command;
+        c.window = o->reward_concurrency;
+        c.silence_s = o->reward_timeout;
+        return ls_reward_command_open(&g->reward, &c, err);
+    }
+    if (o->reward_url[0] != '\0') {
+        ls_reward_http_options h;
+        ls_reward_http_init(&h);
+        h.url = o->reward_url;
+        h.batch = o->reward_batch;
+        h.concurrency = o->reward_concurrency;
+        h.timeout_s = o->reward_timeout;
+        return ls_reward_http_open(&g->reward, &h, err);
+    }
+    return LS_OK;
+}
+
+static ls_status open_world(grpo *g, ls_error *err) {
+    const ls_grpo_options *o = g->o;
+    const char *stop = o->stop;
+    ls_status status;
+    LS_TRY(ls_tokenizer_open(&g->tokenizer, g->begin, err));
+    if ((status = ls_task_open(&g->task, o->task, o->task_options, o->train.seed, err)) != LS_OK) {
+        ls_error_prefix(err, "task");
+        goto done;
+    }
+    if (stop[0] != '\0' && (status = ls_stop_create(&g->stop, g->tokenizer, &stop, 1, err)) != LS_OK) {
+        ls_error_prefix(err, "stop");
+        goto done;
+    }
+    LS_TRY(open_reward(g, err));
+    g->world = (ls_world){g->task, g->tokenizer, g->stop, g->reward};
+    LS_TRY(ls_episodes_create(&g->episodes, o->prompts, o->samples, o->length, o->max_tokens, err));
+    if (o->eval_every > 0) LS_TRY(ls_episodes_create(&g->held_out, o->eval_n, 1, o->length, o->max_tokens, err));
+done:
+    return status;
+}
+
+static ls_status open_reference(grpo *g, ls_error *err) {
+    const char *directory = g->o->reference[0] != '\0' ? g->o->reference : g->o->train.model;
+    ls_status status;
+    if (g->loss.beta == 0) return LS_OK;
+    LS_TRY(ls_jamba_open(&g->reference, directory, err));
+    if (g->reference->config.vocab != g->model->config.vocab)
+        status = LS_FAIL(err, LS_ERR_ARG, "reference: %s has a vocabulary of %d, the model one of %d", directory,
+                         g->reference->config.vocab, g->model->config.vocab);
+done:
+    return status;
+}
+
+/* Of what the options do not tell: the first problems as tokens, and the reference. */
+static ls_status digest_data(grpo *g, ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_SPLIT_TRAIN, 0, err));
+    g->data = LS_FNV_START;
+    for (int64_t s = 0; s < g->episodes->n; s += g->episodes->samples) {
+        const ls_episode *x = &g->episodes->list[s];
+        g->data = ls_fnv_mix(g->data, x->tokens, x->n * (int64_t)sizeof *x->tokens);
+    }
+    if (g->reference != NULL)
+        g->data = ls_fnv_mix(g->data, g->reference->embed,
+                             (int64_t)g->reference->config.vocab * g->reference->config.hidden *
+                                 ls_dtype_bytes(g->reference->embed_dtype));
+done:
+    return status;
+}
+
+static ls_status make_engine(ls_engine **out, const grpo *g, double temperature, uint64_t seed, ls_error *err) {
+    ls_engine_opts opts = g->engine_opts;
+    opts.sampling.temperature = (float)temperature;
+    opts.sampling.seed = seed;
+    return ls_engine_create(out, g->model, g->queue, &opts, err);
+}
+
+static ls_status open_engine(grpo *g, ls_error *err) {
+    const ls_grpo_options *o = g->o;
+    const ls_jamba_config *c = &g->model->config;
+    ls_status status;
+    /* At temperature 1 what is sampled from is the model's own distribution. */
+    g->engine_opts = (ls_engine_opts){.dtype = (ls_dtype)o->train.dtype,
+                                      .length_max = o->length,
+                                      .logprob_of = o->temperature == 1.0 ? LS_LOGPROB_RAW : LS_LOGPROB_PROCESSED,
+                                      .sampling = {.temperature = (float)o->temperature, .top_p = 1.0f},
+                                      .stop = c->eos,
+                                      .n_stop = c->n_eos,
+                                      .inject = ls_grpo_inject(o)};
+    LS_TRY(ls_grpo_levers(&g->engine_opts.levers, o, err));
+    g->engine_opts.sampling.seed = o->train.seed;
+    LS_TRY(make_engine(&g->engine, g, o->temperature, o->train.seed, err));
+done:
+    return status;
+}
+
+static ls_status open_trainer(grpo *g, ls_error *err) {
+    const ls_grpo_options *o = g->o;
+    const int64_t n = g->episodes->n;
+    int64_t sequences;
+    ls_trainer_opts opts = {.temperature = (float)o->temperature,
+                            .sequences_max = n,
+                            .entropy = true,
+                            .n_metrics = LS_GRPO_METRICS,
+                            .loss = ls_grpo_loss_callback,
+                            .context = g};
+    const uint64_t identity = ls_config_digest(g->config) ^ g->data;
+    ls_status status = LS_OK;
+    ls_train_options_trainer(&opts, &o->train);
+    if (!ls_mul_i64(o->train.microbatch, o->train.leaf, &sequences) || sequences > n) sequences = n;
+    if (opts.rows_max == 0 && !ls_mul_i64(sequences, o->length, &opts.rows_max))
+        return LS_FAIL(err, LS_ERR_NOMEM, "a forward of %lld sequences of %lld tokens", (long long)sequences,
+                       (long long)o->length);
+    if (o->train.ranks > 1) {
+        const ls_comm_opts comm = {(int32_t)o->train.rank, (int32_t)o->train.ranks, o->train.address, o->train.timeout};
+        LS_TRY(ls_comm_open(&g->comm, &comm, identity, err));
+        opts.comm = g->comm;
+    }
+    LS_TRY(ls_trainer_create(&g->trainer, g->model, g->begin, g->queue, &opts, err));
+    if (g->progress != NULL)
+        fprintf(g->progress,
+                "%lld steps of %lld prompts with %lld samples of at most %lld tokens\n"
+                "%lld parameters; weights, moments and gradients %.1f MB, forwards of at most %lld tokens\n",
+                (long long)o->train.steps, (long long)o->prompts, (long long)o->samples, (long long)o->max_tokens,
+                (long long)ls_trainer_state(g->trainer)->parameters->n_elements,
+                (double)ls_trainer_bytes(g->trainer) * 1e-6, (long long)opts.rows_max);
+done:
+    return status;
+}
+
+static ls_status open_log(grpo *g, ls_error *err) {
+    char path[LS_RUN_PATH_MAX + 16];
+    if (!ls_grpo_writes(g)) return LS_OK;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", g->o->train.run);
+    return ls_metrics_log_open(&g->log, path, g->step, err);
+}
+
+static ls_status open_all(grpo *g, ls_error *err) {
+    const ls_train_options *t = &g->o->train;
+    ls_status status;
+    g->loss = ls_grpo_loss(g->o);
+    g->advantages = ls_grpo_advantages(g->o);
+    LS_TRY(ls_correction_parse(&g->correction, g->o->correction, err));
+    LS_TRY(find_beginning(g, err));
+    LS_TRY(ls_queue_create(&g->queue, t->threads == 0 ? ls_cpu_count() : (int32_t)t->threads, ls_train_options_isa(t),
+                           err));
+    LS_TRY(ls_jamba_open(&g->model, g->begin, err));
+    LS_TRY(open_world(g, err));
+    LS_TRY(open_reference(g, err));
+    LS_TRY(digest_data(g, err));
+    LS_TRY(open_engine(g, err));
+    LS_TRY(open_trainer(g, err));
+    LS_TRY(ls_grpo_rows_create(g, err));
+    if (g->begin_update > 0) LS_TRY(go_on(g, err));
+    LS_TRY(ls_trainer_agree(g->trainer, err));
+    LS_TRY(open_log(g, err));
+done:
+    return status;
+}
+
+static void close_all(grpo *g) {
+    ls_metrics_log_close(g->log);
+    ls_grpo_rows_free(&g->rows);
+    ls_trainer_free(g->trainer);
+    ls_comm_close(g->comm);
+    ls_engine_free(g->engine);
+    ls_episodes_free(g->episodes);
+    ls_episodes_free(g->held_out);
+    ls_reward_close(g->reward);
+    ls_stop_free(g->stop);
+    ls_task_free(g->task);
+    ls_tokenizer_free(g->tokenizer);
+    ls_jamba_close(g->reference);
+    ls_jamba_close(g->model);
+    ls_queue_free(g->queue);
+    ls_run_close(g->run);
+}
+
+/* ---- evaluation ---- */
+
+/* Held-out problems have draws of their own. */
+#define EVAL_SEED UINT64_C(0x68656C642D6F7574)
+
+static ls_status evaluate(grpo *g, ls_error *err) {
+    const double start = ls_grpo_clock();
+    ls_engine *engine = NULL;
+    double reward = 0, length = 0;
+    int64_t n = 0;
+    ls_status status;
+    LS_TRY(make_engine(&engine, g, g->o->eval_temperature, g->o->train.seed ^ EVAL_SEED, err));
+    LS_TRY(ls_episodes_begin(g->held_out, &g->world, LS_SPLIT_HELD_OUT, 0, err));
+    LS_TRY(ls_episodes_run(g->held_out, &g->world, engine, err));
+    LS_TRY(ls_episodes_judge(g->held_out, &g->world, err));
+    for (int64_t i = 0; i < g->held_out->n; i++) {
+        const ls_episode *x = &g->held_out->list[i];
+        length += (double)x->n_drawn;
+        if (x->failed) continue;
+        reward += x->reward;
+        n++;
+    }
+    g->eval_reward = reward / (double)n;
+    g->eval_length = length / (double)g->held_out->n;
+    g->times.eval = ls_grpo_clock() - start;
+done:
+    if (status != LS_OK) ls_error_prefix(err, "evaluation");
+    ls_engine_free(engine);
+    return status;
+}
+
+static bool is_evaluated(const grpo *g) {
+    const int64_t every = g->o->eval_every;
+    return ls_grpo_writes(g) && every > 0 && (g->step % every == 0 || g->step == g->o->train.steps);
+}
+
+/* ---- steps ---- */
+
+static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
+    const ls_train_options *t = &g->o->train;
+    const double start = ls_grpo_clock();
+    ls_status status;
+    g->eval_reward = g->eval_length = (double)NAN;
+    LS_TRY(ls_grpo_step(g, stopped, err));
+    if (g->gate.n_differing > 0) LS_TRY(ls_grpo_bundle(g, err));
+    if (*stopped) goto done;
+    if (is_evaluated(g)) LS_TRY(evaluate(g, err));
+    g->result->step = g->step;
+    LS_TRY(ls_grpo_log(g, ls_grpo_clock() - start, err));
+    if (ls_grpo_writes(g) && (g->step == t->steps || (t->save_every > 0 && g->step % t->save_every == 0)))
+        LS_TRY(save(g, err));
+done:
+    if (status != LS_OK) ls_error_prefix(err, "step %lld", (long long)g->step);
+    return status;
+}
+
+static ls_status run_steps(grpo *g, ls_error *err) {
+    bool stopped = false;
+    ls_status status = LS_OK;
+    g->result->step = g->step;
+    if (g->step == 0 && is_evaluated(g)) {
+        LS_TRY(evaluate(g, err));
+        if (g->progress != NULL) fprintf(g->progress, "held-out %.3f before the first step\n", g->eval_reward);
+    }
+    while (g->step < g->o->train.steps && !stopped) {
+        g->step++;
+        LS_TRY(run_step(g, &stopped, err));
+    }
+    if (g->progress != NULL && !stopped)
+        fprintf(g->progress, "digest %016llx\n", (unsigned long long)g->result->digest);
+done:
+    return status;
+}
+
+ls_status ls_grpo_run(ls_grpo_options *o, const ls_config *config, FILE *progress, ls_grpo_result *result,
+                      ls_error *err) {
+    grpo g = {.o = o, .config = config, .progress = o->train.rank == 0 ? progress : NULL, .result = result};
+    ls_error reason = {LS_OK, ""};
+    ls_status status;
+    *result = (ls_grpo_result){.digest = LS_FNV_START};
+    LS_TRY(ls_grpo_options_check(o, &reason));
+    LS_TRY(open_all(&g, &reason));
+    LS_TRY(run_steps(&g, &reason));
+done:
+    if (status != LS_OK && g.comm != NULL) ls_comm_abort(g.comm, &reason);
+    if (status != LS_OK && err != NULL) *err = reason;
+    close_all(&g);
+    return status;
+}

@@ -1,0 +1,87 @@
+/* Training by policy gradients: rollouts of a task's problems, rewards, advantages, updates, with the gate in between.
+ *
+ * Step t, from 1 on:
+ *   problems   [(t - 1) prompts, t prompts) of the train split, `samples` episodes each (rl/episode.h), drawn by one
+ *              engine that computes with the very weights that the trainer publishes
+ *   rewards    of the task, of a command or of a server; then advantages (train/advantage.h)
+ *   gate       the trainer's forward gives every drawn token its log-probability, which must have the bits that the
+ *              rollout recorded (rl/gate.h). It is the forward of the first update; only sequences of other minibatches
+ *              take a forward of their own. Where bits differ the run ends before it learns from them, with a bundle
+ *              (rl/bundle.h), or goes on with gate=warn
+ *   updates    `epochs` times all minibatches: minibatch m is the episodes of prompts [m P / M, (m + 1) P / M), in
+ *              index order; their order is drawn for each epoch. One whose tokens all do not count is passed over.
+ *              loss: train/loss.h. o is what the rollout recorded or, with gate=warn, differing bits and a correction,
+ *              what the trainer's forward gave before the step's first update; corrections compare that with the record
+ * The gate's equality makes every ratio of the step's first update exactly 1 and k1, k2, k3 and the clipped fraction
+ * exactly 0, which is asserted.
+ *
+ * A run has one result: its digest covers the tokens, recorded log-probabilities and rewards of every step and the
+ * weights behind it. It depends on the options that carry bits, the model and the rewards; not on microbatches,
+ * recomputation, threads, instruction set, processes, levers of the engine, evaluations, or stops in between. */
+#ifndef LS_RL_GRPO_H
+#define LS_RL_GRPO_H
+
+#include "base/inject.h"
+#include "rl/replay.h"
+#include "train/advantage.h"
+#include "train/correction.h"
+#include "train/loss.h"
+#include "train/train_options.h"
+
+#define LS_GRPO_LEVERS_MAX 32
+
+typedef enum ls_gate_mode { LS_GATE_STOP, LS_GATE_WARN } ls_gate_mode;
+
+typedef struct ls_grpo_options {
+    ls_train_options train;
+    /* These carry bits. */
+    char task[LS_OPTION_TEXT_MAX], task_options[LS_OPTION_TEXT_MAX], stop[LS_OPTION_TEXT_MAX];
+    int64_t prompts, samples, max_tokens, length;
+    double temperature;
+    int32_t advantages; /* ls_advantage_kind */
+    bool population, drop_equal;
+    double advantage_eps;
+    int32_t loss, norm, kl; /* ls_policy_kind, ls_loss_norm, ls_kl_kind */
+    double norm_length, eps_low, eps_high, dual_clip, beta, entropy_bonus;
+    bool mask_overlong;
+    char correction[LS_OPTION_TEXT_MAX];
+    int64_t epochs, minibatches;
+    /* These do not, as long as rewards are the same. */
+    char reward_command[LS_OPTION_TEXT_MAX], reward_url[LS_OPTION_TEXT_MAX];
+    double reward_timeout;
+    int64_t reward_batch, reward_concurrency;
+    char reference[LS_OPTION_TEXT_MAX];
+    int32_t gate; /* ls_gate_mode */
+    int64_t eval_every, eval_n;
+    double eval_temperature;
+    /* Levers of the engine, as texts. */
+    ls_option lever_options[LS_GRPO_LEVERS_MAX];
+    char lever_names[LS_GRPO_LEVERS_MAX][40], lever_values[LS_GRPO_LEVERS_MAX][LS_OPTION_TEXT_MAX];
+    char inject[LS_OPTION_TEXT_MAX]; /* in builds with LS_FAULTS */
+} ls_grpo_options;
+
+/* The defaults, and in *config the tables over *options. */
+void ls_grpo_options_init(ls_grpo_options *options, ls_config *config);
+/* What no single value shows to be wrong; fills in what follows from others. */
+ls_status ls_grpo_options_check(ls_grpo_options *options, ls_error *err);
+/* The parts that follow from checked options. */
+ls_status ls_grpo_levers(ls_levers *out, const ls_grpo_options *options, ls_error *err);
+ls_loss_options ls_grpo_loss(const ls_grpo_options *options);
+ls_advantage_options ls_grpo_advantages(const ls_grpo_options *options);
+ls_inject ls_grpo_inject(const ls_grpo_options *options);
+
+typedef struct ls_grpo_result {
+    int64_t step;    /* steps done */
+    uint64_t digest; /* of the run so far */
+    bool differs;    /* the gate met other bits: in this step, with gate=stop, or in some step */
+    ls_gate gate;    /* of the last step */
+    char bundle[LS_RUN_PATH_MAX + 32];
+    ls_finding finding; /* of the bundle */
+} ls_grpo_result;
+
+/* Trains and writes checkpoints and metrics.jsonl into the run's directory. progress: where lines for people go, or
+ * NULL. Other bits are no failure: result->differs tells. */
+ls_status ls_grpo_run(ls_grpo_options *options, const ls_config *config, FILE *progress, ls_grpo_result *result,
+                      ls_error *err);
+
+#endif

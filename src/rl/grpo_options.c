@@ -1,0 +1,210 @@
+/* The options of a run as a table, and what their values mean to the parts that it is made of. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "rl/grpo.h"
+
+static const char *const gates[] = {"stop", "warn", NULL};
+
+#define AT(field) offsetof(ls_grpo_options, field)
+#define TEXT(bits, field, help) \
+    { #field, LS_OPTION_TEXT, bits, AT(field), 0, 0, NULL, help }
+#define INT(bits, field, low, high, help) \
+    { #field, LS_OPTION_INT, bits, AT(field), low, high, NULL, help }
+#define NUMBER(bits, field, low, high, help) \
+    { #field, LS_OPTION_NUMBER, bits, AT(field), low, high, NULL, help }
+#define SWITCH(bits, field, help) \
+    { #field, LS_OPTION_SWITCH, bits, AT(field), 0, 0, NULL, help }
+#define CHOICE(bits, field, choices, help) \
+    { #field, LS_OPTION_CHOICE, bits, AT(field), 0, 0, choices, help }
+
+static const ls_option rows[] = {
+    TEXT(true, task, "Task whose problems are trained on (lockstep task --list)"),
+    TEXT(true, task_options, "Its options: NAME=VALUE,NAME=VALUE"),
+    TEXT(true, stop, "Text that ends a completion, besides the end-of-sequence token (empty: none)"),
+    INT(true, prompts, 1, 1 << 20, "Problems of a step"),
+    INT(true, samples, 1, 1 << 20, "Episodes of a problem: the group over which advantages are taken"),
+    INT(true, max_tokens, 1, 1 << 24, "Tokens of a completion, at most"),
+    INT(true, length, 0, 1 << 24, "Tokens of an episode, prompt and all turns, at most (0: max_tokens + 128)"),
+    NUMBER(true, temperature, 1e-6, 1e6, "Of rollouts, and of the log-probabilities that are learnt from"),
+    CHOICE(true, advantages, ls_advantage_names, "Reward to advantage: mean, std or rloo (docs/grpo.md)"),
+    SWITCH(true, population, "Of std: the deviation divides by n, not n - 1"),
+    NUMBER(true, advantage_eps, 0, 1e6, "Of std: added to the deviation"),
+    SWITCH(true, drop_equal, "Leave out groups whose rewards are all equal"),
+    CHOICE(true, loss, ls_policy_names, "Policy loss: ppo, gspo, cispo or reinforce"),
+    CHOICE(true, norm, ls_loss_norm_names, "What the loss is divided by: token, sequence or length"),
+    NUMBER(true, norm_length, 0, 1e9, "Of norm=length: the constant (0: max_tokens)"),
+    NUMBER(true, eps_low, 0, 1, "Ratios are clipped at 1 - eps_low, which is below 1"),
+    NUMBER(true, eps_high, 0, 1e9, "Ratios are clipped at 1 + eps_high"),
+    NUMBER(true, dual_clip, 0, 1e9, "Bound of the ratio where the advantage is negative, above 1 (0: none)"),
+    CHOICE(true, kl, ls_kl_names, "Formula of the KL term: k1, k2 or k3"),
+    NUMBER(true, beta, 0, 1e9, "Weight of the KL to the reference model (0: no reference)"),
+    NUMBER(true, entropy_bonus, -1e9, 1e9, "Weight of the entropy"),
+    SWITCH(true, mask_overlong, "Leave out episodes that did not come to an end by themselves"),
+    TEXT(true, correction, "Corrections of trainer against rollout: token-truncate=2,... (docs/grpo.md)"),
+    INT(true, epochs, 1, 1 << 20, "How often a step learns from its episodes"),
+    INT(true, minibatches, 1, 1 << 20, "Updates of an epoch: parts that the prompts are cut into"),
+    TEXT(false, reward_command, "Rewards from this command, for /bin/sh (docs/tasks.md)"),
+    TEXT(false, reward_url, "Rewards from this web server (docs/tasks.md)"),
+    NUMBER(false, reward_timeout, 0.001, 1e6, "Seconds that the command may be silent or a request may take"),
+    INT(false, reward_batch, 1, 1 << 20, "Of the server: items of a request"),
+    INT(false, reward_concurrency, 1, 1 << 16, "Requests to the server, or items with the command, at a time"),
+    TEXT(false, reference, "Model directory of the KL term's reference (empty: the model that the run begins with)"),
+    CHOICE(false, gate, gates, "What happens when rollout and trainer differ: stop (exit 3) or warn"),
+    INT(false, eval_every, 0, 1e12, "Steps between evaluations on held-out problems, also before the first (0: none)"),
+    INT(false, eval_n, 1, 1 << 20, "Problems of an evaluation, always the same"),
+    NUMBER(false, eval_temperature, 0, 1e6, "Of evaluations; 0 is greedy"),
+#ifdef LS_FAULTS
+    TEXT(false, inject, "Run with this fault"),
+#endif
+};
+#define N_ROWS ((int64_t)(sizeof rows / sizeof rows[0]))
+
+/* Levers that are options of training, or another model. */
+static bool is_offered(const char *name) {
+    static const char *const not [] = {"samples", "threads", "isa", "ablation", NULL};
+    return ls_name_find(not, name) < 0;
+}
+
+static ls_option_table lever_table(ls_grpo_options *o) {
+    ls_option_table table = {o->lever_options, 0, o};
+    ls_levers defaults;
+    ls_levers_init(&defaults);
+    for (int64_t i = 0; i < ls_levers_count(); i++) {
+        const int64_t k = table.n;
+        if (!is_offered(ls_lever_name(i))) continue;
+        LS_ASSERT(k < LS_GRPO_LEVERS_MAX, "%lld levers", (long long)ls_levers_count());
+        snprintf(o->lever_names[k], sizeof o->lever_names[k], "engine.%s", ls_lever_name(i));
+        ls_lever_format(o->lever_values[k], sizeof o->lever_values[k], &defaults, i);
+        o->lever_options[k] = (ls_option){.name = o->lever_names[k],
+                                          .kind = LS_OPTION_VALUE,
+                                          .offset = AT(lever_values) + (size_t)k * sizeof o->lever_values[0],
+                                          .help = ls_lever_help(i)};
+        table.n++;
+    }
+    return table;
+}
+
+void ls_grpo_options_init(ls_grpo_options *o, ls_config *config) {
+    memset(o, 0, sizeof *o);
+    ls_train_options_init(&o->train);
+    o->train.steps = 100;
+    o->train.rate = 1e-3;
+    o->train.schedule = LS_RATE_CONSTANT;
+    o->train.decay = 0.0;
+    snprintf(o->task, sizeof o->task, "arithmetic");
+    snprintf(o->stop, sizeof o->stop, "\n");
+    o->prompts = o->samples = 8;
+    o->max_tokens = 32;
+    o->temperature = 1.0;
+    o->advantages = LS_ADVANTAGE_STD;
+    o->advantage_eps = 1e-6;
+    o->loss = LS_POLICY_PPO;
+    o->norm = LS_NORM_TOKEN;
+    o->kl = LS_KL_K3;
+    o->eps_low = o->eps_high = 0.2;
+    o->epochs = o->minibatches = 1;
+    o->reward_timeout = 60;
+    o->reward_batch = 1;
+    o->reward_concurrency = 8;
+    o->eval_n = 64;
+    config->n = 0;
+    ls_config_add(config, ls_train_option_table(&o->train));
+    ls_config_add(config, (ls_option_table){rows, N_ROWS, o});
+    ls_config_add(config, lever_table(o));
+}
+
+ls_status ls_grpo_levers(ls_levers *out, const ls_grpo_options *o, ls_error *err) {
+    ls_status status = LS_OK;
+    ls_levers_init(out);
+    for (int64_t k = 0; k < LS_GRPO_LEVERS_MAX && o->lever_names[k][0] != '\0'; k++) {
+        const char *name = strchr(o->lever_names[k], '.') + 1;
+        LS_TRY(ls_lever_parse(out, ls_lever_find(name), o->lever_values[k], err));
+    }
+    out->samples = o->samples;
+    out->threads = o->train.threads == 0 ? out->threads : (int32_t)o->train.threads;
+    out->isa = ls_train_options_isa(&o->train);
+    LS_TRY(ls_levers_check(out, err));
+done:
+    if (status != LS_OK && err != NULL) { /* the sentence begins with the lever's name */
+        const ls_error lever = *err;
+        ls_error_set(err, status, "engine.%s", lever.text);
+    }
+    return status;
+}
+
+ls_loss_options ls_grpo_loss(const ls_grpo_options *o) {
+    const ls_loss_options loss = {.policy = (ls_policy_kind)o->loss,
+                                  .norm = (ls_loss_norm)o->norm,
+                                  .kl = (ls_kl_kind)o->kl,
+                                  .eps_low = o->eps_low,
+                                  .eps_high = o->eps_high,
+                                  .dual_clip = o->dual_clip,
+                                  .beta = o->beta,
+                                  .entropy_bonus = o->entropy_bonus,
+                                  .length = o->norm_length > 0 ? o->norm_length : (double)o->max_tokens,
+                                  .mask_overlong = o->mask_overlong};
+    return loss;
+}
+
+ls_advantage_options ls_grpo_advantages(const ls_grpo_options *o) {
+    const ls_advantage_options a = {(ls_advantage_kind)o->advantages, o->population, o->advantage_eps, o->drop_equal};
+    return a;
+}
+
+ls_inject ls_grpo_inject(const ls_grpo_options *o) {
+    ls_inject inject = LS_INJECT_NONE;
+#ifdef LS_FAULTS
+    if (o->inject[0] != '\0' && !ls_inject_parse(&inject, o->inject)) LS_ASSERT(false, "inject: %s", o->inject);
+#else
+    (void)o;
+#endif
+    return inject;
+}
+
+ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
+    const ls_loss_options loss = ls_grpo_loss(o);
+    int64_t n, updates;
+    ls_levers levers;
+    ls_correction correction;
+    ls_status status;
+    if (o->train.steps == 0) return LS_FAIL(err, LS_ERR_ARG, "steps: 0; how many are to be done?");
+    if (!ls_mul_i64(o->epochs, o->minibatches, &updates) || !ls_mul_i64(updates, o->train.steps, &updates))
+        return LS_FAIL(err, LS_ERR_ARG, "epochs: %lld of %lld updates and %lld steps are too many",
+                       (long long)o->epochs, (long long)o->minibatches, (long long)o->train.steps);
+    if (o->train.schedule_steps == 0) o->train.schedule_steps = updates;
+    LS_TRY(ls_train_options_check(&o->train, err));
+    if (o->length == 0) o->length = o->max_tokens + 128;
+    if (o->max_tokens >= o->length)
+        return LS_FAIL(err, LS_ERR_ARG, "length: %lld tokens leave no room for a prompt and max_tokens %lld",
+                       (long long)o->length, (long long)o->max_tokens);
+    if (o->minibatches > o->prompts)
+        return LS_FAIL(err, LS_ERR_ARG, "minibatches: %lld of %lld prompts", (long long)o->minibatches,
+                       (long long)o->prompts);
+    if (!ls_mul_i64(o->prompts, o->samples, &n) || n > 1 << 20)
+        return LS_FAIL(err, LS_ERR_ARG, "samples: %lld of %lld prompts are more than %d episodes",
+                       (long long)o->samples, (long long)o->prompts, 1 << 20);
+    if (!ls_mul_i64(o->prompts, o->train.steps, &n) || n > UINT32_MAX)
+        return LS_FAIL(err, LS_ERR_ARG, "steps: %lld of %lld prompts are more than 2^32 problems",
+                       (long long)o->train.steps, (long long)o->prompts);
+    if (o->reward_command[0] != '\0' && o->reward_url[0] != '\0')
+        return LS_FAIL(err, LS_ERR_ARG, "reward_url: there is a reward_command, too; give one of them");
+    if (o->reference[0] != '\0' && o->beta == 0)
+        return LS_FAIL(err, LS_ERR_ARG, "reference: without beta it has no effect");
+    LS_TRY(ls_loss_options_check(&loss, err));
+    if ((status = ls_correction_parse(&correction, o->correction, err)) != LS_OK) {
+        ls_error_prefix(err, "correction");
+        goto done;
+    }
+    LS_TRY(ls_grpo_levers(&levers, o, err));
+#ifdef LS_FAULTS
+    {
+        ls_inject inject;
+        if (o->inject[0] != '\0' && !ls_inject_parse(&inject, o->inject))
+            status = LS_FAIL(err, LS_ERR_ARG, "inject: '%s' is no fault", o->inject);
+    }
+#endif
+done:
+    return status;
+}

@@ -1,0 +1,95 @@
+/* What the parts of a policy-gradient run share. Private to src/rl.
+ *
+ *   grpo.c          the run: opening, going on, evaluating, saving, closing
+ *   grpo_step.c     one step: episodes, rewards, gate, updates
+ *   grpo_report.c   what is told of a step: metrics, progress, the bundle of a mismatch */
+#ifndef LS_RL_GRPO_STATE_H
+#define LS_RL_GRPO_STATE_H
+
+#include "rl/grpo.h"
+#include "train/metrics_log.h"
+#include "train/mismatch.h"
+
+/* The rows of a step's episodes, one behind the other: row i of an episode predicts its token i + 1. */
+typedef struct grpo_rows {
+    int64_t n; /* episodes */
+    int32_t *tokens;
+    int64_t *offsets; /* [n + 1] */
+    int64_t *targets; /* -1 where the token was given */
+    uint8_t *mask;
+    float *recorded, *trainer;   /* log-probabilities of targets: of the rollout, of the step's beginning */
+    float *reference, *weights;  /* NULL without KL, without correction */
+    float *rewards, *advantages; /* [n] */
+    uint8_t *failed, *keep, *overlong;
+    ls_loss_sums *sums; /* [n] of the last epoch */
+} grpo_rows;
+
+/* Seconds of the parts of a step. */
+typedef struct grpo_times {
+    double rollout, reward, reference, gate, update, eval;
+} grpo_times;
+
+/* Episodes [begin, end): what one update learns from. */
+typedef struct grpo_part {
+    int64_t begin, end;
+    bool is_first; /* of the step: its forward is the gate's */
+    ls_loss_totals totals;
+} grpo_part;
+
+typedef struct grpo {
+    const ls_grpo_options *o;
+    const ls_config *config;
+    FILE *progress; /* NULL: none */
+    ls_grpo_result *result;
+
+    ls_run *run;
+    char begin[LS_RUN_PATH_MAX]; /* directory that the model is opened from */
+    int64_t begin_update;        /* 0, or the checkpoint's */
+    ls_queue *queue;
+    ls_jamba *model, *reference;
+    ls_comm *comm;
+    ls_trainer *trainer;
+    ls_engine *engine;
+    ls_engine_opts engine_opts;
+    ls_task *task;
+    ls_tokenizer *tokenizer;
+    ls_stop *stop;
+    ls_reward *reward;
+    ls_world world;
+    ls_metrics_log *log;
+    ls_episodes *episodes, *held_out;
+    ls_loss_options loss;
+    ls_advantage_options advantages;
+    ls_correction correction;
+    uint64_t data; /* digest of what is learnt from */
+
+    /* One step. */
+    int64_t step;
+    grpo_rows rows;
+    grpo_part part;
+    ls_gate gate;
+    grpo_times times;
+    ls_advantage_metrics advantage_metrics;
+    ls_correction_metrics correction_metrics;
+    ls_loss_metrics first_loss, last_loss; /* of the first update, over the last epoch */
+    ls_train_stats stats;                  /* of the last update */
+    int64_t n_updates;
+    double eval_reward, eval_length; /* NaN: there was no evaluation */
+} grpo;
+
+double ls_grpo_clock(void);
+static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.rank == 0; }
+
+/* grpo_step.c: episodes to updates of step g->step. Where the gate stops the run nothing has been learnt, and
+ * *stopped. */
+ls_status ls_grpo_step(grpo *g, bool *stopped, ls_error *err);
+ls_status ls_grpo_rows_create(grpo *g, ls_error *err);
+void ls_grpo_rows_free(grpo_rows *rows);
+enum { LS_GRPO_METRICS = 17 }; /* of a sequence, for the trainer */
+ls_status ls_grpo_loss_callback(void *context, const ls_train_rows *rows, ls_error *err);
+
+/* grpo_report.c */
+ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err);
+ls_status ls_grpo_bundle(grpo *g, ls_error *err);
+
+#endif

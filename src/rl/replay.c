@@ -1,0 +1,420 @@
+/* Drawing a sequence again under watch. Owns engine, tape and the copy of the residual stream for its duration. */
+#include "rl/replay.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "model/jamba_tape.h"
+
+/* Surroundings: which sequences, how often, and what lies between. */
+typedef struct surroundings {
+    const char *name;
+    enum { THE_SEQUENCE, ITS_GROUP, ITS_STEP } who;
+    int passes;
+    bool is_cold, has_new_weights;
+} surroundings;
+
+static const surroundings ladder[] = {
+    {"alone", THE_SEQUENCE, 1, false, false}, {"again", THE_SEQUENCE, 2, false, false},
+    {"cold", THE_SEQUENCE, 2, true, false},   {"new-weights", THE_SEQUENCE, 2, false, true},
+    {"group", ITS_GROUP, 1, false, false},    {"step", ITS_STEP, 1, false, false},
+};
+
+/* State of a row of the stream. */
+enum { UNSEEN, BEGUN, SEEN };
+
+typedef struct replay {
+    const ls_bundle *b;
+    const ls_bundle_sequence *target;
+    int64_t target_i;
+    const ls_replay_opts *opts;
+    ls_queue *queue;
+    ls_jamba *model, *other; /* other: with other weights, or NULL until needed */
+    ls_parameters *parameters;
+    ls_tape *tape;
+    int64_t n_halves, hidden;
+    /* All sequences, drawn again: where they were drawn, [n][length]. */
+    int32_t *tokens;
+    float *logprobs;
+    ls_request *requests;
+    int64_t *owners;
+    /* The target's residual stream in the engine, [n_halves + 1][target->n][hidden]. */
+    float *stream;
+    uint8_t *seen; /* [target->n] */
+    /* The trainer's side. */
+    int64_t *targets;
+    float *trainer;
+} replay;
+
+/* ---- the engine's side ---- */
+
+static uint32_t prompt_of(const replay *r, int64_t i) { return r->b->first_prompt + (uint32_t)(i / r->b->samples); }
+static uint32_t sample_of(const replay *r, int64_t i) { return (uint32_t)(i % r->b->samples); }
+
+/* Keeps each row as it was when it was first computed: what comes of it is of that time. */
+static void watch(void *context, const ls_request *request, int64_t pos, int64_t n_rows, int64_t half, const float *h) {
+    replay *r = context;
+    if (request->prompt_i != prompt_of(r, r->target_i) || request->sample_i != sample_of(r, r->target_i)) return;
+    for (int64_t i = 0; i < n_rows && pos + i < r->target->n; i++) {
+        uint8_t *seen = &r->seen[pos + i];
+        if (*seen == SEEN) continue;
+        memcpy(r->stream + (half * r->target->n + pos + i) * r->hidden, h + i * r->hidden,
+               (size_t)r->hidden * sizeof(float));
+        *seen = half == r->n_halves ? SEEN : BEGUN;
+    }
+}
+
+/* The drawn tokens [*begin, *end) of a sequence's turn; false: it has none. */
+static bool find_turn(const ls_bundle_sequence *s, int64_t turn, int64_t *begin, int64_t *end) {
+    int64_t i = s->n_prompt;
+    for (;; turn--) {
+        while (i < s->n && s->mask[i - 1] == 0) i++;
+        if (i == s->n) return false;
+        *begin = i;
+        while (i < s->n && s->mask[i - 1] != 0) i++;
+        *end = i;
+        if (turn == 0) return true;
+    }
+}
+
+static ls_status draw_turn(replay *r, ls_engine *engine, int64_t first, int64_t end, int64_t turn, bool *any,
+                           ls_finding *out, ls_error *err) {
+    int64_t n = 0;
+    ls_status status = LS_OK;
+    for (int64_t i = first; i < end; i++) {
+        const ls_bundle_sequence *s = &r->b->sequences[i];
+        const int64_t at = i * r->b->length;
+        int64_t from, to;
+        if (!find_turn(s, turn, &from, &to)) continue;
+        r->owners[n] = i;
+        r->requests[n++] = (ls_request){.prompt = s->tokens,
+                                        .n_prompt = from,
+                                        .prompt_i = prompt_of(r, i),
+                                        .sample_i = sample_of(r, i),
+                                        .max_tokens = to - from,
+                                        .completion = r->tokens + at + from,
+                                        .logprob = r->logprobs + at + from};
+    }
+    *any = n > 0;
+    if (n > 0) LS_TRY(ls_engine_run(engine, r->requests, n, NULL, NULL, err));
+    for (int64_t k = 0; k < n; k++)
+        if (r->owners[k] == r->target_i && r->requests[k].finish == LS_FINISH_ERROR)
+            snprintf(out->failure, sizeof out->failure, "%.255s", r->requests[k].error.text);
+done:
+    return status;
+}
+
+static ls_status draw(replay *r, ls_engine *engine, int64_t first, int64_t end, ls_finding *out, ls_error *err) {
+    bool any = true;
+    ls_status status = LS_OK;
+    memset(r->seen, UNSEEN, (size_t)r->target->n);
+    out->failure[0] = '\0';
+    for (int64_t turn = 0; any && out->failure[0] == '\0'; turn++)
+        LS_TRY(draw_turn(r, engine, first, end, turn, &any, out, err));
+done:
+    return status;
+}
+
+/* Weights that leave other states behind. */
+static ls_status open_other(replay *r, const char *directory, ls_error *err) {
+    ls_status status;
+    if (r->other != NULL) return LS_OK;
+    LS_TRY(ls_jamba_open(&r->other, directory, err));
+    for (int64_t i = 0; i < r->other->config.n_layers; i++)
+        for (int64_t k = 0; k < r->hidden; k++) r->other->layers[i].input_norm[k] *= 2.0f;
+done:
+    return status;
+}
+
+static ls_engine_opts engine_opts(const replay *r, const surroundings *around) {
+    const ls_bundle *b = r->b;
+    const int64_t slot = r->target->slot < 0 ? 0 : r->target->slot;
+    ls_engine_opts opts = {.dtype = b->dtype,
+                           .levers = b->levers,
+                           .length_max = b->length,
+                           .logprob_of = b->temperature == 1.0f ? LS_LOGPROB_RAW : LS_LOGPROB_PROCESSED,
+                           .sampling = {.temperature = b->temperature, .top_p = 1.0f, .seed = b->seed},
+                           .weights = 1,
+                           .inject = r->opts->inject};
+    if (r->opts->threads > 0) opts.levers.threads = r->opts->threads;
+    if (!ls_isa_available(opts.levers.isa)) opts.levers.isa = ls_isa_best();
+    if (around->is_cold && opts.levers.prefix != LS_PREFIX_OFF) opts.levers.prefix = LS_PREFIX_COLD;
+    if (around->who != THE_SEQUENCE) return opts;
+    opts.levers.slots = b->slots > slot ? b->slots : slot + 1;
+    opts.levers.memory_fraction = 1.0;
+    opts.levers.slot_base = slot;
+    opts.levers.slot_permutation = 0;
+    opts.levers.policy = LS_POLICY_LOWEST;
+    return opts;
+}
+
+static ls_status draw_again(replay *r, const char *directory, const surroundings *around, ls_finding *out,
+                            ls_error *err) {
+    const int64_t group = r->target_i - r->target_i % r->b->samples;
+    const int64_t first = around->who == THE_SEQUENCE ? r->target_i : around->who == ITS_GROUP ? group : 0;
+    const int64_t end = around->who == THE_SEQUENCE ? first + 1
+                        : around->who == ITS_GROUP ? (group + r->b->samples < r->b->n ? group + r->b->samples : r->b->n)
+                                                   : r->b->n;
+    ls_engine_opts opts = engine_opts(r, around);
+    ls_engine *engine = NULL;
+    ls_status status;
+    if (around->has_new_weights) {
+        LS_TRY(open_other(r, directory, err));
+        opts.weights = 0;
+    }
+    LS_TRY(ls_engine_create(&engine, around->has_new_weights ? r->other : r->model, r->queue, &opts, err));
+    ls_engine_observe(engine, watch, r);
+    for (int pass = 0; pass < around->passes; pass++) {
+        if (pass > 0 && around->has_new_weights) LS_TRY(ls_engine_set_weights(engine, r->model, 1, err));
+        LS_TRY(draw(r, engine, first, end, out, err));
+    }
+done:
+    ls_engine_free(engine);
+    return status;
+}
+
+/* ---- the trainer's side ---- */
+
+/* The sequence to look at: as recorded, or to the end of the first turn that has become another one. */
+static int64_t settle_tokens(replay *r, int32_t *tokens, bool *same) {
+    const ls_bundle_sequence *s = r->target;
+    const int32_t *drawn = r->tokens + r->target_i * r->b->length;
+    memcpy(tokens, s->tokens, (size_t)s->n * sizeof *tokens);
+    *same = true;
+    for (int64_t i = s->n_prompt; i < s->n; i++) {
+        if (s->mask[i - 1] == 0) {
+            if (!*same) return i;
+            continue;
+        }
+        *same = *same && drawn[i] == s->tokens[i];
+        tokens[i] = drawn[i];
+    }
+    return s->n;
+}
+
+static ls_status run_tape(replay *r, const int32_t *tokens, int64_t n, ls_error *err) {
+    const int64_t offsets[2] = {0, n - 1};
+    ls_status status;
+    for (int64_t i = 0; i + 1 < n; i++) r->targets[i] = r->target->mask[i] != 0 ? tokens[i + 1] : -1;
+    LS_TRY(ls_tape_forward(r->tape, r->queue, tokens, offsets, 1, err));
+    LS_TRY(ls_tape_logprob(r->tape, r->queue, r->targets, r->trainer, NULL, err));
+done:
+    return status;
+}
+
+static void compare_logprobs(const replay *r, int64_t n, ls_finding *out) {
+    const float *logprob = r->logprobs + r->target_i * r->b->length;
+    out->n_tokens = out->n_differing = 0;
+    for (int64_t i = 0; i + 1 < n; i++) {
+        if (r->target->mask[i] == 0) continue;
+        out->n_tokens++;
+        if (ls_float_bits(logprob[i + 1]) == ls_float_bits(r->trainer[i])) continue;
+        if (out->n_differing++ > 0) continue;
+        out->row = i;
+        out->rollout = logprob[i + 1];
+        out->trainer = r->trainer[i];
+    }
+}
+
+static void name_half(const replay *r, int64_t half, ls_finding *out) {
+    out->layer = half == 0 ? -1 : (half - 1) / 2;
+    out->half = half == 0                                        ? "embedding"
+                : half % 2 == 0                                  ? "feed-forward"
+                : r->model->config.is_attention[out->layer] != 0 ? "mixer (attention)"
+                                                                 : "mixer (mamba)";
+}
+
+static void find_place(const replay *r, int64_t n, ls_finding *out) {
+    const size_t row_bytes = (size_t)r->hidden * sizeof(float);
+    for (int64_t p = 0; p + 1 < n; p++)
+        for (int64_t half = 0; half <= r->n_halves && r->seen[p] == SEEN; half++) {
+            const float *e = r->stream + (half * r->target->n + p) * r->hidden;
+            const float *t = ls_tape_residual(r->tape, half) + p * r->hidden;
+            int64_t k = 0;
+            if (memcmp(e, t, row_bytes) == 0) continue;
+            while (ls_float_bits(e[k]) == ls_float_bits(t[k])) k++;
+            out->has_place = true;
+            out->position = p;
+            out->element = k;
+            out->engine_value = e[k];
+            out->trainer_value = t[k];
+            out->ulps = ls_float_ulps(e[k], t[k]);
+            name_half(r, half, out);
+            return;
+        }
+}
+
+static ls_status look(replay *r, const surroundings *around, ls_finding *out, ls_error *err) {
+    int32_t *tokens = NULL;
+    int64_t n = r->target->n;
+    const bool failed = out->failure[0] != '\0';
+    ls_status status;
+    LS_TRY(ls_array_alloc((void **)&tokens, n, sizeof *tokens, "replay", err));
+    if (failed)
+        memcpy(tokens, r->target->tokens, (size_t)n * sizeof *tokens);
+    else
+        n = settle_tokens(r, tokens, &out->same_tokens);
+    LS_TRY(run_tape(r, tokens, n, err));
+    out->row = -1;
+    if (!failed) compare_logprobs(r, n, out);
+    out->differs = failed || out->n_differing > 0;
+    if (!out->differs) goto done;
+    out->surroundings = around->name;
+    find_place(r, n, out);
+done:
+    free(tokens);
+    return status;
+}
+
+/* ---- all of it ---- */
+
+static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
+    const ls_bundle *b = r->b;
+    const int64_t rows = r->target->n;
+    const ls_tape_opts tape = {b->dtype, rows, 1, true, b->temperature};
+    ls_levers levers = engine_opts(r, &ladder[0]).levers;
+    ls_status status;
+    LS_TRY(ls_queue_create(&r->queue, levers.threads, levers.isa, err));
+    LS_TRY(ls_jamba_open(&r->model, directory, err));
+    r->n_halves = 2 * (int64_t)r->model->config.n_layers;
+    r->hidden = r->model->config.hidden;
+    LS_TRY(ls_parameters_open(&r->parameters, r->model, directory, err));
+    if (ls_parameters_digest(r->parameters) != b->weights) {
+        status = LS_FAIL(err, LS_ERR_FORMAT, "%s: the weights are not those of the bundle", directory);
+        goto done;
+    }
+    LS_TRY(ls_tape_create(&r->tape, r->parameters, &tape, err));
+    LS_TRY(ls_array_alloc((void **)&r->tokens, b->n, b->length * (int64_t)sizeof *r->tokens, "replay", err));
+    LS_TRY(ls_array_alloc((void **)&r->logprobs, b->n, b->length * (int64_t)sizeof *r->logprobs, "replay", err));
+    LS_TRY(ls_array_alloc((void **)&r->requests, b->n, sizeof *r->requests, "replay", err));
+    LS_TRY(ls_array_alloc((void **)&r->owners, b->n, sizeof *r->owners, "replay", err));
+    LS_TRY(ls_array_alloc((void **)&r->stream, (r->n_halves + 1) * rows, r->hidden * (int64_t)sizeof *r->stream,
+                          "replay", err));
+    LS_TRY(ls_array_alloc((void **)&r->seen, rows, 1, "replay", err));
+    LS_TRY(ls_array_alloc((void **)&r->targets, rows, sizeof *r->targets, "replay", err));
+    LS_TRY(ls_array_alloc((void **)&r->trainer, rows, sizeof *r->trainer, "replay", err));
+done:
+    return status;
+}
+
+static void close_replay(replay *r) {
+    ls_tape_free(r->tape);
+    ls_parameters_free(r->parameters);
+    ls_jamba_close(r->other);
+    ls_jamba_close(r->model);
+    ls_queue_free(r->queue);
+    free(r->tokens);
+    free(r->logprobs);
+    free(r->requests);
+    free(r->owners);
+    free(r->stream);
+    free(r->seen);
+    free(r->targets);
+    free(r->trainer);
+}
+
+ls_status ls_replay(ls_finding *out, const char *directory, const ls_replay_opts *opts, ls_error *err) {
+    ls_bundle *bundle = NULL;
+    replay r = {.opts = opts};
+    ls_status status;
+    memset(out, 0, sizeof *out);
+    LS_TRY(ls_bundle_read(&bundle, directory, err));
+    r.b = bundle;
+    r.target_i = bundle->sequence;
+    r.target = &bundle->sequences[bundle->sequence];
+    LS_TRY(open_replay(&r, directory, err));
+    for (size_t i = 0; i < sizeof ladder / sizeof ladder[0] && !out->differs; i++) {
+        LS_TRY(draw_again(&r, directory, &ladder[i], out, err));
+        LS_TRY(look(&r, &ladder[i], out, err));
+    }
+done:
+    if (status != LS_OK) ls_error_prefix(err, "replay");
+    close_replay(&r);
+    ls_bundle_free(bundle);
+    return status;
+}
+
+/* ---- telling ---- */
+
+void ls_finding_print(FILE *file, const ls_finding *f) {
+    if (!f->differs) {
+        fprintf(file, "replay: no difference in any surroundings; %lld tokens agree\n", (long long)f->n_tokens);
+        return;
+    }
+    if (f->failure[0] != '\0')
+        fprintf(file, "replay: '%s': the rollout fails: %s\n", f->surroundings, f->failure);
+    else
+        fprintf(file,
+                "replay: '%s': %lld of %lld tokens differ%s; the first is token %lld: rollout %.9g (%08x), trainer "
+                "%.9g (%08x), %lld ulps\n",
+                f->surroundings, (long long)f->n_differing, (long long)f->n_tokens,
+                f->same_tokens ? "" : " (and other tokens are drawn)", (long long)f->row + 1, (double)f->rollout,
+                ls_float_bits(f->rollout), (double)f->trainer, ls_float_bits(f->trainer),
+                (long long)ls_float_ulps(f->rollout, f->trainer));
+    if (!f->has_place) {
+        fprintf(file,
+                "place: the residual stream agrees wherever the engine computed it; what differs lies behind it "
+                "(head, recording)\n");
+        return;
+    }
+    fprintf(file, "place: position %lld, ", (long long)f->position);
+    if (f->layer >= 0) fprintf(file, "layer %lld, ", (long long)f->layer);
+    fprintf(file, "%s, element %lld: engine %.9g (%08x), trainer %.9g (%08x), %lld ulps\n", f->half,
+            (long long)f->element, (double)f->engine_value, ls_float_bits(f->engine_value), (double)f->trainer_value,
+            ls_float_bits(f->trainer_value), (long long)f->ulps);
+}
+
+static void write_float(ls_json_out *json, const char *key, const char *bits_key, float value) {
+    char bits[16];
+    snprintf(bits, sizeof bits, "%08x", ls_float_bits(value));
+    ls_json_float(json, key, value);
+    ls_json_string(json, bits_key, bits);
+}
+
+void ls_finding_write(ls_json_out *json, const ls_finding *f) {
+    ls_json_bool(json, "differs", f->differs);
+    ls_json_int(json, "tokens", f->n_tokens);
+    ls_json_int(json, "differing", f->n_differing);
+    if (!f->differs) return;
+    ls_json_string(json, "surroundings", f->surroundings);
+    if (f->failure[0] != '\0') {
+        ls_json_string(json, "failure", f->failure);
+    } else {
+        ls_json_bool(json, "same_tokens", f->same_tokens);
+        ls_json_int(json, "row", f->row);
+        write_float(json, "rollout", "rollout_bits", f->rollout);
+        write_float(json, "trainer", "trainer_bits", f->trainer);
+        ls_json_int(json, "ulps", ls_float_ulps(f->rollout, f->trainer));
+    }
+    if (!f->has_place) return;
+    ls_json_begin_object(json, "place");
+    ls_json_int(json, "position", f->position);
+    ls_json_int(json, "layer", f->layer);
+    ls_json_string(json, "half", f->half);
+    ls_json_int(json, "element", f->element);
+    write_float(json, "engine", "engine_bits", f->engine_value);
+    write_float(json, "trainer", "trainer_bits", f->trainer_value);
+    ls_json_int(json, "ulps", f->ulps);
+    ls_json_end_object(json);
+}
+
+ls_status ls_finding_save(const char *directory, const ls_finding *finding, ls_error *err) {
+    char path[LS_RUN_PATH_MAX + 96];
+    ls_output *output = NULL;
+    ls_json_out json;
+    ls_status status;
+    snprintf(path, sizeof path, "%s/finding.json", directory);
+    LS_TRY(ls_output_open(&output, path, err));
+    ls_json_init(&json, ls_output_stream(output));
+    ls_json_begin_object(&json, NULL);
+    ls_finding_write(&json, finding);
+    ls_json_end_object(&json);
+    ls_json_newline(&json);
+    status = ls_output_commit(output, err);
+    output = NULL;
+done:
+    ls_output_abandon(output);
+    return status;
+}
