@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/commands.h"
 
@@ -27,6 +28,17 @@ ls_status ls_cli_int(int64_t *out, const char *option, const char *text, int64_t
     if (end == text || *end != '\0' || errno != 0 || value < low || value > high)
         return LS_FAIL(err, LS_ERR_ARG, "%s: '%s' is not an integer in %lld..%lld", option, text, (long long)low,
                        (long long)high);
+    *out = value;
+    return LS_OK;
+}
+
+ls_status ls_cli_seed(uint64_t *out, const char *option, const char *text, ls_error *err) {
+    char *end;
+    unsigned long long value;
+    errno = 0;
+    value = strtoull(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || strchr(text, '-') != NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: '%s' is not an integer in 0..2^64-1", option, text);
     *out = value;
     return LS_OK;
 }

@@ -1,8 +1,7 @@
 /* `lockstep task`: problems of a task as prompts, or with the reference solver's completions as data for supervised
- * training. Owns nothing that outlives the command. */
+ * training; and rewards of completions. Owns nothing that outlives the command. */
 #define _POSIX_C_SOURCE 200809L
 #include <argp.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,13 +9,14 @@
 #include "base/file.h"
 #include "base/json_out.h"
 #include "cli/commands.h"
+#include "load/record.h"
 #include "rl/task.h"
 
-enum { OPT_N = 256, OPT_FROM, OPT_SEED, OPT_SPLIT, OPT_OPTIONS, OPT_FORMAT, OPT_OUT, OPT_LIST };
+enum { OPT_N = 256, OPT_FROM, OPT_SEED, OPT_SPLIT, OPT_OPTIONS, OPT_FORMAT, OPT_JUDGE, OPT_OUT, OPT_LIST };
 enum { TURNS_MAX = 64 };
 
 typedef struct options {
-    const char *name, *settings, *out;
+    const char *name, *settings, *judge, *out;
     int64_t n, from;
     uint64_t seed;
     ls_task_split split;
@@ -25,22 +25,11 @@ typedef struct options {
     ls_error err;
 } options;
 
-static ls_status parse_seed(uint64_t *out, const char *text, ls_error *err) {
-    char *end;
-    unsigned long long value;
-    errno = 0;
-    value = strtoull(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || strchr(text, '-') != NULL)
-        return LS_FAIL(err, LS_ERR_ARG, "--seed: '%s' is not an integer in 0..2^64-1", text);
-    *out = value;
-    return LS_OK;
-}
-
 static ls_status parse_value(options *o, int key, const char *text) {
     switch (key) {
         case OPT_N: return ls_cli_int(&o->n, "--n", text, 1, (int64_t)1 << 32, &o->err);
         case OPT_FROM: return ls_cli_int(&o->from, "--from", text, 0, (int64_t)1 << 62, &o->err);
-        case OPT_SEED: return parse_seed(&o->seed, text, &o->err);
+        case OPT_SEED: return ls_cli_seed(&o->seed, "--seed", text, &o->err);
         case OPT_SPLIT:
             if (!ls_task_split_parse(&o->split, text))
                 return LS_FAIL(&o->err, LS_ERR_ARG, "--split: '%s' is not train or held-out", text);
@@ -64,6 +53,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
             if (o->status == LS_OK) o->status = parse_value(o, key, arg);
             return 0;
         case OPT_OPTIONS: o->settings = arg; return 0;
+        case OPT_JUDGE: o->judge = arg; return 0;
         case OPT_OUT: o->out = arg; return 0;
         case OPT_LIST: o->list = true; return 0;
         case ARGP_KEY_ARG:
@@ -147,6 +137,61 @@ done:
     return status;
 }
 
+/* The problem of a record: its id is that of the problem, and with samples a slash and the sample's number follow. */
+static ls_status find_problem(ls_problem *out, const options *o, const ls_task *task, const ls_record *record,
+                              ls_error *err) {
+    const size_t name = strlen(o->name);
+    char split[16];
+    long long i;
+    ls_task_split which;
+    if (strncmp(record->id, o->name, name) != 0 || sscanf(record->id + name, "/%15[^/]/%lld", split, &i) != 2 || i < 0 ||
+        !ls_task_split_parse(&which, split))
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: id: '%.100s' is no problem of %s", o->judge,
+                       (long long)record->line, record->id, o->name);
+    return ls_task_make(out, task, which, i, err);
+}
+
+/* Completions as `generate` writes them, those of a problem one behind the other. */
+static ls_status judge(const options *o, const ls_task *task, FILE *stream, ls_error *err) {
+    ls_record *records = NULL;
+    ls_problem problem = {.id = ""}, previous;
+    ls_json_out json;
+    int64_t n = 0, n_problems = 0;
+    double sum = 0, best = 0, best_sum = 0;
+    ls_status status;
+    ls_json_init(&json, stream);
+    LS_TRY(ls_records_read(&records, &n, o->judge, LS_RECORD_LOGPROB, err));
+    for (int64_t i = 0; i < n; i++) {
+        const ls_record *r = &records[i];
+        const ls_reply reply = {r->text, r->text_bytes};
+        double reward;
+        if (r->text == NULL) {
+            status = LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: no text", o->judge, (long long)r->line);
+            goto done;
+        }
+        previous = problem;
+        LS_TRY(find_problem(&problem, o, task, r, err));
+        reward = ls_task_reward(task, &problem, &reply, 1);
+        if (strcmp(previous.id, problem.id) != 0) {
+            best_sum += best;
+            best = 0;
+            n_problems++;
+        }
+        sum += reward;
+        if (reward > best) best = reward;
+        ls_json_begin_object(&json, NULL);
+        ls_json_string(&json, "id", r->id);
+        ls_json_double(&json, "reward", reward);
+        ls_json_end_object(&json);
+        ls_json_newline(&json);
+    }
+    fprintf(stderr, "%lld completions of %lld problems: mean reward %.4f, mean of the problems' best %.4f\n",
+            (long long)n, (long long)n_problems, sum / (double)n, (best_sum + best) / (double)n_problems);
+done:
+    ls_records_free(records, n);
+    return status;
+}
+
 static int run(const options *o) {
     ls_task *task = NULL;
     ls_output *output = NULL;
@@ -154,7 +199,7 @@ static int run(const options *o) {
     ls_status status;
     LS_TRY(ls_task_open(&task, o->name, o->settings, o->seed, &err));
     LS_TRY(ls_output_open(&output, o->out, &err));
-    LS_TRY(write_problems(o, task, ls_output_stream(output), &err));
+    LS_TRY((o->judge != NULL ? judge : write_problems)(o, task, ls_output_stream(output), &err));
     status = ls_output_commit(output, &err);
     output = NULL;
 done:
@@ -174,6 +219,10 @@ int ls_cmd_task(int argc, char **argv) {
          "prompts: lines {\"id\",\"prompt\"} (default); sft: {\"id\",\"prompt\",\"completion\"}, solved, one line a "
          "turn",
          0},
+        {"judge", OPT_JUDGE, "FILE", 0,
+         "Instead of problems write the rewards {\"id\",\"reward\"} of the completions in FILE, which generate made of "
+         "this task's prompts (tasks of one turn)",
+         0},
         {"out", OPT_OUT, "FILE", 0, "Write to FILE, which appears when it is complete (default: standard output)", 0},
         {"list", OPT_LIST, NULL, 0, "Print the tasks and their options, with defaults in parentheses", 0},
         {0}};
@@ -181,7 +230,7 @@ int ls_cmd_task(int argc, char **argv) {
         list,
         parse_option,
         "NAME",
-        "Writes problems of a task. Problem I depends on the task, its options, the seed, the split and I alone.",
+        "Writes problems of a task, or judges completions. Problem I depends on the task, its options, the seed, the split and I alone.",
         NULL,
         NULL,
         NULL};

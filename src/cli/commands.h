@@ -15,6 +15,7 @@ void ls_cli_usage(const char *command, const char *sentence) __attribute__((nore
 
 /* Parses a whole decimal integer in [low, high]; on failure err names the option and the text. */
 ls_status ls_cli_int(int64_t *out, const char *option, const char *text, int64_t low, int64_t high, ls_error *err);
+ls_status ls_cli_seed(uint64_t *out, const char *option, const char *text, ls_error *err);
 ls_status ls_cli_float(double *out, const char *option, const char *text, double low, double high, ls_error *err);
 
 int ls_cmd_generate(int argc, char **argv);
@@ -25,6 +26,7 @@ int ls_cmd_sweep(int argc, char **argv);
 int ls_cmd_correct(int argc, char **argv);
 int ls_cmd_report(int argc, char **argv);
 int ls_cmd_inspect(int argc, char **argv);
+int ls_cmd_init(int argc, char **argv);
 int ls_cmd_task(int argc, char **argv);
 int ls_cmd_train(int argc, char **argv);
 int ls_cmd_tokenize(int argc, char **argv);

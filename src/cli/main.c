@@ -24,6 +24,7 @@ static const command commands[] = {
     {"correct", ls_cmd_correct, "what a mismatch correction does to the tokens of another trainer's dump"},
     {"report", ls_cmd_report, "the records of a training run as one HTML page"},
     {"inspect", ls_cmd_inspect, "a checkpoint's configuration, tensors, memory, strides"},
+    {"init", ls_cmd_init, "a model with fresh weights, from a configuration"},
     {"task", ls_cmd_task, "problems of a task, as prompts or solved"},
     {"train", ls_cmd_train, "train a model: sft, supervised; grpo, by rewards; replay of a mismatch"},
     {"tokenize", ls_cmd_tokenize, "lines of text to lines of token ids"},

@@ -98,17 +98,6 @@ static ls_status parse_chunk(int64_t *out, const char *name, const char *text, l
     return ls_cli_int(out, name, text, 0, 1 << 24, err);
 }
 
-static ls_status parse_u64(uint64_t *out, const char *name, const char *text, ls_error *err) {
-    char *end;
-    unsigned long long value;
-    errno = 0;
-    value = strtoull(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || strchr(text, '-') != NULL)
-        return LS_FAIL(err, LS_ERR_ARG, "%s: '%s' is not an integer in 0..2^64-1", name, text);
-    *out = value;
-    return LS_OK;
-}
-
 static ls_status add_stop(ls_run_options *o, const char *text, ls_error *err) {
     if (text[0] == '\0') return LS_FAIL(err, LS_ERR_ARG, "--stop: the text is empty");
     if (o->n_stop == LS_STOP_TEXTS_MAX)
@@ -141,7 +130,7 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_TOP_K: return ls_cli_int(&o->sampling.top_k, "--top-k", text, 0, INT32_MAX, err);
         case OPT_TOP_P: return parse_float(&o->sampling.top_p, "--top-p", text, 0, 1, err);
         case OPT_MIN_P: return parse_float(&o->sampling.min_p, "--min-p", text, 0, 1, err);
-        case OPT_SEED: return parse_u64(&o->sampling.seed, "--seed", text, err);
+        case OPT_SEED: return ls_cli_seed(&o->sampling.seed, "--seed", text, err);
         case OPT_SCORE_BATCH: return ls_cli_int(&o->score_batch, "--score-batch", text, 1, 1024, err);
         case OPT_SCORE_CHUNK: return parse_chunk(&o->score_chunk, "--score-chunk", text, err);
         case OPT_STOP: return add_stop(o, text, err);

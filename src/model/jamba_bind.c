@@ -152,19 +152,34 @@ static ls_status make_layer(ls_jamba *model, int64_t layer_i, ls_error *err) {
     return ls_array_alloc((void **)&layer->ffn, layer->n_ffn, sizeof *layer->ffn, "experts", err);
 }
 
-ls_status ls_jamba_open(ls_jamba **out, const char *directory, ls_error *err) {
+ls_status ls_jamba_outline(ls_jamba **out, const ls_jamba_config *config, ls_error *err) {
     ls_jamba *model = calloc(1, sizeof *model);
-    binder b = {.model = model, .directory = directory, .err = err};
     ls_status status;
     *out = NULL;
     if (model == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "model");
-    LS_TRY(ls_jamba_config_open(&model->config, directory, err));
+    model->config = *config;
+    LS_TRY(ls_array_alloc((void **)&model->layers, config->n_layers, sizeof *model->layers, "layers", err));
+    for (int64_t i = 0; i < config->n_layers; i++) LS_TRY(make_layer(model, i, err));
+    *out = model;
+    model = NULL;
+done:
+    ls_jamba_close(model);
+    return status;
+}
+
+ls_status ls_jamba_open(ls_jamba **out, const char *directory, ls_error *err) {
+    ls_jamba_config config;
+    ls_jamba *model = NULL;
+    binder b = {.directory = directory, .err = err};
+    ls_status status;
+    *out = NULL;
+    LS_TRY(ls_jamba_config_open(&config, directory, err));
+    LS_TRY(ls_jamba_outline(&model, &config, err));
     LS_TRY(ls_checkpoint_open(&model->checkpoint, directory, err));
+    b.model = model;
     b.checkpoint = model->checkpoint;
     LS_TRY(ls_array_alloc((void **)&b.used, ls_checkpoint_count(b.checkpoint), sizeof(const ls_tensor_view *),
                           "tensors", err));
-    LS_TRY(ls_array_alloc((void **)&model->layers, model->config.n_layers, sizeof *model->layers, "layers", err));
-    for (int64_t i = 0; i < model->config.n_layers; i++) LS_TRY(make_layer(model, i, err));
     LS_TRY(ls_jamba_slots(model, bind_slot, &b, err));
     LS_TRY(bind_tied_head(&b));
     LS_TRY(check_all_used(&b));

@@ -27,8 +27,11 @@ typedef struct ls_weight_slot {
 
 typedef ls_status (*ls_slot_visit)(void *context, const ls_weight_slot *slot, ls_error *err);
 
+/* A model of this configuration without weights, for walks; ls_jamba_close releases it. */
+ls_status ls_jamba_outline(ls_jamba **out, const ls_jamba_config *config, ls_error *err);
+
 /* Calls visit for every tensor that the configuration calls for: embedding, last norm, layers ascending, head. The
- * layers' arrays must be there (ls_jamba_open makes them). The first failure ends the walk. */
+ * first failure ends the walk. */
 ls_status ls_jamba_slots(ls_jamba *model, ls_slot_visit visit, void *context, ls_error *err);
 
 /* Fills *slot->vector (of vectors, taps and decays; it is there) from the stored tensor. */

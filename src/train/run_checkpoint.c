@@ -8,25 +8,18 @@
 #include "base/durable.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "load/model_files.h"
 #include "load/safetensors_write.h"
 
 #define STATE_FORMAT 1
 #define STATE_BYTES_MAX (1 << 20)
-#define SMALL_FILE_BYTES_MAX (1 << 28)
 #define STEP_PREFIX "step-"
-
-/* What readers of models look for beside weights. */
-static const char *const model_files[] = {
-    "config.json",     "generation_config.json",  "tokenizer.json",    "tokenizer_config.json",
-    "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt",      "chat_template.jinja"};
-#define N_FILES (sizeof model_files / sizeof model_files[0])
 
 struct ls_saves {
     char directory[LS_SAVES_PATH_MAX];
     int lock; /* -1: not a writer */
-    char *files[N_FILES];
-    int64_t file_bytes[N_FILES];
+    char *files[LS_MODEL_FILES];
+    int64_t file_bytes[LS_MODEL_FILES];
 };
 
 static ls_status join(char out[LS_SAVES_PATH_MAX], const char *directory, const char *name, ls_error *err) {
@@ -88,7 +81,7 @@ done:
 
 void ls_saves_close(ls_saves *run) {
     if (run == NULL) return;
-    for (size_t i = 0; i < N_FILES; i++) free(run->files[i]);
+    for (int i = 0; i < LS_MODEL_FILES; i++) free(run->files[i]);
     ls_directory_unlock(run->lock);
     free(run);
 }
@@ -156,12 +149,12 @@ done:
 ls_status ls_saves_keep_files(ls_saves *run, const char *model_directory, ls_error *err) {
     char path[LS_SAVES_PATH_MAX];
     ls_status status = LS_OK;
-    for (size_t i = 0; i < N_FILES; i++) {
-        LS_TRY(join(path, model_directory, model_files[i], err));
+    for (int i = 0; i < LS_MODEL_FILES; i++) {
+        LS_TRY(join(path, model_directory, ls_model_files[i], err));
         free(run->files[i]);
         run->files[i] = NULL;
         if (ls_file_exists(path))
-            LS_TRY(ls_file_read(&run->files[i], &run->file_bytes[i], path, SMALL_FILE_BYTES_MAX, err));
+            LS_TRY(ls_file_read(&run->files[i], &run->file_bytes[i], path, LS_MODEL_FILE_BYTES_MAX, err));
     }
 done:
     return status;
@@ -262,9 +255,9 @@ ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const 
                               ls_error *err) {
     char path[LS_SAVES_PATH_MAX];
     ls_status status = LS_OK;
-    for (size_t i = 0; i < N_FILES; i++) {
+    for (int i = 0; i < LS_MODEL_FILES; i++) {
         if (run->files[i] == NULL) continue;
-        LS_TRY(join(path, directory, model_files[i], err));
+        LS_TRY(join(path, directory, ls_model_files[i], err));
         LS_TRY(ls_durable_file(path, run->files[i], run->file_bytes[i], err));
     }
     LS_TRY(join(path, directory, "model.safetensors", err));

@@ -43,6 +43,26 @@ static void lines_are_as_documented(void **state) {
         "\"completion\":\"3\"}\n");
 }
 
+static void completions_are_judged(void **state) {
+    (void)state;
+    text_write(at("done"), "{\"id\":\"arithmetic/train/0/0\",\"logprobs\":[],\"text\":\"53\"}\n"
+                           "{\"id\":\"arithmetic/train/0/1\",\"logprobs\":[],\"text\":\"35\"}\n"
+                           "{\"id\":\"arithmetic/train/1\",\"logprobs\":[],\"text\":\"154\"}\n"
+                           "{\"id\":\"arithmetic/train/2\",\"logprobs\":[],\"text\":\" 107\\nand\"}\n");
+    RUN_OK("task", "arithmetic", "--judge", at("done"));
+    assert_string_equal(last.out, "{\"id\":\"arithmetic/train/0/0\",\"reward\":1}\n"
+                                  "{\"id\":\"arithmetic/train/0/1\",\"reward\":0}\n"
+                                  "{\"id\":\"arithmetic/train/1\",\"reward\":0}\n"
+                                  "{\"id\":\"arithmetic/train/2\",\"reward\":1}\n");
+    assert_string_equal(last.err,
+                        "4 completions of 3 problems: mean reward 0.5000, mean of the problems' best 0.6667\n");
+    RUN("task", "countdown", "--judge", at("done"));
+    must_refuse("line 1|arithmetic/train/0/0|countdown");
+    text_write(at("done"), "{\"id\":\"arithmetic/train/0\",\"logprobs\":[]}\n");
+    RUN("task", "arithmetic", "--judge", at("done"));
+    must_refuse("line 1|no text");
+}
+
 static void ranges_fit_together(void **state) {
     size_t bytes;
     char *whole;
@@ -89,6 +109,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts_are_what_generate_reads),
         cmocka_unit_test(lines_are_as_documented),
+        cmocka_unit_test(completions_are_judged),
         cmocka_unit_test(ranges_fit_together),
         cmocka_unit_test(tasks_are_listed),
         cmocka_unit_test(bad_values_are_refused),

@@ -1,0 +1,158 @@
+/* lockstep init: a model directory with fresh weights, from a configuration and the tokenizer of another. */
+#define _POSIX_C_SOURCE 200809L
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/durable.h"
+#include "base/file.h"
+#include "cli/commands.h"
+#include "load/model_files.h"
+#include "load/tokenizer.h"
+#include "model/jamba_init.h"
+#include "model/jamba_params.h"
+
+enum { OPT_CONFIG = 256, OPT_TOKENIZER, OPT_SEED, OPT_DEVIATION, OPT_OUT, PATH_MAX_BYTES = 4096 };
+
+typedef struct init_options {
+    const char *config, *tokenizer, *out;
+    uint64_t seed;
+    double deviation;
+    ls_status status;
+    ls_error err;
+} init_options;
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    init_options *o = state->input;
+    switch (key) {
+        case OPT_CONFIG: o->config = arg; return 0;
+        case OPT_TOKENIZER: o->tokenizer = arg; return 0;
+        case OPT_OUT: o->out = arg; return 0;
+        case OPT_SEED:
+            if (o->status == LS_OK) o->status = ls_cli_seed(&o->seed, "--seed", arg, &o->err);
+            return 0;
+        case OPT_DEVIATION:
+            if (o->status == LS_OK) o->status = ls_cli_float(&o->deviation, "--deviation", arg, 0, 1e3, &o->err);
+            return 0;
+        case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", arg); return 0;
+        case ARGP_KEY_END:
+            if (o->config == NULL) argp_error(state, "--config is missing");
+            if (o->out == NULL) argp_error(state, "--out is missing");
+            return 0;
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static ls_status join(char out[PATH_MAX_BYTES], const char *directory, const char *name, ls_error *err) {
+    const int n = snprintf(out, PATH_MAX_BYTES, "%s/%s", directory, name);
+    if (n >= 0 && n < PATH_MAX_BYTES) return LS_OK;
+    return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %d bytes", directory, PATH_MAX_BYTES - 1);
+}
+
+/* The files beside config.json and weights. */
+static ls_status copy_files(const char *to, const char *from, ls_error *err) {
+    char path[PATH_MAX_BYTES], *data = NULL;
+    int64_t bytes;
+    ls_status status = LS_OK;
+    for (int i = 1; i < LS_MODEL_FILES; i++) {
+        LS_TRY(join(path, from, ls_model_files[i], err));
+        if (!ls_file_exists(path)) continue;
+        free(data);
+        data = NULL;
+        LS_TRY(ls_file_read(&data, &bytes, path, LS_MODEL_FILE_BYTES_MAX, err));
+        LS_TRY(join(path, to, ls_model_files[i], err));
+        LS_TRY(ls_durable_file(path, data, bytes, err));
+    }
+done:
+    free(data);
+    return status;
+}
+
+static ls_status check_tokenizer(const init_options *o, const ls_jamba_config *config, ls_error *err) {
+    ls_tokenizer *tokenizer = NULL;
+    ls_status status;
+    LS_TRY(ls_tokenizer_open(&tokenizer, o->tokenizer, err));
+    if (ls_tokenizer_size(tokenizer) > config->vocab)
+        status = LS_FAIL(err, LS_ERR_FORMAT, "%s: vocab_size: %d; the tokenizer of %s has ids up to %lld", o->config,
+                         config->vocab, o->tokenizer, (long long)ls_tokenizer_size(tokenizer) - 1);
+done:
+    ls_tokenizer_free(tokenizer);
+    return status;
+}
+
+static ls_status fill_directory(const init_options *o, const char *directory, const ls_jamba_config *config,
+                                const char *text, int64_t bytes, ls_error *err) {
+    char path[PATH_MAX_BYTES];
+    ls_status status;
+    LS_TRY(join(path, directory, ls_model_files[0], err));
+    LS_TRY(ls_durable_file(path, text, bytes, err));
+    if (o->tokenizer != NULL) LS_TRY(copy_files(directory, o->tokenizer, err));
+    LS_TRY(join(path, directory, "model.safetensors", err));
+    LS_TRY(ls_jamba_init(path, config, o->seed, o->deviation, err));
+    LS_TRY(ls_directory_sync(directory, err));
+done:
+    return status;
+}
+
+/* Opens the directory as any reader does and says what it is. */
+static ls_status report(const char *directory, const char *name, ls_error *err) {
+    ls_jamba *model = NULL;
+    ls_parameters *parameters = NULL;
+    ls_status status;
+    LS_TRY(ls_jamba_open(&model, directory, err));
+    LS_TRY(ls_parameters_open(&parameters, model, directory, err));
+    printf("%s: %lld parameters, %s, weights %016llx\n", name, (long long)parameters->n_elements,
+           ls_dtype_name(model->config.stored_dtype), (unsigned long long)ls_parameters_digest(parameters));
+done:
+    ls_parameters_free(parameters);
+    ls_jamba_close(model);
+    return status;
+}
+
+/* The directory is made under another name and gets its own when it is complete. */
+static ls_status run(const init_options *o, ls_error *err) {
+    char fresh[PATH_MAX_BYTES], *text = NULL;
+    int64_t bytes;
+    bool is_made = false;
+    ls_jamba_config config;
+    ls_status status;
+    if (ls_file_exists(o->out)) return LS_FAIL(err, LS_ERR_IO, "%s: exists already", o->out);
+    if (snprintf(fresh, sizeof fresh, "%s.new", o->out) >= (int)sizeof fresh)
+        return LS_FAIL(err, LS_ERR_ARG, "--out: the path is longer than %d bytes", PATH_MAX_BYTES - 1);
+    LS_TRY(ls_file_read(&text, &bytes, o->config, LS_MODEL_FILE_BYTES_MAX, err));
+    LS_TRY(ls_jamba_config_parse(&config, text, bytes, o->config, err));
+    if (o->tokenizer != NULL) LS_TRY(check_tokenizer(o, &config, err));
+    if (ls_file_exists(fresh)) {
+        status = LS_FAIL(err, LS_ERR_IO, "%s: exists already", fresh);
+        goto done;
+    }
+    LS_TRY(ls_directory_make(fresh, err));
+    is_made = true;
+    LS_TRY(fill_directory(o, fresh, &config, text, bytes, err));
+    LS_TRY(report(fresh, o->out, err));
+    LS_TRY(ls_path_rename(fresh, o->out, err));
+    is_made = false;
+done:
+    if (is_made) (void)ls_directory_remove(fresh, NULL);
+    free(text);
+    return status;
+}
+
+int ls_cmd_init(int argc, char **argv) {
+    static const struct argp_option list[] = {
+        {"config", OPT_CONFIG, "FILE", 0, "The config.json to make weights for; its dtype is the type they get", 0},
+        {"tokenizer", OPT_TOKENIZER, "DIR", 0, "Copy the files of this model that are neither configuration nor weights",
+         0},
+        {"seed", OPT_SEED, "N", 0, "Seed of the weights (0)", 0},
+        {"deviation", OPT_DEVIATION, "X", 0,
+         "Standard deviation of matrices and embedding (0: 1/sqrt of what a sum runs over)", 0},
+        {"out", OPT_OUT, "DIR", 0, "The directory to make", 0},
+        {0}};
+    static const struct argp parser = {list, parse_option, NULL, "Makes a model with fresh weights.", NULL, NULL, NULL};
+    init_options o = {0};
+    argp_err_exit_status = LS_EXIT_USAGE;
+    if (argp_parse(&parser, argc, argv, 0, NULL, &o) != 0) return LS_EXIT_USAGE;
+    if (o.status != LS_OK) return ls_cli_fail(&o.err);
+    return run(&o, &o.err) == LS_OK ? LS_EXIT_OK : ls_cli_fail(&o.err);
+}

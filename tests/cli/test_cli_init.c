@@ -1,0 +1,130 @@
+/* `lockstep init`: every kind of tensor as its contract says, the same bits every time, and refusals that leave nothing
+ * behind. */
+#define _GNU_SOURCE
+#include <math.h>
+
+#include "load/safetensors.h"
+#include "program.h"
+
+#define MOE LS_FIXTURES "/jamba-moe"
+#define ADD LS_SOURCE_DIR "/models/tiny-add"
+
+static const ls_tensor_view *tensor(const ls_checkpoint *checkpoint, const char *name) {
+    const ls_tensor_view *view = ls_checkpoint_find(checkpoint, name);
+    if (view == NULL) fail_msg("no tensor %s", name);
+    return view;
+}
+
+static const float *floats(const ls_checkpoint *checkpoint, const char *name) {
+    const ls_tensor_view *view = tensor(checkpoint, name);
+    assert_int_equal(view->dtype, LS_ST_F32);
+    return view->data;
+}
+
+/* Mean and deviation of a tensor within five of their standard errors, and none further out than the sum of eight. */
+static void check_normal(const ls_checkpoint *checkpoint, const char *name, double deviation) {
+    const int64_t n = tensor(checkpoint, name)->n_elements;
+    const float *x = floats(checkpoint, name);
+    double sum = 0, squares = 0, most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double z = (double)x[i] / deviation;
+        sum += z;
+        squares += z * z;
+        if (fabs(z) > most) most = fabs(z);
+    }
+    if (fabs(sum) > 5 * sqrt((double)n) || fabs(squares - (double)n) > 5 * sqrt(2 * (double)n) || most > 4.9)
+        fail_msg("%s: sum %g, squares %g of %lld, most %g", name, sum, squares, (long long)n, most);
+}
+
+static void check_equal(const ls_checkpoint *checkpoint, const char *name, float value) {
+    const float *x = floats(checkpoint, name);
+    for (int64_t i = 0; i < tensor(checkpoint, name)->n_elements; i++) assert_true(x[i] == value);
+}
+
+static void tensors_are_as_promised(void **state) {
+    ls_checkpoint *checkpoint;
+    const float *x;
+    const ls_tensor_view *view;
+    ls_error err;
+    (void)state;
+    RUN_OK("init", "--config", MOE "/config.json", "--seed", "7", "--out", at("moe"));
+    assert_ok(ls_checkpoint_open(&checkpoint, at("moe"), &err), err);
+    check_normal(checkpoint, "model.embed_tokens.weight", 0.125);
+    check_normal(checkpoint, "lm_head.weight", 0.125);
+    check_normal(checkpoint, "model.layers.0.mamba.in_proj.weight", 0.125);
+    check_normal(checkpoint, "model.layers.0.mamba.conv1d.weight", 0.5);
+    check_normal(checkpoint, "model.layers.0.mamba.dt_proj.weight", 0.5);
+    check_normal(checkpoint, "model.layers.1.self_attn.q_proj.weight", 0.125);
+    check_normal(checkpoint, "model.layers.1.feed_forward.router.weight", 0.125);
+    check_normal(checkpoint, "model.layers.1.feed_forward.experts.3.down_proj.weight", 1 / sqrt(96));
+    check_equal(checkpoint, "model.final_layernorm.weight", 1);
+    check_equal(checkpoint, "model.layers.0.input_layernorm.weight", 1);
+    check_equal(checkpoint, "model.layers.0.mamba.dt_layernorm.weight", 1);
+    check_equal(checkpoint, "model.layers.0.mamba.D", 1);
+    check_equal(checkpoint, "model.layers.0.mamba.conv1d.bias", 0);
+    x = floats(checkpoint, "model.layers.0.mamba.A_log");
+    for (int64_t i = 0; i < 128 * 16; i++) assert_true(fabs(exp((double)x[i]) - (double)(i % 16 + 1)) < 1e-5);
+    view = tensor(checkpoint, "model.layers.0.mamba.dt_proj.bias");
+    for (int64_t i = 0; i < view->n_elements; i++) {
+        const double dt = log1p(exp((double)floats(checkpoint, view->name)[i]));
+        assert_true(dt > 0.9999e-3 && dt < 1.0001e-1);
+    }
+    ls_checkpoint_close(checkpoint);
+}
+
+static void bits_follow_from_the_seed(void **state) {
+    (void)state;
+    RUN_OK("init", "--config", MOE "/config.json", "--seed", "7", "--out", at("again"));
+    assert_non_null(strstr(last.out, "359212 parameters, f32, weights 7285a3bea22dce19\n"));
+    must_be_same_file(at("moe/model.safetensors"), at("again/model.safetensors"));
+    must_be_same_file(MOE "/config.json", at("again/config.json"));
+    RUN_OK("init", "--config", ADD "/config.json", "--seed", "1", "--out", at("add"));
+    assert_non_null(strstr(last.out, "210364 parameters, bf16, weights 087c61fd5e02c2b2\n"));
+}
+
+static void deviation_is_the_one_asked_for(void **state) {
+    ls_checkpoint *checkpoint;
+    ls_error err;
+    (void)state;
+    RUN_OK("init", "--config", MOE "/config.json", "--deviation", "0.02", "--out", at("narrow"));
+    assert_ok(ls_checkpoint_open(&checkpoint, at("narrow"), &err), err);
+    check_normal(checkpoint, "model.embed_tokens.weight", 0.02);
+    check_normal(checkpoint, "model.layers.0.mamba.x_proj.weight", 0.02);
+    ls_checkpoint_close(checkpoint);
+}
+
+static void it_is_a_model(void **state) {
+    (void)state;
+    RUN_OK("init", "--config", ADD "/config.json", "--tokenizer", ADD, "--out", at("whole"));
+    must_be_same_file(ADD "/tokenizer.json", at("whole/tokenizer.json"));
+    RUN_OK("task", "arithmetic", "--n", "3", "--out", at("prompts"));
+    RUN_OK("check", "--model", at("whole"), "--prompts", at("prompts"), "--max-tokens", "8");
+}
+
+static void refusals_leave_nothing(void **state) {
+    (void)state;
+    text_write(at("bad.json"), "{\"model_type\":\"jamba\",\"vocab_size\":0}");
+    RUN("init", "--config", at("bad.json"), "--out", at("out/model"));
+    must_refuse_without_output("bad.json|vocab_size");
+    RUN("init", "--config", at("none.json"), "--out", at("out/model"));
+    must_refuse_without_output("none.json");
+    RUN("init", "--config", ADD "/config.json", "--tokenizer", TINY, "--out", at("out/model"));
+    must_refuse_without_output("vocab_size|99|511");
+    RUN("init", "--config", ADD "/config.json", "--out", at("moe"));
+    must_refuse("exists already");
+    RUN("init", "--config", ADD "/config.json", "--seed", "-1", "--out", at("out/model"));
+    must_refuse_without_output("--seed|'-1'");
+    RUN("init", "--config", ADD "/config.json");
+    must_exit(1);
+    RUN("init", "--out", at("out/model"));
+    must_exit(1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tensors_are_as_promised),        cmocka_unit_test(bits_follow_from_the_seed),
+        cmocka_unit_test(deviation_is_the_one_asked_for), cmocka_unit_test(it_is_a_model),
+        cmocka_unit_test(refusals_leave_nothing),
+    };
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
+}
