@@ -72,6 +72,7 @@ static ls_status grow_tokens(ls_dump *dump, int64_t more, ls_error *err) {
                               {(void **)&dump->advantages, sizeof *dump->advantages}};
     int64_t need;
     if (!ls_add_i64(dump->n_tokens, more, &need)) return LS_FAIL(err, LS_ERR_NOMEM, "tokens do not fit 64 bits");
+    if (need == 0) need = 1; /* a sequence of no tokens has its place in the columns, too */
     return grow(columns, 5, &dump->cap_tokens, need, "tokens", err);
 }
 

@@ -1,57 +1,51 @@
-/* A model of Mamba layers alone: time a token and state a sequence do not grow with length. Times are this thread's
- * processor time, median of five, within factors that a quadratic cost (16 for four times the length) cannot meet. */
+/* A model of Mamba layers alone: time a token and state a sequence do not grow with length. Times stay
+ * within factors that a quadratic cost (16 for four times the length) cannot meet. */
 #define _POSIX_C_SOURCE 200809L
 #include <malloc.h>
-#include <time.h>
 
+#include "cost.h"
 #include "invariance.h"
 
-static double thread_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
+typedef struct scoring {
+    const ls_jamba *model;
+    ls_queue *queue;
+    int64_t chunk;
+    int32_t *tokens;
+    float *logprob;
+} scoring;
 
-static int compare_doubles(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median_score_seconds(const ls_jamba *model, ls_queue *queue, int64_t n, int64_t chunk) {
-    const ls_score_opts opts = {LS_F32, 1, chunk, 64};
-    int32_t *tokens = test_alloc(n, sizeof *tokens);
-    ls_score_item item = {.tokens = tokens, .n_tokens = n, .logprob = test_alloc(n, sizeof(float))};
-    double seconds[5];
-    uint64_t random = 8;
+static void score_first(void *context, int64_t n) {
+    const scoring *s = context;
+    const ls_score_opts opts = {LS_F32, 1, s->chunk, 64};
+    ls_score_item item = {.tokens = s->tokens, .n_tokens = n, .logprob = s->logprob};
     ls_error err;
-    for (int64_t t = 0; t < n; t++) tokens[t] = (int32_t)(test_random(&random) % (uint64_t)model->config.vocab);
-    for (int i = 0; i < 5; i++) {
-        const double start = thread_seconds();
-        assert_ok(ls_score(model, queue, &opts, &item, 1, &err), err);
-        seconds[i] = thread_seconds() - start;
-    }
-    qsort(seconds, 5, sizeof seconds[0], compare_doubles);
-    free(item.logprob);
-    free(tokens);
-    return seconds[2];
+    assert_ok(ls_score(s->model, s->queue, &opts, &item, 1, &err), err);
 }
 
 static void time_is_linear(void **state) {
+    enum { LENGTH = 1024 };
     const int64_t chunks[] = {WHOLE, 64};
-    ls_queue *queue = test_queue(1, ls_isa_best());
+    uint64_t random = 8;
+    scoring s;
     fixture f;
     (void)state;
     fixture_open(&f, "jamba-nobias");
     for (int32_t i = 0; i < f.model->config.n_layers; i++) assert_false(f.model->config.is_attention[i]);
+    s = (scoring){f.model, test_queue(1, ls_isa_best()), 0, test_alloc(4 * LENGTH, sizeof *s.tokens),
+                  test_alloc(4 * LENGTH, sizeof *s.logprob)};
+    for (int64_t t = 0; t < 4 * LENGTH; t++)
+        s.tokens[t] = (int32_t)(test_random(&random) % (uint64_t)f.model->config.vocab);
     for (int c = 0; c < 2; c++) {
-        const double one = median_score_seconds(f.model, queue, 1024, chunks[c]);
-        const double four = median_score_seconds(f.model, queue, 4096, chunks[c]);
-        print_message("chunk %lld: 1,024 tokens %.2f ms, 4,096 tokens %.2f ms, ratio %.2f\n", (long long)chunks[c],
-                      1e3 * one, 1e3 * four, four / one);
-        assert_true(four > 2.5 * one && four < 7.0 * one);
+        double ratio;
+        s.chunk = chunks[c];
+        ratio = test_growth(score_first, &s, LENGTH, 2.5, 7.0);
+        print_message("chunk %lld: four times the tokens take %.2f times the time\n", (long long)s.chunk, ratio);
+        assert_true(ratio >= 2.5 && ratio <= 7.0);
     }
+    free(s.tokens);
+    free(s.logprob);
+    ls_queue_free(s.queue);
     fixture_close(&f);
-    ls_queue_free(queue);
 }
 
 /* Bytes that a slot must have by the formula in jamba.h, for the dimensions that every published Jamba of 3 billion
@@ -117,7 +111,8 @@ static void memory_does_not_follow_length(void **state) {
                   (long long)bytes_many, (long long)many);
     assert_true(plan_few.slot_bytes == 3 * ls_slot_bytes(&f.model->config, LS_F32));
     assert_true(plan_many.total_bytes == plan_few.total_bytes);
-    /* A page's id, its references and its place in the prefix cache, for every 64 positions, is all that may be added. */
+    /* A page's id, its references and its place in the prefix cache, for every 64 positions, is all that may be added.
+     */
     assert_in_range((uintmax_t)(bytes_many - bytes_few), 0, (uintmax_t)(2 * many / 64 * 400));
     fixture_close(&f);
     ls_queue_free(queue);

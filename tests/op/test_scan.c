@@ -3,8 +3,8 @@
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <sys/resource.h>
-#include <time.h>
 
+#include "cost.h"
 #include "op/op_case.h"
 #include "op/op_sparse.h"
 #include "op/scan.h"
@@ -320,28 +320,19 @@ static void accurate_within_1e_6_of_the_terms(void **state) {
 
 /* ---- time and memory ---- */
 
-static int compare_doubles(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
+typedef struct scanning {
+    const ls_scan_args *args;
+    ls_queue *queue;
+} scanning;
 
-/* Median processor time of five scans of the first n tokens, in seconds. */
-static double scan_seconds(const ls_scan_args *args, ls_queue *queue, int64_t n) {
-    double seconds[5];
-    for (int64_t i = 0; i < 5; i++) {
-        const ls_span span = {0, n, 0, 0, NULL};
-        ls_scan_args part = *args;
-        struct timespec from, to;
-        ls_error err;
-        part.spans = &span;
-        part.n_spans = 1;
-        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &from);
-        assert_ok(ls_scan(queue, &part, &err), err);
-        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &to);
-        seconds[i] = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
-    }
-    qsort(seconds, 5, sizeof seconds[0], compare_doubles);
-    return seconds[2];
+static void scan_first(void *context, int64_t n) {
+    const scanning *s = context;
+    const ls_span span = {0, n, 0, 0, NULL};
+    ls_scan_args part = *s->args;
+    ls_error err;
+    part.spans = &span;
+    part.n_spans = 1;
+    assert_ok(ls_scan(s->queue, &part, &err), err);
 }
 
 /* Four times the tokens take about four times the time (bounds are generous: machines are shared) and no memory. */
@@ -353,7 +344,8 @@ static void linear_in_time_and_constant_in_memory(void **state) {
     op_pool pool = op_pool_make(1, DIM * STATES * 4, 0);
     struct mallinfo2 heap_before, heap_after;
     struct rusage before, after;
-    double once, four_times;
+    scanning first;
+    double ratio;
     problem p;
     rows r;
     ls_scan_args args;
@@ -361,15 +353,15 @@ static void linear_in_time_and_constant_in_memory(void **state) {
     op_guard(&p.out);
     r = (rows){p.u, p.dt, p.b, p.cc, p.z, p.out};
     args = rows_args(&p, &r, NULL, 0, &pool.view);
-    once = scan_seconds(&args, op_queues[isa][0], LENGTH);
+    first = (scanning){&args, op_queues[isa][0]};
+    scan_first(&first, LENGTH);
     getrusage(RUSAGE_SELF, &before);
     heap_before = mallinfo2();
-    four_times = scan_seconds(&args, op_queues[isa][0], 4 * LENGTH);
+    ratio = test_growth(scan_first, &first, LENGTH, 2.0, 8.0);
     heap_after = mallinfo2();
     getrusage(RUSAGE_SELF, &after);
-    print_message("%d tokens %.3g s, %d tokens %.3g s: %.2f times\n", LENGTH, once, 4 * LENGTH, four_times,
-                  four_times / once);
-    assert_true(four_times > 2.0 * once && four_times < 8.0 * once);
+    print_message("%d tokens to %d: %.2f times the time\n", LENGTH, 4 * LENGTH, ratio);
+    assert_true(ratio >= 2.0 && ratio <= 8.0);
     assert_int_equal(heap_before.uordblks, heap_after.uordblks);
     assert_int_equal(heap_before.hblks, heap_after.hblks);
     assert_int_equal(before.ru_maxrss, after.ru_maxrss);

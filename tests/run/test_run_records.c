@@ -355,6 +355,20 @@ static void sleep_us(int64_t us) {
     nanosleep(&time, NULL);
 }
 
+/* Writes steps behind `keep` until it is killed, and a byte to `told` after each. */
+static void write_until_killed(const char *dir, const ls_run_setup *setup, int64_t keep, int told) {
+    ls_run *run;
+    if (ls_run_open(&run, dir, setup, NULL) != LS_OK) _exit(1);
+    for (int64_t step = keep + 1; step < STEPS_MAX; step++) {
+        if (ls_run_step_begin(run, step, NULL) != LS_OK) _exit(2);
+        tell_step(run, step);
+        if (ls_run_step_commit(run, NULL) != LS_OK) _exit(3);
+        if (write(told, "", 1) != 1) _exit(4);
+    }
+    _exit(5);
+}
+
+/* Kills while the files are opened, and a moment after so many steps: how fast the disk is must not matter. */
 static void kills_leave_whole_steps(void **state) {
     const char *dir = at("killed");
     uint64_t seed = 12345;
@@ -362,24 +376,24 @@ static void kills_leave_whole_steps(void **state) {
     ls_run_setup setup = fresh;
     (void)state;
     for (int round = 0; round < 24; round++) {
-        int status;
+        int status, told[2];
         int64_t last_step, last_line;
-        const pid_t child = fork();
+        pid_t child;
+        assert_int_equal(pipe(told), 0);
+        child = fork();
         assert_true(child >= 0);
-        if (child == 0) {
-            ls_run *run;
-            if (ls_run_open(&run, dir, &setup, NULL) != LS_OK) _exit(1);
-            for (int64_t step = keep + 1; step < STEPS_MAX; step++) {
-                if (ls_run_step_begin(run, step, NULL) != LS_OK) _exit(2);
-                tell_step(run, step);
-                if (ls_run_step_commit(run, NULL) != LS_OK) _exit(3);
-            }
-            _exit(4);
-        }
+        if (child == 0) write_until_killed(dir, &setup, keep, told[1]);
+        close(told[1]);
         seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
-        sleep_us(1000 + (int64_t)(seed >> 33) % (round % 3 == 0 ? 10000 : 120000));
+        if (round % 3 != 0)
+            for (uint64_t steps = 1 + (seed >> 60); steps > 0; steps--) {
+                char byte;
+                assert_int_equal(read(told[0], &byte, 1), 1);
+            }
+        sleep_us((int64_t)(seed >> 33) % 10000);
         kill(child, SIGKILL);
         assert_int_equal(waitpid(child, &status, 0), child);
+        close(told[0]);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
         if (!ls_file_exists(at("killed/run.sqlite"))) continue;
         {
