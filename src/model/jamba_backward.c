@@ -489,7 +489,8 @@ ls_status ls_tape_backward(ls_tape *t, ls_queue *queue, int64_t begin, int64_t e
                                               gradient + ls_parameter_of(t->parameters, model->embed)->offset,
                                               model->config.vocab,
                                               model->config.hidden,
-                                              l.rows};
+                                              l.rows,
+                                              model->config.pad};
         LS_TRY(ls_embed_backward(queue, &embed, err));
     }
 done:

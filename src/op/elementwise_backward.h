@@ -4,8 +4,9 @@
  *   dup = dy * l;  dgate = (dy * up) * fma(l, 1 - s, s)
  * embed:  y[r] = R(table[token[r]]): dtable[token[r]][c] = dtable[token[r]][c] + dy[r][c], rows ascending. dtable
  *   continues from the float32 values that are there: the caller sets it to +0 once, and a sum that is cut into calls
- * at any row has the bits of one call. Rows of tokens that do not occur are not touched. residual: the gradient passes
- * through unchanged; there is nothing to compute.
+ *   at any row has the bits of one call. Rows of tokens that do not occur are not touched, nor is that of the
+ *   padding token, which torch.nn.Embedding (padding_idx) does not train either.
+ * residual: the gradient passes through unchanged; there is nothing to compute.
  *
  * Which NaN a NaN is, is left open. */
 #ifndef LS_OP_ELEMENTWISE_BACKWARD_H
@@ -27,6 +28,7 @@ typedef struct ls_embed_backward_args {
     int64_t dy_stride;
     float *dtable; /* [vocab][dim], continued */
     int64_t vocab, dim, rows;
+    int32_t pad; /* the padding token; -1 for none */
 } ls_embed_backward_args;
 
 /* A token outside [0, vocab) is an error that names row and token; nothing is written then. */

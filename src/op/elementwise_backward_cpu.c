@@ -33,6 +33,7 @@ LS_KERNEL_DEFINE(ls_embed_backward_kernel) {
         for (int64_t row = 0; row < a->rows; row++) {
             const float *dy = a->dy + row * a->dy_stride + column;
             float *sum = a->dtable + (int64_t)a->tokens[row] * a->dim + column;
+            if (a->tokens[row] == a->pad) continue;
             for (int64_t c = 0; c < n; c++) sum[c] = ls_add(sum[c], dy[c]);
         }
     }
