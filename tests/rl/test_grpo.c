@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include "rl/grpo_run.h"
+#include "rl/http_server.h"
 
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof((array)[0])))
 
@@ -254,6 +255,55 @@ static void judges_that_fail(void **state) {
     job_free(&j);
 }
 
+/* The judge of JUDGE as a server; every seventh request is answered with an error first. */
+static reply judge(int64_t request_i, const char *body) {
+    char ids[16][32], said[16][32], *text = NULL;
+    size_t bytes = 0;
+    const int64_t n = members(body, "id", ids, 16);
+    FILE *stream;
+    if (request_i % 7 == 6) return say(503, "");
+    stream = open_memstream(&text, &bytes);
+    if (stream == NULL || members(body, "completion", said, 16) != n) abort();
+    fprintf(stream, "{\"items\":[");
+    for (int64_t i = 0; i < n; i++)
+        fprintf(stream, "%s{\"id\":\"%s\",\"reward\":%d}", i == 0 ? "" : ",", ids[i],
+                said[i][0] >= '0' && said[i][0] <= '9');
+    fprintf(stream, "]}");
+    fclose(stream);
+    return (reply){.status = 200, .body = text};
+}
+
+static reply never_judges(int64_t request_i, const char *body) {
+    (void)request_i;
+    (void)body;
+    return say(500, "");
+}
+
+/* Who judges carries no bits, as long as the rewards are the same; nor does the order in which answers come. */
+static void a_server_judges_as_a_command(void **state) {
+    const char *command = "reward_command=" JUDGE("");
+    const uint64_t want = digest_with(&command, 1);
+    char url[128];
+    const char *sets[] = {url, "reward_batch=5", "reward_concurrency=3"};
+    job j;
+    ls_error err;
+    (void)state;
+    server_start(judge);
+    snprintf(url, sizeof url, "reward_url=%s", the_server.url);
+    assert_int_equal(digest_with(sets, 3), want);
+    assert_true(atomic_load(&the_server.n_requests) > 5 * 16 / 5);
+    server_stop();
+    server_start(never_judges);
+    snprintf(url, sizeof url, "reward_url=%s", the_server.url);
+    j = job_make("unjudged");
+    job_set(&j, url);
+    check_failed(job_run(&j, &err), &err, "step 1: all 16 rewards failed: ");
+    check_failed(LS_ERR_IO, &err, "status 500");
+    remove_tree(j.o->train.run);
+    job_free(&j);
+    server_stop();
+}
+
 /* ---- refusals ---- */
 
 static void impossible_options_are_named(void **state) {
@@ -324,6 +374,7 @@ int main(void) {
         cmocka_unit_test(processes_have_the_bits_of_one),
         cmocka_unit_test(reward_rises),
         cmocka_unit_test(judges_that_fail),
+        cmocka_unit_test(a_server_judges_as_a_command),
         cmocka_unit_test(impossible_options_are_named),
         cmocka_unit_test(unknown_keys_are_refused),
     };

@@ -1,153 +1,14 @@
-/* Rewards from a web server: a small one of plain sockets, a thread for each connection, that answers as the test
- * wants. */
+/* Rewards from a web server. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <math.h>
-#include <netinet/in.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "harness.h"
+#include "rl/http_server.h"
 #include "rl/reward.h"
 
-enum { N_MAX = 400, CONNECTIONS_MAX = 2000, REQUEST_MAX = 1 << 20 };
-
-/* What one request is answered with. */
-typedef struct reply {
-    int status;
-    const char *head; /* further header lines, or NULL */
-    char *body;       /* freed by the server */
-    bool hang_up;     /* close without an answer */
-    int64_t cut;      /* bytes of the body that are announced and never come */
-    int64_t delay_ms;
-} reply;
-
-typedef struct server {
-    reply (*answer)(int64_t request_i, const char *body);
-    int listener;
-    pthread_t thread, threads[CONNECTIONS_MAX];
-    int64_t n_threads;
-    atomic_llong n_requests, n_now, n_now_max;
-    char url[64], last_head[4096];
-} server;
-
-static server the_server;
-
-static void pause_ms(int64_t ms) {
-    const struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
-    nanosleep(&time, NULL);
-}
-
-static void send_all(int fd, const char *text, size_t n) {
-    while (n > 0) {
-        const ssize_t sent = send(fd, text, n, MSG_NOSIGNAL);
-        if (sent <= 0) return;
-        text += sent;
-        n -= (size_t)sent;
-    }
-}
-
-/* Head and body of one request into text; the body's start, or NULL. */
-static char *read_request(int fd, char *text) {
-    size_t used = 0;
-    for (;;) {
-        const ssize_t n = recv(fd, text + used, REQUEST_MAX - 1 - used, 0);
-        char *body, *length;
-        if (n <= 0) return NULL;
-        used += (size_t)n;
-        text[used] = '\0';
-        body = strstr(text, "\r\n\r\n");
-        length = strcasestr(text, "content-length:");
-        if (body == NULL || length == NULL) continue;
-        body += 4;
-        if (used - (size_t)(body - text) >= strtoul(length + 15, NULL, 10)) return body;
-    }
-}
-
-static void *serve_one(void *context) {
-    server *s = &the_server;
-    const int fd = (int)(intptr_t)context;
-    char *text = malloc(REQUEST_MAX), *body = read_request(fd, text), head[512];
-    long long now, most;
-    if (body != NULL) {
-        now = atomic_fetch_add(&s->n_now, 1) + 1;
-        most = atomic_load(&s->n_now_max);
-        while (now > most && !atomic_compare_exchange_weak(&s->n_now_max, &most, now)) continue;
-        const int64_t request_i = atomic_fetch_add(&s->n_requests, 1);
-        if (request_i == 0) snprintf(s->last_head, sizeof s->last_head, "%.*s", (int)(body - text), text);
-        const reply r = s->answer(request_i, body);
-        pause_ms(r.delay_ms);
-        atomic_fetch_sub(&s->n_now, 1); /* from here on the client may send the next */
-        if (!r.hang_up) {
-            snprintf(head, sizeof head, "HTTP/1.1 %d X\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n", r.status,
-                     strlen(r.body) + (size_t)r.cut, r.head != NULL ? r.head : "");
-            send_all(fd, head, strlen(head));
-            send_all(fd, r.body, strlen(r.body));
-        }
-        free(r.body);
-    }
-    free(text);
-    close(fd);
-    return NULL;
-}
-
-static void *serve(void *context) {
-    server *s = context;
-    for (;;) {
-        const int fd = accept(s->listener, NULL, NULL);
-        if (fd < 0) return NULL;
-        if (s->n_threads == CONNECTIONS_MAX ||
-            pthread_create(&s->threads[s->n_threads], NULL, serve_one, (void *)(intptr_t)fd) != 0)
-            close(fd);
-        else
-            s->n_threads++;
-    }
-}
-
-static void start(reply (*answer)(int64_t, const char *)) {
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t size = sizeof address;
-    server *s = &the_server;
-    memset(s, 0, sizeof *s);
-    s->answer = answer;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    s->listener = socket(AF_INET, SOCK_STREAM, 0);
-    assert_true(s->listener >= 0);
-    assert_int_equal(bind(s->listener, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(listen(s->listener, 128), 0);
-    assert_int_equal(getsockname(s->listener, (struct sockaddr *)&address, &size), 0);
-    snprintf(s->url, sizeof s->url, "http://127.0.0.1:%d/reward", ntohs(address.sin_port));
-    assert_int_equal(pthread_create(&s->thread, NULL, serve, s), 0);
-}
-
-static void stop(void) {
-    server *s = &the_server;
-    shutdown(s->listener, SHUT_RDWR);
-    pthread_join(s->thread, NULL);
-    for (int64_t i = 0; i < s->n_threads; i++) pthread_join(s->threads[i], NULL);
-    close(s->listener);
-}
+enum { N_MAX = 400 };
 
 /* ---- Answers. ---- */
-
-/* The members of the items of a body, which hold no escapes; at most max. */
-static int64_t members(const char *body, const char *name, char out[][32], int64_t max) {
-    char key[32];
-    int64_t n = 0;
-    snprintf(key, sizeof key, "\"%s\":\"", name);
-    for (const char *at = body; n < max && (at = strstr(at, key)) != NULL; n++) {
-        at += strlen(key);
-        snprintf(out[n], 32, "%.*s", (int)strcspn(at, "\""), at);
-    }
-    return n;
-}
-
-static reply say(int status, const char *body) { return (reply){.status = status, .body = strdup(body)}; }
 
 /* The completion is the reward. */
 static reply echo(int64_t request_i, const char *body) {
@@ -314,7 +175,7 @@ static void answers_stand_where_items_stand(void **state) {
     ls_reward_http_options options = defaults();
     ls_reward *reward;
     (void)state;
-    start(echo_slowly);
+    server_start(echo_slowly);
     reward = open_server(&options);
     for (int round = 0; round < 2; round++) {
         ask_numbers(reward, 40);
@@ -325,7 +186,7 @@ static void answers_stand_where_items_stand(void **state) {
     assert_int_equal(atomic_load(&the_server.n_requests), 80);
     assert_in_range(atomic_load(&the_server.n_now_max), 2, 8);
     ls_reward_close(reward);
-    stop();
+    server_stop();
 }
 
 static void one_at_a_time_where_that_is_the_limit(void **state) {
@@ -336,7 +197,7 @@ static void one_at_a_time_where_that_is_the_limit(void **state) {
     options.concurrency = 1;
     options.headers = headers;
     options.n_headers = 1;
-    start(echo);
+    server_start(echo);
     reward = open_server(&options);
     ask_numbers(reward, 20);
     for (int64_t i = 0; i < 20; i++) assert_number(i);
@@ -345,7 +206,7 @@ static void one_at_a_time_where_that_is_the_limit(void **state) {
     assert_non_null(strstr(the_server.last_head, "Authorization: Bearer secret\r\n"));
     assert_non_null(strstr(the_server.last_head, "Content-Type: application/json\r\n"));
     ls_reward_close(reward);
-    stop();
+    server_stop();
 }
 
 static void batches_come_back_in_any_order(void **state) {
@@ -353,15 +214,15 @@ static void batches_come_back_in_any_order(void **state) {
     ls_reward *reward;
     (void)state;
     options.batch = 7;
-    start(batches_backwards);
+    server_start(batches_backwards);
     reward = open_server(&options);
     ask_numbers(reward, 100);
     for (int64_t i = 0; i < 100; i++) assert_number(i);
     assert_int_equal(atomic_load(&the_server.n_requests), 15);
     ls_reward_close(reward);
-    stop();
+    server_stop();
 
-    start(batches_with_a_hole);
+    server_start(batches_with_a_hole);
     reward = open_server(&options);
     ask_numbers(reward, 100);
     for (int64_t i = 0; i < 100; i++) {
@@ -372,7 +233,7 @@ static void batches_come_back_in_any_order(void **state) {
     }
     assert_int_equal(ls_reward_tally_of(reward)->failed, 15);
     ls_reward_close(reward);
-    stop();
+    server_stop();
 }
 
 static void a_request_that_failed_is_made_again(void **state) {
@@ -380,7 +241,7 @@ static void a_request_that_failed_is_made_again(void **state) {
     ls_reward *reward;
     (void)state;
     options.concurrency = 1;
-    start(fails_twice);
+    server_start(fails_twice);
     reward = open_server(&options);
     ask_numbers(reward, 4);
     for (int64_t i = 0; i < 4; i++) assert_number(i);
@@ -388,15 +249,15 @@ static void a_request_that_failed_is_made_again(void **state) {
     assert_int_equal(ls_reward_tally_of(reward)->failed, 0);
     assert_non_null(strstr(ls_reward_tally_of(reward)->message, "status 503"));
     ls_reward_close(reward);
-    stop();
+    server_stop();
 
-    start(is_cut_once);
+    server_start(is_cut_once);
     reward = open_server(&options);
     ask_numbers(reward, 1);
     assert_number(0);
     assert_int_equal(ls_reward_tally_of(reward)->retried, 1);
     ls_reward_close(reward);
-    stop();
+    server_stop();
 }
 
 static void a_failure_stops_nothing_else(void **state) {
@@ -408,7 +269,7 @@ static void a_failure_stops_nothing_else(void **state) {
     (void)state;
     options.retries = 1;
     options.timeout_s = 1;
-    start(does_as_told);
+    server_start(does_as_told);
     reward = open_server(&options);
     ask_said(reward, said, 15);
     assert_true(results[0].ok && results[14].ok);
@@ -433,7 +294,7 @@ static void a_failure_stops_nothing_else(void **state) {
     assert_int_equal(tally->strays, 1);
     assert_true(tally->message[0] != '\0');
     ls_reward_close(reward);
-    stop();
+    server_stop();
 }
 
 static void an_absent_server_is_an_error_of_each_item(void **state) {
@@ -441,9 +302,9 @@ static void an_absent_server_is_an_error_of_each_item(void **state) {
     ls_reward *reward;
     char url[64];
     (void)state;
-    start(echo);
+    server_start(echo);
     snprintf(url, sizeof url, "%s", the_server.url);
-    stop();
+    server_stop();
     options.url = url;
     options.retries = 2;
     reward = open_server(&options);
@@ -467,7 +328,7 @@ static void waiting_grows(void **state) {
     double took;
     (void)state;
     options.backoff_s = 0.05;
-    start(does_as_told);
+    server_start(does_as_told);
     reward = open_server(&options);
     clock_gettime(CLOCK_MONOTONIC, &begin);
     ask_said(reward, said, 1);
@@ -476,19 +337,19 @@ static void waiting_grows(void **state) {
     assert_failed(0, "status 500, 4 tries");
     assert_true(took >= 0.05 + 0.1 + 0.2);
     ls_reward_close(reward);
-    stop();
+    server_stop();
 }
 
 static void long_answers_are_read(void **state) {
     ls_reward_http_options options = defaults();
     ls_reward *reward;
     (void)state;
-    start(tells_a_story);
+    server_start(tells_a_story);
     reward = open_server(&options);
     ask_numbers(reward, 2);
     assert_true(results[0].ok && results[0].reward == 1 && results[1].ok);
     ls_reward_close(reward);
-    stop();
+    server_stop();
 }
 
 static void bad_options_are_named(void **state) {
