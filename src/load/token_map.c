@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fnv.h"
 #include "base/mem.h"
 
 static uint64_t mix(uint64_t x) {
@@ -14,11 +15,8 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 32;
 }
 
-static uint64_t hash_text(const char *text, int64_t bytes) {
-    uint64_t hash = 0xCBF29CE484222325ull; /* FNV-1a, mixed because the table takes the low bits */
-    for (int64_t i = 0; i < bytes; i++) hash = (hash ^ (uint8_t)text[i]) * 0x100000001B3ull;
-    return mix(hash);
-}
+/* Mixed, because the table takes the low bits. */
+static uint64_t hash_text(const char *text, int64_t bytes) { return mix(ls_fnv_mix(LS_FNV_START, text, bytes)); }
 
 static ls_text_slot *text_slot(const ls_text_map *map, const char *text, int64_t bytes, uint64_t hash) {
     const uint64_t mask = (uint64_t)map->cap - 1;

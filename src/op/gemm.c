@@ -11,6 +11,7 @@
 #include "num/half.h"
 #include "op/gemm_kernel.h"
 #include "op/gemm_split.h"
+#include "op/grid.h"
 
 LS_KERNEL_TABLE_OF(ls_gemm_kernel, ls_gemm_kernel);
 
@@ -170,20 +171,6 @@ static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_
     }
 }
 
-/* The grid of at most `parts` blocks whose largest block is smallest; among equals the one that splits panels most,
- * because then each weight is read by one thread. */
-static void grid_choose(job *j, int64_t parts) {
-    int64_t best = INT64_MAX;
-    for (int64_t p = 1; p <= parts && p <= j->n_panels; p++) {
-        const int64_t r = parts / p < j->n_row_units ? parts / p : j->n_row_units;
-        const int64_t largest = ((j->n_row_units - 1) / r + 1) * ((j->n_panels - 1) / p + 1);
-        if (largest > best) continue;
-        best = largest;
-        j->row_parts = r;
-        j->panel_parts = p;
-    }
-}
-
 ls_status ls_gemm(ls_queue *queue, const ls_gemm_args *args, ls_error *err) {
     const ls_status status = args_check(queue, args, err);
     double worth;
@@ -203,7 +190,8 @@ ls_status ls_gemm(ls_queue *queue, const ls_gemm_args *args, ls_error *err) {
     worth = (double)args->m * (double)args->weight->n * (double)args->weight->k / PART_MACS_MIN(args->m);
     parts = ls_pool_threads(queue->pool);
     if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
-    grid_choose(&j, parts);
+    /* Panels before rows: then each weight is read by one thread. */
+    ls_grid_choose(&j.panel_parts, &j.row_parts, j.n_panels, j.n_row_units, parts);
     ls_parallel_for(queue->pool, j.row_parts * j.panel_parts, 1, run_parts, &j);
     return LS_OK;
 }

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "op/gemm_backward_kernel.h"
+#include "op/grid.h"
 #include "op/operand.h"
 
 LS_KERNEL_TABLE(ls_gemm_dbias_kernel);
@@ -75,20 +76,6 @@ static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_
     }
 }
 
-/* The grid of at most `parts` blocks whose largest block is smallest; among equals the one that splits rows most,
- * because then the tiles of one panel are neighbours in cache. */
-static void grid_choose(job *j, int64_t parts) {
-    int64_t best = INT64_MAX;
-    for (int64_t r = 1; r <= parts && r <= j->row_units; r++) {
-        const int64_t c = parts / r < j->col_units ? parts / r : j->col_units;
-        const int64_t largest = ((j->row_units - 1) / r + 1) * ((j->col_units - 1) / c + 1);
-        if (largest > best) continue;
-        best = largest;
-        j->row_parts = r;
-        j->col_parts = c;
-    }
-}
-
 static void chain_run(ls_queue *queue, const ls_gemm_chain *chain) {
     const double worth = (double)chain->rows * (double)chain->cols * (double)chain->steps / PART_MACS_MIN;
     int64_t parts = ls_pool_threads(queue->pool);
@@ -99,7 +86,8 @@ static void chain_run(ls_queue *queue, const ls_gemm_chain *chain) {
     j.row_units = (chain->rows - 1) / j.kernel->tile_rows + 1;
     j.col_units = (chain->cols - 1) / j.kernel->tile_cols + 1;
     if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
-    grid_choose(&j, parts);
+    /* Rows before columns: then the tiles of one panel are neighbours in cache. */
+    ls_grid_choose(&j.row_parts, &j.col_parts, j.row_units, j.col_units, parts);
     ls_parallel_for(queue->pool, j.row_parts * j.col_parts, 1, run_parts, &j);
 }
 
