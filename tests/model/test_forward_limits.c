@@ -22,6 +22,19 @@ static void score_first(void *context, int64_t n) {
     assert_ok(ls_score(s->model, s->queue, &opts, &item, 1, &err), err);
 }
 
+static void quadratic(void *context, int64_t n) {
+    volatile int64_t *count = context;
+    for (int64_t i = 0; i < n * n; i++) (*count)++;
+}
+
+static void control_finds_a_quadratic_cost(void **state) {
+    volatile int64_t count = 0;
+    const double ratio = test_growth(quadratic, (void *)&count, 300, 2.5, 7.0);
+    (void)state;
+    print_message("a quadratic cost: %.2f times\n", ratio);
+    assert_true(ratio > 7.0);
+}
+
 static void time_is_linear(void **state) {
     enum { LENGTH = 1024 };
     const int64_t chunks[] = {WHOLE, 64};
@@ -120,6 +133,7 @@ static void memory_does_not_follow_length(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(control_finds_a_quadratic_cost),
         cmocka_unit_test(time_is_linear),
         cmocka_unit_test(state_size_is_the_formula),
         cmocka_unit_test(memory_does_not_follow_length),
