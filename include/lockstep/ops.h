@@ -199,8 +199,9 @@ int64_t ls_op_sequence_sum_workspace(const ls_sequence_sum_args *args);
 typedef struct ls_span {
     int64_t row, n_rows;
     int64_t pos;
-    int32_t slot;         /* recurrent state */
-    const int32_t *pages; /* attention only: KV pages in order; page i holds positions [i, i + 1) * page_tokens */
+    int32_t slot;  /* recurrent state */
+    int64_t table; /* attention only: where the span's page numbers begin in the tables of the call; page i holds
+                      positions [i, i + 1) * page_tokens */
 } ls_span;
 
 /* A pooled tensor: entry i starts at base + i * stride. */

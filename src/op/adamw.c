@@ -1,17 +1,10 @@
-/* Entries of the optimizer: factors in binary64, checks, and one item a block of elements. */
+/* The optimizer: factors in binary64, and what the host can see of a call. */
 #include "op/adamw.h"
 
 #include <float.h>
 #include <math.h>
 
-#include "op/cpu/adamw_kernel.h"
 #include "op/operand.h"
-
-LS_KERNEL_TABLE(ls_adamw_kernel);
-LS_KERNEL_TABLE(ls_squares_kernel);
-LS_KERNEL_TABLE(ls_weight_cast_kernel);
-
-static int64_t blocks_of(int64_t n, int64_t block) { return n / block + (n % block != 0); }
 
 /* beta^step by squaring. */
 static double power(double beta, int64_t step) {
@@ -56,7 +49,7 @@ static ls_status check_arrays(const char *op, const ls_operand *operands, int64_
     return ls_operands_check(op, operands, n_operands, err);
 }
 
-ls_status ls_adamw(ls_queue *queue, const ls_adamw_args *args, ls_error *err) {
+ls_status ls_adamw_check(const ls_adamw_args *args, ls_error *err) {
     const int64_t n = args->n;
     const ls_operand operands[] = {
         {"w", args->w, 1, n, n, 4, n == 0},
@@ -64,26 +57,23 @@ ls_status ls_adamw(ls_queue *queue, const ls_adamw_args *args, ls_error *err) {
         {"v", args->v, 1, n, n, 4, n == 0},
         {"grad", args->grad, 1, n, n, 4, n == 0},
     };
-    const ls_status status = check_arrays("adamw", operands, 4, n, err);
-    if (status != LS_OK) return status;
-    ls_kernel_run(queue, ls_adamw_kernel_table, args, blocks_of(n, LS_ADAMW_BLOCK), 20 * LS_ADAMW_BLOCK);
-    return LS_OK;
+    return check_arrays("adamw", operands, 4, n, err);
 }
 
-int64_t ls_squares_blocks(int64_t n) { return blocks_of(n, LS_SQUARES_BLOCK); }
+int64_t ls_squares_blocks(int64_t n) { return n / LS_SQUARES_BLOCK + (n % LS_SQUARES_BLOCK != 0); }
 
-ls_status ls_squares(ls_queue *queue, double *squares, const float *x, int64_t n, float *blocks, ls_error *err) {
-    const ls_squares_call call = {x, n, blocks};
+ls_status ls_squares_check(const ls_squares_args *args, ls_error *err) {
+    const int64_t n = args->n;
     const ls_operand operands[] = {
-        {"squares", squares, 1, 1, 1, 8, false},
-        {"x", x, 1, n, n, 4, n == 0},
-        {"blocks", blocks, 1, 1, 1, 4, n == 0},
+        {"x", args->x, 1, n, n, 4, n == 0},
+        {"blocks", args->blocks, 1, 1, 1, 4, n == 0},
     };
-    const ls_status status = check_arrays("squares", operands, 3, n, err);
-    if (status != LS_OK) return status;
-    ls_kernel_run(queue, ls_squares_kernel_table, &call, ls_squares_blocks(n), LS_SQUARES_BLOCK);
-    for (int64_t i = 0; i < ls_squares_blocks(n); i++) *squares += (double)blocks[i];
-    return LS_OK;
+    return check_arrays("squares", operands, 2, n, err);
+}
+
+double ls_squares_add(double squares, const float *blocks, int64_t n_blocks) {
+    for (int64_t i = 0; i < n_blocks; i++) squares += (double)blocks[i];
+    return squares;
 }
 
 ls_status ls_gradient_scale(float *scale, double *norm, double squares, double count, double max_norm, ls_error *err) {
@@ -96,19 +86,4 @@ ls_status ls_gradient_scale(float *scale, double *norm, double squares, double c
     *scale = (float)(length > max_norm ? max_norm / length / count : 1.0 / count);
     if (norm != NULL) *norm = length;
     return LS_OK;
-}
-
-ls_status ls_weight_cast(ls_queue *queue, void *out, ls_dtype dtype, const float *w, int64_t n, ls_error *err) {
-    const ls_weight_cast_call call = {w, n, out, dtype};
-    const ls_operand operands[] = {
-        {"out", out, 1, n, n, ls_dtype_bytes(dtype), n == 0},
-        {"w", w, 1, n, n, 4, n == 0},
-    };
-    ls_status status;
-    if (dtype != LS_F32 && dtype != LS_BF16)
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "weight_cast: to %s; f32 and bf16 are built", ls_dtype_name(dtype));
-    LS_TRY(check_arrays("weight_cast", operands, 2, n, err));
-    ls_kernel_run(queue, ls_weight_cast_kernel_table, &call, blocks_of(n, LS_ADAMW_BLOCK), 4 * LS_ADAMW_BLOCK);
-done:
-    return status;
 }

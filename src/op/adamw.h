@@ -1,5 +1,5 @@
-/* The optimizer: AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) on float32 master weights, the norm of a gradient,
- * and the one cast from master weights to the weights that products use.
+/* The optimizer: AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) on float32 master weights, and the norm of a
+ * gradient.
  *
  * adamw, every element on its own, one float32 rounding for each operation:
  *   g = grad * scale
@@ -15,12 +15,11 @@
  *   num/sum.h, each chain fma(x, x, chain), in float32; blocks widen to binary64 and add in ascending order to what is
  *   there. Tensors follow one another in the caller's order.
  * scale: in binary64, norm = sqrt(squares) / count; scale = 1 / count, where norm > max_norm (max_norm / norm) / count,
- *   rounded to float32 once. count is the number of tokens that the loss is a mean over.
- * cast: one rounding to nearest even for bf16, a copy for f32. */
+ *   rounded to float32 once. count is the number of tokens that the loss is a mean over. */
 #ifndef LS_OP_ADAMW_H
 #define LS_OP_ADAMW_H
 
-#include "dev/queue.h"
+#include "base/status.h"
 
 typedef struct ls_adamw_options {
     double lr, beta1, beta2, eps, decay;
@@ -44,20 +43,24 @@ typedef struct ls_adamw_args {
 
 /* No array may overlap another. NaN and infinity of a gradient reach the weight and the moments of their own element
  * alone. */
-ls_status ls_adamw(ls_queue *queue, const ls_adamw_args *args, ls_error *err);
+ls_status ls_adamw_check(const ls_adamw_args *args, ls_error *err);
 
 /* Elements of a block of the sum of squares. */
 #define LS_SQUARES_BLOCK 65536
 
-/* Adds the squares of x[n] to *squares. blocks: workspace of ls_squares_blocks(n) floats. */
-ls_status ls_squares(ls_queue *queue, double *squares, const float *x, int64_t n, float *blocks, ls_error *err);
+typedef struct ls_squares_args {
+    const float *x; /* [n] */
+    int64_t n;
+    float *blocks; /* [ls_squares_blocks(n)], written: the sum of each block */
+} ls_squares_args;
+
+ls_status ls_squares_check(const ls_squares_args *args, ls_error *err);
 int64_t ls_squares_blocks(int64_t n); /* n is not negative */
+/* squares + blocks[0] + blocks[1] + .., on the host. */
+double ls_squares_add(double squares, const float *blocks, int64_t n_blocks);
 
 /* norm may be NULL. max_norm +inf clips nothing. Squares that are not finite are an error, before any weight changes.
  */
 ls_status ls_gradient_scale(float *scale, double *norm, double squares, double count, double max_norm, ls_error *err);
-
-/* out [n] in dtype, f32 or bf16, from w [n]; they do not overlap. */
-ls_status ls_weight_cast(ls_queue *queue, void *out, ls_dtype dtype, const float *w, int64_t n, ls_error *err);
 
 #endif

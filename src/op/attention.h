@@ -18,7 +18,7 @@
 #ifndef LS_OP_ATTENTION_H
 #define LS_OP_ATTENTION_H
 
-#include "dev/queue.h"
+#include "base/status.h"
 #include "op/span.h"
 
 #define LS_ATTENTION_BLOCK 64
@@ -35,8 +35,13 @@ typedef struct ls_attention_args {
     float scale;
     int64_t page_tokens; /* divides 64 */
     ls_pool_view pages;
-    const ls_span *spans; /* span->pages covers positions up to pos + n_rows */
+    const ls_span *spans;
     int64_t n_spans;
+    /* Page numbers of all sequences: page p of a span is tables[span->table + p], and there are enough of them for
+     * positions up to pos + n_rows. */
+    const int32_t *tables;
+    int64_t n_tables;
+    int64_t rows; /* of the call; no span goes beyond them */
 } ls_attention_args;
 
 /* Bytes of one KV page of this layer shape. */
@@ -44,6 +49,6 @@ int64_t ls_kv_page_bytes(int64_t n_kv_heads, int64_t head_dim, int64_t page_toke
 
 /* Writes the new keys and values to the pages, then computes out. A page id outside the pool is an error before
  * anything is written. */
-ls_status ls_attention(ls_queue *queue, const ls_attention_args *args, ls_error *err);
+ls_status ls_attention_check(const ls_attention_args *args, ls_error *err);
 
 #endif

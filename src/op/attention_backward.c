@@ -1,12 +1,9 @@
-/* attention backward entry: checks, one pass over queries that keeps what their softmax came to, then one over keys. */
+/* attention backward: what the host can see of a call, and its workspace. */
 #include "op/attention_backward.h"
 
 #include "base/mem.h"
-#include "op/cpu/kernels.h"
+#include "dev/device.h"
 #include "op/operand.h"
-
-LS_KERNEL_TABLE(ls_attention_softmax_kernel);
-LS_KERNEL_TABLE(ls_attention_backward_kernel);
 
 static const char op[] = "attention_backward";
 
@@ -43,40 +40,18 @@ ls_status ls_attention_backward_check(const ls_attention_backward_args *args, ls
         LS_TRY(ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
     }
     LS_TRY(ls_spans_check_count(op, args->spans, args->n_spans, args->rows, args->span_rows_max, err));
-    if (ls_attention_backward_workspace(args) < 0)
+    if (ls_op_attention_backward_workspace(args) < 0)
         return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace of %lld rows, %lld heads does not fit 64 bits", op,
                        (long long)args->rows, (long long)args->n_heads);
 done:
     return status;
 }
 
-int64_t ls_attention_backward_workspace(const ls_attention_backward_args *args) {
+int64_t ls_op_attention_backward_workspace(const ls_attention_backward_args *args) {
     int64_t bytes;
     if (!ls_mul_i64(args->rows, args->n_heads, &bytes) ||
         !ls_mul_i64(bytes, LS_ATTENTION_KEPT * (int64_t)sizeof(float), &bytes) ||
         !ls_add_i64(bytes, LS_WORKSPACE_HEAD, &bytes))
         return -1;
     return bytes;
-}
-
-ls_status ls_attention_backward(ls_queue *queue, const ls_attention_backward_args *args, void *workspace,
-                                ls_error *err) {
-    int64_t tiles = 0, span_rows;
-    ls_workspace_call call = {args, NULL};
-    ls_status status;
-    LS_TRY(ls_attention_backward_check(args, err));
-    LS_TRY(ls_spans_check_whole(op, args->spans, args->n_spans, args->rows, args->span_rows_max, err));
-    span_rows = ls_spans_rows(args->spans, args->n_spans);
-    if (span_rows == 0) goto done;
-    if (workspace == NULL) return LS_FAIL(err, LS_ERR_ARG, "%s: workspace is a null pointer", op);
-    call.floats = ls_workspace_floats(workspace);
-    for (int64_t i = 0; i < args->n_spans; i++) tiles += ls_attention_tiles(args->spans[i].n_rows);
-    /* A query meets half of its span's rows, in two products before the first pass is over and in five in the second.
-     */
-    ls_kernel_run(queue, ls_attention_softmax_kernel_table, &call, tiles * args->n_heads,
-                  span_rows / args->n_spans * LS_ATTENTION_BLOCK * (2 * args->head_dim + 50) / 2);
-    ls_kernel_run(queue, ls_attention_backward_kernel_table, &call, args->n_spans * args->n_kv_heads,
-                  span_rows / args->n_spans * LS_ATTENTION_BLOCK * (5 * args->head_dim + 50) / 2);
-done:
-    return status;
 }

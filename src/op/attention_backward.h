@@ -15,7 +15,6 @@
 #ifndef LS_OP_ATTENTION_BACKWARD_H
 #define LS_OP_ATTENTION_BACKWARD_H
 
-#include "dev/queue.h"
 #include "op/attention.h"
 
 typedef struct ls_attention_backward_args {
@@ -44,8 +43,6 @@ static inline int64_t ls_attention_tiles(int64_t n_rows) {
 
 ls_status ls_attention_backward_check(const ls_attention_backward_args *args, ls_error *err);
 /* Bytes; -1 where they do not fit int64_t. */
-int64_t ls_attention_backward_workspace(const ls_attention_backward_args *args);
-ls_status ls_attention_backward(ls_queue *queue, const ls_attention_backward_args *args, void *workspace,
-                                ls_error *err);
+int64_t ls_op_attention_backward_workspace(const ls_attention_backward_args *args);
 
 #endif

@@ -1,10 +1,7 @@
-/* conv1d entry: checks, then one item for each span and block of channels. */
+/* conv1d: what the host can see of a call. */
 #include "op/conv1d.h"
 
-#include "op/cpu/kernels.h"
 #include "op/operand.h"
-
-LS_KERNEL_TABLE(ls_conv1d_kernel);
 
 static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
 
@@ -30,17 +27,4 @@ ls_status ls_conv1d_check(const ls_conv1d_args *args, ls_error *err) {
     LS_TRY(ls_spans_check_count("conv1d", args->spans, args->n_spans, rows, args->span_rows_max, err));
 done:
     return status;
-}
-
-ls_status ls_conv1d(ls_queue *queue, const ls_conv1d_args *args, ls_error *err) {
-    ls_status status = ls_conv1d_check(args, err);
-    if (status != LS_OK) return status;
-    status =
-        ls_spans_check_slots("conv1d", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state, err);
-    if (status != LS_OK) return status;
-    if (args->n_spans == 0) return LS_OK;
-    ls_kernel_run(queue, ls_conv1d_kernel_table, args,
-                  args->n_spans * ((args->dim + LS_CONV1D_BLOCK - 1) / LS_CONV1D_BLOCK),
-                  ls_spans_rows(args->spans, args->n_spans) / args->n_spans * LS_CONV1D_BLOCK * (args->d_conv + 50));
-    return LS_OK;
 }

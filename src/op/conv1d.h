@@ -16,7 +16,6 @@
 #ifndef LS_OP_CONV1D_H
 #define LS_OP_CONV1D_H
 
-#include "dev/queue.h"
 #include "op/span.h"
 
 #ifdef __cplusplus
@@ -27,14 +26,6 @@ extern "C" {
 #define LS_CONV1D_BLOCK 64
 /* Tokens of a block of the gradient sums. */
 #define LS_CONV1D_SUM_BLOCK 64
-
-/* A slot that is not in the pool is an error before anything is written. */
-ls_status ls_conv1d(ls_queue *queue, const ls_conv1d_args *args, ls_error *err);
-/* workspace: ls_op_conv1d_backward_workspace() bytes; the first LS_WORKSPACE_HEAD are not the op's. */
-ls_status ls_conv1d_backward(ls_queue *queue, const ls_conv1d_backward_args *args, void *workspace, ls_error *err);
-
-ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *args, ls_error *err);
-ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_args *args, ls_error *err);
 
 ls_status ls_conv1d_check(const ls_conv1d_args *args, ls_error *err);
 ls_status ls_conv1d_backward_check(const ls_conv1d_backward_args *args, ls_error *err);

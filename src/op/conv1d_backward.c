@@ -1,11 +1,7 @@
-/* conv1d backward entry: checks, then one item for each span and block of channels, then the ordered sums. */
+/* conv1d backward: what the host can see of a call, and the plan of its workspace. */
 #include "base/mem.h"
 #include "op/conv1d.h"
-#include "op/cpu/kernels.h"
 #include "op/operand.h"
-
-LS_KERNEL_TABLE(ls_conv1d_backward_kernel);
-LS_KERNEL_TABLE(ls_conv1d_parameters_kernel);
 
 static const char op[] = "conv1d_backward";
 
@@ -35,23 +31,6 @@ ls_status ls_conv1d_backward_check(const ls_conv1d_backward_args *args, ls_error
     if (ls_conv1d_backward_floats(args) < 0)
         return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace of %lld rows, %lld spans, dim %lld does not fit 64 bits",
                        op, (long long)rows, (long long)args->n_spans, (long long)dim);
-done:
-    return status;
-}
-
-ls_status ls_conv1d_backward(ls_queue *queue, const ls_conv1d_backward_args *args, void *workspace, ls_error *err) {
-    const int64_t blocks = args->dim / LS_CONV1D_BLOCK + (args->dim % LS_CONV1D_BLOCK != 0);
-    const ls_workspace_call call = {args, ls_workspace_floats(workspace)};
-    int64_t span_rows;
-    ls_status status;
-    LS_TRY(ls_conv1d_backward_check(args, err));
-    LS_TRY(ls_spans_check_whole(op, args->spans, args->n_spans, args->rows, args->span_rows_max, err));
-    span_rows = ls_spans_rows(args->spans, args->n_spans);
-    if (args->n_spans > 0)
-        ls_kernel_run(queue, ls_conv1d_backward_kernel_table, &call, args->n_spans * blocks,
-                      span_rows / args->n_spans * LS_CONV1D_BLOCK * (3 * args->d_conv + 50));
-    ls_kernel_run(queue, ls_conv1d_parameters_kernel_table, &call, blocks,
-                  (span_rows / LS_CONV1D_SUM_BLOCK + args->n_spans) * LS_CONV1D_BLOCK * args->d_conv);
 done:
     return status;
 }

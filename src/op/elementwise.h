@@ -1,12 +1,14 @@
 /* The ops without a reduction: embedding, residual add, SwiGLU gate. An element is rounded at most once.
  *
  * embed:    y[r][c] = R(table[token[r]][c])
- * residual: h[r][c] = h[r][c] + y[r][c], float32: the residual stream is never rounded to the activation type
+ * residual: out[r][c] = h[r][c] + y[r][c], float32: the residual stream is never rounded to the activation type
+ * multiply: x[i] = x[i] * y[i], float32
  * swiglu:   y[r][c] = R(silu(gate[r][c]) * up[r][c])   (Shazeer 2020, arXiv:2002.05202); silu of num/expf.h */
 #ifndef LS_OP_ELEMENTWISE_H
 #define LS_OP_ELEMENTWISE_H
 
-#include "dev/queue.h"
+#include "base/status.h"
+#include "lockstep/lockstep.h"
 
 typedef struct ls_embed_args {
     const void *table; /* [vocab][dim] */
@@ -19,15 +21,24 @@ typedef struct ls_embed_args {
 } ls_embed_args;
 
 /* A token outside [0, vocab) is an error that names row and token; nothing is written then. */
-ls_status ls_embed(ls_queue *queue, const ls_embed_args *args, ls_error *err);
+ls_status ls_embed_check(const ls_embed_args *args, ls_error *err);
 
 typedef struct ls_residual_args {
-    float *h;       /* [rows][dim], updated in place */
+    float *h;       /* [rows][dim] */
     const float *y; /* [rows][dim] */
     int64_t rows, dim;
+    float *out; /* [rows][dim]; NULL: h, updated in place */
 } ls_residual_args;
 
-ls_status ls_residual(ls_queue *queue, const ls_residual_args *args, ls_error *err);
+ls_status ls_residual_check(const ls_residual_args *args, ls_error *err);
+
+typedef struct ls_multiply_args {
+    float *x;       /* [n] */
+    const float *y; /* [n] */
+    int64_t n;
+} ls_multiply_args;
+
+ls_status ls_multiply_check(const ls_multiply_args *args, ls_error *err);
 
 typedef struct ls_swiglu_args {
     const float *gate, *up; /* [rows][dim] */
@@ -36,6 +47,6 @@ typedef struct ls_swiglu_args {
     int64_t rows, dim;
 } ls_swiglu_args;
 
-ls_status ls_swiglu(ls_queue *queue, const ls_swiglu_args *args, ls_error *err);
+ls_status ls_swiglu_check(const ls_swiglu_args *args, ls_error *err);
 
 #endif

@@ -1,12 +1,7 @@
-/* Entries of the gradients of the elementwise ops: one item a row for the gate; one item a block of columns for the
- * embedding, where rows of one token must follow one another. */
+/* Gradients of the elementwise ops: what the host can see of a call. */
 #include "op/elementwise_backward.h"
 
-#include "op/cpu/kernels.h"
 #include "op/operand.h"
-
-LS_KERNEL_TABLE(ls_swiglu_backward_kernel);
-LS_KERNEL_TABLE(ls_embed_backward_kernel);
 
 static ls_status check_size(const char *op, int64_t rows, int64_t dim, ls_error *err) {
     if (rows < 0 || dim < 1)
@@ -14,7 +9,7 @@ static ls_status check_size(const char *op, int64_t rows, int64_t dim, ls_error 
     return LS_OK;
 }
 
-ls_status ls_swiglu_backward(ls_queue *queue, const ls_swiglu_backward_args *args, ls_error *err) {
+ls_status ls_swiglu_backward_check(const ls_swiglu_backward_args *args, ls_error *err) {
     static const char op[] = "swiglu_backward";
     const int64_t rows = args->rows, dim = args->dim;
     const ls_operand operands[] = {
@@ -25,12 +20,11 @@ ls_status ls_swiglu_backward(ls_queue *queue, const ls_swiglu_backward_args *arg
     ls_status status;
     LS_TRY(check_size(op, rows, dim, err));
     LS_TRY(ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
-    ls_kernel_run(queue, ls_swiglu_backward_kernel_table, args, rows, 60 * dim);
 done:
     return status;
 }
 
-ls_status ls_embed_backward(ls_queue *queue, const ls_embed_backward_args *args, ls_error *err) {
+ls_status ls_embed_backward_check(const ls_embed_backward_args *args, ls_error *err) {
     static const char op[] = "embed_backward";
     const int64_t rows = args->rows, dim = args->dim;
     const ls_operand operands[] = {
@@ -42,12 +36,6 @@ ls_status ls_embed_backward(ls_queue *queue, const ls_embed_backward_args *args,
     LS_TRY(check_size(op, rows, dim, err));
     if (args->vocab < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: vocab %lld", op, (long long)args->vocab);
     LS_TRY(ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
-    for (int64_t r = 0; r < rows; r++)
-        if (args->tokens[r] < 0 || args->tokens[r] >= args->vocab)
-            return LS_FAIL(err, LS_ERR_ARG, "%s: row %lld: token %d is not in 0..%lld", op, (long long)r,
-                           args->tokens[r], (long long)args->vocab - 1);
-    ls_kernel_run(queue, ls_embed_backward_kernel_table, args, (dim - 1) / LS_EMBED_BLOCK + 1,
-                  2 * LS_EMBED_BLOCK * rows);
 done:
     return status;
 }

@@ -12,7 +12,8 @@
 #ifndef LS_OP_ELEMENTWISE_BACKWARD_H
 #define LS_OP_ELEMENTWISE_BACKWARD_H
 
-#include "dev/queue.h"
+#include "base/status.h"
+#include "lockstep/lockstep.h"
 
 typedef struct ls_swiglu_backward_args {
     const float *gate, *up, *dy; /* [rows][dim] */
@@ -20,7 +21,7 @@ typedef struct ls_swiglu_backward_args {
     int64_t rows, dim;
 } ls_swiglu_backward_args;
 
-ls_status ls_swiglu_backward(ls_queue *queue, const ls_swiglu_backward_args *args, ls_error *err);
+ls_status ls_swiglu_backward_check(const ls_swiglu_backward_args *args, ls_error *err);
 
 typedef struct ls_embed_backward_args {
     const int32_t *tokens; /* [rows] */
@@ -32,7 +33,7 @@ typedef struct ls_embed_backward_args {
 } ls_embed_backward_args;
 
 /* A token outside [0, vocab) is an error that names row and token; nothing is written then. */
-ls_status ls_embed_backward(ls_queue *queue, const ls_embed_backward_args *args, ls_error *err);
+ls_status ls_embed_backward_check(const ls_embed_backward_args *args, ls_error *err);
 
 /* Columns that a work item of the embedding takes; carries no bits. */
 #define LS_EMBED_BLOCK 64

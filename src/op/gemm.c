@@ -1,135 +1,12 @@
-/* Dense product: packing of weights, argument checks, and the split of the outputs over threads. */
-#define _DEFAULT_SOURCE
+/* Dense product: what the host can see of a call, and weights. */
 #include "op/gemm.h"
 
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#include "base/inject.h"
-#include "base/mem.h"
-#include "num/half.h"
-#include "op/cpu/gemm_kernel.h"
-#include "op/cpu/gemm_split.h"
-#include "op/cpu/grid.h"
+#include "op/backend.h"
 
-LS_KERNEL_TABLE_OF(ls_gemm_kernel, ls_gemm_kernel);
-
-/* Below this many multiply-adds a part is not worth another thread. Products of one row follow each other so slowly
- * that a small model's would find the thread asleep, and waking it costs more than handing a part to it. */
-#define PART_MACS_MIN(m) ((m) > 1 ? 1 << 16 : 1 << 17)
-
-/* Panels of this size and more lie on huge pages where the system grants them: a product reads several streams a panel
- * apart, and with 4 KB pages address translation is what a lone row waits for. */
-#define HUGE_PAGE_BYTES (2 << 20)
-
-/* Steps of k packed at a time: sixteen rows of them stay in cache. */
-#define PACK_STEPS 64
-
-static ls_status panels_alloc(void **out, int64_t bytes, ls_error *err) {
-    int64_t padded;
-    *out = NULL;
-    if (bytes < 2 * HUGE_PAGE_BYTES) return ls_array_alloc(out, bytes, 1, "gemm weight", err);
-    if (ls_add_i64(bytes, HUGE_PAGE_BYTES, &padded)) {
-        padded = padded / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        *out = aligned_alloc(HUGE_PAGE_BYTES, (size_t)padded);
-    }
-    if (*out == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "gemm weight: cannot allocate %lld bytes", (long long)bytes);
-#ifdef MADV_HUGEPAGE
-    (void)madvise(*out, (size_t)padded, MADV_HUGEPAGE); /* advice: refused, the panels are only slower */
-#endif
-    return LS_OK;
-}
-
-/* Rows [row, row + rows) of w to one panel, zero in the lanes past `rows`: f32 and bf16 move unchanged, f16 is widened,
- * exactly. */
-static void panel_pack_f32(float *panel, const void *w, ls_dtype dtype, int64_t row, int64_t rows, int64_t k) {
-    for (int64_t begin = 0; begin < k; begin += PACK_STEPS) {
-        const int64_t end = begin + PACK_STEPS < k ? begin + PACK_STEPS : k;
-        for (int64_t lane = 0; lane < LS_GEMM_PANEL; lane++) {
-            const int64_t from = (row + lane) * k;
-            if (lane >= rows)
-                for (int64_t i = begin; i < end; i++) panel[i * LS_GEMM_PANEL + lane] = 0.0f;
-            else if (dtype == LS_F32)
-                for (int64_t i = begin; i < end; i++) panel[i * LS_GEMM_PANEL + lane] = ((const float *)w)[from + i];
-            else
-                for (int64_t i = begin; i < end; i++)
-                    panel[i * LS_GEMM_PANEL + lane] = ls_f16_to_f32(((const uint16_t *)w)[from + i]);
-        }
-    }
-}
-
-static void panel_pack_bf16(uint16_t *panel, const uint16_t *w, int64_t row, int64_t rows, int64_t k) {
-    for (int64_t begin = 0; begin < k; begin += PACK_STEPS) {
-        const int64_t end = begin + PACK_STEPS < k ? begin + PACK_STEPS : k;
-        for (int64_t lane = 0; lane < LS_GEMM_PANEL; lane++)
-            for (int64_t i = begin; i < end; i++)
-                panel[i * LS_GEMM_PANEL + lane] = lane < rows ? w[(row + lane) * k + i] : (uint16_t)0;
-    }
-}
-
-static void panels_pack(const ls_gemm_weight *weight, const void *w, ls_dtype dtype) {
-    for (int64_t row = 0; row < weight->n; row += LS_GEMM_PANEL) {
-        const int64_t rows = weight->n - row < LS_GEMM_PANEL ? weight->n - row : LS_GEMM_PANEL;
-        void *to = (char *)weight->panels + row / LS_GEMM_PANEL * weight->panel_stride;
-        if (weight->dtype == LS_BF16)
-            panel_pack_bf16(to, w, row, rows, weight->k);
-        else
-            panel_pack_f32(to, w, dtype, row, rows, weight->k);
-    }
-}
-
-/* Type of the panels of a weight that is stored as dtype. */
-static ls_dtype packed_type(ls_dtype dtype) { return dtype == LS_BF16 ? LS_BF16 : LS_F32; }
-
-ls_status ls_gemm_pack(ls_gemm_weight *out, const void *w, ls_dtype dtype, int64_t n, int64_t k, ls_error *err) {
-    const ls_dtype packed = packed_type(dtype);
-    const int64_t n_panels = n > 0 ? (n - 1) / LS_GEMM_PANEL + 1 : 0;
-    int64_t panel_elems, panel_bytes, stride, bytes;
-    ls_status status;
-    memset(out, 0, sizeof *out);
-    if (w == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: w is NULL");
-    if (ls_dtype_bytes(dtype) == 0) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: dtype %d is unknown", (int)dtype);
-    if (n < 1) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: n %lld is less than 1", (long long)n);
-    if (k < 1) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: k %lld is less than 1", (long long)k);
-    if (!ls_mul_i64(k, LS_GEMM_PANEL, &panel_elems) || !ls_mul_i64(panel_elems, ls_dtype_bytes(packed), &panel_bytes) ||
-        !ls_add_i64(panel_bytes, panel_bytes % 4096 == 0 ? LS_GEMM_PANEL_GAP : 0, &stride) ||
-        !ls_mul_i64(n_panels, stride, &bytes))
-        return LS_FAIL(err, LS_ERR_NOMEM, "gemm weight: n %lld times k %lld does not fit 64-bit arithmetic",
-                       (long long)n, (long long)k);
-    status = panels_alloc(&out->panels, bytes, err);
-    if (status != LS_OK) return status;
-    out->dtype = packed;
-    out->n = n;
-    out->k = k;
-    out->panel_stride = stride;
-    out->panel_bytes = bytes;
-    panels_pack(out, w, dtype);
-    return LS_OK;
-}
-
-ls_status ls_gemm_repack(ls_gemm_weight *weight, const void *w, ls_dtype dtype, ls_error *err) {
-    if (w == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: w is NULL");
-    if (ls_dtype_bytes(dtype) == 0) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: dtype %d is unknown", (int)dtype);
-    if (weight->panels == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: not packed before, its panels are NULL");
-    if (packed_type(dtype) != weight->dtype)
-        return LS_FAIL(err, LS_ERR_ARG, "gemm weight: %s into panels of %s", ls_dtype_name(dtype),
-                       ls_dtype_name(weight->dtype));
-    panels_pack(weight, w, dtype);
-    return LS_OK;
-}
-
-void ls_gemm_weight_free(ls_gemm_weight *w) {
-    if (w == NULL) return;
-    free(w->panels);
-    memset(w, 0, sizeof *w);
-}
-
-static ls_status args_check(const ls_queue *queue, const ls_gemm_args *args, ls_error *err) {
-    const ls_gemm_weight *weight;
-    if (queue == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: queue is NULL");
-    if (args == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: args is NULL");
-    weight = args->weight;
+ls_status ls_gemm_check(const ls_gemm_args *args, ls_error *err) {
+    const ls_gemm_weight *weight = args->weight;
     if (weight == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: weight is NULL");
     if (weight->panels == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: weight is not packed, its panels are NULL");
     if (args->m < 0) return LS_FAIL(err, LS_ERR_ARG, "gemm: m %lld is negative", (long long)args->m);
@@ -150,48 +27,35 @@ static ls_status args_check(const ls_queue *queue, const ls_gemm_args *args, ls_
     return LS_OK;
 }
 
-/* A grid of row_parts x panel_parts blocks of outputs; part i is block (i / panel_parts, i % panel_parts). */
-typedef struct job {
-    const ls_gemm_args *args;
-    const ls_gemm_kernel *kernel;
-    const ls_queue *queue;
-    int64_t row_parts, panel_parts;
-    int64_t n_row_units, n_panels; /* a row unit is one tile of rows */
-} job;
-
-static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_i) {
-    const job *j = context;
-    const int64_t m = j->args->m, unit = j->kernel->tile_rows;
-    for (int64_t part = begin; part < end; part++) {
-        const int64_t r = part / j->panel_parts, p = part % j->panel_parts;
-        const int64_t row_begin = j->n_row_units * r / j->row_parts * unit;
-        const int64_t row_end = j->n_row_units * (r + 1) / j->row_parts * unit;
-        j->kernel->run(j->args, row_begin, row_end < m ? row_end : m, j->n_panels * p / j->panel_parts,
-                       j->n_panels * (p + 1) / j->panel_parts, ls_queue_scratch(j->queue, thread_i));
-    }
+ls_status ls_gemm_repack_check(const ls_gemm_repack_args *args, ls_error *err) {
+    if (args->w == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: w is NULL");
+    if (ls_dtype_bytes(args->dtype) == 0)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm weight: dtype %d is unknown", (int)args->dtype);
+    if (args->weight->panels == NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm weight: not packed before, its panels are NULL");
+    return LS_OK;
 }
 
-ls_status ls_gemm(ls_queue *queue, const ls_gemm_args *args, ls_error *err) {
-    const ls_status status = args_check(queue, args, err);
-    double worth;
-    int64_t parts;
-    job j;
-    if (status != LS_OK || args->m == 0) return status;
-    if (LS_INJECTED(LS_INJECT_SPLIT_K) && args->m >= LS_GEMM_SPLIT_ROWS && args->weight->k >= LS_GEMM_SPLIT_K) {
-        ls_gemm_args split = *args;
-        ls_parallel_for(queue->pool, split.m, 1, ls_gemm_split_rows, &split);
-        return LS_OK;
-    }
-    j.args = args;
-    j.queue = queue;
-    j.kernel = ls_gemm_kernel_table[queue->isa];
-    j.n_panels = (args->weight->n - 1) / LS_GEMM_PANEL + 1;
-    j.n_row_units = (args->m - 1) / j.kernel->tile_rows + 1;
-    worth = (double)args->m * (double)args->weight->n * (double)args->weight->k / PART_MACS_MIN(args->m);
-    parts = ls_pool_threads(queue->pool);
-    if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
-    /* Panels before rows: then each weight is read by one thread. */
-    ls_grid_choose(&j.panel_parts, &j.row_parts, j.n_panels, j.n_row_units, parts);
-    ls_parallel_for(queue->pool, j.row_parts * j.panel_parts, 1, run_parts, &j);
-    return LS_OK;
+ls_status ls_gemm_pack(ls_device *device, ls_gemm_weight *out, const void *w, ls_dtype dtype, int64_t n, int64_t k,
+                       ls_error *err) {
+    const ls_gemm_repack_args fill = {out, w, dtype};
+    ls_gemm_weight plan;
+    ls_status status;
+    memset(out, 0, sizeof *out);
+    if (w == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: w is NULL");
+    if (ls_dtype_bytes(dtype) == 0) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: dtype %d is unknown", (int)dtype);
+    if (n < 1) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: n %lld is less than 1", (long long)n);
+    if (k < 1) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: k %lld is less than 1", (long long)k);
+    LS_TRY(device->table->pack_plan(&plan, dtype, n, k, err));
+    LS_TRY(ls_memory_alloc(device, &plan.panels, plan.panel_bytes, 1, "gemm weight", err));
+    *out = plan;
+    LS_TRY(ls_gemm_repack(device, &fill, err));
+done:
+    return status;
+}
+
+void ls_gemm_weight_free(ls_device *device, ls_gemm_weight *w) {
+    if (w == NULL) return;
+    ls_memory_free(device, w->panels);
+    memset(w, 0, sizeof *w);
 }

@@ -14,7 +14,7 @@
 #ifndef LS_OP_GEMM_H
 #define LS_OP_GEMM_H
 
-#include "dev/queue.h"
+#include "base/status.h"
 #include "lockstep/lockstep.h"
 
 /* Outputs in one column panel of the weights. */
@@ -24,37 +24,41 @@
  * start in the same sets of the caches and push each other out. */
 #define LS_GEMM_PANEL_GAP 320
 
-/* w [n][k] as panels [ceil(n / LS_GEMM_PANEL)][k][LS_GEMM_PANEL], panel_stride bytes apart, rows past n zero, 64-byte
- * aligned. dtype is f32 or bf16; f16 weights are widened to f32, exactly, when they are packed. */
+/* A weight [n][k] in the layout of the back end that packed it. The CPU's is panels [ceil(n / LS_GEMM_PANEL)][k]
+ * [LS_GEMM_PANEL], panel_stride bytes apart, rows past n zero, 64-byte aligned. dtype is f32 or bf16; f16 weights are
+ * widened to f32, exactly, when they are packed. */
 typedef struct ls_gemm_weight {
     ls_dtype dtype;
     int64_t n, k;
-    void *panels;
+    void *panels; /* device memory */
     int64_t panel_stride;
     int64_t panel_bytes; /* of the whole array */
 } ls_gemm_weight;
 
-/* Packs w [n][k], rows contiguous, n and k at least 1. The source may go away afterwards. */
-ls_status ls_gemm_pack(ls_gemm_weight *out, const void *w, ls_dtype dtype, int64_t n, int64_t k, ls_error *err);
-/* Packs another w [n][k] into a weight of the same n, k and packed type; allocates nothing. For weights that training
- * changes. */
-ls_status ls_gemm_repack(ls_gemm_weight *weight, const void *w, ls_dtype dtype, ls_error *err);
-/* Accepts NULL and a zeroed weight; leaves *w zeroed. */
-void ls_gemm_weight_free(ls_gemm_weight *w);
+/* Packs another w [n][k], rows contiguous, into a weight of the same n, k and packed type; allocates nothing. */
+typedef struct ls_gemm_repack_args {
+    const ls_gemm_weight *weight; /* host memory */
+    const void *w;
+    ls_dtype dtype;
+} ls_gemm_repack_args;
 
 typedef struct ls_gemm_args {
-    const void *x;    /* [m][weight->k], rows x_stride elements apart */
-    ls_dtype x_dtype; /* f32 or bf16 */
-    int64_t x_stride; /* elements, at least weight->k */
-    const ls_gemm_weight *weight;
-    const float *bias;  /* [weight->n], or NULL */
+    const void *x;                /* [m][weight->k], rows x_stride elements apart */
+    ls_dtype x_dtype;             /* f32 or bf16 */
+    int64_t x_stride;             /* elements, at least weight->k */
+    const ls_gemm_weight *weight; /* host memory; its panels are the device's */
+    const float *bias;            /* [weight->n], or NULL */
     void *out;          /* [m][weight->n], rows out_stride elements apart; elements between rows are not touched */
     ls_dtype out_dtype; /* f32 or bf16 */
     int64_t out_stride; /* elements, at least weight->n */
     int64_t m;          /* 0 is allowed and does nothing */
+    /* Two numbers in device memory: only rows [range[0], range[1]) of the m are computed. NULL: all. It lets a product
+     * run over rows whose number only the device knows, those of one expert. */
+    const int64_t *range;
 } ls_gemm_args;
 
-/* Runs to completion on the queue. Allocates nothing. out must not overlap x, bias or the weights. */
-ls_status ls_gemm(ls_queue *queue, const ls_gemm_args *args, ls_error *err);
+/* out must not overlap x, bias or the weights. */
+ls_status ls_gemm_check(const ls_gemm_args *args, ls_error *err);
+ls_status ls_gemm_repack_check(const ls_gemm_repack_args *args, ls_error *err);
 
 #endif

@@ -1,25 +1,11 @@
-/* Gradients of the dense product: argument checks, and the split of the outputs over threads. */
+/* Gradients of the dense product: what the host can see of a call. */
 #include "op/gemm_backward.h"
 
 #include "base/mem.h"
-#include "op/cpu/gemm_backward_kernel.h"
-#include "op/cpu/grid.h"
 #include "op/operand.h"
-
-LS_KERNEL_TABLE(ls_gemm_dbias_kernel);
-LS_KERNEL_TABLE_OF(ls_gemm_chain_kernel, ls_gemm_chain_kernel);
-
-/* Below this many multiply-adds a part is not worth waking a thread for. */
-#define PART_MACS_MIN (1 << 17)
 
 static const char input_op[] = "gemm_backward_input";
 static const char weight_op[] = "gemm_backward_weight";
-
-static ls_status check_call(const char *op, const ls_queue *queue, const void *args, ls_error *err) {
-    if (queue == NULL) return LS_FAIL(err, LS_ERR_ARG, "%s: queue is NULL", op);
-    if (args == NULL) return LS_FAIL(err, LS_ERR_ARG, "%s: args is NULL", op);
-    return LS_OK;
-}
 
 static ls_status check_sizes(const char *op, int64_t m, int64_t n, int64_t k, ls_error *err) {
     int64_t elements;
@@ -31,72 +17,21 @@ static ls_status check_sizes(const char *op, int64_t m, int64_t n, int64_t k, ls
     return LS_OK;
 }
 
-/* Row numbers of a tensor of `count` rows, or as many rows as the product has. */
-static ls_status check_rows(const char *op, const char *name, const int64_t *rows, int64_t m, int64_t count,
-                            bool ascending, ls_error *err) {
+/* A tensor of `count` rows: enough of them, unless the call numbers its rows. */
+static ls_status check_count(const char *op, const char *name, const int64_t *rows, int64_t m, int64_t count,
+                             ls_error *err) {
     if (count < 0 || (rows == NULL && count < m))
         return LS_FAIL(err, LS_ERR_ARG, "%s: %s of %lld rows, %lld are needed", op, name, (long long)count,
                        (long long)m);
-    for (int64_t i = 0; i < m && rows != NULL; i++) {
-        if (rows[i] < 0 || rows[i] >= count)
-            return LS_FAIL(err, LS_ERR_ARG, "%s: %s_rows[%lld] is %lld, %s has %lld rows", op, name, (long long)i,
-                           (long long)rows[i], name, (long long)count);
-        if (ascending && i > 0 && rows[i] <= rows[i - 1])
-            return LS_FAIL(err, LS_ERR_ARG, "%s: %s_rows[%lld] is %lld after %lld, rows ascend", op, name, (long long)i,
-                           (long long)rows[i], (long long)rows[i - 1]);
-    }
     return LS_OK;
 }
 
-/* A grid of row_parts x col_parts blocks of outputs; part i is block (i / col_parts, i % col_parts). */
-typedef struct job {
-    const ls_gemm_chain *chain;
-    const ls_gemm_chain_kernel *kernel;
-    const ls_queue *queue;
-    int64_t row_parts, col_parts;
-    int64_t row_units, col_units; /* a unit is one register tile */
-} job;
-
-static int64_t part_begin(int64_t units, int64_t part, int64_t parts, int64_t unit, int64_t limit) {
-    const int64_t at = units * part / parts * unit;
-    return at < limit ? at : limit;
-}
-
-static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_i) {
-    const job *j = context;
-    const ls_gemm_chain *chain = j->chain;
-    const int64_t rows = j->kernel->tile_rows, cols = j->kernel->tile_cols;
-    for (int64_t part = begin; part < end; part++) {
-        const int64_t r = part / j->col_parts, c = part % j->col_parts;
-        j->kernel->run(chain, part_begin(j->row_units, r, j->row_parts, rows, chain->rows),
-                       part_begin(j->row_units, r + 1, j->row_parts, rows, chain->rows),
-                       part_begin(j->col_units, c, j->col_parts, cols, chain->cols),
-                       part_begin(j->col_units, c + 1, j->col_parts, cols, chain->cols),
-                       ls_queue_scratch(j->queue, thread_i));
-    }
-}
-
-static void chain_run(ls_queue *queue, const ls_gemm_chain *chain) {
-    const double worth = (double)chain->rows * (double)chain->cols * (double)chain->steps / PART_MACS_MIN;
-    int64_t parts = ls_pool_threads(queue->pool);
-    job j;
-    j.chain = chain;
-    j.kernel = ls_gemm_chain_kernel_table[queue->isa];
-    j.queue = queue;
-    j.row_units = (chain->rows - 1) / j.kernel->tile_rows + 1;
-    j.col_units = (chain->cols - 1) / j.kernel->tile_cols + 1;
-    if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
-    /* Rows before columns: then the tiles of one panel are neighbours in cache. */
-    ls_grid_choose(&j.row_parts, &j.col_parts, j.row_units, j.col_units, parts);
-    ls_parallel_for(queue->pool, j.row_parts * j.col_parts, 1, run_parts, &j);
-}
-
-static ls_status input_check(const ls_gemm_backward_input_args *a, ls_error *err) {
+ls_status ls_gemm_backward_input_check(const ls_gemm_backward_input_args *a, ls_error *err) {
     ls_status status;
     LS_TRY(check_sizes(input_op, a->m, a->n, a->k, err));
     if (ls_dtype_bytes(a->w_dtype) == 0)
         return LS_FAIL(err, LS_ERR_ARG, "%s: w_dtype %d is unknown", input_op, (int)a->w_dtype);
-    LS_TRY(check_rows(input_op, "dx", a->dx_rows, a->m, a->dx_count, true, err));
+    LS_TRY(check_count(input_op, "dx", a->dx_rows, a->m, a->dx_count, err));
     const ls_operand operands[] = {
         {"dy", a->dy, a->m, a->n, a->dy_stride, 4, a->m == 0},
         {"w", a->w, a->n, a->k, a->k, ls_dtype_bytes(a->w_dtype), false},
@@ -107,74 +42,19 @@ done:
     return status;
 }
 
-ls_status ls_gemm_backward_input(ls_queue *queue, const ls_gemm_backward_input_args *args, ls_error *err) {
-    ls_status status;
-    LS_TRY(check_call(input_op, queue, args, err));
-    LS_TRY(input_check(args, err));
-    if (args->m > 0) {
-        const ls_gemm_chain chain = {
-            .rows = args->m,
-            .cols = args->k,
-            .steps = args->n,
-            .a = args->dy,
-            .a_row = args->dy_stride,
-            .a_step = 1,
-            .b = args->w,
-            .b_dtype = args->w_dtype,
-            .b_stride = args->k,
-            .out = args->dx,
-            .out_stride = args->dx_stride,
-            .out_rows = args->dx_rows,
-            .mode = args->add ? LS_CHAIN_ADD : LS_CHAIN_FRESH,
-        };
-        chain_run(queue, &chain);
-    }
-done:
-    return status;
-}
-
-static ls_status weight_check(const ls_gemm_backward_weight_args *a, ls_error *err) {
+ls_status ls_gemm_backward_weight_check(const ls_gemm_backward_weight_args *a, ls_error *err) {
     ls_status status;
     LS_TRY(check_sizes(weight_op, a->m, a->n, a->k, err));
     if (a->x_dtype != LS_F32 && a->x_dtype != LS_BF16)
         return LS_FAIL(err, LS_ERR_ARG, "%s: x_dtype %d (%s) is neither f32 nor bf16", weight_op, (int)a->x_dtype,
                        ls_dtype_name(a->x_dtype));
-    LS_TRY(check_rows(weight_op, "x", a->x_rows, a->m, a->x_count, false, err));
+    LS_TRY(check_count(weight_op, "x", a->x_rows, a->m, a->x_count, err));
     const ls_operand operands[] = {
         {"dy", a->dy, a->m, a->n, a->dy_stride, 4, a->m == 0},
         {"x", a->x, a->x_count, a->k, a->x_stride, ls_dtype_bytes(a->x_dtype), a->m == 0},
         {"dw", a->dw, a->n, a->k, a->k, 4, false},
     };
     LS_TRY(ls_operands_check(weight_op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
-done:
-    return status;
-}
-
-ls_status ls_gemm_backward_weight(ls_queue *queue, const ls_gemm_backward_weight_args *args, ls_error *err) {
-    ls_status status;
-    LS_TRY(check_call(weight_op, queue, args, err));
-    LS_TRY(weight_check(args, err));
-    if (args->m > 0) {
-        const ls_gemm_chain chain = {
-            .rows = args->n,
-            .cols = args->k,
-            .steps = args->m,
-            .a = args->dy,
-            .a_row = 1,
-            .a_step = args->dy_stride,
-            .b = args->x,
-            .b_dtype = args->x_dtype,
-            .b_stride = args->x_stride,
-            .b_rows = args->x_rows,
-            .out = args->dw,
-            .out_stride = args->k,
-            .mode = LS_CHAIN_CONTINUE,
-        };
-        chain_run(queue, &chain);
-        if (args->dbias != NULL)
-            ls_kernel_run(queue, ls_gemm_dbias_kernel_table, args, (args->n - 1) / LS_GEMM_BIAS_BLOCK + 1,
-                          args->m * LS_GEMM_BIAS_BLOCK);
-    }
 done:
     return status;
 }

@@ -15,7 +15,7 @@
 #ifndef LS_OP_GEMM_BACKWARD_H
 #define LS_OP_GEMM_BACKWARD_H
 
-#include "dev/queue.h"
+#include "base/status.h"
 #include "lockstep/lockstep.h"
 
 typedef struct ls_gemm_backward_input_args {
@@ -28,11 +28,12 @@ typedef struct ls_gemm_backward_input_args {
     int64_t dx_count;
     const int64_t *dx_rows; /* [m], strictly ascending: row i of the product is row dx_rows[i] of dx; NULL: row i */
     bool add;
-    int64_t m, n, k; /* m 0 is allowed and does nothing */
+    int64_t m, n, k;      /* m 0 is allowed and does nothing */
+    const int64_t *range; /* as in ls_gemm_args: rows of dy, and of dx or dx_rows; NULL: all */
 } ls_gemm_backward_input_args;
 
 /* dx must not overlap dy or w. */
-ls_status ls_gemm_backward_input(ls_queue *queue, const ls_gemm_backward_input_args *args, ls_error *err);
+ls_status ls_gemm_backward_input_check(const ls_gemm_backward_input_args *args, ls_error *err);
 
 typedef struct ls_gemm_backward_weight_args {
     const float *dy; /* [m][n], rows dy_stride elements apart */
@@ -45,10 +46,11 @@ typedef struct ls_gemm_backward_weight_args {
     float *dw;             /* [n][k], rows contiguous; continued */
     float *dbias;          /* [n], continued; or NULL */
     int64_t m, n, k;       /* m 0 is allowed and does nothing */
+    const int64_t *range;  /* as in ls_gemm_args: rows of dy, and of x or x_rows; NULL: all */
 } ls_gemm_backward_weight_args;
 
 /* dw and dbias must not overlap the inputs or each other. Both calls allocate nothing and write nothing when they
  * fail. */
-ls_status ls_gemm_backward_weight(ls_queue *queue, const ls_gemm_backward_weight_args *args, ls_error *err);
+ls_status ls_gemm_backward_weight_check(const ls_gemm_backward_weight_args *args, ls_error *err);
 
 #endif

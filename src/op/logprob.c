@@ -1,21 +1,8 @@
-/* logprob entries: a call's tensors are checked, then every row, before any is computed; one item a row. */
+/* logprob: what the host can see of a call. */
 #include "op/logprob.h"
 
-#include <math.h>
-
 #include "base/mem.h"
-#include "dev/device.h"
-#include "num/round.h"
-#include "op/cpu/kernels.h"
 #include "op/operand.h"
-
-LS_KERNEL_TABLE(ls_logprob_kernel);
-LS_KERNEL_TABLE(ls_logprob_shard_kernel);
-LS_KERNEL_TABLE(ls_logprob_combine_kernel);
-LS_KERNEL_TABLE(ls_logprob_backward_kernel);
-LS_KERNEL_TABLE(ls_sequence_sum_kernel);
-
-/* ---- what the host can see ---- */
 
 static ls_status check_sizes(const char *op, ls_dtype dtype, int64_t rows, const char *name, int64_t vocab,
                              ls_error *err) {
@@ -109,87 +96,4 @@ ls_status ls_sequence_sum_check(const ls_sequence_sum_args *args, ls_error *err)
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld sequences of length %lld do not fit %lld rows", op, (long long)n,
                        (long long)args->length, (long long)args->rows);
     return ls_operands_check(op, operands, 3, err);
-}
-
-/* ---- what a device would find ---- */
-
-/* Targets and temperatures of rows that are not left out. */
-static ls_status check_rows(const char *op, int64_t rows, int64_t vocab, const int64_t *targets, int64_t ignore_index,
-                            const uint8_t *mask, const float *temperature, ls_error *err) {
-    for (int64_t r = 0; r < rows; r++) {
-        ls_fault fault = {LS_FAULT_NONE, r, 0, vocab};
-        if (!ls_logprob_keeps(targets, ignore_index, mask, r)) continue;
-        if (temperature != NULL && !(temperature[r] > 0.0f && isfinite(temperature[r]))) {
-            fault.code = LS_FAULT_TEMPERATURE;
-            fault.value = (int64_t)ls_bits(temperature[r]);
-        }
-        if (targets[r] < 0 || targets[r] >= vocab) {
-            fault.code = LS_FAULT_TARGET;
-            fault.value = targets[r];
-        }
-        if (fault.code != LS_FAULT_NONE) return ls_fault_status(op, &fault, err);
-    }
-    return LS_OK;
-}
-
-static ls_status check_offsets(const char *op, const ls_sequence_sum_args *args, ls_error *err) {
-    int64_t least = 0;
-    for (int64_t s = 0; s <= args->n_sequences && args->offsets != NULL; s++) {
-        /* A bad offset is the end of the sequence before it. */
-        const ls_fault fault = {LS_FAULT_OFFSET, s > 0 ? s - 1 : 0, args->offsets[s], args->rows};
-        if (args->offsets[s] < least || args->offsets[s] > args->rows) return ls_fault_status(op, &fault, err);
-        least = args->offsets[s];
-    }
-    return LS_OK;
-}
-
-/* ---- entries ---- */
-
-ls_status ls_logprob(ls_queue *queue, const ls_logprob_args *args, ls_error *err) {
-    ls_status status;
-    LS_TRY(ls_logprob_check(args, err));
-    LS_TRY(check_rows("logprob", args->rows, args->vocab, args->targets, args->ignore_index, args->mask,
-                      args->temperature, err));
-    ls_kernel_run(queue, ls_logprob_kernel_table, args, args->rows, 15 * args->vocab);
-done:
-    return status;
-}
-
-ls_status ls_logprob_shard(ls_queue *queue, const ls_logprob_shard_args *args, ls_error *err) {
-    ls_status status;
-    LS_TRY(ls_logprob_shard_check(args, err));
-    LS_TRY(check_rows("logprob_shard", args->rows, args->total, args->targets, args->ignore_index, args->mask,
-                      args->temperature, err));
-    ls_kernel_run(queue, ls_logprob_shard_kernel_table, args, args->rows, 15 * args->vocab);
-done:
-    return status;
-}
-
-ls_status ls_logprob_combine(ls_queue *queue, const ls_logprob_combine_args *args, ls_error *err) {
-    ls_status status;
-    LS_TRY(ls_logprob_combine_check(args, err));
-    LS_TRY(check_rows("logprob_combine", args->rows, args->total, args->targets, args->ignore_index, args->mask, NULL,
-                      err));
-    ls_kernel_run(queue, ls_logprob_combine_kernel_table, args, args->rows, 30 * ls_logprob_leaves(args->total));
-done:
-    return status;
-}
-
-ls_status ls_logprob_backward(ls_queue *queue, const ls_logprob_backward_args *args, ls_error *err) {
-    ls_status status;
-    LS_TRY(ls_logprob_backward_check(args, err));
-    LS_TRY(check_rows("logprob_backward", args->rows, args->vocab, args->targets, args->ignore_index, args->mask,
-                      args->temperature, err));
-    ls_kernel_run(queue, ls_logprob_backward_kernel_table, args, args->rows, 15 * args->vocab);
-done:
-    return status;
-}
-
-ls_status ls_sequence_sum(ls_queue *queue, const ls_sequence_sum_args *args, ls_error *err) {
-    ls_status status;
-    LS_TRY(ls_sequence_sum_check(args, err));
-    LS_TRY(check_offsets("sequence_sum", args, err));
-    ls_kernel_run(queue, ls_sequence_sum_kernel_table, args, args->n_sequences, 1000);
-done:
-    return status;
 }

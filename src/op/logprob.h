@@ -44,7 +44,7 @@
 #ifndef LS_OP_LOGPROB_H
 #define LS_OP_LOGPROB_H
 
-#include "dev/queue.h"
+#include "base/status.h"
 #include "lockstep/ops.h"
 #include "num/round.h"
 
@@ -53,21 +53,7 @@ extern "C" {
 #endif
 
 /* A target outside [0, vocab) or a bad temperature of a row that is not left out is an error that names row and value;
- * nothing is written then. */
-ls_status ls_logprob(ls_queue *queue, const ls_logprob_args *args, ls_error *err);
-ls_status ls_sequence_sum(ls_queue *queue, const ls_sequence_sum_args *args, ls_error *err);
-ls_status ls_logprob_shard(ls_queue *queue, const ls_logprob_shard_args *args, ls_error *err);
-ls_status ls_logprob_combine(ls_queue *queue, const ls_logprob_combine_args *args, ls_error *err);
-ls_status ls_logprob_backward(ls_queue *queue, const ls_logprob_backward_args *args, ls_error *err);
-
-/* The same on the GPU, in order of exec->stream. */
-ls_status ls_cuda_logprob(const ls_exec *exec, const ls_logprob_args *args, ls_error *err);
-ls_status ls_cuda_sequence_sum(const ls_exec *exec, const ls_sequence_sum_args *args, ls_error *err);
-ls_status ls_cuda_logprob_shard(const ls_exec *exec, const ls_logprob_shard_args *args, ls_error *err);
-ls_status ls_cuda_logprob_combine(const ls_exec *exec, const ls_logprob_combine_args *args, ls_error *err);
-ls_status ls_cuda_logprob_backward(const ls_exec *exec, const ls_logprob_backward_args *args, ls_error *err);
-
-/* Checks that both back ends make of what the host can see: pointers, types, sizes, strides, leaf borders of shards. */
+ * nothing is written then. The checks are of what the host can see: pointers, types, sizes, strides, leaf borders. */
 ls_status ls_logprob_check(const ls_logprob_args *args, ls_error *err);
 ls_status ls_sequence_sum_check(const ls_sequence_sum_args *args, ls_error *err);
 ls_status ls_logprob_shard_check(const ls_logprob_shard_args *args, ls_error *err);

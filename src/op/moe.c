@@ -1,22 +1,33 @@
-/* moe entries: one item a row. */
+/* Mixture of experts: what the host can see of a call. */
 #include "op/moe.h"
 
-#include "op/cpu/kernels.h"
+#include "op/operand.h"
 
-LS_KERNEL_TABLE(ls_moe_route_kernel);
-LS_KERNEL_TABLE(ls_moe_combine_kernel);
-
-ls_status ls_moe_route(ls_queue *queue, const ls_moe_route_args *args, ls_error *err) {
+ls_status ls_moe_route_check(const ls_moe_route_args *args, ls_error *err) {
     if (args->n_experts < 1 || args->n_experts > LS_EXPERTS_MAX || args->top_k < 1 || args->top_k > args->n_experts)
         return LS_FAIL(err, LS_ERR_ARG, "moe: top %lld of %lld experts (at most %d)", (long long)args->top_k,
                        (long long)args->n_experts, LS_EXPERTS_MAX);
-    ls_kernel_run(queue, ls_moe_route_kernel_table, args, args->rows, 50 * args->n_experts);
     return LS_OK;
 }
 
-ls_status ls_moe_combine(ls_queue *queue, const ls_moe_combine_args *args, ls_error *err) {
+ls_status ls_moe_place_check(const ls_moe_place_args *args, ls_error *err) {
+    const int64_t rows = args->rows;
+    const ls_operand operands[] = {
+        {"expert", args->expert, rows, args->top_k, args->top_k, 4, rows == 0},
+        {"pick", args->pick, rows, args->top_k, args->top_k, 8, rows == 0},
+        {"row", args->row, rows, args->top_k, args->top_k, 8, rows == 0},
+        {"place", args->place, rows, args->top_k, args->top_k, 8, rows == 0},
+        {"offsets", args->offsets, 1, args->n_experts + 1, args->n_experts + 1, 8, false},
+    };
+    if (rows < 0 || args->n_experts < 1 || args->n_experts > LS_EXPERTS_MAX || args->top_k < 1 ||
+        args->top_k > args->n_experts)
+        return LS_FAIL(err, LS_ERR_ARG, "moe_place: %lld rows, top %lld of %lld experts (at most %d)", (long long)rows,
+                       (long long)args->top_k, (long long)args->n_experts, LS_EXPERTS_MAX);
+    return ls_operands_check("moe_place", operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
+}
+
+ls_status ls_moe_combine_check(const ls_moe_combine_args *args, ls_error *err) {
     if (args->n < 0 || args->dim < 1)
         return LS_FAIL(err, LS_ERR_ARG, "moe: combine %lld rows of %lld", (long long)args->n, (long long)args->dim);
-    ls_kernel_run(queue, ls_moe_combine_kernel_table, args, args->n, args->dim);
     return LS_OK;
 }

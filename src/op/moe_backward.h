@@ -11,7 +11,6 @@
 #ifndef LS_OP_MOE_BACKWARD_H
 #define LS_OP_MOE_BACKWARD_H
 
-#include "dev/queue.h"
 #include "op/moe.h"
 
 typedef struct ls_moe_combine_backward_args {
@@ -25,7 +24,7 @@ typedef struct ls_moe_combine_backward_args {
 } ls_moe_combine_backward_args;
 
 /* A row outside [0, acc_rows) is an error before anything is written. */
-ls_status ls_moe_combine_backward(ls_queue *queue, const ls_moe_combine_backward_args *args, ls_error *err);
+ls_status ls_moe_combine_backward_check(const ls_moe_combine_backward_args *args, ls_error *err);
 
 typedef struct ls_moe_route_backward_args {
     const float *logits; /* [rows][n_experts], as in the forward call */
@@ -36,6 +35,6 @@ typedef struct ls_moe_route_backward_args {
 } ls_moe_route_backward_args;
 
 /* Experts that do not exist or do not ascend within their row are an error before anything is written. */
-ls_status ls_moe_route_backward(ls_queue *queue, const ls_moe_route_backward_args *args, ls_error *err);
+ls_status ls_moe_route_backward_check(const ls_moe_route_backward_args *args, ls_error *err);
 
 #endif

@@ -1,17 +1,14 @@
-/* rmsnorm entry: checks, then one item a row. */
+/* rmsnorm: what the host can see of a call. */
 #include "op/rmsnorm.h"
 
-#include "op/cpu/kernels.h"
+/* The widest row: twice of it lies in a thread's scratch as float32. */
+#define DIM_MAX (288 * 1024)
 
-LS_KERNEL_TABLE(ls_rmsnorm_kernel);
-
-ls_status ls_rmsnorm(ls_queue *queue, const ls_rmsnorm_args *args, ls_error *err) {
-    if (args->dim <= 0 || args->dim > LS_SCRATCH_FLOATS / 2)
-        return LS_FAIL(err, LS_ERR_ARG, "rmsnorm: dim %lld is not in 1..%d", (long long)args->dim,
-                       LS_SCRATCH_FLOATS / 2);
+ls_status ls_rmsnorm_check(const ls_rmsnorm_args *args, ls_error *err) {
+    if (args->dim <= 0 || args->dim > DIM_MAX)
+        return LS_FAIL(err, LS_ERR_ARG, "rmsnorm: dim %lld is not in 1..%d", (long long)args->dim, DIM_MAX);
     if (args->rows < 0 || args->x_stride < args->dim || args->y_stride < args->dim)
         return LS_FAIL(err, LS_ERR_ARG, "rmsnorm: rows %lld, strides %lld and %lld, dim %lld", (long long)args->rows,
                        (long long)args->x_stride, (long long)args->y_stride, (long long)args->dim);
-    ls_kernel_run(queue, ls_rmsnorm_kernel_table, args, args->rows, 4 * args->dim + 400);
     return LS_OK;
 }

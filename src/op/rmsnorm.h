@@ -6,7 +6,8 @@
 #ifndef LS_OP_RMSNORM_H
 #define LS_OP_RMSNORM_H
 
-#include "dev/queue.h"
+#include "base/status.h"
+#include "lockstep/lockstep.h"
 
 typedef struct ls_rmsnorm_args {
     const void *x;    /* [rows][x_stride] */
@@ -20,6 +21,6 @@ typedef struct ls_rmsnorm_args {
     int64_t rows, dim;
 } ls_rmsnorm_args;
 
-ls_status ls_rmsnorm(ls_queue *queue, const ls_rmsnorm_args *args, ls_error *err);
+ls_status ls_rmsnorm_check(const ls_rmsnorm_args *args, ls_error *err);
 
 #endif

@@ -11,7 +11,8 @@
 #ifndef LS_OP_RMSNORM_BACKWARD_H
 #define LS_OP_RMSNORM_BACKWARD_H
 
-#include "dev/queue.h"
+#include "base/status.h"
+#include "lockstep/lockstep.h"
 
 typedef struct ls_rmsnorm_backward_args {
     const void *x;    /* [rows][x_stride] */
@@ -30,7 +31,7 @@ typedef struct ls_rmsnorm_backward_args {
 } ls_rmsnorm_backward_args;
 
 /* dx, dw and scale must not overlap the inputs or each other. */
-ls_status ls_rmsnorm_backward(ls_queue *queue, const ls_rmsnorm_backward_args *args, ls_error *err);
+ls_status ls_rmsnorm_backward_check(const ls_rmsnorm_backward_args *args, ls_error *err);
 
 /* Columns that a work item of dw takes; carries no bits. */
 #define LS_RMSNORM_BLOCK 64

@@ -1,12 +1,9 @@
-/* Sampling: argument checks and the choice of the body compiled for an instruction set. */
+/* Sampling: what the host can see of a call. */
 #include "op/sample.h"
 
 #include <math.h>
 
-#include "op/cpu/kernels.h"
-#include "op/cpu/sample_kernel.h"
-
-LS_KERNEL_TABLE_OF(ls_sample_kernel, ls_sample_kernel);
+#include "op/operand.h"
 
 ls_status ls_sampling_check(const ls_sampling *s, ls_error *err) {
     if (!(s->temperature >= 0.0f && isfinite(s->temperature)))
@@ -21,11 +18,27 @@ ls_status ls_sampling_check(const ls_sampling *s, ls_error *err) {
     return LS_OK;
 }
 
-int64_t ls_sampling_process(ls_isa isa, float *out, const float *logits, int64_t vocab, const ls_sampling *sampling,
-                            int32_t *workspace) {
-    return ls_sample_kernel_table[isa]->process(out, logits, vocab, sampling, workspace);
+ls_status ls_process_check(const ls_process_args *a, ls_error *err) {
+    const ls_operand operands[] = {
+        {"logits", a->logits, a->rows, a->vocab, a->vocab, 4, a->rows == 0},
+        {"sampling", a->sampling, a->rows, 1, 1, (int64_t)sizeof(ls_sampling), a->rows == 0},
+        {"out", a->out, a->rows, a->vocab, a->vocab, 4, a->rows == 0},
+        {"sort_space", a->sort_space, a->rows, a->vocab, a->vocab, 8, a->rows == 0},
+    };
+    if (a->rows < 0 || a->vocab < 1)
+        return LS_FAIL(err, LS_ERR_ARG, "process: %lld rows of %lld", (long long)a->rows, (long long)a->vocab);
+    return ls_operands_check("process", operands, 4, err);
 }
 
-int32_t ls_sample(ls_isa isa, const float *processed, int64_t vocab, const ls_sampling *sampling, const ls_draw *draw) {
-    return ls_sample_kernel_table[isa]->draw(processed, vocab, sampling, draw);
+ls_status ls_sample_check(const ls_sample_args *a, ls_error *err) {
+    const ls_operand operands[] = {
+        {"processed", a->processed, a->rows, a->vocab, a->vocab, 4, a->rows == 0},
+        {"kept", a->kept, a->rows, 1, 1, 8, a->rows == 0},
+        {"sampling", a->sampling, a->rows, 1, 1, (int64_t)sizeof(ls_sampling), a->rows == 0},
+        {"draws", a->draws, a->rows, 1, 1, (int64_t)sizeof(ls_draw), a->rows == 0},
+        {"token", a->token, a->rows, 1, 1, 8, a->rows == 0},
+    };
+    if (a->rows < 0 || a->vocab < 1)
+        return LS_FAIL(err, LS_ERR_ARG, "sample: %lld rows of %lld", (long long)a->rows, (long long)a->vocab);
+    return ls_operands_check("sample", operands, 5, err);
 }

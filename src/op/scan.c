@@ -1,10 +1,7 @@
-/* scan entry: checks, then one item for each block of channels and span. */
+/* scan: what the host can see of a call. */
 #include "op/scan.h"
 
-#include "op/cpu/kernels.h"
 #include "op/operand.h"
-
-LS_KERNEL_TABLE(ls_scan_kernel);
 
 ls_status ls_scan_check(const ls_scan_args *args, ls_error *err) {
     const int64_t rows = args->rows, dim = args->dim, states = args->n_states, elem = ls_dtype_bytes(args->in_dtype);
@@ -32,17 +29,4 @@ ls_status ls_scan_check(const ls_scan_args *args, ls_error *err) {
     LS_TRY(ls_spans_check_count("scan", args->spans, args->n_spans, rows, args->span_rows_max, err));
 done:
     return status;
-}
-
-ls_status ls_scan(ls_queue *queue, const ls_scan_args *args, ls_error *err) {
-    ls_status status = ls_scan_check(args, err);
-    if (status != LS_OK) return status;
-    status =
-        ls_spans_check_slots("scan", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state, err);
-    if (status != LS_OK) return status;
-    if (args->n_spans == 0) return LS_OK;
-    ls_kernel_run(
-        queue, ls_scan_kernel_table, args, args->n_spans * ((args->dim + LS_SCAN_BLOCK - 1) / LS_SCAN_BLOCK),
-        ls_spans_rows(args->spans, args->n_spans) / args->n_spans * LS_SCAN_BLOCK * (10 * args->n_states + 60));
-    return LS_OK;
 }

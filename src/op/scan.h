@@ -29,7 +29,6 @@
 #ifndef LS_OP_SCAN_H
 #define LS_OP_SCAN_H
 
-#include "dev/queue.h"
 #include "op/span.h"
 
 #ifdef __cplusplus
@@ -40,13 +39,6 @@ extern "C" {
 #define LS_SCAN_BLOCK 64
 /* Channels of a block of the channel sums. */
 #define LS_SCAN_SUM_BLOCK 32
-
-ls_status ls_scan(ls_queue *queue, const ls_scan_args *args, ls_error *err);
-/* workspace: ls_op_scan_backward_workspace() bytes; the first LS_WORKSPACE_HEAD are not the op's. */
-ls_status ls_scan_backward(ls_queue *queue, const ls_scan_backward_args *args, void *workspace, ls_error *err);
-
-ls_status ls_cuda_scan(const ls_exec *exec, const ls_scan_args *args, ls_error *err);
-ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args *args, ls_error *err);
 
 ls_status ls_scan_check(const ls_scan_args *args, ls_error *err);
 ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *err);

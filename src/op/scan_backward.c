@@ -1,13 +1,7 @@
-/* scan backward entry: checks, the plan of the workspace, one item for each span and block of channels, then the
- * ordered sums over blocks of channels and over spans. */
+/* scan backward: what the host can see of a call, and the plan of its workspace. */
 #include "base/mem.h"
-#include "op/cpu/kernels.h"
 #include "op/operand.h"
 #include "op/scan.h"
-
-LS_KERNEL_TABLE(ls_scan_backward_kernel);
-LS_KERNEL_TABLE(ls_scan_channel_sums_kernel);
-LS_KERNEL_TABLE(ls_scan_parameters_kernel);
 
 static const char op[] = "scan_backward";
 
@@ -53,24 +47,6 @@ ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *er
     if (!ls_scan_backward_plan_make(&plan, args))
         return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace of %lld rows, %lld spans, dim %lld does not fit 64 bits",
                        op, (long long)args->rows, (long long)args->n_spans, (long long)args->dim);
-done:
-    return status;
-}
-
-ls_status ls_scan_backward(ls_queue *queue, const ls_scan_backward_args *args, void *workspace, ls_error *err) {
-    const ls_workspace_call call = {args, ls_workspace_floats(workspace)};
-    int64_t span_rows, blocks;
-    ls_status status;
-    LS_TRY(ls_scan_backward_check(args, err));
-    LS_TRY(ls_spans_check_whole(op, args->spans, args->n_spans, args->rows, args->span_rows_max, err));
-    span_rows = ls_spans_rows(args->spans, args->n_spans);
-    blocks = ls_scan_sum_blocks(args->dim);
-    if (args->n_spans > 0) {
-        ls_kernel_run(queue, ls_scan_backward_kernel_table, &call, args->n_spans * blocks,
-                      span_rows / args->n_spans * LS_SCAN_SUM_BLOCK * (60 * args->n_states + 300));
-        ls_kernel_run(queue, ls_scan_channel_sums_kernel_table, &call, args->rows, 2 * args->n_states * blocks);
-    }
-    ls_kernel_run(queue, ls_scan_parameters_kernel_table, &call, args->dim, args->n_spans * (args->n_states + 2));
 done:
     return status;
 }

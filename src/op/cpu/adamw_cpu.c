@@ -25,7 +25,7 @@ LS_KERNEL_DEFINE(ls_adamw_kernel) {
 }
 
 LS_KERNEL_DEFINE(ls_squares_kernel) {
-    const ls_squares_call *call = context;
+    const ls_squares_args *call = context;
     (void)scratch;
     for (int64_t block = begin; block < end; block++) {
         const int64_t first = block * LS_SQUARES_BLOCK, last = min_i64(first + LS_SQUARES_BLOCK, call->n);
@@ -40,7 +40,7 @@ LS_KERNEL_DEFINE(ls_squares_kernel) {
 }
 
 LS_KERNEL_DEFINE(ls_weight_cast_kernel) {
-    const ls_weight_cast_call *call = context;
+    const ls_weight_cast_args *call = context;
     const int64_t first = begin * LS_ADAMW_BLOCK, n = min_i64(end * LS_ADAMW_BLOCK, call->n) - first;
     (void)scratch;
     if (n > 0) ls_row_narrow(ls_at_mut(call->out, call->dtype, first), call->dtype, call->w + first, n);

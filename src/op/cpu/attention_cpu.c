@@ -10,6 +10,11 @@ static int64_t v_offset(const ls_attention_args *a, int64_t kv_head) {
     return (a->n_kv_heads + kv_head) * a->head_dim * a->page_tokens;
 }
 
+/* Number of the page that holds a position. */
+static int32_t page_of(const ls_attention_args *a, const ls_span *span, int64_t pos) {
+    return a->tables[span->table + pos / a->page_tokens];
+}
+
 static void store_element(void *page, ls_dtype dtype, int64_t at, const void *from, int64_t from_at) {
     if (dtype == LS_F32)
         ((float *)page)[at] = ((const float *)from)[from_at];
@@ -25,7 +30,7 @@ LS_KERNEL_DEFINE(ls_kv_store_kernel) {
         if (span->slot < 0) continue;
         for (int64_t t = 0; t < span->n_rows; t++) {
             const int64_t pos = span->pos + t, in_page = pos % a->page_tokens;
-            void *page = ls_pool_at(&a->pages, span->pages[pos / a->page_tokens]);
+            void *page = ls_pool_at(&a->pages, page_of(a, span, pos));
             for (int64_t head = 0; head < a->n_kv_heads; head++)
                 for (int64_t d = 0; d < a->head_dim; d++) {
                     const int64_t from = (span->row + t) * a->kv_stride + head * a->head_dim + d;
@@ -61,7 +66,7 @@ static void take_block(const ls_attention_args *a, const ls_span *span, const fl
     float score[LS_ATTENTION_BLOCK] = {0}, e[LS_ATTENTION_BLOCK] = {0}, folded[LS_ATTENTION_BLOCK];
     float m = state->m, correction;
     for (int64_t base = 0; base < n; base += page_tokens) {
-        const void *page = ls_pool_at(&a->pages, span->pages[(first + base) / page_tokens]);
+        const void *page = ls_pool_at(&a->pages, page_of(a, span, first + base));
         float *restrict s = score + base;
         for (int64_t d = 0; d < dim; d++) {
             const float *keys = as_floats(page, a->dtype, k_offset(a, kv_head) + d * page_tokens, page_tokens, scratch);
@@ -79,7 +84,7 @@ static void take_block(const ls_attention_args *a, const ls_span *span, const fl
     state->m = m;
     for (int64_t d = 0; d < dim; d++) state->acc[d] = ls_mul(state->acc[d], correction);
     for (int64_t base = 0; base < n; base += page_tokens) {
-        const void *page = ls_pool_at(&a->pages, span->pages[(first + base) / page_tokens]);
+        const void *page = ls_pool_at(&a->pages, page_of(a, span, first + base));
         const int64_t part = n - base < page_tokens ? n - base : page_tokens;
         for (int64_t j = 0; j < part; j++) {
             const float *values = as_floats(page, a->dtype, v_offset(a, kv_head) + j * dim, dim, scratch);

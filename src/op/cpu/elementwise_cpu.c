@@ -15,7 +15,8 @@ LS_KERNEL_DEFINE(ls_embed_kernel) {
 LS_KERNEL_DEFINE(ls_residual_kernel) {
     const ls_residual_args *a = context;
     (void)scratch;
-    for (int64_t i = begin * a->dim; i < end * a->dim; i++) a->h[i] = ls_add(a->h[i], a->y[i]);
+    float *out = a->out != NULL ? a->out : a->h;
+    for (int64_t i = begin * a->dim; i < end * a->dim; i++) out[i] = ls_add(a->h[i], a->y[i]);
 }
 
 LS_KERNEL_DEFINE(ls_swiglu_kernel) {

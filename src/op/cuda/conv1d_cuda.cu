@@ -5,6 +5,7 @@
 #include "num/expf.h"
 #include "op/conv1d.h"
 #include "op/cuda/check_cuda.h"
+#include "op/cuda/cuda_ops.h"
 #include "op/cuda/vector_cuda.h"
 
 #define THREADS 128
@@ -81,7 +82,6 @@ ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *a, ls_error 
                                         {"spans", a->spans, 8, a->n_spans == 0}};
     const int64_t most = ls_spans_most(a->span_rows_max, a->rows);
     const bool x_f32 = a->x_dtype == LS_F32, state_f32 = a->state_dtype == LS_F32;
-    LS_CUDA_TRY(ls_conv1d_check(a, err));
     LS_CUDA_TRY(ls_cuda_check("conv1d", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_conv1d_workspace(a), err));
     if (a->n_spans == 0) return LS_OK;

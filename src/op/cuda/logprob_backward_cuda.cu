@@ -3,6 +3,7 @@
 #include "dev/device.h"
 #include "num/expf.h"
 #include "op/cuda/check_cuda.h"
+#include "op/cuda/cuda_ops.h"
 #include "op/cuda/vector_cuda.h"
 #include "op/logprob.h"
 
@@ -149,7 +150,6 @@ ls_status ls_cuda_logprob_backward(const ls_exec *exec, const ls_logprob_backwar
                                         {"d_logits", a->d_logits, elem, false}};
     const void *kernel;
     ls_fault *fault;
-    LS_CUDA_TRY(ls_logprob_backward_check(a, err));
     LS_CUDA_TRY(ls_cuda_check("logprob_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_logprob_backward_workspace(a), err));
     if (a->rows == 0) return LS_OK;

@@ -5,6 +5,7 @@
  * a warp a leaf over the whole GPU, then a second kernel that combines; that is the shard entry, too. */
 #include "dev/device.h"
 #include "op/cuda/check_cuda.h"
+#include "op/cuda/cuda_ops.h"
 #include "op/cuda/vector_cuda.h"
 #include "op/logprob.h"
 #include "op/logprob_math.h"
@@ -415,7 +416,6 @@ ls_status ls_cuda_logprob(const ls_exec *exec, const ls_logprob_args *a, ls_erro
     const outputs out = {a->logprob, a->lse, a->entropy};
     const bool entropy = a->entropy != NULL, split = a->rows <= LS_LOGPROB_SPLIT_ROWS;
     ls_fault *fault;
-    LS_CUDA_TRY(ls_logprob_check(a, err));
     LS_CUDA_TRY(ls_cuda_check("logprob", exec, operands, n_operands, ls_op_logprob_workspace(a), err));
     if (a->rows == 0) return LS_OK;
     ls_index index[2];
@@ -456,7 +456,6 @@ ls_status ls_cuda_logprob_shard(const ls_exec *exec, const ls_logprob_shard_args
                                         {"target_z", a->target_z, 4, false}};
     const int64_t n_operands = (int64_t)(sizeof operands / sizeof operands[0]);
     ls_fault *fault;
-    LS_CUDA_TRY(ls_logprob_shard_check(a, err));
     LS_CUDA_TRY(ls_cuda_check("logprob_shard", exec, operands, n_operands, ls_op_logprob_shard_workspace(a), err));
     if (a->rows == 0) return LS_OK;
     LS_CUDA_TRY(ls_cuda_fault_begin("logprob_shard", exec, &fault, err));
@@ -478,7 +477,6 @@ ls_status ls_cuda_logprob_combine(const ls_exec *exec, const ls_logprob_combine_
                                         {"entropy", a->entropy, 4, true}};
     const int64_t n_operands = (int64_t)(sizeof operands / sizeof operands[0]);
     ls_fault *fault;
-    LS_CUDA_TRY(ls_logprob_combine_check(a, err));
     LS_CUDA_TRY(ls_cuda_check("logprob_combine", exec, operands, n_operands, ls_op_logprob_combine_workspace(a), err));
     if (a->rows == 0) return LS_OK;
     LS_CUDA_TRY(ls_cuda_fault_begin("logprob_combine", exec, &fault, err));

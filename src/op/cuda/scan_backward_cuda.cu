@@ -3,6 +3,7 @@
  * channel blocks and spans in their fixed order. */
 #include "dev/device.h"
 #include "op/cuda/check_cuda.h"
+#include "op/cuda/cuda_ops.h"
 #include "op/cuda/scan_cuda.h"
 #include "op/scan.h"
 
@@ -375,7 +376,6 @@ ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args
     const int64_t most = ls_spans_most(a->span_rows_max, a->rows);
     back_params p;
     ls_fault *fault;
-    LS_CUDA_TRY(ls_scan_backward_check(a, err));
     LS_CUDA_TRY(ls_cuda_check("scan_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_scan_backward_workspace(a), err));
     p.a = *a;

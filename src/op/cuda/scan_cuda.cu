@@ -2,6 +2,7 @@
  * works on (token, channel) and not on states, softplus and gate, is done once. The choice is one of speed and carries
  * no bits: each kernel is a reading of op/scan.h. */
 #include "dev/device.h"
+#include "op/cuda/cuda_ops.h"
 #include "op/cuda/scan_decode_cuda.h"
 #include "op/cuda/scan_pipeline_cuda.h"
 #include "op/cuda/scan_wide_cuda.h"
@@ -91,7 +92,6 @@ ls_status ls_cuda_scan(const ls_exec *exec, const ls_scan_args *a, ls_error *err
     const int64_t most = ls_spans_most(a->span_rows_max, a->rows);
     const bool decode = a->span_rows_max == 1 && a->n_states <= 4 * LS_SCAN_FAST_GROUP;
     int processors;
-    LS_CUDA_TRY(ls_scan_check(a, err));
     LS_CUDA_TRY(ls_cuda_check("scan", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_scan_workspace(a), err));
     if (a->n_spans == 0) return LS_OK;

@@ -3,6 +3,7 @@
 #include "dev/device.h"
 #include "num/sum.h"
 #include "op/cuda/check_cuda.h"
+#include "op/cuda/cuda_ops.h"
 #include "op/cuda/vector_cuda.h"
 #include "op/logprob.h"
 
@@ -59,7 +60,6 @@ ls_status ls_cuda_sequence_sum(const ls_exec *exec, const ls_sequence_sum_args *
     const ls_launch launch = {"sequence_sum", {a->n_sequences, 1, 1}, CHAINS, 0, NULL, 0, false};
     sum_params p = {*a, NULL};
     ls_fault *fault;
-    LS_CUDA_TRY(ls_sequence_sum_check(a, err));
     LS_CUDA_TRY(ls_cuda_check("sequence_sum", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_sequence_sum_workspace(a), err));
     if (a->n_sequences == 0) return LS_OK;

@@ -1,0 +1,193 @@
+/* Dispatch: each op is checked once and goes to the table of its device, or of the back end that a flat call names. */
+#include "op/backend.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "op/adamw.h"
+#include "op/attention_backward.h"
+#include "op/conv1d.h"
+#include "op/elementwise.h"
+#include "op/elementwise_backward.h"
+#include "op/gather.h"
+#include "op/gemm_backward.h"
+#include "op/logprob.h"
+#include "op/moe_backward.h"
+#include "op/rmsnorm.h"
+#include "op/rmsnorm_backward.h"
+#include "op/sample.h"
+#include "op/scan.h"
+#include "op/weight.h"
+
+const ls_backend_table *ls_backend_table_of(ls_backend backend) {
+    if (backend == LS_BACKEND_CPU) return &ls_backend_table_cpu;
+    return backend == LS_BACKEND_CUDA ? &ls_backend_table_cuda : NULL;
+}
+
+static ls_status missing(const char *op, const char *backend, ls_error *err) {
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: not on %s", op, backend);
+}
+
+/* ---- devices ---- */
+
+/* The workspace of the device, at least this large. */
+static ls_status assure_workspace(ls_device *device, const char *op, int64_t bytes, ls_error *err) {
+    ls_exec *exec = &device->exec;
+    ls_status status = LS_OK;
+    if (bytes < 0) return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace does not fit 64 bits", op);
+    if (bytes <= exec->workspace_bytes) return LS_OK;
+    LS_TRY(ls_device_wait(device, err));
+    ls_memory_free(device, exec->workspace);
+    exec->workspace = NULL;
+    exec->workspace_bytes = 0;
+    LS_TRY(ls_memory_alloc(device, &exec->workspace, bytes, 1, "workspace", err));
+    exec->workspace_bytes = bytes;
+done:
+    return status;
+}
+
+static ls_status check_call(const char *op, const ls_device *device, const void *args, ls_error *err) {
+    if (device == NULL) return LS_FAIL(err, LS_ERR_ARG, "%s: device is NULL", op);
+    if (args == NULL) return LS_FAIL(err, LS_ERR_ARG, "%s: args is NULL", op);
+    return LS_OK;
+}
+
+#define OP(name)                                                                           \
+    ls_status ls_##name(ls_device *device, const ls_##name##_args *args, ls_error *err) {  \
+        ls_status status;                                                                  \
+        LS_TRY(check_call(#name, device, args, err));                                      \
+        LS_TRY(ls_##name##_check(args, err));                                              \
+        if (device->table->name == NULL) return missing(#name, device->table->title, err); \
+        LS_TRY(device->table->name(&device->exec, args, err));                             \
+    done:                                                                                  \
+        return status;                                                                     \
+    }
+LS_OPS_PLAIN(OP)
+#undef OP
+
+#define OP(name)                                                                           \
+    ls_status ls_##name(ls_device *device, const ls_##name##_args *args, ls_error *err) {  \
+        ls_status status;                                                                  \
+        LS_TRY(check_call(#name, device, args, err));                                      \
+        LS_TRY(ls_##name##_check(args, err));                                              \
+        LS_TRY(assure_workspace(device, #name, ls_op_##name##_workspace(args), err));      \
+        if (device->table->name == NULL) return missing(#name, device->table->title, err); \
+        LS_TRY(device->table->name(&device->exec, args, err));                             \
+    done:                                                                                  \
+        return status;                                                                     \
+    }
+LS_OPS_WITH_WORKSPACE(OP)
+#undef OP
+
+void ls_device_close(ls_device *device) {
+    if (device == NULL) return;
+    (void)ls_device_wait(device, NULL); /* an error of calls that nobody waited for is nobody's */
+    ls_memory_free(device, device->exec.workspace);
+    device->table->close(device);
+}
+
+ls_status ls_device_wait(ls_device *device, ls_error *err) { return device->table->wait(device, err); }
+
+/* ---- memory ---- */
+
+static ls_status size_of(int64_t *bytes, int64_t count, int64_t elem_bytes, const char *what, ls_error *err) {
+    if (ls_mul_i64(count, elem_bytes, bytes)) return LS_OK;
+    return LS_FAIL(err, LS_ERR_NOMEM, "%s: %lld elements of %lld bytes do not fit 64 bits", what, (long long)count,
+                   (long long)elem_bytes);
+}
+
+ls_status ls_memory_alloc(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,
+                          ls_error *err) {
+    int64_t bytes;
+    ls_status status;
+    *out = NULL;
+    LS_TRY(size_of(&bytes, count, elem_bytes, what, err));
+    LS_TRY(device->table->alloc(device, out, bytes, what, err));
+done:
+    return status;
+}
+
+void ls_memory_free(ls_device *device, void *memory) {
+    if (memory != NULL) device->table->release(device, memory);
+}
+
+ls_status ls_memory_reserve(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,
+                            ls_error *err) {
+    int64_t bytes;
+    ls_status status;
+    *out = NULL;
+    LS_TRY(size_of(&bytes, count, elem_bytes, what, err));
+    LS_TRY(device->table->reserve(device, out, bytes, what, err));
+done:
+    return status;
+}
+
+void ls_memory_unreserve(ls_device *device, void *memory, int64_t bytes) {
+    if (memory != NULL) device->table->unreserve(device, memory, bytes);
+}
+
+ls_status ls_memory_drop(ls_device *device, void *memory, int64_t bytes, ls_error *err) {
+    return device->table->drop(device, memory, bytes, err);
+}
+
+ls_status ls_memory_write(ls_device *device, void *to, const void *host, int64_t bytes, ls_error *err) {
+    return bytes == 0 ? LS_OK : device->table->write(device, to, host, bytes, err);
+}
+
+ls_status ls_memory_read(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err) {
+    return bytes == 0 ? LS_OK : device->table->read(device, host, from, bytes, err);
+}
+
+ls_status ls_memory_take(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err) {
+    const ls_status status = ls_memory_read(device, host, from, bytes, err);
+    return status != LS_OK ? status : ls_device_wait(device, err);
+}
+
+ls_status ls_memory_copy_rows(ls_device *device, const ls_copy_args *args, ls_error *err) {
+    return args->rows == 0 || args->row_bytes == 0 ? LS_OK : device->table->copy(device, args, err);
+}
+
+ls_status ls_memory_copy(ls_device *device, void *to, const void *from, int64_t bytes, ls_error *err) {
+    const ls_copy_args args = {to, from, bytes, bytes, 1, bytes};
+    return ls_memory_copy_rows(device, &args, err);
+}
+
+ls_status ls_memory_fill(ls_device *device, void *to, int byte, int64_t bytes, ls_error *err) {
+    return bytes == 0 ? LS_OK : device->table->fill(device, to, byte, bytes, err);
+}
+
+/* ---- the flat ABI of lockstep/ops.h ---- */
+
+static ls_status no_backend(const char *op, const ls_exec *exec, ls_error *err) {
+    ls_error why = {LS_OK, ""};
+    if (ls_backend_available(exec->backend, &why)) return missing(op, ls_backend_name(exec->backend), err);
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s", op, why.text);
+}
+
+static ls_status check_exec(const char *op, const ls_exec *exec, ls_error *err) {
+    if (exec->backend == LS_BACKEND_CPU && exec->queue == NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: a call on the CPU needs a queue", op);
+    return LS_OK;
+}
+
+#define FLAT(name)                                                                             \
+    ls_status ls_op_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) { \
+        const ls_backend_table *table = ls_backend_table_of(exec->backend);                    \
+        ls_status status;                                                                      \
+        if (table == NULL || table->name == NULL) return no_backend(#name, exec, err);         \
+        LS_TRY(check_exec(#name, exec, err));                                                  \
+        LS_TRY(ls_##name##_check(args, err));                                                  \
+        LS_TRY(table->name(exec, args, err));                                                  \
+    done:                                                                                      \
+        return status;                                                                         \
+    }
+
+FLAT(logprob)
+FLAT(logprob_shard)
+FLAT(logprob_combine)
+FLAT(logprob_backward)
+FLAT(sequence_sum)
+FLAT(conv1d)
+FLAT(conv1d_backward)
+FLAT(scan)
+FLAT(scan_backward)

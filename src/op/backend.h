@@ -1,0 +1,179 @@
+/* The door to computation. Model, cache, engine, tape and trainer compute through a device and know no other way: a
+ * device is a back end, which is one table, and what that back end needs to run.
+ *
+ * Order. Calls on a device run in the order they are made and may return before they have run. What they write, host
+ * memory that ls_memory_read fills included, is there after ls_device_wait. An error that a call can only find when it
+ * runs (a token outside the vocabulary, a slot outside the pool) is returned by that call or by a later wait.
+ *
+ * Memory. Every pointer in an argument struct is memory of the device, from ls_memory_alloc or ls_memory_reserve, unless
+ * the struct says otherwise; argument structs themselves are read before the call returns. The host looks at device
+ * memory through ls_memory_read and ls_memory_write alone.
+ *
+ * An op is a contract in op/NAME.h, a check of what the host can see (ls_NAME_check, made here and nowhere else), and an
+ * entry of the table. A back end without an entry refuses the call by name. docs/adding-a-back-end.md tells how to write
+ * a table. */
+#ifndef LS_OP_BACKEND_H
+#define LS_OP_BACKEND_H
+
+#include "base/status.h"
+#include "dev/queue.h"
+#include "op/gemm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- the ops ---- */
+
+/* Ops that need no workspace. */
+#define LS_OPS_PLAIN(OP)     \
+    OP(gemm)                 \
+    OP(gemm_repack)          \
+    OP(gemm_backward_input)  \
+    OP(gemm_backward_weight) \
+    OP(rmsnorm)              \
+    OP(rmsnorm_backward)     \
+    OP(embed)                \
+    OP(embed_backward)       \
+    OP(residual)             \
+    OP(multiply)             \
+    OP(swiglu)               \
+    OP(swiglu_backward)      \
+    OP(attention)            \
+    OP(moe_route)            \
+    OP(moe_route_backward)   \
+    OP(moe_place)            \
+    OP(moe_combine)          \
+    OP(moe_combine_backward) \
+    OP(gather)               \
+    OP(process)              \
+    OP(sample)               \
+    OP(differs)              \
+    OP(adamw)                \
+    OP(squares)              \
+    OP(weight_cast)          \
+    OP(widen)                \
+    OP(decay)                \
+    OP(taps)
+
+/* Ops with a function ls_NAME_workspace(args): bytes, the head of LS_WORKSPACE_HEAD included; -1 where they do not fit
+ * int64_t. Those of the flat ABI call it ls_op_NAME_workspace. */
+#define LS_OPS_WITH_WORKSPACE(OP) \
+    OP(attention_backward)        \
+    OP(logprob)                   \
+    OP(logprob_shard)             \
+    OP(logprob_combine)           \
+    OP(logprob_backward)          \
+    OP(sequence_sum)              \
+    OP(conv1d)                    \
+    OP(conv1d_backward)           \
+    OP(scan)                      \
+    OP(scan_backward)
+
+#define LS_OPS(OP)   \
+    LS_OPS_PLAIN(OP) \
+    LS_OPS_WITH_WORKSPACE(OP)
+
+#define OP(name) struct ls_##name##_args;
+LS_OPS(OP)
+#undef OP
+
+/* ---- a back end ---- */
+
+typedef struct ls_device ls_device;
+
+/* rows pieces of row_bytes each, strides in bytes. They do not overlap. */
+typedef struct ls_copy_args {
+    void *to;
+    const void *from;
+    int64_t to_stride, from_stride, rows, row_bytes;
+} ls_copy_args;
+
+typedef struct ls_backend_table {
+    const char *title;                /* "cpu", .. */
+    void (*close)(ls_device *device); /* releases what the back end's own open made, `device` included */
+
+    /* Zeroed memory, 256-byte aligned; bytes may be 0. `what` names it in errors. */
+    ls_status (*alloc)(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err);
+    void (*release)(ls_device *device, void *memory);
+    /* Zeroed pools, which may be far larger than what is touched of them. */
+    ls_status (*reserve)(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err);
+    void (*unreserve)(ls_device *device, void *memory, int64_t bytes);
+    /* Gives a part of a pool back to the system as far as that goes; it is zero there afterwards. */
+    ls_status (*drop)(ls_device *device, void *memory, int64_t bytes, ls_error *err);
+
+    ls_status (*write)(ls_device *device, void *to, const void *host, int64_t bytes, ls_error *err);
+    ls_status (*read)(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err);
+    ls_status (*copy)(ls_device *device, const ls_copy_args *args, ls_error *err);
+    ls_status (*fill)(ls_device *device, void *to, int byte, int64_t bytes, ls_error *err);
+    ls_status (*wait)(ls_device *device, ls_error *err);
+
+    /* Everything called between record and recorded is kept instead of run; replay runs it again, in order, reading the
+     * same addresses. NULL: the back end has none. */
+    ls_status (*record)(ls_device *device, ls_error *err);
+    ls_status (*recorded)(ls_device *device, void **recording, ls_error *err);
+    ls_status (*replay)(ls_device *device, void *recording, ls_error *err);
+    void (*forget)(ls_device *device, void *recording);
+
+    /* The back end's layout of a weight [n][k]: fills everything of *out but data, 64-byte aligned, data_bytes long. */
+    ls_status (*pack_plan)(ls_gemm_weight *out, ls_dtype dtype, int64_t n, int64_t k, ls_error *err);
+
+#define OP(name) ls_status (*name)(const ls_exec *exec, const struct ls_##name##_args *args, ls_error *err);
+    LS_OPS(OP)
+#undef OP
+} ls_backend_table;
+
+extern const ls_backend_table ls_backend_table_cpu, ls_backend_table_cuda;
+
+/* NULL where no such back end has been written. */
+const ls_backend_table *ls_backend_table_of(ls_backend backend);
+
+/* ---- a device ---- */
+
+struct ls_device {
+    const ls_backend_table *table;
+    ls_exec exec; /* what the table's ops take; its workspace grows to what calls need */
+};
+
+/* isa: LS_ISA_*. */
+ls_status ls_device_open_cpu(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err);
+/* The CPU behind a queue, for tests: calls return at once and run at the next wait; until then what they write cannot be
+ * seen, and the host cannot touch device memory at all (op/deferred.c). */
+ls_status ls_device_open_deferred(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err);
+/* Waits first; accepts NULL. Memory that was not released goes with it. */
+void ls_device_close(ls_device *device);
+ls_status ls_device_wait(ls_device *device, ls_error *err);
+
+/* count elements of elem_bytes, zero; the size is checked. ls_memory_free accepts NULL. */
+ls_status ls_memory_alloc(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,
+                          ls_error *err);
+void ls_memory_free(ls_device *device, void *memory);
+ls_status ls_memory_reserve(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,
+                            ls_error *err);
+void ls_memory_unreserve(ls_device *device, void *memory, int64_t bytes);
+ls_status ls_memory_drop(ls_device *device, void *memory, int64_t bytes, ls_error *err);
+/* The host's side may be reused at once after write; after read it is filled when the device has been waited for. */
+ls_status ls_memory_write(ls_device *device, void *to, const void *host, int64_t bytes, ls_error *err);
+ls_status ls_memory_read(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err);
+/* Reads and waits. */
+ls_status ls_memory_take(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err);
+ls_status ls_memory_copy(ls_device *device, void *to, const void *from, int64_t bytes, ls_error *err);
+ls_status ls_memory_copy_rows(ls_device *device, const ls_copy_args *args, ls_error *err);
+ls_status ls_memory_fill(ls_device *device, void *to, int byte, int64_t bytes, ls_error *err);
+
+/* Packs w [n][k], rows contiguous, device memory, into a new weight. w may be released once the device has been waited
+ * for. */
+ls_status ls_gemm_pack(ls_device *device, ls_gemm_weight *out, const void *w, ls_dtype dtype, int64_t n, int64_t k,
+                       ls_error *err);
+/* Accepts a zeroed weight; leaves *w zeroed. */
+void ls_gemm_weight_free(ls_device *device, ls_gemm_weight *w);
+
+/* One function for each op: the check, then the table. */
+#define OP(name) ls_status ls_##name(ls_device *device, const struct ls_##name##_args *args, ls_error *err);
+LS_OPS(OP)
+#undef OP
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,111 @@
+/* The CPU as a back end: calls have run when they return, and device memory is the host's. */
+#define _DEFAULT_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/mem.h"
+#include "op/cpu/cpu_ops.h"
+
+/* Arrays of this size and more lie on huge pages where the system grants them: a product reads several panels of a
+ * weight side by side, and with 4 KB pages address translation is what a lone row waits for. */
+#define HUGE_PAGE_BYTES (2 << 20)
+
+static ls_status cpu_alloc(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
+    int64_t padded;
+    (void)device;
+    *out = NULL;
+    if (bytes < 2 * HUGE_PAGE_BYTES) return ls_array_alloc(out, bytes, 1, what, err);
+    if (ls_add_i64(bytes, HUGE_PAGE_BYTES, &padded)) {
+        padded = padded / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        *out = aligned_alloc(HUGE_PAGE_BYTES, (size_t)padded);
+    }
+    if (*out == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot allocate %lld bytes", what, (long long)bytes);
+#ifdef MADV_HUGEPAGE
+    (void)madvise(*out, (size_t)padded, MADV_HUGEPAGE); /* advice: refused, the panels are only slower */
+#endif
+    return LS_OK;
+}
+
+static void cpu_release(ls_device *device, void *memory) {
+    (void)device;
+    free(memory);
+}
+
+static ls_status cpu_reserve(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
+    (void)device;
+    return ls_region_map(out, bytes, 1, what, err);
+}
+
+static void cpu_unreserve(ls_device *device, void *memory, int64_t bytes) {
+    (void)device;
+    ls_region_unmap(memory, bytes);
+}
+
+static ls_status cpu_drop(ls_device *device, void *memory, int64_t bytes, ls_error *err) {
+    (void)device, (void)err;
+    ls_region_drop(memory, bytes);
+    return LS_OK;
+}
+
+static ls_status cpu_move(ls_device *device, void *to, const void *from, int64_t bytes, ls_error *err) {
+    (void)device, (void)err;
+    memcpy(to, from, (size_t)bytes);
+    return LS_OK;
+}
+
+static ls_status cpu_copy(ls_device *device, const ls_copy_args *a, ls_error *err) {
+    (void)device, (void)err;
+    for (int64_t i = 0; i < a->rows; i++)
+        memcpy((uint8_t *)a->to + i * a->to_stride, (const uint8_t *)a->from + i * a->from_stride,
+               (size_t)a->row_bytes);
+    return LS_OK;
+}
+
+static ls_status cpu_fill(ls_device *device, void *to, int byte, int64_t bytes, ls_error *err) {
+    (void)device, (void)err;
+    memset(to, byte, (size_t)bytes);
+    return LS_OK;
+}
+
+static ls_status cpu_wait(ls_device *device, ls_error *err) {
+    (void)device, (void)err;
+    return LS_OK;
+}
+
+static void cpu_close(ls_device *device) {
+    ls_queue_free(device->exec.queue);
+    free(device);
+}
+
+#define OP(name) .name = ls_cpu_##name,
+const ls_backend_table ls_backend_table_cpu = {.title = "cpu",
+                                               .close = cpu_close,
+                                               .alloc = cpu_alloc,
+                                               .release = cpu_release,
+                                               .reserve = cpu_reserve,
+                                               .unreserve = cpu_unreserve,
+                                               .drop = cpu_drop,
+                                               .write = cpu_move,
+                                               .read = cpu_move,
+                                               .copy = cpu_copy,
+                                               .fill = cpu_fill,
+                                               .wait = cpu_wait,
+                                               .pack_plan = ls_cpu_gemm_pack_plan,
+                                               LS_OPS(OP)};
+#undef OP
+
+ls_status ls_device_open_cpu(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err) {
+    ls_device *device = calloc(1, sizeof *device);
+    ls_status status;
+    *out = NULL;
+    if (device == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "device");
+    device->table = &ls_backend_table_cpu;
+    device->exec.backend = LS_BACKEND_CPU;
+    LS_TRY(ls_queue_create(&device->exec.queue, n_threads, isa, err));
+    *out = device;
+    device = NULL;
+done:
+    free(device);
+    return status;
+}

@@ -1,0 +1,144 @@
+/* Dense product on the CPU: layout and packing of weights, and the split of the outputs over threads. */
+#include <string.h>
+
+#include "base/inject.h"
+#include "base/mem.h"
+#include "num/half.h"
+#include "op/cpu/cpu_ops.h"
+#include "op/cpu/gemm_kernel.h"
+#include "op/cpu/gemm_split.h"
+#include "op/cpu/grid.h"
+
+LS_KERNEL_TABLE_OF(ls_gemm_kernel, ls_gemm_kernel);
+
+/* Below this many multiply-adds a part is not worth another thread. Products of one row follow each other so slowly
+ * that a small model's would find the thread asleep, and waking it costs more than handing a part to it. */
+#define PART_MACS_MIN(m) ((m) > 1 ? 1 << 16 : 1 << 17)
+
+/* Steps of k packed at a time: sixteen rows of them stay in cache. */
+#define PACK_STEPS 64
+
+/* Rows [row, row + rows) of w to one panel, zero in the lanes past `rows`: f32 and bf16 move unchanged, f16 is widened,
+ * exactly. */
+static void panel_pack_f32(float *panel, const void *w, ls_dtype dtype, int64_t row, int64_t rows, int64_t k) {
+    for (int64_t begin = 0; begin < k; begin += PACK_STEPS) {
+        const int64_t end = begin + PACK_STEPS < k ? begin + PACK_STEPS : k;
+        for (int64_t lane = 0; lane < LS_GEMM_PANEL; lane++) {
+            const int64_t from = (row + lane) * k;
+            if (lane >= rows)
+                for (int64_t i = begin; i < end; i++) panel[i * LS_GEMM_PANEL + lane] = 0.0f;
+            else if (dtype == LS_F32)
+                for (int64_t i = begin; i < end; i++) panel[i * LS_GEMM_PANEL + lane] = ((const float *)w)[from + i];
+            else
+                for (int64_t i = begin; i < end; i++)
+                    panel[i * LS_GEMM_PANEL + lane] = ls_f16_to_f32(((const uint16_t *)w)[from + i]);
+        }
+    }
+}
+
+static void panel_pack_bf16(uint16_t *panel, const uint16_t *w, int64_t row, int64_t rows, int64_t k) {
+    for (int64_t begin = 0; begin < k; begin += PACK_STEPS) {
+        const int64_t end = begin + PACK_STEPS < k ? begin + PACK_STEPS : k;
+        for (int64_t lane = 0; lane < LS_GEMM_PANEL; lane++)
+            for (int64_t i = begin; i < end; i++)
+                panel[i * LS_GEMM_PANEL + lane] = lane < rows ? w[(row + lane) * k + i] : (uint16_t)0;
+    }
+}
+
+static void panels_pack(const ls_gemm_weight *weight, const void *w, ls_dtype dtype) {
+    for (int64_t row = 0; row < weight->n; row += LS_GEMM_PANEL) {
+        const int64_t rows = weight->n - row < LS_GEMM_PANEL ? weight->n - row : LS_GEMM_PANEL;
+        void *to = (char *)weight->panels + row / LS_GEMM_PANEL * weight->panel_stride;
+        if (weight->dtype == LS_BF16)
+            panel_pack_bf16(to, w, row, rows, weight->k);
+        else
+            panel_pack_f32(to, w, dtype, row, rows, weight->k);
+    }
+}
+
+/* Type of the panels of a weight that is stored as dtype. */
+static ls_dtype packed_type(ls_dtype dtype) { return dtype == LS_BF16 ? LS_BF16 : LS_F32; }
+
+ls_status ls_cpu_gemm_pack_plan(ls_gemm_weight *out, ls_dtype dtype, int64_t n, int64_t k, ls_error *err) {
+    const ls_dtype packed = packed_type(dtype);
+    const int64_t n_panels = (n - 1) / LS_GEMM_PANEL + 1;
+    int64_t panel_elems, panel_bytes, stride, bytes;
+    if (!ls_mul_i64(k, LS_GEMM_PANEL, &panel_elems) || !ls_mul_i64(panel_elems, ls_dtype_bytes(packed), &panel_bytes) ||
+        !ls_add_i64(panel_bytes, panel_bytes % 4096 == 0 ? LS_GEMM_PANEL_GAP : 0, &stride) ||
+        !ls_mul_i64(n_panels, stride, &bytes))
+        return LS_FAIL(err, LS_ERR_NOMEM, "gemm weight: n %lld times k %lld does not fit 64-bit arithmetic",
+                       (long long)n, (long long)k);
+    *out = (ls_gemm_weight){packed, n, k, NULL, stride, bytes};
+    return LS_OK;
+}
+
+ls_status ls_cpu_gemm_repack(const ls_exec *exec, const ls_gemm_repack_args *args, ls_error *err) {
+    (void)exec;
+    if (packed_type(args->dtype) != args->weight->dtype)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm weight: %s into panels of %s", ls_dtype_name(args->dtype),
+                       ls_dtype_name(args->weight->dtype));
+    panels_pack(args->weight, args->w, args->dtype);
+    return LS_OK;
+}
+
+/* A grid of row_parts x panel_parts blocks of outputs; part i is block (i / panel_parts, i % panel_parts). */
+typedef struct job {
+    const ls_gemm_args *args;
+    const ls_gemm_kernel *kernel;
+    const ls_queue *queue;
+    int64_t row_parts, panel_parts;
+    int64_t n_row_units, n_panels; /* a row unit is one tile of rows */
+} job;
+
+static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_i) {
+    const job *j = context;
+    const int64_t m = j->args->m, unit = j->kernel->tile_rows;
+    for (int64_t part = begin; part < end; part++) {
+        const int64_t r = part / j->panel_parts, p = part % j->panel_parts;
+        const int64_t row_begin = j->n_row_units * r / j->row_parts * unit;
+        const int64_t row_end = j->n_row_units * (r + 1) / j->row_parts * unit;
+        j->kernel->run(j->args, row_begin, row_end < m ? row_end : m, j->n_panels * p / j->panel_parts,
+                       j->n_panels * (p + 1) / j->panel_parts, ls_queue_scratch(j->queue, thread_i));
+    }
+}
+
+/* The rows that device memory names, as a product of its own. */
+static ls_status narrow(ls_gemm_args *args, ls_error *err) {
+    const int64_t *range = args->range;
+    if (range == NULL) return LS_OK;
+    if (range[0] < 0 || range[1] < range[0] || range[1] > args->m)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm: rows %lld to %lld of %lld", (long long)range[0], (long long)range[1],
+                       (long long)args->m);
+    args->x = ls_at(args->x, args->x_dtype, range[0] * args->x_stride);
+    args->out = ls_at_mut(args->out, args->out_dtype, range[0] * args->out_stride);
+    args->m = range[1] - range[0];
+    return LS_OK;
+}
+
+ls_status ls_cpu_gemm(const ls_exec *exec, const ls_gemm_args *all, ls_error *err) {
+    ls_queue *queue = exec->queue;
+    ls_gemm_args rows = *all;
+    const ls_gemm_args *args = &rows;
+    const ls_status status = narrow(&rows, err);
+    double worth;
+    int64_t parts;
+    job j;
+    if (status != LS_OK || args->m == 0) return status;
+    if (LS_INJECTED(LS_INJECT_SPLIT_K) && args->m >= LS_GEMM_SPLIT_ROWS && args->weight->k >= LS_GEMM_SPLIT_K) {
+        ls_gemm_args split = *args;
+        ls_parallel_for(queue->pool, split.m, 1, ls_gemm_split_rows, &split);
+        return LS_OK;
+    }
+    j.args = args;
+    j.queue = queue;
+    j.kernel = ls_gemm_kernel_table[queue->isa];
+    j.n_panels = (args->weight->n - 1) / LS_GEMM_PANEL + 1;
+    j.n_row_units = (args->m - 1) / j.kernel->tile_rows + 1;
+    worth = (double)args->m * (double)args->weight->n * (double)args->weight->k / PART_MACS_MIN(args->m);
+    parts = ls_pool_threads(queue->pool);
+    if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
+    /* Panels before rows: then each weight is read by one thread. */
+    ls_grid_choose(&j.panel_parts, &j.row_parts, j.n_panels, j.n_row_units, parts);
+    ls_parallel_for(queue->pool, j.row_parts * j.panel_parts, 1, run_parts, &j);
+    return LS_OK;
+}

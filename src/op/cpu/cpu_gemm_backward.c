@@ -1,0 +1,163 @@
+/* Gradients of the dense product on the CPU: checks of row numbers, and the split of the outputs over threads. */
+#include "op/cpu/cpu_ops.h"
+#include "op/cpu/gemm_backward_kernel.h"
+#include "op/cpu/grid.h"
+#include "op/rows.h"
+
+LS_KERNEL_TABLE(ls_gemm_dbias_kernel);
+LS_KERNEL_TABLE_OF(ls_gemm_chain_kernel, ls_gemm_chain_kernel);
+
+/* Below this many multiply-adds a part is not worth waking a thread for. */
+#define PART_MACS_MIN (1 << 17)
+
+static const char input_op[] = "gemm_backward_input";
+static const char weight_op[] = "gemm_backward_weight";
+
+/* Row numbers of a tensor of `count` rows. */
+static ls_status check_rows(const char *op, const char *name, const int64_t *rows, int64_t m, int64_t count,
+                            bool ascending, ls_error *err) {
+    for (int64_t i = 0; i < m && rows != NULL; i++) {
+        if (rows[i] < 0 || rows[i] >= count)
+            return LS_FAIL(err, LS_ERR_ARG, "%s: %s_rows[%lld] is %lld, %s has %lld rows", op, name, (long long)i,
+                           (long long)rows[i], name, (long long)count);
+        if (ascending && i > 0 && rows[i] <= rows[i - 1])
+            return LS_FAIL(err, LS_ERR_ARG, "%s: %s_rows[%lld] is %lld after %lld, rows ascend", op, name, (long long)i,
+                           (long long)rows[i], (long long)rows[i - 1]);
+    }
+    return LS_OK;
+}
+
+/* A grid of row_parts x col_parts blocks of outputs; part i is block (i / col_parts, i % col_parts). */
+typedef struct job {
+    const ls_gemm_chain *chain;
+    const ls_gemm_chain_kernel *kernel;
+    const ls_queue *queue;
+    int64_t row_parts, col_parts;
+    int64_t row_units, col_units; /* a unit is one register tile */
+} job;
+
+static int64_t part_begin(int64_t units, int64_t part, int64_t parts, int64_t unit, int64_t limit) {
+    const int64_t at = units * part / parts * unit;
+    return at < limit ? at : limit;
+}
+
+static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_i) {
+    const job *j = context;
+    const ls_gemm_chain *chain = j->chain;
+    const int64_t rows = j->kernel->tile_rows, cols = j->kernel->tile_cols;
+    for (int64_t part = begin; part < end; part++) {
+        const int64_t r = part / j->col_parts, c = part % j->col_parts;
+        j->kernel->run(chain, part_begin(j->row_units, r, j->row_parts, rows, chain->rows),
+                       part_begin(j->row_units, r + 1, j->row_parts, rows, chain->rows),
+                       part_begin(j->col_units, c, j->col_parts, cols, chain->cols),
+                       part_begin(j->col_units, c + 1, j->col_parts, cols, chain->cols),
+                       ls_queue_scratch(j->queue, thread_i));
+    }
+}
+
+static void chain_run(ls_queue *queue, const ls_gemm_chain *chain) {
+    const double worth = (double)chain->rows * (double)chain->cols * (double)chain->steps / PART_MACS_MIN;
+    int64_t parts = ls_pool_threads(queue->pool);
+    job j;
+    j.chain = chain;
+    j.kernel = ls_gemm_chain_kernel_table[queue->isa];
+    j.queue = queue;
+    j.row_units = (chain->rows - 1) / j.kernel->tile_rows + 1;
+    j.col_units = (chain->cols - 1) / j.kernel->tile_cols + 1;
+    if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
+    /* Rows before columns: then the tiles of one panel are neighbours in cache. */
+    ls_grid_choose(&j.row_parts, &j.col_parts, j.row_units, j.col_units, parts);
+    ls_parallel_for(queue->pool, j.row_parts * j.col_parts, 1, run_parts, &j);
+}
+
+static ls_status check_range(const char *op, const int64_t *range, int64_t m, ls_error *err) {
+    if (range[0] >= 0 && range[1] >= range[0] && range[1] <= m) return LS_OK;
+    return LS_FAIL(err, LS_ERR_ARG, "%s: rows %lld to %lld of %lld", op, (long long)range[0], (long long)range[1],
+                   (long long)m);
+}
+
+/* The rows that device memory names, as a call of their own. */
+static ls_status narrow_input(ls_gemm_backward_input_args *a, ls_error *err) {
+    const int64_t *range = a->range;
+    if (range == NULL) return LS_OK;
+    if (check_range(input_op, range, a->m, err) != LS_OK) return LS_ERR_ARG;
+    a->dy += range[0] * a->dy_stride;
+    if (a->dx_rows != NULL)
+        a->dx_rows += range[0];
+    else
+        a->dx += range[0] * a->dx_stride;
+    a->m = range[1] - range[0];
+    return LS_OK;
+}
+
+ls_status ls_cpu_gemm_backward_input(const ls_exec *exec, const ls_gemm_backward_input_args *all, ls_error *err) {
+    ls_gemm_backward_input_args rows = *all;
+    const ls_gemm_backward_input_args *args = &rows;
+    ls_status status;
+    LS_TRY(narrow_input(&rows, err));
+    LS_TRY(check_rows(input_op, "dx", args->dx_rows, args->m, args->dx_count, true, err));
+    if (args->m > 0) {
+        const ls_gemm_chain chain = {
+            .rows = args->m,
+            .cols = args->k,
+            .steps = args->n,
+            .a = args->dy,
+            .a_row = args->dy_stride,
+            .a_step = 1,
+            .b = args->w,
+            .b_dtype = args->w_dtype,
+            .b_stride = args->k,
+            .out = args->dx,
+            .out_stride = args->dx_stride,
+            .out_rows = args->dx_rows,
+            .mode = args->add ? LS_CHAIN_ADD : LS_CHAIN_FRESH,
+        };
+        chain_run(exec->queue, &chain);
+    }
+done:
+    return status;
+}
+
+static ls_status narrow_weight(ls_gemm_backward_weight_args *a, ls_error *err) {
+    const int64_t *range = a->range;
+    if (range == NULL) return LS_OK;
+    if (check_range(weight_op, range, a->m, err) != LS_OK) return LS_ERR_ARG;
+    a->dy += range[0] * a->dy_stride;
+    if (a->x_rows != NULL)
+        a->x_rows += range[0];
+    else
+        a->x = ls_at(a->x, a->x_dtype, range[0] * a->x_stride);
+    a->m = range[1] - range[0];
+    return LS_OK;
+}
+
+ls_status ls_cpu_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backward_weight_args *all, ls_error *err) {
+    ls_gemm_backward_weight_args rows = *all;
+    const ls_gemm_backward_weight_args *args = &rows;
+    ls_status status;
+    LS_TRY(narrow_weight(&rows, err));
+    LS_TRY(check_rows(weight_op, "x", args->x_rows, args->m, args->x_count, false, err));
+    if (args->m > 0) {
+        const ls_gemm_chain chain = {
+            .rows = args->n,
+            .cols = args->k,
+            .steps = args->m,
+            .a = args->dy,
+            .a_row = 1,
+            .a_step = args->dy_stride,
+            .b = args->x,
+            .b_dtype = args->x_dtype,
+            .b_stride = args->x_stride,
+            .b_rows = args->x_rows,
+            .out = args->dw,
+            .out_stride = args->k,
+            .mode = LS_CHAIN_CONTINUE,
+        };
+        chain_run(exec->queue, &chain);
+        if (args->dbias != NULL)
+            ls_kernel_run(exec->queue, ls_gemm_dbias_kernel_table, args, (args->n - 1) / LS_GEMM_BIAS_BLOCK + 1,
+                          args->m * LS_GEMM_BIAS_BLOCK);
+    }
+done:
+    return status;
+}

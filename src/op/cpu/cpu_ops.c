@@ -1,0 +1,469 @@
+/* The CPU's readings but for the dense products: checks of what lies in memory, then how many items a kernel has, and about
+ * how many scalar operations an item takes, which decides how many threads are worth waking. */
+#include "op/cpu/cpu_ops.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "op/cpu/adamw_kernel.h"
+#include "op/cpu/sample_kernel.h"
+
+LS_KERNEL_TABLE(ls_adamw_kernel);
+LS_KERNEL_TABLE(ls_attention_backward_kernel);
+LS_KERNEL_TABLE(ls_attention_kernel);
+LS_KERNEL_TABLE(ls_attention_softmax_kernel);
+LS_KERNEL_TABLE(ls_conv1d_backward_kernel);
+LS_KERNEL_TABLE(ls_conv1d_kernel);
+LS_KERNEL_TABLE(ls_conv1d_parameters_kernel);
+LS_KERNEL_TABLE(ls_decay_kernel);
+LS_KERNEL_TABLE(ls_embed_backward_kernel);
+LS_KERNEL_TABLE(ls_embed_kernel);
+LS_KERNEL_TABLE(ls_gather_kernel);
+LS_KERNEL_TABLE(ls_kv_store_kernel);
+LS_KERNEL_TABLE(ls_logprob_backward_kernel);
+LS_KERNEL_TABLE(ls_logprob_combine_kernel);
+LS_KERNEL_TABLE(ls_logprob_kernel);
+LS_KERNEL_TABLE(ls_logprob_shard_kernel);
+LS_KERNEL_TABLE(ls_moe_combine_backward_kernel);
+LS_KERNEL_TABLE(ls_moe_combine_kernel);
+LS_KERNEL_TABLE(ls_moe_route_backward_kernel);
+LS_KERNEL_TABLE(ls_moe_route_kernel);
+LS_KERNEL_TABLE(ls_multiply_kernel);
+LS_KERNEL_TABLE(ls_residual_kernel);
+LS_KERNEL_TABLE(ls_rmsnorm_backward_kernel);
+LS_KERNEL_TABLE(ls_rmsnorm_dw_kernel);
+LS_KERNEL_TABLE(ls_rmsnorm_kernel);
+LS_KERNEL_TABLE(ls_scan_backward_kernel);
+LS_KERNEL_TABLE(ls_scan_channel_sums_kernel);
+LS_KERNEL_TABLE(ls_scan_kernel);
+LS_KERNEL_TABLE(ls_scan_parameters_kernel);
+LS_KERNEL_TABLE(ls_sequence_sum_kernel);
+LS_KERNEL_TABLE(ls_squares_kernel);
+LS_KERNEL_TABLE(ls_swiglu_backward_kernel);
+LS_KERNEL_TABLE(ls_swiglu_kernel);
+LS_KERNEL_TABLE(ls_taps_kernel);
+LS_KERNEL_TABLE(ls_weight_cast_kernel);
+LS_KERNEL_TABLE(ls_widen_kernel);
+LS_KERNEL_TABLE_OF(ls_sample_kernel, ls_sample_kernel);
+
+#define RUN(name, n_items, item_ops) ls_kernel_run(exec->queue, ls_##name##_kernel_table, args, n_items, item_ops)
+
+static int64_t blocks_of(int64_t n, int64_t block) { return n / block + (n % block != 0); }
+
+/* ---- rows ---- */
+
+static ls_status check_tokens(const char *op, const int32_t *tokens, int64_t rows, int64_t vocab, ls_error *err) {
+    for (int64_t r = 0; r < rows; r++)
+        if (tokens[r] < 0 || tokens[r] >= vocab)
+            return LS_FAIL(err, LS_ERR_ARG, "%s: row %lld: token %d is not in 0..%lld", op, (long long)r, tokens[r],
+                           (long long)vocab - 1);
+    return LS_OK;
+}
+
+ls_status ls_cpu_embed(const ls_exec *exec, const ls_embed_args *args, ls_error *err) {
+    const ls_status status = check_tokens("embed", args->tokens, args->rows, args->vocab, err);
+    if (status == LS_OK) RUN(embed, args->rows, args->dim);
+    return status;
+}
+
+/* One item a block of columns: rows of one token must follow one another. */
+ls_status ls_cpu_embed_backward(const ls_exec *exec, const ls_embed_backward_args *args, ls_error *err) {
+    const ls_status status = check_tokens("embed_backward", args->tokens, args->rows, args->vocab, err);
+    if (status == LS_OK) RUN(embed_backward, blocks_of(args->dim, LS_EMBED_BLOCK), 2 * LS_EMBED_BLOCK * args->rows);
+    return status;
+}
+
+ls_status ls_cpu_residual(const ls_exec *exec, const ls_residual_args *args, ls_error *err) {
+    (void)err;
+    RUN(residual, args->rows, args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_multiply(const ls_exec *exec, const ls_multiply_args *args, ls_error *err) {
+    (void)err;
+    RUN(multiply, blocks_of(args->n, LS_ADAMW_BLOCK), LS_ADAMW_BLOCK);
+    return LS_OK;
+}
+
+ls_status ls_cpu_swiglu(const ls_exec *exec, const ls_swiglu_args *args, ls_error *err) {
+    (void)err;
+    RUN(swiglu, args->rows, 50 * args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_swiglu_backward(const ls_exec *exec, const ls_swiglu_backward_args *args, ls_error *err) {
+    (void)err;
+    RUN(swiglu_backward, args->rows, 60 * args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_rmsnorm(const ls_exec *exec, const ls_rmsnorm_args *args, ls_error *err) {
+    (void)err;
+    RUN(rmsnorm, args->rows, 4 * args->dim + 400);
+    return LS_OK;
+}
+
+ls_status ls_cpu_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backward_args *args, ls_error *err) {
+    (void)err;
+    RUN(rmsnorm_backward, args->rows, 5 * args->dim + 1000);
+    if (args->dw != NULL) RUN(rmsnorm_dw, blocks_of(args->dim, LS_RMSNORM_BLOCK), 2 * LS_RMSNORM_BLOCK * args->rows);
+    return LS_OK;
+}
+
+ls_status ls_cpu_gather(const ls_exec *exec, const ls_gather_args *args, ls_error *err) {
+    for (int64_t i = 0; i < args->n; i++)
+        if (args->index[i] < 0 || args->index[i] >= args->x_rows)
+            return LS_FAIL(err, LS_ERR_ARG, "gather: entry %lld: row %lld is not in 0..%lld", (long long)i,
+                           (long long)args->index[i], (long long)args->x_rows - 1);
+    RUN(gather, args->n, args->row_bytes / 4 + 20);
+    return LS_OK;
+}
+
+ls_status ls_cpu_differs(const ls_exec *exec, const ls_differs_args *args, ls_error *err) {
+    const uint8_t *a = args->a, *b = args->b;
+    (void)exec, (void)err;
+    for (int64_t row = 0; row < args->rows; row++)
+        if (memcmp(a + row * args->stride, b + row * args->stride, (size_t)args->row_bytes) != 0) *args->differs = 1;
+    return LS_OK;
+}
+
+/* ---- mixture of experts ---- */
+
+ls_status ls_cpu_moe_route(const ls_exec *exec, const ls_moe_route_args *args, ls_error *err) {
+    (void)err;
+    RUN(moe_route, args->rows, 50 * args->n_experts);
+    return LS_OK;
+}
+
+ls_status ls_cpu_moe_route_backward(const ls_exec *exec, const ls_moe_route_backward_args *args, ls_error *err) {
+    for (int64_t i = 0; i < args->rows * args->top_k; i++) {
+        const int32_t least = i % args->top_k == 0 ? 0 : args->expert[i - 1] + 1;
+        if (args->expert[i] < least || args->expert[i] >= args->n_experts)
+            return LS_FAIL(err, LS_ERR_ARG, "moe_route_backward: row %lld: expert %d, choice %lld, is not in %d..%lld",
+                           (long long)(i / args->top_k), args->expert[i], (long long)(i % args->top_k), least,
+                           (long long)args->n_experts - 1);
+    }
+    RUN(moe_route_backward, args->rows, 40 * args->n_experts);
+    return LS_OK;
+}
+
+/* A counting sort: picks of one expert keep the order of their rows. */
+ls_status ls_cpu_moe_place(const ls_exec *exec, const ls_moe_place_args *args, ls_error *err) {
+    const int64_t n = args->rows * args->top_k;
+    int64_t next[LS_EXPERTS_MAX] = {0}, first = 0;
+    (void)exec;
+    for (int64_t i = 0; i < n; i++) {
+        if (args->expert[i] < 0 || args->expert[i] >= args->n_experts)
+            return LS_FAIL(err, LS_ERR_ARG, "moe_place: row %lld: expert %d is not in 0..%lld",
+                           (long long)(i / args->top_k), args->expert[i], (long long)args->n_experts - 1);
+        next[args->expert[i]]++;
+    }
+    for (int64_t e = 0; e < args->n_experts; e++) {
+        const int64_t count = next[e];
+        args->offsets[e] = next[e] = first;
+        first += count;
+    }
+    args->offsets[args->n_experts] = first;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t at = next[args->expert[i]]++;
+        args->pick[at] = i;
+        args->row[at] = i / args->top_k;
+        args->place[i] = at;
+    }
+    return LS_OK;
+}
+
+ls_status ls_cpu_moe_combine(const ls_exec *exec, const ls_moe_combine_args *all, ls_error *err) {
+    ls_moe_combine_args rows = *all;
+    const ls_moe_combine_args *args = &rows;
+    const int64_t *range = all->range;
+    if (range != NULL) {
+        if (range[0] < 0 || range[1] < range[0] || range[1] > all->n)
+            return LS_FAIL(err, LS_ERR_ARG, "moe_combine: rows %lld to %lld of %lld", (long long)range[0],
+                           (long long)range[1], (long long)all->n);
+        rows.y += range[0] * rows.dim;
+        rows.rows += range[0];
+        rows.weight += range[0];
+        rows.n = range[1] - range[0];
+    }
+    RUN(moe_combine, args->n, args->dim);
+    return LS_OK;
+}
+
+ls_status ls_cpu_moe_combine_backward(const ls_exec *exec, const ls_moe_combine_backward_args *args, ls_error *err) {
+    for (int64_t i = 0; i < args->n; i++)
+        if (args->rows[i] < 0 || args->rows[i] >= args->acc_rows)
+            return LS_FAIL(err, LS_ERR_ARG, "moe_combine_backward: row %lld, entry %lld, is not in 0..%lld",
+                           (long long)args->rows[i], (long long)i, (long long)args->acc_rows - 1);
+    RUN(moe_combine_backward, args->n, 2 * args->dim + 300);
+    return LS_OK;
+}
+
+/* ---- attention ---- */
+
+static ls_status check_pages(const ls_attention_args *a, ls_error *err) {
+    for (int64_t i = 0; i < a->n_spans; i++) {
+        const ls_span *s = &a->spans[i];
+        const int64_t n_pages = blocks_of(s->pos + s->n_rows, a->page_tokens);
+        if (s->slot < 0) continue;
+        if (s->table < 0 || s->table > a->n_tables - n_pages)
+            return LS_FAIL(err, LS_ERR_ARG, "attention: span %lld: pages %lld to %lld of tables with %lld",
+                           (long long)i, (long long)s->table, (long long)(s->table + n_pages), (long long)a->n_tables);
+        for (int64_t page = 0; page < n_pages; page++) {
+            const int32_t id = a->tables[s->table + page];
+            if (id < 0 || id >= a->pages.n_entries)
+                return LS_FAIL(err, LS_ERR_ARG, "attention: span %lld: page %d is not in a pool of %lld", (long long)i,
+                               id, (long long)a->pages.n_entries);
+        }
+    }
+    return LS_OK;
+}
+
+/* One pass stores the new keys and values, one attends (item: row x head). */
+ls_status ls_cpu_attention(const ls_exec *exec, const ls_attention_args *args, ls_error *err) {
+    const int64_t rows = ls_spans_rows(args->spans, args->n_spans);
+    int64_t keys = 0; /* over all rows */
+    ls_status status;
+    LS_TRY(ls_spans_check_rows("attention", args->spans, args->n_spans, args->rows, 0, err));
+    LS_TRY(check_pages(args, err));
+    if (rows == 0) return LS_OK;
+    for (int64_t i = 0; i < args->n_spans; i++)
+        keys += args->spans[i].n_rows * (args->spans[i].pos + args->spans[i].n_rows / 2 + 1);
+    RUN(kv_store, args->n_spans, rows / args->n_spans * args->n_kv_heads * args->head_dim * 8);
+    RUN(attention, rows * args->n_heads, keys / rows * (2 * args->head_dim + 50));
+done:
+    return status;
+}
+
+/* ---- ops with a workspace ---- */
+
+/* What kernels are given that work in the workspace. */
+static ls_status open_workspace(const char *op, const ls_exec *exec, int64_t bytes, float **floats, ls_error *err) {
+    if (exec->workspace == NULL || exec->workspace_bytes < bytes)
+        return LS_FAIL(err, LS_ERR_CAPACITY, "%s: workspace of %lld bytes at %p, %lld are needed", op,
+                       (long long)exec->workspace_bytes, exec->workspace, (long long)bytes);
+    *floats = ls_workspace_floats(exec->workspace);
+    return LS_OK;
+}
+
+/* One pass over queries keeps what their softmax came to, one over keys follows. A query meets half of its span's rows,
+ * in two products before the first pass is over and in five in the second. */
+ls_status ls_cpu_attention_backward(const ls_exec *exec, const ls_attention_backward_args *all, ls_error *err) {
+    const int64_t rows = ls_spans_rows(all->spans, all->n_spans);
+    ls_workspace_call call = {all, NULL};
+    const ls_workspace_call *args = &call;
+    int64_t tiles = 0;
+    ls_status status;
+    LS_TRY(ls_spans_check_whole("attention_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    if (rows == 0) goto done;
+    LS_TRY(open_workspace("attention_backward", exec, ls_op_attention_backward_workspace(all), &call.floats, err));
+    for (int64_t i = 0; i < all->n_spans; i++) tiles += ls_attention_tiles(all->spans[i].n_rows);
+    RUN(attention_softmax, tiles * all->n_heads,
+        rows / all->n_spans * LS_ATTENTION_BLOCK * (2 * all->head_dim + 50) / 2);
+    RUN(attention_backward, all->n_spans * all->n_kv_heads,
+        rows / all->n_spans * LS_ATTENTION_BLOCK * (5 * all->head_dim + 50) / 2);
+done:
+    return status;
+}
+
+/* One item for each span and block of channels. */
+ls_status ls_cpu_conv1d(const ls_exec *exec, const ls_conv1d_args *args, ls_error *err) {
+    const ls_status status =
+        ls_spans_check_slots("conv1d", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state, err);
+    if (status != LS_OK || args->n_spans == 0) return status;
+    RUN(conv1d, args->n_spans * blocks_of(args->dim, LS_CONV1D_BLOCK),
+        ls_spans_rows(args->spans, args->n_spans) / args->n_spans * LS_CONV1D_BLOCK * (args->d_conv + 50));
+    return LS_OK;
+}
+
+/* The same, then the ordered sums. */
+ls_status ls_cpu_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_args *all, ls_error *err) {
+    const int64_t blocks = blocks_of(all->dim, LS_CONV1D_BLOCK), rows = ls_spans_rows(all->spans, all->n_spans);
+    ls_workspace_call call = {all, NULL};
+    const ls_workspace_call *args = &call;
+    ls_status status;
+    LS_TRY(ls_spans_check_whole("conv1d_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    LS_TRY(open_workspace("conv1d_backward", exec, ls_op_conv1d_backward_workspace(all), &call.floats, err));
+    if (all->n_spans > 0)
+        RUN(conv1d_backward, all->n_spans * blocks, rows / all->n_spans * LS_CONV1D_BLOCK * (3 * all->d_conv + 50));
+    RUN(conv1d_parameters, blocks, (rows / LS_CONV1D_SUM_BLOCK + all->n_spans) * LS_CONV1D_BLOCK * all->d_conv);
+done:
+    return status;
+}
+
+/* One item for each span and block of channels. */
+ls_status ls_cpu_scan(const ls_exec *exec, const ls_scan_args *args, ls_error *err) {
+    const ls_status status =
+        ls_spans_check_slots("scan", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state, err);
+    if (status != LS_OK || args->n_spans == 0) return status;
+    RUN(scan, args->n_spans * blocks_of(args->dim, LS_SCAN_BLOCK),
+        ls_spans_rows(args->spans, args->n_spans) / args->n_spans * LS_SCAN_BLOCK * (10 * args->n_states + 60));
+    return LS_OK;
+}
+
+/* The same, then the ordered sums over blocks of channels and over spans. */
+ls_status ls_cpu_scan_backward(const ls_exec *exec, const ls_scan_backward_args *all, ls_error *err) {
+    const int64_t blocks = ls_scan_sum_blocks(all->dim), rows = ls_spans_rows(all->spans, all->n_spans);
+    ls_workspace_call call = {all, NULL};
+    const ls_workspace_call *args = &call;
+    ls_status status;
+    LS_TRY(ls_spans_check_whole("scan_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    LS_TRY(open_workspace("scan_backward", exec, ls_op_scan_backward_workspace(all), &call.floats, err));
+    if (all->n_spans > 0) {
+        RUN(scan_backward, all->n_spans * blocks, rows / all->n_spans * LS_SCAN_SUM_BLOCK * (60 * all->n_states + 300));
+        RUN(scan_channel_sums, all->rows, 2 * all->n_states * blocks);
+    }
+    RUN(scan_parameters, all->dim, all->n_spans * (all->n_states + 2));
+done:
+    return status;
+}
+
+/* ---- log-probabilities ---- */
+
+/* Targets and temperatures of rows that are not left out. */
+static ls_status check_targets(const char *op, int64_t rows, int64_t vocab, const int64_t *targets,
+                               int64_t ignore_index, const uint8_t *mask, const float *temperature, ls_error *err) {
+    for (int64_t r = 0; r < rows; r++) {
+        ls_fault fault = {LS_FAULT_NONE, r, 0, vocab};
+        if (!ls_logprob_keeps(targets, ignore_index, mask, r)) continue;
+        if (temperature != NULL && !(temperature[r] > 0.0f && isfinite(temperature[r]))) {
+            fault.code = LS_FAULT_TEMPERATURE;
+            fault.value = (int64_t)ls_bits(temperature[r]);
+        }
+        if (targets[r] < 0 || targets[r] >= vocab) {
+            fault.code = LS_FAULT_TARGET;
+            fault.value = targets[r];
+        }
+        if (fault.code != LS_FAULT_NONE) return ls_fault_status(op, &fault, err);
+    }
+    return LS_OK;
+}
+
+static ls_status check_offsets(const char *op, const ls_sequence_sum_args *args, ls_error *err) {
+    int64_t least = 0;
+    for (int64_t s = 0; s <= args->n_sequences && args->offsets != NULL; s++) {
+        /* A bad offset is the end of the sequence before it. */
+        const ls_fault fault = {LS_FAULT_OFFSET, s > 0 ? s - 1 : 0, args->offsets[s], args->rows};
+        if (args->offsets[s] < least || args->offsets[s] > args->rows) return ls_fault_status(op, &fault, err);
+        least = args->offsets[s];
+    }
+    return LS_OK;
+}
+
+ls_status ls_cpu_logprob(const ls_exec *exec, const ls_logprob_args *args, ls_error *err) {
+    const ls_status status = check_targets("logprob", args->rows, args->vocab, args->targets, args->ignore_index,
+                                           args->mask, args->temperature, err);
+    if (status == LS_OK) RUN(logprob, args->rows, 15 * args->vocab);
+    return status;
+}
+
+ls_status ls_cpu_logprob_shard(const ls_exec *exec, const ls_logprob_shard_args *args, ls_error *err) {
+    const ls_status status = check_targets("logprob_shard", args->rows, args->total, args->targets, args->ignore_index,
+                                           args->mask, args->temperature, err);
+    if (status == LS_OK) RUN(logprob_shard, args->rows, 15 * args->vocab);
+    return status;
+}
+
+ls_status ls_cpu_logprob_combine(const ls_exec *exec, const ls_logprob_combine_args *args, ls_error *err) {
+    const ls_status status = check_targets("logprob_combine", args->rows, args->total, args->targets,
+                                           args->ignore_index, args->mask, NULL, err);
+    if (status == LS_OK) RUN(logprob_combine, args->rows, 30 * ls_logprob_leaves(args->total));
+    return status;
+}
+
+ls_status ls_cpu_logprob_backward(const ls_exec *exec, const ls_logprob_backward_args *args, ls_error *err) {
+    const ls_status status = check_targets("logprob_backward", args->rows, args->vocab, args->targets,
+                                           args->ignore_index, args->mask, args->temperature, err);
+    if (status == LS_OK) RUN(logprob_backward, args->rows, 15 * args->vocab);
+    return status;
+}
+
+ls_status ls_cpu_sequence_sum(const ls_exec *exec, const ls_sequence_sum_args *args, ls_error *err) {
+    const ls_status status = check_offsets("sequence_sum", args, err);
+    if (status == LS_OK) RUN(sequence_sum, args->n_sequences, 1000);
+    return status;
+}
+
+/* ---- sampling: a row is one item, whatever is in it ---- */
+
+typedef struct rows_call {
+    const void *args;
+    const ls_sample_kernel *kernel;
+} rows_call;
+
+static void process_rows(void *context, int64_t begin, int64_t end, int32_t thread_i) {
+    const rows_call *call = context;
+    const ls_process_args *a = call->args;
+    (void)thread_i;
+    for (int64_t r = begin; r < end; r++) {
+        float *row = a->out + r * a->vocab;
+        int64_t kept;
+        if (a->mask != NULL && a->mask[r] == 0) continue;
+        kept = call->kernel->process(row, a->logits + r * a->vocab, a->vocab, &a->sampling[r],
+                                     a->sort_space + 2 * r * a->vocab);
+        if (kept == 0) row[0] = ls_from_bits(0x7FC00000u);
+        if (a->kept != NULL) a->kept[r] = kept;
+    }
+}
+
+ls_status ls_cpu_process(const ls_exec *exec, const ls_process_args *args, ls_error *err) {
+    rows_call call = {args, ls_sample_kernel_table[exec->queue->isa]};
+    (void)err;
+    ls_parallel_for(exec->queue->pool, args->rows, 1, process_rows, &call);
+    return LS_OK;
+}
+
+static void sample_rows(void *context, int64_t begin, int64_t end, int32_t thread_i) {
+    const rows_call *call = context;
+    const ls_sample_args *a = call->args;
+    (void)thread_i;
+    for (int64_t r = begin; r < end; r++)
+        a->token[r] = a->kept[r] > 0
+                          ? call->kernel->draw(a->processed + r * a->vocab, a->vocab, &a->sampling[r], &a->draws[r])
+                          : -1;
+}
+
+ls_status ls_cpu_sample(const ls_exec *exec, const ls_sample_args *args, ls_error *err) {
+    rows_call call = {args, ls_sample_kernel_table[exec->queue->isa]};
+    (void)err;
+    ls_parallel_for(exec->queue->pool, args->rows, 1, sample_rows, &call);
+    return LS_OK;
+}
+
+/* ---- training ---- */
+
+ls_status ls_cpu_adamw(const ls_exec *exec, const ls_adamw_args *args, ls_error *err) {
+    (void)err;
+    RUN(adamw, blocks_of(args->n, LS_ADAMW_BLOCK), 20 * LS_ADAMW_BLOCK);
+    return LS_OK;
+}
+
+ls_status ls_cpu_squares(const ls_exec *exec, const ls_squares_args *args, ls_error *err) {
+    (void)err;
+    RUN(squares, ls_squares_blocks(args->n), LS_SQUARES_BLOCK);
+    return LS_OK;
+}
+
+ls_status ls_cpu_weight_cast(const ls_exec *exec, const ls_weight_cast_args *args, ls_error *err) {
+    (void)err;
+    RUN(weight_cast, blocks_of(args->n, LS_ADAMW_BLOCK), 4 * LS_ADAMW_BLOCK);
+    return LS_OK;
+}
+
+ls_status ls_cpu_widen(const ls_exec *exec, const ls_widen_args *args, ls_error *err) {
+    (void)err;
+    RUN(widen, blocks_of(args->n, LS_ADAMW_BLOCK), LS_ADAMW_BLOCK);
+    return LS_OK;
+}
+
+ls_status ls_cpu_decay(const ls_exec *exec, const ls_decay_args *args, ls_error *err) {
+    (void)err;
+    RUN(decay, blocks_of(args->n, LS_ADAMW_BLOCK), 20 * LS_ADAMW_BLOCK);
+    return LS_OK;
+}
+
+ls_status ls_cpu_taps(const ls_exec *exec, const ls_taps_args *args, ls_error *err) {
+    (void)err;
+    RUN(taps, args->rows, 2 * args->cols);
+    return LS_OK;
+}

@@ -1,0 +1,48 @@
+/* From what is stored or learnt to what ops compute with. Elementwise; at most one rounding, named below.
+ *
+ * weight_cast: out[i] = w[i] rounded to nearest even to bf16 or f16, a copy for f32
+ * widen:       out[i] = x[i] as float32, exactly
+ * decay:       out[i] = (-exp(x[i])) * LOG2E, exp of num/expf.h: a2 of op/scan.h from A_log
+ * taps:        out[j][i] = x[i][j] as float32, exactly: the taps of a convolution, stored [dim][d_conv], as [d_conv][dim],
+ *              and their gradient back */
+#ifndef LS_OP_WEIGHT_H
+#define LS_OP_WEIGHT_H
+
+#include "base/status.h"
+#include "lockstep/lockstep.h"
+
+typedef struct ls_weight_cast_args {
+    const float *w; /* [n] */
+    int64_t n;
+    void *out; /* [n] */
+    ls_dtype dtype;
+} ls_weight_cast_args;
+
+typedef struct ls_widen_args {
+    const void *x; /* [n] */
+    ls_dtype dtype;
+    int64_t n;
+    float *out; /* [n] */
+} ls_widen_args;
+
+typedef struct ls_decay_args {
+    const void *x; /* [n] */
+    ls_dtype dtype;
+    int64_t n;
+    float *out; /* [n] */
+} ls_decay_args;
+
+typedef struct ls_taps_args {
+    const void *x; /* [rows][cols] */
+    ls_dtype dtype;
+    int64_t rows, cols;
+    float *out; /* [cols][rows] */
+} ls_taps_args;
+
+/* Inputs and outputs do not overlap. */
+ls_status ls_weight_cast_check(const ls_weight_cast_args *args, ls_error *err);
+ls_status ls_widen_check(const ls_widen_args *args, ls_error *err);
+ls_status ls_decay_check(const ls_decay_args *args, ls_error *err);
+ls_status ls_taps_check(const ls_taps_args *args, ls_error *err);
+
+#endif
