@@ -16,7 +16,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "bounds.h"
-#include "model/jamba.h"
+#include "model/model.h"
 #include "model_macs.h"
 #include "rollout/engine.h"
 
@@ -32,8 +32,8 @@ static const int64_t batches[] = {1, 2, 4, 8, 16, 32};
 #define BATCH_MAX 32
 
 typedef struct bench {
-    ls_jamba *model;
-    ls_queue *queue;
+    ls_model *model;
+    ls_device *queue;
     ls_dtype dtype;
     int32_t threads;
     int64_t tokens; /* a sequence */
@@ -204,8 +204,8 @@ int main(int argc, char **argv) {
         return 1;
     }
     if (b.threads == 1) clock_used = CLOCK_PROCESS_CPUTIME_ID;
-    need(ls_queue_create(&b.queue, b.threads, ls_isa_best(), &err), &err);
-    need(ls_jamba_open(&b.model, argv[1], &err), &err);
+    need(ls_device_open_cpu(&b.queue, b.threads, ls_isa_best(), &err), &err);
+    need(ls_model_open(&b.model, argv[1], &err), &err);
     lay_out_requests(&b);
     printf("%s, activations %s, %s, %d thread%s\n", argv[1], ls_dtype_name(b.dtype), ls_isa_name(b.queue->isa),
            b.threads, b.threads == 1 ? "" : "s");
@@ -214,7 +214,7 @@ int main(int argc, char **argv) {
     free(b.logprobs);
     free(b.completions);
     free(b.prompts);
-    ls_jamba_close(b.model);
-    ls_queue_free(b.queue);
+    ls_model_close(b.model);
+    ls_device_close(b.queue);
     return good ? 0 : 2;
 }

@@ -15,8 +15,8 @@
 #include "num/half.h"
 
 typedef struct bench {
-    ls_jamba *model;
-    ls_queue *queue;
+    ls_model *model;
+    ls_device *queue;
     ls_dtype dtype;
     int32_t threads;
     model_bounds bounds;
@@ -32,7 +32,7 @@ static void need(ls_status status, const ls_error *err) {
 /* Seconds of one forward of `batch` sequences of `rows` tokens each at position pos, with the head on head_rows rows.
  */
 static double time_forward(bench *b, int64_t batch, int64_t rows, int64_t pos, int64_t head_rows) {
-    const ls_jamba_config *c = &b->model->config;
+    const ls_model_config *c = &b->model->config;
     const int64_t pages_each = (pos + rows + 15) / 16, n = batch * rows;
     const ls_cache_opts opts = {.dtype = b->dtype, .n_slots = batch, .n_pages = batch * pages_each, .page_tokens = 16};
     double seconds[REPS];
@@ -56,8 +56,8 @@ static double time_forward(bench *b, int64_t batch, int64_t rows, int64_t pos, i
     }
     for (int r = -1; r < REPS; r++) {
         const double start = now();
-        need(ls_jamba_forward(b->model, b->queue, cache, ws, tokens, spans, batch, &err), &err);
-        need(ls_jamba_logits(b->model, b->queue, ws->x, b->dtype, head_rows, logits, &err), &err);
+        need(ls_model_forward(b->model, b->queue, cache, ws, tokens, spans, batch, &err), &err);
+        need(ls_model_logits(b->model, b->queue, ws->x, b->dtype, head_rows, logits, &err), &err);
         if (r >= 0) seconds[r] = now() - start;
     }
     free(logits);
@@ -87,8 +87,8 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: bench_model DIR [threads] [f32|bf16]\n");
         return 1;
     }
-    need(ls_queue_create(&b.queue, b.threads, ls_isa_best(), &err), &err);
-    need(ls_jamba_open(&b.model, argv[1], &err), &err);
+    need(ls_device_open_cpu(&b.queue, b.threads, ls_isa_best(), &err), &err);
+    need(ls_model_open(&b.model, argv[1], &err), &err);
     b.macs_row = model_macs(b.model);
     b.bounds = measure_bounds(b.queue);
     printf(
@@ -103,7 +103,7 @@ int main(int argc, char **argv) {
     report(&b, "decode batch 16", 16, 1, 100, 16);
     report(&b, "decode batch 64", 64, 1, 100, 64);
     report(&b, "score 8 x 128", 8, 128, 0, 8 * 128);
-    ls_jamba_close(b.model);
-    ls_queue_free(b.queue);
+    ls_model_close(b.model);
+    ls_device_close(b.queue);
     return 0;
 }

@@ -31,7 +31,7 @@ static ls_status loss(void *context, const ls_train_rows *rows, ls_error *err) {
 }
 
 /* Seconds of a step. */
-static double time_step(const char *directory, ls_jamba *model, ls_queue *queue, ls_dtype dtype, int64_t leaf,
+static double time_step(const char *directory, ls_model *model, ls_device *queue, ls_dtype dtype, int64_t leaf,
                         bool recompute) {
     const ls_trainer_opts opts = {.dtype = dtype,
                                   .temperature = 1.0f,
@@ -72,7 +72,7 @@ typedef struct operands {
     float *x, *y, *dw;
 } operands;
 
-static void run_products(ls_queue *queue, const ls_parameter *p, const ls_gemm_weight *w, int64_t m,
+static void run_products(ls_device *queue, const ls_parameter *p, const ls_gemm_weight *w, int64_t m,
                          const operands *o) {
     const ls_gemm_args forward = {.x = o->x, .x_stride = w->k, .weight = w, .out = o->y, .out_stride = w->n, .m = m};
     const ls_gemm_backward_input_args input = {.dy = o->y,
@@ -102,8 +102,8 @@ static void run_products(ls_queue *queue, const ls_parameter *p, const ls_gemm_w
 }
 
 /* Seconds of all products of a step; an expert gets its share of the rows. */
-static double time_products(const char *directory, ls_jamba *model, ls_queue *queue) {
-    const ls_jamba_config *c = &model->config;
+static double time_products(const char *directory, ls_model *model, ls_device *queue) {
+    const ls_model_config *c = &model->config;
     int64_t widest = c->vocab;
     double seconds[REPS];
     ls_parameters *list;
@@ -141,8 +141,8 @@ static void report(const char *name, double seconds, double floor_s) {
 int main(int argc, char **argv) {
     const int32_t threads = argc > 2 ? atoi(argv[2]) : 1;
     const ls_dtype dtype = argc > 3 && strcmp(argv[3], "bf16") == 0 ? LS_BF16 : LS_F32;
-    ls_queue *queue;
-    ls_jamba *model;
+    ls_device *queue;
+    ls_model *model;
     model_bounds bounds;
     double floor_s;
     ls_error err;
@@ -151,8 +151,8 @@ int main(int argc, char **argv) {
         return 1;
     }
     if (threads == 1) clock_used = CLOCK_PROCESS_CPUTIME_ID;
-    need(ls_queue_create(&queue, threads, ls_isa_best(), &err), &err);
-    need(ls_jamba_open(&model, argv[1], &err), &err);
+    need(ls_device_open_cpu(&queue, threads, ls_isa_best(), &err), &err);
+    need(ls_model_open(&model, argv[1], &err), &err);
     bounds = measure_bounds(queue);
     floor_s = 3.0 * 2.0 * model_macs(model) * ROWS / bounds.peak;
     printf("%s, activations %s, %s, %d thread%s: fma peak %.1f GFLOP/s, %.2f MFLOP a token\n", argv[1],
@@ -167,7 +167,7 @@ int main(int argc, char **argv) {
             snprintf(name, sizeof name, "leaf %lld%s", (long long)leaf, recompute ? ", recompute" : "");
             report(name, t, floor_s);
         }
-    ls_jamba_close(model);
-    ls_queue_free(queue);
+    ls_model_close(model);
+    ls_device_close(queue);
     return 0;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "dev/queue.h"
+#include "op/backend.h"
 #include "num/round.h"
 
 #if defined(__x86_64__)

@@ -14,7 +14,7 @@ typedef struct model_bounds {
     double peak, bandwidth; /* flop/s, bytes/s */
 } model_bounds;
 
-static inline model_bounds measure_bounds(const ls_queue *queue) {
+static inline model_bounds measure_bounds(const ls_device *queue) {
     const int32_t threads = ls_pool_threads(queue->pool);
     double fma_time[REPS], stream_time[REPS];
     bounds_job job = {.isa = queue->isa};

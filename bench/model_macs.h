@@ -2,12 +2,12 @@
 #ifndef LS_BENCH_MODEL_MACS_H
 #define LS_BENCH_MODEL_MACS_H
 
-#include "model/jamba.h"
+#include "model/model.h"
 
 static inline double gemm_macs(const ls_gemm_weight *w) { return (double)w->n * (double)w->k; }
 
 /* For one row, head included. */
-static inline double model_macs(const ls_jamba *m) {
+static inline double model_macs(const ls_model *m) {
     double macs = gemm_macs(&m->head);
     for (int32_t i = 0; i < m->config.n_layers; i++) {
         const ls_layer *l = &m->layers[i];

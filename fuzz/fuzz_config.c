@@ -2,11 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "load/jamba_config.h"
+#include "load/model_config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-static void check(const ls_jamba_config *c) {
+static void check(const ls_model_config *c) {
     if (c->n_layers < 1 || c->n_layers > LS_LAYERS_MAX || c->hidden < 1 || c->vocab < 1 || c->ffn < 1) abort();
     if (c->n_heads < 1 || c->n_kv_heads < 1 || c->n_heads % c->n_kv_heads != 0 || c->head_dim < 1) abort();
     if ((int64_t)c->n_heads * c->head_dim > INT32_MAX) abort();
@@ -24,14 +24,14 @@ static void check(const ls_jamba_config *c) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     static const char plain[] = "{\"model_type\":\"jamba\"}";
-    ls_jamba_config config;
+    ls_model_config config;
     ls_error err;
     char *copy = malloc(n_bytes > 0 ? n_bytes : 1);
     if (copy == NULL) return 0;
     if (n_bytes > 0) memcpy(copy, data, n_bytes);
-    if (ls_jamba_config_parse(&config, copy, (int64_t)n_bytes, "input", &err) == LS_OK) check(&config);
-    if (ls_jamba_config_parse(&config, plain, sizeof plain - 1, "plain", &err) != LS_OK) abort();
-    if (ls_jamba_config_parse_generation(&config, copy, (int64_t)n_bytes, "input", &err) != LS_OK &&
+    if (ls_model_config_parse(&config, copy, (int64_t)n_bytes, "input", &err) == LS_OK) check(&config);
+    if (ls_model_config_parse(&config, plain, sizeof plain - 1, "plain", &err) != LS_OK) abort();
+    if (ls_model_config_parse_generation(&config, copy, (int64_t)n_bytes, "input", &err) != LS_OK &&
         strstr(err.text, "input") != err.text)
         abort();
     check(&config);

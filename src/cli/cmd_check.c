@@ -53,7 +53,7 @@ static ls_status score_and_compare(verdict *v, ls_job *job, const ls_run_options
         at += item->n_tokens;
     }
     start = ls_clock_seconds();
-    LS_TRY(ls_score(job->model, job->queue, &opts, items, job->n_requests, err));
+    LS_TRY(ls_score(job->model, job->device, &opts, items, job->n_requests, err));
     v->seconds = ls_clock_seconds() - start;
     v->first_request = v->first_token = -1;
     for (int64_t i = 0; i < job->n_requests; i++) compare_bits(v, &job->requests[i], i, items[i].logprob);

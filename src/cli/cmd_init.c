@@ -9,8 +9,8 @@
 #include "base/file.h"
 #include "cli/commands.h"
 #include "load/model_files.h"
-#include "model/jamba_init.h"
-#include "model/jamba_params.h"
+#include "model/init.h"
+#include "model/params.h"
 #include "text/tokenizer.h"
 
 enum { OPT_CONFIG = 256, OPT_TOKENIZER, OPT_SEED, OPT_DEVIATION, OPT_OUT, PATH_MAX_BYTES = 4096 };
@@ -69,7 +69,7 @@ done:
     return status;
 }
 
-static ls_status check_tokenizer(const init_options *o, const ls_jamba_config *config, ls_error *err) {
+static ls_status check_tokenizer(const init_options *o, const ls_model_config *config, ls_error *err) {
     ls_tokenizer *tokenizer = NULL;
     ls_status status;
     LS_TRY(ls_tokenizer_open(&tokenizer, o->tokenizer, err));
@@ -81,7 +81,7 @@ done:
     return status;
 }
 
-static ls_status fill_directory(const init_options *o, const char *directory, const ls_jamba_config *config,
+static ls_status fill_directory(const init_options *o, const char *directory, const ls_model_config *config,
                                 const char *text, int64_t bytes, ls_error *err) {
     char path[PATH_MAX_BYTES];
     ls_status status;
@@ -89,7 +89,7 @@ static ls_status fill_directory(const init_options *o, const char *directory, co
     LS_TRY(ls_durable_file(path, text, bytes, err));
     if (o->tokenizer != NULL) LS_TRY(copy_files(directory, o->tokenizer, err));
     LS_TRY(join(path, directory, "model.safetensors", err));
-    LS_TRY(ls_jamba_init(path, config, o->seed, o->deviation, err));
+    LS_TRY(ls_model_init(path, config, o->seed, o->deviation, err));
     LS_TRY(ls_directory_sync(directory, err));
 done:
     return status;
@@ -97,16 +97,21 @@ done:
 
 /* Opens the directory as any reader does and says what it is. */
 static ls_status report(const char *directory, const char *name, ls_error *err) {
-    ls_jamba *model = NULL;
+    ls_device *device = NULL;
+    ls_model *model = NULL;
     ls_parameters *parameters = NULL;
+    uint64_t digest;
     ls_status status;
-    LS_TRY(ls_jamba_open(&model, directory, err));
-    LS_TRY(ls_parameters_open(&parameters, model, directory, err));
+    LS_TRY(ls_device_open_cpu(&device, 1, ls_isa_best(), err));
+    LS_TRY(ls_model_open(&model, device, directory, err));
+    LS_TRY(ls_parameters_open(&parameters, model, device, directory, err));
+    LS_TRY(ls_parameters_digest(parameters, &digest, err));
     printf("%s: %lld parameters, %s, weights %016llx\n", name, (long long)parameters->n_elements,
-           ls_dtype_name(model->config.stored_dtype), (unsigned long long)ls_parameters_digest(parameters));
+           ls_dtype_name(model->config.stored_dtype), (unsigned long long)digest);
 done:
     ls_parameters_free(parameters);
-    ls_jamba_close(model);
+    ls_model_close(model);
+    ls_device_close(device);
     return status;
 }
 
@@ -115,13 +120,13 @@ static ls_status run(const init_options *o, ls_error *err) {
     char fresh[PATH_MAX_BYTES], *text = NULL;
     int64_t bytes;
     bool is_made = false;
-    ls_jamba_config config;
+    ls_model_config config;
     ls_status status;
     if (ls_file_exists(o->out)) return LS_FAIL(err, LS_ERR_IO, "%s: exists already", o->out);
     if (snprintf(fresh, sizeof fresh, "%s.new", o->out) >= (int)sizeof fresh)
         return LS_FAIL(err, LS_ERR_ARG, "--out: the path is longer than %d bytes", PATH_MAX_BYTES - 1);
     LS_TRY(ls_file_read(&text, &bytes, o->config, LS_MODEL_FILE_BYTES_MAX, err));
-    LS_TRY(ls_jamba_config_parse(&config, text, bytes, o->config, err));
+    LS_TRY(ls_model_config_parse(&config, text, bytes, o->config, err));
     if (o->tokenizer != NULL) LS_TRY(check_tokenizer(o, &config, err));
     if (ls_file_exists(fresh)) {
         status = LS_FAIL(err, LS_ERR_IO, "%s: exists already", fresh);

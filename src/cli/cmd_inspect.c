@@ -6,7 +6,8 @@
 
 #include "base/json_out.h"
 #include "cli/commands.h"
-#include "model/jamba.h"
+#include "model/cache.h"
+#include "model/model.h"
 
 typedef struct inspect_options {
     const char *model;
@@ -27,7 +28,7 @@ static int64_t first_bad(int64_t stride_elements, int32_t bits) {
 }
 
 typedef struct summary {
-    const ls_jamba_config *config;
+    const ls_model_config *config;
     const ls_checkpoint *checkpoint;
     int64_t n_parameters, tensor_bytes;
     int64_t n_attention, n_mamba, n_moe;
@@ -35,7 +36,7 @@ typedef struct summary {
     pool_row pools[3];
 } summary;
 
-static void summarise(summary *s, const ls_jamba_config *c, const ls_checkpoint *checkpoint, ls_dtype dtype) {
+static void summarise(summary *s, const ls_model_config *c, const ls_checkpoint *checkpoint, ls_dtype dtype) {
     memset(s, 0, sizeof *s);
     s->config = c;
     s->checkpoint = checkpoint;
@@ -67,13 +68,13 @@ static void print_dims(const ls_tensor_view *view) {
     putchar(']');
 }
 
-static const char *layer_kind(const ls_jamba_config *c, int32_t i) {
+static const char *layer_kind(const ls_model_config *c, int32_t i) {
     static const char *const names[2][2] = {{"M", "Me"}, {"A", "Ae"}};
     return names[c->is_attention[i]][c->is_moe[i]];
 }
 
 static void print_text(const summary *s, const inspect_options *o) {
-    const ls_jamba_config *c = s->config;
+    const ls_model_config *c = s->config;
     printf("model        %s\n", o->model);
     printf("layers       %d: %lld attention, %lld Mamba, %lld with experts\n            ", c->n_layers,
            (long long)s->n_attention, (long long)s->n_mamba, (long long)s->n_moe);
@@ -109,7 +110,7 @@ static void print_text(const summary *s, const inspect_options *o) {
 }
 
 static void print_json(const summary *s, const inspect_options *o) {
-    const ls_jamba_config *c = s->config;
+    const ls_model_config *c = s->config;
     ls_json_out json;
     ls_json_init(&json, stdout);
     ls_json_begin_object(&json, NULL);
@@ -207,20 +208,24 @@ int ls_cmd_inspect(int argc, char **argv) {
                                      NULL,    NULL,      NULL};
     ls_error err;
     inspect_options o = {.dtype = LS_BF16, .err = &err};
-    ls_jamba *model = NULL;
+    ls_device *device = NULL;
+    ls_model *model = NULL;
     summary s;
     ls_status status;
     argp_err_exit_status = LS_EXIT_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     LS_TRY(o.status);
     if (o.model == NULL) ls_cli_usage(argv[0], "--model is missing; it names the checkpoint directory");
-    LS_TRY(ls_jamba_open(&model, o.model, &err)); /* the whole check of a checkpoint, not a glance at its header */
+    LS_TRY(ls_device_open_cpu(&device, 1, ls_isa_best(), &err));
+    LS_TRY(
+        ls_model_open(&model, device, o.model, &err)); /* the whole check of a checkpoint, not a glance at its header */
     summarise(&s, &model->config, model->checkpoint, o.dtype);
     if (o.json)
         print_json(&s, &o);
     else
         print_text(&s, &o);
 done:
-    ls_jamba_close(model);
+    ls_model_close(model);
+    ls_device_close(device);
     return status == LS_OK ? LS_EXIT_OK : ls_cli_fail(&err);
 }

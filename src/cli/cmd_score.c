@@ -8,8 +8,8 @@
 #include "cli/job.h"
 
 typedef struct score_run {
-    ls_jamba *model;
-    ls_queue *queue;
+    ls_model *model;
+    ls_device *device;
     ls_record *records;
     int64_t n_records, n_tokens;
     ls_score_item *items;
@@ -114,15 +114,15 @@ int ls_cmd_score(int argc, char **argv) {
     LS_TRY(ls_run_options_parse(&o, LS_COMMAND_SCORE, argc, argv, &err));
     path = o.rollouts != NULL ? o.rollouts : o.tokens;
     LS_TRY(ls_output_open(&output, o.out, &err));
-    LS_TRY(ls_queue_create(&run.queue, o.levers.threads, o.levers.isa, &err));
-    LS_TRY(ls_jamba_open(&run.model, o.model, &err));
+    LS_TRY(ls_device_open_cpu(&run.device, o.levers.threads, o.levers.isa, &err));
+    LS_TRY(ls_model_open(&run.model, run.device, o.model, &err));
     run.model->ablation = o.levers.ablation;
     LS_TRY(ls_records_read(&run.records, &run.n_records, path, LS_RECORD_SEQUENCE, &err));
     LS_TRY(lay_out_items(&run, &o, path, &err));
     {
         const ls_score_opts opts = {o.dtype, o.levers.batch, o.levers.chunk, o.levers.page_tokens};
         start = ls_clock_seconds();
-        LS_TRY(ls_score(run.model, run.queue, &opts, run.items, run.n_records, &err));
+        LS_TRY(ls_score(run.model, run.device, &opts, run.items, run.n_records, &err));
         start = ls_clock_seconds() - start;
     }
     ls_json_init(&json, ls_output_stream(output));
@@ -136,7 +136,7 @@ done:
     free(run.tokens);
     free(run.items);
     ls_records_free(run.records, run.n_records);
-    ls_jamba_close(run.model);
-    ls_queue_free(run.queue);
+    ls_model_close(run.model);
+    ls_device_close(run.device);
     return status == LS_OK ? LS_EXIT_OK : ls_cli_fail(&err);
 }

@@ -196,7 +196,7 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
                           .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
     ls_sweep_trainer *trainer = NULL;
     ls_prompt *prompts = NULL;
-    ls_engine_subject engine = {.queue = job->queue, .inject = o->run.inject};
+    ls_engine_subject engine = {.device = job->device, .inject = o->run.inject};
     ls_program_subject program = {o->suspect, o->run.model, directory, o->suspect_args, o->n_suspect_args};
     ls_subject subject;
     ls_status status;
@@ -204,7 +204,7 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
     for (int64_t i = 0; i < job->n_prompts; i++)
         prompts[i] = (ls_prompt){job->prompts[i].prompt_ids, job->prompts[i].n_prompt};
     opts.prompts = prompts;
-    LS_TRY(ls_sweep_trainer_create(&trainer, o->run.model, job->queue, err));
+    LS_TRY(ls_sweep_trainer_create(&trainer, o->run.model, job->device, err));
     engine.trainer = trainer;
     subject = o->suspect != NULL ? ls_subject_program(&program) : ls_subject_engine(&engine);
     LS_TRY(ls_sweep_run(sweep, &opts, &subject, trainer, err));
@@ -274,7 +274,7 @@ int ls_cmd_sweep(int argc, char **argv) {
         goto done;
     }
     LS_TRY(ls_job_init(&job, &o.run, &err));
-    ls_jamba_close(job.model); /* the trainer opens its own, in two versions */
+    ls_model_close(job.model); /* the trainer opens its own, in two versions */
     job.model = NULL;
     LS_TRY(run_sweep(sweep, &o, &job, directory, &err));
     different = sweep->different;

@@ -198,8 +198,8 @@ ls_status ls_job_init(ls_job *job, const ls_run_options *o, ls_error *err) {
     char path[4096];
     int64_t length_max;
     ls_status status;
-    LS_TRY(ls_queue_create(&job->queue, o->levers.threads, o->levers.isa, err));
-    LS_TRY(ls_jamba_open(&job->model, o->model, err));
+    LS_TRY(ls_device_open_cpu(&job->device, o->levers.threads, o->levers.isa, err));
+    LS_TRY(ls_model_open(&job->model, job->device, o->model, err));
     job->model->ablation = o->levers.ablation;
     if (o->prompts != NULL)
         LS_TRY(ls_records_read(&job->prompts, &job->n_prompts, o->prompts, LS_RECORD_PROMPT, err));
@@ -228,7 +228,7 @@ static void show_progress(void *context, int64_t n_done, int64_t n_requests, int
 
 ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
     double start = ls_clock_seconds();
-    const ls_jamba_config *c = &job->model->config;
+    const ls_model_config *c = &job->model->config;
     ls_engine_opts opts = {.dtype = o->dtype,
                            .levers = o->levers,
                            .length_max = 1,
@@ -244,7 +244,7 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
         const int64_t length = job->requests[i].n_prompt + job->requests[i].max_tokens;
         if (length > opts.length_max) opts.length_max = length;
     }
-    LS_TRY(ls_lever_as_option(ls_engine_create(&engine, job->model, job->queue, &opts, err), err));
+    LS_TRY(ls_lever_as_option(ls_engine_create(&engine, job->model, job->device, &opts, err), err));
     ls_engine_get_plan(engine, &job->plan);
     LS_TRY(ls_engine_run(engine, job->requests, job->n_requests, isatty(STDERR_FILENO) ? show_progress : NULL, &start,
                          err));
@@ -277,6 +277,6 @@ void ls_job_deinit(ls_job *job) {
     free(job->requests);
     ls_records_free(job->prompts, job->n_prompts);
     ls_tokenizer_free(job->tokenizer);
-    ls_jamba_close(job->model);
-    ls_queue_free(job->queue);
+    ls_model_close(job->model);
+    ls_device_close(job->device);
 }

@@ -11,9 +11,9 @@
 #define LS_JOB_WEIGHTS 0 /* version of the weights of a model as it was opened */
 
 typedef struct ls_job {
-    ls_jamba *model;
+    ls_model *model;
     ls_tokenizer *tokenizer; /* NULL when the directory has none and no prompt needs one */
-    ls_queue *queue;
+    ls_device *device;
     ls_record *prompts;
     int64_t n_prompts;
     ls_request *requests; /* [n_prompts * samples], ordered by (prompt, sample) */

@@ -4,7 +4,7 @@
 
 #include "base/inject.h"
 #include "cli/commands.h"
-#include "model/jamba_score.h"
+#include "model/score.h"
 #include "rollout/levers.h"
 
 typedef enum ls_command_kind { LS_COMMAND_GENERATE = 1, LS_COMMAND_SCORE = 2, LS_COMMAND_CHECK = 4 } ls_command_kind;

@@ -1,7 +1,5 @@
 /* Jamba's config.json. Owns the tables of fields: what is honoured, what has one supported value, what is inert. */
 #define _POSIX_C_SOURCE 200809L
-#include "load/jamba_config.h"
-
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,6 +9,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "load/json_read.h"
+#include "load/model_config.h"
 
 #define LS_CONFIG_BYTES_MAX 16000000
 
@@ -275,7 +274,7 @@ static ls_status read_dt_rank(int64_t *out, const json_t *config, int64_t hidden
 }
 
 /* An absent field leaves out as it is; null and an empty list mean that there is no end token. */
-static ls_status read_eos(ls_jamba_config *out, const json_t *config, ls_error *err) {
+static ls_status read_eos(ls_model_config *out, const json_t *config, ls_error *err) {
     const json_t *value = json_object_get(config, "eos_token_id");
     const size_t n = json_is_array(value) ? json_array_size(value) : 1;
     ls_status status = LS_OK;
@@ -294,7 +293,7 @@ done:
     return status;
 }
 
-static ls_status read_layers(ls_jamba_config *out, const raw_config *raw, const json_t *config, ls_error *err) {
+static ls_status read_layers(ls_model_config *out, const raw_config *raw, const json_t *config, ls_error *err) {
     const json_t *types = json_object_get(config, "layers_block_type");
     for (int32_t i = 0; i < out->n_layers; i++) {
         out->is_attention[i] = i % raw->attn_period == raw->attn_offset;
@@ -393,7 +392,17 @@ static ls_status read_token(int32_t *out, const char *field, int64_t id, int32_t
     return LS_OK;
 }
 
-static ls_status read_config(ls_jamba_config *out, json_t *config, ls_error *err) {
+static const ls_tensor_names tensor_names = {.embed = "model.embed_tokens.weight",
+                                             .final_norm = "model.final_layernorm.weight",
+                                             .head = "lm_head.weight",
+                                             .layers = "model.layers.",
+                                             .input_norm = "input_layernorm.weight",
+                                             .ffn_norm = "pre_ff_layernorm.weight",
+                                             .attention = "self_attn.",
+                                             .mamba = "mamba.",
+                                             .ffn = "feed_forward."};
+
+static ls_status read_config(ls_model_config *out, json_t *config, ls_error *err) {
     ls_status status;
     raw_config raw = {0};
     /* The kind goes first: fields of another model would otherwise be reported one by one. */
@@ -402,6 +411,8 @@ static ls_status read_config(ls_jamba_config *out, json_t *config, ls_error *err
     LS_TRY(read_raw(&raw, config, err));
     LS_TRY(derive(&raw, config, err));
     LS_TRY(check_products(&raw, err));
+    out->names = &tensor_names;
+    out->inner_norms = true;
     out->n_layers = (int32_t)raw.n_layers;
     out->hidden = (int32_t)raw.hidden_size;
     out->vocab = (int32_t)raw.vocab_size;
@@ -433,11 +444,11 @@ done:
     return status;
 }
 
-ls_status ls_jamba_config_parse(ls_jamba_config *out, const char *json, int64_t bytes, const char *name,
+ls_status ls_model_config_parse(ls_model_config *out, const char *json, int64_t bytes, const char *name,
                                 ls_error *err) {
     ls_status status;
     json_t *config = NULL;
-    ls_jamba_config read = {0};
+    ls_model_config read = {0};
     LS_TRY(ls_json_parse(&config, json, bytes, name, err));
     if ((status = read_config(&read, config, err)) != LS_OK) {
         ls_error_prefix(err, "%s", name);
@@ -449,11 +460,11 @@ done:
     return status;
 }
 
-ls_status ls_jamba_config_parse_generation(ls_jamba_config *config, const char *json, int64_t bytes, const char *name,
+ls_status ls_model_config_parse_generation(ls_model_config *config, const char *json, int64_t bytes, const char *name,
                                            ls_error *err) {
     ls_status status;
     json_t *generation = NULL;
-    ls_jamba_config read = *config;
+    ls_model_config read = *config;
     LS_TRY(ls_json_parse(&generation, json, bytes, name, err));
     if ((status = read_eos(&read, generation, err)) != LS_OK) {
         ls_error_prefix(err, "%s", name);
@@ -465,21 +476,21 @@ done:
     return status;
 }
 
-ls_status ls_jamba_config_open(ls_jamba_config *out, const char *dir, ls_error *err) {
+ls_status ls_model_config_open(ls_model_config *out, const char *dir, ls_error *err) {
     ls_status status;
-    ls_jamba_config read;
+    ls_model_config read;
     char *path = NULL, *text = NULL;
     int64_t bytes;
     const size_t path_bytes = strlen(dir) + sizeof "/generation_config.json";
     LS_TRY(ls_array_alloc((void **)&path, (int64_t)path_bytes, 1, "path", err));
     snprintf(path, path_bytes, "%s/config.json", dir);
     LS_TRY(ls_file_read(&text, &bytes, path, LS_CONFIG_BYTES_MAX, err));
-    LS_TRY(ls_jamba_config_parse(&read, text, bytes, path, err));
+    LS_TRY(ls_model_config_parse(&read, text, bytes, path, err));
     snprintf(path, path_bytes, "%s/generation_config.json", dir);
     if (ls_file_exists(path)) {
         free(text);
         LS_TRY(ls_file_read(&text, &bytes, path, LS_CONFIG_BYTES_MAX, err));
-        LS_TRY(ls_jamba_config_parse_generation(&read, text, bytes, path, err));
+        LS_TRY(ls_model_config_parse_generation(&read, text, bytes, path, err));
     }
     *out = read;
 done:

@@ -14,7 +14,11 @@ typedef struct ls_tensor_out {
     const void *data;
 } ls_tensor_out;
 
-/* The file must not exist yet; it is synced when this returns. */
-ls_status ls_safetensors_write(const char *path, const ls_tensor_out *tensors, int64_t n, ls_error *err);
+/* Copies `bytes` of a tensor's data, from where it is on, to the host. */
+typedef ls_status (*ls_tensor_fetch)(void *context, void *host, const void *data, int64_t bytes, ls_error *err);
+
+/* The file must not exist yet; it is synced when this returns. fetch: for data that is not host memory, else NULL. */
+ls_status ls_safetensors_write(const char *path, const ls_tensor_out *tensors, int64_t n, ls_tensor_fetch fetch,
+                               void *context, ls_error *err);
 
 #endif

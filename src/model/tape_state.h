@@ -2,30 +2,29 @@
 #ifndef LS_MODEL_TAPE_STATE_H
 #define LS_MODEL_TAPE_STATE_H
 
-#include "model/jamba_tape.h"
+#include "model/head.h"
+#include "model/tape.h"
 
-/* Rows that the head takes at a time: logits of a whole batch need never exist. */
+/* Rows that the head takes at a time. */
 #define LS_TAPE_HEAD_ROWS 64
 
+/* Pointers to float are device memory, those to spans, pages and offsets the host's. */
 struct ls_tape {
     const ls_parameters *parameters;
+    const ls_model *model;
+    ls_device *device;
     ls_tape_opts opts;
     ls_cache *cache;
+    ls_batch *batch, *leaf_batch; /* of the last forward; of the leaf on its way back */
+    ls_head *head;
     int64_t n_halves;
     float **h;         /* [n_halves + 1][rows][H]: the residual stream before each half, and behind the last */
     ls_workspace **ws; /* [n_halves]: what each half computed; one and the same when recomputing */
-    void *x_last;      /* [rows][H]: the head's input */
-    const int32_t *tokens;
-    ls_span *spans; /* [spans_max] of the last forward */
+    ls_rows x_last;    /* H: the head's input */
+    int32_t *tokens;   /* [rows_max] of the last forward */
+    ls_span *spans, *leaf_spans; /* [spans_max] */
     int32_t *pages;
-    int64_t n_spans, rows;
-
-    /* The head's block. */
-    int64_t *block_rows; /* rows of the tape */
-    int64_t *block_targets;
-    void *block_x; /* [HEAD_ROWS][H] */
-    float *logits; /* [HEAD_ROWS][V] */
-    float *block_logprob, *block_lse, *block_entropy, *block_d, *block_d_entropy, *temperature;
+    int64_t n_spans, rows, n_pages;
 
     /* Backward: gradients of activations, of a leaf's rows. */
     float *dh, *dx;               /* [rows][H] */
@@ -35,15 +34,13 @@ struct ls_tape {
     float *du, *ddt, *dz;         /* [rows][D] */
     float *scale;                 /* [rows] */
     float *dweight, *drouter;     /* [rows][k], [rows][E] */
-    float *picked_dweight;        /* [rows] */
+    float *picked_dweight;        /* [rows][k] */
     float *conv_dw;               /* [W][D] */
-    void *workspace;              /* of the ops */
-    int64_t workspace_bytes;
+    float *d_logprob, *d_entropy; /* [LS_TAPE_HEAD_ROWS] */
 };
 
-/* The next rows of [row, end) that have a target, at most LS_TAPE_HEAD_ROWS: their x and logits. *row moves on; the
- * number found. */
-ls_status ls_tape_head_block(ls_tape *tape, ls_queue *queue, const int64_t *targets, int64_t *row, int64_t end,
-                             int64_t *n, ls_error *err);
+/* Rows with a target among [*row, end), at most LS_TAPE_HEAD_ROWS of them: their numbers in the tape and their targets. *row
+ * moves on; returns their number. */
+int64_t ls_tape_next_rows(const int64_t *targets, int64_t *row, int64_t end, int64_t *index, int64_t *block_targets);
 
 #endif

@@ -14,7 +14,7 @@
 
 #include "base/inject.h"
 #include "base/json_out.h"
-#include "model/jamba_score.h"
+#include "model/score.h"
 #include "parity/ddmin.h"
 #include "parity/threshold.h"
 #include "rollout/levers.h"
@@ -73,10 +73,10 @@ typedef struct ls_subject {
 /* The trainer: the model in two versions (the second's normalisation weights are moved), its scores kept by tokens. */
 typedef struct ls_sweep_trainer ls_sweep_trainer;
 
-ls_status ls_sweep_trainer_create(ls_sweep_trainer **out, const char *directory, ls_queue *queue, ls_error *err);
+ls_status ls_sweep_trainer_create(ls_sweep_trainer **out, const char *directory, ls_device *device, ls_error *err);
 void ls_sweep_trainer_free(ls_sweep_trainer *trainer);
 /* The second version is opened when it is first asked for. */
-ls_status ls_sweep_trainer_model(ls_sweep_trainer *trainer, int32_t version, ls_jamba **out, ls_error *err);
+ls_status ls_sweep_trainer_model(ls_sweep_trainer *trainer, int32_t version, ls_model **out, ls_error *err);
 /* Fills scored of every outcome. */
 ls_status ls_sweep_trainer_score(ls_sweep_trainer *trainer, const ls_trial *trial, ls_outcomes *outcomes,
                                  ls_error *err);
@@ -84,7 +84,7 @@ ls_status ls_sweep_trainer_score(ls_sweep_trainer *trainer, const ls_trial *tria
 /* The engine of this process. inject is for builds with faults. */
 typedef struct ls_engine_subject {
     ls_sweep_trainer *trainer;
-    ls_queue *queue;
+    ls_device *device;
     ls_inject inject;
 } ls_engine_subject;
 ls_subject ls_subject_engine(ls_engine_subject *engine);

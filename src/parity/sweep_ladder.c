@@ -119,7 +119,7 @@ static void make_shared(int32_t *tokens, const ls_sweep_opts *o, int32_t vocab) 
     }
 }
 
-ls_status ls_ladder_create(ls_ladder *out, const ls_sweep_opts *opts, const ls_jamba_config *config, ls_error *err) {
+ls_status ls_ladder_create(ls_ladder *out, const ls_sweep_opts *opts, const ls_model_config *config, ls_error *err) {
     static const int64_t counts[LS_SETS] = {0, 8, 1, 8, 8, 8, LS_LONG_PROMPTS};
     const int32_t *longs, *shared;
     const int64_t page = ls_page_bytes(config, opts->dtype, 64) / ls_dtype_bytes(opts->dtype);

@@ -21,14 +21,14 @@ enum { LS_PROBE_TOKENS = 6, LS_PLAIN_TOKENS = 12, LS_LONG_PROMPTS = 16, LS_LONG_
 
 typedef struct ls_ladder {
     const ls_sweep_opts *opts;
-    const ls_jamba_config *config;
+    const ls_model_config *config;
     ls_prompt *set[LS_SETS];
     int64_t n_set[LS_SETS];
     int32_t *tokens;   /* of all sets but the given one */
     int64_t far_pages; /* pages whose offsets leave 32 bits; 0 without attention */
 } ls_ladder;
 
-ls_status ls_ladder_create(ls_ladder *out, const ls_sweep_opts *opts, const ls_jamba_config *config, ls_error *err);
+ls_status ls_ladder_create(ls_ladder *out, const ls_sweep_opts *opts, const ls_model_config *config, ls_error *err);
 void ls_ladder_deinit(ls_ladder *ladder);
 void ls_ladder_trial(ls_trial *out, const ls_ladder *ladder, ls_experiment experiment);
 ls_prompt_set ls_ladder_set(ls_experiment experiment);

@@ -225,7 +225,7 @@ static const ls_bound *bound_of(const ls_sweep *sweep, const char *lever, ls_dty
 
 static int64_t pools_of(const ls_runner *runner, ls_dtype dtype, ls_pooled_tensor out[LS_POOLED_MAX]) {
     const ls_sweep_opts *o = &runner->sweep->opts;
-    const ls_jamba_config *c = runner->ladder->config;
+    const ls_model_config *c = runner->ladder->config;
     return ls_pooled_tensors(out, c, dtype, 4 * o->far_words, o->far_slots, ls_page_bytes(c, dtype, 64),
                              runner->ladder->far_pages);
 }
@@ -377,7 +377,7 @@ ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subjec
     const double start = now();
     ls_ladder ladder = {0};
     const ls_runner runner = {out, &ladder, subject, trainer};
-    ls_jamba *model;
+    ls_model *model;
     ls_status status;
     memset(out, 0, sizeof *out);
     out->opts = *opts;

@@ -56,8 +56,8 @@ typedef struct entry {
 
 struct ls_sweep_trainer {
     const char *directory;
-    ls_queue *queue;
-    ls_jamba *model[2];
+    ls_device *device;
+    ls_model *model[2];
     entry *table; /* [1 << bits], at most half full; linear probing */
     int64_t bits, n_entries;
     int32_t *tokens;
@@ -67,16 +67,16 @@ struct ls_sweep_trainer {
     int64_t sequence_cap;
 };
 
-ls_status ls_sweep_trainer_create(ls_sweep_trainer **out, const char *directory, ls_queue *queue, ls_error *err) {
+ls_status ls_sweep_trainer_create(ls_sweep_trainer **out, const char *directory, ls_device *device, ls_error *err) {
     ls_sweep_trainer *t = calloc(1, sizeof *t);
     ls_status status;
     *out = NULL;
     if (t == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "trainer");
     t->directory = directory;
-    t->queue = queue;
+    t->device = device;
     t->bits = 10;
     LS_TRY(ls_array_alloc((void **)&t->table, (int64_t)1 << t->bits, sizeof *t->table, "scores", err));
-    LS_TRY(ls_jamba_open(&t->model[0], directory, err));
+    LS_TRY(ls_model_open(&t->model[0], device, directory, err));
     *out = t;
     t = NULL;
 done:
@@ -90,23 +90,22 @@ void ls_sweep_trainer_free(ls_sweep_trainer *t) {
     free(t->values);
     free(t->tokens);
     free(t->table);
-    ls_jamba_close(t->model[1]);
-    ls_jamba_close(t->model[0]);
+    ls_model_close(t->model[1]);
+    ls_model_close(t->model[0]);
     free(t);
 }
 
-ls_status ls_sweep_trainer_model(ls_sweep_trainer *t, int32_t version, ls_jamba **out, ls_error *err) {
+ls_status ls_sweep_trainer_model(ls_sweep_trainer *t, int32_t version, ls_model **out, ls_error *err) {
+    ls_status status = LS_OK;
     if (t->model[version] == NULL) {
-        const ls_status status = ls_jamba_open(&t->model[version], t->directory, err);
-        ls_jamba *m = t->model[version];
-        if (status != LS_OK) return status;
+        LS_TRY(ls_model_open(&t->model[version], t->device, t->directory, err));
         /* As an optimiser would: every layer's input moves a little, so every cached state of the old weights is wrong.
          */
-        for (int32_t i = 0; i < m->config.n_layers; i++)
-            for (int32_t j = 0; j < m->config.hidden; j++) m->layers[i].input_norm[j] *= 1.0625f;
+        LS_TRY(ls_model_scale_inputs(t->model[version], 1.0625f, err));
     }
     *out = t->model[version];
-    return LS_OK;
+done:
+    return status;
 }
 
 /* What a value depends on besides tokens. Sweeps sample from the whole distribution, so of the way of sampling only the
@@ -195,7 +194,7 @@ static ls_status score_pending(ls_sweep_trainer *t, const ls_trial *trial, int32
                                int64_t n, ls_error *err) {
     const ls_score_opts opts = {.dtype = trial->dtype, .batch = SCORE_BATCH, .page_tokens = PAGE_TOKENS};
     ls_score_item *items = NULL;
-    ls_jamba *model;
+    ls_model *model;
     ls_status status;
     LS_TRY(ls_sweep_trainer_model(t, version, &model, err));
     LS_TRY(ls_array_alloc((void **)&items, n, sizeof *items, "score items", err));
@@ -203,7 +202,7 @@ static ls_status score_pending(ls_sweep_trainer *t, const ls_trial *trial, int32
         items[i] = (ls_score_item){t->tokens + list[i].token, list[i].n, trial->logprob_of, trial->sampling,
                                    t->values + list[i].value};
     model->ablation = trial->levers.ablation;
-    status = ls_score(model, t->queue, &opts, items, n, err);
+    status = ls_score(model, t->device, &opts, items, n, err);
     model->ablation = LS_ABLATE_NONE;
 done:
     free(items);

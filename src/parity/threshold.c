@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int64_t ls_pooled_tensors(ls_pooled_tensor out[LS_POOLED_MAX], const ls_jamba_config *c, ls_dtype dtype,
+int64_t ls_pooled_tensors(ls_pooled_tensor out[LS_POOLED_MAX], const ls_model_config *c, ls_dtype dtype,
                           int64_t slot_stride, int64_t n_slots, int64_t page_stride, int64_t n_pages) {
     const int64_t elem = ls_dtype_bytes(dtype);
     bool attention = false, mamba = false;

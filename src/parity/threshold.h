@@ -4,7 +4,7 @@
 #define LS_PARITY_THRESHOLD_H
 
 #include "base/status.h"
-#include "load/jamba_config.h"
+#include "load/model_config.h"
 
 /* A tensor with one entry for each id. */
 typedef struct ls_pooled_tensor {
@@ -18,7 +18,7 @@ typedef struct ls_pooled_tensor {
 enum { LS_POOLED_MAX = 4 };
 
 /* The pooled tensors of a model whose slots and pages lie this far apart. */
-int64_t ls_pooled_tensors(ls_pooled_tensor out[LS_POOLED_MAX], const ls_jamba_config *config, ls_dtype dtype,
+int64_t ls_pooled_tensors(ls_pooled_tensor out[LS_POOLED_MAX], const ls_model_config *config, ls_dtype dtype,
                           int64_t slot_stride, int64_t n_slots, int64_t page_stride, int64_t n_pages);
 
 /* One expression that can wrap: id * stride in units of elements or bytes, in a signed or unsigned 32-bit integer. */

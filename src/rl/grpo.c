@@ -137,7 +137,7 @@ static ls_status open_reference(grpo *g, ls_error *err) {
     const char *directory = g->o->reference[0] != '\0' ? g->o->reference : g->o->train.model;
     ls_status status;
     if (g->loss.beta == 0) return LS_OK;
-    LS_TRY(ls_jamba_open(&g->reference, directory, err));
+    LS_TRY(ls_model_open(&g->reference, g->device, directory, err));
     if (g->reference->config.vocab != g->model->config.vocab)
         status = LS_FAIL(err, LS_ERR_ARG, "reference: %s has a vocabulary of %d, the model one of %d", directory,
                          g->reference->config.vocab, g->model->config.vocab);
@@ -155,9 +155,10 @@ static ls_status digest_data(grpo *g, ls_error *err) {
         g->data = ls_fnv_mix(g->data, x->tokens, x->n * (int64_t)sizeof *x->tokens);
     }
     if (g->reference != NULL)
-        g->data = ls_fnv_mix(g->data, g->reference->embed,
-                             (int64_t)g->reference->config.vocab * g->reference->config.hidden *
-                                 ls_dtype_bytes(g->reference->embed_dtype));
+        LS_TRY(ls_memory_digest(g->device, &g->data, g->reference->embed,
+                                (int64_t)g->reference->config.vocab * g->reference->config.hidden *
+                                    ls_dtype_bytes(g->reference->embed_dtype),
+                                err));
 done:
     return status;
 }
@@ -166,12 +167,12 @@ static ls_status make_engine(ls_engine **out, const grpo *g, double temperature,
     ls_engine_opts opts = g->engine_opts;
     opts.sampling.temperature = (float)temperature;
     opts.sampling.seed = seed;
-    return ls_engine_create(out, g->model, g->queue, &opts, err);
+    return ls_engine_create(out, g->model, g->device, &opts, err);
 }
 
 static ls_status open_engine(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
-    const ls_jamba_config *c = &g->model->config;
+    const ls_model_config *c = &g->model->config;
     ls_status status;
     /* At temperature 1 what is sampled from is the model's own distribution. */
     g->engine_opts = (ls_engine_opts){.dtype = (ls_dtype)o->train.dtype,
@@ -210,7 +211,7 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
         LS_TRY(ls_comm_open(&g->comm, &comm, identity, err));
         opts.comm = g->comm;
     }
-    LS_TRY(ls_trainer_create(&g->trainer, g->model, g->begin, g->queue, &opts, err));
+    LS_TRY(ls_trainer_create(&g->trainer, g->model, g->begin, g->device, &opts, err));
     if (g->progress != NULL)
         fprintf(g->progress,
                 "%lld steps of %lld prompts with %lld samples of at most %lld tokens\n"
@@ -262,9 +263,9 @@ static ls_status open_all(grpo *g, ls_error *err) {
     g->advantages = ls_grpo_advantages(g->o);
     LS_TRY(ls_correction_parse(&g->correction, g->o->correction, err));
     LS_TRY(find_beginning(g, err));
-    LS_TRY(ls_queue_create(&g->queue, t->threads == 0 ? ls_cpu_count() : (int32_t)t->threads, ls_train_options_isa(t),
-                           err));
-    LS_TRY(ls_jamba_open(&g->model, g->begin, err));
+    LS_TRY(ls_device_open_cpu(&g->device, t->threads == 0 ? ls_cpu_count() : (int32_t)t->threads,
+                              ls_train_options_isa(t), err));
+    LS_TRY(ls_model_open(&g->model, g->device, g->begin, err));
     LS_TRY(open_world(g, err));
     LS_TRY(open_reference(g, err));
     LS_TRY(digest_data(g, err));
@@ -290,9 +291,9 @@ static void close_all(grpo *g) {
     ls_stop_free(g->stop);
     ls_task_free(g->task);
     ls_tokenizer_free(g->tokenizer);
-    ls_jamba_close(g->reference);
-    ls_jamba_close(g->model);
-    ls_queue_free(g->queue);
+    ls_model_close(g->reference);
+    ls_model_close(g->model);
+    ls_device_close(g->device);
     ls_saves_close(g->saves);
 }
 

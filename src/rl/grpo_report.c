@@ -178,14 +178,13 @@ done:
 
 /* ---- a mismatch ---- */
 
-static void describe(const grpo *g, ls_bundle *b) {
+static ls_status describe(const grpo *g, ls_bundle *b, ls_error *err) {
     ls_engine_plan plan;
     ls_engine_get_plan(g->engine, &plan);
     *b = (ls_bundle){.step = g->step,
                      .dtype = (ls_dtype)g->o->train.dtype,
                      .temperature = (float)g->o->temperature,
                      .seed = g->o->train.seed,
-                     .weights = ls_parameters_digest(ls_trainer_state(g->trainer)->parameters),
                      .first_prompt = g->episodes->list[0].prompt_i,
                      .samples = g->o->samples,
                      .length = g->o->length,
@@ -197,6 +196,7 @@ static void describe(const grpo *g, ls_bundle *b) {
                      .sequence = g->gate.sequence,
                      .row = g->gate.row,
                      .n = g->rows.n};
+    return ls_parameters_digest(ls_trainer_state(g->trainer)->parameters, &b->weights, err);
 }
 
 static ls_status list_sequences(const grpo *g, ls_bundle *b, char (**ids)[LS_EPISODE_ID_MAX], ls_error *err) {
@@ -266,7 +266,7 @@ ls_status ls_grpo_bundle(grpo *g, ls_error *err) {
     char(*ids)[LS_EPISODE_ID_MAX] = NULL;
     ls_status status = LS_OK;
     if (!ls_grpo_writes(g) || g->result->bundle[0] != '\0') return LS_OK;
-    describe(g, &b);
+    LS_TRY(describe(g, &b, err));
     LS_TRY(list_sequences(g, &b, &ids, err));
     snprintf(g->result->bundle, sizeof g->result->bundle, "%s/mismatch-%08lld", g->o->train.run, (long long)g->step);
     LS_TRY(write_bundle(g, &b, err));

@@ -47,8 +47,8 @@ typedef struct grpo {
     ls_run *records;               /* NULL but on rank 0 */
     char begin[LS_SAVES_PATH_MAX]; /* directory that the model is opened from */
     int64_t begin_update;          /* 0, or the checkpoint's */
-    ls_queue *queue;
-    ls_jamba *model, *reference;
+    ls_device *device;
+    ls_model *model, *reference;
     ls_comm *comm;
     ls_trainer *trainer;
     ls_engine *engine;

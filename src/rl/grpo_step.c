@@ -6,6 +6,7 @@
 #include "base/fnv.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "model/score.h"
 #include "rl/grpo_state.h"
 
 /* ---- rows ---- */
@@ -103,7 +104,7 @@ static ls_status score_reference(grpo *g, ls_error *err) {
         items[s] = (ls_score_item){x->tokens, x->n, g->engine_opts.logprob_of, sampling,
                                    g->rows.reference + g->rows.offsets[s]};
     }
-    LS_TRY(ls_score(g->reference, g->queue, &opts, items, g->rows.n, err));
+    LS_TRY(ls_score(g->reference, g->device, &opts, items, g->rows.n, err));
 done:
     free(items);
     return status;
@@ -327,17 +328,20 @@ done:
 /* ---- the step ---- */
 
 /* What the step did, from what it saw and what it left. */
-static void mix_digest(grpo *g) {
+static ls_status mix_digest(grpo *g, ls_error *err) {
     uint64_t hash = ls_fnv_mix(LS_FNV_START, &g->result->digest, (int64_t)sizeof g->result->digest);
     uint64_t weights;
+    ls_status status;
     for (int64_t s = 0; s < g->rows.n; s++) {
         const ls_episode *x = &g->episodes->list[s];
         hash = ls_fnv_mix(hash, x->tokens, x->n * (int64_t)sizeof *x->tokens);
         hash = ls_fnv_mix(hash, &g->rows.rewards[s], (int64_t)sizeof g->rows.rewards[s]);
     }
     hash = ls_fnv_mix(hash, g->rows.recorded, g->rows.offsets[g->rows.n] * (int64_t)sizeof(float));
-    weights = ls_parameters_digest(ls_trainer_state(g->trainer)->parameters);
+    LS_TRY(ls_parameters_digest(ls_trainer_state(g->trainer)->parameters, &weights, err));
     g->result->digest = ls_fnv_mix(hash, &weights, (int64_t)sizeof weights);
+done:
+    return status;
 }
 
 /* Losses are parts of the loss of their update; over an epoch they are averaged. */
@@ -367,7 +371,7 @@ ls_status ls_grpo_step(grpo *g, bool *stopped, ls_error *err) {
         LS_TRY(ls_correction_apply(g->rows.weights, NULL, &g->correction_metrics, &tokens, g->rows.recorded,
                                    g->rows.trainer, &g->correction, err));
     measure_last(g);
-    mix_digest(g);
+    LS_TRY(mix_digest(g, err));
 done:
     return status;
 }

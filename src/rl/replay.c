@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "model/jamba_tape.h"
+#include "model/tape.h"
 
 /* Surroundings: which sequences, how often, and what lies between. */
 typedef struct surroundings {
@@ -32,8 +32,8 @@ typedef struct replay {
     const ls_bundle_sequence *target;
     int64_t target_i;
     const ls_replay_opts *opts;
-    ls_queue *queue;
-    ls_jamba *model, *other; /* other: with other weights, or NULL until needed */
+    ls_device *device;
+    ls_model *model, *other; /* other: with other weights, or NULL until needed */
     ls_parameters *parameters;
     ls_tape *tape;
     int64_t n_halves, hidden;
@@ -44,7 +44,8 @@ typedef struct replay {
     int64_t *owners;
     /* The target's residual stream in the engine, [n_halves + 1][target->n][hidden]; room for the longest. */
     float *stream;
-    uint8_t *seen; /* [target->n] */
+    float *trained; /* [n][hidden]: the stream behind one half in the tape */
+    uint8_t *seen;  /* [target->n] */
     /* The trainer's side. */
     int64_t *targets;
     float *trainer;
@@ -123,9 +124,8 @@ done:
 static ls_status open_other(replay *r, const char *directory, ls_error *err) {
     ls_status status;
     if (r->other != NULL) return LS_OK;
-    LS_TRY(ls_jamba_open(&r->other, directory, err));
-    for (int64_t i = 0; i < r->other->config.n_layers; i++)
-        for (int64_t k = 0; k < r->hidden; k++) r->other->layers[i].input_norm[k] *= 2.0f;
+    LS_TRY(ls_model_open(&r->other, r->device, directory, err));
+    LS_TRY(ls_model_scale_inputs(r->other, 2.0f, err));
 done:
     return status;
 }
@@ -166,8 +166,8 @@ static ls_status draw_again(replay *r, const char *directory, const surroundings
         LS_TRY(open_other(r, directory, err));
         opts.weights = 0;
     }
-    LS_TRY(ls_engine_create(&engine, around->has_new_weights ? r->other : r->model, r->queue, &opts, err));
-    ls_engine_observe(engine, watch, r);
+    LS_TRY(ls_engine_create(&engine, around->has_new_weights ? r->other : r->model, r->device, &opts, err));
+    LS_TRY(ls_engine_observe(engine, watch, r, err));
     for (int pass = 0; pass < around->passes; pass++) {
         if (pass > 0 && around->has_new_weights) LS_TRY(ls_engine_set_weights(engine, r->model, 1, err));
         LS_TRY(draw(r, engine, first, end, out, err));
@@ -200,8 +200,8 @@ static ls_status run_tape(replay *r, const int32_t *tokens, int64_t n, ls_error 
     const int64_t offsets[2] = {0, n - 1};
     ls_status status;
     for (int64_t i = 0; i + 1 < n; i++) r->targets[i] = r->target->mask[i] != 0 ? tokens[i + 1] : -1;
-    LS_TRY(ls_tape_forward(r->tape, r->queue, tokens, offsets, 1, err));
-    LS_TRY(ls_tape_logprob(r->tape, r->queue, r->targets, r->trainer, NULL, err));
+    LS_TRY(ls_tape_forward(r->tape, tokens, offsets, 1, err));
+    LS_TRY(ls_tape_logprob(r->tape, r->targets, r->trainer, NULL, err));
 done:
     return status;
 }
@@ -228,24 +228,40 @@ static void name_half(const replay *r, int64_t half, ls_finding *out) {
                                                                  : "mixer (mamba)";
 }
 
-static void find_place(const replay *r, int64_t n, ls_finding *out) {
+/* The first row whose stream differs behind a half, below `limit`; limit where there is none. */
+static int64_t first_difference(const replay *r, int64_t half, int64_t limit) {
     const size_t row_bytes = (size_t)r->hidden * sizeof(float);
-    for (int64_t p = 0; p + 1 < n; p++)
-        for (int64_t half = 0; half <= r->n_halves && r->seen[p] == SEEN; half++) {
-            const float *e = r->stream + (half * r->target->n + p) * r->hidden;
-            const float *t = ls_tape_residual(r->tape, half) + p * r->hidden;
-            int64_t k = 0;
-            if (memcmp(e, t, row_bytes) == 0) continue;
-            while (ls_float_bits(e[k]) == ls_float_bits(t[k])) k++;
-            out->has_place = true;
-            out->position = p;
-            out->element = k;
-            out->engine_value = e[k];
-            out->trainer_value = t[k];
-            out->ulps = ls_float_ulps(e[k], t[k]);
-            name_half(r, half, out);
-            return;
-        }
+    const float *e = r->stream + half * r->target->n * r->hidden;
+    int64_t p = 0;
+    while (p < limit && (r->seen[p] != SEEN || memcmp(e + p * r->hidden, r->trained + p * r->hidden, row_bytes) == 0))
+        p++;
+    return p;
+}
+
+/* The first row that differs anywhere, and in it the first half. */
+static ls_status find_place(const replay *r, int64_t n, ls_finding *out, ls_error *err) {
+    int64_t row = n - 1;
+    ls_status status = LS_OK;
+    for (int64_t half = 0; half <= r->n_halves; half++) {
+        const float *e, *t;
+        int64_t p, k = 0;
+        LS_TRY(ls_tape_residual(r->tape, half, 0, n - 1, r->trained, err));
+        p = first_difference(r, half, row);
+        if (p == row) continue;
+        row = p;
+        e = r->stream + (half * r->target->n + p) * r->hidden;
+        t = r->trained + p * r->hidden;
+        while (ls_float_bits(e[k]) == ls_float_bits(t[k])) k++;
+        out->has_place = true;
+        out->position = p;
+        out->element = k;
+        out->engine_value = e[k];
+        out->trainer_value = t[k];
+        out->ulps = ls_float_ulps(e[k], t[k]);
+        name_half(r, half, out);
+    }
+done:
+    return status;
 }
 
 static ls_status look(replay *r, const surroundings *around, ls_finding *out, ls_error *err) {
@@ -264,7 +280,7 @@ static ls_status look(replay *r, const surroundings *around, ls_finding *out, ls
     out->differs = failed || out->n_differing > 0;
     if (!out->differs) goto done;
     out->surroundings = around->name;
-    find_place(r, n, out);
+    LS_TRY(find_place(r, n, out, err));
 done:
     free(tokens);
     return status;
@@ -324,23 +340,26 @@ static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
     const int64_t rows = longest(b);
     const ls_tape_opts tape = {b->dtype, rows, 1, true, b->temperature};
     ls_levers levers = engine_opts(r, &ladder[0]).levers;
+    uint64_t weights;
     ls_status status;
-    LS_TRY(ls_queue_create(&r->queue, levers.threads, levers.isa, err));
-    LS_TRY(ls_jamba_open(&r->model, directory, err));
+    LS_TRY(ls_device_open_cpu(&r->device, levers.threads, levers.isa, err));
+    LS_TRY(ls_model_open(&r->model, r->device, directory, err));
     r->n_halves = 2 * (int64_t)r->model->config.n_layers;
     r->hidden = r->model->config.hidden;
-    LS_TRY(ls_parameters_open(&r->parameters, r->model, directory, err));
-    if (ls_parameters_digest(r->parameters) != b->weights) {
+    LS_TRY(ls_parameters_open(&r->parameters, r->model, r->device, directory, err));
+    LS_TRY(ls_parameters_digest(r->parameters, &weights, err));
+    if (weights != b->weights) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s: the weights are not those of the bundle", directory);
         goto done;
     }
-    LS_TRY(ls_tape_create(&r->tape, r->parameters, &tape, err));
+    LS_TRY(ls_tape_create(&r->tape, r->parameters, r->device, &tape, err));
     LS_TRY(ls_array_alloc((void **)&r->tokens, b->n, b->length * (int64_t)sizeof *r->tokens, "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->logprobs, b->n, b->length * (int64_t)sizeof *r->logprobs, "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->requests, b->n, sizeof *r->requests, "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->owners, b->n, sizeof *r->owners, "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->stream, (r->n_halves + 1) * rows, r->hidden * (int64_t)sizeof *r->stream,
                           "replay", err));
+    LS_TRY(ls_array_alloc((void **)&r->trained, rows, r->hidden * (int64_t)sizeof *r->trained, "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->seen, rows, 1, "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->targets, rows, sizeof *r->targets, "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->trainer, rows, sizeof *r->trainer, "replay", err));
@@ -351,14 +370,15 @@ done:
 static void close_replay(replay *r) {
     ls_tape_free(r->tape);
     ls_parameters_free(r->parameters);
-    ls_jamba_close(r->other);
-    ls_jamba_close(r->model);
-    ls_queue_free(r->queue);
+    ls_model_close(r->other);
+    ls_model_close(r->model);
+    ls_device_close(r->device);
     free(r->tokens);
     free(r->logprobs);
     free(r->requests);
     free(r->owners);
     free(r->stream);
+    free(r->trained);
     free(r->seen);
     free(r->targets);
     free(r->trainer);

@@ -9,7 +9,7 @@
  *   group        all episodes of its prompt
  *   step         all episodes of the step
  * Tokens are drawn again at their addresses, given the recorded ones before them. What the engine records is compared
- * with the trainer's forward (model/jamba_tape.h) of the sequence, and the residual stream that the engine computed,
+ * with the trainer's forward (model/tape.h) of the sequence, and the residual stream that the engine computed,
  * row by row, with the tape's: the first row that differs, in it the first half of a layer, in it the first element. */
 #ifndef LS_RL_REPLAY_H
 #define LS_RL_REPLAY_H

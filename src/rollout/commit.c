@@ -1,7 +1,6 @@
 /* What a forward left behind: sequences move on, snapshots are published, forks are served, drawn tokens accepted. */
 #include <string.h>
 
-#include "op/sample.h"
 #include "rollout/engine_state.h"
 
 void ls_commit_finish(ls_engine *e, entry *x, ls_finish finish) {
@@ -28,8 +27,8 @@ static ls_status verify_hit(ls_engine *e, entry *x, ls_error *err) {
     const int64_t each = e->opts.levers.page_tokens, n = x->verify.n_tokens;
     int64_t layer;
     ls_status status = LS_OK;
-    layer = ls_cache_slot_differs(e->cache, x->slot, e->snapshots, x->verify.snapshot);
-    if (layer >= 0)
+    status = ls_cache_slot_differs(&layer, e->cache, x->slot, e->snapshots, x->verify.snapshot, err);
+    if (status == LS_OK && layer >= 0)
         status = LS_FAIL(err, LS_ERR_DEVICE,
                          "prompt %u, sample %u: the cached state behind %lld tokens differs from its recomputation in "
                          "layer %lld",
@@ -37,8 +36,8 @@ static ls_status verify_hit(ls_engine *e, entry *x, ls_error *err) {
     for (int64_t p = 0; status == LS_OK && p * each < n; p++) {
         const int32_t cached = ls_prefix_page(e->prefix, x->verify.node, p);
         const int64_t tokens = n - p * each < each ? n - p * each : each;
-        layer = ls_cache_page_differs(e->cache, ls_entry_pages(e, x)[p], e->cache, cached, tokens);
-        if (layer >= 0)
+        status = ls_cache_page_differs(&layer, e->cache, ls_entry_pages(e, x)[p], e->cache, cached, tokens, err);
+        if (status == LS_OK && layer >= 0)
             status = LS_FAIL(err, LS_ERR_DEVICE,
                              "prompt %u, sample %u: cached keys or values of tokens %lld to %lld differ from their "
                              "recomputation in layer %lld",
@@ -59,7 +58,7 @@ static void fork_to(ls_engine *e, const entry *leader, entry *x) {
         to[p] = from[p];
         ls_ids_share(e->pages, to[p]);
     }
-    ls_cache_copy_slot(e->cache, x->slot, e->cache, leader->slot);
+    LS_MOVE(e, ls_cache_copy_slot(e->cache, x->slot, e->cache, leader->slot, &e->movement));
     x->n_pages = ls_engine_pages(e, leader->n_cached);
     x->n_cached = leader->n_cached;
     x->leader = NULL;
@@ -73,7 +72,7 @@ static void publish(ls_engine *e, entry *x, int64_t depth) {
     if (ls_prefix_has(e->prefix, r->prompt, depth)) return;
     snapshot = ls_prefix_take(e->prefix);
     if (snapshot < 0) return;
-    ls_cache_copy_slot(e->snapshots, snapshot, e->cache, x->slot);
+    LS_MOVE(e, ls_cache_copy_slot(e->snapshots, snapshot, e->cache, x->slot, &e->movement));
     ls_prefix_publish(e->prefix, r->prompt, depth, ls_entry_pages(e, x), snapshot);
 }
 
@@ -97,21 +96,6 @@ static ls_status catch_state(ls_engine *e, entry *x, ls_error *err) {
 }
 
 /* ---- drawing ---- */
-
-static void draw_rows(void *context, int64_t begin, int64_t end, int32_t thread_i) {
-    ls_engine *e = context;
-    const int64_t vocab = e->model->config.vocab;
-    (void)thread_i;
-    for (int64_t i = begin; i < end; i++) {
-        const ls_request *r = e->drawing[i]->request;
-        const ls_draw draw = {LS_INJECTED(LS_INJECT_SEED_BY_SLOT) ? (uint32_t)r->slot : r->prompt_i, r->sample_i,
-                              (uint32_t)(r->n_prompt + r->n_completion)};
-        float *processed = e->processed + i * vocab;
-        const int64_t kept = ls_sampling_process(e->queue->isa, processed, e->logits + i * vocab, vocab,
-                                                 &e->opts.sampling, e->sort_space + 2 * i * vocab);
-        e->drawn[i] = kept > 0 ? ls_sample(e->queue->isa, processed, vocab, &e->opts.sampling, &draw) : -1;
-    }
-}
 
 static bool is_stop(const ls_engine *e, const ls_request *r, int32_t token) {
     for (int64_t i = 0; i < e->opts.n_stop; i++)
@@ -142,31 +126,39 @@ static void fail_request(ls_engine *e, entry *x) {
     ls_commit_finish(e, x, LS_FINISH_ERROR);
 }
 
+/* What each draw is addressed by. */
+static void address_draws(ls_engine *e, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        const ls_request *r = e->drawing[i]->request;
+        e->draws[i] = (ls_draw){LS_INJECTED(LS_INJECT_SEED_BY_SLOT) ? (uint32_t)r->slot : r->prompt_i, r->sample_i,
+                                (uint32_t)(r->n_prompt + r->n_completion)};
+    }
+}
+
 /* Draws the next token of every entry in drawing, and its log-probability. */
 static ls_status draw_tokens(ls_engine *e, int64_t n, ls_error *err) {
-    const int64_t vocab = e->model->config.vocab;
     const bool raw = e->opts.logprob_of == LS_LOGPROB_RAW || LS_INJECTED(LS_INJECT_TEMPERATURE);
+    ls_head *head = e->head;
     ls_status status;
-    LS_TRY(ls_jamba_logits(e->model, e->queue, e->x, e->opts.dtype, n, e->logits, err));
-    ls_parallel_for(e->queue->pool, n, 1, draw_rows, e);
-    for (int64_t i = 0; i < n; i++) {
-        e->rows[i].target = e->drawn[i] >= 0 ? e->drawn[i] : 0;
-        e->rows[i].of = raw ? LS_LOGPROB_RAW : LS_LOGPROB_PROCESSED;
-        e->rows[i].sampling = &e->opts.sampling;
-    }
-    LS_TRY(ls_head_logprob(e->queue, e->logits, vocab, e->rows, n, e->targets, e->sort_space, e->logprob, err));
+    address_draws(e, n);
+    LS_TRY(ls_head_take(head, e->model, e->ws->a.x, e->tick->n_rows, e->last_row, n, err));
+    LS_TRY(ls_head_process(head, e->sampling, NULL, err));
+    LS_TRY(ls_head_sample(head, e->draws, err));
+    LS_TRY(ls_head_logprob(head, raw ? head->logits : head->processed, NULL, false, err));
+    LS_TRY(ls_memory_read(e->device, e->drawn, head->targets, n * (int64_t)sizeof *e->drawn, err));
+    LS_TRY(ls_memory_read(e->device, e->logprob, head->logprob, n * (int64_t)sizeof *e->logprob, err));
+    LS_TRY(ls_device_wait(e->device, err));
     for (int64_t i = 0; i < n; i++) {
         if (e->drawn[i] < 0)
             fail_request(e, e->drawing[i]);
         else
-            accept_token(e, e->drawing[i], e->drawn[i], e->logprob[i]);
+            accept_token(e, e->drawing[i], (int32_t)e->drawn[i], e->logprob[i]);
     }
 done:
     return status;
 }
 
 ls_status ls_commit_forward(ls_engine *e, ls_error *err) {
-    const int64_t row_bytes = e->model->config.hidden * ls_dtype_bytes(e->opts.dtype);
     int64_t n = 0;
     ls_status status = LS_OK;
     for (int64_t i = 0; i < e->n_spans; i++) {
@@ -175,18 +167,17 @@ ls_status ls_commit_forward(ls_engine *e, ls_error *err) {
         x->n_cached += span->n_rows;
         LS_TRY(catch_state(e, x, err));
         if (x->n_cached < ls_entry_total(x)) continue;
-        memcpy(e->x + n * row_bytes, (const uint8_t *)e->ws->x + (span->row + span->n_rows - 1) * row_bytes,
-               (size_t)row_bytes);
+        e->last_row[n] = span->row + span->n_rows - 1;
         e->drawing[n++] = x;
     }
-    e->stats.prefill_tokens += ls_spans_rows(e->spans, e->n_spans) - n;
+    e->stats.prefill_tokens += e->tick->n_rows - n;
     /* Requests that only wanted their prompt in the cache are done. */
     for (int64_t i = n - 1; i >= 0; i--) {
         if (e->drawing[i]->request->max_tokens > 0) continue;
         ls_commit_finish(e, e->drawing[i], LS_FINISH_LENGTH);
         n--;
         memmove(e->drawing + i, e->drawing + i + 1, (size_t)(n - i) * sizeof(entry *));
-        memmove(e->x + i * row_bytes, e->x + (i + 1) * row_bytes, (size_t)((n - i) * row_bytes));
+        memmove(e->last_row + i, e->last_row + i + 1, (size_t)(n - i) * sizeof *e->last_row);
     }
     if (n > 0) LS_TRY(draw_tokens(e, n, err));
 done:

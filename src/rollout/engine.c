@@ -26,14 +26,14 @@ static ls_prefix_key key_of(ls_dtype dtype, ls_ablation ablation, uint64_t weigh
     return key;
 }
 
-ls_status ls_engine_create(ls_engine **out, const ls_jamba *model, ls_queue *queue, const ls_engine_opts *opts,
+ls_status ls_engine_create(ls_engine **out, const ls_model *model, ls_device *device, const ls_engine_opts *opts,
                            ls_error *err) {
     ls_engine *e = calloc(1, sizeof *e);
     ls_status status = LS_OK;
     *out = NULL;
     if (e == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "engine");
     e->model = model;
-    e->queue = queue;
+    e->device = device;
     e->opts = *opts;
     e->opts.stop = NULL;
     e->batch = opts->levers.batch;
@@ -150,23 +150,41 @@ ls_status ls_engine_cancel(ls_engine *e, ls_request *r, ls_error *err) {
 /* ---- ticks ---- */
 
 static ls_status check_guards(const ls_engine *e, ls_error *err) {
-    ls_status status = LS_OK;
-    if (!e->opts.levers.guards) return LS_OK;
-    for (int64_t i = 0; i < e->plan.slots; i++) LS_TRY(ls_cache_guard_slot(e->cache, (int32_t)i, err));
-    for (int64_t i = 0; i < e->plan.pages; i++) LS_TRY(ls_cache_guard_page(e->cache, (int32_t)i, err));
+    return e->opts.levers.guards ? ls_cache_check_guards(e->cache, err) : LS_OK;
+}
+
+/* Shows the observer each sequence's rows. */
+static ls_status observe_forward(void *context, const ls_forward *f, int64_t half, ls_error *err) {
+    const ls_engine *e = context;
+    const int64_t hidden = e->model->config.hidden, rows = f->batch->n_rows;
+    ls_status status;
+    LS_TRY(ls_memory_take(e->device, e->seen, f->h, rows * hidden * (int64_t)sizeof *e->seen, err));
+    for (int64_t i = 0; i < e->n_spans; i++)
+        e->observer(e->observer_context, e->span_entry[i]->request, e->spans[i].pos, e->spans[i].n_rows, half,
+                    e->seen + e->spans[i].row * hidden);
 done:
     return status;
 }
 
+/* What moved wrongly since the last tick. */
+static ls_status check_movement(const ls_engine *e, ls_error *err) {
+    if (e->movement.status != LS_OK && err != NULL) *err = e->movement;
+    return e->movement.status;
+}
+
 static ls_status run_tick(ls_engine *e, ls_error *err) {
+    const ls_forward f = {e->model, e->cache, e->ws, e->tick, e->h};
     ls_status status = LS_OK;
     ls_schedule_force(e);
     ls_schedule_admit(e);
     ls_schedule_spans(e);
+    LS_TRY(check_movement(e, err));
     if (e->n_spans == 0) return LS_OK;
     e->stats.forwards++;
-    LS_TRY(ls_jamba_forward(e->model, e->queue, e->cache, e->ws, e->tokens, e->spans, e->n_spans, err));
+    LS_TRY(ls_batch_write(e->tick, e->tokens, e->spans, e->n_spans, e->tables, e->batch * e->pages_max, err));
+    LS_TRY(ls_model_forward(&f, e->observer == NULL ? NULL : observe_forward, e, err));
     LS_TRY(ls_commit_forward(e, err));
+    LS_TRY(check_movement(e, err));
     LS_TRY(check_guards(e, err));
 done:
     return status;
@@ -182,18 +200,15 @@ ls_status ls_engine_tick(ls_engine *e, ls_error *err) {
     return status == LS_OK ? LS_OK : check_alive(e, err);
 }
 
-static void observe_forward(void *context, const ls_forward *f, int64_t half) {
-    const ls_engine *e = context;
-    for (int64_t i = 0; i < f->n_spans; i++)
-        e->observer(e->observer_context, e->span_entry[i]->request, f->spans[i].pos, f->spans[i].n_rows, half,
-                    f->ws->h + f->spans[i].row * e->model->config.hidden);
-}
-
-void ls_engine_observe(ls_engine *e, ls_engine_observer observer, void *context) {
+ls_status ls_engine_observe(ls_engine *e, ls_engine_observer observer, void *context, ls_error *err) {
+    ls_status status = LS_OK;
+    if (e->seen == NULL)
+        LS_TRY(ls_array_alloc((void **)&e->seen, e->plan.rows, e->model->config.hidden * (int64_t)sizeof *e->seen,
+                              "observer", err));
     e->observer = observer;
     e->observer_context = context;
-    e->ws->observer = observer == NULL ? NULL : observe_forward;
-    e->ws->observer_context = e;
+done:
+    return status;
 }
 
 /* ---- weights and sleep ---- */
@@ -212,17 +227,18 @@ static void preempt_all(ls_engine *e) {
 
 /* Whether what the engine has planned and caches for one model fits the other: all that shapes arithmetic, and not what
  * a file says besides. */
-static bool computes_alike(const ls_jamba_config *a, const ls_jamba_config *b) {
+static bool computes_alike(const ls_model_config *a, const ls_model_config *b) {
     const size_t layers = (size_t)a->n_layers;
     return a->n_layers == b->n_layers && a->hidden == b->hidden && a->vocab == b->vocab && a->ffn == b->ffn &&
            a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
            a->n_experts == b->n_experts && a->top_k == b->top_k && a->d_inner == b->d_inner &&
            a->d_state == b->d_state && a->d_conv == b->d_conv && a->dt_rank == b->dt_rank &&
-           a->conv_bias == b->conv_bias && a->proj_bias == b->proj_bias && a->rms_eps == b->rms_eps &&
-           memcmp(a->is_attention, b->is_attention, layers) == 0 && memcmp(a->is_moe, b->is_moe, layers) == 0;
+           a->inner_norms == b->inner_norms && a->conv_bias == b->conv_bias && a->proj_bias == b->proj_bias &&
+           a->rms_eps == b->rms_eps && memcmp(a->is_attention, b->is_attention, layers) == 0 &&
+           memcmp(a->is_moe, b->is_moe, layers) == 0;
 }
 
-ls_status ls_engine_set_weights(ls_engine *e, const ls_jamba *model, uint64_t version, ls_error *err) {
+ls_status ls_engine_set_weights(ls_engine *e, const ls_model *model, uint64_t version, ls_error *err) {
     const ls_status status = check_alive(e, err);
     if (status != LS_OK) return status;
     if (!computes_alike(&model->config, &e->model->config))
@@ -240,9 +256,9 @@ ls_status ls_engine_set_weights(ls_engine *e, const ls_jamba *model, uint64_t ve
 void ls_engine_sleep(ls_engine *e) {
     preempt_all(e);
     if (e->prefix != NULL) ls_prefix_clear(e->prefix);
-    ls_cache_drop(e->cache);
-    if (e->snapshots != NULL) ls_cache_drop(e->snapshots);
-    if (e->swap != NULL) ls_cache_drop(e->swap);
+    LS_MOVE(e, ls_cache_drop(e->cache, &e->movement));
+    if (e->snapshots != NULL) LS_MOVE(e, ls_cache_drop(e->snapshots, &e->movement));
+    if (e->swap != NULL) LS_MOVE(e, ls_cache_drop(e->swap, &e->movement));
     ls_engine_poison(e);
 }
 

@@ -12,8 +12,7 @@
 #define LS_ROLLOUT_ENGINE_H
 
 #include "base/inject.h"
-#include "model/jamba.h"
-#include "model/jamba_score.h"
+#include "model/head.h"
 #include "rollout/levers.h"
 #include "rollout/prefix.h"
 
@@ -87,8 +86,8 @@ typedef struct ls_engine_stats {
 
 typedef struct ls_engine ls_engine;
 
-/* model and queue must outlive the engine. An impossible budget is LS_ERR_CAPACITY with what is needed and what there is. */
-ls_status ls_engine_create(ls_engine **out, const ls_jamba *model, ls_queue *queue, const ls_engine_opts *opts,
+/* model and device must outlive the engine. An impossible budget is LS_ERR_CAPACITY with what is needed and what there is. */
+ls_status ls_engine_create(ls_engine **out, const ls_model *model, ls_device *device, const ls_engine_opts *opts,
                            ls_error *err);
 void ls_engine_free(ls_engine *engine);
 void ls_engine_get_plan(const ls_engine *engine, ls_engine_plan *out);
@@ -106,17 +105,17 @@ ls_status ls_engine_tick(ls_engine *engine, ls_error *err);
 
 /* New weights of a model that computes alike: same layers, sizes and epsilon. Everything cached is unreachable from here on: running sequences lose their state
  * and compute it again, tokens keep the version that drew them. */
-ls_status ls_engine_set_weights(ls_engine *engine, const ls_jamba *model, uint64_t version, ls_error *err);
+ls_status ls_engine_set_weights(ls_engine *engine, const ls_model *model, uint64_t version, ls_error *err);
 /* Takes a running sequence out, as if pages had run out; it goes on later. by: recompute or swap. False: nothing runs. */
 bool ls_engine_preempt(ls_engine *engine, ls_preempt_by by);
 /* Takes every sequence out and returns the pools' memory to the system; the next tick goes on. */
 void ls_engine_sleep(ls_engine *engine);
 
 /* Looks on while rows are computed: h [n_rows][H] is the residual stream of a request's positions pos and on, behind
- * `half` halves of layers (ls_forward_observer). NULL ends it. */
+ * `half` halves of layers (ls_forward_observer), on the host. NULL ends it. */
 typedef void (*ls_engine_observer)(void *context, const ls_request *request, int64_t pos, int64_t n_rows, int64_t half,
                                    const float *h);
-void ls_engine_observe(ls_engine *engine, ls_engine_observer observer, void *context);
+ls_status ls_engine_observe(ls_engine *engine, ls_engine_observer observer, void *context, ls_error *err);
 
 /* Submits all in the order of levers.shuffle, ticks to the end. Requests are in the caller's order (prompt, sample), and so
  * are results. progress may be NULL. */

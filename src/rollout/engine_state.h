@@ -8,6 +8,7 @@
 #ifndef LS_ROLLOUT_ENGINE_STATE_H
 #define LS_ROLLOUT_ENGINE_STATE_H
 
+#include "model/head.h"
 #include "rollout/engine.h"
 
 /* A request in the engine's care. It waits (in the heap) or runs (in the running list). */
@@ -49,8 +50,8 @@ void ls_live_remove(waiting *w, const entry *x);
 void ls_waiting_deinit(waiting *w);
 
 struct ls_engine {
-    const ls_jamba *model;
-    ls_queue *queue;
+    const ls_model *model;
+    ls_device *device;
     ls_engine_opts opts; /* levers within */
     int32_t *stop;       /* [opts.n_stop] */
     ls_prefix_key key;
@@ -62,6 +63,11 @@ struct ls_engine {
     ls_ids *slots, *pages, *swap_slots, *swap_pages;
     ls_prefix *prefix; /* NULL: off */
     ls_workspace *ws;
+    ls_batch *tick; /* what the forward reads */
+    ls_head *head;
+    float *h;          /* [rows][H]: the residual stream, device memory */
+    ls_error movement; /* of copies, fills and drops of cached state, which cannot be undone half way: the first error,
+                          which ends the tick that it happened in */
     ls_engine_observer observer; /* NULL: none */
     void *observer_context;
 
@@ -81,16 +87,20 @@ struct ls_engine {
     ls_span *spans;     /* [batch] */
     entry **span_entry; /* [batch] */
     int64_t n_spans;
-    entry **drawing;     /* [batch] */
-    uint8_t *x;          /* [batch][H]: their last rows */
-    float *logits;       /* [batch][V] */
-    float *processed;    /* [batch][V] */
-    int32_t *sort_space; /* [batch][2 V] */
-    int32_t *drawn;      /* [batch] */
-    float *logprob;      /* [batch] */
-    int64_t *targets;    /* [batch] */
-    ls_head_row *rows;   /* [batch] */
+    entry **drawing;       /* [batch] */
+    int64_t *last_row;     /* [batch]: their last rows */
+    ls_draw *draws;        /* [batch] */
+    ls_sampling *sampling; /* [batch]: the same for all */
+    int64_t *drawn;        /* [batch] */
+    float *logprob;        /* [batch] */
+    float *seen;           /* [rows][H]: what an observer is shown; NULL without */
 };
+
+/* Moves cached state, unless that has failed before. */
+#define LS_MOVE(e, call)                                 \
+    do {                                                 \
+        if ((e)->movement.status == LS_OK) (void)(call); \
+    } while (0)
 
 static inline int32_t *ls_entry_pages(const ls_engine *e, const entry *x) {
     return e->tables + (int64_t)x->lane * e->pages_max;
@@ -112,7 +122,7 @@ static inline int64_t ls_engine_pages(const ls_engine *e, int64_t n_tokens) {
 /* plan.c */
 ls_status ls_engine_allocate(ls_engine *e, ls_error *err);
 void ls_engine_deallocate(ls_engine *e);
-void ls_engine_poison(const ls_engine *e); /* all slots and pages, if the lever says so; nothing may be in use */
+void ls_engine_poison(ls_engine *e); /* all slots and pages, if the lever says so; nothing may be in use */
 
 /* schedule.c */
 void ls_schedule_admit(ls_engine *e);

@@ -4,7 +4,7 @@
 #define LS_ROLLOUT_LEVERS_H
 
 #include "base/status.h"
-#include "model/jamba.h"
+#include "model/model.h"
 #include "rollout/ids.h"
 
 typedef enum ls_prefix_mode {

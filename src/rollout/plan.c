@@ -6,7 +6,7 @@
 #include "rollout/engine_state.h"
 
 /* Mamba and attention layers of the model. */
-static int64_t count_layers(const ls_jamba_config *c, bool attention) {
+static int64_t count_layers(const ls_model_config *c, bool attention) {
     int64_t n = 0;
     for (int64_t i = 0; i < c->n_layers; i++) n += (c->is_attention[i] != 0) == attention;
     return n;
@@ -20,21 +20,23 @@ static int64_t share(int64_t n, double fraction) {
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Bytes that a forward over the plan's rows works in, as ls_workspace_create lays it out. */
-static int64_t workspace_bytes(const ls_engine *e) {
-    const ls_jamba_config *c = &e->model->config;
-    const int64_t elem = ls_dtype_bytes(e->opts.dtype), q = (int64_t)c->n_heads * c->head_dim;
-    const int64_t wide = larger(larger(2 * (int64_t)c->d_inner, c->ffn), q + 2 * (int64_t)c->n_kv_heads * c->head_dim);
-    int64_t row = c->hidden * (8 + elem) + 8 * wide + 4 * (c->dt_rank + 2 * (int64_t)c->d_state) +
-                  larger(larger(c->d_inner, c->ffn), q) * elem;
-    if (c->n_experts > 1) row += 4 * (c->n_experts + 2 * (int64_t)c->top_k + 3) + c->hidden * (4 + elem);
-    return e->plan.rows * row;
+static ls_head_opts head_opts(const ls_engine *e) {
+    return (ls_head_opts){
+        .dtype = e->opts.dtype, .rows_max = e->batch, .samples = true, .keeps_logits = true, .temperature = 1.0f};
 }
 
-/* Bytes for each sequence of the batch around the head: logits twice, and the space in which they are sorted. */
-static int64_t head_bytes(const ls_engine *e) {
-    const ls_jamba_config *c = &e->model->config;
-    return e->batch * (16 * (int64_t)c->vocab + c->hidden * ls_dtype_bytes(e->opts.dtype));
+/* Bytes that a forward over the plan's rows works in: the workspace, and the residual stream. */
+static ls_status plan_workspace(ls_engine *e, ls_error *err) {
+    const ls_model_config *c = &e->model->config;
+    const ls_head_opts head = head_opts(e);
+    const int64_t bytes = ls_workspace_bytes(c, e->opts.dtype, e->plan.rows, false);
+    int64_t stream;
+    if (bytes < 0 || !ls_mul_i64(e->plan.rows, c->hidden * (int64_t)sizeof(float), &stream) ||
+        !ls_add_i64(bytes, stream, &e->plan.workspace_bytes))
+        return LS_FAIL(err, LS_ERR_CAPACITY, "tick-tokens: a workspace of %lld rows does not fit 64 bits",
+                       (long long)e->plan.rows);
+    e->plan.head_bytes = ls_head_bytes(c, &head);
+    return LS_OK;
 }
 
 static ls_status plan_rows(ls_engine *e, ls_error *err) {
@@ -82,7 +84,7 @@ static ls_status plan_snapshots(ls_engine *e, int64_t slot, ls_error *err) {
 }
 
 static ls_status make_plan(ls_engine *e, ls_error *err) {
-    const ls_jamba_config *c = &e->model->config;
+    const ls_model_config *c = &e->model->config;
     const ls_levers *l = &e->opts.levers;
     const int64_t n_attention = count_layers(c, true), n_mamba = count_layers(c, false);
     const int64_t slot = ls_slot_bytes(c, e->opts.dtype) * n_mamba;
@@ -92,8 +94,7 @@ static ls_status make_plan(ls_engine *e, ls_error *err) {
     ls_status status;
     LS_TRY(plan_rows(e, err));
     e->pages_max = ls_engine_pages(e, e->opts.length_max);
-    p->workspace_bytes = workspace_bytes(e);
-    p->head_bytes = head_bytes(e);
+    LS_TRY(plan_workspace(e, err));
     p->slot_stride = l->slot_words > 0 ? 4 * l->slot_words : ls_slot_bytes(c, e->opts.dtype);
     p->slots = share(l->slots > 0 ? l->slots : e->batch, l->memory_fraction);
     if (l->prefix != LS_PREFIX_OFF) LS_TRY(plan_snapshots(e, slot, err));
@@ -130,15 +131,15 @@ done:
     return status;
 }
 
-void ls_engine_poison(const ls_engine *e) {
+void ls_engine_poison(ls_engine *e) {
     if (!e->opts.levers.poison) return;
-    for (int64_t i = 0; i < e->plan.slots; i++) ls_cache_poison_slot(e->cache, (int32_t)i);
-    for (int64_t i = 0; i < e->plan.pages; i++) ls_cache_poison_page(e->cache, (int32_t)i);
+    for (int64_t i = 0; i < e->plan.slots; i++) LS_MOVE(e, ls_cache_poison_slot(e->cache, (int32_t)i, &e->movement));
+    for (int64_t i = 0; i < e->plan.pages; i++) LS_MOVE(e, ls_cache_poison_page(e->cache, (int32_t)i, &e->movement));
 }
 
 static ls_status make_pools(ls_engine *e, ls_error *err) {
     const ls_levers *l = &e->opts.levers;
-    const ls_jamba_config *c = &e->model->config;
+    const ls_model_config *c = &e->model->config;
     const ls_engine_plan *p = &e->plan;
     const ls_ids_opts slot_ids = {p->slots, l->policy, l->slot_base, l->slot_permutation, l->policy_seed};
     const ls_ids_opts page_ids = {p->pages, l->policy, 0, 0, l->policy_seed + 1};
@@ -151,7 +152,7 @@ static ls_status make_pools(ls_engine *e, ls_error *err) {
                            .slot_stride = 4 * l->slot_words,
                            .guards = l->guards};
     ls_status status;
-    if ((status = ls_cache_create(&e->cache, c, &cache, err)) != LS_OK) {
+    if ((status = ls_cache_create(&e->cache, e->device, c, &cache, err)) != LS_OK) {
         if (l->slot_words > 0) ls_error_prefix(err, "slot-words");
         goto done;
     }
@@ -172,14 +173,14 @@ static ls_status make_pools(ls_engine *e, ls_error *err) {
                                        .context = e};
         cache.n_slots = p->snapshots;
         cache.n_pages = 0;
-        LS_TRY(ls_cache_create(&e->snapshots, c, &cache, err));
+        LS_TRY(ls_cache_create(&e->snapshots, e->device, c, &cache, err));
         LS_TRY(ls_prefix_create(&e->prefix, &prefix, err));
         ls_prefix_set_key(e->prefix, e->key);
     }
     if (p->swap_slots > 0) {
         cache.n_slots = p->swap_slots;
         cache.n_pages = p->swap_pages;
-        LS_TRY(ls_cache_create(&e->swap, c, &cache, err));
+        LS_TRY(ls_cache_create(&e->swap, e->device, c, &cache, err));
         LS_TRY(ls_ids_create(&e->swap_slots, &swap_slot_ids, "swap slots", err));
         LS_TRY(ls_ids_create(&e->swap_pages, &swap_page_ids, "swap pages", err));
         LS_TRY(ls_array_alloc((void **)&e->swap_tables, p->swap_slots, e->pages_max * (int64_t)sizeof *e->swap_tables,
@@ -190,12 +191,17 @@ done:
 }
 
 ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
-    const ls_jamba_config *c = &e->model->config;
-    const int64_t b = e->batch, vocab = c->vocab;
+    const ls_model_config *c = &e->model->config;
+    const int64_t b = e->batch;
+    const ls_head_opts head = head_opts(e);
     ls_status status;
     LS_TRY(make_plan(e, err));
     LS_TRY(make_pools(e, err));
-    LS_TRY(ls_workspace_create(&e->ws, c, e->opts.dtype, e->plan.rows, false, err));
+    LS_TRY(ls_workspace_create(&e->ws, e->device, c, e->opts.dtype, e->plan.rows, false, err));
+    LS_TRY(ls_batch_create(&e->tick, e->device, e->plan.rows, b, b * e->pages_max, err));
+    LS_TRY(ls_head_create(&e->head, e->device, c, &head, err));
+    LS_TRY(ls_memory_alloc(e->device, (void **)&e->h, e->plan.rows, c->hidden * (int64_t)sizeof *e->h,
+                           "residual stream", err));
     LS_TRY(ls_array_alloc((void **)&e->running, b, sizeof(entry *), "running list", err));
     LS_TRY(ls_array_alloc((void **)&e->tables, b, e->pages_max * (int64_t)sizeof *e->tables, "page tables", err));
     LS_TRY(ls_array_alloc((void **)&e->lanes, b, sizeof *e->lanes, "lanes", err));
@@ -203,28 +209,24 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&e->spans, b, sizeof *e->spans, "spans", err));
     LS_TRY(ls_array_alloc((void **)&e->span_entry, b, sizeof(entry *), "spans", err));
     LS_TRY(ls_array_alloc((void **)&e->drawing, b, sizeof(entry *), "drawing list", err));
-    LS_TRY(ls_array_alloc((void **)&e->x, b, c->hidden * ls_dtype_bytes(e->opts.dtype), "head rows", err));
-    LS_TRY(ls_array_alloc((void **)&e->logits, b, vocab * (int64_t)sizeof(float), "logits", err));
-    LS_TRY(ls_array_alloc((void **)&e->processed, b, vocab * (int64_t)sizeof(float), "logits", err));
-    LS_TRY(ls_array_alloc((void **)&e->sort_space, b, 2 * vocab * (int64_t)sizeof(int32_t), "sort space", err));
+    LS_TRY(ls_array_alloc((void **)&e->last_row, b, sizeof *e->last_row, "head rows", err));
+    LS_TRY(ls_array_alloc((void **)&e->draws, b, sizeof *e->draws, "draws", err));
+    LS_TRY(ls_array_alloc((void **)&e->sampling, b, sizeof *e->sampling, "draws", err));
     LS_TRY(ls_array_alloc((void **)&e->drawn, b, sizeof *e->drawn, "tokens", err));
     LS_TRY(ls_array_alloc((void **)&e->logprob, b, sizeof *e->logprob, "log-probabilities", err));
-    LS_TRY(ls_array_alloc((void **)&e->targets, b, sizeof *e->targets, "targets", err));
-    LS_TRY(ls_array_alloc((void **)&e->rows, b, sizeof *e->rows, "head rows", err));
+    for (int64_t i = 0; i < b; i++) e->sampling[i] = e->opts.sampling;
     for (int64_t i = 0; i < b; i++) e->lanes[e->n_lanes++] = (int32_t)(b - 1 - i);
 done:
     return status;
 }
 
 void ls_engine_deallocate(ls_engine *e) {
-    free(e->rows);
-    free(e->targets);
+    free(e->seen);
     free(e->logprob);
     free(e->drawn);
-    free(e->sort_space);
-    free(e->processed);
-    free(e->logits);
-    free(e->x);
+    free(e->sampling);
+    free(e->draws);
+    free(e->last_row);
     free(e->drawing);
     free(e->span_entry);
     free(e->spans);
@@ -232,6 +234,9 @@ void ls_engine_deallocate(ls_engine *e) {
     free(e->lanes);
     free(e->tables);
     free(e->running);
+    ls_memory_free(e->device, e->h);
+    ls_head_free(e->head);
+    ls_batch_free(e->tick);
     ls_workspace_free(e->ws);
     free(e->swap_tables);
     ls_ids_free(e->swap_pages);

@@ -11,8 +11,8 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 /* ---- pages and slots ---- */
 
 void ls_schedule_page_freed(void *context, int32_t page_i) {
-    const ls_engine *e = context;
-    if (e->opts.levers.poison) ls_cache_poison_page(e->cache, page_i);
+    ls_engine *e = context;
+    if (e->opts.levers.poison) LS_MOVE(e, ls_cache_poison_page(e->cache, page_i, &e->movement));
 }
 
 static void release_page(ls_engine *e, int32_t page_i) {
@@ -23,9 +23,9 @@ static void release_page(ls_engine *e, int32_t page_i) {
 static void release_slot(ls_engine *e, int32_t slot) {
     if (!ls_ids_release(e->slots, slot)) return;
     if (e->opts.levers.poison)
-        ls_cache_poison_slot(e->cache, slot);
+        LS_MOVE(e, ls_cache_poison_slot(e->cache, slot, &e->movement));
     else if (e->opts.levers.slot_words > 0)
-        ls_cache_drop_slot(e->cache, slot);
+        LS_MOVE(e, ls_cache_drop_slot(e->cache, slot, &e->movement));
 }
 
 static bool make_room(ls_engine *e, int64_t n) {
@@ -94,10 +94,10 @@ static bool swap_out(ls_engine *e, entry *x, int32_t *swap_slot) {
         return false;
     *swap_slot = ls_ids_acquire(e->swap_slots);
     table = e->swap_tables + *swap_slot * e->pages_max;
-    ls_cache_copy_slot(e->swap, *swap_slot, e->cache, x->slot);
+    LS_MOVE(e, ls_cache_copy_slot(e->swap, *swap_slot, e->cache, x->slot, &e->movement));
     for (int64_t p = 0; p < x->n_pages; p++) {
         table[p] = ls_ids_acquire(e->swap_pages);
-        ls_cache_copy_page(e->swap, table[p], e->cache, pages[p]);
+        LS_MOVE(e, ls_cache_copy_page(e->swap, table[p], e->cache, pages[p], &e->movement));
     }
     return true;
 }
@@ -156,7 +156,7 @@ static bool assure_pages(ls_engine *e, entry *x, int64_t end) {
     while (x->n_cached % each != 0 && ls_ids_references(e->pages, pages[partial]) > 1) {
         if (make_room(e, 1)) {
             const int32_t own = ls_ids_acquire(e->pages);
-            ls_cache_copy_page(e->cache, own, e->cache, pages[partial]);
+            LS_MOVE(e, ls_cache_copy_page(e->cache, own, e->cache, pages[partial], &e->movement));
             release_page(e, pages[partial]);
             pages[partial] = own;
         } else if (ls_ids_firm(e->pages, pages[partial]) == 1) {
@@ -224,7 +224,7 @@ static void use_hit(ls_engine *e, entry *x, const ls_prefix_hit *hit) {
         x->verify = *hit;
         return;
     }
-    ls_cache_copy_slot(e->cache, x->slot, e->snapshots, hit->snapshot);
+    LS_MOVE(e, ls_cache_copy_slot(e->cache, x->slot, e->snapshots, hit->snapshot, &e->movement));
     x->n_cached = hit->n_tokens;
     x->n_pages = ls_engine_pages(e, hit->n_tokens);
     ls_prefix_unpin(e->prefix, hit->node);
@@ -236,10 +236,10 @@ static void swap_in(ls_engine *e, entry *x) {
     int32_t *pages = ls_entry_pages(e, x);
     const bool has_pages = make_room(e, n_pages);
     LS_ASSERT(has_pages, "%lld pages are not free", (long long)n_pages);
-    ls_cache_copy_slot(e->cache, x->slot, e->swap, x->swap_slot);
+    LS_MOVE(e, ls_cache_copy_slot(e->cache, x->slot, e->swap, x->swap_slot, &e->movement));
     for (int64_t p = 0; p < n_pages; p++) {
         pages[p] = ls_ids_acquire(e->pages);
-        ls_cache_copy_page(e->cache, pages[p], e->swap, table[p]);
+        LS_MOVE(e, ls_cache_copy_page(e->cache, pages[p], e->swap, table[p], &e->movement));
     }
     ls_schedule_drop_swap(e, x);
     x->n_pages = n_pages;
@@ -367,7 +367,7 @@ void ls_schedule_spans(ls_engine *e) {
         span->n_rows = n;
         span->pos = x->n_cached;
         span->slot = x->slot;
-        span->pages = ls_entry_pages(e, x);
+        span->table = (int64_t)x->lane * e->pages_max;
         for (int64_t t = 0; t < n; t++) e->tokens[rows + t] = ls_entry_token(x, x->n_cached + t);
         e->span_entry[e->n_spans++] = x;
         rows += n;

@@ -366,24 +366,49 @@ done:
     return status;
 }
 
-ls_status ls_comm_fold(ls_comm *c, ls_gradient *g, int64_t n_elements, ls_queue *queue, int32_t n_parts, float **root,
-                       ls_error *err) {
+/* A gradient from device memory to a rank, and one from a rank into the next leaf of the tree. */
+static ls_status send_gradient(ls_comm *c, int32_t rank, const float *gradient, int64_t bytes, float *staging,
+                               ls_device *device, ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_memory_take(device, staging, gradient, bytes, err));
+    LS_TRY(send_message(c, rank, MESSAGE_DATA, staging, bytes, "the gradient", err));
+done:
+    return status;
+}
+
+static ls_status receive_gradient(ls_comm *c, int32_t rank, ls_gradient *g, int64_t bytes, float *staging,
+                                  ls_device *device, float **leaf, ls_error *err) {
+    ls_status status;
+    LS_TRY(receive_message(c, rank, MESSAGE_DATA, staging, bytes, "the gradient", err));
+    LS_TRY(ls_gradient_leaf(g, false, leaf, err));
+    LS_TRY(ls_memory_write(device, *leaf, staging, bytes, err));
+done:
+    return status;
+}
+
+ls_status ls_comm_fold(ls_comm *c, ls_gradient *g, int64_t n_elements, float *staging, ls_device *device,
+                       int32_t n_parts, float **root, ls_error *err) {
     const int64_t bytes = n_elements * (int64_t)sizeof(float);
-    const char *what = "the gradient";
+    float *leaf;
     ls_status status = LS_OK;
     if (c->rank != 0) {
-        if (c->rank < n_parts) LS_TRY(send_message(c, 0, MESSAGE_DATA, ls_gradient_root(g, queue), bytes, what, err));
-        LS_TRY(receive_message(c, 0, MESSAGE_DATA, *root = ls_gradient_leaf(g, false), bytes, what, err));
+        if (c->rank < n_parts) {
+            LS_TRY(ls_gradient_root(g, &leaf, err));
+            LS_TRY(send_gradient(c, 0, leaf, bytes, staging, device, err));
+        }
+        LS_TRY(receive_gradient(c, 0, g, bytes, staging, device, root, err));
         goto done;
     }
     /* Rank 0's own sum is the first leaf of a tree over ranks: the top of the tree over leaves. */
-    (void)ls_gradient_root(g, queue);
+    LS_TRY(ls_gradient_root(g, &leaf, err));
     for (int32_t r = 1; r < n_parts; r++) {
-        LS_TRY(receive_message(c, r, MESSAGE_DATA, ls_gradient_leaf(g, false), bytes, what, err));
-        ls_gradient_fold(g, queue);
+        LS_TRY(receive_gradient(c, r, g, bytes, staging, device, &leaf, err));
+        LS_TRY(ls_gradient_fold(g, err));
     }
-    *root = ls_gradient_root(g, queue);
-    for (int32_t r = 1; r < c->n_ranks; r++) LS_TRY(send_message(c, r, MESSAGE_DATA, *root, bytes, what, err));
+    LS_TRY(ls_gradient_root(g, root, err));
+    LS_TRY(ls_memory_take(device, staging, *root, bytes, err));
+    for (int32_t r = 1; r < c->n_ranks; r++)
+        LS_TRY(send_message(c, r, MESSAGE_DATA, staging, bytes, "the gradient", err));
 done:
     return status;
 }

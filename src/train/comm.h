@@ -32,9 +32,9 @@ int32_t ls_comm_ranks(const ls_comm *comm);
 ls_status ls_comm_share(ls_comm *comm, void *data, const int64_t *begins, const char *what, ls_error *err);
 
 /* The first n_parts ranks hold a tree over their share of the leaves (n_elements floats a node); *root, on every rank,
- * is the root of all of them together. */
-ls_status ls_comm_fold(ls_comm *comm, ls_gradient *gradient, int64_t n_elements, ls_queue *queue, int32_t n_parts,
-                       float **root, ls_error *err);
+ * is the root of all of them together, in device memory. staging: [n_elements] host memory. */
+ls_status ls_comm_fold(ls_comm *comm, ls_gradient *gradient, int64_t n_elements, float *staging, ls_device *device,
+                       int32_t n_parts, float **root, ls_error *err);
 
 /* Tells all peers why this rank fails. */
 void ls_comm_abort(ls_comm *comm, const ls_error *reason);

@@ -11,25 +11,26 @@
 #ifndef LS_TRAIN_GRADIENT_H
 #define LS_TRAIN_GRADIENT_H
 
-#include "dev/queue.h"
+#include "op/backend.h"
 
 typedef struct ls_gradient ls_gradient;
 
-/* leaves_max: of one tree. */
-ls_status ls_gradient_create(ls_gradient **out, int64_t n_elements, int64_t leaves_max, ls_error *err);
+/* leaves_max: of one tree. Gradients are device memory. */
+ls_status ls_gradient_create(ls_gradient **out, ls_device *device, int64_t n_elements, int64_t leaves_max,
+                             ls_error *err);
 void ls_gradient_free(ls_gradient *gradient);
 /* Bytes that a gradient of this size takes. */
 int64_t ls_gradient_bytes(int64_t n_elements, int64_t leaves_max);
 
 /* Begins a tree without leaves. */
 void ls_gradient_begin(ls_gradient *gradient);
-/* [n_elements] for the next leaf, +0 everywhere where `zero`. */
-float *ls_gradient_leaf(ls_gradient *gradient, bool zero);
+/* *out: [n_elements] for the next leaf, +0 everywhere where `zero`. */
+ls_status ls_gradient_leaf(ls_gradient *gradient, bool zero, float **out, ls_error *err);
 /* What ls_gradient_leaf gave is complete: it joins the tree. */
-void ls_gradient_fold(ls_gradient *gradient, ls_queue *queue);
+ls_status ls_gradient_fold(ls_gradient *gradient, ls_error *err);
 int64_t ls_gradient_leaves(const ls_gradient *gradient);
-/* The root, good until the next leaf; the tree becomes one leaf that holds it. At least one leaf must be there. */
-float *ls_gradient_root(ls_gradient *gradient, ls_queue *queue);
+/* *out: the root, good until the next leaf; the tree becomes one leaf that holds it. At least one leaf must be there. */
+ls_status ls_gradient_root(ls_gradient *gradient, float **out, ls_error *err);
 
 /* Leaves that each of n_ranks computes: the least power of two with which n_ranks shares cover n_leaves. Rank r has
  * [r s, (r + 1) s) as far as they exist, so that its sum is one node of the tree. */

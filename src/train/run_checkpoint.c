@@ -166,6 +166,10 @@ static ls_st_dtype stored_dtype(ls_dtype dtype) {
     return dtype == LS_F32 ? LS_ST_F32 : dtype == LS_BF16 ? LS_ST_BF16 : LS_ST_F16;
 }
 
+static ls_status fetch(void *context, void *host, const void *data, int64_t bytes, ls_error *err) {
+    return ls_memory_take(context, host, data, bytes, err);
+}
+
 static ls_status save_weights(const char *path, const ls_parameters *p, ls_error *err) {
     ls_tensor_out *tensors;
     ls_status status = ls_array_alloc((void **)&tensors, p->n, sizeof *tensors, "checkpoint", err);
@@ -174,7 +178,7 @@ static ls_status save_weights(const char *path, const ls_parameters *p, ls_error
         const ls_parameter *q = &p->list[i];
         tensors[i] = (ls_tensor_out){q->slot.name, stored_dtype(q->dtype), q->slot.n_dims, q->slot.dims, q->value};
     }
-    status = ls_safetensors_write(path, tensors, p->n, err);
+    status = ls_safetensors_write(path, tensors, p->n, fetch, p->device, err);
     free(tensors);
     return status;
 }
@@ -207,7 +211,7 @@ static ls_status save_optimizer(const char *path, const ls_train_state *s, ls_er
             tensors[at] =
                 (ls_tensor_out){names[at], LS_ST_F32, q->slot.n_dims, q->slot.dims, array_of(s, array) + q->offset};
         }
-    LS_TRY(ls_safetensors_write(path, tensors, N_ARRAYS * p->n, err));
+    LS_TRY(ls_safetensors_write(path, tensors, N_ARRAYS * p->n, fetch, p->device, err));
 done:
     free(names);
     free(tensors);
@@ -221,11 +225,15 @@ static void write_hex(ls_json_out *json, const char *key, uint64_t value) {
 }
 
 static ls_status save_state(const char *path, const ls_train_state *s, const ls_saves_description *d, ls_error *err) {
+    uint64_t weights, optimizer;
     char *text = NULL;
     size_t bytes = 0;
-    FILE *file = open_memstream(&text, &bytes);
+    FILE *file;
     ls_json_out json;
     ls_status status;
+    LS_TRY(ls_parameters_digest(s->parameters, &weights, err));
+    LS_TRY(ls_train_state_digest(s, &optimizer, err));
+    file = open_memstream(&text, &bytes);
     if (file == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "checkpoint");
     ls_json_init(&json, file);
     ls_json_begin_object(&json, NULL);
@@ -233,8 +241,8 @@ static ls_status save_state(const char *path, const ls_train_state *s, const ls_
     ls_json_string(&json, "kind", d->kind);
     ls_json_int(&json, "step", s->step);
     ls_json_string(&json, "numerics", d->numerics);
-    write_hex(&json, "weights", ls_parameters_digest(s->parameters));
-    write_hex(&json, "optimizer", ls_train_state_digest(s));
+    write_hex(&json, "weights", weights);
+    write_hex(&json, "optimizer", optimizer);
     write_hex(&json, "data", d->data);
     ls_json_begin_object(&json, "positions");
     for (int64_t i = 0; i < d->n_positions; i++) ls_json_int(&json, d->positions[i].name, d->positions[i].value);
@@ -247,6 +255,7 @@ static ls_status save_state(const char *path, const ls_train_state *s, const ls_
     status = ferror(file) != 0 ? LS_FAIL(err, LS_ERR_NOMEM, "checkpoint") : LS_OK;
     if (fclose(file) != 0 && status == LS_OK) status = LS_FAIL(err, LS_ERR_NOMEM, "checkpoint");
     if (status == LS_OK) status = ls_durable_file(path, text, (int64_t)bytes, err);
+done:
     free(text);
     return status;
 }
@@ -343,6 +352,18 @@ static ls_status check_hex(const ls_node *state, const char *key, uint64_t value
     return check_text(state, key, text, err);
 }
 
+/* A tensor of the file into device memory. */
+static ls_status read_array(ls_device *device, float *to, const ls_tensor_view *view, ls_error *err) {
+    void *host = NULL;
+    ls_status status;
+    LS_TRY(ls_array_alloc(&host, view->bytes, 1, "checkpoint", err));
+    LS_TRY(ls_tensor_read(host, view, err));
+    LS_TRY(ls_memory_write(device, to, host, view->bytes, err));
+done:
+    free(host);
+    return status;
+}
+
 static ls_status load_optimizer(const char *path, const ls_train_state *s, ls_error *err) {
     const ls_parameters *p = s->parameters;
     ls_safetensors *file = NULL;
@@ -365,7 +386,7 @@ static ls_status load_optimizer(const char *path, const ls_train_state *s, ls_er
                                  (long long)q->n_elements);
                 goto done;
             }
-            LS_TRY(ls_tensor_read(array_of(s, array) + q->offset, view, err));
+            LS_TRY(read_array(p->device, array_of(s, array) + q->offset, view, err));
         }
     status = ls_safetensors_check(file, err);
 done:
@@ -398,6 +419,7 @@ done:
 ls_status ls_saves_load(const char *directory, ls_train_state *s, const ls_saves_description *d, ls_error *err) {
     char path[LS_SAVES_PATH_MAX], *text = NULL;
     int64_t bytes;
+    uint64_t digest;
     ls_json_doc *doc = NULL;
     ls_node root;
     ls_status status;
@@ -408,9 +430,11 @@ ls_status ls_saves_load(const char *directory, ls_train_state *s, const ls_saves
     LS_TRY(load_state(&root, s, d, err));
     LS_TRY(join(path, directory, "optimizer.safetensors", err));
     LS_TRY(load_optimizer(path, s, err));
-    LS_TRY(check_hex(&root, "optimizer", ls_train_state_digest(s), err));
-    ls_parameters_publish(s->parameters);
-    LS_TRY(check_hex(&root, "weights", ls_parameters_digest(s->parameters), err));
+    LS_TRY(ls_train_state_digest(s, &digest, err));
+    LS_TRY(check_hex(&root, "optimizer", digest, err));
+    LS_TRY(ls_parameters_publish(s->parameters, err));
+    LS_TRY(ls_parameters_digest(s->parameters, &digest, err));
+    LS_TRY(check_hex(&root, "weights", digest, err));
 done:
     ls_json_doc_free(doc);
     free(text);

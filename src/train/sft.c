@@ -47,8 +47,8 @@ typedef struct sft {
     ls_saves *run;
     char begin[LS_SAVES_PATH_MAX]; /* directory that the model is opened from */
     int64_t begin_step;            /* 0, or the checkpoint's */
-    ls_queue *queue;
-    ls_jamba *model;
+    ls_device *device;
+    ls_model *model;
     ls_comm *comm;
     ls_trainer *trainer;
     int64_t rows_max; /* of a forward */
@@ -85,7 +85,7 @@ static ls_status check_ids(const sft *s, const ls_pair *p, const char *field, co
 
 /* Fills in the ids of a pair of texts. */
 static ls_status encode_pair(const sft *s, const ls_tokenizer *tokenizer, ls_pair *p, ls_error *err) {
-    const ls_jamba_config *c = &s->model->config;
+    const ls_model_config *c = &s->model->config;
     int64_t cap;
     ls_status status;
     LS_TRY(ls_tokenizer_encode(tokenizer, p->prompt, p->prompt_bytes, true, &p->prompt_ids, &p->n_prompt, err));
@@ -285,7 +285,7 @@ static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
         opts.comm = s->comm;
     }
     s->rows_max = opts.rows_max;
-    LS_TRY(ls_trainer_create(&s->trainer, s->model, s->begin, s->queue, &opts, err));
+    LS_TRY(ls_trainer_create(&s->trainer, s->model, s->begin, s->device, &opts, err));
 done:
     return status;
 }
@@ -342,7 +342,8 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     LS_TRY(ls_train_options_check(&o->train, err));
     threads = o->train.threads == 0 ? ls_cpu_count() : (int32_t)o->train.threads;
     LS_TRY(find_beginning(&s, err));
-    LS_TRY(ls_jamba_open(&s.model, s.begin, err));
+    LS_TRY(ls_device_open_cpu(&s.device, threads, ls_train_options_isa(&o->train), err));
+    LS_TRY(ls_model_open(&s.model, s.device, s.begin, err));
     LS_TRY(read_data(&s, err));
     if (o->train.steps == 0) {
         int64_t taken;
@@ -350,7 +351,6 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
         o->train.steps = (taken - 1) / o->batch + 1;
         LS_TRY(ls_train_options_check(&o->train, err));
     }
-    LS_TRY(ls_queue_create(&s.queue, threads, ls_train_options_isa(&o->train), err));
     LS_TRY(make_batch(&s, err));
     LS_TRY(make_trainer(&s, config, err));
     if (s.begin_step > 0) LS_TRY(go_on(&s, config, err));
@@ -363,8 +363,8 @@ done:
     ls_order_free(s.order);
     ls_trainer_free(s.trainer);
     ls_comm_close(s.comm);
-    ls_jamba_close(s.model);
-    ls_queue_free(s.queue);
+    ls_model_close(s.model);
+    ls_device_close(s.device);
     ls_saves_close(s.run);
     free(s.tokens);
     free(s.offsets);

@@ -11,11 +11,14 @@
 
 struct ls_trainer {
     ls_trainer_opts opts;
-    ls_queue *queue;
+    ls_device *device;
     ls_train_state state;
     ls_tape *tape;
     ls_gradient *gradient;
-    float *blocks; /* of the squares of the largest parameter */
+    float *blocks; /* of the squares of all parameters, device memory */
+    int64_t n_blocks;
+    float *host_blocks; /* the same on the host */
+    float *staging;     /* [n_elements] of a gradient on its way to another process; NULL alone */
     /* Of one forward. */
     float *logprob, *entropy, *d_logprob, *d_entropy; /* [rows_max] */
     int64_t *offsets;                                 /* [sequences_max + 1] */
@@ -54,22 +57,26 @@ static ls_status alloc_floats(float **out, int64_t n, ls_error *err) {
     return ls_array_alloc((void **)out, n, sizeof(float), "trainer", err);
 }
 
+static ls_status device_floats(const ls_trainer *t, float **out, int64_t n, ls_error *err) {
+    return ls_memory_alloc(t->device, (void **)out, n, sizeof(float), "trainer", err);
+}
+
 static ls_status make_arrays(ls_trainer *t, ls_error *err) {
     const ls_trainer_opts *o = &t->opts;
     const ls_parameters *p = t->state.parameters;
-    int64_t largest = 0;
     ls_status status;
-    for (int64_t i = 0; i < p->n; i++)
-        if (p->list[i].n_elements > largest) largest = p->list[i].n_elements;
-    LS_TRY(alloc_floats(&t->blocks, ls_squares_blocks(largest), err));
-    LS_TRY(alloc_floats(&t->state.m, p->n_elements, err));
-    LS_TRY(alloc_floats(&t->state.v, p->n_elements, err));
+    for (int64_t i = 0; i < p->n; i++) t->n_blocks += ls_squares_blocks(p->list[i].n_elements);
+    LS_TRY(device_floats(t, &t->blocks, t->n_blocks, err));
+    LS_TRY(device_floats(t, &t->state.m, p->n_elements, err));
+    LS_TRY(device_floats(t, &t->state.v, p->n_elements, err));
+    LS_TRY(alloc_floats(&t->host_blocks, t->n_blocks, err));
     LS_TRY(alloc_floats(&t->logprob, o->rows_max, err));
     LS_TRY(alloc_floats(&t->d_logprob, o->rows_max, err));
     if (o->entropy) {
         LS_TRY(alloc_floats(&t->entropy, o->rows_max, err));
         LS_TRY(alloc_floats(&t->d_entropy, o->rows_max, err));
     }
+    if (o->comm != NULL) LS_TRY(alloc_floats(&t->staging, p->n_elements, err));
     LS_TRY(ls_array_alloc((void **)&t->offsets, o->sequences_max + 1, sizeof *t->offsets, "trainer", err));
     LS_TRY(
         ls_array_alloc((void **)&t->metrics, o->sequences_max, o->n_metrics * (int64_t)sizeof(double), "trainer", err));
@@ -85,7 +92,7 @@ static int64_t tree_leaves(const ls_trainer *t) {
     return share > n_ranks ? share : n_ranks;
 }
 
-ls_status ls_trainer_create(ls_trainer **out, ls_jamba *model, const char *directory, ls_queue *queue,
+ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *directory, ls_device *device,
                             const ls_trainer_opts *opts, ls_error *err) {
     ls_trainer *t = NULL;
     ls_status status;
@@ -93,15 +100,15 @@ ls_status ls_trainer_create(ls_trainer **out, ls_jamba *model, const char *direc
     LS_TRY(check_opts(opts, err));
     LS_TRY(ls_array_alloc((void **)&t, 1, sizeof *t, "trainer", err));
     t->opts = *opts;
-    t->queue = queue;
-    LS_TRY(ls_parameters_open(&t->state.parameters, model, directory, err));
+    t->device = device;
+    LS_TRY(ls_parameters_open(&t->state.parameters, model, device, directory, err));
     LS_TRY(make_arrays(t, err));
-    LS_TRY(ls_gradient_create(&t->gradient, t->state.parameters->n_elements, tree_leaves(t), err));
+    LS_TRY(ls_gradient_create(&t->gradient, device, t->state.parameters->n_elements, tree_leaves(t), err));
     {
         const int64_t spans =
             opts->microbatch < leaves_of(t, opts->sequences_max) ? opts->microbatch * opts->leaf : opts->sequences_max;
         const ls_tape_opts tape = {opts->dtype, opts->rows_max, spans, opts->recompute, opts->temperature};
-        LS_TRY(ls_tape_create(&t->tape, t->state.parameters, &tape, err));
+        LS_TRY(ls_tape_create(&t->tape, t->state.parameters, device, &tape, err));
     }
     *out = t;
     t = NULL;
@@ -115,9 +122,11 @@ void ls_trainer_free(ls_trainer *t) {
     ls_tape_free(t->tape);
     ls_gradient_free(t->gradient);
     ls_parameters_free(t->state.parameters);
-    free(t->state.m);
-    free(t->state.v);
-    free(t->blocks);
+    ls_memory_free(t->device, t->state.m);
+    ls_memory_free(t->device, t->state.v);
+    ls_memory_free(t->device, t->blocks);
+    free(t->host_blocks);
+    free(t->staging);
     free(t->logprob);
     free(t->entropy);
     free(t->d_logprob);
@@ -138,19 +147,25 @@ int64_t ls_trainer_bytes(const ls_trainer *t) {
     return bytes;
 }
 
-uint64_t ls_train_state_digest(const ls_train_state *s) {
+ls_status ls_train_state_digest(const ls_train_state *s, uint64_t *out, ls_error *err) {
+    const float *const arrays[] = {s->parameters->masters, s->m, s->v};
     const int64_t bytes = s->parameters->n_elements * (int64_t)sizeof(float);
-    return ls_fnv_mix(ls_fnv_mix(ls_fnv_mix(LS_FNV_START, s->parameters->masters, bytes), s->m, bytes), s->v, bytes);
+    uint64_t hash = LS_FNV_START;
+    ls_status status = LS_OK;
+    for (int i = 0; i < 3; i++) LS_TRY(ls_memory_digest(s->parameters->device, &hash, arrays[i], bytes, err));
+    *out = hash;
+done:
+    return status;
 }
 
 ls_status ls_trainer_agree(ls_trainer *t, ls_error *err) {
     const int32_t n_ranks = ranks_of(t);
-    uint64_t digests[LS_RANKS_MAX];
+    uint64_t digests[LS_RANKS_MAX], own;
     ls_status status;
     if (t->opts.comm == NULL) return LS_OK;
+    LS_TRY(ls_train_state_digest(&t->state, &own, err));
     for (int32_t r = 0; r <= n_ranks; r++) t->begins[r] = r * (int64_t)sizeof *digests;
-    digests[ls_comm_rank(t->opts.comm)] =
-        ls_fnv_mix(ls_train_state_digest(&t->state), &t->state.step, (int64_t)sizeof t->state.step);
+    digests[ls_comm_rank(t->opts.comm)] = ls_fnv_mix(own, &t->state.step, (int64_t)sizeof t->state.step);
     LS_TRY(ls_comm_share(t->opts.comm, digests, t->begins, "the digests", err));
     for (int32_t r = 1; r < n_ranks; r++)
         if (digests[r] != digests[0])
@@ -199,8 +214,8 @@ static ls_status score_microbatch(ls_trainer *t, const ls_train_batch *b, int64_
     const int64_t first = leaf_begin(t, b, leaf_i), n = leaf_begin(t, b, leaf_i + n_leaves) - first;
     const int64_t row = b->offsets[first];
     ls_status status;
-    LS_TRY(ls_tape_forward(t->tape, t->queue, b->tokens, b->offsets + first, n, err));
-    LS_TRY(ls_tape_logprob(t->tape, t->queue, b->targets + row, logprob + row, NULL, err));
+    LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + first, n, err));
+    LS_TRY(ls_tape_logprob(t->tape, b->targets + row, logprob + row, NULL, err));
 done:
     return status;
 }
@@ -222,17 +237,18 @@ static ls_status run_microbatch(ls_trainer *t, const ls_train_batch *b, int64_t 
                                 t->logprob, t->entropy, t->d_logprob, t->d_entropy, t->metrics + first * o->n_metrics};
     ls_status status;
     for (int64_t i = 0; i <= n; i++) t->offsets[i] = b->offsets[first + i] - row;
-    LS_TRY(ls_tape_forward(t->tape, t->queue, b->tokens, b->offsets + first, n, err));
-    LS_TRY(ls_tape_logprob(t->tape, t->queue, targets, t->logprob, t->entropy, err));
+    LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + first, n, err));
+    LS_TRY(ls_tape_logprob(t->tape, targets, t->logprob, t->entropy, err));
     memset(t->d_logprob, 0, (size_t)n_rows * sizeof(float));
     if (o->entropy) memset(t->d_entropy, 0, (size_t)n_rows * sizeof(float));
     LS_TRY(o->loss(o->context, &rows, err));
     for (int64_t i = 0; i < n_leaves; i++) {
         const int64_t begin = leaf_begin(t, b, leaf_i + i) - first, end = leaf_begin(t, b, leaf_i + i + 1) - first;
-        float *gradient = ls_gradient_leaf(t->gradient, true);
+        float *gradient;
+        LS_TRY(ls_gradient_leaf(t->gradient, true, &gradient, err));
         if (!is_flat(t, t->offsets[begin], t->offsets[end]))
-            LS_TRY(ls_tape_backward(t->tape, t->queue, begin, end, targets, t->d_logprob, t->d_entropy, gradient, err));
-        ls_gradient_fold(t->gradient, t->queue);
+            LS_TRY(ls_tape_backward(t->tape, begin, end, targets, t->d_logprob, t->d_entropy, gradient, err));
+        LS_TRY(ls_gradient_fold(t->gradient, err));
     }
 done:
     return status;
@@ -251,13 +267,13 @@ static ls_status make_gradient(ls_trainer *t, const ls_train_batch *b, float **r
         leaf_i += n;
     }
     if (t->opts.comm == NULL) {
-        *root = ls_gradient_root(t->gradient, t->queue);
+        LS_TRY(ls_gradient_root(t->gradient, root, err));
         goto done;
     }
     for (int64_t r = 0; r <= n_ranks; r++)
         t->begins[r] = share_begin(t, b, &own, r) * t->opts.n_metrics * (int64_t)sizeof(double);
     LS_TRY(ls_comm_share(t->opts.comm, t->metrics, t->begins, "the losses", err));
-    LS_TRY(ls_comm_fold(t->opts.comm, t->gradient, t->state.parameters->n_elements, t->queue,
+    LS_TRY(ls_comm_fold(t->opts.comm, t->gradient, t->state.parameters->n_elements, t->staging, t->device,
                         (int32_t)((own.n - 1) / own.share + 1), root, err));
 done:
     return status;
@@ -285,6 +301,25 @@ static ls_status check_batch(const ls_trainer *t, const ls_train_batch *b, ls_er
     return LS_OK;
 }
 
+/* What is wrong with a parameter's gradient. */
+static ls_status describe_bad(const ls_trainer *t, const ls_parameter *p, const float *root, char *text, size_t bytes,
+                              ls_error *err) {
+    float *values = NULL;
+    int64_t at = 0;
+    ls_status status;
+    LS_TRY(alloc_floats(&values, p->n_elements, err));
+    LS_TRY(ls_memory_take(t->device, values, root + p->offset, p->n_elements * (int64_t)sizeof *values, err));
+    while (at < p->n_elements && isfinite(values[at])) at++;
+    if (at < p->n_elements)
+        snprintf(text, bytes, "the gradient of %s is %g at element %lld", p->slot.name, (double)values[at],
+                 (long long)at);
+    else
+        snprintf(text, bytes, "the squares of the gradient of %s exceed float32", p->slot.name);
+done:
+    free(values);
+    return status;
+}
+
 /* Squares over all parameters. The error names the first parameter with a gradient that is not finite, and before it
  * the first sequence of such a loss. */
 static ls_status sum_squares(ls_trainer *t, const ls_train_batch *b, const float *root, double *squares,
@@ -292,26 +327,28 @@ static ls_status sum_squares(ls_trainer *t, const ls_train_batch *b, const float
     const ls_parameters *list = t->state.parameters;
     const ls_parameter *bad = NULL;
     char loss[96] = "", gradient[256] = "";
+    int64_t at = 0;
     ls_status status = LS_OK;
-    *squares = 0.0;
-    for (int64_t i = 0; i < list->n && bad == NULL; i++) {
+    for (int64_t i = 0; i < list->n; i++) {
         const ls_parameter *p = &list->list[i];
-        LS_TRY(ls_squares(t->queue, squares, root + p->offset, p->n_elements, t->blocks, err));
-        if (!isfinite(*squares)) bad = p;
+        const ls_squares_args args = {root + p->offset, p->n_elements, t->blocks + at};
+        LS_TRY(ls_squares(t->device, &args, err));
+        at += ls_squares_blocks(p->n_elements);
+    }
+    LS_TRY(ls_memory_take(t->device, t->host_blocks, t->blocks, t->n_blocks * (int64_t)sizeof(float), err));
+    *squares = 0.0;
+    at = 0;
+    for (int64_t i = 0; i < list->n && bad == NULL; i++) {
+        const int64_t n = ls_squares_blocks(list->list[i].n_elements);
+        *squares = ls_squares_add(*squares, t->host_blocks + at, n);
+        at += n;
+        if (!isfinite(*squares)) bad = &list->list[i];
     }
     for (int64_t i = 0; i < b->n && loss[0] == '\0'; i++)
         if (!isfinite(t->metrics[i * t->opts.n_metrics]))
             snprintf(loss, sizeof loss, "the loss of sequence %lld is %g", (long long)i,
                      t->metrics[i * t->opts.n_metrics]);
-    if (bad != NULL) {
-        int64_t at = 0;
-        while (at < bad->n_elements && isfinite(root[bad->offset + at])) at++;
-        if (at < bad->n_elements)
-            snprintf(gradient, sizeof gradient, "the gradient of %s is %g at element %lld", bad->slot.name,
-                     (double)root[bad->offset + at], (long long)at);
-        else
-            snprintf(gradient, sizeof gradient, "the squares of the gradient of %s exceed float32", bad->slot.name);
-    }
+    if (bad != NULL) LS_TRY(describe_bad(t, bad, root, gradient, sizeof gradient, err));
     if (loss[0] != '\0' || bad != NULL)
         status = LS_FAIL(err, LS_ERR_ARG, "%s%s%s", loss, loss[0] != '\0' && bad != NULL ? "; " : "", gradient);
 done:
@@ -355,7 +392,7 @@ static ls_status update(ls_trainer *t, const float *root, float scale, const ls_
         ls_adamw_args args = {p->master, t->state.m + p->offset, t->state.v + p->offset, root + p->offset, scale,
                               *factors,  p->n_elements};
         if (!ls_trainer_decays(p->slot.kind)) args.factors.decay = 0.0f;
-        LS_TRY(ls_adamw(t->queue, &args, err));
+        LS_TRY(ls_adamw(t->device, &args, err));
     }
 done:
     return status;
@@ -383,7 +420,8 @@ ls_status ls_trainer_step(ls_trainer *t, const ls_train_batch *b, ls_train_stats
     LS_TRY(sum_squares(t, b, root, &squares, &reason));
     LS_TRY(ls_gradient_scale(&scale, &norm, squares, b->count, t->opts.max_norm, &reason));
     LS_TRY(update(t, root, scale, &factors, &reason));
-    ls_parameters_publish(t->state.parameters);
+    LS_TRY(ls_parameters_publish(t->state.parameters, &reason));
+    LS_TRY(ls_device_wait(t->device, &reason));
     t->state.step = step;
     sum_metrics(t, b->n);
     *stats = (ls_train_stats){step, adamw.lr, norm, norm > t->opts.max_norm, t->metrics, t->totals};

@@ -17,7 +17,7 @@
 #ifndef LS_TRAIN_TRAINER_H
 #define LS_TRAIN_TRAINER_H
 
-#include "model/jamba_tape.h"
+#include "model/tape.h"
 #include "op/adamw.h"
 #include "train/comm.h"
 #include "train/rate.h"
@@ -64,11 +64,11 @@ typedef struct ls_trainer_opts {
 typedef struct ls_train_state {
     int64_t step;              /* steps done */
     ls_parameters *parameters; /* masters */
-    float *m, *v;              /* [parameters->n_elements]: moments */
+    float *m, *v;              /* [parameters->n_elements]: moments, device memory */
 } ls_train_state;
 
-/* Model and queue are borrowed; the model was opened from directory. */
-ls_status ls_trainer_create(ls_trainer **out, ls_jamba *model, const char *directory, ls_queue *queue,
+/* Model and device are borrowed; the model was opened from directory. */
+ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *directory, ls_device *device,
                             const ls_trainer_opts *opts, ls_error *err);
 void ls_trainer_free(ls_trainer *trainer); /* accepts NULL */
 /* Whoever writes masters publishes them. */
@@ -76,7 +76,7 @@ ls_train_state *ls_trainer_state(ls_trainer *trainer);
 /* With several processes, whether all of them have the same step, masters and moments. */
 ls_status ls_trainer_agree(ls_trainer *trainer, ls_error *err);
 /* Of masters and moments. */
-uint64_t ls_train_state_digest(const ls_train_state *state);
+ls_status ls_train_state_digest(const ls_train_state *state, uint64_t *out, ls_error *err);
 /* Bytes of masters, weights, moments and gradients; the tape comes on top. */
 int64_t ls_trainer_bytes(const ls_trainer *trainer);
 /* Whether the weight decay reaches a parameter. */

@@ -294,9 +294,9 @@ static void bad_files_are_reported(void **state) {
     assert_int_equal(r.n, 1);
 
     r = (report){0};
-    check_text(&r, "src/op/late.c", "/* x */\n\n#include \"model/jamba.h\"");
+    check_text(&r, "src/op/late.c", "/* x */\n\n#include \"model/model.h\"");
     assert_int_equal(r.n, 1);
-    assert_non_null(strstr(r.text, "src/op/late.c:3: \"model/jamba.h\""));
+    assert_non_null(strstr(r.text, "src/op/late.c:3: \"model/model.h\""));
 
     r = (report){0};
     check_unique(&r, twins, 3);

@@ -1,6 +1,6 @@
 /* The program from the outside, on input that is right: what each command writes, and which exit code it gives. */
 #define _GNU_SOURCE
-#include "dev/queue.h"
+#include "op/backend.h"
 #include "program.h"
 
 #define GREEDY LS_FIXTURES "/tiny-text-expected/greedy.jsonl"

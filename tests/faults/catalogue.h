@@ -27,13 +27,13 @@ static inline bool __attribute__((format(printf, 1, 2))) refuted(const char *for
 
 static inline bool same_bits(float a, float b) { return memcmp(&a, &b, sizeof a) == 0; }
 
-static ls_queue *queue;
+static ls_device *queue;
 
 /* ---- bare forwards ---- */
 
 /* Sequences without an engine: slots as asked for, and pages for some sequences of TEXT tokens. */
 typedef struct track {
-    const ls_jamba *model;
+    const ls_model *model;
     ls_dtype dtype;
     ls_cache *cache;
     ls_workspace *ws;
@@ -41,7 +41,7 @@ typedef struct track {
     int32_t *pages;               /* [n_sequences][n_pages] */
 } track;
 
-static inline void track_open(track *t, const ls_jamba *model, ls_dtype dtype, int64_t n_slots, int64_t n_sequences,
+static inline void track_open(track *t, const ls_model *model, ls_dtype dtype, int64_t n_slots, int64_t n_sequences,
                               int64_t page_tokens) {
     const int64_t n_pages = (TEXT + page_tokens - 1) / page_tokens;
     const ls_cache_opts opts = {
@@ -67,7 +67,7 @@ static inline const int32_t *track_pages(const track *t, int64_t sequence) { ret
 
 static inline void track_forward(track *t, ls_inject fault, const int32_t *tokens, const ls_span *spans, int64_t n) {
     ls_error err;
-    assert_ok(FAULTS_CALL(fault, ls_jamba_forward(t->model, queue, t->cache, t->ws, tokens, spans, n, &err)), err);
+    assert_ok(FAULTS_CALL(fault, ls_model_forward(t->model, queue, t->cache, t->ws, tokens, spans, n, &err)), err);
 }
 
 /* One span: tokens [n] at positions from pos on. */
@@ -106,7 +106,7 @@ static inline void copy_state(const ls_cache *to, int32_t to_slot, const int32_t
 typedef struct subject {
     const char *fixture;
     ls_dtype dtype;
-    ls_jamba *model, *other; /* other: the same but for some weights */
+    ls_model *model, *other; /* other: the same but for some weights */
     int32_t text[TEXT];
     track at;
     uint8_t *rows;
@@ -127,8 +127,8 @@ static inline void subject_open(subject *s) {
     char path[512];
     ls_error err;
     snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, s->fixture);
-    assert_ok(ls_jamba_open(&s->model, path, &err), err);
-    assert_ok(ls_jamba_open(&s->other, path, &err), err);
+    assert_ok(ls_model_open(&s->model, path, &err), err);
+    assert_ok(ls_model_open(&s->other, path, &err), err);
     for (int64_t c = 0; c < s->other->config.d_inner; c++) s->other->layers[0].mamba.dt_bias[c] += 0.5f;
     random_tokens(s, s->text, TEXT, 4711);
     track_open(&s->at, s->model, s->dtype, TEXT + 1, 1, PAGE);
@@ -141,8 +141,8 @@ static inline void subject_open(subject *s) {
 static inline void subject_close(subject *s) {
     free(s->rows);
     track_close(&s->at);
-    ls_jamba_close(s->other);
-    ls_jamba_close(s->model);
+    ls_model_close(s->other);
+    ls_model_close(s->model);
 }
 
 /* The text's state behind n tokens, into a track of the same page size. */
@@ -265,7 +265,7 @@ static inline bool agree(const rollout *r, int64_t n) {
 }
 
 /* Records from token `from` on are those that scoring the whole sequence gives. */
-static inline bool replays(const ls_jamba *model, const ls_engine_opts *opts, const rollout *r, int64_t from) {
+static inline bool replays(const ls_model *model, const ls_engine_opts *opts, const rollout *r, int64_t from) {
     const ls_score_opts score = {.dtype = opts->dtype, .batch = 1, .chunk = 0, .page_tokens = 16};
     const int64_t n_prompt = r->request.n_prompt, n = r->request.n_completion;
     int32_t tokens[TEXT + COMPLETION];
@@ -284,7 +284,7 @@ static inline bool replays(const ls_jamba *model, const ls_engine_opts *opts, co
 }
 
 /* The oracle: what the request gives alone. Scoring must confirm it. */
-static inline void expect(const subject *s, const ls_jamba *model, rollout *r) {
+static inline void expect(const subject *s, const ls_model *model, rollout *r) {
     ls_engine_opts opts = engine_opts(s);
     ls_engine *e;
     ls_error err;

@@ -221,7 +221,7 @@ static bool hits_of_other_prompts(const subject *s, ls_inject fault) {
 static bool weights_change(const subject *s, ls_inject fault) {
     static const int64_t lengths[] = {12, 12, 12, 7};
     enum { BEFORE = 2 };
-    const ls_jamba *models[] = {s->model, s->other, s->model};
+    const ls_model *models[] = {s->model, s->other, s->model};
     ls_engine_opts opts = engine_opts(s);
     rollout r[COUNT(lengths)];
     bool holds = true;
@@ -716,7 +716,7 @@ static int open_subjects(void **state) {
 static int close_subjects(void **state) {
     (void)state;
     for (int64_t i = 0; i < COUNT(subjects); i++) subject_close(&subjects[i]);
-    ls_queue_free(queue);
+    ls_device_close(queue);
     return 0;
 }
 

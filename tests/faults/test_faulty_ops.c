@@ -78,7 +78,7 @@ static void scan_free(scan_inputs *in) {
     for (int64_t i = 0; i < OP_COUNT(arrays); i++) op_array_free(arrays[i]);
 }
 
-static void scan_run(const scan_inputs *in, ls_queue *queue, const ls_span *spans, int64_t n_spans, const op_array *out,
+static void scan_run(const scan_inputs *in, ls_device *queue, const ls_span *spans, int64_t n_spans, const op_array *out,
                      const ls_pool_view *pool, ls_inject fault) {
     const ls_scan_args args = {.in_dtype = LS_F32,
                                .out_dtype = LS_F32,
@@ -108,13 +108,13 @@ static void scan_run(const scan_inputs *in, ls_queue *queue, const ls_span *span
     assert_ok(FAULTS_CALL(fault, ls_scan(queue, &args, &err)), err);
 }
 
-static result scan_of(const scan_inputs *in, ls_queue *queue, const ls_span *spans, int64_t n_spans, ls_inject fault) {
+static result scan_of(const scan_inputs *in, ls_device *queue, const ls_span *spans, int64_t n_spans, ls_inject fault) {
     const result r = result_make(DIM * STATES);
     scan_run(in, queue, spans, n_spans, &r.out, &r.pool.view, fault);
     return r;
 }
 
-static result conv_of(ls_queue *queue, const ls_span *spans, int64_t n_spans, ls_inject fault) {
+static result conv_of(ls_device *queue, const ls_span *spans, int64_t n_spans, ls_inject fault) {
     op_array x = filled(ROWS, DIM, op_plain, 11), w = filled(D_CONV, DIM, op_plain, 12);
     const result r = result_make((int64_t)PAST * DIM);
     const ls_conv1d_args args = {.x = x.data,
@@ -158,7 +158,7 @@ static void product_free(product *p) {
     op_array_free(&p->bias);
 }
 
-static op_array gemm_of(const product *p, ls_queue *queue, int64_t begin, int64_t end, bool biased, ls_dtype dtype,
+static op_array gemm_of(const product *p, ls_device *queue, int64_t begin, int64_t end, bool biased, ls_dtype dtype,
                         ls_inject fault) {
     const op_array out = op_array_make(dtype, p->m, p->n, 2);
     op_array w = op_array_make(p->w.dtype, p->n, end - begin, 0);
@@ -243,7 +243,7 @@ static void stale_slot(void **state) {
             for (int64_t pos = 0; pos <= 3; pos += 3) {
                 const ls_span spans[] = {{0, 2, 0, 1, NULL}, {4, rows, pos, 3, NULL}};
                 const ls_span resumed[] = {{0, 2, 0, 1, NULL}, {4, rows, 9, 3, NULL}};
-                ls_queue *queue = op_queues[isa][1];
+                ls_device *queue = op_queues[isa][1];
                 result sound, other, faulty;
                 if (op == 0) {
                     sound = scan_of(&in, queue, spans, 2, LS_INJECT_NONE);
@@ -282,7 +282,7 @@ static void conv_short_chunk(void **state) {
 /* A sequence that begins behind another span of the call begins with that one's state. */
 static void no_reset_packed(void **state) {
     const ls_isa isa = op_isa(state);
-    ls_queue *queue = op_queues[isa][0];
+    ls_device *queue = op_queues[isa][0];
     const ls_span packed[] = {{0, 3, 0, 2, NULL}, {3, 2, 0, 5, NULL}}, resumed[] = {{3, 2, 1, 5, NULL}};
     /* Nothing to take over: one span, spans that go on, padding before the second. */
     const ls_span others[][2] = {{{0, 3, 0, 2, NULL}, {3, 0, 0, 5, NULL}},
@@ -319,7 +319,7 @@ static void split_k_by_batch(void **state) {
             const int64_t m = sizes[i][0], k = sizes[i][1];
             const bool biased = variant % 2 == 1, split = m >= 8 && k >= 16;
             const ls_dtype dtype = variant < 2 ? LS_F32 : LS_BF16;
-            ls_queue *queue = op_queues[isa][variant % OP_THREADS_MAX];
+            ls_device *queue = op_queues[isa][variant % OP_THREADS_MAX];
             product p = product_make(m, 37, k, dtype);
             op_array sound = gemm_of(&p, queue, 0, k, biased, dtype, LS_INJECT_NONE);
             op_array faulty = gemm_of(&p, queue, 0, k, biased, dtype, LS_INJECT_SPLIT_K);
@@ -380,7 +380,7 @@ static void a_fault_stays_in_its_ops(void **state) {
                                                  [LS_INJECT_SPLIT_K] = GEMM,
                                                  [LS_INJECT_SOFTPLUS_NAIVE] = SCAN};
     const ls_isa isa = op_isa(state);
-    ls_queue *queue = op_queues[isa][0];
+    ls_device *queue = op_queues[isa][0];
     const ls_span spans[] = {{0, 3, 0, 1, NULL}, {3, 1, 0, 2, NULL}, {4, 2, 5, 3, NULL}, {6, 6, 2, 4, NULL}};
     scan_inputs in = scan_make(ROWS, DIM, STATES);
     product p = product_make(9, 37, 33, LS_F32);

@@ -33,7 +33,7 @@ static const struct {
 /* A model, prompts for it, and the words of a sweep over them. */
 typedef struct bench {
     char model[512];
-    ls_queue *queue;
+    ls_device *queue;
     ls_sweep_trainer *trainer;
     ls_prompt prompts[8];
     int32_t ids[8][32];
@@ -42,11 +42,11 @@ typedef struct bench {
 
 static void bench_open(bench *b, const char *name, bool story) {
     uint64_t seed = 88172645463325252u;
-    ls_jamba *model;
+    ls_model *model;
     ls_error err;
     memset(b, 0, sizeof *b);
     snprintf(b->model, sizeof b->model, "%s/%s", LS_FIXTURES, name);
-    assert_ok(ls_queue_create(&b->queue, 2, ls_isa_best(), &err), err);
+    assert_ok(ls_device_open_cpu(&b->queue, 2, ls_isa_best(), &err), err);
     assert_ok(ls_sweep_trainer_create(&b->trainer, b->model, b->queue, &err), err);
     assert_ok(ls_sweep_trainer_model(b->trainer, 0, &model, &err), err);
     for (int i = 0; i < 8; i++) {
@@ -68,7 +68,7 @@ static void bench_open(bench *b, const char *name, bool story) {
 
 static void bench_close(bench *b) {
     ls_sweep_trainer_free(b->trainer);
-    ls_queue_free(b->queue);
+    ls_device_close(b->queue);
 }
 
 static void bench_sweep(ls_sweep *out, bench *b, ls_inject fault) {

@@ -4,14 +4,14 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "load/jamba_config.h"
+#include "load/model_config.h"
 
-static ls_status parse(ls_jamba_config *out, const char *json, ls_error *err) {
-    return ls_jamba_config_parse(out, json, (int64_t)strlen(json), "config.json", err);
+static ls_status parse(ls_model_config *out, const char *json, ls_error *err) {
+    return ls_model_config_parse(out, json, (int64_t)strlen(json), "config.json", err);
 }
 
 /* A small good configuration with one more member. */
-static void parse_with(ls_jamba_config *out, const char *member, const char *word) {
+static void parse_with(ls_model_config *out, const char *member, const char *word) {
     char json[2000];
     ls_error err;
     snprintf(json, sizeof json,
@@ -27,17 +27,17 @@ static void parse_with(ls_jamba_config *out, const char *member, const char *wor
 }
 
 static void refused(const char *member, const char *word) {
-    ls_jamba_config config;
+    ls_model_config config;
     parse_with(&config, member, word);
 }
 
 static void accepted(const char *member) {
-    ls_jamba_config config;
+    ls_model_config config;
     parse_with(&config, member, NULL);
 }
 
 static void defaults_are_those_of_the_format(void **state) {
-    ls_jamba_config c;
+    ls_model_config c;
     ls_error err;
     (void)state;
     assert_ok(parse(&c, "{\"model_type\":\"jamba\"}", &err), err);
@@ -71,7 +71,7 @@ static void defaults_are_those_of_the_format(void **state) {
 }
 
 static void three_billion_model_is_read(void **state) {
-    ls_jamba_config c;
+    ls_model_config c;
     ls_error err;
     (void)state;
     assert_ok(parse(&c,
@@ -104,7 +104,7 @@ static void three_billion_model_is_read(void **state) {
 }
 
 static void fields_are_honoured(void **state) {
-    ls_jamba_config c;
+    ls_model_config c;
     (void)state;
     parse_with(&c, "\"mamba_expand\":3,\"mamba_d_state\":8,\"mamba_d_conv\":3", NULL);
     assert_int_equal(c.d_inner, 192);
@@ -160,7 +160,7 @@ static void inert_and_neutral_fields_are_accepted(void **state) {
 }
 
 static void other_arithmetic_is_refused_by_name(void **state) {
-    ls_jamba_config c;
+    ls_model_config c;
     ls_error err;
     (void)state;
     refused("\"sliding_window\":4096", "sliding_window: 4096");
@@ -185,7 +185,7 @@ static void other_arithmetic_is_refused_by_name(void **state) {
 }
 
 static void ranges_are_checked(void **state) {
-    ls_jamba_config c;
+    ls_model_config c;
     ls_error err;
     (void)state;
     refused("\"intermediate_size\":0", "intermediate_size: 0");
@@ -243,7 +243,7 @@ static void ranges_are_checked(void **state) {
 }
 
 static void failure_leaves_the_output_untouched(void **state) {
-    ls_jamba_config c, before;
+    ls_model_config c, before;
     ls_error err;
     (void)state;
     memset(&c, 0x5A, sizeof c);
@@ -264,23 +264,23 @@ static void write_text(const char *dir, const char *name, const char *text) {
 
 static void generation_config_names_the_end_tokens(void **state) {
     char dir[] = "/tmp/ls-test-XXXXXX", command[100];
-    ls_jamba_config c;
+    ls_model_config c;
     ls_error err;
     (void)state;
     assert_non_null(mkdtemp(dir));
-    check_failed(ls_jamba_config_open(&c, dir, &err), &err, "config.json: cannot open");
+    check_failed(ls_model_config_open(&c, dir, &err), &err, "config.json: cannot open");
     write_text(dir, "config.json", "{\"model_type\":\"jamba\"}");
-    assert_ok(ls_jamba_config_open(&c, dir, &err), err);
+    assert_ok(ls_model_config_open(&c, dir, &err), err);
     assert_int_equal(c.eos[0], 2);
     write_text(dir, "generation_config.json", "{\"eos_token_id\":[519,2],\"temperature\":0.6}");
-    assert_ok(ls_jamba_config_open(&c, dir, &err), err);
+    assert_ok(ls_model_config_open(&c, dir, &err), err);
     assert_int_equal(c.n_eos, 2);
     assert_int_equal(c.eos[0], 519);
     write_text(dir, "generation_config.json", "{\"use_cache\":true}");
-    assert_ok(ls_jamba_config_open(&c, dir, &err), err);
+    assert_ok(ls_model_config_open(&c, dir, &err), err);
     assert_int_equal(c.n_eos, 1);
     write_text(dir, "generation_config.json", "{\"eos_token_id\":70000}");
-    check_failed(ls_jamba_config_open(&c, dir, &err), &err, "generation_config.json: eos_token_id: 70000");
+    check_failed(ls_model_config_open(&c, dir, &err), &err, "generation_config.json: eos_token_id: 70000");
     snprintf(command, sizeof command, "rm -r %s", dir);
     assert_int_equal(system(command), 0);
 }

@@ -7,10 +7,10 @@
 #include "base/file.h"
 #include "harness.h"
 #include "load/safetensors.h"
-#include "model/jamba_score.h"
+#include "model/score.h"
 
 typedef struct fixture {
-    ls_jamba *model;
+    ls_model *model;
     char *bytes; /* of expected */
     ls_safetensors *expected;
     const int32_t *ids; /* [n_sequences][n_tokens] */
@@ -34,7 +34,7 @@ static inline void fixture_open(fixture *f, const char *name) {
     ls_error err;
     const ls_tensor_view *view;
     snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, name);
-    assert_ok(ls_jamba_open(&f->model, path, &err), err);
+    assert_ok(ls_model_open(&f->model, path, &err), err);
     snprintf(path, sizeof path, "%s/%s/expected.safetensors", LS_FIXTURES, name);
     tensors_open(&f->expected, &f->bytes, path);
     view = ls_safetensors_find(f->expected, "input_ids");
@@ -54,13 +54,13 @@ static inline void fixture_open(fixture *f, const char *name) {
 static inline void fixture_close(fixture *f) {
     ls_safetensors_close(f->expected);
     free(f->bytes);
-    ls_jamba_close(f->model);
+    ls_model_close(f->model);
 }
 
-static inline ls_queue *test_queue(int32_t threads, ls_isa isa) {
-    ls_queue *queue;
+static inline ls_device *test_queue(int32_t threads, ls_isa isa) {
+    ls_device *queue;
     ls_error err;
-    assert_ok(ls_queue_create(&queue, threads, isa, &err), err);
+    assert_ok(ls_device_open_cpu(&queue, threads, isa, &err), err);
     return queue;
 }
 

@@ -120,7 +120,7 @@ typedef struct distribution {
 
 static const distribution plain_sampling = {{.temperature = 1.0f, .top_p = 1.0f, .seed = 20240}, LS_LOGPROB_RAW};
 
-static inline void generate(const ls_jamba *model, ls_queue *queue, ls_dtype dtype, const levers *l,
+static inline void generate(const ls_model *model, ls_device *queue, ls_dtype dtype, const levers *l,
                             const distribution *d, request_set *set) {
     ls_engine_opts opts = {.dtype = dtype, .logprob_of = d->of, .sampling = d->sampling};
     ls_engine *engine;
@@ -146,7 +146,7 @@ static inline void generate(const ls_jamba *model, ls_queue *queue, ls_dtype dty
 
 /* Teacher-forced log-probabilities of prompt and first n_completion tokens of each request, [n][row] floats; the caller
  * frees them. n_extra unrelated sequences are packed between them and their results dropped. */
-static inline float *score(const ls_jamba *model, ls_queue *queue, ls_dtype dtype, const levers *l,
+static inline float *score(const ls_model *model, ls_device *queue, ls_dtype dtype, const levers *l,
                            const distribution *d, const request_set *set, int64_t n_completion, int64_t n_extra,
                            int64_t *row) {
     const ls_score_opts opts = {dtype, l->batch, l->chunk, l->page_tokens};

@@ -7,8 +7,8 @@
 #include "invariance.h"
 
 typedef struct scoring {
-    const ls_jamba *model;
-    ls_queue *queue;
+    const ls_model *model;
+    ls_device *queue;
     int64_t chunk;
     int32_t *tokens;
     float *logprob;
@@ -57,14 +57,14 @@ static void time_is_linear(void **state) {
     }
     free(s.tokens);
     free(s.logprob);
-    ls_queue_free(s.queue);
+    ls_device_close(s.queue);
     fixture_close(&f);
 }
 
 /* Bytes that a slot must have by the formula in jamba.h, for the dimensions that every published Jamba of 3 billion
  * parameters has: 5,120 channels, 16 states, 4 taps. */
 static void state_size_is_the_formula(void **state) {
-    ls_jamba_config c = {.n_layers = 1, .d_inner = 5120, .d_state = 16, .d_conv = 4, .positions_max = 1};
+    ls_model_config c = {.n_layers = 1, .d_inner = 5120, .d_state = 16, .d_conv = 4, .positions_max = 1};
     int64_t bytes;
     (void)state;
     bytes = ls_slot_bytes(&c, LS_BF16);
@@ -83,7 +83,7 @@ static int64_t bytes_in_use(void) {
 }
 
 /* What an engine plans for one request of this length, and what it holds beside its pools. */
-static int64_t engine_bytes(const fixture *f, ls_queue *queue, int64_t length, ls_engine_plan *plan) {
+static int64_t engine_bytes(const fixture *f, ls_device *queue, int64_t length, ls_engine_plan *plan) {
     ls_engine_opts opts = {.dtype = LS_F32, .length_max = length, .sampling = plain_sampling.sampling};
     const int64_t before = bytes_in_use();
     int64_t during;
@@ -102,7 +102,7 @@ static int64_t engine_bytes(const fixture *f, ls_queue *queue, int64_t length, l
 
 static void memory_does_not_follow_length(void **state) {
     const int64_t few = 64, many = 64 * 4096;
-    ls_queue *queue = test_queue(1, ls_isa_best());
+    ls_device *queue = test_queue(1, ls_isa_best());
     int64_t bytes_few, bytes_many;
     ls_engine_plan plan_few, plan_many;
     void *probe;
@@ -113,7 +113,7 @@ static void memory_does_not_follow_length(void **state) {
     bytes_many = bytes_in_use();
     free(probe);
     if (bytes_many - bytes_few < 4096) {
-        ls_queue_free(queue);
+        ls_device_close(queue);
         print_message("this malloc does not count what it gives out\n");
         skip();
     }
@@ -128,7 +128,7 @@ static void memory_does_not_follow_length(void **state) {
      */
     assert_in_range((uintmax_t)(bytes_many - bytes_few), 0, (uintmax_t)(2 * many / 64 * 400));
     fixture_close(&f);
-    ls_queue_free(queue);
+    ls_device_close(queue);
 }
 
 int main(void) {

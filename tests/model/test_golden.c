@@ -19,7 +19,7 @@ static void hash_bytes(uint64_t *hash, uint32_t word) {
     }
 }
 
-static void hash_run(uint64_t *hash, const fixture *f, ls_queue *queue, ls_dtype dtype, const distribution *d) {
+static void hash_run(uint64_t *hash, const fixture *f, ls_device *queue, ls_dtype dtype, const distribution *d) {
     request_set set;
     set_make(&set, f->model->config.vocab, 2, 2, PROMPT_MAX, N_TOKENS, 7, 0);
     generate(f->model, queue, dtype, &golden_levers, d, &set);
@@ -49,7 +49,7 @@ static const golden goldens[] = {
 
 static void bits_are_golden(void **state) {
     const ls_isa isa = *(const ls_isa *)*state;
-    ls_queue *queue;
+    ls_device *queue;
     int n_wrong = 0;
     if (!ls_isa_available(isa)) {
         print_message("this processor cannot run %s\n", ls_isa_name(isa));
@@ -71,7 +71,7 @@ static void bits_are_golden(void **state) {
         }
         fixture_close(&f);
     }
-    ls_queue_free(queue);
+    ls_device_close(queue);
     if (n_wrong > 0)
         fail_msg(
             "%d hashes are not those of numerics version %d: if the change is intended, raise LS_NUMERICS_VERSION "

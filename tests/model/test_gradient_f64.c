@@ -1,9 +1,9 @@
-/* The gradient of the whole model against float64: a second reading of the model (model/jamba.h, NUMERICS.md) in plain
+/* The gradient of the whole model against float64: a second reading of the model (model/model.h, NUMERICS.md) in plain
  * loops and libm, differentiated by central differences. It shares nothing with the ops but the masters, and it reaches
  * what the vectors of autograd do not: entropies, a temperature, leaves of several sequences. */
 #include <math.h>
 
-#include "model/jamba_tape.h"
+#include "model/tape.h"
 #include "trained.h"
 
 enum { ROWS_MAX = 20, WIDTH_MAX = 512, LAYERS_MAX = 8, EXPERTS_MAX = 6, STATES_MAX = 16, LARGEST = 3, ELEMENTS = 6 };
@@ -23,7 +23,7 @@ typedef struct reference_layer {
 typedef double rows_f64[ROWS_MAX][WIDTH_MAX];
 
 typedef struct reference {
-    const ls_jamba_config *c;
+    const ls_model_config *c;
     const ls_parameters *parameters;
     const batch *b;
     double temperature, step; /* step: of the differences */
@@ -272,7 +272,7 @@ static int64_t first_half(const reference *m, const char *name) {
 }
 
 static void reference_open(reference *m, const trained *t, const batch *b, float temperature, double step) {
-    const ls_jamba_config *c = &t->model->config;
+    const ls_model_config *c = &t->model->config;
     assert_true(b->offsets[b->n] <= ROWS_MAX && c->vocab <= WIDTH_MAX && 2 * c->d_inner <= WIDTH_MAX &&
                 c->ffn <= WIDTH_MAX && c->d_state <= STATES_MAX && c->n_layers <= LAYERS_MAX &&
                 c->n_experts <= EXPERTS_MAX);
@@ -367,7 +367,7 @@ static void check_model(const char *name, const int64_t *lengths, int64_t n, flo
     batch b;
     ls_tape *tape;
     ls_error err;
-    ls_queue *queue = test_queue(1, ls_isa_best());
+    ls_device *queue = test_queue(1, ls_isa_best());
     float logprob[ROWS_MAX], entropy[ROWS_MAX], *gradient;
     double forward = 0;
     worst_errors worst = {0, 0, ""};
@@ -404,7 +404,7 @@ static void check_model(const char *name, const int64_t *lengths, int64_t n, flo
     free(gradient);
     batch_free(&b);
     trained_close(&t);
-    ls_queue_free(queue);
+    ls_device_close(queue);
 }
 
 /* Mamba alone, no convolution bias, tied head, four taps. The first layer's dt, B and C are so small that their norms

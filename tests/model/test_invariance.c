@@ -56,14 +56,14 @@ static baseline baselines[N_BASELINES];
 
 static baseline *baseline_of(const invariance_case *c) {
     baseline *b = &baselines[c->baseline_i];
-    ls_queue *queue;
+    ls_device *queue;
     if (b->made) return b;
     queue = test_queue(2, ls_isa_best());
     fixture_open(&b->f, c->fixture);
     set_make(&b->set, b->f.model->config.vocab, N_PROMPTS, N_SAMPLES, PROMPT_MAX, N_TOKENS, 1 + (uint64_t)c->baseline_i,
              0);
     generate(b->f.model, queue, c->dtype, &baseline_levers, &plain_sampling, &b->set);
-    ls_queue_free(queue);
+    ls_device_close(queue);
     b->made = true;
     return b;
 }
@@ -71,7 +71,7 @@ static baseline *baseline_of(const invariance_case *c) {
 typedef struct runner {
     const invariance_case *c;
     const baseline *b;
-    ls_queue *queues[3]; /* by threads */
+    ls_device *queues[3]; /* by threads */
 } runner;
 
 static void generate_again(const runner *r, const levers *l, request_set *set) {
@@ -170,8 +170,8 @@ static void no_lever_reaches_a_bit(void **state) {
     r.queues[2] = test_queue(2, c->isa);
     whole_product(&r);
     all_tokens(&r);
-    ls_queue_free(r.queues[1]);
-    ls_queue_free(r.queues[2]);
+    ls_device_close(r.queues[1]);
+    ls_device_close(r.queues[2]);
 }
 
 /* Controls. A comparison that cannot fail shows nothing, so each of these must be found, and found in the right place.
@@ -206,7 +206,7 @@ static void control_finds_one_flipped_bit(void **state) {
 static void control_finds_one_ulp_of_a_norm(void **state) {
     const invariance_case *c = *state;
     const baseline *b = baseline_of(c);
-    ls_queue *queue = test_queue(2, ls_isa_best());
+    ls_device *queue = test_queue(2, ls_isa_best());
     float *weight = &b->f.model->final_norm[3];
     const float kept = *weight;
     request_set set;
@@ -227,7 +227,7 @@ static void control_finds_one_ulp_of_a_norm(void **state) {
     assert_true(scored.n_logprobs > 0 && scored.first_request >= 0);
     free(scores);
     set_free(&set);
-    ls_queue_free(queue);
+    ls_device_close(queue);
 }
 
 static int free_baselines(void **state) {

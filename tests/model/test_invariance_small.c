@@ -15,8 +15,8 @@ static const levers lever_rows[] = {
 };
 
 static void small_case(const char *name, ls_dtype dtype, ls_isa isa) {
-    ls_queue *queues[3] = {NULL, test_queue(1, isa), test_queue(2, isa)};
-    ls_queue *best = test_queue(1, ls_isa_best());
+    ls_device *queues[3] = {NULL, test_queue(1, isa), test_queue(2, isa)};
+    ls_device *best = test_queue(1, ls_isa_best());
     request_set want, got, both;
     fixture f;
     differences d;
@@ -52,9 +52,9 @@ static void small_case(const char *name, ls_dtype dtype, ls_isa isa) {
     set_free(&got);
     set_free(&want);
     fixture_close(&f);
-    ls_queue_free(best);
-    ls_queue_free(queues[1]);
-    ls_queue_free(queues[2]);
+    ls_device_close(best);
+    ls_device_close(queues[1]);
+    ls_device_close(queues[2]);
 }
 
 static void no_lever_reaches_a_bit(void **state) {

@@ -2,13 +2,13 @@
  * recomputation, neighbours, threads or instruction set. */
 #include <math.h>
 
-#include "model/jamba_tape.h"
+#include "model/tape.h"
 #include "trained.h"
 
 enum { SAMPLES = 60 };
 
 /* Gradient of sequences [begin, end) of a forward over all of the batch. */
-static float *gradient_of(const trained *t, const batch *b, ls_queue *queue, ls_dtype dtype, bool recompute,
+static float *gradient_of(const trained *t, const batch *b, ls_device *queue, ls_dtype dtype, bool recompute,
                           int64_t begin, int64_t end, float *logprob) {
     const int64_t rows = b->offsets[b->n];
     const ls_tape_opts opts = {dtype, rows, b->n, recompute, 1.0f};
@@ -36,7 +36,7 @@ static void check_autograd(const char *name, double bound) {
     char *bytes;
     const ls_parameter **sorted;
     const ls_tensor_view *ids, *weights, *norms, *samples;
-    ls_queue *queue = test_queue(2, ls_isa_best());
+    ls_device *queue = test_queue(2, ls_isa_best());
     double worst = 0, worst_norm = 0;
     const char *worst_name = "";
     float *gradient;
@@ -90,7 +90,7 @@ static void check_autograd(const char *name, double bound) {
     ls_safetensors_close(file);
     free(bytes);
     trained_close(&t);
-    ls_queue_free(queue);
+    ls_device_close(queue);
 }
 
 static void gradients_are_those_of_autograd(void **state) {
@@ -106,7 +106,7 @@ static const char *const names[] = {"jamba-dense", "jamba-moe", "jamba-odd", "ja
 
 static void log_probabilities_are_those_of_scoring(void **state) {
     const int64_t lengths[] = {3, 70, 1, 17};
-    ls_queue *queue = test_queue(2, ls_isa_best());
+    ls_device *queue = test_queue(2, ls_isa_best());
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++)
         for (ls_dtype dtype = LS_F32; dtype <= LS_BF16; dtype++) {
@@ -131,7 +131,7 @@ static void log_probabilities_are_those_of_scoring(void **state) {
             batch_free(&b);
             trained_close(&t);
         }
-    ls_queue_free(queue);
+    ls_device_close(queue);
 }
 
 /* The gradient of two sequences in the middle, whatever surrounds them. */
@@ -154,7 +154,7 @@ static void a_leaf_is_one_computation(void **state) {
                 for (ls_isa isa = LS_ISA_GENERIC; isa < LS_ISA_COUNT; isa++)
                     for (int recompute = 0; recompute < 2; recompute++)
                         for (int packed = 0; packed < 2; packed++) {
-                            ls_queue *queue;
+                            ls_device *queue;
                             float *g;
                             if (!ls_isa_available(isa)) continue;
                             queue = test_queue(threads, isa);
@@ -166,7 +166,7 @@ static void a_leaf_is_one_computation(void **state) {
                                 assert_same_bits(g, first, t.parameters->n_elements);
                                 free(g);
                             }
-                            ls_queue_free(queue);
+                            ls_device_close(queue);
                         }
             free(first);
             batch_free(&b);
@@ -178,7 +178,7 @@ static void a_leaf_is_one_computation(void **state) {
 /* Publishing what was read changes nothing; publishing another master changes that weight and the digest. */
 static void publishing_is_one_rounding(void **state) {
     const int64_t lengths[] = {40};
-    ls_queue *queue = test_queue(1, ls_isa_best());
+    ls_device *queue = test_queue(1, ls_isa_best());
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
         float before[40], after[40];
@@ -206,7 +206,7 @@ static void publishing_is_one_rounding(void **state) {
         batch_free(&b);
         trained_close(&t);
     }
-    ls_queue_free(queue);
+    ls_device_close(queue);
 }
 
 int main(void) {

@@ -3,10 +3,10 @@
 #define LS_TESTS_TRAINED_H
 
 #include "fixture.h"
-#include "model/jamba_params.h"
+#include "model/params.h"
 
 typedef struct trained {
-    ls_jamba *model;
+    ls_model *model;
     ls_parameters *parameters;
     char directory[512];
 } trained;
@@ -14,13 +14,13 @@ typedef struct trained {
 static inline void trained_open(trained *t, const char *name) {
     ls_error err;
     snprintf(t->directory, sizeof t->directory, "%s/%s", LS_FIXTURES, name);
-    assert_ok(ls_jamba_open(&t->model, t->directory, &err), err);
+    assert_ok(ls_model_open(&t->model, t->directory, &err), err);
     assert_ok(ls_parameters_open(&t->parameters, t->model, t->directory, &err), err);
 }
 
 static inline void trained_close(trained *t) {
     ls_parameters_free(t->parameters);
-    ls_jamba_close(t->model);
+    ls_model_close(t->model);
 }
 
 /* Sequences one behind the other; row r predicts the next token of its sequence. */
@@ -31,7 +31,7 @@ typedef struct batch {
     float *d_logprob, *d_entropy;
 } batch;
 
-static inline void batch_make(batch *b, const ls_jamba *model, const int64_t *lengths, int64_t n, uint64_t seed) {
+static inline void batch_make(batch *b, const ls_model *model, const int64_t *lengths, int64_t n, uint64_t seed) {
     int64_t rows = 0;
     for (int64_t i = 0; i < n; i++) rows += lengths[i];
     b->n = n;

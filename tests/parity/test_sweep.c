@@ -125,7 +125,7 @@ static void thresholds_are_inverted(void **state) {
 }
 
 static void pools_follow_the_layers(void **state) {
-    ls_jamba_config c = {.n_layers = 3};
+    ls_model_config c = {.n_layers = 3};
     ls_pooled_tensor out[LS_POOLED_MAX];
     (void)state;
     assert_int_equal(ls_pooled_tensors(out, &c, LS_BF16, 358400, 10, 4096, 20), 2);
@@ -369,7 +369,7 @@ static void trials_are_possible(void **state) {
                                 .threads = 1,
                                 .far_slots = 1000,
                                 .far_words = 1600};
-    ls_jamba_config config = {
+    ls_model_config config = {
         .n_layers = 2, .vocab = 16, .d_conv = 4, .d_inner = 8, .d_state = 4, .n_kv_heads = 1, .head_dim = 4};
     ls_ladder ladder;
     ls_error err;

@@ -20,7 +20,7 @@ typedef struct job {
 
 typedef struct bench {
     versions v;
-    ls_queue *queue;
+    ls_device *queue;
     alone alone;
     ls_dtype dtype;
     distribution distribution;
@@ -47,7 +47,7 @@ static inline void bench_open(bench *b, const char *name, ls_dtype dtype) {
 static inline void bench_close(bench *b) {
     alone_close(&b->alone);
     versions_close(&b->v);
-    ls_queue_free(b->queue);
+    ls_device_close(b->queue);
 }
 
 /* Small pages and chunks, nothing shared; what is free holds NaN. */

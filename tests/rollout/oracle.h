@@ -1,4 +1,4 @@
-/* What a request must give, from one sequence at a time: its tokens go through ls_jamba_forward alone, in a cache of
+/* What a request must give, from one sequence at a time: its tokens go through ls_model_forward alone, in a cache of
  * their own, from the first one on for every token that is drawn. No engine, no batch, no state that is older than the
  * call.
  *
@@ -15,7 +15,7 @@
 #define VERSIONS 3
 
 typedef struct versions {
-    ls_jamba *model[VERSIONS];
+    ls_model *model[VERSIONS];
 } versions;
 
 /* The distribution that tokens come from, and which of its two log-probabilities is recorded. */
@@ -29,7 +29,7 @@ static inline void versions_open_one(versions *v, int version, const char *name)
     ls_error err;
     float *norm;
     snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, name);
-    assert_ok(ls_jamba_open(&v->model[version], path, &err), err);
+    assert_ok(ls_model_open(&v->model[version], path, &err), err);
     norm = v->model[version]->layers[0].input_norm;
     for (int64_t c = 0; version > 0 && c < v->model[version]->config.hidden; c++)
         norm[c] *= c % 2 == version % 2 ? 1.5f : 0.75f;
@@ -40,12 +40,12 @@ static inline void versions_open(versions *v, const char *name) {
 }
 
 static inline void versions_close(versions *v) {
-    for (int i = 0; i < VERSIONS; i++) ls_jamba_close(v->model[i]);
+    for (int i = 0; i < VERSIONS; i++) ls_model_close(v->model[i]);
 }
 
 /* One sequence's cache and working memory. */
 typedef struct alone {
-    ls_queue *queue;
+    ls_device *queue;
     ls_cache *cache;
     ls_workspace *ws;
     int64_t vocab, length_max;
@@ -55,7 +55,7 @@ typedef struct alone {
 
 #define ALONE_PAGE 64
 
-static inline void alone_open(alone *a, const ls_jamba *model, ls_queue *queue, ls_dtype dtype, int64_t length_max) {
+static inline void alone_open(alone *a, const ls_model *model, ls_device *queue, ls_dtype dtype, int64_t length_max) {
     const ls_cache_opts cache = {
         .dtype = dtype, .n_slots = 1, .n_pages = (length_max + ALONE_PAGE - 1) / ALONE_PAGE, .page_tokens = ALONE_PAGE};
     const size_t vocab = (size_t)model->config.vocab;
@@ -79,7 +79,7 @@ static inline void alone_close(alone *a) {
 }
 
 /* The token behind tokens [n] and its log-probability. chunk 0: one forward over all of them. */
-static inline ls_status alone_next(alone *a, const ls_jamba *model, const int32_t *tokens, int64_t n, int64_t chunk,
+static inline ls_status alone_next(alone *a, const ls_model *model, const int32_t *tokens, int64_t n, int64_t chunk,
                                    const distribution *d, const ls_draw *draw, int32_t *token, float *logprob,
                                    ls_error *err) {
     const int64_t each = chunk > 0 ? chunk : n, row_bytes = model->config.hidden * ls_dtype_bytes(a->ws->dtype);
@@ -92,9 +92,9 @@ static inline ls_status alone_next(alone *a, const ls_jamba *model, const int32_
     for (int64_t pos = 0; pos < n; pos += each) {
         ls_span span = {.n_rows = n - pos < each ? n - pos : each, .pos = pos, .pages = pages};
         n_rows = span.n_rows;
-        LS_TRY(ls_jamba_forward(model, a->queue, a->cache, a->ws, tokens + pos, &span, 1, err));
+        LS_TRY(ls_model_forward(model, a->queue, a->cache, a->ws, tokens + pos, &span, 1, err));
     }
-    LS_TRY(ls_jamba_logits(model, a->queue, (const uint8_t *)a->ws->x + (n_rows - 1) * row_bytes, a->ws->dtype, 1,
+    LS_TRY(ls_model_logits(model, a->queue, (const uint8_t *)a->ws->x + (n_rows - 1) * row_bytes, a->ws->dtype, 1,
                            a->logits, err));
     ls_sampling_process(a->queue->isa, a->processed, a->logits, a->vocab, &d->sampling, a->sort_space);
     *token = ls_sample(a->queue->isa, a->processed, a->vocab, &d->sampling, draw);
@@ -106,7 +106,7 @@ done:
 }
 
 /* All n tokens of a completion with one version of the weights. */
-static inline void alone_complete(alone *a, const ls_jamba *model, const int32_t *prompt, int64_t n_prompt,
+static inline void alone_complete(alone *a, const ls_model *model, const int32_t *prompt, int64_t n_prompt,
                                   const distribution *d, uint32_t prompt_i, uint32_t sample_i, int64_t n,
                                   int32_t *completion, float *logprob) {
     int32_t *tokens = calloc((size_t)(n_prompt + n), sizeof *tokens);

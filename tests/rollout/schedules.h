@@ -39,7 +39,7 @@ typedef struct prompt {
 } prompt;
 
 typedef struct laboratory {
-    ls_queue *queue, *generic; /* the engine's, by the isa lever; the oracle has the first */
+    ls_device *queue, *generic; /* the engine's, by the isa lever; the oracle has the first */
     versions model[FIXTURES];
     alone alone[FIXTURES][2]; /* by activation type */
     prompt prompts[PROMPTS];
@@ -84,7 +84,7 @@ static inline void laboratory_open(laboratory *lab, int32_t threads, const labor
     lab->queue = test_queue(threads, ls_isa_best());
     lab->generic = test_queue(1, LS_ISA_GENERIC);
     for (int f = 0; f < FIXTURES; f++) {
-        const ls_jamba *model;
+        const ls_model *model;
         if (weights != NULL)
             lab->model[f] = weights->model[f];
         else
@@ -106,8 +106,8 @@ static inline void laboratory_close(laboratory *lab, bool weights) {
         alone_close(&lab->alone[f][1]);
         if (weights) versions_close(&lab->model[f]);
     }
-    ls_queue_free(lab->generic);
-    ls_queue_free(lab->queue);
+    ls_device_close(lab->generic);
+    ls_device_close(lab->queue);
 }
 
 /* ---- a schedule ---- */
@@ -137,7 +137,7 @@ typedef struct schedule {
 
 static inline bool one_in(dice *d, int64_t n) { return roll(d, n) == 0; }
 
-static inline void draw_levers(ls_levers *l, const ls_jamba_config *c, ls_dtype dtype, int64_t length_max, dice *d) {
+static inline void draw_levers(ls_levers *l, const ls_model_config *c, ls_dtype dtype, int64_t length_max, dice *d) {
     const int64_t slot = ls_slot_bytes(c, dtype);
     int64_t n_mamba = 0, pages;
     for (int32_t i = 0; i < c->n_layers; i++) n_mamba += !c->is_attention[i];

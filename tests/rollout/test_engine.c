@@ -26,7 +26,7 @@ static void results_are_in_the_callers_order(void **state) {
     ls_request requests[12];
     (void)state;
     for (uint64_t seed = 0; seed < 3; seed++) {
-        ls_queue *one = odd.queue;
+        ls_device *one = odd.queue;
         ls_engine *e;
         ls_error err;
         l.shuffle = seed;
@@ -43,7 +43,7 @@ static void results_are_in_the_callers_order(void **state) {
             is_complete(&odd, &jobs[i]);
         }
         engine_end(e);
-        if (seed == 1) ls_queue_free(odd.queue);
+        if (seed == 1) ls_device_close(odd.queue);
         odd.queue = one;
     }
 }
@@ -348,7 +348,7 @@ static int32_t find_stranger(bench *b, int64_t n_prompt, uint32_t *sample) {
 }
 
 /* A copy of the model's embedding with NaN in the row of a token; the caller frees it. */
-static void *poisoned_embedding(const ls_jamba *model, int32_t token) {
+static void *poisoned_embedding(const ls_model *model, int32_t token) {
     const int64_t row_bytes = model->config.hidden * ls_dtype_bytes(model->embed_dtype);
     uint8_t *data = malloc((size_t)(row_bytes * model->config.vocab));
     memcpy(data, model->embed, (size_t)(row_bytes * model->config.vocab));
@@ -490,7 +490,7 @@ static void weights_change_in_mid_flight(void **state) {
         assert_true(jobs[0].request.n_completion > 0 && jobs[0].request.n_completion < 8);
         ls_engine_preempt(e, (ls_preempt_by)by); /* with swap, states of the old weights wait in swap space */
         assert_ok(ls_engine_set_weights(e, b.v.model[1], 1, &err), err);
-        ls_jamba_close(b.v.model[0]); /* the old weights may go */
+        ls_model_close(b.v.model[0]); /* the old weights may go */
         versions_open_one(&b.v, 0, "jamba-odd");
         run_dry(e);
         for (int i = 0; i < 4; i++) {
@@ -523,7 +523,7 @@ static void weights_change_in_mid_flight(void **state) {
 static void weights_of_another_model_are_refused(void **state) {
     const ls_levers l = plain_levers(1);
     ls_engine *e = engine_of(&odd, &l);
-    ls_jamba twin = *odd.v.model[0];
+    ls_model twin = *odd.v.model[0];
     versions other;
     ls_error err;
     (void)state;

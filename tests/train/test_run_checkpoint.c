@@ -163,7 +163,7 @@ static void a_resumed_run_has_the_bits_of_one_that_did_not_stop(void **state) {
         (void)train(&t, 4, 6);
         {
             training r;
-            ls_jamba *model;
+            ls_model *model;
             ls_parameters *p;
             char path[LS_SAVES_PATH_MAX];
             resume(&r, &opts);
@@ -173,11 +173,11 @@ static void a_resumed_run_has_the_bits_of_one_that_did_not_stop(void **state) {
             training_close(&r);
             /* As a model of its own it has the same weights. */
             snprintf(path, sizeof path, "%s/step-00000003", run_path);
-            assert_ok(ls_jamba_open(&model, path, &err), err);
+            assert_ok(ls_model_open(&model, path, &err), err);
             assert_ok(ls_parameters_open(&p, model, path, &err), err);
             assert_true(ls_parameters_digest(p) == digest);
             ls_parameters_free(p);
-            ls_jamba_close(model);
+            ls_model_close(model);
         }
         training_close(&t);
         clear_run();

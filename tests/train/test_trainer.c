@@ -78,11 +78,11 @@ static void leaves_fold_in_a_tree(void **state) {
     enum { N = 40, WIDE = 5000 };
     float leaves[N];
     uint64_t seed = 3;
-    ls_queue *queue;
+    ls_device *queue;
     ls_gradient *g;
     ls_error err;
     (void)state;
-    assert_ok(ls_queue_create(&queue, 2, ls_isa_best(), &err), err);
+    assert_ok(ls_device_open_cpu(&queue, 2, ls_isa_best(), &err), err);
     assert_ok(ls_gradient_create(&g, WIDE, N, &err), err);
     for (int64_t i = 0; i < N; i++) leaves[i] = test_uniform(&seed, -1.0f, 1.0f);
     for (int64_t n = 1; n <= N; n++) {
@@ -110,7 +110,7 @@ static void leaves_fold_in_a_tree(void **state) {
         }
     }
     ls_gradient_free(g);
-    ls_queue_free(queue);
+    ls_device_close(queue);
 }
 
 /* ---- the step as its contract has it, in float64 where it is not a sum ---- */
@@ -327,8 +327,8 @@ static void impossible_options_are_refused(void **state) {
     for (int i = 0; i < 7; i++) {
         ls_trainer_opts opts = usual_opts();
         ls_trainer *trainer;
-        ls_jamba *model;
-        ls_queue *queue;
+        ls_model *model;
+        ls_device *queue;
         ls_error err;
         if (i == 0) opts.leaf = 0;
         if (i == 1) opts.max_norm = 0;
@@ -337,13 +337,13 @@ static void impossible_options_are_refused(void **state) {
         if (i == 4) opts.temperature = 0;
         if (i == 5) opts.n_metrics = 0;
         if (i == 6) opts.adamw.eps = 0;
-        assert_ok(ls_queue_create(&queue, 1, ls_isa_best(), &err), err);
-        assert_ok(ls_jamba_open(&model, fixture_path("jamba-nobias"), &err), err);
+        assert_ok(ls_device_open_cpu(&queue, 1, ls_isa_best(), &err), err);
+        assert_ok(ls_model_open(&model, fixture_path("jamba-nobias"), &err), err);
         check_failed(ls_trainer_create(&trainer, model, fixture_path("jamba-nobias"), queue, &opts, &err), &err,
                      says[i]);
         assert_null(trainer);
-        ls_jamba_close(model);
-        ls_queue_free(queue);
+        ls_model_close(model);
+        ls_device_close(queue);
     }
 }
 

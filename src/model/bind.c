@@ -1,14 +1,15 @@
-/* From a checkpoint to ls_jamba: finds each tensor by name, checks shape and type, repacks matrices into panels and
- * widens small vectors. Matrices keep their stored type; every tensor of the file must be used. */
+/* From a checkpoint to ls_model: finds each tensor by name, checks shape and type, packs matrices and widens small vectors
+ * on the device. Matrices keep their stored type; every tensor of the file must be used. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "model/jamba_slots.h"
+#include "model/parts.h"
 
 typedef struct binder {
-    ls_jamba *model;
+    ls_model *model;
+    ls_device *device;
     const ls_checkpoint *checkpoint;
     const char *directory;
     const ls_tensor_view **used; /* [n_used], room for every tensor of the checkpoint */
@@ -54,17 +55,17 @@ static ls_status find(binder *b, const ls_tensor_view **out, ls_dtype *dtype, co
 
 /* Array of n elements that the model owns. */
 static ls_status own_array(binder *b, void **out, int64_t n, int64_t elem_bytes) {
-    ls_jamba *model = b->model;
+    ls_model *model = b->model;
     ls_status status;
     LS_TRY(ls_array_grow((void **)&model->owned, &model->owned_cap, model->n_owned + 1, sizeof(void *), "weights",
                          b->err));
-    LS_TRY(ls_array_alloc(out, n, elem_bytes, "weights", b->err));
+    LS_TRY(ls_memory_alloc(b->device, out, n, elem_bytes, "weights", b->err));
     model->owned[model->n_owned++] = *out;
 done:
     return status;
 }
 
-/* A tensor's bytes, released with free(). */
+/* A tensor's bytes on the host, released with free(). */
 static ls_status read_tensor(void **out, const ls_tensor_view *view, ls_error *err) {
     ls_status status;
     LS_TRY(ls_array_alloc(out, view->bytes, 1, "tensor", err));
@@ -77,55 +78,71 @@ done:
 static ls_status bind_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
     binder *b = context;
     const ls_tensor_view *view;
-    void *data = NULL;
+    void *host = NULL, *data = NULL; /* as stored, on the host and on the device */
     ls_dtype dtype;
     ls_status status;
     LS_TRY(find(b, &view, &dtype, slot));
-    if (slot->kind != LS_SLOT_EMBED) LS_TRY(read_tensor(&data, view, err));
-    if (slot->kind == LS_SLOT_MATRIX) {
-        LS_TRY(ls_gemm_pack(slot->matrix, data, dtype, slot->dims[0], slot->dims[1], err));
-        b->model->weight_bytes += slot->matrix->panel_bytes;
-    } else if (slot->kind == LS_SLOT_EMBED) { /* kept as stored: a forward reads single rows of it */
+    LS_TRY(read_tensor(&host, view, err));
+    if (slot->kind == LS_SLOT_EMBED) { /* kept as stored: a forward reads single rows of it */
         b->model->embed_dtype = dtype;
         LS_TRY(own_array(b, slot->embed, view->n_elements, ls_dtype_bytes(dtype)));
-        LS_TRY(ls_tensor_read(*slot->embed, view, err));
+        LS_TRY(ls_memory_write(b->device, *slot->embed, host, view->bytes, err));
+        goto done;
+    }
+    LS_TRY(ls_memory_alloc(b->device, &data, view->bytes, 1, "tensor", err));
+    LS_TRY(ls_memory_write(b->device, data, host, view->bytes, err));
+    if (slot->kind == LS_SLOT_MATRIX) {
+        LS_TRY(ls_gemm_pack(b->device, slot->matrix, data, dtype, slot->dims[0], slot->dims[1], err));
+        b->model->weight_bytes += slot->matrix->panel_bytes;
     } else {
         LS_TRY(own_array(b, (void **)slot->vector, view->n_elements, (int64_t)sizeof(float)));
         b->model->weight_bytes += view->n_elements * (int64_t)sizeof(float);
-        ls_slot_fill(slot, data, dtype);
+        LS_TRY(ls_slot_fill(slot, b->device, data, dtype, err));
     }
+    LS_TRY(ls_device_wait(b->device, err));
 done:
-    free(data);
+    ls_memory_free(b->device, data);
+    free(host);
+    return status;
+}
+
+/* Whether the tensor holds what the embedding holds. */
+static ls_status same_as_embedding(binder *b, bool *same, const ls_tensor_view *view) {
+    void *stored = NULL, *embed = NULL;
+    ls_status status;
+    LS_TRY(read_tensor(&stored, view, b->err));
+    LS_TRY(ls_array_alloc(&embed, view->bytes, 1, "tensor", b->err));
+    LS_TRY(ls_memory_take(b->device, embed, b->model->embed, view->bytes, b->err));
+    *same = memcmp(stored, embed, (size_t)view->bytes) == 0;
+done:
+    free(embed);
+    free(stored);
     return status;
 }
 
 /* The head of a tied model is the embedding. Its checkpoint may store lm_head.weight as well; it must then hold the
  * embedding's bytes, or the two readings of the file would be different models. */
 static ls_status bind_tied_head(binder *b) {
-    ls_jamba *model = b->model;
-    const ls_jamba_config *c = &model->config;
-    const ls_weight_slot slot = {.name = "lm_head.weight", .n_dims = 2, .dims = {c->vocab, c->hidden}};
+    ls_model *model = b->model;
+    const ls_model_config *c = &model->config;
+    ls_weight_slot slot = {.n_dims = 2, .dims = {c->vocab, c->hidden}};
     const ls_tensor_view *head;
-    void *data = NULL;
+    bool same = false;
     ls_dtype dtype;
     ls_status status = LS_OK;
     if (!c->tied) return LS_OK;
-    if (ls_checkpoint_find(b->checkpoint, "lm_head.weight") != NULL) {
+    snprintf(slot.name, sizeof slot.name, "%s", c->names->head);
+    if (ls_checkpoint_find(b->checkpoint, slot.name) != NULL) {
         LS_TRY(find(b, &head, &dtype, &slot));
         model->n_parameters -= head->n_elements;
-        LS_TRY(read_tensor(&data, head, b->err));
-        if (dtype != model->embed_dtype || memcmp(data, model->embed, (size_t)head->bytes) != 0) {
-            status =
-                LS_FAIL(b->err, LS_ERR_FORMAT,
-                        "%s: lm_head.weight: differs from model.embed_tokens.weight, but tie_word_embeddings is true",
-                        head->file);
-            goto done;
-        }
+        if (dtype == model->embed_dtype) LS_TRY(same_as_embedding(b, &same, head));
+        if (!same)
+            return LS_FAIL(b->err, LS_ERR_FORMAT, "%s: %s: differs from %s, but tie_word_embeddings is true",
+                           head->file, c->names->head, c->names->embed);
     }
-    LS_TRY(ls_gemm_pack(&model->head, model->embed, model->embed_dtype, c->vocab, c->hidden, b->err));
+    LS_TRY(ls_gemm_pack(b->device, &model->head, model->embed, model->embed_dtype, c->vocab, c->hidden, b->err));
     model->weight_bytes += model->head.panel_bytes;
 done:
-    free(data);
     return status;
 }
 
@@ -144,16 +161,19 @@ static ls_status check_all_used(binder *b) {
     return LS_FAIL(b->err, LS_ERR_FORMAT, "%s: a tensor was asked for twice", b->directory);
 }
 
-static ls_status make_layer(ls_jamba *model, int64_t layer_i, ls_error *err) {
+static ls_status make_layer(ls_model *model, int64_t layer_i, ls_error *err) {
     ls_layer *layer = &model->layers[layer_i];
-    layer->is_attention = model->config.is_attention[layer_i];
-    layer->is_moe = model->config.is_moe[layer_i];
-    layer->n_ffn = layer->is_moe ? model->config.n_experts : 1;
-    return ls_array_alloc((void **)&layer->ffn, layer->n_ffn, sizeof *layer->ffn, "experts", err);
+    const ls_model_config *c = &model->config;
+    const bool experts = c->is_moe[layer_i] != 0;
+    layer->mixer = c->is_attention[layer_i] ? &ls_part_attention : &ls_part_mamba;
+    if (c->ffn == 0) return LS_OK;
+    layer->ffn = experts ? &ls_part_experts : &ls_part_dense;
+    layer->n_experts = experts ? c->n_experts : 1;
+    return ls_array_alloc((void **)&layer->expert, layer->n_experts, sizeof *layer->expert, "experts", err);
 }
 
-ls_status ls_jamba_outline(ls_jamba **out, const ls_jamba_config *config, ls_error *err) {
-    ls_jamba *model = calloc(1, sizeof *model);
+ls_status ls_model_outline(ls_model **out, const ls_model_config *config, ls_error *err) {
+    ls_model *model = calloc(1, sizeof *model);
     ls_status status;
     *out = NULL;
     if (model == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "model");
@@ -163,24 +183,25 @@ ls_status ls_jamba_outline(ls_jamba **out, const ls_jamba_config *config, ls_err
     *out = model;
     model = NULL;
 done:
-    ls_jamba_close(model);
+    ls_model_close(model);
     return status;
 }
 
-ls_status ls_jamba_open(ls_jamba **out, const char *directory, ls_error *err) {
-    ls_jamba_config config;
-    ls_jamba *model = NULL;
-    binder b = {.directory = directory, .err = err};
+ls_status ls_model_open(ls_model **out, ls_device *device, const char *directory, ls_error *err) {
+    ls_model_config config;
+    ls_model *model = NULL;
+    binder b = {.device = device, .directory = directory, .err = err};
     ls_status status;
     *out = NULL;
-    LS_TRY(ls_jamba_config_open(&config, directory, err));
-    LS_TRY(ls_jamba_outline(&model, &config, err));
+    LS_TRY(ls_model_config_open(&config, directory, err));
+    LS_TRY(ls_model_outline(&model, &config, err));
+    model->device = device;
     LS_TRY(ls_checkpoint_open(&model->checkpoint, directory, err));
     b.model = model;
     b.checkpoint = model->checkpoint;
     LS_TRY(ls_array_alloc((void **)&b.used, ls_checkpoint_count(b.checkpoint), sizeof(const ls_tensor_view *),
                           "tensors", err));
-    LS_TRY(ls_jamba_slots(model, bind_slot, &b, err));
+    LS_TRY(ls_model_slots(model, bind_slot, &b, err));
     LS_TRY(bind_tied_head(&b));
     LS_TRY(check_all_used(&b));
     LS_TRY(ls_checkpoint_check(model->checkpoint, err));
@@ -188,29 +209,45 @@ ls_status ls_jamba_open(ls_jamba **out, const char *directory, ls_error *err) {
     model = NULL;
 done:
     free((void *)b.used);
-    ls_jamba_close(model);
+    ls_model_close(model);
     return status;
 }
 
-void ls_jamba_close(ls_jamba *model) {
+void ls_model_close(ls_model *model) {
     if (model == NULL) return;
     for (int64_t i = 0; model->layers != NULL && i < model->config.n_layers; i++) {
         ls_layer *layer = &model->layers[i];
         ls_gemm_weight *matrices[] = {&layer->attention.q,   &layer->attention.k,    &layer->attention.v,
                                       &layer->attention.o,   &layer->mamba.in_proj,  &layer->mamba.x_proj,
                                       &layer->mamba.dt_proj, &layer->mamba.out_proj, &layer->router};
-        for (size_t m = 0; m < sizeof matrices / sizeof matrices[0]; m++) ls_gemm_weight_free(matrices[m]);
-        for (int64_t e = 0; layer->ffn != NULL && e < layer->n_ffn; e++) {
-            ls_gemm_weight_free(&layer->ffn[e].gate);
-            ls_gemm_weight_free(&layer->ffn[e].up);
-            ls_gemm_weight_free(&layer->ffn[e].down);
+        for (size_t m = 0; m < sizeof matrices / sizeof matrices[0]; m++)
+            ls_gemm_weight_free(model->device, matrices[m]);
+        for (int64_t e = 0; layer->expert != NULL && e < layer->n_experts; e++) {
+            ls_gemm_weight_free(model->device, &layer->expert[e].gate);
+            ls_gemm_weight_free(model->device, &layer->expert[e].up);
+            ls_gemm_weight_free(model->device, &layer->expert[e].down);
         }
-        free(layer->ffn);
+        free(layer->expert);
     }
-    ls_gemm_weight_free(&model->head);
-    for (int64_t i = 0; i < model->n_owned; i++) free(model->owned[i]);
-    free(model->owned);
+    ls_gemm_weight_free(model->device, &model->head);
+    for (int64_t i = 0; i < model->n_owned; i++) ls_memory_free(model->device, model->owned[i]);
+    free((void *)model->owned);
     free(model->layers);
     ls_checkpoint_close(model->checkpoint);
     free(model);
+}
+
+ls_status ls_model_scale_inputs(ls_model *model, float factor, ls_error *err) {
+    const int64_t n = model->config.hidden, bytes = n * (int64_t)sizeof(float);
+    float *w = NULL;
+    ls_status status;
+    LS_TRY(ls_array_alloc((void **)&w, n, sizeof *w, "weights", err));
+    for (int64_t i = 0; i < model->config.n_layers; i++) {
+        LS_TRY(ls_memory_take(model->device, w, model->layers[i].input_norm, bytes, err));
+        for (int64_t k = 0; k < n; k++) w[k] *= factor;
+        LS_TRY(ls_memory_write(model->device, model->layers[i].input_norm, w, bytes, err));
+    }
+done:
+    free(w);
+    return status;
 }

@@ -1,5 +1,5 @@
 /* Fills every tensor that the configuration calls for, by its kind and name. Owns the values until they are written. */
-#include "model/jamba_init.h"
+#include "model/init.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "load/safetensors_write.h"
-#include "model/jamba_slots.h"
+#include "model/slots.h"
 #include "num/exp64.h"
 #include "op/rows.h"
 
@@ -61,10 +61,9 @@ static ls_status fill(void *context, const ls_weight_slot *slot, ls_error *err) 
     const uint64_t name = ls_fnv_mix(LS_FNV_START, slot->name, (int64_t)strlen(slot->name));
     const double fan_in = (double)slot->dims[slot->n_dims - 1];
     const double deviation = f->deviation > 0 ? f->deviation : 1.0 / sqrt(fan_in);
-    int64_t n = 1;
+    const int64_t n = ls_slot_elements(slot);
     void *values;
     ls_status status;
-    for (int32_t i = 0; i < slot->n_dims; i++) n *= slot->dims[i];
     LS_TRY(ls_array_grow((void **)&f->slots, &f->cap, f->n + 1, sizeof *f->slots, "weights", err));
     LS_TRY(ls_array_grow((void **)&f->values, &f->values_cap, f->n + 1, sizeof *f->values, "weights", err));
     LS_TRY(ls_array_alloc(&values, n, ls_dtype_bytes(f->dtype), "weights", err));
@@ -78,24 +77,24 @@ done:
     return status;
 }
 
-ls_status ls_jamba_init(const char *path, const ls_jamba_config *config, uint64_t seed, double deviation,
+ls_status ls_model_init(const char *path, const ls_model_config *config, uint64_t seed, double deviation,
                         ls_error *err) {
     static const ls_st_dtype stored[] = {[LS_F32] = LS_ST_F32, [LS_BF16] = LS_ST_BF16, [LS_F16] = LS_ST_F16};
     fresh f = {.dtype = config->stored_dtype, .seed = seed, .deviation = deviation};
-    ls_jamba *model = NULL;
+    ls_model *model = NULL;
     ls_status status;
-    LS_TRY(ls_jamba_outline(&model, config, err));
-    LS_TRY(ls_jamba_slots(model, fill, &f, err));
+    LS_TRY(ls_model_outline(&model, config, err));
+    LS_TRY(ls_model_slots(model, fill, &f, err));
     LS_TRY(ls_array_alloc((void **)&f.tensors, f.n, sizeof *f.tensors, "weights", err));
     for (int64_t i = 0; i < f.n; i++)
         f.tensors[i] =
             (ls_tensor_out){f.slots[i].name, stored[f.dtype], f.slots[i].n_dims, f.slots[i].dims, f.values[i]};
-    LS_TRY(ls_safetensors_write(path, f.tensors, f.n, err));
+    LS_TRY(ls_safetensors_write(path, f.tensors, f.n, NULL, NULL, err));
 done:
     for (int64_t i = 0; i < f.n; i++) free(f.values[i]);
     free((void *)f.values);
     free(f.tensors);
     free(f.slots);
-    ls_jamba_close(model);
+    ls_model_close(model);
     return status;
 }

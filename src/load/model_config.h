@@ -4,36 +4,46 @@
  * three tables (jamba_config.c): honoured; fixed, whose one supported value is checked; inert, which cannot change a
  * logit. A field in none of them is refused by name unless it is null or false, because it may change the arithmetic.
  */
-#ifndef LS_LOAD_JAMBA_CONFIG_H
-#define LS_LOAD_JAMBA_CONFIG_H
+#ifndef LS_LOAD_MODEL_CONFIG_H
+#define LS_LOAD_MODEL_CONFIG_H
 
 #include "base/status.h"
 
 #define LS_LAYERS_MAX 1024
 #define LS_EOS_MAX 16
 
-typedef struct ls_jamba_config {
-    int32_t n_layers, hidden, vocab, ffn;
+/* What an architecture calls its tensors. A layer's tensors are called LAYERS NUMBER "." and then, within a part, the
+ * part's prefix. */
+typedef struct ls_tensor_names {
+    const char *embed, *final_norm, *head, *layers, *input_norm, *ffn_norm;
+    const char *attention, *mamba, *ffn; /* prefixes of parts */
+} ls_tensor_names;
+
+typedef struct ls_model_config {
+    const ls_tensor_names *names;
+    int32_t n_layers, hidden, vocab;
+    int32_t ffn; /* 0: layers have no feed-forward */
     int32_t n_heads, n_kv_heads, head_dim;
     int32_t n_experts, top_k; /* top_k is 1 when n_experts is 1 */
     int32_t d_inner, d_state, d_conv, dt_rank;
     int64_t positions_max; /* what the model was trained for; Jamba has no position signal, so no limit follows */
     bool conv_bias, proj_bias, tied;
+    bool inner_norms; /* of dt, B and C */
     float rms_eps;
     ls_dtype stored_dtype; /* what the file says of its weights; each tensor's own header decides */
     uint8_t is_attention[LS_LAYERS_MAX];
     uint8_t is_moe[LS_LAYERS_MAX];
     int32_t bos, pad; /* -1 when absent */
     int32_t n_eos, eos[LS_EOS_MAX];
-} ls_jamba_config;
+} ls_model_config;
 
 /* Reads DIR/config.json and, where it exists, DIR/generation_config.json, whose eos_token_id then replaces the one of
  * config.json. On failure *out is untouched. */
-ls_status ls_jamba_config_open(ls_jamba_config *out, const char *dir, ls_error *err);
-ls_status ls_jamba_config_parse(ls_jamba_config *out, const char *json, int64_t bytes, const char *name, ls_error *err);
+ls_status ls_model_config_open(ls_model_config *out, const char *dir, ls_error *err);
+ls_status ls_model_config_parse(ls_model_config *out, const char *json, int64_t bytes, const char *name, ls_error *err);
 /* Takes eos_token_id from the text of a generation_config.json into a config that is already read; its other fields
  * describe a way of sampling, which is the caller's to choose. */
-ls_status ls_jamba_config_parse_generation(ls_jamba_config *config, const char *json, int64_t bytes, const char *name,
+ls_status ls_model_config_parse_generation(ls_model_config *config, const char *json, int64_t bytes, const char *name,
                                            ls_error *err);
 
 #endif

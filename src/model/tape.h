@@ -1,6 +1,6 @@
 /* Training's forward and backward over whole packed sequences.
  *
- * The forward is that of jamba.h, step by step (ls_jamba_half), so log-probabilities have the bits of rollout and
+ * The forward is that of forward.h, step by step (ls_model_half), so log-probabilities have the bits of rollout and
  * scoring; the tape keeps the residual stream before every half of a layer and, unless it recomputes, what each half
  * computed. Recomputation runs the same ops on the same rows and changes no bit.
  *
@@ -13,10 +13,10 @@
  *   A_log         dA_log = dA2 * A2
  * and the contracts of the ops (op/NAME_backward.h, op/scan.h, op/conv1d.h). It depends on the leaf's sequences, their
  * order and the weights only: not on which other leaves a forward held, on threads, or on recomputation. */
-#ifndef LS_MODEL_JAMBA_TAPE_H
-#define LS_MODEL_JAMBA_TAPE_H
+#ifndef LS_MODEL_TAPE_H
+#define LS_MODEL_TAPE_H
 
-#include "model/jamba_params.h"
+#include "model/params.h"
 
 typedef struct ls_tape ls_tape;
 
@@ -27,22 +27,23 @@ typedef struct ls_tape_opts {
     float temperature;           /* of the log-probabilities; 1 is the model's own */
 } ls_tape_opts;
 
-ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, const ls_tape_opts *opts, ls_error *err);
+ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_device *device, const ls_tape_opts *opts,
+                         ls_error *err);
 void ls_tape_free(ls_tape *tape);
 
 /* Runs n sequences packed one behind the other: sequence i is tokens [offsets[i], offsets[i + 1]). */
-ls_status ls_tape_forward(ls_tape *tape, ls_queue *queue, const int32_t *tokens, const int64_t *offsets, int64_t n,
-                          ls_error *err);
-/* Of the tape's rows: row r predicts targets[r], or nothing where it is -1 (0 then). entropy may be NULL. */
-ls_status ls_tape_logprob(ls_tape *tape, ls_queue *queue, const int64_t *targets, float *logprob, float *entropy,
-                          ls_error *err);
-/* The residual stream of the last forward, [rows][H]: before half `half` of the model's 2 n_layers, or behind the last.
- */
-const float *ls_tape_residual(const ls_tape *tape, int64_t half);
-/* Adds to gradient [parameters->n_elements], which is +0 before, the gradient of
+ls_status ls_tape_forward(ls_tape *tape, const int32_t *tokens, const int64_t *offsets, int64_t n, ls_error *err);
+/* Of the tape's rows: row r predicts targets[r], or nothing where it is -1 (0 then). entropy may be NULL. All are host
+ * memory; waits for the device. */
+ls_status ls_tape_logprob(ls_tape *tape, const int64_t *targets, float *logprob, float *entropy, ls_error *err);
+/* Rows [row, row + n) of the residual stream of the last forward into out [n][H], host memory: before half `half` of the
+ * model's 2 n_layers, or behind the last. Waits for the device. */
+ls_status ls_tape_residual(const ls_tape *tape, int64_t half, int64_t row, int64_t n, float *out, ls_error *err);
+/* Adds to gradient [parameters->n_elements], device memory, which is +0 before, the gradient of
  *   sum over rows of d_logprob[r] * logprob[r] + d_entropy[r] * entropy[r]
- * for the sequences [begin, end) of the last forward. d_entropy may be NULL. Arrays are over all rows of the tape. */
-ls_status ls_tape_backward(ls_tape *tape, ls_queue *queue, int64_t begin, int64_t end, const int64_t *targets,
-                           const float *d_logprob, const float *d_entropy, float *gradient, ls_error *err);
+ * for the sequences [begin, end) of the last forward. d_entropy may be NULL. Host arrays are over all rows of the tape and
+ * may be reused at once. */
+ls_status ls_tape_backward(ls_tape *tape, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,
+                           const float *d_entropy, float *gradient, ls_error *err);
 
 #endif

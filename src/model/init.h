@@ -14,13 +14,13 @@
  *                       between a thousandth and a tenth
  *   norms, D            1
  *   other biases        0 */
-#ifndef LS_MODEL_JAMBA_INIT_H
-#define LS_MODEL_JAMBA_INIT_H
+#ifndef LS_MODEL_INIT_H
+#define LS_MODEL_INIT_H
 
-#include "load/jamba_config.h"
+#include "load/model_config.h"
 
 /* Writes path, a safetensors file that must not exist yet. */
-ls_status ls_jamba_init(const char *path, const ls_jamba_config *config, uint64_t seed, double deviation,
+ls_status ls_model_init(const char *path, const ls_model_config *config, uint64_t seed, double deviation,
                         ls_error *err);
 
 #endif

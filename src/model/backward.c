@@ -1,0 +1,235 @@
+/* The backward of one leaf, straight up: read it beside forward.c; what halves do is in part_*.c. */
+#include <string.h>
+
+#include "model/parts.h"
+#include "model/tape_state.h"
+#include "op/elementwise_backward.h"
+#include "op/gemm_backward.h"
+#include "op/logprob.h"
+#include "op/rmsnorm_backward.h"
+
+/* ---- what parts are made of ---- */
+
+float *ls_leaf_gradient(const ls_leaf *l, const void *place) {
+    return l->gradient + ls_parameter_of(l->tape->parameters, place)->offset;
+}
+
+ls_status ls_leaf_into_weight(const ls_leaf *l, const ls_gemm_weight *w, ls_rows dy, ls_rows x, const float *bias,
+                              int64_t m, const int64_t *range, ls_error *err) {
+    const ls_gemm_backward_weight_args args = {.dy = dy.data,
+                                               .dy_stride = dy.stride,
+                                               .x = x.data,
+                                               .x_dtype = x.dtype,
+                                               .x_stride = x.stride,
+                                               .x_count = m,
+                                               .dw = ls_leaf_gradient(l, w),
+                                               .dbias = bias != NULL ? ls_leaf_gradient(l, bias) : NULL,
+                                               .m = m,
+                                               .n = w->n,
+                                               .k = w->k,
+                                               .range = range};
+    return ls_gemm_backward_weight(l->device, &args, err);
+}
+
+ls_status ls_leaf_into_input(const ls_leaf *l, const ls_gemm_weight *w, ls_rows dy, ls_rows dx, bool add,
+                             const int64_t *rows, int64_t m, const int64_t *range, ls_error *err) {
+    const ls_parameter *p = ls_parameter_of(l->tape->parameters, w);
+    const ls_gemm_backward_input_args args = {.dy = dy.data,
+                                              .dy_stride = dy.stride,
+                                              .w = p->value,
+                                              .w_dtype = p->dtype,
+                                              .dx = dx.data,
+                                              .dx_stride = dx.stride,
+                                              .dx_count = rows != NULL ? l->rows : m,
+                                              .dx_rows = rows,
+                                              .add = add,
+                                              .m = m,
+                                              .n = w->n,
+                                              .k = w->k,
+                                              .range = range};
+    return ls_gemm_backward_input(l->device, &args, err);
+}
+
+ls_status ls_leaf_through_norm(const ls_leaf *l, const float *w, ls_rows x, ls_rows dy, ls_rows dx, bool add,
+                               int64_t dim, ls_error *err) {
+    const ls_rmsnorm_backward_args args = {.x = x.data,
+                                           .x_dtype = x.dtype,
+                                           .x_stride = x.stride,
+                                           .w = w,
+                                           .eps = l->model->config.rms_eps,
+                                           .dy = dy.data,
+                                           .dy_stride = dy.stride,
+                                           .dx = dx.data,
+                                           .dx_stride = dx.stride,
+                                           .add = add,
+                                           .dw = ls_leaf_gradient(l, w),
+                                           .scale = l->tape->scale,
+                                           .rows = l->rows,
+                                           .dim = dim};
+    return ls_rmsnorm_backward(l->device, &args, err);
+}
+
+/* ---- halves ---- */
+
+/* The same activations from a row on; picks are not rows, and are laid out anew for every leaf. */
+static ls_activations from_row(ls_activations a, const ls_model_config *c, int64_t row, bool picks) {
+    ls_rows *const rows[] = {&a.x, &a.y,  &a.q,       &a.k,          &a.v,      &a.heads, &a.uz,
+                             &a.u, &a.dt, &a.scanned, &a.narrow_raw, &a.narrow, &a.router};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) *rows[i] = ls_rows_from(*rows[i], row);
+    if (picks) {
+        a.expert += row * c->top_k;
+        a.expert_weight += row * c->top_k;
+        return a;
+    }
+    a.gate = ls_rows_from(a.gate, row);
+    a.up = ls_rows_from(a.up, row);
+    a.gated = ls_rows_from(a.gated, row);
+    return a;
+}
+
+/* Sets l->h and l->ws to what a half computed for the leaf, running it again where it was not kept. */
+static ls_status recall(ls_leaf *l, int64_t half_i, ls_error *err) {
+    const ls_tape *t = l->tape;
+    const bool picks = half_i % 2 == 1 && l->model->layers[half_i / 2].ffn == &ls_part_experts;
+    const ls_rows h = {t->h[half_i], LS_F32, l->model->config.hidden};
+    l->h = ls_rows_from(h, l->row);
+    l->ws = *t->ws[half_i];
+    if (t->opts.recompute) {
+        const ls_forward f = {l->model, t->cache, &l->ws, l->batch, l->h.data};
+        return ls_model_half_output(&f, half_i / 2, (ls_half)(half_i % 2), err);
+    }
+    l->ws.a = from_row(l->ws.a, &l->model->config, l->row, picks);
+    return LS_OK;
+}
+
+static ls_status half_backward(ls_leaf *l, int64_t half_i, ls_error *err) {
+    const ls_layer *layer = &l->model->layers[half_i / 2];
+    const bool mixes = half_i % 2 == 0;
+    ls_status status;
+    if (!ls_model_has_half(l->model, half_i / 2, (ls_half)(half_i % 2))) return LS_OK;
+    LS_TRY(recall(l, half_i, err));
+    LS_TRY((mixes ? layer->mixer : layer->ffn)->backward(l, half_i / 2, err));
+    LS_TRY(ls_leaf_through_norm(l, mixes ? layer->input_norm : layer->ffn_norm, l->h, l->dx, l->dh, true,
+                                l->model->config.hidden, err));
+done:
+    return status;
+}
+
+/* ---- head, embedding ---- */
+
+/* Gradients of the rows of a block into the head's weight and into dx; rows counts them from the leaf's first. */
+static ls_status block_backward(const ls_leaf *l, bool entropy, ls_error *err) {
+    const ls_model *model = l->model;
+    const ls_head *head = l->tape->head;
+    const int64_t vocab = head->vocab, dim = model->config.hidden;
+    const void *place = model->config.tied ? model->embed : (const void *)&model->head;
+    const ls_parameter *p = ls_parameter_of(l->tape->parameters, place);
+    const ls_logprob_backward_args backward = {.logits = head->logits,
+                                               .rows = head->n,
+                                               .vocab = vocab,
+                                               .row_stride = vocab,
+                                               .targets = head->targets,
+                                               .ignore_index = -1,
+                                               .temperature = head->temperature,
+                                               .lse = head->lse,
+                                               .entropy = entropy ? head->entropy : NULL,
+                                               .d_logprob = l->tape->d_logprob,
+                                               .d_entropy = entropy ? l->tape->d_entropy : NULL,
+                                               .d_logits = head->logits,
+                                               .d_stride = vocab};
+    const ls_gemm_backward_weight_args weight = {.dy = head->logits,
+                                                 .dy_stride = vocab,
+                                                 .x = head->x.data,
+                                                 .x_dtype = head->x.dtype,
+                                                 .x_stride = head->x.stride,
+                                                 .x_count = head->n,
+                                                 .dw = l->gradient + p->offset,
+                                                 .m = head->n,
+                                                 .n = vocab,
+                                                 .k = dim};
+    const ls_gemm_backward_input_args input = {.dy = head->logits,
+                                               .dy_stride = vocab,
+                                               .w = p->value,
+                                               .w_dtype = p->dtype,
+                                               .dx = l->dx.data,
+                                               .dx_stride = dim,
+                                               .dx_count = l->rows,
+                                               .dx_rows = head->index,
+                                               .m = head->n,
+                                               .n = vocab,
+                                               .k = dim};
+    ls_status status;
+    LS_TRY(ls_logprob_backward(l->device, &backward, err));
+    LS_TRY(ls_gemm_backward_weight(l->device, &weight, err));
+    LS_TRY(ls_gemm_backward_input(l->device, &input, err));
+done:
+    return status;
+}
+
+/* dh behind the last half, from the log-probabilities of the leaf's rows. */
+static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *d_logprob, const float *d_entropy,
+                               ls_error *err) {
+    ls_tape *t = l->tape;
+    const int64_t dim = l->model->config.hidden, end = l->row + l->rows;
+    const ls_rows h = {t->h[t->n_halves], LS_F32, dim}, x = ls_rows_from(t->x_last, l->row);
+    int64_t index[LS_TAPE_HEAD_ROWS], block[LS_TAPE_HEAD_ROWS], row = l->row, n;
+    ls_status status;
+    LS_TRY(ls_memory_fill(l->device, l->dx.data, 0, l->rows * dim * (int64_t)sizeof(float), err));
+    while ((n = ls_tape_next_rows(targets, &row, end, index, block)) > 0) {
+        float d[LS_TAPE_HEAD_ROWS], de[LS_TAPE_HEAD_ROWS];
+        for (int64_t i = 0; i < n; i++) {
+            d[i] = d_logprob[index[i]];
+            de[i] = d_entropy != NULL ? d_entropy[index[i]] : 0.0f;
+            index[i] -= l->row;
+        }
+        LS_TRY(ls_memory_write(l->device, t->d_logprob, d, n * (int64_t)sizeof *d, err));
+        LS_TRY(ls_memory_write(l->device, t->d_entropy, de, n * (int64_t)sizeof *de, err));
+        LS_TRY(ls_head_take(t->head, l->model, x, l->rows, index, n, err));
+        LS_TRY(ls_head_logprob(t->head, t->head->logits, block, d_entropy != NULL, err));
+        LS_TRY(block_backward(l, d_entropy != NULL, err));
+    }
+    LS_TRY(ls_leaf_through_norm(l, l->model->final_norm, ls_rows_from(h, l->row), l->dx, l->dh, false, dim, err));
+done:
+    return status;
+}
+
+static ls_status embed_backward(const ls_leaf *l, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const ls_embed_backward_args embed = {l->batch->tokens, l->dh.data, c->hidden, ls_leaf_gradient(l, l->model->embed),
+                                          c->vocab,         c->hidden,  l->rows,   c->pad};
+    return ls_embed_backward(l->device, &embed, err);
+}
+
+/* ---- the whole ---- */
+
+/* The leaf's sequences as a batch of their own. */
+static ls_status write_leaf(ls_tape *t, int64_t begin, int64_t end, int64_t row, ls_error *err) {
+    for (int64_t i = begin; i < end; i++) {
+        t->leaf_spans[i - begin] = t->spans[i];
+        t->leaf_spans[i - begin].row -= row;
+    }
+    return ls_batch_write(t->leaf_batch, t->tokens + row, t->leaf_spans, end - begin, t->pages, t->n_pages, err);
+}
+
+ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,
+                           const float *d_entropy, float *gradient, ls_error *err) {
+    const int64_t dim = t->model->config.hidden;
+    ls_leaf l = {.tape = t,
+                 .model = t->model,
+                 .device = t->device,
+                 .batch = t->leaf_batch,
+                 .dh = {t->dh, LS_F32, dim},
+                 .dx = {t->dx, LS_F32, dim},
+                 .gradient = gradient};
+    ls_status status;
+    LS_ASSERT(begin >= 0 && begin < end && end <= t->n_spans, "sequences %lld to %lld of %lld", (long long)begin,
+              (long long)end, (long long)t->n_spans);
+    l.row = t->spans[begin].row;
+    l.rows = t->spans[end - 1].row + t->spans[end - 1].n_rows - l.row;
+    LS_TRY(write_leaf(t, begin, end, l.row, err));
+    LS_TRY(head_backward(&l, targets, d_logprob, d_entropy, err));
+    for (int64_t i = t->n_halves - 1; i >= 0; i--) LS_TRY(half_backward(&l, i, err));
+    LS_TRY(embed_backward(&l, err));
+done:
+    return status;
+}

@@ -1,0 +1,307 @@
+/* Cached state: sizes are planned here, nothing else allocates during a run. */
+#include "model/cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "op/attention.h"
+#include "op/gather.h"
+
+#define SLOT_ALIGN 64
+#define GUARD_BYTES 64
+#define GUARD_BYTE 0xA5
+
+static int64_t aligned(int64_t bytes) { return (bytes + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN; }
+
+static int64_t conv_bytes(const ls_model_config *c, ls_dtype dtype) {
+    return (int64_t)(c->d_conv - 1) * c->d_inner * ls_dtype_bytes(dtype);
+}
+
+static int64_t ssm_bytes(const ls_model_config *c) { return (int64_t)c->d_inner * c->d_state * (int64_t)sizeof(float); }
+
+int64_t ls_slot_ssm_offset(const ls_model_config *c, ls_dtype dtype) { return aligned(conv_bytes(c, dtype)); }
+
+int64_t ls_slot_bytes(const ls_model_config *c, ls_dtype dtype) {
+    return ls_slot_ssm_offset(c, dtype) + aligned(ssm_bytes(c));
+}
+
+int64_t ls_page_bytes(const ls_model_config *c, ls_dtype dtype, int64_t page_tokens) {
+    return ls_kv_page_bytes(c->n_kv_heads, c->head_dim, page_tokens, dtype);
+}
+
+/* Entries of a pool: their distance, and what follows the bytes in use. */
+static ls_status pool_stride(int64_t *out, int64_t bytes, int64_t wanted, bool guards, const char *what,
+                             ls_error *err) {
+    const int64_t least = bytes + (guards ? GUARD_BYTES : 0);
+    *out = wanted > 0 ? wanted : aligned(least);
+    if (*out < least || *out % SLOT_ALIGN != 0)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: stride of %lld bytes; it must be a multiple of %d and at least %lld", what,
+                       (long long)*out, SLOT_ALIGN, (long long)least);
+    return LS_OK;
+}
+
+/* The pool of one layer, by what kind of layer it is. */
+typedef struct pool {
+    uint8_t *base;
+    int64_t n, stride, bytes; /* entries; bytes between them; bytes of each in use */
+} pool;
+
+static pool pool_of(const ls_cache *c, int64_t layer_i) {
+    return c->is_attention[layer_i] ? (pool){c->layer[layer_i], c->n_pages, c->page_stride, c->page_bytes}
+                                    : (pool){c->layer[layer_i], c->n_slots, c->slot_stride, c->slot_bytes};
+}
+
+static ls_status write_guards(const ls_cache *cache, ls_error *err) {
+    ls_status status = LS_OK;
+    for (int64_t i = 0; cache->guards && i < cache->n_layers; i++) {
+        const pool p = pool_of(cache, i);
+        for (int64_t entry = 0; entry < p.n; entry++)
+            LS_TRY(ls_memory_fill(cache->device, p.base + entry * p.stride + p.bytes, GUARD_BYTE, GUARD_BYTES, err));
+    }
+done:
+    return status;
+}
+
+static ls_status reserve_pools(ls_cache *cache, ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_array_alloc((void **)&cache->layer, cache->n_layers, sizeof *cache->layer, "cache layers", err));
+    for (int64_t i = 0; i < cache->n_layers; i++) {
+        const pool p = pool_of(cache, i);
+        LS_TRY(ls_memory_reserve(cache->device, (void **)&cache->layer[i], p.n, p.stride,
+                                 cache->is_attention[i] ? "KV pages" : "state slots", err));
+    }
+    LS_TRY(ls_memory_alloc(cache->device, (void **)&cache->differs, 1, sizeof *cache->differs, "comparison", err));
+    if (cache->guards)
+        LS_TRY(ls_array_alloc((void **)&cache->guard_bytes,
+                              cache->n_pages > cache->n_slots ? cache->n_pages : cache->n_slots, GUARD_BYTES, "guards",
+                              err));
+    LS_TRY(write_guards(cache, err));
+done:
+    return status;
+}
+
+ls_status ls_cache_create(ls_cache **out, ls_device *device, const ls_model_config *config, const ls_cache_opts *opts,
+                          ls_error *err) {
+    ls_cache *cache = calloc(1, sizeof *cache);
+    ls_status status = LS_OK;
+    *out = NULL;
+    if (cache == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "cache");
+    if (opts->n_slots < 0 || opts->n_slots > INT32_MAX || opts->n_pages < 0 || opts->n_pages > INT32_MAX) {
+        status = LS_FAIL(err, LS_ERR_ARG, "cache: %lld slots and %lld pages; each must be in 0..%d",
+                         (long long)opts->n_slots, (long long)opts->n_pages, INT32_MAX);
+        goto done;
+    }
+    cache->device = device;
+    cache->dtype = opts->dtype;
+    cache->n_slots = opts->n_slots;
+    cache->n_pages = opts->n_pages;
+    cache->page_tokens = opts->page_tokens;
+    cache->guards = opts->guards;
+    cache->slot_bytes = ls_slot_bytes(config, opts->dtype);
+    cache->ssm_offset = ls_slot_ssm_offset(config, opts->dtype);
+    cache->conv_bytes = conv_bytes(config, opts->dtype);
+    cache->ssm_bytes = ssm_bytes(config);
+    cache->page_bytes = ls_page_bytes(config, opts->dtype, opts->page_tokens);
+    cache->n_layers = config->n_layers;
+    cache->n_kv_heads = config->n_kv_heads;
+    memcpy(cache->is_attention, config->is_attention, sizeof cache->is_attention);
+    LS_TRY(pool_stride(&cache->slot_stride, cache->slot_bytes, opts->slot_stride, opts->guards, "state slots", err));
+    LS_TRY(pool_stride(&cache->page_stride, cache->page_bytes, 0, opts->guards, "KV pages", err));
+    LS_TRY(reserve_pools(cache, err));
+    *out = cache;
+    cache = NULL;
+done:
+    ls_cache_free(cache);
+    return status;
+}
+
+void ls_cache_free(ls_cache *cache) {
+    if (cache == NULL) return;
+    for (int64_t i = 0; cache->layer != NULL && i < cache->n_layers; i++) {
+        const pool p = pool_of(cache, i);
+        ls_memory_unreserve(cache->device, p.base, p.n * p.stride);
+    }
+    ls_memory_free(cache->device, cache->differs);
+    free(cache->guard_bytes);
+    free(cache->layer);
+    free(cache);
+}
+
+static ls_pool_view view_of(const ls_cache *cache, int64_t layer_i) {
+    const pool p = pool_of(cache, layer_i);
+    const ls_pool_view view = {p.base, p.stride, p.n};
+    return view;
+}
+
+ls_pool_view ls_cache_conv(const ls_cache *cache, int64_t layer_i) { return view_of(cache, layer_i); }
+
+ls_pool_view ls_cache_ssm(const ls_cache *cache, int64_t layer_i) {
+    ls_pool_view view = view_of(cache, layer_i);
+    if (view.base != NULL) view.base += cache->ssm_offset;
+    return view;
+}
+
+ls_pool_view ls_cache_pages(const ls_cache *cache, int64_t layer_i) { return view_of(cache, layer_i); }
+
+/* Entry `id` of a layer's pool. */
+static uint8_t *entry_at(const ls_cache *cache, int64_t layer_i, int32_t id) {
+    const ls_pool_view view = view_of(cache, layer_i);
+    LS_ASSERT(id >= 0 && id < view.n_entries, "entry %d of a pool of %lld", id, (long long)view.n_entries);
+    return ls_pool_at(&view, id);
+}
+
+/* ---- all layers of an entry ---- */
+
+static ls_status copy_entry(const ls_cache *to, int32_t to_id, const ls_cache *from, int32_t from_id, bool attention,
+                            ls_error *err) {
+    ls_status status = LS_OK;
+    for (int64_t i = 0; i < to->n_layers; i++)
+        if ((to->is_attention[i] != 0) == attention)
+            LS_TRY(ls_memory_copy(to->device, entry_at(to, i, to_id), entry_at(from, i, from_id), pool_of(to, i).bytes,
+                                  err));
+done:
+    return status;
+}
+
+ls_status ls_cache_copy_slot(const ls_cache *to, int32_t to_slot, const ls_cache *from, int32_t from_slot,
+                             ls_error *err) {
+    return copy_entry(to, to_slot, from, from_slot, false, err);
+}
+
+ls_status ls_cache_copy_page(const ls_cache *to, int32_t to_page, const ls_cache *from, int32_t from_page,
+                             ls_error *err) {
+    return copy_entry(to, to_page, from, from_page, true, err);
+}
+
+/* All bits set is a NaN in every type. */
+static ls_status poison_entry(const ls_cache *cache, int32_t id, bool attention, ls_error *err) {
+    ls_status status = LS_OK;
+    for (int64_t i = 0; i < cache->n_layers; i++)
+        if ((cache->is_attention[i] != 0) == attention)
+            LS_TRY(ls_memory_fill(cache->device, entry_at(cache, i, id), 0xFF, pool_of(cache, i).bytes, err));
+done:
+    return status;
+}
+
+ls_status ls_cache_poison_slot(const ls_cache *cache, int32_t slot, ls_error *err) {
+    return poison_entry(cache, slot, false, err);
+}
+
+ls_status ls_cache_poison_page(const ls_cache *cache, int32_t page, ls_error *err) {
+    return poison_entry(cache, page, true, err);
+}
+
+ls_status ls_cache_drop_slot(const ls_cache *cache, int32_t slot, ls_error *err) {
+    ls_status status = LS_OK;
+    for (int64_t i = 0; i < cache->n_layers; i++)
+        if (!cache->is_attention[i])
+            LS_TRY(ls_memory_drop(cache->device, entry_at(cache, i, slot), cache->slot_bytes, err));
+done:
+    return status;
+}
+
+ls_status ls_cache_drop(const ls_cache *cache, ls_error *err) {
+    ls_status status = LS_OK;
+    for (int64_t i = 0; i < cache->n_layers; i++) {
+        const pool p = pool_of(cache, i);
+        if (p.base != NULL) LS_TRY(ls_memory_drop(cache->device, p.base, p.n * p.stride, err));
+    }
+    LS_TRY(write_guards(cache, err));
+done:
+    return status;
+}
+
+/* ---- comparison ---- */
+
+static ls_status begin_compare(const ls_cache *a, ls_error *err) {
+    return ls_memory_fill(a->device, a->differs, 0, (int64_t)sizeof *a->differs, err);
+}
+
+static ls_status compare(const ls_cache *a, const uint8_t *x, const uint8_t *y, int64_t rows, int64_t stride,
+                         int64_t row_bytes, ls_error *err) {
+    const ls_differs_args args = {x, y, rows, stride, row_bytes, a->differs};
+    return row_bytes == 0 ? LS_OK : ls_differs(a->device, &args, err);
+}
+
+/* What the comparisons since begin_compare found. */
+static ls_status end_compare(const ls_cache *a, bool *differs, ls_error *err) {
+    int64_t found = 0;
+    const ls_status status = ls_memory_take(a->device, &found, a->differs, (int64_t)sizeof found, err);
+    *differs = found != 0;
+    return status;
+}
+
+/* Window and state; what lies between and behind them is nobody's, and may be poison in one and zero in the other. */
+ls_status ls_cache_slot_differs(int64_t *layer_i, const ls_cache *a, int32_t slot_a, const ls_cache *b, int32_t slot_b,
+                                ls_error *err) {
+    bool differs = false;
+    ls_status status = LS_OK;
+    *layer_i = -1;
+    for (int64_t i = 0; i < a->n_layers && !differs; i++) {
+        const uint8_t *x, *y;
+        if (a->is_attention[i]) continue;
+        x = entry_at(a, i, slot_a);
+        y = entry_at(b, i, slot_b);
+        LS_TRY(begin_compare(a, err));
+        LS_TRY(compare(a, x, y, 1, a->slot_bytes, a->conv_bytes, err));
+        LS_TRY(compare(a, x + a->ssm_offset, y + a->ssm_offset, 1, a->slot_bytes, a->ssm_bytes, err));
+        LS_TRY(end_compare(a, &differs, err));
+        if (differs) *layer_i = i;
+    }
+done:
+    return status;
+}
+
+/* In a page lie, for every KV head and dimension, the keys of all its positions, then, for every KV head, the values
+ * position by position (op/attention.h). */
+ls_status ls_cache_page_differs(int64_t *layer_i, const ls_cache *a, int32_t page_a, const ls_cache *b, int32_t page_b,
+                                int64_t n_tokens, ls_error *err) {
+    const int64_t element = ls_dtype_bytes(a->dtype), token_bytes = a->page_bytes / a->page_tokens;
+    const int64_t k_rows = token_bytes / (2 * element), row_bytes = a->page_tokens * element;
+    const int64_t head_bytes = a->page_bytes / (2 * a->n_kv_heads);
+    bool differs = false;
+    ls_status status = LS_OK;
+    *layer_i = -1;
+    for (int64_t i = 0; i < a->n_layers && !differs; i++) {
+        const uint8_t *x, *y;
+        if (!a->is_attention[i]) continue;
+        x = entry_at(a, i, page_a);
+        y = entry_at(b, i, page_b);
+        LS_TRY(begin_compare(a, err));
+        LS_TRY(compare(a, x, y, k_rows, row_bytes, n_tokens * element, err));
+        x += k_rows * row_bytes;
+        y += k_rows * row_bytes;
+        LS_TRY(compare(a, x, y, a->n_kv_heads, head_bytes, head_bytes / a->page_tokens * n_tokens, err));
+        LS_TRY(end_compare(a, &differs, err));
+        if (differs) *layer_i = i;
+    }
+done:
+    return status;
+}
+
+/* ---- guards ---- */
+
+static ls_status check_layer_guards(const ls_cache *cache, int64_t layer_i, ls_error *err) {
+    const pool p = pool_of(cache, layer_i);
+    ls_status status = LS_OK;
+    for (int64_t entry = 0; entry < p.n; entry++)
+        LS_TRY(ls_memory_read(cache->device, cache->guard_bytes + entry * GUARD_BYTES,
+                              p.base + entry * p.stride + p.bytes, GUARD_BYTES, err));
+    LS_TRY(ls_device_wait(cache->device, err));
+    for (int64_t k = 0; k < p.n * GUARD_BYTES; k++)
+        if (cache->guard_bytes[k] != GUARD_BYTE)
+            return LS_FAIL(err, LS_ERR_DEVICE, "layer %lld: byte %lld behind %s %lld was overwritten with 0x%02x",
+                           (long long)layer_i, (long long)(k % GUARD_BYTES),
+                           cache->is_attention[layer_i] ? "page" : "slot", (long long)(k / GUARD_BYTES),
+                           cache->guard_bytes[k]);
+done:
+    return status;
+}
+
+ls_status ls_cache_check_guards(const ls_cache *cache, ls_error *err) {
+    ls_status status = LS_OK;
+    for (int64_t i = 0; cache->guards && i < cache->n_layers; i++) LS_TRY(check_layer_guards(cache, i, err));
+done:
+    return status;
+}

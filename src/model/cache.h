@@ -1,0 +1,64 @@
+/* Cached state of all sequences, in device memory. A slot holds one sequence's convolution window [W-1][D] (activation type)
+ * and then, at a multiple of 64 bytes, its scan state [D][S] (float32), for one layer; slot ids mean the same sequence in
+ * every Mamba layer. Page ids likewise mean the same page_tokens positions in every attention layer. Pools are address
+ * space that the system backs where it is touched, zero at first. */
+#ifndef LS_MODEL_CACHE_H
+#define LS_MODEL_CACHE_H
+
+#include "load/model_config.h"
+#include "op/backend.h"
+#include "op/span.h"
+
+typedef struct ls_cache {
+    ls_device *device; /* borrowed */
+    ls_dtype dtype;
+    int64_t n_slots, slot_stride, slot_bytes, ssm_offset; /* bytes; of a slot, slot_bytes are in use .. */
+    int64_t conv_bytes, ssm_bytes;                        /* .. and of these, window and state */
+    int64_t n_pages, page_tokens, page_stride, page_bytes;
+    int64_t n_layers, n_kv_heads;
+    bool guards;
+    uint8_t is_attention[LS_LAYERS_MAX]; /* a copy of the configuration's: weights may change and their models go */
+    uint8_t **layer;                     /* [n_layers]: the layer's slots or pages; NULL where there are none */
+    int64_t *differs;                    /* device memory: the answer of a comparison */
+    uint8_t *guard_bytes;                /* [largest count of entries][64], what was read of guards; NULL without */
+} ls_cache;
+
+typedef struct ls_cache_opts {
+    ls_dtype dtype;                        /* of activations */
+    int64_t n_slots, n_pages, page_tokens; /* either count may be 0 */
+    int64_t slot_stride;                   /* bytes, a multiple of 64; 0: the least */
+    bool guards;                           /* 64 bytes of a known pattern behind every slot and page */
+} ls_cache_opts;
+
+ls_status ls_cache_create(ls_cache **out, ls_device *device, const ls_model_config *config, const ls_cache_opts *opts,
+                          ls_error *err);
+void ls_cache_free(ls_cache *cache);
+ls_pool_view ls_cache_conv(const ls_cache *cache, int64_t layer_i);
+ls_pool_view ls_cache_ssm(const ls_cache *cache, int64_t layer_i);
+ls_pool_view ls_cache_pages(const ls_cache *cache, int64_t layer_i);
+/* All layers of a slot or page, from one cache to another (or the same) of the same model, type and device. */
+ls_status ls_cache_copy_slot(const ls_cache *to, int32_t to_slot, const ls_cache *from, int32_t from_slot,
+                             ls_error *err);
+ls_status ls_cache_copy_page(const ls_cache *to, int32_t to_page, const ls_cache *from, int32_t from_page,
+                             ls_error *err);
+/* *layer_i: the first layer in which two slots differ, or -1; the same for the first n_tokens positions of two pages.
+ * Waits for the device. */
+ls_status ls_cache_slot_differs(int64_t *layer_i, const ls_cache *a, int32_t slot_a, const ls_cache *b, int32_t slot_b,
+                                ls_error *err);
+ls_status ls_cache_page_differs(int64_t *layer_i, const ls_cache *a, int32_t page_a, const ls_cache *b, int32_t page_b,
+                                int64_t n_tokens, ls_error *err);
+/* Fills a free slot or page with NaN: whoever reads it shows it. */
+ls_status ls_cache_poison_slot(const ls_cache *cache, int32_t slot, ls_error *err);
+ls_status ls_cache_poison_page(const ls_cache *cache, int32_t page, ls_error *err);
+/* LS_OK when the patterns behind all slots and pages stand; the error names layer, id and byte. Waits for the device. */
+ls_status ls_cache_check_guards(const ls_cache *cache, ls_error *err);
+/* Gives a slot's memory back to the system, as far as whole system pages go; it is zero there afterwards. */
+ls_status ls_cache_drop_slot(const ls_cache *cache, int32_t slot, ls_error *err);
+/* The same for all of it, guards written again. */
+ls_status ls_cache_drop(const ls_cache *cache, ls_error *err);
+/* Bytes of the parts of a slot and of a page, for planning. */
+int64_t ls_slot_ssm_offset(const ls_model_config *config, ls_dtype dtype);
+int64_t ls_slot_bytes(const ls_model_config *config, ls_dtype dtype);
+int64_t ls_page_bytes(const ls_model_config *config, ls_dtype dtype, int64_t page_tokens);
+
+#endif

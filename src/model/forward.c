@@ -1,0 +1,142 @@
+/* The forward pass, straight down: read it beside the formulas in model.h. */
+#include "model/forward.h"
+
+#include <string.h>
+
+#include "model/parts.h"
+#include "op/elementwise.h"
+#include "op/rmsnorm.h"
+
+static const char *const ablations[LS_ABLATION_COUNT] = {"none", "attention-only", "mamba-only"};
+
+const char *ls_ablation_name(ls_ablation ablation) {
+    return (unsigned)ablation < LS_ABLATION_COUNT ? ablations[ablation] : "unknown";
+}
+
+bool ls_ablation_parse(ls_ablation *out, const char *name) {
+    for (int i = 0; i < LS_ABLATION_COUNT; i++)
+        if (strcmp(ablations[i], name) == 0) {
+            *out = (ls_ablation)i;
+            return true;
+        }
+    return false;
+}
+
+/* ---- what parts are made of ---- */
+
+ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,
+                          int64_t m, const int64_t *range, ls_error *err) {
+    const ls_gemm_args args = {.x = x.data,
+                               .x_dtype = x.dtype,
+                               .x_stride = x.stride,
+                               .weight = w,
+                               .bias = bias,
+                               .out = out.data,
+                               .out_dtype = out.dtype,
+                               .out_stride = out.stride,
+                               .m = m,
+                               .range = range};
+    return ls_gemm(f->ws->device, &args, err);
+}
+
+ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim, ls_error *err) {
+    const ls_rmsnorm_args args = {.x = x.data,
+                                  .x_dtype = x.dtype,
+                                  .x_stride = x.stride,
+                                  .w = w,
+                                  .eps = f->model->config.rms_eps,
+                                  .y = y.data,
+                                  .y_dtype = y.dtype,
+                                  .y_stride = y.stride,
+                                  .rows = f->batch->n_rows,
+                                  .dim = dim};
+    return ls_rmsnorm(f->ws->device, &args, err);
+}
+
+/* x = rms(h): what a mixer, a feed-forward or the head reads. */
+static ls_status normalise_h(const ls_forward *f, ls_rows x, const float *w, ls_error *err) {
+    const ls_rows h = {f->h, LS_F32, f->model->config.hidden};
+    return ls_part_norm(f, x, h, w, h.stride, err);
+}
+
+/* ---- steps ---- */
+
+bool ls_model_has_half(const ls_model *model, int64_t layer_i, ls_half half) {
+    const ls_layer *layer = &model->layers[layer_i];
+    if (half == LS_HALF_FFN) return layer->ffn != NULL;
+    return model->ablation == LS_ABLATE_NONE ||
+           (layer->mixer == &ls_part_attention) == (model->ablation == LS_ATTENTION_ONLY);
+}
+
+ls_status ls_model_embed(const ls_forward *f, ls_error *err) {
+    const ls_model *model = f->model;
+    const ls_embed_args embed = {
+        model->embed, model->embed_dtype, model->config.vocab, model->config.hidden, f->batch->tokens, f->h,
+        LS_F32,       f->batch->n_rows};
+    return ls_embed(f->ws->device, &embed, err);
+}
+
+ls_status ls_model_half_output(const ls_forward *f, int64_t layer_i, ls_half half, ls_error *err) {
+    const ls_layer *layer = &f->model->layers[layer_i];
+    const bool mixes = half == LS_HALF_MIXER;
+    ls_status status;
+    LS_TRY(normalise_h(f, f->ws->a.x, mixes ? layer->input_norm : layer->ffn_norm, err));
+    LS_TRY((mixes ? layer->mixer : layer->ffn)->forward(f, layer_i, err));
+done:
+    return status;
+}
+
+ls_status ls_model_half(const ls_forward *f, int64_t layer_i, ls_half half, float *out, ls_error *err) {
+    const int64_t rows = f->batch->n_rows, dim = f->model->config.hidden;
+    const ls_residual_args add = {f->h, f->ws->a.y.data, rows, dim, out};
+    ls_status status;
+    if (!ls_model_has_half(f->model, layer_i, half))
+        return out == f->h ? LS_OK : ls_memory_copy(f->ws->device, out, f->h, rows * dim * (int64_t)sizeof(float), err);
+    LS_TRY(ls_model_half_output(f, layer_i, half, err));
+    LS_TRY(ls_residual(f->ws->device, &add, err));
+done:
+    return status;
+}
+
+ls_status ls_model_last_norm(const ls_forward *f, ls_rows x, ls_error *err) {
+    return normalise_h(f, x, f->model->final_norm, err);
+}
+
+/* ---- the whole ---- */
+
+static ls_status check(const ls_forward *f, ls_error *err) {
+    if (f->ws->dtype != f->cache->dtype)
+        return LS_FAIL(err, LS_ERR_ARG, "forward: workspace is %s, cache is %s", ls_dtype_name(f->ws->dtype),
+                       ls_dtype_name(f->cache->dtype));
+    if (f->batch->n_rows > f->ws->rows_max)
+        return LS_FAIL(err, LS_ERR_CAPACITY, "forward: %lld rows, the workspace holds %lld",
+                       (long long)f->batch->n_rows, (long long)f->ws->rows_max);
+    return LS_OK;
+}
+
+ls_status ls_model_forward(const ls_forward *f, ls_forward_observer observer, void *context, ls_error *err) {
+    ls_status status;
+    LS_TRY(check(f, err));
+    LS_TRY(ls_model_embed(f, err));
+    if (observer != NULL) LS_TRY(observer(context, f, 0, err));
+    for (int64_t i = 0; i < 2 * (int64_t)f->model->config.n_layers; i++) {
+        LS_TRY(ls_model_half(f, i / 2, (ls_half)(i % 2), f->h, err));
+        if (observer != NULL) LS_TRY(observer(context, f, i + 1, err));
+    }
+    LS_TRY(ls_model_last_norm(f, f->ws->a.x, err));
+done:
+    return status;
+}
+
+ls_status ls_model_logits(const ls_model *model, ls_device *device, ls_rows x, int64_t n, float *logits,
+                          ls_error *err) {
+    const ls_gemm_args args = {.x = x.data,
+                               .x_dtype = x.dtype,
+                               .x_stride = x.stride,
+                               .weight = &model->head,
+                               .out = logits,
+                               .out_dtype = LS_F32,
+                               .out_stride = model->config.vocab,
+                               .m = n};
+    return ls_gemm(device, &args, err);
+}

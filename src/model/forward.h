@@ -1,0 +1,111 @@
+/* The forward pass: one code path for prefill, chunks, decode, packed batches, scoring and training. */
+#ifndef LS_MODEL_FORWARD_H
+#define LS_MODEL_FORWARD_H
+
+#include "model/cache.h"
+#include "model/model.h"
+
+/* A row-major matrix in device memory: where it starts, its type and row stride in elements. */
+typedef struct ls_rows {
+    void *data;
+    ls_dtype dtype;
+    int64_t stride;
+} ls_rows;
+
+/* The same matrix from another row, or column, on. */
+ls_rows ls_rows_from(ls_rows rows, int64_t row);
+ls_rows ls_rows_column(ls_rows rows, int64_t column);
+
+/* What one half of a layer computes between its norm and the residual stream, [rows][..]. Which of these it uses, the
+ * half says; they share memory where halves take turns (ls_workspace_create). */
+typedef struct ls_activations {
+    ls_rows x; /* H: normalised h */
+    ls_rows y; /* H: what is added to h */
+    /* attention */
+    ls_rows q, k, v; /* A*P, G*P, G*P, columns of one matrix */
+    ls_rows heads;   /* A*P: their outputs */
+    /* Mamba */
+    ls_rows uz;                 /* 2D: u | z before the convolution */
+    ls_rows u, dt;              /* D each: behind it; of the scan */
+    ls_rows scanned;            /* D: the scan's output */
+    ls_rows narrow_raw, narrow; /* R+2S: dt | B | C before and behind their norms; one matrix in inference */
+    /* feed-forward, over rows or over picks (rows of experts) */
+    ls_rows gate, up, gated; /* F */
+    /* mixture of experts */
+    ls_rows router;                   /* E */
+    int32_t *expert;                  /* [rows][top_k] */
+    float *expert_weight;             /* [rows][top_k] */
+    int64_t *pick, *pick_row, *place; /* [rows * top_k], of ls_moe_place */
+    int64_t *expert_offsets;          /* [E + 1] */
+    ls_rows picked_x, picked_y;       /* [rows * top_k], H */
+    float *picked_weight;             /* [rows * top_k] */
+} ls_activations;
+
+/* Working memory of a forward over at most rows_max rows, on a device. */
+typedef struct ls_workspace {
+    ls_device *device;
+    ls_dtype dtype;
+    int64_t rows_max;
+    ls_activations a;
+    void *owned[16];
+    int64_t n_owned;
+} ls_workspace;
+
+/* for_training: nothing that a gradient needs is overwritten within one half of a layer. */
+ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_model_config *config, ls_dtype dtype,
+                              int64_t rows_max, bool for_training, ls_error *err);
+void ls_workspace_free(ls_workspace *workspace);
+/* Bytes of the above, for planning; -1 where they do not fit 64 bits. */
+int64_t ls_workspace_bytes(const ls_model_config *config, ls_dtype dtype, int64_t rows_max, bool for_training);
+
+/* What a forward reads of its batch, in device memory: addresses stay, contents change. */
+typedef struct ls_batch {
+    ls_device *device;
+    int64_t rows_max, spans_max, pages_max; /* pages_max: page numbers of all spans together */
+    int32_t *tokens;                        /* [rows_max] */
+    ls_span *spans;                         /* [spans_max] */
+    int32_t *tables;                        /* [pages_max] */
+    int64_t n_rows, n_spans, n_tables;      /* of the batch that is there */
+} ls_batch;
+
+ls_status ls_batch_create(ls_batch **out, ls_device *device, int64_t rows_max, int64_t spans_max, int64_t pages_max,
+                          ls_error *err);
+void ls_batch_free(ls_batch *batch);
+/* Host arrays: tokens of all spans, span i taking rows spans[i].row on (spans cover the rows in order, without gaps), and
+ * the tables that the spans refer to. They may be reused at once. */
+ls_status ls_batch_write(ls_batch *batch, const int32_t *tokens, const ls_span *spans, int64_t n_spans,
+                         const int32_t *tables, int64_t n_tables, ls_error *err);
+
+/* One forward on its way. */
+typedef struct ls_forward {
+    const ls_model *model;
+    const ls_cache *cache;
+    const ls_workspace *ws;
+    const ls_batch *batch;
+    float *h; /* [rows][H]: the residual stream, device memory */
+} ls_forward;
+
+/* Who looks on while a forward runs: called with the residual stream f->h behind the embedding (half 0) and behind each
+ * half of a layer (half 2 i + 1: the mixer of layer i, 2 i + 2: its feed-forward). */
+typedef ls_status (*ls_forward_observer)(void *context, const ls_forward *f, int64_t half, ls_error *err);
+
+/* Runs the batch through the model: every span continues its sequence from pos and leaves the cache ready for pos +
+ * n_rows. Result: workspace->a.x [rows][H], the head's input. A row's bits depend on its own sequence only. observer may
+ * be NULL. */
+ls_status ls_model_forward(const ls_forward *f, ls_forward_observer observer, void *context, ls_error *err);
+
+/* Its steps, for the trainer, which keeps what each of them computed: the embedding into f->h, one half of a layer,
+ * out = h + half(rms(h)) where out may be h, the last norm into workspace->a.x. ls_model_forward is these and nothing else. */
+typedef enum ls_half { LS_HALF_MIXER = 0, LS_HALF_FFN = 1 } ls_half;
+ls_status ls_model_embed(const ls_forward *f, ls_error *err);
+/* half(rms(h)) into workspace->a.y, and all that leads to it into the half's other activations. */
+ls_status ls_model_half_output(const ls_forward *f, int64_t layer_i, ls_half half, ls_error *err);
+ls_status ls_model_half(const ls_forward *f, int64_t layer_i, ls_half half, float *out, ls_error *err);
+ls_status ls_model_last_norm(const ls_forward *f, ls_rows x, ls_error *err); /* x: where to */
+/* False where the half computes nothing, and out is h: no feed-forward, or a mixer that the ablation leaves out. */
+bool ls_model_has_half(const ls_model *model, int64_t layer_i, ls_half half);
+
+/* logits [n][V] = head . x [n][H], float32. */
+ls_status ls_model_logits(const ls_model *model, ls_device *device, ls_rows x, int64_t n, float *logits, ls_error *err);
+
+#endif

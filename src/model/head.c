@@ -1,0 +1,145 @@
+/* The head. Owns its block. */
+#include "model/head.h"
+
+#include <stdlib.h>
+
+#include "op/gather.h"
+#include "op/logprob.h"
+
+static ls_status own(ls_head *h, void *out, int64_t elem_bytes, bool wanted, ls_error *err) {
+    return wanted ? ls_memory_alloc(h->device, out, h->opts.rows_max, elem_bytes, "head", err) : LS_OK;
+}
+
+static ls_status make_arrays(ls_head *h, const ls_model_config *c, ls_error *err) {
+    const ls_head_opts *o = &h->opts;
+    const int64_t i64 = (int64_t)sizeof(int64_t), f32 = (int64_t)sizeof(float), row = h->vocab * f32;
+    ls_status status;
+    h->x = (ls_rows){NULL, o->dtype, c->hidden};
+    LS_TRY(own(h, &h->index, i64, true, err));
+    LS_TRY(own(h, &h->targets, i64, true, err));
+    LS_TRY(own(h, &h->x.data, c->hidden * ls_dtype_bytes(o->dtype), true, err));
+    LS_TRY(own(h, &h->logits, row, true, err));
+    LS_TRY(own(h, &h->logprob, f32, true, err));
+    LS_TRY(own(h, &h->lse, f32, o->trains, err));
+    LS_TRY(own(h, &h->entropy, f32, o->trains, err));
+    LS_TRY(own(h, &h->temperature, f32, o->temperature != 1.0f, err));
+    h->processed = h->logits;
+    if (!o->samples) return LS_OK;
+    LS_TRY(own(h, &h->processed, row, o->keeps_logits, err));
+    LS_TRY(own(h, &h->sort_space, 2 * row, true, err));
+    LS_TRY(own(h, &h->sampling, (int64_t)sizeof *h->sampling, true, err));
+    LS_TRY(own(h, &h->mask, 1, true, err));
+    LS_TRY(own(h, &h->draws, (int64_t)sizeof *h->draws, true, err));
+    LS_TRY(own(h, &h->kept, i64, true, err));
+done:
+    return status;
+}
+
+int64_t ls_head_bytes(const ls_model_config *c, const ls_head_opts *o) {
+    int64_t row = (int64_t)c->vocab * 4 + c->hidden * ls_dtype_bytes(o->dtype);
+    if (o->samples) row += (int64_t)c->vocab * (o->keeps_logits ? 12 : 8);
+    return o->rows_max * row;
+}
+
+static ls_status write_temperature(ls_head *h, ls_error *err) {
+    ls_status status = LS_OK;
+    for (int64_t i = 0; h->temperature != NULL && i < h->opts.rows_max; i++)
+        LS_TRY(ls_memory_write(h->device, &h->temperature[i], &h->opts.temperature, sizeof(float), err));
+done:
+    return status;
+}
+
+ls_status ls_head_create(ls_head **out, ls_device *device, const ls_model_config *config, const ls_head_opts *opts,
+                         ls_error *err) {
+    ls_head *h = calloc(1, sizeof *h);
+    ls_status status;
+    *out = NULL;
+    if (h == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "head");
+    h->device = device;
+    h->opts = *opts;
+    h->vocab = config->vocab;
+    LS_TRY(make_arrays(h, config, err));
+    LS_TRY(write_temperature(h, err));
+    *out = h;
+    h = NULL;
+done:
+    ls_head_free(h);
+    return status;
+}
+
+void ls_head_free(ls_head *h) {
+    if (h == NULL) return;
+    {
+        void *const arrays[] = {
+            h->index, h->targets,  h->x.data,  h->logits,     h->processed == h->logits ? NULL : h->processed,
+            h->mask,  h->sampling, h->draws,   h->kept,       h->sort_space,
+            h->lse,   h->entropy,  h->logprob, h->temperature};
+        for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) ls_memory_free(h->device, arrays[i]);
+    }
+    free(h);
+}
+
+ls_status ls_head_take(ls_head *h, const ls_model *model, ls_rows x, int64_t x_rows, const int64_t *index, int64_t n,
+                       ls_error *err) {
+    const int64_t elem = ls_dtype_bytes(x.dtype), row_bytes = model->config.hidden * elem;
+    const ls_gather_args gather = {x.data, h->index, h->x.data, x_rows, x.stride * elem, n, row_bytes, row_bytes};
+    ls_status status;
+    LS_ASSERT(n <= h->opts.rows_max, "%lld rows of %lld", (long long)n, (long long)h->opts.rows_max);
+    h->n = n;
+    LS_TRY(ls_memory_write(h->device, h->index, index, n * (int64_t)sizeof *index, err));
+    LS_TRY(ls_gather(h->device, &gather, err));
+    LS_TRY(ls_model_logits(model, h->device, h->x, n, h->logits, err));
+done:
+    return status;
+}
+
+ls_status ls_head_process(ls_head *h, const ls_sampling *sampling, const uint8_t *mask, ls_error *err) {
+    const ls_process_args args = {.logits = h->logits,
+                                  .rows = h->n,
+                                  .vocab = h->vocab,
+                                  .sampling = h->sampling,
+                                  .mask = mask == NULL ? NULL : h->mask,
+                                  .out = h->processed,
+                                  .kept = h->kept,
+                                  .sort_space = h->sort_space};
+    ls_status status;
+    LS_TRY(ls_memory_write(h->device, h->sampling, sampling, h->n * (int64_t)sizeof *sampling, err));
+    if (mask != NULL) LS_TRY(ls_memory_write(h->device, h->mask, mask, h->n, err));
+    LS_TRY(ls_process(h->device, &args, err));
+done:
+    return status;
+}
+
+ls_status ls_head_sample(ls_head *h, const ls_draw *draws, ls_error *err) {
+    const ls_sample_args args = {.processed = h->processed,
+                                 .rows = h->n,
+                                 .vocab = h->vocab,
+                                 .kept = h->kept,
+                                 .sampling = h->sampling,
+                                 .draws = h->draws,
+                                 .token = h->targets};
+    ls_status status;
+    LS_TRY(ls_memory_write(h->device, h->draws, draws, h->n * (int64_t)sizeof *draws, err));
+    LS_TRY(ls_sample(h->device, &args, err));
+done:
+    return status;
+}
+
+ls_status ls_head_logprob(ls_head *h, const float *logits, const int64_t *targets, bool entropy, ls_error *err) {
+    const ls_logprob_args args = {.logits = logits,
+                                  .dtype = LS_F32,
+                                  .rows = h->n,
+                                  .vocab = h->vocab,
+                                  .row_stride = h->vocab,
+                                  .targets = h->targets,
+                                  .ignore_index = -1,
+                                  .temperature = h->temperature,
+                                  .logprob = h->logprob,
+                                  .lse = h->lse,
+                                  .entropy = entropy ? h->entropy : NULL};
+    ls_status status = LS_OK;
+    if (targets != NULL) LS_TRY(ls_memory_write(h->device, h->targets, targets, h->n * (int64_t)sizeof *targets, err));
+    LS_TRY(ls_logprob(h->device, &args, err));
+done:
+    return status;
+}

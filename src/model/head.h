@@ -1,0 +1,61 @@
+/* From rows of a forward to log-probabilities: the one head of rollout, scoring and training.
+ *
+ * Rows are taken in blocks of at most rows_max, so that logits of a long sequence never exist all at once. A block is
+ * gathered by row number; what is asked of it follows, all in device memory until the caller reads it. */
+#ifndef LS_MODEL_HEAD_H
+#define LS_MODEL_HEAD_H
+
+#include "model/forward.h"
+#include "op/sample.h"
+
+/* Which distribution a recorded log-probability is of: the model's own (raw, temperature 1, all tokens), or the one
+ * that was sampled from (processed: temperature, top-k, top-p and min-p applied). */
+typedef enum ls_logprob_of { LS_LOGPROB_RAW = 0, LS_LOGPROB_PROCESSED = 1 } ls_logprob_of;
+
+typedef struct ls_head_opts {
+    ls_dtype dtype; /* of activations */
+    int64_t rows_max;
+    bool samples;      /* ls_head_process is called; in place, or into `processed` where it is kept apart */
+    bool keeps_logits; /* beside the processed ones */
+    bool trains;       /* lse and entropy are wanted */
+    float temperature; /* of the log-probabilities; 1 is the model's own */
+} ls_head_opts;
+
+/* All arrays are device memory, [rows_max] unless another shape is given. */
+typedef struct ls_head {
+    ls_device *device;
+    ls_head_opts opts;
+    int64_t vocab;
+    int64_t n;           /* rows of the block */
+    int64_t *index;      /* row numbers within what the block was gathered from */
+    int64_t *targets;    /* token of each row, or -1 */
+    ls_rows x;           /* H */
+    float *logits;       /* [rows_max][V] */
+    float *processed;    /* [rows_max][V]; logits itself unless they are kept apart; NULL without sampling */
+    int32_t *sort_space; /* [rows_max][2 V] */
+    ls_sampling *sampling;
+    uint8_t *mask;
+    ls_draw *draws;
+    int64_t *kept;
+    float *logprob, *lse, *entropy;
+    float *temperature; /* NULL for 1 */
+} ls_head;
+
+ls_status ls_head_create(ls_head **out, ls_device *device, const ls_model_config *config, const ls_head_opts *opts,
+                         ls_error *err);
+void ls_head_free(ls_head *head);
+/* Bytes of the above, for planning. */
+int64_t ls_head_bytes(const ls_model_config *config, const ls_head_opts *opts);
+
+/* The block becomes rows index[0..n) (host memory) of x [x_rows][H]: their logits. */
+ls_status ls_head_take(ls_head *head, const ls_model *model, ls_rows x, int64_t x_rows, const int64_t *index, int64_t n,
+                       ls_error *err);
+/* Processed logits, of the rows that mask (host, [n], or NULL) takes; sampling is host memory, [n]. */
+ls_status ls_head_process(ls_head *head, const ls_sampling *sampling, const uint8_t *mask, ls_error *err);
+/* A token of each row into head->targets, -1 where nothing can be drawn; draws is host memory, [n]. */
+ls_status ls_head_sample(ls_head *head, const ls_draw *draws, ls_error *err);
+/* head->logprob of head->targets (rows with -1 give +0), from `logits`, which is head->logits or head->processed; with lse
+ * and entropy where they are wanted. targets (host, [n]) are written first unless NULL. */
+ls_status ls_head_logprob(ls_head *head, const float *logits, const int64_t *targets, bool entropy, ls_error *err);
+
+#endif

@@ -1,0 +1,91 @@
+/* A language model: its configuration, its weights, its layers. docs/adding-a-model.md tells how to add one.
+ *
+ * Shapes: V vocabulary, H hidden, F feed-forward, E experts, D d_inner, S d_state, W d_conv, R dt_rank, A heads, G KV heads,
+ * P head_dim.
+ *
+ * A layer is two halves, a mixer and a feed-forward; a model without feed-forward (F = 0) has layers of one half.
+ *
+ *   h = embed[token]
+ *   per layer:   h = h + mixer(x), x = R(rms(h; input_norm));  h = h + ffn(x), x = R(rms(h; ffn_norm))
+ *   output:      logits = head . R(rms(h; final_norm))
+ *
+ *   mixer, attention:  q, k, v = R(Wq x), R(Wk x), R(Wv x)
+ *                      Wo R(attention(q, k, v)), scale 1/sqrt(P), no positional signal
+ *   mixer, Mamba-1:    u|z = Win x;  u = conv1d(R(u));  dt|B|C = Wx u;  each rms-normalised where the model has inner norms
+ *                      dt = Wdt dt;  Wout R(scan(u, dt, B, C, z))
+ *   ffn, dense:        Wdown R(silu(Wgate x) * (Wup x))
+ *   ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x), in ascending order of e
+ *
+ * The activation type (f32 or bf16) is the type of what enters a large matrix product (rms outputs, attention and scan
+ * outputs, gated feed-forward) and of what is cached (keys, values, convolution inputs). R() above is that one rounding.
+ * Everything else is float32: residual stream, what is added to it, u, z, dt, B, C, gates, router, logits. */
+#ifndef LS_MODEL_MODEL_H
+#define LS_MODEL_MODEL_H
+
+#include "load/model_config.h"
+#include "load/safetensors.h"
+#include "op/backend.h"
+
+typedef struct ls_mamba_weights {
+    ls_gemm_weight in_proj;           /* [2D][H] */
+    ls_gemm_weight x_proj;            /* [R+2S][D] */
+    ls_gemm_weight dt_proj;           /* [D][R] */
+    ls_gemm_weight out_proj;          /* [H][D] */
+    float *in_bias, *out_bias;        /* [2D], [H]; NULL without projection bias */
+    float *conv_w, *conv_bias;        /* [W][D]; [D] or NULL */
+    float *dt_norm, *b_norm, *c_norm; /* [R], [S], [S]; NULL without inner norms */
+    float *dt_bias, *d;               /* [D] */
+    float *a2;                        /* [D][S]: -exp(A_log) * LOG2E, two roundings */
+} ls_mamba_weights;
+
+typedef struct ls_attention_weights {
+    ls_gemm_weight q, k, v, o; /* [A*P][H], [G*P][H], [G*P][H], [H][A*P] */
+} ls_attention_weights;
+
+typedef struct ls_ffn_weights {
+    ls_gemm_weight gate, up, down; /* [F][H], [F][H], [H][F] */
+} ls_ffn_weights;
+
+/* What a half of a layer is: its arithmetic forward and backward, and its tensors. parts.h. */
+typedef struct ls_part ls_part;
+
+typedef struct ls_layer {
+    const ls_part *mixer, *ffn;   /* ffn: NULL where there is none */
+    float *input_norm, *ffn_norm; /* [H] */
+    ls_attention_weights attention;
+    ls_mamba_weights mamba;
+    ls_gemm_weight router;  /* [E][H], MoE only */
+    ls_ffn_weights *expert; /* [n_experts] */
+    int64_t n_experts;      /* 1 for a dense feed-forward, 0 for none */
+} ls_layer;
+
+/* Which mixers take part: an experiment's lever. A layer that is left out adds nothing before its feed-forward. */
+typedef enum ls_ablation { LS_ABLATE_NONE = 0, LS_ATTENTION_ONLY, LS_MAMBA_ONLY, LS_ABLATION_COUNT } ls_ablation;
+const char *ls_ablation_name(ls_ablation ablation); /* "none", "attention-only", "mamba-only" */
+bool ls_ablation_parse(ls_ablation *out, const char *name);
+
+/* All float and void pointers here and in layers are device memory. */
+typedef struct ls_model {
+    ls_device *device; /* borrowed */
+    ls_model_config config;
+    ls_ablation ablation;      /* none when opened; whoever opened it may set it before it runs */
+    ls_checkpoint *checkpoint; /* names, shapes and types of the tensors; nothing of it is read any more */
+    void *embed;               /* [V][H], stored type */
+    ls_dtype embed_dtype;
+    ls_gemm_weight head;                /* [V][H] */
+    float *final_norm;                  /* [H] */
+    ls_layer *layers;                   /* [n_layers] */
+    int64_t n_parameters, weight_bytes; /* bytes: of all that a forward reads whole, which the embedding is not */
+    void **owned;                       /* arrays above */
+    int64_t n_owned, owned_cap;
+} ls_model;
+
+/* Reads DIRECTORY/config.json and its safetensors; every tensor's name, shape and type is checked, and a tensor the
+ * configuration does not call for is an error too. The weights go to the device. */
+ls_status ls_model_open(ls_model **out, ls_device *device, const char *directory, ls_error *err);
+void ls_model_close(ls_model *model);
+/* Multiplies the weights of every layer's input norm: another model, whose every cached state is another one. For
+ * experiments. */
+ls_status ls_model_scale_inputs(ls_model *model, float factor, ls_error *err);
+
+#endif

@@ -1,0 +1,154 @@
+/* Parameters: read once from the checkpoint, rounded into the model whenever they are published. */
+#include "model/params.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fnv.h"
+#include "base/mem.h"
+#include "op/weight.h"
+
+static ls_status count_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
+    ls_parameters *p = context;
+    (void)slot;
+    (void)err;
+    p->n++;
+    return LS_OK;
+}
+
+typedef struct listing {
+    ls_parameters *parameters;
+    const ls_checkpoint *checkpoint;
+} listing;
+
+static ls_status list_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
+    const listing *l = context;
+    const ls_tensor_view *view = ls_checkpoint_find(l->checkpoint, slot->name);
+    ls_parameter *p = &l->parameters->list[l->parameters->n++];
+    int64_t n = 1;
+    if (view == NULL) return LS_FAIL(err, LS_ERR_FORMAT, "parameters: missing tensor %s", slot->name);
+    for (int32_t i = 0; i < slot->n_dims; i++) n *= slot->dims[i];
+    p->slot = *slot;
+    p->n_elements = n;
+    p->offset = l->parameters->n_elements;
+    p->dtype = view->dtype == LS_ST_F32 ? LS_F32 : view->dtype == LS_ST_BF16 ? LS_BF16 : LS_F16;
+    if (view->n_elements != n || view->bytes != n * ls_dtype_bytes(p->dtype))
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: %s: is not what the model was opened with", view->file, slot->name);
+    l->parameters->n_elements += n;
+    return ls_memory_alloc(l->parameters->device, &p->value, n, ls_dtype_bytes(p->dtype), "parameters", err);
+}
+
+/* A parameter's value from the checkpoint, and its master by exact widening. */
+static ls_status read_parameter(ls_parameters *p, ls_parameter *q, const ls_tensor_view *view, ls_error *err) {
+    const ls_widen_args widen = {q->value, q->dtype, q->n_elements, q->master};
+    void *host = NULL;
+    ls_status status;
+    LS_TRY(ls_array_alloc(&host, view->bytes, 1, "parameters", err));
+    LS_TRY(ls_tensor_read(host, view, err));
+    LS_TRY(ls_memory_write(p->device, q->value, host, view->bytes, err));
+    LS_TRY(ls_widen(p->device, &widen, err));
+done:
+    free(host);
+    return status;
+}
+
+ls_status ls_parameters_open(ls_parameters **out, ls_model *model, ls_device *device, const char *directory,
+                             ls_error *err) {
+    ls_parameters *p = calloc(1, sizeof *p);
+    listing l = {p, NULL};
+    ls_checkpoint *checkpoint = NULL;
+    int64_t n;
+    ls_status status = LS_OK;
+    *out = NULL;
+    if (p == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "parameters");
+    p->model = model;
+    p->device = device;
+    LS_TRY(ls_checkpoint_open(&checkpoint, directory, err));
+    l.checkpoint = checkpoint;
+    LS_TRY(ls_model_slots(model, count_slot, p, err));
+    n = p->n;
+    p->n = 0;
+    LS_TRY(ls_array_alloc((void **)&p->list, n, sizeof *p->list, "parameters", err));
+    LS_TRY(ls_model_slots(model, list_slot, &l, err));
+    LS_TRY(ls_memory_alloc(device, (void **)&p->masters, p->n_elements, sizeof(float), "parameters", err));
+    for (int64_t i = 0; i < n; i++) {
+        p->list[i].master = p->masters + p->list[i].offset;
+        LS_TRY(read_parameter(p, &p->list[i], ls_checkpoint_find(checkpoint, p->list[i].slot.name), err));
+    }
+    LS_TRY(ls_checkpoint_check(checkpoint, err));
+    *out = p;
+    p = NULL;
+done:
+    ls_checkpoint_close(checkpoint);
+    ls_parameters_free(p);
+    return status;
+}
+
+void ls_parameters_free(ls_parameters *p) {
+    if (p == NULL) return;
+    for (int64_t i = 0; p->list != NULL && i < p->n; i++) ls_memory_free(p->device, p->list[i].value);
+    ls_memory_free(p->device, p->masters);
+    free(p->list);
+    free(p);
+}
+
+static ls_status publish(const ls_parameters *all, const ls_parameter *p, ls_error *err) {
+    const ls_weight_cast_args cast = {p->master, p->n_elements, p->value, p->dtype};
+    const bool is_embedding = p->slot.kind == LS_SLOT_EMBED;
+    const ls_gemm_weight *matrix = is_embedding ? &all->model->head : p->slot.matrix;
+    const ls_gemm_repack_args pack = {matrix, p->value, p->dtype};
+    ls_status status;
+    LS_TRY(ls_weight_cast(all->device, &cast, err));
+    if (is_embedding)
+        LS_TRY(ls_memory_copy(all->device, *p->slot.embed, p->value, p->n_elements * ls_dtype_bytes(p->dtype), err));
+    else if (p->slot.kind != LS_SLOT_MATRIX)
+        LS_TRY(ls_slot_fill(&p->slot, all->device, p->value, p->dtype, err));
+    if (p->slot.kind == LS_SLOT_MATRIX || (is_embedding && all->model->config.tied))
+        LS_TRY(ls_gemm_repack(all->device, &pack, err));
+done:
+    return status;
+}
+
+ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err) {
+    ls_status status = LS_OK;
+    for (int64_t i = 0; i < parameters->n; i++) LS_TRY(publish(parameters, &parameters->list[i], err));
+done:
+    return status;
+}
+
+const ls_parameter *ls_parameter_of(const ls_parameters *parameters, const void *place) {
+    for (int64_t i = 0; i < parameters->n; i++)
+        if (ls_slot_place(&parameters->list[i].slot) == place) return &parameters->list[i];
+    LS_ASSERT(false, "no parameter at %p", place);
+    return NULL;
+}
+
+/* Bytes of device memory that are looked at at a time. */
+enum { PIECE_BYTES = 1 << 16 };
+
+ls_status ls_memory_digest(ls_device *device, uint64_t *hash, const void *memory, int64_t bytes, ls_error *err) {
+    uint8_t piece[PIECE_BYTES];
+    ls_status status = LS_OK;
+    for (int64_t at = 0; at < bytes; at += PIECE_BYTES) {
+        const int64_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        LS_TRY(ls_memory_take(device, piece, (const uint8_t *)memory + at, n, err));
+        *hash = ls_fnv_mix(*hash, piece, n);
+    }
+done:
+    return status;
+}
+
+ls_status ls_parameters_digest(const ls_parameters *parameters, uint64_t *out, ls_error *err) {
+    uint64_t hash = LS_FNV_START;
+    ls_status status = LS_OK;
+    for (int64_t i = 0; i < parameters->n; i++) {
+        const ls_parameter *p = &parameters->list[i];
+        hash = ls_fnv_mix(hash, p->slot.name, (int64_t)strlen(p->slot.name) + 1);
+        hash = ls_fnv_mix(hash, p->slot.dims, (int64_t)sizeof p->slot.dims);
+        hash = ls_fnv_mix(hash, &p->dtype, (int64_t)sizeof p->dtype);
+        LS_TRY(ls_memory_digest(parameters->device, &hash, p->value, p->n_elements * ls_dtype_bytes(p->dtype), err));
+    }
+    *out = hash;
+done:
+    return status;
+}

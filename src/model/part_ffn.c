@@ -1,0 +1,209 @@
+/* Feed-forward, dense and as a mixture of experts: forward, backward, tensors. */
+#include <stdio.h>
+
+#include "model/parts.h"
+#include "model/tape_state.h"
+#include "op/elementwise.h"
+#include "op/elementwise_backward.h"
+#include "op/gather.h"
+#include "op/moe_backward.h"
+
+/* y = the feed-forward of x over m rows, or over those of `range`; the gate over all m rows at once is the caller's. */
+static ls_status gate_and_up(const ls_forward *f, const ls_ffn_weights *w, ls_rows x, int64_t m, const int64_t *range,
+                             ls_error *err) {
+    const ls_activations *a = &f->ws->a;
+    ls_status status;
+    LS_TRY(ls_part_project(f, a->gate, x, &w->gate, NULL, m, range, err));
+    LS_TRY(ls_part_project(f, a->up, x, &w->up, NULL, m, range, err));
+done:
+    return status;
+}
+
+static ls_status swiglu(const ls_forward *f, int64_t m, ls_error *err) {
+    const ls_activations *a = &f->ws->a;
+    const ls_swiglu_args args = {a->gate.data, a->up.data, a->gated.data, f->ws->dtype, m, f->model->config.ffn};
+    return ls_swiglu(f->ws->device, &args, err);
+}
+
+static ls_status dense_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
+    const ls_ffn_weights *w = &f->model->layers[layer_i].expert[0];
+    const ls_activations *a = &f->ws->a;
+    const int64_t rows = f->batch->n_rows;
+    ls_status status;
+    LS_TRY(gate_and_up(f, w, a->x, rows, NULL, err));
+    LS_TRY(swiglu(f, rows, err));
+    LS_TRY(ls_part_project(f, a->y, a->gated, &w->down, NULL, rows, NULL, err));
+done:
+    return status;
+}
+
+/* ---- mixture of experts ----
+ *
+ * Every choice of a row is a pick. Picks lie in the order of their experts, so that an expert's products run over one
+ * range of them, whose ends only the device knows. */
+
+static ls_status gather_rows(ls_device *device, ls_rows x, int64_t x_rows, const int64_t *index, int64_t n,
+                             int64_t columns, ls_rows out, ls_error *err) {
+    const int64_t elem = ls_dtype_bytes(x.dtype);
+    const ls_gather_args args = {x.data,          index, out.data,          x_rows,
+                                 x.stride * elem, n,     out.stride * elem, columns * elem};
+    return ls_gather(device, &args, err);
+}
+
+/* The picks of the rows, from their routing, and what every expert makes of its own: picked_y. */
+static ls_status run_experts(const ls_forward *f, int64_t layer_i, ls_error *err) {
+    const ls_model_config *c = &f->model->config;
+    const ls_layer *layer = &f->model->layers[layer_i];
+    const ls_activations *a = &f->ws->a;
+    const int64_t rows = f->batch->n_rows, picks = rows * c->top_k;
+    const ls_moe_place_args place = {a->expert, rows,        c->n_experts, c->top_k,
+                                     a->pick,   a->pick_row, a->place,     a->expert_offsets};
+    const ls_rows weights = {a->expert_weight, LS_F32, 1}, picked = {a->picked_weight, LS_F32, 1};
+    ls_status status;
+    LS_TRY(ls_moe_place(f->ws->device, &place, err));
+    LS_TRY(gather_rows(f->ws->device, a->x, rows, a->pick_row, picks, c->hidden, a->picked_x, err));
+    LS_TRY(gather_rows(f->ws->device, weights, picks, a->pick, picks, 1, picked, err));
+    for (int32_t e = 0; e < c->n_experts; e++)
+        LS_TRY(gate_and_up(f, &layer->expert[e], a->picked_x, picks, a->expert_offsets + e, err));
+    LS_TRY(swiglu(f, picks, err));
+    for (int32_t e = 0; e < c->n_experts; e++)
+        LS_TRY(
+            ls_part_project(f, a->picked_y, a->gated, &layer->expert[e].down, NULL, picks, a->expert_offsets + e, err));
+done:
+    return status;
+}
+
+static ls_status experts_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
+    const ls_model_config *c = &f->model->config;
+    const ls_activations *a = &f->ws->a;
+    const int64_t rows = f->batch->n_rows, picks = rows * c->top_k;
+    const ls_moe_route_args route = {a->router.data, rows, c->n_experts, c->top_k, a->expert, a->expert_weight};
+    ls_status status;
+    LS_TRY(ls_part_project(f, a->router, a->x, &f->model->layers[layer_i].router, NULL, rows, NULL, err));
+    LS_TRY(ls_moe_route(f->ws->device, &route, err));
+    LS_TRY(run_experts(f, layer_i, err));
+    LS_TRY(ls_memory_fill(f->ws->device, a->y.data, 0, rows * c->hidden * (int64_t)sizeof(float), err));
+    for (int32_t e = 0; e < c->n_experts; e++) {
+        const ls_moe_combine_args combine = {a->picked_y.data, a->pick_row,          a->picked_weight, a->y.data, picks,
+                                             c->hidden,        a->expert_offsets + e};
+        LS_TRY(ls_moe_combine(f->ws->device, &combine, err));
+    }
+done:
+    return status;
+}
+
+/* ---- backward ---- */
+
+/* Behind the gate: dgated, in the memory of dgate, to dgate and dup, over m rows. */
+static ls_status swiglu_backward(const ls_leaf *l, int64_t m, ls_error *err) {
+    const ls_activations *a = &l->ws.a;
+    const ls_swiglu_backward_args args = {a->gate.data, a->up.data, l->tape->da,         l->tape->da,
+                                          l->tape->db,  m,          l->model->config.ffn};
+    return ls_swiglu_backward(l->device, &args, err);
+}
+
+static ls_status dense_backward(const ls_leaf *l, int64_t layer_i, ls_error *err) {
+    const ls_ffn_weights *w = &l->model->layers[layer_i].expert[0];
+    const ls_activations *a = &l->ws.a;
+    const int64_t ffn = l->model->config.ffn, rows = l->rows;
+    const ls_rows dgate = {l->tape->da, LS_F32, ffn}, dup = {l->tape->db, LS_F32, ffn};
+    ls_status status;
+    LS_TRY(ls_leaf_into_weight(l, &w->down, l->dh, a->gated, NULL, rows, NULL, err));
+    LS_TRY(ls_leaf_into_input(l, &w->down, l->dh, dgate, false, NULL, rows, NULL, err));
+    LS_TRY(swiglu_backward(l, rows, err));
+    LS_TRY(ls_leaf_into_weight(l, &w->gate, dgate, a->x, NULL, rows, NULL, err));
+    LS_TRY(ls_leaf_into_weight(l, &w->up, dup, a->x, NULL, rows, NULL, err));
+    LS_TRY(ls_leaf_into_input(l, &w->gate, dgate, l->dx, false, NULL, rows, NULL, err));
+    LS_TRY(ls_leaf_into_input(l, &w->up, dup, l->dx, true, NULL, rows, NULL, err));
+done:
+    return status;
+}
+
+/* One expert's picks, whose outputs have the gradients dy, into its weights and into dx. */
+static ls_status expert_backward(const ls_leaf *l, const ls_ffn_weights *w, int32_t e, int64_t picks, ls_error *err) {
+    const ls_activations *a = &l->ws.a;
+    const int64_t ffn = l->model->config.ffn, *range = a->expert_offsets + e;
+    const ls_rows dgate = {l->tape->da, LS_F32, ffn}, dup = {l->tape->db, LS_F32, ffn};
+    ls_status status;
+    LS_TRY(ls_leaf_into_weight(l, &w->gate, dgate, a->picked_x, NULL, picks, range, err));
+    LS_TRY(ls_leaf_into_weight(l, &w->up, dup, a->picked_x, NULL, picks, range, err));
+    LS_TRY(ls_leaf_into_input(l, &w->gate, dgate, l->dx, true, a->pick_row, picks, range, err));
+    LS_TRY(ls_leaf_into_input(l, &w->up, dup, l->dx, true, a->pick_row, picks, range, err));
+done:
+    return status;
+}
+
+/* Gradients of the weights that the experts' outputs were added with, row by row. */
+static ls_status router_backward(const ls_leaf *l, const ls_layer *layer, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const ls_activations *a = &l->ws.a;
+    const int64_t picks = l->rows * c->top_k;
+    const ls_rows picked = {l->tape->picked_dweight, LS_F32, 1}, dweight = {l->tape->dweight, LS_F32, 1};
+    const ls_rows drouter = {l->tape->drouter, LS_F32, c->n_experts};
+    const ls_moe_route_backward_args route = {a->router.data, l->rows,          c->n_experts,    c->top_k,
+                                              a->expert,      l->tape->dweight, l->tape->drouter};
+    ls_status status;
+    LS_TRY(gather_rows(l->device, picked, picks, a->place, picks, 1, dweight, err));
+    LS_TRY(ls_moe_route_backward(l->device, &route, err));
+    LS_TRY(ls_leaf_into_weight(l, &layer->router, drouter, a->x, NULL, l->rows, NULL, err));
+    LS_TRY(ls_leaf_into_input(l, &layer->router, drouter, l->dx, true, NULL, l->rows, NULL, err));
+done:
+    return status;
+}
+
+/* The experts are run again for the leaf: places of picks are those of its own rows. */
+static ls_status experts_backward(const ls_leaf *l, int64_t layer_i, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const ls_layer *layer = &l->model->layers[layer_i];
+    const ls_activations *a = &l->ws.a;
+    const int64_t picks = l->rows * c->top_k;
+    const ls_forward f = {l->model, l->tape->cache, &l->ws, l->batch, l->h.data};
+    const ls_rows dy = a->picked_y, dgate = {l->tape->da, LS_F32, c->ffn};
+    const ls_moe_combine_backward_args combine = {
+        a->picked_y.data,        a->pick_row, a->picked_weight, l->dh.data, a->picked_y.data,
+        l->tape->picked_dweight, picks,       c->hidden,        l->rows};
+    ls_status status;
+    LS_TRY(run_experts(&f, layer_i, err));
+    LS_TRY(ls_moe_combine_backward(l->device, &combine, err));
+    for (int32_t e = 0; e < c->n_experts; e++) {
+        const ls_gemm_weight *down = &layer->expert[e].down;
+        LS_TRY(ls_leaf_into_weight(l, down, dy, a->gated, NULL, picks, a->expert_offsets + e, err));
+        LS_TRY(ls_leaf_into_input(l, down, dy, dgate, false, NULL, picks, a->expert_offsets + e, err));
+    }
+    LS_TRY(swiglu_backward(l, picks, err));
+    LS_TRY(ls_memory_fill(l->device, l->dx.data, 0, l->rows * c->hidden * (int64_t)sizeof(float), err));
+    for (int32_t e = 0; e < c->n_experts; e++) LS_TRY(expert_backward(l, &layer->expert[e], e, picks, err));
+    LS_TRY(router_backward(l, layer, err));
+done:
+    return status;
+}
+
+/* ---- tensors ---- */
+
+static ls_status walk_ffn(const ls_walk *w, ls_ffn_weights *f, const char *prefix) {
+    const ls_model_config *c = &w->model->config;
+    ls_status status;
+    LS_TRY(ls_walk_matrix(w, &f->gate, c->ffn, c->hidden, prefix, "gate_proj.weight"));
+    LS_TRY(ls_walk_matrix(w, &f->up, c->ffn, c->hidden, prefix, "up_proj.weight"));
+    LS_TRY(ls_walk_matrix(w, &f->down, c->hidden, c->ffn, prefix, "down_proj.weight"));
+done:
+    return status;
+}
+
+static ls_status dense_walk(const ls_walk *w, ls_layer *layer) { return walk_ffn(w, &layer->expert[0], w->names->ffn); }
+
+static ls_status experts_walk(const ls_walk *w, ls_layer *layer) {
+    const ls_model_config *c = &w->model->config;
+    char prefix[64];
+    ls_status status;
+    LS_TRY(ls_walk_matrix(w, &layer->router, c->n_experts, c->hidden, w->names->ffn, "router.weight"));
+    for (int64_t e = 0; e < c->n_experts; e++) {
+        snprintf(prefix, sizeof prefix, "%sexperts.%lld.", w->names->ffn, (long long)e);
+        LS_TRY(walk_ffn(w, &layer->expert[e], prefix));
+    }
+done:
+    return status;
+}
+
+const ls_part ls_part_dense = {"dense", dense_forward, dense_backward, dense_walk};
+const ls_part ls_part_experts = {"experts", experts_forward, experts_backward, experts_walk};

@@ -1,0 +1,247 @@
+/* Mamba-1: forward, backward, tensors. */
+#include "model/parts.h"
+#include "model/tape_state.h"
+#include "op/conv1d.h"
+#include "op/elementwise.h"
+#include "op/scan.h"
+#include "op/weight.h"
+
+/* dt, B and C of the narrow rows begin at these columns. */
+static int64_t b_column(const ls_model_config *c) { return c->dt_rank; }
+static int64_t c_column(const ls_model_config *c) { return c->dt_rank + (int64_t)c->d_state; }
+
+/* Norms of dt, B and C; a model without them computes with what x_proj gave. */
+static ls_status inner_norms(const ls_forward *f, const ls_mamba_weights *w, ls_error *err) {
+    const ls_model_config *c = &f->model->config;
+    const ls_rows raw = f->ws->a.narrow_raw, out = f->ws->a.narrow;
+    ls_status status;
+    LS_TRY(ls_part_norm(f, out, raw, w->dt_norm, c->dt_rank, err));
+    LS_TRY(ls_part_norm(f, ls_rows_column(out, b_column(c)), ls_rows_column(raw, b_column(c)), w->b_norm, c->d_state,
+                        err));
+    LS_TRY(ls_part_norm(f, ls_rows_column(out, c_column(c)), ls_rows_column(raw, c_column(c)), w->c_norm, c->d_state,
+                        err));
+done:
+    return status;
+}
+
+/* What the scan and dt_proj read. */
+static ls_rows narrow_of(const ls_model_config *c, const ls_activations *a) {
+    return c->inner_norms ? a->narrow : a->narrow_raw;
+}
+
+static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
+    const ls_model_config *c = &f->model->config;
+    const ls_mamba_weights *w = &f->model->layers[layer_i].mamba;
+    const ls_activations *a = &f->ws->a;
+    const ls_batch *batch = f->batch;
+    const int64_t dim = c->d_inner, rows = batch->n_rows;
+    const ls_rows narrow = narrow_of(c, a), b = ls_rows_column(narrow, b_column(c)),
+                  cc = ls_rows_column(narrow, c_column(c)), z = ls_rows_column(a->uz, dim);
+    const ls_conv1d_args conv = {.x = a->uz.data,
+                                 .x_dtype = LS_F32,
+                                 .y_dtype = LS_F32,
+                                 .state_dtype = f->ws->dtype,
+                                 .x_stride = a->uz.stride,
+                                 .w = w->conv_w,
+                                 .bias = w->conv_bias,
+                                 .y = a->u.data,
+                                 .y_stride = a->u.stride,
+                                 .rows = rows,
+                                 .dim = dim,
+                                 .d_conv = c->d_conv,
+                                 .state = ls_cache_conv(f->cache, layer_i),
+                                 .spans = batch->spans,
+                                 .n_spans = batch->n_spans};
+    const ls_scan_args scan = {.in_dtype = LS_F32,
+                               .out_dtype = f->ws->dtype,
+                               .u = a->u.data,
+                               .dt_raw = a->dt.data,
+                               .b = b.data,
+                               .cc = cc.data,
+                               .z = z.data,
+                               .out = a->scanned.data,
+                               .u_stride = a->u.stride,
+                               .dt_stride = a->dt.stride,
+                               .b_stride = b.stride,
+                               .c_stride = cc.stride,
+                               .z_stride = z.stride,
+                               .out_stride = a->scanned.stride,
+                               .a2 = w->a2,
+                               .dt_bias = w->dt_bias,
+                               .d = w->d,
+                               .rows = rows,
+                               .dim = dim,
+                               .n_states = c->d_state,
+                               .state = ls_cache_ssm(f->cache, layer_i),
+                               .spans = batch->spans,
+                               .n_spans = batch->n_spans};
+    ls_status status;
+    LS_TRY(ls_part_project(f, a->uz, a->x, &w->in_proj, w->in_bias, rows, NULL, err));
+    LS_TRY(ls_conv1d(f->ws->device, &conv, err));
+    LS_TRY(ls_part_project(f, a->narrow_raw, a->u, &w->x_proj, NULL, rows, NULL, err));
+    if (c->inner_norms) LS_TRY(inner_norms(f, w, err));
+    LS_TRY(ls_part_project(f, a->dt, narrow, &w->dt_proj, NULL, rows, NULL, err));
+    LS_TRY(ls_scan(f->ws->device, &scan, err));
+    LS_TRY(ls_part_project(f, a->y, a->scanned, &w->out_proj, w->out_bias, rows, NULL, err));
+done:
+    return status;
+}
+
+static ls_status scan_backward(const ls_leaf *l, const ls_mamba_weights *w, const float *dout, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const ls_activations *a = &l->ws.a;
+    ls_tape *t = l->tape;
+    const int64_t dim = c->d_inner;
+    const ls_rows narrow = narrow_of(c, a), z = ls_rows_column(a->uz, dim);
+    const ls_scan_backward_args args = {.in_dtype = LS_F32,
+                                        .u = a->u.data,
+                                        .dt_raw = a->dt.data,
+                                        .b = ls_rows_column(narrow, b_column(c)).data,
+                                        .cc = ls_rows_column(narrow, c_column(c)).data,
+                                        .z = z.data,
+                                        .u_stride = a->u.stride,
+                                        .dt_stride = a->dt.stride,
+                                        .b_stride = narrow.stride,
+                                        .c_stride = narrow.stride,
+                                        .z_stride = z.stride,
+                                        .a2 = w->a2,
+                                        .dt_bias = w->dt_bias,
+                                        .d = w->d,
+                                        .dout = dout,
+                                        .dout_stride = dim,
+                                        .du = t->du,
+                                        .ddt = t->ddt,
+                                        .db = t->db_state,
+                                        .dcc = t->dc_state,
+                                        .dz = t->dz,
+                                        .da2 = ls_leaf_gradient(l, w->a2),
+                                        .ddt_bias = ls_leaf_gradient(l, w->dt_bias),
+                                        .dd = ls_leaf_gradient(l, w->d),
+                                        .rows = l->rows,
+                                        .dim = dim,
+                                        .n_states = c->d_state,
+                                        .spans = l->batch->spans,
+                                        .n_spans = l->batch->n_spans};
+    const ls_multiply_args a_log = {args.da2, w->a2, dim * c->d_state}; /* A2 = -exp(A_log) log2 e */
+    ls_status status;
+    LS_TRY(ls_scan_backward(l->device, &args, err));
+    LS_TRY(ls_multiply(l->device, &a_log, err));
+done:
+    return status;
+}
+
+/* The gradient of the convolution's input into duz, from du. */
+static ls_status conv_backward(const ls_leaf *l, const ls_mamba_weights *w, ls_rows duz, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    ls_tape *t = l->tape;
+    const ls_rows x = l->ws.a.uz;
+    const int64_t dim = c->d_inner;
+    const ls_conv1d_backward_args args = {.x = x.data,
+                                          .x_dtype = LS_F32,
+                                          .state_dtype = l->ws.dtype,
+                                          .x_stride = x.stride,
+                                          .w = w->conv_w,
+                                          .bias = w->conv_bias,
+                                          .dy = t->du,
+                                          .dy_stride = dim,
+                                          .dx = duz.data,
+                                          .dx_stride = duz.stride,
+                                          .dw = t->conv_dw,
+                                          .dbias = w->conv_bias != NULL ? ls_leaf_gradient(l, w->conv_bias) : NULL,
+                                          .rows = l->rows,
+                                          .dim = dim,
+                                          .d_conv = c->d_conv,
+                                          .spans = l->batch->spans,
+                                          .n_spans = l->batch->n_spans};
+    const ls_taps_args stored = {t->conv_dw, LS_F32, c->d_conv, dim, ls_leaf_gradient(l, w->conv_w)}; /* [D][1][W] */
+    ls_status status;
+    LS_TRY(ls_conv1d_backward(l->device, &args, err));
+    LS_TRY(ls_taps(l->device, &stored, err));
+done:
+    return status;
+}
+
+/* Through the norms of dt, B and C. */
+static ls_status inner_norms_backward(const ls_leaf *l, const ls_mamba_weights *w, ls_rows ddt, ls_rows db, ls_rows dc,
+                                      ls_rows draw, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const ls_rows raw = l->ws.a.narrow_raw;
+    ls_status status;
+    LS_TRY(ls_leaf_through_norm(l, w->dt_norm, raw, ddt, draw, false, c->dt_rank, err));
+    LS_TRY(ls_leaf_through_norm(l, w->b_norm, ls_rows_column(raw, b_column(c)), db, ls_rows_column(draw, b_column(c)),
+                                false, c->d_state, err));
+    LS_TRY(ls_leaf_through_norm(l, w->c_norm, ls_rows_column(raw, c_column(c)), dc, ls_rows_column(draw, c_column(c)),
+                                false, c->d_state, err));
+done:
+    return status;
+}
+
+static ls_status copy_matrix(const ls_leaf *l, ls_rows to, ls_rows from, int64_t columns, ls_error *err) {
+    const int64_t f32 = (int64_t)sizeof(float);
+    const ls_copy_args args = {to.data, from.data, to.stride * f32, from.stride * f32, l->rows, columns * f32};
+    return ls_memory_copy_rows(l->device, &args, err);
+}
+
+static ls_status mamba_backward(const ls_leaf *l, int64_t layer_i, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const ls_mamba_weights *w = &l->model->layers[layer_i].mamba;
+    const ls_activations *a = &l->ws.a;
+    ls_tape *t = l->tape;
+    const int64_t dim = c->d_inner, rank = c->dt_rank, states = c->d_state, rows = l->rows;
+    const ls_rows dscan = {t->db, LS_F32, dim}, ddt = {t->ddt, LS_F32, dim}, du = {t->du, LS_F32, dim};
+    const ls_rows dz = {t->dz, LS_F32, dim}, duz = {t->da, LS_F32, 2 * dim};
+    const ls_rows dnarrow = {t->dnarrow, LS_F32, rank}, draw = {t->dnarrow_raw, LS_F32, rank + 2 * states};
+    const ls_rows db = {t->db_state, LS_F32, states}, dc = {t->dc_state, LS_F32, states};
+    ls_status status;
+    LS_TRY(ls_leaf_into_weight(l, &w->out_proj, l->dh, a->scanned, w->out_bias, rows, NULL, err));
+    LS_TRY(ls_leaf_into_input(l, &w->out_proj, l->dh, dscan, false, NULL, rows, NULL, err));
+    LS_TRY(scan_backward(l, w, dscan.data, err));
+    LS_TRY(ls_leaf_into_weight(l, &w->dt_proj, ddt, narrow_of(c, a), NULL, rows, NULL, err));
+    if (c->inner_norms) {
+        LS_TRY(ls_leaf_into_input(l, &w->dt_proj, ddt, dnarrow, false, NULL, rows, NULL, err));
+        LS_TRY(inner_norms_backward(l, w, dnarrow, db, dc, draw, err));
+    } else {
+        LS_TRY(ls_leaf_into_input(l, &w->dt_proj, ddt, draw, false, NULL, rows, NULL, err));
+        LS_TRY(copy_matrix(l, ls_rows_column(draw, b_column(c)), db, states, err));
+        LS_TRY(copy_matrix(l, ls_rows_column(draw, c_column(c)), dc, states, err));
+    }
+    LS_TRY(ls_leaf_into_weight(l, &w->x_proj, draw, a->u, NULL, rows, NULL, err));
+    LS_TRY(ls_leaf_into_input(l, &w->x_proj, draw, du, true, NULL, rows, NULL, err));
+    LS_TRY(conv_backward(l, w, duz, err));
+    LS_TRY(copy_matrix(l, ls_rows_column(duz, dim), dz, dim, err));
+    LS_TRY(ls_leaf_into_weight(l, &w->in_proj, duz, a->x, w->in_bias, rows, NULL, err));
+    LS_TRY(ls_leaf_into_input(l, &w->in_proj, duz, l->dx, false, NULL, rows, NULL, err));
+done:
+    return status;
+}
+
+static ls_status mamba_walk(const ls_walk *w, ls_layer *layer) {
+    const ls_model_config *c = &w->model->config;
+    const int64_t dim = c->d_inner, states = c->d_state, rank = c->dt_rank;
+    ls_mamba_weights *m = &layer->mamba;
+    const ls_weight_slot conv = {.kind = LS_SLOT_CONV, .n_dims = 3, .dims = {dim, 1, c->d_conv}, .vector = &m->conv_w};
+    const ls_weight_slot decay = {.kind = LS_SLOT_DECAY, .n_dims = 2, .dims = {dim, states}, .vector = &m->a2};
+    ls_status status;
+    LS_TRY(ls_walk_matrix(w, &m->in_proj, 2 * dim, c->hidden, w->names->mamba, "in_proj.weight"));
+    LS_TRY(ls_walk_matrix(w, &m->x_proj, rank + 2 * states, dim, w->names->mamba, "x_proj.weight"));
+    LS_TRY(ls_walk_matrix(w, &m->dt_proj, dim, rank, w->names->mamba, "dt_proj.weight"));
+    LS_TRY(ls_walk_matrix(w, &m->out_proj, c->hidden, dim, w->names->mamba, "out_proj.weight"));
+    if (c->proj_bias) {
+        LS_TRY(ls_walk_vector(w, &m->in_bias, 2 * dim, w->names->mamba, "in_proj.bias"));
+        LS_TRY(ls_walk_vector(w, &m->out_bias, c->hidden, w->names->mamba, "out_proj.bias"));
+    }
+    LS_TRY(ls_walk_slot(w, conv, w->names->mamba, "conv1d.weight"));
+    if (c->conv_bias) LS_TRY(ls_walk_vector(w, &m->conv_bias, dim, w->names->mamba, "conv1d.bias"));
+    if (c->inner_norms) {
+        LS_TRY(ls_walk_vector(w, &m->dt_norm, rank, w->names->mamba, "dt_layernorm.weight"));
+        LS_TRY(ls_walk_vector(w, &m->b_norm, states, w->names->mamba, "b_layernorm.weight"));
+        LS_TRY(ls_walk_vector(w, &m->c_norm, states, w->names->mamba, "c_layernorm.weight"));
+    }
+    LS_TRY(ls_walk_vector(w, &m->dt_bias, dim, w->names->mamba, "dt_proj.bias"));
+    LS_TRY(ls_walk_vector(w, &m->d, dim, w->names->mamba, "D"));
+    LS_TRY(ls_walk_slot(w, decay, w->names->mamba, "A_log"));
+done:
+    return status;
+}
+
+const ls_part ls_part_mamba = {"mamba", mamba_forward, mamba_backward, mamba_walk};

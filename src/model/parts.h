@@ -1,0 +1,60 @@
+/* What halves of layers are: one table for each kind of mixer and of feed-forward. Private to src/model.
+ *
+ *   part_attention.c   attention
+ *   part_mamba.c       Mamba-1
+ *   part_ffn.c         dense feed-forward and mixture of experts */
+#ifndef LS_MODEL_PARTS_H
+#define LS_MODEL_PARTS_H
+
+#include "model/forward.h"
+#include "model/slots.h"
+#include "model/tape.h"
+
+/* A leaf on its way back: a run of whole sequences of a tape. All matrices begin at its first row. */
+typedef struct ls_leaf {
+    ls_tape *tape;
+    const ls_model *model;
+    ls_device *device;
+    const ls_batch *batch; /* the leaf's sequences alone */
+    int64_t row, rows;     /* first row of the tape; number */
+    ls_workspace ws;       /* a view: what the current half computed for these rows */
+    ls_rows h;             /* H: the residual stream before the half */
+    ls_rows dh, dx;        /* H: gradients of the half's output, and of its normalised input, which the part writes */
+    float *gradient;       /* [parameters], device memory */
+} ls_leaf;
+
+struct ls_part {
+    const char *name;
+    /* ws->a.x to ws->a.y, from rows that are normalised already. */
+    ls_status (*forward)(const ls_forward *f, int64_t layer_i, ls_error *err);
+    /* leaf->dh to leaf->dx, and the gradients of the part's parameters. */
+    ls_status (*backward)(const ls_leaf *leaf, int64_t layer_i, ls_error *err);
+    /* The part's tensors, in the order of all sums over parameters. */
+    ls_status (*walk)(const ls_walk *walk, ls_layer *layer);
+};
+
+extern const ls_part ls_part_attention, ls_part_mamba, ls_part_dense, ls_part_experts;
+
+/* ---- forward ---- */
+
+/* out[m][n] = R(x . w + bias); range as in ls_gemm_args. */
+ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,
+                          int64_t m, const int64_t *range, ls_error *err);
+/* y = rms(x; w). */
+ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim, ls_error *err);
+
+/* ---- backward: gradients of matrices are float32 ---- */
+
+/* Where the gradient of the parameter at this place of the model goes. */
+float *ls_leaf_gradient(const ls_leaf *leaf, const void *place);
+/* dw += dy^T x, dbias += dy where there is a bias. */
+ls_status ls_leaf_into_weight(const ls_leaf *leaf, const ls_gemm_weight *w, ls_rows dy, ls_rows x, const float *bias,
+                              int64_t m, const int64_t *range, ls_error *err);
+/* dx = dy w, or dx += dy w. With `rows`, row i of the product is row rows[i] of dx. */
+ls_status ls_leaf_into_input(const ls_leaf *leaf, const ls_gemm_weight *w, ls_rows dy, ls_rows dx, bool add,
+                             const int64_t *rows, int64_t m, const int64_t *range, ls_error *err);
+/* dx (= or +=) the gradient through y = rms(x; w). */
+ls_status ls_leaf_through_norm(const ls_leaf *leaf, const float *w, ls_rows x, ls_rows dy, ls_rows dx, bool add,
+                               int64_t dim, ls_error *err);
+
+#endif

@@ -1,0 +1,147 @@
+/* Scoring: sequences are packed into forwards of at most batch spans, each of at most chunk tokens; the head runs over
+ * blocks of rows. */
+#include "model/score.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+#define HEAD_ROWS 64
+#define BATCH_MAX 1024
+
+/* Everything one scoring run owns. */
+typedef struct scorer {
+    const ls_model *model;
+    ls_device *device;
+    const ls_score_opts *opts;
+    ls_cache *cache;
+    ls_workspace *ws;
+    ls_batch *batch;
+    ls_head *head;
+    float *h;           /* [batch * chunk][H], device memory */
+    int64_t pages_each; /* pages per sequence */
+    int32_t *pages;     /* [batch][pages_each] */
+    int32_t *tokens;    /* [batch * chunk] */
+    ls_span *spans;     /* [batch] */
+    ls_error *err;
+} scorer;
+
+static void scorer_deinit(scorer *s) {
+    (void)ls_device_wait(s->device, NULL); /* after a failure the items' memory may still be waited for */
+    free(s->spans);
+    free(s->tokens);
+    free(s->pages);
+    ls_memory_free(s->device, s->h);
+    ls_head_free(s->head);
+    ls_batch_free(s->batch);
+    ls_workspace_free(s->ws);
+    ls_cache_free(s->cache);
+}
+
+static ls_status scorer_init(scorer *s, const ls_score_item *items, int64_t n_items, int64_t batch) {
+    const ls_model_config *c = &s->model->config;
+    ls_head_opts head = {.dtype = s->opts->dtype, .rows_max = HEAD_ROWS, .temperature = 1.0f};
+    int64_t longest = 1, chunk, rows;
+    ls_cache_opts cache;
+    ls_status status;
+    for (int64_t i = 0; i < n_items; i++) {
+        if (items[i].n_tokens > longest) longest = items[i].n_tokens;
+        head.samples |= items[i].of == LS_LOGPROB_PROCESSED;
+    }
+    chunk = s->opts->chunk > 0 && s->opts->chunk < longest ? s->opts->chunk : longest;
+    s->pages_each = (longest + s->opts->page_tokens - 1) / s->opts->page_tokens;
+    if (!ls_mul_i64(batch, chunk, &rows)) return LS_FAIL(s->err, LS_ERR_NOMEM, "score: batch %lld", (long long)batch);
+    cache = (ls_cache_opts){.dtype = s->opts->dtype,
+                            .n_slots = batch,
+                            .n_pages = batch * s->pages_each,
+                            .page_tokens = s->opts->page_tokens};
+    LS_TRY(ls_cache_create(&s->cache, s->device, c, &cache, s->err));
+    LS_TRY(ls_workspace_create(&s->ws, s->device, c, s->opts->dtype, rows, false, s->err));
+    LS_TRY(ls_batch_create(&s->batch, s->device, rows, batch, cache.n_pages, s->err));
+    LS_TRY(ls_head_create(&s->head, s->device, c, &head, s->err));
+    LS_TRY(
+        ls_memory_alloc(s->device, (void **)&s->h, rows, c->hidden * (int64_t)sizeof *s->h, "residual stream", s->err));
+    LS_TRY(ls_array_alloc((void **)&s->pages, cache.n_pages, sizeof *s->pages, "page ids", s->err));
+    LS_TRY(ls_array_alloc((void **)&s->tokens, rows, sizeof *s->tokens, "tokens", s->err));
+    LS_TRY(ls_array_alloc((void **)&s->spans, batch, sizeof *s->spans, "spans", s->err));
+    for (int64_t i = 0; i < cache.n_pages; i++) s->pages[i] = (int32_t)i;
+done:
+    return status;
+}
+
+/* Rows [t, t + n) of a span: row t predicts token pos + t + 1. */
+static ls_status score_rows(scorer *s, const ls_span *span, const ls_score_item *item, int64_t t, int64_t n) {
+    int64_t index[HEAD_ROWS], targets[HEAD_ROWS];
+    ls_sampling sampling[HEAD_ROWS];
+    ls_head *head = s->head;
+    ls_status status;
+    for (int64_t i = 0; i < n; i++) {
+        index[i] = span->row + t + i;
+        targets[i] = item->tokens[span->pos + t + i + 1];
+        sampling[i] = item->sampling;
+    }
+    LS_TRY(ls_head_take(head, s->model, s->ws->a.x, s->batch->n_rows, index, n, s->err));
+    if (item->of == LS_LOGPROB_PROCESSED) LS_TRY(ls_head_process(head, sampling, NULL, s->err));
+    LS_TRY(ls_head_logprob(head, head->logits, targets, false, s->err));
+    LS_TRY(ls_memory_read(s->device, item->logprob + span->pos + t, head->logprob, n * (int64_t)sizeof(float), s->err));
+done:
+    return status;
+}
+
+/* The sequence's last row predicts nothing. */
+static ls_status score_span(scorer *s, const ls_span *span, const ls_score_item *item) {
+    const int64_t end = span->pos + span->n_rows < item->n_tokens ? span->n_rows : item->n_tokens - 1 - span->pos;
+    ls_status status = LS_OK;
+    for (int64_t t = 0; t < end; t += HEAD_ROWS)
+        LS_TRY(score_rows(s, span, item, t, end - t < HEAD_ROWS ? end - t : HEAD_ROWS));
+done:
+    return status;
+}
+
+/* Lays out the next chunk of every item that has tokens left from pos on; owner[i] is span i's. Returns their number. */
+static int64_t lay_out(scorer *s, const ls_score_item *items, int64_t n, int64_t pos, int64_t *owner) {
+    int64_t rows = 0, live = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t left = items[i].n_tokens - pos, chunk = s->opts->chunk > 0 ? s->opts->chunk : left;
+        ls_span *span = &s->spans[live];
+        if (left <= 0) continue;
+        *span = (ls_span){rows, left < chunk ? left : chunk, pos, (int32_t)i, i * s->pages_each};
+        memcpy(s->tokens + rows, items[i].tokens + pos, (size_t)span->n_rows * sizeof(int32_t));
+        rows += span->n_rows;
+        owner[live++] = i;
+    }
+    return live;
+}
+
+static ls_status score_batch(scorer *s, const ls_score_item *items, int64_t n) {
+    const ls_forward f = {s->model, s->cache, s->ws, s->batch, s->h};
+    int64_t owner[BATCH_MAX], live;
+    ls_status status = LS_OK;
+    for (int64_t pos = 0; (live = lay_out(s, items, n, pos, owner)) > 0;
+         pos += s->opts->chunk > 0 ? s->opts->chunk : INT64_MAX / 2) {
+        LS_TRY(ls_batch_write(s->batch, s->tokens, s->spans, live, s->pages, n * s->pages_each, s->err));
+        LS_TRY(ls_model_forward(&f, NULL, NULL, s->err));
+        for (int64_t i = 0; i < live; i++) LS_TRY(score_span(s, &s->spans[i], &items[owner[i]]));
+    }
+    LS_TRY(ls_device_wait(s->device, s->err));
+done:
+    return status;
+}
+
+ls_status ls_score(const ls_model *model, ls_device *device, const ls_score_opts *opts, ls_score_item *items,
+                   int64_t n_items, ls_error *err) {
+    scorer s = {.model = model, .device = device, .opts = opts, .err = err};
+    const int64_t batch = opts->batch < n_items ? opts->batch : n_items;
+    ls_status status;
+    if (n_items == 0) return LS_OK;
+    if (opts->batch < 1 || opts->batch > BATCH_MAX || opts->chunk < 0)
+        return LS_FAIL(err, LS_ERR_ARG, "score: batch %lld is not in 1..1024 or chunk %lld is negative",
+                       (long long)opts->batch, (long long)opts->chunk);
+    LS_TRY(scorer_init(&s, items, n_items, batch));
+    for (int64_t i = 0; i < n_items; i += batch)
+        LS_TRY(score_batch(&s, items + i, n_items - i < batch ? n_items - i : batch));
+done:
+    scorer_deinit(&s);
+    return status;
+}

@@ -1,0 +1,27 @@
+/* Teacher-forced log-probabilities: the training forward's view of given sequences. */
+#ifndef LS_MODEL_SCORE_H
+#define LS_MODEL_SCORE_H
+
+#include "model/head.h"
+
+/* One sequence to score: logprob[i] is of tokens[i + 1] given tokens[0..i], n_tokens - 1 of them. */
+typedef struct ls_score_item {
+    const int32_t *tokens;
+    int64_t n_tokens;
+    ls_logprob_of of;
+    ls_sampling sampling; /* used when of is processed */
+    float *logprob;       /* [n_tokens - 1] */
+} ls_score_item;
+
+typedef struct ls_score_opts {
+    ls_dtype dtype; /* of activations */
+    int64_t batch;  /* sequences packed into one forward */
+    int64_t chunk;  /* tokens of a sequence in one forward; 0 takes all */
+    int64_t page_tokens;
+} ls_score_opts;
+
+/* Scores items in order, batch by batch. No option changes a bit of the result. */
+ls_status ls_score(const ls_model *model, ls_device *device, const ls_score_opts *opts, ls_score_item *items,
+                   int64_t n_items, ls_error *err);
+
+#endif

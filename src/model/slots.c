@@ -1,0 +1,66 @@
+/* The walk over all tensors of a model. */
+#include "model/slots.h"
+
+#include <stdio.h>
+
+#include "model/parts.h"
+#include "op/weight.h"
+
+ls_status ls_walk_slot(const ls_walk *w, ls_weight_slot slot, const char *prefix, const char *name) {
+    size_t used = 0;
+    if (w->layer_i >= 0)
+        used = (size_t)snprintf(slot.name, sizeof slot.name, "%s%lld.", w->names->layers, (long long)w->layer_i);
+    snprintf(slot.name + used, sizeof slot.name - used, "%s%s", prefix, name);
+    return w->visit(w->context, &slot, w->err);
+}
+
+ls_status ls_walk_matrix(const ls_walk *w, ls_gemm_weight *out, int64_t n, int64_t k, const char *prefix,
+                         const char *name) {
+    const ls_weight_slot slot = {.kind = LS_SLOT_MATRIX, .n_dims = 2, .dims = {n, k}, .matrix = out};
+    return ls_walk_slot(w, slot, prefix, name);
+}
+
+ls_status ls_walk_vector(const ls_walk *w, float **out, int64_t n, const char *prefix, const char *name) {
+    const ls_weight_slot slot = {.kind = LS_SLOT_VECTOR, .n_dims = 1, .dims = {n}, .vector = out};
+    return ls_walk_slot(w, slot, prefix, name);
+}
+
+static ls_status walk_layer(const ls_walk *w, ls_layer *layer) {
+    const int64_t hidden = w->model->config.hidden;
+    ls_status status;
+    LS_TRY(ls_walk_vector(w, &layer->input_norm, hidden, "", w->names->input_norm));
+    if (layer->ffn != NULL) LS_TRY(ls_walk_vector(w, &layer->ffn_norm, hidden, "", w->names->ffn_norm));
+    LS_TRY(layer->mixer->walk(w, layer));
+    if (layer->ffn != NULL) LS_TRY(layer->ffn->walk(w, layer));
+done:
+    return status;
+}
+
+ls_status ls_model_slots(ls_model *model, ls_slot_visit visit, void *context, ls_error *err) {
+    const ls_model_config *c = &model->config;
+    ls_walk w = {model, c->names, visit, context, -1, err};
+    const ls_weight_slot embed = {
+        .kind = LS_SLOT_EMBED, .n_dims = 2, .dims = {c->vocab, c->hidden}, .embed = &model->embed};
+    ls_status status;
+    LS_TRY(ls_walk_slot(&w, embed, "", c->names->embed));
+    LS_TRY(ls_walk_vector(&w, &model->final_norm, c->hidden, "", c->names->final_norm));
+    for (w.layer_i = 0; w.layer_i < c->n_layers; w.layer_i++) LS_TRY(walk_layer(&w, &model->layers[w.layer_i]));
+    w.layer_i = -1;
+    if (!c->tied) LS_TRY(ls_walk_matrix(&w, &model->head, c->vocab, c->hidden, "", c->names->head));
+done:
+    return status;
+}
+
+const void *ls_slot_place(const ls_weight_slot *slot) {
+    if (slot->kind == LS_SLOT_MATRIX) return slot->matrix;
+    return slot->kind == LS_SLOT_EMBED ? *slot->embed : (const void *)*slot->vector;
+}
+
+ls_status ls_slot_fill(const ls_weight_slot *slot, ls_device *device, const void *data, ls_dtype dtype, ls_error *err) {
+    const int64_t n = ls_slot_elements(slot);
+    const ls_taps_args taps = {data, dtype, slot->dims[0], slot->dims[2], *slot->vector};
+    const ls_decay_args decay = {data, dtype, n, *slot->vector};
+    const ls_widen_args widen = {data, dtype, n, *slot->vector};
+    if (slot->kind == LS_SLOT_CONV) return ls_taps(device, &taps, err);
+    return slot->kind == LS_SLOT_DECAY ? ls_decay(device, &decay, err) : ls_widen(device, &widen, err);
+}

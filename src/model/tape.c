@@ -1,0 +1,210 @@
+/* The forward that keeps what a gradient needs. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/tape_state.h"
+
+#define PAGE_TOKENS 64
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static ls_status floats(const ls_tape *t, float **out, int64_t rows, int64_t columns, ls_error *err) {
+    return ls_memory_alloc(t->device, (void **)out, rows, columns * (int64_t)sizeof(float), "training workspace", err);
+}
+
+static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *err) {
+    const int64_t rows = t->opts.rows_max, q = (int64_t)c->n_heads * c->head_dim;
+    const int64_t picks = c->n_experts > 1 ? c->top_k : 1, narrow = c->dt_rank + 2 * (int64_t)c->d_state;
+    const int64_t wide =
+        larger(larger(2 * (int64_t)c->d_inner, picks * c->ffn), q + 2 * (int64_t)c->n_kv_heads * c->head_dim);
+    const struct {
+        float **out;
+        int64_t rows, columns;
+    } arrays[] = {{&t->dh, rows, c->hidden},
+                  {&t->dx, rows, c->hidden},
+                  {&t->da, rows, wide},
+                  {&t->db, rows, wide},
+                  {&t->dnarrow, rows, narrow},
+                  {&t->dnarrow_raw, rows, narrow},
+                  {&t->db_state, rows, c->d_state},
+                  {&t->dc_state, rows, c->d_state},
+                  {&t->du, rows, c->d_inner},
+                  {&t->ddt, rows, c->d_inner},
+                  {&t->dz, rows, c->d_inner},
+                  {&t->scale, rows, 1},
+                  {&t->dweight, rows, picks},
+                  {&t->drouter, rows, c->n_experts},
+                  {&t->picked_dweight, rows, picks},
+                  {&t->conv_dw, c->d_conv, c->d_inner},
+                  {&t->d_logprob, LS_TAPE_HEAD_ROWS, 1},
+                  {&t->d_entropy, LS_TAPE_HEAD_ROWS, 1}};
+    ls_status status = LS_OK;
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+        LS_TRY(floats(t, arrays[i].out, arrays[i].rows, arrays[i].columns, err));
+done:
+    return status;
+}
+
+static ls_status make_host(ls_tape *t, ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_array_alloc((void **)&t->tokens, t->opts.rows_max, sizeof *t->tokens, "tokens", err));
+    LS_TRY(ls_array_alloc((void **)&t->spans, t->opts.spans_max, sizeof *t->spans, "spans", err));
+    LS_TRY(ls_array_alloc((void **)&t->leaf_spans, t->opts.spans_max, sizeof *t->spans, "spans", err));
+    LS_TRY(ls_array_alloc((void **)&t->pages, t->cache->n_pages, sizeof *t->pages, "pages", err));
+    LS_TRY(ls_array_alloc((void **)&t->h, t->n_halves + 1, sizeof *t->h, "tape", err));
+    LS_TRY(ls_array_alloc((void **)&t->ws, t->n_halves, sizeof *t->ws, "tape", err));
+    for (int64_t i = 0; i < t->cache->n_pages; i++) t->pages[i] = (int32_t)i;
+done:
+    return status;
+}
+
+static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *err) {
+    const int64_t rows = t->opts.rows_max;
+    const ls_head_opts head = {
+        .dtype = t->opts.dtype, .rows_max = LS_TAPE_HEAD_ROWS, .trains = true, .temperature = t->opts.temperature};
+    ls_cache_opts cache = {.dtype = t->opts.dtype, .n_slots = t->opts.spans_max, .page_tokens = PAGE_TOKENS};
+    ls_status status;
+    if (!ls_add_i64(rows / PAGE_TOKENS, t->opts.spans_max, &cache.n_pages))
+        return LS_FAIL(err, LS_ERR_NOMEM, "tape: %lld rows", (long long)rows);
+    LS_TRY(ls_cache_create(&t->cache, t->device, c, &cache, err));
+    LS_TRY(make_host(t, err));
+    LS_TRY(ls_batch_create(&t->batch, t->device, rows, t->opts.spans_max, cache.n_pages, err));
+    LS_TRY(ls_batch_create(&t->leaf_batch, t->device, rows, t->opts.spans_max, cache.n_pages, err));
+    LS_TRY(ls_head_create(&t->head, t->device, c, &head, err));
+    for (int64_t i = 0; i <= t->n_halves; i++) LS_TRY(floats(t, &t->h[i], rows, c->hidden, err));
+    for (int64_t i = 0; i < t->n_halves; i++) {
+        if (i > 0 && t->opts.recompute)
+            t->ws[i] = t->ws[0];
+        else
+            LS_TRY(ls_workspace_create(&t->ws[i], t->device, c, t->opts.dtype, rows, true, err));
+    }
+    t->x_last = (ls_rows){NULL, t->opts.dtype, c->hidden};
+    LS_TRY(ls_memory_alloc(t->device, &t->x_last.data, rows, c->hidden * ls_dtype_bytes(t->opts.dtype), "tape", err));
+done:
+    return status;
+}
+
+ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_device *device, const ls_tape_opts *opts,
+                         ls_error *err) {
+    const ls_model_config *c = &parameters->model->config;
+    ls_tape *t = calloc(1, sizeof *t);
+    ls_status status = LS_OK;
+    *out = NULL;
+    if (t == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "tape");
+    t->parameters = parameters;
+    t->model = parameters->model;
+    t->device = device;
+    t->opts = *opts;
+    t->n_halves = 2 * (int64_t)c->n_layers;
+    if (opts->rows_max < 1 || opts->spans_max < 1 || !(opts->temperature > 0.0f)) {
+        status = LS_FAIL(err, LS_ERR_ARG, "tape: %lld rows, %lld sequences, temperature %g", (long long)opts->rows_max,
+                         (long long)opts->spans_max, (double)opts->temperature);
+        goto done;
+    }
+    LS_TRY(make_forward(t, c, err));
+    LS_TRY(make_backward(t, c, err));
+    *out = t;
+    t = NULL;
+done:
+    ls_tape_free(t);
+    return status;
+}
+
+void ls_tape_free(ls_tape *t) {
+    if (t == NULL) return;
+    {
+        float *const arrays[] = {t->dh,          t->dx,        t->da,       t->db,      t->dnarrow,
+                                 t->dnarrow_raw, t->db_state,  t->dc_state, t->du,      t->ddt,
+                                 t->dz,          t->scale,     t->dweight,  t->drouter, t->picked_dweight,
+                                 t->conv_dw,     t->d_logprob, t->d_entropy};
+        for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) ls_memory_free(t->device, arrays[i]);
+    }
+    for (int64_t i = 0; t->ws != NULL && i < t->n_halves; i++)
+        if (i == 0 || !t->opts.recompute) ls_workspace_free(t->ws[i]);
+    for (int64_t i = 0; t->h != NULL && i <= t->n_halves; i++) ls_memory_free(t->device, t->h[i]);
+    ls_memory_free(t->device, t->x_last.data);
+    ls_head_free(t->head);
+    ls_batch_free(t->leaf_batch);
+    ls_batch_free(t->batch);
+    ls_cache_free(t->cache);
+    free(t->ws);
+    free(t->h);
+    free(t->pages);
+    free(t->leaf_spans);
+    free(t->spans);
+    free(t->tokens);
+    free(t);
+}
+
+static ls_status lay_out_spans(ls_tape *t, const int64_t *offsets, int64_t n, ls_error *err) {
+    t->n_pages = 0;
+    if (n < 1 || n > t->opts.spans_max || offsets[n] - offsets[0] > t->opts.rows_max)
+        return LS_FAIL(err, LS_ERR_CAPACITY, "tape: %lld sequences of %lld tokens; it holds %lld of %lld", (long long)n,
+                       (long long)(n < 1 ? 0 : offsets[n] - offsets[0]), (long long)t->opts.spans_max,
+                       (long long)t->opts.rows_max);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t rows = offsets[i + 1] - offsets[i];
+        if (rows < 1) return LS_FAIL(err, LS_ERR_ARG, "tape: sequence %lld is empty", (long long)i);
+        t->spans[i] = (ls_span){offsets[i] - offsets[0], rows, 0, (int32_t)i, t->n_pages};
+        t->n_pages += (rows + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    }
+    t->n_spans = n;
+    t->rows = offsets[n] - offsets[0];
+    return LS_OK;
+}
+
+ls_status ls_tape_forward(ls_tape *t, const int32_t *tokens, const int64_t *offsets, int64_t n, ls_error *err) {
+    ls_forward f = {t->model, t->cache, t->ws[0], t->batch, t->h[0]};
+    ls_status status;
+    LS_TRY(lay_out_spans(t, offsets, n, err));
+    memcpy(t->tokens, tokens + offsets[0], (size_t)t->rows * sizeof *tokens);
+    LS_TRY(ls_batch_write(t->batch, t->tokens, t->spans, n, t->pages, t->n_pages, err));
+    LS_TRY(ls_model_embed(&f, err));
+    for (int64_t i = 0; i < t->n_halves; i++) {
+        f.ws = t->ws[i];
+        f.h = t->h[i];
+        LS_TRY(ls_model_half(&f, i / 2, (ls_half)(i % 2), t->h[i + 1], err));
+    }
+    f.h = t->h[t->n_halves];
+    LS_TRY(ls_model_last_norm(&f, t->x_last, err));
+done:
+    return status;
+}
+
+ls_status ls_tape_residual(const ls_tape *t, int64_t half, int64_t row, int64_t n, float *out, ls_error *err) {
+    const int64_t dim = t->model->config.hidden;
+    return ls_memory_take(t->device, out, t->h[half] + row * dim, n * dim * (int64_t)sizeof *out, err);
+}
+
+int64_t ls_tape_next_rows(const int64_t *targets, int64_t *row, int64_t end, int64_t *index, int64_t *block_targets) {
+    int64_t n = 0;
+    for (; *row < end && n < LS_TAPE_HEAD_ROWS; (*row)++) {
+        if (targets[*row] == -1) continue;
+        index[n] = *row;
+        block_targets[n++] = targets[*row];
+    }
+    return n;
+}
+
+ls_status ls_tape_logprob(ls_tape *t, const int64_t *targets, float *logprob, float *entropy, ls_error *err) {
+    int64_t index[LS_TAPE_HEAD_ROWS], block[LS_TAPE_HEAD_ROWS], row = 0, n;
+    float values[2][LS_TAPE_HEAD_ROWS];
+    ls_status status = LS_OK;
+    memset(logprob, 0, (size_t)t->rows * sizeof *logprob);
+    if (entropy != NULL) memset(entropy, 0, (size_t)t->rows * sizeof *entropy);
+    while ((n = ls_tape_next_rows(targets, &row, t->rows, index, block)) > 0) {
+        const int64_t bytes = n * (int64_t)sizeof(float);
+        LS_TRY(ls_head_take(t->head, t->model, t->x_last, t->rows, index, n, err));
+        LS_TRY(ls_head_logprob(t->head, t->head->logits, block, entropy != NULL, err));
+        LS_TRY(ls_memory_read(t->device, values[0], t->head->logprob, bytes, err));
+        if (entropy != NULL) LS_TRY(ls_memory_read(t->device, values[1], t->head->entropy, bytes, err));
+        LS_TRY(ls_device_wait(t->device, err));
+        for (int64_t i = 0; i < n; i++) {
+            logprob[index[i]] = values[0][i];
+            if (entropy != NULL) entropy[index[i]] = values[1][i];
+        }
+    }
+done:
+    return status;
+}

@@ -1,0 +1,189 @@
+/* Working memory of a forward: which activations share memory, and the batch. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "model/forward.h"
+
+ls_rows ls_rows_from(ls_rows rows, int64_t row) {
+    if (rows.data != NULL) rows.data = (uint8_t *)rows.data + row * rows.stride * ls_dtype_bytes(rows.dtype);
+    return rows;
+}
+
+ls_rows ls_rows_column(ls_rows rows, int64_t column) {
+    rows.data = (uint8_t *)rows.data + column * ls_dtype_bytes(rows.dtype);
+    return rows;
+}
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static bool has_experts(const ls_model_config *c) { return c->n_experts > 1; }
+
+/* Bytes of one row of each region of memory. Halves of a layer take turns, so what only one of them computes may lie in
+ * the memory of what only the other does. */
+typedef struct layout {
+    int64_t q, kv, narrow, picks; /* columns; rows of experts for each row */
+    int64_t first, second, last;  /* what enters the half's middle op: uz, q|k|v, gate; u|dt, up; and what leaves it */
+} layout;
+
+static layout layout_of(const ls_model_config *c, ls_dtype dtype) {
+    const int64_t elem = ls_dtype_bytes(dtype), f32 = (int64_t)sizeof(float), dim = c->d_inner;
+    layout l = {.q = (int64_t)c->n_heads * c->head_dim,
+                .kv = (int64_t)c->n_kv_heads * c->head_dim,
+                .narrow = c->dt_rank + 2 * (int64_t)c->d_state,
+                .picks = has_experts(c) ? c->top_k : 1};
+    l.first = larger(larger(2 * dim * f32, (l.q + 2 * l.kv) * elem), l.picks * c->ffn * f32);
+    l.second = larger(2 * dim * f32, l.picks * c->ffn * f32);
+    l.last = larger(larger(dim, l.q), l.picks * c->ffn) * elem;
+    return l;
+}
+
+/* Bytes of a row of everything. */
+static int64_t row_bytes(const ls_model_config *c, ls_dtype dtype, bool for_training) {
+    const layout l = layout_of(c, dtype);
+    const int64_t elem = ls_dtype_bytes(dtype), f32 = (int64_t)sizeof(float), h = c->hidden;
+    int64_t bytes = h * (f32 + elem) + l.first + l.second + l.last + l.narrow * f32 * (for_training ? 2 : 1);
+    if (has_experts(c))
+        bytes += c->n_experts * f32 + c->top_k * (int64_t)(sizeof(int32_t) + sizeof(float)) +
+                 l.picks * (3 * (int64_t)sizeof(int64_t) + h * (f32 + elem) + f32);
+    return bytes;
+}
+
+int64_t ls_workspace_bytes(const ls_model_config *c, ls_dtype dtype, int64_t rows_max, bool for_training) {
+    int64_t bytes;
+    return ls_mul_i64(rows_max, row_bytes(c, dtype, for_training), &bytes) ? bytes : -1;
+}
+
+static ls_status own(ls_workspace *ws, void **out, int64_t rows, int64_t bytes, ls_error *err) {
+    const ls_status status = ls_memory_alloc(ws->device, out, rows, bytes, "workspace", err);
+    LS_ASSERT(ws->n_owned < (int64_t)(sizeof ws->owned / sizeof ws->owned[0]), "%lld arrays", (long long)ws->n_owned);
+    if (status == LS_OK) ws->owned[ws->n_owned++] = *out;
+    return status;
+}
+
+static ls_status own_rows(ls_workspace *ws, ls_rows *out, int64_t rows, ls_dtype dtype, int64_t columns,
+                          ls_error *err) {
+    *out = (ls_rows){NULL, dtype, columns};
+    return own(ws, &out->data, rows, columns * ls_dtype_bytes(dtype), err);
+}
+
+static ls_status make_experts(ls_workspace *ws, const ls_model_config *c, ls_error *err) {
+    const int64_t rows = ws->rows_max, picks = rows * c->top_k, i64 = (int64_t)sizeof(int64_t);
+    ls_activations *a = &ws->a;
+    ls_status status;
+    LS_TRY(own_rows(ws, &a->router, rows, LS_F32, c->n_experts, err));
+    LS_TRY(own(ws, (void **)&a->expert, rows, c->top_k * (int64_t)sizeof(int32_t), err));
+    LS_TRY(own(ws, (void **)&a->expert_weight, rows, c->top_k * (int64_t)sizeof(float), err));
+    LS_TRY(own(ws, (void **)&a->pick, picks, i64, err));
+    LS_TRY(own(ws, (void **)&a->pick_row, picks, i64, err));
+    LS_TRY(own(ws, (void **)&a->place, picks, i64, err));
+    LS_TRY(own(ws, (void **)&a->expert_offsets, c->n_experts + 1, i64, err));
+    LS_TRY(own_rows(ws, &a->picked_x, picks, ws->dtype, c->hidden, err));
+    LS_TRY(own_rows(ws, &a->picked_y, picks, LS_F32, c->hidden, err));
+    LS_TRY(own(ws, (void **)&a->picked_weight, picks, (int64_t)sizeof(float), err));
+done:
+    return status;
+}
+
+static ls_status make_halves(ls_workspace *ws, const ls_model_config *c, bool for_training, ls_error *err) {
+    const layout l = layout_of(c, ws->dtype);
+    const int64_t dim = c->d_inner, rows = ws->rows_max;
+    ls_activations *a = &ws->a;
+    void *first, *second, *last;
+    ls_status status;
+    LS_TRY(own_rows(ws, &a->x, rows, ws->dtype, c->hidden, err));
+    LS_TRY(own_rows(ws, &a->y, rows, LS_F32, c->hidden, err));
+    LS_TRY(own(ws, &first, rows, l.first, err));
+    LS_TRY(own(ws, &second, rows, l.second, err));
+    LS_TRY(own(ws, &last, rows, l.last, err));
+    LS_TRY(own_rows(ws, &a->narrow_raw, rows, LS_F32, l.narrow, err));
+    a->narrow = a->narrow_raw;
+    if (for_training) LS_TRY(own_rows(ws, &a->narrow, rows, LS_F32, l.narrow, err));
+    a->q = (ls_rows){first, ws->dtype, l.q + 2 * l.kv};
+    a->k = ls_rows_column(a->q, l.q);
+    a->v = ls_rows_column(a->q, l.q + l.kv);
+    a->uz = (ls_rows){first, LS_F32, 2 * dim};
+    a->gate = (ls_rows){first, LS_F32, c->ffn};
+    a->u = (ls_rows){second, LS_F32, 2 * dim};
+    a->dt = ls_rows_column(a->u, dim);
+    a->up = (ls_rows){second, LS_F32, c->ffn};
+    a->heads = (ls_rows){last, ws->dtype, l.q};
+    a->scanned = (ls_rows){last, ws->dtype, dim};
+    a->gated = (ls_rows){last, ws->dtype, c->ffn};
+done:
+    return status;
+}
+
+ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_model_config *c, ls_dtype dtype,
+                              int64_t rows_max, bool for_training, ls_error *err) {
+    ls_workspace *ws = calloc(1, sizeof *ws);
+    ls_status status;
+    *out = NULL;
+    if (ws == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "workspace");
+    ws->device = device;
+    ws->dtype = dtype;
+    ws->rows_max = rows_max;
+    LS_TRY(make_halves(ws, c, for_training, err));
+    if (has_experts(c)) LS_TRY(make_experts(ws, c, err));
+    *out = ws;
+    ws = NULL;
+done:
+    ls_workspace_free(ws);
+    return status;
+}
+
+void ls_workspace_free(ls_workspace *ws) {
+    if (ws == NULL) return;
+    while (ws->n_owned > 0) ls_memory_free(ws->device, ws->owned[--ws->n_owned]);
+    free(ws);
+}
+
+/* ---- batch ---- */
+
+ls_status ls_batch_create(ls_batch **out, ls_device *device, int64_t rows_max, int64_t spans_max, int64_t pages_max,
+                          ls_error *err) {
+    ls_batch *b = calloc(1, sizeof *b);
+    ls_status status;
+    *out = NULL;
+    if (b == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "batch");
+    *b = (ls_batch){.device = device, .rows_max = rows_max, .spans_max = spans_max, .pages_max = pages_max};
+    LS_TRY(ls_memory_alloc(device, (void **)&b->tokens, rows_max, sizeof *b->tokens, "tokens", err));
+    LS_TRY(ls_memory_alloc(device, (void **)&b->spans, spans_max, sizeof *b->spans, "spans", err));
+    LS_TRY(ls_memory_alloc(device, (void **)&b->tables, pages_max, sizeof *b->tables, "page tables", err));
+    *out = b;
+    b = NULL;
+done:
+    ls_batch_free(b);
+    return status;
+}
+
+void ls_batch_free(ls_batch *b) {
+    if (b == NULL) return;
+    ls_memory_free(b->device, b->tables);
+    ls_memory_free(b->device, b->spans);
+    ls_memory_free(b->device, b->tokens);
+    free(b);
+}
+
+ls_status ls_batch_write(ls_batch *b, const int32_t *tokens, const ls_span *spans, int64_t n_spans,
+                         const int32_t *tables, int64_t n_tables, ls_error *err) {
+    int64_t rows = 0;
+    ls_status status;
+    for (int64_t i = 0; i < n_spans; i++) {
+        LS_ASSERT(spans[i].row == rows, "span %lld starts at row %lld, expected %lld", (long long)i,
+                  (long long)spans[i].row, (long long)rows);
+        rows += spans[i].n_rows;
+    }
+    if (rows > b->rows_max || n_spans > b->spans_max || n_tables > b->pages_max)
+        return LS_FAIL(err, LS_ERR_CAPACITY, "batch: %lld rows of %lld, %lld spans of %lld, %lld page numbers of %lld",
+                       (long long)rows, (long long)b->rows_max, (long long)n_spans, (long long)b->spans_max,
+                       (long long)n_tables, (long long)b->pages_max);
+    b->n_rows = rows;
+    b->n_spans = n_spans;
+    b->n_tables = n_tables;
+    LS_TRY(ls_memory_write(b->device, b->tokens, tokens, rows * (int64_t)sizeof *tokens, err));
+    LS_TRY(ls_memory_write(b->device, b->spans, spans, n_spans * (int64_t)sizeof *spans, err));
+    LS_TRY(ls_memory_write(b->device, b->tables, tables, n_tables * (int64_t)sizeof *tables, err));
+done:
+    return status;
+}
