@@ -27,7 +27,7 @@ static inline bool __attribute__((format(printf, 1, 2))) refuted(const char *for
 
 static inline bool same_bits(float a, float b) { return memcmp(&a, &b, sizeof a) == 0; }
 
-static ls_device *queue;
+static ls_device *device;
 
 /* ---- bare forwards ---- */
 
@@ -67,7 +67,7 @@ static inline const int32_t *track_pages(const track *t, int64_t sequence) { ret
 
 static inline void track_forward(track *t, ls_inject fault, const int32_t *tokens, const ls_span *spans, int64_t n) {
     ls_error err;
-    assert_ok(FAULTS_CALL(fault, ls_model_forward(t->model, queue, t->cache, t->ws, tokens, spans, n, &err)), err);
+    assert_ok(FAULTS_CALL(fault, ls_model_forward(t->model, device, t->cache, t->ws, tokens, spans, n, &err)), err);
 }
 
 /* One span: tokens [n] at positions from pos on. */
@@ -206,7 +206,7 @@ static inline ls_engine *engine_open(const subject *s, const ls_engine_opts *opt
     ls_engine *e;
     ls_error err;
     faulty.inject = fault;
-    assert_ok(ls_engine_create(&e, s->model, queue, &faulty, &err), err);
+    assert_ok(ls_engine_create(&e, s->model, device, &faulty, &err), err);
     return e;
 }
 
@@ -275,7 +275,7 @@ static inline bool replays(const ls_model *model, const ls_engine_opts *opts, co
     memcpy(tokens, r->prompt, (size_t)n_prompt * sizeof *tokens);
     memcpy(tokens + n_prompt, r->completion, (size_t)n * sizeof *tokens);
     if (!is_complete(r)) return false;
-    assert_ok(ls_score(model, queue, &score, &item, 1, &err), err);
+    assert_ok(ls_score(model, device, &score, &item, 1, &err), err);
     for (int64_t i = from; i < n; i++)
         if (!same_bits(r->logprob[i], logprob[n_prompt - 1 + i]))
             return refuted("prompt %u, log-probability %lld: %.9g, scored %.9g", r->request.prompt_i, (long long)i,
@@ -289,7 +289,7 @@ static inline void expect(const subject *s, const ls_model *model, rollout *r) {
     ls_engine *e;
     ls_error err;
     opts.levers.batch = 1;
-    assert_ok(ls_engine_create(&e, model, queue, &opts, &err), err);
+    assert_ok(ls_engine_create(&e, model, device, &opts, &err), err);
     submit(e, r);
     if (!tick_to_end(e) || !replays(model, &opts, r, 0)) fail_msg("%s, alone: %s", s->fixture, note);
     ls_engine_free(e);

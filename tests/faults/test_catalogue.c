@@ -191,7 +191,7 @@ static bool boundary_states(const subject *s, ls_inject fault) {
         ls_engine *e;
         ls_error err;
         opts.levers.page_tokens = refused[i];
-        if (ls_engine_create(&e, s->model, queue, &opts, &err) == LS_OK) {
+        if (ls_engine_create(&e, s->model, device, &opts, &err) == LS_OK) {
             ls_engine_free(e);
             return refuted("pages of %lld tokens were taken", (long long)refused[i]);
         }
@@ -496,8 +496,8 @@ static void packed_gradients(ls_inject fault, op_array *in, const op_array *grad
         grad_workspace a = grad_workspace_make(ls_op_scan_backward_workspace(&scan));
         grad_workspace b = grad_workspace_make(ls_op_conv1d_backward_workspace(&conv));
         ls_error err;
-        assert_ok(FAULTS_CALL(fault, ls_scan_backward(queue, &scan, a.bytes, &err)), err);
-        assert_ok(FAULTS_CALL(fault, ls_conv1d_backward(queue, &conv, b.bytes, &err)), err);
+        assert_ok(FAULTS_CALL(fault, ls_scan_backward(device, &scan, a.bytes, &err)), err);
+        assert_ok(FAULTS_CALL(fault, ls_conv1d_backward(device, &conv, b.bytes, &err)), err);
         grad_workspace_free(&b);
         grad_workspace_free(&a);
     }
@@ -557,8 +557,8 @@ static bool packed_documents(const subject *s, ls_inject fault) {
             track_forward(&t, fault, tokens, spans, 2);
             holds = recalls_rows(s, &t, FIRST, 0, second) && recalls(s, &t, 1, 1, second);
             if (!holds || second < 2) continue;
-            assert_ok(ls_score(s->model, queue, &opts, &items[0], 1, &err), err);
-            assert_ok(FAULTS_CALL(fault, ls_score(s->model, queue, &opts, &items[1], 2, &err)), err);
+            assert_ok(ls_score(s->model, device, &opts, &items[0], 1, &err), err);
+            assert_ok(FAULTS_CALL(fault, ls_score(s->model, device, &opts, &items[1], 2, &err)), err);
             holds = count_bit_diffs(alone, packed, second - 1) == 0 || refuted("scores of the second document");
         }
     track_close(&t);
@@ -708,7 +708,7 @@ static void every_fault_is_seen(void **state) {
 
 static int open_subjects(void **state) {
     (void)state;
-    queue = test_queue(1, ls_isa_best());
+    device = test_device(1, ls_isa_best());
     for (int64_t i = 0; i < COUNT(subjects); i++) subject_open(&subjects[i]);
     return 0;
 }
@@ -716,7 +716,7 @@ static int open_subjects(void **state) {
 static int close_subjects(void **state) {
     (void)state;
     for (int64_t i = 0; i < COUNT(subjects); i++) subject_close(&subjects[i]);
-    ls_device_close(queue);
+    ls_device_close(device);
     return 0;
 }
 

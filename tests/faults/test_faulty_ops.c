@@ -78,7 +78,7 @@ static void scan_free(scan_inputs *in) {
     for (int64_t i = 0; i < OP_COUNT(arrays); i++) op_array_free(arrays[i]);
 }
 
-static void scan_run(const scan_inputs *in, ls_device *queue, const ls_span *spans, int64_t n_spans, const op_array *out,
+static void scan_run(const scan_inputs *in, ls_device *device, const ls_span *spans, int64_t n_spans, const op_array *out,
                      const ls_pool_view *pool, ls_inject fault) {
     const ls_scan_args args = {.in_dtype = LS_F32,
                                .out_dtype = LS_F32,
@@ -105,16 +105,16 @@ static void scan_run(const scan_inputs *in, ls_device *queue, const ls_span *spa
                                .spans = spans,
                                .n_spans = n_spans};
     ls_error err;
-    assert_ok(FAULTS_CALL(fault, ls_scan(queue, &args, &err)), err);
+    assert_ok(FAULTS_CALL(fault, ls_scan(device, &args, &err)), err);
 }
 
-static result scan_of(const scan_inputs *in, ls_device *queue, const ls_span *spans, int64_t n_spans, ls_inject fault) {
+static result scan_of(const scan_inputs *in, ls_device *device, const ls_span *spans, int64_t n_spans, ls_inject fault) {
     const result r = result_make(DIM * STATES);
-    scan_run(in, queue, spans, n_spans, &r.out, &r.pool.view, fault);
+    scan_run(in, device, spans, n_spans, &r.out, &r.pool.view, fault);
     return r;
 }
 
-static result conv_of(ls_device *queue, const ls_span *spans, int64_t n_spans, ls_inject fault) {
+static result conv_of(ls_device *device, const ls_span *spans, int64_t n_spans, ls_inject fault) {
     op_array x = filled(ROWS, DIM, op_plain, 11), w = filled(D_CONV, DIM, op_plain, 12);
     const result r = result_make((int64_t)PAST * DIM);
     const ls_conv1d_args args = {.x = x.data,
@@ -132,7 +132,7 @@ static result conv_of(ls_device *queue, const ls_span *spans, int64_t n_spans, l
                                  .spans = spans,
                                  .n_spans = n_spans};
     ls_error err;
-    assert_ok(FAULTS_CALL(fault, ls_conv1d(queue, &args, &err)), err);
+    assert_ok(FAULTS_CALL(fault, ls_conv1d(device, &args, &err)), err);
     op_array_free(&x);
     op_array_free(&w);
     return r;
@@ -158,7 +158,7 @@ static void product_free(product *p) {
     op_array_free(&p->bias);
 }
 
-static op_array gemm_of(const product *p, ls_device *queue, int64_t begin, int64_t end, bool biased, ls_dtype dtype,
+static op_array gemm_of(const product *p, ls_device *device, int64_t begin, int64_t end, bool biased, ls_dtype dtype,
                         ls_inject fault) {
     const op_array out = op_array_make(dtype, p->m, p->n, 2);
     op_array w = op_array_make(p->w.dtype, p->n, end - begin, 0);
@@ -178,7 +178,7 @@ static op_array gemm_of(const product *p, ls_device *queue, int64_t begin, int64
                                    .out_dtype = dtype,
                                    .out_stride = out.stride,
                                    .m = p->m};
-        assert_ok(FAULTS_CALL(fault, ls_gemm(queue, &args, &err)), err);
+        assert_ok(FAULTS_CALL(fault, ls_gemm(device, &args, &err)), err);
     }
     ls_gemm_weight_free(&weight);
     op_array_free(&w);
@@ -243,16 +243,16 @@ static void stale_slot(void **state) {
             for (int64_t pos = 0; pos <= 3; pos += 3) {
                 const ls_span spans[] = {{0, 2, 0, 1, NULL}, {4, rows, pos, 3, NULL}};
                 const ls_span resumed[] = {{0, 2, 0, 1, NULL}, {4, rows, 9, 3, NULL}};
-                ls_device *queue = op_queues[isa][1];
+                ls_device *device = op_queues[isa][1];
                 result sound, other, faulty;
                 if (op == 0) {
-                    sound = scan_of(&in, queue, spans, 2, LS_INJECT_NONE);
-                    other = scan_of(&in, queue, resumed, 2, LS_INJECT_NONE);
-                    faulty = scan_of(&in, queue, spans, 2, LS_INJECT_STALE_SLOT);
+                    sound = scan_of(&in, device, spans, 2, LS_INJECT_NONE);
+                    other = scan_of(&in, device, resumed, 2, LS_INJECT_NONE);
+                    faulty = scan_of(&in, device, spans, 2, LS_INJECT_STALE_SLOT);
                 } else {
-                    sound = conv_of(queue, spans, 2, LS_INJECT_NONE);
-                    other = conv_of(queue, resumed, 2, LS_INJECT_NONE);
-                    faulty = conv_of(queue, spans, 2, LS_INJECT_STALE_SLOT);
+                    sound = conv_of(device, spans, 2, LS_INJECT_NONE);
+                    other = conv_of(device, resumed, 2, LS_INJECT_NONE);
+                    faulty = conv_of(device, spans, 2, LS_INJECT_STALE_SLOT);
                 }
                 assert_true(same(&faulty, rows == 1 ? &other : &sound));
                 assert_int_equal(same(&faulty, &sound), rows > 1 || pos > 0);
@@ -282,18 +282,18 @@ static void conv_short_chunk(void **state) {
 /* A sequence that begins behind another span of the call begins with that one's state. */
 static void no_reset_packed(void **state) {
     const ls_isa isa = op_isa(state);
-    ls_device *queue = op_queues[isa][0];
+    ls_device *device = op_queues[isa][0];
     const ls_span packed[] = {{0, 3, 0, 2, NULL}, {3, 2, 0, 5, NULL}}, resumed[] = {{3, 2, 1, 5, NULL}};
     /* Nothing to take over: one span, spans that go on, padding before the second. */
     const ls_span others[][2] = {{{0, 3, 0, 2, NULL}, {3, 0, 0, 5, NULL}},
                                  {{0, 3, 4, 2, NULL}, {3, 2, 9, 5, NULL}},
                                  {{0, 3, 0, -1, NULL}, {3, 2, 0, 5, NULL}}};
     scan_inputs in = scan_make(ROWS, DIM, STATES);
-    result sound = scan_of(&in, queue, packed, 2, LS_INJECT_NONE);
-    result faulty = scan_of(&in, queue, packed, 2, LS_INJECT_NO_RESET_PACKED);
-    result expected = scan_of(&in, queue, packed, 1, LS_INJECT_NONE);
+    result sound = scan_of(&in, device, packed, 2, LS_INJECT_NONE);
+    result faulty = scan_of(&in, device, packed, 2, LS_INJECT_NO_RESET_PACKED);
+    result expected = scan_of(&in, device, packed, 1, LS_INJECT_NONE);
     memcpy(ls_pool_at(&expected.pool.view, 5), ls_pool_at(&expected.pool.view, 2), (size_t)expected.pool.entry_bytes);
-    scan_run(&in, queue, resumed, 1, &expected.out, &expected.pool.view, LS_INJECT_NONE);
+    scan_run(&in, device, resumed, 1, &expected.out, &expected.pool.view, LS_INJECT_NONE);
     assert_true(same(&faulty, &expected));
     assert_true(same_rows(&faulty, &sound, 0, 3) && same_slot(&faulty, &sound, 2));
     assert_false(same_rows(&faulty, &sound, 3, 2) || same_slot(&faulty, &sound, 5));
@@ -301,8 +301,8 @@ static void no_reset_packed(void **state) {
     result_free(&faulty);
     result_free(&expected);
     for (int64_t i = 0; i < OP_COUNT(others); i++) {
-        sound = scan_of(&in, queue, others[i], 2, LS_INJECT_NONE);
-        faulty = scan_of(&in, queue, others[i], 2, LS_INJECT_NO_RESET_PACKED);
+        sound = scan_of(&in, device, others[i], 2, LS_INJECT_NONE);
+        faulty = scan_of(&in, device, others[i], 2, LS_INJECT_NO_RESET_PACKED);
         assert_true(same(&faulty, &sound));
         result_free(&sound);
         result_free(&faulty);
@@ -319,13 +319,13 @@ static void split_k_by_batch(void **state) {
             const int64_t m = sizes[i][0], k = sizes[i][1];
             const bool biased = variant % 2 == 1, split = m >= 8 && k >= 16;
             const ls_dtype dtype = variant < 2 ? LS_F32 : LS_BF16;
-            ls_device *queue = op_queues[isa][variant % OP_THREADS_MAX];
+            ls_device *device = op_queues[isa][variant % OP_THREADS_MAX];
             product p = product_make(m, 37, k, dtype);
-            op_array sound = gemm_of(&p, queue, 0, k, biased, dtype, LS_INJECT_NONE);
-            op_array faulty = gemm_of(&p, queue, 0, k, biased, dtype, LS_INJECT_SPLIT_K);
+            op_array sound = gemm_of(&p, device, 0, k, biased, dtype, LS_INJECT_NONE);
+            op_array faulty = gemm_of(&p, device, 0, k, biased, dtype, LS_INJECT_SPLIT_K);
             if (split) {
-                op_array low = gemm_of(&p, queue, 0, k / 2, false, LS_F32, LS_INJECT_NONE);
-                op_array high = gemm_of(&p, queue, k / 2, k, false, LS_F32, LS_INJECT_NONE);
+                op_array low = gemm_of(&p, device, 0, k / 2, false, LS_F32, LS_INJECT_NONE);
+                op_array high = gemm_of(&p, device, k / 2, k, false, LS_F32, LS_INJECT_NONE);
                 char text[160];
                 if (dtype == LS_F32) assert_true(op_diffs(&sound, &faulty, OP_NAN_PINNED, text) > 0);
                 for (int64_t r = 0; r < m; r++)
@@ -380,16 +380,16 @@ static void a_fault_stays_in_its_ops(void **state) {
                                                  [LS_INJECT_SPLIT_K] = GEMM,
                                                  [LS_INJECT_SOFTPLUS_NAIVE] = SCAN};
     const ls_isa isa = op_isa(state);
-    ls_device *queue = op_queues[isa][0];
+    ls_device *device = op_queues[isa][0];
     const ls_span spans[] = {{0, 3, 0, 1, NULL}, {3, 1, 0, 2, NULL}, {4, 2, 5, 3, NULL}, {6, 6, 2, 4, NULL}};
     scan_inputs in = scan_make(ROWS, DIM, STATES);
     product p = product_make(9, 37, 33, LS_F32);
-    result scan = scan_of(&in, queue, spans, 4, LS_INJECT_NONE), conv = conv_of(queue, spans, 4, LS_INJECT_NONE);
-    op_array gemm = gemm_of(&p, queue, 0, p.k, true, LS_F32, LS_INJECT_NONE);
+    result scan = scan_of(&in, device, spans, 4, LS_INJECT_NONE), conv = conv_of(device, spans, 4, LS_INJECT_NONE);
+    op_array gemm = gemm_of(&p, device, 0, p.k, true, LS_F32, LS_INJECT_NONE);
     for (int fault = 0; fault < LS_INJECT_COUNT; fault++) {
-        result faulty_scan = scan_of(&in, queue, spans, 4, (ls_inject)fault);
-        result faulty_conv = conv_of(queue, spans, 4, (ls_inject)fault);
-        op_array faulty_gemm = gemm_of(&p, queue, 0, p.k, true, LS_F32, (ls_inject)fault);
+        result faulty_scan = scan_of(&in, device, spans, 4, (ls_inject)fault);
+        result faulty_conv = conv_of(device, spans, 4, (ls_inject)fault);
+        op_array faulty_gemm = gemm_of(&p, device, 0, p.k, true, LS_F32, (ls_inject)fault);
         char text[160];
         const int seen = (same(&scan, &faulty_scan) ? 0 : SCAN) | (same(&conv, &faulty_conv) ? 0 : CONV) |
                          (op_diffs(&gemm, &faulty_gemm, OP_NAN_PINNED, text) == 0 ? 0 : GEMM);

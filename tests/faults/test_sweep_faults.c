@@ -33,7 +33,7 @@ static const struct {
 /* A model, prompts for it, and the words of a sweep over them. */
 typedef struct bench {
     char model[512];
-    ls_device *queue;
+    ls_device *device;
     ls_sweep_trainer *trainer;
     ls_prompt prompts[8];
     int32_t ids[8][32];
@@ -46,8 +46,8 @@ static void bench_open(bench *b, const char *name, bool story) {
     ls_error err;
     memset(b, 0, sizeof *b);
     snprintf(b->model, sizeof b->model, "%s/%s", LS_FIXTURES, name);
-    assert_ok(ls_device_open_cpu(&b->queue, 2, ls_isa_best(), &err), err);
-    assert_ok(ls_sweep_trainer_create(&b->trainer, b->model, b->queue, &err), err);
+    assert_ok(ls_device_open_cpu(&b->device, 2, ls_isa_best(), &err), err);
+    assert_ok(ls_sweep_trainer_create(&b->trainer, b->model, b->device, &err), err);
     assert_ok(ls_sweep_trainer_model(b->trainer, 0, &model, &err), err);
     for (int i = 0; i < 8; i++) {
         for (int t = 0; t < 32; t++) b->ids[i][t] = (int32_t)(test_random(&seed) >> 33) % model->config.vocab;
@@ -68,11 +68,11 @@ static void bench_open(bench *b, const char *name, bool story) {
 
 static void bench_close(bench *b) {
     ls_sweep_trainer_free(b->trainer);
-    ls_device_close(b->queue);
+    ls_device_close(b->device);
 }
 
 static void bench_sweep(ls_sweep *out, bench *b, ls_inject fault) {
-    ls_engine_subject engine = {b->trainer, b->queue, fault};
+    ls_engine_subject engine = {b->trainer, b->device, fault};
     const ls_subject subject = ls_subject_engine(&engine);
     ls_error err;
     assert_ok(ls_sweep_run(out, &b->opts, &subject, b->trainer, &err), err);

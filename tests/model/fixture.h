@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/file.h"
-#include "harness.h"
+#include "device.h"
 #include "load/safetensors.h"
 #include "model/score.h"
 
@@ -34,7 +34,7 @@ static inline void fixture_open(fixture *f, const char *name) {
     ls_error err;
     const ls_tensor_view *view;
     snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, name);
-    assert_ok(ls_model_open(&f->model, path, &err), err);
+    assert_ok(ls_model_open(&f->model, test_home(), path, &err), err);
     snprintf(path, sizeof path, "%s/%s/expected.safetensors", LS_FIXTURES, name);
     tensors_open(&f->expected, &f->bytes, path);
     view = ls_safetensors_find(f->expected, "input_ids");
@@ -55,13 +55,6 @@ static inline void fixture_close(fixture *f) {
     ls_safetensors_close(f->expected);
     free(f->bytes);
     ls_model_close(f->model);
-}
-
-static inline ls_device *test_queue(int32_t threads, ls_isa isa) {
-    ls_device *queue;
-    ls_error err;
-    assert_ok(ls_device_open_cpu(&queue, threads, isa, &err), err);
-    return queue;
 }
 
 #endif

@@ -120,7 +120,7 @@ typedef struct distribution {
 
 static const distribution plain_sampling = {{.temperature = 1.0f, .top_p = 1.0f, .seed = 20240}, LS_LOGPROB_RAW};
 
-static inline void generate(const ls_model *model, ls_device *queue, ls_dtype dtype, const levers *l,
+static inline void generate(const ls_model *model, ls_device *device, ls_dtype dtype, const levers *l,
                             const distribution *d, request_set *set) {
     ls_engine_opts opts = {.dtype = dtype, .logprob_of = d->of, .sampling = d->sampling};
     ls_engine *engine;
@@ -138,7 +138,7 @@ static inline void generate(const ls_model *model, ls_device *queue, ls_dtype dt
         const int64_t length = set->requests[i].n_prompt + set->requests[i].max_tokens;
         if (length > opts.length_max) opts.length_max = length;
     }
-    assert_ok(ls_engine_create(&engine, model, queue, &opts, &err), err);
+    assert_ok(ls_engine_create(&engine, model, device, &opts, &err), err);
     assert_ok(ls_engine_run(engine, set->requests, set->n, NULL, NULL, &err), err);
     ls_engine_check_idle(engine);
     ls_engine_free(engine);
@@ -146,7 +146,7 @@ static inline void generate(const ls_model *model, ls_device *queue, ls_dtype dt
 
 /* Teacher-forced log-probabilities of prompt and first n_completion tokens of each request, [n][row] floats; the caller
  * frees them. n_extra unrelated sequences are packed between them and their results dropped. */
-static inline float *score(const ls_model *model, ls_device *queue, ls_dtype dtype, const levers *l,
+static inline float *score(const ls_model *model, ls_device *device, ls_dtype dtype, const levers *l,
                            const distribution *d, const request_set *set, int64_t n_completion, int64_t n_extra,
                            int64_t *row) {
     const ls_score_opts opts = {dtype, l->batch, l->chunk, l->page_tokens};
@@ -175,7 +175,7 @@ static inline float *score(const ls_model *model, ls_device *queue, ls_dtype dty
             items[i].logprob = out + at++ * length;
         }
     }
-    assert_ok(ls_score(model, queue, &opts, items, n, &err), err);
+    assert_ok(ls_score(model, device, &opts, items, n, &err), err);
     free(items);
     free(all);
     free(tokens);

@@ -8,7 +8,7 @@
 
 typedef struct scoring {
     const ls_model *model;
-    ls_device *queue;
+    ls_device *device;
     int64_t chunk;
     int32_t *tokens;
     float *logprob;
@@ -19,7 +19,7 @@ static void score_first(void *context, int64_t n) {
     const ls_score_opts opts = {LS_F32, 1, s->chunk, 64};
     ls_score_item item = {.tokens = s->tokens, .n_tokens = n, .logprob = s->logprob};
     ls_error err;
-    assert_ok(ls_score(s->model, s->queue, &opts, &item, 1, &err), err);
+    assert_ok(ls_score(s->model, s->device, &opts, &item, 1, &err), err);
 }
 
 static void quadratic(void *context, int64_t n) {
@@ -44,7 +44,7 @@ static void time_is_linear(void **state) {
     (void)state;
     fixture_open(&f, "jamba-nobias");
     for (int32_t i = 0; i < f.model->config.n_layers; i++) assert_false(f.model->config.is_attention[i]);
-    s = (scoring){f.model, test_queue(1, ls_isa_best()), 0, test_alloc(4 * LENGTH, sizeof *s.tokens),
+    s = (scoring){f.model, test_device(1, ls_isa_best()), 0, test_alloc(4 * LENGTH, sizeof *s.tokens),
                   test_alloc(4 * LENGTH, sizeof *s.logprob)};
     for (int64_t t = 0; t < 4 * LENGTH; t++)
         s.tokens[t] = (int32_t)(test_random(&random) % (uint64_t)f.model->config.vocab);
@@ -57,7 +57,7 @@ static void time_is_linear(void **state) {
     }
     free(s.tokens);
     free(s.logprob);
-    ls_device_close(s.queue);
+    ls_device_close(s.device);
     fixture_close(&f);
 }
 
@@ -83,7 +83,7 @@ static int64_t bytes_in_use(void) {
 }
 
 /* What an engine plans for one request of this length, and what it holds beside its pools. */
-static int64_t engine_bytes(const fixture *f, ls_device *queue, int64_t length, ls_engine_plan *plan) {
+static int64_t engine_bytes(const fixture *f, ls_device *device, int64_t length, ls_engine_plan *plan) {
     ls_engine_opts opts = {.dtype = LS_F32, .length_max = length, .sampling = plain_sampling.sampling};
     const int64_t before = bytes_in_use();
     int64_t during;
@@ -93,7 +93,7 @@ static int64_t engine_bytes(const fixture *f, ls_device *queue, int64_t length, 
     opts.levers.batch = 1;
     opts.levers.chunk = 16;
     opts.levers.page_tokens = 64;
-    assert_ok(ls_engine_create(&engine, f->model, queue, &opts, &err), err);
+    assert_ok(ls_engine_create(&engine, f->model, device, &opts, &err), err);
     during = bytes_in_use();
     ls_engine_get_plan(engine, plan);
     ls_engine_free(engine);
@@ -102,7 +102,7 @@ static int64_t engine_bytes(const fixture *f, ls_device *queue, int64_t length, 
 
 static void memory_does_not_follow_length(void **state) {
     const int64_t few = 64, many = 64 * 4096;
-    ls_device *queue = test_queue(1, ls_isa_best());
+    ls_device *device = test_device(1, ls_isa_best());
     int64_t bytes_few, bytes_many;
     ls_engine_plan plan_few, plan_many;
     void *probe;
@@ -113,13 +113,13 @@ static void memory_does_not_follow_length(void **state) {
     bytes_many = bytes_in_use();
     free(probe);
     if (bytes_many - bytes_few < 4096) {
-        ls_device_close(queue);
+        ls_device_close(device);
         print_message("this malloc does not count what it gives out\n");
         skip();
     }
     fixture_open(&f, "jamba-nobias");
-    bytes_few = engine_bytes(&f, queue, few, &plan_few);
-    bytes_many = engine_bytes(&f, queue, many, &plan_many);
+    bytes_few = engine_bytes(&f, device, few, &plan_few);
+    bytes_many = engine_bytes(&f, device, many, &plan_many);
     print_message("engine: %lld bytes for %lld tokens, %lld bytes for %lld\n", (long long)bytes_few, (long long)few,
                   (long long)bytes_many, (long long)many);
     assert_true(plan_few.slot_bytes == 3 * ls_slot_bytes(&f.model->config, LS_F32));
@@ -128,7 +128,7 @@ static void memory_does_not_follow_length(void **state) {
      */
     assert_in_range((uintmax_t)(bytes_many - bytes_few), 0, (uintmax_t)(2 * many / 64 * 400));
     fixture_close(&f);
-    ls_device_close(queue);
+    ls_device_close(device);
 }
 
 int main(void) {

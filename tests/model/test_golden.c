@@ -19,10 +19,10 @@ static void hash_bytes(uint64_t *hash, uint32_t word) {
     }
 }
 
-static void hash_run(uint64_t *hash, const fixture *f, ls_device *queue, ls_dtype dtype, const distribution *d) {
+static void hash_run(uint64_t *hash, const fixture *f, ls_device *device, ls_dtype dtype, const distribution *d) {
     request_set set;
     set_make(&set, f->model->config.vocab, 2, 2, PROMPT_MAX, N_TOKENS, 7, 0);
-    generate(f->model, queue, dtype, &golden_levers, d, &set);
+    generate(f->model, device, dtype, &golden_levers, d, &set);
     for (int64_t i = 0; i < set.n; i++)
         for (int64_t t = 0; t < N_TOKENS; t++) {
             uint32_t bits;
@@ -49,21 +49,21 @@ static const golden goldens[] = {
 
 static void bits_are_golden(void **state) {
     const ls_isa isa = *(const ls_isa *)*state;
-    ls_device *queue;
+    ls_device *device;
     int n_wrong = 0;
     if (!ls_isa_available(isa)) {
         print_message("this processor cannot run %s\n", ls_isa_name(isa));
         skip();
     }
-    queue = test_queue(2, isa);
+    device = test_device(2, isa);
     for (size_t i = 0; i < sizeof goldens / sizeof goldens[0]; i++) {
         fixture f;
         fixture_open(&f, goldens[i].fixture);
         for (int type = 0; type < 2; type++) {
             uint64_t hash = 14695981039346656037u;
             const ls_dtype dtype = type == 0 ? LS_F32 : LS_BF16;
-            hash_run(&hash, &f, queue, dtype, &greedy);
-            hash_run(&hash, &f, queue, dtype, &sampled);
+            hash_run(&hash, &f, device, dtype, &greedy);
+            hash_run(&hash, &f, device, dtype, &sampled);
             if (hash == goldens[i].hash[type]) continue;
             n_wrong++;
             print_message("%s, %s activations: %016llx, recorded %016llx\n", goldens[i].fixture, ls_dtype_name(dtype),
@@ -71,7 +71,7 @@ static void bits_are_golden(void **state) {
         }
         fixture_close(&f);
     }
-    ls_device_close(queue);
+    ls_device_close(device);
     if (n_wrong > 0)
         fail_msg(
             "%d hashes are not those of numerics version %d: if the change is intended, raise LS_NUMERICS_VERSION "

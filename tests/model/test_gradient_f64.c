@@ -367,7 +367,7 @@ static void check_model(const char *name, const int64_t *lengths, int64_t n, flo
     batch b;
     ls_tape *tape;
     ls_error err;
-    ls_device *queue = test_queue(1, ls_isa_best());
+    ls_device *device = test_device(1, ls_isa_best());
     float logprob[ROWS_MAX], entropy[ROWS_MAX], *gradient;
     double forward = 0;
     worst_errors worst = {0, 0, ""};
@@ -380,9 +380,9 @@ static void check_model(const char *name, const int64_t *lengths, int64_t n, flo
         const ls_tape_opts opts = {LS_F32, b.offsets[n], n, false, temperature};
         assert_ok(ls_tape_create(&tape, t.parameters, &opts, &err), err);
     }
-    assert_ok(ls_tape_forward(tape, queue, b.tokens, b.offsets, n, &err), err);
-    assert_ok(ls_tape_logprob(tape, queue, b.targets, logprob, entropy, &err), err);
-    assert_ok(ls_tape_backward(tape, queue, 0, n, b.targets, b.d_logprob, b.d_entropy, gradient, &err), err);
+    assert_ok(ls_tape_forward(tape, device, b.tokens, b.offsets, n, &err), err);
+    assert_ok(ls_tape_logprob(tape, device, b.targets, logprob, entropy, &err), err);
+    assert_ok(ls_tape_backward(tape, device, 0, n, b.targets, b.d_logprob, b.d_entropy, gradient, &err), err);
     for (int64_t r = 0; r < b.offsets[n]; r++) {
         if (b.targets[r] < 0) continue;
         assert_true(isfinite(logprob[r]) && isfinite(entropy[r]) && isfinite(m.logprob[r]) && isfinite(m.entropy[r]));
@@ -404,7 +404,7 @@ static void check_model(const char *name, const int64_t *lengths, int64_t n, flo
     free(gradient);
     batch_free(&b);
     trained_close(&t);
-    ls_device_close(queue);
+    ls_device_close(device);
 }
 
 /* Mamba alone, no convolution bias, tied head, four taps. The first layer's dt, B and C are so small that their norms

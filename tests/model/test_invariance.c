@@ -56,14 +56,14 @@ static baseline baselines[N_BASELINES];
 
 static baseline *baseline_of(const invariance_case *c) {
     baseline *b = &baselines[c->baseline_i];
-    ls_device *queue;
+    ls_device *device;
     if (b->made) return b;
-    queue = test_queue(2, ls_isa_best());
+    device = test_device(2, ls_isa_best());
     fixture_open(&b->f, c->fixture);
     set_make(&b->set, b->f.model->config.vocab, N_PROMPTS, N_SAMPLES, PROMPT_MAX, N_TOKENS, 1 + (uint64_t)c->baseline_i,
              0);
-    generate(b->f.model, queue, c->dtype, &baseline_levers, &plain_sampling, &b->set);
-    ls_device_close(queue);
+    generate(b->f.model, device, c->dtype, &baseline_levers, &plain_sampling, &b->set);
+    ls_device_close(device);
     b->made = true;
     return b;
 }
@@ -71,12 +71,12 @@ static baseline *baseline_of(const invariance_case *c) {
 typedef struct runner {
     const invariance_case *c;
     const baseline *b;
-    ls_device *queues[3]; /* by threads */
+    ls_device *devices[3]; /* by threads */
 } runner;
 
 static void generate_again(const runner *r, const levers *l, request_set *set) {
     differences d;
-    generate(r->b->f.model, r->queues[l->threads], r->c->dtype, l, &plain_sampling, set);
+    generate(r->b->f.model, r->devices[l->threads], r->c->dtype, l, &plain_sampling, set);
     d = compare_sets(&r->b->set, set);
     must_agree(&d, set->n * set->max_tokens, "generate", l);
 }
@@ -84,7 +84,7 @@ static void generate_again(const runner *r, const levers *l, request_set *set) {
 static void score_again(const runner *r, const levers *l, const request_set *set, int64_t n_extra) {
     differences d;
     int64_t row;
-    float *scores = score(r->b->f.model, r->queues[l->threads], r->c->dtype, l, &plain_sampling, set, set->max_tokens,
+    float *scores = score(r->b->f.model, r->devices[l->threads], r->c->dtype, l, &plain_sampling, set, set->max_tokens,
                           n_extra, &row);
     d = compare_scores(set, scores, row, set->max_tokens);
     free(scores);
@@ -130,7 +130,7 @@ static void with_neighbours(const runner *r, const levers *l) {
         set_borrow(&both, 2 * i + 1, &others.requests[i]);
         both.requests[2 * i + 1].max_tokens = 1 + i % N_TOKENS;
     }
-    generate(r->b->f.model, r->queues[l->threads], r->c->dtype, l, &plain_sampling, &both);
+    generate(r->b->f.model, r->devices[l->threads], r->c->dtype, l, &plain_sampling, &both);
     d = compare_sets(mine, &both);
     must_agree(&d, mine->n * N_TOKENS, "generate with neighbours", l);
     set_free(&both);
@@ -166,12 +166,12 @@ static void no_lever_reaches_a_bit(void **state) {
         skip();
     }
     r.b = baseline_of(c);
-    r.queues[1] = test_queue(1, c->isa);
-    r.queues[2] = test_queue(2, c->isa);
+    r.devices[1] = test_device(1, c->isa);
+    r.devices[2] = test_device(2, c->isa);
     whole_product(&r);
     all_tokens(&r);
-    ls_device_close(r.queues[1]);
-    ls_device_close(r.queues[2]);
+    ls_device_close(r.devices[1]);
+    ls_device_close(r.devices[2]);
 }
 
 /* Controls. A comparison that cannot fail shows nothing, so each of these must be found, and found in the right place.
@@ -206,7 +206,7 @@ static void control_finds_one_flipped_bit(void **state) {
 static void control_finds_one_ulp_of_a_norm(void **state) {
     const invariance_case *c = *state;
     const baseline *b = baseline_of(c);
-    ls_device *queue = test_queue(2, ls_isa_best());
+    ls_device *device = test_device(2, ls_isa_best());
     float *weight = &b->f.model->final_norm[3];
     const float kept = *weight;
     request_set set;
@@ -215,11 +215,11 @@ static void control_finds_one_ulp_of_a_norm(void **state) {
     int64_t row;
     set_pick(&set, &b->set, N_SUBSET, N_SUBSET_TOKENS);
     *weight = nextafterf(kept, INFINITY);
-    generate(b->f.model, queue, c->dtype, &baseline_levers, &plain_sampling, &set);
+    generate(b->f.model, device, c->dtype, &baseline_levers, &plain_sampling, &set);
     generated = compare_sets(&b->set, &set);
     *weight = kept;
     /* set now holds what the changed model recorded; the model as it is must not confirm it */
-    scores = score(b->f.model, queue, c->dtype, &baseline_levers, &plain_sampling, &set, N_SUBSET_TOKENS, 0, &row);
+    scores = score(b->f.model, device, c->dtype, &baseline_levers, &plain_sampling, &set, N_SUBSET_TOKENS, 0, &row);
     scored = compare_scores(&set, scores, row, N_SUBSET_TOKENS);
     print_message("%s: one ulp of one weight changes %lld and %lld of %d log-probabilities\n", c->fixture,
                   (long long)generated.n_logprobs, (long long)scored.n_logprobs, N_SUBSET * N_SUBSET_TOKENS);
@@ -227,7 +227,7 @@ static void control_finds_one_ulp_of_a_norm(void **state) {
     assert_true(scored.n_logprobs > 0 && scored.first_request >= 0);
     free(scores);
     set_free(&set);
-    ls_device_close(queue);
+    ls_device_close(device);
 }
 
 static int free_baselines(void **state) {

@@ -15,8 +15,8 @@ static const levers lever_rows[] = {
 };
 
 static void small_case(const char *name, ls_dtype dtype, ls_isa isa) {
-    ls_device *queues[3] = {NULL, test_queue(1, isa), test_queue(2, isa)};
-    ls_device *best = test_queue(1, ls_isa_best());
+    ls_device *devices[3] = {NULL, test_device(1, isa), test_device(2, isa)};
+    ls_device *best = test_device(1, ls_isa_best());
     request_set want, got, both;
     fixture f;
     differences d;
@@ -28,10 +28,10 @@ static void small_case(const char *name, ls_dtype dtype, ls_isa isa) {
         const levers *l = &lever_rows[i];
         int64_t row;
         float *scores;
-        generate(f.model, queues[l->threads], dtype, l, &plain_sampling, &got);
+        generate(f.model, devices[l->threads], dtype, l, &plain_sampling, &got);
         d = compare_sets(&want, &got);
         must_agree(&d, want.n * N_TOKENS, "generate", l);
-        scores = score(f.model, queues[l->threads], dtype, l, &plain_sampling, &want, N_TOKENS, i, &row);
+        scores = score(f.model, devices[l->threads], dtype, l, &plain_sampling, &want, N_TOKENS, i, &row);
         d = compare_scores(&want, scores, row, N_TOKENS);
         must_agree(&d, want.n * N_TOKENS, "score", l);
         free(scores);
@@ -45,7 +45,7 @@ static void small_case(const char *name, ls_dtype dtype, ls_isa isa) {
         stranger->max_tokens = 1 + i % N_TOKENS;
         set_borrow(&both, 2 * i + 1, &want.requests[i]);
     }
-    generate(f.model, queues[2], dtype, &lever_rows[2], &plain_sampling, &both);
+    generate(f.model, devices[2], dtype, &lever_rows[2], &plain_sampling, &both);
     d = compare_sets(&want, &both);
     must_agree(&d, want.n * N_TOKENS, "generate with neighbours", &lever_rows[2]);
     set_free(&both);
@@ -53,8 +53,8 @@ static void small_case(const char *name, ls_dtype dtype, ls_isa isa) {
     set_free(&want);
     fixture_close(&f);
     ls_device_close(best);
-    ls_device_close(queues[1]);
-    ls_device_close(queues[2]);
+    ls_device_close(devices[1]);
+    ls_device_close(devices[2]);
 }
 
 static void no_lever_reaches_a_bit(void **state) {

@@ -6,7 +6,7 @@
 #include "fixture.h"
 
 /* Logits of all tokens of sequence s, float32 [n_tokens][vocab]. */
-static float *all_logits(const fixture *f, ls_device *queue, int64_t s, ls_dtype dtype) {
+static float *all_logits(const fixture *f, ls_device *device, int64_t s, ls_dtype dtype) {
     const ls_model_config *c = &f->model->config;
     const int64_t n_pages = (f->n_tokens + 15) / 16;
     const ls_cache_opts opts = {.dtype = dtype, .n_slots = 1, .n_pages = n_pages, .page_tokens = 16};
@@ -19,8 +19,8 @@ static float *all_logits(const fixture *f, ls_device *queue, int64_t s, ls_dtype
     for (int64_t i = 0; i < n_pages; i++) pages[i] = (int32_t)i;
     assert_ok(ls_cache_create(&cache, c, &opts, &err), err);
     assert_ok(ls_workspace_create(&ws, c, dtype, f->n_tokens, false, &err), err);
-    assert_ok(ls_model_forward(f->model, queue, cache, ws, f->ids + s * f->n_tokens, &span, 1, &err), err);
-    assert_ok(ls_model_logits(f->model, queue, ws->x, dtype, f->n_tokens, logits, &err), err);
+    assert_ok(ls_model_forward(f->model, device, cache, ws, f->ids + s * f->n_tokens, &span, 1, &err), err);
+    assert_ok(ls_model_logits(f->model, device, ws->x, dtype, f->n_tokens, logits, &err), err);
     ls_workspace_free(ws);
     ls_cache_free(cache);
     free(pages);
@@ -33,13 +33,13 @@ typedef struct errors {
 
 static errors measure(const char *name, ls_dtype dtype) {
     fixture f;
-    ls_device *queue = test_queue(2, ls_isa_best());
+    ls_device *device = test_device(2, ls_isa_best());
     errors e = {0, 0, 0};
     ls_error err;
     fixture_open(&f, name);
     for (int64_t s = 0; s < f.n_sequences; s++) {
         const int32_t vocab = f.model->config.vocab;
-        float *logits = all_logits(&f, queue, s, dtype);
+        float *logits = all_logits(&f, device, s, dtype);
         float *logprob = malloc((size_t)f.n_tokens * sizeof *logprob);
         ls_score_item item = {.tokens = f.ids + s * f.n_tokens, .n_tokens = f.n_tokens, .logprob = logprob};
         const ls_score_opts opts = {dtype, 1, 0, 64};
@@ -49,7 +49,7 @@ static errors measure(const char *name, ls_dtype dtype) {
                                          (double)f.logits[(s * f.n_positions + p) * vocab + v]);
                 e.max_logit = fmax(e.max_logit, diff);
             }
-        assert_ok(ls_score(f.model, queue, &opts, &item, 1, &err), err);
+        assert_ok(ls_score(f.model, device, &opts, &item, 1, &err), err);
         for (int64_t t = 0; t + 1 < f.n_tokens; t++) {
             const double diff = fabs((double)logprob[t] - f.logprobs[s * (f.n_tokens - 1) + t]);
             e.max_logprob = fmax(e.max_logprob, diff);
@@ -61,7 +61,7 @@ static errors measure(const char *name, ls_dtype dtype) {
     print_message("%s, activations %s: max |logit| error %.3g, max |logprob| error %.3g, mean %.3g\n", name,
                   ls_dtype_name(dtype), e.max_logit, e.max_logprob, e.mean_logprob);
     fixture_close(&f);
-    ls_device_close(queue);
+    ls_device_close(device);
     return e;
 }
 
@@ -90,19 +90,19 @@ static void bf16_activations_stay_near(void **state) {
         assert_true(measure(names[i], LS_BF16).mean_logprob < 0.05);
 }
 
-static void score_bits(const ls_model *model, ls_device *queue, float *logprob, int64_t n) {
+static void score_bits(const ls_model *model, ls_device *device, float *logprob, int64_t n) {
     static const ls_score_opts opts = {LS_F32, 1, 0, 64};
     int32_t ids[64];
     ls_score_item item = {.tokens = ids, .n_tokens = n, .logprob = logprob};
     ls_error err;
     for (int64_t i = 0; i < n; i++) ids[i] = (int32_t)(i * 7 % model->config.vocab);
-    assert_ok(ls_score(model, queue, &opts, &item, 1, &err), err);
+    assert_ok(ls_score(model, device, &opts, &item, 1, &err), err);
 }
 
 /* A model is what its file was when it was opened, whatever becomes of the file. */
 static void a_file_that_changes_later_does_not_matter(void **state) {
     static const char *const names[] = {"jamba-dense", "jamba-moe"}; /* tied head; its own */
-    ls_device *queue = test_queue(2, ls_isa_best());
+    ls_device *device = test_device(2, ls_isa_best());
     (void)state;
     for (int k = 0; k < 2; k++) {
         char dir[] = "/tmp/ls-test-XXXXXX", path[64], command[600];
@@ -115,23 +115,23 @@ static void a_file_that_changes_later_does_not_matter(void **state) {
                  LS_FIXTURES, names[k], dir);
         assert_int_equal(system(command), 0);
         assert_ok(ls_model_open(&model, dir, &err), err);
-        score_bits(model, queue, before, 64);
+        score_bits(model, device, before, 64);
         snprintf(path, sizeof path, "%s/model.safetensors", dir);
         file = fopen(path, "r+b"); /* in place: a map would show it */
         assert_non_null(file);
         assert_int_equal(fseek(file, 0, SEEK_END), 0);
         for (long left = ftell(file), i = fseek(file, 0, SEEK_SET); i < left; i++) fputc(0x3F, file);
         assert_int_equal(fclose(file), 0);
-        score_bits(model, queue, after, 64);
+        score_bits(model, device, after, 64);
         assert_same_bits(before, after, 63);
         assert_int_equal(truncate(path, 10), 0); /* reading a map past the end is a signal */
-        score_bits(model, queue, cut, 64);
+        score_bits(model, device, cut, 64);
         assert_same_bits(before, cut, 63);
         ls_model_close(model);
         snprintf(command, sizeof command, "rm -r %s", dir);
         assert_int_equal(system(command), 0);
     }
-    ls_device_close(queue);
+    ls_device_close(device);
 }
 
 int main(void) {

@@ -8,7 +8,7 @@
 enum { SAMPLES = 60 };
 
 /* Gradient of sequences [begin, end) of a forward over all of the batch. */
-static float *gradient_of(const trained *t, const batch *b, ls_device *queue, ls_dtype dtype, bool recompute,
+static float *gradient_of(const trained *t, const batch *b, ls_device *device, ls_dtype dtype, bool recompute,
                           int64_t begin, int64_t end, float *logprob) {
     const int64_t rows = b->offsets[b->n];
     const ls_tape_opts opts = {dtype, rows, b->n, recompute, 1.0f};
@@ -16,9 +16,9 @@ static float *gradient_of(const trained *t, const batch *b, ls_device *queue, ls
     ls_tape *tape;
     ls_error err;
     assert_ok(ls_tape_create(&tape, t->parameters, &opts, &err), err);
-    assert_ok(ls_tape_forward(tape, queue, b->tokens, b->offsets, b->n, &err), err);
-    if (logprob != NULL) assert_ok(ls_tape_logprob(tape, queue, b->targets, logprob, NULL, &err), err);
-    assert_ok(ls_tape_backward(tape, queue, begin, end, b->targets, b->d_logprob, b->d_entropy, gradient, &err), err);
+    assert_ok(ls_tape_forward(tape, device, b->tokens, b->offsets, b->n, &err), err);
+    if (logprob != NULL) assert_ok(ls_tape_logprob(tape, device, b->targets, logprob, NULL, &err), err);
+    assert_ok(ls_tape_backward(tape, device, begin, end, b->targets, b->d_logprob, b->d_entropy, gradient, &err), err);
     ls_tape_free(tape);
     return gradient;
 }
@@ -36,7 +36,7 @@ static void check_autograd(const char *name, double bound) {
     char *bytes;
     const ls_parameter **sorted;
     const ls_tensor_view *ids, *weights, *norms, *samples;
-    ls_device *queue = test_queue(2, ls_isa_best());
+    ls_device *device = test_device(2, ls_isa_best());
     double worst = 0, worst_norm = 0;
     const char *worst_name = "";
     float *gradient;
@@ -62,7 +62,7 @@ static void check_autograd(const char *name, double bound) {
                 b.d_entropy[r] = 0.0f;
             }
     }
-    gradient = gradient_of(&t, &b, queue, LS_F32, true, 0, 2, NULL);
+    gradient = gradient_of(&t, &b, device, LS_F32, true, 0, 2, NULL);
     sorted = calloc((size_t)t.parameters->n, sizeof *sorted);
     for (int64_t i = 0; i < t.parameters->n; i++) sorted[i] = &t.parameters->list[i];
     qsort((void *)sorted, (size_t)t.parameters->n, sizeof *sorted, by_name);
@@ -90,7 +90,7 @@ static void check_autograd(const char *name, double bound) {
     ls_safetensors_close(file);
     free(bytes);
     trained_close(&t);
-    ls_device_close(queue);
+    ls_device_close(device);
 }
 
 static void gradients_are_those_of_autograd(void **state) {
@@ -106,7 +106,7 @@ static const char *const names[] = {"jamba-dense", "jamba-moe", "jamba-odd", "ja
 
 static void log_probabilities_are_those_of_scoring(void **state) {
     const int64_t lengths[] = {3, 70, 1, 17};
-    ls_device *queue = test_queue(2, ls_isa_best());
+    ls_device *device = test_device(2, ls_isa_best());
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++)
         for (ls_dtype dtype = LS_F32; dtype <= LS_BF16; dtype++) {
@@ -116,11 +116,11 @@ static void log_probabilities_are_those_of_scoring(void **state) {
             ls_error err;
             trained_open(&t, names[m]);
             batch_make(&b, t.model, lengths, 4, 7 + m);
-            gradient = gradient_of(&t, &b, queue, dtype, true, 0, 4, logprob);
+            gradient = gradient_of(&t, &b, device, dtype, true, 0, 4, logprob);
             for (int64_t s = 0; s < 4; s++) {
                 ls_score_item item = {.tokens = b.tokens + b.offsets[s], .n_tokens = lengths[s], .logprob = scored};
                 const ls_score_opts opts = {dtype, 1, 5, 16};
-                assert_ok(ls_score(t.model, queue, &opts, &item, 1, &err), err);
+                assert_ok(ls_score(t.model, device, &opts, &item, 1, &err), err);
                 for (int64_t i = 0; i + 1 < lengths[s]; i++)
                     if (b.targets[b.offsets[s] + i] >= 0)
                         assert_same_bits(&logprob[b.offsets[s] + i], &scored[i], 1);
@@ -131,7 +131,7 @@ static void log_probabilities_are_those_of_scoring(void **state) {
             batch_free(&b);
             trained_close(&t);
         }
-    ls_device_close(queue);
+    ls_device_close(device);
 }
 
 /* The gradient of two sequences in the middle, whatever surrounds them. */
@@ -154,19 +154,19 @@ static void a_leaf_is_one_computation(void **state) {
                 for (ls_isa isa = LS_ISA_GENERIC; isa < LS_ISA_COUNT; isa++)
                     for (int recompute = 0; recompute < 2; recompute++)
                         for (int packed = 0; packed < 2; packed++) {
-                            ls_device *queue;
+                            ls_device *device;
                             float *g;
                             if (!ls_isa_available(isa)) continue;
-                            queue = test_queue(threads, isa);
-                            g = packed ? gradient_of(&t, &b, queue, dtype, recompute, 1, 3, NULL)
-                                       : gradient_of(&t, &leaf, queue, dtype, recompute, 0, 2, NULL);
+                            device = test_device(threads, isa);
+                            g = packed ? gradient_of(&t, &b, device, dtype, recompute, 1, 3, NULL)
+                                       : gradient_of(&t, &leaf, device, dtype, recompute, 0, 2, NULL);
                             if (first == NULL) {
                                 first = g;
                             } else {
                                 assert_same_bits(g, first, t.parameters->n_elements);
                                 free(g);
                             }
-                            ls_device_close(queue);
+                            ls_device_close(device);
                         }
             free(first);
             batch_free(&b);
@@ -178,7 +178,7 @@ static void a_leaf_is_one_computation(void **state) {
 /* Publishing what was read changes nothing; publishing another master changes that weight and the digest. */
 static void publishing_is_one_rounding(void **state) {
     const int64_t lengths[] = {40};
-    ls_device *queue = test_queue(1, ls_isa_best());
+    ls_device *device = test_device(1, ls_isa_best());
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
         float before[40], after[40];
@@ -188,10 +188,10 @@ static void publishing_is_one_rounding(void **state) {
         trained_open(&t, names[m]);
         batch_make(&b, t.model, lengths, 1, m);
         digest = ls_parameters_digest(t.parameters);
-        free(gradient_of(&t, &b, queue, LS_F32, true, 0, 1, before));
+        free(gradient_of(&t, &b, device, LS_F32, true, 0, 1, before));
         ls_parameters_publish(t.parameters);
         assert_true(ls_parameters_digest(t.parameters) == digest);
-        free(gradient_of(&t, &b, queue, LS_F32, true, 0, 1, after));
+        free(gradient_of(&t, &b, device, LS_F32, true, 0, 1, after));
         assert_same_bits(before, after, 40);
         for (int64_t i = 0; i < t.parameters->n; i++) {
             float *w = &t.parameters->list[i].master[0];
@@ -206,7 +206,7 @@ static void publishing_is_one_rounding(void **state) {
         batch_free(&b);
         trained_close(&t);
     }
-    ls_device_close(queue);
+    ls_device_close(device);
 }
 
 int main(void) {

@@ -14,8 +14,8 @@ typedef struct trained {
 static inline void trained_open(trained *t, const char *name) {
     ls_error err;
     snprintf(t->directory, sizeof t->directory, "%s/%s", LS_FIXTURES, name);
-    assert_ok(ls_model_open(&t->model, t->directory, &err), err);
-    assert_ok(ls_parameters_open(&t->parameters, t->model, t->directory, &err), err);
+    assert_ok(ls_model_open(&t->model, test_home(), t->directory, &err), err);
+    assert_ok(ls_parameters_open(&t->parameters, t->model, test_home(), t->directory, &err), err);
 }
 
 static inline void trained_close(trained *t) {

@@ -20,7 +20,7 @@ typedef struct job {
 
 typedef struct bench {
     versions v;
-    ls_device *queue;
+    ls_device *device;
     alone alone;
     ls_dtype dtype;
     distribution distribution;
@@ -32,12 +32,12 @@ typedef struct bench {
 static inline void bench_open(bench *b, const char *name, ls_dtype dtype) {
     uint64_t random = 99;
     memset(b, 0, sizeof *b);
-    b->queue = test_queue(1, ls_isa_best());
+    b->device = test_device(1, ls_isa_best());
     b->dtype = dtype;
     b->distribution = plain_distribution;
     b->length_max = LENGTH_MAX;
     versions_open(&b->v, name);
-    alone_open(&b->alone, b->v.model[0], b->queue, dtype, LENGTH_MAX);
+    alone_open(&b->alone, b->v.model[0], b->device, dtype, LENGTH_MAX);
     for (int64_t t = 0; t < PROMPT_TOKENS; t++)
         for (int p = 0; p < 3; p++)
             b->prompt[p][t] = (int32_t)(test_random(&random) % (uint64_t)b->v.model[0]->config.vocab);
@@ -47,7 +47,7 @@ static inline void bench_open(bench *b, const char *name, ls_dtype dtype) {
 static inline void bench_close(bench *b) {
     alone_close(&b->alone);
     versions_close(&b->v);
-    ls_device_close(b->queue);
+    ls_device_close(b->device);
 }
 
 /* Small pages and chunks, nothing shared; what is free holds NaN. */
@@ -73,7 +73,7 @@ static inline ls_status engine_try(ls_engine **out, const bench *b, const ls_lev
                                  .sampling = b->distribution.sampling,
                                  .stop = b->stop,
                                  .n_stop = b->n_stop};
-    return ls_engine_create(out, b->v.model[0], b->queue, &opts, err);
+    return ls_engine_create(out, b->v.model[0], b->device, &opts, err);
 }
 
 static inline ls_engine *engine_of(const bench *b, const ls_levers *l) {

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 
 #include "model/fixture.h"
-#include "op/sample.h"
 
 #define VERSIONS 3
 
@@ -27,12 +26,19 @@ typedef struct distribution {
 static inline void versions_open_one(versions *v, int version, const char *name) {
     char path[512];
     ls_error err;
-    float *norm;
+    float norm[4096], *place;
+    int64_t n, bytes;
     snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, name);
-    assert_ok(ls_model_open(&v->model[version], path, &err), err);
-    norm = v->model[version]->layers[0].input_norm;
-    for (int64_t c = 0; version > 0 && c < v->model[version]->config.hidden; c++)
-        norm[c] *= c % 2 == version % 2 ? 1.5f : 0.75f;
+    assert_ok(ls_model_open(&v->model[version], test_home(), path, &err), err);
+    if (version == 0) return;
+    n = v->model[version]->config.hidden;
+    bytes = n * (int64_t)sizeof *norm;
+    place = v->model[version]->layers[0].input_norm;
+    assert_in_range((uintmax_t)n, 1, 4096);
+    from_device(test_home(), norm, place, bytes);
+    for (int64_t c = 0; c < n; c++) norm[c] *= c % 2 == version % 2 ? 1.5f : 0.75f;
+    assert_ok(ls_memory_write(test_home(), place, norm, bytes, &err), err);
+    assert_ok(ls_device_wait(test_home(), &err), err);
 }
 
 static inline void versions_open(versions *v, const char *name) {
@@ -45,35 +51,37 @@ static inline void versions_close(versions *v) {
 
 /* One sequence's cache and working memory. */
 typedef struct alone {
-    ls_device *queue;
+    ls_device *device;
     ls_cache *cache;
     ls_workspace *ws;
-    int64_t vocab, length_max;
-    int32_t *sort_space;
-    float *logits, *processed;
+    ls_batch *batch;
+    ls_head *head;
+    float *h;
+    int64_t length_max;
 } alone;
 
 #define ALONE_PAGE 64
 
-static inline void alone_open(alone *a, const ls_model *model, ls_device *queue, ls_dtype dtype, int64_t length_max) {
+static inline void alone_open(alone *a, const ls_model *model, ls_device *device, ls_dtype dtype, int64_t length_max) {
     const ls_cache_opts cache = {
         .dtype = dtype, .n_slots = 1, .n_pages = (length_max + ALONE_PAGE - 1) / ALONE_PAGE, .page_tokens = ALONE_PAGE};
-    const size_t vocab = (size_t)model->config.vocab;
+    const ls_head_opts head = {
+        .dtype = dtype, .rows_max = 1, .samples = true, .keeps_logits = true, .temperature = 1.0f};
+    const ls_model_config *c = &model->config;
     ls_error err;
-    a->queue = queue;
-    a->vocab = model->config.vocab;
+    a->device = device;
     a->length_max = length_max;
-    assert_ok(ls_cache_create(&a->cache, &model->config, &cache, &err), err);
-    assert_ok(ls_workspace_create(&a->ws, &model->config, dtype, length_max, false, &err), err);
-    a->sort_space = calloc(2 * vocab, sizeof *a->sort_space);
-    a->logits = calloc(vocab, sizeof *a->logits);
-    a->processed = calloc(vocab, sizeof *a->processed);
+    assert_ok(ls_cache_create(&a->cache, device, c, &cache, &err), err);
+    assert_ok(ls_workspace_create(&a->ws, device, c, dtype, length_max, false, &err), err);
+    assert_ok(ls_batch_create(&a->batch, device, length_max, 1, cache.n_pages, &err), err);
+    assert_ok(ls_head_create(&a->head, device, c, &head, &err), err);
+    a->h = to_device(device, NULL, length_max * c->hidden * (int64_t)sizeof *a->h);
 }
 
 static inline void alone_close(alone *a) {
-    free(a->processed);
-    free(a->logits);
-    free(a->sort_space);
+    ls_memory_free(a->device, a->h);
+    ls_head_free(a->head);
+    ls_batch_free(a->batch);
     ls_workspace_free(a->ws);
     ls_cache_free(a->cache);
 }
@@ -82,24 +90,26 @@ static inline void alone_close(alone *a) {
 static inline ls_status alone_next(alone *a, const ls_model *model, const int32_t *tokens, int64_t n, int64_t chunk,
                                    const distribution *d, const ls_draw *draw, int32_t *token, float *logprob,
                                    ls_error *err) {
-    const int64_t each = chunk > 0 ? chunk : n, row_bytes = model->config.hidden * ls_dtype_bytes(a->ws->dtype);
-    ls_head_row row = {0, d->of, &d->sampling};
+    const ls_forward f = {model, a->cache, a->ws, a->batch, a->h};
+    const int64_t each = chunk > 0 ? chunk : n;
     int32_t *pages = calloc((size_t)a->cache->n_pages + 1, sizeof *pages);
-    int64_t target, n_rows = 0;
+    int64_t last = 0, drawn;
     ls_status status;
     LS_ASSERT(n <= a->length_max, "%lld tokens", (long long)n);
     for (int64_t p = 0; p < a->cache->n_pages; p++) pages[p] = (int32_t)p;
     for (int64_t pos = 0; pos < n; pos += each) {
-        ls_span span = {.n_rows = n - pos < each ? n - pos : each, .pos = pos, .pages = pages};
-        n_rows = span.n_rows;
-        LS_TRY(ls_model_forward(model, a->queue, a->cache, a->ws, tokens + pos, &span, 1, err));
+        const ls_span span = {.n_rows = n - pos < each ? n - pos : each, .pos = pos};
+        last = span.n_rows - 1;
+        LS_TRY(ls_batch_write(a->batch, tokens + pos, &span, 1, pages, a->cache->n_pages, err));
+        LS_TRY(ls_model_forward(&f, NULL, NULL, err));
     }
-    LS_TRY(ls_model_logits(model, a->queue, (const uint8_t *)a->ws->x + (n_rows - 1) * row_bytes, a->ws->dtype, 1,
-                           a->logits, err));
-    ls_sampling_process(a->queue->isa, a->processed, a->logits, a->vocab, &d->sampling, a->sort_space);
-    *token = ls_sample(a->queue->isa, a->processed, a->vocab, &d->sampling, draw);
-    row.target = *token;
-    LS_TRY(ls_head_logprob(a->queue, a->logits, a->vocab, &row, 1, &target, a->sort_space, logprob, err));
+    LS_TRY(ls_head_take(a->head, model, a->ws->a.x, last + 1, &last, 1, err));
+    LS_TRY(ls_head_process(a->head, &d->sampling, NULL, err));
+    LS_TRY(ls_head_sample(a->head, draw, err));
+    LS_TRY(ls_head_logprob(a->head, d->of == LS_LOGPROB_RAW ? a->head->logits : a->head->processed, NULL, false, err));
+    LS_TRY(ls_memory_read(a->device, &drawn, a->head->targets, (int64_t)sizeof drawn, err));
+    LS_TRY(ls_memory_take(a->device, logprob, a->head->logprob, (int64_t)sizeof *logprob, err));
+    *token = (int32_t)drawn;
 done:
     free(pages);
     return status;

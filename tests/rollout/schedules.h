@@ -39,7 +39,7 @@ typedef struct prompt {
 } prompt;
 
 typedef struct laboratory {
-    ls_device *queue, *generic; /* the engine's, by the isa lever; the oracle has the first */
+    ls_device *device, *generic; /* the engine's, by the isa lever; the oracle has the first */
     versions model[FIXTURES];
     alone alone[FIXTURES][2]; /* by activation type */
     prompt prompts[PROMPTS];
@@ -81,8 +81,8 @@ static inline void laboratory_open(laboratory *lab, int32_t threads, const labor
     int64_t n = (int64_t)FIXTURES * 2 * DISTRIBUTIONS * PROMPTS * SAMPLES * NODES;
     int32_t vocab = INT32_MAX;
     *lab = (laboratory){.planted_prompt = -1};
-    lab->queue = test_queue(threads, ls_isa_best());
-    lab->generic = test_queue(1, LS_ISA_GENERIC);
+    lab->device = test_device(threads, ls_isa_best());
+    lab->generic = test_device(1, LS_ISA_GENERIC);
     for (int f = 0; f < FIXTURES; f++) {
         const ls_model *model;
         if (weights != NULL)
@@ -91,8 +91,8 @@ static inline void laboratory_open(laboratory *lab, int32_t threads, const labor
             versions_open(&lab->model[f], fixture_names[f]);
         model = lab->model[f].model[0];
         if (model->config.vocab < vocab) vocab = model->config.vocab;
-        alone_open(&lab->alone[f][0], model, lab->queue, LS_F32, LENGTH_MAX);
-        alone_open(&lab->alone[f][1], model, lab->queue, LS_BF16, LENGTH_MAX);
+        alone_open(&lab->alone[f][0], model, lab->device, LS_F32, LENGTH_MAX);
+        alone_open(&lab->alone[f][1], model, lab->device, LS_BF16, LENGTH_MAX);
     }
     draw_prompts(lab->prompts, vocab);
     lab->known = malloc((size_t)n * sizeof *lab->known);
@@ -107,7 +107,7 @@ static inline void laboratory_close(laboratory *lab, bool weights) {
         if (weights) versions_close(&lab->model[f]);
     }
     ls_device_close(lab->generic);
-    ls_device_close(lab->queue);
+    ls_device_close(lab->device);
 }
 
 /* ---- a schedule ---- */
@@ -457,7 +457,7 @@ static inline bool run_schedule(laboratory *lab, const schedule *s, tally *total
     ls_error err;
     bool good;
     for (int32_t i = 0; i < s->n_stop; i++) stop[i] = s->stop_first + i;
-    if (ls_engine_create(&r.engine, lab->model[s->fixture].model[0], s->generic ? lab->generic : lab->queue, &opts,
+    if (ls_engine_create(&r.engine, lab->model[s->fixture].model[0], s->generic ? lab->generic : lab->device, &opts,
                          &err) != LS_OK)
         return WRONG(&r, "engine: %s", err.text);
     r.requests = calloc((size_t)s->n_ops + 1, sizeof *r.requests);

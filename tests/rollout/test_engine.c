@@ -26,11 +26,11 @@ static void results_are_in_the_callers_order(void **state) {
     ls_request requests[12];
     (void)state;
     for (uint64_t seed = 0; seed < 3; seed++) {
-        ls_device *one = odd.queue;
+        ls_device *one = odd.device;
         ls_engine *e;
         ls_error err;
         l.shuffle = seed;
-        odd.queue = seed == 1 ? test_queue(2, ls_isa_best()) : one;
+        odd.device = seed == 1 ? test_device(2, ls_isa_best()) : one;
         e = engine_of(&odd, &l);
         for (int i = 0; i < 12; i++) {
             requests[i] =
@@ -43,8 +43,8 @@ static void results_are_in_the_callers_order(void **state) {
             is_complete(&odd, &jobs[i]);
         }
         engine_end(e);
-        if (seed == 1) ls_device_close(odd.queue);
-        odd.queue = one;
+        if (seed == 1) ls_device_close(odd.device);
+        odd.device = one;
     }
 }
 

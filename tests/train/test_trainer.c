@@ -78,11 +78,11 @@ static void leaves_fold_in_a_tree(void **state) {
     enum { N = 40, WIDE = 5000 };
     float leaves[N];
     uint64_t seed = 3;
-    ls_device *queue;
+    ls_device *device;
     ls_gradient *g;
     ls_error err;
     (void)state;
-    assert_ok(ls_device_open_cpu(&queue, 2, ls_isa_best(), &err), err);
+    assert_ok(ls_device_open_cpu(&device, 2, ls_isa_best(), &err), err);
     assert_ok(ls_gradient_create(&g, WIDE, N, &err), err);
     for (int64_t i = 0; i < N; i++) leaves[i] = test_uniform(&seed, -1.0f, 1.0f);
     for (int64_t n = 1; n <= N; n++) {
@@ -94,9 +94,9 @@ static void leaves_fold_in_a_tree(void **state) {
                 assert_true(leaf[k] == 0.0f);
                 leaf[k] = leaves[i] * (float)(k + 1);
             }
-            ls_gradient_fold(g, queue);
+            ls_gradient_fold(g, device);
         }
-        root = ls_gradient_root(g, queue);
+        root = ls_gradient_root(g, device);
         for (int64_t k = 0; k < WIDE; k += 999) {
             float scaled[N], want;
             for (int64_t i = 0; i < n; i++) scaled[i] = leaves[i] * (float)(k + 1);
@@ -110,7 +110,7 @@ static void leaves_fold_in_a_tree(void **state) {
         }
     }
     ls_gradient_free(g);
-    ls_device_close(queue);
+    ls_device_close(device);
 }
 
 /* ---- the step as its contract has it, in float64 where it is not a sum ---- */
@@ -140,14 +140,14 @@ static void a_step_is_its_contract(void **state) {
     for (int64_t r = 0; r < b.offsets[b.n]; r++) d[r] = -1.0f;
     assert_ok(ls_tape_create(&tape, p, &tape_opts, &err), err);
     assert_ok(ls_gradient_create(&g, p->n_elements, 8, &err), err);
-    assert_ok(ls_tape_forward(tape, t.queue, b.tokens, b.offsets, b.n, &err), err);
+    assert_ok(ls_tape_forward(tape, t.device, b.tokens, b.offsets, b.n, &err), err);
     for (int64_t i = 0; i < 8; i++) {
-        assert_ok(ls_tape_backward(tape, t.queue, 2 * i, i == 7 ? 15 : 2 * i + 2, b.targets, d, NULL,
+        assert_ok(ls_tape_backward(tape, t.device, 2 * i, i == 7 ? 15 : 2 * i + 2, b.targets, d, NULL,
                                    ls_gradient_leaf(g, true), &err),
                   err);
-        ls_gradient_fold(g, t.queue);
+        ls_gradient_fold(g, t.device);
     }
-    root = ls_gradient_root(g, t.queue);
+    root = ls_gradient_root(g, t.device);
     for (int64_t i = 0; i < p->n_elements; i++) squares += (double)root[i] * (double)root[i];
     norm = sqrt(squares) / (double)b.count;
     scale = (float)(norm > 1.0 ? 1.0 / norm / (double)b.count : 1.0 / (double)b.count);
@@ -328,7 +328,7 @@ static void impossible_options_are_refused(void **state) {
         ls_trainer_opts opts = usual_opts();
         ls_trainer *trainer;
         ls_model *model;
-        ls_device *queue;
+        ls_device *device;
         ls_error err;
         if (i == 0) opts.leaf = 0;
         if (i == 1) opts.max_norm = 0;
@@ -337,13 +337,13 @@ static void impossible_options_are_refused(void **state) {
         if (i == 4) opts.temperature = 0;
         if (i == 5) opts.n_metrics = 0;
         if (i == 6) opts.adamw.eps = 0;
-        assert_ok(ls_device_open_cpu(&queue, 1, ls_isa_best(), &err), err);
+        assert_ok(ls_device_open_cpu(&device, 1, ls_isa_best(), &err), err);
         assert_ok(ls_model_open(&model, fixture_path("jamba-nobias"), &err), err);
-        check_failed(ls_trainer_create(&trainer, model, fixture_path("jamba-nobias"), queue, &opts, &err), &err,
+        check_failed(ls_trainer_create(&trainer, model, fixture_path("jamba-nobias"), device, &opts, &err), &err,
                      says[i]);
         assert_null(trainer);
         ls_model_close(model);
-        ls_device_close(queue);
+        ls_device_close(device);
     }
 }
 

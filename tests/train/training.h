@@ -78,7 +78,7 @@ static inline ls_trainer_opts usual_opts(void) {
 
 typedef struct training {
     ls_model *model;
-    ls_device *queue;
+    ls_device *device;
     ls_trainer *trainer;
     ls_train_state *state;
 } training;
@@ -86,16 +86,16 @@ typedef struct training {
 static inline void training_open(training *t, const char *directory, const ls_trainer_opts *opts, int32_t threads,
                                  ls_isa isa) {
     ls_error err;
-    assert_ok(ls_device_open_cpu(&t->queue, threads, isa, &err), err);
+    assert_ok(ls_device_open_cpu(&t->device, threads, isa, &err), err);
     assert_ok(ls_model_open(&t->model, directory, &err), err);
-    assert_ok(ls_trainer_create(&t->trainer, t->model, directory, t->queue, opts, &err), err);
+    assert_ok(ls_trainer_create(&t->trainer, t->model, directory, t->device, opts, &err), err);
     t->state = ls_trainer_state(t->trainer);
 }
 
 static inline void training_close(training *t) {
     ls_trainer_free(t->trainer);
     ls_model_close(t->model);
-    ls_device_close(t->queue);
+    ls_device_close(t->device);
 }
 
 static inline uint64_t mix_bytes(uint64_t hash, const void *bytes, int64_t n) {
