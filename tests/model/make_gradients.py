@@ -54,11 +54,19 @@ def sample(gradient):
 def make(name):
     path = FIXTURES / name
     config = reload(path).config
-    ids = random_ids({"vocab_size": config.vocab_size, "bos_token_id": config.bos_token_id}, TOKENS, SEEDS[name])
+    ids, weights = gradient_batch(config, SEEDS[name])
+    record_gradients(path, ids, weights, gradients(path, ids, weights, torch.float32),
+                     gradients(path, ids, weights, torch.float64))
+
+
+def gradient_batch(config, seed):
+    ids = random_ids({"vocab_size": config.vocab_size, "bos_token_id": config.bos_token_id}, TOKENS, seed)
     ids[1, [7, 20, 21]] = config.pad_token_id
-    weights = torch.rand(2, TOKENS - 1, generator=torch.Generator().manual_seed(SEEDS[name])) * 2 - 1
-    got = gradients(path, ids, weights, torch.float32)
-    truth = gradients(path, ids, weights, torch.float64)
+    return ids, torch.rand(2, TOKENS - 1, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
+def record_gradients(path, ids, weights, got, truth):
+    """gradients.safetensors of `got`, name -> float32 gradient; `truth` is the same in float64."""
     names = sorted(got, key=str.encode)
     assert names == sorted(load_file(path / "model.safetensors"), key=str.encode)
     worst = max(((got[n] - truth[n]).norm() / truth[n].norm()).item() for n in names)
@@ -68,8 +76,9 @@ def make(name):
                "samples": torch.stack([sample(got[n]) for n in names]).float()}, out)
     out.chmod(0o644)
     least = min(got[n].norm().item() for n in names)
-    print(f"{name}: {len(names)} tensors, least norm {least:.3g}, worst relative distance of float32 from float64 "
+    print(f"{path.name}: {len(names)} tensors, least norm {least:.3g}, worst relative distance of float32 from float64 "
           f"{worst:.3g}, {out.stat().st_size} bytes")
+    return worst
 
 
 if __name__ == "__main__":
