@@ -37,6 +37,8 @@ typedef struct track {
     ls_dtype dtype;
     ls_cache *cache;
     ls_workspace *ws;
+    ls_batch *batch;
+    float *h;
     int64_t page_tokens, n_pages; /* of one sequence */
     int32_t *pages;               /* [n_sequences][n_pages] */
 } track;
@@ -48,45 +50,81 @@ static inline void track_open(track *t, const ls_model *model, ls_dtype dtype, i
         .dtype = dtype, .n_slots = n_slots, .n_pages = n_sequences * n_pages, .page_tokens = page_tokens};
     ls_error err;
     *t = (track){.model = model, .dtype = dtype, .page_tokens = page_tokens, .n_pages = n_pages};
-    assert_ok(ls_cache_create(&t->cache, &model->config, &opts, &err), err);
-    assert_ok(ls_workspace_create(&t->ws, &model->config, dtype, 2 * TEXT, false, &err), err);
+    assert_ok(ls_cache_create(&t->cache, device, &model->config, &opts, &err), err);
+    assert_ok(ls_workspace_create(&t->ws, device, &model->config, dtype, 2 * TEXT, false, &err), err);
+    assert_ok(ls_batch_create(&t->batch, device, 2 * TEXT, TEXT, opts.n_pages, &err), err);
+    t->h = to_device(device, NULL, 2 * TEXT * model->config.hidden * (int64_t)sizeof *t->h);
     t->pages = malloc((size_t)opts.n_pages * sizeof *t->pages);
     assert_non_null(t->pages);
     for (int64_t i = 0; i < opts.n_pages; i++) t->pages[i] = (int32_t)i;
-    for (int32_t i = 0; i < n_slots; i++) ls_cache_poison_slot(t->cache, i);
-    for (int32_t i = 0; i < opts.n_pages; i++) ls_cache_poison_page(t->cache, i);
+    for (int32_t i = 0; i < n_slots; i++) assert_ok(ls_cache_poison_slot(t->cache, i, &err), err);
+    for (int32_t i = 0; i < opts.n_pages; i++) assert_ok(ls_cache_poison_page(t->cache, i, &err), err);
 }
 
 static inline void track_close(track *t) {
     free(t->pages);
+    ls_memory_free(device, t->h);
+    ls_batch_free(t->batch);
     ls_workspace_free(t->ws);
     ls_cache_free(t->cache);
 }
 
 static inline const int32_t *track_pages(const track *t, int64_t sequence) { return t->pages + sequence * t->n_pages; }
 
+/* Where a sequence's page numbers begin in the tables of a forward. */
+static inline int64_t track_table(const track *t, int64_t sequence) { return sequence * t->n_pages; }
+
 static inline void track_forward(track *t, ls_inject fault, const int32_t *tokens, const ls_span *spans, int64_t n) {
+    const ls_forward f = {t->model, t->cache, t->ws, t->batch, t->h};
     ls_error err;
-    assert_ok(FAULTS_CALL(fault, ls_model_forward(t->model, device, t->cache, t->ws, tokens, spans, n, &err)), err);
+    assert_ok(ls_batch_write(t->batch, tokens, spans, n, t->pages, t->cache->n_pages, &err), err);
+    assert_ok(FAULTS_CALL(fault, ls_model_forward(&f, NULL, NULL, &err)), err);
 }
 
 /* One span: tokens [n] at positions from pos on. */
 static inline void track_run(track *t, ls_inject fault, const int32_t *tokens, int64_t pos, int64_t n, int32_t slot,
                              int64_t sequence) {
-    const ls_span span = {0, n, pos, slot, track_pages(t, sequence)};
+    const ls_span span = {0, n, pos, slot, track_table(t, sequence)};
     track_forward(t, fault, tokens, &span, 1);
 }
 
 static inline int64_t row_bytes(const track *t) { return t->model->config.hidden * ls_dtype_bytes(t->dtype); }
 
+/* Outputs of the last forward, rows [row, row + n), as stored. */
+static inline void track_rows(const track *t, int64_t row, int64_t n, void *out) {
+    from_device(device, out, ls_rows_from(t->ws->a.x, row).data, n * row_bytes(t));
+}
+
+/* The first layer in which two slots differ, or -1; of two pages likewise. */
+static inline int64_t slot_differs(const ls_cache *a, int32_t slot_a, const ls_cache *b, int32_t slot_b) {
+    int64_t layer;
+    ls_error err;
+    assert_ok(ls_cache_slot_differs(&layer, a, slot_a, b, slot_b, &err), err);
+    return layer;
+}
+static inline int64_t page_differs(const ls_cache *a, int32_t page_a, const ls_cache *b, int32_t page_b, int64_t n) {
+    int64_t layer;
+    ls_error err;
+    assert_ok(ls_cache_page_differs(&layer, a, page_a, b, page_b, n, &err), err);
+    return layer;
+}
+static inline void copy_slot(const ls_cache *to, int32_t to_slot, const ls_cache *from, int32_t from_slot) {
+    ls_error err;
+    assert_ok(ls_cache_copy_slot(to, to_slot, from, from_slot, &err), err);
+}
+static inline void copy_page(const ls_cache *to, int32_t to_page, const ls_cache *from, int32_t from_page) {
+    ls_error err;
+    assert_ok(ls_cache_copy_page(to, to_page, from, from_page, &err), err);
+}
+
 /* What a sequence of n tokens holds: the slot, and the positions up to n of its pages. */
 static inline bool same_state(const ls_cache *a, int32_t slot_a, const int32_t *pages_a, const ls_cache *b,
                               int32_t slot_b, const int32_t *pages_b, int64_t n) {
-    int64_t layer = ls_cache_slot_differs(a, slot_a, b, slot_b);
+    int64_t layer = slot_differs(a, slot_a, b, slot_b);
     if (layer >= 0) return refuted("the state behind %lld tokens, layer %lld", (long long)n, (long long)layer);
     for (int64_t p = 0; p * a->page_tokens < n; p++) {
         const int64_t rest = n - p * a->page_tokens;
-        layer = ls_cache_page_differs(a, pages_a[p], b, pages_b[p], rest < a->page_tokens ? rest : a->page_tokens);
+        layer = page_differs(a, pages_a[p], b, pages_b[p], rest < a->page_tokens ? rest : a->page_tokens);
         if (layer >= 0)
             return refuted("page %lld of %lld tokens, layer %lld", (long long)p, (long long)n, (long long)layer);
     }
@@ -95,8 +133,8 @@ static inline bool same_state(const ls_cache *a, int32_t slot_a, const int32_t *
 
 static inline void copy_state(const ls_cache *to, int32_t to_slot, const int32_t *to_pages, const ls_cache *from,
                               int32_t from_slot, const int32_t *from_pages, int64_t n_pages) {
-    ls_cache_copy_slot(to, to_slot, from, from_slot);
-    for (int64_t p = 0; p < n_pages; p++) ls_cache_copy_page(to, to_pages[p], from, from_pages[p]);
+    copy_slot(to, to_slot, from, from_slot);
+    for (int64_t p = 0; p < n_pages; p++) copy_page(to, to_pages[p], from, from_pages[p]);
 }
 
 /* ---- models ---- */
@@ -123,19 +161,30 @@ static inline void random_tokens(const subject *s, int32_t *tokens, int64_t n, u
         tokens[i] = (int32_t)((test_random(&seed) >> 33) % (uint64_t)s->model->config.vocab);
 }
 
+static inline void change_weights(ls_model *model) {
+    float *place = model->layers[0].mamba.dt_bias, bias[4096];
+    const int64_t n = model->config.d_inner, bytes = n * (int64_t)sizeof *bias;
+    ls_error err;
+    assert_in_range((uintmax_t)n, 1, 4096);
+    from_device(device, bias, place, bytes);
+    for (int64_t c = 0; c < n; c++) bias[c] += 0.5f;
+    assert_ok(ls_memory_write(device, place, bias, bytes, &err), err);
+    assert_ok(ls_device_wait(device, &err), err);
+}
+
 static inline void subject_open(subject *s) {
     char path[512];
     ls_error err;
     snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, s->fixture);
-    assert_ok(ls_model_open(&s->model, path, &err), err);
-    assert_ok(ls_model_open(&s->other, path, &err), err);
-    for (int64_t c = 0; c < s->other->config.d_inner; c++) s->other->layers[0].mamba.dt_bias[c] += 0.5f;
+    assert_ok(ls_model_open(&s->model, device, path, &err), err);
+    assert_ok(ls_model_open(&s->other, device, path, &err), err);
+    change_weights(s->other);
     random_tokens(s, s->text, TEXT, 4711);
     track_open(&s->at, s->model, s->dtype, TEXT + 1, 1, PAGE);
     for (int32_t n = 1; n <= TEXT; n++) track_run(&s->at, LS_INJECT_NONE, s->text, 0, n, n, 0);
     s->rows = malloc((size_t)(TEXT * row_bytes(&s->at)));
     assert_non_null(s->rows);
-    memcpy(s->rows, s->at.ws->x, (size_t)(TEXT * row_bytes(&s->at)));
+    track_rows(&s->at, 0, TEXT, s->rows);
 }
 
 static inline void subject_close(subject *s) {
@@ -157,10 +206,13 @@ static inline bool recalls(const subject *s, const track *t, int32_t slot, int64
 /* n rows of a forward, from `row` on, are the text's from pos on. */
 static inline bool recalls_rows(const subject *s, const track *t, int64_t row, int64_t pos, int64_t n) {
     const int64_t each = row_bytes(t);
-    for (int64_t i = 0; i < n; i++)
-        if (memcmp((const uint8_t *)t->ws->x + (row + i) * each, s->rows + (pos + i) * each, (size_t)each) != 0)
-            return refuted("output at position %lld", (long long)(pos + i));
-    return true;
+    uint8_t *rows = malloc((size_t)(n * each + 1));
+    int64_t i = 0;
+    assert_non_null(rows);
+    if (n > 0) track_rows(t, row, n, rows);
+    while (i < n && memcmp(rows + i * each, s->rows + (pos + i) * each, (size_t)each) == 0) i++;
+    free(rows);
+    return i == n || refuted("output at position %lld", (long long)(pos + i));
 }
 
 /* ---- requests ---- */
@@ -341,11 +393,11 @@ static inline bool entry_is_sound(const subject *s, ls_engine *e, const int32_t 
         holds =
             refuted("the snapshot nearest to %lld tokens is behind %lld", (long long)depth, (long long)hit.n_tokens);
     else
-        holds = ls_cache_slot_differs(e->snapshots, hit.snapshot, t.cache, 0) < 0 ||
+        holds = slot_differs(e->snapshots, hit.snapshot, t.cache, 0) < 0 ||
                 refuted("the snapshot behind %lld tokens", (long long)depth);
     for (int64_t p = 0; holds && p * t.page_tokens < depth; p++) {
         const int64_t rest = depth - p * t.page_tokens, n = rest < t.page_tokens ? rest : t.page_tokens;
-        holds = ls_cache_page_differs(e->cache, pages[p], t.cache, t.pages[p], n) < 0 ||
+        holds = page_differs(e->cache, pages[p], t.cache, t.pages[p], n) < 0 ||
                 refuted("cached page %lld of %lld tokens", (long long)p, (long long)depth);
     }
     track_close(&t);

@@ -68,15 +68,18 @@ static bool any_chunk(const subject *s, ls_inject fault) {
 static bool scan_is_recurrence(const subject *s, ls_inject fault) {
     enum { N = 20 };
     const int64_t each = row_bytes(&s->at);
+    uint8_t step[4096], at_once[4096];
     bool holds = true;
     track whole, steps;
+    assert_in_range((uintmax_t)each, 1, sizeof step);
     track_open(&whole, s->model, s->dtype, 1, 1, PAGE);
     track_open(&steps, s->model, s->dtype, 1, 1, PAGE);
     track_run(&whole, fault, s->text, 0, N, 0, 0);
     for (int64_t i = 0; holds && i < N; i++) {
         track_run(&steps, fault, s->text + i, i, 1, 0, 0);
-        holds = memcmp(steps.ws->x, (const uint8_t *)whole.ws->x + i * each, (size_t)each) == 0 ||
-                refuted("output %lld of decode", (long long)i);
+        track_rows(&steps, 0, 1, step);
+        track_rows(&whole, i, 1, at_once);
+        holds = memcmp(step, at_once, (size_t)each) == 0 || refuted("output %lld of decode", (long long)i);
     }
     holds = holds && same_state(steps.cache, 0, steps.pages, whole.cache, 0, whole.pages, N);
     track_close(&steps);
@@ -96,12 +99,12 @@ static bool rejected_drafts(const subject *s, ls_inject fault) {
         for (int64_t pos = 1; holds && pos <= 2 * PAGE; pos += 3)
             for (int64_t accepted = 0; holds && accepted < k; accepted++) {
                 recall(s, &t, 0, 0, pos);
-                ls_cache_copy_slot(t.cache, 1, t.cache, 0);
+                copy_slot(t.cache, 1, t.cache, 0);
                 for (int64_t i = 0; i < k; i++)
                     draft[i] = i < accepted ? s->text[pos + i] : (s->text[pos + i] + 1) % s->model->config.vocab;
                 track_run(&t, fault, draft, pos, k, 0, 0);
                 holds = recalls_rows(s, &t, 0, pos, accepted);
-                ls_cache_copy_slot(t.cache, 0, t.cache, 1);
+                copy_slot(t.cache, 0, t.cache, 1);
                 holds = holds && recalls(s, &t, 0, 0, pos);
                 if (accepted > 0) track_run(&t, fault, s->text + pos, pos, accepted, 0, 0);
                 holds = holds && recalls(s, &t, 0, 0, pos + accepted);
@@ -259,7 +262,7 @@ static bool import_entry(ls_engine *to, ls_engine *from, const int32_t *tokens, 
     snapshot = ls_prefix_take(to->prefix);
     for (int64_t p = 0; p < n_pages; p++) pages[p] = ls_ids_acquire(to->pages);
     copy_state(to->snapshots, snapshot, pages, from->snapshots, hit.snapshot, source, 0);
-    for (int64_t p = 0; p < n_pages; p++) ls_cache_copy_page(to->cache, pages[p], from->cache, source[p]);
+    for (int64_t p = 0; p < n_pages; p++) copy_page(to->cache, pages[p], from->cache, source[p]);
     entry_close(from, &hit, source);
     ls_prefix_publish(to->prefix, tokens, depth, pages, snapshot);
     for (int64_t p = 0; p < n_pages; p++) ls_ids_release(to->pages, pages[p]);
@@ -318,7 +321,7 @@ static bool lanes_change_hands(const subject *s, ls_inject fault) {
         for (int q = 0; q < LANES; q++) {
             const int lane = lane_of[round][q], row = round == 0 ? q : LANES - 1 - q;
             recall(s, &t, lane, lane, at[q]);
-            spans[row] = (ls_span){row, 1, at[q], lane, track_pages(&t, lane)};
+            spans[row] = (ls_span){row, 1, at[q], lane, track_table(&t, lane)};
             tokens[row] = s->text[at[q]];
         }
         track_forward(&t, fault, tokens, spans, LANES);
@@ -440,7 +443,7 @@ static op_array random_rows(int64_t rows, int64_t cols, float low, float high, u
 /* The gradients of both documents' rows by every input that has rows, [6][PACKED]; those of the second are compared. */
 static void packed_gradients(ls_inject fault, op_array *in, const op_array *grad) {
     enum { U, DT, B, CC, Z, DOUT, A2, BIAS, D, CONV_W };
-    const ls_span spans[] = {{0, FIRST, 0, 0, NULL}, {FIRST, SECOND, 0, 1, NULL}};
+    const ls_span spans[] = {{0, FIRST, 0, 0, 0}, {FIRST, SECOND, 0, 1, 0}};
     op_array da2 = op_array_make(LS_F32, DIM, STATES, 0), dw = op_array_make(LS_F32, D_CONV, DIM, 0);
     op_array dbias = op_array_make(LS_F32, 2, DIM, 0);
     float *row[10], *out[6];
@@ -493,13 +496,9 @@ static void packed_gradients(ls_inject fault, op_array *in, const op_array *grad
                                               .d_conv = D_CONV,
                                               .spans = spans,
                                               .n_spans = 2};
-        grad_workspace a = grad_workspace_make(ls_op_scan_backward_workspace(&scan));
-        grad_workspace b = grad_workspace_make(ls_op_conv1d_backward_workspace(&conv));
         ls_error err;
-        assert_ok(FAULTS_CALL(fault, ls_scan_backward(device, &scan, a.bytes, &err)), err);
-        assert_ok(FAULTS_CALL(fault, ls_conv1d_backward(device, &conv, b.bytes, &err)), err);
-        grad_workspace_free(&b);
-        grad_workspace_free(&a);
+        assert_ok(FAULTS_CALL(fault, ls_scan_backward(device, &scan, &err)), err);
+        assert_ok(FAULTS_CALL(fault, ls_conv1d_backward(device, &conv, &err)), err);
     }
     op_array_free(&dbias);
     op_array_free(&dw);
@@ -545,7 +544,7 @@ static bool packed_documents(const subject *s, ls_inject fault) {
     random_tokens(s, tokens, FIRST, 700);
     for (int64_t second = 1; holds && second <= TEXT / 2; second += 7)
         for (int32_t last = 0; holds && last < 3; last++) {
-            const ls_span spans[] = {{0, FIRST, 0, 0, track_pages(&t, 0)}, {FIRST, second, 0, 1, track_pages(&t, 1)}};
+            const ls_span spans[] = {{0, FIRST, 0, 0, track_table(&t, 0)}, {FIRST, second, 0, 1, track_table(&t, 1)}};
             const ls_score_opts opts = {.dtype = s->dtype, .batch = 2, .chunk = 0, .page_tokens = PAGE};
             float alone[TEXT], packed[TEXT], first[TEXT];
             ls_score_item items[] = {{.tokens = s->text, .n_tokens = second, .logprob = alone},

@@ -13,15 +13,28 @@ static inline float *all_logits(const fixture *f, ls_device *device, int64_t s, 
     const ls_cache_opts opts = {.dtype = dtype, .n_slots = 1, .n_pages = n_pages, .page_tokens = 16};
     int32_t *pages = malloc((size_t)n_pages * sizeof *pages);
     float *logits = malloc((size_t)(f->n_tokens * c->vocab) * sizeof *logits);
-    const ls_span span = {0, f->n_tokens, 0, 0, pages};
+    const ls_span span = {.n_rows = f->n_tokens};
+    const int64_t logit_bytes = f->n_tokens * c->vocab * (int64_t)sizeof *logits;
+    float *h = to_device(device, NULL, f->n_tokens * c->hidden * (int64_t)sizeof *h);
+    float *out = to_device(device, NULL, logit_bytes);
     ls_cache *cache;
     ls_workspace *ws;
+    ls_batch *batch;
     ls_error err;
     for (int64_t i = 0; i < n_pages; i++) pages[i] = (int32_t)i;
-    assert_ok(ls_cache_create(&cache, c, &opts, &err), err);
-    assert_ok(ls_workspace_create(&ws, c, dtype, f->n_tokens, false, &err), err);
-    assert_ok(ls_model_forward(f->model, device, cache, ws, f->ids + s * f->n_tokens, &span, 1, &err), err);
-    assert_ok(ls_model_logits(f->model, device, ws->x, dtype, f->n_tokens, logits, &err), err);
+    assert_ok(ls_cache_create(&cache, device, c, &opts, &err), err);
+    assert_ok(ls_workspace_create(&ws, device, c, dtype, f->n_tokens, false, &err), err);
+    assert_ok(ls_batch_create(&batch, device, f->n_tokens, 1, n_pages, &err), err);
+    assert_ok(ls_batch_write(batch, f->ids + s * f->n_tokens, &span, 1, pages, n_pages, &err), err);
+    {
+        const ls_forward forward = {f->model, cache, ws, batch, h};
+        assert_ok(ls_model_forward(&forward, NULL, NULL, &err), err);
+    }
+    assert_ok(ls_model_logits(f->model, device, ws->a.x, f->n_tokens, out, &err), err);
+    from_device(device, logits, out, logit_bytes);
+    ls_memory_free(device, out);
+    ls_memory_free(device, h);
+    ls_batch_free(batch);
     ls_workspace_free(ws);
     ls_cache_free(cache);
     free(pages);
@@ -34,7 +47,7 @@ typedef struct errors {
 
 static inline errors measure(const char *name, ls_dtype dtype) {
     fixture f;
-    ls_device *device = test_queue(2, ls_isa_best());
+    ls_device *device = test_device(2, ls_isa_best());
     errors e = {0, 0, 0};
     ls_error err;
     fixture_open(&f, name);

@@ -273,6 +273,7 @@ static int64_t first_half(const reference *m, const char *name) {
 
 static void reference_open(reference *m, const trained *t, const batch *b, float temperature, double step) {
     const ls_model_config *c = &t->model->config;
+    float *masters;
     assert_true(b->offsets[b->n] <= ROWS_MAX && c->vocab <= WIDTH_MAX && 2 * c->d_inner <= WIDTH_MAX &&
                 c->ffn <= WIDTH_MAX && c->d_state <= STATES_MAX && c->n_layers <= LAYERS_MAX &&
                 c->n_experts <= EXPERTS_MAX);
@@ -284,7 +285,10 @@ static void reference_open(reference *m, const trained *t, const batch *b, float
     m->step = step;
     m->gap = 1;
     m->values = calloc((size_t)t->parameters->n_elements, sizeof *m->values);
-    for (int64_t i = 0; i < t->parameters->n_elements; i++) m->values[i] = (double)t->parameters->masters[i];
+    masters = calloc((size_t)t->parameters->n_elements, sizeof *masters);
+    from_device(test_home(), masters, t->parameters->masters, t->parameters->n_elements * (int64_t)sizeof *masters);
+    for (int64_t i = 0; i < t->parameters->n_elements; i++) m->values[i] = (double)masters[i];
+    free(masters);
     m->embed = find(m, "model.embed_tokens.weight");
     m->head = c->tied ? m->embed : find(m, "lm_head.weight");
     m->final_norm = find(m, "model.final_layernorm.weight");
@@ -368,21 +372,26 @@ static void check_model(const char *name, const int64_t *lengths, int64_t n, flo
     ls_tape *tape;
     ls_error err;
     ls_device *device = test_device(1, ls_isa_best());
-    float logprob[ROWS_MAX], entropy[ROWS_MAX], *gradient;
+    float logprob[ROWS_MAX], entropy[ROWS_MAX], *gradient, *there;
+    int64_t bytes;
     double forward = 0;
     worst_errors worst = {0, 0, ""};
     uint64_t seed = 11;
     trained_open(&t, name);
     batch_make(&b, t.model, lengths, n, 5);
-    gradient = calloc((size_t)t.parameters->n_elements, sizeof *gradient);
+    bytes = t.parameters->n_elements * (int64_t)sizeof *gradient;
+    gradient = malloc((size_t)bytes);
+    there = to_device(device, NULL, bytes);
     reference_open(&m, &t, &b, temperature, step);
     {
         const ls_tape_opts opts = {LS_F32, b.offsets[n], n, false, temperature};
-        assert_ok(ls_tape_create(&tape, t.parameters, &opts, &err), err);
+        assert_ok(ls_tape_create(&tape, t.parameters, device, &opts, &err), err);
     }
-    assert_ok(ls_tape_forward(tape, device, b.tokens, b.offsets, n, &err), err);
-    assert_ok(ls_tape_logprob(tape, device, b.targets, logprob, entropy, &err), err);
-    assert_ok(ls_tape_backward(tape, device, 0, n, b.targets, b.d_logprob, b.d_entropy, gradient, &err), err);
+    assert_ok(ls_tape_forward(tape, b.tokens, b.offsets, n, &err), err);
+    assert_ok(ls_tape_logprob(tape, b.targets, logprob, entropy, &err), err);
+    assert_ok(ls_tape_backward(tape, 0, n, b.targets, b.d_logprob, b.d_entropy, there, &err), err);
+    from_device(device, gradient, there, bytes);
+    ls_memory_free(device, there);
     for (int64_t r = 0; r < b.offsets[n]; r++) {
         if (b.targets[r] < 0) continue;
         assert_true(isfinite(logprob[r]) && isfinite(entropy[r]) && isfinite(m.logprob[r]) && isfinite(m.entropy[r]));

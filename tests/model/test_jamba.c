@@ -1,69 +1,8 @@
 /* The model against Hugging Face's numbers: logits and log-probabilities of every fixture, in both activation types. */
 #define _GNU_SOURCE
-#include <math.h>
 #include <unistd.h>
 
-#include "fixture.h"
-
-/* Logits of all tokens of sequence s, float32 [n_tokens][vocab]. */
-static float *all_logits(const fixture *f, ls_device *device, int64_t s, ls_dtype dtype) {
-    const ls_model_config *c = &f->model->config;
-    const int64_t n_pages = (f->n_tokens + 15) / 16;
-    const ls_cache_opts opts = {.dtype = dtype, .n_slots = 1, .n_pages = n_pages, .page_tokens = 16};
-    int32_t *pages = malloc((size_t)n_pages * sizeof *pages);
-    float *logits = malloc((size_t)(f->n_tokens * c->vocab) * sizeof *logits);
-    const ls_span span = {0, f->n_tokens, 0, 0, pages};
-    ls_cache *cache;
-    ls_workspace *ws;
-    ls_error err;
-    for (int64_t i = 0; i < n_pages; i++) pages[i] = (int32_t)i;
-    assert_ok(ls_cache_create(&cache, c, &opts, &err), err);
-    assert_ok(ls_workspace_create(&ws, c, dtype, f->n_tokens, false, &err), err);
-    assert_ok(ls_model_forward(f->model, device, cache, ws, f->ids + s * f->n_tokens, &span, 1, &err), err);
-    assert_ok(ls_model_logits(f->model, device, ws->x, dtype, f->n_tokens, logits, &err), err);
-    ls_workspace_free(ws);
-    ls_cache_free(cache);
-    free(pages);
-    return logits;
-}
-
-typedef struct errors {
-    double max_logit, max_logprob, mean_logprob;
-} errors;
-
-static errors measure(const char *name, ls_dtype dtype) {
-    fixture f;
-    ls_device *device = test_device(2, ls_isa_best());
-    errors e = {0, 0, 0};
-    ls_error err;
-    fixture_open(&f, name);
-    for (int64_t s = 0; s < f.n_sequences; s++) {
-        const int32_t vocab = f.model->config.vocab;
-        float *logits = all_logits(&f, device, s, dtype);
-        float *logprob = malloc((size_t)f.n_tokens * sizeof *logprob);
-        ls_score_item item = {.tokens = f.ids + s * f.n_tokens, .n_tokens = f.n_tokens, .logprob = logprob};
-        const ls_score_opts opts = {dtype, 1, 0, 64};
-        for (int64_t p = 0; p < f.n_positions; p++)
-            for (int64_t v = 0; v < vocab; v++) {
-                const double diff = fabs((double)logits[f.positions[p] * vocab + v] -
-                                         (double)f.logits[(s * f.n_positions + p) * vocab + v]);
-                e.max_logit = fmax(e.max_logit, diff);
-            }
-        assert_ok(ls_score(f.model, device, &opts, &item, 1, &err), err);
-        for (int64_t t = 0; t + 1 < f.n_tokens; t++) {
-            const double diff = fabs((double)logprob[t] - f.logprobs[s * (f.n_tokens - 1) + t]);
-            e.max_logprob = fmax(e.max_logprob, diff);
-            e.mean_logprob += diff / (double)(f.n_sequences * (f.n_tokens - 1));
-        }
-        free(logprob);
-        free(logits);
-    }
-    print_message("%s, activations %s: max |logit| error %.3g, max |logprob| error %.3g, mean %.3g\n", name,
-                  ls_dtype_name(dtype), e.max_logit, e.max_logprob, e.mean_logprob);
-    fixture_close(&f);
-    ls_device_close(device);
-    return e;
-}
+#include "measure.h"
 
 static void f32_weights_match(void **state) {
     const char *names[] = {"jamba-dense", "jamba-moe", "jamba-odd", "jamba-sharded"};
@@ -114,7 +53,7 @@ static void a_file_that_changes_later_does_not_matter(void **state) {
         snprintf(command, sizeof command, "cp %s/%s/config.json %s/%s/model.safetensors %s", LS_FIXTURES, names[k],
                  LS_FIXTURES, names[k], dir);
         assert_int_equal(system(command), 0);
-        assert_ok(ls_model_open(&model, dir, &err), err);
+        assert_ok(ls_model_open(&model, device, dir, &err), err);
         score_bits(model, device, before, 64);
         snprintf(path, sizeof path, "%s/model.safetensors", dir);
         file = fopen(path, "r+b"); /* in place: a map would show it */

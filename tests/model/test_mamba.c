@@ -45,7 +45,7 @@ static void bf16_activations_stay_near(void **state) {
 /* Windows shorter than the convolution, and one token at a time, as decoding goes. */
 static void chunks_change_no_bit(void **state) {
     static const int64_t chunks[] = {1, 2, 7, 16};
-    ls_device *device = test_queue(2, ls_isa_best());
+    ls_device *device = test_device(2, ls_isa_best());
     (void)state;
     for (size_t i = 0; i < N_NAMES; i++)
         for (ls_dtype dtype = LS_F32; dtype <= LS_BF16; dtype++) {

@@ -350,9 +350,12 @@ static int32_t find_stranger(bench *b, int64_t n_prompt, uint32_t *sample) {
 /* A copy of the model's embedding with NaN in the row of a token; the caller frees it. */
 static void *poisoned_embedding(const ls_model *model, int32_t token) {
     const int64_t row_bytes = model->config.hidden * ls_dtype_bytes(model->embed_dtype);
-    uint8_t *data = malloc((size_t)(row_bytes * model->config.vocab));
-    memcpy(data, model->embed, (size_t)(row_bytes * model->config.vocab));
-    memset(data + token * row_bytes, 0xFF, (size_t)row_bytes);
+    const int64_t bytes = row_bytes * model->config.vocab;
+    uint8_t *data = to_device(test_home(), NULL, bytes);
+    ls_error err;
+    assert_ok(ls_memory_copy(test_home(), data, model->embed, bytes, &err), err);
+    assert_ok(ls_memory_fill(test_home(), data + token * row_bytes, 0xFF, row_bytes, &err), err);
+    assert_ok(ls_device_wait(test_home(), &err), err);
     return data;
 }
 
@@ -402,7 +405,7 @@ static void not_a_number_ends_one_request(void **state) {
         is_complete(&b, &after);
         has_bits(&b, &draws, 0, 1);
         engine_end(e);
-        free(poisoned);
+        ls_memory_free(test_home(), poisoned);
         bench_close(&b);
     }
 }
@@ -565,7 +568,11 @@ static void sleep_loses_nothing_but_memory(void **state) {
         for (int64_t layer = 0; !poison && layer < e->cache->n_layers; layer++) {
             const int64_t bytes = e->cache->is_attention[layer] ? e->cache->n_pages * e->cache->page_stride
                                                                 : e->cache->n_slots * e->cache->slot_stride;
-            for (int64_t i = 0; i < bytes / 4096 * 4096; i++) n_touched += e->cache->layer[layer][i] != 0;
+            uint8_t *pool = malloc((size_t)bytes + 1);
+            assert_non_null(pool);
+            from_device(e->device, pool, e->cache->layer[layer], bytes);
+            for (int64_t i = 0; i < bytes / 4096 * 4096; i++) n_touched += pool[i] != 0;
+            free(pool);
         }
         assert_int_equal(n_touched, 0);
         run_dry(e);
@@ -583,14 +590,13 @@ static void an_overwritten_guard_stops_the_engine(void **state) {
         ls_engine *e = engine_of(&odd, &l);
         job j;
         ls_error err;
-        int64_t layer = 0;
+        int64_t layer = 0, at;
         submit(e, (job_init(&j, odd.prompt[0], 9, 0, 0, 4), &j));
         tick(e, 1);
         while (e->cache->is_attention[layer] != attention) layer++;
-        if (attention)
-            e->cache->layer[layer][3 * e->cache->page_stride + e->cache->page_bytes + 5] = 1;
-        else
-            e->cache->layer[layer][1 * e->cache->slot_stride + e->cache->slot_bytes + 5] = 1;
+        at = attention ? 3 * e->cache->page_stride + e->cache->page_bytes + 5
+                       : 1 * e->cache->slot_stride + e->cache->slot_bytes + 5;
+        assert_ok(ls_memory_fill(e->device, e->cache->layer[layer] + at, 1, 1, &err), err);
         check_failed(ls_engine_tick(e, &err), &err,
                      attention ? "layer 1: byte 5 behind page 3 was overwritten with 0x01"
                                : "layer 0: byte 5 behind slot 1 was overwritten with 0x01");

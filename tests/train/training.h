@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "harness.h"
+#include "device.h"
 #include "train/trainer.h"
 
 typedef struct batch {
@@ -86,8 +86,8 @@ typedef struct training {
 static inline void training_open(training *t, const char *directory, const ls_trainer_opts *opts, int32_t threads,
                                  ls_isa isa) {
     ls_error err;
-    assert_ok(ls_device_open_cpu(&t->device, threads, isa, &err), err);
-    assert_ok(ls_model_open(&t->model, directory, &err), err);
+    t->device = test_device(threads, isa);
+    assert_ok(ls_model_open(&t->model, t->device, directory, &err), err);
     assert_ok(ls_trainer_create(&t->trainer, t->model, directory, t->device, opts, &err), err);
     t->state = ls_trainer_state(t->trainer);
 }
@@ -105,8 +105,24 @@ static inline uint64_t mix_bytes(uint64_t hash, const void *bytes, int64_t n) {
 
 /* Of all masters and moments. */
 static inline uint64_t state_bits(const ls_train_state *s) {
+    const float *const arrays[] = {s->parameters->masters, s->m, s->v};
     const int64_t bytes = s->parameters->n_elements * 4;
-    return mix_bytes(mix_bytes(mix_bytes(7, s->parameters->masters, bytes), s->m, bytes), s->v, bytes);
+    void *host = malloc((size_t)bytes);
+    uint64_t hash = 7;
+    assert_non_null(host);
+    for (int i = 0; i < 3; i++) {
+        from_device(s->parameters->device, host, arrays[i], bytes);
+        hash = mix_bytes(hash, host, bytes);
+    }
+    free(host);
+    return hash;
+}
+
+static inline uint64_t weight_digest(const ls_parameters *parameters) {
+    uint64_t digest;
+    ls_error err;
+    assert_ok(ls_parameters_digest(parameters, &digest, &err), err);
+    return digest;
 }
 
 /* Steps [from, to) over batches of 15 sequences; the loss of the last. */
