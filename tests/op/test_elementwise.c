@@ -28,7 +28,7 @@ static void embedding_copies_rows(void **state) {
             }
             for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
                 op_guard(&y);
-                assert_ok(ls_embed(op_queues[isa][t], &args, &err), err);
+                assert_ok(ls_embed(op_devices[isa][t], &args, &err), err);
                 op_check(&expected, &y, OP_NAN_ANY, "embed dim %lld table %s y %s threads %d", (long long)dims[d],
                          ls_dtype_name(table.dtype), ls_dtype_name(y_dtype), t + 1);
             }
@@ -57,8 +57,8 @@ static void bad_token_is_named(void **state) {
             snprintf(row, sizeof row, "row %d", (int)at);
             snprintf(token, sizeof token, "%d", bad[b]);
             op_guard(&y);
-            check_failed(ls_embed(op_queues[isa][2], &args, &err), &err, row);
-            check_failed(ls_embed(op_queues[isa][2], &args, &err), &err, token);
+            check_failed(ls_embed(op_devices[isa][2], &args, &err), &err, row);
+            check_failed(ls_embed(op_devices[isa][2], &args, &err), &err, token);
             op_check(&untouched, &y, OP_NAN_PINNED, "embed with a bad token");
         }
     op_array_free(&table);
@@ -76,7 +76,8 @@ static void residual_adds_once(void **state) {
             op_array h = op_array_make(LS_F32, rows, dims[d], 0), y = op_array_make(LS_F32, rows, dims[d], 0);
             op_array start = op_array_make(LS_F32, rows, dims[d], 0),
                      expected = op_array_make(LS_F32, rows, dims[d], 0);
-            const ls_residual_args args = {(float *)(void *)h.data, (const float *)(const void *)y.data, rows, dims[d]};
+            const ls_residual_args args = {(float *)(void *)h.data, (const float *)(const void *)y.data, rows, dims[d],
+                                           NULL};
             ls_error err;
             op_fill(&start, op_special, &seed);
             op_fill(&y, op_special, &seed);
@@ -85,7 +86,7 @@ static void residual_adds_once(void **state) {
                     op_put(&expected, r, c, ls_add(op_get(&start, r, c), op_get(&y, r, c)));
             for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
                 memcpy(h.data, start.data, (size_t)h.bytes);
-                assert_ok(ls_residual(op_queues[isa][t], &args, &err), err);
+                assert_ok(ls_residual(op_devices[isa][t], &args, &err), err);
                 op_check(&expected, &h, OP_NAN_ANY, "residual rows %lld dim %lld threads %d", (long long)rows,
                          (long long)dims[d], t + 1);
             }
@@ -151,7 +152,7 @@ static void gate_check(gate_problem *p, ls_isa isa) {
     ls_error err;
     for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
         op_guard(&p->y);
-        assert_ok(ls_swiglu(op_queues[isa][t], &args, &err), err);
+        assert_ok(ls_swiglu(op_devices[isa][t], &args, &err), err);
         op_check(&p->expected, &p->y, OP_NAN_ANY, "swiglu rows %lld dim %lld y %s threads %d", (long long)p->y.rows,
                  (long long)p->y.cols, ls_dtype_name(p->y.dtype), t + 1);
     }
@@ -201,7 +202,7 @@ static void swiglu_elements_are_independent(void **state) {
         args.gate = gate + i;
         args.up = up + i;
         args.y = (float *)(void *)p.y.data + i;
-        assert_ok(ls_swiglu(op_queues[isa][i % OP_THREADS_MAX], &args, &err), err);
+        assert_ok(ls_swiglu(op_devices[isa][i % OP_THREADS_MAX], &args, &err), err);
     }
     op_check(&p.expected, &p.y, OP_NAN_ANY, "elements alone");
     gate_free(&p);

@@ -110,11 +110,25 @@ static int32_t sample_ref(const float *z, int64_t vocab, const ls_sampling *s, c
 
 static ls_isa used; /* by the case that runs */
 
+/* One row; the number kept. */
 static int64_t process(float *out, const float *logits, int64_t vocab, const ls_sampling *s) {
-    int32_t *workspace = op_alloc(2 * vocab * 4); /* exact: a sanitizer sees a step beyond */
-    const int64_t n = ls_sampling_process(used, out, logits, vocab, s, workspace);
-    free(workspace);
-    return n;
+    int32_t *sort_space = op_alloc(2 * vocab * 4); /* exact: a sanitizer sees a step beyond */
+    int64_t kept = -1;
+    const ls_process_args args = {logits, 1, vocab, s, NULL, out, &kept, sort_space};
+    ls_error err;
+    assert_ok(ls_process(op_devices[used][0], &args, &err), err);
+    free(sort_space);
+    return kept;
+}
+
+/* One row of processed logits, of which those above -inf are kept; the token. */
+static int64_t sample(const float *processed, int64_t vocab, const ls_sampling *s, const ls_draw *draw) {
+    int64_t kept = 0, token = -7;
+    const ls_sample_args args = {processed, 1, vocab, &kept, s, draw, &token};
+    ls_error err;
+    for (int64_t i = 0; i < vocab; i++) kept += processed[i] > -INFINITY;
+    assert_ok(ls_sample(op_devices[used][0], &args, &err), err);
+    return token;
 }
 
 static const ls_sampling plain = {1.0f, 0, 1.0f, 0.0f, 1};
@@ -211,7 +225,7 @@ static void large_vocabulary_equals_the_textbook(void **state) {
         assert_int_equal(process(out, logits, VOCAB, &settings[i]),
                          process_ref(expected, logits, VOCAB, &settings[i], RIGHT));
         assert_same_bits(out, expected, VOCAB);
-        assert_int_equal(ls_sample(used, out, VOCAB, &settings[i], &draw),
+        assert_int_equal(sample(out, VOCAB, &settings[i], &draw),
                          sample_ref(expected, VOCAB, &settings[i], &draw, RIGHT));
     }
     free(logits);
@@ -294,12 +308,15 @@ static void rows_without_a_token(void **state) {
         if (greedy) s.temperature = 0.0f;
         for (int64_t i = 0; i < 5; i++) logits[i] = -INFINITY;
         assert_int_equal(process(out, logits, 5, &s), 0);
-        assert_int_equal(ls_sample(used, logits, 5, &s, &draw), -1);
+        assert_int_equal(ls_bits(out[0]), 0x7FC00000u);
+        assert_int_equal(sample(out, 5, &s, &draw), -1);
+        assert_int_equal(sample(logits, 5, &s, &draw), -1);
         for (int64_t i = 0; i < OP_COUNT(poison); i++)
             for (int64_t at = 0; at < 5; at++) {
                 for (int64_t j = 0; j < 5; j++) logits[j] = (float)j;
                 logits[at] = poison[i];
                 assert_int_equal(process(out, logits, 5, &s), 0);
+                assert_int_equal(ls_bits(out[0]), 0x7FC00000u);
             }
         /* 10 / 1e-38 overflows: z has no largest value then; greedy does not divide. */
         s.temperature = greedy ? 0.0f : 1e-38f;
@@ -308,7 +325,7 @@ static void rows_without_a_token(void **state) {
         s.temperature = greedy ? 0.0f : 1.0f;
         for (int64_t i = 0; i < 5; i++) logits[i] = i == 3 ? -FLT_MAX : -INFINITY;
         assert_int_equal(process(out, logits, 5, &s), 1);
-        assert_int_equal(ls_sample(used, out, 5, &s, &draw), 3);
+        assert_int_equal(sample(out, 5, &s, &draw), 3);
     }
 }
 
@@ -331,7 +348,7 @@ static void greedy_takes_the_largest_lower_first(void **state) {
         /* All are kept, whatever the other fields say; bits as they came. */
         assert_int_equal(process(out, logits, 33, &s), finite);
         assert_same_bits(out, logits, 33);
-        assert_int_equal(ls_sample(used, out, 33, &s, &draw), best);
+        assert_int_equal(sample(out, 33, &s, &draw), best);
     }
 }
 
@@ -347,7 +364,7 @@ static int64_t draw_diffs(variant v, int64_t n) {
         fill_row(logits, vocab, i % KINDS, &seed);
         process(out, logits, vocab, &s);
         process_ref(expected, logits, vocab, &s, v);
-        diffs += ls_sample(used, out, vocab, &s, &draw) != sample_ref(expected, vocab, &s, &draw, v);
+        diffs += sample(out, vocab, &s, &draw) != sample_ref(expected, vocab, &s, &draw, v);
     }
     return diffs;
 }
@@ -363,7 +380,7 @@ static void draws_depend_on_nothing_else(void **state) {
     used = op_isa(state); /* first: it may leave the case */
     enum { VOCAB = 50, WIDE = 90, DRAWS = 300 };
     float logits[VOCAB], out[VOCAB], wide[WIDE + 3], fewer[VOCAB];
-    int32_t first[DRAWS];
+    int64_t first[DRAWS];
     uint64_t seed = 6;
     ls_sampling s = plain;
     s.seed = 99;
@@ -371,14 +388,14 @@ static void draws_depend_on_nothing_else(void **state) {
     assert_int_equal(process(out, logits, VOCAB, &s), VOCAB);
     for (uint32_t i = 0; i < DRAWS; i++) {
         const ls_draw draw = {i % 7, i % 3, i};
-        first[i] = ls_sample(used, out, VOCAB, &s, &draw);
+        first[i] = sample(out, VOCAB, &s, &draw);
     }
     for (uint32_t i = DRAWS; i-- > 0;) {
         const ls_draw draw = {i % 7, i % 3, i};
         for (int64_t j = 0; j < WIDE; j++) wide[3 + j] = j < VOCAB ? out[j] : -INFINITY;
         for (int64_t j = 0; j < VOCAB; j++) fewer[j] = j == first[i] || test_random(&seed) % 2 ? out[j] : -INFINITY;
-        assert_int_equal(ls_sample(used, wide + 3, WIDE, &s, &draw), first[i]);
-        assert_int_equal(ls_sample(used, fewer, VOCAB, &s, &draw), first[i]);
+        assert_int_equal(sample(wide + 3, WIDE, &s, &draw), first[i]);
+        assert_int_equal(sample(fewer, VOCAB, &s, &draw), first[i]);
     }
 }
 
@@ -394,7 +411,7 @@ static double chi_square(int field, const ls_sampling *s, const float *logits, i
         const ls_draw draw = {field == 0 ? i : 5, field == 1 ? i : 6, field == 2 ? i : 7};
         ls_sampling with = *s;
         if (field == 3) with.seed = i;
-        count[ls_sample(used, out, vocab, &with, &draw)]++;
+        count[sample(out, vocab, &with, &draw)]++;
     }
     *cells = 0;
     for (int64_t i = 0; i < vocab; i++) {
@@ -432,7 +449,7 @@ static void neighbouring_draws_are_independent(void **state) {
     double statistic = 0.0;
     for (uint32_t i = 0; i < PAIRS; i++) {
         const ls_draw a = {1, 2, 2 * i}, b = {1, 2, 2 * i + 1};
-        count[ls_sample(used, out, N, &plain, &a)][ls_sample(used, out, N, &plain, &b)]++;
+        count[sample(out, N, &plain, &a)][sample(out, N, &plain, &b)]++;
     }
     for (int64_t i = 0; i < N * N; i++) {
         const double d = (double)count[i / N][i % N] - (double)PAIRS / (N * N);
