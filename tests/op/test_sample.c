@@ -399,6 +399,115 @@ static void draws_depend_on_nothing_else(void **state) {
     }
 }
 
+/* ---- rows together ---- */
+
+enum { TOGETHER = 23, TOGETHER_VOCAB = 67 };
+
+typedef struct batch {
+    ls_sampling sampling[TOGETHER];
+    ls_draw draws[TOGETHER];
+    uint8_t mask[TOGETHER];
+    float logits[TOGETHER * TOGETHER_VOCAB], expected[TOGETHER * TOGETHER_VOCAB];
+    int64_t kept[TOGETHER], token[TOGETHER]; /* expected; of rows that the mask leaves alone -9 and -1 */
+} batch;
+
+static void batch_make(batch *b, bool masked, uint64_t seed) {
+    memset(b->expected, OP_GUARD, sizeof b->expected);
+    for (int64_t r = 0; r < TOGETHER; r++) {
+        float *logits = b->logits + r * TOGETHER_VOCAB, *expected = b->expected + r * TOGETHER_VOCAB;
+        b->sampling[r] = random_sampling(&seed, TOGETHER_VOCAB);
+        if (r % 6 == 0) b->sampling[r].temperature = 0.0f;
+        b->draws[r] = (ls_draw){(uint32_t)r % 3, (uint32_t)r % 2, (uint32_t)(test_random(&seed) >> 40)};
+        b->mask[r] = !masked || r % 4 != 1;
+        fill_row(logits, TOGETHER_VOCAB, r % KINDS, &seed);
+        if (r % 7 == 3) logits[r] = NAN; /* a row that holds no choice */
+        b->kept[r] = -9;
+        b->token[r] = -1;
+        if (!b->mask[r]) continue;
+        b->kept[r] = 0;
+        if (r % 7 != 3) b->kept[r] = process_ref(expected, logits, TOGETHER_VOCAB, &b->sampling[r], RIGHT);
+        if (b->kept[r] == 0)
+            expected[0] = ls_from_bits(0x7FC00000u);
+        else
+            b->token[r] = sample_ref(expected, TOGETHER_VOCAB, &b->sampling[r], &b->draws[r], RIGHT);
+    }
+}
+
+/* Rows of a batch are the rows alone, with their own settings; those that the mask leaves out are not touched. */
+static void batches_equal_their_rows(void **state) {
+    const ls_isa isa = op_isa(state);
+    static batch b;
+    static float out[TOGETHER * TOGETHER_VOCAB];
+    int32_t *sort_space = op_alloc(2 * TOGETHER * TOGETHER_VOCAB * 4);
+    int64_t n_drawn = 0;
+    for (int64_t i = 0; i < 40; i++)
+        for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
+            int64_t kept[TOGETHER], token[TOGETHER];
+            const bool masked = i % 2 == 1, unasked = i % 5 == 4;
+            ls_process_args process_args = {b.logits, TOGETHER, TOGETHER_VOCAB, b.sampling, masked ? b.mask : NULL,
+                                            out,      kept,     sort_space};
+            const ls_sample_args sample_args = {out, TOGETHER, TOGETHER_VOCAB, kept, b.sampling, b.draws, token};
+            ls_error err;
+            batch_make(&b, masked, (uint64_t)i + 1);
+            memset(out, OP_GUARD, sizeof out);
+            for (int64_t r = 0; r < TOGETHER; r++) kept[r] = token[r] = -9;
+            if (unasked) process_args.kept = NULL;
+            assert_ok(ls_process(op_devices[isa][t], &process_args, &err), err);
+            for (int64_t r = 0; r < TOGETHER; r++) {
+                /* Of a row that holds no choice only the first entry is promised. */
+                const int64_t n = b.kept[r] == 0 ? 1 : TOGETHER_VOCAB;
+                assert_same_bits(out + r * TOGETHER_VOCAB, b.expected + r * TOGETHER_VOCAB, n);
+                assert_int_equal(kept[r], unasked ? -9 : b.kept[r]);
+            }
+            assert_ok(ls_sample(op_devices[isa][t], &sample_args, &err), err);
+            for (int64_t r = 0; r < TOGETHER; r++) assert_int_equal(token[r], unasked ? -1 : b.token[r]);
+            for (int64_t r = 0; r < TOGETHER; r++) n_drawn += token[r] >= 0;
+        }
+    assert_true(n_drawn > 1000);
+    free(sort_space);
+}
+
+static void bad_batches_are_named(void **state) {
+    static batch b;
+    float out[TOGETHER_VOCAB];
+    int32_t sort_space[2 * TOGETHER_VOCAB];
+    int64_t kept = -9, token = -9;
+    ls_error err;
+    (void)state;
+    batch_make(&b, false, 1);
+    memset(out, OP_GUARD, sizeof out);
+#define PROCESS(word, ...)                                                                              \
+    do {                                                                                                \
+        ls_process_args args = {b.logits, 1, TOGETHER_VOCAB, b.sampling, NULL, out, &kept, sort_space}; \
+        __VA_ARGS__;                                                                                    \
+        check_failed(ls_process(op_devices[0][0], &args, &err), &err, "process: " word);                \
+    } while (0)
+#define SAMPLE(word, ...)                                                                          \
+    do {                                                                                           \
+        ls_sample_args args = {b.expected, 1, TOGETHER_VOCAB, &kept, b.sampling, b.draws, &token}; \
+        __VA_ARGS__;                                                                               \
+        check_failed(ls_sample(op_devices[0][0], &args, &err), &err, "sample: " word);             \
+    } while (0)
+    PROCESS("logits is a null", args.logits = NULL);
+    PROCESS("sampling is a null", args.sampling = NULL);
+    PROCESS("out is a null", args.out = NULL);
+    PROCESS("sort_space is a null", args.sort_space = NULL);
+    PROCESS("-1 rows of 67", args.rows = -1);
+    PROCESS("1 rows of 0", args.vocab = 0);
+    PROCESS("logits: 9223372036854775807 rows", args.rows = INT64_MAX);
+    SAMPLE("processed is a null", args.processed = NULL);
+    SAMPLE("kept is a null", args.kept = NULL);
+    SAMPLE("sampling is a null", args.sampling = NULL);
+    SAMPLE("draws is a null", args.draws = NULL);
+    SAMPLE("token is a null", args.token = NULL);
+    SAMPLE("-7 rows of 67", args.rows = -7);
+    SAMPLE("1 rows of -1", args.vocab = -1);
+#undef PROCESS
+#undef SAMPLE
+    assert_true(kept == -9 && token == -9);
+    for (int64_t i = 0; i < TOGETHER_VOCAB; i++) assert_int_equal(ls_bits(out[i]), OP_GUARD * 0x01010101u);
+}
+
 /* Pearson's statistic of 200,000 draws along one field of the counter. Fixed seeds: the same number on every run. */
 static double chi_square(int field, const ls_sampling *s, const float *logits, int64_t vocab, int64_t *cells) {
     enum { DRAWS = 200000, VOCAB_MAX = 16 };
@@ -514,9 +623,11 @@ int main(void) {
         OP_CASES(greedy_takes_the_largest_lower_first),
         OP_CASES(draws_equal_the_textbook),
         OP_CASES(draws_depend_on_nothing_else),
+        OP_CASES(batches_equal_their_rows),
         OP_CASES(frequencies_are_the_probabilities),
         OP_CASES(neighbouring_draws_are_independent),
         cmocka_unit_test(bad_settings_are_named),
+        cmocka_unit_test(bad_batches_are_named),
         OP_CASES(variants_are_caught),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);
