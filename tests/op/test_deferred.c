@@ -7,16 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "op/adamw.h"
-#include "op/attention_backward.h"
-#include "op/elementwise.h"
-#include "op/gather.h"
-#include "op/logprob.h"
-#include "op/moe.h"
-#include "op/op_case.h"
-#include "op/rmsnorm.h"
-#include "op/sample.h"
-#include "op/weight.h"
+#include "op/op_chain.h"
 
 #define UNWRITTEN 0xA5 /* what a read's destination holds before the wait */
 
@@ -25,25 +16,6 @@ static ls_device *open_deferred(ls_isa isa, int32_t n_threads) {
     ls_error err;
     assert_ok(ls_device_open_deferred(&device, n_threads, isa, &err), err);
     return device;
-}
-
-/* A buffer with the host's bytes; the host's own are spoilt as soon as the write has been called. */
-static void *put(ls_device *device, const void *host, int64_t bytes, const char *what) {
-    void *copy = op_alloc(bytes), *memory;
-    ls_error err;
-    memcpy(copy, host, (size_t)bytes);
-    assert_ok(ls_memory_alloc(device, &memory, bytes, 1, what, &err), err);
-    assert_ok(ls_memory_write(device, memory, copy, bytes, &err), err);
-    memset(copy, OP_POISON, (size_t)bytes);
-    free(copy);
-    return memory;
-}
-
-static void *space(ls_device *device, int64_t count, int64_t elem_bytes, const char *what) {
-    void *memory;
-    ls_error err;
-    assert_ok(ls_memory_alloc(device, &memory, count, elem_bytes, what, &err), err);
-    return memory;
 }
 
 static void take(ls_device *device, void *host, const void *from, int64_t bytes) {
@@ -59,171 +31,21 @@ static bool is_unwritten(const void *memory, int64_t bytes) {
 
 /* ---- a chain of ops ---- */
 
-enum { ROWS = 12, DIM = 48, WIDE = 80, VOCAB = 41, EXPERTS = 6, TOP = 2, PICKS = ROWS * TOP, HEADS = 3, HEAD = 16 };
-
-typedef struct results {
-    float h[ROWS * DIM], acc[ROWS * DIM], logits[ROWS * VOCAB], logprob[ROWS], dq[ROWS * DIM], dk[ROWS * DIM];
-    float squares[1];
-    int64_t offsets[EXPERTS + 1], row[PICKS], token[ROWS], differs;
-    uint16_t half[ROWS * DIM];
-} results;
-
-typedef struct lab {
-    ls_device *device;
-    uint64_t seed;
-    void *memory[64];
-    int64_t n;
-    ls_error err;
-} lab;
-
-static void *keep(lab *l, void *memory) {
-    assert_true(l->n < OP_COUNT(l->memory));
-    return l->memory[l->n++] = memory;
-}
-
-static float *values(lab *l, int64_t n, const char *what) {
-    float *host = op_alloc(n * 4), *memory;
-    for (int64_t i = 0; i < n; i++) host[i] = op_plain(&l->seed);
-    memory = keep(l, put(l->device, host, n * 4, what));
-    free(host);
-    return memory;
-}
-
-static void *room(lab *l, int64_t count, int64_t elem_bytes, const char *what) {
-    return keep(l, space(l->device, count, elem_bytes, what));
-}
-
-/* y [m][n] = x [m][k] times random weights, its arguments and its weight spoilt as soon as it has been called. */
-static float *product(lab *l, const float *x, int64_t m, int64_t n, int64_t k, const char *what) {
-    float *w = values(l, n * k, "weights as stored"), *y = room(l, m * n, 4, what);
-    ls_gemm_weight weight;
-    ls_gemm_args args = {x, LS_F32, k, &weight, NULL, y, LS_F32, n, m, NULL};
-    assert_ok(ls_gemm_pack(l->device, &weight, w, LS_F32, n, k, &l->err), l->err);
-    keep(l, weight.panels);
-    assert_ok(ls_gemm(l->device, &args, &l->err), l->err);
-    memset(&args, OP_POISON, sizeof args);
-    memset(&weight, OP_POISON, sizeof weight);
-    return y;
-}
-
-#define CALL(name, ...) assert_ok(ls_##name(l->device, &(ls_##name##_args){__VA_ARGS__}, &l->err), l->err)
-
-/* Embedding, norm, gate, residual; h of the chain. */
-static float *dense_part(lab *l, results *out) {
-    int32_t host_tokens[ROWS];
-    int32_t *tokens;
-    float *h = room(l, ROWS * DIM, 4, "h"), *normed = room(l, ROWS * DIM, 4, "normed");
-    float *gated = room(l, ROWS * WIDE, 4, "gated"), *sum = room(l, ROWS * DIM, 4, "sum"), *gate, *up, *y;
-    const float *table = values(l, VOCAB * DIM, "table"), *w = values(l, DIM, "norm");
-    uint16_t *half = room(l, ROWS * DIM, 2, "half");
-    for (int64_t i = 0; i < ROWS; i++) host_tokens[i] = (int32_t)(test_random(&l->seed) % VOCAB);
-    tokens = keep(l, put(l->device, host_tokens, sizeof host_tokens, "tokens"));
-    CALL(embed, table, LS_F32, VOCAB, DIM, tokens, h, LS_F32, ROWS);
-    CALL(rmsnorm, h, LS_F32, DIM, w, 1e-6f, normed, LS_F32, DIM, ROWS, DIM);
-    gate = product(l, normed, ROWS, WIDE, DIM, "gate");
-    up = product(l, normed, ROWS, WIDE, DIM, "up");
-    CALL(swiglu, gate, up, gated, LS_F32, ROWS, WIDE);
-    y = product(l, gated, ROWS, DIM, WIDE, "y");
-    CALL(residual, h, y, ROWS, DIM, sum);
-    CALL(weight_cast, sum, ROWS * DIM, half, LS_BF16);
-    assert_ok(ls_memory_read(l->device, out->h, sum, sizeof out->h, &l->err), l->err);
-    assert_ok(ls_memory_read(l->device, out->half, half, sizeof out->half, &l->err), l->err);
-    return sum;
-}
-
-/* Experts by ranges that only the device knows. */
-static void expert_part(lab *l, const float *h, results *out) {
-    float *routing = product(l, h, ROWS, EXPERTS, DIM, "routing"), *picked_weight = room(l, PICKS, 4, "picked weight");
-    float *weight = room(l, PICKS, 4, "weight"), *acc = room(l, ROWS * DIM, 4, "acc");
-    float *picked = room(l, PICKS * DIM, 4, "picked"), *y = room(l, PICKS * DIM, 4, "expert output");
-    int32_t *expert = room(l, PICKS, 4, "expert");
-    int64_t *pick = room(l, PICKS, 8, "pick"), *row = room(l, PICKS, 8, "row"), *place = room(l, PICKS, 8, "place");
-    int64_t *offsets = room(l, EXPERTS + 1, 8, "offsets");
-    CALL(moe_route, routing, ROWS, EXPERTS, TOP, expert, weight);
-    CALL(moe_place, expert, ROWS, EXPERTS, TOP, pick, row, place, offsets);
-    CALL(gather, h, row, picked, ROWS, DIM * 4, PICKS, DIM * 4, DIM * 4);
-    CALL(gather, weight, pick, picked_weight, PICKS, 4, PICKS, 4, 4);
-    for (int64_t e = 0; e < EXPERTS; e++) {
-        const float *w = values(l, DIM * DIM, "expert");
-        ls_gemm_weight packed;
-        assert_ok(ls_gemm_pack(l->device, &packed, w, LS_F32, DIM, DIM, &l->err), l->err);
-        keep(l, packed.panels);
-        CALL(gemm, picked, LS_F32, DIM, &packed, NULL, y, LS_F32, DIM, PICKS, offsets + e);
-        CALL(moe_combine, y, row, picked_weight, acc, PICKS, DIM, offsets + e);
-    }
-    assert_ok(ls_memory_read(l->device, out->acc, acc, sizeof out->acc, &l->err), l->err);
-    assert_ok(ls_memory_read(l->device, out->offsets, offsets, sizeof out->offsets, &l->err), l->err);
-    assert_ok(ls_memory_read(l->device, out->row, row, sizeof out->row, &l->err), l->err);
-}
-
-/* Logits, their log-probabilities, a draw, and the comparison of two regions. */
-static void head_part(lab *l, const float *h, results *out) {
-    ls_sampling host_sampling[ROWS];
-    ls_draw host_draws[ROWS];
-    int64_t host_targets[ROWS];
-    float *logits = product(l, h, ROWS, VOCAB, DIM, "logits"), *logprob = room(l, ROWS, 4, "logprob");
-    float *processed = room(l, ROWS * VOCAB, 4, "processed"), *squares = room(l, 1, 4, "squares");
-    int64_t *kept = room(l, ROWS, 8, "kept"), *token = room(l, ROWS, 8, "token"), *differs = room(l, 1, 8, "differs");
-    int32_t *sort_space = room(l, 2 * ROWS * VOCAB, 4, "sort space");
-    for (int64_t r = 0; r < ROWS; r++) {
-        host_targets[r] = (int64_t)(test_random(&l->seed) % VOCAB);
-        host_sampling[r] = (ls_sampling){0.8f, r % 3 == 0 ? 5 : 0, 0.9f, 0.0f, 77};
-        host_draws[r] = (ls_draw){1, (uint32_t)r, 9};
-    }
-    const int64_t *targets = keep(l, put(l->device, host_targets, sizeof host_targets, "targets"));
-    const ls_sampling *sampling = keep(l, put(l->device, host_sampling, sizeof host_sampling, "sampling"));
-    const ls_draw *draws = keep(l, put(l->device, host_draws, sizeof host_draws, "draws"));
-    CALL(logprob, .logits = logits, .rows = ROWS, .vocab = VOCAB, .row_stride = VOCAB, .targets = targets,
-         .ignore_index = -100, .logprob = logprob);
-    CALL(process, logits, ROWS, VOCAB, sampling, NULL, processed, kept, sort_space);
-    CALL(sample, processed, ROWS, VOCAB, kept, sampling, draws, token);
-    CALL(squares, logits, ROWS * VOCAB, squares);
-    CALL(differs, logits, processed, ROWS, VOCAB * 4, VOCAB * 4, differs);
-    assert_ok(ls_memory_read(l->device, out->logits, logits, sizeof out->logits, &l->err), l->err);
-    assert_ok(ls_memory_read(l->device, out->logprob, logprob, sizeof out->logprob, &l->err), l->err);
-    assert_ok(ls_memory_read(l->device, out->token, token, sizeof out->token, &l->err), l->err);
-    assert_ok(ls_memory_read(l->device, out->squares, squares, sizeof out->squares, &l->err), l->err);
-    assert_ok(ls_memory_read(l->device, &out->differs, differs, sizeof out->differs, &l->err), l->err);
-}
-
-/* An op with a workspace, whose size makes the device wait in the middle of the chain. */
-static void attention_part(lab *l, results *out) {
-    const ls_span host_spans[] = {{0, 7, 0, 0, 0}, {7, 5, 0, 1, 0}};
-    const ls_span *spans = keep(l, put(l->device, host_spans, sizeof host_spans, "spans"));
-    const float *q = values(l, ROWS * DIM, "q"), *k = values(l, ROWS * DIM, "k"), *v = values(l, ROWS * DIM, "v");
-    const float *dout = values(l, ROWS * DIM, "dout");
-    float *dq = room(l, ROWS * DIM, 4, "dq"), *dk = room(l, ROWS * DIM, 4, "dk"), *dv = room(l, ROWS * DIM, 4, "dv");
-    CALL(attention_backward, .q = q, .k = k, .v = v, .dtype = LS_F32, .q_stride = DIM, .kv_stride = DIM, .dout = dout,
-         .dout_stride = DIM, .dq = dq, .dk = dk, .dv = dv, .dq_stride = DIM, .dkv_stride = DIM, .rows = ROWS,
-         .n_heads = HEADS, .n_kv_heads = HEADS, .head_dim = HEAD, .scale = 0.25f, .spans = spans, .n_spans = 2);
-    assert_ok(ls_memory_read(l->device, out->dq, dq, sizeof out->dq, &l->err), l->err);
-    assert_ok(ls_memory_read(l->device, out->dk, dk, sizeof out->dk, &l->err), l->err);
-}
-
-/* The whole chain; releases everything before it waits. */
-static void run_chain(ls_device *device, uint64_t seed, results *out) {
-    lab *l = &(lab){.device = device, .seed = seed};
-    const float *h;
-    memset(out, 0, sizeof *out);
-    h = dense_part(l, out);
-    expert_part(l, h, out);
-    head_part(l, h, out);
-    attention_part(l, out);
-    if (device->table != &ls_backend_table_cpu) assert_true(is_unwritten(out->dq, sizeof out->dq + sizeof out->dk));
-    for (int64_t i = 0; i < l->n; i++) ls_memory_free(device, l->memory[i]);
-    assert_ok(ls_device_wait(device, &l->err), l->err);
-}
-
 static void chains_have_the_bits_of_the_cpu(void **state) {
     const ls_isa isa = op_isa(state);
     for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
         ls_device *device = open_deferred(isa, t + 1);
         for (uint64_t seed = 1; seed < 4; seed++) {
-            results expected, got;
-            run_chain(op_devices[isa][t], seed, &expected);
-            run_chain(device, seed, &got);
+            chain_results expected, got;
+            ls_error err;
+            chain_call(op_devices[isa][t], seed, &expected);
+            chain_call(device, seed, &got);
+            /* Nothing has made the device wait since these were asked for. */
+            assert_true(is_unwritten(got.dq, sizeof got.dq) && is_unwritten(got.dk, sizeof got.dk));
+            assert_ok(ls_device_wait(device, &err), err);
             assert_memory_equal(&expected, &got, sizeof got);
-            assert_true(got.differs == 1 && got.offsets[EXPERTS] == PICKS && got.token[ROWS - 1] >= 0);
+            assert_true(got.differs == 1 && got.offsets[CHAIN_EXPERTS] == CHAIN_PICKS &&
+                        got.token[CHAIN_ROWS - 1] >= 0);
         }
         ls_device_close(device);
     }
@@ -234,7 +56,8 @@ static void chains_have_the_bits_of_the_cpu(void **state) {
 static void results_wait_for_the_wait(void **state) {
     ls_device *device = open_deferred(LS_ISA_GENERIC, 1);
     const float one[] = {1.0f, 2.0f, 3.0f, 4.0f};
-    float *x = put(device, one, sizeof one, "x"), *y = put(device, one, sizeof one, "y"), got[4] = {0}, later[4] = {0};
+    float *x = chain_put(device, one, sizeof one, "x"), *y = chain_put(device, one, sizeof one, "y");
+    float got[4] = {0}, later[4] = {0};
     const ls_multiply_args square = {x, y, 4};
     ls_error err;
     (void)state;
@@ -294,8 +117,8 @@ static void expect_death(void (*f)(void *context), void *context, const char *wo
 static void host_accesses_are_named(void **state) {
     ls_device *device = open_deferred(LS_ISA_GENERIC, 1);
     const float one[] = {1.0f, 2.0f, 3.0f, 4.0f};
-    uint8_t *x = put(device, one, sizeof one, "residual stream"), *y = put(device, one, sizeof one, "gate");
-    uint8_t *w = put(device, one, sizeof one, "expert weights");
+    uint8_t *x = chain_put(device, one, sizeof one, "residual stream"), *y = chain_put(device, one, sizeof one, "gate");
+    uint8_t *w = chain_put(device, one, sizeof one, "expert weights");
     ls_gemm_weight packed;
     float out[4];
     ls_error err;
@@ -401,10 +224,10 @@ static void errors_surface_at_the_wait(void **state) {
     ls_device *device = open_deferred(LS_ISA_GENERIC, 2);
     const int32_t bad[] = {0, 7, 2}, good[] = {2, 0, 1};
     const float table[] = {1.0f, 2.0f, 3.0f};
-    int32_t *tokens = put(device, bad, sizeof bad, "tokens");
-    float *rows = space(device, 3, 4, "rows"), got[3], before[3] = {9.0f, 9.0f, 9.0f};
-    const ls_embed_args args = {put(device, table, sizeof table, "table"), LS_F32, 3, 1, tokens, rows, LS_F32, 3};
-    void *released = space(device, 1, 4, "released");
+    int32_t *tokens = chain_put(device, bad, sizeof bad, "tokens");
+    float *rows = chain_space(device, 3, 4, "rows"), got[3], before[3] = {9.0f, 9.0f, 9.0f};
+    const ls_embed_args args = {chain_put(device, table, sizeof table, "table"), LS_F32, 3, 1, tokens, rows, LS_F32, 3};
+    void *released = chain_space(device, 1, 4, "released");
     ls_error err;
     (void)state;
     assert_ok(ls_memory_write(device, rows, before, sizeof before, &err), err);
@@ -419,7 +242,7 @@ static void errors_surface_at_the_wait(void **state) {
     assert_ok(ls_device_wait(device, &err), err);
     take(device, got, rows, sizeof got);
     assert_memory_equal(got, before, sizeof got);
-    assert_ptr_equal(space(device, 1, 4, "released"), released);
+    assert_ptr_equal(chain_space(device, 1, 4, "released"), released);
     assert_ok(ls_memory_write(device, tokens, good, sizeof good, &err), err);
     assert_ok(ls_embed(device, &args, &err), err);
     take(device, got, rows, sizeof got);
@@ -437,20 +260,20 @@ static void errors_surface_at_the_wait(void **state) {
 
 static void memory_outlives_the_calls_that_use_it(void **state) {
     ls_device *device = open_deferred(LS_ISA_GENERIC, 1);
-    uint8_t bytes[9000], got[9000], *a, *b = space(device, 9000, 1, "b"), *c, *d;
+    uint8_t bytes[9000], got[9000], *a, *b = chain_space(device, 9000, 1, "b"), *c, *d;
     ls_error err;
     (void)state;
     memset(bytes, 7, sizeof bytes);
-    a = put(device, bytes, sizeof bytes, "a");
+    a = chain_put(device, bytes, sizeof bytes, "a");
     assert_ok(ls_memory_copy(device, b, a, sizeof bytes, &err), err);
     ls_memory_free(device, a);
     memset(bytes, 8, sizeof bytes);
-    c = put(device, bytes, sizeof bytes, "c");
+    c = chain_put(device, bytes, sizeof bytes, "c");
     assert_ptr_not_equal(a, c);
     take(device, got, b, sizeof got);
     for (int64_t i = 0; i < OP_COUNT(got); i++) assert_int_equal(got[i], 7);
     /* Its addresses are free now, and hold nothing. */
-    d = space(device, 9000, 1, "d");
+    d = chain_space(device, 9000, 1, "d");
     assert_ptr_equal(a, d);
     take(device, got, d, sizeof got);
     for (int64_t i = 0; i < OP_COUNT(got); i++) assert_int_equal(got[i], 0);
@@ -469,7 +292,7 @@ static void memory_is_zero_and_aligned(void **state) {
             ls_error err;
             /* The second time around the memory has been used. */
             for (int time = 0; time < 2; time++) {
-                uint8_t *memory = space(devices[i], sizes[s], 1, "memory"), *host = op_alloc(sizes[s]);
+                uint8_t *memory = chain_space(devices[i], sizes[s], 1, "memory"), *host = op_alloc(sizes[s]);
                 int64_t set = 0;
                 assert_non_null(memory);
                 assert_int_equal((uintptr_t)memory % 256, 0);
@@ -515,7 +338,7 @@ static void pools_cost_what_is_touched(void **state) {
     (void)state;
     assert_ok(ls_memory_reserve(device, &memory, bytes, 1, "pool", &err), err);
     pool = memory;
-    next = space(device, 8, 1, "next");
+    next = chain_space(device, 8, 1, "next");
     for (int64_t i = 0; i < 3; i++) assert_ok(ls_memory_write(device, pool + places[i], &places[i], 8, &err), err);
     for (int64_t i = 0; i < 3; i++) assert_ok(ls_memory_read(device, &got[i], pool + places[i], 8, &err), err);
     assert_ok(ls_device_wait(device, &err), err);
@@ -541,7 +364,7 @@ static void recordings_run_again(void **state) {
     ls_device *device = open_deferred(LS_ISA_GENERIC, 2);
     const float one[] = {1.0f, 10.0f, 100.0f};
     float host[3] = {2.0f, 3.0f, 4.0f}, got[3] = {0}, sum[3] = {0};
-    float *h = put(device, one, sizeof one, "h"), *x = put(device, host, sizeof host, "x");
+    float *h = chain_put(device, one, sizeof one, "h"), *x = chain_put(device, host, sizeof host, "x");
     void *recording, *none;
     ls_error err;
     (void)state;
@@ -585,7 +408,7 @@ static void devices_do_not_wait_for_each_other(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
         const float start[] = {3.0f + (float)i, 5.0f};
-        x[i] = put(devices[i], start, sizeof start, names[i]);
+        x[i] = chain_put(devices[i], start, sizeof start, names[i]);
         assert_ok(ls_multiply(devices[i], &(ls_multiply_args){x[i], x[i], 2}, &err), err);
         assert_ok(ls_memory_read(devices[i], got[i], x[i], sizeof got[i], &err), err);
     }
