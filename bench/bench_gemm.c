@@ -18,7 +18,7 @@
 #include "base/mem.h"
 #include "bounds.h"
 #include "num/half.h"
-#include "op/gemm.h"
+#include "op/backend.h"
 
 #if LS_HAVE_OPENBLAS
 #include <cblas.h>
@@ -33,7 +33,7 @@ typedef struct bench {
     int64_t n, k, m[M_COUNT_MAX];
     int n_m, reps;
     int32_t threads;
-    ls_queue *queue;
+    ls_device *device;
     float *x, *w, *out;
     ls_gemm_weight packed, packed_bf16;
     bounds_job bounds;
@@ -45,10 +45,9 @@ static double contender_run(bench *b, int contender, int64_t m) {
     switch (contender) {
         case OURS_F32:
         case OURS_BF16: {
-            const ls_gemm_args args = {b->x, LS_F32, b->k,   contender == OURS_F32 ? &b->packed : &b->packed_bf16,
-                                       NULL, b->out, LS_F32, b->n,
-                                       m};
-            if (ls_gemm(b->queue, &args, &err) != LS_OK) {
+            const ls_gemm_weight *weight = contender == OURS_F32 ? &b->packed : &b->packed_bf16;
+            const ls_gemm_args args = {b->x, LS_F32, b->k, weight, NULL, b->out, LS_F32, b->n, m, NULL};
+            if (ls_gemm(b->device, &args, &err) != LS_OK) {
                 fprintf(stderr, "bench_gemm: %s\n", err.text);
                 exit(1);
             }
@@ -68,8 +67,10 @@ static double contender_run(bench *b, int contender, int64_t m) {
         case PEER_GEMM:
         case PEER_GEMV: return INFINITY;
 #endif
-        case FMA_PEAK: ls_parallel_for(b->queue->pool, b->threads, 1, fma_part, &b->bounds); break;
-        case READ_STREAM: ls_parallel_for(b->queue->pool, STREAM_BYTES / 4, 1024, stream_part, &b->bounds); break;
+        case FMA_PEAK: ls_parallel_for(b->device->exec.queue->pool, b->threads, 1, fma_part, &b->bounds); break;
+        case READ_STREAM:
+            ls_parallel_for(b->device->exec.queue->pool, STREAM_BYTES / 4, 1024, stream_part, &b->bounds);
+            break;
         default: break;
     }
     return now() - start;
@@ -88,7 +89,7 @@ static void m_run(bench *b, int64_t m) {
         t[c] = median(seconds[c], b->reps);
         best[c] = seconds[c][0];
     }
-    peak = fma_flops(b->queue->isa, b->threads) / t[FMA_PEAK];
+    peak = fma_flops(b->device->exec.queue->isa, b->threads) / t[FMA_PEAK];
     bandwidth = (double)STREAM_BYTES / t[READ_STREAM];
     floor_f32 = fmax(flops / peak, bytes_f32 / bandwidth);
     floor_bf16 = fmax(flops / peak, bytes_bf16 / bandwidth);
@@ -110,7 +111,7 @@ static void bench_make(bench *b, ls_isa isa) {
     ls_error err;
     ls_status status;
     for (int i = 0; i < b->n_m; i++) m_max = b->m[i] > m_max ? b->m[i] : m_max;
-    LS_TRY(ls_queue_create(&b->queue, b->threads, isa, &err));
+    LS_TRY(ls_device_open_cpu(&b->device, b->threads, isa, &err));
     LS_TRY(ls_array_alloc((void **)&b->x, m_max * b->k, 4, "x", &err));
     LS_TRY(ls_array_alloc((void **)&b->w, b->n * b->k, 4, "w", &err));
     LS_TRY(ls_array_alloc((void **)&half, b->n * b->k, 2, "w bf16", &err));
@@ -128,8 +129,8 @@ static void bench_make(bench *b, ls_isa isa) {
         b->w[i] = (float)((seed = seed * 1664525u + 1013904223u) >> 8) * 0x1p-24f - 0.5f;
         half[i] = ls_f32_to_bf16(b->w[i]);
     }
-    LS_TRY(ls_gemm_pack(&b->packed, b->w, LS_F32, b->n, b->k, &err));
-    LS_TRY(ls_gemm_pack(&b->packed_bf16, half, LS_BF16, b->n, b->k, &err));
+    LS_TRY(ls_gemm_pack(b->device, &b->packed, b->w, LS_F32, b->n, b->k, &err));
+    LS_TRY(ls_gemm_pack(b->device, &b->packed_bf16, half, LS_BF16, b->n, b->k, &err));
     free(half);
     b->bounds.isa = isa;
     b->bounds.stream = stream;
@@ -178,12 +179,12 @@ int main(int argc, char **argv) {
         (long long)b.n, (long long)b.k, b.threads, ls_isa_name(isa), b.reps, b.threads == 1 ? "processor" : "wall");
     printf("    m   f32 w.     peer   ratio  best      fma   read  bound   of it    bf16 w. bound   of it\n");
     for (int i = 0; i < b.n_m; i++) m_run(&b, b.m[i]);
-    ls_gemm_weight_free(&b.packed);
-    ls_gemm_weight_free(&b.packed_bf16);
+    ls_gemm_weight_free(b.device, &b.packed);
+    ls_gemm_weight_free(b.device, &b.packed_bf16);
     free(b.x);
     free(b.w);
     free(b.out);
     free((void *)(uintptr_t)b.bounds.stream);
-    ls_queue_free(b.queue);
+    ls_device_close(b.device);
     return 0;
 }

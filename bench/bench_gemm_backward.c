@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "bounds.h"
 #include "num/half.h"
-#include "op/gemm.h"
+#include "op/backend.h"
 #include "op/gemm_backward.h"
 
 #define REPS_MAX 1001
@@ -25,7 +25,7 @@ typedef struct bench {
     int64_t m, n, k;
     int32_t threads;
     int reps;
-    ls_queue *queue;
+    ls_device *device;
     float *x, *w, *dy, *out, *dx, *dw, *dbias;
     uint16_t *x_half, *w_half;
     ls_gemm_weight packed;
@@ -33,7 +33,7 @@ typedef struct bench {
 } bench;
 
 static ls_status contender_call(bench *b, int contender, ls_error *err) {
-    const ls_gemm_args forward = {b->x, LS_F32, b->k, &b->packed, NULL, b->out, LS_F32, b->n, b->m};
+    const ls_gemm_args forward = {b->x, LS_F32, b->k, &b->packed, NULL, b->out, LS_F32, b->n, b->m, NULL};
     ls_gemm_backward_input_args input = {.dy = b->dy, .dy_stride = b->n, .w = b->w, .dx = b->dx, .dx_stride = b->k};
     ls_gemm_backward_weight_args weight = {.dy = b->dy, .dy_stride = b->n, .x = b->x, .x_stride = b->k, .dw = b->dw};
     input.dx_count = input.m = weight.x_count = weight.m = b->m;
@@ -49,12 +49,12 @@ static ls_status contender_call(bench *b, int contender, ls_error *err) {
         weight.x_dtype = LS_BF16;
     }
     switch (contender) {
-        case FORWARD: return ls_gemm(b->queue, &forward, err);
+        case FORWARD: return ls_gemm(b->device, &forward, err);
         case DX:
-        case DX_BF16: return ls_gemm_backward_input(b->queue, &input, err);
+        case DX_BF16: return ls_gemm_backward_input(b->device, &input, err);
         case DW:
-        case DW_BF16: return ls_gemm_backward_weight(b->queue, &weight, err);
-        default: ls_parallel_for(b->queue->pool, b->threads, 1, fma_part, &b->bounds); return LS_OK;
+        case DW_BF16: return ls_gemm_backward_weight(b->device, &weight, err);
+        default: ls_parallel_for(b->device->exec.queue->pool, b->threads, 1, fma_part, &b->bounds); return LS_OK;
     }
 }
 
@@ -75,11 +75,11 @@ static void shape_run(bench *b, int64_t n, int64_t k) {
     ls_error err;
     b->n = n;
     b->k = k;
-    if (ls_gemm_pack(&b->packed, b->w, LS_F32, n, k, &err) != LS_OK) exit(1);
+    if (ls_gemm_pack(b->device, &b->packed, b->w, LS_F32, n, k, &err) != LS_OK) exit(1);
     for (int c = 0; c < N_CONTENDERS; c++) contender_run(b, c); /* warm up */
     for (int r = 0; r < b->reps; r++)
         for (int c = 0; c < N_CONTENDERS; c++) seconds[c][r] = contender_run(b, c);
-    peak = fma_flops(b->queue->isa, b->threads) / median(seconds[FMA_PEAK], b->reps);
+    peak = fma_flops(b->device->exec.queue->isa, b->threads) / median(seconds[FMA_PEAK], b->reps);
     printf("%5lld %5lld  %7.1f", (long long)n, (long long)k, peak * 1e-9);
     for (int c = 0; c < FMA_PEAK; c++) {
         const double rate = flops / median(seconds[c], b->reps);
@@ -87,7 +87,7 @@ static void shape_run(bench *b, int64_t n, int64_t k) {
     }
     printf("\n");
     fflush(stdout);
-    ls_gemm_weight_free(&b->packed);
+    ls_gemm_weight_free(b->device, &b->packed);
 }
 
 static void bench_make(bench *b, ls_isa isa) {
@@ -95,7 +95,7 @@ static void bench_make(bench *b, ls_isa isa) {
     uint32_t seed = 1;
     ls_error err;
     ls_status status;
-    LS_TRY(ls_queue_create(&b->queue, b->threads, isa, &err));
+    LS_TRY(ls_device_open_cpu(&b->device, b->threads, isa, &err));
     float **const arrays[] = {&b->x, &b->w, &b->dy, &b->out, &b->dx, &b->dw, &b->dbias};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         LS_TRY(ls_array_alloc((void **)arrays[i], count, 4, "bench", &err));
@@ -140,7 +140,7 @@ int main(int argc, char **argv) {
     printf("    n     k     peak        forward             dx        dx, bf16             dw        dw, bf16\n");
     for (size_t i = 0; i < sizeof sides / sizeof sides[0]; i++)
         for (size_t j = 0; j < sizeof sides / sizeof sides[0]; j++) shape_run(&b, sides[i], sides[j]);
-    ls_queue_free(b.queue);
+    ls_device_close(b.device);
     free(b.x);
     free(b.w);
     free(b.dy);

@@ -17,16 +17,23 @@ static ls_status check(const char *op, const char *from, const void *in, ls_dtyp
     return ls_operands_check(op, operands, 2, err);
 }
 
+/* The same of arrays [n]. */
+static ls_status check_flat(const char *op, const char *from, const void *in, ls_dtype in_dtype, const void *out,
+                            ls_dtype out_dtype, int64_t n, ls_error *err) {
+    if (n < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: n %lld is negative", op, (long long)n);
+    return check(op, from, in, in_dtype, out, out_dtype, 1, n, err);
+}
+
 ls_status ls_weight_cast_check(const ls_weight_cast_args *args, ls_error *err) {
-    return check("weight_cast", "w", args->w, LS_F32, args->out, args->dtype, 1, args->n, err);
+    return check_flat("weight_cast", "w", args->w, LS_F32, args->out, args->dtype, args->n, err);
 }
 
 ls_status ls_widen_check(const ls_widen_args *args, ls_error *err) {
-    return check("widen", "x", args->x, args->dtype, args->out, LS_F32, 1, args->n, err);
+    return check_flat("widen", "x", args->x, args->dtype, args->out, LS_F32, args->n, err);
 }
 
 ls_status ls_decay_check(const ls_decay_args *args, ls_error *err) {
-    return check("decay", "x", args->x, args->dtype, args->out, LS_F32, 1, args->n, err);
+    return check_flat("decay", "x", args->x, args->dtype, args->out, LS_F32, args->n, err);
 }
 
 ls_status ls_taps_check(const ls_taps_args *args, ls_error *err) {

@@ -294,17 +294,17 @@ static void check_spans(refusal *r, small_call *c) {
         const char *name; /* of the value; a row and a count are not told apart */
         int64_t value;
     } list[] = {
-        {{row, 1, 0, (int32_t)entries, NULL}, "slot ", entries},
-        {{row, 1, 3, INT32_MAX, NULL}, "slot ", INT32_MAX},
-        {{row, 1, -1, 1, NULL}, "position ", -1},
-        {{row, 1, INT64_MIN, 1, NULL}, "position ", INT64_MIN},
-        {{-1, 1, 0, 1, NULL}, "", -1},
-        {{-1, 1, 0, -1, NULL}, "", -1},
-        {{row, -2, 0, 1, NULL}, "", -2},
-        {{rows, 1, 0, 1, NULL}, "", rows},
-        {{INT64_MAX, 1, 0, 1, NULL}, "", INT64_MAX},
-        {{row, INT64_MAX, 0, 1, NULL}, "", INT64_MAX},
-        {{row, most + 1, 0, 1, NULL}, "", most + 1},
+        {{row, 1, 0, (int32_t)entries, 0}, "slot ", entries},
+        {{row, 1, 3, INT32_MAX, 0}, "slot ", INT32_MAX},
+        {{row, 1, -1, 1, 0}, "position ", -1},
+        {{row, 1, INT64_MIN, 1, 0}, "position ", INT64_MIN},
+        {{-1, 1, 0, 1, 0}, "", -1},
+        {{-1, 1, 0, -1, 0}, "", -1},
+        {{row, -2, 0, 1, 0}, "", -2},
+        {{rows, 1, 0, 1, 0}, "", rows},
+        {{INT64_MAX, 1, 0, 1, 0}, "", INT64_MAX},
+        {{row, INT64_MAX, 0, 1, 0}, "", INT64_MAX},
+        {{row, most + 1, 0, 1, 0}, "", most + 1},
     };
     for (int64_t i = 0; i < BK_COUNT(list); i++) {
         char value[60];

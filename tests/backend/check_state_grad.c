@@ -566,14 +566,14 @@ static void check_spans(refusal *r, whole_call *c) {
         const char *name; /* of the value; a row and a count are not told apart */
         int64_t value;
     } list[] = {
-        {{5, 2, 1, 1, NULL}, "position ", 1},
-        {{5, 2, -1, 1, NULL}, "position ", -1},
-        {{4, 2, 0, 1, NULL}, "", 4},
-        {{-1, 2, 0, 1, NULL}, "", -1},
-        {{5, -2, 0, 1, NULL}, "", -2},
-        {{rows - 1, 2, 0, 1, NULL}, "", rows - 1},
-        {{INT64_MAX, 2, 0, -1, NULL}, "", INT64_MAX},
-        {{5, 19, 0, 1, NULL}, "", 19},
+        {{5, 2, 1, 1, 0}, "position ", 1},
+        {{5, 2, -1, 1, 0}, "position ", -1},
+        {{4, 2, 0, 1, 0}, "", 4},
+        {{-1, 2, 0, 1, 0}, "", -1},
+        {{5, -2, 0, 1, 0}, "", -2},
+        {{rows - 1, 2, 0, 1, 0}, "", rows - 1},
+        {{INT64_MAX, 2, 0, -1, 0}, "", INT64_MAX},
+        {{5, 19, 0, 1, 0}, "", 19},
     };
     for (int64_t i = 0; i < BK_COUNT(list); i++) {
         char value[60];

@@ -77,7 +77,7 @@ static inline int64_t row_bytes(const tensor *t) { return t->cols * ls_dtype_byt
 
 /* Tokens [0, n) of sequence s in one span, alone, on the reference. out [n][cols] may be NULL; state is an entry. */
 static inline void reference_run(bk_run *run, const problem *p, int64_t s, int64_t n, uint8_t *out, uint8_t *state) {
-    const ls_span span = {0, n, 0, 0, NULL};
+    const ls_span span = {0, n, 0, 0, 0};
     operands o;
     ls_exec *exec;
     memset(&o, 0, sizeof o);
@@ -191,7 +191,7 @@ static inline void batch_rows(batch *b, int64_t n, int64_t source) {
 }
 
 static inline void batch_span(batch *b, int64_t n, int64_t pos, int32_t slot, int64_t source) {
-    b->spans[b->n_spans++] = (ls_span){b->n_rows, n, pos, slot, NULL};
+    b->spans[b->n_spans++] = (ls_span){b->n_rows, n, pos, slot, 0};
     batch_rows(b, n, source);
 }
 

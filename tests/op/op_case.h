@@ -1,4 +1,4 @@
-/* What tests of ops share: queues for every instruction set and thread count, typed arrays with guards, seeded values,
+/* What tests of ops share: devices for every instruction set and thread count, typed arrays with guards, seeded values,
  * comparison in bits, pools with poison, and plans that cut sequences into spans and pack them into batches.
  *
  * The `_ref` functions of these tests are written from the comments in src/op, with num/ only; they are the second
@@ -9,10 +9,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "dev/queue.h"
 #include "harness.h"
 #include "num/expf.h"
 #include "num/half.h"
+#include "op/backend.h"
 #include "op/span.h"
 
 #define OP_COUNT(array) ((int64_t)(sizeof(array) / sizeof((array)[0])))
@@ -22,7 +22,7 @@
 
 /* ---- back ends ---- */
 
-static ls_queue *op_queues[LS_ISA_COUNT][OP_THREADS_MAX]; /* NULL where the processor cannot run the set */
+static ls_device *op_devices[LS_ISA_COUNT][OP_THREADS_MAX]; /* NULL where the processor cannot run the set */
 static ls_isa op_isas[LS_ISA_COUNT] __attribute__((unused)) = {LS_ISA_GENERIC, LS_ISA_AVX2, LS_ISA_AVX512};
 
 static inline int op_open(void **state) {
@@ -30,7 +30,7 @@ static inline int op_open(void **state) {
     for (int isa = 0; isa < LS_ISA_COUNT; isa++)
         for (int32_t t = 0; t < OP_THREADS_MAX && ls_isa_available((ls_isa)isa); t++) {
             ls_error err;
-            if (ls_queue_create(&op_queues[isa][t], t + 1, (ls_isa)isa, &err) != LS_OK) {
+            if (ls_device_open_cpu(&op_devices[isa][t], t + 1, (ls_isa)isa, &err) != LS_OK) {
                 print_message("%s\n", err.text);
                 return -1;
             }
@@ -41,7 +41,7 @@ static inline int op_open(void **state) {
 static inline int op_close(void **state) {
     (void)state;
     for (int isa = 0; isa < LS_ISA_COUNT; isa++)
-        for (int32_t t = 0; t < OP_THREADS_MAX; t++) ls_queue_free(op_queues[isa][t]);
+        for (int32_t t = 0; t < OP_THREADS_MAX; t++) ls_device_close(op_devices[isa][t]);
     return 0;
 }
 
@@ -55,7 +55,7 @@ static inline int op_close(void **state) {
 /* The instruction set of this case; leaves the case as skipped where the processor cannot run it. */
 static inline ls_isa op_isa(void **state) {
     const ls_isa isa = *(const ls_isa *)*state;
-    if (op_queues[isa][0] == NULL) {
+    if (op_devices[isa][0] == NULL) {
         print_message("skipped: instruction set %s is not available here\n", ls_isa_name(isa));
         skip();
     }
@@ -265,9 +265,9 @@ static inline void op_pool_check_others(const op_pool *pool, const int32_t *ids,
 typedef struct op_plan {
     int64_t n_seqs, length[OP_SEQS_MAX], offset[OP_SEQS_MAX], done[OP_SEQS_MAX];
     int32_t slot[OP_SEQS_MAX];
-    const int32_t *pages[OP_SEQS_MAX];
-    int64_t chunk; /* tokens of a span; 0: the whole sequence, -1: random */
-    bool alone;    /* one sequence at a time, without padding */
+    int64_t table[OP_SEQS_MAX]; /* where its pages begin in the tables of the case */
+    int64_t chunk;              /* tokens of a span; 0: the whole sequence, -1: random */
+    bool alone;                 /* one sequence at a time, without padding */
     uint64_t seed;
 } op_plan;
 
@@ -327,7 +327,7 @@ static inline bool op_plan_next(op_plan *plan, op_batch *batch) {
         if (n > left) n = left;
         if (!plan->alone && test_random(&plan->seed) % 2 == 0) {
             const int64_t pads = 1 + (int64_t)(test_random(&plan->seed) % 3);
-            const ls_span padding = {batch->n_rows, pads, (int64_t)(test_random(&plan->seed) % 2), -1, NULL};
+            const ls_span padding = {batch->n_rows, pads, (int64_t)(test_random(&plan->seed) % 2), -1, 0};
             batch->spans[batch->n_spans++] = padding;
             op_batch_rows(batch, pads, -1);
         }
@@ -337,7 +337,7 @@ static inline bool op_plan_next(op_plan *plan, op_batch *batch) {
         span->n_rows = n;
         span->pos = plan->done[s];
         span->slot = plan->slot[s];
-        span->pages = plan->pages[s];
+        span->table = plan->table[s];
         op_batch_rows(batch, n, plan->offset[s] + plan->done[s]);
         plan->done[s] += n;
         if (plan->alone) break;

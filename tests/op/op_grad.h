@@ -16,7 +16,7 @@ typedef struct grad_layout {
 } grad_layout;
 
 static inline void grad_span(grad_layout *layout, int64_t n_rows, int32_t slot) {
-    const ls_span span = {layout->rows, n_rows, 0, slot, NULL};
+    const ls_span span = {layout->rows, n_rows, 0, slot, 0};
     assert_true(layout->n_spans < GRAD_SPANS_MAX);
     layout->spans[layout->n_spans++] = span;
     layout->rows += n_rows;
@@ -61,22 +61,32 @@ static inline op_array grad_rows(const op_array *from, const ls_span *span) {
 
 /* ---- workspace ---- */
 
+/* Lent to a device in place of its own for one call. */
+
 typedef struct grad_workspace {
     uint8_t *bytes;
     int64_t n;
+    ls_device *device;
+    void *own;
+    int64_t own_bytes;
 } grad_workspace;
 
-static inline grad_workspace grad_workspace_make(int64_t n) {
-    grad_workspace w = {NULL, n};
+static inline grad_workspace grad_workspace_lend(ls_device *device, int64_t n) {
+    grad_workspace w = {NULL, n, device, device->exec.workspace, device->exec.workspace_bytes};
     assert_true(n >= LS_WORKSPACE_HEAD);
     w.bytes = aligned_alloc(256, (size_t)((n + 511) / 256 * 256));
     assert_non_null(w.bytes);
     memset(w.bytes, OP_POISON, (size_t)((n + 511) / 256 * 256));
+    device->exec.workspace = w.bytes;
+    device->exec.workspace_bytes = n;
     return w;
 }
 
-/* The head and what lies behind the workspace are as they were. */
-static inline void grad_workspace_free(grad_workspace *w) {
+/* The head and what lies behind the workspace are as they were, and the device did not take a larger one. */
+static inline void grad_workspace_take_back(grad_workspace *w) {
+    assert_ptr_equal(w->device->exec.workspace, w->bytes);
+    w->device->exec.workspace = w->own;
+    w->device->exec.workspace_bytes = w->own_bytes;
     for (int64_t i = 0; i < (w->n + 511) / 256 * 256; i++)
         if ((i < LS_WORKSPACE_HEAD || i >= w->n) && w->bytes[i] != OP_POISON)
             fail_msg("byte %lld of a workspace of %lld changed", (long long)i, (long long)w->n);

@@ -3,6 +3,7 @@
  * arguments. */
 #include "op/adamw.h"
 #include "op/op_case.h"
+#include "op/weight.h"
 
 static const int64_t sizes[] = {1, 7, 16, 255, 4095, 4096, 4097, 20000};
 static const ls_adamw_options usual = {1e-3, 0.9, 0.999, 1e-8, 0.1};
@@ -82,7 +83,7 @@ static void steps_equal_the_textbook(void **state) {
             for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
                 model got = model_copy(&start);
                 const ls_adamw_args args = model_args(&got, &factors, scale);
-                assert_ok(ls_adamw(op_queues[isa][t], &args, &err), err);
+                assert_ok(ls_adamw(op_devices[isa][t], &args, &err), err);
                 model_check(&expected, &got, "adamw", sizes[s], t + 1);
                 model_free(&got);
             }
@@ -106,7 +107,7 @@ static void special_gradients_stay_alone(void **state) {
     for (int64_t i = 0; i < 4; i++) op_put(&got.grad, 0, 10 + 20 * i, special[i]);
     assert_ok(ls_adamw_factors_make(&f, &usual, 1, &err), err);
     args = model_args(&got, &f, 1.0f);
-    assert_ok(ls_adamw(op_queues[isa][0], &args, &err), err);
+    assert_ok(ls_adamw(op_devices[isa][0], &args, &err), err);
     assert_true(isnan(op_get(&got.w, 0, 10)) && isnan(op_get(&got.w, 0, 30)) && isnan(op_get(&got.w, 0, 50)));
     assert_int_equal(ls_bits(op_get(&got.w, 0, 70)),
                      ls_bits(ls_fma(-f.lr, ls_mul(f.decay, op_get(&plain.w, 0, 70)), op_get(&plain.w, 0, 70))));
@@ -142,7 +143,7 @@ static void training_is_that_of_float64(void **state) {
             op_put(&a.grad, 0, i, (op_plain(&seed) + 0.3f) * (float)pow(10.0, (double)(-(i % 7))));
         assert_ok(ls_adamw_factors_make(&factors, &o, step, &err), err);
         args = model_args(&a, &factors, 0.5f);
-        assert_ok(ls_adamw(op_queues[isa][0], &args, &err), err);
+        assert_ok(ls_adamw(op_devices[isa][0], &args, &err), err);
         for (int64_t i = 0; i < N; i++) {
             const double g = 0.5 * (double)op_get(&a.grad, 0, i);
             double d;
@@ -200,9 +201,11 @@ static void squares_equal_the_textbook(void **state) {
         expected = squares_ref(expected, &x, 65536);
         for (int64_t j = 0; j < counts[i]; j++) exact += (double)op_get(&x, 0, j) * (double)op_get(&x, 0, j);
         for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
+            const ls_squares_args args = {op_floats(&x), counts[i], blocks};
             ls_error err;
             blocks[n_blocks] = 77.0f;
-            assert_ok(ls_squares(op_queues[isa][t], &sums[t], op_floats(&x), counts[i], blocks, &err), err);
+            assert_ok(ls_squares(op_devices[isa][t], &args, &err), err);
+            sums[t] = ls_squares_add(sums[t], blocks, n_blocks);
             if (memcmp(&sums[t], &expected, sizeof expected) != 0)
                 fail_msg("squares of %lld: %a, expected %a", (long long)counts[i], sums[t], expected);
             assert_true(blocks[n_blocks] == 77.0f);
@@ -245,18 +248,19 @@ static void scale_clips(void **state) {
 
 static void casts_round_once(void **state) {
     const ls_isa isa = op_isa(state);
-    const ls_dtype types[] = {LS_F32, LS_BF16};
+    const ls_dtype types[] = {LS_F32, LS_BF16, LS_F16};
     uint64_t seed = 3;
     for (int64_t s = 0; s < OP_COUNT(sizes); s++)
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < 3; i++) {
             op_array w = op_array_make(LS_F32, 1, sizes[s], 0), expected = op_array_make(types[i], 1, sizes[s], 0);
             op_array got = op_array_make(types[i], 1, sizes[s], 0);
+            const ls_weight_cast_args args = {op_floats(&w), sizes[s], got.data, types[i]};
             ls_error err;
             op_fill(&w, op_special, &seed);
             for (int64_t c = 0; c < sizes[s]; c++) op_put(&expected, 0, c, op_get(&w, 0, c));
             for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
                 op_guard(&got);
-                assert_ok(ls_weight_cast(op_queues[isa][t], got.data, types[i], op_floats(&w), sizes[s], &err), err);
+                assert_ok(ls_weight_cast(op_devices[isa][t], &args, &err), err);
                 op_check(&expected, &got, OP_NAN_PINNED, "cast of %lld to %s", (long long)sizes[s],
                          ls_dtype_name(types[i]));
             }
@@ -290,9 +294,8 @@ static void variants_are_caught(void **state) {
 
 static void bad_arguments_are_named(void **state) {
     model a = model_make(5, op_plain, 2), before = model_copy(&a);
-    double squares = 0.0;
     float block = 0.0f, *w = op_floats(&a.w);
-    ls_queue *queue = op_queues[0][0];
+    ls_device *device = op_devices[0][0];
     ls_adamw_options o;
     ls_adamw_factors f;
     ls_error err;
@@ -317,11 +320,11 @@ static void bad_arguments_are_named(void **state) {
     check_failed(ls_adamw_factors_make(&f, &usual, 0, &err), &err, "adamw: step 0");
     check_failed(ls_adamw_factors_make(&f, &usual, INT64_MIN, &err), &err, "step -9223372036854775808");
     assert_ok(ls_adamw_factors_make(&f, &usual, 1, &err), err);
-#define REFUSED(word, ...)                                                \
-    do {                                                                  \
-        ls_adamw_args args = model_args(&a, &f, 1.0f);                    \
-        __VA_ARGS__;                                                      \
-        check_failed(ls_adamw(queue, &args, &err), &err, "adamw: " word); \
+#define REFUSED(word, ...)                                                 \
+    do {                                                                   \
+        ls_adamw_args args = model_args(&a, &f, 1.0f);                     \
+        __VA_ARGS__;                                                       \
+        check_failed(ls_adamw(device, &args, &err), &err, "adamw: " word); \
     } while (0)
     REFUSED("w is a null", args.w = NULL);
     REFUSED("m is a null", args.m = NULL);
@@ -331,16 +334,20 @@ static void bad_arguments_are_named(void **state) {
     REFUSED("w: 1 rows of stride 9223372036854775807", args.n = INT64_MAX);
 #undef OPTION
 #undef REFUSED
-    check_failed(ls_squares(queue, NULL, w, 5, &block, &err), &err, "squares: squares is a null");
-    check_failed(ls_squares(queue, &squares, NULL, 5, &block, &err), &err, "squares: x is a null");
-    check_failed(ls_squares(queue, &squares, w, 5, NULL, &err), &err, "squares: blocks is a null");
-    check_failed(ls_squares(queue, &squares, w, -5, &block, &err), &err, "squares: n -5");
-    assert_ok(ls_squares(queue, &squares, NULL, 0, NULL, &err), err);
-    assert_true(squares == 0.0);
-    check_failed(ls_weight_cast(queue, NULL, LS_BF16, w, 5, &err), &err, "weight_cast: out is a null");
-    check_failed(ls_weight_cast(queue, &block, LS_BF16, NULL, 5, &err), &err, "weight_cast: w is a null");
-    check_failed(ls_weight_cast(queue, &block, LS_F16, w, 5, &err), &err, "weight_cast: to f16");
-    check_failed(ls_weight_cast(queue, &block, LS_BF16, w, -1, &err), &err, "weight_cast: n -1");
+#define SQUARES(...) ls_squares(device, &(const ls_squares_args){__VA_ARGS__}, &err)
+    check_failed(SQUARES(NULL, 5, &block), &err, "squares: x is a null");
+    check_failed(SQUARES(w, 5, NULL), &err, "squares: blocks is a null");
+    check_failed(SQUARES(w, -5, &block), &err, "squares: n -5");
+    assert_ok(SQUARES(NULL, 0, NULL), err);
+    assert_true(ls_squares_add(0.0, NULL, 0) == 0.0);
+#undef SQUARES
+#define CAST(...) ls_weight_cast(device, &(const ls_weight_cast_args){__VA_ARGS__}, &err)
+    check_failed(CAST(w, 5, NULL, LS_BF16), &err, "weight_cast: out is a null");
+    check_failed(CAST(NULL, 5, &block, LS_BF16), &err, "weight_cast: w is a null");
+    check_failed(CAST(w, 5, &block, (ls_dtype)9), &err, "weight_cast: from f32 to");
+    check_failed(CAST(w, -1, &block, LS_BF16), &err, "weight_cast: n -1");
+#undef CAST
+    assert_true(block == 0.0f);
     model_check(&before, &a, "refused", 5, 1);
     model_free(&a);
     model_free(&before);

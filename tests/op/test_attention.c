@@ -142,7 +142,7 @@ static void problem_make(problem *p, const op_plan *plan, const layout *shape, o
     p->page_ids = op_alloc(p->n_page_ids * 4);
     for (int64_t i = 0; i < p->n_page_ids; i++) p->page_ids[i] = (int32_t)((n_pages - 1 - i * 5) & (n_pages - 1));
     for (int64_t s = 0; s < plan->n_seqs; s++) {
-        p->plan.pages[s] = p->page_ids + at;
+        p->plan.table[s] = at;
         at += (plan->length[s] + pt - 1) / pt;
         for (int64_t t = 0; t < plan->length[s]; t++) {
             const int64_t r = plan->offset[s] + t;
@@ -174,15 +174,16 @@ static void accept_unchecked(const problem *p, const op_batch *batch, const op_a
 
 static ls_attention_args batch_args(const problem *p, const op_array *q, const op_array *k, const op_array *v,
                                     const op_array *out, const op_batch *batch) {
-    const ls_attention_args args = {q->data,        k->data,      v->data,      out->data,     q->dtype,    q->stride,
-                                    k->stride,      out->stride,  p->n_heads,   p->n_kv_heads, p->head_dim, p->scale,
-                                    p->page_tokens, p->pool.view, batch->spans, batch->n_spans};
+    const ls_attention_args args = {q->data,        k->data,     v->data,        out->data,    q->dtype,
+                                    q->stride,      k->stride,   out->stride,    p->n_heads,   p->n_kv_heads,
+                                    p->head_dim,    p->scale,    p->page_tokens, p->pool.view, batch->spans,
+                                    batch->n_spans, p->page_ids, p->n_page_ids,  q->rows};
     return args;
 }
 
 /* All sequences from their first token to their last, in spans of `chunk` tokens. `all`, when given, takes every row.
  */
-static void drive(const problem *p, ls_queue *queue, int64_t chunk, bool alone, uint64_t seed, const op_array *all) {
+static void drive(const problem *p, ls_device *device, int64_t chunk, bool alone, uint64_t seed, const op_array *all) {
     op_plan plan = p->plan;
     op_batch batch = op_batch_make(&plan);
     plan.chunk = chunk;
@@ -197,12 +198,12 @@ static void drive(const problem *p, ls_queue *queue, int64_t chunk, bool alone, 
         const ls_attention_args args = batch_args(p, &q, &k, &v, &out, &batch);
         ls_error err;
         op_guard(&out);
-        assert_ok(ls_attention(queue, &args, &err), err);
+        assert_ok(ls_attention(device, &args, &err), err);
         accept_unchecked(p, &batch, &expected, &out);
         op_check(&expected, &out, OP_NAN_ANY, "heads %lld/%lld dim %lld page %lld %s threads %d chunk %lld%s pos %lld",
                  (long long)p->n_heads, (long long)p->n_kv_heads, (long long)p->head_dim, (long long)p->page_tokens,
-                 ls_dtype_name(q.dtype), ls_pool_threads(queue->pool), (long long)chunk, alone ? " alone" : "",
-                 (long long)batch.spans[batch.n_spans - 1].pos);
+                 ls_dtype_name(q.dtype), ls_pool_threads(device->exec.queue->pool), (long long)chunk,
+                 alone ? " alone" : "", (long long)batch.spans[batch.n_spans - 1].pos);
         for (int64_t r = 0; r < batch.n_rows && all != NULL; r++)
             if (batch.source[r] >= 0)
                 memcpy(op_at(all, batch.source[r], 0), op_at(&out, r, 0),
@@ -224,7 +225,7 @@ static void pages_check(const problem *p, int64_t chunk) {
     const uint32_t poison = 0xFFFFFFFFu;
     for (int64_t s = 0; s < p->plan.n_seqs; s++)
         for (int64_t pos = 0; pos < (p->plan.length[s] + pt - 1) / pt * pt; pos++) {
-            const uint8_t *page = ls_pool_at(&p->pool.view, p->plan.pages[s][pos / pt]);
+            const uint8_t *page = ls_pool_at(&p->pool.view, p->page_ids[p->plan.table[s] + pos / pt]);
             for (int64_t g = 0; g < p->n_kv_heads; g++)
                 for (int64_t d = 0; d < hd; d++) {
                     const uint8_t *k = page + ((g * hd + d) * pt + pos % pt) * elem;
@@ -235,7 +236,7 @@ static void pages_check(const problem *p, int64_t chunk) {
                     const void *v_expected = written ? op_at(&p->v, row, g * hd + d) : &poison;
                     if (memcmp(k, k_expected, (size_t)elem) != 0 || memcmp(v, v_expected, (size_t)elem) != 0)
                         fail_msg("page %d of position %lld, head %lld, dimension %lld, chunk %lld: wrong content",
-                                 p->plan.pages[s][pos / pt], (long long)pos, (long long)g, (long long)d,
+                                 p->page_ids[p->plan.table[s] + pos / pt], (long long)pos, (long long)g, (long long)d,
                                  (long long)chunk);
                 }
         }
@@ -245,7 +246,7 @@ static void pages_check(const problem *p, int64_t chunk) {
 static void problem_check(const problem *p, ls_isa isa, const int64_t *chunks, int64_t n_chunks) {
     for (int64_t i = 0; i < n_chunks; i++) {
         op_pool_poison(&p->pool);
-        drive(p, op_queues[isa][i % OP_THREADS_MAX], chunks[i], i % 2 == 1, (uint64_t)i + 1, NULL);
+        drive(p, op_devices[isa][i % OP_THREADS_MAX], chunks[i], i % 2 == 1, (uint64_t)i + 1, NULL);
         pages_check(p, chunks[i]);
     }
 }
@@ -303,10 +304,10 @@ static void decode_equals_prefill(void **state) {
     problem_make(&p, &plan, &shape, op_plain, 77);
     whole = op_array_make(LS_BF16, 2100, p.out.cols, 0);
     got = op_array_make(LS_BF16, 2100, p.out.cols, 0);
-    drive(&p, op_queues[isa][0], 0, true, 1, &whole);
+    drive(&p, op_devices[isa][0], 0, true, 1, &whole);
     for (int64_t i = 0; i < OP_COUNT(chunks); i++) {
         op_pool_poison(&p.pool);
-        drive(&p, op_queues[isa][i], chunks[i], true, 1, &got);
+        drive(&p, op_devices[isa][i], chunks[i], true, 1, &got);
         op_check(&whole, &got, OP_NAN_PINNED, "chunk %lld", (long long)chunks[i]);
         pages_check(&p, chunks[i]);
     }
@@ -355,31 +356,52 @@ static void untouched_rows_and_pages(void **state) {
     op_guard(&untouched);
     memset(&batch, 0, sizeof batch);
     for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
-        const int32_t bad[] = {p.page_ids[0], (int32_t)p.pool.view.n_entries}, negative[] = {-1, p.page_ids[1]};
+        enum { GOOD = 0, BAD = 2, NEGATIVE = 4, N_TABLES = 6 };
+        const int32_t tables[N_TABLES] = {
+            p.page_ids[0], p.page_ids[1], p.page_ids[0], (int32_t)p.pool.view.n_entries, -1, p.page_ids[1]};
         ls_attention_args args;
         ls_error err;
         char word[32];
         batch.n_spans = 4;
-        batch.spans[0] = (ls_span){0, 3, 0, -1, NULL};
-        batch.spans[1] = (ls_span){3, 0, 5, 7, p.page_ids};
-        batch.spans[2] = (ls_span){3, 1, 9, -5, NULL};
-        batch.spans[3] = (ls_span){4, 0, 0, 1, p.page_ids};
+        batch.spans[0] = (ls_span){0, 3, 0, -1, 0};
+        batch.spans[1] = (ls_span){3, 0, 5, 7, GOOD};
+        batch.spans[2] = (ls_span){3, 1, 9, -5, 0};
+        batch.spans[3] = (ls_span){4, 0, 0, 1, GOOD};
         args = batch_args(&p, &p.q, &p.k, &p.v, &out, &batch);
-        assert_ok(ls_attention(op_queues[isa][t], &args, &err), err);
+        args.tables = tables;
+        args.n_tables = N_TABLES;
+        assert_ok(ls_attention(op_devices[isa][t], &args, &err), err);
         batch.n_spans = 2;
-        batch.spans[0] = (ls_span){0, 2, 0, 0, p.page_ids};
-        batch.spans[1] = (ls_span){2, 18, 2, 0, bad};
+        batch.spans[0] = (ls_span){0, 2, 0, 0, GOOD};
+        batch.spans[1] = (ls_span){2, 18, 2, 0, BAD};
         args = batch_args(&p, &p.q, &p.k, &p.v, &out, &batch);
-        snprintf(word, sizeof word, "%d", bad[1]);
-        check_failed(ls_attention(op_queues[isa][t], &args, &err), &err, word);
-        check_failed(ls_attention(op_queues[isa][t], &args, &err), &err, "span 1");
-        batch.spans[1].pages = negative;
+        args.tables = tables;
+        args.n_tables = N_TABLES;
+        snprintf(word, sizeof word, "%d", tables[BAD + 1]);
+        check_failed(ls_attention(op_devices[isa][t], &args, &err), &err, word);
+        check_failed(ls_attention(op_devices[isa][t], &args, &err), &err, "span 1");
+        batch.spans[1].table = NEGATIVE;
         args = batch_args(&p, &p.q, &p.k, &p.v, &out, &batch);
-        check_failed(ls_attention(op_queues[isa][t], &args, &err), &err, "-1");
-        batch.spans[1] = (ls_span){2, -1, 2, 0, p.page_ids};
-        check_failed(ls_attention(op_queues[isa][t], &args, &err), &err, "span 1: row 2, rows -1");
-        batch.spans[1] = (ls_span){2, 1, -2, 0, p.page_ids};
-        check_failed(ls_attention(op_queues[isa][t], &args, &err), &err, "position -2");
+        args.tables = tables;
+        args.n_tables = N_TABLES;
+        check_failed(ls_attention(op_devices[isa][t], &args, &err), &err, "-1");
+        batch.spans[1] = (ls_span){2, -1, 2, 0, GOOD};
+        check_failed(ls_attention(op_devices[isa][t], &args, &err), &err, "span 1: row 2, rows -1");
+        batch.spans[1] = (ls_span){2, 1, -2, 0, GOOD};
+        check_failed(ls_attention(op_devices[isa][t], &args, &err), &err, "position -2");
+        /* Pages that the tables do not have: one too many, and a beginning outside of them. */
+        batch.spans[1] = (ls_span){2, 18, 2, 0, N_TABLES - 1};
+        check_failed(ls_attention(op_devices[isa][t], &args, &err), &err,
+                     "span 1: 2 pages from 5 on, of tables with 6");
+        batch.spans[1].table = -1;
+        check_failed(ls_attention(op_devices[isa][t], &args, &err), &err, "span 1: 2 pages from -1 on");
+        batch.spans[1].table = INT64_MAX;
+        check_failed(ls_attention(op_devices[isa][t], &args, &err), &err,
+                     "span 1: 2 pages from 9223372036854775807 on");
+        batch.spans[1] = (ls_span){2, 18, INT64_MAX - 1, 0, GOOD};
+        check_failed(ls_attention(op_devices[isa][t], &args, &err), &err, "span 1: position 9223372036854775806");
+        batch.spans[1] = (ls_span){19, 2, 2, 0, GOOD};
+        check_failed(ls_attention(op_devices[isa][t], &args, &err), &err, "span 1: row 19, rows 2; there are 20 rows");
         op_check(&untouched, &out, OP_NAN_PINNED, "padding or a bad page");
         op_pool_check_others(&p.pool, NULL, 0, "padding or a bad page");
     }

@@ -86,13 +86,13 @@ static ls_attention_backward_args problem_args(const problem *p, const grads *g)
     return args;
 }
 
-/* The op on a queue, in a workspace of exactly its size. */
-static void run(const problem *p, const grads *g, ls_queue *queue) {
+/* The op on a device, in a workspace of exactly its size. */
+static void run(const problem *p, const grads *g, ls_device *device) {
     const ls_attention_backward_args args = problem_args(p, g);
-    grad_workspace workspace = grad_workspace_make(ls_attention_backward_workspace(&args));
+    grad_workspace workspace = grad_workspace_lend(device, ls_op_attention_backward_workspace(&args));
     ls_error err;
-    assert_ok(ls_attention_backward(queue, &args, workspace.bytes, &err), err);
-    grad_workspace_free(&workspace);
+    assert_ok(ls_attention_backward(device, &args, &err), err);
+    grad_workspace_take_back(&workspace);
 }
 
 /* ---- the textbook ---- */
@@ -260,7 +260,7 @@ static void problem_check(const problem *p, ls_isa isa, int32_t threads, const c
     grad_ref(p, &expected, RIGHT);
     for (int32_t t = threads == 0 ? 1 : threads; t <= (threads == 0 ? OP_THREADS_MAX : threads); t++) {
         grads got = grads_make(p, p->layout.rows, pad);
-        run(p, &got, op_queues[isa][t - 1]);
+        run(p, &got, op_devices[isa][t - 1]);
         for (int i = 0; i < N_GRADS; i++)
             op_check(&expected.of[i], &got.of[i], OP_NAN_ANY, "%s: %s of heads %lld/%lld, dim %lld, %s, threads %d",
                      what, grad_names[i], (long long)p->of.n_heads, (long long)p->of.n_kv_heads,
@@ -359,13 +359,13 @@ static void later_keys_take_no_part(void **state) {
         problem p = problem_make(&layout, &of, op_plain, 9);
         grads right = grads_make(&p, 130, 0), bad_key = grads_make(&p, 130, 0), bad_query = grads_make(&p, 130, 0);
         const float dout = op_get(&p.dout, at - 1, 3);
-        run(&p, &right, op_queues[isa][0]);
+        run(&p, &right, op_devices[isa][0]);
         op_put(&p.dout, at - 1, 3, INFINITY);
-        run(&p, &bad_query, op_queues[isa][1]);
+        run(&p, &bad_query, op_devices[isa][1]);
         op_put(&p.dout, at - 1, 3, dout);
         op_put(&p.k, at, 2, NAN);
         op_put(&p.v, at, 1, -INFINITY);
-        run(&p, &bad_key, op_queues[isa][2]);
+        run(&p, &bad_key, op_devices[isa][2]);
         assert_same_bits(grads_at(&right, DQ), grads_at(&bad_key, DQ), at * 10);
         assert_same_bits(grads_at(&right, DV) + at * 5, grads_at(&bad_query, DV) + at * 5, (130 - at) * 5);
         assert_same_bits(grads_at(&right, DK) + at * 5, grads_at(&bad_query, DK) + at * 5, (130 - at) * 5);
@@ -383,7 +383,7 @@ static void no_tokens_write_nothing(void **state) {
     const ls_isa isa = op_isa(state);
     const shape of = {2, 1, 5, LS_F32};
     for (int64_t n_spans = 0; n_spans < 3; n_spans++) {
-        const grad_layout layout = {6, n_spans, {{0, 3, 0, -1, NULL}, {4, 0, 0, 2, NULL}}};
+        const grad_layout layout = {6, n_spans, {{0, 3, 0, -1, 0}, {4, 0, 0, 2, 0}}};
         problem p = problem_make(&layout, &of, op_plain, 3);
         problem_check(&p, isa, 0, "no tokens");
         problem_free(&p);
@@ -416,7 +416,7 @@ static void sequences_do_not_see_each_other(void **state) {
             for (int64_t i = 0; i < layout.n_spans; i++)
                 for (int64_t t = 0; t < layout.spans[i].n_rows && layout.spans[i].slot == 1; t++)
                     op_put(&p.k, layout.spans[i].row + t, 3, t % 2 ? NAN : INFINITY);
-        run(&p, &packed, op_queues[isa][2]);
+        run(&p, &packed, op_devices[isa][2]);
         for (int64_t s = 0; s < layout.n_spans; s++) {
             const ls_span *span = &layout.spans[s];
             problem q;
@@ -424,7 +424,7 @@ static void sequences_do_not_see_each_other(void **state) {
             if (span->slot < 0) continue;
             q = problem_alone(&p, span);
             alone = grads_make(&q, span->n_rows, 1);
-            run(&q, &alone, op_queues[isa][s % OP_THREADS_MAX]);
+            run(&q, &alone, op_devices[isa][s % OP_THREADS_MAX]);
             for (int i = 0; i < N_GRADS; i++) {
                 op_array rows = grad_rows(&packed.of[i], span), expected = grad_rows(&alone.of[i], &q.layout.spans[0]);
                 op_check(&expected, &rows, OP_NAN_ANY, "packed: %s of span %lld", grad_names[i], (long long)s);
@@ -567,7 +567,7 @@ static void gradients_are_those_of_float64(void **state) {
         problem p = problem_make(&layout, &cases[c].of, op_plain, (uint64_t)c + 40);
         grads got = grads_make(&p, layout.rows, 0);
         exact e = exact_make(&p);
-        run(&p, &got, op_queues[isa][1]);
+        run(&p, &got, op_devices[isa][1]);
         for (int i = 0; i < N_GRADS; i++) {
             double error = 0.0, largest = 0.0;
             for (int64_t at = 0; at < got.of[i].rows * got.of[i].cols; at++) {
@@ -588,25 +588,25 @@ static void gradients_are_those_of_float64(void **state) {
 /* ---- errors ---- */
 
 static void bad_arguments_are_named(void **state) {
-    const grad_layout layout = {9, 2, {{0, 4, 0, 0, NULL}, {4, 5, 0, 1, NULL}}};
+    const grad_layout layout = {9, 2, {{0, 4, 0, 0, 0}, {4, 5, 0, 1, 0}}};
     const shape of = {4, 2, 5, LS_F32};
     problem p = problem_make(&layout, &of, op_plain, 1);
     grads got = grads_make(&p, 9, 0), untouched = grads_make(&p, 9, 0);
     const ls_attention_backward_args right = problem_args(&p, &got);
-    grad_workspace workspace = grad_workspace_make(ls_attention_backward_workspace(&right));
-    void *memory = workspace.bytes;
+    ls_device *device = op_devices[0][1];
+    grad_workspace workspace = grad_workspace_lend(device, ls_op_attention_backward_workspace(&right));
     ls_attention_backward_args args;
     ls_span spans[2];
     ls_error err;
     (void)state;
-#define REFUSED(word, ...)                                                                     \
-    do {                                                                                       \
-        args = right;                                                                          \
-        memcpy(spans, layout.spans, sizeof spans);                                             \
-        args.spans = spans;                                                                    \
-        __VA_ARGS__;                                                                           \
-        check_failed(ls_attention_backward(op_queues[0][1], &args, memory, &err), &err, word); \
-        check_failed(err.status, &err, "attention_backward");                                  \
+#define REFUSED(word, ...)                                                    \
+    do {                                                                      \
+        args = right;                                                         \
+        memcpy(spans, layout.spans, sizeof spans);                            \
+        args.spans = spans;                                                   \
+        __VA_ARGS__;                                                          \
+        check_failed(ls_attention_backward(device, &args, &err), &err, word); \
+        check_failed(err.status, &err, "attention_backward");                 \
     } while (0)
     REFUSED("q is a null", args.q = NULL);
     REFUSED("k is a null", args.k = NULL);
@@ -639,12 +639,15 @@ static void bad_arguments_are_named(void **state) {
     REFUSED("span 1: row 3 before", spans[1].row = 3);
     REFUSED("span 0: row -1", spans[0].row = -1);
     REFUSED("span 1: row 4, rows 6", spans[1].n_rows = 6);
-    memory = NULL;
-    REFUSED("workspace is a null", args = right);
 #undef REFUSED
+    {
+        const ls_exec without = {.queue = device->exec.queue, .workspace_bytes = workspace.n};
+        check_failed(ls_backend_table_cpu.attention_backward(&without, &right, &err), &err,
+                     "attention_backward: workspace of");
+    }
     for (int i = 0; i < N_GRADS; i++)
         op_check(&untouched.of[i], &got.of[i], OP_NAN_PINNED, "refused: %s", grad_names[i]);
-    grad_workspace_free(&workspace);
+    grad_workspace_take_back(&workspace);
     grads_free(&got);
     grads_free(&untouched);
     problem_free(&p);
@@ -658,7 +661,7 @@ static void workspaces_that_do_not_fit(void **state) {
         const ls_attention_backward_args args = {.rows = wild[i % 7], .n_heads = wild[i / 7]};
         const bool small = args.rows >= 0 && args.n_heads >= 0 && (args.rows <= 33 || args.n_heads == 0) &&
                            (args.n_heads <= 33 || args.rows == 0);
-        const int64_t bytes = ls_attention_backward_workspace(&args);
+        const int64_t bytes = ls_op_attention_backward_workspace(&args);
         assert_int_equal(bytes, small ? LS_WORKSPACE_HEAD + 12 * args.rows * args.n_heads : -1);
     }
 }

@@ -99,7 +99,7 @@ static ls_conv1d_args problem_args(const problem *p, const op_array *x, const op
 }
 
 /* All sequences from their first token to their last, in spans of `chunk` tokens. */
-static void drive(const problem *p, const ls_pool_view *pool, ls_queue *queue, int64_t chunk, bool alone,
+static void drive(const problem *p, const ls_pool_view *pool, ls_device *device, int64_t chunk, bool alone,
                   uint64_t seed) {
     op_plan plan = p->plan;
     op_batch batch = op_batch_make(&plan);
@@ -113,11 +113,11 @@ static void drive(const problem *p, const ls_pool_view *pool, ls_queue *queue, i
         const ls_conv1d_args args = problem_args(p, &x, &y, &batch, pool);
         ls_error err;
         op_guard(&y);
-        assert_ok(ls_conv1d(queue, &args, &err), err);
+        assert_ok(ls_conv1d(device, &args, &err), err);
         op_check(&expected, &y, OP_NAN_PINNED, "dim %lld taps %lld x %s y %s state %s bias %d threads %d chunk %lld%s",
                  (long long)p->dim, (long long)p->d_conv, ls_dtype_name(x.dtype), ls_dtype_name(y.dtype),
-                 ls_dtype_name(p->state_dtype), p->bias != NULL, ls_pool_threads(queue->pool), (long long)chunk,
-                 alone ? " alone" : "");
+                 ls_dtype_name(p->state_dtype), p->bias != NULL, ls_pool_threads(device->exec.queue->pool),
+                 (long long)chunk, alone ? " alone" : "");
         op_array_free(&x);
         op_array_free(&y);
         op_array_free(&expected);
@@ -131,7 +131,7 @@ static void problem_check(const problem *p, ls_isa isa) {
     for (int64_t i = 0; i < 2 * OP_COUNT(op_chunks); i++) {
         op_array got = op_array_make(p->state_dtype, p->plan.n_seqs, p->state.cols, 0);
         op_pool_poison(&pool);
-        drive(p, &pool.view, op_queues[isa][i % OP_THREADS_MAX], op_chunks[i / 2], i % 2 == 1, (uint64_t)i + 1);
+        drive(p, &pool.view, op_devices[isa][i % OP_THREADS_MAX], op_chunks[i / 2], i % 2 == 1, (uint64_t)i + 1);
         for (int64_t s = 0; s < p->plan.n_seqs; s++)
             memcpy(op_at(&got, s, 0), ls_pool_at(&pool.view, p->plan.slot[s]), (size_t)entry_bytes);
         op_check(&p->state, &got, OP_NAN_ANY, "state: dim %lld taps %lld type %s chunk %lld", (long long)p->dim,
@@ -208,16 +208,16 @@ static void nothing_to_do_touches_nothing(void **state) {
     op_batch batch;
     memset(&batch, 0, sizeof batch);
     batch.n_spans = 4;
-    batch.spans[0] = (ls_span){0, 3, 0, -1, NULL};
-    batch.spans[1] = (ls_span){3, 0, 5, 7, NULL};
-    batch.spans[2] = (ls_span){3, 1, 9, INT32_MIN, NULL};
-    batch.spans[3] = (ls_span){3, 0, 0, 2, NULL};
+    batch.spans[0] = (ls_span){0, 3, 0, -1, 0};
+    batch.spans[1] = (ls_span){3, 0, 5, 7, 0};
+    batch.spans[2] = (ls_span){3, 1, 9, INT32_MIN, 0};
+    batch.spans[3] = (ls_span){3, 0, 0, 2, 0};
     op_guard(&y);
     op_guard(&untouched);
     for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
         const ls_conv1d_args args = problem_args(&p, &p.x, &y, &batch, &pool.view);
         ls_error err;
-        assert_ok(ls_conv1d(op_queues[isa][t], &args, &err), err);
+        assert_ok(ls_conv1d(op_devices[isa][t], &args, &err), err);
         op_check(&untouched, &y, OP_NAN_PINNED, "padding");
         op_pool_check_others(&pool, NULL, 0, "padding");
     }
@@ -239,13 +239,13 @@ static void bad_slot_writes_nothing(void **state) {
     ls_error err;
     memset(&batch, 0, sizeof batch);
     batch.n_spans = 2;
-    batch.spans[0] = (ls_span){0, 2, 0, 7, NULL};
-    batch.spans[1] = (ls_span){2, 2, 0, 9, NULL};
+    batch.spans[0] = (ls_span){0, 2, 0, 7, 0};
+    batch.spans[1] = (ls_span){2, 2, 0, 9, 0};
     op_guard(&y);
     op_guard(&untouched);
     args = problem_args(&p, &p.x, &y, &batch, &pool.view);
-    check_failed(ls_conv1d(op_queues[isa][1], &args, &err), &err, "span 1");
-    check_failed(ls_conv1d(op_queues[isa][1], &args, &err), &err, "slot 9");
+    check_failed(ls_conv1d(op_devices[isa][1], &args, &err), &err, "span 1");
+    check_failed(ls_conv1d(op_devices[isa][1], &args, &err), &err, "slot 9");
     op_check(&untouched, &y, OP_NAN_PINNED, "bad slot");
     op_pool_check_others(&pool, NULL, 0, "bad slot");
     op_array_free(&y);
@@ -261,7 +261,7 @@ static void offsets_pass_32_bits(void **state) {
     ls_pool_view pool = sparse_open();
     problem p = problem_make(&plan, SPARSE_DIM, SPARSE_CONV, 7, 2);
     char text[200];
-    drive(&p, &pool, op_queues[isa][1], 2, false, 1);
+    drive(&p, &pool, op_devices[isa][1], 2, false, 1);
     if (sparse_damage(&pool, &p.state, 0, text) != 0) fail_msg("conv1d: %s", text);
     sparse_control(&pool, &p.state, 0);
     problem_free(&p);

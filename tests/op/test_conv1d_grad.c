@@ -80,13 +80,13 @@ static ls_conv1d_backward_args problem_args(const problem *p, const grads *g) {
     return args;
 }
 
-/* The op on a queue, in a workspace of exactly its size. */
-static void run(const problem *p, const grads *g, ls_queue *queue) {
+/* The op on a device, in a workspace of exactly its size. */
+static void run(const problem *p, const grads *g, ls_device *device) {
     const ls_conv1d_backward_args args = problem_args(p, g);
-    grad_workspace workspace = grad_workspace_make(ls_op_conv1d_backward_workspace(&args));
+    grad_workspace workspace = grad_workspace_lend(device, ls_op_conv1d_backward_workspace(&args));
     ls_error err;
-    assert_ok(ls_conv1d_backward(queue, &args, workspace.bytes, &err), err);
-    grad_workspace_free(&workspace);
+    assert_ok(ls_conv1d_backward(device, &args, &err), err);
+    grad_workspace_take_back(&workspace);
 }
 
 /* ---- the textbook ---- */
@@ -160,7 +160,7 @@ static void problem_check(const problem *p, ls_isa isa, const char *what) {
     for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
         grads expected = grads_make(p, t), got = grads_make(p, t);
         grad_ref(p, &expected, RIGHT);
-        run(p, &got, op_queues[isa][t]);
+        run(p, &got, op_devices[isa][t]);
         for (int i = 0; i < N_GRADS; i++)
             op_check(&expected.of[i], &got.of[i], OP_NAN_ANY,
                      "%s: %s of dim %lld, %lld taps, x %s, state %s, bias %d, threads %d", what, grad_names[i],
@@ -214,11 +214,11 @@ static void every_length_equals_the_textbook(void **state) {
 static void no_tokens_give_zero_gradients(void **state) {
     const ls_isa isa = op_isa(state);
     for (int64_t n_spans = 0; n_spans < 3; n_spans++) {
-        const grad_layout layout = {6, n_spans, {{0, 3, 0, -1, NULL}, {4, 0, 0, 2, NULL}}};
+        const grad_layout layout = {6, n_spans, {{0, 3, 0, -1, 0}, {4, 0, 0, 2, 0}}};
         problem p = problem_make(&layout, 20, 4, 4, 3);
         grads got = grads_make(&p, 0);
         problem_check(&p, isa, "no tokens");
-        run(&p, &got, op_queues[isa][0]);
+        run(&p, &got, op_devices[isa][0]);
         for (int64_t c = 0; c < 20; c++) assert_int_equal(ls_bits(op_get(&got.of[DBIAS], 0, c)), 0);
         grads_free(&got);
         problem_free(&p);
@@ -237,7 +237,7 @@ static void sequences_do_not_see_each_other(void **state) {
         problem p = problem_make(&layout, 70, 4, (int64_t)seed % 4 + 4, seed);
         grads packed = grads_make(&p, 0), sums = grads_make(&p, 0);
         for (int i = DW; i <= DBIAS; i++) memset(sums.of[i].data, 0, (size_t)sums.of[i].bytes);
-        run(&p, &packed, op_queues[isa][2]);
+        run(&p, &packed, op_devices[isa][2]);
         for (int64_t s = 0; s < layout.n_spans; s++) {
             const ls_span *span = &layout.spans[s];
             problem q = p;
@@ -249,7 +249,7 @@ static void sequences_do_not_see_each_other(void **state) {
             q.dy = grad_rows(&p.dy, span);
             alone = grads_make(&q, 0);
             rows = grad_rows(&packed.of[DX], span);
-            run(&q, &alone, op_queues[isa][s % OP_THREADS_MAX]);
+            run(&q, &alone, op_devices[isa][s % OP_THREADS_MAX]);
             op_check(&alone.of[DX], &rows, OP_NAN_PINNED, "packed: dx of span %lld", (long long)s);
             for (int i = DW; i <= DBIAS; i++)
                 for (int64_t j = 0; j < alone.of[i].rows * q.dim; j++)
@@ -312,7 +312,7 @@ static void gradients_are_those_of_float64(void **state) {
         e.with_bias = with_bias;
         for (int i = 0; i < N_GRADS; i++) widen_to(inputs[i], from[i]);
         widen_to(e.dy, &p.dy);
-        run(&p, &got, op_queues[isa][0]);
+        run(&p, &got, op_devices[isa][0]);
         for (int i = 0; i < DBIAS + with_bias; i++) {
             const double error =
                 grad_worst(grads_at(&got, i), inputs[i], from[i]->rows * from[i]->cols, exact_loss, &e);
@@ -328,23 +328,24 @@ static void gradients_are_those_of_float64(void **state) {
 /* ---- errors ---- */
 
 static void bad_arguments_are_named(void **state) {
-    const grad_layout layout = {9, 2, {{0, 4, 0, 0, NULL}, {4, 5, 0, 1, NULL}}};
+    const grad_layout layout = {9, 2, {{0, 4, 0, 0, 0}, {4, 5, 0, 1, 0}}};
     problem p = problem_make(&layout, 4, 3, 4, 1);
     grads got = grads_make(&p, 1), untouched = grads_make(&p, 1);
     const ls_conv1d_backward_args right = problem_args(&p, &got);
-    grad_workspace workspace = grad_workspace_make(ls_op_conv1d_backward_workspace(&right));
+    ls_device *device = op_devices[0][1];
+    grad_workspace workspace = grad_workspace_lend(device, ls_op_conv1d_backward_workspace(&right));
     ls_conv1d_backward_args args;
     ls_span spans[2];
     ls_error err;
     (void)state;
-#define REFUSED(word, ...)                                                                           \
-    do {                                                                                             \
-        args = right;                                                                                \
-        memcpy(spans, layout.spans, sizeof spans);                                                   \
-        args.spans = spans;                                                                          \
-        __VA_ARGS__;                                                                                 \
-        check_failed(ls_conv1d_backward(op_queues[0][1], &args, workspace.bytes, &err), &err, word); \
-        check_failed(err.status, &err, "conv1d_backward");                                           \
+#define REFUSED(word, ...)                                                 \
+    do {                                                                   \
+        args = right;                                                      \
+        memcpy(spans, layout.spans, sizeof spans);                         \
+        args.spans = spans;                                                \
+        __VA_ARGS__;                                                       \
+        check_failed(ls_conv1d_backward(device, &args, &err), &err, word); \
+        check_failed(err.status, &err, "conv1d_backward");                 \
     } while (0)
     REFUSED("x is a null", args.x = NULL);
     REFUSED("w is a null", args.w = NULL);
@@ -376,7 +377,7 @@ static void bad_arguments_are_named(void **state) {
 #undef REFUSED
     for (int i = 0; i < N_GRADS; i++)
         op_check(&untouched.of[i], &got.of[i], OP_NAN_PINNED, "refused: %s", grad_names[i]);
-    grad_workspace_free(&workspace);
+    grad_workspace_take_back(&workspace);
     grads_free(&got);
     grads_free(&untouched);
     problem_free(&p);

@@ -1,4 +1,4 @@
-/* Embedding, residual add and SwiGLU gate against a textbook reading of their contracts, bit for bit: shapes, types,
+/* Embedding, residual add, product and SwiGLU gate against a textbook reading of their contracts, bit for bit: shapes, types,
  * instruction sets, threads, special values; accuracy; variants that must be caught; bad tokens. */
 #include "op/elementwise.h"
 #include "op/op_case.h"
@@ -28,7 +28,7 @@ static void embedding_copies_rows(void **state) {
             }
             for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
                 op_guard(&y);
-                assert_ok(ls_embed(op_queues[isa][t], &args, &err), err);
+                assert_ok(ls_embed(op_devices[isa][t], &args, &err), err);
                 op_check(&expected, &y, OP_NAN_ANY, "embed dim %lld table %s y %s threads %d", (long long)dims[d],
                          ls_dtype_name(table.dtype), ls_dtype_name(y_dtype), t + 1);
             }
@@ -57,8 +57,8 @@ static void bad_token_is_named(void **state) {
             snprintf(row, sizeof row, "row %d", (int)at);
             snprintf(token, sizeof token, "%d", bad[b]);
             op_guard(&y);
-            check_failed(ls_embed(op_queues[isa][2], &args, &err), &err, row);
-            check_failed(ls_embed(op_queues[isa][2], &args, &err), &err, token);
+            check_failed(ls_embed(op_devices[isa][2], &args, &err), &err, row);
+            check_failed(ls_embed(op_devices[isa][2], &args, &err), &err, token);
             op_check(&untouched, &y, OP_NAN_PINNED, "embed with a bad token");
         }
     op_array_free(&table);
@@ -68,15 +68,17 @@ static void bad_token_is_named(void **state) {
 
 /* ---- residual ---- */
 
+/* Into h, and into another tensor, which leaves h as it was. */
 static void residual_adds_once(void **state) {
     const ls_isa isa = op_isa(state);
     uint64_t seed = 8;
     for (int64_t d = 0; d < OP_COUNT(dims); d++)
         for (int64_t rows = 1; rows < 9; rows += 3) {
             op_array h = op_array_make(LS_F32, rows, dims[d], 0), y = op_array_make(LS_F32, rows, dims[d], 0);
-            op_array start = op_array_make(LS_F32, rows, dims[d], 0),
-                     expected = op_array_make(LS_F32, rows, dims[d], 0);
-            const ls_residual_args args = {(float *)(void *)h.data, (const float *)(const void *)y.data, rows, dims[d]};
+            op_array start = op_array_make(LS_F32, rows, dims[d], 0), out = op_array_make(LS_F32, rows, dims[d], 0);
+            op_array expected = op_array_make(LS_F32, rows, dims[d], 0);
+            const ls_residual_args args = {op_floats(&h), op_floats(&y), rows, dims[d], NULL};
+            const ls_residual_args apart = {op_floats(&h), op_floats(&y), rows, dims[d], op_floats(&out)};
             ls_error err;
             op_fill(&start, op_special, &seed);
             op_fill(&y, op_special, &seed);
@@ -85,15 +87,62 @@ static void residual_adds_once(void **state) {
                     op_put(&expected, r, c, ls_add(op_get(&start, r, c), op_get(&y, r, c)));
             for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
                 memcpy(h.data, start.data, (size_t)h.bytes);
-                assert_ok(ls_residual(op_queues[isa][t], &args, &err), err);
+                op_guard(&out);
+                assert_ok(ls_residual(op_devices[isa][t], &apart, &err), err);
+                op_check(&expected, &out, OP_NAN_ANY, "residual apart, rows %lld dim %lld threads %d", (long long)rows,
+                         (long long)dims[d], t + 1);
+                op_check(&start, &h, OP_NAN_PINNED, "h of a residual apart");
+                assert_ok(ls_residual(op_devices[isa][t], &args, &err), err);
                 op_check(&expected, &h, OP_NAN_ANY, "residual rows %lld dim %lld threads %d", (long long)rows,
                          (long long)dims[d], t + 1);
             }
             op_array_free(&h);
             op_array_free(&y);
             op_array_free(&start);
+            op_array_free(&out);
             op_array_free(&expected);
         }
+}
+
+/* ---- product ---- */
+
+static void multiply_rounds_once(void **state) {
+    const ls_isa isa = op_isa(state);
+    const int64_t sizes[] = {0, 1, 7, 4095, 4096, 4097, 20000};
+    uint64_t seed = 9;
+    for (int64_t s = 0; s < OP_COUNT(sizes); s++) {
+        const int64_t n = sizes[s], tail = 5; /* elements behind x stay as they are */
+        op_array start = op_array_make(LS_F32, 1, n + tail, 0), y = op_array_make(LS_F32, 1, n + tail, 0), expected;
+        op_fill(&start, op_special, &seed);
+        op_fill(&y, op_special, &seed);
+        expected = op_copy(&start);
+        for (int64_t i = 0; i < n; i++) op_put(&expected, 0, i, ls_mul(op_get(&start, 0, i), op_get(&y, 0, i)));
+        for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
+            op_array x = op_copy(&start);
+            const ls_multiply_args args = {op_floats(&x), op_floats(&y), n};
+            ls_error err;
+            assert_ok(ls_multiply(op_devices[isa][t], &args, &err), err);
+            op_check(&expected, &x, OP_NAN_ANY, "multiply %lld, threads %d", (long long)n, t + 1);
+            op_array_free(&x);
+        }
+        op_array_free(&start);
+        op_array_free(&y);
+        op_array_free(&expected);
+    }
+}
+
+static void bad_products_are_named(void **state) {
+    float x[2] = {1.0f, 2.0f};
+    ls_error err;
+    (void)state;
+#define REFUSED(word, ...) \
+    check_failed(ls_multiply(op_devices[0][0], &(const ls_multiply_args){__VA_ARGS__}, &err), &err, "multiply: " word)
+    REFUSED("x is a null", NULL, x, 2);
+    REFUSED("y is a null", x, NULL, 2);
+    REFUSED("n -2", x, x, -2);
+    REFUSED("x: 1 rows of stride 9223372036854775807", x, x, INT64_MAX);
+#undef REFUSED
+    assert_true(x[0] == 1.0f && x[1] == 2.0f);
 }
 
 /* ---- SwiGLU ---- */
@@ -151,7 +200,7 @@ static void gate_check(gate_problem *p, ls_isa isa) {
     ls_error err;
     for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
         op_guard(&p->y);
-        assert_ok(ls_swiglu(op_queues[isa][t], &args, &err), err);
+        assert_ok(ls_swiglu(op_devices[isa][t], &args, &err), err);
         op_check(&p->expected, &p->y, OP_NAN_ANY, "swiglu rows %lld dim %lld y %s threads %d", (long long)p->y.rows,
                  (long long)p->y.cols, ls_dtype_name(p->y.dtype), t + 1);
     }
@@ -201,7 +250,7 @@ static void swiglu_elements_are_independent(void **state) {
         args.gate = gate + i;
         args.up = up + i;
         args.y = (float *)(void *)p.y.data + i;
-        assert_ok(ls_swiglu(op_queues[isa][i % OP_THREADS_MAX], &args, &err), err);
+        assert_ok(ls_swiglu(op_devices[isa][i % OP_THREADS_MAX], &args, &err), err);
     }
     op_check(&p.expected, &p.y, OP_NAN_ANY, "elements alone");
     gate_free(&p);
@@ -242,6 +291,8 @@ int main(void) {
         OP_CASES(embedding_copies_rows),
         OP_CASES(bad_token_is_named),
         OP_CASES(residual_adds_once),
+        OP_CASES(multiply_rounds_once),
+        cmocka_unit_test(bad_products_are_named),
         OP_CASES(swiglu_equals_the_textbook),
         OP_CASES(swiglu_edges),
         OP_CASES(swiglu_elements_are_independent),

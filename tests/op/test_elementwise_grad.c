@@ -54,7 +54,7 @@ static void swiglu_equals_the_textbook(void **state) {
                 const ls_swiglu_backward_args args = swiglu_args(in, &got[0], &got[1]);
                 op_guard(&got[0]);
                 op_guard(&got[1]);
-                assert_ok(ls_swiglu_backward(op_queues[isa][t], &args, &err), err);
+                assert_ok(ls_swiglu_backward(op_devices[isa][t], &args, &err), err);
                 for (int j = 0; j < 2; j++)
                     op_check(&expected[j], &got[j], OP_NAN_ANY, "swiglu_backward %d dim %lld threads %d", j,
                              (long long)dims[d], t + 1);
@@ -80,7 +80,7 @@ static void swiglu_works_in_place(void **state) {
         for (int j = 0; j < 3; j++) op_fill(&in[j], op_wide, &seed);
         swiglu_ref(in, expected, RIGHT);
         args = swiglu_args(in, &in[over_gate], &in[over_up]);
-        assert_ok(ls_swiglu_backward(op_queues[isa][1], &args, &err), err);
+        assert_ok(ls_swiglu_backward(op_devices[isa][1], &args, &err), err);
         op_check(&expected[0], &in[over_gate], OP_NAN_PINNED, "dgate over input %d", over_gate);
         op_check(&expected[1], &in[over_up], OP_NAN_PINNED, "dup over input %d", over_up);
         arrays_free(in, 3);
@@ -117,7 +117,7 @@ static void swiglu_is_that_of_float64(void **state) {
         for (int c = 0; c < T_DIM; c++) inputs[j][c] = op_get(&in[j], 0, c);
     }
     args = swiglu_args(in, &got[0], &got[1]);
-    assert_ok(ls_swiglu_backward(op_queues[isa][0], &args, &err), err);
+    assert_ok(ls_swiglu_backward(op_devices[isa][0], &args, &err), err);
     for (int j = 0; j < 2; j++) {
         const double error = grad_worst(op_floats(&got[j]), inputs[j], T_DIM, exact_loss, &e);
         print_message("%s: worst error %.3g of the largest\n", j == 0 ? "dgate" : "dup", error);
@@ -219,7 +219,7 @@ static void embedding_equals_the_textbook(void **state) {
                     for (int64_t begin = 0; begin < ROWS; begin += rows) {
                         const ls_embed_backward_args args =
                             lookup_args(&l, &dtable, begin, begin + rows < ROWS ? begin + rows : ROWS);
-                        assert_ok(ls_embed_backward(op_queues[isa][t], &args, &err), err);
+                        assert_ok(ls_embed_backward(op_devices[isa][t], &args, &err), err);
                     }
                     op_check(&l.expected, &dtable, OP_NAN_ANY, "embed_backward dim %lld threads %d, %lld rows a call",
                              (long long)dims[d], t + 1, (long long)rows);
@@ -262,17 +262,17 @@ static void bad_arguments_are_named(void **state) {
     arrays_make(in, 3, 2, 3);
     arrays_make(got, 2, 2, 3);
     arrays_make(untouched, 2, 2, 3);
-#define SWIGLU(word, ...)                                                                               \
-    do {                                                                                                \
-        ls_swiglu_backward_args args = swiglu_args(in, &got[0], &got[1]);                               \
-        __VA_ARGS__;                                                                                    \
-        check_failed(ls_swiglu_backward(op_queues[0][1], &args, &err), &err, "swiglu_backward: " word); \
+#define SWIGLU(word, ...)                                                                                \
+    do {                                                                                                 \
+        ls_swiglu_backward_args args = swiglu_args(in, &got[0], &got[1]);                                \
+        __VA_ARGS__;                                                                                     \
+        check_failed(ls_swiglu_backward(op_devices[0][1], &args, &err), &err, "swiglu_backward: " word); \
     } while (0)
-#define EMBED(word, ...)                                                                              \
-    do {                                                                                              \
-        ls_embed_backward_args args = lookup_args(&l, &l.dtable, 0, ROWS);                            \
-        __VA_ARGS__;                                                                                  \
-        check_failed(ls_embed_backward(op_queues[0][1], &args, &err), &err, "embed_backward: " word); \
+#define EMBED(word, ...)                                                                               \
+    do {                                                                                               \
+        ls_embed_backward_args args = lookup_args(&l, &l.dtable, 0, ROWS);                             \
+        __VA_ARGS__;                                                                                   \
+        check_failed(ls_embed_backward(op_devices[0][1], &args, &err), &err, "embed_backward: " word); \
     } while (0)
     SWIGLU("gate is a null", args.gate = NULL);
     SWIGLU("up is a null", args.up = NULL);

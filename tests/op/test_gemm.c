@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "harness.h"
 #include "num/half.h"
+#include "op/backend.h"
 #include "op/gemm.h"
 
 #define THREADS_MAX 3
@@ -16,10 +17,10 @@
 #define SANITIZED false
 #endif
 
-static ls_queue *queues[LS_ISA_COUNT][THREADS_MAX]; /* NULL where the processor cannot run the set */
+static ls_device *devices[LS_ISA_COUNT][THREADS_MAX]; /* NULL where the processor cannot run the set */
 static int n_skipped;
 
-static int queues_open(void **state) {
+static int devices_open(void **state) {
     (void)state;
     for (int isa = 0; isa < LS_ISA_COUNT; isa++) {
         if (!ls_isa_available((ls_isa)isa)) {
@@ -29,16 +30,16 @@ static int queues_open(void **state) {
         }
         for (int32_t t = 0; t < THREADS_MAX; t++) {
             ls_error err;
-            assert_ok(ls_queue_create(&queues[isa][t], t + 1, (ls_isa)isa, &err), err);
+            assert_ok(ls_device_open_cpu(&devices[isa][t], t + 1, (ls_isa)isa, &err), err);
         }
     }
     return 0;
 }
 
-static int queues_close(void **state) {
+static int devices_close(void **state) {
     (void)state;
     for (int isa = 0; isa < LS_ISA_COUNT; isa++)
-        for (int32_t t = 0; t < THREADS_MAX; t++) ls_queue_free(queues[isa][t]);
+        for (int32_t t = 0; t < THREADS_MAX; t++) ls_device_close(devices[isa][t]);
     print_message("instruction sets skipped: %d of %d\n", n_skipped, LS_ISA_COUNT);
     return 0;
 }
@@ -161,12 +162,12 @@ static void problem_make(problem *p, int64_t m, int64_t n, int64_t k, int combo,
     for (int64_t i = 0; i < n * k; i++) elem_put(p->w, p->w_dtype, i, make(&seed));
     for (int64_t i = 0; i < n; i++) p->bias[i] = make(&seed);
     gemm_ref(p, p->expected, false);
-    assert_ok(ls_gemm_pack(&p->weight, p->w, p->w_dtype, n, k, &err), err);
+    assert_ok(ls_gemm_pack(devices[0][0], &p->weight, p->w, p->w_dtype, n, k, &err), err);
     assert_int_equal((uintptr_t)p->weight.panels % 64, 0);
 }
 
 static void problem_free(problem *p) {
-    ls_gemm_weight_free(&p->weight);
+    ls_gemm_weight_free(devices[0][0], &p->weight);
     free(p->x);
     free(p->w);
     free(p->bias);
@@ -176,7 +177,7 @@ static void problem_free(problem *p) {
 
 static ls_gemm_args problem_args(const problem *p) {
     const ls_gemm_args args = {p->x,   p->x_dtype,   p->x_stride,   &p->weight, p->has_bias ? p->bias : NULL,
-                               p->out, p->out_dtype, p->out_stride, p->m};
+                               p->out, p->out_dtype, p->out_stride, p->m,       NULL};
     return args;
 }
 
@@ -193,7 +194,7 @@ static void problem_check(problem *p, ls_isa isa, int32_t threads) {
     ls_error err;
     int64_t diffs;
     memset(p->out, GUARD, (size_t)p->out_bytes);
-    assert_ok(ls_gemm(queues[isa][threads - 1], &args, &err), err);
+    assert_ok(ls_gemm(devices[isa][threads - 1], &args, &err), err);
     diffs = problem_diffs(p);
     if (diffs != 0)
         fail_msg("m %lld n %lld k %lld x %s w %s out %s bias %d isa %s threads %d: %lld elements differ",
@@ -205,7 +206,7 @@ static void problem_check(problem *p, ls_isa isa, int32_t threads) {
 static void problem_check_everywhere(problem *p) {
     for (int isa = 0; isa < LS_ISA_COUNT; isa++)
         for (int32_t t = 1; t <= THREADS_MAX; t++)
-            if (queues[isa][t - 1] != NULL) problem_check(p, (ls_isa)isa, t);
+            if (devices[isa][t - 1] != NULL) problem_check(p, (ls_isa)isa, t);
 }
 
 static void every_shape_equals_the_chain(void **state) {
@@ -227,7 +228,7 @@ static void every_shape_equals_the_chain(void **state) {
                     problem_check_everywhere(&p);
                 else
                     for (int isa = 0; isa < LS_ISA_COUNT; isa++)
-                        if (queues[isa][0] != NULL) problem_check(&p, (ls_isa)isa, 1 + turn++ % THREADS_MAX);
+                        if (devices[isa][0] != NULL) problem_check(&p, (ls_isa)isa, 1 + turn++ % THREADS_MAX);
                 problem_free(&p);
             }
 }
@@ -252,7 +253,7 @@ static void large_shapes_equal_the_chain(void **state) {
         problem p;
         problem_make(&p, shapes[s][0], shapes[s][1], shapes[s][2], s % 2 ? 15 : 4, make_plain, s + 5);
         for (int isa = 0; isa < LS_ISA_COUNT; isa++)
-            if (queues[isa][0] != NULL) problem_check(&p, (ls_isa)isa, isa == 0 ? 2 : 1);
+            if (devices[isa][0] != NULL) problem_check(&p, (ls_isa)isa, isa == 0 ? 2 : 1);
         problem_free(&p);
     }
 }
@@ -282,20 +283,20 @@ static void absent_bias_adds_nothing(void **state) {
     const float x = 1e-30f, w = -1e-30f, bias = 0.0f;
     ls_gemm_weight weight;
     float out;
-    ls_gemm_args args = {&x, LS_F32, 1, &weight, NULL, &out, LS_F32, 1, 1};
+    ls_gemm_args args = {&x, LS_F32, 1, &weight, NULL, &out, LS_F32, 1, 1, NULL};
     ls_error err;
     (void)state;
-    assert_ok(ls_gemm_pack(&weight, &w, LS_F32, 1, 1, &err), err);
+    assert_ok(ls_gemm_pack(devices[0][0], &weight, &w, LS_F32, 1, 1, &err), err);
     for (int isa = 0; isa < LS_ISA_COUNT; isa++) {
-        if (queues[isa][0] == NULL) continue;
+        if (devices[isa][0] == NULL) continue;
         args.bias = NULL;
-        assert_ok(ls_gemm(queues[isa][0], &args, &err), err);
+        assert_ok(ls_gemm(devices[isa][0], &args, &err), err);
         assert_int_equal(ls_bits(out), 0x80000000u);
         args.bias = &bias;
-        assert_ok(ls_gemm(queues[isa][0], &args, &err), err);
+        assert_ok(ls_gemm(devices[isa][0], &args, &err), err);
         assert_int_equal(ls_bits(out), 0);
     }
-    ls_gemm_weight_free(&weight);
+    ls_gemm_weight_free(devices[0][0], &weight);
 }
 
 /* One batch, each row alone, and the batch in another order: the same bits for each row. */
@@ -310,25 +311,25 @@ static void rows_do_not_see_each_other(void **state) {
     for (int64_t i = 0; i < ROWS * DEPTH; i++) x[i] = make_plain(&seed);
     for (int64_t i = 0; i < COLUMNS * DEPTH; i++) w[i] = make_plain(&seed);
     for (int64_t m = 0; m < ROWS; m++) memcpy(permuted + m * 10 % ROWS * DEPTH, x + m * DEPTH, DEPTH * sizeof *x);
-    assert_ok(ls_gemm_pack(&weight, w, LS_F32, COLUMNS, DEPTH, &err), err);
+    assert_ok(ls_gemm_pack(devices[0][0], &weight, w, LS_F32, COLUMNS, DEPTH, &err), err);
     for (int isa = 0; isa < LS_ISA_COUNT; isa++) {
-        ls_queue *queue = queues[isa][1];
-        ls_gemm_args args = {x, LS_F32, DEPTH, &weight, NULL, batch, LS_F32, COLUMNS, ROWS};
-        if (queue == NULL) continue;
-        assert_ok(ls_gemm(queue, &args, &err), err);
+        ls_device *device = devices[isa][1];
+        ls_gemm_args args = {x, LS_F32, DEPTH, &weight, NULL, batch, LS_F32, COLUMNS, ROWS, NULL};
+        if (device == NULL) continue;
+        assert_ok(ls_gemm(device, &args, &err), err);
         args.x = permuted;
         args.out = other;
-        assert_ok(ls_gemm(queue, &args, &err), err);
+        assert_ok(ls_gemm(device, &args, &err), err);
         for (int64_t m = 0; m < ROWS; m++) {
             assert_same_bits(batch + m * COLUMNS, other + m * 10 % ROWS * COLUMNS, COLUMNS);
             args.x = x + m * DEPTH;
             args.out = alone;
             args.m = 1;
-            assert_ok(ls_gemm(queue, &args, &err), err);
+            assert_ok(ls_gemm(device, &args, &err), err);
             assert_same_bits(batch + m * COLUMNS, alone, COLUMNS);
         }
     }
-    ls_gemm_weight_free(&weight);
+    ls_gemm_weight_free(devices[0][0], &weight);
     free(x);
     free(permuted);
     free(w);
@@ -342,7 +343,7 @@ static void chain_is_accurate(void **state) {
     (void)state;
     for (int isa = 0; isa < LS_ISA_COUNT; isa++) {
         double worst = 0.0;
-        if (queues[isa][0] == NULL) continue;
+        if (devices[isa][0] == NULL) continue;
         problem_make(&p, 7, 50, 2000, 0, make_plain, 3);
         problem_check(&p, (ls_isa)isa, 1);
         for (int64_t m = 0; m < p.m; m++)
@@ -378,6 +379,11 @@ static void variant_is_caught(void **state) {
     problem_free(&p);
 }
 
+static ls_status repack(const ls_gemm_weight *weight, const void *w, ls_dtype dtype, ls_error *err) {
+    const ls_gemm_repack_args args = {weight, w, dtype};
+    return ls_gemm_repack(devices[0][0], &args, err);
+}
+
 /* A weight packed anew holds what a fresh one of the same values holds, its gaps and padding included. */
 static void repacked_weights_are_new_weights(void **state) {
     const ls_dtype first[] = {LS_F32, LS_BF16, LS_F32}, then[] = {LS_F32, LS_BF16, LS_F16};
@@ -390,17 +396,17 @@ static void repacked_weights_are_new_weights(void **state) {
         uint64_t seed = 5;
         for (int64_t j = 0; j < N * K; j++) elem_put(a, first[i], j, make_plain(&seed));
         for (int64_t j = 0; j < N * K; j++) elem_put(b, then[i], j, make_plain(&seed));
-        assert_ok(ls_gemm_pack(&weight, a, first[i], N, K, &err), err);
-        assert_ok(ls_gemm_pack(&fresh, b, then[i], N, K, &err), err);
-        assert_ok(ls_gemm_repack(&weight, b, then[i], &err), err);
+        assert_ok(ls_gemm_pack(devices[0][0], &weight, a, first[i], N, K, &err), err);
+        assert_ok(ls_gemm_pack(devices[0][0], &fresh, b, then[i], N, K, &err), err);
+        assert_ok(repack(&weight, b, then[i], &err), err);
         assert_int_equal(weight.panel_bytes, fresh.panel_bytes);
         assert_memory_equal(weight.panels, fresh.panels, (size_t)fresh.panel_bytes);
-        check_failed(ls_gemm_repack(&weight, NULL, then[i], &err), &err, "w is NULL");
-        check_failed(ls_gemm_repack(&weight, b, (ls_dtype)5, &err), &err, "dtype 5");
-        check_failed(ls_gemm_repack(&weight, b, first[i] == LS_BF16 ? LS_F32 : LS_BF16, &err), &err, "into panels of");
-        ls_gemm_weight_free(&fresh);
-        check_failed(ls_gemm_repack(&fresh, b, then[i], &err), &err, "not packed before");
-        ls_gemm_weight_free(&weight);
+        check_failed(repack(&weight, NULL, then[i], &err), &err, "w is NULL");
+        check_failed(repack(&weight, b, (ls_dtype)5, &err), &err, "dtype 5");
+        check_failed(repack(&weight, b, first[i] == LS_BF16 ? LS_F32 : LS_BF16, &err), &err, "into panels of");
+        ls_gemm_weight_free(devices[0][0], &fresh);
+        check_failed(repack(&fresh, b, then[i], &err), &err, "not packed before");
+        ls_gemm_weight_free(devices[0][0], &weight);
         free(a);
         free(b);
     }
@@ -408,56 +414,57 @@ static void repacked_weights_are_new_weights(void **state) {
 
 static void bad_arguments_are_named(void **state) {
     float x[4] = {0}, out[4] = {0}, w[4] = {0};
-    ls_queue *queue = queues[0][0];
+    ls_device *device = devices[0][0];
     ls_gemm_weight weight, none;
-    ls_gemm_args good = {x, LS_F32, 2, &weight, NULL, out, LS_F32, 2, 2}, args;
+    ls_gemm_args good = {x, LS_F32, 2, &weight, NULL, out, LS_F32, 2, 2, NULL}, args;
     ls_error err;
     (void)state;
-    check_failed(ls_gemm_pack(&none, NULL, LS_F32, 2, 2, &err), &err, "w is NULL");
-    check_failed(ls_gemm_pack(&none, w, (ls_dtype)9, 2, 2, &err), &err, "dtype 9");
-    check_failed(ls_gemm_pack(&none, w, LS_F32, 0, 2, &err), &err, "n 0");
-    check_failed(ls_gemm_pack(&none, w, LS_F32, 2, -3, &err), &err, "k -3");
-    check_failed(ls_gemm_pack(&none, w, LS_F32, INT64_MAX, INT64_MAX, &err), &err, "9223372036854775807");
-    check_failed(ls_gemm_pack(&none, w, LS_F32, INT64_MAX, 1, &err), &err, "gemm weight");
+    check_failed(ls_gemm_pack(devices[0][0], &none, NULL, LS_F32, 2, 2, &err), &err, "w is NULL");
+    check_failed(ls_gemm_pack(devices[0][0], &none, w, (ls_dtype)9, 2, 2, &err), &err, "dtype 9");
+    check_failed(ls_gemm_pack(devices[0][0], &none, w, LS_F32, 0, 2, &err), &err, "n 0");
+    check_failed(ls_gemm_pack(devices[0][0], &none, w, LS_F32, 2, -3, &err), &err, "k -3");
+    check_failed(ls_gemm_pack(devices[0][0], &none, w, LS_F32, INT64_MAX, INT64_MAX, &err), &err,
+                 "9223372036854775807");
+    check_failed(ls_gemm_pack(devices[0][0], &none, w, LS_F32, INT64_MAX, 1, &err), &err, "gemm weight");
     assert_null(none.panels);
-    ls_gemm_weight_free(&none);
-    ls_gemm_weight_free(NULL);
-    assert_ok(ls_gemm_pack(&weight, w, LS_F32, 2, 2, &err), err);
-    assert_ok(ls_gemm(queue, &good, &err), err);
-    check_failed(ls_gemm(NULL, &good, &err), &err, "queue is NULL");
-    check_failed(ls_gemm(queue, NULL, &err), &err, "args is NULL");
+    ls_gemm_weight_free(devices[0][0], &none);
+    ls_gemm_weight_free(devices[0][0], NULL);
+    assert_ok(ls_gemm_pack(devices[0][0], &weight, w, LS_F32, 2, 2, &err), err);
+    assert_ok(ls_gemm(device, &good, &err), err);
+    check_failed(ls_gemm(NULL, &good, &err), &err, "device is NULL");
+    check_failed(ls_gemm(device, NULL, &err), &err, "args is NULL");
     args = good;
     args.weight = NULL;
-    check_failed(ls_gemm(queue, &args, &err), &err, "weight is NULL");
+    check_failed(ls_gemm(device, &args, &err), &err, "weight is NULL");
     args.weight = &none;
-    check_failed(ls_gemm(queue, &args, &err), &err, "not packed");
+    check_failed(ls_gemm(device, &args, &err), &err, "not packed");
     args = good;
     args.x = NULL;
-    check_failed(ls_gemm(queue, &args, &err), &err, "x is NULL");
+    check_failed(ls_gemm(device, &args, &err), &err, "x is NULL");
     args = good;
     args.out = NULL;
-    check_failed(ls_gemm(queue, &args, &err), &err, "out is NULL");
+    check_failed(ls_gemm(device, &args, &err), &err, "out is NULL");
     args = good;
     args.x_dtype = LS_F16;
-    check_failed(ls_gemm(queue, &args, &err), &err, "x_dtype 2 (f16)");
+    check_failed(ls_gemm(device, &args, &err), &err, "x_dtype 2 (f16)");
     args = good;
     args.out_dtype = (ls_dtype)7;
-    check_failed(ls_gemm(queue, &args, &err), &err, "out_dtype 7");
+    check_failed(ls_gemm(device, &args, &err), &err, "out_dtype 7");
     args = good;
     args.x_stride = 1;
-    check_failed(ls_gemm(queue, &args, &err), &err, "x_stride 1");
+    check_failed(ls_gemm(device, &args, &err), &err, "x_stride 1");
     args = good;
     args.out_stride = 1;
-    check_failed(ls_gemm(queue, &args, &err), &err, "out_stride 1");
+    check_failed(ls_gemm(device, &args, &err), &err, "out_stride 1");
     args = good;
     args.m = -1;
-    check_failed(ls_gemm(queue, &args, &err), &err, "m -1");
+    check_failed(ls_gemm(device, &args, &err), &err, "m -1");
     args.m = 0;
     args.x = NULL;
     args.out = NULL;
-    assert_ok(ls_gemm(queue, &args, &err), err);
+    assert_ok(ls_gemm(device, &args, &err), err);
     assert_int_equal(ls_gemm(NULL, &args, NULL), LS_ERR_ARG);
-    ls_gemm_weight_free(&weight);
+    ls_gemm_weight_free(devices[0][0], &weight);
 }
 
 int main(void) {
@@ -473,5 +480,5 @@ int main(void) {
         cmocka_unit_test(repacked_weights_are_new_weights),
         cmocka_unit_test(bad_arguments_are_named),
     };
-    return cmocka_run_group_tests(tests, queues_open, queues_close);
+    return cmocka_run_group_tests(tests, devices_open, devices_close);
 }

@@ -156,14 +156,14 @@ static ls_gemm_backward_weight_args weight_args(const problem *p, const op_array
 /* Both gradients in calls of at most `rows` rows, compared with the expected ones. */
 static void problem_check(const problem *p, ls_isa isa, int32_t thread, int64_t rows, const char *what) {
     op_array dx = op_copy(&p->dx), dw = op_copy(&p->dw), dbias = op_copy(&p->dbias);
-    ls_queue *queue = op_queues[isa][thread];
+    ls_device *device = op_devices[isa][thread];
     ls_error err;
     for (int64_t begin = 0; begin < p->m; begin += rows) {
         const int64_t end = begin + rows < p->m ? begin + rows : p->m;
         const ls_gemm_backward_input_args input = input_args(p, &dx, begin, end);
         const ls_gemm_backward_weight_args weight = weight_args(p, &dw, &dbias, begin, end);
-        assert_ok(ls_gemm_backward_input(queue, &input, &err), err);
-        assert_ok(ls_gemm_backward_weight(queue, &weight, &err), err);
+        assert_ok(ls_gemm_backward_input(device, &input, &err), err);
+        assert_ok(ls_gemm_backward_weight(device, &weight, &err), err);
     }
 #define SAME(expected, got, name)                                                                      \
     op_check((expected), (got), OP_NAN_ANY,                                                            \
@@ -309,8 +309,8 @@ static void no_rows_change_nothing(void **state) {
     input.dx = NULL;
     input.dy = weight.dy = NULL;
     weight.x = NULL;
-    assert_ok(ls_gemm_backward_input(op_queues[isa][1], &input, &err), err);
-    assert_ok(ls_gemm_backward_weight(op_queues[isa][1], &weight, &err), err);
+    assert_ok(ls_gemm_backward_input(op_devices[isa][1], &input, &err), err);
+    assert_ok(ls_gemm_backward_weight(op_devices[isa][1], &weight, &err), err);
     op_check(&p.dx, &dx, OP_NAN_PINNED, "no rows: dx");
     op_check(&p.dw, &dw, OP_NAN_PINNED, "no rows: dw");
     op_check(&p.dbias, &dbias, OP_NAN_PINNED, "no rows: dbias");
@@ -352,20 +352,20 @@ static void bad_arguments_are_named(void **state) {
     int64_t rows[3];
     ls_error err;
     (void)state;
-#define REFUSED(args, right, call, op, word, ...)                     \
-    do {                                                              \
-        (args) = right;                                               \
-        __VA_ARGS__;                                                  \
-        check_failed(call(op_queues[0][1], &args, &err), &err, word); \
-        check_failed(err.status, &err, op);                           \
+#define REFUSED(args, right, call, op, word, ...)                      \
+    do {                                                               \
+        (args) = right;                                                \
+        __VA_ARGS__;                                                   \
+        check_failed(call(op_devices[0][1], &args, &err), &err, word); \
+        check_failed(err.status, &err, op);                            \
     } while (0)
 #define INPUT(word, ...) REFUSED(in, input, ls_gemm_backward_input, "gemm_backward_input", word, __VA_ARGS__)
 #define WEIGHT(word, ...) REFUSED(we, weight, ls_gemm_backward_weight, "gemm_backward_weight", word, __VA_ARGS__)
 #define LIST(a, b, c) (rows[0] = (a), rows[1] = (b), rows[2] = (c), rows)
-    check_failed(ls_gemm_backward_input(NULL, &input, &err), &err, "gemm_backward_input: queue is NULL");
-    check_failed(ls_gemm_backward_weight(NULL, &weight, &err), &err, "gemm_backward_weight: queue is NULL");
-    check_failed(ls_gemm_backward_input(op_queues[0][0], NULL, &err), &err, "args is NULL");
-    check_failed(ls_gemm_backward_weight(op_queues[0][0], NULL, &err), &err, "args is NULL");
+    check_failed(ls_gemm_backward_input(NULL, &input, &err), &err, "gemm_backward_input: device is NULL");
+    check_failed(ls_gemm_backward_weight(NULL, &weight, &err), &err, "gemm_backward_weight: device is NULL");
+    check_failed(ls_gemm_backward_input(op_devices[0][0], NULL, &err), &err, "args is NULL");
+    check_failed(ls_gemm_backward_weight(op_devices[0][0], NULL, &err), &err, "args is NULL");
     INPUT("m -1", in.m = -1);
     INPUT("n 0", in.n = 0);
     INPUT("k -7", in.k = -7);

@@ -81,7 +81,7 @@ static void problem_check(problem *p, ls_isa isa, const char *what) {
     problem_ref(p, RIGHT, &p->expected);
     for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
         op_guard(&p->got);
-        assert_ok(ls_logprob(op_queues[isa][t], &args, &err), err);
+        assert_ok(ls_logprob(op_devices[isa][t], &args, &err), err);
         op_check(&p->expected, &p->got, OP_NAN_PINNED, "%s: rows %lld vocab %lld stride %lld %s threads %d", what,
                  (long long)args.rows, (long long)args.vocab, (long long)args.row_stride, ls_dtype_name(args.dtype),
                  t + 1);
@@ -179,19 +179,19 @@ static void rows_do_not_see_each_other(void **state) {
             args.logprob = op_at(&p.got, LOGPROB, r);
             args.lse = op_at(&p.got, LSE, r);
             args.entropy = op_at(&p.got, ENTROPY, r);
-            assert_ok(ls_logprob(op_queues[isa][r % OP_THREADS_MAX], &args, &err), err);
+            assert_ok(ls_logprob(op_devices[isa][r % OP_THREADS_MAX], &args, &err), err);
         }
         op_check(&p.expected, &p.got, OP_NAN_PINNED, "rows alone");
         q.with_temperature = true;
         args = problem_args(&q);
-        assert_ok(ls_logprob(op_queues[isa][2], &args, &err), err);
+        assert_ok(ls_logprob(op_devices[isa][2], &args, &err), err);
         for (int64_t r = 0; r < ROWS; r++)
             for (int64_t i = 0; i < 3; i++)
                 assert_int_equal(ls_bits(op_get(&p.expected, i, r)), ls_bits(op_get(&q.got, i, r * 12 % ROWS)));
         /* lse and entropy may be left out. */
         op_guard(&q.got);
         args.lse = args.entropy = NULL;
-        assert_ok(ls_logprob(op_queues[isa][1], &args, &err), err);
+        assert_ok(ls_logprob(op_devices[isa][1], &args, &err), err);
         for (int64_t r = 0; r < ROWS; r++) {
             assert_int_equal(ls_bits(op_get(&p.expected, LOGPROB, r)), ls_bits(op_get(&q.got, LOGPROB, r * 12 % ROWS)));
             assert_int_equal(ls_bits(op_get(&q.got, LSE, r)), OP_GUARD * 0x01010101u);
@@ -225,7 +225,7 @@ static void rows_left_out_are_not_read(void **state) {
         args.logits = pages;
         for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
             op_guard(&p.got);
-            assert_ok(ls_logprob(op_queues[isa][t], &args, &err), err);
+            assert_ok(ls_logprob(op_devices[isa][t], &args, &err), err);
             op_check(&p.expected, &p.got, OP_NAN_PINNED, "left out, %s", ls_dtype_name(types[k]));
         }
         for (int64_t i = 0; i < 3; i++) assert_int_equal(ls_bits(op_get(&p.got, i, 0)), 0);
@@ -290,15 +290,15 @@ static void bad_rows_are_named(void **state) {
         for (int64_t i = 0; i < OP_COUNT(targets); i++) {
             p.targets[r] = targets[i];
             snprintf(word, sizeof word, "%lld", (long long)targets[i]);
-            check_failed(ls_logprob(op_queues[isa][1], &args, &err), &err, row);
-            check_failed(ls_logprob(op_queues[isa][1], &args, &err), &err, word);
+            check_failed(ls_logprob(op_devices[isa][1], &args, &err), &err, row);
+            check_failed(ls_logprob(op_devices[isa][1], &args, &err), &err, word);
         }
         p.targets[r] = 0;
         for (int64_t i = 0; i < OP_COUNT(temperatures); i++) {
             p.temperature[r] = temperatures[i];
             snprintf(word, sizeof word, "%g", (double)temperatures[i]);
-            check_failed(ls_logprob(op_queues[isa][1], &args, &err), &err, row);
-            check_failed(ls_logprob(op_queues[isa][1], &args, &err), &err, word);
+            check_failed(ls_logprob(op_devices[isa][1], &args, &err), &err, row);
+            check_failed(ls_logprob(op_devices[isa][1], &args, &err), &err, word);
         }
         p.temperature[r] = 1.0f;
         op_check(&p.expected, &p.got, OP_NAN_PINNED, "a refused call");
@@ -358,7 +358,7 @@ static void accurate_within_2e_6(void **state) {
                 p.targets[r] = (int64_t)(test_random(&seed) % (uint64_t)vocabs[i]);
                 p.temperature[r] = 1.0f + (float)(r % 4) * 0.3f;
             }
-            assert_ok(ls_logprob(op_queues[isa][0], &args, &err), err);
+            assert_ok(ls_logprob(op_devices[isa][0], &args, &err), err);
             for (int64_t r = 0; r < rows; r++) {
                 float *x = row_widened(&p.logits, r);
                 const exact y = row_exact(x, vocabs[i], p.targets[r], p.with_temperature ? p.temperature[r] : 1.0f);
@@ -389,7 +389,7 @@ static void sure_tokens(void **state) {
             op_put(&p.logits, r, c, c == 5 ? top : top - gap - test_uniform(&seed, 0.0f, 5.0f));
         p.targets[r] = 5;
     }
-    assert_ok(ls_logprob(op_queues[isa][0], &args, &err), err);
+    assert_ok(ls_logprob(op_devices[isa][0], &args, &err), err);
     for (int64_t r = 0; r < p.logits.rows; r++) {
         const double top = op_get(&p.logits, r, 5), got = op_get(&p.got, LOGPROB, r);
         double rest = 0.0, y;
@@ -443,7 +443,7 @@ static void sequence_sums_equal_the_textbook(void **state) {
                                                    .out = (float *)(void *)got.data};
                 ls_error err;
                 op_guard(&got);
-                assert_ok(ls_sequence_sum(op_queues[isa][t], &args, &err), err);
+                assert_ok(ls_sequence_sum(op_devices[isa][t], &args, &err), err);
                 op_check(&expected, &got, OP_NAN_ANY, "sums special %d masked %d threads %d", special, masked, t + 1);
             }
         }
@@ -480,8 +480,8 @@ static void padding_changes_no_sum(void **state) {
                 padded[i] = -1.0f;
                 mask[i] = 1;
             }
-        assert_ok(ls_sequence_sum(op_queues[isa][0], &alone, &err), err);
-        assert_ok(ls_sequence_sum(op_queues[isa][2], &packed, &err), err);
+        assert_ok(ls_sequence_sum(op_devices[isa][0], &alone, &err), err);
+        assert_ok(ls_sequence_sum(op_devices[isa][2], &packed, &err), err);
         assert_int_equal(ls_bits(*expected), ls_bits(sum_ref(x, NULL, 0, N)));
         assert_int_equal(ls_bits(*expected), ls_bits(out[2]));
         assert_true(out[1] == (style == 3 ? -500.0f : 0.0f));
@@ -513,11 +513,11 @@ static void padded_rows_are_sequences(void **state) {
             for (int64_t s = 0; s < SEQS; s++) offsets[s + 1] = offsets[s] + lengths[i];
             memset(packed, OP_GUARD, sizeof packed);
             memset(padded, OP_POISON, sizeof padded);
-            assert_ok(ls_sequence_sum(op_queues[isa][t], &args, &err), err);
+            assert_ok(ls_sequence_sum(op_devices[isa][t], &args, &err), err);
             args.offsets = NULL;
             args.length = lengths[i];
             args.out = padded;
-            assert_ok(ls_sequence_sum(op_queues[isa][t], &args, &err), err);
+            assert_ok(ls_sequence_sum(op_devices[isa][t], &args, &err), err);
             assert_same_bits(packed, padded, SEQS);
             for (int64_t s = 0; s < SEQS; s++)
                 assert_int_equal(ls_bits(padded[s]),
@@ -537,15 +537,15 @@ static void bad_sequences_are_named(void **state) {
     (void)state;
     memset(out, OP_GUARD, sizeof out);
     memset(untouched, OP_GUARD, sizeof untouched);
-#define REFUSED(word, ...)                                                       \
-    do {                                                                         \
-        args = right;                                                            \
-        memcpy(offsets, ascending, sizeof offsets);                              \
-        args.offsets = offsets;                                                  \
-        __VA_ARGS__;                                                             \
-        check_failed(ls_sequence_sum(op_queues[0][1], &args, &err), &err, word); \
-        check_failed(err.status, &err, "sequence_sum");                          \
-        assert_same_bits(out, untouched, 3);                                     \
+#define REFUSED(word, ...)                                                        \
+    do {                                                                          \
+        args = right;                                                             \
+        memcpy(offsets, ascending, sizeof offsets);                               \
+        args.offsets = offsets;                                                   \
+        __VA_ARGS__;                                                              \
+        check_failed(ls_sequence_sum(op_devices[0][1], &args, &err), &err, word); \
+        check_failed(err.status, &err, "sequence_sum");                           \
+        assert_same_bits(out, untouched, 3);                                      \
     } while (0)
     REFUSED("logprob is a null", args.logprob = NULL);
     REFUSED("out is a null", args.out = NULL);

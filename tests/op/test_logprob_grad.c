@@ -54,7 +54,7 @@ static void forward(const problem *p) {
                                   .lse = op_at(&p->forward, 1, 0),
                                   .entropy = op_at(&p->forward, 2, 0)};
     ls_error err;
-    assert_ok(ls_logprob(op_queues[LS_ISA_GENERIC][0], &args, &err), err);
+    assert_ok(ls_logprob(op_devices[LS_ISA_GENERIC][0], &args, &err), err);
 }
 
 /* Rows of every kind, some of them left out. */
@@ -150,7 +150,7 @@ static void problem_check(const problem *p, ls_isa isa, const char *what) {
     grad_ref(p, &expected, NOTHING);
     for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
         op_guard(&p->d_logits);
-        assert_ok(ls_logprob_backward(op_queues[isa][t], &args, &err), err);
+        assert_ok(ls_logprob_backward(op_devices[isa][t], &args, &err), err);
         op_check(&expected, &p->d_logits, OP_NAN_ANY, "%s: rows %lld vocab %lld %s temperature %d flags %d threads %d",
                  what, (long long)args.rows, (long long)args.vocab, ls_dtype_name(args.dtype), p->temperature != NULL,
                  p->flags, t + 1);
@@ -227,12 +227,12 @@ static void rows_do_not_see_each_other(void **state) {
             args.d_lse = op_at(&p.incoming, 1, r);
             args.d_entropy = op_at(&p.incoming, 2, r);
             args.d_logits = op_at(&rows, r, 0);
-            assert_ok(ls_logprob_backward(op_queues[isa][r % OP_THREADS_MAX], &args, &err), err);
+            assert_ok(ls_logprob_backward(op_devices[isa][r % OP_THREADS_MAX], &args, &err), err);
         }
         op_check(&p.d_logits, &rows, OP_NAN_PINNED, "rows alone");
         p.d_logits = p.logits;
         args = problem_args(&p);
-        assert_ok(ls_logprob_backward(op_queues[isa][2], &args, &err), err);
+        assert_ok(ls_logprob_backward(op_devices[isa][2], &args, &err), err);
         for (int64_t r = 0; r < 17; r++)
             assert_memory_equal(op_at(&p.logits, r, 0), op_at(&rows, r, 0), (size_t)(2500 * ls_dtype_bytes(types[k])));
         p.d_logits = spare;
@@ -261,7 +261,7 @@ static void rows_left_out_are_not_read(void **state) {
     args.row_stride = PAGE / 4;
     for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
         op_guard(&p.d_logits);
-        assert_ok(ls_logprob_backward(op_queues[isa][t], &args, &err), err);
+        assert_ok(ls_logprob_backward(op_devices[isa][t], &args, &err), err);
         op_check(&expected, &p.d_logits, OP_NAN_ANY, "left out");
     }
     munmap(pages, ROWS * PAGE);
@@ -304,7 +304,7 @@ static void gradients_are_those_of_float64(void **state) {
             ls_error err;
             op_fill(&p.logits, op_wide, &seed);
             forward(&p);
-            assert_ok(ls_logprob_backward(op_queues[isa][0], &args, &err), err);
+            assert_ok(ls_logprob_backward(op_devices[isa][0], &args, &err), err);
             for (int64_t r = 0; r < 6; r++) {
                 exact e = {.inv_t = with_temperature ? 1.0f / p.temperature[r] : 1.0f,
                            .d_logprob = flags & OF_LOGPROB ? op_get(&p.incoming, 0, r) : 0.0,
@@ -335,12 +335,12 @@ static void bad_arguments_are_named(void **state) {
     op_guard(&p.d_logits);
     op_guard(&untouched);
     memset(p.mask, 1, 4);
-#define REFUSED(word, ...)                                                           \
-    do {                                                                             \
-        args = right;                                                                \
-        __VA_ARGS__;                                                                 \
-        check_failed(ls_logprob_backward(op_queues[0][1], &args, &err), &err, word); \
-        check_failed(err.status, &err, "logprob_backward");                          \
+#define REFUSED(word, ...)                                                            \
+    do {                                                                              \
+        args = right;                                                                 \
+        __VA_ARGS__;                                                                  \
+        check_failed(ls_logprob_backward(op_devices[0][1], &args, &err), &err, word); \
+        check_failed(err.status, &err, "logprob_backward");                           \
     } while (0)
     REFUSED("logits is a null", args.logits = NULL);
     REFUSED("targets is a null", args.targets = NULL);

@@ -81,7 +81,7 @@ static ls_logprob_combine_args combine_args(const problem *p) {
 }
 
 /* The op over all columns. */
-static void run_whole(const problem *p, ls_queue *queue) {
+static void run_whole(const problem *p, ls_device *device) {
     const ls_logprob_args args = {.logits = p->logits.data,
                                   .dtype = p->logits.dtype,
                                   .rows = p->logits.rows,
@@ -95,7 +95,7 @@ static void run_whole(const problem *p, ls_queue *queue) {
                                   .lse = op_at(&p->whole, 1, 0),
                                   .entropy = op_at(&p->whole, 2, 0)};
     ls_error err;
-    assert_ok(ls_logprob(queue, &args, &err), err);
+    assert_ok(ls_logprob(device, &args, &err), err);
 }
 
 /* n columns from `first` on, as a shard owns them: on their own, poison between the rows. */
@@ -118,10 +118,10 @@ static void run_shards(const problem *p, int64_t leaves_each, ls_isa isa) {
         const int64_t n = total - first < each ? total - first : each;
         op_array columns = columns_of(p, first, n);
         const ls_logprob_shard_args args = shard_args(p, &columns, first, n);
-        assert_ok(ls_logprob_shard(op_queues[isa][first / each % OP_THREADS_MAX], &args, &err), err);
+        assert_ok(ls_logprob_shard(op_devices[isa][first / each % OP_THREADS_MAX], &args, &err), err);
         op_array_free(&columns);
     }
-    assert_ok(ls_logprob_combine(op_queues[isa][leaves_each % OP_THREADS_MAX], &combine, &err), err);
+    assert_ok(ls_logprob_combine(op_devices[isa][leaves_each % OP_THREADS_MAX], &combine, &err), err);
 }
 
 /* ---- equality in bits ---- */
@@ -138,7 +138,7 @@ static void shards_give_the_bits_of_the_whole(void **state) {
     for (int64_t i = 0; i < OP_COUNT(totals); i++)
         for (int64_t k = 0; k < 3; k++) {
             problem p = problem_make(types[k], KINDS + 1, totals[i], (i + k) % 2 == 1, (uint64_t)(3 * i + k + 1));
-            run_whole(&p, op_queues[isa][2]);
+            run_whole(&p, op_devices[isa][2]);
             for (int64_t shards = 1; shards <= 8; shards *= 2) {
                 const int64_t n_leaves = ls_logprob_leaves(totals[i]), each = (n_leaves + shards - 1) / shards;
                 run_shards(&p, each, isa);
@@ -153,7 +153,7 @@ static void any_cut_at_leaves_gives_the_bits_of_the_whole(void **state) {
     const ls_isa isa = op_isa(state);
     const int64_t each[] = {1, 2, 3, 5, 10, 16, 19, 38, 64, 75, 100};
     problem p = problem_make(LS_BF16, 4, 151936, false, 5);
-    run_whole(&p, op_queues[isa][0]);
+    run_whole(&p, op_devices[isa][0]);
     for (int64_t i = 0; i < OP_COUNT(each); i++) {
         run_shards(&p, each[i], isa);
         check_combined(&p, each[i]);
@@ -211,7 +211,7 @@ static void a_shard_writes_its_share(void **state) {
     ls_error err;
     op_guard(&p.leaves);
     op_guard(&p.target_z);
-    assert_ok(ls_logprob_shard(op_queues[isa][1], &args, &err), err);
+    assert_ok(ls_logprob_shard(op_devices[isa][1], &args, &err), err);
     for (int64_t r = 0; r < 12; r++) {
         const bool mine = keeps(&p, r) && p.targets[r] >= LEAF && p.targets[r] < 3 * LEAF;
         assert_int_equal(ls_bits(op_get(&p.target_z, 0, r)) != OP_GUARD * 0x01010101u, mine);
@@ -240,7 +240,7 @@ static void rows_left_out_are_not_read(void **state) {
         if (!keeps(&p, r)) assert_int_equal(mprotect(pages + r * PAGE, PAGE, PROT_NONE), 0);
         if (!keeps(&p, r)) assert_int_equal(mprotect(pages + (ROWS + r) * PAGE, PAGE, PROT_NONE), 0);
     }
-    run_whole(&p, op_queues[isa][0]);
+    run_whole(&p, op_devices[isa][0]);
     shard.logits = pages;
     shard.row_stride = PAGE / 4;
     shard.leaves = (ls_logprob_leaf *)(void *)(pages + (int64_t)ROWS * PAGE);
@@ -249,8 +249,8 @@ static void rows_left_out_are_not_read(void **state) {
     combine.leaf_stride = shard.leaf_stride;
     for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
         op_guard(&p.combined);
-        assert_ok(ls_logprob_shard(op_queues[isa][t], &shard, &err), err);
-        assert_ok(ls_logprob_combine(op_queues[isa][t], &combine, &err), err);
+        assert_ok(ls_logprob_shard(op_devices[isa][t], &shard, &err), err);
+        assert_ok(ls_logprob_combine(op_devices[isa][t], &combine, &err), err);
         check_combined(&p, 2);
         for (int64_t i = 0; i < 3; i++) assert_int_equal(ls_bits(op_get(&p.combined, i, 1)), 0);
     }
@@ -264,11 +264,11 @@ static void results_may_be_left_out(void **state) {
     problem p = problem_make(LS_F32, 6, 5000, false, 7);
     ls_logprob_combine_args args = combine_args(&p);
     ls_error err;
-    run_whole(&p, op_queues[isa][0]);
+    run_whole(&p, op_devices[isa][0]);
     run_shards(&p, 1, isa);
     op_guard(&p.combined);
     args.lse = args.entropy = NULL;
-    assert_ok(ls_logprob_combine(op_queues[isa][0], &args, &err), err);
+    assert_ok(ls_logprob_combine(op_devices[isa][0], &args, &err), err);
     for (int64_t r = 0; r < 6; r++) {
         assert_int_equal(ls_bits(op_get(&p.combined, 0, r)), ls_bits(op_get(&p.whole, 0, r)));
         assert_int_equal(ls_bits(op_get(&p.combined, 1, r)), OP_GUARD * 0x01010101u);
@@ -292,12 +292,12 @@ static void bad_shards_are_named(void **state) {
     op_guard(&leaves);
     op_guard(&z);
     memset(p.mask, 1, 4);
-#define REFUSED(word, ...)                                                        \
-    do {                                                                          \
-        args = right;                                                             \
-        __VA_ARGS__;                                                              \
-        check_failed(ls_logprob_shard(op_queues[0][1], &args, &err), &err, word); \
-        check_failed(err.status, &err, "logprob_shard");                          \
+#define REFUSED(word, ...)                                                         \
+    do {                                                                           \
+        args = right;                                                              \
+        __VA_ARGS__;                                                               \
+        check_failed(ls_logprob_shard(op_devices[0][1], &args, &err), &err, word); \
+        check_failed(err.status, &err, "logprob_shard");                           \
     } while (0)
     REFUSED("logits is a null", args.logits = NULL);
     REFUSED("targets is a null", args.targets = NULL);
@@ -341,12 +341,12 @@ static void bad_combinations_are_named(void **state) {
     op_guard(&p.combined);
     op_guard(&untouched);
     memset(p.mask, 1, 4);
-#define REFUSED(word, ...)                                                          \
-    do {                                                                            \
-        args = right;                                                               \
-        __VA_ARGS__;                                                                \
-        check_failed(ls_logprob_combine(op_queues[0][1], &args, &err), &err, word); \
-        check_failed(err.status, &err, "logprob_combine");                          \
+#define REFUSED(word, ...)                                                           \
+    do {                                                                             \
+        args = right;                                                                \
+        __VA_ARGS__;                                                                 \
+        check_failed(ls_logprob_combine(op_devices[0][1], &args, &err), &err, word); \
+        check_failed(err.status, &err, "logprob_combine");                           \
     } while (0)
     REFUSED("leaves is a null", args.leaves = NULL);
     REFUSED("target_z is a null", args.target_z = NULL);
@@ -376,7 +376,7 @@ static void variants_are_caught(void **state) {
     op_fill(&p.logits, op_logit, &seed);
     memset(p.mask, 1, 100);
     for (int64_t r = 0; r < 100; r++) p.targets[r] = r;
-    run_whole(&p, op_queues[0][0]);
+    run_whole(&p, op_devices[0][0]);
     run_shards(&p, 2, LS_ISA_GENERIC);
     check_combined(&p, 2);
     for (int64_t i = 0; i < OP_COUNT(wrong); i++) {

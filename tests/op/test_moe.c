@@ -77,7 +77,7 @@ static void problem_check(problem *p, ls_isa isa) {
         int64_t diffs;
         memset(p->expert, OP_GUARD, (size_t)(p->rows * p->top_k * 4));
         memset(p->weight, OP_GUARD, (size_t)(p->rows * p->top_k * 4));
-        assert_ok(ls_moe_route(op_queues[isa][t], &args, &err), err);
+        assert_ok(ls_moe_route(op_devices[isa][t], &args, &err), err);
         diffs = problem_diffs(p, p->expert, p->weight);
         if (diffs != 0)
             fail_msg("rows %lld experts %lld top_k %lld threads %d: %lld differ", (long long)p->rows, (long long)p->n,
@@ -132,7 +132,7 @@ static void rows_without_an_order(void **state) {
         p.logits[32 + e] = -INFINITY;
         p.logits[48 + e] = NAN;
     }
-    assert_ok(ls_moe_route(op_queues[isa][2], &args, &err), err);
+    assert_ok(ls_moe_route(op_devices[isa][2], &args, &err), err);
     for (int64_t i = 0; i < 12; i++) {
         assert_int_equal(p.expert[i], i % 3);
         assert_true(p.weight[i] != p.weight[i]);
@@ -155,12 +155,12 @@ static void rows_do_not_see_each_other(void **state) {
         args.logits = p.logits + r * N;
         args.expert = p.expected_expert + r * K;
         args.weight = p.expected_weight + r * K;
-        assert_ok(ls_moe_route(op_queues[isa][r % OP_THREADS_MAX], &args, &err), err);
+        assert_ok(ls_moe_route(op_devices[isa][r % OP_THREADS_MAX], &args, &err), err);
         memcpy(shuffled + r * 5 % ROWS * N, p.logits + r * N, sizeof(float) * N);
     }
     args = (ls_moe_route_args){shuffled, ROWS, N, K, expert, weight};
     for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
-        assert_ok(ls_moe_route(op_queues[isa][t], &args, &err), err);
+        assert_ok(ls_moe_route(op_devices[isa][t], &args, &err), err);
         for (int64_t r = 0; r < ROWS; r++) {
             assert_memory_equal(expert + r * 5 % ROWS * K, p.expected_expert + r * K, K * 4);
             assert_memory_equal(weight + r * 5 % ROWS * K, p.expected_weight + r * K, K * 4);
@@ -214,11 +214,11 @@ static void combine_adds_chosen_rows(void **state) {
                     op_put(&expected, rows[r], c, ls_fma(weight[r], op_get(&y, r, c), op_get(&start, rows[r], c)));
             }
             for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
-                const ls_moe_combine_args args = {(const float *)(const void *)y.data, rows, weight,
-                                                  (float *)(void *)acc.data,           n,    dim};
+                const ls_moe_combine_args args = {
+                    (const float *)(const void *)y.data, rows, weight, (float *)(void *)acc.data, n, dim, NULL};
                 ls_error err;
                 memcpy(acc.data, start.data, (size_t)acc.bytes);
-                assert_ok(ls_moe_combine(op_queues[isa][t], &args, &err), err);
+                assert_ok(ls_moe_combine(op_devices[isa][t], &args, &err), err);
                 op_check(&expected, &acc, OP_NAN_ANY, "combine n %lld dim %lld threads %d", (long long)n,
                          (long long)dim, t + 1);
             }
@@ -237,12 +237,12 @@ static float expert_output(int64_t e, int64_t r, int64_t c) {
     return op_plain(&seed);
 }
 
-static void layer(ls_queue *queue, const problem *p, int64_t first, int64_t n_rows, int64_t dim, float *acc) {
+static void layer(ls_device *device, const problem *p, int64_t first, int64_t n_rows, int64_t dim, float *acc) {
     float *y = op_alloc(n_rows * dim * 4), *picked = op_alloc(n_rows * 4);
     int64_t *rows = op_alloc(n_rows * 8);
     for (int64_t i = 0; i < n_rows * dim; i++) acc[i] = 0.0f;
     for (int64_t e = 0; e < p->n; e++) {
-        ls_moe_combine_args args = {y, rows, picked, acc, 0, dim};
+        ls_moe_combine_args args = {y, rows, picked, acc, 0, dim, NULL};
         ls_error err;
         for (int64_t r = 0; r < n_rows; r++)
             for (int64_t k = 0; k < p->top_k; k++)
@@ -251,7 +251,7 @@ static void layer(ls_queue *queue, const problem *p, int64_t first, int64_t n_ro
                     for (int64_t c = 0; c < dim; c++) y[args.n * dim + c] = expert_output(e, first + r, c);
                     rows[args.n++] = r;
                 }
-        assert_ok(ls_moe_combine(queue, &args, &err), err);
+        assert_ok(ls_moe_combine(device, &args, &err), err);
     }
     free(y);
     free(picked);
@@ -265,7 +265,7 @@ static void combination_is_in_ascending_order(void **state) {
     float whole[ROWS * DIM], part[ROWS * DIM];
     int64_t descending_differs = 0;
     problem_check(&p, isa);
-    layer(op_queues[isa][1], &p, 0, ROWS, DIM, whole);
+    layer(op_devices[isa][1], &p, 0, ROWS, DIM, whole);
     for (int64_t r = 0; r < ROWS; r++)
         for (int64_t c = 0; c < DIM; c++) {
             float up = 0.0f, down = 0.0f;
@@ -281,7 +281,7 @@ static void combination_is_in_ascending_order(void **state) {
     for (int64_t size = 1; size < 20; size += 6)
         for (int64_t first = 0; first < ROWS; first += size) {
             const int64_t n = first + size < ROWS ? size : ROWS - first;
-            layer(op_queues[isa][size % OP_THREADS_MAX], &p, first, n, DIM, part);
+            layer(op_devices[isa][size % OP_THREADS_MAX], &p, first, n, DIM, part);
             assert_same_bits(part, whole + first * DIM, n * DIM);
         }
     problem_free(&p);

@@ -26,7 +26,7 @@ static routing routing_make(int64_t rows, int64_t n, int64_t top_k, op_maker mak
     ls_error err;
     op_fill(&p.logits, make, &seed);
     op_fill(&p.d_weight, make == op_special ? op_special : op_plain, &seed);
-    assert_ok(ls_moe_route(op_queues[0][0], &args, &err), err);
+    assert_ok(ls_moe_route(op_devices[0][0], &args, &err), err);
     free(weight);
     return p;
 }
@@ -89,7 +89,7 @@ static void routes_equal_the_textbook(void **state) {
             const ls_moe_route_backward_args args = routing_args(&p, &got);
             ls_error err;
             op_guard(&got);
-            assert_ok(ls_moe_route_backward(op_queues[isa][t], &args, &err), err);
+            assert_ok(ls_moe_route_backward(op_devices[isa][t], &args, &err), err);
             op_check(&expected, &got, OP_NAN_ANY, "rows %lld, top %lld of %lld, threads %d", (long long)rows,
                      (long long)p.top_k, (long long)n, t + 1);
             op_array_free(&got);
@@ -109,14 +109,14 @@ static void rows_do_not_see_each_other(void **state) {
     ls_error err;
     for (int64_t r = 0; r < ROWS; r += 4)
         for (int64_t e = 0; e < N; e++) op_put(&p.logits, r, e, r % 8 == 0 ? NAN : (float)(e % 3) * 1e38f - 2e38f);
-    assert_ok(ls_moe_route_backward(op_queues[isa][2], &args, &err), err);
+    assert_ok(ls_moe_route_backward(op_devices[isa][2], &args, &err), err);
     for (int64_t r = 0; r < ROWS; r++) {
         args.rows = 1;
         args.logits = floats_of(&p.logits) + r * N;
         args.expert = p.expert + r * K;
         args.d_weight = floats_of(&p.d_weight) + r * K;
         args.dlogits = floats_of(&alone) + r * N;
-        assert_ok(ls_moe_route_backward(op_queues[isa][r % OP_THREADS_MAX], &args, &err), err);
+        assert_ok(ls_moe_route_backward(op_devices[isa][r % OP_THREADS_MAX], &args, &err), err);
     }
     op_check(&alone, &packed, OP_NAN_ANY, "rows alone");
     op_array_free(&packed);
@@ -162,7 +162,7 @@ static void combines_equal_the_textbook(void **state) {
             ls_error err;
             op_guard(&dy);
             op_guard(&dweight);
-            assert_ok(ls_moe_combine_backward(op_queues[isa][t % OP_THREADS_MAX], &args, &err), err);
+            assert_ok(ls_moe_combine_backward(op_devices[isa][t % OP_THREADS_MAX], &args, &err), err);
             op_check(&expected_dy, into, OP_NAN_ANY, "dy, n %lld, dim %lld", (long long)n, (long long)dim);
             op_check(&expected_dweight, &dweight, OP_NAN_ANY, "dweight, n %lld, dim %lld", (long long)n,
                      (long long)dim);
@@ -223,7 +223,7 @@ static void gradients_are_those_of_float64(void **state) {
     op_fill(&y, op_plain, &seed);
     op_fill(&dout, op_plain, &seed);
     memset(dy.data, 0, (size_t)dy.bytes);
-    assert_ok(ls_moe_route(op_queues[isa][0], &route, &err), err);
+    assert_ok(ls_moe_route(op_devices[isa][0], &route, &err), err);
     for (int64_t of = 0; of < T_N; of++)
         for (int64_t i = 0; i < T_ROWS * T_K; i++) {
             const int64_t row = i / T_K;
@@ -236,9 +236,9 @@ static void gradients_are_those_of_float64(void **state) {
                                                        1,
                                                        T_DIM,
                                                        T_ROWS};
-            if (p.expert[i] == of) assert_ok(ls_moe_combine_backward(op_queues[isa][1], &args, &err), err);
+            if (p.expert[i] == of) assert_ok(ls_moe_combine_backward(op_devices[isa][1], &args, &err), err);
         }
-    assert_ok(ls_moe_route_backward(op_queues[isa][2], &route_back, &err), err);
+    assert_ok(ls_moe_route_backward(op_devices[isa][2], &route_back, &err), err);
     widen_to(e.logits, &p.logits);
     widen_to(e.y, &y);
     widen_to(e.dout, &dout);
@@ -266,13 +266,13 @@ static void bad_routes_are_named(void **state) {
     (void)state;
     op_guard(&got);
     op_guard(&untouched);
-#define REFUSED(word, ...)                                                             \
-    do {                                                                               \
-        args = right;                                                                  \
-        memcpy(p.expert, experts, sizeof experts);                                     \
-        __VA_ARGS__;                                                                   \
-        check_failed(ls_moe_route_backward(op_queues[0][1], &args, &err), &err, word); \
-        check_failed(err.status, &err, "moe_route_backward");                          \
+#define REFUSED(word, ...)                                                              \
+    do {                                                                                \
+        args = right;                                                                   \
+        memcpy(p.expert, experts, sizeof experts);                                      \
+        __VA_ARGS__;                                                                    \
+        check_failed(ls_moe_route_backward(op_devices[0][1], &args, &err), &err, word); \
+        check_failed(err.status, &err, "moe_route_backward");                           \
     } while (0)
     REFUSED("logits is a null", args.logits = NULL);
     REFUSED("expert is a null", args.expert = NULL);
@@ -292,7 +292,7 @@ static void bad_routes_are_named(void **state) {
     op_check(&untouched, &got, OP_NAN_PINNED, "refused");
     args = right;
     args.rows = 0;
-    assert_ok(ls_moe_route_backward(op_queues[0][1], &args, &err), err);
+    assert_ok(ls_moe_route_backward(op_devices[0][1], &args, &err), err);
     op_check(&untouched, &got, OP_NAN_PINNED, "no rows");
     op_array_free(&got);
     op_array_free(&untouched);
@@ -309,12 +309,12 @@ static void bad_combines_are_named(void **state) {
     memset(dy, OP_GUARD, sizeof dy);
     memset(dweight, OP_GUARD, sizeof dweight);
     memset(guard, OP_GUARD, sizeof guard);
-#define REFUSED(word, ...)                                                               \
-    do {                                                                                 \
-        args = right;                                                                    \
-        __VA_ARGS__;                                                                     \
-        check_failed(ls_moe_combine_backward(op_queues[0][1], &args, &err), &err, word); \
-        check_failed(err.status, &err, "moe_combine_backward");                          \
+#define REFUSED(word, ...)                                                                \
+    do {                                                                                  \
+        args = right;                                                                     \
+        __VA_ARGS__;                                                                      \
+        check_failed(ls_moe_combine_backward(op_devices[0][1], &args, &err), &err, word); \
+        check_failed(err.status, &err, "moe_combine_backward");                           \
     } while (0)
     REFUSED("y is a null", args.y = NULL);
     REFUSED("rows is a null", args.rows = NULL);
@@ -335,7 +335,7 @@ static void bad_combines_are_named(void **state) {
     args = right;
     args.n = 0;
     args.rows = NULL;
-    assert_ok(ls_moe_combine_backward(op_queues[0][1], &args, &err), err);
+    assert_ok(ls_moe_combine_backward(op_devices[0][1], &args, &err), err);
 }
 
 /* ---- the comparison itself ---- */

@@ -10,7 +10,7 @@ enum { ROWS = 6, VOCAB = 2100, DIM = 5, STATES = 3, TAPS = 4, OUT_FLOATS = ROWS 
 static float logits[ROWS * VOCAB], wide[ROWS * DIM], narrow[ROWS * STATES], rates[DIM * STATES], taps[TAPS * DIM];
 static float lse[ROWS], entropy[ROWS], vector[DIM > ROWS ? DIM : ROWS];
 static int64_t targets[ROWS] = {0, 2099, 5, -100, 2048, 7};
-static const ls_span spans[] = {{0, 4, 0, 0, NULL}, {4, 2, 0, 1, NULL}};
+static const ls_span spans[] = {{0, 4, 0, 0, 0}, {4, 2, 0, 1, 0}};
 static ls_logprob_leaf leaves[ROWS * 2];
 static float target_z[ROWS];
 static _Alignas(16) float state_pool[2 * DIM * (STATES + TAPS)];
@@ -185,8 +185,10 @@ static ls_scan_backward_args make_scan_backward(float *out) {
 static float direct[OUT_FLOATS], through[OUT_FLOATS];
 static _Alignas(256) uint8_t workspace[1 << 16];
 
-static ls_exec on_cpu(ls_queue *queue, int64_t workspace_bytes) {
-    const ls_exec exec = {.queue = queue, .workspace = workspace, .workspace_bytes = workspace_bytes};
+static ls_exec on_cpu(const ls_device *device, int64_t workspace_bytes) {
+    const ls_exec exec = {.queue = device == NULL ? NULL : device->exec.queue,
+                          .workspace = workspace,
+                          .workspace_bytes = workspace_bytes};
     return exec;
 }
 
@@ -198,7 +200,7 @@ static void check_untouched(const char *name) {
 /* Calls of each op: the direct one, the one through the ABI, its workspace, and one whose rows are negative. */
 typedef struct op_calls {
     const char *name;
-    ls_status (*call)(ls_queue *queue, float *out, ls_error *err);
+    ls_status (*call)(ls_device *device, float *out, ls_error *err);
     ls_status (*op)(const ls_exec *exec, float *out, ls_error *err);
     int64_t (*bytes)(void);
     ls_status (*wrong)(const ls_exec *exec, float *out, ls_error *err);
@@ -206,7 +208,7 @@ typedef struct op_calls {
 } op_calls;
 
 #define CALLS(name, direct_call)                                                    \
-    static ls_status call_##name(ls_queue *queue, float *out, ls_error *err) {      \
+    static ls_status call_##name(ls_device *device, float *out, ls_error *err) {    \
         const ls_##name##_args args = make_##name(out);                             \
         return direct_call;                                                         \
     }                                                                               \
@@ -223,15 +225,15 @@ typedef struct op_calls {
         args.rows = -3;                                                             \
         return ls_op_##name(exec, &args, err);                                      \
     }
-CALLS(logprob, ls_logprob(queue, &args, err))
-CALLS(logprob_shard, ls_logprob_shard(queue, &args, err))
-CALLS(logprob_combine, ls_logprob_combine(queue, &args, err))
-CALLS(logprob_backward, ls_logprob_backward(queue, &args, err))
-CALLS(sequence_sum, ls_sequence_sum(queue, &args, err))
-CALLS(conv1d, ls_conv1d(queue, &args, err))
-CALLS(scan, ls_scan(queue, &args, err))
-CALLS(conv1d_backward, ls_conv1d_backward(queue, &args, workspace, err))
-CALLS(scan_backward, ls_scan_backward(queue, &args, workspace, err))
+CALLS(logprob, ls_logprob(device, &args, err))
+CALLS(logprob_shard, ls_logprob_shard(device, &args, err))
+CALLS(logprob_combine, ls_logprob_combine(device, &args, err))
+CALLS(logprob_backward, ls_logprob_backward(device, &args, err))
+CALLS(sequence_sum, ls_sequence_sum(device, &args, err))
+CALLS(conv1d, ls_conv1d(device, &args, err))
+CALLS(scan, ls_scan(device, &args, err))
+CALLS(conv1d_backward, ls_conv1d_backward(device, &args, err))
+CALLS(scan_backward, ls_scan_backward(device, &args, err))
 
 #define ENTRY(name, works) \
     { #name, call_##name, op_##name, bytes_##name, wrong_##name, works }
@@ -250,12 +252,11 @@ static const op_calls ops[] = {
 static void cpu_calls_are_direct_calls(void **state) {
     const ls_isa isa = op_isa(state);
     for (int64_t i = 0; i < OP_COUNT(ops); i++) {
-        const ls_exec exec = on_cpu(op_queues[isa][1], ops[i].works_in_it ? ops[i].bytes() : 0);
+        const ls_exec exec = on_cpu(op_devices[isa][1], ops[i].works_in_it ? ops[i].bytes() : 0);
         ls_error err;
         memset(direct, OP_GUARD, sizeof direct);
         memset(through, OP_GUARD, sizeof through);
-        memset(workspace, OP_POISON, sizeof workspace);
-        assert_ok(ops[i].call(op_queues[isa][0], direct, &err), err);
+        assert_ok(ops[i].call(op_devices[isa][0], direct, &err), err);
         memset(workspace, OP_POISON, sizeof workspace);
         assert_ok(ops[i].op(&exec, through, &err), err);
         if (memcmp(direct, through, sizeof direct) != 0) fail_msg("%s differs through the ABI", ops[i].name);
@@ -271,7 +272,7 @@ static void missing_back_ends_are_named(void **state) {
         ls_error err;
         if (ls_backend_available(missing[b], &err)) continue;
         for (int64_t i = 0; i < OP_COUNT(ops); i++) {
-            ls_exec exec = on_cpu(op_queues[0][0], sizeof workspace);
+            ls_exec exec = on_cpu(op_devices[0][0], sizeof workspace);
             exec.backend = missing[b];
             memset(through, OP_GUARD, sizeof through);
             check_failed(ops[i].op(&exec, through, &err), &err, ops[i].name);
@@ -301,7 +302,7 @@ static void small_workspaces_are_named(void **state) {
     (void)state;
     for (int64_t i = 0; i < OP_COUNT(ops); i++) {
         const int64_t bytes = ops[i].bytes();
-        ls_exec exec = on_cpu(op_queues[0][0], bytes - 1);
+        ls_exec exec = on_cpu(op_devices[0][0], bytes - 1);
         char needed[64];
         ls_error err;
         assert_true(bytes >= 256 && bytes <= (int64_t)sizeof workspace);
@@ -322,7 +323,7 @@ static void small_workspaces_are_named(void **state) {
 static void wrong_arguments_come_first(void **state) {
     (void)state;
     for (int64_t i = 0; i < OP_COUNT(ops); i++) {
-        const ls_exec exec = on_cpu(op_queues[0][0], 0);
+        const ls_exec exec = on_cpu(op_devices[0][0], 0);
         ls_error err;
         memset(through, OP_GUARD, sizeof through);
         check_failed(ops[i].wrong(&exec, through, &err), &err, "rows");

@@ -66,7 +66,7 @@ static void problem_check(problem *p, ls_isa isa) {
     ls_error err;
     for (int32_t t = 1; t <= OP_THREADS_MAX; t++) {
         op_guard(&p->y);
-        assert_ok(ls_rmsnorm(op_queues[isa][t - 1], &args, &err), err);
+        assert_ok(ls_rmsnorm(op_devices[isa][t - 1], &args, &err), err);
         op_check(&p->expected, &p->y, OP_NAN_ANY, "rows %lld dim %lld x %s y %s threads %d", (long long)p->x.rows,
                  (long long)p->x.cols, ls_dtype_name(p->x.dtype), ls_dtype_name(p->y.dtype), t);
     }
@@ -139,7 +139,7 @@ static void rows_do_not_see_each_other(void **state) {
         for (int64_t r = 0; r < ROWS; r++) {
             args.x = op_at(&p.x, r, 0);
             args.y = op_at(&p.y, r, 0);
-            assert_ok(ls_rmsnorm(op_queues[isa][r % OP_THREADS_MAX], &args, &err), err);
+            assert_ok(ls_rmsnorm(op_devices[isa][r % OP_THREADS_MAX], &args, &err), err);
         }
         op_check(&p.expected, &p.y, OP_NAN_ANY, "rows alone");
         op_guard(&permuted);
@@ -151,7 +151,7 @@ static void rows_do_not_see_each_other(void **state) {
         args.x = permuted.data;
         args.y = permuted.data;
         args.rows = ROWS;
-        assert_ok(ls_rmsnorm(op_queues[isa][2], &args, &err), err);
+        assert_ok(ls_rmsnorm(op_devices[isa][2], &args, &err), err);
         op_check(&expected, &permuted, OP_NAN_ANY, "permuted and in place");
         op_array_free(&permuted);
         op_array_free(&expected);
@@ -208,7 +208,7 @@ static void no_rows_writes_nothing(void **state) {
     args.rows = 0;
     op_guard(&p.expected);
     op_guard(&p.y);
-    assert_ok(ls_rmsnorm(op_queues[isa][1], &args, &err), err);
+    assert_ok(ls_rmsnorm(op_devices[isa][1], &args, &err), err);
     op_check(&p.expected, &p.y, OP_NAN_PINNED, "no rows");
     problem_free(&p);
 }

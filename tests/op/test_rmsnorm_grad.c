@@ -123,7 +123,7 @@ static void problem_check(const problem *p, ls_isa isa, int32_t thread, int64_t 
     for (int64_t begin = 0; begin < p->x.rows; begin += rows) {
         const int64_t end = begin + rows < p->x.rows ? begin + rows : p->x.rows;
         const ls_rmsnorm_backward_args args = problem_args(p, &dx, &dw, &scale, begin, end);
-        assert_ok(ls_rmsnorm_backward(op_queues[isa][thread], &args, &err), err);
+        assert_ok(ls_rmsnorm_backward(op_devices[isa][thread], &args, &err), err);
     }
     for (int i = 0; i < 3; i++)
         op_check(expected[i], got[i], OP_NAN_ANY, "%s: array %d of rows %lld dim %lld x %s add %d threads %d", what, i,
@@ -189,11 +189,11 @@ static void zero_rows_and_no_dw(void **state) {
     }
     args = problem_args(&p, &dx, &p.dw, &scale, 0, 4);
     args.dw = NULL;
-    assert_ok(ls_rmsnorm_backward(op_queues[isa][2], &args, &err), err);
+    assert_ok(ls_rmsnorm_backward(op_devices[isa][2], &args, &err), err);
     op_check(&p.ex, &dx, OP_NAN_PINNED, "without dw");
     args.rows = 0;
     args.x = args.dy = args.dx = args.scale = NULL;
-    assert_ok(ls_rmsnorm_backward(op_queues[isa][0], &args, &err), err);
+    assert_ok(ls_rmsnorm_backward(op_devices[isa][0], &args, &err), err);
     op_array_free(&dx);
     op_array_free(&scale);
     problem_free(&p);
@@ -266,11 +266,11 @@ static void bad_arguments_are_named(void **state) {
     ls_rmsnorm_backward_args args;
     ls_error err;
     (void)state;
-#define REFUSED(word, ...)                                                                                \
-    do {                                                                                                  \
-        args = right;                                                                                     \
-        __VA_ARGS__;                                                                                      \
-        check_failed(ls_rmsnorm_backward(op_queues[0][1], &args, &err), &err, "rmsnorm_backward: " word); \
+#define REFUSED(word, ...)                                                                                 \
+    do {                                                                                                   \
+        args = right;                                                                                      \
+        __VA_ARGS__;                                                                                       \
+        check_failed(ls_rmsnorm_backward(op_devices[0][1], &args, &err), &err, "rmsnorm_backward: " word); \
     } while (0)
     REFUSED("x is a null", args.x = NULL);
     REFUSED("w is a null", args.w = NULL);

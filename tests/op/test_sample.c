@@ -110,11 +110,25 @@ static int32_t sample_ref(const float *z, int64_t vocab, const ls_sampling *s, c
 
 static ls_isa used; /* by the case that runs */
 
+/* One row; the number kept. */
 static int64_t process(float *out, const float *logits, int64_t vocab, const ls_sampling *s) {
-    int32_t *workspace = op_alloc(2 * vocab * 4); /* exact: a sanitizer sees a step beyond */
-    const int64_t n = ls_sampling_process(used, out, logits, vocab, s, workspace);
-    free(workspace);
-    return n;
+    int32_t *sort_space = op_alloc(2 * vocab * 4); /* exact: a sanitizer sees a step beyond */
+    int64_t kept = -1;
+    const ls_process_args args = {logits, 1, vocab, s, NULL, out, &kept, sort_space};
+    ls_error err;
+    assert_ok(ls_process(op_devices[used][0], &args, &err), err);
+    free(sort_space);
+    return kept;
+}
+
+/* One row of processed logits, of which those above -inf are kept; the token. */
+static int64_t sample(const float *processed, int64_t vocab, const ls_sampling *s, const ls_draw *draw) {
+    int64_t kept = 0, token = -7;
+    const ls_sample_args args = {processed, 1, vocab, &kept, s, draw, &token};
+    ls_error err;
+    for (int64_t i = 0; i < vocab; i++) kept += processed[i] > -INFINITY;
+    assert_ok(ls_sample(op_devices[used][0], &args, &err), err);
+    return token;
 }
 
 static const ls_sampling plain = {1.0f, 0, 1.0f, 0.0f, 1};
@@ -211,7 +225,7 @@ static void large_vocabulary_equals_the_textbook(void **state) {
         assert_int_equal(process(out, logits, VOCAB, &settings[i]),
                          process_ref(expected, logits, VOCAB, &settings[i], RIGHT));
         assert_same_bits(out, expected, VOCAB);
-        assert_int_equal(ls_sample(used, out, VOCAB, &settings[i], &draw),
+        assert_int_equal(sample(out, VOCAB, &settings[i], &draw),
                          sample_ref(expected, VOCAB, &settings[i], &draw, RIGHT));
     }
     free(logits);
@@ -294,12 +308,15 @@ static void rows_without_a_token(void **state) {
         if (greedy) s.temperature = 0.0f;
         for (int64_t i = 0; i < 5; i++) logits[i] = -INFINITY;
         assert_int_equal(process(out, logits, 5, &s), 0);
-        assert_int_equal(ls_sample(used, logits, 5, &s, &draw), -1);
+        assert_int_equal(ls_bits(out[0]), 0x7FC00000u);
+        assert_int_equal(sample(out, 5, &s, &draw), -1);
+        assert_int_equal(sample(logits, 5, &s, &draw), -1);
         for (int64_t i = 0; i < OP_COUNT(poison); i++)
             for (int64_t at = 0; at < 5; at++) {
                 for (int64_t j = 0; j < 5; j++) logits[j] = (float)j;
                 logits[at] = poison[i];
                 assert_int_equal(process(out, logits, 5, &s), 0);
+                assert_int_equal(ls_bits(out[0]), 0x7FC00000u);
             }
         /* 10 / 1e-38 overflows: z has no largest value then; greedy does not divide. */
         s.temperature = greedy ? 0.0f : 1e-38f;
@@ -308,7 +325,7 @@ static void rows_without_a_token(void **state) {
         s.temperature = greedy ? 0.0f : 1.0f;
         for (int64_t i = 0; i < 5; i++) logits[i] = i == 3 ? -FLT_MAX : -INFINITY;
         assert_int_equal(process(out, logits, 5, &s), 1);
-        assert_int_equal(ls_sample(used, out, 5, &s, &draw), 3);
+        assert_int_equal(sample(out, 5, &s, &draw), 3);
     }
 }
 
@@ -331,7 +348,7 @@ static void greedy_takes_the_largest_lower_first(void **state) {
         /* All are kept, whatever the other fields say; bits as they came. */
         assert_int_equal(process(out, logits, 33, &s), finite);
         assert_same_bits(out, logits, 33);
-        assert_int_equal(ls_sample(used, out, 33, &s, &draw), best);
+        assert_int_equal(sample(out, 33, &s, &draw), best);
     }
 }
 
@@ -347,7 +364,7 @@ static int64_t draw_diffs(variant v, int64_t n) {
         fill_row(logits, vocab, i % KINDS, &seed);
         process(out, logits, vocab, &s);
         process_ref(expected, logits, vocab, &s, v);
-        diffs += ls_sample(used, out, vocab, &s, &draw) != sample_ref(expected, vocab, &s, &draw, v);
+        diffs += sample(out, vocab, &s, &draw) != sample_ref(expected, vocab, &s, &draw, v);
     }
     return diffs;
 }
@@ -363,7 +380,7 @@ static void draws_depend_on_nothing_else(void **state) {
     used = op_isa(state); /* first: it may leave the case */
     enum { VOCAB = 50, WIDE = 90, DRAWS = 300 };
     float logits[VOCAB], out[VOCAB], wide[WIDE + 3], fewer[VOCAB];
-    int32_t first[DRAWS];
+    int64_t first[DRAWS];
     uint64_t seed = 6;
     ls_sampling s = plain;
     s.seed = 99;
@@ -371,15 +388,124 @@ static void draws_depend_on_nothing_else(void **state) {
     assert_int_equal(process(out, logits, VOCAB, &s), VOCAB);
     for (uint32_t i = 0; i < DRAWS; i++) {
         const ls_draw draw = {i % 7, i % 3, i};
-        first[i] = ls_sample(used, out, VOCAB, &s, &draw);
+        first[i] = sample(out, VOCAB, &s, &draw);
     }
     for (uint32_t i = DRAWS; i-- > 0;) {
         const ls_draw draw = {i % 7, i % 3, i};
         for (int64_t j = 0; j < WIDE; j++) wide[3 + j] = j < VOCAB ? out[j] : -INFINITY;
         for (int64_t j = 0; j < VOCAB; j++) fewer[j] = j == first[i] || test_random(&seed) % 2 ? out[j] : -INFINITY;
-        assert_int_equal(ls_sample(used, wide + 3, WIDE, &s, &draw), first[i]);
-        assert_int_equal(ls_sample(used, fewer, VOCAB, &s, &draw), first[i]);
+        assert_int_equal(sample(wide + 3, WIDE, &s, &draw), first[i]);
+        assert_int_equal(sample(fewer, VOCAB, &s, &draw), first[i]);
     }
+}
+
+/* ---- rows together ---- */
+
+enum { TOGETHER = 23, TOGETHER_VOCAB = 67 };
+
+typedef struct batch {
+    ls_sampling sampling[TOGETHER];
+    ls_draw draws[TOGETHER];
+    uint8_t mask[TOGETHER];
+    float logits[TOGETHER * TOGETHER_VOCAB], expected[TOGETHER * TOGETHER_VOCAB];
+    int64_t kept[TOGETHER], token[TOGETHER]; /* expected; of rows that the mask leaves alone -9 and -1 */
+} batch;
+
+static void batch_make(batch *b, bool masked, uint64_t seed) {
+    memset(b->expected, OP_GUARD, sizeof b->expected);
+    for (int64_t r = 0; r < TOGETHER; r++) {
+        float *logits = b->logits + r * TOGETHER_VOCAB, *expected = b->expected + r * TOGETHER_VOCAB;
+        b->sampling[r] = random_sampling(&seed, TOGETHER_VOCAB);
+        if (r % 6 == 0) b->sampling[r].temperature = 0.0f;
+        b->draws[r] = (ls_draw){(uint32_t)r % 3, (uint32_t)r % 2, (uint32_t)(test_random(&seed) >> 40)};
+        b->mask[r] = !masked || r % 4 != 1;
+        fill_row(logits, TOGETHER_VOCAB, r % KINDS, &seed);
+        if (r % 7 == 3) logits[r] = NAN; /* a row that holds no choice */
+        b->kept[r] = -9;
+        b->token[r] = -1;
+        if (!b->mask[r]) continue;
+        b->kept[r] = 0;
+        if (r % 7 != 3) b->kept[r] = process_ref(expected, logits, TOGETHER_VOCAB, &b->sampling[r], RIGHT);
+        if (b->kept[r] == 0)
+            expected[0] = ls_from_bits(0x7FC00000u);
+        else
+            b->token[r] = sample_ref(expected, TOGETHER_VOCAB, &b->sampling[r], &b->draws[r], RIGHT);
+    }
+}
+
+/* Rows of a batch are the rows alone, with their own settings; those that the mask leaves out are not touched. */
+static void batches_equal_their_rows(void **state) {
+    const ls_isa isa = op_isa(state);
+    static batch b;
+    static float out[TOGETHER * TOGETHER_VOCAB];
+    int32_t *sort_space = op_alloc(2 * TOGETHER * TOGETHER_VOCAB * 4);
+    int64_t n_drawn = 0;
+    for (int64_t i = 0; i < 40; i++)
+        for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
+            int64_t kept[TOGETHER], token[TOGETHER];
+            const bool masked = i % 2 == 1, unasked = i % 5 == 4;
+            ls_process_args process_args = {b.logits, TOGETHER, TOGETHER_VOCAB, b.sampling, masked ? b.mask : NULL,
+                                            out,      kept,     sort_space};
+            const ls_sample_args sample_args = {out, TOGETHER, TOGETHER_VOCAB, kept, b.sampling, b.draws, token};
+            ls_error err;
+            batch_make(&b, masked, (uint64_t)i + 1);
+            memset(out, OP_GUARD, sizeof out);
+            for (int64_t r = 0; r < TOGETHER; r++) kept[r] = token[r] = -9;
+            if (unasked) process_args.kept = NULL;
+            assert_ok(ls_process(op_devices[isa][t], &process_args, &err), err);
+            for (int64_t r = 0; r < TOGETHER; r++) {
+                /* Of a row that holds no choice only the first entry is promised. */
+                const int64_t n = b.kept[r] == 0 ? 1 : TOGETHER_VOCAB;
+                assert_same_bits(out + r * TOGETHER_VOCAB, b.expected + r * TOGETHER_VOCAB, n);
+                assert_int_equal(kept[r], unasked ? -9 : b.kept[r]);
+            }
+            assert_ok(ls_sample(op_devices[isa][t], &sample_args, &err), err);
+            for (int64_t r = 0; r < TOGETHER; r++) assert_int_equal(token[r], unasked ? -1 : b.token[r]);
+            for (int64_t r = 0; r < TOGETHER; r++) n_drawn += token[r] >= 0;
+        }
+    assert_true(n_drawn > 1000);
+    free(sort_space);
+}
+
+static void bad_batches_are_named(void **state) {
+    static batch b;
+    float out[TOGETHER_VOCAB];
+    int32_t sort_space[2 * TOGETHER_VOCAB];
+    int64_t kept = -9, token = -9;
+    ls_error err;
+    (void)state;
+    batch_make(&b, false, 1);
+    memset(out, OP_GUARD, sizeof out);
+#define PROCESS(word, ...)                                                                              \
+    do {                                                                                                \
+        ls_process_args args = {b.logits, 1, TOGETHER_VOCAB, b.sampling, NULL, out, &kept, sort_space}; \
+        __VA_ARGS__;                                                                                    \
+        check_failed(ls_process(op_devices[0][0], &args, &err), &err, "process: " word);                \
+    } while (0)
+#define SAMPLE(word, ...)                                                                          \
+    do {                                                                                           \
+        ls_sample_args args = {b.expected, 1, TOGETHER_VOCAB, &kept, b.sampling, b.draws, &token}; \
+        __VA_ARGS__;                                                                               \
+        check_failed(ls_sample(op_devices[0][0], &args, &err), &err, "sample: " word);             \
+    } while (0)
+    PROCESS("logits is a null", args.logits = NULL);
+    PROCESS("sampling is a null", args.sampling = NULL);
+    PROCESS("out is a null", args.out = NULL);
+    PROCESS("sort_space is a null", args.sort_space = NULL);
+    PROCESS("-1 rows of 67", args.rows = -1);
+    PROCESS("1 rows of 0", args.vocab = 0);
+    PROCESS("logits: 9223372036854775807 rows", args.rows = INT64_MAX);
+    SAMPLE("processed is a null", args.processed = NULL);
+    SAMPLE("kept is a null", args.kept = NULL);
+    SAMPLE("sampling is a null", args.sampling = NULL);
+    SAMPLE("draws is a null", args.draws = NULL);
+    SAMPLE("token is a null", args.token = NULL);
+    SAMPLE("-7 rows of 67", args.rows = -7);
+    SAMPLE("1 rows of -1", args.vocab = -1);
+#undef PROCESS
+#undef SAMPLE
+    assert_true(kept == -9 && token == -9);
+    for (int64_t i = 0; i < TOGETHER_VOCAB; i++) assert_int_equal(ls_bits(out[i]), OP_GUARD * 0x01010101u);
 }
 
 /* Pearson's statistic of 200,000 draws along one field of the counter. Fixed seeds: the same number on every run. */
@@ -394,7 +520,7 @@ static double chi_square(int field, const ls_sampling *s, const float *logits, i
         const ls_draw draw = {field == 0 ? i : 5, field == 1 ? i : 6, field == 2 ? i : 7};
         ls_sampling with = *s;
         if (field == 3) with.seed = i;
-        count[ls_sample(used, out, vocab, &with, &draw)]++;
+        count[sample(out, vocab, &with, &draw)]++;
     }
     *cells = 0;
     for (int64_t i = 0; i < vocab; i++) {
@@ -432,7 +558,7 @@ static void neighbouring_draws_are_independent(void **state) {
     double statistic = 0.0;
     for (uint32_t i = 0; i < PAIRS; i++) {
         const ls_draw a = {1, 2, 2 * i}, b = {1, 2, 2 * i + 1};
-        count[ls_sample(used, out, N, &plain, &a)][ls_sample(used, out, N, &plain, &b)]++;
+        count[sample(out, N, &plain, &a)][sample(out, N, &plain, &b)]++;
     }
     for (int64_t i = 0; i < N * N; i++) {
         const double d = (double)count[i / N][i % N] - (double)PAIRS / (N * N);
@@ -497,9 +623,11 @@ int main(void) {
         OP_CASES(greedy_takes_the_largest_lower_first),
         OP_CASES(draws_equal_the_textbook),
         OP_CASES(draws_depend_on_nothing_else),
+        OP_CASES(batches_equal_their_rows),
         OP_CASES(frequencies_are_the_probabilities),
         OP_CASES(neighbouring_draws_are_independent),
         cmocka_unit_test(bad_settings_are_named),
+        cmocka_unit_test(bad_batches_are_named),
         OP_CASES(variants_are_caught),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);

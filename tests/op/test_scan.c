@@ -148,7 +148,7 @@ static ls_scan_args rows_args(const problem *p, const rows *r, const ls_span *sp
 }
 
 /* All sequences from their first token to their last, in spans of `chunk` tokens. */
-static void drive(const problem *p, const ls_pool_view *pool, ls_queue *queue, int64_t chunk, bool alone,
+static void drive(const problem *p, const ls_pool_view *pool, ls_device *device, int64_t chunk, bool alone,
                   uint64_t seed) {
     op_plan plan = p->plan;
     op_batch batch = op_batch_make(&plan);
@@ -170,10 +170,10 @@ static void drive(const problem *p, const ls_pool_view *pool, ls_queue *queue, i
         r.out = op_array_make(p->out.dtype, batch.n_rows, p->dim, (int64_t)(pads % 4));
         op_guard(&r.out);
         args = rows_args(p, &r, batch.spans, batch.n_spans, pool);
-        assert_ok(ls_scan(queue, &args, &err), err);
+        assert_ok(ls_scan(device, &args, &err), err);
         op_check(&expected, &r.out, OP_NAN_ANY, "dim %lld states %lld in %s out %s threads %d chunk %lld%s",
                  (long long)p->dim, (long long)p->n_states, ls_dtype_name(r.u.dtype), ls_dtype_name(r.out.dtype),
-                 ls_pool_threads(queue->pool), (long long)chunk, alone ? " alone" : "");
+                 ls_pool_threads(device->exec.queue->pool), (long long)chunk, alone ? " alone" : "");
         for (int64_t i = 0; i < OP_COUNT(in); i++) op_array_free(in[i]);
         op_array_free(&r.out);
         op_array_free(&expected);
@@ -187,7 +187,7 @@ static void problem_check(const problem *p, ls_isa isa) {
     for (int64_t i = 0; i < 2 * OP_COUNT(op_chunks); i++) {
         op_array got = op_array_make(LS_F32, p->plan.n_seqs, p->state.cols, 0);
         op_pool_poison(&pool);
-        drive(p, &pool.view, op_queues[isa][i % OP_THREADS_MAX], op_chunks[i / 2], i % 2 == 1, (uint64_t)i + 1);
+        drive(p, &pool.view, op_devices[isa][i % OP_THREADS_MAX], op_chunks[i / 2], i % 2 == 1, (uint64_t)i + 1);
         for (int64_t s = 0; s < p->plan.n_seqs; s++)
             memcpy(op_at(&got, s, 0), ls_pool_at(&pool.view, p->plan.slot[s]), (size_t)entry_bytes);
         op_check(&p->state, &got, OP_NAN_ANY, "state: dim %lld states %lld chunk %lld", (long long)p->dim,
@@ -234,8 +234,8 @@ static void untouched_rows_and_slots(void **state) {
     const ls_isa isa = op_isa(state);
     const int64_t length[] = {4};
     const op_plan plan = op_plan_make(1, length, slots);
-    const ls_span idle[] = {{0, 3, 0, -1, NULL}, {3, 0, 5, 7, NULL}, {3, 1, 9, INT32_MIN, NULL}, {4, 0, 0, 2, NULL}};
-    const ls_span bad[] = {{0, 2, 0, 7, NULL}, {2, 2, 0, 9, NULL}};
+    const ls_span idle[] = {{0, 3, 0, -1, 0}, {3, 0, 5, 7, 0}, {3, 1, 9, INT32_MIN, 0}, {4, 0, 0, 2, 0}};
+    const ls_span bad[] = {{0, 2, 0, 7, 0}, {2, 2, 0, 9, 0}};
     op_pool pool = op_pool_make(9, 20 * 5 * 4, 16);
     op_array untouched = op_array_make(LS_F32, 4, 20, 0);
     problem p;
@@ -248,10 +248,10 @@ static void untouched_rows_and_slots(void **state) {
     op_guard(&untouched);
     for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
         args = rows_args(&p, &r, idle, OP_COUNT(idle), &pool.view);
-        assert_ok(ls_scan(op_queues[isa][t], &args, &err), err);
+        assert_ok(ls_scan(op_devices[isa][t], &args, &err), err);
         args = rows_args(&p, &r, bad, OP_COUNT(bad), &pool.view);
-        check_failed(ls_scan(op_queues[isa][t], &args, &err), &err, "span 1");
-        check_failed(ls_scan(op_queues[isa][t], &args, &err), &err, "slot 9");
+        check_failed(ls_scan(op_devices[isa][t], &args, &err), &err, "span 1");
+        check_failed(ls_scan(op_devices[isa][t], &args, &err), &err, "slot 9");
         op_check(&untouched, &r.out, OP_NAN_PINNED, "padding or a bad slot");
         op_pool_check_others(&pool, NULL, 0, "padding or a bad slot");
     }
@@ -279,7 +279,7 @@ static void offsets_pass_32_bits(void **state) {
     }
     scan_ref(&p, &p.out, &p.state, RIGHT);
     scan_view.base += SPARSE_CONV_BYTES;
-    drive(&p, &scan_view, op_queues[isa][1], 2, false, 1);
+    drive(&p, &scan_view, op_devices[isa][1], 2, false, 1);
     if (sparse_damage(&pool, &p.state, SPARSE_CONV_BYTES, text) != 0) fail_msg("scan: %s", text);
     sparse_control(&pool, &p.state, SPARSE_CONV_BYTES);
     problem_free(&p);
@@ -296,7 +296,7 @@ static void accurate_within_1e_6_of_the_terms(void **state) {
     op_pool pool = op_pool_make(8, DIM * STATES * 4, 0);
     problem p;
     problem_make(&p, &plan, DIM, STATES, 0, 4);
-    drive(&p, &pool.view, op_queues[isa][0], 64, true, 1);
+    drive(&p, &pool.view, op_devices[isa][0], 64, true, 1);
     for (int64_t t = 0; t < LENGTH; t++)
         for (int64_t c = 0; c < DIM; c++) {
             const double raw = (double)op_get(&p.dt, t, c) + p.dt_bias[c], dt = log1p(exp(raw)), u = op_get(&p.u, t, c);
@@ -322,17 +322,17 @@ static void accurate_within_1e_6_of_the_terms(void **state) {
 
 typedef struct scanning {
     const ls_scan_args *args;
-    ls_queue *queue;
+    ls_device *device;
 } scanning;
 
 static void scan_first(void *context, int64_t n) {
     const scanning *s = context;
-    const ls_span span = {0, n, 0, 0, NULL};
+    const ls_span span = {0, n, 0, 0, 0};
     ls_scan_args part = *s->args;
     ls_error err;
     part.spans = &span;
     part.n_spans = 1;
-    assert_ok(ls_scan(s->queue, &part, &err), err);
+    assert_ok(ls_scan(s->device, &part, &err), err);
 }
 
 /* Four times the tokens take about four times the time (bounds are generous: machines are shared) and no memory. */
@@ -353,7 +353,7 @@ static void linear_in_time_and_constant_in_memory(void **state) {
     op_guard(&p.out);
     r = (rows){p.u, p.dt, p.b, p.cc, p.z, p.out};
     args = rows_args(&p, &r, NULL, 0, &pool.view);
-    first = (scanning){&args, op_queues[isa][0]};
+    first = (scanning){&args, op_devices[isa][0]};
     scan_first(&first, LENGTH);
     getrusage(RUSAGE_SELF, &before);
     heap_before = mallinfo2();

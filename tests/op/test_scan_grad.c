@@ -122,13 +122,13 @@ static ls_scan_backward_args problem_args(const problem *p, const grads *g) {
     return args;
 }
 
-/* The op on a queue, in a workspace of exactly its size. */
-static void run(const problem *p, const grads *g, ls_queue *queue) {
+/* The op on a device, in a workspace of exactly its size. */
+static void run(const problem *p, const grads *g, ls_device *device) {
     const ls_scan_backward_args args = problem_args(p, g);
-    grad_workspace workspace = grad_workspace_make(ls_op_scan_backward_workspace(&args));
+    grad_workspace workspace = grad_workspace_lend(device, ls_op_scan_backward_workspace(&args));
     ls_error err;
-    assert_ok(ls_scan_backward(queue, &args, workspace.bytes, &err), err);
-    grad_workspace_free(&workspace);
+    assert_ok(ls_scan_backward(device, &args, &err), err);
+    grad_workspace_take_back(&workspace);
 }
 
 /* ---- the textbook ---- */
@@ -282,7 +282,7 @@ static void problem_check(const problem *p, ls_isa isa, const char *what) {
     grad_ref(p, &expected, RIGHT);
     for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
         grads got = grads_make(p->layout.rows, p->dim, p->n_states);
-        run(p, &got, op_queues[isa][t]);
+        run(p, &got, op_devices[isa][t]);
         for (int i = 0; i < N_GRADS; i++)
             op_check(&expected.of[i], &got.of[i], OP_NAN_ANY,
                      "%s: %s of dim %lld, %lld states, %s, flags %d, threads %d", what, grad_names[i],
@@ -340,11 +340,11 @@ static void wide_and_deep_equal_the_textbook(void **state) {
 static void no_tokens_give_zero_gradients(void **state) {
     const ls_isa isa = op_isa(state);
     for (int64_t n_spans = 0; n_spans < 3; n_spans++) {
-        grad_layout layout = {6, n_spans, {{0, 3, 0, -1, NULL}, {4, 0, 0, 2, NULL}}};
+        grad_layout layout = {6, n_spans, {{0, 3, 0, -1, 0}, {4, 0, 0, 2, 0}}};
         problem p = problem_make(&layout, 20, 4, WITH_Z | WITH_BIAS | WITH_D, LS_F32, false, 3);
         grads got = grads_make(6, 20, 4);
         problem_check(&p, isa, "no tokens");
-        run(&p, &got, op_queues[isa][0]);
+        run(&p, &got, op_devices[isa][0]);
         for (int64_t c = 0; c < 20; c++) assert_int_equal(ls_bits(op_get(&got.of[DD], 0, c)), 0);
         grads_free(&got);
         problem_free(&p);
@@ -363,7 +363,7 @@ static void channels_that_are_not_there_add_nothing(void **state) {
             for (int64_t c = 0; c < dim; c++) op_put(&p.dout, 2, c, 0.5f);
             op_put(which == 0 ? &p.b : &p.cc, 2, 1, INFINITY);
             problem_check(&p, isa, "infinity");
-            run(&p, &got, op_queues[isa][0]);
+            run(&p, &got, op_devices[isa][0]);
             if (dim == 1) assert_true(isinf(op_get(&got.of[which == 0 ? DCC : DB], 2, 1)));
             grads_free(&got);
             problem_free(&p);
@@ -399,7 +399,7 @@ static void sequences_do_not_see_each_other(void **state) {
         problem p = problem_make(&layout, 40, 6, WITH_Z | WITH_BIAS | WITH_D, seed % 2 ? LS_F32 : LS_BF16, false, seed);
         grads packed = grads_make(layout.rows, 40, 6), sums = grads_make(1, 40, 6);
         for (int i = DDT_BIAS; i <= DD; i++) memset(sums.of[i].data, 0, (size_t)sums.of[i].bytes);
-        run(&p, &packed, op_queues[isa][2]);
+        run(&p, &packed, op_devices[isa][2]);
         for (int64_t s = 0; s < layout.n_spans; s++) {
             const ls_span *span = &layout.spans[s];
             problem q;
@@ -407,7 +407,7 @@ static void sequences_do_not_see_each_other(void **state) {
             if (span->slot < 0) continue;
             q = problem_alone(&p, span);
             alone = grads_make(span->n_rows, 40, 6);
-            run(&q, &alone, op_queues[isa][s % OP_THREADS_MAX]);
+            run(&q, &alone, op_devices[isa][s % OP_THREADS_MAX]);
             for (int i = DU; i <= DZ; i++) {
                 op_array rows = grad_rows(&packed.of[i], span);
                 op_check(&alone.of[i], &rows, OP_NAN_PINNED, "packed: %s of span %lld", grad_names[i], (long long)s);
@@ -435,8 +435,8 @@ static void padding_changes_no_gradient(void **state) {
         problem p = problem_make(&layout, 34, 7, WITH_Z | WITH_BIAS | WITH_D, LS_F32, false, seed);
         problem q = problem_alone(&p, span);
         grads packed = grads_make(layout.rows, 34, 7), alone = grads_make(span->n_rows, 34, 7);
-        run(&p, &packed, op_queues[isa][1]);
-        run(&q, &alone, op_queues[isa][0]);
+        run(&p, &packed, op_devices[isa][1]);
+        run(&q, &alone, op_devices[isa][0]);
         for (int i = 0; i < N_GRADS; i++) {
             op_array rows = i <= DZ ? grad_rows(&packed.of[i], span) : packed.of[i];
             op_check(&alone.of[i], &rows, OP_NAN_PINNED, "padding: %s", grad_names[i]);
@@ -508,7 +508,7 @@ static void gradients_are_those_of_float64(void **state) {
         e.flags = flags;
         for (int i = 0; i < N_GRADS; i++) widen_to(inputs[i], from[i]);
         widen_to(e.dout, &p.dout);
-        run(&p, &got, op_queues[isa][0]);
+        run(&p, &got, op_devices[isa][0]);
         for (int i = 0; i < N_GRADS; i++) {
             double error;
             if ((i == DZ && !(flags & WITH_Z)) || (i == DDT_BIAS && !(flags & WITH_BIAS)) ||
@@ -527,23 +527,24 @@ static void gradients_are_those_of_float64(void **state) {
 /* ---- errors ---- */
 
 static void bad_arguments_are_named(void **state) {
-    const grad_layout layout = {9, 2, {{0, 4, 0, 0, NULL}, {4, 5, 0, 1, NULL}}};
+    const grad_layout layout = {9, 2, {{0, 4, 0, 0, 0}, {4, 5, 0, 1, 0}}};
     problem p = problem_make(&layout, 4, 3, WITH_Z | WITH_BIAS | WITH_D, LS_F32, false, 1);
     grads got = grads_make(9, 4, 3), untouched = grads_make(9, 4, 3);
     const ls_scan_backward_args right = problem_args(&p, &got);
-    grad_workspace workspace = grad_workspace_make(ls_op_scan_backward_workspace(&right));
+    ls_device *device = op_devices[0][1];
+    grad_workspace workspace = grad_workspace_lend(device, ls_op_scan_backward_workspace(&right));
     ls_scan_backward_args args;
     ls_span spans[2];
     ls_error err;
     (void)state;
-#define REFUSED(word, ...)                                                                         \
-    do {                                                                                           \
-        args = right;                                                                              \
-        memcpy(spans, layout.spans, sizeof spans);                                                 \
-        args.spans = spans;                                                                        \
-        __VA_ARGS__;                                                                               \
-        check_failed(ls_scan_backward(op_queues[0][1], &args, workspace.bytes, &err), &err, word); \
-        check_failed(err.status, &err, "scan_backward");                                           \
+#define REFUSED(word, ...)                                               \
+    do {                                                                 \
+        args = right;                                                    \
+        memcpy(spans, layout.spans, sizeof spans);                       \
+        args.spans = spans;                                              \
+        __VA_ARGS__;                                                     \
+        check_failed(ls_scan_backward(device, &args, &err), &err, word); \
+        check_failed(err.status, &err, "scan_backward");                 \
     } while (0)
     REFUSED("u is a null", args.u = NULL);
     REFUSED("dt_raw is a null", args.dt_raw = NULL);
@@ -592,7 +593,7 @@ static void bad_arguments_are_named(void **state) {
     assert_ok(ls_scan_backward_check(&args, &err), err);
     for (int i = 0; i < N_GRADS; i++)
         op_check(&untouched.of[i], &got.of[i], OP_NAN_PINNED, "refused: %s", grad_names[i]);
-    grad_workspace_free(&workspace);
+    grad_workspace_take_back(&workspace);
     grads_free(&got);
     grads_free(&untouched);
     problem_free(&p);

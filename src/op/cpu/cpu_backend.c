@@ -10,20 +10,24 @@
 /* Arrays of this size and more lie on huge pages where the system grants them: a product reads several panels of a
  * weight side by side, and with 4 KB pages address translation is what a lone row waits for. */
 #define HUGE_PAGE_BYTES (2 << 20)
+/* Of the others. */
+#define ALIGN_BYTES 256
 
 static ls_status cpu_alloc(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
+    const int64_t align = bytes < 2 * HUGE_PAGE_BYTES ? ALIGN_BYTES : HUGE_PAGE_BYTES;
     int64_t padded;
     (void)device;
     *out = NULL;
-    if (bytes < 2 * HUGE_PAGE_BYTES) return ls_array_alloc(out, bytes, 1, what, err);
-    if (ls_add_i64(bytes, HUGE_PAGE_BYTES, &padded)) {
-        padded = padded / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        *out = aligned_alloc(HUGE_PAGE_BYTES, (size_t)padded);
+    if (ls_add_i64(bytes == 0 ? 1 : bytes, align - 1, &padded)) {
+        padded = padded / align * align;
+        *out = aligned_alloc((size_t)align, (size_t)padded);
     }
     if (*out == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot allocate %lld bytes", what, (long long)bytes);
 #ifdef MADV_HUGEPAGE
-    (void)madvise(*out, (size_t)padded, MADV_HUGEPAGE); /* advice: refused, the panels are only slower */
+    /* Advice: refused, the panels are only slower. */
+    if (align == HUGE_PAGE_BYTES) (void)madvise(*out, (size_t)padded, MADV_HUGEPAGE);
 #endif
+    memset(*out, 0, (size_t)padded);
     return LS_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "op/cpu/adamw_kernel.h"
 #include "op/cpu/sample_kernel.h"
 
@@ -204,11 +205,15 @@ ls_status ls_cpu_moe_combine_backward(const ls_exec *exec, const ls_moe_combine_
 static ls_status check_pages(const ls_attention_args *a, ls_error *err) {
     for (int64_t i = 0; i < a->n_spans; i++) {
         const ls_span *s = &a->spans[i];
-        const int64_t n_pages = blocks_of(s->pos + s->n_rows, a->page_tokens);
+        int64_t end, n_pages;
         if (s->slot < 0) continue;
+        if (!ls_add_i64(s->pos, s->n_rows, &end))
+            return LS_FAIL(err, LS_ERR_ARG, "attention: span %lld: position %lld, rows %lld do not fit 64 bits",
+                           (long long)i, (long long)s->pos, (long long)s->n_rows);
+        n_pages = blocks_of(end, a->page_tokens);
         if (s->table < 0 || s->table > a->n_tables - n_pages)
-            return LS_FAIL(err, LS_ERR_ARG, "attention: span %lld: pages %lld to %lld of tables with %lld",
-                           (long long)i, (long long)s->table, (long long)(s->table + n_pages), (long long)a->n_tables);
+            return LS_FAIL(err, LS_ERR_ARG, "attention: span %lld: %lld pages from %lld on, of tables with %lld",
+                           (long long)i, (long long)n_pages, (long long)s->table, (long long)a->n_tables);
         for (int64_t page = 0; page < n_pages; page++) {
             const int32_t id = a->tables[s->table + page];
             if (id < 0 || id >= a->pages.n_entries)
