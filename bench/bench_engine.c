@@ -33,7 +33,7 @@ static const int64_t batches[] = {1, 2, 4, 8, 16, 32};
 
 typedef struct bench {
     ls_model *model;
-    ls_device *queue;
+    ls_device *device;
     ls_dtype dtype;
     int32_t threads;
     int64_t tokens; /* a sequence */
@@ -80,7 +80,7 @@ static ls_engine *make_engine(const bench *b, int64_t batch, bool fork, ls_prefi
     opts.levers.fork = fork;
     opts.levers.prefix = prefix;
     opts.levers.threads = b->threads;
-    need(ls_engine_create(&engine, b->model, b->queue, &opts, &err), &err);
+    need(ls_engine_create(&engine, b->model, b->device, &opts, &err), &err);
     return engine;
 }
 
@@ -103,10 +103,10 @@ static double time_decode(bench *b, ls_engine *engine, int64_t batch) {
 }
 
 static double fma_peak(const bench *b) {
-    bounds_job job = {.isa = b->queue->isa};
+    bounds_job job = {.isa = b->device->exec.queue->isa};
     const double start = now();
-    ls_parallel_for(b->queue->pool, b->threads, 1, fma_part, &job);
-    return fma_flops(b->queue->isa, b->threads) / (now() - start);
+    ls_parallel_for(b->device->exec.queue->pool, b->threads, 1, fma_part, &job);
+    return fma_flops(b->device->exec.queue->isa, b->threads) / (now() - start);
 }
 
 static void bench_decode(bench *b, int64_t reps, int64_t only) {
@@ -204,17 +204,17 @@ int main(int argc, char **argv) {
         return 1;
     }
     if (b.threads == 1) clock_used = CLOCK_PROCESS_CPUTIME_ID;
-    need(ls_device_open_cpu(&b.queue, b.threads, ls_isa_best(), &err), &err);
-    need(ls_model_open(&b.model, argv[1], &err), &err);
+    need(ls_device_open_cpu(&b.device, b.threads, ls_isa_best(), &err), &err);
+    need(ls_model_open(&b.model, b.device, argv[1], &err), &err);
     lay_out_requests(&b);
-    printf("%s, activations %s, %s, %d thread%s\n", argv[1], ls_dtype_name(b.dtype), ls_isa_name(b.queue->isa),
-           b.threads, b.threads == 1 ? "" : "s");
+    printf("%s, activations %s, %s, %d thread%s\n", argv[1], ls_dtype_name(b.dtype),
+           ls_isa_name(b.device->exec.queue->isa), b.threads, b.threads == 1 ? "" : "s");
     bench_decode(&b, reps, only);
     good = only > 0 || bench_sharing(&b);
     free(b.logprobs);
     free(b.completions);
     free(b.prompts);
     ls_model_close(b.model);
-    ls_device_close(b.queue);
+    ls_device_close(b.device);
     return good ? 0 : 2;
 }

@@ -11,12 +11,13 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "model/forward.h"
 #include "model_bounds.h"
 #include "num/half.h"
 
 typedef struct bench {
     ls_model *model;
-    ls_device *queue;
+    ls_device *device;
     ls_dtype dtype;
     int32_t threads;
     model_bounds bounds;
@@ -38,32 +39,37 @@ static double time_forward(bench *b, int64_t batch, int64_t rows, int64_t pos, i
     double seconds[REPS];
     ls_cache *cache;
     ls_workspace *ws;
+    ls_batch *input;
     int32_t *pages, *tokens;
     ls_span *spans;
-    float *logits;
+    float *h, *logits;
     ls_error err;
-    need(ls_cache_create(&cache, c, &opts, &err), &err);
-    need(ls_workspace_create(&ws, c, b->dtype, n, false, &err), &err);
+    need(ls_cache_create(&cache, b->device, c, &opts, &err), &err);
+    need(ls_workspace_create(&ws, b->device, c, b->dtype, n, false, &err), &err);
+    need(ls_batch_create(&input, b->device, n, batch, opts.n_pages, &err), &err);
+    need(ls_memory_alloc(b->device, (void **)&h, n, c->hidden * (int64_t)sizeof *h, "stream", &err), &err);
+    need(ls_memory_alloc(b->device, (void **)&logits, head_rows * c->vocab, sizeof *logits, "logits", &err), &err);
     need(ls_array_alloc((void **)&pages, opts.n_pages, sizeof *pages, "pages", &err), &err);
     need(ls_array_alloc((void **)&tokens, n, sizeof *tokens, "tokens", &err), &err);
     need(ls_array_alloc((void **)&spans, batch, sizeof *spans, "spans", &err), &err);
-    need(ls_array_alloc((void **)&logits, head_rows * c->vocab, sizeof *logits, "logits", &err), &err);
     for (int64_t i = 0; i < opts.n_pages; i++) pages[i] = (int32_t)i;
     for (int64_t i = 0; i < n; i++) tokens[i] = (int32_t)(i * 31 % c->vocab);
-    for (int64_t i = 0; i < batch; i++) {
-        const ls_span span = {i * rows, rows, pos, (int32_t)i, pages + i * pages_each};
-        spans[i] = span;
-    }
+    for (int64_t i = 0; i < batch; i++) spans[i] = (ls_span){i * rows, rows, pos, (int32_t)i, i * pages_each};
     for (int r = -1; r < REPS; r++) {
+        const ls_forward f = {b->model, cache, ws, input, h};
         const double start = now();
-        need(ls_model_forward(b->model, b->queue, cache, ws, tokens, spans, batch, &err), &err);
-        need(ls_model_logits(b->model, b->queue, ws->x, b->dtype, head_rows, logits, &err), &err);
+        need(ls_batch_write(input, tokens, spans, batch, pages, opts.n_pages, &err), &err);
+        need(ls_model_forward(&f, NULL, NULL, &err), &err);
+        need(ls_model_logits(b->model, b->device, ws->a.x, head_rows, logits, &err), &err);
+        need(ls_device_wait(b->device, &err), &err);
         if (r >= 0) seconds[r] = now() - start;
     }
-    free(logits);
     free(spans);
     free(tokens);
     free(pages);
+    ls_memory_free(b->device, logits);
+    ls_memory_free(b->device, h);
+    ls_batch_free(input);
     ls_workspace_free(ws);
     ls_cache_free(cache);
     return median(seconds, REPS);
@@ -87,14 +93,14 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: bench_model DIR [threads] [f32|bf16]\n");
         return 1;
     }
-    need(ls_device_open_cpu(&b.queue, b.threads, ls_isa_best(), &err), &err);
-    need(ls_model_open(&b.model, argv[1], &err), &err);
+    need(ls_device_open_cpu(&b.device, b.threads, ls_isa_best(), &err), &err);
+    need(ls_model_open(&b.model, b.device, argv[1], &err), &err);
     b.macs_row = model_macs(b.model);
-    b.bounds = measure_bounds(b.queue);
+    b.bounds = measure_bounds(b.device);
     printf(
         "%s, activations %s, %s, %d thread%s: fma peak %.1f GFLOP/s, read %.1f GB/s, weights %.2f MB, %.2f MFLOP a "
         "token\n",
-        argv[1], ls_dtype_name(b.dtype), ls_isa_name(b.queue->isa), b.threads, b.threads == 1 ? "" : "s",
+        argv[1], ls_dtype_name(b.dtype), ls_isa_name(b.device->exec.queue->isa), b.threads, b.threads == 1 ? "" : "s",
         b.bounds.peak * 1e-9, b.bounds.bandwidth * 1e-9, (double)b.model->weight_bytes * 1e-6, 2e-6 * b.macs_row);
     printf("%-22s %12s %14s %-7s %8s\n", "", "tokens/s", "bound", "by", "of it");
     report(&b, "prefill 1 x 512", 1, 512, 0, 1);
@@ -104,6 +110,6 @@ int main(int argc, char **argv) {
     report(&b, "decode batch 64", 64, 1, 100, 64);
     report(&b, "score 8 x 128", 8, 128, 0, 8 * 128);
     ls_model_close(b.model);
-    ls_device_close(b.queue);
+    ls_device_close(b.device);
     return 0;
 }

@@ -31,7 +31,7 @@ static ls_status loss(void *context, const ls_train_rows *rows, ls_error *err) {
 }
 
 /* Seconds of a step. */
-static double time_step(const char *directory, ls_model *model, ls_device *queue, ls_dtype dtype, int64_t leaf,
+static double time_step(const char *directory, ls_model *model, ls_device *device, ls_dtype dtype, int64_t leaf,
                         bool recompute) {
     const ls_trainer_opts opts = {.dtype = dtype,
                                   .temperature = 1.0f,
@@ -57,7 +57,7 @@ static double time_step(const char *directory, ls_model *model, ls_device *queue
         targets[i] = i * 17 % model->config.vocab;
     }
     for (int64_t i = 0; i < SEQUENCES; i++) offsets[i + 1] = (i + 1) * TOKENS;
-    need(ls_trainer_create(&trainer, model, directory, queue, &opts, &err), &err);
+    need(ls_trainer_create(&trainer, model, directory, device, &opts, &err), &err);
     for (int r = -1; r < REPS; r++) {
         const double start = now();
         need(ls_trainer_step(trainer, &batch, &stats, &err), &err);
@@ -72,7 +72,7 @@ typedef struct operands {
     float *x, *y, *dw;
 } operands;
 
-static void run_products(ls_device *queue, const ls_parameter *p, const ls_gemm_weight *w, int64_t m,
+static void run_products(ls_device *device, const ls_parameter *p, const ls_gemm_weight *w, int64_t m,
                          const operands *o) {
     const ls_gemm_args forward = {.x = o->x, .x_stride = w->k, .weight = w, .out = o->y, .out_stride = w->n, .m = m};
     const ls_gemm_backward_input_args input = {.dy = o->y,
@@ -95,21 +95,21 @@ static void run_products(ls_device *queue, const ls_parameter *p, const ls_gemm_
                                                  .n = w->n,
                                                  .k = w->k};
     ls_error err;
-    need(ls_gemm(queue, &forward, &err), &err);
-    need(ls_gemm_backward_weight(queue, &weight, &err), &err);
+    need(ls_gemm(device, &forward, &err), &err);
+    need(ls_gemm_backward_weight(device, &weight, &err), &err);
     memset(o->x, 0, (size_t)(m * w->k) * sizeof(float));
-    need(ls_gemm_backward_input(queue, &input, &err), &err);
+    need(ls_gemm_backward_input(device, &input, &err), &err);
 }
 
 /* Seconds of all products of a step; an expert gets its share of the rows. */
-static double time_products(const char *directory, ls_model *model, ls_device *queue) {
+static double time_products(const char *directory, ls_model *model, ls_device *device) {
     const ls_model_config *c = &model->config;
     int64_t widest = c->vocab;
     double seconds[REPS];
     ls_parameters *list;
     operands o;
     ls_error err;
-    need(ls_parameters_open(&list, model, directory, &err), &err);
+    need(ls_parameters_open(&list, model, device, directory, &err), &err);
     for (int64_t i = 0; i < list->n; i++)
         for (int32_t d = 0; d < list->list[i].slot.n_dims; d++)
             if (list->list[i].slot.dims[d] > widest) widest = list->list[i].slot.dims[d];
@@ -122,8 +122,8 @@ static double time_products(const char *directory, ls_model *model, ls_device *q
             const ls_parameter *p = &list->list[i];
             const bool expert = strstr(p->slot.name, ".experts.") != NULL;
             if (p->slot.kind == LS_SLOT_MATRIX)
-                run_products(queue, p, p->slot.matrix, expert ? ROWS * c->top_k / c->n_experts : ROWS, &o);
-            if (p->slot.kind == LS_SLOT_EMBED && c->tied) run_products(queue, p, &model->head, ROWS, &o);
+                run_products(device, p, p->slot.matrix, expert ? ROWS * c->top_k / c->n_experts : ROWS, &o);
+            if (p->slot.kind == LS_SLOT_EMBED && c->tied) run_products(device, p, &model->head, ROWS, &o);
         }
         if (r >= 0) seconds[r] = now() - start;
     }
@@ -141,7 +141,7 @@ static void report(const char *name, double seconds, double floor_s) {
 int main(int argc, char **argv) {
     const int32_t threads = argc > 2 ? atoi(argv[2]) : 1;
     const ls_dtype dtype = argc > 3 && strcmp(argv[3], "bf16") == 0 ? LS_BF16 : LS_F32;
-    ls_device *queue;
+    ls_device *device;
     ls_model *model;
     model_bounds bounds;
     double floor_s;
@@ -151,23 +151,23 @@ int main(int argc, char **argv) {
         return 1;
     }
     if (threads == 1) clock_used = CLOCK_PROCESS_CPUTIME_ID;
-    need(ls_device_open_cpu(&queue, threads, ls_isa_best(), &err), &err);
-    need(ls_model_open(&model, argv[1], &err), &err);
-    bounds = measure_bounds(queue);
+    need(ls_device_open_cpu(&device, threads, ls_isa_best(), &err), &err);
+    need(ls_model_open(&model, device, argv[1], &err), &err);
+    bounds = measure_bounds(device);
     floor_s = 3.0 * 2.0 * model_macs(model) * ROWS / bounds.peak;
     printf("%s, activations %s, %s, %d thread%s: fma peak %.1f GFLOP/s, %.2f MFLOP a token\n", argv[1],
-           ls_dtype_name(dtype), ls_isa_name(queue->isa), threads, threads == 1 ? "" : "s", bounds.peak * 1e-9,
-           6e-6 * model_macs(model));
+           ls_dtype_name(dtype), ls_isa_name(device->exec.queue->isa), threads, threads == 1 ? "" : "s",
+           bounds.peak * 1e-9, 6e-6 * model_macs(model));
     printf("%-32s %12s %14s %8s\n", "1,024 tokens a forward", "tokens/s", "bound (fma)", "of it");
-    report("products alone", time_products(argv[1], model, queue), floor_s);
+    report("products alone", time_products(argv[1], model, device), floor_s);
     for (int64_t leaf = 1; leaf <= SEQUENCES; leaf *= 8)
         for (int recompute = 0; recompute < 2; recompute++) {
-            const double t = time_step(argv[1], model, queue, dtype, leaf, recompute);
+            const double t = time_step(argv[1], model, device, dtype, leaf, recompute);
             char name[64];
             snprintf(name, sizeof name, "leaf %lld%s", (long long)leaf, recompute ? ", recompute" : "");
             report(name, t, floor_s);
         }
     ls_model_close(model);
-    ls_device_close(queue);
+    ls_device_close(device);
     return 0;
 }

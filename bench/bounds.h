@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "op/backend.h"
 #include "num/round.h"
+#include "op/backend.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

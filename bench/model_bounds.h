@@ -14,10 +14,10 @@ typedef struct model_bounds {
     double peak, bandwidth; /* flop/s, bytes/s */
 } model_bounds;
 
-static inline model_bounds measure_bounds(const ls_device *queue) {
-    const int32_t threads = ls_pool_threads(queue->pool);
+static inline model_bounds measure_bounds(const ls_device *device) {
+    const int32_t threads = ls_pool_threads(device->exec.queue->pool);
     double fma_time[REPS], stream_time[REPS];
-    bounds_job job = {.isa = queue->isa};
+    bounds_job job = {.isa = device->exec.queue->isa};
     model_bounds bounds;
     float *stream;
     ls_error err;
@@ -26,13 +26,13 @@ static inline model_bounds measure_bounds(const ls_device *queue) {
     job.stream = stream;
     for (int r = 0; r < REPS; r++) {
         double start = now();
-        ls_parallel_for(queue->pool, threads, 1, fma_part, &job);
+        ls_parallel_for(device->exec.queue->pool, threads, 1, fma_part, &job);
         fma_time[r] = now() - start;
         start = now();
-        ls_parallel_for(queue->pool, STREAM_BYTES / 4, 1024, stream_part, &job);
+        ls_parallel_for(device->exec.queue->pool, STREAM_BYTES / 4, 1024, stream_part, &job);
         stream_time[r] = now() - start;
     }
-    bounds.peak = fma_flops(queue->isa, threads) / median(fma_time, REPS);
+    bounds.peak = fma_flops(device->exec.queue->isa, threads) / median(fma_time, REPS);
     bounds.bandwidth = (double)STREAM_BYTES / median(stream_time, REPS);
     free(stream);
     return bounds;

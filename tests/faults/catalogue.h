@@ -27,7 +27,7 @@ static inline bool __attribute__((format(printf, 1, 2))) refuted(const char *for
 
 static inline bool same_bits(float a, float b) { return memcmp(&a, &b, sizeof a) == 0; }
 
-static ls_device *device;
+static ls_device *machine;
 
 /* ---- bare forwards ---- */
 
@@ -50,10 +50,10 @@ static inline void track_open(track *t, const ls_model *model, ls_dtype dtype, i
         .dtype = dtype, .n_slots = n_slots, .n_pages = n_sequences * n_pages, .page_tokens = page_tokens};
     ls_error err;
     *t = (track){.model = model, .dtype = dtype, .page_tokens = page_tokens, .n_pages = n_pages};
-    assert_ok(ls_cache_create(&t->cache, device, &model->config, &opts, &err), err);
-    assert_ok(ls_workspace_create(&t->ws, device, &model->config, dtype, 2 * TEXT, false, &err), err);
-    assert_ok(ls_batch_create(&t->batch, device, 2 * TEXT, TEXT, opts.n_pages, &err), err);
-    t->h = to_device(device, NULL, 2 * TEXT * model->config.hidden * (int64_t)sizeof *t->h);
+    assert_ok(ls_cache_create(&t->cache, machine, &model->config, &opts, &err), err);
+    assert_ok(ls_workspace_create(&t->ws, machine, &model->config, dtype, 2 * TEXT, false, &err), err);
+    assert_ok(ls_batch_create(&t->batch, machine, 2 * TEXT, TEXT, opts.n_pages, &err), err);
+    t->h = to_device(machine, NULL, 2 * TEXT * model->config.hidden * (int64_t)sizeof *t->h);
     t->pages = malloc((size_t)opts.n_pages * sizeof *t->pages);
     assert_non_null(t->pages);
     for (int64_t i = 0; i < opts.n_pages; i++) t->pages[i] = (int32_t)i;
@@ -63,7 +63,7 @@ static inline void track_open(track *t, const ls_model *model, ls_dtype dtype, i
 
 static inline void track_close(track *t) {
     free(t->pages);
-    ls_memory_free(device, t->h);
+    ls_memory_free(machine, t->h);
     ls_batch_free(t->batch);
     ls_workspace_free(t->ws);
     ls_cache_free(t->cache);
@@ -92,7 +92,7 @@ static inline int64_t row_bytes(const track *t) { return t->model->config.hidden
 
 /* Outputs of the last forward, rows [row, row + n), as stored. */
 static inline void track_rows(const track *t, int64_t row, int64_t n, void *out) {
-    from_device(device, out, ls_rows_from(t->ws->a.x, row).data, n * row_bytes(t));
+    from_device(machine, out, ls_rows_from(t->ws->a.x, row).data, n * row_bytes(t));
 }
 
 /* The first layer in which two slots differ, or -1; of two pages likewise. */
@@ -166,18 +166,18 @@ static inline void change_weights(ls_model *model) {
     const int64_t n = model->config.d_inner, bytes = n * (int64_t)sizeof *bias;
     ls_error err;
     assert_in_range((uintmax_t)n, 1, 4096);
-    from_device(device, bias, place, bytes);
+    from_device(machine, bias, place, bytes);
     for (int64_t c = 0; c < n; c++) bias[c] += 0.5f;
-    assert_ok(ls_memory_write(device, place, bias, bytes, &err), err);
-    assert_ok(ls_device_wait(device, &err), err);
+    assert_ok(ls_memory_write(machine, place, bias, bytes, &err), err);
+    assert_ok(ls_device_wait(machine, &err), err);
 }
 
 static inline void subject_open(subject *s) {
     char path[512];
     ls_error err;
     snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, s->fixture);
-    assert_ok(ls_model_open(&s->model, device, path, &err), err);
-    assert_ok(ls_model_open(&s->other, device, path, &err), err);
+    assert_ok(ls_model_open(&s->model, machine, path, &err), err);
+    assert_ok(ls_model_open(&s->other, machine, path, &err), err);
     change_weights(s->other);
     random_tokens(s, s->text, TEXT, 4711);
     track_open(&s->at, s->model, s->dtype, TEXT + 1, 1, PAGE);
@@ -258,7 +258,7 @@ static inline ls_engine *engine_open(const subject *s, const ls_engine_opts *opt
     ls_engine *e;
     ls_error err;
     faulty.inject = fault;
-    assert_ok(ls_engine_create(&e, s->model, device, &faulty, &err), err);
+    assert_ok(ls_engine_create(&e, s->model, machine, &faulty, &err), err);
     return e;
 }
 
@@ -327,7 +327,7 @@ static inline bool replays(const ls_model *model, const ls_engine_opts *opts, co
     memcpy(tokens, r->prompt, (size_t)n_prompt * sizeof *tokens);
     memcpy(tokens + n_prompt, r->completion, (size_t)n * sizeof *tokens);
     if (!is_complete(r)) return false;
-    assert_ok(ls_score(model, device, &score, &item, 1, &err), err);
+    assert_ok(ls_score(model, machine, &score, &item, 1, &err), err);
     for (int64_t i = from; i < n; i++)
         if (!same_bits(r->logprob[i], logprob[n_prompt - 1 + i]))
             return refuted("prompt %u, log-probability %lld: %.9g, scored %.9g", r->request.prompt_i, (long long)i,
@@ -341,7 +341,7 @@ static inline void expect(const subject *s, const ls_model *model, rollout *r) {
     ls_engine *e;
     ls_error err;
     opts.levers.batch = 1;
-    assert_ok(ls_engine_create(&e, model, device, &opts, &err), err);
+    assert_ok(ls_engine_create(&e, model, machine, &opts, &err), err);
     submit(e, r);
     if (!tick_to_end(e) || !replays(model, &opts, r, 0)) fail_msg("%s, alone: %s", s->fixture, note);
     ls_engine_free(e);

@@ -194,7 +194,7 @@ static bool boundary_states(const subject *s, ls_inject fault) {
         ls_engine *e;
         ls_error err;
         opts.levers.page_tokens = refused[i];
-        if (ls_engine_create(&e, s->model, device, &opts, &err) == LS_OK) {
+        if (ls_engine_create(&e, s->model, machine, &opts, &err) == LS_OK) {
             ls_engine_free(e);
             return refuted("pages of %lld tokens were taken", (long long)refused[i]);
         }
@@ -497,8 +497,8 @@ static void packed_gradients(ls_inject fault, op_array *in, const op_array *grad
                                               .spans = spans,
                                               .n_spans = 2};
         ls_error err;
-        assert_ok(FAULTS_CALL(fault, ls_scan_backward(device, &scan, &err)), err);
-        assert_ok(FAULTS_CALL(fault, ls_conv1d_backward(device, &conv, &err)), err);
+        assert_ok(FAULTS_CALL(fault, ls_scan_backward(machine, &scan, &err)), err);
+        assert_ok(FAULTS_CALL(fault, ls_conv1d_backward(machine, &conv, &err)), err);
     }
     op_array_free(&dbias);
     op_array_free(&dw);
@@ -556,8 +556,8 @@ static bool packed_documents(const subject *s, ls_inject fault) {
             track_forward(&t, fault, tokens, spans, 2);
             holds = recalls_rows(s, &t, FIRST, 0, second) && recalls(s, &t, 1, 1, second);
             if (!holds || second < 2) continue;
-            assert_ok(ls_score(s->model, device, &opts, &items[0], 1, &err), err);
-            assert_ok(FAULTS_CALL(fault, ls_score(s->model, device, &opts, &items[1], 2, &err)), err);
+            assert_ok(ls_score(s->model, machine, &opts, &items[0], 1, &err), err);
+            assert_ok(FAULTS_CALL(fault, ls_score(s->model, machine, &opts, &items[1], 2, &err)), err);
             holds = count_bit_diffs(alone, packed, second - 1) == 0 || refuted("scores of the second document");
         }
     track_close(&t);
@@ -707,7 +707,7 @@ static void every_fault_is_seen(void **state) {
 
 static int open_subjects(void **state) {
     (void)state;
-    device = test_device(1, ls_isa_best());
+    machine = test_device(1, ls_isa_best());
     for (int64_t i = 0; i < COUNT(subjects); i++) subject_open(&subjects[i]);
     return 0;
 }
@@ -715,7 +715,7 @@ static int open_subjects(void **state) {
 static int close_subjects(void **state) {
     (void)state;
     for (int64_t i = 0; i < COUNT(subjects); i++) subject_close(&subjects[i]);
-    ls_device_close(device);
+    ls_device_close(machine);
     return 0;
 }
 

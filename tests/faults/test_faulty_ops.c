@@ -2,8 +2,8 @@
  * nothing else, which is checked against sound calls that mean what the fault does. Raw bits throughout. */
 #define _GNU_SOURCE
 #include "faults/faults.h"
+#include "op/backend.h"
 #include "op/conv1d.h"
-#include "op/gemm.h"
 #include "op/op_case.h"
 #include "op/op_sparse.h"
 #include "op/scan.h"
@@ -78,8 +78,8 @@ static void scan_free(scan_inputs *in) {
     for (int64_t i = 0; i < OP_COUNT(arrays); i++) op_array_free(arrays[i]);
 }
 
-static void scan_run(const scan_inputs *in, ls_device *device, const ls_span *spans, int64_t n_spans, const op_array *out,
-                     const ls_pool_view *pool, ls_inject fault) {
+static void scan_run(const scan_inputs *in, ls_device *device, const ls_span *spans, int64_t n_spans,
+                     const op_array *out, const ls_pool_view *pool, ls_inject fault) {
     const ls_scan_args args = {.in_dtype = LS_F32,
                                .out_dtype = LS_F32,
                                .dt_activated = in->dt_activated,
@@ -108,7 +108,8 @@ static void scan_run(const scan_inputs *in, ls_device *device, const ls_span *sp
     assert_ok(FAULTS_CALL(fault, ls_scan(device, &args, &err)), err);
 }
 
-static result scan_of(const scan_inputs *in, ls_device *device, const ls_span *spans, int64_t n_spans, ls_inject fault) {
+static result scan_of(const scan_inputs *in, ls_device *device, const ls_span *spans, int64_t n_spans,
+                      ls_inject fault) {
     const result r = result_make(DIM * STATES);
     scan_run(in, device, spans, n_spans, &r.out, &r.pool.view, fault);
     return r;
@@ -167,7 +168,7 @@ static op_array gemm_of(const product *p, ls_device *device, int64_t begin, int6
     op_guard(&out);
     for (int64_t n = 0; n < p->n; n++)
         memcpy(op_at(&w, n, 0), op_at(&p->w, n, begin), (size_t)((end - begin) * ls_dtype_bytes(w.dtype)));
-    assert_ok(ls_gemm_pack(&weight, w.data, w.dtype, p->n, end - begin, &err), err);
+    assert_ok(ls_gemm_pack(device, &weight, w.data, w.dtype, p->n, end - begin, &err), err);
     {
         const ls_gemm_args args = {.x = op_at(&p->x, 0, begin),
                                    .x_dtype = p->x.dtype,
@@ -180,7 +181,7 @@ static op_array gemm_of(const product *p, ls_device *device, int64_t begin, int6
                                    .m = p->m};
         assert_ok(FAULTS_CALL(fault, ls_gemm(device, &args, &err)), err);
     }
-    ls_gemm_weight_free(&weight);
+    ls_gemm_weight_free(device, &weight);
     op_array_free(&w);
     return out;
 }
@@ -192,7 +193,7 @@ static op_array gemm_of(const product *p, ls_device *device, int64_t begin, int6
 static void slot_stride_u32(void **state) {
     enum { GOOD = 47934, BAD = 47935 };
     const ls_isa isa = op_isa(state);
-    const ls_span prefill[] = {{0, 2, 0, GOOD, NULL}, {2, 2, 0, BAD, NULL}}, decode[] = {{2, 1, 2, BAD, NULL}};
+    const ls_span prefill[] = {{0, 2, 0, GOOD, 0}, {2, 2, 0, BAD, 0}}, decode[] = {{2, 1, 2, BAD, 0}};
     const int64_t bytes = (int64_t)SPARSE_DIM * SPARSE_STATES * 4;
     scan_inputs in = scan_make(4, SPARSE_DIM, SPARSE_STATES);
     op_array out[2] = {op_array_make(LS_F32, 4, SPARSE_DIM, 0), op_array_make(LS_F32, 4, SPARSE_DIM, 0)};
@@ -202,14 +203,14 @@ static void slot_stride_u32(void **state) {
     view.base += SPARSE_CONV_BYTES;
     memset(poison, OP_POISON, (size_t)bytes);
 
-    scan_run(&in, op_queues[isa][1], prefill, 2, &out[0], &view, LS_INJECT_NONE);
+    scan_run(&in, op_devices[isa][1], prefill, 2, &out[0], &view, LS_INJECT_NONE);
     memcpy(good, ls_pool_at(&view, GOOD), (size_t)bytes);
     memcpy(bad, ls_pool_at(&view, BAD), (size_t)bytes);
     memset(ls_pool_at(&pool, GOOD), OP_POISON, SPARSE_STRIDE);
     memset(ls_pool_at(&pool, BAD), OP_POISON, SPARSE_STRIDE);
     assert_memory_not_equal(sparse_narrow_at(&view, BAD), bad, (size_t)bytes);
 
-    scan_run(&in, op_queues[isa][1], prefill, 2, &out[1], &view, LS_INJECT_SLOT_STRIDE_U32);
+    scan_run(&in, op_devices[isa][1], prefill, 2, &out[1], &view, LS_INJECT_SLOT_STRIDE_U32);
     op_check(&out[0], &out[1], OP_NAN_PINNED, "prefill");
     assert_ptr_equal(sparse_narrow_at(&view, GOOD), ls_pool_at(&view, GOOD));
     assert_memory_equal(ls_pool_at(&view, GOOD), good, (size_t)bytes);
@@ -218,10 +219,10 @@ static void slot_stride_u32(void **state) {
 
     /* Decode reads and writes the right place, armed or not. */
     memcpy(ls_pool_at(&view, BAD), bad, (size_t)bytes);
-    scan_run(&in, op_queues[isa][1], decode, 1, &out[0], &view, LS_INJECT_NONE);
+    scan_run(&in, op_devices[isa][1], decode, 1, &out[0], &view, LS_INJECT_NONE);
     memcpy(good, ls_pool_at(&view, BAD), (size_t)bytes);
     memcpy(ls_pool_at(&view, BAD), bad, (size_t)bytes);
-    scan_run(&in, op_queues[isa][1], decode, 1, &out[1], &view, LS_INJECT_SLOT_STRIDE_U32);
+    scan_run(&in, op_devices[isa][1], decode, 1, &out[1], &view, LS_INJECT_SLOT_STRIDE_U32);
     op_check(&out[0], &out[1], OP_NAN_PINNED, "decode");
     assert_memory_equal(ls_pool_at(&view, BAD), good, (size_t)bytes);
 
@@ -241,9 +242,9 @@ static void stale_slot(void **state) {
     for (int op = 0; op < 2; op++)
         for (int64_t rows = 1; rows <= 2; rows++)
             for (int64_t pos = 0; pos <= 3; pos += 3) {
-                const ls_span spans[] = {{0, 2, 0, 1, NULL}, {4, rows, pos, 3, NULL}};
-                const ls_span resumed[] = {{0, 2, 0, 1, NULL}, {4, rows, 9, 3, NULL}};
-                ls_device *device = op_queues[isa][1];
+                const ls_span spans[] = {{0, 2, 0, 1, 0}, {4, rows, pos, 3, 0}};
+                const ls_span resumed[] = {{0, 2, 0, 1, 0}, {4, rows, 9, 3, 0}};
+                ls_device *device = op_devices[isa][1];
                 result sound, other, faulty;
                 if (op == 0) {
                     sound = scan_of(&in, device, spans, 2, LS_INJECT_NONE);
@@ -268,9 +269,9 @@ static void conv_short_chunk(void **state) {
     const ls_isa isa = op_isa(state);
     for (int64_t rows = 1; rows <= D_CONV; rows++)
         for (int64_t pos = 0; pos <= 5; pos += 5) {
-            const ls_span spans[] = {{1, 6, 0, 0, NULL}, {7, rows, pos, 4, NULL}};
-            result sound = conv_of(op_queues[isa][1], spans, 2, LS_INJECT_NONE);
-            result faulty = conv_of(op_queues[isa][1], spans, 2, LS_INJECT_CONV_SHORT_CHUNK);
+            const ls_span spans[] = {{1, 6, 0, 0, 0}, {7, rows, pos, 4, 0}};
+            result sound = conv_of(op_devices[isa][1], spans, 2, LS_INJECT_NONE);
+            result faulty = conv_of(op_devices[isa][1], spans, 2, LS_INJECT_CONV_SHORT_CHUNK);
             assert_int_equal(same(&sound, &faulty), rows == 1 || rows >= PAST || pos == 0);
             if (rows > 1 && rows < PAST) memset(ls_pool_at(&sound.pool.view, 4), 0, (size_t)((PAST - rows) * DIM * 4));
             assert_true(same(&sound, &faulty));
@@ -282,12 +283,11 @@ static void conv_short_chunk(void **state) {
 /* A sequence that begins behind another span of the call begins with that one's state. */
 static void no_reset_packed(void **state) {
     const ls_isa isa = op_isa(state);
-    ls_device *device = op_queues[isa][0];
-    const ls_span packed[] = {{0, 3, 0, 2, NULL}, {3, 2, 0, 5, NULL}}, resumed[] = {{3, 2, 1, 5, NULL}};
+    ls_device *device = op_devices[isa][0];
+    const ls_span packed[] = {{0, 3, 0, 2, 0}, {3, 2, 0, 5, 0}}, resumed[] = {{3, 2, 1, 5, 0}};
     /* Nothing to take over: one span, spans that go on, padding before the second. */
-    const ls_span others[][2] = {{{0, 3, 0, 2, NULL}, {3, 0, 0, 5, NULL}},
-                                 {{0, 3, 4, 2, NULL}, {3, 2, 9, 5, NULL}},
-                                 {{0, 3, 0, -1, NULL}, {3, 2, 0, 5, NULL}}};
+    const ls_span others[][2] = {
+        {{0, 3, 0, 2, 0}, {3, 0, 0, 5, 0}}, {{0, 3, 4, 2, 0}, {3, 2, 9, 5, 0}}, {{0, 3, 0, -1, 0}, {3, 2, 0, 5, 0}}};
     scan_inputs in = scan_make(ROWS, DIM, STATES);
     result sound = scan_of(&in, device, packed, 2, LS_INJECT_NONE);
     result faulty = scan_of(&in, device, packed, 2, LS_INJECT_NO_RESET_PACKED);
@@ -319,7 +319,7 @@ static void split_k_by_batch(void **state) {
             const int64_t m = sizes[i][0], k = sizes[i][1];
             const bool biased = variant % 2 == 1, split = m >= 8 && k >= 16;
             const ls_dtype dtype = variant < 2 ? LS_F32 : LS_BF16;
-            ls_device *device = op_queues[isa][variant % OP_THREADS_MAX];
+            ls_device *device = op_devices[isa][variant % OP_THREADS_MAX];
             product p = product_make(m, 37, k, dtype);
             op_array sound = gemm_of(&p, device, 0, k, biased, dtype, LS_INJECT_NONE);
             op_array faulty = gemm_of(&p, device, 0, k, biased, dtype, LS_INJECT_SPLIT_K);
@@ -354,10 +354,10 @@ static void softplus_naive(void **state) {
             op_put(&naive.dt, r, c, ls_log(ls_add(ls_exp(x), 1.0f)));
         }
     for (int64_t rows = 1; rows <= 3; rows++) {
-        const ls_span spans[] = {{5, rows, 3, 0, NULL}};
-        result sound = scan_of(&in, op_queues[isa][1], spans, 1, LS_INJECT_NONE);
-        result other = scan_of(&naive, op_queues[isa][1], spans, 1, LS_INJECT_NONE);
-        result faulty = scan_of(&in, op_queues[isa][1], spans, 1, LS_INJECT_SOFTPLUS_NAIVE);
+        const ls_span spans[] = {{5, rows, 3, 0, 0}};
+        result sound = scan_of(&in, op_devices[isa][1], spans, 1, LS_INJECT_NONE);
+        result other = scan_of(&naive, op_devices[isa][1], spans, 1, LS_INJECT_NONE);
+        result faulty = scan_of(&in, op_devices[isa][1], spans, 1, LS_INJECT_SOFTPLUS_NAIVE);
         assert_true(same(&faulty, rows == 1 ? &other : &sound));
         assert_false(same(&sound, &other));
         result_free(&sound);
@@ -380,8 +380,8 @@ static void a_fault_stays_in_its_ops(void **state) {
                                                  [LS_INJECT_SPLIT_K] = GEMM,
                                                  [LS_INJECT_SOFTPLUS_NAIVE] = SCAN};
     const ls_isa isa = op_isa(state);
-    ls_device *device = op_queues[isa][0];
-    const ls_span spans[] = {{0, 3, 0, 1, NULL}, {3, 1, 0, 2, NULL}, {4, 2, 5, 3, NULL}, {6, 6, 2, 4, NULL}};
+    ls_device *device = op_devices[isa][0];
+    const ls_span spans[] = {{0, 3, 0, 1, 0}, {3, 1, 0, 2, 0}, {4, 2, 5, 3, 0}, {6, 6, 2, 4, 0}};
     scan_inputs in = scan_make(ROWS, DIM, STATES);
     product p = product_make(9, 37, 33, LS_F32);
     result scan = scan_of(&in, device, spans, 4, LS_INJECT_NONE), conv = conv_of(device, spans, 4, LS_INJECT_NONE);
