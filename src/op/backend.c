@@ -46,6 +46,10 @@ done:
     return status;
 }
 
+ls_status ls_device_prepare(ls_device *device, int64_t workspace_bytes, ls_error *err) {
+    return assure_workspace(device, "device", workspace_bytes, err);
+}
+
 static ls_status check_call(const char *op, const ls_device *device, const void *args, ls_error *err) {
     if (device == NULL) return LS_FAIL(err, LS_ERR_ARG, "%s: device is NULL", op);
     if (args == NULL) return LS_FAIL(err, LS_ERR_ARG, "%s: args is NULL", op);
