@@ -89,7 +89,10 @@ int ls_cmd_generate(int argc, char **argv) {
     LS_TRY(ls_job_init(&job, &o, &err));
     LS_TRY(ls_job_generate(&job, &o, &err));
     ls_json_init(&json, ls_output_stream(output));
-    for (int64_t i = 0; i < job.n_requests; i++) LS_TRY(write_record(&json, &job, &common, &job.requests[i], &err));
+    for (int64_t i = 0; i < job.n_requests; i++) {
+        LS_TRY(ls_output_check(output, &err));
+        LS_TRY(write_record(&json, &job, &common, &job.requests[i], &err));
+    }
     status = ls_output_commit(output, &err);
     output = NULL;
     if (status == LS_OK) status = ls_job_check(&job, &err);

@@ -14,11 +14,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     switch (key) {
         case 'o': options->out = arg; return 0;
         case ARGP_KEY_ARG:
-            if (options->run != NULL) argp_error(state, "unexpected argument '%s'", arg);
+            if (options->run != NULL) ls_cli_wrong(state, "unexpected argument '%s'", arg);
             options->run = arg;
             return 0;
         case ARGP_KEY_END:
-            if (options->run == NULL) argp_error(state, "the directory of a run is needed");
+            if (options->run == NULL) ls_cli_wrong(state, "the directory of a run is needed");
             return 0;
         default: return ARGP_ERR_UNKNOWN;
     }
@@ -50,8 +50,7 @@ int ls_cmd_report(int argc, char **argv) {
     int64_t n_samples = 0;
     ls_status status;
     ls_error err;
-    argp_err_exit_status = LS_EXIT_USAGE;
-    if (argp_parse(&parser, argc, argv, 0, NULL, &options) != 0) return LS_EXIT_USAGE;
+    ls_cli_parse(&parser, argc, argv, &options);
     LS_TRY(ls_history_read(&history, options.run, &err));
     LS_TRY(ls_report_samples(&samples, &n_samples, options.run, &history, &err));
     LS_TRY(ls_output_open(&output, options.out, &err));

@@ -28,10 +28,10 @@ static error_t on_option(int key, char *text, struct argp_state *state) {
         case OPT_CONFIG: a->config = text; return 0;
         case OPT_KEYS: a->keys = true; return 0;
         case OPT_SET:
-            if (a->n_sets == SETS_MAX) argp_error(state, "more than %d --set", SETS_MAX);
+            if (a->n_sets == SETS_MAX) ls_cli_wrong(state, "more than %d --set", SETS_MAX);
             a->sets[a->n_sets++] = text;
             return 0;
-        case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", text); return 0;
+        case ARGP_KEY_ARG: ls_cli_wrong(state, "unexpected argument '%s'", text); return 0;
         default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -119,15 +119,15 @@ static error_t on_replay_option(int key, char *text, struct argp_state *state) {
         case OPT_JSON: a->json = true; return 0;
 #ifdef LS_FAULTS
         case OPT_INJECT:
-            if (!ls_inject_parse(&a->opts.inject, text)) argp_error(state, "'%s' is no fault", text);
+            if (!ls_inject_parse(&a->opts.inject, text)) ls_cli_wrong(state, "'%s' is no fault", text);
             return 0;
 #endif
         case ARGP_KEY_ARG:
-            if (a->directory != NULL) argp_error(state, "unexpected argument '%s'", text);
+            if (a->directory != NULL) ls_cli_wrong(state, "unexpected argument '%s'", text);
             a->directory = text;
             return 0;
         case ARGP_KEY_END:
-            if (a->directory == NULL) argp_error(state, "BUNDLE is missing");
+            if (a->directory == NULL) ls_cli_wrong(state, "BUNDLE is missing");
             return 0;
         default: return ARGP_ERR_UNKNOWN;
     }
@@ -141,8 +141,7 @@ static int run_replay(int argc, char **argv) {
     replay_arguments a = {.err = &err};
     snprintf(name, sizeof name, "%s replay", argv[0]);
     argv[1] = name;
-    argp_err_exit_status = LS_EXIT_USAGE;
-    argp_parse(&argp, argc - 1, argv + 1, 0, NULL, &a);
+    ls_cli_parse(&argp, argc - 1, argv + 1, &a);
     a.opts.threads = (int32_t)a.threads;
     if (a.status != LS_OK || ls_replay(&finding, a.directory, &a.opts, &err) != LS_OK) return ls_cli_fail(&err);
     if (a.json) {
@@ -170,8 +169,7 @@ int ls_cmd_train(int argc, char **argv) {
         if (strcmp(argv[1], kinds[i].name) != 0) continue;
         snprintf(name, sizeof name, "%s %s", argv[0], kinds[i].name);
         argv[1] = name;
-        argp_err_exit_status = LS_EXIT_USAGE;
-        argp_parse(&argp, argc - 1, argv + 1, 0, NULL, &a);
+            ls_cli_parse(&argp, argc - 1, argv + 1, &a);
         return kinds[i].run(&a, &code, &err) == LS_OK ? code : ls_cli_fail(&err);
     }
     if (argc > 1 && strcmp(argv[1], "replay") == 0) return run_replay(argc, argv);

@@ -2,7 +2,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include "load/pair_lines.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +92,7 @@ static bool is_blank(const char *line, int64_t bytes) {
 }
 
 ls_status ls_pairs_read(ls_pair **out, int64_t *n, const char *path, ls_error *err) {
-    FILE *file = fopen(path, "rb");
+    FILE *file = NULL;
     char *line = NULL;
     int64_t line_cap = 0, bytes, cap = 0, count = 0, line_number = 0;
     ls_pair *pairs = NULL;
@@ -101,7 +100,7 @@ ls_status ls_pairs_read(ls_pair **out, int64_t *n, const char *path, ls_error *e
     ls_status status;
     *out = NULL;
     *n = 0;
-    if (file == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+    if ((status = ls_file_stream(&file, path, err)) != LS_OK) return status;
     for (;;) {
         line_number++;
         if ((status = ls_line_read(file, &line, &line_cap, &bytes, LINE_BYTES_MAX, &more, err)) != LS_OK) {

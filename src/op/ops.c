@@ -1,4 +1,6 @@
-/* The flat ABI of lockstep/ops.h: each op goes to the back end that its call names. */
+/* The flat ABI of lockstep/ops.h: each op goes to the back end that its call names, in the floating-point mode that its
+ * contract counts on, whatever the caller's is. */
+#include "base/fpmode.h"
 #include "dev/device.h"
 #include "op/conv1d.h"
 #include "op/logprob.h"
@@ -21,27 +23,40 @@ static ls_status check_cpu(const char *op, const ls_exec *exec, int64_t workspac
     return LS_OK;
 }
 
-/* ls_op_NAME for an op whose CPU reading needs no workspace. */
-#define PLAIN_OP(name)                                                                         \
+/* The entry of an op: run_NAME does the work. */
+#define ENTRY(name)                                                                            \
     ls_status ls_op_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) { \
+        ls_fpmode mode;                                                                        \
         ls_status status;                                                                      \
-        if (exec->backend == LS_BACKEND_CUDA) return ls_cuda_##name(exec, args, err);          \
-        if (exec->backend != LS_BACKEND_CPU) return no_backend(#name, exec, err);              \
-        status = check_cpu(#name, exec, 0, err);                                               \
-        return status != LS_OK ? status : ls_##name(exec->queue, args, err);                   \
+        ls_fpmode_enter(&mode);                                                                \
+        status = run_##name(exec, args, err);                                                  \
+        ls_fpmode_leave(&mode);                                                                \
+        return status;                                                                         \
     }
 
+/* An op whose CPU reading needs no workspace. */
+#define PLAIN_OP(name)                                                                              \
+    static ls_status run_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) { \
+        ls_status status;                                                                           \
+        if (exec->backend == LS_BACKEND_CUDA) return ls_cuda_##name(exec, args, err);               \
+        if (exec->backend != LS_BACKEND_CPU) return no_backend(#name, exec, err);                   \
+        status = check_cpu(#name, exec, 0, err);                                                    \
+        return status != LS_OK ? status : ls_##name(exec->queue, args, err);                        \
+    }                                                                                               \
+    ENTRY(name)
+
 /* The same for one that does. */
-#define WORKSPACE_OP(name)                                                                     \
-    ls_status ls_op_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) { \
-        ls_status status;                                                                      \
-        if (exec->backend == LS_BACKEND_CUDA) return ls_cuda_##name(exec, args, err);          \
-        if (exec->backend != LS_BACKEND_CPU) return no_backend(#name, exec, err);              \
-        status = ls_##name##_check(args, err);                                                 \
-        if (status != LS_OK) return status;                                                    \
-        status = check_cpu(#name, exec, ls_op_##name##_workspace(args), err);                  \
-        return status != LS_OK ? status : ls_##name(exec->queue, args, exec->workspace, err);  \
-    }
+#define WORKSPACE_OP(name)                                                                          \
+    static ls_status run_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) { \
+        ls_status status;                                                                           \
+        if (exec->backend == LS_BACKEND_CUDA) return ls_cuda_##name(exec, args, err);               \
+        if (exec->backend != LS_BACKEND_CPU) return no_backend(#name, exec, err);                   \
+        status = ls_##name##_check(args, err);                                                      \
+        if (status != LS_OK) return status;                                                         \
+        status = check_cpu(#name, exec, ls_op_##name##_workspace(args), err);                       \
+        return status != LS_OK ? status : ls_##name(exec->queue, args, exec->workspace, err);       \
+    }                                                                                               \
+    ENTRY(name)
 
 PLAIN_OP(logprob)
 PLAIN_OP(logprob_shard)
