@@ -58,8 +58,8 @@ static ls_status write_record(ls_json_out *json, const ls_job *job, const ls_rec
     record.finish = finish;
     record.sample = r->sample_i;
     if (job->tokenizer != NULL) {
-        LS_TRY(
-            ls_tokenizer_decode(job->tokenizer, r->completion, r->n_completion, true, &text, &record.text_bytes, err));
+        LS_TRY(ls_tokenizer_decode_known(job->tokenizer, r->completion, r->n_completion, true, &text,
+                                         &record.text_bytes, err));
         record.text = text;
     }
     record.slot = r->slot;

@@ -140,19 +140,8 @@ static void ask(ls_episodes *e, const ls_world *w, int64_t episode_i, int64_t k)
 /* Text of ids; those that the tokenizer does not know have none. */
 static ls_status decode(const ls_tokenizer *tokenizer, const int32_t *ids, int64_t n, ls_reply *out, ls_error *err) {
     char *text = NULL;
-    int64_t bytes = 0, n_known = 0;
-    int32_t *known = NULL;
-    ls_status status = ls_tokenizer_decode(tokenizer, ids, n, true, &text, &bytes, NULL);
-    if (status == LS_OK) goto done;
-    LS_TRY(ls_array_alloc((void **)&known, n, sizeof *known, "ids", err));
-    for (int64_t i = 0; i < n; i++) {
-        if (ls_tokenizer_decode(tokenizer, ids + i, 1, true, &text, &bytes, NULL) != LS_OK) continue;
-        free(text);
-        known[n_known++] = ids[i];
-    }
-    LS_TRY(ls_tokenizer_decode(tokenizer, known, n_known, true, &text, &bytes, err));
-done:
-    free(known);
+    int64_t bytes = 0;
+    const ls_status status = ls_tokenizer_decode_known(tokenizer, ids, n, true, &text, &bytes, err);
     *out = (ls_reply){status == LS_OK ? text : NULL, bytes};
     return status;
 }

@@ -159,6 +159,7 @@ ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err) {
     ls_status status = LS_OK;
     if (!ls_grpo_writes(g)) return LS_OK;
     LS_TRY(ls_run_step_begin(g->records, g->step, err));
+    ls_run_step_seconds(g->records, seconds);
     tell_rewards(g);
     tell_updates(g);
     LS_TRY(tell_gate(g, err));

@@ -44,6 +44,8 @@ ls_status ls_run_step_begin(ls_run *run, int64_t step, ls_error *err);
 /* Also when it fails, the step is over. What went wrong since its beginning is told here. */
 ls_status ls_run_step_commit(ls_run *run, ls_error *err);
 void ls_run_step_drop(ls_run *run);
+/* What the step took, where the caller was at work on it before it began here. */
+void ls_run_step_seconds(ls_run *run, double seconds);
 
 /* Within a step. Of measures of one name the last counts. */
 void ls_run_metric(ls_run *run, const char *name, double value);

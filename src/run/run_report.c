@@ -67,10 +67,10 @@ static summary summarise(const double *y, int64_t n) {
 }
 
 static void write_time(FILE *file, double time) {
-    const time_t seconds = (time_t)time;
+    const time_t seconds = fabs(time) < 1e15 ? (time_t)time : 0;
     struct tm parts;
     char text[64] = "?";
-    if (gmtime_r(&seconds, &parts) != NULL) strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &parts);
+    if (fabs(time) < 1e15 && gmtime_r(&seconds, &parts) != NULL) strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &parts);
     fputs(text, file);
 }
 
@@ -102,6 +102,12 @@ typedef struct gate_summary {
     double abs_max;
 } gate_summary;
 
+/* Counts come from a file, which anybody may have written: sums stay at the largest number. */
+static int64_t add_counts(int64_t a, int64_t b) {
+    int64_t sum;
+    return ls_add_i64(a, b, &sum) ? sum : INT64_MAX;
+}
+
 /* Gates of one name; the last place takes all names that find none. */
 static int64_t summarise_gates(gate_summary sums[GATE_NAMES], const ls_history *h) {
     int64_t n = 0;
@@ -113,8 +119,8 @@ static int64_t summarise_gates(gate_summary sums[GATE_NAMES], const ls_history *
         if (k == n) sums[n++] = (gate_summary){.name = g->name, .first_failure = -1};
         sums[k].n++;
         sums[k].passed += g->passed;
-        sums[k].tokens += g->tokens;
-        sums[k].different += g->different;
+        sums[k].tokens = add_counts(sums[k].tokens, g->tokens);
+        sums[k].different = add_counts(sums[k].different, g->different);
         if (g->abs_max > sums[k].abs_max) sums[k].abs_max = g->abs_max;
         if (!g->passed && sums[k].first_failure < 0) sums[k].first_failure = h->gates[i].step;
     }
@@ -125,8 +131,8 @@ static void write_verdict(FILE *file, const ls_history *h) {
     int64_t passed = 0, tokens = 0, different = 0, first = -1;
     for (int64_t i = 0; i < h->n_gates; i++) {
         passed += h->gates[i].gate.passed;
-        tokens += h->gates[i].gate.tokens;
-        different += h->gates[i].gate.different;
+        tokens = add_counts(tokens, h->gates[i].gate.tokens);
+        different = add_counts(different, h->gates[i].gate.different);
         if (!h->gates[i].gate.passed && first < 0) first = h->gates[i].step;
     }
     if (h->n_gates == 0) return;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/closest.h"
 #include "base/file.h"
 #include "base/fnv.h"
 #include "base/mem.h"
@@ -29,6 +30,15 @@ static const ls_option *find(const ls_config *config, const char *name, size_t n
             return o;
         }
     return NULL;
+}
+
+/* "; did you mean rate?", or nothing. */
+static const char *hint(char out[LS_CLOSEST_HINT_MAX], const ls_config *config, const char *name, size_t n) {
+    ls_closest closest = {0};
+    for (int64_t t = 0; t < config->n; t++)
+        for (int64_t i = 0; i < config->tables[t].n; i++)
+            ls_closest_try(&closest, name, (int64_t)n, config->tables[t].options[i].name);
+    return ls_closest_hint(out, &closest, "");
 }
 
 /* ---- from text; sentences begin with the option's name ---- */
@@ -110,13 +120,15 @@ static ls_status set(void *value, const ls_option *o, const char *text, ls_error
 
 ls_status ls_config_set(const ls_config *config, const char *assignment, ls_error *err) {
     const char *equals = strchr(assignment, '=');
+    char near[LS_CLOSEST_HINT_MAX];
     const ls_option *o;
     void *value;
     if (equals == NULL) return LS_FAIL(err, LS_ERR_ARG, "'%.100s' is not key=value", assignment);
     o = find(config, assignment, (size_t)(equals - assignment), &value);
     if (o == NULL)
-        return LS_FAIL(err, LS_ERR_ARG, "'%.*s' is no option of this run",
-                       (int)(equals - assignment > 100 ? 100 : equals - assignment), assignment);
+        return LS_FAIL(err, LS_ERR_ARG, "'%.*s' is no option of this run%s",
+                       (int)(equals - assignment > 100 ? 100 : equals - assignment), assignment,
+                       hint(near, config, assignment, (size_t)(equals - assignment)));
     return set(value, o, equals + 1, err);
 }
 
@@ -168,7 +180,9 @@ ls_status ls_config_parse(const ls_config *config, const char *json, int64_t byt
     while (ls_node_next(&root, &iterator, &child)) {
         const ls_option *o = find(config, child.key, strlen(child.key), &value);
         if (o == NULL) {
-            status = ls_node_fail(&child, LS_ERR_FORMAT, err, "is no option of this run");
+            char near[LS_CLOSEST_HINT_MAX];
+            status = ls_node_fail(&child, LS_ERR_FORMAT, err, "is no option of this run%s",
+                                  hint(near, config, child.key, strlen(child.key)));
             goto done;
         }
         LS_TRY(text_of(&child, o, &text, err));

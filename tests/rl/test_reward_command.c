@@ -446,6 +446,48 @@ static void nothing_is_left_behind(void **state) {
     assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 0), 0);
 }
 
+/* Opens a command that reads and does not end with its input, tells its group, and waits for the end. */
+static void keep_a_stubborn_command(int told) {
+    ls_reward *reward = open_part("stubborn", 4, 60);
+    pid_t group;
+    ask_numbers(reward, 1);
+    group = (pid_t)results[0].reward;
+    if (write(told, &group, sizeof group) != (ssize_t)sizeof group) _exit(1);
+    for (;;) pause();
+}
+
+static void a_command_does_not_outlive_a_killed_parent(void **state) {
+    int told[2];
+    pid_t child, group = 0;
+    (void)state;
+    assert_int_equal(pipe(told), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) keep_a_stubborn_command(told[1]);
+    close(told[1]);
+    assert_int_equal(read(told[0], &group, sizeof group), sizeof group);
+    close(told[0]);
+    assert_true(group > 1 && kill(-group, 0) == 0);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    for (int i = 0; i < 2000 && kill(-group, 0) == 0; i++) usleep(10000);
+    assert_int_equal(kill(-group, 0), -1);
+    assert_int_equal(errno, ESRCH);
+}
+
+/* Learning is in float32: what it cannot hold would be an infinity there, and pass for a failed reward unsaid. */
+static void rewards_beyond_float32_are_failures(void **state) {
+    static const char *const said[] = {"1e300", "-4e38", "3e38", "1e-300"};
+    ls_reward *reward = open_part("values", 64, 20);
+    (void)state;
+    ask_said(reward, said, 4);
+    assert_failed(0, "reward: 1e+300 is beyond float32");
+    assert_failed(1, "reward: -4e+38 is beyond float32");
+    assert_true(results[2].ok && results[2].reward == 3e38 && results[3].ok);
+    assert_message(reward, "beyond float32");
+    ls_reward_close(reward);
+}
+
 /* SIGPIPE has its default here: had one come, there would be no test left. Ours to see is that a blocked one stays. */
 static void signals_stay_as_they_were(void **state) {
     ls_reward_command_options options;
@@ -499,6 +541,8 @@ int main(int argc, char **argv) {
         watched(a_last_line_needs_no_newline),
         watched(large_items_do_not_block),
         watched(nothing_is_left_behind),
+        watched(a_command_does_not_outlive_a_killed_parent),
+        watched(rewards_beyond_float32_are_failures),
         watched(signals_stay_as_they_were),
         watched(bad_options_are_named),
     };

@@ -4,6 +4,7 @@
 
 #include "base/html_out.h"
 #include "cli/program.h"
+#include "run/run_db.h"
 #include "run/run_report.h"
 
 static const ls_run_setup setup = {.kind = "grpo", .config = "clip = 0.2 <&>\n", .config_bytes = -1};
@@ -192,6 +193,31 @@ static void long_runs_have_light_pages(void **state) {
     free(page);
 }
 
+/* Sums of counts stay within 64 bits whatever a file says; a count that cannot be is an error. */
+static void hostile_counts_are_no_overflow(void **state) {
+    ls_run *run;
+    ls_history h;
+    ls_sql *sql;
+    ls_error err;
+    char *page;
+    (void)state;
+    assert_ok(ls_run_open(&run, at("hostile"), &setup, &err), err);
+    for (int64_t step = 1; step <= 3; step++) {
+        assert_ok(ls_run_step_begin(run, step, &err), err);
+        ls_run_gate_add(run, &(ls_run_gate){"rollout", INT64_MAX - 1, INT64_MAX - 2, 0.0, 0.0, 0.0, 0.0, false});
+        assert_ok(ls_run_step_commit(run, &err), err);
+    }
+    ls_run_close(run);
+    page = page_of(at("hostile"));
+    must_be_well_formed(page);
+    must_say(page, "9223372036854775807 of 9223372036854775807 tokens differ");
+    free(page);
+    assert_ok(ls_run_db_open(&sql, at("hostile"), true, &err), err);
+    assert_ok(ls_sql_exec(sql, "UPDATE runs SET time = 1e300; UPDATE gates SET tokens = -5 WHERE step = 2", &err), err);
+    ls_sql_close(sql);
+    check_failed(ls_history_read(&h, at("hostile"), &err), &err, "gates: step 2");
+}
+
 static void text_is_made_harmless(void **state) {
     static const char text[] = "a<b>&\"\n\t\x1b[31m\x7f\xc2\x9b\xe2\x82\xac\xed\xa0\x80\xf0\x9f\x98\x80\xff";
     char out[256] = "";
@@ -207,9 +233,8 @@ static void text_is_made_harmless(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_small_run_has_its_page),
-        cmocka_unit_test(empty_and_resumed_runs_have_pages),
-        cmocka_unit_test(long_runs_have_light_pages),
+        cmocka_unit_test(a_small_run_has_its_page),   cmocka_unit_test(empty_and_resumed_runs_have_pages),
+        cmocka_unit_test(long_runs_have_light_pages), cmocka_unit_test(hostile_counts_are_no_overflow),
         cmocka_unit_test(text_is_made_harmless),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
