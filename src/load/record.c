@@ -133,13 +133,15 @@ static bool read_number(float *out, const json_t *item) {
     return true;
 }
 
-/* The value beside its bits, both being there: null is how JSON says what is not finite. */
+/* The value beside its bits, both being there: null is how JSON says what is not finite. Some writers round what is for
+ * people. */
 static bool contradicts(const json_t *value, const json_t *bits) {
     float shown, meant;
     if (json_is_null(bits)) return !json_is_null(value);
     if (!read_bits(&meant, bits)) return false; /* told when the bits are read */
     if (json_is_null(value)) return isfinite(meant);
-    return read_number(&shown, value) && shown != meant;
+    return read_number(&shown, value) &&
+           (!isfinite(meant) || fabs((double)shown - (double)meant) > 1e-4 * fabs((double)meant) + 1e-6);
 }
 
 static ls_status check_agreement(const ls_record *record, const json_t *values, const json_t *bits, ls_error *err) {

@@ -8,7 +8,7 @@
  *   - "logprobs" has 9 significant digits, "logprob_bits" the float32 as 8 hex digits. Where both are present the bits
  *     are the value: a NaN or an infinity has null in "logprobs" and its bits in "logprob_bits". An entry is missing
  *     when it is null in "logprob_bits" or, without that member, in "logprobs". Values and bits that contradict each
- *     other are an error: a value, rounded to float32, is the number of the bits.
+ *     other, by more than 1e-4 of the value and 1e-6, are an error.
  *   - A finite log-probability above LS_LOGPROB_MAX is an error; up to there it is another engine's rounding.
  *   - Entries are one for each completion token, or, on a line with token_ids, one for each token after the first.
  *   - "finish" is "stop", "length", "cancel" or "error"; meta.error tells of the last. Their completions are as far as

@@ -112,23 +112,65 @@ static ls_status open_reward(grpo *g, ls_error *err) {
     return LS_OK;
 }
 
+/* A task, or data, of which there must be enough to hold some out where evaluations are asked for. */
+static ls_status open_problems(grpo *g, ls_error *err) {
+    const ls_grpo_options *o = g->o;
+    const ls_data_options d = ls_data_options_of(&o->data, o->train.seed);
+    int64_t n;
+    ls_status status;
+    g->eval_n = o->eval_n;
+    if (o->data.data[0] == '\0') {
+        status = ls_task_open(&g->task, o->task, o->task_options, o->train.seed, err);
+        if (status != LS_OK) ls_error_prefix(err, "task");
+        return status;
+    }
+    LS_TRY(ls_data_open(&g->problems, &d, err));
+    n = ls_data_count(g->problems, LS_DATA_HELD_OUT);
+    if (o->eval_every > 0 && n == 0)
+        status = LS_FAIL(err, LS_ERR_ARG, "eval_every: no line of data is held out; set held_out or eval_data");
+    if (n < g->eval_n) g->eval_n = n;
+    if (g->progress != NULL)
+        fprintf(g->progress, "%lld problems to train on, %lld held out\n",
+                (long long)ls_data_count(g->problems, LS_DATA_TRAIN), (long long)n);
+done:
+    return status;
+}
+
+/* Every answer is looked at now, not when its turn comes. */
+static ls_status open_verifier(grpo *g, ls_error *err) {
+    const ls_grpo_options *o = g->o;
+    const ls_data_line *line;
+    const char *path;
+    ls_status status;
+    if (o->reward < LS_REWARD_EXACT || o->reward > LS_REWARD_JSON) return LS_OK;
+    LS_TRY(ls_verify_open(&g->verify, (ls_verify_kind)(o->reward - LS_REWARD_EXACT), o->reward_pattern,
+                          o->reward_schema, err));
+    for (int64_t i = 0; g->problems != NULL && ls_data_each(g->problems, i, &line, &path); i++) {
+        const ls_reply answer = {line->answer, line->answer_bytes};
+        if ((status = ls_verify_check(g->verify, answer, err)) == LS_OK) continue;
+        ls_error_prefix(err, "%s: line %lld: %s", path, (long long)line->line,
+                        o->data.answer[0] != '\0' ? o->data.answer : "answer");
+        break;
+    }
+done:
+    return status;
+}
+
 static ls_status open_world(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     const char *stop = o->stop;
     ls_status status;
     LS_TRY(ls_tokenizer_open(&g->tokenizer, g->begin, err));
-    if ((status = ls_task_open(&g->task, o->task, o->task_options, o->train.seed, err)) != LS_OK) {
-        ls_error_prefix(err, "task");
-        goto done;
-    }
+    LS_TRY(open_problems(g, err));
     if (stop[0] != '\0' && (status = ls_stop_create(&g->stop, g->tokenizer, &stop, 1, err)) != LS_OK) {
         ls_error_prefix(err, "stop");
         goto done;
     }
     LS_TRY(open_reward(g, err));
-    g->world = (ls_world){g->task, g->tokenizer, g->stop, g->reward};
+    LS_TRY(open_verifier(g, err));
+    g->world = (ls_world){g->task, g->tokenizer, g->stop, g->reward, g->problems, g->verify};
     LS_TRY(ls_episodes_create(&g->episodes, o->prompts, o->samples, o->length, o->max_tokens, err));
-    if (o->eval_every > 0) LS_TRY(ls_episodes_create(&g->held_out, o->eval_n, 1, o->length, o->max_tokens, err));
+    if (o->eval_every > 0) LS_TRY(ls_episodes_create(&g->held_out, g->eval_n, 1, o->length, o->max_tokens, err));
 done:
     return status;
 }
@@ -153,6 +195,10 @@ static ls_status digest_data(grpo *g, ls_error *err) {
     for (int64_t s = 0; s < g->episodes->n; s += g->episodes->samples) {
         const ls_episode *x = &g->episodes->list[s];
         g->data = ls_fnv_mix(g->data, x->tokens, x->n * (int64_t)sizeof *x->tokens);
+    }
+    if (g->problems != NULL) {
+        const uint64_t digest = ls_data_digest(g->problems);
+        g->data = ls_fnv_mix(g->data, &digest, (int64_t)sizeof digest);
     }
     if (g->reference != NULL)
         g->data = ls_fnv_mix(g->data, g->reference->embed,
@@ -288,7 +334,9 @@ static void close_all(grpo *g) {
     ls_episodes_free(g->held_out);
     ls_reward_close(g->reward);
     ls_stop_free(g->stop);
+    ls_verify_close(g->verify);
     ls_task_free(g->task);
+    ls_data_close(g->problems);
     ls_tokenizer_free(g->tokenizer);
     ls_jamba_close(g->reference);
     ls_jamba_close(g->model);

@@ -115,9 +115,9 @@ static ls_status tell_samples(const grpo *g, ls_error *err) {
         char *text = NULL;
         int64_t bytes;
         LS_TRY(ls_episode_text(x, &text, &bytes, err));
-        const ls_run_sample sample = {.id = x->problem->id,
-                                      .prompt = x->problem->prompt,
-                                      .prompt_bytes = (int64_t)strlen(x->problem->prompt),
+        const ls_run_sample sample = {.id = x->question.id,
+                                      .prompt = x->question.prompt.text,
+                                      .prompt_bytes = x->question.prompt.bytes,
                                       .completion = text,
                                       .completion_bytes = bytes,
                                       .reward = x->reward,

@@ -57,6 +57,9 @@ typedef struct grpo {
     ls_tokenizer *tokenizer;
     ls_stop *stop;
     ls_reward *reward;
+    ls_verify *verify; /* NULL: none judges */
+    ls_data *problems; /* NULL: a task makes them */
+    int64_t eval_n;
     ls_world world;
     ls_episodes *episodes, *held_out;
     ls_loss_options loss;

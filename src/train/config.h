@@ -11,7 +11,7 @@
 #include "load/json_node.h"
 
 #define LS_OPTION_TEXT_MAX 1024
-#define LS_CONFIG_TABLES_MAX 4
+#define LS_CONFIG_TABLES_MAX 6
 
 typedef enum ls_option_kind {
     LS_OPTION_INT,    /* int64_t in [low, high] */

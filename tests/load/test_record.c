@@ -157,7 +157,7 @@ static void values_and_bits_do_not_contradict(void **state) {
         "[null],\"logprob_bits\":[\"7fc00001\"]",  "[null],\"logprob_bits\":[null]",
         "[-0],\"logprob_bits\":[\"80000000\"]",    "[1e-5]"};
     static const char *const bad[][2] = {
-        {"[-1.25],\"logprob_bits\":[\"bfa00001\"]", "logprobs: item 0 is -1.25, and \"bfa00001\" in logprob_bits"},
+        {"[-1.25],\"logprob_bits\":[\"bfa10000\"]", "logprobs: item 0 is -1.25, and \"bfa10000\" in logprob_bits"},
         {"[null],\"logprob_bits\":[\"bfa00000\"]", "logprobs: item 0 is null"},
         {"[-1.25],\"logprob_bits\":[null]", "logprobs: item 0 is -1.25, and null"},
         {"[-1.25],\"logprob_bits\":[\"7fc00001\"]", "logprobs: item 0"},

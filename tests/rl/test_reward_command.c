@@ -144,7 +144,7 @@ static ls_reward_item items[N_MAX];
 static void ask_said(ls_reward *reward, const char *const *said, int64_t n) {
     ls_error err;
     for (int64_t i = 0; i < n; i++)
-        items[i] = (ls_reward_item){"p", {"1+1=", 4}, {said[i], (int64_t)strlen(said[i])}, "2"};
+        items[i] = (ls_reward_item){"p", {"1+1=", 4}, {said[i], (int64_t)strlen(said[i])}, "2", 0, NULL};
     assert_ok(ls_reward_ask(reward, results, items, n, &err), err);
 }
 
