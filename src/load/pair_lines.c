@@ -126,3 +126,27 @@ done:
     fclose(file);
     return status;
 }
+
+ls_status ls_pairs_detect(bool *out, const char *path, ls_error *err) {
+    FILE *file = NULL;
+    char *line = NULL;
+    int64_t cap = 0, bytes = 0;
+    bool more = true;
+    ls_json_doc *doc = NULL;
+    ls_node root, node;
+    ls_status status;
+    *out = true;
+    if ((status = ls_file_stream(&file, path, err)) != LS_OK) return status;
+    do {
+        if (ls_line_read(file, &line, &cap, &bytes, LINE_BYTES_MAX, &more, NULL) != LS_OK) goto done;
+    } while (more && is_blank(line, bytes));
+    if (!more || ls_json_doc_open(&doc, line, bytes, path, NULL) != LS_OK) goto done;
+    root = ls_json_root(doc);
+    *out = ls_node_get_some(&root, "prompt_ids", &node) || ls_node_get_some(&root, "completion_ids", &node) ||
+           ls_node_get_some(&root, "completion", &node) || ls_node_count(&root) == 0;
+done:
+    ls_json_doc_free(doc);
+    free(line);
+    fclose(file);
+    return status;
+}

@@ -10,10 +10,11 @@
 #include "base/durable.h"
 #include "base/file.h"
 #include "base/fnv.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "num/contract.h"
 #include "rl/grpo_state.h"
-#include "run/run_db.h"
+#include "train/stopping.h"
 
 double ls_grpo_clock(void) {
     struct timespec t;
@@ -37,7 +38,8 @@ static void describe(const grpo *g, description *out) {
     out->positions[POSITION_STEP] = (ls_saves_position){"step", g->step};
     out->positions[POSITION_DIGEST_LOW] = (ls_saves_position){"digest_low", (int64_t)(g->result->digest & UINT32_MAX)};
     out->positions[POSITION_DIGEST_HIGH] = (ls_saves_position){"digest_high", (int64_t)(g->result->digest >> 32)};
-    out->d = (ls_saves_description){"grpo", out->numerics, g->data, g->config, out->positions, N_POSITIONS};
+    out->d = (ls_saves_description){
+        "grpo", out->numerics, g->data, g->config, ls_train_options_free(&g->o->train), out->positions, N_POSITIONS};
 }
 
 static ls_status save(grpo *g, ls_error *err) {
@@ -268,34 +270,17 @@ done:
     return status;
 }
 
-static ls_status write_config(const grpo *g, char **text, size_t *bytes, ls_error *err) {
-    FILE *stream = open_memstream(text, bytes);
-    ls_json_out json;
-    if (stream == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "configuration");
-    ls_json_init(&json, stream);
-    ls_json_begin_object(&json, NULL);
-    ls_config_write(&json, g->config);
-    ls_json_end_object(&json);
-    return fclose(stream) == 0 ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "configuration");
-}
-
 static ls_status open_records(grpo *g, ls_error *err) {
     const ls_train_options *t = &g->o->train;
-    char path[LS_SAVES_PATH_MAX + 16], *config = NULL;
-    size_t bytes = 0;
+    char *config = NULL;
+    int64_t bytes = 0;
     ls_run_setup setup = {.kind = "grpo", .keep = g->step, .n_steps = t->steps};
-    ls_status status = LS_OK;
+    ls_status status;
     if (!ls_grpo_writes(g)) return LS_OK;
-    LS_TRY(write_config(g, &config, &bytes, err));
+    LS_TRY(ls_config_text(&config, &bytes, g->config, err));
     setup.config = config;
-    setup.config_bytes = (int64_t)bytes;
-    snprintf(path, sizeof path, "%s/" LS_RUN_DB, t->run);
-    setup.resume = t->resume && ls_file_exists(path);
-    status = ls_run_open(&g->records, t->run, &setup, err);
-    if (status != LS_OK && setup.resume && g->step == 0) { /* killed before it had a record to go on with */
-        setup.resume = false;
-        status = ls_run_open(&g->records, t->run, &setup, err);
-    }
+    setup.config_bytes = bytes;
+    status = ls_run_open_or_resume(&g->records, t->run, &setup, t->resume, err);
 done:
     free(config);
     return status;
@@ -385,6 +370,7 @@ static bool is_evaluated(const grpo *g) {
 static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
     const ls_train_options *t = &g->o->train;
     const double start = ls_grpo_clock();
+    bool asked = false;
     ls_status status;
     g->eval_reward = g->eval_length = (double)NAN;
     LS_TRY(ls_grpo_step(g, stopped, err));
@@ -393,8 +379,12 @@ static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
     LS_TRY(ls_grpo_log(g, ls_grpo_clock() - start, err));
     if (*stopped) goto done;
     g->result->step = g->step;
-    if (ls_grpo_writes(g) && (g->step == t->steps || (t->save_every > 0 && g->step % t->save_every == 0)))
+    LS_TRY(ls_stop_asked(&asked, g->comm, err));
+    g->result->stopped = asked && g->step < t->steps;
+    if (ls_grpo_writes(g) &&
+        (g->result->stopped || g->step == t->steps || (t->save_every > 0 && g->step % t->save_every == 0)))
         LS_TRY(save(g, err));
+    if (g->result->stopped) ls_stop_tell(g->progress, g->step, t->run);
 done:
     if (status != LS_OK) ls_error_prefix(err, "step %lld", (long long)g->step);
     return status;
@@ -407,8 +397,9 @@ static ls_status run_steps(grpo *g, ls_error *err) {
     if (g->step == 0 && is_evaluated(g)) {
         LS_TRY(evaluate(g, err));
         if (g->progress != NULL) fprintf(g->progress, "held-out %.3f before the first step\n", g->eval_reward);
+        LS_TRY(ls_grpo_log_beginning(g, err));
     }
-    while (g->step < g->o->train.steps && !stopped) {
+    while (g->step < g->o->train.steps && !stopped && !g->result->stopped) {
         g->step++;
         LS_TRY(run_step(g, &stopped, err));
     }
@@ -424,10 +415,12 @@ ls_status ls_grpo_run(ls_grpo_options *o, const ls_config *config, FILE *progres
     ls_error reason = {LS_OK, ""};
     ls_status status;
     *result = (ls_grpo_result){.digest = LS_FNV_START};
+    ls_interrupt_defer(true);
     LS_TRY(ls_grpo_options_check(o, &reason));
     LS_TRY(open_all(&g, &reason));
     LS_TRY(run_steps(&g, &reason));
 done:
+    ls_interrupt_defer(false);
     if (status != LS_OK && g.comm != NULL) ls_comm_abort(g.comm, &reason);
     if (status != LS_OK && err != NULL) *err = reason;
     close_all(&g);

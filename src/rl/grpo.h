@@ -93,6 +93,7 @@ ls_inject ls_grpo_inject(const ls_grpo_options *options);
 typedef struct ls_grpo_result {
     int64_t step;    /* steps done */
     uint64_t digest; /* of the run so far */
+    bool stopped;    /* a signal ended the run behind this step, saved */
     bool differs;    /* the gate met other bits: in this step, with gate=stop, or in some step */
     ls_gate gate;    /* of the last step */
     char bundle[LS_SAVES_PATH_MAX + 32];

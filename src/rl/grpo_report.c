@@ -177,6 +177,17 @@ done:
     return status;
 }
 
+ls_status ls_grpo_log_beginning(grpo *g, ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_run_step_begin(g->records, 0, err));
+    ls_run_step_seconds(g->records, g->times.eval);
+    ls_run_metric(g->records, LS_METRIC_HELD_OUT, g->eval_reward);
+    ls_run_metric(g->records, "held_out/length", g->eval_length);
+    status = ls_run_step_commit(g->records, err);
+done:
+    return status;
+}
+
 /* ---- a mismatch ---- */
 
 static void describe(const grpo *g, ls_bundle *b) {

@@ -95,6 +95,8 @@ ls_status ls_grpo_loss_callback(void *context, const ls_train_rows *rows, ls_err
 
 /* grpo_report.c: the record of a step, of one that the gate stops as well; the bundle. */
 ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err);
+/* The evaluation before the first step, as step 0. */
+ls_status ls_grpo_log_beginning(grpo *g, ls_error *err);
 ls_status ls_grpo_bundle(grpo *g, ls_error *err);
 
 #endif

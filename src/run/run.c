@@ -343,6 +343,23 @@ done:
     return status;
 }
 
+ls_status ls_run_open_or_resume(ls_run **out, const char *dir, const ls_run_setup *setup, bool resume, ls_error *err) {
+    ls_run_setup again = *setup;
+    char *path = NULL;
+    ls_status status;
+    if (again.keep == 0) again.keep = -1; /* what was recorded before the first step is recorded anew */
+    LS_TRY(ls_run_path(&path, dir, LS_RUN_DB, err));
+    again.resume = resume && ls_file_exists(path);
+    status = ls_run_open(out, dir, &again, err);
+    if (status != LS_OK && again.resume && setup->keep == 0) {
+        again.resume = false;
+        status = ls_run_open(out, dir, &again, err);
+    }
+done:
+    free(path);
+    return status;
+}
+
 void ls_run_close(ls_run *run) {
     ls_error ignored;
     if (run == NULL) return;

@@ -1,4 +1,5 @@
 /* One parser for every value: what JSON gave is checked for its type and goes on as text. */
+#define _POSIX_C_SOURCE 200809L
 #include "train/config.h"
 
 #include <errno.h>
@@ -252,6 +253,22 @@ void ls_config_write(ls_json_out *json, const ls_config *config) {
         }
 }
 
+ls_status ls_config_text(char **out, int64_t *bytes, const ls_config *config, ls_error *err) {
+    size_t n = 0;
+    FILE *stream;
+    ls_json_out json;
+    *out = NULL;
+    stream = open_memstream(out, &n);
+    if (stream == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "configuration");
+    ls_json_init(&json, stream);
+    ls_json_begin_object(&json, NULL);
+    ls_config_write(&json, config);
+    ls_json_end_object(&json);
+    if (fclose(stream) != 0) return LS_FAIL(err, LS_ERR_NOMEM, "configuration");
+    *bytes = (int64_t)n;
+    return LS_OK;
+}
+
 /* Line breaks as people write them. */
 static void show_breaks(char text[LS_OPTION_TEXT_MAX]) {
     size_t n = strlen(text);
@@ -273,22 +290,32 @@ void ls_config_print(FILE *file, const ls_config *config) {
         }
 }
 
-ls_status ls_config_agree(const ls_config *config, const ls_node *options, ls_error *err) {
+static bool is_named(const char *const *names, const char *name) {
+    for (int64_t i = 0; names != NULL && names[i] != NULL; i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return false;
+}
+
+ls_status ls_config_agree(const ls_config *config, const ls_node *options, const char *const *except, ls_error *err) {
     char mine[LS_OPTION_TEXT_MAX], *stored = NULL;
     ls_status status = LS_OK;
     for (int64_t t = 0; t < config->n; t++)
         for (int64_t i = 0; i < config->tables[t].n; i++) {
             const ls_option *o = &config->tables[t].options[i];
             ls_node child;
-            if (!o->carries_bits) continue;
+            if (!o->carries_bits || is_named(except, o->name)) continue;
             LS_TRY(ls_node_need(options, o->name, &child, err));
             LS_TRY(text_of(&child, o, &stored, err));
             format(mine, o, value_of(&config->tables[t], o));
             if (strcmp(stored, mine) != 0) {
-                status = ls_node_fail(&child, LS_ERR_ARG, err,
-                                      "was %.100s and is %.100s now; to go on with another value, begin a new run from "
-                                      "this checkpoint as its model",
-                                      stored, mine);
+                status =
+                    ls_node_fail(&child, LS_ERR_ARG, err,
+                                 strcmp(o->name, "schedule_steps") == 0
+                                     ? "was %.100s and is %.100s now; set it as it was to keep the old schedule, or "
+                                       "new_schedule=true to go on with another one"
+                                     : "was %.100s and is %.100s now; to go on with another value, begin a new run "
+                                       "from this checkpoint as its model",
+                                 stored, mine);
                 goto done;
             }
             free(stored);

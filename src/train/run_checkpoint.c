@@ -458,7 +458,7 @@ static ls_status load_state(const ls_node *root, ls_train_state *s, const ls_sav
     LS_TRY(check_text(root, "numerics", d->numerics, err));
     LS_TRY(check_hex(root, "data", d->data, err));
     LS_TRY(ls_node_need(root, "options", &child, err));
-    LS_TRY(ls_config_agree(d->config, &child, err));
+    LS_TRY(ls_config_agree(d->config, &child, d->free, err));
     status = load_place(root, s, d, err);
 done:
     return status;

@@ -225,7 +225,7 @@ static void items_go_out_as_documented(void **state) {
     ls_reward_command_options options;
     ls_reward *reward;
     ls_reward_result result;
-    const ls_reward_item item = {"q/1", {"a\"b\n", 4}, {"c\0d", 3}, NULL};
+    const ls_reward_item item = {"q/1", {"a\"b\n", 4}, {"c\0d", 3}, NULL, 0, NULL};
     ls_error err;
     const int fd = mkstemp(path);
     ssize_t n;
@@ -410,7 +410,7 @@ static void large_items_do_not_block(void **state) {
     (void)state;
     assert_non_null(text);
     memset(text, 'x', BYTES);
-    for (int64_t i = 0; i < N; i++) large[i] = (ls_reward_item){"p", {text, BYTES}, {"1", 1}, NULL};
+    for (int64_t i = 0; i < N; i++) large[i] = (ls_reward_item){"p", {text, BYTES}, {"1", 1}, NULL, 0, NULL};
     assert_ok(ls_reward_ask(reward, results, large, N, &err), err);
     for (int64_t i = 0; i < N; i++) assert_true(results[i].ok);
     ls_reward_close(reward);

@@ -150,13 +150,13 @@ static void written_values_agree(void **state) {
     digest = ls_config_digest(&config);
     assert_ok(ls_json_doc_open(&doc, text, (int64_t)bytes, "state", &err), err);
     root = ls_json_root(doc);
-    assert_ok(ls_config_agree(&config, &root, &err), err);
+    assert_ok(ls_config_agree(&config, &root, NULL, &err), err);
     o.train.threads = 7;
     o.train.microbatch = 3;
-    assert_ok(ls_config_agree(&config, &root, &err), err);
+    assert_ok(ls_config_agree(&config, &root, NULL, &err), err);
     assert_true(ls_config_digest(&config) == digest);
     o.train.rate = 0.1;
-    check_failed(ls_config_agree(&config, &root, &err), &err, "state: rate: was 0.10000000000000002 and is 0.1 now");
+    check_failed(ls_config_agree(&config, &root, NULL, &err), &err, "state: rate: was 0.10000000000000002 and is 0.1 now");
     assert_false(ls_config_digest(&config) == digest);
     (void)reset(state);
     assert_ok(ls_config_parse(&config, text, (int64_t)bytes, "state", &err), err);
