@@ -131,9 +131,6 @@ static ls_status open_problems(grpo *g, ls_error *err) {
     if (o->eval_every > 0 && n == 0)
         status = LS_FAIL(err, LS_ERR_ARG, "eval_every: no line of data is held out; set held_out or eval_data");
     if (n < g->eval_n) g->eval_n = n;
-    if (g->progress != NULL)
-        fprintf(g->progress, "%lld problems to train on, %lld held out\n",
-                (long long)ls_data_count(g->problems, LS_DATA_TRAIN), (long long)n);
 done:
     return status;
 }
@@ -259,15 +256,24 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
         opts.comm = g->comm;
     }
     LS_TRY(ls_trainer_create(&g->trainer, g->model, g->begin, g->queue, &opts, err));
-    if (g->progress != NULL)
-        fprintf(g->progress,
-                "%lld steps of %lld prompts with %lld samples of at most %lld tokens\n"
-                "%lld parameters; weights, moments and gradients %.1f MB, forwards of at most %lld tokens\n",
-                (long long)o->train.steps, (long long)o->prompts, (long long)o->samples, (long long)o->max_tokens,
-                (long long)ls_trainer_state(g->trainer)->parameters->n_elements,
-                (double)ls_trainer_bytes(g->trainer) * 1e-6, (long long)opts.rows_max);
+    g->rows_max = opts.rows_max;
 done:
     return status;
+}
+
+static void print_plan(const grpo *g) {
+    const ls_grpo_options *o = g->o;
+    if (g->progress == NULL) return;
+    if (g->problems != NULL)
+        fprintf(g->progress, "%lld problems to train on, %lld held out\n",
+                (long long)ls_data_count(g->problems, LS_DATA_TRAIN),
+                (long long)ls_data_count(g->problems, LS_DATA_HELD_OUT));
+    fprintf(g->progress,
+            "%lld steps of %lld prompts with %lld samples of at most %lld tokens\n"
+            "%lld parameters; weights, moments and gradients %.1f MB, forwards of at most %lld tokens\n",
+            (long long)o->train.steps, (long long)o->prompts, (long long)o->samples, (long long)o->max_tokens,
+            (long long)ls_trainer_state(g->trainer)->parameters->n_elements,
+            (double)ls_trainer_bytes(g->trainer) * 1e-6, (long long)g->rows_max);
 }
 
 static ls_status open_records(grpo *g, ls_error *err) {
@@ -304,6 +310,7 @@ static ls_status open_all(grpo *g, ls_error *err) {
     LS_TRY(ls_grpo_rows_create(g, err));
     if (g->begin_update > 0) LS_TRY(go_on(g, err));
     LS_TRY(ls_trainer_agree(g->trainer, err));
+    print_plan(g);
     LS_TRY(open_records(g, err));
 done:
     return status;

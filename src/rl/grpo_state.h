@@ -51,6 +51,7 @@ typedef struct grpo {
     ls_jamba *model, *reference;
     ls_comm *comm;
     ls_trainer *trainer;
+    int64_t rows_max; /* of its forwards */
     ls_engine *engine;
     ls_engine_opts engine_opts;
     ls_task *task;

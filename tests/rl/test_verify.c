@@ -1,4 +1,5 @@
 /* Built-in verifiers: what they accept, what they do not, and answers that cannot be judged against. */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
