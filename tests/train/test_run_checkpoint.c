@@ -460,6 +460,10 @@ static void what_does_not_belong_is_refused(void **state) {
         assert_null(second);
         assert_ok(ls_saves_open(&second, run_path, false, &err), err);
         ls_saves_close(second);
+        /* In the way of the step that it is named like, it is named. */
+        t.state->step = 9;
+        check_failed(ls_saves_save(run, t.state, &description, 0, &err), &err,
+                     "step-00000009: in the way of this step's checkpoint");
         ls_saves_close(run);
     }
     clear_run();
