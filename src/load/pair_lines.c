@@ -127,6 +127,15 @@ done:
     return status;
 }
 
+/* Under a name that pairs do not have. */
+static bool has_answer(const ls_node *root) {
+    static const char *const names[] = {"answer", "solution", "output", "target", NULL};
+    ls_node node;
+    for (int i = 0; names[i] != NULL; i++)
+        if (ls_node_get_some(root, names[i], &node)) return true;
+    return false;
+}
+
 ls_status ls_pairs_detect(bool *out, const char *path, ls_error *err) {
     FILE *file = NULL;
     char *line = NULL;
@@ -143,7 +152,7 @@ ls_status ls_pairs_detect(bool *out, const char *path, ls_error *err) {
     if (!more || ls_json_doc_open(&doc, line, bytes, path, NULL) != LS_OK) goto done;
     root = ls_json_root(doc);
     *out = ls_node_get_some(&root, "prompt_ids", &node) || ls_node_get_some(&root, "completion_ids", &node) ||
-           ls_node_get_some(&root, "completion", &node) || ls_node_count(&root) == 0;
+           ls_node_get_some(&root, "completion", &node) || !has_answer(&root);
 done:
     ls_json_doc_free(doc);
     free(line);

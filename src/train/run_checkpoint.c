@@ -456,9 +456,9 @@ static ls_status load_state(const ls_node *root, ls_train_state *s, const ls_sav
     LS_TRY(ls_node_int(&child, STATE_FORMAT, STATE_FORMAT, &format, err));
     LS_TRY(check_text(root, "kind", d->kind, err));
     LS_TRY(check_text(root, "numerics", d->numerics, err));
-    LS_TRY(ls_node_need(root, "options", &child, err)); /* before the data, which follow from some of them */
-    LS_TRY(ls_config_agree(d->config, &child, d->free, err));
     LS_TRY(check_hex(root, "data", d->data, err));
+    LS_TRY(ls_node_need(root, "options", &child, err));
+    LS_TRY(ls_config_agree(d->config, &child, d->free, err));
     status = load_place(root, s, d, err);
 done:
     return status;

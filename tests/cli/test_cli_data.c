@@ -197,8 +197,8 @@ static void a_schedule_is_kept_or_named(void **state) {
         assert_true(rate > 1e-6 && rate < 1e-4);
         json_decref(line);
     }
-    RUN("train", "resume", at("plan"), "--set", "seed=9");
-    must_refuse("options.seed: was 0 and is 9 now");
+    RUN("train", "resume", at("plan"), "--set", "temperature=0.5");
+    must_refuse("options.temperature: was 1 and is 0.5 now");
     RUN("train", "resume", at("nowhere"));
     must_refuse("run.sqlite: no such file");
     RUN("train", "resume");

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/utf8.h"
 #include "harness.h"
+#include "load/charsmap.h"
 #include "load/regex.h"
 #include "load/text_lines.h"
 #include "load/tokenizer.h"
@@ -173,10 +174,39 @@ static void small_vectors_match(void **state) {
 
 static void unigram_vectors_match(void **state) {
     (void)state;
-    assert_int_equal(check_cases("tok-extra/unigram.json"), 5);
+    assert_int_equal(check_cases("tok-extra/unigram.json"), 6);
 }
 
 #define UNIGRAM(rest) "{\"model\":{\"type\":\"Unigram\"," rest "}}"
+
+/* Hostile rules are refused when they are read, or when they are needed; nothing is read beyond them. */
+static void broken_rules_are_refused(void **state) {
+    static const char *const bad[][2] = {{"", "0 bytes with a trie"},
+                                         {"A", "1 characters are no base64"},
+                                         {"!AAA", "character 0 is not of base64"},
+                                         {"AAAA", "3 bytes with a trie"},
+                                         {"BAAAAAA=", "5 bytes with a trie of 4"},
+                                         {"////fwAAAAA=", "8 bytes with a trie of"},
+                                         {"BAAAAAAAAAD/", "the replacements are not UTF-8"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        ls_charsmap map;
+        ls_error err;
+        check_failed(ls_charsmap_parse(&map, bad[i][0], (int64_t)strlen(bad[i][0]), &err), &err, bad[i][1]);
+    }
+    /* One unit that leads out of the trie. */
+    {
+        ls_charsmap map;
+        ls_text out = {0};
+        ls_error err;
+        assert_ok(ls_charsmap_parse(&map, "BAAAAAD8//8=", 12, &err), err);
+        assert_ok(ls_charsmap_apply(&map, "a\xc3\xa9", 3, &out, &err), err);
+        assert_int_equal(out.bytes, 3);
+        assert_memory_equal(out.data, "a\xc3\xa9", 3);
+        ls_text_deinit(&out);
+        ls_charsmap_deinit(&map);
+    }
+}
 
 static void broken_unigram_models_are_refused(void **state) {
     static const char *const bad[][2] = {
@@ -441,8 +471,8 @@ static void unsupported_parts_are_refused(void **state) {
         {LS_ERR_UNSUPPORTED, "normalizer", "{\"type\":\"Nmt\"}", "F: normalizer.type: the normalizer 'Nmt'"},
         {LS_ERR_UNSUPPORTED, "normalizer", "{\"type\":\"NFC\",\"x\":1}", "F: normalizer.x: "},
         {LS_ERR_UNSUPPORTED, "normalizer",
-         "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Precompiled\"}]}",
-         "F: normalizer.normalizers[1].type: the normalizer 'Precompiled'"},
+         "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Nmt\"}]}",
+         "F: normalizer.normalizers[1].type: the normalizer 'Nmt'"},
         {LS_ERR_FORMAT, "normalizer", "{\"type\":\"Replace\",\"pattern\":{},\"content\":\"\"}",
          "F: normalizer.pattern: "},
         {LS_ERR_FORMAT, "normalizer", "[]", "F: normalizer: an object is required"},
@@ -682,6 +712,7 @@ int main(void) {
         cmocka_unit_test(small_vectors_match),
         cmocka_unit_test(unigram_vectors_match),
         cmocka_unit_test(broken_unigram_models_are_refused),
+        cmocka_unit_test(broken_rules_are_refused),
         cmocka_unit_test(every_code_point_matches),
         cmocka_unit_test(hash_sees_one_id),
         cmocka_unit_test(ill_formed_text_is_replaced),

@@ -98,7 +98,7 @@ static int scratch_remove(void **state) {
 static ls_train_options train_options;
 static ls_config config;
 static ls_saves_position position = {"drawn", 0};
-static ls_saves_description description = {"test", "exact/2/f32", 0x1234, &config, &position, 1};
+static ls_saves_description description = {"test", "exact/2/f32", 0x1234, &config, NULL, &position, 1};
 
 static void describe(void) {
     config.n = 0;
