@@ -9,9 +9,9 @@
 #include "base/inject.h"
 #include "base/mem.h"
 #include "num/half.h"
-#include "op/gemm_kernel.h"
-#include "op/gemm_split.h"
-#include "op/grid.h"
+#include "op/cpu/gemm_kernel.h"
+#include "op/cpu/gemm_split.h"
+#include "op/cpu/grid.h"
 
 LS_KERNEL_TABLE_OF(ls_gemm_kernel, ls_gemm_kernel);
 

@@ -9,10 +9,10 @@
 #ifndef LS_RL_EPISODE_H
 #define LS_RL_EPISODE_H
 
-#include "load/stop.h"
 #include "rl/reward.h"
 #include "rl/verify.h"
 #include "rollout/engine.h"
+#include "text/stop.h"
 #include "train/data.h"
 
 #define LS_TURNS_MAX 64

@@ -8,8 +8,8 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "load/json_schema.h"
-#include "load/regex.h"
+#include "text/json_schema.h"
+#include "text/regex.h"
 #include "rl/reward_source.h"
 
 #define SCHEMA_BYTES_MAX (1 << 20)

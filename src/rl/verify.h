@@ -9,7 +9,7 @@
  *           nothing but the letter and punctuation
  *   regex   the completion has the pattern (PCRE2 syntax), and where the pattern has a group that took part, its text
  * is the answer's, white space aside. Without a pattern of the run's, the answer is the pattern json    the completion,
- * or what stands between its first ``` lines, is one JSON value of the schema (load/json_schema.h). Without a schema of
+ * or what stands between its first ``` lines, is one JSON value of the schema (text/json_schema.h). Without a schema of
  * the run's, the answer is the schema */
 #ifndef LS_RL_VERIFY_H
 #define LS_RL_VERIFY_H

@@ -9,11 +9,11 @@
 
 #include "base/file.h"
 #include "cli/program.h"
+#include "rl/loss.h"
+#include "rl/mismatch.h"
 #include "run/history.h"
 #include "run/run_db.h"
 #include "run/sql.h"
-#include "train/loss.h"
-#include "train/mismatch.h"
 
 enum { MEASURES = 20, SAMPLES = 3, STEPS_MAX = 100000 };
 
