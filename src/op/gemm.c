@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "num/half.h"
 #include "op/gemm_kernel.h"
+#include "op/gemm_mma16.h"
 #include "op/gemm_split.h"
 #include "op/grid.h"
 
@@ -147,8 +148,36 @@ static ls_status args_check(const ls_queue *queue, const ls_gemm_args *args, ls_
                        (long long)weight->n);
     if (args->m > 0 && args->x == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: x is NULL");
     if (args->m > 0 && args->out == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: out is NULL");
-    return LS_OK;
+    {
+        const ls_status status = ls_mma16_check("gemm", args->profile, "x", args->x_dtype, err);
+        return status != LS_OK ? status : ls_mma16_check("gemm", args->profile, "weight", weight->dtype, err);
+    }
 }
+
+static void run_mma16(ls_queue *queue, const ls_gemm_args *args) {
+    const ls_gemm_weight *weight = args->weight;
+    const int64_t whole[2] = {0, weight->k};
+    const ls_mma16_chain chain = {
+        .rows = args->m,
+        .cols = weight->n,
+        .segments = whole,
+        .n_segments = 1,
+        .a = args->x,
+        .a_dtype = LS_BF16,
+        .a_row = args->x_stride,
+        .a_k = 1,
+        .b = weight->panels,
+        .b_k = LS_GEMM_PANEL,
+        .b_panel = weight->panel_stride / 2,
+        .out = args->out,
+        .out_dtype = args->out_dtype,
+        .out_stride = args->out_stride,
+        .bias = args->bias,
+        .mode = LS_MMA16_STORE,
+    };
+    ls_mma16_run(queue, &chain);
+}
+_Static_assert(LS_GEMM_PANEL == LS_MMA16_PANEL, "packed weights are the panels of a chain");
 
 /* A grid of row_parts x panel_parts blocks of outputs; part i is block (i / panel_parts, i % panel_parts). */
 typedef struct job {
@@ -180,6 +209,10 @@ ls_status ls_gemm(ls_queue *queue, const ls_gemm_args *args, ls_error *err) {
     if (LS_INJECTED(LS_INJECT_SPLIT_K) && args->m >= LS_GEMM_SPLIT_ROWS && args->weight->k >= LS_GEMM_SPLIT_K) {
         ls_gemm_args split = *args;
         ls_parallel_for(queue->pool, split.m, 1, ls_gemm_split_rows, &split);
+        return LS_OK;
+    }
+    if (args->profile == LS_PROFILE_MMA16) {
+        run_mma16(queue, args);
         return LS_OK;
     }
     j.args = args;

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "op/gemm_backward_kernel.h"
+#include "op/gemm_mma16.h"
 #include "op/grid.h"
 #include "op/operand.h"
 
@@ -103,15 +104,41 @@ static ls_status input_check(const ls_gemm_backward_input_args *a, ls_error *err
         {"dx", a->dx, a->dx_count, a->k, a->dx_stride, 4, a->m == 0},
     };
     LS_TRY(ls_operands_check(input_op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
+    LS_TRY(ls_mma16_check(input_op, a->profile, "w", a->w_dtype, err));
 done:
     return status;
+}
+
+static void input_run_mma16(ls_queue *queue, const ls_gemm_backward_input_args *args) {
+    const int64_t whole[2] = {0, args->n};
+    const ls_mma16_chain chain = {
+        .rows = args->m,
+        .cols = args->k,
+        .segments = whole,
+        .n_segments = 1,
+        .a = args->dy,
+        .a_dtype = LS_F32,
+        .a_row = args->dy_stride,
+        .a_k = 1,
+        .b = args->w,
+        .b_k = args->k,
+        .b_panel = LS_MMA16_PANEL,
+        .out = args->dx,
+        .out_dtype = LS_F32,
+        .out_stride = args->dx_stride,
+        .out_rows = args->dx_rows,
+        .mode = args->add ? LS_MMA16_ADD : LS_MMA16_STORE,
+    };
+    ls_mma16_run(queue, &chain);
 }
 
 ls_status ls_gemm_backward_input(ls_queue *queue, const ls_gemm_backward_input_args *args, ls_error *err) {
     ls_status status;
     LS_TRY(check_call(input_op, queue, args, err));
     LS_TRY(input_check(args, err));
-    if (args->m > 0) {
+    if (args->m > 0 && args->profile == LS_PROFILE_MMA16) {
+        input_run_mma16(queue, args);
+    } else if (args->m > 0) {
         const ls_gemm_chain chain = {
             .rows = args->m,
             .cols = args->k,
@@ -133,6 +160,22 @@ done:
     return status;
 }
 
+/* Sequences that mma16 pads one by one: offsets from 0 to m, ascending. */
+static ls_status check_sequences(const ls_gemm_backward_weight_args *a, ls_error *err) {
+    if (a->sequences == NULL || a->n_sequences < 1)
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "%s: sequences: %lld of them at %p, profile mma16 needs the offsets of all rows", weight_op,
+                       (long long)a->n_sequences, (const void *)a->sequences);
+    if (a->sequences[0] != 0 || a->sequences[a->n_sequences] != a->m)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: sequences: from row %lld to row %lld, not from 0 to m %lld", weight_op,
+                       (long long)a->sequences[0], (long long)a->sequences[a->n_sequences], (long long)a->m);
+    for (int64_t i = 0; i < a->n_sequences; i++)
+        if (a->sequences[i + 1] < a->sequences[i])
+            return LS_FAIL(err, LS_ERR_ARG, "%s: sequences[%lld] is %lld after %lld, offsets ascend", weight_op,
+                           (long long)(i + 1), (long long)a->sequences[i + 1], (long long)a->sequences[i]);
+    return LS_OK;
+}
+
 static ls_status weight_check(const ls_gemm_backward_weight_args *a, ls_error *err) {
     ls_status status;
     LS_TRY(check_sizes(weight_op, a->m, a->n, a->k, err));
@@ -146,15 +189,41 @@ static ls_status weight_check(const ls_gemm_backward_weight_args *a, ls_error *e
         {"dw", a->dw, a->n, a->k, a->k, 4, false},
     };
     LS_TRY(ls_operands_check(weight_op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
+    LS_TRY(ls_mma16_check(weight_op, a->profile, "x", a->x_dtype, err));
+    if (a->profile == LS_PROFILE_MMA16 && a->m > 0) LS_TRY(check_sequences(a, err));
 done:
     return status;
+}
+
+static void weight_run_mma16(ls_queue *queue, const ls_gemm_backward_weight_args *args) {
+    const ls_mma16_chain chain = {
+        .rows = args->n,
+        .cols = args->k,
+        .segments = args->sequences,
+        .n_segments = args->n_sequences,
+        .a = args->dy,
+        .a_dtype = LS_F32,
+        .a_row = 1,
+        .a_k = args->dy_stride,
+        .b = args->x,
+        .b_k = args->x_stride,
+        .b_panel = LS_MMA16_PANEL,
+        .b_rows = args->x_rows,
+        .out = args->dw,
+        .out_dtype = LS_F32,
+        .out_stride = args->k,
+        .mode = LS_MMA16_CONTINUE,
+    };
+    ls_mma16_run(queue, &chain);
 }
 
 ls_status ls_gemm_backward_weight(ls_queue *queue, const ls_gemm_backward_weight_args *args, ls_error *err) {
     ls_status status;
     LS_TRY(check_call(weight_op, queue, args, err));
     LS_TRY(weight_check(args, err));
-    if (args->m > 0) {
+    if (args->m > 0 && args->profile == LS_PROFILE_MMA16) {
+        weight_run_mma16(queue, args);
+    } else if (args->m > 0) {
         const ls_gemm_chain chain = {
             .rows = args->n,
             .cols = args->k,
@@ -171,10 +240,10 @@ ls_status ls_gemm_backward_weight(ls_queue *queue, const ls_gemm_backward_weight
             .mode = LS_CHAIN_CONTINUE,
         };
         chain_run(queue, &chain);
-        if (args->dbias != NULL)
-            ls_kernel_run(queue, ls_gemm_dbias_kernel_table, args, (args->n - 1) / LS_GEMM_BIAS_BLOCK + 1,
-                          args->m * LS_GEMM_BIAS_BLOCK);
     }
+    if (args->m > 0 && args->dbias != NULL)
+        ls_kernel_run(queue, ls_gemm_dbias_kernel_table, args, (args->n - 1) / LS_GEMM_BIAS_BLOCK + 1,
+                      args->m * LS_GEMM_BIAS_BLOCK);
 done:
     return status;
 }
