@@ -7,6 +7,10 @@
 
 #include "op/kernels.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Columns of a panel of b. */
 #define LS_MMA16_PANEL 16
 
@@ -46,4 +50,7 @@ void ls_mma16_run(ls_queue *queue, const ls_mma16_chain *chain);
 /* The profile is one of the two, and an operand that mma16 multiplies as it is has the type bf16. */
 ls_status ls_mma16_check(const char *op, ls_profile profile, const char *operand, ls_dtype dtype, ls_error *err);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -1,0 +1,228 @@
+/* Dense products of the profile mma16 for few rows, on Hopper's tensor cores; the pace is that of reading the weights.
+ * Compiled for sm_90a alone.
+ *
+ * The rows of x, up to 64, are the instruction's 64 rows: those that are not there are computed from whatever lies in
+ * shared memory and never stored. A block takes COLUMNS rows of the weight, all of their depth, as one chain for each
+ * output. One thread fetches stages of some 64 depths: the weight's part as bulk copies from its tiles, x as boxes; a
+ * warpgroup issues wgmma and gives back the stage before the last. The weight is put on its way into the second-level
+ * cache before the kernel waits for the one ahead of it. */
+#include "op/gemm_cuda.h"
+#include "op/product_cuda.h"
+#include "op/ring_cuda.h"
+#include "op/wgmma_cuda.h"
+
+#define THREADS 160
+#define TILE_DEPTH 64
+/* A strip is eight rows of the weight; a tile of it 64 depths, 8 core matrices of 128 bytes. */
+#define TILE_BYTES 1024
+#define STAGES_MAX 16
+#define SLACK (1024 + 64 * 128) /* to align, and to be read where rows are not there */
+/* Of a block's weights, on their way before the block starts. */
+#define EXPECTED_BYTES (64 * 1024)
+
+typedef struct decode_params {
+    CUtensorMap x;
+    ls_product p;
+    const uint8_t *tiles;
+    int64_t tiles_deep; /* of a strip */
+    int32_t rows8;      /* rows of x, up to a multiple of 8 */
+    int32_t stage_tiles, stages, n_stages;
+} decode_params;
+
+static __device__ __forceinline__ uint32_t x_bytes(const decode_params *p) {
+    return (uint32_t)(p->stage_tiles * p->rows8 * TILE_DEPTH * 2);
+}
+
+template <int COLUMNS>
+static __device__ __forceinline__ uint32_t stage_bytes(const decode_params *p) {
+    return x_bytes(p) + (uint32_t)(p->stage_tiles * COLUMNS / 8 * TILE_BYTES);
+}
+
+/* Strips of the block that the weight has. */
+template <int COLUMNS>
+static __device__ __forceinline__ int strips_of(const decode_params *p) {
+    const int64_t left = (p->p.cols + 7) / 8 - (int64_t)blockIdx.x * (COLUMNS / 8);
+    return left < COLUMNS / 8 ? (int)left : COLUMNS / 8;
+}
+
+template <int COLUMNS>
+static __device__ __forceinline__ void produce(const decode_params *p, uint32_t shared, uint32_t full, uint32_t empty) {
+    const uint8_t *strip = p->tiles + (int64_t)blockIdx.x * (COLUMNS / 8) * p->tiles_deep * TILE_BYTES;
+    const int strips = strips_of<COLUMNS>(p);
+    const int64_t strip_bytes = p->tiles_deep * TILE_BYTES;
+    const uint32_t ahead = (uint32_t)(strip_bytes < EXPECTED_BYTES / strips ? strip_bytes : EXPECTED_BYTES / strips);
+    int slot = 0, phase = 1;
+    for (int s = 0; s < strips; s++) ls_bulk_expect(strip + s * strip_bytes, ahead / 16 * 16);
+    ls_cuda_wait_for_previous();
+    if (ls_product_faulty(&p->p)) return;
+    for (int stage = 0; stage < p->n_stages; stage++) {
+        const int64_t first = (int64_t)stage * p->stage_tiles, left = p->tiles_deep - first;
+        const int tiles = left < p->stage_tiles ? (int)left : p->stage_tiles;
+        const uint32_t x = shared + slot * stage_bytes<COLUMNS>(p), w = x + x_bytes(p), barrier = full + 8 * slot;
+        const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
+        ls_barrier_wait(empty + 8 * slot, phase);
+        ls_barrier_expect(barrier, (uint32_t)tiles * (box + strips * TILE_BYTES));
+        for (int s = 0; s < strips; s++)
+            ls_bulk_fetch(w + s * p->stage_tiles * TILE_BYTES, strip + s * strip_bytes + first * TILE_BYTES,
+                          (uint32_t)tiles * TILE_BYTES, barrier);
+        for (int t = 0; t < tiles; t++)
+            ls_box_fetch(&p->x, x + t * box, barrier, (int32_t)((first + t) * TILE_DEPTH), 0);
+        if (++slot == p->stages) slot = 0, phase ^= 1;
+    }
+}
+
+template <int COLUMNS>
+static __device__ __forceinline__ void consume(const decode_params *p, uint32_t shared, uint32_t full, uint32_t empty) {
+    const int thread = threadIdx.x, lane = thread % 32, row = thread / 32 * 16 + lane / 4;
+    const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2, strip = (uint32_t)p->stage_tiles * TILE_BYTES;
+    float d[COLUMNS / 2];
+    int slot = 0, phase = 0, before = 0;
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i++) d[i] = 0.0f;
+    ls_cuda_wait_for_previous();
+    ls_cuda_let_next_start();
+    if (ls_product_faulty(&p->p)) return;
+    ls_wgmma_hold(d);
+    int stage = 0;
+    do {
+        const int64_t left = p->tiles_deep - (int64_t)stage * p->stage_tiles;
+        const int tiles = left < p->stage_tiles ? (int)left : p->stage_tiles;
+        const uint32_t x = shared + slot * stage_bytes<COLUMNS>(p), w = x + x_bytes(p);
+        int t = 0;
+        uint64_t a = ls_wgmma_descriptor(x, 16, 1024, LS_WG_SWIZZLE_128);
+        uint64_t b = ls_wgmma_descriptor(w, 128, strip, LS_WG_PLAIN);
+        ls_barrier_wait(full + 8 * slot, phase);
+        ls_wgmma_fence();
+        do {
+#pragma unroll
+            for (int k = 0; k < TILE_DEPTH / 16; k++)
+                ls_wgmma<COLUMNS>::template ss<0, 0>(d, a + k * (32 >> 4), b + k * (256 >> 4));
+            a += box >> 4;
+            b += TILE_BYTES >> 4;
+        } while (++t < tiles);
+        ls_wgmma_commit();
+        ls_wgmma_wait<1>();
+        if (stage > 0 && thread == 0) ls_barrier_arrive(empty + 8 * before);
+        before = slot;
+        if (++slot == p->stages) slot = 0, phase ^= 1;
+    } while (++stage < p->n_stages);
+    ls_wgmma_wait<0>();
+    ls_wgmma_hold(d);
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i++) {
+        const int64_t at = row + i % 4 / 2 * 8, col = (int64_t)blockIdx.x * COLUMNS + i / 4 * 8 + lane % 4 * 2 + i % 2;
+        if (at < p->p.rows && col < p->p.cols) ls_product_store(&p->p, at, col, d[i]);
+    }
+}
+
+template <int COLUMNS>
+static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__ decode_params p) {
+    extern __shared__ uint8_t memory[];
+    __shared__ uint64_t barriers[2 * STAGES_MAX];
+    const uint32_t shared = (ls_shared_address(memory) + 1023u) & ~1023u;
+    const uint32_t full = ls_shared_address(barriers), empty = full + 8 * STAGES_MAX;
+    if (threadIdx.x == 128) {
+        for (int s = 0; s < p.stages; s++) {
+            ls_barrier_init(full + 8 * s, 1);
+            ls_barrier_init(empty + 8 * s, 1);
+        }
+        ls_barrier_init_done();
+    }
+    __syncthreads();
+    /* The same in all threads of a warp, and the compiler is to know it. */
+    const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / 128, 0);
+    if (role == 0)
+        consume<COLUMNS>(&p, shared, full, empty);
+    else if (threadIdx.x == 128)
+        produce<COLUMNS>(&p, shared, full, empty);
+}
+
+static const void *kernel_of(int64_t columns) {
+    return columns == 8    ? (const void *)decode_kernel<8>
+           : columns == 16 ? (const void *)decode_kernel<16>
+           : columns == 32 ? (const void *)decode_kernel<32>
+                           : (const void *)decode_kernel<64>;
+}
+
+ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth) {
+    ls_decode_plan plan = {64, 2, 0};
+    (void)depth;
+    /* Enough blocks for every multiprocessor; x is read once by each block, so many rows want wide blocks. */
+    if (cols <= 4096) plan.columns = rows > 16 ? 32 : 16;
+    if (cols <= 512) plan.columns = 8;
+    if (plan.columns < 64) plan.stage_tiles = 4;
+    return plan;
+}
+
+ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product, const void *tiles,
+                                  ls_decode_plan plan, bool *taken, ls_error *err) {
+    const int64_t rows8 = (product->rows + 7) / 8 * 8, deep = (product->depth - 1) / TILE_DEPTH + 1;
+    const int64_t stage = plan.stage_tiles * (rows8 * TILE_DEPTH * 2 + plan.columns / 8 * TILE_BYTES);
+    decode_params p;
+    int64_t stages, shared = plan.shared_bytes;
+    *taken = tiles != NULL && product->rows <= LS_CUDA_GEMM_DECODE_ROWS && product->a_step == 1 &&
+             product->mode == LS_PRODUCT_STORE && deep < INT32_MAX / TILE_DEPTH &&
+             ls_box_possible(product->a, product->a_row, product->rows, product->depth);
+    if (!*taken) return LS_OK;
+    if (shared == 0) shared = 4 * stage + SLACK < LS_HOPPER_SHARED_MAX ? 4 * stage + SLACK : LS_HOPPER_SHARED_MAX;
+    stages = (shared - SLACK) / stage;
+    p.n_stages = (int32_t)((deep - 1) / plan.stage_tiles + 1);
+    if (stages > STAGES_MAX) stages = STAGES_MAX;
+    if (stages > p.n_stages) stages = p.n_stages;
+    if (stages < 2 && stages < p.n_stages) /* a ring of one stage would wait for itself */
+        return LS_FAIL(err, LS_ERR_ARG, "%s: %lld bytes of shared memory hold %lld stages of %lld, 2 are needed",
+                       product->op, (long long)shared, (long long)stages, (long long)stage);
+    LS_CUDA_TRY(ls_box_map(&p.x, product->op, product->a, product->depth, product->rows, product->a_row, (int)rows8,
+                           err));
+    p.p = *product;
+    p.tiles = (const uint8_t *)tiles;
+    p.tiles_deep = deep;
+    p.rows8 = (int32_t)rows8;
+    p.stage_tiles = (int32_t)plan.stage_tiles;
+    p.stages = (int32_t)stages;
+    const ls_index index[] = {
+        {LS_WIDTH_I64, {{{"row", product->rows}, {"out stride", product->out_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"strip", product->cols / 8 + 1}, {"tile", deep}, {"bytes", TILE_BYTES}}}}};
+    const ls_launch launch = {product->op, {(product->cols - 1) / plan.columns + 1, 1, 1}, THREADS, shared, index, 2,
+                              true};
+    return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, kernel_of(plan.columns), &p, err);
+}
+
+/* ---- tiles ---- */
+
+typedef struct pack_params {
+    uint4 *tiles;
+    const uint16_t *w;
+    int64_t n, k, deep, words; /* of 16 bytes: one row of a core matrix */
+} pack_params;
+
+#define PACK_THREADS 256
+
+static __global__ void __launch_bounds__(PACK_THREADS) pack_kernel(const __grid_constant__ pack_params p) {
+    const int64_t word = (int64_t)blockIdx.x * PACK_THREADS + threadIdx.x;
+    const int64_t row = word / 64 / p.deep * 8 + word % 8, k = word / 64 % p.deep * TILE_DEPTH + word / 8 % 8 * 8;
+    __align__(16) uint16_t eight[8];
+    if (word >= p.words) return;
+    for (int i = 0; i < 8; i++) eight[i] = row < p.n && k + i < p.k ? p.w[row * p.k + k + i] : (uint16_t)0;
+    p.tiles[word] = *(const uint4 *)eight;
+}
+
+ls_status ls_cuda_gemm_pack(const ls_exec *exec, void *tiles, const void *w, int64_t n, int64_t k, ls_error *err) {
+    const ls_cuda_operand operands[] = {{"tiles", tiles, 1024, false}, {"w", w, 2, false}};
+    const int64_t bytes = ls_cuda_gemm_tiles_bytes(n, k);
+    pack_params p;
+    if (n < 1 || k < 1 || bytes < 0)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm_pack: n %lld, k %lld: not positive, or too large", (long long)n,
+                       (long long)k);
+    LS_CUDA_TRY(ls_cuda_check("gemm_pack", exec, operands, 2, 0, err));
+    p.tiles = (uint4 *)tiles;
+    p.w = (const uint16_t *)w;
+    p.n = n;
+    p.k = k;
+    p.deep = (k - 1) / TILE_DEPTH + 1;
+    p.words = bytes / 16;
+    const ls_index index[] = {{LS_WIDTH_I64, {{{"row", n}, {"k", k}, {"element", 2}}}},
+                              {LS_WIDTH_I64, {{{"word", p.words}, {"bytes", 16}}}}};
+    const ls_launch launch = {"gemm_pack", {(p.words - 1) / PACK_THREADS + 1, 1, 1}, PACK_THREADS, 0, index, 2, false};
+    return ls_cuda_launch(exec, &launch, (const void *)pack_kernel, &p, err);
+}

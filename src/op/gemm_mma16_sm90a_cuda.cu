@@ -1,0 +1,195 @@
+/* Dense products of the profile mma16 on Hopper's tensor cores: many rows. Compiled for sm_90a alone.
+ *
+ * A block of three warpgroups walks over tiles of TILE_ROWS x TILE_COLS outputs. One thread of the first fetches boxes
+ * of both operands, 64 steps of depth at a time, into a ring of stages; each of the other two holds 64 rows of
+ * accumulators and issues wgmma, k ascending: one chain for each output, no split. An operand may lie with its depth
+ * side by side or with its rows side by side; the instruction takes both. */
+#include <cuda.h>
+
+#include "op/product_cuda.h"
+#include "op/ring_cuda.h"
+#include "op/wgmma_cuda.h"
+
+#define TILE_ROWS 128
+#define TILE_COLS 256
+#define TILE_DEPTH 64
+#define STAGES 4
+#define THREADS 384
+#define A_BYTES (TILE_ROWS * TILE_DEPTH * 2)
+#define B_BYTES (TILE_COLS * TILE_DEPTH * 2)
+#define STAGE_BYTES (A_BYTES + B_BYTES)
+#define SHARED_BYTES (STAGES * STAGE_BYTES + 1024)
+/* Tiles of rows that are walked together, so that what they read of b stays in the second-level cache. */
+#define GROUP 16
+
+typedef struct wide_params {
+    CUtensorMap a, b;
+    ls_product p;
+    int64_t row_tiles, col_tiles, tiles;
+} wide_params;
+
+typedef struct tile_at {
+    int64_t row, col;
+} tile_at;
+
+static __device__ __forceinline__ tile_at tile_of(const wide_params *p, int64_t tile) {
+    const int64_t of_group = GROUP * p->col_tiles, group = tile / of_group, rest = tile % of_group;
+    const int64_t rows = p->row_tiles - group * GROUP < GROUP ? p->row_tiles - group * GROUP : GROUP;
+    const tile_at at = {(group * GROUP + rest % rows) * TILE_ROWS, rest / rows * TILE_COLS};
+    return at;
+}
+
+/* SIDE: rows lie side by side, and a box holds 64 of them at 64 depths; else a box holds 64 depths of all rows. */
+template <int SIDE>
+static __device__ __forceinline__ void fetch(const CUtensorMap *map, uint32_t to, uint32_t barrier, int32_t row,
+                                             int32_t depth, int rows) {
+    if (SIDE) {
+        for (int r = 0; r < rows; r += 64) ls_box_fetch(map, to + r * TILE_DEPTH * 2, barrier, row + r, depth);
+    } else {
+        ls_box_fetch(map, to, barrier, depth, row);
+    }
+}
+
+/* Descriptor of 64 rows or more of an operand from `row` on, and how far it moves for 16 depths. */
+template <int SIDE>
+static __device__ __forceinline__ uint64_t operand(uint32_t address, int row) {
+    if (SIDE)
+        return ls_wgmma_descriptor(address + row * TILE_DEPTH * 2, 64 * TILE_DEPTH * 2, 1024, LS_WG_SWIZZLE_128);
+    return ls_wgmma_descriptor(address + row * TILE_DEPTH * 2, 16, 1024, LS_WG_SWIZZLE_128);
+}
+template <int SIDE>
+static __device__ __forceinline__ uint64_t step_bytes(void) {
+    return SIDE ? 16 * 128 >> 4 : 32 >> 4;
+}
+
+/* Two neighbouring outputs. */
+static __device__ __forceinline__ void store_pair(const ls_product *p, int64_t i, int64_t j, float x, float y,
+                                                  bool pairs) {
+    if (i >= p->rows || j >= p->cols) return;
+    if (!pairs || j + 1 >= p->cols) {
+        ls_product_store(p, i, j, x);
+        if (j + 1 < p->cols) ls_product_store(p, i, j + 1, y);
+        return;
+    }
+    x = ls_product_end(p, i, j, x);
+    y = ls_product_end(p, i, j + 1, y);
+    const int64_t at = i * p->out_stride + j;
+    if (p->out_dtype == LS_F32)
+        *(float2 *)((float *)p->out + at) = make_float2(x, y);
+    else
+        *(uint32_t *)((uint16_t *)p->out + at) = (uint32_t)ls_f32_to_bf16(x) | (uint32_t)ls_f32_to_bf16(y) << 16;
+}
+
+template <int A_SIDE, int B_SIDE>
+static __device__ __forceinline__ void produce(const wide_params *p, uint32_t shared, uint32_t full, uint32_t empty) {
+    int stage = 0, phase = 0;
+    for (int64_t tile = blockIdx.x; tile < p->tiles; tile += gridDim.x) {
+        const tile_at at = tile_of(p, tile);
+        for (int64_t depth = 0; depth < p->p.depth; depth += TILE_DEPTH) {
+            const uint32_t a = shared + stage * STAGE_BYTES, b = a + A_BYTES;
+            ls_barrier_wait(empty + 8 * stage, phase ^ 1);
+            ls_barrier_expect(full + 8 * stage, STAGE_BYTES);
+            fetch<A_SIDE>(&p->a, a, full + 8 * stage, (int32_t)at.row, (int32_t)depth, TILE_ROWS);
+            fetch<B_SIDE>(&p->b, b, full + 8 * stage, (int32_t)at.col, (int32_t)depth, TILE_COLS);
+            if (++stage == STAGES) stage = 0, phase ^= 1;
+        }
+    }
+}
+
+template <int A_SIDE, int B_SIDE>
+static __device__ __forceinline__ void consume(const wide_params *p, uint32_t shared, uint32_t full, uint32_t empty,
+                                               int group) {
+    const int thread = threadIdx.x % 128, lane = thread % 32, row_in = group * 64 + thread / 32 * 16 + lane / 4;
+    const bool pairs = p->p.out_stride % 2 == 0 && (uintptr_t)p->p.out % 8 == 0;
+    int stage = 0, phase = 0;
+    for (int64_t tile = blockIdx.x; tile < p->tiles; tile += gridDim.x) {
+        const tile_at at = tile_of(p, tile);
+        const int64_t row = at.row + row_in, col = at.col + lane % 4 * 2;
+        float d[TILE_COLS / 2];
+        int before = -1;
+#pragma unroll
+        for (int i = 0; i < TILE_COLS / 2; i++) d[i] = 0.0f;
+        if (p->p.mode == LS_PRODUCT_CONTINUE)
+#pragma unroll
+            for (int i = 0; i < TILE_COLS / 2; i++)
+                d[i] = ls_product_begin(&p->p, row + i % 4 / 2 * 8, col + i / 4 * 8 + i % 2);
+        ls_wgmma_hold(d);
+        int64_t depth = 0;
+        do {
+            uint64_t a = operand<A_SIDE>(shared + stage * STAGE_BYTES, group * 64);
+            uint64_t b = operand<B_SIDE>(shared + stage * STAGE_BYTES + A_BYTES, 0);
+            ls_barrier_wait(full + 8 * stage, phase);
+            ls_wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < TILE_DEPTH / 16; k++, a += step_bytes<A_SIDE>(), b += step_bytes<B_SIDE>())
+                ls_wgmma<TILE_COLS>::ss<A_SIDE, B_SIDE>(d, a, b);
+            ls_wgmma_commit();
+            ls_wgmma_wait<1>();
+            if (before >= 0 && thread == 0) ls_barrier_arrive(empty + 8 * before);
+            before = stage;
+            if (++stage == STAGES) stage = 0, phase ^= 1;
+            depth += TILE_DEPTH;
+        } while (depth < p->p.depth);
+        ls_wgmma_wait<0>();
+        ls_wgmma_hold(d);
+        if (thread == 0) ls_barrier_arrive(empty + 8 * before);
+#pragma unroll
+        for (int i = 0; i < TILE_COLS / 2; i += 2)
+            store_pair(&p->p, row + i % 4 / 2 * 8, col + i / 4 * 8, d[i], d[i + 1], pairs);
+    }
+}
+
+template <int A_SIDE, int B_SIDE>
+static __global__ void __launch_bounds__(THREADS, 1) wide_kernel(const __grid_constant__ wide_params p) {
+    extern __shared__ uint8_t memory[];
+    __shared__ uint64_t barriers[2 * STAGES];
+    const uint32_t shared = (ls_shared_address(memory) + 1023u) & ~1023u;
+    const uint32_t full = ls_shared_address(barriers), empty = full + 8 * STAGES;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) {
+            ls_barrier_init(full + 8 * s, 1);
+            ls_barrier_init(empty + 8 * s, 2);
+        }
+        ls_barrier_init_done();
+    }
+    __syncthreads();
+    if (ls_product_faulty(&p.p)) return;
+    /* The same in all threads of a warp, and the compiler is to know it. */
+    const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / 128, 0);
+    if (role == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) produce<A_SIDE, B_SIDE>(&p, shared, full, empty);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        consume<A_SIDE, B_SIDE>(&p, shared, full, empty, role - 1);
+    }
+}
+
+static const void *kernel_of(bool a_side, bool b_side) {
+    if (a_side) return b_side ? (const void *)wide_kernel<1, 1> : (const void *)wide_kernel<1, 0>;
+    return b_side ? (const void *)wide_kernel<0, 1> : (const void *)wide_kernel<0, 0>;
+}
+
+ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err) {
+    const bool a_side = product->a_step != 1, b_side = product->b_step != 1;
+    const int64_t a_stride = a_side ? product->a_step : product->a_row;
+    const int64_t b_stride = b_side ? product->b_step : product->b_col;
+    wide_params p;
+    int processors;
+    *taken = ls_box_possible(product->a, a_stride, product->rows, product->depth) &&
+             ls_box_possible(product->b, b_stride, product->cols, product->depth);
+    if (!*taken) return LS_OK;
+    LS_CUDA_TRY(ls_box_map(&p.a, product->op, product->a, a_side ? product->rows : product->depth,
+                           a_side ? product->depth : product->rows, a_stride, a_side ? TILE_DEPTH : TILE_ROWS, err));
+    LS_CUDA_TRY(ls_box_map(&p.b, product->op, product->b, b_side ? product->cols : product->depth,
+                           b_side ? product->depth : product->cols, b_stride, b_side ? TILE_DEPTH : TILE_COLS, err));
+    LS_CUDA_TRY(ls_processors(&processors, product->op, err));
+    p.p = *product;
+    p.row_tiles = (product->rows - 1) / TILE_ROWS + 1;
+    p.col_tiles = (product->cols - 1) / TILE_COLS + 1;
+    p.tiles = ls_launch_blocks(p.row_tiles, p.col_tiles, 1);
+    const ls_index index[LS_PRODUCT_INDICES] = LS_PRODUCT_INDEX(product);
+    const ls_launch launch = {product->op,  {p.tiles < processors ? p.tiles : processors, 1, 1}, THREADS,
+                              SHARED_BYTES, index, LS_PRODUCT_INDICES, false};
+    return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, kernel_of(a_side, b_side), &p, err);
+}
