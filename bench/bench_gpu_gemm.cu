@@ -192,7 +192,7 @@ static void decode(void) {
 
 /* Every way to cut a product of few rows. */
 static void plans(void) {
-    static const int64_t rows[] = {1, 16, 32, 64}, columns[] = {8, 16, 32, 64}, tiles[] = {1, 2, 4, 8},
+    static const int64_t rows[] = {1, 16, 32, 64}, columns[] = {8, 16, 24, 32, 40, 64, 80, 128}, tiles[] = {1, 2, 4, 8},
                          shared[] = {56 << 10, 74 << 10, 112 << 10, 226 << 10};
     for (int s = 0; s < 6; s++)
         for (int r = 0; r < 4; r++) {
@@ -203,8 +203,8 @@ static void plans(void) {
                 double time;
                 ls_decode_plan plan;
             } best[3] = {{1e9, {0, 0, 0}}, {1e9, {0, 0, 0}}, {1e9, {0, 0, 0}}};
-            for (int i = 0; i < 64; i++) {
-                const ls_decode_plan plan = {columns[i % 4], tiles[i / 4 % 4], shared[i / 16]};
+            for (int i = 0; i < 128; i++) {
+                const ls_decode_plan plan = {columns[i % 8], tiles[i / 8 % 4], shared[i / 32]};
                 const int64_t stage = plan.stage_tiles * (rows8 * 128 + plan.columns * 128);
                 double time;
                 if ((plan.shared_bytes - 9216) / stage < 2) continue;
@@ -225,6 +225,26 @@ static void plans(void) {
                        (long long)best[b].plan.columns, (long long)best[b].plan.stage_tiles,
                        (long long)best[b].plan.shared_bytes >> 10);
             printf("\n");
+            problem_free(&p);
+        }
+}
+
+static void probe(void) {
+    static const int64_t columns[] = {16, 24, 32, 64}, tiles[] = {2, 4, 8, 16}, shared[] = {74 << 10, 112 << 10, 226 << 10};
+    for (int s = 3; s < 5; s++)
+        for (int m = 1; m <= 32; m += 31)
+        for (int hot = 0; hot < 2; hot++) {
+            problem p = problem_make(m, shapes[s][0], shapes[s][1], true);
+            const int64_t calls = p.copies;
+            if (hot) p.copies = 1;
+            for (int i = 0; i < 48; i++) {
+                const ls_decode_plan plan = {columns[i % 4], tiles[i / 4 % 4], shared[i / 16]};
+                const int64_t stage = plan.stage_tiles * ((m + 7) / 8 * 8 * 128 + plan.columns * 128);
+                if ((plan.shared_bytes - 9216) / stage < 2) continue;
+                p.plan = plan;
+                printf("%lld/%lld/%lldK %.2f; ", (long long)plan.columns, (long long)plan.stage_tiles, (long long)plan.shared_bytes >> 10, time_of(run_ours, &p, calls));
+            }
+            printf("\nprobe %5lld -> %5lld M %2lld hot %d\n", (long long)p.k, (long long)p.n, (long long)p.m, hot);
             problem_free(&p);
         }
 }
@@ -254,6 +274,7 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "decode") == 0) decode();
         if (strcmp(argv[i], "plans") == 0) plans();
         if (strcmp(argv[i], "wide") == 0) wide();
+        if (strcmp(argv[i], "probe") == 0) probe();
     }
     return 0;
 }

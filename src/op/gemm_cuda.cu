@@ -211,7 +211,7 @@ ls_status ls_cuda_gemm(const ls_exec *exec, const ls_cuda_gemm_args *a, ls_error
     LS_CUDA_TRY(ls_mma16_check(op, a->profile, "w", a->w_dtype, err));
     const ls_cuda_operand operands[] = {{"x", a->x, ls_dtype_bytes(a->x_dtype), a->m == 0},
                                         {"w", a->w, ls_dtype_bytes(a->w_dtype), false},
-                                        {"w_tiles", a->w_tiles, 1024, true},
+                                        {"w_tiles", a->w_tiles, 128, true},
                                         {"bias", a->bias, 4, true},
                                         {"out", a->out, ls_dtype_bytes(a->out_dtype), a->m == 0}};
     LS_CUDA_TRY(ls_cuda_check(op, exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),

@@ -39,7 +39,7 @@ ls_status ls_cuda_gemm(const ls_exec *exec, const ls_cuda_gemm_args *args, ls_er
 
 /* Bytes of the tiles of a bf16 weight; negative where they do not fit 64 bits. */
 int64_t ls_cuda_gemm_tiles_bytes(int64_t n, int64_t k);
-/* Writes the tiles of w [n][k], bf16, rows contiguous; tiles is aligned to 1,024 bytes. In stream order. */
+/* Writes the tiles of w [n][k], bf16, rows contiguous; tiles is aligned to 128 bytes. In stream order. */
 ls_status ls_cuda_gemm_pack(const ls_exec *exec, void *tiles, const void *w, int64_t n, int64_t k, ls_error *err);
 
 /* dx_rows and x_rows are refused here: rows are gathered by an op of their own. sequences is device memory; its offsets

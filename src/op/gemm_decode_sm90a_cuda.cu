@@ -72,8 +72,9 @@ static __device__ __forceinline__ void produce(const decode_params *p, uint32_t 
 }
 
 template <int COLUMNS>
-static __device__ __forceinline__ void consume(const decode_params *p, uint32_t shared, uint32_t full, uint32_t empty) {
-    const int thread = threadIdx.x, lane = thread % 32, row = thread / 32 * 16 + lane / 4;
+static __device__ __forceinline__ void consume(const decode_params *p, uint8_t *memory, uint32_t shared, uint32_t full,
+                                               uint32_t empty) {
+    const int thread = threadIdx.x, lane = thread % 32;
     const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2, strip = (uint32_t)p->stage_tiles * TILE_BYTES;
     float d[COLUMNS / 2];
     int slot = 0, phase = 0, before = 0;
@@ -108,16 +109,24 @@ static __device__ __forceinline__ void consume(const decode_params *p, uint32_t 
     } while (++stage < p->n_stages);
     ls_wgmma_wait<0>();
     ls_wgmma_hold(d);
+    /* The ring is idle now; a warp's 16 rows pass through a part of it, and one piece of code ends all chains. */
+    float(*rest)[COLUMNS + 8] = (float(*)[COLUMNS + 8])(memory + thread / 32 * 16 * (COLUMNS + 8) * 4);
+    __syncwarp();
+    asm volatile("bar.sync 1, 128;" ::: "memory"); /* every warp of the warpgroup has read its last stage */
 #pragma unroll
-    for (int i = 0; i < COLUMNS / 2; i++) {
-        const int64_t at = row + i % 4 / 2 * 8, col = (int64_t)blockIdx.x * COLUMNS + i / 4 * 8 + lane % 4 * 2 + i % 2;
-        if (at < p->p.rows && col < p->p.cols) ls_product_store(&p->p, at, col, d[i]);
-    }
+    for (int i = 0; i < COLUMNS / 2; i += 2)
+        *(float2 *)&rest[lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2] = make_float2(d[i], d[i + 1]);
+    __syncwarp();
+#pragma unroll 1
+    for (int at = lane; at < 16 * COLUMNS / 8; at += 32)
+        ls_product_store8(&p->p, thread / 32 * 16 + at / (COLUMNS / 8),
+                          (int64_t)blockIdx.x * COLUMNS + at % (COLUMNS / 8) * 8,
+                          &rest[at / (COLUMNS / 8)][at % (COLUMNS / 8) * 8]);
 }
 
 template <int COLUMNS>
 static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__ decode_params p) {
-    extern __shared__ uint8_t memory[];
+    extern __shared__ __align__(16) uint8_t memory[];
     __shared__ uint64_t barriers[2 * STAGES_MAX];
     const uint32_t shared = (ls_shared_address(memory) + 1023u) & ~1023u;
     const uint32_t full = ls_shared_address(barriers), empty = full + 8 * STAGES_MAX;
@@ -132,16 +141,23 @@ static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_con
     /* The same in all threads of a warp, and the compiler is to know it. */
     const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / 128, 0);
     if (role == 0)
-        consume<COLUMNS>(&p, shared, full, empty);
+        consume<COLUMNS>(&p, memory, shared, full, empty);
     else if (threadIdx.x == 128)
         produce<COLUMNS>(&p, shared, full, empty);
 }
 
 static const void *kernel_of(int64_t columns) {
-    return columns == 8    ? (const void *)decode_kernel<8>
-           : columns == 16 ? (const void *)decode_kernel<16>
-           : columns == 32 ? (const void *)decode_kernel<32>
-                           : (const void *)decode_kernel<64>;
+    switch (columns) {
+        case 8: return (const void *)decode_kernel<8>;
+        case 16: return (const void *)decode_kernel<16>;
+        case 24: return (const void *)decode_kernel<24>;
+        case 32: return (const void *)decode_kernel<32>;
+        case 40: return (const void *)decode_kernel<40>;
+        case 64: return (const void *)decode_kernel<64>;
+        case 80: return (const void *)decode_kernel<80>;
+        case 128: return (const void *)decode_kernel<128>;
+        default: return NULL;
+    }
 }
 
 ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth) {
@@ -169,6 +185,8 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
     p.n_stages = (int32_t)((deep - 1) / plan.stage_tiles + 1);
     if (stages > STAGES_MAX) stages = STAGES_MAX;
     if (stages > p.n_stages) stages = p.n_stages;
+    /* Outputs pass through the ring at the end. */
+    if (shared < 64 * (plan.columns + 8) * 4) shared = 64 * (plan.columns + 8) * 4;
     if (stages < 2 && stages < p.n_stages) /* a ring of one stage would wait for itself */
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld bytes of shared memory hold %lld stages of %lld, 2 are needed",
                        product->op, (long long)shared, (long long)stages, (long long)stage);
@@ -183,6 +201,9 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", product->rows}, {"out stride", product->out_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"strip", product->cols / 8 + 1}, {"tile", deep}, {"bytes", TILE_BYTES}}}}};
+    if (kernel_of(plan.columns) == NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: no kernel takes %lld columns a block", product->op,
+                       (long long)plan.columns);
     const ls_launch launch = {product->op, {(product->cols - 1) / plan.columns + 1, 1, 1}, THREADS, shared, index, 2,
                               true};
     return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, kernel_of(plan.columns), &p, err);
@@ -208,7 +229,7 @@ static __global__ void __launch_bounds__(PACK_THREADS) pack_kernel(const __grid_
 }
 
 ls_status ls_cuda_gemm_pack(const ls_exec *exec, void *tiles, const void *w, int64_t n, int64_t k, ls_error *err) {
-    const ls_cuda_operand operands[] = {{"tiles", tiles, 1024, false}, {"w", w, 2, false}};
+    const ls_cuda_operand operands[] = {{"tiles", tiles, 128, false}, {"w", w, 2, false}};
     const int64_t bytes = ls_cuda_gemm_tiles_bytes(n, k);
     pack_params p;
     if (n < 1 || k < 1 || bytes < 0)

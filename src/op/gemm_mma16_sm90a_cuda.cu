@@ -21,6 +21,9 @@
 #define SHARED_BYTES (STAGES * STAGE_BYTES + 1024)
 /* Tiles of rows that are walked together, so that what they read of b stays in the second-level cache. */
 #define GROUP 16
+/* Columns that go from accumulators to out together, and the pitch at which they meet in no bank. */
+#define CHUNK 32
+#define PITCH 40
 
 typedef struct wide_params {
     CUtensorMap a, b;
@@ -62,22 +65,30 @@ static __device__ __forceinline__ uint64_t step_bytes(void) {
     return SIDE ? 16 * 128 >> 4 : 32 >> 4;
 }
 
-/* Two neighbouring outputs. */
-static __device__ __forceinline__ void store_pair(const ls_product *p, int64_t i, int64_t j, float x, float y,
-                                                  bool pairs) {
-    if (i >= p->rows || j >= p->cols) return;
-    if (!pairs || j + 1 >= p->cols) {
-        ls_product_store(p, i, j, x);
-        if (j + 1 < p->cols) ls_product_store(p, i, j + 1, y);
-        return;
-    }
-    x = ls_product_end(p, i, j, x);
-    y = ls_product_end(p, i, j + 1, y);
-    const int64_t at = i * p->out_stride + j;
-    if (p->out_dtype == LS_F32)
-        *(float2 *)((float *)p->out + at) = make_float2(x, y);
-    else
-        *(uint32_t *)((uint16_t *)p->out + at) = (uint32_t)ls_f32_to_bf16(x) | (uint32_t)ls_f32_to_bf16(y) << 16;
+/* A warp's 16 rows of CHUNK columns on their way between accumulators and out, in shared memory: code that handles edges,
+ * types and modes stands there once for each chunk, not once for each register. */
+static __device__ __forceinline__ void store_chunk(const ls_product *p, float (*rest)[PITCH], const float *d,
+                                                   int64_t row, int64_t col) {
+    const int lane = threadIdx.x % 32;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < CHUNK / 2; i += 2)
+        *(float2 *)&rest[lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2] = make_float2(d[i], d[i + 1]);
+    __syncwarp();
+#pragma unroll 1
+    for (int at = lane; at < 16 * CHUNK / 8; at += 32)
+        ls_product_store8(p, row + at / (CHUNK / 8), col + at % (CHUNK / 8) * 8, &rest[at / (CHUNK / 8)][at % (CHUNK / 8) * 8]);
+}
+
+static __device__ __forceinline__ void load_chunk(const ls_product *p, float (*rest)[PITCH], float *d, int64_t row,
+                                                  int64_t col) {
+    const int lane = threadIdx.x % 32;
+    __syncwarp();
+#pragma unroll 1
+    for (int r = 0; r < 16; r++) rest[r][lane] = ls_product_begin(p, row + r, col + lane);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < CHUNK / 2; i++) d[i] = rest[lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2];
 }
 
 template <int A_SIDE, int B_SIDE>
@@ -98,21 +109,20 @@ static __device__ __forceinline__ void produce(const wide_params *p, uint32_t sh
 
 template <int A_SIDE, int B_SIDE>
 static __device__ __forceinline__ void consume(const wide_params *p, uint32_t shared, uint32_t full, uint32_t empty,
-                                               int group) {
-    const int thread = threadIdx.x % 128, lane = thread % 32, row_in = group * 64 + thread / 32 * 16 + lane / 4;
-    const bool pairs = p->p.out_stride % 2 == 0 && (uintptr_t)p->p.out % 8 == 0;
+                                               int group, float (*rest)[16][PITCH]) {
+    const int thread = threadIdx.x % 128, warp = group * 4 + thread / 32;
     int stage = 0, phase = 0;
     for (int64_t tile = blockIdx.x; tile < p->tiles; tile += gridDim.x) {
         const tile_at at = tile_of(p, tile);
-        const int64_t row = at.row + row_in, col = at.col + lane % 4 * 2;
+        const int64_t row = at.row + warp * 16;
         float d[TILE_COLS / 2];
         int before = -1;
 #pragma unroll
         for (int i = 0; i < TILE_COLS / 2; i++) d[i] = 0.0f;
         if (p->p.mode == LS_PRODUCT_CONTINUE)
 #pragma unroll
-            for (int i = 0; i < TILE_COLS / 2; i++)
-                d[i] = ls_product_begin(&p->p, row + i % 4 / 2 * 8, col + i / 4 * 8 + i % 2);
+            for (int c = 0; c < TILE_COLS / CHUNK; c++)
+                load_chunk(&p->p, rest[warp], &d[c * CHUNK / 2], row, at.col + c * CHUNK);
         ls_wgmma_hold(d);
         int64_t depth = 0;
         do {
@@ -134,8 +144,8 @@ static __device__ __forceinline__ void consume(const wide_params *p, uint32_t sh
         ls_wgmma_hold(d);
         if (thread == 0) ls_barrier_arrive(empty + 8 * before);
 #pragma unroll
-        for (int i = 0; i < TILE_COLS / 2; i += 2)
-            store_pair(&p->p, row + i % 4 / 2 * 8, col + i / 4 * 8, d[i], d[i + 1], pairs);
+        for (int c = 0; c < TILE_COLS / CHUNK; c++)
+            store_chunk(&p->p, rest[warp], &d[c * CHUNK / 2], row, at.col + c * CHUNK);
     }
 }
 
@@ -143,6 +153,7 @@ template <int A_SIDE, int B_SIDE>
 static __global__ void __launch_bounds__(THREADS, 1) wide_kernel(const __grid_constant__ wide_params p) {
     extern __shared__ uint8_t memory[];
     __shared__ uint64_t barriers[2 * STAGES];
+    __shared__ __align__(16) float rest[TILE_ROWS / 16][16][PITCH];
     const uint32_t shared = (ls_shared_address(memory) + 1023u) & ~1023u;
     const uint32_t full = ls_shared_address(barriers), empty = full + 8 * STAGES;
     if (threadIdx.x == 0) {
@@ -161,7 +172,7 @@ static __global__ void __launch_bounds__(THREADS, 1) wide_kernel(const __grid_co
         if (threadIdx.x == 0) produce<A_SIDE, B_SIDE>(&p, shared, full, empty);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consume<A_SIDE, B_SIDE>(&p, shared, full, empty, role - 1);
+        consume<A_SIDE, B_SIDE>(&p, shared, full, empty, role - 1, rest);
     }
 }
 

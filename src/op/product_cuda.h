@@ -69,6 +69,38 @@ static __device__ __forceinline__ float ls_product_begin(const ls_product *p, in
     return ((const float *)p->out)[i * p->out_stride + j];
 }
 
+/* Eight neighbouring outputs from shared memory, to one store or two where they are aligned and all there. */
+static __device__ __forceinline__ void ls_product_store8(const ls_product *p, int64_t i, int64_t j, const float *acc) {
+    const int64_t at = i * p->out_stride + j;
+    uint8_t *to = (uint8_t *)p->out + at * (p->out_dtype == LS_F32 ? 4 : 2);
+    float y[8];
+    if (i >= p->rows || j >= p->cols) return;
+    if (j + 8 > p->cols || (uintptr_t)to % 16 != 0) {
+#pragma unroll 1
+        for (int c = 0; c < 8 && j + c < p->cols; c++) ls_product_store(p, i, j + c, acc[c]);
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < 8; c++) y[c] = ls_canonical(acc[c]);
+    if (p->bias != NULL)
+#pragma unroll
+        for (int c = 0; c < 8; c++) y[c] = ls_canonical(ls_add(y[c], p->bias[j + c]));
+    if (p->mode == LS_PRODUCT_ADD)
+#pragma unroll
+        for (int c = 0; c < 8; c++) y[c] = ls_canonical(ls_add(((const float *)to)[c], y[c]));
+    if (p->out_dtype == LS_F32) {
+        ((float4 *)to)[0] = make_float4(y[0], y[1], y[2], y[3]);
+        ((float4 *)to)[1] = make_float4(y[4], y[5], y[6], y[7]);
+    } else {
+        uint32_t pair[4];
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            pair[c] = (uint32_t)ls_narrow_one<LS_BF16>(y[2 * c]) |
+                      (uint32_t)ls_narrow_one<LS_BF16>(y[2 * c + 1]) << 16;
+        *(uint4 *)to = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+    }
+}
+
 static __device__ __forceinline__ bool ls_product_faulty(const ls_product *p) {
     return p->fault != NULL && p->fault->code != LS_FAULT_NONE;
 }

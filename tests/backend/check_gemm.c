@@ -78,7 +78,8 @@ static forward_data forward_make(bk_run *run, const forward *f, uint64_t seed) {
     d.dw = bk_put(run, "w", d.w, f->n * f->k * ls_dtype_bytes(f->w_dtype), 0);
     d.dbias = f->biased ? bk_put(run, "bias", d.bias, f->n * 4, 0) : NULL;
     if (f->tiles) {
-        d.dtiles = bk_new(run, "tiles", ls_cuda_gemm_tiles_bytes(f->n, f->k), 768);
+        d.dtiles = bk_new(run, "tiles", ls_cuda_gemm_tiles_bytes(f->n, f->k), 0);
+        bk_before_call(run, LS_WORKSPACE_HEAD);
         if (ls_cuda_gemm_pack(&run->exec, d.dtiles, d.dw, f->n, f->k, &run->err) != LS_OK) bk_die(run, "pack");
     }
     return d;
