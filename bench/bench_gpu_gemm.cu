@@ -75,7 +75,7 @@ typedef struct problem {
     int64_t m, n, k, copies;
     uint8_t *x, *w, *tiles, *ours, *theirs;
     int64_t w_bytes, tile_bytes;
-    ls_decode_plan plan; /* columns 0: the product's own choice */
+    ls_decode_plan plan; /* stage_tiles 0: the product's own choice */
     bool with_tiles;
 } problem;
 
@@ -94,7 +94,7 @@ static void run_ours(const problem *p, int64_t copy) {
                                     p->with_tiles ? p->tiles + copy * p->tile_bytes : NULL, NULL, p->ours, LS_BF16,
                                     p->n,    p->m,    p->n, p->k,                     LS_PROFILE_MMA16};
     ls_error err;
-    if (p->plan.columns == 0) {
+    if (p->plan.stage_tiles == 0) {
         check_ls(ls_cuda_gemm(&exec_, &args, &err), &err);
     } else {
         const ls_product product = {"gemm", p->m, p->n,    p->k,    args.x, LS_BF16,          p->k, 1,   args.w, LS_BF16,
@@ -192,59 +192,37 @@ static void decode(void) {
 
 /* Every way to cut a product of few rows. */
 static void plans(void) {
-    static const int64_t rows[] = {1, 16, 32, 64}, columns[] = {8, 16, 24, 32, 40, 64, 80, 128}, tiles[] = {1, 2, 4, 8},
-                         shared[] = {56 << 10, 74 << 10, 112 << 10, 226 << 10};
+    static const int64_t rows[] = {1, 8, 16, 32, 64}, tiles[] = {1, 2, 4, 6, 8, 12, 16},
+                         shared[] = {74 << 10, 112 << 10, 226 << 10};
     for (int s = 0; s < 6; s++)
-        for (int r = 0; r < 4; r++) {
+        for (int r = 0; r < 5; r++) {
             problem p = problem_make(rows[r], shapes[s][0], shapes[s][1], true);
             const int64_t calls = p.copies * (p.copies < 16 ? 4 : 1), rows8 = (rows[r] + 7) / 8 * 8;
             const double theirs = time_of(run_cublas, &p, calls);
             struct {
                 double time;
                 ls_decode_plan plan;
-            } best[3] = {{1e9, {0, 0, 0}}, {1e9, {0, 0, 0}}, {1e9, {0, 0, 0}}};
-            for (int i = 0; i < 128; i++) {
-                const ls_decode_plan plan = {columns[i % 8], tiles[i / 8 % 4], shared[i / 32]};
-                const int64_t stage = plan.stage_tiles * (rows8 * 128 + plan.columns * 128);
+            } best[4] = {{1e9, {0, 0}}, {1e9, {0, 0}}, {1e9, {0, 0}}, {1e9, {0, 0}}};
+            for (int i = 0; i < 21; i++) {
+                const ls_decode_plan plan = {tiles[i % 7], shared[i / 7]};
+                const int64_t stage = plan.stage_tiles * (rows8 * 128 + ls_decode_columns(p.n) * 128);
                 double time;
                 if ((plan.shared_bytes - 9216) / stage < 2) continue;
-                if ((shapes[s][0] - 1) / plan.columns > 2600) continue;
                 p.plan = plan;
                 time = time_of(run_ours, &p, calls);
-                for (int b = 0; b < 3; b++)
+                for (int b = 0; b < 4; b++)
                     if (time < best[b].time) {
-                        for (int c = 2; c > b; c--) best[c] = best[c - 1];
+                        for (int c = 3; c > b; c--) best[c] = best[c - 1];
                         best[b].time = time;
                         best[b].plan = plan;
                         break;
                     }
             }
-            printf("plans %5lld -> %5lld M %2lld: cublas %6.2f;", (long long)p.k, (long long)p.n, (long long)p.m, theirs);
-            for (int b = 0; b < 3; b++)
-                printf(" %6.2f (%.3f) columns %lld tiles %lld shared %lldK;", best[b].time, best[b].time / theirs,
-                       (long long)best[b].plan.columns, (long long)best[b].plan.stage_tiles,
-                       (long long)best[b].plan.shared_bytes >> 10);
+            printf("plans %5lld -> %5lld M %2lld columns %3lld: cublas %6.2f;", (long long)p.k, (long long)p.n, (long long)p.m, (long long)ls_decode_columns(p.n), theirs);
+            for (int b = 0; b < 4; b++)
+                printf(" %6.2f (%.3f) tiles %lld shared %lldK;", best[b].time, best[b].time / theirs,
+                       (long long)best[b].plan.stage_tiles, (long long)best[b].plan.shared_bytes >> 10);
             printf("\n");
-            problem_free(&p);
-        }
-}
-
-static void probe(void) {
-    static const int64_t columns[] = {16, 24, 32, 64}, tiles[] = {2, 4, 8, 16}, shared[] = {74 << 10, 112 << 10, 226 << 10};
-    for (int s = 3; s < 5; s++)
-        for (int m = 1; m <= 32; m += 31)
-        for (int hot = 0; hot < 2; hot++) {
-            problem p = problem_make(m, shapes[s][0], shapes[s][1], true);
-            const int64_t calls = p.copies;
-            if (hot) p.copies = 1;
-            for (int i = 0; i < 48; i++) {
-                const ls_decode_plan plan = {columns[i % 4], tiles[i / 4 % 4], shared[i / 16]};
-                const int64_t stage = plan.stage_tiles * ((m + 7) / 8 * 8 * 128 + plan.columns * 128);
-                if ((plan.shared_bytes - 9216) / stage < 2) continue;
-                p.plan = plan;
-                printf("%lld/%lld/%lldK %.2f; ", (long long)plan.columns, (long long)plan.stage_tiles, (long long)plan.shared_bytes >> 10, time_of(run_ours, &p, calls));
-            }
-            printf("\nprobe %5lld -> %5lld M %2lld hot %d\n", (long long)p.k, (long long)p.n, (long long)p.m, hot);
             problem_free(&p);
         }
 }
@@ -274,7 +252,6 @@ int main(int argc, char **argv) {
         if (strcmp(argv[i], "decode") == 0) decode();
         if (strcmp(argv[i], "plans") == 0) plans();
         if (strcmp(argv[i], "wide") == 0) wide();
-        if (strcmp(argv[i], "probe") == 0) probe();
     }
     return 0;
 }

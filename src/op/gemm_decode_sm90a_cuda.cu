@@ -3,9 +3,12 @@
  *
  * The rows of x, up to 64, are the instruction's 64 rows: those that are not there are computed from whatever lies in
  * shared memory and never stored. A block takes COLUMNS rows of the weight, all of their depth, as one chain for each
- * output. One thread fetches stages of some 64 depths: the weight's part as bulk copies from its tiles, x as boxes; a
- * warpgroup issues wgmma and gives back the stage before the last. The weight is put on its way into the second-level
- * cache before the kernel waits for the one ahead of it. */
+ * output. One thread fetches stages of some times 64 depths, the weight's part as one copy and x as one box, because each
+ * of them takes it some 75 ns however small it is; a warpgroup issues wgmma and gives back the stage before the last. The
+ * weight is put on its way into the second-level cache before the kernel waits for the one ahead of it.
+ *
+ * Tiles of a weight: blocks of COLUMNS rows; in a block 64 depths after another; there strips of eight rows; a strip is 8
+ * core matrices of 8 rows x 8 depths, 128 bytes each, along depth. COLUMNS follows from n alone. */
 #include "op/gemm_cuda.h"
 #include "op/product_cuda.h"
 #include "op/ring_cuda.h"
@@ -13,10 +16,12 @@
 
 #define THREADS 160
 #define TILE_DEPTH 64
-/* A strip is eight rows of the weight; a tile of it 64 depths, 8 core matrices of 128 bytes. */
-#define TILE_BYTES 1024
+/* A strip's 64 depths. */
+#define STRIP_BYTES 1024
 #define STAGES_MAX 16
 #define SLACK (1024 + 64 * 128) /* to align, and to be read where rows are not there */
+/* Of the chip: a layout of weights must not depend on the machine that made it. */
+#define PROCESSORS 132
 /* Of a block's weights, on their way before the block starts. */
 #define EXPECTED_BYTES (64 * 1024)
 
@@ -24,7 +29,8 @@ typedef struct decode_params {
     CUtensorMap x;
     ls_product p;
     const uint8_t *tiles;
-    int64_t tiles_deep; /* of a strip */
+    int64_t tiles_deep; /* times 64 depths */
+    bool boxes;         /* a stage of x is one box of 64 x rows8 x stage_tiles; else stage_tiles boxes */
     int32_t rows8;      /* rows of x, up to a multiple of 8 */
     int32_t stage_tiles, stages, n_stages;
 } decode_params;
@@ -35,38 +41,32 @@ static __device__ __forceinline__ uint32_t x_bytes(const decode_params *p) {
 
 template <int COLUMNS>
 static __device__ __forceinline__ uint32_t stage_bytes(const decode_params *p) {
-    return x_bytes(p) + (uint32_t)(p->stage_tiles * COLUMNS / 8 * TILE_BYTES);
-}
-
-/* Strips of the block that the weight has. */
-template <int COLUMNS>
-static __device__ __forceinline__ int strips_of(const decode_params *p) {
-    const int64_t left = (p->p.cols + 7) / 8 - (int64_t)blockIdx.x * (COLUMNS / 8);
-    return left < COLUMNS / 8 ? (int)left : COLUMNS / 8;
+    return x_bytes(p) + (uint32_t)(p->stage_tiles * COLUMNS / 8 * STRIP_BYTES);
 }
 
 template <int COLUMNS>
 static __device__ __forceinline__ void produce(const decode_params *p, uint32_t shared, uint32_t full, uint32_t empty) {
-    const uint8_t *strip = p->tiles + (int64_t)blockIdx.x * (COLUMNS / 8) * p->tiles_deep * TILE_BYTES;
-    const int strips = strips_of<COLUMNS>(p);
-    const int64_t strip_bytes = p->tiles_deep * TILE_BYTES;
-    const uint32_t ahead = (uint32_t)(strip_bytes < EXPECTED_BYTES / strips ? strip_bytes : EXPECTED_BYTES / strips);
+    constexpr uint32_t TILE = COLUMNS / 8 * STRIP_BYTES;
+    const uint8_t *tiles = p->tiles + (int64_t)blockIdx.x * p->tiles_deep * TILE;
+    const int64_t bytes = p->tiles_deep * TILE;
+    const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
     int slot = 0, phase = 1;
-    for (int s = 0; s < strips; s++) ls_bulk_expect(strip + s * strip_bytes, ahead / 16 * 16);
+    ls_bulk_expect(tiles, (uint32_t)(bytes < EXPECTED_BYTES ? bytes : EXPECTED_BYTES));
     ls_cuda_wait_for_previous();
     if (ls_product_faulty(&p->p)) return;
     for (int stage = 0; stage < p->n_stages; stage++) {
         const int64_t first = (int64_t)stage * p->stage_tiles, left = p->tiles_deep - first;
-        const int tiles = left < p->stage_tiles ? (int)left : p->stage_tiles;
+        const int n = left < p->stage_tiles ? (int)left : p->stage_tiles;
         const uint32_t x = shared + slot * stage_bytes<COLUMNS>(p), w = x + x_bytes(p), barrier = full + 8 * slot;
-        const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
         ls_barrier_wait(empty + 8 * slot, phase);
-        ls_barrier_expect(barrier, (uint32_t)tiles * (box + strips * TILE_BYTES));
-        for (int s = 0; s < strips; s++)
-            ls_bulk_fetch(w + s * p->stage_tiles * TILE_BYTES, strip + s * strip_bytes + first * TILE_BYTES,
-                          (uint32_t)tiles * TILE_BYTES, barrier);
-        for (int t = 0; t < tiles; t++)
-            ls_box_fetch(&p->x, x + t * box, barrier, (int32_t)((first + t) * TILE_DEPTH), 0);
+        /* A box counts whole, also what of it lies outside. */
+        ls_barrier_expect(barrier, (p->boxes ? x_bytes(p) : (uint32_t)n * box) + (uint32_t)n * TILE);
+        ls_bulk_fetch(w, tiles + first * TILE, (uint32_t)n * TILE, barrier);
+        if (p->boxes)
+            ls_box_fetch3(&p->x, x, barrier, 0, 0, (int32_t)first);
+        else
+            for (int t = 0; t < n; t++)
+                ls_box_fetch(&p->x, x + t * box, barrier, (int32_t)((first + t) * TILE_DEPTH), 0);
         if (++slot == p->stages) slot = 0, phase ^= 1;
     }
 }
@@ -75,7 +75,7 @@ template <int COLUMNS>
 static __device__ __forceinline__ void consume(const decode_params *p, uint8_t *memory, uint32_t shared, uint32_t full,
                                                uint32_t empty) {
     const int thread = threadIdx.x, lane = thread % 32;
-    const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2, strip = (uint32_t)p->stage_tiles * TILE_BYTES;
+    const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
     float d[COLUMNS / 2];
     int slot = 0, phase = 0, before = 0;
 #pragma unroll
@@ -91,7 +91,7 @@ static __device__ __forceinline__ void consume(const decode_params *p, uint8_t *
         const uint32_t x = shared + slot * stage_bytes<COLUMNS>(p), w = x + x_bytes(p);
         int t = 0;
         uint64_t a = ls_wgmma_descriptor(x, 16, 1024, LS_WG_SWIZZLE_128);
-        uint64_t b = ls_wgmma_descriptor(w, 128, strip, LS_WG_PLAIN);
+        uint64_t b = ls_wgmma_descriptor(w, 128, STRIP_BYTES, LS_WG_PLAIN);
         ls_barrier_wait(full + 8 * slot, phase);
         ls_wgmma_fence();
         do {
@@ -99,7 +99,7 @@ static __device__ __forceinline__ void consume(const decode_params *p, uint8_t *
             for (int k = 0; k < TILE_DEPTH / 16; k++)
                 ls_wgmma<COLUMNS>::template ss<0, 0>(d, a + k * (32 >> 4), b + k * (256 >> 4));
             a += box >> 4;
-            b += TILE_BYTES >> 4;
+            b += COLUMNS / 8 * STRIP_BYTES >> 4;
         } while (++t < tiles);
         ls_wgmma_commit();
         ls_wgmma_wait<1>();
@@ -155,43 +155,51 @@ static const void *kernel_of(int64_t columns) {
         case 40: return (const void *)decode_kernel<40>;
         case 64: return (const void *)decode_kernel<64>;
         case 80: return (const void *)decode_kernel<80>;
-        case 128: return (const void *)decode_kernel<128>;
-        default: return NULL;
+        default: return (const void *)decode_kernel<128>;
     }
 }
 
+/* Rows of the weight that a block takes: as few as give every multiprocessor of the chip no more than one block. */
+int64_t ls_decode_columns(int64_t cols) {
+    static const int64_t sizes[] = {8, 16, 24, 32, 40, 64, 80, 128};
+    for (int i = 0; i < 7; i++)
+        if ((cols - 1) / sizes[i] + 1 <= PROCESSORS) return sizes[i];
+    return 128;
+}
+
 ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth) {
-    ls_decode_plan plan = {64, 2, 0};
+    ls_decode_plan plan = {8, LS_HOPPER_SHARED_MAX - 1024};
     (void)depth;
-    /* Enough blocks for every multiprocessor; x is read once by each block, so many rows want wide blocks. */
-    if (cols <= 4096) plan.columns = rows > 16 ? 32 : 16;
-    if (cols <= 512) plan.columns = 8;
-    if (plan.columns < 64) plan.stage_tiles = 4;
+    (void)rows;
+    (void)cols;
     return plan;
 }
 
 ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product, const void *tiles,
                                   ls_decode_plan plan, bool *taken, ls_error *err) {
     const int64_t rows8 = (product->rows + 7) / 8 * 8, deep = (product->depth - 1) / TILE_DEPTH + 1;
-    const int64_t stage = plan.stage_tiles * (rows8 * TILE_DEPTH * 2 + plan.columns / 8 * TILE_BYTES);
+    const int64_t columns = ls_decode_columns(product->cols);
+    const int64_t stage = plan.stage_tiles * (rows8 * TILE_DEPTH * 2 + columns / 8 * STRIP_BYTES);
     decode_params p;
     int64_t stages, shared = plan.shared_bytes;
     *taken = tiles != NULL && product->rows <= LS_CUDA_GEMM_DECODE_ROWS && product->a_step == 1 &&
              product->mode == LS_PRODUCT_STORE && deep < INT32_MAX / TILE_DEPTH &&
              ls_box_possible(product->a, product->a_row, product->rows, product->depth);
     if (!*taken) return LS_OK;
-    if (shared == 0) shared = 4 * stage + SLACK < LS_HOPPER_SHARED_MAX ? 4 * stage + SLACK : LS_HOPPER_SHARED_MAX;
     stages = (shared - SLACK) / stage;
     p.n_stages = (int32_t)((deep - 1) / plan.stage_tiles + 1);
     if (stages > STAGES_MAX) stages = STAGES_MAX;
     if (stages > p.n_stages) stages = p.n_stages;
     /* Outputs pass through the ring at the end. */
-    if (shared < 64 * (plan.columns + 8) * 4) shared = 64 * (plan.columns + 8) * 4;
+    if (shared < 64 * (columns + 8) * 4) shared = 64 * (columns + 8) * 4;
     if (stages < 2 && stages < p.n_stages) /* a ring of one stage would wait for itself */
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld bytes of shared memory hold %lld stages of %lld, 2 are needed",
                        product->op, (long long)shared, (long long)stages, (long long)stage);
-    LS_CUDA_TRY(ls_box_map(&p.x, product->op, product->a, product->depth, product->rows, product->a_row, (int)rows8,
-                           err));
+    p.boxes = product->depth % TILE_DEPTH == 0;
+    LS_CUDA_TRY(p.boxes ? ls_box_map3(&p.x, product->op, product->a, deep, product->rows, product->a_row, (int)rows8,
+                                      (int)plan.stage_tiles, err)
+                        : ls_box_map(&p.x, product->op, product->a, product->depth, product->rows, product->a_row,
+                                     (int)rows8, err));
     p.p = *product;
     p.tiles = (const uint8_t *)tiles;
     p.tiles_deep = deep;
@@ -200,13 +208,10 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
     p.stages = (int32_t)stages;
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", product->rows}, {"out stride", product->out_stride}, {"element", 4}}}},
-        {LS_WIDTH_I64, {{{"strip", product->cols / 8 + 1}, {"tile", deep}, {"bytes", TILE_BYTES}}}}};
-    if (kernel_of(plan.columns) == NULL)
-        return LS_FAIL(err, LS_ERR_ARG, "%s: no kernel takes %lld columns a block", product->op,
-                       (long long)plan.columns);
-    const ls_launch launch = {product->op, {(product->cols - 1) / plan.columns + 1, 1, 1}, THREADS, shared, index, 2,
+        {LS_WIDTH_I64, {{{"strip", product->cols / 8 + 16}, {"tile", deep}, {"bytes", STRIP_BYTES}}}}};
+    const ls_launch launch = {product->op, {(product->cols - 1) / columns + 1, 1, 1}, THREADS, shared, index, 2,
                               true};
-    return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, kernel_of(plan.columns), &p, err);
+    return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, kernel_of(columns), &p, err);
 }
 
 /* ---- tiles ---- */
@@ -214,14 +219,16 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
 typedef struct pack_params {
     uint4 *tiles;
     const uint16_t *w;
-    int64_t n, k, deep, words; /* of 16 bytes: one row of a core matrix */
+    int64_t n, k, deep, strips, words; /* strips of a block; words of 16 bytes: one row of a core matrix */
 } pack_params;
 
 #define PACK_THREADS 256
 
 static __global__ void __launch_bounds__(PACK_THREADS) pack_kernel(const __grid_constant__ pack_params p) {
     const int64_t word = (int64_t)blockIdx.x * PACK_THREADS + threadIdx.x;
-    const int64_t row = word / 64 / p.deep * 8 + word % 8, k = word / 64 % p.deep * TILE_DEPTH + word / 8 % 8 * 8;
+    const int64_t strip = word / 64 % p.strips, tile = word / 64 / p.strips;
+    const int64_t row = (tile / p.deep * p.strips + strip) * 8 + word % 8;
+    const int64_t k = tile % p.deep * TILE_DEPTH + word / 8 % 8 * 8;
     __align__(16) uint16_t eight[8];
     if (word >= p.words) return;
     for (int i = 0; i < 8; i++) eight[i] = row < p.n && k + i < p.k ? p.w[row * p.k + k + i] : (uint16_t)0;
@@ -241,6 +248,7 @@ ls_status ls_cuda_gemm_pack(const ls_exec *exec, void *tiles, const void *w, int
     p.n = n;
     p.k = k;
     p.deep = (k - 1) / TILE_DEPTH + 1;
+    p.strips = ls_decode_columns(n) / 8;
     p.words = bytes / 16;
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", n}, {"k", k}, {"element", 2}}}},
                               {LS_WIDTH_I64, {{{"word", p.words}, {"bytes", 16}}}}};

@@ -36,12 +36,13 @@ ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product,
 
 /* How the kernel for few rows cuts its work; none of it carries a bit. */
 typedef struct ls_decode_plan {
-    int64_t columns;      /* of the weight a block takes: 8, 16, 32 or 64 */
-    int64_t stage_tiles;  /* of 64 k, that travel together */
-    int64_t shared_bytes; /* of a block; 0: what the plan's stages need, four of them */
+    int64_t stage_tiles;  /* of 64 depths, that travel together */
+    int64_t shared_bytes; /* of a block: as many stages as fit */
 } ls_decode_plan;
 
 ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth);
+/* Rows of a weight of `cols` rows that lie together in its tiles. */
+int64_t ls_decode_columns(int64_t cols);
 /* b as tiles of ls_cuda_gemm_pack; rows up to LS_CUDA_GEMM_DECODE_ROWS. */
 ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product, const void *tiles,
                                   ls_decode_plan plan, bool *taken, ls_error *err);

@@ -59,6 +59,15 @@ static __device__ __forceinline__ void ls_box_fetch(const CUtensorMap *map, uint
         : "memory");
 }
 
+static __device__ __forceinline__ void ls_box_fetch3(const CUtensorMap *map, uint32_t to, uint32_t barrier,
+                                                     int32_t inner, int32_t middle, int32_t outer) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+        "[%5];" ::"r"(to),
+        "l"(map), "r"(inner), "r"(middle), "r"(outer), "r"(barrier)
+        : "memory");
+}
+
 /* A bf16 matrix that a map can describe: aligned, rows a multiple of 16 bytes apart, coordinates within 31 bits. */
 static inline bool ls_box_possible(const void *base, int64_t stride, int64_t a, int64_t b) {
     return (uintptr_t)base % 16 == 0 && stride % 8 == 0 && stride < ((int64_t)1 << 38) && a < INT32_MAX - 256 &&
@@ -69,6 +78,9 @@ static inline bool ls_box_possible(const void *base, int64_t stride, int64_t a, 
  * swizzled. */
 ls_status ls_box_map(CUtensorMap *map, const char *op, const void *base, int64_t inner, int64_t outer, int64_t stride,
                      int box_rows, ls_error *err);
+/* Of a bf16 matrix of `rows` rows of 64 * chunks, as [chunk][row][64], in boxes of 64 x box_rows x box_chunks. */
+ls_status ls_box_map3(CUtensorMap *map, const char *op, const void *base, int64_t chunks, int64_t rows, int64_t stride,
+                      int box_rows, int box_chunks, ls_error *err);
 /* Multiprocessors of the current device. */
 ls_status ls_processors(int *out, const char *op, ls_error *err);
 
