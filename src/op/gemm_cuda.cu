@@ -175,9 +175,14 @@ static __global__ void __launch_bounds__(BIAS_THREADS) bias_kernel(const __grid_
 
 /* ---- products of the profile mma16 ---- */
 
-static ls_status product_mma16(const ls_exec *exec, const ls_product *product, const void *tiles, ls_error *err) {
+static ls_status product_mma16(const ls_exec *exec, const ls_product *product, const void *tiles, bool nan_open,
+                               ls_error *err) {
     bool taken = false, hopper;
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
+    /* Up to here the kernel for few rows is the faster one (docs/benchmarks.md). */
+    if (nan_open && (tiles == NULL || product->rows >= LS_CUDA_GEMM_DECODE_ROWS))
+        LS_CUDA_TRY(ls_product_mma16_cublas(exec, product, &taken, err));
+    if (taken) return LS_OK;
     LS_CUDA_TRY(is_hopper(&hopper, product->op, err));
     if (hopper)
         LS_CUDA_TRY(ls_product_mma16_decode(
@@ -220,7 +225,7 @@ static ls_status check_stride(const char *op, const char *name, int64_t stride, 
     return LS_FAIL(err, LS_ERR_ARG, "%s: %s %lld is less than %lld", op, name, (long long)stride, (long long)least);
 }
 
-ls_status ls_cuda_gemm(const ls_exec *exec, const ls_cuda_gemm_args *a, ls_error *err) {
+static ls_status forward_check(const ls_cuda_gemm_args *a, ls_error *err) {
     const char *op = "gemm";
     LS_CUDA_TRY(check_sizes(op, a->m, a->n, a->k, err));
     LS_CUDA_TRY(check_type(op, "x_dtype", a->x_dtype, false, err));
@@ -229,20 +234,47 @@ ls_status ls_cuda_gemm(const ls_exec *exec, const ls_cuda_gemm_args *a, ls_error
     LS_CUDA_TRY(check_stride(op, "x_stride", a->x_stride, a->k, err));
     LS_CUDA_TRY(check_stride(op, "out_stride", a->out_stride, a->n, err));
     LS_CUDA_TRY(ls_mma16_check(op, a->profile, "x", a->x_dtype, err));
-    LS_CUDA_TRY(ls_mma16_check(op, a->profile, "w", a->w_dtype, err));
+    return ls_mma16_check(op, a->profile, "w", a->w_dtype, err);
+}
+
+static ls_product forward_product(const ls_cuda_gemm_args *a) {
+    const ls_product product = {"gemm",     a->m,  a->n,         a->k, a->x,   a->x_dtype,   a->x_stride,   1,       a->w,
+                                a->w_dtype, a->k,  1,            a->out, a->out_dtype, a->out_stride, a->bias, LS_PRODUCT_STORE,
+                                NULL};
+    return product;
+}
+
+ls_status ls_cuda_gemm(const ls_exec *exec, const ls_cuda_gemm_args *a, ls_error *err) {
+    LS_CUDA_TRY(forward_check(a, err));
     const ls_cuda_operand operands[] = {{"x", a->x, ls_dtype_bytes(a->x_dtype), a->m == 0},
                                         {"w", a->w, ls_dtype_bytes(a->w_dtype), false},
                                         {"w_tiles", a->w_tiles, 128, true},
                                         {"bias", a->bias, 4, true},
                                         {"out", a->out, ls_dtype_bytes(a->out_dtype), a->m == 0}};
-    LS_CUDA_TRY(ls_cuda_check(op, exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
+    LS_CUDA_TRY(ls_cuda_check("gemm", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_cuda_gemm_workspace(a), err));
     if (a->m == 0) return LS_OK;
-    const ls_product product = {
-        op,     a->m,         a->n,          a->k,    a->x,             a->x_dtype, a->x_stride, 1, a->w, a->w_dtype, a->k, 1,
-        a->out, a->out_dtype, a->out_stride, a->bias, LS_PRODUCT_STORE, NULL};
-    return a->profile == LS_PROFILE_MMA16 ? product_mma16(exec, &product, a->w_tiles, err)
+    const ls_product product = forward_product(a);
+    return a->profile == LS_PROFILE_MMA16 ? product_mma16(exec, &product, a->w_tiles, a->nan_open, err)
                                           : ls_product_exact(exec, &product, err);
+}
+
+ls_status ls_cuda_gemm_prepare(const ls_cuda_gemm_args *a, ls_error *err) {
+    const ls_product product = forward_product(a);
+    bool admitted;
+    LS_CUDA_TRY(forward_check(a, err));
+    if (a->profile != LS_PROFILE_MMA16 || a->m == 0)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm: nothing to prepare for profile %s and m %lld",
+                       ls_profile_name(a->profile), (long long)a->m);
+    LS_CUDA_TRY(ls_cuda_mma16_proven(err));
+    return ls_product_cublas_prepare(&product, &admitted, err);
+}
+
+ls_status ls_cuda_gemm_prepare_planted(const ls_cuda_gemm_args *a, ls_error *err) {
+    const ls_product product = forward_product(a);
+    bool admitted;
+    LS_CUDA_TRY(forward_check(a, err));
+    return ls_product_cublas_planted(&product, &admitted, err);
 }
 
 /* ---- backward ---- */
@@ -287,7 +319,7 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
     product.a = rounded;
     product.a_dtype = LS_BF16;
     product.a_row = g.stride;
-    return product_mma16(exec, &product, NULL, err);
+    return product_mma16(exec, &product, NULL, false, err);
 }
 
 /* Rows of the gathered matrices, whatever the sequences' lengths are. */
@@ -339,7 +371,7 @@ static ls_status weight_mma16(const ls_exec *exec, const ls_gemm_backward_weight
     product->b = x;
     product->b_step = of_x.stride;
     product->fault = fault;
-    return product_mma16(exec, product, NULL, err);
+    return product_mma16(exec, product, NULL, false, err);
 }
 
 ls_status ls_cuda_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backward_weight_args *a, ls_error *err) {

@@ -30,12 +30,23 @@ typedef struct ls_cuda_gemm_args {
     int64_t out_stride;
     int64_t m, n, k; /* m 0 is allowed and does nothing */
     ls_profile profile;
+    bool nan_open; /* which NaN a NaN is may be left open: then cuBLASLt can be used where it is prepared */
 } ls_cuda_gemm_args;
 
 /* Bytes of exec's workspace; negative where they do not fit 64 bits. */
 int64_t ls_cuda_gemm_workspace(const ls_cuda_gemm_args *args);
 /* In stream order; allocates nothing. out must not overlap what is read. */
 ls_status ls_cuda_gemm(const ls_exec *exec, const ls_cuda_gemm_args *args, ls_error *err);
+
+/* Looks for an algorithm of cuBLASLt that gives the bits of the profile mma16 for this call's sizes, strides and types,
+ * compared on random data with the project's own kernel; calls with nan_open and without bias use it from then on. Kept
+ * for the life of the process. Allocates and waits, so never while a stream is captured. A failure says why there is
+ * none: the library is missing, or its bits differ; calls then go on with the project's own kernels. */
+ls_status ls_cuda_gemm_prepare(const ls_cuda_gemm_args *args, ls_error *err);
+
+/* For tests: the proof of that call's algorithms, each made to split the depth in two. LS_ERR_UNSUPPORTED with the reason
+ * is what it should say. Keeps nothing. */
+ls_status ls_cuda_gemm_prepare_planted(const ls_cuda_gemm_args *args, ls_error *err);
 
 /* Bytes of the tiles of a bf16 weight; negative where they do not fit 64 bits. */
 int64_t ls_cuda_gemm_tiles_bytes(int64_t n, int64_t k);

@@ -25,6 +25,14 @@ ls_status ls_cuda_gemm(const ls_exec *exec, const ls_cuda_gemm_args *args, ls_er
     (void)exec, (void)args;
     return none("gemm", err);
 }
+ls_status ls_cuda_gemm_prepare(const ls_cuda_gemm_args *args, ls_error *err) {
+    (void)args;
+    return none("gemm", err);
+}
+ls_status ls_cuda_gemm_prepare_planted(const ls_cuda_gemm_args *args, ls_error *err) {
+    (void)args;
+    return none("gemm", err);
+}
 ls_status ls_cuda_gemm_pack(const ls_exec *exec, void *tiles, const void *w, int64_t n, int64_t k, ls_error *err) {
     (void)exec, (void)tiles, (void)w, (void)n, (void)k;
     return none("gemm_pack", err);

@@ -167,11 +167,19 @@ int64_t ls_decode_columns(int64_t cols) {
     return 128;
 }
 
+/* Measured on an H200 (docs/benchmarks.md): a block alone on its multiprocessor wants four stages in all of its memory;
+ * blocks that take turns want two side by side, so that one reads while another ends. */
 ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth) {
-    ls_decode_plan plan = {8, LS_HOPPER_SHARED_MAX - 1024};
-    (void)depth;
-    (void)rows;
-    (void)cols;
+    const int64_t columns = ls_decode_columns(cols), tile = ((rows + 7) / 8 * 8 + columns) * TILE_DEPTH * 2;
+    const bool turns = (cols - 1) / columns + 1 > PROCESSORS;
+    ls_decode_plan plan = {54 * 1024 / tile, LS_HOPPER_SHARED_MAX - 1024};
+    if (turns) {
+        plan.stage_tiles = rows > 8 ? 1 : 2;
+        plan.shared_bytes = 112 * 1024;
+    } else if (rows > 32 && depth > 6144) {
+        plan.stage_tiles = 2;
+    }
+    if (plan.stage_tiles > 16) plan.stage_tiles = 16;
     return plan;
 }
 

@@ -47,6 +47,13 @@ int64_t ls_decode_columns(int64_t cols);
 ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product, const void *tiles,
                                   ls_decode_plan plan, bool *taken, ls_error *err);
 
+/* cuBLASLt. prepare: proves an algorithm for the product's sizes, layouts and types on data of its own, once; waits and
+ * allocates; the error says why there is none. The product is then taken by it. */
+ls_status ls_product_cublas_prepare(const ls_product *product, bool *admitted, ls_error *err);
+/* For tests: the same proof of algorithms that are made to split the depth; keeps nothing. */
+ls_status ls_product_cublas_planted(const ls_product *product, bool *admitted, ls_error *err);
+ls_status ls_product_mma16_cublas(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err);
+
 #ifdef __CUDACC__
 /* The end of a chain for one output: canonical NaN, then the bias or what is there, then one rounding. */
 static __device__ __forceinline__ float ls_product_end(const ls_product *p, int64_t i, int64_t j, float acc) {

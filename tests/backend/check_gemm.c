@@ -96,7 +96,8 @@ static void forward_free(forward_data *d) {
 static ls_cuda_gemm_args forward_args(const forward *f, const forward_data *d, int64_t rows, void *out) {
     const ls_cuda_gemm_args args = {
         d->dx, f->x_dtype,   f->k + f->x_pad,   d->dw, f->w_dtype, d->dtiles, (const float *)d->dbias,
-        out,   f->out_dtype, f->n + f->out_pad, rows,  f->n,       f->k,      f->profile};
+        out,   f->out_dtype, f->n + f->out_pad, rows,  f->n,       f->k,      f->profile,
+        false};
     return args;
 }
 
@@ -315,6 +316,30 @@ static void repeats_and_graphs(bk_run *run) {
     forward_free(&d);
 }
 
+/* cuBLASLt gives the bits where the proof admits it, and the proof refuses a planted split. */
+static void cublas_under_proof(bk_run *run) {
+    const forward f = {192, 512, 2048, 0, 0, LS_BF16, LS_BF16, LS_F32, false, false, LS_PROFILE_MMA16, PLAIN, 0};
+    forward_data d = forward_make(run, &f, 3);
+    void *out = bk_new(run, "out", d.out_bytes, 0);
+    ls_cuda_gemm_args args = forward_args(&f, &d, f.m, out);
+    args.nan_open = true;
+    if (ls_cuda_gemm_prepare(&args, &run->err) != LS_OK) {
+        bk_skip(run, "%s", run->err.text);
+    } else {
+        bk_before_call(run, ls_cuda_gemm_workspace(&args));
+        if (bk_call_done(run, "gemm", ls_cuda_gemm(&run->exec, &args, &run->err))) {
+            bk_download(run, d.out, out, d.out_bytes);
+            bk_same(run, d.expected, d.out, d.out_bytes / 4, 4, "cuBLASLt");
+        }
+        if (ls_cuda_gemm_prepare_planted(&args, &run->err) != LS_ERR_UNSUPPORTED ||
+            strstr(run->err.text, "words different") == NULL)
+            bk_fail(run, "a planted split is not refused for its bits: %s", run->err.text);
+        else
+            printf("refused, as it should be: %s\n", run->err.text);
+    }
+    forward_free(&d);
+}
+
 static void bad_arguments(bk_run *run) {
     const forward f = {4, 16, 32, 0, 0, LS_BF16, LS_BF16, LS_F32, false, true, LS_PROFILE_MMA16, PLAIN, 0};
     forward_data d = forward_make(run, &f, 3);
@@ -355,6 +380,7 @@ int main(int argc, char **argv) {
         {"large", large, BK_CUDA_ONLY},
         {"gradients", gradients, BK_CUDA_ONLY},
         {"large gradients", large_gradients, BK_CUDA_ONLY},
+        {"cublas under proof", cublas_under_proof, BK_CUDA_ONLY},
         {"repeats and graphs", repeats_and_graphs, BK_CUDA_ONLY},
     };
     return bk_main(argc, argv, cases, BK_COUNT(cases));
