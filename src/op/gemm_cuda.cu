@@ -180,7 +180,7 @@ static ls_status product_mma16(const ls_exec *exec, const ls_product *product, c
     bool taken = false, hopper;
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
     /* Up to here the kernel for few rows is the faster one (docs/benchmarks.md). */
-    if (nan_open && (tiles == NULL || product->rows >= LS_CUDA_GEMM_DECODE_ROWS))
+    if (nan_open && (tiles == NULL || (product->rows >= LS_CUDA_GEMM_DECODE_ROWS && product->cols > 512)))
         LS_CUDA_TRY(ls_product_mma16_cublas(exec, product, &taken, err));
     if (taken) return LS_OK;
     LS_CUDA_TRY(is_hopper(&hopper, product->op, err));

@@ -16,6 +16,10 @@
 
 #define THREADS 160
 #define TILE_DEPTH 64
+#define BLOCK_ROWS 64
+/* Weights up to this many rows are so narrow that blocks of 64 rows of x fill the chip better than wide tiles. */
+#define NARROW 512
+#define NARROW_ROWS 4096
 /* A strip's 64 depths. */
 #define STRIP_BYTES 1024
 #define STAGES_MAX 16
@@ -50,6 +54,7 @@ static __device__ __forceinline__ void produce(const decode_params *p, uint32_t 
     const uint8_t *tiles = p->tiles + (int64_t)blockIdx.x * p->tiles_deep * TILE;
     const int64_t bytes = p->tiles_deep * TILE;
     const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
+    const int32_t row = (int32_t)blockIdx.y * BLOCK_ROWS;
     int slot = 0, phase = 1;
     ls_bulk_expect(tiles, (uint32_t)(bytes < EXPECTED_BYTES ? bytes : EXPECTED_BYTES));
     ls_cuda_wait_for_previous();
@@ -63,10 +68,10 @@ static __device__ __forceinline__ void produce(const decode_params *p, uint32_t 
         ls_barrier_expect(barrier, (p->boxes ? x_bytes(p) : (uint32_t)n * box) + (uint32_t)n * TILE);
         ls_bulk_fetch(w, tiles + first * TILE, (uint32_t)n * TILE, barrier);
         if (p->boxes)
-            ls_box_fetch3(&p->x, x, barrier, 0, 0, (int32_t)first);
+            ls_box_fetch3(&p->x, x, barrier, 0, row, (int32_t)first);
         else
             for (int t = 0; t < n; t++)
-                ls_box_fetch(&p->x, x + t * box, barrier, (int32_t)((first + t) * TILE_DEPTH), 0);
+                ls_box_fetch(&p->x, x + t * box, barrier, (int32_t)((first + t) * TILE_DEPTH), row);
         if (++slot == p->stages) slot = 0, phase ^= 1;
     }
 }
@@ -119,7 +124,7 @@ static __device__ __forceinline__ void consume(const decode_params *p, uint8_t *
     __syncwarp();
 #pragma unroll 1
     for (int at = lane; at < 16 * COLUMNS / 8; at += 32)
-        ls_product_store8(&p->p, thread / 32 * 16 + at / (COLUMNS / 8),
+        ls_product_store8(&p->p, (int64_t)blockIdx.y * BLOCK_ROWS + thread / 32 * 16 + at / (COLUMNS / 8),
                           (int64_t)blockIdx.x * COLUMNS + at % (COLUMNS / 8) * 8,
                           &rest[at / (COLUMNS / 8)][at % (COLUMNS / 8) * 8]);
 }
@@ -146,6 +151,11 @@ static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_con
         produce<COLUMNS>(&p, shared, full, empty);
 }
 
+/* More than 64 rows of a narrow weight: a row of blocks each. */
+static bool takes(int64_t rows, int64_t cols) {
+    return rows <= LS_CUDA_GEMM_DECODE_ROWS || (cols <= NARROW && rows <= NARROW_ROWS);
+}
+
 static const void *kernel_of(int64_t columns) {
     switch (columns) {
         case 8: return (const void *)decode_kernel<8>;
@@ -170,7 +180,8 @@ int64_t ls_decode_columns(int64_t cols) {
 /* Measured on an H200 (docs/benchmarks.md): a block alone on its multiprocessor wants four stages in all of its memory;
  * blocks that take turns want two side by side, so that one reads while another ends. */
 ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth) {
-    const int64_t columns = ls_decode_columns(cols), tile = ((rows + 7) / 8 * 8 + columns) * TILE_DEPTH * 2;
+    const int64_t columns = ls_decode_columns(cols), high = rows < BLOCK_ROWS ? rows : BLOCK_ROWS;
+    const int64_t tile = ((high + 7) / 8 * 8 + columns) * TILE_DEPTH * 2;
     const bool turns = (cols - 1) / columns + 1 > PROCESSORS;
     ls_decode_plan plan = {54 * 1024 / tile, LS_HOPPER_SHARED_MAX - 1024};
     if (turns) {
@@ -185,12 +196,12 @@ ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth) {
 
 ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product, const void *tiles,
                                   ls_decode_plan plan, bool *taken, ls_error *err) {
-    const int64_t rows8 = (product->rows + 7) / 8 * 8, deep = (product->depth - 1) / TILE_DEPTH + 1;
+    const int64_t high = product->rows < BLOCK_ROWS ? product->rows : BLOCK_ROWS, rows8 = (high + 7) / 8 * 8, deep = (product->depth - 1) / TILE_DEPTH + 1;
     const int64_t columns = ls_decode_columns(product->cols);
     const int64_t stage = plan.stage_tiles * (rows8 * TILE_DEPTH * 2 + columns / 8 * STRIP_BYTES);
     decode_params p;
     int64_t stages, shared = plan.shared_bytes;
-    *taken = tiles != NULL && product->rows <= LS_CUDA_GEMM_DECODE_ROWS && product->a_step == 1 &&
+    *taken = tiles != NULL && takes(product->rows, product->cols) && product->a_step == 1 &&
              product->mode == LS_PRODUCT_STORE && deep < INT32_MAX / TILE_DEPTH &&
              ls_box_possible(product->a, product->a_row, product->rows, product->depth);
     if (!*taken) return LS_OK;
@@ -217,7 +228,7 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", product->rows}, {"out stride", product->out_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"strip", product->cols / 8 + 16}, {"tile", deep}, {"bytes", STRIP_BYTES}}}}};
-    const ls_launch launch = {product->op, {(product->cols - 1) / columns + 1, 1, 1}, THREADS, shared, index, 2,
+    const ls_launch launch = {product->op, {(product->cols - 1) / columns + 1, (product->rows - 1) / BLOCK_ROWS + 1, 1}, THREADS, shared, index, 2,
                               true};
     return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, kernel_of(columns), &p, err);
 }

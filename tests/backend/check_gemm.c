@@ -171,6 +171,8 @@ static void every_shape(bk_run *run) {
 /* A model's widths. */
 static void large(bk_run *run) {
     const forward list[] = {
+        {150, 192, 1030, 2, 0, LS_BF16, LS_BF16, LS_F32, true, true, LS_PROFILE_MMA16, CLASSES, 0},
+        {70, 1024, 256, 0, 0, LS_BF16, LS_BF16, LS_F32, false, true, LS_PROFILE_MMA16, PLAIN, 0},
         {40, 192, 5120, 0, 0, LS_BF16, LS_BF16, LS_F32, false, true, LS_PROFILE_MMA16, PLAIN, 0},
         {64, 2560, 1024, 0, 0, LS_BF16, LS_BF16, LS_BF16, false, true, LS_PROFILE_MMA16, PLAIN, 0},
         {520, 1030, 2048, 0, 2, LS_BF16, LS_BF16, LS_F32, true, false, LS_PROFILE_MMA16, CLASSES, 0},
