@@ -12,8 +12,8 @@
  * instruction set. Vector lanes and tiles run over outputs. Blocking K is free, because a float32 accumulator that is
  * stored and loaded again is unchanged. Splitting the chain into partial sums is not.
  *
- * That is the profile exact. In the profile mma16, x and w are bf16 and the chain is steps of 16 (num/mma16.h), k ascending
- * from +0 and padded with +0; a NaN becomes 0x7FC00000 before the bias is added. All else is the same. */
+ * That is the profile exact. In the profile mma16, x and w are bf16 and the chain is steps of 16 (num/mma16.h), k
+ * ascending from +0 and padded with +0; a NaN becomes 0x7FC00000 before the bias is added. All else is the same. */
 #ifndef LS_OP_GEMM_H
 #define LS_OP_GEMM_H
 

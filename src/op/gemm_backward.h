@@ -13,10 +13,10 @@
  * The bits of dx[m][k] depend on row m of dy and column k of w, those of dw[n][k] on column n of dy, column k of x and
  * the order of the rows: never on strides, tiles, threads, instruction set or the other outputs.
  *
- * That is the profile exact. In the profile mma16, w and x are bf16, dy is rounded to bf16, and the chains are steps of 16
- * (num/mma16.h): for dx from +0 over n, padded with +0; for dw over rows, each sequence's rows padded with +0 to a multiple
- * of 16 of their own. A NaN becomes 0x7FC00000 at the end of a call. dbias is the same in both, of dy unrounded. The
- * sum over rows continues from call to call, which may be cut between sequences only. */
+ * That is the profile exact. In the profile mma16, w and x are bf16, dy is rounded to bf16, and the chains are steps of
+ * 16 (num/mma16.h): for dx from +0 over n, padded with +0; for dw over rows, each sequence's rows padded with +0 to a
+ * multiple of 16 of their own. A NaN becomes 0x7FC00000 at the end of a call. dbias is the same in both, of dy
+ * unrounded. The sum over rows continues from call to call, which may be cut between sequences only. */
 #ifndef LS_OP_GEMM_BACKWARD_H
 #define LS_OP_GEMM_BACKWARD_H
 

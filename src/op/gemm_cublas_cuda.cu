@@ -3,8 +3,8 @@
  * The library is looked for at run time; without it the project's own kernels compute everything. It is asked for
  * algorithms that do not split the depth; one is admitted for one problem (device, sizes, layouts, types) after its
  * result on random data equalled that of ls_product_mma16_plain in every bit. What was found, admission or refusal, is
- * kept for the life of the process. NaN is what the contract cannot have from it: its pattern is the library's, so it is
- * used only for calls that leave that open. */
+ * kept for the life of the process. NaN is what the contract cannot have from it: its pattern is the library's, so it
+ * is used only for calls that leave that open. */
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -20,12 +20,13 @@
 
 /* ---- the library ---- */
 
-#define LT_FUNCTIONS(X)                                                                              \
-    X(cublasLtCreate)                                                                                \
-    X(cublasLtMatmul) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate)                  \
-        X(cublasLtMatmulAlgoConfigSetAttribute) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) \
-            X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate)                         \
-                X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
+#define LT_FUNCTIONS(X)                                                                                         \
+    X(cublasLtCreate)                                                                                           \
+    X(cublasLtMatmul)                                                                                           \
+    X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) X(cublasLtMatmulAlgoConfigSetAttribute)       \
+        X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)            \
+            X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) \
+                X(cublasLtMatmulPreferenceSetAttribute)
 
 typedef struct lt_library {
     bool tried, there;
@@ -46,11 +47,11 @@ static void library_find(void) {
         snprintf(lt.reason, sizeof lt.reason, "%s", dlerror());
         return;
     }
-#define LT_FIND(name)                                                        \
-    lt.name##_ = (decltype(&name))dlsym(library, #name);                     \
-    if (lt.name##_ == NULL) {                                                \
+#define LT_FIND(name)                                                       \
+    lt.name##_ = (decltype(&name))dlsym(library, #name);                    \
+    if (lt.name##_ == NULL) {                                               \
         snprintf(lt.reason, sizeof lt.reason, "libcublasLt has no " #name); \
-        return;                                                              \
+        return;                                                             \
     }
     LT_FUNCTIONS(LT_FIND)
     if (lt.cublasLtCreate_(&lt.handle) != CUBLAS_STATUS_SUCCESS) {
@@ -118,7 +119,8 @@ static void problem_free(lt_problem *p) {
 
 /* Columns first is the library's way: out^T [cols][rows] = b^T a^T, so b is its first operand. */
 static bool problem_make(lt_problem *p, const problem_key *key) {
-    const cublasOperation_t of_b = key->b_side ? CUBLAS_OP_N : CUBLAS_OP_T, of_a = key->a_side ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t of_b = key->b_side ? CUBLAS_OP_N : CUBLAS_OP_T,
+                            of_a = key->a_side ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint64_t cols = (uint64_t)key->cols, rows = (uint64_t)key->rows, depth = (uint64_t)key->depth;
     memset(p, 0, sizeof *p);
     return lt.cublasLtMatmulDescCreate_(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
@@ -236,8 +238,8 @@ static ls_status try_all(const lt_problem *problem, const bench *t, const cublas
         }
         differ_kernel<<<BLOCKS, THREADS, 0, t->stream>>>((const uint16_t *)t->ours, (const uint16_t *)t->theirs,
                                                          out_bytes / 2, t->differ);
-        LS_CUDA_TRY(ls_cuda_status(
-            cudaMemcpyAsync(counts, t->differ, sizeof counts, cudaMemcpyDeviceToHost, t->stream), op, err));
+        LS_CUDA_TRY(ls_cuda_status(cudaMemcpyAsync(counts, t->differ, sizeof counts, cudaMemcpyDeviceToHost, t->stream),
+                                   op, err));
         LS_CUDA_TRY(ls_cuda_status(cudaStreamSynchronize(t->stream), op, err));
         *differ = 0;
         for (int b = 0; b < BLOCKS; b++) *differ += counts[b];
@@ -309,7 +311,8 @@ ls_status ls_product_cublas_prepare(const ls_product *product, bool *admitted, l
     entry *e;
     ls_status status;
     *admitted = false;
-    if (!wanted(product)) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cuBLASLt is not used with bias, sum or fault record", product->op);
+    if (!wanted(product))
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cuBLASLt is not used with bias, sum or fault record", product->op);
     if (!lt.tried) library_find();
     if (!lt.there) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cuBLASLt: %s", product->op, lt.reason);
     LS_CUDA_TRY(key_of(&key, product, err));
@@ -361,8 +364,8 @@ ls_status ls_product_mma16_cublas(const ls_exec *exec, const ls_product *product
     if ((uintptr_t)product->a % 16 != 0 || (uintptr_t)product->b % 16 != 0 || (uintptr_t)product->out % 16 != 0)
         return LS_OK; /* proven with aligned operands */
     if (!problem_make(&problem, &key)) return LS_FAIL(err, LS_ERR_DEVICE, "%s: cuBLASLt: no descriptors", product->op);
-    status = problem_run(&problem, &e->algorithm, product->a, product->b, product->out, NULL, 0,
-                         (cudaStream_t)exec->stream);
+    status =
+        problem_run(&problem, &e->algorithm, product->a, product->b, product->out, NULL, 0, (cudaStream_t)exec->stream);
     problem_free(&problem);
     if (status != CUBLAS_STATUS_SUCCESS)
         return LS_FAIL(err, LS_ERR_DEVICE, "%s: cuBLASLt fails with %d", product->op, (int)status);

@@ -1,9 +1,8 @@
-/* Dense products on the GPU: checks, which kernel runs, and what is brought into shape before one does. Which kernel it is
- * carries no bit; ls_product_mma16_plain is the one that takes everything. */
-#include "op/gemm_cuda.h"
-
+/* Dense products on the GPU: checks, which kernel runs, and what is brought into shape before one does. Which kernel it
+ * is carries no bit; ls_product_mma16_plain is the one that takes everything. */
 #include "base/mem.h"
 #include "op/check_cuda.h"
+#include "op/gemm_cuda.h"
 #include "op/gemm_mma16.h"
 #include "op/product_cuda.h"
 #include "op/ring_cuda.h"
@@ -40,10 +39,9 @@ static ls_status encode_map(CUtensorMap *map, const char *op, const void *base, 
         if (found == NULL) return LS_FAIL(err, LS_ERR_DEVICE, "%s: the driver has no cuTensorMapEncodeTiled", op);
         encode = (encode_fn)found;
     }
-    const CUresult result =
-        encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (cuuint32_t)rank, (void *)base, sizes, strides, boxes, ones,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (cuuint32_t)rank, (void *)base, sizes,
+                                   strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS) return LS_OK;
     return LS_FAIL(err, LS_ERR_DEVICE, "%s: a map of %lld x %lld, stride %lld at %p is refused with %d", op,
                    (long long)size[1], (long long)size[0], (long long)stride[0], base, (int)result);
@@ -148,9 +146,8 @@ static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(const __g
 }
 
 static ls_status gather(const ls_exec *exec, const char *op, gather_params *p, ls_error *err) {
-    const ls_index index[] = {
-        {LS_WIDTH_I64, {{{"row", p->rows}, {"stride", p->stride}, {"element", 2}}}},
-        {LS_WIDTH_I64, {{{"row", p->from_rows}, {"stride", p->from_stride}, {"element", 4}}}}};
+    const ls_index index[] = {{LS_WIDTH_I64, {{{"row", p->rows}, {"stride", p->stride}, {"element", 2}}}},
+                              {LS_WIDTH_I64, {{{"row", p->from_rows}, {"stride", p->from_stride}, {"element", 4}}}}};
     const ls_launch launch = {op, {p->rows, 1, 1}, GATHER_THREADS, 0, index, 2, false};
     return ls_cuda_launch(exec, &launch, (const void *)gather_kernel, p, err);
 }
@@ -179,8 +176,9 @@ static ls_status product_mma16(const ls_exec *exec, const ls_product *product, c
                                ls_error *err) {
     bool taken = false, hopper;
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
-    /* Up to here the kernel for few rows is the faster one (docs/benchmarks.md). */
-    if (nan_open && (tiles == NULL || (product->rows >= LS_CUDA_GEMM_DECODE_ROWS && product->cols > 512)))
+    /* Fewer rows are faster by the kernel that reads tiles (docs/benchmarks.md). */
+    if (nan_open &&
+        (tiles == NULL || product->rows > 256 || (product->rows >= LS_CUDA_GEMM_DECODE_ROWS && product->cols > 512)))
         LS_CUDA_TRY(ls_product_mma16_cublas(exec, product, &taken, err));
     if (taken) return LS_OK;
     LS_CUDA_TRY(is_hopper(&hopper, product->op, err));
@@ -201,7 +199,8 @@ int64_t ls_cuda_gemm_workspace(const ls_cuda_gemm_args *args) {
 int64_t ls_cuda_gemm_tiles_bytes(int64_t n, int64_t k) {
     int64_t bytes;
     if (n < 1 || k < 1 || n > INT64_MAX - 128 || k > INT64_MAX - 64) return -1;
-    return ls_mul_i64(up_to(n, ls_decode_columns(n)), up_to(k, 64), &bytes) && ls_mul_i64(bytes, 2, &bytes) ? bytes : -1;
+    return ls_mul_i64(up_to(n, ls_decode_columns(n)), up_to(k, 64), &bytes) && ls_mul_i64(bytes, 2, &bytes) ? bytes
+                                                                                                            : -1;
 }
 
 static ls_status check_sizes(const char *op, int64_t m, int64_t n, int64_t k, ls_error *err) {
@@ -238,9 +237,9 @@ static ls_status forward_check(const ls_cuda_gemm_args *a, ls_error *err) {
 }
 
 static ls_product forward_product(const ls_cuda_gemm_args *a) {
-    const ls_product product = {"gemm",     a->m,  a->n,         a->k, a->x,   a->x_dtype,   a->x_stride,   1,       a->w,
-                                a->w_dtype, a->k,  1,            a->out, a->out_dtype, a->out_stride, a->bias, LS_PRODUCT_STORE,
-                                NULL};
+    const ls_product product = {
+        "gemm", a->m, a->n,   a->k,         a->x,          a->x_dtype, a->x_stride,      1,   a->w, a->w_dtype,
+        a->k,   1,    a->out, a->out_dtype, a->out_stride, a->bias,    LS_PRODUCT_STORE, NULL};
     return product;
 }
 
@@ -305,13 +304,28 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
     LS_CUDA_TRY(check_stride(op, "dx_count", a->dx_count, a->m, err));
     LS_CUDA_TRY(ls_mma16_check(op, a->profile, "w", a->w_dtype, err));
     if (a->dx_rows != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: dx_rows: not on this back end", op);
-    const ls_cuda_operand operands[] = {{"dy", a->dy, 4, a->m == 0},
-                                        {"w", a->w, ls_dtype_bytes(a->w_dtype), false},
-                                        {"dx", a->dx, 4, a->m == 0}};
+    const ls_cuda_operand operands[] = {
+        {"dy", a->dy, 4, a->m == 0}, {"w", a->w, ls_dtype_bytes(a->w_dtype), false}, {"dx", a->dx, 4, a->m == 0}};
     LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 3, ls_cuda_gemm_backward_input_workspace(a), err));
     if (a->m == 0) return LS_OK;
-    ls_product product = {op,    a->m,   a->k,         a->n,                                          a->dy, LS_F32, a->dy_stride, 1, a->w, a->w_dtype, 1, a->k,
-                          a->dx, LS_F32, a->dx_stride, NULL, a->add ? LS_PRODUCT_ADD : LS_PRODUCT_STORE, NULL};
+    ls_product product = {op,
+                          a->m,
+                          a->k,
+                          a->n,
+                          a->dy,
+                          LS_F32,
+                          a->dy_stride,
+                          1,
+                          a->w,
+                          a->w_dtype,
+                          1,
+                          a->k,
+                          a->dx,
+                          LS_F32,
+                          a->dx_stride,
+                          NULL,
+                          a->add ? LS_PRODUCT_ADD : LS_PRODUCT_STORE,
+                          NULL};
     if (a->profile == LS_PROFILE_EXACT) return ls_product_exact(exec, &product, err);
     uint16_t *rounded = (uint16_t *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
     gather_params g = {rounded, a->m, up_to(a->n, 8), a->dy, true, a->m, a->n, a->dy_stride, NULL, NULL, 0, NULL};
@@ -355,10 +369,10 @@ static ls_status weight_mma16(const ls_exec *exec, const ls_gemm_backward_weight
     uint16_t *dy = (uint16_t *)(workspace + starts_bytes(a));
     uint16_t *x = (uint16_t *)((uint8_t *)dy + gathered_bytes(rows, a->n));
     starts_params s = {a->sequences, a->n_sequences, starts, fault};
-    gather_params of_dy = {dy,   rows,           up_to(a->n, 8), a->dy,  true,           a->m, a->n,
-                           a->dy_stride, a->sequences,   starts,  a->n_sequences, fault};
-    gather_params of_x = {x,    rows,          up_to(a->k, 8), a->x,   false,          a->m, a->k,
-                          a->x_stride, a->sequences,  starts,  a->n_sequences, fault};
+    gather_params of_dy = {dy,   rows,         up_to(a->n, 8), a->dy,  true,           a->m,
+                           a->n, a->dy_stride, a->sequences,   starts, a->n_sequences, fault};
+    gather_params of_x = {x,    rows,        up_to(a->k, 8), a->x,   false,          a->m,
+                          a->k, a->x_stride, a->sequences,   starts, a->n_sequences, fault};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"sequence", a->n_sequences + 1}, {"offset", 8}}}}};
     const ls_launch launch = {product->op, {1, 1, 1}, GATHER_THREADS, 0, index, 1, false};
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)starts_kernel, &s, err));
@@ -386,8 +400,9 @@ ls_status ls_cuda_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backwa
     LS_CUDA_TRY(ls_mma16_check(op, a->profile, "x", a->x_dtype, err));
     if (a->x_rows != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: x_rows: not on this back end", op);
     if (mma16 && a->m > 0 && (a->sequences == NULL || a->n_sequences < 1))
-        return LS_FAIL(err, LS_ERR_ARG, "%s: sequences: %lld of them at %p, profile mma16 needs the offsets of all rows",
-                       op, (long long)a->n_sequences, (const void *)a->sequences);
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "%s: sequences: %lld of them at %p, profile mma16 needs the offsets of all rows", op,
+                       (long long)a->n_sequences, (const void *)a->sequences);
     const ls_cuda_operand operands[] = {{"dy", a->dy, 4, a->m == 0},
                                         {"x", a->x, ls_dtype_bytes(a->x_dtype), a->m == 0},
                                         {"sequences", a->sequences, 8, !mma16 || a->m == 0},
@@ -395,8 +410,8 @@ ls_status ls_cuda_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backwa
                                         {"dbias", a->dbias, 4, true}};
     LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 5, ls_cuda_gemm_backward_weight_workspace(a), err));
     if (a->m == 0) return LS_OK;
-    ls_product product = {op,    a->n,   a->k, a->m, a->dy,                 LS_F32, 1, a->dy_stride, a->x, a->x_dtype, 1, a->x_stride,
-                          a->dw, LS_F32, a->k, NULL, LS_PRODUCT_CONTINUE, NULL};
+    ls_product product = {op,         a->n, a->k,        a->m,  a->dy,  LS_F32, 1,    a->dy_stride,        a->x,
+                          a->x_dtype, 1,    a->x_stride, a->dw, LS_F32, a->k,   NULL, LS_PRODUCT_CONTINUE, NULL};
     if (mma16) {
         LS_CUDA_TRY(ls_cuda_mma16_proven(err));
         LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &fault, err));

@@ -44,8 +44,8 @@ ls_status ls_cuda_gemm(const ls_exec *exec, const ls_cuda_gemm_args *args, ls_er
  * none: the library is missing, or its bits differ; calls then go on with the project's own kernels. */
 ls_status ls_cuda_gemm_prepare(const ls_cuda_gemm_args *args, ls_error *err);
 
-/* For tests: the proof of that call's algorithms, each made to split the depth in two. LS_ERR_UNSUPPORTED with the reason
- * is what it should say. Keeps nothing. */
+/* For tests: the proof of that call's algorithms, each made to split the depth in two. LS_ERR_UNSUPPORTED with the
+ * reason is what it should say. Keeps nothing. */
 ls_status ls_cuda_gemm_prepare_planted(const ls_cuda_gemm_args *args, ls_error *err);
 
 /* Bytes of the tiles of a bf16 weight; negative where they do not fit 64 bits. */

@@ -3,12 +3,12 @@
  *
  * The rows of x, up to 64, are the instruction's 64 rows: those that are not there are computed from whatever lies in
  * shared memory and never stored. A block takes COLUMNS rows of the weight, all of their depth, as one chain for each
- * output. One thread fetches stages of some times 64 depths, the weight's part as one copy and x as one box, because each
- * of them takes it some 75 ns however small it is; a warpgroup issues wgmma and gives back the stage before the last. The
- * weight is put on its way into the second-level cache before the kernel waits for the one ahead of it.
+ * output. One thread fetches stages of some times 64 depths, the weight's part as one copy and x as one box, because
+ * each of them takes it some 75 ns however small it is; a warpgroup issues wgmma and gives back the stage before the
+ * last. The weight is put on its way into the second-level cache before the kernel waits for the one ahead of it.
  *
- * Tiles of a weight: blocks of COLUMNS rows; in a block 64 depths after another; there strips of eight rows; a strip is 8
- * core matrices of 8 rows x 8 depths, 128 bytes each, along depth. COLUMNS follows from n alone. */
+ * Tiles of a weight: blocks of COLUMNS rows; in a block 64 depths after another; there strips of eight rows; a strip is
+ * 8 core matrices of 8 rows x 8 depths, 128 bytes each, along depth. COLUMNS follows from n alone. */
 #include "op/gemm_cuda.h"
 #include "op/product_cuda.h"
 #include "op/ring_cuda.h"
@@ -19,7 +19,7 @@
 #define BLOCK_ROWS 64
 /* Weights up to this many rows are so narrow that blocks of 64 rows of x fill the chip better than wide tiles. */
 #define NARROW 512
-#define NARROW_ROWS 4096
+#define NARROW_ROWS 1024
 /* A strip's 64 depths. */
 #define STRIP_BYTES 1024
 #define STAGES_MAX 16
@@ -196,7 +196,8 @@ ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth) {
 
 ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product, const void *tiles,
                                   ls_decode_plan plan, bool *taken, ls_error *err) {
-    const int64_t high = product->rows < BLOCK_ROWS ? product->rows : BLOCK_ROWS, rows8 = (high + 7) / 8 * 8, deep = (product->depth - 1) / TILE_DEPTH + 1;
+    const int64_t high = product->rows < BLOCK_ROWS ? product->rows : BLOCK_ROWS, rows8 = (high + 7) / 8 * 8,
+                  deep = (product->depth - 1) / TILE_DEPTH + 1;
     const int64_t columns = ls_decode_columns(product->cols);
     const int64_t stage = plan.stage_tiles * (rows8 * TILE_DEPTH * 2 + columns / 8 * STRIP_BYTES);
     decode_params p;
@@ -228,7 +229,9 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", product->rows}, {"out stride", product->out_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"strip", product->cols / 8 + 16}, {"tile", deep}, {"bytes", STRIP_BYTES}}}}};
-    const ls_launch launch = {product->op, {(product->cols - 1) / columns + 1, (product->rows - 1) / BLOCK_ROWS + 1, 1}, THREADS, shared, index, 2,
+    const ls_launch launch = {product->op, {(product->cols - 1) / columns + 1, (product->rows - 1) / BLOCK_ROWS + 1, 1},
+                              THREADS,     shared,
+                              index,       2,
                               true};
     return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, kernel_of(columns), &p, err);
 }

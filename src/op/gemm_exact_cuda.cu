@@ -2,15 +2,13 @@
  * order, one fma each. Blocks, tiles and what waits in shared memory carry no bit. */
 #include "op/product_cuda.h"
 
-#define DEPTH 16
-
 typedef struct exact_params {
     ls_product p;
     int64_t col_tiles;
 } exact_params;
 
 /* a(i, s) of the tile as [s][i]; A_TYPE is its type, whichever way it lies. */
-template <int TYPE, int SIDE, int THREADS>
+template <int TYPE, int SIDE, int DEPTH, int THREADS>
 static __device__ __forceinline__ void fetch(float (*to)[SIDE + 4], const void *from, int64_t first, int64_t count,
                                              int64_t along, int64_t depth, int64_t depths, int64_t step) {
 #pragma unroll
@@ -23,13 +21,26 @@ static __device__ __forceinline__ void fetch(float (*to)[SIDE + 4], const void *
     }
 }
 
-/* ROWS x COLS outputs a block, of which a thread holds HIGH x WIDE. Depths that are not there are not taken: fma with +0
- * could turn a -0. */
-template <int A_TYPE, int B_TYPE, int ROWS, int COLS, int HIGH, int WIDE>
-static __global__ void __launch_bounds__(ROWS *COLS / HIGH / WIDE)
+template <int HIGH, int WIDE>
+static __device__ __forceinline__ void one_step(float (&acc)[HIGH][WIDE], const float *a, const float *b) {
+    float x[HIGH], y[WIDE];
+#pragma unroll
+    for (int i = 0; i < HIGH; i++) x[i] = a[i];
+#pragma unroll
+    for (int j = 0; j < WIDE; j++) y[j] = b[j];
+#pragma unroll
+    for (int i = 0; i < HIGH; i++)
+#pragma unroll
+        for (int j = 0; j < WIDE; j++) acc[i][j] = ls_fma(x[i], y[j], acc[i][j]);
+}
+
+/* ROWS x COLS outputs a block, of which a thread holds HIGH x WIDE. Depths that are not there are not taken: fma with
+ * +0 could turn a -0. */
+template <int A_TYPE, int B_TYPE, int ROWS, int COLS, int DEPTH, int HIGH, int WIDE>
+static __global__ void __launch_bounds__(ROWS *COLS / HIGH / WIDE, 2)
     exact_kernel(const __grid_constant__ exact_params q) {
     constexpr int THREADS = ROWS * COLS / HIGH / WIDE;
-    __shared__ float a[DEPTH][ROWS + 4], b[DEPTH][COLS + 4];
+    __shared__ __align__(16) float a[DEPTH][ROWS + 4], b[DEPTH][COLS + 4];
     const ls_product *p = &q.p;
     const int64_t row = blockIdx.x / q.col_tiles * ROWS, col = blockIdx.x % q.col_tiles * COLS;
     const int ty = threadIdx.x / (COLS / WIDE) * HIGH, tx = threadIdx.x % (COLS / WIDE) * WIDE;
@@ -41,21 +52,15 @@ static __global__ void __launch_bounds__(ROWS *COLS / HIGH / WIDE)
         for (int j = 0; j < WIDE; j++) acc[i][j] = ls_product_begin(p, row + ty + i, col + tx + j);
     for (int64_t depth = 0; depth < p->depth; depth += DEPTH) {
         const int steps = p->depth - depth < DEPTH ? (int)(p->depth - depth) : DEPTH;
-        fetch<A_TYPE, ROWS, THREADS>(a, p->a, row, p->rows, p->a_row, depth, p->depth, p->a_step);
-        fetch<B_TYPE, COLS, THREADS>(b, p->b, col, p->cols, p->b_col, depth, p->depth, p->b_step);
+        fetch<A_TYPE, ROWS, DEPTH, THREADS>(a, p->a, row, p->rows, p->a_row, depth, p->depth, p->a_step);
+        fetch<B_TYPE, COLS, DEPTH, THREADS>(b, p->b, col, p->cols, p->b_col, depth, p->depth, p->b_step);
         __syncthreads();
-#pragma unroll
-        for (int s = 0; s < DEPTH; s++) {
-            float x[HIGH], y[WIDE];
-            if (s >= steps) break;
-#pragma unroll
-            for (int i = 0; i < HIGH; i++) x[i] = a[s][ty + i];
-#pragma unroll
-            for (int j = 0; j < WIDE; j++) y[j] = b[s][tx + j];
-#pragma unroll
-            for (int i = 0; i < HIGH; i++)
-#pragma unroll
-                for (int j = 0; j < WIDE; j++) acc[i][j] = ls_fma(x[i], y[j], acc[i][j]);
+        if (steps == DEPTH) {
+#pragma unroll 8
+            for (int s = 0; s < DEPTH; s++) one_step<HIGH, WIDE>(acc, &a[s][ty], &b[s][tx]);
+        } else {
+#pragma unroll 1
+            for (int s = 0; s < steps; s++) one_step<HIGH, WIDE>(acc, &a[s][ty], &b[s][tx]);
         }
         __syncthreads();
     }
@@ -74,10 +79,12 @@ static ls_status launch(const ls_exec *exec, const ls_product *product, ls_error
     const exact_params q = {*product, (product->cols - 1) / cols + 1};
     const ls_index index[LS_PRODUCT_INDICES] = LS_PRODUCT_INDEX(product);
     const ls_launch launch = {product->op, {ls_launch_blocks((product->rows - 1) / rows + 1, q.col_tiles, 1), 1, 1},
-                              256,         0,     index, LS_PRODUCT_INDICES, false};
+                              256,         0,
+                              index,       LS_PRODUCT_INDICES,
+                              false};
     return ls_cuda_launch(exec, &launch,
-                          few ? (const void *)exact_kernel<A_TYPE, B_TYPE, 16, 64, 2, 2>
-                              : (const void *)exact_kernel<A_TYPE, B_TYPE, 128, 128, 8, 8>,
+                          few ? (const void *)exact_kernel<A_TYPE, B_TYPE, 16, 64, 16, 2, 2>
+                              : (const void *)exact_kernel<A_TYPE, B_TYPE, 128, 128, 16, 8, 8>,
                           (void *)&q, err);
 }
 

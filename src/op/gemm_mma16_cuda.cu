@@ -1,5 +1,5 @@
-/* Dense products of the profile mma16 by mma.sync m16n8k16: any strides, sizes and alignments, on any device whose tensor
- * cores compute the step of num/mma16.h; and the short test that they do. */
+/* Dense products of the profile mma16 by mma.sync m16n8k16: any strides, sizes and alignments, on any device whose
+ * tensor cores compute the step of num/mma16.h; and the short test that they do. */
 #include <atomic>
 
 #include "num/mma16.h"
@@ -13,10 +13,11 @@
 
 /* d += one step; a as four registers, b as two, as the instruction has them. */
 static __device__ __forceinline__ void step(float d[4], const uint32_t a[4], const uint32_t b[2]) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 /* TILE rows of DEPTH, +0 where there are none. */
@@ -78,7 +79,9 @@ ls_status ls_product_mma16_plain(const ls_exec *exec, const ls_product *product,
     plain_params q = {*product, (product->cols - 1) / TILE + 1};
     const ls_index index[LS_PRODUCT_INDICES] = LS_PRODUCT_INDEX(product);
     const ls_launch launch = {product->op, {ls_launch_blocks((product->rows - 1) / TILE + 1, q.col_tiles, 1), 1, 1},
-                              THREADS,     0,     index, LS_PRODUCT_INDICES, false};
+                              THREADS,     0,
+                              index,       LS_PRODUCT_INDICES,
+                              false};
     return ls_cuda_launch(exec, &launch, (const void *)plain_kernel, &q, err);
 }
 

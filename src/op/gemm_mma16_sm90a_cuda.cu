@@ -15,7 +15,7 @@
 #define STAGES 4
 #define THREADS 384
 #define A_BYTES (TILE_ROWS * TILE_DEPTH * 2)
-#define STAGE_BYTES(cols) (A_BYTES + (cols) * TILE_DEPTH * 2)
+#define STAGE_BYTES(cols) (A_BYTES + (cols)*TILE_DEPTH * 2)
 #define SHARED_BYTES(cols) (STAGES * STAGE_BYTES(cols) + 1024)
 /* Tiles of rows that are walked together, so that what they read of b stays in the second-level cache. */
 #define GROUP 16
@@ -27,6 +27,7 @@ typedef struct wide_params {
     CUtensorMap a, b;
     ls_product p;
     int64_t row_tiles, col_tiles, tiles;
+    bool a_chunks, b_chunks;
 } wide_params;
 
 typedef struct tile_at {
@@ -41,11 +42,14 @@ static __device__ __forceinline__ tile_at tile_of(const wide_params *p, int64_t 
     return at;
 }
 
-/* SIDE: rows lie side by side, and a box holds 64 of them at 64 depths; else a box holds 64 depths of all rows. */
+/* SIDE: rows lie side by side, and a box holds 64 of them at 64 depths, or several times 64 where their number is a
+ * multiple; else a box holds 64 depths of all rows. */
 template <int SIDE>
 static __device__ __forceinline__ void fetch(const CUtensorMap *map, uint32_t to, uint32_t barrier, int32_t row,
-                                             int32_t depth, int rows) {
-    if (SIDE) {
+                                             int32_t depth, int rows, bool chunks) {
+    if (SIDE && chunks) {
+        ls_box_fetch3(map, to, barrier, 0, depth, row / 64);
+    } else if (SIDE) {
         for (int r = 0; r < rows; r += 64) ls_box_fetch(map, to + r * TILE_DEPTH * 2, barrier, row + r, depth);
     } else {
         ls_box_fetch(map, to, barrier, depth, row);
@@ -55,8 +59,7 @@ static __device__ __forceinline__ void fetch(const CUtensorMap *map, uint32_t to
 /* Descriptor of 64 rows or more of an operand from `row` on, and how far it moves for 16 depths. */
 template <int SIDE>
 static __device__ __forceinline__ uint64_t operand(uint32_t address, int row) {
-    if (SIDE)
-        return ls_wgmma_descriptor(address + row * TILE_DEPTH * 2, 64 * TILE_DEPTH * 2, 1024, LS_WG_SWIZZLE_128);
+    if (SIDE) return ls_wgmma_descriptor(address + row * TILE_DEPTH * 2, 64 * TILE_DEPTH * 2, 1024, LS_WG_SWIZZLE_128);
     return ls_wgmma_descriptor(address + row * TILE_DEPTH * 2, 16, 1024, LS_WG_SWIZZLE_128);
 }
 template <int SIDE>
@@ -64,8 +67,8 @@ static __device__ __forceinline__ uint64_t step_bytes(void) {
     return SIDE ? 16 * 128 >> 4 : 32 >> 4;
 }
 
-/* A warp's 16 rows of CHUNK columns on their way between accumulators and out, in shared memory: code that handles edges,
- * types and modes stands there once for each chunk, not once for each register. */
+/* A warp's 16 rows of CHUNK columns on their way between accumulators and out, in shared memory: code that handles
+ * edges, types and modes stands there once for each chunk, not once for each register. */
 static __device__ __forceinline__ void store_chunk(const ls_product *p, float (*rest)[PITCH], const float *d,
                                                    int64_t row, int64_t col) {
     const int lane = threadIdx.x % 32;
@@ -76,15 +79,19 @@ static __device__ __forceinline__ void store_chunk(const ls_product *p, float (*
     __syncwarp();
 #pragma unroll 1
     for (int at = lane; at < 16 * CHUNK / 8; at += 32)
-        ls_product_store8(p, row + at / (CHUNK / 8), col + at % (CHUNK / 8) * 8, &rest[at / (CHUNK / 8)][at % (CHUNK / 8) * 8]);
+        ls_product_store8(p, row + at / (CHUNK / 8), col + at % (CHUNK / 8) * 8,
+                          &rest[at / (CHUNK / 8)][at % (CHUNK / 8) * 8]);
 }
 
 static __device__ __forceinline__ void load_chunk(const ls_product *p, float (*rest)[PITCH], float *d, int64_t row,
                                                   int64_t col) {
     const int lane = threadIdx.x % 32;
+    float x[16]; /* all on their way at once */
+#pragma unroll
+    for (int r = 0; r < 16; r++) x[r] = ls_product_begin(p, row + r, col + lane);
     __syncwarp();
-#pragma unroll 1
-    for (int r = 0; r < 16; r++) rest[r][lane] = ls_product_begin(p, row + r, col + lane);
+#pragma unroll
+    for (int r = 0; r < 16; r++) rest[r][lane] = x[r];
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < CHUNK / 2; i++) d[i] = rest[lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2];
@@ -99,8 +106,8 @@ static __device__ __forceinline__ void produce(const wide_params *p, uint32_t sh
             const uint32_t a = shared + stage * STAGE_BYTES(COLS), b = a + A_BYTES;
             ls_barrier_wait(empty + 8 * stage, phase ^ 1);
             ls_barrier_expect(full + 8 * stage, STAGE_BYTES(COLS));
-            fetch<A_SIDE>(&p->a, a, full + 8 * stage, (int32_t)at.row, (int32_t)depth, TILE_ROWS);
-            fetch<B_SIDE>(&p->b, b, full + 8 * stage, (int32_t)at.col, (int32_t)depth, COLS);
+            fetch<A_SIDE>(&p->a, a, full + 8 * stage, (int32_t)at.row, (int32_t)depth, TILE_ROWS, p->a_chunks);
+            fetch<B_SIDE>(&p->b, b, full + 8 * stage, (int32_t)at.col, (int32_t)depth, COLS, p->b_chunks);
             if (++stage == STAGES) stage = 0, phase ^= 1;
         }
     }
@@ -199,6 +206,14 @@ static int64_t columns_of(int64_t row_tiles, int64_t cols, int64_t processors) {
     return best;
 }
 
+/* Map of an operand for tiles of `tile` rows. */
+static ls_status map_of(CUtensorMap *map, const char *op, const void *base, bool side, bool chunks, int64_t rows,
+                        int64_t depth, int64_t stride, int tile, ls_error *err) {
+    if (chunks) return ls_box_map3(map, op, base, rows / 64, depth, stride, TILE_DEPTH, tile / 64, err);
+    if (side) return ls_box_map(map, op, base, rows, depth, stride, TILE_DEPTH, err);
+    return ls_box_map(map, op, base, depth, rows, stride, tile, err);
+}
+
 ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err) {
     const bool a_side = product->a_step != 1, b_side = product->b_step != 1;
     const int64_t a_stride = a_side ? product->a_step : product->a_row;
@@ -215,17 +230,16 @@ ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product,
     cols = columns_of(p.row_tiles, product->cols, processors);
     p.col_tiles = (product->cols - 1) / cols + 1;
     p.tiles = ls_launch_blocks(p.row_tiles, p.col_tiles, 1);
-    LS_CUDA_TRY(ls_box_map(&p.a, product->op, product->a, a_side ? product->rows : product->depth,
-                           a_side ? product->depth : product->rows, a_stride, a_side ? TILE_DEPTH : TILE_ROWS, err));
-    LS_CUDA_TRY(ls_box_map(&p.b, product->op, product->b, b_side ? product->cols : product->depth,
-                           b_side ? product->depth : product->cols, b_stride, b_side ? TILE_DEPTH : (int)cols, err));
+    p.a_chunks = a_side && product->rows % 64 == 0;
+    p.b_chunks = b_side && product->cols % 64 == 0;
+    LS_CUDA_TRY(map_of(&p.a, product->op, product->a, a_side, p.a_chunks, product->rows, product->depth, a_stride,
+                       TILE_ROWS, err));
+    LS_CUDA_TRY(map_of(&p.b, product->op, product->b, b_side, p.b_chunks, product->cols, product->depth, b_stride,
+                       (int)cols, err));
     const ls_index index[LS_PRODUCT_INDICES] = LS_PRODUCT_INDEX(product);
-    const ls_launch launch = {product->op,
-                              {p.tiles < processors ? p.tiles : processors, 1, 1},
-                              THREADS,
-                              SHARED_BYTES(cols),
-                              index,
-                              LS_PRODUCT_INDICES,
+    const ls_launch launch = {product->op, {p.tiles < processors ? p.tiles : processors, 1, 1},
+                              THREADS,     SHARED_BYTES(cols),
+                              index,       LS_PRODUCT_INDICES,
                               true};
     return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX,
                                  cols == 256   ? kernel_of<256>(a_side, b_side)

@@ -6,7 +6,8 @@
 #include "num/half.h"
 #include "op/vector_cuda.h"
 
-/* How a chain begins and ends: from +0, with bias and rounding, into out; from +0 and added to out; from out into out. */
+/* How a chain begins and ends: from +0, with bias and rounding, into out; from +0 and added to out; from out into out.
+ */
 typedef enum ls_product_mode { LS_PRODUCT_STORE, LS_PRODUCT_ADD, LS_PRODUCT_CONTINUE } ls_product_mode;
 
 /* out[i][j]: chain over s < depth of (a(i, s), b(s, j)). */
@@ -30,7 +31,8 @@ typedef struct ls_product {
 /* The float32 fma chain, any types. */
 ls_status ls_product_exact(const ls_exec *exec, const ls_product *product, ls_error *err);
 
-/* Chains of steps of 16. Operands are bf16. plain: any strides and sizes; the others say in *taken whether they could. */
+/* Chains of steps of 16. Operands are bf16. plain: any strides and sizes; the others say in *taken whether they could.
+ */
 ls_status ls_product_mma16_plain(const ls_exec *exec, const ls_product *product, ls_error *err);
 ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err);
 
@@ -103,8 +105,7 @@ static __device__ __forceinline__ void ls_product_store8(const ls_product *p, in
         uint32_t pair[4];
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            pair[c] = (uint32_t)ls_narrow_one<LS_BF16>(y[2 * c]) |
-                      (uint32_t)ls_narrow_one<LS_BF16>(y[2 * c + 1]) << 16;
+            pair[c] = (uint32_t)ls_narrow_one<LS_BF16>(y[2 * c]) | (uint32_t)ls_narrow_one<LS_BF16>(y[2 * c + 1]) << 16;
         *(uint4 *)to = make_uint4(pair[0], pair[1], pair[2], pair[3]);
     }
 }
@@ -115,13 +116,15 @@ static __device__ __forceinline__ bool ls_product_faulty(const ls_product *p) {
 #endif
 
 /* Every index expression of a product, for its launch contract: three of them. */
-#define LS_PRODUCT_INDEX(p)                                                                                     \
-    {                                                                                                           \
-        {LS_WIDTH_I64, {{{"row", (p)->rows}, {"a row", (p)->a_row}, {"element", 4}},                            \
-                        {{"depth", (p)->depth}, {"a step", (p)->a_step}, {"element", 4}}}},                     \
-            {LS_WIDTH_I64, {{{"column", (p)->cols}, {"b column", (p)->b_col}, {"element", 4}},                  \
-                            {{"depth", (p)->depth}, {"b step", (p)->b_step}, {"element", 4}}}},                 \
-            {LS_WIDTH_I64, {{{"row", (p)->rows}, {"out stride", (p)->out_stride}, {"element", 4}}}},            \
+#define LS_PRODUCT_INDEX(p)                                                                          \
+    {                                                                                                \
+        {LS_WIDTH_I64,                                                                               \
+         {{{"row", (p)->rows}, {"a row", (p)->a_row}, {"element", 4}},                               \
+          {{"depth", (p)->depth}, {"a step", (p)->a_step}, {"element", 4}}}},                        \
+            {LS_WIDTH_I64,                                                                           \
+             {{{"column", (p)->cols}, {"b column", (p)->b_col}, {"element", 4}},                     \
+              {{"depth", (p)->depth}, {"b step", (p)->b_step}, {"element", 4}}}},                    \
+            {LS_WIDTH_I64, {{{"row", (p)->rows}, {"out stride", (p)->out_stride}, {"element", 4}}}}, \
     }
 #define LS_PRODUCT_INDICES 3
 

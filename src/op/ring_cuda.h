@@ -1,5 +1,5 @@
-/* What kernels with a ring of stages in shared memory share, on sm_90: barriers that count bytes, bulk copies, boxes of a
- * matrix by its map. */
+/* What kernels with a ring of stages in shared memory share, on sm_90: barriers that count bytes, bulk copies, boxes of
+ * a matrix by its map. */
 #ifndef LS_OP_RING_CUDA_H
 #define LS_OP_RING_CUDA_H
 
@@ -53,8 +53,8 @@ static __device__ __forceinline__ void ls_bulk_expect(const void *from, uint32_t
 static __device__ __forceinline__ void ls_box_fetch(const CUtensorMap *map, uint32_t to, uint32_t barrier,
                                                     int32_t inner, int32_t outer) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
-            "r"(to),
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+        "[%4];" ::"r"(to),
         "l"(map), "r"(inner), "r"(outer), "r"(barrier)
         : "memory");
 }
