@@ -126,8 +126,8 @@ static void bench_decode(bench *b, int64_t reps, int64_t only) {
         }
     }
     floor_us = 2e6 * model_macs(b->model) / peak;
-    printf("decode, %lld tokens a sequence: fma peak %.1f GFLOP/s, %.1f us a token\n", (long long)b->tokens, peak * 1e-9,
-           floor_us);
+    printf("decode, %lld tokens a sequence: fma peak %.1f GFLOP/s, %.1f us a token\n", (long long)b->tokens,
+           peak * 1e-9, floor_us);
     printf("%5s %10s %10s %12s %10s\n", "batch", "tokens/s", "us/token", "to batch 1", "of fma");
     for (int64_t i = 0; i < N_BATCHES; i++) {
         if (engines[i] == NULL) continue;

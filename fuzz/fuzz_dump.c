@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "load/dump.h"
-#include "train/correction.h"
-#include "train/mismatch.h"
+#include "rl/correction.h"
+#include "rl/mismatch.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

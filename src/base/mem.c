@@ -37,8 +37,7 @@ ls_status ls_region_map(void **out, int64_t count, int64_t elem_bytes, const cha
                        (long long)count, (long long)elem_bytes);
     if (bytes == 0) return LS_OK;
     region = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (region == MAP_FAILED)
-        return LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot map %lld bytes", what, (long long)bytes);
+    if (region == MAP_FAILED) return LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot map %lld bytes", what, (long long)bytes);
     *out = region;
     return LS_OK;
 }

@@ -41,7 +41,6 @@ struct ls_pool {
     atomic_bool caller_asleep;
 };
 
-
 #define LOOKS 2000
 
 static void pause_briefly(void) {

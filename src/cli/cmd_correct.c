@@ -7,8 +7,8 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "load/dump.h"
-#include "train/correction.h"
-#include "train/mismatch.h"
+#include "rl/correction.h"
+#include "rl/mismatch.h"
 
 typedef struct correct_options {
     const char *dump, *out, *list;

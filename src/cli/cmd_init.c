@@ -9,9 +9,9 @@
 #include "base/file.h"
 #include "cli/commands.h"
 #include "load/model_files.h"
-#include "load/tokenizer.h"
 #include "model/jamba_init.h"
 #include "model/jamba_params.h"
+#include "text/tokenizer.h"
 
 enum { OPT_CONFIG = 256, OPT_TOKENIZER, OPT_SEED, OPT_DEVIATION, OPT_OUT, PATH_MAX_BYTES = 4096 };
 
@@ -142,8 +142,8 @@ done:
 int ls_cmd_init(int argc, char **argv) {
     static const struct argp_option list[] = {
         {"config", OPT_CONFIG, "FILE", 0, "The config.json to make weights for; its dtype is the type they get", 0},
-        {"tokenizer", OPT_TOKENIZER, "DIR", 0, "Copy the files of this model that are neither configuration nor weights",
-         0},
+        {"tokenizer", OPT_TOKENIZER, "DIR", 0,
+         "Copy the files of this model that are neither configuration nor weights", 0},
         {"seed", OPT_SEED, "N", 0, "Seed of the weights (0)", 0},
         {"deviation", OPT_DEVIATION, "X", 0,
          "Standard deviation of matrices and embedding (0: 1/sqrt of what a sum runs over)", 0},

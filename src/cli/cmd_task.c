@@ -144,8 +144,8 @@ static ls_status find_problem(ls_problem *out, const options *o, const ls_task *
     char split[16];
     long long i;
     ls_task_split which;
-    if (strncmp(record->id, o->name, name) != 0 || sscanf(record->id + name, "/%15[^/]/%lld", split, &i) != 2 || i < 0 ||
-        !ls_task_split_parse(&which, split))
+    if (strncmp(record->id, o->name, name) != 0 || sscanf(record->id + name, "/%15[^/]/%lld", split, &i) != 2 ||
+        i < 0 || !ls_task_split_parse(&which, split))
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: id: '%.100s' is no problem of %s", o->judge,
                        (long long)record->line, record->id, o->name);
     return ls_task_make(out, task, which, i, err);
@@ -226,14 +226,14 @@ int ls_cmd_task(int argc, char **argv) {
         {"out", OPT_OUT, "FILE", 0, "Write to FILE, which appears when it is complete (default: standard output)", 0},
         {"list", OPT_LIST, NULL, 0, "Print the tasks and their options, with defaults in parentheses", 0},
         {0}};
-    static const struct argp parser = {
-        list,
-        parse_option,
-        "NAME",
-        "Writes problems of a task, or judges completions. Problem I depends on the task, its options, the seed, the split and I alone.",
-        NULL,
-        NULL,
-        NULL};
+    static const struct argp parser = {list,
+                                       parse_option,
+                                       "NAME",
+                                       "Writes problems of a task, or judges completions. Problem I depends on the "
+                                       "task, its options, the seed, the split and I alone.",
+                                       NULL,
+                                       NULL,
+                                       NULL};
     options o = {.n = 100};
     argp_err_exit_status = LS_EXIT_USAGE;
     if (argp_parse(&parser, argc, argv, 0, NULL, &o) != 0) return LS_EXIT_USAGE;

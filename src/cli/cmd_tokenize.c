@@ -9,7 +9,7 @@
 #include "base/json_out.h"
 #include "cli/commands.h"
 #include "load/text_lines.h"
-#include "load/tokenizer.h"
+#include "text/tokenizer.h"
 
 #define LINE_BYTES_MAX ((int64_t)1 << 30)
 

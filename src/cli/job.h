@@ -4,9 +4,9 @@
 
 #include "cli/options.h"
 #include "load/record.h"
-#include "load/stop.h"
-#include "load/tokenizer.h"
 #include "rollout/engine.h"
+#include "text/stop.h"
+#include "text/tokenizer.h"
 
 #define LS_JOB_WEIGHTS 0 /* version of the weights of a model as it was opened */
 

@@ -115,10 +115,10 @@ static ls_status bind_tied_head(binder *b) {
         model->n_parameters -= head->n_elements;
         LS_TRY(read_tensor(&data, head, b->err));
         if (dtype != model->embed_dtype || memcmp(data, model->embed, (size_t)head->bytes) != 0) {
-            status = LS_FAIL(
-                b->err, LS_ERR_FORMAT,
-                "%s: lm_head.weight: differs from model.embed_tokens.weight, but tie_word_embeddings is true",
-                head->file);
+            status =
+                LS_FAIL(b->err, LS_ERR_FORMAT,
+                        "%s: lm_head.weight: differs from model.embed_tokens.weight, but tie_word_embeddings is true",
+                        head->file);
             goto done;
         }
     }

@@ -245,14 +245,8 @@ static ls_status check_rows(const ls_forward *f, ls_error *err) {
 
 ls_status ls_jamba_embed(const ls_forward *f, const int32_t *tokens, ls_error *err) {
     const ls_jamba *model = f->model;
-    const ls_embed_args embed = {model->embed,
-                                 model->embed_dtype,
-                                 model->config.vocab,
-                                 model->config.hidden,
-                                 tokens,
-                                 f->ws->h,
-                                 LS_F32,
-                                 f->rows};
+    const ls_embed_args embed = {
+        model->embed, model->embed_dtype, model->config.vocab, model->config.hidden, tokens, f->ws->h, LS_F32, f->rows};
     return ls_embed(f->queue, &embed, err);
 }
 

@@ -99,8 +99,7 @@ void ls_parameters_publish(ls_parameters *parameters) {
             memcpy(*p->slot.embed, p->value, (size_t)(p->n_elements * ls_dtype_bytes(p->dtype)));
         else
             ls_slot_fill(&p->slot, p->value, p->dtype);
-        if (p->slot.kind == LS_SLOT_EMBED && parameters->model->config.tied)
-            repack(&parameters->model->head, p);
+        if (p->slot.kind == LS_SLOT_EMBED && parameters->model->config.tied) repack(&parameters->model->head, p);
     }
 }
 

@@ -4,7 +4,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "op/adamw_kernel.h"
+#include "op/cpu/adamw_kernel.h"
 #include "op/operand.h"
 
 LS_KERNEL_TABLE(ls_adamw_kernel);

@@ -1,7 +1,7 @@
 /* attention entry: checks, one pass that stores the new keys and values, one that attends (item: row x head). */
 #include "op/attention.h"
 
-#include "op/kernels.h"
+#include "op/cpu/kernels.h"
 
 LS_KERNEL_TABLE(ls_kv_store_kernel);
 LS_KERNEL_TABLE(ls_attention_kernel);

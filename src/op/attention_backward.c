@@ -2,7 +2,7 @@
 #include "op/attention_backward.h"
 
 #include "base/mem.h"
-#include "op/kernels.h"
+#include "op/cpu/kernels.h"
 #include "op/operand.h"
 
 LS_KERNEL_TABLE(ls_attention_softmax_kernel);

@@ -1,7 +1,7 @@
 /* conv1d entry: checks, then one item for each span and block of channels. */
 #include "op/conv1d.h"
 
-#include "op/kernels.h"
+#include "op/cpu/kernels.h"
 #include "op/operand.h"
 
 LS_KERNEL_TABLE(ls_conv1d_kernel);

@@ -1,7 +1,7 @@
 /* Entries of the elementwise ops: one item a row. */
 #include "op/elementwise.h"
 
-#include "op/kernels.h"
+#include "op/cpu/kernels.h"
 
 LS_KERNEL_TABLE(ls_embed_kernel);
 LS_KERNEL_TABLE(ls_residual_kernel);

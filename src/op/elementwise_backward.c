@@ -2,7 +2,7 @@
  * embedding, where rows of one token must follow one another. */
 #include "op/elementwise_backward.h"
 
-#include "op/kernels.h"
+#include "op/cpu/kernels.h"
 #include "op/operand.h"
 
 LS_KERNEL_TABLE(ls_swiglu_backward_kernel);

@@ -9,10 +9,10 @@
 #include "base/inject.h"
 #include "base/mem.h"
 #include "num/half.h"
-#include "op/gemm_kernel.h"
+#include "op/cpu/gemm_kernel.h"
+#include "op/cpu/gemm_split.h"
+#include "op/cpu/grid.h"
 #include "op/gemm_mma16.h"
-#include "op/gemm_split.h"
-#include "op/grid.h"
 
 LS_KERNEL_TABLE_OF(ls_gemm_kernel, ls_gemm_kernel);
 

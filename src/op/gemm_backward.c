@@ -2,9 +2,9 @@
 #include "op/gemm_backward.h"
 
 #include "base/mem.h"
-#include "op/gemm_backward_kernel.h"
+#include "op/cpu/gemm_backward_kernel.h"
+#include "op/cpu/grid.h"
 #include "op/gemm_mma16.h"
-#include "op/grid.h"
 #include "op/operand.h"
 
 LS_KERNEL_TABLE(ls_gemm_dbias_kernel);

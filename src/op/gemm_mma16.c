@@ -1,7 +1,7 @@
 /* The profile mma16 on the CPU: the split of the outputs over threads, and the check of types. */
 #include "op/gemm_mma16.h"
 
-#include "op/grid.h"
+#include "op/cpu/grid.h"
 
 LS_KERNEL_TABLE_OF(ls_mma16_kernel, ls_mma16_kernel);
 

@@ -5,7 +5,7 @@
 #ifndef LS_OP_GEMM_MMA16_H
 #define LS_OP_GEMM_MMA16_H
 
-#include "op/kernels.h"
+#include "op/cpu/kernels.h"
 
 #ifdef __cplusplus
 extern "C" {

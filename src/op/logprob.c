@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "dev/device.h"
 #include "num/round.h"
-#include "op/kernels.h"
+#include "op/cpu/kernels.h"
 #include "op/operand.h"
 
 LS_KERNEL_TABLE(ls_logprob_kernel);

@@ -1,7 +1,7 @@
 /* moe entries: one item a row. */
 #include "op/moe.h"
 
-#include "op/kernels.h"
+#include "op/cpu/kernels.h"
 
 LS_KERNEL_TABLE(ls_moe_route_kernel);
 LS_KERNEL_TABLE(ls_moe_combine_kernel);

@@ -1,7 +1,7 @@
 /* moe backward entries: checks, then one item a row. */
 #include "op/moe_backward.h"
 
-#include "op/kernels.h"
+#include "op/cpu/kernels.h"
 #include "op/operand.h"
 
 LS_KERNEL_TABLE(ls_moe_combine_backward_kernel);

@@ -1,7 +1,7 @@
 /* rmsnorm entry: checks, then one item a row. */
 #include "op/rmsnorm.h"
 
-#include "op/kernels.h"
+#include "op/cpu/kernels.h"
 
 LS_KERNEL_TABLE(ls_rmsnorm_kernel);
 

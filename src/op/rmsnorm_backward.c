@@ -1,7 +1,7 @@
 /* rmsnorm backward entry: checks, one item a row for dx, then one item a block of columns for dw. */
 #include "op/rmsnorm_backward.h"
 
-#include "op/kernels.h"
+#include "op/cpu/kernels.h"
 #include "op/operand.h"
 
 LS_KERNEL_TABLE(ls_rmsnorm_backward_kernel);

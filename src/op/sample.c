@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-#include "op/kernels.h"
-#include "op/sample_kernel.h"
+#include "op/cpu/kernels.h"
+#include "op/cpu/sample_kernel.h"
 
 LS_KERNEL_TABLE_OF(ls_sample_kernel, ls_sample_kernel);
 

@@ -1,7 +1,7 @@
 /* scan entry: checks, then one item for each block of channels and span. */
 #include "op/scan.h"
 
-#include "op/kernels.h"
+#include "op/cpu/kernels.h"
 #include "op/operand.h"
 
 LS_KERNEL_TABLE(ls_scan_kernel);

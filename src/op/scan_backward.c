@@ -1,7 +1,7 @@
 /* scan backward entry: checks, the plan of the workspace, one item for each span and block of channels, then the
  * ordered sums over blocks of channels and over spans. */
 #include "base/mem.h"
-#include "op/kernels.h"
+#include "op/cpu/kernels.h"
 #include "op/operand.h"
 #include "op/scan.h"
 

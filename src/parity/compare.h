@@ -1,6 +1,6 @@
 /* Two records of log-probabilities for the same tokens, measured against each other.
  *
- * A is the rollout side, r; B the trainer side, t, in the sense of train/mismatch.h.
+ * A is the rollout side, r; B the trainer side, t, in the sense of rl/mismatch.h.
  *
  * Alignment. Sequences are matched by id, which must be the same set on both sides, and their token ids must agree
  * wherever both sides have them; text is never looked at. A line is of one of three forms: completion (entries for the
@@ -18,7 +18,7 @@
 
 #include "base/json_out.h"
 #include "load/record.h"
-#include "train/mismatch.h"
+#include "rl/mismatch.h"
 
 #define LS_WORST_MAX 1000
 

@@ -38,7 +38,8 @@ static void write_verdict(FILE *file, const ls_sweep *s) {
         char text[64];
         if (!w->fits) continue;
         ls_wrap_describe(text, sizeof text, w);
-        fprintf(file, "<p>%s, 32-bit product (%s): first bad %s <b>%" PRId64 "</b>, <b>%.1f %%</b> of %" PRId64 " %ss.</p>",
+        fprintf(file,
+                "<p>%s, 32-bit product (%s): first bad %s <b>%" PRId64 "</b>, <b>%.1f %%</b> of %" PRId64 " %ss.</p>",
                 w->tensor->name, text, w->tensor->id_name, w->first_bad, 100.0 * w->share, w->tensor->n,
                 w->tensor->id_name);
     }
@@ -47,9 +48,10 @@ static void write_verdict(FILE *file, const ls_sweep *s) {
 
 static void write_bounds(FILE *file, const ls_sweep *s) {
     if (s->n_bounds == 0) return;
-    fputs("<h2>Thresholds</h2>\n<table><tr><th>lever</th><th>differs</th><th>clean</th><th>activations</th>"
-          "<th>trials</th></tr>\n",
-          file);
+    fputs(
+        "<h2>Thresholds</h2>\n<table><tr><th>lever</th><th>differs</th><th>clean</th><th>activations</th>"
+        "<th>trials</th></tr>\n",
+        file);
     for (int64_t i = 0; i < s->n_bounds; i++) {
         const ls_bound *b = &s->bounds[i];
         fprintf(file,
@@ -59,9 +61,10 @@ static void write_bounds(FILE *file, const ls_sweep *s) {
     }
     fputs("</table>\n", file);
     if (s->n_wraps == 0) return;
-    fputs("<p>Where a 32-bit product of id and stride stops fitting, for every pooled tensor:</p>\n<table><tr>"
-          "<th>tensor</th><th>type</th><th>unit</th><th>stride</th><th>first bad</th><th>share</th><th></th></tr>\n",
-          file);
+    fputs(
+        "<p>Where a 32-bit product of id and stride stops fitting, for every pooled tensor:</p>\n<table><tr>"
+        "<th>tensor</th><th>type</th><th>unit</th><th>stride</th><th>first bad</th><th>share</th><th></th></tr>\n",
+        file);
     for (int64_t i = 0; i < s->n_wraps; i++) {
         const ls_wrap *w = &s->wraps[i];
         fprintf(file,
@@ -103,13 +106,14 @@ static void write_series(FILE *file, const ls_sweep *s) {
                                 colours[i % 5]};
         ls_chart_write(file, &chart);
     }
-    fputs("<table><tr><th>rollouts</th><th>steps</th><th>sequences</th><th>differ</th><th>first bad sequence</th>"
-          "<th>onset, steps</th><th>period, steps</th></tr>\n",
-          file);
+    fputs(
+        "<table><tr><th>rollouts</th><th>steps</th><th>sequences</th><th>differ</th><th>first bad sequence</th>"
+        "<th>onset, steps</th><th>period, steps</th></tr>\n",
+        file);
     for (int64_t i = 0; i < s->n_series; i++) {
         const ls_series *x = &s->series[i];
-        fprintf(file, "<tr><td>%" PRId64 "</td><td>%" PRId64 "</td><td>%" PRId64 "</td><td>%" PRId64 "</td>", x->rollouts,
-                x->n_steps, x->n_sequences, x->n_sequences_different);
+        fprintf(file, "<tr><td>%" PRId64 "</td><td>%" PRId64 "</td><td>%" PRId64 "</td><td>%" PRId64 "</td>",
+                x->rollouts, x->n_steps, x->n_sequences, x->n_sequences_different);
         if (x->first_bad >= 0)
             fprintf(file, "<td>%" PRId64 "</td><td>%.2f</td>", x->first_bad, x->onset);
         else
@@ -122,7 +126,8 @@ static void write_series(FILE *file, const ls_sweep *s) {
     fputs("</table>\n", file);
     if (!isnan(s->onset_slope))
         fprintf(file,
-                "<p>Slope of log onset on log rollouts: <b>%.3f</b>; of log period: <b>%.3f</b>. A slope of &minus;1 says that "
+                "<p>Slope of log onset on log rollouts: <b>%.3f</b>; of log period: <b>%.3f</b>. A slope of &minus;1 "
+                "says that "
                 "the number of sequences counts, a resource that fills up, not the training step.</p>\n",
                 s->onset_slope, s->period_slope);
 }
@@ -147,8 +152,9 @@ static void write_slots(FILE *file, const ls_sweep *s) {
     if (n == 0 && s->n_probes == 0) return;
     fputs("<h2>Mismatch by slot</h2>\n", file);
     if (n > 0) {
-        const ls_chart chart = {LS_CHART_BARS, "all sequences of the series", "slot", "mean |d|", x, y, n, 0.0,
-                                (double)s->opts.far_slots, largest(y, n), threshold, label, colours[0]};
+        const ls_chart chart = {
+            LS_CHART_BARS, "all sequences of the series", "slot",        "mean |d|", x,     y,         n,
+            0.0,           (double)s->opts.far_slots,     largest(y, n), threshold,  label, colours[0]};
         ls_chart_write(file, &chart);
     }
     for (int64_t i = 0; i < s->n_probes; i++) {
@@ -156,8 +162,18 @@ static void write_slots(FILE *file, const ls_sweep *s) {
         py[i] = s->probes[i].abs_mean;
     }
     if (s->n_probes > 0) {
-        const ls_chart chart = {LS_CHART_POINTS, "one sequence placed at chosen slots", "slot", "mean |d|", px, py,
-                                s->n_probes, 0.0, (double)s->opts.far_slots, largest(py, s->n_probes), threshold, label,
+        const ls_chart chart = {LS_CHART_POINTS,
+                                "one sequence placed at chosen slots",
+                                "slot",
+                                "mean |d|",
+                                px,
+                                py,
+                                s->n_probes,
+                                0.0,
+                                (double)s->opts.far_slots,
+                                largest(py, s->n_probes),
+                                threshold,
+                                label,
                                 colours[4]};
         ls_chart_write(file, &chart);
     }
@@ -176,16 +192,28 @@ static void write_positions(FILE *file, const ls_sweep *s) {
     }
     if (!s->different || n == 0) return;
     snprintf(title, sizeof title, "%s", ls_experiment_text(s->repro_of));
-    const ls_chart chart = {LS_CHART_BARS, title, "token of the completion", "mean |d|", x, y, n, 0.5, (double)n + 0.5,
-                            largest(y, n), (double)NAN, "", colours[0]};
+    const ls_chart chart = {LS_CHART_BARS,
+                            title,
+                            "token of the completion",
+                            "mean |d|",
+                            x,
+                            y,
+                            n,
+                            0.5,
+                            (double)n + 0.5,
+                            largest(y, n),
+                            (double)NAN,
+                            "",
+                            colours[0]};
     fputs("<h2>Mismatch by position</h2>\n", file);
     ls_chart_write(file, &chart);
 }
 
 static void write_experiments(FILE *file, const ls_sweep *s) {
-    fputs("<h2>Experiments</h2>\n<table><tr><th>experiment</th><th>what is moved</th><th>verdict</th><th>structure</th>"
-          "</tr>\n",
-          file);
+    fputs(
+        "<h2>Experiments</h2>\n<table><tr><th>experiment</th><th>what is moved</th><th>verdict</th><th>structure</th>"
+        "</tr>\n",
+        file);
     for (int i = 0; i < LS_EXPERIMENTS; i++) {
         const char *verdict = ls_verdict_name(s->seen[i].verdict);
         char text[LS_NOTE_BYTES + 64];
@@ -214,8 +242,8 @@ static void write_causes(FILE *file, const ls_sweep *s) {
 static void write_repro(FILE *file, const ls_sweep *s) {
     if (s->n_repro == 0) return;
     fprintf(file,
-            "<h2>Smallest requests that still fail</h2>\n<p>%" PRId64 " of %" PRId64 " prompts of experiment %s, %" PRId64
-            " tokens generated, found in %" PRId64 " trials.</p>\n<pre>",
+            "<h2>Smallest requests that still fail</h2>\n<p>%" PRId64 " of %" PRId64
+            " prompts of experiment %s, %" PRId64 " tokens generated, found in %" PRId64 " trials.</p>\n<pre>",
             s->n_repro, s->repro_from, ls_experiment_name(s->repro_of), s->repro_trial.max_tokens, s->repro_trials);
     ls_sweep_repro(file, s);
     for (int64_t i = 0; i < ls_levers_count(); i++) {

@@ -8,9 +8,9 @@
 #ifndef LS_RL_EPISODE_H
 #define LS_RL_EPISODE_H
 
-#include "load/stop.h"
 #include "rl/reward.h"
 #include "rollout/engine.h"
+#include "text/stop.h"
 
 #define LS_TURNS_MAX 64
 

@@ -3,14 +3,14 @@
  * Step t, from 1 on:
  *   problems   [(t - 1) prompts, t prompts) of the train split, `samples` episodes each (rl/episode.h), drawn by one
  *              engine that computes with the very weights that the trainer publishes
- *   rewards    of the task, of a command or of a server; then advantages (train/advantage.h)
+ *   rewards    of the task, of a command or of a server; then advantages (rl/advantage.h)
  *   gate       the trainer's forward gives every drawn token its log-probability, which must have the bits that the
  *              rollout recorded (rl/gate.h). It is the forward of the first update; only sequences of other minibatches
  *              take a forward of their own. Where bits differ the run ends before it learns from them, with a bundle
  *              (rl/bundle.h), or goes on with gate=warn
  *   updates    `epochs` times all minibatches: minibatch m is the episodes of prompts [m P / M, (m + 1) P / M), in
  *              index order; their order is drawn for each epoch. One whose tokens all do not count is passed over.
- *              loss: train/loss.h. o is what the rollout recorded or, with gate=warn, differing bits and a correction,
+ *              loss: rl/loss.h. o is what the rollout recorded or, with gate=warn, differing bits and a correction,
  *              what the trainer's forward gave before the step's first update; corrections compare that with the record
  * The gate's equality makes every ratio of the step's first update exactly 1 and k1, k2, k3 and the clipped fraction
  * exactly 0, which is asserted.
@@ -22,10 +22,10 @@
 #define LS_RL_GRPO_H
 
 #include "base/inject.h"
+#include "rl/advantage.h"
+#include "rl/correction.h"
+#include "rl/loss.h"
 #include "rl/replay.h"
-#include "train/advantage.h"
-#include "train/correction.h"
-#include "train/loss.h"
 #include "train/train_options.h"
 
 #define LS_GRPO_LEVERS_MAX 32

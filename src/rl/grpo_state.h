@@ -7,8 +7,8 @@
 #define LS_RL_GRPO_STATE_H
 
 #include "rl/grpo.h"
+#include "rl/mismatch.h"
 #include "run/run.h"
-#include "train/mismatch.h"
 
 /* The rows of a step's episodes, one behind the other: row i of an episode predicts its token i + 1. */
 typedef struct grpo_rows {

@@ -32,24 +32,25 @@ const char *ls_finish_name(ls_finish finish); /* "none", "stop", "length", "canc
 typedef struct ls_request {
     const int32_t *prompt;
     int64_t n_prompt;
-    uint32_t prompt_i, sample_i; /* address the random draws; nothing else about the request does. Unique while it lives */
+    uint32_t prompt_i,
+        sample_i;       /* address the random draws; nothing else about the request does. Unique while it lives */
     int64_t max_tokens; /* 0: only prefill, which leaves the prompt in the prefix cache */
-    int64_t priority; /* lower runs first; submission decides among equals */
+    int64_t priority;   /* lower runs first; submission decides among equals */
     /* Called after each token with the completion so far: true ends it with LS_FINISH_STOP. Must not allocate, nor call
      * the engine, which is in the middle of a tick. NULL: only the engine's stop ids. */
     bool (*stop)(void *context, const int32_t *completion, int64_t n);
     void *stop_context;
 
     /* Result. */
-    int32_t *completion;    /* [max_tokens], caller's */
-    float *logprob;         /* [max_tokens], caller's */
-    uint64_t *weights;      /* [max_tokens], caller's, or NULL: version of the weights that drew the token */
+    int32_t *completion; /* [max_tokens], caller's */
+    float *logprob;      /* [max_tokens], caller's */
+    uint64_t *weights;   /* [max_tokens], caller's, or NULL: version of the weights that drew the token */
     int64_t n_completion;
     ls_finish finish;
-    ls_error error;         /* for LS_FINISH_ERROR */
+    ls_error error; /* for LS_FINISH_ERROR */
     /* How it came about: recorded, of no influence. */
-    int32_t slot;           /* the last one it had; -1 before */
-    int64_t n_hit;          /* tokens of its first admission that came from the prefix cache or a fork */
+    int32_t slot;  /* the last one it had; -1 before */
+    int64_t n_hit; /* tokens of its first admission that came from the prefix cache or a fork */
     int64_t n_preempted;
     int64_t tick_first, tick_last; /* ticks of the first token drawn and of the end */
 } ls_request;
@@ -78,7 +79,7 @@ typedef struct ls_engine_plan {
 } ls_engine_plan;
 
 typedef struct ls_engine_stats {
-    int64_t ticks, forwards, rows, prefill_tokens, tokens;     /* rows of all forwards; of them not drawn tokens; drawn */
+    int64_t ticks, forwards, rows, prefill_tokens, tokens; /* rows of all forwards; of them not drawn tokens; drawn */
     int64_t admitted, finished, preempted_recompute, preempted_swap, forked, verified;
     int64_t slots_used, slots_used_max, pages_used, pages_used_max;
     ls_prefix_stats prefix;

@@ -14,15 +14,15 @@
 typedef struct entry {
     ls_request *request;
     int64_t arrival;
-    int64_t n_cached;    /* tokens whose keys, values and state are in pages and slot, or in swap */
-    int32_t slot;        /* -1 while waiting */
-    int32_t lane;        /* row of the page tables; -1 while waiting */
-    int64_t n_pages;     /* in the lane's table, or in the swap table */
-    int32_t swap_slot;   /* -1: not swapped out; also the row of the swap tables */
-    struct entry *leader; /* the running entry whose prefill of the same prompt this one waits for */
-    int64_t n_followers;  /* that wait for this one */
-    int64_t branch;      /* depth where the prompt leaves what the prefix cache knows; 0: none */
-    ls_prefix_hit verify; /* a hit that is computed again to be compared; node NULL: none */
+    int64_t n_cached;                       /* tokens whose keys, values and state are in pages and slot, or in swap */
+    int32_t slot;                           /* -1 while waiting */
+    int32_t lane;                           /* row of the page tables; -1 while waiting */
+    int64_t n_pages;                        /* in the lane's table, or in the swap table */
+    int32_t swap_slot;                      /* -1: not swapped out; also the row of the swap tables */
+    struct entry *leader;                   /* the running entry whose prefill of the same prompt this one waits for */
+    int64_t n_followers;                    /* that wait for this one */
+    int64_t branch;                         /* depth where the prompt leaves what the prefix cache knows; 0: none */
+    ls_prefix_hit verify;                   /* a hit that is computed again to be compared; node NULL: none */
     bool was_looked_up, was_admitted, drew; /* ever; ever; since the last admission */
     float last_logprob;
     int64_t heap_i; /* while waiting */
@@ -70,16 +70,16 @@ struct ls_engine {
     int64_t n_live, n_arrivals;
     entry **running; /* [batch], in order */
     int64_t n_running, batch;
-    int64_t pages_max;    /* of one sequence */
-    int32_t *tables;      /* [batch][pages_max] */
-    int32_t *lanes;       /* [batch] free rows of tables, a stack */
+    int64_t pages_max; /* of one sequence */
+    int32_t *tables;   /* [batch][pages_max] */
+    int32_t *lanes;    /* [batch] free rows of tables, a stack */
     int64_t n_lanes;
     int32_t *swap_tables; /* [swap slots][pages_max] */
 
     /* One tick. */
-    int32_t *tokens;     /* [rows] */
-    ls_span *spans;      /* [batch] */
-    entry **span_entry;  /* [batch] */
+    int32_t *tokens;    /* [rows] */
+    ls_span *spans;     /* [batch] */
+    entry **span_entry; /* [batch] */
     int64_t n_spans;
     entry **drawing;     /* [batch] */
     uint8_t *x;          /* [batch][H]: their last rows */
@@ -119,7 +119,7 @@ void ls_schedule_admit(ls_engine *e);
 void ls_schedule_force(ls_engine *e); /* the preemption that the lever asks for in this tick */
 void ls_schedule_spans(ls_engine *e);
 void ls_schedule_preempt(ls_engine *e, entry *x, ls_preempt_by by); /* of a running entry */
-void ls_schedule_leave(ls_engine *e, entry *x);                      /* gives back all that a running entry holds */
+void ls_schedule_leave(ls_engine *e, entry *x);                     /* gives back all that a running entry holds */
 void ls_schedule_drop_swap(ls_engine *e, entry *x);
 void ls_schedule_page_freed(void *context, int32_t page_i); /* poison; for the prefix cache too */
 /* Depth at which the state of x must be caught next, beyond n_cached: a chunk ends there. INT64_MAX: nowhere. */

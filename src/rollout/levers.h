@@ -17,32 +17,32 @@ typedef enum ls_prefix_mode {
 typedef enum ls_preempt_by { LS_PREEMPT_RECOMPUTE = 0, LS_PREEMPT_SWAP, LS_PREEMPT_ALTERNATE } ls_preempt_by;
 
 typedef struct ls_levers {
-    int64_t samples;                 /* rollouts of each prompt */
-    int64_t batch;                   /* sequences that run at once */
-    int64_t chunk;                   /* tokens of a sequence in one tick; 0: no limit */
-    int64_t tick_tokens;             /* rows of one tick; 0: batch + chunk, or the longest prompt */
-    int64_t page_tokens;             /* tokens in a KV page: divides 64 */
-    int64_t slots, pages;            /* sizes of the pools; 0: from memory, or what the requests need */
-    int64_t memory_bytes;            /* budget of all pools together; 0: none */
-    double memory_fraction;          /* of the pools above that are really made, (0, 1] */
-    int64_t slot_words;              /* distance of slots in 4-byte words; 0: the least */
-    ls_policy policy;                /* of slots and pages */
-    int64_t slot_base;               /* see ls_ids_opts */
+    int64_t samples;        /* rollouts of each prompt */
+    int64_t batch;          /* sequences that run at once */
+    int64_t chunk;          /* tokens of a sequence in one tick; 0: no limit */
+    int64_t tick_tokens;    /* rows of one tick; 0: batch + chunk, or the longest prompt */
+    int64_t page_tokens;    /* tokens in a KV page: divides 64 */
+    int64_t slots, pages;   /* sizes of the pools; 0: from memory, or what the requests need */
+    int64_t memory_bytes;   /* budget of all pools together; 0: none */
+    double memory_fraction; /* of the pools above that are really made, (0, 1] */
+    int64_t slot_words;     /* distance of slots in 4-byte words; 0: the least */
+    ls_policy policy;       /* of slots and pages */
+    int64_t slot_base;      /* see ls_ids_opts */
     uint64_t slot_permutation;
     uint64_t policy_seed;
     ls_prefix_mode prefix;
-    int64_t snapshot_every;          /* tokens between snapshots inside a prompt; 0: at its end and at branches only */
-    int64_t prefix_bytes;            /* of snapshots; 0: four for each running sequence */
-    double verify;                   /* share of hits that is recomputed and compared, [0, 1] */
-    bool fork;                       /* samples of a prompt share its prefill */
-    int64_t preempt_every;           /* force a preemption every so many ticks; 0: only when pages or slots run out */
+    int64_t snapshot_every; /* tokens between snapshots inside a prompt; 0: at its end and at branches only */
+    int64_t prefix_bytes;   /* of snapshots; 0: four for each running sequence */
+    double verify;          /* share of hits that is recomputed and compared, [0, 1] */
+    bool fork;              /* samples of a prompt share its prefill */
+    int64_t preempt_every;  /* force a preemption every so many ticks; 0: only when pages or slots run out */
     ls_preempt_by preempt_by;
-    uint64_t shuffle;                /* seed of the order in which requests are submitted; 0: theirs */
+    uint64_t shuffle; /* seed of the order in which requests are submitted; 0: theirs */
     int32_t threads;
     ls_isa isa;
     ls_ablation ablation;
-    bool poison;                     /* free slots and pages hold NaN */
-    bool guards;                     /* canaries behind every slot and page, checked after every tick */
+    bool poison; /* free slots and pages hold NaN */
+    bool guards; /* canaries behind every slot and page, checked after every tick */
 } ls_levers;
 
 void ls_levers_init(ls_levers *levers); /* the defaults */

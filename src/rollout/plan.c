@@ -114,8 +114,8 @@ static ls_status make_plan(ls_engine *e, ls_error *err) {
     p->pages = share(p->pages, l->memory_fraction);
     if (p->swap_slots > 0) p->swap_pages = smaller(e->batch * e->pages_max, p->pages);
     if (p->slots > INT32_MAX || p->pages > INT32_MAX || !ls_mul_i64(p->pages, page, &p->page_bytes))
-        return LS_FAIL(err, LS_ERR_CAPACITY, "pages: %lld, and %lld slots: ids have 31 bits, bytes 64", (long long)p->pages,
-                       (long long)p->slots);
+        return LS_FAIL(err, LS_ERR_CAPACITY, "pages: %lld, and %lld slots: ids have 31 bits, bytes 64",
+                       (long long)p->pages, (long long)p->slots);
     p->swap_bytes += p->swap_pages * page;
     total = p->workspace_bytes;
     if (!ls_add_i64(total, p->head_bytes, &total) || !ls_add_i64(total, p->slot_bytes, &total) ||

@@ -281,7 +281,10 @@ static bool admit_one(ls_engine *e) {
     x->lane = e->lanes[e->n_lanes - 1];
     if (x->swap_slot < 0 && leader == NULL) hit = look_up_prefix(e, x);
     /* What it shares is there already, but for a page that it has to copy. */
-    need = leader != NULL ? 1 : pages_to_come(e, x, hit.node != NULL && !is_verified(e, x->request) ? ls_engine_pages(e, hit.n_tokens) : 0);
+    need = leader != NULL
+               ? 1
+               : pages_to_come(e, x,
+                               hit.node != NULL && !is_verified(e, x->request) ? ls_engine_pages(e, hit.n_tokens) : 0);
     if (e->n_running > 0 && !has_room(e, need)) {
         if (hit.node != NULL) {
             release_hit_pages(e, x, &hit);

@@ -20,7 +20,7 @@
 #define LS_METRIC_LOSS "loss/loss"     /* ls_loss_metrics_write with the key "loss" */
 #define LS_METRIC_SPEED "tokens_per_second"
 #define LS_METRIC_MISMATCH "mismatch" /* of ls_mismatch_write: mismatch/abs_max, ... */
-#define LS_METRIC_MISMATCH_BF16                                                           \
+#define LS_METRIC_MISMATCH_BF16 \
     "mismatch_bf16" /* the same, had the rollout been bf16 whose bits vary with the batch \
                      */
 

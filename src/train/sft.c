@@ -9,8 +9,8 @@
 #include "base/fnv.h"
 #include "base/mem.h"
 #include "load/pair_lines.h"
-#include "load/tokenizer.h"
 #include "num/contract.h"
+#include "text/tokenizer.h"
 #include "train/metrics_log.h"
 #include "train/order.h"
 #include "train/run_checkpoint.h"
@@ -46,7 +46,7 @@ typedef struct sft {
     FILE *progress; /* NULL: none */
     ls_saves *run;
     char begin[LS_SAVES_PATH_MAX]; /* directory that the model is opened from */
-    int64_t begin_step;          /* 0, or the checkpoint's */
+    int64_t begin_step;            /* 0, or the checkpoint's */
     ls_queue *queue;
     ls_jamba *model;
     ls_comm *comm;
@@ -225,7 +225,7 @@ done:
 /* ---- the run ---- */
 
 static ls_saves_description describe(const sft *s, const ls_config *config, char numerics[64],
-                                   ls_saves_position *position) {
+                                     ls_saves_position *position) {
     snprintf(numerics, 64, "%s/%d/%s", LS_NUMERICS_PROFILE, LS_NUMERICS_VERSION,
              ls_dtype_name((ls_dtype)s->o->train.dtype));
     return (ls_saves_description){"sft", numerics, s->digest, config, position, 1};

@@ -1,5 +1,5 @@
 /* The scalar functions of num/expf.h and num/half.h give the same bits on a GPU as on a CPU, for all 2^32 inputs; so do
- * the GPU's own conversions in op/vector_cuda.h. On the CPU, code for AVX2 is compared with generic code.
+ * the GPU's own conversions in op/cuda/vector_cuda.h. On the CPU, code for AVX2 is compared with generic code.
  *
  * Both sides add the results of each 65,536 inputs up to one sum (scalars.h). Where sums differ, the results of the
  * first such block are compared one by one. */

@@ -13,7 +13,7 @@
 
 #include "num/mma16.h"
 #include "num/mma16_oracle.h"
-#include "op/wgmma_cuda.h"
+#include "op/cuda/wgmma_cuda.h"
 
 #define ROWS 64
 #define THREADS 128

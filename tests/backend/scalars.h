@@ -7,7 +7,7 @@
 #include "num/expf.h"
 #include "num/half.h"
 #ifdef __CUDACC__
-#include "op/vector_cuda.h"
+#include "op/cuda/vector_cuda.h"
 #endif
 
 #define SCALARS_BLOCK 65536 /* inputs that one sum stands for */

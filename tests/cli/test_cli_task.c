@@ -45,15 +45,17 @@ static void lines_are_as_documented(void **state) {
 
 static void completions_are_judged(void **state) {
     (void)state;
-    text_write(at("done"), "{\"id\":\"arithmetic/train/0/0\",\"logprobs\":[],\"text\":\"53\"}\n"
-                           "{\"id\":\"arithmetic/train/0/1\",\"logprobs\":[],\"text\":\"35\"}\n"
-                           "{\"id\":\"arithmetic/train/1\",\"logprobs\":[],\"text\":\"154\"}\n"
-                           "{\"id\":\"arithmetic/train/2\",\"logprobs\":[],\"text\":\" 107\\nand\"}\n");
+    text_write(at("done"),
+               "{\"id\":\"arithmetic/train/0/0\",\"logprobs\":[],\"text\":\"53\"}\n"
+               "{\"id\":\"arithmetic/train/0/1\",\"logprobs\":[],\"text\":\"35\"}\n"
+               "{\"id\":\"arithmetic/train/1\",\"logprobs\":[],\"text\":\"154\"}\n"
+               "{\"id\":\"arithmetic/train/2\",\"logprobs\":[],\"text\":\" 107\\nand\"}\n");
     RUN_OK("task", "arithmetic", "--judge", at("done"));
-    assert_string_equal(last.out, "{\"id\":\"arithmetic/train/0/0\",\"reward\":1}\n"
-                                  "{\"id\":\"arithmetic/train/0/1\",\"reward\":0}\n"
-                                  "{\"id\":\"arithmetic/train/1\",\"reward\":0}\n"
-                                  "{\"id\":\"arithmetic/train/2\",\"reward\":1}\n");
+    assert_string_equal(last.out,
+                        "{\"id\":\"arithmetic/train/0/0\",\"reward\":1}\n"
+                        "{\"id\":\"arithmetic/train/0/1\",\"reward\":0}\n"
+                        "{\"id\":\"arithmetic/train/1\",\"reward\":0}\n"
+                        "{\"id\":\"arithmetic/train/2\",\"reward\":1}\n");
     assert_string_equal(last.err,
                         "4 completions of 3 problems: mean reward 0.5000, mean of the problems' best 0.6667\n");
     RUN("task", "countdown", "--judge", at("done"));

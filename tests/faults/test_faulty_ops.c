@@ -272,8 +272,7 @@ static void conv_short_chunk(void **state) {
             result sound = conv_of(op_queues[isa][1], spans, 2, LS_INJECT_NONE);
             result faulty = conv_of(op_queues[isa][1], spans, 2, LS_INJECT_CONV_SHORT_CHUNK);
             assert_int_equal(same(&sound, &faulty), rows == 1 || rows >= PAST || pos == 0);
-            if (rows > 1 && rows < PAST)
-                memset(ls_pool_at(&sound.pool.view, 4), 0, (size_t)((PAST - rows) * DIM * 4));
+            if (rows > 1 && rows < PAST) memset(ls_pool_at(&sound.pool.view, 4), 0, (size_t)((PAST - rows) * DIM * 4));
             assert_true(same(&sound, &faulty));
             result_free(&sound);
             result_free(&faulty);

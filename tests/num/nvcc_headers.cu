@@ -4,10 +4,10 @@
 #include "num/mma16.h"
 #include "num/round.h"
 
-#define SCALAR_KERNEL(name)                                                     \
+#define SCALAR_KERNEL(name)                                                       \
     extern "C" __global__ void name##_kernel(float *out, const float *x, int n) { \
-        const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);             \
-        if (i < n) out[i] = ls_##name(x[i]);                                    \
+        const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);               \
+        if (i < n) out[i] = ls_##name(x[i]);                                      \
     }
 SCALAR_KERNEL(exp2_bounded)
 SCALAR_KERNEL(exp2_poly)

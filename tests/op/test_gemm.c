@@ -10,6 +10,12 @@
 #define THREADS_MAX 3
 #define GUARD 0xA5
 
+#ifdef LS_SANITIZED
+#define SANITIZED true
+#else
+#define SANITIZED false
+#endif
+
 static ls_queue *queues[LS_ISA_COUNT][THREADS_MAX]; /* NULL where the processor cannot run the set */
 static int n_skipped;
 
@@ -207,11 +213,14 @@ static void every_shape_equals_the_chain(void **state) {
     uint64_t seed = 1;
     int32_t turn = 0;
     (void)state;
-    for (int64_t m_i = 0; m_i < 24; m_i++)
+    for (size_t m_i = 0; m_i < 24; m_i++)
         for (size_t n_i = 0; n_i < sizeof ns / sizeof ns[0]; n_i++)
             for (size_t k_i = 0; k_i < sizeof ks / sizeof ks[0]; k_i++) {
-                const int64_t m = m_i < 20 ? m_i + 1 : m_i < 23 ? 63 + m_i - 20 : 200;
+                const int64_t m = (int64_t)(m_i < 20 ? m_i + 1 : m_i < 23 ? 63 + m_i - 20 : 200);
                 problem p;
+                /* A sanitizer looks at addresses, of which an eighth of the large shapes has them all; the chain itself
+                 * takes it minutes where there are three instruction sets. */
+                if (SANITIZED && m * ns[n_i] * ks[k_i] > 100000 && (m_i + n_i + k_i) % 8 != 0) continue;
                 problem_make(&p, m, ns[n_i], ks[k_i], (int)(test_random(&seed) % 24), make_plain, test_random(&seed));
                 /* All thread counts for small shapes; large ones take turns. */
                 if (m * ns[n_i] * ks[k_i] <= 100000)

@@ -192,10 +192,8 @@ static void modes_say_what_a_run_finds(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_hit_is_a_miss_at_every_depth),
-        cmocka_unit_test(branches_are_remembered),
-        cmocka_unit_test(verification_names_the_layer),
-        cmocka_unit_test(a_tight_pool_keeps_what_is_shared),
+        cmocka_unit_test(a_hit_is_a_miss_at_every_depth), cmocka_unit_test(branches_are_remembered),
+        cmocka_unit_test(verification_names_the_layer),   cmocka_unit_test(a_tight_pool_keeps_what_is_shared),
         cmocka_unit_test(modes_say_what_a_run_finds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,10 +9,10 @@
 
 #include "base/file.h"
 #include "cli/program.h"
+#include "rl/loss.h"
+#include "rl/mismatch.h"
 #include "run/history.h"
 #include "run/sql.h"
-#include "train/loss.h"
-#include "train/mismatch.h"
 
 enum { MEASURES = 20, SAMPLES = 3, STEPS_MAX = 100000 };
 

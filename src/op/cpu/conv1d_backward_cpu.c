@@ -1,0 +1,115 @@
+/* conv1d backward on the CPU: lanes are channels. One pass over a span keeps the last d_conv inputs and gradients of
+ * the sums, so dx follows d_conv - 1 tokens behind. */
+#include "num/expf.h"
+#include "op/conv1d.h"
+#include "op/cpu/kernels.h"
+#include "op/rows.h"
+
+typedef float lanes[LS_CONV1D_BLOCK];
+
+/* Rings of what the last d_conv tokens had: token t at t % d_conv. Inputs before the first token are +0. */
+typedef struct window {
+    lanes x[LS_CONV_WIDTH_MAX], da[LS_CONV_WIDTH_MAX];
+} window;
+
+/* Token t's x' and da for n channels from `channel` on, into the rings. */
+static void enter_token(window *ring, const ls_conv1d_backward_args *a, int64_t row, int64_t t, int64_t channel,
+                        int64_t n) {
+    const float *dy = a->dy + row * a->dy_stride + channel;
+    float *newest = ring->x[t % a->d_conv], *da = ring->da[t % a->d_conv];
+    lanes acc;
+    ls_row_widen(newest, ls_at(a->x, a->x_dtype, row * a->x_stride + channel), a->x_dtype, n);
+    if (a->state_dtype != a->x_dtype)
+        for (int64_t c = 0; c < n; c++) newest[c] = ls_round_to(newest[c], a->state_dtype);
+    for (int64_t c = 0; c < n; c++) acc[c] = a->bias != NULL ? a->bias[channel + c] : 0.0f;
+    for (int64_t k = 0; k < a->d_conv; k++) {
+        const float *w = a->w + k * a->dim + channel, *x = ring->x[(t + 1 + k) % a->d_conv];
+        for (int64_t c = 0; c < n; c++) acc[c] = ls_fma(w[c], x[c], acc[c]);
+    }
+    for (int64_t c = 0; c < n; c++) {
+        const float s = ls_sigmoid(acc[c]), l = ls_silu(acc[c]);
+        da[c] = ls_mul(dy[c], ls_fma(l, ls_sub(1.0f, s), s));
+    }
+}
+
+/* Channels [channel, channel + n) of a span; its shares of the parameters' gradients go to shares[block][tap][dim]. */
+static void run_block(const ls_conv1d_backward_args *a, float *shares, const ls_span *span, int64_t channel,
+                      int64_t n) {
+    const int64_t taps = a->d_conv, past = taps - 1;
+    lanes sum[LS_CONV_WIDTH_MAX + 1]; /* dw's taps, then dbias */
+    window ring;
+    memset(ring.x, 0, sizeof ring.x);
+    for (int64_t t = 0; t < span->n_rows + past; t++) {
+        if (t < span->n_rows) {
+            const float *da = ring.da[t % taps];
+            if (t % LS_CONV1D_SUM_BLOCK == 0) memset(sum, 0, sizeof sum);
+            enter_token(&ring, a, span->row + t, t, channel, n);
+            for (int64_t k = 0; k < taps; k++) {
+                const float *x = ring.x[(t + 1 + k) % taps];
+                for (int64_t c = 0; c < n; c++) sum[k][c] = ls_fma(da[c], x[c], sum[k][c]);
+            }
+            for (int64_t c = 0; c < n; c++) sum[taps][c] = ls_add(sum[taps][c], da[c]);
+            if ((t + 1) % LS_CONV1D_SUM_BLOCK == 0 || t + 1 == span->n_rows)
+                for (int64_t k = 0; k <= taps; k++)
+                    memcpy(shares + (t / LS_CONV1D_SUM_BLOCK * (taps + 1) + k) * a->dim + channel, sum[k],
+                           (size_t)n * sizeof(float));
+        }
+        if (t >= past) {
+            const int64_t first = t - past;
+            lanes dx = {0};
+            for (int64_t later = 0; later < taps && first + later < span->n_rows; later++) {
+                const float *w = a->w + (past - later) * a->dim + channel, *da = ring.da[(first + later) % taps];
+                for (int64_t c = 0; c < n; c++) dx[c] = ls_fma(w[c], da[c], dx[c]);
+            }
+            memcpy(a->dx + (span->row + first) * a->dx_stride + channel, dx, (size_t)n * sizeof(float));
+        }
+    }
+}
+
+static int64_t channels(const ls_conv1d_backward_args *a, int64_t block) {
+    const int64_t rest = a->dim - block * LS_CONV1D_BLOCK;
+    return rest < LS_CONV1D_BLOCK ? rest : LS_CONV1D_BLOCK;
+}
+
+/* The first share of span i. */
+static float *shares_of(const ls_workspace_call *call, int64_t i) {
+    const ls_conv1d_backward_args *a = call->args;
+    return call->floats + (a->spans[i].row / LS_CONV1D_SUM_BLOCK + i) * (a->d_conv + 1) * a->dim;
+}
+
+LS_KERNEL_DEFINE(ls_conv1d_backward_kernel) {
+    const ls_workspace_call *call = context;
+    const ls_conv1d_backward_args *a = call->args;
+    const int64_t blocks = (a->dim + LS_CONV1D_BLOCK - 1) / LS_CONV1D_BLOCK;
+    (void)scratch;
+    for (int64_t item = begin; item < end; item++) {
+        const int64_t i = item / blocks, block = item % blocks;
+        if (a->spans[i].slot >= 0)
+            run_block(a, shares_of(call, i), &a->spans[i], block * LS_CONV1D_BLOCK, channels(a, block));
+    }
+}
+
+/* Items are blocks of channels: blocks of tokens add up to spans, spans to the call. */
+LS_KERNEL_DEFINE(ls_conv1d_parameters_kernel) {
+    const ls_workspace_call *call = context;
+    const ls_conv1d_backward_args *a = call->args;
+    (void)scratch;
+    for (int64_t block = begin; block < end; block++)
+        for (int64_t k = 0; k <= a->d_conv; k++) {
+            const int64_t channel = block * LS_CONV1D_BLOCK, n = channels(a, block);
+            float *out = k < a->d_conv ? a->dw + k * a->dim : a->dbias;
+            lanes total = {0};
+            if (out == NULL) continue;
+            for (int64_t i = 0; i < a->n_spans; i++) {
+                lanes part = {0};
+                if (a->spans[i].slot < 0) continue;
+                for (int64_t t = 0; t < a->spans[i].n_rows; t += LS_CONV1D_SUM_BLOCK) {
+                    const float *share =
+                        shares_of(call, i) + channel + (t / LS_CONV1D_SUM_BLOCK * (a->d_conv + 1) + k) * a->dim;
+                    for (int64_t c = 0; c < n; c++) part[c] = ls_add(part[c], share[c]);
+                }
+                for (int64_t c = 0; c < n; c++) total[c] = ls_add(total[c], part[c]);
+            }
+            memcpy(out + channel, total, (size_t)n * sizeof(float));
+        }
+}

@@ -1,0 +1,118 @@
+/* conv1d on the GPU: a thread a channel and a few tokens; every output reads its own d_conv inputs. The state is
+ * written by a second kernel, after every output has read the old one; with one token a span the same thread does both.
+ */
+#include "dev/device.h"
+#include "num/expf.h"
+#include "op/conv1d.h"
+#include "op/cuda/check_cuda.h"
+#include "op/cuda/vector_cuda.h"
+
+#define THREADS 128
+#define TOKENS 16 /* of a thread */
+
+typedef struct conv_params {
+    ls_conv1d_args a;
+    int64_t blocks, pieces; /* of channels, of a span's tokens */
+    bool decode;
+    const ls_fault *fault;
+} conv_params;
+
+template <int TYPE>
+static __device__ __forceinline__ float rounded(float x) {
+    return TYPE == LS_F32 ? x : ls_round_bf16(x);
+}
+
+/* Input x' at time t of the span, t >= -(d_conv - 1). */
+template <int X, int STATE>
+static __device__ __forceinline__ float input(const ls_conv1d_args *a, const ls_span *span, const void *state,
+                                              int64_t t, int64_t channel) {
+    if (t >= 0) return rounded<STATE>(ls_load_one<X>(a->x, (span->row + t) * a->x_stride + channel));
+    return span->pos > 0 ? ls_load_one<STATE>(state, (t + a->d_conv - 1) * a->dim + channel) : 0.0f;
+}
+
+/* The new window, oldest first: an entry comes from later in the old one, so ascending order overwrites nothing that is
+ * still to be read. */
+template <int X, int STATE>
+static __device__ __forceinline__ void shift_state(const ls_conv1d_args *a, const ls_span *span, void *state,
+                                                   int64_t channel) {
+    for (int64_t k = 0; k < a->d_conv - 1; k++)
+        ls_store_one<STATE>(state, k * a->dim + channel,
+                            input<X, STATE>(a, span, state, span->n_rows - (a->d_conv - 1) + k, channel));
+}
+
+template <int X, int Y, int STATE>
+static __global__ void __launch_bounds__(THREADS) conv_kernel(const __grid_constant__ conv_params p) {
+    const ls_conv1d_args *a = &p.a;
+    const int64_t channel = blockIdx.x % p.blocks * THREADS + threadIdx.x, item = blockIdx.x / p.blocks;
+    const ls_span *span = &a->spans[item / p.pieces];
+    const int64_t first = item % p.pieces * TOKENS, past = a->d_conv - 1;
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || channel >= a->dim) return;
+    void *state = ls_pool_at(&a->state, span->slot);
+    const float bias = a->bias != NULL ? a->bias[channel] : 0.0f;
+    for (int64_t t = first; t < first + TOKENS && t < span->n_rows; t++) {
+        float acc = bias;
+        for (int64_t k = 0; k <= past; k++)
+            acc = ls_fma(a->w[k * a->dim + channel], input<X, STATE>(a, span, state, t - past + k, channel), acc);
+        ls_store_one<Y>(a->y, (span->row + t) * a->y_stride + channel, ls_silu(acc));
+    }
+    if (p.decode && span->n_rows > 0) shift_state<X, STATE>(a, span, state, channel);
+}
+
+template <int X, int STATE>
+static __global__ void __launch_bounds__(THREADS) state_kernel(const __grid_constant__ conv_params p) {
+    const int64_t channel = blockIdx.x % p.blocks * THREADS + threadIdx.x;
+    const ls_span *span = &p.a.spans[blockIdx.x / p.blocks];
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || channel >= p.a.dim || span->n_rows == 0) return;
+    shift_state<X, STATE>(&p.a, span, ls_pool_at(&p.a.state, span->slot), channel);
+}
+
+template <int X, int STATE>
+static const void *kernel_of(ls_dtype y) {
+    return y == LS_F32 ? (const void *)conv_kernel<X, LS_F32, STATE> : (const void *)conv_kernel<X, LS_BF16, STATE>;
+}
+
+ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *a, ls_error *err) {
+    const int64_t state_elem = ls_dtype_bytes(a->state_dtype);
+    const ls_cuda_operand operands[] = {{"x", a->x, ls_dtype_bytes(a->x_dtype), false},
+                                        {"w", a->w, 4, false},
+                                        {"bias", a->bias, 4, true},
+                                        {"y", a->y, ls_dtype_bytes(a->y_dtype), false},
+                                        {"state", a->state.base, state_elem, a->d_conv == 1 || a->state.n_entries == 0},
+                                        {"spans", a->spans, 8, a->n_spans == 0}};
+    const int64_t most = ls_spans_most(a->span_rows_max, a->rows);
+    const bool x_f32 = a->x_dtype == LS_F32, state_f32 = a->state_dtype == LS_F32;
+    LS_CUDA_TRY(ls_conv1d_check(a, err));
+    LS_CUDA_TRY(ls_cuda_check("conv1d", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
+                              ls_op_conv1d_workspace(a), err));
+    if (a->n_spans == 0) return LS_OK;
+    conv_params p = {*a, (a->dim + THREADS - 1) / THREADS, most / TOKENS + 1, a->span_rows_max == 1, NULL};
+    const ls_index index[] = {
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", a->x_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"y stride", a->y_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64,
+         {{{"slot", a->state.n_entries}, {"state stride in bytes", a->d_conv > 1 ? a->state.stride : 0}}}},
+        {LS_WIDTH_I64, {{{"tap", a->d_conv}, {"dim", a->dim}, {"element", 4}}}}};
+    const ls_launch outputs = {"conv1d", {ls_launch_blocks(a->n_spans, p.pieces, p.blocks), 1, 1}, THREADS, 0, index, 4,
+                               false};
+    const ls_launch states = {"conv1d state", {ls_launch_blocks(a->n_spans, p.blocks, 1), 1, 1}, THREADS, 0, index, 4,
+                              false};
+    ls_fault *fault;
+    LS_CUDA_TRY(ls_launch_check(&outputs, LS_CUDA_SHARED_MAX, err));
+    LS_CUDA_TRY(ls_cuda_fault_begin("conv1d", exec, &fault, err));
+    ls_span_check check = {a->spans, a->n_spans, a->rows, most, a->state.n_entries, false, fault};
+    p.fault = fault;
+    LS_CUDA_TRY(ls_cuda_check_spans("conv1d", exec, &check, err));
+    LS_CUDA_TRY(ls_cuda_launch(
+        exec, &outputs,
+        x_f32       ? state_f32 ? kernel_of<LS_F32, LS_F32>(a->y_dtype) : kernel_of<LS_F32, LS_BF16>(a->y_dtype)
+              : state_f32 ? kernel_of<LS_BF16, LS_F32>(a->y_dtype)
+                    : kernel_of<LS_BF16, LS_BF16>(a->y_dtype),
+        &p, err));
+    if (p.decode || a->d_conv == 1) return LS_OK;
+    return ls_cuda_launch(
+        exec, &states,
+        x_f32 ? state_f32 ? (const void *)state_kernel<LS_F32, LS_F32> : (const void *)state_kernel<LS_F32, LS_BF16>
+        : state_f32 ? (const void *)state_kernel<LS_BF16, LS_F32>
+                    : (const void *)state_kernel<LS_BF16, LS_BF16>,
+        &p, err);
+}

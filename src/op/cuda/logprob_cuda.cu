@@ -1,0 +1,494 @@
+/* logprob on the GPU: a warp sums a leaf, lane l owning the chains 8 l .. 8 l + 7, so that a lane's load is a 16-byte
+ * vector and the fold of 256 chains is seven adds in the lane and five exchanges.
+ *
+ * Many rows: a block a row, its warps taking leaves in turn, the next leaf already on its way in registers. Few rows:
+ * a warp a leaf over the whole GPU, then a second kernel that combines; that is the shard entry, too. */
+#include "dev/device.h"
+#include "op/cuda/check_cuda.h"
+#include "op/cuda/vector_cuda.h"
+#include "op/logprob.h"
+#include "op/logprob_math.h"
+
+#define LEAF LS_LOGPROB_LEAF
+#define STEPS (LEAF / 256) /* vectors that a lane holds of a leaf */
+#define LEAVES_MAX ((LS_LOGPROB_VOCAB_MAX + LEAF - 1) / LEAF)
+#define ROW_WARPS 4
+#define FOLD_WARPS 4
+
+/* ---- one leaf ---- */
+
+static __device__ __forceinline__ float min_nan(float a, float b) {
+    float c;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+}
+
+/* Of a lane's part of a leaf; a NaN anywhere makes both NaN. */
+typedef struct bounds {
+    float low, high;
+} bounds;
+
+#define PACKED(op, a, b, c, type) asm(op "." type " %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b))
+
+template <int DTYPE>
+static __device__ __forceinline__ bounds lane_bounds(const ls_vec8<DTYPE> *v) {
+    bounds out;
+    if (DTYPE == LS_F32) {
+        out.low = out.high = ls_vec8_get<DTYPE>(v[0], 0);
+#pragma unroll
+        for (int i = 0; i < STEPS; i++)
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                out.low = min_nan(out.low, ls_vec8_get<DTYPE>(v[i], j));
+                out.high = ls_max_nan(out.high, ls_vec8_get<DTYPE>(v[i], j));
+            }
+        return out;
+    }
+    /* Pairs of 16-bit values; the compiler joins two steps to one instruction of three operands. */
+    uint32_t low = v[0].word[0].x, high = low;
+#pragma unroll
+    for (int i = 0; i < STEPS; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t pair = ls_word_of(v[i].word[0], j);
+            if (DTYPE == LS_BF16) {
+                PACKED("min.NaN", low, pair, low, "bf16x2");
+                PACKED("max.NaN", high, pair, high, "bf16x2");
+            } else {
+                PACKED("min.NaN", low, pair, low, "f16x2");
+                PACKED("max.NaN", high, pair, high, "f16x2");
+            }
+        }
+    ls_vec8<DTYPE> ends;
+    ends.word[0].x = low;
+    ends.word[0].y = high;
+    out.low = min_nan(ls_vec8_get<DTYPE>(ends, 0), ls_vec8_get<DTYPE>(ends, 1));
+    out.high = ls_max_nan(ls_vec8_get<DTYPE>(ends, 2), ls_vec8_get<DTYPE>(ends, 3));
+    return out;
+}
+
+static __device__ __forceinline__ float warp_max(float x) {
+    for (int lanes = 16; lanes > 0; lanes /= 2) x = ls_max_nan(x, __shfl_xor_sync(LS_ALL_LANES, x, lanes));
+    return x;
+}
+
+/* A lane's eight chains and then the warp's 32 runs, in all lanes. */
+static __device__ __forceinline__ float warp_fold(const float chain[8]) {
+    float x = ls_add(ls_add(ls_add(chain[0], chain[4]), ls_add(chain[2], chain[6])),
+                     ls_add(ls_add(chain[1], chain[5]), ls_add(chain[3], chain[7])));
+    for (int lanes = 16; lanes > 0; lanes /= 2) x = ls_add(x, __shfl_xor_sync(LS_ALL_LANES, x, lanes));
+    return x;
+}
+
+/* What the terms of a leaf are measured against. */
+typedef struct reference {
+    float shift, power_shift, low; /* MAGIC - K, shift + Q */
+} reference;
+
+template <bool FAR, bool ENTROPY>
+static __device__ __forceinline__ void add_term(float *s, float *e, float z, const reference *ref) {
+    const float x = FAR ? ls_max(z, ref->low) : z;
+    const float shift = FAR ? ref->shift : LS_ROUND_MAGIC;
+    const float r = ls_fma(x, LS_LOG2E, shift);
+    const float f = ls_fma(x, LS_LOG2E, -ls_sub(r, shift));
+    const float term = ls_exp2_scale(ls_exp2_poly(f), r);
+    *s = ls_add(*s, term);
+    if (ENTROPY) *e = ls_fma(term, ls_add(ls_sub(r, ref->power_shift), f), *e);
+}
+
+/* K, Q and reference of a leaf whose entries span `high` over the warp; false where it has no terms, with its sum. */
+static __device__ __forceinline__ bool refer(bool near, float high, reference *ref, ls_logprob_leaf *leaf) {
+    *leaf = ls_logprob_dead_leaf(high <= LS_LOGPROB_LIMIT ? 0.0f : __uint_as_float(LS_NAN_BITS));
+    if (!(high >= -LS_LOGPROB_LIMIT && high <= LS_LOGPROB_LIMIT)) return false;
+    leaf->q = ls_logprob_reference(high);
+    leaf->k = near ? 0.0f : leaf->q;
+    ref->shift = ls_sub(LS_ROUND_MAGIC, leaf->k);
+    ref->power_shift = ls_add(ref->shift, leaf->q);
+    ref->low = near ? -LS_LOGPROB_NEAR : floorf(ls_sub(high, 80.0f));
+    return true;
+}
+
+/* A whole leaf from the lane's vectors. With `next`, each vector is replaced by the next leaf's as soon as it is used:
+ * its address is next + its own place. */
+template <int DTYPE, bool SCALED, bool FAR, bool ENTROPY>
+static __device__ __forceinline__ void sum_vectors(ls_vec8<DTYPE> *v, const char *next, float inv_t,
+                                                   const reference *ref, ls_logprob_leaf *leaf) {
+    float s[8] = {0, 0, 0, 0, 0, 0, 0, 0}, e[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) {
+        const ls_vec8<DTYPE> now = v[i];
+        if (next != NULL) v[i] = ls_vec8_load<DTYPE>(next + i * 256 * (DTYPE == LS_F32 ? 4 : 2));
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const float logit = ls_vec8_get<DTYPE>(now, j);
+            add_term<FAR, ENTROPY>(&s[j], &e[j], SCALED ? ls_mul(logit, inv_t) : logit, ref);
+        }
+    }
+    leaf->s = warp_fold(s);
+    leaf->e = ENTROPY ? warp_fold(e) : 0.0f;
+}
+
+template <int DTYPE>
+static __device__ __forceinline__ void load_leaf(ls_vec8<DTYPE> *v, const char *from) {
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) v[i] = ls_vec8_load<DTYPE>(from + i * 256 * (DTYPE == LS_F32 ? 4 : 2));
+}
+
+template <int DTYPE, bool SCALED, bool ENTROPY>
+static __device__ __forceinline__ ls_logprob_leaf vector_leaf(ls_vec8<DTYPE> *v, const char *next, float inv_t) {
+    const bounds lane = lane_bounds<DTYPE>(v);
+    const float low = SCALED ? ls_mul(lane.low, inv_t) : lane.low;
+    const float high = SCALED ? ls_mul(lane.high, inv_t) : lane.high;
+    const bool near = __all_sync(LS_ALL_LANES, low >= -LS_LOGPROB_NEAR && high <= LS_LOGPROB_NEAR);
+    ls_logprob_leaf leaf;
+    reference ref;
+    if (near) {
+        (void)refer(true, ENTROPY ? warp_max(high) : 0.0f, &ref, &leaf);
+        sum_vectors<DTYPE, SCALED, false, ENTROPY>(v, next, inv_t, &ref, &leaf);
+    } else if (refer(false, warp_max(high), &ref, &leaf)) {
+        sum_vectors<DTYPE, SCALED, true, ENTROPY>(v, next, inv_t, &ref, &leaf);
+    } else if (next != NULL) {
+        load_leaf<DTYPE>(v, next);
+    }
+    return leaf;
+}
+
+/* A leaf of n entries at any address: the last of a row, or one that no vector can load. */
+template <int DTYPE, bool ENTROPY>
+static __device__ __noinline__ ls_logprob_leaf scalar_leaf(const char *from, int n, float inv_t) {
+    const int lane = (int)(threadIdx.x % 32);
+    float low = __uint_as_float(LS_INF_BITS), high = -low, s[8] = {0, 0, 0, 0, 0, 0, 0, 0}, e[8];
+    ls_logprob_leaf leaf;
+    reference ref;
+    for (int base = 8 * lane; base < n; base += 256)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (base + j < n) {
+                const float z = ls_mul(ls_load_one<DTYPE>(from, base + j), inv_t);
+                low = min_nan(low, z);
+                high = ls_max_nan(high, z);
+            }
+    const bool near = __all_sync(LS_ALL_LANES, low >= -LS_LOGPROB_NEAR && high <= LS_LOGPROB_NEAR);
+    if (!refer(near, warp_max(high), &ref, &leaf)) return leaf;
+    for (int j = 0; j < 8; j++) e[j] = 0.0f;
+    for (int base = 8 * lane; base < n; base += 256)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (base + j < n)
+                add_term<true, ENTROPY>(&s[j], &e[j], ls_mul(ls_load_one<DTYPE>(from, base + j), inv_t), &ref);
+    leaf.s = warp_fold(s);
+    leaf.e = ENTROPY ? warp_fold(e) : 0.0f;
+    return leaf;
+}
+
+/* ---- leaves of a row to its result ---- */
+
+static __device__ __forceinline__ ls_logprob_leaf from_lane(ls_logprob_leaf x, int lane) {
+    return ls_logprob_leaf_make(__shfl_sync(LS_ALL_LANES, x.k, lane), __shfl_sync(LS_ALL_LANES, x.q, lane),
+                                __shfl_sync(LS_ALL_LANES, x.s, lane), __shfl_sync(LS_ALL_LANES, x.e, lane));
+}
+
+/* The aligned tree over the n <= 32 leaves that the first n lanes hold, in lane 0. */
+static __device__ __forceinline__ ls_logprob_leaf tree_of_lanes(ls_logprob_leaf x, int n) {
+    const int lane = (int)(threadIdx.x % 32);
+    for (int step = 1; step < 32; step *= 2) {
+        const ls_logprob_leaf right = from_lane(x, (lane + step) % 32);
+        if (lane % (2 * step) == 0 && lane + step < n) x = ls_logprob_join(x, right);
+    }
+    return x;
+}
+
+/* The aligned tree over n leaves in memory, in lane 0: groups of 32, then the groups. */
+static __device__ __forceinline__ ls_logprob_leaf tree(const ls_logprob_leaf *leaves, int n) {
+    const int lane = (int)(threadIdx.x % 32), groups = (n + 31) / 32;
+    ls_logprob_leaf node = ls_logprob_dead_leaf(0.0f);
+    for (int g = 0; g < groups; g++) {
+        const int in_group = n - 32 * g < 32 ? n - 32 * g : 32;
+        ls_logprob_leaf x = lane < in_group ? leaves[32 * g + lane] : ls_logprob_dead_leaf(0.0f);
+        x = from_lane(tree_of_lanes(x, in_group), 0);
+        if (lane == g) node = x;
+    }
+    return groups == 1 ? node : tree_of_lanes(node, groups);
+}
+
+typedef struct outputs {
+    float *logprob, *lse, *entropy;
+} outputs;
+
+static __device__ __forceinline__ void put(const outputs *out, int64_t row, ls_logprob_result x) {
+    out->logprob[row] = x.logprob;
+    if (out->lse != NULL) out->lse[row] = x.lse;
+    if (out->entropy != NULL) out->entropy[row] = x.entropy;
+}
+
+/* ---- kernels ---- */
+
+typedef struct rows {
+    const char *logits;
+    int64_t n, vocab, stride; /* vocab: columns here; stride in bytes */
+    const int64_t *targets;
+    int64_t ignore_index;
+    const uint8_t *mask;
+    const float *temperature;
+    const ls_fault *fault;
+} rows;
+
+static __device__ __forceinline__ float inverse_temperature(const rows *in, int64_t row) {
+    return in->temperature == NULL ? 1.0f : ls_div(1.0f, in->temperature[row]);
+}
+
+typedef struct rows_params {
+    rows in;
+    outputs out;
+} rows_params;
+
+template <int DTYPE, bool SCALED, bool ENTROPY>
+static __global__ void __launch_bounds__(32 * ROW_WARPS) rows_kernel(const __grid_constant__ rows_params p) {
+    __shared__ ls_logprob_leaf leaves[LEAVES_MAX];
+    const int64_t row = blockIdx.x, elem = DTYPE == LS_F32 ? 4 : 2;
+    const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32);
+    const int vocab = (int)p.in.vocab, n = (vocab + LEAF - 1) / LEAF;
+    const char *logits = p.in.logits + row * p.in.stride;
+    const int64_t target = p.in.targets[row];
+    if (p.in.fault->code != LS_FAULT_NONE) return;
+    if (!ls_logprob_keeps(p.in.targets, p.in.ignore_index, p.in.mask, row)) {
+        const ls_logprob_result zero = {0.0f, 0.0f, 0.0f};
+        if (threadIdx.x == 0) put(&p.out, row, zero);
+        return;
+    }
+    const float inv_t = inverse_temperature(&p.in, row);
+    float z_target = 0.0f;
+    if (threadIdx.x == 0) z_target = ls_load_one<DTYPE>(logits, target);
+    /* Leaves that vectors can load. */
+    const int whole = (uint64_t)logits % 16 == 0 ? vocab / LEAF : 0;
+    int leaf_i = warp;
+    if (leaf_i < whole) {
+        const char *at = logits + (leaf_i * LEAF + 8 * lane) * elem;
+        ls_vec8<DTYPE> v[STEPS];
+        load_leaf<DTYPE>(v, at);
+        for (; leaf_i < whole; leaf_i += ROW_WARPS) {
+            const char *next = leaf_i + ROW_WARPS < whole ? at + ROW_WARPS * LEAF * elem : NULL;
+            const ls_logprob_leaf leaf = vector_leaf<DTYPE, SCALED, ENTROPY>(v, next, inv_t);
+            if (lane == 0) leaves[leaf_i] = leaf;
+            at = next;
+        }
+    }
+    for (; leaf_i < n; leaf_i += ROW_WARPS) {
+        const int rest = vocab - leaf_i * LEAF;
+        const ls_logprob_leaf leaf =
+            scalar_leaf<DTYPE, ENTROPY>(logits + leaf_i * LEAF * elem, rest < LEAF ? rest : LEAF, inv_t);
+        if (lane == 0) leaves[leaf_i] = leaf;
+    }
+    __syncthreads();
+    if (warp != 0) return;
+    const ls_logprob_leaf sum = tree(leaves, n);
+    if (lane == 0) put(&p.out, row, ls_logprob_finish(sum, ls_mul(z_target, inv_t)));
+}
+
+typedef struct leaves_params {
+    rows in;
+    int64_t first, leaf_stride; /* first: column of `total` that column 0 here is */
+    ls_logprob_leaf *leaves;
+    float *target_z; /* or NULL */
+} leaves_params;
+
+template <int DTYPE, bool SCALED, bool ENTROPY>
+static __global__ void __launch_bounds__(32 * FOLD_WARPS) leaves_kernel(const __grid_constant__ leaves_params p) {
+    const int64_t elem = DTYPE == LS_F32 ? 4 : 2, n = (p.in.vocab + LEAF - 1) / LEAF;
+    const int64_t item = (int64_t)blockIdx.x * FOLD_WARPS + threadIdx.x / 32, row = item / n, leaf_i = item % n;
+    const int lane = (int)(threadIdx.x % 32);
+    ls_cuda_let_next_start();
+    if (row >= p.in.n || !ls_logprob_keeps(p.in.targets, p.in.ignore_index, p.in.mask, row)) return;
+    if (p.in.fault != NULL && p.in.fault->code != LS_FAULT_NONE) return;
+    const char *logits = p.in.logits + row * p.in.stride, *from = logits + leaf_i * LEAF * elem;
+    const float inv_t = inverse_temperature(&p.in, row);
+    const int64_t rest = p.in.vocab - leaf_i * LEAF;
+    ls_logprob_leaf leaf;
+    if (rest >= LEAF && (uint64_t)from % 16 == 0) {
+        ls_vec8<DTYPE> v[STEPS];
+        load_leaf<DTYPE>(v, from + 8 * lane * elem);
+        leaf = vector_leaf<DTYPE, SCALED, ENTROPY>(v, NULL, inv_t);
+    } else {
+        leaf = scalar_leaf<DTYPE, ENTROPY>(from, (int)(rest < LEAF ? rest : LEAF), inv_t);
+    }
+    if (lane != 0) return;
+    p.leaves[row * p.leaf_stride + p.first / LEAF + leaf_i] = leaf;
+    const int64_t target = p.in.targets[row] - p.first;
+    if (p.target_z != NULL && leaf_i == 0 && target >= 0 && target < p.in.vocab)
+        p.target_z[row] = ls_mul(ls_load_one<DTYPE>(logits, target), inv_t);
+}
+
+typedef struct combine_params {
+    rows in; /* logits: NULL where target_z is given */
+    const ls_logprob_leaf *leaves;
+    int64_t leaf_stride;
+    const float *target_z;
+    ls_row_check check; /* made by every block itself, where fault is not NULL */
+    outputs out;
+} combine_params;
+
+template <int DTYPE>
+static __global__ void __launch_bounds__(32 * FOLD_WARPS) combine_kernel(const __grid_constant__ combine_params p) {
+    const int lane = (int)(threadIdx.x % 32);
+    const int64_t row = (int64_t)blockIdx.x * FOLD_WARPS + threadIdx.x / 32;
+    ls_cuda_wait_for_previous();
+    if (p.check.fault != NULL ? !ls_block_may_write<32 * FOLD_WARPS>(&p.check, p.check.rows)
+                              : p.in.fault->code != LS_FAULT_NONE)
+        return;
+    if (row >= p.in.n) return;
+    ls_logprob_result result = {0.0f, 0.0f, 0.0f};
+    if (ls_logprob_keeps(p.in.targets, p.in.ignore_index, p.in.mask, row)) {
+        float z = 0.0f;
+        if (lane == 0)
+            z = p.target_z != NULL ? p.target_z[row]
+                                   : ls_mul(ls_load_one<DTYPE>(p.in.logits + row * p.in.stride, p.in.targets[row]),
+                                            inverse_temperature(&p.in, row));
+        result = ls_logprob_finish(tree(p.leaves + row * p.leaf_stride, (int)((p.in.vocab + LEAF - 1) / LEAF)), z);
+    }
+    if (lane == 0) put(&p.out, row, result);
+}
+
+/* ---- entries ---- */
+
+/* The kernel of a type and two switches. */
+#define PICK2(kernel, dtype, a, b)                                                                    \
+    ((a)   ? (b) ? (const void *)kernel<dtype, true, true> : (const void *)kernel<dtype, true, false> \
+       : (b) ? (const void *)kernel<dtype, false, true>                                               \
+           : (const void *)kernel<dtype, false, false>)
+#define PICK0(kernel, dtype) ((const void *)kernel<dtype>)
+#define BY_TYPE(pick, kernel, dtype, ...)                     \
+    ((dtype) == LS_F32    ? pick(kernel, LS_F32 __VA_ARGS__)  \
+     : (dtype) == LS_BF16 ? pick(kernel, LS_BF16 __VA_ARGS__) \
+                          : pick(kernel, LS_F16 __VA_ARGS__))
+#define AND ,
+
+static const void *rows_kernel_of(ls_dtype dtype, bool scaled, bool entropy) {
+    return BY_TYPE(PICK2, rows_kernel, dtype, AND scaled AND entropy);
+}
+static const void *leaves_kernel_of(ls_dtype dtype, bool scaled, bool entropy) {
+    return BY_TYPE(PICK2, leaves_kernel, dtype, AND scaled AND entropy);
+}
+static const void *combine_kernel_of(ls_dtype dtype) { return BY_TYPE(PICK0, combine_kernel, dtype); }
+
+/* Where the kernels compute: bytes of a row and of the column in 64 bits, columns alone in 32. */
+static void index_of_rows(ls_index index[2], int64_t n_rows, int64_t stride_bytes, int64_t vocab, int64_t elem) {
+    const ls_index contract[2] = {
+        {LS_WIDTH_I64,
+         {{{"row", n_rows}, {"row stride in bytes", stride_bytes}}, {{"column", vocab}, {"element", elem}}}},
+        {LS_WIDTH_I32, {{{"column", vocab + LEAF}, {"element", elem}}}}};
+    index[0] = contract[0];
+    index[1] = contract[1];
+}
+
+static ls_status launch_leaves(const ls_exec *exec, leaves_params *p, ls_dtype dtype, bool entropy, ls_error *err) {
+    const int64_t n = ls_logprob_leaves(p->in.vocab);
+    ls_index index[3];
+    index_of_rows(index, p->in.n, p->in.stride, p->in.vocab, ls_dtype_bytes(dtype));
+    const ls_index place = {LS_WIDTH_I64, {{{"row", p->in.n}, {"leaf stride", p->leaf_stride}, {"leaf", 16}}}};
+    index[2] = place;
+    const ls_launch launch = {"logprob_shard, leaves",
+                              {(p->in.n * n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1},
+                              32 * FOLD_WARPS,
+                              0,
+                              index,
+                              3,
+                              false};
+    return ls_cuda_launch(exec, &launch, leaves_kernel_of(dtype, p->in.temperature != NULL, entropy), p, err);
+}
+
+static ls_status launch_combine(const ls_exec *exec, combine_params *p, ls_dtype dtype, ls_error *err) {
+    const ls_index index = {LS_WIDTH_I64, {{{"row", p->in.n}, {"leaf stride", p->leaf_stride}, {"leaf", 16}}}};
+    const ls_launch launch = {
+        "logprob_combine", {(p->in.n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1}, 32 * FOLD_WARPS, 0, &index, 1, true};
+    return ls_cuda_launch(exec, &launch, combine_kernel_of(dtype), p, err);
+}
+
+ls_status ls_cuda_logprob(const ls_exec *exec, const ls_logprob_args *a, ls_error *err) {
+    const ls_cuda_operand operands[] = {{"logits", a->logits, ls_dtype_bytes(a->dtype), false},
+                                        {"targets", a->targets, 8, false},
+                                        {"mask", a->mask, 1, true},
+                                        {"temperature", a->temperature, 4, true},
+                                        {"logprob", a->logprob, 4, false},
+                                        {"lse", a->lse, 4, true},
+                                        {"entropy", a->entropy, 4, true}};
+    const int64_t n_operands = (int64_t)(sizeof operands / sizeof operands[0]);
+    const outputs out = {a->logprob, a->lse, a->entropy};
+    const bool entropy = a->entropy != NULL, split = a->rows <= LS_LOGPROB_SPLIT_ROWS;
+    ls_fault *fault;
+    LS_CUDA_TRY(ls_logprob_check(a, err));
+    LS_CUDA_TRY(ls_cuda_check("logprob", exec, operands, n_operands, ls_op_logprob_workspace(a), err));
+    if (a->rows == 0) return LS_OK;
+    ls_index index[2];
+    index_of_rows(index, a->rows, a->row_stride * ls_dtype_bytes(a->dtype), a->vocab, ls_dtype_bytes(a->dtype));
+    const ls_launch whole_rows = {"logprob", {a->rows, 1, 1}, 32 * ROW_WARPS, 0, index, 2, false};
+    LS_CUDA_TRY(ls_launch_check(&whole_rows, LS_CUDA_SHARED_MAX, err));
+    LS_CUDA_TRY(ls_cuda_fault_begin("logprob", exec, &fault, err));
+    ls_row_check check = {a->targets, a->mask, a->temperature, a->rows, a->vocab, a->ignore_index, fault};
+    const rows in = {(const char *)a->logits,
+                     a->rows,
+                     a->vocab,
+                     a->row_stride * ls_dtype_bytes(a->dtype),
+                     a->targets,
+                     a->ignore_index,
+                     a->mask,
+                     a->temperature,
+                     fault};
+    if (!split) {
+        rows_params p = {in, out};
+        LS_CUDA_TRY(ls_cuda_check_rows("logprob", exec, &check, err));
+        return ls_cuda_launch(exec, &whole_rows, rows_kernel_of(a->dtype, a->temperature != NULL, entropy), &p, err);
+    }
+    ls_logprob_leaf *leaves = (ls_logprob_leaf *)((char *)exec->workspace + LS_WORKSPACE_HEAD);
+    leaves_params first = {in, 0, ls_logprob_leaves(a->vocab), leaves, NULL};
+    combine_params second = {in, leaves, first.leaf_stride, NULL, check, out};
+    first.in.fault = NULL; /* the second kernel checks, and it alone writes what the caller sees */
+    LS_CUDA_TRY(launch_leaves(exec, &first, a->dtype, entropy, err));
+    LS_CUDA_TRY(launch_combine(exec, &second, a->dtype, err));
+    return ls_cuda_fault_end("logprob", exec, fault, err);
+}
+
+ls_status ls_cuda_logprob_shard(const ls_exec *exec, const ls_logprob_shard_args *a, ls_error *err) {
+    const ls_cuda_operand operands[] = {{"logits", a->logits, ls_dtype_bytes(a->dtype), false},
+                                        {"targets", a->targets, 8, false},
+                                        {"mask", a->mask, 1, true},
+                                        {"temperature", a->temperature, 4, true},
+                                        {"leaves", a->leaves, 16, false},
+                                        {"target_z", a->target_z, 4, false}};
+    const int64_t n_operands = (int64_t)(sizeof operands / sizeof operands[0]);
+    ls_fault *fault;
+    LS_CUDA_TRY(ls_logprob_shard_check(a, err));
+    LS_CUDA_TRY(ls_cuda_check("logprob_shard", exec, operands, n_operands, ls_op_logprob_shard_workspace(a), err));
+    if (a->rows == 0) return LS_OK;
+    LS_CUDA_TRY(ls_cuda_fault_begin("logprob_shard", exec, &fault, err));
+    ls_row_check check = {a->targets, a->mask, a->temperature, a->rows, a->total, a->ignore_index, fault};
+    leaves_params p = {{(const char *)a->logits, a->rows, a->vocab, a->row_stride * ls_dtype_bytes(a->dtype),
+                        a->targets, a->ignore_index, a->mask, a->temperature, fault},
+                       a->first,
+                       a->leaf_stride,
+                       a->leaves,
+                       a->target_z};
+    LS_CUDA_TRY(ls_cuda_check_rows("logprob_shard", exec, &check, err));
+    return launch_leaves(exec, &p, a->dtype, true, err);
+}
+
+ls_status ls_cuda_logprob_combine(const ls_exec *exec, const ls_logprob_combine_args *a, ls_error *err) {
+    const ls_cuda_operand operands[] = {{"leaves", a->leaves, 16, false},  {"target_z", a->target_z, 4, false},
+                                        {"targets", a->targets, 8, false}, {"mask", a->mask, 1, true},
+                                        {"logprob", a->logprob, 4, false}, {"lse", a->lse, 4, true},
+                                        {"entropy", a->entropy, 4, true}};
+    const int64_t n_operands = (int64_t)(sizeof operands / sizeof operands[0]);
+    ls_fault *fault;
+    LS_CUDA_TRY(ls_logprob_combine_check(a, err));
+    LS_CUDA_TRY(ls_cuda_check("logprob_combine", exec, operands, n_operands, ls_op_logprob_combine_workspace(a), err));
+    if (a->rows == 0) return LS_OK;
+    LS_CUDA_TRY(ls_cuda_fault_begin("logprob_combine", exec, &fault, err));
+    ls_row_check check = {a->targets, a->mask, NULL, a->rows, a->total, a->ignore_index, fault};
+    combine_params p = {{NULL, a->rows, a->total, 0, a->targets, a->ignore_index, a->mask, NULL, fault},
+                        a->leaves,
+                        a->leaf_stride,
+                        a->target_z,
+                        {NULL, NULL, NULL, 0, 0, 0, NULL},
+                        {a->logprob, a->lse, a->entropy}};
+    LS_CUDA_TRY(ls_cuda_check_rows("logprob_combine", exec, &check, err));
+    return launch_combine(exec, &p, LS_F32, err);
+}

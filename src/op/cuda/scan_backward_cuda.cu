@@ -1,0 +1,396 @@
+/* Gradient of the scan on the GPU. One kernel walks each span forwards and keeps the state every KEEP tokens; one walks
+ * the pieces backwards, each piece forwards once more into shared memory, then in reverse; two add the shares of
+ * channel blocks and spans in their fixed order. */
+#include "dev/device.h"
+#include "op/cuda/check_cuda.h"
+#include "op/cuda/scan_cuda.h"
+#include "op/scan.h"
+
+#define KEEP LS_SCAN_KEEP
+#define WARPS (LS_SCAN_SUM_BLOCK / LS_WARP_CHANNELS)
+#define SUM_THREADS 256
+
+typedef struct back_params {
+    ls_scan_backward_args a;
+    ls_scan_backward_plan plan;
+    float *work;
+    const ls_fault *fault;
+} back_params;
+
+/* Place of a thread: its channel (the last one again where the block hangs over) and its group of states. */
+typedef struct place {
+    int64_t span_i, channel;
+    int block, lane, warp, group, slot, base, n;
+    bool active;
+} place;
+
+template <int GROUP>
+static __device__ __forceinline__ place place_of(const back_params *p) {
+    place at;
+    const int per = ((int)p->a.n_states + 3) / 4;
+    at.block = (int)(blockIdx.x % p->plan.n_blocks);
+    at.span_i = blockIdx.x / p->plan.n_blocks;
+    at.lane = (int)(threadIdx.x % 32);
+    at.warp = (int)(threadIdx.x / 32);
+    at.group = at.lane % 4;
+    at.slot = at.warp * LS_WARP_CHANNELS + at.lane / 4;
+    at.base = at.group * per;
+    at.n = (int)p->a.n_states - at.base < per ? (int)p->a.n_states - at.base : per;
+    if (at.n < 0) at.n = 0;
+    at.channel = (int64_t)at.block * LS_SCAN_SUM_BLOCK + at.slot;
+    at.active = at.channel < p->a.dim;
+    if (!at.active) at.channel = p->a.dim - 1;
+    return at;
+}
+
+static __device__ __forceinline__ float *kept_state(const back_params *p, const place *at, const ls_span *span,
+                                                    int64_t piece) {
+    const int64_t state = p->a.dim * p->a.n_states;
+    return p->work + p->plan.states + (span->row / KEEP + at->span_i + piece) * state + at->channel * p->a.n_states +
+           at->base;
+}
+
+/* dt and v of a token. */
+template <int IN>
+static __device__ __forceinline__ float2 step_sizes(const ls_scan_backward_args *a, int64_t row, int64_t channel) {
+    const float raw = ls_load_one<IN>(a->dt_raw, row * a->dt_stride + channel);
+    const float dt = ls_dt_of(raw, a->dt_bias, channel, a->dt_activated);
+    return make_float2(dt, ls_mul(dt, ls_load_one<IN>(a->u, row * a->u_stride + channel)));
+}
+
+/* h before the first token of every piece. */
+template <int GROUP, int IN>
+static __global__ void __launch_bounds__(32 * WARPS) keep_kernel(const __grid_constant__ back_params p) {
+    __shared__ float2 dtv[KEEP][LS_SCAN_SUM_BLOCK];
+    const ls_scan_backward_args *a = &p.a;
+    const place at = place_of<GROUP>(&p);
+    const ls_span *span = &a->spans[at.span_i];
+    float h[GROUP], a2[GROUP];
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
+#pragma unroll
+    for (int s = 0; s < GROUP; s++) {
+        h[s] = 0.0f;
+        a2[s] = s < at.n ? a->a2[at.channel * a->n_states + at.base + s] : 0.0f;
+    }
+    for (int64_t t = 0; t < span->n_rows; t += KEEP) {
+        const int n_tokens = span->n_rows - t < KEEP ? (int)(span->n_rows - t) : KEEP;
+        float *kept = kept_state(&p, &at, span, t / KEEP);
+#pragma unroll
+        for (int s = 0; s < GROUP; s++)
+            if (s < at.n && at.active) kept[s] = h[s];
+        __syncwarp();
+        for (int i = at.group; i < n_tokens; i += 4) dtv[i][at.slot] = step_sizes<IN>(a, span->row + t + i, at.channel);
+        __syncwarp();
+        for (int i = 0; i < n_tokens; i++) {
+            const float2 d = dtv[i][at.slot];
+#pragma unroll
+            for (int s = 0; s < GROUP; s++)
+                if (s < at.n)
+                    h[s] = ls_fma(ls_exp2_product(d.x, a2[s]), h[s],
+                                  ls_mul(d.y, ls_load_one<IN>(a->b, (span->row + t + i) * a->b_stride + at.base + s)));
+        }
+    }
+}
+
+/* What a token and a channel need in the walk back. */
+typedef struct token_terms {
+    float dt, u, dy, slope; /* slope: d dt / d dt_raw */
+} token_terms;
+
+/* Tokens that are walked back at a time: a piece where its states fit shared memory, a part of it for large groups. */
+#define WALKED(group) ((group) <= 8 ? KEEP : (group) <= 16 ? KEEP / 2 : KEEP / 8)
+
+template <int GROUP>
+struct back_tile {
+    float h[WALKED(GROUP)][GROUP][32 * WARPS]; /* states after each token */
+    token_terms terms[WALKED(GROUP)][LS_SCAN_SUM_BLOCK];
+    float b[WALKED(GROUP)][4 * GROUP], c[WALKED(GROUP)][4 * GROUP];
+    float sums[WARPS][WALKED(GROUP)][2][4 * GROUP]; /* the warps' shares of db and dcc */
+};
+
+/* x summed over the warp's eight channels by halves 4, 2, 1, in every lane. */
+static __device__ __forceinline__ float channel_sum(float x) {
+    x = ls_add(x, __shfl_xor_sync(LS_ALL_LANES, x, 16));
+    x = ls_add(x, __shfl_xor_sync(LS_ALL_LANES, x, 8));
+    return ls_add(x, __shfl_xor_sync(LS_ALL_LANES, x, 4));
+}
+
+/* h through n tokens from `row` on, without a trace. */
+template <int GROUP, int IN>
+static __device__ __forceinline__ void pass_over(const ls_scan_backward_args *a, const place *at, float *h,
+                                                 const float *a2, int64_t row, int n) {
+    for (int i = 0; i < n; i++) {
+        const float2 dtv = step_sizes<IN>(a, row + i, at->channel);
+#pragma unroll
+        for (int s = 0; s < GROUP; s++)
+            if (s < at->n)
+                h[s] = ls_fma(ls_exp2_product(dtv.x, a2[s]), h[s],
+                              ls_mul(dtv.y, ls_load_one<IN>(a->b, (row + i) * a->b_stride + at->base + s)));
+    }
+}
+
+/* Forwards: states into shared memory, y for dz. */
+template <int GROUP, int IN>
+static __device__ __forceinline__ void walk_forwards(const back_params *p, const place *at, back_tile<GROUP> *tile,
+                                                     float *h, const float *a2, int64_t row, int n_tokens) {
+    const ls_scan_backward_args *a = &p->a;
+    for (int i = 0; i < n_tokens; i++) {
+        const token_terms *terms = &tile->terms[i][at->slot];
+        const float dt = terms->dt, u = terms->u, v = ls_mul(dt, u);
+        float part = 0.0f;
+#pragma unroll
+        for (int s = 0; s < GROUP; s++) {
+            if (s < at->n) {
+                h[s] = ls_fma(ls_exp2_product(dt, a2[s]), h[s], ls_mul(v, tile->b[i][at->base + s]));
+                part = ls_fma(h[s], tile->c[i][at->base + s], part);
+            }
+            tile->h[i][s][threadIdx.x] = h[s];
+        }
+        if (a->z == NULL) continue;
+        float y = ls_quad_sum(part);
+        if (a->d != NULL) y = ls_fma(a->d[at->channel], u, y);
+        if (i % 4 == at->group && at->active) {
+            const float z = ls_load_one<IN>(a->z, (row + i) * a->z_stride + at->channel);
+            const float sig = ls_sigmoid(z), sl = ls_silu(z);
+            const float dout = a->dout[(row + i) * a->dout_stride + at->channel];
+            a->dz[(row + i) * a->dim + at->channel] = ls_mul(ls_mul(dout, y), ls_fma(sl, ls_sub(1.0f, sig), sig));
+        }
+    }
+}
+
+/* What the walk back carries from token to token. */
+template <int GROUP>
+struct carried {
+    float g[GROUP], da2[GROUP], dd, dbias;
+};
+
+template <int GROUP>
+static __device__ __forceinline__ void walk_backwards(const back_params *p, const place *at, back_tile<GROUP> *tile,
+                                                      carried<GROUP> *k, const float *before, const float *a2,
+                                                      int64_t row, int n_tokens) {
+    const ls_scan_backward_args *a = &p->a;
+    for (int i = n_tokens - 1; i >= 0; i--) {
+        const token_terms terms = tile->terms[i][at->slot];
+        const float v = ls_mul(terms.dt, terms.u);
+        float V = 0.0f, T = 0.0f;
+#pragma unroll
+        for (int s = 0; s < GROUP; s++) {
+            float share_b = 0.0f, share_c = 0.0f;
+            if (s < at->n) {
+                const float b = tile->b[i][at->base + s], c = tile->c[i][at->base + s], h = tile->h[i][s][threadIdx.x];
+                const float h_before = i > 0 ? tile->h[i - 1][s][threadIdx.x] : before[s];
+                const float decay = ls_exp2_product(terms.dt, a2[s]), x = ls_mul(terms.dt, a2[s]);
+                const bool bounded = !(x >= -126.0f && x <= 127.0f);
+                k->g[s] = ls_fma(terms.dy, c, k->g[s]);
+                V = ls_fma(k->g[s], b, V);
+                const float w = bounded ? 0.0f : ls_mul(k->g[s], ls_mul(decay, h_before));
+                T = ls_fma(w, a2[s], T);
+                k->da2[s] = ls_fma(w, terms.dt, k->da2[s]);
+                share_c = at->active ? ls_mul(terms.dy, h) : 0.0f;
+                share_b = at->active ? ls_mul(k->g[s], v) : 0.0f;
+                k->g[s] = ls_mul(k->g[s], decay);
+            }
+            /* All lanes exchange, also those whose group has fewer states. */
+            const float sum_b = channel_sum(share_b), sum_c = channel_sum(share_c);
+            if (at->lane < 4 && s < at->n) {
+                tile->sums[at->warp][i][0][at->base + s] = sum_b;
+                tile->sums[at->warp][i][1][at->base + s] = sum_c;
+            }
+        }
+        V = ls_quad_sum(V);
+        T = ls_quad_sum(T);
+        float du = ls_mul(V, terms.dt);
+        if (a->d != NULL) {
+            du = ls_fma(terms.dy, a->d[at->channel], du);
+            k->dd = ls_fma(terms.dy, terms.u, k->dd);
+        }
+        float ddt = ls_fma(T, LS_LN2, ls_mul(V, terms.u));
+        if (!a->dt_activated) ddt = ls_mul(ddt, terms.slope);
+        k->dbias = ls_add(k->dbias, ddt);
+        if (i % 4 == at->group && at->active) {
+            a->du[(row + i) * a->dim + at->channel] = du;
+            a->ddt[(row + i) * a->dim + at->channel] = ddt;
+        }
+    }
+}
+
+template <int IN>
+static __device__ __forceinline__ token_terms terms_of(const ls_scan_backward_args *a, int64_t row, int64_t channel) {
+    token_terms terms;
+    float raw = ls_load_one<IN>(a->dt_raw, row * a->dt_stride + channel);
+    terms.dt = ls_dt_of(raw, a->dt_bias, channel, a->dt_activated);
+    if (a->dt_bias != NULL) raw = ls_add(raw, a->dt_bias[channel]);
+    terms.slope = a->dt_activated ? 1.0f : ls_sigmoid(raw);
+    terms.u = ls_load_one<IN>(a->u, row * a->u_stride + channel);
+    terms.dy = a->dout[row * a->dout_stride + channel];
+    if (a->z != NULL) terms.dy = ls_mul(terms.dy, ls_silu(ls_load_one<IN>(a->z, row * a->z_stride + channel)));
+    return terms;
+}
+
+template <int GROUP, int IN>
+static __global__ void __launch_bounds__(32 * WARPS) back_kernel(const __grid_constant__ back_params p) {
+    extern __shared__ char shared[];
+    back_tile<GROUP> *tile = (back_tile<GROUP> *)shared;
+    const ls_scan_backward_args *a = &p.a;
+    const place at = place_of<GROUP>(&p);
+    const ls_span *span = &a->spans[at.span_i];
+    const int64_t state = a->dim * a->n_states, pieces = (span->n_rows + KEEP - 1) / KEEP;
+    float h[GROUP], before[GROUP], a2[GROUP];
+    carried<GROUP> k;
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
+    k.dd = k.dbias = 0.0f;
+#pragma unroll
+    for (int s = 0; s < GROUP; s++) {
+        k.g[s] = k.da2[s] = 0.0f;
+        a2[s] = s < at.n ? a->a2[at.channel * a->n_states + at.base + s] : 0.0f;
+    }
+    for (int64_t i = pieces * (KEEP / WALKED(GROUP)) - 1; i >= 0; i--) {
+        const int64_t first = i * WALKED(GROUP), row = span->row + first, left = span->n_rows - first;
+        const int n_tokens = left < WALKED(GROUP) ? (int)left : WALKED(GROUP), states = (int)a->n_states;
+        const float *kept = kept_state(&p, &at, span, first / KEEP);
+        if (n_tokens <= 0) continue;
+#pragma unroll
+        for (int s = 0; s < GROUP; s++) h[s] = s < at.n ? kept[s] : 0.0f;
+        if (WALKED(GROUP) < KEEP) pass_over<GROUP, IN>(a, &at, h, a2, row - first % KEEP, (int)(first % KEEP));
+#pragma unroll
+        for (int s = 0; s < GROUP; s++) before[s] = h[s];
+        for (int t = at.group; t < n_tokens; t += 4) tile->terms[t][at.slot] = terms_of<IN>(a, row + t, at.channel);
+        for (int j = (int)threadIdx.x; j < n_tokens * states; j += 32 * WARPS) {
+            tile->b[j / states][j % states] = ls_load_one<IN>(a->b, (row + j / states) * a->b_stride + j % states);
+            tile->c[j / states][j % states] = ls_load_one<IN>(a->cc, (row + j / states) * a->c_stride + j % states);
+        }
+        __syncthreads();
+        walk_forwards<GROUP, IN>(&p, &at, tile, h, a2, row, n_tokens);
+        walk_backwards<GROUP>(&p, &at, tile, &k, before, a2, row, n_tokens);
+        __syncthreads();
+        /* The four runs of eight channels by halves 2, 1. */
+        for (int j = (int)threadIdx.x; j < n_tokens * 2 * states; j += 32 * WARPS) {
+            const int token = j / (2 * states), part = j / states % 2, s = j % states;
+            const float sum = ls_add(ls_add(tile->sums[0][token][part][s], tile->sums[2][token][part][s]),
+                                     ls_add(tile->sums[1][token][part][s], tile->sums[3][token][part][s]));
+            p.work[p.plan.sums + (((int64_t)at.block * a->rows + row + token) * 2 + part) * states + s] = sum;
+        }
+        __syncthreads();
+    }
+    if (!at.active) return;
+#pragma unroll
+    for (int s = 0; s < GROUP; s++)
+        if (s < at.n) p.work[p.plan.a2 + at.span_i * state + at.channel * a->n_states + at.base + s] = k.da2[s];
+    if (at.group != 0) return;
+    p.work[p.plan.d + at.span_i * a->dim + at.channel] = k.dd;
+    p.work[p.plan.bias + at.span_i * a->dim + at.channel] = k.dbias;
+}
+
+/* db and dcc: a thread a (row of a span, state), channel blocks in order. */
+static __global__ void __launch_bounds__(SUM_THREADS) channel_kernel(const __grid_constant__ back_params p) {
+    const ls_scan_backward_args *a = &p.a;
+    const int64_t states = a->n_states, per_span = blockIdx.x / a->n_spans, span_i = blockIdx.x % a->n_spans;
+    const ls_span *span = &a->spans[span_i];
+    const int64_t i = per_span * SUM_THREADS + threadIdx.x;
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || i >= span->n_rows * 2 * states) return;
+    const int64_t row = span->row + i / (2 * states), part = i / states % 2, s = i % states;
+    float sum = 0.0f;
+    for (int64_t block = 0; block < p.plan.n_blocks; block++)
+        sum = ls_add(sum, p.work[p.plan.sums + ((block * a->rows + row) * 2 + part) * states + s]);
+    (part == 0 ? a->db : a->dcc)[row * states + s] = sum;
+}
+
+/* Parameters: a thread one of them, spans in order. */
+static __global__ void __launch_bounds__(SUM_THREADS) span_kernel(const __grid_constant__ back_params p) {
+    const ls_scan_backward_args *a = &p.a;
+    const int64_t state = a->dim * a->n_states, i = (int64_t)blockIdx.x * SUM_THREADS + threadIdx.x;
+    if (p.fault->code != LS_FAULT_NONE || i >= state + 2 * a->dim) return;
+    const int64_t j = i < state ? i : (i - state) % a->dim, width = i < state ? state : a->dim;
+    const float *share = p.work + (i < state ? p.plan.a2 : i < state + a->dim ? p.plan.d : p.plan.bias);
+    float sum = 0.0f;
+    for (int64_t s = 0; s < a->n_spans; s++)
+        if (a->spans[s].slot >= 0 && a->spans[s].n_rows > 0) sum = ls_add(sum, share[s * width + j]);
+    if (i < state)
+        a->da2[j] = ls_mul(sum, LS_LN2);
+    else if (i < state + a->dim && a->dd != NULL)
+        a->dd[j] = sum;
+    else if (i >= state + a->dim && a->ddt_bias != NULL)
+        a->ddt_bias[j] = sum;
+}
+
+typedef struct kernels {
+    const void *keep, *back;
+    int64_t shared_bytes;
+} kernels;
+
+template <int GROUP>
+static kernels kernels_of(ls_dtype in) {
+    const kernels f32 = {(const void *)keep_kernel<GROUP, LS_F32>, (const void *)back_kernel<GROUP, LS_F32>,
+                         (int64_t)sizeof(back_tile<GROUP>)};
+    const kernels bf16 = {(const void *)keep_kernel<GROUP, LS_BF16>, (const void *)back_kernel<GROUP, LS_BF16>,
+                          (int64_t)sizeof(back_tile<GROUP>)};
+    return in == LS_F32 ? f32 : bf16;
+}
+
+/* All launches but the last; with `only_check`, their contracts alone. */
+static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, bool only_check, ls_error *err) {
+    const ls_scan_backward_args *a = &p->a;
+    const int64_t group = (a->n_states + 3) / 4;
+    const kernels k = group <= 4    ? kernels_of<4>(a->in_dtype)
+                      : group <= 8  ? kernels_of<8>(a->in_dtype)
+                      : group <= 16 ? kernels_of<16>(a->in_dtype)
+                                    : kernels_of<64>(a->in_dtype);
+    const int64_t states = a->n_states, per_span = (most * 2 * states + SUM_THREADS - 1) / SUM_THREADS;
+    const ls_index index[] = {
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"u stride", a->u_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"dt stride", a->dt_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"z stride", a->z != NULL ? a->z_stride : 0}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"b stride", a->b_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"c stride", a->c_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"dout stride", a->dout_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"dim", a->dim}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"workspace", p->plan.total}, {"element", 4}}}}};
+    const int64_t n = (int64_t)(sizeof index / sizeof index[0]),
+                  blocks = ls_launch_blocks(a->n_spans, p->plan.n_blocks, 1);
+    const ls_launch keep = {"scan_backward, states", {blocks, 1, 1}, 32 * WARPS, 0, index, n, false};
+    const ls_launch back = {"scan_backward", {blocks, 1, 1}, 32 * WARPS, k.shared_bytes, index, n, false};
+    const ls_launch channels = {
+        "scan_backward, channels", {ls_launch_blocks(a->n_spans, per_span, 1), 1, 1}, SUM_THREADS, 0, index, n, false};
+    if (only_check) {
+        LS_CUDA_TRY(ls_launch_check(&keep, LS_CUDA_SHARED_MAX, err));
+        LS_CUDA_TRY(ls_launch_check(&back, LS_CUDA_SHARED_MAX, err));
+        return ls_launch_check(&channels, LS_CUDA_SHARED_MAX, err);
+    }
+    LS_CUDA_TRY(ls_cuda_launch(exec, &keep, k.keep, p, err));
+    LS_CUDA_TRY(ls_cuda_launch(exec, &back, k.back, p, err));
+    return ls_cuda_launch(exec, &channels, (const void *)channel_kernel, p, err);
+}
+
+ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args *a, ls_error *err) {
+    const int64_t elem = ls_dtype_bytes(a->in_dtype);
+    const ls_cuda_operand operands[] = {{"u", a->u, elem, false},         {"dt_raw", a->dt_raw, elem, false},
+                                        {"b", a->b, elem, false},         {"cc", a->cc, elem, false},
+                                        {"z", a->z, elem, true},          {"a2", a->a2, 4, false},
+                                        {"dt_bias", a->dt_bias, 4, true}, {"d", a->d, 4, true},
+                                        {"dout", a->dout, 4, false},      {"du", a->du, 4, false},
+                                        {"ddt", a->ddt, 4, false},        {"db", a->db, 4, false},
+                                        {"dcc", a->dcc, 4, false},        {"dz", a->dz, 4, true},
+                                        {"da2", a->da2, 4, false},        {"ddt_bias", a->ddt_bias, 4, true},
+                                        {"dd", a->dd, 4, true},           {"spans", a->spans, 8, a->n_spans == 0}};
+    const int64_t most = ls_spans_most(a->span_rows_max, a->rows);
+    back_params p;
+    ls_fault *fault;
+    LS_CUDA_TRY(ls_scan_backward_check(a, err));
+    LS_CUDA_TRY(ls_cuda_check("scan_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
+                              ls_op_scan_backward_workspace(a), err));
+    p.a = *a;
+    (void)ls_scan_backward_plan_make(&p.plan, a);
+    p.work = (float *)((char *)exec->workspace + LS_WORKSPACE_HEAD);
+    const int64_t parameters = a->dim * a->n_states + 2 * a->dim;
+    const ls_launch spans = {
+        "scan_backward, spans", {(parameters + SUM_THREADS - 1) / SUM_THREADS, 1, 1}, SUM_THREADS, 0, NULL, 0, false};
+    const bool any = a->n_spans > 0 && a->rows > 0;
+    if (any) LS_CUDA_TRY(launch_all(exec, &p, most, true, err));
+    LS_CUDA_TRY(ls_launch_check(&spans, LS_CUDA_SHARED_MAX, err));
+    LS_CUDA_TRY(ls_cuda_fault_begin("scan_backward", exec, &fault, err));
+    ls_span_check check = {a->spans, a->n_spans, a->rows, most, INT64_MAX, true, fault};
+    p.fault = fault;
+    LS_CUDA_TRY(ls_cuda_check_spans("scan_backward", exec, &check, err));
+    if (any) LS_CUDA_TRY(launch_all(exec, &p, most, false, err));
+    return ls_cuda_launch(exec, &spans, (const void *)span_kernel, &p, err);
+}

@@ -1,0 +1,15 @@
+/* The two halves of the reader of tokenizer.json: tokenizer_json.c (whole file, model, added tokens) calls
+ * tokenizer_steps.c (normalizer, pre-tokenizer, post-processor, decoder). Each step reader takes the node of its
+ * component, which is not null, and adds to the tokenizer; a Sequence adds its parts in order. */
+#ifndef LS_TEXT_TOKENIZER_READER_H
+#define LS_TEXT_TOKENIZER_READER_H
+
+#include "load/json_node.h"
+#include "text/tokenizer_parts.h"
+
+ls_status ls_read_normalizer(ls_tokenizer *tokenizer, const ls_node *node, ls_error *err);
+ls_status ls_read_pre_tokenizer(ls_tokenizer *tokenizer, const ls_node *node, ls_error *err);
+ls_status ls_read_post_processor(ls_tokenizer *tokenizer, const ls_node *node, ls_error *err);
+ls_status ls_read_decoder(ls_tokenizer *tokenizer, const ls_node *node, ls_error *err);
+
+#endif

@@ -1,0 +1,20 @@
+/* Questions about single code points, answered as the reference tokenizer library answers them. */
+#ifndef LS_TEXT_UNICODE_H
+#define LS_TEXT_UNICODE_H
+
+#include "text/token_text.h"
+
+bool ls_code_is_space(int32_t code);   /* property White_Space */
+bool ls_code_is_numeric(int32_t code); /* category N */
+bool ls_code_is_punct(int32_t code);   /* category P and the ASCII symbols */
+bool ls_code_is_mark(int32_t code);    /* category M */
+/* Appends the full lower-case mapping. */
+ls_status ls_code_append_lower(int32_t code, ls_text *out, ls_error *err);
+
+enum { LS_FORM_COMPOSE = 1, LS_FORM_COMPAT = 2 };
+
+/* Appends the normalization form: NFD is 0, NFC LS_FORM_COMPOSE, NFKD LS_FORM_COMPAT, NFKC both. Text is valid UTF-8.
+ * Time is O(n log n) whatever the text, long runs of marks included. */
+ls_status ls_unicode_normalize(const char *text, int64_t bytes, int form, ls_text *out, ls_error *err);
+
+#endif
