@@ -9,7 +9,8 @@
  * Shape of the loops, outermost first:
  *   block       up to ROWS_MAX x COLS_MAX outputs, whose accumulators rest in scratch as float32
  *   part        up to K_MAX of a segment's k; a's rows are packed apart into sign, exponent and significand
- *   panel       16 columns of b, one step of which is decoded at a time and stays in the first-level cache
+ *   step        of all rows and columns of the block; the rows' step stays in the first-level cache
+ *   panel       16 columns of b, whose step is decoded
  *   row         one step of one row with the 16 columns */
 #include "num/half.h"
 #include "num/mma16.h"
@@ -101,7 +102,7 @@ _Static_assert(A_FLOATS + ROWS_MAX * COLS_MAX <= LS_SCRATCH_FLOATS, "a block fit
 
 static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Outputs [row, row + rows) x [col, col + cols); acc [panel][row][PANEL], a [row][step]. */
+/* Outputs [row, row + rows) x [col, col + cols); acc [panel][row][PANEL], a [step][row]. */
 typedef struct block {
     const ls_mma16_chain *chain;
     int64_t row, rows, col, cols, n_panels;
@@ -125,7 +126,7 @@ static void a_pack(const block *b, int64_t k, int64_t count, int64_t steps) {
     const ls_mma16_chain *chain = b->chain;
     for (int64_t i = 0; i < b->rows; i++)
         for (int64_t s = 0; s < steps; s++) {
-            a_step *to = b->a + i * steps + s;
+            a_step *to = b->a + s * b->rows + i;
             const int64_t n = min_i64(STEP, count - s * STEP);
             const int64_t at = (b->row + i) * chain->a_row + (k + s * STEP) * chain->a_k;
             for (int64_t j = 0; j < n; j++)
@@ -261,11 +262,11 @@ static void block_finish(const block *b) {
 static void part_run(const block *b, int64_t k, int64_t count) {
     const int64_t steps = (count - 1) / STEP + 1;
     a_pack(b, k, count, steps);
-    for (int64_t panel = 0; panel < b->n_panels; panel++)
-        for (int64_t s = 0; s < steps; s++) {
+    for (int64_t s = 0; s < steps; s++)
+        for (int64_t panel = 0; panel < b->n_panels; panel++) {
             b_step decoded;
             b_decode(&decoded, b->chain, k + s * STEP, min_i64(STEP, count - s * STEP), b->col + panel * PANEL);
-            for (int64_t i = 0; i < b->rows; i++) row_step(acc_row(b, panel, i), b->a + i * steps + s, &decoded);
+            for (int64_t i = 0; i < b->rows; i++) row_step(acc_row(b, panel, i), b->a + s * b->rows + i, &decoded);
         }
 }
 
