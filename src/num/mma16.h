@@ -57,10 +57,10 @@ static LS_HD int32_t ls_mma16_exponent(uint32_t x) {
     return (field == 0 ? 1 : field) - 127;
 }
 
-/* 2^-31 <= 2^(-up) and beyond: magnitude * 2^up cut toward zero. */
+/* magnitude * 2^up, cut toward zero; magnitude < 2^32, and where it is not 0, up < 32. */
 static LS_HD int64_t ls_mma16_cut(int64_t magnitude, int32_t up) {
-    if (up >= 0) return magnitude << up;
-    return up > -32 ? magnitude >> -up : 0;
+    if (magnitude == 0 || up <= -32) return 0;
+    return up >= 0 ? magnitude << up : magnitude >> -up;
 }
 
 /* Rule 4: sum * 2^(e - 25) as a float32 pattern. */
