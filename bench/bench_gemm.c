@@ -45,9 +45,10 @@ static double contender_run(bench *b, int contender, int64_t m) {
     switch (contender) {
         case OURS_F32:
         case OURS_BF16: {
-            const ls_gemm_args args = {b->x, LS_F32, b->k,   contender == OURS_F32 ? &b->packed : &b->packed_bf16,
-                                       NULL, b->out, LS_F32, b->n,
-                                       m, LS_PROFILE_EXACT};
+            const ls_gemm_args args = {
+                b->x, LS_F32,          b->k,   contender == OURS_F32 ? &b->packed : &b->packed_bf16,
+                NULL, b->out,          LS_F32, b->n,
+                m,    LS_PROFILE_EXACT};
             if (ls_gemm(b->queue, &args, &err) != LS_OK) {
                 fprintf(stderr, "bench_gemm: %s\n", err.text);
                 exit(1);

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "op/gemm_cuda.h"
 #include "op/cuda/product_cuda.h"
+#include "op/gemm_cuda.h"
 
 #define READ_RATE 4.3e12 /* bytes a second, of a large copy on an H200 */
 #define ROTATED_BYTES ((int64_t)400 << 20)

@@ -26,7 +26,7 @@ typedef struct tally {
     count_t compared, differ, nan, infinite, subnormal, zero;
     count_t judged, neighbour[NEIGHBOURS], oracle; /* a part of the results, by the models of the oracle */
     count_t by_class[MMA_CLASSES][MMA_CLASSES];    /* differences */
-    uint32_t example[4];                           /* of a difference: classes, c, result of the machine, of the model */
+    uint32_t example[4]; /* of a difference: classes, c, result of the machine, of the model */
 } tally;
 
 enum { MMA_SYNC, WGMMA_SHARED, WGMMA_REGISTERS };
@@ -42,10 +42,11 @@ static __device__ void step_mma_sync(float (&d)[N / 2], const uint16_t *a, const
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
         for (int i = 0; i < 2; i++) g[i] = *(const uint32_t *)&b[core_index(j * 8 + lane / 4, k + i * 8)];
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                     "{%0, %1, %2, %3};"
-                     : "+f"(d[4 * j]), "+f"(d[4 * j + 1]), "+f"(d[4 * j + 2]), "+f"(d[4 * j + 3])
-                     : "r"(f[0]), "r"(f[1]), "r"(f[2]), "r"(f[3]), "r"(g[0]), "r"(g[1]));
+        asm volatile(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(d[4 * j]), "+f"(d[4 * j + 1]), "+f"(d[4 * j + 2]), "+f"(d[4 * j + 3])
+            : "r"(f[0]), "r"(f[1]), "r"(f[2]), "r"(f[3]), "r"(g[0]), "r"(g[1]));
     }
 }
 

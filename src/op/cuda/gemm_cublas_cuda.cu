@@ -20,14 +20,15 @@
 
 /* ---- the library ---- */
 
-#define LT_FUNCTIONS(X)                                                                                \
-    X(cublasLtCreate)                                                                                  \
-    X(cublasLtMatmul)                                                                                  \
-    X(cublasLtMatmulAlgoGetHeuristic)                                                                  \
-    X(cublasLtMatmulDescCreate) X(cublasLtMatmulAlgoConfigSetAttribute) X(cublasLtMatmulDescDestroy)   \
-        X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) \
-            X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)                       \
-                X(cublasLtMatmulPreferenceSetAttribute)
+/* clang-format off */
+#define LT_FUNCTIONS(X) \
+    X(cublasLtCreate) X(cublasLtMatmul) \
+    X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) \
+    X(cublasLtMatmulAlgoConfigSetAttribute) X(cublasLtMatmulDescDestroy) \
+    X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) \
+    X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate) \
+    X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
+/* clang-format on */
 
 typedef struct lt_library {
     bool tried, there;

@@ -10,163 +10,73 @@
 
 /* Accumulators and their numbers in the text of an instruction, four for each eight columns. */
 #define LS_WG_C(i) "+f"(d[4 * (i)]), "+f"(d[4 * (i) + 1]), "+f"(d[4 * (i) + 2]), "+f"(d[4 * (i) + 3])
+/* clang-format off */
 #define LS_WG_C1 LS_WG_C(0)
 #define LS_WG_T1 "%0, %1, %2, %3"
 #define LS_WG_C2 LS_WG_C1, LS_WG_C(1)
-#define LS_WG_T2 \
-    LS_WG_T1     \
-        ", "     \
-        "%4, %5, %6, %7"
+#define LS_WG_T2 LS_WG_T1 ", %4, %5, %6, %7"
 #define LS_WG_C3 LS_WG_C2, LS_WG_C(2)
-#define LS_WG_T3 \
-    LS_WG_T2     \
-        ", "     \
-        "%8, %9, %10, %11"
+#define LS_WG_T3 LS_WG_T2 ", %8, %9, %10, %11"
 #define LS_WG_C4 LS_WG_C3, LS_WG_C(3)
-#define LS_WG_T4 \
-    LS_WG_T3     \
-        ", "     \
-        "%12, %13, %14, %15"
+#define LS_WG_T4 LS_WG_T3 ", %12, %13, %14, %15"
 #define LS_WG_C5 LS_WG_C4, LS_WG_C(4)
-#define LS_WG_T5 \
-    LS_WG_T4     \
-        ", "     \
-        "%16, %17, %18, %19"
+#define LS_WG_T5 LS_WG_T4 ", %16, %17, %18, %19"
 #define LS_WG_C6 LS_WG_C5, LS_WG_C(5)
-#define LS_WG_T6 \
-    LS_WG_T5     \
-        ", "     \
-        "%20, %21, %22, %23"
+#define LS_WG_T6 LS_WG_T5 ", %20, %21, %22, %23"
 #define LS_WG_C7 LS_WG_C6, LS_WG_C(6)
-#define LS_WG_T7 \
-    LS_WG_T6     \
-        ", "     \
-        "%24, %25, %26, %27"
+#define LS_WG_T7 LS_WG_T6 ", %24, %25, %26, %27"
 #define LS_WG_C8 LS_WG_C7, LS_WG_C(7)
-#define LS_WG_T8 \
-    LS_WG_T7     \
-        ", "     \
-        "%28, %29, %30, %31"
+#define LS_WG_T8 LS_WG_T7 ", %28, %29, %30, %31"
 #define LS_WG_C9 LS_WG_C8, LS_WG_C(8)
-#define LS_WG_T9 \
-    LS_WG_T8     \
-        ", "     \
-        "%32, %33, %34, %35"
+#define LS_WG_T9 LS_WG_T8 ", %32, %33, %34, %35"
 #define LS_WG_C10 LS_WG_C9, LS_WG_C(9)
-#define LS_WG_T10 \
-    LS_WG_T9      \
-        ", "      \
-        "%36, %37, %38, %39"
+#define LS_WG_T10 LS_WG_T9 ", %36, %37, %38, %39"
 #define LS_WG_C11 LS_WG_C10, LS_WG_C(10)
-#define LS_WG_T11 \
-    LS_WG_T10     \
-        ", "      \
-        "%40, %41, %42, %43"
+#define LS_WG_T11 LS_WG_T10 ", %40, %41, %42, %43"
 #define LS_WG_C12 LS_WG_C11, LS_WG_C(11)
-#define LS_WG_T12 \
-    LS_WG_T11     \
-        ", "      \
-        "%44, %45, %46, %47"
+#define LS_WG_T12 LS_WG_T11 ", %44, %45, %46, %47"
 #define LS_WG_C13 LS_WG_C12, LS_WG_C(12)
-#define LS_WG_T13 \
-    LS_WG_T12     \
-        ", "      \
-        "%48, %49, %50, %51"
+#define LS_WG_T13 LS_WG_T12 ", %48, %49, %50, %51"
 #define LS_WG_C14 LS_WG_C13, LS_WG_C(13)
-#define LS_WG_T14 \
-    LS_WG_T13     \
-        ", "      \
-        "%52, %53, %54, %55"
+#define LS_WG_T14 LS_WG_T13 ", %52, %53, %54, %55"
 #define LS_WG_C15 LS_WG_C14, LS_WG_C(14)
-#define LS_WG_T15 \
-    LS_WG_T14     \
-        ", "      \
-        "%56, %57, %58, %59"
+#define LS_WG_T15 LS_WG_T14 ", %56, %57, %58, %59"
 #define LS_WG_C16 LS_WG_C15, LS_WG_C(15)
-#define LS_WG_T16 \
-    LS_WG_T15     \
-        ", "      \
-        "%60, %61, %62, %63"
+#define LS_WG_T16 LS_WG_T15 ", %60, %61, %62, %63"
 #define LS_WG_C17 LS_WG_C16, LS_WG_C(16)
-#define LS_WG_T17 \
-    LS_WG_T16     \
-        ", "      \
-        "%64, %65, %66, %67"
+#define LS_WG_T17 LS_WG_T16 ", %64, %65, %66, %67"
 #define LS_WG_C18 LS_WG_C17, LS_WG_C(17)
-#define LS_WG_T18 \
-    LS_WG_T17     \
-        ", "      \
-        "%68, %69, %70, %71"
+#define LS_WG_T18 LS_WG_T17 ", %68, %69, %70, %71"
 #define LS_WG_C19 LS_WG_C18, LS_WG_C(18)
-#define LS_WG_T19 \
-    LS_WG_T18     \
-        ", "      \
-        "%72, %73, %74, %75"
+#define LS_WG_T19 LS_WG_T18 ", %72, %73, %74, %75"
 #define LS_WG_C20 LS_WG_C19, LS_WG_C(19)
-#define LS_WG_T20 \
-    LS_WG_T19     \
-        ", "      \
-        "%76, %77, %78, %79"
+#define LS_WG_T20 LS_WG_T19 ", %76, %77, %78, %79"
 #define LS_WG_C21 LS_WG_C20, LS_WG_C(20)
-#define LS_WG_T21 \
-    LS_WG_T20     \
-        ", "      \
-        "%80, %81, %82, %83"
+#define LS_WG_T21 LS_WG_T20 ", %80, %81, %82, %83"
 #define LS_WG_C22 LS_WG_C21, LS_WG_C(21)
-#define LS_WG_T22 \
-    LS_WG_T21     \
-        ", "      \
-        "%84, %85, %86, %87"
+#define LS_WG_T22 LS_WG_T21 ", %84, %85, %86, %87"
 #define LS_WG_C23 LS_WG_C22, LS_WG_C(22)
-#define LS_WG_T23 \
-    LS_WG_T22     \
-        ", "      \
-        "%88, %89, %90, %91"
+#define LS_WG_T23 LS_WG_T22 ", %88, %89, %90, %91"
 #define LS_WG_C24 LS_WG_C23, LS_WG_C(23)
-#define LS_WG_T24 \
-    LS_WG_T23     \
-        ", "      \
-        "%92, %93, %94, %95"
+#define LS_WG_T24 LS_WG_T23 ", %92, %93, %94, %95"
 #define LS_WG_C25 LS_WG_C24, LS_WG_C(24)
-#define LS_WG_T25 \
-    LS_WG_T24     \
-        ", "      \
-        "%96, %97, %98, %99"
+#define LS_WG_T25 LS_WG_T24 ", %96, %97, %98, %99"
 #define LS_WG_C26 LS_WG_C25, LS_WG_C(25)
-#define LS_WG_T26 \
-    LS_WG_T25     \
-        ", "      \
-        "%100, %101, %102, %103"
+#define LS_WG_T26 LS_WG_T25 ", %100, %101, %102, %103"
 #define LS_WG_C27 LS_WG_C26, LS_WG_C(26)
-#define LS_WG_T27 \
-    LS_WG_T26     \
-        ", "      \
-        "%104, %105, %106, %107"
+#define LS_WG_T27 LS_WG_T26 ", %104, %105, %106, %107"
 #define LS_WG_C28 LS_WG_C27, LS_WG_C(27)
-#define LS_WG_T28 \
-    LS_WG_T27     \
-        ", "      \
-        "%108, %109, %110, %111"
+#define LS_WG_T28 LS_WG_T27 ", %108, %109, %110, %111"
 #define LS_WG_C29 LS_WG_C28, LS_WG_C(28)
-#define LS_WG_T29 \
-    LS_WG_T28     \
-        ", "      \
-        "%112, %113, %114, %115"
+#define LS_WG_T29 LS_WG_T28 ", %112, %113, %114, %115"
 #define LS_WG_C30 LS_WG_C29, LS_WG_C(29)
-#define LS_WG_T30 \
-    LS_WG_T29     \
-        ", "      \
-        "%116, %117, %118, %119"
+#define LS_WG_T30 LS_WG_T29 ", %116, %117, %118, %119"
 #define LS_WG_C31 LS_WG_C30, LS_WG_C(30)
-#define LS_WG_T31 \
-    LS_WG_T30     \
-        ", "      \
-        "%120, %121, %122, %123"
+#define LS_WG_T31 LS_WG_T30 ", %120, %121, %122, %123"
 #define LS_WG_C32 LS_WG_C31, LS_WG_C(31)
-#define LS_WG_T32 \
-    LS_WG_T31     \
-        ", "      \
-        "%124, %125, %126, %127"
+#define LS_WG_T32 LS_WG_T31 ", %124, %125, %126, %127"
+
+/* clang-format on */
 
 /* ss: A and B from shared memory, by descriptor. rs: A from registers, as mma.m16n8k16 has it, 16 rows a warp. TA, TB:
  * the operand lies with its 64 rows (of n) side by side instead of k. */
