@@ -45,6 +45,13 @@ int64_t ls_dtype_bytes(ls_dtype dtype);
 /* "f32", "bf16", "f16". Never NULL. */
 const char *ls_dtype_name(ls_dtype dtype);
 
+/* How dense products are summed (NUMERICS.md). exact: one float32 fma chain. mma16: one chain of a tensor core's steps
+ * of 16, bf16 operands only. */
+typedef enum ls_profile { LS_PROFILE_EXACT = 0, LS_PROFILE_MMA16 = 1 } ls_profile;
+
+/* "exact", "mma16"; "unknown" for a value that is not an ls_profile. Never NULL. */
+const char *ls_profile_name(ls_profile profile);
+
 #ifdef __cplusplus
 }
 #endif

@@ -4,6 +4,10 @@
 
 #include "base/status.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* *out = a * b, or false when a or b is negative or the product exceeds INT64_MAX. */
 bool ls_mul_i64(int64_t a, int64_t b, int64_t *out);
 /* *out = a + b, or false when a or b is negative or the sum exceeds INT64_MAX. */
@@ -26,4 +30,7 @@ ls_status ls_array_grow(void **array, int64_t *cap, int64_t need, int64_t elem_b
 /* Copy of text of `bytes` bytes with a terminating NUL, released with free(). */
 ls_status ls_text_copy(char **out, const char *text, int64_t bytes, ls_error *err);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

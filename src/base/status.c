@@ -72,3 +72,11 @@ void ls_assert_fail(const char *cond, const char *file, int line, const char *fo
     fputc('\n', stderr);
     abort();
 }
+
+const char *ls_profile_name(ls_profile profile) {
+    switch (profile) {
+        case LS_PROFILE_EXACT: return "exact";
+        case LS_PROFILE_MMA16: return "mma16";
+    }
+    return "unknown";
+}

@@ -40,6 +40,10 @@ static __device__ __forceinline__ void ls_cuda_let_next_start(void) {
 /* Checks the contract, launches kernel(*params) and checks the launch. params is the kernel's only parameter. */
 ls_status ls_cuda_launch(const ls_exec *exec, const ls_launch *launch, const void *kernel, void *params, ls_error *err);
 
+/* The same for a kernel that may use up to shared_max bytes of dynamic shared memory, on devices that have them. */
+ls_status ls_cuda_launch_within(const ls_exec *exec, const ls_launch *launch, int64_t shared_max, const void *kernel,
+                                void *params, ls_error *err);
+
 /* A tensor that a call reads or writes. NULL memory is skipped where `optional`, else an error. */
 typedef struct ls_cuda_operand {
     const char *name;

@@ -16,9 +16,14 @@ ls_status ls_cuda_status(cudaError_t error, const char *what, ls_error *err) {
 
 ls_status ls_cuda_launch(const ls_exec *exec, const ls_launch *launch, const void *kernel, void *params,
                          ls_error *err) {
+    return ls_cuda_launch_within(exec, launch, LS_CUDA_SHARED_MAX, kernel, params, err);
+}
+
+ls_status ls_cuda_launch_within(const ls_exec *exec, const ls_launch *launch, int64_t shared_max, const void *kernel,
+                                void *params, ls_error *err) {
     const dim3 grid((unsigned)launch->grid[0], (unsigned)launch->grid[1], (unsigned)launch->grid[2]);
     void *arguments[] = {params};
-    LS_CUDA_TRY(ls_launch_check(launch, LS_CUDA_SHARED_MAX, err));
+    LS_CUDA_TRY(ls_launch_check(launch, shared_max, err));
     if (launch->shared_bytes > 48 * 1024) /* more than every kernel may have without asking */
         LS_CUDA_TRY(ls_cuda_status(
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)launch->shared_bytes),

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "op/backend.h"
+#include "op/profile.h"
 
 ls_status ls_gemm_check(const ls_gemm_args *args, ls_error *err) {
     const ls_gemm_weight *weight = args->weight;
@@ -24,10 +25,14 @@ ls_status ls_gemm_check(const ls_gemm_args *args, ls_error *err) {
                        (long long)weight->n);
     if (args->m > 0 && args->x == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: x is NULL");
     if (args->m > 0 && args->out == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: out is NULL");
-    return LS_OK;
+    {
+        const ls_status status = ls_profile_check("gemm", args->profile, "x", args->x_dtype, err);
+        return status != LS_OK ? status : ls_profile_check("gemm", args->profile, "weight", weight->dtype, err);
+    }
 }
 
 ls_status ls_gemm_repack_check(const ls_gemm_repack_args *args, ls_error *err) {
+    if (args->weight == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: weight is NULL");
     if (args->w == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: w is NULL");
     if (ls_dtype_bytes(args->dtype) == 0)
         return LS_FAIL(err, LS_ERR_ARG, "gemm weight: dtype %d is unknown", (int)args->dtype);

@@ -10,7 +10,10 @@
  *
  * The bits of out[m][n] depend on row m of x, row n of w and bias[n] alone: not on M, N, strides, tiles, threads or
  * instruction set. Vector lanes and tiles run over outputs. Blocking K is free, because a float32 accumulator that is
- * stored and loaded again is unchanged. Splitting the chain into partial sums is not. */
+ * stored and loaded again is unchanged. Splitting the chain into partial sums is not.
+ *
+ * That is the profile exact. In the profile mma16, x and w are bf16 and the chain is steps of 16 (num/mma16.h), k
+ * ascending from +0 and padded with +0; a NaN becomes 0x7FC00000 before the bias is added. All else is the same. */
 #ifndef LS_OP_GEMM_H
 #define LS_OP_GEMM_H
 
@@ -52,6 +55,7 @@ typedef struct ls_gemm_args {
     ls_dtype out_dtype; /* f32 or bf16 */
     int64_t out_stride; /* elements, at least weight->n */
     int64_t m;          /* 0 is allowed and does nothing */
+    ls_profile profile; /* mma16 takes x and weight in bf16 only */
     /* Two numbers in device memory: only rows [range[0], range[1]) of the m are computed. NULL: all. It lets a product
      * run over rows whose number only the device knows, those of one expert. */
     const int64_t *range;

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "op/operand.h"
+#include "op/profile.h"
 
 static const char input_op[] = "gemm_backward_input";
 static const char weight_op[] = "gemm_backward_weight";
@@ -38,6 +39,7 @@ ls_status ls_gemm_backward_input_check(const ls_gemm_backward_input_args *a, ls_
         {"dx", a->dx, a->dx_count, a->k, a->dx_stride, 4, a->m == 0},
     };
     LS_TRY(ls_operands_check(input_op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
+    LS_TRY(ls_profile_check(input_op, a->profile, "w", a->w_dtype, err));
 done:
     return status;
 }
@@ -55,6 +57,14 @@ ls_status ls_gemm_backward_weight_check(const ls_gemm_backward_weight_args *a, l
         {"dw", a->dw, a->n, a->k, a->k, 4, false},
     };
     LS_TRY(ls_operands_check(weight_op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
+    LS_TRY(ls_profile_check(weight_op, a->profile, "x", a->x_dtype, err));
+    if (a->profile == LS_PROFILE_MMA16 && a->range != NULL)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: profile mma16 pads whole sequences: a range of rows has none",
+                       weight_op);
+    if (a->profile == LS_PROFILE_MMA16 && a->m > 0 && (a->sequences == NULL || a->n_sequences < 1))
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "%s: sequences: %lld of them at %p, profile mma16 needs the offsets of all rows", weight_op,
+                       (long long)a->n_sequences, (const void *)a->sequences);
 done:
     return status;
 }

@@ -11,7 +11,12 @@
  * NaN a NaN is, is left open; all other bits are not.
  *
  * The bits of dx[m][k] depend on row m of dy and column k of w, those of dw[n][k] on column n of dy, column k of x and
- * the order of the rows: never on strides, tiles, threads, instruction set or the other outputs. */
+ * the order of the rows: never on strides, tiles, threads, instruction set or the other outputs.
+ *
+ * That is the profile exact. In the profile mma16, w and x are bf16, dy is rounded to bf16, and the chains are steps of
+ * 16 (num/mma16.h): for dx from +0 over n, padded with +0; for dw over rows, each sequence's rows padded with +0 to a
+ * multiple of 16 of their own. A NaN becomes 0x7FC00000 at the end of a call. dbias is the same in both, of dy
+ * unrounded. The sum over rows continues from call to call, which may be cut between sequences only. */
 #ifndef LS_OP_GEMM_BACKWARD_H
 #define LS_OP_GEMM_BACKWARD_H
 
@@ -28,7 +33,8 @@ typedef struct ls_gemm_backward_input_args {
     int64_t dx_count;
     const int64_t *dx_rows; /* [m], strictly ascending: row i of the product is row dx_rows[i] of dx; NULL: row i */
     bool add;
-    int64_t m, n, k;      /* m 0 is allowed and does nothing */
+    int64_t m, n, k; /* m 0 is allowed and does nothing */
+    ls_profile profile;
     const int64_t *range; /* as in ls_gemm_args: rows of dy, and of dx or dx_rows; NULL: all */
 } ls_gemm_backward_input_args;
 
@@ -46,7 +52,11 @@ typedef struct ls_gemm_backward_weight_args {
     float *dw;             /* [n][k], rows contiguous; continued */
     float *dbias;          /* [n], continued; or NULL */
     int64_t m, n, k;       /* m 0 is allowed and does nothing */
-    const int64_t *range;  /* as in ls_gemm_args: rows of dy, and of x or x_rows; NULL: all */
+    ls_profile profile;
+    /* mma16 only: sequence i holds rows [sequences[i], sequences[i + 1]) of dy; ascending from 0 to m. */
+    const int64_t *sequences; /* [n_sequences + 1] */
+    int64_t n_sequences;
+    const int64_t *range; /* as in ls_gemm_args: rows of dy, and of x or x_rows; NULL: all. Not with mma16 */
 } ls_gemm_backward_weight_args;
 
 /* dw and dbias must not overlap the inputs or each other. Both calls allocate nothing and write nothing when they

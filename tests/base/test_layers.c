@@ -20,8 +20,8 @@ static const struct {
 static const struct {
     const char *header, *folder;
 } owners[] = {
-    {"jansson.h", "load"}, {"pcre2.h", "text"},  {"utf8proc.h", "text"},
-    {"curl/curl.h", "rl"}, {"sqlite3.h", "run"}, {"argp.h", "cli"},
+    {"jansson.h", "load"}, {"pcre2.h", "text"}, {"utf8proc.h", "text"}, {"curl/curl.h", "rl"},
+    {"sqlite3.h", "run"},  {"argp.h", "cli"},   {"cublasLt.h", "op"},
 };
 
 static const char *const banned_folders[] = {"util", "utils", "common"};

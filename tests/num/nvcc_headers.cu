@@ -1,6 +1,7 @@
 /* Compiled, never run: nvcc takes num/*.h as they are, one kernel for each function. */
 #include "num/expf.h"
 #include "num/half.h"
+#include "num/mma16.h"
 #include "num/round.h"
 
 #define SCALAR_KERNEL(name)                                                       \
@@ -29,6 +30,10 @@ extern "C" __global__ void half_kernel(uint16_t *out, const float *x, float *wid
     out[1] = ls_f32_to_f16(x[1]);
     widened[0] = ls_bf16_to_f32(h[0]);
     widened[1] = ls_f16_to_f32(h[1]);
+}
+
+extern "C" __global__ void mma16_kernel(uint32_t *c, const uint16_t *a, const uint16_t *b) {
+    c[threadIdx.x] = ls_mma16_step(c[threadIdx.x], a, 1, b + threadIdx.x, 32);
 }
 
 /* The host side of the same translation unit. */

@@ -47,7 +47,8 @@ static void products_of_a_range(void **state) {
         op_fill(&bias, op_plain, &seed);
         assert_ok(ls_gemm_pack(op_devices[isa][0], &weight, w.data, LS_F32, N, K, &err), err);
         const ls_gemm_args args = {x.data,   x.dtype,   x.stride,   &weight, combo & 4 ? op_floats(&bias) : NULL,
-                                   out.data, out.dtype, out.stride, M,       NULL};
+                                   out.data, out.dtype, out.stride, M,       LS_PROFILE_EXACT,
+                                   NULL};
         for (int64_t i = 0; i < OP_COUNT(good); i++) {
             op_guard(&expected);
             for (int64_t m = good[i][0]; m < good[i][1]; m++)

@@ -6,6 +6,7 @@
 #include "num/half.h"
 #include "op/cpu/cpu_ops.h"
 #include "op/cpu/gemm_kernel.h"
+#include "op/cpu/gemm_mma16.h"
 #include "op/cpu/gemm_split.h"
 #include "op/cpu/grid.h"
 
@@ -81,6 +82,31 @@ ls_status ls_cpu_gemm_repack(const ls_exec *exec, const ls_gemm_repack_args *arg
     return LS_OK;
 }
 
+static void run_mma16(ls_queue *queue, const ls_gemm_args *args) {
+    const ls_gemm_weight *weight = args->weight;
+    const int64_t whole[2] = {0, weight->k};
+    const ls_mma16_chain chain = {
+        .rows = args->m,
+        .cols = weight->n,
+        .segments = whole,
+        .n_segments = 1,
+        .a = args->x,
+        .a_dtype = LS_BF16,
+        .a_row = args->x_stride,
+        .a_k = 1,
+        .b = weight->panels,
+        .b_k = LS_GEMM_PANEL,
+        .b_panel = weight->panel_stride / 2,
+        .out = args->out,
+        .out_dtype = args->out_dtype,
+        .out_stride = args->out_stride,
+        .bias = args->bias,
+        .mode = LS_MMA16_STORE,
+    };
+    ls_mma16_run(queue, &chain);
+}
+_Static_assert(LS_GEMM_PANEL == LS_MMA16_PANEL, "packed weights are the panels of a chain");
+
 /* A grid of row_parts x panel_parts blocks of outputs; part i is block (i / panel_parts, i % panel_parts). */
 typedef struct job {
     const ls_gemm_args *args;
@@ -127,6 +153,10 @@ ls_status ls_cpu_gemm(const ls_exec *exec, const ls_gemm_args *all, ls_error *er
     if (LS_INJECTED(LS_INJECT_SPLIT_K) && args->m >= LS_GEMM_SPLIT_ROWS && args->weight->k >= LS_GEMM_SPLIT_K) {
         ls_gemm_args split = *args;
         ls_parallel_for(queue->pool, split.m, 1, ls_gemm_split_rows, &split);
+        return LS_OK;
+    }
+    if (args->profile == LS_PROFILE_MMA16) {
+        run_mma16(queue, args);
         return LS_OK;
     }
     j.args = args;

@@ -1,6 +1,7 @@
 /* Gradients of the dense product on the CPU: checks of row numbers, and the split of the outputs over threads. */
 #include "op/cpu/cpu_ops.h"
 #include "op/cpu/gemm_backward_kernel.h"
+#include "op/cpu/gemm_mma16.h"
 #include "op/cpu/grid.h"
 #include "op/rows.h"
 
@@ -90,13 +91,38 @@ static ls_status narrow_input(ls_gemm_backward_input_args *a, ls_error *err) {
     return LS_OK;
 }
 
+static void input_run_mma16(ls_queue *queue, const ls_gemm_backward_input_args *args) {
+    const int64_t whole[2] = {0, args->n};
+    const ls_mma16_chain chain = {
+        .rows = args->m,
+        .cols = args->k,
+        .segments = whole,
+        .n_segments = 1,
+        .a = args->dy,
+        .a_dtype = LS_F32,
+        .a_row = args->dy_stride,
+        .a_k = 1,
+        .b = args->w,
+        .b_k = args->k,
+        .b_panel = LS_MMA16_PANEL,
+        .out = args->dx,
+        .out_dtype = LS_F32,
+        .out_stride = args->dx_stride,
+        .out_rows = args->dx_rows,
+        .mode = args->add ? LS_MMA16_ADD : LS_MMA16_STORE,
+    };
+    ls_mma16_run(queue, &chain);
+}
+
 ls_status ls_cpu_gemm_backward_input(const ls_exec *exec, const ls_gemm_backward_input_args *all, ls_error *err) {
     ls_gemm_backward_input_args rows = *all;
     const ls_gemm_backward_input_args *args = &rows;
     ls_status status;
     LS_TRY(narrow_input(&rows, err));
     LS_TRY(check_rows(input_op, "dx", args->dx_rows, args->m, args->dx_count, true, err));
-    if (args->m > 0) {
+    if (args->m > 0 && args->profile == LS_PROFILE_MMA16) {
+        input_run_mma16(exec->queue, args);
+    } else if (args->m > 0) {
         const ls_gemm_chain chain = {
             .rows = args->m,
             .cols = args->k,
@@ -131,13 +157,50 @@ static ls_status narrow_weight(ls_gemm_backward_weight_args *a, ls_error *err) {
     return LS_OK;
 }
 
+/* Sequences that mma16 pads one by one: offsets from 0 to m, ascending. */
+static ls_status check_sequences(const ls_gemm_backward_weight_args *a, ls_error *err) {
+    if (a->sequences[0] != 0 || a->sequences[a->n_sequences] != a->m)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: sequences: from row %lld to row %lld, not from 0 to m %lld", weight_op,
+                       (long long)a->sequences[0], (long long)a->sequences[a->n_sequences], (long long)a->m);
+    for (int64_t i = 0; i < a->n_sequences; i++)
+        if (a->sequences[i + 1] < a->sequences[i])
+            return LS_FAIL(err, LS_ERR_ARG, "%s: sequences[%lld] is %lld after %lld, offsets ascend", weight_op,
+                           (long long)(i + 1), (long long)a->sequences[i + 1], (long long)a->sequences[i]);
+    return LS_OK;
+}
+
+static void weight_run_mma16(ls_queue *queue, const ls_gemm_backward_weight_args *args) {
+    const ls_mma16_chain chain = {
+        .rows = args->n,
+        .cols = args->k,
+        .segments = args->sequences,
+        .n_segments = args->n_sequences,
+        .a = args->dy,
+        .a_dtype = LS_F32,
+        .a_row = 1,
+        .a_k = args->dy_stride,
+        .b = args->x,
+        .b_k = args->x_stride,
+        .b_panel = LS_MMA16_PANEL,
+        .b_rows = args->x_rows,
+        .out = args->dw,
+        .out_dtype = LS_F32,
+        .out_stride = args->k,
+        .mode = LS_MMA16_CONTINUE,
+    };
+    ls_mma16_run(queue, &chain);
+}
+
 ls_status ls_cpu_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backward_weight_args *all, ls_error *err) {
     ls_gemm_backward_weight_args rows = *all;
     const ls_gemm_backward_weight_args *args = &rows;
     ls_status status;
     LS_TRY(narrow_weight(&rows, err));
     LS_TRY(check_rows(weight_op, "x", args->x_rows, args->m, args->x_count, false, err));
-    if (args->m > 0) {
+    if (args->m > 0 && args->profile == LS_PROFILE_MMA16) {
+        LS_TRY(check_sequences(args, err));
+        weight_run_mma16(exec->queue, args);
+    } else if (args->m > 0) {
         const ls_gemm_chain chain = {
             .rows = args->n,
             .cols = args->k,
@@ -154,10 +217,10 @@ ls_status ls_cpu_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backwar
             .mode = LS_CHAIN_CONTINUE,
         };
         chain_run(exec->queue, &chain);
-        if (args->dbias != NULL)
-            ls_kernel_run(exec->queue, ls_gemm_dbias_kernel_table, args, (args->n - 1) / LS_GEMM_BIAS_BLOCK + 1,
-                          args->m * LS_GEMM_BIAS_BLOCK);
     }
+    if (args->m > 0 && args->dbias != NULL)
+        ls_kernel_run(exec->queue, ls_gemm_dbias_kernel_table, args, (args->n - 1) / LS_GEMM_BIAS_BLOCK + 1,
+                      args->m * LS_GEMM_BIAS_BLOCK);
 done:
     return status;
 }

@@ -1,0 +1,376 @@
+/* Dense products of the profile mma16 by cuBLASLt, where it has been shown to give the profile's bits.
+ *
+ * The library is looked for at run time; without it the project's own kernels compute everything. It is asked for
+ * algorithms that do not split the depth; one is admitted for one problem (device, sizes, layouts, types) after its
+ * result on random data equalled that of ls_product_mma16_plain in every bit. What was found, admission or refusal, is
+ * kept for the life of the process. NaN is what the contract cannot have from it: its pattern is the library's, so it
+ * is used only for calls that leave that open. */
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <stdio.h>
+
+#include <mutex>
+
+#include "op/cuda/product_cuda.h"
+#include "op/gemm_cuda.h"
+
+#define ENTRIES_MAX 4096
+#define ALGORITHMS_MAX 8
+#define REASON_MAX 200
+
+/* ---- the library ---- */
+
+/* clang-format off */
+#define LT_FUNCTIONS(X) \
+    X(cublasLtCreate) X(cublasLtMatmul) \
+    X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) \
+    X(cublasLtMatmulAlgoConfigSetAttribute) X(cublasLtMatmulDescDestroy) \
+    X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) \
+    X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate) \
+    X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
+/* clang-format on */
+
+typedef struct lt_library {
+    bool tried, there;
+    char reason[REASON_MAX]; /* where it is not */
+    cublasLtHandle_t handle;
+#define LT_MEMBER(name) decltype(&name) name##_;
+    LT_FUNCTIONS(LT_MEMBER)
+} lt_library;
+
+static lt_library lt;
+static std::mutex lt_lock;
+
+static void library_find(void) {
+    void *library = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) library = dlopen("libcublasLt.so", RTLD_NOW | RTLD_LOCAL);
+    lt.tried = true;
+    if (library == NULL) {
+        snprintf(lt.reason, sizeof lt.reason, "%s", dlerror());
+        return;
+    }
+#define LT_FIND(name)                                                       \
+    lt.name##_ = (decltype(&name))dlsym(library, #name);                    \
+    if (lt.name##_ == NULL) {                                               \
+        snprintf(lt.reason, sizeof lt.reason, "libcublasLt has no " #name); \
+        return;                                                             \
+    }
+    LT_FUNCTIONS(LT_FIND)
+    if (lt.cublasLtCreate_(&lt.handle) != CUBLAS_STATUS_SUCCESS) {
+        snprintf(lt.reason, sizeof lt.reason, "cublasLtCreate fails");
+        return;
+    }
+    lt.there = true;
+}
+
+/* ---- what was found ---- */
+
+/* What tells one problem from another; strides and types are part of it. */
+typedef struct problem_key {
+    int64_t device, rows, cols, depth, a_stride, b_stride, out_stride;
+    int64_t a_side, b_side, out_dtype;
+} problem_key;
+
+typedef struct entry {
+    problem_key key;
+    bool admitted;
+    char reason[REASON_MAX]; /* of a refusal */
+    cublasLtMatmulAlgo_t algorithm;
+} entry;
+
+static entry *entries[ENTRIES_MAX];
+static int64_t n_entries;
+
+static ls_status key_of(problem_key *key, const ls_product *p, ls_error *err) {
+    int device;
+    LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), p->op, err));
+    memset(key, 0, sizeof *key);
+    key->device = device;
+    key->rows = p->rows;
+    key->cols = p->cols;
+    key->depth = p->depth;
+    key->a_side = p->a_step != 1;
+    key->b_side = p->b_step != 1;
+    key->a_stride = key->a_side ? p->a_step : p->a_row;
+    key->b_stride = key->b_side ? p->b_step : p->b_col;
+    key->out_stride = p->out_stride;
+    key->out_dtype = p->out_dtype;
+    return LS_OK;
+}
+
+static entry *entry_find(const problem_key *key) {
+    for (int64_t i = 0; i < n_entries; i++)
+        if (memcmp(&entries[i]->key, key, sizeof *key) == 0) return entries[i];
+    return NULL;
+}
+
+/* ---- one product ---- */
+
+typedef struct lt_problem {
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t w, x, out;
+} lt_problem;
+
+static void problem_free(lt_problem *p) {
+    if (p->product != NULL) (void)lt.cublasLtMatmulDescDestroy_(p->product);
+    if (p->w != NULL) (void)lt.cublasLtMatrixLayoutDestroy_(p->w);
+    if (p->x != NULL) (void)lt.cublasLtMatrixLayoutDestroy_(p->x);
+    if (p->out != NULL) (void)lt.cublasLtMatrixLayoutDestroy_(p->out);
+    memset(p, 0, sizeof *p);
+}
+
+/* Columns first is the library's way: out^T [cols][rows] = b^T a^T, so b is its first operand. */
+static bool problem_make(lt_problem *p, const problem_key *key) {
+    const cublasOperation_t of_b = key->b_side ? CUBLAS_OP_N : CUBLAS_OP_T,
+                            of_a = key->a_side ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const uint64_t cols = (uint64_t)key->cols, rows = (uint64_t)key->rows, depth = (uint64_t)key->depth;
+    memset(p, 0, sizeof *p);
+    return lt.cublasLtMatmulDescCreate_(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+           lt.cublasLtMatmulDescSetAttribute_(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &of_b, sizeof of_b) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lt.cublasLtMatmulDescSetAttribute_(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &of_a, sizeof of_a) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lt.cublasLtMatrixLayoutCreate_(&p->w, CUDA_R_16BF, key->b_side ? cols : depth, key->b_side ? depth : cols,
+                                          key->b_stride) == CUBLAS_STATUS_SUCCESS &&
+           lt.cublasLtMatrixLayoutCreate_(&p->x, CUDA_R_16BF, key->a_side ? rows : depth, key->a_side ? depth : rows,
+                                          key->a_stride) == CUBLAS_STATUS_SUCCESS &&
+           lt.cublasLtMatrixLayoutCreate_(&p->out, key->out_dtype == LS_F32 ? CUDA_R_32F : CUDA_R_16BF, cols, rows,
+                                          key->out_stride) == CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t problem_run(const lt_problem *p, const cublasLtMatmulAlgo_t *algorithm, const void *a,
+                                  const void *b, void *out, void *workspace, size_t bytes, cudaStream_t stream) {
+    const float one = 1.0f, zero = 0.0f;
+    return lt.cublasLtMatmul_(lt.handle, p->product, &one, b, p->w, a, p->x, &zero, out, p->out, out, p->out, algorithm,
+                              workspace, bytes, stream);
+}
+
+/* Algorithms that take no workspace and do not split the depth, best first by the library's own guess. */
+static int algorithms_of(const lt_problem *p, cublasLtMatmulHeuristicResult_t found[ALGORITHMS_MAX]) {
+    const uint64_t workspace = 0;
+    const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
+    cublasLtMatmulPreference_t preference = NULL;
+    int n = 0;
+    if (lt.cublasLtMatmulPreferenceCreate_(&preference) != CUBLAS_STATUS_SUCCESS) return 0;
+    if (lt.cublasLtMatmulPreferenceSetAttribute_(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                                 sizeof workspace) != CUBLAS_STATUS_SUCCESS ||
+        lt.cublasLtMatmulPreferenceSetAttribute_(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &no_reduction,
+                                                 sizeof no_reduction) != CUBLAS_STATUS_SUCCESS ||
+        lt.cublasLtMatmulAlgoGetHeuristic_(lt.handle, p->product, p->w, p->x, p->out, p->out, preference,
+                                           ALGORITHMS_MAX, found, &n) != CUBLAS_STATUS_SUCCESS)
+        n = 0;
+    (void)lt.cublasLtMatmulPreferenceDestroy_(preference);
+    return n;
+}
+
+/* ---- the proof ---- */
+
+#define THREADS 256
+#define BLOCKS 512
+
+static __global__ void __launch_bounds__(THREADS) random_kernel(uint16_t *to, int64_t n, uint32_t seed) {
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += (int64_t)BLOCKS * THREADS) {
+        uint32_t r = (uint32_t)i * 2654435761u + seed;
+        r = (r ^ r >> 16) * 0x7FEB352Du;
+        r = (r ^ r >> 15) * 0x846CA68Bu;
+        r ^= r >> 16;
+        to[i] = (uint16_t)((r & 0x8000u) | (118u + (r >> 16) % 10) << 7 | (r & 0x7Fu));
+    }
+}
+
+/* Words of out that differ, for each block. */
+static __global__ void __launch_bounds__(THREADS)
+    differ_kernel(const uint16_t *a, const uint16_t *b, int64_t n, uint32_t *differ) {
+    int mine = 0;
+    __shared__ int all[THREADS];
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += (int64_t)BLOCKS * THREADS)
+        mine += a[i] != b[i];
+    all[threadIdx.x] = mine;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (int t = 1; t < THREADS; t++) mine += all[t];
+    differ[blockIdx.x] = (uint32_t)mine;
+}
+
+/* For algorithms that split, which are only ever planted. */
+#define PLANTED_BYTES ((size_t)64 << 20)
+
+/* Memory and stream of a proof; freed together. */
+typedef struct bench {
+    uint16_t *a, *b;
+    uint8_t *ours, *theirs, *workspace; /* workspace: NULL but where a split is planted */
+    uint32_t *differ;
+    cudaStream_t stream;
+} bench;
+
+static void bench_free(bench *t) {
+    void *all[] = {t->a, t->b, t->ours, t->theirs, t->workspace, t->differ};
+    for (int i = 0; i < 6; i++)
+        if (all[i] != NULL) (void)cudaFree(all[i]);
+    if (t->stream != NULL) (void)cudaStreamDestroy(t->stream);
+}
+
+static ls_status bench_make(bench *t, int64_t a_elements, int64_t b_elements, int64_t out_bytes, const char *op,
+                            ls_error *err) {
+    memset(t, 0, sizeof *t);
+    LS_CUDA_TRY(ls_cuda_status(cudaStreamCreateWithFlags(&t->stream, cudaStreamNonBlocking), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->a, (size_t)a_elements * 2), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->b, (size_t)b_elements * 2), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->ours, (size_t)out_bytes), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->theirs, (size_t)out_bytes), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->differ, BLOCKS * sizeof *t->differ), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaMemsetAsync(t->ours, 0, (size_t)out_bytes, t->stream), op, err));
+    random_kernel<<<BLOCKS, THREADS, 0, t->stream>>>(t->a, a_elements, 1);
+    random_kernel<<<BLOCKS, THREADS, 0, t->stream>>>(t->b, b_elements, 2);
+    return ls_cuda_status(cudaGetLastError(), op, err);
+}
+
+/* The first algorithm of the list whose result is ours; -1 where there is none, with the last one's count. */
+static ls_status try_all(const lt_problem *problem, const bench *t, const cublasLtMatmulHeuristicResult_t *found, int n,
+                         int64_t out_bytes, int *which, int64_t *differ, const char *op, ls_error *err) {
+    uint32_t counts[BLOCKS];
+    *which = -1;
+    *differ = 0;
+    for (int i = 0; i < n && *which < 0; i++) {
+        LS_CUDA_TRY(ls_cuda_status(cudaMemsetAsync(t->theirs, 0, (size_t)out_bytes, t->stream), op, err));
+        if (problem_run(problem, &found[i].algo, t->a, t->b, t->theirs, t->workspace,
+                        t->workspace != NULL ? PLANTED_BYTES : 0, t->stream) != CUBLAS_STATUS_SUCCESS) {
+            *differ = -1;
+            continue;
+        }
+        differ_kernel<<<BLOCKS, THREADS, 0, t->stream>>>((const uint16_t *)t->ours, (const uint16_t *)t->theirs,
+                                                         out_bytes / 2, t->differ);
+        LS_CUDA_TRY(ls_cuda_status(cudaMemcpyAsync(counts, t->differ, sizeof counts, cudaMemcpyDeviceToHost, t->stream),
+                                   op, err));
+        LS_CUDA_TRY(ls_cuda_status(cudaStreamSynchronize(t->stream), op, err));
+        *differ = 0;
+        for (int b = 0; b < BLOCKS; b++) *differ += counts[b];
+        if (*differ == 0) *which = i;
+    }
+    return LS_OK;
+}
+
+/* Makes every algorithm split the depth in two: what the proof is there to refuse. */
+static ls_status plant_split(bench *t, cublasLtMatmulHeuristicResult_t *found, int n, const char *op, ls_error *err) {
+    const int32_t split = 2;
+    const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    for (int i = 0; i < n; i++)
+        if (lt.cublasLtMatmulAlgoConfigSetAttribute_(&found[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split,
+                                                     sizeof split) != CUBLAS_STATUS_SUCCESS ||
+            lt.cublasLtMatmulAlgoConfigSetAttribute_(&found[i].algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction,
+                                                     sizeof reduction) != CUBLAS_STATUS_SUCCESS)
+            return LS_FAIL(err, LS_ERR_DEVICE, "%s: cuBLASLt: no split can be planted", op);
+    return ls_cuda_status(cudaMalloc((void **)&t->workspace, PLANTED_BYTES), op, err);
+}
+
+/* planted: with algorithms that split, for the test that they are refused. */
+static ls_status prove(entry *e, const ls_product *product, bool planted, ls_error *err) {
+    const problem_key *key = &e->key;
+    const int64_t elem = key->out_dtype == LS_F32 ? 4 : 2, out_bytes = key->rows * key->out_stride * elem;
+    const int64_t a_elements = key->a_stride * (key->a_side ? key->depth : key->rows);
+    const int64_t b_elements = key->b_stride * (key->b_side ? key->depth : key->cols);
+    cublasLtMatmulHeuristicResult_t found[ALGORITHMS_MAX];
+    lt_problem problem;
+    ls_product ours = *product;
+    int64_t differ = 0;
+    int which = -1, n;
+    bench t;
+    ls_status status = bench_make(&t, a_elements, b_elements, out_bytes, product->op, err);
+    ls_exec exec = {};
+    exec.backend = LS_BACKEND_CUDA;
+    exec.stream = t.stream;
+    ours.a = t.a;
+    ours.b = t.b;
+    ours.out = t.ours;
+    ours.bias = NULL;
+    ours.fault = NULL;
+    if (status == LS_OK) status = ls_product_mma16_plain(&exec, &ours, err);
+    if (!problem_make(&problem, key)) {
+        snprintf(e->reason, sizeof e->reason, "cuBLASLt does not take the layouts");
+    } else if (status == LS_OK && (n = algorithms_of(&problem, found)) == 0) {
+        snprintf(e->reason, sizeof e->reason, "cuBLASLt knows no algorithm without split and workspace");
+    } else if (status == LS_OK) {
+        if (planted) status = plant_split(&t, found, n, product->op, err);
+        if (status == LS_OK) status = try_all(&problem, &t, found, n, out_bytes, &which, &differ, product->op, err);
+        e->admitted = status == LS_OK && which >= 0;
+        if (e->admitted)
+            e->algorithm = found[which].algo;
+        else if (status == LS_OK)
+            snprintf(e->reason, sizeof e->reason, "%d algorithms, the last with %lld of %lld words different", n,
+                     (long long)differ, (long long)(out_bytes / 2));
+    }
+    problem_free(&problem);
+    (void)cudaStreamSynchronize(t.stream);
+    bench_free(&t);
+    return status;
+}
+
+static bool wanted(const ls_product *p) { return p->mode == LS_PRODUCT_STORE && p->bias == NULL && p->fault == NULL; }
+
+ls_status ls_product_cublas_prepare(const ls_product *product, bool *admitted, ls_error *err) {
+    std::lock_guard<std::mutex> lock(lt_lock);
+    problem_key key;
+    entry *e;
+    ls_status status;
+    *admitted = false;
+    if (!wanted(product))
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cuBLASLt is not used with bias, sum or fault record", product->op);
+    if (!lt.tried) library_find();
+    if (!lt.there) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cuBLASLt: %s", product->op, lt.reason);
+    LS_CUDA_TRY(key_of(&key, product, err));
+    e = entry_find(&key);
+    if (e == NULL) {
+        if (n_entries == ENTRIES_MAX)
+            return LS_FAIL(err, LS_ERR_CAPACITY, "%s: cuBLASLt: %d problems are known already", product->op,
+                           ENTRIES_MAX);
+        e = (entry *)calloc(1, sizeof *e);
+        if (e == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: cuBLASLt: no memory for an entry", product->op);
+        e->key = key;
+        status = prove(e, product, false, err);
+        if (status != LS_OK) {
+            free(e);
+            return status;
+        }
+        entries[n_entries++] = e;
+    }
+    *admitted = e->admitted;
+    if (e->admitted) return LS_OK;
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cuBLASLt: %lld x %lld x %lld: %s", product->op, (long long)key.rows,
+                   (long long)key.cols, (long long)key.depth, e->reason);
+}
+
+ls_status ls_product_cublas_planted(const ls_product *product, bool *admitted, ls_error *err) {
+    std::lock_guard<std::mutex> lock(lt_lock);
+    entry e = {};
+    *admitted = false;
+    if (!lt.tried) library_find();
+    if (!lt.there) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cuBLASLt: %s", product->op, lt.reason);
+    LS_CUDA_TRY(key_of(&e.key, product, err));
+    LS_CUDA_TRY(prove(&e, product, true, err));
+    *admitted = e.admitted;
+    if (e.admitted) return LS_OK;
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cuBLASLt: %s", product->op, e.reason);
+}
+
+ls_status ls_product_mma16_cublas(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err) {
+    std::lock_guard<std::mutex> lock(lt_lock);
+    problem_key key;
+    lt_problem problem;
+    const entry *e;
+    cublasStatus_t status;
+    *taken = false;
+    if (!lt.there || !wanted(product)) return LS_OK;
+    LS_CUDA_TRY(key_of(&key, product, err));
+    e = entry_find(&key);
+    if (e == NULL || !e->admitted) return LS_OK;
+    if ((uintptr_t)product->a % 16 != 0 || (uintptr_t)product->b % 16 != 0 || (uintptr_t)product->out % 16 != 0)
+        return LS_OK; /* proven with aligned operands */
+    if (!problem_make(&problem, &key)) return LS_FAIL(err, LS_ERR_DEVICE, "%s: cuBLASLt: no descriptors", product->op);
+    status =
+        problem_run(&problem, &e->algorithm, product->a, product->b, product->out, NULL, 0, (cudaStream_t)exec->stream);
+    problem_free(&problem);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return LS_FAIL(err, LS_ERR_DEVICE, "%s: cuBLASLt fails with %d", product->op, (int)status);
+    *taken = true;
+    return LS_OK;
+}

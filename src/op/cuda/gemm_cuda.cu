@@ -1,0 +1,433 @@
+/* Dense products on the GPU: checks, which kernel runs, and what is brought into shape before one does. Which kernel it
+ * is carries no bit; ls_product_mma16_plain is the one that takes everything. */
+#include "base/mem.h"
+#include "op/cuda/check_cuda.h"
+#include "op/cuda/product_cuda.h"
+#include "op/cuda/ring_cuda.h"
+#include "op/gemm_cuda.h"
+#include "op/profile.h"
+
+/* ---- what the host finds out ---- */
+
+ls_status ls_processors(int *out, const char *op, ls_error *err) {
+    int device;
+    LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), op, err));
+    return ls_cuda_status(cudaDeviceGetAttribute(out, cudaDevAttrMultiProcessorCount, device), op, err);
+}
+
+/* Map of a bf16 tensor of `rank` dimensions, innermost first, in boxes; strides in elements from the second on. */
+static ls_status encode_map(CUtensorMap *map, const char *op, const void *base, int rank, const int64_t *size,
+                            const int64_t *stride, const int *box, ls_error *err) {
+    typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                  const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                  CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    static encode_fn encode; /* the same pointer, whichever thread finds it */
+    const cuuint32_t ones[3] = {1, 1, 1};
+    cuuint64_t sizes[3], strides[2];
+    cuuint32_t boxes[3];
+    for (int i = 0; i < rank; i++) {
+        sizes[i] = (cuuint64_t)size[i];
+        boxes[i] = (cuuint32_t)box[i];
+        if (i > 0) strides[i - 1] = (cuuint64_t)stride[i - 1] * 2;
+    }
+    if (encode == NULL) {
+        void *found = NULL;
+        cudaDriverEntryPointQueryResult result;
+        LS_CUDA_TRY(ls_cuda_status(
+            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result), op,
+            err));
+        if (found == NULL) return LS_FAIL(err, LS_ERR_DEVICE, "%s: the driver has no cuTensorMapEncodeTiled", op);
+        encode = (encode_fn)found;
+    }
+    const CUresult result = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (cuuint32_t)rank, (void *)base, sizes,
+                                   strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result == CUDA_SUCCESS) return LS_OK;
+    return LS_FAIL(err, LS_ERR_DEVICE, "%s: a map of %lld x %lld, stride %lld at %p is refused with %d", op,
+                   (long long)size[1], (long long)size[0], (long long)stride[0], base, (int)result);
+}
+
+ls_status ls_box_map(CUtensorMap *map, const char *op, const void *base, int64_t inner, int64_t outer, int64_t stride,
+                     int box_rows, ls_error *err) {
+    const int64_t size[2] = {inner, outer};
+    const int box[2] = {64, box_rows};
+    return encode_map(map, op, base, 2, size, &stride, box, err);
+}
+
+ls_status ls_box_map3(CUtensorMap *map, const char *op, const void *base, int64_t chunks, int64_t rows, int64_t stride,
+                      int box_rows, int box_chunks, ls_error *err) {
+    const int64_t size[3] = {64, rows, chunks}, strides[2] = {stride, 64};
+    const int box[3] = {64, box_rows, box_chunks};
+    return encode_map(map, op, base, 3, size, strides, box, err);
+}
+
+static ls_status is_hopper(bool *out, const char *op, ls_error *err) {
+    int device, major;
+    LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), op, err));
+    *out = major == 9;
+    return LS_OK;
+}
+
+/* ---- gathering rows ---- */
+
+#define GATHER_THREADS 256
+#define STEP 16
+
+static int64_t up_to(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/* Where each sequence's padded rows begin: starts [n + 1], from the sequences' offsets. */
+typedef struct starts_params {
+    const int64_t *sequences;
+    int64_t n;
+    int64_t *starts;
+    const ls_fault *fault;
+} starts_params;
+
+static __global__ void __launch_bounds__(GATHER_THREADS) starts_kernel(const __grid_constant__ starts_params p) {
+    __shared__ int64_t before[GATHER_THREADS];
+    const int64_t each = (p.n + GATHER_THREADS - 1) / GATHER_THREADS, first = threadIdx.x * each;
+    int64_t sum = 0, at = 0;
+    if (p.fault->code != LS_FAULT_NONE) return;
+    for (int64_t s = first; s < first + each && s < p.n; s++)
+        sum += (p.sequences[s + 1] - p.sequences[s] + STEP - 1) / STEP * STEP;
+    before[threadIdx.x] = sum;
+    __syncthreads();
+    for (int t = 0; t < (int)threadIdx.x; t++) at += before[t];
+    for (int64_t s = first; s < first + each && s < p.n; s++) {
+        p.starts[s] = at;
+        at += (p.sequences[s + 1] - p.sequences[s] + STEP - 1) / STEP * STEP;
+    }
+    if (first < p.n && first + each >= p.n) p.starts[p.n] = at;
+}
+
+/* to [rows][stride] bf16 from [from_rows][from_stride]: rounded, or as it is; zero where there is nothing. With starts,
+ * a row's place is that of its sequence. */
+typedef struct gather_params {
+    uint16_t *to;
+    int64_t rows, stride;
+    const void *from;
+    bool f32;
+    int64_t from_rows, cols, from_stride;
+    const int64_t *sequences, *starts;
+    int64_t n_sequences;
+    const ls_fault *fault;
+} gather_params;
+
+/* The row of `from` for row i, or -1. */
+static __device__ int64_t source_row(const gather_params *p, int64_t i) {
+    int64_t low = 0, high = p->n_sequences;
+    if (p->starts == NULL) return i < p->from_rows ? i : -1;
+    if (i >= p->starts[p->n_sequences]) return -1;
+    while (high - low > 1) { /* starts[low] <= i < starts[high] */
+        const int64_t middle = (low + high) / 2;
+        if (p->starts[middle] <= i)
+            low = middle;
+        else
+            high = middle;
+    }
+    const int64_t row = p->sequences[low] + i - p->starts[low];
+    return row < p->sequences[low + 1] ? row : -1;
+}
+
+static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(const __grid_constant__ gather_params p) {
+    __shared__ int64_t row;
+    const int64_t i = blockIdx.x;
+    if (p.fault != NULL && p.fault->code != LS_FAULT_NONE) return;
+    if (threadIdx.x == 0) row = source_row(&p, i);
+    __syncthreads();
+    const int64_t at = row * p.from_stride;
+    for (int64_t j = threadIdx.x; j < p.stride; j += GATHER_THREADS) {
+        uint16_t x = 0;
+        if (row >= 0 && j < p.cols)
+            x = p.f32 ? ls_f32_to_bf16(((const float *)p.from)[at + j]) : ((const uint16_t *)p.from)[at + j];
+        p.to[i * p.stride + j] = x;
+    }
+}
+
+static ls_status gather(const ls_exec *exec, const char *op, gather_params *p, ls_error *err) {
+    const ls_index index[] = {{LS_WIDTH_I64, {{{"row", p->rows}, {"stride", p->stride}, {"element", 2}}}},
+                              {LS_WIDTH_I64, {{{"row", p->from_rows}, {"stride", p->from_stride}, {"element", 4}}}}};
+    const ls_launch launch = {op, {p->rows, 1, 1}, GATHER_THREADS, 0, index, 2, false};
+    return ls_cuda_launch(exec, &launch, (const void *)gather_kernel, p, err);
+}
+
+/* ---- dbias ---- */
+
+typedef struct bias_params {
+    ls_gemm_backward_weight_args a;
+    const ls_fault *fault;
+} bias_params;
+
+#define BIAS_THREADS 64
+
+static __global__ void __launch_bounds__(BIAS_THREADS) bias_kernel(const __grid_constant__ bias_params p) {
+    const int64_t n = (int64_t)blockIdx.x * BIAS_THREADS + threadIdx.x;
+    if ((p.fault != NULL && p.fault->code != LS_FAULT_NONE) || n >= p.a.n) return;
+    float acc = p.a.dbias[n];
+#pragma unroll 8
+    for (int64_t m = 0; m < p.a.m; m++) acc = ls_add(acc, p.a.dy[m * p.a.dy_stride + n]);
+    p.a.dbias[n] = acc;
+}
+
+/* ---- products of the profile mma16 ---- */
+
+static ls_status product_mma16(const ls_exec *exec, const ls_product *product, const void *tiles, bool nan_open,
+                               ls_error *err) {
+    bool taken = false, hopper;
+    LS_CUDA_TRY(ls_cuda_mma16_proven(err));
+    /* Fewer rows are faster by the kernel that reads tiles (docs/benchmarks.md). */
+    if (nan_open &&
+        (tiles == NULL || product->rows > 256 || (product->rows >= LS_CUDA_GEMM_DECODE_ROWS && product->cols > 512)))
+        LS_CUDA_TRY(ls_product_mma16_cublas(exec, product, &taken, err));
+    if (taken) return LS_OK;
+    LS_CUDA_TRY(is_hopper(&hopper, product->op, err));
+    if (hopper)
+        LS_CUDA_TRY(ls_product_mma16_decode(
+            exec, product, tiles, ls_decode_plan_for(product->rows, product->cols, product->depth), &taken, err));
+    if (hopper && !taken) LS_CUDA_TRY(ls_product_mma16_wgmma(exec, product, &taken, err));
+    return taken ? LS_OK : ls_product_mma16_plain(exec, product, err);
+}
+
+/* ---- forward ---- */
+
+int64_t ls_cuda_gemm_workspace(const ls_cuda_gemm_args *args) {
+    (void)args;
+    return LS_WORKSPACE_HEAD;
+}
+
+int64_t ls_cuda_gemm_tiles_bytes(int64_t n, int64_t k) {
+    int64_t bytes;
+    if (n < 1 || k < 1 || n > INT64_MAX - 128 || k > INT64_MAX - 64) return -1;
+    return ls_mul_i64(up_to(n, ls_decode_columns(n)), up_to(k, 64), &bytes) && ls_mul_i64(bytes, 2, &bytes) ? bytes
+                                                                                                            : -1;
+}
+
+static ls_status check_sizes(const char *op, int64_t m, int64_t n, int64_t k, ls_error *err) {
+    int64_t elements;
+    if (m < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: m %lld is negative", op, (long long)m);
+    if (n < 1) return LS_FAIL(err, LS_ERR_ARG, "%s: n %lld is less than 1", op, (long long)n);
+    if (k < 1) return LS_FAIL(err, LS_ERR_ARG, "%s: k %lld is less than 1", op, (long long)k);
+    if (!ls_mul_i64(n, k, &elements) || !ls_mul_i64(elements, 4, &elements))
+        return LS_FAIL(err, LS_ERR_ARG, "%s: n %lld times k %lld does not fit 64 bits", op, (long long)n, (long long)k);
+    return LS_OK;
+}
+
+static ls_status check_type(const char *op, const char *name, ls_dtype dtype, bool f16, ls_error *err) {
+    if (dtype == LS_F32 || dtype == LS_BF16 || (f16 && dtype == LS_F16)) return LS_OK;
+    return LS_FAIL(err, LS_ERR_ARG, "%s: %s %d (%s) is not %s", op, name, (int)dtype, ls_dtype_name(dtype),
+                   f16 ? "f32, bf16 or f16" : "f32 or bf16");
+}
+
+static ls_status check_stride(const char *op, const char *name, int64_t stride, int64_t least, ls_error *err) {
+    if (stride >= least) return LS_OK;
+    return LS_FAIL(err, LS_ERR_ARG, "%s: %s %lld is less than %lld", op, name, (long long)stride, (long long)least);
+}
+
+static ls_status forward_check(const ls_cuda_gemm_args *a, ls_error *err) {
+    const char *op = "gemm";
+    LS_CUDA_TRY(check_sizes(op, a->m, a->n, a->k, err));
+    LS_CUDA_TRY(check_type(op, "x_dtype", a->x_dtype, false, err));
+    LS_CUDA_TRY(check_type(op, "w_dtype", a->w_dtype, true, err));
+    LS_CUDA_TRY(check_type(op, "out_dtype", a->out_dtype, false, err));
+    LS_CUDA_TRY(check_stride(op, "x_stride", a->x_stride, a->k, err));
+    LS_CUDA_TRY(check_stride(op, "out_stride", a->out_stride, a->n, err));
+    LS_CUDA_TRY(ls_profile_check(op, a->profile, "x", a->x_dtype, err));
+    return ls_profile_check(op, a->profile, "w", a->w_dtype, err);
+}
+
+static ls_product forward_product(const ls_cuda_gemm_args *a) {
+    const ls_product product = {
+        "gemm", a->m, a->n,   a->k,         a->x,          a->x_dtype, a->x_stride,      1,   a->w, a->w_dtype,
+        a->k,   1,    a->out, a->out_dtype, a->out_stride, a->bias,    LS_PRODUCT_STORE, NULL};
+    return product;
+}
+
+ls_status ls_cuda_gemm(const ls_exec *exec, const ls_cuda_gemm_args *a, ls_error *err) {
+    LS_CUDA_TRY(forward_check(a, err));
+    const ls_cuda_operand operands[] = {{"x", a->x, ls_dtype_bytes(a->x_dtype), a->m == 0},
+                                        {"w", a->w, ls_dtype_bytes(a->w_dtype), false},
+                                        {"w_tiles", a->w_tiles, 128, true},
+                                        {"bias", a->bias, 4, true},
+                                        {"out", a->out, ls_dtype_bytes(a->out_dtype), a->m == 0}};
+    LS_CUDA_TRY(ls_cuda_check("gemm", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
+                              ls_cuda_gemm_workspace(a), err));
+    if (a->m == 0) return LS_OK;
+    const ls_product product = forward_product(a);
+    return a->profile == LS_PROFILE_MMA16 ? product_mma16(exec, &product, a->w_tiles, a->nan_open, err)
+                                          : ls_product_exact(exec, &product, err);
+}
+
+ls_status ls_cuda_gemm_prepare(const ls_cuda_gemm_args *a, ls_error *err) {
+    const ls_product product = forward_product(a);
+    bool admitted;
+    LS_CUDA_TRY(forward_check(a, err));
+    if (a->profile != LS_PROFILE_MMA16 || a->m == 0)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm: nothing to prepare for profile %s and m %lld",
+                       ls_profile_name(a->profile), (long long)a->m);
+    LS_CUDA_TRY(ls_cuda_mma16_proven(err));
+    return ls_product_cublas_prepare(&product, &admitted, err);
+}
+
+ls_status ls_cuda_gemm_prepare_planted(const ls_cuda_gemm_args *a, ls_error *err) {
+    const ls_product product = forward_product(a);
+    bool admitted;
+    LS_CUDA_TRY(forward_check(a, err));
+    return ls_product_cublas_planted(&product, &admitted, err);
+}
+
+/* ---- backward ---- */
+
+/* Bytes of a gathered matrix in the workspace; negative where they do not fit. */
+static int64_t gathered_bytes(int64_t rows, int64_t cols) {
+    int64_t bytes;
+    if (cols > INT64_MAX - 8 || !ls_mul_i64(rows, up_to(cols, 8), &bytes) || !ls_mul_i64(bytes, 2, &bytes)) return -1;
+    return bytes > INT64_MAX - 256 ? -1 : up_to(bytes, 256);
+}
+
+static int64_t workspace_sum(int64_t a, int64_t b) {
+    int64_t sum;
+    return a < 0 || b < 0 || !ls_add_i64(a, b, &sum) ? -1 : sum;
+}
+
+int64_t ls_cuda_gemm_backward_input_workspace(const ls_gemm_backward_input_args *args) {
+    if (args->profile != LS_PROFILE_MMA16 || args->m < 1) return LS_WORKSPACE_HEAD;
+    return workspace_sum(LS_WORKSPACE_HEAD, gathered_bytes(args->m, args->n));
+}
+
+ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backward_input_args *a, ls_error *err) {
+    const char *op = "gemm_backward_input";
+    LS_CUDA_TRY(check_sizes(op, a->m, a->n, a->k, err));
+    LS_CUDA_TRY(check_type(op, "w_dtype", a->w_dtype, true, err));
+    LS_CUDA_TRY(check_stride(op, "dy_stride", a->dy_stride, a->n, err));
+    LS_CUDA_TRY(check_stride(op, "dx_stride", a->dx_stride, a->k, err));
+    LS_CUDA_TRY(check_stride(op, "dx_count", a->dx_count, a->m, err));
+    LS_CUDA_TRY(ls_profile_check(op, a->profile, "w", a->w_dtype, err));
+    if (a->dx_rows != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: dx_rows: not on this back end", op);
+    if (a->range != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: range: not on this back end", op);
+    const ls_cuda_operand operands[] = {
+        {"dy", a->dy, 4, a->m == 0}, {"w", a->w, ls_dtype_bytes(a->w_dtype), false}, {"dx", a->dx, 4, a->m == 0}};
+    LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 3, ls_cuda_gemm_backward_input_workspace(a), err));
+    if (a->m == 0) return LS_OK;
+    ls_product product = {op,
+                          a->m,
+                          a->k,
+                          a->n,
+                          a->dy,
+                          LS_F32,
+                          a->dy_stride,
+                          1,
+                          a->w,
+                          a->w_dtype,
+                          1,
+                          a->k,
+                          a->dx,
+                          LS_F32,
+                          a->dx_stride,
+                          NULL,
+                          a->add ? LS_PRODUCT_ADD : LS_PRODUCT_STORE,
+                          NULL};
+    if (a->profile == LS_PROFILE_EXACT) return ls_product_exact(exec, &product, err);
+    uint16_t *rounded = (uint16_t *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
+    gather_params g = {rounded, a->m, up_to(a->n, 8), a->dy, true, a->m, a->n, a->dy_stride, NULL, NULL, 0, NULL};
+    LS_CUDA_TRY(gather(exec, op, &g, err));
+    product.a = rounded;
+    product.a_dtype = LS_BF16;
+    product.a_row = g.stride;
+    return product_mma16(exec, &product, NULL, false, err);
+}
+
+/* Rows of the gathered matrices, whatever the sequences' lengths are. */
+static int64_t padded_rows(const ls_gemm_backward_weight_args *a) {
+    int64_t rows;
+    if (a->n_sequences < 0 || !ls_mul_i64(a->n_sequences, STEP - 1, &rows) || !ls_add_i64(rows, a->m, &rows) ||
+        rows > INT64_MAX - STEP)
+        return -1;
+    return up_to(rows, STEP);
+}
+
+static int64_t starts_bytes(const ls_gemm_backward_weight_args *a) {
+    int64_t bytes;
+    return a->n_sequences < INT64_MAX - 33 && ls_mul_i64(a->n_sequences + 1, 8, &bytes) && bytes < INT64_MAX - 256
+               ? up_to(bytes, 256)
+               : -1;
+}
+
+int64_t ls_cuda_gemm_backward_weight_workspace(const ls_gemm_backward_weight_args *a) {
+    const int64_t rows = padded_rows(a);
+    int64_t bytes = LS_WORKSPACE_HEAD;
+    if (a->profile != LS_PROFILE_MMA16 || a->m < 1) return bytes;
+    bytes = workspace_sum(bytes, starts_bytes(a));
+    bytes = workspace_sum(bytes, rows < 0 ? -1 : gathered_bytes(rows, a->n));
+    return workspace_sum(bytes, rows < 0 ? -1 : gathered_bytes(rows, a->k));
+}
+
+static ls_status weight_mma16(const ls_exec *exec, const ls_gemm_backward_weight_args *a, ls_product *product,
+                              const ls_fault *fault, ls_error *err) {
+    const int64_t rows = padded_rows(a);
+    uint8_t *workspace = (uint8_t *)exec->workspace + LS_WORKSPACE_HEAD;
+    int64_t *starts = (int64_t *)workspace;
+    uint16_t *dy = (uint16_t *)(workspace + starts_bytes(a));
+    uint16_t *x = (uint16_t *)((uint8_t *)dy + gathered_bytes(rows, a->n));
+    starts_params s = {a->sequences, a->n_sequences, starts, fault};
+    gather_params of_dy = {dy,   rows,         up_to(a->n, 8), a->dy,  true,           a->m,
+                           a->n, a->dy_stride, a->sequences,   starts, a->n_sequences, fault};
+    gather_params of_x = {x,    rows,        up_to(a->k, 8), a->x,   false,          a->m,
+                          a->k, a->x_stride, a->sequences,   starts, a->n_sequences, fault};
+    const ls_index index[] = {{LS_WIDTH_I64, {{{"sequence", a->n_sequences + 1}, {"offset", 8}}}}};
+    const ls_launch launch = {product->op, {1, 1, 1}, GATHER_THREADS, 0, index, 1, false};
+    LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)starts_kernel, &s, err));
+    LS_CUDA_TRY(gather(exec, product->op, &of_dy, err));
+    LS_CUDA_TRY(gather(exec, product->op, &of_x, err));
+    product->depth = rows;
+    product->a = dy;
+    product->a_dtype = LS_BF16;
+    product->a_step = of_dy.stride;
+    product->b = x;
+    product->b_step = of_x.stride;
+    product->fault = fault;
+    return product_mma16(exec, product, NULL, false, err);
+}
+
+ls_status ls_cuda_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backward_weight_args *a, ls_error *err) {
+    const char *op = "gemm_backward_weight";
+    const bool mma16 = a->profile == LS_PROFILE_MMA16;
+    ls_fault *fault = NULL;
+    LS_CUDA_TRY(check_sizes(op, a->m, a->n, a->k, err));
+    LS_CUDA_TRY(check_type(op, "x_dtype", a->x_dtype, false, err));
+    LS_CUDA_TRY(check_stride(op, "dy_stride", a->dy_stride, a->n, err));
+    LS_CUDA_TRY(check_stride(op, "x_stride", a->x_stride, a->k, err));
+    LS_CUDA_TRY(check_stride(op, "x_count", a->x_count, a->m, err));
+    LS_CUDA_TRY(ls_profile_check(op, a->profile, "x", a->x_dtype, err));
+    if (a->x_rows != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: x_rows: not on this back end", op);
+    if (a->range != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: range: not on this back end", op);
+    if (mma16 && a->m > 0 && (a->sequences == NULL || a->n_sequences < 1))
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "%s: sequences: %lld of them at %p, profile mma16 needs the offsets of all rows", op,
+                       (long long)a->n_sequences, (const void *)a->sequences);
+    const ls_cuda_operand operands[] = {{"dy", a->dy, 4, a->m == 0},
+                                        {"x", a->x, ls_dtype_bytes(a->x_dtype), a->m == 0},
+                                        {"sequences", a->sequences, 8, !mma16 || a->m == 0},
+                                        {"dw", a->dw, 4, false},
+                                        {"dbias", a->dbias, 4, true}};
+    LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 5, ls_cuda_gemm_backward_weight_workspace(a), err));
+    if (a->m == 0) return LS_OK;
+    ls_product product = {op,         a->n, a->k,        a->m,  a->dy,  LS_F32, 1,    a->dy_stride,        a->x,
+                          a->x_dtype, 1,    a->x_stride, a->dw, LS_F32, a->k,   NULL, LS_PRODUCT_CONTINUE, NULL};
+    if (mma16) {
+        LS_CUDA_TRY(ls_cuda_mma16_proven(err));
+        LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &fault, err));
+        ls_offset_check check = {a->sequences, a->n_sequences, a->m, fault};
+        LS_CUDA_TRY(ls_cuda_check_offsets(op, exec, &check, err));
+        LS_CUDA_TRY(weight_mma16(exec, a, &product, fault, err));
+    } else {
+        LS_CUDA_TRY(ls_product_exact(exec, &product, err));
+    }
+    if (a->dbias != NULL) {
+        bias_params p = {*a, fault};
+        const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->m}, {"dy stride", a->dy_stride}, {"element", 4}}}}};
+        const ls_launch launch = {op, {(a->n - 1) / BIAS_THREADS + 1, 1, 1}, BIAS_THREADS, 0, index, 1, false};
+        LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)bias_kernel, &p, err));
+    }
+    return fault == NULL ? LS_OK : ls_cuda_fault_end(op, exec, fault, err);
+}

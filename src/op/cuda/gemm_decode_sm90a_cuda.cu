@@ -1,0 +1,279 @@
+/* Dense products of the profile mma16 for few rows, on Hopper's tensor cores; the pace is that of reading the weights.
+ * Compiled for sm_90a alone.
+ *
+ * The rows of x, up to 64, are the instruction's 64 rows: those that are not there are computed from whatever lies in
+ * shared memory and never stored. A block takes COLUMNS rows of the weight, all of their depth, as one chain for each
+ * output. One thread fetches stages of some times 64 depths, the weight's part as one copy and x as one box, because
+ * each of them takes it some 75 ns however small it is; a warpgroup issues wgmma and gives back the stage before the
+ * last. The weight is put on its way into the second-level cache before the kernel waits for the one ahead of it.
+ *
+ * Tiles of a weight: blocks of COLUMNS rows; in a block 64 depths after another; there strips of eight rows; a strip is
+ * 8 core matrices of 8 rows x 8 depths, 128 bytes each, along depth. COLUMNS follows from n alone. */
+#include "op/cuda/product_cuda.h"
+#include "op/cuda/ring_cuda.h"
+#include "op/cuda/wgmma_cuda.h"
+#include "op/gemm_cuda.h"
+
+#define THREADS 160
+#define TILE_DEPTH 64
+#define BLOCK_ROWS 64
+/* Weights up to this many rows are so narrow that blocks of 64 rows of x fill the chip better than wide tiles. */
+#define NARROW 512
+#define NARROW_ROWS 1024
+/* A strip's 64 depths. */
+#define STRIP_BYTES 1024
+#define STAGES_MAX 16
+#define SLACK (1024 + 64 * 128) /* to align, and to be read where rows are not there */
+/* Of the chip: a layout of weights must not depend on the machine that made it. */
+#define PROCESSORS 132
+/* Of a block's weights, on their way before the block starts. */
+#define EXPECTED_BYTES (64 * 1024)
+
+typedef struct decode_params {
+    CUtensorMap x;
+    ls_product p;
+    const uint8_t *tiles;
+    int64_t tiles_deep; /* times 64 depths */
+    bool boxes;         /* a stage of x is one box of 64 x rows8 x stage_tiles; else stage_tiles boxes */
+    int32_t rows8;      /* rows of x, up to a multiple of 8 */
+    int32_t stage_tiles, stages, n_stages;
+} decode_params;
+
+static __device__ __forceinline__ uint32_t x_bytes(const decode_params *p) {
+    return (uint32_t)(p->stage_tiles * p->rows8 * TILE_DEPTH * 2);
+}
+
+template <int COLUMNS>
+static __device__ __forceinline__ uint32_t stage_bytes(const decode_params *p) {
+    return x_bytes(p) + (uint32_t)(p->stage_tiles * COLUMNS / 8 * STRIP_BYTES);
+}
+
+template <int COLUMNS>
+static __device__ __forceinline__ void produce(const decode_params *p, uint32_t shared, uint32_t full, uint32_t empty) {
+    constexpr uint32_t TILE = COLUMNS / 8 * STRIP_BYTES;
+    const uint8_t *tiles = p->tiles + (int64_t)blockIdx.x * p->tiles_deep * TILE;
+    const int64_t bytes = p->tiles_deep * TILE;
+    const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
+    const int32_t row = (int32_t)blockIdx.y * BLOCK_ROWS;
+    int slot = 0, phase = 1;
+    ls_bulk_expect(tiles, (uint32_t)(bytes < EXPECTED_BYTES ? bytes : EXPECTED_BYTES));
+    ls_cuda_wait_for_previous();
+    if (ls_product_faulty(&p->p)) return;
+    for (int stage = 0; stage < p->n_stages; stage++) {
+        const int64_t first = (int64_t)stage * p->stage_tiles, left = p->tiles_deep - first;
+        const int n = left < p->stage_tiles ? (int)left : p->stage_tiles;
+        const uint32_t x = shared + slot * stage_bytes<COLUMNS>(p), w = x + x_bytes(p), barrier = full + 8 * slot;
+        ls_barrier_wait(empty + 8 * slot, phase);
+        /* A box counts whole, also what of it lies outside. */
+        ls_barrier_expect(barrier, (p->boxes ? x_bytes(p) : (uint32_t)n * box) + (uint32_t)n * TILE);
+        ls_bulk_fetch(w, tiles + first * TILE, (uint32_t)n * TILE, barrier);
+        if (p->boxes)
+            ls_box_fetch3(&p->x, x, barrier, 0, row, (int32_t)first);
+        else
+            for (int t = 0; t < n; t++)
+                ls_box_fetch(&p->x, x + t * box, barrier, (int32_t)((first + t) * TILE_DEPTH), row);
+        if (++slot == p->stages) slot = 0, phase ^= 1;
+    }
+}
+
+template <int COLUMNS>
+static __device__ __forceinline__ void consume(const decode_params *p, uint8_t *memory, uint32_t shared, uint32_t full,
+                                               uint32_t empty) {
+    const int thread = threadIdx.x, lane = thread % 32;
+    const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
+    float d[COLUMNS / 2];
+    int slot = 0, phase = 0, before = 0;
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i++) d[i] = 0.0f;
+    ls_cuda_wait_for_previous();
+    ls_cuda_let_next_start();
+    if (ls_product_faulty(&p->p)) return;
+    ls_wgmma_hold(d);
+    int stage = 0;
+    do {
+        const int64_t left = p->tiles_deep - (int64_t)stage * p->stage_tiles;
+        const int tiles = left < p->stage_tiles ? (int)left : p->stage_tiles;
+        const uint32_t x = shared + slot * stage_bytes<COLUMNS>(p), w = x + x_bytes(p);
+        int t = 0;
+        uint64_t a = ls_wgmma_descriptor(x, 16, 1024, LS_WG_SWIZZLE_128);
+        uint64_t b = ls_wgmma_descriptor(w, 128, STRIP_BYTES, LS_WG_PLAIN);
+        ls_barrier_wait(full + 8 * slot, phase);
+        ls_wgmma_fence();
+        do {
+#pragma unroll
+            for (int k = 0; k < TILE_DEPTH / 16; k++)
+                ls_wgmma<COLUMNS>::template ss<0, 0>(d, a + k * (32 >> 4), b + k * (256 >> 4));
+            a += box >> 4;
+            b += COLUMNS / 8 * STRIP_BYTES >> 4;
+        } while (++t < tiles);
+        ls_wgmma_commit();
+        ls_wgmma_wait<1>();
+        if (stage > 0 && thread == 0) ls_barrier_arrive(empty + 8 * before);
+        before = slot;
+        if (++slot == p->stages) slot = 0, phase ^= 1;
+    } while (++stage < p->n_stages);
+    ls_wgmma_wait<0>();
+    ls_wgmma_hold(d);
+    /* The ring is idle now; a warp's 16 rows pass through a part of it, and one piece of code ends all chains. */
+    float(*rest)[COLUMNS + 8] = (float(*)[COLUMNS + 8])(memory + thread / 32 * 16 * (COLUMNS + 8) * 4);
+    __syncwarp();
+    asm volatile("bar.sync 1, 128;" ::: "memory"); /* every warp of the warpgroup has read its last stage */
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i += 2)
+        *(float2 *)&rest[lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2] = make_float2(d[i], d[i + 1]);
+    __syncwarp();
+#pragma unroll 1
+    for (int at = lane; at < 16 * COLUMNS / 8; at += 32)
+        ls_product_store8(&p->p, (int64_t)blockIdx.y * BLOCK_ROWS + thread / 32 * 16 + at / (COLUMNS / 8),
+                          (int64_t)blockIdx.x * COLUMNS + at % (COLUMNS / 8) * 8,
+                          &rest[at / (COLUMNS / 8)][at % (COLUMNS / 8) * 8]);
+}
+
+template <int COLUMNS>
+static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__ decode_params p) {
+    extern __shared__ __align__(16) uint8_t memory[];
+    __shared__ uint64_t barriers[2 * STAGES_MAX];
+    const uint32_t shared = (ls_shared_address(memory) + 1023u) & ~1023u;
+    const uint32_t full = ls_shared_address(barriers), empty = full + 8 * STAGES_MAX;
+    if (threadIdx.x == 128) {
+        for (int s = 0; s < p.stages; s++) {
+            ls_barrier_init(full + 8 * s, 1);
+            ls_barrier_init(empty + 8 * s, 1);
+        }
+        ls_barrier_init_done();
+    }
+    __syncthreads();
+    /* The same in all threads of a warp, and the compiler is to know it. */
+    const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / 128, 0);
+    if (role == 0)
+        consume<COLUMNS>(&p, memory, shared, full, empty);
+    else if (threadIdx.x == 128)
+        produce<COLUMNS>(&p, shared, full, empty);
+}
+
+/* More than 64 rows of a narrow weight: a row of blocks each. */
+static bool takes(int64_t rows, int64_t cols) {
+    return rows <= LS_CUDA_GEMM_DECODE_ROWS || (cols <= NARROW && rows <= NARROW_ROWS);
+}
+
+static const void *kernel_of(int64_t columns) {
+    switch (columns) {
+        case 8: return (const void *)decode_kernel<8>;
+        case 16: return (const void *)decode_kernel<16>;
+        case 24: return (const void *)decode_kernel<24>;
+        case 32: return (const void *)decode_kernel<32>;
+        case 40: return (const void *)decode_kernel<40>;
+        case 64: return (const void *)decode_kernel<64>;
+        case 80: return (const void *)decode_kernel<80>;
+        default: return (const void *)decode_kernel<128>;
+    }
+}
+
+/* Rows of the weight that a block takes: as few as give every multiprocessor of the chip no more than one block. */
+int64_t ls_decode_columns(int64_t cols) {
+    static const int64_t sizes[] = {8, 16, 24, 32, 40, 64, 80, 128};
+    for (int i = 0; i < 7; i++)
+        if ((cols - 1) / sizes[i] + 1 <= PROCESSORS) return sizes[i];
+    return 128;
+}
+
+/* Measured on an H200 (docs/benchmarks.md): a block alone on its multiprocessor wants four stages in all of its memory;
+ * blocks that take turns want two side by side, so that one reads while another ends. */
+ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth) {
+    const int64_t columns = ls_decode_columns(cols), high = rows < BLOCK_ROWS ? rows : BLOCK_ROWS;
+    const int64_t tile = ((high + 7) / 8 * 8 + columns) * TILE_DEPTH * 2;
+    const bool turns = (cols - 1) / columns + 1 > PROCESSORS;
+    ls_decode_plan plan = {54 * 1024 / tile, LS_HOPPER_SHARED_MAX - 1024};
+    if (turns) {
+        plan.stage_tiles = rows > 8 ? 1 : 2;
+        plan.shared_bytes = 112 * 1024;
+    } else if (rows > 32 && depth > 6144) {
+        plan.stage_tiles = 2;
+    }
+    if (plan.stage_tiles > 16) plan.stage_tiles = 16;
+    return plan;
+}
+
+ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product, const void *tiles,
+                                  ls_decode_plan plan, bool *taken, ls_error *err) {
+    const int64_t high = product->rows < BLOCK_ROWS ? product->rows : BLOCK_ROWS, rows8 = (high + 7) / 8 * 8,
+                  deep = (product->depth - 1) / TILE_DEPTH + 1;
+    const int64_t columns = ls_decode_columns(product->cols);
+    const int64_t stage = plan.stage_tiles * (rows8 * TILE_DEPTH * 2 + columns / 8 * STRIP_BYTES);
+    decode_params p;
+    int64_t stages, shared = plan.shared_bytes;
+    *taken = tiles != NULL && takes(product->rows, product->cols) && product->a_step == 1 &&
+             product->mode == LS_PRODUCT_STORE && deep < INT32_MAX / TILE_DEPTH &&
+             ls_box_possible(product->a, product->a_row, product->rows, product->depth);
+    if (!*taken) return LS_OK;
+    stages = (shared - SLACK) / stage;
+    p.n_stages = (int32_t)((deep - 1) / plan.stage_tiles + 1);
+    if (stages > STAGES_MAX) stages = STAGES_MAX;
+    if (stages > p.n_stages) stages = p.n_stages;
+    /* Outputs pass through the ring at the end. */
+    if (shared < 64 * (columns + 8) * 4) shared = 64 * (columns + 8) * 4;
+    if (stages < 2 && stages < p.n_stages) /* a ring of one stage would wait for itself */
+        return LS_FAIL(err, LS_ERR_ARG, "%s: %lld bytes of shared memory hold %lld stages of %lld, 2 are needed",
+                       product->op, (long long)shared, (long long)stages, (long long)stage);
+    p.boxes = product->depth % TILE_DEPTH == 0;
+    LS_CUDA_TRY(p.boxes ? ls_box_map3(&p.x, product->op, product->a, deep, product->rows, product->a_row, (int)rows8,
+                                      (int)plan.stage_tiles, err)
+                        : ls_box_map(&p.x, product->op, product->a, product->depth, product->rows, product->a_row,
+                                     (int)rows8, err));
+    p.p = *product;
+    p.tiles = (const uint8_t *)tiles;
+    p.tiles_deep = deep;
+    p.rows8 = (int32_t)rows8;
+    p.stage_tiles = (int32_t)plan.stage_tiles;
+    p.stages = (int32_t)stages;
+    const ls_index index[] = {
+        {LS_WIDTH_I64, {{{"row", product->rows}, {"out stride", product->out_stride}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"strip", product->cols / 8 + 16}, {"tile", deep}, {"bytes", STRIP_BYTES}}}}};
+    const ls_launch launch = {product->op, {(product->cols - 1) / columns + 1, (product->rows - 1) / BLOCK_ROWS + 1, 1},
+                              THREADS,     shared,
+                              index,       2,
+                              true};
+    return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, kernel_of(columns), &p, err);
+}
+
+/* ---- tiles ---- */
+
+typedef struct pack_params {
+    uint4 *tiles;
+    const uint16_t *w;
+    int64_t n, k, deep, strips, words; /* strips of a block; words of 16 bytes: one row of a core matrix */
+} pack_params;
+
+#define PACK_THREADS 256
+
+static __global__ void __launch_bounds__(PACK_THREADS) pack_kernel(const __grid_constant__ pack_params p) {
+    const int64_t word = (int64_t)blockIdx.x * PACK_THREADS + threadIdx.x;
+    const int64_t strip = word / 64 % p.strips, tile = word / 64 / p.strips;
+    const int64_t row = (tile / p.deep * p.strips + strip) * 8 + word % 8;
+    const int64_t k = tile % p.deep * TILE_DEPTH + word / 8 % 8 * 8;
+    __align__(16) uint16_t eight[8];
+    if (word >= p.words) return;
+    for (int i = 0; i < 8; i++) eight[i] = row < p.n && k + i < p.k ? p.w[row * p.k + k + i] : (uint16_t)0;
+    p.tiles[word] = *(const uint4 *)eight;
+}
+
+ls_status ls_cuda_gemm_pack(const ls_exec *exec, void *tiles, const void *w, int64_t n, int64_t k, ls_error *err) {
+    const ls_cuda_operand operands[] = {{"tiles", tiles, 128, false}, {"w", w, 2, false}};
+    const int64_t bytes = ls_cuda_gemm_tiles_bytes(n, k);
+    pack_params p;
+    if (n < 1 || k < 1 || bytes < 0)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm_pack: n %lld, k %lld: not positive, or too large", (long long)n,
+                       (long long)k);
+    LS_CUDA_TRY(ls_cuda_check("gemm_pack", exec, operands, 2, 0, err));
+    p.tiles = (uint4 *)tiles;
+    p.w = (const uint16_t *)w;
+    p.n = n;
+    p.k = k;
+    p.deep = (k - 1) / TILE_DEPTH + 1;
+    p.strips = ls_decode_columns(n) / 8;
+    p.words = bytes / 16;
+    const ls_index index[] = {{LS_WIDTH_I64, {{{"row", n}, {"k", k}, {"element", 2}}}},
+                              {LS_WIDTH_I64, {{{"word", p.words}, {"bytes", 16}}}}};
+    const ls_launch launch = {"gemm_pack", {(p.words - 1) / PACK_THREADS + 1, 1, 1}, PACK_THREADS, 0, index, 2, false};
+    return ls_cuda_launch(exec, &launch, (const void *)pack_kernel, &p, err);
+}

@@ -1,0 +1,131 @@
+/* What the dense products on CUDA share: every direction is one product of two matrices, whichever way they lie. */
+#ifndef LS_OP_PRODUCT_CUDA_H
+#define LS_OP_PRODUCT_CUDA_H
+
+#include "dev/cuda.h"
+#include "num/half.h"
+#include "op/cuda/vector_cuda.h"
+
+/* How a chain begins and ends: from +0, with bias and rounding, into out; from +0 and added to out; from out into out.
+ */
+typedef enum ls_product_mode { LS_PRODUCT_STORE, LS_PRODUCT_ADD, LS_PRODUCT_CONTINUE } ls_product_mode;
+
+/* out[i][j]: chain over s < depth of (a(i, s), b(s, j)). */
+typedef struct ls_product {
+    const char *op;
+    int64_t rows, cols, depth;
+    const void *a; /* a(i, s) at i * a_row + s * a_step elements; one of the two strides is 1 */
+    ls_dtype a_dtype;
+    int64_t a_row, a_step;
+    const void *b; /* b(s, j) at j * b_col + s * b_step; one of the two strides is 1 */
+    ls_dtype b_dtype;
+    int64_t b_col, b_step;
+    void *out; /* i * out_stride + j */
+    ls_dtype out_dtype;
+    int64_t out_stride;
+    const float *bias; /* [cols] or NULL; LS_PRODUCT_STORE only */
+    ls_product_mode mode;
+    const ls_fault *fault; /* nothing is written where it holds one; NULL: nothing was checked */
+} ls_product;
+
+/* The float32 fma chain, any types. */
+ls_status ls_product_exact(const ls_exec *exec, const ls_product *product, ls_error *err);
+
+/* Chains of steps of 16. Operands are bf16. plain: any strides and sizes; the others say in *taken whether they could.
+ */
+ls_status ls_product_mma16_plain(const ls_exec *exec, const ls_product *product, ls_error *err);
+ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err);
+
+/* How the kernel for few rows cuts its work; none of it carries a bit. */
+typedef struct ls_decode_plan {
+    int64_t stage_tiles;  /* of 64 depths, that travel together */
+    int64_t shared_bytes; /* of a block: as many stages as fit */
+} ls_decode_plan;
+
+ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth);
+/* Rows of a weight of `cols` rows that lie together in its tiles. */
+int64_t ls_decode_columns(int64_t cols);
+/* b as tiles of ls_cuda_gemm_pack; rows up to LS_CUDA_GEMM_DECODE_ROWS. */
+ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product, const void *tiles,
+                                  ls_decode_plan plan, bool *taken, ls_error *err);
+
+/* cuBLASLt. prepare: proves an algorithm for the product's sizes, layouts and types on data of its own, once; waits and
+ * allocates; the error says why there is none. The product is then taken by it. */
+ls_status ls_product_cublas_prepare(const ls_product *product, bool *admitted, ls_error *err);
+/* For tests: the same proof of algorithms that are made to split the depth; keeps nothing. */
+ls_status ls_product_cublas_planted(const ls_product *product, bool *admitted, ls_error *err);
+ls_status ls_product_mma16_cublas(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err);
+
+#ifdef __CUDACC__
+/* The end of a chain for one output: canonical NaN, then the bias or what is there, then one rounding. */
+static __device__ __forceinline__ float ls_product_end(const ls_product *p, int64_t i, int64_t j, float acc) {
+    float y = ls_canonical(acc);
+    if (p->bias != NULL) y = ls_canonical(ls_add(y, p->bias[j]));
+    if (p->mode == LS_PRODUCT_ADD) y = ls_canonical(ls_add(((const float *)p->out)[i * p->out_stride + j], y));
+    return y;
+}
+
+static __device__ __forceinline__ void ls_product_store(const ls_product *p, int64_t i, int64_t j, float acc) {
+    const float y = ls_product_end(p, i, j, acc);
+    const int64_t at = i * p->out_stride + j;
+    if (p->out_dtype == LS_F32)
+        ((float *)p->out)[at] = y;
+    else
+        ((uint16_t *)p->out)[at] = ls_f32_to_bf16(y);
+}
+
+static __device__ __forceinline__ float ls_product_begin(const ls_product *p, int64_t i, int64_t j) {
+    if (p->mode != LS_PRODUCT_CONTINUE || i >= p->rows || j >= p->cols) return 0.0f;
+    return ((const float *)p->out)[i * p->out_stride + j];
+}
+
+/* Eight neighbouring outputs from shared memory, to one store or two where they are aligned and all there. */
+static __device__ __forceinline__ void ls_product_store8(const ls_product *p, int64_t i, int64_t j, const float *acc) {
+    const int64_t at = i * p->out_stride + j;
+    uint8_t *to = (uint8_t *)p->out + at * (p->out_dtype == LS_F32 ? 4 : 2);
+    float y[8];
+    if (i >= p->rows || j >= p->cols) return;
+    if (j + 8 > p->cols || (uintptr_t)to % 16 != 0) {
+#pragma unroll 1
+        for (int c = 0; c < 8 && j + c < p->cols; c++) ls_product_store(p, i, j + c, acc[c]);
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < 8; c++) y[c] = ls_canonical(acc[c]);
+    if (p->bias != NULL)
+#pragma unroll
+        for (int c = 0; c < 8; c++) y[c] = ls_canonical(ls_add(y[c], p->bias[j + c]));
+    if (p->mode == LS_PRODUCT_ADD)
+#pragma unroll
+        for (int c = 0; c < 8; c++) y[c] = ls_canonical(ls_add(((const float *)to)[c], y[c]));
+    if (p->out_dtype == LS_F32) {
+        ((float4 *)to)[0] = make_float4(y[0], y[1], y[2], y[3]);
+        ((float4 *)to)[1] = make_float4(y[4], y[5], y[6], y[7]);
+    } else {
+        uint32_t pair[4];
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            pair[c] = (uint32_t)ls_narrow_one<LS_BF16>(y[2 * c]) | (uint32_t)ls_narrow_one<LS_BF16>(y[2 * c + 1]) << 16;
+        *(uint4 *)to = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+    }
+}
+
+static __device__ __forceinline__ bool ls_product_faulty(const ls_product *p) {
+    return p->fault != NULL && p->fault->code != LS_FAULT_NONE;
+}
+#endif
+
+/* Every index expression of a product, for its launch contract: three of them. */
+#define LS_PRODUCT_INDEX(p)                                                                          \
+    {                                                                                                \
+        {LS_WIDTH_I64,                                                                               \
+         {{{"row", (p)->rows}, {"a row", (p)->a_row}, {"element", 4}},                               \
+          {{"depth", (p)->depth}, {"a step", (p)->a_step}, {"element", 4}}}},                        \
+            {LS_WIDTH_I64,                                                                           \
+             {{{"column", (p)->cols}, {"b column", (p)->b_col}, {"element", 4}},                     \
+              {{"depth", (p)->depth}, {"b step", (p)->b_step}, {"element", 4}}}},                    \
+            {LS_WIDTH_I64, {{{"row", (p)->rows}, {"out stride", (p)->out_stride}, {"element", 4}}}}, \
+    }
+#define LS_PRODUCT_INDICES 3
+
+#endif
