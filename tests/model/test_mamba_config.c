@@ -106,6 +106,8 @@ static void other_arithmetic_is_refused_by_name(void **state) {
 }
 
 static void ranges_are_checked(void **state) {
+    ls_model_config c;
+    ls_error err;
     (void)state;
     refused("\"intermediate_size\":0", "intermediate_size: 0");
     refused("\"expand\":1.5", "expand: 1.5");
@@ -120,7 +122,9 @@ static void ranges_are_checked(void **state) {
     refused("\"expand\":2147483647", "intermediate_size (by default expand x hidden_size), twice: 309237645168");
     refused("\"intermediate_size\":1073741824", "twice: 2147483648 exceeds 32 bits");
     refused("\"state_size\":1073741824", "time_step_rank + 2 x state_size: 2147483653 exceeds 32 bits");
-    refused("\"conv_kernel\":2147483647,\"intermediate_size\":1073741823,\"hidden_size\":2147483647", "overflow");
+    check_failed(
+        parse(&c, "{\"model_type\":\"mamba\",\"hidden_size\":2147483647,\"intermediate_size\":1073741823}", &err), &err,
+        "2 x intermediate_size x hidden_size: the bytes overflow 64 bits");
 }
 
 /* A fixture's weights under another configuration. */
