@@ -79,9 +79,11 @@ static void supervised_steps_go_on(void **state) {
     RUN_OK("train", "sft", "--config", SORT "/sft.json", "--set", model, "--set", data, "--set", again, "--set",
            "batch=16", "--set", "leaf=8", "--set", "warmup=2", "--set", "schedule_steps=8", "--set", "steps=8", "--set",
            "recompute=true", "--set", "threads=1");
-    must_be_same_file(at("sft/step-00000008/model.safetensors"), at("sft-again/step-00000008/model.safetensors"));
-    must_be_same_file(at("sft/step-00000008/config.json"), at("config.json"));
-    RUN_OK("check", "--model", at("sft/step-00000008"), "--prompts", at("prompts.jsonl"), "--max-tokens", "9");
+    must_be_same_file(at("sft/checkpoints/step-00000008/model.safetensors"),
+                      at("sft-again/checkpoints/step-00000008/model.safetensors"));
+    must_be_same_file(at("sft/checkpoints/step-00000008/config.json"), at("config.json"));
+    RUN_OK("check", "--model", at("sft/checkpoints/step-00000008"), "--prompts", at("prompts.jsonl"), "--max-tokens",
+           "9");
 }
 
 #define GRPO(model, run)                                                                                             \
@@ -97,7 +99,7 @@ static void copy_digest(char out[24]) {
 }
 
 static void steps_with_rewards_have_one_digest(void **state) {
-    const char *model = setting("model", at("sft/step-00000008"));
+    const char *model = setting("model", at("sft/checkpoints/step-00000008"));
     char whole[24], other[24];
     (void)state;
     RUN_OK(GRPO(model, setting("run", at("grpo"))), "--set", "steps=4");
