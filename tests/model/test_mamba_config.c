@@ -147,7 +147,7 @@ static void check_weights(const char *fixture, const char *config, const char *w
     assert_null(model);
     snprintf(command, sizeof command, "rm -r %s", dir);
     assert_int_equal(system(command), 0);
-    ls_device_close(device);
+    test_device_close(device);
 }
 
 #define SMALL "{\"model_type\":\"mamba\",\"hidden_size\":64,\"num_hidden_layers\":3,\"vocab_size\":300"
