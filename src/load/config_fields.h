@@ -38,7 +38,8 @@ typedef struct ls_field_tables {
     const char *const *inert;   /* accepted with any value: none reaches a logit */
 } ls_field_tables;
 
-/* Refuses fields that are in no table and fixed ones with another value, then fills the integers and switches of *raw. */
+/* Refuses fields that are in no table and fixed ones with another value, then fills the integers and switches of
+ * *raw. */
 ls_status ls_field_read_tables(void *raw, struct json_t *config, const ls_field_tables *fields, ls_error *err);
 
 /* A number above 0 and at most 1, that float32 can hold. */

@@ -1,8 +1,8 @@
 /* What a model computes, as plain numbers, and the way from a config.json to them.
  *
- * An architecture (src/model/architectures.h lists them) says which fields its config.json has: honoured; fixed, whose one
- * supported value is checked; inert, which cannot change a logit. A field that is none of these is refused by name unless
- * it is null or false, because it may change the arithmetic. config_fields.h has the tools for it. */
+ * An architecture (src/model/architectures.h lists them) says which fields its config.json has: honoured; fixed,
+ * whose one supported value is checked; inert, which cannot change a logit. A field that is none of these is refused
+ * by name unless it is null or false, because it may change the arithmetic. config_fields.h has the tools for it. */
 #ifndef LS_LOAD_MODEL_CONFIG_H
 #define LS_LOAD_MODEL_CONFIG_H
 
@@ -47,12 +47,12 @@ typedef struct ls_architecture {
     ls_status (*read)(ls_model_config *out, struct json_t *config, ls_error *err);
 } ls_architecture;
 
-/* Reads the text of a config.json as the architecture that it names, out of a list that ends with NULL; `name` starts the
- * error sentence. On failure *out is untouched. */
+/* Reads the text of a config.json as the architecture that it names, out of a list that ends with NULL; `name`
+ * starts the error sentence. On failure *out is untouched. */
 ls_status ls_architectures_parse(ls_model_config *out, const ls_architecture *const *list, const char *json,
                                  int64_t bytes, const char *name, ls_error *err);
-/* The same for DIR/config.json and, where it exists, DIR/generation_config.json, whose eos_token_id then replaces the one
- * of config.json. */
+/* The same for DIR/config.json and, where it exists, DIR/generation_config.json, whose eos_token_id then replaces
+ * the one of config.json. */
 ls_status ls_architectures_open(ls_model_config *out, const ls_architecture *const *list, const char *dir,
                                 ls_error *err);
 /* Takes eos_token_id from the text of a generation_config.json into a config that is already read; its other fields

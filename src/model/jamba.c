@@ -1,5 +1,5 @@
-/* Jamba: attention and Mamba-1 mixers, each followed by a dense feed-forward or a mixture of experts. Absent fields take
- * the defaults that Hugging Face's JambaConfig gives them. */
+/* Jamba: attention and Mamba-1 mixers, each followed by a dense feed-forward or a mixture of experts. Absent fields
+ * take the defaults that Hugging Face's JambaConfig gives them. */
 #include "load/config_fields.h"
 #include "model/architectures.h"
 

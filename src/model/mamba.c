@@ -1,5 +1,5 @@
-/* Mamba-1 alone, Hugging Face's MambaForCausalLM: every layer is one Mamba mixer without norms of dt, B and C, and has no
- * feed-forward. Absent fields take the defaults that MambaConfig gives them. */
+/* Mamba-1 alone, Hugging Face's MambaForCausalLM: every layer is one Mamba mixer without norms of dt, B and C, and
+ * has no feed-forward. Absent fields take the defaults that MambaConfig gives them. */
 #include "load/config_fields.h"
 #include "model/architectures.h"
 
@@ -32,8 +32,8 @@ static const ls_field_switch switches[] = {
     {0},
 };
 
-/* The residual stream is float32 whatever the activations are, and weights are what the file holds. rms_norm and ssm_cfg
- * come from the authors' own format, whose files were converted with these fields left in. */
+/* The residual stream is float32 whatever the activations are, and weights are what the file holds. rms_norm and
+ * ssm_cfg come from the authors' own format, whose files were converted with these fields left in. */
 static const ls_field_fixed fixed[] = {
     {"hidden_act", "\"silu\""},
     {"residual_in_fp32", "true"},
@@ -45,8 +45,8 @@ static const ls_field_fixed fixed[] = {
 
 static const char *const special[] = {"layer_norm_epsilon", "time_step_rank", NULL};
 
-/* How new weights are drawn; the order of computation; and, from d_inner on, what converted files repeat under the names of
- * the authors' format. Shapes of tensors are checked against the fields above. */
+/* How new weights are drawn; the order of computation; and, from d_inner on, what converted files repeat under the
+ * names of the authors' format. Shapes of tensors are checked against the fields above. */
 static const char *const inert[] = {
     "time_step_floor",
     "time_step_init_scheme",

@@ -1,5 +1,5 @@
-/* The configuration of Mamba-1 alone: defaults, what is derived, a named refusal for whatever would change the arithmetic,
- * and heads that belong to another configuration. */
+/* The configuration of Mamba-1 alone: defaults, what is derived, a named refusal for whatever would change the
+ * arithmetic, and heads that belong to another configuration. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <unistd.h>
