@@ -2,16 +2,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "load/model_config.h"
+#include "model/architectures.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-static void check(const ls_model_config *c) {
-    if (c->n_layers < 1 || c->n_layers > LS_LAYERS_MAX || c->hidden < 1 || c->vocab < 1 || c->ffn < 1) abort();
+static void check_attention(const ls_model_config *c) {
     if (c->n_heads < 1 || c->n_kv_heads < 1 || c->n_heads % c->n_kv_heads != 0 || c->head_dim < 1) abort();
     if ((int64_t)c->n_heads * c->head_dim > INT32_MAX) abort();
-    if (c->n_experts < 1 || c->top_k < 1 || c->top_k > c->n_experts) abort();
-    if (c->d_inner < c->hidden || c->d_inner > INT32_MAX / 2 || c->d_state < 1 || c->d_conv < 1) abort();
+}
+
+static void check(const ls_model_config *c) {
+    const bool is_mamba = c->ffn == 0; /* the one architecture without feed-forward has no attention either */
+    if (c->n_layers < 1 || c->n_layers > LS_LAYERS_MAX || c->hidden < 1 || c->vocab < 1 || c->ffn < 0) abort();
+    if (c->names == NULL || is_mamba == c->inner_norms || is_mamba != c->pad_is_trained) abort();
+    if (!is_mamba) check_attention(c);
+    if (c->n_experts < 1 || c->top_k < 1 || c->top_k > c->n_experts || c->positions_max < 1) abort();
+    if (c->d_inner < (is_mamba ? 1 : c->hidden) || c->d_inner > INT32_MAX / 2) abort();
+    if (c->d_state < 1 || c->d_conv < 1) abort();
     if (c->dt_rank < 1 || (int64_t)c->dt_rank + 2 * (int64_t)c->d_state > INT32_MAX) abort();
     if (!(c->rms_eps > 0.0f && c->rms_eps <= 1.0f) || ls_dtype_bytes(c->stored_dtype) == 0) abort();
     if (c->bos < -1 || c->bos >= c->vocab || c->pad < -1 || c->pad >= c->vocab) abort();
@@ -19,22 +26,29 @@ static void check(const ls_model_config *c) {
     for (int32_t i = 0; i < c->n_eos; i++)
         if (c->eos[i] < 0 || c->eos[i] >= c->vocab) abort();
     for (int32_t i = 0; i < LS_LAYERS_MAX; i++)
-        if (c->is_attention[i] > 1 || c->is_moe[i] > 1) abort();
+        if (c->is_attention[i] > 1 || c->is_moe[i] > 1 || (is_mamba && c->is_attention[i] + c->is_moe[i] > 0)) abort();
+}
+
+/* A good configuration with the bytes as the end tokens of its generation_config.json. */
+static void check_generation(const char *plain, const char *text, size_t n_bytes) {
+    ls_model_config config;
+    ls_error err;
+    if (ls_model_config_parse(&config, plain, (int64_t)strlen(plain), "plain", &err) != LS_OK) abort();
+    if (ls_model_config_parse_generation(&config, text, (int64_t)n_bytes, "input", &err) != LS_OK &&
+        strstr(err.text, "input") != err.text)
+        abort();
+    check(&config);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
-    static const char plain[] = "{\"model_type\":\"jamba\"}";
     ls_model_config config;
     ls_error err;
     char *copy = malloc(n_bytes > 0 ? n_bytes : 1);
     if (copy == NULL) return 0;
     if (n_bytes > 0) memcpy(copy, data, n_bytes);
     if (ls_model_config_parse(&config, copy, (int64_t)n_bytes, "input", &err) == LS_OK) check(&config);
-    if (ls_model_config_parse(&config, plain, sizeof plain - 1, "plain", &err) != LS_OK) abort();
-    if (ls_model_config_parse_generation(&config, copy, (int64_t)n_bytes, "input", &err) != LS_OK &&
-        strstr(err.text, "input") != err.text)
-        abort();
-    check(&config);
+    check_generation("{\"model_type\":\"jamba\"}", copy, n_bytes);
+    check_generation("{\"model_type\":\"mamba\"}", copy, n_bytes);
     free(copy);
     return 0;
 }

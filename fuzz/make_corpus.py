@@ -59,8 +59,19 @@ def config_seeds():
         "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "eos_token_id": [2, 511],
         "bos_token_id": 1, "pad_token_id": 0, "max_position_embeddings": 4096, "sliding_window": None,
     }
+    mamba = {
+        "model_type": "mamba", "architectures": ["MambaForCausalLM"], "vocab_size": 131, "hidden_size": 36,
+        "num_hidden_layers": 3, "intermediate_size": 54, "expand": 2, "state_size": 5, "conv_kernel": 3,
+        "time_step_rank": "auto", "use_bias": True, "use_conv_bias": False, "hidden_act": "silu",
+        "layer_norm_epsilon": 1e-5, "tie_word_embeddings": False, "residual_in_fp32": True,
+        "rescale_prenorm_residual": False, "time_step_floor": 1e-4, "torch_dtype": "float32", "eos_token_id": 0,
+        "bos_token_id": 0, "pad_token_id": 0, "rms_norm": True, "ssm_cfg": {}, "d_model": 36,
+    }
     seeds = {
         "small": small,
+        "mamba": mamba,
+        "mamba_defaults": {"model_type": "mamba", "intermediate_size": None, "time_step_rank": 7},
+        "mamba_large": {**mamba, "hidden_size": 2147483647, "expand": 2147483647, "intermediate_size": None},
         "defaults": {"model_type": "jamba"},
         "layers": {**small, "layers_block_type": ["mamba", "attention", "mamba", "mamba"]},
         "sliding": {**small, "sliding_window": 128},

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "cli/commands.h"
 #include "load/model_files.h"
+#include "model/architectures.h"
 #include "model/init.h"
 #include "model/params.h"
 #include "text/tokenizer.h"

@@ -34,6 +34,7 @@ typedef struct summary {
     int64_t n_attention, n_mamba, n_moe;
     int64_t slot_bytes, conv_bytes, ssm_bytes, state_bytes, kv_token_bytes;
     pool_row pools[3];
+    int64_t n_pools; /* without pages where the architecture has no attention */
 } summary;
 
 static void summarise(summary *s, const ls_model_config *c, const ls_checkpoint *checkpoint, ls_dtype dtype) {
@@ -42,7 +43,7 @@ static void summarise(summary *s, const ls_model_config *c, const ls_checkpoint 
     s->checkpoint = checkpoint;
     for (int64_t i = 0; i < ls_checkpoint_count(checkpoint); i++) {
         const ls_tensor_view *view = ls_checkpoint_at(checkpoint, i);
-        const bool duplicate = c->tied && strcmp(view->name, "lm_head.weight") == 0;
+        const bool duplicate = c->tied && strcmp(view->name, c->names->head) == 0;
         if (!duplicate) s->n_parameters += view->n_elements;
         s->tensor_bytes += view->bytes;
     }
@@ -60,6 +61,7 @@ static void summarise(summary *s, const ls_model_config *c, const ls_checkpoint 
     s->pools[1] = (pool_row){"Mamba conv state", ls_dtype_name(dtype), s->slot_bytes, ls_dtype_bytes(dtype)};
     s->pools[2] =
         (pool_row){"KV pages of 16", ls_dtype_name(dtype), ls_page_bytes(c, dtype, 16), ls_dtype_bytes(dtype)};
+    s->n_pools = c->n_heads > 0 ? 3 : 2;
 }
 
 static void print_dims(const ls_tensor_view *view) {
@@ -80,12 +82,13 @@ static void print_text(const summary *s, const inspect_options *o) {
            (long long)s->n_attention, (long long)s->n_mamba, (long long)s->n_moe);
     for (int32_t i = 0; i < c->n_layers; i++) printf(" %s", layer_kind(c, i));
     printf("   (M Mamba, A attention, e experts)\n");
-    printf("hidden       %d, feed-forward %d, vocabulary %d, head %s\n", c->hidden, c->ffn, c->vocab,
-           c->tied ? "tied to the embedding" : "separate");
-    printf("attention    %d heads, %d KV heads, head dim %d\n", c->n_heads, c->n_kv_heads, c->head_dim);
+    printf("hidden       %d, feed-forward %d, vocabulary %d, head %s, rms eps %g\n", c->hidden, c->ffn, c->vocab,
+           c->tied ? "tied to the embedding" : "separate", (double)c->rms_eps);
+    if (c->n_heads > 0)
+        printf("attention    %d heads, %d KV heads, head dim %d\n", c->n_heads, c->n_kv_heads, c->head_dim);
     printf("Mamba        d_inner %d, d_state %d, d_conv %d, dt_rank %d, conv bias %s, projection bias %s\n", c->d_inner,
            c->d_state, c->d_conv, c->dt_rank, c->conv_bias ? "yes" : "no", c->proj_bias ? "yes" : "no");
-    printf("experts      %d, top %d; rms eps %g\n", c->n_experts, c->top_k, (double)c->rms_eps);
+    if (c->ffn > 0) printf("experts      %d, top %d\n", c->n_experts, c->top_k);
     printf("tensors      %lld, %lld parameters, %lld bytes\n", (long long)ls_checkpoint_count(s->checkpoint),
            (long long)s->n_parameters, (long long)s->tensor_bytes);
     for (int64_t i = 0; o->tensors && i < ls_checkpoint_count(s->checkpoint); i++) {
@@ -102,7 +105,7 @@ static void print_text(const summary *s, const inspect_options *o) {
     printf("  KV         %lld bytes a token\n", (long long)s->kv_token_bytes);
     printf("\nfirst entry that 32-bit arithmetic breaks (element offset = entry * stride)\n");
     printf("  %-18s %-7s %12s %14s %14s\n", "pool", "element", "stride", "past 2^31", "past 2^32");
-    for (int i = 0; i < 3; i++) {
+    for (int64_t i = 0; i < s->n_pools; i++) {
         const int64_t stride = s->pools[i].stride_bytes / s->pools[i].element_bytes;
         printf("  %-18s %-7s %12lld %14lld %14lld\n", s->pools[i].name, s->pools[i].element, (long long)stride,
                (long long)first_bad(stride, 31), (long long)first_bad(stride, 32));
@@ -137,7 +140,7 @@ static void print_json(const summary *s, const inspect_options *o) {
     for (int32_t i = 0; i < c->n_layers; i++) {
         ls_json_begin_object(&json, NULL);
         ls_json_string(&json, "mixer", c->is_attention[i] ? "attention" : "mamba");
-        ls_json_string(&json, "ffn", c->is_moe[i] ? "experts" : "dense");
+        ls_json_string(&json, "ffn", c->ffn == 0 ? "none" : c->is_moe[i] ? "experts" : "dense");
         ls_json_end_object(&json);
     }
     ls_json_end_array(&json);
@@ -163,7 +166,7 @@ static void print_json(const summary *s, const inspect_options *o) {
     ls_json_int(&json, "kv_bytes_per_token", s->kv_token_bytes);
     ls_json_end_object(&json);
     ls_json_begin_array(&json, "pools");
-    for (int i = 0; i < 3; i++) {
+    for (int64_t i = 0; i < s->n_pools; i++) {
         const int64_t stride = s->pools[i].stride_bytes / s->pools[i].element_bytes;
         ls_json_begin_object(&json, NULL);
         ls_json_string(&json, "pool", s->pools[i].name);

@@ -1,13 +1,14 @@
-/* The config.json of a Jamba checkpoint, read into plain numbers.
+/* What a model computes, as plain numbers, and the way from a config.json to them.
  *
- * Absent fields take the defaults that Hugging Face's JambaConfig gives them. Every field of the file is in one of
- * three tables (jamba_config.c): honoured; fixed, whose one supported value is checked; inert, which cannot change a
- * logit. A field in none of them is refused by name unless it is null or false, because it may change the arithmetic.
- */
+ * An architecture (src/model/architectures.h lists them) says which fields its config.json has: honoured; fixed,
+ * whose one supported value is checked; inert, which cannot change a logit. A field that is none of these is refused
+ * by name unless it is null or false, because it may change the arithmetic. config_fields.h has the tools for it. */
 #ifndef LS_LOAD_MODEL_CONFIG_H
 #define LS_LOAD_MODEL_CONFIG_H
 
 #include "base/status.h"
+
+struct json_t;
 
 #define LS_LAYERS_MAX 1024
 #define LS_EOS_MAX 16
@@ -22,25 +23,38 @@ typedef struct ls_tensor_names {
 typedef struct ls_model_config {
     const ls_tensor_names *names;
     int32_t n_layers, hidden, vocab;
-    int32_t ffn; /* 0: layers have no feed-forward */
-    int32_t n_heads, n_kv_heads, head_dim;
-    int32_t n_experts, top_k; /* top_k is 1 when n_experts is 1 */
+    int32_t ffn;                           /* 0: layers have no feed-forward */
+    int32_t n_heads, n_kv_heads, head_dim; /* 0 in an architecture without attention */
+    int32_t n_experts, top_k;              /* top_k is 1 when n_experts is 1 */
     int32_t d_inner, d_state, d_conv, dt_rank;
-    int64_t positions_max; /* what the model was trained for; Jamba has no position signal, so no limit follows */
+    int64_t positions_max; /* what the model was trained for, INT64_MAX if it does not say; no model here has a position
+                              signal, so no limit of arithmetic follows */
     bool conv_bias, proj_bias, tied;
     bool inner_norms; /* of dt, B and C */
     float rms_eps;
     ls_dtype stored_dtype; /* what the file says of its weights; each tensor's own header decides */
     uint8_t is_attention[LS_LAYERS_MAX];
     uint8_t is_moe[LS_LAYERS_MAX];
-    int32_t bos, pad; /* -1 when absent */
+    int32_t bos, pad;    /* -1 when absent */
+    bool pad_is_trained; /* whether the padding token's embedding has a gradient */
     int32_t n_eos, eos[LS_EOS_MAX];
 } ls_model_config;
 
-/* Reads DIR/config.json and, where it exists, DIR/generation_config.json, whose eos_token_id then replaces the one of
- * config.json. On failure *out is untouched. */
-ls_status ls_model_config_open(ls_model_config *out, const char *dir, ls_error *err);
-ls_status ls_model_config_parse(ls_model_config *out, const char *json, int64_t bytes, const char *name, ls_error *err);
+/* An architecture. read takes what its file says into *out, which is zeroed; errors start with the field. */
+typedef struct ls_architecture {
+    const char *model_type; /* "model_type" of its files */
+    const char *class_name; /* among "architectures" of its files */
+    ls_status (*read)(ls_model_config *out, struct json_t *config, ls_error *err);
+} ls_architecture;
+
+/* Reads the text of a config.json as the architecture that it names, out of a list that ends with NULL; `name`
+ * starts the error sentence. On failure *out is untouched. */
+ls_status ls_architectures_parse(ls_model_config *out, const ls_architecture *const *list, const char *json,
+                                 int64_t bytes, const char *name, ls_error *err);
+/* The same for DIR/config.json and, where it exists, DIR/generation_config.json, whose eos_token_id then replaces
+ * the one of config.json. */
+ls_status ls_architectures_open(ls_model_config *out, const ls_architecture *const *list, const char *dir,
+                                ls_error *err);
 /* Takes eos_token_id from the text of a generation_config.json into a config that is already read; its other fields
  * describe a way of sampling, which is the caller's to choose. */
 ls_status ls_model_config_parse_generation(ls_model_config *config, const char *json, int64_t bytes, const char *name,

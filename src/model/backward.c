@@ -195,8 +195,14 @@ done:
 
 static ls_status embed_backward(const ls_leaf *l, ls_error *err) {
     const ls_model_config *c = &l->model->config;
-    const ls_embed_backward_args embed = {l->batch->tokens, l->dh.data, c->hidden, ls_leaf_gradient(l, l->model->embed),
-                                          c->vocab,         c->hidden,  l->rows,   c->pad};
+    const ls_embed_backward_args embed = {.tokens = l->batch->tokens,
+                                          .dy = l->dh.data,
+                                          .dy_stride = c->hidden,
+                                          .dtable = ls_leaf_gradient(l, l->model->embed),
+                                          .vocab = c->vocab,
+                                          .dim = c->hidden,
+                                          .rows = l->rows,
+                                          .pad = c->pad_is_trained ? -1 : c->pad};
     return ls_embed_backward(l->device, &embed, err);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "model/architectures.h"
 #include "model/parts.h"
 
 typedef struct binder {

@@ -259,13 +259,14 @@ ls_status ls_cache_page_differs(int64_t *layer_i, const ls_cache *a, int32_t pag
                                 int64_t n_tokens, ls_error *err) {
     const int64_t element = ls_dtype_bytes(a->dtype), token_bytes = a->page_bytes / a->page_tokens;
     const int64_t k_rows = token_bytes / (2 * element), row_bytes = a->page_tokens * element;
-    const int64_t head_bytes = a->page_bytes / (2 * a->n_kv_heads);
     bool differs = false;
     ls_status status = LS_OK;
     *layer_i = -1;
     for (int64_t i = 0; i < a->n_layers && !differs; i++) {
         const uint8_t *x, *y;
-        if (!a->is_attention[i]) continue;
+        int64_t head_bytes;
+        if (!a->is_attention[i]) continue; /* a model without attention has no heads to divide by */
+        head_bytes = a->page_bytes / (2 * a->n_kv_heads);
         x = entry_at(a, i, page_a);
         y = entry_at(b, i, page_b);
         LS_TRY(begin_compare(a, err));

@@ -52,7 +52,7 @@ static bool ends_with(const char *name, const char *end) {
 static double value_of(const fresh *f, const ls_weight_slot *slot, double deviation, uint64_t name, int64_t i) {
     if (slot->kind == LS_SLOT_DECAY) return ls_log64((double)(i % slot->dims[1] + 1));
     if (slot->kind != LS_SLOT_VECTOR) return deviation * normal(f, name, i);
-    if (ends_with(slot->name, "norm.weight") || ends_with(slot->name, ".D")) return 1.0;
+    if (ends_with(slot->name, ".weight") || ends_with(slot->name, ".D")) return 1.0;
     return ends_with(slot->name, "dt_proj.bias") ? dt_bias(f, name, i) : 0.0;
 }
 

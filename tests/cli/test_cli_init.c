@@ -78,6 +78,26 @@ static void tensors_are_as_promised(void **state) {
     ls_checkpoint_close(checkpoint);
 }
 
+/* Under Mamba's names: the last norm's ends in norm_f.weight. */
+static void tensors_of_mamba_are_as_promised(void **state) {
+    ls_checkpoint *checkpoint;
+    ls_error err;
+    (void)state;
+    RUN_OK("init", "--config", LS_FIXTURES "/mamba-odd/config.json", "--seed", "7", "--out", at("mamba"));
+    assert_ok(ls_checkpoint_open(&checkpoint, at("mamba"), &err), err);
+    check_normal(checkpoint, "backbone.embeddings.weight", 1 / 6.0);
+    check_normal(checkpoint, "lm_head.weight", 1 / 6.0);
+    check_normal(checkpoint, "backbone.layers.2.mixer.out_proj.weight", 1 / sqrt(54));
+    check_normal(checkpoint, "backbone.layers.2.mixer.conv1d.weight", 1 / sqrt(3));
+    check_equal(checkpoint, "backbone.norm_f.weight", 1);
+    check_equal(checkpoint, "backbone.layers.1.norm.weight", 1);
+    check_equal(checkpoint, "backbone.layers.1.mixer.D", 1);
+    check_equal(checkpoint, "backbone.layers.1.mixer.in_proj.bias", 0);
+    check_equal(checkpoint, "backbone.layers.1.mixer.out_proj.bias", 0);
+    assert_null(ls_checkpoint_find(checkpoint, "backbone.layers.1.mixer.conv1d.bias"));
+    ls_checkpoint_close(checkpoint);
+}
+
 static void bits_follow_from_the_seed(void **state) {
     (void)state;
     RUN_OK("init", "--config", MOE "/config.json", "--seed", "7", "--out", at("again"));
@@ -128,8 +148,11 @@ static void refusals_leave_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tensors_are_as_promised),        cmocka_unit_test(bits_follow_from_the_seed),
-        cmocka_unit_test(deviation_is_the_one_asked_for), cmocka_unit_test(it_is_a_model),
+        cmocka_unit_test(tensors_are_as_promised),
+        cmocka_unit_test(tensors_of_mamba_are_as_promised),
+        cmocka_unit_test(bits_follow_from_the_seed),
+        cmocka_unit_test(deviation_is_the_one_asked_for),
+        cmocka_unit_test(it_is_a_model),
         cmocka_unit_test(refusals_leave_nothing),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);

@@ -153,7 +153,8 @@ typedef struct subject {
 static subject subjects[] = {{.fixture = "jamba-dense", .dtype = LS_F32},
                              {.fixture = "jamba-odd", .dtype = LS_BF16},
                              {.fixture = "jamba-nobias", .dtype = LS_F32},
-                             {.fixture = "jamba-moe", .dtype = LS_BF16}};
+                             {.fixture = "jamba-moe", .dtype = LS_BF16},
+                             {.fixture = "mamba-odd", .dtype = LS_F32}};
 
 static inline void random_tokens(const subject *s, int32_t *tokens, int64_t n, uint64_t seed) {
     seed = (seed + 1) * UINT64_C(0x9E3779B97F4A7C15);

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "harness.h"
-#include "load/model_config.h"
+#include "model/architectures.h"
 
 static ls_status parse(ls_model_config *out, const char *json, ls_error *err) {
     return ls_model_config_parse(out, json, (int64_t)strlen(json), "config.json", err);

@@ -45,6 +45,8 @@ static const golden goldens[] = {
     {"jamba-bf16", {0x2ceea887c0358207u, 0xf78e6e91ea97f547u}},
     {"jamba-odd", {0xd168891b6c5f1126u, 0x71a35d6da9a842fau}},
     {"jamba-nobias", {0x1e34fad0cb562df6u, 0x096b2d851bc6dd6bu}},
+    {"mamba-small", {0xbe9a5bce4ae8184fu, 0x440e4a59d5626c78u}},
+    {"mamba-odd", {0x0fccdd636a4a7fbcu, 0xd4f455a72374d240u}},
 };
 
 static void bits_are_golden(void **state) {

@@ -58,7 +58,7 @@ static void small_case(const char *name, ls_dtype dtype, ls_isa isa) {
 }
 
 static void no_lever_reaches_a_bit(void **state) {
-    static const char *const names[] = {"jamba-dense", "jamba-moe", "jamba-odd", "jamba-bf16"};
+    static const char *const names[] = {"jamba-dense", "jamba-moe", "jamba-odd", "mamba-odd", "jamba-bf16"};
     const ls_isa isa = *(const ls_isa *)*state;
     if (!ls_isa_available(isa)) {
         print_message("this processor cannot run %s\n", ls_isa_name(isa));

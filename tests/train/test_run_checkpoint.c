@@ -146,7 +146,8 @@ static int64_t count_entries(void) {
 /* ---- what comes back ---- */
 
 static void a_resumed_run_has_the_bits_of_one_that_did_not_stop(void **state) {
-    static const char *const names[] = {"jamba-nobias", "jamba-odd", "jamba-moe", "jamba-sharded"};
+    static const char *const names[] = {"jamba-nobias",  "jamba-odd",   "jamba-moe",
+                                        "jamba-sharded", "mamba-small", "mamba-odd"};
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
         const ls_trainer_opts opts = usual_opts();
@@ -416,10 +417,9 @@ static void what_does_not_belong_is_refused(void **state) {
     save(&t, 1);
     {
         /* One bit of one moment. */
-        float *m = &t.state->m[100];
         char from[5] = "", to[5] = "";
-        memcpy(from, m, 4);
-        memcpy(to, m, 4);
+        from_device(t.device, from, t.state->m + 100, 4);
+        memcpy(to, from, 4);
         to[0] = (char)(to[0] ^ 1);
         assert_true(strlen(from) == 4 && strlen(to) == 4);
         edit("optimizer.safetensors", from, to);

@@ -5,7 +5,7 @@
 
 enum { STEPS = 20 };
 
-static const char *const names[] = {"jamba-nobias", "jamba-odd", "jamba-moe"};
+static const char *const names[] = {"jamba-nobias", "jamba-odd", "jamba-moe", "mamba-odd"};
 
 static uint64_t bits_of(const char *name, const ls_trainer_opts *opts, int32_t threads, ls_isa isa, int64_t steps) {
     training t;

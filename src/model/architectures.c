@@ -1,0 +1,13 @@
+/* The list of architectures. */
+#include "model/architectures.h"
+
+static const ls_architecture *const architectures[] = {&ls_jamba, &ls_mamba, NULL};
+
+ls_status ls_model_config_open(ls_model_config *out, const char *dir, ls_error *err) {
+    return ls_architectures_open(out, architectures, dir, err);
+}
+
+ls_status ls_model_config_parse(ls_model_config *out, const char *json, int64_t bytes, const char *name,
+                                ls_error *err) {
+    return ls_architectures_parse(out, architectures, json, bytes, name, err);
+}

@@ -1,0 +1,148 @@
+/* A model of Mamba alone from its configuration to a policy-gradient run, by the program: fresh weights, the check over
+ * 4,096 tokens, records, supervised steps, steps with rewards that stop and go on, and a fault that the gate finds. */
+#define _GNU_SOURCE
+#include "faults.h"
+
+static const char sound_program[] = LS_PROGRAM;
+#undef LS_PROGRAM
+#define LS_PROGRAM program
+static const char *program = sound_program;
+
+#include "cli/program.h"
+
+#define SORT LS_SOURCE_DIR "/models/tiny-sort"
+
+/* For the tokenizer of tiny-sort, whose first tokens are padding, beginning and end. */
+static const char configuration[] =
+    "{\"architectures\":[\"MambaForCausalLM\"],\"model_type\":\"mamba\",\"dtype\":\"bfloat16\",\"vocab_size\":99,"
+    "\"hidden_size\":48,\"num_hidden_layers\":3,\"intermediate_size\":80,\"state_size\":8,\"conv_kernel\":4,"
+    "\"time_step_rank\":5,\"use_bias\":false,\"use_conv_bias\":true,\"hidden_act\":\"silu\","
+    "\"layer_norm_epsilon\":1e-05,\"residual_in_fp32\":true,\"rescale_prenorm_residual\":false,"
+    "\"tie_word_embeddings\":true,\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0}";
+
+/* KEY=PATH for --set, good until the program ends. */
+static const char *setting(const char *key, const char *path) {
+    static char texts[64][PATH_BYTES + 16];
+    static int n;
+    assert_true(n < 64);
+    snprintf(texts[n], sizeof texts[n], "%s=%.*s", key, PATH_BYTES, path);
+    return texts[n++];
+}
+
+static void fresh_weights_are_a_model(void **state) {
+    json_t *result;
+    (void)state;
+    text_write(at("config.json"), configuration);
+    RUN_OK("init", "--config", at("config.json"), "--tokenizer", SORT, "--seed", "3", "--out", at("fresh"));
+    assert_non_null(strstr(last.out, "49344 parameters, bf16, weights "));
+    RUN_OK("inspect", "--json", at("fresh"));
+    result = json_loads(last.out, 0, NULL);
+    assert_non_null(result);
+    assert_int_equal(int_member(member(result, "config"), "ffn"), 0);
+    assert_string_equal(text_member(json_array_get(member(member(result, "config"), "layers"), 2), "ffn"), "none");
+    assert_int_equal(json_array_size(member(result, "pools")), 2);
+    assert_int_equal(int_member(result, "parameters"), 49344);
+    json_decref(result);
+    RUN_OK("inspect", at("fresh"));
+    assert_non_null(strstr(last.out, "0 attention, 3 Mamba"));
+    assert_null(strstr(last.out, "KV pages"));
+}
+
+static void generation_and_scoring_are_one(void **state) {
+    static const char *const models[] = {"fresh", LS_FIXTURES "/mamba-small", LS_FIXTURES "/mamba-odd"};
+    (void)state;
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
+        for (int k = 0; k < 2; k++) {
+            RUN_OK("check", "--model", i == 0 ? at(models[i]) : models[i], "--max-tokens", "256", "--samples", "1",
+                   "--dtype", k == 0 ? "f32" : "bf16", "--score-chunk", "7");
+            if (strstr(last.out, "4096 generated") == NULL || strstr(last.out, "differing bits   0\n") == NULL)
+                fail_msg("%s: check said: %s", models[i], last.out);
+        }
+    RUN_OK("task", "sort-digits", "--n", "4", "--options", "count=4", "--out", at("prompts.jsonl"));
+    RUN_OK("generate", "--model", at("fresh"), "--prompts", at("prompts.jsonl"), "--max-tokens", "9", "--samples", "3",
+           "--out", at("rollouts.jsonl"));
+    RUN_OK("score", "--model", at("fresh"), "--rollouts", at("rollouts.jsonl"), "--out", at("scores.jsonl"));
+    RUN_OK("compare", at("rollouts.jsonl"), at("scores.jsonl"));
+}
+
+static void supervised_steps_go_on(void **state) {
+    const char *model = setting("model", at("fresh")), *data = setting("data", at("pairs.jsonl"));
+    const char *run = setting("run", at("sft")), *again = setting("run", at("sft-again"));
+    (void)state;
+    RUN_OK("task", "sort-digits", "--n", "512", "--options", "count=4", "--format", "sft", "--out", at("pairs.jsonl"));
+    RUN_OK("train", "sft", "--config", SORT "/sft.json", "--set", model, "--set", data, "--set", run, "--set",
+           "batch=16", "--set", "leaf=8", "--set", "warmup=2", "--set", "schedule_steps=8", "--set", "steps=4", "--set",
+           "save_every=4");
+    RUN_OK("train", "sft", "--config", SORT "/sft.json", "--set", model, "--set", data, "--set", run, "--set",
+           "batch=16", "--set", "leaf=8", "--set", "warmup=2", "--set", "schedule_steps=8", "--set", "steps=8", "--set",
+           "resume=true");
+    RUN_OK("train", "sft", "--config", SORT "/sft.json", "--set", model, "--set", data, "--set", again, "--set",
+           "batch=16", "--set", "leaf=8", "--set", "warmup=2", "--set", "schedule_steps=8", "--set", "steps=8", "--set",
+           "recompute=true", "--set", "threads=1");
+    must_be_same_file(at("sft/checkpoints/step-00000008/model.safetensors"),
+                      at("sft-again/checkpoints/step-00000008/model.safetensors"));
+    must_be_same_file(at("sft/checkpoints/step-00000008/config.json"), at("config.json"));
+    RUN_OK("check", "--model", at("sft/checkpoints/step-00000008"), "--prompts", at("prompts.jsonl"), "--max-tokens",
+           "9");
+}
+
+#define GRPO(model, run)                                                                                             \
+    "train", "grpo", "--config", SORT "/grpo.json", "--set", (model), "--set", (run), "--set", "prompts=4", "--set", \
+        "samples=4", "--set", "warmup=1", "--set", "schedule_steps=4", "--set", "eval_every=0"
+
+/* The digest that the program said last. */
+static void copy_digest(char out[24]) {
+    const char *words = strstr(last.err, "digest ");
+    if (words == NULL) words = strstr(last.out, "digest ");
+    if (words == NULL) fail_msg("no digest in: %s%s", last.out, last.err);
+    snprintf(out, 24, "%.23s", words);
+}
+
+static void steps_with_rewards_have_one_digest(void **state) {
+    const char *model = setting("model", at("sft/checkpoints/step-00000008"));
+    char whole[24], other[24];
+    (void)state;
+    RUN_OK(GRPO(model, setting("run", at("grpo"))), "--set", "steps=4");
+    if (strstr(last.err, "mismatch 0 of ") == NULL) fail_msg("%s", last.err);
+    copy_digest(whole);
+    RUN_OK(GRPO(model, setting("run", at("grpo-1"))), "--set", "steps=4", "--set", "threads=1", "--set",
+           "engine.preempt-every=3", "--set", "engine.chunk=2");
+    copy_digest(other);
+    assert_string_equal(other, whole);
+    RUN_OK(GRPO(model, setting("run", at("grpo-2"))), "--set", "steps=2", "--set", "save_every=1");
+    copy_digest(other);
+    assert_string_not_equal(other, whole);
+    RUN_OK(GRPO(model, setting("run", at("grpo-2"))), "--set", "steps=4", "--set", "resume=true");
+    copy_digest(other);
+    assert_string_equal(other, whole);
+}
+
+static void the_gate_stops_a_fault(void **state) {
+    static const char *const faults[] = {"conv-short-chunk", "stale-slot"};
+    const char *model = setting("model", at("fresh"));
+    (void)state;
+    program = LS_FAULTY_PROGRAM;
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+        char bundle[PATH_BYTES + 64];
+        snprintf(bundle, sizeof bundle, "%.400s/mismatch-00000001", at(faults[i]));
+        RUN(GRPO(model, setting("run", at(faults[i]))), "--set", "steps=1", "--set", setting("inject", faults[i]),
+            "--set", "engine.fork=off", "--set", "engine.prefix=off", "--set", "engine.chunk=2", "--set",
+            "engine.batch=4");
+        must_exit(3);
+        if (strstr(last.err, "layer 0, mixer (mamba)") == NULL) fail_msg("%s: %s", faults[i], last.err);
+        RUN("train", "replay", bundle, "--inject", faults[i]);
+        must_exit(3);
+        RUN("train", "replay", bundle); /* the fault is mended */
+        must_exit(0);
+    }
+    program = sound_program;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fresh_weights_are_a_model), cmocka_unit_test(generation_and_scoring_are_one),
+        cmocka_unit_test(supervised_steps_go_on),    cmocka_unit_test(steps_with_rewards_have_one_digest),
+        cmocka_unit_test(the_gate_stops_a_fault),
+    };
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
+}
