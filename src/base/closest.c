@@ -38,7 +38,6 @@ void ls_closest_try(ls_closest *closest, const char *text, int64_t bytes, const 
 
 const char *ls_closest_hint(char out[LS_CLOSEST_HINT_MAX], const ls_closest *closest, const char *prefix) {
     out[0] = '\0';
-    if (closest->name != NULL)
-        snprintf(out, LS_CLOSEST_HINT_MAX, "; did you mean %s%s?", prefix, closest->name);
+    if (closest->name != NULL) snprintf(out, LS_CLOSEST_HINT_MAX, "; did you mean %s%s?", prefix, closest->name);
     return out;
 }

@@ -36,7 +36,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         case ARGP_KEY_END:
             if (options->dump == NULL) ls_cli_wrong(state, "--dump is missing; it names the dump");
             if (options->format < 0) ls_cli_wrong(state, "--format is missing: prime-rl or nemo-rl");
-            if (options->list == NULL) ls_cli_wrong(state, "--correction is missing; 'none' measures the mismatch alone");
+            if (options->list == NULL)
+                ls_cli_wrong(state, "--correction is missing; 'none' measures the mismatch alone");
             return 0;
         default: return ARGP_ERR_UNKNOWN;
     }

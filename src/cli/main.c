@@ -73,8 +73,7 @@ static void finish_exit(void) {
 static int refuse_command(const char *name) {
     char hint[LS_CLOSEST_HINT_MAX], shown[64];
     ls_closest closest = {0};
-    for (size_t i = 0; i < N_COMMANDS; i++)
-        ls_closest_try(&closest, name, (int64_t)strlen(name), commands[i].name);
+    for (size_t i = 0; i < N_COMMANDS; i++) ls_closest_try(&closest, name, (int64_t)strlen(name), commands[i].name);
     snprintf(shown, sizeof shown, "%s", name);
     ls_cli_clean(shown);
     fprintf(stderr, "lockstep: '%s' is not a command%s\n\n", shown, ls_closest_hint(hint, &closest, ""));

@@ -140,8 +140,8 @@ static ls_status read_floats(float *out, const line_view *line, const char *key,
         LS_TRY(read_value(&out[i], &item, err));
         if ((double)out[i] <= SENTINEL) out[i] = NAN;
         if (is_logprob && out[i] > LS_LOGPROB_MAX) {
-            status = ls_node_fail(&item, LS_ERR_FORMAT, err, "%g is no log-probability, which is at most 0",
-                                  (double)out[i]);
+            status =
+                ls_node_fail(&item, LS_ERR_FORMAT, err, "%g is no log-probability, which is at most 0", (double)out[i]);
             goto done;
         }
     }

@@ -8,9 +8,9 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "rl/reward_source.h"
 #include "text/json_schema.h"
 #include "text/regex.h"
-#include "rl/reward_source.h"
 
 #define SCHEMA_BYTES_MAX (1 << 20)
 
