@@ -183,6 +183,8 @@ def mutations(world):
             with open(path, "wb") as file:
                 file.write(original)
             shutil.rmtree(world.at("scratch"), ignore_errors=True)
+        if i % 1000 == 999:
+            print(f"{i + 1} of {n} mutations, {len(findings)} findings", flush=True)
     print(f"mutations: {n} over {len(list_of)} parsers, by exit code {dict(sorted((str(k), v) for k, v in counts.items()))}", flush=True)
 
 
