@@ -7,8 +7,8 @@
  *               ascending chain in that order, reaches top_p times the same chain over the whole set
  *   min_p > 0:  tokens with exp(z - max) >= min_p
  * process: z of kept tokens, -inf for the others (greedy: z = logit, all above -inf are kept). Where no z exceeds
- *   -inf, or a z is NaN or +inf (a finite logit times inv_t may be), nothing is kept, and the row's first entry is NaN, so that
- *   its log-probability is.
+ *   -inf, or a z is NaN or +inf (a finite logit times inv_t may be), nothing is kept, and the row's first entry is NaN,
+ *   so that its log-probability is.
  * sample: temperature 0 is greedy: the largest logit, the lower id among equals. Otherwise Gumbel-max (Maddison et al.
  *   2014, arXiv:1411.0030): the kept token with the largest z + g, lower id among equals,
  *     g = -log(-log(u)), u = ((word >> 9) + 0.5) * 2^-23,
