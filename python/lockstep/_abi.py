@@ -40,7 +40,7 @@ class Exec(Structure):
 
 
 class Span(Structure):
-    _fields_ = [("row", c_int64), ("n_rows", c_int64), ("pos", c_int64), ("slot", c_int32), ("pages", c_void_p)]
+    _fields_ = [("row", c_int64), ("n_rows", c_int64), ("pos", c_int64), ("slot", c_int32), ("table", c_int64)]
 
 
 class PoolView(Structure):

@@ -206,7 +206,7 @@ def spans(row, n_rows, pos, slot, device=None):
     of one sequence whose state lies in `slot`. A span with pos 0 reads no state; a negative slot marks padding. No two
     spans of a call share a slot or a row. Each argument is a list or an int64 tensor [n_spans].
 
-    The tensor is the C array ls_span[n_spans]: row, n_rows, pos, slot, and pages, which only attention reads."""
+    The tensor is the C array ls_span[n_spans]: row, n_rows, pos, slot, and table, which only attention reads."""
     row, n_rows, pos, slot = (torch.as_tensor(value, dtype=torch.int64, device=device) for value in
                               (row, n_rows, pos, slot))
     # The C slot is 32 bits wide: a larger one must not come back as a small one.

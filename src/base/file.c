@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/interrupt.h"
 #include "base/mem.h"
 
 struct ls_output {
@@ -22,7 +23,7 @@ static ls_status fail_errno(ls_error *err, const char *path, const char *what) {
 }
 
 static ls_status open_regular(int *fd, struct stat *st, const char *path, ls_error *err) {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe would wait for its writer */
     if (*fd < 0) return fail_errno(err, path, "open");
     if (fstat(*fd, st) != 0) {
         ls_status status = fail_errno(err, path, "stat");
@@ -118,6 +119,30 @@ done:
     return status;
 }
 
+/* Whether a path names a descriptor that is open already, as /dev/stdin and a shell's <(..) do. */
+static bool is_descriptor(const char *path) {
+    return strcmp(path, "/dev/stdin") == 0 || strncmp(path, "/dev/fd/", 8) == 0 || strncmp(path, "/proc/", 6) == 0;
+}
+
+ls_status ls_file_stream(FILE **out, const char *path, ls_error *err) {
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ls_status status = LS_OK;
+    *out = NULL;
+    if (fd < 0) return fail_errno(err, path, "open");
+    if (fstat(fd, &st) != 0) {
+        status = fail_errno(err, path, "stat");
+    } else if (S_ISDIR(st.st_mode)) {
+        status = LS_FAIL(err, LS_ERR_IO, "%s: a directory, not a file", path);
+    } else if (S_ISFIFO(st.st_mode) && !is_descriptor(path)) {
+        status = LS_FAIL(err, LS_ERR_IO, "%s: a named pipe, not a file; - reads standard input", path);
+    } else if (fcntl(fd, F_SETFL, 0) != 0 || (*out = fdopen(fd, "r")) == NULL) {
+        status = fail_errno(err, path, "open");
+    }
+    if (status != LS_OK) close(fd);
+    return status;
+}
+
 bool ls_file_exists(const char *path) {
     struct stat st;
     return stat(path, &st) == 0;
@@ -148,6 +173,19 @@ ls_status ls_line_read(FILE *file, char **line, int64_t *cap, int64_t *bytes, in
     return LS_OK;
 }
 
+/* A pipe that nobody reads is refused: opening it would wait for a reader. */
+static ls_status open_in_place(ls_output *output, const char *path, ls_error *err) {
+    const int fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 && errno == ENXIO) return LS_FAIL(err, LS_ERR_IO, "%s: a pipe or socket that nobody reads", path);
+    if (fd < 0) return fail_errno(err, path, "open for writing");
+    if (fcntl(fd, F_SETFL, 0) == 0 && (output->stream = fdopen(fd, "w")) != NULL) return LS_OK;
+    {
+        const ls_status status = fail_errno(err, path, "open for writing");
+        close(fd);
+        return status;
+    }
+}
+
 ls_status ls_output_open(ls_output **out, const char *path, ls_error *err) {
     ls_output *output = calloc(1, sizeof *output);
     ls_status status = LS_OK;
@@ -163,11 +201,7 @@ ls_status ls_output_open(ls_output **out, const char *path, ls_error *err) {
     }
     /* A device or a pipe is written in place: renaming over it would replace it. */
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
-        output->stream = fopen(path, "w");
-        if (output->stream == NULL) {
-            status = fail_errno(err, path, "open for writing");
-            goto done;
-        }
+        if ((status = open_in_place(output, path, err)) != LS_OK) goto done;
         LS_TRY(ls_text_copy(&output->path, path, (int64_t)strlen(path), err));
         *out = output;
         return LS_OK;
@@ -187,6 +221,7 @@ ls_status ls_output_open(ls_output **out, const char *path, ls_error *err) {
         output->temp_path = NULL;
         goto done;
     }
+    ls_leftover_add(output->temp_path);
     {
         const mode_t mask = umask(0);
         umask(mask);
@@ -206,6 +241,11 @@ done:
 }
 
 FILE *ls_output_stream(ls_output *output) { return output->stream; }
+
+ls_status ls_output_check(ls_output *output, ls_error *err) {
+    const char *name = output->path != NULL ? output->path : "standard output";
+    return ferror(output->stream) == 0 ? LS_OK : fail_errno(err, name, "write");
+}
 
 static void output_free(ls_output *output) {
     free(output->temp_path);
@@ -230,6 +270,7 @@ ls_status ls_output_commit(ls_output *output, ls_error *err) {
         status = fail_errno(err, name, "rename to its final name");
         goto done;
     }
+    ls_leftover_forget(output->temp_path);
     free(output->temp_path);
     output->temp_path = NULL;
 done:
@@ -245,6 +286,9 @@ done:
 void ls_output_abandon(ls_output *output) {
     if (output == NULL) return;
     if (output->stream != NULL && output->path != NULL) fclose(output->stream);
-    if (output->temp_path != NULL) unlink(output->temp_path);
+    if (output->temp_path != NULL) {
+        unlink(output->temp_path);
+        ls_leftover_forget(output->temp_path);
+    }
     output_free(output);
 }

@@ -26,6 +26,10 @@ ls_status ls_file_read_at(void *out, const char *path, int64_t at, int64_t bytes
  * bytes_max is an error that names both sizes. */
 ls_status ls_file_read(char **out, int64_t *bytes, const char *path, int64_t bytes_max, ls_error *err);
 
+/* A file for reading line by line. A named pipe is an error, where opening it would wait for ever; descriptors that are
+ * open already (/dev/fd/N) are read whatever they are. Released with fclose(). */
+ls_status ls_file_stream(FILE **out, const char *path, ls_error *err);
+
 bool ls_file_exists(const char *path);
 
 /* Reads the next line, without its newline, into a buffer that *line owns (free() at the end); *bytes is its length.
@@ -39,6 +43,9 @@ typedef struct ls_output ls_output;
 
 ls_status ls_output_open(ls_output **out, const char *path, ls_error *err);
 FILE *ls_output_stream(ls_output *output);
+/* Whether every write so far went well: asked between the parts of a long output, so that it ends when its reader has
+ * gone. */
+ls_status ls_output_check(ls_output *output, ls_error *err);
 /* Flushes, syncs and renames. The handle is released whatever the result. */
 ls_status ls_output_commit(ls_output *output, ls_error *err);
 /* Removes the temporary file. NULL is accepted. */

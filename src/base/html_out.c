@@ -189,12 +189,12 @@ typedef struct bucket {
     line_range range;
 } bucket;
 
-static bucket bucket_of(const ls_line_chart *c, const double *y, int64_t begin, int64_t end) {
+static bucket bucket_of(const double *x, const double *y, int64_t begin, int64_t end) {
     bucket b = {0};
     for (int64_t i = begin; i < end; i++) {
         if (!isfinite(y[i])) continue;
         range_add(&b.range, y[i]);
-        b.x += c->x[i];
+        b.x += x[i];
         b.mean += y[i];
     }
     if (b.range.n > 0) {
@@ -226,13 +226,15 @@ static void write_piece(FILE *file, const frame *f, const bucket *b, int64_t beg
 }
 
 static void write_line(FILE *file, const frame *f, const ls_line_chart *c, const ls_line *line) {
-    const bool band = c->n > 2 * BUCKETS;
-    const int64_t n = band ? BUCKETS : c->n;
+    const double *x = line->x != NULL ? line->x : c->x;
+    const int64_t n_points = line->x != NULL ? line->n : c->n;
+    const bool band = n_points > 2 * BUCKETS;
+    const int64_t n = band ? BUCKETS : n_points;
     bucket b[2 * BUCKETS];
     int64_t begin = 0;
     for (int64_t i = 0; i < n; i++) {
-        const int64_t from = band ? i * c->n / n : i;
-        b[i] = bucket_of(c, line->y, from, band ? (i + 1) * c->n / n : i + 1);
+        const int64_t from = band ? i * n_points / n : i;
+        b[i] = bucket_of(x, line->y, from, band ? (i + 1) * n_points / n : i + 1);
     }
     for (int64_t i = 0; i <= n; i++) {
         if (i < n && b[i].range.n > 0) continue;
@@ -254,19 +256,54 @@ static void write_legend(FILE *file, const ls_line *line, int64_t i, const line_
     write_text(file, LEFT + 16, y, "legend", text);
 }
 
+static line_range range_of_line(const ls_line_chart *c, const ls_line *line) {
+    return range_of(line->y, line->x != NULL ? line->n : c->n);
+}
+
+/* From the first point of any line to the last of any. */
+static void find_x(frame *f, const ls_line_chart *c) {
+    bool any = false;
+    for (int64_t k = 0; k < c->n_lines; k++) {
+        const double *x = c->lines[k].x != NULL ? c->lines[k].x : c->x;
+        const int64_t n = c->lines[k].x != NULL ? c->lines[k].n : c->n;
+        if (n == 0) continue;
+        if (!any || x[0] < f->x_low) f->x_low = x[0];
+        if (!any || x[n - 1] > f->x_high) f->x_high = x[n - 1];
+        any = true;
+    }
+}
+
+bool ls_line_chart_is_flat(const ls_line_chart *c) {
+    for (int64_t k = 0; k < c->n_lines; k++) {
+        const line_range r = range_of_line(c, &c->lines[k]);
+        if (r.n < 2 || r.low < r.high) return false;
+    }
+    return c->n_lines > 0;
+}
+
+void ls_line_chart_write_flat(FILE *file, const ls_line_chart *c) {
+    fputs("<p class=\"flat\"><b>", file);
+    ls_html_text(file, c->title);
+    fputs("</b>, ", file);
+    ls_html_text(file, c->y_label);
+    for (int64_t k = 0; k < c->n_lines; k++) {
+        fprintf(file, k == 0 ? ": " : "; ");
+        ls_html_text(file, c->lines[k].label);
+        fprintf(file, ": %.6g throughout", range_of_line(c, &c->lines[k]).last);
+    }
+    fputs("</p>\n", file);
+}
+
 void ls_line_chart_write(FILE *file, const ls_line_chart *c) {
     frame f = {c->title, c->x_label, c->y_label, 0.0, 0.0, 0.0, 0.0};
     line_range all = {0};
     for (int64_t k = 0; k < c->n_lines; k++) {
-        const line_range r = range_of(c->lines[k].y, c->n);
+        const line_range r = range_of_line(c, &c->lines[k]);
         if (r.n == 0) continue;
         range_add(&all, r.low);
         range_add(&all, r.high);
     }
-    if (c->n > 0) {
-        f.x_low = c->x[0];
-        f.x_high = c->x[c->n - 1];
-    }
+    find_x(&f, c);
     f.y_low = all.low;
     f.y_high = all.high;
     /* Zero is shown where it is near, and a flat line has room above it. */
@@ -275,7 +312,7 @@ void ls_line_chart_write(FILE *file, const ls_line_chart *c) {
     if (!(f.y_high > f.y_low)) f.y_high = f.y_low + fmax(1.0, fabs(f.y_low));
     begin_chart(file, &f, HEIGHT + (int)c->n_lines * LEGEND_HEIGHT);
     for (int64_t k = 0; k < c->n_lines; k++) {
-        const line_range r = range_of(c->lines[k].y, c->n);
+        const line_range r = range_of_line(c, &c->lines[k]);
         write_line(file, &f, c, &c->lines[k]);
         write_legend(file, &c->lines[k], k, &r);
     }

@@ -2,6 +2,7 @@
 #ifndef LS_BASE_HTML_OUT_H
 #define LS_BASE_HTML_OUT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -32,6 +33,8 @@ void ls_chart_write(FILE *file, const ls_chart *chart);
 typedef struct ls_line {
     const char *label, *colour;
     const double *y; /* [n]; one that is not finite is a gap */
+    const double *x; /* NULL: the chart's; else its own, [n] ascending, so that lines may end where they end */
+    int64_t n;       /* read with x */
 } ls_line;
 
 /* Lines over one x, with their last value and their range in words. Where there are more points than the eye could tell
@@ -45,5 +48,8 @@ typedef struct ls_line_chart {
 } ls_line_chart;
 
 void ls_line_chart_write(FILE *file, const ls_line_chart *chart);
+/* True when no line moves; such a chart says as much in the one line of text that ls_line_chart_write_flat writes. */
+bool ls_line_chart_is_flat(const ls_line_chart *chart);
+void ls_line_chart_write_flat(FILE *file, const ls_line_chart *chart);
 
 #endif

@@ -144,6 +144,10 @@ void ls_json_bool(ls_json_out *json, const char *key, bool value) {
     if (begin_number(json, key, value ? 1.0 : 0.0)) fputs(value ? "true" : "false", json->file);
 }
 
+void ls_json_raw(ls_json_out *json, const char *key, const char *text) {
+    if (begin_value(json, key)) fputs(text, json->file);
+}
+
 void ls_json_null(ls_json_out *json, const char *key) {
     if (begin_value(json, key)) fputs("null", json->file);
 }

@@ -42,6 +42,8 @@ void ls_json_uint(ls_json_out *json, const char *key, uint64_t value);
 void ls_json_float(ls_json_out *json, const char *key, float value);
 void ls_json_double(ls_json_out *json, const char *key, double value); /* as ls_double_text */
 void ls_json_bool(ls_json_out *json, const char *key, bool value);
+/* A value that is JSON already. */
+void ls_json_raw(ls_json_out *json, const char *key, const char *text);
 void ls_json_null(ls_json_out *json, const char *key);
 void ls_json_newline(ls_json_out *json);
 

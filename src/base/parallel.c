@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "base/fpmode.h"
 #include "base/mem.h"
 
 #define CACHE_LINE 64
@@ -77,6 +78,7 @@ static void announce_job(ls_pool *pool) {
 static void *worker_main(void *context) {
     worker *self = context;
     ls_pool *pool = self->pool;
+    ls_fpmode_enter(NULL); /* a thread begins with the mode of the one that made it */
     for (long long seen = 0;; seen++) {
         wait_for_job(pool, seen);
         if (pool->quit) return NULL;

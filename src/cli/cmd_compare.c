@@ -21,7 +21,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         case 'o': options->out = arg; return 0;
         case 'n':
             if (ls_cli_int(&options->worst, "--worst", arg, 0, LS_WORST_MAX, &err) != LS_OK)
-                argp_error(state, "%s", err.text);
+                ls_cli_wrong(state, "%s", err.text);
             return 0;
         case ARGP_KEY_ARG:
             if (state->arg_num == 0) {
@@ -29,13 +29,13 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
             } else if (state->arg_num == 1) {
                 options->b = arg;
             } else {
-                argp_error(state, "one file too many: %s", arg);
+                ls_cli_wrong(state, "one file too many: %s", arg);
             }
             return 0;
         case ARGP_KEY_END:
-            if (state->arg_num < 2) argp_error(state, "two record files are needed, %u given", state->arg_num);
+            if (state->arg_num < 2) ls_cli_wrong(state, "two record files are needed, %u given", state->arg_num);
             if (strcmp(options->a, "-") == 0 && strcmp(options->b, "-") == 0)
-                argp_error(state, "only one of the two files can be standard input");
+                ls_cli_wrong(state, "only one of the two files can be standard input");
             return 0;
         default: return ARGP_ERR_UNKNOWN;
     }
@@ -70,7 +70,11 @@ static bool same_numerics(const ls_record *a, int64_t n_a, const ls_record *b, i
         if (digest == NULL) continue;
         if (first == NULL) first = digest;
         if (strcmp(first, digest) == 0) continue;
-        fprintf(stderr, "lockstep: records of different numerics: %s and %s\n", first, digest);
+        {
+            ls_error note;
+            ls_error_set(&note, LS_ERR_ARG, "records of different numerics: %.100s and %.100s", first, digest);
+            (void)ls_cli_fail(&note);
+        }
         return false;
     }
     return true;
@@ -85,8 +89,7 @@ int ls_cmd_compare(int argc, char **argv) {
     ls_output *output = NULL;
     ls_error err;
     bool same = false;
-    argp_err_exit_status = LS_EXIT_USAGE;
-    if (argp_parse(&parser, argc, argv, 0, NULL, &options) != 0) return LS_EXIT_USAGE;
+    ls_cli_parse(&parser, argc, argv, &options);
     LS_TRY(ls_records_read(&a, &n_a, options.a, LS_RECORD_LOGPROB, &err));
     LS_TRY(ls_records_read(&b, &n_b, options.b, LS_RECORD_LOGPROB, &err));
     LS_TRY(ls_compare(&comparison, a, n_a, options.a, b, n_b, options.b, options.worst, &err));

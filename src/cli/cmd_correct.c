@@ -26,17 +26,18 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         case 'j': options->json = true; return 0;
         case 'f':
             options->format = ls_name_find(ls_dump_format_names, arg);
-            if (options->format < 0) argp_error(state, "--format: '%s' is not prime-rl or nemo-rl", arg);
+            if (options->format < 0) ls_cli_wrong(state, "--format: '%s' is not prime-rl or nemo-rl", arg);
             return 0;
         case 'c':
             options->list = arg;
-            if (ls_correction_parse(&options->correction, arg, &err) != LS_OK) argp_error(state, "%s", err.text);
+            if (ls_correction_parse(&options->correction, arg, &err) != LS_OK) ls_cli_wrong(state, "%s", err.text);
             return 0;
-        case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", arg); return 0;
+        case ARGP_KEY_ARG: ls_cli_wrong(state, "unexpected argument '%s'", arg); return 0;
         case ARGP_KEY_END:
-            if (options->dump == NULL) argp_error(state, "--dump is missing; it names the dump");
-            if (options->format < 0) argp_error(state, "--format is missing: prime-rl or nemo-rl");
-            if (options->list == NULL) argp_error(state, "--correction is missing; 'none' measures the mismatch alone");
+            if (options->dump == NULL) ls_cli_wrong(state, "--dump is missing; it names the dump");
+            if (options->format < 0) ls_cli_wrong(state, "--format is missing: prime-rl or nemo-rl");
+            if (options->list == NULL)
+                ls_cli_wrong(state, "--correction is missing; 'none' measures the mismatch alone");
             return 0;
         default: return ARGP_ERR_UNKNOWN;
     }
@@ -124,8 +125,7 @@ int ls_cmd_correct(int argc, char **argv) {
     float *weights = NULL;
     ls_output *output = NULL;
     ls_error err;
-    argp_err_exit_status = LS_EXIT_USAGE;
-    if (argp_parse(&parser, argc, argv, 0, NULL, &options) != 0) return LS_EXIT_USAGE;
+    ls_cli_parse(&parser, argc, argv, &options);
     LS_TRY(ls_dump_read(&dump, options.dump, (ls_dump_format)options.format, &err));
     LS_TRY(ls_array_alloc((void **)&weights, dump.n_tokens, sizeof *weights, "weights", &err));
     tokens = (ls_tokens){dump.n_sequences, dump.offsets, dump.mask};

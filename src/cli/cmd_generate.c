@@ -58,8 +58,8 @@ static ls_status write_record(ls_json_out *json, const ls_job *job, const ls_rec
     record.finish = finish;
     record.sample = r->sample_i;
     if (job->tokenizer != NULL) {
-        LS_TRY(
-            ls_tokenizer_decode(job->tokenizer, r->completion, r->n_completion, true, &text, &record.text_bytes, err));
+        LS_TRY(ls_tokenizer_decode_known(job->tokenizer, r->completion, r->n_completion, true, &text,
+                                         &record.text_bytes, err));
         record.text = text;
     }
     record.slot = r->slot;
@@ -89,7 +89,10 @@ int ls_cmd_generate(int argc, char **argv) {
     LS_TRY(ls_job_init(&job, &o, &err));
     LS_TRY(ls_job_generate(&job, &o, &err));
     ls_json_init(&json, ls_output_stream(output));
-    for (int64_t i = 0; i < job.n_requests; i++) LS_TRY(write_record(&json, &job, &common, &job.requests[i], &err));
+    for (int64_t i = 0; i < job.n_requests; i++) {
+        LS_TRY(ls_output_check(output, &err));
+        LS_TRY(write_record(&json, &job, &common, &job.requests[i], &err));
+    }
     status = ls_output_commit(output, &err);
     output = NULL;
     if (status == LS_OK) status = ls_job_check(&job, &err);

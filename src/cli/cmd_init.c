@@ -35,10 +35,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         case OPT_DEVIATION:
             if (o->status == LS_OK) o->status = ls_cli_float(&o->deviation, "--deviation", arg, 0, 1e3, &o->err);
             return 0;
-        case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", arg); return 0;
+        case ARGP_KEY_ARG: ls_cli_wrong(state, "unexpected argument '%s'", arg); return 0;
         case ARGP_KEY_END:
-            if (o->config == NULL) argp_error(state, "--config is missing");
-            if (o->out == NULL) argp_error(state, "--out is missing");
+            if (o->config == NULL) ls_cli_wrong(state, "--config is missing");
+            if (o->out == NULL) ls_cli_wrong(state, "--out is missing");
             return 0;
         default: return ARGP_ERR_UNKNOWN;
     }
@@ -156,8 +156,7 @@ int ls_cmd_init(int argc, char **argv) {
         {0}};
     static const struct argp parser = {list, parse_option, NULL, "Makes a model with fresh weights.", NULL, NULL, NULL};
     init_options o = {0};
-    argp_err_exit_status = LS_EXIT_USAGE;
-    if (argp_parse(&parser, argc, argv, 0, NULL, &o) != 0) return LS_EXIT_USAGE;
+    ls_cli_parse(&parser, argc, argv, &o);
     if (o.status != LS_OK) return ls_cli_fail(&o.err);
     return run(&o, &o.err) == LS_OK ? LS_EXIT_OK : ls_cli_fail(&o.err);
 }

@@ -190,7 +190,7 @@ static error_t on_option(int key, char *text, struct argp_state *state) {
             o->dtype = strcmp(text, "bf16") == 0 ? LS_BF16 : LS_F32;
             return 0;
         case ARGP_KEY_ARG:
-            if (o->model != NULL) argp_error(state, "unexpected argument '%s'", text);
+            if (o->model != NULL) ls_cli_wrong(state, "unexpected argument '%s'", text);
             o->model = text;
             return 0;
         default: return ARGP_ERR_UNKNOWN;
@@ -212,8 +212,7 @@ int ls_cmd_inspect(int argc, char **argv) {
     ls_model *model = NULL;
     summary s;
     ls_status status;
-    argp_err_exit_status = LS_EXIT_USAGE;
-    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    ls_cli_parse(&argp, argc, argv, &o);
     LS_TRY(o.status);
     if (o.model == NULL) ls_cli_usage(argv[0], "--model is missing; it names the checkpoint directory");
     LS_TRY(ls_device_open_cpu(&device, 1, ls_isa_best(), &err));

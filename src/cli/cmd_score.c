@@ -126,7 +126,10 @@ int ls_cmd_score(int argc, char **argv) {
         start = ls_clock_seconds() - start;
     }
     ls_json_init(&json, ls_output_stream(output));
-    for (int64_t i = 0; i < run.n_records; i++) LS_TRY(write_result(&json, &run, i, o.dtype, &err));
+    for (int64_t i = 0; i < run.n_records; i++) {
+        LS_TRY(ls_output_check(output, &err));
+        LS_TRY(write_result(&json, &run, i, o.dtype, &err));
+    }
     status = ls_output_commit(output, &err);
     output = NULL;
     if (status == LS_OK) ls_run_summary(&o, run.n_records, run.n_tokens, start, NULL);

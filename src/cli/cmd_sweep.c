@@ -130,7 +130,7 @@ static ls_status parse_option(sweep_options *o, int key, char *text, ls_error *e
 
 static error_t on_option(int key, char *text, struct argp_state *state) {
     parse_context *context = state->input;
-    if (key == ARGP_KEY_ARG) argp_error(state, "unexpected argument '%s'", text);
+    if (key == ARGP_KEY_ARG) ls_cli_wrong(state, "unexpected argument '%s'", text);
     if (key < OPT_MODEL || key > OPT_JSON) return ARGP_ERR_UNKNOWN;
     if (context->status == LS_OK) context->status = parse_option(context->o, key, text, context->err);
     return 0;
@@ -164,8 +164,7 @@ static ls_status parse_options(sweep_options *o, int argc, char **argv, ls_error
     o->run.sampling.temperature = o->run.sampling.top_p = 1.0f;
     o->slots = 69776;
     o->slot_words = 89600;
-    argp_err_exit_status = LS_EXIT_USAGE;
-    argp_parse(&parser, argc, argv, 0, NULL, &context);
+    ls_cli_parse(&parser, argc, argv, &context);
     if (context.status != LS_OK) return context.status;
     if (o->run.model == NULL) ls_cli_usage(argv[0], "--model is missing; it names the checkpoint directory");
     if (o->suspect == NULL && o->n_suspect_args > 0)

@@ -57,11 +57,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         case OPT_OUT: o->out = arg; return 0;
         case OPT_LIST: o->list = true; return 0;
         case ARGP_KEY_ARG:
-            if (o->name != NULL) argp_error(state, "unexpected argument '%s'", arg);
+            if (o->name != NULL) ls_cli_wrong(state, "unexpected argument '%s'", arg);
             o->name = arg;
             return 0;
         case ARGP_KEY_END:
-            if (o->name == NULL && !o->list) argp_error(state, "NAME is missing; --list tells the tasks");
+            if (o->name == NULL && !o->list) ls_cli_wrong(state, "NAME is missing; --list tells the tasks");
             return 0;
         default: return ARGP_ERR_UNKNOWN;
     }
@@ -121,12 +121,13 @@ done:
     return status;
 }
 
-static ls_status write_problems(const options *o, const ls_task *task, FILE *stream, ls_error *err) {
+static ls_status write_problems(const options *o, const ls_task *task, ls_output *output, ls_error *err) {
     ls_status status = LS_OK;
     ls_json_out json;
     ls_problem problem;
-    ls_json_init(&json, stream);
+    ls_json_init(&json, ls_output_stream(output));
     for (int64_t i = o->from; i < o->from + o->n; i++) {
+        LS_TRY(ls_output_check(output, err));
         LS_TRY(ls_task_make(&problem, task, o->split, i, err));
         if (o->sft)
             LS_TRY(write_solved(&json, task, &problem, err));
@@ -152,19 +153,20 @@ static ls_status find_problem(ls_problem *out, const options *o, const ls_task *
 }
 
 /* Completions as `generate` writes them, those of a problem one behind the other. */
-static ls_status judge(const options *o, const ls_task *task, FILE *stream, ls_error *err) {
+static ls_status judge(const options *o, const ls_task *task, ls_output *output, ls_error *err) {
     ls_record *records = NULL;
     ls_problem problem = {.id = ""}, previous;
     ls_json_out json;
     int64_t n = 0, n_problems = 0;
     double sum = 0, best = 0, best_sum = 0;
     ls_status status;
-    ls_json_init(&json, stream);
+    ls_json_init(&json, ls_output_stream(output));
     LS_TRY(ls_records_read(&records, &n, o->judge, LS_RECORD_LOGPROB, err));
     for (int64_t i = 0; i < n; i++) {
         const ls_record *r = &records[i];
         const ls_reply reply = {r->text, r->text_bytes};
         double reward;
+        LS_TRY(ls_output_check(output, err));
         if (r->text == NULL) {
             status = LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: no text", o->judge, (long long)r->line);
             goto done;
@@ -199,7 +201,7 @@ static int run(const options *o) {
     ls_status status;
     LS_TRY(ls_task_open(&task, o->name, o->settings, o->seed, &err));
     LS_TRY(ls_output_open(&output, o->out, &err));
-    LS_TRY((o->judge != NULL ? judge : write_problems)(o, task, ls_output_stream(output), &err));
+    LS_TRY((o->judge != NULL ? judge : write_problems)(o, task, output, &err));
     status = ls_output_commit(output, &err);
     output = NULL;
 done:
@@ -235,8 +237,7 @@ int ls_cmd_task(int argc, char **argv) {
                                        NULL,
                                        NULL};
     options o = {.n = 100};
-    argp_err_exit_status = LS_EXIT_USAGE;
-    if (argp_parse(&parser, argc, argv, 0, NULL, &o) != 0) return LS_EXIT_USAGE;
+    ls_cli_parse(&parser, argc, argv, &o);
     if (o.status != LS_OK) return ls_cli_fail(&o.err);
     if (!o.list) return run(&o);
     print_tasks();

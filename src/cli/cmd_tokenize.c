@@ -28,9 +28,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         case OPT_NO_SPECIAL:
         case OPT_SKIP_SPECIAL: o->special = false; return 0;
         case OPT_KEEP_SPECIAL: o->special = true; return 0;
-        case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", arg); return 0;
+        case ARGP_KEY_ARG: ls_cli_wrong(state, "unexpected argument '%s'", arg); return 0;
         case ARGP_KEY_END:
-            if (o->model == NULL) argp_error(state, "--model is required");
+            if (o->model == NULL) ls_cli_wrong(state, "--model is required");
             return 0;
         default: return ARGP_ERR_UNKNOWN;
     }
@@ -110,6 +110,7 @@ static int run(const options *o, line_work work) {
             goto done;
         }
         if (!more) break;
+        LS_TRY(ls_output_check(output, &err));
         LS_TRY(work(tokenizer, o, line, bytes, line_number, ls_output_stream(output), &err));
     }
     status = ls_output_commit(output, &err);
@@ -137,8 +138,7 @@ int ls_cmd_tokenize(int argc, char **argv) {
         NULL,
         NULL};
     options o = {.special = true};
-    argp_err_exit_status = LS_EXIT_USAGE;
-    if (argp_parse(&parser, argc, argv, 0, NULL, &o) != 0) return LS_EXIT_USAGE;
+    ls_cli_parse(&parser, argc, argv, &o);
     return run(&o, tokenize_line);
 }
 
@@ -159,7 +159,6 @@ int ls_cmd_detokenize(int argc, char **argv) {
         NULL,
         NULL};
     options o = {.special = false};
-    argp_err_exit_status = LS_EXIT_USAGE;
-    if (argp_parse(&parser, argc, argv, 0, NULL, &o) != 0) return LS_EXIT_USAGE;
+    ls_cli_parse(&parser, argc, argv, &o);
     return run(&o, detokenize_line);
 }

@@ -5,12 +5,16 @@
 
 #include "cli/commands.h"
 #include "rl/grpo.h"
+#include "run/history.h"
 #include "train/sft.h"
 
 enum { SETS_MAX = 256, OPT_CONFIG = 256, OPT_SET, OPT_KEYS };
 
 typedef struct train_arguments {
     const char *config, *sets[SETS_MAX];
+    const char *run;      /* of resume */
+    const char *recorded; /* its configuration, NULL but with resume */
+    int64_t recorded_bytes;
     int64_t n_sets;
     bool keys;
 } train_arguments;
@@ -28,17 +32,32 @@ static error_t on_option(int key, char *text, struct argp_state *state) {
         case OPT_CONFIG: a->config = text; return 0;
         case OPT_KEYS: a->keys = true; return 0;
         case OPT_SET:
-            if (a->n_sets == SETS_MAX) argp_error(state, "more than %d --set", SETS_MAX);
+            if (a->n_sets == SETS_MAX) ls_cli_wrong(state, "more than %d --set", SETS_MAX);
             a->sets[a->n_sets++] = text;
             return 0;
-        case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", text); return 0;
+        case ARGP_KEY_ARG: ls_cli_wrong(state, "unexpected argument '%s'", text); return 0;
         default: return ARGP_ERR_UNKNOWN;
     }
+}
+
+/* What a resumed run has in place of its recorded values: itself, and that it goes on. */
+static ls_status take_up(const ls_config *config, const train_arguments *a, ls_error *err) {
+    char text[LS_OPTION_TEXT_MAX + 8];
+    ls_status status;
+    if (snprintf(text, sizeof text, "run=%s", a->run) >= (int)sizeof text)
+        return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is too long", a->run);
+    LS_TRY(ls_config_set(config, text, err));
+    LS_TRY(ls_config_set(config, "new_schedule=false", err));
+    LS_TRY(ls_config_set(config, "resume=true", err));
+done:
+    return status;
 }
 
 static ls_status fill_config(const ls_config *config, const train_arguments *a, ls_error *err) {
     ls_status status = LS_OK;
     if (a->config != NULL) LS_TRY(ls_config_read(config, a->config, err));
+    if (a->recorded != NULL) LS_TRY(ls_config_parse(config, a->recorded, a->recorded_bytes, a->run, err));
+    if (a->recorded != NULL) LS_TRY(take_up(config, a, err));
     for (int64_t i = 0; i < a->n_sets; i++)
         if ((status = ls_config_set(config, a->sets[i], err)) != LS_OK) {
             ls_error_prefix(err, "--set");
@@ -53,12 +72,13 @@ done:
 
 static ls_status run_sft(const train_arguments *a, int *code, ls_error *err) {
     static ls_sft_options o;
+    bool stopped = false;
     ls_config config;
     ls_status status;
     ls_sft_options_init(&o, &config);
-    (void)code;
     LS_TRY(fill_config(&config, a, err));
-    if (!a->keys) status = ls_sft_run(&o, &config, stderr, err);
+    if (!a->keys) status = ls_sft_run(&o, &config, stderr, &stopped, err);
+    if (stopped) *code = LS_EXIT_STOPPED;
 done:
     return status;
 }
@@ -71,6 +91,7 @@ static ls_status run_grpo(const train_arguments *a, int *code, ls_error *err) {
     ls_grpo_options_init(&o, &config);
     LS_TRY(fill_config(&config, a, err));
     if (!a->keys) status = ls_grpo_run(&o, &config, stderr, &result, err);
+    if (result.stopped) *code = LS_EXIT_STOPPED;
     if (result.differs) *code = LS_EXIT_DIFFERENT;
 done:
     return status;
@@ -80,11 +101,65 @@ static const struct train_kind {
     const char *name, *text;
     ls_status (*run)(const train_arguments *a, int *code, ls_error *err);
 } kinds[] = {
-    {"sft", "Supervised training on pairs of prompt and completion.", run_sft},
-    {"grpo", "Training by policy gradients on the problems of a task. Exit code 3: rollout and trainer differed.",
+    {"sft", "Supervised training on pairs of prompt and completion. Exit code 4: a signal stopped it, saved.", run_sft},
+    {"grpo",
+     "Training by policy gradients on the problems of a task or of data. Exit code 3: rollout and trainer "
+     "differed; 4: a signal stopped it, saved.",
      run_grpo},
 };
 #define N_KINDS (sizeof kinds / sizeof kinds[0])
+
+/* ---- resume ---- */
+
+static const char resume_text[] =
+    "Goes on with the run in the directory RUN, from its newest checkpoint, with the configuration that it was last "
+    "started with; --set changes what may be changed.";
+
+static error_t on_resume_option(int key, char *text, struct argp_state *state) {
+    train_arguments *a = state->input;
+    switch (key) {
+        case ARGP_KEY_ARG:
+            if (a->run != NULL) ls_cli_wrong(state, "unexpected argument '%s'", text);
+            a->run = text;
+            return 0;
+        case ARGP_KEY_END:
+            if (a->run == NULL) ls_cli_wrong(state, "RUN is missing");
+            return 0;
+        default: return on_option(key, text, state);
+    }
+}
+
+static int run_resume(int argc, char **argv) {
+    static const struct argp argp = {options + 1, on_resume_option, "RUN", resume_text, NULL, NULL, NULL};
+    train_arguments a = {0};
+    ls_history history = {0};
+    const ls_history_start *start;
+    char name[64];
+    int code = LS_EXIT_OK;
+    size_t kind = 0;
+    ls_error err;
+    ls_status status;
+    snprintf(name, sizeof name, "%s resume", argv[0]);
+    argv[1] = name;
+    ls_cli_parse(&argp, argc - 1, argv + 1, &a);
+    LS_TRY(ls_history_read(&history, a.run, &err));
+    if (history.n_starts == 0) {
+        status = LS_FAIL(&err, LS_ERR_FORMAT, "%s: no start of this run is recorded", a.run);
+        goto done;
+    }
+    start = &history.starts[history.n_starts - 1];
+    while (kind < N_KINDS && strcmp(kinds[kind].name, start->kind) != 0) kind++;
+    if (kind == N_KINDS) {
+        status = LS_FAIL(&err, LS_ERR_FORMAT, "%s: a run of the kind '%.60s', which is not known", a.run, start->kind);
+        goto done;
+    }
+    a.recorded = start->config;
+    a.recorded_bytes = start->config_bytes;
+    status = kinds[kind].run(&a, &code, &err);
+done:
+    ls_history_deinit(&history);
+    return status == LS_OK ? code : ls_cli_fail(&err);
+}
 
 /* ---- replay ---- */
 
@@ -119,15 +194,15 @@ static error_t on_replay_option(int key, char *text, struct argp_state *state) {
         case OPT_JSON: a->json = true; return 0;
 #ifdef LS_FAULTS
         case OPT_INJECT:
-            if (!ls_inject_parse(&a->opts.inject, text)) argp_error(state, "'%s' is no fault", text);
+            if (!ls_inject_parse(&a->opts.inject, text)) ls_cli_wrong(state, "'%s' is no fault", text);
             return 0;
 #endif
         case ARGP_KEY_ARG:
-            if (a->directory != NULL) argp_error(state, "unexpected argument '%s'", text);
+            if (a->directory != NULL) ls_cli_wrong(state, "unexpected argument '%s'", text);
             a->directory = text;
             return 0;
         case ARGP_KEY_END:
-            if (a->directory == NULL) argp_error(state, "BUNDLE is missing");
+            if (a->directory == NULL) ls_cli_wrong(state, "BUNDLE is missing");
             return 0;
         default: return ARGP_ERR_UNKNOWN;
     }
@@ -141,8 +216,7 @@ static int run_replay(int argc, char **argv) {
     replay_arguments a = {.err = &err};
     snprintf(name, sizeof name, "%s replay", argv[0]);
     argv[1] = name;
-    argp_err_exit_status = LS_EXIT_USAGE;
-    argp_parse(&argp, argc - 1, argv + 1, 0, NULL, &a);
+    ls_cli_parse(&argp, argc - 1, argv + 1, &a);
     a.opts.threads = (int32_t)a.threads;
     if (a.status != LS_OK || ls_replay(&finding, a.directory, &a.opts, &err) != LS_OK) return ls_cli_fail(&err);
     if (a.json) {
@@ -170,15 +244,15 @@ int ls_cmd_train(int argc, char **argv) {
         if (strcmp(argv[1], kinds[i].name) != 0) continue;
         snprintf(name, sizeof name, "%s %s", argv[0], kinds[i].name);
         argv[1] = name;
-        argp_err_exit_status = LS_EXIT_USAGE;
-        argp_parse(&argp, argc - 1, argv + 1, 0, NULL, &a);
+        ls_cli_parse(&argp, argc - 1, argv + 1, &a);
         return kinds[i].run(&a, &code, &err) == LS_OK ? code : ls_cli_fail(&err);
     }
+    if (argc > 1 && strcmp(argv[1], "resume") == 0) return run_resume(argc, argv);
     if (argc > 1 && strcmp(argv[1], "replay") == 0) return run_replay(argc, argv);
     if (argc > 1 && strcmp(argv[1], "--help") == 0) {
         printf("Usage: %s KIND [OPTION...]\n\n", argv[0]);
         for (size_t i = 0; i < N_KINDS; i++) printf("  %-6s %s\n", kinds[i].name, kinds[i].text);
-        printf("  %-6s %s\n", "replay", replay_text);
+        printf("  %-6s %s\n  %-6s %s\n", "resume", resume_text, "replay", replay_text);
         printf("\n%s KIND --help tells its options, --keys its keys.\n", argv[0]);
         return LS_EXIT_OK;
     }

@@ -5,13 +5,24 @@
 
 #include "base/status.h"
 
-enum { LS_EXIT_OK = 0, LS_EXIT_USAGE = 1, LS_EXIT_FAILED = 2, LS_EXIT_DIFFERENT = 3 };
+enum { LS_EXIT_OK = 0, LS_EXIT_USAGE = 1, LS_EXIT_FAILED = 2, LS_EXIT_DIFFERENT = 3, LS_EXIT_STOPPED = 4 };
 
 /* Prints "lockstep: sentence" on standard error; returns LS_EXIT_FAILED. */
 int ls_cli_fail(const ls_error *err);
 
+/* Replaces in place what is not UTF-8 and what a terminal could take for a command. */
+void ls_cli_clean(char *text);
+
 /* Prints "COMMAND: sentence" and where to find help on standard error; exits with LS_EXIT_USAGE. */
-void ls_cli_usage(const char *command, const char *sentence) __attribute__((noreturn));
+void ls_cli_usage(const char *command, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
+
+struct argp;
+struct argp_state;
+/* argp_parse for a command's arguments, with names of options written out: an abbreviation would mean another option
+ * once there is one more. Exits with LS_EXIT_USAGE where they are wrong. */
+void ls_cli_parse(const struct argp *argp, int argc, char **argv, void *input);
+/* argp_error whose sentence may quote any bytes. */
+void ls_cli_wrong(const struct argp_state *state, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Parses a whole decimal integer in [low, high]; on failure err names the option and the text. */
 ls_status ls_cli_int(int64_t *out, const char *option, const char *text, int64_t low, int64_t high, ls_error *err);

@@ -2,11 +2,14 @@
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/closest.h"
+#include "base/fpmode.h"
+#include "base/interrupt.h"
 #include "cli/commands.h"
 
 typedef struct command {
@@ -37,29 +40,53 @@ static void print_help(FILE *file) {
     for (size_t i = 0; i < N_COMMANDS; i++) fprintf(file, "  %-11s %s\n", commands[i].name, commands[i].text);
     fprintf(file,
             "\nlockstep COMMAND --help tells a command's options.\n"
-            "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 the check ran and bits differ.\n");
+            "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 the check ran and bits differ, 4 a\n"
+            "signal stopped a training run, which can go on.\n");
 }
 
 /* A standard stream that the caller closed is replaced by one on which every use fails: the next file to be opened
- * would otherwise get its number, and be written to in its place. A reader that went away is an error of the write,
- * not a signal. */
+ * would otherwise get its number, and be written to in its place. */
 static void prepare_streams(void) {
     for (int fd = 0; fd <= 2; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd) exit(LS_EXIT_FAILED);
-    signal(SIGPIPE, SIG_IGN);
 }
+
+static bool is_told; /* what went wrong with standard output */
 
 /* Nothing may be lost between printf and the file; a command that failed has said so already. */
 static int finish(int code) {
     errno = 0;
-    if ((fflush(stdout) == 0 && !ferror(stdout)) || code == LS_EXIT_FAILED) return code;
+    if ((fflush(stdout) == 0 && !ferror(stdout)) || code == LS_EXIT_FAILED) {
+        is_told = is_told || code == LS_EXIT_FAILED;
+        return code;
+    }
     fprintf(stderr, "lockstep: standard output: cannot write: %s\n", strerror(errno != 0 ? errno : EIO));
+    is_told = true;
     return LS_EXIT_FAILED;
+}
+
+/* The same for those who call exit, as the parser of options does behind its help. */
+static void finish_exit(void) {
+    if (!is_told && finish(LS_EXIT_OK) != LS_EXIT_OK) _exit(LS_EXIT_FAILED);
+}
+
+static int refuse_command(const char *name) {
+    char hint[LS_CLOSEST_HINT_MAX], shown[64];
+    ls_closest closest = {0};
+    for (size_t i = 0; i < N_COMMANDS; i++) ls_closest_try(&closest, name, (int64_t)strlen(name), commands[i].name);
+    snprintf(shown, sizeof shown, "%s", name);
+    ls_cli_clean(shown);
+    fprintf(stderr, "lockstep: '%s' is not a command%s\n\n", shown, ls_closest_hint(hint, &closest, ""));
+    print_help(stderr);
+    return LS_EXIT_USAGE;
 }
 
 int main(int argc, char **argv) {
     char name[64];
     prepare_streams();
+    ls_interrupt_install();
+    ls_fpmode_enter(NULL);
+    if (atexit(finish_exit) != 0) return LS_EXIT_FAILED;
     if (argc < 2) {
         print_help(stderr);
         return LS_EXIT_USAGE;
@@ -78,7 +105,5 @@ int main(int argc, char **argv) {
         argv[1] = name;
         return finish(commands[i].run(argc - 1, argv + 1));
     }
-    fprintf(stderr, "lockstep: '%s' is not a command\n\n", argv[1]);
-    print_help(stderr);
-    return LS_EXIT_USAGE;
+    return refuse_command(argv[1]);
 }

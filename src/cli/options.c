@@ -155,7 +155,7 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
 
 static error_t on_option(int key, char *text, struct argp_state *state) {
     parse_context *context = state->input;
-    if (key == ARGP_KEY_ARG) argp_error(state, "unexpected argument '%s'", text);
+    if (key == ARGP_KEY_ARG) ls_cli_wrong(state, "unexpected argument '%s'", text);
     if (key < OPT_MODEL || key >= OPT_LEVER + ls_levers_count()) return ARGP_ERR_UNKNOWN;
     if (context->status == LS_OK) context->status = parse_option(context->o, key, text, context->err);
     return 0;
@@ -213,8 +213,7 @@ ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int
     parse_context context = {out, err, LS_OK};
     set_defaults(out, command);
     list_options(options, command);
-    argp_err_exit_status = LS_EXIT_USAGE;
-    argp_parse(&argp, argc, argv, 0, NULL, &context);
+    ls_cli_parse(&argp, argc, argv, &context);
     if (context.status != LS_OK) return context.status;
     if (out->levers.samples == 0) out->levers.samples = out->prompts == NULL ? 4 : 1;
     if (out->model == NULL) ls_cli_usage(argv[0], "--model is missing; it names the checkpoint directory");

@@ -3,7 +3,7 @@
  * (op/deferred.c).
  *
  * The sentence is written by a handler of SIGSEGV; a fault at any other address goes on to the handler that was there
- * before. */
+ * before. A system call that is handed such memory fails with EFAULT instead. */
 #ifndef LS_DEV_ARENA_H
 #define LS_DEV_ARENA_H
 

@@ -15,6 +15,7 @@
 #include "load/record.h"
 
 #define SENTINEL (-9000.0)
+#define SCHEMA_VERSION 1 /* of prime-rl's exports */
 
 const char *const ls_dump_format_names[] = {"prime-rl", "nemo-rl", NULL};
 
@@ -94,9 +95,12 @@ static ls_status read_value(float *out, const ls_node *item, ls_error *err) {
 static ls_status read_flag(bool *out, const ls_node *item, ls_error *err) {
     const ls_node_kind kind = ls_node_kind_of(item);
     if (kind == LS_NODE_BOOL) return ls_node_bool(item, out, err);
-    *out = (kind == LS_NODE_REAL || kind == LS_NODE_INT) && ls_node_number(item) != 0.0;
-    if (kind == LS_NODE_REAL || kind == LS_NODE_INT || kind == LS_NODE_NULL) return LS_OK;
-    return ls_node_fail(item, LS_ERR_FORMAT, err, "true, false or a number is required");
+    *out = (kind == LS_NODE_REAL || kind == LS_NODE_INT) && ls_node_number(item) == 1.0;
+    if (*out || kind == LS_NODE_NULL) return LS_OK;
+    if ((kind == LS_NODE_REAL || kind == LS_NODE_INT) && ls_node_number(item) == 0.0) return LS_OK;
+    if (kind == LS_NODE_REAL || kind == LS_NODE_INT)
+        return ls_node_fail(item, LS_ERR_FORMAT, err, "%g is neither 0 nor 1", ls_node_number(item));
+    return ls_node_fail(item, LS_ERR_FORMAT, err, "true, false, 0 or 1 is required");
 }
 
 /* A line: a batch of sequences, or one with plain lists. */
@@ -127,7 +131,7 @@ done:
 }
 
 static ls_status read_floats(float *out, const line_view *line, const char *key, int64_t s, int64_t n, int64_t length,
-                             ls_error *err) {
+                             bool is_logprob, ls_error *err) {
     ls_node batch, list;
     ls_status status;
     LS_TRY(find_list(&list, &batch, line, key, s, n, err));
@@ -135,6 +139,11 @@ static ls_status read_floats(float *out, const line_view *line, const char *key,
         const ls_node item = ls_node_at(&list, i);
         LS_TRY(read_value(&out[i], &item, err));
         if ((double)out[i] <= SENTINEL) out[i] = NAN;
+        if (is_logprob && out[i] > LS_LOGPROB_MAX) {
+            status =
+                ls_node_fail(&item, LS_ERR_FORMAT, err, "%g is no log-probability, which is at most 0", (double)out[i]);
+            goto done;
+        }
     }
 done:
     return status;
@@ -214,11 +223,11 @@ static ls_status read_sequence(ls_dump *dump, const line_view *line, ls_dump_for
     LS_TRY(grow_tokens(dump, length, err));
     LS_TRY(read_ids(dump->token_ids + at, &list, length, err));
     LS_TRY(read_mask(dump->mask + at, line, keys, s, n, length, err));
-    LS_TRY(read_floats(dump->rollout + at, line, keys->rollout, s, n, length, err));
-    LS_TRY(read_floats(dump->trainer + at, line, keys->trainer, s, n, length, err));
+    LS_TRY(read_floats(dump->rollout + at, line, keys->rollout, s, n, length, true, err));
+    LS_TRY(read_floats(dump->trainer + at, line, keys->trainer, s, n, length, true, err));
     for (int64_t i = at; i < at + length; i++) dump->advantages[i] = NAN;
     if (ls_node_get_some(&line->root, "advantages", &holder))
-        LS_TRY(read_floats(dump->advantages + at, line, "advantages", s, n, length, err));
+        LS_TRY(read_floats(dump->advantages + at, line, "advantages", s, n, length, false, err));
     if (format == LS_DUMP_NEMO_RL && length > 0) dump->mask[at] = 0;
     for (int64_t i = at; i < at + length; i++) {
         dump->n_masked += dump->mask[i];
@@ -271,6 +280,19 @@ static bool is_blank(const char *text, int64_t bytes) {
     return true;
 }
 
+/* Members of another version may mean something else. */
+static ls_status check_schema(const ls_node *root, ls_error *err) {
+    ls_node version;
+    int64_t found;
+    ls_status status;
+    if (!ls_node_get_some(root, "schema_version", &version)) return LS_OK;
+    status = ls_node_int(&version, INT64_MIN, INT64_MAX, &found, err);
+    if (status == LS_OK && found != SCHEMA_VERSION)
+        status = ls_node_fail(&version, LS_ERR_UNSUPPORTED, err, "version %lld is not known; this program reads %d",
+                              (long long)found, SCHEMA_VERSION);
+    return status;
+}
+
 static ls_status read_line(ls_dump *dump, const char *text, int64_t bytes, ls_dump_format format, const char *name,
                            int64_t line_i, ls_error *err) {
     char place[256], *plain = NULL;
@@ -284,6 +306,7 @@ static ls_status read_line(ls_dump *dump, const char *text, int64_t bytes, ls_du
     LS_TRY(replace_words(&plain, &plain_bytes, text, bytes, err));
     LS_TRY(ls_json_doc_open(&doc, plain, plain_bytes, place, err));
     line.root = ls_json_root(doc);
+    LS_TRY(check_schema(&line.root, err));
     LS_TRY(ls_node_need(&line.root, "token_ids", &ids, err));
     LS_TRY(ls_node_expect(&ids, LS_NODE_ARRAY, err));
     if (ls_node_count(&ids) > 0) {
@@ -321,10 +344,10 @@ done:
 
 ls_status ls_dump_read(ls_dump *out, const char *path, ls_dump_format format, ls_error *err) {
     const bool is_stdin = strcmp(path, "-") == 0;
-    FILE *file = is_stdin ? stdin : fopen(path, "r");
-    ls_status status;
+    FILE *file = stdin;
+    ls_status status = LS_OK;
     *out = (ls_dump){0};
-    if (file == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+    if (!is_stdin && (status = ls_file_stream(&file, path, err)) != LS_OK) return status;
     status = read_stream(out, file, is_stdin ? "standard input" : path, format, err);
     if (!is_stdin) fclose(file);
     return status;

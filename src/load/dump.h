@@ -11,7 +11,8 @@
  *
  * Entry i of every list belongs to token i. null, NaN and the infinities, which Python writes into JSON as NaN,
  * Infinity and -Infinity, and sentinels of -9000 or less, are missing and become NaN; exactly 0 is a value, and
- * counted. A mask is true, false or a number, 0 being false. Unknown members are ignored. */
+ * counted. A log-probability above LS_LOGPROB_MAX (load/record.h) is an error. A mask is true, false, 0 or 1.
+ * "schema_version", where present, is 1. Unknown members are ignored. */
 #ifndef LS_LOAD_DUMP_H
 #define LS_LOAD_DUMP_H
 

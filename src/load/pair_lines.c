@@ -2,7 +2,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include "load/pair_lines.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +92,7 @@ static bool is_blank(const char *line, int64_t bytes) {
 }
 
 ls_status ls_pairs_read(ls_pair **out, int64_t *n, const char *path, ls_error *err) {
-    FILE *file = fopen(path, "rb");
+    FILE *file = NULL;
     char *line = NULL;
     int64_t line_cap = 0, bytes, cap = 0, count = 0, line_number = 0;
     ls_pair *pairs = NULL;
@@ -101,7 +100,7 @@ ls_status ls_pairs_read(ls_pair **out, int64_t *n, const char *path, ls_error *e
     ls_status status;
     *out = NULL;
     *n = 0;
-    if (file == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+    if ((status = ls_file_stream(&file, path, err)) != LS_OK) return status;
     for (;;) {
         line_number++;
         if ((status = ls_line_read(file, &line, &line_cap, &bytes, LINE_BYTES_MAX, &more, err)) != LS_OK) {
@@ -123,6 +122,39 @@ ls_status ls_pairs_read(ls_pair **out, int64_t *n, const char *path, ls_error *e
     pairs = NULL;
 done:
     if (pairs != NULL) ls_pairs_free(pairs, count);
+    free(line);
+    fclose(file);
+    return status;
+}
+
+/* Under a name that pairs do not have. */
+static bool has_answer(const ls_node *root) {
+    static const char *const names[] = {"answer", "solution", "output", "target", NULL};
+    ls_node node;
+    for (int i = 0; names[i] != NULL; i++)
+        if (ls_node_get_some(root, names[i], &node)) return true;
+    return false;
+}
+
+ls_status ls_pairs_detect(bool *out, const char *path, ls_error *err) {
+    FILE *file = NULL;
+    char *line = NULL;
+    int64_t cap = 0, bytes = 0;
+    bool more = true;
+    ls_json_doc *doc = NULL;
+    ls_node root, node;
+    ls_status status;
+    *out = true;
+    if ((status = ls_file_stream(&file, path, err)) != LS_OK) return status;
+    do {
+        if (ls_line_read(file, &line, &cap, &bytes, LINE_BYTES_MAX, &more, NULL) != LS_OK) goto done;
+    } while (more && is_blank(line, bytes));
+    if (!more || ls_json_doc_open(&doc, line, bytes, path, NULL) != LS_OK) goto done;
+    root = ls_json_root(doc);
+    *out = ls_node_get_some(&root, "prompt_ids", &node) || ls_node_get_some(&root, "completion_ids", &node) ||
+           ls_node_get_some(&root, "completion", &node) || !has_answer(&root);
+done:
+    ls_json_doc_free(doc);
     free(line);
     fclose(file);
     return status;

@@ -17,6 +17,9 @@ typedef struct ls_pair {
 
 /* At least one pair is demanded. */
 ls_status ls_pairs_read(ls_pair **out, int64_t *n, const char *path, ls_error *err);
+/* Whether the file's first line is a pair, or no JSON at all, which the reader of pairs then tells; false: its fields
+ * have other names (load/data_lines.h). */
+ls_status ls_pairs_detect(bool *out, const char *path, ls_error *err);
 ls_status ls_pair_parse(ls_pair *out, const char *line, int64_t bytes, const char *name, int64_t line_number,
                         ls_error *err);
 void ls_pair_deinit(ls_pair *pair);

@@ -133,6 +133,28 @@ static bool read_number(float *out, const json_t *item) {
     return true;
 }
 
+/* The value beside its bits, both being there: null is how JSON says what is not finite. Some writers round what is for
+ * people. */
+static bool contradicts(const json_t *value, const json_t *bits) {
+    float shown, meant;
+    if (json_is_null(bits)) return !json_is_null(value);
+    if (!read_bits(&meant, bits)) return false; /* told when the bits are read */
+    if (json_is_null(value)) return isfinite(meant);
+    return read_number(&shown, value) &&
+           (!isfinite(meant) || fabs((double)shown - (double)meant) > 1e-4 * fabs((double)meant) + 1e-6);
+}
+
+static ls_status check_agreement(const ls_record *record, const json_t *values, const json_t *bits, ls_error *err) {
+    for (int64_t i = 0; i < record->n_logprobs; i++) {
+        const json_t *value = json_array_get(values, (size_t)i), *meant = json_array_get(bits, (size_t)i);
+        char shown[LS_JSON_SHOW_MAX], shown_bits[LS_JSON_SHOW_MAX];
+        if (contradicts(value, meant))
+            return LS_FAIL(err, LS_ERR_FORMAT, "logprobs: item %lld is %s, and %s in logprob_bits", (long long)i,
+                           ls_json_show(value, shown), ls_json_show(meant, shown_bits));
+    }
+    return LS_OK;
+}
+
 /* Fills the record from one of the two lists; the second call, for the bits, overwrites the first. */
 static ls_status read_logprob_list(ls_record *record, const json_t *list, const char *field, ls_error *err) {
     const bool is_bits = strcmp(field, "logprob_bits") == 0;
@@ -148,6 +170,9 @@ static ls_status read_logprob_list(ls_record *record, const json_t *list, const 
         if (!(is_bits ? read_bits(&record->logprobs[i], item) : read_number(&record->logprobs[i], item)))
             return LS_FAIL(err, LS_ERR_FORMAT, "%s: item %lld is %s, expected %s or null", field, (long long)i,
                            ls_json_show(item, shown), is_bits ? "8 hex digits" : "a float32 number");
+        if (isfinite(record->logprobs[i]) && record->logprobs[i] > LS_LOGPROB_MAX)
+            return LS_FAIL(err, LS_ERR_FORMAT, "%s: item %lld is %.9g; a log-probability is at most 0", field,
+                           (long long)i, (double)record->logprobs[i]);
     }
     return LS_OK;
 }
@@ -167,6 +192,7 @@ static ls_status read_logprobs(ls_record *record, const json_t *line, ls_error *
     LS_TRY(ls_array_alloc((void **)&record->logprob_missing, record->n_logprobs, 1, "logprobs", err));
     if (values != NULL) LS_TRY(read_logprob_list(record, values, "logprobs", err));
     if (bits != NULL) LS_TRY(read_logprob_list(record, bits, "logprob_bits", err));
+    if (values != NULL && bits != NULL) LS_TRY(check_agreement(record, values, bits, err));
 done:
     return status;
 }
@@ -315,9 +341,18 @@ static ls_status check_kind(const ls_record *record, ls_record_kind kind, ls_err
     return LS_FAIL(err, LS_ERR_ARG, "record kind %d", (int)kind);
 }
 
+/* A name, or an integer, which is the name of its digits. */
+static ls_status read_id(ls_record *record, const json_t *line, ls_error *err) {
+    const json_t *value = member(line, "id");
+    char digits[24];
+    if (!json_is_integer(value)) return read_name(&record->id, line, "id", err);
+    snprintf(digits, sizeof digits, "%lld", (long long)json_integer_value(value));
+    return ls_text_copy(&record->id, digits, (int64_t)strlen(digits), err);
+}
+
 static ls_status read_record(ls_record *record, const json_t *line, ls_record_kind kind, ls_error *err) {
     ls_status status;
-    LS_TRY(read_name(&record->id, line, "id", err));
+    LS_TRY(read_id(record, line, err));
     if (record->id == NULL) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "id: missing");
         goto done;
@@ -405,13 +440,13 @@ ls_status ls_records_read(ls_record **out, int64_t *n, const char *path, ls_reco
     ls_status status = LS_OK;
     const bool is_stdin = strcmp(path, "-") == 0;
     const char *name = is_stdin ? "standard input" : path;
-    FILE *file = is_stdin ? stdin : fopen(path, "r");
+    FILE *file = stdin;
     record_list list = {0};
     char *line = NULL;
     int64_t line_cap = 0, bytes, line_i = 0;
     *out = NULL;
     *n = 0;
-    if (file == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: cannot open: %s", path, strerror(errno));
+    if (!is_stdin && (status = ls_file_stream(&file, path, err)) != LS_OK) return status;
     for (;;) {
         bool more;
         line_i++;

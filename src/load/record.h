@@ -3,11 +3,14 @@
  * A prompt line is {"id","prompt"} or {"id","prompt_ids"}; a token line {"id","token_ids"}; a rollout line
  *   {"id","prompt_ids","completion_ids","logprobs","logprob_bits","finish","seed","sample","text","meta"};
  * a score line {"id","token_ids","logprobs","logprob_bits"}, where token_ids may be absent. Rules:
- *   - "id" is a string, unique in its file. Unknown members are ignored; known ones of a wrong type are errors; null is
- *     the same as absent. Lines of white space are skipped. A member may stand once in its object.
+ *   - "id" is a string, or an integer, which stands for its digits, unique in its file. Unknown members are ignored;
+ *     known ones of a wrong type are errors; null is the same as absent. Lines of white space are skipped. A member may
+ *     stand once in its object.
  *   - "logprobs" has 9 significant digits, "logprob_bits" the float32 as 8 hex digits. Where both are present the bits
  *     are the value: a NaN or an infinity has null in "logprobs" and its bits in "logprob_bits". An entry is missing
- *     when it is null in "logprob_bits" or, without that member, in "logprobs".
+ *     when it is null in "logprob_bits" or, without that member, in "logprobs". Values and bits that contradict each
+ *     other, by more than 1e-4 of the value and 1e-6, are an error.
+ *   - A finite log-probability above LS_LOGPROB_MAX is an error; up to there it is another engine's rounding.
  *   - Entries are one for each completion token, or, on a line with token_ids, one for each token after the first.
  *   - "finish" is "stop", "length", "cancel" or "error"; meta.error tells of the last. Their completions are as far as
  *     they came.
@@ -20,6 +23,7 @@
 #include "base/status.h"
 
 #define LS_LINE_BYTES_MAX 268435456
+#define LS_LOGPROB_MAX 1e-3f
 
 /* What every line of a file must hold. */
 typedef enum ls_record_kind {

@@ -1,6 +1,7 @@
 /* Reading answers of reward sources. Owns the parsed document while it reads. */
 #include "load/reward_json.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,9 +100,13 @@ static void read_value(ls_reward_answer *out, const ls_node *answer) {
     }
     if (ls_node_kind_of(&value) == LS_NODE_INT || ls_node_kind_of(&value) == LS_NODE_REAL) {
         const double number = ls_node_number(&value);
-        if (isfinite(number)) {
+        if (isfinite(number) && fabs(number) <= (double)FLT_MAX) {
             out->ok = true;
             out->reward = number;
+            return;
+        }
+        if (isfinite(number)) { /* learning is in float32, where it would be an infinity */
+            snprintf(out->error, sizeof out->error, "reward: %.6g is beyond float32", number);
             return;
         }
     }

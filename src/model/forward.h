@@ -47,7 +47,7 @@ typedef struct ls_workspace {
     ls_dtype dtype;
     int64_t rows_max;
     ls_activations a;
-    void *owned[16];
+    void *owned[20];
     int64_t n_owned;
 } ls_workspace;
 

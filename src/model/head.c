@@ -41,6 +41,14 @@ int64_t ls_head_bytes(const ls_model_config *c, const ls_head_opts *o) {
     return o->rows_max * row;
 }
 
+/* Few rows take more of a workspace than many. */
+static ls_status prepare(const ls_head *h, ls_error *err) {
+    const int64_t rows = h->opts.rows_max;
+    const ls_logprob_args args = {.rows = rows < LS_LOGPROB_SPLIT_ROWS ? rows : LS_LOGPROB_SPLIT_ROWS,
+                                  .vocab = h->vocab};
+    return ls_device_prepare(h->device, ls_op_logprob_workspace(&args), err);
+}
+
 static ls_status write_temperature(ls_head *h, ls_error *err) {
     ls_status status = LS_OK;
     for (int64_t i = 0; h->temperature != NULL && i < h->opts.rows_max; i++)
@@ -59,6 +67,7 @@ ls_status ls_head_create(ls_head **out, ls_device *device, const ls_model_config
     h->opts = *opts;
     h->vocab = config->vocab;
     LS_TRY(make_arrays(h, config, err));
+    LS_TRY(prepare(h, err));
     LS_TRY(write_temperature(h, err));
     *out = h;
     h = NULL;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/fpmode.h"
 #include "base/mem.h"
 #include "op/adamw.h"
 #include "op/attention_backward.h"
@@ -44,6 +45,10 @@ static ls_status assure_workspace(ls_device *device, const char *op, int64_t byt
     exec->workspace_bytes = bytes;
 done:
     return status;
+}
+
+ls_status ls_device_prepare(ls_device *device, int64_t workspace_bytes, ls_error *err) {
+    return assure_workspace(device, "device", workspace_bytes, err);
 }
 
 static ls_status check_call(const char *op, const ls_device *device, const void *args, ls_error *err) {
@@ -170,16 +175,25 @@ static ls_status check_exec(const char *op, const ls_exec *exec, ls_error *err) 
     return LS_OK;
 }
 
-#define FLAT(name)                                                                             \
-    ls_status ls_op_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) { \
-        const ls_backend_table *table = ls_backend_table_of(exec->backend);                    \
-        ls_status status;                                                                      \
-        if (table == NULL || table->name == NULL) return no_backend(#name, exec, err);         \
-        LS_TRY(check_exec(#name, exec, err));                                                  \
-        LS_TRY(ls_##name##_check(args, err));                                                  \
-        LS_TRY(table->name(exec, args, err));                                                  \
-    done:                                                                                      \
-        return status;                                                                         \
+/* A caller from outside may have set another floating-point mode than the contracts count on. */
+#define FLAT(name)                                                                                  \
+    static ls_status run_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) { \
+        const ls_backend_table *table = ls_backend_table_of(exec->backend);                         \
+        ls_status status;                                                                           \
+        if (table == NULL || table->name == NULL) return no_backend(#name, exec, err);              \
+        LS_TRY(check_exec(#name, exec, err));                                                       \
+        LS_TRY(ls_##name##_check(args, err));                                                       \
+        LS_TRY(table->name(exec, args, err));                                                       \
+    done:                                                                                           \
+        return status;                                                                              \
+    }                                                                                               \
+    ls_status ls_op_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) {      \
+        ls_fpmode mode;                                                                             \
+        ls_status status;                                                                           \
+        ls_fpmode_enter(&mode);                                                                     \
+        status = run_##name(exec, args, err);                                                       \
+        ls_fpmode_leave(&mode);                                                                     \
+        return status;                                                                              \
     }
 
 FLAT(logprob)

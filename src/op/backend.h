@@ -143,6 +143,8 @@ ls_status ls_device_open_deferred(ls_device **out, int32_t n_threads, ls_isa isa
 /* Waits first; accepts NULL. Memory that was not released goes with it. */
 void ls_device_close(ls_device *device);
 ls_status ls_device_wait(ls_device *device, ls_error *err);
+/* Makes the workspace at least this large now, so that calls that need no more allocate nothing. */
+ls_status ls_device_prepare(ls_device *device, int64_t workspace_bytes, ls_error *err);
 
 /* count elements of elem_bytes, zero; the size is checked. ls_memory_free accepts NULL. */
 ls_status ls_memory_alloc(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,

@@ -76,9 +76,18 @@ static ls_status check_lengths(const ls_record *a, const ls_record *b, ls_error 
                    (long long)a->n_logprobs, (long long)b->n_logprobs);
 }
 
+static ls_status check_distribution(const ls_record *a, const ls_record *b, ls_error *err) {
+    if (a->logprob_of == NULL || b->logprob_of == NULL || strcmp(a->logprob_of, b->logprob_of) == 0) return LS_OK;
+    return LS_FAIL(err, LS_ERR_FORMAT, "id '%.200s': meta.logprob_of: %s in the first file and %s in the second", a->id,
+                   a->logprob_of, b->logprob_of);
+}
+
 /* ---- one token ---- */
 
-static bool same_bits(float a, float b) { return memcmp(&a, &b, sizeof a) == 0; }
+/* What is no log-probability at all is no agreement either. */
+static bool same_bits(float a, float b) {
+    return memcmp(&a, &b, sizeof a) == 0 && !isnan(a) && !(isinf(a) && a > 0.0f);
+}
 
 /* Maps float bits to integers in the order of the numbers, both zeros to neighbours: -0.0 to -1, 0.0 to 0. */
 static int64_t ordered(float value) {
@@ -216,6 +225,7 @@ ls_status ls_compare(ls_comparison *out, const ls_record *a, int64_t n_a, const 
     for (int64_t i = 0; i < n_a; i++) {
         const ls_record *other = find_record(sorted_b, n_b, a[i].id);
         if ((status = check_tokens(&a[i], other, err)) != LS_OK ||
+            (status = check_distribution(&a[i], other, err)) != LS_OK ||
             (status = check_lengths(&a[i], other, err)) != LS_OK) {
             ls_error_prefix(err, "%s line %lld, %s line %lld", name_a, (long long)a[i].line, name_b,
                             (long long)other->line);

@@ -9,8 +9,11 @@
  * entries of the longer list belong to those of the shorter one; what is before them is not compared. A bare line is
  * taken as whichever form makes it fit: equal counts, else aligned at the end.
  *
- * Counting. A token is compared when both sides have a value. Bits are compared as bits: NaN equals NaN of the same
- * bits, and 0.0 differs from -0.0. Every other measure is over the tokens that are finite on both sides. */
+ * Two lines that name their distributions (meta.logprob_of) must name the same one.
+ *
+ * Counting. A token is compared when both sides have a value. Bits are compared as bits, so 0.0 differs from -0.0; NaN
+ * and +infinity, which no log-probability can be, are never equal to anything. Every other measure is over the tokens
+ * that are finite on both sides. */
 #ifndef LS_PARITY_COMPARE_H
 #define LS_PARITY_COMPARE_H
 

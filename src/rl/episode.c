@@ -65,17 +65,17 @@ void ls_episodes_free(ls_episodes *e) {
 }
 
 void ls_episode_id(char out[LS_EPISODE_ID_MAX], const ls_episode *e) {
-    snprintf(out, LS_EPISODE_ID_MAX, "%s#%u", e->problem->id, e->sample_i);
+    snprintf(out, LS_EPISODE_ID_MAX, "%s#%u", e->question.id, e->sample_i);
 }
 
 /* ---- prompts ---- */
 
-static ls_status encode_prompt(ls_episodes *e, const ls_world *w, const ls_problem *problem, ls_episode *first,
-                               ls_error *err) {
+static ls_status encode_prompt(ls_episodes *e, const ls_world *w, ls_episode *first, ls_error *err) {
+    const ls_question *q = &first->question;
     int32_t *ids = NULL;
     int64_t n = 0;
     ls_status status;
-    LS_TRY(ls_tokenizer_encode(w->tokenizer, problem->prompt, (int64_t)strlen(problem->prompt), true, &ids, &n, err));
+    LS_TRY(ls_tokenizer_encode(w->tokenizer, q->prompt.text, q->prompt.bytes, true, &ids, &n, err));
     if (n == 0 || n >= e->length) {
         status = LS_FAIL(err, LS_ERR_CAPACITY, "a prompt of %lld tokens; sequences have at most %lld (length)",
                          (long long)n, (long long)e->length);
@@ -87,8 +87,29 @@ static ls_status encode_prompt(ls_episodes *e, const ls_world *w, const ls_probl
         first[k].n = first[k].n_prompt = n;
     }
 done:
-    if (status != LS_OK) ls_error_prefix(err, "%s", problem->id);
+    if (status != LS_OK) ls_error_prefix(err, "%s", q->id);
     free(ids);
+    return status;
+}
+
+/* Problem p of those that are begun with. */
+static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world *w, int64_t p, ls_task_split split,
+                               ls_error *err) {
+    const int64_t i = e->first_problem + p;
+    ls_problem *problem = &e->problems[p];
+    ls_status status;
+    if (w->data != NULL) {
+        const ls_data_line *line = ls_data_at(w->data, split == LS_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
+        *out = (ls_question){
+            line->id, {line->prompt, line->prompt_bytes}, {line->answer, line->answer_bytes}, line->whole};
+        return LS_OK;
+    }
+    LS_TRY(ls_task_make(problem, w->task, split, i, err));
+    *out = (ls_question){problem->id,
+                         {problem->prompt, (int64_t)strlen(problem->prompt)},
+                         {problem->answer[0] != '\0' ? problem->answer : NULL, (int64_t)strlen(problem->answer)},
+                         NULL};
+done:
     return status;
 }
 
@@ -99,10 +120,12 @@ ls_status ls_episodes_begin(ls_episodes *e, const ls_world *w, ls_task_split spl
     e->n_failed = 0;
     for (int64_t p = 0; p < e->n_problems; p++) {
         ls_episode *group = e->list + p * e->samples;
-        LS_TRY(ls_task_make(&e->problems[p], w->task, split, first + p, err));
+        ls_question question;
+        LS_TRY(make_question(&question, e, w, p, split, err));
         for (int64_t k = 0; k < e->samples; k++) {
             const int64_t at = (p * e->samples + k) * e->length;
-            group[k] = (ls_episode){.problem = &e->problems[p],
+            group[k] = (ls_episode){.problem = w->data == NULL ? &e->problems[p] : NULL,
+                                    .question = question,
                                     .prompt_i = (uint32_t)(first + p),
                                     .sample_i = (uint32_t)k,
                                     .tokens = e->tokens + at,
@@ -111,7 +134,7 @@ ls_status ls_episodes_begin(ls_episodes *e, const ls_world *w, ls_task_split spl
                                     .reward = (double)NAN,
                                     .slot = -1};
         }
-        LS_TRY(encode_prompt(e, w, &e->problems[p], group, err));
+        LS_TRY(encode_prompt(e, w, group, err));
     }
 done:
     return status;
@@ -140,19 +163,8 @@ static void ask(ls_episodes *e, const ls_world *w, int64_t episode_i, int64_t k)
 /* Text of ids; those that the tokenizer does not know have none. */
 static ls_status decode(const ls_tokenizer *tokenizer, const int32_t *ids, int64_t n, ls_reply *out, ls_error *err) {
     char *text = NULL;
-    int64_t bytes = 0, n_known = 0;
-    int32_t *known = NULL;
-    ls_status status = ls_tokenizer_decode(tokenizer, ids, n, true, &text, &bytes, NULL);
-    if (status == LS_OK) goto done;
-    LS_TRY(ls_array_alloc((void **)&known, n, sizeof *known, "ids", err));
-    for (int64_t i = 0; i < n; i++) {
-        if (ls_tokenizer_decode(tokenizer, ids + i, 1, true, &text, &bytes, NULL) != LS_OK) continue;
-        free(text);
-        known[n_known++] = ids[i];
-    }
-    LS_TRY(ls_tokenizer_decode(tokenizer, known, n_known, true, &text, &bytes, err));
-done:
-    free(known);
+    int64_t bytes = 0;
+    const ls_status status = ls_tokenizer_decode_known(tokenizer, ids, n, true, &text, &bytes, err);
     *out = (ls_reply){status == LS_OK ? text : NULL, bytes};
     return status;
 }
@@ -163,7 +175,7 @@ static ls_status answer(ls_episodes *e, const ls_world *w, ls_episode *x, ls_err
     int32_t *ids = NULL;
     int64_t n = 0;
     ls_status status = LS_OK;
-    x->ended = x->overlong || x->n_replies == LS_TURNS_MAX;
+    x->ended = x->overlong || x->n_replies == LS_TURNS_MAX || w->task == NULL;
     if (x->ended) return LS_OK;
     ls_task_turn(&turn, w->task, x->problem, x->replies, x->n_replies);
     x->ended = turn.end;
@@ -231,6 +243,7 @@ done:
     return status;
 }
 
+/* Rewards that are not the task's own. */
 static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
     ls_status status = LS_OK;
     int64_t n = 0;
@@ -239,12 +252,15 @@ static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
         char *text = NULL;
         int64_t bytes = 0;
         LS_TRY(ls_episode_text(x, &text, &bytes, err));
-        e->items[n] = (ls_reward_item){x->problem->id,
-                                       {x->problem->prompt, (int64_t)strlen(x->problem->prompt)},
-                                       {text, bytes},
-                                       x->problem->answer[0] != '\0' ? x->problem->answer : NULL};
+        e->items[n] = (ls_reward_item){x->question.id,          x->question.prompt,       {text, bytes},
+                                       x->question.answer.text, x->question.answer.bytes, x->question.whole};
     }
-    LS_TRY(ls_reward_ask(w->reward, e->results, e->items, e->n, err));
+    if (w->reward != NULL) {
+        LS_TRY(ls_reward_ask(w->reward, e->results, e->items, e->n, err));
+    } else {
+        for (int64_t i = 0; i < e->n; i++)
+            LS_TRY(ls_verify_judge(w->verify, e->items[i].completion, e->list[i].question.answer, &e->results[i], err));
+    }
     for (int64_t i = 0; i < e->n; i++) {
         e->list[i].failed = !e->results[i].ok;
         e->list[i].reward = e->results[i].reward;
@@ -252,7 +268,7 @@ static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
     }
     if (e->n_failed == e->n)
         status = LS_FAIL(err, LS_ERR_IO, "all %lld rewards failed: %s", (long long)e->n,
-                         ls_reward_tally_of(w->reward)->message);
+                         w->reward != NULL ? ls_reward_tally_of(w->reward)->message : e->results[0].error);
 done:
     for (int64_t i = 0; i < n; i++) free((char *)(uintptr_t)e->items[i].completion.text);
     return status;
@@ -260,7 +276,7 @@ done:
 
 ls_status ls_episodes_judge(ls_episodes *e, const ls_world *w, ls_error *err) {
     e->n_failed = 0;
-    if (w->reward != NULL) return ask_outside(e, w, err);
+    if (w->reward != NULL || w->verify != NULL) return ask_outside(e, w, err);
     for (int64_t i = 0; i < e->n; i++) {
         ls_episode *x = &e->list[i];
         x->reward = ls_task_reward(w->task, x->problem, x->replies, x->n_replies);

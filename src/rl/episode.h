@@ -1,6 +1,7 @@
-/* Episodes: what the rollout engine makes of the problems of a task. An episode is one sequence of tokens: the prompt,
- * a completion, and with tasks of several turns what the environment answers, the next completion, and so on. Drawn
- * tokens carry the log-probability that the engine recorded with them; the others are given and carry no loss.
+/* Episodes: what the rollout engine makes of the problems of a task or of data. An episode is one sequence of tokens:
+ * the prompt, a completion, and with tasks of several turns what the environment answers, the next completion, and so
+ * on. Drawn tokens carry the log-probability that the engine recorded with them; the others are given and carry no
+ * loss.
  *
  * Texts are encoded each for itself, the prompt with the tokenizer's special tokens, the environment's words without.
  * Draws are addressed by the problem's number and the sample's, and turns run in rounds, all episodes of a round
@@ -9,21 +10,33 @@
 #define LS_RL_EPISODE_H
 
 #include "rl/reward.h"
+#include "rl/verify.h"
 #include "rollout/engine.h"
 #include "text/stop.h"
+#include "train/data.h"
 
 #define LS_TURNS_MAX 64
 
 /* Where problems, words and rewards come from; all borrowed. */
 typedef struct ls_world {
-    const ls_task *task;
+    const ls_task *task; /* NULL with data */
     const ls_tokenizer *tokenizer;
-    const ls_stop *stop; /* texts that end a completion; NULL: none */
-    ls_reward *reward;   /* NULL: the task's own */
+    const ls_stop *stop;     /* texts that end a completion; NULL: none */
+    ls_reward *reward;       /* NULL: the verifier's or the task's own */
+    ls_data *data;           /* NULL with a task */
+    const ls_verify *verify; /* a built-in verifier judges, or NULL */
 } ls_world;
 
+/* A problem as it is asked and judged, wherever it comes from; all borrowed. */
+typedef struct ls_question {
+    const char *id;
+    ls_reply prompt, answer; /* answer.text NULL: none */
+    const char *whole;       /* of data: the line as JSON; else NULL */
+} ls_question;
+
 typedef struct ls_episode {
-    const ls_problem *problem;
+    const ls_problem *problem; /* of the task; NULL with data */
+    ls_question question;
     uint32_t prompt_i, sample_i; /* address of its draws */
     int32_t *tokens;             /* [length] */
     float *logprob;              /* [length], where drawn */

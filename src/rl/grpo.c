@@ -10,10 +10,11 @@
 #include "base/durable.h"
 #include "base/file.h"
 #include "base/fnv.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "num/contract.h"
 #include "rl/grpo_state.h"
-#include "run/run_db.h"
+#include "train/stopping.h"
 
 double ls_grpo_clock(void) {
     struct timespec t;
@@ -37,7 +38,8 @@ static void describe(const grpo *g, description *out) {
     out->positions[POSITION_STEP] = (ls_saves_position){"step", g->step};
     out->positions[POSITION_DIGEST_LOW] = (ls_saves_position){"digest_low", (int64_t)(g->result->digest & UINT32_MAX)};
     out->positions[POSITION_DIGEST_HIGH] = (ls_saves_position){"digest_high", (int64_t)(g->result->digest >> 32)};
-    out->d = (ls_saves_description){"grpo", out->numerics, g->data, g->config, out->positions, N_POSITIONS};
+    out->d = (ls_saves_description){
+        "grpo", out->numerics, g->data, g->config, ls_train_options_free(&g->o->train), out->positions, N_POSITIONS};
 }
 
 static ls_status save(grpo *g, ls_error *err) {
@@ -112,23 +114,62 @@ static ls_status open_reward(grpo *g, ls_error *err) {
     return LS_OK;
 }
 
+/* A task, or data, of which there must be enough to hold some out where evaluations are asked for. */
+static ls_status open_problems(grpo *g, ls_error *err) {
+    const ls_grpo_options *o = g->o;
+    const ls_data_options d = ls_data_options_of(&o->data, o->train.seed);
+    int64_t n;
+    ls_status status;
+    g->eval_n = o->eval_n;
+    if (o->data.data[0] == '\0') {
+        status = ls_task_open(&g->task, o->task, o->task_options, o->train.seed, err);
+        if (status != LS_OK) ls_error_prefix(err, "task");
+        return status;
+    }
+    LS_TRY(ls_data_open(&g->problems, &d, err));
+    n = ls_data_count(g->problems, LS_DATA_HELD_OUT);
+    if (o->eval_every > 0 && n == 0)
+        status = LS_FAIL(err, LS_ERR_ARG, "eval_every: no line of data is held out; set held_out or eval_data");
+    if (n < g->eval_n) g->eval_n = n;
+done:
+    return status;
+}
+
+/* Every answer is looked at now, not when its turn comes. */
+static ls_status open_verifier(grpo *g, ls_error *err) {
+    const ls_grpo_options *o = g->o;
+    const ls_data_line *line;
+    const char *path;
+    ls_status status;
+    if (o->reward < LS_REWARD_EXACT || o->reward > LS_REWARD_JSON) return LS_OK;
+    LS_TRY(ls_verify_open(&g->verify, (ls_verify_kind)(o->reward - LS_REWARD_EXACT), o->reward_pattern,
+                          o->reward_schema, err));
+    for (int64_t i = 0; g->problems != NULL && ls_data_each(g->problems, i, &line, &path); i++) {
+        const ls_reply answer = {line->answer, line->answer_bytes};
+        if ((status = ls_verify_check(g->verify, answer, err)) == LS_OK) continue;
+        ls_error_prefix(err, "%s: line %lld: %s", path, (long long)line->line,
+                        o->data.answer[0] != '\0' ? o->data.answer : "answer");
+        break;
+    }
+done:
+    return status;
+}
+
 static ls_status open_world(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     const char *stop = o->stop;
     ls_status status;
     LS_TRY(ls_tokenizer_open(&g->tokenizer, g->begin, err));
-    if ((status = ls_task_open(&g->task, o->task, o->task_options, o->train.seed, err)) != LS_OK) {
-        ls_error_prefix(err, "task");
-        goto done;
-    }
+    LS_TRY(open_problems(g, err));
     if (stop[0] != '\0' && (status = ls_stop_create(&g->stop, g->tokenizer, &stop, 1, err)) != LS_OK) {
         ls_error_prefix(err, "stop");
         goto done;
     }
     LS_TRY(open_reward(g, err));
-    g->world = (ls_world){g->task, g->tokenizer, g->stop, g->reward};
+    LS_TRY(open_verifier(g, err));
+    g->world = (ls_world){g->task, g->tokenizer, g->stop, g->reward, g->problems, g->verify};
     LS_TRY(ls_episodes_create(&g->episodes, o->prompts, o->samples, o->length, o->max_tokens, err));
-    if (o->eval_every > 0) LS_TRY(ls_episodes_create(&g->held_out, o->eval_n, 1, o->length, o->max_tokens, err));
+    if (o->eval_every > 0) LS_TRY(ls_episodes_create(&g->held_out, g->eval_n, 1, o->length, o->max_tokens, err));
 done:
     return status;
 }
@@ -153,6 +194,10 @@ static ls_status digest_data(grpo *g, ls_error *err) {
     for (int64_t s = 0; s < g->episodes->n; s += g->episodes->samples) {
         const ls_episode *x = &g->episodes->list[s];
         g->data = ls_fnv_mix(g->data, x->tokens, x->n * (int64_t)sizeof *x->tokens);
+    }
+    if (g->problems != NULL) {
+        const uint64_t digest = ls_data_digest(g->problems);
+        g->data = ls_fnv_mix(g->data, &digest, (int64_t)sizeof digest);
     }
     if (g->reference != NULL)
         LS_TRY(ls_memory_digest(g->device, &g->data, g->reference->embed,
@@ -212,45 +257,37 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
         opts.comm = g->comm;
     }
     LS_TRY(ls_trainer_create(&g->trainer, g->model, g->begin, g->device, &opts, err));
-    if (g->progress != NULL)
-        fprintf(g->progress,
-                "%lld steps of %lld prompts with %lld samples of at most %lld tokens\n"
-                "%lld parameters; weights, moments and gradients %.1f MB, forwards of at most %lld tokens\n",
-                (long long)o->train.steps, (long long)o->prompts, (long long)o->samples, (long long)o->max_tokens,
-                (long long)ls_trainer_state(g->trainer)->parameters->n_elements,
-                (double)ls_trainer_bytes(g->trainer) * 1e-6, (long long)opts.rows_max);
+    g->rows_max = opts.rows_max;
 done:
     return status;
 }
 
-static ls_status write_config(const grpo *g, char **text, size_t *bytes, ls_error *err) {
-    FILE *stream = open_memstream(text, bytes);
-    ls_json_out json;
-    if (stream == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "configuration");
-    ls_json_init(&json, stream);
-    ls_json_begin_object(&json, NULL);
-    ls_config_write(&json, g->config);
-    ls_json_end_object(&json);
-    return fclose(stream) == 0 ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "configuration");
+static void print_plan(const grpo *g) {
+    const ls_grpo_options *o = g->o;
+    if (g->progress == NULL) return;
+    if (g->problems != NULL)
+        fprintf(g->progress, "%lld problems to train on, %lld held out\n",
+                (long long)ls_data_count(g->problems, LS_DATA_TRAIN),
+                (long long)ls_data_count(g->problems, LS_DATA_HELD_OUT));
+    fprintf(g->progress,
+            "%lld steps of %lld prompts with %lld samples of at most %lld tokens\n"
+            "%lld parameters; weights, moments and gradients %.1f MB, forwards of at most %lld tokens\n",
+            (long long)o->train.steps, (long long)o->prompts, (long long)o->samples, (long long)o->max_tokens,
+            (long long)ls_trainer_state(g->trainer)->parameters->n_elements,
+            (double)ls_trainer_bytes(g->trainer) * 1e-6, (long long)g->rows_max);
 }
 
 static ls_status open_records(grpo *g, ls_error *err) {
     const ls_train_options *t = &g->o->train;
-    char path[LS_SAVES_PATH_MAX + 16], *config = NULL;
-    size_t bytes = 0;
+    char *config = NULL;
+    int64_t bytes = 0;
     ls_run_setup setup = {.kind = "grpo", .keep = g->step, .n_steps = t->steps};
-    ls_status status = LS_OK;
+    ls_status status;
     if (!ls_grpo_writes(g)) return LS_OK;
-    LS_TRY(write_config(g, &config, &bytes, err));
+    LS_TRY(ls_config_text(&config, &bytes, g->config, err));
     setup.config = config;
-    setup.config_bytes = (int64_t)bytes;
-    snprintf(path, sizeof path, "%s/" LS_RUN_DB, t->run);
-    setup.resume = t->resume && ls_file_exists(path);
-    status = ls_run_open(&g->records, t->run, &setup, err);
-    if (status != LS_OK && setup.resume && g->step == 0) { /* killed before it had a record to go on with */
-        setup.resume = false;
-        status = ls_run_open(&g->records, t->run, &setup, err);
-    }
+    setup.config_bytes = bytes;
+    status = ls_run_open_or_resume(&g->records, t->run, &setup, t->resume, err);
 done:
     free(config);
     return status;
@@ -274,6 +311,7 @@ static ls_status open_all(grpo *g, ls_error *err) {
     LS_TRY(ls_grpo_rows_create(g, err));
     if (g->begin_update > 0) LS_TRY(go_on(g, err));
     LS_TRY(ls_trainer_agree(g->trainer, err));
+    print_plan(g);
     LS_TRY(open_records(g, err));
 done:
     return status;
@@ -289,7 +327,9 @@ static void close_all(grpo *g) {
     ls_episodes_free(g->held_out);
     ls_reward_close(g->reward);
     ls_stop_free(g->stop);
+    ls_verify_close(g->verify);
     ls_task_free(g->task);
+    ls_data_close(g->problems);
     ls_tokenizer_free(g->tokenizer);
     ls_model_close(g->reference);
     ls_model_close(g->model);
@@ -338,6 +378,7 @@ static bool is_evaluated(const grpo *g) {
 static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
     const ls_train_options *t = &g->o->train;
     const double start = ls_grpo_clock();
+    bool asked = false;
     ls_status status;
     g->eval_reward = g->eval_length = (double)NAN;
     LS_TRY(ls_grpo_step(g, stopped, err));
@@ -346,8 +387,12 @@ static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
     LS_TRY(ls_grpo_log(g, ls_grpo_clock() - start, err));
     if (*stopped) goto done;
     g->result->step = g->step;
-    if (ls_grpo_writes(g) && (g->step == t->steps || (t->save_every > 0 && g->step % t->save_every == 0)))
+    LS_TRY(ls_stop_asked(&asked, g->comm, err));
+    g->result->stopped = asked && g->step < t->steps;
+    if (ls_grpo_writes(g) &&
+        (g->result->stopped || g->step == t->steps || (t->save_every > 0 && g->step % t->save_every == 0)))
         LS_TRY(save(g, err));
+    if (g->result->stopped) ls_stop_tell(g->progress, g->step, t->run);
 done:
     if (status != LS_OK) ls_error_prefix(err, "step %lld", (long long)g->step);
     return status;
@@ -360,8 +405,9 @@ static ls_status run_steps(grpo *g, ls_error *err) {
     if (g->step == 0 && is_evaluated(g)) {
         LS_TRY(evaluate(g, err));
         if (g->progress != NULL) fprintf(g->progress, "held-out %.3f before the first step\n", g->eval_reward);
+        LS_TRY(ls_grpo_log_beginning(g, err));
     }
-    while (g->step < g->o->train.steps && !stopped) {
+    while (g->step < g->o->train.steps && !stopped && !g->result->stopped) {
         g->step++;
         LS_TRY(run_step(g, &stopped, err));
     }
@@ -377,10 +423,12 @@ ls_status ls_grpo_run(ls_grpo_options *o, const ls_config *config, FILE *progres
     ls_error reason = {LS_OK, ""};
     ls_status status;
     *result = (ls_grpo_result){.digest = LS_FNV_START};
+    ls_interrupt_defer(true);
     LS_TRY(ls_grpo_options_check(o, &reason));
     LS_TRY(open_all(&g, &reason));
     LS_TRY(run_steps(&g, &reason));
 done:
+    ls_interrupt_defer(false);
     if (status != LS_OK && g.comm != NULL) ls_comm_abort(g.comm, &reason);
     if (status != LS_OK && err != NULL) *err = reason;
     close_all(&g);

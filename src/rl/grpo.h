@@ -1,4 +1,5 @@
-/* Training by policy gradients: rollouts of a task's problems, rewards, advantages, updates, with the gate in between.
+/* Training by policy gradients: rollouts of the problems of a task or of data, rewards, advantages, updates, with the
+ * gate in between.
  *
  * Step t, from 1 on:
  *   problems   [(t - 1) prompts, t prompts) of the train split, `samples` episodes each (rl/episode.h), drawn by one
@@ -26,14 +27,31 @@
 #include "rl/correction.h"
 #include "rl/loss.h"
 #include "rl/replay.h"
+#include "train/data.h"
 #include "train/train_options.h"
 
 #define LS_GRPO_LEVERS_MAX 32
 
 typedef enum ls_gate_mode { LS_GATE_STOP, LS_GATE_WARN } ls_gate_mode;
 
+/* Who judges: with auto the command or server that is named, else the task. */
+typedef enum ls_reward_mode {
+    LS_REWARD_AUTO,
+    LS_REWARD_TASK,
+    LS_REWARD_EXACT, /* from here on in the order of ls_verify_kind */
+    LS_REWARD_NUMBER,
+    LS_REWARD_CHOICE,
+    LS_REWARD_REGEX,
+    LS_REWARD_JSON,
+    LS_REWARD_COMMAND,
+    LS_REWARD_SERVER
+} ls_reward_mode;
+
+#define LS_STOP_AUTO "auto"
+
 typedef struct ls_grpo_options {
     ls_train_options train;
+    ls_data_config data;
     /* These carry bits. */
     char task[LS_OPTION_TEXT_MAX], task_options[LS_OPTION_TEXT_MAX], stop[LS_OPTION_TEXT_MAX];
     int64_t prompts, samples, max_tokens, length;
@@ -47,6 +65,8 @@ typedef struct ls_grpo_options {
     char correction[LS_OPTION_TEXT_MAX];
     int64_t epochs, minibatches;
     /* These do not, as long as rewards are the same. */
+    int32_t reward; /* ls_reward_mode */
+    char reward_pattern[LS_OPTION_TEXT_MAX], reward_schema[LS_OPTION_TEXT_MAX];
     char reward_command[LS_OPTION_TEXT_MAX], reward_url[LS_OPTION_TEXT_MAX];
     double reward_timeout;
     int64_t reward_batch, reward_concurrency;
@@ -73,6 +93,7 @@ ls_inject ls_grpo_inject(const ls_grpo_options *options);
 typedef struct ls_grpo_result {
     int64_t step;    /* steps done */
     uint64_t digest; /* of the run so far */
+    bool stopped;    /* a signal ended the run behind this step, saved */
     bool differs;    /* the gate met other bits: in this step, with gate=stop, or in some step */
     ls_gate gate;    /* of the last step */
     char bundle[LS_SAVES_PATH_MAX + 32];

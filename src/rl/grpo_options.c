@@ -6,6 +6,8 @@
 #include "rl/grpo.h"
 
 static const char *const gates[] = {"stop", "warn", NULL};
+static const char *const rewards[] = {"auto",  "task", "exact",   "number", "choice",
+                                      "regex", "json", "command", "server", NULL};
 
 #define AT(field) offsetof(ls_grpo_options, field)
 #define TEXT(bits, field, help) \
@@ -22,11 +24,14 @@ static const char *const gates[] = {"stop", "warn", NULL};
 static const ls_option rows[] = {
     TEXT(true, task, "Task whose problems are trained on (lockstep task --list)"),
     TEXT(true, task_options, "Its options: NAME=VALUE,NAME=VALUE"),
-    TEXT(true, stop, "Text that ends a completion, besides the end-of-sequence token (empty: none)"),
+    TEXT(true, stop,
+         "Text that ends a completion, besides the end-of-sequence token (empty: none; auto: a line break for tasks of "
+         "style=bare)"),
     INT(true, prompts, 1, 1 << 20, "Problems of a step"),
     INT(true, samples, 1, 1 << 20, "Episodes of a problem: the group over which advantages are taken"),
-    INT(true, max_tokens, 1, 1 << 24, "Tokens of a completion, at most"),
-    INT(true, length, 0, 1 << 24, "Tokens of an episode, prompt and all turns, at most (0: max_tokens + 128)"),
+    INT(true, max_tokens, 0, 1 << 24, "Tokens of a completion, at most (0: 32 for tasks of style=bare, else 256)"),
+    INT(true, length, 0, 1 << 24,
+        "Tokens of an episode, prompt and all turns, at most (0: max_tokens + 128, with data + 512)"),
     NUMBER(true, temperature, 1e-6, 1e6, "Of rollouts, and of the log-probabilities that are learnt from"),
     CHOICE(true, advantages, ls_advantage_names, "Reward to advantage: mean, std or rloo (docs/grpo.md)"),
     SWITCH(true, population, "Of std: the deviation divides by n, not n - 1"),
@@ -45,6 +50,10 @@ static const ls_option rows[] = {
     TEXT(true, correction, "Corrections of trainer against rollout: token-truncate=2,... (docs/grpo.md)"),
     INT(true, epochs, 1, 1 << 20, "How often a step learns from its episodes"),
     INT(true, minibatches, 1, 1 << 20, "Updates of an epoch: parts that the prompts are cut into"),
+    CHOICE(false, reward, rewards,
+           "Who judges: task, a verifier (exact, number, choice, regex, json: docs/data.md), command, server, or auto"),
+    TEXT(false, reward_pattern, "Of reward=regex: the pattern (empty: each answer is one)"),
+    TEXT(false, reward_schema, "Of reward=json: the file of the schema (empty: each answer is one)"),
     TEXT(false, reward_command, "Rewards from this command, for /bin/sh (docs/tasks.md)"),
     TEXT(false, reward_url, "Rewards from this web server (docs/tasks.md)"),
     NUMBER(false, reward_timeout, 0.001, 1e6, "Seconds that the command may be silent or a request may take"),
@@ -92,13 +101,14 @@ void ls_grpo_options_init(ls_grpo_options *o, ls_config *config) {
     memset(o, 0, sizeof *o);
     ls_train_options_init(&o->train);
     o->train.steps = 100;
-    o->train.rate = 1e-3;
+    o->train.rate = 1e-5;
+    o->train.save_every = 20;
     o->train.schedule = LS_RATE_CONSTANT;
     o->train.decay = 0.0;
     snprintf(o->task, sizeof o->task, "arithmetic");
-    snprintf(o->stop, sizeof o->stop, "\n");
+    snprintf(o->stop, sizeof o->stop, LS_STOP_AUTO);
+    o->data.held_out = 10;
     o->prompts = o->samples = 8;
-    o->max_tokens = 32;
     o->temperature = 1.0;
     o->advantages = LS_ADVANTAGE_STD;
     o->advantage_eps = 1e-6;
@@ -115,6 +125,7 @@ void ls_grpo_options_init(ls_grpo_options *o, ls_config *config) {
     config->n = 0;
     ls_config_add(config, ls_train_option_table(&o->train));
     ls_config_add(config, (ls_option_table){rows, N_ROWS, o});
+    ls_config_add(config, ls_data_option_table(&o->data));
     ls_config_add(config, lever_table(o));
 }
 
@@ -166,6 +177,35 @@ ls_inject ls_grpo_inject(const ls_grpo_options *o) {
     return inject;
 }
 
+/* Problems whose answer is the first line of a completion. */
+static bool is_bare(const ls_grpo_options *o) {
+    return o->data.data[0] == '\0' && strstr(o->task_options, "style=words") == NULL;
+}
+
+static ls_status resolve_reward(ls_grpo_options *o, ls_error *err) {
+    const bool command = o->reward_command[0] != '\0', url = o->reward_url[0] != '\0', data = o->data.data[0] != '\0';
+    if (command && url) return LS_FAIL(err, LS_ERR_ARG, "reward_url: there is a reward_command, too; give one of them");
+    if (o->reward == LS_REWARD_AUTO && !command && !url && data)
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "reward: missing; data has no judge of its own: exact, number, choice, regex, json, command or "
+                       "server");
+    if (o->reward == LS_REWARD_AUTO) o->reward = command ? LS_REWARD_COMMAND : url ? LS_REWARD_SERVER : LS_REWARD_TASK;
+    if (o->reward == LS_REWARD_TASK && data) return LS_FAIL(err, LS_ERR_ARG, "reward: task; there is data instead");
+    if (command != (o->reward == LS_REWARD_COMMAND))
+        return LS_FAIL(err, LS_ERR_ARG, "reward_command: it is %s, and reward is %s", command ? "given" : "missing",
+                       rewards[o->reward]);
+    if (url != (o->reward == LS_REWARD_SERVER))
+        return LS_FAIL(err, LS_ERR_ARG, "reward_url: it is %s, and reward is %s", url ? "given" : "missing",
+                       rewards[o->reward]);
+    if (o->reward_pattern[0] != '\0' && o->reward != LS_REWARD_REGEX)
+        return LS_FAIL(err, LS_ERR_ARG, "reward_pattern: without reward=regex it has no effect");
+    if (o->reward_schema[0] != '\0' && o->reward != LS_REWARD_JSON)
+        return LS_FAIL(err, LS_ERR_ARG, "reward_schema: without reward=json it has no effect");
+    if (!data && o->data.eval_data[0] != '\0')
+        return LS_FAIL(err, LS_ERR_ARG, "eval_data: without data it has no effect");
+    return LS_OK;
+}
+
 ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
     const ls_loss_options loss = ls_grpo_loss(o);
     int64_t n, updates;
@@ -178,6 +218,10 @@ ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
                        (long long)o->epochs, (long long)o->minibatches, (long long)o->train.steps);
     if (o->train.schedule_steps == 0) o->train.schedule_steps = updates;
     LS_TRY(ls_train_options_check(&o->train, err));
+    LS_TRY(resolve_reward(o, err));
+    if (strcmp(o->stop, LS_STOP_AUTO) == 0) snprintf(o->stop, sizeof o->stop, "%s", is_bare(o) ? "\n" : "");
+    if (o->max_tokens == 0) o->max_tokens = is_bare(o) ? 32 : 256;
+    if (o->length == 0 && o->data.data[0] != '\0') o->length = o->max_tokens + 512;
     if (o->length == 0) o->length = o->max_tokens + 128;
     if (o->max_tokens >= o->length)
         return LS_FAIL(err, LS_ERR_ARG, "length: %lld tokens leave no room for a prompt and max_tokens %lld",
@@ -191,8 +235,6 @@ ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
     if (!ls_mul_i64(o->prompts, o->train.steps, &n) || n > UINT32_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "steps: %lld of %lld prompts are more than 2^32 problems",
                        (long long)o->train.steps, (long long)o->prompts);
-    if (o->reward_command[0] != '\0' && o->reward_url[0] != '\0')
-        return LS_FAIL(err, LS_ERR_ARG, "reward_url: there is a reward_command, too; give one of them");
     if (o->reference[0] != '\0' && o->beta == 0)
         return LS_FAIL(err, LS_ERR_ARG, "reference: without beta it has no effect");
     LS_TRY(ls_loss_options_check(&loss, err));

@@ -115,9 +115,9 @@ static ls_status tell_samples(const grpo *g, ls_error *err) {
         char *text = NULL;
         int64_t bytes;
         LS_TRY(ls_episode_text(x, &text, &bytes, err));
-        const ls_run_sample sample = {.id = x->problem->id,
-                                      .prompt = x->problem->prompt,
-                                      .prompt_bytes = (int64_t)strlen(x->problem->prompt),
+        const ls_run_sample sample = {.id = x->question.id,
+                                      .prompt = x->question.prompt.text,
+                                      .prompt_bytes = x->question.prompt.bytes,
                                       .completion = text,
                                       .completion_bytes = bytes,
                                       .reward = x->reward,
@@ -159,6 +159,7 @@ ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err) {
     ls_status status = LS_OK;
     if (!ls_grpo_writes(g)) return LS_OK;
     LS_TRY(ls_run_step_begin(g->records, g->step, err));
+    ls_run_step_seconds(g->records, seconds);
     tell_rewards(g);
     tell_updates(g);
     LS_TRY(tell_gate(g, err));
@@ -173,6 +174,17 @@ ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err) {
     show(g, seconds);
 done:
     if (status != LS_OK) ls_run_step_drop(g->records);
+    return status;
+}
+
+ls_status ls_grpo_log_beginning(grpo *g, ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_run_step_begin(g->records, 0, err));
+    ls_run_step_seconds(g->records, g->times.eval);
+    ls_run_metric(g->records, LS_METRIC_HELD_OUT, g->eval_reward);
+    ls_run_metric(g->records, "held_out/length", g->eval_length);
+    status = ls_run_step_commit(g->records, err);
+done:
     return status;
 }
 

@@ -51,12 +51,16 @@ typedef struct grpo {
     ls_model *model, *reference;
     ls_comm *comm;
     ls_trainer *trainer;
+    int64_t rows_max; /* of its forwards */
     ls_engine *engine;
     ls_engine_opts engine_opts;
     ls_task *task;
     ls_tokenizer *tokenizer;
     ls_stop *stop;
     ls_reward *reward;
+    ls_verify *verify; /* NULL: none judges */
+    ls_data *problems; /* NULL: a task makes them */
+    int64_t eval_n;
     ls_world world;
     ls_episodes *episodes, *held_out;
     ls_loss_options loss;
@@ -92,6 +96,8 @@ ls_status ls_grpo_loss_callback(void *context, const ls_train_rows *rows, ls_err
 
 /* grpo_report.c: the record of a step, of one that the gate stops as well; the bundle. */
 ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err);
+/* The evaluation before the first step, as step 0. */
+ls_status ls_grpo_log_beginning(grpo *g, ls_error *err);
 ls_status ls_grpo_bundle(grpo *g, ls_error *err);
 
 #endif

@@ -26,7 +26,10 @@ void ls_reward_write_item(ls_json_out *json, int64_t id, const ls_reward_item *i
     ls_json_string(json, "problem", item->problem);
     ls_json_text(json, "prompt", item->prompt.text, item->prompt.bytes);
     ls_json_text(json, "completion", item->completion.text, item->completion.bytes);
-    if (item->answer != NULL) ls_json_string(json, "answer", item->answer);
+    if (item->answer != NULL)
+        ls_json_text(json, "answer", item->answer,
+                     item->answer_bytes > 0 ? item->answer_bytes : (int64_t)strlen(item->answer));
+    if (item->data != NULL) ls_json_raw(json, "data", item->data);
     ls_json_end_object(json);
 }
 

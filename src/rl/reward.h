@@ -1,10 +1,11 @@
 /* Rewards from outside: a command that is kept running, or a web server. Results stand where their items stand; the
  * order in which answers arrive never shows. A reward that failed is marked and counted and stops nothing else.
  *
- * An item goes out as {"id","problem","prompt","completion","answer"} and comes back as {"id","reward"}, or as
+ * An item goes out as {"id","problem","prompt","completion","answer","data"} and comes back as {"id","reward"}, or as
  * {"id","error"} where the source could not judge. The id is ours, new for every item of every ask, so that a late
- * answer cannot be taken for another item's; "problem" is the caller's name for it and "answer" is left out where there
- * is none. A reward is any finite number. Of several answers to one item the first counts. */
+ * answer cannot be taken for another item's; "problem" is the caller's name for it and "answer" and "data", the
+ * line that a problem of data came from, are left out where there is none. A reward is any finite number. Of several
+ * answers to one item the first counts. */
 #ifndef LS_RL_REWARD_H
 #define LS_RL_REWARD_H
 
@@ -14,7 +15,9 @@
 typedef struct ls_reward_item {
     const char *problem;
     ls_reply prompt, completion;
-    const char *answer; /* or NULL */
+    const char *answer;   /* or NULL */
+    int64_t answer_bytes; /* 0: it ends in NUL */
+    const char *data;     /* further members as one JSON object, or NULL */
 } ls_reward_item;
 
 typedef struct ls_reward_result {

@@ -21,7 +21,9 @@ enum { LINE_MAX_BYTES = 65536, LAST_WORDS_MAX = 120, TRIES_MAX = 2, ENDS_MAX = 8
 #define FAREWELL_S 0.2 /* from the end of its output */
 
 typedef struct child {
-    pid_t pid; /* 0: none runs */
+    pid_t pid;   /* 0: none runs */
+    pid_t guard; /* leads the command's process group, and ends it when this process is no more */
+    int leash;   /* the guard's input, which ends with this process */
     int in, out, err;
     char line[LINE_MAX_BYTES]; /* the answer that has not ended yet */
     int64_t line_n;
@@ -58,10 +60,48 @@ static void close_fd(int *fd) {
     *fd = -1;
 }
 
+/* The group with everything in it, the guard included. */
+static void end_group(child *c) {
+    kill(-c->guard, SIGKILL);
+    close_fd(&c->leash);
+    while (waitpid(c->guard, NULL, 0) < 0 && errno == EINTR) continue;
+    c->guard = 0;
+}
+
 static void close_pipes(child *c) {
     close_fd(&c->in);
     close_fd(&c->out);
     close_fd(&c->err);
+}
+
+/* A process that does not take part and outlives this one by a moment: its input ends when this process does, however
+ * that comes about, and then it kills its group. The command may signal its group: the guard minds nothing but KILL. */
+static int spawn_guard(child *c) {
+    char shell[] = "/bin/sh", dash_c[] = "-c",
+         text[] = "trap '' INT TERM HUP QUIT PIPE USR1 USR2\nread _\nkill -KILL 0";
+    char *const argv[] = {shell, dash_c, text, NULL}, *const none[] = {NULL};
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    int pipe_fds[2] = {-1, -1}, error = 0;
+    if (pipe2(pipe_fds, O_CLOEXEC) != 0) return errno;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    posix_spawn_file_actions_adddup2(&actions, pipe_fds[0], 0);
+    posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_addclosefrom_np(&actions, 3);
+    error = posix_spawn(&c->guard, shell, &actions, &attributes, argv, none);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+    close_fd(&pipe_fds[0]);
+    if (error != 0) {
+        c->guard = 0;
+        close_fd(&pipe_fds[1]);
+    }
+    c->leash = pipe_fds[1];
+    return error;
 }
 
 /* Pipes as [0] for reading and [1] for writing; -1 where closed. */
@@ -79,12 +119,14 @@ static ls_status spawn(child *c, const char *command, ls_error *err) {
     posix_spawnattr_init(&attributes);
     for (int i = 0; i < 3 && error == 0; i++)
         if (pipe2(pipes[i], O_CLOEXEC) != 0) error = errno;
+    if (error == 0) error = spawn_guard(c);
     sigemptyset(&none);
     sigemptyset(&reset);
-    sigaddset(&reset, SIGPIPE);
+    sigaddset(&reset, SIGPIPE); /* which this program ignores, as it does */
+    sigaddset(&reset, SIGXFSZ);
     if (error == 0) {
         posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-        posix_spawnattr_setpgroup(&attributes, 0);
+        posix_spawnattr_setpgroup(&attributes, c->guard);
         posix_spawnattr_setsigdefault(&attributes, &reset);
         posix_spawnattr_setsigmask(&attributes, &none);
         posix_spawn_file_actions_adddup2(&actions, pipes[0][0], 0);
@@ -103,6 +145,7 @@ static ls_status spawn(child *c, const char *command, ls_error *err) {
     c->line_too_long = false;
     if (error != 0) {
         c->pid = 0;
+        if (c->guard != 0) end_group(c);
         close_pipes(c);
         status = LS_FAIL(err, LS_ERR_IO, "cannot start the command: %s", strerror(error));
     } else {
@@ -147,8 +190,9 @@ static bool reap(child *c, double grace_s, int *status) {
         if (by_itself || ls_reward_now() >= deadline) break;
         nanosleep(&nap, NULL);
     }
-    kill(-c->pid, SIGKILL); /* its group is there until it is waited for */
+    kill(-c->guard, SIGKILL); /* the group is there until its leader is waited for */
     while (waitpid(c->pid, status, 0) < 0 && errno == EINTR) continue;
+    end_group(c);
     c->pid = 0;
     return by_itself;
 }
@@ -393,7 +437,7 @@ ls_status ls_reward_command_open(ls_reward **out, const ls_reward_command_option
     s->base.close = command_close;
     s->window = options->window;
     s->silence_s = options->silence_s;
-    s->child.in = s->child.out = s->child.err = -1;
+    s->child.in = s->child.out = s->child.err = s->child.leash = -1;
     LS_TRY(ls_text_copy(&s->command, options->command, (int64_t)strlen(options->command), err));
     *out = &s->base;
     s = NULL;

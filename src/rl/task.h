@@ -32,7 +32,7 @@ const char *ls_task_split_name(ls_task_split split); /* "train", "held-out" */
 bool ls_task_split_parse(ls_task_split *out, const char *name);
 
 enum {
-    LS_PROBLEM_ID_MAX = 64,
+    LS_PROBLEM_ID_MAX = 256, /* as LS_DATA_ID_MAX has it */
     LS_PROMPT_MAX = 1024,
     LS_ANSWER_MAX = 256,
     LS_TURN_TEXT_MAX = 64,

@@ -80,6 +80,9 @@ static ls_status plan_snapshots(ls_engine *e, int64_t slot, ls_error *err) {
         return LS_FAIL(err, LS_ERR_CAPACITY, "prefix-memory: %lld bytes do not hold one snapshot, which takes %lld",
                        (long long)bytes, (long long)slot);
     e->plan.snapshots = bytes == 0 ? 4 * e->batch : slot == 0 ? e->batch : bytes / slot;
+    if (e->plan.snapshots > INT32_MAX)
+        return LS_FAIL(err, LS_ERR_CAPACITY, "prefix-memory: %lld bytes are %lld snapshots of %lld, the most is %d",
+                       (long long)bytes, (long long)e->plan.snapshots, (long long)slot, INT32_MAX);
     return LS_OK;
 }
 
@@ -97,6 +100,9 @@ static ls_status make_plan(ls_engine *e, ls_error *err) {
     LS_TRY(plan_workspace(e, err));
     p->slot_stride = l->slot_words > 0 ? 4 * l->slot_words : ls_slot_bytes(c, e->opts.dtype);
     p->slots = share(l->slots > 0 ? l->slots : e->batch, l->memory_fraction);
+    if (l->slot_base >= p->slots)
+        return LS_FAIL(err, LS_ERR_ARG, "slot-base: %lld is none of the %lld slots", (long long)l->slot_base,
+                       (long long)p->slots);
     if (l->prefix != LS_PREFIX_OFF) LS_TRY(plan_snapshots(e, slot, err));
     if (!ls_mul_i64(p->slots, p->slot_stride * n_mamba, &p->slot_bytes) ||
         !ls_mul_i64(p->snapshots, slot, &p->snapshot_bytes))

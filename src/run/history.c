@@ -28,7 +28,7 @@ done:
 static ls_status add_step(void *context, const ls_sql_value *row, ls_error *err) {
     ls_history *h = context;
     const int64_t i = h->n_steps;
-    (void)err;
+    if (i == h->steps_cap) return LS_FAIL(err, LS_ERR_FORMAT, "steps: more than the table has");
     h->steps[i] = row[0].integer;
     h->times[i] = row[1].real;
     h->seconds[i] = row[2].real;
@@ -40,7 +40,9 @@ static ls_status add_step(void *context, const ls_sql_value *row, ls_error *err)
 static ls_status add_name(void *context, const ls_sql_value *row, ls_error *err) {
     ls_history *h = context;
     const int64_t i = h->n_names;
-    ls_status status = ls_text_copy(&h->names[i], row[1].text, row[1].bytes, err);
+    ls_status status;
+    if (i == h->names_cap) return LS_FAIL(err, LS_ERR_FORMAT, "names: more than the table has");
+    status = ls_text_copy(&h->names[i], row[1].text, row[1].bytes, err);
     if (status != LS_OK) return status;
     h->ids[i] = row[0].integer;
     h->n_names++;
@@ -75,6 +77,12 @@ static ls_status add_gate(void *context, const ls_sql_value *row, ls_error *err)
     ls_status status;
     LS_TRY(ls_array_grow((void **)&h->gates, &h->gates_cap, h->n_gates + 1, sizeof *h->gates, "gates", err));
     LS_TRY(ls_text_copy(&name, row[1].text, row[1].bytes, err));
+    if (row[2].integer < 0 || row[3].integer < 0 || row[3].integer > row[2].integer) {
+        status = LS_FAIL(err, LS_ERR_FORMAT, "gates: step %lld, '%.60s': %lld of %lld tokens differ",
+                         (long long)row[0].integer, name, (long long)row[3].integer, (long long)row[2].integer);
+        free(name);
+        goto done;
+    }
     g = &h->gates[h->n_gates++];
     *g = (ls_history_gate){row[0].integer,
                            {.name = name,
@@ -101,6 +109,8 @@ static ls_status read_tables(ls_history *h, ls_sql *sql, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&h->names, n_names, sizeof *h->names, "measures", err));
     LS_TRY(ls_array_alloc((void **)&h->ids, n_names, sizeof *h->ids, "measures", err));
     if (!ls_mul_i64(n_steps, n_names, &n_values)) n_values = INT64_MAX;
+    h->steps_cap = n_steps;
+    h->names_cap = n_names;
     LS_TRY(ls_array_alloc((void **)&h->values, n_values, sizeof *h->values, "values", err));
     for (int64_t i = 0; i < n_values; i++) h->values[i] = (double)NAN;
     LS_TRY(

@@ -36,7 +36,7 @@ typedef struct ls_history {
     ls_history_gate *gates; /* by step, then name */
     int64_t n_gates;
 
-    int64_t starts_cap, gates_cap;
+    int64_t starts_cap, gates_cap, steps_cap, names_cap;
     int64_t *ids; /* [n_names] in the tables */
 } ls_history;
 

@@ -49,8 +49,8 @@ struct ls_run {
 
     bool open; /* a step is */
     int64_t step, last, n_samples;
-    double began;
-    ls_status failed; /* the first failure since the step began */
+    double began, seconds; /* of the clock; what the step took, or NaN: since it began */
+    ls_status failed;      /* the first failure since the step began */
     ls_error err;
     ls_json_out json;
 
@@ -297,16 +297,27 @@ done:
     return status;
 }
 
-/* Resuming must not make a database where there is none. */
+/* Resuming must not make a database where there is none, and the lines of steps that no database has are the only
+ * record of them: making the file anew would lose it. */
 static ls_status open_database(ls_run *run, const char *dir, const ls_run_setup *setup, ls_error *err) {
     ls_status status;
-    char *path = NULL;
+    char *path = NULL, *lines = NULL;
+    struct stat st;
     LS_TRY(ls_run_path(&path, dir, LS_RUN_DB, err));
-    if (setup->resume && !ls_file_exists(path))
+    LS_TRY(ls_run_path(&lines, dir, LINES, err));
+    if (ls_file_exists(path))
+        status = ls_run_db_open(&run->sql, dir, true, err);
+    else if (stat(lines, &st) == 0 && st.st_size > 0)
+        status = LS_FAIL(err, LS_ERR_ARG,
+                         "%s: missing, and %s has steps that only it could restore; put it back, or move " LINES
+                         " away to record anew",
+                         path, lines);
+    else if (setup->resume)
         status = LS_FAIL(err, LS_ERR_ARG, "%s: has no run to resume", dir);
     else
         status = ls_run_db_open(&run->sql, dir, true, err);
 done:
+    free(lines);
     free(path);
     return status;
 }
@@ -329,6 +340,23 @@ ls_status ls_run_open(ls_run **out, const char *dir, const ls_run_setup *setup, 
     run = NULL;
 done:
     ls_run_close(run);
+    return status;
+}
+
+ls_status ls_run_open_or_resume(ls_run **out, const char *dir, const ls_run_setup *setup, bool resume, ls_error *err) {
+    ls_run_setup again = *setup;
+    char *path = NULL;
+    ls_status status;
+    if (again.keep == 0) again.keep = -1; /* what was recorded before the first step is recorded anew */
+    LS_TRY(ls_run_path(&path, dir, LS_RUN_DB, err));
+    again.resume = resume && ls_file_exists(path);
+    status = ls_run_open(out, dir, &again, err);
+    if (status != LS_OK && again.resume && setup->keep == 0) {
+        again.resume = false;
+        status = ls_run_open(out, dir, &again, err);
+    }
+done:
+    free(path);
     return status;
 }
 
@@ -367,12 +395,15 @@ ls_status ls_run_step_begin(ls_run *run, int64_t step, ls_error *err) {
     run->n_samples = 0;
     run->failed = LS_OK;
     run->began = clock_of(CLOCK_MONOTONIC);
+    run->seconds = (double)NAN;
     glance_clear(&run->glance);
     run->glance.step = step;
     run->glance.n_steps = run->n_steps;
 done:
     return status;
 }
+
+void ls_run_step_seconds(ls_run *run, double seconds) { run->seconds = seconds; }
 
 void ls_run_step_drop(ls_run *run) {
     if (run->open) ls_sql_rollback(run->sql);
@@ -386,8 +417,9 @@ static void put(ls_run *run, const char *statement, const ls_sql_value *args, in
 }
 
 static ls_status write_step(ls_run *run, ls_error *err) {
-    const ls_sql_value row[] = {ls_sql_int(run->step), ls_sql_real(clock_of(CLOCK_REALTIME)),
-                                ls_sql_real(clock_of(CLOCK_MONOTONIC) - run->began), ls_sql_int(run->id)};
+    const ls_sql_value row[] = {
+        ls_sql_int(run->step), ls_sql_real(clock_of(CLOCK_REALTIME)),
+        ls_sql_real(isnan(run->seconds) ? clock_of(CLOCK_MONOTONIC) - run->began : run->seconds), ls_sql_int(run->id)};
     rendering r = {.run = run, .lines = run->line_text.stream, .events = run->event_text.stream};
     ls_status status;
     LS_TRY(ls_sql_run(run->sql, "INSERT INTO steps(step, time, seconds, run) VALUES(?1, ?2, ?3, ?4)", row, 4, err));

@@ -18,6 +18,8 @@
 #define LS_METRIC_REWARD "reward/mean"
 #define LS_METRIC_LENGTH "length/mean" /* tokens of a completion */
 #define LS_METRIC_LOSS "loss/loss"     /* ls_loss_metrics_write with the key "loss" */
+#define LS_METRIC_HELD_OUT "held_out/reward"
+#define LS_METRIC_HELD_OUT_LOSS "held_out/loss"
 #define LS_METRIC_SPEED "tokens_per_second"
 #define LS_METRIC_MISMATCH "mismatch" /* of ls_mismatch_write: mismatch/abs_max, ... */
 #define LS_METRIC_MISMATCH_BF16 \
@@ -37,6 +39,9 @@ typedef struct ls_run_setup {
 
 /* A new run makes the directory where it is missing, and needs one without recorded steps. */
 ls_status ls_run_open(ls_run **out, const char *dir, const ls_run_setup *setup, ls_error *err);
+/* With `resume`, goes on with the records where there are some, setup->keep telling the checkpoint's step; a run that
+ * was killed before it had a record to go on with (keep 0) begins anew. Without, ls_run_open of a new run. */
+ls_status ls_run_open_or_resume(ls_run **out, const char *dir, const ls_run_setup *setup, bool resume, ls_error *err);
 void ls_run_close(ls_run *run); /* a step that is not committed is dropped; NULL is accepted */
 
 /* Steps ascend; they are not negative. */
@@ -44,6 +49,8 @@ ls_status ls_run_step_begin(ls_run *run, int64_t step, ls_error *err);
 /* Also when it fails, the step is over. What went wrong since its beginning is told here. */
 ls_status ls_run_step_commit(ls_run *run, ls_error *err);
 void ls_run_step_drop(ls_run *run);
+/* What the step took, where the caller was at work on it before it began here. */
+void ls_run_step_seconds(ls_run *run, double seconds);
 
 /* Within a step. Of measures of one name the last counts. */
 void ls_run_metric(ls_run *run, const char *name, double value);

@@ -10,6 +10,7 @@
 
 #include "base/html_out.h"
 #include "base/mem.h"
+#include "load/json_node.h"
 
 enum { CURVES = 3, SAMPLE_STEPS = 4, SAMPLES_EACH = 3, FAILURES_MAX = 20, GATE_NAMES = 8, TEXT_BYTES_MAX = 4000 };
 
@@ -24,6 +25,8 @@ static const struct {
     const char *title, *y_label;
     curve curves[CURVES];
 } charts[] = {
+    {"Held-out reward", "reward", {{LS_METRIC_HELD_OUT, "mean"}}},
+    {"Held-out loss", "nats", {{LS_METRIC_HELD_OUT_LOSS, "loss"}}},
     {"Reward", "reward", {{LS_METRIC_REWARD, "mean"}}},
     {"Loss", "loss", {{LS_METRIC_LOSS, "loss"}}},
     {"Length of completions", "tokens", {{LS_METRIC_LENGTH, "mean"}}},
@@ -67,10 +70,11 @@ static summary summarise(const double *y, int64_t n) {
 }
 
 static void write_time(FILE *file, double time) {
-    const time_t seconds = (time_t)time;
+    const time_t seconds = fabs(time) < 1e15 ? (time_t)time : 0;
     struct tm parts;
     char text[64] = "?";
-    if (gmtime_r(&seconds, &parts) != NULL) strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &parts);
+    if (fabs(time) < 1e15 && gmtime_r(&seconds, &parts) != NULL)
+        strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &parts);
     fputs(text, file);
 }
 
@@ -102,6 +106,12 @@ typedef struct gate_summary {
     double abs_max;
 } gate_summary;
 
+/* Counts come from a file, which anybody may have written: sums stay at the largest number. */
+static int64_t add_counts(int64_t a, int64_t b) {
+    int64_t sum;
+    return ls_add_i64(a, b, &sum) ? sum : INT64_MAX;
+}
+
 /* Gates of one name; the last place takes all names that find none. */
 static int64_t summarise_gates(gate_summary sums[GATE_NAMES], const ls_history *h) {
     int64_t n = 0;
@@ -113,8 +123,8 @@ static int64_t summarise_gates(gate_summary sums[GATE_NAMES], const ls_history *
         if (k == n) sums[n++] = (gate_summary){.name = g->name, .first_failure = -1};
         sums[k].n++;
         sums[k].passed += g->passed;
-        sums[k].tokens += g->tokens;
-        sums[k].different += g->different;
+        sums[k].tokens = add_counts(sums[k].tokens, g->tokens);
+        sums[k].different = add_counts(sums[k].different, g->different);
         if (g->abs_max > sums[k].abs_max) sums[k].abs_max = g->abs_max;
         if (!g->passed && sums[k].first_failure < 0) sums[k].first_failure = h->gates[i].step;
     }
@@ -125,8 +135,8 @@ static void write_verdict(FILE *file, const ls_history *h) {
     int64_t passed = 0, tokens = 0, different = 0, first = -1;
     for (int64_t i = 0; i < h->n_gates; i++) {
         passed += h->gates[i].gate.passed;
-        tokens += h->gates[i].gate.tokens;
-        different += h->gates[i].gate.different;
+        tokens = add_counts(tokens, h->gates[i].gate.tokens);
+        different = add_counts(different, h->gates[i].gate.different);
         if (!h->gates[i].gate.passed && first < 0) first = h->gates[i].step;
     }
     if (h->n_gates == 0) return;
@@ -181,21 +191,51 @@ static void write_gates(FILE *file, const ls_history *h) {
 
 /* ---- curves ---- */
 
-static void write_charts(FILE *file, const ls_history *h, const double *x) {
+/* A measure that is taken every so often is one line through its points, not a row of dots. *made owns it. */
+static ls_status thin_out(ls_line *line, double **made, const ls_history *h, const double *y, const double *x,
+                          ls_error *err) {
+    const int64_t n = summarise(y, h->n_steps).n;
+    int64_t k = 0;
+    ls_status status;
+    if (n == h->n_steps || 2 * n > h->n_steps) return LS_OK; /* single gaps are shown */
+    LS_TRY(ls_array_alloc((void **)made, 2 * n, sizeof **made, "curve", err));
+    for (int64_t i = 0; i < h->n_steps; i++) {
+        if (!isfinite(y[i])) continue;
+        (*made)[k] = x[i];
+        (*made)[n + k++] = y[i];
+    }
+    line->x = *made;
+    line->y = *made + n;
+    line->n = n;
+done:
+    return status;
+}
+
+static ls_status write_charts(FILE *file, const ls_history *h, const double *x, ls_error *err) {
     bool any = false;
+    ls_status status = LS_OK;
     for (size_t i = 0; i < sizeof charts / sizeof charts[0]; i++) {
         ls_line lines[CURVES];
+        double *made[CURVES] = {NULL};
         ls_line_chart chart = {charts[i].title, "step", charts[i].y_label, x, h->n_steps, lines, 0};
         for (int k = 0; k < CURVES && charts[i].curves[k].name != NULL; k++) {
             const double *y = ls_history_series(h, charts[i].curves[k].name);
             if (summarise(y, h->n_steps).n == 0) continue;
-            lines[chart.n_lines++] = (ls_line){charts[i].curves[k].label, colours[k], y};
+            lines[chart.n_lines] = (ls_line){charts[i].curves[k].label, colours[k], y, NULL, 0};
+            if ((status = thin_out(&lines[chart.n_lines], &made[chart.n_lines], h, y, x, err)) != LS_OK) break;
+            chart.n_lines++;
         }
-        if (chart.n_lines == 0) continue;
-        if (!any) fputs("<h2>Curves</h2>\n", file);
-        any = true;
-        ls_line_chart_write(file, &chart);
+        if (chart.n_lines > 0) {
+            if (!any) fputs("<h2>Curves</h2>\n", file);
+            any = true;
+            if (ls_line_chart_is_flat(&chart))
+                ls_line_chart_write_flat(file, &chart);
+            else
+                ls_line_chart_write(file, &chart);
+        }
+        for (int k = 0; k < CURVES; k++) free(made[k]);
     }
+    return status;
 }
 
 static void write_gate_chart(FILE *file, const ls_history *h, const double *x) {
@@ -208,9 +248,13 @@ static void write_gate_chart(FILE *file, const ls_history *h, const double *x) {
         const double *y;
         snprintf(name, sizeof name, "gate/%s/different", sums[i].name);
         y = ls_history_series(h, name);
-        if (y != NULL) lines[chart.n_lines++] = (ls_line){sums[i].name, colours[i % 5], y};
+        if (y != NULL) lines[chart.n_lines++] = (ls_line){sums[i].name, colours[i % 5], y, NULL, 0};
     }
-    if (chart.n_lines > 0) ls_line_chart_write(file, &chart);
+    if (chart.n_lines == 0) return;
+    if (ls_line_chart_is_flat(&chart))
+        ls_line_chart_write_flat(file, &chart);
+    else
+        ls_line_chart_write(file, &chart);
 }
 
 /* ---- completions ---- */
@@ -259,6 +303,54 @@ static void write_samples(FILE *file, const ls_history_sample *samples, int64_t 
 
 /* ---- everything else ---- */
 
+/* The value of a member as people read it. */
+static void write_value(FILE *file, const ls_node *node) {
+    const char *text;
+    char *dumped = NULL;
+    int64_t bytes;
+    if (ls_node_kind_of(node) == LS_NODE_TEXT && ls_node_text(node, &text, &bytes, NULL) == LS_OK) {
+        ls_html_bytes(file, text, bytes);
+        return;
+    }
+    if (ls_node_dump(node, &dumped, NULL) == LS_OK) ls_html_text(file, dumped);
+    free(dumped);
+}
+
+static bool same_value(const ls_node *a, const ls_node *b) {
+    char *x = NULL, *y = NULL;
+    const bool same = ls_node_dump(a, &x, NULL) == LS_OK && ls_node_dump(b, &y, NULL) == LS_OK && strcmp(x, y) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+
+/* A configuration is one JSON object: a table, of a later start only what it changed. Any other text stands as it is.
+ */
+static void write_config(FILE *file, const ls_history_start *s, const ls_history_start *before) {
+    ls_json_doc *doc = NULL, *old = NULL;
+    ls_node root, old_root, child, was;
+    void *iterator = NULL;
+    if (ls_json_doc_open(&doc, s->config, s->config_bytes, "configuration", NULL) != LS_OK) {
+        write_text(file, s->config, s->config_bytes);
+        return;
+    }
+    if (before != NULL) (void)ls_json_doc_open(&old, before->config, before->config_bytes, "configuration", NULL);
+    root = ls_json_root(doc);
+    if (old != NULL) old_root = ls_json_root(old);
+    fputs("<table class=\"config\"><tr><th>key</th><th>value</th></tr>\n", file);
+    while (ls_node_next(&root, &iterator, &child)) {
+        if (old != NULL && ls_node_get(&old_root, child.key, &was) && same_value(&child, &was)) continue;
+        fputs("<tr><td>", file);
+        ls_html_text(file, child.key);
+        fputs("</td><td>", file);
+        write_value(file, &child);
+        fputs("</td></tr>\n", file);
+    }
+    fputs("</table>\n", file);
+    ls_json_doc_free(old);
+    ls_json_doc_free(doc);
+}
+
 static void write_starts(FILE *file, const ls_history *h) {
     if (h->n_starts > 0) fputs("<h2>Configuration</h2>\n", file);
     for (int64_t i = 0; i < h->n_starts; i++) {
@@ -274,7 +366,7 @@ static void write_starts(FILE *file, const ls_history *h) {
             continue;
         }
         fputs(":</p>\n", file);
-        write_text(file, s->config, s->config_bytes);
+        write_config(file, s, before);
     }
 }
 
@@ -308,7 +400,7 @@ ls_status ls_report_write(FILE *file, const char *dir, const ls_history *h, cons
     ls_html_begin(file, "lockstep run");
     write_head(file, dir, h);
     write_verdict(file, h);
-    write_charts(file, h, x);
+    LS_TRY(write_charts(file, h, x, err));
     write_gate_chart(file, h, x);
     write_gates(file, h);
     write_samples(file, samples, n_samples);

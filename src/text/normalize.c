@@ -9,6 +9,7 @@
 
 void ls_norm_step_deinit(ls_norm_step *step) {
     ls_pattern_deinit(&step->pattern);
+    ls_charsmap_deinit(&step->charsmap);
     free(step->content);
     memset(step, 0, sizeof *step);
 }
@@ -67,6 +68,7 @@ static ls_status run_step(const ls_norm_step *step, const char *text, int64_t by
         case LS_NORM_REPLACE:
             return ls_pattern_replace(&step->pattern, step->content, step->content_bytes, text, bytes, out, err);
         case LS_NORM_STRIP: return strip(step, text, bytes, out, at_start, err);
+        case LS_NORM_CHARSMAP: return ls_charsmap_apply(&step->charsmap, text, bytes, out, err);
         case LS_NORM_LOWERCASE:
         case LS_NORM_STRIP_ACCENTS: return each_code(step->kind, text, bytes, out, at_start, err);
     }

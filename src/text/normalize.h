@@ -2,6 +2,7 @@
 #ifndef LS_TEXT_NORMALIZE_H
 #define LS_TEXT_NORMALIZE_H
 
+#include "text/charsmap.h"
 #include "text/pattern.h"
 
 typedef enum ls_norm_kind {
@@ -10,13 +11,15 @@ typedef enum ls_norm_kind {
     LS_NORM_REPLACE,
     LS_NORM_LOWERCASE,
     LS_NORM_STRIP,
-    LS_NORM_STRIP_ACCENTS
+    LS_NORM_STRIP_ACCENTS,
+    LS_NORM_CHARSMAP
 } ls_norm_kind;
 
 typedef struct ls_norm_step {
     ls_norm_kind kind;
     int form;
     ls_pattern pattern;
+    ls_charsmap charsmap;
     char *content; /* of Prepend and Replace */
     int64_t content_bytes;
     bool left, right; /* of Strip */

@@ -82,7 +82,7 @@ ls_status ls_regex_search_create(ls_regex_search **out, const ls_regex *regex, l
     *out = NULL;
     if (search != NULL) {
         search->regex = regex;
-        search->data = pcre2_match_data_create(1, NULL);
+        search->data = pcre2_match_data_create_from_pattern(regex->code, NULL);
         search->context = pcre2_match_context_create(NULL);
     }
     if (search == NULL || search->data == NULL || search->context == NULL) {
@@ -121,4 +121,12 @@ ls_status ls_regex_find(ls_regex_search *search, const char *text, int64_t bytes
     *begin = (int64_t)pcre2_get_ovector_pointer(search->data)[0];
     *end = (int64_t)pcre2_get_ovector_pointer(search->data)[1];
     return LS_OK;
+}
+
+bool ls_regex_group(const ls_regex_search *search, int64_t group, int64_t *begin, int64_t *end) {
+    const PCRE2_SIZE *at = pcre2_get_ovector_pointer(search->data);
+    if (group >= (int64_t)pcre2_get_ovector_count(search->data) || at[2 * group] == PCRE2_UNSET) return false;
+    *begin = (int64_t)at[2 * group];
+    *end = (int64_t)at[2 * group + 1];
+    return true;
 }

@@ -31,6 +31,7 @@ void ls_tokenizer_free(ls_tokenizer *tokenizer) {
     free(tokenizer->norm);
     free(tokenizer->pre);
     ls_bpe_deinit(&tokenizer->bpe);
+    ls_unigram_deinit(&tokenizer->unigram);
     free(tokenizer->post);
     free(tokenizer->dec);
     free(tokenizer);
@@ -75,6 +76,10 @@ static ls_status encode_words(encoder *e, const char *text, int64_t bytes, bool 
         if (word->bytes > TEXT_BYTES_MAX)
             return LS_FAIL(e->err, LS_ERR_CAPACITY, "a word of %lld bytes, the limit is %lld", (long long)word->bytes,
                            (long long)TEXT_BYTES_MAX);
+        if (t->has_unigram) {
+            LS_TRY(ls_unigram_encode(&t->unigram, e->words.text.data + word->begin, word->bytes, &e->ids, e->err));
+            continue;
+        }
         LS_TRY(ls_bpe_encode(&t->bpe, &e->bpe, e->words.text.data + word->begin, word->bytes, &e->ids, e->err));
     }
 done:
@@ -156,13 +161,14 @@ done:
     return status;
 }
 
-ls_status ls_tokenizer_decode(const ls_tokenizer *tokenizer, const int32_t *ids, int64_t n_ids, bool skip_special,
-                              char **text, int64_t *bytes, ls_error *err) {
+static ls_status decode(const ls_tokenizer *tokenizer, const int32_t *ids, int64_t n_ids, bool skip_special,
+                        bool skip_unknown, char **text, int64_t *bytes, ls_error *err) {
     ls_pieces tokens = {0};
     ls_status status = LS_OK;
     for (int64_t i = 0; i < n_ids; i++) {
         const ls_pair_slot *slot = ids[i] < 0 ? NULL : ls_pair_map_find(&tokenizer->token_of_id, (uint64_t)ids[i]);
         const ls_token *token;
+        if (slot == NULL && skip_unknown && ids[i] >= 0) continue;
         if (slot == NULL) {
             status =
                 LS_FAIL(err, LS_ERR_ARG, "token id %d at position %lld is not in the vocabulary (ids are below %lld)",
@@ -181,4 +187,14 @@ ls_status ls_tokenizer_decode(const ls_tokenizer *tokenizer, const int32_t *ids,
 done:
     ls_pieces_deinit(&tokens);
     return status;
+}
+
+ls_status ls_tokenizer_decode(const ls_tokenizer *tokenizer, const int32_t *ids, int64_t n_ids, bool skip_special,
+                              char **text, int64_t *bytes, ls_error *err) {
+    return decode(tokenizer, ids, n_ids, skip_special, false, text, bytes, err);
+}
+
+ls_status ls_tokenizer_decode_known(const ls_tokenizer *tokenizer, const int32_t *ids, int64_t n_ids, bool skip_special,
+                                    char **text, int64_t *bytes, ls_error *err) {
+    return decode(tokenizer, ids, n_ids, skip_special, true, text, bytes, err);
 }

@@ -1,6 +1,6 @@
 /* Text to token ids and back, as the tokenizer.json of a model says.
  *
- * Follows the Hugging Face `tokenizers` library for byte-pair-encoding models: normalizer, added tokens,
+ * Follows the Hugging Face `tokenizers` library for byte-pair-encoding and unigram models: normalizer, added tokens,
  * pre-tokenizer, model, post-processor, decoder. A component or setting that is not built is refused when the file is
  * read, with its JSON path, never passed over.
  *
@@ -35,5 +35,10 @@ ls_status ls_tokenizer_encode(const ls_tokenizer *tokenizer, const char *text, i
 /* *text is NUL-terminated valid UTF-8 (the NUL is not counted in *bytes; others may occur), released with free(). */
 ls_status ls_tokenizer_decode(const ls_tokenizer *tokenizer, const int32_t *ids, int64_t n_ids, bool skip_special,
                               char **text, int64_t *bytes, ls_error *err);
+
+/* The same, but ids without a token have no text: models pad their vocabulary beyond the tokenizer's, and may draw from
+ * there. */
+ls_status ls_tokenizer_decode_known(const ls_tokenizer *tokenizer, const int32_t *ids, int64_t n_ids, bool skip_special,
+                                    char **text, int64_t *bytes, ls_error *err);
 
 #endif

@@ -11,8 +11,8 @@
 #define FILE_BYTES_MAX ((int64_t)512 << 20)
 #define AFFIX_BYTES_MAX 64 /* continuing_subword_prefix and end_of_word_suffix, repeated for every character */
 
-static ls_status add_token(ls_tokenizer *t, const ls_node *node, int64_t id, const char *text, int64_t bytes,
-                           ls_error *err) {
+ls_status ls_read_token(ls_tokenizer *t, const ls_node *node, int64_t id, const char *text, int64_t bytes,
+                        ls_error *err) {
     ls_status status;
     if (ls_pair_map_find(&t->token_of_id, (uint64_t)id) != NULL)
         return ls_node_fail(node, LS_ERR_FORMAT, err, "two tokens have the id %lld", (long long)id);
@@ -41,7 +41,7 @@ static ls_status read_vocab(ls_tokenizer *t, const ls_node *model, ls_error *err
         t->n_texts++;
         LS_TRY(ls_text_map_add(&t->bpe.vocab, t->texts[t->n_texts - 1], bytes, (int32_t)id, &added, err));
         LS_ASSERT(added, "%s", item.key); /* the parser refused duplicates */
-        LS_TRY(add_token(t, &item, id, t->texts[t->n_texts - 1], bytes, err));
+        LS_TRY(ls_read_token(t, &item, id, t->texts[t->n_texts - 1], bytes, err));
     }
 done:
     return status;
@@ -160,6 +160,7 @@ static ls_status read_model(ls_tokenizer *t, const ls_node *root, ls_error *err)
     LS_TRY(ls_node_expect(&model, LS_NODE_OBJECT, err));
     if (ls_node_get(&model, "type", &child)) {
         LS_TRY(ls_node_string(&child, &text, err));
+        if (strcmp(text, "Unigram") == 0) return ls_read_unigram(t, &model, err);
         if (strcmp(text, "BPE") != 0)
             return ls_node_fail(&child, LS_ERR_UNSUPPORTED, err, "the model '%.60s' is not supported", text);
     } /* files of early days leave the type out; merges, required below, tell this model from the others */
@@ -280,6 +281,11 @@ done:
     return status;
 }
 
+/* The model's id of a text, or -1. */
+static int32_t vocab_id(const ls_tokenizer *t, const ls_added_token *token) {
+    return ls_text_map_find(t->has_unigram ? &t->unigram.vocab : &t->bpe.vocab, token->content, token->bytes);
+}
+
 static ls_status read_added_tokens(ls_tokenizer *t, const ls_node *list, ls_error *err) {
     ls_text_map known = {0};
     int64_t next = t->n_texts; /* the id the reference gives a text that has none yet: after all others */
@@ -300,7 +306,7 @@ static ls_status read_added_tokens(ls_tokenizer *t, const ls_node *list, ls_erro
             status = ls_node_fail(&node, LS_ERR_FORMAT, err, "'%.60s' is added twice", token->content);
             goto done;
         }
-        expected = ls_text_map_find(&t->bpe.vocab, token->content, token->bytes);
+        expected = vocab_id(t, token);
         if (expected < 0) expected = next;
         if (id != expected) {
             status = ls_node_fail(&node, LS_ERR_UNSUPPORTED, err, "the id %lld; this token's place gives it %lld",
@@ -309,8 +315,7 @@ static ls_status read_added_tokens(ls_tokenizer *t, const ls_node *list, ls_erro
         }
         token->id = (int32_t)id;
         if (id >= next) next = id + 1;
-        if (ls_text_map_find(&t->bpe.vocab, token->content, token->bytes) < 0)
-            LS_TRY(add_token(t, &node, id, token->content, token->bytes, err));
+        if (vocab_id(t, token) < 0) LS_TRY(ls_read_token(t, &node, id, token->content, token->bytes, err));
         if (token->normalized) LS_TRY(normalize_added(t, &node, token, err));
         if (token->single_word && t->word == NULL) LS_TRY(compile_word(&t->word, err));
     }

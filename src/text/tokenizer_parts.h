@@ -8,6 +8,7 @@
 #include "text/normalize.h"
 #include "text/pretoken.h"
 #include "text/tokenizer.h"
+#include "text/unigram.h"
 
 typedef struct ls_token {
     const char *text; /* belongs to texts or to an added token */
@@ -34,7 +35,9 @@ struct ls_tokenizer {
     int64_t n_norm, norm_cap;
     ls_pre_step *pre;
     int64_t n_pre, pre_cap;
-    ls_bpe bpe;
+    ls_bpe bpe;         /* empty with a unigram model */
+    ls_unigram unigram; /* where has_unigram */
+    bool has_unigram;
     int32_t *post; /* ids and LS_TEMPLATE_TEXT; has_post is false when the text stands alone */
     int64_t n_post, post_cap;
     bool has_post;

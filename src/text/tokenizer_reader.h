@@ -7,6 +7,12 @@
 #include "load/json_node.h"
 #include "text/tokenizer_parts.h"
 
+/* Of unigram_json.c: the model's node, which says that it is of that type. */
+ls_status ls_read_unigram(ls_tokenizer *tokenizer, const ls_node *model, ls_error *err);
+/* Of tokenizer_json.c: one token of any model; two of one id are an error that names node. The text is borrowed. */
+ls_status ls_read_token(ls_tokenizer *tokenizer, const ls_node *node, int64_t id, const char *text, int64_t bytes,
+                        ls_error *err);
+
 ls_status ls_read_normalizer(ls_tokenizer *tokenizer, const ls_node *node, ls_error *err);
 ls_status ls_read_pre_tokenizer(ls_tokenizer *tokenizer, const ls_node *node, ls_error *err);
 ls_status ls_read_post_processor(ls_tokenizer *tokenizer, const ls_node *node, ls_error *err);

@@ -119,14 +119,27 @@ static ls_status add_step(const ls_node *node, void **list, int64_t *n, int64_t 
     return LS_OK;
 }
 
+static ls_status need_charsmap(const ls_node *node, ls_charsmap *out, ls_error *err) {
+    ls_node child;
+    const char *text;
+    int64_t bytes;
+    ls_status status;
+    LS_TRY(ls_node_need(node, "precompiled_charsmap", &child, err));
+    LS_TRY(ls_node_text(&child, &text, &bytes, err));
+    if ((status = ls_charsmap_parse(out, text, bytes, err)) != LS_OK) ls_node_blame(&child, err);
+done:
+    return status;
+}
+
 static ls_status read_normalizer(ls_tokenizer *tokenizer, const ls_node *node, int depth, ls_error *err) {
-    enum { NFC, NFD, NFKC, NFKD, SEQUENCE, PREPEND, REPLACE, LOWERCASE, STRIP, STRIP_ACCENTS };
-    static const char *const names[] = {"NFC",     "NFD",       "NFKC",  "NFKD",         "Sequence", "Prepend",
-                                        "Replace", "Lowercase", "Strip", "StripAccents", NULL};
+    enum { NFC, NFD, NFKC, NFKD, SEQUENCE, PREPEND, REPLACE, LOWERCASE, STRIP, STRIP_ACCENTS, PRECOMPILED };
+    static const char *const names[] = {"NFC",     "NFD",       "NFKC",  "NFKD",         "Sequence",    "Prepend",
+                                        "Replace", "Lowercase", "Strip", "StripAccents", "Precompiled", NULL};
     static const char *const keys[][5] = {[PREPEND] = {"type", "prepend"},
                                           [REPLACE] = {"type", "pattern", "content"},
                                           [STRIP] = {"type", "strip_left", "strip_right"},
-                                          [STRIP_ACCENTS] = {"type"}};
+                                          [STRIP_ACCENTS] = {"type"},
+                                          [PRECOMPILED] = {"type", "precompiled_charsmap"}};
     void *added = NULL;
     ls_norm_step *step;
     int type;
@@ -154,6 +167,10 @@ static ls_status read_normalizer(ls_tokenizer *tokenizer, const ls_node *node, i
             status = need_bool(node, "strip_right", &step->right, err);
             break;
         case STRIP_ACCENTS: step->kind = LS_NORM_STRIP_ACCENTS; break;
+        case PRECOMPILED:
+            step->kind = LS_NORM_CHARSMAP;
+            status = need_charsmap(node, &step->charsmap, err);
+            break;
         default:
             step->kind = LS_NORM_FORM;
             step->form = (type == NFC || type == NFKC ? LS_FORM_COMPOSE : 0) |

@@ -50,6 +50,13 @@ bool ls_code_is_mark(int32_t code) {
            !in_ranges(ls_mark_less, ls_mark_less_n, code);
 }
 
+bool ls_code_is_break(int32_t before, int32_t code, int32_t *state) {
+    utf8proc_int32_t kept = *state;
+    const bool breaks = utf8proc_grapheme_break_stateful(before, code, &kept);
+    *state = kept;
+    return breaks;
+}
+
 ls_status ls_code_append_lower(int32_t code, ls_text *out, ls_error *err) {
     if (code == 0x130) return ls_text_append(out, "i\xCC\x87", 3, err); /* the one mapping to two code points */
     for (int64_t i = 0; i < ls_lower_more_n; i++)

@@ -8,6 +8,8 @@ bool ls_code_is_space(int32_t code);   /* property White_Space */
 bool ls_code_is_numeric(int32_t code); /* category N */
 bool ls_code_is_punct(int32_t code);   /* category P and the ASCII symbols */
 bool ls_code_is_mark(int32_t code);    /* category M */
+/* Whether a grapheme cluster ends between two characters that follow each other; *state is 0 before the first. */
+bool ls_code_is_break(int32_t before, int32_t code, int32_t *state);
 /* Appends the full lower-case mapping. */
 ls_status ls_code_append_lower(int32_t code, ls_text *out, ls_error *err);
 

@@ -1,4 +1,5 @@
 /* One parser for every value: what JSON gave is checked for its type and goes on as text. */
+#define _POSIX_C_SOURCE 200809L
 #include "train/config.h"
 
 #include <errno.h>
@@ -6,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/closest.h"
 #include "base/file.h"
 #include "base/fnv.h"
 #include "base/mem.h"
@@ -29,6 +31,15 @@ static const ls_option *find(const ls_config *config, const char *name, size_t n
             return o;
         }
     return NULL;
+}
+
+/* "; did you mean rate?", or nothing. */
+static const char *hint(char out[LS_CLOSEST_HINT_MAX], const ls_config *config, const char *name, size_t n) {
+    ls_closest closest = {0};
+    for (int64_t t = 0; t < config->n; t++)
+        for (int64_t i = 0; i < config->tables[t].n; i++)
+            ls_closest_try(&closest, name, (int64_t)n, config->tables[t].options[i].name);
+    return ls_closest_hint(out, &closest, "");
 }
 
 /* ---- from text; sentences begin with the option's name ---- */
@@ -110,13 +121,15 @@ static ls_status set(void *value, const ls_option *o, const char *text, ls_error
 
 ls_status ls_config_set(const ls_config *config, const char *assignment, ls_error *err) {
     const char *equals = strchr(assignment, '=');
+    char near[LS_CLOSEST_HINT_MAX];
     const ls_option *o;
     void *value;
     if (equals == NULL) return LS_FAIL(err, LS_ERR_ARG, "'%.100s' is not key=value", assignment);
     o = find(config, assignment, (size_t)(equals - assignment), &value);
     if (o == NULL)
-        return LS_FAIL(err, LS_ERR_ARG, "'%.*s' is no option of this run",
-                       (int)(equals - assignment > 100 ? 100 : equals - assignment), assignment);
+        return LS_FAIL(err, LS_ERR_ARG, "'%.*s' is no option of this run%s",
+                       (int)(equals - assignment > 100 ? 100 : equals - assignment), assignment,
+                       hint(near, config, assignment, (size_t)(equals - assignment)));
     return set(value, o, equals + 1, err);
 }
 
@@ -168,7 +181,9 @@ ls_status ls_config_parse(const ls_config *config, const char *json, int64_t byt
     while (ls_node_next(&root, &iterator, &child)) {
         const ls_option *o = find(config, child.key, strlen(child.key), &value);
         if (o == NULL) {
-            status = ls_node_fail(&child, LS_ERR_FORMAT, err, "is no option of this run");
+            char near[LS_CLOSEST_HINT_MAX];
+            status = ls_node_fail(&child, LS_ERR_FORMAT, err, "is no option of this run%s",
+                                  hint(near, config, child.key, strlen(child.key)));
             goto done;
         }
         LS_TRY(text_of(&child, o, &text, err));
@@ -238,6 +253,22 @@ void ls_config_write(ls_json_out *json, const ls_config *config) {
         }
 }
 
+ls_status ls_config_text(char **out, int64_t *bytes, const ls_config *config, ls_error *err) {
+    size_t n = 0;
+    FILE *stream;
+    ls_json_out json;
+    *out = NULL;
+    stream = open_memstream(out, &n);
+    if (stream == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "configuration");
+    ls_json_init(&json, stream);
+    ls_json_begin_object(&json, NULL);
+    ls_config_write(&json, config);
+    ls_json_end_object(&json);
+    if (fclose(stream) != 0) return LS_FAIL(err, LS_ERR_NOMEM, "configuration");
+    *bytes = (int64_t)n;
+    return LS_OK;
+}
+
 /* Line breaks as people write them. */
 static void show_breaks(char text[LS_OPTION_TEXT_MAX]) {
     size_t n = strlen(text);
@@ -259,22 +290,32 @@ void ls_config_print(FILE *file, const ls_config *config) {
         }
 }
 
-ls_status ls_config_agree(const ls_config *config, const ls_node *options, ls_error *err) {
+static bool is_named(const char *const *names, const char *name) {
+    for (int64_t i = 0; names != NULL && names[i] != NULL; i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return false;
+}
+
+ls_status ls_config_agree(const ls_config *config, const ls_node *options, const char *const *except, ls_error *err) {
     char mine[LS_OPTION_TEXT_MAX], *stored = NULL;
     ls_status status = LS_OK;
     for (int64_t t = 0; t < config->n; t++)
         for (int64_t i = 0; i < config->tables[t].n; i++) {
             const ls_option *o = &config->tables[t].options[i];
             ls_node child;
-            if (!o->carries_bits) continue;
+            if (!o->carries_bits || is_named(except, o->name)) continue;
             LS_TRY(ls_node_need(options, o->name, &child, err));
             LS_TRY(text_of(&child, o, &stored, err));
             format(mine, o, value_of(&config->tables[t], o));
             if (strcmp(stored, mine) != 0) {
-                status = ls_node_fail(&child, LS_ERR_ARG, err,
-                                      "was %.100s and is %.100s now; to go on with another value, begin a new run from "
-                                      "this checkpoint as its model",
-                                      stored, mine);
+                status =
+                    ls_node_fail(&child, LS_ERR_ARG, err,
+                                 strcmp(o->name, "schedule_steps") == 0
+                                     ? "was %.100s and is %.100s now; set it as it was to keep the old schedule, or "
+                                       "new_schedule=true to go on with another one"
+                                     : "was %.100s and is %.100s now; to go on with another value, begin a new run "
+                                       "from this checkpoint as its model",
+                                 stored, mine);
                 goto done;
             }
             free(stored);

@@ -11,7 +11,7 @@
 #include "load/json_node.h"
 
 #define LS_OPTION_TEXT_MAX 1024
-#define LS_CONFIG_TABLES_MAX 4
+#define LS_CONFIG_TABLES_MAX 6
 
 typedef enum ls_option_kind {
     LS_OPTION_INT,    /* int64_t in [low, high] */
@@ -53,11 +53,13 @@ ls_status ls_config_set(const ls_config *config, const char *assignment, ls_erro
 
 /* Every option as a member of an open object. */
 void ls_config_write(ls_json_out *json, const ls_config *config);
+/* The same as one object's text, released with free(). */
+ls_status ls_config_text(char **out, int64_t *bytes, const ls_config *config, ls_error *err);
 /* Names, values and help, for people. */
 void ls_config_print(FILE *file, const ls_config *config);
 /* Whether the options that carry bits are those that ls_config_write put into `options`; the error names the first that
- * is not. */
-ls_status ls_config_agree(const ls_config *config, const ls_node *options, ls_error *err);
+ * is not. Those named in `except` (up to NULL, or NULL) may differ. */
+ls_status ls_config_agree(const ls_config *config, const ls_node *options, const char *const *except, ls_error *err);
 /* Of names and values of the options that carry bits. */
 uint64_t ls_config_digest(const ls_config *config);
 

@@ -7,11 +7,12 @@
 
 #include "base/durable.h"
 #include "base/file.h"
+#include "base/fnv.h"
 #include "base/mem.h"
 #include "load/model_files.h"
 #include "load/safetensors_write.h"
 
-#define STATE_FORMAT 1
+#define STATE_FORMAT 2 /* 2: digests of the model's files and of this file */
 #define STATE_BYTES_MAX (1 << 20)
 #define STEP_PREFIX "step-"
 
@@ -94,6 +95,16 @@ static ls_status look(bool *is_complete, const char *directory, ls_error *err) {
     return status;
 }
 
+/* A name that has a step's number but is not written as this program writes it, of a directory that is a checkpoint:
+ * somebody renamed or copied one, and which of several was meant nobody could tell. */
+static ls_status check_name(const char *name, int64_t step, const char *path, ls_error *err) {
+    char expected[64];
+    snprintf(expected, sizeof expected, STEP_PREFIX "%08lld", (long long)step);
+    if (strcmp(name, expected) == 0) return LS_OK;
+    return LS_FAIL(err, LS_ERR_FORMAT, "%s: a checkpoint that is not named %s; rename it or move it away", path,
+                   expected);
+}
+
 /* Steps of the complete checkpoints, ascending; released with free(). */
 static ls_status list_steps(const ls_saves *run, int64_t **steps, int64_t *n, ls_error *err) {
     char **names = NULL, path[LS_SAVES_PATH_MAX];
@@ -111,6 +122,7 @@ static ls_status list_steps(const ls_saves *run, int64_t **steps, int64_t *n, ls
         LS_TRY(join(path, run->directory, names[i], err));
         LS_TRY(look(&is_complete, path, err));
         if (!is_complete) continue;
+        LS_TRY(check_name(names[i], step, path, err));
         for (; at > 0 && (*steps)[at - 1] > step; at--) (*steps)[at] = (*steps)[at - 1];
         (*steps)[at] = step;
         ++*n;
@@ -224,7 +236,32 @@ static void write_hex(ls_json_out *json, const char *key, uint64_t value) {
     ls_json_string(json, key, text);
 }
 
-static ls_status save_state(const char *path, const ls_train_state *s, const ls_saves_description *d, ls_error *err) {
+/* ---- digests ---- */
+
+/* Of the files that make weights a model: names, lengths and bytes of those that are there. */
+static uint64_t digest_files(char *const *files, const int64_t *file_bytes) {
+    uint64_t hash = LS_FNV_START;
+    for (int i = 0; i < LS_MODEL_FILES; i++) {
+        if (files[i] == NULL) continue;
+        hash = ls_fnv_mix(hash, ls_model_files[i], (int64_t)strlen(ls_model_files[i]) + 1);
+        hash = ls_fnv_mix(hash, &file_bytes[i], (int64_t)sizeof file_bytes[i]);
+        hash = ls_fnv_mix(hash, files[i], file_bytes[i]);
+    }
+    return hash;
+}
+
+/* Of what tells where the run stands. */
+static uint64_t digest_place(int64_t step, const ls_saves_description *d) {
+    uint64_t hash = ls_fnv_mix(LS_FNV_START, &step, (int64_t)sizeof step);
+    for (int64_t i = 0; i < d->n_positions; i++) {
+        hash = ls_fnv_mix(hash, d->positions[i].name, (int64_t)strlen(d->positions[i].name) + 1);
+        hash = ls_fnv_mix(hash, &d->positions[i].value, (int64_t)sizeof d->positions[i].value);
+    }
+    return hash;
+}
+
+static ls_status save_state(const char *path, const ls_saves *run, const ls_train_state *s,
+                            const ls_saves_description *d, ls_error *err) {
     uint64_t weights, optimizer;
     char *text = NULL;
     size_t bytes = 0;
@@ -244,6 +281,8 @@ static ls_status save_state(const char *path, const ls_train_state *s, const ls_
     write_hex(&json, "weights", weights);
     write_hex(&json, "optimizer", optimizer);
     write_hex(&json, "data", d->data);
+    write_hex(&json, "model", digest_files(run->files, run->file_bytes));
+    write_hex(&json, "place", digest_place(s->step, d));
     ls_json_begin_object(&json, "positions");
     for (int64_t i = 0; i < d->n_positions; i++) ls_json_int(&json, d->positions[i].name, d->positions[i].value);
     ls_json_end_object(&json);
@@ -283,7 +322,7 @@ static ls_status fill_directory(const ls_saves *run, const char *directory, cons
     LS_TRY(join(path, directory, "optimizer.safetensors", err));
     LS_TRY(save_optimizer(path, s, err));
     LS_TRY(join(path, directory, "state.json", err));
-    LS_TRY(save_state(path, s, d, err));
+    LS_TRY(save_state(path, run, s, d, err));
     LS_TRY(ls_directory_sync(directory, err));
 done:
     return status;
@@ -318,6 +357,13 @@ ls_status ls_saves_save(ls_saves *run, const ls_train_state *s, const ls_saves_d
     snprintf(name, sizeof name, "." STEP_PREFIX "%08lld.new", (long long)s->step);
     LS_TRY(join(fresh, run->directory, name, err));
     LS_TRY(look(&is_there, path, err)); /* after a save that failed behind the renaming */
+    if (!is_there && ls_file_exists(path)) {
+        status = LS_FAIL(err, LS_ERR_FORMAT,
+                         "%s: in the way of this step's checkpoint: it has the name of one and no state.json; move it "
+                         "away",
+                         path);
+        goto done;
+    }
     if (!is_there) {
         LS_TRY(ls_directory_make(fresh, err));
         is_made = true;
@@ -394,8 +440,37 @@ done:
     return status;
 }
 
-static ls_status load_state(const ls_node *root, ls_train_state *s, const ls_saves_description *d, ls_error *err) {
+static ls_status load_place(const ls_node *root, ls_train_state *s, const ls_saves_description *d, ls_error *err) {
     ls_node child, positions, position;
+    ls_status status;
+    LS_TRY(ls_node_need(root, "step", &child, err));
+    LS_TRY(ls_node_int(&child, 0, INT64_MAX - 1, &s->step, err));
+    LS_TRY(ls_node_need(root, "positions", &positions, err));
+    for (int64_t i = 0; i < d->n_positions; i++) {
+        LS_TRY(ls_node_need(&positions, d->positions[i].name, &position, err));
+        LS_TRY(ls_node_int(&position, 0, INT64_MAX - 1, &d->positions[i].value, err));
+    }
+    if (check_hex(root, "place", digest_place(s->step, d), NULL) != LS_OK)
+        status = ls_node_fail(&positions, LS_ERR_FORMAT, err, "step or positions are not those that were saved");
+done:
+    return status;
+}
+
+/* The files beside the weights must be those that the run computed with. */
+static ls_status check_files(const ls_node *root, const char *directory, ls_error *err) {
+    ls_saves files = {.lock = -1};
+    ls_status status = ls_saves_keep_files(&files, directory, err);
+    if (status == LS_OK && check_hex(root, "model", digest_files(files.files, files.file_bytes), NULL) != LS_OK)
+        status = LS_FAIL(err, LS_ERR_ARG,
+                         "%s: config.json or another file of the model is not the one that this run computed with; "
+                         "to change the model, begin a new run from this checkpoint",
+                         directory);
+    for (int i = 0; i < LS_MODEL_FILES; i++) free(files.files[i]);
+    return status;
+}
+
+static ls_status load_state(const ls_node *root, ls_train_state *s, const ls_saves_description *d, ls_error *err) {
+    ls_node child;
     int64_t format;
     ls_status status;
     LS_TRY(ls_node_need(root, "format", &child, err));
@@ -404,14 +479,8 @@ static ls_status load_state(const ls_node *root, ls_train_state *s, const ls_sav
     LS_TRY(check_text(root, "numerics", d->numerics, err));
     LS_TRY(check_hex(root, "data", d->data, err));
     LS_TRY(ls_node_need(root, "options", &child, err));
-    LS_TRY(ls_config_agree(d->config, &child, err));
-    LS_TRY(ls_node_need(root, "step", &child, err));
-    LS_TRY(ls_node_int(&child, 0, INT64_MAX - 1, &s->step, err));
-    LS_TRY(ls_node_need(root, "positions", &positions, err));
-    for (int64_t i = 0; i < d->n_positions; i++) {
-        LS_TRY(ls_node_need(&positions, d->positions[i].name, &position, err));
-        LS_TRY(ls_node_int(&position, 0, INT64_MAX - 1, &d->positions[i].value, err));
-    }
+    LS_TRY(ls_config_agree(d->config, &child, d->free, err));
+    status = load_place(root, s, d, err);
 done:
     return status;
 }
@@ -428,6 +497,7 @@ ls_status ls_saves_load(const char *directory, ls_train_state *s, const ls_saves
     LS_TRY(ls_json_doc_open(&doc, text, bytes, path, err));
     root = ls_json_root(doc);
     LS_TRY(load_state(&root, s, d, err));
+    LS_TRY(check_files(&root, directory, err));
     LS_TRY(join(path, directory, "optimizer.safetensors", err));
     LS_TRY(load_optimizer(path, s, err));
     LS_TRY(ls_train_state_digest(s, &digest, err));

@@ -33,6 +33,7 @@ typedef struct ls_saves_description {
     const char *numerics; /* as in records: "exact/2/f32" */
     uint64_t data;        /* digest of what is learnt from */
     const ls_config *config;
+    const char *const *free; /* options that may differ from the checkpoint's all the same (ls_config_agree), or NULL */
     ls_saves_position *positions; /* [n_positions] */
     int64_t n_positions;
 } ls_saves_description;

@@ -2,31 +2,37 @@
 #define _POSIX_C_SOURCE 200809L
 #include "train/sft.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "base/durable.h"
+#include "base/file.h"
 #include "base/fnv.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "load/pair_lines.h"
 #include "num/contract.h"
+#include "run/run.h"
+#include "run/run_db.h"
 #include "text/tokenizer.h"
-#include "train/metrics_log.h"
 #include "train/order.h"
 #include "train/run_checkpoint.h"
+#include "train/stopping.h"
 
 #define AT(field) offsetof(ls_sft_options, field)
 #define PROGRESS_SECONDS 0.5
 
 static const ls_option own_options[] = {
-    {"data", LS_OPTION_TEXT, false, AT(data), 0, 0, NULL,
-     "Lines {\"prompt\",\"completion\"} or {\"prompt_ids\",\"completion_ids\"}"},
     {"batch", LS_OPTION_INT, true, AT(batch), 1, 1048576, NULL, "Sequences of a step"},
     {"append_eos", LS_OPTION_SWITCH, true, AT(append_eos), 0, 0, NULL,
      "Completions that are texts end with the end-of-sequence token"},
     {"epochs", LS_OPTION_INT, false, AT(epochs), 1, 1e6, NULL, "Where steps is 0: how often the data are taken"},
     {"length", LS_OPTION_INT, false, AT(length), 0, 1 << 30, NULL,
      "Longest sequence in tokens; a longer one is an error (0: no limit)"},
+    {"eval_every", LS_OPTION_INT, false, AT(eval_every), 0, 1e12, NULL,
+     "Steps between measures of the loss on held-out lines (0: none)"},
 };
 
 void ls_sft_options_init(ls_sft_options *o, ls_config *config) {
@@ -39,11 +45,13 @@ void ls_sft_options_init(ls_sft_options *o, ls_config *config) {
     config->n = 0;
     ls_config_add(config, ls_train_option_table(&o->train));
     ls_config_add(config, table);
+    ls_config_add(config, ls_data_option_table(&o->data));
 }
 
 typedef struct sft {
     const ls_sft_options *o;
-    FILE *progress; /* NULL: none */
+    FILE *progress;                      /* NULL: none */
+    char checkpoints[LS_SAVES_PATH_MAX]; /* RUN/checkpoints */
     ls_saves *run;
     char begin[LS_SAVES_PATH_MAX]; /* directory that the model is opened from */
     int64_t begin_step;            /* 0, or the checkpoint's */
@@ -53,7 +61,12 @@ typedef struct sft {
     ls_trainer *trainer;
     int64_t rows_max; /* of a forward */
     ls_order *order;
-    ls_metrics_log *log;
+    ls_run *records; /* NULL but on rank 0 */
+    bool stopped;
+    ls_data *data;        /* NULL: pairs */
+    bool *is_held_out;    /* [n] */
+    int64_t n_train;      /* sequences that are learnt from */
+    float *held_logprobs; /* rows of the held-out sequences' forward */
     /* Data: sequence i is tokens [offsets[i], offsets[i + 1]), its first prompts[i] the prompt. */
     int32_t *tokens;
     int64_t *offsets, *prompts;
@@ -74,17 +87,17 @@ static bool is_first(const sft *s) { return s->o->train.rank == 0; }
 
 /* ---- data ---- */
 
-static ls_status check_ids(const sft *s, const ls_pair *p, const char *field, const int32_t *ids, int64_t n,
-                           ls_error *err) {
+static ls_status check_ids(const sft *s, const ls_pair *p, const char *path, const char *field, const int32_t *ids,
+                           int64_t n, ls_error *err) {
     for (int64_t i = 0; i < n; i++)
         if (ids[i] >= s->model->config.vocab)
-            return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: %s[%lld]: %d is not in 0..%d", s->o->data,
-                           (long long)p->line, field, (long long)i, ids[i], s->model->config.vocab - 1);
+            return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: %s[%lld]: %d is not in 0..%d", path, (long long)p->line,
+                           field, (long long)i, ids[i], s->model->config.vocab - 1);
     return LS_OK;
 }
 
 /* Fills in the ids of a pair of texts. */
-static ls_status encode_pair(const sft *s, const ls_tokenizer *tokenizer, ls_pair *p, ls_error *err) {
+static ls_status encode_pair(const sft *s, const ls_tokenizer *tokenizer, ls_pair *p, const char *path, ls_error *err) {
     const ls_model_config *c = &s->model->config;
     int64_t cap;
     ls_status status;
@@ -99,17 +112,17 @@ static ls_status encode_pair(const sft *s, const ls_tokenizer *tokenizer, ls_pai
     if (p->n_prompt == 0 || p->n_completion == 0)
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s is no token", p->n_prompt == 0 ? "prompt" : "completion");
 done:
-    if (status != LS_OK) ls_error_prefix(err, "%s: line %lld", s->o->data, (long long)p->line);
+    if (status != LS_OK) ls_error_prefix(err, "%s: line %lld", path, (long long)p->line);
     return status;
 }
 
-static ls_status add_sequence(sft *s, int64_t i, const ls_pair *p, ls_error *err) {
+static ls_status add_sequence(sft *s, int64_t i, const ls_pair *p, const char *path, ls_error *err) {
     const int64_t at = s->offsets[i], n = p->n_prompt + p->n_completion;
     ls_status status;
-    LS_TRY(check_ids(s, p, "prompt_ids", p->prompt_ids, p->n_prompt, err));
-    LS_TRY(check_ids(s, p, "completion_ids", p->completion_ids, p->n_completion, err));
+    LS_TRY(check_ids(s, p, path, "prompt_ids", p->prompt_ids, p->n_prompt, err));
+    LS_TRY(check_ids(s, p, path, "completion_ids", p->completion_ids, p->n_completion, err));
     if (s->o->length > 0 && n > s->o->length) {
-        status = LS_FAIL(err, LS_ERR_CAPACITY, "%s: line %lld: %lld tokens; the limit is %lld (length)", s->o->data,
+        status = LS_FAIL(err, LS_ERR_CAPACITY, "%s: line %lld: %lld tokens; the limit is %lld (length)", path,
                          (long long)p->line, (long long)n, (long long)s->o->length);
         goto done;
     }
@@ -123,27 +136,101 @@ done:
     return status;
 }
 
-static ls_status read_data(sft *s, ls_error *err) {
+static ls_status reserve(sft *s, int64_t n, ls_error *err) {
+    ls_status status;
+    s->n = n;
+    LS_TRY(ls_array_alloc((void **)&s->offsets, n + 1, sizeof *s->offsets, "sequences", err));
+    LS_TRY(ls_array_alloc((void **)&s->prompts, n, sizeof *s->prompts, "sequences", err));
+    LS_TRY(ls_array_alloc((void **)&s->is_held_out, n, sizeof *s->is_held_out, "sequences", err));
+done:
+    return status;
+}
+
+static ls_status read_pairs(sft *s, ls_error *err) {
+    const char *path = s->o->data.data;
     ls_pair *pairs = NULL;
     ls_tokenizer *tokenizer = NULL;
+    int64_t n = 0;
     ls_status status;
-    LS_TRY(ls_pairs_read(&pairs, &s->n, s->o->data, err));
-    LS_TRY(ls_array_alloc((void **)&s->offsets, s->n + 1, sizeof *s->offsets, "sequences", err));
-    LS_TRY(ls_array_alloc((void **)&s->prompts, s->n, sizeof *s->prompts, "sequences", err));
-    for (int64_t i = 0; i < s->n; i++) {
+    LS_TRY(ls_pairs_read(&pairs, &n, path, err));
+    LS_TRY(reserve(s, n, err));
+    for (int64_t i = 0; i < n; i++) {
         if (pairs[i].prompt != NULL) {
             if (tokenizer == NULL) LS_TRY(ls_tokenizer_open(&tokenizer, s->begin, err));
-            LS_TRY(encode_pair(s, tokenizer, &pairs[i], err));
+            LS_TRY(encode_pair(s, tokenizer, &pairs[i], path, err));
         }
-        LS_TRY(add_sequence(s, i, &pairs[i], err));
+        LS_TRY(add_sequence(s, i, &pairs[i], path, err));
         ls_pair_deinit(&pairs[i]);
     }
-    s->digest = ls_fnv_mix(LS_FNV_START, s->tokens, s->offsets[s->n] * (int64_t)sizeof *s->tokens);
-    s->digest = ls_fnv_mix(s->digest, s->offsets, (s->n + 1) * (int64_t)sizeof *s->offsets);
-    s->digest = ls_fnv_mix(s->digest, s->prompts, s->n * (int64_t)sizeof *s->prompts);
+    s->n_train = n;
 done:
     ls_tokenizer_free(tokenizer);
-    ls_pairs_free(pairs, pairs == NULL ? 0 : s->n);
+    ls_pairs_free(pairs, pairs == NULL ? 0 : n);
+    return status;
+}
+
+/* A line's prompt and answer as a pair that is encoded; its texts stay the line's. */
+static ls_status add_data_line(sft *s, int64_t i, const ls_tokenizer *tokenizer, const ls_data_line *line,
+                               const char *path, ls_error *err) {
+    ls_pair pair = {.line = line->line,
+                    .prompt = line->prompt,
+                    .prompt_bytes = line->prompt_bytes,
+                    .completion = line->answer,
+                    .completion_bytes = line->answer_bytes};
+    ls_status status;
+    if (line->answer_bytes == 0)
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: %s: missing or empty", path, (long long)line->line,
+                       s->o->data.answer[0] != '\0' ? s->o->data.answer : "answer");
+    LS_TRY(encode_pair(s, tokenizer, &pair, path, err));
+    LS_TRY(add_sequence(s, i, &pair, path, err));
+done:
+    free(pair.prompt_ids);
+    free(pair.completion_ids);
+    return status;
+}
+
+static ls_status read_lines(sft *s, ls_error *err) {
+    const ls_data_options options = ls_data_options_of(&s->o->data, s->o->train.seed);
+    const ls_data_line *line;
+    const char *path;
+    ls_tokenizer *tokenizer = NULL;
+    ls_status status;
+    LS_TRY(ls_data_open(&s->data, &options, err));
+    s->n_train = ls_data_count(s->data, LS_DATA_TRAIN);
+    LS_TRY(reserve(s, s->n_train + ls_data_count(s->data, LS_DATA_HELD_OUT), err));
+    LS_TRY(ls_tokenizer_open(&tokenizer, s->begin, err));
+    for (int64_t i = 0; ls_data_each(s->data, i, &line, &path); i++)
+        LS_TRY(add_data_line(s, i, tokenizer, line, path, err));
+    for (int64_t i = 0; i < s->n - s->n_train; i++) s->is_held_out[ls_data_index(s->data, LS_DATA_HELD_OUT, i)] = true;
+    s->digest = ls_data_digest(s->data);
+done:
+    ls_tokenizer_free(tokenizer);
+    return status;
+}
+
+/* Whether the data are one file of pairs, with nothing said of its fields. */
+static ls_status are_pairs(bool *out, const sft *s, ls_error *err) {
+    const ls_data_config *d = &s->o->data;
+    *out = false;
+    if (strchr(d->data, ',') != NULL || d->eval_data[0] != '\0' || d->prompt[0] != '\0' || d->answer[0] != '\0' ||
+        d->id[0] != '\0' || d->template[0] != '\0' || d->held_out > 0)
+        return LS_OK;
+    if (!ls_file_exists(d->data) && strchr(d->data, ':') != NULL) return LS_OK; /* a weight behind it */
+    return ls_pairs_detect(out, d->data, err);
+}
+
+static ls_status read_data(sft *s, ls_error *err) {
+    bool pairs;
+    ls_status status;
+    s->digest = LS_FNV_START;
+    LS_TRY(are_pairs(&pairs, s, err));
+    LS_TRY(pairs ? read_pairs(s, err) : read_lines(s, err));
+    s->digest = ls_fnv_mix(s->digest, s->tokens, s->offsets[s->n] * (int64_t)sizeof *s->tokens);
+    s->digest = ls_fnv_mix(s->digest, s->offsets, (s->n + 1) * (int64_t)sizeof *s->offsets);
+    s->digest = ls_fnv_mix(s->digest, s->prompts, s->n * (int64_t)sizeof *s->prompts);
+    if (s->o->eval_every > 0 && s->n == s->n_train)
+        status = LS_FAIL(err, LS_ERR_ARG, "eval_every: no line of data is held out; set held_out or eval_data");
+done:
     return status;
 }
 
@@ -161,62 +248,127 @@ static ls_status completion_loss(void *context, const ls_train_rows *rows, ls_er
     return LS_OK;
 }
 
+/* Sequence k at the batch's row `row`; returns how many completion tokens it adds, and moves row on. */
+static int64_t lay_out(sft *s, int64_t k, int64_t *row) {
+    const int32_t *tokens = s->tokens + s->offsets[k];
+    const int64_t n_rows = s->offsets[k + 1] - s->offsets[k] - 1;
+    int64_t count = 0;
+    for (int64_t r = 0; r < n_rows; r++) {
+        const bool counts = r + 1 >= s->prompts[k];
+        s->batch_tokens[*row + r] = tokens[r];
+        s->batch_targets[*row + r] = counts ? tokens[r + 1] : -1;
+        count += counts;
+    }
+    *row += n_rows;
+    return count;
+}
+
 /* The batch of a step; its count is the number of completion tokens. */
 static ls_train_batch draw_batch(sft *s, int64_t step) {
     const int64_t n = s->o->batch;
     int64_t row = 0, count = 0;
     for (int64_t i = 0; i < n; i++) {
-        const int64_t k = ls_order_at(s->order, (step - 1) * n + i);
-        const int32_t *tokens = s->tokens + s->offsets[k];
-        const int64_t n_rows = s->offsets[k + 1] - s->offsets[k] - 1;
-        for (int64_t r = 0; r < n_rows; r++) {
-            const bool counts = r + 1 >= s->prompts[k];
-            s->batch_tokens[row + r] = tokens[r];
-            s->batch_targets[row + r] = counts ? tokens[r + 1] : -1;
-            count += counts;
-        }
-        row += n_rows;
+        const int64_t at = (step - 1) * n + i;
+        const int64_t k = s->data != NULL ? ls_data_index(s->data, LS_DATA_TRAIN, at) : ls_order_at(s->order, at);
+        count += lay_out(s, k, &row);
         s->batch_offsets[i + 1] = row;
     }
     return (ls_train_batch){s->batch_tokens, s->batch_offsets, s->batch_targets, n, (double)count};
 }
 
-static ls_status log_step(sft *s, const ls_train_batch *b, const ls_train_stats *stats, double seconds, ls_error *err) {
-    ls_json_out *json = ls_metrics_log_begin(s->log, stats->step);
-    ls_json_double(json, "epoch", (double)(stats->step * s->o->batch) / (double)s->n);
-    ls_json_double(json, "loss", stats->totals[0] / b->count);
-    ls_json_int(json, "tokens", (int64_t)b->count);
-    ls_json_int(json, "rows", b->offsets[b->n]);
-    ls_json_double(json, "norm", stats->norm);
-    ls_json_bool(json, "clipped", stats->clipped);
-    ls_json_double(json, "rate", stats->rate);
-    ls_json_double(json, "seconds", seconds);
-    return ls_metrics_log_end(s->log, err);
+/* The mean of -log-probability over the completion tokens of all held-out sequences, in their order. */
+static ls_status measure_held_out(sft *s, double *loss, ls_error *err) {
+    double sum = 0.0;
+    int64_t total = 0;
+    ls_status status = LS_OK;
+    for (int64_t k = 0; k < s->n;) {
+        int64_t n = 0, row = 0;
+        for (; k < s->n && n < s->o->batch; k++) {
+            if (!s->is_held_out[k]) continue;
+            total += lay_out(s, k, &row);
+            s->batch_offsets[++n] = row;
+        }
+        if (n == 0) break;
+        const ls_train_batch batch = {s->batch_tokens, s->batch_offsets, s->batch_targets, n, 1.0};
+        LS_TRY(ls_trainer_score(s->trainer, &batch, s->held_logprobs, err));
+        for (int64_t r = 0; r < row; r++)
+            if (s->batch_targets[r] >= 0) sum -= (double)s->held_logprobs[r];
+    }
+    *loss = sum / (double)total;
+done:
+    return status;
+}
+
+static ls_status log_step(sft *s, const ls_train_batch *b, const ls_train_stats *stats, double seconds, double held_out,
+                          ls_error *err) {
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {{"epoch", (double)(stats->step * s->o->batch) / (double)s->n_train},
+                   {LS_METRIC_LOSS, stats->totals[0] / b->count},
+                   {"tokens", b->count},
+                   {"rows", (double)b->offsets[b->n]},
+                   {"gradient_norm", stats->norm},
+                   {"gradient_clipped", stats->clipped ? 1 : 0},
+                   {"learning_rate", stats->rate}};
+    ls_status status;
+    LS_TRY(ls_run_step_begin(s->records, stats->step, err));
+    ls_run_step_seconds(s->records, seconds);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        ls_run_metric(s->records, numbers[i].name, numbers[i].value);
+    if (!isnan(held_out)) ls_run_metric(s->records, LS_METRIC_HELD_OUT_LOSS, held_out);
+    ls_run_metric(s->records, LS_METRIC_SPEED, (double)b->offsets[b->n] / seconds);
+    status = ls_run_step_commit(s->records, err);
+done:
+    return status;
 }
 
 static ls_status save(sft *s, const ls_config *config, ls_error *err);
+
+static bool is_due(int64_t every, int64_t step, int64_t last) {
+    return every > 0 && (step % every == 0 || step == last);
+}
+
+static void show(sft *s, const ls_train_stats *stats, const ls_train_batch *batch, double seconds, double held_out,
+                 double *shown) {
+    const int64_t steps = s->o->train.steps;
+    if (s->progress == NULL || (isnan(held_out) && clock_now() - *shown <= PROGRESS_SECONDS && stats->step < steps))
+        return;
+    fprintf(s->progress, "step %lld/%lld  loss %.5f  norm %.4f  rate %.3e  %.0f tokens/s", (long long)stats->step,
+            (long long)steps, stats->totals[0] / batch->count, stats->norm, stats->rate,
+            (double)batch->offsets[batch->n] / seconds);
+    if (!isnan(held_out)) fprintf(s->progress, "  held-out loss %.5f", held_out);
+    fputc('\n', s->progress);
+    *shown = clock_now();
+}
 
 static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
     const ls_train_options *t = &s->o->train;
     const ls_train_state *state = ls_trainer_state(s->trainer);
     double shown = 0;
     ls_status status = LS_OK;
-    for (int64_t step = state->step + 1; step <= t->steps; step++) {
+    for (int64_t step = state->step + 1; step <= t->steps && !s->stopped; step++) {
         const ls_train_batch batch = draw_batch(s, step);
+        const int64_t n_rows = batch.offsets[batch.n];
         const double start = clock_now();
+        double seconds, held_out = (double)NAN;
         ls_train_stats stats;
-        double seconds;
         LS_TRY(ls_trainer_step(s->trainer, &batch, &stats, err));
         seconds = clock_now() - start;
-        if (!is_first(s)) continue;
-        LS_TRY(log_step(s, &batch, &stats, seconds, err));
-        if (s->progress != NULL && (clock_now() - shown > PROGRESS_SECONDS || step == t->steps)) {
-            fprintf(s->progress, "step %lld/%lld  loss %.5f  norm %.4f  rate %.3e  %.0f tokens/s\n", (long long)step,
-                    (long long)t->steps, stats.totals[0] / batch.count, stats.norm, stats.rate,
-                    (double)batch.offsets[batch.n] / seconds);
-            shown = clock_now();
+        const double loss[1] = {stats.totals[0]};
+        stats.totals = loss; /* the trainer's own are gone with what it scores */
+        if (is_due(s->o->eval_every, step, t->steps)) LS_TRY(measure_held_out(s, &held_out, err));
+        if (is_first(s)) {
+            int64_t begins[2] = {0, n_rows};
+            const ls_train_batch told = {NULL, begins, NULL, 1, batch.count};
+            LS_TRY(log_step(s, &told, &stats, seconds, held_out, err));
+            show(s, &stats, &told, seconds, held_out, &shown);
         }
-        if (step == t->steps || (t->save_every > 0 && step % t->save_every == 0)) LS_TRY(save(s, config, err));
+        LS_TRY(ls_stop_asked(&s->stopped, s->comm, err));
+        s->stopped = s->stopped && step < t->steps;
+        if (is_first(s) && (s->stopped || step == t->steps || is_due(t->save_every, step, t->steps)))
+            LS_TRY(save(s, config, err));
+        if (s->stopped) ls_stop_tell(s->progress, step, t->run);
     }
 done:
     return status;
@@ -228,7 +380,7 @@ static ls_saves_description describe(const sft *s, const ls_config *config, char
                                      ls_saves_position *position) {
     snprintf(numerics, 64, "%s/%d/%s", LS_NUMERICS_PROFILE, LS_NUMERICS_VERSION,
              ls_dtype_name((ls_dtype)s->o->train.dtype));
-    return (ls_saves_description){"sft", numerics, s->digest, config, position, 1};
+    return (ls_saves_description){"sft", numerics, s->digest, config, ls_train_options_free(&s->o->train), position, 1};
 }
 
 static ls_status save(sft *s, const ls_config *config, ls_error *err) {
@@ -244,7 +396,9 @@ static ls_status find_beginning(sft *s, ls_error *err) {
     const ls_train_options *t = &s->o->train;
     int64_t step;
     ls_status status;
-    LS_TRY(ls_saves_open(&s->run, t->run, is_first(s), err));
+    snprintf(s->checkpoints, sizeof s->checkpoints, "%s/checkpoints", t->run);
+    if (is_first(s)) LS_TRY(ls_directory_make(t->run, err));
+    LS_TRY(ls_saves_open(&s->run, s->checkpoints, is_first(s), err));
     snprintf(s->begin, sizeof s->begin, "%s", t->model);
     /* Without resume only rank 0 looks at the directory, which it has just made. */
     if (is_first(s) || t->resume) {
@@ -297,7 +451,7 @@ static void print_plan(const sft *s) {
     fprintf(s->progress,
             "%lld sequences, %lld tokens, the longest %lld; %lld steps of %lld sequences\n"
             "%lld parameters; weights, moments and gradients %.1f MB, forwards of at most %lld tokens\n",
-            (long long)s->n, (long long)s->offsets[s->n], (long long)s->longest, (long long)o->train.steps,
+            (long long)s->n_train, (long long)s->offsets[s->n], (long long)s->longest, (long long)o->train.steps,
             (long long)o->batch, (long long)ls_trainer_state(s->trainer)->parameters->n_elements,
             (double)ls_trainer_bytes(s->trainer) * 1e-6, (long long)s->rows_max);
 }
@@ -308,7 +462,10 @@ static ls_status make_batch(sft *s, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&s->batch_tokens, n, s->longest * (int64_t)sizeof *s->batch_tokens, "batch", err));
     LS_TRY(ls_array_alloc((void **)&s->batch_targets, n, s->longest * (int64_t)sizeof *s->batch_targets, "batch", err));
     LS_TRY(ls_array_alloc((void **)&s->batch_offsets, n + 1, sizeof *s->batch_offsets, "batch", err));
-    LS_TRY(ls_order_create(&s->order, s->n, s->o->train.seed, err));
+    if (s->data == NULL) LS_TRY(ls_order_create(&s->order, s->n, s->o->train.seed, err));
+    if (s->o->eval_every > 0)
+        LS_TRY(ls_array_alloc((void **)&s->held_logprobs, n, s->longest * (int64_t)sizeof *s->held_logprobs, "batch",
+                              err));
 done:
     return status;
 }
@@ -327,18 +484,48 @@ done:
     return status;
 }
 
-static ls_status open_log(sft *s, ls_error *err) {
-    char path[LS_SAVES_PATH_MAX + 16];
+static ls_status open_records(sft *s, const ls_config *config, ls_error *err) {
+    const ls_train_options *t = &s->o->train;
+    char *text = NULL;
+    int64_t bytes = 0;
+    ls_run_setup setup = {.kind = "sft", .keep = s->begin_step, .n_steps = t->steps};
+    ls_status status;
     if (!is_first(s)) return LS_OK;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", s->o->train.run);
-    return ls_metrics_log_open(&s->log, path, s->begin_step, err);
+    LS_TRY(ls_config_text(&text, &bytes, config, err));
+    setup.config = text;
+    setup.config_bytes = bytes;
+    status = ls_run_open_or_resume(&s->records, t->run, &setup, t->resume, err);
+done:
+    free(text);
+    return status;
 }
 
-ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress, ls_error *err) {
+static void close_all(sft *s) {
+    ls_run_close(s->records);
+    ls_order_free(s->order);
+    ls_trainer_free(s->trainer);
+    ls_comm_close(s->comm);
+    ls_model_close(s->model);
+    ls_device_close(s->device);
+    ls_saves_close(s->run);
+    ls_data_close(s->data);
+    free(s->is_held_out);
+    free(s->held_logprobs);
+    free(s->tokens);
+    free(s->offsets);
+    free(s->prompts);
+    free(s->batch_tokens);
+    free(s->batch_targets);
+    free(s->batch_offsets);
+}
+
+ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress, bool *stopped, ls_error *err) {
     sft s = {.o = o, .progress = o->train.rank == 0 ? progress : NULL};
     int32_t threads;
     ls_status status;
-    if (o->data[0] == '\0') return LS_FAIL(err, LS_ERR_ARG, "data: missing; it names a file of pairs");
+    if (o->data.data[0] == '\0')
+        return LS_FAIL(err, LS_ERR_ARG, "data: missing; it names a file of pairs, or of lines with prompt and answer");
+    ls_interrupt_defer(true);
     LS_TRY(ls_train_options_check(&o->train, err));
     threads = o->train.threads == 0 ? ls_cpu_count() : (int32_t)o->train.threads;
     LS_TRY(find_beginning(&s, err));
@@ -347,7 +534,7 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     LS_TRY(read_data(&s, err));
     if (o->train.steps == 0) {
         int64_t taken;
-        if (!ls_mul_i64(o->epochs, s.n, &taken)) taken = INT64_MAX;
+        if (!ls_mul_i64(o->epochs, s.n_train, &taken)) taken = INT64_MAX;
         o->train.steps = (taken - 1) / o->batch + 1;
         LS_TRY(ls_train_options_check(&o->train, err));
     }
@@ -355,22 +542,12 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     LS_TRY(make_trainer(&s, config, err));
     if (s.begin_step > 0) LS_TRY(go_on(&s, config, err));
     LS_TRY(ls_trainer_agree(s.trainer, err));
-    LS_TRY(open_log(&s, err));
+    LS_TRY(open_records(&s, config, err));
     print_plan(&s);
     LS_TRY(run_steps(&s, config, err));
 done:
-    ls_metrics_log_close(s.log);
-    ls_order_free(s.order);
-    ls_trainer_free(s.trainer);
-    ls_comm_close(s.comm);
-    ls_model_close(s.model);
-    ls_device_close(s.device);
-    ls_saves_close(s.run);
-    free(s.tokens);
-    free(s.offsets);
-    free(s.prompts);
-    free(s.batch_tokens);
-    free(s.batch_targets);
-    free(s.batch_offsets);
+    ls_interrupt_defer(false);
+    if (stopped != NULL) *stopped = s.stopped;
+    close_all(&s);
     return status;
 }

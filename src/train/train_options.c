@@ -45,6 +45,8 @@ static const ls_option rows[] = {
     INT("save_every", false, save_every, 0, STEPS_MAX, "Steps between checkpoints (0: only the last step's)"),
     INT("keep", false, keep, 0, STEPS_MAX, "Checkpoints that stay, the newest (0: all)"),
     SWITCH("resume", resume, "Go on from the newest checkpoint of the run, where it has one"),
+    SWITCH("new_schedule", new_schedule,
+           "Of a resumed run: schedule, rate, rate_floor, warmup and schedule_steps may be others than before"),
     INT("microbatch", false, microbatch, 1, SEQUENCES_MAX, "Leaves of one forward, at most"),
     INT("rows", false, rows, 0, 1 << 30, "Tokens of one forward, at most (0: what microbatch leaves can have)"),
     SWITCH("recompute", recompute, "Compute activations again in the backward instead of keeping them"),
@@ -76,6 +78,11 @@ void ls_train_options_init(ls_train_options *options) {
 ls_option_table ls_train_option_table(ls_train_options *options) {
     const ls_option_table table = {rows, (int64_t)(sizeof rows / sizeof rows[0]), options};
     return table;
+}
+
+const char *const *ls_train_options_free(const ls_train_options *o) {
+    static const char *const schedule[] = {"schedule", "rate", "rate_floor", "warmup", "schedule_steps", NULL};
+    return o->new_schedule ? schedule : NULL;
 }
 
 ls_isa ls_train_options_isa(const ls_train_options *o) { return o->isa == 0 ? ls_isa_best() : (ls_isa)(o->isa - 1); }

@@ -17,7 +17,7 @@ typedef struct ls_train_options {
     double beta1, beta2, eps, decay, clip; /* clip 0: none */
     /* These do not. */
     int64_t steps, save_every, keep;
-    bool resume;
+    bool resume, new_schedule;
     int64_t microbatch, rows;
     bool recompute;
     int64_t threads;
@@ -34,6 +34,8 @@ ls_option_table ls_train_option_table(ls_train_options *options);
 ls_status ls_train_options_check(ls_train_options *options, ls_error *err);
 /* The parts of *out that follow from options; the rest is the caller's. */
 void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *options);
+/* Names of options that a resumed run may change all the same, up to NULL; NULL: none. */
+const char *const *ls_train_options_free(const ls_train_options *options);
 ls_isa ls_train_options_isa(const ls_train_options *options);
 
 #endif

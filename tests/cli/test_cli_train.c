@@ -21,7 +21,8 @@ static void a_run_goes_on_and_leaves_models(void **state) {
     write_run();
     RUN_OK("train", "sft", "--config", at("run.json"));
     assert_non_null(strstr(last.err, "step 6/6  loss "));
-    assert_int_equal(count_entries(at("run")), 3); /* two checkpoints and the metrics */
+    assert_int_equal(count_entries(at("run")), 4); /* checkpoints, database, lines, events */
+    assert_int_equal(count_entries(at("run/checkpoints")), 2);
     assert_int_equal(count_lines(at("run/metrics.jsonl")), 6);
     RUN_OK("train", "sft", "--config", at("run.json"), "--set", "resume=true", "--set", "steps=12", "--set",
            "microbatch=1");
@@ -30,7 +31,7 @@ static void a_run_goes_on_and_leaves_models(void **state) {
     for (int64_t i = 0; i < 12; i++) {
         json_t *line = line_read(at("run/metrics.jsonl"), i);
         assert_int_equal(int_member(line, "step"), i + 1);
-        assert_true(json_is_real(member(line, "loss")) && json_is_number(member(line, "norm")));
+        assert_true(json_is_real(member(line, "loss/loss")) && json_is_number(member(line, "gradient_norm")));
         json_decref(line);
     }
 }
@@ -41,11 +42,15 @@ static void in_one_go_it_is_the_same(void **state) {
     memcpy(run + 4, at("again"), PATH_BYTES);
     RUN_OK("train", "sft", "--config", at("run.json"), "--set", run, "--set", "steps=12", "--set", "isa=generic",
            "--set", "recompute=true", "--set", "threads=1", "--set", "save_every=0");
-    must_be_same_file(at("run/step-00000012/model.safetensors"), at("again/step-00000012/model.safetensors"));
-    must_be_same_file(at("run/step-00000012/optimizer.safetensors"), at("again/step-00000012/optimizer.safetensors"));
-    must_be_same_file(at("run/step-00000012/config.json"), at("again/step-00000012/config.json"));
-    must_be_same_file(at("run/step-00000012/tokenizer.json"), at("again/step-00000012/tokenizer.json"));
-    RUN_OK("check", "--model", at("again/step-00000012"), "--max-tokens", "8");
+    must_be_same_file(at("run/checkpoints/step-00000012/model.safetensors"),
+                      at("again/checkpoints/step-00000012/model.safetensors"));
+    must_be_same_file(at("run/checkpoints/step-00000012/optimizer.safetensors"),
+                      at("again/checkpoints/step-00000012/optimizer.safetensors"));
+    must_be_same_file(at("run/checkpoints/step-00000012/config.json"),
+                      at("again/checkpoints/step-00000012/config.json"));
+    must_be_same_file(at("run/checkpoints/step-00000012/tokenizer.json"),
+                      at("again/checkpoints/step-00000012/tokenizer.json"));
+    RUN_OK("check", "--model", at("again/checkpoints/step-00000012"), "--max-tokens", "8");
 }
 
 static void refusals_are_one_line(void **state) {

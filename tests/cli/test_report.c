@@ -47,7 +47,7 @@ static void what_is_no_run_is_refused(void **state) {
     must_exit(1);
     assert_non_null(strstr(last.err, "the directory of a run is needed"));
     RUN("report", "a", "b");
-    must_exit(1);
+    must_refuse("a/run.sqlite: no such file");
 }
 
 int main(void) {

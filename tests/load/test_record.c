@@ -16,16 +16,6 @@ static ls_record *parse(const char *text, ls_record_kind kind, int64_t n_expecte
     return records;
 }
 
-static void refused(const char *text, ls_record_kind kind, const char *word) {
-    ls_record *records;
-    int64_t n;
-    ls_error err;
-    check_failed(ls_records_parse(&records, &n, text, (int64_t)strlen(text), "in.jsonl", kind, &err), &err, word);
-    if (strstr(err.text, "in.jsonl: ") != err.text) fail_msg("'%s' does not start with the file", err.text);
-    assert_null(records);
-    assert_int_equal(n, 0);
-}
-
 static void prompts_are_read(void **state) {
     ls_record *r = parse(
         "{\"id\":\"a\",\"prompt\":\"x\\u0000y\",\"other\":[{}]}\n\n \t\r\n"
@@ -115,7 +105,7 @@ static void bits_survive_a_round_trip(void **state) {
     ls_error err;
     (void)state;
     for (int i = 0; i < 512; i++) {
-        const uint32_t bits = (uint32_t)test_random(&seed);
+        const uint32_t bits = (uint32_t)test_random(&seed) | UINT32_C(0x80000000); /* none is above 0 */
         memcpy(&values[i], &bits, 4);
     }
     ls_record_init(&record);
@@ -148,6 +138,42 @@ static void nine_digits_are_enough(void **state) {
         r = parse(line, LS_RECORD_LOGPROB, 1);
         assert_same_bits(r->logprobs, &value, 1);
         ls_records_free(r, 1);
+    }
+}
+
+static void refused(const char *text, ls_record_kind kind, const char *word) {
+    ls_record *records;
+    int64_t n;
+    ls_error err;
+    check_failed(ls_records_parse(&records, &n, text, (int64_t)strlen(text), "in.jsonl", kind, &err), &err, word);
+    if (strstr(err.text, "in.jsonl: ") != err.text) fail_msg("'%s' does not start with the file", err.text);
+    assert_null(records);
+    assert_int_equal(n, 0);
+}
+
+static void values_and_bits_do_not_contradict(void **state) {
+    static const char *const good[] = {
+        "[-1.25],\"logprob_bits\":[\"bfa00000\"]", "[-0.1],\"logprob_bits\":[\"bdcccccd\"]",
+        "[null],\"logprob_bits\":[\"7fc00001\"]",  "[null],\"logprob_bits\":[null]",
+        "[-0],\"logprob_bits\":[\"80000000\"]",    "[1e-5]"};
+    static const char *const bad[][2] = {
+        {"[-1.25],\"logprob_bits\":[\"bfa10000\"]", "logprobs: item 0 is -1.25, and \"bfa10000\" in logprob_bits"},
+        {"[null],\"logprob_bits\":[\"bfa00000\"]", "logprobs: item 0 is null"},
+        {"[-1.25],\"logprob_bits\":[null]", "logprobs: item 0 is -1.25, and null"},
+        {"[-1.25],\"logprob_bits\":[\"7fc00001\"]", "logprobs: item 0"},
+        {"[0.5]", "logprobs: item 0 is 0.5; a log-probability is at most 0"},
+        {"[0.5],\"logprob_bits\":[\"3f000000\"]", "a log-probability is at most 0"}};
+    char line[256];
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        snprintf(line, sizeof line, "{\"id\":17,\"logprobs\":%s}", good[i]);
+        ls_record *r = parse(line, LS_RECORD_LOGPROB, 1);
+        assert_string_equal(r->id, "17");
+        ls_records_free(r, 1);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        snprintf(line, sizeof line, "{\"id\":\"a\",\"logprobs\":%s}", bad[i][0]);
+        refused(line, LS_RECORD_LOGPROB, bad[i][1]);
     }
 }
 
@@ -270,7 +296,9 @@ static void bad_lines_are_refused(void **state) {
     refused("[]", LS_RECORD_PROMPT, "line 1: the JSON value is an array");
     refused("7", LS_RECORD_PROMPT, "line 1: invalid JSON");
     refused("{\"prompt\":\"x\"}", LS_RECORD_PROMPT, "line 1: id: missing");
-    refused("{\"id\":7,\"prompt\":\"x\"}", LS_RECORD_PROMPT, "id: 7, expected a string");
+    refused("{\"id\":7.5,\"prompt\":\"x\"}", LS_RECORD_PROMPT, "id: 7.5, expected a string");
+    refused("{\"id\":7,\"prompt\":\"x\"}\n{\"id\":\"7\",\"prompt\":\"x\"}", LS_RECORD_PROMPT,
+            "id: '7' is also on line 1");
     refused("{\"id\":\"a\\u0000b\",\"prompt\":\"x\"}", LS_RECORD_PROMPT, "id: contains a NUL");
     refused("{\"id\":\"a\",\"id\":\"b\",\"prompt\":\"x\"}", LS_RECORD_PROMPT, "duplicate");
     refused("{\"id\":\"a\",\"prompt\":7}", LS_RECORD_PROMPT, "prompt: 7");
@@ -357,6 +385,7 @@ int main(void) {
         cmocka_unit_test(rollout_is_read_and_written_back),
         cmocka_unit_test(bits_survive_a_round_trip),
         cmocka_unit_test(nine_digits_are_enough),
+        cmocka_unit_test(values_and_bits_do_not_contradict),
         cmocka_unit_test(large_seeds_survive),
         cmocka_unit_test(what_is_absent_reads_as_absent),
         cmocka_unit_test(lever_numbers_survive),

@@ -161,17 +161,18 @@ static void a_value_on_one_side_only_is_a_difference(void **state) {
 }
 
 static void special_values_are_counted_as_bits(void **state) {
-    /* NaN and the same NaN, NaN and another, +inf and -inf, 0 and -0, a positive value, two ordinary ones. */
+    /* NaN and the same NaN, NaN and another, +inf and -inf, 0 and -0, a positive value, two ordinary ones. NaN agrees
+     * with nothing, itself included. */
     both s = compare(
-        "{\"id\":\"a\",\"logprob_bits\":[\"7fc00000\",\"7fc00000\",\"7f800000\",\"00000000\",\"3f800000\",\"bf800000\"]"
+        "{\"id\":\"a\",\"logprob_bits\":[\"7fc00000\",\"7fc00000\",\"7f800000\",\"00000000\",\"3727c5ac\",\"bf800000\"]"
         "}",
-        "{\"id\":\"a\",\"logprob_bits\":[\"7fc00000\",\"7fc00001\",\"ff800000\",\"80000000\",\"3f800000\",\"bf800001\"]"
+        "{\"id\":\"a\",\"logprob_bits\":[\"7fc00000\",\"7fc00001\",\"ff800000\",\"80000000\",\"3727c5ac\",\"bf800001\"]"
         "}",
         9);
     (void)state;
     assert_int_equal(s.c.n_compared, 6);
-    assert_int_equal(s.c.n_equal, 2);
-    assert_int_equal(s.c.n_different, 4);
+    assert_int_equal(s.c.n_equal, 1);
+    assert_int_equal(s.c.n_different, 5);
     assert_int_equal(s.c.measures.n, 3);
     assert_int_equal(s.c.special_a.nan, 2);
     assert_int_equal(s.c.special_a.plus_infinity, 1);
@@ -179,15 +180,33 @@ static void special_values_are_counted_as_bits(void **state) {
     assert_int_equal(s.c.special_a.zero, 1);
     assert_int_equal(s.c.special_b.zero, 1);
     assert_int_equal(s.c.special_a.positive, 1);
-    assert_int_equal(s.c.n_worst, 4);
-    assert_int_equal(s.c.worst[0].position, 1); /* pairs that are not finite come first */
+    assert_int_equal(s.c.n_worst, 5);
+    assert_int_equal(s.c.worst[0].position, 0); /* pairs that are not finite come first */
     assert_int_equal(s.c.worst[0].ulps, -1);
-    assert_int_equal(s.c.worst[1].position, 2);
-    assert_int_equal(s.c.worst[1].ulps, 2 * (int64_t)0x7f800000 + 1);
-    assert_int_equal(s.c.worst[2].position, 5);
-    assert_int_equal(s.c.worst[2].ulps, 1);
-    assert_int_equal(s.c.worst[3].position, 3);
+    assert_int_equal(s.c.worst[1].position, 1);
+    assert_int_equal(s.c.worst[1].ulps, -1);
+    assert_int_equal(s.c.worst[2].position, 2);
+    assert_int_equal(s.c.worst[2].ulps, 2 * (int64_t)0x7f800000 + 1);
+    assert_int_equal(s.c.worst[3].position, 5);
     assert_int_equal(s.c.worst[3].ulps, 1);
+    assert_int_equal(s.c.worst[4].position, 3);
+    assert_int_equal(s.c.worst[4].ulps, 1);
+    release(&s);
+}
+
+static void other_distributions_are_refused(void **state) {
+    refused("{\"id\":\"a\",\"logprobs\":[-1],\"meta\":{\"logprob_of\":\"raw\"}}",
+            "{\"id\":\"a\",\"logprobs\":[-1],\"meta\":{\"logprob_of\":\"processed\"}}",
+            "logprob_of: raw in the first file");
+    (void)state;
+}
+
+static void not_a_number_is_never_the_same(void **state) {
+    both s = compare("{\"id\":\"a\",\"logprob_bits\":[\"7fc00000\",\"bf800000\"]}",
+                     "{\"id\":\"a\",\"logprob_bits\":[\"7fc00000\",\"bf800000\"]}", 3);
+    (void)state;
+    assert_int_equal(s.c.n_different, 1);
+    assert_false(ls_comparison_same(&s.c));
     release(&s);
 }
 
@@ -319,6 +338,8 @@ int main(void) {
         cmocka_unit_test(equal_files_are_the_same),
         cmocka_unit_test(a_value_on_one_side_only_is_a_difference),
         cmocka_unit_test(special_values_are_counted_as_bits),
+        cmocka_unit_test(other_distributions_are_refused),
+        cmocka_unit_test(not_a_number_is_never_the_same),
         cmocka_unit_test(nothing_finite_leaves_the_measures_empty),
         cmocka_unit_test(full_and_completion_are_aligned_at_the_end),
         cmocka_unit_test(what_does_not_match_up_is_refused),

@@ -144,7 +144,7 @@ static ls_reward_item items[N_MAX];
 static void ask_said(ls_reward *reward, const char *const *said, int64_t n) {
     ls_error err;
     for (int64_t i = 0; i < n; i++)
-        items[i] = (ls_reward_item){"p", {"1+1=", 4}, {said[i], (int64_t)strlen(said[i])}, "2"};
+        items[i] = (ls_reward_item){"p", {"1+1=", 4}, {said[i], (int64_t)strlen(said[i])}, "2", 0, NULL};
     assert_ok(ls_reward_ask(reward, results, items, n, &err), err);
 }
 
@@ -225,7 +225,7 @@ static void items_go_out_as_documented(void **state) {
     ls_reward_command_options options;
     ls_reward *reward;
     ls_reward_result result;
-    const ls_reward_item item = {"q/1", {"a\"b\n", 4}, {"c\0d", 3}, NULL};
+    const ls_reward_item item = {"q/1", {"a\"b\n", 4}, {"c\0d", 3}, NULL, 0, NULL};
     ls_error err;
     const int fd = mkstemp(path);
     ssize_t n;
@@ -410,7 +410,7 @@ static void large_items_do_not_block(void **state) {
     (void)state;
     assert_non_null(text);
     memset(text, 'x', BYTES);
-    for (int64_t i = 0; i < N; i++) large[i] = (ls_reward_item){"p", {text, BYTES}, {"1", 1}, NULL};
+    for (int64_t i = 0; i < N; i++) large[i] = (ls_reward_item){"p", {text, BYTES}, {"1", 1}, NULL, 0, NULL};
     assert_ok(ls_reward_ask(reward, results, large, N, &err), err);
     for (int64_t i = 0; i < N; i++) assert_true(results[i].ok);
     ls_reward_close(reward);
@@ -444,6 +444,48 @@ static void nothing_is_left_behind(void **state) {
         assert_int_equal(errno, ESRCH);
     }
     assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 0), 0);
+}
+
+/* Opens a command that reads and does not end with its input, tells its group, and waits for the end. */
+static void keep_a_stubborn_command(int told) {
+    ls_reward *reward = open_part("stubborn", 4, 60);
+    pid_t group;
+    ask_numbers(reward, 1);
+    group = (pid_t)results[0].reward;
+    if (write(told, &group, sizeof group) != (ssize_t)sizeof group) _exit(1);
+    for (;;) pause();
+}
+
+static void a_command_does_not_outlive_a_killed_parent(void **state) {
+    int told[2];
+    pid_t child, group = 0;
+    (void)state;
+    assert_int_equal(pipe(told), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) keep_a_stubborn_command(told[1]);
+    close(told[1]);
+    assert_int_equal(read(told[0], &group, sizeof group), sizeof group);
+    close(told[0]);
+    assert_true(group > 1 && kill(-group, 0) == 0);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    for (int i = 0; i < 2000 && kill(-group, 0) == 0; i++) usleep(10000);
+    assert_int_equal(kill(-group, 0), -1);
+    assert_int_equal(errno, ESRCH);
+}
+
+/* Learning is in float32: what it cannot hold would be an infinity there, and pass for a failed reward unsaid. */
+static void rewards_beyond_float32_are_failures(void **state) {
+    static const char *const said[] = {"1e300", "-4e38", "3e38", "1e-300"};
+    ls_reward *reward = open_part("values", 64, 20);
+    (void)state;
+    ask_said(reward, said, 4);
+    assert_failed(0, "reward: 1e+300 is beyond float32");
+    assert_failed(1, "reward: -4e+38 is beyond float32");
+    assert_true(results[2].ok && results[2].reward == 3e38 && results[3].ok);
+    assert_message(reward, "beyond float32");
+    ls_reward_close(reward);
 }
 
 /* SIGPIPE has its default here: had one come, there would be no test left. Ours to see is that a blocked one stays. */
@@ -499,6 +541,8 @@ int main(int argc, char **argv) {
         watched(a_last_line_needs_no_newline),
         watched(large_items_do_not_block),
         watched(nothing_is_left_behind),
+        watched(a_command_does_not_outlive_a_killed_parent),
+        watched(rewards_beyond_float32_are_failures),
         watched(signals_stay_as_they_were),
         watched(bad_options_are_named),
     };

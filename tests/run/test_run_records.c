@@ -12,6 +12,7 @@
 #include "rl/loss.h"
 #include "rl/mismatch.h"
 #include "run/history.h"
+#include "run/run_db.h"
 #include "run/sql.h"
 
 enum { MEASURES = 20, SAMPLES = 3, STEPS_MAX = 100000 };
@@ -559,6 +560,43 @@ static void thousands_of_steps_stay_quick(void **state) {
     assert_true(seconds < 120.0); /* far above what it takes: a machine may be busy, a quadratic loop is not missed */
 }
 
+/* Without its database a resumed run would make metrics.jsonl anew, and shorter. */
+static void a_missing_database_costs_no_line(void **state) {
+    const ls_run_setup kinds[] = {fresh, resumed(2)};
+    size_t bytes = 0, after = 0;
+    char *lines, *again;
+    ls_run *run;
+    ls_error err;
+    (void)state;
+    write_run(at("lost"), &fresh, 1, 3);
+    lines = file_read(at("lost/metrics.jsonl"), &bytes);
+    assert_int_equal(unlink(at("lost/" LS_RUN_DB)), 0);
+    for (int i = 0; i < 2; i++)
+        check_failed(ls_run_open(&run, at("lost"), &kinds[i], &err), &err, "run.sqlite: missing");
+    again = file_read(at("lost/metrics.jsonl"), &after);
+    assert_true(bytes > 0);
+    assert_int_equal(after, bytes);
+    assert_memory_equal(lines, again, bytes);
+    free(lines);
+    free(again);
+}
+
+static void a_step_takes_the_seconds_it_is_told(void **state) {
+    ls_run *run;
+    ls_error err;
+    json_t *line;
+    (void)state;
+    assert_ok(ls_run_open(&run, at("seconds"), &fresh, &err), err);
+    assert_ok(ls_run_step_begin(run, 1, &err), err);
+    ls_run_step_seconds(run, 2.5);
+    ls_run_metric(run, "seconds/step", 2.5);
+    assert_ok(ls_run_step_commit(run, &err), err);
+    ls_run_close(run);
+    line = line_read(at("seconds/metrics.jsonl"), 0);
+    assert_true(json_real_value(member(line, "seconds")) == 2.5);
+    json_decref(line);
+}
+
 static void a_glance_tells_what_is_known(void **state) {
     char text[256];
     ls_run_glance g = {3, 100, 0.5, 81.25, (double)NAN, 12034.4, 8123, 0};
@@ -624,6 +662,8 @@ int main(void) {
         cmocka_unit_test(what_cannot_be_written_is_said),
         cmocka_unit_test(strangers_are_refused),
         cmocka_unit_test(thousands_of_steps_stay_quick),
+        cmocka_unit_test(a_missing_database_costs_no_line),
+        cmocka_unit_test(a_step_takes_the_seconds_it_is_told),
         cmocka_unit_test(a_glance_tells_what_is_known),
         cmocka_unit_test(only_a_terminal_sees_progress),
     };

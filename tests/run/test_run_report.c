@@ -4,6 +4,7 @@
 
 #include "base/html_out.h"
 #include "cli/program.h"
+#include "run/run_db.h"
 #include "run/run_report.h"
 
 static const ls_run_setup setup = {.kind = "grpo", .config = "clip = 0.2 <&>\n", .config_bytes = -1};
@@ -131,7 +132,8 @@ static void a_small_run_has_its_page(void **state) {
         "|<h2>Configuration</h2>|lockstep " LS_VERSION
         "|clip = 0.2 &lt;&amp;&gt;|<h2>Measures</h2>|reward/mean</td><td class=\"n\">5</td>|odd &amp; &lt;name&gt;");
     assert_int_equal(count_of(page, "reward 1, advantage"), 4 * 3);
-    assert_int_equal(count_of(page, "<svg"), 6);
+    assert_int_equal(count_of(page, "<svg"), 4);
+    assert_int_equal(count_of(page, "<p class=\"flat\">"), 2); /* what never moves is a line of text */
     /* The gap at step 3 parts the line of the entropy in two. */
     assert_int_equal(
         count_of(strstr(page, "<title>Entropy"), "<polyline") - count_of(strstr(page, "<title>KL"), "<polyline"), 2);
@@ -192,6 +194,93 @@ static void long_runs_have_light_pages(void **state) {
     free(page);
 }
 
+/* A run of `steps` with a configuration, a measured reward every step and a held-out one every so often. */
+static void write_plain_run(const char *dir, const char *config, int64_t steps, int64_t every) {
+    const ls_run_setup one = {.kind = "grpo", .config = config, .config_bytes = -1};
+    ls_run *run;
+    ls_error err;
+    assert_ok(ls_run_open(&run, dir, &one, &err), err);
+    for (int64_t step = 1; step <= steps; step++) {
+        assert_ok(ls_run_step_begin(run, step, &err), err);
+        ls_run_metric(run, LS_METRIC_REWARD, 0.5 + 0.001 * (double)step);
+        if (step % every == 0) ls_run_metric(run, LS_METRIC_HELD_OUT, 0.25 + 0.002 * (double)step);
+        ls_run_metric(run, "loss/clip_fraction", 0.0);
+        assert_ok(ls_run_step_commit(run, &err), err);
+    }
+    ls_run_close(run);
+}
+
+/* The held-out curve comes first, as a line through its points; what never moves is one line of text; the configuration
+ * is a table. */
+static void what_matters_comes_first(void **state) {
+    char *page;
+    (void)state;
+    write_plain_run(at("first"), "{\"rate\":0.5,\"task\":\"a<b\",\"resume\":false}", 60, 10);
+    page = page_of(at("first"));
+    must_be_well_formed(page);
+    must_say(page,
+             "<title>Held-out reward</title>|mean: last 0.37, 0.27 to 0.37|<b>Clipped tokens</b>, share: any bound: 0 "
+             "throughout|<table class=\"config\">|<td>rate</td><td>0.5</td>|<td>task</td><td>a&lt;b</td>|"
+             "<td>resume</td><td>false</td>");
+    assert_true(strstr(page, "<title>Held-out reward") < strstr(page, "<title>Reward</title>"));
+    assert_null(strstr(page, "<title>Clipped tokens"));
+    assert_null(strstr(page, "<circle")); /* six points, one line: none stands alone */
+    free(page);
+}
+
+/* Two runs side by side: a line each, and the shorter one ends where it ends. */
+static void several_runs_share_a_page(void **state) {
+    const char *const dirs[] = {at("long-run"), at("short-run")};
+    ls_history h[2];
+    ls_error err;
+    char *page = NULL, *begin, *end, *reward;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&page, &bytes);
+    (void)state;
+    write_plain_run(dirs[0], "{\"rate\":0.5,\"seed\":\"1\",\"task\":\"t\"}", 100, 10);
+    write_plain_run(dirs[1], "{\"rate\":0.25,\"seed\":\"1\"}", 50, 10);
+    for (int i = 0; i < 2; i++) assert_ok(ls_history_read(&h[i], dirs[i], &err), err);
+    assert_ok(ls_report_write_several(file, dirs, h, 2, &err), err);
+    assert_int_equal(fclose(file), 0);
+    for (int i = 0; i < 2; i++) ls_history_deinit(&h[i]);
+    begin = strstr(page, "<style>");
+    end = strstr(page, "</style>");
+    memmove(begin, end + 8, strlen(end + 8) + 1);
+    must_be_well_formed(page);
+    must_say(page, "<td>rate</td><td>0.5</td><td>0.25</td>|<td>task</td><td>&quot;t&quot;</td><td></td>");
+    assert_null(strstr(page, "<td>seed</td>"));
+    reward = strstr(page, "<title>Reward</title>");
+    assert_non_null(reward);
+    /* The frame is 634 wide for steps 1 to 100: step 100 is at 704, step 50 at 70 + 634 * 49 / 99. */
+    must_say(reward, "704.0,|long-run: last 0.6, 0.501 to 0.6|383.8,|short-run: last 0.55, 0.501 to 0.55");
+    free(page);
+}
+
+/* Sums of counts stay within 64 bits whatever a file says; a count that cannot be is an error. */
+static void hostile_counts_are_no_overflow(void **state) {
+    ls_run *run;
+    ls_history h;
+    ls_sql *sql;
+    ls_error err;
+    char *page;
+    (void)state;
+    assert_ok(ls_run_open(&run, at("hostile"), &setup, &err), err);
+    for (int64_t step = 1; step <= 3; step++) {
+        assert_ok(ls_run_step_begin(run, step, &err), err);
+        ls_run_gate_add(run, &(ls_run_gate){"rollout", INT64_MAX - 1, INT64_MAX - 2, 0.0, 0.0, 0.0, 0.0, false});
+        assert_ok(ls_run_step_commit(run, &err), err);
+    }
+    ls_run_close(run);
+    page = page_of(at("hostile"));
+    must_be_well_formed(page);
+    must_say(page, "9223372036854775807 of 9223372036854775807 tokens differ");
+    free(page);
+    assert_ok(ls_run_db_open(&sql, at("hostile"), true, &err), err);
+    assert_ok(ls_sql_exec(sql, "UPDATE runs SET time = 1e300; UPDATE gates SET tokens = -5 WHERE step = 2", &err), err);
+    ls_sql_close(sql);
+    check_failed(ls_history_read(&h, at("hostile"), &err), &err, "gates: step 2");
+}
+
 static void text_is_made_harmless(void **state) {
     static const char text[] = "a<b>&\"\n\t\x1b[31m\x7f\xc2\x9b\xe2\x82\xac\xed\xa0\x80\xf0\x9f\x98\x80\xff";
     char out[256] = "";
@@ -207,9 +296,9 @@ static void text_is_made_harmless(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_small_run_has_its_page),
-        cmocka_unit_test(empty_and_resumed_runs_have_pages),
-        cmocka_unit_test(long_runs_have_light_pages),
+        cmocka_unit_test(a_small_run_has_its_page),   cmocka_unit_test(empty_and_resumed_runs_have_pages),
+        cmocka_unit_test(long_runs_have_light_pages), cmocka_unit_test(hostile_counts_are_no_overflow),
+        cmocka_unit_test(what_matters_comes_first),   cmocka_unit_test(several_runs_share_a_page),
         cmocka_unit_test(text_is_made_harmless),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);

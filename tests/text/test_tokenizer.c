@@ -10,6 +10,7 @@
 #include "base/utf8.h"
 #include "harness.h"
 #include "load/text_lines.h"
+#include "text/charsmap.h"
 #include "text/regex.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
@@ -139,10 +140,10 @@ static void large_vectors_match(void **state) {
     assert_int_equal(failures, 0);
 }
 
-static void small_vectors_match(void **state) {
-    json_t *all = load_json("tok-extra/small.json"), *models = json_object_get(all, "models"), *one;
+/* Returns how many tokenizers there were. */
+static size_t check_cases(const char *path) {
+    json_t *all = load_json(path), *models = json_object_get(all, "models"), *one;
     size_t i;
-    (void)state;
     failures = 0;
     json_array_foreach(json_object_get(all, "cases"), i, one) {
         const char *name = json_string_value(json_object_get(one, "name"));
@@ -161,9 +162,78 @@ static void small_vectors_match(void **state) {
         }
         free(text);
     }
-    assert_true(i > 60);
     json_decref(all);
     assert_int_equal(failures, 0);
+    return i;
+}
+
+static void small_vectors_match(void **state) {
+    (void)state;
+    assert_true(check_cases("tok-extra/small.json") > 60);
+}
+
+static void unigram_vectors_match(void **state) {
+    (void)state;
+    assert_int_equal(check_cases("tok-extra/unigram.json"), 6);
+}
+
+#define UNIGRAM(rest) "{\"model\":{\"type\":\"Unigram\"," rest "}}"
+
+/* Hostile rules are refused when they are read, or when they are needed; nothing is read beyond them. */
+static void broken_rules_are_refused(void **state) {
+    static const char *const bad[][2] = {{"", "0 bytes with a trie"},
+                                         {"A", "1 characters are no base64"},
+                                         {"!AAA", "character 0 is not of base64"},
+                                         {"AAAA", "3 bytes with a trie"},
+                                         {"BAAAAAA=", "5 bytes with a trie of 4"},
+                                         {"////fwAAAAA=", "8 bytes with a trie of"},
+                                         {"BAAAAAAAAAD/", "the replacements are not UTF-8"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        ls_charsmap map;
+        ls_error err;
+        check_failed(ls_charsmap_parse(&map, bad[i][0], (int64_t)strlen(bad[i][0]), &err), &err, bad[i][1]);
+    }
+    /* One unit that leads out of the trie. */
+    {
+        ls_charsmap map;
+        ls_text out = {0};
+        ls_error err;
+        assert_ok(ls_charsmap_parse(&map, "BAAAAAD8//8=", 12, &err), err);
+        assert_ok(ls_charsmap_apply(&map, "a\xc3\xa9", 3, &out, &err), err);
+        assert_int_equal(out.bytes, 3);
+        assert_memory_equal(out.data, "a\xc3\xa9", 3);
+        ls_text_deinit(&out);
+        ls_charsmap_deinit(&map);
+    }
+}
+
+static void broken_unigram_models_are_refused(void **state) {
+    static const char *const bad[][2] = {
+        {UNIGRAM("\"unk_id\":0"), "'vocab' is missing"},
+        {UNIGRAM("\"unk_id\":0,\"vocab\":[]"), "model.vocab: 0 pieces"},
+        {UNIGRAM("\"unk_id\":0,\"vocab\":[[\"a\"]]"), "model.vocab[0]: a piece and its score"},
+        {UNIGRAM("\"unk_id\":0,\"vocab\":[[\"a\",\"x\"]]"), "model.vocab[0][1]: a number"},
+        {UNIGRAM("\"unk_id\":0,\"vocab\":[[\"\",-1]]"), "model.vocab[0][0]: an empty piece"},
+        {UNIGRAM("\"unk_id\":0,\"vocab\":[[\"a\",-1],[\"a\",-2]]"), "'a' stands here a second time"},
+        {UNIGRAM("\"unk_id\":2,\"vocab\":[[\"a\",-1],[\"b\",-2]]"), "model.unk_id: 2 is not in 0..1"},
+        {UNIGRAM("\"merges\":[],\"vocab\":[[\"a\",-1]]"), "model.merges: this field is not supported"}};
+    ls_tokenizer *tokenizer = NULL;
+    int32_t *ids;
+    int64_t n;
+    ls_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        check_failed(ls_tokenizer_parse(&tokenizer, bad[i][0], (int64_t)strlen(bad[i][0]), "F", &err), &err, bad[i][1]);
+    {
+        static const char no_unknown[] = UNIGRAM("\"unk_id\":null,\"vocab\":[[\"a\",-1]]");
+        assert_ok(ls_tokenizer_parse(&tokenizer, no_unknown, (int64_t)strlen(no_unknown), "F", &err), err);
+    }
+    assert_ok(ls_tokenizer_encode(tokenizer, "aa", 2, false, &ids, &n, &err), err);
+    assert_int_equal(n, 2);
+    free(ids);
+    check_failed(ls_tokenizer_encode(tokenizer, "ab", 2, false, &ids, &n, &err), &err, "U+0062 needs an unknown token");
+    ls_tokenizer_free(tokenizer);
 }
 
 static uint64_t hash_id(uint64_t hash, uint32_t id) {
@@ -385,7 +455,8 @@ static void unsupported_parts_are_refused(void **state) {
         {LS_ERR_UNSUPPORTED, "extra", "1", "F: extra: "},
         {LS_ERR_UNSUPPORTED, "dropout", "0.1", "F: model.dropout: "},
         {LS_ERR_UNSUPPORTED, "dropout", "\"x\"", "F: model.dropout: "},
-        {LS_ERR_UNSUPPORTED, "type", "\"Unigram\"", "F: model.type: the model 'Unigram'"},
+        {LS_ERR_UNSUPPORTED, "type", "\"WordPiece\"", "F: model.type: the model 'WordPiece'"},
+        {LS_ERR_UNSUPPORTED, "type", "\"Unigram\"", "F: model."},
         {LS_ERR_UNSUPPORTED, "zap", "1", "F: model.zap: "},
         {LS_ERR_FORMAT, "model", "3", "F: model: an object is required"},
         {LS_ERR_FORMAT, "vocab", "{\"a\":0,\"b\":0,\"ab\":2}", "F: model.vocab.b: two tokens have the id 0"},
@@ -400,8 +471,8 @@ static void unsupported_parts_are_refused(void **state) {
         {LS_ERR_UNSUPPORTED, "normalizer", "{\"type\":\"Nmt\"}", "F: normalizer.type: the normalizer 'Nmt'"},
         {LS_ERR_UNSUPPORTED, "normalizer", "{\"type\":\"NFC\",\"x\":1}", "F: normalizer.x: "},
         {LS_ERR_UNSUPPORTED, "normalizer",
-         "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Precompiled\"}]}",
-         "F: normalizer.normalizers[1].type: the normalizer 'Precompiled'"},
+         "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Nmt\"}]}",
+         "F: normalizer.normalizers[1].type: the normalizer 'Nmt'"},
         {LS_ERR_FORMAT, "normalizer", "{\"type\":\"Replace\",\"pattern\":{},\"content\":\"\"}",
          "F: normalizer.pattern: "},
         {LS_ERR_FORMAT, "normalizer", "[]", "F: normalizer: an object is required"},
@@ -639,6 +710,9 @@ int main(void) {
         cmocka_unit_test(first_vectors_match),
         cmocka_unit_test(large_vectors_match),
         cmocka_unit_test(small_vectors_match),
+        cmocka_unit_test(unigram_vectors_match),
+        cmocka_unit_test(broken_unigram_models_are_refused),
+        cmocka_unit_test(broken_rules_are_refused),
         cmocka_unit_test(every_code_point_matches),
         cmocka_unit_test(hash_sees_one_id),
         cmocka_unit_test(ill_formed_text_is_replaced),

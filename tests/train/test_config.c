@@ -37,14 +37,14 @@ static void values_come_from_json_and_texts(void **state) {
     assert_true(o.train.resume && !o.append_eos);
     assert_int_equal(o.train.schedule, LS_RATE_LINEAR);
     assert_int_equal(o.batch, 7);
-    assert_string_equal(o.data, "d \xC3\xA9");
+    assert_string_equal(o.data.data, "d \xC3\xA9");
     assert_ok(ls_config_set(&config, "rate=2.5e-4", &err), err);
     assert_ok(ls_config_set(&config, "data=a=b", &err), err);
     assert_ok(ls_config_set(&config, "dtype=f32", &err), err);
     assert_ok(ls_config_set(&config, "seed=3", &err), err);
     assert_ok(ls_config_set(&config, "resume=false", &err), err);
     assert_true(o.train.rate == 2.5e-4 && o.train.seed == 3 && o.train.dtype == LS_F32 && !o.train.resume);
-    assert_string_equal(o.data, "a=b");
+    assert_string_equal(o.data.data, "a=b");
     o.train.steps = 10;
     assert_ok(ls_train_options_check(&o.train, &err), err);
     assert_int_equal(o.train.schedule_steps, 10);
@@ -150,13 +150,14 @@ static void written_values_agree(void **state) {
     digest = ls_config_digest(&config);
     assert_ok(ls_json_doc_open(&doc, text, (int64_t)bytes, "state", &err), err);
     root = ls_json_root(doc);
-    assert_ok(ls_config_agree(&config, &root, &err), err);
+    assert_ok(ls_config_agree(&config, &root, NULL, &err), err);
     o.train.threads = 7;
     o.train.microbatch = 3;
-    assert_ok(ls_config_agree(&config, &root, &err), err);
+    assert_ok(ls_config_agree(&config, &root, NULL, &err), err);
     assert_true(ls_config_digest(&config) == digest);
     o.train.rate = 0.1;
-    check_failed(ls_config_agree(&config, &root, &err), &err, "state: rate: was 0.10000000000000002 and is 0.1 now");
+    check_failed(ls_config_agree(&config, &root, NULL, &err), &err,
+                 "state: rate: was 0.10000000000000002 and is 0.1 now");
     assert_false(ls_config_digest(&config) == digest);
     (void)reset(state);
     assert_ok(ls_config_parse(&config, text, (int64_t)bytes, "state", &err), err);

@@ -98,7 +98,7 @@ static int scratch_remove(void **state) {
 static ls_train_options train_options;
 static ls_config config;
 static ls_saves_position position = {"drawn", 0};
-static ls_saves_description description = {"test", "exact/2/f32", 0x1234, &config, &position, 1};
+static ls_saves_description description = {"test", "exact/2/f32", 0x1234, &config, NULL, &position, 1};
 
 static void describe(void) {
     config.n = 0;
@@ -381,7 +381,7 @@ static void edit(const char *name, const char *from, const char *to) {
 }
 
 static void what_does_not_belong_is_refused(void **state) {
-    static const char *const edits[][3] = {{"\"format\":1", "\"format\":2", "format: 2 is not in 1..1"},
+    static const char *const edits[][3] = {{"\"format\":2", "\"format\":3", "format: 3 is not in 2..2"},
                                            {"\"kind\":\"test\"", "\"kind\":\"grpo\"", "kind: was grpo and is test now"},
                                            {"exact/2/f32", "exact/1/f32", "numerics: was exact/1/f32"},
                                            {"0000001234", "0000001235", "data: was 0000000000001235"},
@@ -389,6 +389,8 @@ static void what_does_not_belong_is_refused(void **state) {
                                            {"\"rate\":0.0001", "\"rate\":0.0002", "options.rate: was 0.0002 and is"},
                                            {"\"seed\":\"0\"", "\"seed\":\"7\"", "options.seed: was 7 and is 0 now"},
                                            {"\"step\":2", "\"stop\":2", "'step' is missing"},
+                                           {"\"drawn\":", "\"drawn\":1", "positions: step or positions are not those"},
+                                           {"\"step\":2", "\"step\":3", "positions: step or positions are not those"},
                                            {"\"drawn\"", "\"drawm\"", "positions: 'drawn' is missing"},
                                            {"\"eps\":", "\"ups\":", "options: 'eps' is missing"},
                                            {"{", "[", "invalid JSON"}};
@@ -426,6 +428,26 @@ static void what_does_not_belong_is_refused(void **state) {
     snprintf(path, sizeof path, "%s/step-00000002/optimizer.safetensors", run_path);
     assert_int_equal(truncate(path, 1000), 0);
     must_not_load("optimizer.safetensors");
+    clear_run();
+    save(&t, 1);
+    edit("config.json", "\"rms_norm_eps\": 1e-06", "\"rms_norm_eps\": 5e-01");
+    must_not_load("config.json or another file of the model is not the one");
+    clear_run();
+    save(&t, 1);
+    /* Nor is one that was renamed, which the number in its name would find, but not its path. */
+    {
+        char to[LS_SAVES_PATH_MAX];
+        int64_t step;
+        snprintf(path, sizeof path, "%s/step-00000002", run_path);
+        snprintf(to, sizeof to, "%s/step-2", run_path);
+        assert_int_equal(rename(path, to), 0);
+        assert_ok(ls_saves_open(&run, run_path, true, &err), err);
+        check_failed(ls_saves_newest(run, &step, path, &err), &err,
+                     "step-2: a checkpoint that is not named step-00000002");
+        ls_saves_close(run);
+        snprintf(path, sizeof path, "%s/step-00000002", run_path);
+        assert_int_equal(rename(to, path), 0);
+    }
     /* A directory without state.json is no checkpoint, and not ours to remove. */
     snprintf(path, sizeof path, "%s/step-00000009", run_path);
     assert_int_equal(mkdir(path, 0777), 0);
@@ -438,6 +460,10 @@ static void what_does_not_belong_is_refused(void **state) {
         assert_null(second);
         assert_ok(ls_saves_open(&second, run_path, false, &err), err);
         ls_saves_close(second);
+        /* In the way of the step that it is named like, it is named. */
+        t.state->step = 9;
+        check_failed(ls_saves_save(run, t.state, &description, 0, &err), &err,
+                     "step-00000009: in the way of this step's checkpoint");
         ls_saves_close(run);
     }
     clear_run();

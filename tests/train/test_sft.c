@@ -78,7 +78,7 @@ static job job_make(const char *fixture, const char *run) {
     ls_sft_options_init(&j.o, &j.config);
     snprintf(j.o.train.model, sizeof j.o.train.model, "%s/%s", LS_FIXTURES, fixture);
     snprintf(j.o.train.run, sizeof j.o.train.run, "%s", run_dir(run));
-    snprintf(j.o.data, sizeof j.o.data, "%s", data_path);
+    snprintf(j.o.data.data, sizeof j.o.data.data, "%s", data_path);
     j.o.batch = 8;
     j.o.train.steps = STEPS;
     j.o.train.rate = 3e-3;
@@ -94,7 +94,7 @@ static ls_status job_run(job *j, ls_error *err) {
     const ls_sft_options kept = j->o;
     ls_sft_options_init(&j->o, &config); /* tables over where the options are now */
     j->o = kept;
-    return ls_sft_run(&j->o, &config, NULL, err);
+    return ls_sft_run(&j->o, &config, NULL, NULL, err);
 }
 
 static void job_must_run(job *j) {
@@ -106,7 +106,7 @@ static void job_must_run(job *j) {
 static char *read_last(const char *run, const char *name, int64_t *bytes) {
     char path[1200], *text;
     ls_error err;
-    snprintf(path, sizeof path, "%s/step-%08d/%s", run, STEPS, name);
+    snprintf(path, sizeof path, "%s/checkpoints/step-%08d/%s", run, STEPS, name);
     assert_ok(ls_file_read(&text, bytes, path, 1 << 26, &err), err);
     return text;
 }
@@ -144,7 +144,11 @@ static char *metrics_of(const char *run) {
     ls_error err;
     snprintf(path, sizeof path, "%s/metrics.jsonl", run);
     assert_ok(ls_file_read(&text, &bytes, path, 1 << 26, &err), err);
-    for (at = text; (at = strstr(at, "\"seconds\":")) != NULL;) {
+    for (at = text; (at = strstr(at, "\"time\":")) != NULL;) { /* and the seconds behind it */
+        const char *end = strchr(strchr(at, ',') + 1, ',');
+        memmove(at, end, strlen(end) + 1);
+    }
+    for (at = text; (at = strstr(at, "\"tokens_per_second\":")) != NULL;) {
         const char *end = strchr(at, '\n');
         memmove(at, end, strlen(end) + 1);
     }
@@ -299,7 +303,7 @@ static void processes_have_the_bits_of_one(void **state) {
 static double last_loss(const char *run) {
     char *text = metrics_of(run), *at = text;
     double loss = NAN;
-    while ((at = strstr(at, "\"loss\":")) != NULL) loss = strtod(at += 7, NULL);
+    while ((at = strstr(at, "\"loss/loss\":")) != NULL) loss = strtod(at += 12, NULL);
     free(text);
     return loss;
 }
@@ -309,8 +313,8 @@ static void text_is_learnt(void **state) {
     FILE *file;
     (void)state;
     snprintf(j.o.train.model, sizeof j.o.train.model, "%s/models/tiny-text", LS_SOURCE_DIR);
-    snprintf(j.o.data, sizeof j.o.data, "%s/text.jsonl", scratch);
-    file = fopen(j.o.data, "w");
+    snprintf(j.o.data.data, sizeof j.o.data.data, "%s/text.jsonl", scratch);
+    file = fopen(j.o.data.data, "w");
     assert_non_null(file);
     fprintf(file,
             "{\"prompt\":\"The cat\",\"completion\":\" sat on the mat.\"}\n"
@@ -355,8 +359,8 @@ static void bad_data_are_named(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         job j = job_make("jamba-nobias", "bad");
         FILE *file;
-        snprintf(j.o.data, sizeof j.o.data, "%s/bad.jsonl", scratch);
-        file = fopen(j.o.data, "w");
+        snprintf(j.o.data.data, sizeof j.o.data.data, "%s/bad.jsonl", scratch);
+        file = fopen(j.o.data.data, "w");
         assert_non_null(file);
         fputs(cases[i].line, file);
         fclose(file);
@@ -368,9 +372,9 @@ static void bad_data_are_named(void **state) {
         static const char *const says[] = {"/nowhere: cannot open", "config.json: cannot open", "data: missing",
                                            "cannot make this directory", "a forward holds 5"};
         job j = job_make("jamba-nobias", "bad");
-        if (i == 0) snprintf(j.o.data, sizeof j.o.data, "/nowhere");
+        if (i == 0) snprintf(j.o.data.data, sizeof j.o.data.data, "/nowhere");
         if (i == 1) snprintf(j.o.train.model, sizeof j.o.train.model, "/nowhere");
-        if (i == 2) j.o.data[0] = '\0';
+        if (i == 2) j.o.data.data[0] = '\0';
         if (i == 3) snprintf(j.o.train.run, sizeof j.o.train.run, "/nowhere/at/all");
         if (i == 4) j.o.train.rows = 5;
         check_failed(job_run(&j, &err), &err, says[i]);

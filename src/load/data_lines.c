@@ -1,0 +1,248 @@
+/* Lines of problems; owns what it hands out until it is freed. */
+#define _POSIX_C_SOURCE 200809L
+#include "load/data_lines.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/fnv.h"
+#include "base/mem.h"
+#include "load/json_node.h"
+
+enum { LINE_MAX_BYTES = 1 << 28, DEPTH_MAX = 8, NAME_BYTES_MAX = 256 };
+
+static const char *const prompt_names[] = {"prompt", "question", "problem", "input", "instruction", NULL};
+static const char *const answer_names[] = {"answer", "completion", "solution", "output", "target", NULL};
+static const char *const id_names[] = {"id", "task_id", "unique_id", NULL};
+
+static void line_deinit(ls_data_line *line) {
+    free(line->id);
+    free(line->prompt);
+    free(line->answer);
+    free(line->whole);
+}
+
+void ls_data_lines_free(ls_data_line *lines, int64_t n) {
+    for (int64_t i = 0; i < n; i++) line_deinit(&lines[i]);
+    free(lines);
+}
+
+/* ---- fields ---- */
+
+/* A member by its name or, where the object has none of that name, by a path; nodes[] hold the way to it. The names of
+ * the way stay in `parts`. */
+static bool find_path(const ls_node *root, const char *name, char parts[NAME_BYTES_MAX], ls_node nodes[DEPTH_MAX],
+                      ls_node *out) {
+    const ls_node *at = root;
+    char *part = parts;
+    if (ls_node_get_some(root, name, out)) return true;
+    if (strchr(name, '.') == NULL || strlen(name) >= NAME_BYTES_MAX) return false;
+    memcpy(parts, name, strlen(name) + 1);
+    for (int depth = 0; depth < DEPTH_MAX; depth++) {
+        char *dot = strchr(part, '.');
+        if (dot != NULL) *dot = '\0';
+        if (ls_node_kind_of(at) != LS_NODE_OBJECT || !ls_node_get_some(at, part, &nodes[depth])) return false;
+        at = &nodes[depth];
+        if (dot == NULL) {
+            *out = nodes[depth];
+            return true;
+        }
+        part = dot + 1;
+    }
+    return false;
+}
+
+typedef struct found_field {
+    char parts[NAME_BYTES_MAX];
+    ls_node nodes[DEPTH_MAX], node;
+} found_field;
+
+/* The named field, or the first of the usual ones that is there. */
+static bool find_field(found_field *out, const ls_node *root, const char *name, const char *const *usual) {
+    if (name != NULL && name[0] != '\0') return find_path(root, name, out->parts, out->nodes, &out->node);
+    for (int i = 0; usual[i] != NULL; i++)
+        if (ls_node_get_some(root, usual[i], &out->node)) return true;
+    return false;
+}
+
+static ls_status read_prompt(ls_data_line *out, const ls_node *root, const ls_data_fields *fields, ls_error *err) {
+    found_field f;
+    const char *text;
+    ls_status status;
+    if (!find_field(&f, root, fields->prompt, prompt_names)) {
+        if (fields->prompt != NULL && fields->prompt[0] != '\0')
+            return ls_node_fail(root, LS_ERR_FORMAT, err, "'%.60s' is missing", fields->prompt);
+        return ls_node_fail(root, LS_ERR_FORMAT, err,
+                            "none of prompt, question, problem, input, instruction is there; "
+                            "data_prompt names another field");
+    }
+    LS_TRY(ls_node_text(&f.node, &text, &out->prompt_bytes, err));
+    if (out->prompt_bytes == 0) return ls_node_fail(&f.node, LS_ERR_FORMAT, err, "is empty");
+    LS_TRY(ls_text_copy(&out->prompt, text, out->prompt_bytes, err));
+done:
+    return status;
+}
+
+static ls_status read_answer(ls_data_line *out, const ls_node *root, const ls_data_fields *fields, ls_error *err) {
+    found_field f;
+    const char *text;
+    ls_status status;
+    if (!find_field(&f, root, fields->answer, answer_names)) {
+        if (fields->answer != NULL && fields->answer[0] != '\0')
+            return ls_node_fail(root, LS_ERR_FORMAT, err, "'%.60s' is missing", fields->answer);
+        return LS_OK;
+    }
+    if (ls_node_kind_of(&f.node) != LS_NODE_TEXT) {
+        LS_TRY(ls_node_dump(&f.node, &out->answer, err));
+        out->answer_bytes = (int64_t)strlen(out->answer);
+        return LS_OK;
+    }
+    LS_TRY(ls_node_text(&f.node, &text, &out->answer_bytes, err));
+    LS_TRY(ls_text_copy(&out->answer, text, out->answer_bytes, err));
+done:
+    return status;
+}
+
+static ls_status read_id(ls_data_line *out, const ls_node *root, const ls_data_fields *fields, ls_error *err) {
+    found_field f;
+    char text[32];
+    const char *string;
+    int64_t number = 0;
+    ls_status status = LS_OK;
+    if (!find_field(&f, root, fields->id, id_names)) {
+        const uint64_t digest = ls_fnv_mix(LS_FNV_START, out->prompt, out->prompt_bytes);
+        if (fields->id != NULL && fields->id[0] != '\0')
+            return ls_node_fail(root, LS_ERR_FORMAT, err, "'%.60s' is missing", fields->id);
+        snprintf(text, sizeof text, "%016llx", (unsigned long long)digest);
+        return ls_text_copy(&out->id, text, 16, err);
+    }
+    out->has_id = true;
+    if (ls_node_kind_of(&f.node) == LS_NODE_INT) {
+        LS_TRY(ls_node_int(&f.node, INT64_MIN, INT64_MAX, &number, err));
+        snprintf(text, sizeof text, "%lld", (long long)number);
+        return ls_text_copy(&out->id, text, (int64_t)strlen(text), err);
+    }
+    LS_TRY(ls_node_string(&f.node, &string, err));
+    if (string[0] == '\0' || strlen(string) > LS_DATA_ID_MAX)
+        return ls_node_fail(&f.node, LS_ERR_FORMAT, err, "%zu bytes; an id has 1 to %d", strlen(string),
+                            LS_DATA_ID_MAX);
+    LS_TRY(ls_text_copy(&out->id, string, (int64_t)strlen(string), err));
+done:
+    return status;
+}
+
+/* ---- lines ---- */
+
+typedef struct line_list {
+    ls_data_line *lines;
+    int64_t n, cap;
+} line_list;
+
+static bool is_blank(const char *line, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i++)
+        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r') return false;
+    return true;
+}
+
+static ls_status add_line(line_list *list, const char *text, int64_t bytes, const char *name, int64_t number,
+                          const ls_data_fields *fields, ls_error *err) {
+    char place[1200];
+    ls_json_doc *doc = NULL;
+    ls_data_line *line;
+    ls_node root;
+    ls_status status;
+    if (is_blank(text, bytes)) return LS_OK;
+    snprintf(place, sizeof place, "%.1100s: line %lld", name, (long long)number);
+    LS_TRY(ls_json_doc_open(&doc, text, bytes, place, err));
+    root = ls_json_root(doc);
+    LS_TRY(ls_array_grow((void **)&list->lines, &list->cap, list->n + 1, sizeof *list->lines, "lines", err));
+    line = &list->lines[list->n++]; /* from here on the list frees it */
+    *line = (ls_data_line){.line = number};
+    LS_TRY(read_prompt(line, &root, fields, err));
+    LS_TRY(read_answer(line, &root, fields, err));
+    LS_TRY(read_id(line, &root, fields, err));
+    LS_TRY(ls_node_dump(&root, &line->whole, err));
+done:
+    ls_json_doc_free(doc);
+    return status;
+}
+
+static int compare_ids(const void *a, const void *b) {
+    const ls_data_line *const *x = a, *const *y = b;
+    const int order = strcmp((*x)->id, (*y)->id);
+    if (order != 0) return order;
+    return (*x)->line < (*y)->line ? -1 : (*x)->line > (*y)->line;
+}
+
+/* Ids that were given are given once; the digest of a prompt may come again with its prompt. */
+static ls_status check_ids(const line_list *list, const char *name, ls_error *err) {
+    const ls_data_line **sorted = NULL;
+    ls_status status;
+    LS_TRY(ls_array_alloc((void **)&sorted, list->n, sizeof *sorted, "ids", err));
+    for (int64_t i = 0; i < list->n; i++) sorted[i] = &list->lines[i];
+    qsort((void *)sorted, (size_t)list->n, sizeof *sorted, compare_ids);
+    for (int64_t i = 1; i < list->n && status == LS_OK; i++)
+        if (sorted[i]->has_id && sorted[i - 1]->has_id && strcmp(sorted[i]->id, sorted[i - 1]->id) == 0)
+            status = LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: id: '%.200s' is also on line %lld", name,
+                             (long long)sorted[i]->line, sorted[i]->id, (long long)sorted[i - 1]->line);
+done:
+    free((void *)sorted);
+    return status;
+}
+
+static ls_status finish(line_list *list, ls_data_line **out, int64_t *n, const char *name, ls_error *err) {
+    ls_status status;
+    if (list->n == 0) return LS_FAIL(err, LS_ERR_FORMAT, "%s: holds no line", name);
+    LS_TRY(check_ids(list, name, err));
+    *out = list->lines;
+    *n = list->n;
+    *list = (line_list){0};
+done:
+    return status;
+}
+
+ls_status ls_data_lines_read(ls_data_line **out, int64_t *n, const char *path, const ls_data_fields *fields,
+                             ls_error *err) {
+    FILE *file = NULL;
+    char *line = NULL;
+    int64_t cap = 0, bytes;
+    line_list list = {0};
+    bool more = true;
+    ls_status status;
+    *out = NULL;
+    *n = 0;
+    if ((status = ls_file_stream(&file, path, err)) != LS_OK) return status;
+    for (int64_t number = 1; more; number++) {
+        if ((status = ls_line_read(file, &line, &cap, &bytes, LINE_MAX_BYTES, &more, err)) != LS_OK) {
+            ls_error_prefix(err, "%s: line %lld", path, (long long)number);
+            goto done;
+        }
+        if (more) LS_TRY(add_line(&list, line, bytes, path, number, fields, err));
+    }
+    status = finish(&list, out, n, path, err);
+done:
+    ls_data_lines_free(list.lines, list.n);
+    free(line);
+    fclose(file);
+    return status;
+}
+
+ls_status ls_data_lines_parse(ls_data_line **out, int64_t *n, const char *text, int64_t bytes, const char *name,
+                              const ls_data_fields *fields, ls_error *err) {
+    line_list list = {0};
+    ls_status status = LS_OK;
+    *out = NULL;
+    *n = 0;
+    for (int64_t at = 0, number = 1; at < bytes; number++) {
+        const char *newline = memchr(text + at, '\n', (size_t)(bytes - at));
+        const int64_t end = newline != NULL ? newline - text : bytes;
+        LS_TRY(add_line(&list, text + at, end - at, name, number, fields, err));
+        at = end + 1;
+    }
+    status = finish(&list, out, n, name, err);
+done:
+    ls_data_lines_free(list.lines, list.n);
+    return status;
+}

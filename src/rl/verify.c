@@ -1,0 +1,305 @@
+/* Reading answers out of texts, and comparing them. Owns pattern and schema. */
+#include "rl/verify.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "rl/reward_source.h"
+#include "text/json_schema.h"
+#include "text/regex.h"
+
+#define SCHEMA_BYTES_MAX (1 << 20)
+
+struct ls_verify {
+    ls_verify_kind kind;
+    ls_regex *regex; /* of the run, or NULL */
+    ls_regex_search *search;
+    ls_json_schema *schema; /* of the run, or NULL */
+};
+
+static const ls_reply nothing = {NULL, 0};
+
+static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool is_letter(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); }
+static bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
+
+static ls_reply trim(ls_reply r) {
+    while (r.bytes > 0 && is_space(r.text[0])) r = (ls_reply){r.text + 1, r.bytes - 1};
+    while (r.bytes > 0 && is_space(r.text[r.bytes - 1])) r.bytes--;
+    return r;
+}
+
+static bool same(ls_reply a, ls_reply b) {
+    return a.bytes == b.bytes && (a.bytes == 0 || memcmp(a.text, b.text, (size_t)a.bytes) == 0);
+}
+
+/* What stands behind the last place of a word, or nothing. */
+static ls_reply behind_last(ls_reply r, const char *word, bool any_case) {
+    const int64_t n = (int64_t)strlen(word);
+    for (int64_t at = r.bytes - n; at >= 0; at--) {
+        int64_t i = 0;
+        while (i < n && (r.text[at + i] == word[i] || (any_case && (r.text[at + i] | 32) == word[i]))) i++;
+        if (i == n) return (ls_reply){r.text + at + n, r.bytes - at - n};
+    }
+    return nothing;
+}
+
+/* ---- numbers ---- */
+
+/* The end of the number that begins with the digit or point at r[at]; a point needs a digit behind it. */
+static int64_t number_end(ls_reply r, int64_t at) {
+    int64_t end = at;
+    while (end < r.bytes && is_digit(r.text[end])) end++;
+    while (end > at && end + 3 < r.bytes && r.text[end] == ',' && is_digit(r.text[end + 1]) &&
+           is_digit(r.text[end + 2]) && is_digit(r.text[end + 3]) && (end + 4 == r.bytes || !is_digit(r.text[end + 4])))
+        end += 4;
+    if (end + 1 < r.bytes && r.text[end] == '.' && is_digit(r.text[end + 1]))
+        for (end++; end < r.bytes && is_digit(r.text[end]);) end++;
+    return end;
+}
+
+/* A number's text with its sign, the first one of r or the last; nothing where there is none. */
+static ls_reply find_number(ls_reply r, bool first) {
+    ls_reply found = nothing;
+    for (int64_t at = 0; at < r.bytes;) {
+        const bool point = r.text[at] == '.' && at + 1 < r.bytes && is_digit(r.text[at + 1]);
+        int64_t begin = at, end;
+        if (!is_digit(r.text[at]) && !point) {
+            at++;
+            continue;
+        }
+        end = number_end(r, at);
+        /* 3-2 has two numbers and no negative one. */
+        if (at > 0 && (r.text[at - 1] == '-' || r.text[at - 1] == '+') &&
+            (at == 1 || (!is_digit(r.text[at - 2]) && !is_letter(r.text[at - 2]) && r.text[at - 2] != ')')))
+            begin--;
+        if (at > 1 && r.text[at - 1] == '$' && r.text[at - 2] == '-') begin -= 2; /* -$5 */
+        found = (ls_reply){r.text + begin, end - begin};
+        if (first) return found;
+        at = end;
+    }
+    return found;
+}
+
+static ls_reply number_of(ls_reply r) {
+    const ls_reply marked = behind_last(r, "####", false), boxed = behind_last(r, "\\boxed{", false);
+    ls_reply found = nothing;
+    if (marked.text != NULL) found = find_number(marked, true);
+    if (found.text == NULL && boxed.text != NULL) found = find_number(boxed, true);
+    return found.text != NULL ? found : find_number(r, false);
+}
+
+/* The digits that count, and where the point stands among them. */
+typedef struct decimal {
+    bool negative;
+    int64_t whole, fraction; /* digits before and behind the point, without needless zeros */
+    const char *begin, *point, *end;
+} decimal;
+
+static decimal decimal_of(ls_reply r) {
+    decimal d = {.begin = r.text, .end = r.text + r.bytes};
+    while (d.begin < d.end && !is_digit(*d.begin) && *d.begin != '.') d.negative = *d.begin++ == '-' || d.negative;
+    while (d.begin < d.end && *d.begin != '.' && (*d.begin == '0' || *d.begin == ',')) d.begin++;
+    for (d.point = d.begin; d.point < d.end && *d.point != '.'; d.point++) d.whole += is_digit(*d.point);
+    if (d.point < d.end)
+        while (d.end > d.point + 1 && d.end[-1] == '0') d.end--;
+    d.fraction = d.point < d.end ? d.end - d.point - 1 : 0;
+    if (d.whole == 0 && d.fraction == 0) d.negative = false; /* there is no -0 */
+    return d;
+}
+
+static bool same_number(ls_reply a, ls_reply b) {
+    decimal x = decimal_of(a), y = decimal_of(b);
+    if (x.negative != y.negative || x.whole != y.whole || x.fraction != y.fraction) return false;
+    while (x.begin < x.end && y.begin < y.end) {
+        if (*x.begin == ',') {
+            x.begin++;
+        } else if (*y.begin == ',') {
+            y.begin++;
+        } else if (*x.begin++ != *y.begin++) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- letters ---- */
+
+static bool stands_alone(ls_reply r, int64_t at) {
+    const unsigned char before = at > 0 ? (unsigned char)r.text[at - 1] : ' ';
+    const unsigned char behind = at + 1 < r.bytes ? (unsigned char)r.text[at + 1] : ' ';
+    if (before >= 128 || behind >= 128 || before == '\'' || behind == '\'') return false;
+    return !is_letter((char)before) && !is_digit((char)before) && !is_letter((char)behind) && !is_digit((char)behind);
+}
+
+/* 'A' to 'Z', or 0. */
+static char letter_of(ls_reply r) {
+    const ls_reply tail = behind_last(r, "answer", true);
+    int64_t letters = 0, at_letter = 0;
+    for (int64_t i = 0; i < r.bytes; i++)
+        if ((unsigned char)r.text[i] >= 128 || is_letter(r.text[i]) || is_digit(r.text[i])) {
+            letters++;
+            at_letter = i;
+        }
+    if (letters == 1 && is_letter(r.text[at_letter])) return (char)(r.text[at_letter] & ~32);
+    for (int64_t i = 0; i < tail.bytes; i++)
+        if (is_upper(tail.text[i]) && stands_alone(tail, i)) return tail.text[i];
+    for (int64_t i = r.bytes; i-- > 0;)
+        if (is_upper(r.text[i]) && stands_alone(r, i)) return r.text[i];
+    return 0;
+}
+
+/* ---- patterns and schemas ---- */
+
+/* 1, 0, or -1 with a sentence where the pattern gives up. */
+static int has_pattern(ls_regex_search *search, ls_reply completion, ls_reply answer, bool compare, ls_error *err) {
+    int64_t begin, end;
+    bool found = false;
+    if (ls_regex_find(search, completion.text, completion.bytes, 0, &found, &begin, &end, err) != LS_OK) return -1;
+    if (!found) return 0;
+    if (!compare || !ls_regex_group(search, 1, &begin, &end)) return 1;
+    return same(trim((ls_reply){completion.text + begin, end - begin}), trim(answer));
+}
+
+static int has_own_pattern(ls_reply completion, ls_reply answer, ls_error *err) {
+    ls_regex *regex = NULL;
+    ls_regex_search *search = NULL;
+    int result = -1;
+    if (ls_regex_compile_plain(&regex, answer.text, answer.bytes, err) == LS_OK &&
+        ls_regex_search_create(&search, regex, err) == LS_OK)
+        result = has_pattern(search, completion, answer, false, err);
+    ls_regex_search_free(search);
+    ls_regex_free(regex);
+    return result;
+}
+
+/* What stands between the first two lines that begin with ```, or all of it. */
+static ls_reply without_fence(ls_reply r) {
+    const char *open = NULL, *end = r.text + r.bytes;
+    for (const char *line = r.text; line < end;) {
+        const char *newline = memchr(line, '\n', (size_t)(end - line));
+        const char *next = newline != NULL ? newline + 1 : end;
+        if (end - line >= 3 && memcmp(line, "```", 3) == 0) {
+            if (open != NULL) return (ls_reply){open, line - open};
+            open = next;
+        }
+        line = next;
+    }
+    return r;
+}
+
+static int is_of_form(const ls_verify *v, ls_reply completion, ls_reply answer, ls_error *err) {
+    const ls_reply value = trim(without_fence(completion));
+    ls_json_schema *own = NULL;
+    int result = -1;
+    if (v->schema != NULL) return ls_json_schema_accepts(v->schema, value.text, value.bytes, NULL);
+    if (ls_json_schema_parse(&own, answer.text, answer.bytes, "answer", err) == LS_OK)
+        result = ls_json_schema_accepts(own, value.text, value.bytes, NULL);
+    ls_json_schema_free(own);
+    return result;
+}
+
+/* ---- verifiers ---- */
+
+ls_status ls_verify_open(ls_verify **out, ls_verify_kind kind, const char *pattern, const char *schema_path,
+                         ls_error *err) {
+    ls_verify *v = NULL;
+    char *text = NULL;
+    int64_t bytes;
+    ls_status status;
+    *out = NULL;
+    LS_TRY(ls_array_alloc((void **)&v, 1, sizeof *v, "verifier", err));
+    v->kind = kind;
+    if (kind == LS_VERIFY_REGEX && pattern != NULL && pattern[0] != '\0') {
+        if ((status = ls_regex_compile_plain(&v->regex, pattern, (int64_t)strlen(pattern), err)) != LS_OK) {
+            ls_error_prefix(err, "reward_pattern");
+            goto done;
+        }
+        LS_TRY(ls_regex_search_create(&v->search, v->regex, err));
+    }
+    if (kind == LS_VERIFY_JSON && schema_path != NULL && schema_path[0] != '\0') {
+        LS_TRY(ls_file_read(&text, &bytes, schema_path, SCHEMA_BYTES_MAX, err));
+        LS_TRY(ls_json_schema_parse(&v->schema, text, bytes, schema_path, err));
+    }
+    *out = v;
+    v = NULL;
+done:
+    free(text);
+    ls_verify_close(v);
+    return status;
+}
+
+void ls_verify_close(ls_verify *v) {
+    if (v == NULL) return;
+    ls_regex_search_free(v->search);
+    ls_regex_free(v->regex);
+    ls_json_schema_free(v->schema);
+    free(v);
+}
+
+static ls_status check_pattern(ls_reply answer, ls_error *err) {
+    ls_regex *regex = NULL;
+    const ls_status status = ls_regex_compile_plain(&regex, answer.text, answer.bytes, err);
+    ls_regex_free(regex);
+    return status;
+}
+
+static ls_status check_schema(ls_reply answer, ls_error *err) {
+    ls_json_schema *schema = NULL;
+    const ls_status status = ls_json_schema_parse(&schema, answer.text, answer.bytes, "schema", err);
+    ls_json_schema_free(schema);
+    return status;
+}
+
+ls_status ls_verify_check(const ls_verify *v, ls_reply answer, ls_error *err) {
+    if (v->schema != NULL) return LS_OK; /* which says it all */
+    if (v->regex != NULL && answer.text == NULL) return LS_OK;
+    if (answer.text == NULL) return LS_FAIL(err, LS_ERR_FORMAT, "missing");
+    switch (v->kind) {
+        case LS_VERIFY_EXACT: return trim(answer).bytes > 0 ? LS_OK : LS_FAIL(err, LS_ERR_FORMAT, "is blank");
+        case LS_VERIFY_NUMBER:
+            return number_of(answer).text != NULL ? LS_OK : LS_FAIL(err, LS_ERR_FORMAT, "has no number");
+        case LS_VERIFY_CHOICE:
+            return letter_of(answer) != 0 ? LS_OK : LS_FAIL(err, LS_ERR_FORMAT, "has no letter that stands alone");
+        case LS_VERIFY_REGEX: return v->regex != NULL ? LS_OK : check_pattern(answer, err);
+        case LS_VERIFY_JSON: return check_schema(answer, err);
+    }
+    return LS_FAIL(err, LS_ERR_ARG, "verifier %d", (int)v->kind);
+}
+
+ls_status ls_verify_judge(const ls_verify *v, ls_reply completion, ls_reply answer, ls_reward_result *out,
+                          ls_error *err) {
+    ls_error why = {LS_OK, ""};
+    int correct = -1;
+    if (completion.text == NULL) completion = (ls_reply){"", 0};
+    if (ls_verify_check(v, answer, &why) != LS_OK) {
+        ls_error_prefix(&why, "answer");
+        ls_reward_fail(out, why.text);
+        return LS_OK;
+    }
+    switch (v->kind) {
+        case LS_VERIFY_EXACT: correct = same(trim(completion), trim(answer)); break;
+        case LS_VERIFY_NUMBER: {
+            const ls_reply number = number_of(completion);
+            correct = number.text != NULL && same_number(number, number_of(answer));
+            break;
+        }
+        case LS_VERIFY_CHOICE: correct = letter_of(completion) == letter_of(answer); break;
+        case LS_VERIFY_REGEX:
+            correct = v->regex != NULL ? has_pattern(v->search, completion, answer, answer.text != NULL, &why)
+                                       : has_own_pattern(completion, answer, &why);
+            break;
+        case LS_VERIFY_JSON: correct = is_of_form(v, completion, answer, &why); break;
+    }
+    if (why.status == LS_ERR_NOMEM) return LS_FAIL(err, LS_ERR_NOMEM, "%s", why.text);
+    if (correct < 0)
+        ls_reward_fail(out, why.text);
+    else
+        *out = (ls_reward_result){.ok = true, .reward = correct};
+    return LS_OK;
+}

@@ -1,0 +1,219 @@
+/* Runs on one's own data, and how they stop and go on: the program from the outside. */
+#define _GNU_SOURCE
+#include <signal.h>
+
+#include "program.h"
+
+#define SORT LS_SOURCE_DIR "/models/tiny-sort"
+
+/* GSM8K's published format: reasoning, and behind #### the number. */
+static void write_problems(const char *path, int n) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    for (int i = 0; i < n; i++) {
+        const int a = i % 10, b = i / 10 % 10, low = a < b ? a : b, high = a < b ? b : a;
+        fprintf(file,
+                "{\"question\": \"sort %d %d:\", \"answer\": \"%d is below %d.\\n#### %d\", \"level\": {\"n\": %d}}\n",
+                a, b, low, high, high, i);
+    }
+    assert_int_equal(fclose(file), 0);
+}
+
+/* "KEY=PATH", good until the next call with the same slot. */
+static const char *with_path(int slot, const char *key, const char *path) {
+    static char texts[4][2 * PATH_BYTES];
+    const size_t n = strlen(key), m = strlen(path);
+    assert_true(n + m < sizeof texts[0]);
+    memcpy(texts[slot], key, n);
+    memcpy(texts[slot] + n, path, m + 1);
+    return texts[slot];
+}
+
+#define GRPO(run, ...)                                                                                           \
+    "train", "grpo", "--set", "model=" SORT, "--set", with_path(0, "data=", at("gsm.jsonl")), "--set",           \
+        with_path(1, "run=", run), "--set", "max_tokens=8", "--set", "prompts=4", "--set", "samples=4", "--set", \
+        "threads=1", "--set", "leaf=4", __VA_ARGS__
+
+static void published_data_drives_a_run(void **state) {
+    json_t *line;
+    size_t bytes;
+    char *page;
+    (void)state;
+    write_problems(at("gsm.jsonl"), 100);
+    RUN_OK(GRPO(at("run"), "--set", "reward=number", "--set", "steps=4", "--set", "eval_every=2"));
+    assert_non_null(strstr(last.err, " problems to train on, "));
+    line = line_read(at("run/metrics.jsonl"), 0);
+    assert_int_equal(int_member(line, "step"), 0);
+    assert_true(json_is_number(member(line, "held_out/reward")));
+    json_decref(line);
+    line = line_read(at("run/metrics.jsonl"), 4);
+    assert_true(json_number_value(member(line, "seconds")) >= 0.5 * json_number_value(member(line, "seconds/step")));
+    json_decref(line);
+    RUN_OK("report", at("run"), "--out", at("page.html"));
+    page = file_read(at("page.html"), &bytes);
+    assert_non_null(strstr(page, "Held-out reward"));
+    free(page);
+}
+
+static void data_without_sense_is_refused(void **state) {
+    (void)state;
+    RUN(GRPO(at("no"), "--set", "steps=1"));
+    must_refuse("reward: missing; data has no judge of its own");
+    RUN(GRPO(at("no"), "--set", "steps=1", "--set", "reward=exact", "--set", "data_answer=reply"));
+    must_refuse("gsm.jsonl: line 1: 'reply' is missing");
+    RUN(GRPO(at("no"), "--set", "steps=1", "--set", "reward=choice"));
+    must_refuse("gsm.jsonl: line 1: answer: has no letter");
+    RUN(GRPO(at("no"), "--set", "steps=1", "--set", "reward=number", "--set", "held_out=0", "--set", "eval_every=1"));
+    must_refuse("eval_every: no line of data is held out");
+    RUN(GRPO(at("no"), "--set", "steps=1", "--set", "reward=number", "--set", "reward_pattern=x"));
+    must_refuse("reward_pattern: without reward=regex");
+    RUN(GRPO(at("no"), "--set", "steps=1", "--set", "reward=command"));
+    must_refuse("reward_command: it is missing, and reward is command");
+    RUN(GRPO(at("no"), "--set", "steps=1", "--set", "reward=task"));
+    must_refuse("reward: task; there is data instead");
+    RUN("train", "grpo", "--set", "model=" SORT, "--set", with_path(1, "run=", at("no")), "--set", "eval_data=x",
+        "--set", "task=sort-digits");
+    must_refuse("eval_data: without data");
+}
+
+/* A command sees the whole line. */
+static void judges_get_the_line(void **state) {
+    (void)state;
+    text_write(at("judge.sh"),
+               "while read -r line; do id=${line#*\\\"id\\\":\\\"}; id=${id%%\\\"*}\n"
+               "case $line in *'\"data\":{'*'\"level\":{\"n\":'*) r=1;; *) r=0;; esac\n"
+               "echo \"{\\\"id\\\":\\\"$id\\\",\\\"reward\\\":$r}\"; done\n");
+    RUN_OK(GRPO(at("judged"), "--set", "steps=1", "--set", with_path(2, "reward_command=sh ", at("judge.sh"))));
+    assert_non_null(strstr(last.err, "reward 1 "));
+}
+
+static void supervised_runs_take_the_same_files(void **state) {
+    (void)state;
+    RUN_OK("train", "sft", "--set", "model=" SORT, "--set", with_path(0, "data=", at("gsm.jsonl")), "--set",
+           with_path(1, "run=", at("sft")), "--set", "steps=4", "--set", "batch=8", "--set", "leaf=8", "--set",
+           "held_out=10", "--set", "eval_every=2", "--set", "threads=1");
+    assert_non_null(strstr(last.err, "held-out loss "));
+    assert_int_equal(count_lines(at("sft/metrics.jsonl")), 4);
+    RUN_OK("report", at("sft"), "--out", at("sft.html"));
+    RUN_OK("report", at("sft"), at("run"), "--out", at("both.html"));
+    RUN_OK("check", "--model", at("sft/checkpoints/step-00000004"), "--max-tokens", "4");
+}
+
+/* ---- stopping ---- */
+
+static pid_t start(const char *const *args) {
+    union {
+        const char *const *in;
+        char *const *out;
+    } passed = {args};
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        const int err = open(at("stderr"), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        if (dup2(err, 2) < 0) _exit(126);
+        execv(LS_PROGRAM, passed.out);
+        _exit(127);
+    }
+    return child;
+}
+
+static int64_t steps_of(const char *path) {
+    FILE *file = fopen(path, "r");
+    int64_t n = 0;
+    int c;
+    while (file != NULL && (c = getc(file)) != EOF) n += c == '\n';
+    if (file != NULL) fclose(file);
+    return n;
+}
+
+/* The digest that a run printed last. */
+static void digest_of(char out[17]) {
+    const char *found = last.err, *at_digest = NULL;
+    while ((found = strstr(found, "digest ")) != NULL) at_digest = found, found++;
+    assert_non_null(at_digest);
+    memcpy(out, at_digest + 7, 16);
+    out[16] = '\0';
+}
+
+static void stopped_runs_go_on_with_their_bits(void **state) {
+    static const int signals[] = {SIGTERM, SIGINT};
+    char want[17], got[17];
+    (void)state;
+    RUN_OK(GRPO(at("whole"), "--set", "reward=number", "--set", "steps=40", "--set", "save_every=0"));
+    digest_of(want);
+    for (int i = 0; i < 2; i++) {
+        const char *run = i == 0 ? at("stop-a") : at("stop-b");
+        const char *lines = i == 0 ? at("stop-a/metrics.jsonl") : at("stop-b/metrics.jsonl");
+        const char *const args[] = {
+            LS_PROGRAM, GRPO(run, "--set", "reward=number", "--set", "steps=40", "--set", "save_every=0", NULL)};
+        const pid_t child = start(args);
+        int status;
+        while (steps_of(lines) < 3) usleep(1000);
+        assert_int_equal(kill(child, signals[i]), 0);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 4);
+        read_back(last.err, at("stderr"));
+        assert_non_null(strstr(last.err, "go on with: lockstep train resume "));
+        RUN_OK("train", "resume", run);
+        digest_of(got);
+        assert_string_equal(got, want);
+        assert_int_equal(count_lines(lines), 40);
+    }
+}
+
+static void a_second_signal_ends_at_once(void **state) {
+    /* A judge that never answers keeps the run within its step. */
+    const char *const args[] = {LS_PROGRAM, GRPO(at("stuck"), "--set", "reward_command=sleep 1000", "--set",
+                                                 "reward_timeout=900", "--set", "steps=2", NULL)};
+    const pid_t child = start(args);
+    int status;
+    (void)state;
+    while (access(at("stuck/metrics.jsonl"), F_OK) != 0) usleep(1000);
+    usleep(100000);
+    assert_int_equal(kill(child, SIGTERM), 0);
+    usleep(100000);
+    assert_int_equal(waitpid(child, &status, WNOHANG), 0); /* it waits for the end of the step */
+    assert_int_equal(kill(child, SIGTERM), 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
+static void a_schedule_is_kept_or_named(void **state) {
+    (void)state;
+    RUN_OK(GRPO(at("plan"), "--set", "reward=number", "--set", "steps=2", "--set", "schedule=cosine"));
+    RUN(GRPO(at("plan"), "--set", "reward=number", "--set", "steps=4", "--set", "schedule=cosine", "--set",
+             "resume=true"));
+    must_refuse(
+        "options.schedule_steps: was 2 and is 4 now; set it as it was to keep the old schedule, or new_schedule=true");
+    RUN_OK("train", "resume", at("plan"), "--set", "steps=3"); /* the old one, at its floor */
+    RUN("train", "resume", at("plan"), "--set", "steps=4", "--set", "rate=1e-4");
+    must_refuse("options.rate: was 1e-05 and is 0.0001 now");
+    RUN_OK("train", "resume", at("plan"), "--set", "steps=4", "--set", "rate=1e-4", "--set", "schedule_steps=6",
+           "--set", "new_schedule=true");
+    {
+        json_t *line = line_read(at("plan/metrics.jsonl"), 3);
+        const double rate = json_number_value(member(line, "learning_rate"));
+        assert_true(rate > 1e-6 && rate < 1e-4);
+        json_decref(line);
+    }
+    RUN("train", "resume", at("plan"), "--set", "temperature=0.5");
+    must_refuse("options.temperature: was 1 and is 0.5 now");
+    RUN("train", "resume", at("nowhere"));
+    must_refuse("run.sqlite: no such file");
+    RUN("train", "resume");
+    must_exit(1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(published_data_drives_a_run),
+        cmocka_unit_test(data_without_sense_is_refused),
+        cmocka_unit_test(judges_get_the_line),
+        cmocka_unit_test(supervised_runs_take_the_same_files),
+        cmocka_unit_test(stopped_runs_go_on_with_their_bits),
+        cmocka_unit_test(a_second_signal_ends_at_once),
+        cmocka_unit_test(a_schedule_is_kept_or_named),
+    };
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
+}

@@ -1,0 +1,98 @@
+/* Lines of problems: fields by any name, ids, what is kept, and errors that name file, line and field. */
+#include <stdlib.h>
+
+#include "harness.h"
+#include "load/data_lines.h"
+
+static const ls_data_fields usual = {NULL, NULL, NULL};
+
+static ls_data_line *parse(const char *text, const ls_data_fields *fields, int64_t expected) {
+    ls_data_line *lines;
+    int64_t n;
+    ls_error err;
+    assert_ok(ls_data_lines_parse(&lines, &n, text, (int64_t)strlen(text), "F", fields, &err), err);
+    assert_int_equal(n, expected);
+    return lines;
+}
+
+static void refused(const char *text, const ls_data_fields *fields, const char *says) {
+    ls_data_line *lines;
+    int64_t n;
+    ls_error err;
+    check_failed(ls_data_lines_parse(&lines, &n, text, (int64_t)strlen(text), "F", fields, &err), &err, says);
+}
+
+/* GSM8K as it is published: no id, and the answer is behind the reasoning. */
+static void published_formats_are_read(void **state) {
+    ls_data_line *x = parse(
+        "{\"question\": \"How many?\", \"answer\": \"2+2=4\\n#### 4\"}\n \t\n"
+        "{\"question\": \"How many?\", \"answer\": \"5\"}\n",
+        &usual, 2);
+    (void)state;
+    assert_string_equal(x[0].prompt, "How many?");
+    assert_string_equal(x[0].answer, "2+2=4\n#### 4");
+    assert_int_equal(x[1].line, 3);
+    assert_false(x[0].has_id);
+    assert_string_equal(x[0].id, x[1].id); /* of one prompt */
+    assert_int_equal(strlen(x[0].id), 16);
+    ls_data_lines_free(x, 2);
+}
+
+static void fields_have_any_name(void **state) {
+    const ls_data_fields named = {"q.text", "a", "meta.key"};
+    ls_data_line *x = parse(
+        "{\"q\":{\"text\":\"x\"},\"a\":{\"b\":[1,2.5,null]},\"meta\":{\"key\":-7},\"more\":true}\n"
+        "{\"q\":{\"text\":\"y\"},\"a\":12,\"meta\":{\"key\":\"k\"}}\n"
+        "{\"q.text\":\"z\\u0000z\",\"a\":false,\"meta\":{\"key\":8}}",
+        &named, 3);
+    (void)state;
+    assert_string_equal(x[0].answer, "{\"b\":[1,2.5,null]}");
+    assert_string_equal(x[0].id, "-7");
+    assert_true(x[0].has_id);
+    assert_non_null(strstr(x[0].whole, "\"more\":true"));
+    assert_string_equal(x[1].answer, "12");
+    assert_string_equal(x[1].id, "k");
+    assert_int_equal(x[2].prompt_bytes, 3);
+    assert_memory_equal(x[2].prompt, "z\0z", 4);
+    assert_string_equal(x[2].answer, "false");
+    ls_data_lines_free(x, 3);
+}
+
+static void an_answer_may_be_missing(void **state) {
+    ls_data_line *x = parse("{\"prompt\":\"x\",\"id\":3}\n{\"prompt\":\"y\",\"answer\":null,\"id\":\"4\"}", &usual, 2);
+    (void)state;
+    assert_null(x[0].answer);
+    assert_null(x[1].answer);
+    ls_data_lines_free(x, 2);
+}
+
+static void errors_name_file_line_and_field(void **state) {
+    const ls_data_fields named = {"q", "a", "n"};
+    char id[400];
+    (void)state;
+    refused("", &usual, "F: holds no line");
+    refused(" \n\t\n", &usual, "F: holds no line");
+    refused("{\"prompt\":\"x\"}\nx", &usual, "F: line 2: invalid JSON");
+    refused("{\"text\":\"x\"}", &usual, "F: line 1: none of prompt, question");
+    refused("{\"prompt\":\"x\"}", &named, "F: line 1: 'q' is missing");
+    refused("{\"q\":\"x\"}", &named, "F: line 1: 'a' is missing");
+    refused("{\"q\":\"x\",\"a\":\"y\"}", &named, "F: line 1: 'n' is missing");
+    refused("{\"prompt\":\"\"}", &usual, "F: line 1: prompt: is empty");
+    refused("{\"prompt\":[1]}", &usual, "F: line 1: prompt: a string is required, found an array");
+    refused("{\"prompt\":\"x\",\"id\":[1]}", &usual, "F: line 1: id: a string is required");
+    refused("{\"prompt\":\"x\",\"id\":\"\"}", &usual, "F: line 1: id: 0 bytes");
+    refused("{\"prompt\":\"x\",\"id\":1}\n{\"prompt\":\"y\",\"id\":\"1\"}", &usual,
+            "F: line 2: id: '1' is also on line 1");
+    snprintf(id, sizeof id, "{\"prompt\":\"x\",\"id\":\"%0300d\"}", 7);
+    refused(id, &usual, "id: 300 bytes; an id has 1 to 255");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(published_formats_are_read),
+        cmocka_unit_test(fields_have_any_name),
+        cmocka_unit_test(an_answer_may_be_missing),
+        cmocka_unit_test(errors_name_file_line_and_field),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,165 @@
+/* Built-in verifiers: what they accept, what they do not, and answers that cannot be judged against. */
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "harness.h"
+#include "rl/verify.h"
+
+static ls_reply reply(const char *text) { return (ls_reply){text, text == NULL ? 0 : (int64_t)strlen(text)}; }
+
+static void must_judge(const ls_verify *v, const char *completion, const char *answer, int expected) {
+    ls_reward_result r;
+    ls_error err;
+    assert_ok(ls_verify_judge(v, reply(completion), reply(answer), &r, &err), err);
+    if (!r.ok || r.reward != expected)
+        fail_msg("'%s' against '%s': %g %s, expected %d", completion, answer, r.reward, r.error, expected);
+}
+
+static ls_verify *open_kind(ls_verify_kind kind, const char *pattern, const char *schema) {
+    ls_verify *v;
+    ls_error err;
+    assert_ok(ls_verify_open(&v, kind, pattern, schema, &err), err);
+    return v;
+}
+
+static void must_refuse_answer(const ls_verify *v, const char *answer, const char *says) {
+    ls_reward_result r;
+    ls_error err;
+    check_failed(ls_verify_check(v, reply(answer), &err), &err, says);
+    assert_ok(ls_verify_judge(v, reply("x"), reply(answer), &r, &err), err);
+    assert_true(!r.ok && isnan(r.reward) && strstr(r.error, says) != NULL);
+}
+
+static void exact_answers(void **state) {
+    ls_verify *v = open_kind(LS_VERIFY_EXACT, NULL, NULL);
+    (void)state;
+    must_judge(v, " ab c\n", "ab c", 1);
+    must_judge(v, "ab  c", "ab c", 0);
+    must_judge(v, "", "a", 0);
+    must_judge(v, "AB", "ab", 0);
+    must_refuse_answer(v, NULL, "missing");
+    must_refuse_answer(v, " \n", "is blank");
+    ls_verify_close(v);
+}
+
+static void numbers(void **state) {
+    static const struct {
+        const char *completion, *answer;
+        int expected;
+    } cases[] = {
+        {"The answer is 42.", "6*7=42\n#### 42", 1},
+        {"42", "41", 0},
+        {"#### 42 (not 43)", "42", 1},
+        {"so \\boxed{1,234} of 5", "#### 1234", 1},
+        {"7 apples, 8 pears", "8", 1},
+        {"7 apples, 8 pears", "7", 0},
+        {"42.0", "42", 1},
+        {"+0042", "42", 1},
+        {"-42", "42", 0},
+        {"3-2", "2", 1},
+        {"x = -2", "-2", 1},
+        {"-0", "0", 1},
+        {"$1,000,000", "1000000", 1},
+        {"-$5", "-5", 1},
+        {".5", "0.50", 1},
+        {"0.5", "5", 0},
+        {"1,23", "23", 1},
+        {"12345678901234567890123", "12345678901234567890123", 1},
+        {"12345678901234567890124", "12345678901234567890123", 0},
+        {"1e5", "5", 1},
+        {"none", "0", 0},
+        {"", "0", 0},
+        {"#### none, 3", "3", 1},
+        {"####", "3", 0},
+        {"1,234,567.80", "1234567.8", 1},
+        {"0.10", "0.1000", 1},
+        {"0,5", "5", 1},
+        {"00.5", ".5", 1},
+    };
+    ls_verify *v = open_kind(LS_VERIFY_NUMBER, NULL, NULL);
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        must_judge(v, cases[i].completion, cases[i].answer, cases[i].expected);
+    must_refuse_answer(v, "none", "has no number");
+    ls_verify_close(v);
+}
+
+static void letters(void **state) {
+    static const struct {
+        const char *completion, *answer;
+        int expected;
+    } cases[] = {
+        {"B", "B", 1},
+        {"b", "B", 1},
+        {" (b). ", "B", 1},
+        {"The answer is (C).", "C", 1},
+        {"Not A. The answer: D, because A is wrong.", "D", 1},
+        {"A or B? I'd say B", "B", 1},
+        {"A man", "B", 0},
+        {"ANSWER IS C", "C", 1},
+        {"none of them", "A", 0},
+        {"B2", "B", 0},
+        {"caf\xc3\xa9 E", "E", 1},
+    };
+    ls_verify *v = open_kind(LS_VERIFY_CHOICE, NULL, NULL);
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        must_judge(v, cases[i].completion, cases[i].answer, cases[i].expected);
+    must_refuse_answer(v, "42", "has no letter");
+    ls_verify_close(v);
+}
+
+static void patterns(void **state) {
+    ls_verify *v = open_kind(LS_VERIFY_REGEX, "<answer>(.*?)</answer>", NULL), *own, *bad = NULL;
+    ls_reward_result r;
+    ls_error err;
+    (void)state;
+    must_judge(v, "hm <answer> 4 </answer>", "4", 1);
+    must_judge(v, "hm <answer>5</answer>", "4", 0);
+    must_judge(v, "4", "4", 0);
+    must_judge(v, "<answer>9</answer>", NULL, 1);
+    ls_verify_close(v);
+    own = open_kind(LS_VERIFY_REGEX, "", NULL);
+    must_judge(own, "abc", "^a.c$", 1);
+    must_judge(own, "abd", "^a.c$", 0);
+    must_refuse_answer(own, "(", "does not compile");
+    must_refuse_answer(own, NULL, "missing");
+    /* A pattern that gives up fails the reward, it neither earns nor loses it. */
+    assert_ok(ls_verify_judge(own, reply("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab"), reply("(a+)+$"), &r, &err), err);
+    assert_false(r.ok);
+    ls_verify_close(own);
+    check_failed(ls_verify_open(&bad, LS_VERIFY_REGEX, "[", NULL, &err), &err, "reward_pattern: the pattern does not");
+}
+
+static void forms(void **state) {
+    char path[] = "/tmp/lockstep-test-XXXXXX";
+    const int fd = mkstemp(path);
+    static const char schema[] = "{\"type\":\"object\",\"required\":[\"x\"]}";
+    ls_verify *v, *own = open_kind(LS_VERIFY_JSON, NULL, "");
+    ls_error err;
+    (void)state;
+    assert_int_equal(write(fd, schema, sizeof schema - 1), sizeof schema - 1);
+    close(fd);
+    v = open_kind(LS_VERIFY_JSON, NULL, path);
+    unlink(path);
+    must_judge(v, "{\"x\":1}", NULL, 1);
+    must_judge(v, "Here:\n```json\n{\"x\":1}\n```\nDone.", NULL, 1);
+    must_judge(v, "{\"y\":1}", NULL, 0);
+    must_judge(v, "{\"x\":1} and more", NULL, 0);
+    must_judge(own, "[1]", "{\"type\":\"array\"}", 1);
+    must_judge(own, "1", "{\"type\":\"array\"}", 0);
+    must_refuse_answer(own, "{\"kind\":1}", "kind: this field is not supported");
+    ls_verify_close(v);
+    ls_verify_close(own);
+    check_failed(ls_verify_open(&v, LS_VERIFY_JSON, NULL, "/nowhere/schema.json", &err), &err, "/nowhere/schema.json");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exact_answers), cmocka_unit_test(numbers), cmocka_unit_test(letters),
+        cmocka_unit_test(patterns),      cmocka_unit_test(forms),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
