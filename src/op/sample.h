@@ -12,7 +12,7 @@
  * sample: temperature 0 is greedy: the largest logit, the lower id among equals. Otherwise Gumbel-max (Maddison et al.
  *   2014, arXiv:1411.0030): the kept token with the largest z + g, lower id among equals,
  *     g = -log(-log(u)), u = ((word >> 9) + 0.5) * 2^-23,
- *     word number id % 4 of Philox(key = seed; counter = id / 4, position, sample, prompt)
+ *     word number id % 4 of Philox4x32-10(key = seed; counter = id / 4, position, sample, prompt)
  *   position is the index in the whole sequence of the token being drawn. */
 #ifndef LS_OP_SAMPLE_H
 #define LS_OP_SAMPLE_H
