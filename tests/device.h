@@ -8,22 +8,34 @@
 #include "harness.h"
 #include "op/backend.h"
 
-static inline ls_device *test_device(int32_t threads, ls_isa isa) {
+static inline bool test_defers(void) {
     const char *name = getenv("LS_TEST_DEVICE");
-    ls_device *device;
-    ls_error err;
-    if (name != NULL && strcmp(name, "deferred") == 0)
-        assert_ok(ls_device_open_deferred(&device, threads, isa, &err), err);
-    else
-        assert_ok(ls_device_open_cpu(&device, threads, isa, &err), err);
-    return device;
+    return name != NULL && strcmp(name, "deferred") == 0;
 }
 
-/* Where models live that are run on several devices; those of one back end share their memory. Never closed. */
+/* Runs that open a device of their own open that one too. */
+__attribute__((constructor, unused)) static void test_choose_device(void) {
+    if (test_defers()) ls_device_open_by(ls_device_open_deferred);
+}
+
+/* Where models live that are run on several devices. Those of the CPU share their memory; a deferred one does not, so
+ * that it is the only one. Never closed. */
 static inline ls_device *test_home(void) {
     static ls_device *home;
-    if (home == NULL) home = test_device(1, ls_isa_best());
+    ls_error err;
+    if (home == NULL) assert_ok(ls_device_open(&home, test_defers() ? 2 : 1, ls_isa_best(), &err), err);
     return home;
+}
+
+static inline ls_device *test_device(int32_t threads, ls_isa isa) {
+    ls_device *device;
+    ls_error err;
+    if (test_defers()) return test_home();
+    assert_ok(ls_device_open_cpu(&device, threads, isa, &err), err);
+    return device;
+}
+static inline void test_device_close(ls_device *device) {
+    if (device != NULL && device != test_home()) ls_device_close(device);
 }
 
 /* Device memory with what host[0..bytes) holds, and its content afterwards. */

@@ -102,7 +102,7 @@ static ls_status report(const char *directory, const char *name, ls_error *err) 
     ls_parameters *parameters = NULL;
     uint64_t digest;
     ls_status status;
-    LS_TRY(ls_device_open_cpu(&device, 1, ls_isa_best(), err));
+    LS_TRY(ls_device_open(&device, 1, ls_isa_best(), err));
     LS_TRY(ls_model_open(&model, device, directory, err));
     LS_TRY(ls_parameters_open(&parameters, model, device, directory, err));
     LS_TRY(ls_parameters_digest(parameters, &digest, err));

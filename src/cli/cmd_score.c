@@ -114,7 +114,7 @@ int ls_cmd_score(int argc, char **argv) {
     LS_TRY(ls_run_options_parse(&o, LS_COMMAND_SCORE, argc, argv, &err));
     path = o.rollouts != NULL ? o.rollouts : o.tokens;
     LS_TRY(ls_output_open(&output, o.out, &err));
-    LS_TRY(ls_device_open_cpu(&run.device, o.levers.threads, o.levers.isa, &err));
+    LS_TRY(ls_device_open(&run.device, o.levers.threads, o.levers.isa, &err));
     LS_TRY(ls_model_open(&run.model, run.device, o.model, &err));
     run.model->ablation = o.levers.ablation;
     LS_TRY(ls_records_read(&run.records, &run.n_records, path, LS_RECORD_SEQUENCE, &err));

@@ -218,7 +218,7 @@ static ls_status open_tokenizer(ls_job *job, const ls_run_options *o, ls_error *
 ls_status ls_job_init(ls_job *job, const ls_run_options *o, ls_error *err) {
     int64_t length_max;
     ls_status status;
-    LS_TRY(ls_device_open_cpu(&job->device, o->levers.threads, o->levers.isa, err));
+    LS_TRY(ls_device_open(&job->device, o->levers.threads, o->levers.isa, err));
     LS_TRY(ls_model_open(&job->model, job->device, o->model, err));
     job->model->ablation = o->levers.ablation;
     if (o->prompts != NULL)

@@ -84,6 +84,14 @@ LS_OPS_PLAIN(OP)
 LS_OPS_WITH_WORKSPACE(OP)
 #undef OP
 
+static ls_device_opener opener_of_runs = ls_device_open_cpu;
+
+void ls_device_open_by(ls_device_opener opener) { opener_of_runs = opener; }
+
+ls_status ls_device_open(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err) {
+    return opener_of_runs(out, n_threads, isa, err);
+}
+
 void ls_device_close(ls_device *device) {
     if (device == NULL) return;
     (void)ls_device_wait(device, NULL); /* an error of calls that nobody waited for is nobody's */

@@ -140,6 +140,10 @@ ls_status ls_device_open_cpu(ls_device **out, int32_t n_threads, ls_isa isa, ls_
 /* The CPU behind a queue, for tests: calls return at once and run at the next wait; until then what they write cannot
  * be seen, and the host cannot touch device memory at all (op/deferred.c). */
 ls_status ls_device_open_deferred(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err);
+/* Opens the device of a run: the CPU, unless the program has named another opener before its first run. */
+typedef ls_status (*ls_device_opener)(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err);
+ls_status ls_device_open(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err);
+void ls_device_open_by(ls_device_opener opener);
 /* Waits first; accepts NULL. Memory that was not released goes with it. */
 void ls_device_close(ls_device *device);
 ls_status ls_device_wait(ls_device *device, ls_error *err);

@@ -79,7 +79,7 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     ls_status status;
     (void)prompts;
     (void)n_prompts; /* outcomes hold them already */
-    LS_TRY(ls_device_open_cpu(&device, trial->levers.threads, trial->levers.isa, err));
+    LS_TRY(ls_device_open(&device, trial->levers.threads, trial->levers.isa, err));
     LS_TRY(set_ablation(s->trainer, trial, trial->levers.ablation, err));
     status = run_rounds(s, device, trial, out, err);
 done:

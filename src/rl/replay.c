@@ -342,7 +342,7 @@ static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
     ls_levers levers = engine_opts(r, &ladder[0]).levers;
     uint64_t weights;
     ls_status status;
-    LS_TRY(ls_device_open_cpu(&r->device, levers.threads, levers.isa, err));
+    LS_TRY(ls_device_open(&r->device, levers.threads, levers.isa, err));
     LS_TRY(ls_model_open(&r->model, r->device, directory, err));
     r->n_halves = 2 * (int64_t)r->model->config.n_layers;
     r->hidden = r->model->config.hidden;

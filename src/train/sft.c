@@ -529,7 +529,7 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     LS_TRY(ls_train_options_check(&o->train, err));
     threads = o->train.threads == 0 ? ls_cpu_count() : (int32_t)o->train.threads;
     LS_TRY(find_beginning(&s, err));
-    LS_TRY(ls_device_open_cpu(&s.device, threads, ls_train_options_isa(&o->train), err));
+    LS_TRY(ls_device_open(&s.device, threads, ls_train_options_isa(&o->train), err));
     LS_TRY(ls_model_open(&s.model, s.device, s.begin, err));
     LS_TRY(read_data(&s, err));
     if (o->train.steps == 0) {

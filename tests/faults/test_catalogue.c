@@ -715,7 +715,7 @@ static int open_subjects(void **state) {
 static int close_subjects(void **state) {
     (void)state;
     for (int64_t i = 0; i < COUNT(subjects); i++) subject_close(&subjects[i]);
-    ls_device_close(machine);
+    test_device_close(machine);
     return 0;
 }
 

@@ -75,7 +75,7 @@ static inline errors measure(const char *name, ls_dtype dtype) {
     print_message("%s, activations %s: max |logit| error %.3g, max |logprob| error %.3g, mean %.3g\n", name,
                   ls_dtype_name(dtype), e.max_logit, e.max_logprob, e.mean_logprob);
     fixture_close(&f);
-    ls_device_close(device);
+    test_device_close(device);
     return e;
 }
 

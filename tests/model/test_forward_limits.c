@@ -57,7 +57,7 @@ static void time_is_linear(void **state) {
     }
     free(s.tokens);
     free(s.logprob);
-    ls_device_close(s.device);
+    test_device_close(s.device);
     fixture_close(&f);
 }
 
@@ -113,7 +113,7 @@ static void memory_does_not_follow_length(void **state) {
     bytes_many = bytes_in_use();
     free(probe);
     if (bytes_many - bytes_few < 4096) {
-        ls_device_close(device);
+        test_device_close(device);
         print_message("this malloc does not count what it gives out\n");
         skip();
     }
@@ -128,7 +128,7 @@ static void memory_does_not_follow_length(void **state) {
      */
     assert_in_range((uintmax_t)(bytes_many - bytes_few), 0, (uintmax_t)(2 * many / 64 * 400));
     fixture_close(&f);
-    ls_device_close(device);
+    test_device_close(device);
 }
 
 int main(void) {

@@ -71,7 +71,7 @@ static void bits_are_golden(void **state) {
         }
         fixture_close(&f);
     }
-    ls_device_close(device);
+    test_device_close(device);
     if (n_wrong > 0)
         fail_msg(
             "%d hashes are not those of numerics version %d: if the change is intended, raise LS_NUMERICS_VERSION "

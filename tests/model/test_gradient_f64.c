@@ -413,7 +413,7 @@ static void check_model(const char *name, const int64_t *lengths, int64_t n, flo
     free(gradient);
     batch_free(&b);
     trained_close(&t);
-    ls_device_close(device);
+    test_device_close(device);
 }
 
 /* Mamba alone, no convolution bias, tied head, four taps. The first layer's dt, B and C are so small that their norms

@@ -63,7 +63,7 @@ static baseline *baseline_of(const invariance_case *c) {
     set_make(&b->set, b->f.model->config.vocab, N_PROMPTS, N_SAMPLES, PROMPT_MAX, N_TOKENS, 1 + (uint64_t)c->baseline_i,
              0);
     generate(b->f.model, device, c->dtype, &baseline_levers, &plain_sampling, &b->set);
-    ls_device_close(device);
+    test_device_close(device);
     b->made = true;
     return b;
 }
@@ -170,8 +170,8 @@ static void no_lever_reaches_a_bit(void **state) {
     r.devices[2] = test_device(2, c->isa);
     whole_product(&r);
     all_tokens(&r);
-    ls_device_close(r.devices[1]);
-    ls_device_close(r.devices[2]);
+    test_device_close(r.devices[1]);
+    test_device_close(r.devices[2]);
 }
 
 /* Controls. A comparison that cannot fail shows nothing, so each of these must be found, and found in the right place.
@@ -227,7 +227,7 @@ static void control_finds_one_ulp_of_a_norm(void **state) {
     assert_true(scored.n_logprobs > 0 && scored.first_request >= 0);
     free(scores);
     set_free(&set);
-    ls_device_close(device);
+    test_device_close(device);
 }
 
 static int free_baselines(void **state) {

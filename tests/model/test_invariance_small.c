@@ -52,9 +52,9 @@ static void small_case(const char *name, ls_dtype dtype, ls_isa isa) {
     set_free(&got);
     set_free(&want);
     fixture_close(&f);
-    ls_device_close(best);
-    ls_device_close(devices[1]);
-    ls_device_close(devices[2]);
+    test_device_close(best);
+    test_device_close(devices[1]);
+    test_device_close(devices[2]);
 }
 
 static void no_lever_reaches_a_bit(void **state) {

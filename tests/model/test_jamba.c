@@ -70,7 +70,7 @@ static void a_file_that_changes_later_does_not_matter(void **state) {
         snprintf(command, sizeof command, "rm -r %s", dir);
         assert_int_equal(system(command), 0);
     }
-    ls_device_close(device);
+    test_device_close(device);
 }
 
 int main(void) {

@@ -67,7 +67,7 @@ static void chunks_change_no_bit(void **state) {
             }
             fixture_close(&f);
         }
-    ls_device_close(device);
+    test_device_close(device);
 }
 
 int main(void) {

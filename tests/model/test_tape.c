@@ -93,7 +93,7 @@ static void check_autograd(const char *name, double bound) {
     ls_safetensors_close(file);
     free(bytes);
     trained_close(&t);
-    ls_device_close(device);
+    test_device_close(device);
 }
 
 static void gradients_are_those_of_autograd(void **state) {
@@ -137,7 +137,7 @@ static void log_probabilities_are_those_of_scoring(void **state) {
             batch_free(&b);
             trained_close(&t);
         }
-    ls_device_close(device);
+    test_device_close(device);
 }
 
 /* The gradient of two sequences in the middle, whatever surrounds them. */
@@ -172,7 +172,7 @@ static void a_leaf_is_one_computation(void **state) {
                                 assert_same_bits(g, first, t.parameters->n_elements);
                                 free(g);
                             }
-                            ls_device_close(device);
+                            test_device_close(device);
                         }
             free(first);
             batch_free(&b);
@@ -227,7 +227,7 @@ static void publishing_is_one_rounding(void **state) {
         batch_free(&b);
         trained_close(&t);
     }
-    ls_device_close(device);
+    test_device_close(device);
 }
 
 int main(void) {

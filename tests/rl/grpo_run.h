@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "harness.h"
+#include "device.h"
 #include "rl/grpo.h"
 
 static char scratch[] = "/tmp/lockstep-test-XXXXXX";

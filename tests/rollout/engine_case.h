@@ -47,7 +47,7 @@ static inline void bench_open(bench *b, const char *name, ls_dtype dtype) {
 static inline void bench_close(bench *b) {
     alone_close(&b->alone);
     versions_close(&b->v);
-    ls_device_close(b->device);
+    test_device_close(b->device);
 }
 
 /* Small pages and chunks, nothing shared; what is free holds NaN. */

@@ -106,8 +106,8 @@ static inline void laboratory_close(laboratory *lab, bool weights) {
         alone_close(&lab->alone[f][1]);
         if (weights) versions_close(&lab->model[f]);
     }
-    ls_device_close(lab->generic);
-    ls_device_close(lab->device);
+    test_device_close(lab->generic);
+    test_device_close(lab->device);
 }
 
 /* ---- a schedule ---- */

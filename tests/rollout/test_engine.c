@@ -43,7 +43,7 @@ static void results_are_in_the_callers_order(void **state) {
             is_complete(&odd, &jobs[i]);
         }
         engine_end(e);
-        if (seed == 1) ls_device_close(odd.device);
+        if (seed == 1) test_device_close(odd.device);
         odd.device = one;
     }
 }

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "harness.h"
+#include "device.h"
 #include "load/json_node.h"
 #include "train/sft.h"
 

@@ -116,7 +116,7 @@ static void leaves_fold_in_a_tree(void **state) {
     }
     ls_gradient_free(g);
     free(values);
-    ls_device_close(device);
+    test_device_close(device);
 }
 
 /* ---- the step as its contract has it, in float64 where it is not a sum ---- */
@@ -356,7 +356,7 @@ static void impossible_options_are_refused(void **state) {
                      says[i]);
         assert_null(trainer);
         ls_model_close(model);
-        ls_device_close(device);
+        test_device_close(device);
     }
 }
 

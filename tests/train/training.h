@@ -95,7 +95,7 @@ static inline void training_open(training *t, const char *directory, const ls_tr
 static inline void training_close(training *t) {
     ls_trainer_free(t->trainer);
     ls_model_close(t->model);
-    ls_device_close(t->device);
+    test_device_close(t->device);
 }
 
 static inline uint64_t mix_bytes(uint64_t hash, const void *bytes, int64_t n) {
