@@ -1,6 +1,6 @@
 /* Two measures of the rollout engine. Decode speed by batch size, beside the bound of the model's dense products: their
- * multiply-adds over the machine's fma peak of the same run. And the prompt tokens that eight samples of one long prompt
- * compute, with and without what shares them.
+ * multiply-adds over the machine's fma peak of the same run. And the prompt tokens that eight samples of one long
+ * prompt compute, with and without what shares them.
  *
  *   bench_engine DIR [threads] [dtype] [tokens] [repetitions] [batch]
  *

@@ -1,5 +1,5 @@
-/* A completion and an answer, split at the first NUL, for every verifier: the schema and the pattern are the input's own. A
- * reward is 0 or 1, or there is none and a reason. */
+/* A completion and an answer, split at the first NUL, for every verifier: the schema and the pattern are the input's
+ * own. A reward is 0 or 1, or there is none and a reason. */
 #include <stdlib.h>
 #include <string.h>
 

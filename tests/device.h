@@ -1,5 +1,5 @@
-/* Devices of tests: the CPU, or, where the environment says LS_TEST_DEVICE=deferred, the CPU behind a queue, whose memory
- * the host cannot touch. Results are the same bits. */
+/* Devices of tests: the CPU, or, where the environment says LS_TEST_DEVICE=deferred, the CPU behind a queue, whose
+ * memory the host cannot touch. Results are the same bits. */
 #ifndef LS_TESTS_DEVICE_H
 #define LS_TESTS_DEVICE_H
 

@@ -1,5 +1,5 @@
-/* Faults for the laboratory. Only the library that is built for tests with LS_FAULTS contains them; in every other build
- * LS_INJECTED is the constant false, no code is left and nothing can switch one on.
+/* Faults for the laboratory. Only the library that is built for tests with LS_FAULTS contains them; in every other
+ * build LS_INJECTED is the constant false, no code is left and nothing can switch one on.
  *
  * The engine arms its fault for the length of a tick, so that scoring, which stands for the trainer, stays sound. */
 #ifndef LS_BASE_INJECT_H
@@ -29,7 +29,8 @@ extern ls_inject ls_inject_armed;
 #define LS_INJECTED(fault) (ls_inject_armed == (fault))
 void ls_inject_arm(ls_inject fault);
 /* "slot-stride-u32", "stale-slot", "prefix-state-shift", "prefix-cross", "conv-short-chunk", "no-reset-packed",
- * "stale-weights-prefix", "temperature-not-mirrored", "split-k-by-batch", "softplus-naive", "seed-by-slot", "lag-one" */
+ * "stale-weights-prefix", "temperature-not-mirrored", "split-k-by-batch", "softplus-naive", "seed-by-slot",
+ * "lag-one" */
 const char *ls_inject_name(ls_inject fault);
 bool ls_inject_parse(ls_inject *out, const char *name);
 #else

@@ -17,8 +17,8 @@ bool ls_add_i64(int64_t a, int64_t b, int64_t *out);
  * pointer. `what` names the array in the error. */
 ls_status ls_array_alloc(void **out, int64_t count, int64_t elem_bytes, const char *what, ls_error *err);
 
-/* Address space for count elements of elem_bytes each, 4096-byte aligned, zero, backed by memory page by page where it is
- * first touched, so that a large pool costs what is used of it. NULL for no bytes. */
+/* Address space for count elements of elem_bytes each, 4096-byte aligned, zero, backed by memory page by page where it
+ * is first touched, so that a large pool costs what is used of it. NULL for no bytes. */
 ls_status ls_region_map(void **out, int64_t count, int64_t elem_bytes, const char *what, ls_error *err);
 void ls_region_unmap(void *region, int64_t bytes); /* accepts NULL */
 /* Gives memory back as far as it covers whole system pages; they read as zero. */

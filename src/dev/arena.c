@@ -1,5 +1,5 @@
-/* Memory that the host cannot touch. Buffers are kept in the order of their addresses; a new one takes the first gap that
- * it fits. */
+/* Memory that the host cannot touch. Buffers are kept in the order of their addresses; a new one takes the first gap
+ * that it fits. */
 #define _DEFAULT_SOURCE
 #include "dev/arena.h"
 

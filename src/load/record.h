@@ -3,8 +3,9 @@
  * A prompt line is {"id","prompt"} or {"id","prompt_ids"}; a token line {"id","token_ids"}; a rollout line
  *   {"id","prompt_ids","completion_ids","logprobs","logprob_bits","finish","seed","sample","text","meta"};
  * a score line {"id","token_ids","logprobs","logprob_bits"}, where token_ids may be absent. Rules:
- *   - "id" is a string, or an integer, which stands for its digits, unique in its file. Unknown members are ignored; known ones of a wrong type are errors; null is
- *     the same as absent. Lines of white space are skipped. A member may stand once in its object.
+ *   - "id" is a string, or an integer, which stands for its digits, unique in its file. Unknown members are ignored;
+ *     known ones of a wrong type are errors; null is the same as absent. Lines of white space are skipped. A member may
+ *     stand once in its object.
  *   - "logprobs" has 9 significant digits, "logprob_bits" the float32 as 8 hex digits. Where both are present the bits
  *     are the value: a NaN or an infinity has null in "logprobs" and its bits in "logprob_bits". An entry is missing
  *     when it is null in "logprob_bits" or, without that member, in "logprobs". Values and bits that contradict each

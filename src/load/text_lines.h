@@ -1,5 +1,5 @@
-/* The two kinds of JSON lines of the tokenize and detokenize commands. Errors begin "NAME: line NUMBER"; other members are
- * ignored. */
+/* The two kinds of JSON lines of the tokenize and detokenize commands. Errors begin "NAME: line NUMBER"; other members
+ * are ignored. */
 #ifndef LS_LOAD_TEXT_LINES_H
 #define LS_LOAD_TEXT_LINES_H
 

@@ -1,5 +1,5 @@
-/* From a checkpoint to ls_model: finds each tensor by name, checks shape and type, packs matrices and widens small vectors
- * on the device. Matrices keep their stored type; every tensor of the file must be used. */
+/* From a checkpoint to ls_model: finds each tensor by name, checks shape and type, packs matrices and widens small
+ * vectors on the device. Matrices keep their stored type; every tensor of the file must be used. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* Cached state of all sequences, in device memory. A slot holds one sequence's convolution window [W-1][D] (activation type)
- * and then, at a multiple of 64 bytes, its scan state [D][S] (float32), for one layer; slot ids mean the same sequence in
- * every Mamba layer. Page ids likewise mean the same page_tokens positions in every attention layer. Pools are address
- * space that the system backs where it is touched, zero at first. */
+/* Cached state of all sequences, in device memory. A slot holds one sequence's convolution window [W-1][D] (activation
+ * type) and then, at a multiple of 64 bytes, its scan state [D][S] (float32), for one layer; slot ids mean the same
+ * sequence in every Mamba layer. Page ids likewise mean the same page_tokens positions in every attention layer. Pools
+ * are address space that the system backs where it is touched, zero at first. */
 #ifndef LS_MODEL_CACHE_H
 #define LS_MODEL_CACHE_H
 
@@ -50,7 +50,8 @@ ls_status ls_cache_page_differs(int64_t *layer_i, const ls_cache *a, int32_t pag
 /* Fills a free slot or page with NaN: whoever reads it shows it. */
 ls_status ls_cache_poison_slot(const ls_cache *cache, int32_t slot, ls_error *err);
 ls_status ls_cache_poison_page(const ls_cache *cache, int32_t page, ls_error *err);
-/* LS_OK when the patterns behind all slots and pages stand; the error names layer, id and byte. Waits for the device. */
+/* LS_OK when the patterns behind all slots and pages stand; the error names layer, id and byte. Waits for the
+ * device. */
 ls_status ls_cache_check_guards(const ls_cache *cache, ls_error *err);
 /* Gives a slot's memory back to the system, as far as whole system pages go; it is zero there afterwards. */
 ls_status ls_cache_drop_slot(const ls_cache *cache, int32_t slot, ls_error *err);

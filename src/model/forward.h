@@ -71,8 +71,8 @@ typedef struct ls_batch {
 ls_status ls_batch_create(ls_batch **out, ls_device *device, int64_t rows_max, int64_t spans_max, int64_t pages_max,
                           ls_error *err);
 void ls_batch_free(ls_batch *batch);
-/* Host arrays: tokens of all spans, span i taking rows spans[i].row on (spans cover the rows in order, without gaps), and
- * the tables that the spans refer to. They may be reused at once. */
+/* Host arrays: tokens of all spans, span i taking rows spans[i].row on (spans cover the rows in order, without gaps),
+ * and the tables that the spans refer to. They may be reused at once. */
 ls_status ls_batch_write(ls_batch *batch, const int32_t *tokens, const ls_span *spans, int64_t n_spans,
                          const int32_t *tables, int64_t n_tables, ls_error *err);
 
@@ -90,12 +90,13 @@ typedef struct ls_forward {
 typedef ls_status (*ls_forward_observer)(void *context, const ls_forward *f, int64_t half, ls_error *err);
 
 /* Runs the batch through the model: every span continues its sequence from pos and leaves the cache ready for pos +
- * n_rows. Result: workspace->a.x [rows][H], the head's input. A row's bits depend on its own sequence only. observer may
- * be NULL. */
+ * n_rows. Result: workspace->a.x [rows][H], the head's input. A row's bits depend on its own sequence only. observer
+ * may be NULL. */
 ls_status ls_model_forward(const ls_forward *f, ls_forward_observer observer, void *context, ls_error *err);
 
 /* Its steps, for the trainer, which keeps what each of them computed: the embedding into f->h, one half of a layer,
- * out = h + half(rms(h)) where out may be h, the last norm into workspace->a.x. ls_model_forward is these and nothing else. */
+ * out = h + half(rms(h)) where out may be h, the last norm into workspace->a.x. ls_model_forward is these and
+ * nothing else. */
 typedef enum ls_half { LS_HALF_MIXER = 0, LS_HALF_FFN = 1 } ls_half;
 ls_status ls_model_embed(const ls_forward *f, ls_error *err);
 /* half(rms(h)) into workspace->a.y, and all that leads to it into the half's other activations. */

@@ -54,8 +54,8 @@ ls_status ls_head_take(ls_head *head, const ls_model *model, ls_rows x, int64_t 
 ls_status ls_head_process(ls_head *head, const ls_sampling *sampling, const uint8_t *mask, ls_error *err);
 /* A token of each row into head->targets, -1 where nothing can be drawn; draws is host memory, [n]. */
 ls_status ls_head_sample(ls_head *head, const ls_draw *draws, ls_error *err);
-/* head->logprob of head->targets (rows with -1 give +0), from `logits`, which is head->logits or head->processed; with lse
- * and entropy where they are wanted. targets (host, [n]) are written first unless NULL. */
+/* head->logprob of head->targets (rows with -1 give +0), from `logits`, which is head->logits or head->processed; with
+ * lse and entropy where they are wanted. targets (host, [n]) are written first unless NULL. */
 ls_status ls_head_logprob(ls_head *head, const float *logits, const int64_t *targets, bool entropy, ls_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* A language model: its configuration, its weights, its layers. docs/adding-a-model.md tells how to add one.
  *
- * Shapes: V vocabulary, H hidden, F feed-forward, E experts, D d_inner, S d_state, W d_conv, R dt_rank, A heads, G KV heads,
- * P head_dim.
+ * Shapes: V vocabulary, H hidden, F feed-forward, E experts, D d_inner, S d_state, W d_conv, R dt_rank, A heads, G KV
+ * heads, P head_dim.
  *
  * A layer is two halves, a mixer and a feed-forward; a model without feed-forward (F = 0) has layers of one half.
  *
@@ -11,14 +11,14 @@
  *
  *   mixer, attention:  q, k, v = R(Wq x), R(Wk x), R(Wv x)
  *                      Wo R(attention(q, k, v)), scale 1/sqrt(P), no positional signal
- *   mixer, Mamba-1:    u|z = Win x;  u = conv1d(R(u));  dt|B|C = Wx u;  each rms-normalised where the model has inner norms
- *                      dt = Wdt dt;  Wout R(scan(u, dt, B, C, z))
+ *   mixer, Mamba-1:    u|z = Win x;  u = conv1d(R(u));  dt|B|C = Wx u;  each rms-normalised where the model has
+ *                      inner norms;  dt = Wdt dt;  Wout R(scan(u, dt, B, C, z))
  *   ffn, dense:        Wdown R(silu(Wgate x) * (Wup x))
  *   ffn, MoE:          sum over the chosen experts of p_e * ffn_e(x), in ascending order of e
  *
  * The activation type (f32 or bf16) is the type of what enters a large matrix product (rms outputs, attention and scan
- * outputs, gated feed-forward) and of what is cached (keys, values, convolution inputs). R() above is that one rounding.
- * Everything else is float32: residual stream, what is added to it, u, z, dt, B, C, gates, router, logits. */
+ * outputs, gated feed-forward) and of what is cached (keys, values, convolution inputs). R() above is that one
+ * rounding. Everything else is float32: residual stream, what is added to it, u, z, dt, B, C, gates, router, logits. */
 #ifndef LS_MODEL_MODEL_H
 #define LS_MODEL_MODEL_H
 

@@ -99,7 +99,8 @@ done:
     return status;
 }
 
-/* Lays out the next chunk of every item that has tokens left from pos on; owner[i] is span i's. Returns their number. */
+/* Lays out the next chunk of every item that has tokens left from pos on; owner[i] is span i's. Returns their
+ * number. */
 static int64_t lay_out(scorer *s, const ls_score_item *items, int64_t n, int64_t pos, int64_t *owner) {
     int64_t rows = 0, live = 0;
     for (int64_t i = 0; i < n; i++) {

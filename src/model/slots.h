@@ -1,5 +1,5 @@
-/* The tensors of a checkpoint as one walk: names, shapes, and where in ls_model each belongs. Whoever reads, lists or writes
- * weights takes this walk, so that no two of them can disagree. */
+/* The tensors of a checkpoint as one walk: names, shapes, and where in ls_model each belongs. Whoever reads, lists or
+ * writes weights takes this walk, so that no two of them can disagree. */
 #ifndef LS_MODEL_SLOTS_H
 #define LS_MODEL_SLOTS_H
 

@@ -39,8 +39,8 @@ struct ls_tape {
     float *d_logprob, *d_entropy; /* [LS_TAPE_HEAD_ROWS] */
 };
 
-/* Rows with a target among [*row, end), at most LS_TAPE_HEAD_ROWS of them: their numbers in the tape and their targets. *row
- * moves on; returns their number. */
+/* Rows with a target among [*row, end), at most LS_TAPE_HEAD_ROWS of them: their numbers in the tape and their targets.
+ * *row moves on; returns their number. */
 int64_t ls_tape_next_rows(const int64_t *targets, int64_t *row, int64_t end, int64_t *index, int64_t *block_targets);
 
 #endif

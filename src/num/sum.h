@@ -11,8 +11,8 @@
 
 #define LS_SUM_CHAINS 256
 
-/* Folds chain[256] to one float, of which chains from `used` on hold +0 and none of the others -0, as in sums of squares:
- * what adds nothing is left out. */
+/* Folds chain[256] to one float, of which chains from `used` on hold +0 and none of the others -0, as in sums of
+ * squares: what adds nothing is left out. */
 static inline float ls_sum_fold_used(const float *chain, int64_t used) {
     float run[LS_SUM_CHAINS / 8];
     int runs = LS_SUM_CHAINS / 8;

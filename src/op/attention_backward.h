@@ -10,7 +10,7 @@
  *   dk[d] = scale * (sum over the heads a of g of chain_i fma(ds[j], q[i][d], dk))
  *   dv[d] = sum over the heads a of g of chain_i fma(p[j], dout[i][d], dv)
  *   Chains run over the queries i = j, j + 1, ... of the span, ascending from +0; the heads' chains add as one
- * ascending chain from +0. Keys after a query take no part in its row, nor does it in theirs, exactly. Gradients of a
+ *   ascending chain from +0. Keys after a query take no part in its row, nor does it in theirs, exactly. Gradients of a
  * row depend on its own sequence only; rows of padding and of no span are not written. No NaN pattern is promised. */
 #ifndef LS_OP_ATTENTION_BACKWARD_H
 #define LS_OP_ATTENTION_BACKWARD_H

@@ -5,13 +5,13 @@
  * memory that ls_memory_read fills included, is there after ls_device_wait. An error that a call can only find when it
  * runs (a token outside the vocabulary, a slot outside the pool) is returned by that call or by a later wait.
  *
- * Memory. Every pointer in an argument struct is memory of the device, from ls_memory_alloc or ls_memory_reserve, unless
- * the struct says otherwise; argument structs themselves are read before the call returns. The host looks at device
- * memory through ls_memory_read and ls_memory_write alone.
+ * Memory. Every pointer in an argument struct is memory of the device, from ls_memory_alloc or ls_memory_reserve,
+ * unless the struct says otherwise; argument structs themselves are read before the call returns. The host looks at
+ * device memory through ls_memory_read and ls_memory_write alone.
  *
- * An op is a contract in op/NAME.h, a check of what the host can see (ls_NAME_check, made here and nowhere else), and an
- * entry of the table. A back end without an entry refuses the call by name. docs/adding-a-back-end.md tells how to write
- * a table. */
+ * An op is a contract in op/NAME.h, a check of what the host can see (ls_NAME_check, made here and nowhere else), and
+ * an entry of the table. A back end without an entry refuses the call by name. docs/adding-a-back-end.md tells how to
+ * write a table. */
 #ifndef LS_OP_BACKEND_H
 #define LS_OP_BACKEND_H
 
@@ -137,8 +137,8 @@ struct ls_device {
 
 /* isa: LS_ISA_*. */
 ls_status ls_device_open_cpu(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err);
-/* The CPU behind a queue, for tests: calls return at once and run at the next wait; until then what they write cannot be
- * seen, and the host cannot touch device memory at all (op/deferred.c). */
+/* The CPU behind a queue, for tests: calls return at once and run at the next wait; until then what they write cannot
+ * be seen, and the host cannot touch device memory at all (op/deferred.c). */
 ls_status ls_device_open_deferred(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err);
 /* Opens the device of a run: the CPU, unless the program has named another opener before its first run. */
 typedef ls_status (*ls_device_opener)(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err);

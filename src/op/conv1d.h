@@ -10,9 +10,12 @@
  * Backward, for whole sequences, with a computed again and the rounding to x' taken as the identity:
  *   s = sigmoid(a), l = silu(a);  da[t] = dy[t] * fma(l, 1 - s, s)
  *   dx[t] = chain over t' = t .. t + d_conv-1 within the span, ascending from +0, fma(w[t - t' + d_conv-1], da[t'], dx)
- *   dw[k] = sum over t of da[t] * x'[t - (d_conv-1) + k], inputs before the sequence being +0;  dbias = sum of da[t]
- * Both sums: blocks of 64 tokens from the span's start, in a block one ascending chain (fma, add) from +0; a span's
- * blocks add as one ascending chain from +0, then the spans do. Spans are in ascending order of their rows. */
+ *   dw[k] = sum over t of fma(da[t], x'[t - (d_conv-1) + k], dw), inputs before the sequence being +0
+ *   dbias = sum over t of da[t]
+ * Both sums: blocks of 64 tokens from the span's start, in a block one ascending chain from +0; a span's blocks add as
+ * one ascending chain from +0, then the spans do. Spans are in ascending order of their rows.
+ *
+ * Which NaN a float32 NaN of y, state or gradients is, is left open. */
 #ifndef LS_OP_CONV1D_H
 #define LS_OP_CONV1D_H
 

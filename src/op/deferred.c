@@ -3,13 +3,13 @@
  * Every call is copied, with its arguments and with the host's data that it writes, and runs at the next wait. The
  * destination of a read is filled with POISON when it is asked for and with the data at the wait. All memory lies in an
  * arena that the host cannot touch but while a wait runs calls: who looks at it in between dies, and the sentence names
- * the buffer and the last queued call that knows it. Memory is there when alloc returns and is taken back at the end of a
- * wait, after the calls that may use it.
+ * the buffer and the last queued call that knows it. Memory is there when alloc returns and is taken back at the end of
+ * a wait, after the calls that may use it.
  *
- * A call that fails ends its wait: the error names it, the calls behind it are dropped, later calls work. Between record
- * and recorded calls go to the recording instead of the queue, a wait is refused, and so is a call that needs a larger
- * workspace than there is. A recording holds its calls as they were made, host data of writes included; the memory that
- * they name must outlive it. */
+ * A call that fails ends its wait: the error names it, the calls behind it are dropped, later calls work. Between
+ * record and recorded calls go to the recording instead of the queue, a wait is refused, and so is a call that needs a
+ * larger workspace than there is. A recording holds its calls as they were made, host data of writes included; the
+ * memory that they name must outlive it. */
 #define _DEFAULT_SOURCE
 #include <stdlib.h>
 #include <string.h>

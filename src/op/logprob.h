@@ -36,6 +36,7 @@
  *   p = ls_exp2_poly(f) with bits(r) << 23 added to its bits, +0 where t < -87
  *   base = d_lse - d_logprob (each +0 where absent);  w = base, with d_entropy  w = fma(-d_entropy, x + entropy, base)
  *   g = p * w;  at the target  g = g + d_logprob;  with a temperature  g = g * inv_t;  d_logits = R(g)
+ * R is one rounding to the type of the logits.
  * A row whose lse is NaN gives NaN everywhere, a row left out +0 everywhere (its logits are not read). Other NaN have
  * an open pattern.
  *

@@ -1,6 +1,7 @@
 /* Mixture of experts: routing and the ordered combination (Jamba, arXiv:2403.19887: softmax over all experts, no
  * renormalisation of the chosen).
  *
+ * Logits are float32.
  * route: m = max_e logit[r][e];  w_e = exp(logit - m);  p_e = w_e / chain_e(w_e, ascending from +0)
  *        The top_k largest p are chosen, the lower expert first among equals; they are listed by ascending expert.
  *        A row with a NaN or +inf, or without a logit above -inf, has NaN for every p: the lowest top_k experts are

@@ -3,16 +3,16 @@
  * z = logit * inv_t as in logprob.h. The kept set starts as every entry with z > -inf and shrinks in this order; ties
  * are always broken in favour of the lower token id:
  *   top_k > 0:  the top_k largest z
- *   top_p < 1:  in order of descending z, the shortest prefix, at least one token, whose sum of exp(z - max), an ascending
- *               chain in that order, reaches top_p times the same chain over the whole set
+ *   top_p < 1:  in order of descending z, the shortest prefix, at least one token, whose sum of exp(z - max), an
+ *               ascending chain in that order, reaches top_p times the same chain over the whole set
  *   min_p > 0:  tokens with exp(z - max) >= min_p
- * process: z of kept tokens, -inf for the others (greedy: z = logit, all above -inf are kept). Where no z exceeds -inf, or
- *   a z is NaN or +inf (a finite logit times inv_t may be), nothing is kept, and the row's first entry is NaN, so that
- *   its log-probability is.
+ * process: z of kept tokens, -inf for the others (greedy: z = logit, all above -inf are kept). Where no z exceeds
+ *   -inf, or a z is NaN or +inf (a finite logit times inv_t may be), nothing is kept, and the row's first entry is NaN,
+ *   so that its log-probability is.
  * sample: temperature 0 is greedy: the largest logit, the lower id among equals. Otherwise Gumbel-max (Maddison et al.
  *   2014, arXiv:1411.0030): the kept token with the largest z + g, lower id among equals,
  *     g = -log(-log(u)), u = ((word >> 9) + 0.5) * 2^-23,
- *     word number id % 4 of Philox(key = seed; counter = id / 4, position, sample, prompt)
+ *     word number id % 4 of Philox4x32-10(key = seed; counter = id / 4, position, sample, prompt)
  *   position is the index in the whole sequence of the token being drawn. */
 #ifndef LS_OP_SAMPLE_H
 #define LS_OP_SAMPLE_H

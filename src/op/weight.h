@@ -3,8 +3,8 @@
  * weight_cast: out[i] = w[i] rounded to nearest even to bf16 or f16, a copy for f32
  * widen:       out[i] = x[i] as float32, exactly
  * decay:       out[i] = (-exp(x[i])) * LOG2E, exp of num/expf.h: a2 of op/scan.h from A_log
- * taps:        out[j][i] = x[i][j] as float32, exactly: the taps of a convolution, stored [dim][d_conv], as [d_conv][dim],
- *              and their gradient back */
+ * taps:        out[j][i] = x[i][j] as float32, exactly: the taps of a convolution, stored [dim][d_conv], as
+ *              [d_conv][dim], and their gradient back */
 #ifndef LS_OP_WEIGHT_H
 #define LS_OP_WEIGHT_H
 

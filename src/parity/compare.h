@@ -12,7 +12,8 @@
  * Two lines that name their distributions (meta.logprob_of) must name the same one.
  *
  * Counting. A token is compared when both sides have a value. Bits are compared as bits, so 0.0 differs from -0.0; NaN
- * and +infinity, which no log-probability can be, are never equal to anything. Every other measure is over the tokens that are finite on both sides. */
+ * and +infinity, which no log-probability can be, are never equal to anything. Every other measure is over the tokens
+ * that are finite on both sides. */
 #ifndef LS_PARITY_COMPARE_H
 #define LS_PARITY_COMPARE_H
 

@@ -2,11 +2,13 @@
  * watch how the structure of the mismatch changes, and name the cause that has this structure.
  *
  * The suspect is a black box: prompts and levers go in, completions and recorded log-probabilities come out. The
- * trainer is always ls_score of this process. Words: trial        one run of the suspect: settings and prompts outcome
- * what came of one request, with the trainer's values beside the recorded ones observation  the features of a trial's
- * outcomes experiment   a trial with a purpose; all of them are the ladder (sweep_ladder.c) cause        a set of
- * expectations on experiments (sweep_causes.c) series       an RL-like run: steps of prompts x rollouts, the pools' ids
- * rotating below (sweep_series.c) */
+ * trainer is always ls_score of this process. Words:
+ *   trial        one run of the suspect: settings and prompts
+ *   outcome      what came of one request, with the trainer's values beside the recorded ones
+ *   observation  the features of a trial's outcomes
+ *   experiment   a trial with a purpose; all of them are the ladder (sweep_ladder.c)
+ *   cause        a set of expectations on experiments (sweep_causes.c)
+ *   series       an RL-like run: steps of prompts x rollouts, the pools' ids rotating below (sweep_series.c) */
 #ifndef LS_PARITY_SWEEP_H
 #define LS_PARITY_SWEEP_H
 

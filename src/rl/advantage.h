@@ -1,11 +1,12 @@
 /* Advantages of the samples of a group from their rewards.
  *
  * Sample i belongs to group i / group_size. A reward that is not finite, or flagged, is a failure: the sample is left
- * out of its group, has advantage 0 and is not kept. With n samples left, r their rewards and m = sum r / n: mean  r -
- * m std   (r - m) / (s + eps), s the sample's standard deviation (n - 1), or the population's (n) rloo  r - (sum r - r)
- * / (n - 1), the mean of the others A group whose rewards are all equal, and so a group of one, has advantages of
- * exactly 0; drop_equal does not keep its samples (dynamic sampling). Arithmetic is binary64 in index order with one
- * rounding to float32 at the end. */
+ * out of its group, has advantage 0 and is not kept. With n samples left, r their rewards and m = sum r / n:
+ *   mean  r - m
+ *   std   (r - m) / (s + eps), s the sample's standard deviation (n - 1), or the population's (n)
+ *   rloo  r - (sum r - r) / (n - 1), the mean of the others
+ * A group whose rewards are all equal, and so a group of one, has advantages of exactly 0; drop_equal does not keep its
+ * samples (dynamic sampling). Arithmetic is binary64 in index order with one rounding to float32 at the end. */
 #ifndef LS_RL_ADVANTAGE_H
 #define LS_RL_ADVANTAGE_H
 

@@ -300,8 +300,8 @@ static ls_status open_all(grpo *g, ls_error *err) {
     g->advantages = ls_grpo_advantages(g->o);
     LS_TRY(ls_correction_parse(&g->correction, g->o->correction, err));
     LS_TRY(find_beginning(g, err));
-    LS_TRY(ls_device_open(&g->device, t->threads == 0 ? ls_cpu_count() : (int32_t)t->threads,
-                              ls_train_options_isa(t), err));
+    LS_TRY(ls_device_open(&g->device, t->threads == 0 ? ls_cpu_count() : (int32_t)t->threads, ls_train_options_isa(t),
+                          err));
     LS_TRY(ls_model_open(&g->model, g->device, g->begin, err));
     LS_TRY(open_world(g, err));
     LS_TRY(open_reference(g, err));

@@ -4,7 +4,8 @@
  * An item goes out as {"id","problem","prompt","completion","answer","data"} and comes back as {"id","reward"}, or as
  * {"id","error"} where the source could not judge. The id is ours, new for every item of every ask, so that a late
  * answer cannot be taken for another item's; "problem" is the caller's name for it and "answer" and "data", the
- * line that a problem of data came from, are left out where there is none. A reward is any finite number. Of several answers to one item the first counts. */
+ * line that a problem of data came from, are left out where there is none. A reward is any finite number. Of several
+ * answers to one item the first counts. */
 #ifndef LS_RL_REWARD_H
 #define LS_RL_REWARD_H
 

@@ -13,13 +13,14 @@
  * Rewards, always in 0..1:
  *   arithmetic    1 if the answer is the result in decimal without leading zeros, "-" in front if negative
  *   reverse-text  ratio: 2 c / (a + b), c the longest common subsequence of answer and reversed text, a and b their
- * lengths in bytes; 0 for an answer above 4096 bytes. exact: 1 if they are equal sort-digits   the same with the digits
- * in ascending order, one space between them countdown     1 if the answer is an expression of value target: numbers, +
- * - * / with the usual precedence, left to right, and parentheses, spaces anywhere between; each given number at most
- * once and no other; divisions without remainder; no signs; every value in 64 bits; at most 64 open parentheses.
- * graded: 0.1 for such an expression of another value guess-number  win: 1 if one of the first `turns` answers is the
- * secret; speed: (turns - k) / turns when the answer at k, from 0, is the first that is. A guess is 1 to 9 decimal
- * digits */
+ *                 lengths in bytes; 0 for an answer above 4096 bytes. exact: 1 if they are equal
+ *   sort-digits   the same with the digits in ascending order, one space between them
+ *   countdown     1 if the answer is an expression of value target: numbers, + - * / with the usual precedence, left to
+ *                 right, and parentheses, spaces anywhere between; each given number at most once and no other;
+ *                 divisions without remainder; no signs; every value in 64 bits; at most 64 open parentheses. graded:
+ *                 0.1 for such an expression of another value
+ *   guess-number  win: 1 if one of the first `turns` answers is the secret; speed: (turns - k) / turns when the answer
+ *                 at k, from 0, is the first that is. A guess is 1 to 9 decimal digits */
 #ifndef LS_RL_TASK_H
 #define LS_RL_TASK_H
 

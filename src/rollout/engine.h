@@ -3,8 +3,8 @@
  * request. Its promise: levers, neighbours, order of arrival, slot and page numbers, preemption, forks and prefix hits
  * never change a bit of a request's result.
  *
- * A tick: requests are admitted in order of (priority, submission); every running sequence contributes a span (a chunk of
- * what is not yet cached, or its last token) within the token budget, decoding ones first; one forward runs over all
+ * A tick: requests are admitted in order of (priority, submission); every running sequence contributes a span (a chunk
+ * of what is not yet cached, or its last token) within the token budget, decoding ones first; one forward runs over all
  * spans; what it computed is committed; sequences that are fully cached draw their next token.
  *
  * Not thread-safe: one caller at a time. */
@@ -86,15 +86,16 @@ typedef struct ls_engine_stats {
 
 typedef struct ls_engine ls_engine;
 
-/* model and device must outlive the engine. An impossible budget is LS_ERR_CAPACITY with what is needed and what there is. */
+/* model and device must outlive the engine. An impossible budget is LS_ERR_CAPACITY with what is needed and what
+ * there is. */
 ls_status ls_engine_create(ls_engine **out, const ls_model *model, ls_device *device, const ls_engine_opts *opts,
                            ls_error *err);
 void ls_engine_free(ls_engine *engine);
 void ls_engine_get_plan(const ls_engine *engine, ls_engine_plan *out);
 void ls_engine_get_stats(const ls_engine *engine, ls_engine_stats *out);
 
-/* Queues a request. One that can never run (empty, tokens outside the vocabulary, longer than length_max or than the page
- * pool, address of a live request) is refused by name; others are not affected. */
+/* Queues a request. One that can never run (empty, tokens outside the vocabulary, longer than length_max or than the
+ * page pool, address of a live request) is refused by name; others are not affected. */
 ls_status ls_engine_submit(ls_engine *engine, ls_request *request, ls_error *err);
 /* Ends a live request between ticks: finish becomes LS_FINISH_CANCEL, what it held is free. */
 ls_status ls_engine_cancel(ls_engine *engine, ls_request *request, ls_error *err);
@@ -103,10 +104,11 @@ int64_t ls_engine_unfinished(const ls_engine *engine);
  * later call returns it. */
 ls_status ls_engine_tick(ls_engine *engine, ls_error *err);
 
-/* New weights of a model that computes alike: same layers, sizes and epsilon. Everything cached is unreachable from here on: running sequences lose their state
- * and compute it again, tokens keep the version that drew them. */
+/* New weights of a model that computes alike: same layers, sizes and epsilon. Everything cached is unreachable from
+ * here on: running sequences lose their state and compute it again, tokens keep the version that drew them. */
 ls_status ls_engine_set_weights(ls_engine *engine, const ls_model *model, uint64_t version, ls_error *err);
-/* Takes a running sequence out, as if pages had run out; it goes on later. by: recompute or swap. False: nothing runs. */
+/* Takes a running sequence out, as if pages had run out; it goes on later. by: recompute or swap. False: nothing
+ * runs. */
 bool ls_engine_preempt(ls_engine *engine, ls_preempt_by by);
 /* Takes every sequence out and returns the pools' memory to the system; the next tick goes on. */
 void ls_engine_sleep(ls_engine *engine);
@@ -117,8 +119,8 @@ typedef void (*ls_engine_observer)(void *context, const ls_request *request, int
                                    const float *h);
 ls_status ls_engine_observe(ls_engine *engine, ls_engine_observer observer, void *context, ls_error *err);
 
-/* Submits all in the order of levers.shuffle, ticks to the end. Requests are in the caller's order (prompt, sample), and so
- * are results. progress may be NULL. */
+/* Submits all in the order of levers.shuffle, ticks to the end. Requests are in the caller's order (prompt, sample),
+ * and so are results. progress may be NULL. */
 typedef void (*ls_engine_progress)(void *context, int64_t n_done, int64_t n_requests, int64_t n_tokens);
 ls_status ls_engine_run(ls_engine *engine, ls_request *requests, int64_t n_requests, ls_engine_progress progress,
                         void *context, ls_error *err);

@@ -25,8 +25,8 @@ void ls_regex_search_free(ls_regex_search *search);
 ls_status ls_regex_find(ls_regex_search *search, const char *text, int64_t bytes, int64_t from, bool *found,
                         int64_t *begin, int64_t *end, ls_error *err);
 
-/* What a group of the pattern took in the match that was just found; false when it took no part, or is not there. Group 0
- * is the whole. */
+/* What a group of the pattern took in the match that was just found; false when it took no part, or is not there. Group
+ * 0 is the whole. */
 bool ls_regex_group(const ls_regex_search *search, int64_t group, int64_t *begin, int64_t *end);
 
 /* The translation alone (regex_dialect.c): appends the PCRE2 pattern to *out. */

@@ -29,7 +29,8 @@ ls_status ls_gradient_leaf(ls_gradient *gradient, bool zero, float **out, ls_err
 /* What ls_gradient_leaf gave is complete: it joins the tree. */
 ls_status ls_gradient_fold(ls_gradient *gradient, ls_error *err);
 int64_t ls_gradient_leaves(const ls_gradient *gradient);
-/* *out: the root, good until the next leaf; the tree becomes one leaf that holds it. At least one leaf must be there. */
+/* *out: the root, good until the next leaf; the tree becomes one leaf that holds it. At least one leaf must
+ * be there. */
 ls_status ls_gradient_root(ls_gradient *gradient, float **out, ls_error *err);
 
 /* Leaves that each of n_ranks computes: the least power of two with which n_ranks shares cover n_leaves. Rank r has

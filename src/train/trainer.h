@@ -2,7 +2,7 @@
  * is the caller's: a callback turns log-probabilities into their gradients.
  *
  * A step, for sequences in index order (t: its number, from 1 on):
- *   leaves      [j leaf, (j + 1) leaf) of the sequences; forward, log-probabilities, callback, backward (jamba_tape.h);
+ *   leaves      [j leaf, (j + 1) leaf) of the sequences; forward, log-probabilities, callback, backward (model/tape.h);
  *               a leaf whose rows all have gradients of 0 from the callback needs no backward: its gradient is +0
  *   gradient    of all leaves by the leaf tree (train/gradient.h)
  *   norm        ls_squares over the parameters in order, ls_gradient_scale(count, max_norm)

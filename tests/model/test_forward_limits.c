@@ -61,7 +61,7 @@ static void time_is_linear(void **state) {
     fixture_close(&f);
 }
 
-/* Bytes that a slot must have by the formula in jamba.h, for the dimensions that every published Jamba of 3 billion
+/* Bytes that a slot must have by the formula in cache.h, for the dimensions that every published Jamba of 3 billion
  * parameters has: 5,120 channels, 16 states, 4 taps. */
 static void state_size_is_the_formula(void **state) {
     ls_model_config c = {.n_layers = 1, .d_inner = 5120, .d_state = 16, .d_conv = 4, .positions_max = 1};

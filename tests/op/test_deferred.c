@@ -1,6 +1,6 @@
 /* The deferred back end: the CPU's bits from a chain of ops that sees memory through the door alone; nothing is there
- * before a wait; a host access ends the program and is named; errors, releases, recordings, pools that are larger than the
- * machine, two devices at once. */
+ * before a wait; a host access ends the program and is named; errors, releases, recordings, pools that are larger than
+ * the machine, two devices at once. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-/* Embedding, residual add, product and SwiGLU gate against a textbook reading of their contracts, bit for bit: shapes, types,
- * instruction sets, threads, special values; accuracy; variants that must be caught; bad tokens. */
+/* Embedding, residual add, product and SwiGLU gate against a textbook reading of their contracts, bit for bit: shapes,
+ * types, instruction sets, threads, special values; accuracy; variants that must be caught; bad tokens. */
 #include "op/elementwise.h"
 #include "op/op_case.h"
 

@@ -1,5 +1,5 @@
-/* Rows in the order of their experts against a textbook reading: shapes, experts that nobody chose, that everybody chose;
- * bad experts and bad arguments. */
+/* Rows in the order of their experts against a textbook reading: shapes, experts that nobody chose, that everybody
+ * chose; bad experts and bad arguments. */
 #include "op/moe.h"
 #include "op/op_case.h"
 

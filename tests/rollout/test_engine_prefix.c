@@ -120,8 +120,8 @@ static void verification_names_the_layer(void **state) {
 }
 
 /* 64 prompts that share 32 of their 40 tokens, four at a time, in pools that hold less than four of them: a head of the
- * queue that waits for pages leaves the cache to those who run, so that each prompt is computed from where it parts, but
- * for the first four and the four that find out where that is. */
+ * queue that waits for pages leaves the cache to those who run, so that each prompt is computed from where it parts,
+ * but for the first four and the four that find out where that is. */
 static void a_tight_pool_keeps_what_is_shared(void **state) {
     enum { N = 64, TOKENS = 40, SHARED = 32, EACH = 4, PAGES = TOKENS / EACH, MISSES = 8 };
     static const int64_t pools[] = {PAGES + 1, PAGES + 2, 16, 20, 24, 32, 40, 80};

@@ -1,6 +1,5 @@
 /* The profile mma16 on the CPU: the split of the outputs over threads. */
 #include "op/cpu/gemm_mma16.h"
-
 #include "op/cpu/grid.h"
 
 LS_KERNEL_TABLE_OF(ls_mma16_kernel, ls_mma16_kernel);

@@ -14,8 +14,8 @@
  *   row         one step of one row with the 16 columns */
 #include "num/half.h"
 #include "num/mma16.h"
-#include "op/cpu/simd.h"
 #include "op/cpu/gemm_mma16.h"
+#include "op/cpu/simd.h"
 #include "op/rows.h"
 
 #define STEP LS_MMA16_STEP

@@ -1,6 +1,6 @@
 /* The laboratory's wrong product, LS_INJECT_SPLIT_K: what a kernel that splits K to fill a machine computes,
  * chain over [0, K/2) + chain over [K/2, K), the second from +0 too. Bias, NaN and rounding are as op/gemm.h has them.
- * gemm.c alone includes it, and calls it where the fault is armed. */
+ * cpu_gemm.c alone includes it, and calls it where the fault is armed. */
 #ifndef LS_OP_CPU_GEMM_SPLIT_H
 #define LS_OP_CPU_GEMM_SPLIT_H
 
