@@ -18,12 +18,17 @@ __attribute__((constructor, unused)) static void test_choose_device(void) {
     if (test_defers()) ls_device_open_by(ls_device_open_deferred);
 }
 
+/* Of the deferred device. A program that forks says 1: a child has no thread but its own. */
+#ifndef TEST_HOME_THREADS
+#define TEST_HOME_THREADS 2
+#endif
+
 /* Where models live that are run on several devices. Those of the CPU share their memory; a deferred one does not, so
  * that it is the only one. Never closed. */
 static inline ls_device *test_home(void) {
     static ls_device *home;
     ls_error err;
-    if (home == NULL) assert_ok(ls_device_open(&home, test_defers() ? 2 : 1, ls_isa_best(), &err), err);
+    if (home == NULL) assert_ok(ls_device_open(&home, test_defers() ? TEST_HOME_THREADS : 1, ls_isa_best(), &err), err);
     return home;
 }
 

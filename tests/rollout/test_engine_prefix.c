@@ -72,6 +72,14 @@ static void branches_are_remembered(void **state) {
 }
 
 /* One bit of a snapshot, or of a cached page, in one layer. */
+static void flip(bench *b, uint8_t *device_byte) {
+    uint8_t byte;
+    ls_error err;
+    from_device(b->device, &byte, device_byte, 1);
+    byte ^= 0x40;
+    assert_ok(ls_memory_write(b->device, device_byte, &byte, 1, &err), err);
+}
+
 static void verification_names_the_layer(void **state) {
     bench b;
     (void)state;
@@ -94,9 +102,9 @@ static void verification_names_the_layer(void **state) {
             ls_prefix_lookup(e->prefix, b.prompt[0], 14, 13, true, &hit, pages);
             assert_int_equal(hit.n_tokens, 13);
             if (attention)
-                e->cache->layer[layer][pages[1] * e->cache->page_stride + 7] ^= 0x40;
+                flip(&b, &e->cache->layer[layer][pages[1] * e->cache->page_stride + 7]);
             else
-                e->snapshots->layer[layer][hit.snapshot * e->snapshots->slot_stride + 7] ^= 0x40;
+                flip(&b, &e->snapshots->layer[layer][hit.snapshot * e->snapshots->slot_stride + 7]);
             for (int p = 0; p < 4; p++) ls_ids_release(e->pages, pages[p]);
             ls_prefix_unpin(e->prefix, hit.node);
             submit(e, (job_init(&second, b.prompt[0], 14, 0, 1, 1), &second));

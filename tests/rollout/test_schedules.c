@@ -4,6 +4,7 @@
  *
  * LS_SCHEDULES: how many (10,000; 300 in sanitizer builds). LS_SEED: the first seed (1). */
 #define _GNU_SOURCE
+#define TEST_HOME_THREADS 1
 #include <stdatomic.h>
 
 #include "base/mem.h"
@@ -122,7 +123,7 @@ static laboratory lab;
 static int open_lab(void **state) {
     (void)state;
     laboratory_open(&lab, 1, NULL);
-    lab.allocations = count_allocations;
+    if (!test_defers()) lab.allocations = count_allocations; /* a queue allocates what it puts off */
     return 0;
 }
 

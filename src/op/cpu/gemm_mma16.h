@@ -1,7 +1,7 @@
 /* The profile mma16 on the CPU: one product whose second factor has its columns in a row serves the dense product and
- * both gradients. cpu_gemm.c and cpu_gemm_backward.c describe theirs as a chain; cpu_gemm_mma16.c splits the outputs over threads;
- * gemm_mma16_cpu.c computes, once for each instruction set. The arithmetic is that of op/gemm.h and op/gemm_backward.h.
- */
+ * both gradients. cpu_gemm.c and cpu_gemm_backward.c describe theirs as a chain; cpu_gemm_mma16.c splits the outputs
+ * over threads; gemm_mma16_cpu.c computes, once for each instruction set. The arithmetic is that of op/gemm.h and
+ * op/gemm_backward.h. */
 #ifndef LS_OP_CPU_GEMM_MMA16_H
 #define LS_OP_CPU_GEMM_MMA16_H
 
