@@ -17,10 +17,10 @@ static inline double test_seconds_of(test_work *work, void *context, int64_t n) 
 }
 
 /* Time of 4 n over time of n. A neighbour on the machine only ever adds to a time, so the least of each counts; both
- * lengths take turns, at least three times, and go on until the ratio lies in [low, high] or 25 turns are over. */
+ * lengths take turns, at least five times, and go on until the ratio lies in [low, high] or 25 turns are over. */
 static inline double test_growth(test_work *work, void *context, int64_t n, double low, double high) {
     double one = 1e30, four = 1e30, ratio = 0;
-    for (int turn = 0; turn < 25 && (turn < 3 || ratio < low || ratio > high); turn++) {
+    for (int turn = 0; turn < 25 && (turn < 5 || ratio < low || ratio > high); turn++) {
         const double a = test_seconds_of(work, context, n), b = test_seconds_of(work, context, 4 * n);
         one = a < one ? a : one;
         four = b < four ? b : four;

@@ -29,7 +29,7 @@ static void quadratic(void *context, int64_t n) {
 
 static void control_finds_a_quadratic_cost(void **state) {
     volatile int64_t count = 0;
-    const double ratio = test_growth(quadratic, (void *)&count, 300, 2.5, 7.0);
+    const double ratio = test_growth(quadratic, (void *)&count, 1000, 2.5, 7.0);
     (void)state;
     print_message("a quadratic cost: %.2f times\n", ratio);
     assert_true(ratio > 7.0);
