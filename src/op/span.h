@@ -30,7 +30,7 @@ static inline int64_t ls_spans_most(int64_t span_rows_max, int64_t rows) {
     return span_rows_max > 0 && span_rows_max < rows ? span_rows_max : rows;
 }
 
-/* Rows of all spans together. */
+/* Rows of all spans together, which must have been checked. */
 int64_t ls_spans_rows(const ls_span *spans, int64_t n_spans);
 /* The host's share of the checks below: numbers that can be, and spans where there are some. */
 ls_status ls_spans_check_count(const char *op, const ls_span *spans, int64_t n_spans, int64_t rows,

@@ -387,6 +387,8 @@ static void untouched_rows_and_pages(void **state) {
         check_failed(ls_attention(op_devices[isa][t], &args, &err), &err, "-1");
         batch.spans[1] = (ls_span){2, -1, 2, 0, GOOD};
         check_failed(ls_attention(op_devices[isa][t], &args, &err), &err, "span 1: row 2, rows -1");
+        batch.spans[1] = (ls_span){2, INT64_MAX, 2, 0, GOOD}; /* the sum of all rows does not fit 64 bits */
+        check_failed(ls_attention(op_devices[isa][t], &args, &err), &err, "span 1: row 2, rows 9223372036854775807");
         batch.spans[1] = (ls_span){2, 1, -2, 0, GOOD};
         check_failed(ls_attention(op_devices[isa][t], &args, &err), &err, "position -2");
         /* Pages that the tables do not have: one too many, and a beginning outside of them. */

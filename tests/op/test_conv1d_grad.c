@@ -374,6 +374,7 @@ static void bad_arguments_are_named(void **state) {
     REFUSED("span 1: row 3 before", spans[1].row = 3);
     REFUSED("span 0: row -1", spans[0].row = -1);
     REFUSED("span 1: row 4, rows 6", spans[1].n_rows = 6);
+    REFUSED("span 1: row 4, rows 9223372036854775807", spans[1].n_rows = INT64_MAX);
 #undef REFUSED
     for (int i = 0; i < N_GRADS; i++)
         op_check(&untouched.of[i], &got.of[i], OP_NAN_PINNED, "refused: %s", grad_names[i]);

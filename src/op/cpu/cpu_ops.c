@@ -226,11 +226,11 @@ static ls_status check_pages(const ls_attention_args *a, ls_error *err) {
 
 /* One pass stores the new keys and values, one attends (item: row x head). */
 ls_status ls_cpu_attention(const ls_exec *exec, const ls_attention_args *args, ls_error *err) {
-    const int64_t rows = ls_spans_rows(args->spans, args->n_spans);
-    int64_t keys = 0; /* over all rows */
+    int64_t rows, keys = 0; /* over all rows */
     ls_status status;
     LS_TRY(ls_spans_check_rows("attention", args->spans, args->n_spans, args->rows, 0, err));
     LS_TRY(check_pages(args, err));
+    rows = ls_spans_rows(args->spans, args->n_spans);
     if (rows == 0) return LS_OK;
     for (int64_t i = 0; i < args->n_spans; i++)
         keys += args->spans[i].n_rows * (args->spans[i].pos + args->spans[i].n_rows / 2 + 1);
@@ -254,12 +254,12 @@ static ls_status open_workspace(const char *op, const ls_exec *exec, int64_t byt
 /* One pass over queries keeps what their softmax came to, one over keys follows. A query meets half of its span's rows,
  * in two products before the first pass is over and in five in the second. */
 ls_status ls_cpu_attention_backward(const ls_exec *exec, const ls_attention_backward_args *all, ls_error *err) {
-    const int64_t rows = ls_spans_rows(all->spans, all->n_spans);
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
-    int64_t tiles = 0;
+    int64_t rows, tiles = 0;
     ls_status status;
     LS_TRY(ls_spans_check_whole("attention_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    rows = ls_spans_rows(all->spans, all->n_spans);
     if (rows == 0) goto done;
     LS_TRY(open_workspace("attention_backward", exec, ls_op_attention_backward_workspace(all), &call.floats, err));
     for (int64_t i = 0; i < all->n_spans; i++) tiles += ls_attention_tiles(all->spans[i].n_rows);
@@ -283,11 +283,13 @@ ls_status ls_cpu_conv1d(const ls_exec *exec, const ls_conv1d_args *args, ls_erro
 
 /* The same, then the ordered sums. */
 ls_status ls_cpu_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_args *all, ls_error *err) {
-    const int64_t blocks = blocks_of(all->dim, LS_CONV1D_BLOCK), rows = ls_spans_rows(all->spans, all->n_spans);
+    const int64_t blocks = blocks_of(all->dim, LS_CONV1D_BLOCK);
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
+    int64_t rows;
     ls_status status;
     LS_TRY(ls_spans_check_whole("conv1d_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    rows = ls_spans_rows(all->spans, all->n_spans);
     LS_TRY(open_workspace("conv1d_backward", exec, ls_op_conv1d_backward_workspace(all), &call.floats, err));
     if (all->n_spans > 0)
         RUN(conv1d_backward, all->n_spans * blocks, rows / all->n_spans * LS_CONV1D_BLOCK * (3 * all->d_conv + 50));
@@ -308,11 +310,13 @@ ls_status ls_cpu_scan(const ls_exec *exec, const ls_scan_args *args, ls_error *e
 
 /* The same, then the ordered sums over blocks of channels and over spans. */
 ls_status ls_cpu_scan_backward(const ls_exec *exec, const ls_scan_backward_args *all, ls_error *err) {
-    const int64_t blocks = ls_scan_sum_blocks(all->dim), rows = ls_spans_rows(all->spans, all->n_spans);
+    const int64_t blocks = ls_scan_sum_blocks(all->dim);
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
+    int64_t rows;
     ls_status status;
     LS_TRY(ls_spans_check_whole("scan_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
+    rows = ls_spans_rows(all->spans, all->n_spans);
     LS_TRY(open_workspace("scan_backward", exec, ls_op_scan_backward_workspace(all), &call.floats, err));
     if (all->n_spans > 0) {
         RUN(scan_backward, all->n_spans * blocks, rows / all->n_spans * LS_SCAN_SUM_BLOCK * (60 * all->n_states + 300));
