@@ -24,8 +24,8 @@ static const struct {
     {"sqlite3.h", "run"},  {"argp.h", "cli"},   {"cublasLt.h", "op"},
 };
 
-/* Headers, by what their names begin with, that only a few folders know: back ends are reached through op/backend.h, and
- * what an architecture is made of through model/model.h. */
+/* Headers, by what their names begin with, that only a few folders know: back ends are reached through op/backend.h,
+ * and what an architecture is made of through model/model.h. */
 static const struct {
     const char *begins;
     const char *knows[3];
