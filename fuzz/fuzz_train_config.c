@@ -26,7 +26,7 @@ static void check(const ls_sft_options *o, const ls_config *config) {
     fclose(file);
     if (ls_json_doc_open(&doc, text, (int64_t)bytes, "written", &err) != LS_OK) abort();
     root = ls_json_root(doc);
-    if (ls_config_agree(config, &root, &err) != LS_OK) abort();
+    if (ls_config_agree(config, &root, NULL, &err) != LS_OK) abort();
     ls_json_doc_free(doc);
     free(text);
 }
