@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <time.h>
 
+#define TEST_NO_BOUND 1e30
+
 typedef void test_work(void *context, int64_t n);
 
 /* This thread's processor time, in seconds, of one call. */
