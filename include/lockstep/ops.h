@@ -41,7 +41,15 @@ typedef enum ls_fault_code {
     LS_FAULT_SPAN_POS,    /* index: span; value: its position; limit: the largest one taken */
     LS_FAULT_SLOT,        /* index: span; value: slot; limit: entries of the pool */
     LS_FAULT_OFFSET,      /* index: sequence; value: its offset that does not fit; limit: rows */
-    LS_FAULT_SPAN_ORDER   /* index: span; value: its first row; limit: the end of the span before it */
+    LS_FAULT_SPAN_ORDER,  /* index: span; value: its first row; limit: the end of the span before it */
+    LS_FAULT_TOKEN,       /* index: row; value: token; limit: vocabulary */
+    LS_FAULT_ROW,         /* index: entry of a list of rows; value: row; limit: rows */
+    LS_FAULT_ROW_ORDER,   /* index: entry of a list of ascending rows; value: row; limit: the row before it */
+    LS_FAULT_EXPERT,      /* index: row; value: expert; limit: experts */
+    LS_FAULT_TABLE,       /* index: span; value: its first entry of the page tables; limit: entries */
+    LS_FAULT_PAGE,        /* index: span; value: page; limit: entries of the pool */
+    LS_FAULT_RANGE,       /* index: first row; value: row after the last; limit: rows */
+    LS_FAULT_EXPERT_ORDER /* index: row; value: expert; limit: the row's expert before it */
 } ls_fault_code;
 
 /* A record in device memory, all zero at first. The check that precedes every call writes the lowest bad index here; a

@@ -186,3 +186,47 @@ ls_status ls_cuda_graph_launch(const ls_exec *exec, void *graph, ls_error *err) 
 }
 
 void ls_cuda_graph_free(void *graph) { forget(cudaGraphExecDestroy((cudaGraphExec_t)graph)); }
+
+ls_status ls_cuda_use(int32_t ordinal, ls_error *err) {
+    return ls_cuda_status(cudaSetDevice(ordinal), "choice of the device", err);
+}
+
+/* Released memory stays with the process, for the next allocation. */
+static ls_status keep_released(ls_error *err) {
+    cudaMemPool_t pool;
+    uint64_t all = UINT64_MAX;
+    int device;
+    LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), "memory", err));
+    LS_CUDA_TRY(ls_cuda_status(cudaDeviceGetDefaultMemPool(&pool, device), "memory", err));
+    return ls_cuda_status(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "memory", err);
+}
+
+ls_status ls_cuda_alloc_ordered(const ls_exec *exec, void **out, int64_t bytes, const char *what, ls_error *err) {
+    const size_t size = bytes > 0 ? (size_t)bytes : 1;
+    *out = NULL;
+    LS_CUDA_TRY(keep_released(err));
+    LS_CUDA_TRY(ls_cuda_status(cudaMallocAsync(out, size, stream_of(exec)), what, err));
+    return ls_cuda_status(cudaMemsetAsync(*out, 0, size, stream_of(exec)), what, err);
+}
+
+void ls_cuda_free_ordered(const ls_exec *exec, void *memory) { forget(cudaFreeAsync(memory, stream_of(exec))); }
+
+ls_status ls_cuda_move(const ls_exec *exec, void *to, int64_t to_stride, const void *from, int64_t from_stride,
+                       int64_t rows, int64_t row_bytes, ls_error *err) {
+    if (rows == 1 || (to_stride == row_bytes && from_stride == row_bytes))
+        return ls_cuda_status(cudaMemcpyAsync(to, from, (size_t)(rows * row_bytes), cudaMemcpyDefault, stream_of(exec)),
+                              "copy", err);
+    return ls_cuda_status(cudaMemcpy2DAsync(to, (size_t)to_stride, from, (size_t)from_stride, (size_t)row_bytes,
+                                            (size_t)rows, cudaMemcpyDefault, stream_of(exec)),
+                          "copy", err);
+}
+
+ls_status ls_cuda_set(const ls_exec *exec, void *memory, int byte, int64_t bytes, ls_error *err) {
+    return ls_cuda_status(cudaMemsetAsync(memory, byte, (size_t)bytes, stream_of(exec)), "fill", err);
+}
+
+ls_status ls_cuda_host_alloc(void **out, int64_t bytes, ls_error *err) {
+    return ls_cuda_status(cudaMallocHost(out, (size_t)bytes), "host memory", err);
+}
+
+void ls_cuda_host_free(void *memory) { forget(cudaFreeHost(memory)); }

@@ -59,3 +59,35 @@ ls_status ls_cuda_graph_launch(const ls_exec *exec, void *graph, ls_error *err) 
 }
 
 void ls_cuda_graph_free(void *graph) { (void)graph; }
+
+ls_status ls_cuda_use(int32_t ordinal, ls_error *err) {
+    (void)ordinal;
+    return none(err);
+}
+
+ls_status ls_cuda_alloc_ordered(const ls_exec *exec, void **out, int64_t bytes, const char *what, ls_error *err) {
+    (void)exec, (void)bytes, (void)what;
+    *out = NULL;
+    return none(err);
+}
+
+void ls_cuda_free_ordered(const ls_exec *exec, void *memory) { (void)exec, (void)memory; }
+
+ls_status ls_cuda_move(const ls_exec *exec, void *to, int64_t to_stride, const void *from, int64_t from_stride,
+                       int64_t rows, int64_t row_bytes, ls_error *err) {
+    (void)exec, (void)to, (void)to_stride, (void)from, (void)from_stride, (void)rows, (void)row_bytes;
+    return none(err);
+}
+
+ls_status ls_cuda_set(const ls_exec *exec, void *memory, int byte, int64_t bytes, ls_error *err) {
+    (void)exec, (void)memory, (void)byte, (void)bytes;
+    return none(err);
+}
+
+ls_status ls_cuda_host_alloc(void **out, int64_t bytes, ls_error *err) {
+    (void)bytes;
+    *out = NULL;
+    return none(err);
+}
+
+void ls_cuda_host_free(void *memory) { (void)memory; }

@@ -65,6 +65,25 @@ ls_status ls_fault_status(const char *op, const ls_fault *fault, ls_error *err) 
         case LS_FAULT_OFFSET:
             return LS_FAIL(err, LS_ERR_ARG, "%s: sequence %lld: offset %lld does not fit %lld rows", op, index, value,
                            limit);
+        case LS_FAULT_TOKEN:
+            return LS_FAIL(err, LS_ERR_ARG, "%s: row %lld: token %lld is not in 0..%lld", op, index, value, limit - 1);
+        case LS_FAULT_ROW:
+            return LS_FAIL(err, LS_ERR_ARG, "%s: entry %lld: row %lld is not in 0..%lld", op, index, value, limit - 1);
+        case LS_FAULT_ROW_ORDER:
+            return LS_FAIL(err, LS_ERR_ARG, "%s: entry %lld: row %lld after row %lld, rows ascend", op, index, value,
+                           limit);
+        case LS_FAULT_EXPERT:
+            return LS_FAIL(err, LS_ERR_ARG, "%s: row %lld: expert %lld is not in 0..%lld", op, index, value, limit - 1);
+        case LS_FAULT_TABLE:
+            return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: pages from %lld on do not fit tables with %lld", op, index,
+                           value, limit);
+        case LS_FAULT_PAGE:
+            return LS_FAIL(err, LS_ERR_ARG, "%s: span %lld: page %lld is not in a pool of %lld", op, index, value,
+                           limit);
+        case LS_FAULT_EXPERT_ORDER:
+            return LS_FAIL(err, LS_ERR_ARG, "%s: row %lld: expert %lld after expert %lld, experts ascend", op, index,
+                           value, limit);
+        case LS_FAULT_RANGE: return LS_FAIL(err, LS_ERR_ARG, "%s: rows %lld to %lld of %lld", op, index, value, limit);
         default: return LS_FAIL(err, LS_ERR_DEVICE, "%s: the fault record holds code %lld", op, (long long)fault->code);
     }
 }

@@ -30,6 +30,21 @@ ls_status ls_cuda_graph_end(const ls_exec *exec, void **graph, ls_error *err);
 ls_status ls_cuda_graph_launch(const ls_exec *exec, void *graph, ls_error *err);
 void ls_cuda_graph_free(void *graph);
 
+/* The CUDA device behind the door (op/cuda/cuda_backend.c). Nothing here waits but ls_cuda_synchronize.
+ * Makes device `ordinal` the calling thread's. */
+ls_status ls_cuda_use(int32_t ordinal, ls_error *err);
+/* Memory in stream order: zeroed when the calls after it run, and released when those before it have run. */
+ls_status ls_cuda_alloc_ordered(const ls_exec *exec, void **out, int64_t bytes, const char *what, ls_error *err);
+void ls_cuda_free_ordered(const ls_exec *exec, void *memory);
+/* rows pieces of row_bytes, strides in bytes; each side is host or device memory. Pageable host memory may be reused
+ * when the call returns. */
+ls_status ls_cuda_move(const ls_exec *exec, void *to, int64_t to_stride, const void *from, int64_t from_stride,
+                       int64_t rows, int64_t row_bytes, ls_error *err);
+ls_status ls_cuda_set(const ls_exec *exec, void *memory, int byte, int64_t bytes, ls_error *err);
+/* Host memory that a copy reaches without waiting. */
+ls_status ls_cuda_host_alloc(void **out, int64_t bytes, ls_error *err);
+void ls_cuda_host_free(void *memory);
+
 #ifdef __cplusplus
 }
 #endif

@@ -17,6 +17,10 @@
 
 #include "op/attention.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct ls_attention_backward_args {
     const void *q;     /* [rows][q_stride]: n_heads * head_dim used */
     const void *k, *v; /* [rows][kv_stride]: n_kv_heads * head_dim used */
@@ -45,4 +49,7 @@ ls_status ls_attention_backward_check(const ls_attention_backward_args *args, ls
 /* Bytes; -1 where they do not fit int64_t. */
 int64_t ls_op_attention_backward_workspace(const ls_attention_backward_args *args);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

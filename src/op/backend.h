@@ -140,6 +140,8 @@ ls_status ls_device_open_cpu(ls_device **out, int32_t n_threads, ls_isa isa, ls_
 /* The CPU behind a queue, for tests: calls return at once and run at the next wait; until then what they write cannot
  * be seen, and the host cannot touch device memory at all (op/deferred.c). */
 ls_status ls_device_open_deferred(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err);
+/* GPU `ordinal` of this machine. Pools of ls_memory_reserve cost what they hold. */
+ls_status ls_device_open_cuda(ls_device **out, int32_t ordinal, ls_error *err);
 /* Opens the device of a run: the CPU, unless the program has named another opener before its first run. */
 typedef ls_status (*ls_device_opener)(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err);
 ls_status ls_device_open(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err);

@@ -23,6 +23,10 @@
 #include "base/status.h"
 #include "lockstep/lockstep.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct ls_gemm_backward_input_args {
     const float *dy; /* [m][n], rows dy_stride elements apart */
     int64_t dy_stride;
@@ -63,4 +67,7 @@ typedef struct ls_gemm_backward_weight_args {
  * fail. */
 ls_status ls_gemm_backward_weight_check(const ls_gemm_backward_weight_args *args, ls_error *err);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

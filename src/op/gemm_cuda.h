@@ -8,6 +8,7 @@
 #define LS_OP_GEMM_CUDA_H
 
 #include "dev/device.h"
+#include "op/gemm.h"
 #include "op/gemm_backward.h"
 
 #ifdef __cplusplus
@@ -30,13 +31,17 @@ typedef struct ls_cuda_gemm_args {
     int64_t out_stride;
     int64_t m, n, k; /* m 0 is allowed and does nothing */
     ls_profile profile;
-    bool nan_open; /* which NaN a NaN is may be left open: then cuBLASLt can be used where it is prepared */
+    bool nan_open;        /* which NaN a NaN is may be left open: then cuBLASLt can be used where it is prepared */
+    const int64_t *range; /* as in ls_gemm_args */
 } ls_cuda_gemm_args;
 
 /* Bytes of exec's workspace; negative where they do not fit 64 bits. */
 int64_t ls_cuda_gemm_workspace(const ls_cuda_gemm_args *args);
 /* In stream order; allocates nothing. out must not overlap what is read. */
-ls_status ls_cuda_gemm(const ls_exec *exec, const ls_cuda_gemm_args *args, ls_error *err);
+ls_status ls_cuda_gemm_stored(const ls_exec *exec, const ls_cuda_gemm_args *args, ls_error *err);
+
+/* The back end's layout of a weight: as stored, f16 widened to float32. */
+ls_status ls_cuda_gemm_pack_plan(ls_gemm_weight *out, ls_dtype dtype, int64_t n, int64_t k, ls_error *err);
 
 /* Looks for an algorithm of cuBLASLt that gives the bits of the profile mma16 for this call's sizes, strides and types,
  * compared on random data with the project's own kernel; calls with nan_open and without bias use it from then on. Kept
@@ -53,8 +58,8 @@ int64_t ls_cuda_gemm_tiles_bytes(int64_t n, int64_t k);
 /* Writes the tiles of w [n][k], bf16, rows contiguous; tiles is aligned to 128 bytes. In stream order. */
 ls_status ls_cuda_gemm_pack(const ls_exec *exec, void *tiles, const void *w, int64_t n, int64_t k, ls_error *err);
 
-/* dx_rows and x_rows are refused here: rows are gathered by an op of their own. sequences is device memory; its offsets
- * are checked on the device, and a fault goes where exec says (lockstep/ops.h). */
+/* sequences, row numbers and ranges are device memory; they are checked on the device, and a fault goes where exec says
+ * (lockstep/ops.h). mma16 refuses x_rows by name. */
 int64_t ls_cuda_gemm_backward_input_workspace(const ls_gemm_backward_input_args *args);
 ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backward_input_args *args, ls_error *err);
 int64_t ls_cuda_gemm_backward_weight_workspace(const ls_gemm_backward_weight_args *args);

@@ -6,6 +6,7 @@
 #include "op/cpu/kernels.h"
 #include "op/cpu/row_math.h"
 #include "op/cpu/sample_kernel.h"
+#include "op/sample_math.h"
 
 /* Merge sort of ids by descending z, lower id first among equals: stable, and bounded whatever the values. */
 static void sort_ids(int32_t *ids, int32_t *spare, const float *z, int64_t n) {
@@ -62,19 +63,6 @@ static int64_t process(float *out, const float *logits, int64_t vocab, const ls_
 #define DRAW_BLOCK 64
 #define DRAW_WORDS (DRAW_BLOCK / 4)
 
-/* A bound on g as computed, for half = 2^23 - 1/2 - (word >> 9) = 2^23 (1 - u): -log(-log(u)) <= -log(1 - u), and the
- * logarithm of half to base 2 lies above the straight lines between powers of two that its bits are. What rounding
- * may add to g is far below the margin. */
-static inline float gumbel_bound(float half) {
-    const float log2_half = ls_mul((float)((int32_t)ls_bits(half) - 0x3F800000), 0x1p-23f);
-    return ls_fma(ls_sub(23.0f, log2_half), LS_LN2, 0.01f);
-}
-
-static inline float gumbel(float word_23) {
-    const float u = ls_mul(ls_add(word_23, 0.5f), 1.1920928955078125e-7f);
-    return -ls_log(-ls_log(u));
-}
-
 /* Gumbel-max. Most blocks hold nothing that could win: their bounds say so, and their logarithms are never taken. */
 static int32_t draw_token(const float *processed, int64_t vocab, const ls_sampling *s, const ls_draw *draw) {
     int32_t best = -1;
@@ -92,9 +80,9 @@ static int32_t draw_token(const float *processed, int64_t vocab, const ls_sampli
                 for (int j = 0; j < 4; j++) key[4 * i + j] = (float)(int32_t)(word[j][i] >> 9);
             /* A key is at most z plus the bound, rounded; -inf in an empty row stays below nothing. */
             for (int i = 0; i < DRAW_BLOCK; i++)
-                hopes |= ls_add(z[i], gumbel_bound(ls_sub(8388607.5f, key[i]))) > best_key;
+                hopes |= ls_add(z[i], ls_gumbel_bound(ls_sub(8388607.5f, key[i]))) > best_key;
             if (!hopes) continue;
-            for (int i = 0; i < DRAW_BLOCK; i++) key[i] = ls_add(z[i], gumbel(key[i]));
+            for (int i = 0; i < DRAW_BLOCK; i++) key[i] = ls_add(z[i], ls_gumbel(key[i]));
         } else {
             memcpy(key, z, sizeof key);
         }

@@ -2,10 +2,12 @@
  * is carries no bit; ls_product_mma16_plain is the one that takes everything. */
 #include "base/mem.h"
 #include "op/cuda/check_cuda.h"
+#include "op/cuda/cuda_ops.h"
 #include "op/cuda/product_cuda.h"
 #include "op/cuda/ring_cuda.h"
 #include "op/gemm_cuda.h"
 #include "op/profile.h"
+#include "op/weight.h"
 
 /* ---- what the host finds out ---- */
 
@@ -152,6 +154,50 @@ static ls_status gather(const ls_exec *exec, const char *op, gather_params *p, l
     return ls_cuda_launch(exec, &launch, (const void *)gather_kernel, p, err);
 }
 
+/* ---- row numbers and ranges ---- */
+
+/* Rows of a tensor of `count` rows, and the range of them that is used. */
+typedef struct list_check {
+    const int64_t *rows, *range; /* either may be NULL */
+    int64_t m, count;
+    bool ascending;
+    ls_fault *fault;
+} list_check;
+
+static __device__ ls_fault ls_fault_at(const list_check *c, int64_t i) {
+    const int64_t first = c->range == NULL ? 0 : c->range[0], end = c->range == NULL ? c->m : c->range[1];
+    ls_fault fault = {LS_FAULT_RANGE, first, end, c->m};
+    if (first < 0 || end < first || end > c->m) return fault;
+    fault.code = LS_FAULT_NONE;
+    if (c->rows == NULL || i < first || i >= end) return fault;
+    fault = ls_fault{LS_FAULT_ROW, i, c->rows[i], c->count};
+    if (fault.value < 0 || fault.value >= c->count) return fault;
+    fault.code = LS_FAULT_ROW_ORDER;
+    if (c->ascending && i > first && fault.value <= c->rows[i - 1]) {
+        fault.limit = c->rows[i - 1];
+        return fault;
+    }
+    fault.code = LS_FAULT_NONE;
+    return fault;
+}
+
+#define LIST_THREADS 1024
+
+static __global__ void __launch_bounds__(LIST_THREADS) list_kernel(const __grid_constant__ list_check c) {
+    const int64_t bad = ls_first_bad<LIST_THREADS>(&c, c.m);
+    if (threadIdx.x == 0 && bad != INT64_MAX && c.fault->code == LS_FAULT_NONE) *c.fault = ls_fault_at(&c, bad);
+}
+
+/* Nothing to look at: *fault stays NULL. */
+static ls_status check_list(const char *op, const ls_exec *exec, const int64_t *rows, const int64_t *range, int64_t m,
+                            int64_t count, bool ascending, ls_fault **fault, ls_error *err) {
+    const ls_launch launch = {op, {1, 1, 1}, LIST_THREADS, 0, NULL, 0, false};
+    if (rows == NULL && range == NULL) return LS_OK;
+    LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, fault, err));
+    list_check check = {rows, range, m, count, ascending, *fault};
+    return ls_cuda_launch(exec, &launch, (const void *)list_kernel, &check, err);
+}
+
 /* ---- dbias ---- */
 
 typedef struct bias_params {
@@ -164,9 +210,10 @@ typedef struct bias_params {
 static __global__ void __launch_bounds__(BIAS_THREADS) bias_kernel(const __grid_constant__ bias_params p) {
     const int64_t n = (int64_t)blockIdx.x * BIAS_THREADS + threadIdx.x;
     if ((p.fault != NULL && p.fault->code != LS_FAULT_NONE) || n >= p.a.n) return;
+    const int64_t first = p.a.range == NULL ? 0 : p.a.range[0], end = p.a.range == NULL ? p.a.m : p.a.range[1];
     float acc = p.a.dbias[n];
 #pragma unroll 8
-    for (int64_t m = 0; m < p.a.m; m++) acc = ls_add(acc, p.a.dy[m * p.a.dy_stride + n]);
+    for (int64_t m = first; m < end; m++) acc = ls_add(acc, p.a.dy[m * p.a.dy_stride + n]);
     p.a.dbias[n] = acc;
 }
 
@@ -176,6 +223,7 @@ static ls_status product_mma16(const ls_exec *exec, const ls_product *product, c
                                ls_error *err) {
     bool taken = false, hopper;
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
+    if (product->range != NULL || product->out_rows != NULL) return ls_product_mma16_plain(exec, product, err);
     /* Fewer rows are faster by the kernel that reads tiles (docs/benchmarks.md). */
     if (nan_open &&
         (tiles == NULL || product->rows > 256 || (product->rows >= LS_CUDA_GEMM_DECODE_ROWS && product->cols > 512)))
@@ -238,24 +286,65 @@ static ls_status forward_check(const ls_cuda_gemm_args *a, ls_error *err) {
 
 static ls_product forward_product(const ls_cuda_gemm_args *a) {
     const ls_product product = {
-        "gemm", a->m, a->n,   a->k,         a->x,          a->x_dtype, a->x_stride,      1,   a->w, a->w_dtype,
-        a->k,   1,    a->out, a->out_dtype, a->out_stride, a->bias,    LS_PRODUCT_STORE, NULL};
+        "gemm", a->m, a->n,   a->k,         a->x,          a->x_dtype, a->x_stride,      1,    a->w, a->w_dtype,
+        a->k,   1,    a->out, a->out_dtype, a->out_stride, a->bias,    LS_PRODUCT_STORE, NULL, NULL, false,
+        NULL,   NULL};
     return product;
 }
 
-ls_status ls_cuda_gemm(const ls_exec *exec, const ls_cuda_gemm_args *a, ls_error *err) {
+ls_status ls_cuda_gemm_stored(const ls_exec *exec, const ls_cuda_gemm_args *a, ls_error *err) {
+    ls_fault *fault = NULL;
     LS_CUDA_TRY(forward_check(a, err));
     const ls_cuda_operand operands[] = {{"x", a->x, ls_dtype_bytes(a->x_dtype), a->m == 0},
                                         {"w", a->w, ls_dtype_bytes(a->w_dtype), false},
                                         {"w_tiles", a->w_tiles, 128, true},
                                         {"bias", a->bias, 4, true},
-                                        {"out", a->out, ls_dtype_bytes(a->out_dtype), a->m == 0}};
+                                        {"out", a->out, ls_dtype_bytes(a->out_dtype), a->m == 0},
+                                        {"range", a->range, 8, true}};
     LS_CUDA_TRY(ls_cuda_check("gemm", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_cuda_gemm_workspace(a), err));
     if (a->m == 0) return LS_OK;
-    const ls_product product = forward_product(a);
-    return a->profile == LS_PROFILE_MMA16 ? product_mma16(exec, &product, a->w_tiles, a->nan_open, err)
-                                          : ls_product_exact(exec, &product, err);
+    ls_product product = forward_product(a);
+    if (a->range != NULL) {
+        LS_CUDA_TRY(ls_cuda_fault_begin("gemm", exec, &fault, err));
+        product.range = a->range;
+        product.fault = fault;
+    }
+    LS_CUDA_TRY(a->profile == LS_PROFILE_MMA16 ? product_mma16(exec, &product, a->w_tiles, a->nan_open, err)
+                                               : ls_product_exact(exec, &product, err));
+    return fault == NULL ? LS_OK : ls_cuda_fault_end("gemm", exec, fault, err);
+}
+
+/* ---- behind the door: weights are used as stored ---- */
+
+ls_status ls_cuda_gemm_pack_plan(ls_gemm_weight *out, ls_dtype dtype, int64_t n, int64_t k, ls_error *err) {
+    const ls_dtype packed = dtype == LS_BF16 ? LS_BF16 : LS_F32;
+    int64_t elements, bytes;
+    if (!ls_mul_i64(n, k, &elements) || !ls_mul_i64(elements, ls_dtype_bytes(packed), &bytes))
+        return LS_FAIL(err, LS_ERR_NOMEM, "gemm weight: n %lld times k %lld does not fit 64-bit arithmetic",
+                       (long long)n, (long long)k);
+    *out = ls_gemm_weight{packed, n, k, NULL, bytes, bytes};
+    return LS_OK;
+}
+
+ls_status ls_cuda_gemm_repack(const ls_exec *exec, const ls_gemm_repack_args *a, ls_error *err) {
+    const ls_gemm_weight *weight = a->weight;
+    if (a->dtype == weight->dtype)
+        return ls_cuda_move(exec, weight->panels, weight->panel_bytes, a->w, weight->panel_bytes, 1,
+                            weight->panel_bytes, err);
+    if (a->dtype != LS_F16 || weight->dtype != LS_F32)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm weight: %s into panels of %s", ls_dtype_name(a->dtype),
+                       ls_dtype_name(weight->dtype));
+    const ls_widen_args widen = {a->w, LS_F16, weight->n * weight->k, (float *)weight->panels};
+    return ls_cuda_widen(exec, &widen, err);
+}
+
+ls_status ls_cuda_gemm(const ls_exec *exec, const ls_gemm_args *a, ls_error *err) {
+    const ls_gemm_weight *w = a->weight;
+    const ls_cuda_gemm_args args = {a->x,    a->x_dtype, a->x_stride,  w->panels,     w->dtype, NULL,
+                                    a->bias, a->out,     a->out_dtype, a->out_stride, a->m,     w->n,
+                                    w->k,    a->profile, false,        a->range};
+    return ls_cuda_gemm_stored(exec, &args, err);
 }
 
 ls_status ls_cuda_gemm_prepare(const ls_cuda_gemm_args *a, ls_error *err) {
@@ -297,18 +386,16 @@ int64_t ls_cuda_gemm_backward_input_workspace(const ls_gemm_backward_input_args 
 
 ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backward_input_args *a, ls_error *err) {
     const char *op = "gemm_backward_input";
-    LS_CUDA_TRY(check_sizes(op, a->m, a->n, a->k, err));
-    LS_CUDA_TRY(check_type(op, "w_dtype", a->w_dtype, true, err));
-    LS_CUDA_TRY(check_stride(op, "dy_stride", a->dy_stride, a->n, err));
-    LS_CUDA_TRY(check_stride(op, "dx_stride", a->dx_stride, a->k, err));
-    LS_CUDA_TRY(check_stride(op, "dx_count", a->dx_count, a->m, err));
-    LS_CUDA_TRY(ls_profile_check(op, a->profile, "w", a->w_dtype, err));
-    if (a->dx_rows != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: dx_rows: not on this back end", op);
-    if (a->range != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: range: not on this back end", op);
-    const ls_cuda_operand operands[] = {
-        {"dy", a->dy, 4, a->m == 0}, {"w", a->w, ls_dtype_bytes(a->w_dtype), false}, {"dx", a->dx, 4, a->m == 0}};
-    LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 3, ls_cuda_gemm_backward_input_workspace(a), err));
+    ls_fault *fault = NULL;
+    LS_CUDA_TRY(ls_gemm_backward_input_check(a, err));
+    const ls_cuda_operand operands[] = {{"dy", a->dy, 4, a->m == 0},
+                                        {"w", a->w, ls_dtype_bytes(a->w_dtype), false},
+                                        {"dx", a->dx, 4, a->m == 0},
+                                        {"dx_rows", a->dx_rows, 8, true},
+                                        {"range", a->range, 8, true}};
+    LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 5, ls_cuda_gemm_backward_input_workspace(a), err));
     if (a->m == 0) return LS_OK;
+    LS_CUDA_TRY(check_list(op, exec, a->dx_rows, a->range, a->m, a->dx_count, true, &fault, err));
     ls_product product = {op,
                           a->m,
                           a->k,
@@ -326,15 +413,23 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
                           a->dx_stride,
                           NULL,
                           a->add ? LS_PRODUCT_ADD : LS_PRODUCT_STORE,
+                          fault,
+                          a->range,
+                          false,
+                          a->dx_rows,
                           NULL};
-    if (a->profile == LS_PROFILE_EXACT) return ls_product_exact(exec, &product, err);
-    uint16_t *rounded = (uint16_t *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
-    gather_params g = {rounded, a->m, up_to(a->n, 8), a->dy, true, a->m, a->n, a->dy_stride, NULL, NULL, 0, NULL};
-    LS_CUDA_TRY(gather(exec, op, &g, err));
-    product.a = rounded;
-    product.a_dtype = LS_BF16;
-    product.a_row = g.stride;
-    return product_mma16(exec, &product, NULL, false, err);
+    if (a->profile == LS_PROFILE_EXACT) {
+        LS_CUDA_TRY(ls_product_exact(exec, &product, err));
+    } else {
+        uint16_t *rounded = (uint16_t *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
+        gather_params g = {rounded, a->m, up_to(a->n, 8), a->dy, true, a->m, a->n, a->dy_stride, NULL, NULL, 0, fault};
+        LS_CUDA_TRY(gather(exec, op, &g, err));
+        product.a = rounded;
+        product.a_dtype = LS_BF16;
+        product.a_row = g.stride;
+        LS_CUDA_TRY(product_mma16(exec, &product, NULL, false, err));
+    }
+    return fault == NULL ? LS_OK : ls_cuda_fault_end(op, exec, fault, err);
 }
 
 /* Rows of the gathered matrices, whatever the sequences' lengths are. */
@@ -363,7 +458,7 @@ int64_t ls_cuda_gemm_backward_weight_workspace(const ls_gemm_backward_weight_arg
 }
 
 static ls_status weight_mma16(const ls_exec *exec, const ls_gemm_backward_weight_args *a, ls_product *product,
-                              const ls_fault *fault, ls_error *err) {
+                              ls_fault *fault, ls_error *err) {
     const int64_t rows = padded_rows(a);
     uint8_t *workspace = (uint8_t *)exec->workspace + LS_WORKSPACE_HEAD;
     int64_t *starts = (int64_t *)workspace;
@@ -393,27 +488,21 @@ ls_status ls_cuda_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backwa
     const char *op = "gemm_backward_weight";
     const bool mma16 = a->profile == LS_PROFILE_MMA16;
     ls_fault *fault = NULL;
-    LS_CUDA_TRY(check_sizes(op, a->m, a->n, a->k, err));
-    LS_CUDA_TRY(check_type(op, "x_dtype", a->x_dtype, false, err));
-    LS_CUDA_TRY(check_stride(op, "dy_stride", a->dy_stride, a->n, err));
-    LS_CUDA_TRY(check_stride(op, "x_stride", a->x_stride, a->k, err));
-    LS_CUDA_TRY(check_stride(op, "x_count", a->x_count, a->m, err));
-    LS_CUDA_TRY(ls_profile_check(op, a->profile, "x", a->x_dtype, err));
-    if (a->x_rows != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: x_rows: not on this back end", op);
-    if (a->range != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: range: not on this back end", op);
-    if (mma16 && a->m > 0 && (a->sequences == NULL || a->n_sequences < 1))
-        return LS_FAIL(err, LS_ERR_ARG,
-                       "%s: sequences: %lld of them at %p, profile mma16 needs the offsets of all rows", op,
-                       (long long)a->n_sequences, (const void *)a->sequences);
+    LS_CUDA_TRY(ls_gemm_backward_weight_check(a, err));
+    if (mma16 && a->x_rows != NULL)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: x_rows: not on cuda in profile mma16", op);
     const ls_cuda_operand operands[] = {{"dy", a->dy, 4, a->m == 0},
                                         {"x", a->x, ls_dtype_bytes(a->x_dtype), a->m == 0},
                                         {"sequences", a->sequences, 8, !mma16 || a->m == 0},
                                         {"dw", a->dw, 4, false},
-                                        {"dbias", a->dbias, 4, true}};
-    LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 5, ls_cuda_gemm_backward_weight_workspace(a), err));
+                                        {"dbias", a->dbias, 4, true},
+                                        {"x_rows", a->x_rows, 8, true},
+                                        {"range", a->range, 8, true}};
+    LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 7, ls_cuda_gemm_backward_weight_workspace(a), err));
     if (a->m == 0) return LS_OK;
-    ls_product product = {op,         a->n, a->k,        a->m,  a->dy,  LS_F32, 1,    a->dy_stride,        a->x,
-                          a->x_dtype, 1,    a->x_stride, a->dw, LS_F32, a->k,   NULL, LS_PRODUCT_CONTINUE, NULL};
+    ls_product product = {op,         a->n, a->k,        a->m,     a->dy,  LS_F32, 1,    a->dy_stride,        a->x,
+                          a->x_dtype, 1,    a->x_stride, a->dw,    LS_F32, a->k,   NULL, LS_PRODUCT_CONTINUE, NULL,
+                          a->range,   true, NULL,        a->x_rows};
     if (mma16) {
         LS_CUDA_TRY(ls_cuda_mma16_proven(err));
         LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &fault, err));
@@ -421,6 +510,8 @@ ls_status ls_cuda_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backwa
         LS_CUDA_TRY(ls_cuda_check_offsets(op, exec, &check, err));
         LS_CUDA_TRY(weight_mma16(exec, a, &product, fault, err));
     } else {
+        LS_CUDA_TRY(check_list(op, exec, a->x_rows, a->range, a->m, a->x_count, false, &fault, err));
+        product.fault = fault;
         LS_CUDA_TRY(ls_product_exact(exec, &product, err));
     }
     if (a->dbias != NULL) {

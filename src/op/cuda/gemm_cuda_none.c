@@ -21,7 +21,11 @@ int64_t ls_cuda_gemm_backward_weight_workspace(const ls_gemm_backward_weight_arg
     (void)args;
     return LS_WORKSPACE_HEAD;
 }
-ls_status ls_cuda_gemm(const ls_exec *exec, const ls_cuda_gemm_args *args, ls_error *err) {
+ls_status ls_cuda_gemm_pack_plan(ls_gemm_weight *out, ls_dtype dtype, int64_t n, int64_t k, ls_error *err) {
+    (void)out, (void)dtype, (void)n, (void)k;
+    return none("gemm_pack", err);
+}
+ls_status ls_cuda_gemm_stored(const ls_exec *exec, const ls_cuda_gemm_args *args, ls_error *err) {
     (void)exec, (void)args;
     return none("gemm", err);
 }
@@ -36,13 +40,5 @@ ls_status ls_cuda_gemm_prepare_planted(const ls_cuda_gemm_args *args, ls_error *
 ls_status ls_cuda_gemm_pack(const ls_exec *exec, void *tiles, const void *w, int64_t n, int64_t k, ls_error *err) {
     (void)exec, (void)tiles, (void)w, (void)n, (void)k;
     return none("gemm_pack", err);
-}
-ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backward_input_args *args, ls_error *err) {
-    (void)exec, (void)args;
-    return none("gemm_backward_input", err);
-}
-ls_status ls_cuda_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backward_weight_args *args, ls_error *err) {
-    (void)exec, (void)args;
-    return none("gemm_backward_weight", err);
 }
 ls_status ls_cuda_mma16_proven(ls_error *err) { return none("profile mma16", err); }

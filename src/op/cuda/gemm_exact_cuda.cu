@@ -10,14 +10,16 @@ typedef struct exact_params {
 /* a(i, s) of the tile as [s][i]; A_TYPE is its type, whichever way it lies. */
 template <int TYPE, int SIDE, int DEPTH, int THREADS>
 static __device__ __forceinline__ void fetch(float (*to)[SIDE + 4], const void *from, int64_t first, int64_t count,
-                                             int64_t along, int64_t depth, int64_t depths, int64_t step) {
+                                             int64_t along, int64_t depth, int64_t depths, int64_t step,
+                                             const int64_t *steps) {
 #pragma unroll
     for (int n = 0; n < SIDE * DEPTH / THREADS; n++) {
         const int at = threadIdx.x + n * THREADS;
         /* Neighbouring threads read neighbouring elements. */
         const int i = step == 1 ? at / DEPTH : at % SIDE, s = step == 1 ? at % DEPTH : at / SIDE;
         const bool inside = first + i < count && depth + s < depths;
-        to[s][i] = inside ? ls_load_one<TYPE>(from, (first + i) * along + (depth + s) * step) : 0.0f;
+        const int64_t at_step = inside && steps != NULL ? steps[depth + s] : depth + s;
+        to[s][i] = inside ? ls_load_one<TYPE>(from, (first + i) * along + at_step * step) : 0.0f;
     }
 }
 
@@ -45,15 +47,17 @@ static __global__ void __launch_bounds__(ROWS *COLS / HIGH / WIDE, 2)
     const int64_t row = blockIdx.x / q.col_tiles * ROWS, col = blockIdx.x % q.col_tiles * COLS;
     const int ty = threadIdx.x / (COLS / WIDE) * HIGH, tx = threadIdx.x % (COLS / WIDE) * WIDE;
     float acc[HIGH][WIDE];
-    if (ls_product_faulty(p)) return;
+    ls_product_part part;
+    if (!ls_product_part_of(p, &part) || row >= part.row_end || row + ROWS <= part.row) return;
 #pragma unroll
     for (int i = 0; i < HIGH; i++)
 #pragma unroll
         for (int j = 0; j < WIDE; j++) acc[i][j] = ls_product_begin(p, row + ty + i, col + tx + j);
-    for (int64_t depth = 0; depth < p->depth; depth += DEPTH) {
-        const int steps = p->depth - depth < DEPTH ? (int)(p->depth - depth) : DEPTH;
-        fetch<A_TYPE, ROWS, DEPTH, THREADS>(a, p->a, row, p->rows, p->a_row, depth, p->depth, p->a_step);
-        fetch<B_TYPE, COLS, DEPTH, THREADS>(b, p->b, col, p->cols, p->b_col, depth, p->depth, p->b_step);
+    for (int64_t depth = part.depth; depth < part.depth_end; depth += DEPTH) {
+        const int steps = part.depth_end - depth < DEPTH ? (int)(part.depth_end - depth) : DEPTH;
+        fetch<A_TYPE, ROWS, DEPTH, THREADS>(a, p->a, row, p->rows, p->a_row, depth, part.depth_end, p->a_step, NULL);
+        fetch<B_TYPE, COLS, DEPTH, THREADS>(b, p->b, col, p->cols, p->b_col, depth, part.depth_end, p->b_step,
+                                            p->b_steps);
         __syncthreads();
         if (steps == DEPTH) {
 #pragma unroll 8
@@ -68,7 +72,7 @@ static __global__ void __launch_bounds__(ROWS *COLS / HIGH / WIDE, 2)
     for (int i = 0; i < HIGH; i++)
 #pragma unroll
         for (int j = 0; j < WIDE; j++)
-            if (row + ty + i < p->rows && col + tx + j < p->cols)
+            if (row + ty + i >= part.row && row + ty + i < part.row_end && col + tx + j < p->cols)
                 ls_product_store(p, row + ty + i, col + tx + j, acc[i][j]);
 }
 

@@ -22,11 +22,13 @@ static __device__ __forceinline__ void step(float d[4], const uint32_t a[4], con
 
 /* TILE rows of DEPTH, +0 where there are none. */
 static __device__ __forceinline__ void fetch(uint16_t (*to)[PITCH], const void *from, int64_t first, int64_t count,
-                                             int64_t along, int64_t depth, int64_t depths, int64_t by) {
+                                             int64_t along, int64_t depth, int64_t depths, int64_t by,
+                                             const int64_t *steps) {
     for (int at = threadIdx.x; at < TILE * DEPTH; at += THREADS) {
         const int i = by == 1 ? at / DEPTH : at % TILE, s = by == 1 ? at % DEPTH : at / TILE;
         const bool inside = first + i < count && depth + s < depths;
-        to[i][s] = inside ? ((const uint16_t *)from)[(first + i) * along + (depth + s) * by] : (uint16_t)0;
+        const int64_t at_step = inside && steps != NULL ? steps[depth + s] : depth + s;
+        to[i][s] = inside ? ((const uint16_t *)from)[(first + i) * along + at_step * by] : (uint16_t)0;
     }
 }
 
@@ -41,20 +43,21 @@ static __global__ void __launch_bounds__(THREADS) plain_kernel(const __grid_cons
     const int64_t row = blockIdx.x / q.col_tiles * TILE, col = blockIdx.x % q.col_tiles * TILE;
     const int lane = threadIdx.x % 32, r = threadIdx.x / 32 * 16 + lane / 4, k = lane % 4 * 2;
     float d[TILE / 8][4];
-    if (ls_product_faulty(p)) return;
+    ls_product_part part;
+    if (!ls_product_part_of(p, &part) || row >= part.row_end || row + TILE <= part.row) return;
 #pragma unroll
     for (int j = 0; j < TILE / 8; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++) d[j][i] = ls_product_begin(p, row + r + i / 2 * 8, col + j * 8 + k + i % 2);
-    for (int64_t depth = 0; depth < p->depth; depth += DEPTH) {
-        fetch(a, p->a, row, p->rows, p->a_row, depth, p->depth, p->a_step);
-        fetch(b, p->b, col, p->cols, p->b_col, depth, p->depth, p->b_step);
+    for (int64_t depth = part.depth; depth < part.depth_end; depth += DEPTH) {
+        fetch(a, p->a, row, p->rows, p->a_row, depth, part.depth_end, p->a_step, NULL);
+        fetch(b, p->b, col, p->cols, p->b_col, depth, part.depth_end, p->b_step, p->b_steps);
         __syncthreads();
 #pragma unroll
         for (int s = 0; s < DEPTH; s += 16) {
             uint32_t x[4], y[2];
             /* A step of padding alone would turn a -0 that continues, so it is not taken. */
-            if (depth + s >= p->depth) break;
+            if (depth + s >= part.depth_end) break;
 #pragma unroll
             for (int i = 0; i < 4; i++) x[i] = *(const uint32_t *)&a[r + i % 2 * 8][s + k + i / 2 * 8];
 #pragma unroll
@@ -71,7 +74,7 @@ static __global__ void __launch_bounds__(THREADS) plain_kernel(const __grid_cons
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int64_t at = row + r + i / 2 * 8, to = col + j * 8 + k + i % 2;
-            if (at < p->rows && to < p->cols) ls_product_store(p, at, to, d[j][i]);
+            if (at >= part.row && at < part.row_end && to < p->cols) ls_product_store(p, at, to, d[j][i]);
         }
 }
 

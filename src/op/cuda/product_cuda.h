@@ -25,7 +25,13 @@ typedef struct ls_product {
     int64_t out_stride;
     const float *bias; /* [cols] or NULL; LS_PRODUCT_STORE only */
     ls_product_mode mode;
-    const ls_fault *fault; /* nothing is written where it holds one; NULL: nothing was checked */
+    ls_fault *fault; /* nothing is written where it holds one; NULL: nothing is checked on the device */
+    /* What only device memory knows; the kernels ls_product_exact and ls_product_mma16_plain alone take it. NULL: all
+     * rows and depths, in order. */
+    const int64_t *range;    /* two numbers: the first row and the row after the last, or the same of the depth */
+    bool range_of_depth;     /* which of the two */
+    const int64_t *out_rows; /* [rows]: row i of the product is row out_rows[i] of out */
+    const int64_t *b_steps;  /* [depth]: step s takes step b_steps[s] of b */
 } ls_product;
 
 /* The float32 fma chain, any types. */
@@ -57,17 +63,43 @@ ls_status ls_product_cublas_planted(const ls_product *product, bool *admitted, l
 ls_status ls_product_mma16_cublas(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err);
 
 #ifdef __CUDACC__
+/* Rows and depths of a product that are computed. */
+typedef struct ls_product_part {
+    int64_t row, row_end, depth, depth_end;
+} ls_product_part;
+
+/* False where nothing may be written: a fault is known, or the range is none, which is then put on record. */
+static __device__ __forceinline__ bool ls_product_part_of(const ls_product *p, ls_product_part *part) {
+    const int64_t count = p->range_of_depth ? p->depth : p->rows;
+    *part = ls_product_part{0, p->rows, 0, p->depth};
+    if (p->fault != NULL && p->fault->code != LS_FAULT_NONE) return false;
+    if (p->range == NULL) return true;
+    const int64_t first = p->range[0], end = p->range[1];
+    if (first < 0 || end < first || end > count) {
+        if (blockIdx.x == 0 && threadIdx.x == 0) *p->fault = ls_fault{LS_FAULT_RANGE, first, end, count};
+        return false;
+    }
+    (p->range_of_depth ? part->depth : part->row) = first;
+    (p->range_of_depth ? part->depth_end : part->row_end) = end;
+    return true;
+}
+
+/* Where output (i, j) lies in out. */
+static __device__ __forceinline__ int64_t ls_product_at(const ls_product *p, int64_t i, int64_t j) {
+    return (p->out_rows == NULL ? i : p->out_rows[i]) * p->out_stride + j;
+}
+
 /* The end of a chain for one output: canonical NaN, then the bias or what is there, then one rounding. */
 static __device__ __forceinline__ float ls_product_end(const ls_product *p, int64_t i, int64_t j, float acc) {
     float y = ls_canonical(acc);
     if (p->bias != NULL) y = ls_canonical(ls_add(y, p->bias[j]));
-    if (p->mode == LS_PRODUCT_ADD) y = ls_canonical(ls_add(((const float *)p->out)[i * p->out_stride + j], y));
+    if (p->mode == LS_PRODUCT_ADD) y = ls_canonical(ls_add(((const float *)p->out)[ls_product_at(p, i, j)], y));
     return y;
 }
 
 static __device__ __forceinline__ void ls_product_store(const ls_product *p, int64_t i, int64_t j, float acc) {
     const float y = ls_product_end(p, i, j, acc);
-    const int64_t at = i * p->out_stride + j;
+    const int64_t at = ls_product_at(p, i, j);
     if (p->out_dtype == LS_F32)
         ((float *)p->out)[at] = y;
     else
@@ -76,7 +108,7 @@ static __device__ __forceinline__ void ls_product_store(const ls_product *p, int
 
 static __device__ __forceinline__ float ls_product_begin(const ls_product *p, int64_t i, int64_t j) {
     if (p->mode != LS_PRODUCT_CONTINUE || i >= p->rows || j >= p->cols) return 0.0f;
-    return ((const float *)p->out)[i * p->out_stride + j];
+    return ((const float *)p->out)[ls_product_at(p, i, j)];
 }
 
 /* Eight neighbouring outputs from shared memory, to one store or two where they are aligned and all there. */

@@ -1,0 +1,71 @@
+/* The optimizer on the GPU: adamw is elementwise, 28 bytes an element; squares takes a block of threads for each block
+ * of the tensor. */
+#include "op/adamw.h"
+#include "op/cuda/chains_cuda.h"
+#include "op/cuda/cuda_ops.h"
+
+/* ---- adamw ---- */
+
+static __device__ __forceinline__ void ls_flat_four(const ls_adamw_args *a, int64_t i, int64_t n, bool whole) {
+    const ls_adamw_factors f = a->factors;
+    float w[4], m[4], v[4], grad[4];
+    ls_four_load<LS_F32>(a->w, i, n, whole, w);
+    ls_four_load<LS_F32>(a->m, i, n, whole, m);
+    ls_four_load<LS_F32>(a->v, i, n, whole, v);
+    ls_four_load<LS_F32>(a->grad, i, n, whole, grad);
+    for (int j = 0; j < 4; j++) {
+        const float g = ls_mul(grad[j], a->scale);
+        m[j] = ls_fma(f.beta1, m[j], ls_mul(f.rest1, g));
+        v[j] = ls_fma(f.beta2, v[j], ls_mul(ls_mul(f.rest2, g), g));
+        const float d = ls_div(ls_mul(m[j], f.debias1), ls_fma(ls_sqrt(v[j]), f.debias2, f.eps));
+        w[j] = ls_fma(-f.lr, ls_fma(f.decay, w[j], d), w[j]);
+    }
+    ls_four_store<LS_F32>(a->w, i, n, whole, w);
+    ls_four_store<LS_F32>(a->m, i, n, whole, m);
+    ls_four_store<LS_F32>(a->v, i, n, whole, v);
+}
+
+ls_status ls_cuda_adamw(const ls_exec *exec, const ls_adamw_args *a, ls_error *err) {
+    const ls_cuda_operand operands[] = {{"w", a->w, 4, a->n == 0},
+                                        {"m", a->m, 4, a->n == 0},
+                                        {"v", a->v, 4, a->n == 0},
+                                        {"grad", a->grad, 4, a->n == 0}};
+    LS_CUDA_TRY(ls_cuda_check("adamw", exec, operands, 4, LS_WORKSPACE_HEAD, err));
+    if (a->n == 0) return LS_OK;
+    const bool vector = ls_four_fits(a->w, LS_F32) && ls_four_fits(a->m, LS_F32) && ls_four_fits(a->v, LS_F32) &&
+                        ls_four_fits(a->grad, LS_F32);
+    return ls_flat_run("adamw", exec, a, a->n, vector, err);
+}
+
+/* ---- squares ---- */
+
+typedef struct squares_params {
+    ls_squares_args a;
+    bool vector;
+} squares_params;
+
+static __global__ void __launch_bounds__(LS_CHAIN_THREADS) squares_kernel(const __grid_constant__ squares_params p) {
+    __shared__ float runs[LS_CHAIN_RUNS];
+    const int64_t first = (int64_t)blockIdx.x * LS_SQUARES_BLOCK;
+    const int64_t last = p.a.n - first < LS_SQUARES_BLOCK ? p.a.n : first + LS_SQUARES_BLOCK;
+    float chain[4] = {0, 0, 0, 0};
+#pragma unroll 8
+    for (int64_t i = first + 4 * threadIdx.x; i < last; i += LS_CHAIN_STEP) {
+        float x[4];
+        ls_four_load<LS_F32>(p.a.x, i, last - i, p.vector && last - i >= 4, x);
+        ls_chain_add(chain, x, x, last - i);
+    }
+    const float sum = ls_chain_fold(chain, runs);
+    if (threadIdx.x == 0) p.a.blocks[blockIdx.x] = sum;
+}
+
+ls_status ls_cuda_squares(const ls_exec *exec, const ls_squares_args *a, ls_error *err) {
+    const int64_t blocks = a->n / LS_SQUARES_BLOCK + (a->n % LS_SQUARES_BLOCK != 0);
+    const ls_cuda_operand operands[] = {{"x", a->x, 4, a->n == 0}, {"blocks", a->blocks, 4, a->n == 0}};
+    LS_CUDA_TRY(ls_cuda_check("squares", exec, operands, 2, LS_WORKSPACE_HEAD, err));
+    if (a->n == 0) return LS_OK;
+    squares_params p = {*a, ls_four_fits(a->x, LS_F32)};
+    const ls_index index[] = {{LS_WIDTH_I64, {{{"n", a->n}, {"element", 4}}}}};
+    const ls_launch launch = {"squares", {blocks, 1, 1}, LS_CHAIN_THREADS, 0, index, 1, false};
+    return ls_cuda_launch(exec, &launch, (const void *)squares_kernel, &p, err);
+}

@@ -1,0 +1,576 @@
+/* attention on the GPU. One kernel stores the new keys and values in their pages, the next attends.
+ *
+ * The queries of a span and a KV head are its tokens times the query heads that share that KV head, token by token. A
+ * block takes a tile of them through all their keys, in blocks of 64: keys and values are read once for a tile, whether
+ * its rows are the heads of one decoded token or those of a piece of a prompt. A thread holds 4 rows of a tile and some
+ * keys of a score or some dimensions of an output, so that each chain of the contract is a chain in one thread.
+ *
+ * Keys and values come as slabs through a ring in shared memory, as they are stored: a slab of keys is some dimensions
+ * of 64 keys, a slab of values is all dimensions of some keys. */
+#include <cuda_pipeline.h>
+
+#include "op/attention.h"
+#include "op/cuda/attention_softmax_cuda.h"
+#include "op/cuda/check_cuda.h"
+#include "op/cuda/cuda_ops.h"
+#include "op/cuda/vector_cuda.h"
+
+#define BLOCK LS_ATTENTION_BLOCK
+#define ROWS_HELD 4 /* of a tile, by a thread */
+#define STAGES 4    /* of the ring */
+#define CHECK_THREADS 1024
+#define STORE_THREADS 128
+/* Queries of a span up to which it is taken in small tiles. */
+#define FEW 32
+/* Blocks beyond which more tiles at a time do not help. */
+#define BLOCKS_ENOUGH 65536
+
+/* ---- checks of what lies in device memory ---- */
+
+typedef struct page_check {
+    ls_span_check spans;
+    const int32_t *tables;
+    int64_t n_tables, n_pages, page_tokens;
+} page_check;
+
+/* All lanes of a warp look at the pages of span i; each gets the fault. The spans' rows and positions are right. */
+static __device__ ls_fault page_fault(const page_check *c, int64_t i) {
+    const ls_span *span = &c->spans.spans[i];
+    ls_fault fault = {LS_FAULT_NONE, i, span->pos, INT64_MAX - span->n_rows};
+    int64_t end, n, bad = INT64_MAX;
+    if (span->slot < 0) return fault;
+    if (span->pos > fault.limit) {
+        fault.code = LS_FAULT_SPAN_POS;
+        return fault;
+    }
+    end = span->pos + span->n_rows;
+    n = end / c->page_tokens + (end % c->page_tokens != 0);
+    fault.value = span->table;
+    fault.limit = c->n_tables;
+    if (span->table < 0 || span->table > c->n_tables - n) {
+        fault.code = LS_FAULT_TABLE;
+        return fault;
+    }
+    fault.limit = c->n_pages;
+#pragma unroll 8
+    for (int64_t page = threadIdx.x % LS_WARP; page < n; page += LS_WARP) {
+        const int32_t id = c->tables[span->table + page];
+        if ((id < 0 || id >= c->n_pages) && page < bad) bad = page;
+    }
+    for (int half = LS_WARP / 2; half > 0; half /= 2) {
+        const int64_t other = __shfl_xor_sync(LS_ALL_LANES, bad, half);
+        bad = other < bad ? other : bad;
+    }
+    if (bad == INT64_MAX) return fault;
+    fault.code = LS_FAULT_PAGE;
+    fault.value = c->tables[span->table + bad];
+    return fault;
+}
+
+/* One block: rows and positions of all spans, then their pages, a warp a span. The lowest bad span goes to the record.
+ */
+static __global__ void __launch_bounds__(CHECK_THREADS) check_kernel(const __grid_constant__ page_check c) {
+    __shared__ ls_fault found[CHECK_THREADS / LS_WARP];
+    const int64_t bad = ls_first_bad<CHECK_THREADS>(&c.spans, c.spans.n_spans);
+    const int warp = threadIdx.x / LS_WARP;
+    ls_fault fault = {LS_FAULT_NONE, INT64_MAX, 0, 0};
+    if (bad != INT64_MAX) {
+        if (threadIdx.x == 0 && c.spans.fault->code == LS_FAULT_NONE) *c.spans.fault = ls_fault_at(&c.spans, bad);
+        return;
+    }
+    for (int64_t i = warp; i < c.spans.n_spans && fault.code == LS_FAULT_NONE; i += CHECK_THREADS / LS_WARP)
+        fault = page_fault(&c, i);
+    if (threadIdx.x % LS_WARP == 0) found[warp] = fault;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (int w = 1; w < CHECK_THREADS / LS_WARP; w++)
+        if (found[w].code != LS_FAULT_NONE && (fault.code == LS_FAULT_NONE || found[w].index < fault.index))
+            fault = found[w];
+    if (fault.code != LS_FAULT_NONE && c.spans.fault->code == LS_FAULT_NONE) *c.spans.fault = fault;
+}
+
+/* ---- pages ---- */
+
+/* Bytes that move as one. */
+template <int BYTES>
+struct piece;
+template <>
+struct piece<2> {
+    typedef uint16_t type;
+};
+template <>
+struct piece<4> {
+    typedef uint32_t type;
+};
+template <>
+struct piece<8> {
+    typedef uint2 type;
+};
+template <>
+struct piece<16> {
+    typedef uint4 type;
+};
+template <>
+struct piece<32> {
+    struct __align__(16) type {
+        uint4 word[2];
+    };
+};
+
+/* Of an element. */
+#define BYTES_OF(TYPE) ((TYPE) == LS_F32 ? 4 : 2)
+
+typedef struct attention_params {
+    ls_attention_args a;
+    int64_t group;       /* query heads of a KV head */
+    int64_t least, most; /* queries of the spans that a kernel takes */
+    int64_t slices;      /* blocks of a span, of a KV head of it in the second kernel */
+    int page_shift;      /* page_tokens = 1 << page_shift */
+    bool wide_keys, wide_values;
+    const ls_fault *fault;
+} attention_params;
+
+/* The page that holds a position, and where its keys and values of a KV head begin, in elements. */
+static __device__ __forceinline__ uint8_t *page_of(const attention_params *p, const ls_span *span, int64_t pos) {
+    return (uint8_t *)ls_pool_at(&p->a.pages, __ldg(&p->a.tables[span->table + (pos >> p->page_shift)]));
+}
+static __device__ __forceinline__ int64_t keys_at(const ls_attention_args *a, int64_t kv_head) {
+    return kv_head * a->head_dim * a->page_tokens;
+}
+static __device__ __forceinline__ int64_t values_at(const ls_attention_args *a, int64_t kv_head) {
+    return (a->n_kv_heads + kv_head) * a->head_dim * a->page_tokens;
+}
+
+/* A block a token, its threads over the elements of all KV heads. */
+template <int TYPE>
+static __global__ void __launch_bounds__(STORE_THREADS) store_kernel(const __grid_constant__ attention_params p) {
+    typedef typename piece<BYTES_OF(TYPE)>::type element;
+    const ls_attention_args *a = &p.a;
+    const ls_span *span = &a->spans[blockIdx.x / p.slices];
+    const int64_t width = a->n_kv_heads * a->head_dim;
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
+    for (int64_t t = blockIdx.x % p.slices; t < span->n_rows; t += p.slices) {
+        const int64_t in_page = (span->pos + t) & (a->page_tokens - 1), row = (span->row + t) * a->kv_stride;
+        element *page = (element *)page_of(&p, span, span->pos + t);
+        for (int64_t i = threadIdx.x; i < width; i += STORE_THREADS) {
+            const int64_t head = i / a->head_dim, d = i % a->head_dim;
+            page[keys_at(a, head) + d * a->page_tokens + in_page] = ((const element *)a->k)[row + i];
+            page[values_at(a, head) + in_page * a->head_dim + d] = ((const element *)a->v)[row + i];
+        }
+    }
+}
+
+/* ---- a tile ---- */
+
+/* What is fixed when a kernel is compiled. DIMS: room for head_dim. A row's 64 keys, and its dimensions, are shared by
+ * LANES neighbouring threads. */
+template <int TYPE_, int ROWS_, int DIMS_, int THREADS_, int SLAB_BYTES_>
+struct shape {
+    static constexpr int TYPE = TYPE_, ROWS = ROWS_, DIMS = DIMS_, THREADS = THREADS_, SLAB_BYTES = SLAB_BYTES_;
+    static constexpr int BYTES = BYTES_OF(TYPE);
+    static constexpr int LANES = THREADS * ROWS_HELD / ROWS;
+    static constexpr int KEYS_HELD = BLOCK / LANES, DIMS_HELD = DIMS / LANES;
+    static constexpr int PARTS = DIMS * BLOCK * BYTES > SLAB_BYTES ? DIMS *BLOCK *BYTES / SLAB_BYTES : 1;
+    static constexpr int PART_DIMS = DIMS / PARTS, PART_KEYS = BLOCK / PARTS;
+    static constexpr int PITCH = ROWS + 4;          /* keeps four rows aligned and columns apart */
+    static constexpr int AHEAD = ROWS <= 8 ? 8 : 4; /* steps of a chain that are loaded together */
+    static_assert(LANES * KEYS_HELD == BLOCK && LANES * DIMS_HELD == DIMS, "lanes share keys and dimensions");
+
+    struct memory {
+        __align__(16) uint8_t ring[STAGES][PART_DIMS * BLOCK * BYTES];
+        float q[DIMS][ROWS + 4];
+        ls_softmax<ROWS> softmax;
+    };
+    static_assert(sizeof(memory) <= LS_CUDA_SHARED_MAX, "a tile fits the shared memory of every device");
+};
+
+/* The tile of a block. Query i of a span: token i / group, head i % group of the KV head. */
+typedef struct tile {
+    const attention_params *p;
+    const ls_span *span;
+    int64_t kv_head, first_query, n_queries; /* n_queries: of the span */
+    int64_t keys;                            /* that the last row takes */
+} tile;
+
+template <class S>
+using accumulators = float[ROWS_HELD][S::DIMS_HELD];
+
+template <int BYTES>
+static __device__ __forceinline__ void copy_piece(uint8_t *to, const uint8_t *from) {
+    if (BYTES == 16)
+        __pipeline_memcpy_async(to, from, 16);
+    else
+        *(typename piece<BYTES>::type *)to = *(const typename piece<BYTES>::type *)from;
+}
+
+/* Dimensions [part * PART_DIMS, ...) of the keys from position `first` on, as [dimension][64]. PIECE bytes of a page
+ * are neighbouring keys of a dimension. Keys after the tile's last one stay what they were: no row takes them. */
+template <class S, int PIECE>
+static __device__ __forceinline__ void fetch_keys(const tile *t, uint8_t *slab, int64_t first, int part) {
+    constexpr int EACH = PIECE / S::BYTES;
+    const attention_params *p = t->p;
+    const int shift = p->page_shift - (EACH == 1 ? 0 : EACH == 4 ? 2 : 3); /* pieces of a dimension of a page */
+    const int64_t from = keys_at(&p->a, t->kv_head);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < S::PART_DIMS * BLOCK / EACH; i += S::THREADS) {
+        const int piece = i & ((1 << shift) - 1), d = (i >> shift) % S::PART_DIMS;
+        const int page = (i >> shift) / S::PART_DIMS, key = (page << p->page_shift) + piece * EACH;
+        const int64_t dim = part * S::PART_DIMS + d;
+        if (dim >= p->a.head_dim || first + key >= t->keys) continue;
+        copy_piece<PIECE>(slab + (d * BLOCK + key) * S::BYTES,
+                          page_of(p, t->span, first + key) + (from + dim * p->a.page_tokens + piece * EACH) * S::BYTES);
+    }
+}
+
+/* The values of keys [part * PART_KEYS, ...) of a block, as [key][DIMS]. */
+template <class S, int PIECE>
+static __device__ __forceinline__ void fetch_values(const tile *t, uint8_t *slab, int64_t first, int part) {
+    constexpr int EACH = PIECE / S::BYTES;
+    const attention_params *p = t->p;
+    const int64_t from = values_at(&p->a, t->kv_head);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < S::PART_KEYS * S::DIMS / EACH; i += S::THREADS) {
+        const int d = i % (S::DIMS / EACH) * EACH, j = i / (S::DIMS / EACH);
+        const int64_t pos = first + part * S::PART_KEYS + j, in_page = pos & (p->a.page_tokens - 1);
+        if (d >= p->a.head_dim || pos >= t->keys) continue;
+        copy_piece<PIECE>(slab + (j * S::DIMS + d) * S::BYTES,
+                          page_of(p, t->span, pos) + (from + in_page * p->a.head_dim + d) * S::BYTES);
+    }
+}
+
+/* Slab i of a tile: of each block of 64 keys, the parts of its keys, then those of its values. Nothing after the last.
+ */
+template <class S>
+static __device__ __forceinline__ void fetch_slab(const tile *t, typename S::memory *shared, int64_t i) {
+    const int64_t first = i / (2 * S::PARTS) * BLOCK;
+    const int part = (int)(i % (2 * S::PARTS));
+    uint8_t *slab = shared->ring[i % STAGES];
+    if (first < t->keys) {
+        if (part < S::PARTS && t->p->wide_keys)
+            fetch_keys<S, 16>(t, slab, first, part);
+        else if (part < S::PARTS)
+            fetch_keys<S, S::BYTES>(t, slab, first, part);
+        else if (t->p->wide_values)
+            fetch_values<S, 16>(t, slab, first, part - S::PARTS);
+        else
+            fetch_values<S, S::BYTES>(t, slab, first, part - S::PARTS);
+    }
+    __pipeline_commit();
+}
+
+/* Waits for slab i and lets the one that takes the place of slab i - 1, which all threads are done with, be fetched. */
+template <class S>
+static __device__ __forceinline__ const uint8_t *next_slab(const tile *t, typename S::memory *shared, int64_t i) {
+    __pipeline_wait_prior(STAGES - 2);
+    __syncthreads();
+    fetch_slab<S>(t, shared, i + STAGES - 1);
+    return shared->ring[i % STAGES];
+}
+
+/* N neighbouring elements of a slab. */
+template <class S, int N>
+static __device__ __forceinline__ void widen(float (&x)[N], const uint8_t *slab, int at) {
+    typedef typename piece<N * S::BYTES>::type words;
+    const words word = *(const words *)(slab + at * S::BYTES);
+    typename piece<S::BYTES>::type raw[N];
+    memcpy(raw, &word, sizeof word);
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = ls_widen_raw<S::TYPE>(raw[i]);
+}
+
+template <class S>
+static __device__ void begin_tile(const tile *t, typename S::memory *shared) {
+    const attention_params *p = t->p;
+    const ls_attention_args *a = &p->a;
+    for (int row = threadIdx.x; row < S::ROWS; row += S::THREADS) {
+        const int64_t query = t->first_query + row;
+        ls_softmax_row(&shared->softmax, row, query < t->n_queries ? t->span->pos + query / p->group + 1 : 0);
+    }
+#pragma unroll 1
+    for (int i = threadIdx.x; i < S::ROWS * S::DIMS; i += S::THREADS) {
+        const int row = i / S::DIMS, d = i % S::DIMS;
+        const int64_t query = t->first_query + row;
+        if (d >= a->head_dim) continue;
+        shared->q[d][row] =
+            query < t->n_queries
+                ? ls_load_one<S::TYPE>(a->q, (t->span->row + query / p->group) * a->q_stride +
+                                                 (t->kv_head * p->group + query % p->group) * a->head_dim + d)
+                : 0.0f;
+    }
+}
+
+/* score[r][k] = chain_d fma(q[d], k[d]) goes on over the dimensions of a slab. */
+template <class S>
+static __device__ __forceinline__ void add_keys(float (&score)[ROWS_HELD][S::KEYS_HELD],
+                                                const typename S::memory *shared, const uint8_t *slab, int first_dim,
+                                                int64_t head_dim, int row, int lane) {
+    const int dims = head_dim - first_dim < S::PART_DIMS ? (int)head_dim - first_dim : S::PART_DIMS;
+#pragma unroll S::AHEAD
+    for (int d = 0; d < dims; d++) {
+        float q[ROWS_HELD], key[S::KEYS_HELD];
+        ls_load_four(q, &shared->q[first_dim + d][row]);
+        widen<S>(key, slab, d * BLOCK + lane * S::KEYS_HELD);
+#pragma unroll
+        for (int r = 0; r < ROWS_HELD; r++)
+#pragma unroll
+            for (int k = 0; k < S::KEYS_HELD; k++) score[r][k] = ls_fma(q[r], key[k], score[r][k]);
+    }
+}
+
+/* acc[r][d] = chain_j fma(e[j], v[j][d]) goes on over the keys of a slab, of which row r takes n[r]. */
+template <class S>
+static __device__ __forceinline__ void add_values(accumulators<S> &acc, const typename S::memory *shared,
+                                                  const uint8_t *slab, int first_key, const int (&n)[ROWS_HELD],
+                                                  int row, int lane) {
+    int least = S::PART_KEYS, most = 0;
+#pragma unroll
+    for (int r = 0; r < ROWS_HELD; r++) {
+        least = min(least, n[r] - first_key);
+        most = max(most, min(S::PART_KEYS, n[r] - first_key));
+    }
+#pragma unroll S::AHEAD
+    for (int j = 0; j < least; j++) {
+        float e[ROWS_HELD], value[S::DIMS_HELD];
+        ls_load_four(e, &shared->softmax.e[first_key + j][row]);
+        widen<S>(value, slab, j * S::DIMS + lane * S::DIMS_HELD);
+#pragma unroll
+        for (int r = 0; r < ROWS_HELD; r++)
+#pragma unroll
+            for (int d = 0; d < S::DIMS_HELD; d++) acc[r][d] = ls_fma(e[r], value[d], acc[r][d]);
+    }
+#pragma unroll 1
+    for (int j = max(least, 0); j < most; j++) {
+        float e[ROWS_HELD], value[S::DIMS_HELD];
+        ls_load_four(e, &shared->softmax.e[first_key + j][row]);
+        widen<S>(value, slab, j * S::DIMS + lane * S::DIMS_HELD);
+#pragma unroll
+        for (int r = 0; r < ROWS_HELD; r++)
+#pragma unroll
+            for (int d = 0; d < S::DIMS_HELD; d++)
+                if (first_key + j < n[r]) acc[r][d] = ls_fma(e[r], value[d], acc[r][d]);
+    }
+}
+
+/* The segment that began at `start` joins the total. */
+template <class S>
+static __device__ __forceinline__ void end_segment(accumulators<S> &total, accumulators<S> &acc,
+                                                   typename S::memory *shared, int64_t start, int row) {
+    if (threadIdx.x < S::ROWS) ls_softmax_join(&shared->softmax, threadIdx.x, start);
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < ROWS_HELD; r++)
+#pragma unroll
+        for (int d = 0; d < S::DIMS_HELD; d++) {
+            total[r][d] = ls_softmax_joined(&shared->softmax, row + r, start, total[r][d], acc[r][d]);
+            acc[r][d] = 0.0f;
+        }
+}
+
+template <class S>
+static __device__ __forceinline__ void store_tile(const tile *t, const accumulators<S> &total,
+                                                  const typename S::memory *shared, int row, int lane) {
+    const attention_params *p = t->p;
+    const ls_attention_args *a = &p->a;
+#pragma unroll
+    for (int r = 0; r < ROWS_HELD; r++) {
+        const int64_t query = t->first_query + row + r;
+        const int64_t to = (t->span->row + query / p->group) * a->out_stride +
+                           (t->kv_head * p->group + query % p->group) * a->head_dim;
+        if (query >= t->n_queries) continue;
+#pragma unroll
+        for (int d = 0; d < S::DIMS_HELD; d++)
+            if (lane * S::DIMS_HELD + d < a->head_dim)
+                ls_store_one<S::TYPE>(a->out, to + lane * S::DIMS_HELD + d,
+                                      ls_div(total[r][d], shared->softmax.total_l[row + r]));
+    }
+}
+
+template <class S>
+static __device__ __forceinline__ void attend(const tile *t, typename S::memory *shared) {
+    const int row = threadIdx.x / S::LANES * ROWS_HELD, lane = threadIdx.x % S::LANES;
+    const ls_attention_args *a = &t->p->a;
+    accumulators<S> total, acc;
+    int64_t slab = 0;
+    __syncthreads(); /* the tile before this one is done with the memory */
+    begin_tile<S>(t, shared);
+#pragma unroll
+    for (int r = 0; r < ROWS_HELD; r++)
+#pragma unroll
+        for (int d = 0; d < S::DIMS_HELD; d++) total[r][d] = acc[r][d] = 0.0f;
+#pragma unroll 1
+    for (int i = 0; i < STAGES - 1; i++) fetch_slab<S>(t, shared, i);
+#pragma unroll 1
+    for (int64_t first = 0; first < t->keys; first += BLOCK) {
+        float score[ROWS_HELD][S::KEYS_HELD] = {};
+        int n[ROWS_HELD];
+#pragma unroll 1
+        for (int part = 0; part < S::PARTS; part++)
+            add_keys<S>(score, shared, next_slab<S>(t, shared, slab++), part * S::PART_DIMS, a->head_dim, row, lane);
+#pragma unroll
+        for (int k = 0; k < S::KEYS_HELD; k++)
+            *(float4 *)&shared->softmax.e[lane * S::KEYS_HELD + k][row] =
+                make_float4(score[0][k], score[1][k], score[2][k], score[3][k]);
+        __syncthreads();
+        ls_softmax_take<S::ROWS, S::THREADS>(&shared->softmax, a->scale, first);
+#pragma unroll
+        for (int r = 0; r < ROWS_HELD; r++) n[r] = ls_keys_taken(shared->softmax.keys[row + r], first);
+#pragma unroll 1
+        for (int part = 0; part < S::PARTS; part++) {
+            const uint8_t *values = next_slab<S>(t, shared, slab++);
+#pragma unroll
+            for (int r = 0; r < ROWS_HELD && part == 0; r++)
+#pragma unroll
+                for (int d = 0; d < S::DIMS_HELD; d++)
+                    acc[r][d] = ls_mul(acc[r][d], shared->softmax.correction[row + r]);
+            add_values<S>(acc, shared, values, part * S::PART_KEYS, n, row, lane);
+        }
+        if (ls_segment_ends(first + BLOCK, t->keys))
+            end_segment<S>(total, acc, shared, first / LS_ATTENTION_SEGMENT * LS_ATTENTION_SEGMENT, row);
+    }
+    store_tile<S>(t, total, shared, row, lane);
+}
+
+template <class S>
+static __global__ void __launch_bounds__(S::THREADS, 2) attend_kernel(const __grid_constant__ attention_params p) {
+    extern __shared__ uint4 dynamic[];
+    const int64_t item = blockIdx.x / p.slices;
+    const ls_span *span = &p.a.spans[item / p.a.n_kv_heads];
+    tile t = {&p, span, item % p.a.n_kv_heads, blockIdx.x % p.slices * S::ROWS, 0, 0};
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
+    t.n_queries = span->n_rows * p.group;
+    if (t.n_queries < p.least || t.n_queries > p.most) return;
+    for (; t.first_query < t.n_queries; t.first_query += p.slices * S::ROWS) {
+        const int64_t after = t.n_queries - t.first_query < S::ROWS ? t.n_queries : t.first_query + S::ROWS;
+        t.keys = span->pos + (after - 1) / p.group + 1;
+        attend<S>(&t, (typename S::memory *)dynamic);
+    }
+}
+
+/* ---- the host's side ---- */
+
+#define INDICES 7
+
+typedef struct attention_launch {
+    const void *kernel;
+    int64_t rows, threads, shared_bytes;
+} attention_launch;
+
+template <class S>
+static attention_launch launch_of(void) {
+    const attention_launch launch = {(const void *)attend_kernel<S>, S::ROWS, S::THREADS,
+                                     (int64_t)sizeof(typename S::memory)};
+    return launch;
+}
+
+/* Small tiles have more bytes on their way for each operation, large ones more operations for each byte. */
+template <int TYPE, int DIMS>
+static attention_launch pick_rows(bool few) {
+    constexpr int MANY_ROWS = DIMS <= 128 ? 64 : DIMS == 256 ? 32 : 16;
+    return few ? launch_of<shape<TYPE, 8, DIMS, 128, 16384>>() : launch_of<shape<TYPE, MANY_ROWS, DIMS, 256, 8192>>();
+}
+
+template <int TYPE>
+static attention_launch pick_dims(int64_t head_dim, bool few) {
+    return head_dim <= 64    ? pick_rows<TYPE, 64>(few)
+           : head_dim <= 128 ? pick_rows<TYPE, 128>(few)
+           : head_dim <= 256 ? pick_rows<TYPE, 256>(few)
+                             : pick_rows<TYPE, 512>(few);
+}
+
+/* Spans with queries in [least, most], in tiles of one kind; a span is expected to have up to `queries`. */
+static ls_status launch_attend(const ls_exec *exec, attention_params *p, const ls_index *index, bool few, int64_t least,
+                               int64_t most, int64_t queries, ls_error *err) {
+    const ls_attention_args *a = &p->a;
+    const attention_launch pick =
+        a->dtype == LS_F32 ? pick_dims<LS_F32>(a->head_dim, few) : pick_dims<LS_BF16>(a->head_dim, few);
+    const int64_t items = ls_launch_blocks(a->n_spans, a->n_kv_heads, 1);
+    const int64_t tiles = (queries - 1) / pick.rows + 1, enough = items < BLOCKS_ENOUGH ? BLOCKS_ENOUGH / items : 1;
+    p->least = least;
+    p->most = most;
+    p->slices = tiles < enough ? tiles : enough;
+    const ls_launch launch = {
+        "attention", {ls_launch_blocks(items, p->slices, 1), 1, 1}, pick.threads, pick.shared_bytes, index, INDICES,
+        false};
+    return ls_cuda_launch(exec, &launch, pick.kernel, p, err);
+}
+
+/* A call of one token a span is all small tiles, a call of one long span all large ones; otherwise a span is taken by
+ * one of two kernels. */
+static ls_status launch_all(const ls_exec *exec, attention_params *p, const ls_index *index, ls_error *err) {
+    const int64_t queries = ls_launch_blocks(p->a.rows, p->group, 1), limit = p->group > FEW ? p->group : FEW;
+    if (p->a.rows <= p->a.n_spans) return launch_attend(exec, p, index, true, 0, INT64_MAX, p->group, err);
+    if (queries <= limit) return launch_attend(exec, p, index, true, 0, INT64_MAX, queries, err);
+    if (p->a.n_spans == 1) return launch_attend(exec, p, index, false, 0, INT64_MAX, queries, err);
+    LS_CUDA_TRY(launch_attend(exec, p, index, true, 0, limit, limit, err));
+    return launch_attend(exec, p, index, false, limit + 1, INT64_MAX, queries, err);
+}
+
+static ls_status check_call(const ls_exec *exec, const ls_attention_args *a, ls_error *err) {
+    const int64_t elem = ls_dtype_bytes(a->dtype);
+    const bool no_rows = a->rows == 0;
+    const ls_cuda_operand operands[] = {{"q", a->q, elem, no_rows},
+                                        {"k", a->k, elem, no_rows},
+                                        {"v", a->v, elem, no_rows},
+                                        {"out", a->out, elem, no_rows},
+                                        {"pages", a->pages.base, elem, a->pages.n_entries == 0},
+                                        {"spans", a->spans, 8, a->n_spans == 0},
+                                        {"tables", a->tables, 4, a->n_tables == 0}};
+    if (a->dtype != LS_F32 && a->dtype != LS_BF16)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "attention: %s; f32 and bf16 are built", ls_dtype_name(a->dtype));
+    if (a->pages.stride % elem != 0)
+        return LS_FAIL(err, LS_ERR_ARG, "attention: pages: stride of %lld bytes, for elements of %lld",
+                       (long long)a->pages.stride, (long long)elem);
+    return ls_cuda_check("attention", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
+                         LS_WORKSPACE_HEAD, err);
+}
+
+static ls_status launch_check(const ls_exec *exec, const ls_attention_args *a, ls_fault *fault, ls_error *err) {
+    page_check check = {{a->spans, a->n_spans, a->rows, a->rows, INT64_MAX, false, fault},
+                        a->tables,
+                        a->n_tables,
+                        a->pages.n_entries,
+                        a->page_tokens};
+    const ls_launch launch = {"attention", {1, 1, 1}, CHECK_THREADS, 0, NULL, 0, false};
+    LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)check_kernel, &check, err));
+    return ls_cuda_fault_end("attention", exec, fault, err);
+}
+
+ls_status ls_cuda_attention(const ls_exec *exec, const ls_attention_args *a, ls_error *err) {
+    const int64_t elem = ls_dtype_bytes(a->dtype), enough = a->n_spans < BLOCKS_ENOUGH ? BLOCKS_ENOUGH : a->n_spans;
+    ls_fault *fault;
+    LS_CUDA_TRY(check_call(exec, a, err));
+    if (a->n_spans == 0) return LS_OK;
+    const bool aligned = (uintptr_t)a->pages.base % 16 == 0 && a->pages.stride % 16 == 0;
+    attention_params p = {*a,
+                          a->n_heads / a->n_kv_heads,
+                          0,
+                          0,
+                          a->rows < enough / a->n_spans ? a->rows : enough / a->n_spans,
+                          __builtin_ctzll((unsigned long long)a->page_tokens),
+                          aligned && a->page_tokens * elem % 16 == 0 && a->head_dim * a->page_tokens * elem % 16 == 0,
+                          aligned && a->head_dim * elem % 16 == 0,
+                          NULL};
+    const ls_index index[INDICES] = {
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"q stride", a->q_stride}, {"element", elem}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"kv stride", a->kv_stride}, {"element", elem}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"out stride", a->out_stride}, {"element", elem}}}},
+        {LS_WIDTH_I64, {{{"page", a->pages.n_entries}, {"page stride in bytes", a->pages.stride}}}},
+        {LS_WIDTH_I64,
+         {{{"2 KV heads", 2 * a->n_kv_heads},
+           {"head dim", a->head_dim},
+           {"page tokens", a->page_tokens},
+           {"element", elem}}}},
+        {LS_WIDTH_I64, {{{"table entry", a->n_tables}, {"bytes", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"heads of a KV head", p.group}}}}};
+    const ls_launch store = {
+        "attention store", {ls_launch_blocks(a->n_spans, p.slices, 1), 1, 1}, STORE_THREADS, 0, index, INDICES, false};
+    if (a->rows > 0) LS_CUDA_TRY(ls_launch_check(&store, LS_CUDA_SHARED_MAX, err));
+    LS_CUDA_TRY(ls_cuda_fault_begin("attention", exec, &fault, err));
+    p.fault = fault;
+    LS_CUDA_TRY(launch_check(exec, a, fault, err));
+    if (a->rows == 0) return LS_OK;
+    LS_CUDA_TRY(ls_cuda_launch(
+        exec, &store, a->dtype == LS_F32 ? (const void *)store_kernel<LS_F32> : (const void *)store_kernel<LS_BF16>, &p,
+        err));
+    return launch_all(exec, &p, index, err);
+}

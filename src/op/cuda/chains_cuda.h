@@ -1,0 +1,35 @@
+/* The 256-chain sums of num/sum.h by a block of 64 threads: thread t owns the chains 4 t .. 4 t + 3, so that its part
+ * of every 256 elements is one four. */
+#ifndef LS_OP_CUDA_CHAINS_CUDA_H
+#define LS_OP_CUDA_CHAINS_CUDA_H
+
+#include "num/round.h"
+#include "op/cuda/elements_cuda.h"
+
+#define LS_CHAIN_THREADS 64
+#define LS_CHAIN_RUNS 32
+#define LS_CHAIN_STEP 256 /* elements from one four of a thread to its next */
+
+/* The sum, in all threads. A thread and its neighbour fold a run of 8 chains: j += j + 4 by an exchange, then j + 2 and
+ * j + 1; runs fold by halves, the first half over shared memory, since runs 0 .. 15 are one warp's and 16 .. 31 the
+ * other's. Both sides of an exchange add the same two values, so all lanes hold the same bits.
+ * runs: shared memory that no thread of the block still reads. All threads of the block call this. */
+static __device__ __forceinline__ float ls_chain_fold(const float chain[4], float runs[LS_CHAIN_RUNS]) {
+    const int thread = (int)threadIdx.x, run = thread % 32 / 2;
+    float c[4], x;
+    for (int j = 0; j < 4; j++) c[j] = ls_add(chain[j], __shfl_xor_sync(LS_ALL_LANES, chain[j], 1));
+    x = ls_add(ls_add(c[0], c[2]), ls_add(c[1], c[3]));
+    if (thread % 2 == 0) runs[thread / 2] = x;
+    __syncthreads();
+    x = ls_add(runs[run], runs[run + LS_CHAIN_RUNS / 2]);
+    for (int lanes = 16; lanes > 1; lanes /= 2) x = ls_add(x, __shfl_xor_sync(LS_ALL_LANES, x, lanes));
+    return x;
+}
+
+/* chain = fma(a, b, chain) for the first n of four: what is not there must not touch a chain, which may be -0. */
+static __device__ __forceinline__ void ls_chain_add(float chain[4], const float a[4], const float b[4], int64_t n) {
+    for (int j = 0; j < 4; j++)
+        if (j < n) chain[j] = ls_fma(a[j], b[j], chain[j]);
+}
+
+#endif

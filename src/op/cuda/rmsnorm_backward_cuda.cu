@@ -1,0 +1,178 @@
+/* rmsnorm backward on the GPU: dx takes a block a row, as the forward op does; dw a thread a column, whose chain goes
+ * over all rows with the loads of several rows on their way at once. */
+#include "op/cuda/chains_cuda.h"
+#include "op/cuda/cuda_ops.h"
+#include "op/rmsnorm_backward.h"
+
+#define SHORT_STEPS 4
+#define LONG_STEPS 16
+
+typedef struct norm_params {
+    ls_rmsnorm_backward_args a;
+    bool vector;
+} norm_params;
+
+static __device__ __forceinline__ float scale_of(const ls_rmsnorm_backward_args *a, float q) {
+    return ls_div(1.0f, ls_sqrt(ls_add(ls_div(q, (float)a->dim), a->eps)));
+}
+
+/* x becomes n, dy becomes g. */
+static __device__ __forceinline__ void normalise(float x[4], float dy[4], const float w[4], float s) {
+    for (int j = 0; j < 4; j++) {
+        x[j] = ls_mul(x[j], s);
+        dy[j] = ls_mul(dy[j], w[j]);
+    }
+}
+
+/* dx of four columns from n and g. */
+static __device__ __forceinline__ void store_dx(const norm_params *p, int64_t row, int64_t c, const float n[4],
+                                                const float g[4], float s, float u) {
+    const int64_t at = row * p->a.dx_stride + c;
+    float d[4], old[4];
+    for (int j = 0; j < 4; j++) d[j] = ls_mul(s, ls_fma(-n[j], u, g[j]));
+    if (p->a.add) {
+        ls_four_load<LS_F32>(p->a.dx, at, p->a.dim - c, p->vector, old);
+        for (int j = 0; j < 4; j++) d[j] = ls_add(old[j], d[j]);
+    }
+    ls_four_store<LS_F32>(p->a.dx, at, p->a.dim - c, p->vector, d);
+}
+
+/* x and dy of four columns. */
+template <int X>
+static __device__ __forceinline__ void load_row(const norm_params *p, int64_t row, int64_t c, float x[4], float dy[4]) {
+    ls_four_load<X>(p->a.x, row * p->a.x_stride + c, p->a.dim - c, p->vector, x);
+    ls_four_load<LS_F32>(p->a.dy, row * p->a.dy_stride + c, p->a.dim - c, p->vector, dy);
+}
+
+/* A row in registers. */
+template <int X, int STEPS>
+static __global__ void __launch_bounds__(LS_CHAIN_THREADS) dx_kernel(const __grid_constant__ norm_params p) {
+    __shared__ float runs[2][LS_CHAIN_RUNS];
+    const int64_t row = blockIdx.x, first = 4 * threadIdx.x, dim = p.a.dim;
+    float x[STEPS][4], g[STEPS][4], w[4], squares[4] = {0, 0, 0, 0}, products[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+        const int64_t c = first + step * LS_CHAIN_STEP;
+        if (c < dim) load_row<X>(&p, row, c, x[step], g[step]);
+    }
+#pragma unroll
+    for (int step = 0; step < STEPS; step++)
+        ls_chain_add(squares, x[step], x[step], dim - first - step * LS_CHAIN_STEP);
+    const float s = scale_of(&p.a, ls_chain_fold(squares, runs[0]));
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+        const int64_t c = first + step * LS_CHAIN_STEP;
+        if (c >= dim) continue;
+        ls_four_load<LS_F32>(p.a.w, c, dim - c, p.vector, w);
+        normalise(x[step], g[step], w, s);
+        ls_chain_add(products, g[step], x[step], dim - c);
+    }
+    const float u = ls_div(ls_chain_fold(products, runs[1]), (float)dim);
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+        const int64_t c = first + step * LS_CHAIN_STEP;
+        if (c < dim) store_dx(&p, row, c, x[step], g[step], s, u);
+    }
+    if (threadIdx.x == 0) p.a.scale[row] = s;
+}
+
+/* A row of any length, read three times. */
+template <int X>
+static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_dx_kernel(const __grid_constant__ norm_params p) {
+    __shared__ float runs[2][LS_CHAIN_RUNS];
+    const int64_t row = blockIdx.x, first = 4 * threadIdx.x, dim = p.a.dim;
+    float x[4], g[4], w[4], squares[4] = {0, 0, 0, 0}, products[4] = {0, 0, 0, 0};
+#pragma unroll 4
+    for (int64_t c = first; c < dim; c += LS_CHAIN_STEP) {
+        ls_four_load<X>(p.a.x, row * p.a.x_stride + c, dim - c, p.vector, x);
+        ls_chain_add(squares, x, x, dim - c);
+    }
+    const float s = scale_of(&p.a, ls_chain_fold(squares, runs[0]));
+#pragma unroll 4
+    for (int64_t c = first; c < dim; c += LS_CHAIN_STEP) {
+        load_row<X>(&p, row, c, x, g);
+        ls_four_load<LS_F32>(p.a.w, c, dim - c, p.vector, w);
+        normalise(x, g, w, s);
+        ls_chain_add(products, g, x, dim - c);
+    }
+    const float u = ls_div(ls_chain_fold(products, runs[1]), (float)dim);
+    for (int64_t c = first; c < dim; c += LS_CHAIN_STEP) {
+        load_row<X>(&p, row, c, x, g);
+        ls_four_load<LS_F32>(p.a.w, c, dim - c, p.vector, w);
+        normalise(x, g, w, s);
+        store_dx(&p, row, c, x, g, s, u);
+    }
+    if (threadIdx.x == 0) p.a.scale[row] = s;
+}
+
+/* ---- dw ---- */
+
+#define DW_THREADS 32 /* few, so that the columns of one row are on many processors */
+#define DW_ROWS 16    /* on their way at once */
+
+/* Rows row .. row + ROWS of a column, in order. */
+template <int X, int ROWS>
+static __device__ __forceinline__ float add_rows(const ls_rmsnorm_backward_args *a, int64_t row, int64_t c, float sum) {
+    float x[ROWS], dy[ROWS], s[ROWS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        x[i] = ls_load_one<X>(a->x, (row + i) * a->x_stride + c);
+        dy[i] = a->dy[(row + i) * a->dy_stride + c];
+        s[i] = a->scale[row + i];
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) sum = ls_fma(dy[i], ls_mul(x[i], s[i]), sum);
+    return sum;
+}
+
+template <int X>
+static __global__ void __launch_bounds__(DW_THREADS) dw_kernel(const __grid_constant__ ls_rmsnorm_backward_args a) {
+    const int64_t c = (int64_t)blockIdx.x * DW_THREADS + threadIdx.x;
+    int64_t row = 0;
+    if (c >= a.dim) return;
+    float sum = a.dw[c];
+    for (; row + DW_ROWS <= a.rows; row += DW_ROWS) sum = add_rows<X, DW_ROWS>(&a, row, c, sum);
+    for (; row < a.rows; row++) sum = add_rows<X, 1>(&a, row, c, sum);
+    a.dw[c] = sum;
+}
+
+/* ---- the op ---- */
+
+template <int X>
+static const void *dx_kernel_for(int64_t dim) {
+    if (dim <= SHORT_STEPS * LS_CHAIN_STEP) return (const void *)dx_kernel<X, SHORT_STEPS>;
+    if (dim <= LONG_STEPS * LS_CHAIN_STEP) return (const void *)dx_kernel<X, LONG_STEPS>;
+    return (const void *)wide_dx_kernel<X>;
+}
+
+static bool fits_fours(const ls_rmsnorm_backward_args *a) {
+    return a->dim % 4 == 0 && a->x_stride % 4 == 0 && a->dy_stride % 4 == 0 && a->dx_stride % 4 == 0 &&
+           ls_four_fits(a->x, a->x_dtype) && ls_four_fits(a->w, LS_F32) && ls_four_fits(a->dy, LS_F32) &&
+           ls_four_fits(a->dx, LS_F32);
+}
+
+ls_status ls_cuda_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backward_args *args, ls_error *err) {
+    norm_params p = {*args, fits_fours(args)};
+    ls_rmsnorm_backward_args *a = &p.a;
+    const bool none = a->rows == 0;
+    const ls_cuda_operand operands[] = {{"x", a->x, ls_dtype_bytes(a->x_dtype), none},
+                                        {"w", a->w, 4, none},
+                                        {"dy", a->dy, 4, none},
+                                        {"dx", a->dx, 4, none},
+                                        {"dw", a->dw, 4, true},
+                                        {"scale", a->scale, 4, none}};
+    LS_CUDA_TRY(ls_cuda_check("rmsnorm_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
+                              LS_WORKSPACE_HEAD, err));
+    if (none) return LS_OK;
+    const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", a->x_stride}, {"element", 4}}}},
+                              {LS_WIDTH_I64, {{{"row", a->rows}, {"dy stride", a->dy_stride}, {"element", 4}}}},
+                              {LS_WIDTH_I64, {{{"row", a->rows}, {"dx stride", a->dx_stride}, {"element", 4}}}}};
+    const ls_launch dx = {"rmsnorm_backward", {a->rows, 1, 1}, LS_CHAIN_THREADS, 0, index, 3, false};
+    const ls_launch dw = {
+        "rmsnorm_backward dw", {(a->dim + DW_THREADS - 1) / DW_THREADS, 1, 1}, DW_THREADS, 0, index, 2, false};
+    const bool f32 = a->x_dtype == LS_F32;
+    LS_CUDA_TRY(
+        ls_cuda_launch(exec, &dx, f32 ? dx_kernel_for<LS_F32>(a->dim) : dx_kernel_for<LS_BF16>(a->dim), &p, err));
+    if (a->dw == NULL) return LS_OK;
+    return ls_cuda_launch(exec, &dw, f32 ? (const void *)dw_kernel<LS_F32> : (const void *)dw_kernel<LS_BF16>, a, err);
+}
