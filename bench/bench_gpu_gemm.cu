@@ -91,21 +91,21 @@ static void run_cublas(const problem *p, int64_t copy) {
 }
 
 static void run_ours(const problem *p, int64_t copy) {
-    const ls_cuda_gemm_args args = {p->x,       LS_BF16,
-                                    p->k,       p->w + copy * p->w_bytes,
-                                    LS_BF16,    p->with_tiles ? p->tiles + copy * p->tile_bytes : NULL,
-                                    NULL,       p->ours,
-                                    LS_BF16,    p->n,
-                                    p->m,       p->n,
-                                    p->k,       LS_PROFILE_MMA16,
-                                    p->nan_open};
+    const ls_cuda_gemm_args args = {p->x,        LS_BF16,
+                                    p->k,        p->w + copy * p->w_bytes,
+                                    LS_BF16,     p->with_tiles ? p->tiles + copy * p->tile_bytes : NULL,
+                                    NULL,        p->ours,
+                                    LS_BF16,     p->n,
+                                    p->m,        p->n,
+                                    p->k,        LS_PROFILE_MMA16,
+                                    p->nan_open, NULL};
     ls_error err;
     if (p->plan.stage_tiles == 0) {
-        check_ls(ls_cuda_gemm(&exec_, &args, &err), &err);
+        check_ls(ls_cuda_gemm_stored(&exec_, &args, &err), &err);
     } else {
-        const ls_product product = {"gemm",           p->m,    p->n, p->k, args.x,  LS_BF16, p->k, 1,
-                                    args.w,           LS_BF16, p->k, 1,    p->ours, LS_BF16, p->n, NULL,
-                                    LS_PRODUCT_STORE, NULL};
+        const ls_product product = {"gemm",           p->m,    p->n, p->k,  args.x,  LS_BF16, p->k, 1,
+                                    args.w,           LS_BF16, p->k, 1,     p->ours, LS_BF16, p->n, NULL,
+                                    LS_PRODUCT_STORE, NULL,    NULL, false, NULL,    NULL};
         bool taken;
         check_ls(ls_product_mma16_decode(&exec_, &product, args.w_tiles, p->plan, &taken, &err), &err);
     }
@@ -246,7 +246,7 @@ static void wide(void) {
             line(&p, "wide  ", rows[r] > 1024 ? 2 : 16);
             ls_error err;
             const ls_cuda_gemm_args args = {p.x, LS_BF16, p.k, p.w, LS_BF16,          NULL, NULL, p.ours, LS_BF16,
-                                            p.n, p.m,     p.n, p.k, LS_PROFILE_MMA16, true};
+                                            p.n, p.m,     p.n, p.k, LS_PROFILE_MMA16, true, NULL};
             p.nan_open = true;
             if (ls_cuda_gemm_prepare(&args, &err) == LS_OK)
                 line(&p, "proven", rows[r] > 1024 ? 2 : 16);
@@ -351,9 +351,9 @@ static void gradients(void) {
 static void run_exact(const problem *p, int64_t copy) {
     const ls_cuda_gemm_args args = {
         p->x, LS_BF16, p->k, p->w + copy * p->w_bytes, LS_BF16, NULL, NULL, p->ours, LS_BF16, p->n,
-        p->m, p->n,    p->k, LS_PROFILE_EXACT,         false};
+        p->m, p->n,    p->k, LS_PROFILE_EXACT,         false,   NULL};
     ls_error err;
-    check_ls(ls_cuda_gemm(&exec_, &args, &err), &err);
+    check_ls(ls_cuda_gemm_stored(&exec_, &args, &err), &err);
 }
 static void exact(void) {
     static const int64_t rows[] = {1, 64, 1024, 8192};

@@ -1,5 +1,5 @@
-/* Devices of tests: the CPU, or, where the environment says LS_TEST_DEVICE=deferred, the CPU behind a queue, whose
- * memory the host cannot touch. Results are the same bits. */
+/* Devices of tests: the CPU; or, where the environment says LS_TEST_DEVICE=deferred, the CPU behind a queue, whose
+ * memory the host cannot touch; or, with LS_TEST_DEVICE=cuda, the first GPU. Results are the same bits. */
 #ifndef LS_TESTS_DEVICE_H
 #define LS_TESTS_DEVICE_H
 
@@ -8,14 +8,36 @@
 #include "harness.h"
 #include "op/backend.h"
 
-static inline bool test_defers(void) {
-    const char *name = getenv("LS_TEST_DEVICE");
-    return name != NULL && strcmp(name, "deferred") == 0;
+static inline ls_status test_open_cuda(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err) {
+    (void)n_threads, (void)isa;
+    return ls_device_open_cuda(out, 0, err);
 }
+
+/* What the environment asks for in place of the CPU, or NULL. */
+static inline ls_device_opener test_opener(void) {
+    const char *name = getenv("LS_TEST_DEVICE");
+    if (name == NULL || strcmp(name, "cpu") == 0) return NULL;
+    if (strcmp(name, "deferred") == 0) return ls_device_open_deferred;
+    if (strcmp(name, "cuda") == 0) return test_open_cuda;
+    fprintf(stderr, "LS_TEST_DEVICE=%s is none of cpu, deferred and cuda\n", name);
+    exit(1);
+}
+
+static inline bool test_on_gpu(void) { return test_opener() == test_open_cuda; }
+
+/* A process that has used a GPU cannot go on after a fork: a case that forks is skipped there, in so many words. */
+static inline void test_forks(void) {
+    if (!test_on_gpu()) return;
+    print_message("skipped: a fork of a process that has used a GPU\n");
+    skip();
+}
+
+/* Whether device memory is out of the host's reach. */
+static inline bool test_defers(void) { return test_opener() != NULL; }
 
 /* Runs that open a device of their own open that one too. */
 __attribute__((constructor, unused)) static void test_choose_device(void) {
-    if (test_defers()) ls_device_open_by(ls_device_open_deferred);
+    if (test_opener() != NULL) ls_device_open_by(test_opener());
 }
 
 /* Of the deferred device. A program that forks says 1: a child has no thread but its own. */

@@ -102,7 +102,7 @@ static ls_cuda_gemm_args forward_args(const forward *f, const forward_data *d, i
     const ls_cuda_gemm_args args = {
         d->dx, f->x_dtype,   f->k + f->x_pad,   d->dw, f->w_dtype, d->dtiles, (const float *)d->dbias,
         out,   f->out_dtype, f->n + f->out_pad, rows,  f->n,       f->k,      f->profile,
-        false};
+        false, NULL};
     return args;
 }
 
@@ -112,7 +112,7 @@ static void forward_check(bk_run *run, const forward *f, forward_data *d, int64_
     void *out = bk_new(run, "out", bytes, f->offset);
     const ls_cuda_gemm_args args = forward_args(f, d, rows, out);
     bk_before_call(run, ls_cuda_gemm_workspace(&args));
-    if (bk_call_done(run, "gemm", ls_cuda_gemm(&run->exec, &args, &run->err))) {
+    if (bk_call_done(run, "gemm", ls_cuda_gemm_stored(&run->exec, &args, &run->err))) {
         bk_download(run, d->out, out, bytes);
         bk_same(run, d->expected, d->out, bytes / elem, elem, "%s m %lld of %lld n %lld k %lld x %s w %s out %s%s%s",
                 ls_profile_name(f->profile), (long long)rows, (long long)f->m, (long long)f->n, (long long)f->k,
@@ -308,10 +308,10 @@ static void repeats_and_graphs(bk_run *run) {
     ls_cuda_gemm_args args = forward_args(&f, &d, f.m, out);
     ls_exec async = bk_async_exec(run, LS_WORKSPACE_HEAD);
     for (int64_t i = 0; i < (run->small ? 3 : 100); i++) forward_check(run, &f, &d, f.m);
-    if (ls_graph_begin(&async, &run->err) != LS_OK || ls_cuda_gemm(&async, &args, &run->err) != LS_OK)
+    if (ls_graph_begin(&async, &run->err) != LS_OK || ls_cuda_gemm_stored(&async, &args, &run->err) != LS_OK)
         bk_die(run, "capture");
     args.w_tiles = NULL;
-    if (ls_cuda_gemm(&async, &args, &run->err) != LS_OK || ls_graph_end(&async, &graph, &run->err) != LS_OK)
+    if (ls_cuda_gemm_stored(&async, &args, &run->err) != LS_OK || ls_graph_end(&async, &graph, &run->err) != LS_OK)
         bk_die(run, "capture");
     for (int64_t i = 0; i < 3; i++) {
         if (ls_device_fill(&async, out, BK_PATTERN, d.out_bytes, &run->err) != LS_OK) bk_die(run, "fill");
@@ -336,7 +336,7 @@ static void cublas_under_proof(bk_run *run) {
         bk_skip(run, "%s", run->err.text);
     } else {
         bk_before_call(run, ls_cuda_gemm_workspace(&args));
-        if (bk_call_done(run, "gemm", ls_cuda_gemm(&run->exec, &args, &run->err))) {
+        if (bk_call_done(run, "gemm", ls_cuda_gemm_stored(&run->exec, &args, &run->err))) {
             bk_download(run, d.out, out, d.out_bytes);
             bk_same(run, d.expected, d.out, d.out_bytes / 4, 4, "cuBLASLt");
         }
@@ -359,13 +359,13 @@ static void bad_arguments(bk_run *run) {
     int64_t offsets[2] = {0, 9};
     args.x_dtype = LS_F32;
     bk_before_call(run, LS_WORKSPACE_HEAD);
-    bk_call_refused(run, "f32", ls_cuda_gemm(&run->exec, &args, &run->err), of_type, 2);
+    bk_call_refused(run, "f32", ls_cuda_gemm_stored(&run->exec, &args, &run->err), of_type, 2);
     args = forward_args(&f, &d, f.m, out);
     args.x_stride = 31;
-    bk_call_refused(run, "stride", ls_cuda_gemm(&run->exec, &args, &run->err), of_stride, 2);
+    bk_call_refused(run, "stride", ls_cuda_gemm_stored(&run->exec, &args, &run->err), of_stride, 2);
     args = forward_args(&f, &d, f.m, out);
     args.w = NULL;
-    bk_call_refused(run, "null", ls_cuda_gemm(&run->exec, &args, &run->err), of_null, 2);
+    bk_call_refused(run, "null", ls_cuda_gemm_stored(&run->exec, &args, &run->err), of_null, 2);
     {
         float *dw = bk_new(run, "dw", 16 * 32 * 4, 0), *dy = bk_new(run, "dy", 4 * 16 * 4, 0);
         ls_gemm_backward_weight_args weight = {dy, 16, d.dx, LS_BF16,          32,   4, NULL, dw, NULL,

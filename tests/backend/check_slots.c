@@ -1,6 +1,6 @@
 /* State slots of the scan and of the convolution where 32 bits do not reach: a pool of 69,776 slots of 358,400 or
- * 360,448 bytes, 25 GB. On a GPU it is there in full; on a CPU only the pages exist that are touched. Then the refusals
- * of both ops.
+ * 360,448 bytes, 25 GB; and key and value pages of attention, 18 GB. On a GPU the pool is there in full; on a CPU only
+ * what is touched. Then the refusals of both ops with state.
  *
  * The program also is its own negative control: linked to a library whose one accessor of slots wraps at 2^32 elements
  * (LS_PLANT_SLOT_U32 in src/op/span.h) it must fail and say so. */
@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "op/attention.h"
+#include "op/backend.h"
 #include "refusal.h"
 #include "state_case.h"
 
@@ -246,6 +248,96 @@ static void explanations(bk_run *run) {
     }
 }
 
+/* ---- pages of attention ---- */
+
+#define PAGES 2200001
+#define PAGE_TOKENS 16
+#define HEAD_DIM 128
+#define PAGE_BYTES (2 * HEAD_DIM * PAGE_TOKENS * 2)
+#define TOKENS (5 * PAGE_TOKENS)
+#define TOKEN_BYTES (HEAD_DIM * 2)
+
+/* The same sequence, as a prompt and its last token once more, in a small pool and in a large one: both give the same
+ * outputs and hold the same pages. */
+typedef struct page_pool {
+    ls_pool_view view;
+    int32_t table[TOKENS / PAGE_TOKENS];
+    uint8_t out[2][TOKENS * TOKEN_BYTES]; /* of the prompt, of the last token */
+    uint8_t pages[TOKENS / PAGE_TOKENS][PAGE_BYTES];
+} page_pool;
+
+static bool pages_run(bk_run *run, ls_device *device, page_pool *pool, uint8_t *memory) {
+    ls_span spans[2] = {{0, TOKENS, 0, 0, 0}, {TOKENS - 1, 1, TOKENS - 1, 0, 0}};
+    uint8_t *const out = memory, *const q = out + sizeof pool->out[0], *const at = q + sizeof pool->out[0];
+    bool done = ls_memory_write(device, at, spans, sizeof spans, &run->err) == LS_OK &&
+                ls_memory_write(device, at + sizeof spans, pool->table, sizeof pool->table, &run->err) == LS_OK;
+    for (int64_t i = 0; i < 2 && done; i++) {
+        const ls_attention_args args = {q,
+                                        q,
+                                        q,
+                                        out,
+                                        LS_BF16,
+                                        HEAD_DIM,
+                                        HEAD_DIM,
+                                        HEAD_DIM,
+                                        1,
+                                        1,
+                                        HEAD_DIM,
+                                        0.1f,
+                                        PAGE_TOKENS,
+                                        pool->view,
+                                        (const ls_span *)(void *)at + i,
+                                        1,
+                                        (const int32_t *)(void *)(at + sizeof spans),
+                                        TOKENS / PAGE_TOKENS,
+                                        TOKENS};
+        done = ls_memory_fill(device, out, BK_PATTERN, sizeof pool->out[0], &run->err) == LS_OK &&
+               ls_attention(device, &args, &run->err) == LS_OK &&
+               ls_memory_take(device, pool->out[i], out, sizeof pool->out[0], &run->err) == LS_OK;
+    }
+    for (int64_t i = 0; i < TOKENS / PAGE_TOKENS && done; i++)
+        done = ls_memory_take(device, pool->pages[i], pool->view.base + pool->table[i] * (int64_t)PAGE_BYTES,
+                              PAGE_BYTES, &run->err) == LS_OK;
+    return done;
+}
+
+static void attention_pages(bk_run *run) {
+    static page_pool few = {.table = {0, 1, 2, 3, 4}};
+    static page_pool large = {.table = {2097151, 2097152, 5, 2097153, PAGES - 1}};
+    static uint16_t tokens[TOKENS * HEAD_DIM];
+    ls_device *device;
+    void *pool[2] = {NULL, NULL}, *memory = NULL;
+    uint64_t seed = 1;
+    for (int64_t i = 0; i < TOKENS * HEAD_DIM; i++) tokens[i] = ls_f32_to_bf16(test_uniform(&seed, -1.0f, 1.0f));
+    if ((run->cuda ? ls_device_open_cuda(&device, 0, &run->err)
+                   : ls_device_open_cpu(&device, 2, ls_isa_best(), &run->err)) != LS_OK)
+        bk_die(run, "device");
+    if (ls_memory_reserve(device, &pool[0], PAGES, PAGE_BYTES, "pages", &run->err) != LS_OK) {
+        bk_skip(run, "%.1f GB for pages are not to be had here", PAGES * (double)PAGE_BYTES * 1e-9);
+    } else {
+        few.view.n_entries = TOKENS / PAGE_TOKENS;
+        large.view.n_entries = PAGES;
+        few.view.stride = large.view.stride = PAGE_BYTES;
+        if (ls_memory_alloc(device, &pool[1], few.view.n_entries, PAGE_BYTES, "pages", &run->err) != LS_OK ||
+            ls_memory_alloc(device, &memory, 2 * sizeof tokens + 4096, 1, "operands", &run->err) != LS_OK ||
+            ls_memory_write(device, (uint8_t *)memory + sizeof tokens, tokens, sizeof tokens, &run->err) != LS_OK)
+            bk_die(run, "memory");
+        large.view.base = pool[0];
+        few.view.base = pool[1];
+        if (!pages_run(run, device, &few, memory) || !pages_run(run, device, &large, memory)) bk_die(run, "attention");
+        for (int64_t i = 0; i < TOKENS / PAGE_TOKENS; i++)
+            if (memcmp(few.pages[i], large.pages[i], PAGE_BYTES) != 0)
+                bk_fail(run, "attention: wrong bytes in page %d of %d", large.table[i], PAGES);
+        for (int64_t i = 0; i < 2; i++)
+            bk_same(run, few.out[i], large.out[i], TOKENS * HEAD_DIM, 2, "attention: %s",
+                    i == 0 ? "prompt" : "last token");
+    }
+    ls_memory_free(device, memory);
+    ls_memory_free(device, pool[1]);
+    if (pool[0] != NULL) ls_memory_unreserve(device, pool[0], PAGES * (int64_t)PAGE_BYTES);
+    ls_device_close(device);
+}
+
 /* ---- refusals ---- */
 
 /* A call of four sequences that is right, on a small pool. */
@@ -449,6 +541,7 @@ int main(int argc, char **argv) {
         {"slots of 89,600 elements", tight_slots, BK_ANYWHERE},
         {"slots of 90,112 elements", padded_slots, BK_ANYWHERE},
         {"explanations", explanations, BK_CPU_ONLY},
+        {"pages of attention", attention_pages, BK_ANYWHERE},
         {"scan refusals", scan_refusals, BK_ANYWHERE},
         {"conv1d refusals", conv1d_refusals, BK_ANYWHERE},
     };

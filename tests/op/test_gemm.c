@@ -229,8 +229,9 @@ static void every_shape_equals_the_chain(void **state) {
                     problem_check_everywhere(&p);
                 else
                     for (int isa = 0; isa < LS_ISA_COUNT; isa++)
-                        if (devices[isa][0] != NULL) problem_check(&p, (ls_isa)isa, 1 + turn++ % THREADS_MAX);
+                        if (devices[isa][0] != NULL) problem_check(&p, (ls_isa)isa, 1 + (turn + isa) % THREADS_MAX);
                 problem_free(&p);
+                turn++;
             }
 }
 

@@ -107,6 +107,7 @@ static void a_killed_run_goes_on(void **state) {
     const char *long_run = "steps=12";
     const uint64_t want = digest_with(&long_run, 1);
     job j = job_make("killed");
+    test_forks();
     (void)state;
     job_set(&j, long_run);
     for (int64_t kill_at = 3; kill_at <= 9; kill_at += 3) {
@@ -163,6 +164,7 @@ static void processes_have_the_bits_of_one(void **state) {
     job j = job_make("shared");
     pid_t child;
     int status;
+    test_forks();
     (void)state;
     for (int i = 0; i < 2; i++) job_set(&j, sets[i]);
     j.o->train.ranks = 2;

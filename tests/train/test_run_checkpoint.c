@@ -305,11 +305,13 @@ static void check_every_moment(what_happens what) {
 }
 
 static void a_killed_save_loses_nothing(void **state) {
+    test_forks();
     (void)state;
     check_every_moment(KILLED);
 }
 
 static void a_full_disk_loses_nothing(void **state) {
+    test_forks();
     (void)state;
     check_every_moment(REFUSED);
 }
@@ -319,6 +321,7 @@ static void the_systems_limits_are_one_sentence(void **state) {
     two_states s;
     pid_t child;
     int status;
+    test_forks();
     (void)state;
     two_states_open(&s);
     save(&s.before, 1);

@@ -202,6 +202,7 @@ static int64_t steps_done(const char *run) {
 static void a_killed_run_goes_on(void **state) {
     char want[64], *want_metrics, *got_metrics;
     job plain = job_make("jamba-odd", "plain"), j = job_make("jamba-odd", "killed");
+    test_forks();
     (void)state;
     job_must_run(&plain);
     digests_of(plain.o.train.run, want);
@@ -254,6 +255,7 @@ static void choose_address(char out[LS_OPTION_TEXT_MAX]) {
 static void processes_have_the_bits_of_one(void **state) {
     char want[64];
     job plain = job_make("jamba-nobias", "plain"), j = job_make("jamba-nobias", "shared");
+    test_forks();
     (void)state;
     job_must_run(&plain);
     digests_of(plain.o.train.run, want);

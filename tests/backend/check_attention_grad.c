@@ -1,0 +1,232 @@
+/* The gradient of attention through the door: the same bits as the CPU in every shape, with sequences side by side and
+ * alone; rows of padding are not written; what is wrong in device memory is refused before a byte is written. */
+#include "attention_case.h"
+#include "op/attention_backward.h"
+
+typedef struct shape {
+    int64_t n_heads, n_kv_heads, head_dim;
+    ls_dtype dtype;
+} shape;
+
+#define SPANS_MAX 64
+
+/* Packed sequences with gaps between them; a span in four is padding if `padding`. */
+typedef struct layout {
+    ls_span spans[SPANS_MAX];
+    int64_t n_spans, rows, most; /* most: rows of the longest span */
+} layout;
+
+static layout layout_make(const int64_t *length, int64_t n, bool padding) {
+    layout l;
+    memset(&l, 0, sizeof l);
+    for (int64_t i = 0; i < n; i++) {
+        const bool idle = padding && i % 4 == 3;
+        l.spans[l.n_spans++] = (ls_span){l.rows, length[i], 0, idle ? -1 : (int32_t)i, 0};
+        l.rows += length[i] + i % 3;
+        l.most = length[i] > l.most ? length[i] : l.most;
+    }
+    return l;
+}
+
+typedef struct call {
+    shape of;
+    const layout *l;
+    door_buffer q, k, v, dout, dq, dk, dv, spans;
+    int64_t q_stride, kv_stride, dout_stride, dq_stride, dkv_stride, span_rows_max;
+    float scale;
+} call;
+
+#define CALL_ARGS(c, n_rows, spans_n)                                                                             \
+    .q = (c)->q.at[s], .k = (c)->k.at[s], .v = (c)->v.at[s], .dtype = (c)->of.dtype, .q_stride = (c)->q_stride,   \
+    .kv_stride = (c)->kv_stride, .dout = (c)->dout.at[s], .dout_stride = (c)->dout_stride, .dq = (c)->dq.at[s],   \
+    .dk = (c)->dk.at[s], .dv = (c)->dv.at[s], .dq_stride = (c)->dq_stride, .dkv_stride = (c)->dkv_stride,         \
+    .rows = (n_rows), .n_heads = (c)->of.n_heads, .n_kv_heads = (c)->of.n_kv_heads, .head_dim = (c)->of.head_dim, \
+    .scale = (c)->scale, .spans = (c)->spans.at[s], .n_spans = (spans_n), .span_rows_max = (c)->span_rows_max
+
+/* Rows of values, NaN between the columns and in rows of no span. */
+static door_buffer input(door *d, const char *name, const layout *l, int64_t cols, int64_t stride, ls_dtype dtype,
+                         maker *make, uint64_t seed, int64_t offset) {
+    const int64_t elem = ls_dtype_bytes(dtype);
+    uint8_t *host = bk_alloc(l->rows * stride * elem);
+    door_buffer b;
+    memset(host, 0xFF, (size_t)(l->rows * stride * elem));
+    for (int64_t i = 0; i < l->n_spans; i++)
+        for (int64_t t = 0; t < l->spans[i].n_rows; t++)
+            for (int64_t col = 0; col < cols; col++)
+                put(host, dtype, (l->spans[i].row + t) * stride + col, make(&seed));
+    b = door_put(d, name, host, l->rows * stride * elem, offset * elem);
+    free(host);
+    return b;
+}
+
+static call call_make(door *d, const shape *of, const layout *l, int64_t pad, maker *make, uint64_t seed) {
+    const int64_t q_cols = of->n_heads * of->head_dim, kv_cols = of->n_kv_heads * of->head_dim;
+    call c;
+    memset(&c, 0, sizeof c);
+    c.of = *of;
+    c.l = l;
+    c.scale = ls_div(1.0f, ls_sqrt((float)of->head_dim));
+    c.q_stride = q_cols + pad;
+    c.kv_stride = kv_cols + 2 * pad;
+    c.dout_stride = q_cols + 3 * pad;
+    c.dq_stride = q_cols + pad;
+    c.dkv_stride = kv_cols + pad;
+    c.span_rows_max = pad > 0 ? 0 : l->most;
+    c.q = input(d, "q", l, q_cols, c.q_stride, of->dtype, make, seed + 1, pad);
+    c.k = input(d, "k", l, kv_cols, c.kv_stride, of->dtype, make, seed + 2, pad);
+    c.v = input(d, "v", l, kv_cols, c.kv_stride, of->dtype, make, seed + 3, pad);
+    c.dout = input(d, "dout", l, q_cols, c.dout_stride, LS_F32, make, seed + 4, pad);
+    c.dq = door_put(d, "dq", NULL, l->rows * c.dq_stride * 4, 4 * pad);
+    c.dk = door_put(d, "dk", NULL, l->rows * c.dkv_stride * 4, 4 * pad);
+    c.dv = door_put(d, "dv", NULL, l->rows * c.dkv_stride * 4, 4 * pad);
+    c.spans = door_in(d, "spans", l->spans, l->n_spans * (int64_t)sizeof(ls_span));
+    return c;
+}
+
+/* No pattern of NaN is promised. */
+static void same(door *d, const door_buffer *b, const char *what) {
+    uint8_t *side[2];
+    bool guarded = true;
+    for (int s = 0; s < 2; s++) {
+        side[s] = door_take(d, b, s);
+        for (int64_t i = 0; i < BK_GUARD; i++)
+            guarded = guarded && side[s][i] == BK_PATTERN && side[s][BK_GUARD + b->bytes + i] == BK_PATTERN;
+        canon(side[s] + BK_GUARD, LS_F32, b->bytes / 4);
+    }
+    if (!guarded) bk_fail(d->run, "%s: bytes around %s were written", what, b->name);
+    bk_same(d->run, side[0] + BK_GUARD, side[1] + BK_GUARD, b->bytes / 4, 4, "%s: %s", what, b->name);
+    for (int s = 0; s < 2; s++) free(side[s]);
+}
+
+static void check_call(door *d, const call *c, const char *what) {
+    char name[160];
+    snprintf(name, sizeof name, "heads %lld/%lld dim %lld %s, %s", (long long)c->of.n_heads,
+             (long long)c->of.n_kv_heads, (long long)c->of.head_dim, c->of.dtype == LS_F32 ? "f32" : "bf16", what);
+    DOOR_CALL(d, attention_backward, CALL_ARGS(c, c->l->rows, c->l->n_spans));
+    same(d, &c->dq, name);
+    same(d, &c->dk, name);
+    same(d, &c->dv, name);
+}
+
+static void check_shape(bk_run *run, const shape *of, const layout *l, int64_t pad, maker *make, const char *what) {
+    door d = door_open(run);
+    const call c = call_make(&d, of, l, pad, make, 17);
+    check_call(&d, &c, what);
+    if (pad > 0) check_call(&d, &c, "again");
+    door_close(&d);
+}
+
+/* ---- cases ---- */
+
+static const shape shapes[] = {
+    {1, 1, 1, LS_F32},   {3, 1, 16, LS_BF16},  {8, 1, 64, LS_BF16},   {2, 2, 64, LS_F32},
+    {6, 2, 80, LS_BF16}, {3, 3, 33, LS_BF16},  {20, 1, 128, LS_BF16}, {2, 1, 128, LS_F32},
+    {2, 1, 256, LS_F32}, {1, 1, 512, LS_BF16}, {2, 2, 200, LS_BF16},  {4, 2, 7, LS_F32},
+};
+
+static void all_shapes(bk_run *run) {
+    static const int64_t length[] = {1, 65, 64, 7, 33, 2, 131, 12};
+    for (int64_t i = 0; i < BK_COUNT(shapes); i++) {
+        const int64_t n = bk_size(run, 2, shapes[i].n_heads * shapes[i].head_dim > 400 ? 4 : 7, 8);
+        const layout l = layout_make(length, n, false), padded = layout_make(length, n, true);
+        check_shape(run, &shapes[i], &l, 0, plain, "aligned");
+        check_shape(run, &shapes[i], &padded, 1 + i % 3, wide, "not aligned, with padding");
+    }
+}
+
+static void hard_values(bk_run *run) {
+    static const int64_t length[] = {70, 7, 20};
+    static const shape list[] = {{3, 1, 16, LS_F32}, {4, 2, 64, LS_BF16}, {2, 1, 80, LS_F32}};
+    const layout l = layout_make(length, BK_COUNT(length), false);
+    for (int64_t i = 0; i < BK_COUNT(list); i++) {
+        check_shape(run, &list[i], &l, 0, odd, "odd values");
+        check_shape(run, &list[i], &l, 1, wild, "wild values");
+    }
+}
+
+/* Across segments of 1,024 keys, and spans of all lengths side by side. */
+static void long_sequences(bk_run *run) {
+    static const shape list[] = {{3, 1, 16, LS_F32}, {8, 2, 64, LS_BF16}, {20, 1, 128, LS_BF16}};
+    for (int64_t i = 0; i < (run->cuda ? BK_COUNT(list) : 1); i++) {
+        const int64_t length[] = {bk_size(run, 130, 1100, 2200), 3, 64, 100, bk_size(run, 5, 300, 1025)};
+        const layout l = layout_make(length, BK_COUNT(length), false);
+        check_shape(run, &list[i], &l, 0, plain, "long");
+    }
+}
+
+/* No spans, no rows, spans without rows and of padding alone. */
+static void nothing_to_do(bk_run *run) {
+    static const shape of = {2, 1, 12, LS_F32};
+    static const int64_t length[] = {0, 0, 0, 5};
+    const layout l = layout_make(length, 4, true);
+    door d = door_open(run);
+    call c = call_make(&d, &of, &l, 0, plain, 3);
+    check_call(&d, &c, "padding and no rows");
+    for (int64_t n = 0; n < 2; n++) {
+        DOOR_CALL(&d, attention_backward, CALL_ARGS(&c, n * l.rows, 0));
+        same(&d, &c.dq, "no spans");
+    }
+    door_close(&d);
+}
+
+static void check_untouched(door *d, const call *c, const char *what) {
+    const door_buffer *buffers[] = {&c->dq, &c->dk, &c->dv};
+    for (int64_t b = 0; b < BK_COUNT(buffers); b++)
+        for (int s = 0; s < 2; s++) {
+            uint8_t *now = door_take(d, buffers[b], s);
+            for (int64_t i = 0; i < buffers[b]->bytes; i++)
+                if (now[BK_GUARD + i] != BK_PATTERN) {
+                    bk_fail(d->run, "%s: side %d wrote %s", what, s, buffers[b]->name);
+                    break;
+                }
+            free(now);
+        }
+}
+
+/* Span 1 is wrong; after the refusals the call runs. */
+static void refusals(bk_run *run) {
+    static const shape of = {4, 2, 12, LS_BF16};
+    static const int64_t length[] = {20, 9, 5};
+    static const struct {
+        ls_span span;
+        const char *words;
+    } list[] = {
+        {{-1, 1, 0, 1, 0}, "span 1: row"},
+        {{20, -1, 0, 1, 0}, "span 1: row"},
+        {{1000, 1, 0, -1, 0}, "span 1: row"},
+        {{20, INT64_MAX, 0, 1, 0}, "span 1: row"},
+        {{INT64_MAX, 1, 0, 1, 0}, "span 1: row"},
+        {{20, 21, 0, 1, 0}, "span 1: row"},
+        {{20, 9, 5, 1, 0}, "span 1: position 5"},
+        {{20, 9, -5, 1, 0}, "span 1: position -5"},
+        {{19, 9, 0, 1, 0}, "end of the span before it"},
+        {{0, 1, 0, -1, 0}, "end of the span before it"},
+    };
+    const layout l = layout_make(length, 3, false);
+    const int64_t at = (int64_t)sizeof(ls_span);
+    door d = door_open(run);
+    call c = call_make(&d, &of, &l, 0, plain, 3);
+    for (int64_t i = 0; i <= BK_COUNT(list); i++) {
+        const ls_span *span = i < BK_COUNT(list) ? &list[i].span : &l.spans[1];
+        for (int s = 0; s < 2; s++)
+            if (ls_memory_write(d.device[s], (uint8_t *)c.spans.at[s] + at, span, at, &run->err) != LS_OK)
+                bk_die(run, "spans");
+        if (i == BK_COUNT(list)) break;
+        const char *const words[] = {"span 1", list[i].words};
+        DOOR_REFUSED(&d, list[i].words, words, attention_backward, CALL_ARGS(&c, l.rows, l.n_spans));
+        check_untouched(&d, &c, list[i].words);
+    }
+    check_call(&d, &c, "after refusals");
+    door_close(&d);
+}
+
+int main(int argc, char **argv) {
+    static const bk_case cases[] = {
+        {"all_shapes", all_shapes, BK_ANYWHERE},
+        {"hard_values", hard_values, BK_ANYWHERE},
+        {"long_sequences", long_sequences, BK_ANYWHERE},
+        {"nothing_to_do", nothing_to_do, BK_ANYWHERE},
+        {"refusals", refusals, BK_ANYWHERE},
+    };
+    return bk_main(argc, argv, cases, BK_COUNT(cases));
+}

@@ -1,0 +1,328 @@
+/* Gradients of the ops without products and the optimizer. */
+#include "elements.h"
+#include "op/adamw.h"
+#include "op/elementwise_backward.h"
+#include "op/rmsnorm_backward.h"
+
+static const int64_t sizes[] = {1, 2, 3, 4, 31, 33, 64, 255, 257, 1000, 1023, 1024, 1025, 2560, 4097, 5004, 8203};
+
+/* ---- swiglu_backward ---- */
+
+/* over: of gate, up, dy the input that dgate lies on, and the next one that dup does; -1: none. */
+static void swiglu_backward_one(door *d, int64_t rows, int64_t dim, value_kind kind, int64_t offset, int over) {
+    const int64_t n = rows * dim;
+    const door_buffer in[] = {values_put(d, "gate", LS_F32, n, kind, 1, offset),
+                              values_put(d, "up", LS_F32, n, kind, 2, 0),
+                              values_put(d, "dy", LS_F32, n, kind, 3, offset)},
+                      dgate = door_put(d, "dgate", NULL, n * 4, 0), dup = door_put(d, "dup", NULL, n * 4, offset);
+    DOOR_CALL(d, swiglu_backward, .gate = in[0].at[s], .up = in[1].at[s], .dy = in[2].at[s],
+              .dgate = over < 0 ? dgate.at[s] : in[over].at[s], .dup = over < 0 ? dup.at[s] : in[(over + 1) % 3].at[s],
+              .rows = rows, .dim = dim);
+    for (int i = 0; i < 5; i++)
+        values_same(d,
+                    i < 3    ? &in[i]
+                    : i == 3 ? &dgate
+                             : &dup,
+                    LS_F32, "%s, %lld x %lld, offset %lld, over %d", value_names[kind], (long long)rows, (long long)dim,
+                    (long long)offset, over);
+    door_clear_to(d, 0);
+}
+
+static void swiglu_backward(bk_run *run) {
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(sizes); i++)
+        for (int k = 0; k < 2 * VALUE_KINDS; k++)
+            swiglu_backward_one(&d, 1 + (i + k) % 3, sizes[i], (value_kind)(k / 2), (i + k) % 3 == 0 ? 4 : 0,
+                                (int)(i + k) % 4 - 1);
+    swiglu_backward_one(&d, 0, 5, VALUES_PLAIN, 0, -1);
+    swiglu_backward_one(&d, bk_size(run, 2, 40, 2048), 8192, VALUES_WIDE, 0, -1);
+    door_close(&d);
+}
+
+/* ---- embed_backward ---- */
+
+/* EQUAL: all rows have one token. APART: each its own. FEW: three tokens. MANY: of all, some often. PADDED: many are
+ * the padding token. */
+typedef enum token_kind { EQUAL, APART, FEW, MANY, PADDED, TOKEN_KINDS } token_kind;
+
+static const char *const token_names[] = {"equal", "apart", "few", "many", "padded"};
+
+static int32_t token_of(token_kind kind, int64_t row, int64_t vocab, uint64_t *state) {
+    const uint64_t random = test_random(state), often = random % 4;
+    if (kind == EQUAL) return (int32_t)(vocab / 2);
+    if (kind == APART) return (int32_t)((vocab - 1 - row % vocab + vocab) % vocab);
+    if (kind == FEW || often == 0) return (int32_t)((uint64_t)vocab * (random / 4 % 3) / 3);
+    if (kind == PADDED && often == 1) return (int32_t)(vocab - 1);
+    return (int32_t)(random / 4 % (uint64_t)vocab);
+}
+
+typedef struct table_case {
+    token_kind tokens;
+    value_kind values;
+    int64_t rows, dim, vocab, gap, offset;
+} table_case;
+
+/* In one call, and again in pieces, which are the same to the bit. */
+static void embed_backward_one(door *d, const table_case *c) {
+    const int64_t stride = c->dim + c->gap, n = c->vocab * c->dim, pad = c->tokens == PADDED ? c->vocab - 1 : -1;
+    const int64_t cuts[] = {0, c->rows / 3, c->rows / 3, c->rows - c->rows / 5, c->rows};
+    int32_t *host = bk_alloc(c->rows * 4);
+    uint64_t state = (uint64_t)(c->rows * 31 + c->dim + 1);
+    for (int64_t r = 0; r < c->rows; r++) host[r] = token_of(c->tokens, r, c->vocab, &state);
+    const door_buffer tokens = door_put(d, "tokens", host, c->rows * 4, c->offset),
+                      dy = values_put(d, "dy", LS_F32, c->rows * stride, c->values, 11, c->offset),
+                      whole = values_put(d, "dtable", LS_F32, n, c->values, 12, 0),
+                      pieces = values_put(d, "dtable", LS_F32, n, c->values, 12, c->offset);
+    char what[160];
+    snprintf(what, sizeof what, "%s tokens, %s, %lld rows of %lld, vocab %lld, gap %lld, offset %lld",
+             token_names[c->tokens], value_names[c->values], (long long)c->rows, (long long)c->dim, (long long)c->vocab,
+             (long long)c->gap, (long long)c->offset);
+    DOOR_CALL(d, embed_backward, .tokens = tokens.at[s], .dy = dy.at[s], .dy_stride = stride, .dtable = whole.at[s],
+              .vocab = c->vocab, .dim = c->dim, .rows = c->rows, .pad = (int32_t)pad);
+    for (int64_t i = 0; i + 1 < BK_COUNT(cuts); i++)
+        DOOR_CALL(d, embed_backward, .tokens = (const int32_t *)tokens.at[s] + cuts[i],
+                  .dy = (const float *)dy.at[s] + cuts[i] * stride, .dy_stride = stride, .dtable = pieces.at[s],
+                  .vocab = c->vocab, .dim = c->dim, .rows = cuts[i + 1] - cuts[i], .pad = (int32_t)pad);
+    values_same(d, &whole, LS_F32, "%s", what);
+    values_same(d, &pieces, LS_F32, "in pieces: %s", what);
+    if (c->values == VALUES_WIDE || c->values == VALUES_CANCELLING) {
+        uint8_t *a = door_take(d, &whole, 1), *b = door_take(d, &pieces, 1);
+        bk_same(d->run, a + BK_GUARD, b + BK_GUARD, n, 4, "one call and pieces: %s", what);
+        free(a);
+        free(b);
+    }
+    free(host);
+    door_clear_to(d, 0);
+}
+
+static void embed_backward(bk_run *run) {
+    static const int64_t rows[] = {0, 1, 2, 3, 31, 33, 255, 257, 1023, 1025, 2100};
+    static const int64_t dims[] = {1, 3, 4, 33, 64, 100, 255, 1023, 1024, 1028, 2560};
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(rows); i++)
+        for (int k = 0; k < TOKEN_KINDS; k++) {
+            const table_case c = {.tokens = (token_kind)k,
+                                  .values = (value_kind)((i + k) % VALUE_KINDS),
+                                  .rows = rows[i],
+                                  .dim = rows[i] > 300 ? dims[(i + k) % 6] : dims[(i + 2 * k) % BK_COUNT(dims)],
+                                  .vocab = 1 + (i * 7 + k * 29) % 60,
+                                  .gap = (i + k) % 3 * 2,
+                                  .offset = (i + k) % 4 == 0 ? 4 : 0};
+            embed_backward_one(&d, &c);
+        }
+    for (int k = 0; k < TOKEN_KINDS; k++) {
+        const table_case c = {.tokens = (token_kind)k,
+                              .values = VALUES_CANCELLING,
+                              .rows = bk_size(run, 100, 600, 8192),
+                              .dim = bk_size(run, 20, 300, 2560),
+                              .vocab = bk_size(run, 50, 500, 9000)};
+        embed_backward_one(&d, &c);
+    }
+    door_close(&d);
+}
+
+static void embed_backward_faults(bk_run *run) {
+    static const struct {
+        int64_t row;
+        int32_t token;
+    } bad[] = {{0, -2}, {1998, 50}, {1024, INT32_MIN}, {5, -1}};
+    enum { ROWS = 2000, DIM = 8, VOCAB = 50 };
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(bad); i++) {
+        static int32_t tokens[ROWS];
+        float *values = values_make(LS_F32, VOCAB * DIM, VALUES_PLAIN, 5);
+        char row[32], token[40];
+        const char *const words[] = {"embed_backward", row, token, "is not in 0..49"};
+        snprintf(row, sizeof row, "row %lld: ", (long long)bad[i].row);
+        snprintf(token, sizeof token, "token %d ", bad[i].token);
+        memset(tokens, 0, sizeof tokens);
+        tokens[ROWS - 1] = INT32_MAX;
+        tokens[bad[i].row] = bad[i].token;
+        const door_buffer dy = values_put(&d, "dy", LS_F32, ROWS * DIM, VALUES_PLAIN, 1, 0),
+                          wrong = door_in(&d, "tokens", tokens, sizeof tokens),
+                          dtable = door_in(&d, "dtable", values, VOCAB * DIM * 4);
+        /* The padding token's number does not excuse one that is no token. */
+        DOOR_REFUSED(&d, "a bad token", words, embed_backward, .tokens = wrong.at[s], .dy = dy.at[s], .dy_stride = DIM,
+                     .dtable = dtable.at[s], .vocab = VOCAB, .dim = DIM, .rows = ROWS, .pad = -1);
+        values_are(&d, &dtable, values, "after a fault");
+        DOOR_CALL(&d, embed_backward, .tokens = (const int32_t *)wrong.at[s] + 10, .dy = dy.at[s], .dy_stride = DIM,
+                  .dtable = dtable.at[s], .vocab = VOCAB, .dim = DIM, .rows = 1000, .pad = -1);
+        door_same(&d, &dtable, 4, "after a fault");
+        free(values);
+        door_clear_to(&d, 0);
+    }
+    door_close(&d);
+}
+
+/* ---- rmsnorm_backward ---- */
+
+typedef struct norm_case {
+    ls_dtype from;
+    int64_t rows, dim, x_gap, dy_gap, dx_gap, offset; /* in elements */
+    value_kind kind;
+    float eps;
+    bool add, dw;
+} norm_case;
+
+static void rmsnorm_backward_one(door *d, const norm_case *c) {
+    const int64_t x_stride = c->dim + c->x_gap, dy_stride = c->dim + c->dy_gap, dx_stride = c->dim + c->dx_gap;
+    const int64_t elem = ls_dtype_bytes(c->from);
+    const door_buffer x = values_put(d, "x", c->from, c->rows * x_stride, c->kind, (uint64_t)c->dim, c->offset * elem),
+                      w = values_put(d, "w", LS_F32, c->dim, VALUES_PLAIN, 2, 0),
+                      dy = values_put(d, "dy", LS_F32, c->rows * dy_stride, c->kind, 3, c->offset * 4),
+                      dx = values_put(d, "dx", LS_F32, c->rows * dx_stride, c->kind, 4, c->offset * 4),
+                      dw = values_put(d, "dw", LS_F32, c->dim, c->kind, 5, 0),
+                      scale = door_out(d, "scale", c->rows * 4);
+    char what[160];
+    snprintf(what, sizeof what, "%s %s, %lld x %lld, gaps %lld %lld %lld, offset %lld%s%s", value_names[c->kind],
+             ls_dtype_name(c->from), (long long)c->rows, (long long)c->dim, (long long)c->x_gap, (long long)c->dy_gap,
+             (long long)c->dx_gap, (long long)c->offset, c->add ? ", add" : "", c->dw ? "" : ", no dw");
+    DOOR_CALL(d, rmsnorm_backward, .x = x.at[s], .x_dtype = c->from, .x_stride = x_stride, .w = w.at[s], .eps = c->eps,
+              .dy = dy.at[s], .dy_stride = dy_stride, .dx = dx.at[s], .dx_stride = dx_stride, .add = c->add,
+              .dw = c->dw ? dw.at[s] : NULL, .scale = scale.at[s], .rows = c->rows, .dim = c->dim);
+    values_same(d, &dx, LS_F32, "%s", what);
+    values_same(d, &dw, LS_F32, "%s", what);
+    values_same(d, &scale, LS_F32, "%s", what);
+    door_clear_to(d, 0);
+}
+
+static void rmsnorm_backward(bk_run *run) {
+    static const int64_t dims[] = {1,   2,   3,    4,    5,    8,    16,   31,   33,   160,  255,  256,
+                                   257, 511, 1000, 1024, 1025, 1028, 2560, 3333, 4096, 4097, 10004};
+    static const int64_t rows[] = {1, 2, 15, 16, 33};
+    static const float eps[] = {1e-6f, 0.0f, 1e-5f};
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(dims); i++)
+        for (int64_t k = 0; k < 2 * VALUE_KINDS; k++) {
+            const norm_case c = {.from = k % 2 == 0 ? LS_F32 : LS_BF16,
+                                 .rows = rows[(i + k) % (dims[i] < 3000 ? BK_COUNT(rows) : 2)],
+                                 .dim = dims[i],
+                                 .x_gap = (i + k) % 3 * 4,
+                                 .dy_gap = (i + k) % 2 * 8,
+                                 .dx_gap = (i + k) % 5 == 0 ? 3 : 0,
+                                 .offset = (i + k) % 4 == 0 ? 1 : 0,
+                                 .kind = (value_kind)(k / 2),
+                                 .eps = eps[(i + k) % 3],
+                                 .add = (i + k / 2) % 2 == 0,
+                                 .dw = (i + k) % 7 != 0};
+            rmsnorm_backward_one(&d, &c);
+        }
+    rmsnorm_backward_one(&d, &(norm_case){.from = LS_F32, .dim = 64, .eps = 1e-6f, .dw = true});
+    rmsnorm_backward_one(
+        &d,
+        &(norm_case){
+            .from = LS_F32, .rows = bk_size(run, 10, 100, 8192), .dim = 2560, .eps = 1e-6f, .add = true, .dw = true});
+    rmsnorm_backward_one(&d, &(norm_case){.from = LS_BF16,
+                                          .rows = bk_size(run, 50, 1000, 20011),
+                                          .dim = 160,
+                                          .x_gap = 32,
+                                          .kind = VALUES_CANCELLING,
+                                          .eps = 1e-6f,
+                                          .dw = true});
+    door_close(&d);
+}
+
+/* dw of one call is that of two which follow one another. */
+static void rmsnorm_backward_continues(bk_run *run) {
+    enum { ROWS = 77, DIM = 300, CUT = 29 };
+    static const int64_t cuts[][2] = {{0, ROWS}, {0, CUT}, {CUT, ROWS}};
+    door d = door_open(run);
+    const door_buffer x = values_put(&d, "x", LS_F32, ROWS * DIM, VALUES_PLAIN, 1, 0),
+                      w = values_put(&d, "w", LS_F32, DIM, VALUES_PLAIN, 2, 0),
+                      dy = values_put(&d, "dy", LS_F32, ROWS * DIM, VALUES_CANCELLING, 3, 0),
+                      dx = door_out(&d, "dx", ROWS * DIM * 4), scale = door_out(&d, "scale", ROWS * 4),
+                      whole = values_put(&d, "dw", LS_F32, DIM, VALUES_PLAIN, 4, 0),
+                      pieces = values_put(&d, "dw", LS_F32, DIM, VALUES_PLAIN, 4, 0);
+    for (int64_t i = 0; i < BK_COUNT(cuts); i++)
+        DOOR_CALL(&d, rmsnorm_backward, .x = (const float *)x.at[s] + cuts[i][0] * DIM, .x_dtype = LS_F32,
+                  .x_stride = DIM, .w = w.at[s], .eps = 1e-6f, .dy = (const float *)dy.at[s] + cuts[i][0] * DIM,
+                  .dy_stride = DIM, .dx = (float *)dx.at[s] + cuts[i][0] * DIM, .dx_stride = DIM, .add = false,
+                  .dw = i == 0 ? whole.at[s] : pieces.at[s], .scale = (float *)scale.at[s] + cuts[i][0],
+                  .rows = cuts[i][1] - cuts[i][0], .dim = DIM);
+    door_same(&d, &whole, 4, "one call");
+    door_same(&d, &pieces, 4, "two calls");
+    for (int s = 0; s < 2; s++) {
+        uint8_t *a = door_take(&d, &whole, s), *b = door_take(&d, &pieces, s);
+        bk_same(run, a + BK_GUARD, b + BK_GUARD, DIM, 4, "one call and two, side %d", s);
+        free(a);
+        free(b);
+    }
+    door_close(&d);
+}
+
+/* ---- adamw and squares ---- */
+
+static void adamw_one(door *d, int64_t n, value_kind kind, int64_t step, double decay, int64_t offset) {
+    static const char *const names[] = {"w", "m", "v"};
+    const ls_adamw_options options = {1e-3, 0.9, 0.95, 1e-8, decay};
+    const door_buffer w = values_put(d, "w", LS_F32, n, kind, 1, offset),
+                      m = values_put(d, "m", LS_F32, n, kind == VALUES_SPECIAL ? VALUES_PLAIN : kind, 2, 0),
+                      grad = values_put(d, "grad", LS_F32, n, kind, 4, offset);
+    ls_adamw_factors factors;
+    float *squares = values_make(LS_F32, n, kind == VALUES_SPECIAL ? VALUES_PLAIN : kind, 3);
+    door_buffer v;
+    for (int64_t i = 0; i < n; i++)
+        if (squares[i] < 0.0f) squares[i] = -squares[i];
+    v = door_put(d, "v", squares, n * 4, 2 * offset % 16);
+    free(squares);
+    if (ls_adamw_factors_make(&factors, &options, step, &d->run->err) != LS_OK) bk_die(d->run, "factors");
+    for (int64_t call = 0; call < 2; call++)
+        DOOR_CALL(d, adamw, .w = w.at[s], .m = m.at[s], .v = v.at[s], .grad = grad.at[s],
+                  .scale = call == 0 ? 0.37f : 1.0f, .factors = factors, .n = n);
+    for (int i = 0; i < 3; i++)
+        values_same(d,
+                    i == 0   ? &w
+                    : i == 1 ? &m
+                             : &v,
+                    LS_F32, "%s of %lld, %s, step %lld, offset %lld", names[i], (long long)n, value_names[kind],
+                    (long long)step, (long long)offset);
+    door_clear_to(d, 0);
+}
+
+static void adamw(bk_run *run) {
+    static const int64_t steps[] = {1, 2, 1000, 1000000};
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(sizes); i++)
+        for (int kind = 0; kind < VALUE_KINDS; kind++)
+            adamw_one(&d, sizes[i], (value_kind)kind, steps[(i + kind) % 4], (i + kind) % 2 == 0 ? 0.1 : 0.0,
+                      (i + kind) % 3 == 0 ? 4 : 0);
+    adamw_one(&d, 0, VALUES_PLAIN, 1, 0.0, 0);
+    adamw_one(&d, bk_size(run, 5000, 300001, 20000001), VALUES_WIDE, 7, 0.01, 0);
+    door_close(&d);
+}
+
+static void squares_one(door *d, int64_t n, value_kind kind, int64_t offset) {
+    const int64_t blocks = n / LS_SQUARES_BLOCK + (n % LS_SQUARES_BLOCK != 0);
+    const door_buffer x = values_put(d, "x", LS_F32, n, kind, (uint64_t)n, offset),
+                      sums = door_put(d, "blocks", NULL, blocks * 4, offset);
+    for (int repeat = 0; repeat < 2; repeat++) {
+        DOOR_CALL(d, squares, .x = x.at[s], .n = n, .blocks = sums.at[s]);
+        values_same(d, &sums, LS_F32, "%lld %s, offset %lld", (long long)n, value_names[kind], (long long)offset);
+    }
+    door_clear_to(d, 0);
+}
+
+static void squares(bk_run *run) {
+    static const int64_t around[] = {65535, 65536, 65537, 65536 + 255, 131072, 200003};
+    door d = door_open(run);
+    for (int kind = 0; kind < VALUE_KINDS; kind++) {
+        for (int64_t i = 0; i < BK_COUNT(sizes); i++)
+            squares_one(&d, sizes[i], (value_kind)kind, (i + kind) % 3 == 0 ? 4 : 0);
+        for (int64_t i = 0; i < BK_COUNT(around); i++)
+            squares_one(&d, around[i], (value_kind)kind, (i + kind) % 3 == 0 ? 4 : 0);
+    }
+    squares_one(&d, 0, VALUES_PLAIN, 0);
+    squares_one(&d, bk_size(run, 100001, 1000003, 50000003), VALUES_PLAIN, 0);
+    door_close(&d);
+}
+
+int main(int argc, char **argv) {
+    static const bk_case cases[] = {{"swiglu_backward", swiglu_backward, BK_ANYWHERE},
+                                    {"embed_backward", embed_backward, BK_ANYWHERE},
+                                    {"embed_backward_faults", embed_backward_faults, BK_ANYWHERE},
+                                    {"rmsnorm_backward", rmsnorm_backward, BK_ANYWHERE},
+                                    {"rmsnorm_backward_continues", rmsnorm_backward_continues, BK_ANYWHERE},
+                                    {"adamw", adamw, BK_ANYWHERE},
+                                    {"squares", squares, BK_ANYWHERE}};
+    return bk_main(argc, argv, cases, BK_COUNT(cases));
+}
