@@ -35,7 +35,8 @@ ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_
                                .out_dtype = out.dtype,
                                .out_stride = out.stride,
                                .m = m,
-                               .range = range};
+                               .range = range,
+                               .nan_open = true};
     return ls_gemm(f->ws->device, &args, err);
 }
 
@@ -137,6 +138,7 @@ ls_status ls_model_logits(const ls_model *model, ls_device *device, ls_rows x, i
                                .out = logits,
                                .out_dtype = LS_F32,
                                .out_stride = model->config.vocab,
-                               .m = n};
+                               .m = n,
+                               .nan_open = true};
     return ls_gemm(device, &args, err);
 }

@@ -88,6 +88,17 @@ void ls_head_free(ls_head *h) {
     free(h);
 }
 
+ls_status ls_head_write(ls_head *h, const int64_t *index, const ls_sampling *sampling, const ls_draw *draws, int64_t n,
+                        ls_error *err) {
+    ls_status status;
+    LS_ASSERT(n <= h->opts.rows_max, "%lld rows of %lld", (long long)n, (long long)h->opts.rows_max);
+    LS_TRY(ls_memory_write(h->device, h->index, index, n * (int64_t)sizeof *index, err));
+    LS_TRY(ls_memory_write(h->device, h->sampling, sampling, n * (int64_t)sizeof *sampling, err));
+    LS_TRY(ls_memory_write(h->device, h->draws, draws, n * (int64_t)sizeof *draws, err));
+done:
+    return status;
+}
+
 ls_status ls_head_take(ls_head *h, const ls_model *model, ls_rows x, int64_t x_rows, const int64_t *index, int64_t n,
                        ls_error *err) {
     const int64_t elem = ls_dtype_bytes(x.dtype), row_bytes = model->config.hidden * elem;
@@ -95,7 +106,7 @@ ls_status ls_head_take(ls_head *h, const ls_model *model, ls_rows x, int64_t x_r
     ls_status status;
     LS_ASSERT(n <= h->opts.rows_max, "%lld rows of %lld", (long long)n, (long long)h->opts.rows_max);
     h->n = n;
-    LS_TRY(ls_memory_write(h->device, h->index, index, n * (int64_t)sizeof *index, err));
+    if (index != NULL) LS_TRY(ls_memory_write(h->device, h->index, index, n * (int64_t)sizeof *index, err));
     LS_TRY(ls_gather(h->device, &gather, err));
     LS_TRY(ls_model_logits(model, h->device, h->x, n, h->logits, err));
 done:
@@ -112,7 +123,8 @@ ls_status ls_head_process(ls_head *h, const ls_sampling *sampling, const uint8_t
                                   .kept = h->kept,
                                   .sort_space = h->sort_space};
     ls_status status;
-    LS_TRY(ls_memory_write(h->device, h->sampling, sampling, h->n * (int64_t)sizeof *sampling, err));
+    if (sampling != NULL)
+        LS_TRY(ls_memory_write(h->device, h->sampling, sampling, h->n * (int64_t)sizeof *sampling, err));
     if (mask != NULL) LS_TRY(ls_memory_write(h->device, h->mask, mask, h->n, err));
     LS_TRY(ls_process(h->device, &args, err));
 done:
@@ -128,7 +140,7 @@ ls_status ls_head_sample(ls_head *h, const ls_draw *draws, ls_error *err) {
                                  .draws = h->draws,
                                  .token = h->targets};
     ls_status status;
-    LS_TRY(ls_memory_write(h->device, h->draws, draws, h->n * (int64_t)sizeof *draws, err));
+    if (draws != NULL) LS_TRY(ls_memory_write(h->device, h->draws, draws, h->n * (int64_t)sizeof *draws, err));
     LS_TRY(ls_sample(h->device, &args, err));
 done:
     return status;

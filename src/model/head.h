@@ -47,12 +47,15 @@ void ls_head_free(ls_head *head);
 /* Bytes of the above, for planning. */
 int64_t ls_head_bytes(const ls_model_config *config, const ls_head_opts *opts);
 
-/* The block becomes rows index[0..n) (host memory) of x [x_rows][H]: their logits. */
+/* What take, process and sample read, host memory, [n] each: row numbers, sampling, draws. */
+ls_status ls_head_write(ls_head *head, const int64_t *index, const ls_sampling *sampling, const ls_draw *draws,
+                        int64_t n, ls_error *err);
+/* The block becomes rows index[0..n) (host memory; NULL: as ls_head_write left them) of x [x_rows][H]: their logits. */
 ls_status ls_head_take(ls_head *head, const ls_model *model, ls_rows x, int64_t x_rows, const int64_t *index, int64_t n,
                        ls_error *err);
-/* Processed logits, of the rows that mask (host, [n], or NULL) takes; sampling is host memory, [n]. */
+/* Processed logits, of the rows that mask (host, [n], or NULL) takes; sampling as index above. */
 ls_status ls_head_process(ls_head *head, const ls_sampling *sampling, const uint8_t *mask, ls_error *err);
-/* A token of each row into head->targets, -1 where nothing can be drawn; draws is host memory, [n]. */
+/* A token of each row into head->targets, -1 where nothing can be drawn; draws as index above. */
 ls_status ls_head_sample(ls_head *head, const ls_draw *draws, ls_error *err);
 /* head->logprob of head->targets (rows with -1 give +0), from `logits`, which is head->logits or head->processed; with
  * lse and entropy where they are wanted. targets (host, [n]) are written first unless NULL. */

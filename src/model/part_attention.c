@@ -67,7 +67,8 @@ static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error 
                                              .head_dim = c->head_dim,
                                              .scale = scale_of(c),
                                              .spans = l->batch->spans,
-                                             .n_spans = l->batch->n_spans};
+                                             .n_spans = l->batch->n_spans,
+                                             .span_rows_max = l->batch->span_rows_max};
     ls_status status;
     LS_TRY(ls_leaf_into_weight(l, &w->o, l->dh, a->heads, NULL, rows, NULL, err));
     LS_TRY(ls_leaf_into_input(l, &w->o, l->dh, dout, false, NULL, rows, NULL, err));

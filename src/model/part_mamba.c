@@ -51,7 +51,8 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
                                  .d_conv = c->d_conv,
                                  .state = ls_cache_conv(f->cache, layer_i),
                                  .spans = batch->spans,
-                                 .n_spans = batch->n_spans};
+                                 .n_spans = batch->n_spans,
+                                 .span_rows_max = batch->span_rows_max};
     const ls_scan_args scan = {.in_dtype = LS_F32,
                                .out_dtype = f->ws->dtype,
                                .u = a->u.data,
@@ -74,7 +75,8 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
                                .n_states = c->d_state,
                                .state = ls_cache_ssm(f->cache, layer_i),
                                .spans = batch->spans,
-                               .n_spans = batch->n_spans};
+                               .n_spans = batch->n_spans,
+                               .span_rows_max = batch->span_rows_max};
     ls_status status;
     LS_TRY(ls_part_project(f, a->uz, a->x, &w->in_proj, w->in_bias, rows, NULL, err));
     LS_TRY(ls_conv1d(f->ws->device, &conv, err));
@@ -121,7 +123,8 @@ static ls_status scan_backward(const ls_leaf *l, const ls_mamba_weights *w, cons
                                         .dim = dim,
                                         .n_states = c->d_state,
                                         .spans = l->batch->spans,
-                                        .n_spans = l->batch->n_spans};
+                                        .n_spans = l->batch->n_spans,
+                                        .span_rows_max = l->batch->span_rows_max};
     const ls_multiply_args a_log = {args.da2, w->a2, dim * c->d_state}; /* A2 = -exp(A_log) log2 e */
     ls_status status;
     LS_TRY(ls_scan_backward(l->device, &args, err));
@@ -152,7 +155,8 @@ static ls_status conv_backward(const ls_leaf *l, const ls_mamba_weights *w, ls_r
                                           .dim = dim,
                                           .d_conv = c->d_conv,
                                           .spans = l->batch->spans,
-                                          .n_spans = l->batch->n_spans};
+                                          .n_spans = l->batch->n_spans,
+                                          .span_rows_max = l->batch->span_rows_max};
     const ls_taps_args stored = {t->conv_dw, LS_F32, c->d_conv, dim, ls_leaf_gradient(l, w->conv_w)}; /* [D][1][W] */
     ls_status status;
     LS_TRY(ls_conv1d_backward(l->device, &args, err));

@@ -167,12 +167,13 @@ void ls_batch_free(ls_batch *b) {
 
 ls_status ls_batch_write(ls_batch *b, const int32_t *tokens, const ls_span *spans, int64_t n_spans,
                          const int32_t *tables, int64_t n_tables, ls_error *err) {
-    int64_t rows = 0;
+    int64_t rows = 0, longest = 0;
     ls_status status;
     for (int64_t i = 0; i < n_spans; i++) {
         LS_ASSERT(spans[i].row == rows, "span %lld starts at row %lld, expected %lld", (long long)i,
                   (long long)spans[i].row, (long long)rows);
         rows += spans[i].n_rows;
+        if (spans[i].n_rows > longest) longest = spans[i].n_rows;
     }
     if (rows > b->rows_max || n_spans > b->spans_max || n_tables > b->pages_max)
         return LS_FAIL(err, LS_ERR_CAPACITY, "batch: %lld rows of %lld, %lld spans of %lld, %lld page numbers of %lld",
@@ -181,6 +182,7 @@ ls_status ls_batch_write(ls_batch *b, const int32_t *tokens, const ls_span *span
     b->n_rows = rows;
     b->n_spans = n_spans;
     b->n_tables = n_tables;
+    b->span_rows_max = longest;
     LS_TRY(ls_memory_write(b->device, b->tokens, tokens, rows * (int64_t)sizeof *tokens, err));
     LS_TRY(ls_memory_write(b->device, b->spans, spans, n_spans * (int64_t)sizeof *spans, err));
     LS_TRY(ls_memory_write(b->device, b->tables, tables, n_tables * (int64_t)sizeof *tables, err));

@@ -101,6 +101,39 @@ void ls_device_close(ls_device *device) {
 
 ls_status ls_device_wait(ls_device *device, ls_error *err) { return device->table->wait(device, err); }
 
+/* ---- recordings ---- */
+
+bool ls_device_records(const ls_device *device) { return device->table->record != NULL; }
+
+ls_status ls_device_record(ls_device *device, ls_error *err) {
+    return ls_device_records(device) ? device->table->record(device, err)
+                                     : missing("record", device->table->title, err);
+}
+
+ls_status ls_device_recorded(ls_device *device, ls_recording *out, ls_error *err) {
+    ls_status status;
+    *out = (ls_recording){NULL, device->exec.workspace};
+    status = device->table->recorded(device, &out->calls, err);
+    if (status != LS_OK) out->calls = NULL;
+    return status;
+}
+
+bool ls_recording_stands(const ls_device *device, const ls_recording *recording) {
+    return recording->calls != NULL && recording->workspace == device->exec.workspace;
+}
+
+ls_status ls_device_replay(ls_device *device, const ls_recording *recording, ls_error *err) {
+    LS_ASSERT(ls_recording_stands(device, recording), "a recording at %p is void", recording->calls);
+    return device->table->replay(device, recording->calls, err);
+}
+
+void ls_device_forget(ls_device *device, ls_recording *recording) {
+    if (recording->calls == NULL) return;
+    (void)ls_device_wait(device, NULL); /* it may still run */
+    device->table->forget(device, recording->calls);
+    recording->calls = NULL;
+}
+
 /* ---- memory ---- */
 
 static ls_status size_of(int64_t *bytes, int64_t count, int64_t elem_bytes, const char *what, ls_error *err) {

@@ -108,8 +108,9 @@ typedef struct ls_backend_table {
     ls_status (*fill)(ls_device *device, void *to, int byte, int64_t bytes, ls_error *err);
     ls_status (*wait)(ls_device *device, ls_error *err);
 
-    /* Everything called between record and recorded is kept instead of run; replay runs it again, in order, reading the
-     * same addresses. NULL: the back end has none. */
+    /* Ops, copies and fills called between record and recorded are kept instead of run; replay runs them again, in order,
+     * reading the same addresses. A wait, an allocation or a larger workspace is refused in between; so are reads and
+     * writes of the host, where the back end cannot keep them. NULL: the back end has none. */
     ls_status (*record)(ls_device *device, ls_error *err);
     ls_status (*recorded)(ls_device *device, void **recording, ls_error *err);
     ls_status (*replay)(ls_device *device, void *recording, ls_error *err);
@@ -175,6 +176,23 @@ ls_status ls_gemm_pack(ls_device *device, ls_gemm_weight *out, const void *w, ls
                        ls_error *err);
 /* Accepts a zeroed weight; leaves *w zeroed. */
 void ls_gemm_weight_free(ls_device *device, ls_gemm_weight *w);
+
+/* What a device was called to do, to be done again. */
+typedef struct ls_recording {
+    void *calls;     /* the back end's; NULL: nothing is recorded */
+    void *workspace; /* the device's while it was recorded */
+} ls_recording;
+
+bool ls_device_records(const ls_device *device);
+ls_status ls_device_record(ls_device *device, ls_error *err);
+/* Ends what ls_device_record began, also after a call that failed. *out is empty where this fails. */
+ls_status ls_device_recorded(ls_device *device, ls_recording *out, ls_error *err);
+/* False where nothing is recorded, or the workspace has moved since. The memory that calls name is the caller's care. */
+bool ls_recording_stands(const ls_device *device, const ls_recording *recording);
+/* In the order of calls, like a call; the recording must stand. */
+ls_status ls_device_replay(ls_device *device, const ls_recording *recording, ls_error *err);
+/* Waits; accepts an empty recording; leaves it empty. */
+void ls_device_forget(ls_device *device, ls_recording *recording);
 
 /* One function for each op: the check, then the table. */
 #define OP(name) ls_status ls_##name(ls_device *device, const struct ls_##name##_args *args, ls_error *err);

@@ -12,6 +12,8 @@
  * instruction set. Vector lanes and tiles run over outputs. Blocking K is free, because a float32 accumulator that is
  * stored and loaded again is unchanged. Splitting the chain into partial sums is not.
  *
+ * With nan_open any NaN may stand for the canonical one: for a caller in whose results no NaN has bits.
+ *
  * That is the profile exact. In the profile mma16, x and w are bf16 and the chain is steps of 16 (num/mma16.h), k
  * ascending from +0 and padded with +0; a NaN becomes 0x7FC00000 before the bias is added. All else is the same. */
 #ifndef LS_OP_GEMM_H
@@ -28,8 +30,9 @@
 #define LS_GEMM_PANEL_GAP 320
 
 /* A weight [n][k] in the layout of the back end that packed it. The CPU's is panels [ceil(n / LS_GEMM_PANEL)][k]
- * [LS_GEMM_PANEL], panel_stride bytes apart, rows past n zero, 64-byte aligned. dtype is f32 or bf16; f16 weights are
- * widened to f32, exactly, when they are packed. */
+ * [LS_GEMM_PANEL], panel_stride bytes apart, rows past n zero, 64-byte aligned. CUDA's is w as it is stored; of bf16, the
+ * tiles of op/gemm_cuda.h follow, panel_stride bytes behind its beginning. dtype is f32 or bf16; f16 weights are widened
+ * to f32, exactly, when they are packed. */
 typedef struct ls_gemm_weight {
     ls_dtype dtype;
     int64_t n, k;
@@ -59,6 +62,8 @@ typedef struct ls_gemm_args {
     /* Two numbers in device memory: only rows [range[0], range[1]) of the m are computed. NULL: all. It lets a product
      * run over rows whose number only the device knows, those of one expert. */
     const int64_t *range;
+    /* Which NaN a NaN leaves as may be left open, so that a library can compute whose NaN is another one. */
+    bool nan_open;
 } ls_gemm_args;
 
 /* out must not overlap x, bias or the weights. */

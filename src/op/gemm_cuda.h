@@ -40,7 +40,7 @@ int64_t ls_cuda_gemm_workspace(const ls_cuda_gemm_args *args);
 /* In stream order; allocates nothing. out must not overlap what is read. */
 ls_status ls_cuda_gemm_stored(const ls_exec *exec, const ls_cuda_gemm_args *args, ls_error *err);
 
-/* The back end's layout of a weight: as stored, f16 widened to float32. */
+/* The back end's layout of a weight: as stored, f16 widened to float32; of bf16, its tiles follow. */
 ls_status ls_cuda_gemm_pack_plan(ls_gemm_weight *out, ls_dtype dtype, int64_t n, int64_t k, ls_error *err);
 
 /* Looks for an algorithm of cuBLASLt that gives the bits of the profile mma16 for this call's sizes, strides and types,

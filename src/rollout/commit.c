@@ -126,27 +126,32 @@ static void fail_request(ls_engine *e, entry *x) {
     ls_commit_finish(e, x, LS_FINISH_ERROR);
 }
 
-/* What each draw is addressed by. */
-static void address_draws(ls_engine *e, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        const ls_request *r = e->drawing[i]->request;
-        e->draws[i] = (ls_draw){LS_INJECTED(LS_INJECT_SEED_BY_SLOT) ? (uint32_t)r->slot : r->prompt_i, r->sample_i,
-                                (uint32_t)(r->n_prompt + r->n_completion)};
+ls_status ls_commit_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err) {
+    for (int64_t i = 0; i < rows; i++) {
+        const ls_request *r = i < n ? e->drawing[i]->request : NULL;
+        e->draws[i] = r == NULL ? (ls_draw){0, 0, 0}
+                                : (ls_draw){LS_INJECTED(LS_INJECT_SEED_BY_SLOT) ? (uint32_t)r->slot : r->prompt_i,
+                                            r->sample_i, (uint32_t)(r->n_prompt + r->n_completion)};
     }
+    return ls_head_write(e->head, e->last_row, e->sampling, e->draws, rows, err);
 }
 
-/* Draws the next token of every entry in drawing, and its log-probability. */
-static ls_status draw_tokens(ls_engine *e, int64_t n, ls_error *err) {
+ls_status ls_commit_draw(ls_engine *e, int64_t rows, ls_error *err) {
     const bool raw = e->opts.logprob_of == LS_LOGPROB_RAW || LS_INJECTED(LS_INJECT_TEMPERATURE);
     ls_head *head = e->head;
     ls_status status;
-    address_draws(e, n);
-    LS_TRY(ls_head_take(head, e->model, e->ws->a.x, e->tick->n_rows, e->last_row, n, err));
-    LS_TRY(ls_head_process(head, e->sampling, NULL, err));
-    LS_TRY(ls_head_sample(head, e->draws, err));
+    LS_TRY(ls_head_take(head, e->model, e->ws->a.x, e->tick->n_rows, NULL, rows, err));
+    LS_TRY(ls_head_process(head, NULL, NULL, err));
+    LS_TRY(ls_head_sample(head, NULL, err));
     LS_TRY(ls_head_logprob(head, raw ? head->logits : head->processed, NULL, false, err));
-    LS_TRY(ls_memory_read(e->device, e->drawn, head->targets, n * (int64_t)sizeof *e->drawn, err));
-    LS_TRY(ls_memory_read(e->device, e->logprob, head->logprob, n * (int64_t)sizeof *e->logprob, err));
+done:
+    return status;
+}
+
+ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_memory_read(e->device, e->drawn, e->head->targets, n * (int64_t)sizeof *e->drawn, err));
+    LS_TRY(ls_memory_read(e->device, e->logprob, e->head->logprob, n * (int64_t)sizeof *e->logprob, err));
     LS_TRY(ls_device_wait(e->device, err));
     for (int64_t i = 0; i < n; i++) {
         if (e->drawn[i] < 0)
@@ -158,17 +163,21 @@ done:
     return status;
 }
 
+ls_status ls_commit_span(ls_engine *e, int64_t i, ls_error *err) {
+    entry *x = e->span_entry[i];
+    x->n_cached += e->spans[i].n_rows;
+    return catch_state(e, x, err);
+}
+
 ls_status ls_commit_forward(ls_engine *e, ls_error *err) {
     int64_t n = 0;
     ls_status status = LS_OK;
     for (int64_t i = 0; i < e->n_spans; i++) {
-        entry *x = e->span_entry[i];
         const ls_span *span = &e->spans[i];
-        x->n_cached += span->n_rows;
-        LS_TRY(catch_state(e, x, err));
-        if (x->n_cached < ls_entry_total(x)) continue;
+        LS_TRY(ls_commit_span(e, i, err));
+        if (e->span_entry[i]->n_cached < ls_entry_total(e->span_entry[i])) continue;
         e->last_row[n] = span->row + span->n_rows - 1;
-        e->drawing[n++] = x;
+        e->drawing[n++] = e->span_entry[i];
     }
     e->stats.prefill_tokens += e->tick->n_rows - n;
     /* Requests that only wanted their prompt in the cache are done. */
@@ -179,7 +188,10 @@ ls_status ls_commit_forward(ls_engine *e, ls_error *err) {
         memmove(e->drawing + i, e->drawing + i + 1, (size_t)(n - i) * sizeof(entry *));
         memmove(e->last_row + i, e->last_row + i + 1, (size_t)(n - i) * sizeof *e->last_row);
     }
-    if (n > 0) LS_TRY(draw_tokens(e, n, err));
+    if (n == 0) return LS_OK;
+    LS_TRY(ls_commit_write(e, n, n, err));
+    LS_TRY(ls_commit_draw(e, n, err));
+    LS_TRY(ls_commit_accept(e, n, err));
 done:
     return status;
 }

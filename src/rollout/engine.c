@@ -172,8 +172,18 @@ static ls_status check_movement(const ls_engine *e, ls_error *err) {
     return e->movement.status;
 }
 
-static ls_status run_tick(ls_engine *e, ls_error *err) {
+/* Spans of any length. */
+static ls_status mixed_tick(ls_engine *e, ls_error *err) {
     const ls_forward f = {e->model, e->cache, e->ws, e->tick, e->h};
+    ls_status status;
+    LS_TRY(ls_batch_write(e->tick, e->tokens, e->spans, e->n_spans, e->tables, e->batch * e->pages_max, err));
+    LS_TRY(ls_model_forward(&f, e->observer == NULL ? NULL : observe_forward, e, err));
+    LS_TRY(ls_commit_forward(e, err));
+done:
+    return status;
+}
+
+static ls_status run_tick(ls_engine *e, ls_error *err) {
     ls_status status = LS_OK;
     ls_schedule_force(e);
     ls_schedule_admit(e);
@@ -181,9 +191,7 @@ static ls_status run_tick(ls_engine *e, ls_error *err) {
     LS_TRY(check_movement(e, err));
     if (e->n_spans == 0) return LS_OK;
     e->stats.forwards++;
-    LS_TRY(ls_batch_write(e->tick, e->tokens, e->spans, e->n_spans, e->tables, e->batch * e->pages_max, err));
-    LS_TRY(ls_model_forward(&f, e->observer == NULL ? NULL : observe_forward, e, err));
-    LS_TRY(ls_commit_forward(e, err));
+    LS_TRY(ls_decode_fits(e) ? ls_decode_tick(e, err) : mixed_tick(e, err));
     LS_TRY(check_movement(e, err));
     LS_TRY(check_guards(e, err));
 done:
@@ -245,6 +253,7 @@ ls_status ls_engine_set_weights(ls_engine *e, const ls_model *model, uint64_t ve
         return LS_FAIL(err, LS_ERR_ARG, "weights version %llu: the configuration is another one",
                        (unsigned long long)version);
     preempt_all(e);
+    if (model != e->model) ls_decode_forget(e); /* recordings read the weights where they lie */
     e->model = model;
     e->key = key_of(e->opts.dtype, model->ablation, version);
     ls_inject_arm(e->opts.inject);

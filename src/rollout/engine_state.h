@@ -3,6 +3,7 @@
  *   engine.c    the interface: submission, weights, runs
  *   plan.c      sizes of everything, and its allocation
  *   schedule.c  who runs, on which slot and pages: admission, page assurance, preemption, the spans of a tick
+ *   decode.c    ticks of one token a sequence, recorded and replayed
  *   commit.c    what a forward left: prefix entries, forks, verification, draws, ends
  *   waiting.c   waiting entries in order, live addresses */
 #ifndef LS_ROLLOUT_ENGINE_STATE_H
@@ -82,6 +83,10 @@ struct ls_engine {
     int64_t n_lanes;
     int32_t *swap_tables; /* [swap slots][pages_max] */
 
+    /* Ticks of one token a sequence, by their number of rows. */
+    ls_recording *recordings; /* [batch + 1] */
+    bool *was_run;            /* [batch + 1]: such a tick has run since the model is this one */
+
     /* One tick. */
     int32_t *tokens;    /* [rows] */
     ls_span *spans;     /* [batch] */
@@ -135,8 +140,22 @@ void ls_schedule_page_freed(void *context, int32_t page_i); /* poison; for the p
 /* Depth at which the state of x must be caught next, beyond n_cached: a chunk ends there. INT64_MAX: nowhere. */
 int64_t ls_schedule_cut(const ls_engine *e, const entry *x);
 
+/* decode.c */
+bool ls_decode_fits(const ls_engine *e); /* the tick's spans are one token each, which draw the next, on a device that
+                                            records */
+ls_status ls_decode_tick(ls_engine *e, ls_error *err); /* the forward, and what it left */
+void ls_decode_forget(ls_engine *e);                   /* all recordings */
+
 /* commit.c */
 ls_status ls_commit_forward(ls_engine *e, ls_error *err);
+/* Its parts, for rows e->last_row of the forward, those of the n entries of e->drawing and then padding: writes what the
+ * draws read; draws; waits and gives each entry its token. */
+ls_status ls_commit_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err);
+ls_status ls_commit_draw(ls_engine *e, int64_t rows, ls_error *err);
+ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err);
+/* The sequence of span i has moved on. */
+ls_status ls_commit_span(ls_engine *e, int64_t i, ls_error *err);
+/* The entry's end: it leaves what it holds and the engine's care. */
 /* The entry's end: it leaves what it holds and the engine's care. */
 void ls_commit_finish(ls_engine *e, entry *x, ls_finish finish);
 

@@ -97,6 +97,7 @@ static const lever_row rows[] = {
            "Ablation of mixers: none, attention-only, mamba-only; the one lever that changes results (none)"),
     SWITCH("poison", poison, "Fill free slots and pages with NaN (off)"),
     SWITCH("guards", guards, "Check a known pattern behind every slot and page after every forward (off)"),
+    SWITCH("graphs", graphs, "Record decoding forwards once for each size and replay them, where the device can (on)"),
 };
 #define N_ROWS ((int64_t)(sizeof rows / sizeof rows[0]))
 
@@ -109,7 +110,8 @@ void ls_levers_init(ls_levers *levers) {
                                 .prefix = LS_PREFIX_ON,
                                 .fork = true,
                                 .threads = ls_cpu_count(),
-                                .isa = ls_isa_best()};
+                                .isa = ls_isa_best(),
+                                .graphs = true};
     *levers = defaults;
 }
 

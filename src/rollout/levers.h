@@ -43,6 +43,7 @@ typedef struct ls_levers {
     ls_ablation ablation;
     bool poison; /* free slots and pages hold NaN */
     bool guards; /* canaries behind every slot and page, checked after every tick */
+    bool graphs; /* decoding ticks are recorded once for each size and replayed, where the device can */
 } ls_levers;
 
 void ls_levers_init(ls_levers *levers); /* the defaults */

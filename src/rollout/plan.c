@@ -208,6 +208,8 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     LS_TRY(ls_head_create(&e->head, e->device, c, &head, err));
     LS_TRY(ls_memory_alloc(e->device, (void **)&e->h, e->plan.rows, c->hidden * (int64_t)sizeof *e->h,
                            "residual stream", err));
+    LS_TRY(ls_array_alloc((void **)&e->recordings, b + 1, sizeof *e->recordings, "recordings", err));
+    LS_TRY(ls_array_alloc((void **)&e->was_run, b + 1, sizeof *e->was_run, "recordings", err));
     LS_TRY(ls_array_alloc((void **)&e->running, b, sizeof(entry *), "running list", err));
     LS_TRY(ls_array_alloc((void **)&e->tables, b, e->pages_max * (int64_t)sizeof *e->tables, "page tables", err));
     LS_TRY(ls_array_alloc((void **)&e->lanes, b, sizeof *e->lanes, "lanes", err));
@@ -227,6 +229,9 @@ done:
 }
 
 void ls_engine_deallocate(ls_engine *e) {
+    ls_decode_forget(e);
+    free(e->was_run);
+    free(e->recordings);
     free(e->seen);
     free(e->logprob);
     free(e->drawn);

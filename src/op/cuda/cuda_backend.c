@@ -1,4 +1,4 @@
-/* CUDA as a back end: one stream that calls are put on and that a wait waits for. */
+/* CUDA as a back end: one stream that calls are put on and that a wait waits for. Recordings are CUDA graphs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,22 +37,52 @@ typedef struct cuda_device {
     int64_t staged;
     pending_read reads[READS_MAX];
     int64_t n_reads;
+    bool recording;
 } cuda_device;
-
-/* exec is that of a device. */
-static const cuda_device *device_with(const ls_exec *exec) {
-    return (const cuda_device *)(const void *)((const char *)exec - offsetof(ls_device, exec));
-}
 
 static cuda_device *cuda_of(ls_device *device) { return (cuda_device *)(void *)device; }
 
+/* exec is that of a device. */
+static cuda_device *device_with(const ls_exec *exec) {
+    return (cuda_device *)(uintptr_t)((const char *)exec - offsetof(ls_device, exec));
+}
+
+/* Between record and recorded the host cannot take part: a graph runs without it. */
+static ls_status refuse_recording(const ls_device *device, const char *what, ls_error *err) {
+    const cuda_device *d = (const cuda_device *)(const void *)device;
+    return d->recording ? LS_FAIL(err, LS_ERR_UNSUPPORTED, "cuda: %s while calls are recorded", what) : LS_OK;
+}
+
 /* ---- ops: those of the flat ABI as they are; on a device, with the op's own fault record ---- */
+
+/* Workspace of ops that need none on other back ends. */
+static int64_t own_workspace(int op, const void *args) {
+    if (op == FAULT_gemm_backward_input) return ls_cuda_gemm_backward_input_workspace(args);
+    if (op == FAULT_gemm_backward_weight) return ls_cuda_gemm_backward_weight_workspace(args);
+    return 0;
+}
+
+static ls_status assure_workspace(ls_device *device, int op, const void *args, ls_error *err) {
+    const int64_t bytes = own_workspace(op, args);
+    ls_status status = LS_OK;
+    if (bytes >= 0 && bytes <= device->exec.workspace_bytes) return LS_OK;
+    LS_TRY(refuse_recording(device, "a larger workspace", err));
+    LS_TRY(ls_device_prepare(device, bytes, err));
+done:
+    return status;
+}
 
 #define OP(name)                                                                                                 \
     static ls_status on_device_##name(const ls_exec *exec, const struct ls_##name##_args *args, ls_error *err) { \
-        ls_exec own = *exec;                                                                                     \
-        own.fault = &device_with(exec)->faults[FAULT_##name];                                                    \
-        return ls_cuda_##name(&own, args, err);                                                                  \
+        cuda_device *d = device_with(exec);                                                                      \
+        ls_exec own;                                                                                             \
+        ls_status status;                                                                                        \
+        LS_TRY(assure_workspace(&d->base, FAULT_##name, args, err));                                             \
+        own = d->base.exec;                                                                                      \
+        own.fault = &d->faults[FAULT_##name];                                                                    \
+        LS_TRY(ls_cuda_##name(&own, args, err));                                                                 \
+    done:                                                                                                        \
+        return status;                                                                                           \
     }
 LS_OPS(OP)
 #undef OP
@@ -60,7 +90,11 @@ LS_OPS(OP)
 /* ---- memory ---- */
 
 static ls_status cuda_alloc(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
-    return ls_cuda_alloc_ordered(&device->exec, out, bytes, what, err);
+    ls_status status;
+    LS_TRY(refuse_recording(device, "an allocation", err));
+    LS_TRY(ls_cuda_alloc_ordered(&device->exec, out, bytes, what, err));
+done:
+    return status;
 }
 
 static void cuda_release(ls_device *device, void *memory) { ls_cuda_free_ordered(&device->exec, memory); }
@@ -80,16 +114,24 @@ static ls_status cuda_drop(ls_device *device, void *memory, int64_t bytes, ls_er
 }
 
 static ls_status cuda_write(ls_device *device, void *to, const void *host, int64_t bytes, ls_error *err) {
-    return ls_cuda_move(&device->exec, to, bytes, host, bytes, 1, bytes, err);
+    ls_status status;
+    LS_TRY(refuse_recording(device, "a write from the host", err));
+    LS_TRY(ls_cuda_move(&device->exec, to, bytes, host, bytes, 1, bytes, err));
+done:
+    return status;
 }
 
 static ls_status cuda_read(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err) {
     cuda_device *d = cuda_of(device);
+    ls_status status;
+    LS_TRY(refuse_recording(device, "a read by the host", err));
     if (bytes > STAGING_BYTES - d->staged || d->n_reads == READS_MAX)
         return ls_cuda_move(&device->exec, host, bytes, from, bytes, 1, bytes, err);
+    LS_TRY(ls_cuda_move(&device->exec, d->staging + d->staged, bytes, from, bytes, 1, bytes, err));
     d->reads[d->n_reads++] = (pending_read){host, d->staged, bytes};
     d->staged += bytes;
-    return ls_cuda_move(&device->exec, d->staging + d->staged - bytes, bytes, from, bytes, 1, bytes, err);
+done:
+    return status;
 }
 
 static ls_status cuda_copy(ls_device *device, const ls_copy_args *a, ls_error *err) {
@@ -112,6 +154,7 @@ static ls_status cuda_wait(ls_device *device, ls_error *err) {
     cuda_device *d = cuda_of(device);
     const int64_t bytes = FAULTS * (int64_t)sizeof *d->faults, n = d->n_reads;
     ls_status status;
+    LS_TRY(refuse_recording(device, "a wait", err));
     d->n_reads = 0;
     d->staged = 0;
     LS_TRY(ls_cuda_move(&device->exec, d->host_faults, bytes, d->faults, bytes, 1, bytes, err));
@@ -120,6 +163,38 @@ static ls_status cuda_wait(ls_device *device, ls_error *err) {
     LS_TRY(take_fault(d, err));
 done:
     return status;
+}
+
+/* ---- recordings ---- */
+
+static ls_status cuda_record(ls_device *device, ls_error *err) {
+    ls_status status;
+    LS_TRY(refuse_recording(device, "record", err));
+    LS_TRY(ls_cuda_graph_begin(&device->exec, err));
+    cuda_of(device)->recording = true;
+done:
+    return status;
+}
+
+static ls_status cuda_recorded(ls_device *device, void **recording, ls_error *err) {
+    cuda_device *d = cuda_of(device);
+    *recording = NULL;
+    if (!d->recording) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "cuda: recorded without record");
+    d->recording = false;
+    return ls_cuda_graph_end(&device->exec, recording, err);
+}
+
+static ls_status cuda_replay(ls_device *device, void *recording, ls_error *err) {
+    ls_status status;
+    LS_TRY(refuse_recording(device, "a replay", err));
+    LS_TRY(ls_cuda_graph_launch(&device->exec, recording, err));
+done:
+    return status;
+}
+
+static void cuda_forget(ls_device *device, void *recording) {
+    (void)device;
+    if (recording != NULL) ls_cuda_graph_free(recording);
 }
 
 static void cuda_close(ls_device *device) {
@@ -150,6 +225,10 @@ static const ls_backend_table device_table = {.title = "cuda",
                                               .copy = cuda_copy,
                                               .fill = cuda_fill,
                                               .wait = cuda_wait,
+                                              .record = cuda_record,
+                                              .recorded = cuda_recorded,
+                                              .replay = cuda_replay,
+                                              .forget = cuda_forget,
                                               .pack_plan = ls_cuda_gemm_pack_plan,
                                               LS_OPS(OP)};
 #undef OP

@@ -339,6 +339,13 @@ ls_status ls_product_cublas_prepare(const ls_product *product, bool *admitted, l
                    (long long)key.cols, (long long)key.depth, e->reason);
 }
 
+bool ls_product_cublas_known(const ls_product *product) {
+    std::lock_guard<std::mutex> lock(lt_lock);
+    problem_key key;
+    if (!wanted(product) || (lt.tried && !lt.there)) return true;
+    return key_of(&key, product, NULL) == LS_OK && entry_find(&key) != NULL;
+}
+
 ls_status ls_product_cublas_planted(const ls_product *product, bool *admitted, ls_error *err) {
     std::lock_guard<std::mutex> lock(lt_lock);
     entry e = {};

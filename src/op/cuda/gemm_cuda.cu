@@ -315,23 +315,29 @@ ls_status ls_cuda_gemm_stored(const ls_exec *exec, const ls_cuda_gemm_args *a, l
     return fault == NULL ? LS_OK : ls_cuda_fault_end("gemm", exec, fault, err);
 }
 
-/* ---- behind the door: weights are used as stored ---- */
+/* ---- behind the door: weights as stored, and as tiles ---- */
 
 ls_status ls_cuda_gemm_pack_plan(ls_gemm_weight *out, ls_dtype dtype, int64_t n, int64_t k, ls_error *err) {
     const ls_dtype packed = dtype == LS_BF16 ? LS_BF16 : LS_F32;
-    int64_t elements, bytes;
-    if (!ls_mul_i64(n, k, &elements) || !ls_mul_i64(elements, ls_dtype_bytes(packed), &bytes))
+    const int64_t tiles = packed == LS_BF16 ? ls_cuda_gemm_tiles_bytes(n, k) : 0;
+    int64_t stored, bytes;
+    if (!ls_mul_i64(n, k, &stored) || !ls_mul_i64(stored, ls_dtype_bytes(packed), &stored) ||
+        stored > INT64_MAX - 256 || tiles < 0 || !ls_add_i64(up_to(stored, 256), tiles, &bytes))
         return LS_FAIL(err, LS_ERR_NOMEM, "gemm weight: n %lld times k %lld does not fit 64-bit arithmetic",
                        (long long)n, (long long)k);
-    *out = ls_gemm_weight{packed, n, k, NULL, bytes, bytes};
+    *out = ls_gemm_weight{packed, n, k, NULL, up_to(stored, 256), bytes};
     return LS_OK;
 }
 
 ls_status ls_cuda_gemm_repack(const ls_exec *exec, const ls_gemm_repack_args *a, ls_error *err) {
     const ls_gemm_weight *weight = a->weight;
-    if (a->dtype == weight->dtype)
-        return ls_cuda_move(exec, weight->panels, weight->panel_bytes, a->w, weight->panel_bytes, 1,
-                            weight->panel_bytes, err);
+    const int64_t stored = weight->n * weight->k * ls_dtype_bytes(weight->dtype);
+    uint8_t *panels = (uint8_t *)weight->panels;
+    if (a->dtype == weight->dtype) {
+        LS_CUDA_TRY(ls_cuda_move(exec, panels, stored, a->w, stored, 1, stored, err));
+        if (weight->dtype != LS_BF16) return LS_OK;
+        return ls_cuda_gemm_pack(exec, panels + weight->panel_stride, panels, weight->n, weight->k, err);
+    }
     if (a->dtype != LS_F16 || weight->dtype != LS_F32)
         return LS_FAIL(err, LS_ERR_ARG, "gemm weight: %s into panels of %s", ls_dtype_name(a->dtype),
                        ls_dtype_name(weight->dtype));
@@ -339,11 +345,35 @@ ls_status ls_cuda_gemm_repack(const ls_exec *exec, const ls_gemm_repack_args *a,
     return ls_cuda_widen(exec, &widen, err);
 }
 
+/* Rows that are worth a proof of cuBLASLt: those that engines pad their batches to, so that there are few of them. */
+#define PROVEN_ROWS 64
+
+/* Proves cuBLASLt for a product of this kind at its first call outside of a captured graph. A refusal is no error: the
+ * project's own kernels compute it. */
+static ls_status assure_proof(const ls_exec *exec, const ls_product *product, ls_error *err) {
+    cudaStreamCaptureStatus capture;
+    ls_error why;
+    bool admitted;
+    if (product->rows % PROVEN_ROWS != 0 || ls_product_cublas_known(product)) return LS_OK;
+    LS_CUDA_TRY(ls_cuda_status(cudaStreamIsCapturing((cudaStream_t)exec->stream, &capture), product->op, err));
+    if (capture != cudaStreamCaptureStatusNone) return LS_OK;
+    if (ls_product_cublas_prepare(product, &admitted, &why) == LS_OK || why.status == LS_ERR_UNSUPPORTED ||
+        why.status == LS_ERR_CAPACITY)
+        return LS_OK;
+    *err = why;
+    return why.status;
+}
+
 ls_status ls_cuda_gemm(const ls_exec *exec, const ls_gemm_args *a, ls_error *err) {
     const ls_gemm_weight *w = a->weight;
-    const ls_cuda_gemm_args args = {a->x,    a->x_dtype, a->x_stride,  w->panels,     w->dtype, NULL,
+    const void *tiles = w->dtype == LS_BF16 ? (const uint8_t *)w->panels + w->panel_stride : NULL;
+    const ls_cuda_gemm_args args = {a->x,    a->x_dtype, a->x_stride,  w->panels,     w->dtype, tiles,
                                     a->bias, a->out,     a->out_dtype, a->out_stride, a->m,     w->n,
-                                    w->k,    a->profile, false,        a->range};
+                                    w->k,    a->profile, a->nan_open,  a->range};
+    if (a->profile == LS_PROFILE_MMA16 && a->nan_open && a->m > 0 && a->bias == NULL && a->range == NULL) {
+        const ls_product product = forward_product(&args);
+        LS_CUDA_TRY(assure_proof(exec, &product, err));
+    }
     return ls_cuda_gemm_stored(exec, &args, err);
 }
 

@@ -58,6 +58,8 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
 /* cuBLASLt. prepare: proves an algorithm for the product's sizes, layouts and types on data of its own, once; waits and
  * allocates; the error says why there is none. The product is then taken by it. */
 ls_status ls_product_cublas_prepare(const ls_product *product, bool *admitted, ls_error *err);
+/* Whether prepare has been called for such a product, whatever it found; true also where the library is not there. */
+bool ls_product_cublas_known(const ls_product *product);
 /* For tests: the same proof of algorithms that are made to split the depth; keeps nothing. */
 ls_status ls_product_cublas_planted(const ls_product *product, bool *admitted, ls_error *err);
 ls_status ls_product_mma16_cublas(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err);
