@@ -45,7 +45,7 @@ static double time_forward(bench *b, int64_t batch, int64_t rows, int64_t pos, i
     float *h, *logits;
     ls_error err;
     need(ls_cache_create(&cache, b->device, c, &opts, &err), &err);
-    need(ls_workspace_create(&ws, b->device, c, b->dtype, n, false, &err), &err);
+    need(ls_workspace_create(&ws, b->device, b->model, b->dtype, n, false, &err), &err);
     need(ls_batch_create(&input, b->device, n, batch, opts.n_pages, &err), &err);
     need(ls_memory_alloc(b->device, (void **)&h, n, c->hidden * (int64_t)sizeof *h, "stream", &err), &err);
     need(ls_memory_alloc(b->device, (void **)&logits, head_rows * c->vocab, sizeof *logits, "logits", &err), &err);

@@ -73,8 +73,8 @@ ls_status ls_leaf_through_norm(const ls_leaf *l, const float *w, ls_rows x, ls_r
 
 /* The same activations from a row on; picks are not rows, and are laid out anew for every leaf. */
 static ls_activations from_row(ls_activations a, const ls_model_config *c, int64_t row, bool picks) {
-    ls_rows *const rows[] = {&a.x, &a.y,  &a.q,       &a.k,          &a.v,      &a.heads, &a.uz,
-                             &a.u, &a.dt, &a.scanned, &a.narrow_raw, &a.narrow, &a.router};
+    ls_rows *const rows[] = {&a.x,  &a.y,    &a.q,     &a.k,       &a.v,          &a.heads,  &a.uz,    &a.u,
+                             &a.dt, &a.u_in, &a.dt_in, &a.scanned, &a.narrow_raw, &a.narrow, &a.router};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) *rows[i] = ls_rows_from(*rows[i], row);
     if (picks) {
         a.expert += row * c->top_k;

@@ -24,8 +24,8 @@ bool ls_ablation_parse(ls_ablation *out, const char *name) {
 
 /* ---- what parts are made of ---- */
 
-ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,
-                          int64_t m, const int64_t *range, ls_error *err) {
+static ls_status project(const ls_forward *f, ls_profile profile, ls_rows out, ls_rows x, const ls_gemm_weight *w,
+                         const float *bias, int64_t m, const int64_t *range, ls_error *err) {
     const ls_gemm_args args = {.x = x.data,
                                .x_dtype = x.dtype,
                                .x_stride = x.stride,
@@ -35,9 +35,19 @@ ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_
                                .out_dtype = out.dtype,
                                .out_stride = out.stride,
                                .m = m,
+                               .profile = profile,
                                .range = range,
                                .nan_open = true};
     return ls_gemm(f->ws->device, &args, err);
+}
+
+ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,
+                          int64_t m, const int64_t *range, ls_error *err) {
+    return project(f, f->model->profile, out, x, w, bias, m, range, err);
+}
+
+ls_status ls_part_project_exact(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, ls_error *err) {
+    return project(f, LS_PROFILE_EXACT, out, x, w, NULL, f->batch->n_rows, NULL, err);
 }
 
 ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim, ls_error *err) {
@@ -109,6 +119,9 @@ static ls_status check(const ls_forward *f, ls_error *err) {
     if (f->ws->dtype != f->cache->dtype)
         return LS_FAIL(err, LS_ERR_ARG, "forward: workspace is %s, cache is %s", ls_dtype_name(f->ws->dtype),
                        ls_dtype_name(f->cache->dtype));
+    if (f->ws->profile != f->model->profile)
+        return LS_FAIL(err, LS_ERR_ARG, "forward: workspace is of the profile %s, the model of %s",
+                       ls_profile_name(f->ws->profile), ls_profile_name(f->model->profile));
     if (f->batch->n_rows > f->ws->rows_max)
         return LS_FAIL(err, LS_ERR_CAPACITY, "forward: %lld rows, the workspace holds %lld",
                        (long long)f->batch->n_rows, (long long)f->ws->rows_max);
@@ -139,6 +152,7 @@ ls_status ls_model_logits(const ls_model *model, ls_device *device, ls_rows x, i
                                .out_dtype = LS_F32,
                                .out_stride = model->config.vocab,
                                .m = n,
+                               .profile = model->profile,
                                .nan_open = true};
     return ls_gemm(device, &args, err);
 }

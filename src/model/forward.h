@@ -27,6 +27,7 @@ typedef struct ls_activations {
     /* Mamba */
     ls_rows uz;                 /* 2D: u | z before the convolution */
     ls_rows u, dt;              /* D each: behind it; of the scan */
+    ls_rows u_in, dt_in;        /* D, R: what x_proj and dt_proj read; in exact u, and dt of the narrow rows */
     ls_rows scanned;            /* D: the scan's output */
     ls_rows narrow_raw, narrow; /* R+2S: dt | B | C before and behind their norms; one matrix in inference */
     /* feed-forward, over rows or over picks (rows of experts) */
@@ -45,18 +46,20 @@ typedef struct ls_activations {
 typedef struct ls_workspace {
     ls_device *device;
     ls_dtype dtype;
+    ls_profile profile;
     int64_t rows_max;
     ls_activations a;
     void *owned[20];
     int64_t n_owned;
 } ls_workspace;
 
-/* for_training: nothing that a gradient needs is overwritten within one half of a layer. */
-ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_model_config *config, ls_dtype dtype,
+/* For models of this model's configuration and profile. for_training: nothing that a gradient needs is overwritten
+ * within one half of a layer. */
+ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_model *model, ls_dtype dtype,
                               int64_t rows_max, bool for_training, ls_error *err);
 void ls_workspace_free(ls_workspace *workspace);
 /* Bytes of the above, for planning; -1 where they do not fit 64 bits. */
-int64_t ls_workspace_bytes(const ls_model_config *config, ls_dtype dtype, int64_t rows_max, bool for_training);
+int64_t ls_workspace_bytes(const ls_model *model, ls_dtype dtype, int64_t rows_max, bool for_training);
 
 /* What a forward reads of its batch, in device memory: addresses stay, contents change. */
 typedef struct ls_batch {

@@ -18,7 +18,12 @@
  *
  * The activation type (f32 or bf16) is the type of what enters a large matrix product (rms outputs, attention and scan
  * outputs, gated feed-forward) and of what is cached (keys, values, convolution inputs). R() above is that one
- * rounding. Everything else is float32: residual stream, what is added to it, u, z, dt, B, C, gates, router, logits. */
+ * rounding. Everything else is float32: residual stream, what is added to it, u, z, dt, B, C, gates, router, logits.
+ *
+ * The profile says how the dense products are summed: every W above but the router's, which is a chain of float32 in
+ * both. In mma16 a product takes bf16 only, so what enters one and is float32 above is rounded once, and whoever else
+ * reads it goes on with the float32:  dt|B|C = Wx R(u);  dt = Wdt R(dt), R of the norm where the model has inner norms,
+ * else of what Wx gave. */
 #ifndef LS_MODEL_MODEL_H
 #define LS_MODEL_MODEL_H
 
@@ -69,6 +74,7 @@ typedef struct ls_model {
     ls_device *device; /* borrowed */
     ls_model_config config;
     ls_ablation ablation;      /* none when opened; whoever opened it may set it before it runs */
+    ls_profile profile;        /* exact when opened; ls_model_set_profile */
     ls_checkpoint *checkpoint; /* names, shapes and types of the tensors; nothing of it is read any more */
     void *embed;               /* [V][H], stored type */
     ls_dtype embed_dtype;
@@ -84,6 +90,12 @@ typedef struct ls_model {
  * configuration does not call for is an error too. The weights go to the device. */
 ls_status ls_model_open(ls_model **out, ls_device *device, const char *directory, ls_error *err);
 void ls_model_close(ls_model *model);
+/* How the model's dense products are summed, forward and backward; to be set before anything runs or is laid out for
+ * it. mma16 is refused by name where the type of activations is not bf16, or a dense weight is not stored as bf16; the
+ * router may be stored as anything. */
+ls_status ls_model_set_profile(ls_model *model, ls_profile profile, ls_dtype activations, ls_error *err);
+/* Fails for a model whose gradient its profile does not define: a mixture of experts in mma16. */
+ls_status ls_model_check_gradient(const ls_model *model, ls_error *err);
 /* Multiplies the weights of every layer's input norm: another model, whose every cached state is another one. For
  * experiments. */
 ls_status ls_model_scale_inputs(ls_model *model, float factor, ls_error *err);

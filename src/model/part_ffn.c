@@ -79,7 +79,7 @@ static ls_status experts_forward(const ls_forward *f, int64_t layer_i, ls_error 
     const int64_t rows = f->batch->n_rows, picks = rows * c->top_k;
     const ls_moe_route_args route = {a->router.data, rows, c->n_experts, c->top_k, a->expert, a->expert_weight};
     ls_status status;
-    LS_TRY(ls_part_project(f, a->router, a->x, &f->model->layers[layer_i].router, NULL, rows, NULL, err));
+    LS_TRY(ls_part_project_exact(f, a->router, a->x, &f->model->layers[layer_i].router, err));
     LS_TRY(ls_moe_route(f->ws->device, &route, err));
     LS_TRY(run_experts(f, layer_i, err));
     LS_TRY(ls_memory_fill(f->ws->device, a->y.data, 0, rows * c->hidden * (int64_t)sizeof(float), err));

@@ -10,12 +10,18 @@
 static int64_t b_column(const ls_model_config *c) { return c->dt_rank; }
 static int64_t c_column(const ls_model_config *c) { return c->dt_rank + (int64_t)c->d_state; }
 
+/* to = R(from), unless they are the same rows, as in the profile exact. */
+static ls_status round_into(const ls_forward *f, ls_rows to, ls_rows from, int64_t dim, ls_error *err) {
+    const ls_round_rows_args args = {from.data, from.stride, to.data, to.stride, f->batch->n_rows, dim};
+    return to.data == from.data ? LS_OK : ls_round_rows(f->ws->device, &args, err);
+}
+
 /* Norms of dt, B and C; a model without them computes with what x_proj gave. */
 static ls_status inner_norms(const ls_forward *f, const ls_mamba_weights *w, ls_error *err) {
     const ls_model_config *c = &f->model->config;
     const ls_rows raw = f->ws->a.narrow_raw, out = f->ws->a.narrow;
     ls_status status;
-    LS_TRY(ls_part_norm(f, out, raw, w->dt_norm, c->dt_rank, err));
+    LS_TRY(ls_part_norm(f, f->ws->a.dt_in, raw, w->dt_norm, c->dt_rank, err));
     LS_TRY(ls_part_norm(f, ls_rows_column(out, b_column(c)), ls_rows_column(raw, b_column(c)), w->b_norm, c->d_state,
                         err));
     LS_TRY(ls_part_norm(f, ls_rows_column(out, c_column(c)), ls_rows_column(raw, c_column(c)), w->c_norm, c->d_state,
@@ -24,7 +30,7 @@ done:
     return status;
 }
 
-/* What the scan and dt_proj read. */
+/* What the scan reads B and C of. */
 static ls_rows narrow_of(const ls_model_config *c, const ls_activations *a) {
     return c->inner_norms ? a->narrow : a->narrow_raw;
 }
@@ -80,9 +86,10 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
     ls_status status;
     LS_TRY(ls_part_project(f, a->uz, a->x, &w->in_proj, w->in_bias, rows, NULL, err));
     LS_TRY(ls_conv1d(f->ws->device, &conv, err));
-    LS_TRY(ls_part_project(f, a->narrow_raw, a->u, &w->x_proj, NULL, rows, NULL, err));
-    if (c->inner_norms) LS_TRY(inner_norms(f, w, err));
-    LS_TRY(ls_part_project(f, a->dt, narrow, &w->dt_proj, NULL, rows, NULL, err));
+    LS_TRY(round_into(f, a->u_in, a->u, dim, err));
+    LS_TRY(ls_part_project(f, a->narrow_raw, a->u_in, &w->x_proj, NULL, rows, NULL, err));
+    LS_TRY(c->inner_norms ? inner_norms(f, w, err) : round_into(f, a->dt_in, a->narrow_raw, c->dt_rank, err));
+    LS_TRY(ls_part_project(f, a->dt, a->dt_in, &w->dt_proj, NULL, rows, NULL, err));
     LS_TRY(ls_scan(f->ws->device, &scan, err));
     LS_TRY(ls_part_project(f, a->y, a->scanned, &w->out_proj, w->out_bias, rows, NULL, err));
 done:
@@ -200,7 +207,7 @@ static ls_status mamba_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     LS_TRY(ls_leaf_into_weight(l, &w->out_proj, l->dh, a->scanned, w->out_bias, rows, NULL, err));
     LS_TRY(ls_leaf_into_input(l, &w->out_proj, l->dh, dscan, false, NULL, rows, NULL, err));
     LS_TRY(scan_backward(l, w, dscan.data, err));
-    LS_TRY(ls_leaf_into_weight(l, &w->dt_proj, ddt, narrow_of(c, a), NULL, rows, NULL, err));
+    LS_TRY(ls_leaf_into_weight(l, &w->dt_proj, ddt, a->dt_in, NULL, rows, NULL, err));
     if (c->inner_norms) {
         LS_TRY(ls_leaf_into_input(l, &w->dt_proj, ddt, dnarrow, false, NULL, rows, NULL, err));
         LS_TRY(inner_norms_backward(l, w, dnarrow, db, dc, draw, err));
@@ -209,7 +216,7 @@ static ls_status mamba_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
         LS_TRY(copy_matrix(l, ls_rows_column(draw, b_column(c)), db, states, err));
         LS_TRY(copy_matrix(l, ls_rows_column(draw, c_column(c)), dc, states, err));
     }
-    LS_TRY(ls_leaf_into_weight(l, &w->x_proj, draw, a->u, NULL, rows, NULL, err));
+    LS_TRY(ls_leaf_into_weight(l, &w->x_proj, draw, a->u_in, NULL, rows, NULL, err));
     LS_TRY(ls_leaf_into_input(l, &w->x_proj, draw, du, true, NULL, rows, NULL, err));
     LS_TRY(conv_backward(l, w, duz, err));
     LS_TRY(copy_matrix(l, ls_rows_column(duz, dim), dz, dim, err));

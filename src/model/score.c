@@ -57,7 +57,7 @@ static ls_status scorer_init(scorer *s, const ls_score_item *items, int64_t n_it
                             .n_pages = batch * s->pages_each,
                             .page_tokens = s->opts->page_tokens};
     LS_TRY(ls_cache_create(&s->cache, s->device, c, &cache, s->err));
-    LS_TRY(ls_workspace_create(&s->ws, s->device, c, s->opts->dtype, rows, false, s->err));
+    LS_TRY(ls_workspace_create(&s->ws, s->device, s->model, s->opts->dtype, rows, false, s->err));
     LS_TRY(ls_batch_create(&s->batch, s->device, rows, batch, cache.n_pages, s->err));
     LS_TRY(ls_head_create(&s->head, s->device, c, &head, s->err));
     LS_TRY(

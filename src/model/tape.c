@@ -77,7 +77,7 @@ static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *er
         if (i > 0 && t->opts.recompute)
             t->ws[i] = t->ws[0];
         else
-            LS_TRY(ls_workspace_create(&t->ws[i], t->device, c, t->opts.dtype, rows, true, err));
+            LS_TRY(ls_workspace_create(&t->ws[i], t->device, t->model, t->opts.dtype, rows, true, err));
     }
     t->x_last = (ls_rows){NULL, t->opts.dtype, c->hidden};
     LS_TRY(ls_memory_alloc(t->device, &t->x_last.data, rows, c->hidden * ls_dtype_bytes(t->opts.dtype), "tape", err));

@@ -19,6 +19,10 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static bool has_experts(const ls_model_config *c) { return c->n_experts > 1; }
 
+/* Whether what x_proj and dt_proj read is rounded first. Outside of training both lie in the memory of the scan's
+ * output: the first has been read when the second is written, and the second when the scan runs. */
+static bool rounds(const ls_model *model) { return model->profile == LS_PROFILE_MMA16; }
+
 /* Bytes of one row of each region of memory. Halves of a layer take turns, so what only one of them computes may lie in
  * the memory of what only the other does. */
 typedef struct layout {
@@ -26,7 +30,8 @@ typedef struct layout {
     int64_t first, second, last;  /* what enters the half's middle op: uz, q|k|v, gate; u|dt, up; and what leaves it */
 } layout;
 
-static layout layout_of(const ls_model_config *c, ls_dtype dtype) {
+static layout layout_of(const ls_model *model, ls_dtype dtype) {
+    const ls_model_config *c = &model->config;
     const int64_t elem = ls_dtype_bytes(dtype), f32 = (int64_t)sizeof(float), dim = c->d_inner;
     layout l = {.q = (int64_t)c->n_heads * c->head_dim,
                 .kv = (int64_t)c->n_kv_heads * c->head_dim,
@@ -35,23 +40,26 @@ static layout layout_of(const ls_model_config *c, ls_dtype dtype) {
     l.first = larger(larger(2 * dim * f32, (l.q + 2 * l.kv) * elem), l.picks * c->ffn * f32);
     l.second = larger(2 * dim * f32, l.picks * c->ffn * f32);
     l.last = larger(larger(dim, l.q), l.picks * c->ffn) * elem;
+    if (rounds(model)) l.last = larger(l.last, c->dt_rank * (int64_t)sizeof(uint16_t));
     return l;
 }
 
 /* Bytes of a row of everything. */
-static int64_t row_bytes(const ls_model_config *c, ls_dtype dtype, bool for_training) {
-    const layout l = layout_of(c, dtype);
+static int64_t row_bytes(const ls_model *model, ls_dtype dtype, bool for_training) {
+    const ls_model_config *c = &model->config;
+    const layout l = layout_of(model, dtype);
     const int64_t elem = ls_dtype_bytes(dtype), f32 = (int64_t)sizeof(float), h = c->hidden;
     int64_t bytes = h * (f32 + elem) + l.first + l.second + l.last + l.narrow * f32 * (for_training ? 2 : 1);
+    if (rounds(model) && for_training) bytes += (c->d_inner + c->dt_rank) * (int64_t)sizeof(uint16_t);
     if (has_experts(c))
         bytes += c->n_experts * f32 + c->top_k * (int64_t)(sizeof(int32_t) + sizeof(float)) +
                  l.picks * (3 * (int64_t)sizeof(int64_t) + h * (f32 + elem) + f32);
     return bytes;
 }
 
-int64_t ls_workspace_bytes(const ls_model_config *c, ls_dtype dtype, int64_t rows_max, bool for_training) {
+int64_t ls_workspace_bytes(const ls_model *model, ls_dtype dtype, int64_t rows_max, bool for_training) {
     int64_t bytes;
-    return ls_mul_i64(rows_max, row_bytes(c, dtype, for_training), &bytes) ? bytes : -1;
+    return ls_mul_i64(rows_max, row_bytes(model, dtype, for_training), &bytes) ? bytes : -1;
 }
 
 static ls_status own(ls_workspace *ws, void **out, int64_t rows, int64_t bytes, ls_error *err) {
@@ -85,8 +93,26 @@ done:
     return status;
 }
 
-static ls_status make_halves(ls_workspace *ws, const ls_model_config *c, bool for_training, ls_error *err) {
-    const layout l = layout_of(c, ws->dtype);
+/* What x_proj and dt_proj read; the rest of the Mamba half is there, and `last` is the memory of the scan's output. */
+static ls_status make_rounded(ls_workspace *ws, const ls_model *model, void *last, bool for_training, ls_error *err) {
+    const ls_model_config *c = &model->config;
+    ls_activations *a = &ws->a;
+    ls_status status = LS_OK;
+    a->u_in = a->u;
+    a->dt_in = c->inner_norms ? a->narrow : a->narrow_raw;
+    if (!rounds(model)) return LS_OK;
+    a->u_in = (ls_rows){last, LS_BF16, c->d_inner};
+    a->dt_in = (ls_rows){last, LS_BF16, c->dt_rank};
+    if (!for_training) return LS_OK;
+    LS_TRY(own_rows(ws, &a->u_in, ws->rows_max, LS_BF16, c->d_inner, err));
+    LS_TRY(own_rows(ws, &a->dt_in, ws->rows_max, LS_BF16, c->dt_rank, err));
+done:
+    return status;
+}
+
+static ls_status make_halves(ls_workspace *ws, const ls_model *model, bool for_training, ls_error *err) {
+    const ls_model_config *c = &model->config;
+    const layout l = layout_of(model, ws->dtype);
     const int64_t dim = c->d_inner, rows = ws->rows_max;
     ls_activations *a = &ws->a;
     void *first, *second, *last;
@@ -110,11 +136,12 @@ static ls_status make_halves(ls_workspace *ws, const ls_model_config *c, bool fo
     a->heads = (ls_rows){last, ws->dtype, l.q};
     a->scanned = (ls_rows){last, ws->dtype, dim};
     a->gated = (ls_rows){last, ws->dtype, c->ffn};
+    LS_TRY(make_rounded(ws, model, last, for_training, err));
 done:
     return status;
 }
 
-ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_model_config *c, ls_dtype dtype,
+ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_model *model, ls_dtype dtype,
                               int64_t rows_max, bool for_training, ls_error *err) {
     ls_workspace *ws = calloc(1, sizeof *ws);
     ls_status status;
@@ -122,9 +149,10 @@ ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_mo
     if (ws == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "workspace");
     ws->device = device;
     ws->dtype = dtype;
+    ws->profile = model->profile;
     ws->rows_max = rows_max;
-    LS_TRY(make_halves(ws, c, for_training, err));
-    if (has_experts(c)) LS_TRY(make_experts(ws, c, err));
+    LS_TRY(make_halves(ws, model, for_training, err));
+    if (has_experts(&model->config)) LS_TRY(make_experts(ws, &model->config, err));
     *out = ws;
     ws = NULL;
 done:

@@ -37,6 +37,7 @@ extern "C" {
     OP(embed_backward)       \
     OP(residual)             \
     OP(multiply)             \
+    OP(round_rows)           \
     OP(swiglu)               \
     OP(swiglu_backward)      \
     OP(attention)            \

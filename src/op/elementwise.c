@@ -25,6 +25,14 @@ ls_status ls_swiglu_check(const ls_swiglu_args *args, ls_error *err) {
     return check_size("swiglu", args->rows, args->dim, err);
 }
 
+ls_status ls_round_rows_check(const ls_round_rows_args *args, ls_error *err) {
+    const int64_t rows = args->rows, dim = args->dim;
+    const ls_operand operands[] = {{"x", args->x, rows, dim, args->x_stride, 4, rows == 0},
+                                   {"y", args->y, rows, dim, args->y_stride, 2, rows == 0}};
+    const ls_status status = check_size("round_rows", rows, dim, err);
+    return status != LS_OK ? status : ls_operands_check("round_rows", operands, 2, err);
+}
+
 ls_status ls_multiply_check(const ls_multiply_args *args, ls_error *err) {
     const int64_t n = args->n;
     const ls_operand operands[] = {{"x", args->x, 1, n, n, 4, n == 0}, {"y", args->y, 1, n, n, 4, n == 0}};

@@ -1,9 +1,11 @@
-/* The ops without a reduction: embedding, residual add, SwiGLU gate. An element is rounded at most once.
+/* The ops without a reduction: embedding, residual add, SwiGLU gate, rounding. An element is rounded at most once.
  *
- * embed:    y[r][c] = R(table[token[r]][c])
- * residual: out[r][c] = h[r][c] + y[r][c], float32: the residual stream is never rounded to the activation type
- * multiply: x[i] = x[i] * y[i], float32
- * swiglu:   y[r][c] = R(silu(gate[r][c]) * up[r][c])   (Shazeer 2020, arXiv:2002.05202); silu of num/expf.h */
+ * embed:      y[r][c] = R(table[token[r]][c])
+ * residual:   out[r][c] = h[r][c] + y[r][c], float32: the residual stream is never rounded to the activation type
+ * multiply:   x[i] = x[i] * y[i], float32
+ * round_rows: y[r][c] = x[r][c] rounded to bf16: what enters a dense product of the profile mma16 and is used as
+ *             float32 besides
+ * swiglu:     y[r][c] = R(silu(gate[r][c]) * up[r][c])   (Shazeer 2020, arXiv:2002.05202); silu of num/expf.h */
 #ifndef LS_OP_ELEMENTWISE_H
 #define LS_OP_ELEMENTWISE_H
 
@@ -39,6 +41,17 @@ typedef struct ls_multiply_args {
 } ls_multiply_args;
 
 ls_status ls_multiply_check(const ls_multiply_args *args, ls_error *err);
+
+typedef struct ls_round_rows_args {
+    const float *x; /* [rows][dim], rows x_stride elements apart */
+    int64_t x_stride;
+    uint16_t *y; /* [rows][dim] in bf16, rows y_stride elements apart; elements between rows are not touched */
+    int64_t y_stride;
+    int64_t rows, dim;
+} ls_round_rows_args;
+
+/* y must not overlap x. */
+ls_status ls_round_rows_check(const ls_round_rows_args *args, ls_error *err);
 
 typedef struct ls_swiglu_args {
     const float *gate, *up; /* [rows][dim] */

@@ -29,7 +29,7 @@ static ls_head_opts head_opts(const ls_engine *e) {
 static ls_status plan_workspace(ls_engine *e, ls_error *err) {
     const ls_model_config *c = &e->model->config;
     const ls_head_opts head = head_opts(e);
-    const int64_t bytes = ls_workspace_bytes(c, e->opts.dtype, e->plan.rows, false);
+    const int64_t bytes = ls_workspace_bytes(e->model, e->opts.dtype, e->plan.rows, false);
     int64_t stream;
     if (bytes < 0 || !ls_mul_i64(e->plan.rows, c->hidden * (int64_t)sizeof(float), &stream) ||
         !ls_add_i64(bytes, stream, &e->plan.workspace_bytes))
@@ -203,7 +203,7 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     ls_status status;
     LS_TRY(make_plan(e, err));
     LS_TRY(make_pools(e, err));
-    LS_TRY(ls_workspace_create(&e->ws, e->device, c, e->opts.dtype, e->plan.rows, false, err));
+    LS_TRY(ls_workspace_create(&e->ws, e->device, e->model, e->opts.dtype, e->plan.rows, false, err));
     LS_TRY(ls_batch_create(&e->tick, e->device, e->plan.rows, b, b * e->pages_max, err));
     LS_TRY(ls_head_create(&e->head, e->device, c, &head, err));
     LS_TRY(ls_memory_alloc(e->device, (void **)&e->h, e->plan.rows, c->hidden * (int64_t)sizeof *e->h,

@@ -80,7 +80,7 @@ static void embed_faults(bk_run *run) {
     door_close(&d);
 }
 
-/* ---- residual, multiply, swiglu ---- */
+/* ---- residual, multiply, round_rows, swiglu ---- */
 
 static void residual_one(door *d, int64_t rows, int64_t dim, value_kind kind, int64_t offset, int where) {
     static const char *const names[] = {"apart", "over h", "h itself", "over y"};
@@ -130,6 +130,31 @@ static void multiply(bk_run *run) {
             multiply_one(&d, sizes[i], (value_kind)kind, (i + kind) % 2 * 4, (i + kind) % 3 * 4);
     multiply_one(&d, 0, VALUES_PLAIN, 0, 0);
     multiply_one(&d, bk_size(run, 5000, 300001, 30000001), VALUES_WIDE, 0, 0);
+    door_close(&d);
+}
+
+static void round_rows_one(door *d, int64_t rows, int64_t dim, int64_t x_gap, int64_t y_gap, value_kind kind,
+                           int64_t offset) {
+    const int64_t x_stride = dim + x_gap, y_stride = dim + y_gap;
+    const door_buffer x = values_put(d, "x", LS_F32, rows * x_stride, kind, 7, 4 * offset),
+                      y = door_put(d, "y", NULL, rows * y_stride * 2, 2 * offset);
+    DOOR_CALL(d, round_rows, .x = x.at[s], .x_stride = x_stride, .y = y.at[s], .y_stride = y_stride, .rows = rows,
+              .dim = dim);
+    door_same(d, &y, 2, "%s, %lld x %lld, gaps %lld %lld, offset %lld", value_names[kind], (long long)rows,
+              (long long)dim, (long long)x_gap, (long long)y_gap, (long long)offset);
+    door_clear_to(d, 0);
+}
+
+static void round_rows(bk_run *run) {
+    static const int64_t gaps[] = {0, 4, 8, 3};
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(sizes); i++)
+        for (int kind = 0; kind < VALUE_KINDS; kind++)
+            for (int64_t g = 0; g < 4; g++)
+                round_rows_one(&d, 1 + (i + g) % 5, sizes[i], gaps[(g + kind) % 4], gaps[g], (value_kind)kind,
+                               (i + g) % 3);
+    round_rows_one(&d, 0, 5, 0, 0, VALUES_PLAIN, 0);
+    round_rows_one(&d, bk_size(run, 20, 200, 8192), 5120, 5120, 0, VALUES_WIDE, 0);
     door_close(&d);
 }
 
@@ -428,6 +453,7 @@ int main(int argc, char **argv) {
                                     {"embed_faults", embed_faults, BK_ANYWHERE},
                                     {"residual", residual, BK_ANYWHERE},
                                     {"multiply", multiply, BK_ANYWHERE},
+                                    {"round_rows", round_rows, BK_ANYWHERE},
                                     {"swiglu", swiglu, BK_ANYWHERE},
                                     {"rmsnorm", rmsnorm, BK_ANYWHERE},
                                     {"gather", gather, BK_ANYWHERE},

@@ -51,7 +51,7 @@ static inline void track_open(track *t, const ls_model *model, ls_dtype dtype, i
     ls_error err;
     *t = (track){.model = model, .dtype = dtype, .page_tokens = page_tokens, .n_pages = n_pages};
     assert_ok(ls_cache_create(&t->cache, machine, &model->config, &opts, &err), err);
-    assert_ok(ls_workspace_create(&t->ws, machine, &model->config, dtype, 2 * TEXT, false, &err), err);
+    assert_ok(ls_workspace_create(&t->ws, machine, model, dtype, 2 * TEXT, false, &err), err);
     assert_ok(ls_batch_create(&t->batch, machine, 2 * TEXT, TEXT, opts.n_pages, &err), err);
     t->h = to_device(machine, NULL, 2 * TEXT * model->config.hidden * (int64_t)sizeof *t->h);
     t->pages = malloc((size_t)opts.n_pages * sizeof *t->pages);

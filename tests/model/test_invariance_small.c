@@ -1,6 +1,6 @@
 /* The property of test_invariance on few tokens, quick enough for sanitizers: 8 prompts of 1 to 6 tokens and one of
- * 48, 2 samples, 4 tokens each, on four fixtures (three for the slow generic set) in both activation types with every
- * instruction set. Each value of each lever occurs. */
+ * 48, 2 samples, 4 tokens each, on five fixtures (four for the slow generic set) in both activation types with every
+ * instruction set, and on those of bf16 weights in the profile mma16. Each value of each lever occurs. */
 #include "invariance.h"
 
 #define N_TOKENS 4
@@ -14,13 +14,15 @@ static const levers lever_rows[] = {
     {16, 2, 64, 1, 34, true},   {3, 64, 1, 2, 0, false},
 };
 
-static void small_case(const char *name, ls_dtype dtype, ls_isa isa) {
+static void small_case(const char *name, ls_dtype dtype, ls_profile profile, ls_isa isa) {
     ls_device *devices[3] = {NULL, test_device(1, isa), test_device(2, isa)};
     ls_device *best = test_device(1, ls_isa_best());
     request_set want, got, both;
     fixture f;
     differences d;
+    ls_error err;
     fixture_open(&f, name);
+    assert_ok(ls_model_set_profile(f.model, profile, dtype, &err), err);
     set_make(&want, f.model->config.vocab, 9, 2, LONGEST, N_TOKENS, 3, 0);
     generate(f.model, best, dtype, &first_levers, &plain_sampling, &want);
     set_pick(&got, &want, want.n, N_TOKENS);
@@ -65,9 +67,20 @@ static void no_lever_reaches_a_bit(void **state) {
         skip();
     }
     for (int64_t i = 0; i < COUNT(names) - (isa == LS_ISA_GENERIC); i++) {
-        small_case(names[i], LS_F32, isa);
-        small_case(names[i], LS_BF16, isa);
+        small_case(names[i], LS_F32, LS_PROFILE_EXACT, isa);
+        small_case(names[i], LS_BF16, LS_PROFILE_EXACT, isa);
     }
+}
+
+static void no_lever_reaches_a_bit_of_mma16(void **state) {
+    static const char *const names[] = {"jamba-odd", "jamba-nobias", "jamba-bf16"};
+    const ls_isa isa = *(const ls_isa *)*state;
+    if (!ls_isa_available(isa)) {
+        print_message("this processor cannot run %s\n", ls_isa_name(isa));
+        skip();
+    }
+    for (int64_t i = 0; i < COUNT(names) - (isa == LS_ISA_GENERIC); i++)
+        small_case(names[i], LS_BF16, LS_PROFILE_MMA16, isa);
 }
 
 int main(void) {
@@ -76,6 +89,9 @@ int main(void) {
         {"small_generic", no_lever_reaches_a_bit, NULL, NULL, &isas[0]},
         {"small_avx2", no_lever_reaches_a_bit, NULL, NULL, &isas[1]},
         {"small_avx512", no_lever_reaches_a_bit, NULL, NULL, &isas[2]},
+        {"small_mma16_generic", no_lever_reaches_a_bit_of_mma16, NULL, NULL, &isas[0]},
+        {"small_mma16_avx2", no_lever_reaches_a_bit_of_mma16, NULL, NULL, &isas[1]},
+        {"small_mma16_avx512", no_lever_reaches_a_bit_of_mma16, NULL, NULL, &isas[2]},
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Embedding, residual add, product and SwiGLU gate against a textbook reading of their contracts, bit for bit: shapes,
- * types, instruction sets, threads, special values; accuracy; variants that must be caught; bad tokens. */
+/* Embedding, residual add, product, rounding and SwiGLU gate against a textbook reading of their contracts, bit for
+ * bit: shapes, types, instruction sets, threads, special values; accuracy; variants that must be caught; bad tokens. */
 #include "op/elementwise.h"
 #include "op/op_case.h"
 
@@ -143,6 +143,64 @@ static void bad_products_are_named(void **state) {
     REFUSED("x: 1 rows of stride 9223372036854775807", x, x, INT64_MAX);
 #undef REFUSED
     assert_true(x[0] == 1.0f && x[1] == 2.0f);
+}
+
+/* ---- rounding of rows ---- */
+
+/* Rows apart in x and in y; what lies between rows of y stays. The reading is written out from the definition of
+ * nearest even, not with the library's narrowing. */
+static uint16_t nearest_even_bf16(float x) {
+    const uint32_t bits = ls_bits(x), low = bits & 0xFFFFu, high = bits >> 16;
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0x7FC0u;
+    return (uint16_t)(low > 0x8000u || (low == 0x8000u && high % 2 == 1) ? high + 1 : high);
+}
+
+static void rows_round_once(void **state) {
+    const ls_isa isa = op_isa(state);
+    uint64_t seed = 21;
+    for (int64_t d = 0; d < OP_COUNT(dims); d++)
+        for (int64_t i = 0; i < 9; i++) {
+            const int64_t rows = i % 3 * 4;
+            op_array x = op_array_make(LS_F32, rows, dims[d], i / 3 * 5);
+            op_array y = op_array_make(LS_BF16, rows, dims[d], (2 - i / 3) * 3);
+            op_array expected = op_array_make(LS_BF16, rows, dims[d], (2 - i / 3) * 3);
+            const ls_round_rows_args args = {op_floats(&x), x.stride, (uint16_t *)(void *)y.data,
+                                             y.stride,      rows,     dims[d]};
+            ls_error err;
+            op_fill(&x, i % 2 == 0 ? op_special : op_wide, &seed);
+            op_guard(&expected);
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t c = 0; c < dims[d]; c++)
+                    ((uint16_t *)(void *)expected.data)[r * expected.stride + c] =
+                        nearest_even_bf16(op_floats(&x)[r * x.stride + c]);
+            for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
+                op_guard(&y);
+                assert_ok(ls_round_rows(op_devices[isa][t], &args, &err), err);
+                op_check(&expected, &y, OP_NAN_PINNED, "round_rows rows %lld dim %lld threads %d", (long long)rows,
+                         (long long)dims[d], t + 1);
+            }
+            op_array_free(&x);
+            op_array_free(&y);
+            op_array_free(&expected);
+        }
+}
+
+static void bad_rounding_is_named(void **state) {
+    float x[4] = {0};
+    uint16_t y[4] = {0};
+    ls_error err;
+    (void)state;
+#define REFUSED(word, ...)                                                                              \
+    check_failed(ls_round_rows(op_devices[0][0], &(const ls_round_rows_args){__VA_ARGS__}, &err), &err, \
+                 "round_rows: " word)
+    REFUSED("x is a null", NULL, 2, y, 2, 2, 2);
+    REFUSED("y is a null", x, 2, NULL, 2, 2, 2);
+    REFUSED("x: stride 1 is below 2", x, 1, y, 2, 2, 2);
+    REFUSED("y: stride 1 is below 2", x, 2, y, 1, 2, 2);
+    REFUSED("rows -1", x, 2, y, 2, -1, 2);
+    REFUSED("rows 2, dim 0", x, 2, y, 2, 2, 0);
+    REFUSED("x: 4611686018427387904 rows of stride 2", x, 2, y, 2, INT64_MAX / 2 + 1, 1);
+#undef REFUSED
 }
 
 /* ---- SwiGLU ---- */
@@ -293,6 +351,8 @@ int main(void) {
         OP_CASES(residual_adds_once),
         OP_CASES(multiply_rounds_once),
         cmocka_unit_test(bad_products_are_named),
+        OP_CASES(rows_round_once),
+        cmocka_unit_test(bad_rounding_is_named),
         OP_CASES(swiglu_equals_the_textbook),
         OP_CASES(swiglu_edges),
         OP_CASES(swiglu_elements_are_independent),

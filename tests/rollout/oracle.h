@@ -72,7 +72,7 @@ static inline void alone_open(alone *a, const ls_model *model, ls_device *device
     a->device = device;
     a->length_max = length_max;
     assert_ok(ls_cache_create(&a->cache, device, c, &cache, &err), err);
-    assert_ok(ls_workspace_create(&a->ws, device, c, dtype, length_max, false, &err), err);
+    assert_ok(ls_workspace_create(&a->ws, device, model, dtype, length_max, false, &err), err);
     assert_ok(ls_batch_create(&a->batch, device, length_max, 1, cache.n_pages, &err), err);
     assert_ok(ls_head_create(&a->head, device, c, &head, &err), err);
     a->h = to_device(device, NULL, length_max * c->hidden * (int64_t)sizeof *a->h);

@@ -34,6 +34,7 @@ LS_KERNEL_TABLE(ls_residual_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_backward_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_dw_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_kernel);
+LS_KERNEL_TABLE(ls_round_rows_kernel);
 LS_KERNEL_TABLE(ls_scan_backward_kernel);
 LS_KERNEL_TABLE(ls_scan_channel_sums_kernel);
 LS_KERNEL_TABLE(ls_scan_kernel);
@@ -83,6 +84,12 @@ ls_status ls_cpu_residual(const ls_exec *exec, const ls_residual_args *args, ls_
 ls_status ls_cpu_multiply(const ls_exec *exec, const ls_multiply_args *args, ls_error *err) {
     (void)err;
     RUN(multiply, blocks_of(args->n, LS_ADAMW_BLOCK), LS_ADAMW_BLOCK);
+    return LS_OK;
+}
+
+ls_status ls_cpu_round_rows(const ls_exec *exec, const ls_round_rows_args *args, ls_error *err) {
+    (void)err;
+    RUN(round_rows, args->rows, 2 * args->dim);
     return LS_OK;
 }
 

@@ -19,6 +19,13 @@ LS_KERNEL_DEFINE(ls_residual_kernel) {
     for (int64_t i = begin * a->dim; i < end * a->dim; i++) out[i] = ls_add(a->h[i], a->y[i]);
 }
 
+LS_KERNEL_DEFINE(ls_round_rows_kernel) {
+    const ls_round_rows_args *a = context;
+    (void)scratch;
+    for (int64_t row = begin; row < end; row++)
+        ls_row_narrow(a->y + row * a->y_stride, LS_BF16, a->x + row * a->x_stride, a->dim);
+}
+
 LS_KERNEL_DEFINE(ls_swiglu_kernel) {
     const ls_swiglu_args *a = context;
     for (int64_t row = begin; row < end; row++) {

@@ -108,6 +108,46 @@ ls_status ls_cuda_multiply(const ls_exec *exec, const ls_multiply_args *a, ls_er
     return ls_flat_run("multiply", exec, a, a->n, ls_four_fits(a->x, LS_F32) && ls_four_fits(a->y, LS_F32), err);
 }
 
+/* ---- round_rows ---- */
+
+typedef struct round_params {
+    ls_round_rows_args a;
+    ls_tile tile; /* units are fours of columns */
+    bool vector;
+} round_params;
+
+static __global__ void __launch_bounds__(LS_TILE_THREADS) round_rows_kernel(const __grid_constant__ round_params p) {
+    const ls_tile_place place = ls_tile_place_of(&p.tile);
+    float x[LS_TILE_UNITS][4];
+    if (place.row >= p.a.rows) return;
+#pragma unroll
+    for (int k = 0; k < LS_TILE_UNITS; k++) {
+        const int64_t unit = place.unit + k * p.tile.width;
+        if (unit < p.tile.units)
+            ls_four_load<LS_F32>(p.a.x, place.row * p.a.x_stride + 4 * unit, p.a.dim - 4 * unit, p.vector, x[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < LS_TILE_UNITS; k++) {
+        const int64_t unit = place.unit + k * p.tile.width;
+        if (unit < p.tile.units)
+            ls_four_store<LS_BF16>(p.a.y, place.row * p.a.y_stride + 4 * unit, p.a.dim - 4 * unit, p.vector, x[k]);
+    }
+}
+
+ls_status ls_cuda_round_rows(const ls_exec *exec, const ls_round_rows_args *a, ls_error *err) {
+    const ls_cuda_operand operands[] = {{"x", a->x, 4, a->rows == 0}, {"y", a->y, 2, a->rows == 0}};
+    const ls_tile tile = ls_tile_of(a->rows, (a->dim + 3) / 4);
+    const bool vector = a->dim % 4 == 0 && a->x_stride % 4 == 0 && a->y_stride % 4 == 0 && ls_four_fits(a->x, LS_F32) &&
+                        ls_four_fits(a->y, LS_BF16);
+    LS_CUDA_TRY(ls_cuda_check("round_rows", exec, operands, 2, LS_WORKSPACE_HEAD, err));
+    if (a->rows == 0) return LS_OK;
+    const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"x_stride", a->x_stride}, {"element", 4}}}},
+                              {LS_WIDTH_I64, {{{"row", a->rows}, {"y_stride", a->y_stride}, {"element", 2}}}}};
+    const ls_launch launch = {"round_rows", {ls_tile_blocks(&tile), 1, 1}, LS_TILE_THREADS, 0, index, 2, false};
+    round_params p = {*a, tile, vector};
+    return ls_cuda_launch(exec, &launch, (const void *)round_rows_kernel, &p, err);
+}
+
 /* ---- swiglu ---- */
 
 template <int Y>
