@@ -1,4 +1,5 @@
-/* lockstep init: a model directory with fresh weights, from a configuration and the tokenizer of another. */
+/* lockstep init: a model directory with fresh weights, from a configuration or the name of a shape, and the tokenizer
+ * of another. */
 #define _POSIX_C_SOURCE 200809L
 #include <argp.h>
 #include <stdio.h>
@@ -7,27 +8,56 @@
 
 #include "base/durable.h"
 #include "base/file.h"
+#include "base/mem.h"
+#include "base/parallel.h"
 #include "cli/commands.h"
 #include "load/model_files.h"
 #include "model/architectures.h"
 #include "model/init.h"
-#include "model/params.h"
+#include "model/shapes.h"
+#include "model/stored.h"
 #include "text/tokenizer.h"
 
-enum { OPT_CONFIG = 256, OPT_TOKENIZER, OPT_SEED, OPT_DEVIATION, OPT_OUT, PATH_MAX_BYTES = 4096 };
+enum { OPT_CONFIG = 256, OPT_SHAPE, OPT_TOKENIZER, OPT_SEED, OPT_DEVIATION, OPT_THREADS, OPT_OUT };
+enum { PATH_MAX_BYTES = 4096 };
 
 typedef struct init_options {
-    const char *config, *tokenizer, *out;
+    const char *config, *tokenizer, *out; /* config: the file, or the name of a shape */
+    const ls_shape *shape;                /* NULL with a file */
     uint64_t seed;
     double deviation;
+    int64_t threads; /* 0: the processors */
     ls_status status;
     ls_error err;
 } init_options;
 
+static void list_shapes(char *text, size_t bytes, const char *between) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int64_t i = 0; i < ls_shape_count() && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i > 0 ? between : "", ls_shape_at(i)->name);
+}
+
+static ls_status find_shape(init_options *o, const char *name) {
+    char names[256];
+    o->config = name;
+    o->shape = ls_shape_find(name);
+    if (o->shape != NULL) return LS_OK;
+    list_shapes(names, sizeof names, ", ");
+    return LS_FAIL(&o->err, LS_ERR_ARG, "--shape: '%.64s' is none of %s", name, names);
+}
+
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     init_options *o = state->input;
     switch (key) {
-        case OPT_CONFIG: o->config = arg; return 0;
+        case OPT_CONFIG:
+            if (o->config != NULL) ls_cli_wrong(state, "--config: the configuration has been named already");
+            o->config = arg;
+            return 0;
+        case OPT_SHAPE:
+            if (o->config != NULL) ls_cli_wrong(state, "--shape: the configuration has been named already");
+            if (o->status == LS_OK) o->status = find_shape(o, arg);
+            return 0;
         case OPT_TOKENIZER: o->tokenizer = arg; return 0;
         case OPT_OUT: o->out = arg; return 0;
         case OPT_SEED:
@@ -36,9 +66,12 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         case OPT_DEVIATION:
             if (o->status == LS_OK) o->status = ls_cli_float(&o->deviation, "--deviation", arg, 0, 1e3, &o->err);
             return 0;
+        case OPT_THREADS:
+            if (o->status == LS_OK) o->status = ls_cli_int(&o->threads, "--threads", arg, 1, LS_THREADS_MAX, &o->err);
+            return 0;
         case ARGP_KEY_ARG: ls_cli_wrong(state, "unexpected argument '%s'", arg); return 0;
         case ARGP_KEY_END:
-            if (o->config == NULL) ls_cli_wrong(state, "--config is missing");
+            if (o->config == NULL) ls_cli_wrong(state, "--config or --shape is missing");
             if (o->out == NULL) ls_cli_wrong(state, "--out is missing");
             return 0;
         default: return ARGP_ERR_UNKNOWN;
@@ -90,30 +123,28 @@ static ls_status fill_directory(const init_options *o, const char *directory, co
     LS_TRY(ls_durable_file(path, text, bytes, err));
     if (o->tokenizer != NULL) LS_TRY(copy_files(directory, o->tokenizer, err));
     LS_TRY(join(path, directory, "model.safetensors", err));
-    LS_TRY(ls_model_init(path, config, o->seed, o->deviation, err));
+    LS_TRY(
+        ls_model_init(path, config, o->seed, o->deviation, o->threads > 0 ? (int32_t)o->threads : ls_cpu_count(), err));
     LS_TRY(ls_directory_sync(directory, err));
 done:
     return status;
 }
 
-/* Opens the directory as any reader does and says what it is. */
-static ls_status report(const char *directory, const char *name, ls_error *err) {
-    ls_device *device = NULL;
-    ls_model *model = NULL;
-    ls_parameters *parameters = NULL;
-    uint64_t digest;
+/* Reads the directory as any reader does and says what it is. */
+static ls_status report(const char *directory, const char *name, ls_dtype dtype, ls_error *err) {
+    ls_stored_summary summary;
     ls_status status;
-    LS_TRY(ls_device_open(&device, 1, ls_isa_best(), err));
-    LS_TRY(ls_model_open(&model, device, directory, err));
-    LS_TRY(ls_parameters_open(&parameters, model, device, directory, err));
-    LS_TRY(ls_parameters_digest(parameters, &digest, err));
-    printf("%s: %lld parameters, %s, weights %016llx\n", name, (long long)parameters->n_elements,
-           ls_dtype_name(model->config.stored_dtype), (unsigned long long)digest);
+    LS_TRY(ls_stored_summarize(&summary, directory, err));
+    printf("%s: %lld parameters, %s, weights %016llx\n", name, (long long)summary.n_parameters, ls_dtype_name(dtype),
+           (unsigned long long)summary.digest);
 done:
-    ls_parameters_free(parameters);
-    ls_model_close(model);
-    ls_device_close(device);
     return status;
+}
+
+static ls_status read_config(const init_options *o, char **text, int64_t *bytes, ls_error *err) {
+    if (o->shape == NULL) return ls_file_read(text, bytes, o->config, LS_MODEL_FILE_BYTES_MAX, err);
+    *bytes = (int64_t)strlen(o->shape->config);
+    return ls_text_copy(text, o->shape->config, *bytes, err);
 }
 
 /* The directory is made under another name and gets its own when it is complete. */
@@ -126,7 +157,7 @@ static ls_status run(const init_options *o, ls_error *err) {
     if (ls_file_exists(o->out)) return LS_FAIL(err, LS_ERR_IO, "%s: exists already", o->out);
     if (snprintf(fresh, sizeof fresh, "%s.new", o->out) >= (int)sizeof fresh)
         return LS_FAIL(err, LS_ERR_ARG, "--out: the path is longer than %d bytes", PATH_MAX_BYTES - 1);
-    LS_TRY(ls_file_read(&text, &bytes, o->config, LS_MODEL_FILE_BYTES_MAX, err));
+    LS_TRY(read_config(o, &text, &bytes, err));
     LS_TRY(ls_model_config_parse(&config, text, bytes, o->config, err));
     if (o->tokenizer != NULL) LS_TRY(check_tokenizer(o, &config, err));
     if (ls_file_exists(fresh)) {
@@ -136,7 +167,7 @@ static ls_status run(const init_options *o, ls_error *err) {
     LS_TRY(ls_directory_make(fresh, err));
     is_made = true;
     LS_TRY(fill_directory(o, fresh, &config, text, bytes, err));
-    LS_TRY(report(fresh, o->out, err));
+    LS_TRY(report(fresh, o->out, config.stored_dtype, err));
     LS_TRY(ls_path_rename(fresh, o->out, err));
     is_made = false;
 done:
@@ -145,18 +176,30 @@ done:
     return status;
 }
 
+/* What --help says above and, behind the vertical tab, below the options. */
+static void describe(char *text, size_t bytes) {
+    size_t used = (size_t)snprintf(text, bytes, "Makes a model with fresh weights.\vShapes:\n");
+    for (int64_t i = 0; i < ls_shape_count() && used < bytes; i++)
+        used +=
+            (size_t)snprintf(text + used, bytes - used, "  %-13s %s\n", ls_shape_at(i)->name, ls_shape_at(i)->about);
+}
+
 int ls_cmd_init(int argc, char **argv) {
     static const struct argp_option list[] = {
         {"config", OPT_CONFIG, "FILE", 0, "The config.json to make weights for; its dtype is the type they get", 0},
+        {"shape", OPT_SHAPE, "NAME", 0, "Instead: the configuration of a published model, in bf16 (listed below)", 0},
         {"tokenizer", OPT_TOKENIZER, "DIR", 0,
          "Copy the files of this model that are neither configuration nor weights", 0},
         {"seed", OPT_SEED, "N", 0, "Seed of the weights (0)", 0},
         {"deviation", OPT_DEVIATION, "X", 0,
          "Standard deviation of matrices and embedding (0: 1/sqrt of what a sum runs over)", 0},
+        {"threads", OPT_THREADS, "N", 0, "Threads that draw (the processors); no bit depends on it", 0},
         {"out", OPT_OUT, "DIR", 0, "The directory to make", 0},
         {0}};
-    static const struct argp parser = {list, parse_option, NULL, "Makes a model with fresh weights.", NULL, NULL, NULL};
+    char text[1024];
+    const struct argp parser = {list, parse_option, NULL, text, NULL, NULL, NULL};
     init_options o = {0};
+    describe(text, sizeof text);
     ls_cli_parse(&parser, argc, argv, &o);
     if (o.status != LS_OK) return ls_cli_fail(&o.err);
     return run(&o, &o.err) == LS_OK ? LS_EXIT_OK : ls_cli_fail(&o.err);

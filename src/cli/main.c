@@ -11,6 +11,10 @@
 #include "base/fpmode.h"
 #include "base/interrupt.h"
 #include "cli/commands.h"
+#include "cli/job.h"
+
+/* Models whose loading is worth a line. */
+#define LOADING_SHOWN_BYTES 1000000000
 
 typedef struct command {
     const char *name;
@@ -81,11 +85,28 @@ static int refuse_command(const char *name) {
     return LS_EXIT_USAGE;
 }
 
+/* Large weights take their time: their way is shown on a terminal, and what it took is said in any case. */
+static void show_loading(void *context, const char *directory, int64_t done, int64_t total) {
+    static double start, shown;
+    const double now = ls_clock_seconds();
+    (void)context, (void)directory;
+    if (total < LOADING_SHOWN_BYTES) return;
+    if (done == 0) start = shown = now;
+    if (done == total)
+        fprintf(stderr, "%sweights: %.2f GB in %.1f s, %.2f GB/s\n", isatty(STDERR_FILENO) ? "\r\033[K" : "",
+                (double)total * 1e-9, now - start, (double)total * 1e-9 / (now > start ? now - start : 1e-9));
+    else if (isatty(STDERR_FILENO) && now - shown > 0.2) {
+        fprintf(stderr, "\rweights: %.2f of %.2f GB", (double)done * 1e-9, (double)total * 1e-9);
+        shown = now;
+    }
+}
+
 int main(int argc, char **argv) {
     char name[64];
     prepare_streams();
     ls_interrupt_install();
     ls_fpmode_enter(NULL);
+    ls_model_watch(show_loading, NULL);
     if (atexit(finish_exit) != 0) return LS_EXIT_FAILED;
     if (argc < 2) {
         print_help(stderr);

@@ -230,3 +230,29 @@ ls_status ls_cuda_host_alloc(void **out, int64_t bytes, ls_error *err) {
 }
 
 void ls_cuda_host_free(void *memory) { forget(cudaFreeHost(memory)); }
+
+ls_status ls_cuda_event_create(void **out, bool timed, ls_error *err) {
+    *out = NULL;
+    return ls_cuda_status(
+        cudaEventCreateWithFlags((cudaEvent_t *)out, timed ? cudaEventDefault : cudaEventDisableTiming), "event", err);
+}
+
+void ls_cuda_event_free(void *event) {
+    if (event != NULL) forget(cudaEventDestroy((cudaEvent_t)event));
+}
+
+ls_status ls_cuda_event_record(const ls_exec *exec, void *event, ls_error *err) {
+    return ls_cuda_status(cudaEventRecord((cudaEvent_t)event, stream_of(exec)), "event", err);
+}
+
+ls_status ls_cuda_event_wait(void *event, ls_error *err) {
+    return ls_cuda_status(cudaEventSynchronize((cudaEvent_t)event), "wait for an event", err);
+}
+
+ls_status ls_cuda_event_ms(double *out, void *begin, void *end, ls_error *err) {
+    float ms = 0.0f;
+    LS_CUDA_TRY(
+        ls_cuda_status(cudaEventElapsedTime(&ms, (cudaEvent_t)begin, (cudaEvent_t)end), "time of an event", err));
+    *out = (double)ms;
+    return LS_OK;
+}

@@ -91,3 +91,27 @@ ls_status ls_cuda_host_alloc(void **out, int64_t bytes, ls_error *err) {
 }
 
 void ls_cuda_host_free(void *memory) { (void)memory; }
+
+ls_status ls_cuda_event_create(void **out, bool timed, ls_error *err) {
+    (void)timed;
+    *out = NULL;
+    return none(err);
+}
+
+void ls_cuda_event_free(void *event) { (void)event; }
+
+ls_status ls_cuda_event_record(const ls_exec *exec, void *event, ls_error *err) {
+    (void)exec, (void)event;
+    return none(err);
+}
+
+ls_status ls_cuda_event_wait(void *event, ls_error *err) {
+    (void)event;
+    return none(err);
+}
+
+ls_status ls_cuda_event_ms(double *out, void *begin, void *end, ls_error *err) {
+    (void)begin, (void)end;
+    *out = 0.0;
+    return none(err);
+}

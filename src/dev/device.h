@@ -45,6 +45,15 @@ ls_status ls_cuda_set(const ls_exec *exec, void *memory, int byte, int64_t bytes
 ls_status ls_cuda_host_alloc(void **out, int64_t bytes, ls_error *err);
 void ls_cuda_host_free(void *memory);
 
+/* A place in the stream: reached when every call before its record has run. timed: ls_cuda_event_ms can read it. */
+ls_status ls_cuda_event_create(void **out, bool timed, ls_error *err);
+void ls_cuda_event_free(void *event);
+ls_status ls_cuda_event_record(const ls_exec *exec, void *event, ls_error *err);
+/* Waits until it is reached. */
+ls_status ls_cuda_event_wait(void *event, ls_error *err);
+/* Milliseconds from one timed event to another, both reached. */
+ls_status ls_cuda_event_ms(double *out, void *begin, void *end, ls_error *err);
+
 #ifdef __cplusplus
 }
 #endif

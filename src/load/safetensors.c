@@ -332,11 +332,20 @@ done:
     return status;
 }
 
-ls_status ls_tensor_read(void *out, const ls_tensor_view *view, ls_error *err) {
-    const ls_status status = view->data != NULL ? LS_OK : ls_file_read_at(out, view->file, view->at, view->bytes, err);
-    if (view->data != NULL && view->bytes > 0) memcpy(out, view->data, (size_t)view->bytes);
+ls_status ls_tensor_read_part(void *out, const ls_tensor_view *view, int64_t at, int64_t bytes, ls_error *err) {
+    ls_status status = LS_OK;
+    LS_ASSERT(at >= 0 && bytes >= 0 && bytes <= view->bytes - at, "%s: bytes %lld and on, %lld of them, of %lld",
+              view->name, (long long)at, (long long)bytes, (long long)view->bytes);
+    if (view->data == NULL)
+        status = ls_file_read_at(out, view->file, view->at + at, bytes, err);
+    else if (bytes > 0)
+        memcpy(out, (const uint8_t *)view->data + at, (size_t)bytes);
     if (status != LS_OK) ls_error_prefix(err, "tensor '%.200s'", view->name);
     return status;
+}
+
+ls_status ls_tensor_read(void *out, const ls_tensor_view *view, ls_error *err) {
+    return ls_tensor_read_part(out, view, 0, view->bytes, err);
 }
 
 ls_status ls_safetensors_check(const ls_safetensors *file, ls_error *err) {

@@ -72,6 +72,8 @@ ls_status ls_safetensors_parse(ls_safetensors **out, const uint8_t *bytes, int64
                                ls_error *err);
 /* The tensor's bytes, whether of a file or parsed; out has room for them. */
 ls_status ls_tensor_read(void *out, const ls_tensor_view *view, ls_error *err);
+/* Of them bytes [at, at + bytes), which must lie within the tensor. Threads may read at once. */
+ls_status ls_tensor_read_part(void *out, const ls_tensor_view *view, int64_t at, int64_t bytes, ls_error *err);
 /* LS_OK when the file is still what it was when it was opened: else what was read may be of two contents. Always for
  * bytes of the caller's. */
 ls_status ls_safetensors_check(const ls_safetensors *file, ls_error *err);

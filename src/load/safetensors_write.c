@@ -12,9 +12,6 @@
 
 #define ALIGN_BYTES 8
 
-/* Bytes that are fetched at a time. */
-#define PIECE_BYTES (1 << 20)
-
 static ls_status bytes_of(const ls_tensor_out *t, int64_t *bytes, ls_error *err) {
     *bytes = ls_st_dtype_bytes(t->dtype);
     LS_ASSERT(*bytes > 0 && t->n_dims >= 0 && t->n_dims <= LS_TENSOR_DIMS_MAX, "%s: type %s, %d dimensions", t->name,
@@ -76,12 +73,12 @@ done:
 }
 
 /* Writes data that is fetched piece by piece. */
-static ls_status write_fetched(ls_durable *file, const void *data, int64_t bytes, void *piece, ls_tensor_fetch fetch,
-                               void *context, ls_error *err) {
+static ls_status write_fetched(ls_durable *file, const ls_tensor_out *tensor, int64_t bytes, void *piece,
+                               ls_tensor_fetch fetch, void *context, ls_error *err) {
     ls_status status = LS_OK;
-    for (int64_t at = 0; at < bytes; at += PIECE_BYTES) {
-        const int64_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
-        LS_TRY(fetch(context, piece, (const uint8_t *)data + at, n, err));
+    for (int64_t at = 0; at < bytes; at += LS_FETCH_BYTES) {
+        const int64_t n = bytes - at < LS_FETCH_BYTES ? bytes - at : LS_FETCH_BYTES;
+        LS_TRY(fetch(context, piece, tensor, at, n, err));
         LS_TRY(ls_durable_write(file, piece, n, err));
     }
 done:
@@ -105,7 +102,7 @@ ls_status ls_safetensors_write(const char *path, const ls_tensor_out *tensors, i
         goto done;
     }
     for (int i = 0; i < ALIGN_BYTES; i++) prefix[i] = (uint8_t)((uint64_t)header_bytes >> 8 * i);
-    if (fetch != NULL) LS_TRY(ls_array_alloc(&piece, PIECE_BYTES, 1, "checkpoint", err));
+    if (fetch != NULL) LS_TRY(ls_array_alloc(&piece, LS_FETCH_BYTES, 1, "checkpoint", err));
     LS_TRY(ls_durable_create(&file, path, err));
     LS_TRY(ls_durable_write(&file, prefix, ALIGN_BYTES, err));
     LS_TRY(ls_durable_write(&file, header, (int64_t)header_bytes, err));
@@ -113,7 +110,7 @@ ls_status ls_safetensors_write(const char *path, const ls_tensor_out *tensors, i
         int64_t bytes;
         LS_TRY(bytes_of(order[i], &bytes, err));
         LS_TRY(fetch == NULL ? ls_durable_write(&file, order[i]->data, bytes, err)
-                             : write_fetched(&file, order[i]->data, bytes, piece, fetch, context, err));
+                             : write_fetched(&file, order[i], bytes, piece, fetch, context, err));
     }
 done:
     if (file.fd >= 0) status = ls_durable_close(&file, status, err);

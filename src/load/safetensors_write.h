@@ -14,10 +14,14 @@ typedef struct ls_tensor_out {
     const void *data;
 } ls_tensor_out;
 
-/* Copies `bytes` of a tensor's data, from where it is on, to the host. */
-typedef ls_status (*ls_tensor_fetch)(void *context, void *host, const void *data, int64_t bytes, ls_error *err);
+/* Brings bytes [at, at + bytes) of a tensor, which is one of those given, to the host. Pieces of a tensor come in order
+ * and begin at multiples of LS_FETCH_BYTES. */
+#define LS_FETCH_BYTES ((int64_t)8 << 20)
+typedef ls_status (*ls_tensor_fetch)(void *context, void *host, const ls_tensor_out *tensor, int64_t at, int64_t bytes,
+                                     ls_error *err);
 
-/* The file must not exist yet; it is synced when this returns. fetch: for data that is not host memory, else NULL. */
+/* The file must not exist yet; it is synced when this returns. fetch: for data that is not host memory, else NULL;
+ * with it no more than LS_FETCH_BYTES of data are held at a time. */
 ls_status ls_safetensors_write(const char *path, const ls_tensor_out *tensors, int64_t n, ls_tensor_fetch fetch,
                                void *context, ls_error *err);
 

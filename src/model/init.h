@@ -19,8 +19,9 @@
 
 #include "load/model_config.h"
 
-/* Writes path, a safetensors file that must not exist yet. */
+/* Writes path, a safetensors file that must not exist yet. Values are drawn by n_threads threads while they are
+ * written, which carries no bits; no more than LS_FETCH_BYTES of them are in memory at a time. */
 ls_status ls_model_init(const char *path, const ls_model_config *config, uint64_t seed, double deviation,
-                        ls_error *err);
+                        int32_t n_threads, ls_error *err);
 
 #endif

@@ -89,6 +89,18 @@ typedef struct ls_model {
 /* Reads DIRECTORY/config.json and its safetensors; every tensor's name, shape and type is checked, and a tensor the
  * configuration does not call for is an error too. The weights go to the device. */
 ls_status ls_model_open(ls_model **out, ls_device *device, const char *directory, ls_error *err);
+/* How weights are read; no field changes what is opened. 0 stands for the default everywhere. */
+typedef struct ls_model_loading {
+    int64_t piece_bytes; /* of a tensor, that are on the host at a time: 16 MB */
+    int32_t n_threads;   /* that read a piece: the processors, 8 at most; 1 for small checkpoints */
+} ls_model_loading;
+/* how: may be NULL. */
+ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *directory, const ls_model_loading *how,
+                             ls_error *err);
+/* Looks on while any model of this process is opened: bytes of tensors that are loaded, and all. The first call of an
+ * opening has done 0, the last done = total. Set before the first run; NULL: nobody. */
+typedef void (*ls_model_watcher)(void *context, const char *directory, int64_t done, int64_t total);
+void ls_model_watch(ls_model_watcher watcher, void *context);
 void ls_model_close(ls_model *model);
 /* How the model's dense products are summed, forward and backward; to be set before anything runs or is laid out for
  * it. mma16 is refused by name where the type of activations is not bf16, or a dense weight is not stored as bf16; the

@@ -6,6 +6,7 @@
 
 #include "base/fnv.h"
 #include "base/mem.h"
+#include "model/stored.h"
 #include "op/weight.h"
 
 static ls_status count_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
@@ -18,53 +19,48 @@ static ls_status count_slot(void *context, const ls_weight_slot *slot, ls_error 
 
 typedef struct listing {
     ls_parameters *parameters;
-    const ls_checkpoint *checkpoint;
+    ls_stored stored;
 } listing;
 
 static ls_status list_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
-    const listing *l = context;
-    const ls_tensor_view *view = ls_checkpoint_find(l->checkpoint, slot->name);
-    ls_parameter *p = &l->parameters->list[l->parameters->n++];
-    int64_t n = 1;
-    if (view == NULL) return LS_FAIL(err, LS_ERR_FORMAT, "parameters: missing tensor %s", slot->name);
-    for (int32_t i = 0; i < slot->n_dims; i++) n *= slot->dims[i];
+    listing *l = context;
+    ls_parameters *all = l->parameters;
+    ls_parameter *p = &all->list[all->n++];
+    const ls_tensor_view *view;
+    ls_status status;
+    LS_TRY(ls_stored_find(&l->stored, &view, &p->dtype, slot, err));
     p->slot = *slot;
-    p->n_elements = n;
-    p->offset = l->parameters->n_elements;
-    p->dtype = view->dtype == LS_ST_F32 ? LS_F32 : view->dtype == LS_ST_BF16 ? LS_BF16 : LS_F16;
-    if (view->n_elements != n || view->bytes != n * ls_dtype_bytes(p->dtype))
-        return LS_FAIL(err, LS_ERR_FORMAT, "%s: %s: is not what the model was opened with", view->file, slot->name);
-    l->parameters->n_elements += n;
-    return ls_memory_alloc(l->parameters->device, &p->value, n, ls_dtype_bytes(p->dtype), "parameters", err);
+    p->n_elements = view->n_elements;
+    p->offset = all->n_elements;
+    all->n_elements += p->n_elements;
+    LS_TRY(ls_memory_alloc(all->device, &p->value, p->n_elements, ls_dtype_bytes(p->dtype), "parameters", err));
+done:
+    return status;
 }
 
 /* A parameter's value from the checkpoint, and its master by exact widening. */
-static ls_status read_parameter(ls_parameters *p, ls_parameter *q, const ls_tensor_view *view, ls_error *err) {
+static ls_status read_parameter(listing *l, ls_parameter *q, ls_error *err) {
     const ls_widen_args widen = {q->value, q->dtype, q->n_elements, q->master};
-    void *host = NULL;
+    const ls_tensor_view *view = ls_checkpoint_find(l->stored.checkpoint, q->slot.name);
     ls_status status;
-    LS_TRY(ls_array_alloc(&host, view->bytes, 1, "parameters", err));
-    LS_TRY(ls_tensor_read(host, view, err));
-    LS_TRY(ls_memory_write(p->device, q->value, host, view->bytes, err));
-    LS_TRY(ls_widen(p->device, &widen, err));
+    LS_TRY(ls_stored_load(&l->stored, l->parameters->device, q->value, view, err));
+    LS_TRY(ls_widen(l->parameters->device, &widen, err));
 done:
-    free(host);
     return status;
 }
 
 ls_status ls_parameters_open(ls_parameters **out, ls_model *model, ls_device *device, const char *directory,
                              ls_error *err) {
     ls_parameters *p = calloc(1, sizeof *p);
-    listing l = {p, NULL};
-    ls_checkpoint *checkpoint = NULL;
+    listing l = {.parameters = p};
     int64_t n;
     ls_status status = LS_OK;
     *out = NULL;
     if (p == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "parameters");
     p->model = model;
     p->device = device;
-    LS_TRY(ls_checkpoint_open(&checkpoint, directory, err));
-    l.checkpoint = checkpoint;
+    LS_TRY(ls_stored_open(&l.stored, directory, NULL, err));
+    l.stored.watcher = NULL; /* who watches the opening of a model has seen it */
     LS_TRY(ls_model_slots(model, count_slot, p, err));
     n = p->n;
     p->n = 0;
@@ -73,13 +69,13 @@ ls_status ls_parameters_open(ls_parameters **out, ls_model *model, ls_device *de
     LS_TRY(ls_memory_alloc(device, (void **)&p->masters, p->n_elements, sizeof(float), "parameters", err));
     for (int64_t i = 0; i < n; i++) {
         p->list[i].master = p->masters + p->list[i].offset;
-        LS_TRY(read_parameter(p, &p->list[i], ls_checkpoint_find(checkpoint, p->list[i].slot.name), err));
+        LS_TRY(read_parameter(&l, &p->list[i], err));
     }
-    LS_TRY(ls_checkpoint_check(checkpoint, err));
+    LS_TRY(ls_checkpoint_check(l.stored.checkpoint, err));
     *out = p;
     p = NULL;
 done:
-    ls_checkpoint_close(checkpoint);
+    ls_stored_close(&l.stored);
     ls_parameters_free(p);
     return status;
 }
@@ -143,9 +139,7 @@ ls_status ls_parameters_digest(const ls_parameters *parameters, uint64_t *out, l
     ls_status status = LS_OK;
     for (int64_t i = 0; i < parameters->n; i++) {
         const ls_parameter *p = &parameters->list[i];
-        hash = ls_fnv_mix(hash, p->slot.name, (int64_t)strlen(p->slot.name) + 1);
-        hash = ls_fnv_mix(hash, p->slot.dims, (int64_t)sizeof p->slot.dims);
-        hash = ls_fnv_mix(hash, &p->dtype, (int64_t)sizeof p->dtype);
+        hash = ls_slot_mix(hash, &p->slot, p->dtype);
         LS_TRY(ls_memory_digest(parameters->device, &hash, p->value, p->n_elements * ls_dtype_bytes(p->dtype), err));
     }
     *out = hash;

@@ -2,7 +2,9 @@
 #include "model/slots.h"
 
 #include <stdio.h>
+#include <string.h>
 
+#include "base/fnv.h"
 #include "model/parts.h"
 #include "op/weight.h"
 
@@ -54,6 +56,12 @@ done:
 const void *ls_slot_place(const ls_weight_slot *slot) {
     if (slot->kind == LS_SLOT_MATRIX) return slot->matrix;
     return slot->kind == LS_SLOT_EMBED ? *slot->embed : (const void *)*slot->vector;
+}
+
+uint64_t ls_slot_mix(uint64_t hash, const ls_weight_slot *slot, ls_dtype dtype) {
+    hash = ls_fnv_mix(hash, slot->name, (int64_t)strlen(slot->name) + 1);
+    hash = ls_fnv_mix(hash, slot->dims, (int64_t)sizeof slot->dims);
+    return ls_fnv_mix(hash, &dtype, (int64_t)sizeof dtype);
 }
 
 ls_status ls_slot_fill(const ls_weight_slot *slot, ls_device *device, const void *data, ls_dtype dtype, ls_error *err) {

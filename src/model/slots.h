@@ -43,6 +43,9 @@ ls_status ls_model_slots(ls_model *model, ls_slot_visit visit, void *context, ls
 /* Where a slot's weight lives in the model: a matrix, a vector or the embedding; what names it to a gradient. */
 const void *ls_slot_place(const ls_weight_slot *slot);
 
+/* A digest mixed with what a slot is but for its values: name, shape and stored type. */
+uint64_t ls_slot_mix(uint64_t hash, const ls_weight_slot *slot, ls_dtype dtype);
+
 /* Fills *slot->vector (of vectors, taps and decays; it is there) from the stored tensor; all device memory. */
 ls_status ls_slot_fill(const ls_weight_slot *slot, ls_device *device, const void *data, ls_dtype dtype, ls_error *err);
 

@@ -184,6 +184,12 @@ ls_status ls_memory_read(ls_device *device, void *host, const void *from, int64_
     return bytes == 0 ? LS_OK : device->table->read(device, host, from, bytes, err);
 }
 
+ls_status ls_memory_load(ls_device *device, void *to, int64_t bytes, int64_t piece_bytes, ls_memory_source source,
+                         void *context, ls_error *err) {
+    LS_ASSERT(piece_bytes > 0, "pieces of %lld bytes", (long long)piece_bytes);
+    return bytes == 0 ? LS_OK : device->table->load(device, to, bytes, piece_bytes, source, context, err);
+}
+
 ls_status ls_memory_take(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err) {
     const ls_status status = ls_memory_read(device, host, from, bytes, err);
     return status != LS_OK ? status : ls_device_wait(device, err);

@@ -7,7 +7,7 @@
  *
  * Memory. Every pointer in an argument struct is memory of the device, from ls_memory_alloc or ls_memory_reserve,
  * unless the struct says otherwise; argument structs themselves are read before the call returns. The host looks at
- * device memory through ls_memory_read and ls_memory_write alone.
+ * device memory through ls_memory_read, ls_memory_write and ls_memory_load alone.
  *
  * An op is a contract in op/NAME.h, a check of what the host can see (ls_NAME_check, made here and nowhere else), and
  * an entry of the table. A back end without an entry refuses the call by name. docs/adding-a-back-end.md tells how to
@@ -83,6 +83,9 @@ LS_OPS(OP)
 
 typedef struct ls_device ls_device;
 
+/* Puts bytes [at, at + bytes) of something long into host memory. */
+typedef ls_status (*ls_memory_source)(void *context, void *host, int64_t at, int64_t bytes, ls_error *err);
+
 /* rows pieces of row_bytes each, strides in bytes. They do not overlap. */
 typedef struct ls_copy_args {
     void *to;
@@ -104,6 +107,9 @@ typedef struct ls_backend_table {
     ls_status (*drop)(ls_device *device, void *memory, int64_t bytes, ls_error *err);
 
     ls_status (*write)(ls_device *device, void *to, const void *host, int64_t bytes, ls_error *err);
+    /* As ls_memory_load: piece by piece, bytes > 0. */
+    ls_status (*load)(ls_device *device, void *to, int64_t bytes, int64_t piece_bytes, ls_memory_source source,
+                      void *context, ls_error *err);
     ls_status (*read)(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err);
     ls_status (*copy)(ls_device *device, const ls_copy_args *args, ls_error *err);
     ls_status (*fill)(ls_device *device, void *to, int byte, int64_t bytes, ls_error *err);
@@ -165,6 +171,11 @@ ls_status ls_memory_drop(ls_device *device, void *memory, int64_t bytes, ls_erro
 /* The host's side may be reused at once after write; after read it is filled when the device has been waited for. */
 ls_status ls_memory_write(ls_device *device, void *to, const void *host, int64_t bytes, ls_error *err);
 ls_status ls_memory_read(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err);
+/* Writes what `source` brings, which is asked for pieces of at most piece_bytes, in order. Its host memory is the back
+ * end's: memory that the device reaches, or the destination itself. Where the source fails, so does the call, and the
+ * destination is undefined. No more than two pieces are on the host at a time. */
+ls_status ls_memory_load(ls_device *device, void *to, int64_t bytes, int64_t piece_bytes, ls_memory_source source,
+                         void *context, ls_error *err);
 /* Reads and waits. */
 ls_status ls_memory_take(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err);
 ls_status ls_memory_copy(ls_device *device, void *to, const void *from, int64_t bytes, ls_error *err);

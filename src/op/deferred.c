@@ -231,6 +231,22 @@ static ls_status deferred_write(ls_device *device, void *to, const void *host, i
     return defer(deferred_of(device), "write", run_move, &args, (int64_t)sizeof args, host, bytes, err);
 }
 
+/* Piece by piece through the host, as writes: a destination is no memory of the host's. */
+static ls_status deferred_load(ls_device *device, void *to, int64_t bytes, int64_t piece_bytes, ls_memory_source source,
+                               void *context, ls_error *err) {
+    void *piece = NULL;
+    ls_status status;
+    LS_TRY(ls_array_alloc(&piece, bytes < piece_bytes ? bytes : piece_bytes, 1, "piece", err));
+    for (int64_t at = 0; at < bytes; at += piece_bytes) {
+        const int64_t n = bytes - at < piece_bytes ? bytes - at : piece_bytes;
+        LS_TRY(source(context, piece, at, n, err));
+        LS_TRY(deferred_write(device, (uint8_t *)to + at, piece, n, err));
+    }
+done:
+    free(piece);
+    return status;
+}
+
 static ls_status deferred_read(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err) {
     const move_args args = {host, from, bytes};
     return defer(deferred_of(device), "read", run_read, &args, (int64_t)sizeof args, NULL, 0, err);
@@ -323,6 +339,7 @@ static const ls_backend_table table_deferred = {.title = "deferred",
                                                 .unreserve = deferred_unreserve,
                                                 .drop = deferred_drop,
                                                 .write = deferred_write,
+                                                .load = deferred_load,
                                                 .read = deferred_read,
                                                 .copy = deferred_copy,
                                                 .fill = deferred_fill,

@@ -178,8 +178,9 @@ static ls_st_dtype stored_dtype(ls_dtype dtype) {
     return dtype == LS_F32 ? LS_ST_F32 : dtype == LS_BF16 ? LS_ST_BF16 : LS_ST_F16;
 }
 
-static ls_status fetch(void *context, void *host, const void *data, int64_t bytes, ls_error *err) {
-    return ls_memory_take(context, host, data, bytes, err);
+static ls_status fetch(void *context, void *host, const ls_tensor_out *tensor, int64_t at, int64_t bytes,
+                       ls_error *err) {
+    return ls_memory_take(context, host, (const uint8_t *)tensor->data + at, bytes, err);
 }
 
 static ls_status save_weights(const char *path, const ls_parameters *p, ls_error *err) {

@@ -108,6 +108,28 @@ static void bits_follow_from_the_seed(void **state) {
     assert_non_null(strstr(last.out, "210364 parameters, bf16, weights 087c61fd5e02c2b2\n"));
 }
 
+/* Pieces of tensors are drawn by as many threads as one likes. */
+static void threads_carry_no_bits(void **state) {
+    static const char *const counts[] = {"1", "2", "3"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char out[8];
+        snprintf(out, sizeof out, "by%s", counts[i]);
+        RUN_OK("init", "--shape", "jamba-tiny", "--deviation", "0.02", "--threads", counts[i], "--out", at(out));
+        assert_non_null(strstr(last.out, "239916 parameters, bf16, weights 3795266dfd35dc5d\n"));
+    }
+    must_be_same_file(at("by1/model.safetensors"), at("by2/model.safetensors"));
+    must_be_same_file(at("by1/model.safetensors"), at("by3/model.safetensors"));
+}
+
+/* The configuration of a shape is a file that init takes, too. */
+static void shape_is_a_configuration(void **state) {
+    (void)state;
+    RUN_OK("init", "--config", at("by1/config.json"), "--deviation", "0.02", "--out", at("by-file"));
+    must_be_same_file(at("by1/model.safetensors"), at("by-file/model.safetensors"));
+    RUN_OK("check", "--model", at("by1"), "--max-tokens", "8");
+}
+
 static void deviation_is_the_one_asked_for(void **state) {
     ls_checkpoint *checkpoint;
     ls_error err;
@@ -140,6 +162,12 @@ static void refusals_leave_nothing(void **state) {
     must_refuse("exists already");
     RUN("init", "--config", ADD "/config.json", "--seed", "-1", "--out", at("out/model"));
     must_refuse_without_output("--seed|'-1'");
+    RUN("init", "--shape", "jamba-4b", "--out", at("out/model"));
+    must_refuse_without_output("--shape|'jamba-4b'|jamba-3b-cut");
+    RUN("init", "--shape", "jamba-tiny", "--threads", "0", "--out", at("out/model"));
+    must_refuse_without_output("--threads|'0'");
+    RUN("init", "--config", ADD "/config.json", "--shape", "jamba-tiny", "--out", at("out/model"));
+    must_exit(1);
     RUN("init", "--config", ADD "/config.json");
     must_exit(1);
     RUN("init", "--out", at("out/model"));
@@ -151,6 +179,8 @@ int main(void) {
         cmocka_unit_test(tensors_are_as_promised),
         cmocka_unit_test(tensors_of_mamba_are_as_promised),
         cmocka_unit_test(bits_follow_from_the_seed),
+        cmocka_unit_test(threads_carry_no_bits),
+        cmocka_unit_test(shape_is_a_configuration),
         cmocka_unit_test(deviation_is_the_one_asked_for),
         cmocka_unit_test(it_is_a_model),
         cmocka_unit_test(refusals_leave_nothing),

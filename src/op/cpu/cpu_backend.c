@@ -58,6 +58,15 @@ static ls_status cpu_move(ls_device *device, void *to, const void *from, int64_t
     return LS_OK;
 }
 
+static ls_status cpu_load(ls_device *device, void *to, int64_t bytes, int64_t piece_bytes, ls_memory_source source,
+                          void *context, ls_error *err) {
+    ls_status status = LS_OK;
+    (void)device;
+    for (int64_t at = 0; at < bytes && status == LS_OK; at += piece_bytes)
+        status = source(context, (uint8_t *)to + at, at, bytes - at < piece_bytes ? bytes - at : piece_bytes, err);
+    return status;
+}
+
 static ls_status cpu_copy(ls_device *device, const ls_copy_args *a, ls_error *err) {
     (void)device, (void)err;
     for (int64_t i = 0; i < a->rows; i++)
@@ -91,6 +100,7 @@ const ls_backend_table ls_backend_table_cpu = {.title = "cpu",
                                                .unreserve = cpu_unreserve,
                                                .drop = cpu_drop,
                                                .write = cpu_move,
+                                               .load = cpu_load,
                                                .read = cpu_move,
                                                .copy = cpu_copy,
                                                .fill = cpu_fill,

@@ -29,6 +29,15 @@ typedef struct pending_read {
     int64_t at, bytes;
 } pending_read;
 
+/* Loads fill one piece of pinned memory while the other one is on its way. */
+#define PIECES 2
+
+typedef struct load_piece {
+    uint8_t *host;
+    void *sent; /* event: what was put on the stream from here has arrived */
+    bool is_under_way;
+} load_piece;
+
 typedef struct cuda_device {
     ls_device base;
     int32_t ordinal;
@@ -38,6 +47,8 @@ typedef struct cuda_device {
     pending_read reads[READS_MAX];
     int64_t n_reads;
     bool recording;
+    load_piece pieces[PIECES];
+    int64_t piece_bytes; /* of each; 0 before the first load */
 } cuda_device;
 
 static cuda_device *cuda_of(ls_device *device) { return (cuda_device *)(void *)device; }
@@ -117,6 +128,59 @@ static ls_status cuda_write(ls_device *device, void *to, const void *host, int64
     ls_status status;
     LS_TRY(refuse_recording(device, "a write from the host", err));
     LS_TRY(ls_cuda_move(&device->exec, to, bytes, host, bytes, 1, bytes, err));
+done:
+    return status;
+}
+
+static void free_pieces(cuda_device *d) {
+    for (int i = 0; i < PIECES; i++) {
+        if (d->pieces[i].host != NULL) ls_cuda_host_free(d->pieces[i].host);
+        ls_cuda_event_free(d->pieces[i].sent);
+        d->pieces[i] = (load_piece){0};
+    }
+    d->piece_bytes = 0;
+}
+
+/* Pieces of at least this size, made once for all loads of one piece size. */
+static ls_status assure_pieces(cuda_device *d, int64_t bytes, ls_error *err) {
+    ls_status status = LS_OK;
+    if (bytes <= d->piece_bytes) return LS_OK;
+    LS_TRY(ls_cuda_synchronize(&d->base.exec, err));
+    free_pieces(d);
+    for (int i = 0; i < PIECES; i++) {
+        LS_TRY(ls_cuda_host_alloc((void **)&d->pieces[i].host, bytes, err));
+        LS_TRY(ls_cuda_event_create(&d->pieces[i].sent, false, err));
+    }
+    d->piece_bytes = bytes;
+done:
+    return status;
+}
+
+/* What was sent from the piece before has to have arrived before it is filled again. */
+static ls_status send_piece(cuda_device *d, load_piece *piece, void *to, int64_t at, int64_t bytes,
+                            ls_memory_source source, void *context, ls_error *err) {
+    const ls_exec *exec = &d->base.exec;
+    ls_status status;
+    if (piece->is_under_way) LS_TRY(ls_cuda_event_wait(piece->sent, err));
+    piece->is_under_way = false;
+    LS_TRY(source(context, piece->host, at, bytes, err));
+    LS_TRY(ls_cuda_move(exec, (uint8_t *)to + at, bytes, piece->host, bytes, 1, bytes, err));
+    piece->is_under_way = true;
+    LS_TRY(ls_cuda_event_record(exec, piece->sent, err));
+done:
+    return status;
+}
+
+static ls_status cuda_load(ls_device *device, void *to, int64_t bytes, int64_t piece_bytes, ls_memory_source source,
+                           void *context, ls_error *err) {
+    cuda_device *d = cuda_of(device);
+    int64_t n = 0;
+    ls_status status;
+    LS_TRY(refuse_recording(device, "a load", err));
+    LS_TRY(assure_pieces(d, piece_bytes, err));
+    for (int64_t at = 0; at < bytes; at += piece_bytes, n++)
+        LS_TRY(send_piece(d, &d->pieces[n % PIECES], to, at, bytes - at < piece_bytes ? bytes - at : piece_bytes,
+                          source, context, err));
 done:
     return status;
 }
@@ -202,6 +266,7 @@ static void cuda_close(ls_device *device) {
     if (d->faults != NULL) ls_cuda_free(d->faults);
     ls_cuda_host_free(d->host_faults);
     ls_cuda_host_free(d->staging);
+    free_pieces(d);
     if (device->exec.stream != NULL) ls_cuda_stream_free(device->exec.stream);
     free(d);
 }
@@ -221,6 +286,7 @@ static const ls_backend_table device_table = {.title = "cuda",
                                               .unreserve = cuda_unreserve,
                                               .drop = cuda_drop,
                                               .write = cuda_write,
+                                              .load = cuda_load,
                                               .read = cuda_read,
                                               .copy = cuda_copy,
                                               .fill = cuda_fill,

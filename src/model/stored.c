@@ -1,0 +1,267 @@
+/* Finding, checking and moving the tensors of a checkpoint. */
+#include "model/stored.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fnv.h"
+#include "base/mem.h"
+#include "model/architectures.h"
+
+/* More threads than this do not read a file in memory faster. */
+#define READERS_MAX 8
+/* Bytes that one thread reads at least. */
+#define READ_GRAIN ((int64_t)1 << 20)
+/* A checkpoint below this size is read before threads have started. */
+#define THREADED_BYTES ((int64_t)64 << 20)
+
+static ls_model_watcher watcher_of_runs;
+static void *watcher_of_runs_context;
+
+void ls_model_watch(ls_model_watcher watcher, void *context) {
+    watcher_of_runs = watcher;
+    watcher_of_runs_context = context;
+}
+
+static void tell(const ls_stored *s) {
+    if (s->watcher != NULL) s->watcher(s->watcher_context, s->directory, s->done, s->total);
+}
+
+static int32_t readers_of(const ls_model_loading *how, int64_t total) {
+    const int32_t n = ls_cpu_count();
+    if (how != NULL && how->n_threads > 0) return how->n_threads;
+    if (total < THREADED_BYTES) return 1;
+    return n < READERS_MAX ? n : READERS_MAX;
+}
+
+ls_status ls_stored_open(ls_stored *out, const char *directory, const ls_model_loading *how, ls_error *err) {
+    ls_status status;
+    *out = (ls_stored){.directory = directory,
+                       .piece_bytes = how != NULL && how->piece_bytes > 0 ? how->piece_bytes : LS_PIECE_BYTES,
+                       .watcher = watcher_of_runs,
+                       .watcher_context = watcher_of_runs_context};
+    LS_TRY(ls_checkpoint_open(&out->checkpoint, directory, err));
+    for (int64_t i = 0; i < ls_checkpoint_count(out->checkpoint); i++)
+        out->total += ls_checkpoint_at(out->checkpoint, i)->bytes;
+    LS_TRY(ls_array_alloc((void **)&out->used, ls_checkpoint_count(out->checkpoint), sizeof(const ls_tensor_view *),
+                          "tensors", err));
+    LS_TRY(ls_pool_create(&out->pool, readers_of(how, out->total), err));
+done:
+    return status;
+}
+
+void ls_stored_close(ls_stored *s) {
+    free((void *)s->used);
+    ls_checkpoint_close(s->checkpoint);
+    ls_pool_free(s->pool);
+    *s = (ls_stored){0};
+}
+
+static void format_shape(char *text, size_t bytes, const int64_t *dims, int32_t n_dims) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int32_t i = 0; i < n_dims && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%lld", i > 0 ? ", " : "", (long long)dims[i]);
+}
+
+static ls_status check_shape(const ls_tensor_view *view, const ls_weight_slot *slot, ls_error *err) {
+    char want[96], got[256];
+    bool same = view->n_dims == slot->n_dims;
+    for (int32_t i = 0; same && i < slot->n_dims; i++) same = view->dims[i] == slot->dims[i];
+    if (same) return LS_OK;
+    format_shape(want, sizeof want, slot->dims, slot->n_dims);
+    format_shape(got, sizeof got, view->dims, view->n_dims);
+    return LS_FAIL(err, LS_ERR_FORMAT, "%s: %s: shape is [%s], the configuration calls for [%s]", view->file,
+                   slot->name, got, want);
+}
+
+ls_status ls_stored_find(ls_stored *s, const ls_tensor_view **out, ls_dtype *dtype, const ls_weight_slot *slot,
+                         ls_error *err) {
+    const ls_tensor_view *view = ls_checkpoint_find(s->checkpoint, slot->name);
+    ls_status status = LS_OK;
+    if (view == NULL) return LS_FAIL(err, LS_ERR_FORMAT, "%s: missing tensor %s", s->directory, slot->name);
+    LS_TRY(check_shape(view, slot, err));
+    if (view->dtype == LS_ST_F32)
+        *dtype = LS_F32;
+    else if (view->dtype == LS_ST_BF16)
+        *dtype = LS_BF16;
+    else if (view->dtype == LS_ST_F16)
+        *dtype = LS_F16;
+    else
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s: data type %s; weights must be F32, BF16 or F16", view->file,
+                       slot->name, ls_st_dtype_name(view->dtype));
+    LS_ASSERT(s->n_used < ls_checkpoint_count(s->checkpoint), "%s: asked for twice", slot->name);
+    s->used[s->n_used++] = view;
+    *out = view;
+done:
+    return status;
+}
+
+/* ---- bytes ---- */
+
+/* A piece that is read by several threads, and the first failure of each. */
+typedef struct reading {
+    const ls_tensor_view *view;
+    uint8_t *host;
+    int64_t at; /* of host[0] in the tensor */
+    ls_status status[LS_THREADS_MAX];
+    ls_error err[LS_THREADS_MAX];
+} reading;
+
+static void read_part(void *context, int64_t begin, int64_t end, int32_t thread_i) {
+    reading *r = context;
+    r->status[thread_i] = ls_tensor_read_part(r->host + begin, r->view, r->at + begin, end - begin, &r->err[thread_i]);
+}
+
+static ls_status read_piece(const ls_stored *s, void *host, const ls_tensor_view *view, int64_t at, int64_t bytes,
+                            ls_error *err) {
+    const int32_t n = ls_pool_threads(s->pool);
+    reading *r = NULL;
+    ls_status status;
+    if (n == 1 || bytes <= READ_GRAIN) return ls_tensor_read_part(host, view, at, bytes, err);
+    LS_TRY(ls_array_alloc((void **)&r, 1, (int64_t)sizeof *r, "tensor", err));
+    r->view = view;
+    r->host = host;
+    r->at = at;
+    ls_parallel_for(s->pool, bytes, READ_GRAIN, read_part, r);
+    for (int32_t i = 0; i < n && status == LS_OK; i++) {
+        status = r->status[i];
+        if (status != LS_OK && err != NULL) *err = r->err[i];
+    }
+done:
+    free(r);
+    return status;
+}
+
+typedef struct source {
+    ls_stored *stored;
+    const ls_tensor_view *view;
+} source;
+
+static ls_status bring(void *context, void *host, int64_t at, int64_t bytes, ls_error *err) {
+    const source *s = context;
+    ls_status status;
+    LS_TRY(read_piece(s->stored, host, s->view, at, bytes, err));
+    s->stored->done += bytes;
+    tell(s->stored);
+done:
+    return status;
+}
+
+ls_status ls_stored_load(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view, ls_error *err) {
+    source from = {stored, view};
+    if (stored->done == 0) tell(stored);
+    return ls_memory_load(device, to, view->bytes, stored->piece_bytes, bring, &from, err);
+}
+
+/* ---- the head of a tied model ---- */
+
+static ls_status compare(ls_stored *s, bool *same, const ls_tensor_view *a, const ls_tensor_view *b, ls_error *err) {
+    const int64_t most = a->bytes < s->piece_bytes ? a->bytes : s->piece_bytes;
+    uint8_t *x = NULL, *y = NULL;
+    ls_status status;
+    *same = true;
+    LS_TRY(ls_array_alloc((void **)&x, most, 1, "tensor", err));
+    LS_TRY(ls_array_alloc((void **)&y, most, 1, "tensor", err));
+    for (int64_t at = 0; at < a->bytes && *same; at += most) {
+        const int64_t n = a->bytes - at < most ? a->bytes - at : most;
+        LS_TRY(read_piece(s, x, a, at, n, err));
+        LS_TRY(read_piece(s, y, b, at, n, err));
+        *same = memcmp(x, y, (size_t)n) == 0;
+    }
+done:
+    free(x);
+    free(y);
+    return status;
+}
+
+ls_status ls_stored_check_head(ls_stored *s, const ls_model_config *c, ls_error *err) {
+    ls_weight_slot slot = {.n_dims = 2, .dims = {c->vocab, c->hidden}};
+    const ls_tensor_view *head, *embed = ls_checkpoint_find(s->checkpoint, c->names->embed);
+    bool same = false;
+    ls_dtype dtype;
+    ls_status status;
+    if (!c->tied || ls_checkpoint_find(s->checkpoint, c->names->head) == NULL) return LS_OK;
+    snprintf(slot.name, sizeof slot.name, "%s", c->names->head);
+    LS_TRY(ls_stored_find(s, &head, &dtype, &slot, err));
+    if (head->dtype == embed->dtype) LS_TRY(compare(s, &same, head, embed, err));
+    if (!same)
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: %s: differs from %s, but tie_word_embeddings is true", head->file,
+                       c->names->head, c->names->embed);
+    s->done += head->bytes;
+    tell(s);
+done:
+    return status;
+}
+
+/* ---- the end ---- */
+
+static ls_status check_all_used(const ls_stored *s, int32_t n_layers, ls_error *err) {
+    const int64_t n = ls_checkpoint_count(s->checkpoint);
+    if (s->n_used == n) return LS_OK;
+    for (int64_t i = 0; i < n; i++) {
+        const ls_tensor_view *view = ls_checkpoint_at(s->checkpoint, i);
+        bool used = false;
+        for (int64_t j = 0; j < s->n_used && !used; j++) used = s->used[j] == view;
+        if (!used)
+            return LS_FAIL(err, LS_ERR_FORMAT, "%s: %s: the configuration (%d layers) calls for no such tensor",
+                           view->file, view->name, n_layers);
+    }
+    return LS_FAIL(err, LS_ERR_FORMAT, "%s: a tensor was asked for twice", s->directory);
+}
+
+ls_status ls_stored_check(const ls_stored *s, int32_t n_layers, ls_error *err) {
+    ls_status status;
+    LS_TRY(check_all_used(s, n_layers, err));
+    LS_TRY(ls_checkpoint_check(s->checkpoint, err));
+done:
+    return status;
+}
+
+/* ---- without a device ---- */
+
+typedef struct summing {
+    ls_stored stored;
+    ls_stored_summary *out;
+    uint8_t *piece; /* [stored.piece_bytes] */
+} summing;
+
+static ls_status sum_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
+    summing *s = context;
+    uint64_t *hash = &s->out->digest;
+    const ls_tensor_view *view;
+    ls_dtype dtype;
+    ls_status status;
+    LS_TRY(ls_stored_find(&s->stored, &view, &dtype, slot, err));
+    *hash = ls_slot_mix(*hash, slot, dtype);
+    for (int64_t at = 0; at < view->bytes; at += s->stored.piece_bytes) {
+        const int64_t left = view->bytes - at, n = left < s->stored.piece_bytes ? left : s->stored.piece_bytes;
+        LS_TRY(read_piece(&s->stored, s->piece, view, at, n, err));
+        *hash = ls_fnv_mix(*hash, s->piece, n);
+    }
+    s->out->n_parameters += view->n_elements;
+done:
+    return status;
+}
+
+ls_status ls_stored_summarize(ls_stored_summary *out, const char *directory, ls_error *err) {
+    summing s = {.out = out};
+    ls_model_config config;
+    ls_model *model = NULL;
+    ls_status status;
+    *out = (ls_stored_summary){.digest = LS_FNV_START};
+    LS_TRY(ls_model_config_open(&config, directory, err));
+    LS_TRY(ls_model_outline(&model, &config, err));
+    LS_TRY(ls_stored_open(&s.stored, directory, NULL, err));
+    s.stored.watcher = NULL; /* nothing is loaded */
+    LS_TRY(ls_array_alloc((void **)&s.piece, s.stored.piece_bytes, 1, "tensor", err));
+    LS_TRY(ls_model_slots(model, sum_slot, &s, err));
+    LS_TRY(ls_stored_check_head(&s.stored, &config, err));
+    LS_TRY(ls_stored_check(&s.stored, config.n_layers, err));
+done:
+    free(s.piece);
+    ls_stored_close(&s.stored);
+    ls_model_close(model);
+    return status;
+}
