@@ -12,6 +12,7 @@
 #include "model/architectures.h"
 #include "model/init.h"
 #include "model/params.h"
+#include "op/choice.h"
 #include "text/tokenizer.h"
 
 enum { OPT_CONFIG = 256, OPT_TOKENIZER, OPT_SEED, OPT_DEVIATION, OPT_OUT, PATH_MAX_BYTES = 4096 };
