@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "harness.h"
-#include "op/backend.h"
+#include "op/choice.h"
 
 static inline ls_status test_open_cuda(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err) {
     (void)n_threads, (void)isa;
@@ -35,9 +35,9 @@ static inline void test_forks(void) {
 /* Whether device memory is out of the host's reach. */
 static inline bool test_defers(void) { return test_opener() != NULL; }
 
-/* Runs that open a device of their own open that one too. */
+/* Runs that open a device of their own open that one too: never a GPU that nobody asked for. */
 __attribute__((constructor, unused)) static void test_choose_device(void) {
-    if (test_opener() != NULL) ls_device_open_by(test_opener());
+    ls_device_open_by(test_opener() != NULL ? test_opener() : ls_device_open_cpu);
 }
 
 /* Of the deferred device. A program that forks says 1: a child has no thread but its own. */

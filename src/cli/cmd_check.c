@@ -13,6 +13,28 @@ typedef struct verdict {
     double seconds; /* of scoring */
 } verdict;
 
+/* Where the second half is computed: where the first was or, with --against, on a device of its own. */
+typedef struct scorer {
+    ls_device *device; /* NULL: the job's */
+    ls_device_choice choice;
+    ls_model *model;
+} scorer;
+
+static ls_status open_scorer(scorer *s, const ls_run_options *o, ls_error *err) {
+    ls_status status = LS_OK;
+    if (o->against == NULL) return LS_OK;
+    LS_TRY(ls_cli_device_open(&s->device, &s->choice, o->against, &o->levers, err));
+    LS_TRY(ls_model_open(&s->model, s->device, o->model, err));
+    s->model->ablation = o->levers.ablation;
+done:
+    return status;
+}
+
+static void close_scorer(scorer *s) {
+    ls_model_close(s->model);
+    ls_device_close(s->device);
+}
+
 static void compare_bits(verdict *v, const ls_request *r, int64_t request_i, const float *scored) {
     for (int64_t t = 0; t < r->n_completion; t++) {
         uint32_t a, b;
@@ -29,7 +51,10 @@ static void compare_bits(verdict *v, const ls_request *r, int64_t request_i, con
     }
 }
 
-static ls_status score_and_compare(verdict *v, ls_job *job, const ls_run_options *o, ls_error *err) {
+static ls_status score_and_compare(verdict *v, const ls_job *job, const scorer *s, const ls_run_options *o,
+                                   ls_error *err) {
+    ls_device *device = s->device != NULL ? s->device : job->device;
+    ls_model *model = s->device != NULL ? s->model : job->model;
     const ls_score_opts opts = {o->dtype, o->score_batch, o->score_chunk, o->levers.page_tokens};
     ls_score_item *items = NULL;
     int32_t *tokens = NULL;
@@ -54,7 +79,7 @@ static ls_status score_and_compare(verdict *v, ls_job *job, const ls_run_options
         at += item->n_tokens;
     }
     start = ls_clock_seconds();
-    LS_TRY(ls_score(job->model, job->device, &opts, items, job->n_requests, err));
+    LS_TRY(ls_score(model, device, &opts, items, job->n_requests, err));
     v->seconds = ls_clock_seconds() - start;
     v->first_request = v->first_token = -1;
     for (int64_t i = 0; i < job->n_requests; i++) compare_bits(v, &job->requests[i], i, items[i].logprob);
@@ -65,7 +90,14 @@ done:
     return status;
 }
 
-static void print_json(const ls_job *job, const ls_run_options *o, const verdict *v, int64_t n_scored) {
+/* A device as the figures name it: of the CPU, which is usual, what it computes with. */
+static const char *figure_of(const ls_device_choice *choice) {
+    static const char usual[] = "cpu, ";
+    return choice->text + (strncmp(choice->text, usual, strlen(usual)) == 0 ? strlen(usual) : 0);
+}
+
+static void print_json(const ls_job *job, const scorer *s, const ls_run_options *o, const verdict *v,
+                       int64_t n_scored) {
     ls_json_out json;
     char digest[64];
     ls_digest_text(digest, sizeof digest, o->dtype);
@@ -80,19 +112,22 @@ static void print_json(const ls_job *job, const ls_run_options *o, const verdict
     ls_json_string(&json, "isa", ls_isa_name(o->levers.isa));
     ls_json_int(&json, "threads", o->levers.threads);
     ls_json_string(&json, "digest", digest);
+    if (s->device != NULL || strcmp(job->choice.name, "cpu") != 0) ls_json_string(&json, "device", job->choice.name);
+    if (s->device != NULL) ls_json_string(&json, "against", s->choice.name);
     ls_job_write(&json, job);
     ls_json_end_object(&json);
     ls_json_newline(&json);
 }
 
-static void print_text(const ls_job *job, const ls_run_options *o, const verdict *v, int64_t n_scored) {
+static void print_text(const ls_job *job, const scorer *s, const ls_run_options *o, const verdict *v,
+                       int64_t n_scored) {
     char digest[64];
     ls_digest_text(digest, sizeof digest, o->dtype);
     printf("sequences        %lld\n", (long long)job->n_requests);
     printf("tokens           %lld generated, %lld scored\n", (long long)v->n_tokens, (long long)n_scored);
-    printf("tokens/s         %.0f generated, %.0f scored (%s, %d thread%s)\n", (double)job->n_generated / job->seconds,
-           (double)n_scored / v->seconds, ls_isa_name(o->levers.isa), o->levers.threads,
-           o->levers.threads == 1 ? "" : "s");
+    printf("tokens/s         %.0f generated, %.0f scored (%s%s%s)\n", (double)job->n_generated / job->seconds,
+           (double)n_scored / v->seconds, figure_of(&job->choice), s->device != NULL ? "; scored by " : "",
+           s->device != NULL ? s->choice.text : "");
     printf("numerics         %s\n", digest);
     printf("differing tokens %lld\n", (long long)v->n_tokens_different);
     printf("differing bits   %lld\n", (long long)v->n_bits_different);
@@ -108,6 +143,7 @@ static void print_text(const ls_job *job, const ls_run_options *o, const verdict
 int ls_cmd_check(int argc, char **argv) {
     ls_run_options o;
     ls_job job = {0};
+    scorer s = {0};
     verdict v = {0};
     int64_t n_scored = 0;
     ls_error err;
@@ -115,15 +151,21 @@ int ls_cmd_check(int argc, char **argv) {
     LS_TRY(ls_run_options_parse(&o, LS_COMMAND_CHECK, argc, argv, &err));
     if (o.prompts == NULL) o.ignore_eos = true; /* made-up prompts are for many tokens, not for sentences */
     LS_TRY(ls_job_init(&job, &o, &err));
+    LS_TRY(open_scorer(&s, &o, &err));
+    if (s.device != NULL) {
+        ls_job_tell(&job);
+        ls_cli_device_tell("scored on", &s.choice);
+    }
     LS_TRY(ls_job_generate(&job, &o, &err));
     LS_TRY(ls_job_check(&job, &err));
-    LS_TRY(score_and_compare(&v, &job, &o, &err));
+    LS_TRY(score_and_compare(&v, &job, &s, &o, &err));
     for (int64_t i = 0; i < job.n_requests; i++) n_scored += job.requests[i].n_prompt + job.requests[i].n_completion;
     if (o.json)
-        print_json(&job, &o, &v, n_scored);
+        print_json(&job, &s, &o, &v, n_scored);
     else
-        print_text(&job, &o, &v, n_scored);
+        print_text(&job, &s, &o, &v, n_scored);
 done:
+    close_scorer(&s);
     ls_job_deinit(&job);
     if (status != LS_OK) return ls_cli_fail(&err);
     return v.n_tokens_different == 0 ? LS_EXIT_OK : LS_EXIT_DIFFERENT;

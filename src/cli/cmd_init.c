@@ -16,6 +16,7 @@
 #include "model/init.h"
 #include "model/shapes.h"
 #include "model/stored.h"
+#include "op/choice.h"
 #include "text/tokenizer.h"
 
 enum { OPT_CONFIG = 256, OPT_SHAPE, OPT_TOKENIZER, OPT_SEED, OPT_DEVIATION, OPT_THREADS, OPT_OUT };

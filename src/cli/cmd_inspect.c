@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "model/cache.h"
 #include "model/model.h"
+#include "op/choice.h"
 
 typedef struct inspect_options {
     const char *model;

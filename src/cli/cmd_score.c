@@ -10,6 +10,7 @@
 typedef struct score_run {
     ls_model *model;
     ls_device *device;
+    ls_device_choice choice;
     ls_record *records;
     int64_t n_records, n_tokens;
     ls_score_item *items;
@@ -114,11 +115,12 @@ int ls_cmd_score(int argc, char **argv) {
     LS_TRY(ls_run_options_parse(&o, LS_COMMAND_SCORE, argc, argv, &err));
     path = o.rollouts != NULL ? o.rollouts : o.tokens;
     LS_TRY(ls_output_open(&output, o.out, &err));
-    LS_TRY(ls_device_open(&run.device, o.levers.threads, o.levers.isa, &err));
+    LS_TRY(ls_cli_device_open(&run.device, &run.choice, o.device, &o.levers, &err));
     LS_TRY(ls_model_open(&run.model, run.device, o.model, &err));
     run.model->ablation = o.levers.ablation;
     LS_TRY(ls_records_read(&run.records, &run.n_records, path, LS_RECORD_SEQUENCE, &err));
     LS_TRY(lay_out_items(&run, &o, path, &err));
+    ls_cli_device_tell("device", &run.choice);
     {
         const ls_score_opts opts = {o.dtype, o.levers.batch, o.levers.chunk, o.levers.page_tokens};
         start = ls_clock_seconds();

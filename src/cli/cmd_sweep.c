@@ -17,6 +17,7 @@ enum {
     OPT_MAX_TOKENS,
     OPT_SEED,
     OPT_DTYPE,
+    OPT_DEVICE,
     OPT_THREADS,
     OPT_ISA,
     OPT_SLOTS,
@@ -55,6 +56,7 @@ static const struct argp_option options_known[] = {
     {"max-tokens", OPT_MAX_TOKENS, "N", 0, "Tokens of each completion of the prompts as given (16)", 0},
     {"seed", OPT_SEED, "N", 0, "Seed of all random draws (0)", 0},
     {"dtype", OPT_DTYPE, "TYPE", 0, "Type of activations: f32 or bf16 (f32)", 0},
+    {"device", OPT_DEVICE, "NAME", 0, LS_DEVICE_HELP, 0},
     {"threads", OPT_THREADS, "N", 0, "Threads (all processors)", 0},
     {"isa", OPT_ISA, "NAME", 0, "Instruction set: generic, avx2, avx512 (the best there is)", 0},
     {"slots", OPT_SLOTS, "N", 0, "Slots of the pool in which far slots are tried (69776); backed where touched", 0},
@@ -98,6 +100,7 @@ static ls_status parse_option(sweep_options *o, int key, char *text, ls_error *e
                 return LS_FAIL(err, LS_ERR_ARG, "--dtype: '%s' is not f32 or bf16", text);
             o->run.dtype = strcmp(text, "bf16") == 0 ? LS_BF16 : LS_F32;
             break;
+        case OPT_DEVICE: status = ls_cli_device_name(&o->run.device, "--device", text, err); break;
         case OPT_THREADS: status = parse_lever(&o->run.levers, "threads", text, err); break;
         case OPT_ISA: status = parse_lever(&o->run.levers, "isa", text, err); break;
         case OPT_SLOTS: status = ls_cli_int(&o->slots, "--slots", text, 2, INT32_MAX, err); break;
@@ -161,6 +164,7 @@ static ls_status parse_options(sweep_options *o, int argc, char **argv, ls_error
     ls_levers_init(&o->run.levers);
     o->run.levers.samples = 2;
     o->run.max_tokens = 16;
+    o->run.device = LS_DEVICE_AUTO;
     o->run.sampling.temperature = o->run.sampling.top_p = 1.0f;
     o->slots = 69776;
     o->slot_words = 89600;
@@ -195,7 +199,8 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
                           .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
     ls_sweep_trainer *trainer = NULL;
     ls_prompt *prompts = NULL;
-    ls_engine_subject engine = {.device = job->device, .inject = o->run.inject};
+    ls_engine_subject engine = {
+        .device = job->device, .inject = o->run.inject, .threads = o->run.levers.threads, .isa = o->run.levers.isa};
     ls_program_subject program = {o->suspect, o->run.model, directory, o->suspect_args, o->n_suspect_args};
     ls_subject subject;
     ls_status status;
@@ -206,6 +211,7 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
     LS_TRY(ls_sweep_trainer_create(&trainer, o->run.model, job->device, err));
     engine.trainer = trainer;
     subject = o->suspect != NULL ? ls_subject_program(&program) : ls_subject_engine(&engine);
+    ls_job_tell(job);
     LS_TRY(ls_sweep_run(sweep, &opts, &subject, trainer, err));
     if (opts.progress != NULL) fputs("\r\033[K", stderr);
     sweep->opts.prompts = NULL; /* they end here */

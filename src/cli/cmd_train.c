@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/device_option.h"
 #include "rl/grpo.h"
 #include "run/history.h"
 #include "train/sft.h"
@@ -174,10 +175,11 @@ typedef struct replay_arguments {
     ls_status status;
 } replay_arguments;
 
-enum { OPT_THREADS = 300, OPT_JSON, OPT_INJECT };
+enum { OPT_THREADS = 300, OPT_DEVICE, OPT_JSON, OPT_INJECT };
 
 static const struct argp_option replay_options[] = {
     {"threads", OPT_THREADS, "N", 0, "Threads (those of the run)", 0},
+    {"device", OPT_DEVICE, "NAME", 0, LS_DEVICE_HELP, 0},
     {"json", OPT_JSON, NULL, 0, "Print the finding as JSON", 0},
 #ifdef LS_FAULTS
     {"inject", OPT_INJECT, "NAME", 0, "Run with this fault", 0},
@@ -190,6 +192,9 @@ static error_t on_replay_option(int key, char *text, struct argp_state *state) {
     switch (key) {
         case OPT_THREADS:
             if (a->status == LS_OK) a->status = ls_cli_int(&a->threads, "--threads", text, 1, LS_THREADS_MAX, a->err);
+            return 0;
+        case OPT_DEVICE:
+            if (a->status == LS_OK) a->status = ls_cli_device_name(&a->opts.device, "--device", text, a->err);
             return 0;
         case OPT_JSON: a->json = true; return 0;
 #ifdef LS_FAULTS
@@ -213,7 +218,7 @@ static int run_replay(int argc, char **argv) {
     char name[64];
     ls_error err;
     ls_finding finding;
-    replay_arguments a = {.err = &err};
+    replay_arguments a = {.err = &err, .opts.device = LS_DEVICE_AUTO};
     snprintf(name, sizeof name, "%s replay", argv[0]);
     argv[1] = name;
     ls_cli_parse(&argp, argc - 1, argv + 1, &a);

@@ -194,6 +194,11 @@ done:
     return status;
 }
 
+void ls_job_tell(ls_job *job) {
+    if (!job->is_told) ls_cli_device_tell("device", &job->choice);
+    job->is_told = true;
+}
+
 /* A tokenizer that is there but of a kind that this program does not have is missed only where text goes in, or must
  * stop a completion; records have no text then. */
 static ls_status open_tokenizer(ls_job *job, const ls_run_options *o, ls_error *err) {
@@ -207,6 +212,7 @@ static ls_status open_tokenizer(ls_job *job, const ls_run_options *o, ls_error *
     if (!ls_file_exists(path)) return LS_OK;
     status = ls_tokenizer_open(&job->tokenizer, o->model, &why);
     if (status == LS_ERR_UNSUPPORTED) {
+        ls_job_tell(job);
         ls_cli_clean(why.text);
         fprintf(stderr, "lockstep: records will have no text: %s\n", why.text);
         return LS_OK;
@@ -218,7 +224,7 @@ static ls_status open_tokenizer(ls_job *job, const ls_run_options *o, ls_error *
 ls_status ls_job_init(ls_job *job, const ls_run_options *o, ls_error *err) {
     int64_t length_max;
     ls_status status;
-    LS_TRY(ls_device_open(&job->device, o->levers.threads, o->levers.isa, err));
+    LS_TRY(ls_cli_device_open(&job->device, &job->choice, o->device, &o->levers, err));
     LS_TRY(ls_model_open(&job->model, job->device, o->model, err));
     job->model->ablation = o->levers.ablation;
     if (o->prompts != NULL)
@@ -265,6 +271,7 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
     }
     LS_TRY(ls_lever_as_option(ls_engine_create(&engine, job->model, job->device, &opts, err), err));
     ls_engine_get_plan(engine, &job->plan);
+    ls_job_tell(job);
     LS_TRY(ls_engine_run(engine, job->requests, job->n_requests, isatty(STDERR_FILENO) ? show_progress : NULL, &start,
                          err));
     ls_engine_get_stats(engine, &job->stats);

@@ -2,6 +2,7 @@
 #ifndef LS_CLI_JOB_H
 #define LS_CLI_JOB_H
 
+#include "cli/device_option.h"
 #include "cli/options.h"
 #include "load/record.h"
 #include "rollout/engine.h"
@@ -14,6 +15,8 @@ typedef struct ls_job {
     ls_model *model;
     ls_tokenizer *tokenizer; /* NULL when the directory has none and no prompt needs one */
     ls_device *device;
+    ls_device_choice choice; /* which one it is */
+    bool is_told;            /* that to the user */
     ls_record *prompts;
     int64_t n_prompts;
     ls_request *requests; /* [n_prompts * samples], ordered by (prompt, sample) */
@@ -30,6 +33,8 @@ typedef struct ls_job {
 
 /* Opens everything and lays out the requests. The job must be zeroed; ls_job_deinit releases it in any case. */
 ls_status ls_job_init(ls_job *job, const ls_run_options *options, ls_error *err);
+/* Says which device it is, once. */
+void ls_job_tell(ls_job *job);
 /* Runs all requests; those that came to nothing have LS_FINISH_ERROR. */
 ls_status ls_job_generate(ls_job *job, const ls_run_options *options, ls_error *err);
 /* The sentence of the first request that came to nothing, and how many did. */

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/device_option.h"
+
 enum { G = LS_COMMAND_GENERATE, S = LS_COMMAND_SCORE, C = LS_COMMAND_CHECK };
 
 enum {
@@ -28,6 +30,8 @@ enum {
     OPT_SCORE_BATCH,
     OPT_SCORE_CHUNK,
     OPT_DTYPE,
+    OPT_DEVICE,
+    OPT_AGAINST,
     OPT_STOP,
     OPT_INJECT,
     OPT_JSON,
@@ -66,6 +70,10 @@ static const option_row rows[] = {
      C},
     {{"dtype", OPT_DTYPE, "TYPE", 0, "Type of activations: f32 or bf16 (f32); weights are used as stored", 0},
      G | S | C},
+    {{"device", OPT_DEVICE, "NAME", 0, LS_DEVICE_HELP, 0}, G | S | C},
+    {{"against", OPT_AGAINST, "NAME", 0, "Score on this device what was generated on the other: cpu, cuda or cuda:N",
+      0},
+     C},
 #ifdef LS_FAULTS
     {{"inject", OPT_INJECT, "NAME", 0, "Run with this fault", 0}, G | C},
 #endif
@@ -115,6 +123,13 @@ ls_status ls_lever_as_option(ls_status status, ls_error *err) {
     return LS_FAIL(err, status, "--%s", lever.text);
 }
 
+/* `auto` might be the device that it is to be compared with. */
+static ls_status parse_against(ls_run_options *o, const char *text, ls_error *err) {
+    if (strcmp(text, LS_DEVICE_AUTO) == 0)
+        return LS_FAIL(err, LS_ERR_ARG, "--against: auto; say which: cpu, cuda or cuda:N");
+    return ls_cli_device_name(&o->against, "--against", text, err);
+}
+
 static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_error *err) {
     switch (key) {
         case OPT_MODEL: o->model = text; return LS_OK;
@@ -134,6 +149,8 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_SCORE_BATCH: return ls_cli_int(&o->score_batch, "--score-batch", text, 1, 1024, err);
         case OPT_SCORE_CHUNK: return parse_chunk(&o->score_chunk, "--score-chunk", text, err);
         case OPT_STOP: return add_stop(o, text, err);
+        case OPT_DEVICE: return ls_cli_device_name(&o->device, "--device", text, err);
+        case OPT_AGAINST: return parse_against(o, text, err);
 #ifdef LS_FAULTS
         case OPT_INJECT:
             if (!ls_inject_parse(&o->inject, text)) return LS_FAIL(err, LS_ERR_ARG, "--inject: '%s' is no fault", text);
@@ -203,6 +220,7 @@ static void set_defaults(ls_run_options *out, ls_command_kind command) {
     ls_levers_init(&out->levers);
     if (command == LS_COMMAND_SCORE) out->levers.chunk = 0;
     if (command == LS_COMMAND_CHECK) out->levers.samples = 0; /* what it is depends on --prompts */
+    out->device = LS_DEVICE_AUTO;
     out->score_batch = 4;
     out->sampling.temperature = out->sampling.top_p = 1.0f;
 }

@@ -13,6 +13,7 @@ typedef enum ls_command_kind { LS_COMMAND_GENERATE = 1, LS_COMMAND_SCORE = 2, LS
 
 typedef struct ls_run_options {
     const char *model, *prompts, *rollouts, *tokens, *out;
+    const char *device, *against;        /* names; against NULL: the same */
     const char *stop[LS_STOP_TEXTS_MAX]; /* texts that end a completion */
     int64_t n_stop;
     int64_t max_tokens, max_length;   /* max_length 0: the configuration's */

@@ -1,9 +1,11 @@
 /* The CUDA device: errors, launches, checks of operands, fault records; memory, streams and graphs for tests and tools.
  * Owns no state: device and stream are the caller's. */
+#include <stdio.h>
 #include <string.h>
 
 #include "dev/cuda.h"
 #include "dev/device.h"
+#include "dev/gpu.h"
 
 static cudaStream_t stream_of(const ls_exec *exec) { return (cudaStream_t)exec->stream; }
 
@@ -112,27 +114,64 @@ ls_status ls_cuda_fault_take(const ls_exec *exec, ls_error *err) {
     return ls_fault_status("fault", &fault, err);
 }
 
+void ls_cuda_gpus(ls_gpus *out) {
+    int driver = 0, runtime = 0, count = 0;
+    cudaError_t error;
+    memset(out, 0, sizeof *out);
+    out->is_built = true;
+    (void)cudaDriverGetVersion(&driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess) (void)cudaGetLastError();
+    out->driver = driver;
+    out->runtime = runtime;
+    out->count = error == cudaSuccess ? count : 0;
+    out->is_driver_old = error == cudaErrorInsufficientDriver && driver > 0;
+    if (error != cudaSuccess && error != cudaErrorInsufficientDriver && error != cudaErrorNoDevice)
+        snprintf(out->failure, sizeof out->failure, "%s", cudaGetErrorString(error));
+}
+
+ls_status ls_cuda_gpu(ls_gpu *out, int32_t ordinal, ls_error *err) {
+    cudaDeviceProp properties;
+    memset(out, 0, sizeof *out);
+    LS_CUDA_TRY(ls_cuda_status(cudaGetDeviceProperties(&properties, ordinal), "its properties", err));
+    snprintf(out->name, sizeof out->name, "%.*s", LS_GPU_TEXT_MAX - 1, properties.name);
+    out->bytes = (int64_t)properties.totalGlobalMem;
+    out->major = properties.major;
+    out->minor = properties.minor;
+    return LS_OK;
+}
+
+/* Any kernel: all are built for the same devices. */
+static __global__ void any_kernel(void) {}
+
+ls_status ls_cuda_code_check(int32_t ordinal, ls_error *err) {
+    cudaFuncAttributes attributes;
+    ls_gpu gpu;
+    cudaError_t error;
+    LS_CUDA_TRY(ls_cuda_use(ordinal, err));
+    error = cudaFuncGetAttributes(&attributes, (const void *)any_kernel);
+    switch (error) {
+        case cudaSuccess: return LS_OK;
+        case cudaErrorNoKernelImageForDevice:
+        case cudaErrorInvalidDeviceFunction:
+        case cudaErrorInvalidPtx:
+        case cudaErrorUnsupportedPtxVersion:
+        case cudaErrorJitCompilerNotFound: break;
+        default: return ls_cuda_status(error, "a kernel", err);
+    }
+    (void)cudaGetLastError();
+    LS_CUDA_TRY(ls_cuda_gpu(&gpu, ordinal, err));
+    return ls_gpu_no_code(&gpu, ordinal, cudaGetErrorString(error), err);
+}
+
 bool ls_cuda_available(ls_error *err) {
-    int n = 0;
-    const cudaError_t error = cudaGetDeviceCount(&n);
-    if (error != cudaSuccess) {
-        (void)ls_cuda_status(error, "no device", err);
-        return false;
-    }
-    int device = 0, major = 0;
-    if (n == 0) {
-        LS_FAIL(err, LS_ERR_UNSUPPORTED, "cuda: no device");
-        return false;
-    }
-    if (ls_cuda_status(cudaGetDevice(&device), "the current device", err) != LS_OK ||
-        ls_cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "its capability",
-                       err) != LS_OK)
-        return false;
-    if (major < 8) {
-        LS_FAIL(err, LS_ERR_UNSUPPORTED, "cuda: device %d has compute capability %d, 8 is needed", device, major);
-        return false;
-    }
-    return true;
+    ls_gpus gpus;
+    int device = 0;
+    ls_cuda_gpus(&gpus);
+    return ls_gpus_check(&gpus, 0, err) == LS_OK &&
+           ls_cuda_status(cudaGetDevice(&device), "the current device", err) == LS_OK &&
+           ls_cuda_device_check(device, err) == LS_OK;
 }
 
 ls_status ls_cuda_alloc(void **out, int64_t bytes, ls_error *err) {

@@ -1,11 +1,27 @@
 /* The CUDA device of a build without CUDA: nothing is available, and every call says so. */
+#include <string.h>
+
 #include "dev/device.h"
+#include "dev/gpu.h"
 
 static ls_status none(ls_error *err) {
     return LS_FAIL(err, LS_ERR_UNSUPPORTED, "cuda: this build has no CUDA back end");
 }
 
 bool ls_cuda_available(ls_error *err) { return none(err) == LS_OK; }
+
+void ls_cuda_gpus(ls_gpus *out) { memset(out, 0, sizeof *out); }
+
+ls_status ls_cuda_gpu(ls_gpu *out, int32_t ordinal, ls_error *err) {
+    (void)ordinal;
+    memset(out, 0, sizeof *out);
+    return none(err);
+}
+
+ls_status ls_cuda_code_check(int32_t ordinal, ls_error *err) {
+    (void)ordinal;
+    return none(err);
+}
 
 ls_status ls_cuda_fault_take(const ls_exec *exec, ls_error *err) {
     (void)exec;

@@ -1,6 +1,7 @@
 /* Queue life cycle and the run-time choice of instruction set. */
 #include "dev/queue.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,6 +72,11 @@ void ls_queue_free(ls_queue *queue) {
     ls_pool_free(queue->pool);
     free(queue->scratch);
     free(queue);
+}
+
+void ls_queue_describe(const ls_queue *queue, const char *title, char *text, size_t bytes) {
+    const int32_t threads = ls_pool_threads(queue->pool);
+    snprintf(text, bytes, "%s, %s, %d thread%s", title, ls_isa_name(queue->isa), threads, threads == 1 ? "" : "s");
 }
 
 float *ls_queue_scratch(const ls_queue *queue, int32_t thread_i) {

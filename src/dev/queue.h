@@ -30,6 +30,8 @@ struct ls_queue {
 
 ls_status ls_queue_create(ls_queue **out, int32_t n_threads, ls_isa isa, ls_error *err);
 void ls_queue_free(ls_queue *queue);
+/* "TITLE, avx2, 2 threads" */
+void ls_queue_describe(const ls_queue *queue, const char *title, char *text, size_t bytes);
 /* Scratch of thread thread_i, 64-byte aligned. */
 float *ls_queue_scratch(const ls_queue *queue, int32_t thread_i);
 

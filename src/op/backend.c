@@ -84,12 +84,13 @@ LS_OPS_PLAIN(OP)
 LS_OPS_WITH_WORKSPACE(OP)
 #undef OP
 
-static ls_device_opener opener_of_runs = ls_device_open_cpu;
+void ls_device_describe(const ls_device *device, char *text, size_t bytes) {
+    device->table->describe(device, text, bytes);
+}
 
-void ls_device_open_by(ls_device_opener opener) { opener_of_runs = opener; }
-
-ls_status ls_device_open(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err) {
-    return opener_of_runs(out, n_threads, isa, err);
+ls_status ls_device_open_beside(ls_device **out, ls_device *home, int32_t n_threads, ls_isa isa, ls_error *err) {
+    *out = NULL;
+    return home->table->open_beside == NULL ? LS_OK : home->table->open_beside(out, home, n_threads, isa, err);
 }
 
 void ls_device_close(ls_device *device) {

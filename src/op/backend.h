@@ -96,6 +96,11 @@ typedef struct ls_copy_args {
 typedef struct ls_backend_table {
     const char *title;                /* "cpu", .. */
     void (*close)(ls_device *device); /* releases what the back end's own open made, `device` included */
+    /* What it is, for people: "cpu, avx2, 2 threads". */
+    void (*describe)(const ls_device *device, char *text, size_t bytes);
+    /* A device with other threads and another instruction set that computes with the memory of `home`. NULL: these are no
+     * settings of the back end. */
+    ls_status (*open_beside)(ls_device **out, const ls_device *home, int32_t n_threads, ls_isa isa, ls_error *err);
 
     /* Zeroed memory, 256-byte aligned; bytes may be 0. `what` names it in errors. */
     ls_status (*alloc)(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err);
@@ -150,10 +155,14 @@ ls_status ls_device_open_cpu(ls_device **out, int32_t n_threads, ls_isa isa, ls_
 ls_status ls_device_open_deferred(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err);
 /* GPU `ordinal` of this machine. Pools of ls_memory_reserve cost what they hold. */
 ls_status ls_device_open_cuda(ls_device **out, int32_t ordinal, ls_error *err);
-/* Opens the device of a run: the CPU, unless the program has named another opener before its first run. */
-typedef ls_status (*ls_device_opener)(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err);
-ls_status ls_device_open(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err);
-void ls_device_open_by(ls_device_opener opener);
+/* Opening a device by its name is in op/choice.h. */
+
+/* What it is, for people: "cpu, avx2, 2 threads", "cuda:0, NVIDIA H200, 139 GiB". */
+enum { LS_DEVICE_TEXT_MAX = 192 };
+void ls_device_describe(const ls_device *device, char *text, size_t bytes);
+/* The device of an experiment with threads and instruction set, which computes with the memory of `home`: *out, to be
+ * closed before home. Where home has no such settings *out is NULL: home itself is the one. */
+ls_status ls_device_open_beside(ls_device **out, ls_device *home, int32_t n_threads, ls_isa isa, ls_error *err);
 /* Waits first; accepts NULL. Memory that was not released goes with it. */
 void ls_device_close(ls_device *device);
 ls_status ls_device_wait(ls_device *device, ls_error *err);

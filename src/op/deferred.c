@@ -330,9 +330,14 @@ static void deferred_close(ls_device *device) {
     free(d);
 }
 
+static void deferred_describe(const ls_device *device, char *text, size_t bytes) {
+    ls_queue_describe(device->exec.queue, "deferred", text, bytes);
+}
+
 #define OP(name) .name = defer_##name,
 static const ls_backend_table table_deferred = {.title = "deferred",
                                                 .close = deferred_close,
+                                                .describe = deferred_describe,
                                                 .alloc = deferred_alloc,
                                                 .release = deferred_release,
                                                 .reserve = deferred_alloc,

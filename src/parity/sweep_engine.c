@@ -72,19 +72,30 @@ static ls_status set_ablation(ls_sweep_trainer *trainer, const ls_trial *trial, 
     return LS_OK;
 }
 
+/* The trial's device, or NULL where it is the run's. */
+static ls_status open_own(ls_device **out, const ls_engine_subject *s, const ls_trial *trial, ls_error *err) {
+    const ls_levers *l = &trial->levers;
+    ls_status status;
+    LS_TRY(ls_device_open_beside(out, s->device, l->threads, l->isa, err));
+    if (*out == NULL && (l->threads != s->threads || l->isa != s->isa))
+        status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "threads and instruction set are the CPU's; this device has neither");
+done:
+    return status;
+}
+
 static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
                      ls_outcomes *out, ls_error *err) {
     const ls_engine_subject *s = context;
-    ls_device *device = NULL;
+    ls_device *own = NULL;
     ls_status status;
     (void)prompts;
     (void)n_prompts; /* outcomes hold them already */
-    LS_TRY(ls_device_open(&device, trial->levers.threads, trial->levers.isa, err));
+    LS_TRY(open_own(&own, s, trial, err));
     LS_TRY(set_ablation(s->trainer, trial, trial->levers.ablation, err));
-    status = run_rounds(s, device, trial, out, err);
+    status = run_rounds(s, own != NULL ? own : s->device, trial, out, err);
 done:
     set_ablation(s->trainer, trial, LS_ABLATE_NONE, NULL); /* of models that are open: cannot fail */
-    ls_device_close(device);
+    ls_device_close(own);
     return status;
 }
 

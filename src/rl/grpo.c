@@ -294,14 +294,12 @@ done:
 }
 
 static ls_status open_all(grpo *g, ls_error *err) {
-    const ls_train_options *t = &g->o->train;
     ls_status status;
     g->loss = ls_grpo_loss(g->o);
     g->advantages = ls_grpo_advantages(g->o);
     LS_TRY(ls_correction_parse(&g->correction, g->o->correction, err));
     LS_TRY(find_beginning(g, err));
-    LS_TRY(ls_device_open(&g->device, t->threads == 0 ? ls_cpu_count() : (int32_t)t->threads, ls_train_options_isa(t),
-                          err));
+    LS_TRY(ls_train_options_device(&g->device, &g->choice, &g->o->train, err));
     LS_TRY(ls_model_open(&g->model, g->device, g->begin, err));
     LS_TRY(open_world(g, err));
     LS_TRY(open_reference(g, err));
@@ -309,6 +307,7 @@ static ls_status open_all(grpo *g, ls_error *err) {
     LS_TRY(open_engine(g, err));
     LS_TRY(open_trainer(g, err));
     LS_TRY(ls_grpo_rows_create(g, err));
+    if (g->told != NULL) fprintf(g->told, "device: %s\n", g->choice.text);
     if (g->begin_update > 0) LS_TRY(go_on(g, err));
     LS_TRY(ls_trainer_agree(g->trainer, err));
     print_plan(g);
@@ -419,7 +418,8 @@ done:
 
 ls_status ls_grpo_run(ls_grpo_options *o, const ls_config *config, FILE *progress, ls_grpo_result *result,
                       ls_error *err) {
-    grpo g = {.o = o, .config = config, .progress = o->train.rank == 0 ? progress : NULL, .result = result};
+    grpo g = {
+        .o = o, .config = config, .progress = o->train.rank == 0 ? progress : NULL, .told = progress, .result = result};
     ls_error reason = {LS_OK, ""};
     ls_status status;
     *result = (ls_grpo_result){.digest = LS_FNV_START};

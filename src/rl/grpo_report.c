@@ -237,7 +237,7 @@ done:
 /* The bundle is complete when it has its name; what a killed process leaves is removed with its checkpoints. */
 static ls_status write_bundle(const grpo *g, const ls_bundle *b, ls_error *err) {
     char fresh[LS_SAVES_PATH_MAX + 64];
-    const ls_replay_opts replay = {0, g->engine_opts.inject};
+    const ls_replay_opts replay = {.inject = g->engine_opts.inject, .device = g->choice.name};
     bool is_made = false;
     ls_status status;
     snprintf(fresh, sizeof fresh, "%s/.step-%08lld.mismatch", g->checkpoints, (long long)g->step);

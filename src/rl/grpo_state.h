@@ -40,6 +40,7 @@ typedef struct grpo {
     const ls_grpo_options *o;
     const ls_config *config;
     FILE *progress; /* NULL: none */
+    FILE *told;     /* the same, of every process: progress is of rank 0 */
     ls_grpo_result *result;
 
     char checkpoints[LS_SAVES_PATH_MAX]; /* RUN/checkpoints */
@@ -48,6 +49,7 @@ typedef struct grpo {
     char begin[LS_SAVES_PATH_MAX]; /* directory that the model is opened from */
     int64_t begin_update;          /* 0, or the checkpoint's */
     ls_device *device;
+    ls_device_choice choice; /* which one it is */
     ls_model *model, *reference;
     ls_comm *comm;
     ls_trainer *trainer;

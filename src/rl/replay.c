@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "model/tape.h"
+#include "op/choice.h"
 
 /* Surroundings: which sequences, how often, and what lies between. */
 typedef struct surroundings {
@@ -339,10 +340,11 @@ static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
     const ls_bundle *b = r->b;
     const int64_t rows = longest(b);
     const ls_tape_opts tape = {b->dtype, rows, 1, true, b->temperature};
+    const char *device = r->opts->device != NULL ? r->opts->device : LS_DEVICE_AUTO;
     ls_levers levers = engine_opts(r, &ladder[0]).levers;
     uint64_t weights;
     ls_status status;
-    LS_TRY(ls_device_open(&r->device, levers.threads, levers.isa, err));
+    LS_TRY(ls_device_open_named(&r->device, device, levers.threads, levers.isa, err));
     LS_TRY(ls_model_open(&r->model, r->device, directory, err));
     r->n_halves = 2 * (int64_t)r->model->config.n_layers;
     r->hidden = r->model->config.hidden;

@@ -56,6 +56,7 @@ typedef struct sft {
     char begin[LS_SAVES_PATH_MAX]; /* directory that the model is opened from */
     int64_t begin_step;            /* 0, or the checkpoint's */
     ls_device *device;
+    ls_device_choice choice; /* which one it is */
     ls_model *model;
     ls_comm *comm;
     ls_trainer *trainer;
@@ -521,15 +522,13 @@ static void close_all(sft *s) {
 
 ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress, bool *stopped, ls_error *err) {
     sft s = {.o = o, .progress = o->train.rank == 0 ? progress : NULL};
-    int32_t threads;
     ls_status status;
     if (o->data.data[0] == '\0')
         return LS_FAIL(err, LS_ERR_ARG, "data: missing; it names a file of pairs, or of lines with prompt and answer");
     ls_interrupt_defer(true);
     LS_TRY(ls_train_options_check(&o->train, err));
-    threads = o->train.threads == 0 ? ls_cpu_count() : (int32_t)o->train.threads;
     LS_TRY(find_beginning(&s, err));
-    LS_TRY(ls_device_open(&s.device, threads, ls_train_options_isa(&o->train), err));
+    LS_TRY(ls_train_options_device(&s.device, &s.choice, &o->train, err));
     LS_TRY(ls_model_open(&s.model, s.device, s.begin, err));
     LS_TRY(read_data(&s, err));
     if (o->train.steps == 0) {
@@ -543,6 +542,7 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     if (s.begin_step > 0) LS_TRY(go_on(&s, config, err));
     LS_TRY(ls_trainer_agree(s.trainer, err));
     LS_TRY(open_records(&s, config, err));
+    if (progress != NULL) fprintf(progress, "device: %s\n", s.choice.text); /* of every process */
     print_plan(&s);
     LS_TRY(run_steps(&s, config, err));
 done:

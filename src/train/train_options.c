@@ -52,6 +52,7 @@ static const ls_option rows[] = {
     SWITCH("recompute", recompute, "Compute activations again in the backward instead of keeping them"),
     INT("threads", false, threads, 0, LS_THREADS_MAX, "Threads (0: all processors)"),
     CHOICE("isa", false, isa, isas, "Instruction set: best, generic, avx2 or avx512"),
+    TEXT("device", device, "Where to compute: auto, cpu, cuda or cuda:N (auto: a GPU where this build can use one)"),
     INT("rank", false, rank, 0, LS_RANKS_MAX - 1, "Number of this process among those that share a step"),
     INT("ranks", false, ranks, 1, LS_RANKS_MAX, "Processes that share a step"),
     TEXT("address", address, "HOST:PORT of rank 0, with more than one process"),
@@ -70,6 +71,7 @@ void ls_train_options_init(ls_train_options *options) {
                                        .save_every = 100,
                                        .keep = 2,
                                        .microbatch = 4,
+                                       .device = LS_DEVICE_AUTO,
                                        .ranks = 1,
                                        .timeout = 600};
     *options = defaults;
@@ -87,6 +89,15 @@ const char *const *ls_train_options_free(const ls_train_options *o) {
 
 ls_isa ls_train_options_isa(const ls_train_options *o) { return o->isa == 0 ? ls_isa_best() : (ls_isa)(o->isa - 1); }
 
+ls_status ls_train_options_device(ls_device **out, ls_device_choice *choice, const ls_train_options *o, ls_error *err) {
+    const ls_device_wish wish = {.name = o->device,
+                                 .n_threads = o->threads == 0 ? ls_cpu_count() : (int32_t)o->threads,
+                                 .isa = ls_train_options_isa(o),
+                                 .rank = o->rank,
+                                 .ranks = o->ranks};
+    return ls_device_open_wished(out, choice, &wish, err);
+}
+
 static ls_rate rate_of(const ls_train_options *o) {
     const ls_rate rate = {(ls_rate_kind)o->schedule, o->rate, o->rate_floor, o->warmup, o->schedule_steps};
     return rate;
@@ -100,6 +111,10 @@ ls_status ls_train_options_check(ls_train_options *o, ls_error *err) {
         return LS_FAIL(err, LS_ERR_ARG, "rank: %lld of %lld", (long long)o->rank, (long long)o->ranks);
     if (o->ranks > 1 && o->address[0] == '\0')
         return LS_FAIL(err, LS_ERR_ARG, "address: missing; %lld processes meet there", (long long)o->ranks);
+    if (ls_device_name_check(o->device, err) != LS_OK) {
+        ls_error_prefix(err, "device");
+        return LS_ERR_ARG;
+    }
     if (!ls_isa_available(ls_train_options_isa(o)))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "isa: this processor has no %s", ls_isa_name(ls_train_options_isa(o)));
     if (o->steps == 0) return LS_OK;

@@ -2,6 +2,7 @@
 #ifndef LS_TRAIN_TRAIN_OPTIONS_H
 #define LS_TRAIN_TRAIN_OPTIONS_H
 
+#include "op/choice.h"
 #include "train/config.h"
 #include "train/trainer.h"
 
@@ -22,6 +23,7 @@ typedef struct ls_train_options {
     bool recompute;
     int64_t threads;
     int32_t isa; /* 0: the best there is, else ls_isa + 1 */
+    char device[LS_OPTION_TEXT_MAX];
     int64_t rank, ranks;
     char address[LS_OPTION_TEXT_MAX];
     double timeout;
@@ -37,5 +39,8 @@ void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *opti
 /* Names of options that a resumed run may change all the same, up to NULL; NULL: none. */
 const char *const *ls_train_options_free(const ls_train_options *options);
 ls_isa ls_train_options_isa(const ls_train_options *options);
+/* The device of this process. */
+ls_status ls_train_options_device(ls_device **out, ls_device_choice *choice, const ls_train_options *options,
+                                  ls_error *err);
 
 #endif

@@ -91,9 +91,21 @@ static void cpu_close(ls_device *device) {
     free(device);
 }
 
+static void cpu_describe(const ls_device *device, char *text, size_t bytes) {
+    ls_queue_describe(device->exec.queue, "cpu", text, bytes);
+}
+
+/* All devices of the CPU share their memory. */
+static ls_status cpu_open_beside(ls_device **out, const ls_device *home, int32_t n_threads, ls_isa isa, ls_error *err) {
+    (void)home;
+    return ls_device_open_cpu(out, n_threads, isa, err);
+}
+
 #define OP(name) .name = ls_cpu_##name,
 const ls_backend_table ls_backend_table_cpu = {.title = "cpu",
                                                .close = cpu_close,
+                                               .describe = cpu_describe,
+                                               .open_beside = cpu_open_beside,
                                                .alloc = cpu_alloc,
                                                .release = cpu_release,
                                                .reserve = cpu_reserve,

@@ -1,9 +1,11 @@
 /* CUDA as a back end: one stream that calls are put on and that a wait waits for. Recordings are CUDA graphs. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "dev/device.h"
+#include "dev/gpu.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/gemm_cuda.h"
 
@@ -58,10 +60,13 @@ static cuda_device *device_with(const ls_exec *exec) {
     return (cuda_device *)(uintptr_t)((const char *)exec - offsetof(ls_device, exec));
 }
 
-/* Between record and recorded the host cannot take part: a graph runs without it. */
-static ls_status refuse_recording(const ls_device *device, const char *what, ls_error *err) {
-    const cuda_device *d = (const cuda_device *)(const void *)device;
-    return d->recording ? LS_FAIL(err, LS_ERR_UNSUPPORTED, "cuda: %s while calls are recorded", what) : LS_OK;
+/* A thread's current GPU is the one that it used last, or the first: every call says which one it means. */
+static ls_status enter(const ls_exec *exec, ls_error *err) { return ls_cuda_use(device_with(exec)->ordinal, err); }
+
+/* The same for what a recording cannot hold: a graph runs without the host. */
+static ls_status enter_unrecorded(ls_device *device, const char *what, ls_error *err) {
+    if (cuda_of(device)->recording) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "cuda: %s while calls are recorded", what);
+    return enter(&device->exec, err);
 }
 
 /* ---- ops: those of the flat ABI as they are; on a device, with the op's own fault record ---- */
@@ -77,7 +82,7 @@ static ls_status assure_workspace(ls_device *device, int op, const void *args, l
     const int64_t bytes = own_workspace(op, args);
     ls_status status = LS_OK;
     if (bytes >= 0 && bytes <= device->exec.workspace_bytes) return LS_OK;
-    LS_TRY(refuse_recording(device, "a larger workspace", err));
+    LS_TRY(enter_unrecorded(device, "a larger workspace", err));
     LS_TRY(ls_device_prepare(device, bytes, err));
 done:
     return status;
@@ -88,6 +93,7 @@ done:
         cuda_device *d = device_with(exec);                                                                      \
         ls_exec own;                                                                                             \
         ls_status status;                                                                                        \
+        LS_TRY(enter(exec, err));                                                                                \
         LS_TRY(assure_workspace(&d->base, FAULT_##name, args, err));                                             \
         own = d->base.exec;                                                                                      \
         own.fault = &d->faults[FAULT_##name];                                                                    \
@@ -102,13 +108,16 @@ LS_OPS(OP)
 
 static ls_status cuda_alloc(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
     ls_status status;
-    LS_TRY(refuse_recording(device, "an allocation", err));
+    *out = NULL;
+    LS_TRY(enter_unrecorded(device, "an allocation", err));
     LS_TRY(ls_cuda_alloc_ordered(&device->exec, out, bytes, what, err));
 done:
     return status;
 }
 
-static void cuda_release(ls_device *device, void *memory) { ls_cuda_free_ordered(&device->exec, memory); }
+static void cuda_release(ls_device *device, void *memory) {
+    if (enter(&device->exec, NULL) == LS_OK) ls_cuda_free_ordered(&device->exec, memory);
+}
 
 static void cuda_unreserve(ls_device *device, void *memory, int64_t bytes) {
     (void)bytes;
@@ -116,7 +125,8 @@ static void cuda_unreserve(ls_device *device, void *memory, int64_t bytes) {
 }
 
 static ls_status cuda_fill(ls_device *device, void *to, int byte, int64_t bytes, ls_error *err) {
-    return ls_cuda_set(&device->exec, to, byte, bytes, err);
+    const ls_status status = enter(&device->exec, err);
+    return status != LS_OK ? status : ls_cuda_set(&device->exec, to, byte, bytes, err);
 }
 
 /* The memory stays: what is promised is that it is zero. */
@@ -126,7 +136,7 @@ static ls_status cuda_drop(ls_device *device, void *memory, int64_t bytes, ls_er
 
 static ls_status cuda_write(ls_device *device, void *to, const void *host, int64_t bytes, ls_error *err) {
     ls_status status;
-    LS_TRY(refuse_recording(device, "a write from the host", err));
+    LS_TRY(enter_unrecorded(device, "a write from the host", err));
     LS_TRY(ls_cuda_move(&device->exec, to, bytes, host, bytes, 1, bytes, err));
 done:
     return status;
@@ -176,7 +186,7 @@ static ls_status cuda_load(ls_device *device, void *to, int64_t bytes, int64_t p
     cuda_device *d = cuda_of(device);
     int64_t n = 0;
     ls_status status;
-    LS_TRY(refuse_recording(device, "a load", err));
+    LS_TRY(enter_unrecorded(device, "a load", err));
     LS_TRY(assure_pieces(d, piece_bytes, err));
     for (int64_t at = 0; at < bytes; at += piece_bytes, n++)
         LS_TRY(send_piece(d, &d->pieces[n % PIECES], to, at, bytes - at < piece_bytes ? bytes - at : piece_bytes,
@@ -188,7 +198,7 @@ done:
 static ls_status cuda_read(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err) {
     cuda_device *d = cuda_of(device);
     ls_status status;
-    LS_TRY(refuse_recording(device, "a read by the host", err));
+    LS_TRY(enter_unrecorded(device, "a read by the host", err));
     if (bytes > STAGING_BYTES - d->staged || d->n_reads == READS_MAX)
         return ls_cuda_move(&device->exec, host, bytes, from, bytes, 1, bytes, err);
     LS_TRY(ls_cuda_move(&device->exec, d->staging + d->staged, bytes, from, bytes, 1, bytes, err));
@@ -199,7 +209,10 @@ done:
 }
 
 static ls_status cuda_copy(ls_device *device, const ls_copy_args *a, ls_error *err) {
-    return ls_cuda_move(&device->exec, a->to, a->to_stride, a->from, a->from_stride, a->rows, a->row_bytes, err);
+    const ls_status status = enter(&device->exec, err);
+    return status != LS_OK
+               ? status
+               : ls_cuda_move(&device->exec, a->to, a->to_stride, a->from, a->from_stride, a->rows, a->row_bytes, err);
 }
 
 /* The first op in the table's order whose record holds a fault; all records are cleared. */
@@ -218,7 +231,7 @@ static ls_status cuda_wait(ls_device *device, ls_error *err) {
     cuda_device *d = cuda_of(device);
     const int64_t bytes = FAULTS * (int64_t)sizeof *d->faults, n = d->n_reads;
     ls_status status;
-    LS_TRY(refuse_recording(device, "a wait", err));
+    LS_TRY(enter_unrecorded(device, "a wait", err));
     d->n_reads = 0;
     d->staged = 0;
     LS_TRY(ls_cuda_move(&device->exec, d->host_faults, bytes, d->faults, bytes, 1, bytes, err));
@@ -233,7 +246,7 @@ done:
 
 static ls_status cuda_record(ls_device *device, ls_error *err) {
     ls_status status;
-    LS_TRY(refuse_recording(device, "record", err));
+    LS_TRY(enter_unrecorded(device, "record", err));
     LS_TRY(ls_cuda_graph_begin(&device->exec, err));
     cuda_of(device)->recording = true;
 done:
@@ -250,7 +263,7 @@ static ls_status cuda_recorded(ls_device *device, void **recording, ls_error *er
 
 static ls_status cuda_replay(ls_device *device, void *recording, ls_error *err) {
     ls_status status;
-    LS_TRY(refuse_recording(device, "a replay", err));
+    LS_TRY(enter_unrecorded(device, "a replay", err));
     LS_TRY(ls_cuda_graph_launch(&device->exec, recording, err));
 done:
     return status;
@@ -263,12 +276,22 @@ static void cuda_forget(ls_device *device, void *recording) {
 
 static void cuda_close(ls_device *device) {
     cuda_device *d = cuda_of(device);
+    (void)enter(&device->exec, NULL);
     if (d->faults != NULL) ls_cuda_free(d->faults);
     ls_cuda_host_free(d->host_faults);
     ls_cuda_host_free(d->staging);
     free_pieces(d);
     if (device->exec.stream != NULL) ls_cuda_stream_free(device->exec.stream);
     free(d);
+}
+
+static void cuda_describe(const ls_device *device, char *text, size_t bytes) {
+    const int32_t ordinal = device_with(&device->exec)->ordinal;
+    ls_gpu gpu;
+    if (ls_cuda_gpu(&gpu, ordinal, NULL) == LS_OK)
+        snprintf(text, bytes, "cuda:%d, %s, %lld GiB", ordinal, gpu.name, (long long)(gpu.bytes >> 30));
+    else
+        snprintf(text, bytes, "cuda:%d", ordinal);
 }
 
 /* ---- the tables ---- */
@@ -280,6 +303,7 @@ const ls_backend_table ls_backend_table_cuda = {.title = "cuda", LS_OPS(OP)};
 #define OP(name) .name = on_device_##name,
 static const ls_backend_table device_table = {.title = "cuda",
                                               .close = cuda_close,
+                                              .describe = cuda_describe,
                                               .alloc = cuda_alloc,
                                               .release = cuda_release,
                                               .reserve = cuda_alloc,
@@ -304,13 +328,16 @@ ls_status ls_device_open_cuda(ls_device **out, int32_t ordinal, ls_error *err) {
     cuda_device *d = NULL;
     ls_status status;
     *out = NULL;
-    if (!ls_cuda_available(err)) return LS_ERR_UNSUPPORTED;
+    LS_TRY(ls_cuda_device_check(ordinal, err));
+    LS_TRY(ls_cuda_code_check(ordinal, err));
     d = calloc(1, sizeof *d);
-    if (d == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "device");
+    if (d == NULL) {
+        status = LS_FAIL(err, LS_ERR_NOMEM, "device");
+        goto done;
+    }
     d->base.table = &device_table;
     d->base.exec.backend = LS_BACKEND_CUDA;
     d->ordinal = ordinal;
-    LS_TRY(ls_cuda_use(ordinal, err));
     LS_TRY(ls_cuda_stream_create(&d->base.exec.stream, err));
     LS_TRY(ls_cuda_alloc((void **)&d->faults, bytes, err));
     LS_TRY(ls_cuda_set(&d->base.exec, d->faults, 0, bytes, err));
