@@ -75,7 +75,7 @@ static forward_data forward_make(bk_run *run, const forward *f, uint64_t seed) {
         const ls_gemm_args args = {
             d.x,        f->x_dtype,   x_stride,   &weight, f->biased ? (const float *)d.bias : NULL,
             d.expected, f->out_dtype, out_stride, f->m,    f->profile,
-            NULL};
+            NULL,       false};
         if (ls_gemm(cpu, &args, &run->err) != LS_OK) refused("a product", &run->err);
     }
     ls_gemm_weight_free(cpu, &weight);

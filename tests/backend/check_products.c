@@ -33,9 +33,10 @@ static void forward_of_every_type(bk_run *run) {
         const door_buffer bias = values_put(&d, "bias", LS_F32, n, VALUES_PLAIN, 7, 0);
         const door_buffer y = door_out(&d, "y", m * n * 4), half = door_out(&d, "half", m * n * 2);
         door_weight packed = pack(&d, &w, type, n, k);
-        DOOR_CALL(&d, gemm, x.at[s], LS_F32, k, &packed.side[s], NULL, y.at[s], LS_F32, n, m, LS_PROFILE_EXACT, NULL);
+        DOOR_CALL(&d, gemm, x.at[s], LS_F32, k, &packed.side[s], NULL, y.at[s], LS_F32, n, m, LS_PROFILE_EXACT, NULL,
+                  false);
         DOOR_CALL(&d, gemm, x.at[s], LS_F32, k, &packed.side[s], bias.at[s], half.at[s], LS_BF16, n, m,
-                  LS_PROFILE_EXACT, NULL);
+                  LS_PROFILE_EXACT, NULL, false);
         door_same(&d, &y, 4, "%s m %lld n %lld k %lld, %s", ls_dtype_name(type), (long long)m, (long long)n,
                   (long long)k, value_names[kind]);
         door_same(&d, &half, 2, "%s m %lld n %lld k %lld, %s, bias", ls_dtype_name(type), (long long)m, (long long)n,
@@ -60,7 +61,7 @@ static void forward_by_ranges(bk_run *run) {
             const door_buffer y = door_out(&d, "y", ROWS * WIDE * 4), range = door_in(&d, "range", ranges[i], 16);
             door_weight packed = pack(&d, &w, type, WIDE, DEEP);
             DOOR_CALL(&d, gemm, x.at[s], type, DEEP, &packed.side[s], NULL, y.at[s], LS_F32, WIDE, ROWS,
-                      (ls_profile)profile, range.at[s]);
+                      (ls_profile)profile, range.at[s], false);
             door_same(&d, &y, 4, "%s, rows %lld to %lld", ls_profile_name((ls_profile)profile), (long long)ranges[i][0],
                       (long long)ranges[i][1]);
             unpack(&d, &packed);
@@ -102,6 +103,41 @@ static void gradients_by_rows_and_ranges(bk_run *run) {
     door_close(&d);
 }
 
+/* As models call them: weights packed for few rows and for many, any NaN allowed, so that on CUDA tiles and cuBLASLt are
+ * taken; gradients without a workspace of the caller's. */
+static void products_of_models_in_mma16(bk_run *run) {
+    const int64_t rows[] = {1, 7, 8, 40, 64, 65, 128, 192}, sizes[][2] = {{640, 320}, {48, 640}, {1024, 136}};
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(rows) * BK_COUNT(sizes); i++) {
+        const int64_t m = rows[i / BK_COUNT(sizes)], n = sizes[i % BK_COUNT(sizes)][0],
+                      k = sizes[i % BK_COUNT(sizes)][1];
+        const int64_t sequences[] = {0, m / 3, m / 2, m};
+        const door_buffer x = values_put(&d, "x", LS_BF16, m * k, VALUES_PLAIN, (uint64_t)i, 0);
+        const door_buffer w = values_put(&d, "w", LS_BF16, n * k, VALUES_PLAIN, 5, 0);
+        const door_buffer dy = values_put(&d, "dy", LS_F32, m * n, VALUES_PLAIN, 6, 0);
+        const door_buffer y = door_out(&d, "y", m * n * 4), half = door_out(&d, "half", m * n * 2);
+        const door_buffer dx = values_put(&d, "dx", LS_F32, m * k, VALUES_PLAIN, 8, 0);
+        const door_buffer dw = values_put(&d, "dw", LS_F32, n * k, VALUES_PLAIN, 9, 0);
+        const door_buffer offsets = door_in(&d, "sequences", sequences, sizeof sequences);
+        door_weight packed = pack(&d, &w, LS_BF16, n, k);
+        DOOR_CALL(&d, gemm, x.at[s], LS_BF16, k, &packed.side[s], NULL, y.at[s], LS_F32, n, m, LS_PROFILE_MMA16, NULL,
+                  true);
+        DOOR_CALL(&d, gemm, x.at[s], LS_BF16, k, &packed.side[s], NULL, half.at[s], LS_BF16, n, m, LS_PROFILE_MMA16,
+                  NULL, true);
+        DOOR_CALL(&d, gemm_backward_input, dy.at[s], n, w.at[s], LS_BF16, dx.at[s], k, m, NULL, i % 2 == 1, m, n, k,
+                  LS_PROFILE_MMA16, NULL);
+        DOOR_CALL(&d, gemm_backward_weight, dy.at[s], n, x.at[s], LS_BF16, k, m, NULL, dw.at[s], NULL, m, n, k,
+                  LS_PROFILE_MMA16, offsets.at[s], 3, NULL);
+        door_same(&d, &y, 4, "m %lld n %lld k %lld", (long long)m, (long long)n, (long long)k);
+        door_same(&d, &half, 2, "m %lld n %lld k %lld, bf16", (long long)m, (long long)n, (long long)k);
+        door_same(&d, &dx, 4, "m %lld n %lld k %lld", (long long)m, (long long)n, (long long)k);
+        door_same(&d, &dw, 4, "m %lld n %lld k %lld", (long long)m, (long long)n, (long long)k);
+        unpack(&d, &packed);
+        door_clear_to(&d, 0);
+    }
+    door_close(&d);
+}
+
 static void faults_are_found(bk_run *run) {
     const int64_t none[] = {5, ROWS + 1}, whole[] = {0, ROWS};
     const char *const of_range[] = {"rows 5 to 151 of 150"}, *const of_row[] = {"3"}, *const of_order[] = {"ascend"};
@@ -118,7 +154,7 @@ static void faults_are_found(bk_run *run) {
     const door_buffer outside = door_in(&d, "outside", beyond, sizeof beyond);
     const door_buffer order = door_in(&d, "order", falling, sizeof falling);
     DOOR_REFUSED(&d, "gemm range", of_range, gemm, x.at[s], LS_F32, DEEP, &packed.side[s], NULL, y.at[s], LS_F32, WIDE,
-                 ROWS, LS_PROFILE_EXACT, bad.at[s]);
+                 ROWS, LS_PROFILE_EXACT, bad.at[s], false);
     DOOR_REFUSED(&d, "dx range", of_range, gemm_backward_input, dy.at[s], WIDE, w.at[s], LS_F32, dx.at[s], DEEP, TALL,
                  NULL, false, ROWS, WIDE, DEEP, LS_PROFILE_EXACT, bad.at[s]);
     DOOR_REFUSED(&d, "dx order", of_order, gemm_backward_input, dy.at[s], WIDE, w.at[s], LS_F32, dx.at[s], DEEP, TALL,
@@ -131,7 +167,7 @@ static void faults_are_found(bk_run *run) {
     door_same(&d, &dx, 4, "after faults");
     door_same(&d, &dw, 4, "after faults");
     DOOR_CALL(&d, gemm, x.at[s], LS_F32, DEEP, &packed.side[s], NULL, y.at[s], LS_F32, WIDE, ROWS, LS_PROFILE_EXACT,
-              good.at[s]);
+              good.at[s], false);
     door_same(&d, &y, 4, "afterwards");
     unpack(&d, &packed);
     door_close(&d);
@@ -141,6 +177,7 @@ int main(int argc, char **argv) {
     static const bk_case cases[] = {{"forward of every type", forward_of_every_type, BK_ANYWHERE},
                                     {"forward by ranges", forward_by_ranges, BK_ANYWHERE},
                                     {"gradients by rows and ranges", gradients_by_rows_and_ranges, BK_ANYWHERE},
+                                    {"products of models in mma16", products_of_models_in_mma16, BK_ANYWHERE},
                                     {"faults are found", faults_are_found, BK_ANYWHERE}};
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }
