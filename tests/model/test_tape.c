@@ -1,7 +1,9 @@
 /* Training's forward and backward: the bits of scoring, the gradients of PyTorch's autograd, and no bit that depends on
  * recomputation, neighbours, threads or instruction set; in mma16 gradients that are near those of exact. */
+#define _GNU_SOURCE
 #include <math.h>
 
+#include "fresh.h"
 #include "model/tape.h"
 #include "trained.h"
 
@@ -191,15 +193,60 @@ static void check_leaf(const char *name, ls_dtype dtype, ls_profile profile, int
     trained_close(&t);
 }
 
-/* In mma16 rows have places in steps of 16, and the head takes rows in blocks of 64: a sequence of more than two of
- * them must not show where its blocks ended. */
 static void a_leaf_is_one_computation(void **state) {
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++)
         for (ls_dtype dtype = LS_F32; dtype <= LS_BF16; dtype++)
             check_leaf(names[m], dtype, LS_PROFILE_EXACT, 70, 70 + m);
-    check_leaf("jamba-nobias", LS_BF16, LS_PROFILE_MMA16, 173, 70);
-    check_leaf("jamba-bf16", LS_BF16, LS_PROFILE_MMA16, 30, 71);
+    check_leaf("jamba-nobias", LS_BF16, LS_PROFILE_MMA16, 70, 70);
+    check_leaf("jamba-bf16", LS_BF16, LS_PROFILE_MMA16, 8, 71);
+}
+
+/* Matrices' gradients continue from sequence to sequence: a leaf of all is its sequences one after the other. The head
+ * takes rows in blocks of 64, which hold other rows of a sequence in the one case than in the other. */
+static void matrices_continue_over_sequences(void **state) {
+    const int64_t lengths[] = {61, 90, 7, 200};
+    char directory[] = "/tmp/ls-test-XXXXXX";
+    ls_device *device = test_device(2, ls_isa_best());
+    (void)state;
+    fresh_model(directory, FRESH_MAMBA("false"));
+    for (int profile = LS_PROFILE_EXACT; profile <= LS_PROFILE_MMA16; profile++) {
+        const ls_tape_opts opts = {LS_BF16, 358, 4, false, 1.0f};
+        float *together, *apart, *there;
+        ls_tape *tape;
+        trained t;
+        batch b;
+        ls_error err;
+        int64_t bytes, n_matrices = 0;
+        trained_open_at(&t, directory);
+        assert_ok(ls_model_set_profile(t.model, (ls_profile)profile, LS_BF16, &err), err);
+        batch_make(&b, t.model, lengths, 4, 33);
+        bytes = t.parameters->n_elements * (int64_t)sizeof(float);
+        together = gradient_of(&t, &b, device, LS_BF16, false, 0, 4, NULL);
+        apart = malloc((size_t)bytes);
+        there = to_device(device, NULL, bytes);
+        assert_ok(ls_tape_create(&tape, t.parameters, device, &opts, &err), err);
+        assert_ok(ls_tape_forward(tape, b.tokens, b.offsets, b.n, &err), err);
+        for (int64_t s = 0; s < 4; s++)
+            assert_ok(ls_tape_backward(tape, s, s + 1, b.targets, b.d_logprob, b.d_entropy, there, &err), err);
+        from_device(device, apart, there, bytes);
+        for (int64_t i = 0; i < t.parameters->n; i++) {
+            const ls_parameter *p = &t.parameters->list[i];
+            if (p->slot.kind != LS_SLOT_MATRIX) continue;
+            if (count_bit_diffs(together + p->offset, apart + p->offset, p->n_elements) != 0)
+                fail_msg("%s: %s: bits differ", ls_profile_name((ls_profile)profile), p->slot.name);
+            n_matrices++;
+        }
+        assert_int_equal(n_matrices, 2 * 4 + 1);
+        ls_memory_free(device, there);
+        ls_tape_free(tape);
+        free(together);
+        free(apart);
+        batch_free(&b);
+        trained_close(&t);
+    }
+    remove_model(directory);
+    test_device_close(device);
 }
 
 /* Sums over rows of mma16 cut at 25 bits and round dy to bf16, 8 bits, half of them away from where they were: an
@@ -310,6 +357,7 @@ int main(void) {
         cmocka_unit_test(gradients_are_those_of_autograd),
         cmocka_unit_test(log_probabilities_are_those_of_scoring),
         cmocka_unit_test(a_leaf_is_one_computation),
+        cmocka_unit_test(matrices_continue_over_sequences),
         cmocka_unit_test(gradients_of_mma16_are_near_those_of_exact),
         cmocka_unit_test(experts_have_no_gradient_in_mma16),
         cmocka_unit_test(publishing_is_one_rounding),
