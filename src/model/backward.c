@@ -3,6 +3,7 @@
 
 #include "model/parts.h"
 #include "model/tape_state.h"
+#include "num/mma16.h"
 #include "op/elementwise_backward.h"
 #include "op/gemm_backward.h"
 #include "op/logprob.h"
@@ -27,6 +28,9 @@ ls_status ls_leaf_into_weight(const ls_leaf *l, const ls_gemm_weight *w, ls_rows
                                                .m = m,
                                                .n = w->n,
                                                .k = w->k,
+                                               .profile = l->model->profile,
+                                               .sequences = l->tape->sequences,
+                                               .n_sequences = l->batch->n_spans,
                                                .range = range};
     return ls_gemm_backward_weight(l->device, &args, err);
 }
@@ -46,6 +50,7 @@ ls_status ls_leaf_into_input(const ls_leaf *l, const ls_gemm_weight *w, ls_rows 
                                               .m = m,
                                               .n = w->n,
                                               .k = w->k,
+                                              .profile = l->model->profile,
                                               .range = range};
     return ls_gemm_backward_input(l->device, &args, err);
 }
@@ -117,8 +122,25 @@ done:
 
 /* ---- head, embedding ---- */
 
+/* A full block ends where the sum over its last sequence's rows may be cut, a multiple of 16 of them from its first in
+ * the block: blocks carry no bit in the profile mma16 either. Writes where the sequences of the block's n rows begin
+ * and end; the first begins at such a place itself. Returns how many of the rows the block takes. */
+static int64_t cut_block(const ls_tape *t, const int64_t *index, int64_t n, int64_t *sequences, int64_t *n_sequences) {
+    int64_t span = 0, count = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const bool first = i == 0 || index[i] >= t->spans[span].row + t->spans[span].n_rows;
+        if (first) sequences[count++] = i;
+        while (first && index[i] >= t->spans[span].row + t->spans[span].n_rows) span++;
+    }
+    if (n == LS_TAPE_HEAD_ROWS) n -= (n - sequences[count - 1]) % LS_MMA16_STEP;
+    if (n == sequences[count - 1]) count--;
+    sequences[count] = n;
+    *n_sequences = count;
+    return n;
+}
+
 /* Gradients of the rows of a block into the head's weight and into dx; rows counts them from the leaf's first. */
-static ls_status block_backward(const ls_leaf *l, bool entropy, ls_error *err) {
+static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool entropy, ls_error *err) {
     const ls_model *model = l->model;
     const ls_head *head = l->tape->head;
     const int64_t vocab = head->vocab, dim = model->config.hidden;
@@ -146,7 +168,10 @@ static ls_status block_backward(const ls_leaf *l, bool entropy, ls_error *err) {
                                                  .dw = l->gradient + p->offset,
                                                  .m = head->n,
                                                  .n = vocab,
-                                                 .k = dim};
+                                                 .k = dim,
+                                                 .profile = model->profile,
+                                                 .sequences = l->tape->head_sequences,
+                                                 .n_sequences = n_sequences};
     const ls_gemm_backward_input_args input = {.dy = head->logits,
                                                .dy_stride = vocab,
                                                .w = p->value,
@@ -157,7 +182,8 @@ static ls_status block_backward(const ls_leaf *l, bool entropy, ls_error *err) {
                                                .dx_rows = head->index,
                                                .m = head->n,
                                                .n = vocab,
-                                               .k = dim};
+                                               .k = dim,
+                                               .profile = model->profile};
     ls_status status;
     LS_TRY(ls_logprob_backward(l->device, &backward, err));
     LS_TRY(ls_gemm_backward_weight(l->device, &weight, err));
@@ -172,21 +198,26 @@ static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *
     ls_tape *t = l->tape;
     const int64_t dim = l->model->config.hidden, end = l->row + l->rows;
     const ls_rows h = {t->h[t->n_halves], LS_F32, dim}, x = ls_rows_from(t->x_last, l->row);
-    int64_t index[LS_TAPE_HEAD_ROWS], block[LS_TAPE_HEAD_ROWS], row = l->row, n;
+    int64_t index[LS_TAPE_HEAD_ROWS], block[LS_TAPE_HEAD_ROWS], sequences[LS_TAPE_HEAD_ROWS + 1];
+    int64_t row = l->row, n, n_sequences;
     ls_status status;
     LS_TRY(ls_memory_fill(l->device, l->dx.data, 0, l->rows * dim * (int64_t)sizeof(float), err));
     while ((n = ls_tape_next_rows(targets, &row, end, index, block)) > 0) {
         float d[LS_TAPE_HEAD_ROWS], de[LS_TAPE_HEAD_ROWS];
+        n = cut_block(t, index, n, sequences, &n_sequences);
+        row = index[n - 1] + 1;
         for (int64_t i = 0; i < n; i++) {
             d[i] = d_logprob[index[i]];
             de[i] = d_entropy != NULL ? d_entropy[index[i]] : 0.0f;
             index[i] -= l->row;
         }
+        LS_TRY(ls_memory_write(l->device, t->head_sequences, sequences, (n_sequences + 1) * (int64_t)sizeof *sequences,
+                               err));
         LS_TRY(ls_memory_write(l->device, t->d_logprob, d, n * (int64_t)sizeof *d, err));
         LS_TRY(ls_memory_write(l->device, t->d_entropy, de, n * (int64_t)sizeof *de, err));
         LS_TRY(ls_head_take(t->head, l->model, x, l->rows, index, n, err));
         LS_TRY(ls_head_logprob(t->head, t->head->logits, block, d_entropy != NULL, err));
-        LS_TRY(block_backward(l, d_entropy != NULL, err));
+        LS_TRY(block_backward(l, n_sequences, d_entropy != NULL, err));
     }
     LS_TRY(ls_leaf_through_norm(l, l->model->final_norm, ls_rows_from(h, l->row), l->dx, l->dh, false, dim, err));
 done:
@@ -210,11 +241,18 @@ static ls_status embed_backward(const ls_leaf *l, ls_error *err) {
 
 /* The leaf's sequences as a batch of their own. */
 static ls_status write_leaf(ls_tape *t, int64_t begin, int64_t end, int64_t row, ls_error *err) {
+    ls_status status;
     for (int64_t i = begin; i < end; i++) {
         t->leaf_spans[i - begin] = t->spans[i];
         t->leaf_spans[i - begin].row -= row;
+        t->leaf_offsets[i - begin] = t->spans[i].row - row;
     }
-    return ls_batch_write(t->leaf_batch, t->tokens + row, t->leaf_spans, end - begin, t->pages, t->n_pages, err);
+    t->leaf_offsets[end - begin] = t->spans[end - 1].row + t->spans[end - 1].n_rows - row;
+    LS_TRY(
+        ls_memory_write(t->device, t->sequences, t->leaf_offsets, (end - begin + 1) * (int64_t)sizeof(int64_t), err));
+    LS_TRY(ls_batch_write(t->leaf_batch, t->tokens + row, t->leaf_spans, end - begin, t->pages, t->n_pages, err));
+done:
+    return status;
 }
 
 ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,

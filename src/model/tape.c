@@ -51,6 +51,7 @@ static ls_status make_host(ls_tape *t, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&t->tokens, t->opts.rows_max, sizeof *t->tokens, "tokens", err));
     LS_TRY(ls_array_alloc((void **)&t->spans, t->opts.spans_max, sizeof *t->spans, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->leaf_spans, t->opts.spans_max, sizeof *t->spans, "spans", err));
+    LS_TRY(ls_array_alloc((void **)&t->leaf_offsets, t->opts.spans_max + 1, sizeof *t->leaf_offsets, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->pages, t->cache->n_pages, sizeof *t->pages, "pages", err));
     LS_TRY(ls_array_alloc((void **)&t->h, t->n_halves + 1, sizeof *t->h, "tape", err));
     LS_TRY(ls_array_alloc((void **)&t->ws, t->n_halves, sizeof *t->ws, "tape", err));
@@ -72,6 +73,10 @@ static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *er
     LS_TRY(ls_batch_create(&t->batch, t->device, rows, t->opts.spans_max, cache.n_pages, err));
     LS_TRY(ls_batch_create(&t->leaf_batch, t->device, rows, t->opts.spans_max, cache.n_pages, err));
     LS_TRY(ls_head_create(&t->head, t->device, c, &head, err));
+    LS_TRY(
+        ls_memory_alloc(t->device, (void **)&t->sequences, t->opts.spans_max + 1, sizeof *t->sequences, "tape", err));
+    LS_TRY(ls_memory_alloc(t->device, (void **)&t->head_sequences, LS_TAPE_HEAD_ROWS + 1, sizeof *t->head_sequences,
+                           "tape", err));
     for (int64_t i = 0; i <= t->n_halves; i++) LS_TRY(floats(t, &t->h[i], rows, c->hidden, err));
     for (int64_t i = 0; i < t->n_halves; i++) {
         if (i > 0 && t->opts.recompute)
@@ -102,6 +107,7 @@ ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_devi
                          (long long)opts->spans_max, (double)opts->temperature);
         goto done;
     }
+    LS_TRY(ls_model_check_gradient(t->model, err));
     LS_TRY(make_forward(t, c, err));
     LS_TRY(make_backward(t, c, err));
     *out = t;
@@ -123,6 +129,8 @@ void ls_tape_free(ls_tape *t) {
     for (int64_t i = 0; t->ws != NULL && i < t->n_halves; i++)
         if (i == 0 || !t->opts.recompute) ls_workspace_free(t->ws[i]);
     for (int64_t i = 0; t->h != NULL && i <= t->n_halves; i++) ls_memory_free(t->device, t->h[i]);
+    ls_memory_free(t->device, t->head_sequences);
+    ls_memory_free(t->device, t->sequences);
     ls_memory_free(t->device, t->x_last.data);
     ls_head_free(t->head);
     ls_batch_free(t->leaf_batch);
@@ -131,6 +139,7 @@ void ls_tape_free(ls_tape *t) {
     free(t->ws);
     free(t->h);
     free(t->pages);
+    free(t->leaf_offsets);
     free(t->leaf_spans);
     free(t->spans);
     free(t->tokens);

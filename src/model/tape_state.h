@@ -23,8 +23,14 @@ struct ls_tape {
     ls_rows x_last;    /* H: the head's input */
     int32_t *tokens;   /* [rows_max] of the last forward */
     ls_span *spans, *leaf_spans; /* [spans_max] */
+    int64_t *leaf_offsets;       /* [spans_max + 1] */
     int32_t *pages;
     int64_t n_spans, rows, n_pages;
+
+    /* Where the sequences begin and end that a gradient of a matrix sums over, of the leaf and of the head's block;
+     * device memory. */
+    int64_t *sequences;      /* [spans_max + 1] */
+    int64_t *head_sequences; /* [LS_TAPE_HEAD_ROWS + 1] */
 
     /* Backward: gradients of activations, of a leaf's rows. */
     float *dh, *dx;               /* [rows][H] */

@@ -1,10 +1,8 @@
 /* Whole models in the profile mma16: every logit against a textbook reading that multiplies on its own, how near the
  * values are to Hugging Face's, and what has no such profile. */
 #define _GNU_SOURCE
-#include "base/file.h"
+#include "fresh.h"
 #include "measure.h"
-#include "model/architectures.h"
-#include "model/init.h"
 #include "textbook.h"
 
 static void open_profile(ls_model **out, const char *directory, ls_profile profile) {
@@ -47,39 +45,11 @@ static void logits_are_the_textbooks(void **state) {
     equals_textbook(LS_FIXTURES "/jamba-bf16", 3);    /* dense feed-forward */
 }
 
-/* A model of this config.json with fresh weights in a directory of its own, which `remove` takes away. */
-static void fresh_model(char directory[], const char *config) {
-    char path[64];
-    ls_model_config c;
-    ls_error err;
-    assert_non_null(mkdtemp(directory));
-    snprintf(path, sizeof path, "%s/config.json", directory);
-    FILE *file = fopen(path, "w");
-    assert_non_null(file);
-    assert_true(fputs(config, file) >= 0);
-    assert_int_equal(fclose(file), 0);
-    assert_ok(ls_model_config_open(&c, directory, &err), err);
-    snprintf(path, sizeof path, "%s/model.safetensors", directory);
-    assert_ok(ls_model_init(path, &c, 3, 0.0, &err), err);
-}
-
-static void remove_model(const char *directory) {
-    char command[96];
-    snprintf(command, sizeof command, "rm -r %s", directory);
-    assert_int_equal(system(command), 0);
-}
-
 /* Without norms of dt, B and C; sizes that are no multiple of a step. */
 static void mamba_alone_is_the_textbooks(void **state) {
     char directory[] = "/tmp/ls-test-XXXXXX";
     (void)state;
-    fresh_model(directory,
-                "{\"architectures\":[\"MambaForCausalLM\"],\"model_type\":\"mamba\",\"dtype\":\"bfloat16\","
-                "\"vocab_size\":61,\"hidden_size\":36,\"num_hidden_layers\":2,\"intermediate_size\":50,"
-                "\"state_size\":5,\"conv_kernel\":3,\"time_step_rank\":7,\"use_bias\":false,\"use_conv_bias\":true,"
-                "\"hidden_act\":\"silu\",\"layer_norm_epsilon\":1e-05,\"residual_in_fp32\":true,"
-                "\"rescale_prenorm_residual\":false,\"tie_word_embeddings\":true,\"bos_token_id\":1,"
-                "\"eos_token_id\":2,\"pad_token_id\":0}");
+    fresh_model(directory, FRESH_MAMBA("true"));
     equals_textbook(directory, 50);
     remove_model(directory);
 }

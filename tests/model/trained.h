@@ -11,11 +11,17 @@ typedef struct trained {
     char directory[512];
 } trained;
 
-static inline void trained_open(trained *t, const char *name) {
+static inline void trained_open_at(trained *t, const char *directory) {
     ls_error err;
-    snprintf(t->directory, sizeof t->directory, "%s/%s", LS_FIXTURES, name);
+    snprintf(t->directory, sizeof t->directory, "%s", directory);
     assert_ok(ls_model_open(&t->model, test_home(), t->directory, &err), err);
     assert_ok(ls_parameters_open(&t->parameters, t->model, test_home(), t->directory, &err), err);
+}
+
+static inline void trained_open(trained *t, const char *name) {
+    char directory[400];
+    snprintf(directory, sizeof directory, "%s/%s", LS_FIXTURES, name);
+    trained_open_at(t, directory);
 }
 
 static inline void trained_close(trained *t) {
