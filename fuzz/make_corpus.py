@@ -166,6 +166,7 @@ def train_config_seeds():
                   "steps": 10, "rate": 1e-3, "warmup": 2, "resume": True},
         "unknown": {"batches": 8},
         "ranges": {"batch": 0, "rate": 1e300, "rank": 3, "seed": 4},
+        "device": {"device": "cuda:1", "rank": 1, "ranks": 2},
         "types": {"resume": "yes", "rate": "1", "steps": 1.5},
     }
     for name, value in seeds.items():

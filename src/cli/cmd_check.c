@@ -152,12 +152,9 @@ int ls_cmd_check(int argc, char **argv) {
     if (o.prompts == NULL) o.ignore_eos = true; /* made-up prompts are for many tokens, not for sentences */
     LS_TRY(ls_job_init(&job, &o, &err));
     LS_TRY(open_scorer(&s, &o, &err));
-    if (s.device != NULL) {
-        ls_job_tell(&job);
-        ls_cli_device_tell("scored on", &s.choice);
-    }
     LS_TRY(ls_job_generate(&job, &o, &err));
     LS_TRY(ls_job_check(&job, &err));
+    if (s.device != NULL) ls_cli_device_tell("scored on", &s.choice);
     LS_TRY(score_and_compare(&v, &job, &s, &o, &err));
     for (int64_t i = 0; i < job.n_requests; i++) n_scored += job.requests[i].n_prompt + job.requests[i].n_completion;
     if (o.json)

@@ -98,8 +98,8 @@ typedef struct ls_backend_table {
     void (*close)(ls_device *device); /* releases what the back end's own open made, `device` included */
     /* What it is, for people: "cpu, avx2, 2 threads". */
     void (*describe)(const ls_device *device, char *text, size_t bytes);
-    /* A device with other threads and another instruction set that computes with the memory of `home`. NULL: these are no
-     * settings of the back end. */
+    /* A device with other threads and another instruction set that computes with the memory of `home`. NULL: these are
+     * no settings of the back end. */
     ls_status (*open_beside)(ls_device **out, const ls_device *home, int32_t n_threads, ls_isa isa, ls_error *err);
 
     /* Zeroed memory, 256-byte aligned; bytes may be 0. `what` names it in errors. */

@@ -83,8 +83,8 @@ ls_status ls_sweep_trainer_model(ls_sweep_trainer *trainer, int32_t version, ls_
 ls_status ls_sweep_trainer_score(ls_sweep_trainer *trainer, const ls_trial *trial, ls_outcomes *outcomes,
                                  ls_error *err);
 
-/* The engine of this process. A trial has a device with its threads and its instruction set where `device` is one of the
- * CPU; elsewhere trials with others than the run's cannot be tried. inject is for builds with faults. */
+/* The engine of this process. A trial has a device with its threads and its instruction set where `device` is one of
+ * the CPU; elsewhere trials with others than the run's cannot be tried. inject is for builds with faults. */
 typedef struct ls_engine_subject {
     ls_sweep_trainer *trainer;
     ls_device *device; /* the trainer's */

@@ -48,6 +48,11 @@ static ls_status save(grpo *g, ls_error *err) {
     return ls_saves_save(g->saves, ls_trainer_state(g->trainer), &d.d, g->o->train.keep, err);
 }
 
+/* The first line of a run, once nothing is left that could refuse it. */
+static void tell_device(const grpo *g) {
+    if (g->told != NULL) fprintf(g->told, "device: %s\n", g->choice.text);
+}
+
 static ls_status go_on(grpo *g, ls_error *err) {
     description d;
     ls_train_state *state = ls_trainer_state(g->trainer);
@@ -60,6 +65,7 @@ static ls_status go_on(grpo *g, ls_error *err) {
     g->result->digest =
         (uint64_t)d.positions[POSITION_DIGEST_LOW].value | (uint64_t)d.positions[POSITION_DIGEST_HIGH].value << 32;
     LS_TRY(ls_engine_set_weights(g->engine, g->model, (uint64_t)state->step, err));
+    tell_device(g);
     if (g->progress != NULL) fprintf(g->progress, "going on behind step %lld from %s\n", (long long)g->step, g->begin);
 done:
     return status;
@@ -307,8 +313,8 @@ static ls_status open_all(grpo *g, ls_error *err) {
     LS_TRY(open_engine(g, err));
     LS_TRY(open_trainer(g, err));
     LS_TRY(ls_grpo_rows_create(g, err));
-    if (g->told != NULL) fprintf(g->told, "device: %s\n", g->choice.text);
     if (g->begin_update > 0) LS_TRY(go_on(g, err));
+    if (g->begin_update == 0) tell_device(g);
     LS_TRY(ls_trainer_agree(g->trainer, err));
     print_plan(g);
     LS_TRY(open_records(g, err));

@@ -34,6 +34,7 @@ typedef struct replay {
     int64_t target_i;
     const ls_replay_opts *opts;
     ls_device *device;
+    ls_device_choice choice; /* which one it is */
     ls_model *model, *other; /* other: with other weights, or NULL until needed */
     ls_parameters *parameters;
     ls_tape *tape;
@@ -340,11 +341,13 @@ static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
     const ls_bundle *b = r->b;
     const int64_t rows = longest(b);
     const ls_tape_opts tape = {b->dtype, rows, 1, true, b->temperature};
-    const char *device = r->opts->device != NULL ? r->opts->device : LS_DEVICE_AUTO;
-    ls_levers levers = engine_opts(r, &ladder[0]).levers;
+    const ls_levers levers = engine_opts(r, &ladder[0]).levers;
+    const ls_device_wish wish = {.name = r->opts->device != NULL ? r->opts->device : LS_DEVICE_AUTO,
+                                 .n_threads = levers.threads,
+                                 .isa = levers.isa};
     uint64_t weights;
     ls_status status;
-    LS_TRY(ls_device_open_named(&r->device, device, levers.threads, levers.isa, err));
+    LS_TRY(ls_device_open_wished(&r->device, &r->choice, &wish, err));
     LS_TRY(ls_model_open(&r->model, r->device, directory, err));
     r->n_halves = 2 * (int64_t)r->model->config.n_layers;
     r->hidden = r->model->config.hidden;
@@ -395,6 +398,7 @@ ls_status ls_replay(ls_finding *out, const char *directory, const ls_replay_opts
     r.b = bundle;
     aim(&r, bundle->sequence);
     LS_TRY(open_replay(&r, directory, err));
+    if (opts->told != NULL) fprintf(opts->told, "device: %s\n", r.choice.text);
     LS_TRY(climb(&r, directory, out, err));
 done:
     if (status != LS_OK) ls_error_prefix(err, "replay");

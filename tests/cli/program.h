@@ -152,6 +152,13 @@ static inline void must_exit(int code) {
         must_exit(0);     \
     } while (0)
 
+/* What a command had begun says first which device it is: that line is there, and is taken off. */
+static inline void must_tell_device(void) {
+    const char *end = strchr(last.err, '\n');
+    if (strncmp(last.err, "device: ", 8) != 0 || end == NULL) fail_msg("no device is told: %.2000s", last.err);
+    memmove(last.err, end + 1, strlen(end + 1) + 1);
+}
+
 /* Exit code 2 and one line on standard error that starts with the program's name and has all the words (separated by
  * '|'). */
 static inline void must_refuse(const char *words) {

@@ -16,6 +16,14 @@
         must_refuse_without_output(words); \
     } while (0)
 
+/* The same of a command that finds it out under way. */
+#define REFUSE_BEGUN(words, ...)           \
+    do {                                   \
+        RUN(__VA_ARGS__);                  \
+        must_tell_device();                \
+        must_refuse_without_output(words); \
+    } while (0)
+
 /* Copies of checkpoints with one thing wrong. */
 
 static void file_copy(const char *directory, const char *from, const char *name) {
@@ -200,6 +208,7 @@ static void not_a_number_is_an_error_not_a_token(void **state) {
         RUN("generate", "--model", bad, "--prompts", at("ids.jsonl"), "--max-tokens", "4", "--out", OUT);
         if (one_row) { /* the other request is none the worse */
             json_t *record;
+            must_tell_device();
             must_refuse("1 of 2 requests|a/0|NaN|prompt 0, sample 0|position 3");
             record = line_read(OUT, 1);
             assert_string_equal(json_string_value(json_object_get(record, "finish")), "length");
@@ -207,12 +216,14 @@ static void not_a_number_is_an_error_not_a_token(void **state) {
             assert_null(json_object_get(json_object_get(record, "meta"), "error"));
             json_decref(record);
         } else {
+            must_tell_device();
             must_refuse("2 of 2 requests|a/0|NaN|prompt 0, sample 0|position 3");
             check_error_record(1);
         }
         check_error_record(0);
         assert_int_equal(unlink(OUT), 0);
         RUN("check", "--model", bad, "--prompts", at("ids.jsonl"), "--max-tokens", "4");
+        must_tell_device();
         must_refuse("requests|a/0|NaN|prompt 0, sample 0|position 3");
     }
 }
@@ -383,7 +394,6 @@ static void values_out_of_range_are_refused(void **state) {
         {"--prefix-memory", "1K", "--prefix-memory: 1024 bytes|one snapshot"},
         {"--slot-words", "16", "--slot-words: "},
         {"--tick-tokens", "3", "--tick-tokens: 3 rows"},
-        {"--pages", "1", "sample 0|KV pages, the pool has 1"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -396,6 +406,8 @@ static void values_out_of_range_are_refused(void **state) {
     for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++)
         REFUSE(impossible[i][2], "generate", "--model", TINY, "--prompts", PROMPTS, "--out", OUT, impossible[i][0],
                impossible[i][1]);
+    REFUSE_BEGUN("sample 0|KV pages, the pool has 1", "generate", "--model", TINY, "--prompts", PROMPTS, "--out", OUT,
+                 "--pages", "1");
     RUN("inspect", "--dtype", "f64", TINY);
     must_refuse("--dtype|f64");
 }
@@ -418,13 +430,15 @@ static void outputs_that_cannot_be_written_are_errors(void **state) {
     REFUSE("absent/result.jsonl", "generate", "--model", TINY, "--prompts", PROMPTS, "--out",
            at("absent/result.jsonl"));
     REFUSE("/out", "generate", "--model", TINY, "--prompts", PROMPTS, "--max-tokens", "2", "--out", at("out"));
-    REFUSE("/dev/full", "generate", "--model", TINY, "--prompts", PROMPTS, "--max-tokens", "2", "--out", "/dev/full");
+    REFUSE_BEGUN("/dev/full", "generate", "--model", TINY, "--prompts", PROMPTS, "--max-tokens", "2", "--out",
+                 "/dev/full");
     text_write(at("sequences.jsonl"), "{\"id\":\"a\",\"token_ids\":[1,2,3]}\n");
-    REFUSE("/dev/full", "score", "--model", TINY, "--tokens", at("sequences.jsonl"), "--out", "/dev/full");
+    REFUSE_BEGUN("/dev/full", "score", "--model", TINY, "--tokens", at("sequences.jsonl"), "--out", "/dev/full");
 }
 
 /* Standard output that is full, gone or closed. The commands share one path out, but each has its own way to it. */
 static void refuse_stream(int fd) {
+    enum { COMPUTE = 4 }; /* the first ones */
     const char *const commands[][8] = {
         {"generate", "--model", TINY, "--prompts", PROMPTS, "--max-tokens", "2"},
         {"score", "--model", TINY, "--tokens", at("sequences.jsonl")},
@@ -439,6 +453,7 @@ static void refuse_stream(int fd) {
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         run_args(NULL, fd, commands[i]);
         if (last.code != 2) fail_msg("%s: exit code %d, expected 2: %.2000s", commands[i][0], last.code, last.err);
+        if (i < COMPUTE) must_tell_device();
         must_refuse("standard output|write");
     }
     run_args(at("lines"), fd, (const char *const[]){"tokenize", "--model", TINY, NULL});

@@ -19,7 +19,8 @@ static void this_program_has_no_difference(void **state) {
     RUN_OK(SWEEP, "--html", at("out/report.html"), "--repro", at("out/repro.jsonl"));
     assert_non_null(strstr(last.out, "no difference: "));
     assert_non_null(strstr(last.out, ", 0 differing bits"));
-    assert_int_equal(last.err[0], '\0');
+    assert_int_equal(strncmp(last.err, "device: ", 8), 0);
+    assert_string_equal(strchr(last.err, '\n'), "\n"); /* and nothing else */
     page = file_read(at("out/report.html"), &bytes);
     assert_non_null(strstr(page, "No difference."));
     assert_non_null(strstr(page, "</html>"));

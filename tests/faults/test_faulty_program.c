@@ -18,6 +18,8 @@ static void an_injected_fault_is_found(void **state) {
         RUN("check", "--model", TINY, "--max-tokens", "12", "--inject", names[i]);
         must_exit(3);
     }
+    RUN("check", "--model", TINY, "--max-tokens", "12", "--inject", names[0], "--against", "cpu");
+    must_exit(3);
     RUN("check", "--model", TINY, "--inject", "gremlin");
     must_refuse("--inject|gremlin");
 }
@@ -53,7 +55,7 @@ static void a_run_with_a_fault_leaves_a_bundle(void **state) {
     RUN("train", "replay", bundle, "--inject", "softplus-naive", "--json");
     must_exit(3);
     assert_non_null(strstr(last.out, "\"half\":\"mixer (mamba)\""));
-    RUN("train", "replay", bundle); /* the fault is mended */
+    RUN("train", "replay", bundle, "--device", "cpu"); /* the fault is mended */
     must_exit(0);
     RUN("compare", rollout, trainer);
     must_exit(3);

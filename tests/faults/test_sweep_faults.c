@@ -72,7 +72,7 @@ static void bench_close(bench *b) {
 }
 
 static void bench_sweep(ls_sweep *out, bench *b, ls_inject fault) {
-    ls_engine_subject engine = {b->trainer, b->device, fault};
+    ls_engine_subject engine = {.trainer = b->trainer, .device = b->device, .inject = fault};
     const ls_subject subject = ls_subject_engine(&engine);
     ls_error err;
     assert_ok(ls_sweep_run(out, &b->opts, &subject, b->trainer, &err), err);
