@@ -285,12 +285,6 @@ static options read_options(int argc, char **argv) {
 
 /* ---- the model ---- */
 
-/* The one place that knows how a model takes a profile. */
-static void set_profile(bench *b) {
-    if (b->o.profile != LS_PROFILE_EXACT)
-        quit(2, "--profile %s: whole models of this build compute exact alone", ls_profile_name(b->o.profile));
-}
-
 static void open_model(bench *b) {
     ls_error err;
     if (strcmp(b->o.device, "cpu") == 0)
@@ -298,7 +292,7 @@ static void open_model(bench *b) {
     else
         need(ls_device_open_cuda(&b->device, 0, &err), &err);
     need(ls_model_open(&b->model, b->device, b->o.directory, &err), &err);
-    set_profile(b);
+    need(ls_model_set_profile(b->model, b->o.profile, b->o.dtype, &err), &err);
 }
 
 static void count_work(bench *b) {

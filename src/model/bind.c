@@ -26,6 +26,9 @@ done:
     return status;
 }
 
+/* Of a weight, whose layout may hold it more than once. */
+static int64_t read_bytes(const ls_gemm_weight *w) { return w->n * w->k * ls_dtype_bytes(w->dtype); }
+
 /* Reads one slot's tensor into the model. */
 static ls_status bind_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
     binder *b = context;
@@ -46,7 +49,7 @@ static ls_status bind_slot(void *context, const ls_weight_slot *slot, ls_error *
     LS_TRY(ls_stored_load(&b->stored, b->device, data, view, err));
     if (slot->kind == LS_SLOT_MATRIX) {
         LS_TRY(ls_gemm_pack(b->device, slot->matrix, data, dtype, slot->dims[0], slot->dims[1], err));
-        model->weight_bytes += slot->matrix->panel_bytes;
+        model->weight_bytes += read_bytes(slot->matrix);
     } else {
         LS_TRY(own_array(b, (void **)slot->vector, view->n_elements, (int64_t)sizeof(float)));
         model->weight_bytes += view->n_elements * (int64_t)sizeof(float);
@@ -66,7 +69,7 @@ static ls_status bind_tied_head(binder *b) {
     if (!c->tied) return LS_OK;
     LS_TRY(ls_stored_check_head(&b->stored, c, b->err));
     LS_TRY(ls_gemm_pack(b->device, &model->head, model->embed, model->embed_dtype, c->vocab, c->hidden, b->err));
-    model->weight_bytes += model->head.panel_bytes;
+    model->weight_bytes += read_bytes(&model->head);
 done:
     return status;
 }

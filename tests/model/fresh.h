@@ -30,7 +30,7 @@ static inline void fresh_model(char directory[], const char *config) {
     assert_int_equal(fclose(file), 0);
     assert_ok(ls_model_config_open(&c, directory, &err), err);
     snprintf(path, sizeof path, "%s/model.safetensors", directory);
-    assert_ok(ls_model_init(path, &c, 3, 0.0, &err), err);
+    assert_ok(ls_model_init(path, &c, 3, 0.0, 1, &err), err);
 }
 
 static inline void remove_model(const char *directory) {

@@ -83,7 +83,7 @@ static inline void *chain_room(chain *c, int64_t count, int64_t elem_bytes, cons
 static inline float *chain_product(chain *c, const float *x, int64_t m, int64_t n, int64_t k, const char *what) {
     float *w = chain_values(c, n * k, "weights as stored"), *y = chain_room(c, m * n, 4, what);
     ls_gemm_weight weight;
-    ls_gemm_args args = {x, LS_F32, k, &weight, NULL, y, LS_F32, n, m, LS_PROFILE_EXACT, NULL};
+    ls_gemm_args args = {x, LS_F32, k, &weight, NULL, y, LS_F32, n, m, LS_PROFILE_EXACT, NULL, false};
     assert_ok(ls_gemm_pack(c->device, &weight, w, LS_F32, n, k, &c->err), c->err);
     chain_keep(c, weight.panels);
     assert_ok(ls_gemm(c->device, &args, &c->err), c->err);
@@ -140,7 +140,7 @@ static inline void chain_experts(chain *c, const float *h, chain_results *out) {
         assert_ok(ls_gemm_pack(c->device, &packed, w, LS_F32, CHAIN_DIM, CHAIN_DIM, &c->err), c->err);
         chain_keep(c, packed.panels);
         CALL(gemm, picked, LS_F32, CHAIN_DIM, &packed, NULL, y, LS_F32, CHAIN_DIM, CHAIN_PICKS, LS_PROFILE_EXACT,
-             offsets + e);
+             offsets + e, false);
         CALL(moe_combine, y, row, picked_weight, acc, CHAIN_PICKS, CHAIN_DIM, offsets + e);
     }
     assert_ok(ls_memory_read(c->device, out->acc, acc, sizeof out->acc, &c->err), c->err);
