@@ -130,7 +130,7 @@ static const char usage[] =
     "  --first-prompt N       tokens (512)\n"
     "  --reps N               of score and first; the median counts (5)\n"
     "  --tick-tokens N        rows of one tick (8192)\n"
-    "  --profile-ticks N      then so many ticks of decode by kind of call (0)\n"
+    "  --profile-ticks N      then so many ticks of decode, and a forward of scoring, by kind of call (0)\n"
     "  --bandwidth GB/S --rate TFLOP/S --scan US   for floors (cuda: 4570, 60 or in mma16 650, 2.0; cpu: none)\n"
     "  --json                 a JSON object a line instead of the table\n";
 
@@ -532,17 +532,32 @@ static void print_profile(const bench *b, const ls_timed_row *rows, int64_t n_ro
     }
 }
 
-static void profile_ticks(const bench *b, ls_engine *engine, int64_t batch) {
+typedef struct profile {
     ls_timing *timing;
+    const bench *b;
+} profile;
+
+static profile profile_begin(const bench *b) {
+    profile p = {NULL, b};
+    ls_error err;
+    need(ls_timing_begin(&p.timing, b->device, &err), &err);
+    return p;
+}
+
+static void profile_end(const profile *p, int64_t n_ticks, int64_t batch) {
     const ls_timed_row *rows;
     int64_t n;
     double total;
     ls_error err;
-    need(ls_timing_begin(&timing, b->device, &err), &err);
+    need(ls_timing_read(p->timing, &rows, &n, &total, &err), &err);
+    print_profile(p->b, rows, n, n_ticks, total, batch);
+    ls_timing_end(p->timing);
+}
+
+static void profile_ticks(const bench *b, ls_engine *engine, int64_t batch) {
+    const profile p = profile_begin(b);
     for (int64_t i = 0; i < b->o.profile_ticks; i++) tick(engine);
-    need(ls_timing_read(timing, &rows, &n, &total, &err), &err);
-    print_profile(b, rows, n, b->o.profile_ticks, total, batch);
-    ls_timing_end(timing);
+    profile_end(&p, b->o.profile_ticks, batch);
 }
 
 static void bench_decode(const bench *b, int64_t batch) {
@@ -650,6 +665,11 @@ static void bench_score(const bench *b) {
     if (has_floors(b))
         r.floor_ms = 1e3 * prompt_floor(b, (double)all, (double)(all - n), ceil((double)n / (double)opts.batch));
     print_result(b, &r);
+    if (b->o.profile_ticks > 0) { /* one forward, as a tick of its sequences */
+        const profile p = profile_begin(b);
+        need(ls_score(b->model, b->device, &opts, items, n < opts.batch ? n : opts.batch, &err), &err);
+        profile_end(&p, 1, n < opts.batch ? n : opts.batch);
+    }
     free(items);
     free(tokens);
     free(logprobs);

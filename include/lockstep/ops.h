@@ -237,6 +237,9 @@ typedef struct ls_conv1d_args {
     int64_t n_spans;
     int64_t
         span_rows_max; /* no span has more rows; 0: no better bound than rows. A GPU launches for n_spans such spans */
+    /* CUDA only: an earlier call of this op, in the stream and with the record of this one, has checked the same spans for
+     * as many rows and slots; nothing is written if it found a fault. Other back ends check again. */
+    bool spans_checked;
 } ls_conv1d_args;
 
 ls_status ls_op_conv1d(const ls_exec *exec, const ls_conv1d_args *args, ls_error *err);
@@ -282,6 +285,7 @@ typedef struct ls_scan_args {
     const ls_span *spans;
     int64_t n_spans;
     int64_t span_rows_max; /* no span has more rows; 0: no better bound than rows. 1 takes the decode kernel */
+    bool spans_checked;    /* as in ls_conv1d_args */
 } ls_scan_args;
 
 ls_status ls_op_scan(const ls_exec *exec, const ls_scan_args *args, ls_error *err);

@@ -81,7 +81,7 @@ SequenceSumArgs = _struct(
 Conv1dArgs = _struct(
     "Conv1dArgs", (c_void_p, "x"), (c_int, "x_dtype y_dtype state_dtype"), (c_int64, "x_stride"),
     (c_void_p, "w bias y"), (c_int64, "y_stride rows dim d_conv"), (PoolView, "state"), (c_void_p, "spans"),
-    (c_int64, "n_spans span_rows_max"))
+    (c_int64, "n_spans span_rows_max"), (c_bool, "spans_checked"))
 
 Conv1dBackwardArgs = _struct(
     "Conv1dBackwardArgs", (c_void_p, "x"), (c_int, "x_dtype state_dtype"), (c_int64, "x_stride"),
@@ -91,7 +91,8 @@ Conv1dBackwardArgs = _struct(
 ScanArgs = _struct(
     "ScanArgs", (c_int, "in_dtype out_dtype"), (c_bool, "dt_activated"), (c_void_p, "u dt_raw b cc z out"),
     (c_int64, "u_stride dt_stride b_stride c_stride z_stride out_stride"), (c_void_p, "a2 dt_bias d"),
-    (c_int64, "rows dim n_states"), (PoolView, "state"), (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"))
+    (c_int64, "rows dim n_states"), (PoolView, "state"), (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"),
+    (c_bool, "spans_checked"))
 
 ScanBackwardArgs = _struct(
     "ScanBackwardArgs", (c_int, "in_dtype"), (c_bool, "dt_activated"), (c_void_p, "u dt_raw b cc z"),

@@ -22,7 +22,8 @@ ls_status ls_cuda_status(cudaError_t error, const char *what, ls_error *err);
 /* Dynamic shared memory of a block that every device from sm_80 on has. */
 #define LS_CUDA_SHARED_MAX (99 * 1024)
 
-/* For a kernel whose launch says `overlaps`, before it touches memory: every earlier kernel of the stream has ended,
+/* Kernels overlap: one is set up while the kernels ahead of it in the stream still run. So before it touches memory,
+ * and before any of its threads ends, each thread of every kernel waits here: after it, every earlier kernel has ended
  * and what it wrote can be read. Devices before sm_90 do not overlap and need no wait. */
 static __device__ __forceinline__ void ls_cuda_wait_for_previous(void) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -30,11 +31,17 @@ static __device__ __forceinline__ void ls_cuda_wait_for_previous(void) {
 #endif
 }
 
-/* The kernel after this one may be set up from here on, if it overlaps. */
+/* The kernel after this one may be set up from here on. */
 static __device__ __forceinline__ void ls_cuda_let_next_start(void) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     cudaTriggerProgrammaticLaunchCompletion();
 #endif
+}
+
+/* The first statement of a kernel that has nothing to do before it waits. */
+static __device__ __forceinline__ void ls_cuda_begin(void) {
+    ls_cuda_wait_for_previous();
+    ls_cuda_let_next_start();
 }
 
 /* Checks the contract, launches kernel(*params) and checks the launch. params is the kernel's only parameter. */

@@ -3,9 +3,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <atomic>
+
 #include "dev/cuda.h"
 #include "dev/device.h"
 #include "dev/gpu.h"
+
+#define DEVICES_MAX 64
 
 static cudaStream_t stream_of(const ls_exec *exec) { return (cudaStream_t)exec->stream; }
 
@@ -14,6 +18,18 @@ ls_status ls_cuda_status(cudaError_t error, const char *what, ls_error *err) {
     (void)cudaGetLastError(); /* errors that do not stick must not show up in the next call */
     return LS_FAIL(err, error == cudaErrorMemoryAllocation ? LS_ERR_NOMEM : LS_ERR_DEVICE, "cuda: %s: %s", what,
                    cudaGetErrorString(error));
+}
+
+/* Of the current device, looked up once for each. */
+static ls_status capability_of(int *major, const char *what, ls_error *err) {
+    static std::atomic<int> known[DEVICES_MAX];
+    int device;
+    LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), what, err));
+    *major = device < DEVICES_MAX ? known[device].load() : 0;
+    if (*major != 0) return LS_OK;
+    LS_CUDA_TRY(ls_cuda_status(cudaDeviceGetAttribute(major, cudaDevAttrComputeCapabilityMajor, device), what, err));
+    if (device < DEVICES_MAX) known[device].store(*major);
+    return LS_OK;
 }
 
 ls_status ls_cuda_launch(const ls_exec *exec, const ls_launch *launch, const void *kernel, void *params,
@@ -32,12 +48,8 @@ ls_status ls_cuda_launch_within(const ls_exec *exec, const ls_launch *launch, in
             launch->kernel, err));
     cudaLaunchAttribute attribute;
     cudaLaunchConfig_t config = {};
-    int device, major = 0;
-    if (launch->overlaps) {
-        LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), launch->kernel, err));
-        LS_CUDA_TRY(ls_cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-                                   launch->kernel, err));
-    }
+    int major;
+    LS_CUDA_TRY(capability_of(&major, launch->kernel, err));
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.gridDim = grid;

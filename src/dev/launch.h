@@ -33,7 +33,6 @@ typedef struct ls_launch {
     int64_t grid[3], threads, shared_bytes;
     const ls_index *index;
     int64_t n_index;
-    bool overlaps; /* the kernel may be set up before the one ahead of it has ended: it waits for that one itself */
 } ls_launch;
 
 /* a * b * c, all not negative; INT64_MAX, which no grid takes, where that does not fit. */

@@ -87,12 +87,20 @@ ls_status ls_model_embed(const ls_forward *f, ls_error *err) {
     return ls_embed(f->ws->device, &embed, err);
 }
 
-ls_status ls_model_half_output(const ls_forward *f, int64_t layer_i, ls_half half, ls_error *err) {
+static const float *norm_of(const ls_model *model, int64_t layer_i, ls_half half) {
+    const ls_layer *layer = &model->layers[layer_i];
+    return half == LS_HALF_MIXER ? layer->input_norm : layer->ffn_norm;
+}
+
+static ls_status run_half(const ls_forward *f, int64_t layer_i, ls_half half, ls_error *err) {
     const ls_layer *layer = &f->model->layers[layer_i];
-    const bool mixes = half == LS_HALF_MIXER;
+    return (half == LS_HALF_MIXER ? layer->mixer : layer->ffn)->forward(f, layer_i, err);
+}
+
+ls_status ls_model_half_output(const ls_forward *f, int64_t layer_i, ls_half half, ls_error *err) {
     ls_status status;
-    LS_TRY(normalise_h(f, f->ws->a.x, mixes ? layer->input_norm : layer->ffn_norm, err));
-    LS_TRY((mixes ? layer->mixer : layer->ffn)->forward(f, layer_i, err));
+    LS_TRY(normalise_h(f, f->ws->a.x, norm_of(f->model, layer_i, half), err));
+    LS_TRY(run_half(f, layer_i, half, err));
 done:
     return status;
 }
@@ -128,16 +136,62 @@ static ls_status check(const ls_forward *f, ls_error *err) {
     return LS_OK;
 }
 
-ls_status ls_model_forward(const ls_forward *f, ls_forward_observer observer, void *context, ls_error *err) {
+/* The half that computes something from number i on, 2 n_layers where there is none. */
+static int64_t next_half(const ls_model *model, int64_t i) {
+    const int64_t n = 2 * (int64_t)model->config.n_layers;
+    while (i < n && !ls_model_has_half(model, i / 2, (ls_half)(i % 2))) i++;
+    return i;
+}
+
+/* The weight of the norm that half i, or the head, reads through. */
+static const float *norm_before(const ls_model *model, int64_t i) {
+    return i < 2 * (int64_t)model->config.n_layers ? norm_of(model, i / 2, (ls_half)(i % 2)) : model->final_norm;
+}
+
+/* h = h + y; x = rms(h; w): the end of one half and the beginning of the next. */
+static ls_status add_and_normalise(const ls_forward *f, const float *w, ls_error *err) {
+    const ls_rows x = f->ws->a.x;
+    const ls_add_rmsnorm_args args = {.h = f->h,
+                                      .add = f->ws->a.y.data,
+                                      .sum = f->h,
+                                      .w = w,
+                                      .eps = f->model->config.rms_eps,
+                                      .y = x.data,
+                                      .y_dtype = x.dtype,
+                                      .y_stride = x.stride,
+                                      .rows = f->batch->n_rows,
+                                      .dim = f->model->config.hidden};
+    return ls_add_rmsnorm(f->ws->device, &args, err);
+}
+
+/* Halves up to `end` have nothing to add: the stream is behind them what it was. */
+static ls_status show(const ls_forward *f, int64_t from, int64_t end, ls_forward_observer observer, void *context,
+                      ls_error *err) {
+    ls_status status = LS_OK;
+    for (int64_t half = from; observer != NULL && half <= end; half++) LS_TRY(observer(context, f, half, err));
+done:
+    return status;
+}
+
+ls_status ls_model_forward(const ls_forward *start, ls_forward_observer observer, void *context, ls_error *err) {
+    const int64_t n = 2 * (int64_t)start->model->config.n_layers;
+    ls_forward f = *start;
+    int64_t i = next_half(f.model, 0);
     ls_status status;
-    LS_TRY(check(f, err));
-    LS_TRY(ls_model_embed(f, err));
-    if (observer != NULL) LS_TRY(observer(context, f, 0, err));
-    for (int64_t i = 0; i < 2 * (int64_t)f->model->config.n_layers; i++) {
-        LS_TRY(ls_model_half(f, i / 2, (ls_half)(i % 2), f->h, err));
-        if (observer != NULL) LS_TRY(observer(context, f, i + 1, err));
+    LS_TRY(check(&f, err));
+    LS_TRY(ls_model_embed(&f, err));
+    LS_TRY(show(&f, 0, i, observer, context, err));
+    LS_TRY(normalise_h(&f, f.ws->a.x, norm_before(f.model, i), err));
+    while (i < n) {
+        const int64_t next = next_half(f.model, i + 1);
+        LS_TRY(run_half(&f, i / 2, (ls_half)(i % 2), err));
+        if (i % 2 == LS_HALF_MIXER)
+            f.spans_checked |=
+                f.model->layers[i / 2].mixer == &ls_part_attention ? LS_CHECKED_ATTENTION : LS_CHECKED_MAMBA;
+        LS_TRY(add_and_normalise(&f, norm_before(f.model, next), err));
+        LS_TRY(show(&f, i + 1, next, observer, context, err));
+        i = next;
     }
-    LS_TRY(ls_model_last_norm(f, f->ws->a.x, err));
 done:
     return status;
 }

@@ -88,7 +88,11 @@ typedef struct ls_forward {
     const ls_workspace *ws;
     const ls_batch *batch;
     float *h; /* [rows][H]: the residual stream, device memory */
+    /* Mixers whose ops have checked the batch's spans in this forward, so that later layers need not. */
+    unsigned spans_checked;
 } ls_forward;
+
+enum { LS_CHECKED_ATTENTION = 1, LS_CHECKED_MAMBA = 2 };
 
 /* Who looks on while a forward runs: called with the residual stream f->h behind the embedding (half 0) and behind each
  * half of a layer (half 2 i + 1: the mixer of layer i, 2 i + 2: its feed-forward). */
@@ -101,7 +105,7 @@ ls_status ls_model_forward(const ls_forward *f, ls_forward_observer observer, vo
 
 /* Its steps, for the trainer, which keeps what each of them computed: the embedding into f->h, one half of a layer,
  * out = h + half(rms(h)) where out may be h, the last norm into workspace->a.x. ls_model_forward is these and
- * nothing else. */
+ * nothing else, but that it adds a half's output and takes the next norm in one call. */
 typedef enum ls_half { LS_HALF_MIXER = 0, LS_HALF_FFN = 1 } ls_half;
 ls_status ls_model_embed(const ls_forward *f, ls_error *err);
 /* half(rms(h)) into workspace->a.y, and all that leads to it into the half's other activations. */

@@ -29,7 +29,8 @@ static ls_status attention_forward(const ls_forward *f, int64_t layer_i, ls_erro
                                          .n_spans = b->n_spans,
                                          .tables = b->tables,
                                          .n_tables = b->n_tables,
-                                         .rows = rows};
+                                         .rows = rows,
+                                         .spans_checked = (f->spans_checked & LS_CHECKED_ATTENTION) != 0};
     ls_status status;
     LS_TRY(ls_part_project(f, a->q, a->x, &w->q, NULL, rows, NULL, err));
     LS_TRY(ls_part_project(f, a->k, a->x, &w->k, NULL, rows, NULL, err));

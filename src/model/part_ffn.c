@@ -157,7 +157,7 @@ static ls_status experts_backward(const ls_leaf *l, int64_t layer_i, ls_error *e
     const ls_layer *layer = &l->model->layers[layer_i];
     const ls_activations *a = &l->ws.a;
     const int64_t picks = l->rows * c->top_k;
-    const ls_forward f = {l->model, l->tape->cache, &l->ws, l->batch, l->h.data};
+    const ls_forward f = {l->model, l->tape->cache, &l->ws, l->batch, l->h.data, 0};
     const ls_rows dy = a->picked_y, dgate = {l->tape->da, LS_F32, c->ffn};
     const ls_moe_combine_backward_args combine = {
         a->picked_y.data,        a->pick_row, a->picked_weight, l->dh.data, a->picked_y.data,

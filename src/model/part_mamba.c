@@ -3,6 +3,7 @@
 #include "model/tape_state.h"
 #include "op/conv1d.h"
 #include "op/elementwise.h"
+#include "op/rmsnorm.h"
 #include "op/scan.h"
 #include "op/weight.h"
 
@@ -16,18 +17,32 @@ static ls_status round_into(const ls_forward *f, ls_rows to, ls_rows from, int64
     return to.data == from.data ? LS_OK : ls_round_rows(f->ws->device, &args, err);
 }
 
+/* One of the norms of dt, B and C, which begin at `column` of both. */
+static ls_rmsnorm_args inner_norm(const ls_forward *f, ls_rows out, const float *w, int64_t column, int64_t dim) {
+    const ls_rows x = ls_rows_column(f->ws->a.narrow_raw, column);
+    const ls_rmsnorm_args args = {.x = x.data,
+                                  .x_dtype = x.dtype,
+                                  .x_stride = x.stride,
+                                  .w = w,
+                                  .eps = f->model->config.rms_eps,
+                                  .y = out.data,
+                                  .y_dtype = out.dtype,
+                                  .y_stride = out.stride,
+                                  .rows = f->batch->n_rows,
+                                  .dim = dim};
+    return args;
+}
+
 /* Norms of dt, B and C; a model without them computes with what x_proj gave. */
 static ls_status inner_norms(const ls_forward *f, const ls_mamba_weights *w, ls_error *err) {
     const ls_model_config *c = &f->model->config;
-    const ls_rows raw = f->ws->a.narrow_raw, out = f->ws->a.narrow;
-    ls_status status;
-    LS_TRY(ls_part_norm(f, f->ws->a.dt_in, raw, w->dt_norm, c->dt_rank, err));
-    LS_TRY(ls_part_norm(f, ls_rows_column(out, b_column(c)), ls_rows_column(raw, b_column(c)), w->b_norm, c->d_state,
-                        err));
-    LS_TRY(ls_part_norm(f, ls_rows_column(out, c_column(c)), ls_rows_column(raw, c_column(c)), w->c_norm, c->d_state,
-                        err));
-done:
-    return status;
+    const ls_activations *a = &f->ws->a;
+    const ls_rmsnorm_parts_args args = {
+        .part = {inner_norm(f, a->dt_in, w->dt_norm, 0, c->dt_rank),
+                 inner_norm(f, ls_rows_column(a->narrow, b_column(c)), w->b_norm, b_column(c), c->d_state),
+                 inner_norm(f, ls_rows_column(a->narrow, c_column(c)), w->c_norm, c_column(c), c->d_state)},
+        .n = 3};
+    return ls_rmsnorm_parts(f->ws->device, &args, err);
 }
 
 /* What the scan reads B and C of. */
@@ -58,7 +73,8 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
                                  .state = ls_cache_conv(f->cache, layer_i),
                                  .spans = batch->spans,
                                  .n_spans = batch->n_spans,
-                                 .span_rows_max = batch->span_rows_max};
+                                 .span_rows_max = batch->span_rows_max,
+                                 .spans_checked = (f->spans_checked & LS_CHECKED_MAMBA) != 0};
     const ls_scan_args scan = {.in_dtype = LS_F32,
                                .out_dtype = f->ws->dtype,
                                .u = a->u.data,
@@ -82,7 +98,8 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
                                .state = ls_cache_ssm(f->cache, layer_i),
                                .spans = batch->spans,
                                .n_spans = batch->n_spans,
-                               .span_rows_max = batch->span_rows_max};
+                               .span_rows_max = batch->span_rows_max,
+                               .spans_checked = (f->spans_checked & LS_CHECKED_MAMBA) != 0};
     ls_status status;
     LS_TRY(ls_part_project(f, a->uz, a->x, &w->in_proj, w->in_bias, rows, NULL, err));
     LS_TRY(ls_conv1d(f->ws->device, &conv, err));

@@ -164,7 +164,7 @@ static ls_status lay_out_spans(ls_tape *t, const int64_t *offsets, int64_t n, ls
 }
 
 ls_status ls_tape_forward(ls_tape *t, const int32_t *tokens, const int64_t *offsets, int64_t n, ls_error *err) {
-    ls_forward f = {t->model, t->cache, t->ws[0], t->batch, t->h[0]};
+    ls_forward f = {t->model, t->cache, t->ws[0], t->batch, t->h[0], 0};
     ls_status status;
     LS_TRY(lay_out_spans(t, offsets, n, err));
     memcpy(t->tokens, tokens + offsets[0], (size_t)t->rows * sizeof *tokens);

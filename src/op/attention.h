@@ -41,7 +41,8 @@ typedef struct ls_attention_args {
      * positions up to pos + n_rows. */
     const int32_t *tables;
     int64_t n_tables;
-    int64_t rows; /* of the call; no span goes beyond them */
+    int64_t rows;       /* of the call; no span goes beyond them */
+    bool spans_checked; /* as in ls_conv1d_args; the tables as well */
 } ls_attention_args;
 
 /* Bytes of one KV page of this layer shape. */

@@ -32,6 +32,8 @@ extern "C" {
     OP(gemm_backward_input)  \
     OP(gemm_backward_weight) \
     OP(rmsnorm)              \
+    OP(add_rmsnorm)          \
+    OP(rmsnorm_parts)        \
     OP(rmsnorm_backward)     \
     OP(embed)                \
     OP(embed_backward)       \

@@ -12,3 +12,27 @@ ls_status ls_rmsnorm_check(const ls_rmsnorm_args *args, ls_error *err) {
                        (long long)args->x_stride, (long long)args->y_stride, (long long)args->dim);
     return LS_OK;
 }
+
+ls_status ls_add_rmsnorm_check(const ls_add_rmsnorm_args *args, ls_error *err) {
+    const ls_rmsnorm_args norm = ls_add_rmsnorm_norm(args);
+    const ls_status status = ls_rmsnorm_check(&norm, err);
+    if (status != LS_OK) ls_error_prefix(err, "add_rmsnorm");
+    return status;
+}
+
+ls_status ls_rmsnorm_parts_check(const ls_rmsnorm_parts_args *args, ls_error *err) {
+    ls_status status = LS_OK;
+    if (args->n < 1 || args->n > LS_NORM_PARTS)
+        return LS_FAIL(err, LS_ERR_ARG, "rmsnorm_parts: n %lld is not in 1..%d", (long long)args->n, LS_NORM_PARTS);
+    for (int64_t i = 0; i < args->n; i++) {
+        const ls_rmsnorm_args *part = &args->part[i];
+        if ((status = ls_rmsnorm_check(part, err)) != LS_OK) {
+            ls_error_prefix(err, "rmsnorm_parts: part %lld", (long long)i);
+            return status;
+        }
+        if (part->rows != args->part[0].rows)
+            return LS_FAIL(err, LS_ERR_ARG, "rmsnorm_parts: part %lld has %lld rows, the first %lld", (long long)i,
+                           (long long)part->rows, (long long)args->part[0].rows);
+    }
+    return status;
+}

@@ -240,6 +240,65 @@ static void rmsnorm(bk_run *run) {
     door_close(&d);
 }
 
+/* The sum may be the stream itself. */
+static void add_rmsnorm_one(door *d, ls_dtype to, int64_t rows, int64_t dim, int64_t y_gap, int64_t offset, bool over,
+                            value_kind kind) {
+    const int64_t y_stride = dim + y_gap;
+    const door_buffer h = values_put(d, "h", LS_F32, rows * dim, kind, (uint64_t)dim, offset),
+                      add = values_put(d, "add", LS_F32, rows * dim, kind, (uint64_t)dim + 1, 0),
+                      w = values_put(d, "w", LS_F32, dim, VALUES_PLAIN, 9, 0), sum = door_out(d, "sum", rows * dim * 4),
+                      y = door_out(d, "y", rows * y_stride * ls_dtype_bytes(to));
+    DOOR_CALL(d, add_rmsnorm, .h = h.at[s], .add = add.at[s], .sum = over ? h.at[s] : sum.at[s], .w = w.at[s],
+              .eps = 1e-6f, .y = y.at[s], .y_dtype = to, .y_stride = y_stride, .rows = rows, .dim = dim);
+    values_same(d, over ? &h : &sum, LS_F32, "sum of %lld x %lld", (long long)rows, (long long)dim);
+    values_same(d, &y, to, "%s to %s, %lld x %lld", value_names[kind], ls_dtype_name(to), (long long)rows,
+                (long long)dim);
+    door_clear_to(d, 0);
+}
+
+static void add_rmsnorm(bk_run *run) {
+    static const int64_t dims[] = {1, 3, 4, 64, 255, 256, 1000, 1024, 1025, 2560, 4096, 4100, 10004};
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(dims); i++)
+        for (int64_t k = 0; k < 2 * VALUE_KINDS; k++)
+            add_rmsnorm_one(&d, types[k % 2], 1 + (i + k) % 4, dims[i], (i + k) % 3, (i + k) % 5 == 0 ? 4 : 0,
+                            (i + k) % 2 == 0, (value_kind)(k / 2));
+    add_rmsnorm_one(&d, LS_BF16, 0, 64, 0, 0, false, VALUES_PLAIN);
+    add_rmsnorm_one(&d, LS_BF16, bk_size(run, 10, 100, 8192), 2560, 0, 0, true, VALUES_PLAIN);
+    door_close(&d);
+}
+
+/* Three norms of columns of one matrix, two of them in place, as a mixer has them; and wider ones, which go one by one. */
+static void rmsnorm_parts_one(door *d, int64_t rows, int64_t dim, int64_t small, value_kind kind) {
+    const int64_t stride = dim + 2 * small;
+    const door_buffer x = values_put(d, "x", LS_F32, rows * stride, kind, (uint64_t)dim, 0),
+                      w = values_put(d, "w", LS_F32, stride, VALUES_PLAIN, 9, 0), y = door_out(d, "y", rows * dim * 2);
+    for (int s = 0; s < 2; s++) {
+        float *at = x.at[s], *weight = w.at[s];
+        const ls_rmsnorm_parts_args args = {
+            .part = {{at, LS_F32, stride, weight, 1e-6f, y.at[s], LS_BF16, dim, rows, dim},
+                     {at + dim, LS_F32, stride, weight + dim, 1e-6f, at + dim, LS_F32, stride, rows, small},
+                     {at + dim + small, LS_F32, stride, weight + dim + small, 1e-5f, at + dim + small, LS_F32, stride,
+                      rows, small}},
+            .n = 3};
+        if (ls_rmsnorm_parts(d->device[s], &args, &d->run->err) != LS_OK) bk_die(d->run, "rmsnorm_parts");
+    }
+    values_same(d, &x, LS_F32, "parts of %lld and %lld, %lld rows", (long long)dim, (long long)small, (long long)rows);
+    values_same(d, &y, LS_BF16, "parts of %lld and %lld, %lld rows", (long long)dim, (long long)small, (long long)rows);
+    door_clear_to(d, 0);
+}
+
+static void rmsnorm_parts(bk_run *run) {
+    static const int64_t sizes[][2] = {{1, 1}, {4, 3}, {160, 16}, {33, 256}, {1024, 16}, {1030, 8}, {20, 4099}};
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(sizes) * VALUE_KINDS; i++)
+        rmsnorm_parts_one(&d, 1 + i % 5, sizes[i / VALUE_KINDS][0], sizes[i / VALUE_KINDS][1],
+                          (value_kind)(i % VALUE_KINDS));
+    rmsnorm_parts_one(&d, 0, 160, 16, VALUES_PLAIN);
+    rmsnorm_parts_one(&d, bk_size(run, 20, 512, 8192), 160, 16, VALUES_PLAIN);
+    door_close(&d);
+}
+
 /* ---- gather and differs ---- */
 
 typedef struct gather_case {
@@ -454,6 +513,8 @@ int main(int argc, char **argv) {
                                     {"residual", residual, BK_ANYWHERE},
                                     {"multiply", multiply, BK_ANYWHERE},
                                     {"round_rows", round_rows, BK_ANYWHERE},
+                                    {"add_rmsnorm", add_rmsnorm, BK_ANYWHERE},
+                                    {"rmsnorm_parts", rmsnorm_parts, BK_ANYWHERE},
                                     {"swiglu", swiglu, BK_ANYWHERE},
                                     {"rmsnorm", rmsnorm, BK_ANYWHERE},
                                     {"gather", gather, BK_ANYWHERE},

@@ -9,12 +9,12 @@
 #define TWO_62 ((int64_t)1 << 62)
 
 static ls_status check_grid(int64_t x, int64_t y, int64_t z, int64_t threads, int64_t shared_bytes, ls_error *err) {
-    const ls_launch launch = {"k", {x, y, z}, threads, shared_bytes, NULL, 0, false};
+    const ls_launch launch = {"k", {x, y, z}, threads, shared_bytes, NULL, 0};
     return ls_launch_check(&launch, SHARED_MAX, err);
 }
 
 static ls_status check_index(const ls_index *index, int64_t n, ls_error *err) {
-    const ls_launch launch = {"k", {1, 1, 1}, 32, 0, index, n, false};
+    const ls_launch launch = {"k", {1, 1, 1}, 32, 0, index, n};
     return ls_launch_check(&launch, SHARED_MAX, err);
 }
 

@@ -1,5 +1,6 @@
 /* RMS normalisation against a textbook reading of its contract, bit for bit: shapes, types, strides, in place,
  * instruction sets, threads, special values, rows alone and permuted; accuracy; variants that must be caught. */
+#include "op/elementwise.h"
 #include "op/op_case.h"
 #include "op/rmsnorm.h"
 
@@ -213,6 +214,52 @@ static void no_rows_writes_nothing(void **state) {
     problem_free(&p);
 }
 
+/* Both calls are what they are made of: residual and rmsnorm, or a norm for each part. */
+static void together_is_one_by_one(void **state) {
+    enum { ROWS = 5, DIM = 300, PART = 70, ALL = 2 * DIM };
+    float h[ROWS * DIM], add[ROWS * DIM], w[ALL], sum[ROWS * DIM], both[ROWS * DIM];
+    uint16_t y[ROWS * DIM], apart[ROWS * DIM];
+    uint64_t seed = 3;
+    ls_error err;
+    (void)state;
+    for (int i = 0; i < ROWS * DIM; i++) h[i] = test_uniform(&seed, -3, 3), add[i] = test_uniform(&seed, -3, 3);
+    for (int i = 0; i < ALL; i++) w[i] = test_uniform(&seed, -2, 2);
+    for (int isa = 0; isa < LS_ISA_COUNT; isa++)
+        for (int t = 0; t < 2; t++) {
+            ls_device *device = op_devices[isa][t];
+            const ls_residual_args residual = {h, add, ROWS, DIM, sum};
+            const ls_rmsnorm_args norm = {sum, LS_F32, DIM, w, 1e-6f, apart, LS_BF16, DIM, ROWS, DIM};
+            const ls_add_rmsnorm_args args = {h, add, both, w, 1e-6f, y, LS_BF16, DIM, ROWS, DIM};
+            if (device == NULL) continue;
+            assert_ok(ls_residual(device, &residual, &err), err);
+            assert_ok(ls_rmsnorm(device, &norm, &err), err);
+            assert_ok(ls_add_rmsnorm(device, &args, &err), err);
+            assert_memory_equal(both, sum, sizeof sum);
+            assert_memory_equal(y, apart, sizeof y);
+            {
+                const ls_rmsnorm_args left = {sum, LS_F32, DIM, w, 1e-6f, apart, LS_BF16, DIM, ROWS, PART},
+                                      right = {sum + PART, LS_F32, DIM, w, 1e-5f, sum + PART, LS_F32, DIM, ROWS, PART};
+                const ls_rmsnorm_parts_args parts = {
+                    .part = {{both, LS_F32, DIM, w, 1e-6f, y, LS_BF16, DIM, ROWS, PART},
+                             {both + PART, LS_F32, DIM, w, 1e-5f, both + PART, LS_F32, DIM, ROWS, PART}},
+                    .n = 2};
+                assert_ok(ls_rmsnorm(device, &left, &err), err);
+                assert_ok(ls_rmsnorm(device, &right, &err), err);
+                assert_ok(ls_rmsnorm_parts(device, &parts, &err), err);
+                assert_memory_equal(both, sum, sizeof sum);
+                assert_memory_equal(y, apart, sizeof y);
+            }
+        }
+    {
+        ls_rmsnorm_parts_args bad = {.part = {{h, LS_F32, DIM, w, 1e-6f, y, LS_BF16, DIM, ROWS, PART},
+                                              {h, LS_F32, DIM, w, 1e-6f, y, LS_BF16, DIM, ROWS - 1, PART}},
+                                     .n = 2};
+        check_failed(ls_rmsnorm_parts(op_devices[0][0], &bad, &err), &err, "part 1 has 4 rows, the first 5");
+        bad.n = 5;
+        check_failed(ls_rmsnorm_parts(op_devices[0][0], &bad, &err), &err, "n 5 is not in 1..4");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         OP_CASES(shapes_and_types_equal_the_textbook),
@@ -221,6 +268,7 @@ int main(void) {
         OP_CASES(rows_do_not_see_each_other),
         OP_CASES(accurate_within_1e_6),
         OP_CASES(no_rows_writes_nothing),
+        cmocka_unit_test(together_is_one_by_one),
         cmocka_unit_test(variants_are_caught),
     };
     return cmocka_run_group_tests(tests, op_open, op_close);

@@ -44,7 +44,7 @@ static void defaults_are_what_the_help_says(void **state) {
         {"prefix", "on"},     {"policy-seed", "0"},   {"verify", "0"},    {"slot-permutation", "0"},
         {"fork", "on"},       {"preempt-every", "0"}, {"shuffle", "0"},   {"snapshot-every", "0"},
         {"ablation", "none"}, {"prefix-memory", "0"}, {"poison", "off"},  {"preempt-by", "recompute"},
-        {"guards", "off"},
+        {"guards", "off"},    {"graphs", "on"},
     };
     ls_levers levers;
     char text[64], help[8];

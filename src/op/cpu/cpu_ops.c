@@ -111,6 +111,23 @@ ls_status ls_cpu_rmsnorm(const ls_exec *exec, const ls_rmsnorm_args *args, ls_er
     return LS_OK;
 }
 
+ls_status ls_cpu_add_rmsnorm(const ls_exec *exec, const ls_add_rmsnorm_args *args, ls_error *err) {
+    const ls_residual_args add = {args->h, args->add, args->rows, args->dim, args->sum};
+    const ls_rmsnorm_args norm = ls_add_rmsnorm_norm(args);
+    ls_status status;
+    LS_TRY(ls_cpu_residual(exec, &add, err));
+    LS_TRY(ls_cpu_rmsnorm(exec, &norm, err));
+done:
+    return status;
+}
+
+ls_status ls_cpu_rmsnorm_parts(const ls_exec *exec, const ls_rmsnorm_parts_args *args, ls_error *err) {
+    ls_status status = LS_OK;
+    for (int64_t i = 0; i < args->n; i++) LS_TRY(ls_cpu_rmsnorm(exec, &args->part[i], err));
+done:
+    return status;
+}
+
 ls_status ls_cpu_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backward_args *args, ls_error *err) {
     (void)err;
     RUN(rmsnorm_backward, args->rows, 5 * args->dim + 1000);

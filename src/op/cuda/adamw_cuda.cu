@@ -45,6 +45,7 @@ typedef struct squares_params {
 } squares_params;
 
 static __global__ void __launch_bounds__(LS_CHAIN_THREADS) squares_kernel(const __grid_constant__ squares_params p) {
+    ls_cuda_begin();
     __shared__ float runs[LS_CHAIN_RUNS];
     const int64_t first = (int64_t)blockIdx.x * LS_SQUARES_BLOCK;
     const int64_t last = p.a.n - first < LS_SQUARES_BLOCK ? p.a.n : first + LS_SQUARES_BLOCK;
@@ -66,6 +67,6 @@ ls_status ls_cuda_squares(const ls_exec *exec, const ls_squares_args *a, ls_erro
     if (a->n == 0) return LS_OK;
     squares_params p = {*a, ls_four_fits(a->x, LS_F32)};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"n", a->n}, {"element", 4}}}}};
-    const ls_launch launch = {"squares", {blocks, 1, 1}, LS_CHAIN_THREADS, 0, index, 1, false};
+    const ls_launch launch = {"squares", {blocks, 1, 1}, LS_CHAIN_THREADS, 0, index, 1};
     return ls_cuda_launch(exec, &launch, (const void *)squares_kernel, &p, err);
 }

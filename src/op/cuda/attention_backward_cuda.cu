@@ -270,6 +270,7 @@ static __device__ __forceinline__ float add_dout(float sum, matrix &out, const f
 /* A block takes all dimensions, one share after another, since D is one chain. */
 template <int TYPE, int TILES>
 static __global__ void __launch_bounds__(THREADS, 2) softmax_kernel(const __grid_constant__ backward_params p) {
+    ls_cuda_begin();
     extern __shared__ uint4 dynamic[];
     softmax_memory<TILES> *shared = (softmax_memory<TILES> *)dynamic;
     const int row = threadIdx.x / (TILE / HELD) * HELD, lane = threadIdx.x % (TILE / HELD) * HELD;
@@ -368,6 +369,7 @@ static __device__ __forceinline__ void query_tile(dq_memory *shared, const backw
 
 template <int TYPE, int TILES>
 static __global__ void __launch_bounds__(THREADS, 2) dq_kernel(const __grid_constant__ backward_params p) {
+    ls_cuda_begin();
     extern __shared__ uint4 dynamic[];
     const int row = threadIdx.x / (TILE / HELD) * HELD, lane = threadIdx.x % (TILE / HELD) * HELD;
     const int64_t item = blockIdx.x / p.tiles, share = item % p.shares, head = item / p.shares % p.a.n_heads;
@@ -454,6 +456,7 @@ static __device__ __forceinline__ void key_tile(dkv_memory *shared, const backwa
 
 template <int TYPE, int TILES>
 static __global__ void __launch_bounds__(THREADS, 2) dkv_kernel(const __grid_constant__ backward_params p) {
+    ls_cuda_begin();
     extern __shared__ uint4 dynamic[];
     const int row = threadIdx.x / (TILE / HELD) * HELD, lane = threadIdx.x % (TILE / HELD) * HELD;
     const int64_t item = blockIdx.x / p.tiles, share = item % p.shares, kv_head = item / p.shares % p.a.n_kv_heads;
@@ -481,7 +484,7 @@ static ls_status launch(const ls_exec *exec, const backward_launch *of, backward
     p->shares = of->shares;
     p->tiles = tiles < enough ? tiles : enough;
     const ls_launch contract = {
-        of->name, {ls_launch_blocks(items, p->tiles, 1), 1, 1}, THREADS, of->shared_bytes, index, INDICES, false};
+        of->name, {ls_launch_blocks(items, p->tiles, 1), 1, 1}, THREADS, of->shared_bytes, index, INDICES};
     return ls_cuda_launch(exec, &contract, of->kernel, p, err);
 }
 

@@ -70,6 +70,7 @@ static __device__ ls_fault page_fault(const page_check *c, int64_t i) {
 /* One block: rows and positions of all spans, then their pages, a warp a span. The lowest bad span goes to the record.
  */
 static __global__ void __launch_bounds__(CHECK_THREADS) check_kernel(const __grid_constant__ page_check c) {
+    ls_cuda_begin();
     __shared__ ls_fault found[CHECK_THREADS / LS_WARP];
     const int64_t bad = ls_first_bad<CHECK_THREADS>(&c.spans, c.spans.n_spans);
     const int warp = threadIdx.x / LS_WARP;
@@ -144,6 +145,7 @@ static __device__ __forceinline__ int64_t values_at(const ls_attention_args *a, 
 /* A block a token, its threads over the elements of all KV heads. */
 template <int TYPE>
 static __global__ void __launch_bounds__(STORE_THREADS) store_kernel(const __grid_constant__ attention_params p) {
+    ls_cuda_begin();
     typedef typename piece<BYTES_OF(TYPE)>::type element;
     const ls_attention_args *a = &p.a;
     const ls_span *span = &a->spans[blockIdx.x / p.slices];
@@ -432,6 +434,7 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
 
 template <class S>
 static __global__ void __launch_bounds__(S::THREADS, 2) attend_kernel(const __grid_constant__ attention_params p) {
+    ls_cuda_begin();
     extern __shared__ uint4 dynamic[];
     const int64_t item = blockIdx.x / p.slices;
     const ls_span *span = &p.a.spans[item / p.a.n_kv_heads];
@@ -489,8 +492,7 @@ static ls_status launch_attend(const ls_exec *exec, attention_params *p, const l
     p->most = most;
     p->slices = tiles < enough ? tiles : enough;
     const ls_launch launch = {
-        "attention", {ls_launch_blocks(items, p->slices, 1), 1, 1}, pick.threads, pick.shared_bytes, index, INDICES,
-        false};
+        "attention", {ls_launch_blocks(items, p->slices, 1), 1, 1}, pick.threads, pick.shared_bytes, index, INDICES};
     return ls_cuda_launch(exec, &launch, pick.kernel, p, err);
 }
 
@@ -530,7 +532,7 @@ static ls_status launch_check(const ls_exec *exec, const ls_attention_args *a, l
                         a->n_tables,
                         a->pages.n_entries,
                         a->page_tokens};
-    const ls_launch launch = {"attention", {1, 1, 1}, CHECK_THREADS, 0, NULL, 0, false};
+    const ls_launch launch = {"attention", {1, 1, 1}, CHECK_THREADS, 0, NULL, 0};
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)check_kernel, &check, err));
     return ls_cuda_fault_end("attention", exec, fault, err);
 }
@@ -563,11 +565,11 @@ ls_status ls_cuda_attention(const ls_exec *exec, const ls_attention_args *a, ls_
         {LS_WIDTH_I64, {{{"table entry", a->n_tables}, {"bytes", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"heads of a KV head", p.group}}}}};
     const ls_launch store = {
-        "attention store", {ls_launch_blocks(a->n_spans, p.slices, 1), 1, 1}, STORE_THREADS, 0, index, INDICES, false};
+        "attention store", {ls_launch_blocks(a->n_spans, p.slices, 1), 1, 1}, STORE_THREADS, 0, index, INDICES};
     if (a->rows > 0) LS_CUDA_TRY(ls_launch_check(&store, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("attention", exec, &fault, err));
     p.fault = fault;
-    LS_CUDA_TRY(launch_check(exec, a, fault, err));
+    LS_CUDA_TRY(a->spans_checked ? ls_cuda_checked_before("attention", exec, err) : launch_check(exec, a, fault, err));
     if (a->rows == 0) return LS_OK;
     LS_CUDA_TRY(ls_cuda_launch(
         exec, &store, a->dtype == LS_F32 ? (const void *)store_kernel<LS_F32> : (const void *)store_kernel<LS_BF16>, &p,

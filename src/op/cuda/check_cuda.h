@@ -32,6 +32,8 @@ typedef struct ls_offset_check {
 /* Each runs as one small kernel: the lowest bad index goes to the record, unless it holds an earlier fault. */
 ls_status ls_cuda_check_rows(const char *op, const ls_exec *exec, ls_row_check *check, ls_error *err);
 ls_status ls_cuda_check_spans(const char *op, const ls_exec *exec, ls_span_check *check, ls_error *err);
+/* What a call whose spans have been checked must have: the record. */
+ls_status ls_cuda_checked_before(const char *op, const ls_exec *exec, ls_error *err);
 ls_status ls_cuda_check_offsets(const char *op, const ls_exec *exec, ls_offset_check *check, ls_error *err);
 
 static __device__ __forceinline__ ls_fault ls_fault_at(const ls_row_check *c, int64_t row) {

@@ -39,6 +39,7 @@ static __device__ __forceinline__ float gate_gradient(const ls_conv1d_backward_a
 
 template <int X, int STATE>
 static __global__ void __launch_bounds__(THREADS) gradient_kernel(const __grid_constant__ conv_params p) {
+    ls_cuda_begin();
     const ls_conv1d_backward_args *a = &p.a;
     const int64_t channel = blockIdx.x % p.blocks * THREADS + threadIdx.x, item = blockIdx.x / p.blocks;
     const int64_t span_i = item / p.pieces, piece = item % p.pieces, first = piece * BLOCK, past = a->d_conv - 1;
@@ -78,6 +79,7 @@ static __global__ void __launch_bounds__(THREADS) gradient_kernel(const __grid_c
 
 /* A thread a parameter: spans in order, a span's blocks in order. */
 static __global__ void __launch_bounds__(THREADS) parameter_kernel(const __grid_constant__ conv_params p) {
+    ls_cuda_begin();
     const ls_conv1d_backward_args *a = &p.a;
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = (a->d_conv + 1) * a->dim;
     float sum = 0.0f;
@@ -121,9 +123,9 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dx stride", a->dx_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"block", a->rows / BLOCK + a->n_spans}, {"parameters", n}, {"element", 4}}}}};
     const ls_launch gradient = {
-        "conv1d_backward", {ls_launch_blocks(a->n_spans, pieces, p.blocks), 1, 1}, THREADS, 0, index, 4, false};
+        "conv1d_backward", {ls_launch_blocks(a->n_spans, pieces, p.blocks), 1, 1}, THREADS, 0, index, 4};
     const ls_launch parameters = {
-        "conv1d_backward, parameters", {(n + THREADS - 1) / THREADS, 1, 1}, THREADS, 0, index, 4, false};
+        "conv1d_backward, parameters", {(n + THREADS - 1) / THREADS, 1, 1}, THREADS, 0, index, 4};
     ls_fault *fault;
     if (a->n_spans > 0 && a->rows > 0) LS_CUDA_TRY(ls_launch_check(&gradient, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_launch_check(&parameters, LS_CUDA_SHARED_MAX, err));

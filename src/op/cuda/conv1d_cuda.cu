@@ -1,20 +1,23 @@
-/* conv1d on the GPU: a thread a channel and a few tokens; every output reads its own d_conv inputs. The state is
- * written by a second kernel, after every output has read the old one; with one token a span the same thread does both.
- */
+/* conv1d on the GPU: a thread takes four channels, or one where there are other than four taps, and a few tokens. With
+ * four taps the inputs stay in registers from token to token; otherwise every output reads its own d_conv inputs. The
+ * state is written by a second kernel, after every output has read the old one; with one token a span the same thread
+ * does both. */
 #include "dev/device.h"
 #include "num/expf.h"
 #include "op/conv1d.h"
 #include "op/cuda/check_cuda.h"
 #include "op/cuda/cuda_ops.h"
-#include "op/cuda/vector_cuda.h"
+#include "op/cuda/elements_cuda.h"
 
 #define THREADS 128
 #define TOKENS 16 /* of a thread */
+#define BATCH 4   /* tokens whose loads are on their way at once */
+#define WIDTH 4   /* of the kernel for four channels */
 
 typedef struct conv_params {
     ls_conv1d_args a;
     int64_t blocks, pieces; /* of channels, of a span's tokens */
-    bool decode;
+    bool decode;            /* one token a span */
     const ls_fault *fault;
 } conv_params;
 
@@ -43,6 +46,7 @@ static __device__ __forceinline__ void shift_state(const ls_conv1d_args *a, cons
 
 template <int X, int Y, int STATE>
 static __global__ void __launch_bounds__(THREADS) conv_kernel(const __grid_constant__ conv_params p) {
+    ls_cuda_begin();
     const ls_conv1d_args *a = &p.a;
     const int64_t channel = blockIdx.x % p.blocks * THREADS + threadIdx.x, item = blockIdx.x / p.blocks;
     const ls_span *span = &a->spans[item / p.pieces];
@@ -59,8 +63,68 @@ static __global__ void __launch_bounds__(THREADS) conv_kernel(const __grid_const
     if (p.decode && span->n_rows > 0) shift_state<X, STATE>(a, span, state, channel);
 }
 
+/* Four channels of x' at time t of the span. */
+template <int X, int STATE>
+static __device__ __forceinline__ void input_four(const ls_conv1d_args *a, const ls_span *span, const void *state,
+                                                  int64_t t, int64_t channel, float x[4]) {
+    if (t >= 0) {
+        ls_four_load<X>(a->x, (span->row + t) * a->x_stride + channel, 4, true, x);
+        for (int j = 0; j < 4; j++) x[j] = rounded<STATE>(x[j]);
+    } else if (span->pos > 0) {
+        ls_four_load<STATE>(state, (t + WIDTH - 1) * a->dim + channel, 4, true, x);
+    } else {
+        for (int j = 0; j < 4; j++) x[j] = 0.0f;
+    }
+}
+
+template <int X, int Y, int STATE>
+static __global__ void __launch_bounds__(THREADS) four_kernel(const __grid_constant__ conv_params p) {
+    ls_cuda_begin();
+    const ls_conv1d_args *a = &p.a;
+    const int64_t channel = (blockIdx.x % p.blocks * THREADS + threadIdx.x) * 4, item = blockIdx.x / p.blocks;
+    const ls_span *span = &a->spans[item / p.pieces];
+    const int64_t first = item % p.pieces * TOKENS;
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || channel >= a->dim || first >= span->n_rows) return;
+    void *state = ls_pool_at(&a->state, span->slot);
+    const int64_t last = span->n_rows - first < TOKENS ? span->n_rows : first + TOKENS;
+    float w[WIDTH][4], bias[4] = {0, 0, 0, 0},
+                       x[WIDTH - 1 + BATCH][4]; /* x: the inputs before the token, then its own */
+#pragma unroll
+    for (int k = 0; k < WIDTH; k++) ls_four_load<LS_F32>(a->w, k * a->dim + channel, 4, true, w[k]);
+    if (a->bias != NULL) ls_four_load<LS_F32>(a->bias, channel, 4, true, bias);
+#pragma unroll
+    for (int k = 0; k < WIDTH - 1; k++) input_four<X, STATE>(a, span, state, first - (WIDTH - 1) + k, channel, x[k]);
+#pragma unroll 1
+    for (int64_t t = first; t < last; t += BATCH) {
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            if (t + i < last) input_four<X, STATE>(a, span, state, t + i, channel, x[WIDTH - 1 + i]);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            float y[4];
+            if (t + i >= last) break;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                y[j] = bias[j];
+                for (int k = 0; k < WIDTH; k++) y[j] = ls_fma(w[k][j], x[i + k][j], y[j]);
+                y[j] = ls_silu(y[j]);
+            }
+            ls_four_store<Y>(a->y, (span->row + t + i) * a->y_stride + channel, 4, true, y);
+        }
+        /* The last inputs of a whole batch come before the next one; behind a part of one there is none. */
+        if (last - t > BATCH)
+#pragma unroll
+            for (int k = 0; k < WIDTH - 1; k++)
+                for (int j = 0; j < 4; j++) x[k][j] = x[BATCH + k][j];
+    }
+    if (!p.decode) return;
+#pragma unroll
+    for (int k = 0; k < WIDTH - 1; k++) ls_four_store<STATE>(state, k * a->dim + channel, 4, true, x[k + 1]);
+}
+
 template <int X, int STATE>
 static __global__ void __launch_bounds__(THREADS) state_kernel(const __grid_constant__ conv_params p) {
+    ls_cuda_begin();
     const int64_t channel = blockIdx.x % p.blocks * THREADS + threadIdx.x;
     const ls_span *span = &p.a.spans[blockIdx.x / p.blocks];
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || channel >= p.a.dim || span->n_rows == 0) return;
@@ -68,8 +132,17 @@ static __global__ void __launch_bounds__(THREADS) state_kernel(const __grid_cons
 }
 
 template <int X, int STATE>
-static const void *kernel_of(ls_dtype y) {
+static const void *kernel_of(ls_dtype y, bool four) {
+    if (four)
+        return y == LS_F32 ? (const void *)four_kernel<X, LS_F32, STATE> : (const void *)four_kernel<X, LS_BF16, STATE>;
     return y == LS_F32 ? (const void *)conv_kernel<X, LS_F32, STATE> : (const void *)conv_kernel<X, LS_BF16, STATE>;
+}
+
+static bool fours(const ls_conv1d_args *a) {
+    return a->d_conv == WIDTH && a->dim % 4 == 0 && a->x_stride % 4 == 0 && a->y_stride % 4 == 0 &&
+           a->state.stride % (4 * ls_dtype_bytes(a->state_dtype)) == 0 && ls_four_fits(a->x, a->x_dtype) &&
+           ls_four_fits(a->y, a->y_dtype) && ls_four_fits(a->state.base, a->state_dtype) &&
+           ls_four_fits(a->w, LS_F32) && ls_four_fits(a->bias, LS_F32);
 }
 
 ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *a, ls_error *err) {
@@ -85,28 +158,33 @@ ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *a, ls_error 
     LS_CUDA_TRY(ls_cuda_check("conv1d", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_conv1d_workspace(a), err));
     if (a->n_spans == 0) return LS_OK;
-    conv_params p = {*a, (a->dim + THREADS - 1) / THREADS, most / TOKENS + 1, a->span_rows_max == 1, NULL};
+    const bool four = fours(a);
+    const int64_t channels = four ? 4 * THREADS : THREADS;
+    conv_params p = {*a, (a->dim + channels - 1) / channels, (most - 1) / TOKENS + 1, a->span_rows_max == 1, NULL};
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", a->x_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"y stride", a->y_stride}, {"element", 4}}}},
         {LS_WIDTH_I64,
          {{{"slot", a->state.n_entries}, {"state stride in bytes", a->d_conv > 1 ? a->state.stride : 0}}}},
         {LS_WIDTH_I64, {{{"tap", a->d_conv}, {"dim", a->dim}, {"element", 4}}}}};
-    const ls_launch outputs = {"conv1d", {ls_launch_blocks(a->n_spans, p.pieces, p.blocks), 1, 1}, THREADS, 0, index, 4,
-                               false};
-    const ls_launch states = {"conv1d state", {ls_launch_blocks(a->n_spans, p.blocks, 1), 1, 1}, THREADS, 0, index, 4,
-                              false};
+    const ls_launch outputs = {"conv1d", {ls_launch_blocks(a->n_spans, p.pieces, p.blocks), 1, 1}, THREADS, 0, index,
+                               4};
+    conv_params single = p; /* a thread a channel, for the state */
+    single.blocks = (a->dim + THREADS - 1) / THREADS;
+    const ls_launch states = {
+        "conv1d state", {ls_launch_blocks(a->n_spans, single.blocks, 1), 1, 1}, THREADS, 0, index, 4};
     ls_fault *fault;
     LS_CUDA_TRY(ls_launch_check(&outputs, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("conv1d", exec, &fault, err));
     ls_span_check check = {a->spans, a->n_spans, a->rows, most, a->state.n_entries, false, fault};
-    p.fault = fault;
-    LS_CUDA_TRY(ls_cuda_check_spans("conv1d", exec, &check, err));
+    p.fault = single.fault = fault;
+    LS_CUDA_TRY(a->spans_checked ? ls_cuda_checked_before("conv1d", exec, err)
+                                 : ls_cuda_check_spans("conv1d", exec, &check, err));
     LS_CUDA_TRY(ls_cuda_launch(
         exec, &outputs,
-        x_f32       ? state_f32 ? kernel_of<LS_F32, LS_F32>(a->y_dtype) : kernel_of<LS_F32, LS_BF16>(a->y_dtype)
-              : state_f32 ? kernel_of<LS_BF16, LS_F32>(a->y_dtype)
-                    : kernel_of<LS_BF16, LS_BF16>(a->y_dtype),
+        x_f32 ? state_f32 ? kernel_of<LS_F32, LS_F32>(a->y_dtype, four) : kernel_of<LS_F32, LS_BF16>(a->y_dtype, four)
+        : state_f32 ? kernel_of<LS_BF16, LS_F32>(a->y_dtype, four)
+                    : kernel_of<LS_BF16, LS_BF16>(a->y_dtype, four),
         &p, err));
     if (p.decode || a->d_conv == 1) return LS_OK;
     return ls_cuda_launch(
@@ -114,5 +192,5 @@ ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *a, ls_error 
         x_f32 ? state_f32 ? (const void *)state_kernel<LS_F32, LS_F32> : (const void *)state_kernel<LS_F32, LS_BF16>
         : state_f32 ? (const void *)state_kernel<LS_BF16, LS_F32>
                     : (const void *)state_kernel<LS_BF16, LS_BF16>,
-        &p, err);
+        &single, err);
 }

@@ -66,6 +66,7 @@ struct ls_flat {
  * loads all that it needs before it stores, so that an output may be an input. */
 template <typename CALL>
 static __global__ void __launch_bounds__(LS_FLAT_THREADS) ls_flat_kernel(const __grid_constant__ ls_flat<CALL> p) {
+    ls_cuda_begin();
     const int64_t i = ((int64_t)blockIdx.x * LS_FLAT_THREADS + threadIdx.x) * 4;
     if (i < p.n) ls_flat_four(&p.call, i, p.n - i, p.vector && p.n - i >= 4);
 }
@@ -76,7 +77,7 @@ static ls_status ls_flat_run(const char *op, const ls_exec *exec, const CALL *ca
                              ls_error *err) {
     const int64_t tile = 4 * LS_FLAT_THREADS;
     const ls_index index[] = {{LS_WIDTH_I64, {{{"n", n}, {"element", 4}}}}};
-    const ls_launch launch = {op, {n / tile + (n % tile != 0), 1, 1}, LS_FLAT_THREADS, 0, index, 1, false};
+    const ls_launch launch = {op, {n / tile + (n % tile != 0), 1, 1}, LS_FLAT_THREADS, 0, index, 1};
     ls_flat<CALL> p = {*call, n, vector};
     return ls_cuda_launch(exec, &launch, (const void *)ls_flat_kernel<CALL>, &p, err);
 }
@@ -141,6 +142,7 @@ static __device__ __forceinline__ ls_fault ls_fault_at(const ls_index_check<INDE
 template <typename INDEX>
 static __global__ void __launch_bounds__(LS_INDEX_CHECK_THREADS)
     ls_index_check_kernel(const __grid_constant__ ls_index_check<INDEX> c) {
+    ls_cuda_begin();
     const int64_t bad = ls_first_bad<LS_INDEX_CHECK_THREADS>(&c, c.n);
     if (threadIdx.x == 0 && bad != INT64_MAX && c.fault->code == LS_FAULT_NONE) *c.fault = ls_fault_at(&c, bad);
 }
@@ -150,7 +152,7 @@ static __global__ void __launch_bounds__(LS_INDEX_CHECK_THREADS)
 template <typename INDEX>
 static ls_status ls_cuda_check_index(const char *op, const ls_exec *exec, ls_index_check<INDEX> *check, ls_error *err) {
     const ls_index index[] = {{LS_WIDTH_I64, {{{"entry", check->n}, {"element", (int64_t)sizeof(INDEX)}}}}};
-    const ls_launch launch = {op, {1, 1, 1}, LS_INDEX_CHECK_THREADS, 0, index, 1, false};
+    const ls_launch launch = {op, {1, 1, 1}, LS_INDEX_CHECK_THREADS, 0, index, 1};
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)ls_index_check_kernel<INDEX>, check, err));
     return ls_cuda_fault_end(op, exec, check->fault, err);
 }

@@ -121,6 +121,7 @@ static __device__ __forceinline__ void add_rows(const embed_params *p, int64_t b
 }
 
 static __global__ void __launch_bounds__(THREADS) embed_kernel(const __grid_constant__ embed_params p) {
+    ls_cuda_begin();
     __shared__ uint32_t words[2][WORDS];
     __shared__ int32_t list[ROUND];
     const int64_t row = blockIdx.x / p.pieces, c = blockIdx.x % p.pieces * COLUMNS + 4 * threadIdx.x;
@@ -149,8 +150,7 @@ ls_status ls_cuda_embed_backward(const ls_exec *exec, const ls_embed_backward_ar
         NULL};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"dy stride", a->dy_stride}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"token", a->vocab}, {"dim", a->dim}, {"element", 4}}}}};
-    const ls_launch launch = {
-        "embed_backward", {ls_launch_blocks(a->rows, p.pieces, 1), 1, 1}, THREADS, 0, index, 2, false};
+    const ls_launch launch = {"embed_backward", {ls_launch_blocks(a->rows, p.pieces, 1), 1, 1}, THREADS, 0, index, 2};
     ls_fault *fault;
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("embed_backward", exec, &fault, err));

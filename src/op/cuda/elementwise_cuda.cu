@@ -16,6 +16,7 @@ typedef struct embed_params {
 
 template <int TABLE, int Y>
 static __global__ void __launch_bounds__(LS_TILE_THREADS) embed_kernel(const __grid_constant__ embed_params p) {
+    ls_cuda_begin();
     const ls_tile_place place = ls_tile_place_of(&p.tile);
     float x[LS_TILE_UNITS][4];
     if (p.fault->code != LS_FAULT_NONE || place.row >= p.a.rows) return;
@@ -60,7 +61,7 @@ ls_status ls_cuda_embed(const ls_exec *exec, const ls_embed_args *a, ls_error *e
     if (a->rows == 0) return LS_OK;
     const ls_index index[] = {{LS_WIDTH_I64, {{{"token", vocab}, {"dim", a->dim}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"dim", a->dim}, {"element", 4}}}}};
-    const ls_launch launch = {"embed", {ls_tile_blocks(&tile), 1, 1}, LS_TILE_THREADS, 0, index, 2, false};
+    const ls_launch launch = {"embed", {ls_tile_blocks(&tile), 1, 1}, LS_TILE_THREADS, 0, index, 2};
     ls_fault *fault;
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("embed", exec, &fault, err));
@@ -117,6 +118,7 @@ typedef struct round_params {
 } round_params;
 
 static __global__ void __launch_bounds__(LS_TILE_THREADS) round_rows_kernel(const __grid_constant__ round_params p) {
+    ls_cuda_begin();
     const ls_tile_place place = ls_tile_place_of(&p.tile);
     float x[LS_TILE_UNITS][4];
     if (place.row >= p.a.rows) return;
@@ -143,7 +145,7 @@ ls_status ls_cuda_round_rows(const ls_exec *exec, const ls_round_rows_args *a, l
     if (a->rows == 0) return LS_OK;
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"x_stride", a->x_stride}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"y_stride", a->y_stride}, {"element", 2}}}}};
-    const ls_launch launch = {"round_rows", {ls_tile_blocks(&tile), 1, 1}, LS_TILE_THREADS, 0, index, 2, false};
+    const ls_launch launch = {"round_rows", {ls_tile_blocks(&tile), 1, 1}, LS_TILE_THREADS, 0, index, 2};
     round_params p = {*a, tile, vector};
     return ls_cuda_launch(exec, &launch, (const void *)round_rows_kernel, &p, err);
 }

@@ -23,6 +23,7 @@ typedef struct gather_params {
 
 template <typename UNIT>
 static __global__ void __launch_bounds__(LS_TILE_THREADS) gather_kernel(const __grid_constant__ gather_params p) {
+    ls_cuda_begin();
     const ls_tile_place place = ls_tile_place_of(&p.tile);
     UNIT unit[LS_TILE_UNITS];
     if (p.fault->code != LS_FAULT_NONE || place.row >= p.a.n) return;
@@ -46,7 +47,7 @@ ls_status ls_cuda_gather(const ls_exec *exec, const ls_gather_args *a, ls_error 
     gather_params p = {*a, ls_tile_of(a->n, a->row_bytes / unit), NULL};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row of x", a->x_rows}, {"stride", a->x_stride}}}},
                               {LS_WIDTH_I64, {{{"entry", a->n}, {"out stride", a->out_stride}}}}};
-    const ls_launch launch = {"gather", {ls_tile_blocks(&p.tile), 1, 1}, LS_TILE_THREADS, 0, index, 2, false};
+    const ls_launch launch = {"gather", {ls_tile_blocks(&p.tile), 1, 1}, LS_TILE_THREADS, 0, index, 2};
     ls_fault *fault;
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("gather", exec, &fault, err));
@@ -70,6 +71,7 @@ typedef struct differs_params {
 /* Every thread that sees a difference stores the same 1. */
 template <typename UNIT>
 static __global__ void __launch_bounds__(LS_TILE_THREADS) differs_kernel(const __grid_constant__ differs_params p) {
+    ls_cuda_begin();
     const ls_tile_place place = ls_tile_place_of(&p.tile);
     bool same = true;
     if (place.row >= p.a.rows) return;
@@ -92,7 +94,7 @@ ls_status ls_cuda_differs(const ls_exec *exec, const ls_differs_args *a, ls_erro
     if (a->rows == 0) return LS_OK;
     differs_params p = {*a, ls_tile_of(a->rows, a->row_bytes / unit)};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"stride", a->stride}}}}};
-    const ls_launch launch = {"differs", {ls_tile_blocks(&p.tile), 1, 1}, LS_TILE_THREADS, 0, index, 1, false};
+    const ls_launch launch = {"differs", {ls_tile_blocks(&p.tile), 1, 1}, LS_TILE_THREADS, 0, index, 1};
     return ls_cuda_launch(exec, &launch,
                           unit == 16  ? (const void *)differs_kernel<uint4>
                           : unit == 4 ? (const void *)differs_kernel<uint32_t>

@@ -87,6 +87,7 @@ typedef struct starts_params {
 } starts_params;
 
 static __global__ void __launch_bounds__(GATHER_THREADS) starts_kernel(const __grid_constant__ starts_params p) {
+    ls_cuda_begin();
     __shared__ int64_t before[GATHER_THREADS];
     const int64_t each = (p.n + GATHER_THREADS - 1) / GATHER_THREADS, first = threadIdx.x * each;
     int64_t sum = 0, at = 0;
@@ -133,6 +134,7 @@ static __device__ int64_t source_row(const gather_params *p, int64_t i) {
 }
 
 static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(const __grid_constant__ gather_params p) {
+    ls_cuda_begin();
     __shared__ int64_t row;
     const int64_t i = blockIdx.x;
     if (p.fault != NULL && p.fault->code != LS_FAULT_NONE) return;
@@ -150,7 +152,7 @@ static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(const __g
 static ls_status gather(const ls_exec *exec, const char *op, gather_params *p, ls_error *err) {
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", p->rows}, {"stride", p->stride}, {"element", 2}}}},
                               {LS_WIDTH_I64, {{{"row", p->from_rows}, {"stride", p->from_stride}, {"element", 4}}}}};
-    const ls_launch launch = {op, {p->rows, 1, 1}, GATHER_THREADS, 0, index, 2, false};
+    const ls_launch launch = {op, {p->rows, 1, 1}, GATHER_THREADS, 0, index, 2};
     return ls_cuda_launch(exec, &launch, (const void *)gather_kernel, p, err);
 }
 
@@ -184,6 +186,7 @@ static __device__ ls_fault ls_fault_at(const list_check *c, int64_t i) {
 #define LIST_THREADS 1024
 
 static __global__ void __launch_bounds__(LIST_THREADS) list_kernel(const __grid_constant__ list_check c) {
+    ls_cuda_begin();
     const int64_t bad = ls_first_bad<LIST_THREADS>(&c, c.m);
     if (threadIdx.x == 0 && bad != INT64_MAX && c.fault->code == LS_FAULT_NONE) *c.fault = ls_fault_at(&c, bad);
 }
@@ -191,7 +194,7 @@ static __global__ void __launch_bounds__(LIST_THREADS) list_kernel(const __grid_
 /* Nothing to look at: *fault stays NULL. */
 static ls_status check_list(const char *op, const ls_exec *exec, const int64_t *rows, const int64_t *range, int64_t m,
                             int64_t count, bool ascending, ls_fault **fault, ls_error *err) {
-    const ls_launch launch = {op, {1, 1, 1}, LIST_THREADS, 0, NULL, 0, false};
+    const ls_launch launch = {op, {1, 1, 1}, LIST_THREADS, 0, NULL, 0};
     if (rows == NULL && range == NULL) return LS_OK;
     LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, fault, err));
     list_check check = {rows, range, m, count, ascending, *fault};
@@ -208,6 +211,7 @@ typedef struct bias_params {
 #define BIAS_THREADS 64
 
 static __global__ void __launch_bounds__(BIAS_THREADS) bias_kernel(const __grid_constant__ bias_params p) {
+    ls_cuda_begin();
     const int64_t n = (int64_t)blockIdx.x * BIAS_THREADS + threadIdx.x;
     if ((p.fault != NULL && p.fault->code != LS_FAULT_NONE) || n >= p.a.n) return;
     const int64_t first = p.a.range == NULL ? 0 : p.a.range[0], end = p.a.range == NULL ? p.a.m : p.a.range[1];
@@ -500,7 +504,7 @@ static ls_status weight_mma16(const ls_exec *exec, const ls_gemm_backward_weight
     gather_params of_x = {x,    rows,        up_to(a->k, 8), a->x,   false,          a->m,
                           a->k, a->x_stride, a->sequences,   starts, a->n_sequences, fault};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"sequence", a->n_sequences + 1}, {"offset", 8}}}}};
-    const ls_launch launch = {product->op, {1, 1, 1}, GATHER_THREADS, 0, index, 1, false};
+    const ls_launch launch = {product->op, {1, 1, 1}, GATHER_THREADS, 0, index, 1};
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)starts_kernel, &s, err));
     LS_CUDA_TRY(gather(exec, product->op, &of_dy, err));
     LS_CUDA_TRY(gather(exec, product->op, &of_x, err));
@@ -547,7 +551,7 @@ ls_status ls_cuda_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backwa
     if (a->dbias != NULL) {
         bias_params p = {*a, fault};
         const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->m}, {"dy stride", a->dy_stride}, {"element", 4}}}}};
-        const ls_launch launch = {op, {(a->n - 1) / BIAS_THREADS + 1, 1, 1}, BIAS_THREADS, 0, index, 1, false};
+        const ls_launch launch = {op, {(a->n - 1) / BIAS_THREADS + 1, 1, 1}, BIAS_THREADS, 0, index, 1};
         LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)bias_kernel, &p, err));
     }
     return fault == NULL ? LS_OK : ls_cuda_fault_end(op, exec, fault, err);

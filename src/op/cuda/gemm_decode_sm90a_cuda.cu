@@ -231,8 +231,7 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
         {LS_WIDTH_I64, {{{"strip", product->cols / 8 + 16}, {"tile", deep}, {"bytes", STRIP_BYTES}}}}};
     const ls_launch launch = {product->op, {(product->cols - 1) / columns + 1, (product->rows - 1) / BLOCK_ROWS + 1, 1},
                               THREADS,     shared,
-                              index,       2,
-                              true};
+                              index,       2};
     return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, kernel_of(columns), &p, err);
 }
 
@@ -247,6 +246,7 @@ typedef struct pack_params {
 #define PACK_THREADS 256
 
 static __global__ void __launch_bounds__(PACK_THREADS) pack_kernel(const __grid_constant__ pack_params p) {
+    ls_cuda_begin();
     const int64_t word = (int64_t)blockIdx.x * PACK_THREADS + threadIdx.x;
     const int64_t strip = word / 64 % p.strips, tile = word / 64 / p.strips;
     const int64_t row = (tile / p.deep * p.strips + strip) * 8 + word % 8;
@@ -274,6 +274,6 @@ ls_status ls_cuda_gemm_pack(const ls_exec *exec, void *tiles, const void *w, int
     p.words = bytes / 16;
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", n}, {"k", k}, {"element", 2}}}},
                               {LS_WIDTH_I64, {{{"word", p.words}, {"bytes", 16}}}}};
-    const ls_launch launch = {"gemm_pack", {(p.words - 1) / PACK_THREADS + 1, 1, 1}, PACK_THREADS, 0, index, 2, false};
+    const ls_launch launch = {"gemm_pack", {(p.words - 1) / PACK_THREADS + 1, 1, 1}, PACK_THREADS, 0, index, 2};
     return ls_cuda_launch(exec, &launch, (const void *)pack_kernel, &p, err);
 }

@@ -41,6 +41,7 @@ static __device__ __forceinline__ void one_step(float (&acc)[HIGH][WIDE], const 
 template <int A_TYPE, int B_TYPE, int ROWS, int COLS, int DEPTH, int HIGH, int WIDE>
 static __global__ void __launch_bounds__(ROWS *COLS / HIGH / WIDE, 2)
     exact_kernel(const __grid_constant__ exact_params q) {
+    ls_cuda_begin();
     constexpr int THREADS = ROWS * COLS / HIGH / WIDE;
     __shared__ __align__(16) float a[DEPTH][ROWS + 4], b[DEPTH][COLS + 4];
     const ls_product *p = &q.p;
@@ -84,8 +85,7 @@ static ls_status launch(const ls_exec *exec, const ls_product *product, ls_error
     const ls_index index[LS_PRODUCT_INDICES] = LS_PRODUCT_INDEX(product);
     const ls_launch launch = {product->op, {ls_launch_blocks((product->rows - 1) / rows + 1, q.col_tiles, 1), 1, 1},
                               256,         0,
-                              index,       LS_PRODUCT_INDICES,
-                              false};
+                              index,       LS_PRODUCT_INDICES};
     return ls_cuda_launch(exec, &launch,
                           few ? (const void *)exact_kernel<A_TYPE, B_TYPE, 16, 64, 16, 2, 2>
                               : (const void *)exact_kernel<A_TYPE, B_TYPE, 128, 128, 16, 8, 8>,

@@ -38,6 +38,7 @@ typedef struct plain_params {
 } plain_params;
 
 static __global__ void __launch_bounds__(THREADS) plain_kernel(const __grid_constant__ plain_params q) {
+    ls_cuda_begin();
     __shared__ __align__(16) uint16_t a[TILE][PITCH], b[TILE][PITCH];
     const ls_product *p = &q.p;
     const int64_t row = blockIdx.x / q.col_tiles * TILE, col = blockIdx.x % q.col_tiles * TILE;
@@ -83,8 +84,7 @@ ls_status ls_product_mma16_plain(const ls_exec *exec, const ls_product *product,
     const ls_index index[LS_PRODUCT_INDICES] = LS_PRODUCT_INDEX(product);
     const ls_launch launch = {product->op, {ls_launch_blocks((product->rows - 1) / TILE + 1, q.col_tiles, 1), 1, 1},
                               THREADS,     0,
-                              index,       LS_PRODUCT_INDICES,
-                              false};
+                              index,       LS_PRODUCT_INDICES};
     return ls_cuda_launch(exec, &launch, (const void *)plain_kernel, &q, err);
 }
 

@@ -239,8 +239,7 @@ ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product,
     const ls_index index[LS_PRODUCT_INDICES] = LS_PRODUCT_INDEX(product);
     const ls_launch launch = {product->op, {p.tiles < processors ? p.tiles : processors, 1, 1},
                               THREADS,     SHARED_BYTES(cols),
-                              index,       LS_PRODUCT_INDICES,
-                              true};
+                              index,       LS_PRODUCT_INDICES};
     return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX,
                                  cols == 256   ? kernel_of<256>(a_side, b_side)
                                  : cols == 192 ? kernel_of<192>(a_side, b_side)

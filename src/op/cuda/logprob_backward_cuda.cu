@@ -86,6 +86,7 @@ static __device__ __forceinline__ void store_vec8(void *address, const float g[8
 
 template <int DTYPE, bool ENTROPY>
 static __global__ void __launch_bounds__(THREADS) backward_kernel(const __grid_constant__ backward_params p) {
+    ls_cuda_begin();
     const ls_logprob_backward_args *a = &p.a;
     const int64_t elem = DTYPE == LS_F32 ? 4 : 2, row = blockIdx.x / p.pieces, from = blockIdx.x % p.pieces * PIECE;
     const int64_t to = from + PIECE < a->vocab ? from + PIECE : a->vocab;
@@ -157,8 +158,7 @@ ls_status ls_cuda_logprob_backward(const ls_exec *exec, const ls_logprob_backwar
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"row stride", a->row_stride}, {"element", elem}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"gradient's row stride", a->d_stride}, {"element", elem}}}}};
-    const ls_launch launch = {
-        "logprob_backward", {ls_launch_blocks(a->rows, p.pieces, 1), 1, 1}, THREADS, 0, index, 2, false};
+    const ls_launch launch = {"logprob_backward", {ls_launch_blocks(a->rows, p.pieces, 1), 1, 1}, THREADS, 0, index, 2};
     kernel = a->dtype == LS_F32    ? kernel_of<LS_F32>(a->d_entropy != NULL)
              : a->dtype == LS_BF16 ? kernel_of<LS_BF16>(a->d_entropy != NULL)
                                    : kernel_of<LS_F16>(a->d_entropy != NULL);

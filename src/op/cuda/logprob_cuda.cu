@@ -245,6 +245,7 @@ typedef struct rows_params {
 
 template <int DTYPE, bool SCALED, bool ENTROPY>
 static __global__ void __launch_bounds__(32 * ROW_WARPS) rows_kernel(const __grid_constant__ rows_params p) {
+    ls_cuda_begin();
     __shared__ ls_logprob_leaf leaves[LEAVES_MAX];
     const int64_t row = blockIdx.x, elem = DTYPE == LS_F32 ? 4 : 2;
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32);
@@ -295,10 +296,10 @@ typedef struct leaves_params {
 
 template <int DTYPE, bool SCALED, bool ENTROPY>
 static __global__ void __launch_bounds__(32 * FOLD_WARPS) leaves_kernel(const __grid_constant__ leaves_params p) {
+    ls_cuda_begin();
     const int64_t elem = DTYPE == LS_F32 ? 4 : 2, n = (p.in.vocab + LEAF - 1) / LEAF;
     const int64_t item = (int64_t)blockIdx.x * FOLD_WARPS + threadIdx.x / 32, row = item / n, leaf_i = item % n;
     const int lane = (int)(threadIdx.x % 32);
-    ls_cuda_let_next_start();
     if (row >= p.in.n || !ls_logprob_keeps(p.in.targets, p.in.ignore_index, p.in.mask, row)) return;
     if (p.in.fault != NULL && p.in.fault->code != LS_FAULT_NONE) return;
     const char *logits = p.in.logits + row * p.in.stride, *from = logits + leaf_i * LEAF * elem;
@@ -330,9 +331,9 @@ typedef struct combine_params {
 
 template <int DTYPE>
 static __global__ void __launch_bounds__(32 * FOLD_WARPS) combine_kernel(const __grid_constant__ combine_params p) {
+    ls_cuda_begin();
     const int lane = (int)(threadIdx.x % 32);
     const int64_t row = (int64_t)blockIdx.x * FOLD_WARPS + threadIdx.x / 32;
-    ls_cuda_wait_for_previous();
     if (p.check.fault != NULL ? !ls_block_may_write<32 * FOLD_WARPS>(&p.check, p.check.rows)
                               : p.in.fault->code != LS_FAULT_NONE)
         return;
@@ -387,20 +388,15 @@ static ls_status launch_leaves(const ls_exec *exec, leaves_params *p, ls_dtype d
     index_of_rows(index, p->in.n, p->in.stride, p->in.vocab, ls_dtype_bytes(dtype));
     const ls_index place = {LS_WIDTH_I64, {{{"row", p->in.n}, {"leaf stride", p->leaf_stride}, {"leaf", 16}}}};
     index[2] = place;
-    const ls_launch launch = {"logprob_shard, leaves",
-                              {(p->in.n * n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1},
-                              32 * FOLD_WARPS,
-                              0,
-                              index,
-                              3,
-                              false};
+    const ls_launch launch = {
+        "logprob_shard, leaves", {(p->in.n * n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1}, 32 * FOLD_WARPS, 0, index, 3};
     return ls_cuda_launch(exec, &launch, leaves_kernel_of(dtype, p->in.temperature != NULL, entropy), p, err);
 }
 
 static ls_status launch_combine(const ls_exec *exec, combine_params *p, ls_dtype dtype, ls_error *err) {
     const ls_index index = {LS_WIDTH_I64, {{{"row", p->in.n}, {"leaf stride", p->leaf_stride}, {"leaf", 16}}}};
     const ls_launch launch = {
-        "logprob_combine", {(p->in.n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1}, 32 * FOLD_WARPS, 0, &index, 1, true};
+        "logprob_combine", {(p->in.n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1}, 32 * FOLD_WARPS, 0, &index, 1};
     return ls_cuda_launch(exec, &launch, combine_kernel_of(dtype), p, err);
 }
 
@@ -420,7 +416,7 @@ ls_status ls_cuda_logprob(const ls_exec *exec, const ls_logprob_args *a, ls_erro
     if (a->rows == 0) return LS_OK;
     ls_index index[2];
     index_of_rows(index, a->rows, a->row_stride * ls_dtype_bytes(a->dtype), a->vocab, ls_dtype_bytes(a->dtype));
-    const ls_launch whole_rows = {"logprob", {a->rows, 1, 1}, 32 * ROW_WARPS, 0, index, 2, false};
+    const ls_launch whole_rows = {"logprob", {a->rows, 1, 1}, 32 * ROW_WARPS, 0, index, 2};
     LS_CUDA_TRY(ls_launch_check(&whole_rows, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("logprob", exec, &fault, err));
     ls_row_check check = {a->targets, a->mask, a->temperature, a->rows, a->vocab, a->ignore_index, fault};

@@ -8,6 +8,7 @@
 
 template <typename CHECK>
 static __global__ void __launch_bounds__(CHECK_THREADS) check_kernel(const __grid_constant__ CHECK c) {
+    ls_cuda_begin();
     ls_report_first_bad<CHECK_THREADS>(&c, c.n);
 }
 
@@ -73,6 +74,7 @@ static __device__ __forceinline__ float fold(const float chain[LANE_CHAINS]) {
 /* dy may be y: an element is read and written by one lane. */
 template <bool VECTORS>
 static __global__ void __launch_bounds__(32 * COMBINE_WARPS) combine_kernel(const __grid_constant__ combine_params p) {
+    ls_cuda_begin();
     const ls_moe_combine_backward_args *a = &p.a;
     const int lane = (int)(threadIdx.x % 32);
     const int64_t i = (int64_t)blockIdx.x * COMBINE_WARPS + threadIdx.x / 32;
@@ -97,9 +99,8 @@ ls_status ls_cuda_moe_combine_backward(const ls_exec *exec, const ls_moe_combine
         a->dim % 4 == 0 && (uintptr_t)a->y % 16 == 0 && (uintptr_t)a->dacc % 16 == 0 && (uintptr_t)a->dy % 16 == 0;
     const ls_index index[] = {{LS_WIDTH_I64, {{{"entry", a->n}, {"dim", a->dim}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->acc_rows}, {"dim", a->dim}, {"element", 4}}}}};
-    const ls_launch checks = {op, {1, 1, 1}, CHECK_THREADS, 0, NULL, 0, false};
-    const ls_launch launch = {op,   {(a->n + COMBINE_WARPS - 1) / COMBINE_WARPS, 1, 1}, 32 * COMBINE_WARPS, 0, index, 2,
-                              false};
+    const ls_launch checks = {op, {1, 1, 1}, CHECK_THREADS, 0, NULL, 0};
+    const ls_launch launch = {op, {(a->n + COMBINE_WARPS - 1) / COMBINE_WARPS, 1, 1}, 32 * COMBINE_WARPS, 0, index, 2};
     combine_params p = {*a, NULL};
     ls_fault *fault;
     LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 6, LS_WORKSPACE_HEAD, err));
@@ -135,6 +136,7 @@ static __device__ __forceinline__ void spread(float *g, const int32_t *expert, c
 
 /* The chain over the chosen experts is every lane's own. */
 static __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const __grid_constant__ route_params params) {
+    ls_cuda_begin();
     __shared__ float probabilities[LS_MOE_WARPS][LS_EXPERTS_MAX], gradients[LS_MOE_WARPS][LS_EXPERTS_MAX];
     const ls_moe_route_backward_args *a = &params.a;
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32), n = (int)a->n_experts;
@@ -157,9 +159,8 @@ ls_status ls_cuda_moe_route_backward(const ls_exec *exec, const ls_moe_route_bac
                                         {"d_weight", a->d_weight, 4, none},
                                         {"dlogits", a->dlogits, 4, none}};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"experts", a->n_experts}, {"element", 4}}}}};
-    const ls_launch checks = {op, {1, 1, 1}, CHECK_THREADS, 0, NULL, 0, false};
-    const ls_launch launch = {op,   {(a->rows + LS_MOE_WARPS - 1) / LS_MOE_WARPS, 1, 1}, ROUTE_THREADS, 0, index, 1,
-                              false};
+    const ls_launch checks = {op, {1, 1, 1}, CHECK_THREADS, 0, NULL, 0};
+    const ls_launch launch = {op, {(a->rows + LS_MOE_WARPS - 1) / LS_MOE_WARPS, 1, 1}, ROUTE_THREADS, 0, index, 1};
     route_params p = {*a, NULL};
     ls_fault *fault;
     LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 4, LS_WORKSPACE_HEAD, err));

@@ -20,6 +20,7 @@ static __device__ __forceinline__ bool chosen(const float *p, int n, int64_t top
 }
 
 static __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const __grid_constant__ ls_moe_route_args a) {
+    ls_cuda_begin();
     __shared__ float probabilities[LS_MOE_WARPS][LS_EXPERTS_MAX];
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32), n = (int)a.n_experts;
     const int64_t row = (int64_t)blockIdx.x * LS_MOE_WARPS + warp;
@@ -47,7 +48,7 @@ ls_status ls_cuda_moe_route(const ls_exec *exec, const ls_moe_route_args *a, ls_
         {"logits", a->logits, 4, none}, {"expert", a->expert, 4, none}, {"weight", a->weight, 4, none}};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"experts", a->n_experts}, {"element", 4}}}}};
     const ls_launch launch = {
-        "moe_route", {(a->rows + LS_MOE_WARPS - 1) / LS_MOE_WARPS, 1, 1}, ROUTE_THREADS, 0, index, 1, false};
+        "moe_route", {(a->rows + LS_MOE_WARPS - 1) / LS_MOE_WARPS, 1, 1}, ROUTE_THREADS, 0, index, 1};
     ls_moe_route_args params = *a;
     LS_CUDA_TRY(ls_cuda_check("moe_route", exec, operands, 3, LS_WORKSPACE_HEAD, err));
     return none ? LS_OK : ls_cuda_launch(exec, &launch, (const void *)route_kernel, &params, err);
@@ -76,6 +77,7 @@ static __device__ __forceinline__ int64_t warp_sum(int64_t x) {
 /* Each warp counts in its own run of picks, then walks through it again: the picks of an expert keep their order. Every
  * block looks at all picks, so that none writes if one is bad. */
 static __global__ void __launch_bounds__(PLACE_THREADS) place_kernel(const __grid_constant__ place_params p) {
+    ls_cuda_begin();
     __shared__ pick_counts counts[PLACE_WARPS];
     const ls_moe_place_args *a = &p.a;
     const int32_t own = (int32_t)blockIdx.x, *expert = a->expert;
@@ -130,7 +132,7 @@ ls_status ls_cuda_moe_place(const ls_exec *exec, const ls_moe_place_args *a, ls_
                                         {"place", a->place, 8, none},
                                         {"offsets", a->offsets, 8, false}};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"top k", a->top_k}, {"element", 8}}}}};
-    const ls_launch launch = {"moe_place", {a->n_experts, 1, 1}, PLACE_THREADS, 0, index, 1, false};
+    const ls_launch launch = {"moe_place", {a->n_experts, 1, 1}, PLACE_THREADS, 0, index, 1};
     ls_fault *fault;
     LS_CUDA_TRY(ls_cuda_check("moe_place", exec, operands, 5, LS_WORKSPACE_HEAD, err));
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
@@ -178,6 +180,7 @@ static __device__ __forceinline__ void combine_piece(const ls_moe_combine_args *
 }
 
 static __global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(const __grid_constant__ combine_params p) {
+    ls_cuda_begin();
     int64_t first = 0, end = p.a.n;
     if (p.a.range != NULL) {
         /* A thread that sees the record of this fault sees the bad range, too: all of them return either way. */
@@ -205,9 +208,9 @@ ls_status ls_cuda_moe_combine(const ls_exec *exec, const ls_moe_combine_args *a,
     const int64_t items = ls_launch_blocks(a->n, p.pieces, 1);
     const ls_index index[] = {{LS_WIDTH_I64, {{{"entry", a->n}, {"dim", a->dim}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"entry", a->n}, {"piece", p.pieces}}}}};
-    const ls_launch launch = {
-        "moe_combine", {none ? 1 : items < COMBINE_BLOCKS ? items : COMBINE_BLOCKS, 1, 1}, COMBINE_THREADS, 0, index, 2,
-        false};
+    const ls_launch launch = {"moe_combine",   {none ? 1 : items < COMBINE_BLOCKS ? items : COMBINE_BLOCKS, 1, 1},
+                              COMBINE_THREADS, 0,
+                              index,           2};
     LS_CUDA_TRY(ls_cuda_check("moe_combine", exec, operands, 5, LS_WORKSPACE_HEAD, err));
     if (none && a->range == NULL) return LS_OK;
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));

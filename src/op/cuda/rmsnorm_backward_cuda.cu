@@ -47,6 +47,7 @@ static __device__ __forceinline__ void load_row(const norm_params *p, int64_t ro
 /* A row in registers. */
 template <int X, int STEPS>
 static __global__ void __launch_bounds__(LS_CHAIN_THREADS) dx_kernel(const __grid_constant__ norm_params p) {
+    ls_cuda_begin();
     __shared__ float runs[2][LS_CHAIN_RUNS];
     const int64_t row = blockIdx.x, first = 4 * threadIdx.x, dim = p.a.dim;
     float x[STEPS][4], g[STEPS][4], w[4], squares[4] = {0, 0, 0, 0}, products[4] = {0, 0, 0, 0};
@@ -79,6 +80,7 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) dx_kernel(const __gri
 /* A row of any length, read three times. */
 template <int X>
 static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_dx_kernel(const __grid_constant__ norm_params p) {
+    ls_cuda_begin();
     __shared__ float runs[2][LS_CHAIN_RUNS];
     const int64_t row = blockIdx.x, first = 4 * threadIdx.x, dim = p.a.dim;
     float x[4], g[4], w[4], squares[4] = {0, 0, 0, 0}, products[4] = {0, 0, 0, 0};
@@ -127,6 +129,7 @@ static __device__ __forceinline__ float add_rows(const ls_rmsnorm_backward_args 
 
 template <int X>
 static __global__ void __launch_bounds__(DW_THREADS) dw_kernel(const __grid_constant__ ls_rmsnorm_backward_args a) {
+    ls_cuda_begin();
     const int64_t c = (int64_t)blockIdx.x * DW_THREADS + threadIdx.x;
     int64_t row = 0;
     if (c >= a.dim) return;
@@ -167,9 +170,9 @@ ls_status ls_cuda_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backwar
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", a->x_stride}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"dy stride", a->dy_stride}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"dx stride", a->dx_stride}, {"element", 4}}}}};
-    const ls_launch dx = {"rmsnorm_backward", {a->rows, 1, 1}, LS_CHAIN_THREADS, 0, index, 3, false};
+    const ls_launch dx = {"rmsnorm_backward", {a->rows, 1, 1}, LS_CHAIN_THREADS, 0, index, 3};
     const ls_launch dw = {
-        "rmsnorm_backward dw", {(a->dim + DW_THREADS - 1) / DW_THREADS, 1, 1}, DW_THREADS, 0, index, 2, false};
+        "rmsnorm_backward dw", {(a->dim + DW_THREADS - 1) / DW_THREADS, 1, 1}, DW_THREADS, 0, index, 2};
     const bool f32 = a->x_dtype == LS_F32;
     LS_CUDA_TRY(
         ls_cuda_launch(exec, &dx, f32 ? dx_kernel_for<LS_F32>(a->dim) : dx_kernel_for<LS_BF16>(a->dim), &p, err));

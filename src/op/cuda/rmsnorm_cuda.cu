@@ -2,13 +2,16 @@
  * the weight on their way at once; a longer one is read twice. */
 #include "op/cuda/chains_cuda.h"
 #include "op/cuda/cuda_ops.h"
+#include "op/elementwise.h"
 #include "op/rmsnorm.h"
 
 #define SHORT_STEPS 4
 #define LONG_STEPS 16
 
 typedef struct norm_params {
-    ls_rmsnorm_args a;
+    ls_rmsnorm_args a; /* of add_rmsnorm: x is h */
+    const float *add;  /* NULL: nothing is added, and there is no sum */
+    float *sum;
     bool vector;
 } norm_params;
 
@@ -16,6 +19,18 @@ static __device__ __forceinline__ float scale_of(const ls_rmsnorm_args *a, const
     __shared__ float runs[LS_CHAIN_RUNS];
     const float q = ls_chain_fold(chain, runs);
     return ls_div(1.0f, ls_sqrt(ls_add(ls_div(q, (float)a->dim), a->eps)));
+}
+
+/* Four columns of x, or of the sum, which is written. */
+template <int X, bool ADD>
+static __device__ __forceinline__ void load_row(const norm_params *p, int64_t row, int64_t c, float x[4]) {
+    const int64_t left = p->a.dim - c;
+    ls_four_load<X>(p->a.x, row * p->a.x_stride + c, left, p->vector, x);
+    if (!ADD) return;
+    float add[4];
+    ls_four_load<LS_F32>(p->add, row * p->a.dim + c, left, p->vector, add);
+    for (int j = 0; j < 4; j++) x[j] = ls_add(x[j], add[j]);
+    ls_four_store<LS_F32>(p->sum, row * p->a.dim + c, left, p->vector, x);
 }
 
 /* y of four columns; x is overwritten. */
@@ -26,72 +41,158 @@ static __device__ __forceinline__ void store_normed(const norm_params *p, int64_
     ls_four_store<Y>(p->a.y, row * p->a.y_stride + c, p->a.dim - c, p->vector, x);
 }
 
-template <int X, int Y, int STEPS>
-static __global__ void __launch_bounds__(LS_CHAIN_THREADS) norm_kernel(const __grid_constant__ norm_params p) {
-    const int64_t row = blockIdx.x, first = 4 * threadIdx.x, dim = p.a.dim;
+template <int X, int Y, int STEPS, bool ADD>
+static __device__ __forceinline__ void norm_row(const norm_params *p, int64_t row) {
+    const int64_t first = 4 * threadIdx.x, dim = p->a.dim;
     float x[STEPS][4], w[STEPS][4], chain[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         const int64_t c = first + s * LS_CHAIN_STEP;
         if (c >= dim) continue;
-        ls_four_load<X>(p.a.x, row * p.a.x_stride + c, dim - c, p.vector, x[s]);
-        ls_four_load<LS_F32>(p.a.w, c, dim - c, p.vector, w[s]);
+        load_row<X, ADD>(p, row, c, x[s]);
+        ls_four_load<LS_F32>(p->a.w, c, dim - c, p->vector, w[s]);
     }
 #pragma unroll
     for (int s = 0; s < STEPS; s++) ls_chain_add(chain, x[s], x[s], dim - first - s * LS_CHAIN_STEP);
-    const float scale = scale_of(&p.a, chain);
+    const float scale = scale_of(&p->a, chain);
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         const int64_t c = first + s * LS_CHAIN_STEP;
-        if (c < dim) store_normed<Y>(&p, row, c, x[s], w[s], scale);
+        if (c < dim) store_normed<Y>(p, row, c, x[s], w[s], scale);
     }
 }
 
-/* A thread reads again only what it overwrites itself, and no thread writes before the fold: y may be x. */
-template <int X, int Y>
+template <int X, int Y, int STEPS, bool ADD>
+static __global__ void __launch_bounds__(LS_CHAIN_THREADS) norm_kernel(const __grid_constant__ norm_params p) {
+    ls_cuda_begin();
+    norm_row<X, Y, STEPS, ADD>(&p, blockIdx.x);
+}
+
+/* A thread reads again only what it overwrites itself, and no thread writes y before the fold: y may be x. */
+template <int X, int Y, bool ADD>
 static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_kernel(const __grid_constant__ norm_params p) {
+    ls_cuda_begin();
     const int64_t row = blockIdx.x, first = 4 * threadIdx.x, dim = p.a.dim;
     float x[4], w[4], chain[4] = {0, 0, 0, 0};
 #pragma unroll 8
     for (int64_t c = first; c < dim; c += LS_CHAIN_STEP) {
-        ls_four_load<X>(p.a.x, row * p.a.x_stride + c, dim - c, p.vector, x);
+        load_row<X, ADD>(&p, row, c, x);
         ls_chain_add(chain, x, x, dim - c);
     }
     const float scale = scale_of(&p.a, chain);
     for (int64_t c = first; c < dim; c += LS_CHAIN_STEP) {
-        ls_four_load<X>(p.a.x, row * p.a.x_stride + c, dim - c, p.vector, x);
+        if (ADD)
+            ls_four_load<LS_F32>(p.sum, row * dim + c, dim - c, p.vector, x);
+        else
+            ls_four_load<X>(p.a.x, row * p.a.x_stride + c, dim - c, p.vector, x);
         ls_four_load<LS_F32>(p.a.w, c, dim - c, p.vector, w);
         store_normed<Y>(&p, row, c, x, w, scale);
     }
 }
 
-template <int X, int Y>
+template <int X, int Y, bool ADD>
 static const void *kernel_for(int64_t dim) {
-    if (dim <= SHORT_STEPS * LS_CHAIN_STEP) return (const void *)norm_kernel<X, Y, SHORT_STEPS>;
-    if (dim <= LONG_STEPS * LS_CHAIN_STEP) return (const void *)norm_kernel<X, Y, LONG_STEPS>;
-    return (const void *)wide_kernel<X, Y>;
+    if (dim <= SHORT_STEPS * LS_CHAIN_STEP) return (const void *)norm_kernel<X, Y, SHORT_STEPS, ADD>;
+    if (dim <= LONG_STEPS * LS_CHAIN_STEP) return (const void *)norm_kernel<X, Y, LONG_STEPS, ADD>;
+    return (const void *)wide_kernel<X, Y, ADD>;
 }
 
-static const void *kernel_of(const ls_rmsnorm_args *a) {
+static const void *kernel_of(const norm_params *p) {
+    const ls_rmsnorm_args *a = &p->a;
+    const bool y_f32 = a->y_dtype == LS_F32;
+    if (p->add != NULL)
+        return y_f32 ? kernel_for<LS_F32, LS_F32, true>(a->dim) : kernel_for<LS_F32, LS_BF16, true>(a->dim);
     if (a->x_dtype == LS_F32)
-        return a->y_dtype == LS_F32 ? kernel_for<LS_F32, LS_F32>(a->dim) : kernel_for<LS_F32, LS_BF16>(a->dim);
-    return a->y_dtype == LS_F32 ? kernel_for<LS_BF16, LS_F32>(a->dim) : kernel_for<LS_BF16, LS_BF16>(a->dim);
+        return y_f32 ? kernel_for<LS_F32, LS_F32, false>(a->dim) : kernel_for<LS_F32, LS_BF16, false>(a->dim);
+    return y_f32 ? kernel_for<LS_BF16, LS_F32, false>(a->dim) : kernel_for<LS_BF16, LS_BF16, false>(a->dim);
 }
 
-ls_status ls_cuda_rmsnorm(const ls_exec *exec, const ls_rmsnorm_args *a, ls_error *err) {
+/* ---- the host's side ---- */
+
+static ls_status params_of(norm_params *p, const char *op, const ls_exec *exec, const ls_rmsnorm_args *a,
+                           const float *add, float *sum, ls_error *err) {
     if ((a->x_dtype != LS_F32 && a->x_dtype != LS_BF16) || (a->y_dtype != LS_F32 && a->y_dtype != LS_BF16))
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "rmsnorm: from %s to %s; f32 and bf16 are built",
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: from %s to %s; f32 and bf16 are built", op,
                        ls_dtype_name(a->x_dtype), ls_dtype_name(a->y_dtype));
     const ls_cuda_operand operands[] = {{"x", a->x, ls_dtype_bytes(a->x_dtype), a->rows == 0},
                                         {"w", a->w, 4, a->rows == 0},
-                                        {"y", a->y, ls_dtype_bytes(a->y_dtype), a->rows == 0}};
-    LS_CUDA_TRY(ls_cuda_check("rmsnorm", exec, operands, 3, LS_WORKSPACE_HEAD, err));
-    if (a->rows == 0) return LS_OK;
-    norm_params p = {*a, a->dim % 4 == 0 && a->x_stride % 4 == 0 && a->y_stride % 4 == 0 &&
-                             ls_four_fits(a->x, a->x_dtype) && ls_four_fits(a->w, LS_F32) &&
-                             ls_four_fits(a->y, a->y_dtype)};
-    const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", a->x_stride}, {"element", 4}}}},
-                              {LS_WIDTH_I64, {{{"row", a->rows}, {"y stride", a->y_stride}, {"element", 4}}}}};
-    const ls_launch launch = {"rmsnorm", {a->rows, 1, 1}, LS_CHAIN_THREADS, 0, index, 2, false};
-    return ls_cuda_launch(exec, &launch, kernel_of(a), &p, err);
+                                        {"y", a->y, ls_dtype_bytes(a->y_dtype), a->rows == 0},
+                                        {"add", add, 4, a->rows == 0 || sum == NULL},
+                                        {"sum", sum, 4, a->rows == 0 || add == NULL}};
+    LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 5, LS_WORKSPACE_HEAD, err));
+    *p = norm_params{*a, add, sum,
+                     a->dim % 4 == 0 && a->x_stride % 4 == 0 && a->y_stride % 4 == 0 &&
+                         ls_four_fits(a->x, a->x_dtype) && ls_four_fits(a->w, LS_F32) &&
+                         ls_four_fits(a->y, a->y_dtype) && ls_four_fits(add, LS_F32) && ls_four_fits(sum, LS_F32)};
+    return LS_OK;
+}
+
+#define NORM_INDEX(a)                                                                            \
+    {                                                                                            \
+        {LS_WIDTH_I64, {{{"row", (a)->rows}, {"x stride", (a)->x_stride}, {"element", 4}}}},     \
+            {LS_WIDTH_I64, {{{"row", (a)->rows}, {"y stride", (a)->y_stride}, {"element", 4}}}}, \
+    }
+
+static ls_status run(const char *op, const ls_exec *exec, const ls_rmsnorm_args *a, const float *add, float *sum,
+                     ls_error *err) {
+    const ls_index index[] = NORM_INDEX(a);
+    const ls_launch launch = {op, {a->rows, 1, 1}, LS_CHAIN_THREADS, 0, index, 2};
+    norm_params p;
+    LS_CUDA_TRY(params_of(&p, op, exec, a, add, sum, err));
+    return a->rows == 0 ? LS_OK : ls_cuda_launch(exec, &launch, kernel_of(&p), &p, err);
+}
+
+ls_status ls_cuda_rmsnorm(const ls_exec *exec, const ls_rmsnorm_args *a, ls_error *err) {
+    return run("rmsnorm", exec, a, NULL, NULL, err);
+}
+
+ls_status ls_cuda_add_rmsnorm(const ls_exec *exec, const ls_add_rmsnorm_args *a, ls_error *err) {
+    ls_rmsnorm_args norm = ls_add_rmsnorm_norm(a);
+    norm.x = a->h;
+    if (a->rows > 0 && (a->add == NULL || a->sum == NULL))
+        return LS_FAIL(err, LS_ERR_ARG, "add_rmsnorm: %s is null", a->add == NULL ? "add" : "sum");
+    return run("add_rmsnorm", exec, &norm, a->add, a->sum, err);
+}
+
+/* ---- parts: a block a row and part ---- */
+
+typedef struct parts_params {
+    norm_params part[LS_NORM_PARTS];
+    int64_t n;
+} parts_params;
+
+static __global__ void __launch_bounds__(LS_CHAIN_THREADS) parts_kernel(const __grid_constant__ parts_params p) {
+    ls_cuda_begin();
+    const norm_params *part = &p.part[blockIdx.x % p.n];
+    const int64_t row = blockIdx.x / p.n;
+    if (part->a.y_dtype == LS_F32)
+        norm_row<LS_F32, LS_F32, SHORT_STEPS, false>(part, row);
+    else
+        norm_row<LS_F32, LS_BF16, SHORT_STEPS, false>(part, row);
+}
+
+/* Narrow float32 rows, which is what small norms side by side are, share a launch. */
+static bool shares(const ls_rmsnorm_parts_args *a) {
+    for (int64_t i = 0; i < a->n; i++)
+        if (a->part[i].x_dtype != LS_F32 || a->part[i].dim > SHORT_STEPS * LS_CHAIN_STEP) return false;
+    return true;
+}
+
+ls_status ls_cuda_rmsnorm_parts(const ls_exec *exec, const ls_rmsnorm_parts_args *a, ls_error *err) {
+    const char *op = "rmsnorm_parts";
+    const int64_t rows = a->part[0].rows;
+    parts_params p;
+    if (!shares(a)) {
+        for (int64_t i = 0; i < a->n; i++) LS_CUDA_TRY(run(op, exec, &a->part[i], NULL, NULL, err));
+        return LS_OK;
+    }
+    p.n = a->n;
+    const ls_launch launch = {op, {ls_launch_blocks(rows, a->n, 1), 1, 1}, LS_CHAIN_THREADS, 0, NULL, 0};
+    for (int64_t i = 0; i < a->n; i++) {
+        const ls_index index[] = NORM_INDEX(&a->part[i]);
+        const ls_launch part = {op, {ls_launch_blocks(rows, a->n, 1), 1, 1}, LS_CHAIN_THREADS, 0, index, 2};
+        LS_CUDA_TRY(params_of(&p.part[i], op, exec, &a->part[i], NULL, NULL, err));
+        if (rows > 0) LS_CUDA_TRY(ls_launch_check(&part, LS_CUDA_SHARED_MAX, err));
+    }
+    return rows == 0 ? LS_OK : ls_cuda_launch(exec, &launch, (const void *)parts_kernel, &p, err);
 }

@@ -397,6 +397,7 @@ static __device__ __forceinline__ int64_t process_row(room *r, float *out, const
 }
 
 static __global__ void __launch_bounds__(THREADS) process_kernel(const __grid_constant__ ls_process_args a) {
+    ls_cuda_begin();
     __shared__ room r;
     const int64_t row = blockIdx.x;
     float *out = a.out + row * a.vocab;
@@ -416,7 +417,7 @@ ls_status ls_cuda_process(const ls_exec *exec, const ls_process_args *a, ls_erro
                                         {"kept", a->kept, 8, true},     {"sort_space", a->sort_space, 4, none}};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"twice", 2}, {"vocab", a->vocab}, {"element", 4}}}},
                               {LS_WIDTH_I32, {{{"id", a->vocab}}}}};
-    const ls_launch launch = {"process", {a->rows, 1, 1}, THREADS, 0, index, 2, false};
+    const ls_launch launch = {"process", {a->rows, 1, 1}, THREADS, 0, index, 2};
     ls_process_args params = *a;
     LS_CUDA_TRY(ls_cuda_check("process", exec, operands, 6, LS_WORKSPACE_HEAD, err));
     return none ? LS_OK : ls_cuda_launch(exec, &launch, (const void *)process_kernel, &params, err);
@@ -515,6 +516,7 @@ typedef struct sample_params {
 } sample_params;
 
 static __global__ void __launch_bounds__(THREADS) sample_kernel(const __grid_constant__ sample_params p) {
+    ls_cuda_begin();
     __shared__ candidate bests[WARPS];
     const int64_t row = blockIdx.x;
     candidate best;
@@ -539,7 +541,7 @@ ls_status ls_cuda_sample(const ls_exec *exec, const ls_sample_args *a, ls_error 
                                         {"token", a->token, 8, none}};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"vocab", a->vocab}, {"element", 4}}}},
                               {LS_WIDTH_I32, {{{"id", a->vocab}}}}};
-    const ls_launch launch = {"sample", {a->rows, 1, 1}, THREADS, 0, index, 2, false};
+    const ls_launch launch = {"sample", {a->rows, 1, 1}, THREADS, 0, index, 2};
     sample_params p = {*a, a->vocab % 4 == 0 && (uintptr_t)a->processed % 16 == 0};
     LS_CUDA_TRY(ls_cuda_check("sample", exec, operands, 5, LS_WORKSPACE_HEAD, err));
     return none ? LS_OK : ls_cuda_launch(exec, &launch, (const void *)sample_kernel, &p, err);

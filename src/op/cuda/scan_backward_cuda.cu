@@ -62,6 +62,7 @@ static __device__ __forceinline__ float2 step_sizes(const ls_scan_backward_args 
 /* h before the first token of every piece. */
 template <int GROUP, int IN>
 static __global__ void __launch_bounds__(32 * WARPS) keep_kernel(const __grid_constant__ back_params p) {
+    ls_cuda_begin();
     __shared__ float2 dtv[KEEP][LS_SCAN_SUM_BLOCK];
     const ls_scan_backward_args *a = &p.a;
     const place at = place_of<GROUP>(&p);
@@ -230,6 +231,7 @@ static __device__ __forceinline__ token_terms terms_of(const ls_scan_backward_ar
 
 template <int GROUP, int IN>
 static __global__ void __launch_bounds__(32 * WARPS) back_kernel(const __grid_constant__ back_params p) {
+    ls_cuda_begin();
     extern __shared__ char shared[];
     back_tile<GROUP> *tile = (back_tile<GROUP> *)shared;
     const ls_scan_backward_args *a = &p.a;
@@ -284,6 +286,7 @@ static __global__ void __launch_bounds__(32 * WARPS) back_kernel(const __grid_co
 
 /* db and dcc: a thread a (row of a span, state), channel blocks in order. */
 static __global__ void __launch_bounds__(SUM_THREADS) channel_kernel(const __grid_constant__ back_params p) {
+    ls_cuda_begin();
     const ls_scan_backward_args *a = &p.a;
     const int64_t states = a->n_states, per_span = blockIdx.x / a->n_spans, span_i = blockIdx.x % a->n_spans;
     const ls_span *span = &a->spans[span_i];
@@ -298,6 +301,7 @@ static __global__ void __launch_bounds__(SUM_THREADS) channel_kernel(const __gri
 
 /* Parameters: a thread one of them, spans in order. */
 static __global__ void __launch_bounds__(SUM_THREADS) span_kernel(const __grid_constant__ back_params p) {
+    ls_cuda_begin();
     const ls_scan_backward_args *a = &p.a;
     const int64_t state = a->dim * a->n_states, i = (int64_t)blockIdx.x * SUM_THREADS + threadIdx.x;
     if (p.fault->code != LS_FAULT_NONE || i >= state + 2 * a->dim) return;
@@ -348,10 +352,10 @@ static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, b
         {LS_WIDTH_I64, {{{"workspace", p->plan.total}, {"element", 4}}}}};
     const int64_t n = (int64_t)(sizeof index / sizeof index[0]),
                   blocks = ls_launch_blocks(a->n_spans, p->plan.n_blocks, 1);
-    const ls_launch keep = {"scan_backward, states", {blocks, 1, 1}, 32 * WARPS, 0, index, n, false};
-    const ls_launch back = {"scan_backward", {blocks, 1, 1}, 32 * WARPS, k.shared_bytes, index, n, false};
+    const ls_launch keep = {"scan_backward, states", {blocks, 1, 1}, 32 * WARPS, 0, index, n};
+    const ls_launch back = {"scan_backward", {blocks, 1, 1}, 32 * WARPS, k.shared_bytes, index, n};
     const ls_launch channels = {
-        "scan_backward, channels", {ls_launch_blocks(a->n_spans, per_span, 1), 1, 1}, SUM_THREADS, 0, index, n, false};
+        "scan_backward, channels", {ls_launch_blocks(a->n_spans, per_span, 1), 1, 1}, SUM_THREADS, 0, index, n};
     if (only_check) {
         LS_CUDA_TRY(ls_launch_check(&keep, LS_CUDA_SHARED_MAX, err));
         LS_CUDA_TRY(ls_launch_check(&back, LS_CUDA_SHARED_MAX, err));
@@ -383,7 +387,7 @@ ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args
     p.work = (float *)((char *)exec->workspace + LS_WORKSPACE_HEAD);
     const int64_t parameters = a->dim * a->n_states + 2 * a->dim;
     const ls_launch spans = {
-        "scan_backward, spans", {(parameters + SUM_THREADS - 1) / SUM_THREADS, 1, 1}, SUM_THREADS, 0, NULL, 0, false};
+        "scan_backward, spans", {(parameters + SUM_THREADS - 1) / SUM_THREADS, 1, 1}, SUM_THREADS, 0, NULL, 0};
     const bool any = a->n_spans > 0 && a->rows > 0;
     if (any) LS_CUDA_TRY(launch_all(exec, &p, most, true, err));
     LS_CUDA_TRY(ls_launch_check(&spans, LS_CUDA_SHARED_MAX, err));

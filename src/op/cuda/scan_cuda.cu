@@ -121,16 +121,17 @@ ls_status ls_cuda_scan(const ls_exec *exec, const ls_scan_args *a, ls_error *err
                               kernel.threads,
                               kernel.shared_bytes,
                               index,
-                              (int64_t)(sizeof index / sizeof index[0]),
-                              decode};
+                              (int64_t)(sizeof index / sizeof index[0])};
     ls_fault *fault;
     LS_CUDA_TRY(ls_launch_check(&launch, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("scan", exec, &fault, err));
     ls_span_check check = {a->spans, a->n_spans, a->rows, most, a->state.n_entries, false, fault};
     p.fault = fault;
     p.check = check;
-    if (!decode || a->n_spans > DECODE_CHECK_SPANS) {
-        LS_CUDA_TRY(ls_cuda_check_spans("scan", exec, &check, err));
+    p.checks = decode && !a->spans_checked && a->n_spans <= DECODE_CHECK_SPANS;
+    if (!p.checks) {
+        LS_CUDA_TRY(a->spans_checked ? ls_cuda_checked_before("scan", exec, err)
+                                     : ls_cuda_check_spans("scan", exec, &check, err));
         return ls_cuda_launch(exec, &launch, kernel.entry, &p, err);
     }
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, kernel.entry, &p, err));

@@ -79,9 +79,10 @@ static __device__ __forceinline__ float ls_dt_of(float raw, const float *bias, i
 
 typedef struct scan_params {
     ls_scan_args a;
-    int64_t blocks;      /* of channels */
-    int64_t span_steps;  /* decode: spans that a warp takes */
-    ls_span_check check; /* decode makes it itself where spans are few */
+    int64_t blocks;     /* of channels */
+    int64_t span_steps; /* decode: spans that a warp takes */
+    ls_span_check check;
+    bool checks; /* decode makes it itself where spans are few */
     const ls_fault *fault;
 } scan_params;
 

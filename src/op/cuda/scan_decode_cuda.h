@@ -133,6 +133,7 @@ static __device__ __forceinline__ void decode_span(const ls_scan_args *a, decode
 template <int GROUP, bool FULL, int IN, int OUT>
 static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP))
     decode_kernel(const __grid_constant__ scan_params p) {
+    ls_cuda_begin();
     constexpr int STAGES = DECODE_STAGES(GROUP);
     __shared__ __align__(16) decode_states<GROUP> all[DECODE_WARPS(GROUP)][STAGES];
     const ls_scan_args *a = &p.a;
@@ -145,8 +146,6 @@ static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP))
     const int n = FULL ? GROUP : rest < 0 ? 0 : rest < per ? rest : per, base = group * per;
     decode_states<GROUP> *stages = all[threadIdx.x / 32];
     const bool works = first < a->dim;
-    ls_cuda_let_next_start();
-    ls_cuda_wait_for_previous();
     /* Reading may begin before the check of all spans ends, where a lane's own span is sound. */
     decode_turn mine = {0, -1, false};
     if (lane < n_turns && works && ls_fault_at(&p.check, from + lane).code == LS_FAULT_NONE) {
@@ -168,9 +167,8 @@ static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP))
         const int64_t at = first + LS_WARP_CHANNELS * pass + slot;
         load_group<GROUP, FULL>(rates + pass * GROUP, a->a2 + (at < a->dim ? at : a->dim - 1) * a->n_states + base, n);
     }
-    const bool sound = p.check.n_spans <= DECODE_CHECK_SPANS
-                           ? ls_block_may_write<32 * DECODE_WARPS(GROUP)>(&p.check, a->n_spans)
-                           : p.fault->code == LS_FAULT_NONE;
+    const bool sound =
+        p.checks ? ls_block_may_write<32 * DECODE_WARPS(GROUP)>(&p.check, a->n_spans) : p.fault->code == LS_FAULT_NONE;
     if (!sound || !works) {
         __pipeline_wait_prior(0);
         return;

@@ -252,6 +252,7 @@ static __device__ __forceinline__ void walk(tiles<GROUP> *all, const ls_scan_arg
 template <int GROUP, bool FULL, bool VECTORS, int IN, int OUT>
 static __global__ void __launch_bounds__(32 * (WALKERS + HELPERS), 1)
     pipeline_kernel(const __grid_constant__ scan_params p) {
+    ls_cuda_begin();
     extern __shared__ __align__(16) char shared[];
     tiles<GROUP> *all = (tiles<GROUP> *)shared;
     const ls_span *span = &p.a.spans[blockIdx.x / p.blocks];

@@ -222,6 +222,7 @@ static __device__ __forceinline__ void wide_run(wide_tile<THREADS> *t, wide_inpu
 template <int THREADS, bool VECTORS, int IN, int OUT>
 static __global__ void __launch_bounds__(32, THREADS == 1 ? 16 : 20)
     wide_kernel(const __grid_constant__ scan_params p) {
+    ls_cuda_begin();
     constexpr int STATES = WIDE_STATES / THREADS;
     __shared__ __align__(16) wide_tile<THREADS> tile;
     const ls_scan_args *a = &p.a;

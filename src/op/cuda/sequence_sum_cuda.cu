@@ -15,6 +15,7 @@ typedef struct sum_params {
 } sum_params;
 
 static __global__ void __launch_bounds__(CHAINS) sum_kernel(const __grid_constant__ sum_params p) {
+    ls_cuda_begin();
     __shared__ float value[CHAINS];
     __shared__ int kept_before[CHAINS / 32 + 1];
     const int chain = (int)threadIdx.x, lane = chain % 32, warp = chain / 32;
@@ -57,7 +58,7 @@ ls_status ls_cuda_sequence_sum(const ls_exec *exec, const ls_sequence_sum_args *
                                         {"mask", a->mask, 1, true},
                                         {"offsets", a->offsets, 8, true},
                                         {"out", a->out, 4, false}};
-    const ls_launch launch = {"sequence_sum", {a->n_sequences, 1, 1}, CHAINS, 0, NULL, 0, false};
+    const ls_launch launch = {"sequence_sum", {a->n_sequences, 1, 1}, CHAINS, 0, NULL, 0};
     sum_params p = {*a, NULL};
     ls_fault *fault;
     LS_CUDA_TRY(ls_cuda_check("sequence_sum", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),

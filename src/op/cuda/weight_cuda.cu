@@ -88,6 +88,7 @@ ls_status ls_cuda_decay(const ls_exec *exec, const ls_decay_args *a, ls_error *e
 /* Element i of the output, which is written in ascending order. */
 template <int X>
 static __global__ void __launch_bounds__(TAPS_THREADS) taps_kernel(const __grid_constant__ ls_taps_args a) {
+    ls_cuda_begin();
     const int64_t i = (int64_t)blockIdx.x * TAPS_THREADS + threadIdx.x;
     if (i < a.rows * a.cols) a.out[i] = ls_load_one<X>(a.x, i % a.rows * a.cols + i / a.rows);
 }
@@ -100,8 +101,7 @@ ls_status ls_cuda_taps(const ls_exec *exec, const ls_taps_args *args, ls_error *
     LS_CUDA_TRY(ls_cuda_check("taps", exec, operands, 2, LS_WORKSPACE_HEAD, err));
     if (n == 0) return LS_OK;
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a.rows}, {"cols", a.cols}, {"element", 4}}}}};
-    const ls_launch launch = {"taps", {n / TAPS_THREADS + (n % TAPS_THREADS != 0), 1, 1}, TAPS_THREADS, 0, index, 1,
-                              false};
+    const ls_launch launch = {"taps", {n / TAPS_THREADS + (n % TAPS_THREADS != 0), 1, 1}, TAPS_THREADS, 0, index, 1};
     return ls_cuda_launch(exec, &launch,
                           a.dtype == LS_F32    ? (const void *)taps_kernel<LS_F32>
                           : a.dtype == LS_BF16 ? (const void *)taps_kernel<LS_BF16>
