@@ -17,7 +17,8 @@
  * Layers follow each other, so a scan does not hide behind a product; a product hides its own weights. Attention's own
  * operations and whatever is small (norms, logits, draws) are left out: a floor is what nothing can be below.
  *
- * A tick's host part is the time from its begin to its first wait: where it is near the tick's own, the device starves. */
+ * A tick's host part is the time from its begin to its first wait: where it is near the tick's own, the device starves.
+ */
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <math.h>

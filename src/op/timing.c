@@ -227,6 +227,11 @@ done:
     return status;
 }
 
+static ls_status timed_replay(ls_device *device, void *recording, ls_error *err) {
+    ls_timing *t = timing_of(device);
+    TIMED(t, "replay", t->own->replay(device, recording, err));
+}
+
 /* A device is closed with its timing still open: the own table closes it. */
 static void timed_close(ls_device *device) {
     ls_timing_end(timing_of(device));
@@ -246,8 +251,7 @@ static void wrap(ls_timing *t) {
     t->table.wait = timed_wait;
     t->table.record = NULL;
     t->table.recorded = NULL;
-    t->table.replay = NULL;
-    t->table.forget = NULL;
+    t->table.replay = t->own->replay != NULL ? timed_replay : NULL;
 #define OP(op) t->table.op = t->own->op != NULL ? timed_##op : NULL;
     LS_OPS(OP)
 #undef OP

@@ -7,7 +7,8 @@
  * than the device a call's time holds the wait for its own launch. A sum of small calls is then larger than without a
  * timing. Other back ends are refused: a call of theirs that returns has not run, and they have no events.
  *
- * Meanwhile the device has no recordings, so every call is made by itself. One timing a device. */
+ * Meanwhile nothing can be recorded, so every call is made by itself; a recording that was made before is one call,
+ * "replay". One timing a device. */
 #ifndef LS_OP_TIMING_H
 #define LS_OP_TIMING_H
 

@@ -399,16 +399,18 @@ static ls_status check_hex(const ls_node *state, const char *key, uint64_t value
     return check_text(state, key, text, err);
 }
 
+/* Bytes of an array that are read at a time. */
+#define ARRAY_PIECE_BYTES (1 << 20)
+
+/* ls_memory_source of a tensor. */
+static ls_status bring(void *context, void *host, int64_t at, int64_t bytes, ls_error *err) {
+    return ls_tensor_read_part(host, context, at, bytes, err);
+}
+
 /* A tensor of the file into device memory. */
 static ls_status read_array(ls_device *device, float *to, const ls_tensor_view *view, ls_error *err) {
-    void *host = NULL;
-    ls_status status;
-    LS_TRY(ls_array_alloc(&host, view->bytes, 1, "checkpoint", err));
-    LS_TRY(ls_tensor_read(host, view, err));
-    LS_TRY(ls_memory_write(device, to, host, view->bytes, err));
-done:
-    free(host);
-    return status;
+    ls_tensor_view of = *view;
+    return ls_memory_load(device, to, view->bytes, ARRAY_PIECE_BYTES, bring, &of, err);
 }
 
 static ls_status load_optimizer(const char *path, const ls_train_state *s, ls_error *err) {

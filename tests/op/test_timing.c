@@ -3,6 +3,17 @@
 #include "op/op_chain.h"
 #include "op/timing.h"
 
+/* Of the CPU, or of a GPU where the environment asks for one: there the clock is events. */
+static ls_device *open_device(int32_t n_threads) {
+    ls_device *device;
+    ls_error err;
+    if (test_on_gpu())
+        assert_ok(ls_device_open_cuda(&device, 0, &err), err);
+    else
+        assert_ok(ls_device_open_cpu(&device, n_threads, ls_isa_best(), &err), err);
+    return device;
+}
+
 static int64_t calls_of(const ls_timed_row *rows, int64_t n, const char *name) {
     for (int64_t i = 0; i < n; i++)
         if (strcmp(rows[i].name, name) == 0) return rows[i].calls;
@@ -10,7 +21,7 @@ static int64_t calls_of(const ls_timed_row *rows, int64_t n, const char *name) {
 }
 
 static void timed_calls_have_the_same_bits(void **state) {
-    ls_device *device;
+    ls_device *device = open_device(2);
     ls_timing *timing;
     const ls_timed_row *rows;
     const ls_backend_table *table;
@@ -18,7 +29,6 @@ static void timed_calls_have_the_same_bits(void **state) {
     double total = 0.0, sum = 0.0;
     ls_error err;
     (void)state;
-    assert_ok(ls_device_open_cpu(&device, 2, ls_isa_best(), &err), err);
     table = device->table;
     assert_ok(ls_timing_begin(&timing, device, &err), err);
     for (uint64_t seed = 1; seed < 4; seed++) {
@@ -34,7 +44,7 @@ static void timed_calls_have_the_same_bits(void **state) {
         sum += rows[i].ms;
         calls += rows[i].calls;
     }
-    assert_true(sum > 0.0 && sum <= total);
+    assert_true(sum > 0.0 && sum <= 1.01 * total); /* events are read to half a microsecond */
     assert_true(calls % 3 == 0);
     assert_true(calls_of(rows, n, "attention_backward") == 3 && calls_of(rows, n, "write") > 0 &&
                 calls_of(rows, n, "read") > 0);
@@ -49,7 +59,7 @@ static void timed_calls_have_the_same_bits(void **state) {
 static void products_are_told_apart_by_size(void **state) {
     static const float w[8 * 4], x[4];
     ls_gemm_weight wide, narrow;
-    ls_device *device;
+    ls_device *device = open_device(1);
     ls_timing *timing;
     const ls_timed_row *rows;
     float *memory, *in, *out;
@@ -57,7 +67,6 @@ static void products_are_told_apart_by_size(void **state) {
     double total;
     ls_error err;
     (void)state;
-    assert_ok(ls_device_open_cpu(&device, 1, ls_isa_best(), &err), err);
     assert_ok(ls_timing_begin(&timing, device, &err), err);
     memory = to_device(device, w, sizeof w);
     in = to_device(device, x, sizeof x);
@@ -94,7 +103,7 @@ static ls_status no_source(void *context, void *host, int64_t at, int64_t bytes,
 }
 
 static void failures_pass_and_do_not_count(void **state) {
-    ls_device *device, *deferred;
+    ls_device *device = open_device(1), *deferred;
     ls_timing *timing, *second;
     const ls_timed_row *rows;
     void *memory;
@@ -102,7 +111,6 @@ static void failures_pass_and_do_not_count(void **state) {
     double total;
     ls_error err;
     (void)state;
-    assert_ok(ls_device_open_cpu(&device, 1, ls_isa_best(), &err), err);
     assert_ok(ls_timing_begin(&timing, device, &err), err);
     check_failed(ls_timing_begin(&second, device, &err), &err, "timed already");
     assert_null(second);
