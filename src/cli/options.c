@@ -28,6 +28,7 @@ enum {
     OPT_SCORE_BATCH,
     OPT_SCORE_CHUNK,
     OPT_DTYPE,
+    OPT_PROFILE,
     OPT_STOP,
     OPT_INJECT,
     OPT_JSON,
@@ -65,6 +66,9 @@ static const option_row rows[] = {
       "Tokens of a sequence in one forward of the scoring half, or 'whole' (whole)", 0},
      C},
     {{"dtype", OPT_DTYPE, "TYPE", 0, "Type of activations: f32 or bf16 (f32); weights are used as stored", 0},
+     G | S | C},
+    {{"profile", OPT_PROFILE, "NAME", 0,
+      "How dense products are summed: exact, or mma16, with --dtype bf16 and weights in bf16 (exact)", 0},
      G | S | C},
 #ifdef LS_FAULTS
     {{"inject", OPT_INJECT, "NAME", 0, "Run with this fault", 0}, G | C},
@@ -106,6 +110,11 @@ static ls_status add_stop(ls_run_options *o, const char *text, ls_error *err) {
     return LS_OK;
 }
 
+ls_status ls_cli_profile(ls_profile *out, const char *text, ls_error *err) {
+    if (ls_profile_parse(out, text)) return LS_OK;
+    return LS_FAIL(err, LS_ERR_ARG, "--profile: '%s' is not exact or mma16", text);
+}
+
 ls_status ls_lever_as_option(ls_status status, ls_error *err) {
     char name[32], after;
     ls_error lever;
@@ -144,6 +153,7 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
                 return LS_FAIL(err, LS_ERR_ARG, "--dtype: '%s' is not f32 or bf16", text);
             o->dtype = strcmp(text, "bf16") == 0 ? LS_BF16 : LS_F32;
             return LS_OK;
+        case OPT_PROFILE: return ls_cli_profile(&o->profile, text, err);
         case OPT_LOGPROBS:
             if (strcmp(text, "raw") != 0 && strcmp(text, "processed") != 0)
                 return LS_FAIL(err, LS_ERR_ARG, "--logprobs: '%s' is not raw or processed", text);
