@@ -1,7 +1,7 @@
 /* Prefill and decode speed of a whole model, each beside the bound that applies to it: the multiply-adds of its dense
  * products over the machine's fma peak, and its packed weights, read once a forward, over the machine's read bandwidth.
  *
- *   bench_model DIR [threads] [dtype]
+ *   bench_model DIR [threads] [dtype] [profile]
  *
  * The larger of the two times is the floor; the scan, attention and norms come on top of it. Medians of repetitions. */
 #define _GNU_SOURCE
@@ -88,20 +88,23 @@ static void report(bench *b, const char *name, int64_t batch, int64_t rows, int6
 int main(int argc, char **argv) {
     bench b = {.threads = argc > 2 ? atoi(argv[2]) : 1,
                .dtype = argc > 3 && strcmp(argv[3], "bf16") == 0 ? LS_BF16 : LS_F32};
+    ls_profile profile = LS_PROFILE_EXACT;
     ls_error err;
-    if (argc < 2) {
-        fprintf(stderr, "usage: bench_model DIR [threads] [f32|bf16]\n");
+    if (argc < 2 || (argc > 4 && !ls_profile_parse(&profile, argv[4]))) {
+        fprintf(stderr, "usage: bench_model DIR [threads] [f32|bf16] [exact|mma16]\n");
         return 1;
     }
     need(ls_device_open_cpu(&b.device, b.threads, ls_isa_best(), &err), &err);
     need(ls_model_open(&b.model, b.device, argv[1], &err), &err);
+    need(ls_model_set_profile(b.model, profile, b.dtype, &err), &err);
     b.macs_row = model_macs(b.model);
     b.bounds = measure_bounds(b.device);
     printf(
-        "%s, activations %s, %s, %d thread%s: fma peak %.1f GFLOP/s, read %.1f GB/s, weights %.2f MB, %.2f MFLOP a "
+        "%s, %s, activations %s, %s, %d thread%s: fma peak %.1f GFLOP/s, read %.1f GB/s, weights %.2f MB, %.2f MFLOP a "
         "token\n",
-        argv[1], ls_dtype_name(b.dtype), ls_isa_name(b.device->exec.queue->isa), b.threads, b.threads == 1 ? "" : "s",
-        b.bounds.peak * 1e-9, b.bounds.bandwidth * 1e-9, (double)b.model->weight_bytes * 1e-6, 2e-6 * b.macs_row);
+        argv[1], ls_profile_name(profile), ls_dtype_name(b.dtype), ls_isa_name(b.device->exec.queue->isa), b.threads,
+        b.threads == 1 ? "" : "s", b.bounds.peak * 1e-9, b.bounds.bandwidth * 1e-9,
+        (double)b.model->weight_bytes * 1e-6, 2e-6 * b.macs_row);
     printf("%-22s %12s %14s %-7s %8s\n", "", "tokens/s", "bound", "by", "of it");
     report(&b, "prefill 1 x 512", 1, 512, 0, 1);
     report(&b, "prefill 4 x 512", 4, 512, 0, 4);

@@ -99,8 +99,8 @@ static const char *figure_of(const ls_device_choice *choice) {
 static void print_json(const ls_job *job, const scorer *s, const ls_run_options *o, const verdict *v,
                        int64_t n_scored) {
     ls_json_out json;
-    char digest[64];
-    ls_digest_text(digest, sizeof digest, o->dtype);
+    char digest[LS_NUMERICS_BYTES];
+    ls_numerics_text(digest, o->profile, o->dtype);
     ls_json_init(&json, stdout);
     ls_json_begin_object(&json, NULL);
     ls_json_int(&json, "sequences", job->n_requests);
@@ -121,8 +121,8 @@ static void print_json(const ls_job *job, const scorer *s, const ls_run_options 
 
 static void print_text(const ls_job *job, const scorer *s, const ls_run_options *o, const verdict *v,
                        int64_t n_scored) {
-    char digest[64];
-    ls_digest_text(digest, sizeof digest, o->dtype);
+    char digest[LS_NUMERICS_BYTES];
+    ls_numerics_text(digest, o->profile, o->dtype);
     printf("sequences        %lld\n", (long long)job->n_requests);
     printf("tokens           %lld generated, %lld scored\n", (long long)v->n_tokens, (long long)n_scored);
     printf("tokens/s         %.0f generated, %.0f scored (%s%s%s)\n", (double)job->n_generated / job->seconds,

@@ -21,7 +21,7 @@ static ls_status describe_run(ls_record *common, const ls_run_options *o, ls_err
     common->top_p = (double)o->sampling.top_p;
     common->min_p = (double)o->sampling.min_p;
     common->weights = LS_JOB_WEIGHTS;
-    ls_digest_text(text, sizeof text, o->dtype);
+    ls_numerics_text(text, o->profile, o->dtype);
     LS_TRY(ls_text_copy(&common->digest, text, (int64_t)strlen(text), err));
     LS_TRY(ls_array_alloc((void **)&common->levers, ls_levers_count(), sizeof *common->levers, "levers", err));
     for (int64_t i = 0; i < ls_levers_count(); i++) {

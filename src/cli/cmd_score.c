@@ -75,16 +75,17 @@ done:
 }
 
 /* The input record with its log-probabilities replaced: one entry a completion token, or a token after the first. */
-static ls_status write_result(ls_json_out *json, const score_run *run, int64_t i, ls_dtype dtype, ls_error *err) {
+static ls_status write_result(ls_json_out *json, const score_run *run, int64_t i, const ls_run_options *o,
+                              ls_error *err) {
     ls_record r = run->records[i];
     const int64_t skip = r.is_tokens ? 0 : r.n_prompt > 0 ? r.n_prompt - 1 : 0;
     const int64_t all = run->items[i].n_tokens - 1;
-    char kind[16], digest[64];
+    char kind[16], digest[LS_NUMERICS_BYTES];
     ls_status status;
     /* What the new values are: of which distribution, by which numerics. The input's digest is of the input's values.
      */
     snprintf(kind, sizeof kind, "%s", run->items[i].of == LS_LOGPROB_RAW ? "raw" : "processed");
-    ls_digest_text(digest, sizeof digest, dtype);
+    ls_numerics_text(digest, o->profile, o->dtype);
     r.has_meta = true;
     r.logprob_of = kind;
     r.digest = digest;
@@ -117,6 +118,7 @@ int ls_cmd_score(int argc, char **argv) {
     LS_TRY(ls_output_open(&output, o.out, &err));
     LS_TRY(ls_cli_device_open(&run.device, &run.choice, o.device, &o.levers, &err));
     LS_TRY(ls_model_open(&run.model, run.device, o.model, &err));
+    LS_TRY(ls_model_set_profile(run.model, o.profile, o.dtype, &err));
     run.model->ablation = o.levers.ablation;
     LS_TRY(ls_records_read(&run.records, &run.n_records, path, LS_RECORD_SEQUENCE, &err));
     LS_TRY(lay_out_items(&run, &o, path, &err));
@@ -130,7 +132,7 @@ int ls_cmd_score(int argc, char **argv) {
     ls_json_init(&json, ls_output_stream(output));
     for (int64_t i = 0; i < run.n_records; i++) {
         LS_TRY(ls_output_check(output, &err));
-        LS_TRY(write_result(&json, &run, i, o.dtype, &err));
+        LS_TRY(write_result(&json, &run, i, &o, &err));
     }
     status = ls_output_commit(output, &err);
     output = NULL;

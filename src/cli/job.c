@@ -10,7 +10,6 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/rng.h"
-#include "num/contract.h"
 
 double ls_clock_seconds(void) {
     struct timespec now;
@@ -100,10 +99,6 @@ void ls_job_write(ls_json_out *json, const ls_job *job) {
                            {"pages_evicted", s->prefix.pages_evicted}};
     write_counts(json, "plan", plan, sizeof plan / sizeof plan[0]);
     write_counts(json, "stats", stats, sizeof stats / sizeof stats[0]);
-}
-
-void ls_digest_text(char *text, size_t bytes, ls_dtype dtype) {
-    snprintf(text, bytes, "%s/%d/%s", LS_NUMERICS_PROFILE, LS_NUMERICS_VERSION, ls_dtype_name(dtype));
 }
 
 ls_status ls_ids_check(const char *path, const ls_record *record, const char *field, const int32_t *ids, int64_t n,
@@ -226,6 +221,7 @@ ls_status ls_job_init(ls_job *job, const ls_run_options *o, ls_error *err) {
     ls_status status;
     LS_TRY(ls_cli_device_open(&job->device, &job->choice, o->device, &o->levers, err));
     LS_TRY(ls_model_open(&job->model, job->device, o->model, err));
+    LS_TRY(ls_model_set_profile(job->model, o->profile, o->dtype, err));
     job->model->ablation = o->levers.ablation;
     if (o->prompts != NULL)
         LS_TRY(ls_records_read(&job->prompts, &job->n_prompts, o->prompts, LS_RECORD_PROMPT, err));

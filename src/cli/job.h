@@ -48,8 +48,6 @@ void ls_run_summary(const ls_run_options *options, int64_t n_sequences, int64_t 
                     const ls_job *job);
 /* Members "plan" and "stats" of such an object. */
 void ls_job_write(ls_json_out *json, const ls_job *job);
-/* The numerical digest of runs with this activation type, for example "exact/2/f32"; bytes at least 32. */
-void ls_digest_text(char *text, size_t bytes, ls_dtype dtype);
 /* Tokens of a file's record against the vocabulary; the error names file, line, field, index and value. */
 ls_status ls_ids_check(const char *path, const ls_record *record, const char *field, const int32_t *ids, int64_t n,
                        int32_t vocab, ls_error *err);

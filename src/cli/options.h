@@ -20,6 +20,7 @@ typedef struct ls_run_options {
     int64_t score_batch, score_chunk; /* chunk 0: whole */
     ls_levers levers;                 /* score has some of them: batch, chunk, page_tokens, threads, isa, ablation */
     ls_dtype dtype;
+    ls_profile profile;
     ls_logprob_of logprob_of;
     ls_sampling sampling;
     bool ignore_eos, json;
@@ -28,6 +29,8 @@ typedef struct ls_run_options {
 
 /* Parses argv for one command. Usage errors print and exit with LS_EXIT_USAGE; a value out of its range is returned. */
 ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int argc, char **argv, ls_error *err);
+/* --profile. */
+ls_status ls_cli_profile(ls_profile *out, const char *text, ls_error *err);
 /* A sentence that begins with the name of a lever, which on the command line is an option: "--" goes in front of it. */
 ls_status ls_lever_as_option(ls_status status, ls_error *err);
 

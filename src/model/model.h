@@ -69,6 +69,11 @@ typedef enum ls_ablation { LS_ABLATE_NONE = 0, LS_ATTENTION_ONLY, LS_MAMBA_ONLY,
 const char *ls_ablation_name(ls_ablation ablation); /* "none", "attention-only", "mamba-only" */
 bool ls_ablation_parse(ls_ablation *out, const char *name);
 
+bool ls_profile_parse(ls_profile *out, const char *name); /* "exact", "mma16": ls_profile_name of lockstep.h */
+/* The numerical digest of what is computed so: "exact/2/f32", "mma16/2/bf16". */
+#define LS_NUMERICS_BYTES 32
+void ls_numerics_text(char text[LS_NUMERICS_BYTES], ls_profile profile, ls_dtype activations);
+
 /* All float and void pointers here and in layers are device memory. */
 typedef struct ls_model {
     ls_device *device; /* borrowed */

@@ -1,6 +1,24 @@
-/* The profile of a model's dense products: which models and which gradients it has. */
+/* The profile of a model's dense products: its name, and which models and gradients it has. */
+#include <stdio.h>
+#include <string.h>
+
 #include "load/safetensors.h"
 #include "model/parts.h"
+#include "num/contract.h"
+
+bool ls_profile_parse(ls_profile *out, const char *name) {
+    for (int i = LS_PROFILE_EXACT; i <= LS_PROFILE_MMA16; i++)
+        if (strcmp(ls_profile_name((ls_profile)i), name) == 0) {
+            *out = (ls_profile)i;
+            return true;
+        }
+    return false;
+}
+
+void ls_numerics_text(char text[LS_NUMERICS_BYTES], ls_profile profile, ls_dtype activations) {
+    snprintf(text, LS_NUMERICS_BYTES, "%s/%d/%s", ls_profile_name(profile), LS_NUMERICS_VERSION,
+             ls_dtype_name(activations));
+}
 
 static bool is_router(const ls_model *model, const ls_gemm_weight *w) {
     for (int64_t i = 0; i < model->config.n_layers; i++)

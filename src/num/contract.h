@@ -1,10 +1,8 @@
-/* The numerical digest: what two sides must share before their bits can be expected to agree. */
+/* The version within the numerical digest, which is what two sides must share before their bits can be expected to
+ * agree (ls_numerics_text). */
 #ifndef LS_NUM_CONTRACT_H
 #define LS_NUM_CONTRACT_H
 
 /* Version of NUMERICS.md; raised by every change that changes a bit. */
 #define LS_NUMERICS_VERSION 2
-/* The profile of dense products: one float32 fma chain, k ascending. */
-#define LS_NUMERICS_PROFILE "exact"
-
 #endif

@@ -31,6 +31,7 @@ typedef struct ls_prompt {
 typedef struct ls_trial {
     ls_levers levers;
     ls_dtype dtype; /* of activations, on both sides */
+    ls_profile profile;
     ls_sampling sampling;
     ls_logprob_of logprob_of;
     int64_t max_tokens; /* of every completion; nothing stops one earlier */
@@ -79,6 +80,9 @@ ls_status ls_sweep_trainer_create(ls_sweep_trainer **out, const char *directory,
 void ls_sweep_trainer_free(ls_sweep_trainer *trainer);
 /* The second version is opened when it is first asked for. */
 ls_status ls_sweep_trainer_model(ls_sweep_trainer *trainer, int32_t version, ls_model **out, ls_error *err);
+/* The same, of the trial's ablation and profile until it is asked for again. */
+ls_status ls_sweep_trainer_model_for(ls_sweep_trainer *trainer, const ls_trial *trial, int32_t version, ls_model **out,
+                                     ls_error *err);
 /* Fills scored of every outcome. */
 ls_status ls_sweep_trainer_score(ls_sweep_trainer *trainer, const ls_trial *trial, ls_outcomes *outcomes,
                                  ls_error *err);
@@ -246,6 +250,7 @@ typedef struct ls_sweep_opts {
     int64_t n_prompts;
     int64_t samples, max_tokens; /* of the prompts as given */
     ls_dtype dtype;
+    ls_profile profile; /* of the trials whose activations are bf16; those in float32 are exact */
     uint64_t seed;
     int32_t threads;
     ls_isa isa;

@@ -44,13 +44,13 @@ static ls_status run_rounds(const ls_engine_subject *s, ls_device *device, const
     for (int64_t i = 0; i < n; i++)
         if (out->of[i].n_prompt + trial->max_tokens > opts.length_max)
             opts.length_max = out->of[i].n_prompt + trial->max_tokens;
-    LS_TRY(ls_sweep_trainer_model(s->trainer, 0, &model, err));
+    LS_TRY(ls_sweep_trainer_model_for(s->trainer, trial, 0, &model, err));
     LS_TRY(ls_array_alloc((void **)&requests, n, sizeof *requests, "requests", err));
     LS_TRY(ls_engine_create(&engine, model, device, &opts, err));
     for (int64_t round = 0; round < trial->rounds; round++) {
         if (round == 1 && trial->update) {
             ls_model *updated;
-            LS_TRY(ls_sweep_trainer_model(s->trainer, 1, &updated, err));
+            LS_TRY(ls_sweep_trainer_model_for(s->trainer, trial, 1, &updated, err));
             LS_TRY(ls_engine_set_weights(engine, updated, 1, err));
         }
         LS_TRY(run_round(engine, trial, requests, out->of + round * n, n, err));
@@ -59,17 +59,6 @@ done:
     ls_engine_free(engine);
     free(requests);
     return status;
-}
-
-/* The models are the trainer's, and an ablation is a trial's. */
-static ls_status set_ablation(ls_sweep_trainer *trainer, const ls_trial *trial, ls_ablation ablation, ls_error *err) {
-    for (int32_t version = 0; version <= (trial->update ? 1 : 0); version++) {
-        ls_model *model;
-        const ls_status status = ls_sweep_trainer_model(trainer, version, &model, err);
-        if (status != LS_OK) return status;
-        model->ablation = ablation;
-    }
-    return LS_OK;
 }
 
 /* The trial's device, or NULL where it is the run's. */
@@ -91,10 +80,8 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     (void)prompts;
     (void)n_prompts; /* outcomes hold them already */
     LS_TRY(open_own(&own, s, trial, err));
-    LS_TRY(set_ablation(s->trainer, trial, trial->levers.ablation, err));
     status = run_rounds(s, own != NULL ? own : s->device, trial, out, err);
 done:
-    set_ablation(s->trainer, trial, LS_ABLATE_NONE, NULL); /* of models that are open: cannot fail */
     ls_device_close(own);
     return status;
 }

@@ -179,11 +179,16 @@ static void go_far(ls_levers *l, const ls_ladder *ladder) {
     l->policy = LS_POLICY_HIGHEST;
 }
 
+void ls_ladder_numerics(ls_trial *trial, const ls_ladder *ladder, ls_dtype dtype) {
+    trial->dtype = dtype;
+    trial->profile = dtype == LS_F32 ? LS_PROFILE_EXACT : ladder->opts->profile;
+}
+
 void ls_ladder_trial(ls_trial *out, const ls_ladder *ladder, ls_experiment experiment) {
     const ls_sweep_opts *o = ladder->opts;
     ls_levers *l = &out->levers;
     memset(out, 0, sizeof *out);
-    out->dtype = o->dtype;
+    ls_ladder_numerics(out, ladder, o->dtype);
     out->sampling = (ls_sampling){.temperature = 1.0f, .top_p = 1.0f, .seed = o->seed};
     out->max_tokens = LS_PROBE_TOKENS;
     out->rounds = 1;

@@ -30,6 +30,8 @@ typedef struct ls_ladder {
 
 ls_status ls_ladder_create(ls_ladder *out, const ls_sweep_opts *opts, const ls_model_config *config, ls_error *err);
 void ls_ladder_deinit(ls_ladder *ladder);
+/* Sets type of activations and profile: float32 is always exact. */
+void ls_ladder_numerics(ls_trial *trial, const ls_ladder *ladder, ls_dtype dtype);
 void ls_ladder_trial(ls_trial *out, const ls_ladder *ladder, ls_experiment experiment);
 ls_prompt_set ls_ladder_set(ls_experiment experiment);
 /* The experiment whose tokens this one's should be; LS_EXPERIMENTS: none. It comes earlier. */

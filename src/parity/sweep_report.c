@@ -8,7 +8,8 @@
 static const char *tensor_unit(const ls_wrap *w) { return w->in_bytes ? "bytes" : "elements"; }
 
 static void print_experiments(FILE *file, const ls_sweep *s) {
-    fprintf(file, "%s, %s activations\n\n", s->opts.model, ls_dtype_name(s->opts.dtype));
+    fprintf(file, "%s, %s activations%s\n\n", s->opts.model, ls_dtype_name(s->opts.dtype),
+            s->opts.dtype != LS_F32 && s->opts.profile == LS_PROFILE_MMA16 ? ", profile mma16" : "");
     fprintf(file, "%-20s %-13s %s\n", "experiment", "verdict", "what is moved: what is seen");
     for (int i = 0; i < LS_EXPERIMENTS; i++) {
         char text[LS_NOTE_BYTES + 64];
@@ -107,6 +108,7 @@ static void print_levers(FILE *file, const ls_trial *trial) {
     fprintf(file, " --ignore-eos --max-tokens %" PRId64, trial->max_tokens);
     if (trial->sampling.seed != 0) fprintf(file, " --seed %" PRIu64, trial->sampling.seed);
     if (trial->dtype != LS_F32) fprintf(file, " --dtype %s", ls_dtype_name(trial->dtype));
+    if (trial->profile != LS_PROFILE_EXACT) fprintf(file, " --profile %s", ls_profile_name(trial->profile));
     if (trial->sampling.temperature != 1.0f) fprintf(file, " --temperature %g", (double)trial->sampling.temperature);
     if (trial->logprob_of == LS_LOGPROB_PROCESSED) fprintf(file, " --logprobs processed");
 }
@@ -258,6 +260,7 @@ void ls_sweep_write(ls_json_out *json, const ls_sweep *s) {
     ls_json_begin_object(json, NULL);
     ls_json_bool(json, "different", s->different);
     ls_json_string(json, "dtype", ls_dtype_name(s->opts.dtype));
+    ls_json_string(json, "profile", ls_profile_name(s->opts.dtype == LS_F32 ? LS_PROFILE_EXACT : s->opts.profile));
     if (named != NULL)
         ls_json_string(json, "cause", named->cause->name);
     else

@@ -114,7 +114,7 @@ static ls_status try_value(void *context, int64_t value, bool *fails, ls_error *
     int64_t n_prompts = 0;
     ls_status status;
     ls_ladder_trial(&trial, s->runner->ladder, s->base);
-    trial.dtype = s->dtype;
+    ls_ladder_numerics(&trial, s->runner->ladder, s->dtype);
     if (s->first_token) trial.max_tokens = 1;
     s->place(&trial, prompts, &n_prompts, s, value);
     LS_TRY(ls_runner_try(s->runner, &trial, prompts, n_prompts, NULL, NULL, &seen, err));

@@ -108,14 +108,24 @@ done:
     return status;
 }
 
+ls_status ls_sweep_trainer_model_for(ls_sweep_trainer *t, const ls_trial *trial, int32_t version, ls_model **out,
+                                     ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_sweep_trainer_model(t, version, out, err));
+    (*out)->ablation = trial->levers.ablation;
+    LS_TRY(ls_model_set_profile(*out, trial->profile, trial->dtype, err));
+done:
+    return status;
+}
+
 /* What a value depends on besides tokens. Sweeps sample from the whole distribution, so of the way of sampling only the
  * temperature counts. */
 static uint64_t condition_of(const ls_trial *trial, int32_t version) {
     uint32_t temperature;
     memcpy(&temperature, &trial->sampling.temperature, sizeof temperature);
     if (trial->logprob_of == LS_LOGPROB_RAW) temperature = 0;
-    return (uint64_t)temperature << 32 | (uint64_t)trial->levers.ablation << 12 | (uint64_t)trial->logprob_of << 8 |
-           (uint64_t)trial->dtype << 4 | (uint64_t)version;
+    return (uint64_t)temperature << 32 | (uint64_t)trial->profile << 16 | (uint64_t)trial->levers.ablation << 12 |
+           (uint64_t)trial->logprob_of << 8 | (uint64_t)trial->dtype << 4 | (uint64_t)version;
 }
 
 /* FNV-1a over 64-bit words, with a last mix so that low bits depend on all. */
@@ -196,14 +206,12 @@ static ls_status score_pending(ls_sweep_trainer *t, const ls_trial *trial, int32
     ls_score_item *items = NULL;
     ls_model *model;
     ls_status status;
-    LS_TRY(ls_sweep_trainer_model(t, version, &model, err));
+    LS_TRY(ls_sweep_trainer_model_for(t, trial, version, &model, err));
     LS_TRY(ls_array_alloc((void **)&items, n, sizeof *items, "score items", err));
     for (int64_t i = 0; i < n; i++)
         items[i] = (ls_score_item){t->tokens + list[i].token, list[i].n, trial->logprob_of, trial->sampling,
                                    t->values + list[i].value};
-    model->ablation = trial->levers.ablation;
     status = ls_score(model, t->device, &opts, items, n, err);
-    model->ablation = LS_ABLATE_NONE;
 done:
     free(items);
     return status;

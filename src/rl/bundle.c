@@ -10,10 +10,10 @@
 #include "base/mem.h"
 #include "load/json_node.h"
 #include "load/record.h"
-#include "num/contract.h"
 #include "rl/gate.h"
 
-enum { FORMAT = 1, JSON_BYTES_MAX = 1 << 24 };
+/* 2: names the profile; bundles of format 1 are exact. */
+enum { FORMAT = 2, JSON_BYTES_MAX = 1 << 24 };
 #define PATH_MAX_BYTES 1400
 
 static ls_status join(char out[PATH_MAX_BYTES], const char *directory, const char *name, ls_error *err) {
@@ -105,13 +105,14 @@ static void write_levers(ls_json_out *json, const ls_levers *levers) {
 }
 
 static void write_members(ls_json_out *json, const ls_bundle *b, const ls_config *config) {
-    char numerics[64], seed[32];
-    snprintf(numerics, sizeof numerics, "%s/%d/%s", LS_NUMERICS_PROFILE, LS_NUMERICS_VERSION, ls_dtype_name(b->dtype));
+    char numerics[LS_NUMERICS_BYTES], seed[32];
+    ls_numerics_text(numerics, b->profile, b->dtype);
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)b->seed);
     ls_json_int(json, "format", FORMAT);
     ls_json_int(json, "step", b->step);
     ls_json_string(json, "numerics", numerics);
     ls_json_string(json, "dtype", ls_dtype_name(b->dtype));
+    ls_json_string(json, "profile", ls_profile_name(b->profile));
     ls_json_double(json, "temperature", (double)b->temperature);
     ls_json_string(json, "seed", seed);
     write_hex(json, "weights", b->weights, 16);
@@ -232,16 +233,19 @@ done:
 }
 
 static ls_status read_members(const ls_node *root, ls_bundle *b, ls_error *err) {
-    const char *dtype;
+    const char *dtype, *profile = "exact";
     ls_node first, child;
     int64_t format, prompt;
     ls_status status;
-    LS_TRY(read_int(root, "format", FORMAT, FORMAT, &format, err));
+    LS_TRY(read_int(root, "format", 1, FORMAT, &format, err));
     LS_TRY(read_int(root, "step", 0, INT64_MAX, &b->step, err));
     LS_TRY(read_string(root, "dtype", &dtype, err));
     if (strcmp(dtype, "f32") != 0 && strcmp(dtype, "bf16") != 0)
         return ls_node_fail(root, LS_ERR_FORMAT, err, "dtype: '%.60s' is not f32 or bf16", dtype);
     b->dtype = strcmp(dtype, "bf16") == 0 ? LS_BF16 : LS_F32;
+    if (format > 1) LS_TRY(read_string(root, "profile", &profile, err));
+    if (!ls_profile_parse(&b->profile, profile))
+        return ls_node_fail(root, LS_ERR_FORMAT, err, "profile: '%.60s' is not exact or mma16", profile);
     LS_TRY(ls_node_need(root, "temperature", &child, err));
     b->temperature = (float)ls_node_number(&child);
     if (!(b->temperature > 0.0f)) return ls_node_fail(&child, LS_ERR_FORMAT, err, "is not above 0");

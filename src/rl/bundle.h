@@ -26,6 +26,7 @@ typedef struct ls_bundle_sequence {
 typedef struct ls_bundle {
     int64_t step;
     ls_dtype dtype;
+    ls_profile profile;
     float temperature;
     uint64_t seed, weights; /* weights: their digest */
     uint32_t first_prompt;  /* address of sequence 0; sequence i is sample i % samples of prompt first + i / samples */

@@ -12,7 +12,6 @@
 #include "base/fnv.h"
 #include "base/interrupt.h"
 #include "base/mem.h"
-#include "num/contract.h"
 #include "rl/grpo_state.h"
 #include "train/stopping.h"
 
@@ -28,13 +27,12 @@ enum { POSITION_STEP, POSITION_DIGEST_LOW, POSITION_DIGEST_HIGH, N_POSITIONS };
 
 typedef struct description {
     ls_saves_description d;
-    char numerics[64];
+    char numerics[LS_NUMERICS_BYTES];
     ls_saves_position positions[N_POSITIONS];
 } description;
 
 static void describe(const grpo *g, description *out) {
-    snprintf(out->numerics, sizeof out->numerics, "%s/%d/%s", LS_NUMERICS_PROFILE, LS_NUMERICS_VERSION,
-             ls_dtype_name((ls_dtype)g->o->train.dtype));
+    ls_train_options_numerics(out->numerics, &g->o->train);
     out->positions[POSITION_STEP] = (ls_saves_position){"step", g->step};
     out->positions[POSITION_DIGEST_LOW] = (ls_saves_position){"digest_low", (int64_t)(g->result->digest & UINT32_MAX)};
     out->positions[POSITION_DIGEST_HIGH] = (ls_saves_position){"digest_high", (int64_t)(g->result->digest >> 32)};
@@ -184,7 +182,10 @@ static ls_status open_reference(grpo *g, ls_error *err) {
     const char *directory = g->o->reference[0] != '\0' ? g->o->reference : g->o->train.model;
     ls_status status;
     if (g->loss.beta == 0) return LS_OK;
-    LS_TRY(ls_model_open(&g->reference, g->device, directory, err));
+    if ((status = ls_train_options_open(&g->reference, g->device, directory, &g->o->train, err)) != LS_OK) {
+        ls_error_prefix(err, "reference");
+        goto done;
+    }
     if (g->reference->config.vocab != g->model->config.vocab)
         status = LS_FAIL(err, LS_ERR_ARG, "reference: %s has a vocabulary of %d, the model one of %d", directory,
                          g->reference->config.vocab, g->model->config.vocab);
@@ -306,7 +307,8 @@ static ls_status open_all(grpo *g, ls_error *err) {
     LS_TRY(ls_correction_parse(&g->correction, g->o->correction, err));
     LS_TRY(find_beginning(g, err));
     LS_TRY(ls_train_options_device(&g->device, &g->choice, &g->o->train, err));
-    LS_TRY(ls_model_open(&g->model, g->device, g->begin, err));
+    LS_TRY(ls_train_options_open(&g->model, g->device, g->begin, &g->o->train, err));
+    LS_TRY(ls_model_check_gradient(g->model, err)); /* not after all else */
     LS_TRY(open_world(g, err));
     LS_TRY(open_reference(g, err));
     LS_TRY(digest_data(g, err));

@@ -195,6 +195,7 @@ static ls_status describe(const grpo *g, ls_bundle *b, ls_error *err) {
     ls_engine_get_plan(g->engine, &plan);
     *b = (ls_bundle){.step = g->step,
                      .dtype = (ls_dtype)g->o->train.dtype,
+                     .profile = (ls_profile)g->o->train.profile,
                      .temperature = (float)g->o->temperature,
                      .seed = g->o->train.seed,
                      .first_prompt = g->episodes->list[0].prompt_i,

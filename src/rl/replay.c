@@ -127,6 +127,7 @@ static ls_status open_other(replay *r, const char *directory, ls_error *err) {
     ls_status status;
     if (r->other != NULL) return LS_OK;
     LS_TRY(ls_model_open(&r->other, r->device, directory, err));
+    LS_TRY(ls_model_set_profile(r->other, r->b->profile, r->b->dtype, err));
     LS_TRY(ls_model_scale_inputs(r->other, 2.0f, err));
 done:
     return status;
@@ -349,6 +350,7 @@ static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
     ls_status status;
     LS_TRY(ls_device_open_wished(&r->device, &r->choice, &wish, err));
     LS_TRY(ls_model_open(&r->model, r->device, directory, err));
+    LS_TRY(ls_model_set_profile(r->model, b->profile, b->dtype, err));
     r->n_halves = 2 * (int64_t)r->model->config.n_layers;
     r->hidden = r->model->config.hidden;
     LS_TRY(ls_parameters_open(&r->parameters, r->model, r->device, directory, err));

@@ -20,9 +20,9 @@ const char *ls_finish_name(ls_finish finish) {
     return "unknown";
 }
 
-static ls_prefix_key key_of(ls_dtype dtype, ls_ablation ablation, uint64_t weights) {
-    const ls_prefix_key key = {weights,
-                               (uint64_t)LS_NUMERICS_VERSION << 32 | (uint64_t)ablation << 16 | (uint64_t)dtype};
+static ls_prefix_key key_of(ls_dtype dtype, const ls_model *model, uint64_t weights) {
+    const ls_prefix_key key = {weights, (uint64_t)LS_NUMERICS_VERSION << 32 | (uint64_t)model->profile << 24 |
+                                            (uint64_t)model->ablation << 16 | (uint64_t)dtype};
     return key;
 }
 
@@ -37,7 +37,7 @@ ls_status ls_engine_create(ls_engine **out, const ls_model *model, ls_device *de
     e->opts = *opts;
     e->opts.stop = NULL;
     e->batch = opts->levers.batch;
-    e->key = key_of(opts->dtype, model->ablation, opts->weights);
+    e->key = key_of(opts->dtype, model, opts->weights);
     LS_TRY(ls_levers_check(&opts->levers, err));
     LS_TRY(ls_sampling_check(&opts->sampling, err));
     if (opts->length_max < 1 || opts->length_max > INT32_MAX || opts->n_stop < 0) {
@@ -252,10 +252,14 @@ ls_status ls_engine_set_weights(ls_engine *e, const ls_model *model, uint64_t ve
     if (!computes_alike(&model->config, &e->model->config))
         return LS_FAIL(err, LS_ERR_ARG, "weights version %llu: the configuration is another one",
                        (unsigned long long)version);
+    if (model->profile != e->model->profile)
+        return LS_FAIL(err, LS_ERR_ARG, "weights version %llu: the profile is %s, the engine's is %s",
+                       (unsigned long long)version, ls_profile_name(model->profile),
+                       ls_profile_name(e->model->profile));
     preempt_all(e);
     if (model != e->model) ls_decode_forget(e); /* recordings read the weights where they lie */
     e->model = model;
-    e->key = key_of(e->opts.dtype, model->ablation, version);
+    e->key = key_of(e->opts.dtype, model, version);
     ls_inject_arm(e->opts.inject);
     if (e->prefix != NULL) ls_prefix_set_key(e->prefix, e->key);
     ls_inject_arm(LS_INJECT_NONE);

@@ -13,7 +13,6 @@
 #include "base/interrupt.h"
 #include "base/mem.h"
 #include "load/pair_lines.h"
-#include "num/contract.h"
 #include "run/run.h"
 #include "run/run_db.h"
 #include "text/tokenizer.h"
@@ -377,16 +376,15 @@ done:
 
 /* ---- the run ---- */
 
-static ls_saves_description describe(const sft *s, const ls_config *config, char numerics[64],
+static ls_saves_description describe(const sft *s, const ls_config *config, char numerics[LS_NUMERICS_BYTES],
                                      ls_saves_position *position) {
-    snprintf(numerics, 64, "%s/%d/%s", LS_NUMERICS_PROFILE, LS_NUMERICS_VERSION,
-             ls_dtype_name((ls_dtype)s->o->train.dtype));
+    ls_train_options_numerics(numerics, &s->o->train);
     return (ls_saves_description){"sft", numerics, s->digest, config, ls_train_options_free(&s->o->train), position, 1};
 }
 
 static ls_status save(sft *s, const ls_config *config, ls_error *err) {
     const ls_train_state *state = ls_trainer_state(s->trainer);
-    char numerics[64];
+    char numerics[LS_NUMERICS_BYTES];
     ls_saves_position position = {"drawn", state->step * s->o->batch};
     const ls_saves_description d = describe(s, config, numerics, &position);
     return ls_saves_save(s->run, state, &d, s->o->train.keep, err);
@@ -472,7 +470,7 @@ done:
 }
 
 static ls_status go_on(sft *s, const ls_config *config, ls_error *err) {
-    char numerics[64];
+    char numerics[LS_NUMERICS_BYTES];
     ls_saves_position position = {"drawn", 0};
     const ls_saves_description d = describe(s, config, numerics, &position);
     ls_train_state *state = ls_trainer_state(s->trainer);
@@ -529,7 +527,7 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     LS_TRY(ls_train_options_check(&o->train, err));
     LS_TRY(find_beginning(&s, err));
     LS_TRY(ls_train_options_device(&s.device, &s.choice, &o->train, err));
-    LS_TRY(ls_model_open(&s.model, s.device, s.begin, err));
+    LS_TRY(ls_train_options_open(&s.model, s.device, s.begin, &o->train, err));
     LS_TRY(read_data(&s, err));
     if (o->train.steps == 0) {
         int64_t taken;

@@ -7,6 +7,7 @@
 #include "base/parallel.h"
 
 static const char *const dtypes[] = {"f32", "bf16", NULL};
+static const char *const profiles[] = {"exact", "mma16", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const isas[] = {"best", "generic", "avx2", "avx512", NULL};
 
@@ -30,6 +31,8 @@ static const ls_option rows[] = {
     TEXT("run", run, "Directory of the run: checkpoints and metrics.jsonl; it is made where it is missing"),
     {"seed", LS_OPTION_SEED, true, AT(seed), 0, 0, NULL, "Seed of all random draws"},
     CHOICE("dtype", true, dtype, dtypes, "Type of activations: f32 or bf16"),
+    CHOICE("profile", true, profile, profiles,
+           "How dense products are summed: exact, or mma16, with dtype=bf16 and weights in bf16"),
     INT("leaf", true, leaf, 1, SEQUENCES_MAX, "Sequences whose gradient is one ordered computation"),
     CHOICE("schedule", true, schedule, schedules, "Learning rate behind the warm-up: constant, linear or cosine"),
     NUMBER("rate", true, rate, 0, 1e3, "Largest learning rate"),
@@ -85,6 +88,19 @@ ls_option_table ls_train_option_table(ls_train_options *options) {
 const char *const *ls_train_options_free(const ls_train_options *o) {
     static const char *const schedule[] = {"schedule", "rate", "rate_floor", "warmup", "schedule_steps", NULL};
     return o->new_schedule ? schedule : NULL;
+}
+
+ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, const ls_train_options *o,
+                                ls_error *err) {
+    ls_status status;
+    LS_TRY(ls_model_open(out, device, directory, err));
+    LS_TRY(ls_model_set_profile(*out, (ls_profile)o->profile, (ls_dtype)o->dtype, err));
+done:
+    return status;
+}
+
+void ls_train_options_numerics(char text[LS_NUMERICS_BYTES], const ls_train_options *o) {
+    ls_numerics_text(text, (ls_profile)o->profile, (ls_dtype)o->dtype);
 }
 
 ls_isa ls_train_options_isa(const ls_train_options *o) { return o->isa == 0 ? ls_isa_best() : (ls_isa)(o->isa - 1); }

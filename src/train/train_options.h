@@ -10,7 +10,8 @@ typedef struct ls_train_options {
     char model[LS_OPTION_TEXT_MAX], run[LS_OPTION_TEXT_MAX];
     /* These carry bits. */
     uint64_t seed;
-    int32_t dtype; /* ls_dtype: f32 or bf16 */
+    int32_t dtype;   /* ls_dtype: f32 or bf16 */
+    int32_t profile; /* ls_profile */
     int64_t leaf;
     int32_t schedule; /* ls_rate_kind */
     double rate, rate_floor;
@@ -36,6 +37,11 @@ ls_option_table ls_train_option_table(ls_train_options *options);
 ls_status ls_train_options_check(ls_train_options *options, ls_error *err);
 /* The parts of *out that follow from options; the rest is the caller's. */
 void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *options);
+/* A model that computes as the options say. *out is the caller's to close where the call fails, too. */
+ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory,
+                                const ls_train_options *options, ls_error *err);
+/* The digest of the run's numerics. */
+void ls_train_options_numerics(char text[LS_NUMERICS_BYTES], const ls_train_options *options);
 /* Names of options that a resumed run may change all the same, up to NULL; NULL: none. */
 const char *const *ls_train_options_free(const ls_train_options *options);
 ls_isa ls_train_options_isa(const ls_train_options *options);

@@ -26,6 +26,7 @@ static const fault_case cases[] = {
     {"split-k-by-batch", {"engine.prefix=off"}, 1, "alone", 0},
     {"softplus-naive", {"engine.batch=2"}, 1, "alone", 0},
     {"lag-one", {"minibatches=2"}, 1, "alone", -2},
+    {"conv-short-chunk", {"engine.chunk=2", "dtype=bf16", "profile=mma16"}, 1, "alone", 0},
 };
 
 static void run_case(const fault_case *c, job *j) {
@@ -116,7 +117,10 @@ static void bundles_that_are_damaged_are_refused(void **state) {
     } cases_[] = {
         {"trainer.jsonl", "{\"id\":\"x\",\"prompt_ids\":[1],\"completion_ids\":[2],\"logprobs\":[-1]}\n", "1 records"},
         {"rollout.jsonl", "", "rollout.jsonl"},
-        {"bundle.json", "{\"format\":2}", "format"},
+        {"bundle.json", "{\"format\":3}", "format"},
+        {"bundle.json", "{\"format\":2,\"step\":1,\"dtype\":\"bf16\"}", "profile"},
+        {"bundle.json", "{\"format\":2,\"step\":1,\"dtype\":\"bf16\",\"profile\":\"tf32\"}",
+         "profile: 'tf32' is not exact or mma16"},
         {"bundle.json", "[", "bundle.json"},
     };
     const fault_case c = {"softplus-naive", {NULL}, 1, NULL, 0};

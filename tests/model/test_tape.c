@@ -5,6 +5,8 @@
 
 #include "fresh.h"
 #include "model/tape.h"
+#include "op/logprob.h"
+#include "textbook.h"
 #include "trained.h"
 
 enum { SAMPLES = 60 };
@@ -249,6 +251,133 @@ static void matrices_continue_over_sequences(void **state) {
     test_device_close(device);
 }
 
+/* ---- the head's gradient in mma16, written out ---- */
+
+/* dw[v][k] of rows with a target, those of each sequence padded to whole steps. */
+static float chain_over_rows(const batch *b, const float *dlogits, const uint16_t *x, int64_t vocab, int64_t hidden,
+                             int64_t v, int64_t k) {
+    uint32_t acc = 0;
+    int64_t row = 0; /* of those with a target */
+    float out;
+    for (int64_t s = 0; s < b->n; s++) {
+        uint16_t dy[256] = {0}, in[256] = {0};
+        int64_t n = 0;
+        for (int64_t r = b->offsets[s]; r < b->offsets[s + 1]; r++) {
+            if (b->targets[r] < 0) continue;
+            dy[n] = ls_f32_to_bf16(dlogits[row++ * vocab + v]);
+            in[n++] = x[r * hidden + k];
+        }
+        for (int64_t at = 0; at < n; at += 16) acc = oracle_step(acc, dy + at, in + at, oracle_right);
+    }
+    memcpy(&out, &acc, sizeof out);
+    return out;
+}
+
+/* What the head reads: the last norm of the residual stream behind the last half, in bf16. */
+static uint16_t *head_input(const trained *t, const batch *b, ls_device *device, ls_device *cpu) {
+    const ls_model_config *c = &t->model->config;
+    const int64_t rows = b->offsets[b->n], hidden = c->hidden;
+    const ls_tape_opts opts = {LS_BF16, rows, b->n, true, 1.0f};
+    float *h = malloc((size_t)(rows * hidden) * sizeof *h), *w = malloc((size_t)hidden * sizeof *w);
+    uint16_t *x = malloc((size_t)(rows * hidden) * sizeof *x);
+    const ls_rmsnorm_args norm = {h, LS_F32, hidden, w, c->rms_eps, x, LS_BF16, hidden, rows, hidden};
+    ls_tape *tape;
+    ls_error err;
+    assert_ok(ls_tape_create(&tape, t->parameters, device, &opts, &err), err);
+    assert_ok(ls_tape_forward(tape, b->tokens, b->offsets, b->n, &err), err);
+    assert_ok(ls_tape_residual(tape, 2 * (int64_t)c->n_layers, 0, rows, h, &err), err);
+    from_device(test_home(), w, t->model->final_norm, hidden * (int64_t)sizeof *w);
+    assert_ok(ls_rmsnorm(cpu, &norm, &err), err);
+    ls_tape_free(tape);
+    free(w);
+    free(h);
+    return x;
+}
+
+/* Gradients of the logits of all rows with a target, one behind the other. */
+static float *logit_gradients(const trained *t, const batch *b, const uint16_t *x, ls_device *cpu) {
+    const int64_t vocab = t->model->config.vocab, hidden = t->model->config.hidden, rows = b->offsets[b->n];
+    const ls_parameter *head = ls_parameter_of(t->parameters, &t->model->head);
+    uint16_t *w = malloc((size_t)(vocab * hidden) * sizeof *w);
+    float *logits = calloc((size_t)(rows * vocab), sizeof *logits),
+          *of_rows = calloc((size_t)rows * 5, sizeof *of_rows);
+    int64_t *targets = calloc((size_t)rows, sizeof *targets), n = 0;
+    float *lse = of_rows, *entropy = of_rows + rows, *logprob = of_rows + 2 * rows, *d = of_rows + 3 * rows,
+          *de = of_rows + 4 * rows;
+    ls_error err;
+    from_device(test_home(), w, head->value, vocab * hidden * (int64_t)sizeof *w);
+    for (int64_t r = 0; r < rows; r++) {
+        if (b->targets[r] < 0) continue;
+        for (int64_t v = 0; v < vocab; v++) logits[n * vocab + v] = tb_dot(x + r * hidden, w + v * hidden, hidden);
+        d[n] = b->d_logprob[r];
+        de[n] = b->d_entropy[r];
+        targets[n++] = b->targets[r];
+    }
+    const ls_logprob_args forward = {.logits = logits,
+                                     .dtype = LS_F32,
+                                     .rows = n,
+                                     .vocab = vocab,
+                                     .row_stride = vocab,
+                                     .targets = targets,
+                                     .ignore_index = -1,
+                                     .logprob = logprob,
+                                     .lse = lse,
+                                     .entropy = entropy};
+    const ls_logprob_backward_args backward = {.logits = logits,
+                                               .rows = n,
+                                               .vocab = vocab,
+                                               .row_stride = vocab,
+                                               .targets = targets,
+                                               .ignore_index = -1,
+                                               .lse = lse,
+                                               .entropy = entropy,
+                                               .d_logprob = d,
+                                               .d_entropy = de,
+                                               .d_logits = logits,
+                                               .d_stride = vocab};
+    assert_ok(ls_logprob(cpu, &forward, &err), err);
+    assert_ok(ls_logprob_backward(cpu, &backward, &err), err);
+    free(targets);
+    free(of_rows);
+    free(w);
+    return logits;
+}
+
+static void the_heads_gradient_is_the_textbooks(void **state) {
+    const int64_t lengths[] = {61, 90, 7};
+    char directory[] = "/tmp/ls-test-XXXXXX";
+    ls_device *device = test_device(2, ls_isa_best()), *cpu;
+    const ls_parameter *head;
+    uint16_t *x;
+    float *gradient, *dlogits;
+    trained t;
+    batch b;
+    ls_error err;
+    (void)state;
+    assert_ok(ls_device_open_cpu(&cpu, 1, ls_isa_best(), &err), err);
+    fresh_model(directory, FRESH_MAMBA("false"));
+    trained_open_at(&t, directory);
+    assert_ok(ls_model_set_profile(t.model, LS_PROFILE_MMA16, LS_BF16, &err), err);
+    batch_make(&b, t.model, lengths, 3, 44);
+    head = ls_parameter_of(t.parameters, &t.model->head);
+    gradient = gradient_of(&t, &b, device, LS_BF16, true, 0, 3, NULL);
+    x = head_input(&t, &b, device, cpu);
+    dlogits = logit_gradients(&t, &b, x, cpu);
+    for (int64_t v = 0; v < t.model->config.vocab; v++)
+        for (int64_t k = 0; k < t.model->config.hidden; k++) {
+            const float want = chain_over_rows(&b, dlogits, x, t.model->config.vocab, t.model->config.hidden, v, k);
+            assert_same_bits(&want, gradient + head->offset + v * t.model->config.hidden + k, 1);
+        }
+    free(dlogits);
+    free(x);
+    free(gradient);
+    batch_free(&b);
+    trained_close(&t);
+    remove_model(directory);
+    ls_device_close(cpu);
+    test_device_close(device);
+}
+
 /* Sums over rows of mma16 cut at 25 bits and round dy to bf16, 8 bits, half of them away from where they were: an
  * element is off by some of 2^-9 of the sum of magnitudes, and so is each product on the way back. What is compared is
  * the gradient of every tensor as a vector: its error against exact's is a few percent, mostly what the forward's own
@@ -358,6 +487,7 @@ int main(void) {
         cmocka_unit_test(log_probabilities_are_those_of_scoring),
         cmocka_unit_test(a_leaf_is_one_computation),
         cmocka_unit_test(matrices_continue_over_sequences),
+        cmocka_unit_test(the_heads_gradient_is_the_textbooks),
         cmocka_unit_test(gradients_of_mma16_are_near_those_of_exact),
         cmocka_unit_test(experts_have_no_gradient_in_mma16),
         cmocka_unit_test(publishing_is_one_rounding),

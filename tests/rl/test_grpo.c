@@ -63,6 +63,41 @@ static void settings_carry_no_bits_with_everything(void **state) {
     must_not_matter(base, COUNT(base), others, COUNT(others));
 }
 
+/* Products in mma16, the reference's too: mismatch 0 in every step, and another run than exact in bf16. */
+static void settings_carry_no_bits_in_mma16(void **state) {
+    static const char *const base[] = {"profile=mma16", "dtype=bf16", "beta=0.05", "minibatches=2", "leaf=3"};
+    static const char *const others[][4] = {
+        {"microbatch=1", "threads=2"},
+        {"microbatch=8", "recompute=true", "isa=generic"},
+        {"rows=80", "engine.batch=2", "engine.chunk=1", "engine.prefix=off"},
+    };
+    (void)state;
+    must_not_matter(base, COUNT(base), others, COUNT(others));
+    assert_int_not_equal(digest_with(base, COUNT(base)), digest_with(base + 1, COUNT(base) - 1));
+}
+
+/* A run is of one profile from its beginning to its end. */
+static void a_run_keeps_its_profile(void **state) {
+    static const char *const base[] = {"profile=mma16", "dtype=bf16", "steps=2"};
+    const char *long_run[] = {"profile=mma16", "dtype=bf16", "steps=4"};
+    const uint64_t want = digest_with(long_run, 3);
+    job j = job_make("kept");
+    ls_error err;
+    (void)state;
+    for (int64_t i = 0; i < COUNT(base); i++) job_set(&j, base[i]);
+    job_must_run(&j);
+    job_set(&j, "steps=4");
+    job_set(&j, "resume=true");
+    job_set(&j, "profile=exact");
+    check_failed(job_run(&j, &err), &err, "mma16");
+    check_failed(err.status, &err, "state.json");
+    job_set(&j, "profile=mma16");
+    job_must_run(&j);
+    assert_int_equal(j.result.digest, want);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
 static void turns_carry_no_bits(void **state) {
     static const char *const base[] = {"task=guess-number", "task_options=high=9,turns=3,reward=speed", "max_tokens=3",
                                        "length=120", "stop=\n"};
@@ -331,6 +366,7 @@ static void impossible_options_are_named(void **state) {
         {"rows=5", NULL, "a forward holds 5"},
         {"model=/nowhere", NULL, "/nowhere"},
         {"beta=0.1", "reference=/nowhere", "/nowhere"},
+        {"profile=mma16", NULL, "profile mma16: activations are f32"},
     };
     (void)state;
     for (int64_t i = 0; i < COUNT(cases); i++) {
@@ -370,6 +406,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_carry_no_bits),
         cmocka_unit_test(settings_carry_no_bits_with_everything),
+        cmocka_unit_test(settings_carry_no_bits_in_mma16),
+        cmocka_unit_test(a_run_keeps_its_profile),
         cmocka_unit_test(turns_carry_no_bits),
         cmocka_unit_test(options_carry_bits),
         cmocka_unit_test(a_killed_run_goes_on),

@@ -535,6 +535,9 @@ static void weights_of_another_model_are_refused(void **state) {
     twin.config.d_state++;
     check_failed(ls_engine_set_weights(e, &twin, 7, &err), &err, "weights version 7: the configuration");
     twin.config.d_state--;
+    twin.profile = LS_PROFILE_MMA16;
+    check_failed(ls_engine_set_weights(e, &twin, 7, &err), &err, "weights version 7: the profile is mma16");
+    twin.profile = LS_PROFILE_EXACT;
     twin.config.stored_dtype = LS_F16; /* what only the file says */
     twin.config.n_eos = 0;
     assert_ok(ls_engine_set_weights(e, &twin, 7, &err), err);

@@ -184,6 +184,42 @@ static void settings_carry_no_bits(void **state) {
     }
 }
 
+/* The same in mma16: leaves of two sequences, whose rows have places of their own in steps of 16. */
+static void settings_carry_no_bits_in_mma16(void **state) {
+    char want[64], exact[64];
+    (void)state;
+    for (int i = 0; i < 7; i++) {
+        job k = job_make("jamba-nobias", i == 0 ? "plain" : "other");
+        k.o.train.dtype = LS_BF16;
+        k.o.train.profile = i == 6 ? LS_PROFILE_EXACT : LS_PROFILE_MMA16;
+        k.o.train.leaf = 2;
+        k.o.train.microbatch = i < 4 ? 1 << i : 3;
+        k.o.train.recompute = i % 2 == 1;
+        k.o.train.threads = 1 + i / 2 % 2;
+        if (i == 4) k.o.train.rows = 80;
+        if (i == 5) k.o.train.isa = LS_ISA_GENERIC + 1;
+        job_must_run(&k);
+        if (i == 0)
+            digests_of(k.o.train.run, want);
+        else if (i < 6)
+            must_equal(k.o.train.run, want, "mma16");
+        else
+            digests_of(k.o.train.run, exact);
+        (void)nftw(k.o.train.run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    }
+    assert_string_not_equal(want, exact);
+}
+
+static void experts_are_not_trained_in_mma16(void **state) {
+    job j = job_make("jamba-odd", "experts");
+    ls_error err;
+    (void)state;
+    j.o.train.dtype = LS_BF16;
+    j.o.train.profile = LS_PROFILE_MMA16;
+    check_failed(job_run(&j, &err), &err, "profile mma16: layer 2 is a mixture of experts");
+    (void)nftw(j.o.train.run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 /* ---- killed ---- */
 
 /* Lines of the metrics, which come after their steps. */
@@ -386,6 +422,8 @@ static void bad_data_are_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_carry_no_bits),
+        cmocka_unit_test(settings_carry_no_bits_in_mma16),
+        cmocka_unit_test(experts_are_not_trained_in_mma16),
         cmocka_unit_test(a_killed_run_goes_on),
         cmocka_unit_test(processes_have_the_bits_of_one),
         cmocka_unit_test(text_is_learnt),
