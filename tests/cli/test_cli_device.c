@@ -99,6 +99,9 @@ static void what_one_generates_the_other_scores(void **state) {
     assert_string_equal(last.err, "device: cpu, generic, 2 threads\nscored on: cpu, generic, 2 threads\n");
     assert_non_null(strstr(last.out, " scored (generic, 2 threads; scored by cpu, generic, 2 threads)\n"));
     assert_non_null(strstr(last.out, "differing bits   0\n"));
+    RUN_OK("check", "--model", LS_FIXTURES "/jamba-bf16", "--max-tokens", "8", "--device", "cpu", "--against", "cpu",
+           "--dtype", "bf16", "--profile", "mma16");
+    assert_non_null(strstr(last.out, "numerics         mma16/"));
     report = check_as_json("cpu");
     assert_int_equal(int_member(report, "differing_bits"), 0);
     assert_string_equal(json_string_value(member(report, "device")), "cpu");
