@@ -25,6 +25,7 @@ static ls_status open_scorer(scorer *s, const ls_run_options *o, ls_error *err) 
     if (o->against == NULL) return LS_OK;
     LS_TRY(ls_cli_device_open(&s->device, &s->choice, o->against, &o->levers, err));
     LS_TRY(ls_model_open(&s->model, s->device, o->model, err));
+    LS_TRY(ls_model_set_profile(s->model, o->profile, o->dtype, err));
     s->model->ablation = o->levers.ablation;
 done:
     return status;
