@@ -47,7 +47,7 @@ static double contender_run(bench *b, int contender, int64_t m) {
         case OURS_BF16: {
             const ls_gemm_weight *weight = contender == OURS_F32 ? &b->packed : &b->packed_bf16;
             const ls_gemm_args args = {b->x,   LS_F32, b->k, weight,           NULL, b->out,
-                                       LS_F32, b->n,   m,    LS_PROFILE_EXACT, NULL};
+                                       LS_F32, b->n,   m,    LS_PROFILE_EXACT, NULL, false};
             if (ls_gemm(b->device, &args, &err) != LS_OK) {
                 fprintf(stderr, "bench_gemm: %s\n", err.text);
                 exit(1);

@@ -34,7 +34,7 @@ typedef struct bench {
 
 static ls_status contender_call(bench *b, int contender, ls_error *err) {
     const ls_gemm_args forward = {b->x,   LS_F32, b->k, &b->packed,       NULL, b->out,
-                                  LS_F32, b->n,   b->m, LS_PROFILE_EXACT, NULL};
+                                  LS_F32, b->n,   b->m, LS_PROFILE_EXACT, NULL, false};
     ls_gemm_backward_input_args input = {.dy = b->dy, .dy_stride = b->n, .w = b->w, .dx = b->dx, .dx_stride = b->k};
     ls_gemm_backward_weight_args weight = {.dy = b->dy, .dy_stride = b->n, .x = b->x, .x_stride = b->k, .dw = b->dw};
     input.dx_count = input.m = weight.x_count = weight.m = b->m;

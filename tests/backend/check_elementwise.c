@@ -289,10 +289,10 @@ static void rmsnorm_parts_one(door *d, int64_t rows, int64_t dim, int64_t small,
 }
 
 static void rmsnorm_parts(bk_run *run) {
-    static const int64_t sizes[][2] = {{1, 1}, {4, 3}, {160, 16}, {33, 256}, {1024, 16}, {1030, 8}, {20, 4099}};
+    static const int64_t dims[][2] = {{1, 1}, {4, 3}, {160, 16}, {33, 256}, {1024, 16}, {1030, 8}, {20, 4099}};
     door d = door_open(run);
-    for (int64_t i = 0; i < BK_COUNT(sizes) * VALUE_KINDS; i++)
-        rmsnorm_parts_one(&d, 1 + i % 5, sizes[i / VALUE_KINDS][0], sizes[i / VALUE_KINDS][1],
+    for (int64_t i = 0; i < BK_COUNT(dims) * VALUE_KINDS; i++)
+        rmsnorm_parts_one(&d, 1 + i % 5, dims[i / VALUE_KINDS][0], dims[i / VALUE_KINDS][1],
                           (value_kind)(i % VALUE_KINDS));
     rmsnorm_parts_one(&d, 0, 160, 16, VALUES_PLAIN);
     rmsnorm_parts_one(&d, bk_size(run, 20, 512, 8192), 160, 16, VALUES_PLAIN);

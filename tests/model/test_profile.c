@@ -113,7 +113,7 @@ static void what_has_no_mma16_is_named(void **state) {
     assert_ok(ls_cache_create(&cache, test_home(), &model->config, &(ls_cache_opts){LS_BF16, 1, 1, 16, 0, false}, &err),
               err);
     assert_ok(ls_batch_create(&batch, test_home(), 4, 1, 1, &err), err);
-    check_failed(ls_model_forward(&(ls_forward){model, cache, ws, batch, NULL}, NULL, NULL, &err), &err,
+    check_failed(ls_model_forward(&(ls_forward){model, cache, ws, batch, NULL, 0}, NULL, NULL, &err), &err,
                  "workspace is of the profile exact, the model of mma16");
     ls_batch_free(batch);
     ls_cache_free(cache);

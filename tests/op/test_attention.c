@@ -177,7 +177,7 @@ static ls_attention_args batch_args(const problem *p, const op_array *q, const o
     const ls_attention_args args = {q->data,        k->data,     v->data,        out->data,    q->dtype,
                                     q->stride,      k->stride,   out->stride,    p->n_heads,   p->n_kv_heads,
                                     p->head_dim,    p->scale,    p->page_tokens, p->pool.view, batch->spans,
-                                    batch->n_spans, p->page_ids, p->n_page_ids,  q->rows};
+                                    batch->n_spans, p->page_ids, p->n_page_ids,  q->rows,      false};
     return args;
 }
 

@@ -180,7 +180,7 @@ static void problem_free(problem *p) {
 static ls_gemm_args problem_args(const problem *p) {
     const ls_gemm_args args = {p->x,   p->x_dtype,   p->x_stride,   &p->weight, p->has_bias ? p->bias : NULL,
                                p->out, p->out_dtype, p->out_stride, p->m,       LS_PROFILE_EXACT,
-                               NULL};
+                               NULL,   false};
     return args;
 }
 
@@ -285,7 +285,7 @@ static void absent_bias_adds_nothing(void **state) {
     const float x = 1e-30f, w = -1e-30f, bias = 0.0f;
     ls_gemm_weight weight;
     float out;
-    ls_gemm_args args = {&x, LS_F32, 1, &weight, NULL, &out, LS_F32, 1, 1, LS_PROFILE_EXACT, NULL};
+    ls_gemm_args args = {&x, LS_F32, 1, &weight, NULL, &out, LS_F32, 1, 1, LS_PROFILE_EXACT, NULL, false};
     ls_error err;
     (void)state;
     assert_ok(ls_gemm_pack(devices[0][0], &weight, &w, LS_F32, 1, 1, &err), err);
@@ -316,7 +316,8 @@ static void rows_do_not_see_each_other(void **state) {
     assert_ok(ls_gemm_pack(devices[0][0], &weight, w, LS_F32, COLUMNS, DEPTH, &err), err);
     for (int isa = 0; isa < LS_ISA_COUNT; isa++) {
         ls_device *device = devices[isa][1];
-        ls_gemm_args args = {x, LS_F32, DEPTH, &weight, NULL, batch, LS_F32, COLUMNS, ROWS, LS_PROFILE_EXACT, NULL};
+        ls_gemm_args args = {x,      LS_F32,  DEPTH, &weight,          NULL, batch,
+                             LS_F32, COLUMNS, ROWS,  LS_PROFILE_EXACT, NULL, false};
         if (device == NULL) continue;
         assert_ok(ls_gemm(device, &args, &err), err);
         args.x = permuted;
@@ -418,7 +419,7 @@ static void bad_arguments_are_named(void **state) {
     float x[4] = {0}, out[4] = {0}, w[4] = {0};
     ls_device *device = devices[0][0];
     ls_gemm_weight weight, none;
-    ls_gemm_args good = {x, LS_F32, 2, &weight, NULL, out, LS_F32, 2, 2, LS_PROFILE_EXACT, NULL}, args;
+    ls_gemm_args good = {x, LS_F32, 2, &weight, NULL, out, LS_F32, 2, 2, LS_PROFILE_EXACT, NULL, false}, args;
     ls_error err;
     (void)state;
     check_failed(ls_gemm_pack(devices[0][0], &none, NULL, LS_F32, 2, 2, &err), &err, "w is NULL");

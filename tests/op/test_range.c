@@ -48,7 +48,7 @@ static void products_of_a_range(void **state) {
         assert_ok(ls_gemm_pack(op_devices[isa][0], &weight, w.data, LS_F32, N, K, &err), err);
         const ls_gemm_args args = {x.data,   x.dtype,   x.stride,   &weight, combo & 4 ? op_floats(&bias) : NULL,
                                    out.data, out.dtype, out.stride, M,       LS_PROFILE_EXACT,
-                                   NULL};
+                                   NULL,     false};
         for (int64_t i = 0; i < OP_COUNT(good); i++) {
             op_guard(&expected);
             for (int64_t m = good[i][0]; m < good[i][1]; m++)
