@@ -85,9 +85,11 @@ ls_option_table ls_train_option_table(ls_train_options *options) {
     return table;
 }
 
+/* The profile is in the numerics, which must be the same as well; runs that are older than its name lack the option. */
 const char *const *ls_train_options_free(const ls_train_options *o) {
-    static const char *const schedule[] = {"schedule", "rate", "rate_floor", "warmup", "schedule_steps", NULL};
-    return o->new_schedule ? schedule : NULL;
+    static const char *const names[] = {"profile", "schedule", "rate", "rate_floor", "warmup", "schedule_steps", NULL};
+    static const char *const profile[] = {"profile", NULL};
+    return o->new_schedule ? names : profile;
 }
 
 ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, const ls_train_options *o,

@@ -42,7 +42,8 @@ ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *d
                                 const ls_train_options *options, ls_error *err);
 /* The digest of the run's numerics. */
 void ls_train_options_numerics(char text[LS_NUMERICS_BYTES], const ls_train_options *options);
-/* Names of options that a resumed run may change all the same, up to NULL; NULL: none. */
+/* Names of options that need not be those of the run that is resumed, up to NULL: the schedule where a new one is asked
+ * for, and the profile, which is part of the numerics. */
 const char *const *ls_train_options_free(const ls_train_options *options);
 ls_isa ls_train_options_isa(const ls_train_options *options);
 /* The device of this process. */

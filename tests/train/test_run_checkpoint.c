@@ -388,6 +388,7 @@ static void what_does_not_belong_is_refused(void **state) {
     static const char *const edits[][3] = {{"\"format\":2", "\"format\":3", "format: 3 is not in 2..2"},
                                            {"\"kind\":\"test\"", "\"kind\":\"grpo\"", "kind: was grpo and is test now"},
                                            {"exact/2/f32", "exact/1/f32", "numerics: was exact/1/f32"},
+                                           {"exact/2/f32", "mma16/2/f32", "numerics: was mma16/2/f32"},
                                            {"0000001234", "0000001235", "data: was 0000000000001235"},
                                            {"\"leaf\":1", "\"leaf\":2", "options.leaf: was 2 and is 1 now"},
                                            {"\"rate\":0.0001", "\"rate\":0.0002", "options.rate: was 0.0002 and is"},

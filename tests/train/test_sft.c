@@ -210,6 +210,32 @@ static void settings_carry_no_bits_in_mma16(void **state) {
     assert_string_not_equal(want, exact);
 }
 
+/* Runs were saved before profiles had a name: they are exact, and go on. */
+static void a_run_without_a_profile_goes_on(void **state) {
+    static const char name[] = "\"profile\":\"exact\",";
+    char path[1200], *text, *at;
+    int64_t bytes;
+    FILE *file;
+    ls_error err;
+    job j = job_make("jamba-nobias", "before");
+    (void)state;
+    job_must_run(&j);
+    snprintf(path, sizeof path, "%s/checkpoints/step-%08d/state.json", j.o.train.run, STEPS);
+    assert_ok(ls_file_read(&text, &bytes, path, 1 << 20, &err), err);
+    at = strstr(text, name);
+    assert_non_null(at);
+    memset(at, ' ', strlen(name));
+    file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, (size_t)bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+    free(text);
+    j.o.train.resume = j.o.train.new_schedule = true;
+    j.o.train.steps = STEPS + 1;
+    job_must_run(&j);
+    (void)nftw(j.o.train.run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 static void experts_are_not_trained_in_mma16(void **state) {
     job j = job_make("jamba-odd", "experts");
     ls_error err;
@@ -424,6 +450,7 @@ int main(void) {
         cmocka_unit_test(settings_carry_no_bits),
         cmocka_unit_test(settings_carry_no_bits_in_mma16),
         cmocka_unit_test(experts_are_not_trained_in_mma16),
+        cmocka_unit_test(a_run_without_a_profile_goes_on),
         cmocka_unit_test(a_killed_run_goes_on),
         cmocka_unit_test(processes_have_the_bits_of_one),
         cmocka_unit_test(text_is_learnt),
