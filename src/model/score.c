@@ -7,7 +7,8 @@
 
 #include "base/mem.h"
 
-#define HEAD_ROWS 64
+#define HEAD_ROWS_MIN 64
+#define HEAD_ROWS_MAX 1024
 #define BATCH_MAX 1024
 
 /* Everything one scoring run owns. */
@@ -39,9 +40,15 @@ static void scorer_deinit(scorer *s) {
     ls_cache_free(s->cache);
 }
 
+/* Rows of the head's blocks: their logits are what the device likes to have at once. */
+static int64_t head_rows(const ls_device *device, int64_t vocab) {
+    const int64_t rows = device->table->block_bytes / (vocab * (int64_t)sizeof(float));
+    return rows < HEAD_ROWS_MIN ? HEAD_ROWS_MIN : rows > HEAD_ROWS_MAX ? HEAD_ROWS_MAX : rows;
+}
+
 static ls_status scorer_init(scorer *s, const ls_score_item *items, int64_t n_items, int64_t batch) {
     const ls_model_config *c = &s->model->config;
-    ls_head_opts head = {.dtype = s->opts->dtype, .rows_max = HEAD_ROWS, .temperature = 1.0f};
+    ls_head_opts head = {.dtype = s->opts->dtype, .rows_max = head_rows(s->device, c->vocab), .temperature = 1.0f};
     int64_t longest = 1, chunk, rows;
     ls_cache_opts cache;
     ls_status status;
@@ -72,8 +79,8 @@ done:
 
 /* Rows [t, t + n) of a span: row t predicts token pos + t + 1. */
 static ls_status score_rows(scorer *s, const ls_span *span, const ls_score_item *item, int64_t t, int64_t n) {
-    int64_t index[HEAD_ROWS], targets[HEAD_ROWS];
-    ls_sampling sampling[HEAD_ROWS];
+    int64_t index[HEAD_ROWS_MAX], targets[HEAD_ROWS_MAX];
+    ls_sampling sampling[HEAD_ROWS_MAX];
     ls_head *head = s->head;
     ls_status status;
     for (int64_t i = 0; i < n; i++) {
@@ -93,8 +100,8 @@ done:
 static ls_status score_span(scorer *s, const ls_span *span, const ls_score_item *item) {
     const int64_t end = span->pos + span->n_rows < item->n_tokens ? span->n_rows : item->n_tokens - 1 - span->pos;
     ls_status status = LS_OK;
-    for (int64_t t = 0; t < end; t += HEAD_ROWS)
-        LS_TRY(score_rows(s, span, item, t, end - t < HEAD_ROWS ? end - t : HEAD_ROWS));
+    for (int64_t t = 0; t < end; t += s->head->opts.rows_max)
+        LS_TRY(score_rows(s, span, item, t, end - t < s->head->opts.rows_max ? end - t : s->head->opts.rows_max));
 done:
     return status;
 }

@@ -97,6 +97,7 @@ typedef struct ls_copy_args {
 
 typedef struct ls_backend_table {
     const char *title;                /* "cpu", .. */
+    int64_t block_bytes;              /* of a result that is made and used up block by block: as much as is worth it */
     void (*close)(ls_device *device); /* releases what the back end's own open made, `device` included */
     /* What it is, for people: "cpu, avx2, 2 threads". */
     void (*describe)(const ls_device *device, char *text, size_t bytes);

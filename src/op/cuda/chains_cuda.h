@@ -1,5 +1,5 @@
-/* The 256-chain sums of num/sum.h by a block of 64 threads: thread t owns the chains 4 t .. 4 t + 3, so that its part
- * of every 256 elements is one four. */
+/* The 256-chain sums of num/sum.h by the first 64 threads of a block: thread t owns the chains 4 t .. 4 t + 3, so that its
+ * part of every 256 elements is one four. */
 #ifndef LS_OP_CUDA_CHAINS_CUDA_H
 #define LS_OP_CUDA_CHAINS_CUDA_H
 
@@ -13,13 +13,14 @@
 /* The sum, in all threads. A thread and its neighbour fold a run of 8 chains: j += j + 4 by an exchange, then j + 2 and
  * j + 1; runs fold by halves, the first half over shared memory, since runs 0 .. 15 are one warp's and 16 .. 31 the
  * other's. Both sides of an exchange add the same two values, so all lanes hold the same bits.
- * runs: shared memory that no thread of the block still reads. All threads of the block call this. */
+ * runs: shared memory that no thread of the block still reads. All threads of the block call this; the chains of those
+ * behind the first 64 mean nothing. */
 static __device__ __forceinline__ float ls_chain_fold(const float chain[4], float runs[LS_CHAIN_RUNS]) {
     const int thread = (int)threadIdx.x, run = thread % 32 / 2;
     float c[4], x;
     for (int j = 0; j < 4; j++) c[j] = ls_add(chain[j], __shfl_xor_sync(LS_ALL_LANES, chain[j], 1));
     x = ls_add(ls_add(c[0], c[2]), ls_add(c[1], c[3]));
-    if (thread % 2 == 0) runs[thread / 2] = x;
+    if (thread % 2 == 0 && thread < LS_CHAIN_THREADS) runs[thread / 2] = x;
     __syncthreads();
     x = ls_add(runs[run], runs[run + LS_CHAIN_RUNS / 2]);
     for (int lanes = 16; lanes > 1; lanes /= 2) x = ls_add(x, __shfl_xor_sync(LS_ALL_LANES, x, lanes));

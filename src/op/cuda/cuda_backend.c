@@ -302,6 +302,7 @@ const ls_backend_table ls_backend_table_cuda = {.title = "cuda", LS_OPS(OP)};
 
 #define OP(name) .name = on_device_##name,
 static const ls_backend_table device_table = {.title = "cuda",
+                                              .block_bytes = (int64_t)256 << 20,
                                               .close = cuda_close,
                                               .describe = cuda_describe,
                                               .alloc = cuda_alloc,

@@ -228,9 +228,10 @@ static ls_status product_mma16(const ls_exec *exec, const ls_product *product, c
     bool taken = false, hopper;
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
     if (product->range != NULL || product->out_rows != NULL) return ls_product_mma16_plain(exec, product, err);
-    /* Fewer rows are faster by the kernel that reads tiles (docs/benchmarks.md). */
+    /* Fewer rows are faster by the kernel that reads tiles, which overlaps with the one ahead of it besides
+     * (docs/benchmarks.md). */
     if (nan_open &&
-        (tiles == NULL || product->rows > 256 || (product->rows >= LS_CUDA_GEMM_DECODE_ROWS && product->cols > 512)))
+        (tiles == NULL || product->rows > 256 || (product->rows > LS_CUDA_GEMM_DECODE_ROWS && product->cols > 512)))
         LS_CUDA_TRY(ls_product_mma16_cublas(exec, product, &taken, err));
     if (taken) return LS_OK;
     LS_CUDA_TRY(is_hopper(&hopper, product->op, err));

@@ -1,5 +1,6 @@
-/* rmsnorm on the GPU: a block a row. A row of up to 4,096 columns lies in registers, with all its loads and those of
- * the weight on their way at once; a longer one is read twice. */
+/* rmsnorm on the GPU: a block a row. A row of up to 1,024 columns lies in the registers of 64 threads, with all its loads
+ * and those of the weight on their way at once; one of up to 4,096 in those of 256, and in shared memory, where the
+ * first 64 threads find what they add up; a longer one is read twice. */
 #include "op/cuda/chains_cuda.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/elementwise.h"
@@ -7,6 +8,7 @@
 
 #define SHORT_STEPS 4
 #define LONG_STEPS 16
+#define GROUPS 4 /* of 64 threads, which take turns in the steps of a long row */
 
 typedef struct norm_params {
     ls_rmsnorm_args a; /* of add_rmsnorm: x is h */
@@ -68,6 +70,35 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) norm_kernel(const __g
     norm_row<X, Y, STEPS, ADD>(&p, blockIdx.x);
 }
 
+template <int X, int Y, bool ADD>
+static __global__ void __launch_bounds__(GROUPS *LS_CHAIN_THREADS) long_kernel(const __grid_constant__ norm_params p) {
+    ls_cuda_begin();
+    __shared__ __align__(16) float values[LONG_STEPS * LS_CHAIN_STEP];
+    const int64_t row = blockIdx.x, dim = p.a.dim;
+    const int64_t first = 4 * (threadIdx.x % LS_CHAIN_THREADS), group = threadIdx.x / LS_CHAIN_THREADS;
+    float x[LONG_STEPS / GROUPS][4], w[LONG_STEPS / GROUPS][4], chain[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int s = 0; s < LONG_STEPS / GROUPS; s++) {
+        const int64_t c = first + (GROUPS * s + group) * LS_CHAIN_STEP;
+        if (c >= dim) continue;
+        load_row<X, ADD>(&p, row, c, x[s]);
+        ls_four_load<LS_F32>(p.a.w, c, dim - c, p.vector, w[s]);
+        *(float4 *)&values[c] = make_float4(x[s][0], x[s][1], x[s][2], x[s][3]);
+    }
+    __syncthreads();
+    for (int64_t c = first; group == 0 && c < dim; c += LS_CHAIN_STEP) {
+        const float4 v = *(const float4 *)&values[c];
+        const float four[4] = {v.x, v.y, v.z, v.w};
+        ls_chain_add(chain, four, four, dim - c);
+    }
+    const float scale = scale_of(&p.a, chain);
+#pragma unroll
+    for (int s = 0; s < LONG_STEPS / GROUPS; s++) {
+        const int64_t c = first + (GROUPS * s + group) * LS_CHAIN_STEP;
+        if (c < dim) store_normed<Y>(&p, row, c, x[s], w[s], scale);
+    }
+}
+
 /* A thread reads again only what it overwrites itself, and no thread writes y before the fold: y may be x. */
 template <int X, int Y, bool ADD>
 static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_kernel(const __grid_constant__ norm_params p) {
@@ -90,14 +121,21 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_kernel(const __g
     }
 }
 
+typedef struct norm_launch {
+    const void *kernel;
+    int64_t threads;
+} norm_launch;
+
 template <int X, int Y, bool ADD>
-static const void *kernel_for(int64_t dim) {
-    if (dim <= SHORT_STEPS * LS_CHAIN_STEP) return (const void *)norm_kernel<X, Y, SHORT_STEPS, ADD>;
-    if (dim <= LONG_STEPS * LS_CHAIN_STEP) return (const void *)norm_kernel<X, Y, LONG_STEPS, ADD>;
-    return (const void *)wide_kernel<X, Y, ADD>;
+static norm_launch kernel_for(int64_t dim) {
+    if (dim <= SHORT_STEPS * LS_CHAIN_STEP)
+        return norm_launch{(const void *)norm_kernel<X, Y, SHORT_STEPS, ADD>, LS_CHAIN_THREADS};
+    if (dim <= LONG_STEPS * LS_CHAIN_STEP)
+        return norm_launch{(const void *)long_kernel<X, Y, ADD>, GROUPS * LS_CHAIN_THREADS};
+    return norm_launch{(const void *)wide_kernel<X, Y, ADD>, LS_CHAIN_THREADS};
 }
 
-static const void *kernel_of(const norm_params *p) {
+static norm_launch kernel_of(const norm_params *p) {
     const ls_rmsnorm_args *a = &p->a;
     const bool y_f32 = a->y_dtype == LS_F32;
     if (p->add != NULL)
@@ -136,10 +174,12 @@ static ls_status params_of(norm_params *p, const char *op, const ls_exec *exec, 
 static ls_status run(const char *op, const ls_exec *exec, const ls_rmsnorm_args *a, const float *add, float *sum,
                      ls_error *err) {
     const ls_index index[] = NORM_INDEX(a);
-    const ls_launch launch = {op, {a->rows, 1, 1}, LS_CHAIN_THREADS, 0, index, 2};
     norm_params p;
     LS_CUDA_TRY(params_of(&p, op, exec, a, add, sum, err));
-    return a->rows == 0 ? LS_OK : ls_cuda_launch(exec, &launch, kernel_of(&p), &p, err);
+    if (a->rows == 0) return LS_OK;
+    const norm_launch norm = kernel_of(&p);
+    const ls_launch launch = {op, {a->rows, 1, 1}, norm.threads, 0, index, 2};
+    return ls_cuda_launch(exec, &launch, norm.kernel, &p, err);
 }
 
 ls_status ls_cuda_rmsnorm(const ls_exec *exec, const ls_rmsnorm_args *a, ls_error *err) {
