@@ -237,8 +237,8 @@ typedef struct ls_conv1d_args {
     int64_t n_spans;
     int64_t
         span_rows_max; /* no span has more rows; 0: no better bound than rows. A GPU launches for n_spans such spans */
-    /* CUDA only: an earlier call of this op, in the stream and with the record of this one, has checked the same spans for
-     * as many rows and slots; nothing is written if it found a fault. Other back ends check again. */
+    /* CUDA only: an earlier call of this op, in the stream and with the record of this one, has checked the same spans
+     * for as many rows and slots; nothing is written if it found a fault. Other back ends check again. */
     bool spans_checked;
 } ls_conv1d_args;
 

@@ -75,9 +75,9 @@ typedef struct ls_batch {
 ls_status ls_batch_create(ls_batch **out, ls_device *device, int64_t rows_max, int64_t spans_max, int64_t pages_max,
                           ls_error *err);
 void ls_batch_free(ls_batch *batch);
-/* Host arrays: tokens of all spans, span i taking rows spans[i].row on (spans cover the rows in order, without gaps; one
- * without slot is padding, whose rows mean nothing), and the tables that the spans refer to. They may be reused at once.
- */
+/* Host arrays: tokens of all spans, span i taking rows spans[i].row on (spans cover the rows in order, without gaps;
+ * one without slot is padding, whose rows mean nothing), and the tables that the spans refer to. They may be reused at
+ * once. */
 ls_status ls_batch_write(ls_batch *batch, const int32_t *tokens, const ls_span *spans, int64_t n_spans,
                          const int32_t *tables, int64_t n_tables, ls_error *err);
 

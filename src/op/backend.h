@@ -123,9 +123,9 @@ typedef struct ls_backend_table {
     ls_status (*fill)(ls_device *device, void *to, int byte, int64_t bytes, ls_error *err);
     ls_status (*wait)(ls_device *device, ls_error *err);
 
-    /* Ops, copies and fills called between record and recorded are kept instead of run; replay runs them again, in order,
-     * reading the same addresses. A wait, an allocation or a larger workspace is refused in between; so are reads and
-     * writes of the host, where the back end cannot keep them. NULL: the back end has none. */
+    /* Ops, copies and fills called between record and recorded are kept instead of run; replay runs them again, in
+     * order, reading the same addresses. A wait, an allocation or a larger workspace is refused in between; so are
+     * reads and writes of the host, where the back end cannot keep them. NULL: the back end has none. */
     ls_status (*record)(ls_device *device, ls_error *err);
     ls_status (*recorded)(ls_device *device, void **recording, ls_error *err);
     ls_status (*replay)(ls_device *device, void *recording, ls_error *err);
@@ -211,7 +211,8 @@ bool ls_device_records(const ls_device *device);
 ls_status ls_device_record(ls_device *device, ls_error *err);
 /* Ends what ls_device_record began, also after a call that failed. *out is empty where this fails. */
 ls_status ls_device_recorded(ls_device *device, ls_recording *out, ls_error *err);
-/* False where nothing is recorded, or the workspace has moved since. The memory that calls name is the caller's care. */
+/* False where nothing is recorded, or the workspace has moved since. The memory that calls name is the caller's care.
+ */
 bool ls_recording_stands(const ls_device *device, const ls_recording *recording);
 /* In the order of calls, like a call; the recording must stand. */
 ls_status ls_device_replay(ls_device *device, const ls_recording *recording, ls_error *err);

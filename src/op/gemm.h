@@ -30,9 +30,9 @@
 #define LS_GEMM_PANEL_GAP 320
 
 /* A weight [n][k] in the layout of the back end that packed it. The CPU's is panels [ceil(n / LS_GEMM_PANEL)][k]
- * [LS_GEMM_PANEL], panel_stride bytes apart, rows past n zero, 64-byte aligned. CUDA's is w as it is stored; of bf16, the
- * tiles of op/gemm_cuda.h follow, panel_stride bytes behind its beginning. dtype is f32 or bf16; f16 weights are widened
- * to f32, exactly, when they are packed. */
+ * [LS_GEMM_PANEL], panel_stride bytes apart, rows past n zero, 64-byte aligned. CUDA's is w as it is stored; of bf16,
+ * the tiles of op/gemm_cuda.h follow, panel_stride bytes behind its beginning. dtype is f32 or bf16; f16 weights are
+ * widened to f32, exactly, when they are packed. */
 typedef struct ls_gemm_weight {
     ls_dtype dtype;
     int64_t n, k;

@@ -1,7 +1,8 @@
 /* The rollout engine: continuous batching of prompts into completions with log-probabilities. Owns all KV pages, state
  * slots, snapshots and swap space, plans them at creation and allocates nothing afterwards but the entry of a submitted
- * request and, on a device that records calls, one recording for each size of a tick that only decodes. Its promise: levers, neighbours, order of arrival, slot and page numbers, preemption, forks and prefix hits
- * never change a bit of a request's result.
+ * request and, on a device that records calls, one recording for each size of a tick that only decodes. Its promise:
+ * levers, neighbours, order of arrival, slot and page numbers, preemption, forks and prefix hits never change a bit of
+ * a request's result.
  *
  * A tick: requests are admitted in order of (priority, submission); every running sequence contributes a span (a chunk
  * of what is not yet cached, or its last token) within the token budget, decoding ones first; one forward runs over all

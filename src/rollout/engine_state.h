@@ -148,8 +148,8 @@ void ls_decode_forget(ls_engine *e);                   /* all recordings */
 
 /* commit.c */
 ls_status ls_commit_forward(ls_engine *e, ls_error *err);
-/* Its parts, for rows e->last_row of the forward, those of the n entries of e->drawing and then padding: writes what the
- * draws read; draws; waits and gives each entry its token. */
+/* Its parts, for rows e->last_row of the forward, those of the n entries of e->drawing and then padding: writes what
+ * the draws read; draws; waits and gives each entry its token. */
 ls_status ls_commit_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err);
 ls_status ls_commit_draw(ls_engine *e, int64_t rows, ls_error *err);
 ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err);

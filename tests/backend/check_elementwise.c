@@ -268,7 +268,7 @@ static void add_rmsnorm(bk_run *run) {
     door_close(&d);
 }
 
-/* Three norms of columns of one matrix, two of them in place, as a mixer has them; and wider ones, which go one by one. */
+/* Three norms of columns of one matrix, two of them in place, as a mixer has them; and wider ones, one by one. */
 static void rmsnorm_parts_one(door *d, int64_t rows, int64_t dim, int64_t small, value_kind kind) {
     const int64_t stride = dim + 2 * small;
     const door_buffer x = values_put(d, "x", LS_F32, rows * stride, kind, (uint64_t)dim, 0),

@@ -103,8 +103,8 @@ static void gradients_by_rows_and_ranges(bk_run *run) {
     door_close(&d);
 }
 
-/* As models call them: weights packed for few rows and for many, any NaN allowed, so that on CUDA tiles and cuBLASLt are
- * taken; gradients without a workspace of the caller's. */
+/* As models call them: weights packed for few rows and for many, any NaN allowed, so that on CUDA tiles and cuBLASLt
+ * are taken; gradients without a workspace of the caller's. */
 static void products_of_models_in_mma16(bk_run *run) {
     const int64_t rows[] = {1, 7, 8, 40, 64, 65, 128, 192}, sizes[][2] = {{640, 320}, {48, 640}, {1024, 136}};
     door d = door_open(run);

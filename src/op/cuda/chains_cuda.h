@@ -1,5 +1,5 @@
-/* The 256-chain sums of num/sum.h by the first 64 threads of a block: thread t owns the chains 4 t .. 4 t + 3, so that its
- * part of every 256 elements is one four. */
+/* The 256-chain sums of num/sum.h by the first 64 threads of a block: thread t owns the chains 4 t .. 4 t + 3, so that
+ * its part of every 256 elements is one four. */
 #ifndef LS_OP_CUDA_CHAINS_CUDA_H
 #define LS_OP_CUDA_CHAINS_CUDA_H
 

@@ -1,6 +1,6 @@
-/* rmsnorm on the GPU: a block a row. A row of up to 1,024 columns lies in the registers of 64 threads, with all its loads
- * and those of the weight on their way at once; one of up to 4,096 in those of 256, and in shared memory, where the
- * first 64 threads find what they add up; a longer one is read twice. */
+/* rmsnorm on the GPU: a block a row. A row of up to 1,024 columns lies in the registers of 64 threads, with all its
+ * loads and those of the weight on their way at once; one of up to 4,096 in those of 256, and in shared memory, where
+ * the first 64 threads find what they add up; a longer one is read twice. */
 #include "op/cuda/chains_cuda.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/elementwise.h"
