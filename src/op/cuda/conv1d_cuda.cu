@@ -11,7 +11,7 @@
 
 #define THREADS 128
 #define TOKENS 16 /* of a thread */
-#define BATCH 4   /* tokens whose loads are on their way at once */
+#define MANY 4    /* tokens whose loads are on their way at once */
 #define WIDTH 4   /* of the kernel for four channels */
 
 typedef struct conv_params {
@@ -77,18 +77,19 @@ static __device__ __forceinline__ void input_four(const ls_conv1d_args *a, const
     }
 }
 
-template <int X, int Y, int STATE>
+/* BATCH: 1 where a span has one token, else MANY. */
+template <int X, int Y, int STATE, int BATCH>
 static __global__ void __launch_bounds__(THREADS) four_kernel(const __grid_constant__ conv_params p) {
     ls_cuda_begin();
     const ls_conv1d_args *a = &p.a;
     const int64_t channel = (blockIdx.x % p.blocks * THREADS + threadIdx.x) * 4, item = blockIdx.x / p.blocks;
     const ls_span *span = &a->spans[item / p.pieces];
-    const int64_t first = item % p.pieces * TOKENS;
+    const int64_t first = BATCH == 1 ? 0 : item % p.pieces * TOKENS;
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || channel >= a->dim || first >= span->n_rows) return;
     void *state = ls_pool_at(&a->state, span->slot);
     const int64_t last = span->n_rows - first < TOKENS ? span->n_rows : first + TOKENS;
-    float w[WIDTH][4], bias[4] = {0, 0, 0, 0},
-                       x[WIDTH - 1 + BATCH][4]; /* x: the inputs before the token, then its own */
+    float w[WIDTH][4], bias[4] = {0, 0, 0, 0};
+    float x[WIDTH - 1 + BATCH][4]; /* the inputs before the first token, then its own */
 #pragma unroll
     for (int k = 0; k < WIDTH; k++) ls_four_load<LS_F32>(a->w, k * a->dim + channel, 4, true, w[k]);
     if (a->bias != NULL) ls_four_load<LS_F32>(a->bias, channel, 4, true, bias);
@@ -131,10 +132,15 @@ static __global__ void __launch_bounds__(THREADS) state_kernel(const __grid_cons
     shift_state<X, STATE>(&p.a, span, ls_pool_at(&p.a.state, span->slot), channel);
 }
 
+template <int X, int STATE, int BATCH>
+static const void *four_of(ls_dtype y) {
+    return y == LS_F32 ? (const void *)four_kernel<X, LS_F32, STATE, BATCH>
+                       : (const void *)four_kernel<X, LS_BF16, STATE, BATCH>;
+}
+
 template <int X, int STATE>
-static const void *kernel_of(ls_dtype y, bool four) {
-    if (four)
-        return y == LS_F32 ? (const void *)four_kernel<X, LS_F32, STATE> : (const void *)four_kernel<X, LS_BF16, STATE>;
+static const void *kernel_of(ls_dtype y, bool four, bool decode) {
+    if (four) return decode ? four_of<X, STATE, 1>(y) : four_of<X, STATE, MANY>(y);
     return y == LS_F32 ? (const void *)conv_kernel<X, LS_F32, STATE> : (const void *)conv_kernel<X, LS_BF16, STATE>;
 }
 
@@ -180,12 +186,12 @@ ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *a, ls_error 
     p.fault = single.fault = fault;
     LS_CUDA_TRY(a->spans_checked ? ls_cuda_checked_before("conv1d", exec, err)
                                  : ls_cuda_check_spans("conv1d", exec, &check, err));
-    LS_CUDA_TRY(ls_cuda_launch(
-        exec, &outputs,
-        x_f32 ? state_f32 ? kernel_of<LS_F32, LS_F32>(a->y_dtype, four) : kernel_of<LS_F32, LS_BF16>(a->y_dtype, four)
-        : state_f32 ? kernel_of<LS_BF16, LS_F32>(a->y_dtype, four)
-                    : kernel_of<LS_BF16, LS_BF16>(a->y_dtype, four),
-        &p, err));
+    LS_CUDA_TRY(ls_cuda_launch(exec, &outputs,
+                               x_f32       ? state_f32 ? kernel_of<LS_F32, LS_F32>(a->y_dtype, four, p.decode)
+                                                       : kernel_of<LS_F32, LS_BF16>(a->y_dtype, four, p.decode)
+                                     : state_f32 ? kernel_of<LS_BF16, LS_F32>(a->y_dtype, four, p.decode)
+                                           : kernel_of<LS_BF16, LS_BF16>(a->y_dtype, four, p.decode),
+                               &p, err));
     if (p.decode || a->d_conv == 1) return LS_OK;
     return ls_cuda_launch(
         exec, &states,
