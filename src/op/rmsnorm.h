@@ -29,7 +29,7 @@ typedef struct ls_add_rmsnorm_args {
     float *h;         /* [rows][dim]; not written */
     const float *add; /* [rows][dim] */
     float *sum;       /* [rows][dim]; may be h */
-    const float *w;       /* [dim] */
+    const float *w;   /* [dim] */
     float eps;
     void *y;          /* [rows][y_stride]; overlaps nothing */
     ls_dtype y_dtype; /* f32 or bf16 */
