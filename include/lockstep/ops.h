@@ -231,6 +231,8 @@ typedef struct ls_conv1d_args {
     const float *bias; /* [dim], or NULL */
     void *y;           /* [rows][y_stride]; must not overlap x */
     int64_t y_stride;
+    uint16_t *rounded; /* [rows][rounded_stride]: y of type f32 once more, rounded to bf16; NULL: not wanted */
+    int64_t rounded_stride;
     int64_t rows, dim, d_conv;
     ls_pool_view state; /* entries [d_conv-1][dim] of state_dtype: the last inputs, oldest first */
     const ls_span *spans;

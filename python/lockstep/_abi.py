@@ -80,7 +80,8 @@ SequenceSumArgs = _struct(
 
 Conv1dArgs = _struct(
     "Conv1dArgs", (c_void_p, "x"), (c_int, "x_dtype y_dtype state_dtype"), (c_int64, "x_stride"),
-    (c_void_p, "w bias y"), (c_int64, "y_stride rows dim d_conv"), (PoolView, "state"), (c_void_p, "spans"),
+    (c_void_p, "w bias y"), (c_int64, "y_stride"), (c_void_p, "rounded"),
+    (c_int64, "rounded_stride rows dim d_conv"), (PoolView, "state"), (c_void_p, "spans"),
     (c_int64, "n_spans span_rows_max"), (c_bool, "spans_checked"))
 
 Conv1dBackwardArgs = _struct(

@@ -67,6 +67,8 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
                                  .bias = w->conv_bias,
                                  .y = a->u.data,
                                  .y_stride = a->u.stride,
+                                 .rounded = a->u_in.data == a->u.data ? NULL : a->u_in.data,
+                                 .rounded_stride = a->u_in.stride,
                                  .rows = rows,
                                  .dim = dim,
                                  .d_conv = c->d_conv,
@@ -103,7 +105,6 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
     ls_status status;
     LS_TRY(ls_part_project(f, a->uz, a->x, &w->in_proj, w->in_bias, rows, NULL, err));
     LS_TRY(ls_conv1d(f->ws->device, &conv, err));
-    LS_TRY(round_into(f, a->u_in, a->u, dim, err));
     LS_TRY(ls_part_project(f, a->narrow_raw, a->u_in, &w->x_proj, NULL, rows, NULL, err));
     LS_TRY(c->inner_norms ? inner_norms(f, w, err) : round_into(f, a->dt_in, a->narrow_raw, c->dt_rank, err));
     LS_TRY(ls_part_project(f, a->dt, a->dt_in, &w->dt_proj, NULL, rows, NULL, err));

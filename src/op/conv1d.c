@@ -11,6 +11,7 @@ ls_status ls_conv1d_check(const ls_conv1d_args *args, ls_error *err) {
         {"x", args->x, rows, dim, args->x_stride, ls_dtype_bytes(args->x_dtype), false},
         {"w", args->w, args->d_conv, dim, dim, 4, false},
         {"y", args->y, rows, dim, args->y_stride, ls_dtype_bytes(args->y_dtype), false},
+        {"rounded", args->rounded, rows, dim, args->rounded_stride, 2, true},
     };
     ls_status status;
     if (!stored(args->x_dtype) || !stored(args->y_dtype) || !stored(args->state_dtype))
@@ -19,6 +20,8 @@ ls_status ls_conv1d_check(const ls_conv1d_args *args, ls_error *err) {
     if (args->d_conv < 1 || args->d_conv > LS_CONV_WIDTH_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "conv1d: width %lld is not in 1..%d", (long long)args->d_conv,
                        LS_CONV_WIDTH_MAX);
+    if (args->rounded != NULL && args->y_dtype != LS_F32)
+        return LS_FAIL(err, LS_ERR_ARG, "conv1d: rounded: y is %s already", ls_dtype_name(args->y_dtype));
     if (rows < 0 || dim < 1)
         return LS_FAIL(err, LS_ERR_ARG, "conv1d: rows %lld, dim %lld", (long long)rows, (long long)dim);
     LS_TRY(ls_operands_check("conv1d", operands, (int64_t)(sizeof operands / sizeof operands[0]), err));

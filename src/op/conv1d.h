@@ -2,6 +2,7 @@
  *
  * x' = x rounded to the type of the state;  a = bias[c] (or +0);
  * for k = 0 .. d_conv-1: a = fma(w[k][c], x'[t - (d_conv-1) + k][c], a);  y[t][c] = R(silu(a))
+ * rounded[t][c] = y[t][c] of type f32 rounded to bf16, where it is wanted: what a product of the profile mma16 reads
  * Taps run oldest to newest. Inputs before the sequence's first token are +0. State: the last d_conv-1 inputs x',
  * oldest first, before convolution and SiLU. An input has the same bits whether it comes from this span or from the
  * state, and channel c of token t depends on its own d_conv inputs only, so any cut of a sequence into spans gives the

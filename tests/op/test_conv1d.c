@@ -98,6 +98,17 @@ static ls_conv1d_args problem_args(const problem *p, const op_array *x, const op
     return args;
 }
 
+/* y rounded once more, where there are tokens. */
+static op_array rounded_of(const op_array *y, const op_batch *batch) {
+    const op_array rounded = op_array_make(LS_BF16, y->rows, y->cols, 3);
+    op_guard(&rounded);
+    for (int64_t i = 0; i < batch->n_spans; i++)
+        for (int64_t t = 0; t < batch->spans[i].n_rows && batch->spans[i].slot >= 0; t++)
+            for (int64_t c = 0; c < y->cols; c++)
+                op_put(&rounded, batch->spans[i].row + t, c, op_get(y, batch->spans[i].row + t, c));
+    return rounded;
+}
+
 /* All sequences from their first token to their last, in spans of `chunk` tokens. */
 static void drive(const problem *p, const ls_pool_view *pool, ls_device *device, int64_t chunk, bool alone,
                   uint64_t seed) {
@@ -110,10 +121,15 @@ static void drive(const problem *p, const ls_pool_view *pool, ls_device *device,
         const int64_t x_pad = (int64_t)(test_random(&plan.seed) % 4), y_pad = (int64_t)(test_random(&plan.seed) % 4);
         op_array x = op_gather(&p->x, &batch, OP_POISON, x_pad), expected = op_gather(&p->y, &batch, OP_GUARD, y_pad);
         op_array y = op_array_make(p->y.dtype, batch.n_rows, p->dim, y_pad);
-        const ls_conv1d_args args = problem_args(p, &x, &y, &batch, pool);
+        op_array rounded = op_array_make(LS_BF16, batch.n_rows, p->dim, 3), again = rounded_of(&expected, &batch);
+        ls_conv1d_args args = problem_args(p, &x, &y, &batch, pool);
         ls_error err;
         op_guard(&y);
+        op_guard(&rounded);
+        args.rounded = y.dtype == LS_F32 ? (uint16_t *)(void *)rounded.data : NULL;
+        args.rounded_stride = rounded.stride;
         assert_ok(ls_conv1d(device, &args, &err), err);
+        if (args.rounded != NULL) op_check(&again, &rounded, OP_NAN_PINNED, "rounded, dim %lld", (long long)p->dim);
         op_check(&expected, &y, OP_NAN_PINNED, "dim %lld taps %lld x %s y %s state %s bias %d threads %d chunk %lld%s",
                  (long long)p->dim, (long long)p->d_conv, ls_dtype_name(x.dtype), ls_dtype_name(y.dtype),
                  ls_dtype_name(p->state_dtype), p->bias != NULL, ls_pool_threads(device->exec.queue->pool),
@@ -121,6 +137,8 @@ static void drive(const problem *p, const ls_pool_view *pool, ls_device *device,
         op_array_free(&x);
         op_array_free(&y);
         op_array_free(&expected);
+        op_array_free(&rounded);
+        op_array_free(&again);
     }
     free(batch.source);
 }

@@ -296,13 +296,34 @@ done:
 }
 
 /* One item for each span and block of channels. */
+/* y once more, rounded: rows of spans that follow each other at a time, without those of padding. */
+static ls_status round_outputs(const ls_exec *exec, const ls_conv1d_args *a, ls_error *err) {
+    const float *y = a->y;
+    ls_status status = LS_OK;
+    for (int64_t i = 0; i < a->n_spans;) {
+        const int64_t first = a->spans[i].row;
+        int64_t end = first;
+        for (; i < a->n_spans && a->spans[i].slot >= 0 && a->spans[i].row == end; i++) end += a->spans[i].n_rows;
+        if (end > first) {
+            const ls_round_rows_args rows = {
+                y + first * a->y_stride, a->y_stride, a->rounded + first * a->rounded_stride,
+                a->rounded_stride,       end - first, a->dim};
+            LS_TRY(ls_cpu_round_rows(exec, &rows, err));
+        } else {
+            i++;
+        }
+    }
+done:
+    return status;
+}
+
 ls_status ls_cpu_conv1d(const ls_exec *exec, const ls_conv1d_args *args, ls_error *err) {
     const ls_status status =
         ls_spans_check_slots("conv1d", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state, err);
     if (status != LS_OK || args->n_spans == 0) return status;
     RUN(conv1d, args->n_spans * blocks_of(args->dim, LS_CONV1D_BLOCK),
         ls_spans_rows(args->spans, args->n_spans) / args->n_spans * LS_CONV1D_BLOCK * (args->d_conv + 50));
-    return LS_OK;
+    return args->rounded == NULL ? LS_OK : round_outputs(exec, args, err);
 }
 
 /* The same, then the ordered sums. */

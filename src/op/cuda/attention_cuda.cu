@@ -22,6 +22,8 @@
 #define STORE_THREADS 128
 /* Queries of a span up to which it is taken in small tiles. */
 #define FEW 32
+/* KV heads of spans from which on one tile each fills the chip. */
+#define ITEMS_ENOUGH 128
 /* Blocks beyond which more tiles at a time do not help. */
 #define BLOCKS_ENOUGH 65536
 
@@ -465,27 +467,36 @@ static attention_launch launch_of(void) {
     return launch;
 }
 
-/* Small tiles have more bytes on their way for each operation, large ones more operations for each byte. */
+/* Queries of a tile: 8, 32 or as many as there is room for. */
+typedef enum tile_size { TILE_FEW, TILE_GROUP, TILE_MANY } tile_size;
+
+/* Small tiles have more bytes on their way for each operation, large ones more operations for each byte. The middle one
+ * is for one token a span whose query heads share a KV head: each key is read once. */
 template <int TYPE, int DIMS>
-static attention_launch pick_rows(bool few) {
-    constexpr int MANY_ROWS = DIMS <= 128 ? 64 : DIMS == 256 ? 32 : 16;
-    return few ? launch_of<shape<TYPE, 8, DIMS, 128, 16384>>() : launch_of<shape<TYPE, MANY_ROWS, DIMS, 256, 8192>>();
+static attention_launch pick_rows(tile_size size) {
+    constexpr int MANY_ROWS = DIMS <= 128 ? 64 : DIMS == 256 ? 32 : 16, GROUP_ROWS = DIMS <= 128 ? 32 : 8;
+    constexpr int GROUP_BYTES = DIMS <= 128 ? 8192 : 16384;
+    switch (size) {
+        case TILE_FEW: return launch_of<shape<TYPE, 8, DIMS, 128, 16384>>();
+        case TILE_GROUP: return launch_of<shape<TYPE, GROUP_ROWS, DIMS, 128, GROUP_BYTES>>();
+        default: return launch_of<shape<TYPE, MANY_ROWS, DIMS, 256, 8192>>();
+    }
 }
 
 template <int TYPE>
-static attention_launch pick_dims(int64_t head_dim, bool few) {
-    return head_dim <= 64    ? pick_rows<TYPE, 64>(few)
-           : head_dim <= 128 ? pick_rows<TYPE, 128>(few)
-           : head_dim <= 256 ? pick_rows<TYPE, 256>(few)
-                             : pick_rows<TYPE, 512>(few);
+static attention_launch pick_dims(int64_t head_dim, tile_size size) {
+    return head_dim <= 64    ? pick_rows<TYPE, 64>(size)
+           : head_dim <= 128 ? pick_rows<TYPE, 128>(size)
+           : head_dim <= 256 ? pick_rows<TYPE, 256>(size)
+                             : pick_rows<TYPE, 512>(size);
 }
 
 /* Spans with queries in [least, most], in tiles of one kind; a span is expected to have up to `queries`. */
-static ls_status launch_attend(const ls_exec *exec, attention_params *p, const ls_index *index, bool few, int64_t least,
-                               int64_t most, int64_t queries, ls_error *err) {
+static ls_status launch_attend(const ls_exec *exec, attention_params *p, const ls_index *index, tile_size size,
+                               int64_t least, int64_t most, int64_t queries, ls_error *err) {
     const ls_attention_args *a = &p->a;
     const attention_launch pick =
-        a->dtype == LS_F32 ? pick_dims<LS_F32>(a->head_dim, few) : pick_dims<LS_BF16>(a->head_dim, few);
+        a->dtype == LS_F32 ? pick_dims<LS_F32>(a->head_dim, size) : pick_dims<LS_BF16>(a->head_dim, size);
     const int64_t items = ls_launch_blocks(a->n_spans, a->n_kv_heads, 1);
     const int64_t tiles = (queries - 1) / pick.rows + 1, enough = items < BLOCKS_ENOUGH ? BLOCKS_ENOUGH / items : 1;
     p->least = least;
@@ -497,14 +508,17 @@ static ls_status launch_attend(const ls_exec *exec, attention_params *p, const l
 }
 
 /* A call of one token a span is all small tiles, a call of one long span all large ones; otherwise a span is taken by
- * one of two kernels. */
+ * one of two kernels. With few spans small tiles fill the chip better, but each of them reads all keys. */
 static ls_status launch_all(const ls_exec *exec, attention_params *p, const ls_index *index, ls_error *err) {
     const int64_t queries = ls_launch_blocks(p->a.rows, p->group, 1), limit = p->group > FEW ? p->group : FEW;
-    if (p->a.rows <= p->a.n_spans) return launch_attend(exec, p, index, true, 0, INT64_MAX, p->group, err);
-    if (queries <= limit) return launch_attend(exec, p, index, true, 0, INT64_MAX, queries, err);
-    if (p->a.n_spans == 1) return launch_attend(exec, p, index, false, 0, INT64_MAX, queries, err);
-    LS_CUDA_TRY(launch_attend(exec, p, index, true, 0, limit, limit, err));
-    return launch_attend(exec, p, index, false, limit + 1, INT64_MAX, queries, err);
+    const bool fills = ls_launch_blocks(p->a.n_spans, p->a.n_kv_heads, 1) >= ITEMS_ENOUGH;
+    if (p->a.rows <= p->a.n_spans)
+        return launch_attend(exec, p, index, p->group > 8 && fills ? TILE_GROUP : TILE_FEW, 0, INT64_MAX, p->group,
+                             err);
+    if (queries <= limit) return launch_attend(exec, p, index, TILE_FEW, 0, INT64_MAX, queries, err);
+    if (p->a.n_spans == 1) return launch_attend(exec, p, index, TILE_MANY, 0, INT64_MAX, queries, err);
+    LS_CUDA_TRY(launch_attend(exec, p, index, TILE_FEW, 0, limit, limit, err));
+    return launch_attend(exec, p, index, TILE_MANY, limit + 1, INT64_MAX, queries, err);
 }
 
 static ls_status check_call(const ls_exec *exec, const ls_attention_args *a, ls_error *err) {

@@ -54,6 +54,7 @@ static __device__ __forceinline__ void ls_softmax_take(ls_softmax<ROWS> *s, floa
         s->e[lane + LS_WARP][row] = e_high;
         sum = ls_add(e_low, e_high);
         for (int half = LS_WARP / 2; half > 0; half /= 2) sum = ls_add(sum, __shfl_xor_sync(LS_ALL_LANES, sum, half));
+        __syncwarp(); /* all lanes have read m */
         if (lane == 0) {
             s->correction[row] = n > 0 ? correction : 1.0f;
             if (n > 0) s->l[row] = ls_fma(s->l[row], correction, sum);

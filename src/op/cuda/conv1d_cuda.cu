@@ -58,7 +58,9 @@ static __global__ void __launch_bounds__(THREADS) conv_kernel(const __grid_const
         float acc = bias;
         for (int64_t k = 0; k <= past; k++)
             acc = ls_fma(a->w[k * a->dim + channel], input<X, STATE>(a, span, state, t - past + k, channel), acc);
-        ls_store_one<Y>(a->y, (span->row + t) * a->y_stride + channel, ls_silu(acc));
+        acc = ls_silu(acc);
+        ls_store_one<Y>(a->y, (span->row + t) * a->y_stride + channel, acc);
+        if (a->rounded != NULL) ls_store_one<LS_BF16>(a->rounded, (span->row + t) * a->rounded_stride + channel, acc);
     }
     if (p.decode && span->n_rows > 0) shift_state<X, STATE>(a, span, state, channel);
 }
@@ -111,6 +113,8 @@ static __global__ void __launch_bounds__(THREADS) four_kernel(const __grid_const
                 y[j] = ls_silu(y[j]);
             }
             ls_four_store<Y>(a->y, (span->row + t + i) * a->y_stride + channel, 4, true, y);
+            if (a->rounded != NULL)
+                ls_four_store<LS_BF16>(a->rounded, (span->row + t + i) * a->rounded_stride + channel, 4, true, y);
         }
         /* The last inputs of a whole batch come before the next one; behind a part of one there is none. */
         if (last - t > BATCH)
@@ -148,7 +152,8 @@ static bool fours(const ls_conv1d_args *a) {
     return a->d_conv == WIDTH && a->dim % 4 == 0 && a->x_stride % 4 == 0 && a->y_stride % 4 == 0 &&
            a->state.stride % (4 * ls_dtype_bytes(a->state_dtype)) == 0 && ls_four_fits(a->x, a->x_dtype) &&
            ls_four_fits(a->y, a->y_dtype) && ls_four_fits(a->state.base, a->state_dtype) &&
-           ls_four_fits(a->w, LS_F32) && ls_four_fits(a->bias, LS_F32);
+           ls_four_fits(a->w, LS_F32) && ls_four_fits(a->bias, LS_F32) && ls_four_fits(a->rounded, LS_BF16) &&
+           (a->rounded == NULL || a->rounded_stride % 4 == 0);
 }
 
 ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *a, ls_error *err) {
@@ -158,7 +163,8 @@ ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *a, ls_error 
                                         {"bias", a->bias, 4, true},
                                         {"y", a->y, ls_dtype_bytes(a->y_dtype), false},
                                         {"state", a->state.base, state_elem, a->d_conv == 1 || a->state.n_entries == 0},
-                                        {"spans", a->spans, 8, a->n_spans == 0}};
+                                        {"spans", a->spans, 8, a->n_spans == 0},
+                                        {"rounded", a->rounded, 2, true}};
     const int64_t most = ls_spans_most(a->span_rows_max, a->rows);
     const bool x_f32 = a->x_dtype == LS_F32, state_f32 = a->state_dtype == LS_F32;
     LS_CUDA_TRY(ls_cuda_check("conv1d", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
@@ -171,14 +177,16 @@ ls_status ls_cuda_conv1d(const ls_exec *exec, const ls_conv1d_args *a, ls_error 
         {LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", a->x_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"y stride", a->y_stride}, {"element", 4}}}},
         {LS_WIDTH_I64,
+         {{{"row", a->rows}, {"rounded stride", a->rounded != NULL ? a->rounded_stride : 0}, {"element", 2}}}},
+        {LS_WIDTH_I64,
          {{{"slot", a->state.n_entries}, {"state stride in bytes", a->d_conv > 1 ? a->state.stride : 0}}}},
         {LS_WIDTH_I64, {{{"tap", a->d_conv}, {"dim", a->dim}, {"element", 4}}}}};
     const ls_launch outputs = {"conv1d", {ls_launch_blocks(a->n_spans, p.pieces, p.blocks), 1, 1}, THREADS, 0, index,
-                               4};
+                               5};
     conv_params single = p; /* a thread a channel, for the state */
     single.blocks = (a->dim + THREADS - 1) / THREADS;
     const ls_launch states = {
-        "conv1d state", {ls_launch_blocks(a->n_spans, single.blocks, 1), 1, 1}, THREADS, 0, index, 4};
+        "conv1d state", {ls_launch_blocks(a->n_spans, single.blocks, 1), 1, 1}, THREADS, 0, index, 5};
     ls_fault *fault;
     LS_CUDA_TRY(ls_launch_check(&outputs, LS_CUDA_SHARED_MAX, err));
     LS_CUDA_TRY(ls_cuda_fault_begin("conv1d", exec, &fault, err));
