@@ -553,6 +553,8 @@ static ls_status launch_check(const ls_exec *exec, const ls_attention_args *a, l
 
 ls_status ls_cuda_attention(const ls_exec *exec, const ls_attention_args *a, ls_error *err) {
     const int64_t elem = ls_dtype_bytes(a->dtype), enough = a->n_spans < BLOCKS_ENOUGH ? BLOCKS_ENOUGH : a->n_spans;
+    /* Blocks of the store for each span: where there are as many spans as rows, one token each is to be expected. */
+    const int64_t tokens = a->rows <= a->n_spans ? 1 : a->rows;
     ls_fault *fault;
     LS_CUDA_TRY(check_call(exec, a, err));
     if (a->n_spans == 0) return LS_OK;
@@ -561,7 +563,7 @@ ls_status ls_cuda_attention(const ls_exec *exec, const ls_attention_args *a, ls_
                           a->n_heads / a->n_kv_heads,
                           0,
                           0,
-                          a->rows < enough / a->n_spans ? a->rows : enough / a->n_spans,
+                          tokens < enough / a->n_spans ? tokens : enough / a->n_spans,
                           __builtin_ctzll((unsigned long long)a->page_tokens),
                           aligned && a->page_tokens * elem % 16 == 0 && a->head_dim * a->page_tokens * elem % 16 == 0,
                           aligned && a->head_dim * elem % 16 == 0,
