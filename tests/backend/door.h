@@ -103,26 +103,43 @@ static inline uint8_t *door_take(door *d, const door_buffer *b, int side) {
     return copy;
 }
 
-/* Fails unless both sides hold the same elements of elem_bytes and whole guards. */
-static inline bool __attribute__((format(printf, 4, 5)))
-door_same(door *d, const door_buffer *b, int64_t elem_bytes, const char *format, ...) {
+/* Every NaN of n float32 becomes the same one. */
+static inline void door_one_nan(uint8_t *values, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, values + 4 * i, sizeof bits);
+        if ((bits & 0x7FFFFFFFu) > 0x7F800000u) bits = 0x7FC00000u;
+        memcpy(values + 4 * i, &bits, sizeof bits);
+    }
+}
+
+/* Fails unless both sides hold the same elements of elem_bytes and whole guards. any_nan: elements are float32, of which
+ * a NaN is as good as another. */
+static inline bool door_compare(door *d, const door_buffer *b, int64_t elem_bytes, bool any_nan, const char *what) {
     uint8_t *side[2];
-    char what[192];
-    va_list args;
     bool same, guarded = true;
-    va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
-    va_end(args);
     for (int s = 0; s < 2; s++) {
         side[s] = door_take(d, b, s);
         for (int64_t i = 0; i < BK_GUARD; i++)
             guarded = guarded && side[s][i] == BK_PATTERN && side[s][BK_GUARD + b->bytes + i] == BK_PATTERN;
+        if (any_nan) door_one_nan(side[s] + BK_GUARD, b->bytes / 4);
     }
     if (!guarded) bk_fail(d->run, "%s: bytes around %s were written", what, b->name);
     same = bk_same(d->run, side[0] + BK_GUARD, side[1] + BK_GUARD, b->bytes / elem_bytes, elem_bytes, "%s: %s", what,
                    b->name);
     for (int s = 0; s < 2; s++) free(side[s]);
     return same && guarded;
+}
+
+/* The same in raw bits. */
+static inline bool __attribute__((format(printf, 4, 5)))
+door_same(door *d, const door_buffer *b, int64_t elem_bytes, const char *format, ...) {
+    char what[192];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return door_compare(d, b, elem_bytes, false, what);
 }
 
 /* A call that its own status or the next wait must refuse, in a sentence that holds every one of the words; the device

@@ -52,29 +52,12 @@ static inline door_buffer values_put(door *d, const char *name, ls_dtype dtype, 
  * operation gives is the processor's choice. */
 static inline bool __attribute__((format(printf, 4, 5)))
 values_same(door *d, const door_buffer *b, ls_dtype dtype, const char *format, ...) {
-    uint8_t *side[2];
     char what[192];
     va_list args;
-    bool same, guarded = true;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    for (int s = 0; s < 2; s++) {
-        side[s] = door_take(d, b, s);
-        for (int64_t i = 0; i < BK_GUARD; i++)
-            guarded = guarded && side[s][i] == BK_PATTERN && side[s][BK_GUARD + b->bytes + i] == BK_PATTERN;
-        for (int64_t i = 0; dtype == LS_F32 && i < b->bytes / 4; i++) {
-            uint32_t bits;
-            memcpy(&bits, side[s] + BK_GUARD + 4 * i, sizeof bits);
-            if ((bits & 0x7FFFFFFFu) > 0x7F800000u) bits = 0x7FC00000u;
-            memcpy(side[s] + BK_GUARD + 4 * i, &bits, sizeof bits);
-        }
-    }
-    if (!guarded) bk_fail(d->run, "%s: bytes around %s were written", what, b->name);
-    same = bk_same(d->run, side[0] + BK_GUARD, side[1] + BK_GUARD, b->bytes / ls_dtype_bytes(dtype),
-                   ls_dtype_bytes(dtype), "%s: %s", what, b->name);
-    for (int s = 0; s < 2; s++) free(side[s]);
-    return same && guarded;
+    return door_compare(d, b, ls_dtype_bytes(dtype), dtype == LS_F32, what);
 }
 
 /* Fails unless the buffer holds these bytes on both sides; NULL: BK_PATTERN. */
