@@ -113,8 +113,8 @@ static inline void door_one_nan(uint8_t *values, int64_t n) {
     }
 }
 
-/* Fails unless both sides hold the same elements of elem_bytes and whole guards. any_nan: elements are float32, of which
- * a NaN is as good as another. */
+/* Fails unless both sides hold the same elements of elem_bytes and whole guards. any_nan: elements are float32, of
+ * which a NaN is as good as another. */
 static inline bool door_compare(door *d, const door_buffer *b, int64_t elem_bytes, bool any_nan, const char *what) {
     uint8_t *side[2];
     bool same, guarded = true;
