@@ -112,14 +112,14 @@ static void bench_make(bench *b, ls_isa isa) {
     ls_error err;
     ls_status status;
     for (int i = 0; i < b->n_m; i++) m_max = b->m[i] > m_max ? b->m[i] : m_max;
-    LS_TRY(ls_device_open_cpu(&b->device, b->threads, isa, &err));
-    LS_TRY(ls_array_alloc((void **)&b->x, m_max * b->k, 4, "x", &err));
-    LS_TRY(ls_array_alloc((void **)&b->w, b->n * b->k, 4, "w", &err));
-    LS_TRY(ls_array_alloc((void **)&half, b->n * b->k, 2, "w bf16", &err));
-    LS_TRY(ls_array_alloc((void **)&b->out, m_max * b->n, 4, "out", &err));
+    LS_TRY_DONE(ls_device_open_cpu(&b->device, b->threads, isa, &err));
+    LS_TRY_DONE(ls_array_alloc((void **)&b->x, m_max * b->k, 4, "x", &err));
+    LS_TRY_DONE(ls_array_alloc((void **)&b->w, b->n * b->k, 4, "w", &err));
+    LS_TRY_DONE(ls_array_alloc((void **)&half, b->n * b->k, 2, "w bf16", &err));
+    LS_TRY_DONE(ls_array_alloc((void **)&b->out, m_max * b->n, 4, "out", &err));
     /* On huge pages where the system grants them, as packed weights are. */
     stream = aligned_alloc(2 << 20, STREAM_BYTES);
-    if (stream == NULL) LS_TRY(LS_FAIL(&err, LS_ERR_NOMEM, "stream of %lld bytes", STREAM_BYTES));
+    if (stream == NULL) LS_TRY_DONE(LS_FAIL(&err, LS_ERR_NOMEM, "stream of %lld bytes", STREAM_BYTES));
 #ifdef MADV_HUGEPAGE
     (void)madvise(stream, STREAM_BYTES, MADV_HUGEPAGE);
 #endif
@@ -130,8 +130,8 @@ static void bench_make(bench *b, ls_isa isa) {
         b->w[i] = (float)((seed = seed * 1664525u + 1013904223u) >> 8) * 0x1p-24f - 0.5f;
         half[i] = ls_f32_to_bf16(b->w[i]);
     }
-    LS_TRY(ls_gemm_pack(b->device, &b->packed, b->w, LS_F32, b->n, b->k, &err));
-    LS_TRY(ls_gemm_pack(b->device, &b->packed_bf16, half, LS_BF16, b->n, b->k, &err));
+    LS_TRY_DONE(ls_gemm_pack(b->device, &b->packed, b->w, LS_F32, b->n, b->k, &err));
+    LS_TRY_DONE(ls_gemm_pack(b->device, &b->packed_bf16, half, LS_BF16, b->n, b->k, &err));
     free(half);
     b->bounds.isa = isa;
     b->bounds.stream = stream;

@@ -96,15 +96,15 @@ static void bench_make(bench *b, ls_isa isa) {
     uint32_t seed = 1;
     ls_error err;
     ls_status status;
-    LS_TRY(ls_device_open_cpu(&b->device, b->threads, isa, &err));
+    LS_TRY_DONE(ls_device_open_cpu(&b->device, b->threads, isa, &err));
     float **const arrays[] = {&b->x, &b->w, &b->dy, &b->out, &b->dx, &b->dw, &b->dbias};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
-        LS_TRY(ls_array_alloc((void **)arrays[i], count, 4, "bench", &err));
+        LS_TRY_DONE(ls_array_alloc((void **)arrays[i], count, 4, "bench", &err));
         for (int64_t j = 0; j < count; j++)
             (*arrays[i])[j] = (float)((seed = seed * 1664525u + 1013904223u) >> 8) * 0x1p-24f - 0.5f;
     }
-    LS_TRY(ls_array_alloc((void **)&b->x_half, count, 2, "bench", &err));
-    LS_TRY(ls_array_alloc((void **)&b->w_half, count, 2, "bench", &err));
+    LS_TRY_DONE(ls_array_alloc((void **)&b->x_half, count, 2, "bench", &err));
+    LS_TRY_DONE(ls_array_alloc((void **)&b->w_half, count, 2, "bench", &err));
     for (int64_t j = 0; j < count; j++) b->x_half[j] = b->w_half[j] = ls_f32_to_bf16(b->x[j]);
     b->bounds.isa = isa;
     return;

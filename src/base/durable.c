@@ -89,8 +89,8 @@ ls_status ls_directory_list(char ***names, int64_t *n, const char *path, ls_erro
     if (dir == NULL) return fail_call(err, path, "open");
     while ((void)(errno = 0), (entry = readdir(dir)) != NULL) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        LS_TRY(ls_array_grow((void **)&list, &cap, count + 1, sizeof *list, "names", err));
-        LS_TRY(ls_text_copy(&list[count], entry->d_name, (int64_t)strlen(entry->d_name), err));
+        LS_TRY_DONE(ls_array_grow((void **)&list, &cap, count + 1, sizeof *list, "names", err));
+        LS_TRY_DONE(ls_text_copy(&list[count], entry->d_name, (int64_t)strlen(entry->d_name), err));
         count++;
     }
     if (errno != 0) {

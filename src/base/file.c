@@ -202,12 +202,12 @@ ls_status ls_output_open(ls_output **out, const char *path, ls_error *err) {
     /* A device or a pipe is written in place: renaming over it would replace it. */
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
         if ((status = open_in_place(output, path, err)) != LS_OK) goto done;
-        LS_TRY(ls_text_copy(&output->path, path, (int64_t)strlen(path), err));
+        LS_TRY_DONE(ls_text_copy(&output->path, path, (int64_t)strlen(path), err));
         *out = output;
         return LS_OK;
     }
     path_bytes = strlen(path);
-    LS_TRY(ls_text_copy(&output->path, path, (int64_t)path_bytes, err));
+    LS_TRY_DONE(ls_text_copy(&output->path, path, (int64_t)path_bytes, err));
     output->temp_path = malloc(path_bytes + 16);
     if (output->temp_path == NULL) {
         status = LS_FAIL(err, LS_ERR_NOMEM, "output path");

@@ -16,8 +16,15 @@ void ls_error_prefix(ls_error *err, const char *format, ...) __attribute__((form
 
 #define LS_FAIL(err, status, ...) ls_error_set((err), (status), __VA_ARGS__)
 
-/* Runs expr; on failure keeps its status and leaves through the function's one cleanup label. */
-#define LS_TRY(expr)                               \
+/* Runs expr; on failure returns its status. For functions that own nothing at that point. */
+#define LS_TRY(expr)                      \
+    do {                                  \
+        const ls_status tried = (expr);   \
+        if (tried != LS_OK) return tried; \
+    } while (0)
+
+/* Runs expr; on failure keeps its status in `status` and leaves through the function's one cleanup label. For owners. */
+#define LS_TRY_DONE(expr)                          \
     do {                                           \
         if ((status = (expr)) != LS_OK) goto done; \
     } while (0)

@@ -21,14 +21,12 @@ typedef struct scorer {
 } scorer;
 
 static ls_status open_scorer(scorer *s, const ls_run_options *o, ls_error *err) {
-    ls_status status = LS_OK;
     if (o->against == NULL) return LS_OK;
     LS_TRY(ls_cli_device_open(&s->device, &s->choice, o->against, &o->levers, err));
     LS_TRY(ls_model_open(&s->model, s->device, o->model, err));
     LS_TRY(ls_model_set_profile(s->model, o->profile, o->dtype, err));
     s->model->ablation = o->levers.ablation;
-done:
-    return status;
+    return LS_OK;
 }
 
 static void close_scorer(scorer *s) {
@@ -64,9 +62,9 @@ static ls_status score_and_compare(verdict *v, const ls_job *job, const scorer *
     double start;
     ls_status status;
     for (int64_t i = 0; i < job->n_requests; i++) total += job->requests[i].n_prompt + job->requests[i].n_completion;
-    LS_TRY(ls_array_alloc((void **)&items, job->n_requests, sizeof *items, "score items", err));
-    LS_TRY(ls_array_alloc((void **)&tokens, total, sizeof *tokens, "tokens", err));
-    LS_TRY(ls_array_alloc((void **)&logprobs, total, sizeof *logprobs, "log-probabilities", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&items, job->n_requests, sizeof *items, "score items", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&tokens, total, sizeof *tokens, "tokens", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&logprobs, total, sizeof *logprobs, "log-probabilities", err));
     for (int64_t i = 0; i < job->n_requests; i++) {
         const ls_request *r = &job->requests[i];
         ls_score_item *item = &items[i];
@@ -80,7 +78,7 @@ static ls_status score_and_compare(verdict *v, const ls_job *job, const scorer *
         at += item->n_tokens;
     }
     start = ls_clock_seconds();
-    LS_TRY(ls_score(model, device, &opts, items, job->n_requests, err));
+    LS_TRY_DONE(ls_score(model, device, &opts, items, job->n_requests, err));
     v->seconds = ls_clock_seconds() - start;
     v->first_request = v->first_token = -1;
     for (int64_t i = 0; i < job->n_requests; i++) compare_bits(v, &job->requests[i], i, items[i].logprob);
@@ -149,14 +147,14 @@ int ls_cmd_check(int argc, char **argv) {
     int64_t n_scored = 0;
     ls_error err;
     ls_status status;
-    LS_TRY(ls_run_options_parse(&o, LS_COMMAND_CHECK, argc, argv, &err));
+    LS_TRY_DONE(ls_run_options_parse(&o, LS_COMMAND_CHECK, argc, argv, &err));
     if (o.prompts == NULL) o.ignore_eos = true; /* made-up prompts are for many tokens, not for sentences */
-    LS_TRY(ls_job_init(&job, &o, &err));
-    LS_TRY(open_scorer(&s, &o, &err));
-    LS_TRY(ls_job_generate(&job, &o, &err));
-    LS_TRY(ls_job_check(&job, &err));
+    LS_TRY_DONE(ls_job_init(&job, &o, &err));
+    LS_TRY_DONE(open_scorer(&s, &o, &err));
+    LS_TRY_DONE(ls_job_generate(&job, &o, &err));
+    LS_TRY_DONE(ls_job_check(&job, &err));
     if (s.device != NULL) ls_cli_device_tell("scored on", &s.choice);
-    LS_TRY(score_and_compare(&v, &job, &s, &o, &err));
+    LS_TRY_DONE(score_and_compare(&v, &job, &s, &o, &err));
     for (int64_t i = 0; i < job.n_requests; i++) n_scored += job.requests[i].n_prompt + job.requests[i].n_completion;
     if (o.json)
         print_json(&job, &s, &o, &v, n_scored);

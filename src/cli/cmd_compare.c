@@ -90,11 +90,11 @@ int ls_cmd_compare(int argc, char **argv) {
     ls_error err;
     bool same = false;
     ls_cli_parse(&parser, argc, argv, &options);
-    LS_TRY(ls_records_read(&a, &n_a, options.a, LS_RECORD_LOGPROB, &err));
-    LS_TRY(ls_records_read(&b, &n_b, options.b, LS_RECORD_LOGPROB, &err));
-    LS_TRY(ls_compare(&comparison, a, n_a, options.a, b, n_b, options.b, options.worst, &err));
+    LS_TRY_DONE(ls_records_read(&a, &n_a, options.a, LS_RECORD_LOGPROB, &err));
+    LS_TRY_DONE(ls_records_read(&b, &n_b, options.b, LS_RECORD_LOGPROB, &err));
+    LS_TRY_DONE(ls_compare(&comparison, a, n_a, options.a, b, n_b, options.b, options.worst, &err));
     same = same_numerics(a, n_a, b, n_b) && ls_comparison_same(&comparison);
-    LS_TRY(ls_output_open(&output, options.out, &err));
+    LS_TRY_DONE(ls_output_open(&output, options.out, &err));
     if (options.json) {
         ls_json_out json;
         ls_json_init(&json, ls_output_stream(output));

@@ -126,13 +126,13 @@ int ls_cmd_correct(int argc, char **argv) {
     ls_output *output = NULL;
     ls_error err;
     ls_cli_parse(&parser, argc, argv, &options);
-    LS_TRY(ls_dump_read(&dump, options.dump, (ls_dump_format)options.format, &err));
-    LS_TRY(ls_array_alloc((void **)&weights, dump.n_tokens, sizeof *weights, "weights", &err));
+    LS_TRY_DONE(ls_dump_read(&dump, options.dump, (ls_dump_format)options.format, &err));
+    LS_TRY_DONE(ls_array_alloc((void **)&weights, dump.n_tokens, sizeof *weights, "weights", &err));
     tokens = (ls_tokens){dump.n_sequences, dump.offsets, dump.mask};
-    LS_TRY(ls_correction_apply(weights, NULL, &m.correction, &tokens, dump.rollout, dump.trainer, &options.correction,
-                               &err));
-    LS_TRY(ls_mismatch_of(&m.mismatch, &tokens, dump.rollout, dump.trainer, &err));
-    LS_TRY(ls_output_open(&output, options.out, &err));
+    LS_TRY_DONE(ls_correction_apply(weights, NULL, &m.correction, &tokens, dump.rollout, dump.trainer,
+                                    &options.correction, &err));
+    LS_TRY_DONE(ls_mismatch_of(&m.mismatch, &tokens, dump.rollout, dump.trainer, &err));
+    LS_TRY_DONE(ls_output_open(&output, options.out, &err));
     (options.json ? write_json : write_table)(ls_output_stream(output), &options, &dump, &m);
     status = ls_output_commit(output, &err);
 done:

@@ -11,7 +11,6 @@
 static ls_status describe_run(ls_record *common, const ls_run_options *o, ls_error *err) {
     const char *kind = o->logprob_of == LS_LOGPROB_RAW ? "raw" : "processed";
     char text[64];
-    ls_status status;
     ls_record_init(common);
     common->has_logprobs = common->has_seed = common->has_meta = true;
     common->seed = o->sampling.seed;
@@ -31,8 +30,7 @@ static ls_status describe_run(ls_record *common, const ls_run_options *o, ls_err
         LS_TRY(ls_text_copy(&lever->name, ls_lever_name(i), (int64_t)strlen(ls_lever_name(i)), err));
         LS_TRY(ls_text_copy(&lever->value, text, (int64_t)strlen(text), err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* One request as a record, which borrows from the job and from what is common; only id and text are its own. */
@@ -44,8 +42,8 @@ static ls_status write_record(ls_json_out *json, const ls_job *job, const ls_rec
     const size_t id_bytes = strlen(prompt->id) + 16;
     uint8_t *missing = NULL;
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&id, (int64_t)id_bytes, 1, "id", err));
-    LS_TRY(ls_array_alloc((void **)&missing, r->n_completion, 1, "log-probabilities", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&id, (int64_t)id_bytes, 1, "id", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&missing, r->n_completion, 1, "log-probabilities", err));
     snprintf(id, id_bytes, "%s/%u", prompt->id, r->sample_i);
     snprintf(finish, sizeof finish, "%s", ls_finish_name(r->finish));
     record.id = id;
@@ -58,8 +56,8 @@ static ls_status write_record(ls_json_out *json, const ls_job *job, const ls_rec
     record.finish = finish;
     record.sample = r->sample_i;
     if (job->tokenizer != NULL) {
-        LS_TRY(ls_tokenizer_decode_known(job->tokenizer, r->completion, r->n_completion, true, &text,
-                                         &record.text_bytes, err));
+        LS_TRY_DONE(ls_tokenizer_decode_known(job->tokenizer, r->completion, r->n_completion, true, &text,
+                                              &record.text_bytes, err));
         record.text = text;
     }
     record.slot = r->slot;
@@ -83,15 +81,15 @@ int ls_cmd_generate(int argc, char **argv) {
     ls_error err;
     ls_status status;
     ls_record_init(&common);
-    LS_TRY(ls_run_options_parse(&o, LS_COMMAND_GENERATE, argc, argv, &err));
-    LS_TRY(describe_run(&common, &o, &err));
-    LS_TRY(ls_output_open(&output, o.out, &err)); /* first: an unwritable output should not cost a generation */
-    LS_TRY(ls_job_init(&job, &o, &err));
-    LS_TRY(ls_job_generate(&job, &o, &err));
+    LS_TRY_DONE(ls_run_options_parse(&o, LS_COMMAND_GENERATE, argc, argv, &err));
+    LS_TRY_DONE(describe_run(&common, &o, &err));
+    LS_TRY_DONE(ls_output_open(&output, o.out, &err)); /* first: an unwritable output should not cost a generation */
+    LS_TRY_DONE(ls_job_init(&job, &o, &err));
+    LS_TRY_DONE(ls_job_generate(&job, &o, &err));
     ls_json_init(&json, ls_output_stream(output));
     for (int64_t i = 0; i < job.n_requests; i++) {
-        LS_TRY(ls_output_check(output, &err));
-        LS_TRY(write_record(&json, &job, &common, &job.requests[i], &err));
+        LS_TRY_DONE(ls_output_check(output, &err));
+        LS_TRY_DONE(write_record(&json, &job, &common, &job.requests[i], &err));
     }
     status = ls_output_commit(output, &err);
     output = NULL;

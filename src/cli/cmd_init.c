@@ -91,13 +91,13 @@ static ls_status copy_files(const char *to, const char *from, ls_error *err) {
     int64_t bytes;
     ls_status status = LS_OK;
     for (int i = 1; i < LS_MODEL_FILES; i++) {
-        LS_TRY(join(path, from, ls_model_files[i], err));
+        LS_TRY_DONE(join(path, from, ls_model_files[i], err));
         if (!ls_file_exists(path)) continue;
         free(data);
         data = NULL;
-        LS_TRY(ls_file_read(&data, &bytes, path, LS_MODEL_FILE_BYTES_MAX, err));
-        LS_TRY(join(path, to, ls_model_files[i], err));
-        LS_TRY(ls_durable_file(path, data, bytes, err));
+        LS_TRY_DONE(ls_file_read(&data, &bytes, path, LS_MODEL_FILE_BYTES_MAX, err));
+        LS_TRY_DONE(join(path, to, ls_model_files[i], err));
+        LS_TRY_DONE(ls_durable_file(path, data, bytes, err));
     }
 done:
     free(data);
@@ -107,7 +107,7 @@ done:
 static ls_status check_tokenizer(const init_options *o, const ls_model_config *config, ls_error *err) {
     ls_tokenizer *tokenizer = NULL;
     ls_status status;
-    LS_TRY(ls_tokenizer_open(&tokenizer, o->tokenizer, err));
+    LS_TRY_DONE(ls_tokenizer_open(&tokenizer, o->tokenizer, err));
     if (ls_tokenizer_size(tokenizer) > config->vocab)
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s: vocab_size: %d; the tokenizer of %s has ids up to %lld", o->config,
                          config->vocab, o->tokenizer, (long long)ls_tokenizer_size(tokenizer) - 1);
@@ -119,27 +119,22 @@ done:
 static ls_status fill_directory(const init_options *o, const char *directory, const ls_model_config *config,
                                 const char *text, int64_t bytes, ls_error *err) {
     char path[PATH_MAX_BYTES];
-    ls_status status;
     LS_TRY(join(path, directory, ls_model_files[0], err));
     LS_TRY(ls_durable_file(path, text, bytes, err));
     if (o->tokenizer != NULL) LS_TRY(copy_files(directory, o->tokenizer, err));
     LS_TRY(join(path, directory, "model.safetensors", err));
     LS_TRY(
         ls_model_init(path, config, o->seed, o->deviation, o->threads > 0 ? (int32_t)o->threads : ls_cpu_count(), err));
-    LS_TRY(ls_directory_sync(directory, err));
-done:
-    return status;
+    return ls_directory_sync(directory, err);
 }
 
 /* Reads the directory as any reader does and says what it is. */
 static ls_status report(const char *directory, const char *name, ls_dtype dtype, ls_error *err) {
     ls_stored_summary summary;
-    ls_status status;
     LS_TRY(ls_stored_summarize(&summary, directory, err));
     printf("%s: %lld parameters, %s, weights %016llx\n", name, (long long)summary.n_parameters, ls_dtype_name(dtype),
            (unsigned long long)summary.digest);
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status read_config(const init_options *o, char **text, int64_t *bytes, ls_error *err) {
@@ -158,18 +153,18 @@ static ls_status run(const init_options *o, ls_error *err) {
     if (ls_file_exists(o->out)) return LS_FAIL(err, LS_ERR_IO, "%s: exists already", o->out);
     if (snprintf(fresh, sizeof fresh, "%s.new", o->out) >= (int)sizeof fresh)
         return LS_FAIL(err, LS_ERR_ARG, "--out: the path is longer than %d bytes", PATH_MAX_BYTES - 1);
-    LS_TRY(read_config(o, &text, &bytes, err));
-    LS_TRY(ls_model_config_parse(&config, text, bytes, o->config, err));
-    if (o->tokenizer != NULL) LS_TRY(check_tokenizer(o, &config, err));
+    LS_TRY_DONE(read_config(o, &text, &bytes, err));
+    LS_TRY_DONE(ls_model_config_parse(&config, text, bytes, o->config, err));
+    if (o->tokenizer != NULL) LS_TRY_DONE(check_tokenizer(o, &config, err));
     if (ls_file_exists(fresh)) {
         status = LS_FAIL(err, LS_ERR_IO, "%s: exists already", fresh);
         goto done;
     }
-    LS_TRY(ls_directory_make(fresh, err));
+    LS_TRY_DONE(ls_directory_make(fresh, err));
     is_made = true;
-    LS_TRY(fill_directory(o, fresh, &config, text, bytes, err));
-    LS_TRY(report(fresh, o->out, config.stored_dtype, err));
-    LS_TRY(ls_path_rename(fresh, o->out, err));
+    LS_TRY_DONE(fill_directory(o, fresh, &config, text, bytes, err));
+    LS_TRY_DONE(report(fresh, o->out, config.stored_dtype, err));
+    LS_TRY_DONE(ls_path_rename(fresh, o->out, err));
     is_made = false;
 done:
     if (is_made) (void)ls_directory_remove(fresh, NULL);

@@ -217,10 +217,10 @@ int ls_cmd_inspect(int argc, char **argv) {
     summary s;
     ls_status status;
     ls_cli_parse(&argp, argc, argv, &o);
-    LS_TRY(o.status);
+    LS_TRY_DONE(o.status);
     if (o.model == NULL) ls_cli_usage(argv[0], "--model is missing; it names the checkpoint directory");
-    LS_TRY(ls_device_open(&device, 1, ls_isa_best(), &err));
-    LS_TRY(
+    LS_TRY_DONE(ls_device_open(&device, 1, ls_isa_best(), &err));
+    LS_TRY_DONE(
         ls_model_open(&model, device, o.model, &err)); /* the whole check of a checkpoint, not a glance at its header */
     summarise(&s, &model->config, model->checkpoint, o.dtype);
     if (o.json)

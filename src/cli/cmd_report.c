@@ -48,8 +48,8 @@ static ls_status write_one(const char *run, const ls_history *history, FILE *fil
     ls_history_sample *samples = NULL;
     int64_t n = 0;
     ls_status status;
-    LS_TRY(ls_report_samples(&samples, &n, run, history, err));
-    LS_TRY(ls_report_write(file, run, history, samples, n, err));
+    LS_TRY_DONE(ls_report_samples(&samples, &n, run, history, err));
+    LS_TRY_DONE(ls_report_write(file, run, history, samples, n, err));
 done:
     ls_history_samples_free(samples, n);
     return status;
@@ -65,10 +65,10 @@ int ls_cmd_report(int argc, char **argv) {
     ls_cli_parse(&parser, argc, argv, &o);
     for (int64_t i = 0; i < o.n; i++)
         if ((status = ls_history_read(&histories[i], o.runs[i], &err)) != LS_OK) goto done;
-    LS_TRY(ls_output_open(&output, o.out, &err));
+    LS_TRY_DONE(ls_output_open(&output, o.out, &err));
     file = ls_output_stream(output);
-    LS_TRY(o.n == 1 ? write_one(o.runs[0], &histories[0], file, &err)
-                    : ls_report_write_several(file, o.runs, histories, o.n, &err));
+    LS_TRY_DONE(o.n == 1 ? write_one(o.runs[0], &histories[0], file, &err)
+                         : ls_report_write_several(file, o.runs, histories, o.n, &err));
     status = ls_output_commit(output, &err);
     output = NULL;
 done:

@@ -46,7 +46,6 @@ static ls_status lay_out_items(score_run *run, const ls_run_options *o, const ch
     const int32_t vocab = run->model->config.vocab;
     const int64_t length_max = o->max_length > 0 ? o->max_length : run->model->config.positions_max;
     int64_t at = 0;
-    ls_status status;
     for (int64_t i = 0; i < run->n_records; i++)
         run->n_tokens += run->records[i].n_prompt + run->records[i].n_completion;
     LS_TRY(ls_array_alloc((void **)&run->items, run->n_records, sizeof *run->items, "score items", err));
@@ -70,8 +69,7 @@ static ls_status lay_out_items(score_run *run, const ls_run_options *o, const ch
         item->logprob = run->logprobs + at;
         at += item->n_tokens;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* The input record with its log-probabilities replaced: one entry a completion token, or a token after the first. */
@@ -81,7 +79,6 @@ static ls_status write_result(ls_json_out *json, const score_run *run, int64_t i
     const int64_t skip = r.is_tokens ? 0 : r.n_prompt > 0 ? r.n_prompt - 1 : 0;
     const int64_t all = run->items[i].n_tokens - 1;
     char kind[16], digest[LS_NUMERICS_BYTES];
-    ls_status status;
     /* What the new values are: of which distribution, by which numerics. The input's digest is of the input's values.
      */
     snprintf(kind, sizeof kind, "%s", run->items[i].of == LS_LOGPROB_RAW ? "raw" : "processed");
@@ -100,8 +97,7 @@ static ls_status write_result(ls_json_out *json, const score_run *run, int64_t i
         ls_record_write(json, &r);
     }
     free(r.logprob_missing);
-done:
-    return status;
+    return LS_OK;
 }
 
 int ls_cmd_score(int argc, char **argv) {
@@ -113,26 +109,26 @@ int ls_cmd_score(int argc, char **argv) {
     const char *path;
     double start;
     ls_status status;
-    LS_TRY(ls_run_options_parse(&o, LS_COMMAND_SCORE, argc, argv, &err));
+    LS_TRY_DONE(ls_run_options_parse(&o, LS_COMMAND_SCORE, argc, argv, &err));
     path = o.rollouts != NULL ? o.rollouts : o.tokens;
-    LS_TRY(ls_output_open(&output, o.out, &err));
-    LS_TRY(ls_cli_device_open(&run.device, &run.choice, o.device, &o.levers, &err));
-    LS_TRY(ls_model_open(&run.model, run.device, o.model, &err));
-    LS_TRY(ls_model_set_profile(run.model, o.profile, o.dtype, &err));
+    LS_TRY_DONE(ls_output_open(&output, o.out, &err));
+    LS_TRY_DONE(ls_cli_device_open(&run.device, &run.choice, o.device, &o.levers, &err));
+    LS_TRY_DONE(ls_model_open(&run.model, run.device, o.model, &err));
+    LS_TRY_DONE(ls_model_set_profile(run.model, o.profile, o.dtype, &err));
     run.model->ablation = o.levers.ablation;
-    LS_TRY(ls_records_read(&run.records, &run.n_records, path, LS_RECORD_SEQUENCE, &err));
-    LS_TRY(lay_out_items(&run, &o, path, &err));
+    LS_TRY_DONE(ls_records_read(&run.records, &run.n_records, path, LS_RECORD_SEQUENCE, &err));
+    LS_TRY_DONE(lay_out_items(&run, &o, path, &err));
     ls_cli_device_tell("device", &run.choice);
     {
         const ls_score_opts opts = {o.dtype, o.levers.batch, o.levers.chunk, o.levers.page_tokens};
         start = ls_clock_seconds();
-        LS_TRY(ls_score(run.model, run.device, &opts, run.items, run.n_records, &err));
+        LS_TRY_DONE(ls_score(run.model, run.device, &opts, run.items, run.n_records, &err));
         start = ls_clock_seconds() - start;
     }
     ls_json_init(&json, ls_output_stream(output));
     for (int64_t i = 0; i < run.n_records; i++) {
-        LS_TRY(ls_output_check(output, &err));
-        LS_TRY(write_result(&json, &run, i, &o, &err));
+        LS_TRY_DONE(ls_output_check(output, &err));
+        LS_TRY_DONE(write_result(&json, &run, i, &o, &err));
     }
     status = ls_output_commit(output, &err);
     output = NULL;

@@ -208,15 +208,15 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
     ls_program_subject program = {o->suspect, o->run.model, directory, o->suspect_args, o->n_suspect_args};
     ls_subject subject;
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&prompts, job->n_prompts, sizeof *prompts, "prompts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&prompts, job->n_prompts, sizeof *prompts, "prompts", err));
     for (int64_t i = 0; i < job->n_prompts; i++)
         prompts[i] = (ls_prompt){job->prompts[i].prompt_ids, job->prompts[i].n_prompt};
     opts.prompts = prompts;
-    LS_TRY(ls_sweep_trainer_create(&trainer, o->run.model, job->device, err));
+    LS_TRY_DONE(ls_sweep_trainer_create(&trainer, o->run.model, job->device, err));
     engine.trainer = trainer;
     subject = o->suspect != NULL ? ls_subject_program(&program) : ls_subject_engine(&engine);
     ls_job_tell(job);
-    LS_TRY(ls_sweep_run(sweep, &opts, &subject, trainer, err));
+    LS_TRY_DONE(ls_sweep_run(sweep, &opts, &subject, trainer, err));
     if (opts.progress != NULL) fputs("\r\033[K", stderr);
     sweep->opts.prompts = NULL; /* they end here */
 done:
@@ -231,12 +231,10 @@ typedef struct reports {
 } reports;
 
 static ls_status open_reports(reports *r, const sweep_options *o, ls_error *err) {
-    ls_status status;
     LS_TRY(ls_output_open(&r->out, o->out, err));
     if (o->html != NULL) LS_TRY(ls_output_open(&r->html, o->html, err));
     if (o->repro != NULL) LS_TRY(ls_output_open(&r->repro, o->repro, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status commit(ls_output **output, ls_error *err) {
@@ -246,7 +244,6 @@ static ls_status commit(ls_output **output, ls_error *err) {
 }
 
 static ls_status write_reports(reports *r, const sweep_options *o, const ls_sweep *sweep, ls_error *err) {
-    ls_status status;
     if (r->repro != NULL) ls_sweep_repro(ls_output_stream(r->repro), sweep);
     if (r->html != NULL) ls_sweep_html(ls_output_stream(r->html), sweep);
     if (o->json) {
@@ -258,9 +255,7 @@ static ls_status write_reports(reports *r, const sweep_options *o, const ls_swee
     }
     LS_TRY(commit(&r->repro, err));
     LS_TRY(commit(&r->html, err));
-    LS_TRY(commit(&r->out, err));
-done:
-    return status;
+    return commit(&r->out, err);
 }
 
 int ls_cmd_sweep(int argc, char **argv) {
@@ -276,18 +271,18 @@ int ls_cmd_sweep(int argc, char **argv) {
         status = LS_FAIL(&err, LS_ERR_NOMEM, "sweep");
         goto done;
     }
-    LS_TRY(parse_options(&o, argc, argv, &err));
-    LS_TRY(open_reports(&r, &o, &err));
+    LS_TRY_DONE(parse_options(&o, argc, argv, &err));
+    LS_TRY_DONE(open_reports(&r, &o, &err));
     if (o.suspect != NULL && !(has_directory = mkdtemp(directory) != NULL)) {
         status = LS_FAIL(&err, LS_ERR_IO, "%s: cannot create it", directory);
         goto done;
     }
-    LS_TRY(ls_job_init(&job, &o.run, &err));
+    LS_TRY_DONE(ls_job_init(&job, &o.run, &err));
     ls_model_close(job.model); /* the trainer opens its own, in two versions */
     job.model = NULL;
-    LS_TRY(run_sweep(sweep, &o, &job, directory, &err));
+    LS_TRY_DONE(run_sweep(sweep, &o, &job, directory, &err));
     different = sweep->different;
-    LS_TRY(write_reports(&r, &o, sweep, &err));
+    LS_TRY_DONE(write_reports(&r, &o, sweep, &err));
 done:
     ls_output_abandon(r.repro);
     ls_output_abandon(r.html);

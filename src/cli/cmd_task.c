@@ -122,7 +122,6 @@ done:
 }
 
 static ls_status write_problems(const options *o, const ls_task *task, ls_output *output, ls_error *err) {
-    ls_status status = LS_OK;
     ls_json_out json;
     ls_problem problem;
     ls_json_init(&json, ls_output_stream(output));
@@ -134,8 +133,7 @@ static ls_status write_problems(const options *o, const ls_task *task, ls_output
         else
             write_line(&json, problem.id, problem.prompt, (int64_t)strlen(problem.prompt), NULL);
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* The problem of a record: its id is that of the problem, and with samples a slash and the sample's number follow. */
@@ -161,18 +159,18 @@ static ls_status judge(const options *o, const ls_task *task, ls_output *output,
     double sum = 0, best = 0, best_sum = 0;
     ls_status status;
     ls_json_init(&json, ls_output_stream(output));
-    LS_TRY(ls_records_read(&records, &n, o->judge, LS_RECORD_LOGPROB, err));
+    LS_TRY_DONE(ls_records_read(&records, &n, o->judge, LS_RECORD_LOGPROB, err));
     for (int64_t i = 0; i < n; i++) {
         const ls_record *r = &records[i];
         const ls_reply reply = {r->text, r->text_bytes};
         double reward;
-        LS_TRY(ls_output_check(output, err));
+        LS_TRY_DONE(ls_output_check(output, err));
         if (r->text == NULL) {
             status = LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: no text", o->judge, (long long)r->line);
             goto done;
         }
         previous = problem;
-        LS_TRY(find_problem(&problem, o, task, r, err));
+        LS_TRY_DONE(find_problem(&problem, o, task, r, err));
         reward = ls_task_reward(task, &problem, &reply, 1);
         if (strcmp(previous.id, problem.id) != 0) {
             best_sum += best;
@@ -199,9 +197,9 @@ static int run(const options *o) {
     ls_output *output = NULL;
     ls_error err = {0};
     ls_status status;
-    LS_TRY(ls_task_open(&task, o->name, o->settings, o->seed, &err));
-    LS_TRY(ls_output_open(&output, o->out, &err));
-    LS_TRY((o->judge != NULL ? judge : write_problems)(o, task, output, &err));
+    LS_TRY_DONE(ls_task_open(&task, o->name, o->settings, o->seed, &err));
+    LS_TRY_DONE(ls_output_open(&output, o->out, &err));
+    LS_TRY_DONE((o->judge != NULL ? judge : write_problems)(o, task, output, &err));
     status = ls_output_commit(output, &err);
     output = NULL;
 done:

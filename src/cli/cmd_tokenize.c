@@ -46,7 +46,7 @@ static ls_status tokenize_line(const ls_tokenizer *tokenizer, const options *o, 
     int32_t *ids = NULL;
     int64_t n = 0;
     ls_status status;
-    LS_TRY(ls_text_line_parse(&in, line, bytes, "standard input", line_number, err));
+    LS_TRY_DONE(ls_text_line_parse(&in, line, bytes, "standard input", line_number, err));
     status = ls_tokenizer_encode(tokenizer, in.text, in.bytes, o->special, &ids, &n, err);
     if (status != LS_OK) {
         ls_error_prefix(err, "standard input: line %lld", (long long)line_number);
@@ -71,7 +71,7 @@ static ls_status detokenize_line(const ls_tokenizer *tokenizer, const options *o
     char *text = NULL;
     int64_t text_bytes = 0;
     ls_status status;
-    LS_TRY(ls_ids_line_parse(&in, line, bytes, "standard input", line_number, err));
+    LS_TRY_DONE(ls_ids_line_parse(&in, line, bytes, "standard input", line_number, err));
     status = ls_tokenizer_decode(tokenizer, in.ids, in.n, !o->special, &text, &text_bytes, err);
     if (status != LS_OK) {
         ls_error_prefix(err, "standard input: line %lld", (long long)line_number);
@@ -98,8 +98,8 @@ static int run(const options *o, line_work work) {
     int64_t cap = 0, line_number = 0;
     ls_error err = {0};
     ls_status status;
-    LS_TRY(ls_tokenizer_open(&tokenizer, o->model, &err));
-    LS_TRY(ls_output_open(&output, o->out, &err));
+    LS_TRY_DONE(ls_tokenizer_open(&tokenizer, o->model, &err));
+    LS_TRY_DONE(ls_output_open(&output, o->out, &err));
     for (;;) {
         int64_t bytes;
         bool more;
@@ -110,8 +110,8 @@ static int run(const options *o, line_work work) {
             goto done;
         }
         if (!more) break;
-        LS_TRY(ls_output_check(output, &err));
-        LS_TRY(work(tokenizer, o, line, bytes, line_number, ls_output_stream(output), &err));
+        LS_TRY_DONE(ls_output_check(output, &err));
+        LS_TRY_DONE(work(tokenizer, o, line, bytes, line_number, ls_output_stream(output), &err));
     }
     status = ls_output_commit(output, &err);
     output = NULL;

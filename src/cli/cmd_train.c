@@ -44,21 +44,18 @@ static error_t on_option(int key, char *text, struct argp_state *state) {
 /* What a resumed run has in place of its recorded values: itself, and that it goes on. */
 static ls_status take_up(const ls_config *config, const train_arguments *a, ls_error *err) {
     char text[LS_OPTION_TEXT_MAX + 8];
-    ls_status status;
     if (snprintf(text, sizeof text, "run=%s", a->run) >= (int)sizeof text)
         return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is too long", a->run);
     LS_TRY(ls_config_set(config, text, err));
     LS_TRY(ls_config_set(config, "new_schedule=false", err));
-    LS_TRY(ls_config_set(config, "resume=true", err));
-done:
-    return status;
+    return ls_config_set(config, "resume=true", err);
 }
 
 static ls_status fill_config(const ls_config *config, const train_arguments *a, ls_error *err) {
     ls_status status = LS_OK;
-    if (a->config != NULL) LS_TRY(ls_config_read(config, a->config, err));
-    if (a->recorded != NULL) LS_TRY(ls_config_parse(config, a->recorded, a->recorded_bytes, a->run, err));
-    if (a->recorded != NULL) LS_TRY(take_up(config, a, err));
+    if (a->config != NULL) LS_TRY_DONE(ls_config_read(config, a->config, err));
+    if (a->recorded != NULL) LS_TRY_DONE(ls_config_parse(config, a->recorded, a->recorded_bytes, a->run, err));
+    if (a->recorded != NULL) LS_TRY_DONE(take_up(config, a, err));
     for (int64_t i = 0; i < a->n_sets; i++)
         if ((status = ls_config_set(config, a->sets[i], err)) != LS_OK) {
             ls_error_prefix(err, "--set");
@@ -77,7 +74,7 @@ static ls_status run_sft(const train_arguments *a, int *code, ls_error *err) {
     ls_config config;
     ls_status status;
     ls_sft_options_init(&o, &config);
-    LS_TRY(fill_config(&config, a, err));
+    LS_TRY_DONE(fill_config(&config, a, err));
     if (!a->keys) status = ls_sft_run(&o, &config, stderr, &stopped, err);
     if (stopped) *code = LS_EXIT_STOPPED;
 done:
@@ -90,7 +87,7 @@ static ls_status run_grpo(const train_arguments *a, int *code, ls_error *err) {
     ls_config config;
     ls_status status;
     ls_grpo_options_init(&o, &config);
-    LS_TRY(fill_config(&config, a, err));
+    LS_TRY_DONE(fill_config(&config, a, err));
     if (!a->keys) status = ls_grpo_run(&o, &config, stderr, &result, err);
     if (result.stopped) *code = LS_EXIT_STOPPED;
     if (result.differs) *code = LS_EXIT_DIFFERENT;
@@ -143,7 +140,7 @@ static int run_resume(int argc, char **argv) {
     snprintf(name, sizeof name, "%s resume", argv[0]);
     argv[1] = name;
     ls_cli_parse(&argp, argc - 1, argv + 1, &a);
-    LS_TRY(ls_history_read(&history, a.run, &err));
+    LS_TRY_DONE(ls_history_read(&history, a.run, &err));
     if (history.n_starts == 0) {
         status = LS_FAIL(&err, LS_ERR_FORMAT, "%s: no start of this run is recorded", a.run);
         goto done;

@@ -113,7 +113,6 @@ ls_status ls_ids_check(const char *path, const ls_record *record, const char *fi
 /* Prompts for a check without a file: lengths 1 to 48, tokens drawn by the seed. */
 static ls_status make_up_prompts(ls_job *job, uint64_t seed, ls_error *err) {
     const int64_t n = 16;
-    ls_status status;
     LS_TRY(ls_array_alloc((void **)&job->prompts, n, sizeof *job->prompts, "prompts", err));
     job->n_prompts = n;
     for (int64_t i = 0; i < n; i++) ls_record_init(&job->prompts[i]);
@@ -128,12 +127,10 @@ static ls_status make_up_prompts(ls_job *job, uint64_t seed, ls_error *err) {
             p->prompt_ids[t] = (int32_t)(ls_philox_draw(seed, 1, (uint32_t)t, 0, (uint32_t)i).word[0] %
                                          (uint32_t)job->model->config.vocab);
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status encode_prompts(ls_job *job, const ls_run_options *o, int64_t length_max, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < job->n_prompts; i++) {
         ls_record *p = &job->prompts[i];
         if (p->prompt_ids == NULL) {
@@ -152,14 +149,12 @@ static ls_status encode_prompts(ls_job *job, const ls_run_options *o, int64_t le
                            o->prompts, (long long)p->line, (long long)p->n_prompt, (long long)length_max);
         LS_TRY(ls_ids_check(o->prompts, p, "prompt_ids", p->prompt_ids, p->n_prompt, job->model->config.vocab, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status lay_out_requests(ls_job *job, const ls_run_options *o, int64_t length_max, ls_error *err) {
     const int64_t max_tokens = o->max_tokens > 0 ? o->max_tokens : o->prompts != NULL ? 128 : 64;
     int64_t total;
-    ls_status status;
     if (!ls_mul_i64(job->n_prompts, o->levers.samples, &job->n_requests) ||
         !ls_mul_i64(job->n_requests, max_tokens, &total))
         return LS_FAIL(err, LS_ERR_NOMEM, "--samples: %lld prompts of %lld samples and %lld tokens do not fit",
@@ -185,8 +180,7 @@ static ls_status lay_out_requests(ls_job *job, const ls_run_options *o, int64_t 
         r->stop = ls_stop_reached;
         r->stop_context = &job->stop_states[i];
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 void ls_job_tell(ls_job *job) {
@@ -219,22 +213,22 @@ static ls_status open_tokenizer(ls_job *job, const ls_run_options *o, ls_error *
 ls_status ls_job_init(ls_job *job, const ls_run_options *o, ls_error *err) {
     int64_t length_max;
     ls_status status;
-    LS_TRY(ls_cli_device_open(&job->device, &job->choice, o->device, &o->levers, err));
-    LS_TRY(ls_model_open(&job->model, job->device, o->model, err));
-    LS_TRY(ls_model_set_profile(job->model, o->profile, o->dtype, err));
+    LS_TRY_DONE(ls_cli_device_open(&job->device, &job->choice, o->device, &o->levers, err));
+    LS_TRY_DONE(ls_model_open(&job->model, job->device, o->model, err));
+    LS_TRY_DONE(ls_model_set_profile(job->model, o->profile, o->dtype, err));
     job->model->ablation = o->levers.ablation;
     if (o->prompts != NULL)
-        LS_TRY(ls_records_read(&job->prompts, &job->n_prompts, o->prompts, LS_RECORD_PROMPT, err));
+        LS_TRY_DONE(ls_records_read(&job->prompts, &job->n_prompts, o->prompts, LS_RECORD_PROMPT, err));
     else
-        LS_TRY(make_up_prompts(job, o->sampling.seed, err));
-    LS_TRY(open_tokenizer(job, o, err));
+        LS_TRY_DONE(make_up_prompts(job, o->sampling.seed, err));
+    LS_TRY_DONE(open_tokenizer(job, o, err));
     if (o->n_stop > 0 && (status = ls_stop_create(&job->stop, job->tokenizer, o->stop, o->n_stop, err)) != LS_OK) {
         ls_error_prefix(err, "--stop");
         goto done;
     }
     length_max = o->max_length > 0 ? o->max_length : job->model->config.positions_max;
-    LS_TRY(encode_prompts(job, o, length_max, err));
-    LS_TRY(lay_out_requests(job, o, length_max, err));
+    LS_TRY_DONE(encode_prompts(job, o, length_max, err));
+    LS_TRY_DONE(lay_out_requests(job, o, length_max, err));
 done:
     return status;
 }
@@ -265,11 +259,11 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
         const int64_t length = job->requests[i].n_prompt + job->requests[i].max_tokens;
         if (length > opts.length_max) opts.length_max = length;
     }
-    LS_TRY(ls_lever_as_option(ls_engine_create(&engine, job->model, job->device, &opts, err), err));
+    LS_TRY_DONE(ls_lever_as_option(ls_engine_create(&engine, job->model, job->device, &opts, err), err));
     ls_engine_get_plan(engine, &job->plan);
     ls_job_tell(job);
-    LS_TRY(ls_engine_run(engine, job->requests, job->n_requests, isatty(STDERR_FILENO) ? show_progress : NULL, &start,
-                         err));
+    LS_TRY_DONE(ls_engine_run(engine, job->requests, job->n_requests, isatty(STDERR_FILENO) ? show_progress : NULL,
+                              &start, err));
     ls_engine_get_stats(engine, &job->stats);
     job->seconds = ls_clock_seconds() - start;
     job->n_generated = 0;

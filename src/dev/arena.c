@@ -167,7 +167,6 @@ void ls_arena_free(ls_arena *arena) {
 ls_status ls_arena_alloc(ls_arena *a, void **out, int64_t bytes, const char *what, ls_error *err) {
     int64_t mapped, gap, i;
     uint8_t *at = a->base;
-    ls_status status;
     *out = NULL;
     if (!ls_add_i64(bytes, 2 * a->page, &mapped) || mapped > a->reserved)
         return LS_FAIL(err, LS_ERR_NOMEM, "%s: %lld bytes in an arena of %lld", what, (long long)bytes,
@@ -187,8 +186,7 @@ ls_status ls_arena_alloc(ls_arena *a, void **out, int64_t bytes, const char *wha
     strncpy(a->buffers[i].what, what, NAME_BYTES - 1);
     a->n++;
     *out = at;
-done:
-    return status;
+    return LS_OK;
 }
 
 void ls_arena_release(ls_arena *a, void *memory) {

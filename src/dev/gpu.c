@@ -38,11 +38,8 @@ ls_status ls_gpu_no_code(const ls_gpu *g, int32_t ordinal, const char *reason, l
 ls_status ls_cuda_device_check(int32_t ordinal, ls_error *err) {
     ls_gpus gpus;
     ls_gpu gpu;
-    ls_status status;
     ls_cuda_gpus(&gpus);
     LS_TRY(ls_gpus_check(&gpus, ordinal, err));
     LS_TRY(ls_cuda_gpu(&gpu, ordinal, err));
-    LS_TRY(ls_gpu_check(&gpu, ordinal, err));
-done:
-    return status;
+    return ls_gpu_check(&gpu, ordinal, err);
 }

@@ -57,9 +57,9 @@ ls_status ls_queue_create(ls_queue **out, int32_t n_threads, ls_isa isa, ls_erro
     queue = calloc(1, sizeof *queue);
     if (queue == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "queue");
     queue->isa = isa;
-    LS_TRY(ls_pool_create(&queue->pool, n_threads, err));
-    LS_TRY(ls_array_alloc((void **)&queue->scratch, n_threads, LS_SCRATCH_FLOATS * (int64_t)sizeof(float),
-                          "thread scratch", err));
+    LS_TRY_DONE(ls_pool_create(&queue->pool, n_threads, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&queue->scratch, n_threads, LS_SCRATCH_FLOATS * (int64_t)sizeof(float),
+                               "thread scratch", err));
     *out = queue;
     queue = NULL;
 done:

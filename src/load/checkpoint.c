@@ -50,13 +50,11 @@ static bool is_plain_name(const char *name) {
 }
 
 static ls_status add_shard_name(ls_checkpoint *checkpoint, const char *name, ls_error *err) {
-    ls_status status;
     LS_TRY(ls_array_grow((void **)&checkpoint->shard_names, &checkpoint->shards_cap, checkpoint->n_shards + 1,
                          sizeof *checkpoint->shard_names, "shards", err));
     LS_TRY(ls_text_copy(&checkpoint->shard_names[checkpoint->n_shards], name, (int64_t)strlen(name), err));
     checkpoint->n_shards++;
-done:
-    return status;
+    return LS_OK;
 }
 
 /* The distinct shard names of the map, sorted. */
@@ -66,7 +64,7 @@ static ls_status collect_shards(ls_checkpoint *checkpoint, json_t *map, ls_error
     json_t *value;
     int64_t n = 0;
     char shown[LS_JSON_SHOW_MAX];
-    LS_TRY(ls_array_alloc((void **)&names, (int64_t)json_object_size(map), sizeof *names, "weight_map", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&names, (int64_t)json_object_size(map), sizeof *names, "weight_map", err));
     json_object_foreach(map, key, value) {
         if (!json_is_string(value)) {
             status = LS_FAIL(err, LS_ERR_FORMAT, "weight_map: '%.200s': %s, expected a file name", key,
@@ -88,7 +86,7 @@ static ls_status collect_shards(ls_checkpoint *checkpoint, json_t *map, ls_error
             status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "weight_map: more than %d shards", LS_SHARDS_MAX);
             goto done;
         }
-        LS_TRY(add_shard_name(checkpoint, names[i], err));
+        LS_TRY_DONE(add_shard_name(checkpoint, names[i], err));
     }
 done:
     free(names);
@@ -98,16 +96,17 @@ done:
 static ls_status open_shards(ls_checkpoint *checkpoint, const char *dir, ls_error *err) {
     ls_status status;
     char *path = NULL;
-    LS_TRY(
+    LS_TRY_DONE(
         ls_array_alloc((void **)&checkpoint->shards, checkpoint->n_shards, sizeof *checkpoint->shards, "shards", err));
     for (int64_t i = 0; i < checkpoint->n_shards; i++) {
         free(path);
-        LS_TRY(path_join(&path, dir, checkpoint->shard_names[i], err));
-        LS_TRY(ls_safetensors_open(&checkpoint->shards[i], path, err));
+        LS_TRY_DONE(path_join(&path, dir, checkpoint->shard_names[i], err));
+        LS_TRY_DONE(ls_safetensors_open(&checkpoint->shards[i], path, err));
         checkpoint->n += ls_safetensors_count(checkpoint->shards[i]);
     }
-    LS_TRY(ls_array_alloc((void **)&checkpoint->views, checkpoint->n, sizeof *checkpoint->views, "tensors", err));
-    LS_TRY(ls_array_alloc((void **)&checkpoint->by_name, checkpoint->n, sizeof *checkpoint->by_name, "tensors", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&checkpoint->views, checkpoint->n, sizeof *checkpoint->views, "tensors", err));
+    LS_TRY_DONE(
+        ls_array_alloc((void **)&checkpoint->by_name, checkpoint->n, sizeof *checkpoint->by_name, "tensors", err));
     for (int64_t i = 0, n = 0; i < checkpoint->n_shards; i++)
         for (int64_t j = 0; j < ls_safetensors_count(checkpoint->shards[i]); j++, n++)
             checkpoint->views[n] = checkpoint->by_name[n] = ls_safetensors_at(checkpoint->shards[i], j);
@@ -147,8 +146,8 @@ static ls_status open_index(ls_checkpoint *checkpoint, const char *dir, const ch
     char *text = NULL;
     int64_t bytes;
     json_t *index = NULL, *map;
-    LS_TRY(ls_file_read(&text, &bytes, index_path, LS_INDEX_BYTES_MAX, err));
-    LS_TRY(ls_json_parse(&index, text, bytes, index_path, err));
+    LS_TRY_DONE(ls_file_read(&text, &bytes, index_path, LS_INDEX_BYTES_MAX, err));
+    LS_TRY_DONE(ls_json_parse(&index, text, bytes, index_path, err));
     map = json_object_get(index, "weight_map");
     if (!json_is_object(map) || json_object_size(map) == 0) {
         char shown[LS_JSON_SHOW_MAX];
@@ -160,8 +159,8 @@ static ls_status open_index(ls_checkpoint *checkpoint, const char *dir, const ch
         ls_error_prefix(err, "%s", index_path);
         goto done;
     }
-    LS_TRY(open_shards(checkpoint, dir, err));
-    LS_TRY(check_map(checkpoint, map, index_path, err));
+    LS_TRY_DONE(open_shards(checkpoint, dir, err));
+    LS_TRY_DONE(check_map(checkpoint, map, index_path, err));
 done:
     ls_json_release(index);
     free(text);
@@ -173,14 +172,14 @@ ls_status ls_checkpoint_open(ls_checkpoint **out, const char *dir, ls_error *err
     ls_checkpoint *checkpoint = NULL;
     char *single_path = NULL, *index_path = NULL;
     *out = NULL;
-    LS_TRY(ls_array_alloc((void **)&checkpoint, 1, sizeof *checkpoint, "checkpoint", err));
-    LS_TRY(path_join(&single_path, dir, "model.safetensors", err));
-    LS_TRY(path_join(&index_path, dir, "model.safetensors.index.json", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&checkpoint, 1, sizeof *checkpoint, "checkpoint", err));
+    LS_TRY_DONE(path_join(&single_path, dir, "model.safetensors", err));
+    LS_TRY_DONE(path_join(&index_path, dir, "model.safetensors.index.json", err));
     if (ls_file_exists(single_path)) {
-        LS_TRY(add_shard_name(checkpoint, "model.safetensors", err));
-        LS_TRY(open_shards(checkpoint, dir, err));
+        LS_TRY_DONE(add_shard_name(checkpoint, "model.safetensors", err));
+        LS_TRY_DONE(open_shards(checkpoint, dir, err));
     } else if (ls_file_exists(index_path)) {
-        LS_TRY(open_index(checkpoint, dir, index_path, err));
+        LS_TRY_DONE(open_index(checkpoint, dir, index_path, err));
     } else {
         status = LS_FAIL(err, LS_ERR_IO, "%s: holds neither model.safetensors nor model.safetensors.index.json", dir);
         goto done;
@@ -195,10 +194,8 @@ done:
 }
 
 ls_status ls_checkpoint_check(const ls_checkpoint *checkpoint, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < checkpoint->n_shards; i++) LS_TRY(ls_safetensors_check(checkpoint->shards[i], err));
-done:
-    return status;
+    return LS_OK;
 }
 
 void ls_checkpoint_close(ls_checkpoint *checkpoint) {

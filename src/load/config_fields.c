@@ -90,7 +90,6 @@ static bool is_honoured(const ls_field_tables *fields, const char *name) {
 static ls_status check_known(json_t *config, const ls_field_tables *fields, ls_error *err) {
     const char *name;
     json_t *value;
-    ls_status status = LS_OK;
     json_object_foreach(config, name, value) {
         bool known = json_is_null(value) || json_is_false(value);
         LS_TRY(check_fixed(&known, shared_fixed, name, value, err));
@@ -98,8 +97,7 @@ static ls_status check_known(json_t *config, const ls_field_tables *fields, ls_e
         known = known || is_honoured(fields, name) || is_listed(shared_inert, name) || is_listed(fields->inert, name);
         if (!known) return fail_value(err, LS_ERR_UNSUPPORTED, name, value, "no such field, null or false");
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status read_integer(int64_t *out, const char *name, const json_t *value, int64_t low, int64_t high,
@@ -116,7 +114,6 @@ static ls_status read_integer(int64_t *out, const char *name, const json_t *valu
 static int64_t *raw_at(void *raw, size_t offset) { return (int64_t *)(void *)((char *)raw + offset); }
 
 ls_status ls_field_read_tables(void *raw, json_t *config, const ls_field_tables *fields, ls_error *err) {
-    ls_status status;
     LS_TRY(check_known(config, fields, err));
     for (const ls_field_integer *f = fields->integers; f->name != NULL; f++) {
         const json_t *value = json_object_get(config, f->name);
@@ -131,8 +128,7 @@ ls_status ls_field_read_tables(void *raw, json_t *config, const ls_field_tables 
         if (value != NULL && !json_is_boolean(value))
             return fail_value(err, LS_ERR_FORMAT, f->name, value, "true or false");
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- single fields ---- */
@@ -202,7 +198,6 @@ static ls_status read_dtype_field(ls_dtype *out, bool *given, const char *field,
 
 /* A file may carry either name, or both if they agree. */
 ls_status ls_field_read_dtype(ls_model_config *out, const json_t *config, ls_error *err) {
-    ls_status status;
     ls_dtype older = LS_F32, newer = LS_F32;
     bool has_older, has_newer;
     LS_TRY(read_dtype_field(&older, &has_older, "torch_dtype", config, err));
@@ -211,14 +206,12 @@ ls_status ls_field_read_dtype(ls_model_config *out, const json_t *config, ls_err
         return LS_FAIL(err, LS_ERR_FORMAT, "dtype: %s, but torch_dtype is %s", ls_dtype_name(newer),
                        ls_dtype_name(older));
     out->stored_dtype = has_newer ? newer : older;
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_field_read_eos(ls_model_config *out, const json_t *config, ls_error *err) {
     const json_t *value = json_object_get(config, "eos_token_id");
     const size_t n = json_is_array(value) ? json_array_size(value) : 1;
-    ls_status status = LS_OK;
     if (value == NULL) return LS_OK;
     out->n_eos = 0;
     if (json_is_null(value)) return LS_OK;
@@ -230,8 +223,7 @@ ls_status ls_field_read_eos(ls_model_config *out, const json_t *config, ls_error
         LS_TRY(read_integer(&id, "eos_token_id", item, 0, out->vocab - 1, err));
         out->eos[out->n_eos++] = (int32_t)id;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status check_token(int32_t *out, const char *field, int64_t id, int32_t vocab, ls_error *err) {
@@ -243,16 +235,13 @@ static ls_status check_token(int32_t *out, const char *field, int64_t id, int32_
 
 ls_status ls_field_read_tokens(ls_model_config *out, const json_t *config, int64_t bos, int64_t pad,
                                int64_t eos_by_default, ls_error *err) {
-    ls_status status;
     LS_TRY(check_token(&out->bos, "bos_token_id", bos, out->vocab, err));
     LS_TRY(check_token(&out->pad, "pad_token_id", pad, out->vocab, err));
     if (json_object_get(config, "eos_token_id") == NULL) {
         out->n_eos = 1;
         LS_TRY(check_token(&out->eos[0], "eos_token_id (by default)", eos_by_default, out->vocab, err));
     }
-    LS_TRY(ls_field_read_eos(out, config, err));
-done:
-    return status;
+    return ls_field_read_eos(out, config, err);
 }
 
 /* ---- sizes ---- */

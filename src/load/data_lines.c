@@ -70,7 +70,6 @@ static bool find_field(found_field *out, const ls_node *root, const char *name, 
 static ls_status read_prompt(ls_data_line *out, const ls_node *root, const ls_data_fields *fields, ls_error *err) {
     found_field f;
     const char *text;
-    ls_status status;
     if (!find_field(&f, root, fields->prompt, prompt_names)) {
         if (fields->prompt != NULL && fields->prompt[0] != '\0')
             return ls_node_fail(root, LS_ERR_FORMAT, err, "'%.60s' is missing", fields->prompt);
@@ -80,15 +79,12 @@ static ls_status read_prompt(ls_data_line *out, const ls_node *root, const ls_da
     }
     LS_TRY(ls_node_text(&f.node, &text, &out->prompt_bytes, err));
     if (out->prompt_bytes == 0) return ls_node_fail(&f.node, LS_ERR_FORMAT, err, "is empty");
-    LS_TRY(ls_text_copy(&out->prompt, text, out->prompt_bytes, err));
-done:
-    return status;
+    return ls_text_copy(&out->prompt, text, out->prompt_bytes, err);
 }
 
 static ls_status read_answer(ls_data_line *out, const ls_node *root, const ls_data_fields *fields, ls_error *err) {
     found_field f;
     const char *text;
-    ls_status status;
     if (!find_field(&f, root, fields->answer, answer_names)) {
         if (fields->answer != NULL && fields->answer[0] != '\0')
             return ls_node_fail(root, LS_ERR_FORMAT, err, "'%.60s' is missing", fields->answer);
@@ -100,9 +96,7 @@ static ls_status read_answer(ls_data_line *out, const ls_node *root, const ls_da
         return LS_OK;
     }
     LS_TRY(ls_node_text(&f.node, &text, &out->answer_bytes, err));
-    LS_TRY(ls_text_copy(&out->answer, text, out->answer_bytes, err));
-done:
-    return status;
+    return ls_text_copy(&out->answer, text, out->answer_bytes, err);
 }
 
 static ls_status read_id(ls_data_line *out, const ls_node *root, const ls_data_fields *fields, ls_error *err) {
@@ -110,7 +104,6 @@ static ls_status read_id(ls_data_line *out, const ls_node *root, const ls_data_f
     char text[32];
     const char *string;
     int64_t number = 0;
-    ls_status status = LS_OK;
     if (!find_field(&f, root, fields->id, id_names)) {
         const uint64_t digest = ls_fnv_mix(LS_FNV_START, out->prompt, out->prompt_bytes);
         if (fields->id != NULL && fields->id[0] != '\0')
@@ -128,9 +121,7 @@ static ls_status read_id(ls_data_line *out, const ls_node *root, const ls_data_f
     if (string[0] == '\0' || strlen(string) > LS_DATA_ID_MAX)
         return ls_node_fail(&f.node, LS_ERR_FORMAT, err, "%zu bytes; an id has 1 to %d", strlen(string),
                             LS_DATA_ID_MAX);
-    LS_TRY(ls_text_copy(&out->id, string, (int64_t)strlen(string), err));
-done:
-    return status;
+    return ls_text_copy(&out->id, string, (int64_t)strlen(string), err);
 }
 
 /* ---- lines ---- */
@@ -155,15 +146,15 @@ static ls_status add_line(line_list *list, const char *text, int64_t bytes, cons
     ls_status status;
     if (is_blank(text, bytes)) return LS_OK;
     snprintf(place, sizeof place, "%.1100s: line %lld", name, (long long)number);
-    LS_TRY(ls_json_doc_open(&doc, text, bytes, place, err));
+    LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, place, err));
     root = ls_json_root(doc);
-    LS_TRY(ls_array_grow((void **)&list->lines, &list->cap, list->n + 1, sizeof *list->lines, "lines", err));
+    LS_TRY_DONE(ls_array_grow((void **)&list->lines, &list->cap, list->n + 1, sizeof *list->lines, "lines", err));
     line = &list->lines[list->n++]; /* from here on the list frees it */
     *line = (ls_data_line){.line = number};
-    LS_TRY(read_prompt(line, &root, fields, err));
-    LS_TRY(read_answer(line, &root, fields, err));
-    LS_TRY(read_id(line, &root, fields, err));
-    LS_TRY(ls_node_dump(&root, &line->whole, err));
+    LS_TRY_DONE(read_prompt(line, &root, fields, err));
+    LS_TRY_DONE(read_answer(line, &root, fields, err));
+    LS_TRY_DONE(read_id(line, &root, fields, err));
+    LS_TRY_DONE(ls_node_dump(&root, &line->whole, err));
 done:
     ls_json_doc_free(doc);
     return status;
@@ -180,7 +171,7 @@ static int compare_ids(const void *a, const void *b) {
 static ls_status check_ids(const line_list *list, const char *name, ls_error *err) {
     const ls_data_line **sorted = NULL;
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&sorted, list->n, sizeof *sorted, "ids", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&sorted, list->n, sizeof *sorted, "ids", err));
     for (int64_t i = 0; i < list->n; i++) sorted[i] = &list->lines[i];
     qsort((void *)sorted, (size_t)list->n, sizeof *sorted, compare_ids);
     for (int64_t i = 1; i < list->n && status == LS_OK; i++)
@@ -193,14 +184,12 @@ done:
 }
 
 static ls_status finish(line_list *list, ls_data_line **out, int64_t *n, const char *name, ls_error *err) {
-    ls_status status;
     if (list->n == 0) return LS_FAIL(err, LS_ERR_FORMAT, "%s: holds no line", name);
     LS_TRY(check_ids(list, name, err));
     *out = list->lines;
     *n = list->n;
     *list = (line_list){0};
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_data_lines_read(ls_data_line **out, int64_t *n, const char *path, const ls_data_fields *fields,
@@ -219,7 +208,7 @@ ls_status ls_data_lines_read(ls_data_line **out, int64_t *n, const char *path, c
             ls_error_prefix(err, "%s: line %lld", path, (long long)number);
             goto done;
         }
-        if (more) LS_TRY(add_line(&list, line, bytes, path, number, fields, err));
+        if (more) LS_TRY_DONE(add_line(&list, line, bytes, path, number, fields, err));
     }
     status = finish(&list, out, n, path, err);
 done:
@@ -238,7 +227,7 @@ ls_status ls_data_lines_parse(ls_data_line **out, int64_t *n, const char *text, 
     for (int64_t at = 0, number = 1; at < bytes; number++) {
         const char *newline = memchr(text + at, '\n', (size_t)(bytes - at));
         const int64_t end = newline != NULL ? newline - text : bytes;
-        LS_TRY(add_line(&list, text + at, end - at, name, number, fields, err));
+        LS_TRY_DONE(add_line(&list, text + at, end - at, name, number, fields, err));
         at = end + 1;
     }
     status = finish(&list, out, n, name, err);

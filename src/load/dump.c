@@ -46,7 +46,6 @@ typedef struct column {
 } column;
 
 static ls_status grow(const column *columns, int n, int64_t *cap, int64_t need, const char *what, ls_error *err) {
-    ls_status status = LS_OK;
     int64_t after = *cap;
     for (int i = 0; i < n; i++) {
         int64_t each = *cap;
@@ -54,8 +53,7 @@ static ls_status grow(const column *columns, int n, int64_t *cap, int64_t need, 
         if (i == 0 || each < after) after = each;
     }
     *cap = after;
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status grow_sequences(ls_dump *dump, ls_error *err) {
@@ -114,15 +112,15 @@ typedef struct line_view {
 static ls_status find_list(ls_node *list, ls_node *batch, const line_view *line, const char *key, int64_t s, int64_t n,
                            ls_error *err) {
     ls_status status;
-    LS_TRY(ls_node_need(&line->root, key, batch, err));
-    LS_TRY(ls_node_expect(batch, LS_NODE_ARRAY, err));
+    LS_TRY_DONE(ls_node_need(&line->root, key, batch, err));
+    LS_TRY_DONE(ls_node_expect(batch, LS_NODE_ARRAY, err));
     if (line->batch && ls_node_count(batch) != line->n) {
         status = ls_node_fail(batch, LS_ERR_FORMAT, err, "%lld sequences, expected %lld",
                               (long long)ls_node_count(batch), (long long)line->n);
         goto done;
     }
     *list = line->batch ? ls_node_at(batch, s) : *batch;
-    LS_TRY(ls_node_expect(list, LS_NODE_ARRAY, err));
+    LS_TRY_DONE(ls_node_expect(list, LS_NODE_ARRAY, err));
     if (n >= 0 && ls_node_count(list) != n)
         status = ls_node_fail(list, LS_ERR_FORMAT, err, "%lld items, expected %lld", (long long)ls_node_count(list),
                               (long long)n);
@@ -134,10 +132,10 @@ static ls_status read_floats(float *out, const line_view *line, const char *key,
                              bool is_logprob, ls_error *err) {
     ls_node batch, list;
     ls_status status;
-    LS_TRY(find_list(&list, &batch, line, key, s, n, err));
+    LS_TRY_DONE(find_list(&list, &batch, line, key, s, n, err));
     for (int64_t i = 0; i < length; i++) {
         const ls_node item = ls_node_at(&list, i);
-        LS_TRY(read_value(&out[i], &item, err));
+        LS_TRY_DONE(read_value(&out[i], &item, err));
         if ((double)out[i] <= SENTINEL) out[i] = NAN;
         if (is_logprob && out[i] > LS_LOGPROB_MAX) {
             status =
@@ -175,22 +173,19 @@ static ls_status find_scalar(bool *found, ls_node *item, ls_node *holder, const 
 /* ---- sequences ---- */
 
 static ls_status read_ids(int32_t *out, const ls_node *list, int64_t length, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < length; i++) {
         const ls_node item = ls_node_at(list, i);
         int64_t id = 0;
         LS_TRY(ls_node_int(&item, 0, INT32_MAX, &id, err));
         out[i] = (int32_t)id;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status read_mask(uint8_t *out, const line_view *line, const struct format_keys *keys, int64_t s, int64_t n,
                            int64_t length, ls_error *err) {
     ls_node batch, list, holder, item;
     bool found, sample = true;
-    ls_status status;
     LS_TRY(find_scalar(&found, &item, &holder, line, keys->sample_mask, s, err));
     if (found) LS_TRY(read_flag(&sample, &item, err));
     LS_TRY(find_list(&list, &batch, line, keys->mask, s, n, err));
@@ -200,8 +195,7 @@ static ls_status read_mask(uint8_t *out, const line_view *line, const struct for
         LS_TRY(read_flag(&on, &flag, err));
         out[i] = on && sample;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status read_sequence(ls_dump *dump, const line_view *line, ls_dump_format format, int64_t s, int64_t line_i,
@@ -212,7 +206,6 @@ static ls_status read_sequence(ls_dump *dump, const line_view *line, ls_dump_for
     bool found;
     int64_t n, length;
     float reward = NAN;
-    ls_status status;
     LS_TRY(find_list(&list, &batch, line, "token_ids", s, -1, err));
     n = length = ls_node_count(&list);
     LS_TRY(find_scalar(&found, &item, &holder, line, keys->length, s, err));
@@ -239,8 +232,7 @@ static ls_status read_sequence(ls_dump *dump, const line_view *line, ls_dump_for
     dump->offsets[dump->n_sequences++] = at;
     dump->n_tokens += length;
     dump->offsets[dump->n_sequences] = dump->n_tokens;
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- lines ---- */
@@ -250,7 +242,6 @@ static ls_status replace_words(char **out, int64_t *n, const char *text, int64_t
     static const char *const words[] = {"-Infinity", "Infinity", "NaN", NULL};
     bool in_string = false;
     char *to;
-    ls_status status;
     LS_TRY(ls_array_alloc((void **)out, bytes + bytes / 3 + 1, 1, "line", err)); /* NaN grows by one byte in three */
     to = *out;
     for (int64_t i = 0; i < bytes;) {
@@ -270,8 +261,7 @@ static ls_status replace_words(char **out, int64_t *n, const char *text, int64_t
         if (in_string && c == '\\' && i < bytes) *to++ = text[i++];
     }
     *n = to - *out;
-done:
-    return status;
+    return LS_OK;
 }
 
 static bool is_blank(const char *text, int64_t bytes) {
@@ -303,18 +293,18 @@ static ls_status read_line(ls_dump *dump, const char *text, int64_t bytes, ls_du
     ls_status status = LS_OK;
     if (is_blank(text, bytes)) return LS_OK;
     snprintf(place, sizeof place, "%.200s: line %lld", name, (long long)line_i);
-    LS_TRY(replace_words(&plain, &plain_bytes, text, bytes, err));
-    LS_TRY(ls_json_doc_open(&doc, plain, plain_bytes, place, err));
+    LS_TRY_DONE(replace_words(&plain, &plain_bytes, text, bytes, err));
+    LS_TRY_DONE(ls_json_doc_open(&doc, plain, plain_bytes, place, err));
     line.root = ls_json_root(doc);
-    LS_TRY(check_schema(&line.root, err));
-    LS_TRY(ls_node_need(&line.root, "token_ids", &ids, err));
-    LS_TRY(ls_node_expect(&ids, LS_NODE_ARRAY, err));
+    LS_TRY_DONE(check_schema(&line.root, err));
+    LS_TRY_DONE(ls_node_need(&line.root, "token_ids", &ids, err));
+    LS_TRY_DONE(ls_node_expect(&ids, LS_NODE_ARRAY, err));
     if (ls_node_count(&ids) > 0) {
         const ls_node first = ls_node_at(&ids, 0);
         line.batch = ls_node_kind_of(&first) == LS_NODE_ARRAY;
     }
     if (line.batch) line.n = ls_node_count(&ids);
-    for (int64_t s = 0; s < line.n; s++) LS_TRY(read_sequence(dump, &line, format, s, line_i, err));
+    for (int64_t s = 0; s < line.n; s++) LS_TRY_DONE(read_sequence(dump, &line, format, s, line_i, err));
 done:
     ls_json_doc_free(doc);
     free(plain);
@@ -333,7 +323,7 @@ static ls_status read_stream(ls_dump *out, FILE *file, const char *name, ls_dump
             goto done;
         }
         if (!more) break;
-        LS_TRY(read_line(out, line, bytes, format, name, line_i, err));
+        LS_TRY_DONE(read_line(out, line, bytes, format, name, line_i, err));
     }
     if (out->n_sequences == 0) status = LS_FAIL(err, LS_ERR_FORMAT, "%s: no sequence", name);
 done:
@@ -359,7 +349,7 @@ ls_status ls_dump_parse(ls_dump *out, const char *text, int64_t bytes, const cha
     FILE *file;
     char *copy = NULL;
     *out = (ls_dump){0};
-    LS_TRY(ls_text_copy(&copy, text, bytes, err));
+    LS_TRY_DONE(ls_text_copy(&copy, text, bytes, err));
     file = fmemopen(copy, bytes > 0 ? (size_t)bytes : 1, "r");
     if (file == NULL) {
         status = LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot read from memory: %s", name, strerror(errno));

@@ -29,8 +29,8 @@ ls_status ls_json_doc_open(ls_json_doc **out, const char *text, int64_t bytes, c
     ls_status status = LS_OK;
     *out = NULL;
     if (doc == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: document", name);
-    LS_TRY(ls_text_copy(&doc->name, name, (int64_t)strlen(name), err));
-    LS_TRY(ls_json_parse_with_nul(&doc->root, text, bytes, name, err));
+    LS_TRY_DONE(ls_text_copy(&doc->name, name, (int64_t)strlen(name), err));
+    LS_TRY_DONE(ls_json_parse_with_nul(&doc->root, text, bytes, name, err));
     *out = doc;
     doc = NULL;
 done:

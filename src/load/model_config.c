@@ -60,13 +60,10 @@ static ls_status check_class(const ls_architecture *architecture, const json_t *
 
 static ls_status read_config(ls_model_config *out, const ls_architecture *const *list, json_t *config, ls_error *err) {
     const ls_architecture *architecture = NULL;
-    ls_status status;
     /* The kind goes first: fields of another model would otherwise be reported one by one. */
     LS_TRY(find_type(&architecture, list, config, err));
     LS_TRY(check_class(architecture, config, err));
-    LS_TRY(architecture->read(out, config, err));
-done:
-    return status;
+    return architecture->read(out, config, err);
 }
 
 ls_status ls_architectures_parse(ls_model_config *out, const ls_architecture *const *list, const char *json,
@@ -74,7 +71,7 @@ ls_status ls_architectures_parse(ls_model_config *out, const ls_architecture *co
     ls_status status;
     json_t *config = NULL;
     ls_model_config read = {0};
-    LS_TRY(ls_json_parse(&config, json, bytes, name, err));
+    LS_TRY_DONE(ls_json_parse(&config, json, bytes, name, err));
     if ((status = read_config(&read, list, config, err)) != LS_OK) {
         ls_error_prefix(err, "%s", name);
         goto done;
@@ -90,7 +87,7 @@ ls_status ls_model_config_parse_generation(ls_model_config *config, const char *
     ls_status status;
     json_t *generation = NULL;
     ls_model_config read = *config;
-    LS_TRY(ls_json_parse(&generation, json, bytes, name, err));
+    LS_TRY_DONE(ls_json_parse(&generation, json, bytes, name, err));
     if ((status = ls_field_read_eos(&read, generation, err)) != LS_OK) {
         ls_error_prefix(err, "%s", name);
         goto done;
@@ -108,15 +105,15 @@ ls_status ls_architectures_open(ls_model_config *out, const ls_architecture *con
     char *path = NULL, *text = NULL;
     int64_t bytes;
     const size_t path_bytes = strlen(dir) + sizeof "/generation_config.json";
-    LS_TRY(ls_array_alloc((void **)&path, (int64_t)path_bytes, 1, "path", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&path, (int64_t)path_bytes, 1, "path", err));
     snprintf(path, path_bytes, "%s/config.json", dir);
-    LS_TRY(ls_file_read(&text, &bytes, path, LS_CONFIG_BYTES_MAX, err));
-    LS_TRY(ls_architectures_parse(&read, list, text, bytes, path, err));
+    LS_TRY_DONE(ls_file_read(&text, &bytes, path, LS_CONFIG_BYTES_MAX, err));
+    LS_TRY_DONE(ls_architectures_parse(&read, list, text, bytes, path, err));
     snprintf(path, path_bytes, "%s/generation_config.json", dir);
     if (ls_file_exists(path)) {
         free(text);
-        LS_TRY(ls_file_read(&text, &bytes, path, LS_CONFIG_BYTES_MAX, err));
-        LS_TRY(ls_model_config_parse_generation(&read, text, bytes, path, err));
+        LS_TRY_DONE(ls_file_read(&text, &bytes, path, LS_CONFIG_BYTES_MAX, err));
+        LS_TRY_DONE(ls_model_config_parse_generation(&read, text, bytes, path, err));
     }
     *out = read;
 done:

@@ -15,18 +15,14 @@
 static ls_status read_text(const ls_node *root, const char *key, char **out, int64_t *bytes, ls_error *err) {
     const char *text;
     ls_node node;
-    ls_status status;
     LS_TRY(ls_node_need(root, key, &node, err));
     LS_TRY(ls_node_text(&node, &text, bytes, err));
     if (*bytes == 0) return ls_node_fail(&node, LS_ERR_FORMAT, err, "is empty");
-    LS_TRY(ls_text_copy(out, text, *bytes, err));
-done:
-    return status;
+    return ls_text_copy(out, text, *bytes, err);
 }
 
 static ls_status read_ids(const ls_node *root, const char *key, int32_t **out, int64_t *n, ls_error *err) {
     ls_node node;
-    ls_status status;
     LS_TRY(ls_node_need(root, key, &node, err));
     LS_TRY(ls_node_expect(&node, LS_NODE_ARRAY, err));
     *n = ls_node_count(&node);
@@ -38,8 +34,7 @@ static ls_status read_ids(const ls_node *root, const char *key, int32_t **out, i
         LS_TRY(ls_node_int(&item, 0, INT32_MAX, &id, err));
         (*out)[i] = (int32_t)id;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_pair_parse(ls_pair *out, const char *line, int64_t bytes, const char *name, int64_t line_number,
@@ -52,7 +47,7 @@ ls_status ls_pair_parse(ls_pair *out, const char *line, int64_t bytes, const cha
     memset(out, 0, sizeof *out);
     out->line = line_number;
     snprintf(place, sizeof place, "%.1100s: line %lld", name, (long long)line_number);
-    LS_TRY(ls_json_doc_open(&doc, line, bytes, place, err));
+    LS_TRY_DONE(ls_json_doc_open(&doc, line, bytes, place, err));
     root = ls_json_root(doc);
     has_text = ls_node_get_some(&root, "prompt", &node) || ls_node_get_some(&root, "completion", &node);
     has_ids = ls_node_get_some(&root, "prompt_ids", &node) || ls_node_get_some(&root, "completion_ids", &node);
@@ -60,11 +55,11 @@ ls_status ls_pair_parse(ls_pair *out, const char *line, int64_t bytes, const cha
         status = ls_node_fail(&root, LS_ERR_FORMAT, err,
                               "one of 'prompt' with 'completion' and 'prompt_ids' with 'completion_ids' is required");
     } else if (has_text) {
-        LS_TRY(read_text(&root, "prompt", &out->prompt, &out->prompt_bytes, err));
-        LS_TRY(read_text(&root, "completion", &out->completion, &out->completion_bytes, err));
+        LS_TRY_DONE(read_text(&root, "prompt", &out->prompt, &out->prompt_bytes, err));
+        LS_TRY_DONE(read_text(&root, "completion", &out->completion, &out->completion_bytes, err));
     } else {
-        LS_TRY(read_ids(&root, "prompt_ids", &out->prompt_ids, &out->n_prompt, err));
-        LS_TRY(read_ids(&root, "completion_ids", &out->completion_ids, &out->n_completion, err));
+        LS_TRY_DONE(read_ids(&root, "prompt_ids", &out->prompt_ids, &out->n_prompt, err));
+        LS_TRY_DONE(read_ids(&root, "completion_ids", &out->completion_ids, &out->n_completion, err));
     }
 done:
     ls_json_doc_free(doc);
@@ -109,8 +104,8 @@ ls_status ls_pairs_read(ls_pair **out, int64_t *n, const char *path, ls_error *e
         }
         if (!more) break;
         if (is_blank(line, bytes)) continue;
-        LS_TRY(ls_array_grow((void **)&pairs, &cap, count + 1, sizeof *pairs, "pairs", err));
-        LS_TRY(ls_pair_parse(&pairs[count], line, bytes, path, line_number, err));
+        LS_TRY_DONE(ls_array_grow((void **)&pairs, &cap, count + 1, sizeof *pairs, "pairs", err));
+        LS_TRY_DONE(ls_pair_parse(&pairs[count], line, bytes, path, line_number, err));
         count++;
     }
     if (count == 0) {

@@ -76,7 +76,7 @@ static ls_status read_text(char **out, int64_t *bytes, const json_t *line, const
 static ls_status read_name(char **out, const json_t *line, const char *field, ls_error *err) {
     ls_status status;
     int64_t bytes = 0;
-    LS_TRY(read_text(out, &bytes, line, field, err));
+    LS_TRY_DONE(read_text(out, &bytes, line, field, err));
     if (*out != NULL && (int64_t)strlen(*out) != bytes)
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s: contains a NUL at byte %zu", field, strlen(*out));
 done:
@@ -85,7 +85,6 @@ done:
 
 static ls_status read_ids(int32_t **out, int64_t *n, const json_t *line, const char *field, ls_error *err) {
     const json_t *list = member(line, field);
-    ls_status status;
     if (list == NULL) return LS_OK;
     if (!json_is_array(list)) return fail_value(err, field, list, "a list of token ids");
     *n = (int64_t)json_array_size(list);
@@ -94,14 +93,12 @@ static ls_status read_ids(int32_t **out, int64_t *n, const json_t *line, const c
         const json_t *id = json_array_get(list, (size_t)i);
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX) {
             char shown[LS_JSON_SHOW_MAX];
-            status = LS_FAIL(err, LS_ERR_FORMAT, "%s: item %lld is %s, expected an integer in 0..%d", field,
-                             (long long)i, ls_json_show(id, shown), INT32_MAX);
-            goto done;
+            return LS_FAIL(err, LS_ERR_FORMAT, "%s: item %lld is %s, expected an integer in 0..%d", field, (long long)i,
+                           ls_json_show(id, shown), INT32_MAX);
         }
         (*out)[i] = (int32_t)json_integer_value(id);
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static bool read_bits(float *out, const json_t *item) {
@@ -179,7 +176,6 @@ static ls_status read_logprob_list(ls_record *record, const json_t *list, const 
 
 static ls_status read_logprobs(ls_record *record, const json_t *line, ls_error *err) {
     const json_t *values = member(line, "logprobs"), *bits = member(line, "logprob_bits");
-    ls_status status = LS_OK;
     if (values == NULL && bits == NULL) return LS_OK;
     if (values != NULL && !json_is_array(values)) return fail_value(err, "logprobs", values, "a list");
     if (bits != NULL && !json_is_array(bits)) return fail_value(err, "logprob_bits", bits, "a list");
@@ -193,8 +189,7 @@ static ls_status read_logprobs(ls_record *record, const json_t *line, ls_error *
     if (values != NULL) LS_TRY(read_logprob_list(record, values, "logprobs", err));
     if (bits != NULL) LS_TRY(read_logprob_list(record, bits, "logprob_bits", err));
     if (values != NULL && bits != NULL) LS_TRY(check_agreement(record, values, bits, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status read_seed(ls_record *record, const json_t *line, ls_error *err) {
@@ -234,7 +229,6 @@ static ls_status read_double(double *out, const json_t *object, const char *fiel
 
 static ls_status read_lever(ls_record_lever *lever, const char *name, const json_t *value, ls_error *err) {
     char number[LS_DOUBLE_TEXT_MAX];
-    ls_status status;
     LS_TRY(ls_text_copy(&lever->name, name, (int64_t)strlen(name), err));
     lever->is_number = json_is_number(value);
     if (json_is_integer(value)) {
@@ -250,8 +244,7 @@ static ls_status read_lever(ls_record_lever *lever, const char *name, const json
         const char *text = lever->is_number ? number : json_string_value(value);
         LS_TRY(ls_text_copy(&lever->value, text, (int64_t)strlen(text), err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status read_levers(ls_record *record, const json_t *meta, ls_error *err) {
@@ -260,8 +253,8 @@ static ls_status read_levers(ls_record *record, const json_t *meta, ls_error *er
     ls_status status;
     if (levers == NULL || json_is_null(levers)) return LS_OK;
     if (!json_is_object(levers)) return fail_value(err, "levers", levers, "an object");
-    LS_TRY(ls_array_alloc((void **)&record->levers, (int64_t)json_object_size(levers), sizeof *record->levers, "levers",
-                          err));
+    LS_TRY_DONE(ls_array_alloc((void **)&record->levers, (int64_t)json_object_size(levers), sizeof *record->levers,
+                               "levers", err));
     json_object_foreach(levers, name, value) {
         if ((status = read_lever(&record->levers[record->n_levers++], name, value, err)) == LS_OK) continue;
         ls_error_prefix(err, "levers");
@@ -277,23 +270,23 @@ static ls_status read_meta(ls_record *record, const json_t *line, ls_error *err)
     if (meta == NULL) return LS_OK;
     if (!json_is_object(meta)) return fail_value(err, "meta", meta, "an object");
     record->has_meta = true;
-    LS_TRY(read_name(&record->logprob_of, meta, "logprob_of", err));
+    LS_TRY_DONE(read_name(&record->logprob_of, meta, "logprob_of", err));
     if (record->logprob_of != NULL && strcmp(record->logprob_of, "raw") != 0 &&
         strcmp(record->logprob_of, "processed") != 0) {
         status = fail_value(err, "logprob_of", member(meta, "logprob_of"), "\"raw\" or \"processed\"");
         goto done;
     }
-    LS_TRY(read_double(&record->temperature, meta, "temperature", err));
-    LS_TRY(read_count(&record->top_k, meta, "top_k", err));
-    LS_TRY(read_double(&record->top_p, meta, "top_p", err));
-    LS_TRY(read_double(&record->min_p, meta, "min_p", err));
-    LS_TRY(read_name(&record->digest, meta, "digest", err));
-    LS_TRY(read_count(&record->weights, meta, "weights", err));
-    LS_TRY(read_count(&record->slot, meta, "slot", err));
-    LS_TRY(read_count(&record->cache_hit, meta, "cache_hit", err));
-    LS_TRY(read_count(&record->preemptions, meta, "preemptions", err));
-    LS_TRY(read_name(&record->error, meta, "error", err));
-    LS_TRY(read_levers(record, meta, err));
+    LS_TRY_DONE(read_double(&record->temperature, meta, "temperature", err));
+    LS_TRY_DONE(read_count(&record->top_k, meta, "top_k", err));
+    LS_TRY_DONE(read_double(&record->top_p, meta, "top_p", err));
+    LS_TRY_DONE(read_double(&record->min_p, meta, "min_p", err));
+    LS_TRY_DONE(read_name(&record->digest, meta, "digest", err));
+    LS_TRY_DONE(read_count(&record->weights, meta, "weights", err));
+    LS_TRY_DONE(read_count(&record->slot, meta, "slot", err));
+    LS_TRY_DONE(read_count(&record->cache_hit, meta, "cache_hit", err));
+    LS_TRY_DONE(read_count(&record->preemptions, meta, "preemptions", err));
+    LS_TRY_DONE(read_name(&record->error, meta, "error", err));
+    LS_TRY_DONE(read_levers(record, meta, err));
 done:
     if (status != LS_OK) ls_error_prefix(err, "meta");
     return status;
@@ -301,15 +294,15 @@ done:
 
 static ls_status read_tokens(ls_record *record, const json_t *line, ls_error *err) {
     ls_status status;
-    LS_TRY(read_ids(&record->prompt_ids, &record->n_prompt, line, "prompt_ids", err));
-    LS_TRY(read_ids(&record->completion_ids, &record->n_completion, line, "completion_ids", err));
+    LS_TRY_DONE(read_ids(&record->prompt_ids, &record->n_prompt, line, "prompt_ids", err));
+    LS_TRY_DONE(read_ids(&record->completion_ids, &record->n_completion, line, "completion_ids", err));
     if (member(line, "token_ids") == NULL) goto done;
     if (record->prompt_ids != NULL || record->completion_ids != NULL) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "token_ids: stands beside %s, which say the same tokens another way",
                          record->prompt_ids != NULL ? "prompt_ids" : "completion_ids");
         goto done;
     }
-    LS_TRY(read_ids(&record->completion_ids, &record->n_completion, line, "token_ids", err));
+    LS_TRY_DONE(read_ids(&record->completion_ids, &record->n_completion, line, "token_ids", err));
     record->is_tokens = true;
 done:
     return status;
@@ -351,11 +344,9 @@ static ls_status read_id(ls_record *record, const json_t *line, ls_error *err) {
 }
 
 static ls_status read_record(ls_record *record, const json_t *line, ls_record_kind kind, ls_error *err) {
-    ls_status status;
     LS_TRY(read_id(record, line, err));
     if (record->id == NULL) {
-        status = LS_FAIL(err, LS_ERR_FORMAT, "id: missing");
-        goto done;
+        return LS_FAIL(err, LS_ERR_FORMAT, "id: missing");
     }
     LS_TRY(read_text(&record->prompt, &record->prompt_bytes, line, "prompt", err));
     LS_TRY(read_tokens(record, line, err));
@@ -365,9 +356,7 @@ static ls_status read_record(ls_record *record, const json_t *line, ls_record_ki
     LS_TRY(read_count(&record->sample, line, "sample", err));
     LS_TRY(read_text(&record->text, &record->text_bytes, line, "text", err));
     LS_TRY(read_meta(record, line, err));
-    LS_TRY(check_kind(record, kind, err));
-done:
-    return status;
+    return check_kind(record, kind, err);
 }
 
 static bool is_blank(const char *text, int64_t bytes) {
@@ -385,8 +374,8 @@ static ls_status add_line(record_list *list, const char *text, int64_t bytes, in
     ls_record *record;
     if (is_blank(text, bytes)) return LS_OK;
     snprintf(place, sizeof place, "line %lld", (long long)line_i);
-    LS_TRY(ls_json_parse_with_nul(&line, text, bytes, place, err));
-    LS_TRY(ls_array_grow((void **)&list->records, &list->cap, list->n + 1, sizeof *list->records, "records", err));
+    LS_TRY_DONE(ls_json_parse_with_nul(&line, text, bytes, place, err));
+    LS_TRY_DONE(ls_array_grow((void **)&list->records, &list->cap, list->n + 1, sizeof *list->records, "records", err));
     record = &list->records[list->n++]; /* from here on the list frees it */
     ls_record_init(record);
     record->line = line_i;
@@ -407,7 +396,7 @@ static int compare_ids(const void *a, const void *b) {
 static ls_status check_ids(const record_list *list, ls_error *err) {
     ls_status status;
     const ls_record **sorted = NULL, *first = NULL, *again = NULL;
-    LS_TRY(ls_array_alloc((void **)&sorted, list->n, sizeof *sorted, "ids", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&sorted, list->n, sizeof *sorted, "ids", err));
     for (int64_t i = 0; i < list->n; i++) sorted[i] = &list->records[i];
     qsort(sorted, (size_t)list->n, sizeof *sorted, compare_ids);
     for (int64_t i = 1; i < list->n; i++) {
@@ -425,15 +414,13 @@ done:
 }
 
 static ls_status finish_list(record_list *list, ls_record **out, int64_t *n, ls_error *err) {
-    ls_status status;
     if (list->n == 0) return LS_FAIL(err, LS_ERR_FORMAT, "no record");
     LS_TRY(check_ids(list, err));
     *out = list->records;
     *n = list->n;
     list->records = NULL;
     list->n = 0;
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_records_read(ls_record **out, int64_t *n, const char *path, ls_record_kind kind, ls_error *err) {
@@ -455,9 +442,9 @@ ls_status ls_records_read(ls_record **out, int64_t *n, const char *path, ls_reco
             goto done;
         }
         if (!more) break;
-        LS_TRY(add_line(&list, line, bytes, line_i, kind, err));
+        LS_TRY_DONE(add_line(&list, line, bytes, line_i, kind, err));
     }
-    LS_TRY(finish_list(&list, out, n, err));
+    LS_TRY_DONE(finish_list(&list, out, n, err));
 done:
     if (status != LS_OK) ls_error_prefix(err, "%s", name);
     ls_records_free(list.records, list.n);
@@ -482,10 +469,10 @@ ls_status ls_records_parse(ls_record **out, int64_t *n, const char *text, int64_
                              LS_LINE_BYTES_MAX);
             goto done;
         }
-        LS_TRY(add_line(&list, text + at, end - at, line_i, kind, err));
+        LS_TRY_DONE(add_line(&list, text + at, end - at, line_i, kind, err));
         at = end + 1;
     }
-    LS_TRY(finish_list(&list, out, n, err));
+    LS_TRY_DONE(finish_list(&list, out, n, err));
 done:
     if (status != LS_OK) ls_error_prefix(err, "%s", name);
     ls_records_free(list.records, list.n);

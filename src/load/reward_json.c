@@ -64,7 +64,6 @@ static ls_status read_id(int64_t *out, const ls_node *answer, ls_error *err) {
     ls_node id;
     const char *text;
     int64_t bytes;
-    ls_status status;
     *out = -1;
     if (!ls_node_get_some(answer, "id", &id)) return LS_OK;
     if (ls_node_kind_of(&id) == LS_NODE_INT) return ls_node_int(&id, 0, INT64_MAX, out, err);
@@ -72,8 +71,7 @@ static ls_status read_id(int64_t *out, const ls_node *answer, ls_error *err) {
     if (bytes < 1 || bytes > 18 || strspn(text, "0123456789") != (size_t)bytes)
         return ls_node_fail(&id, LS_ERR_FORMAT, err, "\"%.40s\" is not one of the ids that were given", text);
     *out = strtoll(text, NULL, 10);
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Texts from outside go into messages of one line. */
@@ -116,13 +114,11 @@ static void read_value(ls_reward_answer *out, const ls_node *answer) {
 }
 
 static ls_status read_answer(ls_reward_answer *out, const ls_node *node, ls_error *err) {
-    ls_status status;
     memset(out, 0, sizeof *out);
     LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, err));
     LS_TRY(read_id(&out->id, node, err));
     read_value(out, node);
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_reward_answer_parse(ls_reward_answer *out, const char *text, int64_t bytes, const char *name,
@@ -130,7 +126,7 @@ ls_status ls_reward_answer_parse(ls_reward_answer *out, const char *text, int64_
     ls_json_doc *doc = NULL;
     ls_node root;
     ls_status status;
-    LS_TRY(open_doc(&doc, text, bytes, name, err));
+    LS_TRY_DONE(open_doc(&doc, text, bytes, name, err));
     root = ls_json_root(doc);
     status = read_answer(out, &root, err);
 done:
@@ -144,10 +140,10 @@ ls_status ls_reward_answers_parse(ls_reward_answer *out, int64_t *n, int64_t n_m
     ls_node root, items;
     ls_status status;
     *n = 0;
-    LS_TRY(open_doc(&doc, text, bytes, name, err));
+    LS_TRY_DONE(open_doc(&doc, text, bytes, name, err));
     root = ls_json_root(doc);
-    LS_TRY(ls_node_need(&root, "items", &items, err));
-    LS_TRY(ls_node_expect(&items, LS_NODE_ARRAY, err));
+    LS_TRY_DONE(ls_node_need(&root, "items", &items, err));
+    LS_TRY_DONE(ls_node_expect(&items, LS_NODE_ARRAY, err));
     if (ls_node_count(&items) > n_max) {
         status = ls_node_fail(&items, LS_ERR_FORMAT, err, "%lld answers to %lld items",
                               (long long)ls_node_count(&items), (long long)n_max);
@@ -155,7 +151,7 @@ ls_status ls_reward_answers_parse(ls_reward_answer *out, int64_t *n, int64_t n_m
     }
     for (int64_t i = 0; i < ls_node_count(&items); i++) {
         const ls_node item = ls_node_at(&items, i);
-        LS_TRY(read_answer(&out[i], &item, err));
+        LS_TRY_DONE(read_answer(&out[i], &item, err));
         if (out[i].id < 0) {
             status = ls_node_fail(&item, LS_ERR_FORMAT, err, "'id' is missing");
             goto done;

@@ -151,9 +151,9 @@ static ls_status read_entry(ls_tensor_view *view, const json_t *entry, const sec
     ls_status status;
     if (!json_is_object(entry))
         return LS_FAIL(err, LS_ERR_FORMAT, "%s, expected an object", ls_json_show(entry, shown));
-    LS_TRY(read_dtype(view, entry, err));
-    LS_TRY(read_shape(view, entry, err));
-    LS_TRY(read_offsets(view, entry, data, err));
+    LS_TRY_DONE(read_dtype(view, entry, err));
+    LS_TRY_DONE(read_shape(view, entry, err));
+    LS_TRY_DONE(read_offsets(view, entry, data, err));
     /* A member beyond the three may change what the bytes mean. */
     if (json_object_size(entry) != 3)
         status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "%zu members, expected only dtype, shape and data_offsets",
@@ -209,15 +209,15 @@ static ls_status fill_views(ls_safetensors *file, json_t *header, const section 
         names_bytes += (int64_t)strlen(key) + 1;
         n++;
     }
-    LS_TRY(ls_array_alloc((void **)&file->names, names_bytes, 1, "tensor names", err));
-    LS_TRY(ls_array_alloc((void **)&file->views, n, sizeof *file->views, "tensors", err));
-    LS_TRY(ls_array_alloc((void **)&file->by_name, n, sizeof *file->by_name, "tensors", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&file->names, names_bytes, 1, "tensor names", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&file->views, n, sizeof *file->views, "tensors", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&file->by_name, n, sizeof *file->by_name, "tensors", err));
     name = file->names;
     json_object_foreach(header, key, entry) {
         ls_tensor_view *view = &file->views[file->n];
         const size_t name_bytes = strlen(key) + 1;
         if (strcmp(key, "__metadata__") == 0) {
-            LS_TRY(check_metadata(entry, err));
+            LS_TRY_DONE(check_metadata(entry, err));
             continue;
         }
         memcpy(name, key, name_bytes);
@@ -266,7 +266,7 @@ static ls_status read_header(ls_safetensors *file, const char *text, int64_t hea
     json_t *header = NULL;
     if (header_bytes == 0 || text[0] != '{')
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: the header does not start with '{'", file->name);
-    LS_TRY(ls_json_parse(&header, text, header_bytes, file->name, err));
+    LS_TRY_DONE(ls_json_parse(&header, text, header_bytes, file->name, err));
     if ((status = fill_views(file, header, data, err)) != LS_OK) ls_error_prefix(err, "%s", file->name);
 done:
     ls_json_release(header);
@@ -276,8 +276,8 @@ done:
 static ls_status create(ls_safetensors **out, const char *name, ls_error *err) {
     ls_status status;
     ls_safetensors *file = NULL;
-    LS_TRY(ls_array_alloc((void **)&file, 1, sizeof *file, "safetensors file", err));
-    LS_TRY(ls_text_copy(&file->name, name, (int64_t)strlen(name), err));
+    LS_TRY_DONE(ls_array_alloc((void **)&file, 1, sizeof *file, "safetensors file", err));
+    LS_TRY_DONE(ls_text_copy(&file->name, name, (int64_t)strlen(name), err));
     *out = file;
     file = NULL;
 done:
@@ -293,16 +293,16 @@ ls_status ls_safetensors_open(ls_safetensors **out, const char *path, ls_error *
     char *text = NULL;
     section data = {0};
     *out = NULL;
-    LS_TRY(create(&file, path, err));
-    LS_TRY(ls_file_identify(&file->id, path, err));
-    LS_TRY(check_length(file, file->id.bytes, err));
-    LS_TRY(ls_file_read_at(prefix, path, 0, LS_ST_PREFIX_BYTES, err));
-    LS_TRY(read_length(file, prefix, file->id.bytes, &header_bytes, err));
-    LS_TRY(ls_array_alloc((void **)&text, header_bytes, 1, "header", err));
-    LS_TRY(ls_file_read_at(text, path, LS_ST_PREFIX_BYTES, header_bytes, err));
+    LS_TRY_DONE(create(&file, path, err));
+    LS_TRY_DONE(ls_file_identify(&file->id, path, err));
+    LS_TRY_DONE(check_length(file, file->id.bytes, err));
+    LS_TRY_DONE(ls_file_read_at(prefix, path, 0, LS_ST_PREFIX_BYTES, err));
+    LS_TRY_DONE(read_length(file, prefix, file->id.bytes, &header_bytes, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&text, header_bytes, 1, "header", err));
+    LS_TRY_DONE(ls_file_read_at(text, path, LS_ST_PREFIX_BYTES, header_bytes, err));
     data.at = LS_ST_PREFIX_BYTES + header_bytes;
     data.n_bytes = file->id.bytes - data.at;
-    LS_TRY(read_header(file, text, header_bytes, &data, err));
+    LS_TRY_DONE(read_header(file, text, header_bytes, &data, err));
     *out = file;
     file = NULL;
 done:
@@ -319,12 +319,12 @@ ls_status ls_safetensors_parse(ls_safetensors **out, const uint8_t *bytes, int64
     section data = {.bytes = bytes};
     *out = NULL;
     LS_ASSERT((uintptr_t)bytes % 8 == 0, "bytes at %p", (const void *)bytes);
-    LS_TRY(create(&file, name, err));
-    LS_TRY(check_length(file, n_bytes, err));
-    LS_TRY(read_length(file, bytes, n_bytes, &header_bytes, err));
+    LS_TRY_DONE(create(&file, name, err));
+    LS_TRY_DONE(check_length(file, n_bytes, err));
+    LS_TRY_DONE(read_length(file, bytes, n_bytes, &header_bytes, err));
     data.at = LS_ST_PREFIX_BYTES + header_bytes;
     data.n_bytes = n_bytes - data.at;
-    LS_TRY(read_header(file, (const char *)bytes + LS_ST_PREFIX_BYTES, header_bytes, &data, err));
+    LS_TRY_DONE(read_header(file, (const char *)bytes + LS_ST_PREFIX_BYTES, header_bytes, &data, err));
     *out = file;
     file = NULL;
 done:

@@ -47,7 +47,7 @@ static ls_status make_header(char **text, size_t *bytes, const ls_tensor_out *co
     ls_json_end_object(&json);
     for (int64_t i = 0; i < n; i++) {
         const ls_tensor_out *t = order[i];
-        LS_TRY(bytes_of(t, &size, err));
+        LS_TRY_DONE(bytes_of(t, &size, err));
         ls_json_begin_object(&json, t->name);
         ls_json_string(&json, "dtype", ls_st_dtype_name(t->dtype));
         ls_json_begin_array(&json, "shape");
@@ -75,14 +75,12 @@ done:
 /* Writes data that is fetched piece by piece. */
 static ls_status write_fetched(ls_durable *file, const ls_tensor_out *tensor, int64_t bytes, void *piece,
                                ls_tensor_fetch fetch, void *context, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t at = 0; at < bytes; at += LS_FETCH_BYTES) {
         const int64_t n = bytes - at < LS_FETCH_BYTES ? bytes - at : LS_FETCH_BYTES;
         LS_TRY(fetch(context, piece, tensor, at, n, err));
         LS_TRY(ls_durable_write(file, piece, n, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_safetensors_write(const char *path, const ls_tensor_out *tensors, int64_t n, ls_tensor_fetch fetch,
@@ -94,23 +92,23 @@ ls_status ls_safetensors_write(const char *path, const ls_tensor_out *tensors, i
     uint8_t prefix[ALIGN_BYTES];
     ls_durable file = {-1, path};
     ls_status status;
-    LS_TRY(lay_out(&order, tensors, n, err));
-    LS_TRY(make_header(&header, &header_bytes, order, n, err));
+    LS_TRY_DONE(lay_out(&order, tensors, n, err));
+    LS_TRY_DONE(make_header(&header, &header_bytes, order, n, err));
     if (header_bytes > LS_ST_HEADER_MAX) {
         status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: a header of %zu bytes; the format's limit is %d", path,
                          header_bytes, LS_ST_HEADER_MAX);
         goto done;
     }
     for (int i = 0; i < ALIGN_BYTES; i++) prefix[i] = (uint8_t)((uint64_t)header_bytes >> 8 * i);
-    if (fetch != NULL) LS_TRY(ls_array_alloc(&piece, LS_FETCH_BYTES, 1, "checkpoint", err));
-    LS_TRY(ls_durable_create(&file, path, err));
-    LS_TRY(ls_durable_write(&file, prefix, ALIGN_BYTES, err));
-    LS_TRY(ls_durable_write(&file, header, (int64_t)header_bytes, err));
+    if (fetch != NULL) LS_TRY_DONE(ls_array_alloc(&piece, LS_FETCH_BYTES, 1, "checkpoint", err));
+    LS_TRY_DONE(ls_durable_create(&file, path, err));
+    LS_TRY_DONE(ls_durable_write(&file, prefix, ALIGN_BYTES, err));
+    LS_TRY_DONE(ls_durable_write(&file, header, (int64_t)header_bytes, err));
     for (int64_t i = 0; i < n; i++) {
         int64_t bytes;
-        LS_TRY(bytes_of(order[i], &bytes, err));
-        LS_TRY(fetch == NULL ? ls_durable_write(&file, order[i]->data, bytes, err)
-                             : write_fetched(&file, order[i], bytes, piece, fetch, context, err));
+        LS_TRY_DONE(bytes_of(order[i], &bytes, err));
+        LS_TRY_DONE(fetch == NULL ? ls_durable_write(&file, order[i]->data, bytes, err)
+                                  : write_fetched(&file, order[i], bytes, piece, fetch, context, err));
     }
 done:
     if (file.fd >= 0) status = ls_durable_close(&file, status, err);

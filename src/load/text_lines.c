@@ -15,10 +15,10 @@ static ls_status open_line(ls_json_doc **doc, ls_node *root, ls_node *child, cha
     ls_node id_node;
     ls_status status;
     snprintf(place, sizeof place, "%.200s: line %lld", name, (long long)line_number);
-    LS_TRY(ls_json_doc_open(doc, line, bytes, place, err));
+    LS_TRY_DONE(ls_json_doc_open(doc, line, bytes, place, err));
     *root = ls_json_root(*doc);
-    LS_TRY(ls_node_expect(root, LS_NODE_OBJECT, err));
-    LS_TRY(ls_node_need(root, field, child, err));
+    LS_TRY_DONE(ls_node_expect(root, LS_NODE_OBJECT, err));
+    LS_TRY_DONE(ls_node_need(root, field, child, err));
     if (ls_node_get(root, "id", &id_node)) status = ls_node_dump(&id_node, id, err);
 done:
     return status;
@@ -31,8 +31,8 @@ ls_status ls_text_line_parse(ls_text_line *out, const char *line, int64_t bytes,
     const char *text = NULL;
     ls_status status;
     memset(out, 0, sizeof *out);
-    LS_TRY(open_line(&doc, &root, &child, &out->id, "text", line, bytes, name, line_number, err));
-    LS_TRY(ls_node_text(&child, &text, &out->bytes, err));
+    LS_TRY_DONE(open_line(&doc, &root, &child, &out->id, "text", line, bytes, name, line_number, err));
+    LS_TRY_DONE(ls_node_text(&child, &text, &out->bytes, err));
     status = ls_text_copy(&out->text, text, out->bytes, err);
 done:
     ls_json_doc_free(doc);
@@ -53,15 +53,15 @@ ls_status ls_ids_line_parse(ls_ids_line *out, const char *line, int64_t bytes, c
     void *ids = NULL;
     ls_status status;
     memset(out, 0, sizeof *out);
-    LS_TRY(open_line(&doc, &root, &child, &out->id, "ids", line, bytes, name, line_number, err));
-    LS_TRY(ls_node_expect(&child, LS_NODE_ARRAY, err));
+    LS_TRY_DONE(open_line(&doc, &root, &child, &out->id, "ids", line, bytes, name, line_number, err));
+    LS_TRY_DONE(ls_node_expect(&child, LS_NODE_ARRAY, err));
     out->n = ls_node_count(&child);
-    LS_TRY(ls_array_alloc(&ids, out->n, sizeof *out->ids, "ids", err));
+    LS_TRY_DONE(ls_array_alloc(&ids, out->n, sizeof *out->ids, "ids", err));
     out->ids = ids;
     for (int64_t i = 0; i < out->n; i++) {
         const ls_node item = ls_node_at(&child, i);
         int64_t value = 0;
-        LS_TRY(ls_node_int(&item, 0, INT32_MAX, &value, err));
+        LS_TRY_DONE(ls_node_int(&item, 0, INT32_MAX, &value, err));
         out->ids[i] = (int32_t)value;
     }
 done:

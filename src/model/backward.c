@@ -110,14 +110,11 @@ static ls_status recall(ls_leaf *l, int64_t half_i, ls_error *err) {
 static ls_status half_backward(ls_leaf *l, int64_t half_i, ls_error *err) {
     const ls_layer *layer = &l->model->layers[half_i / 2];
     const bool mixes = half_i % 2 == 0;
-    ls_status status;
     if (!ls_model_has_half(l->model, half_i / 2, (ls_half)(half_i % 2))) return LS_OK;
     LS_TRY(recall(l, half_i, err));
     LS_TRY((mixes ? layer->mixer : layer->ffn)->backward(l, half_i / 2, err));
-    LS_TRY(ls_leaf_through_norm(l, mixes ? layer->input_norm : layer->ffn_norm, l->h, l->dx, l->dh, true,
-                                l->model->config.hidden, err));
-done:
-    return status;
+    return ls_leaf_through_norm(l, mixes ? layer->input_norm : layer->ffn_norm, l->h, l->dx, l->dh, true,
+                                l->model->config.hidden, err);
 }
 
 /* ---- head, embedding ---- */
@@ -184,12 +181,9 @@ static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool entr
                                                .n = vocab,
                                                .k = dim,
                                                .profile = model->profile};
-    ls_status status;
     LS_TRY(ls_logprob_backward(l->device, &backward, err));
     LS_TRY(ls_gemm_backward_weight(l->device, &weight, err));
-    LS_TRY(ls_gemm_backward_input(l->device, &input, err));
-done:
-    return status;
+    return ls_gemm_backward_input(l->device, &input, err);
 }
 
 /* dh behind the last half, from the log-probabilities of the leaf's rows. */
@@ -200,7 +194,6 @@ static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *
     const ls_rows h = {t->h[t->n_halves], LS_F32, dim}, x = ls_rows_from(t->x_last, l->row);
     int64_t index[LS_TAPE_HEAD_ROWS], block[LS_TAPE_HEAD_ROWS], sequences[LS_TAPE_HEAD_ROWS + 1];
     int64_t row = l->row, n, n_sequences;
-    ls_status status;
     LS_TRY(ls_memory_fill(l->device, l->dx.data, 0, l->rows * dim * (int64_t)sizeof(float), err));
     while ((n = ls_tape_next_rows(targets, &row, end, index, block)) > 0) {
         float d[LS_TAPE_HEAD_ROWS], de[LS_TAPE_HEAD_ROWS];
@@ -219,9 +212,7 @@ static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *
         LS_TRY(ls_head_logprob(t->head, t->head->logits, block, d_entropy != NULL, err));
         LS_TRY(block_backward(l, n_sequences, d_entropy != NULL, err));
     }
-    LS_TRY(ls_leaf_through_norm(l, l->model->final_norm, ls_rows_from(h, l->row), l->dx, l->dh, false, dim, err));
-done:
-    return status;
+    return ls_leaf_through_norm(l, l->model->final_norm, ls_rows_from(h, l->row), l->dx, l->dh, false, dim, err);
 }
 
 static ls_status embed_backward(const ls_leaf *l, ls_error *err) {
@@ -241,7 +232,6 @@ static ls_status embed_backward(const ls_leaf *l, ls_error *err) {
 
 /* The leaf's sequences as a batch of their own. */
 static ls_status write_leaf(ls_tape *t, int64_t begin, int64_t end, int64_t row, ls_error *err) {
-    ls_status status;
     for (int64_t i = begin; i < end; i++) {
         t->leaf_spans[i - begin] = t->spans[i];
         t->leaf_spans[i - begin].row -= row;
@@ -250,9 +240,7 @@ static ls_status write_leaf(ls_tape *t, int64_t begin, int64_t end, int64_t row,
     t->leaf_offsets[end - begin] = t->spans[end - 1].row + t->spans[end - 1].n_rows - row;
     LS_TRY(
         ls_memory_write(t->device, t->sequences, t->leaf_offsets, (end - begin + 1) * (int64_t)sizeof(int64_t), err));
-    LS_TRY(ls_batch_write(t->leaf_batch, t->tokens + row, t->leaf_spans, end - begin, t->pages, t->n_pages, err));
-done:
-    return status;
+    return ls_batch_write(t->leaf_batch, t->tokens + row, t->leaf_spans, end - begin, t->pages, t->n_pages, err);
 }
 
 ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,
@@ -265,7 +253,6 @@ ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t
                  .dh = {t->dh, LS_F32, dim},
                  .dx = {t->dx, LS_F32, dim},
                  .gradient = gradient};
-    ls_status status;
     LS_ASSERT(begin >= 0 && begin < end && end <= t->n_spans, "sequences %lld to %lld of %lld", (long long)begin,
               (long long)end, (long long)t->n_spans);
     l.row = t->spans[begin].row;
@@ -273,7 +260,5 @@ ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t
     LS_TRY(write_leaf(t, begin, end, l.row, err));
     LS_TRY(head_backward(&l, targets, d_logprob, d_entropy, err));
     for (int64_t i = t->n_halves - 1; i >= 0; i--) LS_TRY(half_backward(&l, i, err));
-    LS_TRY(embed_backward(&l, err));
-done:
-    return status;
+    return embed_backward(&l, err);
 }

@@ -17,13 +17,11 @@ typedef struct binder {
 /* Array of n elements that the model owns. */
 static ls_status own_array(binder *b, void **out, int64_t n, int64_t elem_bytes) {
     ls_model *model = b->model;
-    ls_status status;
     LS_TRY(ls_array_grow((void **)&model->owned, &model->owned_cap, model->n_owned + 1, sizeof(void *), "weights",
                          b->err));
     LS_TRY(ls_memory_alloc(b->device, out, n, elem_bytes, "weights", b->err));
     model->owned[model->n_owned++] = *out;
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Of a weight, whose layout may hold it more than once. */
@@ -37,25 +35,25 @@ static ls_status bind_slot(void *context, const ls_weight_slot *slot, ls_error *
     void *data = NULL; /* as stored */
     ls_dtype dtype;
     ls_status status;
-    LS_TRY(ls_stored_find(&b->stored, &view, &dtype, slot, err));
+    LS_TRY_DONE(ls_stored_find(&b->stored, &view, &dtype, slot, err));
     model->n_parameters += view->n_elements;
     if (slot->kind == LS_SLOT_EMBED) { /* kept as stored: a forward reads single rows of it */
         model->embed_dtype = dtype;
-        LS_TRY(own_array(b, slot->embed, view->n_elements, ls_dtype_bytes(dtype)));
-        LS_TRY(ls_stored_load(&b->stored, b->device, *slot->embed, view, err));
+        LS_TRY_DONE(own_array(b, slot->embed, view->n_elements, ls_dtype_bytes(dtype)));
+        LS_TRY_DONE(ls_stored_load(&b->stored, b->device, *slot->embed, view, err));
         goto done;
     }
-    LS_TRY(ls_memory_alloc(b->device, &data, view->bytes, 1, "tensor", err));
-    LS_TRY(ls_stored_load(&b->stored, b->device, data, view, err));
+    LS_TRY_DONE(ls_memory_alloc(b->device, &data, view->bytes, 1, "tensor", err));
+    LS_TRY_DONE(ls_stored_load(&b->stored, b->device, data, view, err));
     if (slot->kind == LS_SLOT_MATRIX) {
-        LS_TRY(ls_gemm_pack(b->device, slot->matrix, data, dtype, slot->dims[0], slot->dims[1], err));
+        LS_TRY_DONE(ls_gemm_pack(b->device, slot->matrix, data, dtype, slot->dims[0], slot->dims[1], err));
         model->weight_bytes += read_bytes(slot->matrix);
     } else {
-        LS_TRY(own_array(b, (void **)slot->vector, view->n_elements, (int64_t)sizeof(float)));
+        LS_TRY_DONE(own_array(b, (void **)slot->vector, view->n_elements, (int64_t)sizeof(float)));
         model->weight_bytes += view->n_elements * (int64_t)sizeof(float);
-        LS_TRY(ls_slot_fill(slot, b->device, data, dtype, err));
+        LS_TRY_DONE(ls_slot_fill(slot, b->device, data, dtype, err));
     }
-    LS_TRY(ls_device_wait(b->device, err));
+    LS_TRY_DONE(ls_device_wait(b->device, err));
 done:
     ls_memory_free(b->device, data);
     return status;
@@ -65,13 +63,11 @@ done:
 static ls_status bind_tied_head(binder *b) {
     ls_model *model = b->model;
     const ls_model_config *c = &model->config;
-    ls_status status = LS_OK;
     if (!c->tied) return LS_OK;
     LS_TRY(ls_stored_check_head(&b->stored, c, b->err));
     LS_TRY(ls_gemm_pack(b->device, &model->head, model->embed, model->embed_dtype, c->vocab, c->hidden, b->err));
     model->weight_bytes += read_bytes(&model->head);
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status make_layer(ls_model *model, int64_t layer_i, ls_error *err) {
@@ -91,8 +87,8 @@ ls_status ls_model_outline(ls_model **out, const ls_model_config *config, ls_err
     *out = NULL;
     if (model == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "model");
     model->config = *config;
-    LS_TRY(ls_array_alloc((void **)&model->layers, config->n_layers, sizeof *model->layers, "layers", err));
-    for (int64_t i = 0; i < config->n_layers; i++) LS_TRY(make_layer(model, i, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&model->layers, config->n_layers, sizeof *model->layers, "layers", err));
+    for (int64_t i = 0; i < config->n_layers; i++) LS_TRY_DONE(make_layer(model, i, err));
     *out = model;
     model = NULL;
 done:
@@ -107,15 +103,15 @@ ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *dire
     binder b = {.device = device, .err = err};
     ls_status status;
     *out = NULL;
-    LS_TRY(ls_model_config_open(&config, directory, err));
-    LS_TRY(ls_model_outline(&model, &config, err));
+    LS_TRY_DONE(ls_model_config_open(&config, directory, err));
+    LS_TRY_DONE(ls_model_outline(&model, &config, err));
     model->device = device;
     b.model = model;
-    LS_TRY(ls_stored_open(&b.stored, directory, how, err));
-    LS_TRY(ls_model_slots(model, bind_slot, &b, err));
-    LS_TRY(bind_tied_head(&b));
-    LS_TRY(ls_device_wait(device, err));
-    LS_TRY(ls_stored_check(&b.stored, config.n_layers, err));
+    LS_TRY_DONE(ls_stored_open(&b.stored, directory, how, err));
+    LS_TRY_DONE(ls_model_slots(model, bind_slot, &b, err));
+    LS_TRY_DONE(bind_tied_head(&b));
+    LS_TRY_DONE(ls_device_wait(device, err));
+    LS_TRY_DONE(ls_stored_check(&b.stored, config.n_layers, err));
     model->checkpoint = b.stored.checkpoint;
     b.stored.checkpoint = NULL;
     *out = model;
@@ -158,11 +154,11 @@ ls_status ls_model_scale_inputs(ls_model *model, float factor, ls_error *err) {
     const int64_t n = model->config.hidden, bytes = n * (int64_t)sizeof(float);
     float *w = NULL;
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&w, n, sizeof *w, "weights", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&w, n, sizeof *w, "weights", err));
     for (int64_t i = 0; i < model->config.n_layers; i++) {
-        LS_TRY(ls_memory_take(model->device, w, model->layers[i].input_norm, bytes, err));
+        LS_TRY_DONE(ls_memory_take(model->device, w, model->layers[i].input_norm, bytes, err));
         for (int64_t k = 0; k < n; k++) w[k] *= factor;
-        LS_TRY(ls_memory_write(model->device, model->layers[i].input_norm, w, bytes, err));
+        LS_TRY_DONE(ls_memory_write(model->device, model->layers[i].input_norm, w, bytes, err));
     }
 done:
     free(w);

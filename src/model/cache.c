@@ -53,18 +53,15 @@ static pool pool_of(const ls_cache *c, int64_t layer_i) {
 }
 
 static ls_status write_guards(const ls_cache *cache, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; cache->guards && i < cache->n_layers; i++) {
         const pool p = pool_of(cache, i);
         for (int64_t entry = 0; entry < p.n; entry++)
             LS_TRY(ls_memory_fill(cache->device, p.base + entry * p.stride + p.bytes, GUARD_BYTE, GUARD_BYTES, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status reserve_pools(ls_cache *cache, ls_error *err) {
-    ls_status status;
     LS_TRY(ls_array_alloc((void **)&cache->layer, cache->n_layers, sizeof *cache->layer, "cache layers", err));
     for (int64_t i = 0; i < cache->n_layers; i++) {
         const pool p = pool_of(cache, i);
@@ -76,9 +73,7 @@ static ls_status reserve_pools(ls_cache *cache, ls_error *err) {
         LS_TRY(ls_array_alloc((void **)&cache->guard_bytes,
                               cache->n_pages > cache->n_slots ? cache->n_pages : cache->n_slots, GUARD_BYTES, "guards",
                               err));
-    LS_TRY(write_guards(cache, err));
-done:
-    return status;
+    return write_guards(cache, err);
 }
 
 ls_status ls_cache_create(ls_cache **out, ls_device *device, const ls_model_config *config, const ls_cache_opts *opts,
@@ -106,9 +101,10 @@ ls_status ls_cache_create(ls_cache **out, ls_device *device, const ls_model_conf
     cache->n_layers = config->n_layers;
     cache->n_kv_heads = config->n_kv_heads;
     memcpy(cache->is_attention, config->is_attention, sizeof cache->is_attention);
-    LS_TRY(pool_stride(&cache->slot_stride, cache->slot_bytes, opts->slot_stride, opts->guards, "state slots", err));
-    LS_TRY(pool_stride(&cache->page_stride, cache->page_bytes, 0, opts->guards, "KV pages", err));
-    LS_TRY(reserve_pools(cache, err));
+    LS_TRY_DONE(
+        pool_stride(&cache->slot_stride, cache->slot_bytes, opts->slot_stride, opts->guards, "state slots", err));
+    LS_TRY_DONE(pool_stride(&cache->page_stride, cache->page_bytes, 0, opts->guards, "KV pages", err));
+    LS_TRY_DONE(reserve_pools(cache, err));
     *out = cache;
     cache = NULL;
 done:
@@ -155,13 +151,11 @@ static uint8_t *entry_at(const ls_cache *cache, int64_t layer_i, int32_t id) {
 
 static ls_status copy_entry(const ls_cache *to, int32_t to_id, const ls_cache *from, int32_t from_id, bool attention,
                             ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < to->n_layers; i++)
         if ((to->is_attention[i] != 0) == attention)
             LS_TRY(ls_memory_copy(to->device, entry_at(to, i, to_id), entry_at(from, i, from_id), pool_of(to, i).bytes,
                                   err));
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_cache_copy_slot(const ls_cache *to, int32_t to_slot, const ls_cache *from, int32_t from_slot,
@@ -176,12 +170,10 @@ ls_status ls_cache_copy_page(const ls_cache *to, int32_t to_page, const ls_cache
 
 /* All bits set is a NaN in every type. */
 static ls_status poison_entry(const ls_cache *cache, int32_t id, bool attention, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < cache->n_layers; i++)
         if ((cache->is_attention[i] != 0) == attention)
             LS_TRY(ls_memory_fill(cache->device, entry_at(cache, i, id), 0xFF, pool_of(cache, i).bytes, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_cache_poison_slot(const ls_cache *cache, int32_t slot, ls_error *err) {
@@ -193,23 +185,18 @@ ls_status ls_cache_poison_page(const ls_cache *cache, int32_t page, ls_error *er
 }
 
 ls_status ls_cache_drop_slot(const ls_cache *cache, int32_t slot, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < cache->n_layers; i++)
         if (!cache->is_attention[i])
             LS_TRY(ls_memory_drop(cache->device, entry_at(cache, i, slot), cache->slot_bytes, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_cache_drop(const ls_cache *cache, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < cache->n_layers; i++) {
         const pool p = pool_of(cache, i);
         if (p.base != NULL) LS_TRY(ls_memory_drop(cache->device, p.base, p.n * p.stride, err));
     }
-    LS_TRY(write_guards(cache, err));
-done:
-    return status;
+    return write_guards(cache, err);
 }
 
 /* ---- comparison ---- */
@@ -236,7 +223,6 @@ static ls_status end_compare(const ls_cache *a, bool *differs, ls_error *err) {
 ls_status ls_cache_slot_differs(int64_t *layer_i, const ls_cache *a, int32_t slot_a, const ls_cache *b, int32_t slot_b,
                                 ls_error *err) {
     bool differs = false;
-    ls_status status = LS_OK;
     *layer_i = -1;
     for (int64_t i = 0; i < a->n_layers && !differs; i++) {
         const uint8_t *x, *y;
@@ -249,8 +235,7 @@ ls_status ls_cache_slot_differs(int64_t *layer_i, const ls_cache *a, int32_t slo
         LS_TRY(end_compare(a, &differs, err));
         if (differs) *layer_i = i;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* In a page lie, for every KV head and dimension, the keys of all its positions, then, for every KV head, the values
@@ -260,7 +245,6 @@ ls_status ls_cache_page_differs(int64_t *layer_i, const ls_cache *a, int32_t pag
     const int64_t element = ls_dtype_bytes(a->dtype), token_bytes = a->page_bytes / a->page_tokens;
     const int64_t k_rows = token_bytes / (2 * element), row_bytes = a->page_tokens * element;
     bool differs = false;
-    ls_status status = LS_OK;
     *layer_i = -1;
     for (int64_t i = 0; i < a->n_layers && !differs; i++) {
         const uint8_t *x, *y;
@@ -277,15 +261,13 @@ ls_status ls_cache_page_differs(int64_t *layer_i, const ls_cache *a, int32_t pag
         LS_TRY(end_compare(a, &differs, err));
         if (differs) *layer_i = i;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- guards ---- */
 
 static ls_status check_layer_guards(const ls_cache *cache, int64_t layer_i, ls_error *err) {
     const pool p = pool_of(cache, layer_i);
-    ls_status status = LS_OK;
     for (int64_t entry = 0; entry < p.n; entry++)
         LS_TRY(ls_memory_read(cache->device, cache->guard_bytes + entry * GUARD_BYTES,
                               p.base + entry * p.stride + p.bytes, GUARD_BYTES, err));
@@ -296,13 +278,10 @@ static ls_status check_layer_guards(const ls_cache *cache, int64_t layer_i, ls_e
                            (long long)layer_i, (long long)(k % GUARD_BYTES),
                            cache->is_attention[layer_i] ? "page" : "slot", (long long)(k / GUARD_BYTES),
                            cache->guard_bytes[k]);
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_cache_check_guards(const ls_cache *cache, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; cache->guards && i < cache->n_layers; i++) LS_TRY(check_layer_guards(cache, i, err));
-done:
-    return status;
+    return LS_OK;
 }

@@ -98,23 +98,17 @@ static ls_status run_half(const ls_forward *f, int64_t layer_i, ls_half half, ls
 }
 
 ls_status ls_model_half_output(const ls_forward *f, int64_t layer_i, ls_half half, ls_error *err) {
-    ls_status status;
     LS_TRY(normalise_h(f, f->ws->a.x, norm_of(f->model, layer_i, half), err));
-    LS_TRY(run_half(f, layer_i, half, err));
-done:
-    return status;
+    return run_half(f, layer_i, half, err);
 }
 
 ls_status ls_model_half(const ls_forward *f, int64_t layer_i, ls_half half, float *out, ls_error *err) {
     const int64_t rows = f->batch->n_rows, dim = f->model->config.hidden;
     const ls_residual_args add = {f->h, f->ws->a.y.data, rows, dim, out};
-    ls_status status;
     if (!ls_model_has_half(f->model, layer_i, half))
         return out == f->h ? LS_OK : ls_memory_copy(f->ws->device, out, f->h, rows * dim * (int64_t)sizeof(float), err);
     LS_TRY(ls_model_half_output(f, layer_i, half, err));
-    LS_TRY(ls_residual(f->ws->device, &add, err));
-done:
-    return status;
+    return ls_residual(f->ws->device, &add, err);
 }
 
 ls_status ls_model_last_norm(const ls_forward *f, ls_rows x, ls_error *err) {
@@ -167,17 +161,14 @@ static ls_status add_and_normalise(const ls_forward *f, const float *w, ls_error
 /* Halves up to `end` have nothing to add: the stream is behind them what it was. */
 static ls_status show(const ls_forward *f, int64_t from, int64_t end, ls_forward_observer observer, void *context,
                       ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t half = from; observer != NULL && half <= end; half++) LS_TRY(observer(context, f, half, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_model_forward(const ls_forward *start, ls_forward_observer observer, void *context, ls_error *err) {
     const int64_t n = 2 * (int64_t)start->model->config.n_layers;
     ls_forward f = *start;
     int64_t i = next_half(f.model, 0);
-    ls_status status;
     LS_TRY(check(&f, err));
     LS_TRY(ls_model_embed(&f, err));
     LS_TRY(show(&f, 0, i, observer, context, err));
@@ -192,8 +183,7 @@ ls_status ls_model_forward(const ls_forward *start, ls_forward_observer observer
         LS_TRY(show(&f, i + 1, next, observer, context, err));
         i = next;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_model_logits(const ls_model *model, ls_device *device, ls_rows x, int64_t n, float *logits,

@@ -13,7 +13,6 @@ static ls_status own(ls_head *h, void *out, int64_t elem_bytes, bool wanted, ls_
 static ls_status make_arrays(ls_head *h, const ls_model_config *c, ls_error *err) {
     const ls_head_opts *o = &h->opts;
     const int64_t i64 = (int64_t)sizeof(int64_t), f32 = (int64_t)sizeof(float), row = h->vocab * f32;
-    ls_status status;
     h->x = (ls_rows){NULL, o->dtype, c->hidden};
     LS_TRY(own(h, &h->index, i64, true, err));
     LS_TRY(own(h, &h->targets, i64, true, err));
@@ -30,9 +29,7 @@ static ls_status make_arrays(ls_head *h, const ls_model_config *c, ls_error *err
     LS_TRY(own(h, &h->sampling, (int64_t)sizeof *h->sampling, true, err));
     LS_TRY(own(h, &h->mask, 1, true, err));
     LS_TRY(own(h, &h->draws, (int64_t)sizeof *h->draws, true, err));
-    LS_TRY(own(h, &h->kept, i64, true, err));
-done:
-    return status;
+    return own(h, &h->kept, i64, true, err);
 }
 
 int64_t ls_head_bytes(const ls_model_config *c, const ls_head_opts *o) {
@@ -50,11 +47,9 @@ static ls_status prepare(const ls_head *h, ls_error *err) {
 }
 
 static ls_status write_temperature(ls_head *h, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; h->temperature != NULL && i < h->opts.rows_max; i++)
         LS_TRY(ls_memory_write(h->device, &h->temperature[i], &h->opts.temperature, sizeof(float), err));
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_head_create(ls_head **out, ls_device *device, const ls_model_config *config, const ls_head_opts *opts,
@@ -66,9 +61,9 @@ ls_status ls_head_create(ls_head **out, ls_device *device, const ls_model_config
     h->device = device;
     h->opts = *opts;
     h->vocab = config->vocab;
-    LS_TRY(make_arrays(h, config, err));
-    LS_TRY(prepare(h, err));
-    LS_TRY(write_temperature(h, err));
+    LS_TRY_DONE(make_arrays(h, config, err));
+    LS_TRY_DONE(prepare(h, err));
+    LS_TRY_DONE(write_temperature(h, err));
     *out = h;
     h = NULL;
 done:
@@ -90,27 +85,21 @@ void ls_head_free(ls_head *h) {
 
 ls_status ls_head_write(ls_head *h, const int64_t *index, const ls_sampling *sampling, const ls_draw *draws, int64_t n,
                         ls_error *err) {
-    ls_status status;
     LS_ASSERT(n <= h->opts.rows_max, "%lld rows of %lld", (long long)n, (long long)h->opts.rows_max);
     LS_TRY(ls_memory_write(h->device, h->index, index, n * (int64_t)sizeof *index, err));
     LS_TRY(ls_memory_write(h->device, h->sampling, sampling, n * (int64_t)sizeof *sampling, err));
-    LS_TRY(ls_memory_write(h->device, h->draws, draws, n * (int64_t)sizeof *draws, err));
-done:
-    return status;
+    return ls_memory_write(h->device, h->draws, draws, n * (int64_t)sizeof *draws, err);
 }
 
 ls_status ls_head_take(ls_head *h, const ls_model *model, ls_rows x, int64_t x_rows, const int64_t *index, int64_t n,
                        ls_error *err) {
     const int64_t elem = ls_dtype_bytes(x.dtype), row_bytes = model->config.hidden * elem;
     const ls_gather_args gather = {x.data, h->index, h->x.data, x_rows, x.stride * elem, n, row_bytes, row_bytes};
-    ls_status status;
     LS_ASSERT(n <= h->opts.rows_max, "%lld rows of %lld", (long long)n, (long long)h->opts.rows_max);
     h->n = n;
     if (index != NULL) LS_TRY(ls_memory_write(h->device, h->index, index, n * (int64_t)sizeof *index, err));
     LS_TRY(ls_gather(h->device, &gather, err));
-    LS_TRY(ls_model_logits(model, h->device, h->x, n, h->logits, err));
-done:
-    return status;
+    return ls_model_logits(model, h->device, h->x, n, h->logits, err);
 }
 
 ls_status ls_head_process(ls_head *h, const ls_sampling *sampling, const uint8_t *mask, ls_error *err) {
@@ -122,13 +111,10 @@ ls_status ls_head_process(ls_head *h, const ls_sampling *sampling, const uint8_t
                                   .out = h->processed,
                                   .kept = h->kept,
                                   .sort_space = h->sort_space};
-    ls_status status;
     if (sampling != NULL)
         LS_TRY(ls_memory_write(h->device, h->sampling, sampling, h->n * (int64_t)sizeof *sampling, err));
     if (mask != NULL) LS_TRY(ls_memory_write(h->device, h->mask, mask, h->n, err));
-    LS_TRY(ls_process(h->device, &args, err));
-done:
-    return status;
+    return ls_process(h->device, &args, err);
 }
 
 ls_status ls_head_sample(ls_head *h, const ls_draw *draws, ls_error *err) {
@@ -139,11 +125,8 @@ ls_status ls_head_sample(ls_head *h, const ls_draw *draws, ls_error *err) {
                                  .sampling = h->sampling,
                                  .draws = h->draws,
                                  .token = h->targets};
-    ls_status status;
     if (draws != NULL) LS_TRY(ls_memory_write(h->device, h->draws, draws, h->n * (int64_t)sizeof *draws, err));
-    LS_TRY(ls_sample(h->device, &args, err));
-done:
-    return status;
+    return ls_sample(h->device, &args, err);
 }
 
 ls_status ls_head_logprob(ls_head *h, const float *logits, const int64_t *targets, bool entropy, ls_error *err) {
@@ -158,9 +141,6 @@ ls_status ls_head_logprob(ls_head *h, const float *logits, const int64_t *target
                                   .logprob = h->logprob,
                                   .lse = h->lse,
                                   .entropy = entropy ? h->entropy : NULL};
-    ls_status status = LS_OK;
     if (targets != NULL) LS_TRY(ls_memory_write(h->device, h->targets, targets, h->n * (int64_t)sizeof *targets, err));
-    LS_TRY(ls_logprob(h->device, &args, err));
-done:
-    return status;
+    return ls_logprob(h->device, &args, err);
 }

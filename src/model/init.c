@@ -110,11 +110,9 @@ static ls_status fill(void *context, void *host, const ls_tensor_out *tensor, in
 
 static ls_status list(void *context, const ls_weight_slot *slot, ls_error *err) {
     fresh *f = context;
-    ls_status status;
     LS_TRY(ls_array_grow((void **)&f->slots, &f->cap, f->n + 1, sizeof *f->slots, "weights", err));
     f->slots[f->n++] = *slot;
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_model_init(const char *path, const ls_model_config *config, uint64_t seed, double deviation,
@@ -123,13 +121,13 @@ ls_status ls_model_init(const char *path, const ls_model_config *config, uint64_
     fresh f = {.dtype = config->stored_dtype, .seed = seed, .deviation = deviation};
     ls_model *model = NULL;
     ls_status status;
-    LS_TRY(ls_pool_create(&f.pool, n_threads, err));
-    LS_TRY(ls_model_outline(&model, config, err));
-    LS_TRY(ls_model_slots(model, list, &f, err));
-    LS_TRY(ls_array_alloc((void **)&f.tensors, f.n, sizeof *f.tensors, "weights", err));
+    LS_TRY_DONE(ls_pool_create(&f.pool, n_threads, err));
+    LS_TRY_DONE(ls_model_outline(&model, config, err));
+    LS_TRY_DONE(ls_model_slots(model, list, &f, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&f.tensors, f.n, sizeof *f.tensors, "weights", err));
     for (int64_t i = 0; i < f.n; i++)
         f.tensors[i] = (ls_tensor_out){f.slots[i].name, stored[f.dtype], f.slots[i].n_dims, f.slots[i].dims, NULL};
-    LS_TRY(ls_safetensors_write(path, f.tensors, f.n, fill, &f, err));
+    LS_TRY_DONE(ls_safetensors_write(path, f.tensors, f.n, fill, &f, err));
 done:
     free(f.tensors);
     free(f.slots);

@@ -125,11 +125,8 @@ static ls_status check_sizes(const raw_config *raw, ls_error *err) {
          {raw->expand, raw->hidden_size, narrow, 1}},
         {"num_attention_heads x head_dim x hidden_size", {raw->n_heads, raw->head_dim, raw->hidden_size, 1}},
     };
-    ls_status status;
     LS_TRY(ls_field_check_rows(rows, COUNT(rows), err));
-    LS_TRY(ls_field_check_products(products, COUNT(products), err));
-done:
-    return status;
+    return ls_field_check_products(products, COUNT(products), err);
 }
 
 static ls_status read_layers(ls_model_config *out, const raw_config *raw, const struct json_t *config, ls_error *err) {
@@ -165,7 +162,6 @@ static void take(ls_model_config *out, const raw_config *raw) {
 
 static ls_status read_jamba(ls_model_config *out, struct json_t *config, ls_error *err) {
     raw_config raw = {0};
-    ls_status status;
     LS_TRY(ls_field_read_tables(&raw, config, &fields, err));
     LS_TRY(derive_experts(&raw, err));
     LS_TRY(derive_attention(&raw, err));
@@ -175,9 +171,7 @@ static ls_status read_jamba(ls_model_config *out, struct json_t *config, ls_erro
     LS_TRY(ls_field_read_eps(&out->rms_eps, config, "rms_norm_eps", 1e-6f, err));
     LS_TRY(ls_field_read_dtype(out, config, err));
     LS_TRY(read_layers(out, &raw, config, err));
-    LS_TRY(ls_field_read_tokens(out, config, raw.bos, raw.pad, 2, err));
-done:
-    return status;
+    return ls_field_read_tokens(out, config, raw.bos, raw.pad, 2, err);
 }
 
 const ls_architecture ls_jamba = {"jamba", "JambaForCausalLM", read_jamba};

@@ -84,11 +84,8 @@ static ls_status check_sizes(const raw_config *raw, ls_error *err) {
         {"intermediate_size x conv_kernel", {raw->d_inner, raw->d_conv, 1, 1}},
         {"intermediate_size x (time_step_rank + 2 x state_size)", {raw->d_inner, narrow, 1, 1}},
     };
-    ls_status status;
     LS_TRY(ls_field_check_rows(rows, COUNT(rows), err));
-    LS_TRY(ls_field_check_products(products, COUNT(products), err));
-done:
-    return status;
+    return ls_field_check_products(products, COUNT(products), err);
 }
 
 static void take(ls_model_config *out, const raw_config *raw) {
@@ -111,7 +108,6 @@ static void take(ls_model_config *out, const raw_config *raw) {
 
 static ls_status read_mamba(ls_model_config *out, struct json_t *config, ls_error *err) {
     raw_config raw = {0};
-    ls_status status;
     LS_TRY(ls_field_read_tables(&raw, config, &fields, err));
     if (raw.d_inner == LS_FIELD_ABSENT) raw.d_inner = raw.expand * raw.hidden_size;
     LS_TRY(ls_field_read_auto(&raw.dt_rank, config, "time_step_rank", (raw.hidden_size + 15) / 16, err));
@@ -119,9 +115,7 @@ static ls_status read_mamba(ls_model_config *out, struct json_t *config, ls_erro
     take(out, &raw);
     LS_TRY(ls_field_read_eps(&out->rms_eps, config, "layer_norm_epsilon", 1e-5f, err));
     LS_TRY(ls_field_read_dtype(out, config, err));
-    LS_TRY(ls_field_read_tokens(out, config, raw.bos, raw.pad, 0, err));
-done:
-    return status;
+    return ls_field_read_tokens(out, config, raw.bos, raw.pad, 0, err);
 }
 
 const ls_architecture ls_mamba = {"mamba", "MambaForCausalLM", read_mamba};

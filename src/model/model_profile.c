@@ -39,7 +39,6 @@ static ls_status check_slot(void *context, const ls_weight_slot *slot, ls_error 
 }
 
 ls_status ls_model_set_profile(ls_model *model, ls_profile profile, ls_dtype activations, ls_error *err) {
-    ls_status status = LS_OK;
     if (profile != LS_PROFILE_EXACT && profile != LS_PROFILE_MMA16)
         return LS_FAIL(err, LS_ERR_ARG, "profile %d is neither exact nor mma16", (int)profile);
     if (profile == LS_PROFILE_MMA16 && activations != LS_BF16)
@@ -47,8 +46,7 @@ ls_status ls_model_set_profile(ls_model *model, ls_profile profile, ls_dtype act
                        ls_dtype_name(activations));
     if (profile == LS_PROFILE_MMA16) LS_TRY(ls_model_slots(model, check_slot, model, err));
     model->profile = profile;
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_model_check_gradient(const ls_model *model, ls_error *err) {

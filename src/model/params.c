@@ -27,26 +27,20 @@ static ls_status list_slot(void *context, const ls_weight_slot *slot, ls_error *
     ls_parameters *all = l->parameters;
     ls_parameter *p = &all->list[all->n++];
     const ls_tensor_view *view;
-    ls_status status;
     LS_TRY(ls_stored_find(&l->stored, &view, &p->dtype, slot, err));
     p->slot = *slot;
     p->n_elements = view->n_elements;
     p->offset = all->n_elements;
     all->n_elements += p->n_elements;
-    LS_TRY(ls_memory_alloc(all->device, &p->value, p->n_elements, ls_dtype_bytes(p->dtype), "parameters", err));
-done:
-    return status;
+    return ls_memory_alloc(all->device, &p->value, p->n_elements, ls_dtype_bytes(p->dtype), "parameters", err);
 }
 
 /* A parameter's value from the checkpoint, and its master by exact widening. */
 static ls_status read_parameter(listing *l, ls_parameter *q, ls_error *err) {
     const ls_widen_args widen = {q->value, q->dtype, q->n_elements, q->master};
     const ls_tensor_view *view = ls_checkpoint_find(l->stored.checkpoint, q->slot.name);
-    ls_status status;
     LS_TRY(ls_stored_load(&l->stored, l->parameters->device, q->value, view, err));
-    LS_TRY(ls_widen(l->parameters->device, &widen, err));
-done:
-    return status;
+    return ls_widen(l->parameters->device, &widen, err);
 }
 
 ls_status ls_parameters_open(ls_parameters **out, ls_model *model, ls_device *device, const char *directory,
@@ -59,19 +53,19 @@ ls_status ls_parameters_open(ls_parameters **out, ls_model *model, ls_device *de
     if (p == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "parameters");
     p->model = model;
     p->device = device;
-    LS_TRY(ls_stored_open(&l.stored, directory, NULL, err));
+    LS_TRY_DONE(ls_stored_open(&l.stored, directory, NULL, err));
     l.stored.watcher = NULL; /* who watches the opening of a model has seen it */
-    LS_TRY(ls_model_slots(model, count_slot, p, err));
+    LS_TRY_DONE(ls_model_slots(model, count_slot, p, err));
     n = p->n;
     p->n = 0;
-    LS_TRY(ls_array_alloc((void **)&p->list, n, sizeof *p->list, "parameters", err));
-    LS_TRY(ls_model_slots(model, list_slot, &l, err));
-    LS_TRY(ls_memory_alloc(device, (void **)&p->masters, p->n_elements, sizeof(float), "parameters", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&p->list, n, sizeof *p->list, "parameters", err));
+    LS_TRY_DONE(ls_model_slots(model, list_slot, &l, err));
+    LS_TRY_DONE(ls_memory_alloc(device, (void **)&p->masters, p->n_elements, sizeof(float), "parameters", err));
     for (int64_t i = 0; i < n; i++) {
         p->list[i].master = p->masters + p->list[i].offset;
-        LS_TRY(read_parameter(&l, &p->list[i], err));
+        LS_TRY_DONE(read_parameter(&l, &p->list[i], err));
     }
-    LS_TRY(ls_checkpoint_check(l.stored.checkpoint, err));
+    LS_TRY_DONE(ls_checkpoint_check(l.stored.checkpoint, err));
     *out = p;
     p = NULL;
 done:
@@ -93,7 +87,6 @@ static ls_status publish(const ls_parameters *all, const ls_parameter *p, ls_err
     const bool is_embedding = p->slot.kind == LS_SLOT_EMBED;
     const ls_gemm_weight *matrix = is_embedding ? &all->model->head : p->slot.matrix;
     const ls_gemm_repack_args pack = {matrix, p->value, p->dtype};
-    ls_status status;
     LS_TRY(ls_weight_cast(all->device, &cast, err));
     if (is_embedding)
         LS_TRY(ls_memory_copy(all->device, *p->slot.embed, p->value, p->n_elements * ls_dtype_bytes(p->dtype), err));
@@ -101,15 +94,12 @@ static ls_status publish(const ls_parameters *all, const ls_parameter *p, ls_err
         LS_TRY(ls_slot_fill(&p->slot, all->device, p->value, p->dtype, err));
     if (p->slot.kind == LS_SLOT_MATRIX || (is_embedding && all->model->config.tied))
         LS_TRY(ls_gemm_repack(all->device, &pack, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < parameters->n; i++) LS_TRY(publish(parameters, &parameters->list[i], err));
-done:
-    return status;
+    return LS_OK;
 }
 
 const ls_parameter *ls_parameter_of(const ls_parameters *parameters, const void *place) {
@@ -124,25 +114,21 @@ enum { PIECE_BYTES = 1 << 16 };
 
 ls_status ls_memory_digest(ls_device *device, uint64_t *hash, const void *memory, int64_t bytes, ls_error *err) {
     uint8_t piece[PIECE_BYTES];
-    ls_status status = LS_OK;
     for (int64_t at = 0; at < bytes; at += PIECE_BYTES) {
         const int64_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
         LS_TRY(ls_memory_take(device, piece, (const uint8_t *)memory + at, n, err));
         *hash = ls_fnv_mix(*hash, piece, n);
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_parameters_digest(const ls_parameters *parameters, uint64_t *out, ls_error *err) {
     uint64_t hash = LS_FNV_START;
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < parameters->n; i++) {
         const ls_parameter *p = &parameters->list[i];
         hash = ls_slot_mix(hash, &p->slot, p->dtype);
         LS_TRY(ls_memory_digest(parameters->device, &hash, p->value, p->n_elements * ls_dtype_bytes(p->dtype), err));
     }
     *out = hash;
-done:
-    return status;
+    return LS_OK;
 }

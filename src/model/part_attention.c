@@ -31,14 +31,11 @@ static ls_status attention_forward(const ls_forward *f, int64_t layer_i, ls_erro
                                          .n_tables = b->n_tables,
                                          .rows = rows,
                                          .spans_checked = (f->spans_checked & LS_CHECKED_ATTENTION) != 0};
-    ls_status status;
     LS_TRY(ls_part_project(f, a->q, a->x, &w->q, NULL, rows, NULL, err));
     LS_TRY(ls_part_project(f, a->k, a->x, &w->k, NULL, rows, NULL, err));
     LS_TRY(ls_part_project(f, a->v, a->x, &w->v, NULL, rows, NULL, err));
     LS_TRY(ls_attention(f->ws->device, &attention, err));
-    LS_TRY(ls_part_project(f, a->y, a->heads, &w->o, NULL, rows, NULL, err));
-done:
-    return status;
+    return ls_part_project(f, a->y, a->heads, &w->o, NULL, rows, NULL, err);
 }
 
 static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error *err) {
@@ -70,7 +67,6 @@ static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error 
                                              .spans = l->batch->spans,
                                              .n_spans = l->batch->n_spans,
                                              .span_rows_max = l->batch->span_rows_max};
-    ls_status status;
     LS_TRY(ls_leaf_into_weight(l, &w->o, l->dh, a->heads, NULL, rows, NULL, err));
     LS_TRY(ls_leaf_into_input(l, &w->o, l->dh, dout, false, NULL, rows, NULL, err));
     LS_TRY(ls_attention_backward(l->device, &args, err));
@@ -79,22 +75,17 @@ static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error 
     LS_TRY(ls_leaf_into_weight(l, &w->v, dv, a->x, NULL, rows, NULL, err));
     LS_TRY(ls_leaf_into_input(l, &w->q, dq, l->dx, false, NULL, rows, NULL, err));
     LS_TRY(ls_leaf_into_input(l, &w->k, dk, l->dx, true, NULL, rows, NULL, err));
-    LS_TRY(ls_leaf_into_input(l, &w->v, dv, l->dx, true, NULL, rows, NULL, err));
-done:
-    return status;
+    return ls_leaf_into_input(l, &w->v, dv, l->dx, true, NULL, rows, NULL, err);
 }
 
 static ls_status attention_walk(const ls_walk *w, ls_layer *layer) {
     const ls_model_config *c = &w->model->config;
     const int64_t q = (int64_t)c->n_heads * c->head_dim, kv = (int64_t)c->n_kv_heads * c->head_dim;
     ls_attention_weights *a = &layer->attention;
-    ls_status status;
     LS_TRY(ls_walk_matrix(w, &a->q, q, c->hidden, w->names->attention, "q_proj.weight"));
     LS_TRY(ls_walk_matrix(w, &a->k, kv, c->hidden, w->names->attention, "k_proj.weight"));
     LS_TRY(ls_walk_matrix(w, &a->v, kv, c->hidden, w->names->attention, "v_proj.weight"));
-    LS_TRY(ls_walk_matrix(w, &a->o, c->hidden, q, w->names->attention, "o_proj.weight"));
-done:
-    return status;
+    return ls_walk_matrix(w, &a->o, c->hidden, q, w->names->attention, "o_proj.weight");
 }
 
 const ls_part ls_part_attention = {"attention", attention_forward, attention_backward, attention_walk};

@@ -12,11 +12,8 @@
 static ls_status gate_and_up(const ls_forward *f, const ls_ffn_weights *w, ls_rows x, int64_t m, const int64_t *range,
                              ls_error *err) {
     const ls_activations *a = &f->ws->a;
-    ls_status status;
     LS_TRY(ls_part_project(f, a->gate, x, &w->gate, NULL, m, range, err));
-    LS_TRY(ls_part_project(f, a->up, x, &w->up, NULL, m, range, err));
-done:
-    return status;
+    return ls_part_project(f, a->up, x, &w->up, NULL, m, range, err);
 }
 
 static ls_status swiglu(const ls_forward *f, int64_t m, ls_error *err) {
@@ -29,12 +26,9 @@ static ls_status dense_forward(const ls_forward *f, int64_t layer_i, ls_error *e
     const ls_ffn_weights *w = &f->model->layers[layer_i].expert[0];
     const ls_activations *a = &f->ws->a;
     const int64_t rows = f->batch->n_rows;
-    ls_status status;
     LS_TRY(gate_and_up(f, w, a->x, rows, NULL, err));
     LS_TRY(swiglu(f, rows, err));
-    LS_TRY(ls_part_project(f, a->y, a->gated, &w->down, NULL, rows, NULL, err));
-done:
-    return status;
+    return ls_part_project(f, a->y, a->gated, &w->down, NULL, rows, NULL, err);
 }
 
 /* ---- mixture of experts ----
@@ -59,7 +53,6 @@ static ls_status run_experts(const ls_forward *f, int64_t layer_i, ls_error *err
     const ls_moe_place_args place = {a->expert, rows,        c->n_experts, c->top_k,
                                      a->pick,   a->pick_row, a->place,     a->expert_offsets};
     const ls_rows weights = {a->expert_weight, LS_F32, 1}, picked = {a->picked_weight, LS_F32, 1};
-    ls_status status;
     LS_TRY(ls_moe_place(f->ws->device, &place, err));
     LS_TRY(gather_rows(f->ws->device, a->x, rows, a->pick_row, picks, c->hidden, a->picked_x, err));
     LS_TRY(gather_rows(f->ws->device, weights, picks, a->pick, picks, 1, picked, err));
@@ -69,8 +62,7 @@ static ls_status run_experts(const ls_forward *f, int64_t layer_i, ls_error *err
     for (int32_t e = 0; e < c->n_experts; e++)
         LS_TRY(
             ls_part_project(f, a->picked_y, a->gated, &layer->expert[e].down, NULL, picks, a->expert_offsets + e, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status experts_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
@@ -78,7 +70,6 @@ static ls_status experts_forward(const ls_forward *f, int64_t layer_i, ls_error 
     const ls_activations *a = &f->ws->a;
     const int64_t rows = f->batch->n_rows, picks = rows * c->top_k;
     const ls_moe_route_args route = {a->router.data, rows, c->n_experts, c->top_k, a->expert, a->expert_weight};
-    ls_status status;
     LS_TRY(ls_part_project_exact(f, a->router, a->x, &f->model->layers[layer_i].router, err));
     LS_TRY(ls_moe_route(f->ws->device, &route, err));
     LS_TRY(run_experts(f, layer_i, err));
@@ -88,8 +79,7 @@ static ls_status experts_forward(const ls_forward *f, int64_t layer_i, ls_error 
                                              c->hidden,        a->expert_offsets + e};
         LS_TRY(ls_moe_combine(f->ws->device, &combine, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- backward ---- */
@@ -107,16 +97,13 @@ static ls_status dense_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     const ls_activations *a = &l->ws.a;
     const int64_t ffn = l->model->config.ffn, rows = l->rows;
     const ls_rows dgate = {l->tape->da, LS_F32, ffn}, dup = {l->tape->db, LS_F32, ffn};
-    ls_status status;
     LS_TRY(ls_leaf_into_weight(l, &w->down, l->dh, a->gated, NULL, rows, NULL, err));
     LS_TRY(ls_leaf_into_input(l, &w->down, l->dh, dgate, false, NULL, rows, NULL, err));
     LS_TRY(swiglu_backward(l, rows, err));
     LS_TRY(ls_leaf_into_weight(l, &w->gate, dgate, a->x, NULL, rows, NULL, err));
     LS_TRY(ls_leaf_into_weight(l, &w->up, dup, a->x, NULL, rows, NULL, err));
     LS_TRY(ls_leaf_into_input(l, &w->gate, dgate, l->dx, false, NULL, rows, NULL, err));
-    LS_TRY(ls_leaf_into_input(l, &w->up, dup, l->dx, true, NULL, rows, NULL, err));
-done:
-    return status;
+    return ls_leaf_into_input(l, &w->up, dup, l->dx, true, NULL, rows, NULL, err);
 }
 
 /* One expert's picks, whose outputs have the gradients dy, into its weights and into dx. */
@@ -124,13 +111,10 @@ static ls_status expert_backward(const ls_leaf *l, const ls_ffn_weights *w, int3
     const ls_activations *a = &l->ws.a;
     const int64_t ffn = l->model->config.ffn, *range = a->expert_offsets + e;
     const ls_rows dgate = {l->tape->da, LS_F32, ffn}, dup = {l->tape->db, LS_F32, ffn};
-    ls_status status;
     LS_TRY(ls_leaf_into_weight(l, &w->gate, dgate, a->picked_x, NULL, picks, range, err));
     LS_TRY(ls_leaf_into_weight(l, &w->up, dup, a->picked_x, NULL, picks, range, err));
     LS_TRY(ls_leaf_into_input(l, &w->gate, dgate, l->dx, true, a->pick_row, picks, range, err));
-    LS_TRY(ls_leaf_into_input(l, &w->up, dup, l->dx, true, a->pick_row, picks, range, err));
-done:
-    return status;
+    return ls_leaf_into_input(l, &w->up, dup, l->dx, true, a->pick_row, picks, range, err);
 }
 
 /* Gradients of the weights that the experts' outputs were added with, row by row. */
@@ -142,13 +126,10 @@ static ls_status router_backward(const ls_leaf *l, const ls_layer *layer, ls_err
     const ls_rows drouter = {l->tape->drouter, LS_F32, c->n_experts};
     const ls_moe_route_backward_args route = {a->router.data, l->rows,          c->n_experts,    c->top_k,
                                               a->expert,      l->tape->dweight, l->tape->drouter};
-    ls_status status;
     LS_TRY(gather_rows(l->device, picked, picks, a->place, picks, 1, dweight, err));
     LS_TRY(ls_moe_route_backward(l->device, &route, err));
     LS_TRY(ls_leaf_into_weight(l, &layer->router, drouter, a->x, NULL, l->rows, NULL, err));
-    LS_TRY(ls_leaf_into_input(l, &layer->router, drouter, l->dx, true, NULL, l->rows, NULL, err));
-done:
-    return status;
+    return ls_leaf_into_input(l, &layer->router, drouter, l->dx, true, NULL, l->rows, NULL, err);
 }
 
 /* The experts are run again for the leaf: places of picks are those of its own rows. */
@@ -162,7 +143,6 @@ static ls_status experts_backward(const ls_leaf *l, int64_t layer_i, ls_error *e
     const ls_moe_combine_backward_args combine = {
         a->picked_y.data,        a->pick_row, a->picked_weight, l->dh.data, a->picked_y.data,
         l->tape->picked_dweight, picks,       c->hidden,        l->rows};
-    ls_status status;
     LS_TRY(run_experts(&f, layer_i, err));
     LS_TRY(ls_moe_combine_backward(l->device, &combine, err));
     for (int32_t e = 0; e < c->n_experts; e++) {
@@ -173,21 +153,16 @@ static ls_status experts_backward(const ls_leaf *l, int64_t layer_i, ls_error *e
     LS_TRY(swiglu_backward(l, picks, err));
     LS_TRY(ls_memory_fill(l->device, l->dx.data, 0, l->rows * c->hidden * (int64_t)sizeof(float), err));
     for (int32_t e = 0; e < c->n_experts; e++) LS_TRY(expert_backward(l, &layer->expert[e], e, picks, err));
-    LS_TRY(router_backward(l, layer, err));
-done:
-    return status;
+    return router_backward(l, layer, err);
 }
 
 /* ---- tensors ---- */
 
 static ls_status walk_ffn(const ls_walk *w, ls_ffn_weights *f, const char *prefix) {
     const ls_model_config *c = &w->model->config;
-    ls_status status;
     LS_TRY(ls_walk_matrix(w, &f->gate, c->ffn, c->hidden, prefix, "gate_proj.weight"));
     LS_TRY(ls_walk_matrix(w, &f->up, c->ffn, c->hidden, prefix, "up_proj.weight"));
-    LS_TRY(ls_walk_matrix(w, &f->down, c->hidden, c->ffn, prefix, "down_proj.weight"));
-done:
-    return status;
+    return ls_walk_matrix(w, &f->down, c->hidden, c->ffn, prefix, "down_proj.weight");
 }
 
 static ls_status dense_walk(const ls_walk *w, ls_layer *layer) { return walk_ffn(w, &layer->expert[0], w->names->ffn); }
@@ -195,14 +170,12 @@ static ls_status dense_walk(const ls_walk *w, ls_layer *layer) { return walk_ffn
 static ls_status experts_walk(const ls_walk *w, ls_layer *layer) {
     const ls_model_config *c = &w->model->config;
     char prefix[64];
-    ls_status status;
     LS_TRY(ls_walk_matrix(w, &layer->router, c->n_experts, c->hidden, w->names->ffn, "router.weight"));
     for (int64_t e = 0; e < c->n_experts; e++) {
         snprintf(prefix, sizeof prefix, "%sexperts.%lld.", w->names->ffn, (long long)e);
         LS_TRY(walk_ffn(w, &layer->expert[e], prefix));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 const ls_part ls_part_dense = {"dense", dense_forward, dense_backward, dense_walk};

@@ -102,16 +102,13 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
                                .n_spans = batch->n_spans,
                                .span_rows_max = batch->span_rows_max,
                                .spans_checked = (f->spans_checked & LS_CHECKED_MAMBA) != 0};
-    ls_status status;
     LS_TRY(ls_part_project(f, a->uz, a->x, &w->in_proj, w->in_bias, rows, NULL, err));
     LS_TRY(ls_conv1d(f->ws->device, &conv, err));
     LS_TRY(ls_part_project(f, a->narrow_raw, a->u_in, &w->x_proj, NULL, rows, NULL, err));
     LS_TRY(c->inner_norms ? inner_norms(f, w, err) : round_into(f, a->dt_in, a->narrow_raw, c->dt_rank, err));
     LS_TRY(ls_part_project(f, a->dt, a->dt_in, &w->dt_proj, NULL, rows, NULL, err));
     LS_TRY(ls_scan(f->ws->device, &scan, err));
-    LS_TRY(ls_part_project(f, a->y, a->scanned, &w->out_proj, w->out_bias, rows, NULL, err));
-done:
-    return status;
+    return ls_part_project(f, a->y, a->scanned, &w->out_proj, w->out_bias, rows, NULL, err);
 }
 
 static ls_status scan_backward(const ls_leaf *l, const ls_mamba_weights *w, const float *dout, ls_error *err) {
@@ -151,11 +148,8 @@ static ls_status scan_backward(const ls_leaf *l, const ls_mamba_weights *w, cons
                                         .n_spans = l->batch->n_spans,
                                         .span_rows_max = l->batch->span_rows_max};
     const ls_multiply_args a_log = {args.da2, w->a2, dim * c->d_state}; /* A2 = -exp(A_log) log2 e */
-    ls_status status;
     LS_TRY(ls_scan_backward(l->device, &args, err));
-    LS_TRY(ls_multiply(l->device, &a_log, err));
-done:
-    return status;
+    return ls_multiply(l->device, &a_log, err);
 }
 
 /* The gradient of the convolution's input into duz, from du. */
@@ -183,11 +177,8 @@ static ls_status conv_backward(const ls_leaf *l, const ls_mamba_weights *w, ls_r
                                           .n_spans = l->batch->n_spans,
                                           .span_rows_max = l->batch->span_rows_max};
     const ls_taps_args stored = {t->conv_dw, LS_F32, c->d_conv, dim, ls_leaf_gradient(l, w->conv_w)}; /* [D][1][W] */
-    ls_status status;
     LS_TRY(ls_conv1d_backward(l->device, &args, err));
-    LS_TRY(ls_taps(l->device, &stored, err));
-done:
-    return status;
+    return ls_taps(l->device, &stored, err);
 }
 
 /* Through the norms of dt, B and C. */
@@ -195,14 +186,11 @@ static ls_status inner_norms_backward(const ls_leaf *l, const ls_mamba_weights *
                                       ls_rows draw, ls_error *err) {
     const ls_model_config *c = &l->model->config;
     const ls_rows raw = l->ws.a.narrow_raw;
-    ls_status status;
     LS_TRY(ls_leaf_through_norm(l, w->dt_norm, raw, ddt, draw, false, c->dt_rank, err));
     LS_TRY(ls_leaf_through_norm(l, w->b_norm, ls_rows_column(raw, b_column(c)), db, ls_rows_column(draw, b_column(c)),
                                 false, c->d_state, err));
-    LS_TRY(ls_leaf_through_norm(l, w->c_norm, ls_rows_column(raw, c_column(c)), dc, ls_rows_column(draw, c_column(c)),
-                                false, c->d_state, err));
-done:
-    return status;
+    return ls_leaf_through_norm(l, w->c_norm, ls_rows_column(raw, c_column(c)), dc, ls_rows_column(draw, c_column(c)),
+                                false, c->d_state, err);
 }
 
 static ls_status copy_matrix(const ls_leaf *l, ls_rows to, ls_rows from, int64_t columns, ls_error *err) {
@@ -221,7 +209,6 @@ static ls_status mamba_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     const ls_rows dz = {t->dz, LS_F32, dim}, duz = {t->da, LS_F32, 2 * dim};
     const ls_rows dnarrow = {t->dnarrow, LS_F32, rank}, draw = {t->dnarrow_raw, LS_F32, rank + 2 * states};
     const ls_rows db = {t->db_state, LS_F32, states}, dc = {t->dc_state, LS_F32, states};
-    ls_status status;
     LS_TRY(ls_leaf_into_weight(l, &w->out_proj, l->dh, a->scanned, w->out_bias, rows, NULL, err));
     LS_TRY(ls_leaf_into_input(l, &w->out_proj, l->dh, dscan, false, NULL, rows, NULL, err));
     LS_TRY(scan_backward(l, w, dscan.data, err));
@@ -239,9 +226,7 @@ static ls_status mamba_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     LS_TRY(conv_backward(l, w, duz, err));
     LS_TRY(copy_matrix(l, ls_rows_column(duz, dim), dz, dim, err));
     LS_TRY(ls_leaf_into_weight(l, &w->in_proj, duz, a->x, w->in_bias, rows, NULL, err));
-    LS_TRY(ls_leaf_into_input(l, &w->in_proj, duz, l->dx, false, NULL, rows, NULL, err));
-done:
-    return status;
+    return ls_leaf_into_input(l, &w->in_proj, duz, l->dx, false, NULL, rows, NULL, err);
 }
 
 static ls_status mamba_walk(const ls_walk *w, ls_layer *layer) {
@@ -250,7 +235,6 @@ static ls_status mamba_walk(const ls_walk *w, ls_layer *layer) {
     ls_mamba_weights *m = &layer->mamba;
     const ls_weight_slot conv = {.kind = LS_SLOT_CONV, .n_dims = 3, .dims = {dim, 1, c->d_conv}, .vector = &m->conv_w};
     const ls_weight_slot decay = {.kind = LS_SLOT_DECAY, .n_dims = 2, .dims = {dim, states}, .vector = &m->a2};
-    ls_status status;
     LS_TRY(ls_walk_matrix(w, &m->in_proj, 2 * dim, c->hidden, w->names->mamba, "in_proj.weight"));
     LS_TRY(ls_walk_matrix(w, &m->x_proj, rank + 2 * states, dim, w->names->mamba, "x_proj.weight"));
     LS_TRY(ls_walk_matrix(w, &m->dt_proj, dim, rank, w->names->mamba, "dt_proj.weight"));
@@ -268,9 +252,7 @@ static ls_status mamba_walk(const ls_walk *w, ls_layer *layer) {
     }
     LS_TRY(ls_walk_vector(w, &m->dt_bias, dim, w->names->mamba, "dt_proj.bias"));
     LS_TRY(ls_walk_vector(w, &m->d, dim, w->names->mamba, "D"));
-    LS_TRY(ls_walk_slot(w, decay, w->names->mamba, "A_log"));
-done:
-    return status;
+    return ls_walk_slot(w, decay, w->names->mamba, "A_log");
 }
 
 const ls_part ls_part_mamba = {"mamba", mamba_forward, mamba_backward, mamba_walk};

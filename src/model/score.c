@@ -51,7 +51,6 @@ static ls_status scorer_init(scorer *s, const ls_score_item *items, int64_t n_it
     ls_head_opts head = {.dtype = s->opts->dtype, .rows_max = head_rows(s->device, c->vocab), .temperature = 1.0f};
     int64_t longest = 1, chunk, rows;
     ls_cache_opts cache;
-    ls_status status;
     for (int64_t i = 0; i < n_items; i++) {
         if (items[i].n_tokens > longest) longest = items[i].n_tokens;
         head.samples |= items[i].of == LS_LOGPROB_PROCESSED;
@@ -73,8 +72,7 @@ static ls_status scorer_init(scorer *s, const ls_score_item *items, int64_t n_it
     LS_TRY(ls_array_alloc((void **)&s->tokens, rows, sizeof *s->tokens, "tokens", s->err));
     LS_TRY(ls_array_alloc((void **)&s->spans, batch, sizeof *s->spans, "spans", s->err));
     for (int64_t i = 0; i < cache.n_pages; i++) s->pages[i] = (int32_t)i;
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Rows [t, t + n) of a span: row t predicts token pos + t + 1. */
@@ -82,7 +80,6 @@ static ls_status score_rows(scorer *s, const ls_span *span, const ls_score_item 
     int64_t index[HEAD_ROWS_MAX], targets[HEAD_ROWS_MAX];
     ls_sampling sampling[HEAD_ROWS_MAX];
     ls_head *head = s->head;
-    ls_status status;
     for (int64_t i = 0; i < n; i++) {
         index[i] = span->row + t + i;
         targets[i] = item->tokens[span->pos + t + i + 1];
@@ -91,19 +88,15 @@ static ls_status score_rows(scorer *s, const ls_span *span, const ls_score_item 
     LS_TRY(ls_head_take(head, s->model, s->ws->a.x, s->batch->n_rows, index, n, s->err));
     if (item->of == LS_LOGPROB_PROCESSED) LS_TRY(ls_head_process(head, sampling, NULL, s->err));
     LS_TRY(ls_head_logprob(head, head->logits, targets, false, s->err));
-    LS_TRY(ls_memory_read(s->device, item->logprob + span->pos + t, head->logprob, n * (int64_t)sizeof(float), s->err));
-done:
-    return status;
+    return ls_memory_read(s->device, item->logprob + span->pos + t, head->logprob, n * (int64_t)sizeof(float), s->err);
 }
 
 /* The sequence's last row predicts nothing. */
 static ls_status score_span(scorer *s, const ls_span *span, const ls_score_item *item) {
     const int64_t end = span->pos + span->n_rows < item->n_tokens ? span->n_rows : item->n_tokens - 1 - span->pos;
-    ls_status status = LS_OK;
     for (int64_t t = 0; t < end; t += s->head->opts.rows_max)
         LS_TRY(score_rows(s, span, item, t, end - t < s->head->opts.rows_max ? end - t : s->head->opts.rows_max));
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Lays out the next chunk of every item that has tokens left from pos on; owner[i] is span i's. Returns their
@@ -125,16 +118,13 @@ static int64_t lay_out(scorer *s, const ls_score_item *items, int64_t n, int64_t
 static ls_status score_batch(scorer *s, const ls_score_item *items, int64_t n) {
     const ls_forward f = {s->model, s->cache, s->ws, s->batch, s->h, 0};
     int64_t owner[BATCH_MAX], live;
-    ls_status status = LS_OK;
     for (int64_t pos = 0; (live = lay_out(s, items, n, pos, owner)) > 0;
          pos += s->opts->chunk > 0 ? s->opts->chunk : INT64_MAX / 2) {
         LS_TRY(ls_batch_write(s->batch, s->tokens, s->spans, live, s->pages, n * s->pages_each, s->err));
         LS_TRY(ls_model_forward(&f, NULL, NULL, s->err));
         for (int64_t i = 0; i < live; i++) LS_TRY(score_span(s, &s->spans[i], &items[owner[i]]));
     }
-    LS_TRY(ls_device_wait(s->device, s->err));
-done:
-    return status;
+    return ls_device_wait(s->device, s->err);
 }
 
 ls_status ls_score(const ls_model *model, ls_device *device, const ls_score_opts *opts, ls_score_item *items,
@@ -146,9 +136,9 @@ ls_status ls_score(const ls_model *model, ls_device *device, const ls_score_opts
     if (opts->batch < 1 || opts->batch > BATCH_MAX || opts->chunk < 0)
         return LS_FAIL(err, LS_ERR_ARG, "score: batch %lld is not in 1..1024 or chunk %lld is negative",
                        (long long)opts->batch, (long long)opts->chunk);
-    LS_TRY(scorer_init(&s, items, n_items, batch));
+    LS_TRY_DONE(scorer_init(&s, items, n_items, batch));
     for (int64_t i = 0; i < n_items; i += batch)
-        LS_TRY(score_batch(&s, items + i, n_items - i < batch ? n_items - i : batch));
+        LS_TRY_DONE(score_batch(&s, items + i, n_items - i < batch ? n_items - i : batch));
 done:
     scorer_deinit(&s);
     return status;

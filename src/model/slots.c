@@ -29,13 +29,11 @@ ls_status ls_walk_vector(const ls_walk *w, float **out, int64_t n, const char *p
 
 static ls_status walk_layer(const ls_walk *w, ls_layer *layer) {
     const int64_t hidden = w->model->config.hidden;
-    ls_status status;
     LS_TRY(ls_walk_vector(w, &layer->input_norm, hidden, "", w->names->input_norm));
     if (layer->ffn != NULL) LS_TRY(ls_walk_vector(w, &layer->ffn_norm, hidden, "", w->names->ffn_norm));
     LS_TRY(layer->mixer->walk(w, layer));
     if (layer->ffn != NULL) LS_TRY(layer->ffn->walk(w, layer));
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_model_slots(ls_model *model, ls_slot_visit visit, void *context, ls_error *err) {
@@ -43,14 +41,12 @@ ls_status ls_model_slots(ls_model *model, ls_slot_visit visit, void *context, ls
     ls_walk w = {model, c->names, visit, context, -1, err};
     const ls_weight_slot embed = {
         .kind = LS_SLOT_EMBED, .n_dims = 2, .dims = {c->vocab, c->hidden}, .embed = &model->embed};
-    ls_status status;
     LS_TRY(ls_walk_slot(&w, embed, "", c->names->embed));
     LS_TRY(ls_walk_vector(&w, &model->final_norm, c->hidden, "", c->names->final_norm));
     for (w.layer_i = 0; w.layer_i < c->n_layers; w.layer_i++) LS_TRY(walk_layer(&w, &model->layers[w.layer_i]));
     w.layer_i = -1;
     if (!c->tied) LS_TRY(ls_walk_matrix(&w, &model->head, c->vocab, c->hidden, "", c->names->head));
-done:
-    return status;
+    return LS_OK;
 }
 
 const void *ls_slot_place(const ls_weight_slot *slot) {

@@ -36,7 +36,6 @@ static int32_t readers_of(const ls_model_loading *how, int64_t total) {
 }
 
 ls_status ls_stored_open(ls_stored *out, const char *directory, const ls_model_loading *how, ls_error *err) {
-    ls_status status;
     *out = (ls_stored){.directory = directory,
                        .piece_bytes = how != NULL && how->piece_bytes > 0 ? how->piece_bytes : LS_PIECE_BYTES,
                        .watcher = watcher_of_runs,
@@ -46,9 +45,7 @@ ls_status ls_stored_open(ls_stored *out, const char *directory, const ls_model_l
         out->total += ls_checkpoint_at(out->checkpoint, i)->bytes;
     LS_TRY(ls_array_alloc((void **)&out->used, ls_checkpoint_count(out->checkpoint), sizeof(const ls_tensor_view *),
                           "tensors", err));
-    LS_TRY(ls_pool_create(&out->pool, readers_of(how, out->total), err));
-done:
-    return status;
+    return ls_pool_create(&out->pool, readers_of(how, out->total), err);
 }
 
 void ls_stored_close(ls_stored *s) {
@@ -79,7 +76,6 @@ static ls_status check_shape(const ls_tensor_view *view, const ls_weight_slot *s
 ls_status ls_stored_find(ls_stored *s, const ls_tensor_view **out, ls_dtype *dtype, const ls_weight_slot *slot,
                          ls_error *err) {
     const ls_tensor_view *view = ls_checkpoint_find(s->checkpoint, slot->name);
-    ls_status status = LS_OK;
     if (view == NULL) return LS_FAIL(err, LS_ERR_FORMAT, "%s: missing tensor %s", s->directory, slot->name);
     LS_TRY(check_shape(view, slot, err));
     if (view->dtype == LS_ST_F32)
@@ -94,8 +90,7 @@ ls_status ls_stored_find(ls_stored *s, const ls_tensor_view **out, ls_dtype *dty
     LS_ASSERT(s->n_used < ls_checkpoint_count(s->checkpoint), "%s: asked for twice", slot->name);
     s->used[s->n_used++] = view;
     *out = view;
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- bytes ---- */
@@ -120,7 +115,7 @@ static ls_status read_piece(const ls_stored *s, void *host, const ls_tensor_view
     reading *r = NULL;
     ls_status status;
     if (n == 1 || bytes <= READ_GRAIN) return ls_tensor_read_part(host, view, at, bytes, err);
-    LS_TRY(ls_array_alloc((void **)&r, 1, (int64_t)sizeof *r, "tensor", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&r, 1, (int64_t)sizeof *r, "tensor", err));
     r->view = view;
     r->host = host;
     r->at = at;
@@ -141,12 +136,10 @@ typedef struct source {
 
 static ls_status bring(void *context, void *host, int64_t at, int64_t bytes, ls_error *err) {
     const source *s = context;
-    ls_status status;
     LS_TRY(read_piece(s->stored, host, s->view, at, bytes, err));
     s->stored->done += bytes;
     tell(s->stored);
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_stored_load(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view, ls_error *err) {
@@ -162,12 +155,12 @@ static ls_status compare(ls_stored *s, bool *same, const ls_tensor_view *a, cons
     uint8_t *x = NULL, *y = NULL;
     ls_status status;
     *same = true;
-    LS_TRY(ls_array_alloc((void **)&x, most, 1, "tensor", err));
-    LS_TRY(ls_array_alloc((void **)&y, most, 1, "tensor", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&x, most, 1, "tensor", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&y, most, 1, "tensor", err));
     for (int64_t at = 0; at < a->bytes && *same; at += most) {
         const int64_t n = a->bytes - at < most ? a->bytes - at : most;
-        LS_TRY(read_piece(s, x, a, at, n, err));
-        LS_TRY(read_piece(s, y, b, at, n, err));
+        LS_TRY_DONE(read_piece(s, x, a, at, n, err));
+        LS_TRY_DONE(read_piece(s, y, b, at, n, err));
         *same = memcmp(x, y, (size_t)n) == 0;
     }
 done:
@@ -181,7 +174,6 @@ ls_status ls_stored_check_head(ls_stored *s, const ls_model_config *c, ls_error 
     const ls_tensor_view *head, *embed = ls_checkpoint_find(s->checkpoint, c->names->embed);
     bool same = false;
     ls_dtype dtype;
-    ls_status status;
     if (!c->tied || ls_checkpoint_find(s->checkpoint, c->names->head) == NULL) return LS_OK;
     snprintf(slot.name, sizeof slot.name, "%s", c->names->head);
     LS_TRY(ls_stored_find(s, &head, &dtype, &slot, err));
@@ -191,8 +183,7 @@ ls_status ls_stored_check_head(ls_stored *s, const ls_model_config *c, ls_error 
                        c->names->head, c->names->embed);
     s->done += head->bytes;
     tell(s);
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- the end ---- */
@@ -212,11 +203,8 @@ static ls_status check_all_used(const ls_stored *s, int32_t n_layers, ls_error *
 }
 
 ls_status ls_stored_check(const ls_stored *s, int32_t n_layers, ls_error *err) {
-    ls_status status;
     LS_TRY(check_all_used(s, n_layers, err));
-    LS_TRY(ls_checkpoint_check(s->checkpoint, err));
-done:
-    return status;
+    return ls_checkpoint_check(s->checkpoint, err);
 }
 
 /* ---- without a device ---- */
@@ -232,7 +220,6 @@ static ls_status sum_slot(void *context, const ls_weight_slot *slot, ls_error *e
     uint64_t *hash = &s->out->digest;
     const ls_tensor_view *view;
     ls_dtype dtype;
-    ls_status status;
     LS_TRY(ls_stored_find(&s->stored, &view, &dtype, slot, err));
     *hash = ls_slot_mix(*hash, slot, dtype);
     for (int64_t at = 0; at < view->bytes; at += s->stored.piece_bytes) {
@@ -241,8 +228,7 @@ static ls_status sum_slot(void *context, const ls_weight_slot *slot, ls_error *e
         *hash = ls_fnv_mix(*hash, s->piece, n);
     }
     s->out->n_parameters += view->n_elements;
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_stored_summarize(ls_stored_summary *out, const char *directory, ls_error *err) {
@@ -251,14 +237,14 @@ ls_status ls_stored_summarize(ls_stored_summary *out, const char *directory, ls_
     ls_model *model = NULL;
     ls_status status;
     *out = (ls_stored_summary){.digest = LS_FNV_START};
-    LS_TRY(ls_model_config_open(&config, directory, err));
-    LS_TRY(ls_model_outline(&model, &config, err));
-    LS_TRY(ls_stored_open(&s.stored, directory, NULL, err));
+    LS_TRY_DONE(ls_model_config_open(&config, directory, err));
+    LS_TRY_DONE(ls_model_outline(&model, &config, err));
+    LS_TRY_DONE(ls_stored_open(&s.stored, directory, NULL, err));
     s.stored.watcher = NULL; /* nothing is loaded */
-    LS_TRY(ls_array_alloc((void **)&s.piece, s.stored.piece_bytes, 1, "tensor", err));
-    LS_TRY(ls_model_slots(model, sum_slot, &s, err));
-    LS_TRY(ls_stored_check_head(&s.stored, &config, err));
-    LS_TRY(ls_stored_check(&s.stored, config.n_layers, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&s.piece, s.stored.piece_bytes, 1, "tensor", err));
+    LS_TRY_DONE(ls_model_slots(model, sum_slot, &s, err));
+    LS_TRY_DONE(ls_stored_check_head(&s.stored, &config, err));
+    LS_TRY_DONE(ls_stored_check(&s.stored, config.n_layers, err));
 done:
     free(s.piece);
     ls_stored_close(&s.stored);

@@ -39,15 +39,12 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
                   {&t->conv_dw, c->d_conv, c->d_inner},
                   {&t->d_logprob, LS_TAPE_HEAD_ROWS, 1},
                   {&t->d_entropy, LS_TAPE_HEAD_ROWS, 1}};
-    ls_status status = LS_OK;
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         LS_TRY(floats(t, arrays[i].out, arrays[i].rows, arrays[i].columns, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status make_host(ls_tape *t, ls_error *err) {
-    ls_status status;
     LS_TRY(ls_array_alloc((void **)&t->tokens, t->opts.rows_max, sizeof *t->tokens, "tokens", err));
     LS_TRY(ls_array_alloc((void **)&t->spans, t->opts.spans_max, sizeof *t->spans, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->leaf_spans, t->opts.spans_max, sizeof *t->spans, "spans", err));
@@ -56,8 +53,7 @@ static ls_status make_host(ls_tape *t, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&t->h, t->n_halves + 1, sizeof *t->h, "tape", err));
     LS_TRY(ls_array_alloc((void **)&t->ws, t->n_halves, sizeof *t->ws, "tape", err));
     for (int64_t i = 0; i < t->cache->n_pages; i++) t->pages[i] = (int32_t)i;
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *err) {
@@ -65,7 +61,6 @@ static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *er
     const ls_head_opts head = {
         .dtype = t->opts.dtype, .rows_max = LS_TAPE_HEAD_ROWS, .trains = true, .temperature = t->opts.temperature};
     ls_cache_opts cache = {.dtype = t->opts.dtype, .n_slots = t->opts.spans_max, .page_tokens = PAGE_TOKENS};
-    ls_status status;
     if (!ls_add_i64(rows / PAGE_TOKENS, t->opts.spans_max, &cache.n_pages))
         return LS_FAIL(err, LS_ERR_NOMEM, "tape: %lld rows", (long long)rows);
     LS_TRY(ls_cache_create(&t->cache, t->device, c, &cache, err));
@@ -85,9 +80,7 @@ static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *er
             LS_TRY(ls_workspace_create(&t->ws[i], t->device, t->model, t->opts.dtype, rows, true, err));
     }
     t->x_last = (ls_rows){NULL, t->opts.dtype, c->hidden};
-    LS_TRY(ls_memory_alloc(t->device, &t->x_last.data, rows, c->hidden * ls_dtype_bytes(t->opts.dtype), "tape", err));
-done:
-    return status;
+    return ls_memory_alloc(t->device, &t->x_last.data, rows, c->hidden * ls_dtype_bytes(t->opts.dtype), "tape", err);
 }
 
 ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_device *device, const ls_tape_opts *opts,
@@ -107,9 +100,9 @@ ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_devi
                          (long long)opts->spans_max, (double)opts->temperature);
         goto done;
     }
-    LS_TRY(ls_model_check_gradient(t->model, err));
-    LS_TRY(make_forward(t, c, err));
-    LS_TRY(make_backward(t, c, err));
+    LS_TRY_DONE(ls_model_check_gradient(t->model, err));
+    LS_TRY_DONE(make_forward(t, c, err));
+    LS_TRY_DONE(make_backward(t, c, err));
     *out = t;
     t = NULL;
 done:
@@ -165,7 +158,6 @@ static ls_status lay_out_spans(ls_tape *t, const int64_t *offsets, int64_t n, ls
 
 ls_status ls_tape_forward(ls_tape *t, const int32_t *tokens, const int64_t *offsets, int64_t n, ls_error *err) {
     ls_forward f = {t->model, t->cache, t->ws[0], t->batch, t->h[0], 0};
-    ls_status status;
     LS_TRY(lay_out_spans(t, offsets, n, err));
     memcpy(t->tokens, tokens + offsets[0], (size_t)t->rows * sizeof *tokens);
     LS_TRY(ls_batch_write(t->batch, t->tokens, t->spans, n, t->pages, t->n_pages, err));
@@ -176,9 +168,7 @@ ls_status ls_tape_forward(ls_tape *t, const int32_t *tokens, const int64_t *offs
         LS_TRY(ls_model_half(&f, i / 2, (ls_half)(i % 2), t->h[i + 1], err));
     }
     f.h = t->h[t->n_halves];
-    LS_TRY(ls_model_last_norm(&f, t->x_last, err));
-done:
-    return status;
+    return ls_model_last_norm(&f, t->x_last, err);
 }
 
 ls_status ls_tape_residual(const ls_tape *t, int64_t half, int64_t row, int64_t n, float *out, ls_error *err) {
@@ -199,7 +189,6 @@ int64_t ls_tape_next_rows(const int64_t *targets, int64_t *row, int64_t end, int
 ls_status ls_tape_logprob(ls_tape *t, const int64_t *targets, float *logprob, float *entropy, ls_error *err) {
     int64_t index[LS_TAPE_HEAD_ROWS], block[LS_TAPE_HEAD_ROWS], row = 0, n;
     float values[2][LS_TAPE_HEAD_ROWS];
-    ls_status status = LS_OK;
     memset(logprob, 0, (size_t)t->rows * sizeof *logprob);
     if (entropy != NULL) memset(entropy, 0, (size_t)t->rows * sizeof *entropy);
     while ((n = ls_tape_next_rows(targets, &row, t->rows, index, block)) > 0) {
@@ -214,6 +203,5 @@ ls_status ls_tape_logprob(ls_tape *t, const int64_t *targets, float *logprob, fl
             if (entropy != NULL) entropy[index[i]] = values[1][i];
         }
     }
-done:
-    return status;
+    return LS_OK;
 }

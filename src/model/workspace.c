@@ -78,7 +78,6 @@ static ls_status own_rows(ls_workspace *ws, ls_rows *out, int64_t rows, ls_dtype
 static ls_status make_experts(ls_workspace *ws, const ls_model_config *c, ls_error *err) {
     const int64_t rows = ws->rows_max, picks = rows * c->top_k, i64 = (int64_t)sizeof(int64_t);
     ls_activations *a = &ws->a;
-    ls_status status;
     LS_TRY(own_rows(ws, &a->router, rows, LS_F32, c->n_experts, err));
     LS_TRY(own(ws, (void **)&a->expert, rows, c->top_k * (int64_t)sizeof(int32_t), err));
     LS_TRY(own(ws, (void **)&a->expert_weight, rows, c->top_k * (int64_t)sizeof(float), err));
@@ -88,16 +87,13 @@ static ls_status make_experts(ls_workspace *ws, const ls_model_config *c, ls_err
     LS_TRY(own(ws, (void **)&a->expert_offsets, c->n_experts + 1, i64, err));
     LS_TRY(own_rows(ws, &a->picked_x, picks, ws->dtype, c->hidden, err));
     LS_TRY(own_rows(ws, &a->picked_y, picks, LS_F32, c->hidden, err));
-    LS_TRY(own(ws, (void **)&a->picked_weight, picks, (int64_t)sizeof(float), err));
-done:
-    return status;
+    return own(ws, (void **)&a->picked_weight, picks, (int64_t)sizeof(float), err);
 }
 
 /* What x_proj and dt_proj read; the rest of the Mamba half is there, and `last` is the memory of the scan's output. */
 static ls_status make_rounded(ls_workspace *ws, const ls_model *model, void *last, bool for_training, ls_error *err) {
     const ls_model_config *c = &model->config;
     ls_activations *a = &ws->a;
-    ls_status status = LS_OK;
     a->u_in = a->u;
     a->dt_in = c->inner_norms ? a->narrow : a->narrow_raw;
     if (!rounds(model)) return LS_OK;
@@ -105,9 +101,7 @@ static ls_status make_rounded(ls_workspace *ws, const ls_model *model, void *las
     a->dt_in = (ls_rows){last, LS_BF16, c->dt_rank};
     if (!for_training) return LS_OK;
     LS_TRY(own_rows(ws, &a->u_in, ws->rows_max, LS_BF16, c->d_inner, err));
-    LS_TRY(own_rows(ws, &a->dt_in, ws->rows_max, LS_BF16, c->dt_rank, err));
-done:
-    return status;
+    return own_rows(ws, &a->dt_in, ws->rows_max, LS_BF16, c->dt_rank, err);
 }
 
 static ls_status make_halves(ls_workspace *ws, const ls_model *model, bool for_training, ls_error *err) {
@@ -116,7 +110,6 @@ static ls_status make_halves(ls_workspace *ws, const ls_model *model, bool for_t
     const int64_t dim = c->d_inner, rows = ws->rows_max;
     ls_activations *a = &ws->a;
     void *first, *second, *last;
-    ls_status status;
     LS_TRY(own_rows(ws, &a->x, rows, ws->dtype, c->hidden, err));
     LS_TRY(own_rows(ws, &a->y, rows, LS_F32, c->hidden, err));
     LS_TRY(own(ws, &first, rows, l.first, err));
@@ -136,9 +129,7 @@ static ls_status make_halves(ls_workspace *ws, const ls_model *model, bool for_t
     a->heads = (ls_rows){last, ws->dtype, l.q};
     a->scanned = (ls_rows){last, ws->dtype, dim};
     a->gated = (ls_rows){last, ws->dtype, c->ffn};
-    LS_TRY(make_rounded(ws, model, last, for_training, err));
-done:
-    return status;
+    return make_rounded(ws, model, last, for_training, err);
 }
 
 ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_model *model, ls_dtype dtype,
@@ -151,8 +142,8 @@ ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_mo
     ws->dtype = dtype;
     ws->profile = model->profile;
     ws->rows_max = rows_max;
-    LS_TRY(make_halves(ws, model, for_training, err));
-    if (has_experts(&model->config)) LS_TRY(make_experts(ws, &model->config, err));
+    LS_TRY_DONE(make_halves(ws, model, for_training, err));
+    if (has_experts(&model->config)) LS_TRY_DONE(make_experts(ws, &model->config, err));
     *out = ws;
     ws = NULL;
 done:
@@ -175,9 +166,9 @@ ls_status ls_batch_create(ls_batch **out, ls_device *device, int64_t rows_max, i
     *out = NULL;
     if (b == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "batch");
     *b = (ls_batch){.device = device, .rows_max = rows_max, .spans_max = spans_max, .pages_max = pages_max};
-    LS_TRY(ls_memory_alloc(device, (void **)&b->tokens, rows_max, sizeof *b->tokens, "tokens", err));
-    LS_TRY(ls_memory_alloc(device, (void **)&b->spans, spans_max, sizeof *b->spans, "spans", err));
-    LS_TRY(ls_memory_alloc(device, (void **)&b->tables, pages_max, sizeof *b->tables, "page tables", err));
+    LS_TRY_DONE(ls_memory_alloc(device, (void **)&b->tokens, rows_max, sizeof *b->tokens, "tokens", err));
+    LS_TRY_DONE(ls_memory_alloc(device, (void **)&b->spans, spans_max, sizeof *b->spans, "spans", err));
+    LS_TRY_DONE(ls_memory_alloc(device, (void **)&b->tables, pages_max, sizeof *b->tables, "page tables", err));
     *out = b;
     b = NULL;
 done:
@@ -196,7 +187,6 @@ void ls_batch_free(ls_batch *b) {
 ls_status ls_batch_write(ls_batch *b, const int32_t *tokens, const ls_span *spans, int64_t n_spans,
                          const int32_t *tables, int64_t n_tables, ls_error *err) {
     int64_t rows = 0, longest = 0;
-    ls_status status;
     for (int64_t i = 0; i < n_spans; i++) {
         LS_ASSERT(spans[i].row == rows, "span %lld starts at row %lld, expected %lld", (long long)i,
                   (long long)spans[i].row, (long long)rows);
@@ -213,7 +203,5 @@ ls_status ls_batch_write(ls_batch *b, const int32_t *tokens, const ls_span *span
     b->span_rows_max = longest;
     LS_TRY(ls_memory_write(b->device, b->tokens, tokens, rows * (int64_t)sizeof *tokens, err));
     LS_TRY(ls_memory_write(b->device, b->spans, spans, n_spans * (int64_t)sizeof *spans, err));
-    LS_TRY(ls_memory_write(b->device, b->tables, tables, n_tables * (int64_t)sizeof *tables, err));
-done:
-    return status;
+    return ls_memory_write(b->device, b->tables, tables, n_tables * (int64_t)sizeof *tables, err);
 }

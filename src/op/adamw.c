@@ -23,7 +23,6 @@ static bool is_beta(double beta) { return beta >= 0.0 && beta < 1.0 && (float)be
 static bool is_size(double x) { return x >= 0.0 && x <= (double)FLT_MAX; }
 
 ls_status ls_adamw_factors_make(ls_adamw_factors *out, const ls_adamw_options *o, int64_t step, ls_error *err) {
-    ls_status status;
     LS_TRY(check_option("lr", o->lr, is_size(o->lr), err));
     LS_TRY(check_option("beta1", o->beta1, is_beta(o->beta1), err));
     LS_TRY(check_option("beta2", o->beta2, is_beta(o->beta2), err));
@@ -39,8 +38,7 @@ ls_status ls_adamw_factors_make(ls_adamw_factors *out, const ls_adamw_options *o
     out->debias2 = (float)(1.0 / sqrt(1.0 - power(o->beta2, step)));
     out->eps = (float)o->eps;
     out->decay = (float)o->decay;
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status check_arrays(const char *op, const ls_operand *operands, int64_t n_operands, int64_t n,

@@ -23,7 +23,6 @@ static ls_status check_shape(const ls_attention_backward_args *a, ls_error *err)
 }
 
 ls_status ls_attention_backward_check(const ls_attention_backward_args *args, ls_error *err) {
-    ls_status status;
     LS_TRY(check_shape(args, err));
     {
         const int64_t rows = args->rows, elem = ls_dtype_bytes(args->dtype);
@@ -43,8 +42,7 @@ ls_status ls_attention_backward_check(const ls_attention_backward_args *args, ls
     if (ls_op_attention_backward_workspace(args) < 0)
         return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace of %lld rows, %lld heads does not fit 64 bits", op,
                        (long long)args->rows, (long long)args->n_heads);
-done:
-    return status;
+    return LS_OK;
 }
 
 int64_t ls_op_attention_backward_workspace(const ls_attention_backward_args *args) {

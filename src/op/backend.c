@@ -34,7 +34,6 @@ static ls_status missing(const char *op, const char *backend, ls_error *err) {
 /* The workspace of the device, at least this large. */
 static ls_status assure_workspace(ls_device *device, const char *op, int64_t bytes, ls_error *err) {
     ls_exec *exec = &device->exec;
-    ls_status status = LS_OK;
     if (bytes < 0) return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace does not fit 64 bits", op);
     if (bytes <= exec->workspace_bytes) return LS_OK;
     LS_TRY(ls_device_wait(device, err));
@@ -43,8 +42,7 @@ static ls_status assure_workspace(ls_device *device, const char *op, int64_t byt
     exec->workspace_bytes = 0;
     LS_TRY(ls_memory_alloc(device, &exec->workspace, bytes, 1, "workspace", err));
     exec->workspace_bytes = bytes;
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_device_prepare(ls_device *device, int64_t workspace_bytes, ls_error *err) {
@@ -60,10 +58,10 @@ static ls_status check_call(const char *op, const ls_device *device, const void 
 #define OP(name)                                                                           \
     ls_status ls_##name(ls_device *device, const ls_##name##_args *args, ls_error *err) {  \
         ls_status status;                                                                  \
-        LS_TRY(check_call(#name, device, args, err));                                      \
-        LS_TRY(ls_##name##_check(args, err));                                              \
+        LS_TRY_DONE(check_call(#name, device, args, err));                                 \
+        LS_TRY_DONE(ls_##name##_check(args, err));                                         \
         if (device->table->name == NULL) return missing(#name, device->table->title, err); \
-        LS_TRY(device->table->name(&device->exec, args, err));                             \
+        LS_TRY_DONE(device->table->name(&device->exec, args, err));                        \
     done:                                                                                  \
         return status;                                                                     \
     }
@@ -73,11 +71,11 @@ LS_OPS_PLAIN(OP)
 #define OP(name)                                                                           \
     ls_status ls_##name(ls_device *device, const ls_##name##_args *args, ls_error *err) {  \
         ls_status status;                                                                  \
-        LS_TRY(check_call(#name, device, args, err));                                      \
-        LS_TRY(ls_##name##_check(args, err));                                              \
-        LS_TRY(assure_workspace(device, #name, ls_op_##name##_workspace(args), err));      \
+        LS_TRY_DONE(check_call(#name, device, args, err));                                 \
+        LS_TRY_DONE(ls_##name##_check(args, err));                                         \
+        LS_TRY_DONE(assure_workspace(device, #name, ls_op_##name##_workspace(args), err)); \
         if (device->table->name == NULL) return missing(#name, device->table->title, err); \
-        LS_TRY(device->table->name(&device->exec, args, err));                             \
+        LS_TRY_DONE(device->table->name(&device->exec, args, err));                        \
     done:                                                                                  \
         return status;                                                                     \
     }
@@ -146,12 +144,9 @@ static ls_status size_of(int64_t *bytes, int64_t count, int64_t elem_bytes, cons
 ls_status ls_memory_alloc(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,
                           ls_error *err) {
     int64_t bytes;
-    ls_status status;
     *out = NULL;
     LS_TRY(size_of(&bytes, count, elem_bytes, what, err));
-    LS_TRY(device->table->alloc(device, out, bytes, what, err));
-done:
-    return status;
+    return device->table->alloc(device, out, bytes, what, err);
 }
 
 void ls_memory_free(ls_device *device, void *memory) {
@@ -161,12 +156,9 @@ void ls_memory_free(ls_device *device, void *memory) {
 ls_status ls_memory_reserve(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,
                             ls_error *err) {
     int64_t bytes;
-    ls_status status;
     *out = NULL;
     LS_TRY(size_of(&bytes, count, elem_bytes, what, err));
-    LS_TRY(device->table->reserve(device, out, bytes, what, err));
-done:
-    return status;
+    return device->table->reserve(device, out, bytes, what, err);
 }
 
 void ls_memory_unreserve(ls_device *device, void *memory, int64_t bytes) {
@@ -229,9 +221,9 @@ static ls_status check_exec(const char *op, const ls_exec *exec, ls_error *err) 
         const ls_backend_table *table = ls_backend_table_of(exec->backend);                         \
         ls_status status;                                                                           \
         if (table == NULL || table->name == NULL) return no_backend(#name, exec, err);              \
-        LS_TRY(check_exec(#name, exec, err));                                                       \
-        LS_TRY(ls_##name##_check(args, err));                                                       \
-        LS_TRY(table->name(exec, args, err));                                                       \
+        LS_TRY_DONE(check_exec(#name, exec, err));                                                  \
+        LS_TRY_DONE(ls_##name##_check(args, err));                                                  \
+        LS_TRY_DONE(table->name(exec, args, err));                                                  \
     done:                                                                                           \
         return status;                                                                              \
     }                                                                                               \

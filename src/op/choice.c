@@ -55,11 +55,9 @@ ls_status ls_device_name_check(const char *name, ls_error *err) {
 
 ls_status ls_device_check(const char *name, ls_error *err) {
     wanted w;
-    ls_status status;
     LS_TRY(parse(&w, name, err));
     if (w.kind == KIND_CUDA) LS_TRY(ls_cuda_device_check(w.ordinal < 0 ? 0 : w.ordinal, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- opening ---- */
@@ -75,25 +73,21 @@ static void tell(ls_device_choice *choice, const ls_device *device, const ls_dev
 /* why: why `auto` is not a GPU, "" where nobody would ask. */
 static ls_status open_cpu(ls_device **out, ls_device_choice *choice, const ls_device_wish *wish, const char *why,
                           ls_error *err) {
-    ls_status status;
     LS_TRY(ls_device_open(out, wish->n_threads, wish->isa, err));
     snprintf(choice->name, sizeof choice->name, "cpu");
     tell(choice, *out, wish, why);
-done:
-    return status;
+    return LS_OK;
 }
 
 /* share: the number of GPUs among which the process's rank chose, 0 where it did not. */
 static ls_status open_gpu(ls_device **out, ls_device_choice *choice, const ls_device_wish *wish, int32_t ordinal,
                           int32_t share, ls_error *err) {
     char more[64] = "";
-    ls_status status;
     LS_TRY(ls_device_open_cuda(out, ordinal, err));
     snprintf(choice->name, sizeof choice->name, "cuda:%d", ordinal);
     if (wish->ranks > 1 && share > 0) snprintf(more, sizeof more, " takes GPU %d of %d", ordinal, share);
     tell(choice, *out, wish, more);
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_device_open_wished(ls_device **out, ls_device_choice *choice, const ls_device_wish *wish, ls_error *err) {
@@ -104,7 +98,7 @@ ls_status ls_device_open_wished(ls_device **out, ls_device_choice *choice, const
     ls_status status;
     *out = NULL;
     memset(choice, 0, sizeof *choice);
-    LS_TRY(parse(&w, wish->name, err));
+    LS_TRY_DONE(parse(&w, wish->name, err));
     if (w.kind == KIND_CPU || (w.kind == KIND_AUTO && opener_of_runs != NULL))
         return open_cpu(out, choice, wish, "", err);
     ls_cuda_gpus(&gpus);

@@ -13,7 +13,6 @@ ls_status ls_conv1d_check(const ls_conv1d_args *args, ls_error *err) {
         {"y", args->y, rows, dim, args->y_stride, ls_dtype_bytes(args->y_dtype), false},
         {"rounded", args->rounded, rows, dim, args->rounded_stride, 2, true},
     };
-    ls_status status;
     if (!stored(args->x_dtype) || !stored(args->y_dtype) || !stored(args->state_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "conv1d: x %s, y %s, state %s; f32 and bf16 are built",
                        ls_dtype_name(args->x_dtype), ls_dtype_name(args->y_dtype), ls_dtype_name(args->state_dtype));
@@ -27,7 +26,5 @@ ls_status ls_conv1d_check(const ls_conv1d_args *args, ls_error *err) {
     LS_TRY(ls_operands_check("conv1d", operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
     /* That w fits 64 bits has just been checked. */
     LS_TRY(ls_pool_check("conv1d", &args->state, (args->d_conv - 1) * dim * state_elem, state_elem, err));
-    LS_TRY(ls_spans_check_count("conv1d", args->spans, args->n_spans, rows, args->span_rows_max, err));
-done:
-    return status;
+    return ls_spans_check_count("conv1d", args->spans, args->n_spans, rows, args->span_rows_max, err);
 }

@@ -16,7 +16,6 @@ ls_status ls_conv1d_backward_check(const ls_conv1d_backward_args *args, ls_error
         {"dx", args->dx, rows, dim, args->dx_stride, 4, false},
         {"dw", args->dw, args->d_conv, dim, dim, 4, false},
     };
-    ls_status status;
     if (!stored(args->x_dtype) || !stored(args->state_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: x %s, state %s; f32 and bf16 are built", op,
                        ls_dtype_name(args->x_dtype), ls_dtype_name(args->state_dtype));
@@ -31,8 +30,7 @@ ls_status ls_conv1d_backward_check(const ls_conv1d_backward_args *args, ls_error
     if (ls_conv1d_backward_floats(args) < 0)
         return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace of %lld rows, %lld spans, dim %lld does not fit 64 bits",
                        op, (long long)rows, (long long)args->n_spans, (long long)dim);
-done:
-    return status;
+    return LS_OK;
 }
 
 int64_t ls_conv1d_backward_floats(const ls_conv1d_backward_args *args) {

@@ -58,12 +58,10 @@ static void call_drop(call *c) {
 }
 
 static ls_status list_add(call_list *list, call *c, ls_error *err) {
-    ls_status status;
     LS_TRY(ls_array_grow((void **)&list->calls, &list->cap, list->n + 1, (int64_t)sizeof(call *), c->name, err));
     list->calls[list->n++] = c;
     c->n_holders++;
-done:
-    return status;
+    return LS_OK;
 }
 
 static void list_clear(call_list *list) {
@@ -183,12 +181,10 @@ static call *call_make(const char *name, call_run *run, const void *args, int64_
 /* Behind the calls that wait; from here on the destination of a read is not what it was. */
 static ls_status call_queue(deferred *d, call *c, ls_error *err) {
     const move_args *a = (const move_args *)(const void *)c->args;
-    ls_status status;
     ls_arena_watch();
     LS_TRY(list_add(d->recording != NULL ? d->recording : &d->queue, c, err));
     if (c->run == run_read) memset(a->to, POISON, (size_t)a->bytes);
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status defer(deferred *d, const char *name, call_run *run, const void *args, int64_t args_bytes,
@@ -236,11 +232,11 @@ static ls_status deferred_load(ls_device *device, void *to, int64_t bytes, int64
                                void *context, ls_error *err) {
     void *piece = NULL;
     ls_status status;
-    LS_TRY(ls_array_alloc(&piece, bytes < piece_bytes ? bytes : piece_bytes, 1, "piece", err));
+    LS_TRY_DONE(ls_array_alloc(&piece, bytes < piece_bytes ? bytes : piece_bytes, 1, "piece", err));
     for (int64_t at = 0; at < bytes; at += piece_bytes) {
         const int64_t n = bytes - at < piece_bytes ? bytes - at : piece_bytes;
-        LS_TRY(source(context, piece, at, n, err));
-        LS_TRY(deferred_write(device, (uint8_t *)to + at, piece, n, err));
+        LS_TRY_DONE(source(context, piece, at, n, err));
+        LS_TRY_DONE(deferred_write(device, (uint8_t *)to + at, piece, n, err));
     }
 done:
     free(piece);
@@ -278,8 +274,8 @@ static ls_status deferred_wait(ls_device *device, ls_error *err) {
     deferred *d = deferred_of(device);
     ls_status status;
     if (d->recording != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "deferred: a wait while calls are recorded");
-    LS_TRY(ls_arena_open(d->arena, err));
-    LS_TRY(run_all(d, err));
+    LS_TRY_DONE(ls_arena_open(d->arena, err));
+    LS_TRY_DONE(run_all(d, err));
 done:
     ls_arena_close(d->arena);
     d->n_done += d->queue.n;
@@ -306,10 +302,8 @@ static ls_status deferred_recorded(ls_device *device, void **recording, ls_error
 
 static ls_status deferred_replay(ls_device *device, void *recording, ls_error *err) {
     const call_list *list = recording;
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < list->n; i++) LS_TRY(call_queue(deferred_of(device), list->calls[i], err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static void deferred_forget(ls_device *device, void *recording) {
@@ -365,8 +359,8 @@ ls_status ls_device_open_deferred(ls_device **out, int32_t n_threads, ls_isa isa
     if (d == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "device");
     d->base.table = &table_deferred;
     d->base.exec.backend = LS_BACKEND_CPU;
-    LS_TRY(ls_queue_create(&d->base.exec.queue, n_threads, isa, err));
-    LS_TRY(ls_arena_make(&d->arena, name_last_call, d, err));
+    LS_TRY_DONE(ls_queue_create(&d->base.exec.queue, n_threads, isa, err));
+    LS_TRY_DONE(ls_arena_make(&d->arena, name_last_call, d, err));
     *out = &d->base;
     d = NULL;
 done:

@@ -17,11 +17,8 @@ ls_status ls_swiglu_backward_check(const ls_swiglu_backward_args *args, ls_error
         {"dy", args->dy, rows, dim, dim, 4, rows == 0},     {"dgate", args->dgate, rows, dim, dim, 4, rows == 0},
         {"dup", args->dup, rows, dim, dim, 4, rows == 0},
     };
-    ls_status status;
     LS_TRY(check_size(op, rows, dim, err));
-    LS_TRY(ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
-done:
-    return status;
+    return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
 }
 
 ls_status ls_embed_backward_check(const ls_embed_backward_args *args, ls_error *err) {
@@ -32,10 +29,7 @@ ls_status ls_embed_backward_check(const ls_embed_backward_args *args, ls_error *
         {"dy", args->dy, rows, dim, args->dy_stride, 4, rows == 0},
         {"dtable", args->dtable, args->vocab, dim, dim, 4, rows == 0},
     };
-    ls_status status;
     LS_TRY(check_size(op, rows, dim, err));
     if (args->vocab < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: vocab %lld", op, (long long)args->vocab);
-    LS_TRY(ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
-done:
-    return status;
+    return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
 }

@@ -45,7 +45,6 @@ ls_status ls_gemm_pack(ls_device *device, ls_gemm_weight *out, const void *w, ls
                        ls_error *err) {
     const ls_gemm_repack_args fill = {out, w, dtype};
     ls_gemm_weight plan;
-    ls_status status;
     memset(out, 0, sizeof *out);
     if (w == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: w is NULL");
     if (ls_dtype_bytes(dtype) == 0) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: dtype %d is unknown", (int)dtype);
@@ -54,9 +53,7 @@ ls_status ls_gemm_pack(ls_device *device, ls_gemm_weight *out, const void *w, ls
     LS_TRY(device->table->pack_plan(&plan, dtype, n, k, err));
     LS_TRY(ls_memory_alloc(device, &plan.panels, plan.panel_bytes, 1, "gemm weight", err));
     *out = plan;
-    LS_TRY(ls_gemm_repack(device, &fill, err));
-done:
-    return status;
+    return ls_gemm_repack(device, &fill, err);
 }
 
 void ls_gemm_weight_free(ls_device *device, ls_gemm_weight *w) {

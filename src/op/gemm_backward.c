@@ -28,7 +28,6 @@ static ls_status check_count(const char *op, const char *name, const int64_t *ro
 }
 
 ls_status ls_gemm_backward_input_check(const ls_gemm_backward_input_args *a, ls_error *err) {
-    ls_status status;
     LS_TRY(check_sizes(input_op, a->m, a->n, a->k, err));
     if (ls_dtype_bytes(a->w_dtype) == 0)
         return LS_FAIL(err, LS_ERR_ARG, "%s: w_dtype %d is unknown", input_op, (int)a->w_dtype);
@@ -39,13 +38,10 @@ ls_status ls_gemm_backward_input_check(const ls_gemm_backward_input_args *a, ls_
         {"dx", a->dx, a->dx_count, a->k, a->dx_stride, 4, a->m == 0},
     };
     LS_TRY(ls_operands_check(input_op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
-    LS_TRY(ls_profile_check(input_op, a->profile, "w", a->w_dtype, err));
-done:
-    return status;
+    return ls_profile_check(input_op, a->profile, "w", a->w_dtype, err);
 }
 
 ls_status ls_gemm_backward_weight_check(const ls_gemm_backward_weight_args *a, ls_error *err) {
-    ls_status status;
     LS_TRY(check_sizes(weight_op, a->m, a->n, a->k, err));
     if (a->x_dtype != LS_F32 && a->x_dtype != LS_BF16)
         return LS_FAIL(err, LS_ERR_ARG, "%s: x_dtype %d (%s) is neither f32 nor bf16", weight_op, (int)a->x_dtype,
@@ -65,6 +61,5 @@ ls_status ls_gemm_backward_weight_check(const ls_gemm_backward_weight_args *a, l
         return LS_FAIL(err, LS_ERR_ARG,
                        "%s: sequences: %lld of them at %p, profile mma16 needs the offsets of all rows", weight_op,
                        (long long)a->n_sequences, (const void *)a->sequences);
-done:
-    return status;
+    return LS_OK;
 }

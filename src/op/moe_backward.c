@@ -10,14 +10,11 @@ ls_status ls_moe_combine_backward_check(const ls_moe_combine_backward_args *a, l
         {"weight", a->weight, a->n, 1, 1, 4, false},   {"dacc", a->dacc, a->acc_rows, a->dim, a->dim, 4, false},
         {"dy", a->dy, a->n, a->dim, a->dim, 4, false}, {"dweight", a->dweight, a->n, 1, 1, 4, false},
     };
-    ls_status status;
     if (a->n < 0 || a->dim < 1 || a->acc_rows < 0)
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld rows of %lld out of %lld", op, (long long)a->n, (long long)a->dim,
                        (long long)a->acc_rows);
     if (a->n == 0) return LS_OK;
-    LS_TRY(ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
-done:
-    return status;
+    return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
 }
 
 ls_status ls_moe_route_backward_check(const ls_moe_route_backward_args *a, ls_error *err) {
@@ -28,13 +25,10 @@ ls_status ls_moe_route_backward_check(const ls_moe_route_backward_args *a, ls_er
         {"d_weight", a->d_weight, a->rows, a->top_k, a->top_k, 4, false},
         {"dlogits", a->dlogits, a->rows, a->n_experts, a->n_experts, 4, false},
     };
-    ls_status status;
     if (a->n_experts < 1 || a->n_experts > LS_EXPERTS_MAX || a->top_k < 1 || a->top_k > a->n_experts)
         return LS_FAIL(err, LS_ERR_ARG, "%s: top %lld of %lld experts (at most %d)", op, (long long)a->top_k,
                        (long long)a->n_experts, LS_EXPERTS_MAX);
     if (a->rows < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: rows %lld", op, (long long)a->rows);
     if (a->rows == 0) return LS_OK;
-    LS_TRY(ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
-done:
-    return status;
+    return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
 }

@@ -14,7 +14,6 @@ ls_status ls_scan_check(const ls_scan_args *args, ls_error *err) {
         {"out", args->out, rows, dim, args->out_stride, ls_dtype_bytes(args->out_dtype), false},
         {"a2", args->a2, dim, states, states, 4, false},
     };
-    ls_status status;
     if ((args->in_dtype != LS_F32 && args->in_dtype != LS_BF16) ||
         (args->out_dtype != LS_F32 && args->out_dtype != LS_BF16))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "scan: inputs %s, output %s; f32 and bf16 are built",
@@ -26,7 +25,5 @@ ls_status ls_scan_check(const ls_scan_args *args, ls_error *err) {
     LS_TRY(ls_operands_check("scan", operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
     /* That a2 fits 64 bits has just been checked. */
     LS_TRY(ls_pool_check("scan", &args->state, dim * states * 4, 16, err));
-    LS_TRY(ls_spans_check_count("scan", args->spans, args->n_spans, rows, args->span_rows_max, err));
-done:
-    return status;
+    return ls_spans_check_count("scan", args->spans, args->n_spans, rows, args->span_rows_max, err);
 }

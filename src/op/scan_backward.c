@@ -22,18 +22,14 @@ static ls_status check_tensors(const ls_scan_backward_args *a, ls_error *err) {
         {"dz", a->dz, rows, dim, dim, 4, true},
         {"da2", a->da2, dim, states, states, 4, false},
     };
-    ls_status status;
     LS_TRY(ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
     LS_TRY(ls_operands_check_pair(op, "z", a->z, "dz", a->dz, err));
     LS_TRY(ls_operands_check_pair(op, "dt_bias", a->dt_bias, "ddt_bias", a->ddt_bias, err));
-    LS_TRY(ls_operands_check_pair(op, "d", a->d, "dd", a->dd, err));
-done:
-    return status;
+    return ls_operands_check_pair(op, "d", a->d, "dd", a->dd, err);
 }
 
 ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *err) {
     ls_scan_backward_plan plan;
-    ls_status status;
     if (args->in_dtype != LS_F32 && args->in_dtype != LS_BF16)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: inputs %s; f32 and bf16 are built", op,
                        ls_dtype_name(args->in_dtype));
@@ -47,8 +43,7 @@ ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *er
     if (!ls_scan_backward_plan_make(&plan, args))
         return LS_FAIL(err, LS_ERR_NOMEM, "%s: the workspace of %lld rows, %lld spans, dim %lld does not fit 64 bits",
                        op, (long long)args->rows, (long long)args->n_spans, (long long)args->dim);
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Takes `count` floats, none where count is -1; its offset, or -1. */

@@ -49,14 +49,12 @@ static ls_timing *timing_with(const ls_exec *exec) {
 /* ---- rows ---- */
 
 static ls_status row_of(ls_timing *t, int64_t *out, const char *name, ls_error *err) {
-    ls_status status = LS_OK;
     for (*out = 0; *out < t->n_rows; ++*out)
         if (strcmp(t->rows[*out].name, name) == 0) return LS_OK;
     LS_TRY(ls_array_grow((void **)&t->rows, &t->rows_cap, t->n_rows + 1, (int64_t)sizeof *t->rows, "timing", err));
     t->rows[t->n_rows] = (ls_timed_row){0};
     snprintf(t->rows[t->n_rows++].name, LS_TIMED_NAME_MAX, "%s", name);
-done:
-    return status;
+    return LS_OK;
 }
 
 static void add(ls_timing *t, int64_t row, double ms) {
@@ -67,14 +65,12 @@ static void add(ls_timing *t, int64_t row, double ms) {
 /* ---- events ---- */
 
 static ls_status event_take(ls_timing *t, void **out, ls_error *err) {
-    ls_status status = LS_OK;
     *out = NULL;
     if (t->n_spare > 0)
         *out = t->spare[--t->n_spare];
     else
         LS_TRY(ls_cuda_event_create(out, true, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 /* There is room: every event was spare once, or is made in event_pair. */
@@ -87,11 +83,11 @@ static ls_status event_pair(ls_timing *t, pending *out, ls_error *err) {
     const int64_t all = t->n_spare + 2 * t->n_pending + 2;
     ls_status status;
     *out = (pending){0};
-    LS_TRY(ls_array_grow((void **)&t->spare, &t->spare_cap, all, (int64_t)sizeof(void *), "timing", err));
-    LS_TRY(ls_array_grow((void **)&t->pending, &t->pending_cap, t->n_pending + 1, (int64_t)sizeof *t->pending, "timing",
-                         err));
-    LS_TRY(event_take(t, &out->begin, err));
-    LS_TRY(event_take(t, &out->end, err));
+    LS_TRY_DONE(ls_array_grow((void **)&t->spare, &t->spare_cap, all, (int64_t)sizeof(void *), "timing", err));
+    LS_TRY_DONE(ls_array_grow((void **)&t->pending, &t->pending_cap, t->n_pending + 1, (int64_t)sizeof *t->pending,
+                              "timing", err));
+    LS_TRY_DONE(event_take(t, &out->begin, err));
+    LS_TRY_DONE(event_take(t, &out->end, err));
 done:
     if (status != LS_OK) event_give(t, out->begin);
     return status;
@@ -124,9 +120,9 @@ typedef struct call {
 static ls_status call_begin(call *c, ls_timing *t, const char *name, ls_error *err) {
     ls_status status;
     *c = (call){.timing = t};
-    LS_TRY(row_of(t, &c->row, name, err));
+    LS_TRY_DONE(row_of(t, &c->row, name, err));
     if (t->uses_events) {
-        LS_TRY(event_pair(t, &c->events, err));
+        LS_TRY_DONE(event_pair(t, &c->events, err));
         c->events.row = c->row;
         status = ls_cuda_event_record(&t->device->exec, c->events.begin, err);
     }
@@ -220,11 +216,8 @@ static ls_status timed_fill(ls_device *device, void *to, int byte, int64_t bytes
 
 static ls_status timed_wait(ls_device *device, ls_error *err) {
     ls_timing *t = timing_of(device);
-    ls_status status;
     LS_TRY(t->own->wait(device, err));
-    LS_TRY(settle(t, err));
-done:
-    return status;
+    return settle(t, err);
 }
 
 static ls_status timed_replay(ls_device *device, void *recording, ls_error *err) {
@@ -259,12 +252,9 @@ static void wrap(ls_timing *t) {
 }
 
 static ls_status begin_events(ls_timing *t, ls_error *err) {
-    ls_status status;
     LS_TRY(ls_cuda_event_create(&t->first, true, err));
     LS_TRY(ls_cuda_event_create(&t->last, true, err));
-    LS_TRY(ls_cuda_event_record(&t->device->exec, t->first, err));
-done:
-    return status;
+    return ls_cuda_event_record(&t->device->exec, t->first, err);
 }
 
 ls_status ls_timing_begin(ls_timing **out, ls_device *device, ls_error *err) {
@@ -277,12 +267,12 @@ ls_status ls_timing_begin(ls_timing **out, ls_device *device, ls_error *err) {
     if (!is_cpu && !is_cuda)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "timing: not on %s, whose calls return before they run",
                        device->table->title);
-    LS_TRY(ls_array_alloc((void **)&t, 1, (int64_t)sizeof *t, "timing", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&t, 1, (int64_t)sizeof *t, "timing", err));
     t->device = device;
     t->own = device->table;
     t->uses_events = is_cuda;
-    LS_TRY(ls_device_wait(device, err));
-    if (is_cuda) LS_TRY(begin_events(t, err));
+    LS_TRY_DONE(ls_device_wait(device, err));
+    if (is_cuda) LS_TRY_DONE(begin_events(t, err));
     t->start_ms = clock_ms();
     wrap(t);
     *out = t;
@@ -299,7 +289,6 @@ static int longest_first(const void *a, const void *b) {
 
 ls_status ls_timing_read(ls_timing *t, const ls_timed_row **rows, int64_t *n, double *total_ms, ls_error *err) {
     ls_timed_row *sorted = NULL;
-    ls_status status;
     if (t->uses_events) LS_TRY(ls_cuda_event_record(&t->device->exec, t->last, err));
     LS_TRY(ls_device_wait(t->device, err));
     *total_ms = clock_ms() - t->start_ms;
@@ -310,8 +299,7 @@ ls_status ls_timing_read(ls_timing *t, const ls_timed_row **rows, int64_t *n, do
     free(t->sorted);
     *rows = t->sorted = sorted;
     *n = t->n_rows;
-done:
-    return status;
+    return LS_OK;
 }
 
 void ls_timing_end(ls_timing *t) {

@@ -57,16 +57,13 @@ static ls_status check_tail_ids(const ls_record *full, const ls_record *part, bo
 
 static ls_status check_tokens(const ls_record *a, const ls_record *b, ls_error *err) {
     const line_form form_a = form_of(a), form_b = form_of(b);
-    ls_status status = LS_OK;
     if (form_a == FORM_BARE || form_b == FORM_BARE) return LS_OK;
     if (form_a == FORM_FULL && form_b == FORM_COMPLETION) return check_tail_ids(a, b, true, err);
     if (form_a == FORM_COMPLETION && form_b == FORM_FULL) return check_tail_ids(b, a, false, err);
     if (a->prompt_ids != NULL && b->prompt_ids != NULL)
         LS_TRY(check_same_ids(a, "prompt_ids", a->prompt_ids, a->n_prompt, b->prompt_ids, b->n_prompt, err));
-    LS_TRY(check_same_ids(a, form_a == FORM_FULL ? "token_ids" : "completion_ids", a->completion_ids, a->n_completion,
-                          b->completion_ids, b->n_completion, err));
-done:
-    return status;
+    return check_same_ids(a, form_a == FORM_FULL ? "token_ids" : "completion_ids", a->completion_ids, a->n_completion,
+                          b->completion_ids, b->n_completion, err);
 }
 
 /* Tokens agree; may the two lists of entries be of different length? */
@@ -139,7 +136,6 @@ static ls_status add_sequence(ls_comparison *out, pair_list *list, const ls_reco
                               int64_t sequence_i, int64_t worst_max, ls_error *err) {
     const int64_t n = a->n_logprobs < b->n_logprobs ? a->n_logprobs : b->n_logprobs;
     const int64_t skip_a = a->n_logprobs - n, skip_b = b->n_logprobs - n;
-    ls_status status;
     bool different = false;
     int64_t need;
     out->unaligned += skip_a + skip_b;
@@ -170,8 +166,7 @@ static ls_status add_sequence(ls_comparison *out, pair_list *list, const ls_reco
             list->pairs[list->n++] = (ls_mismatch_pair){(double)r, (double)t, sequence_i, i};
     }
     out->n_sequences_different += different;
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- matching by id ---- */
@@ -188,12 +183,10 @@ static int compare_id(const void *key, const void *item) {
 
 /* sorted[i] are the records of one file by id. */
 static ls_status sort_records(const ls_record ***sorted, const ls_record *records, int64_t n, ls_error *err) {
-    ls_status status;
     LS_TRY(ls_array_alloc((void **)sorted, n, sizeof **sorted, "ids", err));
     for (int64_t i = 0; i < n; i++) (*sorted)[i] = &records[i];
     qsort(*sorted, (size_t)n, sizeof **sorted, compare_records);
-done:
-    return status;
+    return LS_OK;
 }
 
 static const ls_record *find_record(const ls_record *const *sorted, int64_t n, const char *id) {
@@ -217,11 +210,11 @@ ls_status ls_compare(ls_comparison *out, const ls_record *a, int64_t n_a, const 
     pair_list list = {0};
     const ls_record **sorted_a = NULL, **sorted_b = NULL;
     LS_ASSERT(worst_max >= 0 && worst_max <= LS_WORST_MAX, "worst_max %lld", (long long)worst_max);
-    LS_TRY(sort_records(&sorted_a, a, n_a, err));
-    LS_TRY(sort_records(&sorted_b, b, n_b, err));
-    LS_TRY(check_present(a, n_a, name_a, sorted_b, n_b, name_b, err));
-    LS_TRY(check_present(b, n_b, name_b, sorted_a, n_a, name_a, err));
-    LS_TRY(ls_array_alloc((void **)&result.worst, worst_max, sizeof *result.worst, "worst tokens", err));
+    LS_TRY_DONE(sort_records(&sorted_a, a, n_a, err));
+    LS_TRY_DONE(sort_records(&sorted_b, b, n_b, err));
+    LS_TRY_DONE(check_present(a, n_a, name_a, sorted_b, n_b, name_b, err));
+    LS_TRY_DONE(check_present(b, n_b, name_b, sorted_a, n_a, name_a, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&result.worst, worst_max, sizeof *result.worst, "worst tokens", err));
     for (int64_t i = 0; i < n_a; i++) {
         const ls_record *other = find_record(sorted_b, n_b, a[i].id);
         if ((status = check_tokens(&a[i], other, err)) != LS_OK ||
@@ -231,14 +224,14 @@ ls_status ls_compare(ls_comparison *out, const ls_record *a, int64_t n_a, const 
                             (long long)other->line);
             goto done;
         }
-        LS_TRY(add_sequence(&result, &list, &a[i], other, i, worst_max, err));
+        LS_TRY_DONE(add_sequence(&result, &list, &a[i], other, i, worst_max, err));
     }
     if (result.n_compared == 0) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s and %s: no token has a log-probability in both", name_a, name_b);
         goto done;
     }
     result.n_sequences = n_a;
-    LS_TRY(ls_mismatch_of_pairs(&result.measures, list.pairs, list.n, err));
+    LS_TRY_DONE(ls_mismatch_of_pairs(&result.measures, list.pairs, list.n, err));
     result.measures.equal_fraction = (double)result.n_equal / (double)result.n_compared;
     if (result.measures.sequence_worst >= 0) result.sequence_worst = a[result.measures.sequence_worst].id;
     *out = result;

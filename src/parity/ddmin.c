@@ -47,16 +47,16 @@ ls_status ls_ddmin(int64_t *items, int64_t *n, ls_ddmin_test test, void *context
     search s = {items, *n, NULL, test, context, tests_max};
     int64_t parts = 2;
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&s.candidate, *n, sizeof *s.candidate, "items", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&s.candidate, *n, sizeof *s.candidate, "items", err));
     while (s.n >= 2 && s.tests_left > 0) {
         bool taken;
-        LS_TRY(try_parts(&s, parts, true, &taken, err));
+        LS_TRY_DONE(try_parts(&s, parts, true, &taken, err));
         if (taken) {
             parts = 2;
             continue;
         }
         /* With two parts the one without the other has just been tried. */
-        if (parts > 2) LS_TRY(try_parts(&s, parts, false, &taken, err));
+        if (parts > 2) LS_TRY_DONE(try_parts(&s, parts, false, &taken, err));
         if (taken)
             parts = parts - 1 > 2 ? parts - 1 : 2;
         else if (parts >= s.n)

@@ -7,7 +7,6 @@
 
 static ls_status run_round(ls_engine *engine, const ls_trial *trial, ls_request *requests, ls_outcome *outcomes,
                            int64_t n, ls_error *err) {
-    ls_status status;
     for (int64_t i = 0; i < n; i++)
         requests[i] = (ls_request){.prompt = outcomes[i].prompt,
                                    .n_prompt = outcomes[i].n_prompt,
@@ -24,8 +23,7 @@ static ls_status run_round(ls_engine *engine, const ls_trial *trial, ls_request 
         outcomes[i].n_hit = requests[i].n_hit;
         outcomes[i].n_preempted = requests[i].n_preempted;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status run_rounds(const ls_engine_subject *s, ls_device *device, const ls_trial *trial, ls_outcomes *out,
@@ -44,16 +42,16 @@ static ls_status run_rounds(const ls_engine_subject *s, ls_device *device, const
     for (int64_t i = 0; i < n; i++)
         if (out->of[i].n_prompt + trial->max_tokens > opts.length_max)
             opts.length_max = out->of[i].n_prompt + trial->max_tokens;
-    LS_TRY(ls_sweep_trainer_model_for(s->trainer, trial, 0, &model, err));
-    LS_TRY(ls_array_alloc((void **)&requests, n, sizeof *requests, "requests", err));
-    LS_TRY(ls_engine_create(&engine, model, device, &opts, err));
+    LS_TRY_DONE(ls_sweep_trainer_model_for(s->trainer, trial, 0, &model, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&requests, n, sizeof *requests, "requests", err));
+    LS_TRY_DONE(ls_engine_create(&engine, model, device, &opts, err));
     for (int64_t round = 0; round < trial->rounds; round++) {
         if (round == 1 && trial->update) {
             ls_model *updated;
-            LS_TRY(ls_sweep_trainer_model_for(s->trainer, trial, 1, &updated, err));
-            LS_TRY(ls_engine_set_weights(engine, updated, 1, err));
+            LS_TRY_DONE(ls_sweep_trainer_model_for(s->trainer, trial, 1, &updated, err));
+            LS_TRY_DONE(ls_engine_set_weights(engine, updated, 1, err));
         }
-        LS_TRY(run_round(engine, trial, requests, out->of + round * n, n, err));
+        LS_TRY_DONE(run_round(engine, trial, requests, out->of + round * n, n, err));
     }
 done:
     ls_engine_free(engine);
@@ -65,7 +63,7 @@ done:
 static ls_status open_own(ls_device **out, const ls_engine_subject *s, const ls_trial *trial, ls_error *err) {
     const ls_levers *l = &trial->levers;
     ls_status status;
-    LS_TRY(ls_device_open_beside(out, s->device, l->threads, l->isa, err));
+    LS_TRY_DONE(ls_device_open_beside(out, s->device, l->threads, l->isa, err));
     if (*out == NULL && (l->threads != s->threads || l->isa != s->isa))
         status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "threads and instruction set are the CPU's; this device has neither");
 done:
@@ -79,7 +77,7 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     ls_status status;
     (void)prompts;
     (void)n_prompts; /* outcomes hold them already */
-    LS_TRY(open_own(&own, s, trial, err));
+    LS_TRY_DONE(open_own(&own, s, trial, err));
     status = run_rounds(s, own != NULL ? own : s->device, trial, out, err);
 done:
     ls_device_close(own);

@@ -129,15 +129,15 @@ ls_status ls_ladder_create(ls_ladder *out, const ls_sweep_opts *opts, const ls_m
     out->config = config;
     for (int32_t i = 0; i < config->n_layers; i++)
         if (config->is_attention[i]) out->far_pages = ((int64_t)1 << 32) / page + 2;
-    LS_TRY(ls_array_alloc((void **)&out->tokens, LS_LONG_PROMPTS * LS_LONG_TOKENS + 8 * LS_PLAIN_TOKENS,
-                          sizeof *out->tokens, "prompts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&out->tokens, LS_LONG_PROMPTS * LS_LONG_TOKENS + 8 * LS_PLAIN_TOKENS,
+                               sizeof *out->tokens, "prompts", err));
     make_long(out->tokens, opts, config->vocab);
     longs = out->tokens;
     shared = out->tokens + LS_LONG_PROMPTS * LS_LONG_TOKENS;
     make_shared(out->tokens + LS_LONG_PROMPTS * LS_LONG_TOKENS, opts, config->vocab);
     for (int set = 0; set < LS_SETS; set++) {
         out->n_set[set] = set == LS_SET_GIVEN ? opts->n_prompts : counts[set];
-        LS_TRY(ls_array_alloc((void **)&out->set[set], out->n_set[set], sizeof *out->set[set], "prompts", err));
+        LS_TRY_DONE(ls_array_alloc((void **)&out->set[set], out->n_set[set], sizeof *out->set[set], "prompts", err));
     }
     memcpy(out->set[LS_SET_GIVEN], opts->prompts, (size_t)opts->n_prompts * sizeof *opts->prompts);
     for (int64_t i = 0; i < LS_LONG_PROMPTS; i++)

@@ -34,12 +34,9 @@ static ls_status add_word(words *w, const char *word, ls_error *err) {
 
 static ls_status add_option(words *w, const char *name, const char *value, ls_error *err) {
     char *text = w->text[w->n < WORDS_MAX ? w->n : 0];
-    ls_status status;
     snprintf(text, WORD_BYTES, "--%s", name);
     LS_TRY(add_word(w, text, err));
-    LS_TRY(add_word(w, value, err));
-done:
-    return status;
+    return add_word(w, value, err);
 }
 
 /* The same with a value that is copied. */
@@ -51,7 +48,6 @@ static ls_status add_setting(words *w, const char *name, const char *value, ls_e
 
 static ls_status add_trial(words *w, const ls_trial *trial, ls_error *err) {
     char text[WORD_BYTES];
-    ls_status status;
     snprintf(text, sizeof text, "%" PRId64, trial->max_tokens);
     LS_TRY(add_setting(w, "max-tokens", text, err));
     snprintf(text, sizeof text, "%.9g", (double)trial->sampling.temperature);
@@ -66,8 +62,7 @@ static ls_status add_trial(words *w, const ls_trial *trial, ls_error *err) {
         ls_lever_format(text, sizeof text, &trial->levers, i);
         LS_TRY(add_setting(w, ls_lever_name(i), text, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status write_prompts(const char *path, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
@@ -75,7 +70,7 @@ static ls_status write_prompts(const char *path, const ls_trial *trial, const ls
     ls_output *output = NULL;
     ls_json_out json;
     ls_status status;
-    LS_TRY(ls_output_open(&output, path, err));
+    LS_TRY_DONE(ls_output_open(&output, path, err));
     ls_json_init(&json, ls_output_stream(output));
     for (int64_t i = 0; i < n_prompts * trial->rounds; i++) {
         const ls_prompt *p = &prompts[i % n_prompts];
@@ -163,7 +158,7 @@ static ls_status take_records(ls_outcomes *out, const char *path, const ls_trial
     ls_record *records = NULL;
     int64_t n = 0;
     ls_status status;
-    LS_TRY(ls_records_read(&records, &n, path, LS_RECORD_LOGPROB, err));
+    LS_TRY_DONE(ls_records_read(&records, &n, path, LS_RECORD_LOGPROB, err));
     if (n != out->n) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%" PRId64 " records for %" PRId64 " requests", n, out->n);
         goto done;
@@ -175,7 +170,7 @@ static ls_status take_records(ls_outcomes *out, const char *path, const ls_trial
             status = LS_FAIL(err, LS_ERR_FORMAT, "record %" PRId64 " is '%.100s', not '%s'", i, records[i].id, id);
             goto done;
         }
-        LS_TRY(take_record(&out->of[i], &records[i], trial->max_tokens, err));
+        LS_TRY_DONE(take_record(&out->of[i], &records[i], trial->max_tokens, err));
     }
 done:
     ls_records_free(records, n);
@@ -197,16 +192,16 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
             LS_FAIL(err, LS_ERR_UNSUPPORTED, "a program that reads its model cannot be given new weights on the way");
         goto done;
     }
-    LS_TRY(write_prompts(in, trial, prompts, n_prompts, err));
-    LS_TRY(add_word(w, s->program, err));
-    LS_TRY(add_word(w, "generate", err));
-    LS_TRY(add_option(w, "model", s->model, err));
-    LS_TRY(add_option(w, "prompts", in, err));
-    LS_TRY(add_option(w, "out", records, err));
-    LS_TRY(add_trial(w, trial, err));
-    for (int64_t i = 0; i < s->n_more; i++) LS_TRY(add_word(w, s->more[i], err));
-    LS_TRY(run_program(w->argv, records, complaints, err));
-    LS_TRY(take_records(out, records, trial, err));
+    LS_TRY_DONE(write_prompts(in, trial, prompts, n_prompts, err));
+    LS_TRY_DONE(add_word(w, s->program, err));
+    LS_TRY_DONE(add_word(w, "generate", err));
+    LS_TRY_DONE(add_option(w, "model", s->model, err));
+    LS_TRY_DONE(add_option(w, "prompts", in, err));
+    LS_TRY_DONE(add_option(w, "out", records, err));
+    LS_TRY_DONE(add_trial(w, trial, err));
+    for (int64_t i = 0; i < s->n_more; i++) LS_TRY_DONE(add_word(w, s->more[i], err));
+    LS_TRY_DONE(run_program(w->argv, records, complaints, err));
+    LS_TRY_DONE(take_records(out, records, trial, err));
 done:
     unlink(in);
     unlink(records);

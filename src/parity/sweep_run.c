@@ -28,13 +28,13 @@ ls_status ls_runner_try(const ls_runner *runner, const ls_trial *trial, const ls
     ls_outcomes own = {0}, *out = outcomes != NULL ? outcomes : &own;
     ls_error failure;
     ls_status status;
-    LS_TRY(ls_outcomes_create(out, trial, prompts, n_prompts, err));
+    LS_TRY_DONE(ls_outcomes_create(out, trial, prompts, n_prompts, err));
     runner->sweep->n_trials++;
     if (runner->subject->run(runner->subject->context, trial, prompts, n_prompts, out, &failure) != LS_OK) {
         ls_observe_failure(seen, &failure);
         goto done;
     }
-    LS_TRY(ls_sweep_trainer_score(runner->trainer, trial, out, err));
+    LS_TRY_DONE(ls_sweep_trainer_score(runner->trainer, trial, out, err));
     ls_observe(seen, out, baseline, ls_ladder_noise(trial->dtype));
     runner->sweep->n_sequences += seen->n_sequences;
     runner->sweep->n_bits += seen->n_bits;
@@ -60,8 +60,8 @@ static ls_status climb(const ls_runner *runner, ls_error *err) {
             continue;
         }
         ls_ladder_trial(&trial, runner->ladder, (ls_experiment)i);
-        LS_TRY(ls_runner_try(runner, &trial, runner->ladder->set[set], runner->ladder->n_set[set],
-                             baseline < LS_EXPERIMENTS ? &kept[baseline] : NULL, &kept[i], &sweep->seen[i], err));
+        LS_TRY_DONE(ls_runner_try(runner, &trial, runner->ladder->set[set], runner->ladder->n_set[set],
+                                  baseline < LS_EXPERIMENTS ? &kept[baseline] : NULL, &kept[i], &sweep->seen[i], err));
         sweep->different = sweep->different || sweep->seen[i].verdict > LS_CLEAN;
         if (i == LS_TRY_SOLO && sweep->seen[i].verdict == LS_UNTRIED) {
             status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "the baseline cannot be tried: %s", sweep->seen[i].note);
@@ -112,7 +112,6 @@ static ls_status try_value(void *context, int64_t value, bool *fails, ls_error *
     ls_observation seen;
     ls_trial trial;
     int64_t n_prompts = 0;
-    ls_status status;
     ls_ladder_trial(&trial, s->runner->ladder, s->base);
     ls_ladder_numerics(&trial, s->runner->ladder, s->dtype);
     if (s->first_token) trial.max_tokens = 1;
@@ -125,8 +124,7 @@ static ls_status try_value(void *context, int64_t value, bool *fails, ls_error *
         sweep->probes[sweep->n_probes].differs = ls_observed_difference(&seen);
         sweep->probes[sweep->n_probes++].abs_mean = seen.abs_mean;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Finds where the verdict changes between low and high; no bound when both ends come out alike. */
@@ -135,7 +133,6 @@ static ls_status find_bound(lever_search *s, ls_error *err) {
     ls_bound *bound = &sweep->bounds[sweep->n_bounds];
     bool low, high;
     int64_t value;
-    ls_status status;
     if (sweep->n_bounds == LS_BOUNDS_MAX) return LS_OK;
     LS_TRY(try_value(s, s->low, &low, err));
     LS_TRY(try_value(s, s->high, &high, err));
@@ -144,8 +141,7 @@ static ls_status find_bound(lever_search *s, ls_error *err) {
     LS_TRY(ls_bisect(&value, s->low, s->high, try_value, s, err));
     *bound = (ls_bound){s->lever, s->dtype, low ? value - 1 : value, low, s->n_trials};
     sweep->n_bounds++;
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Prompts of two whole chunks. */
@@ -183,7 +179,6 @@ static ls_status find_bounds(const ls_runner *runner, ls_error *err) {
     const ls_dtype dtype = sweep->opts.dtype, other = dtype == LS_F32 ? LS_BF16 : LS_F32;
     const bool first = differs(sweep, LS_TRY_SOLO) && !differs(sweep, LS_TRY_FIRST);
     const bool solo = !differs(sweep, LS_TRY_SOLO);
-    ls_status status = LS_OK;
     if ((solo || first) && (differs(sweep, LS_TRY_CHUNK1) || differs(sweep, LS_TRY_CHUNK2) ||
                             differs(sweep, LS_TRY_CHUNK2_FIRST) || differs(sweep, LS_TRY_WHOLE))) {
         const int64_t least = differs(sweep, LS_TRY_CHUNK2) && !differs(sweep, LS_TRY_CHUNK1) ? 2 : 1;
@@ -213,8 +208,7 @@ static ls_status find_bounds(const ls_runner *runner, ls_error *err) {
         tell(runner, "bisecting the page");
         LS_TRY(find_bound(&s, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static const ls_bound *bound_of(const ls_sweep *sweep, const char *lever, ls_dtype dtype) {
@@ -269,8 +263,8 @@ static ls_status try_prompts(shrink *s, const ls_prompt *prompts, int64_t n, boo
     ls_observation seen;
     ls_status status;
     s->runner->sweep->repro_trials++;
-    if (s->compare) LS_TRY(ls_runner_try(s->runner, &s->baseline, prompts, n, NULL, &baseline, &seen, err));
-    LS_TRY(ls_runner_try(s->runner, &s->trial, prompts, n, s->compare ? &baseline : NULL, NULL, &seen, err));
+    if (s->compare) LS_TRY_DONE(ls_runner_try(s->runner, &s->baseline, prompts, n, NULL, &baseline, &seen, err));
+    LS_TRY_DONE(ls_runner_try(s->runner, &s->trial, prompts, n, s->compare ? &baseline : NULL, NULL, &seen, err));
     *fails = s->compare ? seen.n_changed > 0 : ls_observed_difference(&seen);
 done:
     ls_outcomes_deinit(&baseline);
@@ -281,9 +275,9 @@ static ls_status try_items(void *context, const int64_t *items, int64_t n, bool 
     shrink *s = context;
     ls_prompt *prompts = NULL;
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&prompts, n, sizeof *prompts, "prompts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&prompts, n, sizeof *prompts, "prompts", err));
     for (int64_t i = 0; i < n; i++) prompts[i] = s->prompts[items[i]];
-    LS_TRY(try_prompts(s, prompts, n, fails, err));
+    LS_TRY_DONE(try_prompts(s, prompts, n, fails, err));
 done:
     free(prompts);
     return status;
@@ -307,7 +301,6 @@ static ls_experiment failing(const ls_sweep *sweep) {
 static ls_status shorten(shrink *s, ls_prompt *prompts, int64_t n, ls_error *err) {
     const int64_t most = s->trial.max_tokens;
     bool fails = false;
-    ls_status status = LS_OK;
     for (int64_t tokens = 1; tokens < most && !fails; tokens++) {
         s->trial.max_tokens = s->baseline.max_tokens = tokens;
         LS_TRY(try_prompts(s, prompts, n, &fails, err));
@@ -319,8 +312,7 @@ static ls_status shorten(shrink *s, ls_prompt *prompts, int64_t n, ls_error *err
         for (prompts[i].n = 1; prompts[i].n < whole && !fails; prompts[i].n += !fails)
             LS_TRY(try_prompts(s, prompts, n, &fails, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status find_repro(const ls_runner *runner, ls_error *err) {
@@ -344,16 +336,16 @@ static ls_status find_repro(const ls_runner *runner, ls_error *err) {
     tell(runner, "shrinking the requests");
     sweep->repro_of = experiment;
     sweep->repro_from = n;
-    LS_TRY(ls_array_alloc((void **)&items, n, sizeof *items, "prompts", err));
-    LS_TRY(ls_array_alloc((void **)&sweep->repro, n, sizeof *sweep->repro, "prompts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&items, n, sizeof *items, "prompts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&sweep->repro, n, sizeof *sweep->repro, "prompts", err));
     for (int64_t i = 0; i < n; i++) items[i] = i;
-    LS_TRY(try_items(&s, items, n, &fails, err));
+    LS_TRY_DONE(try_items(&s, items, n, &fails, err));
     if (!fails) goto done; /* it does not come back: nothing to shrink */
-    LS_TRY(ls_ddmin(items, &n, try_items, &s, DDMIN_TRIALS, NULL, err));
+    LS_TRY_DONE(ls_ddmin(items, &n, try_items, &s, DDMIN_TRIALS, NULL, err));
     for (int64_t i = 0; i < n; i++) sweep->repro[i] = s.prompts[items[i]];
-    LS_TRY(shorten(&s, sweep->repro, n, err));
+    LS_TRY_DONE(shorten(&s, sweep->repro, n, err));
     for (int64_t i = 0; i < n; i++) total += sweep->repro[i].n;
-    LS_TRY(ls_array_alloc((void **)&sweep->repro_ids, total, sizeof *sweep->repro_ids, "prompts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&sweep->repro_ids, total, sizeof *sweep->repro_ids, "prompts", err));
     for (int64_t i = 0, at = 0; i < n; i++) {
         memcpy(sweep->repro_ids + at, sweep->repro[i].ids, (size_t)sweep->repro[i].n * sizeof *sweep->repro_ids);
         sweep->repro[i].ids = sweep->repro_ids + at;
@@ -382,23 +374,23 @@ ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subjec
     memset(out, 0, sizeof *out);
     out->opts = *opts;
     out->onset_slope = out->period_slope = (double)NAN;
-    LS_TRY(ls_sweep_trainer_model(trainer, 0, &model, err));
-    LS_TRY(ls_ladder_create(&ladder, &out->opts, &model->config, err));
-    LS_TRY(ls_array_alloc((void **)&out->ranked, ls_causes_count(), sizeof *out->ranked, "causes", err));
-    LS_TRY(climb(&runner, err));
+    LS_TRY_DONE(ls_sweep_trainer_model(trainer, 0, &model, err));
+    LS_TRY_DONE(ls_ladder_create(&ladder, &out->opts, &model->config, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&out->ranked, ls_causes_count(), sizeof *out->ranked, "causes", err));
+    LS_TRY_DONE(climb(&runner, err));
     ls_causes_rank(out->ranked, out->seen);
     if (hides_in_rounding(out)) {
         out->opts.dtype = LS_F32;
-        LS_TRY(climb(&runner, err));
+        LS_TRY_DONE(climb(&runner, err));
         ls_causes_rank(out->ranked, out->seen);
     }
-    if (opts->story) LS_TRY(ls_series_run(&runner, err));
+    if (opts->story) LS_TRY_DONE(ls_series_run(&runner, err));
     for (int64_t i = 0; i < out->n_series; i++)
         out->different = out->different || out->series[i].n_sequences_different > 0;
     if (out->different) {
-        LS_TRY(find_bounds(&runner, err));
+        LS_TRY_DONE(find_bounds(&runner, err));
         invert(&runner);
-        LS_TRY(find_repro(&runner, err));
+        LS_TRY_DONE(find_repro(&runner, err));
     }
     out->seconds = now() - start;
 done:

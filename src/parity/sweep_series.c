@@ -76,7 +76,7 @@ static ls_status measure(ls_sweep *sweep, ls_series *s, const ls_outcomes *outco
     const int64_t per_step = outcomes->n / s->n_steps;
     uint8_t *bad = NULL;
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&bad, outcomes->n, 1, "series", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&bad, outcomes->n, 1, "series", err));
     for (int64_t i = 0; i < outcomes->n; i++) {
         bad[i] = ls_outcome_differs(&outcomes->of[i]);
         s->step_abs[i / per_step] += ls_outcome_abs(&outcomes->of[i]) / (double)per_step;
@@ -110,7 +110,7 @@ static ls_status run_one(const ls_runner *runner, const ls_prompt *prompts, int6
     trial.max_tokens = COMPLETION_TOKENS;
     trial.rounds = s->n_steps = steps_for(o, n_prompts_of(o) * per_prompt);
     s->n_prompts = n_prompts_of(o);
-    LS_TRY(ls_runner_try(runner, &trial, prompts, s->n_prompts, NULL, &outcomes, &seen, err));
+    LS_TRY_DONE(ls_runner_try(runner, &trial, prompts, s->n_prompts, NULL, &outcomes, &seen, err));
     if (seen.note[0] != '\0') {
         status = LS_FAIL(err, LS_ERR_CAPACITY, "story: %" PRId64 " rollouts: %s", per_prompt, seen.note);
         goto done;
@@ -118,7 +118,7 @@ static ls_status run_one(const ls_runner *runner, const ls_prompt *prompts, int6
     s->n_sequences = seen.n_sequences;
     s->n_sequences_different = seen.n_sequences_different;
     s->n_bits = seen.n_bits;
-    LS_TRY(measure(runner->sweep, s, &outcomes, err));
+    LS_TRY_DONE(measure(runner->sweep, s, &outcomes, err));
 done:
     ls_outcomes_deinit(&outcomes);
     return status;
@@ -133,8 +133,8 @@ ls_status ls_series_run(const ls_runner *runner, ls_error *err) {
     int32_t *ids = NULL;
     ls_prompt *prompts = NULL;
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&ids, n_prompts * PROMPT_TOKENS, sizeof *ids, "prompts", err));
-    LS_TRY(ls_array_alloc((void **)&prompts, n_prompts, sizeof *prompts, "prompts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&ids, n_prompts * PROMPT_TOKENS, sizeof *ids, "prompts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&prompts, n_prompts, sizeof *prompts, "prompts", err));
     for (int64_t i = 0; i < n_prompts; i++) {
         const int32_t *from = longs[i % LS_LONG_PROMPTS].ids;
         int32_t *to = ids + i * PROMPT_TOKENS;
@@ -145,7 +145,7 @@ ls_status ls_series_run(const ls_runner *runner, ls_error *err) {
         char what[64];
         snprintf(what, sizeof what, "series with %" PRId64 " rollouts per prompt", rollouts[i]);
         if (sweep->opts.progress != NULL) sweep->opts.progress(sweep->opts.progress_context, what);
-        LS_TRY(run_one(runner, prompts, rollouts[i], &sweep->series[sweep->n_series], err));
+        LS_TRY_DONE(run_one(runner, prompts, rollouts[i], &sweep->series[sweep->n_series], err));
         x[i] = (double)rollouts[i];
         onset[i] = sweep->series[sweep->n_series].onset;
         period[i] = sweep->series[sweep->n_series].period;

@@ -19,10 +19,10 @@ ls_status ls_outcomes_create(ls_outcomes *out, const ls_trial *trial, const ls_p
         !ls_mul_i64(out->n, most, &total))
         return LS_FAIL(err, LS_ERR_NOMEM, "%lld prompts of %lld samples do not fit", (long long)n_prompts,
                        (long long)samples);
-    LS_TRY(ls_array_alloc((void **)&out->of, out->n, sizeof *out->of, "outcomes", err));
-    LS_TRY(ls_array_alloc((void **)&out->completions, total, sizeof *out->completions, "completions", err));
-    LS_TRY(ls_array_alloc((void **)&out->logprobs, total, sizeof *out->logprobs, "log-probabilities", err));
-    LS_TRY(ls_array_alloc((void **)&out->scored, total, sizeof *out->scored, "scores", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&out->of, out->n, sizeof *out->of, "outcomes", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&out->completions, total, sizeof *out->completions, "completions", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&out->logprobs, total, sizeof *out->logprobs, "log-probabilities", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&out->scored, total, sizeof *out->scored, "scores", err));
     for (int64_t i = 0; i < out->n; i++) {
         ls_outcome *c = &out->of[i];
         const ls_prompt *prompt = &prompts[i / samples % n_prompts];
@@ -75,8 +75,8 @@ ls_status ls_sweep_trainer_create(ls_sweep_trainer **out, const char *directory,
     t->directory = directory;
     t->device = device;
     t->bits = 10;
-    LS_TRY(ls_array_alloc((void **)&t->table, (int64_t)1 << t->bits, sizeof *t->table, "scores", err));
-    LS_TRY(ls_model_open(&t->model[0], device, directory, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&t->table, (int64_t)1 << t->bits, sizeof *t->table, "scores", err));
+    LS_TRY_DONE(ls_model_open(&t->model[0], device, directory, err));
     *out = t;
     t = NULL;
 done:
@@ -96,7 +96,6 @@ void ls_sweep_trainer_free(ls_sweep_trainer *t) {
 }
 
 ls_status ls_sweep_trainer_model(ls_sweep_trainer *t, int32_t version, ls_model **out, ls_error *err) {
-    ls_status status = LS_OK;
     if (t->model[version] == NULL) {
         LS_TRY(ls_model_open(&t->model[version], t->device, t->directory, err));
         /* As an optimiser would: every layer's input moves a little, so every cached state of the old weights is wrong.
@@ -104,18 +103,14 @@ ls_status ls_sweep_trainer_model(ls_sweep_trainer *t, int32_t version, ls_model 
         LS_TRY(ls_model_scale_inputs(t->model[version], 1.0625f, err));
     }
     *out = t->model[version];
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_sweep_trainer_model_for(ls_sweep_trainer *t, const ls_trial *trial, int32_t version, ls_model **out,
                                      ls_error *err) {
-    ls_status status;
     LS_TRY(ls_sweep_trainer_model(t, version, out, err));
     (*out)->ablation = trial->levers.ablation;
-    LS_TRY(ls_model_set_profile(*out, trial->profile, trial->dtype, err));
-done:
-    return status;
+    return ls_model_set_profile(*out, trial->profile, trial->dtype, err);
 }
 
 /* What a value depends on besides tokens. Sweeps sample from the whole distribution, so of the way of sampling only the
@@ -166,19 +161,16 @@ static ls_status grow_table(ls_sweep_trainer *t, ls_error *err) {
 /* Puts an outcome's tokens into t->sequence. */
 static ls_status join(ls_sweep_trainer *t, const ls_outcome *c, ls_error *err) {
     const int64_t n = c->n_prompt + c->n;
-    ls_status status;
     LS_TRY(ls_array_grow((void **)&t->sequence, &t->sequence_cap, n, sizeof *t->sequence, "tokens", err));
     memcpy(t->sequence, c->prompt, (size_t)c->n_prompt * sizeof *t->sequence);
     memcpy(t->sequence + c->n_prompt, c->completion, (size_t)c->n * sizeof *t->sequence);
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Gives t->sequence a place; *fresh says that it has no values yet. */
 static ls_status keep(ls_sweep_trainer *t, uint64_t condition, int64_t n, bool *fresh, int64_t *value, ls_error *err) {
     const uint64_t hash = hash_of(condition, t->sequence, n);
     entry *e = find(t, hash, condition, t->sequence, n);
-    ls_status status = LS_OK;
     *fresh = e->n == 0;
     if (*fresh) {
         LS_TRY(ls_array_grow((void **)&t->tokens, &t->tokens_cap, t->n_tokens + n, sizeof *t->tokens, "tokens", err));
@@ -191,8 +183,7 @@ static ls_status keep(ls_sweep_trainer *t, uint64_t condition, int64_t n, bool *
     }
     *value = e->value;
     if (*fresh && 2 * ++t->n_entries > (int64_t)1 << t->bits) LS_TRY(grow_table(t, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 /* A sequence to be scored: where its tokens and values lie, which move while they are collected. */
@@ -206,8 +197,8 @@ static ls_status score_pending(ls_sweep_trainer *t, const ls_trial *trial, int32
     ls_score_item *items = NULL;
     ls_model *model;
     ls_status status;
-    LS_TRY(ls_sweep_trainer_model_for(t, trial, version, &model, err));
-    LS_TRY(ls_array_alloc((void **)&items, n, sizeof *items, "score items", err));
+    LS_TRY_DONE(ls_sweep_trainer_model_for(t, trial, version, &model, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&items, n, sizeof *items, "score items", err));
     for (int64_t i = 0; i < n; i++)
         items[i] = (ls_score_item){t->tokens + list[i].token, list[i].n, trial->logprob_of, trial->sampling,
                                    t->values + list[i].value};
@@ -223,18 +214,18 @@ static ls_status score_version(ls_sweep_trainer *t, const ls_trial *trial, int32
     pending *list = NULL;
     int64_t n_pending = 0, *value = NULL;
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&list, outcomes->n, sizeof *list, "score items", err));
-    LS_TRY(ls_array_alloc((void **)&value, outcomes->n, sizeof *value, "score items", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&list, outcomes->n, sizeof *list, "score items", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&value, outcomes->n, sizeof *value, "score items", err));
     for (int64_t i = 0; i < outcomes->n; i++) {
         const ls_outcome *c = &outcomes->of[i];
         const int64_t n = c->n_prompt + c->n;
         bool fresh;
         if (c->version != version || c->n == 0) continue;
-        LS_TRY(join(t, c, err));
-        LS_TRY(keep(t, condition, n, &fresh, &value[i], err));
+        LS_TRY_DONE(join(t, c, err));
+        LS_TRY_DONE(keep(t, condition, n, &fresh, &value[i], err));
         if (fresh) list[n_pending++] = (pending){t->n_tokens - n, value[i], n};
     }
-    if (n_pending > 0) LS_TRY(score_pending(t, trial, version, list, n_pending, err));
+    if (n_pending > 0) LS_TRY_DONE(score_pending(t, trial, version, list, n_pending, err));
     for (int64_t i = 0; i < outcomes->n; i++) {
         const ls_outcome *c = &outcomes->of[i];
         if (c->version == version && c->n > 0)
@@ -247,9 +238,7 @@ done:
 }
 
 ls_status ls_sweep_trainer_score(ls_sweep_trainer *t, const ls_trial *trial, ls_outcomes *outcomes, ls_error *err) {
-    ls_status status;
     LS_TRY(score_version(t, trial, 0, outcomes, err));
     if (trial->update) LS_TRY(score_version(t, trial, 1, outcomes, err));
-done:
-    return status;
+    return LS_OK;
 }

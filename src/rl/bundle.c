@@ -31,7 +31,7 @@ static ls_status write_record(ls_json_out *json, const ls_bundle *b, const ls_bu
     uint8_t *missing = NULL;
     ls_status status;
     ls_record_init(&record);
-    LS_TRY(ls_array_alloc((void **)&missing, n, 1, "bundle", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&missing, n, 1, "bundle", err));
     for (int64_t i = 0; i < n; i++) missing[i] = s->mask[first + i] == 0;
     record.id = (char *)(uintptr_t)s->id;
     record.prompt_ids = (int32_t *)(uintptr_t)s->tokens;
@@ -59,11 +59,11 @@ static ls_status write_records(const char *directory, const char *name, const ls
     ls_output *output = NULL;
     ls_json_out json;
     ls_status status;
-    LS_TRY(join(path, directory, name, err));
-    LS_TRY(ls_output_open(&output, path, err));
+    LS_TRY_DONE(join(path, directory, name, err));
+    LS_TRY_DONE(ls_output_open(&output, path, err));
     ls_json_init(&json, ls_output_stream(output));
     for (int64_t s = 0; s < b->n; s++)
-        LS_TRY(
+        LS_TRY_DONE(
             write_record(&json, b, &b->sequences[s], trainer ? b->sequences[s].trainer : b->sequences[s].rollout, err));
     status = ls_output_commit(output, err);
     output = NULL;
@@ -136,10 +136,10 @@ ls_status ls_bundle_write(const char *directory, const ls_bundle *b, const ls_co
     ls_output *output = NULL;
     ls_json_out json;
     ls_status status;
-    LS_TRY(write_records(directory, "rollout.jsonl", b, false, err));
-    LS_TRY(write_records(directory, "trainer.jsonl", b, true, err));
-    LS_TRY(join(path, directory, "bundle.json", err));
-    LS_TRY(ls_output_open(&output, path, err));
+    LS_TRY_DONE(write_records(directory, "rollout.jsonl", b, false, err));
+    LS_TRY_DONE(write_records(directory, "trainer.jsonl", b, true, err));
+    LS_TRY_DONE(join(path, directory, "bundle.json", err));
+    LS_TRY_DONE(ls_output_open(&output, path, err));
     ls_json_init(&json, ls_output_stream(output));
     ls_json_begin_object(&json, NULL);
     write_members(&json, b, config);
@@ -181,20 +181,14 @@ void ls_bundle_free(ls_bundle *b) {
 static ls_status read_int(const ls_node *root, const char *key, int64_t low, int64_t high, int64_t *out,
                           ls_error *err) {
     ls_node child;
-    ls_status status;
     LS_TRY(ls_node_need(root, key, &child, err));
-    LS_TRY(ls_node_int(&child, low, high, out, err));
-done:
-    return status;
+    return ls_node_int(&child, low, high, out, err);
 }
 
 static ls_status read_string(const ls_node *root, const char *key, const char **out, ls_error *err) {
     ls_node child;
-    ls_status status;
     LS_TRY(ls_node_need(root, key, &child, err));
-    LS_TRY(ls_node_string(&child, out, err));
-done:
-    return status;
+    return ls_node_string(&child, out, err);
 }
 
 /* A number as text of this base. */
@@ -202,7 +196,7 @@ static ls_status read_uint(const ls_node *root, const char *key, int base, uint6
     const char *text;
     char *end;
     ls_status status;
-    LS_TRY(read_string(root, key, &text, err));
+    LS_TRY_DONE(read_string(root, key, &text, err));
     *out = strtoull(text, &end, base);
     if (end == text || *end != '\0')
         status = ls_node_fail(root, LS_ERR_FORMAT, err, "%s: '%.60s' is no number", key, text);
@@ -215,19 +209,19 @@ static ls_status read_levers(const ls_node *root, ls_levers *out, ls_error *err)
     void *iterator = NULL;
     ls_status status;
     ls_levers_init(out);
-    LS_TRY(ls_node_need(root, "levers", &levers, err));
-    LS_TRY(ls_node_expect(&levers, LS_NODE_OBJECT, err));
+    LS_TRY_DONE(ls_node_need(root, "levers", &levers, err));
+    LS_TRY_DONE(ls_node_expect(&levers, LS_NODE_OBJECT, err));
     while (ls_node_next(&levers, &iterator, &child)) {
         const int64_t i = ls_lever_find(child.key);
         const char *text;
         if (i < 0) return ls_node_fail(&child, LS_ERR_UNSUPPORTED, err, "is no lever");
-        LS_TRY(ls_node_string(&child, &text, err));
+        LS_TRY_DONE(ls_node_string(&child, &text, err));
         if ((status = ls_lever_parse(out, i, text, err)) != LS_OK) {
             ls_node_blame(&levers, err);
             goto done;
         }
     }
-    LS_TRY(ls_levers_check(out, err));
+    LS_TRY_DONE(ls_levers_check(out, err));
 done:
     return status;
 }
@@ -236,7 +230,6 @@ static ls_status read_members(const ls_node *root, ls_bundle *b, ls_error *err) 
     const char *dtype, *profile = "exact";
     ls_node first, child;
     int64_t format, prompt;
-    ls_status status;
     LS_TRY(read_int(root, "format", 1, FORMAT, &format, err));
     LS_TRY(read_int(root, "step", 0, INT64_MAX, &b->step, err));
     LS_TRY(read_string(root, "dtype", &dtype, err));
@@ -262,9 +255,7 @@ static ls_status read_members(const ls_node *root, ls_bundle *b, ls_error *err) 
     LS_TRY(ls_node_need(root, "first", &first, err));
     LS_TRY(read_int(&first, "sequence", 0, INT64_MAX, &b->sequence, err));
     LS_TRY(read_int(&first, "row", 0, INT64_MAX, &b->row, err));
-    LS_TRY(read_levers(root, &b->levers, err));
-done:
-    return status;
+    return read_levers(root, &b->levers, err);
 }
 
 /* The length of one record's sequence, which both sides must have. */
@@ -284,7 +275,6 @@ static ls_status check_pair(const ls_bundle *b, const ls_record *r, const ls_rec
 static ls_status lay_out(ls_bundle *b, ls_error *err) {
     struct ls_bundle_store *store = b->store;
     int64_t at = 0;
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < b->n; i++) {
         LS_TRY(check_pair(b, &store->rollout[i], &store->trainer[i], err));
         store->n_rows += store->rollout[i].n_prompt + store->rollout[i].n_completion;
@@ -314,18 +304,17 @@ static ls_status lay_out(ls_bundle *b, ls_error *err) {
                                                r->preemptions};
         at += r->n_prompt + r->n_completion;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status read_records(ls_bundle *b, const char *directory, ls_error *err) {
     struct ls_bundle_store *store = b->store;
     char path[PATH_MAX_BYTES];
     ls_status status;
-    LS_TRY(join(path, directory, "rollout.jsonl", err));
-    LS_TRY(ls_records_read(&store->rollout, &store->n_rollout, path, LS_RECORD_SEQUENCE, err));
-    LS_TRY(join(path, directory, "trainer.jsonl", err));
-    LS_TRY(ls_records_read(&store->trainer, &store->n_trainer, path, LS_RECORD_SEQUENCE, err));
+    LS_TRY_DONE(join(path, directory, "rollout.jsonl", err));
+    LS_TRY_DONE(ls_records_read(&store->rollout, &store->n_rollout, path, LS_RECORD_SEQUENCE, err));
+    LS_TRY_DONE(join(path, directory, "trainer.jsonl", err));
+    LS_TRY_DONE(ls_records_read(&store->trainer, &store->n_trainer, path, LS_RECORD_SEQUENCE, err));
     if (store->n_rollout != store->n_trainer)
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: %lld records; rollout.jsonl has %lld", path,
                        (long long)store->n_trainer, (long long)store->n_rollout);
@@ -343,14 +332,14 @@ ls_status ls_bundle_read(ls_bundle **out, const char *directory, ls_error *err) 
     ls_node root;
     ls_status status;
     *out = NULL;
-    LS_TRY(ls_array_alloc((void **)&b, 1, sizeof *b, "bundle", err));
-    LS_TRY(ls_array_alloc((void **)&b->store, 1, sizeof *b->store, "bundle", err));
-    LS_TRY(join(path, directory, "bundle.json", err));
-    LS_TRY(ls_file_read(&text, &bytes, path, JSON_BYTES_MAX, err));
-    LS_TRY(ls_json_doc_open(&doc, text, bytes, path, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&b, 1, sizeof *b, "bundle", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&b->store, 1, sizeof *b->store, "bundle", err));
+    LS_TRY_DONE(join(path, directory, "bundle.json", err));
+    LS_TRY_DONE(ls_file_read(&text, &bytes, path, JSON_BYTES_MAX, err));
+    LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, path, err));
     root = ls_json_root(doc);
-    LS_TRY(read_members(&root, b, err));
-    LS_TRY(read_records(b, directory, err));
+    LS_TRY_DONE(read_members(&root, b, err));
+    LS_TRY_DONE(read_records(b, directory, err));
     if (b->sequence >= b->n || b->row + 1 >= b->sequences[b->sequence].n ||
         b->sequences[b->sequence].mask[b->row] == 0) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s: first: row %lld of sequence %lld was not drawn", path,

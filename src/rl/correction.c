@@ -72,7 +72,6 @@ static ls_status parse_step(ls_correction_step *step, const char **text, ls_erro
 }
 
 ls_status ls_correction_parse(ls_correction *out, const char *text, ls_error *err) {
-    ls_status status = LS_OK;
     int n_weights = 0;
     *out = (ls_correction){0};
     if (*text == '\0' || strcmp(text, "none") == 0) return LS_OK;
@@ -91,8 +90,7 @@ ls_status ls_correction_parse(ls_correction *out, const char *text, ls_error *er
         if (*text == '\0') break;
         text++;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- values ---- */

@@ -14,7 +14,7 @@ ls_status ls_episodes_create(ls_episodes **out, int64_t n_problems, int64_t samp
     int64_t total;
     ls_status status;
     *out = NULL;
-    LS_TRY(ls_array_alloc((void **)&e, 1, sizeof *e, "episodes", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e, 1, sizeof *e, "episodes", err));
     e->n_problems = n_problems;
     e->samples = samples;
     e->length = length;
@@ -24,16 +24,16 @@ ls_status ls_episodes_create(ls_episodes **out, int64_t n_problems, int64_t samp
                          (long long)n_problems, (long long)samples, (long long)length);
         goto done;
     }
-    LS_TRY(ls_array_alloc((void **)&e->list, e->n, sizeof *e->list, "episodes", err));
-    LS_TRY(ls_array_alloc((void **)&e->problems, n_problems, sizeof *e->problems, "problems", err));
-    LS_TRY(ls_array_alloc((void **)&e->requests, e->n, sizeof *e->requests, "requests", err));
-    LS_TRY(ls_array_alloc((void **)&e->stops, e->n, sizeof *e->stops, "stop texts", err));
-    LS_TRY(ls_array_alloc((void **)&e->owners, e->n, sizeof *e->owners, "requests", err));
-    LS_TRY(ls_array_alloc((void **)&e->items, e->n, sizeof *e->items, "rewards", err));
-    LS_TRY(ls_array_alloc((void **)&e->results, e->n, sizeof *e->results, "rewards", err));
-    LS_TRY(ls_array_alloc((void **)&e->tokens, total, sizeof *e->tokens, "tokens", err));
-    LS_TRY(ls_array_alloc((void **)&e->logprobs, total, sizeof *e->logprobs, "log-probabilities", err));
-    LS_TRY(ls_array_alloc((void **)&e->drawn, total, 1, "tokens", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->list, e->n, sizeof *e->list, "episodes", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->problems, n_problems, sizeof *e->problems, "problems", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->requests, e->n, sizeof *e->requests, "requests", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->stops, e->n, sizeof *e->stops, "stop texts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->owners, e->n, sizeof *e->owners, "requests", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->items, e->n, sizeof *e->items, "rewards", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->results, e->n, sizeof *e->results, "rewards", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->tokens, total, sizeof *e->tokens, "tokens", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->logprobs, total, sizeof *e->logprobs, "log-probabilities", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->drawn, total, 1, "tokens", err));
     *out = e;
     e = NULL;
 done:
@@ -75,7 +75,7 @@ static ls_status encode_prompt(ls_episodes *e, const ls_world *w, ls_episode *fi
     int32_t *ids = NULL;
     int64_t n = 0;
     ls_status status;
-    LS_TRY(ls_tokenizer_encode(w->tokenizer, q->prompt.text, q->prompt.bytes, true, &ids, &n, err));
+    LS_TRY_DONE(ls_tokenizer_encode(w->tokenizer, q->prompt.text, q->prompt.bytes, true, &ids, &n, err));
     if (n == 0 || n >= e->length) {
         status = LS_FAIL(err, LS_ERR_CAPACITY, "a prompt of %lld tokens; sequences have at most %lld (length)",
                          (long long)n, (long long)e->length);
@@ -97,7 +97,6 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
                                ls_error *err) {
     const int64_t i = e->first_problem + p;
     ls_problem *problem = &e->problems[p];
-    ls_status status;
     if (w->data != NULL) {
         const ls_data_line *line = ls_data_at(w->data, split == LS_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
         *out = (ls_question){
@@ -109,12 +108,10 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
                          {problem->prompt, (int64_t)strlen(problem->prompt)},
                          {problem->answer[0] != '\0' ? problem->answer : NULL, (int64_t)strlen(problem->answer)},
                          NULL};
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_episodes_begin(ls_episodes *e, const ls_world *w, ls_task_split split, int64_t first, ls_error *err) {
-    ls_status status = LS_OK;
     free_texts(e);
     e->first_problem = first;
     e->n_failed = 0;
@@ -136,8 +133,7 @@ ls_status ls_episodes_begin(ls_episodes *e, const ls_world *w, ls_task_split spl
         }
         LS_TRY(encode_prompt(e, w, group, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- turns ---- */
@@ -180,7 +176,7 @@ static ls_status answer(ls_episodes *e, const ls_world *w, ls_episode *x, ls_err
     ls_task_turn(&turn, w->task, x->problem, x->replies, x->n_replies);
     x->ended = turn.end;
     if (turn.end) return LS_OK;
-    LS_TRY(ls_tokenizer_encode(w->tokenizer, turn.text, (int64_t)strlen(turn.text), false, &ids, &n, err));
+    LS_TRY_DONE(ls_tokenizer_encode(w->tokenizer, turn.text, (int64_t)strlen(turn.text), false, &ids, &n, err));
     if (x->n + n >= e->length) {
         x->ended = x->overlong = true;
     } else {
@@ -199,7 +195,7 @@ static ls_status take(ls_episodes *e, const ls_world *w, ls_episode *x, const ls
     if (r->finish != LS_FINISH_STOP && r->finish != LS_FINISH_LENGTH)
         return LS_FAIL(err, r->error.status != LS_OK ? r->error.status : LS_ERR_ARG, "%s: ends by %s: %s", id,
                        ls_finish_name(r->finish), r->error.status != LS_OK ? r->error.text : "");
-    LS_TRY(decode(w->tokenizer, r->completion, r->n_completion, &x->replies[x->n_replies], err));
+    LS_TRY_DONE(decode(w->tokenizer, r->completion, r->n_completion, &x->replies[x->n_replies], err));
     x->n_replies++;
     memset(x->drawn + x->n, 1, (size_t)r->n_completion);
     x->n += r->n_completion;
@@ -208,13 +204,12 @@ static ls_status take(ls_episodes *e, const ls_world *w, ls_episode *x, const ls
     x->slot = r->slot;
     x->n_hit = r->n_hit;
     x->n_preempted += r->n_preempted;
-    LS_TRY(answer(e, w, x, err));
+    LS_TRY_DONE(answer(e, w, x, err));
 done:
     return status;
 }
 
 ls_status ls_episodes_run(ls_episodes *e, const ls_world *w, ls_engine *engine, ls_error *err) {
-    ls_status status = LS_OK;
     for (;;) {
         int64_t n = 0;
         for (int64_t i = 0; i < e->n; i++)
@@ -223,15 +218,13 @@ ls_status ls_episodes_run(ls_episodes *e, const ls_world *w, ls_engine *engine, 
         LS_TRY(ls_engine_run(engine, e->requests, n, NULL, NULL, err));
         for (int64_t k = 0; k < n; k++) LS_TRY(take(e, w, &e->list[e->owners[k]], &e->requests[k], err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- rewards ---- */
 
 ls_status ls_episode_text(const ls_episode *x, char **out, int64_t *bytes, ls_error *err) {
     int64_t at = 0;
-    ls_status status;
     *bytes = 0;
     for (int64_t k = 0; k < x->n_replies; k++) *bytes += x->replies[k].bytes;
     LS_TRY(ls_array_alloc((void **)out, *bytes + 1, 1, "completion", err));
@@ -239,8 +232,7 @@ ls_status ls_episode_text(const ls_episode *x, char **out, int64_t *bytes, ls_er
         memcpy(*out + at, x->replies[k].text, (size_t)x->replies[k].bytes);
         at += x->replies[k].bytes;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Rewards that are not the task's own. */
@@ -251,15 +243,16 @@ static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
         const ls_episode *x = &e->list[n];
         char *text = NULL;
         int64_t bytes = 0;
-        LS_TRY(ls_episode_text(x, &text, &bytes, err));
+        LS_TRY_DONE(ls_episode_text(x, &text, &bytes, err));
         e->items[n] = (ls_reward_item){x->question.id,          x->question.prompt,       {text, bytes},
                                        x->question.answer.text, x->question.answer.bytes, x->question.whole};
     }
     if (w->reward != NULL) {
-        LS_TRY(ls_reward_ask(w->reward, e->results, e->items, e->n, err));
+        LS_TRY_DONE(ls_reward_ask(w->reward, e->results, e->items, e->n, err));
     } else {
         for (int64_t i = 0; i < e->n; i++)
-            LS_TRY(ls_verify_judge(w->verify, e->items[i].completion, e->list[i].question.answer, &e->results[i], err));
+            LS_TRY_DONE(
+                ls_verify_judge(w->verify, e->items[i].completion, e->list[i].question.answer, &e->results[i], err));
     }
     for (int64_t i = 0; i < e->n; i++) {
         e->list[i].failed = !e->results[i].ok;

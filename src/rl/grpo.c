@@ -54,7 +54,6 @@ static void tell_device(const grpo *g) {
 static ls_status go_on(grpo *g, ls_error *err) {
     description d;
     ls_train_state *state = ls_trainer_state(g->trainer);
-    ls_status status;
     describe(g, &d);
     LS_TRY(ls_saves_load(g->begin, state, &d.d, err));
     if (state->step != g->begin_update)
@@ -65,8 +64,7 @@ static ls_status go_on(grpo *g, ls_error *err) {
     LS_TRY(ls_engine_set_weights(g->engine, g->model, (uint64_t)state->step, err));
     tell_device(g);
     if (g->progress != NULL) fprintf(g->progress, "going on behind step %lld from %s\n", (long long)g->step, g->begin);
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- opening ---- */
@@ -75,7 +73,6 @@ done:
 static ls_status find_beginning(grpo *g, ls_error *err) {
     const ls_train_options *t = &g->o->train;
     int64_t update = -1;
-    ls_status status;
     snprintf(g->checkpoints, sizeof g->checkpoints, "%s/checkpoints", t->run);
     if (ls_grpo_writes(g)) LS_TRY(ls_directory_make(t->run, err));
     LS_TRY(ls_saves_open(&g->saves, g->checkpoints, ls_grpo_writes(g), err));
@@ -91,8 +88,7 @@ static ls_status find_beginning(grpo *g, ls_error *err) {
     else
         snprintf(g->begin, sizeof g->begin, "%s", t->model);
     if (ls_grpo_writes(g)) LS_TRY(ls_saves_keep_files(g->saves, g->begin, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status open_reward(grpo *g, ls_error *err) {
@@ -130,7 +126,7 @@ static ls_status open_problems(grpo *g, ls_error *err) {
         if (status != LS_OK) ls_error_prefix(err, "task");
         return status;
     }
-    LS_TRY(ls_data_open(&g->problems, &d, err));
+    LS_TRY_DONE(ls_data_open(&g->problems, &d, err));
     n = ls_data_count(g->problems, LS_DATA_HELD_OUT);
     if (o->eval_every > 0 && n == 0)
         status = LS_FAIL(err, LS_ERR_ARG, "eval_every: no line of data is held out; set held_out or eval_data");
@@ -146,8 +142,8 @@ static ls_status open_verifier(grpo *g, ls_error *err) {
     const char *path;
     ls_status status;
     if (o->reward < LS_REWARD_EXACT || o->reward > LS_REWARD_JSON) return LS_OK;
-    LS_TRY(ls_verify_open(&g->verify, (ls_verify_kind)(o->reward - LS_REWARD_EXACT), o->reward_pattern,
-                          o->reward_schema, err));
+    LS_TRY_DONE(ls_verify_open(&g->verify, (ls_verify_kind)(o->reward - LS_REWARD_EXACT), o->reward_pattern,
+                               o->reward_schema, err));
     for (int64_t i = 0; g->problems != NULL && ls_data_each(g->problems, i, &line, &path); i++) {
         const ls_reply answer = {line->answer, line->answer_bytes};
         if ((status = ls_verify_check(g->verify, answer, err)) == LS_OK) continue;
@@ -163,17 +159,17 @@ static ls_status open_world(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     const char *stop = o->stop;
     ls_status status;
-    LS_TRY(ls_tokenizer_open(&g->tokenizer, g->begin, err));
-    LS_TRY(open_problems(g, err));
+    LS_TRY_DONE(ls_tokenizer_open(&g->tokenizer, g->begin, err));
+    LS_TRY_DONE(open_problems(g, err));
     if (stop[0] != '\0' && (status = ls_stop_create(&g->stop, g->tokenizer, &stop, 1, err)) != LS_OK) {
         ls_error_prefix(err, "stop");
         goto done;
     }
-    LS_TRY(open_reward(g, err));
-    LS_TRY(open_verifier(g, err));
+    LS_TRY_DONE(open_reward(g, err));
+    LS_TRY_DONE(open_verifier(g, err));
     g->world = (ls_world){g->task, g->tokenizer, g->stop, g->reward, g->problems, g->verify};
-    LS_TRY(ls_episodes_create(&g->episodes, o->prompts, o->samples, o->length, o->max_tokens, err));
-    if (o->eval_every > 0) LS_TRY(ls_episodes_create(&g->held_out, g->eval_n, 1, o->length, o->max_tokens, err));
+    LS_TRY_DONE(ls_episodes_create(&g->episodes, o->prompts, o->samples, o->length, o->max_tokens, err));
+    if (o->eval_every > 0) LS_TRY_DONE(ls_episodes_create(&g->held_out, g->eval_n, 1, o->length, o->max_tokens, err));
 done:
     return status;
 }
@@ -195,7 +191,6 @@ done:
 
 /* Of what the options do not tell: the first problems as tokens, and the reference. */
 static ls_status digest_data(grpo *g, ls_error *err) {
-    ls_status status;
     LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_SPLIT_TRAIN, 0, err));
     g->data = LS_FNV_START;
     for (int64_t s = 0; s < g->episodes->n; s += g->episodes->samples) {
@@ -211,8 +206,7 @@ static ls_status digest_data(grpo *g, ls_error *err) {
                                 (int64_t)g->reference->config.vocab * g->reference->config.hidden *
                                     ls_dtype_bytes(g->reference->embed_dtype),
                                 err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status make_engine(ls_engine **out, const grpo *g, double temperature, uint64_t seed, ls_error *err) {
@@ -225,7 +219,6 @@ static ls_status make_engine(ls_engine **out, const grpo *g, double temperature,
 static ls_status open_engine(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     const ls_model_config *c = &g->model->config;
-    ls_status status;
     /* At temperature 1 what is sampled from is the model's own distribution. */
     g->engine_opts = (ls_engine_opts){.dtype = (ls_dtype)o->train.dtype,
                                       .length_max = o->length,
@@ -236,9 +229,7 @@ static ls_status open_engine(grpo *g, ls_error *err) {
                                       .inject = ls_grpo_inject(o)};
     LS_TRY(ls_grpo_levers(&g->engine_opts.levers, o, err));
     g->engine_opts.sampling.seed = o->train.seed;
-    LS_TRY(make_engine(&g->engine, g, o->temperature, o->train.seed, err));
-done:
-    return status;
+    return make_engine(&g->engine, g, o->temperature, o->train.seed, err);
 }
 
 static ls_status open_trainer(grpo *g, ls_error *err) {
@@ -252,7 +243,6 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
                             .loss = ls_grpo_loss_callback,
                             .context = g};
     const uint64_t identity = ls_config_digest(g->config) ^ g->data;
-    ls_status status = LS_OK;
     ls_train_options_trainer(&opts, &o->train);
     if (!ls_mul_i64(o->train.microbatch, o->train.leaf, &sequences) || sequences > n) sequences = n;
     if (opts.rows_max == 0 && !ls_mul_i64(sequences, o->length, &opts.rows_max))
@@ -265,8 +255,7 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
     }
     LS_TRY(ls_trainer_create(&g->trainer, g->model, g->begin, g->device, &opts, err));
     g->rows_max = opts.rows_max;
-done:
-    return status;
+    return LS_OK;
 }
 
 static void print_plan(const grpo *g) {
@@ -291,7 +280,7 @@ static ls_status open_records(grpo *g, ls_error *err) {
     ls_run_setup setup = {.kind = "grpo", .keep = g->step, .n_steps = t->steps};
     ls_status status;
     if (!ls_grpo_writes(g)) return LS_OK;
-    LS_TRY(ls_config_text(&config, &bytes, g->config, err));
+    LS_TRY_DONE(ls_config_text(&config, &bytes, g->config, err));
     setup.config = config;
     setup.config_bytes = bytes;
     status = ls_run_open_or_resume(&g->records, t->run, &setup, t->resume, err);
@@ -301,7 +290,6 @@ done:
 }
 
 static ls_status open_all(grpo *g, ls_error *err) {
-    ls_status status;
     g->loss = ls_grpo_loss(g->o);
     g->advantages = ls_grpo_advantages(g->o);
     LS_TRY(ls_correction_parse(&g->correction, g->o->correction, err));
@@ -319,9 +307,7 @@ static ls_status open_all(grpo *g, ls_error *err) {
     if (g->begin_update == 0) tell_device(g);
     LS_TRY(ls_trainer_agree(g->trainer, err));
     print_plan(g);
-    LS_TRY(open_records(g, err));
-done:
-    return status;
+    return open_records(g, err);
 }
 
 static void close_all(grpo *g) {
@@ -355,10 +341,10 @@ static ls_status evaluate(grpo *g, ls_error *err) {
     double reward = 0, length = 0;
     int64_t n = 0;
     ls_status status;
-    LS_TRY(make_engine(&engine, g, g->o->eval_temperature, g->o->train.seed ^ EVAL_SEED, err));
-    LS_TRY(ls_episodes_begin(g->held_out, &g->world, LS_SPLIT_HELD_OUT, 0, err));
-    LS_TRY(ls_episodes_run(g->held_out, &g->world, engine, err));
-    LS_TRY(ls_episodes_judge(g->held_out, &g->world, err));
+    LS_TRY_DONE(make_engine(&engine, g, g->o->eval_temperature, g->o->train.seed ^ EVAL_SEED, err));
+    LS_TRY_DONE(ls_episodes_begin(g->held_out, &g->world, LS_SPLIT_HELD_OUT, 0, err));
+    LS_TRY_DONE(ls_episodes_run(g->held_out, &g->world, engine, err));
+    LS_TRY_DONE(ls_episodes_judge(g->held_out, &g->world, err));
     for (int64_t i = 0; i < g->held_out->n; i++) {
         const ls_episode *x = &g->held_out->list[i];
         length += (double)x->n_drawn;
@@ -388,17 +374,17 @@ static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
     bool asked = false;
     ls_status status;
     g->eval_reward = g->eval_length = (double)NAN;
-    LS_TRY(ls_grpo_step(g, stopped, err));
-    if (g->gate.n_differing > 0) LS_TRY(ls_grpo_bundle(g, err));
-    if (!*stopped && is_evaluated(g)) LS_TRY(evaluate(g, err));
-    LS_TRY(ls_grpo_log(g, ls_grpo_clock() - start, err));
+    LS_TRY_DONE(ls_grpo_step(g, stopped, err));
+    if (g->gate.n_differing > 0) LS_TRY_DONE(ls_grpo_bundle(g, err));
+    if (!*stopped && is_evaluated(g)) LS_TRY_DONE(evaluate(g, err));
+    LS_TRY_DONE(ls_grpo_log(g, ls_grpo_clock() - start, err));
     if (*stopped) goto done;
     g->result->step = g->step;
-    LS_TRY(ls_stop_asked(&asked, g->comm, err));
+    LS_TRY_DONE(ls_stop_asked(&asked, g->comm, err));
     g->result->stopped = asked && g->step < t->steps;
     if (ls_grpo_writes(g) &&
         (g->result->stopped || g->step == t->steps || (t->save_every > 0 && g->step % t->save_every == 0)))
-        LS_TRY(save(g, err));
+        LS_TRY_DONE(save(g, err));
     if (g->result->stopped) ls_stop_tell(g->progress, g->step, t->run);
 done:
     if (status != LS_OK) ls_error_prefix(err, "step %lld", (long long)g->step);
@@ -407,7 +393,6 @@ done:
 
 static ls_status run_steps(grpo *g, ls_error *err) {
     bool stopped = false;
-    ls_status status = LS_OK;
     g->result->step = g->step;
     if (g->step == 0 && is_evaluated(g)) {
         LS_TRY(evaluate(g, err));
@@ -420,8 +405,7 @@ static ls_status run_steps(grpo *g, ls_error *err) {
     }
     if (g->progress != NULL && !stopped)
         fprintf(g->progress, "digest %016llx\n", (unsigned long long)g->result->digest);
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_grpo_run(ls_grpo_options *o, const ls_config *config, FILE *progress, ls_grpo_result *result,
@@ -432,9 +416,9 @@ ls_status ls_grpo_run(ls_grpo_options *o, const ls_config *config, FILE *progres
     ls_status status;
     *result = (ls_grpo_result){.digest = LS_FNV_START};
     ls_interrupt_defer(true);
-    LS_TRY(ls_grpo_options_check(o, &reason));
-    LS_TRY(open_all(&g, &reason));
-    LS_TRY(run_steps(&g, &reason));
+    LS_TRY_DONE(ls_grpo_options_check(o, &reason));
+    LS_TRY_DONE(open_all(&g, &reason));
+    LS_TRY_DONE(run_steps(&g, &reason));
 done:
     ls_interrupt_defer(false);
     if (status != LS_OK && g.comm != NULL) ls_comm_abort(g.comm, &reason);

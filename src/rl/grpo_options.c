@@ -134,12 +134,12 @@ ls_status ls_grpo_levers(ls_levers *out, const ls_grpo_options *o, ls_error *err
     ls_levers_init(out);
     for (int64_t k = 0; k < LS_GRPO_LEVERS_MAX && o->lever_names[k][0] != '\0'; k++) {
         const char *name = strchr(o->lever_names[k], '.') + 1;
-        LS_TRY(ls_lever_parse(out, ls_lever_find(name), o->lever_values[k], err));
+        LS_TRY_DONE(ls_lever_parse(out, ls_lever_find(name), o->lever_values[k], err));
     }
     out->samples = o->samples;
     out->threads = o->train.threads == 0 ? out->threads : (int32_t)o->train.threads;
     out->isa = ls_train_options_isa(&o->train);
-    LS_TRY(ls_levers_check(out, err));
+    LS_TRY_DONE(ls_levers_check(out, err));
 done:
     if (status != LS_OK && err != NULL) { /* the sentence begins with the lever's name */
         const ls_error lever = *err;
@@ -217,8 +217,8 @@ ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
         return LS_FAIL(err, LS_ERR_ARG, "epochs: %lld of %lld updates and %lld steps are too many",
                        (long long)o->epochs, (long long)o->minibatches, (long long)o->train.steps);
     if (o->train.schedule_steps == 0) o->train.schedule_steps = updates;
-    LS_TRY(ls_train_options_check(&o->train, err));
-    LS_TRY(resolve_reward(o, err));
+    LS_TRY_DONE(ls_train_options_check(&o->train, err));
+    LS_TRY_DONE(resolve_reward(o, err));
     if (strcmp(o->stop, LS_STOP_AUTO) == 0) snprintf(o->stop, sizeof o->stop, "%s", is_bare(o) ? "\n" : "");
     if (o->max_tokens == 0) o->max_tokens = is_bare(o) ? 32 : 256;
     if (o->length == 0 && o->data.data[0] != '\0') o->length = o->max_tokens + 512;
@@ -237,12 +237,12 @@ ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
                        (long long)o->train.steps, (long long)o->prompts);
     if (o->reference[0] != '\0' && o->beta == 0)
         return LS_FAIL(err, LS_ERR_ARG, "reference: without beta it has no effect");
-    LS_TRY(ls_loss_options_check(&loss, err));
+    LS_TRY_DONE(ls_loss_options_check(&loss, err));
     if ((status = ls_correction_parse(&correction, o->correction, err)) != LS_OK) {
         ls_error_prefix(err, "correction");
         goto done;
     }
-    LS_TRY(ls_grpo_levers(&levers, o, err));
+    LS_TRY_DONE(ls_grpo_levers(&levers, o, err));
 #ifdef LS_FAULTS
     {
         ls_inject inject;

@@ -108,7 +108,6 @@ static void tell_times(const grpo *g, double seconds) {
 
 /* The first sample of the first problems. */
 static ls_status tell_samples(const grpo *g, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t p = 0; p < g->o->record_samples && p < g->episodes->n_problems; p++) {
         const int64_t s = p * g->o->samples;
         const ls_episode *x = &g->episodes->list[s];
@@ -128,8 +127,7 @@ static ls_status tell_samples(const grpo *g, ls_error *err) {
         ls_run_sample_add(g->records, &sample);
         free(text);
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* What a number cannot hold as a whole is told in halves. */
@@ -158,19 +156,19 @@ static void show(const grpo *g, double seconds) {
 ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err) {
     ls_status status = LS_OK;
     if (!ls_grpo_writes(g)) return LS_OK;
-    LS_TRY(ls_run_step_begin(g->records, g->step, err));
+    LS_TRY_DONE(ls_run_step_begin(g->records, g->step, err));
     ls_run_step_seconds(g->records, seconds);
     tell_rewards(g);
     tell_updates(g);
-    LS_TRY(tell_gate(g, err));
+    LS_TRY_DONE(tell_gate(g, err));
     if (!isnan(g->eval_reward)) {
         ls_run_metric(g->records, "held_out/reward", g->eval_reward);
         ls_run_metric(g->records, "held_out/length", g->eval_length);
     }
     tell_digest(g);
     tell_times(g, seconds);
-    LS_TRY(tell_samples(g, err));
-    LS_TRY(ls_run_step_commit(g->records, err));
+    LS_TRY_DONE(tell_samples(g, err));
+    LS_TRY_DONE(ls_run_step_commit(g->records, err));
     show(g, seconds);
 done:
     if (status != LS_OK) ls_run_step_drop(g->records);
@@ -178,14 +176,11 @@ done:
 }
 
 ls_status ls_grpo_log_beginning(grpo *g, ls_error *err) {
-    ls_status status;
     LS_TRY(ls_run_step_begin(g->records, 0, err));
     ls_run_step_seconds(g->records, g->times.eval);
     ls_run_metric(g->records, LS_METRIC_HELD_OUT, g->eval_reward);
     ls_run_metric(g->records, "held_out/length", g->eval_length);
-    status = ls_run_step_commit(g->records, err);
-done:
-    return status;
+    return ls_run_step_commit(g->records, err);
 }
 
 /* ---- a mismatch ---- */
@@ -213,7 +208,6 @@ static ls_status describe(const grpo *g, ls_bundle *b, ls_error *err) {
 }
 
 static ls_status list_sequences(const grpo *g, ls_bundle *b, char (**ids)[LS_EPISODE_ID_MAX], ls_error *err) {
-    ls_status status;
     LS_TRY(ls_array_alloc((void **)&b->sequences, b->n, sizeof *b->sequences, "bundle", err));
     LS_TRY(ls_array_alloc((void **)ids, b->n, sizeof **ids, "bundle", err));
     for (int64_t s = 0; s < b->n; s++) {
@@ -231,8 +225,7 @@ static ls_status list_sequences(const grpo *g, ls_bundle *b, char (**ids)[LS_EPI
                                                x->n_hit,
                                                x->n_preempted};
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* The bundle is complete when it has its name; what a killed process leaves is removed with its checkpoints. */
@@ -242,17 +235,17 @@ static ls_status write_bundle(const grpo *g, const ls_bundle *b, ls_error *err) 
     bool is_made = false;
     ls_status status;
     snprintf(fresh, sizeof fresh, "%s/.step-%08lld.mismatch", g->checkpoints, (long long)g->step);
-    LS_TRY(ls_directory_make(fresh, err));
+    LS_TRY_DONE(ls_directory_make(fresh, err));
     is_made = true;
-    LS_TRY(ls_saves_save_model(g->saves, fresh, ls_trainer_state(g->trainer)->parameters, err));
-    LS_TRY(ls_bundle_write(fresh, b, g->config, err));
-    LS_TRY(ls_replay(&g->result->finding, fresh, &replay, err));
-    LS_TRY(ls_finding_save(fresh, &g->result->finding, err));
-    LS_TRY(ls_directory_sync(fresh, err));
-    if (ls_file_exists(g->result->bundle)) LS_TRY(ls_directory_remove(g->result->bundle, err));
-    LS_TRY(ls_path_rename(fresh, g->result->bundle, err));
+    LS_TRY_DONE(ls_saves_save_model(g->saves, fresh, ls_trainer_state(g->trainer)->parameters, err));
+    LS_TRY_DONE(ls_bundle_write(fresh, b, g->config, err));
+    LS_TRY_DONE(ls_replay(&g->result->finding, fresh, &replay, err));
+    LS_TRY_DONE(ls_finding_save(fresh, &g->result->finding, err));
+    LS_TRY_DONE(ls_directory_sync(fresh, err));
+    if (ls_file_exists(g->result->bundle)) LS_TRY_DONE(ls_directory_remove(g->result->bundle, err));
+    LS_TRY_DONE(ls_path_rename(fresh, g->result->bundle, err));
     is_made = false;
-    LS_TRY(ls_directory_sync(g->o->train.run, err));
+    LS_TRY_DONE(ls_directory_sync(g->o->train.run, err));
 done:
     if (is_made) (void)ls_directory_remove(fresh, NULL);
     return status;
@@ -279,10 +272,10 @@ ls_status ls_grpo_bundle(grpo *g, ls_error *err) {
     char(*ids)[LS_EPISODE_ID_MAX] = NULL;
     ls_status status = LS_OK;
     if (!ls_grpo_writes(g) || g->result->bundle[0] != '\0') return LS_OK;
-    LS_TRY(describe(g, &b, err));
-    LS_TRY(list_sequences(g, &b, &ids, err));
+    LS_TRY_DONE(describe(g, &b, err));
+    LS_TRY_DONE(list_sequences(g, &b, &ids, err));
     snprintf(g->result->bundle, sizeof g->result->bundle, "%s/mismatch-%08lld", g->o->train.run, (long long)g->step);
-    LS_TRY(write_bundle(g, &b, err));
+    LS_TRY_DONE(write_bundle(g, &b, err));
     tell(g);
 done:
     free(ids);

@@ -14,7 +14,6 @@
 ls_status ls_grpo_rows_create(grpo *g, ls_error *err) {
     grpo_rows *r = &g->rows;
     const int64_t n = g->episodes->n, rows = n * g->episodes->length;
-    ls_status status;
     r->n = n;
     LS_TRY(ls_array_alloc((void **)&r->tokens, rows, sizeof *r->tokens, "rows", err));
     LS_TRY(ls_array_alloc((void **)&r->offsets, n + 1, sizeof *r->offsets, "rows", err));
@@ -29,9 +28,7 @@ ls_status ls_grpo_rows_create(grpo *g, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&r->failed, n, sizeof *r->failed, "episodes", err));
     LS_TRY(ls_array_alloc((void **)&r->keep, n, sizeof *r->keep, "episodes", err));
     LS_TRY(ls_array_alloc((void **)&r->overlong, n, sizeof *r->overlong, "episodes", err));
-    LS_TRY(ls_array_alloc((void **)&r->sums, n, sizeof *r->sums, "episodes", err));
-done:
-    return status;
+    return ls_array_alloc((void **)&r->sums, n, sizeof *r->sums, "episodes", err);
 }
 
 void ls_grpo_rows_free(grpo_rows *r) {
@@ -78,18 +75,16 @@ static ls_status judge(grpo *g, ls_error *err) {
     const int64_t bytes = e->n * (int64_t)sizeof(float);
     const bool outside = g->o->reward_command[0] != '\0' || g->o->reward_url[0] != '\0';
     int64_t begins[LS_RANKS_MAX + 1] = {0};
-    ls_status status = LS_OK;
     if (ls_grpo_writes(g) || !outside) LS_TRY(ls_episodes_judge(e, &g->world, err));
     for (int64_t s = 0; s < e->n; s++) g->rows.rewards[s] = (float)e->list[s].reward;
-    if (g->comm == NULL || !outside) goto done;
+    if (g->comm == NULL || !outside) return LS_OK;
     for (int32_t r = 1; r <= ls_comm_ranks(g->comm); r++) begins[r] = bytes;
     LS_TRY(ls_comm_share(g->comm, g->rows.rewards, begins, "the rewards", err));
     for (int64_t s = 0; s < e->n; s++) {
         e->list[s].reward = (double)g->rows.rewards[s];
         e->list[s].failed = isnan(g->rows.rewards[s]);
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status score_reference(grpo *g, ls_error *err) {
@@ -98,13 +93,13 @@ static ls_status score_reference(grpo *g, ls_error *err) {
     ls_score_item *items = NULL;
     ls_status status = LS_OK;
     if (g->rows.reference == NULL) return LS_OK;
-    LS_TRY(ls_array_alloc((void **)&items, g->rows.n, sizeof *items, "reference", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&items, g->rows.n, sizeof *items, "reference", err));
     for (int64_t s = 0; s < g->rows.n; s++) {
         const ls_episode *x = &g->episodes->list[s];
         items[s] = (ls_score_item){x->tokens, x->n, g->engine_opts.logprob_of, sampling,
                                    g->rows.reference + g->rows.offsets[s]};
     }
-    LS_TRY(ls_score(g->reference, g->device, &opts, items, g->rows.n, err));
+    LS_TRY_DONE(ls_score(g->reference, g->device, &opts, items, g->rows.n, err));
 done:
     free(items);
     return status;
@@ -113,7 +108,6 @@ done:
 static ls_status make_episodes(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     double start = ls_grpo_clock(), now;
-    ls_status status;
     LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_SPLIT_TRAIN, (g->step - 1) * o->prompts, err));
     LS_TRY(ls_episodes_run(g->episodes, &g->world, g->engine, err));
     now = ls_grpo_clock();
@@ -126,8 +120,7 @@ static ls_status make_episodes(grpo *g, ls_error *err) {
     g->times.reward = start - now;
     LS_TRY(score_reference(g, err));
     g->times.reference = ls_grpo_clock() - start;
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- the loss of one update ---- */
@@ -169,13 +162,11 @@ static ls_tokens tokens_of(const grpo *g, int64_t begin, int64_t end) {
 static ls_status take_trainer(grpo *g, int64_t begin, int64_t end, ls_error *err) {
     grpo_rows *r = &g->rows;
     const ls_tokens tokens = tokens_of(g, begin, end);
-    ls_status status = LS_OK;
     for (int64_t s = begin; s < end; s++)
         ls_gate_compare(&g->gate, s, r->offsets[s], r->offsets[s + 1], r->mask, r->recorded, r->trainer);
     if (r->weights != NULL)
         LS_TRY(ls_correction_apply(r->weights, NULL, NULL, &tokens, r->recorded, r->trainer, &g->correction, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Without differing bits record and trainer are the same. */
@@ -194,19 +185,16 @@ ls_status ls_grpo_loss_callback(void *context, const ls_train_rows *rows, ls_err
                                  .reference = r->reference == NULL ? NULL : r->reference + row,
                                  .weights = r->weights == NULL ? NULL : r->weights + row,
                                  .entropy = rows->entropy};
-    ls_status status = LS_OK;
     if (g->part.is_first) {
         memcpy(r->trainer + row, rows->logprob, (size_t)rows->n_rows * sizeof(float));
         LS_TRY(take_trainer(g, s, end, err));
     }
     if (ls_grpo_stops(g)) { /* nothing is learnt; the other sequences are still compared */
-        if (end == g->part.end) status = LS_FAIL(err, LS_ERR_ARG, "rollout and trainer differ");
-        goto done;
+        if (end == g->part.end) return LS_FAIL(err, LS_ERR_ARG, "rollout and trainer differ");
     }
     LS_TRY(ls_loss(rows->d_logprob, rows->d_entropy, r->sums + s, &input, &g->part.totals, &g->loss, err));
     for (int64_t i = 0; i < rows->n_sequences; i++) pack(rows->metrics + i * LS_GRPO_METRICS, &r->sums[s + i]);
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- updates ---- */
@@ -236,8 +224,8 @@ static ls_status score(grpo *g, int64_t begin, int64_t end, ls_error *err) {
     const ls_train_batch batch = batch_of(g, begin, end);
     ls_status status = LS_OK;
     if (begin == end) return LS_OK;
-    LS_TRY(ls_trainer_score(g->trainer, &batch, g->rows.trainer, err));
-    LS_TRY(take_trainer(g, begin, end, err));
+    LS_TRY_DONE(ls_trainer_score(g->trainer, &batch, g->rows.trainer, err));
+    LS_TRY_DONE(take_trainer(g, begin, end, err));
 done:
     g->times.gate += ls_grpo_clock() - start;
     return status;
@@ -294,22 +282,20 @@ static int64_t first_minibatch(const grpo *g, const int64_t *order) {
  * one only, so that all is scored. */
 static ls_status score_others(grpo *g, int64_t first, ls_error *err) {
     const grpo_part part = first < 0 ? (grpo_part){0} : part_of(g, first);
-    ls_status status;
     if (first < 0 || g->comm != NULL) return score(g, 0, g->rows.n, err);
     LS_TRY(score(g, 0, part.begin, err));
     LS_TRY(score(g, part.end, g->rows.n, err));
     if (ls_grpo_stops(g)) LS_TRY(score(g, part.begin, part.end, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status run_updates(grpo *g, bool *stopped, ls_error *err) {
     int64_t *order = NULL, first;
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&order, g->o->minibatches, sizeof *order, "minibatches", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&order, g->o->minibatches, sizeof *order, "minibatches", err));
     order_minibatches(g, 0, order);
     first = first_minibatch(g, order);
-    LS_TRY(score_others(g, first, err));
+    LS_TRY_DONE(score_others(g, first, err));
     *stopped = ls_grpo_stops(g);
     for (int64_t epoch = 0; epoch < g->o->epochs && !*stopped; epoch++) {
         order_minibatches(g, epoch, order);
@@ -317,7 +303,7 @@ static ls_status run_updates(grpo *g, bool *stopped, ls_error *err) {
         for (int64_t k = 0; k < g->o->minibatches && !*stopped; k++) {
             g->part = part_of(g, order[k]);
             g->part.is_first = g->comm == NULL && g->n_updates == 0;
-            if (g->part.totals.n_tokens > 0) LS_TRY(update(g, stopped, err));
+            if (g->part.totals.n_tokens > 0) LS_TRY_DONE(update(g, stopped, err));
         }
     }
 done:
@@ -331,7 +317,6 @@ done:
 static ls_status mix_digest(grpo *g, ls_error *err) {
     uint64_t hash = ls_fnv_mix(LS_FNV_START, &g->result->digest, (int64_t)sizeof g->result->digest);
     uint64_t weights;
-    ls_status status;
     for (int64_t s = 0; s < g->rows.n; s++) {
         const ls_episode *x = &g->episodes->list[s];
         hash = ls_fnv_mix(hash, x->tokens, x->n * (int64_t)sizeof *x->tokens);
@@ -340,8 +325,7 @@ static ls_status mix_digest(grpo *g, ls_error *err) {
     hash = ls_fnv_mix(hash, g->rows.recorded, g->rows.offsets[g->rows.n] * (int64_t)sizeof(float));
     LS_TRY(ls_parameters_digest(ls_trainer_state(g->trainer)->parameters, &weights, err));
     g->result->digest = ls_fnv_mix(hash, &weights, (int64_t)sizeof weights);
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Losses are parts of the loss of their update; over an epoch they are averaged. */
@@ -357,7 +341,6 @@ static void measure_last(grpo *g) {
 
 ls_status ls_grpo_step(grpo *g, bool *stopped, ls_error *err) {
     const ls_tokens tokens = {g->rows.n, g->rows.offsets, g->rows.mask};
-    ls_status status;
     *stopped = false;
     g->n_updates = 0;
     g->times = (grpo_times){0};
@@ -366,12 +349,10 @@ ls_status ls_grpo_step(grpo *g, bool *stopped, ls_error *err) {
     LS_TRY(run_updates(g, stopped, err));
     g->result->gate = g->gate;
     if (g->gate.n_differing > 0) g->result->differs = true;
-    if (*stopped) goto done;
+    if (*stopped) return LS_OK;
     if (g->rows.weights != NULL)
         LS_TRY(ls_correction_apply(g->rows.weights, NULL, &g->correction_metrics, &tokens, g->rows.recorded,
                                    g->rows.trainer, &g->correction, err));
     measure_last(g);
-    LS_TRY(mix_digest(g, err));
-done:
-    return status;
+    return mix_digest(g, err);
 }

@@ -70,7 +70,6 @@ static ls_status check_finite(const float *values, int64_t i, const char *name, 
 
 static ls_status check_sequence(const ls_loss_input *in, int64_t s, ls_error *err) {
     const int64_t begin = in->tokens.offsets[s];
-    ls_status status;
     LS_TRY(check_finite(in->advantages, s, "the advantage", s, -1, err));
     for (int64_t i = begin; i < in->tokens.offsets[s + 1]; i++) {
         if (!ls_token_counts(&in->tokens, i)) continue;
@@ -80,8 +79,7 @@ static ls_status check_sequence(const ls_loss_input *in, int64_t s, ls_error *er
         LS_TRY(check_finite(in->weights, i, "the weight", s, i - begin, err));
         LS_TRY(check_finite(in->entropy, i, "the entropy", s, i - begin, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- the terms ---- */
@@ -198,7 +196,7 @@ ls_status ls_loss(float *d_logprob, float *d_entropy, ls_loss_sums *sums, const 
                   const ls_loss_totals *totals, const ls_loss_options *options, ls_error *err) {
     ls_status status;
     ls_loss_totals own = {0};
-    LS_TRY(ls_loss_options_check(options, err));
+    LS_TRY_DONE(ls_loss_options_check(options, err));
     if ((input->old == NULL && options->policy != LS_POLICY_REINFORCE) ||
         (input->reference == NULL && options->beta != 0.0) ||
         (input->entropy == NULL && options->entropy_bonus != 0.0)) {
@@ -224,7 +222,7 @@ ls_status ls_loss(float *d_logprob, float *d_entropy, ls_loss_sums *sums, const 
         }
         sums[s] = (ls_loss_sums){.reference_kl = (double)NAN, .token_entropy = (double)NAN};
         if (n == 0) continue;
-        LS_TRY(check_sequence(input, s, err));
+        LS_TRY_DONE(check_sequence(input, s, err));
         run_sequence(d_logprob, d_entropy, &sums[s], input, s, n, totals, options);
     }
 done:

@@ -330,8 +330,8 @@ ls_status ls_mismatch_of_pairs(ls_mismatch *out, const ls_mismatch_pair *pairs, 
     for (int i = 0; i < LS_LAGS; i++) out->lag_correlation[i] = (double)NAN;
     for (int i = 0; i < LS_QUANTILES; i++) out->abs_quantiles[i] = (double)NAN;
     if (n == 0) return LS_OK;
-    LS_TRY(ls_array_alloc((void **)&x, n, sizeof *x, "tokens", err));
-    LS_TRY(ls_array_alloc((void **)&y, n, sizeof *y, "tokens", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&x, n, sizeof *x, "tokens", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&y, n, sizeof *y, "tokens", err));
     measure_difference(out, pairs, n, x, y);
     measure_rho(out, pairs, n, x);
     measure_probabilities(out, pairs, n, x, y);
@@ -355,7 +355,7 @@ ls_status ls_mismatch_of(ls_mismatch *out, const ls_tokens *tokens, const float 
     ls_status status;
     ls_mismatch_pair *pairs = NULL;
     int64_t n = 0, counted = 0, equal = 0;
-    LS_TRY(ls_array_alloc((void **)&pairs, tokens->offsets[tokens->n_sequences], sizeof *pairs, "tokens", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&pairs, tokens->offsets[tokens->n_sequences], sizeof *pairs, "tokens", err));
     for (int64_t s = 0; s < tokens->n_sequences; s++)
         for (int64_t i = tokens->offsets[s]; i < tokens->offsets[s + 1]; i++) {
             if (!ls_token_counts(tokens, i)) continue;
@@ -364,7 +364,7 @@ ls_status ls_mismatch_of(ls_mismatch *out, const ls_tokens *tokens, const float 
             if (isfinite(r[i]) && isfinite(t[i]))
                 pairs[n++] = (ls_mismatch_pair){(double)r[i], (double)t[i], s, i - tokens->offsets[s]};
         }
-    LS_TRY(ls_mismatch_of_pairs(out, pairs, n, err));
+    LS_TRY_DONE(ls_mismatch_of_pairs(out, pairs, n, err));
     if (counted > 0) out->equal_fraction = (double)equal / (double)counted;
 done:
     free(pairs);

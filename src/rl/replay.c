@@ -87,7 +87,6 @@ static bool find_turn(const ls_bundle_sequence *s, int64_t turn, int64_t *begin,
 static ls_status draw_turn(replay *r, ls_engine *engine, int64_t first, int64_t end, int64_t turn, bool *any,
                            ls_finding *out, ls_error *err) {
     int64_t n = 0;
-    ls_status status = LS_OK;
     for (int64_t i = first; i < end; i++) {
         const ls_bundle_sequence *s = &r->b->sequences[i];
         const int64_t at = i * r->b->length;
@@ -107,30 +106,24 @@ static ls_status draw_turn(replay *r, ls_engine *engine, int64_t first, int64_t 
     for (int64_t k = 0; k < n; k++)
         if (r->owners[k] == r->target_i && r->requests[k].finish == LS_FINISH_ERROR)
             snprintf(out->failure, sizeof out->failure, "%.255s", r->requests[k].error.text);
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status draw(replay *r, ls_engine *engine, int64_t first, int64_t end, ls_finding *out, ls_error *err) {
     bool any = true;
-    ls_status status = LS_OK;
     memset(r->seen, UNSEEN, (size_t)r->target->n);
     out->failure[0] = '\0';
     for (int64_t turn = 0; any && out->failure[0] == '\0'; turn++)
         LS_TRY(draw_turn(r, engine, first, end, turn, &any, out, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Weights that leave other states behind. */
 static ls_status open_other(replay *r, const char *directory, ls_error *err) {
-    ls_status status;
     if (r->other != NULL) return LS_OK;
     LS_TRY(ls_model_open(&r->other, r->device, directory, err));
     LS_TRY(ls_model_set_profile(r->other, r->b->profile, r->b->dtype, err));
-    LS_TRY(ls_model_scale_inputs(r->other, 2.0f, err));
-done:
-    return status;
+    return ls_model_scale_inputs(r->other, 2.0f, err);
 }
 
 static ls_engine_opts engine_opts(const replay *r, const surroundings *around) {
@@ -166,14 +159,14 @@ static ls_status draw_again(replay *r, const char *directory, const surroundings
     ls_engine *engine = NULL;
     ls_status status;
     if (around->has_new_weights) {
-        LS_TRY(open_other(r, directory, err));
+        LS_TRY_DONE(open_other(r, directory, err));
         opts.weights = 0;
     }
-    LS_TRY(ls_engine_create(&engine, around->has_new_weights ? r->other : r->model, r->device, &opts, err));
-    LS_TRY(ls_engine_observe(engine, watch, r, err));
+    LS_TRY_DONE(ls_engine_create(&engine, around->has_new_weights ? r->other : r->model, r->device, &opts, err));
+    LS_TRY_DONE(ls_engine_observe(engine, watch, r, err));
     for (int pass = 0; pass < around->passes; pass++) {
-        if (pass > 0 && around->has_new_weights) LS_TRY(ls_engine_set_weights(engine, r->model, 1, err));
-        LS_TRY(draw(r, engine, first, end, out, err));
+        if (pass > 0 && around->has_new_weights) LS_TRY_DONE(ls_engine_set_weights(engine, r->model, 1, err));
+        LS_TRY_DONE(draw(r, engine, first, end, out, err));
     }
 done:
     ls_engine_free(engine);
@@ -201,12 +194,9 @@ static int64_t settle_tokens(replay *r, int32_t *tokens, bool *same) {
 
 static ls_status run_tape(replay *r, const int32_t *tokens, int64_t n, ls_error *err) {
     const int64_t offsets[2] = {0, n - 1};
-    ls_status status;
     for (int64_t i = 0; i + 1 < n; i++) r->targets[i] = r->target->mask[i] != 0 ? tokens[i + 1] : -1;
     LS_TRY(ls_tape_forward(r->tape, tokens, offsets, 1, err));
-    LS_TRY(ls_tape_logprob(r->tape, r->targets, r->trainer, NULL, err));
-done:
-    return status;
+    return ls_tape_logprob(r->tape, r->targets, r->trainer, NULL, err);
 }
 
 static void compare_logprobs(const replay *r, int64_t n, ls_finding *out) {
@@ -244,7 +234,6 @@ static int64_t first_difference(const replay *r, int64_t half, int64_t limit) {
 /* The first row that differs anywhere, and in it the first half. */
 static ls_status find_place(const replay *r, int64_t n, ls_finding *out, ls_error *err) {
     int64_t row = n - 1;
-    ls_status status = LS_OK;
     for (int64_t half = 0; half <= r->n_halves; half++) {
         const float *e, *t;
         int64_t p, k = 0;
@@ -263,8 +252,7 @@ static ls_status find_place(const replay *r, int64_t n, ls_finding *out, ls_erro
         out->ulps = ls_float_ulps(e[k], t[k]);
         name_half(r, half, out);
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status look(replay *r, const surroundings *around, ls_finding *out, ls_error *err) {
@@ -272,18 +260,18 @@ static ls_status look(replay *r, const surroundings *around, ls_finding *out, ls
     int64_t n = r->target->n;
     const bool failed = out->failure[0] != '\0';
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&tokens, n, sizeof *tokens, "replay", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&tokens, n, sizeof *tokens, "replay", err));
     if (failed)
         memcpy(tokens, r->target->tokens, (size_t)n * sizeof *tokens);
     else
         n = settle_tokens(r, tokens, &out->same_tokens);
-    LS_TRY(run_tape(r, tokens, n, err));
+    LS_TRY_DONE(run_tape(r, tokens, n, err));
     out->row = -1;
     if (!failed) compare_logprobs(r, n, out);
     out->differs = failed || out->n_differing > 0;
     if (!out->differs) goto done;
     out->surroundings = around->name;
-    LS_TRY(find_place(r, n, out, err));
+    LS_TRY_DONE(find_place(r, n, out, err));
 done:
     free(tokens);
     return status;
@@ -304,31 +292,27 @@ static bool did_differ(const ls_bundle_sequence *s) {
 }
 
 static ls_status try(replay *r, const char *directory, const surroundings *around, ls_finding *out, ls_error *err) {
-    ls_status status;
     LS_TRY(draw_again(r, directory, around, out, err));
     LS_TRY(look(r, around, out, err));
     out->sequence = r->target_i;
     snprintf(out->id, sizeof out->id, "%s", r->target->id);
-done:
-    return status;
+    return LS_OK;
 }
 
 /* The first sequence may be a victim of others; any of those that differ will do if it differs alone. */
 static ls_status climb(replay *r, const char *directory, ls_finding *out, ls_error *err) {
     int64_t tried = 0;
-    ls_status status = LS_OK;
     for (int64_t i = r->b->sequence; i < r->b->n && tried < CANDIDATES_MAX && !out->differs; i++) {
         aim(r, i);
         if (!did_differ(r->target)) continue;
         tried++;
         LS_TRY(try(r, directory, &ladder[0], out, err));
     }
-    if (out->differs) goto done;
+    if (out->differs) return LS_OK;
     aim(r, r->b->sequence);
     for (size_t i = 1; i < sizeof ladder / sizeof ladder[0] && !out->differs; i++)
         LS_TRY(try(r, directory, &ladder[i], out, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static int64_t longest(const ls_bundle *b) {
@@ -347,7 +331,6 @@ static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
                                  .n_threads = levers.threads,
                                  .isa = levers.isa};
     uint64_t weights;
-    ls_status status;
     LS_TRY(ls_device_open_wished(&r->device, &r->choice, &wish, err));
     LS_TRY(ls_model_open(&r->model, r->device, directory, err));
     LS_TRY(ls_model_set_profile(r->model, b->profile, b->dtype, err));
@@ -356,8 +339,7 @@ static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
     LS_TRY(ls_parameters_open(&r->parameters, r->model, r->device, directory, err));
     LS_TRY(ls_parameters_digest(r->parameters, &weights, err));
     if (weights != b->weights) {
-        status = LS_FAIL(err, LS_ERR_FORMAT, "%s: the weights are not those of the bundle", directory);
-        goto done;
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: the weights are not those of the bundle", directory);
     }
     LS_TRY(ls_tape_create(&r->tape, r->parameters, r->device, &tape, err));
     LS_TRY(ls_array_alloc((void **)&r->tokens, b->n, b->length * (int64_t)sizeof *r->tokens, "replay", err));
@@ -369,9 +351,7 @@ static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&r->trained, rows, r->hidden * (int64_t)sizeof *r->trained, "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->seen, rows, 1, "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->targets, rows, sizeof *r->targets, "replay", err));
-    LS_TRY(ls_array_alloc((void **)&r->trainer, rows, sizeof *r->trainer, "replay", err));
-done:
-    return status;
+    return ls_array_alloc((void **)&r->trainer, rows, sizeof *r->trainer, "replay", err);
 }
 
 static void close_replay(replay *r) {
@@ -396,12 +376,12 @@ ls_status ls_replay(ls_finding *out, const char *directory, const ls_replay_opts
     replay r = {.opts = opts};
     ls_status status;
     memset(out, 0, sizeof *out);
-    LS_TRY(ls_bundle_read(&bundle, directory, err));
+    LS_TRY_DONE(ls_bundle_read(&bundle, directory, err));
     r.b = bundle;
     aim(&r, bundle->sequence);
-    LS_TRY(open_replay(&r, directory, err));
+    LS_TRY_DONE(open_replay(&r, directory, err));
     if (opts->told != NULL) fprintf(opts->told, "device: %s\n", r.choice.text);
-    LS_TRY(climb(&r, directory, out, err));
+    LS_TRY_DONE(climb(&r, directory, out, err));
 done:
     if (status != LS_OK) ls_error_prefix(err, "replay");
     close_replay(&r);
@@ -482,7 +462,7 @@ ls_status ls_finding_save(const char *directory, const ls_finding *finding, ls_e
     ls_json_out json;
     ls_status status;
     snprintf(path, sizeof path, "%s/finding.json", directory);
-    LS_TRY(ls_output_open(&output, path, err));
+    LS_TRY_DONE(ls_output_open(&output, path, err));
     ls_json_init(&json, ls_output_stream(output));
     ls_json_begin_object(&json, NULL);
     ls_finding_write(&json, finding);

@@ -394,9 +394,9 @@ static ls_status command_ask(ls_reward *reward, ls_reward_result *results, const
     ask a = {.s = (source *)reward, .results = results, .items = items, .n = n};
     void *done = NULL, *sent = NULL, *tries = NULL;
     ls_status status;
-    LS_TRY(ls_array_alloc(&done, n, sizeof *a.done, "rewards", err));
-    LS_TRY(ls_array_alloc(&sent, n, sizeof *a.sent, "rewards", err));
-    LS_TRY(ls_array_alloc(&tries, n, sizeof *a.tries, "rewards", err));
+    LS_TRY_DONE(ls_array_alloc(&done, n, sizeof *a.done, "rewards", err));
+    LS_TRY_DONE(ls_array_alloc(&sent, n, sizeof *a.sent, "rewards", err));
+    LS_TRY_DONE(ls_array_alloc(&tries, n, sizeof *a.tries, "rewards", err));
     a.done = done;
     a.sent = sent;
     a.tries = tries;
@@ -438,7 +438,7 @@ ls_status ls_reward_command_open(ls_reward **out, const ls_reward_command_option
     s->window = options->window;
     s->silence_s = options->silence_s;
     s->child.in = s->child.out = s->child.err = s->child.leash = -1;
-    LS_TRY(ls_text_copy(&s->command, options->command, (int64_t)strlen(options->command), err));
+    LS_TRY_DONE(ls_text_copy(&s->command, options->command, (int64_t)strlen(options->command), err));
     *out = &s->base;
     s = NULL;
 done:

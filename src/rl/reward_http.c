@@ -229,9 +229,9 @@ static ls_status http_ask(ls_reward *reward, ls_reward_result *results, const ls
     ask a = {.s = s, .results = results, .items = items, .n = n, .n_requests = (n - 1) / s->batch + 1};
     void *requests = NULL, *answers = NULL, *done = NULL;
     ls_status status;
-    LS_TRY(ls_array_alloc(&requests, a.n_requests, sizeof *a.requests, "requests", err));
-    LS_TRY(ls_array_alloc(&answers, s->batch, sizeof *a.answers, "answers", err));
-    LS_TRY(ls_array_alloc(&done, n, sizeof *a.done, "rewards", err));
+    LS_TRY_DONE(ls_array_alloc(&requests, a.n_requests, sizeof *a.requests, "requests", err));
+    LS_TRY_DONE(ls_array_alloc(&answers, s->batch, sizeof *a.answers, "answers", err));
+    LS_TRY_DONE(ls_array_alloc(&done, n, sizeof *a.done, "rewards", err));
     a.requests = requests;
     a.answers = answers;
     a.done = done;
@@ -327,18 +327,18 @@ ls_status ls_reward_http_open(ls_reward **out, const ls_reward_http_options *opt
     s->retries = options->retries;
     s->timeout_s = options->timeout_s;
     s->backoff_s = options->backoff_s;
-    LS_TRY(ls_text_copy(&s->url, options->url, (int64_t)strlen(options->url), err));
-    LS_TRY(add_header(s, "Content-Type: application/json", err));
-    LS_TRY(add_header(s, "Expect:", err)); /* curl waits a second for the server's leave to send a large body */
-    for (int64_t i = 0; i < options->n_headers; i++) LS_TRY(add_header(s, options->headers[i], err));
+    LS_TRY_DONE(ls_text_copy(&s->url, options->url, (int64_t)strlen(options->url), err));
+    LS_TRY_DONE(add_header(s, "Content-Type: application/json", err));
+    LS_TRY_DONE(add_header(s, "Expect:", err)); /* curl waits a second for the server's leave to send a large body */
+    for (int64_t i = 0; i < options->n_headers; i++) LS_TRY_DONE(add_header(s, options->headers[i], err));
     s->multi = curl_multi_init();
     if (s->multi == NULL) {
         status = LS_FAIL(err, LS_ERR_NOMEM, "reward server: transfers");
         goto done;
     }
-    LS_TRY(ls_array_alloc(&transfers, s->concurrency, sizeof *s->transfers, "reward server: transfers", err));
+    LS_TRY_DONE(ls_array_alloc(&transfers, s->concurrency, sizeof *s->transfers, "reward server: transfers", err));
     s->transfers = transfers;
-    for (int64_t i = 0; i < s->concurrency; i++) LS_TRY(prepare_transfer(s, &s->transfers[i], err));
+    for (int64_t i = 0; i < s->concurrency; i++) LS_TRY_DONE(prepare_transfer(s, &s->transfers[i], err));
     *out = &s->base;
     s = NULL;
 done:

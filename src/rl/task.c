@@ -115,7 +115,7 @@ static ls_status parse_options(ls_task *task, const char *options, ls_error *err
         char *text = next;
         next = strchr(text, ',');
         if (next != NULL) *next++ = '\0';
-        LS_TRY(parse_option(task, text, err));
+        LS_TRY_DONE(parse_option(task, text, err));
     }
 done:
     free(copy);

@@ -213,18 +213,18 @@ ls_status ls_verify_open(ls_verify **out, ls_verify_kind kind, const char *patte
     int64_t bytes;
     ls_status status;
     *out = NULL;
-    LS_TRY(ls_array_alloc((void **)&v, 1, sizeof *v, "verifier", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&v, 1, sizeof *v, "verifier", err));
     v->kind = kind;
     if (kind == LS_VERIFY_REGEX && pattern != NULL && pattern[0] != '\0') {
         if ((status = ls_regex_compile_plain(&v->regex, pattern, (int64_t)strlen(pattern), err)) != LS_OK) {
             ls_error_prefix(err, "reward_pattern");
             goto done;
         }
-        LS_TRY(ls_regex_search_create(&v->search, v->regex, err));
+        LS_TRY_DONE(ls_regex_search_create(&v->search, v->regex, err));
     }
     if (kind == LS_VERIFY_JSON && schema_path != NULL && schema_path[0] != '\0') {
-        LS_TRY(ls_file_read(&text, &bytes, schema_path, SCHEMA_BYTES_MAX, err));
-        LS_TRY(ls_json_schema_parse(&v->schema, text, bytes, schema_path, err));
+        LS_TRY_DONE(ls_file_read(&text, &bytes, schema_path, SCHEMA_BYTES_MAX, err));
+        LS_TRY_DONE(ls_json_schema_parse(&v->schema, text, bytes, schema_path, err));
     }
     *out = v;
     v = NULL;

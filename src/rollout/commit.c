@@ -139,17 +139,13 @@ ls_status ls_commit_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err) 
 ls_status ls_commit_draw(ls_engine *e, int64_t rows, ls_error *err) {
     const bool raw = e->opts.logprob_of == LS_LOGPROB_RAW || LS_INJECTED(LS_INJECT_TEMPERATURE);
     ls_head *head = e->head;
-    ls_status status;
     LS_TRY(ls_head_take(head, e->model, e->ws->a.x, e->tick->n_rows, NULL, rows, err));
     LS_TRY(ls_head_process(head, NULL, NULL, err));
     LS_TRY(ls_head_sample(head, NULL, err));
-    LS_TRY(ls_head_logprob(head, raw ? head->logits : head->processed, NULL, false, err));
-done:
-    return status;
+    return ls_head_logprob(head, raw ? head->logits : head->processed, NULL, false, err);
 }
 
 ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
-    ls_status status;
     LS_TRY(ls_memory_read(e->device, e->drawn, e->head->targets, n * (int64_t)sizeof *e->drawn, err));
     LS_TRY(ls_memory_read(e->device, e->logprob, e->head->logprob, n * (int64_t)sizeof *e->logprob, err));
     LS_TRY(ls_device_wait(e->device, err));
@@ -159,8 +155,7 @@ ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
         else
             accept_token(e, e->drawing[i], (int32_t)e->drawn[i], e->logprob[i]);
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_commit_span(ls_engine *e, int64_t i, ls_error *err) {
@@ -171,7 +166,6 @@ ls_status ls_commit_span(ls_engine *e, int64_t i, ls_error *err) {
 
 ls_status ls_commit_forward(ls_engine *e, ls_error *err) {
     int64_t n = 0;
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < e->n_spans; i++) {
         const ls_span *span = &e->spans[i];
         LS_TRY(ls_commit_span(e, i, err));
@@ -191,7 +185,5 @@ ls_status ls_commit_forward(ls_engine *e, ls_error *err) {
     if (n == 0) return LS_OK;
     LS_TRY(ls_commit_write(e, n, n, err));
     LS_TRY(ls_commit_draw(e, n, err));
-    LS_TRY(ls_commit_accept(e, n, err));
-done:
-    return status;
+    return ls_commit_accept(e, n, err);
 }

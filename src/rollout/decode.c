@@ -28,16 +28,13 @@ bool ls_decode_fits(const ls_engine *e) {
 
 static ls_status compute(ls_engine *e, int64_t rows, ls_error *err) {
     const ls_forward f = {e->model, e->cache, e->ws, e->tick, e->h, 0};
-    ls_status status;
     LS_TRY(ls_model_forward(&f, NULL, NULL, err));
-    LS_TRY(ls_commit_draw(e, rows, err));
-done:
-    return status;
+    return ls_commit_draw(e, rows, err);
 }
 
 static ls_status record(ls_engine *e, int64_t rows, ls_recording *out, ls_error *err) {
     ls_status status, ended;
-    LS_TRY(ls_device_record(e->device, err));
+    LS_TRY_DONE(ls_device_record(e->device, err));
     status = compute(e, rows, err);
     ended = ls_device_recorded(e->device, out, status == LS_OK ? err : NULL);
     if (status != LS_OK)
@@ -51,7 +48,6 @@ done:
 /* The first tick of a size runs as it is: what a back end sets up at a first call cannot be recorded. */
 static ls_status run(ls_engine *e, int64_t rows, ls_error *err) {
     ls_recording *recording = &e->recordings[rows];
-    ls_status status;
     if (!e->was_run[rows]) {
         e->was_run[rows] = true;
         return compute(e, rows, err);
@@ -60,14 +56,11 @@ static ls_status run(ls_engine *e, int64_t rows, ls_error *err) {
         ls_device_forget(e->device, recording);
         LS_TRY(record(e, rows, recording, err));
     }
-    LS_TRY(ls_device_replay(e->device, recording, err));
-done:
-    return status;
+    return ls_device_replay(e->device, recording, err);
 }
 
 ls_status ls_decode_tick(ls_engine *e, ls_error *err) {
     const int64_t n = e->n_spans, rows = padded(e, n);
-    ls_status status;
     for (int64_t i = n; i < rows; i++) {
         e->tokens[i] = 0;
         e->spans[i] = (ls_span){.row = i, .n_rows = 1, .slot = -1};
@@ -78,9 +71,7 @@ ls_status ls_decode_tick(ls_engine *e, ls_error *err) {
     LS_TRY(ls_commit_write(e, n, rows, err));
     LS_TRY(run(e, rows, err));
     for (int64_t i = 0; i < n; i++) LS_TRY(ls_commit_span(e, i, err));
-    LS_TRY(ls_commit_accept(e, n, err));
-done:
-    return status;
+    return ls_commit_accept(e, n, err);
 }
 
 void ls_decode_forget(ls_engine *e) {

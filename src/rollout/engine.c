@@ -38,16 +38,16 @@ ls_status ls_engine_create(ls_engine **out, const ls_model *model, ls_device *de
     e->opts.stop = NULL;
     e->batch = opts->levers.batch;
     e->key = key_of(opts->dtype, model, opts->weights);
-    LS_TRY(ls_levers_check(&opts->levers, err));
-    LS_TRY(ls_sampling_check(&opts->sampling, err));
+    LS_TRY_DONE(ls_levers_check(&opts->levers, err));
+    LS_TRY_DONE(ls_sampling_check(&opts->sampling, err));
     if (opts->length_max < 1 || opts->length_max > INT32_MAX || opts->n_stop < 0) {
         status = LS_FAIL(err, LS_ERR_ARG, "engine: longest request %lld, %lld stop ids", (long long)opts->length_max,
                          (long long)opts->n_stop);
         goto done;
     }
-    LS_TRY(ls_array_alloc((void **)&e->stop, opts->n_stop, sizeof *e->stop, "stop ids", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->stop, opts->n_stop, sizeof *e->stop, "stop ids", err));
     if (opts->n_stop > 0) memcpy(e->stop, opts->stop, (size_t)opts->n_stop * sizeof *e->stop);
-    LS_TRY(ls_engine_allocate(e, err));
+    LS_TRY_DONE(ls_engine_allocate(e, err));
     *out = e;
     e = NULL;
 done:
@@ -118,9 +118,9 @@ static ls_status check_request(const ls_engine *e, const ls_request *r, ls_error
 ls_status ls_engine_submit(ls_engine *e, ls_request *r, ls_error *err) {
     entry *x = e->free_entries;
     ls_status status;
-    LS_TRY(check_alive(e, err));
-    LS_TRY(check_request(e, r, err));
-    LS_TRY(ls_waiting_reserve(&e->waiting, e->n_live + 1, err));
+    LS_TRY_DONE(check_alive(e, err));
+    LS_TRY_DONE(check_request(e, r, err));
+    LS_TRY_DONE(ls_waiting_reserve(&e->waiting, e->n_live + 1, err));
     if (x == NULL) x = malloc(sizeof *x);
     if (x == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "request");
     if (x == e->free_entries) e->free_entries = x->next_free;
@@ -157,13 +157,11 @@ static ls_status check_guards(const ls_engine *e, ls_error *err) {
 static ls_status observe_forward(void *context, const ls_forward *f, int64_t half, ls_error *err) {
     const ls_engine *e = context;
     const int64_t hidden = e->model->config.hidden, rows = f->batch->n_rows;
-    ls_status status;
     LS_TRY(ls_memory_take(e->device, e->seen, f->h, rows * hidden * (int64_t)sizeof *e->seen, err));
     for (int64_t i = 0; i < e->n_spans; i++)
         e->observer(e->observer_context, e->span_entry[i]->request, e->spans[i].pos, e->spans[i].n_rows, half,
                     e->seen + e->spans[i].row * hidden);
-done:
-    return status;
+    return LS_OK;
 }
 
 /* What moved wrongly since the last tick. */
@@ -175,16 +173,12 @@ static ls_status check_movement(const ls_engine *e, ls_error *err) {
 /* Spans of any length. */
 static ls_status mixed_tick(ls_engine *e, ls_error *err) {
     const ls_forward f = {e->model, e->cache, e->ws, e->tick, e->h, 0};
-    ls_status status;
     LS_TRY(ls_batch_write(e->tick, e->tokens, e->spans, e->n_spans, e->tables, e->batch * e->pages_max, err));
     LS_TRY(ls_model_forward(&f, e->observer == NULL ? NULL : observe_forward, e, err));
-    LS_TRY(ls_commit_forward(e, err));
-done:
-    return status;
+    return ls_commit_forward(e, err);
 }
 
 static ls_status run_tick(ls_engine *e, ls_error *err) {
-    ls_status status = LS_OK;
     ls_schedule_force(e);
     ls_schedule_admit(e);
     ls_schedule_spans(e);
@@ -193,9 +187,7 @@ static ls_status run_tick(ls_engine *e, ls_error *err) {
     e->stats.forwards++;
     LS_TRY(ls_decode_fits(e) ? ls_decode_tick(e, err) : mixed_tick(e, err));
     LS_TRY(check_movement(e, err));
-    LS_TRY(check_guards(e, err));
-done:
-    return status;
+    return check_guards(e, err);
 }
 
 ls_status ls_engine_tick(ls_engine *e, ls_error *err) {
@@ -209,14 +201,12 @@ ls_status ls_engine_tick(ls_engine *e, ls_error *err) {
 }
 
 ls_status ls_engine_observe(ls_engine *e, ls_engine_observer observer, void *context, ls_error *err) {
-    ls_status status = LS_OK;
     if (e->seen == NULL)
         LS_TRY(ls_array_alloc((void **)&e->seen, e->plan.rows, e->model->config.hidden * (int64_t)sizeof *e->seen,
                               "observer", err));
     e->observer = observer;
     e->observer_context = context;
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- weights and sleep ---- */
@@ -290,13 +280,11 @@ static void shuffle(int64_t *order, int64_t n, uint64_t seed) {
 
 static ls_status tick_to_end(ls_engine *e, int64_t n, ls_engine_progress progress, void *context, ls_error *err) {
     const int64_t tokens_before = e->stats.tokens;
-    ls_status status = LS_OK;
     while (e->n_live > 0) {
         LS_TRY(ls_engine_tick(e, err));
         if (progress != NULL) progress(context, n - e->n_live, n, e->stats.tokens - tokens_before);
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Nothing that was refused, and no tick that failed, leaves a request of the caller's behind in the engine. */
@@ -311,16 +299,16 @@ static void cancel_unfinished(ls_engine *e, ls_request *requests, int64_t n) {
 static ls_status warm_up(ls_engine *e, const ls_request *requests, int64_t n, ls_error *err) {
     ls_request *prompts = NULL;
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&prompts, n, sizeof *prompts, "warm-up", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&prompts, n, sizeof *prompts, "warm-up", err));
     for (int64_t i = 0; i < n; i++) {
         if (i > 0 && requests[i].prompt_i == requests[i - 1].prompt_i) continue;
         prompts[i] = (ls_request){.prompt = requests[i].prompt,
                                   .n_prompt = requests[i].n_prompt,
                                   .prompt_i = requests[i].prompt_i,
                                   .sample_i = UINT32_MAX};
-        LS_TRY(ls_engine_submit(e, &prompts[i], err));
+        LS_TRY_DONE(ls_engine_submit(e, &prompts[i], err));
     }
-    LS_TRY(tick_to_end(e, n, NULL, NULL, err));
+    LS_TRY_DONE(tick_to_end(e, n, NULL, NULL, err));
 done:
     if (status != LS_OK) {
         ls_error_prefix(err, "warm-up");
@@ -336,11 +324,11 @@ ls_status ls_engine_run(ls_engine *e, ls_request *requests, int64_t n, ls_engine
     ls_status status;
     LS_ASSERT(e->n_live == 0, "%lld requests are unfinished", (long long)e->n_live);
     if (e->prefix != NULL && e->opts.levers.prefix == LS_PREFIX_COLD) ls_prefix_clear(e->prefix);
-    if (e->prefix != NULL && e->opts.levers.prefix == LS_PREFIX_WARM) LS_TRY(warm_up(e, requests, n, err));
-    LS_TRY(ls_array_alloc((void **)&order, n, sizeof *order, "order", err));
+    if (e->prefix != NULL && e->opts.levers.prefix == LS_PREFIX_WARM) LS_TRY_DONE(warm_up(e, requests, n, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&order, n, sizeof *order, "order", err));
     shuffle(order, n, e->opts.levers.shuffle);
-    for (int64_t i = 0; i < n; i++) LS_TRY(ls_engine_submit(e, &requests[order[i]], err));
-    LS_TRY(tick_to_end(e, n, progress, context, err));
+    for (int64_t i = 0; i < n; i++) LS_TRY_DONE(ls_engine_submit(e, &requests[order[i]], err));
+    LS_TRY_DONE(tick_to_end(e, n, progress, context, err));
 done:
     if (status != LS_OK) cancel_unfinished(e, requests, n);
     free(order);

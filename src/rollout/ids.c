@@ -88,7 +88,6 @@ static int64_t free_position(const ls_ids *ids) {
 }
 
 static ls_status create_bitmap(ls_ids *ids, const char *what, ls_error *err) {
-    ls_status status = LS_OK;
     int64_t n_words = ids->n;
     LS_TRY(ls_array_alloc((void **)&ids->position, ids->n, (int64_t)sizeof *ids->position, what, err));
     do {
@@ -100,8 +99,7 @@ static ls_status create_bitmap(ls_ids *ids, const char *what, ls_error *err) {
         ids->position[ids->order[p]] = (int32_t)p;
         mark_free(ids, p);
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_ids_create(ls_ids **out, const ls_ids_opts *opts, const char *what, ls_error *err) {
@@ -116,15 +114,15 @@ ls_status ls_ids_create(ls_ids **out, const ls_ids_opts *opts, const char *what,
     if (opts->base < 0 || opts->base >= opts->n)
         return LS_FAIL(err, LS_ERR_ARG, "%s: base %lld is not an id of 0 to %lld", what, (long long)opts->base,
                        (long long)opts->n - 1);
-    LS_TRY(ls_array_alloc((void **)&ids, 1, (int64_t)sizeof *ids, what, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&ids, 1, (int64_t)sizeof *ids, what, err));
     ids->n = ids->available = opts->n;
     ids->policy = opts->policy;
     ids->seed = opts->seed;
-    LS_TRY(ls_array_alloc((void **)&ids->references, ids->n, (int64_t)sizeof *ids->references, what, err));
-    LS_TRY(ls_array_alloc((void **)&ids->loose, ids->n, (int64_t)sizeof *ids->loose, what, err));
-    LS_TRY(ls_array_alloc((void **)&ids->order, ids->n, (int64_t)sizeof *ids->order, what, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&ids->references, ids->n, (int64_t)sizeof *ids->references, what, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&ids->loose, ids->n, (int64_t)sizeof *ids->loose, what, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&ids->order, ids->n, (int64_t)sizeof *ids->order, what, err));
     fill_order(ids->order, opts);
-    if (by_position(ids)) LS_TRY(create_bitmap(ids, what, err));
+    if (by_position(ids)) LS_TRY_DONE(create_bitmap(ids, what, err));
     *out = ids;
 done:
     if (status != LS_OK) ls_ids_free(ids);

@@ -181,7 +181,6 @@ static ls_status fail_choice(const lever_row *row, const char *shown, ls_error *
 }
 
 ls_status ls_levers_check(const ls_levers *levers, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < N_ROWS; i++) {
         const lever_row *row = &rows[i];
         char shown[40];
@@ -198,8 +197,7 @@ ls_status ls_levers_check(const ls_levers *levers, ls_error *err) {
     if (levers->slots > 0 && levers->slot_base >= levers->slots)
         return LS_FAIL(err, LS_ERR_ARG, "slot-base: %lld is none of the %lld slots", (long long)levers->slot_base,
                        (long long)levers->slots);
-done:
-    return status;
+    return LS_OK;
 }
 
 int64_t ls_levers_count(void) { return N_ROWS; }

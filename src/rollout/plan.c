@@ -94,7 +94,6 @@ static ls_status make_plan(ls_engine *e, ls_error *err) {
     const int64_t page = ls_page_bytes(c, e->opts.dtype, l->page_tokens) * n_attention;
     ls_engine_plan *p = &e->plan;
     int64_t total;
-    ls_status status;
     LS_TRY(plan_rows(e, err));
     e->pages_max = ls_engine_pages(e, e->opts.length_max);
     LS_TRY(plan_workspace(e, err));
@@ -133,8 +132,7 @@ static ls_status make_plan(ls_engine *e, ls_error *err) {
     if (l->memory_bytes > 0 && l->pages > 0 && total > l->memory_bytes)
         return LS_FAIL(err, LS_ERR_CAPACITY, "memory: %lld bytes are needed, the budget is %lld", (long long)total,
                        (long long)l->memory_bytes);
-done:
-    return status;
+    return LS_OK;
 }
 
 void ls_engine_poison(ls_engine *e) {
@@ -162,8 +160,8 @@ static ls_status make_pools(ls_engine *e, ls_error *err) {
         if (l->slot_words > 0) ls_error_prefix(err, "slot-words");
         goto done;
     }
-    LS_TRY(ls_ids_create(&e->slots, &slot_ids, "slots", err));
-    LS_TRY(ls_ids_create(&e->pages, &page_ids, "pages", err));
+    LS_TRY_DONE(ls_ids_create(&e->slots, &slot_ids, "slots", err));
+    LS_TRY_DONE(ls_ids_create(&e->pages, &page_ids, "pages", err));
     ls_engine_poison(e);
     cache.slot_stride = 0;
     cache.guards = false;
@@ -179,18 +177,18 @@ static ls_status make_pools(ls_engine *e, ls_error *err) {
                                        .context = e};
         cache.n_slots = p->snapshots;
         cache.n_pages = 0;
-        LS_TRY(ls_cache_create(&e->snapshots, e->device, c, &cache, err));
-        LS_TRY(ls_prefix_create(&e->prefix, &prefix, err));
+        LS_TRY_DONE(ls_cache_create(&e->snapshots, e->device, c, &cache, err));
+        LS_TRY_DONE(ls_prefix_create(&e->prefix, &prefix, err));
         ls_prefix_set_key(e->prefix, e->key);
     }
     if (p->swap_slots > 0) {
         cache.n_slots = p->swap_slots;
         cache.n_pages = p->swap_pages;
-        LS_TRY(ls_cache_create(&e->swap, e->device, c, &cache, err));
-        LS_TRY(ls_ids_create(&e->swap_slots, &swap_slot_ids, "swap slots", err));
-        LS_TRY(ls_ids_create(&e->swap_pages, &swap_page_ids, "swap pages", err));
-        LS_TRY(ls_array_alloc((void **)&e->swap_tables, p->swap_slots, e->pages_max * (int64_t)sizeof *e->swap_tables,
-                              "swap tables", err));
+        LS_TRY_DONE(ls_cache_create(&e->swap, e->device, c, &cache, err));
+        LS_TRY_DONE(ls_ids_create(&e->swap_slots, &swap_slot_ids, "swap slots", err));
+        LS_TRY_DONE(ls_ids_create(&e->swap_pages, &swap_page_ids, "swap pages", err));
+        LS_TRY_DONE(ls_array_alloc((void **)&e->swap_tables, p->swap_slots,
+                                   e->pages_max * (int64_t)sizeof *e->swap_tables, "swap tables", err));
     }
 done:
     return status;
@@ -200,7 +198,6 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     const ls_model_config *c = &e->model->config;
     const int64_t b = e->batch;
     const ls_head_opts head = head_opts(e);
-    ls_status status;
     LS_TRY(make_plan(e, err));
     LS_TRY(make_pools(e, err));
     LS_TRY(ls_workspace_create(&e->ws, e->device, e->model, e->opts.dtype, e->plan.rows, false, err));
@@ -224,8 +221,7 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&e->logprob, b, sizeof *e->logprob, "log-probabilities", err));
     for (int64_t i = 0; i < b; i++) e->sampling[i] = e->opts.sampling;
     for (int64_t i = 0; i < b; i++) e->lanes[e->n_lanes++] = (int32_t)(b - 1 - i);
-done:
-    return status;
+    return LS_OK;
 }
 
 void ls_engine_deallocate(ls_engine *e) {

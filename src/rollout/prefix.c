@@ -396,8 +396,8 @@ ls_status ls_prefix_create(ls_prefix **out, const ls_prefix_opts *opts, ls_error
     ls_prefix *prefix = NULL;
     int64_t n_tokens;
     *out = NULL;
-    LS_TRY(check_opts(opts, err));
-    LS_TRY(ls_array_alloc((void **)&prefix, 1, (int64_t)sizeof *prefix, what, err));
+    LS_TRY_DONE(check_opts(opts, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&prefix, 1, (int64_t)sizeof *prefix, what, err));
     prefix->opts = *opts;
     prefix->epoch = 1;
     prefix->free_block = -1;
@@ -409,12 +409,15 @@ ls_status ls_prefix_create(ls_prefix **out, const ls_prefix_opts *opts, ls_error
                          (long long)opts->nodes_max, (long long)opts->tokens_max, (long long)opts->page_tokens);
         goto done;
     }
-    LS_TRY(ls_array_alloc((void **)&prefix->nodes, opts->nodes_max, (int64_t)sizeof *prefix->nodes, what, err));
-    LS_TRY(ls_array_alloc((void **)&prefix->block_tokens, n_tokens, (int64_t)sizeof(int32_t), what, err));
-    LS_TRY(ls_array_alloc((void **)&prefix->block_page, prefix->n_blocks_max, (int64_t)sizeof(int32_t), what, err));
-    LS_TRY(ls_array_alloc((void **)&prefix->block_next, prefix->n_blocks_max, (int64_t)sizeof(int64_t), what, err));
-    LS_TRY(ls_array_alloc((void **)&prefix->free_snapshot, opts->n_snapshots, (int64_t)sizeof(int32_t), what, err));
-    LS_TRY(ls_array_alloc((void **)&prefix->taken, opts->n_snapshots, (int64_t)sizeof(int64_t), what, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&prefix->nodes, opts->nodes_max, (int64_t)sizeof *prefix->nodes, what, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&prefix->block_tokens, n_tokens, (int64_t)sizeof(int32_t), what, err));
+    LS_TRY_DONE(
+        ls_array_alloc((void **)&prefix->block_page, prefix->n_blocks_max, (int64_t)sizeof(int32_t), what, err));
+    LS_TRY_DONE(
+        ls_array_alloc((void **)&prefix->block_next, prefix->n_blocks_max, (int64_t)sizeof(int64_t), what, err));
+    LS_TRY_DONE(
+        ls_array_alloc((void **)&prefix->free_snapshot, opts->n_snapshots, (int64_t)sizeof(int32_t), what, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&prefix->taken, opts->n_snapshots, (int64_t)sizeof(int64_t), what, err));
     for (int64_t i = opts->n_snapshots - 1; i >= 0; i--) free_snapshot(prefix, (int32_t)i);
     *out = prefix;
 done:

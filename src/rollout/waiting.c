@@ -98,7 +98,6 @@ ls_status ls_waiting_reserve(waiting *w, int64_t n, ls_error *err) {
     int64_t table_cap = w->table_cap < 64 ? 64 : w->table_cap;
     entry **old = w->table, **table = NULL;
     const int64_t old_cap = w->table_cap;
-    ls_status status;
     LS_TRY(ls_array_grow((void **)&w->heap, &w->cap, n, sizeof *w->heap, "waiting requests", err));
     while (table_cap < 2 * n + 2) table_cap *= 2;
     if (table_cap == old_cap) return LS_OK;
@@ -109,8 +108,7 @@ ls_status ls_waiting_reserve(waiting *w, int64_t n, ls_error *err) {
     for (int64_t i = 0; i < old_cap; i++)
         if (old[i] != NULL) ls_live_add(w, old[i]);
     free(old);
-done:
-    return status;
+    return LS_OK;
 }
 
 void ls_waiting_deinit(waiting *w) {

@@ -11,7 +11,6 @@
 static ls_status add_start(void *context, const ls_sql_value *row, ls_error *err) {
     ls_history *h = context;
     ls_history_start *start;
-    ls_status status;
     LS_TRY(ls_array_grow((void **)&h->starts, &h->starts_cap, h->n_starts + 1, sizeof *h->starts, "starts", err));
     start = &h->starts[h->n_starts++];
     *start = (ls_history_start){.time = row[0].real,
@@ -20,9 +19,7 @@ static ls_status add_start(void *context, const ls_sql_value *row, ls_error *err
                                 .kept = row[4].integer};
     LS_TRY(ls_text_copy(&start->program, row[1].text, row[1].bytes, err));
     LS_TRY(ls_text_copy(&start->kind, row[2].text, row[2].bytes, err));
-    LS_TRY(ls_text_copy(&start->config, row[3].text, row[3].bytes, err));
-done:
-    return status;
+    return ls_text_copy(&start->config, row[3].text, row[3].bytes, err);
 }
 
 static ls_status add_step(void *context, const ls_sql_value *row, ls_error *err) {
@@ -75,8 +72,8 @@ static ls_status add_gate(void *context, const ls_sql_value *row, ls_error *err)
     ls_history_gate *g;
     char *name = NULL;
     ls_status status;
-    LS_TRY(ls_array_grow((void **)&h->gates, &h->gates_cap, h->n_gates + 1, sizeof *h->gates, "gates", err));
-    LS_TRY(ls_text_copy(&name, row[1].text, row[1].bytes, err));
+    LS_TRY_DONE(ls_array_grow((void **)&h->gates, &h->gates_cap, h->n_gates + 1, sizeof *h->gates, "gates", err));
+    LS_TRY_DONE(ls_text_copy(&name, row[1].text, row[1].bytes, err));
     if (row[2].integer < 0 || row[3].integer < 0 || row[3].integer > row[2].integer) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "gates: step %lld, '%.60s': %lld of %lld tokens differ",
                          (long long)row[0].integer, name, (long long)row[3].integer, (long long)row[2].integer);
@@ -99,7 +96,6 @@ done:
 
 static ls_status read_tables(ls_history *h, ls_sql *sql, ls_error *err) {
     int64_t n_steps, n_names, n_values;
-    ls_status status;
     LS_TRY(ls_sql_number(&n_steps, sql, "SELECT count(*) FROM steps", 0, err));
     LS_TRY(ls_sql_number(&n_names, sql, "SELECT count(*) FROM names", 0, err));
     LS_TRY(ls_array_alloc((void **)&h->steps, n_steps, sizeof *h->steps, "steps", err));
@@ -121,21 +117,19 @@ static ls_status read_tables(ls_history *h, ls_sql *sql, ls_error *err) {
                        NULL, 0, add_step, h, err));
     LS_TRY(ls_sql_each(sql, "SELECT id, name FROM names ORDER BY id", NULL, 0, add_name, h, err));
     LS_TRY(ls_sql_each(sql, "SELECT step, name, value FROM metrics", NULL, 0, add_value, h, err));
-    LS_TRY(ls_sql_each(sql,
+    return ls_sql_each(sql,
                        "SELECT step, name, tokens, different, abs_max, k1, k2, k3, passed FROM gates"
                        " ORDER BY step, name",
-                       NULL, 0, add_gate, h, err));
-done:
-    return status;
+                       NULL, 0, add_gate, h, err);
 }
 
 ls_status ls_history_read(ls_history *out, const char *dir, ls_error *err) {
     ls_sql *sql = NULL;
     ls_status status;
     memset(out, 0, sizeof *out);
-    LS_TRY(ls_run_db_open(&sql, dir, false, err));
-    LS_TRY(ls_sql_exec(sql, "BEGIN", err)); /* all that follows sees one moment */
-    LS_TRY(read_tables(out, sql, err));
+    LS_TRY_DONE(ls_run_db_open(&sql, dir, false, err));
+    LS_TRY_DONE(ls_sql_exec(sql, "BEGIN", err)); /* all that follows sees one moment */
+    LS_TRY_DONE(read_tables(out, sql, err));
 done:
     ls_sql_close(sql);
     if (status != LS_OK) ls_history_deinit(out);
@@ -187,8 +181,8 @@ static ls_status add_sample(void *context, const ls_sql_value *row, ls_error *er
     char *texts[4] = {0};
     static const int columns[4] = {1, 2, 3, 8};
     ls_status status;
-    LS_TRY(ls_array_grow((void **)&list->samples, &list->cap, list->n + 1, sizeof *list->samples, "samples", err));
-    for (int i = 0; i < 4; i++) LS_TRY(ls_text_copy(&texts[i], row[columns[i]].text, row[columns[i]].bytes, err));
+    LS_TRY_DONE(ls_array_grow((void **)&list->samples, &list->cap, list->n + 1, sizeof *list->samples, "samples", err));
+    for (int i = 0; i < 4; i++) LS_TRY_DONE(ls_text_copy(&texts[i], row[columns[i]].text, row[columns[i]].bytes, err));
     list->samples[list->n++] = (ls_history_sample){row[0].integer,
                                                    {.id = texts[0],
                                                     .prompt = texts[1],
@@ -213,13 +207,14 @@ ls_status ls_history_samples(ls_history_sample **out, int64_t *n, const char *di
     ls_status status;
     *out = NULL;
     *n = 0;
-    LS_TRY(ls_run_db_open(&sql, dir, false, err));
+    LS_TRY_DONE(ls_run_db_open(&sql, dir, false, err));
     for (int64_t i = 0; i < n_steps; i++) {
         const ls_sql_value args[] = {ls_sql_int(steps[i]), ls_sql_int(n_each)};
-        LS_TRY(ls_sql_each(sql,
-                           "SELECT step, id, prompt, completion, reward, advantage, prompt_tokens, completion_tokens,"
-                           " finish FROM samples WHERE step = ?1 ORDER BY sample LIMIT ?2",
-                           args, 2, add_sample, &list, err));
+        LS_TRY_DONE(
+            ls_sql_each(sql,
+                        "SELECT step, id, prompt, completion, reward, advantage, prompt_tokens, completion_tokens,"
+                        " finish FROM samples WHERE step = ?1 ORDER BY sample LIMIT ?2",
+                        args, 2, add_sample, &list, err));
     }
     *out = list.samples;
     *n = list.n;

@@ -171,7 +171,6 @@ static ls_status render_step(void *context, const ls_sql_value *row, ls_error *e
     static const char query[] =
         "SELECT n.name, m.value FROM metrics m CROSS JOIN names n ON n.id = m.name WHERE m.step = ?1 ORDER BY m.name";
     rendering *r = context;
-    ls_status status;
     ls_json_init(&r->json, r->lines);
     ls_json_begin_object(&r->json, NULL);
     ls_json_int(&r->json, "step", row[0].integer);
@@ -181,9 +180,7 @@ static ls_status render_step(void *context, const ls_sql_value *row, ls_error *e
     LS_TRY(ls_sql_each(r->run->sql, query, row, 1, render_metric, r, err));
     ls_json_end_object(&r->json);
     ls_json_newline(&r->json);
-    status = ls_event_write(r->events, &r->run->event, row[1].real, row[0].integer, err);
-done:
-    return status;
+    return ls_event_write(r->events, &r->run->event, row[1].real, row[0].integer, err);
 }
 
 /* Whether a file is an event file of an earlier start, or one of ours that a kill left incomplete. */
@@ -212,15 +209,16 @@ static ls_status make_files(ls_run *run, const char *dir, ls_error *err) {
     int64_t first;
     char name[64];
     snprintf(name, sizeof name, EVENTS_BEGIN "%010lld" EVENTS_END, (long long)now);
-    LS_TRY(ls_run_path(&run->lines.path, dir, LINES, err));
-    LS_TRY(ls_run_path(&run->events.path, dir, name, err));
-    LS_TRY(ls_sql_number(&first, run->sql, "SELECT min(step) FROM steps", 0, err));
-    LS_TRY(ls_output_open(&lines, run->lines.path, err));
-    LS_TRY(ls_output_open(&events, run->events.path, err));
+    LS_TRY_DONE(ls_run_path(&run->lines.path, dir, LINES, err));
+    LS_TRY_DONE(ls_run_path(&run->events.path, dir, name, err));
+    LS_TRY_DONE(ls_sql_number(&first, run->sql, "SELECT min(step) FROM steps", 0, err));
+    LS_TRY_DONE(ls_output_open(&lines, run->lines.path, err));
+    LS_TRY_DONE(ls_output_open(&events, run->events.path, err));
     r.lines = ls_output_stream(lines);
     r.events = ls_output_stream(events);
     ls_event_start(r.events, now, first);
-    LS_TRY(ls_sql_each(run->sql, "SELECT step, time, seconds FROM steps ORDER BY step", NULL, 0, render_step, &r, err));
+    LS_TRY_DONE(
+        ls_sql_each(run->sql, "SELECT step, time, seconds FROM steps ORDER BY step", NULL, 0, render_step, &r, err));
     status = ls_output_commit(lines, err);
     lines = NULL;
     if (status != LS_OK) goto done;
@@ -228,8 +226,8 @@ static ls_status make_files(ls_run *run, const char *dir, ls_error *err) {
     events = NULL;
     if (status != LS_OK) goto done;
     remove_leftovers(run, dir);
-    LS_TRY(tail_open(&run->lines, err));
-    LS_TRY(tail_open(&run->events, err));
+    LS_TRY_DONE(tail_open(&run->lines, err));
+    LS_TRY_DONE(tail_open(&run->events, err));
 done:
     ls_output_abandon(lines);
     ls_output_abandon(events);
@@ -257,11 +255,9 @@ static ls_status remove_steps(ls_run *run, const ls_run_setup *setup, ls_error *
         "DELETE FROM gates WHERE step > ?1",
     };
     const ls_sql_value keep = ls_sql_int(setup->keep);
-    ls_status status = LS_OK;
     for (size_t i = 0; i < sizeof statements / sizeof statements[0]; i++)
         LS_TRY(ls_sql_run(run->sql, statements[i], &keep, 1, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status start_run(ls_run *run, const char *dir, const ls_run_setup *setup, ls_error *err) {
@@ -275,9 +271,9 @@ static ls_status start_run(ls_run *run, const char *dir, const ls_run_setup *set
     };
     int64_t n_runs;
     ls_status status;
-    LS_TRY(ls_sql_exec(run->sql, "BEGIN IMMEDIATE", err));
-    LS_TRY(ls_sql_number(&n_runs, run->sql, "SELECT count(*) FROM runs", 0, err));
-    LS_TRY(ls_sql_number(&run->last, run->sql, "SELECT max(step) FROM steps", -1, err));
+    LS_TRY_DONE(ls_sql_exec(run->sql, "BEGIN IMMEDIATE", err));
+    LS_TRY_DONE(ls_sql_number(&n_runs, run->sql, "SELECT count(*) FROM runs", 0, err));
+    LS_TRY_DONE(ls_sql_number(&run->last, run->sql, "SELECT max(step) FROM steps", -1, err));
     if (!setup->resume && run->last >= 0) {
         status = LS_FAIL(err, LS_ERR_ARG, "%s: has records up to step %lld; resume that run or take another directory",
                          dir, (long long)run->last);
@@ -287,12 +283,12 @@ static ls_status start_run(ls_run *run, const char *dir, const ls_run_setup *set
         status = LS_FAIL(err, LS_ERR_ARG, "%s: has no run to resume", dir);
         goto done;
     }
-    if (setup->resume) LS_TRY(remove_steps(run, setup, err));
-    LS_TRY(ls_sql_run(run->sql, "INSERT INTO runs(time, program, kind, config, kept) VALUES(?1, ?2, ?3, ?4, ?5)", row,
-                      5, err));
-    LS_TRY(ls_sql_number(&run->id, run->sql, "SELECT max(id) FROM runs", 0, err));
-    LS_TRY(ls_sql_number(&run->last, run->sql, "SELECT max(step) FROM steps", -1, err));
-    LS_TRY(ls_sql_exec(run->sql, "COMMIT", err));
+    if (setup->resume) LS_TRY_DONE(remove_steps(run, setup, err));
+    LS_TRY_DONE(ls_sql_run(run->sql, "INSERT INTO runs(time, program, kind, config, kept) VALUES(?1, ?2, ?3, ?4, ?5)",
+                           row, 5, err));
+    LS_TRY_DONE(ls_sql_number(&run->id, run->sql, "SELECT max(id) FROM runs", 0, err));
+    LS_TRY_DONE(ls_sql_number(&run->last, run->sql, "SELECT max(step) FROM steps", -1, err));
+    LS_TRY_DONE(ls_sql_exec(run->sql, "COMMIT", err));
 done:
     return status;
 }
@@ -303,8 +299,8 @@ static ls_status open_database(ls_run *run, const char *dir, const ls_run_setup 
     ls_status status;
     char *path = NULL, *lines = NULL;
     struct stat st;
-    LS_TRY(ls_run_path(&path, dir, LS_RUN_DB, err));
-    LS_TRY(ls_run_path(&lines, dir, LINES, err));
+    LS_TRY_DONE(ls_run_path(&path, dir, LS_RUN_DB, err));
+    LS_TRY_DONE(ls_run_path(&lines, dir, LINES, err));
     if (ls_file_exists(path))
         status = ls_run_db_open(&run->sql, dir, true, err);
     else if (stat(lines, &st) == 0 && st.st_size > 0)
@@ -326,16 +322,16 @@ ls_status ls_run_open(ls_run **out, const char *dir, const ls_run_setup *setup, 
     ls_status status;
     ls_run *run = NULL;
     *out = NULL;
-    LS_TRY(ls_array_alloc((void **)&run, 1, sizeof *run, "run", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&run, 1, sizeof *run, "run", err));
     run->lock = run->lines.fd = run->events.fd = -1;
     run->n_steps = setup->n_steps;
     run->terminal = isatty(STDERR_FILENO);
-    LS_TRY(memory_open(&run->line_text, err));
-    LS_TRY(memory_open(&run->event_text, err));
-    LS_TRY(lock_directory(run, dir, setup, err));
-    LS_TRY(open_database(run, dir, setup, err));
-    LS_TRY(start_run(run, dir, setup, err));
-    LS_TRY(make_files(run, dir, err));
+    LS_TRY_DONE(memory_open(&run->line_text, err));
+    LS_TRY_DONE(memory_open(&run->event_text, err));
+    LS_TRY_DONE(lock_directory(run, dir, setup, err));
+    LS_TRY_DONE(open_database(run, dir, setup, err));
+    LS_TRY_DONE(start_run(run, dir, setup, err));
+    LS_TRY_DONE(make_files(run, dir, err));
     *out = run;
     run = NULL;
 done:
@@ -348,7 +344,7 @@ ls_status ls_run_open_or_resume(ls_run **out, const char *dir, const ls_run_setu
     char *path = NULL;
     ls_status status;
     if (again.keep == 0) again.keep = -1; /* what was recorded before the first step is recorded anew */
-    LS_TRY(ls_run_path(&path, dir, LS_RUN_DB, err));
+    LS_TRY_DONE(ls_run_path(&path, dir, LS_RUN_DB, err));
     again.resume = resume && ls_file_exists(path);
     status = ls_run_open(out, dir, &again, err);
     if (status != LS_OK && again.resume && setup->keep == 0) {
@@ -384,7 +380,6 @@ void ls_run_close(ls_run *run) {
 /* ---- steps ---- */
 
 ls_status ls_run_step_begin(ls_run *run, int64_t step, ls_error *err) {
-    ls_status status;
     LS_ASSERT(!run->open, "step %lld is open", (long long)run->step);
     if (step <= run->last)
         return LS_FAIL(err, LS_ERR_ARG, "%s: step %lld comes after step %lld", run->lines.path, (long long)step,
@@ -399,8 +394,7 @@ ls_status ls_run_step_begin(ls_run *run, int64_t step, ls_error *err) {
     glance_clear(&run->glance);
     run->glance.step = step;
     run->glance.n_steps = run->n_steps;
-done:
-    return status;
+    return LS_OK;
 }
 
 void ls_run_step_seconds(ls_run *run, double seconds) { run->seconds = seconds; }
@@ -421,7 +415,6 @@ static ls_status write_step(ls_run *run, ls_error *err) {
         ls_sql_int(run->step), ls_sql_real(clock_of(CLOCK_REALTIME)),
         ls_sql_real(isnan(run->seconds) ? clock_of(CLOCK_MONOTONIC) - run->began : run->seconds), ls_sql_int(run->id)};
     rendering r = {.run = run, .lines = run->line_text.stream, .events = run->event_text.stream};
-    ls_status status;
     LS_TRY(ls_sql_run(run->sql, "INSERT INTO steps(step, time, seconds, run) VALUES(?1, ?2, ?3, ?4)", row, 4, err));
     rewind(run->line_text.stream);
     rewind(run->event_text.stream);
@@ -430,9 +423,7 @@ static ls_status write_step(ls_run *run, ls_error *err) {
     LS_TRY(memory_flush(&run->event_text, err));
     LS_TRY(tail_append(&run->lines, &run->line_text, err));
     LS_TRY(tail_append(&run->events, &run->event_text, err));
-    LS_TRY(ls_sql_exec(run->sql, "COMMIT", err));
-done:
-    return status;
+    return ls_sql_exec(run->sql, "COMMIT", err);
 }
 
 ls_status ls_run_step_commit(ls_run *run, ls_error *err) {

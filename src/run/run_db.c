@@ -42,8 +42,8 @@ ls_status ls_run_path(char **out, const char *dir, const char *name, ls_error *e
 static ls_status check_version(ls_sql *sql, const char *path, ls_error *err) {
     int64_t application, version;
     ls_status status;
-    LS_TRY(ls_sql_number(&application, sql, "PRAGMA application_id", 0, err));
-    LS_TRY(ls_sql_number(&version, sql, "PRAGMA user_version", 0, err));
+    LS_TRY_DONE(ls_sql_number(&application, sql, "PRAGMA application_id", 0, err));
+    LS_TRY_DONE(ls_sql_number(&version, sql, "PRAGMA user_version", 0, err));
     if (application != APPLICATION)
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s: a database, but not of a run", path);
     else if (version != LS_RUN_VERSION)
@@ -59,20 +59,20 @@ ls_status ls_run_db_open(ls_sql **out, const char *dir, bool write, ls_error *er
     ls_sql *sql = NULL;
     int64_t n_tables;
     *out = NULL;
-    LS_TRY(ls_run_path(&path, dir, LS_RUN_DB, err));
+    LS_TRY_DONE(ls_run_path(&path, dir, LS_RUN_DB, err));
     if (!write && !ls_file_exists(path)) {
         status = LS_FAIL(err, LS_ERR_IO, "%s: no such file; the directory of a run is needed", path);
         goto done;
     }
-    LS_TRY(ls_sql_open(&sql, path, write, err));
-    LS_TRY(ls_sql_number(&n_tables, sql, "SELECT count(*) FROM sqlite_master", 0, err));
+    LS_TRY_DONE(ls_sql_open(&sql, path, write, err));
+    LS_TRY_DONE(ls_sql_number(&n_tables, sql, "SELECT count(*) FROM sqlite_master", 0, err));
     if (write) {
         /* With a write-ahead log, readers and the run do not wait for each other; where the file system cannot have
          * one, the rollback journal stays. */
-        LS_TRY(ls_sql_exec(sql, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL", err));
-        if (n_tables == 0) LS_TRY(ls_sql_exec(sql, tables, err));
+        LS_TRY_DONE(ls_sql_exec(sql, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL", err));
+        if (n_tables == 0) LS_TRY_DONE(ls_sql_exec(sql, tables, err));
     }
-    LS_TRY(check_version(sql, path, err));
+    LS_TRY_DONE(check_version(sql, path, err));
     *out = sql;
     sql = NULL;
 done:

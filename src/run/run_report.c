@@ -196,7 +196,6 @@ static ls_status thin_out(ls_line *line, double **made, const ls_history *h, con
                           ls_error *err) {
     const int64_t n = summarise(y, h->n_steps).n;
     int64_t k = 0;
-    ls_status status;
     if (n == h->n_steps || 2 * n > h->n_steps) return LS_OK; /* single gaps are shown */
     LS_TRY(ls_array_alloc((void **)made, 2 * n, sizeof **made, "curve", err));
     for (int64_t i = 0; i < h->n_steps; i++) {
@@ -207,8 +206,7 @@ static ls_status thin_out(ls_line *line, double **made, const ls_history *h, con
     line->x = *made;
     line->y = *made + n;
     line->n = n;
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status write_charts(FILE *file, const ls_history *h, const double *x, ls_error *err) {
@@ -395,12 +393,12 @@ ls_status ls_report_write(FILE *file, const char *dir, const ls_history *h, cons
                           int64_t n_samples, ls_error *err) {
     double *x = NULL;
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&x, h->n_steps, sizeof *x, "steps", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&x, h->n_steps, sizeof *x, "steps", err));
     for (int64_t i = 0; i < h->n_steps; i++) x[i] = (double)h->steps[i];
     ls_html_begin(file, "lockstep run");
     write_head(file, dir, h);
     write_verdict(file, h);
-    LS_TRY(write_charts(file, h, x, err));
+    LS_TRY_DONE(write_charts(file, h, x, err));
     write_gate_chart(file, h, x);
     write_gates(file, h);
     write_samples(file, samples, n_samples);

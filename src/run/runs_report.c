@@ -30,7 +30,6 @@ static const struct {
 /* The points of a measure that are there; *made owns both arrays. */
 static ls_status take_line(ls_line *line, double **made, const ls_history *h, const double *y, ls_error *err) {
     int64_t n = 0, k = 0;
-    ls_status status;
     for (int64_t i = 0; i < h->n_steps; i++) n += isfinite(y[i]);
     LS_TRY(ls_array_alloc((void **)made, 2 * n, sizeof **made, "curve", err));
     for (int64_t i = 0; i < h->n_steps; i++) {
@@ -41,8 +40,7 @@ static ls_status take_line(ls_line *line, double **made, const ls_history *h, co
     line->x = *made;
     line->y = *made + n;
     line->n = n;
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status write_chart(FILE *file, size_t which, const char *const *dirs, const ls_history *h, int64_t n,
@@ -55,7 +53,7 @@ static ls_status write_chart(FILE *file, size_t which, const char *const *dirs, 
         const double *y = ls_history_series(&h[r], charts[which].name);
         if (y == NULL) continue;
         lines[chart.n_lines] = (ls_line){.label = dirs[r], .colour = colours[r]};
-        LS_TRY(take_line(&lines[chart.n_lines], &made[r], &h[r], y, err));
+        LS_TRY_DONE(take_line(&lines[chart.n_lines], &made[r], &h[r], y, err));
         chart.n_lines += lines[chart.n_lines].n > 0;
     }
     if (chart.n_lines > 0 && ls_line_chart_is_flat(&chart))
@@ -165,7 +163,6 @@ static void write_differences(FILE *file, const char *const *dirs, const ls_hist
 }
 
 ls_status ls_report_write_several(FILE *file, const char *const *dirs, const ls_history *h, int64_t n, ls_error *err) {
-    ls_status status = LS_OK;
     LS_ASSERT(n >= 1 && n <= LS_REPORT_RUNS_MAX, "%lld runs", (long long)n);
     ls_html_begin(file, "lockstep runs");
     write_runs(file, dirs, h, n);
@@ -173,6 +170,5 @@ ls_status ls_report_write_several(FILE *file, const char *const *dirs, const ls_
     for (size_t i = 0; i < sizeof charts / sizeof charts[0]; i++) LS_TRY(write_chart(file, i, dirs, h, n, err));
     write_differences(file, dirs, h, n);
     ls_html_end(file);
-done:
-    return status;
+    return LS_OK;
 }

@@ -37,15 +37,16 @@ ls_status ls_sql_open(ls_sql **out, const char *path, bool write, ls_error *err)
     ls_status status;
     ls_sql *sql = NULL;
     *out = NULL;
-    LS_TRY(ls_array_alloc((void **)&sql, 1, sizeof *sql, "database", err));
-    LS_TRY(ls_text_copy(&sql->path, path, (int64_t)strlen(path), err));
+    LS_TRY_DONE(ls_array_alloc((void **)&sql, 1, sizeof *sql, "database", err));
+    LS_TRY_DONE(ls_text_copy(&sql->path, path, (int64_t)strlen(path), err));
     if (sqlite3_open_v2(path, &sql->db, SQLITE_OPEN_READWRITE | (write ? SQLITE_OPEN_CREATE : 0), NULL) != SQLITE_OK) {
         status = fail(sql, "open", err);
         goto done;
     }
     sqlite3_busy_timeout(sql->db, BUSY_MS);
     /* The first access looks at the file. */
-    LS_TRY(ls_sql_exec(sql, write ? "PRAGMA schema_version" : "PRAGMA query_only = 1; PRAGMA schema_version", err));
+    LS_TRY_DONE(
+        ls_sql_exec(sql, write ? "PRAGMA schema_version" : "PRAGMA query_only = 1; PRAGMA schema_version", err));
     *out = sql;
     sql = NULL;
 done:
@@ -115,7 +116,6 @@ static void stop(sqlite3_stmt *statement) {
 /* Blobs carry no NUL behind them, texts do; the visitor is promised one. */
 static ls_status read_row(ls_sql_value *row, char **copies, ls_sql *sql, sqlite3_stmt *statement, int n,
                           ls_error *err) {
-    ls_status status = LS_OK;
     for (int i = 0; i < n; i++) {
         const int type = sqlite3_column_type(statement, i);
         row[i] = (ls_sql_value){.kind = LS_SQL_NULL, .real = (double)NAN, .text = ""};
@@ -136,8 +136,7 @@ static ls_status read_row(ls_sql_value *row, char **copies, ls_sql *sql, sqlite3
             row[i].text = copies[i];
         }
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_sql_each(ls_sql *sql, const char *text, const ls_sql_value *args, int64_t n, ls_sql_row visit,

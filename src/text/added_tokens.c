@@ -22,7 +22,6 @@ static ls_status add_node(ls_token_trie *trie, int32_t *node, ls_error *err) {
 
 ls_status ls_token_trie_add(ls_token_trie *trie, const char *text, int64_t bytes, int32_t token_i, ls_error *err) {
     int32_t node = 0;
-    ls_status status = LS_OK;
     if (trie->n_nodes == 0) LS_TRY(add_node(trie, &node, err));
     trie->first[(uint8_t)text[0]] = true;
     for (int64_t i = 0; i < bytes; i++) {
@@ -36,8 +35,7 @@ ls_status ls_token_trie_add(ls_token_trie *trie, const char *text, int64_t bytes
         }
     }
     if (trie->tokens[node] < 0) trie->tokens[node] = token_i;
-done:
-    return status;
+    return LS_OK;
 }
 
 void ls_token_trie_deinit(ls_token_trie *trie) {
@@ -79,7 +77,6 @@ static ls_status is_word(ls_regex_search *search, int32_t code, bool *word, ls_e
 static ls_status touched(ls_regex_search *search, const char *text, int64_t bytes, int64_t begin, int64_t end,
                          bool *result, ls_error *err) {
     int32_t code;
-    ls_status status = LS_OK;
     *result = false;
     if (begin > 0) {
         last_code(text, begin, &code);
@@ -89,8 +86,7 @@ static ls_status touched(ls_regex_search *search, const char *text, int64_t byte
         ls_utf8_decode((const uint8_t *)text + end, bytes - end, &code);
         LS_TRY(is_word(search, code, result, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status append(ls_added_spans *spans, int64_t begin, int64_t end, int32_t id, ls_error *err) {
@@ -106,7 +102,7 @@ ls_status ls_added_split(const ls_token_trie *trie, const ls_added_token *tokens
     int64_t covered = 0, at = 0;
     ls_status status = LS_OK;
     spans->n = 0;
-    if (word != NULL) LS_TRY(ls_regex_search_create(&search, word, err));
+    if (word != NULL) LS_TRY_DONE(ls_regex_search_create(&search, word, err));
     while (at < bytes && trie->n_nodes > 0) {
         int64_t begin = at, end = at;
         const int32_t token_i = trie->first[(uint8_t)text[at]] ? longest(trie, text, bytes, at, &end) : -1;
@@ -119,7 +115,7 @@ ls_status ls_added_split(const ls_token_trie *trie, const ls_added_token *tokens
         token = &tokens[token_i];
         if (token->single_word) {
             bool inside;
-            LS_TRY(touched(search, text, bytes, begin, end, &inside, err));
+            LS_TRY_DONE(touched(search, text, bytes, begin, end, &inside, err));
             if (inside) continue;
         }
         while (token->lstrip && begin > covered) {
@@ -134,11 +130,11 @@ ls_status ls_added_split(const ls_token_trie *trie, const ls_added_token *tokens
             if (!ls_code_is_space(code)) break;
             end += used;
         }
-        if (covered < begin) LS_TRY(append(spans, covered, begin, -1, err));
-        LS_TRY(append(spans, begin, end, token->id, err));
+        if (covered < begin) LS_TRY_DONE(append(spans, covered, begin, -1, err));
+        LS_TRY_DONE(append(spans, begin, end, token->id, err));
         covered = end;
     }
-    if (covered < bytes) LS_TRY(append(spans, covered, bytes, -1, err));
+    if (covered < bytes) LS_TRY_DONE(append(spans, covered, bytes, -1, err));
 done:
     ls_regex_search_free(search);
     return status;

@@ -83,7 +83,6 @@ static ls_status add_bytes(const ls_bpe *bpe, ls_bpe_scratch *scratch, const cha
 static ls_status word_symbols(const ls_bpe *bpe, ls_bpe_scratch *scratch, const char *word, int64_t bytes,
                               ls_error *err) {
     int64_t unknown = 0, at = 0; /* unknown: tokens owed for unknown characters, written before the next known one */
-    ls_status status = LS_OK;
     scratch->symbols_n = 0;
     while (at < bytes) {
         int32_t code, id;
@@ -127,8 +126,7 @@ static ls_status word_symbols(const ls_bpe *bpe, ls_bpe_scratch *scratch, const 
     }
     for (; unknown > 0; unknown--) LS_TRY(add_symbol(scratch, bpe->unk_id, err));
     if (scratch->symbols_n > 0) scratch->symbols[scratch->symbols_n - 1].next = -1;
-done:
-    return status;
+    return LS_OK;
 }
 
 static bool before(const merge *a, const merge *b) { return a->rank != b->rank ? a->rank < b->rank : a->at < b->at; }
@@ -203,7 +201,6 @@ static ls_status merge_symbols(const ls_bpe *bpe, ls_bpe_scratch *scratch, ls_er
 
 ls_status ls_bpe_encode(const ls_bpe *bpe, ls_bpe_scratch *scratch, const char *word, int64_t bytes, ls_ids *ids,
                         ls_error *err) {
-    ls_status status;
     LS_ASSERT(bytes <= INT32_MAX, "%lld", (long long)bytes);
     if (bpe->ignore_merges) {
         const int32_t id = ls_text_map_find(&bpe->vocab, word, bytes);
@@ -213,6 +210,5 @@ ls_status ls_bpe_encode(const ls_bpe *bpe, ls_bpe_scratch *scratch, const char *
     if (scratch->symbols_n > 1) LS_TRY(merge_symbols(bpe, scratch, err));
     for (int64_t i = 0; i < scratch->symbols_n; i++)
         if (scratch->symbols[i].id >= 0) LS_TRY(ls_ids_append(ids, scratch->symbols[i].id, err));
-done:
-    return status;
+    return LS_OK;
 }

@@ -46,8 +46,8 @@ ls_status ls_charsmap_parse(ls_charsmap *out, const char *base64, int64_t bytes,
     int64_t n = 0, trie;
     ls_status status;
     memset(out, 0, sizeof *out);
-    LS_TRY(ls_array_alloc((void **)&data, bytes + 1, 1, "rules", err));
-    LS_TRY(decode_base64(data, &n, base64, bytes, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&data, bytes + 1, 1, "rules", err));
+    LS_TRY_DONE(decode_base64(data, &n, base64, bytes, err));
     trie = n >= UNIT_BYTES ? (int64_t)read_unit(data) : -1;
     if (trie < UNIT_BYTES || trie % UNIT_BYTES != 0 || trie > n - UNIT_BYTES) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%lld bytes with a trie of %lld", (long long)n, (long long)trie);
@@ -55,9 +55,9 @@ ls_status ls_charsmap_parse(ls_charsmap *out, const char *base64, int64_t bytes,
     }
     out->n_units = trie / UNIT_BYTES;
     out->text_bytes = n - UNIT_BYTES - trie;
-    LS_TRY(ls_array_alloc((void **)&out->units, out->n_units, sizeof *out->units, "rules", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&out->units, out->n_units, sizeof *out->units, "rules", err));
     for (int64_t i = 0; i < out->n_units; i++) out->units[i] = read_unit(data + UNIT_BYTES * (i + 1));
-    LS_TRY(ls_text_copy(&out->text, (const char *)data + UNIT_BYTES + trie, out->text_bytes, err));
+    LS_TRY_DONE(ls_text_copy(&out->text, (const char *)data + UNIT_BYTES + trie, out->text_bytes, err));
     if (!ls_utf8_valid((const uint8_t *)out->text, out->text_bytes))
         status = LS_FAIL(err, LS_ERR_FORMAT, "the replacements are not UTF-8");
 done:
@@ -111,7 +111,6 @@ static ls_status rewrite(const ls_charsmap *map, const char *part, int64_t bytes
 
 static ls_status rewrite_cluster(const ls_charsmap *map, const char *text, int64_t bytes, ls_text *out, ls_error *err) {
     bool done = false;
-    ls_status status = LS_OK;
     if (bytes < CLUSTER_BYTES_MAX) LS_TRY(rewrite(map, text, bytes, &done, out, err));
     for (int64_t at = 0; at < bytes && (!done || at > 0);) {
         int32_t code;
@@ -120,14 +119,12 @@ static ls_status rewrite_cluster(const ls_charsmap *map, const char *text, int64
         if (!done) LS_TRY(ls_text_append(out, text + at, used, err));
         at += used;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_charsmap_apply(const ls_charsmap *map, const char *text, int64_t bytes, ls_text *out, ls_error *err) {
     int64_t begin = 0, at = 0;
     int32_t before = -1, state = 0;
-    ls_status status = LS_OK;
     while (at < bytes) {
         int32_t code;
         const int64_t used = ls_utf8_decode((const uint8_t *)text + at, bytes - at, &code);
@@ -139,6 +136,5 @@ ls_status ls_charsmap_apply(const ls_charsmap *map, const char *text, int64_t by
         at += used;
     }
     if (at > begin) LS_TRY(rewrite_cluster(map, text + begin, at - begin, out, err));
-done:
-    return status;
+    return LS_OK;
 }

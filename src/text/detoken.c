@@ -17,7 +17,6 @@ void ls_dec_step_deinit(ls_dec_step *step) {
 
 ls_status ls_byte_level_append(ls_text *raw, const char *text, int64_t bytes, ls_error *err) {
     const int64_t before = raw->bytes;
-    ls_status status = LS_OK;
     for (int64_t k = 0; k < bytes;) {
         int32_t code, byte;
         k += ls_utf8_decode((const uint8_t *)text + k, bytes - k, &code);
@@ -28,8 +27,7 @@ ls_status ls_byte_level_append(ls_text *raw, const char *text, int64_t bytes, ls
         }
         LS_TRY(ls_text_append(raw, &(char){(char)byte}, 1, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status byte_level(const ls_pieces *in, ls_pieces *out, ls_error *err) {
@@ -37,14 +35,14 @@ static ls_status byte_level(const ls_pieces *in, ls_pieces *out, ls_error *err) 
     int64_t at = 0;
     ls_status status = LS_OK;
     for (int64_t i = 0; i < in->n; i++)
-        LS_TRY(ls_byte_level_append(&raw, in->text.data + in->items[i].begin, in->items[i].bytes, err));
+        LS_TRY_DONE(ls_byte_level_append(&raw, in->text.data + in->items[i].begin, in->items[i].bytes, err));
     while (at < raw.bytes) {
         int32_t code;
         const int64_t used = ls_utf8_decode((const uint8_t *)raw.data + at, raw.bytes - at, &code);
         if (code < 0)
-            LS_TRY(ls_text_append(&out->text, replacement, 3, err));
+            LS_TRY_DONE(ls_text_append(&out->text, replacement, 3, err));
         else
-            LS_TRY(ls_text_append(&out->text, raw.data + at, used, err));
+            LS_TRY_DONE(ls_text_append(&out->text, raw.data + at, used, err));
         at += used;
     }
     status = ls_pieces_close(out, 0, false, err);
@@ -70,7 +68,6 @@ int ls_token_byte(const char *text, int64_t bytes) {
 }
 
 static ls_status flush_bytes(ls_text *run, ls_pieces *out, ls_error *err) {
-    ls_status status = LS_OK;
     if (run->bytes == 0) return LS_OK;
     if (ls_utf8_valid((const uint8_t *)run->data, run->bytes)) {
         LS_TRY(ls_pieces_append(out, run->data, run->bytes, false, err));
@@ -78,8 +75,7 @@ static ls_status flush_bytes(ls_text *run, ls_pieces *out, ls_error *err) {
         for (int64_t i = 0; i < run->bytes; i++) LS_TRY(ls_pieces_append(out, replacement, 3, false, err));
     }
     run->bytes = 0;
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status byte_fallback(const ls_pieces *in, ls_pieces *out, ls_error *err) {
@@ -89,10 +85,10 @@ static ls_status byte_fallback(const ls_pieces *in, ls_pieces *out, ls_error *er
         const char *text = in->text.data + in->items[i].begin;
         const int byte = ls_token_byte(text, in->items[i].bytes);
         if (byte >= 0) {
-            LS_TRY(ls_text_append(&run, &(char){(char)byte}, 1, err));
+            LS_TRY_DONE(ls_text_append(&run, &(char){(char)byte}, 1, err));
         } else {
-            LS_TRY(flush_bytes(&run, out, err));
-            LS_TRY(ls_pieces_append(out, text, in->items[i].bytes, false, err));
+            LS_TRY_DONE(flush_bytes(&run, out, err));
+            LS_TRY_DONE(ls_pieces_append(out, text, in->items[i].bytes, false, err));
         }
     }
     status = flush_bytes(&run, out, err);
@@ -116,7 +112,6 @@ static ls_status strip(const ls_dec_step *step, const char *text, int64_t bytes,
 }
 
 static ls_status run_step(const ls_dec_step *step, const ls_pieces *in, ls_pieces *out, ls_error *err) {
-    ls_status status = LS_OK;
     if (step->kind == LS_DEC_BYTE_LEVEL) return byte_level(in, out, err);
     if (step->kind == LS_DEC_BYTE_FALLBACK) return byte_fallback(in, out, err);
     if (step->kind == LS_DEC_FUSE) return ls_pieces_append(out, in->text.data, in->text.bytes, false, err);
@@ -138,8 +133,7 @@ static ls_status run_step(const ls_dec_step *step, const ls_pieces *in, ls_piece
         LS_TRY(ls_pattern_replace(&step->pattern, content, content_bytes, text, bytes, &out->text, err));
         LS_TRY(ls_pieces_close(out, begin, false, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_detokenize(const ls_dec_step *steps, int64_t n_steps, ls_pieces *tokens, ls_error *err) {
@@ -149,7 +143,7 @@ ls_status ls_detokenize(const ls_dec_step *steps, int64_t n_steps, ls_pieces *to
     for (int64_t i = 0; i < n_steps; i++) {
         ls_pieces swap;
         ls_pieces_clear(&next);
-        LS_TRY(run_step(&steps[i], tokens, &next, err));
+        LS_TRY_DONE(run_step(&steps[i], tokens, &next, err));
         swap = *tokens;
         *tokens = next;
         next = swap;

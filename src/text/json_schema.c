@@ -73,26 +73,21 @@ static ls_status check_schema(ls_json_schema *s, const ls_node *node, int depth,
 
 static ls_status check_type(const ls_node *node, ls_error *err) {
     const char *text;
-    ls_status status;
     LS_TRY(ls_node_string(node, &text, err));
     for (int i = 0; type_names[i] != NULL; i++)
         if (strcmp(type_names[i], text) == 0) return LS_OK;
-    status = ls_node_fail(node, LS_ERR_FORMAT, err, "'%.60s' is no type", text);
-done:
-    return status;
+    return ls_node_fail(node, LS_ERR_FORMAT, err, "'%.60s' is no type", text);
 }
 
 static ls_status check_types(const ls_node *object, ls_error *err) {
     ls_node types;
-    ls_status status = LS_OK;
     if (!ls_node_get(object, "type", &types)) return LS_OK;
     if (ls_node_kind_of(&types) != LS_NODE_ARRAY) return check_type(&types, err);
     for (int64_t i = 0; i < ls_node_count(&types); i++) {
         const ls_node type = ls_node_at(&types, i);
         LS_TRY(check_type(&type, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status compile_pattern(ls_json_schema *s, const ls_node *object, ls_error *err) {
@@ -101,15 +96,15 @@ static ls_status compile_pattern(ls_json_schema *s, const ls_node *object, ls_er
     pattern_entry *entry;
     ls_status status;
     if (!ls_node_get(object, "pattern", &node)) return LS_OK;
-    LS_TRY(ls_node_string(&node, &text, err));
-    LS_TRY(ls_array_grow((void **)&s->patterns, &s->cap, s->n_patterns + 1, sizeof *s->patterns, "patterns", err));
+    LS_TRY_DONE(ls_node_string(&node, &text, err));
+    LS_TRY_DONE(ls_array_grow((void **)&s->patterns, &s->cap, s->n_patterns + 1, sizeof *s->patterns, "patterns", err));
     entry = &s->patterns[s->n_patterns++];
     *entry = (pattern_entry){.text = text};
     if ((status = ls_regex_compile_plain(&entry->regex, text, (int64_t)strlen(text), err)) != LS_OK) {
         ls_node_blame(&node, err);
         goto done;
     }
-    LS_TRY(ls_regex_search_create(&entry->search, entry->regex, err));
+    LS_TRY_DONE(ls_regex_search_create(&entry->search, entry->regex, err));
 done:
     return status;
 }
@@ -117,7 +112,6 @@ done:
 static ls_status check_members(ls_json_schema *s, const ls_node *object, int depth, ls_error *err) {
     ls_node child, item;
     void *iterator = NULL;
-    ls_status status = LS_OK;
     for (int i = 0; counts[i] != NULL; i++) {
         int64_t count;
         if (ls_node_get(object, counts[i], &child)) LS_TRY(ls_node_int(&child, 0, INT64_MAX, &count, err));
@@ -144,24 +138,20 @@ static ls_status check_members(ls_json_schema *s, const ls_node *object, int dep
             LS_TRY(ls_node_string(&item, &name, err));
         }
     }
-    if (!ls_node_get(object, "properties", &child)) goto done;
+    if (!ls_node_get(object, "properties", &child)) return LS_OK;
     LS_TRY(ls_node_expect(&child, LS_NODE_OBJECT, err));
     while (ls_node_next(&child, &iterator, &item)) LS_TRY(check_schema(s, &item, depth + 1, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status check_schema(ls_json_schema *s, const ls_node *node, int depth, ls_error *err) {
-    ls_status status;
     if (depth > DEPTH_MAX) return ls_node_fail(node, LS_ERR_UNSUPPORTED, err, "more than %d schemas deep", DEPTH_MAX);
     if (ls_node_kind_of(node) == LS_NODE_BOOL) return LS_OK;
     LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, err));
     LS_TRY(ls_node_only(node, known, err));
     LS_TRY(check_types(node, err));
     LS_TRY(compile_pattern(s, node, err));
-    LS_TRY(check_members(s, node, depth, err));
-done:
-    return status;
+    return check_members(s, node, depth, err);
 }
 
 ls_status ls_json_schema_parse(ls_json_schema **out, const char *text, int64_t bytes, const char *name, ls_error *err) {
@@ -170,9 +160,9 @@ ls_status ls_json_schema_parse(ls_json_schema **out, const char *text, int64_t b
     ls_status status;
     *out = NULL;
     if (s == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: schema", name);
-    LS_TRY(ls_json_doc_open(&s->doc, text, bytes, name, err));
+    LS_TRY_DONE(ls_json_doc_open(&s->doc, text, bytes, name, err));
     root = ls_json_root(s->doc);
-    LS_TRY(check_schema(s, &root, 0, err));
+    LS_TRY_DONE(check_schema(s, &root, 0, err));
     *out = s;
     s = NULL;
 done:

@@ -40,7 +40,6 @@ static ls_status strip(const ls_norm_step *step, const char *text, int64_t bytes
 static ls_status each_code(ls_norm_kind kind, const char *text, int64_t bytes, ls_text *out, bool *at_start,
                            ls_error *err) {
     int64_t at = 0;
-    ls_status status = LS_OK;
     while (at < bytes) {
         int32_t code;
         const int64_t used = ls_utf8_decode((const uint8_t *)text + at, bytes - at, &code);
@@ -52,8 +51,7 @@ static ls_status each_code(ls_norm_kind kind, const char *text, int64_t bytes, l
             *at_start = false;
         at += used;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status run_step(const ls_norm_step *step, const char *text, int64_t bytes, ls_text *out, bool *at_start,
@@ -81,11 +79,11 @@ ls_status ls_normalize(const ls_norm_step *steps, int64_t n_steps, const char *t
     ls_status status = LS_OK;
     out->bytes = 0;
     out->bytes_max = next.bytes_max;
-    LS_TRY(ls_text_append(out, text, bytes, err));
+    LS_TRY_DONE(ls_text_append(out, text, bytes, err));
     for (int64_t i = 0; i < n_steps; i++) {
         ls_text swap;
         next.bytes = 0;
-        LS_TRY(run_step(&steps[i], out->data, out->bytes, &next, at_start, err));
+        LS_TRY_DONE(run_step(&steps[i], out->data, out->bytes, &next, at_start, err));
         swap = *out;
         *out = next;
         next = swap;

@@ -42,7 +42,6 @@ static ls_status find(const ls_pattern *pattern, ls_regex_search *search, const 
 ls_status ls_pattern_spans(const ls_pattern *pattern, ls_regex_search *search, const char *text, int64_t bytes,
                            ls_spans *spans, ls_error *err) {
     int64_t from = 0, covered = 0, last_end = -1;
-    ls_status status = LS_OK;
     spans->n = 0;
     if (bytes == 0) return ls_spans_append(spans, 0, 0, false, err);
     while (from <= bytes) {
@@ -61,13 +60,11 @@ ls_status ls_pattern_spans(const ls_pattern *pattern, ls_regex_search *search, c
         covered = from = last_end = end;
     }
     if (covered < bytes) LS_TRY(ls_spans_append(spans, covered, bytes, false, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_code_spans(bool (*is)(int32_t code), const char *text, int64_t bytes, ls_spans *spans, ls_error *err) {
     int64_t at = 0, covered = 0;
-    ls_status status = LS_OK;
     spans->n = 0;
     while (at < bytes) {
         int32_t code;
@@ -80,8 +77,7 @@ ls_status ls_code_spans(bool (*is)(int32_t code), const char *text, int64_t byte
         at += used;
     }
     if (covered < bytes) LS_TRY(ls_spans_append(spans, covered, bytes, false, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_pattern_replace(const ls_pattern *pattern, const char *content, int64_t content_bytes, const char *text,
@@ -89,14 +85,14 @@ ls_status ls_pattern_replace(const ls_pattern *pattern, const char *content, int
     ls_spans spans = {0};
     ls_regex_search *search = NULL;
     ls_status status = LS_OK;
-    if (pattern->regex != NULL) LS_TRY(ls_regex_search_create(&search, pattern->regex, err));
-    LS_TRY(ls_pattern_spans(pattern, search, text, bytes, &spans, err));
+    if (pattern->regex != NULL) LS_TRY_DONE(ls_regex_search_create(&search, pattern->regex, err));
+    LS_TRY_DONE(ls_pattern_spans(pattern, search, text, bytes, &spans, err));
     for (int64_t i = 0; i < spans.n; i++) {
         const ls_span *span = &spans.items[i];
         if (span->match)
-            LS_TRY(ls_text_append(out, content, content_bytes, err));
+            LS_TRY_DONE(ls_text_append(out, content, content_bytes, err));
         else
-            LS_TRY(ls_text_append(out, text + span->begin, span->end - span->begin, err));
+            LS_TRY_DONE(ls_text_append(out, text + span->begin, span->end - span->begin, err));
     }
 done:
     ls_regex_search_free(search);

@@ -44,21 +44,17 @@ typedef struct cutter {
 
 static ls_status emit(cutter *c, const char *text, int64_t begin, int64_t end, bool at_start) {
     int64_t from = c->out->text.bytes;
-    ls_status status = LS_OK;
     if (begin == end) return LS_OK;
     if (c->step->kind != LS_PRE_BYTE_LEVEL)
         return ls_pieces_append(c->out, text + begin, end - begin, at_start && begin == 0, c->err);
     for (int64_t i = begin; i < end; i++)
         LS_TRY(ls_text_append_code(&c->out->text, ls_byte_to_code((uint8_t)text[i]), c->err));
-    status = ls_pieces_close(c->out, from, at_start && begin == 0, c->err);
-done:
-    return status;
+    return ls_pieces_close(c->out, from, at_start && begin == 0, c->err);
 }
 
 /* Joins or drops the spans in c->spans as the behaviour says and emits what is left. */
 static ls_status emit_spans(cutter *c, const char *text, ls_split_behavior behavior, bool invert, bool at_start) {
     const ls_spans *spans = &c->spans;
-    ls_status status = LS_OK;
     int64_t i = 0;
     while (i < spans->n) {
         const bool match = spans->items[i].match != invert;
@@ -85,8 +81,7 @@ static ls_status emit_spans(cutter *c, const char *text, ls_split_behavior behav
         LS_TRY(emit(c, text, spans->items[i].begin, spans->items[last].end, at_start));
         i = last + 1;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static bool starts_with(const ls_text *text, const char *prefix, int64_t bytes) {
@@ -94,7 +89,6 @@ static bool starts_with(const ls_text *text, const char *prefix, int64_t bytes) 
 }
 
 static ls_status byte_level(cutter *c, const char *text, int64_t bytes, bool at_start) {
-    ls_status status = LS_OK;
     if (c->step->add_prefix_space && text[0] != ' ') {
         c->rewritten.bytes = 0;
         LS_TRY(ls_text_append(&c->rewritten, " ", 1, c->err));
@@ -104,9 +98,7 @@ static ls_status byte_level(cutter *c, const char *text, int64_t bytes, bool at_
     }
     if (!c->step->split) return emit(c, text, 0, bytes, at_start);
     LS_TRY(ls_pattern_spans(&c->step->pattern, c->search, text, bytes, &c->spans, c->err));
-    status = emit_spans(c, text, LS_SPLIT_ISOLATED, false, at_start);
-done:
-    return status;
+    return emit_spans(c, text, LS_SPLIT_ISOLATED, false, at_start);
 }
 
 static ls_status metaspace(cutter *c, const char *text, int64_t bytes, bool at_start) {
@@ -115,16 +107,16 @@ static ls_status metaspace(cutter *c, const char *text, int64_t bytes, bool at_s
     ls_text replaced = {.bytes_max = c->out->text.bytes_max};
     ls_status status = LS_OK;
     c->rewritten.bytes = 0;
-    LS_TRY(ls_pattern_replace(&blank, mark->text, mark->bytes, text, bytes, &replaced, c->err));
+    LS_TRY_DONE(ls_pattern_replace(&blank, mark->text, mark->bytes, text, bytes, &replaced, c->err));
     if (!starts_with(&replaced, mark->text, mark->bytes) &&
         (c->step->scheme == LS_PREPEND_ALWAYS || (c->step->scheme == LS_PREPEND_FIRST && at_start)))
-        LS_TRY(ls_text_append(&c->rewritten, mark->text, mark->bytes, c->err));
-    LS_TRY(ls_text_append(&c->rewritten, replaced.data, replaced.bytes, c->err));
+        LS_TRY_DONE(ls_text_append(&c->rewritten, mark->text, mark->bytes, c->err));
+    LS_TRY_DONE(ls_text_append(&c->rewritten, replaced.data, replaced.bytes, c->err));
     if (c->step->split) {
-        LS_TRY(ls_pattern_spans(mark, NULL, c->rewritten.data, c->rewritten.bytes, &c->spans, c->err));
-        LS_TRY(emit_spans(c, c->rewritten.data, LS_SPLIT_MERGED_NEXT, false, at_start));
+        LS_TRY_DONE(ls_pattern_spans(mark, NULL, c->rewritten.data, c->rewritten.bytes, &c->spans, c->err));
+        LS_TRY_DONE(emit_spans(c, c->rewritten.data, LS_SPLIT_MERGED_NEXT, false, at_start));
     } else {
-        LS_TRY(emit(c, c->rewritten.data, 0, c->rewritten.bytes, at_start));
+        LS_TRY_DONE(emit(c, c->rewritten.data, 0, c->rewritten.bytes, at_start));
     }
 done:
     ls_text_deinit(&replaced);
@@ -133,7 +125,6 @@ done:
 
 static ls_status cut(cutter *c, const char *text, int64_t bytes, bool at_start) {
     const ls_pre_step *step = c->step;
-    ls_status status = LS_OK;
     switch (step->kind) {
         case LS_PRE_BYTE_LEVEL: return byte_level(c, text, bytes, at_start);
         case LS_PRE_METASPACE: return metaspace(c, text, bytes, at_start);
@@ -142,19 +133,17 @@ static ls_status cut(cutter *c, const char *text, int64_t bytes, bool at_start) 
         case LS_PRE_PUNCTUATION: LS_TRY(ls_code_spans(ls_code_is_punct, text, bytes, &c->spans, c->err)); break;
         case LS_PRE_WHITESPACE_SPLIT: LS_TRY(ls_code_spans(ls_code_is_space, text, bytes, &c->spans, c->err)); break;
     }
-    status = emit_spans(c, text, step->behavior, step->invert, at_start);
-done:
-    return status;
+    return emit_spans(c, text, step->behavior, step->invert, at_start);
 }
 
 static ls_status run_step(const ls_pre_step *step, const ls_pieces *in, ls_pieces *out, ls_error *err) {
     cutter c = {.step = step, .out = out, .err = err};
     ls_status status = LS_OK;
     c.rewritten.bytes_max = out->text.bytes_max;
-    if (step->pattern.regex != NULL) LS_TRY(ls_regex_search_create(&c.search, step->pattern.regex, err));
+    if (step->pattern.regex != NULL) LS_TRY_DONE(ls_regex_search_create(&c.search, step->pattern.regex, err));
     for (int64_t i = 0; i < in->n; i++) {
         const ls_piece *piece = &in->items[i];
-        LS_TRY(cut(&c, in->text.data + piece->begin, piece->bytes, piece->at_start));
+        LS_TRY_DONE(cut(&c, in->text.data + piece->begin, piece->bytes, piece->at_start));
     }
 done:
     ls_regex_search_free(c.search);
@@ -169,11 +158,11 @@ ls_status ls_pretokenize(const ls_pre_step *steps, int64_t n_steps, const char *
     ls_status status = LS_OK;
     ls_pieces_clear(words);
     words->text.bytes_max = next.text.bytes_max;
-    if (bytes > 0) LS_TRY(ls_pieces_append(words, text, bytes, at_start, err));
+    if (bytes > 0) LS_TRY_DONE(ls_pieces_append(words, text, bytes, at_start, err));
     for (int64_t i = 0; i < n_steps; i++) {
         ls_pieces swap;
         ls_pieces_clear(&next);
-        LS_TRY(run_step(&steps[i], words, &next, err));
+        LS_TRY_DONE(run_step(&steps[i], words, &next, err));
         swap = *words;
         *words = next;
         next = swap;

@@ -63,8 +63,8 @@ ls_status ls_regex_compile(ls_regex **out, const char *pattern, int64_t bytes, l
     ls_text text = {0};
     ls_status status;
     *out = NULL;
-    LS_TRY(ls_regex_translate(&text, pattern, bytes, err));
-    LS_TRY(ls_text_append(&text, "", 1, err)); /* messages print it */
+    LS_TRY_DONE(ls_regex_translate(&text, pattern, bytes, err));
+    LS_TRY_DONE(ls_text_append(&text, "", 1, err)); /* messages print it */
     status = ls_regex_compile_plain(out, text.data, text.bytes - 1, err);
 done:
     ls_text_deinit(&text);

@@ -79,9 +79,9 @@ static ls_status put_ranges(translator *t, const ls_code_range *ranges, int64_t 
     ls_status status = LS_OK;
     for (int64_t i = 0; i < n; i++) {
         if (!complement) {
-            LS_TRY(put_range(t->out, ranges[i].first, ranges[i].last, t->err));
+            LS_TRY_DONE(put_range(t->out, ranges[i].first, ranges[i].last, t->err));
         } else {
-            if (ranges[i].first > from) LS_TRY(put_range(t->out, from, ranges[i].first - 1, t->err));
+            if (ranges[i].first > from) LS_TRY_DONE(put_range(t->out, from, ranges[i].first - 1, t->err));
             from = ranges[i].last + 1;
         }
     }
@@ -92,31 +92,24 @@ done:
 
 /* Newly assigned code points whose category starts with `category`. */
 static ls_status put_new(ls_text *out, const char *category, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < ls_new_codes_n; i++)
         if (strncmp(ls_new_codes[i].category, category, strlen(category)) == 0)
             LS_TRY(put_range(out, ls_new_codes[i].first, ls_new_codes[i].last, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status put_word(ls_text *out, ls_error *err) {
     static const char known[] = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
-    ls_status status;
     LS_TRY(ls_text_append(out, known, (int64_t)sizeof known - 1, err));
     LS_TRY(put_new(out, "L", err));
     LS_TRY(put_new(out, "M", err));
-    LS_TRY(put_new(out, "Nd", err));
-done:
-    return status;
+    return put_new(out, "Nd", err);
 }
 
 ls_status ls_regex_append_plain_word(ls_text *out, ls_error *err) {
-    ls_status status;
     LS_TRY(put_word(out, err));
     LS_TRY(put_range(out, 0x200C, 0x200D, err)); /* the joiners count as word characters there */
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Names as the reference compares them: without case, spaces, '-' and '_'. */
@@ -159,7 +152,6 @@ static const char *const scripts[] = {"Han",      "Hiragana", "Katakana", "Hangu
 
 static ls_status put_property(translator *t, const char *name) {
     char text[24];
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < COUNT(categories); i++) {
         if (strcmp(categories[i][0], name) != 0) continue;
         snprintf(text, sizeof text, "\\p{%s}", categories[i][1]);
@@ -182,8 +174,6 @@ static ls_status put_property(translator *t, const char *name) {
     }
     return LS_FAIL(t->err, LS_ERR_UNSUPPORTED,
                    "the character property '%s' at byte %lld of the pattern is not supported", name, (long long)t->at);
-done:
-    return status;
 }
 
 /* Reads {NAME} or {^NAME}; t->at is after the p. */
@@ -214,7 +204,6 @@ static ls_status class_escape(translator *t, bool inside, bool *done) {
     const int letter = peek(t);
     bool negated = letter == 'S' || letter == 'D' || letter == 'H' || letter == 'W' || letter == 'P';
     char name[40] = "";
-    ls_status status = LS_OK;
     *done = letter > 0 && strchr("sSdDhHwWpP", letter) != NULL;
     if (!*done) return LS_OK;
     if (t->caseless && strchr("sSdD", letter) == NULL)
@@ -239,8 +228,7 @@ static ls_status class_escape(translator *t, bool inside, bool *done) {
         default: LS_TRY(put_property(t, name)); break;
     }
     if (!inside) LS_TRY(put(t, "]"));
-done:
-    return status;
+    return LS_OK;
 }
 
 static int hex_value(int c) {
@@ -264,7 +252,6 @@ static ls_status read_hex(translator *t, int digits_min, int digits_max, int32_t
 /* A character written as an escape; t->at is on the letter after the backslash. */
 static ls_status char_escape(translator *t, int32_t *code) {
     const int letter = peek(t);
-    ls_status status = LS_OK;
     if (letter < 0) return malformed(t, "a backslash ends the pattern");
     if (letter >= 0x80) {
         t->at += ls_utf8_decode(t->in + t->at, t->bytes - t->at, code);
@@ -302,13 +289,11 @@ static ls_status char_escape(translator *t, int32_t *code) {
             return LS_OK;
     }
     if (*code > 0x10FFFF || (*code >= 0xD800 && *code <= 0xDFFF)) return malformed(t, "a code that is no character");
-done:
-    return status;
+    return LS_OK;
 }
 
 /* One character of a class, or an escape that is a class itself (*done). */
 static ls_status class_char(translator *t, int32_t *code, bool *done) {
-    ls_status status = LS_OK;
     *done = false;
     if (ahead(t, "&&")) return refuse(t, "class intersection &&");
     if (peek(t) == '[') return refuse(t, ahead(t, "[:") ? "a POSIX class" : "a class inside a class");
@@ -320,14 +305,12 @@ static ls_status class_char(translator *t, int32_t *code, bool *done) {
         t->at += ls_utf8_decode(t->in + t->at, t->bytes - t->at, code);
     }
     if (!*done && t->caseless && *code >= 0x80) return refuse(t, "a non-ASCII character while letter case is ignored");
-done:
-    return status;
+    return LS_OK;
 }
 
 /* t->at is after the opening bracket. */
 static ls_status class_body(translator *t) {
     bool empty = true, done;
-    ls_status status = LS_OK;
     if (peek(t) == '^') {
         if (t->caseless) return refuse(t, "a negated class while letter case is ignored");
         t->at++;
@@ -354,9 +337,7 @@ static ls_status class_body(translator *t) {
         LS_TRY(put_range(t->out, first, last, t->err));
     }
     t->at++;
-    status = put(t, "]");
-done:
-    return status;
+    return put(t, "]");
 }
 
 /* ---- atoms, groups, repeats ---- */
@@ -382,7 +363,6 @@ static ls_status escape(translator *t) {
     const int64_t atom = t->out->bytes;
     int32_t code;
     bool done;
-    ls_status status;
     const int letter = peek(t);
     if (letter == 'b' || letter == 'B') {
         /* A boundary by the reference's word class: the two sides differ, or agree. */
@@ -419,9 +399,7 @@ static ls_status escape(translator *t) {
         return LS_OK;
     }
     LS_TRY(char_escape(t, &code));
-    status = literal(t, code);
-done:
-    return status;
+    return literal(t, code);
 }
 
 static ls_status open_group(translator *t) {
@@ -506,7 +484,6 @@ static ls_status repeat(translator *t) {
     const int c = peek(t);
     char text[40];
     bool fixed = false;
-    ls_status status = LS_OK;
     if (t->atom < 0) return refuse(t, "a repeat with nothing to repeat");
     if (t->caseless && t->last_letter != 0 && strchr("sf", t->last_letter) != NULL && c != '?')
         return refuse(t, "a repeated letter that case folding may join");
@@ -548,8 +525,7 @@ static ls_status repeat(translator *t) {
     }
     t->atom = -1;
     t->last_letter = 0;
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status step(translator *t) {
@@ -598,9 +574,9 @@ ls_status ls_regex_translate(ls_text *out, const char *pattern, int64_t bytes, l
     if (ahead(&t, "(?i)")) { /* only here does it reach equally far in both dialects */
         t.at = 4;
         t.caseless = true;
-        LS_TRY(put(&t, "(?i)"));
+        LS_TRY_DONE(put(&t, "(?i)"));
     }
-    while (t.at < t.bytes) LS_TRY(step(&t));
+    while (t.at < t.bytes) LS_TRY_DONE(step(&t));
     if (t.n_groups > 0) status = malformed(&t, "an unclosed (");
 done:
     return status;

@@ -57,7 +57,7 @@ static ls_status fill_texts(ls_stop *stop, int first, int last, int64_t n_single
     ls_dec_step *steps = NULL;
     char space[] = " ";
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&steps, n_single, sizeof *steps, "decoder steps", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&steps, n_single, sizeof *steps, "decoder steps", err));
     for (int64_t i = 0; i < n_single; i++) {
         const ls_dec_kind kind = t->dec[i].kind;
         steps[i] = t->dec[i];
@@ -68,16 +68,17 @@ static ls_status fill_texts(ls_stop *stop, int first, int last, int64_t n_single
     }
     for (int64_t i = 0; i < t->n_tokens; i++) {
         const int64_t begin = texts->text.bytes;
-        if (!t->has_decoder && !first) LS_TRY(ls_text_append(&texts->text, " ", 1, err));
-        LS_TRY(ls_text_append(&texts->text, t->tokens[i].text, t->tokens[i].bytes, err));
-        LS_TRY(ls_pieces_close(texts, begin, false, err));
+        if (!t->has_decoder && !first) LS_TRY_DONE(ls_text_append(&texts->text, " ", 1, err));
+        LS_TRY_DONE(ls_text_append(&texts->text, t->tokens[i].text, t->tokens[i].bytes, err));
+        LS_TRY_DONE(ls_pieces_close(texts, begin, false, err));
     }
-    LS_TRY(ls_detokenize(steps, n_single, texts, err));
+    LS_TRY_DONE(ls_detokenize(steps, n_single, texts, err));
     if (!stop->byte_level) goto done;
     for (int64_t i = 0; i < texts->n; i++) {
         const int64_t begin = raw.text.bytes;
-        LS_TRY(ls_byte_level_append(&raw.text, texts->text.data + texts->items[i].begin, texts->items[i].bytes, err));
-        LS_TRY(ls_pieces_close(&raw, begin, false, err));
+        LS_TRY_DONE(
+            ls_byte_level_append(&raw.text, texts->text.data + texts->items[i].begin, texts->items[i].bytes, err));
+        LS_TRY_DONE(ls_pieces_close(&raw, begin, false, err));
     }
     ls_pieces_deinit(texts);
     *texts = raw;
@@ -133,14 +134,14 @@ static ls_status build_automaton(ls_stop *stop, const char *const *texts, int64_
     int64_t nodes_max = 1;
     ls_status status = LS_OK;
     for (int64_t i = 0; i < n_texts; i++) {
-        LS_TRY(check_text(texts[i], i, err));
+        LS_TRY_DONE(check_text(texts[i], i, err));
         nodes_max += (int64_t)strlen(texts[i]);
     }
     if (nodes_max > INT32_MAX) return LS_FAIL(err, LS_ERR_CAPACITY, "stop texts: %lld bytes", (long long)nodes_max - 1);
-    LS_TRY(ls_array_alloc((void **)&stop->next, nodes_max, 256 * sizeof *stop->next, "stop texts", err));
-    LS_TRY(ls_array_alloc((void **)&stop->ends, nodes_max, sizeof *stop->ends, "stop texts", err));
-    LS_TRY(ls_array_alloc((void **)&queue, nodes_max, sizeof *queue, "stop texts", err));
-    LS_TRY(ls_array_alloc((void **)&fallback, nodes_max, sizeof *fallback, "stop texts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&stop->next, nodes_max, 256 * sizeof *stop->next, "stop texts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&stop->ends, nodes_max, sizeof *stop->ends, "stop texts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&queue, nodes_max, sizeof *queue, "stop texts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&fallback, nodes_max, sizeof *fallback, "stop texts", err));
     stop->n_nodes = 1;
     for (int64_t i = 0; i < n_texts; i++) add_text(stop, texts[i]);
     resolve(stop, queue, fallback);
@@ -156,12 +157,13 @@ ls_status ls_stop_create(ls_stop **out, const ls_tokenizer *tokenizer, const cha
     int64_t n_single;
     ls_status status;
     *out = NULL;
-    LS_TRY(ls_array_alloc((void **)&stop, 1, sizeof *stop, "stop texts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&stop, 1, sizeof *stop, "stop texts", err));
     stop->tokenizer = tokenizer;
-    LS_TRY(build_automaton(stop, texts, n_texts, err));
-    LS_TRY(read_steps(stop, &n_single, err));
+    LS_TRY_DONE(build_automaton(stop, texts, n_texts, err));
+    LS_TRY_DONE(read_steps(stop, &n_single, err));
     for (int first = 0; first <= stop->first_differs; first++)
-        for (int last = 0; last <= stop->last_differs; last++) LS_TRY(fill_texts(stop, first, last, n_single, err));
+        for (int last = 0; last <= stop->last_differs; last++)
+            LS_TRY_DONE(fill_texts(stop, first, last, n_single, err));
     *out = stop;
     stop = NULL;
 done:

@@ -51,7 +51,6 @@ typedef struct encoder {
 
 static ls_status replace_ill_formed(const char *text, int64_t bytes, ls_text *out, ls_error *err) {
     int64_t at = 0, kept = 0;
-    ls_status status = LS_OK;
     while (at < bytes) {
         int32_t code;
         const int64_t used = ls_utf8_decode((const uint8_t *)text + at, bytes - at, &code);
@@ -62,14 +61,11 @@ static ls_status replace_ill_formed(const char *text, int64_t bytes, ls_text *ou
         }
         at += used;
     }
-    status = ls_text_append(out, text + kept, bytes - kept, err);
-done:
-    return status;
+    return ls_text_append(out, text + kept, bytes - kept, err);
 }
 
 static ls_status encode_words(encoder *e, const char *text, int64_t bytes, bool at_start) {
     const ls_tokenizer *t = e->tokenizer;
-    ls_status status;
     LS_TRY(ls_pretokenize(t->pre, t->n_pre, text, bytes, at_start, &e->words, e->err));
     for (int64_t i = 0; i < e->words.n; i++) {
         const ls_piece *word = &e->words.items[i];
@@ -82,14 +78,12 @@ static ls_status encode_words(encoder *e, const char *text, int64_t bytes, bool 
         }
         LS_TRY(ls_bpe_encode(&t->bpe, &e->bpe, e->words.text.data + word->begin, word->bytes, &e->ids, e->err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Text between added tokens of the raw kind. */
 static ls_status encode_part(encoder *e, const char *text, int64_t bytes, bool at_start) {
     const ls_tokenizer *t = e->tokenizer;
-    ls_status status = LS_OK;
     LS_TRY(ls_normalize(t->norm, t->n_norm, text, bytes, &e->norm, &at_start, e->err));
     LS_TRY(ls_added_split(&t->normalized, t->added, t->word, e->norm.data, e->norm.bytes, &e->norm_spans, e->err));
     for (int64_t i = 0; i < e->norm_spans.n; i++) {
@@ -100,13 +94,11 @@ static ls_status encode_part(encoder *e, const char *text, int64_t bytes, bool a
             LS_TRY(encode_words(e, e->norm.data + span->begin, span->end - span->begin, at_start && span->begin == 0));
         }
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status surround(const encoder *e, ls_ids *out, bool add_special) {
     const ls_tokenizer *t = e->tokenizer;
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < t->n_post; i++) {
         if (t->post[i] == LS_TEMPLATE_TEXT) {
             LS_TRY(
@@ -117,8 +109,7 @@ static ls_status surround(const encoder *e, ls_ids *out, bool add_special) {
             LS_TRY(ls_ids_append(out, t->post[i], e->err));
         }
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_tokenizer_encode(const ls_tokenizer *tokenizer, const char *text, int64_t bytes, bool add_special,
@@ -129,23 +120,23 @@ ls_status ls_tokenizer_encode(const ls_tokenizer *tokenizer, const char *text, i
     if (bytes < 0 || bytes > TEXT_BYTES_MAX)
         return LS_FAIL(err, LS_ERR_CAPACITY, "a text of %lld bytes, the limit is %lld", (long long)bytes,
                        (long long)TEXT_BYTES_MAX);
-    LS_TRY(replace_ill_formed(text, bytes, &e.clean, err));
-    LS_TRY(ls_added_split(&tokenizer->raw, tokenizer->added, tokenizer->word, e.clean.data, e.clean.bytes, &e.raw_spans,
-                          err));
+    LS_TRY_DONE(replace_ill_formed(text, bytes, &e.clean, err));
+    LS_TRY_DONE(ls_added_split(&tokenizer->raw, tokenizer->added, tokenizer->word, e.clean.data, e.clean.bytes,
+                               &e.raw_spans, err));
     for (int64_t i = 0; i < e.raw_spans.n; i++) {
         const ls_added_span *span = &e.raw_spans.items[i];
         if (span->id >= 0)
-            LS_TRY(ls_ids_append(&e.ids, span->id, err));
+            LS_TRY_DONE(ls_ids_append(&e.ids, span->id, err));
         else
-            LS_TRY(encode_part(&e, e.clean.data + span->begin, span->end - span->begin, span->begin == 0));
+            LS_TRY_DONE(encode_part(&e, e.clean.data + span->begin, span->end - span->begin, span->begin == 0));
     }
     if (tokenizer->has_post) {
-        LS_TRY(surround(&e, &result, add_special));
+        LS_TRY_DONE(surround(&e, &result, add_special));
     } else {
         result = e.ids;
         e.ids = (ls_ids){0};
     }
-    LS_TRY(ls_array_grow((void **)&result.items, &result.cap, 1, sizeof *result.items, "ids", err));
+    LS_TRY_DONE(ls_array_grow((void **)&result.items, &result.cap, 1, sizeof *result.items, "ids", err));
     *ids = result.items;
     *n_ids = result.n;
     result.items = NULL;
@@ -178,11 +169,11 @@ static ls_status decode(const ls_tokenizer *tokenizer, const int32_t *ids, int64
         token = &tokenizer->tokens[slot->first];
         if (skip_special && token->special) continue;
         /* The separator of files without a decoder is part of the token's text: nothing else will touch it. */
-        if (!tokenizer->has_decoder && tokens.n > 0) LS_TRY(ls_pieces_append(&tokens, " ", 1, false, err));
-        LS_TRY(ls_pieces_append(&tokens, token->text, token->bytes, false, err));
+        if (!tokenizer->has_decoder && tokens.n > 0) LS_TRY_DONE(ls_pieces_append(&tokens, " ", 1, false, err));
+        LS_TRY_DONE(ls_pieces_append(&tokens, token->text, token->bytes, false, err));
     }
-    LS_TRY(ls_detokenize(tokenizer->dec, tokenizer->n_dec, &tokens, err));
-    LS_TRY(ls_text_copy(text, tokens.text.data, tokens.text.bytes, err));
+    LS_TRY_DONE(ls_detokenize(tokenizer->dec, tokenizer->n_dec, &tokens, err));
+    LS_TRY_DONE(ls_text_copy(text, tokens.text.data, tokens.text.bytes, err));
     *bytes = tokens.text.bytes;
 done:
     ls_pieces_deinit(&tokens);

@@ -13,7 +13,6 @@
 
 ls_status ls_read_token(ls_tokenizer *t, const ls_node *node, int64_t id, const char *text, int64_t bytes,
                         ls_error *err) {
-    ls_status status;
     if (ls_pair_map_find(&t->token_of_id, (uint64_t)id) != NULL)
         return ls_node_fail(node, LS_ERR_FORMAT, err, "two tokens have the id %lld", (long long)id);
     LS_TRY(ls_array_grow((void **)&t->tokens, &t->tokens_cap, t->n_tokens + 1, sizeof *t->tokens, "tokens", err));
@@ -21,14 +20,12 @@ ls_status ls_read_token(ls_tokenizer *t, const ls_node *node, int64_t id, const 
     LS_TRY(ls_pair_map_set(&t->token_of_id, (uint64_t)id, (int32_t)t->n_tokens, 0, err));
     t->n_tokens++;
     if (id >= t->size) t->size = id + 1;
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status read_vocab(ls_tokenizer *t, const ls_node *model, ls_error *err) {
     ls_node vocab, item;
     void *iterator = NULL;
-    ls_status status;
     LS_TRY(ls_node_need(model, "vocab", &vocab, err));
     LS_TRY(ls_node_expect(&vocab, LS_NODE_OBJECT, err));
     while (ls_node_next(&vocab, &iterator, &item)) {
@@ -43,8 +40,7 @@ static ls_status read_vocab(ls_tokenizer *t, const ls_node *model, ls_error *err
         LS_ASSERT(added, "%s", item.key); /* the parser refused duplicates */
         LS_TRY(ls_read_token(t, &item, id, t->texts[t->n_texts - 1], bytes, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status merge_id(const ls_tokenizer *t, const ls_node *node, const char *text, int64_t bytes, int32_t *id,
@@ -59,7 +55,6 @@ static ls_status add_merge(ls_tokenizer *t, const ls_node *node, const char *lef
                            const char *right, int64_t right_bytes, int32_t rank, ls_text *joined, ls_error *err) {
     const int64_t prefix = t->bpe.prefix == NULL ? 0 : (int64_t)strlen(t->bpe.prefix);
     int32_t left_id, right_id, id;
-    ls_status status;
     LS_TRY(merge_id(t, node, left, left_bytes, &left_id, err));
     LS_TRY(merge_id(t, node, right, right_bytes, &right_id, err));
     if (right_bytes < prefix)
@@ -69,9 +64,7 @@ static ls_status add_merge(ls_tokenizer *t, const ls_node *node, const char *lef
     LS_TRY(ls_text_append(joined, right + prefix, right_bytes - prefix, err));
     LS_TRY(merge_id(t, node, joined->bytes > 0 ? joined->data : "", joined->bytes, &id, err));
     /* A pair that is listed twice takes its last rank. */
-    status = ls_pair_map_set(&t->bpe.merges, ls_pair_key(left_id, right_id), rank, id, err);
-done:
-    return status;
+    return ls_pair_map_set(&t->bpe.merges, ls_pair_key(left_id, right_id), rank, id, err);
 }
 
 /* Merges are "LEFT RIGHT" or [LEFT, RIGHT], the same kind throughout. */
@@ -81,8 +74,8 @@ static ls_status read_merges(ls_tokenizer *t, const ls_node *model, ls_error *er
     int32_t rank = 0;
     bool pairs = false;
     ls_status status;
-    LS_TRY(ls_node_need(model, "merges", &merges, err));
-    LS_TRY(ls_node_expect(&merges, LS_NODE_ARRAY, err));
+    LS_TRY_DONE(ls_node_need(model, "merges", &merges, err));
+    LS_TRY_DONE(ls_node_expect(&merges, LS_NODE_ARRAY, err));
     if (ls_node_count(&merges) > 0) {
         const ls_node first = ls_node_at(&merges, 0);
         pairs = ls_node_kind_of(&first) == LS_NODE_ARRAY;
@@ -93,17 +86,17 @@ static ls_status read_merges(ls_tokenizer *t, const ls_node *model, ls_error *er
         int64_t left_bytes = 0, right_bytes = 0;
         if (pairs) {
             ls_node part;
-            LS_TRY(ls_node_expect(&item, LS_NODE_ARRAY, err));
+            LS_TRY_DONE(ls_node_expect(&item, LS_NODE_ARRAY, err));
             if (ls_node_count(&item) != 2) {
                 status = ls_node_fail(&item, LS_ERR_FORMAT, err, "two parts are required");
                 goto done;
             }
             part = ls_node_at(&item, 0);
-            LS_TRY(ls_node_text(&part, &left, &left_bytes, err));
+            LS_TRY_DONE(ls_node_text(&part, &left, &left_bytes, err));
             part = ls_node_at(&item, 1);
-            LS_TRY(ls_node_text(&part, &right, &right_bytes, err));
+            LS_TRY_DONE(ls_node_text(&part, &right, &right_bytes, err));
         } else {
-            LS_TRY(ls_node_string(&item, &left, err));
+            LS_TRY_DONE(ls_node_string(&item, &left, err));
             if (strncmp(left, "#version", 8) == 0) continue; /* a line kept from merges.txt */
             right = strchr(left, ' ');
             if (right == NULL || strchr(right + 1, ' ') != NULL) {
@@ -114,7 +107,7 @@ static ls_status read_merges(ls_tokenizer *t, const ls_node *model, ls_error *er
             right++;
             right_bytes = (int64_t)strlen(right);
         }
-        LS_TRY(add_merge(t, &item, left, left_bytes, right, right_bytes, rank, &joined, err));
+        LS_TRY_DONE(add_merge(t, &item, left, left_bytes, right, right_bytes, rank, &joined, err));
         rank++;
     }
 done:
@@ -128,7 +121,7 @@ static ls_status maybe_affix(const ls_node *model, const char *key, char **out, 
     const char *text = NULL;
     ls_status status = LS_OK;
     if (!ls_node_get_some(model, key, &child)) return LS_OK;
-    LS_TRY(ls_node_string(&child, &text, err));
+    LS_TRY_DONE(ls_node_string(&child, &text, err));
     if (strlen(text) > AFFIX_BYTES_MAX)
         return ls_node_fail(&child, LS_ERR_UNSUPPORTED, err, "more than %d bytes", AFFIX_BYTES_MAX);
     if (text[0] != '\0') status = ls_text_copy(out, text, (int64_t)strlen(text), err);
@@ -155,7 +148,6 @@ static ls_status read_model(ls_tokenizer *t, const ls_node *root, ls_error *err)
                                        NULL};
     ls_node model, child;
     const char *text = NULL;
-    ls_status status;
     LS_TRY(ls_node_need(root, "model", &model, err));
     LS_TRY(ls_node_expect(&model, LS_NODE_OBJECT, err));
     if (ls_node_get(&model, "type", &child)) {
@@ -182,8 +174,7 @@ static ls_status read_model(ls_tokenizer *t, const ls_node *root, ls_error *err)
     LS_TRY(read_vocab(t, &model, err));
     LS_TRY(read_merges(t, &model, err));
     ls_bpe_finish(&t->bpe);
-done:
-    return status;
+    return LS_OK;
 }
 
 /* Reads one added token into `token`, whose content then belongs to the caller. */
@@ -200,7 +191,6 @@ static ls_status read_added(const ls_node *node, ls_added_token *token, int64_t 
                  {"rstrip", &token->rstrip},
                  {"normalized", &token->normalized},
                  {"special", &token->special}};
-    ls_status status;
     LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, err));
     LS_TRY(ls_node_only(node, keys, err));
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
@@ -212,13 +202,10 @@ static ls_status read_added(const ls_node *node, ls_added_token *token, int64_t 
     LS_TRY(ls_node_need(node, "content", &child, err));
     LS_TRY(ls_node_text(&child, &text, &token->bytes, err));
     if (token->bytes == 0) return ls_node_fail(&child, LS_ERR_FORMAT, err, "an added token must not be empty");
-    status = ls_text_copy(&token->content, text, token->bytes, err);
-done:
-    return status;
+    return ls_text_copy(&token->content, text, token->bytes, err);
 }
 
 static ls_status add_to_tries(ls_tokenizer *t, bool special, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < t->n_added; i++) {
         const ls_added_token *token = &t->added[i];
         if (token->special != special) continue;
@@ -228,20 +215,19 @@ static ls_status add_to_tries(ls_tokenizer *t, bool special, ls_error *err) {
             LS_TRY(ls_token_trie_add(&t->raw, token->content, token->bytes, (int32_t)i, err));
         }
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status normalize_added(const ls_tokenizer *t, const ls_node *node, ls_added_token *token, ls_error *err) {
     ls_text normal = {0};
     bool at_start = true;
     ls_status status;
-    LS_TRY(ls_normalize(t->norm, t->n_norm, token->content, token->bytes, &normal, &at_start, err));
+    LS_TRY_DONE(ls_normalize(t->norm, t->n_norm, token->content, token->bytes, &normal, &at_start, err));
     if (normal.bytes == 0) {
         status = ls_node_fail(node, LS_ERR_UNSUPPORTED, err, "the normalizer leaves nothing of this token");
         goto done;
     }
-    LS_TRY(ls_text_copy(&token->normal, normal.data, normal.bytes, err));
+    LS_TRY_DONE(ls_text_copy(&token->normal, normal.data, normal.bytes, err));
     token->normal_bytes = normal.bytes;
 done:
     ls_text_deinit(&normal);
@@ -256,7 +242,7 @@ static ls_status set_decoded_texts(ls_tokenizer *t, ls_error *err) {
     ls_status status = LS_OK;
     for (int64_t i = 0; i < t->n_added; i++)
         if (t->added[i].special)
-            LS_TRY(ls_text_map_add(&special, t->added[i].content, t->added[i].bytes, 0, &added, err));
+            LS_TRY_DONE(ls_text_map_add(&special, t->added[i].content, t->added[i].bytes, 0, &added, err));
     for (int64_t i = 0; i < t->n_added; i++) {
         const ls_added_token *from = &t->added[i];
         ls_token *token = &t->tokens[ls_pair_map_find(&t->token_of_id, (uint64_t)from->id)->first];
@@ -272,9 +258,9 @@ done:
 static ls_status compile_word(ls_regex **out, ls_error *err) {
     ls_text text = {0};
     ls_status status;
-    LS_TRY(ls_text_append(&text, "[", 1, err));
-    LS_TRY(ls_regex_append_plain_word(&text, err));
-    LS_TRY(ls_text_append(&text, "]", 2, err)); /* with its NUL, for messages */
+    LS_TRY_DONE(ls_text_append(&text, "[", 1, err));
+    LS_TRY_DONE(ls_regex_append_plain_word(&text, err));
+    LS_TRY_DONE(ls_text_append(&text, "]", 2, err)); /* with its NUL, for messages */
     status = ls_regex_compile_plain(out, text.data, text.bytes - 1, err);
 done:
     ls_text_deinit(&text);
@@ -290,18 +276,19 @@ static ls_status read_added_tokens(ls_tokenizer *t, const ls_node *list, ls_erro
     ls_text_map known = {0};
     int64_t next = t->n_texts; /* the id the reference gives a text that has none yet: after all others */
     ls_status status;
-    LS_TRY(ls_node_expect(list, LS_NODE_ARRAY, err));
+    LS_TRY_DONE(ls_node_expect(list, LS_NODE_ARRAY, err));
     for (int64_t i = 0; i < ls_node_count(list); i++) {
         const ls_node node = ls_node_at(list, i);
         ls_added_token *token;
         int64_t id = 0, expected;
         bool added;
-        LS_TRY(ls_array_grow((void **)&t->added, &t->added_cap, t->n_added + 1, sizeof *t->added, "added tokens", err));
+        LS_TRY_DONE(
+            ls_array_grow((void **)&t->added, &t->added_cap, t->n_added + 1, sizeof *t->added, "added tokens", err));
         token = &t->added[t->n_added];
         memset(token, 0, sizeof *token);
-        LS_TRY(read_added(&node, token, &id, err));
+        LS_TRY_DONE(read_added(&node, token, &id, err));
         t->n_added++;
-        LS_TRY(ls_text_map_add(&known, token->content, token->bytes, 0, &added, err));
+        LS_TRY_DONE(ls_text_map_add(&known, token->content, token->bytes, 0, &added, err));
         if (!added) {
             status = ls_node_fail(&node, LS_ERR_FORMAT, err, "'%.60s' is added twice", token->content);
             goto done;
@@ -315,14 +302,14 @@ static ls_status read_added_tokens(ls_tokenizer *t, const ls_node *list, ls_erro
         }
         token->id = (int32_t)id;
         if (id >= next) next = id + 1;
-        if (vocab_id(t, token) < 0) LS_TRY(ls_read_token(t, &node, id, token->content, token->bytes, err));
-        if (token->normalized) LS_TRY(normalize_added(t, &node, token, err));
-        if (token->single_word && t->word == NULL) LS_TRY(compile_word(&t->word, err));
+        if (vocab_id(t, token) < 0) LS_TRY_DONE(ls_read_token(t, &node, id, token->content, token->bytes, err));
+        if (token->normalized) LS_TRY_DONE(normalize_added(t, &node, token, err));
+        if (token->single_word && t->word == NULL) LS_TRY_DONE(compile_word(&t->word, err));
     }
     /* Special ones first: of two that normalise to the same text the first counts. */
-    LS_TRY(add_to_tries(t, true, err));
-    LS_TRY(add_to_tries(t, false, err));
-    LS_TRY(set_decoded_texts(t, err));
+    LS_TRY_DONE(add_to_tries(t, true, err));
+    LS_TRY_DONE(add_to_tries(t, false, err));
+    LS_TRY_DONE(set_decoded_texts(t, err));
 done:
     ls_text_map_deinit(&known);
     return status;
@@ -334,7 +321,6 @@ static ls_status read_root(ls_tokenizer *t, const ls_node *root, ls_error *err) 
     static const char *const refused[] = {"truncation", "padding"};
     ls_node child;
     const char *text = NULL;
-    ls_status status;
     LS_TRY(ls_node_expect(root, LS_NODE_OBJECT, err));
     LS_TRY(ls_node_only(root, keys, err));
     if (ls_node_get(root, "version", &child)) {
@@ -352,8 +338,7 @@ static ls_status read_root(ls_tokenizer *t, const ls_node *root, ls_error *err) 
     if (ls_node_get_some(root, "added_tokens", &child)) LS_TRY(read_added_tokens(t, &child, err));
     if (ls_node_get_some(root, "post_processor", &child)) LS_TRY(ls_read_post_processor(t, &child, err));
     if (ls_node_get_some(root, "decoder", &child)) LS_TRY(ls_read_decoder(t, &child, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_tokenizer_parse(ls_tokenizer **out, const char *json, int64_t bytes, const char *name, ls_error *err) {
@@ -363,9 +348,9 @@ ls_status ls_tokenizer_parse(ls_tokenizer **out, const char *json, int64_t bytes
     ls_status status;
     *out = NULL;
     if (tokenizer == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: tokenizer", name);
-    LS_TRY(ls_json_doc_open(&doc, json, bytes, name, err));
+    LS_TRY_DONE(ls_json_doc_open(&doc, json, bytes, name, err));
     root = ls_json_root(doc);
-    LS_TRY(read_root(tokenizer, &root, err));
+    LS_TRY_DONE(read_root(tokenizer, &root, err));
     *out = tokenizer;
     tokenizer = NULL;
 done:
@@ -384,7 +369,7 @@ ls_status ls_tokenizer_open(ls_tokenizer **out, const char *directory, ls_error 
     if (path == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "path");
     memcpy(path, directory, n);
     memcpy(path + n, file, sizeof file);
-    LS_TRY(ls_file_read(&json, &bytes, path, FILE_BYTES_MAX, err));
+    LS_TRY_DONE(ls_file_read(&json, &bytes, path, FILE_BYTES_MAX, err));
     status = ls_tokenizer_parse(out, json, bytes, path, err);
 done:
     free(json);

@@ -15,15 +15,12 @@
 static ls_status read_type(const ls_node *node, const char *const *names, const char *what, int *index, ls_error *err) {
     ls_node type;
     const char *text = NULL;
-    ls_status status;
     LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, err));
     LS_TRY(ls_node_need(node, "type", &type, err));
     LS_TRY(ls_node_string(&type, &text, err));
     for (*index = 0; names[*index] != NULL; (*index)++)
         if (strcmp(names[*index], text) == 0) return LS_OK;
-    status = ls_node_fail(&type, LS_ERR_UNSUPPORTED, err, "the %s '%.60s' is not supported", what, text);
-done:
-    return status;
+    return ls_node_fail(&type, LS_ERR_UNSUPPORTED, err, "the %s '%.60s' is not supported", what, text);
 }
 
 static ls_status read_choice(const ls_node *node, const char *const *names, int *index, ls_error *err) {
@@ -50,12 +47,9 @@ static ls_status maybe_bool(const ls_node *node, const char *key, bool *out, ls_
 static ls_status need_text(const ls_node *node, const char *key, char **out, int64_t *bytes, ls_error *err) {
     ls_node child;
     const char *text = NULL;
-    ls_status status;
     LS_TRY(ls_node_need(node, key, &child, err));
     LS_TRY(ls_node_text(&child, &text, bytes, err));
-    status = ls_text_copy(out, text, *bytes, err);
-done:
-    return status;
+    return ls_text_copy(out, text, *bytes, err);
 }
 
 /* A field that holds exactly one character. */
@@ -75,12 +69,12 @@ static ls_status need_pattern(const ls_node *node, ls_pattern *out, ls_error *er
     const char *text = NULL;
     int64_t bytes = 0;
     ls_status status;
-    LS_TRY(ls_node_need(node, "pattern", &pattern, err));
-    LS_TRY(ls_node_expect(&pattern, LS_NODE_OBJECT, err));
+    LS_TRY_DONE(ls_node_need(node, "pattern", &pattern, err));
+    LS_TRY_DONE(ls_node_expect(&pattern, LS_NODE_OBJECT, err));
     if (ls_node_count(&pattern) != 1)
         return ls_node_fail(&pattern, LS_ERR_FORMAT, err, "exactly one of 'String' and 'Regex' is required");
     if (!ls_node_get(&pattern, "Regex", &regex)) return need_text(&pattern, "String", &out->text, &out->bytes, err);
-    LS_TRY(ls_node_text(&regex, &text, &bytes, err));
+    LS_TRY_DONE(ls_node_text(&regex, &text, &bytes, err));
     status = ls_regex_compile(&out->regex, text, bytes, err);
     if (status != LS_OK) ls_node_blame(&regex, err);
 done:
@@ -93,7 +87,6 @@ static ls_status read_sequence(ls_tokenizer *tokenizer, const ls_node *node, con
                                ls_error *err) {
     const char *const keys[] = {"type", key, NULL};
     ls_node list;
-    ls_status status;
     LS_TRY(ls_node_only(node, keys, err));
     LS_TRY(ls_node_need(node, key, &list, err));
     LS_TRY(ls_node_expect(&list, LS_NODE_ARRAY, err));
@@ -102,8 +95,7 @@ static ls_status read_sequence(ls_tokenizer *tokenizer, const ls_node *node, con
         const ls_node item = ls_node_at(&list, i);
         LS_TRY(read(tokenizer, &item, depth + 1, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* One more element, zeroed, in a list of steps. */
@@ -124,8 +116,8 @@ static ls_status need_charsmap(const ls_node *node, ls_charsmap *out, ls_error *
     const char *text;
     int64_t bytes;
     ls_status status;
-    LS_TRY(ls_node_need(node, "precompiled_charsmap", &child, err));
-    LS_TRY(ls_node_text(&child, &text, &bytes, err));
+    LS_TRY_DONE(ls_node_need(node, "precompiled_charsmap", &child, err));
+    LS_TRY_DONE(ls_node_text(&child, &text, &bytes, err));
     if ((status = ls_charsmap_parse(out, text, bytes, err)) != LS_OK) ls_node_blame(&child, err);
 done:
     return status;
@@ -144,10 +136,10 @@ static ls_status read_normalizer(ls_tokenizer *tokenizer, const ls_node *node, i
     ls_norm_step *step;
     int type;
     ls_status status;
-    LS_TRY(read_type(node, names, "normalizer", &type, err));
+    LS_TRY_DONE(read_type(node, names, "normalizer", &type, err));
     if (type == SEQUENCE) return read_sequence(tokenizer, node, "normalizers", read_normalizer, depth, err);
-    LS_TRY(ls_node_only(node, keys[type][0] != NULL ? keys[type] : keys[STRIP_ACCENTS], err));
-    LS_TRY(
+    LS_TRY_DONE(ls_node_only(node, keys[type][0] != NULL ? keys[type] : keys[STRIP_ACCENTS], err));
+    LS_TRY_DONE(
         add_step(node, (void **)&tokenizer->norm, &tokenizer->n_norm, &tokenizer->norm_cap, sizeof *step, &added, err));
     step = added;
     switch (type) {
@@ -157,13 +149,13 @@ static ls_status read_normalizer(ls_tokenizer *tokenizer, const ls_node *node, i
             break;
         case REPLACE:
             step->kind = LS_NORM_REPLACE;
-            LS_TRY(need_text(node, "content", &step->content, &step->content_bytes, err));
+            LS_TRY_DONE(need_text(node, "content", &step->content, &step->content_bytes, err));
             status = need_pattern(node, &step->pattern, err);
             break;
         case LOWERCASE: step->kind = LS_NORM_LOWERCASE; break;
         case STRIP:
             step->kind = LS_NORM_STRIP;
-            LS_TRY(need_bool(node, "strip_left", &step->left, err));
+            LS_TRY_DONE(need_bool(node, "strip_left", &step->left, err));
             status = need_bool(node, "strip_right", &step->right, err);
             break;
         case STRIP_ACCENTS: step->kind = LS_NORM_STRIP_ACCENTS; break;
@@ -192,13 +184,11 @@ static ls_status read_behavior(const ls_node *node, bool required, ls_split_beha
                                                LS_SPLIT_MERGED_NEXT, LS_SPLIT_CONTIGUOUS};
     ls_node child;
     int index;
-    ls_status status = LS_OK;
     *out = LS_SPLIT_ISOLATED;
     if (!ls_node_get(node, "behavior", &child)) return required ? ls_node_need(node, "behavior", &child, err) : LS_OK;
     LS_TRY(read_choice(&child, names, &index, err));
     *out = values[index];
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status read_scheme(const ls_node *node, ls_prepend_scheme *out, ls_error *err) {
@@ -210,12 +200,12 @@ static ls_status read_scheme(const ls_node *node, ls_prepend_scheme *out, ls_err
     ls_status status = LS_OK;
     *out = LS_PREPEND_ALWAYS;
     if (ls_node_get(node, "prepend_scheme", &child)) {
-        LS_TRY(read_choice(&child, names, &index, err));
+        LS_TRY_DONE(read_choice(&child, names, &index, err));
         *out = values[index];
     }
     /* The older field, which newer files may repeat. */
     if (ls_node_get_some(node, "add_prefix_space", &child)) {
-        LS_TRY(ls_node_bool(&child, &add, err));
+        LS_TRY_DONE(ls_node_bool(&child, &add, err));
         if (!add && *out != LS_PREPEND_NEVER)
             status = ls_node_fail(&child, LS_ERR_FORMAT, err, "false contradicts the prepend_scheme");
     }
@@ -229,12 +219,12 @@ static ls_status whitespace_pattern(ls_regex **out, ls_error *err) {
         "\\x{9}-\\x{D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}";
     ls_text text = {0};
     ls_status status;
-    LS_TRY(ls_text_append(&text, "[", 1, err));
-    LS_TRY(ls_regex_append_plain_word(&text, err));
-    LS_TRY(ls_text_append(&text, "]+|[^", 5, err));
-    LS_TRY(ls_regex_append_plain_word(&text, err));
-    LS_TRY(ls_text_append(&text, spaces, (int64_t)sizeof spaces - 1, err));
-    LS_TRY(ls_text_append(&text, "]+\0", 4, err));
+    LS_TRY_DONE(ls_text_append(&text, "[", 1, err));
+    LS_TRY_DONE(ls_regex_append_plain_word(&text, err));
+    LS_TRY_DONE(ls_text_append(&text, "]+|[^", 5, err));
+    LS_TRY_DONE(ls_regex_append_plain_word(&text, err));
+    LS_TRY_DONE(ls_text_append(&text, spaces, (int64_t)sizeof spaces - 1, err));
+    LS_TRY_DONE(ls_text_append(&text, "]+\0", 4, err));
     status = ls_regex_compile_plain(out, text.data, text.bytes - 2, err);
 done:
     ls_text_deinit(&text);
@@ -262,38 +252,39 @@ static ls_status read_pre_tokenizer(ls_tokenizer *tokenizer, const ls_node *node
     int type;
     bool flag = false;
     ls_status status;
-    LS_TRY(read_type(node, names, "pre-tokenizer", &type, err));
+    LS_TRY_DONE(read_type(node, names, "pre-tokenizer", &type, err));
     if (type == SEQUENCE) return read_sequence(tokenizer, node, "pretokenizers", read_pre_tokenizer, depth, err);
-    LS_TRY(ls_node_only(node, keys[type], err));
-    LS_TRY(add_step(node, (void **)&tokenizer->pre, &tokenizer->n_pre, &tokenizer->pre_cap, sizeof *step, &added, err));
+    LS_TRY_DONE(ls_node_only(node, keys[type], err));
+    LS_TRY_DONE(
+        add_step(node, (void **)&tokenizer->pre, &tokenizer->n_pre, &tokenizer->pre_cap, sizeof *step, &added, err));
     step = added;
     switch (type) {
         case BYTE_LEVEL:
             step->kind = LS_PRE_BYTE_LEVEL;
             step->split = true;
-            LS_TRY(need_bool(node, "add_prefix_space", &step->add_prefix_space, err));
-            LS_TRY(maybe_bool(node, "trim_offsets", &flag, err)); /* about offsets, which are not computed here */
-            LS_TRY(maybe_bool(node, "use_regex", &step->split, err));
+            LS_TRY_DONE(need_bool(node, "add_prefix_space", &step->add_prefix_space, err));
+            LS_TRY_DONE(maybe_bool(node, "trim_offsets", &flag, err)); /* about offsets, which are not computed here */
+            LS_TRY_DONE(maybe_bool(node, "use_regex", &step->split, err));
             if (step->split)
                 status = ls_regex_compile(&step->pattern.regex, ls_byte_level_pattern,
                                           (int64_t)strlen(ls_byte_level_pattern), err);
             break;
         case SPLIT:
             step->kind = LS_PRE_SPLIT;
-            LS_TRY(need_pattern(node, &step->pattern, err));
-            LS_TRY(read_behavior(node, true, &step->behavior, err));
+            LS_TRY_DONE(need_pattern(node, &step->pattern, err));
+            LS_TRY_DONE(read_behavior(node, true, &step->behavior, err));
             status = need_bool(node, "invert", &step->invert, err);
             break;
         case METASPACE:
             step->kind = LS_PRE_METASPACE;
             step->split = true;
-            LS_TRY(need_char(node, "replacement", &step->pattern, err));
-            LS_TRY(read_scheme(node, &step->scheme, err));
+            LS_TRY_DONE(need_char(node, "replacement", &step->pattern, err));
+            LS_TRY_DONE(read_scheme(node, &step->scheme, err));
             status = maybe_bool(node, "split", &step->split, err);
             break;
         case DIGITS:
             step->kind = LS_PRE_DIGITS;
-            LS_TRY(need_bool(node, "individual_digits", &flag, err));
+            LS_TRY_DONE(need_bool(node, "individual_digits", &flag, err));
             step->behavior = flag ? LS_SPLIT_ISOLATED : LS_SPLIT_CONTIGUOUS;
             break;
         case PUNCTUATION:
@@ -346,7 +337,6 @@ static ls_status read_template_part(ls_tokenizer *tokenizer, const ls_node *part
     ls_node inner, id, entry, ids;
     const char *name = NULL;
     bool is_special;
-    ls_status status;
     LS_TRY(ls_node_expect(part, LS_NODE_OBJECT, err));
     LS_TRY(ls_node_only(part, part_keys, err));
     if (ls_node_count(part) != 1)
@@ -371,15 +361,13 @@ static ls_status read_template_part(ls_tokenizer *tokenizer, const ls_node *part
         const ls_node item = ls_node_at(&ids, i);
         LS_TRY(add_post_id(tokenizer, &item, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status read_template(ls_tokenizer *tokenizer, const ls_node *node, ls_error *err) {
     /* "pair" is about two texts at once, which nothing here encodes */
     static const char *const keys[] = {"type", "single", "pair", "special_tokens", NULL};
     ls_node single, special;
-    ls_status status;
     LS_TRY(ls_node_only(node, keys, err));
     LS_TRY(ls_node_need(node, "single", &single, err));
     LS_TRY(ls_node_expect(&single, LS_NODE_ARRAY, err));
@@ -389,21 +377,17 @@ static ls_status read_template(ls_tokenizer *tokenizer, const ls_node *node, ls_
         const ls_node part = ls_node_at(&single, i);
         LS_TRY(read_template_part(tokenizer, &part, &special, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ["token", id] */
 static ls_status read_post_pair(ls_tokenizer *tokenizer, const ls_node *node, const char *key, ls_error *err) {
     ls_node pair, id;
-    ls_status status;
     LS_TRY(ls_node_need(node, key, &pair, err));
     LS_TRY(ls_node_expect(&pair, LS_NODE_ARRAY, err));
     if (ls_node_count(&pair) != 2) return ls_node_fail(&pair, LS_ERR_FORMAT, err, "a token and its id are required");
     id = ls_node_at(&pair, 1);
-    status = add_post_id(tokenizer, &id, err);
-done:
-    return status;
+    return add_post_id(tokenizer, &id, err);
 }
 
 static ls_status read_post_processor(ls_tokenizer *tokenizer, const ls_node *node, int depth, ls_error *err) {
@@ -412,7 +396,6 @@ static ls_status read_post_processor(ls_tokenizer *tokenizer, const ls_node *nod
                                         "BertProcessing", "RobertaProcessing", NULL};
     static const char *const surround_keys[] = {"type", "sep", "cls", "trim_offsets", "add_prefix_space", NULL};
     int type;
-    ls_status status;
     LS_TRY(read_type(node, names, "post-processor", &type, err));
     if (type == SEQUENCE) return read_sequence(tokenizer, node, "processors", read_post_processor, depth, err);
     if (type == BYTE_LEVEL) return ls_node_only(node, byte_level_keys, err); /* about offsets only */
@@ -423,9 +406,7 @@ static ls_status read_post_processor(ls_tokenizer *tokenizer, const ls_node *nod
     LS_TRY(ls_node_only(node, surround_keys, err));
     LS_TRY(read_post_pair(tokenizer, node, "cls", err));
     LS_TRY(add_post(tokenizer, node, LS_TEMPLATE_TEXT, err));
-    status = read_post_pair(tokenizer, node, "sep", err);
-done:
-    return status;
+    return read_post_pair(tokenizer, node, "sep", err);
 }
 
 ls_status ls_read_post_processor(ls_tokenizer *tokenizer, const ls_node *node, ls_error *err) {
@@ -458,35 +439,36 @@ static ls_status read_decoder(ls_tokenizer *tokenizer, const ls_node *node, int 
     ls_prepend_scheme scheme;
     int type;
     ls_status status;
-    LS_TRY(read_type(node, names, "decoder", &type, err));
+    LS_TRY_DONE(read_type(node, names, "decoder", &type, err));
     if (type == SEQUENCE) return read_sequence(tokenizer, node, "decoders", read_decoder, depth, err);
-    LS_TRY(ls_node_only(node, keys[type], err));
-    LS_TRY(add_step(node, (void **)&tokenizer->dec, &tokenizer->n_dec, &tokenizer->dec_cap, sizeof *step, &added, err));
+    LS_TRY_DONE(ls_node_only(node, keys[type], err));
+    LS_TRY_DONE(
+        add_step(node, (void **)&tokenizer->dec, &tokenizer->n_dec, &tokenizer->dec_cap, sizeof *step, &added, err));
     step = added;
     switch (type) {
         case BYTE_LEVEL: step->kind = LS_DEC_BYTE_LEVEL; break;
         case REPLACE:
             step->kind = LS_DEC_REPLACE;
-            LS_TRY(need_text(node, "content", &step->content, &step->content_bytes, err));
+            LS_TRY_DONE(need_text(node, "content", &step->content, &step->content_bytes, err));
             status = need_pattern(node, &step->pattern, err);
             break;
         case BYTE_FALLBACK: step->kind = LS_DEC_BYTE_FALLBACK; break;
         case FUSE: step->kind = LS_DEC_FUSE; break;
         case STRIP:
             step->kind = LS_DEC_STRIP;
-            LS_TRY(need_char(node, "content", &step->pattern, err));
-            LS_TRY(need_count(node, "start", &step->start, err));
+            LS_TRY_DONE(need_char(node, "content", &step->pattern, err));
+            LS_TRY_DONE(need_count(node, "start", &step->start, err));
             status = need_count(node, "stop", &step->stop, err);
             break;
         case METASPACE:
             step->kind = LS_DEC_METASPACE;
-            LS_TRY(need_char(node, "replacement", &step->pattern, err));
-            LS_TRY(read_scheme(node, &scheme, err));
+            LS_TRY_DONE(need_char(node, "replacement", &step->pattern, err));
+            LS_TRY_DONE(read_scheme(node, &scheme, err));
             step->drop_first = scheme != LS_PREPEND_NEVER;
             break;
         default:
             step->kind = LS_DEC_BPE;
-            LS_TRY(need_text(node, "suffix", &step->pattern.text, &step->pattern.bytes, err));
+            LS_TRY_DONE(need_text(node, "suffix", &step->pattern.text, &step->pattern.bytes, err));
             if (step->pattern.bytes == 0) status = ls_node_fail(node, LS_ERR_UNSUPPORTED, err, "an empty suffix");
             break;
     }

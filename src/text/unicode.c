@@ -97,7 +97,7 @@ static ls_status order_marks(int32_t *codes, int64_t n, ls_error *err) {
             previous = combining;
         }
         if (!sorted) {
-            LS_TRY(ls_array_grow((void **)&run, &cap, end - i, sizeof *run, "run of marks", err));
+            LS_TRY_DONE(ls_array_grow((void **)&run, &cap, end - i, sizeof *run, "run of marks", err));
             for (int64_t k = i; k < end; k++)
                 run[k - i] = (marked){.code = codes[k], .combining = combining_class(codes[k]), .order = k};
             qsort(run, (size_t)(end - i), sizeof *run, compare_marks);
@@ -129,11 +129,11 @@ ls_status ls_unicode_normalize(const char *text, int64_t bytes, int form, ls_tex
         if (code >= 0x80 && !in_ranges(ls_norm_inert, ls_norm_inert_n, code))
             n_parts = utf8proc_decompose_char(code, parts, DECOMPOSED_MAX, flags, &boundary);
         LS_ASSERT(n_parts >= 1 && n_parts <= DECOMPOSED_MAX, "U+%04X: %lld", (unsigned)code, (long long)n_parts);
-        LS_TRY(ls_array_grow((void **)&codes, &cap, n + n_parts, sizeof *codes, "code points", err));
+        LS_TRY_DONE(ls_array_grow((void **)&codes, &cap, n + n_parts, sizeof *codes, "code points", err));
         memcpy(codes + n, parts, (size_t)n_parts * sizeof *codes);
         n += n_parts;
     }
-    LS_TRY(order_marks(codes, n, err));
+    LS_TRY_DONE(order_marks(codes, n, err));
     for (int64_t i = 0; i < n;) {
         int64_t end = i, length;
         /* An inert code point composes with nothing, so it parts the text. */
@@ -143,8 +143,8 @@ ls_status ls_unicode_normalize(const char *text, int64_t bytes, int form, ls_tex
             length = utf8proc_normalize_utf32(codes + i, length, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
             LS_ASSERT(length >= 0, "%lld", (long long)length);
         }
-        for (int64_t k = i; k < i + length; k++) LS_TRY(ls_text_append_code(out, codes[k], err));
-        if (end < n) LS_TRY(ls_text_append_code(out, codes[end], err));
+        for (int64_t k = i; k < i + length; k++) LS_TRY_DONE(ls_text_append_code(out, codes[k], err));
+        if (end < n) LS_TRY_DONE(ls_text_append_code(out, codes[end], err));
         i = end + 1;
     }
 done:

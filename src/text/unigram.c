@@ -18,14 +18,12 @@ typedef struct ending {
 } ending;
 
 ls_status ls_unigram_add(ls_unigram *u, const char *text, int64_t bytes, double score, bool *added, ls_error *err) {
-    ls_status status;
     LS_TRY(ls_array_grow((void **)&u->scores, &u->scores_cap, u->n + 1, sizeof *u->scores, "vocabulary", err));
     LS_TRY(ls_text_map_add(&u->vocab, text, bytes, (int32_t)u->n, added, err));
-    if (!*added) goto done;
+    if (!*added) return LS_OK;
     LS_TRY(ls_token_trie_add(&u->pieces, text, bytes, (int32_t)u->n, err));
     u->scores[u->n++] = score;
-done:
-    return status;
+    return LS_OK;
 }
 
 void ls_unigram_finish(ls_unigram *u) {
@@ -83,13 +81,11 @@ static ls_status extend(const ls_unigram *u, ending *ends, const char *word, int
 static ls_status append(const ls_unigram *u, const char *text, int64_t bytes, ls_ids *ids, ls_error *err) {
     const int32_t id = ls_text_map_find(&u->vocab, text, bytes);
     bool all = u->byte_fallback;
-    ls_status status = LS_OK;
     if (id >= 0) return ls_ids_append(ids, id, err);
     for (int64_t i = 0; all && i < bytes; i++) all = u->byte_ids[(uint8_t)text[i]] >= 0;
     if (!all) return ls_ids_append(ids, u->unk_id, err);
     for (int64_t i = 0; i < bytes; i++) LS_TRY(ls_ids_append(ids, u->byte_ids[(uint8_t)text[i]], err));
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_unigram_encode(const ls_unigram *u, const char *word, int64_t bytes, ls_ids *ids, ls_error *err) {
@@ -98,13 +94,13 @@ ls_status ls_unigram_encode(const ls_unigram *u, const char *word, int64_t bytes
     bool unknown = false;
     ls_status status;
     if (bytes == 0) return LS_OK;
-    LS_TRY(ls_array_alloc((void **)&ends, bytes + 1, sizeof *ends, "word", err));
-    LS_TRY(ls_array_alloc((void **)&cuts, bytes + 1, sizeof *cuts, "word", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&ends, bytes + 1, sizeof *ends, "word", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&cuts, bytes + 1, sizeof *cuts, "word", err));
     for (int64_t i = 1; i <= bytes; i++) ends[i].begin = -1;
     for (int64_t at = 0; at < bytes;) {
         int32_t code;
         const int64_t n = ls_utf8_decode((const uint8_t *)word + at, bytes - at, &code);
-        LS_TRY(extend(u, ends, word, bytes, at, n, err));
+        LS_TRY_DONE(extend(u, ends, word, bytes, at, n, err));
         at += n;
     }
     /* Beginnings from the last piece to the first; of unknown characters in a row, the first one's only. */
@@ -116,7 +112,7 @@ ls_status ls_unigram_encode(const ls_unigram *u, const char *word, int64_t bytes
     }
     for (int64_t i = n_cuts; i-- > 0;) {
         const int64_t begin = cuts[i], end = i > 0 ? cuts[i - 1] : bytes;
-        LS_TRY(append(u, word + begin, end - begin, ids, err));
+        LS_TRY_DONE(append(u, word + begin, end - begin, ids, err));
     }
 done:
     free(cuts);

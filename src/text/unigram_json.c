@@ -9,7 +9,6 @@ static ls_status read_piece(ls_tokenizer *t, const ls_node *item, int64_t id, ls
     const char *text;
     int64_t bytes;
     bool added;
-    ls_status status;
     LS_TRY(ls_node_expect(item, LS_NODE_ARRAY, err));
     if (ls_node_count(item) != 2) return ls_node_fail(item, LS_ERR_FORMAT, err, "a piece and its score are required");
     part = ls_node_at(item, 0);
@@ -23,16 +22,13 @@ static ls_status read_piece(ls_tokenizer *t, const ls_node *item, int64_t id, ls
     t->n_texts++;
     LS_TRY(ls_unigram_add(&t->unigram, t->texts[id], bytes, ls_node_number(&number), &added, err));
     if (!added) return ls_node_fail(&part, LS_ERR_UNSUPPORTED, err, "'%.60s' stands here a second time", text);
-    status = ls_read_token(t, item, id, t->texts[id], bytes, err);
-done:
-    return status;
+    return ls_read_token(t, item, id, t->texts[id], bytes, err);
 }
 
 ls_status ls_read_unigram(ls_tokenizer *t, const ls_node *model, ls_error *err) {
     static const char *const keys[] = {"type", "unk_id", "vocab", "byte_fallback", NULL};
     ls_node vocab, child;
     int64_t unk = -1;
-    ls_status status;
     LS_TRY(ls_node_only(model, keys, err));
     LS_TRY(ls_node_need(model, "vocab", &vocab, err));
     LS_TRY(ls_node_expect(&vocab, LS_NODE_ARRAY, err));
@@ -47,6 +43,5 @@ ls_status ls_read_unigram(ls_tokenizer *t, const ls_node *model, ls_error *err) 
     t->unigram.unk_id = (int32_t)unk;
     ls_unigram_finish(&t->unigram);
     t->has_unigram = true;
-done:
-    return status;
+    return LS_OK;
 }

@@ -262,7 +262,7 @@ static ls_status gather_ranks(ls_comm *c, const char *address, uint64_t identity
     int32_t n_there = 1;
     int listener;
     ls_status status;
-    LS_TRY(listen_at(&listener, address, c->n_ranks, err));
+    LS_TRY_DONE(listen_at(&listener, address, c->n_ranks, err));
     while (n_there < c->n_ranks) {
         int fd;
         if (wait_for(listener, POLLIN, deadline - clock_now()) != MOVED) {
@@ -301,7 +301,7 @@ static ls_status join_root(ls_comm *c, const char *address, uint64_t identity, l
     struct addrinfo *found = NULL;
     int fd;
     ls_status status;
-    LS_TRY(resolve(&found, address, false, err));
+    LS_TRY_DONE(resolve(&found, address, false, err));
     while (connect_once(&fd, found) != LS_OK) {
         if (clock_now() >= deadline) {
             status = LS_FAIL(err, LS_ERR_IO, "rank %d found nobody at %s within %g s: %s", c->rank, address,
@@ -312,8 +312,8 @@ static ls_status join_root(ls_comm *c, const char *address, uint64_t identity, l
     }
     tune(fd);
     c->links[0].fd = fd;
-    LS_TRY(send_message(c, 0, MESSAGE_HELLO, &words, sizeof words, "the greeting", err));
-    LS_TRY(receive_message(c, 0, MESSAGE_WELCOME, NULL, 0, "the welcome", err));
+    LS_TRY_DONE(send_message(c, 0, MESSAGE_HELLO, &words, sizeof words, "the greeting", err));
+    LS_TRY_DONE(receive_message(c, 0, MESSAGE_WELCOME, NULL, 0, "the welcome", err));
 done:
     if (found != NULL) freeaddrinfo(found);
     return status;
@@ -326,13 +326,13 @@ ls_status ls_comm_open(ls_comm **out, const ls_comm_opts *o, uint64_t identity, 
     if (o->n_ranks < 2 || o->n_ranks > LS_RANKS_MAX || o->rank < 0 || o->rank >= o->n_ranks)
         return LS_FAIL(err, LS_ERR_ARG, "rank %d of %d", o->rank, o->n_ranks);
     if (!(o->timeout_s > 0.0)) return LS_FAIL(err, LS_ERR_ARG, "a timeout of %g s", o->timeout_s);
-    LS_TRY(ls_array_alloc((void **)&c, 1, sizeof *c, "connections", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&c, 1, sizeof *c, "connections", err));
     c->rank = o->rank;
     c->n_ranks = o->n_ranks;
     c->timeout_s = o->timeout_s;
-    LS_TRY(ls_array_alloc((void **)&c->links, c->n_ranks, sizeof *c->links, "connections", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&c->links, c->n_ranks, sizeof *c->links, "connections", err));
     for (int32_t r = 0; r < c->n_ranks; r++) c->links[r].fd = -1;
-    LS_TRY(c->rank == 0 ? gather_ranks(c, o->address, identity, err) : join_root(c, o->address, identity, err));
+    LS_TRY_DONE(c->rank == 0 ? gather_ranks(c, o->address, identity, err) : join_root(c, o->address, identity, err));
     *out = c;
     c = NULL;
 done:
@@ -352,52 +352,43 @@ void ls_comm_close(ls_comm *c) {
 ls_status ls_comm_share(ls_comm *c, void *data, const int64_t *begins, const char *what, ls_error *err) {
     uint8_t *bytes = data;
     const int64_t all = begins[c->n_ranks];
-    ls_status status = LS_OK;
     if (c->rank != 0) {
         LS_TRY(send_message(c, 0, MESSAGE_DATA, bytes + begins[c->rank], begins[c->rank + 1] - begins[c->rank], what,
                             err));
         LS_TRY(receive_message(c, 0, MESSAGE_DATA, bytes, all, what, err));
-        goto done;
+        return LS_OK;
     }
     for (int32_t r = 1; r < c->n_ranks; r++)
         LS_TRY(receive_message(c, r, MESSAGE_DATA, bytes + begins[r], begins[r + 1] - begins[r], what, err));
     for (int32_t r = 1; r < c->n_ranks; r++) LS_TRY(send_message(c, r, MESSAGE_DATA, bytes, all, what, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 /* A gradient from device memory to a rank, and one from a rank into the next leaf of the tree. */
 static ls_status send_gradient(ls_comm *c, int32_t rank, const float *gradient, int64_t bytes, float *staging,
                                ls_device *device, ls_error *err) {
-    ls_status status;
     LS_TRY(ls_memory_take(device, staging, gradient, bytes, err));
-    LS_TRY(send_message(c, rank, MESSAGE_DATA, staging, bytes, "the gradient", err));
-done:
-    return status;
+    return send_message(c, rank, MESSAGE_DATA, staging, bytes, "the gradient", err);
 }
 
 static ls_status receive_gradient(ls_comm *c, int32_t rank, ls_gradient *g, int64_t bytes, float *staging,
                                   ls_device *device, float **leaf, ls_error *err) {
-    ls_status status;
     LS_TRY(receive_message(c, rank, MESSAGE_DATA, staging, bytes, "the gradient", err));
     LS_TRY(ls_gradient_leaf(g, false, leaf, err));
-    LS_TRY(ls_memory_write(device, *leaf, staging, bytes, err));
-done:
-    return status;
+    return ls_memory_write(device, *leaf, staging, bytes, err);
 }
 
 ls_status ls_comm_fold(ls_comm *c, ls_gradient *g, int64_t n_elements, float *staging, ls_device *device,
                        int32_t n_parts, float **root, ls_error *err) {
     const int64_t bytes = n_elements * (int64_t)sizeof(float);
     float *leaf;
-    ls_status status = LS_OK;
     if (c->rank != 0) {
         if (c->rank < n_parts) {
             LS_TRY(ls_gradient_root(g, &leaf, err));
             LS_TRY(send_gradient(c, 0, leaf, bytes, staging, device, err));
         }
         LS_TRY(receive_gradient(c, 0, g, bytes, staging, device, root, err));
-        goto done;
+        return LS_OK;
     }
     /* Rank 0's own sum is the first leaf of a tree over ranks: the top of the tree over leaves. */
     LS_TRY(ls_gradient_root(g, &leaf, err));
@@ -409,6 +400,5 @@ ls_status ls_comm_fold(ls_comm *c, ls_gradient *g, int64_t n_elements, float *st
     LS_TRY(ls_memory_take(device, staging, *root, bytes, err));
     for (int32_t r = 1; r < c->n_ranks; r++)
         LS_TRY(send_message(c, r, MESSAGE_DATA, staging, bytes, "the gradient", err));
-done:
-    return status;
+    return LS_OK;
 }

@@ -176,7 +176,7 @@ ls_status ls_config_parse(const ls_config *config, const char *json, int64_t byt
     void *iterator = NULL, *value;
     char *text = NULL;
     ls_status status;
-    LS_TRY(ls_json_doc_open(&doc, json, bytes, name, err));
+    LS_TRY_DONE(ls_json_doc_open(&doc, json, bytes, name, err));
     root = ls_json_root(doc);
     while (ls_node_next(&root, &iterator, &child)) {
         const ls_option *o = find(config, child.key, strlen(child.key), &value);
@@ -186,7 +186,7 @@ ls_status ls_config_parse(const ls_config *config, const char *json, int64_t byt
                                   hint(near, config, child.key, strlen(child.key)));
             goto done;
         }
-        LS_TRY(text_of(&child, o, &text, err));
+        LS_TRY_DONE(text_of(&child, o, &text, err));
         if ((status = set(value, o, text, err)) != LS_OK) {
             ls_error_prefix(err, "%s", name);
             goto done;
@@ -304,8 +304,8 @@ ls_status ls_config_agree(const ls_config *config, const ls_node *options, const
             const ls_option *o = &config->tables[t].options[i];
             ls_node child;
             if (!o->carries_bits || is_named(except, o->name)) continue;
-            LS_TRY(ls_node_need(options, o->name, &child, err));
-            LS_TRY(text_of(&child, o, &stored, err));
+            LS_TRY_DONE(ls_node_need(options, o->name, &child, err));
+            LS_TRY_DONE(text_of(&child, o, &stored, err));
             format(mine, o, value_of(&config->tables[t], o));
             if (strcmp(stored, mine) != 0) {
                 status =

@@ -40,7 +40,7 @@ struct ls_data {
 static ls_status parse_file(data_file *file, const char *text, int64_t bytes, const char *option, ls_error *err) {
     char *colon, *end;
     ls_status status;
-    LS_TRY(ls_text_copy(&file->path, text, bytes, err));
+    LS_TRY_DONE(ls_text_copy(&file->path, text, bytes, err));
     file->weight = 1.0;
     colon = strrchr(file->path, ':');
     if (colon != NULL && colon[1] != '\0') {
@@ -64,7 +64,6 @@ static ls_status fill_template(ls_data_line *line, const char *template, ls_erro
     const int64_t before = at - template, behind = (int64_t)strlen(at + sizeof place - 1);
     int64_t bytes = before + behind;
     char *text;
-    ls_status status;
     if (!ls_add_i64(bytes, line->prompt_bytes, &bytes)) return LS_FAIL(err, LS_ERR_NOMEM, "prompt");
     LS_TRY(ls_array_alloc((void **)&text, bytes + 1, 1, "prompt", err));
     memcpy(text, template, (size_t)before);
@@ -73,12 +72,10 @@ static ls_status fill_template(ls_data_line *line, const char *template, ls_erro
     free(line->prompt);
     line->prompt = text;
     line->prompt_bytes = bytes;
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status read_file(ls_data *d, data_file *file, const ls_data_options *o, ls_error *err) {
-    ls_status status;
     LS_TRY(ls_data_lines_read(&file->lines, &file->n, file->path, &o->fields, err));
     for (int64_t i = 0; i < file->n; i++) {
         ls_data_line *line = &file->lines[i];
@@ -89,13 +86,11 @@ static ls_status read_file(ls_data *d, data_file *file, const ls_data_options *o
     }
     d->digest = ls_fnv_mix(d->digest, &file->weight, (int64_t)sizeof file->weight);
     d->digest = ls_fnv_mix(d->digest, &file->n, (int64_t)sizeof file->n);
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status read_files(ls_data *d, const char *list, bool held_out, const ls_data_options *o, ls_error *err) {
     const char *option = held_out ? "eval_data" : "data";
-    ls_status status = LS_OK;
     for (const char *at = list; at != NULL && *at != '\0';) {
         const char *comma = strchr(at, ',');
         const int64_t bytes = comma != NULL ? comma - at : (int64_t)strlen(at);
@@ -107,8 +102,7 @@ static ls_status read_files(ls_data *d, const char *list, bool held_out, const l
         LS_TRY(read_file(d, file, o, err));
         at = comma != NULL ? comma + 1 : NULL;
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- splits ---- */
@@ -122,7 +116,6 @@ static uint64_t hash_id(const char *id) {
 }
 
 static ls_status split_file(const ls_data *d, data_file *file, int64_t held_out, bool by_files, ls_error *err) {
-    ls_status status;
     const int64_t f = file - d->files;
     for (int k = 0; k < N_SPLITS; k++)
         LS_TRY(ls_array_alloc((void **)&file->members[k], file->n, sizeof(int64_t), "lines", err));
@@ -136,8 +129,7 @@ static ls_status split_file(const ls_data *d, data_file *file, int64_t held_out,
         const uint64_t seed = (k == LS_DATA_HELD_OUT ? 0 : d->seed) ^ ((uint64_t)f << 56);
         if (file->n_members[k] > 0) LS_TRY(ls_order_create(&file->orders[k], file->n_members[k], seed, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* A line and where it is. */
@@ -160,7 +152,7 @@ static ls_status check_leaks(const ls_data *d, ls_error *err) {
     int64_t n = 0, total = 0;
     ls_status status;
     for (int64_t f = 0; f < d->n_files; f++) total += d->files[f].n;
-    LS_TRY(ls_array_alloc((void **)&places, total, sizeof *places, "lines", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&places, total, sizeof *places, "lines", err));
     for (int64_t f = 0; f < d->n_files; f++)
         for (int64_t i = 0; i < d->files[f].n; i++) places[n++] = (place){&d->files[f].lines[i], &d->files[f]};
     qsort(places, (size_t)n, sizeof *places, compare_prompts);
@@ -187,14 +179,14 @@ ls_status ls_data_open(ls_data **out, const ls_data_options *o, ls_error *err) {
     *out = NULL;
     if (o->template != NULL && o->template[0] != '\0' && strstr(o->template, "{prompt}") == NULL)
         return LS_FAIL(err, LS_ERR_ARG, "data_template: '%.100s' has no {prompt}", o->template);
-    LS_TRY(ls_array_alloc((void **)&d, 1, sizeof *d, "data", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&d, 1, sizeof *d, "data", err));
     d->seed = o->seed;
     d->digest = LS_FNV_START;
-    LS_TRY(read_files(d, o->files, false, o, err));
-    LS_TRY(read_files(d, o->held_out_files, true, o, err));
+    LS_TRY_DONE(read_files(d, o->files, false, o, err));
+    LS_TRY_DONE(read_files(d, o->held_out_files, true, o, err));
     d->digest = ls_fnv_mix(d->digest, &by_files, (int64_t)sizeof by_files);
-    for (int64_t f = 0; f < d->n_files; f++) LS_TRY(split_file(d, &d->files[f], o->held_out, by_files, err));
-    if (by_files) LS_TRY(check_leaks(d, err));
+    for (int64_t f = 0; f < d->n_files; f++) LS_TRY_DONE(split_file(d, &d->files[f], o->held_out, by_files, err));
+    if (by_files) LS_TRY_DONE(check_leaks(d, err));
     if (ls_data_count(d, LS_DATA_TRAIN) == 0) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "data: no line is left to train on; one in %lld is held out",
                          (long long)o->held_out);

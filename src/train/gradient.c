@@ -38,9 +38,9 @@ ls_status ls_gradient_create(ls_gradient **out, ls_device *device, int64_t n_ele
     g->device = device;
     g->n_elements = n_elements;
     g->n_levels = levels_of(leaves_max);
-    LS_TRY(ls_memory_alloc(device, (void **)&g->leaf, n_elements, sizeof(float), "gradient", err));
+    LS_TRY_DONE(ls_memory_alloc(device, (void **)&g->leaf, n_elements, sizeof(float), "gradient", err));
     for (int64_t i = 0; i < g->n_levels; i++)
-        LS_TRY(ls_memory_alloc(device, (void **)&g->levels[i], n_elements, sizeof(float), "gradient", err));
+        LS_TRY_DONE(ls_memory_alloc(device, (void **)&g->levels[i], n_elements, sizeof(float), "gradient", err));
     *out = g;
     g = NULL;
 done:
@@ -68,11 +68,9 @@ static ls_status add(const ls_gradient *g, float *left, const float *right, ls_e
     const int64_t rows = g->n_elements / ADD_COLUMNS, rest = g->n_elements % ADD_COLUMNS, at = rows * ADD_COLUMNS;
     const ls_residual_args whole = {.h = left, .y = right, .rows = rows, .dim = ADD_COLUMNS};
     const ls_residual_args tail = {.h = left + at, .y = right + at, .rows = 1, .dim = rest};
-    ls_status status = LS_OK;
     if (rows > 0) LS_TRY(ls_residual(g->device, &whole, err));
     if (rest > 0) LS_TRY(ls_residual(g->device, &tail, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static void swap(float **a, float **b) {
@@ -90,19 +88,16 @@ static ls_status join(ls_gradient *g, int64_t level, ls_error *err) {
 
 ls_status ls_gradient_fold(ls_gradient *g, ls_error *err) {
     int64_t level = 0;
-    ls_status status = LS_OK;
     for (; (g->n_leaves >> level & 1) != 0; level++) LS_TRY(join(g, level, err));
     LS_ASSERT(level < g->n_levels, "leaf %lld of a tree of %lld levels", (long long)g->n_leaves,
               (long long)g->n_levels);
     swap(&g->levels[level], &g->leaf);
     g->n_leaves++;
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_gradient_root(ls_gradient *g, float **out, ls_error *err) {
     bool is_first = true;
-    ls_status status = LS_OK;
     LS_ASSERT(g->n_leaves > 0, "a tree of %lld leaves", (long long)g->n_leaves);
     for (int64_t level = 0; level < g->n_levels; level++) {
         if ((g->n_leaves >> level & 1) == 0) continue;
@@ -115,8 +110,7 @@ ls_status ls_gradient_root(ls_gradient *g, float **out, ls_error *err) {
     swap(&g->levels[0], &g->leaf);
     g->n_leaves = 1;
     *out = g->levels[0];
-done:
-    return status;
+    return LS_OK;
 }
 
 int64_t ls_gradient_share(int64_t n_leaves, int64_t n_ranks) {

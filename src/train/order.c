@@ -17,11 +17,11 @@ ls_status ls_order_create(ls_order **out, int64_t n, uint64_t seed, ls_error *er
     ls_status status;
     *out = NULL;
     LS_ASSERT(n > 0, "%lld examples", (long long)n);
-    LS_TRY(ls_array_alloc((void **)&o, 1, sizeof *o, "order", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&o, 1, sizeof *o, "order", err));
     o->n = n;
     o->epoch = -1;
     o->seed = seed;
-    LS_TRY(ls_array_alloc((void **)&o->permutation, n, sizeof *o->permutation, "order", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&o->permutation, n, sizeof *o->permutation, "order", err));
     *out = o;
     o = NULL;
 done:

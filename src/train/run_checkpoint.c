@@ -48,7 +48,7 @@ static ls_status remove_leftovers(const ls_saves *run, ls_error *err) {
     char **names, path[LS_SAVES_PATH_MAX];
     int64_t n;
     ls_status status;
-    LS_TRY(ls_directory_list(&names, &n, run->directory, err));
+    LS_TRY_DONE(ls_directory_list(&names, &n, run->directory, err));
     for (int64_t i = 0; status == LS_OK && i < n; i++) {
         if (strncmp(names[i], "." STEP_PREFIX, strlen("." STEP_PREFIX)) != 0) continue;
         status = join(path, run->directory, names[i], err);
@@ -64,14 +64,14 @@ ls_status ls_saves_open(ls_saves **out, const char *directory, bool is_writer, l
     char longest[LS_SAVES_PATH_MAX];
     ls_status status;
     *out = NULL;
-    LS_TRY(ls_array_alloc((void **)&run, 1, sizeof *run, "run", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&run, 1, sizeof *run, "run", err));
     run->lock = -1;
-    LS_TRY(join(longest, directory, ".step-1234567890123456789.new/special_tokens_map.json", err));
+    LS_TRY_DONE(join(longest, directory, ".step-1234567890123456789.new/special_tokens_map.json", err));
     snprintf(run->directory, sizeof run->directory, "%s", directory);
     if (is_writer) {
-        LS_TRY(ls_directory_make(directory, err));
-        LS_TRY(ls_directory_lock(&run->lock, directory, err));
-        LS_TRY(remove_leftovers(run, err));
+        LS_TRY_DONE(ls_directory_make(directory, err));
+        LS_TRY_DONE(ls_directory_lock(&run->lock, directory, err));
+        LS_TRY_DONE(remove_leftovers(run, err));
     }
     *out = run;
     run = NULL;
@@ -113,16 +113,16 @@ static ls_status list_steps(const ls_saves *run, int64_t **steps, int64_t *n, ls
     ls_status status;
     *steps = NULL;
     *n = 0;
-    LS_TRY(ls_directory_list(&names, &n_names, run->directory, err));
-    LS_TRY(ls_array_alloc((void **)steps, n_names, sizeof **steps, "checkpoints", err));
+    LS_TRY_DONE(ls_directory_list(&names, &n_names, run->directory, err));
+    LS_TRY_DONE(ls_array_alloc((void **)steps, n_names, sizeof **steps, "checkpoints", err));
     for (int64_t i = 0; i < n_names; i++) {
         const int64_t step = step_of(names[i]);
         int64_t at = *n;
         if (step < 0) continue;
-        LS_TRY(join(path, run->directory, names[i], err));
-        LS_TRY(look(&is_complete, path, err));
+        LS_TRY_DONE(join(path, run->directory, names[i], err));
+        LS_TRY_DONE(look(&is_complete, path, err));
         if (!is_complete) continue;
-        LS_TRY(check_name(names[i], step, path, err));
+        LS_TRY_DONE(check_name(names[i], step, path, err));
         for (; at > 0 && (*steps)[at - 1] > step; at--) (*steps)[at] = (*steps)[at - 1];
         (*steps)[at] = step;
         ++*n;
@@ -148,7 +148,7 @@ ls_status ls_saves_newest(const ls_saves *run, int64_t *step, char path[LS_SAVES
     *step = -1;
     path[0] = '\0';
     if (!ls_file_exists(run->directory)) return LS_OK; /* its writer has not come yet */
-    LS_TRY(list_steps(run, &steps, &n, err));
+    LS_TRY_DONE(list_steps(run, &steps, &n, err));
     if (n > 0) {
         *step = steps[n - 1];
         status = step_path(run, *step, path, err);
@@ -160,7 +160,6 @@ done:
 
 ls_status ls_saves_keep_files(ls_saves *run, const char *model_directory, ls_error *err) {
     char path[LS_SAVES_PATH_MAX];
-    ls_status status = LS_OK;
     for (int i = 0; i < LS_MODEL_FILES; i++) {
         LS_TRY(join(path, model_directory, ls_model_files[i], err));
         free(run->files[i]);
@@ -168,8 +167,7 @@ ls_status ls_saves_keep_files(ls_saves *run, const char *model_directory, ls_err
         if (ls_file_exists(path))
             LS_TRY(ls_file_read(&run->files[i], &run->file_bytes[i], path, LS_MODEL_FILE_BYTES_MAX, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- saving ---- */
@@ -214,8 +212,8 @@ static ls_status save_optimizer(const char *path, const ls_train_state *s, ls_er
     ls_tensor_out *tensors = NULL;
     tensor_name *names = NULL;
     ls_status status;
-    LS_TRY(ls_array_alloc((void **)&tensors, N_ARRAYS * p->n, sizeof *tensors, "checkpoint", err));
-    LS_TRY(ls_array_alloc((void **)&names, N_ARRAYS * p->n, sizeof *names, "checkpoint", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&tensors, N_ARRAYS * p->n, sizeof *tensors, "checkpoint", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&names, N_ARRAYS * p->n, sizeof *names, "checkpoint", err));
     for (int array = 0; array < N_ARRAYS; array++)
         for (int64_t i = 0; i < p->n; i++) {
             const ls_parameter *q = &p->list[i];
@@ -224,7 +222,7 @@ static ls_status save_optimizer(const char *path, const ls_train_state *s, ls_er
             tensors[at] =
                 (ls_tensor_out){names[at], LS_ST_F32, q->slot.n_dims, q->slot.dims, array_of(s, array) + q->offset};
         }
-    LS_TRY(ls_safetensors_write(path, tensors, N_ARRAYS * p->n, fetch, p->device, err));
+    LS_TRY_DONE(ls_safetensors_write(path, tensors, N_ARRAYS * p->n, fetch, p->device, err));
 done:
     free(names);
     free(tensors);
@@ -269,8 +267,8 @@ static ls_status save_state(const char *path, const ls_saves *run, const ls_trai
     FILE *file;
     ls_json_out json;
     ls_status status;
-    LS_TRY(ls_parameters_digest(s->parameters, &weights, err));
-    LS_TRY(ls_train_state_digest(s, &optimizer, err));
+    LS_TRY_DONE(ls_parameters_digest(s->parameters, &weights, err));
+    LS_TRY_DONE(ls_train_state_digest(s, &optimizer, err));
     file = open_memstream(&text, &bytes);
     if (file == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "checkpoint");
     ls_json_init(&json, file);
@@ -303,30 +301,24 @@ done:
 ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const ls_parameters *parameters,
                               ls_error *err) {
     char path[LS_SAVES_PATH_MAX];
-    ls_status status = LS_OK;
     for (int i = 0; i < LS_MODEL_FILES; i++) {
         if (run->files[i] == NULL) continue;
         LS_TRY(join(path, directory, ls_model_files[i], err));
         LS_TRY(ls_durable_file(path, run->files[i], run->file_bytes[i], err));
     }
     LS_TRY(join(path, directory, "model.safetensors", err));
-    LS_TRY(save_weights(path, parameters, err));
-done:
-    return status;
+    return save_weights(path, parameters, err);
 }
 
 static ls_status fill_directory(const ls_saves *run, const char *directory, const ls_train_state *s,
                                 const ls_saves_description *d, ls_error *err) {
     char path[LS_SAVES_PATH_MAX];
-    ls_status status;
     LS_TRY(ls_saves_save_model(run, directory, s->parameters, err));
     LS_TRY(join(path, directory, "optimizer.safetensors", err));
     LS_TRY(save_optimizer(path, s, err));
     LS_TRY(join(path, directory, "state.json", err));
     LS_TRY(save_state(path, run, s, d, err));
-    LS_TRY(ls_directory_sync(directory, err));
-done:
-    return status;
+    return ls_directory_sync(directory, err);
 }
 
 /* Takes the name away before the content, so that no half of a checkpoint has a checkpoint's name. */
@@ -335,13 +327,13 @@ static ls_status remove_old(const ls_saves *run, int64_t keep, ls_error *err) {
     int64_t *steps = NULL, n;
     ls_status status = LS_OK;
     if (keep == 0) return LS_OK;
-    LS_TRY(list_steps(run, &steps, &n, err));
+    LS_TRY_DONE(list_steps(run, &steps, &n, err));
     for (int64_t i = 0; i < n - keep; i++) {
-        LS_TRY(step_path(run, steps[i], path, err));
+        LS_TRY_DONE(step_path(run, steps[i], path, err));
         snprintf(name, sizeof name, "." STEP_PREFIX "%08lld.old", (long long)steps[i]);
-        LS_TRY(join(old, run->directory, name, err));
-        LS_TRY(ls_path_rename(path, old, err));
-        LS_TRY(ls_directory_remove(old, err));
+        LS_TRY_DONE(join(old, run->directory, name, err));
+        LS_TRY_DONE(ls_path_rename(path, old, err));
+        LS_TRY_DONE(ls_directory_remove(old, err));
     }
 done:
     free(steps);
@@ -354,10 +346,10 @@ ls_status ls_saves_save(ls_saves *run, const ls_train_state *s, const ls_saves_d
     bool is_made = false, is_there;
     ls_status status;
     LS_ASSERT(run->lock >= 0, "run %s is not open for writing", run->directory);
-    LS_TRY(step_path(run, s->step, path, err));
+    LS_TRY_DONE(step_path(run, s->step, path, err));
     snprintf(name, sizeof name, "." STEP_PREFIX "%08lld.new", (long long)s->step);
-    LS_TRY(join(fresh, run->directory, name, err));
-    LS_TRY(look(&is_there, path, err)); /* after a save that failed behind the renaming */
+    LS_TRY_DONE(join(fresh, run->directory, name, err));
+    LS_TRY_DONE(look(&is_there, path, err)); /* after a save that failed behind the renaming */
     if (!is_there && ls_file_exists(path)) {
         status = LS_FAIL(err, LS_ERR_FORMAT,
                          "%s: in the way of this step's checkpoint: it has the name of one and no state.json; move it "
@@ -366,14 +358,14 @@ ls_status ls_saves_save(ls_saves *run, const ls_train_state *s, const ls_saves_d
         goto done;
     }
     if (!is_there) {
-        LS_TRY(ls_directory_make(fresh, err));
+        LS_TRY_DONE(ls_directory_make(fresh, err));
         is_made = true;
-        LS_TRY(fill_directory(run, fresh, s, d, err));
-        LS_TRY(ls_path_rename(fresh, path, err));
+        LS_TRY_DONE(fill_directory(run, fresh, s, d, err));
+        LS_TRY_DONE(ls_path_rename(fresh, path, err));
         is_made = false;
     }
-    LS_TRY(ls_directory_sync(run->directory, err));
-    LS_TRY(remove_old(run, keep, err));
+    LS_TRY_DONE(ls_directory_sync(run->directory, err));
+    LS_TRY_DONE(remove_old(run, keep, err));
 done:
     if (is_made) (void)ls_directory_remove(fresh, NULL);
     return status;
@@ -385,8 +377,8 @@ static ls_status check_text(const ls_node *state, const char *key, const char *e
     const char *found;
     ls_node child;
     ls_status status;
-    LS_TRY(ls_node_need(state, key, &child, err));
-    LS_TRY(ls_node_string(&child, &found, err));
+    LS_TRY_DONE(ls_node_need(state, key, &child, err));
+    LS_TRY_DONE(ls_node_string(&child, &found, err));
     if (strcmp(found, expected) != 0)
         status = ls_node_fail(&child, LS_ERR_ARG, err, "was %.100s and is %.100s now", found, expected);
 done:
@@ -418,7 +410,7 @@ static ls_status load_optimizer(const char *path, const ls_train_state *s, ls_er
     ls_safetensors *file = NULL;
     tensor_name name;
     ls_status status;
-    LS_TRY(ls_safetensors_open(&file, path, err));
+    LS_TRY_DONE(ls_safetensors_open(&file, path, err));
     if (ls_safetensors_count(file) != N_ARRAYS * p->n) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s: %lld tensors; this model needs %lld", path,
                          (long long)ls_safetensors_count(file), (long long)(N_ARRAYS * p->n));
@@ -435,7 +427,7 @@ static ls_status load_optimizer(const char *path, const ls_train_state *s, ls_er
                                  (long long)q->n_elements);
                 goto done;
             }
-            LS_TRY(read_array(p->device, array_of(s, array) + q->offset, view, err));
+            LS_TRY_DONE(read_array(p->device, array_of(s, array) + q->offset, view, err));
         }
     status = ls_safetensors_check(file, err);
 done:
@@ -446,12 +438,12 @@ done:
 static ls_status load_place(const ls_node *root, ls_train_state *s, const ls_saves_description *d, ls_error *err) {
     ls_node child, positions, position;
     ls_status status;
-    LS_TRY(ls_node_need(root, "step", &child, err));
-    LS_TRY(ls_node_int(&child, 0, INT64_MAX - 1, &s->step, err));
-    LS_TRY(ls_node_need(root, "positions", &positions, err));
+    LS_TRY_DONE(ls_node_need(root, "step", &child, err));
+    LS_TRY_DONE(ls_node_int(&child, 0, INT64_MAX - 1, &s->step, err));
+    LS_TRY_DONE(ls_node_need(root, "positions", &positions, err));
     for (int64_t i = 0; i < d->n_positions; i++) {
-        LS_TRY(ls_node_need(&positions, d->positions[i].name, &position, err));
-        LS_TRY(ls_node_int(&position, 0, INT64_MAX - 1, &d->positions[i].value, err));
+        LS_TRY_DONE(ls_node_need(&positions, d->positions[i].name, &position, err));
+        LS_TRY_DONE(ls_node_int(&position, 0, INT64_MAX - 1, &d->positions[i].value, err));
     }
     if (check_hex(root, "place", digest_place(s->step, d), NULL) != LS_OK)
         status = ls_node_fail(&positions, LS_ERR_FORMAT, err, "step or positions are not those that were saved");
@@ -475,7 +467,6 @@ static ls_status check_files(const ls_node *root, const char *directory, ls_erro
 static ls_status load_state(const ls_node *root, ls_train_state *s, const ls_saves_description *d, ls_error *err) {
     ls_node child;
     int64_t format;
-    ls_status status;
     LS_TRY(ls_node_need(root, "format", &child, err));
     LS_TRY(ls_node_int(&child, STATE_FORMAT, STATE_FORMAT, &format, err));
     LS_TRY(check_text(root, "kind", d->kind, err));
@@ -483,9 +474,7 @@ static ls_status load_state(const ls_node *root, ls_train_state *s, const ls_sav
     LS_TRY(check_hex(root, "data", d->data, err));
     LS_TRY(ls_node_need(root, "options", &child, err));
     LS_TRY(ls_config_agree(d->config, &child, d->free, err));
-    status = load_place(root, s, d, err);
-done:
-    return status;
+    return load_place(root, s, d, err);
 }
 
 ls_status ls_saves_load(const char *directory, ls_train_state *s, const ls_saves_description *d, ls_error *err) {
@@ -495,19 +484,19 @@ ls_status ls_saves_load(const char *directory, ls_train_state *s, const ls_saves
     ls_json_doc *doc = NULL;
     ls_node root;
     ls_status status;
-    LS_TRY(join(path, directory, "state.json", err));
-    LS_TRY(ls_file_read(&text, &bytes, path, STATE_BYTES_MAX, err));
-    LS_TRY(ls_json_doc_open(&doc, text, bytes, path, err));
+    LS_TRY_DONE(join(path, directory, "state.json", err));
+    LS_TRY_DONE(ls_file_read(&text, &bytes, path, STATE_BYTES_MAX, err));
+    LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, path, err));
     root = ls_json_root(doc);
-    LS_TRY(load_state(&root, s, d, err));
-    LS_TRY(check_files(&root, directory, err));
-    LS_TRY(join(path, directory, "optimizer.safetensors", err));
-    LS_TRY(load_optimizer(path, s, err));
-    LS_TRY(ls_train_state_digest(s, &digest, err));
-    LS_TRY(check_hex(&root, "optimizer", digest, err));
-    LS_TRY(ls_parameters_publish(s->parameters, err));
-    LS_TRY(ls_parameters_digest(s->parameters, &digest, err));
-    LS_TRY(check_hex(&root, "weights", digest, err));
+    LS_TRY_DONE(load_state(&root, s, d, err));
+    LS_TRY_DONE(check_files(&root, directory, err));
+    LS_TRY_DONE(join(path, directory, "optimizer.safetensors", err));
+    LS_TRY_DONE(load_optimizer(path, s, err));
+    LS_TRY_DONE(ls_train_state_digest(s, &digest, err));
+    LS_TRY_DONE(check_hex(&root, "optimizer", digest, err));
+    LS_TRY_DONE(ls_parameters_publish(s->parameters, err));
+    LS_TRY_DONE(ls_parameters_digest(s->parameters, &digest, err));
+    LS_TRY_DONE(check_hex(&root, "weights", digest, err));
 done:
     ls_json_doc_free(doc);
     free(text);

@@ -101,12 +101,12 @@ static ls_status encode_pair(const sft *s, const ls_tokenizer *tokenizer, ls_pai
     const ls_model_config *c = &s->model->config;
     int64_t cap;
     ls_status status;
-    LS_TRY(ls_tokenizer_encode(tokenizer, p->prompt, p->prompt_bytes, true, &p->prompt_ids, &p->n_prompt, err));
-    LS_TRY(ls_tokenizer_encode(tokenizer, p->completion, p->completion_bytes, false, &p->completion_ids,
-                               &p->n_completion, err));
+    LS_TRY_DONE(ls_tokenizer_encode(tokenizer, p->prompt, p->prompt_bytes, true, &p->prompt_ids, &p->n_prompt, err));
+    LS_TRY_DONE(ls_tokenizer_encode(tokenizer, p->completion, p->completion_bytes, false, &p->completion_ids,
+                                    &p->n_completion, err));
     cap = p->n_completion;
     if (s->o->append_eos && c->n_eos > 0) {
-        LS_TRY(ls_array_grow((void **)&p->completion_ids, &cap, p->n_completion + 1, sizeof(int32_t), "ids", err));
+        LS_TRY_DONE(ls_array_grow((void **)&p->completion_ids, &cap, p->n_completion + 1, sizeof(int32_t), "ids", err));
         p->completion_ids[p->n_completion++] = c->eos[0];
     }
     if (p->n_prompt == 0 || p->n_completion == 0)
@@ -119,14 +119,14 @@ done:
 static ls_status add_sequence(sft *s, int64_t i, const ls_pair *p, const char *path, ls_error *err) {
     const int64_t at = s->offsets[i], n = p->n_prompt + p->n_completion;
     ls_status status;
-    LS_TRY(check_ids(s, p, path, "prompt_ids", p->prompt_ids, p->n_prompt, err));
-    LS_TRY(check_ids(s, p, path, "completion_ids", p->completion_ids, p->n_completion, err));
+    LS_TRY_DONE(check_ids(s, p, path, "prompt_ids", p->prompt_ids, p->n_prompt, err));
+    LS_TRY_DONE(check_ids(s, p, path, "completion_ids", p->completion_ids, p->n_completion, err));
     if (s->o->length > 0 && n > s->o->length) {
         status = LS_FAIL(err, LS_ERR_CAPACITY, "%s: line %lld: %lld tokens; the limit is %lld (length)", path,
                          (long long)p->line, (long long)n, (long long)s->o->length);
         goto done;
     }
-    LS_TRY(ls_array_grow((void **)&s->tokens, &s->tokens_cap, at + n, sizeof *s->tokens, "tokens", err));
+    LS_TRY_DONE(ls_array_grow((void **)&s->tokens, &s->tokens_cap, at + n, sizeof *s->tokens, "tokens", err));
     memcpy(s->tokens + at, p->prompt_ids, (size_t)p->n_prompt * sizeof *s->tokens);
     memcpy(s->tokens + at + p->n_prompt, p->completion_ids, (size_t)p->n_completion * sizeof *s->tokens);
     s->prompts[i] = p->n_prompt;
@@ -137,13 +137,10 @@ done:
 }
 
 static ls_status reserve(sft *s, int64_t n, ls_error *err) {
-    ls_status status;
     s->n = n;
     LS_TRY(ls_array_alloc((void **)&s->offsets, n + 1, sizeof *s->offsets, "sequences", err));
     LS_TRY(ls_array_alloc((void **)&s->prompts, n, sizeof *s->prompts, "sequences", err));
-    LS_TRY(ls_array_alloc((void **)&s->is_held_out, n, sizeof *s->is_held_out, "sequences", err));
-done:
-    return status;
+    return ls_array_alloc((void **)&s->is_held_out, n, sizeof *s->is_held_out, "sequences", err);
 }
 
 static ls_status read_pairs(sft *s, ls_error *err) {
@@ -152,14 +149,14 @@ static ls_status read_pairs(sft *s, ls_error *err) {
     ls_tokenizer *tokenizer = NULL;
     int64_t n = 0;
     ls_status status;
-    LS_TRY(ls_pairs_read(&pairs, &n, path, err));
-    LS_TRY(reserve(s, n, err));
+    LS_TRY_DONE(ls_pairs_read(&pairs, &n, path, err));
+    LS_TRY_DONE(reserve(s, n, err));
     for (int64_t i = 0; i < n; i++) {
         if (pairs[i].prompt != NULL) {
-            if (tokenizer == NULL) LS_TRY(ls_tokenizer_open(&tokenizer, s->begin, err));
-            LS_TRY(encode_pair(s, tokenizer, &pairs[i], path, err));
+            if (tokenizer == NULL) LS_TRY_DONE(ls_tokenizer_open(&tokenizer, s->begin, err));
+            LS_TRY_DONE(encode_pair(s, tokenizer, &pairs[i], path, err));
         }
-        LS_TRY(add_sequence(s, i, &pairs[i], path, err));
+        LS_TRY_DONE(add_sequence(s, i, &pairs[i], path, err));
         ls_pair_deinit(&pairs[i]);
     }
     s->n_train = n;
@@ -181,8 +178,8 @@ static ls_status add_data_line(sft *s, int64_t i, const ls_tokenizer *tokenizer,
     if (line->answer_bytes == 0)
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: %s: missing or empty", path, (long long)line->line,
                        s->o->data.answer[0] != '\0' ? s->o->data.answer : "answer");
-    LS_TRY(encode_pair(s, tokenizer, &pair, path, err));
-    LS_TRY(add_sequence(s, i, &pair, path, err));
+    LS_TRY_DONE(encode_pair(s, tokenizer, &pair, path, err));
+    LS_TRY_DONE(add_sequence(s, i, &pair, path, err));
 done:
     free(pair.prompt_ids);
     free(pair.completion_ids);
@@ -195,12 +192,12 @@ static ls_status read_lines(sft *s, ls_error *err) {
     const char *path;
     ls_tokenizer *tokenizer = NULL;
     ls_status status;
-    LS_TRY(ls_data_open(&s->data, &options, err));
+    LS_TRY_DONE(ls_data_open(&s->data, &options, err));
     s->n_train = ls_data_count(s->data, LS_DATA_TRAIN);
-    LS_TRY(reserve(s, s->n_train + ls_data_count(s->data, LS_DATA_HELD_OUT), err));
-    LS_TRY(ls_tokenizer_open(&tokenizer, s->begin, err));
+    LS_TRY_DONE(reserve(s, s->n_train + ls_data_count(s->data, LS_DATA_HELD_OUT), err));
+    LS_TRY_DONE(ls_tokenizer_open(&tokenizer, s->begin, err));
     for (int64_t i = 0; ls_data_each(s->data, i, &line, &path); i++)
-        LS_TRY(add_data_line(s, i, tokenizer, line, path, err));
+        LS_TRY_DONE(add_data_line(s, i, tokenizer, line, path, err));
     for (int64_t i = 0; i < s->n - s->n_train; i++) s->is_held_out[ls_data_index(s->data, LS_DATA_HELD_OUT, i)] = true;
     s->digest = ls_data_digest(s->data);
 done:
@@ -223,8 +220,8 @@ static ls_status read_data(sft *s, ls_error *err) {
     bool pairs;
     ls_status status;
     s->digest = LS_FNV_START;
-    LS_TRY(are_pairs(&pairs, s, err));
-    LS_TRY(pairs ? read_pairs(s, err) : read_lines(s, err));
+    LS_TRY_DONE(are_pairs(&pairs, s, err));
+    LS_TRY_DONE(pairs ? read_pairs(s, err) : read_lines(s, err));
     s->digest = ls_fnv_mix(s->digest, s->tokens, s->offsets[s->n] * (int64_t)sizeof *s->tokens);
     s->digest = ls_fnv_mix(s->digest, s->offsets, (s->n + 1) * (int64_t)sizeof *s->offsets);
     s->digest = ls_fnv_mix(s->digest, s->prompts, s->n * (int64_t)sizeof *s->prompts);
@@ -280,7 +277,6 @@ static ls_train_batch draw_batch(sft *s, int64_t step) {
 static ls_status measure_held_out(sft *s, double *loss, ls_error *err) {
     double sum = 0.0;
     int64_t total = 0;
-    ls_status status = LS_OK;
     for (int64_t k = 0; k < s->n;) {
         int64_t n = 0, row = 0;
         for (; k < s->n && n < s->o->batch; k++) {
@@ -295,8 +291,7 @@ static ls_status measure_held_out(sft *s, double *loss, ls_error *err) {
             if (s->batch_targets[r] >= 0) sum -= (double)s->held_logprobs[r];
     }
     *loss = sum / (double)total;
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status log_step(sft *s, const ls_train_batch *b, const ls_train_stats *stats, double seconds, double held_out,
@@ -311,16 +306,13 @@ static ls_status log_step(sft *s, const ls_train_batch *b, const ls_train_stats 
                    {"gradient_norm", stats->norm},
                    {"gradient_clipped", stats->clipped ? 1 : 0},
                    {"learning_rate", stats->rate}};
-    ls_status status;
     LS_TRY(ls_run_step_begin(s->records, stats->step, err));
     ls_run_step_seconds(s->records, seconds);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         ls_run_metric(s->records, numbers[i].name, numbers[i].value);
     if (!isnan(held_out)) ls_run_metric(s->records, LS_METRIC_HELD_OUT_LOSS, held_out);
     ls_run_metric(s->records, LS_METRIC_SPEED, (double)b->offsets[b->n] / seconds);
-    status = ls_run_step_commit(s->records, err);
-done:
-    return status;
+    return ls_run_step_commit(s->records, err);
 }
 
 static ls_status save(sft *s, const ls_config *config, ls_error *err);
@@ -346,7 +338,6 @@ static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
     const ls_train_options *t = &s->o->train;
     const ls_train_state *state = ls_trainer_state(s->trainer);
     double shown = 0;
-    ls_status status = LS_OK;
     for (int64_t step = state->step + 1; step <= t->steps && !s->stopped; step++) {
         const ls_train_batch batch = draw_batch(s, step);
         const int64_t n_rows = batch.offsets[batch.n];
@@ -370,8 +361,7 @@ static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
             LS_TRY(save(s, config, err));
         if (s->stopped) ls_stop_tell(s->progress, step, t->run);
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- the run ---- */
@@ -396,12 +386,12 @@ static ls_status find_beginning(sft *s, ls_error *err) {
     int64_t step;
     ls_status status;
     snprintf(s->checkpoints, sizeof s->checkpoints, "%s/checkpoints", t->run);
-    if (is_first(s)) LS_TRY(ls_directory_make(t->run, err));
-    LS_TRY(ls_saves_open(&s->run, s->checkpoints, is_first(s), err));
+    if (is_first(s)) LS_TRY_DONE(ls_directory_make(t->run, err));
+    LS_TRY_DONE(ls_saves_open(&s->run, s->checkpoints, is_first(s), err));
     snprintf(s->begin, sizeof s->begin, "%s", t->model);
     /* Without resume only rank 0 looks at the directory, which it has just made. */
     if (is_first(s) || t->resume) {
-        LS_TRY(ls_saves_newest(s->run, &step, s->begin, err));
+        LS_TRY_DONE(ls_saves_newest(s->run, &step, s->begin, err));
         if (step >= 0 && !t->resume) {
             status = LS_FAIL(err, LS_ERR_ARG,
                              "%s: the run has checkpoints, the newest of step %lld; set resume=true "
@@ -414,7 +404,7 @@ static ls_status find_beginning(sft *s, ls_error *err) {
         else
             snprintf(s->begin, sizeof s->begin, "%s", t->model);
     }
-    if (is_first(s)) LS_TRY(ls_saves_keep_files(s->run, s->begin, err));
+    if (is_first(s)) LS_TRY_DONE(ls_saves_keep_files(s->run, s->begin, err));
 done:
     return status;
 }
@@ -425,7 +415,6 @@ static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
         o->train.microbatch < o->batch / o->train.leaf ? o->train.microbatch * o->train.leaf : o->batch;
     ls_trainer_opts opts = {.temperature = 1.0f, .sequences_max = o->batch, .n_metrics = 1, .loss = completion_loss};
     uint64_t identity = ls_config_digest(config);
-    ls_status status = LS_OK;
     ls_train_options_trainer(&opts, &o->train);
     if (opts.rows_max == 0 && !ls_mul_i64(spans, s->longest, &opts.rows_max))
         return LS_FAIL(err, LS_ERR_NOMEM, "a forward of %lld sequences of %lld tokens", (long long)spans,
@@ -438,9 +427,7 @@ static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
         opts.comm = s->comm;
     }
     s->rows_max = opts.rows_max;
-    LS_TRY(ls_trainer_create(&s->trainer, s->model, s->begin, s->device, &opts, err));
-done:
-    return status;
+    return ls_trainer_create(&s->trainer, s->model, s->begin, s->device, &opts, err);
 }
 
 static void print_plan(const sft *s) {
@@ -457,7 +444,6 @@ static void print_plan(const sft *s) {
 
 static ls_status make_batch(sft *s, ls_error *err) {
     const int64_t n = s->o->batch;
-    ls_status status;
     LS_TRY(ls_array_alloc((void **)&s->batch_tokens, n, s->longest * (int64_t)sizeof *s->batch_tokens, "batch", err));
     LS_TRY(ls_array_alloc((void **)&s->batch_targets, n, s->longest * (int64_t)sizeof *s->batch_targets, "batch", err));
     LS_TRY(ls_array_alloc((void **)&s->batch_offsets, n + 1, sizeof *s->batch_offsets, "batch", err));
@@ -465,8 +451,7 @@ static ls_status make_batch(sft *s, ls_error *err) {
     if (s->o->eval_every > 0)
         LS_TRY(ls_array_alloc((void **)&s->held_logprobs, n, s->longest * (int64_t)sizeof *s->held_logprobs, "batch",
                               err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status go_on(sft *s, const ls_config *config, ls_error *err) {
@@ -475,7 +460,7 @@ static ls_status go_on(sft *s, const ls_config *config, ls_error *err) {
     const ls_saves_description d = describe(s, config, numerics, &position);
     ls_train_state *state = ls_trainer_state(s->trainer);
     ls_status status;
-    LS_TRY(ls_saves_load(s->begin, state, &d, err));
+    LS_TRY_DONE(ls_saves_load(s->begin, state, &d, err));
     if (state->step != s->begin_step || position.value != state->step * s->o->batch)
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s/state.json: step %lld with %lld sequences drawn", s->begin,
                          (long long)state->step, (long long)position.value);
@@ -490,7 +475,7 @@ static ls_status open_records(sft *s, const ls_config *config, ls_error *err) {
     ls_run_setup setup = {.kind = "sft", .keep = s->begin_step, .n_steps = t->steps};
     ls_status status;
     if (!is_first(s)) return LS_OK;
-    LS_TRY(ls_config_text(&text, &bytes, config, err));
+    LS_TRY_DONE(ls_config_text(&text, &bytes, config, err));
     setup.config = text;
     setup.config_bytes = bytes;
     status = ls_run_open_or_resume(&s->records, t->run, &setup, t->resume, err);
@@ -524,25 +509,25 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     if (o->data.data[0] == '\0')
         return LS_FAIL(err, LS_ERR_ARG, "data: missing; it names a file of pairs, or of lines with prompt and answer");
     ls_interrupt_defer(true);
-    LS_TRY(ls_train_options_check(&o->train, err));
-    LS_TRY(find_beginning(&s, err));
-    LS_TRY(ls_train_options_device(&s.device, &s.choice, &o->train, err));
-    LS_TRY(ls_train_options_open(&s.model, s.device, s.begin, &o->train, err));
-    LS_TRY(read_data(&s, err));
+    LS_TRY_DONE(ls_train_options_check(&o->train, err));
+    LS_TRY_DONE(find_beginning(&s, err));
+    LS_TRY_DONE(ls_train_options_device(&s.device, &s.choice, &o->train, err));
+    LS_TRY_DONE(ls_train_options_open(&s.model, s.device, s.begin, &o->train, err));
+    LS_TRY_DONE(read_data(&s, err));
     if (o->train.steps == 0) {
         int64_t taken;
         if (!ls_mul_i64(o->epochs, s.n_train, &taken)) taken = INT64_MAX;
         o->train.steps = (taken - 1) / o->batch + 1;
-        LS_TRY(ls_train_options_check(&o->train, err));
+        LS_TRY_DONE(ls_train_options_check(&o->train, err));
     }
-    LS_TRY(make_batch(&s, err));
-    LS_TRY(make_trainer(&s, config, err));
-    if (s.begin_step > 0) LS_TRY(go_on(&s, config, err));
-    LS_TRY(ls_trainer_agree(s.trainer, err));
-    LS_TRY(open_records(&s, config, err));
+    LS_TRY_DONE(make_batch(&s, err));
+    LS_TRY_DONE(make_trainer(&s, config, err));
+    if (s.begin_step > 0) LS_TRY_DONE(go_on(&s, config, err));
+    LS_TRY_DONE(ls_trainer_agree(s.trainer, err));
+    LS_TRY_DONE(open_records(&s, config, err));
     if (progress != NULL) fprintf(progress, "device: %s\n", s.choice.text); /* of every process */
     print_plan(&s);
-    LS_TRY(run_steps(&s, config, err));
+    LS_TRY_DONE(run_steps(&s, config, err));
 done:
     ls_interrupt_defer(false);
     if (stopped != NULL) *stopped = s.stopped;

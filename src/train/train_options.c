@@ -94,11 +94,8 @@ const char *const *ls_train_options_free(const ls_train_options *o) {
 
 ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, const ls_train_options *o,
                                 ls_error *err) {
-    ls_status status;
     LS_TRY(ls_model_open(out, device, directory, err));
-    LS_TRY(ls_model_set_profile(*out, (ls_profile)o->profile, (ls_dtype)o->dtype, err));
-done:
-    return status;
+    return ls_model_set_profile(*out, (ls_profile)o->profile, (ls_dtype)o->dtype, err);
 }
 
 void ls_train_options_numerics(char text[LS_NUMERICS_BYTES], const ls_train_options *o) {

@@ -39,7 +39,6 @@ static int64_t leaves_of(const ls_trainer *t, int64_t n) { return (n - 1) / t->o
 static ls_status check_opts(const ls_trainer_opts *o, ls_error *err) {
     ls_adamw_options adamw = o->adamw;
     ls_adamw_factors factors;
-    ls_status status;
     if (o->leaf < 1 || o->microbatch < 1 || o->sequences_max < 1 || o->rows_max < 1 || o->n_metrics < 1)
         return LS_FAIL(err, LS_ERR_ARG,
                        "trainer: leaves of %lld, %lld of them in a forward of %lld rows, batches of %lld, %lld metrics",
@@ -48,9 +47,7 @@ static ls_status check_opts(const ls_trainer_opts *o, ls_error *err) {
     if (!(o->max_norm > 0.0)) return LS_FAIL(err, LS_ERR_ARG, "trainer: a largest norm of %g", o->max_norm);
     LS_TRY(ls_rate_check(&o->rate, err));
     adamw.lr = o->rate.peak;
-    LS_TRY(ls_adamw_factors_make(&factors, &adamw, 1, err));
-done:
-    return status;
+    return ls_adamw_factors_make(&factors, &adamw, 1, err);
 }
 
 static ls_status alloc_floats(float **out, int64_t n, ls_error *err) {
@@ -64,7 +61,6 @@ static ls_status device_floats(const ls_trainer *t, float **out, int64_t n, ls_e
 static ls_status make_arrays(ls_trainer *t, ls_error *err) {
     const ls_trainer_opts *o = &t->opts;
     const ls_parameters *p = t->state.parameters;
-    ls_status status;
     for (int64_t i = 0; i < p->n; i++) t->n_blocks += ls_squares_blocks(p->list[i].n_elements);
     LS_TRY(device_floats(t, &t->blocks, t->n_blocks, err));
     LS_TRY(device_floats(t, &t->state.m, p->n_elements, err));
@@ -81,9 +77,7 @@ static ls_status make_arrays(ls_trainer *t, ls_error *err) {
     LS_TRY(
         ls_array_alloc((void **)&t->metrics, o->sequences_max, o->n_metrics * (int64_t)sizeof(double), "trainer", err));
     LS_TRY(ls_array_alloc((void **)&t->totals, o->n_metrics, sizeof(double), "trainer", err));
-    LS_TRY(ls_array_alloc((void **)&t->begins, ranks_of(t) + 1, sizeof *t->begins, "trainer", err));
-done:
-    return status;
+    return ls_array_alloc((void **)&t->begins, ranks_of(t) + 1, sizeof *t->begins, "trainer", err);
 }
 
 /* Leaves of the trees that this process folds: its share, or the ranks. */
@@ -97,18 +91,18 @@ ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *direc
     ls_trainer *t = NULL;
     ls_status status;
     *out = NULL;
-    LS_TRY(check_opts(opts, err));
-    LS_TRY(ls_array_alloc((void **)&t, 1, sizeof *t, "trainer", err));
+    LS_TRY_DONE(check_opts(opts, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&t, 1, sizeof *t, "trainer", err));
     t->opts = *opts;
     t->device = device;
-    LS_TRY(ls_parameters_open(&t->state.parameters, model, device, directory, err));
-    LS_TRY(make_arrays(t, err));
-    LS_TRY(ls_gradient_create(&t->gradient, device, t->state.parameters->n_elements, tree_leaves(t), err));
+    LS_TRY_DONE(ls_parameters_open(&t->state.parameters, model, device, directory, err));
+    LS_TRY_DONE(make_arrays(t, err));
+    LS_TRY_DONE(ls_gradient_create(&t->gradient, device, t->state.parameters->n_elements, tree_leaves(t), err));
     {
         const int64_t spans =
             opts->microbatch < leaves_of(t, opts->sequences_max) ? opts->microbatch * opts->leaf : opts->sequences_max;
         const ls_tape_opts tape = {opts->dtype, opts->rows_max, spans, opts->recompute, opts->temperature};
-        LS_TRY(ls_tape_create(&t->tape, t->state.parameters, device, &tape, err));
+        LS_TRY_DONE(ls_tape_create(&t->tape, t->state.parameters, device, &tape, err));
     }
     *out = t;
     t = NULL;
@@ -151,17 +145,14 @@ ls_status ls_train_state_digest(const ls_train_state *s, uint64_t *out, ls_error
     const float *const arrays[] = {s->parameters->masters, s->m, s->v};
     const int64_t bytes = s->parameters->n_elements * (int64_t)sizeof(float);
     uint64_t hash = LS_FNV_START;
-    ls_status status = LS_OK;
     for (int i = 0; i < 3; i++) LS_TRY(ls_memory_digest(s->parameters->device, &hash, arrays[i], bytes, err));
     *out = hash;
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_trainer_agree(ls_trainer *t, ls_error *err) {
     const int32_t n_ranks = ranks_of(t);
     uint64_t digests[LS_RANKS_MAX], own;
-    ls_status status;
     if (t->opts.comm == NULL) return LS_OK;
     LS_TRY(ls_train_state_digest(&t->state, &own, err));
     for (int32_t r = 0; r <= n_ranks; r++) t->begins[r] = r * (int64_t)sizeof *digests;
@@ -170,8 +161,7 @@ ls_status ls_trainer_agree(ls_trainer *t, ls_error *err) {
     for (int32_t r = 1; r < n_ranks; r++)
         if (digests[r] != digests[0])
             return LS_FAIL(err, LS_ERR_ARG, "rank %d has another step or other weights than rank 0", r);
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- gradient ---- */
@@ -213,11 +203,8 @@ static ls_status score_microbatch(ls_trainer *t, const ls_train_batch *b, int64_
                                   float *logprob, ls_error *err) {
     const int64_t first = leaf_begin(t, b, leaf_i), n = leaf_begin(t, b, leaf_i + n_leaves) - first;
     const int64_t row = b->offsets[first];
-    ls_status status;
     LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + first, n, err));
-    LS_TRY(ls_tape_logprob(t->tape, b->targets + row, logprob + row, NULL, err));
-done:
-    return status;
+    return ls_tape_logprob(t->tape, b->targets + row, logprob + row, NULL, err);
 }
 
 /* Rows of a leaf that nothing is learnt from. */
@@ -235,7 +222,6 @@ static ls_status run_microbatch(ls_trainer *t, const ls_train_batch *b, int64_t 
     const int64_t *targets = b->targets + row;
     const ls_train_rows rows = {first,      n,          n_rows,       t->offsets,   targets,
                                 t->logprob, t->entropy, t->d_logprob, t->d_entropy, t->metrics + first * o->n_metrics};
-    ls_status status;
     for (int64_t i = 0; i <= n; i++) t->offsets[i] = b->offsets[first + i] - row;
     LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + first, n, err));
     LS_TRY(ls_tape_logprob(t->tape, targets, t->logprob, t->entropy, err));
@@ -250,15 +236,13 @@ static ls_status run_microbatch(ls_trainer *t, const ls_train_batch *b, int64_t 
             LS_TRY(ls_tape_backward(t->tape, begin, end, targets, t->d_logprob, t->d_entropy, gradient, err));
         LS_TRY(ls_gradient_fold(t->gradient, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* The gradient of the batch, on every process, and all metrics. */
 static ls_status make_gradient(ls_trainer *t, const ls_train_batch *b, float **root, ls_error *err) {
     const own_leaves own = leaves_here(t, b);
     const int64_t n_ranks = ranks_of(t);
-    ls_status status = LS_OK;
     memset(t->metrics, 0, (size_t)(b->n * t->opts.n_metrics) * sizeof(double));
     ls_gradient_begin(t->gradient);
     for (int64_t leaf_i = own.begin; leaf_i < own.end;) {
@@ -268,15 +252,13 @@ static ls_status make_gradient(ls_trainer *t, const ls_train_batch *b, float **r
     }
     if (t->opts.comm == NULL) {
         LS_TRY(ls_gradient_root(t->gradient, root, err));
-        goto done;
+        return LS_OK;
     }
     for (int64_t r = 0; r <= n_ranks; r++)
         t->begins[r] = share_begin(t, b, &own, r) * t->opts.n_metrics * (int64_t)sizeof(double);
     LS_TRY(ls_comm_share(t->opts.comm, t->metrics, t->begins, "the losses", err));
-    LS_TRY(ls_comm_fold(t->opts.comm, t->gradient, t->state.parameters->n_elements, t->staging, t->device,
-                        (int32_t)((own.n - 1) / own.share + 1), root, err));
-done:
-    return status;
+    return ls_comm_fold(t->opts.comm, t->gradient, t->state.parameters->n_elements, t->staging, t->device,
+                        (int32_t)((own.n - 1) / own.share + 1), root, err);
 }
 
 /* ---- checks ---- */
@@ -307,8 +289,8 @@ static ls_status describe_bad(const ls_trainer *t, const ls_parameter *p, const 
     float *values = NULL;
     int64_t at = 0;
     ls_status status;
-    LS_TRY(alloc_floats(&values, p->n_elements, err));
-    LS_TRY(ls_memory_take(t->device, values, root + p->offset, p->n_elements * (int64_t)sizeof *values, err));
+    LS_TRY_DONE(alloc_floats(&values, p->n_elements, err));
+    LS_TRY_DONE(ls_memory_take(t->device, values, root + p->offset, p->n_elements * (int64_t)sizeof *values, err));
     while (at < p->n_elements && isfinite(values[at])) at++;
     if (at < p->n_elements)
         snprintf(text, bytes, "the gradient of %s is %g at element %lld", p->slot.name, (double)values[at],
@@ -332,10 +314,10 @@ static ls_status sum_squares(ls_trainer *t, const ls_train_batch *b, const float
     for (int64_t i = 0; i < list->n; i++) {
         const ls_parameter *p = &list->list[i];
         const ls_squares_args args = {root + p->offset, p->n_elements, t->blocks + at};
-        LS_TRY(ls_squares(t->device, &args, err));
+        LS_TRY_DONE(ls_squares(t->device, &args, err));
         at += ls_squares_blocks(p->n_elements);
     }
-    LS_TRY(ls_memory_take(t->device, t->host_blocks, t->blocks, t->n_blocks * (int64_t)sizeof(float), err));
+    LS_TRY_DONE(ls_memory_take(t->device, t->host_blocks, t->blocks, t->n_blocks * (int64_t)sizeof(float), err));
     *squares = 0.0;
     at = 0;
     for (int64_t i = 0; i < list->n && bad == NULL; i++) {
@@ -348,7 +330,7 @@ static ls_status sum_squares(ls_trainer *t, const ls_train_batch *b, const float
         if (!isfinite(t->metrics[i * t->opts.n_metrics]))
             snprintf(loss, sizeof loss, "the loss of sequence %lld is %g", (long long)i,
                      t->metrics[i * t->opts.n_metrics]);
-    if (bad != NULL) LS_TRY(describe_bad(t, bad, root, gradient, sizeof gradient, err));
+    if (bad != NULL) LS_TRY_DONE(describe_bad(t, bad, root, gradient, sizeof gradient, err));
     if (loss[0] != '\0' || bad != NULL)
         status = LS_FAIL(err, LS_ERR_ARG, "%s%s%s", loss, loss[0] != '\0' && bad != NULL ? "; " : "", gradient);
 done:
@@ -359,18 +341,15 @@ done:
 
 static ls_status score_batch(ls_trainer *t, const ls_train_batch *b, float *logprob, ls_error *err) {
     const own_leaves own = leaves_here(t, b);
-    ls_status status = LS_OK;
     for (int64_t leaf_i = own.begin; leaf_i < own.end;) {
         const int64_t n = take_leaves(t, b, leaf_i, own.end);
         LS_TRY(score_microbatch(t, b, leaf_i, n, logprob, err));
         leaf_i += n;
     }
-    if (t->opts.comm == NULL) goto done;
+    if (t->opts.comm == NULL) return LS_OK;
     for (int64_t r = 0; r <= ranks_of(t); r++)
         t->begins[r] = (b->offsets[share_begin(t, b, &own, r)] - b->offsets[0]) * (int64_t)sizeof *logprob;
-    LS_TRY(ls_comm_share(t->opts.comm, logprob + b->offsets[0], t->begins, "the log-probabilities", err));
-done:
-    return status;
+    return ls_comm_share(t->opts.comm, logprob + b->offsets[0], t->begins, "the log-probabilities", err);
 }
 
 ls_status ls_trainer_score(ls_trainer *t, const ls_train_batch *b, float *logprob, ls_error *err) {
@@ -386,7 +365,6 @@ ls_status ls_trainer_score(ls_trainer *t, const ls_train_batch *b, float *logpro
 
 static ls_status update(ls_trainer *t, const float *root, float scale, const ls_adamw_factors *factors, ls_error *err) {
     const ls_parameters *list = t->state.parameters;
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < list->n; i++) {
         const ls_parameter *p = &list->list[i];
         ls_adamw_args args = {p->master, t->state.m + p->offset, t->state.v + p->offset, root + p->offset, scale,
@@ -394,8 +372,7 @@ static ls_status update(ls_trainer *t, const float *root, float scale, const ls_
         if (!ls_trainer_decays(p->slot.kind)) args.factors.decay = 0.0f;
         LS_TRY(ls_adamw(t->device, &args, err));
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static void sum_metrics(ls_trainer *t, int64_t n) {
@@ -414,14 +391,14 @@ ls_status ls_trainer_step(ls_trainer *t, const ls_train_batch *b, ls_train_stats
     float *root, scale;
     ls_status status;
     adamw.lr = ls_rate_at(&t->opts.rate, step);
-    LS_TRY(ls_adamw_factors_make(&factors, &adamw, step, &reason));
-    LS_TRY(check_batch(t, b, &reason));
-    LS_TRY(make_gradient(t, b, &root, &reason));
-    LS_TRY(sum_squares(t, b, root, &squares, &reason));
-    LS_TRY(ls_gradient_scale(&scale, &norm, squares, b->count, t->opts.max_norm, &reason));
-    LS_TRY(update(t, root, scale, &factors, &reason));
-    LS_TRY(ls_parameters_publish(t->state.parameters, &reason));
-    LS_TRY(ls_device_wait(t->device, &reason));
+    LS_TRY_DONE(ls_adamw_factors_make(&factors, &adamw, step, &reason));
+    LS_TRY_DONE(check_batch(t, b, &reason));
+    LS_TRY_DONE(make_gradient(t, b, &root, &reason));
+    LS_TRY_DONE(sum_squares(t, b, root, &squares, &reason));
+    LS_TRY_DONE(ls_gradient_scale(&scale, &norm, squares, b->count, t->opts.max_norm, &reason));
+    LS_TRY_DONE(update(t, root, scale, &factors, &reason));
+    LS_TRY_DONE(ls_parameters_publish(t->state.parameters, &reason));
+    LS_TRY_DONE(ls_device_wait(t->device, &reason));
     t->state.step = step;
     sum_metrics(t, b->n);
     *stats = (ls_train_stats){step, adamw.lr, norm, norm > t->opts.max_norm, t->metrics, t->totals};

@@ -100,15 +100,16 @@ static inline ls_status alone_next(alone *a, const ls_model *model, const int32_
     for (int64_t pos = 0; pos < n; pos += each) {
         const ls_span span = {.n_rows = n - pos < each ? n - pos : each, .pos = pos};
         last = span.n_rows - 1;
-        LS_TRY(ls_batch_write(a->batch, tokens + pos, &span, 1, pages, a->cache->n_pages, err));
-        LS_TRY(ls_model_forward(&f, NULL, NULL, err));
+        LS_TRY_DONE(ls_batch_write(a->batch, tokens + pos, &span, 1, pages, a->cache->n_pages, err));
+        LS_TRY_DONE(ls_model_forward(&f, NULL, NULL, err));
     }
-    LS_TRY(ls_head_take(a->head, model, a->ws->a.x, last + 1, &last, 1, err));
-    LS_TRY(ls_head_process(a->head, &d->sampling, NULL, err));
-    LS_TRY(ls_head_sample(a->head, draw, err));
-    LS_TRY(ls_head_logprob(a->head, d->of == LS_LOGPROB_RAW ? a->head->logits : a->head->processed, NULL, false, err));
-    LS_TRY(ls_memory_read(a->device, &drawn, a->head->targets, (int64_t)sizeof drawn, err));
-    LS_TRY(ls_memory_take(a->device, logprob, a->head->logprob, (int64_t)sizeof *logprob, err));
+    LS_TRY_DONE(ls_head_take(a->head, model, a->ws->a.x, last + 1, &last, 1, err));
+    LS_TRY_DONE(ls_head_process(a->head, &d->sampling, NULL, err));
+    LS_TRY_DONE(ls_head_sample(a->head, draw, err));
+    LS_TRY_DONE(
+        ls_head_logprob(a->head, d->of == LS_LOGPROB_RAW ? a->head->logits : a->head->processed, NULL, false, err));
+    LS_TRY_DONE(ls_memory_read(a->device, &drawn, a->head->targets, (int64_t)sizeof drawn, err));
+    LS_TRY_DONE(ls_memory_take(a->device, logprob, a->head->logprob, (int64_t)sizeof *logprob, err));
     *token = (int32_t)drawn;
 done:
     free(pages);

@@ -129,7 +129,7 @@ ls_status ls_device_open_cpu(ls_device **out, int32_t n_threads, ls_isa isa, ls_
     if (device == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "device");
     device->table = &ls_backend_table_cpu;
     device->exec.backend = LS_BACKEND_CPU;
-    LS_TRY(ls_queue_create(&device->exec.queue, n_threads, isa, err));
+    LS_TRY_DONE(ls_queue_create(&device->exec.queue, n_threads, isa, err));
     *out = device;
     device = NULL;
 done:

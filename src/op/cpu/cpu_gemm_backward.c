@@ -117,7 +117,6 @@ static void input_run_mma16(ls_queue *queue, const ls_gemm_backward_input_args *
 ls_status ls_cpu_gemm_backward_input(const ls_exec *exec, const ls_gemm_backward_input_args *all, ls_error *err) {
     ls_gemm_backward_input_args rows = *all;
     const ls_gemm_backward_input_args *args = &rows;
-    ls_status status;
     LS_TRY(narrow_input(&rows, err));
     LS_TRY(check_rows(input_op, "dx", args->dx_rows, args->m, args->dx_count, true, err));
     if (args->m > 0 && args->profile == LS_PROFILE_MMA16) {
@@ -140,8 +139,7 @@ ls_status ls_cpu_gemm_backward_input(const ls_exec *exec, const ls_gemm_backward
         };
         chain_run(exec->queue, &chain);
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status narrow_weight(ls_gemm_backward_weight_args *a, ls_error *err) {
@@ -194,7 +192,6 @@ static void weight_run_mma16(ls_queue *queue, const ls_gemm_backward_weight_args
 ls_status ls_cpu_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backward_weight_args *all, ls_error *err) {
     ls_gemm_backward_weight_args rows = *all;
     const ls_gemm_backward_weight_args *args = &rows;
-    ls_status status;
     LS_TRY(narrow_weight(&rows, err));
     LS_TRY(check_rows(weight_op, "x", args->x_rows, args->m, args->x_count, false, err));
     if (args->m > 0 && args->profile == LS_PROFILE_MMA16) {
@@ -221,6 +218,5 @@ ls_status ls_cpu_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backwar
     if (args->m > 0 && args->dbias != NULL)
         ls_kernel_run(exec->queue, ls_gemm_dbias_kernel_table, args, (args->n - 1) / LS_GEMM_BIAS_BLOCK + 1,
                       args->m * LS_GEMM_BIAS_BLOCK);
-done:
-    return status;
+    return LS_OK;
 }

@@ -114,18 +114,13 @@ ls_status ls_cpu_rmsnorm(const ls_exec *exec, const ls_rmsnorm_args *args, ls_er
 ls_status ls_cpu_add_rmsnorm(const ls_exec *exec, const ls_add_rmsnorm_args *args, ls_error *err) {
     const ls_residual_args add = {args->h, args->add, args->rows, args->dim, args->sum};
     const ls_rmsnorm_args norm = ls_add_rmsnorm_norm(args);
-    ls_status status;
     LS_TRY(ls_cpu_residual(exec, &add, err));
-    LS_TRY(ls_cpu_rmsnorm(exec, &norm, err));
-done:
-    return status;
+    return ls_cpu_rmsnorm(exec, &norm, err);
 }
 
 ls_status ls_cpu_rmsnorm_parts(const ls_exec *exec, const ls_rmsnorm_parts_args *args, ls_error *err) {
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < args->n; i++) LS_TRY(ls_cpu_rmsnorm(exec, &args->part[i], err));
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_cpu_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backward_args *args, ls_error *err) {
@@ -251,7 +246,6 @@ static ls_status check_pages(const ls_attention_args *a, ls_error *err) {
 /* One pass stores the new keys and values, one attends (item: row x head). */
 ls_status ls_cpu_attention(const ls_exec *exec, const ls_attention_args *args, ls_error *err) {
     int64_t rows, keys = 0; /* over all rows */
-    ls_status status;
     LS_TRY(ls_spans_check_rows("attention", args->spans, args->n_spans, args->rows, 0, err));
     LS_TRY(check_pages(args, err));
     rows = ls_spans_rows(args->spans, args->n_spans);
@@ -260,8 +254,7 @@ ls_status ls_cpu_attention(const ls_exec *exec, const ls_attention_args *args, l
         keys += args->spans[i].n_rows * (args->spans[i].pos + args->spans[i].n_rows / 2 + 1);
     RUN(kv_store, args->n_spans, rows / args->n_spans * args->n_kv_heads * args->head_dim * 8);
     RUN(attention, rows * args->n_heads, keys / rows * (2 * args->head_dim + 50));
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- ops with a workspace ---- */
@@ -281,25 +274,22 @@ ls_status ls_cpu_attention_backward(const ls_exec *exec, const ls_attention_back
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
     int64_t rows, tiles = 0;
-    ls_status status;
     LS_TRY(ls_spans_check_whole("attention_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
     rows = ls_spans_rows(all->spans, all->n_spans);
-    if (rows == 0) goto done;
+    if (rows == 0) return LS_OK;
     LS_TRY(open_workspace("attention_backward", exec, ls_op_attention_backward_workspace(all), &call.floats, err));
     for (int64_t i = 0; i < all->n_spans; i++) tiles += ls_attention_tiles(all->spans[i].n_rows);
     RUN(attention_softmax, tiles * all->n_heads,
         rows / all->n_spans * LS_ATTENTION_BLOCK * (2 * all->head_dim + 50) / 2);
     RUN(attention_backward, all->n_spans * all->n_kv_heads,
         rows / all->n_spans * LS_ATTENTION_BLOCK * (5 * all->head_dim + 50) / 2);
-done:
-    return status;
+    return LS_OK;
 }
 
 /* One item for each span and block of channels. */
 /* y once more, rounded: rows of spans that follow each other at a time, without those of padding. */
 static ls_status round_outputs(const ls_exec *exec, const ls_conv1d_args *a, ls_error *err) {
     const float *y = a->y;
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < a->n_spans;) {
         const int64_t first = a->spans[i].row;
         int64_t end = first;
@@ -313,8 +303,7 @@ static ls_status round_outputs(const ls_exec *exec, const ls_conv1d_args *a, ls_
             i++;
         }
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 ls_status ls_cpu_conv1d(const ls_exec *exec, const ls_conv1d_args *args, ls_error *err) {
@@ -332,15 +321,13 @@ ls_status ls_cpu_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_a
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
     int64_t rows;
-    ls_status status;
     LS_TRY(ls_spans_check_whole("conv1d_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
     rows = ls_spans_rows(all->spans, all->n_spans);
     LS_TRY(open_workspace("conv1d_backward", exec, ls_op_conv1d_backward_workspace(all), &call.floats, err));
     if (all->n_spans > 0)
         RUN(conv1d_backward, all->n_spans * blocks, rows / all->n_spans * LS_CONV1D_BLOCK * (3 * all->d_conv + 50));
     RUN(conv1d_parameters, blocks, (rows / LS_CONV1D_SUM_BLOCK + all->n_spans) * LS_CONV1D_BLOCK * all->d_conv);
-done:
-    return status;
+    return LS_OK;
 }
 
 /* One item for each span and block of channels. */
@@ -359,7 +346,6 @@ ls_status ls_cpu_scan_backward(const ls_exec *exec, const ls_scan_backward_args 
     ls_workspace_call call = {all, NULL};
     const ls_workspace_call *args = &call;
     int64_t rows;
-    ls_status status;
     LS_TRY(ls_spans_check_whole("scan_backward", all->spans, all->n_spans, all->rows, all->span_rows_max, err));
     rows = ls_spans_rows(all->spans, all->n_spans);
     LS_TRY(open_workspace("scan_backward", exec, ls_op_scan_backward_workspace(all), &call.floats, err));
@@ -368,8 +354,7 @@ ls_status ls_cpu_scan_backward(const ls_exec *exec, const ls_scan_backward_args 
         RUN(scan_channel_sums, all->rows, 2 * all->n_states * blocks);
     }
     RUN(scan_parameters, all->dim, all->n_spans * (all->n_states + 2));
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- log-probabilities ---- */

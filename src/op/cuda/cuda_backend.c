@@ -80,12 +80,9 @@ static int64_t own_workspace(int op, const void *args) {
 
 static ls_status assure_workspace(ls_device *device, int op, const void *args, ls_error *err) {
     const int64_t bytes = own_workspace(op, args);
-    ls_status status = LS_OK;
     if (bytes >= 0 && bytes <= device->exec.workspace_bytes) return LS_OK;
     LS_TRY(enter_unrecorded(device, "a larger workspace", err));
-    LS_TRY(ls_device_prepare(device, bytes, err));
-done:
-    return status;
+    return ls_device_prepare(device, bytes, err);
 }
 
 #define OP(name)                                                                                                 \
@@ -93,11 +90,11 @@ done:
         cuda_device *d = device_with(exec);                                                                      \
         ls_exec own;                                                                                             \
         ls_status status;                                                                                        \
-        LS_TRY(enter(exec, err));                                                                                \
-        LS_TRY(assure_workspace(&d->base, FAULT_##name, args, err));                                             \
+        LS_TRY_DONE(enter(exec, err));                                                                           \
+        LS_TRY_DONE(assure_workspace(&d->base, FAULT_##name, args, err));                                        \
         own = d->base.exec;                                                                                      \
         own.fault = &d->faults[FAULT_##name];                                                                    \
-        LS_TRY(ls_cuda_##name(&own, args, err));                                                                 \
+        LS_TRY_DONE(ls_cuda_##name(&own, args, err));                                                            \
     done:                                                                                                        \
         return status;                                                                                           \
     }
@@ -107,12 +104,9 @@ LS_OPS(OP)
 /* ---- memory ---- */
 
 static ls_status cuda_alloc(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
-    ls_status status;
     *out = NULL;
     LS_TRY(enter_unrecorded(device, "an allocation", err));
-    LS_TRY(ls_cuda_alloc_ordered(&device->exec, out, bytes, what, err));
-done:
-    return status;
+    return ls_cuda_alloc_ordered(&device->exec, out, bytes, what, err);
 }
 
 static void cuda_release(ls_device *device, void *memory) {
@@ -135,11 +129,8 @@ static ls_status cuda_drop(ls_device *device, void *memory, int64_t bytes, ls_er
 }
 
 static ls_status cuda_write(ls_device *device, void *to, const void *host, int64_t bytes, ls_error *err) {
-    ls_status status;
     LS_TRY(enter_unrecorded(device, "a write from the host", err));
-    LS_TRY(ls_cuda_move(&device->exec, to, bytes, host, bytes, 1, bytes, err));
-done:
-    return status;
+    return ls_cuda_move(&device->exec, to, bytes, host, bytes, 1, bytes, err);
 }
 
 static void free_pieces(cuda_device *d) {
@@ -153,7 +144,6 @@ static void free_pieces(cuda_device *d) {
 
 /* Pieces of at least this size, made once for all loads of one piece size. */
 static ls_status assure_pieces(cuda_device *d, int64_t bytes, ls_error *err) {
-    ls_status status = LS_OK;
     if (bytes <= d->piece_bytes) return LS_OK;
     LS_TRY(ls_cuda_synchronize(&d->base.exec, err));
     free_pieces(d);
@@ -162,50 +152,42 @@ static ls_status assure_pieces(cuda_device *d, int64_t bytes, ls_error *err) {
         LS_TRY(ls_cuda_event_create(&d->pieces[i].sent, false, err));
     }
     d->piece_bytes = bytes;
-done:
-    return status;
+    return LS_OK;
 }
 
 /* What was sent from the piece before has to have arrived before it is filled again. */
 static ls_status send_piece(cuda_device *d, load_piece *piece, void *to, int64_t at, int64_t bytes,
                             ls_memory_source source, void *context, ls_error *err) {
     const ls_exec *exec = &d->base.exec;
-    ls_status status;
     if (piece->is_under_way) LS_TRY(ls_cuda_event_wait(piece->sent, err));
     piece->is_under_way = false;
     LS_TRY(source(context, piece->host, at, bytes, err));
     LS_TRY(ls_cuda_move(exec, (uint8_t *)to + at, bytes, piece->host, bytes, 1, bytes, err));
     piece->is_under_way = true;
-    LS_TRY(ls_cuda_event_record(exec, piece->sent, err));
-done:
-    return status;
+    return ls_cuda_event_record(exec, piece->sent, err);
 }
 
 static ls_status cuda_load(ls_device *device, void *to, int64_t bytes, int64_t piece_bytes, ls_memory_source source,
                            void *context, ls_error *err) {
     cuda_device *d = cuda_of(device);
     int64_t n = 0;
-    ls_status status;
     LS_TRY(enter_unrecorded(device, "a load", err));
     LS_TRY(assure_pieces(d, piece_bytes, err));
     for (int64_t at = 0; at < bytes; at += piece_bytes, n++)
         LS_TRY(send_piece(d, &d->pieces[n % PIECES], to, at, bytes - at < piece_bytes ? bytes - at : piece_bytes,
                           source, context, err));
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status cuda_read(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err) {
     cuda_device *d = cuda_of(device);
-    ls_status status;
     LS_TRY(enter_unrecorded(device, "a read by the host", err));
     if (bytes > STAGING_BYTES - d->staged || d->n_reads == READS_MAX)
         return ls_cuda_move(&device->exec, host, bytes, from, bytes, 1, bytes, err);
     LS_TRY(ls_cuda_move(&device->exec, d->staging + d->staged, bytes, from, bytes, 1, bytes, err));
     d->reads[d->n_reads++] = (pending_read){host, d->staged, bytes};
     d->staged += bytes;
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status cuda_copy(ls_device *device, const ls_copy_args *a, ls_error *err) {
@@ -217,40 +199,32 @@ static ls_status cuda_copy(ls_device *device, const ls_copy_args *a, ls_error *e
 
 /* The first op in the table's order whose record holds a fault; all records are cleared. */
 static ls_status take_fault(cuda_device *d, ls_error *err) {
-    ls_status status = LS_OK;
     int i = 0;
     while (i < FAULTS && d->host_faults[i].code == LS_FAULT_NONE) i++;
     if (i == FAULTS) return LS_OK;
     LS_TRY(ls_cuda_set(&d->base.exec, d->faults, 0, FAULTS * (int64_t)sizeof *d->faults, err));
-    status = ls_fault_status(op_names[i], &d->host_faults[i], err);
-done:
-    return status;
+    return ls_fault_status(op_names[i], &d->host_faults[i], err);
 }
 
 static ls_status cuda_wait(ls_device *device, ls_error *err) {
     cuda_device *d = cuda_of(device);
     const int64_t bytes = FAULTS * (int64_t)sizeof *d->faults, n = d->n_reads;
-    ls_status status;
     LS_TRY(enter_unrecorded(device, "a wait", err));
     d->n_reads = 0;
     d->staged = 0;
     LS_TRY(ls_cuda_move(&device->exec, d->host_faults, bytes, d->faults, bytes, 1, bytes, err));
     LS_TRY(ls_cuda_synchronize(&device->exec, err));
     for (int64_t i = 0; i < n; i++) memcpy(d->reads[i].host, d->staging + d->reads[i].at, (size_t)d->reads[i].bytes);
-    LS_TRY(take_fault(d, err));
-done:
-    return status;
+    return take_fault(d, err);
 }
 
 /* ---- recordings ---- */
 
 static ls_status cuda_record(ls_device *device, ls_error *err) {
-    ls_status status;
     LS_TRY(enter_unrecorded(device, "record", err));
     LS_TRY(ls_cuda_graph_begin(&device->exec, err));
     cuda_of(device)->recording = true;
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status cuda_recorded(ls_device *device, void **recording, ls_error *err) {
@@ -262,11 +236,8 @@ static ls_status cuda_recorded(ls_device *device, void **recording, ls_error *er
 }
 
 static ls_status cuda_replay(ls_device *device, void *recording, ls_error *err) {
-    ls_status status;
     LS_TRY(enter_unrecorded(device, "a replay", err));
-    LS_TRY(ls_cuda_graph_launch(&device->exec, recording, err));
-done:
-    return status;
+    return ls_cuda_graph_launch(&device->exec, recording, err);
 }
 
 static void cuda_forget(ls_device *device, void *recording) {
@@ -329,8 +300,8 @@ ls_status ls_device_open_cuda(ls_device **out, int32_t ordinal, ls_error *err) {
     cuda_device *d = NULL;
     ls_status status;
     *out = NULL;
-    LS_TRY(ls_cuda_device_check(ordinal, err));
-    LS_TRY(ls_cuda_code_check(ordinal, err));
+    LS_TRY_DONE(ls_cuda_device_check(ordinal, err));
+    LS_TRY_DONE(ls_cuda_code_check(ordinal, err));
     d = calloc(1, sizeof *d);
     if (d == NULL) {
         status = LS_FAIL(err, LS_ERR_NOMEM, "device");
@@ -339,12 +310,12 @@ ls_status ls_device_open_cuda(ls_device **out, int32_t ordinal, ls_error *err) {
     d->base.table = &device_table;
     d->base.exec.backend = LS_BACKEND_CUDA;
     d->ordinal = ordinal;
-    LS_TRY(ls_cuda_stream_create(&d->base.exec.stream, err));
-    LS_TRY(ls_cuda_alloc((void **)&d->faults, bytes, err));
-    LS_TRY(ls_cuda_set(&d->base.exec, d->faults, 0, bytes, err));
-    LS_TRY(ls_cuda_host_alloc((void **)&d->host_faults, bytes, err));
-    LS_TRY(ls_cuda_host_alloc((void **)&d->staging, STAGING_BYTES, err));
-    LS_TRY(ls_device_prepare(&d->base, LS_WORKSPACE_HEAD, err));
+    LS_TRY_DONE(ls_cuda_stream_create(&d->base.exec.stream, err));
+    LS_TRY_DONE(ls_cuda_alloc((void **)&d->faults, bytes, err));
+    LS_TRY_DONE(ls_cuda_set(&d->base.exec, d->faults, 0, bytes, err));
+    LS_TRY_DONE(ls_cuda_host_alloc((void **)&d->host_faults, bytes, err));
+    LS_TRY_DONE(ls_cuda_host_alloc((void **)&d->staging, STAGING_BYTES, err));
+    LS_TRY_DONE(ls_device_prepare(&d->base, LS_WORKSPACE_HEAD, err));
     *out = &d->base;
     d = NULL;
 done:
