@@ -129,7 +129,7 @@ static int64_t cut_block(const ls_tape *t, const int64_t *index, int64_t n, int6
         if (first) sequences[count++] = i;
         while (first && index[i] >= t->spans[span].row + t->spans[span].n_rows) span++;
     }
-    if (n == LS_TAPE_HEAD_ROWS) n -= (n - sequences[count - 1]) % LS_MMA16_STEP;
+    if (n == t->head->opts.rows_max) n -= (n - sequences[count - 1]) % LS_MMA16_STEP;
     if (n == sequences[count - 1]) count--;
     sequences[count] = n;
     *n_sequences = count;
@@ -192,11 +192,11 @@ static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *
     ls_tape *t = l->tape;
     const int64_t dim = l->model->config.hidden, end = l->row + l->rows;
     const ls_rows h = {t->h[t->n_halves], LS_F32, dim}, x = ls_rows_from(t->x_last, l->row);
-    int64_t index[LS_TAPE_HEAD_ROWS], block[LS_TAPE_HEAD_ROWS], sequences[LS_TAPE_HEAD_ROWS + 1];
+    int64_t index[LS_HEAD_BLOCK_MAX], block[LS_HEAD_BLOCK_MAX], sequences[LS_HEAD_BLOCK_MAX + 1];
     int64_t row = l->row, n, n_sequences;
     LS_TRY(ls_memory_fill(l->device, l->dx.data, 0, l->rows * dim * (int64_t)sizeof(float), err));
-    while ((n = ls_tape_next_rows(targets, &row, end, index, block)) > 0) {
-        float d[LS_TAPE_HEAD_ROWS], de[LS_TAPE_HEAD_ROWS];
+    while ((n = ls_tape_next_rows(t, targets, &row, end, index, block)) > 0) {
+        float d[LS_HEAD_BLOCK_MAX], de[LS_HEAD_BLOCK_MAX];
         n = cut_block(t, index, n, sequences, &n_sequences);
         row = index[n - 1] + 1;
         for (int64_t i = 0; i < n; i++) {

@@ -6,6 +6,8 @@
 #include "op/gather.h"
 #include "op/logprob.h"
 
+#define BLOCK_MIN 64
+
 static ls_status own(ls_head *h, void *out, int64_t elem_bytes, bool wanted, ls_error *err) {
     return wanted ? ls_memory_alloc(h->device, out, h->opts.rows_max, elem_bytes, "head", err) : LS_OK;
 }
@@ -30,6 +32,11 @@ static ls_status make_arrays(ls_head *h, const ls_model_config *c, ls_error *err
     LS_TRY(own(h, &h->mask, 1, true, err));
     LS_TRY(own(h, &h->draws, (int64_t)sizeof *h->draws, true, err));
     return own(h, &h->kept, i64, true, err);
+}
+
+int64_t ls_head_block_rows(const ls_device *device, int64_t vocab) {
+    const int64_t rows = device->table->block_bytes / (vocab * (int64_t)sizeof(float));
+    return rows < BLOCK_MIN ? BLOCK_MIN : rows > LS_HEAD_BLOCK_MAX ? LS_HEAD_BLOCK_MAX : rows;
 }
 
 int64_t ls_head_bytes(const ls_model_config *c, const ls_head_opts *o) {

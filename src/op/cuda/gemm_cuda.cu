@@ -115,7 +115,14 @@ typedef struct gather_params {
     const int64_t *sequences, *starts;
     int64_t n_sequences;
     const ls_fault *fault;
+    bool wide; /* four neighbours at a time: whole rows of them, at addresses that vectors can load */
 } gather_params;
+
+static __device__ __forceinline__ uint2 rounded4(const float *from) {
+    const float4 x = *(const float4 *)from;
+    return make_uint2((uint32_t)ls_f32_to_bf16(x.x) | (uint32_t)ls_f32_to_bf16(x.y) << 16,
+                      (uint32_t)ls_f32_to_bf16(x.z) | (uint32_t)ls_f32_to_bf16(x.w) << 16);
+}
 
 /* The row of `from` for row i, or -1. */
 static __device__ int64_t source_row(const gather_params *p, int64_t i) {
@@ -141,6 +148,12 @@ static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(const __g
     if (threadIdx.x == 0) row = source_row(&p, i);
     __syncthreads();
     const int64_t at = row * p.from_stride;
+    if (row >= 0 && p.wide) {
+        for (int64_t j = 4 * (int64_t)threadIdx.x; j < p.stride; j += 4 * GATHER_THREADS)
+            *(uint2 *)&p.to[i * p.stride + j] =
+                p.f32 ? rounded4((const float *)p.from + at + j) : *(const uint2 *)((const uint16_t *)p.from + at + j);
+        return;
+    }
     for (int64_t j = threadIdx.x; j < p.stride; j += GATHER_THREADS) {
         uint16_t x = 0;
         if (row >= 0 && j < p.cols)
@@ -153,6 +166,7 @@ static ls_status gather(const ls_exec *exec, const char *op, gather_params *p, l
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", p->rows}, {"stride", p->stride}, {"element", 2}}}},
                               {LS_WIDTH_I64, {{{"row", p->from_rows}, {"stride", p->from_stride}, {"element", 4}}}}};
     const ls_launch launch = {op, {p->rows, 1, 1}, GATHER_THREADS, 0, index, 2};
+    p->wide = p->cols == p->stride && p->from_stride % 4 == 0 && (uintptr_t)p->from % (p->f32 ? 16 : 8) == 0;
     return ls_cuda_launch(exec, &launch, (const void *)gather_kernel, p, err);
 }
 
@@ -227,7 +241,7 @@ static ls_status product_mma16(const ls_exec *exec, const ls_product *product, c
                                ls_error *err) {
     bool taken = false, hopper;
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
-    if (product->range != NULL || product->out_rows != NULL) return ls_product_mma16_plain(exec, product, err);
+    if (product->range != NULL) return ls_product_mma16_plain(exec, product, err);
     /* Fewer rows are faster by the kernel that reads tiles, which overlaps with the one ahead of it besides
      * (docs/benchmarks.md). */
     if (nan_open &&
@@ -235,7 +249,7 @@ static ls_status product_mma16(const ls_exec *exec, const ls_product *product, c
         LS_CUDA_TRY(ls_product_mma16_cublas(exec, product, &taken, err));
     if (taken) return LS_OK;
     LS_CUDA_TRY(is_hopper(&hopper, product->op, err));
-    if (hopper)
+    if (hopper && product->out_rows == NULL)
         LS_CUDA_TRY(ls_product_mma16_decode(
             exec, product, tiles, ls_decode_plan_for(product->rows, product->cols, product->depth), &taken, err));
     if (hopper && !taken) LS_CUDA_TRY(ls_product_mma16_wgmma(exec, product, &taken, err));
@@ -457,7 +471,8 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
         LS_CUDA_TRY(ls_product_exact(exec, &product, err));
     } else {
         uint16_t *rounded = (uint16_t *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
-        gather_params g = {rounded, a->m, up_to(a->n, 8), a->dy, true, a->m, a->n, a->dy_stride, NULL, NULL, 0, fault};
+        gather_params g = {rounded,      a->m, up_to(a->n, 8), a->dy, true,  a->m, a->n,
+                           a->dy_stride, NULL, NULL,           0,     fault, false};
         LS_CUDA_TRY(gather(exec, op, &g, err));
         product.a = rounded;
         product.a_dtype = LS_BF16;
@@ -500,10 +515,10 @@ static ls_status weight_mma16(const ls_exec *exec, const ls_gemm_backward_weight
     uint16_t *dy = (uint16_t *)(workspace + starts_bytes(a));
     uint16_t *x = (uint16_t *)((uint8_t *)dy + gathered_bytes(rows, a->n));
     starts_params s = {a->sequences, a->n_sequences, starts, fault};
-    gather_params of_dy = {dy,   rows,         up_to(a->n, 8), a->dy,  true,           a->m,
-                           a->n, a->dy_stride, a->sequences,   starts, a->n_sequences, fault};
-    gather_params of_x = {x,    rows,        up_to(a->k, 8), a->x,   false,          a->m,
-                          a->k, a->x_stride, a->sequences,   starts, a->n_sequences, fault};
+    gather_params of_dy = {dy,           rows,         up_to(a->n, 8), a->dy,          true,  a->m, a->n,
+                           a->dy_stride, a->sequences, starts,         a->n_sequences, fault, false};
+    gather_params of_x = {x,           rows,         up_to(a->k, 8), a->x,           false, a->m, a->k,
+                          a->x_stride, a->sequences, starts,         a->n_sequences, fault, false};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"sequence", a->n_sequences + 1}, {"offset", 8}}}}};
     const ls_launch launch = {product->op, {1, 1, 1}, GATHER_THREADS, 0, index, 1};
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)starts_kernel, &s, err));
