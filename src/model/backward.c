@@ -4,6 +4,7 @@
 #include "model/parts.h"
 #include "model/tape_state.h"
 #include "num/mma16.h"
+#include "op/elementwise.h"
 #include "op/elementwise_backward.h"
 #include "op/gemm_backward.h"
 #include "op/logprob.h"
@@ -15,44 +16,54 @@ float *ls_leaf_gradient(const ls_leaf *l, const void *place) {
     return l->gradient + ls_parameter_of(l->tape->parameters, place)->offset;
 }
 
-ls_status ls_leaf_into_weight(const ls_leaf *l, const ls_gemm_weight *w, ls_rows dy, ls_rows x, const float *bias,
-                              int64_t m, const int64_t *range, ls_error *err) {
-    const ls_gemm_backward_weight_args args = {.dy = dy.data,
-                                               .dy_stride = dy.stride,
-                                               .x = x.data,
-                                               .x_dtype = x.dtype,
-                                               .x_stride = x.stride,
-                                               .x_count = m,
-                                               .dw = ls_leaf_gradient(l, w),
-                                               .dbias = bias != NULL ? ls_leaf_gradient(l, bias) : NULL,
-                                               .m = m,
-                                               .n = w->n,
-                                               .k = w->k,
-                                               .profile = l->model->profile,
-                                               .sequences = l->tape->sequences,
-                                               .n_sequences = l->batch->n_spans,
-                                               .range = range};
-    return ls_gemm_backward_weight(l->device, &args, err);
+/* dy rounded once for both products of the profile mma16; NULL in the other one. */
+static ls_status round_gradient(const ls_leaf *l, const ls_leaf_product *p, const uint16_t **out, ls_error *err) {
+    const ls_round_rows_args args = {p->dy.data, p->dy.stride, l->tape->rounded, p->w->n, p->m, p->w->n};
+    *out = l->model->profile == LS_PROFILE_MMA16 ? l->tape->rounded : NULL;
+    return *out == NULL ? LS_OK : ls_round_rows(l->device, &args, err);
 }
 
-ls_status ls_leaf_into_input(const ls_leaf *l, const ls_gemm_weight *w, ls_rows dy, ls_rows dx, bool add,
-                             const int64_t *rows, int64_t m, const int64_t *range, ls_error *err) {
-    const ls_parameter *p = ls_parameter_of(l->tape->parameters, w);
-    const ls_gemm_backward_input_args args = {.dy = dy.data,
-                                              .dy_stride = dy.stride,
-                                              .w = p->value,
-                                              .w_dtype = p->dtype,
-                                              .dx = dx.data,
-                                              .dx_stride = dx.stride,
-                                              .dx_count = rows != NULL ? l->rows : m,
-                                              .dx_rows = rows,
-                                              .add = add,
-                                              .m = m,
-                                              .n = w->n,
-                                              .k = w->k,
-                                              .profile = l->model->profile,
-                                              .range = range};
-    return ls_gemm_backward_input(l->device, &args, err);
+ls_status ls_leaf_through_product(const ls_leaf *l, const ls_leaf_product *p, ls_error *err) {
+    const ls_parameter *w = ls_parameter_of(l->tape->parameters, p->w);
+    const uint16_t *rounded;
+    LS_TRY(round_gradient(l, p, &rounded, err));
+    const ls_gemm_backward_weight_args weight = {.dy = p->dy.data,
+                                                 .dy_stride = p->dy.stride,
+                                                 .dy_rounded = rounded,
+                                                 .dy_rounded_stride = p->w->n,
+                                                 .x = p->x.data,
+                                                 .x_dtype = p->x.dtype,
+                                                 .x_stride = p->x.stride,
+                                                 .x_count = p->m,
+                                                 .dw = l->gradient + w->offset,
+                                                 .dbias = p->bias != NULL ? ls_leaf_gradient(l, p->bias) : NULL,
+                                                 .m = p->m,
+                                                 .n = p->w->n,
+                                                 .k = p->w->k,
+                                                 .profile = l->model->profile,
+                                                 .sequences = l->tape->sequences,
+                                                 .n_sequences = l->batch->n_spans,
+                                                 .sequences_whole = l->sequences_whole,
+                                                 .dw_is_zero = l->gradient_is_zero,
+                                                 .range = p->range};
+    const ls_gemm_backward_input_args input = {.dy = p->dy.data,
+                                               .dy_stride = p->dy.stride,
+                                               .dy_rounded = rounded,
+                                               .dy_rounded_stride = p->w->n,
+                                               .w = w->value,
+                                               .w_dtype = w->dtype,
+                                               .dx = p->dx.data,
+                                               .dx_stride = p->dx.stride,
+                                               .dx_count = p->dx_rows != NULL ? l->rows : p->m,
+                                               .dx_rows = p->dx_rows,
+                                               .add = p->add,
+                                               .m = p->m,
+                                               .n = p->w->n,
+                                               .k = p->w->k,
+                                               .profile = l->model->profile,
+                                               .range = p->range};
+    LS_TRY(ls_gemm_backward_weight(l->device, &weight, err));
+    return ls_gemm_backward_input(l->device, &input, err);
 }
 
 ls_status ls_leaf_through_norm(const ls_leaf *l, const float *w, ls_rows x, ls_rows dy, ls_rows dx, bool add,
@@ -136,8 +147,9 @@ static int64_t cut_block(const ls_tape *t, const int64_t *index, int64_t n, int6
     return n;
 }
 
-/* Gradients of the rows of a block into the head's weight and into dx; rows counts them from the leaf's first. */
-static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool entropy, ls_error *err) {
+/* Gradients of the rows of a block into the head's weight and into dx; rows counts them from the leaf's first. whole: of
+ * each of its sequences a multiple of 16. */
+static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool whole, bool entropy, ls_error *err) {
     const ls_model *model = l->model;
     const ls_head *head = l->tape->head;
     const int64_t vocab = head->vocab, dim = model->config.hidden;
@@ -168,7 +180,8 @@ static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool entr
                                                  .k = dim,
                                                  .profile = model->profile,
                                                  .sequences = l->tape->head_sequences,
-                                                 .n_sequences = n_sequences};
+                                                 .n_sequences = n_sequences,
+                                                 .sequences_whole = whole};
     const ls_gemm_backward_input_args input = {.dy = head->logits,
                                                .dy_stride = vocab,
                                                .w = p->value,
@@ -184,6 +197,12 @@ static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool entr
     LS_TRY(ls_logprob_backward(l->device, &backward, err));
     LS_TRY(ls_gemm_backward_weight(l->device, &weight, err));
     return ls_gemm_backward_input(l->device, &input, err);
+}
+
+static bool are_whole(const int64_t *sequences, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if ((sequences[i + 1] - sequences[i]) % LS_MMA16_STEP != 0) return false;
+    return true;
 }
 
 /* dh behind the last half, from the log-probabilities of the leaf's rows. */
@@ -210,7 +229,7 @@ static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *
         LS_TRY(ls_memory_write(l->device, t->d_entropy, de, n * (int64_t)sizeof *de, err));
         LS_TRY(ls_head_take(t->head, l->model, x, l->rows, index, n, err));
         LS_TRY(ls_head_logprob(t->head, t->head->logits, block, d_entropy != NULL, err));
-        LS_TRY(block_backward(l, n_sequences, d_entropy != NULL, err));
+        LS_TRY(block_backward(l, n_sequences, are_whole(sequences, n_sequences), d_entropy != NULL, err));
     }
     return ls_leaf_through_norm(l, l->model->final_norm, ls_rows_from(h, l->row), l->dx, l->dh, false, dim, err);
 }
@@ -244,7 +263,7 @@ static ls_status write_leaf(ls_tape *t, int64_t begin, int64_t end, int64_t row,
 }
 
 ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,
-                           const float *d_entropy, float *gradient, ls_error *err) {
+                           const float *d_entropy, float *gradient, bool is_zero, ls_error *err) {
     const int64_t dim = t->model->config.hidden;
     ls_leaf l = {.tape = t,
                  .model = t->model,
@@ -252,12 +271,14 @@ ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t
                  .batch = t->leaf_batch,
                  .dh = {t->dh, LS_F32, dim},
                  .dx = {t->dx, LS_F32, dim},
-                 .gradient = gradient};
+                 .gradient = gradient,
+                 .gradient_is_zero = is_zero};
     LS_ASSERT(begin >= 0 && begin < end && end <= t->n_spans, "sequences %lld to %lld of %lld", (long long)begin,
               (long long)end, (long long)t->n_spans);
     l.row = t->spans[begin].row;
     l.rows = t->spans[end - 1].row + t->spans[end - 1].n_rows - l.row;
     LS_TRY(write_leaf(t, begin, end, l.row, err));
+    l.sequences_whole = are_whole(t->leaf_offsets, end - begin);
     LS_TRY(head_backward(&l, targets, d_logprob, d_entropy, err));
     for (int64_t i = t->n_halves - 1; i >= 0; i--) LS_TRY(half_backward(&l, i, err));
     return embed_backward(&l, err);

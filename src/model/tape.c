@@ -42,7 +42,9 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
                   {&t->d_entropy, block, 1}};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         LS_TRY(floats(t, arrays[i].out, arrays[i].rows, arrays[i].columns, err));
-    return LS_OK;
+    if (t->model->profile != LS_PROFILE_MMA16) return LS_OK;
+    return ls_memory_alloc(t->device, (void **)&t->rounded, rows, larger(wide, c->hidden) * 2, "training workspace",
+                           err);
 }
 
 static ls_status make_host(ls_tape *t, ls_error *err) {
@@ -122,6 +124,7 @@ void ls_tape_free(ls_tape *t) {
                                  t->conv_dw,     t->d_logprob, t->d_entropy};
         for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) ls_memory_free(t->device, arrays[i]);
     }
+    ls_memory_free(t->device, t->rounded);
     for (int64_t i = 0; t->ws != NULL && i < t->n_halves; i++)
         if (i == 0 || !t->opts.recompute) ls_workspace_free(t->ws[i]);
     for (int64_t i = 0; t->h != NULL && i <= t->n_halves; i++) ls_memory_free(t->device, t->h[i]);

@@ -30,8 +30,9 @@ struct ls_tape {
     int64_t *head_sequences; /* [rows of a head block + 1] */
 
     /* Backward: gradients of activations, of a leaf's rows. */
-    float *dh, *dx;               /* [rows][H] */
-    float *da, *db;               /* [rows][widest projection] */
+    float *dh, *dx;    /* [rows][H] */
+    uint16_t *rounded; /* [rows][widest projection]: a gradient as both of its products read it; mma16 only */
+    float *da, *db;    /* [rows][widest projection] */
     float *dnarrow, *dnarrow_raw; /* [rows][R+2S] */
     float *db_state, *dc_state;   /* [rows][S] */
     float *du, *ddt, *dz;         /* [rows][D] */

@@ -233,7 +233,7 @@ static ls_status run_microbatch(ls_trainer *t, const ls_train_batch *b, int64_t 
         float *gradient;
         LS_TRY(ls_gradient_leaf(t->gradient, true, &gradient, err));
         if (!is_flat(t, t->offsets[begin], t->offsets[end]))
-            LS_TRY(ls_tape_backward(t->tape, begin, end, targets, t->d_logprob, t->d_entropy, gradient, err));
+            LS_TRY(ls_tape_backward(t->tape, begin, end, targets, t->d_logprob, t->d_entropy, gradient, true, err));
         LS_TRY(ls_gradient_fold(t->gradient, err));
     }
     return LS_OK;
