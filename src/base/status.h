@@ -17,10 +17,10 @@ void ls_error_prefix(ls_error *err, const char *format, ...) __attribute__((form
 #define LS_FAIL(err, status, ...) ls_error_set((err), (status), __VA_ARGS__)
 
 /* Runs expr; on failure returns its status. For functions that own nothing at that point. */
-#define LS_TRY(expr)                      \
-    do {                                  \
-        const ls_status tried = (expr);   \
-        if (tried != LS_OK) return tried; \
+#define LS_TRY(expr)                            \
+    do {                                        \
+        const ls_status ls_tried = (expr);      \
+        if (ls_tried != LS_OK) return ls_tried; \
     } while (0)
 
 /* Runs expr; on failure keeps its status in `status` and leaves through the function's one cleanup label. For owners. */
