@@ -236,12 +236,8 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     const int64_t n = g->episodes->n;
     int64_t sequences;
-    ls_trainer_opts opts = {.temperature = (float)o->temperature,
-                            .sequences_max = n,
-                            .entropy = true,
-                            .n_metrics = LS_GRPO_METRICS,
-                            .loss = ls_grpo_loss_callback,
-                            .context = g};
+    ls_trainer_opts opts = {
+        .temperature = (float)o->temperature, .sequences_max = n, .entropy = true, .n_metrics = LS_GRPO_METRICS};
     const uint64_t identity = ls_config_digest(g->config) ^ g->data;
     ls_train_options_trainer(&opts, &o->train);
     if (!ls_mul_i64(o->train.microbatch, o->train.leaf, &sequences) || sequences > n) sequences = n;
