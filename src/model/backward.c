@@ -9,71 +9,6 @@
 #include "op/logprob.h"
 #include "op/rmsnorm_backward.h"
 
-/* ---- what parts are made of ---- */
-
-float *ls_leaf_gradient(const ls_leaf *l, const void *place) {
-    return l->gradient + ls_parameter_of(l->tape->parameters, place)->offset;
-}
-
-ls_status ls_leaf_into_weight(const ls_leaf *l, const ls_gemm_weight *w, ls_rows dy, ls_rows x, const float *bias,
-                              int64_t m, const int64_t *range, ls_error *err) {
-    const ls_gemm_backward_weight_args args = {.dy = dy.data,
-                                               .dy_stride = dy.stride,
-                                               .x = x.data,
-                                               .x_dtype = x.dtype,
-                                               .x_stride = x.stride,
-                                               .x_count = m,
-                                               .dw = ls_leaf_gradient(l, w),
-                                               .dbias = bias != NULL ? ls_leaf_gradient(l, bias) : NULL,
-                                               .m = m,
-                                               .n = w->n,
-                                               .k = w->k,
-                                               .profile = l->model->profile,
-                                               .sequences = l->tape->sequences,
-                                               .n_sequences = l->batch->n_spans,
-                                               .range = range};
-    return ls_gemm_backward_weight(l->device, &args, err);
-}
-
-ls_status ls_leaf_into_input(const ls_leaf *l, const ls_gemm_weight *w, ls_rows dy, ls_rows dx, bool add,
-                             const int64_t *rows, int64_t m, const int64_t *range, ls_error *err) {
-    const ls_parameter *p = ls_parameter_of(l->tape->parameters, w);
-    const ls_gemm_backward_input_args args = {.dy = dy.data,
-                                              .dy_stride = dy.stride,
-                                              .w = p->value,
-                                              .w_dtype = p->dtype,
-                                              .dx = dx.data,
-                                              .dx_stride = dx.stride,
-                                              .dx_count = rows != NULL ? l->rows : m,
-                                              .dx_rows = rows,
-                                              .add = add,
-                                              .m = m,
-                                              .n = w->n,
-                                              .k = w->k,
-                                              .profile = l->model->profile,
-                                              .range = range};
-    return ls_gemm_backward_input(l->device, &args, err);
-}
-
-ls_status ls_leaf_through_norm(const ls_leaf *l, const float *w, ls_rows x, ls_rows dy, ls_rows dx, bool add,
-                               int64_t dim, ls_error *err) {
-    const ls_rmsnorm_backward_args args = {.x = x.data,
-                                           .x_dtype = x.dtype,
-                                           .x_stride = x.stride,
-                                           .w = w,
-                                           .eps = l->model->config.rms_eps,
-                                           .dy = dy.data,
-                                           .dy_stride = dy.stride,
-                                           .dx = dx.data,
-                                           .dx_stride = dx.stride,
-                                           .add = add,
-                                           .dw = ls_leaf_gradient(l, w),
-                                           .scale = l->tape->scale,
-                                           .rows = l->rows,
-                                           .dim = dim};
-    return ls_rmsnorm_backward(l->device, &args, err);
-}
-
 /* ---- halves ---- */
 
 /* The same activations from a row on; picks are not rows, and are laid out anew for every leaf. */
@@ -95,7 +30,7 @@ static ls_activations from_row(ls_activations a, const ls_model_config *c, int64
 /* Sets l->h and l->ws to what a half computed for the leaf, running it again where it was not kept. */
 static ls_status recall(ls_leaf *l, int64_t half_i, ls_error *err) {
     const ls_tape *t = l->tape;
-    const bool picks = half_i % 2 == 1 && l->model->layers[half_i / 2].ffn == &ls_part_experts;
+    const bool picks = half_i % 2 == 1 && l->model->layers[half_i / 2].ffn->picks;
     const ls_rows h = {t->h[half_i], LS_F32, l->model->config.hidden};
     l->h = ls_rows_from(h, l->row);
     l->ws = *t->ws[half_i];

@@ -84,7 +84,6 @@ typedef struct grpo {
     double eval_reward, eval_length; /* NaN: there was no evaluation */
 } grpo;
 
-double ls_grpo_clock(void);
 static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.rank == 0; }
 static inline bool ls_grpo_stops(const grpo *g) { return g->gate.n_differing > 0 && g->o->gate == LS_GATE_STOP; }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/fnv.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -108,19 +109,19 @@ done:
 
 static ls_status make_episodes(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
-    double start = ls_grpo_clock(), now;
+    double start = ls_clock_seconds(), now;
     LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_SPLIT_TRAIN, (g->step - 1) * o->prompts, err));
     LS_TRY(ls_episodes_run(g->episodes, &g->world, g->engine, err));
-    now = ls_grpo_clock();
+    now = ls_clock_seconds();
     g->times.rollout = now - start;
     LS_TRY(judge(g, err));
     lay_out(g);
     LS_TRY(ls_advantages(g->rows.advantages, g->rows.keep, &g->advantage_metrics, g->rows.rewards, g->rows.failed,
                          g->rows.n, o->samples, &g->advantages, err));
-    start = ls_grpo_clock();
+    start = ls_clock_seconds();
     g->times.reward = start - now;
     LS_TRY(score_reference(g, err));
-    g->times.reference = ls_grpo_clock() - start;
+    g->times.reference = ls_clock_seconds() - start;
     return LS_OK;
 }
 
@@ -225,12 +226,12 @@ static ls_status correct(grpo *g, int64_t begin, int64_t end, ls_error *err) {
 
 /* Scores and gates episodes whose log-probabilities no update will bring in time. */
 static ls_status score_ahead(grpo *g, int64_t begin, int64_t end, ls_error *err) {
-    const double start = ls_grpo_clock();
+    const double start = ls_clock_seconds();
     const ls_train_batch batch = batch_of(g, begin, end);
     if (begin == end) return LS_OK;
     LS_TRY(ls_trainer_score(g->trainer, &batch, g->rows.trainer, err));
     compare(g, begin, end);
-    g->times.gate += ls_grpo_clock() - start;
+    g->times.gate += ls_clock_seconds() - start;
     return correct(g, begin, end, err);
 }
 
@@ -294,7 +295,7 @@ static ls_status take_update(grpo *g, ls_error *err) {
 /* One update: some episodes at a time are scored, pass the gate and give their gradients; then all of them update. */
 static ls_status update(grpo *g, ls_error *err) {
     const ls_train_batch batch = batch_of(g, g->part.begin, g->part.end);
-    const double start = ls_grpo_clock();
+    const double start = ls_clock_seconds();
     ls_train_rows rows;
     LS_TRY(ls_trainer_begin(g->trainer, &batch, err));
     while (ls_trainer_has_more(g->trainer)) {
@@ -303,7 +304,7 @@ static ls_status update(grpo *g, ls_error *err) {
         LS_TRY(learn(g, &rows, err));
     }
     if (!ls_grpo_stops(g)) LS_TRY(ls_trainer_update(g->trainer, &g->stats, err));
-    g->times.update += ls_grpo_clock() - start;
+    g->times.update += ls_clock_seconds() - start;
     return ls_grpo_stops(g) ? LS_OK : take_update(g, err);
 }
 
