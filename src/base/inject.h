@@ -25,6 +25,9 @@ typedef enum ls_inject {
 } ls_inject;
 
 #ifdef LS_FAULTS
+struct ls_pool;
+struct ls_gemm_args;
+
 extern ls_inject ls_inject_armed;
 #define LS_INJECTED(fault) (ls_inject_armed == (fault))
 void ls_inject_arm(ls_inject fault);
@@ -33,9 +36,12 @@ void ls_inject_arm(ls_inject fault);
  * "lag-one" */
 const char *ls_inject_name(ls_inject fault);
 bool ls_inject_parse(ls_inject *out, const char *name);
+/* Faults that are more than a hook (src/lab): true where the call is one of theirs and has been done. */
+bool ls_inject_split_k(struct ls_pool *pool, const struct ls_gemm_args *args);
 #else
 #define LS_INJECTED(fault) false
 #define ls_inject_arm(fault) ((void)(fault))
+#define ls_inject_split_k(pool, args) false
 #endif
 
 #endif

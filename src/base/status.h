@@ -23,7 +23,7 @@ void ls_error_prefix(ls_error *err, const char *format, ...) __attribute__((form
         if (ls_tried != LS_OK) return ls_tried; \
     } while (0)
 
-/* Runs expr; on failure keeps its status in `status` and leaves through the function's one cleanup label. For owners. */
+/* Runs expr; on failure keeps its status in `status` and leaves through the one cleanup label. For owners. */
 #define LS_TRY_DONE(expr)                          \
     do {                                           \
         if ((status = (expr)) != LS_OK) goto done; \

@@ -15,7 +15,7 @@
 #include "model/architectures.h"
 #include "model/init.h"
 #include "model/shapes.h"
-#include "model/stored.h"
+#include "model/summary.h"
 #include "op/choice.h"
 #include "text/tokenizer.h"
 

@@ -41,7 +41,6 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *options, ls_error *
 ls_status ls_job_check(const ls_job *job, ls_error *err);
 void ls_job_deinit(ls_job *job);
 
-double ls_clock_seconds(void);
 /* The closing lines of generate and score on standard error, with what the engine of a job (or NULL) planned and did;
  * with --json an object, on standard output unless the records go there. */
 void ls_run_summary(const ls_run_options *options, int64_t n_sequences, int64_t n_tokens, double seconds,

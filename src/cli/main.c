@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/closest.h"
 #include "base/fpmode.h"
 #include "base/interrupt.h"

@@ -120,9 +120,9 @@ ls_status ls_cuda_fault_take(const ls_exec *exec, ls_error *err) {
     ls_fault fault;
     const ls_fault none = {0, 0, 0, 0};
     if (exec->fault == NULL) return LS_FAIL(err, LS_ERR_ARG, "fault: there is no record");
-    LS_CUDA_TRY(ls_device_download(exec, &fault, exec->fault, (int64_t)sizeof fault, err));
+    LS_CUDA_TRY(ls_cuda_copy(exec, &fault, exec->fault, (int64_t)sizeof fault, err));
     if (fault.code == LS_FAULT_NONE) return LS_OK;
-    LS_CUDA_TRY(ls_device_upload(exec, exec->fault, &none, (int64_t)sizeof none, err));
+    LS_CUDA_TRY(ls_cuda_copy(exec, exec->fault, &none, (int64_t)sizeof none, err));
     return ls_fault_status("fault", &fault, err);
 }
 
@@ -175,6 +175,15 @@ ls_status ls_cuda_code_check(int32_t ordinal, ls_error *err) {
     (void)cudaGetLastError();
     LS_CUDA_TRY(ls_cuda_gpu(&gpu, ordinal, err));
     return ls_gpu_no_code(&gpu, ordinal, cudaGetErrorString(error), err);
+}
+
+ls_status ls_cuda_device_check(int32_t ordinal, ls_error *err) {
+    ls_gpus gpus;
+    ls_gpu gpu;
+    ls_cuda_gpus(&gpus);
+    LS_CUDA_TRY(ls_gpus_check(&gpus, ordinal, err));
+    LS_CUDA_TRY(ls_cuda_gpu(&gpu, ordinal, err));
+    return ls_gpu_check(&gpu, ordinal, err);
 }
 
 bool ls_cuda_available(ls_error *err) {

@@ -18,6 +18,11 @@ ls_status ls_cuda_gpu(ls_gpu *out, int32_t ordinal, ls_error *err) {
     return none(err);
 }
 
+ls_status ls_cuda_device_check(int32_t ordinal, ls_error *err) {
+    (void)ordinal;
+    return none(err);
+}
+
 ls_status ls_cuda_code_check(int32_t ordinal, ls_error *err) {
     (void)ordinal;
     return none(err);

@@ -34,12 +34,3 @@ ls_status ls_gpu_no_code(const ls_gpu *g, int32_t ordinal, const char *reason, l
                    "cuda:%d: this build has no code for %s, compute capability %d.%d (LS_CUDA_ARCHITECTURES): %s",
                    ordinal, g->name, g->major, g->minor, reason);
 }
-
-ls_status ls_cuda_device_check(int32_t ordinal, ls_error *err) {
-    ls_gpus gpus;
-    ls_gpu gpu;
-    ls_cuda_gpus(&gpus);
-    LS_TRY(ls_gpus_check(&gpus, ordinal, err));
-    LS_TRY(ls_cuda_gpu(&gpu, ordinal, err));
-    return ls_gpu_check(&gpu, ordinal, err);
-}

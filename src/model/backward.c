@@ -4,86 +4,10 @@
 #include "model/parts.h"
 #include "model/tape_state.h"
 #include "num/mma16.h"
-#include "op/elementwise.h"
 #include "op/elementwise_backward.h"
 #include "op/gemm_backward.h"
 #include "op/logprob.h"
 #include "op/rmsnorm_backward.h"
-
-/* ---- what parts are made of ---- */
-
-float *ls_leaf_gradient(const ls_leaf *l, const void *place) {
-    return l->gradient + ls_parameter_of(l->tape->parameters, place)->offset;
-}
-
-/* dy rounded once for both products of the profile mma16; NULL in the other one. */
-static ls_status round_gradient(const ls_leaf *l, const ls_leaf_product *p, const uint16_t **out, ls_error *err) {
-    const ls_round_rows_args args = {p->dy.data, p->dy.stride, l->tape->rounded, p->w->n, p->m, p->w->n};
-    *out = l->model->profile == LS_PROFILE_MMA16 ? l->tape->rounded : NULL;
-    return *out == NULL ? LS_OK : ls_round_rows(l->device, &args, err);
-}
-
-ls_status ls_leaf_through_product(const ls_leaf *l, const ls_leaf_product *p, ls_error *err) {
-    const ls_parameter *w = ls_parameter_of(l->tape->parameters, p->w);
-    const uint16_t *rounded;
-    LS_TRY(round_gradient(l, p, &rounded, err));
-    const ls_gemm_backward_weight_args weight = {.dy = p->dy.data,
-                                                 .dy_stride = p->dy.stride,
-                                                 .dy_rounded = rounded,
-                                                 .dy_rounded_stride = p->w->n,
-                                                 .x = p->x.data,
-                                                 .x_dtype = p->x.dtype,
-                                                 .x_stride = p->x.stride,
-                                                 .x_count = p->m,
-                                                 .dw = l->gradient + w->offset,
-                                                 .dbias = p->bias != NULL ? ls_leaf_gradient(l, p->bias) : NULL,
-                                                 .m = p->m,
-                                                 .n = p->w->n,
-                                                 .k = p->w->k,
-                                                 .profile = l->model->profile,
-                                                 .sequences = l->tape->sequences,
-                                                 .n_sequences = l->batch->n_spans,
-                                                 .sequences_whole = l->sequences_whole,
-                                                 .dw_is_zero = l->gradient_is_zero,
-                                                 .range = p->range};
-    const ls_gemm_backward_input_args input = {.dy = p->dy.data,
-                                               .dy_stride = p->dy.stride,
-                                               .dy_rounded = rounded,
-                                               .dy_rounded_stride = p->w->n,
-                                               .w = w->value,
-                                               .w_dtype = w->dtype,
-                                               .dx = p->dx.data,
-                                               .dx_stride = p->dx.stride,
-                                               .dx_count = p->dx_rows != NULL ? l->rows : p->m,
-                                               .dx_rows = p->dx_rows,
-                                               .add = p->add,
-                                               .m = p->m,
-                                               .n = p->w->n,
-                                               .k = p->w->k,
-                                               .profile = l->model->profile,
-                                               .range = p->range};
-    LS_TRY(ls_gemm_backward_weight(l->device, &weight, err));
-    return ls_gemm_backward_input(l->device, &input, err);
-}
-
-ls_status ls_leaf_through_norm(const ls_leaf *l, const float *w, ls_rows x, ls_rows dy, ls_rows dx, bool add,
-                               int64_t dim, ls_error *err) {
-    const ls_rmsnorm_backward_args args = {.x = x.data,
-                                           .x_dtype = x.dtype,
-                                           .x_stride = x.stride,
-                                           .w = w,
-                                           .eps = l->model->config.rms_eps,
-                                           .dy = dy.data,
-                                           .dy_stride = dy.stride,
-                                           .dx = dx.data,
-                                           .dx_stride = dx.stride,
-                                           .add = add,
-                                           .dw = ls_leaf_gradient(l, w),
-                                           .scale = l->tape->scale,
-                                           .rows = l->rows,
-                                           .dim = dim};
-    return ls_rmsnorm_backward(l->device, &args, err);
-}
 
 /* ---- halves ---- */
 
@@ -106,7 +30,7 @@ static ls_activations from_row(ls_activations a, const ls_model_config *c, int64
 /* Sets l->h and l->ws to what a half computed for the leaf, running it again where it was not kept. */
 static ls_status recall(ls_leaf *l, int64_t half_i, ls_error *err) {
     const ls_tape *t = l->tape;
-    const bool picks = half_i % 2 == 1 && l->model->layers[half_i / 2].ffn == &ls_part_experts;
+    const bool picks = half_i % 2 == 1 && l->model->layers[half_i / 2].ffn->picks;
     const ls_rows h = {t->h[half_i], LS_F32, l->model->config.hidden};
     l->h = ls_rows_from(h, l->row);
     l->ws = *t->ws[half_i];

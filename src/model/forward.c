@@ -22,48 +22,6 @@ bool ls_ablation_parse(ls_ablation *out, const char *name) {
     return false;
 }
 
-/* ---- what parts are made of ---- */
-
-static ls_status project(const ls_forward *f, ls_profile profile, ls_rows out, ls_rows x, const ls_gemm_weight *w,
-                         const float *bias, int64_t m, const int64_t *range, ls_error *err) {
-    const ls_gemm_args args = {.x = x.data,
-                               .x_dtype = x.dtype,
-                               .x_stride = x.stride,
-                               .weight = w,
-                               .bias = bias,
-                               .out = out.data,
-                               .out_dtype = out.dtype,
-                               .out_stride = out.stride,
-                               .m = m,
-                               .profile = profile,
-                               .range = range,
-                               .nan_open = true};
-    return ls_gemm(f->ws->device, &args, err);
-}
-
-ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,
-                          int64_t m, const int64_t *range, ls_error *err) {
-    return project(f, f->model->profile, out, x, w, bias, m, range, err);
-}
-
-ls_status ls_part_project_exact(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, ls_error *err) {
-    return project(f, LS_PROFILE_EXACT, out, x, w, NULL, f->batch->n_rows, NULL, err);
-}
-
-ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim, ls_error *err) {
-    const ls_rmsnorm_args args = {.x = x.data,
-                                  .x_dtype = x.dtype,
-                                  .x_stride = x.stride,
-                                  .w = w,
-                                  .eps = f->model->config.rms_eps,
-                                  .y = y.data,
-                                  .y_dtype = y.dtype,
-                                  .y_stride = y.stride,
-                                  .rows = f->batch->n_rows,
-                                  .dim = dim};
-    return ls_rmsnorm(f->ws->device, &args, err);
-}
-
 /* x = rms(h): what a mixer, a feed-forward or the head reads. */
 static ls_status normalise_h(const ls_forward *f, ls_rows x, const float *w, ls_error *err) {
     const ls_rows h = {f->h, LS_F32, f->model->config.hidden};

@@ -52,7 +52,7 @@ ls_status ls_model_set_profile(ls_model *model, ls_profile profile, ls_dtype act
 ls_status ls_model_check_gradient(const ls_model *model, ls_error *err) {
     if (model->profile == LS_PROFILE_EXACT) return LS_OK;
     for (int64_t i = 0; i < model->config.n_layers; i++)
-        if (model->layers[i].ffn == &ls_part_experts)
+        if (model->layers[i].ffn != NULL && model->layers[i].ffn->picks)
             return LS_FAIL(err, LS_ERR_UNSUPPORTED,
                            "profile %s: layer %lld is a mixture of experts, whose gradient the profile does not define",
                            ls_profile_name(model->profile), (long long)i);

@@ -257,4 +257,4 @@ static ls_status mamba_walk(const ls_walk *w, ls_layer *layer) {
     return ls_walk_slot(w, decay, w->names->mamba, "A_log");
 }
 
-const ls_part ls_part_mamba = {"mamba", mamba_forward, mamba_backward, mamba_walk};
+const ls_part ls_part_mamba = {"mamba", mamba_forward, mamba_backward, mamba_walk, false};

@@ -2,7 +2,8 @@
  *
  *   part_attention.c   attention
  *   part_mamba.c       Mamba-1
- *   part_ffn.c         dense feed-forward and mixture of experts */
+ *   part_ffn.c         dense feed-forward and mixture of experts
+ *   parts.c            what they are made of */
 #ifndef LS_MODEL_PARTS_H
 #define LS_MODEL_PARTS_H
 
@@ -33,6 +34,7 @@ struct ls_part {
     ls_status (*backward)(const ls_leaf *leaf, int64_t layer_i, ls_error *err);
     /* The part's tensors, in the order of all sums over parameters. */
     ls_status (*walk)(const ls_walk *walk, ls_layer *layer);
+    bool picks; /* whether it computes over picks of rows, not over rows: a mixture of experts */
 };
 
 extern const ls_part ls_part_attention, ls_part_mamba, ls_part_dense, ls_part_experts;

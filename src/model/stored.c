@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fnv.h"
 #include "base/mem.h"
 #include "model/architectures.h"
 
@@ -109,8 +108,8 @@ static void read_part(void *context, int64_t begin, int64_t end, int32_t thread_
     r->status[thread_i] = ls_tensor_read_part(r->host + begin, r->view, r->at + begin, end - begin, &r->err[thread_i]);
 }
 
-static ls_status read_piece(const ls_stored *s, void *host, const ls_tensor_view *view, int64_t at, int64_t bytes,
-                            ls_error *err) {
+ls_status ls_stored_read(const ls_stored *s, void *host, const ls_tensor_view *view, int64_t at, int64_t bytes,
+                         ls_error *err) {
     const int32_t n = ls_pool_threads(s->pool);
     reading *r = NULL;
     ls_status status;
@@ -136,7 +135,7 @@ typedef struct source {
 
 static ls_status bring(void *context, void *host, int64_t at, int64_t bytes, ls_error *err) {
     const source *s = context;
-    LS_TRY(read_piece(s->stored, host, s->view, at, bytes, err));
+    LS_TRY(ls_stored_read(s->stored, host, s->view, at, bytes, err));
     s->stored->done += bytes;
     tell(s->stored);
     return LS_OK;
@@ -159,8 +158,8 @@ static ls_status compare(ls_stored *s, bool *same, const ls_tensor_view *a, cons
     LS_TRY_DONE(ls_array_alloc((void **)&y, most, 1, "tensor", err));
     for (int64_t at = 0; at < a->bytes && *same; at += most) {
         const int64_t n = a->bytes - at < most ? a->bytes - at : most;
-        LS_TRY_DONE(read_piece(s, x, a, at, n, err));
-        LS_TRY_DONE(read_piece(s, y, b, at, n, err));
+        LS_TRY_DONE(ls_stored_read(s, x, a, at, n, err));
+        LS_TRY_DONE(ls_stored_read(s, y, b, at, n, err));
         *same = memcmp(x, y, (size_t)n) == 0;
     }
 done:
@@ -205,49 +204,4 @@ static ls_status check_all_used(const ls_stored *s, int32_t n_layers, ls_error *
 ls_status ls_stored_check(const ls_stored *s, int32_t n_layers, ls_error *err) {
     LS_TRY(check_all_used(s, n_layers, err));
     return ls_checkpoint_check(s->checkpoint, err);
-}
-
-/* ---- without a device ---- */
-
-typedef struct summing {
-    ls_stored stored;
-    ls_stored_summary *out;
-    uint8_t *piece; /* [stored.piece_bytes] */
-} summing;
-
-static ls_status sum_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
-    summing *s = context;
-    uint64_t *hash = &s->out->digest;
-    const ls_tensor_view *view;
-    ls_dtype dtype;
-    LS_TRY(ls_stored_find(&s->stored, &view, &dtype, slot, err));
-    *hash = ls_slot_mix(*hash, slot, dtype);
-    for (int64_t at = 0; at < view->bytes; at += s->stored.piece_bytes) {
-        const int64_t left = view->bytes - at, n = left < s->stored.piece_bytes ? left : s->stored.piece_bytes;
-        LS_TRY(read_piece(&s->stored, s->piece, view, at, n, err));
-        *hash = ls_fnv_mix(*hash, s->piece, n);
-    }
-    s->out->n_parameters += view->n_elements;
-    return LS_OK;
-}
-
-ls_status ls_stored_summarize(ls_stored_summary *out, const char *directory, ls_error *err) {
-    summing s = {.out = out};
-    ls_model_config config;
-    ls_model *model = NULL;
-    ls_status status;
-    *out = (ls_stored_summary){.digest = LS_FNV_START};
-    LS_TRY_DONE(ls_model_config_open(&config, directory, err));
-    LS_TRY_DONE(ls_model_outline(&model, &config, err));
-    LS_TRY_DONE(ls_stored_open(&s.stored, directory, NULL, err));
-    s.stored.watcher = NULL; /* nothing is loaded */
-    LS_TRY_DONE(ls_array_alloc((void **)&s.piece, s.stored.piece_bytes, 1, "tensor", err));
-    LS_TRY_DONE(ls_model_slots(model, sum_slot, &s, err));
-    LS_TRY_DONE(ls_stored_check_head(&s.stored, &config, err));
-    LS_TRY_DONE(ls_stored_check(&s.stored, config.n_layers, err));
-done:
-    free(s.piece);
-    ls_stored_close(&s.stored);
-    ls_model_close(model);
-    return status;
 }

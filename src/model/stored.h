@@ -34,19 +34,14 @@ ls_status ls_stored_find(ls_stored *stored, const ls_tensor_view **out, ls_dtype
                          ls_error *err);
 /* The tensor's bytes to device memory, which has room for them. */
 ls_status ls_stored_load(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view, ls_error *err);
+/* Bytes [at, at + bytes) of a tensor to host memory. */
+ls_status ls_stored_read(const ls_stored *stored, void *host, const ls_tensor_view *view, int64_t at, int64_t bytes,
+                         ls_error *err);
 /* The head of a tied model is the embedding. Its checkpoint may store the head as well: it must then hold the
  * embedding's bytes, or the two readings of the file would be different models. */
 ls_status ls_stored_check_head(ls_stored *stored, const ls_model_config *config, ls_error *err);
 /* Every tensor of the checkpoint has been found once, or the first that was not is named; and no file changed since it
  * was opened. */
 ls_status ls_stored_check(const ls_stored *stored, int32_t n_layers, ls_error *err);
-
-typedef struct ls_stored_summary {
-    int64_t n_parameters;
-    uint64_t digest; /* as ls_parameters_digest of the opened model */
-} ls_stored_summary;
-
-/* Reads a directory's tensors as ls_model_open does, without a device and with the memory of one piece. */
-ls_status ls_stored_summarize(ls_stored_summary *out, const char *directory, ls_error *err);
 
 #endif

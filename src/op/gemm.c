@@ -1,9 +1,6 @@
 /* Dense product: what the host can see of a call, and weights. */
 #include "op/gemm.h"
 
-#include <string.h>
-
-#include "op/backend.h"
 #include "op/profile.h"
 
 ls_status ls_gemm_check(const ls_gemm_args *args, ls_error *err) {
@@ -39,25 +36,4 @@ ls_status ls_gemm_repack_check(const ls_gemm_repack_args *args, ls_error *err) {
     if (args->weight->panels == NULL)
         return LS_FAIL(err, LS_ERR_ARG, "gemm weight: not packed before, its panels are NULL");
     return LS_OK;
-}
-
-ls_status ls_gemm_pack(ls_device *device, ls_gemm_weight *out, const void *w, ls_dtype dtype, int64_t n, int64_t k,
-                       ls_error *err) {
-    const ls_gemm_repack_args fill = {out, w, dtype};
-    ls_gemm_weight plan;
-    memset(out, 0, sizeof *out);
-    if (w == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: w is NULL");
-    if (ls_dtype_bytes(dtype) == 0) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: dtype %d is unknown", (int)dtype);
-    if (n < 1) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: n %lld is less than 1", (long long)n);
-    if (k < 1) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: k %lld is less than 1", (long long)k);
-    LS_TRY(device->table->pack_plan(&plan, dtype, n, k, err));
-    LS_TRY(ls_memory_alloc(device, &plan.panels, plan.panel_bytes, 1, "gemm weight", err));
-    *out = plan;
-    return ls_gemm_repack(device, &fill, err);
-}
-
-void ls_gemm_weight_free(ls_device *device, ls_gemm_weight *w) {
-    if (w == NULL) return;
-    ls_memory_free(device, w->panels);
-    memset(w, 0, sizeof *w);
 }

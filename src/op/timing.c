@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "dev/device.h"
 #include "op/gemm_backward.h"
@@ -33,11 +33,7 @@ struct ls_timing {
     ls_timed_row *sorted; /* what was read last */
 };
 
-static double clock_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
+static double clock_ms(void) { return 1e3 * ls_clock_seconds(); }
 
 static ls_timing *timing_of(const ls_device *device) { return (ls_timing *)(uintptr_t)device->table; }
 

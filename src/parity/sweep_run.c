@@ -5,42 +5,16 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "parity/sweep_ladder.h"
 
 enum { LEVER_MAX = 16, DDMIN_TRIALS = 400 };
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void tell(const ls_runner *runner, const char *what) {
     const ls_sweep_opts *o = &runner->sweep->opts;
     if (o->progress != NULL) o->progress(o->progress_context, what);
-}
-
-ls_status ls_runner_try(const ls_runner *runner, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
-                        const ls_outcomes *baseline, ls_outcomes *outcomes, ls_observation *seen, ls_error *err) {
-    ls_outcomes own = {0}, *out = outcomes != NULL ? outcomes : &own;
-    ls_error failure;
-    ls_status status;
-    LS_TRY_DONE(ls_outcomes_create(out, trial, prompts, n_prompts, err));
-    runner->sweep->n_trials++;
-    if (runner->subject->run(runner->subject->context, trial, prompts, n_prompts, out, &failure) != LS_OK) {
-        ls_observe_failure(seen, &failure);
-        goto done;
-    }
-    LS_TRY_DONE(ls_sweep_trainer_score(runner->trainer, trial, out, err));
-    ls_observe(seen, out, baseline, ls_ladder_noise(trial->dtype));
-    runner->sweep->n_sequences += seen->n_sequences;
-    runner->sweep->n_bits += seen->n_bits;
-done:
-    ls_outcomes_deinit(&own);
-    return status;
 }
 
 /* ---- the ladder ---- */
@@ -366,7 +340,7 @@ const ls_ranked *ls_sweep_cause(const ls_sweep *sweep) {
 
 ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subject *subject, ls_sweep_trainer *trainer,
                        ls_error *err) {
-    const double start = now();
+    const double start = ls_clock_seconds();
     ls_ladder ladder = {0};
     const ls_runner runner = {out, &ladder, subject, trainer};
     ls_model *model;
@@ -392,7 +366,7 @@ ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subjec
         invert(&runner);
         LS_TRY_DONE(find_repro(&runner, err));
     }
-    out->seconds = now() - start;
+    out->seconds = ls_clock_seconds() - start;
 done:
     ls_ladder_deinit(&ladder);
     if (status != LS_OK) ls_sweep_deinit(out);

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/durable.h"
 #include "base/file.h"
 #include "base/fnv.h"
@@ -14,12 +14,6 @@
 #include "base/mem.h"
 #include "rl/grpo_state.h"
 #include "train/stopping.h"
-
-double ls_grpo_clock(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- checkpoints ---- */
 
@@ -236,12 +230,8 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     const int64_t n = g->episodes->n;
     int64_t sequences;
-    ls_trainer_opts opts = {.temperature = (float)o->temperature,
-                            .sequences_max = n,
-                            .entropy = true,
-                            .n_metrics = LS_GRPO_METRICS,
-                            .loss = ls_grpo_loss_callback,
-                            .context = g};
+    ls_trainer_opts opts = {
+        .temperature = (float)o->temperature, .sequences_max = n, .entropy = true, .n_metrics = LS_GRPO_METRICS};
     const uint64_t identity = ls_config_digest(g->config) ^ g->data;
     ls_train_options_trainer(&opts, &o->train);
     if (!ls_mul_i64(o->train.microbatch, o->train.leaf, &sequences) || sequences > n) sequences = n;
@@ -336,7 +326,7 @@ static void close_all(grpo *g) {
 #define EVAL_SEED UINT64_C(0x68656C642D6F7574)
 
 static ls_status evaluate(grpo *g, ls_error *err) {
-    const double start = ls_grpo_clock();
+    const double start = ls_clock_seconds();
     ls_engine *engine = NULL;
     double reward = 0, length = 0;
     int64_t n = 0;
@@ -354,7 +344,7 @@ static ls_status evaluate(grpo *g, ls_error *err) {
     }
     g->eval_reward = reward / (double)n;
     g->eval_length = length / (double)g->held_out->n;
-    g->times.eval = ls_grpo_clock() - start;
+    g->times.eval = ls_clock_seconds() - start;
 done:
     if (status != LS_OK) ls_error_prefix(err, "evaluation");
     ls_engine_free(engine);
@@ -370,14 +360,14 @@ static bool is_evaluated(const grpo *g) {
 
 static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
     const ls_train_options *t = &g->o->train;
-    const double start = ls_grpo_clock();
+    const double start = ls_clock_seconds();
     bool asked = false;
     ls_status status;
     g->eval_reward = g->eval_length = (double)NAN;
     LS_TRY_DONE(ls_grpo_step(g, stopped, err));
     if (g->gate.n_differing > 0) LS_TRY_DONE(ls_grpo_bundle(g, err));
     if (!*stopped && is_evaluated(g)) LS_TRY_DONE(evaluate(g, err));
-    LS_TRY_DONE(ls_grpo_log(g, ls_grpo_clock() - start, err));
+    LS_TRY_DONE(ls_grpo_log(g, ls_clock_seconds() - start, err));
     if (*stopped) goto done;
     g->result->step = g->step;
     LS_TRY_DONE(ls_stop_asked(&asked, g->comm, err));

@@ -84,7 +84,6 @@ typedef struct grpo {
     double eval_reward, eval_length; /* NaN: there was no evaluation */
 } grpo;
 
-double ls_grpo_clock(void);
 static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.rank == 0; }
 static inline bool ls_grpo_stops(const grpo *g) { return g->gate.n_differing > 0 && g->o->gate == LS_GATE_STOP; }
 
@@ -93,8 +92,7 @@ static inline bool ls_grpo_stops(const grpo *g) { return g->gate.n_differing > 0
 ls_status ls_grpo_step(grpo *g, bool *stopped, ls_error *err);
 ls_status ls_grpo_rows_create(grpo *g, ls_error *err);
 void ls_grpo_rows_free(grpo_rows *rows);
-enum { LS_GRPO_METRICS = 17 }; /* of a sequence, for the trainer */
-ls_status ls_grpo_loss_callback(void *context, const ls_train_rows *rows, ls_error *err);
+enum { LS_GRPO_METRICS = 16 }; /* of a sequence, for the trainer */
 
 /* grpo_report.c: the record of a step, of one that the gate stops as well; the bundle. */
 ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err);

@@ -1,8 +1,10 @@
 /* One step of a policy-gradient run. */
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/fnv.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -107,50 +109,57 @@ done:
 
 static ls_status make_episodes(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
-    double start = ls_grpo_clock(), now;
+    double start = ls_clock_seconds(), now;
     LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_SPLIT_TRAIN, (g->step - 1) * o->prompts, err));
     LS_TRY(ls_episodes_run(g->episodes, &g->world, g->engine, err));
-    now = ls_grpo_clock();
+    now = ls_clock_seconds();
     g->times.rollout = now - start;
     LS_TRY(judge(g, err));
     lay_out(g);
     LS_TRY(ls_advantages(g->rows.advantages, g->rows.keep, &g->advantage_metrics, g->rows.rewards, g->rows.failed,
                          g->rows.n, o->samples, &g->advantages, err));
-    start = ls_grpo_clock();
+    start = ls_clock_seconds();
     g->times.reward = start - now;
     LS_TRY(score_reference(g, err));
-    g->times.reference = ls_grpo_clock() - start;
+    g->times.reference = ls_clock_seconds() - start;
     return LS_OK;
 }
 
 /* ---- the loss of one update ---- */
 
-/* Sums as numbers that the trainer hands from process to process; the first is the loss. */
-static void pack(double out[LS_GRPO_METRICS], const ls_loss_sums *s) {
-    const double values[LS_GRPO_METRICS] = {s->policy + s->kl + s->entropy,
-                                            (double)s->n_tokens,
-                                            (double)s->clip_low,
-                                            (double)s->clip_high,
-                                            (double)s->clip_dual,
-                                            s->policy,
-                                            s->kl,
-                                            s->entropy,
-                                            s->ratio,
-                                            s->ratio_min,
-                                            s->ratio_max,
-                                            s->old_k1,
-                                            s->old_k2,
-                                            s->old_k3,
-                                            s->reference_kl,
-                                            s->token_entropy,
-                                            0};
-    memcpy(out, values, sizeof values);
+/* Sums as the numbers that the trainer hands from process to process: the loss, then these fields. */
+#define COUNT(field) \
+    { offsetof(ls_loss_sums, field), true }
+#define REAL(field) \
+    { offsetof(ls_loss_sums, field), false }
+static const struct {
+    size_t at;
+    bool is_count;
+} sum_fields[] = {COUNT(n_tokens), COUNT(clip_low), COUNT(clip_high), COUNT(clip_dual),   REAL(policy),
+                  REAL(kl),        REAL(entropy),   REAL(ratio),      REAL(ratio_min),    REAL(ratio_max),
+                  REAL(old_k1),    REAL(old_k2),    REAL(old_k3),     REAL(reference_kl), REAL(token_entropy)};
+enum { N_SUM_FIELDS = sizeof sum_fields / sizeof sum_fields[0] };
+_Static_assert(N_SUM_FIELDS + 1 == LS_GRPO_METRICS, "numbers of a sequence");
+_Static_assert(N_SUM_FIELDS * 8 == sizeof(ls_loss_sums), "every field is in the table");
+
+static void pack(double out[LS_GRPO_METRICS], const ls_loss_sums *sums) {
+    out[0] = sums->policy + sums->kl + sums->entropy;
+    for (int i = 0; i < N_SUM_FIELDS; i++) {
+        const void *field = (const char *)sums + sum_fields[i].at;
+        out[i + 1] = sum_fields[i].is_count ? (double)*(const int64_t *)field : *(const double *)field;
+    }
 }
 
-static ls_loss_sums unpack(const double v[LS_GRPO_METRICS]) {
-    const ls_loss_sums s = {(int64_t)v[1], (int64_t)v[2], (int64_t)v[3], (int64_t)v[4], v[5],  v[6],  v[7], v[8],
-                            v[9],          v[10],         v[11],         v[12],         v[13], v[14], v[15]};
-    return s;
+static ls_loss_sums unpack(const double numbers[LS_GRPO_METRICS]) {
+    ls_loss_sums sums;
+    for (int i = 0; i < N_SUM_FIELDS; i++) {
+        void *field = (char *)&sums + sum_fields[i].at;
+        if (sum_fields[i].is_count)
+            *(int64_t *)field = (int64_t)numbers[i + 1];
+        else
+            *(double *)field = numbers[i + 1];
+    }
+    return sums;
 }
 
 static ls_tokens tokens_of(const grpo *g, int64_t begin, int64_t end) {
@@ -158,24 +167,13 @@ static ls_tokens tokens_of(const grpo *g, int64_t begin, int64_t end) {
     return tokens;
 }
 
-/* Episodes [begin, end) have the trainer's log-probabilities of the step's beginning: gate and weights. */
-static ls_status take_trainer(grpo *g, int64_t begin, int64_t end, ls_error *err) {
-    grpo_rows *r = &g->rows;
-    const ls_tokens tokens = tokens_of(g, begin, end);
-    for (int64_t s = begin; s < end; s++)
-        ls_gate_compare(&g->gate, s, r->offsets[s], r->offsets[s + 1], r->mask, r->recorded, r->trainer);
-    if (r->weights != NULL)
-        LS_TRY(ls_correction_apply(r->weights, NULL, NULL, &tokens, r->recorded, r->trainer, &g->correction, err));
-    return LS_OK;
-}
-
 /* Without differing bits record and trainer are the same. */
 static const float *old_of(const grpo *g) { return g->correction.n > 0 ? g->rows.trainer : g->rows.recorded; }
 
-ls_status ls_grpo_loss_callback(void *context, const ls_train_rows *rows, ls_error *err) {
-    grpo *g = context;
-    grpo_rows *r = &g->rows;
-    const int64_t s = g->part.begin + rows->sequence, row = r->offsets[s], end = s + rows->n_sequences;
+/* What the loss says of the rows of a forward: their gradients and numbers. */
+static ls_status differentiate(grpo *g, const ls_train_rows *rows, ls_error *err) {
+    const grpo_rows *r = &g->rows;
+    const int64_t s = g->part.begin + rows->sequence, row = r->offsets[s];
     const ls_loss_input input = {.tokens = {rows->n_sequences, rows->offsets, r->mask + row},
                                  .keep = r->keep + s,
                                  .overlong = r->overlong + s,
@@ -185,13 +183,6 @@ ls_status ls_grpo_loss_callback(void *context, const ls_train_rows *rows, ls_err
                                  .reference = r->reference == NULL ? NULL : r->reference + row,
                                  .weights = r->weights == NULL ? NULL : r->weights + row,
                                  .entropy = rows->entropy};
-    if (g->part.is_first) {
-        memcpy(r->trainer + row, rows->logprob, (size_t)rows->n_rows * sizeof(float));
-        LS_TRY(take_trainer(g, s, end, err));
-    }
-    if (ls_grpo_stops(g)) { /* nothing is learnt; the other sequences are still compared */
-        if (end == g->part.end) return LS_FAIL(err, LS_ERR_ARG, "rollout and trainer differ");
-    }
     LS_TRY(ls_loss(rows->d_logprob, rows->d_entropy, r->sums + s, &input, &g->part.totals, &g->loss, err));
     for (int64_t i = 0; i < rows->n_sequences; i++) pack(rows->metrics + i * LS_GRPO_METRICS, &r->sums[s + i]);
     return LS_OK;
@@ -218,17 +209,30 @@ static ls_train_batch batch_of(const grpo *g, int64_t begin, int64_t end) {
     return batch;
 }
 
-/* Episodes whose trainer's log-probabilities no update will bring in time. */
-static ls_status score(grpo *g, int64_t begin, int64_t end, ls_error *err) {
-    const double start = ls_grpo_clock();
+/* Compares what the trainer gave episodes [begin, end) with the record. */
+static void compare(grpo *g, int64_t begin, int64_t end) {
+    const grpo_rows *r = &g->rows;
+    for (int64_t s = begin; s < end; s++)
+        ls_gate_compare(&g->gate, s, r->offsets[s], r->offsets[s + 1], r->mask, r->recorded, r->trainer);
+}
+
+/* What the correction makes of the same episodes. */
+static ls_status correct(grpo *g, int64_t begin, int64_t end, ls_error *err) {
+    const grpo_rows *r = &g->rows;
+    const ls_tokens tokens = tokens_of(g, begin, end);
+    if (r->weights == NULL) return LS_OK;
+    return ls_correction_apply(r->weights, NULL, NULL, &tokens, r->recorded, r->trainer, &g->correction, err);
+}
+
+/* Scores and gates episodes whose log-probabilities no update will bring in time. */
+static ls_status score_ahead(grpo *g, int64_t begin, int64_t end, ls_error *err) {
+    const double start = ls_clock_seconds();
     const ls_train_batch batch = batch_of(g, begin, end);
-    ls_status status = LS_OK;
     if (begin == end) return LS_OK;
-    LS_TRY_DONE(ls_trainer_score(g->trainer, &batch, g->rows.trainer, err));
-    LS_TRY_DONE(take_trainer(g, begin, end, err));
-done:
-    g->times.gate += ls_grpo_clock() - start;
-    return status;
+    LS_TRY(ls_trainer_score(g->trainer, &batch, g->rows.trainer, err));
+    compare(g, begin, end);
+    g->times.gate += ls_clock_seconds() - start;
+    return correct(g, begin, end, err);
 }
 
 /* The minibatches in the order of an epoch: Fisher-Yates by counters. */
@@ -253,14 +257,31 @@ static void check_first(const grpo *g) {
               (long long)g->step, m->ratio_min, m->ratio_max, m->old_k1, m->old_k2, m->old_k3, m->clip_fraction);
 }
 
-static ls_status update(grpo *g, bool *stopped, ls_error *err) {
-    const ls_train_batch batch = batch_of(g, g->part.begin, g->part.end);
-    const double start = ls_grpo_clock();
-    ls_status status = ls_trainer_step(g->trainer, &batch, &g->stats, err);
-    g->times.update += ls_grpo_clock() - start;
-    *stopped = g->part.is_first && ls_grpo_stops(g);
-    if (*stopped) return LS_OK;
-    if (status != LS_OK) return status;
+/* The trainer's forward of some of the update's episodes. Those of the step's first update are the step's beginning. */
+static ls_status score(grpo *g, ls_train_rows *rows, ls_error *err) {
+    LS_TRY(ls_trainer_forward(g->trainer, rows, err));
+    if (g->part.is_first)
+        memcpy(g->rows.trainer + g->rows.offsets[g->part.begin + rows->sequence], rows->logprob,
+               (size_t)rows->n_rows * sizeof(float));
+    return LS_OK;
+}
+
+static void gate(grpo *g, const ls_train_rows *rows) {
+    const int64_t s = g->part.begin + rows->sequence;
+    if (g->part.is_first) compare(g, s, s + rows->n_sequences);
+}
+
+/* Gradients of the forward that the tape still holds. Nothing is learnt where the gate stops. */
+static ls_status learn(grpo *g, const ls_train_rows *rows, ls_error *err) {
+    const int64_t s = g->part.begin + rows->sequence;
+    if (ls_grpo_stops(g)) return LS_OK;
+    if (g->part.is_first) LS_TRY(correct(g, s, s + rows->n_sequences, err));
+    LS_TRY(differentiate(g, rows, err));
+    return ls_trainer_backward(g->trainer, err);
+}
+
+/* The trainer has updated: the numbers of all processes, and the engine. */
+static ls_status take_update(grpo *g, ls_error *err) {
     for (int64_t s = g->part.begin; s < g->part.end; s++)
         g->rows.sums[s] = unpack(g->stats.metrics + (s - g->part.begin) * LS_GRPO_METRICS);
     if (g->part.is_first) {
@@ -269,6 +290,22 @@ static ls_status update(grpo *g, bool *stopped, ls_error *err) {
     }
     g->n_updates++;
     return ls_engine_set_weights(g->engine, g->model, (uint64_t)ls_trainer_state(g->trainer)->step, err);
+}
+
+/* One update: some episodes at a time are scored, pass the gate and give their gradients; then all of them update. */
+static ls_status update(grpo *g, ls_error *err) {
+    const ls_train_batch batch = batch_of(g, g->part.begin, g->part.end);
+    const double start = ls_clock_seconds();
+    ls_train_rows rows;
+    LS_TRY(ls_trainer_begin(g->trainer, &batch, err));
+    while (ls_trainer_has_more(g->trainer)) {
+        LS_TRY(score(g, &rows, err));
+        gate(g, &rows);
+        LS_TRY(learn(g, &rows, err));
+    }
+    if (!ls_grpo_stops(g)) LS_TRY(ls_trainer_update(g->trainer, &g->stats, err));
+    g->times.update += ls_clock_seconds() - start;
+    return ls_grpo_stops(g) ? LS_OK : take_update(g, err);
 }
 
 /* The step's first update: the minibatch whose forward is the gate's, or -1 where none counts. */
@@ -282,28 +319,27 @@ static int64_t first_minibatch(const grpo *g, const int64_t *order) {
  * one only, so that all is scored. */
 static ls_status score_others(grpo *g, int64_t first, ls_error *err) {
     const grpo_part part = first < 0 ? (grpo_part){0} : part_of(g, first);
-    if (first < 0 || g->comm != NULL) return score(g, 0, g->rows.n, err);
-    LS_TRY(score(g, 0, part.begin, err));
-    LS_TRY(score(g, part.end, g->rows.n, err));
-    if (ls_grpo_stops(g)) LS_TRY(score(g, part.begin, part.end, err));
+    if (first < 0 || g->comm != NULL) return score_ahead(g, 0, g->rows.n, err);
+    LS_TRY(score_ahead(g, 0, part.begin, err));
+    LS_TRY(score_ahead(g, part.end, g->rows.n, err));
+    if (ls_grpo_stops(g)) LS_TRY(score_ahead(g, part.begin, part.end, err));
     return LS_OK;
 }
 
-static ls_status run_updates(grpo *g, bool *stopped, ls_error *err) {
+static ls_status run_updates(grpo *g, ls_error *err) {
     int64_t *order = NULL, first;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&order, g->o->minibatches, sizeof *order, "minibatches", err));
     order_minibatches(g, 0, order);
     first = first_minibatch(g, order);
     LS_TRY_DONE(score_others(g, first, err));
-    *stopped = ls_grpo_stops(g);
-    for (int64_t epoch = 0; epoch < g->o->epochs && !*stopped; epoch++) {
+    for (int64_t epoch = 0; epoch < g->o->epochs && !ls_grpo_stops(g); epoch++) {
         order_minibatches(g, epoch, order);
         memset(g->rows.sums, 0, (size_t)g->rows.n * sizeof *g->rows.sums);
-        for (int64_t k = 0; k < g->o->minibatches && !*stopped; k++) {
+        for (int64_t k = 0; k < g->o->minibatches && !ls_grpo_stops(g); k++) {
             g->part = part_of(g, order[k]);
             g->part.is_first = g->comm == NULL && g->n_updates == 0;
-            if (g->part.totals.n_tokens > 0) LS_TRY_DONE(update(g, stopped, err));
+            if (g->part.totals.n_tokens > 0) LS_TRY_DONE(update(g, err));
         }
     }
 done:
@@ -341,12 +377,12 @@ static void measure_last(grpo *g) {
 
 ls_status ls_grpo_step(grpo *g, bool *stopped, ls_error *err) {
     const ls_tokens tokens = {g->rows.n, g->rows.offsets, g->rows.mask};
-    *stopped = false;
     g->n_updates = 0;
     g->times = (grpo_times){0};
     ls_gate_begin(&g->gate);
     LS_TRY(make_episodes(g, err));
-    LS_TRY(run_updates(g, stopped, err));
+    LS_TRY(run_updates(g, err));
+    *stopped = ls_grpo_stops(g);
     g->result->gate = g->gate;
     if (g->gate.n_differing > 0) g->result->differs = true;
     if (*stopped) return LS_OK;

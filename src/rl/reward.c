@@ -12,12 +12,6 @@
 
 #include "rl/reward_source.h"
 
-double ls_reward_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 void ls_reward_write_item(ls_json_out *json, int64_t id, const ls_reward_item *item) {
     char text[24];
     snprintf(text, sizeof text, "%lld", (long long)id);

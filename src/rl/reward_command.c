@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "rl/reward_source.h"
 
@@ -180,14 +181,14 @@ static void hear_words(child *c) {
 /* Waits up to grace_s for the command to end, then ends it and all it started. *status is its own, as wait has it. */
 static bool reap(child *c, double grace_s, int *status) {
     static const struct timespec nap = {0, 2000000};
-    const double deadline = ls_reward_now() + grace_s;
+    const double deadline = ls_clock_seconds() + grace_s;
     siginfo_t info;
     bool by_itself;
     for (;;) {
         memset(&info, 0, sizeof info);
         by_itself = waitid(P_PID, (id_t)c->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == c->pid;
         hear_words(c); /* or it might wait for a reader, not end */
-        if (by_itself || ls_reward_now() >= deadline) break;
+        if (by_itself || ls_clock_seconds() >= deadline) break;
         nanosleep(&nap, NULL);
     }
     kill(-c->guard, SIGKILL); /* the group is there until its leader is waited for */
@@ -226,7 +227,7 @@ static void hear_answer(ask *a, const char *line, int64_t bytes) {
     if (i < 0) return;
     a->n_sent--;
     a->n_done++;
-    a->heard = ls_reward_now();
+    a->heard = ls_clock_seconds();
     a->ends = 0;
     a->any_answer = true;
 }
@@ -279,7 +280,7 @@ static ls_status prepare(ask *a, ls_error *err) {
     ls_reward_write_item(&json, a->s->base.first_id + a->next, &a->items[a->next]);
     ls_json_newline(&json);
     if (fclose(stream) != 0) return LS_FAIL(err, LS_ERR_NOMEM, "item for the command");
-    if (a->n_sent == 0) a->heard = ls_reward_now();
+    if (a->n_sent == 0) a->heard = ls_clock_seconds();
     a->alone = a->ends > 0 || a->tries[a->next] > 0;
     a->sent[a->next] = true;
     a->n_sent++;
@@ -347,7 +348,7 @@ static void end_command(ask *a, bool silent) {
 /* One round: writes and reads what can be, and looks at the clock. */
 static void converse(ask *a) {
     child *c = &a->s->child;
-    const double left = a->heard + a->s->silence_s - ls_reward_now();
+    const double left = a->heard + a->s->silence_s - ls_clock_seconds();
     struct pollfd fds[3] = {
         {c->out, POLLIN, 0}, {c->err, POLLIN, 0}, {a->out_at < a->out_bytes ? c->in : -1, POLLOUT, 0}};
     const int wait_ms = left <= 0 ? 0 : left < 3600 ? (int)(1000 * left) + 1 : 3600000;
@@ -358,7 +359,7 @@ static void converse(ask *a) {
     if (fds[2].revents != 0) say(a);
     if (!more)
         end_command(a, false);
-    else if (a->n_sent > 0 && ls_reward_now() >= a->heard + a->s->silence_s)
+    else if (a->n_sent > 0 && ls_clock_seconds() >= a->heard + a->s->silence_s)
         end_command(a, true);
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "rl/reward_source.h"
 
@@ -104,7 +105,7 @@ static ls_status begin(ask *a, transfer *t, request *r, ls_error *err) {
 
 /* Starts what may start. *next is when the first of those that must wait may. */
 static ls_status begin_ready(ask *a, double *next, ls_error *err) {
-    const double now = ls_reward_now();
+    const double now = ls_clock_seconds();
     int64_t free_i = 0;
     *next = now + 1;
     while (a->first < a->n_requests && a->requests[a->first].done) a->first++;
@@ -193,7 +194,7 @@ static void conclude(ask *a, transfer *t, CURLcode code) {
         } else {
             double wait = s->backoff_s;
             for (int64_t i = 1; i < r->tries && wait < BACKOFF_MAX_S; i++) wait *= 2;
-            r->ready_at = ls_reward_now() + (wait < BACKOFF_MAX_S ? wait : BACKOFF_MAX_S);
+            r->ready_at = ls_clock_seconds() + (wait < BACKOFF_MAX_S ? wait : BACKOFF_MAX_S);
         }
     }
     a->n_done += r->done;
@@ -217,7 +218,7 @@ static ls_status run(ask *a, ls_error *err) {
             conclude(a, (transfer *)(void *)pointer, code);
             next = 0; /* there is room for another */
         }
-        const double wait_s = next - ls_reward_now();
+        const double wait_s = next - ls_clock_seconds();
         if (wait_s > 0) curl_multi_poll(a->s->multi, NULL, 0, (int)(1000 * wait_s) + 1, NULL);
     }
     return LS_OK;

@@ -14,9 +14,6 @@ struct ls_reward {
     ls_reward_tally tally;
 };
 
-/* Seconds of a clock that only goes forward. */
-double ls_reward_now(void);
-
 /* One item as JSON; key NULL. */
 void ls_reward_write_item(ls_json_out *json, int64_t id, const ls_reward_item *item);
 

@@ -11,18 +11,6 @@
 #define FILE_BYTES_MAX ((int64_t)512 << 20)
 #define AFFIX_BYTES_MAX 64 /* continuing_subword_prefix and end_of_word_suffix, repeated for every character */
 
-ls_status ls_read_token(ls_tokenizer *t, const ls_node *node, int64_t id, const char *text, int64_t bytes,
-                        ls_error *err) {
-    if (ls_pair_map_find(&t->token_of_id, (uint64_t)id) != NULL)
-        return ls_node_fail(node, LS_ERR_FORMAT, err, "two tokens have the id %lld", (long long)id);
-    LS_TRY(ls_array_grow((void **)&t->tokens, &t->tokens_cap, t->n_tokens + 1, sizeof *t->tokens, "tokens", err));
-    t->tokens[t->n_tokens] = (ls_token){.text = text, .bytes = bytes};
-    LS_TRY(ls_pair_map_set(&t->token_of_id, (uint64_t)id, (int32_t)t->n_tokens, 0, err));
-    t->n_tokens++;
-    if (id >= t->size) t->size = id + 1;
-    return LS_OK;
-}
-
 static ls_status read_vocab(ls_tokenizer *t, const ls_node *model, ls_error *err) {
     ls_node vocab, item;
     void *iterator = NULL;

@@ -9,7 +9,7 @@
 
 /* Of unigram_json.c: the model's node, which says that it is of that type. */
 ls_status ls_read_unigram(ls_tokenizer *tokenizer, const ls_node *model, ls_error *err);
-/* Of tokenizer_json.c: one token of any model; two of one id are an error that names node. The text is borrowed. */
+/* Of tokenizer_token.c: one token of any model; two of one id are an error that names node. The text is borrowed. */
 ls_status ls_read_token(ls_tokenizer *tokenizer, const ls_node *node, int64_t id, const char *text, int64_t bytes,
                         ls_error *err);
 

@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 #define MAGIC UINT64_C(0x31544C4B434F4C2E)
@@ -48,25 +48,19 @@ struct ls_comm {
 int32_t ls_comm_rank(const ls_comm *comm) { return comm->rank; }
 int32_t ls_comm_ranks(const ls_comm *comm) { return comm->n_ranks; }
 
-static double clock_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- bytes ---- */
 
 typedef enum outcome { MOVED, SILENT, LOST } outcome;
 
 /* Waits until fd is ready; SILENT after the given time. */
 static outcome wait_for(int fd, short events, double seconds) {
-    const double deadline = clock_now() + seconds;
+    const double deadline = ls_clock_seconds() + seconds;
     for (;;) {
-        const double left = deadline - clock_now();
+        const double left = deadline - ls_clock_seconds();
         struct pollfd p = {.fd = fd, .events = events};
         const int n = poll(&p, 1, left <= 0 ? 0 : left > 1e6 ? 1000000000 : (int)(left * 1e3) + 1);
         if (n > 0) return MOVED;
-        if (n == 0 && clock_now() >= deadline) return SILENT;
+        if (n == 0 && ls_clock_seconds() >= deadline) return SILENT;
         if (n < 0 && errno != EINTR) return LOST;
     }
 }
@@ -258,14 +252,14 @@ static ls_status greet(ls_comm *c, int fd, uint64_t identity, int32_t *n_there, 
 }
 
 static ls_status gather_ranks(ls_comm *c, const char *address, uint64_t identity, ls_error *err) {
-    const double deadline = clock_now() + c->timeout_s;
+    const double deadline = ls_clock_seconds() + c->timeout_s;
     int32_t n_there = 1;
     int listener;
     ls_status status;
     LS_TRY_DONE(listen_at(&listener, address, c->n_ranks, err));
     while (n_there < c->n_ranks) {
         int fd;
-        if (wait_for(listener, POLLIN, deadline - clock_now()) != MOVED) {
+        if (wait_for(listener, POLLIN, deadline - ls_clock_seconds()) != MOVED) {
             status = LS_FAIL(err, LS_ERR_IO, "rank 0 at %s: %d of %d ranks came within %g s", address, n_there,
                              c->n_ranks, c->timeout_s);
             break;
@@ -296,14 +290,14 @@ static ls_status connect_once(int *out, const struct addrinfo *found) {
 
 /* Rank 0 may start later than the others. */
 static ls_status join_root(ls_comm *c, const char *address, uint64_t identity, ls_error *err) {
-    const double deadline = clock_now() + c->timeout_s;
+    const double deadline = ls_clock_seconds() + c->timeout_s;
     const hello words = {VERSION, c->n_ranks, identity};
     struct addrinfo *found = NULL;
     int fd;
     ls_status status;
     LS_TRY_DONE(resolve(&found, address, false, err));
     while (connect_once(&fd, found) != LS_OK) {
-        if (clock_now() >= deadline) {
+        if (ls_clock_seconds() >= deadline) {
             status = LS_FAIL(err, LS_ERR_IO, "rank %d found nobody at %s within %g s: %s", c->rank, address,
                              c->timeout_s, strerror(errno));
             goto done;

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/durable.h"
 #include "base/file.h"
 #include "base/fnv.h"
@@ -76,12 +76,6 @@ typedef struct sft {
     int32_t *batch_tokens;
     int64_t *batch_offsets, *batch_targets;
 } sft;
-
-static double clock_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static bool is_first(const sft *s) { return s->o->train.rank == 0; }
 
@@ -324,14 +318,15 @@ static bool is_due(int64_t every, int64_t step, int64_t last) {
 static void show(sft *s, const ls_train_stats *stats, const ls_train_batch *batch, double seconds, double held_out,
                  double *shown) {
     const int64_t steps = s->o->train.steps;
-    if (s->progress == NULL || (isnan(held_out) && clock_now() - *shown <= PROGRESS_SECONDS && stats->step < steps))
+    if (s->progress == NULL ||
+        (isnan(held_out) && ls_clock_seconds() - *shown <= PROGRESS_SECONDS && stats->step < steps))
         return;
     fprintf(s->progress, "step %lld/%lld  loss %.5f  norm %.4f  rate %.3e  %.0f tokens/s", (long long)stats->step,
             (long long)steps, stats->totals[0] / batch->count, stats->norm, stats->rate,
             (double)batch->offsets[batch->n] / seconds);
     if (!isnan(held_out)) fprintf(s->progress, "  held-out loss %.5f", held_out);
     fputc('\n', s->progress);
-    *shown = clock_now();
+    *shown = ls_clock_seconds();
 }
 
 static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
@@ -341,11 +336,11 @@ static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
     for (int64_t step = state->step + 1; step <= t->steps && !s->stopped; step++) {
         const ls_train_batch batch = draw_batch(s, step);
         const int64_t n_rows = batch.offsets[batch.n];
-        const double start = clock_now();
+        const double start = ls_clock_seconds();
         double seconds, held_out = (double)NAN;
         ls_train_stats stats;
         LS_TRY(ls_trainer_step(s->trainer, &batch, &stats, err));
-        seconds = clock_now() - start;
+        seconds = ls_clock_seconds() - start;
         const double loss[1] = {stats.totals[0]};
         stats.totals = loss; /* the trainer's own are gone with what it scores */
         if (is_due(s->o->eval_every, step, t->steps)) LS_TRY(measure_held_out(s, &held_out, err));

@@ -9,6 +9,22 @@
 #include "base/fnv.h"
 #include "base/mem.h"
 
+/* The leaves [begin, end) of a batch that this process computes, of n in all. */
+typedef struct own_leaves {
+    int64_t begin, end, n, share;
+} own_leaves;
+
+/* A step that has begun. */
+typedef struct step_state {
+    ls_train_batch batch;
+    own_leaves own;
+    int64_t next;           /* leaf that the next forward begins with */
+    int64_t first, n;       /* sequences [first, first + n) of the batch: those of the last forward */
+    int64_t leaf, n_leaves; /* its leaves; 0 of them once they have had their backward */
+    ls_adamw_factors factors;
+    double rate;
+} step_state;
+
 struct ls_trainer {
     ls_trainer_opts opts;
     ls_device *device;
@@ -25,6 +41,7 @@ struct ls_trainer {
     /* Of one step. */
     double *metrics, *totals; /* [sequences_max][n_metrics], [n_metrics] */
     int64_t *begins;          /* [n_ranks + 1] */
+    step_state now;
 };
 
 bool ls_trainer_decays(ls_slot_kind kind) {
@@ -183,15 +200,10 @@ static int64_t take_leaves(const ls_trainer *t, const ls_train_batch *b, int64_t
     return n;
 }
 
-/* The leaves [begin, end) of a batch that this process computes, of n in all. */
-typedef struct own_leaves {
-    int64_t begin, end, n, share;
-} own_leaves;
-
 static own_leaves leaves_here(const ls_trainer *t, const ls_train_batch *b) {
     const int64_t n = leaves_of(t, b->n), share = ls_gradient_share(n, ranks_of(t));
     const int64_t rank = t->opts.comm == NULL ? 0 : ls_comm_rank(t->opts.comm);
-    return (own_leaves){rank * share, smaller((rank + 1) * share, n), n, share};
+    return (own_leaves){smaller(rank * share, n), smaller((rank + 1) * share, n), n, share};
 }
 
 /* The first sequence of a rank's share. */
@@ -214,51 +226,16 @@ static bool is_flat(const ls_trainer *t, int64_t row, int64_t end) {
     return true;
 }
 
-static ls_status run_microbatch(ls_trainer *t, const ls_train_batch *b, int64_t leaf_i, int64_t n_leaves,
-                                ls_error *err) {
-    const ls_trainer_opts *o = &t->opts;
-    const int64_t first = leaf_begin(t, b, leaf_i), n = leaf_begin(t, b, leaf_i + n_leaves) - first;
-    const int64_t row = b->offsets[first], n_rows = b->offsets[first + n] - row;
-    const int64_t *targets = b->targets + row;
-    const ls_train_rows rows = {first,      n,          n_rows,       t->offsets,   targets,
-                                t->logprob, t->entropy, t->d_logprob, t->d_entropy, t->metrics + first * o->n_metrics};
-    for (int64_t i = 0; i <= n; i++) t->offsets[i] = b->offsets[first + i] - row;
-    LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + first, n, err));
-    LS_TRY(ls_tape_logprob(t->tape, targets, t->logprob, t->entropy, err));
-    memset(t->d_logprob, 0, (size_t)n_rows * sizeof(float));
-    if (o->entropy) memset(t->d_entropy, 0, (size_t)n_rows * sizeof(float));
-    LS_TRY(o->loss(o->context, &rows, err));
-    for (int64_t i = 0; i < n_leaves; i++) {
-        const int64_t begin = leaf_begin(t, b, leaf_i + i) - first, end = leaf_begin(t, b, leaf_i + i + 1) - first;
-        float *gradient;
-        LS_TRY(ls_gradient_leaf(t->gradient, true, &gradient, err));
-        if (!is_flat(t, t->offsets[begin], t->offsets[end]))
-            LS_TRY(ls_tape_backward(t->tape, begin, end, targets, t->d_logprob, t->d_entropy, gradient, true, err));
-        LS_TRY(ls_gradient_fold(t->gradient, err));
-    }
-    return LS_OK;
-}
-
 /* The gradient of the batch, on every process, and all metrics. */
-static ls_status make_gradient(ls_trainer *t, const ls_train_batch *b, float **root, ls_error *err) {
-    const own_leaves own = leaves_here(t, b);
+static ls_status join_gradient(ls_trainer *t, float **root, ls_error *err) {
+    const step_state *s = &t->now;
     const int64_t n_ranks = ranks_of(t);
-    memset(t->metrics, 0, (size_t)(b->n * t->opts.n_metrics) * sizeof(double));
-    ls_gradient_begin(t->gradient);
-    for (int64_t leaf_i = own.begin; leaf_i < own.end;) {
-        const int64_t n = take_leaves(t, b, leaf_i, own.end);
-        LS_TRY(run_microbatch(t, b, leaf_i, n, err));
-        leaf_i += n;
-    }
-    if (t->opts.comm == NULL) {
-        LS_TRY(ls_gradient_root(t->gradient, root, err));
-        return LS_OK;
-    }
+    if (t->opts.comm == NULL) return ls_gradient_root(t->gradient, root, err);
     for (int64_t r = 0; r <= n_ranks; r++)
-        t->begins[r] = share_begin(t, b, &own, r) * t->opts.n_metrics * (int64_t)sizeof(double);
+        t->begins[r] = share_begin(t, &s->batch, &s->own, r) * t->opts.n_metrics * (int64_t)sizeof(double);
     LS_TRY(ls_comm_share(t->opts.comm, t->metrics, t->begins, "the losses", err));
     return ls_comm_fold(t->opts.comm, t->gradient, t->state.parameters->n_elements, t->staging, t->device,
-                        (int32_t)((own.n - 1) / own.share + 1), root, err);
+                        (int32_t)((s->own.n - 1) / s->own.share + 1), root, err);
 }
 
 /* ---- checks ---- */
@@ -363,7 +340,8 @@ ls_status ls_trainer_score(ls_trainer *t, const ls_train_batch *b, float *logpro
 
 /* ---- the step ---- */
 
-static ls_status update(ls_trainer *t, const float *root, float scale, const ls_adamw_factors *factors, ls_error *err) {
+static ls_status move_masters(ls_trainer *t, const float *root, float scale, const ls_adamw_factors *factors,
+                              ls_error *err) {
     const ls_parameters *list = t->state.parameters;
     for (int64_t i = 0; i < list->n; i++) {
         const ls_parameter *p = &list->list[i];
@@ -382,31 +360,131 @@ static void sum_metrics(ls_trainer *t, int64_t n) {
         for (int64_t k = 0; k < width; k++) t->totals[k] += t->metrics[i * width + k];
 }
 
-ls_status ls_trainer_step(ls_trainer *t, const ls_train_batch *b, ls_train_stats *stats, ls_error *err) {
+static ls_status begin(ls_trainer *t, const ls_train_batch *b, ls_error *err) {
+    step_state *s = &t->now;
     const int64_t step = t->state.step + 1;
     ls_adamw_options adamw = t->opts.adamw;
-    ls_adamw_factors factors;
-    ls_error reason = {LS_OK, ""};
+    adamw.lr = ls_rate_at(&t->opts.rate, step);
+    *s = (step_state){.batch = *b, .rate = adamw.lr};
+    LS_TRY(ls_adamw_factors_make(&s->factors, &adamw, step, err));
+    LS_TRY(check_batch(t, b, err));
+    s->own = leaves_here(t, b);
+    s->next = s->own.begin;
+    memset(t->metrics, 0, (size_t)(b->n * t->opts.n_metrics) * sizeof(double));
+    ls_gradient_begin(t->gradient);
+    return LS_OK;
+}
+
+bool ls_trainer_has_more(const ls_trainer *t) { return t->now.next < t->now.own.end; }
+
+static ls_status forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
+    const ls_trainer_opts *o = &t->opts;
+    step_state *s = &t->now;
+    const ls_train_batch *b = &s->batch;
+    LS_ASSERT(ls_trainer_has_more(t), "leaf %lld of %lld", (long long)s->next, (long long)s->own.end);
+    s->leaf = s->next;
+    s->n_leaves = take_leaves(t, b, s->leaf, s->own.end);
+    s->next += s->n_leaves;
+    s->first = leaf_begin(t, b, s->leaf);
+    s->n = leaf_begin(t, b, s->next) - s->first;
+    const int64_t row = b->offsets[s->first], n_rows = b->offsets[s->first + s->n] - row;
+    for (int64_t i = 0; i <= s->n; i++) t->offsets[i] = b->offsets[s->first + i] - row;
+    LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + s->first, s->n, err));
+    LS_TRY(ls_tape_logprob(t->tape, b->targets + row, t->logprob, t->entropy, err));
+    memset(t->d_logprob, 0, (size_t)n_rows * sizeof(float));
+    if (o->entropy) memset(t->d_entropy, 0, (size_t)n_rows * sizeof(float));
+    *rows = (ls_train_rows){.sequence = s->first,
+                            .n_sequences = s->n,
+                            .n_rows = n_rows,
+                            .offsets = t->offsets,
+                            .targets = b->targets + row,
+                            .logprob = t->logprob,
+                            .entropy = t->entropy,
+                            .d_logprob = t->d_logprob,
+                            .d_entropy = t->d_entropy,
+                            .metrics = t->metrics + s->first * o->n_metrics};
+    return LS_OK;
+}
+
+static ls_status backward(ls_trainer *t, ls_error *err) {
+    step_state *s = &t->now;
+    const ls_train_batch *b = &s->batch;
+    const int64_t *targets = b->targets + b->offsets[s->first];
+    LS_ASSERT(s->n_leaves > 0, "no forward since the backward before leaf %lld", (long long)s->next);
+    for (int64_t i = 0; i < s->n_leaves; i++) {
+        const int64_t from = leaf_begin(t, b, s->leaf + i) - s->first;
+        const int64_t to = leaf_begin(t, b, s->leaf + i + 1) - s->first;
+        float *gradient;
+        LS_TRY(ls_gradient_leaf(t->gradient, true, &gradient, err));
+        if (!is_flat(t, t->offsets[from], t->offsets[to]))
+            LS_TRY(ls_tape_backward(t->tape, from, to, targets, t->d_logprob, t->d_entropy, gradient, true, err));
+        LS_TRY(ls_gradient_fold(t->gradient, err));
+    }
+    s->n_leaves = 0;
+    return LS_OK;
+}
+
+static ls_status update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
+    const step_state *s = &t->now;
+    const double max_norm = t->opts.max_norm;
     double squares, norm;
     float *root, scale;
-    ls_status status;
-    adamw.lr = ls_rate_at(&t->opts.rate, step);
-    LS_TRY_DONE(ls_adamw_factors_make(&factors, &adamw, step, &reason));
-    LS_TRY_DONE(check_batch(t, b, &reason));
-    LS_TRY_DONE(make_gradient(t, b, &root, &reason));
-    LS_TRY_DONE(sum_squares(t, b, root, &squares, &reason));
-    LS_TRY_DONE(ls_gradient_scale(&scale, &norm, squares, b->count, t->opts.max_norm, &reason));
-    LS_TRY_DONE(update(t, root, scale, &factors, &reason));
-    LS_TRY_DONE(ls_parameters_publish(t->state.parameters, &reason));
-    LS_TRY_DONE(ls_device_wait(t->device, &reason));
-    t->state.step = step;
-    sum_metrics(t, b->n);
-    *stats = (ls_train_stats){step, adamw.lr, norm, norm > t->opts.max_norm, t->metrics, t->totals};
-done:
-    if (status != LS_OK) {
-        ls_error_prefix(&reason, "step %lld", (long long)step);
-        if (t->opts.comm != NULL) ls_comm_abort(t->opts.comm, &reason);
-        if (err != NULL) *err = reason;
-    }
+    LS_ASSERT(!ls_trainer_has_more(t) && ls_gradient_leaves(t->gradient) == s->own.end - s->own.begin,
+              "%lld of %lld leaves have a gradient", (long long)ls_gradient_leaves(t->gradient),
+              (long long)(s->own.end - s->own.begin));
+    LS_TRY(join_gradient(t, &root, err));
+    LS_TRY(sum_squares(t, &s->batch, root, &squares, err));
+    LS_TRY(ls_gradient_scale(&scale, &norm, squares, s->batch.count, max_norm, err));
+    LS_TRY(move_masters(t, root, scale, &s->factors, err));
+    LS_TRY(ls_parameters_publish(t->state.parameters, err));
+    LS_TRY(ls_device_wait(t->device, err));
+    t->state.step++;
+    sum_metrics(t, s->batch.n);
+    *stats = (ls_train_stats){t->state.step, s->rate, norm, norm > max_norm, t->metrics, t->totals};
+    return LS_OK;
+}
+
+/* Tells a failure of a step to its caller and to the other processes. */
+static ls_status told(const ls_trainer *t, ls_status status, ls_error *reason, ls_error *err) {
+    if (status == LS_OK) return LS_OK;
+    ls_error_prefix(reason, "step %lld", (long long)t->state.step + 1);
+    if (t->opts.comm != NULL) ls_comm_abort(t->opts.comm, reason);
+    if (err != NULL) *err = *reason;
     return status;
+}
+
+ls_status ls_trainer_begin(ls_trainer *t, const ls_train_batch *b, ls_error *err) {
+    ls_error reason = {LS_OK, ""};
+    return told(t, begin(t, b, &reason), &reason, err);
+}
+
+ls_status ls_trainer_forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
+    ls_error reason = {LS_OK, ""};
+    return told(t, forward(t, rows, &reason), &reason, err);
+}
+
+ls_status ls_trainer_backward(ls_trainer *t, ls_error *err) {
+    ls_error reason = {LS_OK, ""};
+    return told(t, backward(t, &reason), &reason, err);
+}
+
+ls_status ls_trainer_update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
+    ls_error reason = {LS_OK, ""};
+    return told(t, update(t, stats, &reason), &reason, err);
+}
+
+static ls_status step(ls_trainer *t, const ls_train_batch *b, ls_train_stats *stats, ls_error *err) {
+    ls_train_rows rows;
+    LS_TRY(begin(t, b, err));
+    while (ls_trainer_has_more(t)) {
+        LS_TRY(forward(t, &rows, err));
+        LS_TRY(t->opts.loss(t->opts.context, &rows, err));
+        LS_TRY(backward(t, err));
+    }
+    return update(t, stats, err);
+}
+
+ls_status ls_trainer_step(ls_trainer *t, const ls_train_batch *b, ls_train_stats *stats, ls_error *err) {
+    ls_error reason = {LS_OK, ""};
+    return told(t, step(t, b, stats, &reason), &reason, err);
 }

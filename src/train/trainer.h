@@ -1,9 +1,9 @@
 /* The trainer: parameters, tape, moments and gradient of one model, and the step that changes them. What a step learns
- * is the caller's: a callback turns log-probabilities into their gradients.
+ * is the caller's, who turns log-probabilities into their gradients: in a callback, or between the calls of a step.
  *
  * A step, for sequences in index order (t: its number, from 1 on):
- *   leaves      [j leaf, (j + 1) leaf) of the sequences; forward, log-probabilities, callback, backward (model/tape.h);
- *               a leaf whose rows all have gradients of 0 from the callback needs no backward: its gradient is +0
+ *   leaves      [j leaf, (j + 1) leaf) of the sequences; forward, log-probabilities, the caller's gradients of them,
+ *               backward (model/tape.h); a leaf whose rows all have gradients of 0 needs no backward: its own is +0
  *   gradient    of all leaves by the leaf tree (train/gradient.h)
  *   norm        ls_squares over the parameters in order, ls_gradient_scale(count, max_norm)
  *   update      ls_adamw for each parameter with the rate of step t (train/rate.h); decay is 0 but for matrices, the
@@ -24,7 +24,7 @@
 
 typedef struct ls_trainer ls_trainer;
 
-/* Rows of one forward, for the callback: whole sequences [sequence, sequence + n_sequences) of the batch, sequence
+/* Rows of one forward, for the caller: whole sequences [sequence, sequence + n_sequences) of the batch, sequence
  * sequence + i being rows [offsets[i], offsets[i + 1]) here. */
 typedef struct ls_train_rows {
     int64_t sequence, n_sequences, n_rows;
@@ -53,10 +53,10 @@ typedef struct ls_trainer_opts {
     int64_t rows_max;      /* tokens of one forward, at most; every leaf must fit */
     int64_t sequences_max; /* of a batch */
     bool recompute;
-    bool entropy;      /* whether the callback gets entropies */
-    int64_t n_metrics; /* at least 1 */
-    ls_comm *comm;     /* NULL: alone */
-    ls_train_loss loss;
+    bool entropy;       /* whether the rows of a forward have entropies */
+    int64_t n_metrics;  /* at least 1 */
+    ls_comm *comm;      /* NULL: alone */
+    ls_train_loss loss; /* of ls_trainer_step; NULL where the caller takes its parts */
     void *context;
 } ls_trainer_opts;
 
@@ -99,8 +99,23 @@ typedef struct ls_train_stats {
 } ls_train_stats;
 
 /* Only the forward of a step: log-probabilities [offsets[n]], written from offsets[0] on, on every process all of them.
- */
+ * Not within a step that has begun. */
 ls_status ls_trainer_score(ls_trainer *trainer, const ls_train_batch *batch, float *logprob, ls_error *err);
+
+/* A step in its parts, for who looks at log-probabilities before anything is learnt from them:
+ *   begin      checks the batch, whose arrays stay as they are until the step ends
+ *   forward    of the next leaves that this process has, at most a microbatch; *rows is good until the next forward
+ *   backward   of what the last forward left, by the gradients that the caller has written into rows; a forward without
+ *              one adds nothing, and the step cannot be updated then
+ *   update     once nothing is left: gradient, norm, AdamW, publish
+ * Before the update nothing has changed: a step ends with it, with a failure, or where the caller begins another. */
+ls_status ls_trainer_begin(ls_trainer *trainer, const ls_train_batch *batch, ls_error *err);
+bool ls_trainer_has_more(const ls_trainer *trainer); /* leaves that have had no forward */
+ls_status ls_trainer_forward(ls_trainer *trainer, ls_train_rows *rows, ls_error *err);
+ls_status ls_trainer_backward(ls_trainer *trainer, ls_error *err);
+ls_status ls_trainer_update(ls_trainer *trainer, ls_train_stats *stats, ls_error *err);
+
+/* These parts, with the callback between forward and backward. */
 ls_status ls_trainer_step(ls_trainer *trainer, const ls_train_batch *batch, ls_train_stats *stats, ls_error *err);
 
 #endif

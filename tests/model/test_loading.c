@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "device.h"
 #include "model/params.h"
-#include "model/stored.h"
+#include "model/summary.h"
 
 static const char *const names[] = {"jamba-dense", "jamba-moe", "jamba-odd", "jamba-sharded", "mamba-odd"};
 #define N_NAMES ((int)(sizeof names / sizeof names[0]))

@@ -271,6 +271,47 @@ static ls_status spoiled_loss(void *context, const ls_train_rows *rows, ls_error
     return s->fails ? LS_FAIL(err, LS_ERR_ARG, "no such reward") : LS_OK;
 }
 
+/* A step that its caller drives part by part; without the update nothing of it stays. */
+static void a_step_in_its_parts(void **state) {
+    const ls_trainer_opts opts = usual_opts();
+    uint64_t bits[2], before;
+    (void)state;
+    for (int parts = 0; parts < 2; parts++) {
+        batch b;
+        ls_train_batch view;
+        ls_train_stats stats;
+        ls_train_rows rows;
+        training t;
+        ls_error err;
+        training_open(&t, fixture_path("jamba-nobias"), &opts, 1, ls_isa_best());
+        (void)train(&t, 1, 3);
+        b = batch_make(15, 14, t.model->config.vocab, 3);
+        view = batch_view(&b);
+        before = state_bits(t.state);
+        if (parts == 0) assert_ok(ls_trainer_step(t.trainer, &view, &stats, &err), err);
+        for (int try = 0; parts == 1 && try < 2; try++) { /* the first of them is dropped */
+            int64_t n = 0;
+            assert_ok(ls_trainer_begin(t.trainer, &view, &err), err);
+            while (ls_trainer_has_more(t.trainer)) {
+                assert_ok(ls_trainer_forward(t.trainer, &rows, &err), err);
+                assert_int_equal(rows.sequence, n);
+                n += rows.n_sequences;
+                if (try == 0 && n > 8) continue; /* no backward */
+                assert_ok(plain_loss(NULL, &rows, &err), err);
+                assert_ok(ls_trainer_backward(t.trainer, &err), err);
+            }
+            assert_int_equal(n, 15);
+            assert_true(state_bits(t.state) == before);
+            if (try == 1) assert_ok(ls_trainer_update(t.trainer, &stats, &err), err);
+        }
+        assert_int_equal(stats.step, 3);
+        bits[parts] = state_bits(t.state);
+        batch_free(&b);
+        training_close(&t);
+    }
+    assert_true(bits[0] == bits[1] && bits[0] != before);
+}
+
 static void a_failed_step_changes_nothing(void **state) {
     static const struct {
         spoiler s;
@@ -362,10 +403,15 @@ static void impossible_options_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(leaves_fold_in_a_tree),         cmocka_unit_test(rates_follow_their_formulas),
-        cmocka_unit_test(a_step_is_its_contract),        cmocka_unit_test(settings_carry_no_bits),
-        cmocka_unit_test(other_options_have_other_bits), cmocka_unit_test(the_loss_falls),
-        cmocka_unit_test(a_failed_step_changes_nothing), cmocka_unit_test(impossible_options_are_refused),
+        cmocka_unit_test(leaves_fold_in_a_tree),
+        cmocka_unit_test(rates_follow_their_formulas),
+        cmocka_unit_test(a_step_is_its_contract),
+        cmocka_unit_test(settings_carry_no_bits),
+        cmocka_unit_test(other_options_have_other_bits),
+        cmocka_unit_test(the_loss_falls),
+        cmocka_unit_test(a_step_in_its_parts),
+        cmocka_unit_test(a_failed_step_changes_nothing),
+        cmocka_unit_test(impossible_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,8 +7,8 @@
 #include "op/cpu/cpu_ops.h"
 #include "op/cpu/gemm_kernel.h"
 #include "op/cpu/gemm_mma16.h"
-#include "op/cpu/gemm_split.h"
 #include "op/cpu/grid.h"
+#include "op/rows.h"
 
 LS_KERNEL_TABLE_OF(ls_gemm_kernel, ls_gemm_kernel);
 
@@ -150,11 +150,7 @@ ls_status ls_cpu_gemm(const ls_exec *exec, const ls_gemm_args *all, ls_error *er
     int64_t parts;
     job j;
     if (status != LS_OK || args->m == 0) return status;
-    if (LS_INJECTED(LS_INJECT_SPLIT_K) && args->m >= LS_GEMM_SPLIT_ROWS && args->weight->k >= LS_GEMM_SPLIT_K) {
-        ls_gemm_args split = *args;
-        ls_parallel_for(queue->pool, split.m, 1, ls_gemm_split_rows, &split);
-        return LS_OK;
-    }
+    if (ls_inject_split_k(queue->pool, args)) return LS_OK;
     if (args->profile == LS_PROFILE_MMA16) {
         run_mma16(queue, args);
         return LS_OK;

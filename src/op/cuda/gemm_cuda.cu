@@ -11,58 +11,6 @@
 
 /* ---- what the host finds out ---- */
 
-ls_status ls_processors(int *out, const char *op, ls_error *err) {
-    int device;
-    LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), op, err));
-    return ls_cuda_status(cudaDeviceGetAttribute(out, cudaDevAttrMultiProcessorCount, device), op, err);
-}
-
-/* Map of a bf16 tensor of `rank` dimensions, innermost first, in boxes; strides in elements from the second on. */
-static ls_status encode_map(CUtensorMap *map, const char *op, const void *base, int rank, const int64_t *size,
-                            const int64_t *stride, const int *box, ls_error *err) {
-    typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                                  const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                                  CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-    static encode_fn encode; /* the same pointer, whichever thread finds it */
-    const cuuint32_t ones[3] = {1, 1, 1};
-    cuuint64_t sizes[3], strides[2];
-    cuuint32_t boxes[3];
-    for (int i = 0; i < rank; i++) {
-        sizes[i] = (cuuint64_t)size[i];
-        boxes[i] = (cuuint32_t)box[i];
-        if (i > 0) strides[i - 1] = (cuuint64_t)stride[i - 1] * 2;
-    }
-    if (encode == NULL) {
-        void *found = NULL;
-        cudaDriverEntryPointQueryResult result;
-        LS_CUDA_TRY(ls_cuda_status(
-            cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result), op,
-            err));
-        if (found == NULL) return LS_FAIL(err, LS_ERR_DEVICE, "%s: the driver has no cuTensorMapEncodeTiled", op);
-        encode = (encode_fn)found;
-    }
-    const CUresult result = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (cuuint32_t)rank, (void *)base, sizes,
-                                   strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (result == CUDA_SUCCESS) return LS_OK;
-    return LS_FAIL(err, LS_ERR_DEVICE, "%s: a map of %lld x %lld, stride %lld at %p is refused with %d", op,
-                   (long long)size[1], (long long)size[0], (long long)stride[0], base, (int)result);
-}
-
-ls_status ls_box_map(CUtensorMap *map, const char *op, const void *base, int64_t inner, int64_t outer, int64_t stride,
-                     int box_rows, ls_error *err) {
-    const int64_t size[2] = {inner, outer};
-    const int box[2] = {64, box_rows};
-    return encode_map(map, op, base, 2, size, &stride, box, err);
-}
-
-ls_status ls_box_map3(CUtensorMap *map, const char *op, const void *base, int64_t chunks, int64_t rows, int64_t stride,
-                      int box_rows, int box_chunks, ls_error *err) {
-    const int64_t size[3] = {64, rows, chunks}, strides[2] = {stride, 64};
-    const int box[3] = {64, box_rows, box_chunks};
-    return encode_map(map, op, base, 3, size, strides, box, err);
-}
-
 static ls_status is_hopper(bool *out, const char *op, ls_error *err) {
     int device, major;
     LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), op, err));
@@ -261,13 +209,6 @@ static ls_status product_mma16(const ls_exec *exec, const ls_product *product, c
 int64_t ls_cuda_gemm_workspace(const ls_cuda_gemm_args *args) {
     (void)args;
     return LS_WORKSPACE_HEAD;
-}
-
-int64_t ls_cuda_gemm_tiles_bytes(int64_t n, int64_t k) {
-    int64_t bytes;
-    if (n < 1 || k < 1 || n > INT64_MAX - 128 || k > INT64_MAX - 64) return -1;
-    return ls_mul_i64(up_to(n, ls_decode_columns(n)), up_to(k, 64), &bytes) && ls_mul_i64(bytes, 2, &bytes) ? bytes
-                                                                                                            : -1;
 }
 
 static ls_status check_sizes(const char *op, int64_t m, int64_t n, int64_t k, ls_error *err) {

@@ -9,6 +9,7 @@
  *
  * Tiles of a weight: blocks of COLUMNS rows; in a block 64 depths after another; there strips of eight rows; a strip is
  * 8 core matrices of 8 rows x 8 depths, 128 bytes each, along depth. COLUMNS follows from n alone. */
+#include "base/mem.h"
 #include "op/cuda/product_cuda.h"
 #include "op/cuda/ring_cuda.h"
 #include "op/cuda/wgmma_cuda.h"
@@ -255,6 +256,15 @@ static __global__ void __launch_bounds__(PACK_THREADS) pack_kernel(const __grid_
     if (word >= p.words) return;
     for (int i = 0; i < 8; i++) eight[i] = row < p.n && k + i < p.k ? p.w[row * p.k + k + i] : (uint16_t)0;
     p.tiles[word] = *(const uint4 *)eight;
+}
+
+static int64_t up_to(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+int64_t ls_cuda_gemm_tiles_bytes(int64_t n, int64_t k) {
+    int64_t bytes;
+    if (n < 1 || k < 1 || n > INT64_MAX - 128 || k > INT64_MAX - 64) return -1;
+    return ls_mul_i64(up_to(n, ls_decode_columns(n)), up_to(k, 64), &bytes) && ls_mul_i64(bytes, 2, &bytes) ? bytes
+                                                                                                            : -1;
 }
 
 ls_status ls_cuda_gemm_pack(const ls_exec *exec, void *tiles, const void *w, int64_t n, int64_t k, ls_error *err) {

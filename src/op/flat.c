@@ -1,0 +1,56 @@
+/* The flat ABI of lockstep/ops.h: a call names a back end and brings its own execution state; it is checked once and
+ * goes to that back end's table. */
+#include "base/fpmode.h"
+#include "op/backend.h"
+#include "op/conv1d.h"
+#include "op/logprob.h"
+#include "op/scan.h"
+
+const ls_backend_table *ls_backend_table_of(ls_backend backend) {
+    if (backend == LS_BACKEND_CPU) return &ls_backend_table_cpu;
+    return backend == LS_BACKEND_CUDA ? &ls_backend_table_cuda : NULL;
+}
+
+static ls_status no_backend(const char *op, const ls_exec *exec, ls_error *err) {
+    ls_error why = {LS_OK, ""};
+    if (ls_backend_available(exec->backend, &why))
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: not on %s", op, ls_backend_name(exec->backend));
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s", op, why.text);
+}
+
+static ls_status check_exec(const char *op, const ls_exec *exec, ls_error *err) {
+    if (exec->backend == LS_BACKEND_CPU && exec->queue == NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: a call on the CPU needs a queue", op);
+    return LS_OK;
+}
+
+/* A caller from outside may have set another floating-point mode than the contracts count on. */
+#define FLAT(name)                                                                                  \
+    static ls_status run_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) { \
+        const ls_backend_table *table = ls_backend_table_of(exec->backend);                         \
+        ls_status status;                                                                           \
+        if (table == NULL || table->name == NULL) return no_backend(#name, exec, err);              \
+        LS_TRY_DONE(check_exec(#name, exec, err));                                                  \
+        LS_TRY_DONE(ls_##name##_check(args, err));                                                  \
+        LS_TRY_DONE(table->name(exec, args, err));                                                  \
+    done:                                                                                           \
+        return status;                                                                              \
+    }                                                                                               \
+    ls_status ls_op_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) {      \
+        ls_fpmode mode;                                                                             \
+        ls_status status;                                                                           \
+        ls_fpmode_enter(&mode);                                                                     \
+        status = run_##name(exec, args, err);                                                       \
+        ls_fpmode_leave(&mode);                                                                     \
+        return status;                                                                              \
+    }
+
+FLAT(logprob)
+FLAT(logprob_shard)
+FLAT(logprob_combine)
+FLAT(logprob_backward)
+FLAT(sequence_sum)
+FLAT(conv1d)
+FLAT(conv1d_backward)
+FLAT(scan)
+FLAT(scan_backward)

@@ -1,0 +1,23 @@
+/* One trial of the sweep: the suspect runs it, the trainer scores it, and what differs is observed. */
+#include "base/mem.h"
+#include "parity/sweep_ladder.h"
+
+ls_status ls_runner_try(const ls_runner *runner, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                        const ls_outcomes *baseline, ls_outcomes *outcomes, ls_observation *seen, ls_error *err) {
+    ls_outcomes own = {0}, *out = outcomes != NULL ? outcomes : &own;
+    ls_error failure;
+    ls_status status;
+    LS_TRY_DONE(ls_outcomes_create(out, trial, prompts, n_prompts, err));
+    runner->sweep->n_trials++;
+    if (runner->subject->run(runner->subject->context, trial, prompts, n_prompts, out, &failure) != LS_OK) {
+        ls_observe_failure(seen, &failure);
+        goto done;
+    }
+    LS_TRY_DONE(ls_sweep_trainer_score(runner->trainer, trial, out, err));
+    ls_observe(seen, out, baseline, ls_ladder_noise(trial->dtype));
+    runner->sweep->n_sequences += seen->n_sequences;
+    runner->sweep->n_bits += seen->n_bits;
+done:
+    ls_outcomes_deinit(&own);
+    return status;
+}
