@@ -179,10 +179,10 @@ static void a_gpu_of_the_wrong_kind_is_named(void **state) {
     assert_ok(ls_gpu_check(&new, 0, &err), err);
     assert_int_equal(ls_gpu_check(&old, 2, &err), LS_ERR_UNSUPPORTED);
     assert_string_equal(err.text, "cuda:2: Tesla V100 has compute capability 7.0, 8.0 is needed");
-    assert_int_equal(ls_gpu_no_code(&new, 1, "no kernel image", &err), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_gpu_no_code(&new, 1, "80-real,86", "no kernel image", &err), LS_ERR_UNSUPPORTED);
     assert_string_equal(err.text,
-                        "cuda:1: this build has no code for NVIDIA H200, compute capability 9.0 "
-                        "(LS_CUDA_ARCHITECTURES): no kernel image");
+                        "cuda:1: this build has no code for NVIDIA H200, compute capability 9.0 (sm_90): it was built "
+                        "for LS_CUDA_ARCHITECTURES=80-real,86: no kernel image");
 }
 
 int main(void) {
