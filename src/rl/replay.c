@@ -141,7 +141,7 @@ static ls_engine_opts engine_opts(const replay *r, const surroundings *around) {
     if (around->is_cold && opts.levers.prefix != LS_PREFIX_OFF) opts.levers.prefix = LS_PREFIX_COLD;
     if (around->who != THE_SEQUENCE) return opts;
     opts.levers.slots = b->slots > slot ? b->slots : slot + 1;
-    opts.levers.memory_fraction = 1.0;
+    opts.levers.pool_share = 1.0;
     opts.levers.slot_base = slot;
     opts.levers.slot_permutation = 0;
     opts.levers.policy = LS_POLICY_LOWEST;
