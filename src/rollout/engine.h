@@ -1,7 +1,7 @@
 /* The rollout engine: continuous batching of prompts into completions with log-probabilities. Owns all KV pages, state
  * slots, snapshots and swap space, plans them at creation and allocates nothing afterwards but the entry of a submitted
- * request, on a device that records calls one recording for each size of a tick that only decodes, and after a sleep the
- * pools again. Its promise:
+ * request, on a device that records calls one recording for each size of a tick that only decodes, and after a sleep
+ * the pools again. Its promise:
  * levers, neighbours, order of arrival, slot and page numbers, preemption, forks and prefix hits never change a bit of
  * a request's result.
  *

@@ -137,8 +137,8 @@ void ls_engine_poison(ls_engine *e); /* all slots and pages, if the lever says s
 typedef struct ls_plan_units {
     int64_t slot, snapshot, page, fixed;
 } ls_plan_units;
-/* Takes slots, pages and snapshots that were not asked for by number down to what the device has; refuses the plan where
- * the least does not fit. */
+/* Takes slots, pages and snapshots that were not asked for by number down to what the device has; refuses the plan
+ * where the least does not fit. */
 ls_status ls_plan_fit(ls_engine *e, const ls_plan_units *units, ls_error *err);
 /* The finished plan against what is free. */
 ls_status ls_plan_check(const ls_engine *e, ls_error *err);

@@ -7,7 +7,7 @@
 #include "op/memory.h"
 #include "rollout/engine_state.h"
 
-/* Of a GPU, unless the lever says otherwise: the rest is for what a context, its libraries and others take meanwhile. */
+/* Of a GPU, unless the lever says otherwise: the rest is for what libraries and other processes take meanwhile. */
 #define FRACTION_OF_A_GPU 0.9
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -87,7 +87,7 @@ static void what_is_planned_is_held(void **state) {
 static void a_plan_follows_the_memory_and_carries_no_bits(void **state) {
     int64_t slots = 0, total = 0, n_plans = 0, n_refused = 0;
     (void)state;
-    for (int64_t bytes = 1 << 15; bytes < 1 << 21; bytes = bytes * 33 / 32) {
+    for (int64_t bytes = 1 << 15; bytes < 1 << 21; bytes = bytes * 17 / 16) {
         ls_levers l = levers_of(4);
         job jobs[N_JOBS];
         ls_engine_plan plan;
