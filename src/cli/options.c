@@ -36,6 +36,7 @@ enum {
     OPT_STOP,
     OPT_INJECT,
     OPT_JSON,
+    OPT_MEMORY_PLAN,
     OPT_LEVER /* and on: one for each lever */
 };
 
@@ -81,6 +82,8 @@ static const option_row rows[] = {
 #ifdef LS_FAULTS
     {{"inject", OPT_INJECT, "NAME", 0, "Run with this fault", 0}, G | C},
 #endif
+    {{"memory-plan", OPT_MEMORY_PLAN, NULL, 0, "Print what memory is planned for, part by part, before the run", 0},
+     G | C},
     {{"json", OPT_JSON, NULL, 0, "Print the summary as JSON", 0}, G | S | C},
 };
 #define N_ROWS (sizeof rows / sizeof rows[0])
@@ -148,6 +151,7 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_OUT: o->out = text; return LS_OK;
         case OPT_IGNORE_EOS: o->ignore_eos = true; return LS_OK;
         case OPT_JSON: o->json = true; return LS_OK;
+        case OPT_MEMORY_PLAN: o->memory_plan = true; return LS_OK;
         case OPT_MAX_TOKENS: return ls_cli_int(&o->max_tokens, "--max-tokens", text, 1, 1 << 24, err);
         case OPT_MAX_LENGTH: return ls_cli_int(&o->max_length, "--max-length", text, 2, 1 << 30, err);
         case OPT_TEMPERATURE: return parse_float(&o->sampling.temperature, "--temperature", text, 0, 1e6, err);

@@ -23,7 +23,7 @@ typedef struct ls_run_options {
     ls_profile profile;
     ls_logprob_of logprob_of;
     ls_sampling sampling;
-    bool ignore_eos, json;
+    bool ignore_eos, json, memory_plan;
     ls_inject inject; /* none but in the laboratory's build */
 } ls_run_options;
 

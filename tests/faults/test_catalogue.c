@@ -371,7 +371,7 @@ static bool sleep_between_tokens(const subject *s, ls_inject fault) {
         for (int64_t i = 0; i < COUNT(r); i++) submit(e, &r[i]);
         do holds = tick(e);
         while (holds && r[0].request.n_completion < before);
-        ls_engine_sleep(e);
+        holds = holds && ls_engine_sleep(e, NULL) == LS_OK;
         holds = holds && tick_to_end(e) && agree(r, COUNT(r));
         for (int64_t i = 0; holds && i < COUNT(r); i++) submit(e, &r[i]);
         holds = holds && tick_to_end(e) && agree(r, COUNT(r));

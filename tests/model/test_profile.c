@@ -110,7 +110,8 @@ static void what_has_no_mma16_is_named(void **state) {
     assert_ok(ls_workspace_create(&ws, test_home(), model, LS_BF16, 4, false, &err), err);
     assert_ok(ls_model_set_profile(model, LS_PROFILE_MMA16, LS_BF16, &err), err);
     check_failed(ls_model_check_gradient(model, &err), &err, "profile mma16: layer 2 is a mixture of experts");
-    assert_ok(ls_cache_create(&cache, test_home(), &model->config, &(ls_cache_opts){LS_BF16, 1, 1, 16, 0, false}, &err),
+    assert_ok(ls_cache_create(&cache, test_home(), &model->config, &(ls_cache_opts){LS_BF16, 1, 1, 16, 0, false, false},
+                              &err),
               err);
     assert_ok(ls_batch_create(&batch, test_home(), 4, 1, 1, &err), err);
     check_failed(ls_model_forward(&(ls_forward){model, cache, ws, batch, NULL, 0}, NULL, NULL, &err), &err,

@@ -385,7 +385,7 @@ static void unknown_keys_are_refused(void **state) {
                                         "loss=dpo",        "temperature=0",    "gate=off",
                                         "engine.nothing=1"};
     static const char json[] =
-        "{\"engine.batch\":8,\"engine.memory-fraction\":0.5,\"engine.prefix\":\"off\",\"stop\":\"\\n\"}";
+        "{\"engine.batch\":8,\"engine.pool-share\":0.5,\"engine.prefix\":\"off\",\"stop\":\"\\n\"}";
     static const char bad[] = "{\"engine.batch\":true}";
     job j = job_make("keys");
     ls_error err;
@@ -395,7 +395,7 @@ static void unknown_keys_are_refused(void **state) {
     {
         ls_levers levers;
         assert_ok(ls_grpo_levers(&levers, j.o, &err), err);
-        assert_true(levers.batch == 8 && levers.memory_fraction == 0.5 && levers.prefix == LS_PREFIX_OFF);
+        assert_true(levers.batch == 8 && levers.pool_share == 0.5 && levers.prefix == LS_PREFIX_OFF);
         assert_true(levers.samples == 4 && levers.threads == 1);
     }
     check_failed(ls_config_parse(&j.config, bad, (int64_t)strlen(bad), "json", &err), &err, "engine.batch");

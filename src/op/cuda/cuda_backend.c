@@ -103,19 +103,69 @@ LS_OPS(OP)
 
 /* ---- memory ---- */
 
-static ls_status cuda_alloc(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
-    *out = NULL;
-    LS_TRY(enter_unrecorded(device, "an allocation", err));
-    return ls_cuda_alloc_ordered(&device->exec, out, bytes, what, err);
-}
-
 static void cuda_release(ls_device *device, void *memory) {
     if (enter(&device->exec, NULL) == LS_OK) ls_cuda_free_ordered(&device->exec, memory);
 }
 
+/* Released memory is kept for the next allocation; what cannot be had may lie there. */
+static ls_status cuda_trim(ls_device *device, ls_error *err) {
+    LS_TRY(enter_unrecorded(device, "a trim", err));
+    return ls_cuda_trim(&device->exec, err);
+}
+
+static ls_status cuda_alloc(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
+    ls_status status;
+    *out = NULL;
+    LS_TRY(enter_unrecorded(device, "an allocation", err));
+    status = ls_cuda_alloc_ordered(&device->exec, out, bytes, what, err);
+    if (status != LS_ERR_NOMEM || cuda_trim(device, err) != LS_OK) return status;
+    return ls_cuda_alloc_ordered(&device->exec, out, bytes, what, err);
+}
+
+/* Pools are memory of their own, so that what is given back is the system's at once. */
+static ls_status cuda_reserve(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
+    const int64_t size = bytes > 0 ? bytes : 1;
+    ls_status status;
+    *out = NULL;
+    LS_TRY(enter_unrecorded(device, "an allocation", err));
+    status = ls_cuda_alloc(out, size, err);
+    if (status == LS_ERR_NOMEM && cuda_trim(device, err) == LS_OK) status = ls_cuda_alloc(out, size, err);
+    if (status != LS_OK) {
+        ls_error_prefix(err, "%s", what);
+        return status;
+    }
+    return ls_cuda_set(&device->exec, *out, 0, size, err);
+}
+
 static void cuda_unreserve(ls_device *device, void *memory, int64_t bytes) {
     (void)bytes;
-    cuda_release(device, memory);
+    if (enter(&device->exec, NULL) != LS_OK) return;
+    (void)ls_cuda_synchronize(&device->exec, NULL); /* a call may still read it; its error is the next wait's too */
+    ls_cuda_free(memory);
+}
+
+static ls_status cuda_pin(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
+    ls_status status;
+    *out = NULL;
+    LS_TRY(enter_unrecorded(device, "an allocation", err));
+    status = ls_cuda_host_alloc(out, bytes > 0 ? bytes : 1, err);
+    if (status != LS_OK)
+        return LS_FAIL(err, status,
+                       "cuda: %s: %lld bytes (%.1f MiB) of pinned host memory cannot be had: the machine has less, or "
+                       "its limit of locked memory is lower",
+                       what, (long long)bytes, (double)bytes / (double)(1 << 20));
+    return LS_OK;
+}
+
+static void cuda_unpin(ls_device *device, void *memory, int64_t bytes) {
+    (void)bytes;
+    if (enter(&device->exec, NULL) == LS_OK) ls_cuda_host_free(memory);
+}
+
+static ls_status cuda_memory(ls_device *device, ls_memory_state *out, ls_error *err) {
+    LS_TRY(enter(&device->exec, err));
+    out->is_limited = true;
+    return ls_cuda_memory(&out->free, &out->total, err);
 }
 
 static ls_status cuda_fill(ls_device *device, void *to, int byte, int64_t bytes, ls_error *err) {
@@ -252,6 +302,7 @@ static void cuda_close(ls_device *device) {
     ls_cuda_host_free(d->host_faults);
     ls_cuda_host_free(d->staging);
     free_pieces(d);
+    ls_ledger_deinit(&device->ledger);
     if (device->exec.stream != NULL) ls_cuda_stream_free(device->exec.stream);
     free(d);
 }
@@ -278,9 +329,13 @@ static const ls_backend_table device_table = {.title = "cuda",
                                               .describe = cuda_describe,
                                               .alloc = cuda_alloc,
                                               .release = cuda_release,
-                                              .reserve = cuda_alloc,
+                                              .reserve = cuda_reserve,
                                               .unreserve = cuda_unreserve,
                                               .drop = cuda_drop,
+                                              .pin = cuda_pin,
+                                              .unpin = cuda_unpin,
+                                              .memory = cuda_memory,
+                                              .trim = cuda_trim,
                                               .write = cuda_write,
                                               .load = cuda_load,
                                               .read = cuda_read,
