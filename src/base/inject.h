@@ -7,6 +7,10 @@
 
 #include <stdbool.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum ls_inject {
     LS_INJECT_NONE = 0,
     LS_INJECT_SLOT_STRIDE_U32,      /* scan spans of several tokens write state at offsets that wrap at 2^32 elements */
@@ -24,6 +28,10 @@ typedef enum ls_inject {
     LS_INJECT_COUNT
 } ls_inject;
 
+/* LS_INJECT_SPLIT_K: products of as many rows and steps, and more, are split. */
+#define LS_INJECT_SPLIT_ROWS 8
+#define LS_INJECT_SPLIT_STEPS 16
+
 #ifdef LS_FAULTS
 extern ls_inject ls_inject_armed;
 #define LS_INJECTED(fault) (ls_inject_armed == (fault))
@@ -36,6 +44,10 @@ bool ls_inject_parse(ls_inject *out, const char *name);
 #else
 #define LS_INJECTED(fault) false
 #define ls_inject_arm(fault) ((void)(fault))
+#endif
+
+#ifdef __cplusplus
+}
 #endif
 
 #endif

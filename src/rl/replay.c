@@ -301,11 +301,11 @@ static ls_status try(replay *r, const char *directory, const surroundings *aroun
 
 /* The first sequence may be a victim of others; any of those that differ will do if it differs alone. */
 static ls_status climb(replay *r, const char *directory, ls_finding *out, ls_error *err) {
-    int64_t tried = 0;
-    for (int64_t i = r->b->sequence; i < r->b->n && tried < CANDIDATES_MAX && !out->differs; i++) {
+    int64_t n_tried = 0;
+    for (int64_t i = r->b->sequence; i < r->b->n && n_tried < CANDIDATES_MAX && !out->differs; i++) {
         aim(r, i);
         if (!did_differ(r->target)) continue;
-        tried++;
+        n_tried++;
         LS_TRY(try(r, directory, &ladder[0], out, err));
     }
     if (out->differs) return LS_OK;

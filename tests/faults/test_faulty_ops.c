@@ -105,7 +105,7 @@ static void scan_run(const scan_inputs *in, ls_device *device, const ls_span *sp
                                .spans = spans,
                                .n_spans = n_spans};
     ls_error err;
-    assert_ok(FAULTS_CALL(fault, ls_scan(device, &args, &err)), err);
+    assert_ok(FAULTS_CALL(fault, device, ls_scan(device, &args, &err), &err), err);
 }
 
 static result scan_of(const scan_inputs *in, ls_device *device, const ls_span *spans, int64_t n_spans,
@@ -133,7 +133,7 @@ static result conv_of(ls_device *device, const ls_span *spans, int64_t n_spans, 
                                  .spans = spans,
                                  .n_spans = n_spans};
     ls_error err;
-    assert_ok(FAULTS_CALL(fault, ls_conv1d(device, &args, &err)), err);
+    assert_ok(FAULTS_CALL(fault, device, ls_conv1d(device, &args, &err), &err), err);
     op_array_free(&x);
     op_array_free(&w);
     return r;
@@ -179,7 +179,7 @@ static op_array gemm_of(const product *p, ls_device *device, int64_t begin, int6
                                    .out_dtype = dtype,
                                    .out_stride = out.stride,
                                    .m = p->m};
-        assert_ok(FAULTS_CALL(fault, ls_gemm(device, &args, &err)), err);
+        assert_ok(FAULTS_CALL(fault, device, ls_gemm(device, &args, &err), &err), err);
     }
     ls_gemm_weight_free(device, &weight);
     op_array_free(&w);

@@ -150,7 +150,7 @@ ls_status ls_cpu_gemm(const ls_exec *exec, const ls_gemm_args *all, ls_error *er
     int64_t parts;
     job j;
     if (status != LS_OK || args->m == 0) return status;
-    if (LS_INJECTED(LS_INJECT_SPLIT_K) && args->m >= LS_GEMM_SPLIT_ROWS && args->weight->k >= LS_GEMM_SPLIT_K) {
+    if (LS_INJECTED(LS_INJECT_SPLIT_K) && args->m >= LS_INJECT_SPLIT_ROWS && args->weight->k >= LS_INJECT_SPLIT_STEPS) {
         ls_gemm_args split = *args;
         ls_parallel_for(queue->pool, split.m, 1, ls_gemm_split_rows, &split);
         return LS_OK;

@@ -8,9 +8,6 @@
 #include "op/gemm.h"
 #include "op/rows.h"
 
-#define LS_GEMM_SPLIT_ROWS 8
-#define LS_GEMM_SPLIT_K 16
-
 static inline float ls_gemm_split_value(const void *base, ls_dtype dtype, int64_t i) {
     float value;
     ls_row_widen(&value, ls_at(base, dtype, i), dtype, 1);
