@@ -12,9 +12,9 @@
  * times slower. It runs batch x chunk as a chequerboard, the engine on one colour and scoring on the other, with thread
  * counts in turn, on 3, 6 and 16 requests for batch 1, 3 and 16, with 8 tokens each (128 at batch 16); and all 4,096
  * tokens once generated and once scored (of jamba-bf16, the largest, 1,024). All of it for 4 fixtures, f32 and bf16
- * activations: 24 tests. An instruction set that the processor lacks shows as skipped. With LS_TEST_DEVICE the same runs
- * are made on that device, once for each fixture and type and not for each instruction set, and recordings take the
- * place of the second thread: 8 tests, and the 24 show as skipped. The last tests are controls: what the comparison
+ * activations: 24 tests. An instruction set that the processor lacks shows as skipped. With LS_TEST_DEVICE the same
+ * runs are made on that device, once for each fixture and type and not for each instruction set, and recordings take
+ * the place of the second thread: 8 tests, and the 24 show as skipped. The last tests are controls: what the comparison
  * says when something did change. */
 #include <math.h>
 

@@ -1,7 +1,8 @@
 /* The property of test_invariance on few tokens, quick enough for sanitizers: 8 prompts of 1 to 6 tokens and one of
  * 48, 2 samples, 4 tokens each, on five fixtures (four for the slow generic set) in both activation types with every
  * instruction set, or once on the device that LS_TEST_DEVICE puts in the CPU's place, and on those of bf16 weights in
- * the profile mma16, whose steps are slow: under sanitizers on the smallest of them. Each value of each lever occurs. */
+ * the profile mma16, whose steps are slow: under sanitizers on the smallest of them. Each value of each lever occurs.
+ */
 #include "invariance.h"
 
 #define N_TOKENS 4

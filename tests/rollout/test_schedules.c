@@ -8,8 +8,8 @@
  *     LS_TEST_DEVICE=cuda LS_PROCESSES=12 LS_SCHEDULES=10000 LS_SEED=1 test_schedules
  *
  * prints each process's output as it ends, then one line for all. Nobody counts allocations on a device that defers: a
- * queue allocates what it puts off, and CUDA's runtime, which is linked in, when it likes. A failing schedule is printed
- * there as it was drawn, since no child could try smaller ones. */
+ * queue allocates what it puts off, and CUDA's runtime, which is linked in, when it likes. On a GPU a failing schedule
+ * is printed as it was drawn, since no child could try smaller ones. */
 #define _GNU_SOURCE
 #define TEST_HOME_THREADS 1
 #include <stdatomic.h>

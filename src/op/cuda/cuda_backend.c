@@ -286,6 +286,10 @@ static void cuda_describe(const ls_device *device, char *text, size_t bytes) {
         snprintf(text, bytes, "cuda:%d", ordinal);
 }
 
+static bool cuda_prefers_mma16(ls_device *device) {
+    return enter(&device->exec, NULL) == LS_OK && ls_cuda_mma16_proven(NULL) == LS_OK;
+}
+
 /* ---- the tables ---- */
 
 #define OP(name) .name = ls_cuda_##name,
@@ -312,6 +316,7 @@ static const ls_backend_table device_table = {.title = "cuda",
                                               .recorded = cuda_recorded,
                                               .replay = cuda_replay,
                                               .forget = cuda_forget,
+                                              .prefers_mma16 = cuda_prefers_mma16,
                                               .pack_plan = ls_cuda_gemm_pack_plan,
                                               LS_OPS(OP)};
 #undef OP
