@@ -202,8 +202,8 @@ static ls_status lay_out_requests(ls_job *job, const ls_run_options *o, int64_t 
     return LS_OK;
 }
 
-void ls_job_tell(ls_job *job) {
-    if (!job->is_told) ls_cli_device_tell("device", &job->choice);
+void ls_job_tell(ls_job *job, const ls_run_options *o) {
+    if (!job->is_told) ls_cli_device_tell("device", &job->choice, o->profile);
     job->is_told = true;
 }
 
@@ -220,7 +220,7 @@ static ls_status open_tokenizer(ls_job *job, const ls_run_options *o, ls_error *
     if (!ls_file_exists(path)) return LS_OK;
     status = ls_tokenizer_open(&job->tokenizer, o->model, &why);
     if (status == LS_ERR_UNSUPPORTED) {
-        ls_job_tell(job);
+        ls_job_tell(job, o);
         ls_cli_clean(why.text);
         fprintf(stderr, "lockstep: records will have no text: %s\n", why.text);
         return LS_OK;
@@ -229,12 +229,12 @@ static ls_status open_tokenizer(ls_job *job, const ls_run_options *o, ls_error *
     return status;
 }
 
-ls_status ls_job_init(ls_job *job, const ls_run_options *o, ls_error *err) {
+ls_status ls_job_init(ls_job *job, ls_run_options *o, ls_error *err) {
     int64_t length_max;
     ls_status status;
     LS_TRY_DONE(ls_cli_device_open(&job->device, &job->choice, o->device, &o->levers, err));
     LS_TRY_DONE(ls_model_open(&job->model, job->device, o->model, err));
-    LS_TRY_DONE(ls_model_set_profile(job->model, o->profile, o->dtype, err));
+    LS_TRY_DONE(ls_cli_profile_settle(o, job->model, err));
     job->model->ablation = o->levers.ablation;
     if (o->prompts != NULL)
         LS_TRY_DONE(ls_records_read(&job->prompts, &job->n_prompts, o->prompts, LS_RECORD_PROMPT, err));
@@ -280,7 +280,7 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
     }
     LS_TRY_DONE(ls_lever_as_option(ls_engine_create(&engine, job->model, job->device, &opts, err), err));
     ls_engine_get_plan(engine, &job->plan);
-    ls_job_tell(job);
+    ls_job_tell(job, o);
     if (o->memory_plan) print_memory(&job->plan);
     LS_TRY_DONE(ls_engine_run(engine, job->requests, job->n_requests, isatty(STDERR_FILENO) ? show_progress : NULL,
                               &start, err));

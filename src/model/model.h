@@ -70,6 +70,8 @@ const char *ls_ablation_name(ls_ablation ablation); /* "none", "attention-only",
 bool ls_ablation_parse(ls_ablation *out, const char *name);
 
 bool ls_profile_parse(ls_profile *out, const char *name); /* "exact", "mma16": ls_profile_name of lockstep.h */
+/* Where none is asked for: mma16 on a device that prefers it where activations are bf16, else exact. */
+ls_profile ls_profile_default(bool device_prefers_mma16, ls_dtype activations);
 /* The numerical digest of what is computed so: "exact/2/f32", "mma16/2/bf16". */
 #define LS_NUMERICS_BYTES 32
 void ls_numerics_text(char text[LS_NUMERICS_BYTES], ls_profile profile, ls_dtype activations);
@@ -119,6 +121,9 @@ ls_status ls_model_unpark(ls_model *model, ls_error *err);
  * it. mma16 is refused by name where the type of activations is not bf16, or a dense weight is not stored as bf16; the
  * router may be stored as anything. */
 ls_status ls_model_set_profile(ls_model *model, ls_profile profile, ls_dtype activations, ls_error *err);
+/* ls_profile_default on the model's device, but exact for a model that has no mma16: its weights are not bf16 or, where
+ * it `trains`, its gradient is not defined. */
+ls_profile ls_model_default_profile(const ls_model *model, ls_dtype activations, bool trains);
 /* Fails for a model whose gradient its profile does not define: a mixture of experts in mma16. */
 ls_status ls_model_check_gradient(const ls_model *model, ls_error *err);
 /* Multiplies the weights of every layer's input norm: another model, whose every cached state is another one. For

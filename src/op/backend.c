@@ -95,6 +95,10 @@ void ls_device_close(ls_device *device) {
 
 ls_status ls_device_wait(ls_device *device, ls_error *err) { return device->table->wait(device, err); }
 
+bool ls_device_prefers_mma16(ls_device *device) {
+    return device->table->prefers_mma16 != NULL && device->table->prefers_mma16(device);
+}
+
 /* ---- recordings ---- */
 
 bool ls_device_records(const ls_device *device) { return device->table->record != NULL; }

@@ -149,6 +149,10 @@ typedef struct ls_backend_table {
     ls_status (*replay)(ls_device *device, void *recording, ls_error *err);
     void (*forget)(ls_device *device, void *recording);
 
+    /* Whether products of the profile mma16 are what the device is fast at, and it computes them with the profile's
+     * bits. NULL: no. */
+    bool (*prefers_mma16)(ls_device *device);
+
     /* The back end's layout of a weight [n][k]: fills everything of *out but data, 64-byte aligned, data_bytes long. */
     ls_status (*pack_plan)(ls_gemm_weight *out, ls_dtype dtype, int64_t n, int64_t k, ls_error *err);
 
@@ -189,6 +193,8 @@ ls_status ls_device_open_beside(ls_device **out, ls_device *home, int32_t n_thre
 /* Waits first; accepts NULL. Memory that was not released goes with it. */
 void ls_device_close(ls_device *device);
 ls_status ls_device_wait(ls_device *device, ls_error *err);
+/* True of GPUs that compute the profile mma16 in their tensor cores. May wait for the device. */
+bool ls_device_prefers_mma16(ls_device *device);
 /* Makes the workspace at least this large now, so that calls that need no more allocate nothing. */
 ls_status ls_device_prepare(ls_device *device, int64_t workspace_bytes, ls_error *err);
 

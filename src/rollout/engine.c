@@ -215,6 +215,9 @@ ls_status ls_engine_tick(ls_engine *e, ls_error *err) {
     e->stats.ticks++;
     ls_inject_arm(e->opts.inject);
     status = run_tick(e, &e->poisoned);
+    /* A fault stays armed until a device that puts calls off has run those of the tick. */
+    if (status == LS_OK && e->opts.inject != LS_INJECT_NONE && LS_INJECTED(e->opts.inject))
+        status = ls_device_wait(e->device, &e->poisoned);
     ls_inject_arm(LS_INJECT_NONE);
     return status == LS_OK ? LS_OK : check_alive(e, err);
 }

@@ -92,7 +92,12 @@ static void a_run_keeps_its_profile(void **state) {
     check_failed(job_run(&j, &err), &err, "mma16");
     check_failed(err.status, &err, "state.json");
     job_set(&j, "profile=mma16");
+    job_set(&j, "steps=3");
     job_must_run(&j);
+    job_set(&j, "profile=auto"); /* by itself it would be exact here */
+    job_set(&j, "steps=4");
+    job_must_run(&j);
+    assert_int_equal(j.o->train.profile, LS_PROFILE_MMA16);
     assert_int_equal(j.result.digest, want);
     remove_tree(j.o->train.run);
     job_free(&j);

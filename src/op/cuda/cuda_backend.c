@@ -3,10 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/inject.h"
 #include "base/mem.h"
 #include "dev/device.h"
 #include "dev/gpu.h"
 #include "op/cuda/cuda_ops.h"
+#include "op/cuda/faulty_ops_cuda.h"
 #include "op/gemm_cuda.h"
 
 /* Bytes of host memory that reads go through, so that none of them waits; larger reads wait. */
@@ -85,16 +87,35 @@ static ls_status assure_workspace(ls_device *device, int op, const void *args, l
     return ls_device_prepare(device, bytes, err);
 }
 
+/* The laboratory's reading of an op in which the armed fault sits; *ran is false where the sound one is to run. */
+static ls_status run_faulty(bool *ran, int op, const ls_exec *exec, const void *args, ls_error *err) {
+    *ran = true;
+#ifdef LS_FAULTS
+    const ls_inject fault = ls_inject_armed;
+    if (op == FAULT_scan && (fault == LS_INJECT_SLOT_STRIDE_U32 || fault == LS_INJECT_STALE_SLOT ||
+                             fault == LS_INJECT_NO_RESET_PACKED || fault == LS_INJECT_SOFTPLUS_NAIVE))
+        return ls_cuda_faulty_scan(exec, args, fault, err);
+    if (op == FAULT_conv1d && (fault == LS_INJECT_STALE_SLOT || fault == LS_INJECT_CONV_SHORT_CHUNK))
+        return ls_cuda_faulty_conv1d(exec, args, fault, err);
+    if (op == FAULT_gemm && fault == LS_INJECT_SPLIT_K) return ls_cuda_faulty_gemm(exec, args, fault, err);
+#endif
+    (void)op, (void)exec, (void)args, (void)err;
+    *ran = false;
+    return LS_OK;
+}
+
 #define OP(name)                                                                                                 \
     static ls_status on_device_##name(const ls_exec *exec, const struct ls_##name##_args *args, ls_error *err) { \
         cuda_device *d = device_with(exec);                                                                      \
         ls_exec own;                                                                                             \
+        bool faulty;                                                                                             \
         ls_status status;                                                                                        \
         LS_TRY_DONE(enter(exec, err));                                                                           \
         LS_TRY_DONE(assure_workspace(&d->base, FAULT_##name, args, err));                                        \
         own = d->base.exec;                                                                                      \
         own.fault = &d->faults[FAULT_##name];                                                                    \
-        LS_TRY_DONE(ls_cuda_##name(&own, args, err));                                                            \
+        LS_TRY_DONE(run_faulty(&faulty, FAULT_##name, &own, args, err));                                         \
+        if (!faulty) LS_TRY_DONE(ls_cuda_##name(&own, args, err));                                               \
     done:                                                                                                        \
         return status;                                                                                           \
     }
@@ -316,6 +337,10 @@ static void cuda_describe(const ls_device *device, char *text, size_t bytes) {
         snprintf(text, bytes, "cuda:%d", ordinal);
 }
 
+static bool cuda_prefers_mma16(ls_device *device) {
+    return enter(&device->exec, NULL) == LS_OK && ls_cuda_mma16_proven(NULL) == LS_OK;
+}
+
 /* ---- the tables ---- */
 
 #define OP(name) .name = ls_cuda_##name,
@@ -346,6 +371,7 @@ static const ls_backend_table device_table = {.title = "cuda",
                                               .recorded = cuda_recorded,
                                               .replay = cuda_replay,
                                               .forget = cuda_forget,
+                                              .prefers_mma16 = cuda_prefers_mma16,
                                               .pack_plan = ls_cuda_gemm_pack_plan,
                                               LS_OPS(OP)};
 #undef OP
