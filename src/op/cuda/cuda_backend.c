@@ -349,6 +349,7 @@ const ls_backend_table ls_backend_table_cuda = {.title = "cuda", LS_OPS(OP)};
 
 #define OP(name) .name = on_device_##name,
 static const ls_backend_table device_table = {.title = "cuda",
+                                              .packs_behind_rows = true,
                                               .block_bytes = (int64_t)256 << 20,
                                               .close = cuda_close,
                                               .describe = cuda_describe,
