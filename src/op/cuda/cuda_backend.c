@@ -186,7 +186,7 @@ static void cuda_unpin(ls_device *device, void *memory, int64_t bytes) {
 static ls_status cuda_memory(ls_device *device, ls_memory_state *out, ls_error *err) {
     LS_TRY(enter(&device->exec, err));
     out->is_limited = true;
-    return ls_cuda_memory(&out->free, &out->total, err);
+    return ls_cuda_memory(&out->free, &out->kept, &out->total, err);
 }
 
 static ls_status cuda_fill(ls_device *device, void *to, int byte, int64_t bytes, ls_error *err) {
