@@ -1,4 +1,4 @@
-/* The memory of an engine, as planned and as its device holds it: awake, asleep, with the weights parked, awake again. */
+/* Memory of an engine, as planned and as its device holds it: awake, asleep, its weights parked, awake again. */
 #ifndef LS_BENCH_MODEL_MEMORY_H
 #define LS_BENCH_MODEL_MEMORY_H
 
