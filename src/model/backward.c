@@ -71,8 +71,8 @@ static int64_t cut_block(const ls_tape *t, const int64_t *index, int64_t n, int6
     return n;
 }
 
-/* Gradients of the rows of a block into the head's weight and into dx; rows counts them from the leaf's first. whole: of
- * each of its sequences a multiple of 16. */
+/* Gradients of the rows of a block into the head's weight and into dx; rows counts them from the leaf's first. whole:
+ * of each of its sequences a multiple of 16. */
 static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool whole, bool entropy, ls_error *err) {
     const ls_model *model = l->model;
     const ls_head *head = l->tape->head;

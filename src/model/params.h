@@ -33,8 +33,8 @@ typedef struct ls_parameters {
 ls_status ls_parameters_open(ls_parameters **out, ls_model *model, ls_device *device, const char *directory,
                              ls_error *err);
 void ls_parameters_free(ls_parameters *parameters);
-/* The rounded master, [n_elements] of dtype, rows as stored, device memory: the model's own table of embeddings, or what a
- * packed matrix begins with where the back end keeps rows, else a copy. Moves where the model's weights move. */
+/* The rounded master, [n_elements] of dtype, rows as stored, device memory: the model's own table of embeddings, or
+ * what a packed matrix begins with where the back end keeps rows, else a copy. Moves where the model's weights move. */
 void *ls_parameter_value(const ls_parameter *parameter);
 /* Rounds every master into its value and the model. Nothing may run on the model meanwhile. Allocates nothing. */
 ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err);

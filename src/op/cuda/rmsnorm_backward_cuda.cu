@@ -77,7 +77,8 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) dx_kernel(const __gri
     if (threadIdx.x == 0) p.a.scale[row] = s;
 }
 
-/* A row in the registers of four times as many threads; the first 64, whose chains they are, see it in shared memory. */
+/* A row in the registers of four times as many threads; the first 64, whose chains they are, find it in shared
+ * memory. */
 #define GROUPS 4
 
 template <int X>

@@ -1,6 +1,6 @@
 /* Gradient of the scan for sixteen states. A block is 32 channels of a span, a warp eight of them, a channel four
- * threads of four states. A tile of KEEP tokens is walked forwards, states and decays staying in registers, and then back; what
- * the walk needs of each token and channel is made beforehand, two tokens a thread. */
+ * threads of four states. A tile of KEEP tokens is walked forwards, states and decays staying in registers, and then
+ * back; what the walk needs of each token and channel is made beforehand, two tokens a thread. */
 #ifndef LS_OP_CUDA_SCAN_BACKWARD16_CUDA_H
 #define LS_OP_CUDA_SCAN_BACKWARD16_CUDA_H
 
@@ -127,7 +127,7 @@ static __global__ void __launch_bounds__(LS_BACK16_THREADS) ls_keep16_kernel(con
 
 /* ---- the walk ---- */
 
-/* Four tokens' shares of db and dcc on their way from channels to sums: [token][channel][db, dcc], in a pitch with which
+/* Four tokens' shares of db and dcc on their way from channels to sums: [token][channel][db, dcc], in a pitch in which
  * stores of fours and loads of neighbours meet in no bank. */
 #define LS_BACK16_PITCH (2 * LS_BACK16_STATES + 16)
 typedef float back16_shares[4][LS_WARP_CHANNELS][LS_BACK16_PITCH];
@@ -257,7 +257,8 @@ typedef struct carried16 {
     float g[4], da2[4], dd, dbias;
 } carried16;
 
-/* One tile; out: where this thread's first token lies in du, ddt and dz. SURE: all its tokens are there, every dt * a2 is known to be in range, and every channel is one. */
+/* One tile; out: where this thread's first token lies in du, ddt and dz. SURE: all its tokens are there, every dt * a2 is
+ * known to be in range, and every channel is one. */
 template <bool SURE>
 static __device__ __forceinline__ void ls_back16_walk(const back_params *p, const place16 *at, back16_tile *tile,
                                                       carried16 *k, const float a2[4], float4 kept, int buffer,
