@@ -42,9 +42,7 @@ static ls_status save(grpo *g, ls_error *err) {
 }
 
 /* The first line of a run, once nothing is left that could refuse it. */
-static void tell_device(const grpo *g) {
-    ls_train_options_tell(g->told, &g->choice, &g->o->train);
-}
+static void tell_device(const grpo *g) { ls_train_options_tell(g->told, &g->choice, &g->o->train); }
 
 static ls_status go_on(grpo *g, ls_error *err) {
     description d;
