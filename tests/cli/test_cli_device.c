@@ -102,8 +102,10 @@ static void what_one_generates_the_other_scores(void **state) {
     assert_string_equal(last.err, "device: cpu, generic, 2 threads\nscored on: cpu, generic, 2 threads\n");
     assert_non_null(strstr(last.out, " scored (generic, 2 threads; scored by cpu, generic, 2 threads)\n"));
     assert_non_null(strstr(last.out, "differing bits   0\n"));
-    RUN_OK("check", "--model", LS_FIXTURES "/jamba-bf16", "--max-tokens", "8", "--device", "cpu", "--against", "cpu",
-           "--dtype", "bf16", "--profile", "mma16");
+    text_write(at("two"), "{\"id\":\"a\",\"prompt_ids\":[1,2,3]}\n{\"id\":\"b\",\"prompt_ids\":[4]}\n");
+    RUN_OK("check", "--model", LS_FIXTURES "/jamba-bf16", "--prompts", at("two"), "--max-tokens", "3", "--device",
+           "cpu", "--against", "cpu", "--dtype", "bf16", "--profile", "mma16");
+    unlink(at("two"));
     assert_non_null(strstr(last.out, "numerics         mma16/"));
     report = check_as_json("cpu");
     assert_int_equal(int_member(report, "differing_bits"), 0);
