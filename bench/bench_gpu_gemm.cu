@@ -280,7 +280,10 @@ static void run_dx(const problem *p, int64_t copy) {
                                               p->m,
                                               p->n,
                                               p->k,
-                                              LS_PROFILE_MMA16};
+                                              LS_PROFILE_MMA16,
+                                              NULL,
+                                              NULL,
+                                              0};
     ls_error err;
     check_ls(ls_cuda_gemm_backward_input(&exec_, &args, &err), &err);
 }
@@ -293,9 +296,26 @@ static void cublas_dx(const problem *p, int64_t copy) {
 }
 static int64_t *sequences;
 static void run_dw(const problem *p, int64_t copy) {
-    const ls_gemm_backward_weight_args args = {
-        (const float *)p->tiles, p->n,      p->x, LS_BF16, p->k, p->m, NULL, (float *)p->ours, NULL, p->m, p->n, p->k,
-        LS_PROFILE_MMA16,        sequences, 8};
+    const ls_gemm_backward_weight_args args = {(const float *)p->tiles,
+                                               p->n,
+                                               p->x,
+                                               LS_BF16,
+                                               p->k,
+                                               p->m,
+                                               NULL,
+                                               (float *)p->ours,
+                                               NULL,
+                                               p->m,
+                                               p->n,
+                                               p->k,
+                                               LS_PROFILE_MMA16,
+                                               sequences,
+                                               8,
+                                               NULL,
+                                               NULL,
+                                               0,
+                                               false,
+                                               false};
     ls_error err;
     (void)copy;
     check_ls(ls_cuda_gemm_backward_weight(&exec_, &args, &err), &err);

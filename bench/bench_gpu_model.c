@@ -1,4 +1,5 @@
-/* A whole model on a GPU beside what the chip allows: decode by batch, a run of many samples, scoring, the first token.
+/* A whole model on a GPU beside what the chip allows: decode by batch, a run of many samples, scoring, the first token;
+ * and its memory, as planned and as held.
  *
  *   bench_gpu_model DIR [--device cuda|cpu] [--profile exact|mma16] [--dtype f32|bf16] [options]
  *
@@ -16,6 +17,10 @@
  *
  * Layers follow each other, so a scan does not hide behind a product; a product hides its own weights. Attention's own
  * operations and whatever is small (norms, logits, draws) are left out: a floor is what nothing can be below.
+ *
+ * Memory: the engine of the largest batch is made, decodes through every size of a tick, sleeps, and its weights are
+ * parked and come back. What the device holds at each point stands beside what was planned; more than 2 % of a
+ * difference, or an allocation after the start, ends the program with exit code 3.
  *
  * A tick's host part is the time from its begin to its first wait: where it is near the tick's own, the device starves.
  */
@@ -35,6 +40,7 @@
 #include "model/cache.h"
 #include "model/score.h"
 #include "model_macs.h"
+#include "op/memory.h"
 #include "op/timing.h"
 #include "rollout/engine.h"
 
@@ -44,7 +50,7 @@
 /* Ticks behind the prompts that are not timed. */
 #define WARM_TICKS 2
 
-enum { SECTION_DECODE = 1, SECTION_RUN = 2, SECTION_SCORE = 4, SECTION_FIRST = 8 };
+enum { SECTION_DECODE = 1, SECTION_RUN = 2, SECTION_SCORE = 4, SECTION_FIRST = 8, SECTION_MEMORY = 16 };
 
 typedef struct options {
     const char *directory, *device;
@@ -69,6 +75,7 @@ typedef struct bench {
     double macs, head_macs;        /* a row, head included; the head's */
     double state_bytes, key_bytes; /* of a sequence in a step, moved; of a cached token, read */
     double scan_seconds;           /* of a prompt's token */
+    int64_t begin_bytes;           /* of a limited device, held when it was opened: the context, and others */
 } bench;
 
 /* ---- time ---- */
@@ -123,7 +130,7 @@ static const char usage[] =
     "  --profile exact|mma16  of dense products (exact)\n"
     "  --dtype f32|bf16       of activations (bf16)\n"
     "  --threads N            of the CPU (the processors)\n"
-    "  --sections LIST        of decode, run, score, first (all)\n"
+    "  --sections LIST        of decode, run, score, first, memory (all)\n"
     "  --batches LIST         of decode (1,8,64,256,512)\n"
     "  --prompt N --new N     tokens of a sequence of decode (128, 256)\n"
     "  --run-prompts N --run-samples N --run-prompt N --run-new N   (64, 16, 512, 512)\n"
@@ -152,12 +159,13 @@ static double positive(const char *name, const char *text) {
 }
 
 static int64_t sections_of(char *text) {
-    static const char *const names[] = {"decode", "run", "score", "first"};
+    static const char *const names[] = {"decode", "run", "score", "first", "memory"};
+    enum { N = sizeof names / sizeof names[0] };
     int64_t out = 0;
     for (char *part = strtok(text, ","); part != NULL; part = strtok(NULL, ",")) {
         int i = 0;
-        while (i < 4 && strcmp(part, names[i]) != 0) i++;
-        if (i == 4) quit(1, "--sections: '%s' is none of decode, run, score, first", part);
+        while (i < N && strcmp(part, names[i]) != 0) i++;
+        if (i == N) quit(1, "--sections: '%s' is none of decode, run, score, first, memory", part);
         out |= (int64_t)1 << i;
     }
     return out;
@@ -241,7 +249,7 @@ static options read_options(int argc, char **argv) {
     options o = {.device = "cuda",
                  .dtype = LS_BF16,
                  .threads = ls_cpu_count(),
-                 .sections = SECTION_DECODE | SECTION_RUN | SECTION_SCORE | SECTION_FIRST,
+                 .sections = SECTION_DECODE | SECTION_RUN | SECTION_SCORE | SECTION_FIRST | SECTION_MEMORY,
                  .batches = {1, 8, 64, 256, 512},
                  .n_batches = 5,
                  .prompt = 128,
@@ -286,12 +294,22 @@ static options read_options(int argc, char **argv) {
 
 /* ---- the model ---- */
 
+/* Bytes of the device that anybody holds; of one that is not limited, what this program has allocated. */
+static int64_t held(const bench *b) {
+    ls_memory_state state;
+    ls_error err;
+    need(ls_memory_trim(b->device, &err), &err);
+    need(ls_device_memory(b->device, &state, &err), &err);
+    return state.is_limited ? state.total - state.free : state.used;
+}
+
 static void open_model(bench *b) {
     ls_error err;
     if (strcmp(b->o.device, "cpu") == 0)
         need(ls_device_open_cpu(&b->device, b->o.threads, ls_isa_best(), &err), &err);
     else
         need(ls_device_open_cuda(&b->device, 0, &err), &err);
+    b->begin_bytes = held(b);
     need(ls_model_open(&b->model, b->device, b->o.directory, &err), &err);
     need(ls_model_set_profile(b->model, b->o.profile, b->o.dtype, &err), &err);
 }
@@ -702,11 +720,111 @@ static void bench_first(const bench *b) {
     work_free(&w);
 }
 
+/* ---- memory ---- */
+
+#define DIFFERENCE_MAX 0.02 /* of what was planned */
+
+static void print_bytes(const bench *b, const char *what, int64_t count, int64_t bytes, const char *more) {
+    ls_json_out json;
+    char number[24] = "";
+    if (count >= 0) snprintf(number, sizeof number, "%lld", (long long)count);
+    if (!b->o.json) {
+        printf("%-8s %-26s %12s %16lld %12.1f MiB%s\n", "memory", what, number, (long long)bytes, ls_mib(bytes), more);
+        return;
+    }
+    ls_json_init(&json, stdout);
+    ls_json_begin_object(&json, NULL);
+    ls_json_string(&json, "section", "memory");
+    ls_json_string(&json, "what", what);
+    if (count >= 0) ls_json_int(&json, "count", count);
+    ls_json_int(&json, "bytes", bytes);
+    ls_json_end_object(&json);
+    ls_json_newline(&json);
+}
+
+/* What is held now beside what was planned for it; true where they are near. */
+static bool compare_bytes(const bench *b, const char *when, int64_t planned, int64_t all_planned) {
+    const int64_t now_held = held(b);
+    const double difference = (double)(now_held - planned) / (double)all_planned;
+    const bool is_near = fabs(difference) <= DIFFERENCE_MAX;
+    char what[64], more[64];
+    snprintf(what, sizeof what, "planned, %s", when);
+    print_bytes(b, what, -1, planned, "");
+    snprintf(what, sizeof what, "held, %s", when);
+    snprintf(more, sizeof more, ", %+.2f %% of all that is planned%s", 100.0 * difference, is_near ? "" : ": too far");
+    print_bytes(b, what, -1, now_held, more);
+    return is_near;
+}
+
+static int64_t allocations(const bench *b) {
+    ls_memory_state state;
+    ls_error err;
+    need(ls_device_memory(b->device, &state, &err), &err);
+    return state.n_allocations;
+}
+
+/* Every sequence one token longer than the last: ticks shrink through all sizes, several of each. */
+static void run_through_sizes(const bench *b, ls_engine *engine, int64_t batch) {
+    ls_error err;
+    work w;
+    work_make(&w, b, batch, 1, b->o.prompt, batch + WARM_TICKS);
+    for (int64_t i = 0; i < batch; i++) w.requests[i].max_tokens = WARM_TICKS + 1 + i;
+    for (int64_t i = 0; i < batch; i++) need(ls_engine_submit(engine, &w.requests[i], &err), &err);
+    while (ls_engine_unfinished(engine) > 0) tick(engine);
+    check_work(&w, "memory");
+    work_free(&w);
+}
+
+static void print_plan(const bench *b, const ls_engine_plan *plan) {
+    ls_memory_part parts[LS_MEMORY_PARTS_MAX];
+    const int64_t n = ls_engine_plan_parts(plan, parts);
+    for (int64_t i = 0; i < n; i++)
+        if (strcmp(parts[i].name, "context and others") != 0)
+            print_bytes(b, parts[i].name, parts[i].count, parts[i].bytes, parts[i].on_host ? ", on the host" : "");
+    print_bytes(b, "context, at the start", -1, b->begin_bytes, "");
+}
+
+/* Whether what is held is what was planned. */
+static bool bench_memory(bench *b) {
+    int64_t batch = 1, made, later, planned, pools;
+    ls_engine *engine;
+    ls_engine_plan plan;
+    ls_error err;
+    bool is_near;
+    for (int64_t i = 0; i < b->o.n_batches; i++) batch = b->o.batches[i] > batch ? b->o.batches[i] : batch;
+    engine = make_engine(b, batch, b->o.prompt + batch + WARM_TICKS, batch);
+    ls_engine_get_plan(engine, &plan);
+    print_plan(b, &plan);
+    made = allocations(b);
+    run_through_sizes(b, engine, batch);
+    later = allocations(b) - made;
+    planned = b->begin_bytes + plan.weight_bytes + plan.total_bytes;
+    pools = plan.slot_bytes + plan.page_bytes + plan.snapshot_bytes;
+    is_near = compare_bytes(b, "awake", planned, planned);
+    need(ls_engine_sleep(engine, &err), &err);
+    is_near = compare_bytes(b, "asleep", planned - pools, planned) && is_near;
+    need(ls_model_park(b->model, &err), &err);
+    is_near = compare_bytes(b, "weights parked", planned - pools - plan.weight_bytes, planned) && is_near;
+    need(ls_model_unpark(b->model, &err), &err);
+    need(ls_engine_wake(engine, &err), &err);
+    is_near = compare_bytes(b, "awake again", planned, planned) && is_near;
+    run_through_sizes(b, engine, batch);
+    print_bytes(b, "allocations after the start", later, 0, "");
+    ls_engine_free(engine);
+    if (!is_near)
+        fprintf(stderr, "bench_gpu_model: memory: what is held is more than %g %% away from the plan\n",
+                100.0 * DIFFERENCE_MAX);
+    if (later > 0) fprintf(stderr, "bench_gpu_model: memory: %lld allocations after the start\n", (long long)later);
+    return is_near && later == 0;
+}
+
 int main(int argc, char **argv) {
     bench b = {.o = read_options(argc, argv)};
+    bool is_as_planned = true;
     open_model(&b);
     count_work(&b);
     print_header(&b);
+    if (b.o.sections & SECTION_MEMORY) is_as_planned = bench_memory(&b);
     if (b.o.sections & SECTION_DECODE)
         for (int64_t i = 0; i < b.o.n_batches; i++) bench_decode(&b, b.o.batches[i]);
     if (b.o.sections & SECTION_RUN) bench_run(&b);
@@ -714,5 +832,5 @@ int main(int argc, char **argv) {
     if (b.o.sections & SECTION_FIRST) bench_first(&b);
     ls_model_close(b.model);
     ls_device_close(b.device);
-    return 0;
+    return is_as_planned ? 0 : 3;
 }

@@ -7,6 +7,10 @@
 
 #include <stdbool.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum ls_inject {
     LS_INJECT_NONE = 0,
     LS_INJECT_SLOT_STRIDE_U32,      /* scan spans of several tokens write state at offsets that wrap at 2^32 elements */
@@ -23,6 +27,10 @@ typedef enum ls_inject {
     LS_INJECT_LAG_ONE,              /* each token's record is the log-probability of the one before */
     LS_INJECT_COUNT
 } ls_inject;
+
+/* LS_INJECT_SPLIT_K: products of as many rows and steps, and more, are split. */
+#define LS_INJECT_SPLIT_ROWS 8
+#define LS_INJECT_SPLIT_STEPS 16
 
 #ifdef LS_FAULTS
 struct ls_pool;
@@ -42,6 +50,10 @@ bool ls_inject_split_k(struct ls_pool *pool, const struct ls_gemm_args *args);
 #define LS_INJECTED(fault) false
 #define ls_inject_arm(fault) ((void)(fault))
 #define ls_inject_split_k(pool, args) false
+#endif
+
+#ifdef __cplusplus
+}
 #endif
 
 #endif

@@ -154,7 +154,7 @@ int ls_cmd_check(int argc, char **argv) {
     LS_TRY_DONE(open_scorer(&s, &o, &err));
     LS_TRY_DONE(ls_job_generate(&job, &o, &err));
     LS_TRY_DONE(ls_job_check(&job, &err));
-    if (s.device != NULL) ls_cli_device_tell("scored on", &s.choice);
+    if (s.device != NULL) ls_cli_device_tell("scored on", &s.choice, o.profile);
     LS_TRY_DONE(score_and_compare(&v, &job, &s, &o, &err));
     for (int64_t i = 0; i < job.n_requests; i++) n_scored += job.requests[i].n_prompt + job.requests[i].n_completion;
     if (o.json)

@@ -115,11 +115,11 @@ int ls_cmd_score(int argc, char **argv) {
     LS_TRY_DONE(ls_output_open(&output, o.out, &err));
     LS_TRY_DONE(ls_cli_device_open(&run.device, &run.choice, o.device, &o.levers, &err));
     LS_TRY_DONE(ls_model_open(&run.model, run.device, o.model, &err));
-    LS_TRY_DONE(ls_model_set_profile(run.model, o.profile, o.dtype, &err));
+    LS_TRY_DONE(ls_cli_profile_settle(&o, run.model, &err));
     run.model->ablation = o.levers.ablation;
     LS_TRY_DONE(ls_records_read(&run.records, &run.n_records, path, LS_RECORD_SEQUENCE, &err));
     LS_TRY_DONE(lay_out_items(&run, &o, path, &err));
-    ls_cli_device_tell("device", &run.choice);
+    ls_cli_device_tell("device", &run.choice, o.profile);
     {
         const ls_score_opts opts = {o.dtype, o.levers.batch, o.levers.chunk, o.levers.page_tokens};
         start = ls_clock_seconds();

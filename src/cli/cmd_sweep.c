@@ -58,7 +58,7 @@ static const struct argp_option options_known[] = {
     {"seed", OPT_SEED, "N", 0, "Seed of all random draws (0)", 0},
     {"dtype", OPT_DTYPE, "TYPE", 0, "Type of activations: f32 or bf16 (f32)", 0},
     {"device", OPT_DEVICE, "NAME", 0, LS_DEVICE_HELP, 0},
-    {"profile", OPT_PROFILE, "NAME", 0, "How dense products are summed: exact or mma16 (exact)", 0},
+    {"profile", OPT_PROFILE, "NAME", 0, LS_PROFILE_HELP, 0},
     {"threads", OPT_THREADS, "N", 0, "Threads (all processors)", 0},
     {"isa", OPT_ISA, "NAME", 0, "Instruction set: generic, avx2, avx512 (the best there is)", 0},
     {"slots", OPT_SLOTS, "N", 0, "Slots of the pool in which far slots are tried (69776); backed where touched", 0},
@@ -103,7 +103,7 @@ static ls_status parse_option(sweep_options *o, int key, char *text, ls_error *e
             o->run.dtype = strcmp(text, "bf16") == 0 ? LS_BF16 : LS_F32;
             break;
         case OPT_DEVICE: status = ls_cli_device_name(&o->run.device, "--device", text, err); break;
-        case OPT_PROFILE: return ls_cli_profile(&o->run.profile, text, err);
+        case OPT_PROFILE: return ls_cli_profile(&o->run, text, err);
         case OPT_THREADS: status = parse_lever(&o->run.levers, "threads", text, err); break;
         case OPT_ISA: status = parse_lever(&o->run.levers, "isa", text, err); break;
         case OPT_SLOTS: status = ls_cli_int(&o->slots, "--slots", text, 2, INT32_MAX, err); break;
@@ -215,7 +215,7 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
     LS_TRY_DONE(ls_sweep_trainer_create(&trainer, o->run.model, job->device, err));
     engine.trainer = trainer;
     subject = o->suspect != NULL ? ls_subject_program(&program) : ls_subject_engine(&engine);
-    ls_job_tell(job);
+    ls_job_tell(job, &o->run);
     LS_TRY_DONE(ls_sweep_run(sweep, &opts, &subject, trainer, err));
     if (opts.progress != NULL) fputs("\r\033[K", stderr);
     sweep->opts.prompts = NULL; /* they end here */

@@ -20,8 +20,8 @@ ls_status ls_cli_device_open(ls_device **out, ls_device_choice *choice, const ch
     return ls_device_open_wished(out, choice, &wish, err);
 }
 
-void ls_cli_device_tell(const char *what, const ls_device_choice *choice) {
+void ls_cli_device_tell(const char *what, const ls_device_choice *choice, ls_profile profile) {
     ls_device_choice shown = *choice;
     ls_cli_clean(shown.text);
-    fprintf(stderr, "%s: %s\n", what, shown.text);
+    fprintf(stderr, "%s: %s; profile %s\n", what, shown.text, ls_profile_name(profile));
 }

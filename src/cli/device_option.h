@@ -13,8 +13,8 @@ ls_status ls_cli_device_name(const char **out, const char *option, const char *t
 /* With the threads and the instruction set of the levers. */
 ls_status ls_cli_device_open(ls_device **out, ls_device_choice *choice, const char *name, const ls_levers *levers,
                              ls_error *err);
-/* "WHAT: .." on standard error. A command says it first of all, once everything is open, so that one that is refused
- * says nothing but why. */
-void ls_cli_device_tell(const char *what, const ls_device_choice *choice);
+/* "WHAT: ..; profile .." on standard error. A command says it first of all, once everything is open, so that one that
+ * is refused says nothing but why. */
+void ls_cli_device_tell(const char *what, const ls_device_choice *choice, ls_profile profile);
 
 #endif

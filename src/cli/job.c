@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "op/memory.h"
 
 static void print_plan(const ls_job *job) {
     const ls_engine_plan *p = &job->plan;
@@ -22,6 +23,26 @@ static void print_plan(const ls_job *job) {
             (long long)p->snapshots, (long long)p->rows, (double)p->total_bytes * 1e-6, (long long)s->forwards,
             (long long)s->prefill_tokens, (long long)s->prefix.tokens_hit, (long long)s->prefix.tokens_asked,
             (long long)s->forked, (long long)(s->preempted_recompute + s->preempted_swap));
+}
+
+static void print_part(const char *name, int64_t count, int64_t bytes, const char *where) {
+    char number[24] = "";
+    if (count >= 0) snprintf(number, sizeof number, "%lld", (long long)count);
+    fprintf(stderr, "%-20s %10s %16lld %12.1f%s\n", name, number, (long long)bytes, ls_mib(bytes), where);
+}
+
+/* The plan of memory as a table. */
+static void print_memory(const ls_engine_plan *p) {
+    ls_memory_part parts[LS_MEMORY_PARTS_MAX];
+    const int64_t n = ls_engine_plan_parts(p, parts);
+    int64_t total = 0;
+    fprintf(stderr, "%-20s %10s %16s %12s\n", "memory", "number", "bytes", "MiB");
+    for (int64_t i = 0; i < n; i++) {
+        print_part(parts[i].name, parts[i].count, parts[i].bytes, parts[i].on_host ? ", on the host" : "");
+        if (!parts[i].on_host) total += parts[i].bytes;
+    }
+    print_part("all", -1, total, "");
+    if (p->device_bytes > 0) print_part("of the device", -1, p->device_bytes, "");
 }
 
 void ls_run_summary(const ls_run_options *o, int64_t n_sequences, int64_t n_tokens, double seconds, const ls_job *job) {
@@ -73,6 +94,10 @@ void ls_job_write(ls_json_out *json, const ls_job *job) {
                           {"rows", p->rows},
                           {"workspace_bytes", p->workspace_bytes},
                           {"head_bytes", p->head_bytes},
+                          {"tick_bytes", p->tick_bytes},
+                          {"ops_bytes", p->ops_bytes},
+                          {"recording_bytes", p->recording_bytes},
+                          {"weight_bytes", p->weight_bytes},
                           {"total_bytes", p->total_bytes}};
     const count stats[] = {{"ticks", s->ticks},
                            {"forwards", s->forwards},
@@ -177,8 +202,8 @@ static ls_status lay_out_requests(ls_job *job, const ls_run_options *o, int64_t 
     return LS_OK;
 }
 
-void ls_job_tell(ls_job *job) {
-    if (!job->is_told) ls_cli_device_tell("device", &job->choice);
+void ls_job_tell(ls_job *job, const ls_run_options *o) {
+    if (!job->is_told) ls_cli_device_tell("device", &job->choice, o->profile);
     job->is_told = true;
 }
 
@@ -195,7 +220,7 @@ static ls_status open_tokenizer(ls_job *job, const ls_run_options *o, ls_error *
     if (!ls_file_exists(path)) return LS_OK;
     status = ls_tokenizer_open(&job->tokenizer, o->model, &why);
     if (status == LS_ERR_UNSUPPORTED) {
-        ls_job_tell(job);
+        ls_job_tell(job, o);
         ls_cli_clean(why.text);
         fprintf(stderr, "lockstep: records will have no text: %s\n", why.text);
         return LS_OK;
@@ -204,12 +229,12 @@ static ls_status open_tokenizer(ls_job *job, const ls_run_options *o, ls_error *
     return status;
 }
 
-ls_status ls_job_init(ls_job *job, const ls_run_options *o, ls_error *err) {
+ls_status ls_job_init(ls_job *job, ls_run_options *o, ls_error *err) {
     int64_t length_max;
     ls_status status;
     LS_TRY_DONE(ls_cli_device_open(&job->device, &job->choice, o->device, &o->levers, err));
     LS_TRY_DONE(ls_model_open(&job->model, job->device, o->model, err));
-    LS_TRY_DONE(ls_model_set_profile(job->model, o->profile, o->dtype, err));
+    LS_TRY_DONE(ls_cli_profile_settle(o, job->model, err));
     job->model->ablation = o->levers.ablation;
     if (o->prompts != NULL)
         LS_TRY_DONE(ls_records_read(&job->prompts, &job->n_prompts, o->prompts, LS_RECORD_PROMPT, err));
@@ -255,7 +280,8 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
     }
     LS_TRY_DONE(ls_lever_as_option(ls_engine_create(&engine, job->model, job->device, &opts, err), err));
     ls_engine_get_plan(engine, &job->plan);
-    ls_job_tell(job);
+    ls_job_tell(job, o);
+    if (o->memory_plan) print_memory(&job->plan);
     LS_TRY_DONE(ls_engine_run(engine, job->requests, job->n_requests, isatty(STDERR_FILENO) ? show_progress : NULL,
                               &start, err));
     ls_engine_get_stats(engine, &job->stats);

@@ -31,10 +31,11 @@ typedef struct ls_job {
     int64_t n_generated; /* tokens */
 } ls_job;
 
-/* Opens everything and lays out the requests. The job must be zeroed; ls_job_deinit releases it in any case. */
-ls_status ls_job_init(ls_job *job, const ls_run_options *options, ls_error *err);
-/* Says which device it is, once. */
-void ls_job_tell(ls_job *job);
+/* Opens everything and lays out the requests; settles the options' profile. The job must be zeroed; ls_job_deinit
+ * releases it in any case. */
+ls_status ls_job_init(ls_job *job, ls_run_options *options, ls_error *err);
+/* Says which device and which profile it is, once. */
+void ls_job_tell(ls_job *job, const ls_run_options *options);
 /* Runs all requests; those that came to nothing have LS_FINISH_ERROR. */
 ls_status ls_job_generate(ls_job *job, const ls_run_options *options, ls_error *err);
 /* The sentence of the first request that came to nothing, and how many did. */

@@ -36,6 +36,7 @@ enum {
     OPT_STOP,
     OPT_INJECT,
     OPT_JSON,
+    OPT_MEMORY_PLAN,
     OPT_LEVER /* and on: one for each lever */
 };
 
@@ -75,12 +76,12 @@ static const option_row rows[] = {
     {{"against", OPT_AGAINST, "NAME", 0, "Score on this device what was generated on the other: cpu, cuda or cuda:N",
       0},
      C},
-    {{"profile", OPT_PROFILE, "NAME", 0,
-      "How dense products are summed: exact, or mma16, with --dtype bf16 and weights in bf16 (exact)", 0},
-     G | S | C},
+    {{"profile", OPT_PROFILE, "NAME", 0, LS_PROFILE_HELP, 0}, G | S | C},
 #ifdef LS_FAULTS
     {{"inject", OPT_INJECT, "NAME", 0, "Run with this fault", 0}, G | C},
 #endif
+    {{"memory-plan", OPT_MEMORY_PLAN, NULL, 0, "Print what memory is planned for, part by part, before the run", 0},
+     G | C},
     {{"json", OPT_JSON, NULL, 0, "Print the summary as JSON", 0}, G | S | C},
 };
 #define N_ROWS (sizeof rows / sizeof rows[0])
@@ -118,9 +119,14 @@ static ls_status add_stop(ls_run_options *o, const char *text, ls_error *err) {
     return LS_OK;
 }
 
-ls_status ls_cli_profile(ls_profile *out, const char *text, ls_error *err) {
-    if (ls_profile_parse(out, text)) return LS_OK;
-    return LS_FAIL(err, LS_ERR_ARG, "--profile: '%s' is not exact or mma16", text);
+ls_status ls_cli_profile(ls_run_options *out, const char *text, ls_error *err) {
+    out->has_profile = ls_profile_parse(&out->profile, text);
+    return out->has_profile ? LS_OK : LS_FAIL(err, LS_ERR_ARG, "--profile: '%s' is not exact or mma16", text);
+}
+
+ls_status ls_cli_profile_settle(ls_run_options *o, ls_model *model, ls_error *err) {
+    if (!o->has_profile) o->profile = ls_model_default_profile(model, o->dtype, false);
+    return ls_model_set_profile(model, o->profile, o->dtype, err);
 }
 
 ls_status ls_lever_as_option(ls_status status, ls_error *err) {
@@ -148,6 +154,7 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_OUT: o->out = text; return LS_OK;
         case OPT_IGNORE_EOS: o->ignore_eos = true; return LS_OK;
         case OPT_JSON: o->json = true; return LS_OK;
+        case OPT_MEMORY_PLAN: o->memory_plan = true; return LS_OK;
         case OPT_MAX_TOKENS: return ls_cli_int(&o->max_tokens, "--max-tokens", text, 1, 1 << 24, err);
         case OPT_MAX_LENGTH: return ls_cli_int(&o->max_length, "--max-length", text, 2, 1 << 30, err);
         case OPT_TEMPERATURE: return parse_float(&o->sampling.temperature, "--temperature", text, 0, 1e6, err);
@@ -170,7 +177,7 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
                 return LS_FAIL(err, LS_ERR_ARG, "--dtype: '%s' is not f32 or bf16", text);
             o->dtype = strcmp(text, "bf16") == 0 ? LS_BF16 : LS_F32;
             return LS_OK;
-        case OPT_PROFILE: return ls_cli_profile(&o->profile, text, err);
+        case OPT_PROFILE: return ls_cli_profile(o, text, err);
         case OPT_LOGPROBS:
             if (strcmp(text, "raw") != 0 && strcmp(text, "processed") != 0)
                 return LS_FAIL(err, LS_ERR_ARG, "--logprobs: '%s' is not raw or processed", text);

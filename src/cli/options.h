@@ -11,6 +11,10 @@ typedef enum ls_command_kind { LS_COMMAND_GENERATE = 1, LS_COMMAND_SCORE = 2, LS
 
 #define LS_STOP_TEXTS_MAX 64
 
+#define LS_PROFILE_HELP                                                                                            \
+    "How dense products are summed: exact, or mma16, with --dtype bf16 and weights in bf16 (mma16 on a GPU where " \
+    "both are bf16, else exact)"
+
 typedef struct ls_run_options {
     const char *model, *prompts, *rollouts, *tokens, *out;
     const char *device, *against;        /* names; against NULL: the same */
@@ -20,17 +24,20 @@ typedef struct ls_run_options {
     int64_t score_batch, score_chunk; /* chunk 0: whole */
     ls_levers levers;                 /* score has some of them: batch, chunk, page_tokens, threads, isa, ablation */
     ls_dtype dtype;
-    ls_profile profile;
+    ls_profile profile; /* has_profile: as asked for; else ls_cli_profile_settle fills it in */
+    bool has_profile;
     ls_logprob_of logprob_of;
     ls_sampling sampling;
-    bool ignore_eos, json;
+    bool ignore_eos, json, memory_plan;
     ls_inject inject; /* none but in the laboratory's build */
 } ls_run_options;
 
 /* Parses argv for one command. Usage errors print and exit with LS_EXIT_USAGE; a value out of its range is returned. */
 ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int argc, char **argv, ls_error *err);
 /* --profile. */
-ls_status ls_cli_profile(ls_profile *out, const char *text, ls_error *err);
+ls_status ls_cli_profile(ls_run_options *out, const char *text, ls_error *err);
+/* Gives the model the profile that was asked for or, where none was, its default. */
+ls_status ls_cli_profile_settle(ls_run_options *options, ls_model *model, ls_error *err);
 /* A sentence that begins with the name of a lever, which on the command line is an option: "--" goes in front of it. */
 ls_status ls_lever_as_option(ls_status status, ls_error *err);
 

@@ -13,11 +13,34 @@
 
 static cudaStream_t stream_of(const ls_exec *exec) { return (cudaStream_t)exec->stream; }
 
+/* Errors are judged where no CUDA is needed, by their numbers. */
+#define SAME(ours, theirs) static_assert((int)ours == (int)theirs, #theirs)
+SAME(LS_CUDA_NO_MEMORY, cudaErrorMemoryAllocation);
+SAME(LS_CUDA_OLD_DRIVER, cudaErrorInsufficientDriver);
+SAME(LS_CUDA_TAKEN, cudaErrorDevicesUnavailable);
+SAME(LS_CUDA_NO_CODE, cudaErrorNoKernelImageForDevice);
+SAME(LS_CUDA_ECC, cudaErrorECCUncorrectable);
+SAME(LS_CUDA_BAD_PTX, cudaErrorInvalidPtx);
+SAME(LS_CUDA_NVLINK, cudaErrorNvlinkUncorrectable);
+SAME(LS_CUDA_NO_COMPILER, cudaErrorJitCompilerNotFound);
+SAME(LS_CUDA_NEW_PTX, cudaErrorUnsupportedPtxVersion);
+SAME(LS_CUDA_ILLEGAL_ADDRESS, cudaErrorIllegalAddress);
+SAME(LS_CUDA_LAUNCH_TIMEOUT, cudaErrorLaunchTimeout);
+SAME(LS_CUDA_DESTROYED, cudaErrorContextIsDestroyed);
+SAME(LS_CUDA_ASSERT, cudaErrorAssert);
+SAME(LS_CUDA_STACK, cudaErrorHardwareStackError);
+SAME(LS_CUDA_INSTRUCTION, cudaErrorIllegalInstruction);
+SAME(LS_CUDA_MISALIGNED, cudaErrorMisalignedAddress);
+SAME(LS_CUDA_SPACE, cudaErrorInvalidAddressSpace);
+SAME(LS_CUDA_COUNTER, cudaErrorInvalidPc);
+SAME(LS_CUDA_LAUNCH_FAILURE, cudaErrorLaunchFailure);
+SAME(LS_CUDA_UNKNOWN, cudaErrorUnknown);
+#undef SAME
+
 ls_status ls_cuda_status(cudaError_t error, const char *what, ls_error *err) {
     if (error == cudaSuccess) return LS_OK;
     (void)cudaGetLastError(); /* errors that do not stick must not show up in the next call */
-    return LS_FAIL(err, error == cudaErrorMemoryAllocation ? LS_ERR_NOMEM : LS_ERR_DEVICE, "cuda: %s: %s", what,
-                   cudaGetErrorString(error));
+    return ls_gpu_failed((int32_t)error, what, cudaGetErrorString(error), err);
 }
 
 /* Of the current device, looked up once for each. */
@@ -174,7 +197,7 @@ ls_status ls_cuda_code_check(int32_t ordinal, ls_error *err) {
     }
     (void)cudaGetLastError();
     LS_CUDA_TRY(ls_cuda_gpu(&gpu, ordinal, err));
-    return ls_gpu_no_code(&gpu, ordinal, cudaGetErrorString(error), err);
+    return ls_gpu_no_code(&gpu, ordinal, LS_BUILT_FOR, cudaGetErrorString(error), err);
 }
 
 ls_status ls_cuda_device_check(int32_t ordinal, ls_error *err) {
@@ -251,13 +274,17 @@ ls_status ls_cuda_use(int32_t ordinal, ls_error *err) {
     return ls_cuda_status(cudaSetDevice(ordinal), "choice of the device", err);
 }
 
+static ls_status current_pool(cudaMemPool_t *pool, ls_error *err) {
+    int device;
+    LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), "memory", err));
+    return ls_cuda_status(cudaDeviceGetDefaultMemPool(pool, device), "memory", err);
+}
+
 /* Released memory stays with the process, for the next allocation. */
 static ls_status keep_released(ls_error *err) {
     cudaMemPool_t pool;
     uint64_t all = UINT64_MAX;
-    int device;
-    LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), "memory", err));
-    LS_CUDA_TRY(ls_cuda_status(cudaDeviceGetDefaultMemPool(&pool, device), "memory", err));
+    LS_CUDA_TRY(current_pool(&pool, err));
     return ls_cuda_status(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "memory", err);
 }
 
@@ -270,6 +297,27 @@ ls_status ls_cuda_alloc_ordered(const ls_exec *exec, void **out, int64_t bytes, 
 }
 
 void ls_cuda_free_ordered(const ls_exec *exec, void *memory) { forget(cudaFreeAsync(memory, stream_of(exec))); }
+
+ls_status ls_cuda_trim(const ls_exec *exec, ls_error *err) {
+    cudaMemPool_t pool;
+    LS_CUDA_TRY(ls_cuda_synchronize(exec, err));
+    LS_CUDA_TRY(current_pool(&pool, err));
+    return ls_cuda_status(cudaMemPoolTrimTo(pool, 0), "memory", err);
+}
+
+/* What the pool keeps and does not use is this process's as well. */
+ls_status ls_cuda_memory(int64_t *free_bytes, int64_t *total, ls_error *err) {
+    size_t free_now = 0, all = 0;
+    uint64_t kept = 0, used = 0;
+    cudaMemPool_t pool;
+    LS_CUDA_TRY(ls_cuda_status(cudaMemGetInfo(&free_now, &all), "memory", err));
+    LS_CUDA_TRY(current_pool(&pool, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &kept), "memory", err));
+    LS_CUDA_TRY(ls_cuda_status(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used), "memory", err));
+    *free_bytes = (int64_t)free_now + (int64_t)(kept > used ? kept - used : 0);
+    *total = (int64_t)all;
+    return LS_OK;
+}
 
 ls_status ls_cuda_move(const ls_exec *exec, void *to, int64_t to_stride, const void *from, int64_t from_stride,
                        int64_t rows, int64_t row_bytes, ls_error *err) {

@@ -94,6 +94,16 @@ ls_status ls_cuda_alloc_ordered(const ls_exec *exec, void **out, int64_t bytes, 
 
 void ls_cuda_free_ordered(const ls_exec *exec, void *memory) { (void)exec, (void)memory; }
 
+ls_status ls_cuda_trim(const ls_exec *exec, ls_error *err) {
+    (void)exec;
+    return none(err);
+}
+
+ls_status ls_cuda_memory(int64_t *free_bytes, int64_t *total, ls_error *err) {
+    *free_bytes = *total = 0;
+    return none(err);
+}
+
 ls_status ls_cuda_move(const ls_exec *exec, void *to, int64_t to_stride, const void *from, int64_t from_stride,
                        int64_t rows, int64_t row_bytes, ls_error *err) {
     (void)exec, (void)to, (void)to_stride, (void)from, (void)from_stride, (void)rows, (void)row_bytes;

@@ -36,6 +36,10 @@ ls_status ls_cuda_use(int32_t ordinal, ls_error *err);
 /* Memory in stream order: zeroed when the calls after it run, and released when those before it have run. */
 ls_status ls_cuda_alloc_ordered(const ls_exec *exec, void **out, int64_t bytes, const char *what, ls_error *err);
 void ls_cuda_free_ordered(const ls_exec *exec, void *memory);
+/* Waits, and gives released memory, which stays with the process, back to the system. */
+ls_status ls_cuda_trim(const ls_exec *exec, ls_error *err);
+/* Bytes of the current device, and those of it that this process can have. */
+ls_status ls_cuda_memory(int64_t *free_bytes, int64_t *total, ls_error *err);
 /* rows pieces of row_bytes, strides in bytes; each side is host or device memory. Pageable host memory may be reused
  * when the call returns. */
 ls_status ls_cuda_move(const ls_exec *exec, void *to, int64_t to_stride, const void *from, int64_t from_stride,

@@ -31,8 +31,48 @@ ls_status ls_gpus_check(const ls_gpus *gpus, int32_t ordinal, ls_error *err);
 bool ls_gpus_is_none(const ls_gpus *gpus);
 /* Its kind is one that the ops can run on. */
 ls_status ls_gpu_check(const ls_gpu *gpu, int32_t ordinal, ls_error *err);
-/* The failure of a build without machine code for it. */
-ls_status ls_gpu_no_code(const ls_gpu *gpu, int32_t ordinal, const char *reason, ls_error *err);
+/* The failure of a build without machine code for it; built_for: what it has code for, "80-real;90-real". */
+ls_status ls_gpu_no_code(const ls_gpu *gpu, int32_t ordinal, const char *built_for, const char *reason, ls_error *err);
+
+/* Numbers of cudaError_t that mean more than that a call failed. */
+enum {
+    LS_CUDA_NO_MEMORY = 2,
+    LS_CUDA_OLD_DRIVER = 35,
+    LS_CUDA_TAKEN = 46,
+    LS_CUDA_NO_CODE = 209,
+    LS_CUDA_ECC = 214,
+    LS_CUDA_BAD_PTX = 218,
+    LS_CUDA_NVLINK = 220,
+    LS_CUDA_NO_COMPILER = 221,
+    LS_CUDA_NEW_PTX = 222,
+    LS_CUDA_CONTAINED = 226,
+    LS_CUDA_ILLEGAL_ADDRESS = 700,
+    LS_CUDA_LAUNCH_TIMEOUT = 702,
+    LS_CUDA_DESTROYED = 709,
+    LS_CUDA_ASSERT = 710,
+    LS_CUDA_STACK = 714,
+    LS_CUDA_INSTRUCTION = 715,
+    LS_CUDA_MISALIGNED = 716,
+    LS_CUDA_SPACE = 717,
+    LS_CUDA_COUNTER = 718,
+    LS_CUDA_LAUNCH_FAILURE = 719,
+    LS_CUDA_TENSOR_LEAK = 721,
+    LS_CUDA_UNKNOWN = 999
+};
+
+/* What a failed call of CUDA means for who made it. */
+typedef enum ls_gpu_failure {
+    LS_GPU_FAILED = 0, /* the call alone */
+    LS_GPU_NO_MEMORY,  /* there is too little for it */
+    LS_GPU_LOST,       /* every later call of the process fails as well */
+    LS_GPU_TAKEN,      /* another process has the GPU for itself */
+    LS_GPU_OLD_DRIVER, /* for this build */
+    LS_GPU_NO_CODE     /* in this build, for this GPU */
+} ls_gpu_failure;
+/* code: a cudaError_t. */
+ls_gpu_failure ls_gpu_failure_of(int32_t code);
+/* The sentence of a failed call; what: which one, or what it was for; reason: CUDA's. */
+ls_status ls_gpu_failed(int32_t code, const char *what, const char *reason, ls_error *err);
 
 /* What the driver tells. Nothing is allocated on a GPU. */
 void ls_cuda_gpus(ls_gpus *out);

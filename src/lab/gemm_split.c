@@ -6,9 +6,6 @@
 #include "op/gemm.h"
 #include "op/rows.h"
 
-#define ROWS_MIN 8
-#define DEPTH_MIN 16
-
 static float value_at(const void *base, ls_dtype dtype, int64_t i) {
     float value;
     ls_row_widen(&value, ls_at(base, dtype, i), dtype, 1);
@@ -41,7 +38,8 @@ static void split_rows(void *context, int64_t begin, int64_t end, int32_t thread
 
 bool ls_inject_split_k(ls_pool *pool, const ls_gemm_args *args) {
     ls_gemm_args split = *args;
-    if (!LS_INJECTED(LS_INJECT_SPLIT_K) || args->m < ROWS_MIN || args->weight->k < DEPTH_MIN) return false;
+    if (!LS_INJECTED(LS_INJECT_SPLIT_K) || args->m < LS_INJECT_SPLIT_ROWS || args->weight->k < LS_INJECT_SPLIT_STEPS)
+        return false;
     ls_parallel_for(pool, split.m, 1, split_rows, &split);
     return true;
 }

@@ -64,15 +64,16 @@ static int64_t cut_block(const ls_tape *t, const int64_t *index, int64_t n, int6
         if (first) sequences[count++] = i;
         while (first && index[i] >= t->spans[span].row + t->spans[span].n_rows) span++;
     }
-    if (n == LS_TAPE_HEAD_ROWS) n -= (n - sequences[count - 1]) % LS_MMA16_STEP;
+    if (n == t->head->opts.rows_max) n -= (n - sequences[count - 1]) % LS_MMA16_STEP;
     if (n == sequences[count - 1]) count--;
     sequences[count] = n;
     *n_sequences = count;
     return n;
 }
 
-/* Gradients of the rows of a block into the head's weight and into dx; rows counts them from the leaf's first. */
-static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool entropy, ls_error *err) {
+/* Gradients of the rows of a block into the head's weight and into dx; rows counts them from the leaf's first. whole: of
+ * each of its sequences a multiple of 16. */
+static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool whole, bool entropy, ls_error *err) {
     const ls_model *model = l->model;
     const ls_head *head = l->tape->head;
     const int64_t vocab = head->vocab, dim = model->config.hidden;
@@ -103,7 +104,8 @@ static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool entr
                                                  .k = dim,
                                                  .profile = model->profile,
                                                  .sequences = l->tape->head_sequences,
-                                                 .n_sequences = n_sequences};
+                                                 .n_sequences = n_sequences,
+                                                 .sequences_whole = whole};
     const ls_gemm_backward_input_args input = {.dy = head->logits,
                                                .dy_stride = vocab,
                                                .w = p->value,
@@ -121,17 +123,23 @@ static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool entr
     return ls_gemm_backward_input(l->device, &input, err);
 }
 
+static bool are_whole(const int64_t *sequences, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if ((sequences[i + 1] - sequences[i]) % LS_MMA16_STEP != 0) return false;
+    return true;
+}
+
 /* dh behind the last half, from the log-probabilities of the leaf's rows. */
 static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *d_logprob, const float *d_entropy,
                                ls_error *err) {
     ls_tape *t = l->tape;
     const int64_t dim = l->model->config.hidden, end = l->row + l->rows;
     const ls_rows h = {t->h[t->n_halves], LS_F32, dim}, x = ls_rows_from(t->x_last, l->row);
-    int64_t index[LS_TAPE_HEAD_ROWS], block[LS_TAPE_HEAD_ROWS], sequences[LS_TAPE_HEAD_ROWS + 1];
+    int64_t index[LS_HEAD_BLOCK_MAX], block[LS_HEAD_BLOCK_MAX], sequences[LS_HEAD_BLOCK_MAX + 1];
     int64_t row = l->row, n, n_sequences;
     LS_TRY(ls_memory_fill(l->device, l->dx.data, 0, l->rows * dim * (int64_t)sizeof(float), err));
-    while ((n = ls_tape_next_rows(targets, &row, end, index, block)) > 0) {
-        float d[LS_TAPE_HEAD_ROWS], de[LS_TAPE_HEAD_ROWS];
+    while ((n = ls_tape_next_rows(t, targets, &row, end, index, block)) > 0) {
+        float d[LS_HEAD_BLOCK_MAX], de[LS_HEAD_BLOCK_MAX];
         n = cut_block(t, index, n, sequences, &n_sequences);
         row = index[n - 1] + 1;
         for (int64_t i = 0; i < n; i++) {
@@ -145,7 +153,7 @@ static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *
         LS_TRY(ls_memory_write(l->device, t->d_entropy, de, n * (int64_t)sizeof *de, err));
         LS_TRY(ls_head_take(t->head, l->model, x, l->rows, index, n, err));
         LS_TRY(ls_head_logprob(t->head, t->head->logits, block, d_entropy != NULL, err));
-        LS_TRY(block_backward(l, n_sequences, d_entropy != NULL, err));
+        LS_TRY(block_backward(l, n_sequences, are_whole(sequences, n_sequences), d_entropy != NULL, err));
     }
     return ls_leaf_through_norm(l, l->model->final_norm, ls_rows_from(h, l->row), l->dx, l->dh, false, dim, err);
 }
@@ -179,7 +187,7 @@ static ls_status write_leaf(ls_tape *t, int64_t begin, int64_t end, int64_t row,
 }
 
 ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,
-                           const float *d_entropy, float *gradient, ls_error *err) {
+                           const float *d_entropy, float *gradient, bool is_zero, ls_error *err) {
     const int64_t dim = t->model->config.hidden;
     ls_leaf l = {.tape = t,
                  .model = t->model,
@@ -187,12 +195,14 @@ ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t
                  .batch = t->leaf_batch,
                  .dh = {t->dh, LS_F32, dim},
                  .dx = {t->dx, LS_F32, dim},
-                 .gradient = gradient};
+                 .gradient = gradient,
+                 .gradient_is_zero = is_zero};
     LS_ASSERT(begin >= 0 && begin < end && end <= t->n_spans, "sequences %lld to %lld of %lld", (long long)begin,
               (long long)end, (long long)t->n_spans);
     l.row = t->spans[begin].row;
     l.rows = t->spans[end - 1].row + t->spans[end - 1].n_rows - l.row;
     LS_TRY(write_leaf(t, begin, end, l.row, err));
+    l.sequences_whole = are_whole(t->leaf_offsets, end - begin);
     LS_TRY(head_backward(&l, targets, d_logprob, d_entropy, err));
     for (int64_t i = t->n_halves - 1; i >= 0; i--) LS_TRY(half_backward(&l, i, err));
     return embed_backward(&l, err);

@@ -99,6 +99,7 @@ done:
 ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *directory, const ls_model_loading *how,
                              ls_error *err) {
     ls_model_config config;
+    const int64_t held = device->ledger.used;
     ls_model *model = NULL;
     binder b = {.device = device, .err = err};
     ls_status status;
@@ -110,7 +111,8 @@ ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *dire
     LS_TRY_DONE(ls_stored_open(&b.stored, directory, how, err));
     LS_TRY_DONE(ls_model_slots(model, bind_slot, &b, err));
     LS_TRY_DONE(bind_tied_head(&b));
-    LS_TRY_DONE(ls_device_wait(device, err));
+    LS_TRY_DONE(ls_memory_trim(device, err)); /* tensors as stored are no longer there */
+    model->device_bytes = device->ledger.used - held;
     LS_TRY_DONE(ls_stored_check(&b.stored, config.n_layers, err));
     model->checkpoint = b.stored.checkpoint;
     b.stored.checkpoint = NULL;
@@ -145,6 +147,7 @@ void ls_model_close(ls_model *model) {
     ls_gemm_weight_free(model->device, &model->head);
     for (int64_t i = 0; i < model->n_owned; i++) ls_memory_free(model->device, model->owned[i]);
     free((void *)model->owned);
+    free(model->parked);
     free(model->layers);
     ls_checkpoint_close(model->checkpoint);
     free(model);

@@ -61,13 +61,33 @@ static ls_status write_guards(const ls_cache *cache, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status reserve_pools(ls_cache *cache, ls_error *err) {
-    LS_TRY(ls_array_alloc((void **)&cache->layer, cache->n_layers, sizeof *cache->layer, "cache layers", err));
+static ls_status reserve_layers(ls_cache *cache, ls_error *err) {
     for (int64_t i = 0; i < cache->n_layers; i++) {
         const pool p = pool_of(cache, i);
-        LS_TRY(ls_memory_reserve(cache->device, (void **)&cache->layer[i], p.n, p.stride,
-                                 cache->is_attention[i] ? "KV pages" : "state slots", err));
+        if (p.n == 0) continue;
+        if (cache->on_host)
+            LS_TRY(ls_memory_pin(cache->device, (void **)&cache->layer[i], p.n, p.stride, "swap", err));
+        else
+            LS_TRY(ls_memory_reserve(cache->device, (void **)&cache->layer[i], p.n, p.stride,
+                                     cache->is_attention[i] ? "KV pages" : "state slots", err));
     }
+    return LS_OK;
+}
+
+static void unreserve_layers(ls_cache *cache) {
+    for (int64_t i = 0; cache->layer != NULL && i < cache->n_layers; i++) {
+        const pool p = pool_of(cache, i);
+        if (cache->on_host)
+            ls_memory_unpin(cache->device, p.base, p.n * p.stride);
+        else
+            ls_memory_unreserve(cache->device, p.base, p.n * p.stride);
+        cache->layer[i] = NULL;
+    }
+}
+
+static ls_status reserve_pools(ls_cache *cache, ls_error *err) {
+    LS_TRY(ls_array_alloc((void **)&cache->layer, cache->n_layers, sizeof *cache->layer, "cache layers", err));
+    LS_TRY(reserve_layers(cache, err));
     LS_TRY(ls_memory_alloc(cache->device, (void **)&cache->differs, 1, sizeof *cache->differs, "comparison", err));
     if (cache->guards)
         LS_TRY(ls_array_alloc((void **)&cache->guard_bytes,
@@ -93,6 +113,7 @@ ls_status ls_cache_create(ls_cache **out, ls_device *device, const ls_model_conf
     cache->n_pages = opts->n_pages;
     cache->page_tokens = opts->page_tokens;
     cache->guards = opts->guards;
+    cache->on_host = opts->on_host;
     cache->slot_bytes = ls_slot_bytes(config, opts->dtype);
     cache->ssm_offset = ls_slot_ssm_offset(config, opts->dtype);
     cache->conv_bytes = conv_bytes(config, opts->dtype);
@@ -114,10 +135,7 @@ done:
 
 void ls_cache_free(ls_cache *cache) {
     if (cache == NULL) return;
-    for (int64_t i = 0; cache->layer != NULL && i < cache->n_layers; i++) {
-        const pool p = pool_of(cache, i);
-        ls_memory_unreserve(cache->device, p.base, p.n * p.stride);
-    }
+    unreserve_layers(cache);
     ls_memory_free(cache->device, cache->differs);
     free(cache->guard_bytes);
     free(cache->layer);
@@ -197,6 +215,25 @@ ls_status ls_cache_drop(const ls_cache *cache, ls_error *err) {
         if (p.base != NULL) LS_TRY(ls_memory_drop(cache->device, p.base, p.n * p.stride, err));
     }
     return write_guards(cache, err);
+}
+
+ls_status ls_cache_release(ls_cache *cache, ls_error *err) {
+    if (cache->is_released) return LS_OK;
+    LS_TRY(ls_device_wait(cache->device, err));
+    unreserve_layers(cache);
+    cache->is_released = true;
+    return ls_device_wait(cache->device, err); /* a back end may take memory back behind its calls */
+}
+
+ls_status ls_cache_restore(ls_cache *cache, ls_error *err) {
+    ls_status status;
+    if (!cache->is_released) return LS_OK;
+    LS_TRY_DONE(reserve_layers(cache, err));
+    cache->is_released = false;
+    return write_guards(cache, err);
+done:
+    unreserve_layers(cache);
+    return status;
 }
 
 /* ---- comparison ---- */

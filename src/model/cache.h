@@ -16,7 +16,7 @@ typedef struct ls_cache {
     int64_t conv_bytes, ssm_bytes;                        /* .. and of these, window and state */
     int64_t n_pages, page_tokens, page_stride, page_bytes;
     int64_t n_layers, n_kv_heads;
-    bool guards;
+    bool guards, on_host, is_released;
     uint8_t is_attention[LS_LAYERS_MAX]; /* a copy of the configuration's: weights may change and their models go */
     uint8_t **layer;                     /* [n_layers]: the layer's slots or pages; NULL where there are none */
     int64_t *differs;                    /* device memory: the answer of a comparison */
@@ -28,6 +28,7 @@ typedef struct ls_cache_opts {
     int64_t n_slots, n_pages, page_tokens; /* either count may be 0 */
     int64_t slot_stride;                   /* bytes, a multiple of 64; 0: the least */
     bool guards;                           /* 64 bytes of a known pattern behind every slot and page */
+    bool on_host;                          /* in pinned memory of the host, undefined at first: copies alone reach it */
 } ls_cache_opts;
 
 ls_status ls_cache_create(ls_cache **out, ls_device *device, const ls_model_config *config, const ls_cache_opts *opts,
@@ -57,6 +58,10 @@ ls_status ls_cache_check_guards(const ls_cache *cache, ls_error *err);
 ls_status ls_cache_drop_slot(const ls_cache *cache, int32_t slot, ls_error *err);
 /* The same for all of it, guards written again. */
 ls_status ls_cache_drop(const ls_cache *cache, ls_error *err);
+/* Gives the pools' memory back, addresses included: until ls_cache_restore, which makes them again as they were at
+ * first, nothing may reach them. Waits. Either one twice changes nothing; a failed restore leaves them released. */
+ls_status ls_cache_release(ls_cache *cache, ls_error *err);
+ls_status ls_cache_restore(ls_cache *cache, ls_error *err);
 /* Bytes of the parts of a slot and of a page, for planning. */
 int64_t ls_slot_ssm_offset(const ls_model_config *config, ls_dtype dtype);
 int64_t ls_slot_bytes(const ls_model_config *config, ls_dtype dtype);

@@ -6,6 +6,8 @@
 #include "op/gather.h"
 #include "op/logprob.h"
 
+#define BLOCK_MIN 64
+
 static ls_status own(ls_head *h, void *out, int64_t elem_bytes, bool wanted, ls_error *err) {
     return wanted ? ls_memory_alloc(h->device, out, h->opts.rows_max, elem_bytes, "head", err) : LS_OK;
 }
@@ -32,18 +34,27 @@ static ls_status make_arrays(ls_head *h, const ls_model_config *c, ls_error *err
     return own(h, &h->kept, i64, true, err);
 }
 
+int64_t ls_head_block_rows(const ls_device *device, int64_t vocab) {
+    const int64_t rows = device->table->block_bytes / (vocab * (int64_t)sizeof(float));
+    return rows < BLOCK_MIN ? BLOCK_MIN : rows > LS_HEAD_BLOCK_MAX ? LS_HEAD_BLOCK_MAX : rows;
+}
+
 int64_t ls_head_bytes(const ls_model_config *c, const ls_head_opts *o) {
-    int64_t row = (int64_t)c->vocab * 4 + c->hidden * ls_dtype_bytes(o->dtype);
-    if (o->samples) row += (int64_t)c->vocab * (o->keeps_logits ? 12 : 8);
+    int64_t row = (int64_t)c->vocab * 4 + c->hidden * ls_dtype_bytes(o->dtype) + 2 * (int64_t)sizeof(int64_t) +
+                  (int64_t)sizeof(float);
+    if (o->trains) row += 2 * (int64_t)sizeof(float);
+    if (o->temperature != 1.0f) row += (int64_t)sizeof(float);
+    if (o->samples)
+        row += (int64_t)c->vocab * (o->keeps_logits ? 12 : 8) + (int64_t)sizeof(ls_sampling) + 1 +
+               (int64_t)sizeof(ls_draw) + (int64_t)sizeof(int64_t);
     return o->rows_max * row;
 }
 
 /* Few rows take more of a workspace than many. */
-static ls_status prepare(const ls_head *h, ls_error *err) {
-    const int64_t rows = h->opts.rows_max;
-    const ls_logprob_args args = {.rows = rows < LS_LOGPROB_SPLIT_ROWS ? rows : LS_LOGPROB_SPLIT_ROWS,
-                                  .vocab = h->vocab};
-    return ls_device_prepare(h->device, ls_op_logprob_workspace(&args), err);
+int64_t ls_head_workspace_bytes(const ls_model_config *c, const ls_head_opts *o) {
+    const ls_logprob_args args = {.rows = o->rows_max < LS_LOGPROB_SPLIT_ROWS ? o->rows_max : LS_LOGPROB_SPLIT_ROWS,
+                                  .vocab = c->vocab};
+    return ls_op_logprob_workspace(&args);
 }
 
 static ls_status write_temperature(ls_head *h, ls_error *err) {
@@ -62,7 +73,7 @@ ls_status ls_head_create(ls_head **out, ls_device *device, const ls_model_config
     h->opts = *opts;
     h->vocab = config->vocab;
     LS_TRY_DONE(make_arrays(h, config, err));
-    LS_TRY_DONE(prepare(h, err));
+    LS_TRY_DONE(ls_device_prepare(device, ls_head_workspace_bytes(config, opts), err));
     LS_TRY_DONE(write_temperature(h, err));
     *out = h;
     h = NULL;

@@ -44,8 +44,12 @@ typedef struct ls_head {
 ls_status ls_head_create(ls_head **out, ls_device *device, const ls_model_config *config, const ls_head_opts *opts,
                          ls_error *err);
 void ls_head_free(ls_head *head);
-/* Bytes of the above, for planning. */
+/* Rows of a block where nothing else decides: their logits are what the device likes to have at once. Carries no bit. */
+#define LS_HEAD_BLOCK_MAX 1024
+int64_t ls_head_block_rows(const ls_device *device, int64_t vocab);
+/* Bytes of a head, for planning, and of the device's workspace that a head makes sure of. */
 int64_t ls_head_bytes(const ls_model_config *config, const ls_head_opts *opts);
+int64_t ls_head_workspace_bytes(const ls_model_config *config, const ls_head_opts *opts);
 
 /* What take, process and sample read, host memory, [n] each: row numbers, sampling, draws. */
 ls_status ls_head_write(ls_head *head, const int64_t *index, const ls_sampling *sampling, const ls_draw *draws,

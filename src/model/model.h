@@ -70,6 +70,8 @@ const char *ls_ablation_name(ls_ablation ablation); /* "none", "attention-only",
 bool ls_ablation_parse(ls_ablation *out, const char *name);
 
 bool ls_profile_parse(ls_profile *out, const char *name); /* "exact", "mma16": ls_profile_name of lockstep.h */
+/* Where none is asked for: mma16 on a device that prefers it where activations are bf16, else exact. */
+ls_profile ls_profile_default(bool device_prefers_mma16, ls_dtype activations);
 /* The numerical digest of what is computed so: "exact/2/f32", "mma16/2/bf16". */
 #define LS_NUMERICS_BYTES 32
 void ls_numerics_text(char text[LS_NUMERICS_BYTES], ls_profile profile, ls_dtype activations);
@@ -87,6 +89,8 @@ typedef struct ls_model {
     float *final_norm;                  /* [H] */
     ls_layer *layers;                   /* [n_layers] */
     int64_t n_parameters, weight_bytes; /* bytes: of all that a forward reads whole, which the embedding is not */
+    int64_t device_bytes;               /* of the device's memory, as packed */
+    uint8_t *parked;                    /* the weights while they are away from the device; NULL: they are there */
     void **owned;                       /* arrays above */
     int64_t n_owned, owned_cap;
 } ls_model;
@@ -107,10 +111,19 @@ ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *dire
 typedef void (*ls_model_watcher)(void *context, const char *directory, int64_t done, int64_t total);
 void ls_model_watch(ls_model_watcher watcher, void *context);
 void ls_model_close(ls_model *model);
+/* Takes the weights to the host's memory and gives the device's back. Until ls_model_unpark, which brings them back to
+ * the same or to other addresses, nothing may run with the model, and nobody may keep an address of a weight: an engine
+ * sleeps meanwhile, a trainer of this model must not be open. Both wait. Either one twice changes nothing; one that
+ * fails leaves all as it was. */
+ls_status ls_model_park(ls_model *model, ls_error *err);
+ls_status ls_model_unpark(ls_model *model, ls_error *err);
 /* How the model's dense products are summed, forward and backward; to be set before anything runs or is laid out for
  * it. mma16 is refused by name where the type of activations is not bf16, or a dense weight is not stored as bf16; the
  * router may be stored as anything. */
 ls_status ls_model_set_profile(ls_model *model, ls_profile profile, ls_dtype activations, ls_error *err);
+/* ls_profile_default on the model's device, but exact for a model that has no mma16: its weights are not bf16 or, where
+ * it `trains`, its gradient is not defined. */
+ls_profile ls_model_default_profile(const ls_model *model, ls_dtype activations, bool trains);
 /* Fails for a model whose gradient its profile does not define: a mixture of experts in mma16. */
 ls_status ls_model_check_gradient(const ls_model *model, ls_error *err);
 /* Multiplies the weights of every layer's input norm: another model, whose every cached state is another one. For

@@ -26,6 +26,10 @@ static bool is_router(const ls_model *model, const ls_gemm_weight *w) {
     return false;
 }
 
+ls_profile ls_profile_default(bool device_prefers_mma16, ls_dtype activations) {
+    return device_prefers_mma16 && activations == LS_BF16 ? LS_PROFILE_MMA16 : LS_PROFILE_EXACT;
+}
+
 /* A dense product of mma16 takes its weight as it is stored. */
 static ls_status check_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
     const ls_model *model = context;
@@ -38,23 +42,41 @@ static ls_status check_slot(void *context, const ls_weight_slot *slot, ls_error 
                    slot->name, view == NULL ? "nothing" : ls_st_dtype_name(view->dtype));
 }
 
+/* Whether the model's weights, with these activations, can be multiplied in the profile. */
+static ls_status check_profile(const ls_model *model, ls_profile profile, ls_dtype activations, ls_error *err) {
+    ls_model *walked = (ls_model *)(uintptr_t)model; /* the walk hands out what others may write; check_slot does not */
+    if (profile == LS_PROFILE_EXACT) return LS_OK;
+    if (activations != LS_BF16)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "profile mma16: activations are %s, the profile multiplies bf16 only",
+                       ls_dtype_name(activations));
+    return ls_model_slots(walked, check_slot, walked, err);
+}
+
 ls_status ls_model_set_profile(ls_model *model, ls_profile profile, ls_dtype activations, ls_error *err) {
     if (profile != LS_PROFILE_EXACT && profile != LS_PROFILE_MMA16)
         return LS_FAIL(err, LS_ERR_ARG, "profile %d is neither exact nor mma16", (int)profile);
-    if (profile == LS_PROFILE_MMA16 && activations != LS_BF16)
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "profile mma16: activations are %s, the profile multiplies bf16 only",
-                       ls_dtype_name(activations));
-    if (profile == LS_PROFILE_MMA16) LS_TRY(ls_model_slots(model, check_slot, model, err));
+    LS_TRY(check_profile(model, profile, activations, err));
     model->profile = profile;
     return LS_OK;
 }
 
-ls_status ls_model_check_gradient(const ls_model *model, ls_error *err) {
-    if (model->profile == LS_PROFILE_EXACT) return LS_OK;
+static ls_status check_gradient(const ls_model *model, ls_profile profile, ls_error *err) {
+    if (profile == LS_PROFILE_EXACT) return LS_OK;
     for (int64_t i = 0; i < model->config.n_layers; i++)
         if (model->layers[i].ffn != NULL && model->layers[i].ffn->picks)
             return LS_FAIL(err, LS_ERR_UNSUPPORTED,
                            "profile %s: layer %lld is a mixture of experts, whose gradient the profile does not define",
-                           ls_profile_name(model->profile), (long long)i);
+                           ls_profile_name(profile), (long long)i);
     return LS_OK;
+}
+
+ls_status ls_model_check_gradient(const ls_model *model, ls_error *err) {
+    return check_gradient(model, model->profile, err);
+}
+
+ls_profile ls_model_default_profile(const ls_model *model, ls_dtype activations, bool trains) {
+    const ls_profile profile =
+        ls_profile_default(activations == LS_BF16 && ls_device_prefers_mma16(model->device), activations);
+    if (check_profile(model, profile, activations, NULL) != LS_OK) return LS_PROFILE_EXACT;
+    return trains && check_gradient(model, profile, NULL) != LS_OK ? LS_PROFILE_EXACT : profile;
 }

@@ -67,15 +67,15 @@ static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error 
                                              .spans = l->batch->spans,
                                              .n_spans = l->batch->n_spans,
                                              .span_rows_max = l->batch->span_rows_max};
-    LS_TRY(ls_leaf_into_weight(l, &w->o, l->dh, a->heads, NULL, rows, NULL, err));
-    LS_TRY(ls_leaf_into_input(l, &w->o, l->dh, dout, false, NULL, rows, NULL, err));
+    const ls_leaf_product o = {.w = &w->o, .dy = l->dh, .x = a->heads, .dx = dout, .m = rows};
+    const ls_leaf_product q = {.w = &w->q, .dy = dq, .x = a->x, .dx = l->dx, .m = rows};
+    const ls_leaf_product k = {.w = &w->k, .dy = dk, .x = a->x, .dx = l->dx, .add = true, .m = rows};
+    const ls_leaf_product v = {.w = &w->v, .dy = dv, .x = a->x, .dx = l->dx, .add = true, .m = rows};
+    LS_TRY(ls_leaf_through_product(l, &o, err));
     LS_TRY(ls_attention_backward(l->device, &args, err));
-    LS_TRY(ls_leaf_into_weight(l, &w->q, dq, a->x, NULL, rows, NULL, err));
-    LS_TRY(ls_leaf_into_weight(l, &w->k, dk, a->x, NULL, rows, NULL, err));
-    LS_TRY(ls_leaf_into_weight(l, &w->v, dv, a->x, NULL, rows, NULL, err));
-    LS_TRY(ls_leaf_into_input(l, &w->q, dq, l->dx, false, NULL, rows, NULL, err));
-    LS_TRY(ls_leaf_into_input(l, &w->k, dk, l->dx, true, NULL, rows, NULL, err));
-    return ls_leaf_into_input(l, &w->v, dv, l->dx, true, NULL, rows, NULL, err);
+    LS_TRY(ls_leaf_through_product(l, &q, err));
+    LS_TRY(ls_leaf_through_product(l, &k, err));
+    return ls_leaf_through_product(l, &v, err);
 }
 
 static ls_status attention_walk(const ls_walk *w, ls_layer *layer) {

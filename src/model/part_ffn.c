@@ -92,29 +92,28 @@ static ls_status swiglu_backward(const ls_leaf *l, int64_t m, ls_error *err) {
     return ls_swiglu_backward(l->device, &args, err);
 }
 
+/* Gradients of gate and up, behind swiglu_backward, into their weights and into dx. */
+static ls_status gate_and_up_backward(const ls_leaf *l, const ls_ffn_weights *w, const ls_leaf_product *of,
+                                      ls_error *err) {
+    ls_leaf_product gate = *of, up = *of;
+    gate.w = &w->gate;
+    gate.dy = (ls_rows){l->tape->da, LS_F32, l->model->config.ffn};
+    up.w = &w->up;
+    up.dy = (ls_rows){l->tape->db, LS_F32, l->model->config.ffn};
+    up.add = true;
+    LS_TRY(ls_leaf_through_product(l, &gate, err));
+    return ls_leaf_through_product(l, &up, err);
+}
+
 static ls_status dense_backward(const ls_leaf *l, int64_t layer_i, ls_error *err) {
     const ls_ffn_weights *w = &l->model->layers[layer_i].expert[0];
     const ls_activations *a = &l->ws.a;
-    const int64_t ffn = l->model->config.ffn, rows = l->rows;
-    const ls_rows dgate = {l->tape->da, LS_F32, ffn}, dup = {l->tape->db, LS_F32, ffn};
-    LS_TRY(ls_leaf_into_weight(l, &w->down, l->dh, a->gated, NULL, rows, NULL, err));
-    LS_TRY(ls_leaf_into_input(l, &w->down, l->dh, dgate, false, NULL, rows, NULL, err));
-    LS_TRY(swiglu_backward(l, rows, err));
-    LS_TRY(ls_leaf_into_weight(l, &w->gate, dgate, a->x, NULL, rows, NULL, err));
-    LS_TRY(ls_leaf_into_weight(l, &w->up, dup, a->x, NULL, rows, NULL, err));
-    LS_TRY(ls_leaf_into_input(l, &w->gate, dgate, l->dx, false, NULL, rows, NULL, err));
-    return ls_leaf_into_input(l, &w->up, dup, l->dx, true, NULL, rows, NULL, err);
-}
-
-/* One expert's picks, whose outputs have the gradients dy, into its weights and into dx. */
-static ls_status expert_backward(const ls_leaf *l, const ls_ffn_weights *w, int32_t e, int64_t picks, ls_error *err) {
-    const ls_activations *a = &l->ws.a;
-    const int64_t ffn = l->model->config.ffn, *range = a->expert_offsets + e;
-    const ls_rows dgate = {l->tape->da, LS_F32, ffn}, dup = {l->tape->db, LS_F32, ffn};
-    LS_TRY(ls_leaf_into_weight(l, &w->gate, dgate, a->picked_x, NULL, picks, range, err));
-    LS_TRY(ls_leaf_into_weight(l, &w->up, dup, a->picked_x, NULL, picks, range, err));
-    LS_TRY(ls_leaf_into_input(l, &w->gate, dgate, l->dx, true, a->pick_row, picks, range, err));
-    return ls_leaf_into_input(l, &w->up, dup, l->dx, true, a->pick_row, picks, range, err);
+    const ls_rows dgate = {l->tape->da, LS_F32, l->model->config.ffn};
+    const ls_leaf_product down = {.w = &w->down, .dy = l->dh, .x = a->gated, .dx = dgate, .m = l->rows};
+    const ls_leaf_product gate_and_up = {.x = a->x, .dx = l->dx, .m = l->rows};
+    LS_TRY(ls_leaf_through_product(l, &down, err));
+    LS_TRY(swiglu_backward(l, l->rows, err));
+    return gate_and_up_backward(l, w, &gate_and_up, err);
 }
 
 /* Gradients of the weights that the experts' outputs were added with, row by row. */
@@ -126,10 +125,11 @@ static ls_status router_backward(const ls_leaf *l, const ls_layer *layer, ls_err
     const ls_rows drouter = {l->tape->drouter, LS_F32, c->n_experts};
     const ls_moe_route_backward_args route = {a->router.data, l->rows,          c->n_experts,    c->top_k,
                                               a->expert,      l->tape->dweight, l->tape->drouter};
+    const ls_leaf_product router = {
+        .w = &layer->router, .dy = drouter, .x = a->x, .dx = l->dx, .add = true, .m = l->rows};
     LS_TRY(gather_rows(l->device, picked, picks, a->place, picks, 1, dweight, err));
     LS_TRY(ls_moe_route_backward(l->device, &route, err));
-    LS_TRY(ls_leaf_into_weight(l, &layer->router, drouter, a->x, NULL, l->rows, NULL, err));
-    return ls_leaf_into_input(l, &layer->router, drouter, l->dx, true, NULL, l->rows, NULL, err);
+    return ls_leaf_through_product(l, &router, err);
 }
 
 /* The experts are run again for the leaf: places of picks are those of its own rows. */
@@ -146,13 +146,25 @@ static ls_status experts_backward(const ls_leaf *l, int64_t layer_i, ls_error *e
     LS_TRY(run_experts(&f, layer_i, err));
     LS_TRY(ls_moe_combine_backward(l->device, &combine, err));
     for (int32_t e = 0; e < c->n_experts; e++) {
-        const ls_gemm_weight *down = &layer->expert[e].down;
-        LS_TRY(ls_leaf_into_weight(l, down, dy, a->gated, NULL, picks, a->expert_offsets + e, err));
-        LS_TRY(ls_leaf_into_input(l, down, dy, dgate, false, NULL, picks, a->expert_offsets + e, err));
+        const ls_leaf_product down = {.w = &layer->expert[e].down,
+                                      .dy = dy,
+                                      .x = a->gated,
+                                      .dx = dgate,
+                                      .m = picks,
+                                      .range = a->expert_offsets + e};
+        LS_TRY(ls_leaf_through_product(l, &down, err));
     }
     LS_TRY(swiglu_backward(l, picks, err));
     LS_TRY(ls_memory_fill(l->device, l->dx.data, 0, l->rows * c->hidden * (int64_t)sizeof(float), err));
-    for (int32_t e = 0; e < c->n_experts; e++) LS_TRY(expert_backward(l, &layer->expert[e], e, picks, err));
+    for (int32_t e = 0; e < c->n_experts; e++) {
+        const ls_leaf_product gate_and_up = {.x = a->picked_x,
+                                             .dx = l->dx,
+                                             .add = true,
+                                             .m = picks,
+                                             .dx_rows = a->pick_row,
+                                             .range = a->expert_offsets + e};
+        LS_TRY(gate_and_up_backward(l, &layer->expert[e], &gate_and_up, err));
+    }
     return router_backward(l, layer, err);
 }
 

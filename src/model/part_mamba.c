@@ -209,24 +209,26 @@ static ls_status mamba_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     const ls_rows dz = {t->dz, LS_F32, dim}, duz = {t->da, LS_F32, 2 * dim};
     const ls_rows dnarrow = {t->dnarrow, LS_F32, rank}, draw = {t->dnarrow_raw, LS_F32, rank + 2 * states};
     const ls_rows db = {t->db_state, LS_F32, states}, dc = {t->dc_state, LS_F32, states};
-    LS_TRY(ls_leaf_into_weight(l, &w->out_proj, l->dh, a->scanned, w->out_bias, rows, NULL, err));
-    LS_TRY(ls_leaf_into_input(l, &w->out_proj, l->dh, dscan, false, NULL, rows, NULL, err));
+    const ls_leaf_product out_proj = {
+        .w = &w->out_proj, .bias = w->out_bias, .dy = l->dh, .x = a->scanned, .dx = dscan, .m = rows};
+    const ls_leaf_product dt_proj = {
+        .w = &w->dt_proj, .dy = ddt, .x = a->dt_in, .dx = c->inner_norms ? dnarrow : draw, .m = rows};
+    const ls_leaf_product x_proj = {.w = &w->x_proj, .dy = draw, .x = a->u_in, .dx = du, .add = true, .m = rows};
+    const ls_leaf_product in_proj = {
+        .w = &w->in_proj, .bias = w->in_bias, .dy = duz, .x = a->x, .dx = l->dx, .m = rows};
+    LS_TRY(ls_leaf_through_product(l, &out_proj, err));
     LS_TRY(scan_backward(l, w, dscan.data, err));
-    LS_TRY(ls_leaf_into_weight(l, &w->dt_proj, ddt, a->dt_in, NULL, rows, NULL, err));
+    LS_TRY(ls_leaf_through_product(l, &dt_proj, err));
     if (c->inner_norms) {
-        LS_TRY(ls_leaf_into_input(l, &w->dt_proj, ddt, dnarrow, false, NULL, rows, NULL, err));
         LS_TRY(inner_norms_backward(l, w, dnarrow, db, dc, draw, err));
     } else {
-        LS_TRY(ls_leaf_into_input(l, &w->dt_proj, ddt, draw, false, NULL, rows, NULL, err));
         LS_TRY(copy_matrix(l, ls_rows_column(draw, b_column(c)), db, states, err));
         LS_TRY(copy_matrix(l, ls_rows_column(draw, c_column(c)), dc, states, err));
     }
-    LS_TRY(ls_leaf_into_weight(l, &w->x_proj, draw, a->u_in, NULL, rows, NULL, err));
-    LS_TRY(ls_leaf_into_input(l, &w->x_proj, draw, du, true, NULL, rows, NULL, err));
+    LS_TRY(ls_leaf_through_product(l, &x_proj, err));
     LS_TRY(conv_backward(l, w, duz, err));
     LS_TRY(copy_matrix(l, ls_rows_column(duz, dim), dz, dim, err));
-    LS_TRY(ls_leaf_into_weight(l, &w->in_proj, duz, a->x, w->in_bias, rows, NULL, err));
-    return ls_leaf_into_input(l, &w->in_proj, duz, l->dx, false, NULL, rows, NULL, err);
+    return ls_leaf_through_product(l, &in_proj, err);
 }
 
 static ls_status mamba_walk(const ls_walk *w, ls_layer *layer) {

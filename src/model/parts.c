@@ -2,6 +2,7 @@
 #include "model/parts.h"
 
 #include "model/tape_state.h"
+#include "op/elementwise.h"
 #include "op/gemm_backward.h"
 #include "op/rmsnorm.h"
 #include "op/rmsnorm_backward.h"
@@ -54,44 +55,54 @@ float *ls_leaf_gradient(const ls_leaf *l, const void *place) {
     return l->gradient + ls_parameter_of(l->tape->parameters, place)->offset;
 }
 
-ls_status ls_leaf_into_weight(const ls_leaf *l, const ls_gemm_weight *w, ls_rows dy, ls_rows x, const float *bias,
-                              int64_t m, const int64_t *range, ls_error *err) {
-    const ls_gemm_backward_weight_args args = {.dy = dy.data,
-                                               .dy_stride = dy.stride,
-                                               .x = x.data,
-                                               .x_dtype = x.dtype,
-                                               .x_stride = x.stride,
-                                               .x_count = m,
-                                               .dw = ls_leaf_gradient(l, w),
-                                               .dbias = bias != NULL ? ls_leaf_gradient(l, bias) : NULL,
-                                               .m = m,
-                                               .n = w->n,
-                                               .k = w->k,
-                                               .profile = l->model->profile,
-                                               .sequences = l->tape->sequences,
-                                               .n_sequences = l->batch->n_spans,
-                                               .range = range};
-    return ls_gemm_backward_weight(l->device, &args, err);
+/* dy rounded once for both products of the profile mma16; NULL in the other one. */
+static ls_status round_gradient(const ls_leaf *l, const ls_leaf_product *p, const uint16_t **out, ls_error *err) {
+    const ls_round_rows_args args = {p->dy.data, p->dy.stride, l->tape->rounded, p->w->n, p->m, p->w->n};
+    *out = l->model->profile == LS_PROFILE_MMA16 ? l->tape->rounded : NULL;
+    return *out == NULL ? LS_OK : ls_round_rows(l->device, &args, err);
 }
 
-ls_status ls_leaf_into_input(const ls_leaf *l, const ls_gemm_weight *w, ls_rows dy, ls_rows dx, bool add,
-                             const int64_t *rows, int64_t m, const int64_t *range, ls_error *err) {
-    const ls_parameter *p = ls_parameter_of(l->tape->parameters, w);
-    const ls_gemm_backward_input_args args = {.dy = dy.data,
-                                              .dy_stride = dy.stride,
-                                              .w = p->value,
-                                              .w_dtype = p->dtype,
-                                              .dx = dx.data,
-                                              .dx_stride = dx.stride,
-                                              .dx_count = rows != NULL ? l->rows : m,
-                                              .dx_rows = rows,
-                                              .add = add,
-                                              .m = m,
-                                              .n = w->n,
-                                              .k = w->k,
-                                              .profile = l->model->profile,
-                                              .range = range};
-    return ls_gemm_backward_input(l->device, &args, err);
+ls_status ls_leaf_through_product(const ls_leaf *l, const ls_leaf_product *p, ls_error *err) {
+    const ls_parameter *w = ls_parameter_of(l->tape->parameters, p->w);
+    const uint16_t *rounded;
+    LS_TRY(round_gradient(l, p, &rounded, err));
+    const ls_gemm_backward_weight_args weight = {.dy = p->dy.data,
+                                                 .dy_stride = p->dy.stride,
+                                                 .dy_rounded = rounded,
+                                                 .dy_rounded_stride = p->w->n,
+                                                 .x = p->x.data,
+                                                 .x_dtype = p->x.dtype,
+                                                 .x_stride = p->x.stride,
+                                                 .x_count = p->m,
+                                                 .dw = l->gradient + w->offset,
+                                                 .dbias = p->bias != NULL ? ls_leaf_gradient(l, p->bias) : NULL,
+                                                 .m = p->m,
+                                                 .n = p->w->n,
+                                                 .k = p->w->k,
+                                                 .profile = l->model->profile,
+                                                 .sequences = l->tape->sequences,
+                                                 .n_sequences = l->batch->n_spans,
+                                                 .sequences_whole = l->sequences_whole,
+                                                 .dw_is_zero = l->gradient_is_zero,
+                                                 .range = p->range};
+    const ls_gemm_backward_input_args input = {.dy = p->dy.data,
+                                               .dy_stride = p->dy.stride,
+                                               .dy_rounded = rounded,
+                                               .dy_rounded_stride = p->w->n,
+                                               .w = w->value,
+                                               .w_dtype = w->dtype,
+                                               .dx = p->dx.data,
+                                               .dx_stride = p->dx.stride,
+                                               .dx_count = p->dx_rows != NULL ? l->rows : p->m,
+                                               .dx_rows = p->dx_rows,
+                                               .add = p->add,
+                                               .m = p->m,
+                                               .n = p->w->n,
+                                               .k = p->w->k,
+                                               .profile = l->model->profile,
+                                               .range = p->range};
+    LS_TRY(ls_gemm_backward_weight(l->device, &weight, err));
+    return ls_gemm_backward_input(l->device, &input, err);
 }
 
 ls_status ls_leaf_through_norm(const ls_leaf *l, const float *w, ls_rows x, ls_rows dy, ls_rows dx, bool add,

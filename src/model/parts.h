@@ -22,6 +22,8 @@ typedef struct ls_leaf {
     ls_rows h;             /* H: the residual stream before the half */
     ls_rows dh, dx;        /* H: gradients of the half's output, and of its normalised input, which the part writes */
     float *gradient;       /* [parameters], device memory */
+    bool gradient_is_zero; /* before the leaf */
+    bool sequences_whole;  /* of each a multiple of 16 rows */
 } ls_leaf;
 
 struct ls_part {
@@ -51,12 +53,20 @@ ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w
 
 /* Where the gradient of the parameter at this place of the model goes. */
 float *ls_leaf_gradient(const ls_leaf *leaf, const void *place);
-/* dw += dy^T x, dbias += dy where there is a bias. */
-ls_status ls_leaf_into_weight(const ls_leaf *leaf, const ls_gemm_weight *w, ls_rows dy, ls_rows x, const float *bias,
-                              int64_t m, const int64_t *range, ls_error *err);
-/* dx = dy w, or dx += dy w. With `rows`, row i of the product is row rows[i] of dx. */
-ls_status ls_leaf_into_input(const ls_leaf *leaf, const ls_gemm_weight *w, ls_rows dy, ls_rows dx, bool add,
-                             const int64_t *rows, int64_t m, const int64_t *range, ls_error *err);
+/* A product y = x w^T + bias on its way back. */
+typedef struct ls_leaf_product {
+    const ls_gemm_weight *w;
+    const float *bias; /* NULL: none */
+    ls_rows dy, x, dx; /* dx must not be dy */
+    bool add;          /* to what dx holds */
+    int64_t m;         /* rows of dy and x */
+    /* Device memory; NULL: all rows, in order. */
+    const int64_t *dx_rows; /* row i of the product is row dx_rows[i] of dx */
+    const int64_t *range;   /* two numbers: the rows that there are */
+} ls_leaf_product;
+
+/* dw = dy^T x, dbias = dy summed over rows; then dx = dy w, or dx += dy w. A weight is given once for a leaf. */
+ls_status ls_leaf_through_product(const ls_leaf *leaf, const ls_leaf_product *product, ls_error *err);
 /* dx (= or +=) the gradient through y = rms(x; w). */
 ls_status ls_leaf_through_norm(const ls_leaf *leaf, const float *w, ls_rows x, ls_rows dy, ls_rows dx, bool add,
                                int64_t dim, ls_error *err);

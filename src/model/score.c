@@ -7,8 +7,6 @@
 
 #include "base/mem.h"
 
-#define HEAD_ROWS_MIN 64
-#define HEAD_ROWS_MAX 1024
 #define BATCH_MAX 1024
 
 /* Everything one scoring run owns. */
@@ -40,15 +38,10 @@ static void scorer_deinit(scorer *s) {
     ls_cache_free(s->cache);
 }
 
-/* Rows of the head's blocks: their logits are what the device likes to have at once. */
-static int64_t head_rows(const ls_device *device, int64_t vocab) {
-    const int64_t rows = device->table->block_bytes / (vocab * (int64_t)sizeof(float));
-    return rows < HEAD_ROWS_MIN ? HEAD_ROWS_MIN : rows > HEAD_ROWS_MAX ? HEAD_ROWS_MAX : rows;
-}
-
 static ls_status scorer_init(scorer *s, const ls_score_item *items, int64_t n_items, int64_t batch) {
     const ls_model_config *c = &s->model->config;
-    ls_head_opts head = {.dtype = s->opts->dtype, .rows_max = head_rows(s->device, c->vocab), .temperature = 1.0f};
+    ls_head_opts head = {
+        .dtype = s->opts->dtype, .rows_max = ls_head_block_rows(s->device, c->vocab), .temperature = 1.0f};
     int64_t longest = 1, chunk, rows;
     ls_cache_opts cache;
     for (int64_t i = 0; i < n_items; i++) {
@@ -77,8 +70,8 @@ static ls_status scorer_init(scorer *s, const ls_score_item *items, int64_t n_it
 
 /* Rows [t, t + n) of a span: row t predicts token pos + t + 1. */
 static ls_status score_rows(scorer *s, const ls_span *span, const ls_score_item *item, int64_t t, int64_t n) {
-    int64_t index[HEAD_ROWS_MAX], targets[HEAD_ROWS_MAX];
-    ls_sampling sampling[HEAD_ROWS_MAX];
+    int64_t index[LS_HEAD_BLOCK_MAX], targets[LS_HEAD_BLOCK_MAX];
+    ls_sampling sampling[LS_HEAD_BLOCK_MAX];
     ls_head *head = s->head;
     for (int64_t i = 0; i < n; i++) {
         index[i] = span->row + t + i;

@@ -15,6 +15,7 @@ static ls_status floats(const ls_tape *t, float **out, int64_t rows, int64_t col
 
 static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *err) {
     const int64_t rows = t->opts.rows_max, q = (int64_t)c->n_heads * c->head_dim;
+    const int64_t block = t->head->opts.rows_max;
     const int64_t picks = c->n_experts > 1 ? c->top_k : 1, narrow = c->dt_rank + 2 * (int64_t)c->d_state;
     const int64_t wide =
         larger(larger(2 * (int64_t)c->d_inner, picks * c->ffn), q + 2 * (int64_t)c->n_kv_heads * c->head_dim);
@@ -37,11 +38,13 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
                   {&t->drouter, rows, c->n_experts},
                   {&t->picked_dweight, rows, picks},
                   {&t->conv_dw, c->d_conv, c->d_inner},
-                  {&t->d_logprob, LS_TAPE_HEAD_ROWS, 1},
-                  {&t->d_entropy, LS_TAPE_HEAD_ROWS, 1}};
+                  {&t->d_logprob, block, 1},
+                  {&t->d_entropy, block, 1}};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         LS_TRY(floats(t, arrays[i].out, arrays[i].rows, arrays[i].columns, err));
-    return LS_OK;
+    if (t->model->profile != LS_PROFILE_MMA16) return LS_OK;
+    return ls_memory_alloc(t->device, (void **)&t->rounded, rows, larger(wide, c->hidden) * 2, "training workspace",
+                           err);
 }
 
 static ls_status make_host(ls_tape *t, ls_error *err) {
@@ -58,8 +61,10 @@ static ls_status make_host(ls_tape *t, ls_error *err) {
 
 static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *err) {
     const int64_t rows = t->opts.rows_max;
-    const ls_head_opts head = {
-        .dtype = t->opts.dtype, .rows_max = LS_TAPE_HEAD_ROWS, .trains = true, .temperature = t->opts.temperature};
+    const ls_head_opts head = {.dtype = t->opts.dtype,
+                               .rows_max = ls_head_block_rows(t->device, c->vocab),
+                               .trains = true,
+                               .temperature = t->opts.temperature};
     ls_cache_opts cache = {.dtype = t->opts.dtype, .n_slots = t->opts.spans_max, .page_tokens = PAGE_TOKENS};
     if (!ls_add_i64(rows / PAGE_TOKENS, t->opts.spans_max, &cache.n_pages))
         return LS_FAIL(err, LS_ERR_NOMEM, "tape: %lld rows", (long long)rows);
@@ -70,8 +75,8 @@ static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *er
     LS_TRY(ls_head_create(&t->head, t->device, c, &head, err));
     LS_TRY(
         ls_memory_alloc(t->device, (void **)&t->sequences, t->opts.spans_max + 1, sizeof *t->sequences, "tape", err));
-    LS_TRY(ls_memory_alloc(t->device, (void **)&t->head_sequences, LS_TAPE_HEAD_ROWS + 1, sizeof *t->head_sequences,
-                           "tape", err));
+    LS_TRY(ls_memory_alloc(t->device, (void **)&t->head_sequences, head.rows_max + 1, sizeof *t->head_sequences, "tape",
+                           err));
     for (int64_t i = 0; i <= t->n_halves; i++) LS_TRY(floats(t, &t->h[i], rows, c->hidden, err));
     for (int64_t i = 0; i < t->n_halves; i++) {
         if (i > 0 && t->opts.recompute)
@@ -119,6 +124,7 @@ void ls_tape_free(ls_tape *t) {
                                  t->conv_dw,     t->d_logprob, t->d_entropy};
         for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) ls_memory_free(t->device, arrays[i]);
     }
+    ls_memory_free(t->device, t->rounded);
     for (int64_t i = 0; t->ws != NULL && i < t->n_halves; i++)
         if (i == 0 || !t->opts.recompute) ls_workspace_free(t->ws[i]);
     for (int64_t i = 0; t->h != NULL && i <= t->n_halves; i++) ls_memory_free(t->device, t->h[i]);
@@ -176,9 +182,10 @@ ls_status ls_tape_residual(const ls_tape *t, int64_t half, int64_t row, int64_t 
     return ls_memory_take(t->device, out, t->h[half] + row * dim, n * dim * (int64_t)sizeof *out, err);
 }
 
-int64_t ls_tape_next_rows(const int64_t *targets, int64_t *row, int64_t end, int64_t *index, int64_t *block_targets) {
+int64_t ls_tape_next_rows(const ls_tape *t, const int64_t *targets, int64_t *row, int64_t end, int64_t *index,
+                          int64_t *block_targets) {
     int64_t n = 0;
-    for (; *row < end && n < LS_TAPE_HEAD_ROWS; (*row)++) {
+    for (; *row < end && n < t->head->opts.rows_max; (*row)++) {
         if (targets[*row] == -1) continue;
         index[n] = *row;
         block_targets[n++] = targets[*row];
@@ -187,11 +194,11 @@ int64_t ls_tape_next_rows(const int64_t *targets, int64_t *row, int64_t end, int
 }
 
 ls_status ls_tape_logprob(ls_tape *t, const int64_t *targets, float *logprob, float *entropy, ls_error *err) {
-    int64_t index[LS_TAPE_HEAD_ROWS], block[LS_TAPE_HEAD_ROWS], row = 0, n;
-    float values[2][LS_TAPE_HEAD_ROWS];
+    int64_t index[LS_HEAD_BLOCK_MAX], block[LS_HEAD_BLOCK_MAX], row = 0, n;
+    float values[2][LS_HEAD_BLOCK_MAX];
     memset(logprob, 0, (size_t)t->rows * sizeof *logprob);
     if (entropy != NULL) memset(entropy, 0, (size_t)t->rows * sizeof *entropy);
-    while ((n = ls_tape_next_rows(targets, &row, t->rows, index, block)) > 0) {
+    while ((n = ls_tape_next_rows(t, targets, &row, t->rows, index, block)) > 0) {
         const int64_t bytes = n * (int64_t)sizeof(float);
         LS_TRY(ls_head_take(t->head, t->model, t->x_last, t->rows, index, n, err));
         LS_TRY(ls_head_logprob(t->head, t->head->logits, block, entropy != NULL, err));

@@ -39,11 +39,11 @@ ls_status ls_tape_logprob(ls_tape *tape, const int64_t *targets, float *logprob,
 /* Rows [row, row + n) of the residual stream of the last forward into out [n][H], host memory: before half `half` of
  * the model's 2 n_layers, or behind the last. Waits for the device. */
 ls_status ls_tape_residual(const ls_tape *tape, int64_t half, int64_t row, int64_t n, float *out, ls_error *err);
-/* Adds to gradient [parameters->n_elements], device memory, which is +0 before, the gradient of
+/* Adds to gradient [parameters->n_elements], device memory, all of it +0 where `is_zero` says so, the gradient of
  *   sum over rows of d_logprob[r] * logprob[r] + d_entropy[r] * entropy[r]
  * for the sequences [begin, end) of the last forward. d_entropy may be NULL. Host arrays are over all rows of the tape
  * and may be reused at once. */
 ls_status ls_tape_backward(ls_tape *tape, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,
-                           const float *d_entropy, float *gradient, ls_error *err);
+                           const float *d_entropy, float *gradient, bool is_zero, ls_error *err);
 
 #endif

@@ -5,9 +5,6 @@
 #include "model/head.h"
 #include "model/tape.h"
 
-/* Rows that the head takes at a time. */
-#define LS_TAPE_HEAD_ROWS 64
-
 /* Pointers to float are device memory, those to spans, pages and offsets the host's. */
 struct ls_tape {
     const ls_parameters *parameters;
@@ -30,11 +27,12 @@ struct ls_tape {
     /* Where the sequences begin and end that a gradient of a matrix sums over, of the leaf and of the head's block;
      * device memory. */
     int64_t *sequences;      /* [spans_max + 1] */
-    int64_t *head_sequences; /* [LS_TAPE_HEAD_ROWS + 1] */
+    int64_t *head_sequences; /* [rows of a head block + 1] */
 
     /* Backward: gradients of activations, of a leaf's rows. */
-    float *dh, *dx;               /* [rows][H] */
-    float *da, *db;               /* [rows][widest projection] */
+    float *dh, *dx;    /* [rows][H] */
+    uint16_t *rounded; /* [rows][widest projection]: a gradient as both of its products read it; mma16 only */
+    float *da, *db;    /* [rows][widest projection] */
     float *dnarrow, *dnarrow_raw; /* [rows][R+2S] */
     float *db_state, *dc_state;   /* [rows][S] */
     float *du, *ddt, *dz;         /* [rows][D] */
@@ -42,11 +40,12 @@ struct ls_tape {
     float *dweight, *drouter;     /* [rows][k], [rows][E] */
     float *picked_dweight;        /* [rows][k] */
     float *conv_dw;               /* [W][D] */
-    float *d_logprob, *d_entropy; /* [LS_TAPE_HEAD_ROWS] */
+    float *d_logprob, *d_entropy; /* [rows of a head block] */
 };
 
-/* Rows with a target among [*row, end), at most LS_TAPE_HEAD_ROWS of them: their numbers in the tape and their targets.
- * *row moves on; returns their number. */
-int64_t ls_tape_next_rows(const int64_t *targets, int64_t *row, int64_t end, int64_t *index, int64_t *block_targets);
+/* Rows with a target among [*row, end), at most a head block of them: their numbers in the tape and their targets. *row
+ * moves on; returns their number. */
+int64_t ls_tape_next_rows(const ls_tape *tape, const int64_t *targets, int64_t *row, int64_t end, int64_t *index,
+                          int64_t *block_targets);
 
 #endif

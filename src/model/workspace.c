@@ -58,8 +58,10 @@ static int64_t row_bytes(const ls_model *model, ls_dtype dtype, bool for_trainin
 }
 
 int64_t ls_workspace_bytes(const ls_model *model, ls_dtype dtype, int64_t rows_max, bool for_training) {
+    const int64_t offsets = has_experts(&model->config) ? (model->config.n_experts + 1) * (int64_t)sizeof(int64_t) : 0;
     int64_t bytes;
-    return ls_mul_i64(rows_max, row_bytes(model, dtype, for_training), &bytes) ? bytes : -1;
+    if (!ls_mul_i64(rows_max, row_bytes(model, dtype, for_training), &bytes)) return -1;
+    return ls_add_i64(bytes, offsets, &bytes) ? bytes : -1;
 }
 
 static ls_status own(ls_workspace *ws, void **out, int64_t rows, int64_t bytes, ls_error *err) {

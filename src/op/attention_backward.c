@@ -47,8 +47,8 @@ ls_status ls_attention_backward_check(const ls_attention_backward_args *args, ls
 
 int64_t ls_op_attention_backward_workspace(const ls_attention_backward_args *args) {
     int64_t bytes;
-    if (!ls_mul_i64(args->rows, args->n_heads, &bytes) ||
-        !ls_mul_i64(bytes, LS_ATTENTION_KEPT * (int64_t)sizeof(float), &bytes) ||
+    const int64_t floats = LS_ATTENTION_KEPT + 2 * args->head_dim;
+    if (!ls_mul_i64(args->rows, args->n_heads, &bytes) || !ls_mul_i64(bytes, floats * (int64_t)sizeof(float), &bytes) ||
         !ls_add_i64(bytes, LS_WORKSPACE_HEAD, &bytes))
         return -1;
     return bytes;

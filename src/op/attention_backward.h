@@ -37,7 +37,8 @@ typedef struct ls_attention_backward_args {
     int64_t n_spans, span_rows_max;
 } ls_attention_backward_args;
 
-/* What the workspace keeps of each query, [LS_ATTENTION_KEPT][n_heads][rows] floats behind its head. */
+/* What the workspace keeps of each query, [LS_ATTENTION_KEPT][n_heads][rows] floats behind its head; then come the query
+ * heads' shares of dk and dv, [2][n_heads][rows][head_dim], where a back end computes heads side by side. */
 enum { LS_ATTENTION_KEPT_M, LS_ATTENTION_KEPT_R, LS_ATTENTION_KEPT_D, LS_ATTENTION_KEPT };
 
 /* Tiles of 64 rows, the last one perhaps not whole. */

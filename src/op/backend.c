@@ -83,10 +83,15 @@ void ls_device_close(ls_device *device) {
     if (device == NULL) return;
     (void)ls_device_wait(device, NULL); /* an error of calls that nobody waited for is nobody's */
     ls_memory_free(device, device->exec.workspace);
+    ls_ledger_deinit(&device->ledger);
     device->table->close(device);
 }
 
 ls_status ls_device_wait(ls_device *device, ls_error *err) { return device->table->wait(device, err); }
+
+bool ls_device_prefers_mma16(ls_device *device) {
+    return device->table->prefers_mma16 != NULL && device->table->prefers_mma16(device);
+}
 
 /* ---- recordings ---- */
 
@@ -121,37 +126,7 @@ void ls_device_forget(ls_device *device, ls_recording *recording) {
     recording->calls = NULL;
 }
 
-/* ---- memory ---- */
-
-static ls_status size_of(int64_t *bytes, int64_t count, int64_t elem_bytes, const char *what, ls_error *err) {
-    if (ls_mul_i64(count, elem_bytes, bytes)) return LS_OK;
-    return LS_FAIL(err, LS_ERR_NOMEM, "%s: %lld elements of %lld bytes do not fit 64 bits", what, (long long)count,
-                   (long long)elem_bytes);
-}
-
-ls_status ls_memory_alloc(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,
-                          ls_error *err) {
-    int64_t bytes;
-    *out = NULL;
-    LS_TRY(size_of(&bytes, count, elem_bytes, what, err));
-    return device->table->alloc(device, out, bytes, what, err);
-}
-
-void ls_memory_free(ls_device *device, void *memory) {
-    if (memory != NULL) device->table->release(device, memory);
-}
-
-ls_status ls_memory_reserve(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,
-                            ls_error *err) {
-    int64_t bytes;
-    *out = NULL;
-    LS_TRY(size_of(&bytes, count, elem_bytes, what, err));
-    return device->table->reserve(device, out, bytes, what, err);
-}
-
-void ls_memory_unreserve(ls_device *device, void *memory, int64_t bytes) {
-    if (memory != NULL) device->table->unreserve(device, memory, bytes);
-}
+/* ---- moves ---- */
 
 ls_status ls_memory_drop(ls_device *device, void *memory, int64_t bytes, ls_error *err) {
     return device->table->drop(device, memory, bytes, err);

@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "dev/queue.h"
 #include "op/gemm.h"
+#include "op/ledger.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -95,6 +96,15 @@ typedef struct ls_copy_args {
     int64_t to_stride, from_stride, rows, row_bytes;
 } ls_copy_args;
 
+/* What a device's memory is and holds, in bytes. */
+typedef struct ls_memory_state {
+    bool is_limited;     /* an allocation costs what it asks for, of `total`; else the host's memory, where touched */
+    int64_t total, free; /* of the device, or of the machine; free: for this process, others' share taken off */
+    int64_t used, used_max; /* what allocations on this device hold, and the most so far */
+    int64_t pinned;         /* what ls_memory_pin holds of the host's memory */
+    int64_t n_allocations;  /* made so far, pinned ones included */
+} ls_memory_state;
+
 typedef struct ls_backend_table {
     const char *title;                /* "cpu", .. */
     int64_t block_bytes;              /* of a result that is made and used up block by block: as much as is worth it */
@@ -113,6 +123,14 @@ typedef struct ls_backend_table {
     void (*unreserve)(ls_device *device, void *memory, int64_t bytes);
     /* Gives a part of a pool back to the system as far as that goes; it is zero there afterwards. */
     ls_status (*drop)(ls_device *device, void *memory, int64_t bytes, ls_error *err);
+    /* Memory that is not the device's own, where it has some: the host's, which a copy reaches in the order of calls.
+     * Its content is undefined at first. unpin is called when no call needs it any more. */
+    ls_status (*pin)(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err);
+    void (*unpin)(ls_device *device, void *memory, int64_t bytes);
+    /* Fills is_limited, total and free. */
+    ls_status (*memory)(ls_device *device, ls_memory_state *out, ls_error *err);
+    /* Gives back to the system what was released and is kept for the next allocation. NULL: nothing is kept. */
+    ls_status (*trim)(ls_device *device, ls_error *err);
 
     ls_status (*write)(ls_device *device, void *to, const void *host, int64_t bytes, ls_error *err);
     /* As ls_memory_load: piece by piece, bytes > 0. */
@@ -131,6 +149,10 @@ typedef struct ls_backend_table {
     ls_status (*replay)(ls_device *device, void *recording, ls_error *err);
     void (*forget)(ls_device *device, void *recording);
 
+    /* Whether products of the profile mma16 are what the device is fast at, and it computes them with the profile's
+     * bits. NULL: no. */
+    bool (*prefers_mma16)(ls_device *device);
+
     /* The back end's layout of a weight [n][k]: fills everything of *out but data, 64-byte aligned, data_bytes long. */
     ls_status (*pack_plan)(ls_gemm_weight *out, ls_dtype dtype, int64_t n, int64_t k, ls_error *err);
 
@@ -148,7 +170,9 @@ const ls_backend_table *ls_backend_table_of(ls_backend backend);
 
 struct ls_device {
     const ls_backend_table *table;
-    ls_exec exec; /* what the table's ops take; its workspace grows to what calls need */
+    ls_exec exec;     /* what the table's ops take; its workspace grows to what calls need */
+    ls_ledger ledger; /* of its memory */
+    int64_t limit;    /* bytes that it has for tests; 0: what there is */
 };
 
 /* isa: LS_ISA_*. */
@@ -169,6 +193,8 @@ ls_status ls_device_open_beside(ls_device **out, ls_device *home, int32_t n_thre
 /* Waits first; accepts NULL. Memory that was not released goes with it. */
 void ls_device_close(ls_device *device);
 ls_status ls_device_wait(ls_device *device, ls_error *err);
+/* True of GPUs that compute the profile mma16 in their tensor cores. May wait for the device. */
+bool ls_device_prefers_mma16(ls_device *device);
 /* Makes the workspace at least this large now, so that calls that need no more allocate nothing. */
 ls_status ls_device_prepare(ls_device *device, int64_t workspace_bytes, ls_error *err);
 
@@ -176,6 +202,18 @@ ls_status ls_device_prepare(ls_device *device, int64_t workspace_bytes, ls_error
 ls_status ls_memory_alloc(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,
                           ls_error *err);
 void ls_memory_free(ls_device *device, void *memory);
+/* Host memory that ls_memory_copy reaches like the device's, in the order of calls: for what is to leave the device's
+ * memory. Pointers of op arguments never point there. Undefined at first; ls_memory_unpin waits and accepts NULL. */
+ls_status ls_memory_pin(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,
+                        ls_error *err);
+void ls_memory_unpin(ls_device *device, void *memory, int64_t bytes);
+/* How much memory there is, is free and is held. */
+ls_status ls_device_memory(ls_device *device, ls_memory_state *out, ls_error *err);
+/* Gives what was freed back to the system, as far as a back end keeps it. Waits. */
+ls_status ls_memory_trim(ls_device *device, ls_error *err);
+/* From here on the device is one of this many bytes: allocations beyond them fail as on a device that has no more.
+ * For tests. 0: no such limit. */
+void ls_device_limit(ls_device *device, int64_t bytes);
 ls_status ls_memory_reserve(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,
                             ls_error *err);
 void ls_memory_unreserve(ls_device *device, void *memory, int64_t bytes);

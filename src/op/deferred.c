@@ -222,6 +222,10 @@ static ls_status deferred_drop(ls_device *device, void *memory, int64_t bytes, l
     return defer(deferred_of(device), "drop", run_drop, &args, (int64_t)sizeof args, NULL, 0, err);
 }
 
+static ls_status deferred_memory(ls_device *device, ls_memory_state *out, ls_error *err) {
+    return ls_backend_table_cpu.memory(device, out, err);
+}
+
 static ls_status deferred_write(ls_device *device, void *to, const void *host, int64_t bytes, ls_error *err) {
     const move_args args = {to, NULL, bytes};
     return defer(deferred_of(device), "write", run_move, &args, (int64_t)sizeof args, host, bytes, err);
@@ -338,6 +342,9 @@ static const ls_backend_table table_deferred = {.title = "deferred",
                                                 .reserve = deferred_alloc,
                                                 .unreserve = deferred_unreserve,
                                                 .drop = deferred_drop,
+                                                .pin = deferred_alloc,
+                                                .unpin = deferred_unreserve,
+                                                .memory = deferred_memory,
                                                 .write = deferred_write,
                                                 .load = deferred_load,
                                                 .read = deferred_read,

@@ -15,7 +15,7 @@
  *
  * That is the profile exact. In the profile mma16, w and x are bf16, dy is rounded to bf16, and the chains are steps of
  * 16 (num/mma16.h): for dx from +0 over n, padded with +0; for dw over rows, each sequence's rows padded with +0 to a
- * multiple of 16 of their own. A NaN becomes 0x7FC00000 at the end of a call. dbias is the same in both, of dy
+ * multiple of 16 of their own. dbias is the same in both, of dy
  * unrounded. The sum over rows continues from call to call. It may be cut between sequences, and behind a multiple of
  * 16 rows of one: the rest is then given as a sequence of its own. */
 #ifndef LS_OP_GEMM_BACKWARD_H
@@ -40,7 +40,10 @@ typedef struct ls_gemm_backward_input_args {
     bool add;
     int64_t m, n, k; /* m 0 is allowed and does nothing */
     ls_profile profile;
-    const int64_t *range; /* as in ls_gemm_args: rows of dy, and of dx or dx_rows; NULL: all */
+    const int64_t *range;       /* as in ls_gemm_args: rows of dy, and of dx or dx_rows; NULL: all */
+    const uint16_t *dy_rounded; /* mma16 only: dy rounded to bf16, rows dy_rounded_stride elements apart, which a back
+                                 * end may read instead; NULL: it rounds */
+    int64_t dy_rounded_stride;
 } ls_gemm_backward_input_args;
 
 /* dx must not overlap dy or w. */
@@ -61,7 +64,12 @@ typedef struct ls_gemm_backward_weight_args {
     /* mma16 only: sequence i holds rows [sequences[i], sequences[i + 1]) of dy; ascending from 0 to m. */
     const int64_t *sequences; /* [n_sequences + 1] */
     int64_t n_sequences;
-    const int64_t *range; /* as in ls_gemm_args: rows of dy, and of x or x_rows; NULL: all. Not with mma16 */
+    const int64_t *range;       /* as in ls_gemm_args: rows of dy, and of x or x_rows; NULL: all. Not with mma16 */
+    const uint16_t *dy_rounded; /* as above */
+    int64_t dy_rounded_stride;
+    /* What the caller knows, so that work can be left out. */
+    bool sequences_whole; /* the rows of every sequence are a multiple of 16: there is nothing to pad */
+    bool dw_is_zero;      /* all of dw is +0 */
 } ls_gemm_backward_weight_args;
 
 /* dw and dbias must not overlap the inputs or each other. Both calls allocate nothing and write nothing when they

@@ -44,7 +44,7 @@ ls_status ls_scan_check(const ls_scan_args *args, ls_error *err);
 ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *err);
 
 /* Tokens between two states that the backward keeps; carries no bits. */
-#define LS_SCAN_KEEP 16
+#define LS_SCAN_KEEP 8
 
 static inline int64_t ls_scan_sum_blocks(int64_t dim) {
     return dim / LS_SCAN_SUM_BLOCK + (dim % LS_SCAN_SUM_BLOCK != 0);

@@ -253,7 +253,7 @@ void ls_ladder_trial(ls_trial *out, const ls_ladder *ladder, ls_experiment exper
             out->logprob_of = LS_LOGPROB_PROCESSED;
             out->sampling.temperature = 1.0f;
             break;
-        case LS_TRY_FAR_HALF: l->memory_fraction = 0.5; /* fall through */
+        case LS_TRY_FAR_HALF: l->pool_share = 0.5; /* fall through */
         case LS_TRY_FAR: go_far(l, ladder); break;
         case LS_TRY_FAR_ATTENTION:
             go_far(l, ladder);

@@ -56,7 +56,7 @@ static ls_status add_trial(words *w, const ls_trial *trial, ls_error *err) {
     LS_TRY(add_setting(w, "seed", text, err));
     LS_TRY(add_option(w, "logprobs", trial->logprob_of == LS_LOGPROB_RAW ? "raw" : "processed", err));
     LS_TRY(add_option(w, "dtype", ls_dtype_name(trial->dtype), err));
-    if (trial->profile != LS_PROFILE_EXACT) LS_TRY(add_option(w, "profile", ls_profile_name(trial->profile), err));
+    if (trial->dtype != LS_F32) LS_TRY(add_option(w, "profile", ls_profile_name(trial->profile), err));
     LS_TRY(add_word(w, "--ignore-eos", err));
     for (int64_t i = 0; i < ls_levers_count(); i++) {
         ls_lever_format(text, sizeof text, &trial->levers, i);

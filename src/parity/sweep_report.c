@@ -108,7 +108,7 @@ static void print_levers(FILE *file, const ls_trial *trial) {
     fprintf(file, " --ignore-eos --max-tokens %" PRId64, trial->max_tokens);
     if (trial->sampling.seed != 0) fprintf(file, " --seed %" PRIu64, trial->sampling.seed);
     if (trial->dtype != LS_F32) fprintf(file, " --dtype %s", ls_dtype_name(trial->dtype));
-    if (trial->profile != LS_PROFILE_EXACT) fprintf(file, " --profile %s", ls_profile_name(trial->profile));
+    if (trial->dtype != LS_F32) fprintf(file, " --profile %s", ls_profile_name(trial->profile));
     if (trial->sampling.temperature != 1.0f) fprintf(file, " --temperature %g", (double)trial->sampling.temperature);
     if (trial->logprob_of == LS_LOGPROB_PROCESSED) fprintf(file, " --logprobs processed");
 }

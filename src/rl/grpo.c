@@ -42,7 +42,7 @@ static ls_status save(grpo *g, ls_error *err) {
 
 /* The first line of a run, once nothing is left that could refuse it. */
 static void tell_device(const grpo *g) {
-    if (g->told != NULL) fprintf(g->told, "device: %s\n", g->choice.text);
+    ls_train_options_tell(g->told, &g->choice, &g->o->train);
 }
 
 static ls_status go_on(grpo *g, ls_error *err) {

@@ -37,7 +37,7 @@ typedef struct grpo_part {
 } grpo_part;
 
 typedef struct grpo {
-    const ls_grpo_options *o;
+    ls_grpo_options *o; /* their profile is settled when the model is open */
     const ls_config *config;
     FILE *progress; /* NULL: none */
     FILE *told;     /* the same, of every process: progress is of rank 0 */

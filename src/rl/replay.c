@@ -141,7 +141,7 @@ static ls_engine_opts engine_opts(const replay *r, const surroundings *around) {
     if (around->is_cold && opts.levers.prefix != LS_PREFIX_OFF) opts.levers.prefix = LS_PREFIX_COLD;
     if (around->who != THE_SEQUENCE) return opts;
     opts.levers.slots = b->slots > slot ? b->slots : slot + 1;
-    opts.levers.memory_fraction = 1.0;
+    opts.levers.pool_share = 1.0;
     opts.levers.slot_base = slot;
     opts.levers.slot_permutation = 0;
     opts.levers.policy = LS_POLICY_LOWEST;
@@ -301,11 +301,11 @@ static ls_status try(replay *r, const char *directory, const surroundings *aroun
 
 /* The first sequence may be a victim of others; any of those that differ will do if it differs alone. */
 static ls_status climb(replay *r, const char *directory, ls_finding *out, ls_error *err) {
-    int64_t tried = 0;
-    for (int64_t i = r->b->sequence; i < r->b->n && tried < CANDIDATES_MAX && !out->differs; i++) {
+    int64_t n_tried = 0;
+    for (int64_t i = r->b->sequence; i < r->b->n && n_tried < CANDIDATES_MAX && !out->differs; i++) {
         aim(r, i);
         if (!did_differ(r->target)) continue;
-        tried++;
+        n_tried++;
         LS_TRY(try(r, directory, &ladder[0], out, err));
     }
     if (out->differs) return LS_OK;
@@ -380,7 +380,8 @@ ls_status ls_replay(ls_finding *out, const char *directory, const ls_replay_opts
     r.b = bundle;
     aim(&r, bundle->sequence);
     LS_TRY_DONE(open_replay(&r, directory, err));
-    if (opts->told != NULL) fprintf(opts->told, "device: %s\n", r.choice.text);
+    if (opts->told != NULL)
+        fprintf(opts->told, "device: %s; profile %s\n", r.choice.text, ls_profile_name(r.b->profile));
     LS_TRY_DONE(climb(&r, directory, out, err));
 done:
     if (status != LS_OK) ls_error_prefix(err, "replay");

@@ -16,6 +16,13 @@ static int64_t padded(const ls_engine *e, int64_t n) {
     return size < e->batch ? size : e->batch;
 }
 
+int64_t ls_decode_sizes(const ls_engine *e) {
+    int64_t n = 0;
+    if (!e->opts.levers.graphs || !ls_device_records(e->device)) return 0;
+    for (int64_t size = 0; size < e->batch; n++) size = padded(e, size + 1);
+    return n;
+}
+
 bool ls_decode_fits(const ls_engine *e) {
     if (!e->opts.levers.graphs || !ls_device_records(e->device) || e->observer != NULL) return false;
     for (int64_t i = 0; i < e->n_spans; i++) {

@@ -150,7 +150,7 @@ ls_status ls_engine_cancel(ls_engine *e, ls_request *r, ls_error *err) {
 /* ---- ticks ---- */
 
 static ls_status check_guards(const ls_engine *e, ls_error *err) {
-    return e->opts.levers.guards ? ls_cache_check_guards(e->cache, err) : LS_OK;
+    return e->opts.levers.guards && !e->sleeps ? ls_cache_check_guards(e->cache, err) : LS_OK;
 }
 
 /* Shows the observer each sequence's rows. */
@@ -190,12 +190,34 @@ static ls_status run_tick(ls_engine *e, ls_error *err) {
     return check_guards(e, err);
 }
 
+/* The sleep that the lever asks for. Only when a sequence has drawn since it came back: what sleeps is computed again,
+ * which could go on for ever. */
+static bool is_to_sleep(const ls_engine *e) {
+    const int64_t every = e->opts.levers.sleep_every;
+    if (every == 0 || e->stats.ticks == 0 || e->stats.ticks % every != 0) return false;
+    for (int64_t i = 0; i < e->n_running; i++)
+        if (e->running[i]->drew) return true;
+    return false;
+}
+
+/* The pools are there, and the weights. What fails here can be put right: it poisons nothing. */
+static ls_status assure_awake(ls_engine *e, ls_error *err) {
+    if (e->model->parked != NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "engine: the weights are parked on the host: ls_model_unpark brings them back");
+    if (is_to_sleep(e)) LS_TRY(ls_engine_sleep(e, err));
+    return ls_engine_wake(e, err);
+}
+
 ls_status ls_engine_tick(ls_engine *e, ls_error *err) {
-    ls_status status = check_alive(e, err);
-    if (status != LS_OK) return status;
+    ls_status status;
+    LS_TRY(check_alive(e, err));
+    LS_TRY(assure_awake(e, err));
     e->stats.ticks++;
     ls_inject_arm(e->opts.inject);
     status = run_tick(e, &e->poisoned);
+    /* A fault stays armed until a device that puts calls off has run those of the tick. */
+    if (status == LS_OK && e->opts.inject != LS_INJECT_NONE && LS_INJECTED(e->opts.inject))
+        status = ls_device_wait(e->device, &e->poisoned);
     ls_inject_arm(LS_INJECT_NONE);
     return status == LS_OK ? LS_OK : check_alive(e, err);
 }
@@ -209,18 +231,12 @@ ls_status ls_engine_observe(ls_engine *e, ls_engine_observer observer, void *con
     return LS_OK;
 }
 
-/* ---- weights and sleep ---- */
+/* ---- weights ---- */
 
 bool ls_engine_preempt(ls_engine *e, ls_preempt_by by) {
     if (e->n_running == 0) return false;
     ls_schedule_preempt(e, e->running[e->n_running - 1], by);
     return true;
-}
-
-/* Every sequence out, none of it kept. */
-static void preempt_all(ls_engine *e) {
-    while (ls_engine_preempt(e, LS_PREEMPT_RECOMPUTE)) continue;
-    for (int64_t i = 0; i < e->waiting.n; i++) ls_schedule_drop_swap(e, e->waiting.heap[i]);
 }
 
 /* Whether what the engine has planned and caches for one model fits the other: all that shapes arithmetic, and not what
@@ -246,7 +262,7 @@ ls_status ls_engine_set_weights(ls_engine *e, const ls_model *model, uint64_t ve
         return LS_FAIL(err, LS_ERR_ARG, "weights version %llu: the profile is %s, the engine's is %s",
                        (unsigned long long)version, ls_profile_name(model->profile),
                        ls_profile_name(e->model->profile));
-    preempt_all(e);
+    ls_engine_preempt_all(e);
     if (model != e->model) ls_decode_forget(e); /* recordings read the weights where they lie */
     e->model = model;
     e->key = key_of(e->opts.dtype, model, version);
@@ -254,15 +270,6 @@ ls_status ls_engine_set_weights(ls_engine *e, const ls_model *model, uint64_t ve
     if (e->prefix != NULL) ls_prefix_set_key(e->prefix, e->key);
     ls_inject_arm(LS_INJECT_NONE);
     return LS_OK;
-}
-
-void ls_engine_sleep(ls_engine *e) {
-    preempt_all(e);
-    if (e->prefix != NULL) ls_prefix_clear(e->prefix);
-    LS_MOVE(e, ls_cache_drop(e->cache, &e->movement));
-    if (e->snapshots != NULL) LS_MOVE(e, ls_cache_drop(e->snapshots, &e->movement));
-    if (e->swap != NULL) LS_MOVE(e, ls_cache_drop(e->swap, &e->movement));
-    ls_engine_poison(e);
 }
 
 /* ---- runs ---- */

@@ -1,6 +1,7 @@
 /* The rollout engine: continuous batching of prompts into completions with log-probabilities. Owns all KV pages, state
  * slots, snapshots and swap space, plans them at creation and allocates nothing afterwards but the entry of a submitted
- * request and, on a device that records calls, one recording for each size of a tick that only decodes. Its promise:
+ * request, on a device that records calls one recording for each size of a tick that only decodes, and after a sleep
+ * the pools again. Its promise:
  * levers, neighbours, order of arrival, slot and page numbers, preemption, forks and prefix hits never change a bit of
  * a request's result.
  *
@@ -74,9 +75,28 @@ typedef struct ls_engine_plan {
     int64_t pages, page_stride, page_bytes;
     int64_t snapshots, snapshot_bytes;
     int64_t swap_slots, swap_pages, swap_bytes;
+    bool swap_on_host; /* pinned there: the device has a memory of its own */
     int64_t rows, workspace_bytes, head_bytes;
-    int64_t total_bytes; /* address space of all; sparse pools are backed where touched */
+    int64_t tick_bytes;                  /* what a forward is told: tokens, spans, page tables */
+    int64_t ops_bytes;                   /* the device's workspace for ops */
+    int64_t recordings, recording_bytes; /* of ticks, about; 0 where they are memory of the host */
+    int64_t weight_bytes;                /* of the model, on the device */
+    int64_t before_bytes;                /* of a limited device: held before by anybody, weights included */
+    int64_t device_bytes;                /* of a limited device: all that there are; else 0 */
+    int64_t
+        total_bytes; /* of the engine, on the device; where it is not limited, sparse pools are backed where touched */
 } ls_engine_plan;
+
+/* A line of the plan, for people. */
+typedef struct ls_memory_part {
+    const char *name;
+    int64_t count; /* of what the name says; -1: nothing is counted */
+    int64_t bytes;
+    bool on_host;
+} ls_memory_part;
+enum { LS_MEMORY_PARTS_MAX = 16 };
+/* Weights first, then the parts of the engine; parts of 0 bytes are left out. Returns their number. */
+int64_t ls_engine_plan_parts(const ls_engine_plan *plan, ls_memory_part out[LS_MEMORY_PARTS_MAX]);
 
 typedef struct ls_engine_stats {
     int64_t ticks, forwards, rows, prefill_tokens, tokens; /* rows of all forwards; of them not drawn tokens; drawn */
@@ -87,8 +107,8 @@ typedef struct ls_engine_stats {
 
 typedef struct ls_engine ls_engine;
 
-/* model and device must outlive the engine. An impossible budget is LS_ERR_CAPACITY with what is needed and what
- * there is. */
+/* model and device must outlive the engine. An impossible budget, or more than the device has, is LS_ERR_CAPACITY with
+ * what is needed, what there is and what would be smaller; nothing has been allocated then. */
 ls_status ls_engine_create(ls_engine **out, const ls_model *model, ls_device *device, const ls_engine_opts *opts,
                            ls_error *err);
 void ls_engine_free(ls_engine *engine);
@@ -111,8 +131,15 @@ ls_status ls_engine_set_weights(ls_engine *engine, const ls_model *model, uint64
 /* Takes a running sequence out, as if pages had run out; it goes on later. by: recompute or swap. False: nothing
  * runs. */
 bool ls_engine_preempt(ls_engine *engine, ls_preempt_by by);
-/* Takes every sequence out and returns the pools' memory to the system; the next tick goes on. */
-void ls_engine_sleep(ls_engine *engine);
+/* Takes every sequence out, empties the prefix cache and gives the memory of slots, pages and snapshots back to the
+ * device, for somebody else (a trainer) to use. Recordings are forgotten. No request is lost: ls_engine_wake, or the
+ * next tick, takes the memory again, at the same or another address, and everything goes on with the same bits. Swap
+ * space that is pinned on the host stays. Either one twice changes nothing. A failed wake leaves the engine asleep.
+ *
+ * The model's weights can leave the device too, while the engine sleeps: ls_model_park, ls_model_unpark. */
+ls_status ls_engine_sleep(ls_engine *engine, ls_error *err);
+ls_status ls_engine_wake(ls_engine *engine, ls_error *err);
+bool ls_engine_sleeps(const ls_engine *engine);
 
 /* Looks on while rows are computed: h [n_rows][H] is the residual stream of a request's positions pos and on, behind
  * `half` halves of layers (ls_forward_observer), on the host. NULL ends it. */

@@ -2,6 +2,8 @@
  *
  *   engine.c    the interface: submission, weights, runs
  *   plan.c      sizes of everything, and its allocation
+ *   fit.c       the plan against the memory that there is, and its lines for people
+ *   sleep.c     the pools' memory given back and taken again
  *   schedule.c  who runs, on which slot and pages: admission, page assurance, preemption, the spans of a tick
  *   decode.c    ticks of one token a sequence, recorded and replayed
  *   commit.c    what a forward left: prefix entries, forks, verification, draws, ends
@@ -59,6 +61,7 @@ struct ls_engine {
     ls_engine_plan plan;
     ls_engine_stats stats;
     ls_error poisoned; /* status != LS_OK: every call returns it */
+    bool sleeps;       /* the pools have no memory */
 
     ls_cache *cache, *snapshots, *swap; /* the latter two NULL where there is no such thing */
     ls_ids *slots, *pages, *swap_slots, *swap_pages;
@@ -128,6 +131,23 @@ static inline int64_t ls_engine_pages(const ls_engine *e, int64_t n_tokens) {
 ls_status ls_engine_allocate(ls_engine *e, ls_error *err);
 void ls_engine_deallocate(ls_engine *e);
 void ls_engine_poison(ls_engine *e); /* all slots and pages, if the lever says so; nothing may be in use */
+
+/* fit.c */
+/* Bytes of one of each in all layers, and what does not depend on how many there are. */
+typedef struct ls_plan_units {
+    int64_t slot, snapshot, page, fixed;
+} ls_plan_units;
+/* Takes slots, pages and snapshots that were not asked for by number down to what the device has; refuses the plan
+ * where the least does not fit. */
+ls_status ls_plan_fit(ls_engine *e, const ls_plan_units *units, ls_error *err);
+/* The finished plan against what is free. */
+ls_status ls_plan_check(const ls_engine *e, ls_error *err);
+
+/* sleep.c */
+void ls_engine_preempt_all(ls_engine *e); /* none of it kept */
+
+/* decode.c, for the plan */
+int64_t ls_decode_sizes(const ls_engine *e); /* how many recordings there can be */
 
 /* schedule.c */
 void ls_schedule_admit(ls_engine *e);

@@ -25,7 +25,7 @@ typedef struct lever_row {
     lever_kind kind;
     size_t offset, bytes; /* of the field */
     int64_t low, high;
-    const char *zero;               /* of an integer: what 0 is called, or NULL */
+    const char *zero;               /* of an integer or a share: what 0 is called, or NULL */
     const char *(*choice)(int64_t); /* of a choice: its names */
     const char *value;              /* what stands for the value in a list of options */
 } lever_row;
@@ -69,8 +69,11 @@ static const lever_row rows[] = {
     INT("slots", slots, 0, INT32_MAX, "State slots (0: what memory holds, or what is needed)"),
     INT("pages", pages, 0, INT32_MAX, "KV pages (0: what memory holds, or what is needed)"),
     BYTES("memory", memory_bytes, "Budget of all that the engine allocates in bytes, K, M or G (0: none)"),
-    {"memory-fraction", "Share of the slots and pages that is really made, above 0 (1)", KIND_SHARE,
-     FIELD(memory_fraction), 1, 1, NULL, NULL, "X"},
+    {"memory-fraction",
+     "Share of the device's memory that may be full, above 0, or 'auto' (auto: 0.9 of a GPU, no limit on the CPU)",
+     KIND_SHARE, FIELD(memory_fraction), 1, 1, "auto", NULL, "X"},
+    {"pool-share", "Share of the slots and pages that is really made, above 0 (1)", KIND_SHARE, FIELD(pool_share), 1, 1,
+     NULL, NULL, "X"},
     INT("slot-words", slot_words, 0, (int64_t)1 << 40, "Distance of state slots in 4-byte words (0: the least)"),
     CHOICE("policy", policy, LS_POLICY_COUNT - 1, policy_name, "NAME",
            "Which free slot or page is taken: fifo, lowest, highest, random (fifo)"),
@@ -89,6 +92,10 @@ static const lever_row rows[] = {
         "Take a sequence out every so many forwards (0: only when memory runs out)"),
     CHOICE("preempt-by", preempt_by, LS_PREEMPT_ALTERNATE, preempt_name, "HOW",
            "How a sequence is taken out: recompute, swap or alternate (recompute)"),
+    BYTES("swap-memory", swap_bytes,
+          "Memory of swapped sequences in bytes, K, M or G, of a GPU's host (0: of all that run at once)"),
+    INT("sleep-every", sleep_every, 0, TOKENS_MAX,
+        "Give the memory of all pools back every so many forwards, and take it again (0: never)"),
     SEED("shuffle", shuffle, "Admit requests in the order that this seed gives (0: file order)"),
     INT("threads", threads, 1, LS_THREADS_MAX, "Threads (all processors)"),
     CHOICE("isa", isa, LS_ISA_COUNT - 1, isa_name, "NAME",
@@ -106,7 +113,7 @@ void ls_levers_init(ls_levers *levers) {
                                 .batch = 16,
                                 .chunk = 256,
                                 .page_tokens = 16,
-                                .memory_fraction = 1.0,
+                                .pool_share = 1.0,
                                 .prefix = LS_PREFIX_ON,
                                 .fork = true,
                                 .threads = ls_cpu_count(),
@@ -184,6 +191,7 @@ ls_status ls_levers_check(const ls_levers *levers, ls_error *err) {
     for (int64_t i = 0; i < N_ROWS; i++) {
         const lever_row *row = &rows[i];
         char shown[40];
+        if (row->kind == KIND_SHARE && row->zero != NULL && load_share(levers, row) == 0) continue;
         if (row->kind == KIND_SHARE) {
             snprintf(shown, sizeof shown, "%g", load_share(levers, row));
             LS_TRY(check_share(row, load_share(levers, row), shown, err));
@@ -209,8 +217,8 @@ bool ls_lever_is_number(const ls_levers *levers, int64_t lever_i) {
     const lever_row *row = row_at(lever_i);
     switch (row->kind) {
         case KIND_INT: return row->zero == NULL || load(levers, row) != 0;
-        case KIND_BYTES:
-        case KIND_SHARE: return true;
+        case KIND_SHARE: return row->zero == NULL || load_share(levers, row) != 0;
+        case KIND_BYTES: return true;
         case KIND_SEED: return load(levers, row) >= 0; /* few readers of JSON have the 64th bit */
         case KIND_SWITCH:
         case KIND_CHOICE: return false;
@@ -239,6 +247,7 @@ void ls_lever_format(char *text, size_t bytes, const ls_levers *levers, int64_t 
         case KIND_SEED: snprintf(text, bytes, "%llu", (unsigned long long)value); return;
         case KIND_SHARE:
             ls_double_text(share, load_share(levers, row));
+            if (row->zero != NULL && load_share(levers, row) == 0) snprintf(share, sizeof share, "%s", row->zero);
             snprintf(text, bytes, "%s", share);
             return;
         case KIND_SWITCH: snprintf(text, bytes, "%s", value != 0 ? "on" : "off"); return;
@@ -293,9 +302,10 @@ static ls_status parse_bytes(int64_t *out, const lever_row *row, const char *tex
 }
 
 static ls_status parse_share(ls_levers *levers, const lever_row *row, const char *text, ls_error *err) {
+    const bool is_zero = row->zero != NULL && strcmp(text, row->zero) == 0;
     char *end;
-    const double value = strtod(text, &end);
-    const ls_status status = check_share(row, end == text || *end != '\0' ? -1 : value, text, err);
+    const double value = is_zero ? 0 : strtod(text, &end);
+    const ls_status status = is_zero ? LS_OK : check_share(row, end == text || *end != '\0' ? -1 : value, text, err);
     if (status == LS_OK) memcpy((uint8_t *)levers + row->offset, &value, sizeof value);
     return status;
 }

@@ -24,7 +24,9 @@ typedef struct ls_levers {
     int64_t page_tokens;    /* tokens in a KV page: divides 64 */
     int64_t slots, pages;   /* sizes of the pools; 0: from memory, or what the requests need */
     int64_t memory_bytes;   /* budget of all pools together; 0: none */
-    double memory_fraction; /* of the pools above that are really made, (0, 1] */
+    double memory_fraction; /* of the device's memory that may be full, (0, 1]; 0: 0.9 on a GPU, no limit on the CPU */
+    double pool_share;      /* of the pools above that are really made, (0, 1] */
+    int64_t swap_bytes;     /* of sequences that are swapped out; 0: as many as run at once */
     int64_t slot_words;     /* distance of slots in 4-byte words; 0: the least */
     ls_policy policy;       /* of slots and pages */
     int64_t slot_base;      /* see ls_ids_opts */
@@ -37,7 +39,8 @@ typedef struct ls_levers {
     bool fork;              /* samples of a prompt share its prefill */
     int64_t preempt_every;  /* force a preemption every so many ticks; 0: only when pages or slots run out */
     ls_preempt_by preempt_by;
-    uint64_t shuffle; /* seed of the order in which requests are submitted; 0: theirs */
+    int64_t sleep_every; /* give the pools' memory back every so many ticks, and take it again; 0: never */
+    uint64_t shuffle;    /* seed of the order in which requests are submitted; 0: theirs */
     int32_t threads;
     ls_isa isa;
     ls_ablation ablation;

@@ -36,7 +36,38 @@ static ls_status plan_workspace(ls_engine *e, ls_error *err) {
         return LS_FAIL(err, LS_ERR_CAPACITY, "tick-tokens: a workspace of %lld rows does not fit 64 bits",
                        (long long)e->plan.rows);
     e->plan.head_bytes = ls_head_bytes(c, &head);
+    e->plan.ops_bytes = larger(ls_head_workspace_bytes(c, &head), e->device->exec.workspace_bytes);
+    e->plan.weight_bytes = e->model->device_bytes;
     return LS_OK;
+}
+
+/* What a forward is told: a page number of every sequence is there, whether it has the page or not. And the answer of a
+ * comparison, which each of the three caches has. */
+static ls_status plan_tick(ls_engine *e, ls_error *err) {
+    const int64_t answers = 3 * (int64_t)sizeof(int64_t);
+    int64_t spans, tables;
+    if (!ls_mul_i64(e->plan.rows, (int64_t)sizeof(int32_t), &e->plan.tick_bytes) ||
+        !ls_mul_i64(e->batch, (int64_t)sizeof(ls_span), &spans) ||
+        !ls_mul_i64(e->batch, e->pages_max * (int64_t)sizeof(int32_t), &tables) ||
+        !ls_add_i64(e->plan.tick_bytes, spans, &e->plan.tick_bytes) ||
+        !ls_add_i64(e->plan.tick_bytes, tables, &e->plan.tick_bytes) ||
+        !ls_add_i64(e->plan.tick_bytes, answers, &e->plan.tick_bytes))
+        return LS_FAIL(err, LS_ERR_CAPACITY, "batch: %lld sequences of %lld pages", (long long)e->batch,
+                       (long long)e->pages_max);
+    return LS_OK;
+}
+
+/* A recorded tick has some twenty calls a layer, of which the device keeps about a KB each. */
+static void plan_recordings(ls_engine *e, bool is_limited) {
+    if (!is_limited) return;
+    e->plan.recordings = ls_decode_sizes(e);
+    e->plan.recording_bytes = e->plan.recordings * e->model->config.n_layers * 20 * 1024;
+}
+
+/* Without the pools. */
+static int64_t fixed_bytes(const ls_engine *e) {
+    const ls_engine_plan *p = &e->plan;
+    return p->workspace_bytes + p->head_bytes + p->tick_bytes + p->ops_bytes + p->recording_bytes;
 }
 
 static ls_status plan_rows(ls_engine *e, ls_error *err) {
@@ -52,7 +83,8 @@ static ls_status plan_rows(ls_engine *e, ls_error *err) {
 /* Pages from what the budget leaves. */
 static ls_status pages_from_budget(ls_engine *e, int64_t page_bytes, ls_error *err) {
     const ls_engine_plan *p = &e->plan;
-    const int64_t fixed = p->slot_bytes + p->snapshot_bytes + p->swap_bytes + p->workspace_bytes + p->head_bytes;
+    const int64_t swap = p->swap_on_host ? 0 : p->swap_bytes;
+    const int64_t fixed = p->slot_bytes + p->snapshot_bytes + swap + fixed_bytes(e);
     const int64_t budget = e->opts.levers.memory_bytes, running = e->batch * e->pages_max;
     int64_t pages;
     if (page_bytes == 0) {
@@ -63,13 +95,31 @@ static ls_status pages_from_budget(ls_engine *e, int64_t page_bytes, ls_error *e
         return LS_OK;
     }
     pages = (budget - fixed) / page_bytes;
-    if (p->swap_slots > 0) pages = larger(pages - running, pages / 2); /* the others hold what is swapped out */
+    /* The others hold what is swapped out. */
+    if (p->swap_slots > 0 && !p->swap_on_host) pages = larger(pages - running, pages / 2);
     if (pages < 1)
         return LS_FAIL(err, LS_ERR_CAPACITY,
                        "memory: %lld bytes are needed for slots, snapshots and workspace and %lld for a KV page, the "
                        "budget is %lld",
                        (long long)fixed, (long long)page_bytes, (long long)budget);
     e->plan.pages = smaller(pages, INT32_MAX);
+    return LS_OK;
+}
+
+/* Sequences that swap space is for: all that run, or as many as its size holds. slot, page: bytes of one. */
+static ls_status plan_swap(ls_engine *e, int64_t slot, int64_t page, ls_error *err) {
+    const int64_t bytes = e->opts.levers.swap_bytes;
+    int64_t each;
+    if (e->opts.levers.preempt_by == LS_PREEMPT_RECOMPUTE) return LS_OK;
+    e->plan.swap_slots = e->batch;
+    if (!ls_mul_i64(e->pages_max, page, &each) || !ls_add_i64(each, slot, &each))
+        return LS_FAIL(err, LS_ERR_CAPACITY, "swap-memory: a sequence of %lld pages does not fit 64 bits",
+                       (long long)e->pages_max);
+    if (bytes > 0 && bytes < each)
+        return LS_FAIL(err, LS_ERR_CAPACITY,
+                       "swap-memory: %lld bytes do not hold the longest sequence, which takes %lld", (long long)bytes,
+                       (long long)each);
+    if (bytes > 0 && each > 0) e->plan.swap_slots = smaller(e->batch, bytes / each);
     return LS_OK;
 }
 
@@ -86,53 +136,78 @@ static ls_status plan_snapshots(ls_engine *e, int64_t slot, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status make_plan(ls_engine *e, ls_error *err) {
-    const ls_model_config *c = &e->model->config;
+/* How many slots, pages and snapshots are wanted, and how many of them the device holds. */
+static ls_status plan_pools(ls_engine *e, const ls_plan_units *units, ls_error *err) {
     const ls_levers *l = &e->opts.levers;
-    const int64_t n_attention = count_layers(c, true), n_mamba = count_layers(c, false);
-    const int64_t slot = ls_slot_bytes(c, e->opts.dtype) * n_mamba;
-    const int64_t page = ls_page_bytes(c, e->opts.dtype, l->page_tokens) * n_attention;
     ls_engine_plan *p = &e->plan;
-    int64_t total;
-    LS_TRY(plan_rows(e, err));
-    e->pages_max = ls_engine_pages(e, e->opts.length_max);
-    LS_TRY(plan_workspace(e, err));
-    p->slot_stride = l->slot_words > 0 ? 4 * l->slot_words : ls_slot_bytes(c, e->opts.dtype);
-    p->slots = share(l->slots > 0 ? l->slots : e->batch, l->memory_fraction);
-    if (l->slot_base >= p->slots)
-        return LS_FAIL(err, LS_ERR_ARG, "slot-base: %lld is none of the %lld slots", (long long)l->slot_base,
-                       (long long)p->slots);
-    if (l->prefix != LS_PREFIX_OFF) LS_TRY(plan_snapshots(e, slot, err));
-    if (!ls_mul_i64(p->slots, p->slot_stride * n_mamba, &p->slot_bytes) ||
-        !ls_mul_i64(p->snapshots, slot, &p->snapshot_bytes))
-        return LS_FAIL(err, LS_ERR_CAPACITY, "slots: %lld of %lld bytes in %lld layers do not fit 64 bits",
-                       (long long)p->slots, (long long)p->slot_stride, (long long)n_mamba);
-    if (l->preempt_by != LS_PREEMPT_RECOMPUTE) p->swap_slots = e->batch;
-    p->swap_bytes = p->swap_slots * slot;
-    p->page_stride = n_attention == 0 ? 0 : page / n_attention;
+    p->slots = l->slots > 0 ? l->slots : e->batch;
+    if (l->prefix != LS_PREFIX_OFF) LS_TRY(plan_snapshots(e, units->snapshot, err));
+    LS_TRY(plan_swap(e, units->snapshot, units->page, err));
     if (l->pages > 0)
         p->pages = l->pages;
-    else if (l->memory_bytes > 0)
-        LS_TRY(pages_from_budget(e, page, err));
     else if (!ls_mul_i64(e->batch, e->pages_max * (l->prefix != LS_PREFIX_OFF ? 2 : 1), &p->pages))
         return LS_FAIL(err, LS_ERR_CAPACITY, "batch: %lld sequences of %lld pages", (long long)e->batch,
                        (long long)e->pages_max);
-    p->pages = share(p->pages, l->memory_fraction);
-    if (p->swap_slots > 0) p->swap_pages = smaller(e->batch * e->pages_max, p->pages);
-    if (p->slots > INT32_MAX || p->pages > INT32_MAX || !ls_mul_i64(p->pages, page, &p->page_bytes))
+    if (l->memory_bytes == 0) LS_TRY(ls_plan_fit(e, units, err));
+    p->slots = share(p->slots, l->pool_share);
+    if (l->slot_base >= p->slots)
+        return LS_FAIL(err, LS_ERR_ARG, "slot-base: %lld is none of the %lld slots", (long long)l->slot_base,
+                       (long long)p->slots);
+    if (!ls_mul_i64(p->slots, units->slot, &p->slot_bytes) ||
+        !ls_mul_i64(p->snapshots, units->snapshot, &p->snapshot_bytes))
+        return LS_FAIL(err, LS_ERR_CAPACITY, "slots: %lld of %lld bytes in all layers do not fit 64 bits",
+                       (long long)p->slots, (long long)units->slot);
+    p->swap_bytes = p->swap_slots * units->snapshot;
+    if (l->memory_bytes > 0 && l->pages == 0) LS_TRY(pages_from_budget(e, units->page, err));
+    p->pages = share(p->pages, l->pool_share);
+    if (p->swap_slots > 0) p->swap_pages = smaller(p->swap_slots * e->pages_max, p->pages);
+    if (p->slots > INT32_MAX || p->pages > INT32_MAX || !ls_mul_i64(p->pages, units->page, &p->page_bytes))
         return LS_FAIL(err, LS_ERR_CAPACITY, "pages: %lld, and %lld slots: ids have 31 bits, bytes 64",
                        (long long)p->pages, (long long)p->slots);
-    p->swap_bytes += p->swap_pages * page;
-    total = p->workspace_bytes;
-    if (!ls_add_i64(total, p->head_bytes, &total) || !ls_add_i64(total, p->slot_bytes, &total) ||
-        !ls_add_i64(total, p->page_bytes, &total) || !ls_add_i64(total, p->snapshot_bytes, &total) ||
-        !ls_add_i64(total, p->swap_bytes, &total))
+    p->swap_bytes += p->swap_pages * units->page;
+    return LS_OK;
+}
+
+static ls_status plan_total(ls_engine *e, ls_error *err) {
+    const ls_levers *l = &e->opts.levers;
+    ls_engine_plan *p = &e->plan;
+    int64_t total = fixed_bytes(e);
+    if (!ls_add_i64(total, p->slot_bytes, &total) || !ls_add_i64(total, p->page_bytes, &total) ||
+        !ls_add_i64(total, p->snapshot_bytes, &total) ||
+        !ls_add_i64(total, p->swap_on_host ? 0 : p->swap_bytes, &total))
         return LS_FAIL(err, LS_ERR_CAPACITY, "memory: the pools together do not fit 64 bits");
     p->total_bytes = total;
     if (l->memory_bytes > 0 && l->pages > 0 && total > l->memory_bytes)
         return LS_FAIL(err, LS_ERR_CAPACITY, "memory: %lld bytes are needed, the budget is %lld", (long long)total,
                        (long long)l->memory_bytes);
-    return LS_OK;
+    return ls_plan_check(e, err);
+}
+
+static ls_status make_plan(ls_engine *e, ls_error *err) {
+    const ls_model_config *c = &e->model->config;
+    const ls_levers *l = &e->opts.levers;
+    const int64_t n_attention = count_layers(c, true), n_mamba = count_layers(c, false);
+    ls_engine_plan *p = &e->plan;
+    ls_plan_units units = {.snapshot = ls_slot_bytes(c, e->opts.dtype) * n_mamba,
+                           .page = ls_page_bytes(c, e->opts.dtype, l->page_tokens) * n_attention};
+    ls_memory_state memory;
+    LS_TRY(ls_device_memory(e->device, &memory, err));
+    p->swap_on_host = memory.is_limited;
+    p->device_bytes = memory.is_limited ? memory.total : 0;
+    p->before_bytes = memory.is_limited ? memory.total - memory.free - e->device->exec.workspace_bytes : 0;
+    LS_TRY(plan_rows(e, err));
+    e->pages_max = ls_engine_pages(e, e->opts.length_max);
+    LS_TRY(plan_workspace(e, err));
+    LS_TRY(plan_tick(e, err));
+    plan_recordings(e, memory.is_limited);
+    p->slot_stride = l->slot_words > 0 ? 4 * l->slot_words : ls_slot_bytes(c, e->opts.dtype);
+    p->page_stride = n_attention == 0 ? 0 : units.page / n_attention;
+    units.fixed = fixed_bytes(e);
+    if (!ls_mul_i64(p->slot_stride, n_mamba, &units.slot))
+        return LS_FAIL(err, LS_ERR_CAPACITY, "slots: %lld bytes in %lld layers do not fit 64 bits",
+                       (long long)p->slot_stride, (long long)n_mamba);
+    LS_TRY(plan_pools(e, &units, err));
+    return plan_total(e, err);
 }
 
 void ls_engine_poison(ls_engine *e) {
@@ -184,6 +259,7 @@ static ls_status make_pools(ls_engine *e, ls_error *err) {
     if (p->swap_slots > 0) {
         cache.n_slots = p->swap_slots;
         cache.n_pages = p->swap_pages;
+        cache.on_host = p->swap_on_host;
         LS_TRY_DONE(ls_cache_create(&e->swap, e->device, c, &cache, err));
         LS_TRY_DONE(ls_ids_create(&e->swap_slots, &swap_slot_ids, "swap slots", err));
         LS_TRY_DONE(ls_ids_create(&e->swap_pages, &swap_page_ids, "swap pages", err));

@@ -477,6 +477,36 @@ static ls_status load_state(const ls_node *root, ls_train_state *s, const ls_sav
     return load_place(root, s, d, err);
 }
 
+/* Numerics begin with the profile's name: "mma16/2/bf16". */
+static ls_status read_profile(ls_profile *out, const ls_node *root, ls_error *err) {
+    const char *numerics;
+    char name[LS_NUMERICS_BYTES];
+    ls_node child;
+    LS_TRY(ls_node_need(root, "numerics", &child, err));
+    LS_TRY(ls_node_string(&child, &numerics, err));
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(numerics, "/"), numerics);
+    if (!ls_profile_parse(out, name))
+        return ls_node_fail(&child, LS_ERR_FORMAT, err, "'%.60s' names no profile", numerics);
+    return LS_OK;
+}
+
+ls_status ls_saves_profile(ls_profile *out, const char *directory, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX], *text = NULL;
+    int64_t bytes;
+    ls_json_doc *doc = NULL;
+    ls_node root;
+    ls_status status;
+    LS_TRY_DONE(join(path, directory, "state.json", err));
+    LS_TRY_DONE(ls_file_read(&text, &bytes, path, STATE_BYTES_MAX, err));
+    LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, path, err));
+    root = ls_json_root(doc);
+    LS_TRY_DONE(read_profile(out, &root, err));
+done:
+    ls_json_doc_free(doc);
+    free(text);
+    return status;
+}
+
 ls_status ls_saves_load(const char *directory, ls_train_state *s, const ls_saves_description *d, ls_error *err) {
     char path[LS_SAVES_PATH_MAX], *text = NULL;
     int64_t bytes;

@@ -55,6 +55,9 @@ ls_status ls_saves_save(ls_saves *run, const ls_train_state *state, const ls_sav
 ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const ls_parameters *parameters,
                               ls_error *err);
 
+/* The profile that the checkpoint was computed in. */
+ls_status ls_saves_profile(ls_profile *out, const char *path, ls_error *err);
+
 /* Masters, moments, step and positions from a checkpoint; the model must have been opened from the same path. */
 ls_status ls_saves_load(const char *path, ls_train_state *state, const ls_saves_description *description,
                         ls_error *err);

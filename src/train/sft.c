@@ -510,7 +510,7 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     if (s.begin_step > 0) LS_TRY_DONE(go_on(&s, config, err));
     LS_TRY_DONE(ls_trainer_agree(s.trainer, err));
     LS_TRY_DONE(open_records(&s, config, err));
-    if (progress != NULL) fprintf(progress, "device: %s\n", s.choice.text); /* of every process */
+    ls_train_options_tell(progress, &s.choice, &o->train); /* of every process */
     print_plan(&s);
     LS_TRY_DONE(run_steps(&s, config, err));
 done:

@@ -5,9 +5,10 @@
 #include <string.h>
 
 #include "base/parallel.h"
+#include "train/run_checkpoint.h"
 
 static const char *const dtypes[] = {"f32", "bf16", NULL};
-static const char *const profiles[] = {"exact", "mma16", NULL};
+static const char *const profiles[] = {"exact", "mma16", [LS_TRAIN_PROFILE_AUTO] = "auto", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const isas[] = {"best", "generic", "avx2", "avx512", NULL};
 
@@ -32,7 +33,8 @@ static const ls_option rows[] = {
     {"seed", LS_OPTION_SEED, true, AT(seed), 0, 0, NULL, "Seed of all random draws"},
     CHOICE("dtype", true, dtype, dtypes, "Type of activations: f32 or bf16"),
     CHOICE("profile", true, profile, profiles,
-           "How dense products are summed: exact, or mma16, with dtype=bf16 and weights in bf16"),
+           "How dense products are summed: exact, or mma16, with dtype=bf16 and weights in bf16 (auto: mma16 on a GPU "
+           "where both are bf16 and the model has its gradient, else exact; a run that goes on keeps its own)"),
     INT("leaf", true, leaf, 1, SEQUENCES_MAX, "Sequences whose gradient is one ordered computation"),
     CHOICE("schedule", true, schedule, schedules, "Learning rate behind the warm-up: constant, linear or cosine"),
     NUMBER("rate", true, rate, 0, 1e3, "Largest learning rate"),
@@ -63,7 +65,8 @@ static const ls_option rows[] = {
 };
 
 void ls_train_options_init(ls_train_options *options) {
-    const ls_train_options defaults = {.leaf = 1,
+    const ls_train_options defaults = {.profile = LS_TRAIN_PROFILE_AUTO,
+                                       .leaf = 1,
                                        .schedule = LS_RATE_COSINE,
                                        .rate = 1e-4,
                                        .beta1 = 0.9,
@@ -92,14 +95,31 @@ const char *const *ls_train_options_free(const ls_train_options *o) {
     return o->new_schedule ? names : profile;
 }
 
-ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, const ls_train_options *o,
+/* Where the run goes on, the model comes from one of its checkpoints. */
+static ls_status settle_profile(ls_train_options *o, const ls_model *model, const char *directory, ls_error *err) {
+    ls_profile profile = LS_PROFILE_EXACT;
+    if (o->profile != LS_TRAIN_PROFILE_AUTO) return LS_OK;
+    if (o->resume && strcmp(directory, o->model) != 0)
+        LS_TRY(ls_saves_profile(&profile, directory, err));
+    else
+        profile = ls_model_default_profile(model, (ls_dtype)o->dtype, true);
+    o->profile = (int32_t)profile;
+    return LS_OK;
+}
+
+ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, ls_train_options *o,
                                 ls_error *err) {
     LS_TRY(ls_model_open(out, device, directory, err));
+    LS_TRY(settle_profile(o, *out, directory, err));
     return ls_model_set_profile(*out, (ls_profile)o->profile, (ls_dtype)o->dtype, err);
 }
 
 void ls_train_options_numerics(char text[LS_NUMERICS_BYTES], const ls_train_options *o) {
     ls_numerics_text(text, (ls_profile)o->profile, (ls_dtype)o->dtype);
+}
+
+void ls_train_options_tell(FILE *file, const ls_device_choice *choice, const ls_train_options *o) {
+    if (file != NULL) fprintf(file, "device: %s; profile %s\n", choice->text, ls_profile_name((ls_profile)o->profile));
 }
 
 ls_isa ls_train_options_isa(const ls_train_options *o) { return o->isa == 0 ? ls_isa_best() : (ls_isa)(o->isa - 1); }

@@ -6,12 +6,15 @@
 #include "train/config.h"
 #include "train/trainer.h"
 
+/* The value of `profile` that means the default: that of the run which goes on, else ls_model_default_profile. */
+#define LS_TRAIN_PROFILE_AUTO 2
+
 typedef struct ls_train_options {
     char model[LS_OPTION_TEXT_MAX], run[LS_OPTION_TEXT_MAX];
     /* These carry bits. */
     uint64_t seed;
     int32_t dtype;   /* ls_dtype: f32 or bf16 */
-    int32_t profile; /* ls_profile */
+    int32_t profile; /* ls_profile, or LS_TRAIN_PROFILE_AUTO until the model is open */
     int64_t leaf;
     int32_t schedule; /* ls_rate_kind */
     double rate, rate_floor;
@@ -37,9 +40,12 @@ ls_option_table ls_train_option_table(ls_train_options *options);
 ls_status ls_train_options_check(ls_train_options *options, ls_error *err);
 /* The parts of *out that follow from options; the rest is the caller's. */
 void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *options);
-/* A model that computes as the options say. *out is the caller's to close where the call fails, too. */
-ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory,
-                                const ls_train_options *options, ls_error *err);
+/* A model that computes as the options say; of a profile that is left open, options say from here on which one it is.
+ * *out is the caller's to close where the call fails, too. */
+ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, ls_train_options *options,
+                                ls_error *err);
+/* The first line of a run: its device and its profile. */
+void ls_train_options_tell(FILE *file, const ls_device_choice *choice, const ls_train_options *options);
 /* The digest of the run's numerics. */
 void ls_train_options_numerics(char text[LS_NUMERICS_BYTES], const ls_train_options *options);
 /* Names of options that need not be those of the run that is resumed, up to NULL: the schedule where a new one is asked

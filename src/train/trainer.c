@@ -415,7 +415,7 @@ static ls_status backward(ls_trainer *t, ls_error *err) {
         float *gradient;
         LS_TRY(ls_gradient_leaf(t->gradient, true, &gradient, err));
         if (!is_flat(t, t->offsets[from], t->offsets[to]))
-            LS_TRY(ls_tape_backward(t->tape, from, to, targets, t->d_logprob, t->d_entropy, gradient, err));
+            LS_TRY(ls_tape_backward(t->tape, from, to, targets, t->d_logprob, t->d_entropy, gradient, true, err));
         LS_TRY(ls_gradient_fold(t->gradient, err));
     }
     s->n_leaves = 0;

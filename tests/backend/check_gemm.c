@@ -195,11 +195,26 @@ typedef struct backward {
     ls_dtype dtype; /* of w and x */
     bool add, continued;
     values v;
+    bool rounded; /* dy is given in bf16 besides */
 } backward;
+
+/* dy as the profile mma16 rounds it, rows as far apart. */
+static const uint16_t *put_rounded(bk_run *run, const float *dy, int64_t n) {
+    uint16_t *rounded = bk_alloc(n * 2);
+    const uint16_t *there;
+    for (int64_t i = 0; i < n; i++) rounded[i] = ls_f32_to_bf16(dy[i]);
+    there = bk_put(run, "dy_rounded", rounded, n * 2, 0);
+    free(rounded);
+    return there;
+}
 
 static void backward_case(bk_run *run, const backward *b, uint64_t seed) {
     int64_t sequences[7] = {0}, m = 0;
-    for (int64_t s = 0; s < 6; s++) sequences[s + 1] = m += b->lengths[s];
+    bool whole = true;
+    for (int64_t s = 0; s < 6; s++) {
+        sequences[s + 1] = m += b->lengths[s];
+        whole &= b->lengths[s] % 16 == 0;
+    }
     const int64_t elem = ls_dtype_bytes(b->dtype), n = b->n, k = b->k, dy_stride = n + b->pad, x_stride = k + b->pad;
     float *dy = matrix(LS_F32, m, n, dy_stride, b->v, &seed), *dx = matrix(LS_F32, m, k, x_stride, b->v, &seed);
     float *dw = matrix(LS_F32, n, k, k, b->v, &seed), *dbias = matrix(LS_F32, 1, n, n, PLAIN, &seed);
@@ -219,7 +234,9 @@ static void backward_case(bk_run *run, const backward *b, uint64_t seed) {
                                          n,
                                          k,
                                          b->profile,
-                                         NULL};
+                                         NULL,
+                                         b->rounded ? put_rounded(run, dy, m * dy_stride) : NULL,
+                                         dy_stride};
     ls_gemm_backward_weight_args weight = {input.dy,
                                            dy_stride,
                                            bk_put(run, "x", x, m * x_stride * elem, 0),
@@ -235,7 +252,11 @@ static void backward_case(bk_run *run, const backward *b, uint64_t seed) {
                                            b->profile,
                                            bk_put(run, "sequences", sequences, sizeof sequences, 0),
                                            6,
-                                           NULL};
+                                           NULL,
+                                           input.dy_rounded,
+                                           dy_stride,
+                                           whole,
+                                           !b->continued};
     bk_before_call(run, ls_cuda_gemm_backward_input_workspace(&input));
     if (bk_call_done(run, "dx", ls_cuda_gemm_backward_input(&run->exec, &input, &run->err)))
         bk_download(run, got, input.dx, m * x_stride * 4);
@@ -245,6 +266,7 @@ static void backward_case(bk_run *run, const backward *b, uint64_t seed) {
         bk_download(run, got + m * x_stride + n * k, weight.dbias, n * 4);
     }
     input.dy = weight.dy = dy;
+    input.dy_rounded = weight.dy_rounded = NULL;
     input.w = w;
     input.dx = dx;
     weight.x = x;
@@ -285,7 +307,10 @@ static void gradients(bk_run *run) {
             LS_BF16,
             (r >> 36) % 2,
             (r >> 37) % 2,
-            i % 3 == 0 || i % 2 == 0 ? PLAIN : CLASSES};
+            i % 3 == 0 || i % 2 == 0 ? PLAIN : CLASSES,
+            i % 3 != 0 && i % 5 < 3};
+        if (i % 4 == 1)
+            for (int64_t s = 0; s < 6; s++) b.lengths[s] = b.lengths[s] / 16 * 16 + (s == 0 ? 16 : 0);
         /* dbias is a float32 chain, and which NaN a float32 NaN is stays open there. */
         if (b.v == CLASSES) b.v = FINITE;
         if (b.profile == LS_PROFILE_EXACT && i % 2 == 0) b.dtype = LS_F32;
@@ -294,8 +319,10 @@ static void gradients(bk_run *run) {
 }
 
 static void large_gradients(bk_run *run) {
-    const backward list[] = {{512, 640, 0, {300, 17, 128, 5, 0, 200}, LS_PROFILE_MMA16, LS_BF16, true, true, PLAIN},
-                             {96, 1024, 0, {1000, 1, 0, 0, 0, 600}, LS_PROFILE_MMA16, LS_BF16, false, false, FINITE}};
+    const backward list[] = {
+        {512, 640, 0, {300, 17, 128, 5, 0, 200}, LS_PROFILE_MMA16, LS_BF16, true, true, PLAIN, false},
+        {96, 1024, 0, {1000, 1, 0, 0, 0, 600}, LS_PROFILE_MMA16, LS_BF16, false, false, FINITE, false},
+        {192, 640, 0, {512, 256, 0, 0, 0, 256}, LS_PROFILE_MMA16, LS_BF16, false, false, PLAIN, true}};
     for (int64_t i = 0; i < (run->small ? 0 : BK_COUNT(list)); i++) backward_case(run, &list[i], (uint64_t)i + 70);
 }
 
@@ -368,8 +395,18 @@ static void bad_arguments(bk_run *run) {
     bk_call_refused(run, "null", ls_cuda_gemm_stored(&run->exec, &args, &run->err), of_null, 2);
     {
         float *dw = bk_new(run, "dw", 16 * 32 * 4, 0), *dy = bk_new(run, "dy", 4 * 16 * 4, 0);
-        ls_gemm_backward_weight_args weight = {dy, 16, d.dx, LS_BF16,          32,   4, NULL, dw, NULL,
-                                               4,  16, 32,   LS_PROFILE_MMA16, NULL, 1, NULL};
+        ls_gemm_backward_weight_args weight = {.dy = dy,
+                                               .dy_stride = 16,
+                                               .x = d.dx,
+                                               .x_dtype = LS_BF16,
+                                               .x_stride = 32,
+                                               .x_count = 4,
+                                               .dw = dw,
+                                               .m = 4,
+                                               .n = 16,
+                                               .k = 32,
+                                               .profile = LS_PROFILE_MMA16,
+                                               .n_sequences = 1};
         bk_before_call(run, ls_cuda_gemm_backward_weight_workspace(&weight));
         bk_call_refused(run, "sequences", ls_cuda_gemm_backward_weight(&run->exec, &weight, &run->err), of_rows, 2);
         weight.sequences = bk_put(run, "sequences", offsets, sizeof offsets, 0);

@@ -22,16 +22,16 @@ static void the_first_line_names_the_device(void **state) {
     (void)state;
     RUN_OK("generate", "--model", TINY, "--prompts", PROMPTS, "--max-tokens", "2", "--device", "cpu", "--isa",
            "generic", "--threads", "2", "--out", at("rollouts"));
-    first_line_is("device: cpu, generic, 2 threads");
+    first_line_is("device: cpu, generic, 2 threads; profile exact");
     RUN_OK("score", "--model", TINY, "--rollouts", at("rollouts"), "--device", "cpu", "--isa", "generic", "--threads",
            "1", "--out", at("scored"));
-    first_line_is("device: cpu, generic, 1 thread");
+    first_line_is("device: cpu, generic, 1 thread; profile exact");
     RUN_OK("compare", at("rollouts"), at("scored"));
     RUN_OK("check", "--model", MODEL, "--max-tokens", "2", "--device", "cpu", "--isa", "generic", "--threads", "3");
-    first_line_is("device: cpu, generic, 3 threads");
+    first_line_is("device: cpu, generic, 3 threads; profile exact");
     assert_non_null(strstr(last.out, " scored (generic, 3 threads)\n"));
     RUN_OK("sweep", "--model", MODEL, "--device", "cpu", "--threads", "1");
-    snprintf(line, sizeof line, "device: cpu, %s, 1 thread\n", ls_isa_name(ls_isa_best()));
+    snprintf(line, sizeof line, "device: cpu, %s, 1 thread; profile exact\n", ls_isa_name(ls_isa_best()));
     assert_string_equal(last.err, line);
     RUN_OK("check", "--model", MODEL, "--max-tokens", "2");
     assert_int_equal(strncmp(last.err, "device: ", 8), 0);
@@ -99,7 +99,9 @@ static void what_one_generates_the_other_scores(void **state) {
     (void)state;
     RUN_OK("check", "--model", MODEL, "--max-tokens", "8", "--threads", "2", "--isa", "generic", "--device", "cpu",
            "--against", "cpu", "--dtype", "bf16");
-    assert_string_equal(last.err, "device: cpu, generic, 2 threads\nscored on: cpu, generic, 2 threads\n");
+    assert_string_equal(last.err,
+                        "device: cpu, generic, 2 threads; profile exact\n"
+                        "scored on: cpu, generic, 2 threads; profile exact\n");
     assert_non_null(strstr(last.out, " scored (generic, 2 threads; scored by cpu, generic, 2 threads)\n"));
     assert_non_null(strstr(last.out, "differing bits   0\n"));
     text_write(at("two"), "{\"id\":\"a\",\"prompt_ids\":[1,2,3]}\n{\"id\":\"b\",\"prompt_ids\":[4]}\n");
@@ -139,7 +141,7 @@ static void a_run_has_a_device_and_goes_on_with_another(void **state) {
         must_refuse("cuda");
     }
     RUN_OK(SFT, "--set", "device=cpu", "--set", "threads=1", "--set", "isa=generic");
-    first_line_is("device: cpu, generic, 1 thread");
+    first_line_is("device: cpu, generic, 1 thread; profile exact");
     RUN_OK("train", "resume", at("run"), "--set", "steps=4", "--set", "device=auto");
     assert_int_equal(strncmp(last.err, "device: ", 8), 0);
     assert_non_null(strstr(last.err, "going on from "));
@@ -151,7 +153,7 @@ static void grpo_has_it_too(void **state) {
     memcpy(run + 4, at("grpo"), PATH_BYTES);
     RUN_OK("train", "grpo", "--set", "model=" TINY, "--set", run, "--set", "steps=1", "--set", "prompts=2", "--set",
            "samples=2", "--set", "max_tokens=3", "--set", "device=cpu", "--set", "threads=2", "--set", "isa=generic");
-    first_line_is("device: cpu, generic, 2 threads");
+    first_line_is("device: cpu, generic, 2 threads; profile exact");
     RUN("train", "grpo", "--set", "model=" TINY, "--set", run, "--set", "device=cuda:x");
     must_refuse("device|'cuda:x' is none of");
 }

@@ -378,6 +378,7 @@ static void values_out_of_range_are_refused(void **state) {
         {"--samples", "4x", "4x"},
         {"--memory", "12Q", "12Q"},
         {"--memory-fraction", "0", "'0'"},
+        {"--pool-share", "0", "'0'"},
         {"--verify", "2", "'2'"},
         {"--policy", "lifo", "lifo"},
         {"--prefix", "hot", "hot"},
@@ -391,6 +392,7 @@ static void values_out_of_range_are_refused(void **state) {
     /* Good values with which this model and these prompts cannot run. */
     static const char *const impossible[][3] = {
         {"--memory", "4K", "--memory: |bytes are needed|4096"},
+        {"--memory-fraction", "1e-9", "--memory-fraction: the engine needs |head |rows of a forward "},
         {"--prefix-memory", "1K", "--prefix-memory: 1024 bytes|one snapshot"},
         {"--slot-words", "16", "--slot-words: "},
         {"--tick-tokens", "3", "--tick-tokens: 3 rows"},

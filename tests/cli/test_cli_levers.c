@@ -33,7 +33,9 @@ static void no_lever_changes_a_result(void **state) {
         "--slots 64 --slot-permutation 18446744073709551615 --policy lowest --poison on --guards on",
         "--slot-words 4096 --batch 5 --tick-tokens 6",
         "--memory 8M --page 8",
-        "--memory-fraction 0.25 --chunk 3",
+        "--pool-share 0.25 --chunk 3",
+        "--memory-fraction 0.5 --sleep-every 4 --poison on",
+        "--preempt-every 3 --preempt-by swap --swap-memory 2M --sleep-every 7 --graphs off",
         "--pages 12 --page 4 --batch 24",
     };
     (void)state;

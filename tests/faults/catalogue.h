@@ -78,7 +78,7 @@ static inline void track_forward(track *t, ls_inject fault, const int32_t *token
     const ls_forward f = {t->model, t->cache, t->ws, t->batch, t->h, 0};
     ls_error err;
     assert_ok(ls_batch_write(t->batch, tokens, spans, n, t->pages, t->cache->n_pages, &err), err);
-    assert_ok(FAULTS_CALL(fault, ls_model_forward(&f, NULL, NULL, &err)), err);
+    assert_ok(FAULTS_CALL(fault, machine, ls_model_forward(&f, NULL, NULL, &err), &err), err);
 }
 
 /* One span: tokens [n] at positions from pos on. */

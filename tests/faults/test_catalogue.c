@@ -371,7 +371,7 @@ static bool sleep_between_tokens(const subject *s, ls_inject fault) {
         for (int64_t i = 0; i < COUNT(r); i++) submit(e, &r[i]);
         do holds = tick(e);
         while (holds && r[0].request.n_completion < before);
-        ls_engine_sleep(e);
+        holds = holds && ls_engine_sleep(e, NULL) == LS_OK;
         holds = holds && tick_to_end(e) && agree(r, COUNT(r));
         for (int64_t i = 0; holds && i < COUNT(r); i++) submit(e, &r[i]);
         holds = holds && tick_to_end(e) && agree(r, COUNT(r));
@@ -440,15 +440,18 @@ static op_array random_rows(int64_t rows, int64_t cols, float low, float high, u
     return a;
 }
 
-/* The gradients of both documents' rows by every input that has rows, [6][PACKED]; those of the second are compared. */
+/* The gradients of both documents' rows by every input that has rows, [6][PACKED]; those of the second are compared.
+ * The arrays are the host's, the call's are copies of them. */
 static void packed_gradients(ls_inject fault, op_array *in, const op_array *grad) {
     enum { U, DT, B, CC, Z, DOUT, A2, BIAS, D, CONV_W };
-    const ls_span spans[] = {{0, FIRST, 0, 0, 0}, {FIRST, SECOND, 0, 1, 0}};
-    op_array da2 = op_array_make(LS_F32, DIM, STATES, 0), dw = op_array_make(LS_F32, D_CONV, DIM, 0);
-    op_array dbias = op_array_make(LS_F32, 2, DIM, 0);
+    const ls_span both[] = {{0, FIRST, 0, 0, 0}, {FIRST, SECOND, 0, 1, 0}};
+    ls_span *spans = to_device(machine, both, sizeof both);
+    float *da2 = to_device(machine, NULL, DIM * STATES * (int64_t)sizeof *da2);
+    float *dw = to_device(machine, NULL, D_CONV * DIM * (int64_t)sizeof *dw);
+    float *dbias = to_device(machine, NULL, 2 * DIM * (int64_t)sizeof *dbias);
     float *row[10], *out[6];
-    for (int i = 0; i < 10; i++) row[i] = op_at(&in[i], 0, 0);
-    for (int i = 0; i < 6; i++) out[i] = op_at(&grad[i], 0, 0);
+    for (int i = 0; i < 10; i++) row[i] = to_device(machine, in[i].data, in[i].bytes);
+    for (int i = 0; i < 6; i++) out[i] = to_device(machine, grad[i].data, grad[i].bytes);
     {
         const ls_scan_backward_args scan = {.in_dtype = LS_F32,
                                             .u = row[U],
@@ -471,9 +474,9 @@ static void packed_gradients(ls_inject fault, op_array *in, const op_array *grad
                                             .db = out[2],
                                             .dcc = out[3],
                                             .dz = out[4],
-                                            .da2 = op_at(&da2, 0, 0),
-                                            .ddt_bias = op_at(&dbias, 0, 0),
-                                            .dd = op_at(&dbias, 1, 0),
+                                            .da2 = da2,
+                                            .ddt_bias = dbias,
+                                            .dd = dbias + DIM,
                                             .rows = PACKED,
                                             .dim = DIM,
                                             .n_states = STATES,
@@ -489,20 +492,24 @@ static void packed_gradients(ls_inject fault, op_array *in, const op_array *grad
                                               .dy_stride = DIM,
                                               .dx = out[5],
                                               .dx_stride = DIM,
-                                              .dw = op_at(&dw, 0, 0),
-                                              .dbias = op_at(&dbias, 0, 0),
+                                              .dw = dw,
+                                              .dbias = dbias,
                                               .rows = PACKED,
                                               .dim = DIM,
                                               .d_conv = D_CONV,
                                               .spans = spans,
                                               .n_spans = 2};
         ls_error err;
-        assert_ok(FAULTS_CALL(fault, ls_scan_backward(machine, &scan, &err)), err);
-        assert_ok(FAULTS_CALL(fault, ls_conv1d_backward(machine, &conv, &err)), err);
+        assert_ok(FAULTS_CALL(fault, machine, ls_scan_backward(machine, &scan, &err), &err), err);
+        assert_ok(FAULTS_CALL(fault, machine, ls_conv1d_backward(machine, &conv, &err), &err), err);
     }
-    op_array_free(&dbias);
-    op_array_free(&dw);
-    op_array_free(&da2);
+    for (int i = 0; i < 6; i++) from_device(machine, grad[i].data, out[i], grad[i].bytes);
+    for (int i = 0; i < 6; i++) ls_memory_free(machine, out[i]);
+    for (int i = 0; i < 10; i++) ls_memory_free(machine, row[i]);
+    ls_memory_free(machine, dbias);
+    ls_memory_free(machine, dw);
+    ls_memory_free(machine, da2);
+    ls_memory_free(machine, spans);
 }
 
 static bool gradients_apart(ls_inject fault) {
@@ -557,7 +564,7 @@ static bool packed_documents(const subject *s, ls_inject fault) {
             holds = recalls_rows(s, &t, FIRST, 0, second) && recalls(s, &t, 1, 1, second);
             if (!holds || second < 2) continue;
             assert_ok(ls_score(s->model, machine, &opts, &items[0], 1, &err), err);
-            assert_ok(FAULTS_CALL(fault, ls_score(s->model, machine, &opts, &items[1], 2, &err)), err);
+            assert_ok(FAULTS_CALL(fault, machine, ls_score(s->model, machine, &opts, &items[1], 2, &err), &err), err);
             holds = count_bit_diffs(alone, packed, second - 1) == 0 || refuted("scores of the second document");
         }
     track_close(&t);

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "device.h"
 #include "faults/faults.h"
-#include "harness.h"
 #include "parity/sweep.h"
 
 /* The word that each fault's cause must have in its name, and the thresholds that are found with it. */
@@ -46,7 +46,7 @@ static void bench_open(bench *b, const char *name, bool story) {
     ls_error err;
     memset(b, 0, sizeof *b);
     snprintf(b->model, sizeof b->model, "%s/%s", LS_FIXTURES, name);
-    assert_ok(ls_device_open_cpu(&b->device, 2, ls_isa_best(), &err), err);
+    b->device = test_device(2, ls_isa_best());
     assert_ok(ls_sweep_trainer_create(&b->trainer, b->model, b->device, &err), err);
     assert_ok(ls_sweep_trainer_model(b->trainer, 0, &model, &err), err);
     for (int i = 0; i < 8; i++) {
@@ -68,11 +68,12 @@ static void bench_open(bench *b, const char *name, bool story) {
 
 static void bench_close(bench *b) {
     ls_sweep_trainer_free(b->trainer);
-    ls_device_close(b->device);
+    test_device_close(b->device);
 }
 
 static void bench_sweep(ls_sweep *out, bench *b, ls_inject fault) {
-    ls_engine_subject engine = {.trainer = b->trainer, .device = b->device, .inject = fault};
+    ls_engine_subject engine = {
+        .trainer = b->trainer, .device = b->device, .inject = fault, .threads = b->opts.threads, .isa = b->opts.isa};
     const ls_subject subject = ls_subject_engine(&engine);
     ls_error err;
     assert_ok(ls_sweep_run(out, &b->opts, &subject, b->trainer, &err), err);
@@ -209,6 +210,7 @@ static void a_program_is_a_subject(void **state) {
     char directory[] = "/tmp/lockstep-test-XXXXXX", inject[] = "--inject", name[64];
     bench b;
     (void)state;
+    test_forks();
     assert_non_null(mkdtemp(directory));
     bench_open(&b, "jamba-nobias", false);
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
@@ -234,6 +236,7 @@ static void what_cannot_run_is_no_suspect(void **state) {
     char directory[] = "/tmp/lockstep-test-XXXXXX";
     bench b;
     (void)state;
+    test_forks();
     assert_non_null(mkdtemp(directory));
     bench_open(&b, "jamba-nobias", false);
     for (int i = 0; i < 2; i++) {

@@ -8,9 +8,21 @@
 
 #define WHOLE 0 /* chunk: the whole prompt or sequence */
 
+/* A case's instruction set is of the CPU; LS_ISA_COUNT stands for the device that is in the CPU's place. */
+static inline void skip_elsewhere(ls_isa isa) {
+    if (test_defers() != (isa == LS_ISA_COUNT)) {
+        print_message(test_defers() ? "instruction sets are the CPU's\n" : "no device is in the CPU's place\n");
+        skip();
+    }
+    if (isa != LS_ISA_COUNT && !ls_isa_available(isa)) {
+        print_message("this processor cannot run %s\n", ls_isa_name(isa));
+        skip();
+    }
+}
+
 typedef struct levers {
     int64_t batch, chunk, page_tokens;
-    int32_t threads; /* says which of a case's queues runs */
+    int32_t threads; /* of the CPU: says which of a case's queues runs; on a device 2 is with recordings, 1 without */
     uint64_t order;  /* seed of the admission order; 0 is ascending */
     bool moved;      /* slots are scattered over a larger pool */
 } levers;
@@ -130,6 +142,7 @@ static inline void generate(const ls_model *model, ls_device *device, ls_dtype d
     opts.levers.chunk = l->chunk;
     opts.levers.page_tokens = l->page_tokens;
     opts.levers.shuffle = l->order;
+    if (test_defers()) opts.levers.graphs = l->threads == 2;
     if (l->moved) {
         opts.levers.slots = 3 * l->batch + 5;
         opts.levers.slot_permutation = 77;

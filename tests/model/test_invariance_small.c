@@ -1,7 +1,8 @@
 /* The property of test_invariance on few tokens, quick enough for sanitizers: 8 prompts of 1 to 6 tokens and one of
  * 48, 2 samples, 4 tokens each, on five fixtures (four for the slow generic set) in both activation types with every
- * instruction set, and on those of bf16 weights in the profile mma16, whose steps are slow: under sanitizers on the
- * smallest of them, and the generic set on those that are not all dense. Each value of each lever occurs. */
+ * instruction set, or once on the device that LS_TEST_DEVICE puts in the CPU's place, and on those of bf16 weights in
+ * the profile mma16, whose steps are slow: under sanitizers on the smallest of them, and the generic set on those that
+ * are not all dense. Each value of each lever occurs. */
 #include "invariance.h"
 
 #define N_TOKENS 4
@@ -63,10 +64,7 @@ static void small_case(const char *name, ls_dtype dtype, ls_profile profile, ls_
 static void no_lever_reaches_a_bit(void **state) {
     static const char *const names[] = {"jamba-dense", "jamba-moe", "jamba-odd", "mamba-odd", "jamba-bf16"};
     const ls_isa isa = *(const ls_isa *)*state;
-    if (!ls_isa_available(isa)) {
-        print_message("this processor cannot run %s\n", ls_isa_name(isa));
-        skip();
-    }
+    skip_elsewhere(isa);
 #ifdef LS_SANITIZED
     const int64_t begin = isa == LS_ISA_GENERIC ? 1 : 0; /* dense layers are in the others as well */
 #else
@@ -86,22 +84,21 @@ static void no_lever_reaches_a_bit_of_mma16(void **state) {
     const int64_t n = COUNT(names) - (*(const ls_isa *)*state == LS_ISA_GENERIC);
 #endif
     const ls_isa isa = *(const ls_isa *)*state;
-    if (!ls_isa_available(isa)) {
-        print_message("this processor cannot run %s\n", ls_isa_name(isa));
-        skip();
-    }
+    skip_elsewhere(isa);
     for (int64_t i = 0; i < n; i++) small_case(names[i], LS_BF16, LS_PROFILE_MMA16, isa);
 }
 
 int main(void) {
-    static ls_isa isas[] = {LS_ISA_GENERIC, LS_ISA_AVX2, LS_ISA_AVX512};
+    static ls_isa isas[] = {LS_ISA_GENERIC, LS_ISA_AVX2, LS_ISA_AVX512, LS_ISA_COUNT};
     const struct CMUnitTest tests[] = {
         {"small_generic", no_lever_reaches_a_bit, NULL, NULL, &isas[0]},
         {"small_avx2", no_lever_reaches_a_bit, NULL, NULL, &isas[1]},
         {"small_avx512", no_lever_reaches_a_bit, NULL, NULL, &isas[2]},
+        {"small_device", no_lever_reaches_a_bit, NULL, NULL, &isas[3]},
         {"small_mma16_generic", no_lever_reaches_a_bit_of_mma16, NULL, NULL, &isas[0]},
         {"small_mma16_avx2", no_lever_reaches_a_bit_of_mma16, NULL, NULL, &isas[1]},
         {"small_mma16_avx512", no_lever_reaches_a_bit_of_mma16, NULL, NULL, &isas[2]},
+        {"small_mma16_device", no_lever_reaches_a_bit_of_mma16, NULL, NULL, &isas[3]},
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,7 +110,8 @@ static void what_has_no_mma16_is_named(void **state) {
     assert_ok(ls_workspace_create(&ws, test_home(), model, LS_BF16, 4, false, &err), err);
     assert_ok(ls_model_set_profile(model, LS_PROFILE_MMA16, LS_BF16, &err), err);
     check_failed(ls_model_check_gradient(model, &err), &err, "profile mma16: layer 2 is a mixture of experts");
-    assert_ok(ls_cache_create(&cache, test_home(), &model->config, &(ls_cache_opts){LS_BF16, 1, 1, 16, 0, false}, &err),
+    assert_ok(ls_cache_create(&cache, test_home(), &model->config, &(ls_cache_opts){LS_BF16, 1, 1, 16, 0, false, false},
+                              &err),
               err);
     assert_ok(ls_batch_create(&batch, test_home(), 4, 1, 1, &err), err);
     check_failed(ls_model_forward(&(ls_forward){model, cache, ws, batch, NULL, 0}, NULL, NULL, &err), &err,
@@ -121,11 +122,56 @@ static void what_has_no_mma16_is_named(void **state) {
     ls_model_close(model);
 }
 
+static bool prefers(ls_device *device) {
+    (void)device;
+    return true;
+}
+
+/* The profile that nobody asked for, on a device that prefers mma16 and on one that does not. */
+static void the_default_follows_device_and_model(void **state) {
+    static const struct {
+        const char *fixture;
+        ls_dtype activations;
+        bool trains;
+        ls_profile want; /* where the device prefers mma16 */
+    } cases[] = {
+        {"jamba-nobias", LS_BF16, false, LS_PROFILE_MMA16}, {"jamba-nobias", LS_BF16, true, LS_PROFILE_MMA16},
+        {"jamba-nobias", LS_F32, false, LS_PROFILE_EXACT},  {"jamba-odd", LS_BF16, false, LS_PROFILE_MMA16},
+        {"jamba-odd", LS_BF16, true, LS_PROFILE_EXACT},    /* experts have no gradient in mma16 */
+        {"jamba-dense", LS_BF16, false, LS_PROFILE_EXACT}, /* weights of float32 */
+    };
+    ls_device *device = test_home();
+    const ls_backend_table *own = device->table;
+    ls_backend_table table = *own;
+    (void)state;
+    assert_int_equal(ls_profile_default(true, LS_BF16), LS_PROFILE_MMA16);
+    assert_int_equal(ls_profile_default(true, LS_F32), LS_PROFILE_EXACT);
+    assert_int_equal(ls_profile_default(false, LS_BF16), LS_PROFILE_EXACT);
+    assert_int_equal(ls_profile_default(false, LS_F32), LS_PROFILE_EXACT);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int preferred = 0; preferred < 2; preferred++) {
+            char path[512];
+            ls_model *model;
+            ls_profile found;
+            ls_error err;
+            snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, cases[i].fixture);
+            assert_ok(ls_model_open(&model, device, path, &err), err);
+            table.prefers_mma16 = preferred ? prefers : NULL;
+            device->table = &table;
+            found = ls_model_default_profile(model, cases[i].activations, cases[i].trains);
+            device->table = own;
+            assert_int_equal(found, preferred ? cases[i].want : LS_PROFILE_EXACT);
+            assert_int_equal(model->profile, LS_PROFILE_EXACT); /* looking sets nothing */
+            ls_model_close(model);
+        }
+    assert_int_equal(ls_device_prefers_mma16(device), test_on_gpu());
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_the_textbooks),   cmocka_unit_test(mamba_alone_is_the_textbooks),
         cmocka_unit_test(values_stay_near),           cmocka_unit_test(exact_is_what_it_was),
-        cmocka_unit_test(what_has_no_mma16_is_named),
+        cmocka_unit_test(what_has_no_mma16_is_named), cmocka_unit_test(the_default_follows_device_and_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

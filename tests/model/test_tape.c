@@ -23,7 +23,7 @@ static float *gradient_of(const trained *t, const batch *b, ls_device *device, l
     assert_ok(ls_tape_create(&tape, t->parameters, device, &opts, &err), err);
     assert_ok(ls_tape_forward(tape, b->tokens, b->offsets, b->n, &err), err);
     if (logprob != NULL) assert_ok(ls_tape_logprob(tape, b->targets, logprob, NULL, &err), err);
-    assert_ok(ls_tape_backward(tape, begin, end, b->targets, b->d_logprob, b->d_entropy, there, &err), err);
+    assert_ok(ls_tape_backward(tape, begin, end, b->targets, b->d_logprob, b->d_entropy, there, true, &err), err);
     from_device(device, gradient, there, bytes);
     ls_memory_free(device, there);
     ls_tape_free(tape);
@@ -230,7 +230,7 @@ static void matrices_continue_over_sequences(void **state) {
         assert_ok(ls_tape_create(&tape, t.parameters, device, &opts, &err), err);
         assert_ok(ls_tape_forward(tape, b.tokens, b.offsets, b.n, &err), err);
         for (int64_t s = 0; s < 4; s++)
-            assert_ok(ls_tape_backward(tape, s, s + 1, b.targets, b.d_logprob, b.d_entropy, there, &err), err);
+            assert_ok(ls_tape_backward(tape, s, s + 1, b.targets, b.d_logprob, b.d_entropy, there, s == 0, &err), err);
         from_device(device, apart, there, bytes);
         for (int64_t i = 0; i < t.parameters->n; i++) {
             const ls_parameter *p = &t.parameters->list[i];

@@ -179,10 +179,40 @@ static void a_gpu_of_the_wrong_kind_is_named(void **state) {
     assert_ok(ls_gpu_check(&new, 0, &err), err);
     assert_int_equal(ls_gpu_check(&old, 2, &err), LS_ERR_UNSUPPORTED);
     assert_string_equal(err.text, "cuda:2: Tesla V100 has compute capability 7.0, 8.0 is needed");
-    assert_int_equal(ls_gpu_no_code(&new, 1, "no kernel image", &err), LS_ERR_UNSUPPORTED);
+    assert_int_equal(ls_gpu_no_code(&new, 1, "80-real,86", "no kernel image", &err), LS_ERR_UNSUPPORTED);
     assert_string_equal(err.text,
-                        "cuda:1: this build has no code for NVIDIA H200, compute capability 9.0 "
-                        "(LS_CUDA_ARCHITECTURES): no kernel image");
+                        "cuda:1: this build has no code for NVIDIA H200, compute capability 9.0 (sm_90): it was built "
+                        "for LS_CUDA_ARCHITECTURES=80-real,86: no kernel image");
+}
+
+/* What a failed call means, by the number that CUDA gives it. */
+static void failures_of_calls_are_sentences(void **state) {
+    static const struct {
+        int32_t code;
+        ls_status status;
+        const char *sentence;
+    } cases[] = {
+        {LS_CUDA_NO_MEMORY, LS_ERR_NOMEM, "cuda: KV pages: why"},
+        {LS_CUDA_OLD_DRIVER, LS_ERR_UNSUPPORTED, "cuda: KV pages: the driver is too old for this build: why"},
+        {LS_CUDA_TAKEN, LS_ERR_DEVICE,
+         "cuda: KV pages: why: another process has the GPU for itself (nvidia-smi -q -d COMPUTE)"},
+        {LS_CUDA_NO_CODE, LS_ERR_UNSUPPORTED,
+         "cuda: KV pages: this build has no code for this GPU (LS_CUDA_ARCHITECTURES): why"},
+        {LS_CUDA_ILLEGAL_ADDRESS, LS_ERR_DEVICE,
+         "cuda: the GPU is lost to this process, found at KV pages: why (error 700); start the process again"},
+        {LS_CUDA_LAUNCH_FAILURE, LS_ERR_DEVICE,
+         "cuda: the GPU is lost to this process, found at KV pages: why (error 719); start the process again"},
+        {LS_CUDA_ECC, LS_ERR_DEVICE,
+         "cuda: the GPU is lost to this process, found at KV pages: why (error 214); start the process again; its "
+         "memory has a defect, see nvidia-smi -q -d ECC"},
+        {1, LS_ERR_DEVICE, "cuda: KV pages: why"},
+    };
+    ls_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(ls_gpu_failed(cases[i].code, "KV pages", "why", &err), cases[i].status);
+        assert_string_equal(err.text, cases[i].sentence);
+    }
 }
 
 int main(void) {
@@ -190,6 +220,7 @@ int main(void) {
         cmocka_unit_test(names_are_exact),
         cmocka_unit_test(the_cpu_says_what_it_computes_with),
         cmocka_unit_test(auto_is_a_gpu_or_the_cpu),
+        cmocka_unit_test(failures_of_calls_are_sentences),
         cmocka_unit_test(a_gpu_that_is_not_there_is_refused),
         cmocka_unit_test(an_opener_takes_the_place_of_the_cpu),
         cmocka_unit_test(only_the_cpu_has_other_threads),

@@ -92,7 +92,12 @@ static void a_run_keeps_its_profile(void **state) {
     check_failed(job_run(&j, &err), &err, "mma16");
     check_failed(err.status, &err, "state.json");
     job_set(&j, "profile=mma16");
+    job_set(&j, "steps=3");
     job_must_run(&j);
+    job_set(&j, "profile=auto"); /* by itself it would be exact here */
+    job_set(&j, "steps=4");
+    job_must_run(&j);
+    assert_int_equal(j.o->train.profile, LS_PROFILE_MMA16);
     assert_int_equal(j.result.digest, want);
     remove_tree(j.o->train.run);
     job_free(&j);
@@ -385,7 +390,7 @@ static void unknown_keys_are_refused(void **state) {
                                         "loss=dpo",        "temperature=0",    "gate=off",
                                         "engine.nothing=1"};
     static const char json[] =
-        "{\"engine.batch\":8,\"engine.memory-fraction\":0.5,\"engine.prefix\":\"off\",\"stop\":\"\\n\"}";
+        "{\"engine.batch\":8,\"engine.pool-share\":0.5,\"engine.prefix\":\"off\",\"stop\":\"\\n\"}";
     static const char bad[] = "{\"engine.batch\":true}";
     job j = job_make("keys");
     ls_error err;
@@ -395,7 +400,7 @@ static void unknown_keys_are_refused(void **state) {
     {
         ls_levers levers;
         assert_ok(ls_grpo_levers(&levers, j.o, &err), err);
-        assert_true(levers.batch == 8 && levers.memory_fraction == 0.5 && levers.prefix == LS_PREFIX_OFF);
+        assert_true(levers.batch == 8 && levers.pool_share == 0.5 && levers.prefix == LS_PREFIX_OFF);
         assert_true(levers.samples == 4 && levers.threads == 1);
     }
     check_failed(ls_config_parse(&j.config, bad, (int64_t)strlen(bad), "json", &err), &err, "engine.batch");

@@ -152,10 +152,10 @@ static inline void draw_levers(ls_levers *l, const ls_model_config *c, ls_dtype 
     if (one_in(d, 3)) l->slots = 1 + roll(d, l->batch + 3);
     if (!one_in(d, 4)) l->pages = pages + (one_in(d, 3) ? 0 : roll(d, pages * l->batch));
     if (one_in(d, 12) && pages > 1) l->pages = pages - 1; /* the longest requests are refused */
-    if (one_in(d, 10)) l->memory_fraction = 0.75;
+    if (one_in(d, 10)) l->pool_share = 0.75;
     l->policy = (ls_policy)roll(d, LS_POLICY_COUNT);
     l->policy_seed = (uint64_t)roll(d, 100);
-    if (one_in(d, 3) && l->slots > 0 && l->memory_fraction == 1.0) l->slot_base = roll(d, l->slots);
+    if (one_in(d, 3) && l->slots > 0 && l->pool_share == 1.0) l->slot_base = roll(d, l->slots);
     if (one_in(d, 3)) l->slot_permutation = (uint64_t)roll(d, 1000);
     l->prefix = one_in(d, 3) ? LS_PREFIX_OFF : LS_PREFIX_ON;
     if (one_in(d, 2)) l->snapshot_every = 1 + roll(d, 5);
@@ -423,7 +423,8 @@ static inline bool apply(run *r, const operation *op, tally *total) {
             return true;
         case OP_SLEEP:
             total->sleeps++;
-            ls_engine_sleep(r->engine);
+            if (ls_engine_sleep(r->engine, &err) != LS_OK) return WRONG(r, "sleep: %s", err.text);
+            if (ls_engine_wake(r->engine, &err) != LS_OK) return WRONG(r, "wake: %s", err.text);
             return true;
     }
     return WRONG(r, "operation %d", (int)op->kind);

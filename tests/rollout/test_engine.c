@@ -553,6 +553,7 @@ static void sleep_loses_nothing_but_memory(void **state) {
         ls_engine *e;
         job jobs[4];
         int64_t n_touched = 0;
+        ls_error err;
         l.poison = poison;
         l.guards = poison;
         l.prefix = LS_PREFIX_ON;
@@ -565,9 +566,12 @@ static void sleep_loses_nothing_but_memory(void **state) {
         for (int i = 0; i < 4; i++) {
             tick(e, 3);
             ls_engine_preempt(e, LS_PREEMPT_SWAP);
-            ls_engine_sleep(e);
+            assert_ok(ls_engine_sleep(e, &err), err);
+            assert_true(ls_engine_sleeps(e));
             assert_int_equal(e->n_running, 0);
         }
+        for (int64_t layer = 0; layer < e->cache->n_layers; layer++) assert_null(e->cache->layer[layer]);
+        assert_ok(ls_engine_wake(e, &err), err);
         for (int64_t layer = 0; !poison && layer < e->cache->n_layers; layer++) {
             const int64_t bytes = e->cache->is_attention[layer] ? e->cache->n_pages * e->cache->page_stride
                                                                 : e->cache->n_slots * e->cache->slot_stride;

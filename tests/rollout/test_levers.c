@@ -12,8 +12,9 @@ static bool same_levers(const ls_levers *a, const ls_levers *b) {
         ls_lever_format(y, sizeof y, b, i);
         if (strcmp(x, y) != 0) return false;
     }
-    return memcmp(&a->memory_fraction, &b->memory_fraction, 8) == 0 && memcmp(&a->verify, &b->verify, 8) == 0 &&
-           a->shuffle == b->shuffle && a->slot_permutation == b->slot_permutation && a->policy_seed == b->policy_seed;
+    return memcmp(&a->memory_fraction, &b->memory_fraction, 8) == 0 && memcmp(&a->pool_share, &b->pool_share, 8) == 0 &&
+           memcmp(&a->verify, &b->verify, 8) == 0 && a->shuffle == b->shuffle &&
+           a->slot_permutation == b->slot_permutation && a->policy_seed == b->policy_seed;
 }
 
 static void set(ls_levers *levers, const char *name, const char *text) {
@@ -38,13 +39,14 @@ static void refused(const char *name, const char *text, const char *word) {
 
 static void defaults_are_what_the_help_says(void **state) {
     static const char *const expected[][2] = {
-        {"samples", "1"},     {"batch", "16"},        {"chunk", "256"},   {"tick-tokens", "0"},
-        {"page", "16"},       {"slots", "0"},         {"pages", "0"},     {"memory", "0"},
-        {"policy", "fifo"},   {"slot-words", "0"},    {"slot-base", "0"}, {"memory-fraction", "1"},
-        {"prefix", "on"},     {"policy-seed", "0"},   {"verify", "0"},    {"slot-permutation", "0"},
-        {"fork", "on"},       {"preempt-every", "0"}, {"shuffle", "0"},   {"snapshot-every", "0"},
-        {"ablation", "none"}, {"prefix-memory", "0"}, {"poison", "off"},  {"preempt-by", "recompute"},
-        {"guards", "off"},    {"graphs", "on"},
+        {"samples", "1"},     {"batch", "16"},        {"chunk", "256"},    {"tick-tokens", "0"},
+        {"page", "16"},       {"slots", "0"},         {"pages", "0"},      {"memory", "0"},
+        {"policy", "fifo"},   {"slot-words", "0"},    {"slot-base", "0"},  {"memory-fraction", "auto"},
+        {"prefix", "on"},     {"policy-seed", "0"},   {"verify", "0"},     {"slot-permutation", "0"},
+        {"fork", "on"},       {"preempt-every", "0"}, {"shuffle", "0"},    {"snapshot-every", "0"},
+        {"ablation", "none"}, {"prefix-memory", "0"}, {"poison", "off"},   {"preempt-by", "recompute"},
+        {"guards", "off"},    {"graphs", "on"},       {"pool-share", "1"}, {"swap-memory", "0"},
+        {"sleep-every", "0"},
     };
     ls_levers levers;
     char text[64], help[8];
@@ -81,6 +83,10 @@ static void draw(ls_levers *l, uint64_t *seed) {
     l->memory_bytes = (int64_t)(test_random(seed) & INT64_MAX);
     l->memory_fraction = (double)(test_random(seed) >> 11) * 0x1p-53;
     if (!(l->memory_fraction > 0)) l->memory_fraction = 0.1;
+    if (test_random(seed) % 4 == 0) l->memory_fraction = 0; /* auto */
+    l->pool_share = (double)(1 + (test_random(seed) >> 12)) * 0x1p-52;
+    l->swap_bytes = (int64_t)(test_random(seed) & INT64_MAX);
+    l->sleep_every = (int64_t)(test_random(seed) % 100);
     l->slot_words = 16 * (int64_t)(test_random(seed) % (1 << 30));
     l->policy = (ls_policy)(test_random(seed) % LS_POLICY_COUNT);
     l->slot_base = (int64_t)(test_random(seed) % INT32_MAX);
@@ -144,6 +150,11 @@ static void texts_for_people_are_read(void **state) {
     assert_true(levers.memory_bytes == INT64_MAX);
     set(&levers, "memory-fraction", "0.5");
     assert_true(levers.memory_fraction == 0.5);
+    set(&levers, "memory-fraction", "auto");
+    assert_true(levers.memory_fraction == 0);
+    assert_false(ls_lever_is_number(&levers, ls_lever_find("memory-fraction")));
+    set(&levers, "pool-share", "0.25");
+    assert_true(levers.pool_share == 0.25);
     set(&levers, "verify", "1");
     assert_true(levers.verify == 1.0);
     set(&levers, "shuffle", "18446744073709551615");
@@ -179,6 +190,11 @@ static void wrong_texts_are_refused(void **state) {
     refused("memory-fraction", "1.5", "above 0");
     refused("memory-fraction", "nan", "above 0");
     refused("memory-fraction", "50%", "above 0");
+    refused("pool-share", "0", "above 0");
+    refused("pool-share", "auto", "above 0");
+    refused("pool-share", "1.5", "above 0");
+    refused("swap-memory", "1T", "bytes");
+    refused("sleep-every", "-1", "0..");
     refused("verify", "-0.1", "0..1");
     refused("verify", "often", "0..1");
     refused("policy", "lifo", "fifo, lowest, highest or random");
@@ -205,8 +221,10 @@ static void wrong_fields_are_refused(void **state) {
     REFUSED(samples, 0, "samples: '0'");
     REFUSED(batch, -1, "batch: '-1'");
     REFUSED(page_tokens, 48, "page: 48 does not divide 64");
-    REFUSED(memory_fraction, 0.0, "memory-fraction: '0'");
+    REFUSED(memory_fraction, -0.5, "memory-fraction: '-0.5'");
     REFUSED(memory_fraction, 1.25, "memory-fraction: '1.25'");
+    REFUSED(pool_share, 0.0, "pool-share: '0'");
+    REFUSED(pool_share, 1.25, "pool-share: '1.25'");
     REFUSED(verify, -1.0, "verify: '-1'");
     REFUSED(slot_words, -16, "slot-words: '-16'");
     REFUSED(slot_words, 8, "slot-words: 8 is not a multiple");

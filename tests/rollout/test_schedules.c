@@ -2,7 +2,14 @@
  * weight updates and sleeps, under random levers, give every request the bits that it has alone; no tick allocates; and
  * in the end every page and slot is back. A failing schedule is shrunk and printed.
  *
- * LS_SCHEDULES: how many (10,000; 300 in sanitizer builds). LS_SEED: the first seed (1). */
+ * LS_SCHEDULES: how many (10,000; 300 in sanitizer builds). LS_SEED: the first seed (1). LS_PROCESSES: this program as
+ * often, each with its share of the seeds (1): on a GPU, where a process runs one schedule after the other,
+ *
+ *     LS_TEST_DEVICE=cuda LS_PROCESSES=12 LS_SCHEDULES=10000 LS_SEED=1 test_schedules
+ *
+ * prints each process's output as it ends, then one line for all. Nobody counts allocations on a device that defers: a
+ * queue allocates what it puts off, and CUDA's runtime, which is linked in, when it likes. On a GPU a failing schedule
+ * is printed as it was drawn, since no child could try smaller ones. */
 #define _GNU_SOURCE
 #define TEST_HOME_THREADS 1
 #include <stdatomic.h>
@@ -17,6 +24,8 @@
 #endif
 #define OPS_MAX 24
 #define WORKERS 2
+#define PROCESSES_MAX 256
+#define TELL_EVERY 100
 
 /* ---- allocations, counted by the linker's --wrap ---- */
 
@@ -79,13 +88,23 @@ static void work(laboratory *lab, uint64_t first, uint64_t end, uint64_t step, r
     }
 }
 
+/* The same in this process, which says how far it is: the seed of a crash is among the last ones told. */
+static void work_alone(laboratory *lab, uint64_t first, uint64_t end, report *r) {
+    for (uint64_t at = first; at < end && !r->failed; at += TELL_EVERY) {
+        const uint64_t until = end - at < TELL_EVERY ? end : at + TELL_EVERY;
+        print_message("seeds %llu to %llu\n", (unsigned long long)at, (unsigned long long)(until - 1));
+        fflush(NULL);
+        work(lab, at, until, 1, r);
+    }
+}
+
 /* The first seed of [first, end) that fails, or end. On a GPU, which no child can use, one after the other. */
 static uint64_t first_failure(laboratory *lab, uint64_t first, uint64_t end, tally *total) {
     report *r = reports_map(WORKERS);
     pid_t child[WORKERS];
     fflush(NULL);
     if (test_on_gpu()) {
-        work(lab, first, end, 1, r);
+        work_alone(lab, first, end, r);
         add_tally(total, &r->total);
         if (r->failed) end = r->seed;
         reports_unmap(r, WORKERS);
@@ -114,10 +133,13 @@ static uint64_t first_failure(laboratory *lab, uint64_t first, uint64_t end, tal
     return end;
 }
 
-/* Shrinks the schedule of a seed and prints what is left. */
+/* Shrinks the schedule of a seed, where children can try smaller ones, and prints what is left. */
 static void explain(laboratory *lab, uint64_t seed, schedule *s, operation *ops, report *r) {
     draw(s, lab, seed, ops);
-    shrink(lab, s, r);
+    if (test_on_gpu())
+        r->failed = !run_schedule(lab, s, &r->total, r->text, sizeof r->text);
+    else
+        shrink(lab, s, r);
     printf("%s\n", r->text);
     print_schedule(stdout, lab, s);
     fflush(stdout);
@@ -216,12 +238,72 @@ static void schedules_never_change_a_bit(void **state) {
     }
 }
 
+/* ---- many processes ---- */
+
+/* A process with its share of the seeds. */
+typedef struct share {
+    pid_t pid;
+    uint64_t first, n;
+    FILE *output;
+} share;
+
+/* This program once more, before anything here has used a device. */
+static void share_start(share *x) {
+    x->output = tmpfile();
+    assert_non_null(x->output);
+    fflush(NULL);
+    x->pid = fork();
+    assert_true(x->pid >= 0);
+    if (x->pid == 0) {
+        char first[32], n[32];
+        snprintf(first, sizeof first, "%llu", (unsigned long long)x->first);
+        snprintf(n, sizeof n, "%llu", (unsigned long long)x->n);
+        if (setenv("LS_SEED", first, 1) != 0 || setenv("LS_SCHEDULES", n, 1) != 0 || unsetenv("LS_PROCESSES") != 0 ||
+            dup2(fileno(x->output), 1) < 0 || dup2(fileno(x->output), 2) < 0)
+            _exit(126);
+        execl("/proc/self/exe", "test_schedules", (char *)NULL);
+        _exit(127);
+    }
+}
+
+/* Waits for it and prints what it printed; whether all was well. */
+static bool share_end(share *x) {
+    int how = 0, c;
+    while (waitpid(x->pid, &how, 0) < 0) continue;
+    rewind(x->output);
+    printf("== seeds %llu to %llu\n", (unsigned long long)x->first, (unsigned long long)(x->first + x->n - 1));
+    while ((c = fgetc(x->output)) != EOF) putchar(c);
+    fclose(x->output);
+    if (WIFEXITED(how) && WEXITSTATUS(how) == 0) return true;
+    printf("FAILED: seeds from %llu on: status %#x\n", (unsigned long long)x->first, (unsigned)how);
+    return false;
+}
+
+static int run_shares(uint64_t n_shares) {
+    static share shares[PROCESSES_MAX];
+    const uint64_t n = number_from("LS_SCHEDULES", N_SCHEDULES), first = number_from("LS_SEED", 1);
+    int64_t n_failed = 0;
+    if (n_shares > PROCESSES_MAX) n_shares = PROCESSES_MAX;
+    if (n_shares > n) n_shares = n;
+    for (uint64_t i = 0; i < n_shares; i++) {
+        const uint64_t from = n * i / n_shares, to = n * (i + 1) / n_shares;
+        shares[i] = (share){.first = first + from, .n = to - from};
+        share_start(&shares[i]);
+    }
+    for (uint64_t i = 0; i < n_shares; i++) n_failed += !share_end(&shares[i]);
+    printf("%llu schedules from seed %llu in %llu processes: %lld failed\n", (unsigned long long)n,
+           (unsigned long long)first, (unsigned long long)n_shares, (long long)n_failed);
+    return n_failed > 0;
+}
+
 int main(void) {
+    const uint64_t n_processes = number_from("LS_PROCESSES", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(oracle_agrees_with_itself),
         cmocka_unit_test(allocations_are_counted),
         cmocka_unit_test(planted_differences_are_found),
         cmocka_unit_test(schedules_never_change_a_bit),
     };
+    if (n_processes > 1) return run_shares(n_processes);
     return cmocka_run_group_tests(tests, open_lab, close_lab);
 }

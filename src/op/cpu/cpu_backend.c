@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "op/cpu/cpu_ops.h"
@@ -49,6 +50,15 @@ static void cpu_unreserve(ls_device *device, void *memory, int64_t bytes) {
 static ls_status cpu_drop(ls_device *device, void *memory, int64_t bytes, ls_error *err) {
     (void)device, (void)err;
     ls_region_drop(memory, bytes);
+    return LS_OK;
+}
+
+/* Pools are no memory until they are touched, so that nothing here is a limit. */
+static ls_status cpu_memory(ls_device *device, ls_memory_state *out, ls_error *err) {
+    const int64_t page = sysconf(_SC_PAGESIZE), total = sysconf(_SC_PHYS_PAGES), free_pages = sysconf(_SC_AVPHYS_PAGES);
+    (void)device;
+    if (!ls_mul_i64(total, page, &out->total) || !ls_mul_i64(free_pages, page, &out->free))
+        return LS_FAIL(err, LS_ERR_DEVICE, "cpu: the system does not tell its memory");
     return LS_OK;
 }
 
@@ -112,6 +122,9 @@ const ls_backend_table ls_backend_table_cpu = {.title = "cpu",
                                                .reserve = cpu_reserve,
                                                .unreserve = cpu_unreserve,
                                                .drop = cpu_drop,
+                                               .pin = cpu_reserve,
+                                               .unpin = cpu_unreserve,
+                                               .memory = cpu_memory,
                                                .write = cpu_move,
                                                .load = cpu_load,
                                                .read = cpu_move,

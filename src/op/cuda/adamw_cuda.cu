@@ -39,6 +39,8 @@ ls_status ls_cuda_adamw(const ls_exec *exec, const ls_adamw_args *a, ls_error *e
 
 /* ---- squares ---- */
 
+#define AT_ONCE 16 /* loads of a thread on their way */
+
 typedef struct squares_params {
     ls_squares_args a;
     bool vector;
@@ -50,8 +52,15 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) squares_kernel(const 
     const int64_t first = (int64_t)blockIdx.x * LS_SQUARES_BLOCK;
     const int64_t last = p.a.n - first < LS_SQUARES_BLOCK ? p.a.n : first + LS_SQUARES_BLOCK;
     float chain[4] = {0, 0, 0, 0};
-#pragma unroll 8
-    for (int64_t i = first + 4 * threadIdx.x; i < last; i += LS_CHAIN_STEP) {
+    int64_t i = first + 4 * threadIdx.x;
+    for (; p.vector && i + (AT_ONCE - 1) * LS_CHAIN_STEP + 4 <= last; i += AT_ONCE * LS_CHAIN_STEP) {
+        float x[AT_ONCE][4];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) ls_four_load<LS_F32>(p.a.x, i + j * LS_CHAIN_STEP, 4, true, x[j]);
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) ls_chain_add(chain, x[j], x[j], 4);
+    }
+    for (; i < last; i += LS_CHAIN_STEP) {
         float x[4];
         ls_four_load<LS_F32>(p.a.x, i, last - i, p.vector && last - i >= 4, x);
         ls_chain_add(chain, x, x, last - i);

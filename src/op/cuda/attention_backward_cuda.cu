@@ -1,7 +1,8 @@
 /* Gradient of attention on the GPU, in tiles of 64 queries by 64 keys; a thread holds 4 x 4 of every tile, so that each
- * chain of the contract is a chain in one thread. Three kernels follow one another: what the softmax of each query came
- * to goes to the workspace; dq runs over keys, a block a tile of queries; dk and dv run over heads and queries, a block
- * a tile of keys. The last two make scores again, and share outputs of many dimensions among blocks. */
+ * chain of the contract is a chain in one thread. Four kernels follow one another: what the softmax of each query came
+ * to goes to the workspace; dq runs over keys, a block a tile of queries; dk and dv run over queries, a block a
+ * tile of keys and a query head, and the heads' shares are added at the end. Both make scores again, and share outputs
+ * of many dimensions among blocks. */
 #include "op/attention_backward.h"
 #include "op/cuda/attention_softmax_cuda.h"
 #include "op/cuda/check_cuda.h"
@@ -31,6 +32,7 @@ typedef struct backward_params {
     int64_t tiles;  /* of a span that run at the same time */
     int64_t shares; /* blocks among which the dimensions of an output are shared */
     float *kept;    /* [LS_ATTENTION_KEPT][n_heads][rows] */
+    float *heads;   /* [2][n_heads][rows][head_dim]: shares of dk, of dv */
     const ls_fault *fault;
 } backward_params;
 
@@ -386,11 +388,13 @@ struct dkv_memory {
     matrix p, ds; /* [query][key] */
 };
 
-/* A head's sums join those of the heads before it, which wait in the output; the last one scales. */
+static __device__ __forceinline__ float *head_share(const backward_params *p, int what, int64_t head, int64_t row) {
+    return p->heads + ((what * p->a.n_heads + head) * p->a.rows + row) * p->a.head_dim;
+}
+
 template <int TILES>
-static __device__ __forceinline__ void add_head(float *out, const fragment (&f)[TILES], const backward_params *p,
-                                                const place *keys, int64_t dim, bool is_first, bool is_last,
-                                                float scale, int row, int lane) {
+static __device__ __forceinline__ void put_share(const fragment (&f)[TILES], const backward_params *p, int what,
+                                                 int64_t head, const place *keys, int64_t dim, int row, int lane) {
 #pragma unroll
     for (int i = 0; i < TILES; i++)
 #pragma unroll
@@ -398,60 +402,54 @@ static __device__ __forceinline__ void add_head(float *out, const fragment (&f)[
 #pragma unroll
             for (int c = 0; c < HELD; c++) {
                 const int64_t d = dim + i * TILE + lane + c;
-                float *to = out + (keys->row + row + r) * p->a.dkv_stride + keys->column + d;
-                if (row + r >= keys->n || d >= p->a.head_dim) continue;
-                const float sum = ls_add(is_first ? 0.0f : *to, f[i][r][c]);
-                *to = is_last ? ls_mul(scale, sum) : sum;
+                if (row + r < keys->n && d < p->a.head_dim)
+                    head_share(p, what, head, keys->row + row + r)[d] = f[i][r][c];
             }
 }
 
 template <int TYPE, int TILES>
 static __device__ __forceinline__ void key_tile(dkv_memory *shared, const backward_params *p, const ls_span *span,
-                                                int64_t tile, int64_t kv_head, int64_t dim, int row, int lane) {
+                                                int64_t tile, int64_t head, int64_t dim, int row, int lane) {
     const int64_t dims = p->a.head_dim, tiles = (span->n_rows - 1) / TILE + 1;
-    const place keys = place_of(span, tile, kv_head * dims);
+    const place keys = place_of(span, tile, head / p->group * dims);
+    fragment dk[TILES], dv[TILES];
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        clear(dk[i]);
+        clear(dv[i]);
+    }
 #pragma unroll 1
-    for (int64_t h = 0; h < p->group; h++) {
-        const int64_t head = kv_head * p->group + h;
-        fragment dk[TILES], dv[TILES];
+    for (int64_t other = tile; other < tiles; other++) {
+        const place queries = place_of(span, other, head * dims);
+        const kept of = load_kept(p, head, &queries, lane);
+        fragment probabilities, ds;
+        reach takes;
+        chains<TYPE, TYPE>(probabilities, &shared->in, &p->k, &keys, &p->q, &queries, dims, row, lane);
+        chains<TYPE, LS_F32>(ds, &shared->in, &p->v, &keys, &p->dout, &queries, dims, row, lane);
+#pragma unroll
+        for (int r = 0; r < HELD; r++) {
+            takes.low[r] = other == tile ? row + r : 0;
+            takes.high[r] = queries.n;
+#pragma unroll
+            for (int c = 0; c < HELD; c++) {
+                probabilities[r][c] = probability(probabilities[r][c], p->a.scale, &of, c);
+                ds[r][c] = ls_mul(probabilities[r][c], ls_sub(ds[r][c], of.d[c]));
+            }
+        }
+        put(shared->p, probabilities, row, lane);
+        put(shared->ds, ds, row, lane);
 #pragma unroll
         for (int i = 0; i < TILES; i++) {
-            clear(dk[i]);
-            clear(dv[i]);
+            __syncthreads();
+            load_rows<LS_F32>(shared->in.rows[0], &p->dout, &queries, dim + i * TILE, dims);
+            load_rows<TYPE>(shared->in.rows[1], &p->q, &queries, dim + i * TILE, dims);
+            __syncthreads();
+            sums(dv[i], shared->p, shared->in.rows[0], &takes, row, lane);
+            sums(dk[i], shared->ds, shared->in.rows[1], &takes, row, lane);
         }
-#pragma unroll 1
-        for (int64_t other = tile; other < tiles; other++) {
-            const place queries = place_of(span, other, head * dims);
-            const kept of = load_kept(p, head, &queries, lane);
-            fragment probabilities, ds;
-            reach takes;
-            chains<TYPE, TYPE>(probabilities, &shared->in, &p->k, &keys, &p->q, &queries, dims, row, lane);
-            chains<TYPE, LS_F32>(ds, &shared->in, &p->v, &keys, &p->dout, &queries, dims, row, lane);
-#pragma unroll
-            for (int r = 0; r < HELD; r++) {
-                takes.low[r] = other == tile ? row + r : 0;
-                takes.high[r] = queries.n;
-#pragma unroll
-                for (int c = 0; c < HELD; c++) {
-                    probabilities[r][c] = probability(probabilities[r][c], p->a.scale, &of, c);
-                    ds[r][c] = ls_mul(probabilities[r][c], ls_sub(ds[r][c], of.d[c]));
-                }
-            }
-            put(shared->p, probabilities, row, lane);
-            put(shared->ds, ds, row, lane);
-#pragma unroll
-            for (int i = 0; i < TILES; i++) {
-                __syncthreads();
-                load_rows<LS_F32>(shared->in.rows[0], &p->dout, &queries, dim + i * TILE, dims);
-                load_rows<TYPE>(shared->in.rows[1], &p->q, &queries, dim + i * TILE, dims);
-                __syncthreads();
-                sums(dv[i], shared->p, shared->in.rows[0], &takes, row, lane);
-                sums(dk[i], shared->ds, shared->in.rows[1], &takes, row, lane);
-            }
-        }
-        add_head<TILES>(p->a.dk, dk, p, &keys, dim, h == 0, h + 1 == p->group, p->a.scale, row, lane);
-        add_head<TILES>(p->a.dv, dv, p, &keys, dim, h == 0, false, 1.0f, row, lane);
     }
+    put_share<TILES>(dk, p, 0, head, &keys, dim, row, lane);
+    put_share<TILES>(dv, p, 1, head, &keys, dim, row, lane);
 }
 
 template <int TYPE, int TILES>
@@ -459,16 +457,39 @@ static __global__ void __launch_bounds__(THREADS, 2) dkv_kernel(const __grid_con
     ls_cuda_begin();
     extern __shared__ uint4 dynamic[];
     const int row = threadIdx.x / (TILE / HELD) * HELD, lane = threadIdx.x % (TILE / HELD) * HELD;
-    const int64_t item = blockIdx.x / p.tiles, share = item % p.shares, kv_head = item / p.shares % p.a.n_kv_heads;
-    const ls_span *span = &p.a.spans[item / p.shares / p.a.n_kv_heads];
+    const int64_t item = blockIdx.x / p.tiles, share = item % p.shares, head = item / p.shares % p.a.n_heads;
+    const ls_span *span = &p.a.spans[item / p.shares / p.a.n_heads];
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
     for (int64_t tile = blockIdx.x % p.tiles; tile * TILE < span->n_rows; tile += p.tiles)
-        key_tile<TYPE, TILES>((dkv_memory *)dynamic, &p, span, tile, kv_head, share * TILES * TILE, row, lane);
+        key_tile<TYPE, TILES>((dkv_memory *)dynamic, &p, span, tile, head, share * TILES * TILE, row, lane);
+}
+
+/* ---- fourth kernel: the heads of a KV head ---- */
+
+/* A block a row: heads in order, one chain an element; dk is scaled behind it. */
+static __global__ void __launch_bounds__(THREADS) heads_kernel(const __grid_constant__ backward_params p) {
+    ls_cuda_begin();
+    const int64_t dims = p.a.n_kv_heads * p.a.head_dim, item = blockIdx.x / p.tiles;
+    const ls_span *span = &p.a.spans[item];
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
+    for (int64_t t = blockIdx.x % p.tiles; t < span->n_rows; t += p.tiles)
+        for (int64_t i = threadIdx.x; i < 2 * dims; i += THREADS) {
+            const int64_t row = span->row + t, column = i % dims, first = column / p.a.head_dim * p.group;
+            const int what = i >= dims;
+            float sum = 0.0f;
+#pragma unroll 4
+            for (int64_t h = 0; h < p.group; h++)
+                sum = ls_add(sum, head_share(&p, what, first + h, row)[column % p.a.head_dim]);
+            if (what == 0)
+                p.a.dk[row * p.a.dkv_stride + column] = ls_mul(p.a.scale, sum);
+            else
+                p.a.dv[row * p.a.dkv_stride + column] = sum;
+        }
 }
 
 /* ---- the host's side ---- */
 
-#define INDICES 6
+#define INDICES 7
 
 typedef struct backward_launch {
     const char *name;
@@ -476,10 +497,10 @@ typedef struct backward_launch {
     int64_t heads, shares, shared_bytes;
 } backward_launch;
 
-static ls_status launch(const ls_exec *exec, const backward_launch *of, backward_params *p, const ls_index *index,
-                        ls_error *err) {
+/* tiles: of the longest span. */
+static ls_status launch(const ls_exec *exec, const backward_launch *of, int64_t tiles, backward_params *p,
+                        const ls_index *index, ls_error *err) {
     const int64_t items = ls_launch_blocks(p->a.n_spans, of->heads, of->shares);
-    const int64_t tiles = ls_attention_tiles(ls_spans_most(p->a.span_rows_max, p->a.rows));
     const int64_t enough = items < BLOCKS_ENOUGH ? BLOCKS_ENOUGH / items : 1;
     p->shares = of->shares;
     p->tiles = tiles < enough ? tiles : enough;
@@ -495,11 +516,14 @@ static ls_status launch_all(const ls_exec *exec, backward_params *p, const ls_in
                                      p->a.n_heads, 1, (int64_t)sizeof(softmax_memory<TILES>)};
     const backward_launch dq = {"attention_backward dq", (const void *)dq_kernel<TYPE, TILES>, p->a.n_heads, shares,
                                 (int64_t)sizeof(dq_memory)};
-    const backward_launch dkv = {"attention_backward dkv", (const void *)dkv_kernel<TYPE, TILES>, p->a.n_kv_heads,
-                                 shares, (int64_t)sizeof(dkv_memory)};
-    LS_CUDA_TRY(launch(exec, &softmax, p, index, err));
-    LS_CUDA_TRY(launch(exec, &dq, p, index, err));
-    return launch(exec, &dkv, p, index, err);
+    const backward_launch dkv = {"attention_backward dkv", (const void *)dkv_kernel<TYPE, TILES>, p->a.n_heads, shares,
+                                 (int64_t)sizeof(dkv_memory)};
+    const backward_launch heads = {"attention_backward heads", (const void *)heads_kernel, 1, 1, 0};
+    const int64_t rows = ls_spans_most(p->a.span_rows_max, p->a.rows), tiles = ls_attention_tiles(rows);
+    LS_CUDA_TRY(launch(exec, &softmax, tiles, p, index, err));
+    LS_CUDA_TRY(launch(exec, &dq, tiles, p, index, err));
+    LS_CUDA_TRY(launch(exec, &dkv, tiles, p, index, err));
+    return launch(exec, &heads, rows, p, index, err);
 }
 
 static source source_of(const void *rows, int64_t stride, int64_t head_dim, int64_t elem) {
@@ -525,7 +549,9 @@ ls_status ls_cuda_attention_backward(const ls_exec *exec, const ls_attention_bac
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dout stride", a->dout_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dq stride", a->dq_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dkv stride", a->dkv_stride}, {"element", 4}}}},
-        {LS_WIDTH_I64, {{{"kept", LS_ATTENTION_KEPT}, {"head", a->n_heads}, {"row", a->rows}, {"element", 4}}}}};
+        {LS_WIDTH_I64, {{{"kept", LS_ATTENTION_KEPT}, {"head", a->n_heads}, {"row", a->rows}, {"element", 4}}}},
+        {LS_WIDTH_I64,
+         {{{"dk and dv of heads", 2 * a->n_heads}, {"row", a->rows}, {"dim", a->head_dim}, {"element", 4}}}}};
     backward_params p = {*a,
                          source_of(a->q, a->q_stride, a->head_dim, elem),
                          source_of(a->k, a->kv_stride, a->head_dim, elem),
@@ -535,7 +561,9 @@ ls_status ls_cuda_attention_backward(const ls_exec *exec, const ls_attention_bac
                          0,
                          0,
                          (float *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD),
+                         NULL,
                          NULL};
+    p.heads = p.kept + LS_ATTENTION_KEPT * a->n_heads * a->rows;
     LS_CUDA_TRY(ls_cuda_fault_begin("attention_backward", exec, &fault, err));
     ls_span_check check = {a->spans,  a->n_spans, a->rows, ls_spans_most(a->span_rows_max, a->rows),
                            INT64_MAX, true,       fault};

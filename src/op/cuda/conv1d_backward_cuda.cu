@@ -77,6 +77,67 @@ static __global__ void __launch_bounds__(THREADS) gradient_kernel(const __grid_c
     share[a->d_conv * a->dim] = dbias;
 }
 
+#define TAPS 4    /* as models have them: the window stays in registers */
+#define AT_ONCE 8 /* tokens whose loads are on their way together */
+
+template <int X, int STATE>
+static __global__ void __launch_bounds__(THREADS) four_taps_kernel(const __grid_constant__ conv_params p) {
+    ls_cuda_begin();
+    const ls_conv1d_backward_args *a = &p.a;
+    const int64_t channel = blockIdx.x % p.blocks * THREADS + threadIdx.x, item = blockIdx.x / p.blocks;
+    const int64_t span_i = item / p.pieces, piece = item % p.pieces, first = piece * BLOCK;
+    const ls_span *span = &a->spans[span_i];
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || channel >= a->dim || first >= span->n_rows) return;
+    const int64_t last = first + BLOCK < span->n_rows ? first + BLOCK : span->n_rows;
+    const int64_t reach = last + TAPS - 1 < span->n_rows ? last + TAPS - 1 : span->n_rows;
+    const float bias = a->bias != NULL ? a->bias[channel] : 0.0f;
+    float w[TAPS], in[TAPS], dx[TAPS], dw[TAPS], dbias = 0.0f; /* in[i], dx[i]: of token t - 3 + i */
+#pragma unroll
+    for (int i = 0; i < TAPS; i++) {
+        w[i] = a->w[i * a->dim + channel];
+        in[i] = input<X, STATE>(a, span, first - TAPS + i, channel);
+        dx[i] = dw[i] = 0.0f;
+    }
+    for (int64_t begin = first; begin < last + TAPS - 1; begin += AT_ONCE) {
+        float x[AT_ONCE], dy[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const bool there = begin + i < reach;
+            x[i] = there ? input<X, STATE>(a, span, begin + i, channel) : 0.0f;
+            dy[i] = there ? a->dy[(span->row + begin + i) * a->dy_stride + channel] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int64_t t = begin + i;
+#pragma unroll
+            for (int k = 0; k + 1 < TAPS; k++) in[k] = in[k + 1];
+            in[TAPS - 1] = x[i];
+            if (t < reach) {
+                float acc = bias;
+#pragma unroll
+                for (int k = 0; k < TAPS; k++) acc = ls_fma(w[k], in[k], acc);
+                const float s = ls_sigmoid(acc), l = ls_silu(acc), da = ls_mul(dy[i], ls_fma(l, ls_sub(1.0f, s), s));
+#pragma unroll
+                for (int k = 0; k < TAPS; k++) dx[k] = ls_fma(w[k], da, dx[k]);
+                if (t < last) {
+                    dbias = ls_add(dbias, da);
+#pragma unroll
+                    for (int k = 0; k < TAPS; k++) dw[k] = ls_fma(da, in[k], dw[k]);
+                }
+            }
+            if (t - (TAPS - 1) >= first && t - (TAPS - 1) < last)
+                a->dx[(span->row + t - (TAPS - 1)) * a->dx_stride + channel] = dx[0];
+#pragma unroll
+            for (int k = 0; k + 1 < TAPS; k++) dx[k] = dx[k + 1];
+            dx[TAPS - 1] = 0.0f;
+        }
+    }
+    float *share = p.shares + (span->row / BLOCK + span_i + piece) * (TAPS + 1) * a->dim + channel;
+#pragma unroll
+    for (int i = 0; i < TAPS; i++) share[i * a->dim] = dw[i];
+    share[TAPS * a->dim] = dbias;
+}
+
 /* A thread a parameter: spans in order, a span's blocks in order. */
 static __global__ void __launch_bounds__(THREADS) parameter_kernel(const __grid_constant__ conv_params p) {
     ls_cuda_begin();
@@ -88,6 +149,7 @@ static __global__ void __launch_bounds__(THREADS) parameter_kernel(const __grid_
         const ls_span *span = &a->spans[s];
         const int64_t blocks = span->slot < 0 ? 0 : (span->n_rows + BLOCK - 1) / BLOCK;
         float of_span = 0.0f;
+#pragma unroll 8
         for (int64_t j = 0; j < blocks; j++) of_span = ls_add(of_span, p.shares[(span->row / BLOCK + s + j) * n + i]);
         if (blocks > 0) sum = ls_add(sum, of_span);
     }
@@ -98,7 +160,9 @@ static __global__ void __launch_bounds__(THREADS) parameter_kernel(const __grid_
 }
 
 template <int X>
-static const void *kernel_of(ls_dtype state) {
+static const void *kernel_of(ls_dtype state, int64_t d_conv) {
+    if (d_conv == TAPS)
+        return state == LS_F32 ? (const void *)four_taps_kernel<X, LS_F32> : (const void *)four_taps_kernel<X, LS_BF16>;
     return state == LS_F32 ? (const void *)gradient_kernel<X, LS_F32> : (const void *)gradient_kernel<X, LS_BF16>;
 }
 
@@ -134,8 +198,9 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("conv1d_backward", exec, &check, err));
     if (a->n_spans > 0 && a->rows > 0)
-        LS_CUDA_TRY(ls_cuda_launch(
-            exec, &gradient,
-            a->x_dtype == LS_F32 ? kernel_of<LS_F32>(a->state_dtype) : kernel_of<LS_BF16>(a->state_dtype), &p, err));
+        LS_CUDA_TRY(ls_cuda_launch(exec, &gradient,
+                                   a->x_dtype == LS_F32 ? kernel_of<LS_F32>(a->state_dtype, a->d_conv)
+                                                        : kernel_of<LS_BF16>(a->state_dtype, a->d_conv),
+                                   &p, err));
     return ls_cuda_launch(exec, &parameters, (const void *)parameter_kernel, &p, err);
 }

@@ -3,10 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/inject.h"
 #include "base/mem.h"
 #include "dev/device.h"
 #include "dev/gpu.h"
 #include "op/cuda/cuda_ops.h"
+#include "op/cuda/faulty_ops_cuda.h"
 #include "op/gemm_cuda.h"
 
 /* Bytes of host memory that reads go through, so that none of them waits; larger reads wait. */
@@ -85,16 +87,35 @@ static ls_status assure_workspace(ls_device *device, int op, const void *args, l
     return ls_device_prepare(device, bytes, err);
 }
 
+/* The laboratory's reading of an op in which the armed fault sits; *ran is false where the sound one is to run. */
+static ls_status run_faulty(bool *ran, int op, const ls_exec *exec, const void *args, ls_error *err) {
+    *ran = true;
+#ifdef LS_FAULTS
+    const ls_inject fault = ls_inject_armed;
+    if (op == FAULT_scan && (fault == LS_INJECT_SLOT_STRIDE_U32 || fault == LS_INJECT_STALE_SLOT ||
+                             fault == LS_INJECT_NO_RESET_PACKED || fault == LS_INJECT_SOFTPLUS_NAIVE))
+        return ls_cuda_faulty_scan(exec, args, fault, err);
+    if (op == FAULT_conv1d && (fault == LS_INJECT_STALE_SLOT || fault == LS_INJECT_CONV_SHORT_CHUNK))
+        return ls_cuda_faulty_conv1d(exec, args, fault, err);
+    if (op == FAULT_gemm && fault == LS_INJECT_SPLIT_K) return ls_cuda_faulty_gemm(exec, args, fault, err);
+#endif
+    (void)op, (void)exec, (void)args, (void)err;
+    *ran = false;
+    return LS_OK;
+}
+
 #define OP(name)                                                                                                 \
     static ls_status on_device_##name(const ls_exec *exec, const struct ls_##name##_args *args, ls_error *err) { \
         cuda_device *d = device_with(exec);                                                                      \
         ls_exec own;                                                                                             \
+        bool faulty;                                                                                             \
         ls_status status;                                                                                        \
         LS_TRY_DONE(enter(exec, err));                                                                           \
         LS_TRY_DONE(assure_workspace(&d->base, FAULT_##name, args, err));                                        \
         own = d->base.exec;                                                                                      \
         own.fault = &d->faults[FAULT_##name];                                                                    \
-        LS_TRY_DONE(ls_cuda_##name(&own, args, err));                                                            \
+        LS_TRY_DONE(run_faulty(&faulty, FAULT_##name, &own, args, err));                                         \
+        if (!faulty) LS_TRY_DONE(ls_cuda_##name(&own, args, err));                                               \
     done:                                                                                                        \
         return status;                                                                                           \
     }
@@ -103,19 +124,69 @@ LS_OPS(OP)
 
 /* ---- memory ---- */
 
-static ls_status cuda_alloc(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
-    *out = NULL;
-    LS_TRY(enter_unrecorded(device, "an allocation", err));
-    return ls_cuda_alloc_ordered(&device->exec, out, bytes, what, err);
-}
-
 static void cuda_release(ls_device *device, void *memory) {
     if (enter(&device->exec, NULL) == LS_OK) ls_cuda_free_ordered(&device->exec, memory);
 }
 
+/* Released memory is kept for the next allocation; what cannot be had may lie there. */
+static ls_status cuda_trim(ls_device *device, ls_error *err) {
+    LS_TRY(enter_unrecorded(device, "a trim", err));
+    return ls_cuda_trim(&device->exec, err);
+}
+
+static ls_status cuda_alloc(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
+    ls_status status;
+    *out = NULL;
+    LS_TRY(enter_unrecorded(device, "an allocation", err));
+    status = ls_cuda_alloc_ordered(&device->exec, out, bytes, what, err);
+    if (status != LS_ERR_NOMEM || cuda_trim(device, err) != LS_OK) return status;
+    return ls_cuda_alloc_ordered(&device->exec, out, bytes, what, err);
+}
+
+/* Pools are memory of their own, so that what is given back is the system's at once. */
+static ls_status cuda_reserve(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
+    const int64_t size = bytes > 0 ? bytes : 1;
+    ls_status status;
+    *out = NULL;
+    LS_TRY(enter_unrecorded(device, "an allocation", err));
+    status = ls_cuda_alloc(out, size, err);
+    if (status == LS_ERR_NOMEM && cuda_trim(device, err) == LS_OK) status = ls_cuda_alloc(out, size, err);
+    if (status != LS_OK) {
+        ls_error_prefix(err, "%s", what);
+        return status;
+    }
+    return ls_cuda_set(&device->exec, *out, 0, size, err);
+}
+
 static void cuda_unreserve(ls_device *device, void *memory, int64_t bytes) {
     (void)bytes;
-    cuda_release(device, memory);
+    if (enter(&device->exec, NULL) != LS_OK) return;
+    (void)ls_cuda_synchronize(&device->exec, NULL); /* a call may still read it; its error is the next wait's too */
+    ls_cuda_free(memory);
+}
+
+static ls_status cuda_pin(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
+    ls_status status;
+    *out = NULL;
+    LS_TRY(enter_unrecorded(device, "an allocation", err));
+    status = ls_cuda_host_alloc(out, bytes > 0 ? bytes : 1, err);
+    if (status != LS_OK)
+        return LS_FAIL(err, status,
+                       "cuda: %s: %lld bytes (%.1f MiB) of pinned host memory cannot be had: the machine has less, or "
+                       "its limit of locked memory is lower",
+                       what, (long long)bytes, (double)bytes / (double)(1 << 20));
+    return LS_OK;
+}
+
+static void cuda_unpin(ls_device *device, void *memory, int64_t bytes) {
+    (void)bytes;
+    if (enter(&device->exec, NULL) == LS_OK) ls_cuda_host_free(memory);
+}
+
+static ls_status cuda_memory(ls_device *device, ls_memory_state *out, ls_error *err) {
+    LS_TRY(enter(&device->exec, err));
+    out->is_limited = true;
+    return ls_cuda_memory(&out->free, &out->total, err);
 }
 
 static ls_status cuda_fill(ls_device *device, void *to, int byte, int64_t bytes, ls_error *err) {
@@ -252,6 +323,7 @@ static void cuda_close(ls_device *device) {
     ls_cuda_host_free(d->host_faults);
     ls_cuda_host_free(d->staging);
     free_pieces(d);
+    ls_ledger_deinit(&device->ledger);
     if (device->exec.stream != NULL) ls_cuda_stream_free(device->exec.stream);
     free(d);
 }
@@ -263,6 +335,10 @@ static void cuda_describe(const ls_device *device, char *text, size_t bytes) {
         snprintf(text, bytes, "cuda:%d, %s, %lld GiB", ordinal, gpu.name, (long long)(gpu.bytes >> 30));
     else
         snprintf(text, bytes, "cuda:%d", ordinal);
+}
+
+static bool cuda_prefers_mma16(ls_device *device) {
+    return enter(&device->exec, NULL) == LS_OK && ls_cuda_mma16_proven(NULL) == LS_OK;
 }
 
 /* ---- the tables ---- */
@@ -278,9 +354,13 @@ static const ls_backend_table device_table = {.title = "cuda",
                                               .describe = cuda_describe,
                                               .alloc = cuda_alloc,
                                               .release = cuda_release,
-                                              .reserve = cuda_alloc,
+                                              .reserve = cuda_reserve,
                                               .unreserve = cuda_unreserve,
                                               .drop = cuda_drop,
+                                              .pin = cuda_pin,
+                                              .unpin = cuda_unpin,
+                                              .memory = cuda_memory,
+                                              .trim = cuda_trim,
                                               .write = cuda_write,
                                               .load = cuda_load,
                                               .read = cuda_read,
@@ -291,6 +371,7 @@ static const ls_backend_table device_table = {.title = "cuda",
                                               .recorded = cuda_recorded,
                                               .replay = cuda_replay,
                                               .forget = cuda_forget,
+                                              .prefers_mma16 = cuda_prefers_mma16,
                                               .pack_plan = ls_cuda_gemm_pack_plan,
                                               LS_OPS(OP)};
 #undef OP

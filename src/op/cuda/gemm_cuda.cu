@@ -63,7 +63,14 @@ typedef struct gather_params {
     const int64_t *sequences, *starts;
     int64_t n_sequences;
     const ls_fault *fault;
+    bool wide; /* four neighbours at a time: whole rows of them, at addresses that vectors can load */
 } gather_params;
+
+static __device__ __forceinline__ uint2 rounded4(const float *from) {
+    const float4 x = *(const float4 *)from;
+    return make_uint2((uint32_t)ls_f32_to_bf16(x.x) | (uint32_t)ls_f32_to_bf16(x.y) << 16,
+                      (uint32_t)ls_f32_to_bf16(x.z) | (uint32_t)ls_f32_to_bf16(x.w) << 16);
+}
 
 /* The row of `from` for row i, or -1. */
 static __device__ int64_t source_row(const gather_params *p, int64_t i) {
@@ -89,6 +96,12 @@ static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(const __g
     if (threadIdx.x == 0) row = source_row(&p, i);
     __syncthreads();
     const int64_t at = row * p.from_stride;
+    if (row >= 0 && p.wide) {
+        for (int64_t j = 4 * (int64_t)threadIdx.x; j < p.stride; j += 4 * GATHER_THREADS)
+            *(uint2 *)&p.to[i * p.stride + j] =
+                p.f32 ? rounded4((const float *)p.from + at + j) : *(const uint2 *)((const uint16_t *)p.from + at + j);
+        return;
+    }
     for (int64_t j = threadIdx.x; j < p.stride; j += GATHER_THREADS) {
         uint16_t x = 0;
         if (row >= 0 && j < p.cols)
@@ -101,6 +114,7 @@ static ls_status gather(const ls_exec *exec, const char *op, gather_params *p, l
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", p->rows}, {"stride", p->stride}, {"element", 2}}}},
                               {LS_WIDTH_I64, {{{"row", p->from_rows}, {"stride", p->from_stride}, {"element", 4}}}}};
     const ls_launch launch = {op, {p->rows, 1, 1}, GATHER_THREADS, 0, index, 2};
+    p->wide = p->cols == p->stride && p->from_stride % 4 == 0 && (uintptr_t)p->from % (p->f32 ? 16 : 8) == 0;
     return ls_cuda_launch(exec, &launch, (const void *)gather_kernel, p, err);
 }
 
@@ -175,7 +189,7 @@ static ls_status product_mma16(const ls_exec *exec, const ls_product *product, c
                                ls_error *err) {
     bool taken = false, hopper;
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
-    if (product->range != NULL || product->out_rows != NULL) return ls_product_mma16_plain(exec, product, err);
+    if (product->range != NULL) return ls_product_mma16_plain(exec, product, err);
     /* Fewer rows are faster by the kernel that reads tiles, which overlaps with the one ahead of it besides
      * (docs/benchmarks.md). */
     if (nan_open &&
@@ -183,7 +197,7 @@ static ls_status product_mma16(const ls_exec *exec, const ls_product *product, c
         LS_CUDA_TRY(ls_product_mma16_cublas(exec, product, &taken, err));
     if (taken) return LS_OK;
     LS_CUDA_TRY(is_hopper(&hopper, product->op, err));
-    if (hopper)
+    if (hopper && product->out_rows == NULL)
         LS_CUDA_TRY(ls_product_mma16_decode(
             exec, product, tiles, ls_decode_plan_for(product->rows, product->cols, product->depth), &taken, err));
     if (hopper && !taken) LS_CUDA_TRY(ls_product_mma16_wgmma(exec, product, &taken, err));
@@ -291,16 +305,19 @@ ls_status ls_cuda_gemm_repack(const ls_exec *exec, const ls_gemm_repack_args *a,
     return ls_cuda_widen(exec, &widen, err);
 }
 
-/* Rows that are worth a proof of cuBLASLt: those that engines pad their batches to, so that there are few of them. */
+/* Rows that are worth a proof of cuBLASLt, so that there are few of them: multiples to which engines pad their batches;
+ * of gradients, whose rows are those of whatever sequences a leaf has, round numbers. */
 #define PROVEN_ROWS 64
+#define PROVEN_GRADIENT_ROWS 512
 
 /* Proves cuBLASLt for a product of this kind at its first call outside of a captured graph. A refusal is no error: the
  * project's own kernels compute it. */
-static ls_status assure_proof(const ls_exec *exec, const ls_product *product, ls_error *err) {
+static ls_status assure_proof(const ls_exec *exec, const ls_product *product, int64_t rows, int64_t unit,
+                              ls_error *err) {
     cudaStreamCaptureStatus capture;
     ls_error why;
     bool admitted;
-    if (product->rows % PROVEN_ROWS != 0 || ls_product_cublas_known(product)) return LS_OK;
+    if (rows % unit != 0 || ls_product_cublas_known(product)) return LS_OK;
     LS_CUDA_TRY(ls_cuda_status(cudaStreamIsCapturing((cudaStream_t)exec->stream, &capture), product->op, err));
     if (capture != cudaStreamCaptureStatusNone) return LS_OK;
     if (ls_product_cublas_prepare(product, &admitted, &why) == LS_OK || why.status == LS_ERR_UNSUPPORTED ||
@@ -318,7 +335,7 @@ ls_status ls_cuda_gemm(const ls_exec *exec, const ls_gemm_args *a, ls_error *err
                                     w->k,    a->profile, a->nan_open,  a->range};
     if (a->profile == LS_PROFILE_MMA16 && a->nan_open && a->m > 0 && a->bias == NULL && a->range == NULL) {
         const ls_product product = forward_product(&args);
-        LS_CUDA_TRY(assure_proof(exec, &product, err));
+        LS_CUDA_TRY(assure_proof(exec, &product, a->m, PROVEN_ROWS, err));
     }
     return ls_cuda_gemm_stored(exec, &args, err);
 }
@@ -360,6 +377,11 @@ int64_t ls_cuda_gemm_backward_input_workspace(const ls_gemm_backward_input_args 
     return workspace_sum(LS_WORKSPACE_HEAD, gathered_bytes(args->m, args->n));
 }
 
+/* Whether products read a matrix of bf16 as it is: at addresses that bulk copies take. */
+static bool can_read(const void *rows, int64_t stride) {
+    return rows != NULL && (uintptr_t)rows % 16 == 0 && stride % 8 == 0;
+}
+
 ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backward_input_args *a, ls_error *err) {
     const char *op = "gemm_backward_input";
     ls_fault *fault = NULL;
@@ -397,13 +419,19 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
     if (a->profile == LS_PROFILE_EXACT) {
         LS_CUDA_TRY(ls_product_exact(exec, &product, err));
     } else {
-        uint16_t *rounded = (uint16_t *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
-        gather_params g = {rounded, a->m, up_to(a->n, 8), a->dy, true, a->m, a->n, a->dy_stride, NULL, NULL, 0, fault};
-        LS_CUDA_TRY(gather(exec, op, &g, err));
-        product.a = rounded;
+        product.a = a->dy_rounded;
         product.a_dtype = LS_BF16;
-        product.a_row = g.stride;
-        LS_CUDA_TRY(product_mma16(exec, &product, NULL, false, err));
+        product.a_row = a->dy_rounded_stride;
+        if (!can_read(a->dy_rounded, a->dy_rounded_stride)) {
+            uint16_t *rounded = (uint16_t *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
+            gather_params g = {rounded,      a->m, up_to(a->n, 8), a->dy, true,  a->m, a->n,
+                               a->dy_stride, NULL, NULL,           0,     fault, false};
+            LS_CUDA_TRY(gather(exec, op, &g, err));
+            product.a = rounded;
+            product.a_row = g.stride;
+        }
+        LS_CUDA_TRY(assure_proof(exec, &product, a->m, PROVEN_GRADIENT_ROWS, err));
+        LS_CUDA_TRY(product_mma16(exec, &product, NULL, true, err));
     }
     return fault == NULL ? LS_OK : ls_cuda_fault_end(op, exec, fault, err);
 }
@@ -433,6 +461,25 @@ int64_t ls_cuda_gemm_backward_weight_workspace(const ls_gemm_backward_weight_arg
     return workspace_sum(bytes, rows < 0 ? -1 : gathered_bytes(rows, a->k));
 }
 
+/* Nothing to pad: x as it is, and dy rounded. */
+static ls_status whole_weight_mma16(const ls_exec *exec, const ls_gemm_backward_weight_args *a, ls_product *product,
+                                    ls_error *err) {
+    product->a = a->dy_rounded;
+    product->a_dtype = LS_BF16;
+    product->a_step = a->dy_rounded_stride;
+    if (!can_read(a->dy_rounded, a->dy_rounded_stride)) {
+        uint16_t *rounded = (uint16_t *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
+        gather_params g = {rounded,      a->m, up_to(a->n, 8), a->dy, true, a->m, a->n,
+                           a->dy_stride, NULL, NULL,           0,     NULL, false};
+        LS_CUDA_TRY(gather(exec, product->op, &g, err));
+        product->a = rounded;
+        product->a_step = g.stride;
+    }
+    LS_CUDA_TRY(assure_proof(exec, product, a->m, PROVEN_GRADIENT_ROWS, err));
+    return product_mma16(exec, product, NULL, true, err);
+}
+
+/* Rows where their sequences' steps of 16 have them. */
 static ls_status weight_mma16(const ls_exec *exec, const ls_gemm_backward_weight_args *a, ls_product *product,
                               ls_fault *fault, ls_error *err) {
     const int64_t rows = padded_rows(a);
@@ -440,11 +487,14 @@ static ls_status weight_mma16(const ls_exec *exec, const ls_gemm_backward_weight
     int64_t *starts = (int64_t *)workspace;
     uint16_t *dy = (uint16_t *)(workspace + starts_bytes(a));
     uint16_t *x = (uint16_t *)((uint8_t *)dy + gathered_bytes(rows, a->n));
+    const bool is_rounded = a->dy_rounded != NULL;
     starts_params s = {a->sequences, a->n_sequences, starts, fault};
-    gather_params of_dy = {dy,   rows,         up_to(a->n, 8), a->dy,  true,           a->m,
-                           a->n, a->dy_stride, a->sequences,   starts, a->n_sequences, fault};
-    gather_params of_x = {x,    rows,        up_to(a->k, 8), a->x,   false,          a->m,
-                          a->k, a->x_stride, a->sequences,   starts, a->n_sequences, fault};
+    gather_params of_dy = {dy,           rows,   up_to(a->n, 8), is_rounded ? (const void *)a->dy_rounded : a->dy,
+                           !is_rounded,  a->m,   a->n,           is_rounded ? a->dy_rounded_stride : a->dy_stride,
+                           a->sequences, starts, a->n_sequences, fault,
+                           false};
+    gather_params of_x = {x,           rows,         up_to(a->k, 8), a->x,           false, a->m, a->k,
+                          a->x_stride, a->sequences, starts,         a->n_sequences, fault, false};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"sequence", a->n_sequences + 1}, {"offset", 8}}}}};
     const ls_launch launch = {product->op, {1, 1, 1}, GATHER_THREADS, 0, index, 1};
     LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)starts_kernel, &s, err));
@@ -479,7 +529,10 @@ ls_status ls_cuda_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backwa
     ls_product product = {op,         a->n, a->k,        a->m,     a->dy,  LS_F32, 1,    a->dy_stride,        a->x,
                           a->x_dtype, 1,    a->x_stride, a->dw,    LS_F32, a->k,   NULL, LS_PRODUCT_CONTINUE, NULL,
                           a->range,   true, NULL,        a->x_rows};
-    if (mma16) {
+    if (a->dw_is_zero) product.mode = LS_PRODUCT_STORE;
+    if (mma16 && a->sequences_whole) {
+        LS_CUDA_TRY(whole_weight_mma16(exec, a, &product, err));
+    } else if (mma16) {
         LS_CUDA_TRY(ls_cuda_mma16_proven(err));
         LS_CUDA_TRY(ls_cuda_fault_begin(op, exec, &fault, err));
         ls_offset_check check = {a->sequences, a->n_sequences, a->m, fault};

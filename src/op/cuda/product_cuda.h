@@ -26,8 +26,8 @@ typedef struct ls_product {
     const float *bias; /* [cols] or NULL; LS_PRODUCT_STORE only */
     ls_product_mode mode;
     ls_fault *fault; /* nothing is written where it holds one; NULL: nothing is checked on the device */
-    /* What only device memory knows; the kernels ls_product_exact and ls_product_mma16_plain alone take it. NULL: all
-     * rows and depths, in order. */
+    /* What only device memory knows. NULL: all rows and depths, in order. range and b_steps are for ls_product_exact and
+     * ls_product_mma16_plain alone, out_rows for ls_product_mma16_wgmma as well. */
     const int64_t *range;    /* two numbers: the first row and the row after the last, or the same of the depth */
     bool range_of_depth;     /* which of the two */
     const int64_t *out_rows; /* [rows]: row i of the product is row out_rows[i] of out */
@@ -115,10 +115,10 @@ static __device__ __forceinline__ float ls_product_begin(const ls_product *p, in
 
 /* Eight neighbouring outputs from shared memory, to one store or two where they are aligned and all there. */
 static __device__ __forceinline__ void ls_product_store8(const ls_product *p, int64_t i, int64_t j, const float *acc) {
-    const int64_t at = i * p->out_stride + j;
+    if (i >= p->rows || j >= p->cols) return;
+    const int64_t at = ls_product_at(p, i, j);
     uint8_t *to = (uint8_t *)p->out + at * (p->out_dtype == LS_F32 ? 4 : 2);
     float y[8];
-    if (i >= p->rows || j >= p->cols) return;
     if (j + 8 > p->cols || (uintptr_t)to % 16 != 0) {
 #pragma unroll 1
         for (int c = 0; c < 8 && j + c < p->cols; c++) ls_product_store(p, i, j + c, acc[c]);

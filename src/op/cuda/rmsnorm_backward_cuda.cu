@@ -1,5 +1,5 @@
 /* rmsnorm backward on the GPU: dx takes a block a row, as the forward op does; dw a thread a column, whose chain goes
- * over all rows with the loads of several rows on their way at once. */
+ * over all rows as other threads bring them. */
 #include "op/cuda/chains_cuda.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/rmsnorm_backward.h"
@@ -109,34 +109,52 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_dx_kernel(const 
 
 /* ---- dw ---- */
 
-#define DW_THREADS 32 /* few, so that the columns of one row are on many processors */
-#define DW_ROWS 16    /* on their way at once */
+#define DW_COLUMNS 16 /* of a block: few, so that the columns of one row are on many processors */
+#define DW_THREADS 512
+#define DW_ROWS 256                                /* of a tile */
+#define DW_OWN (DW_ROWS * DW_COLUMNS / DW_THREADS) /* elements of a tile that a thread brings */
 
-/* Rows row .. row + ROWS of a column, in order. */
-template <int X, int ROWS>
-static __device__ __forceinline__ float add_rows(const ls_rmsnorm_backward_args *a, int64_t row, int64_t c, float sum) {
-    float x[ROWS], dy[ROWS], s[ROWS];
+/* n and dy of this thread's part of the tile from `row` on. */
+template <int X>
+static __device__ __forceinline__ void load_tile(const ls_rmsnorm_backward_args *a, int64_t row, int64_t c,
+                                                 float2 own[DW_OWN]) {
+    float x[DW_OWN], dy[DW_OWN], s[DW_OWN];
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        x[i] = ls_load_one<X>(a->x, (row + i) * a->x_stride + c);
-        dy[i] = a->dy[(row + i) * a->dy_stride + c];
-        s[i] = a->scale[row + i];
+    for (int i = 0; i < DW_OWN; i++) {
+        const int64_t r = row + i * (DW_THREADS / DW_COLUMNS) + threadIdx.x / DW_COLUMNS;
+        const bool there = r < a->rows && c < a->dim;
+        x[i] = there ? ls_load_one<X>(a->x, r * a->x_stride + c) : 0.0f;
+        dy[i] = there ? a->dy[r * a->dy_stride + c] : 0.0f;
+        s[i] = there ? a->scale[r] : 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) sum = ls_fma(dy[i], ls_mul(x[i], s[i]), sum);
-    return sum;
+    for (int i = 0; i < DW_OWN; i++) own[i] = make_float2(ls_mul(x[i], s[i]), dy[i]);
 }
 
+/* All threads bring rows into shared memory, the first warp adds them: one chain a column, while the next are on their
+ * way. */
 template <int X>
 static __global__ void __launch_bounds__(DW_THREADS) dw_kernel(const __grid_constant__ ls_rmsnorm_backward_args a) {
     ls_cuda_begin();
-    const int64_t c = (int64_t)blockIdx.x * DW_THREADS + threadIdx.x;
-    int64_t row = 0;
-    if (c >= a.dim) return;
-    float sum = a.dw[c];
-    for (; row + DW_ROWS <= a.rows; row += DW_ROWS) sum = add_rows<X, DW_ROWS>(&a, row, c, sum);
-    for (; row < a.rows; row++) sum = add_rows<X, 1>(&a, row, c, sum);
-    a.dw[c] = sum;
+    __shared__ float2 tile[DW_ROWS][DW_COLUMNS];
+    const int64_t c = (int64_t)blockIdx.x * DW_COLUMNS + threadIdx.x % DW_COLUMNS;
+    const bool adds = threadIdx.x < DW_COLUMNS && c < a.dim;
+    float2 own[DW_OWN];
+    float sum = adds ? a.dw[c] : 0.0f;
+    load_tile<X>(&a, 0, c, own);
+    for (int64_t row = 0; row < a.rows; row += DW_ROWS) {
+        const int n = a.rows - row < DW_ROWS ? (int)(a.rows - row) : DW_ROWS;
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < DW_OWN; i++)
+            tile[i * (DW_THREADS / DW_COLUMNS) + threadIdx.x / DW_COLUMNS][threadIdx.x % DW_COLUMNS] = own[i];
+        __syncthreads();
+        if (row + DW_ROWS < a.rows) load_tile<X>(&a, row + DW_ROWS, c, own);
+        if (!adds) continue;
+#pragma unroll 16
+        for (int r = 0; r < n; r++) sum = ls_fma(tile[r][threadIdx.x].y, tile[r][threadIdx.x].x, sum);
+    }
+    if (adds) a.dw[c] = sum;
 }
 
 /* ---- the op ---- */
@@ -172,7 +190,7 @@ ls_status ls_cuda_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backwar
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"dx stride", a->dx_stride}, {"element", 4}}}}};
     const ls_launch dx = {"rmsnorm_backward", {a->rows, 1, 1}, LS_CHAIN_THREADS, 0, index, 3};
     const ls_launch dw = {
-        "rmsnorm_backward dw", {(a->dim + DW_THREADS - 1) / DW_THREADS, 1, 1}, DW_THREADS, 0, index, 2};
+        "rmsnorm_backward dw", {(a->dim + DW_COLUMNS - 1) / DW_COLUMNS, 1, 1}, DW_THREADS, 0, index, 2};
     const bool f32 = a->x_dtype == LS_F32;
     LS_CUDA_TRY(
         ls_cuda_launch(exec, &dx, f32 ? dx_kernel_for<LS_F32>(a->dim) : dx_kernel_for<LS_BF16>(a->dim), &p, err));

@@ -4,19 +4,12 @@
 #include "dev/device.h"
 #include "op/cuda/check_cuda.h"
 #include "op/cuda/cuda_ops.h"
-#include "op/cuda/scan_cuda.h"
+#include "op/cuda/scan_backward16_cuda.h"
 #include "op/scan.h"
 
-#define KEEP LS_SCAN_KEEP
-#define WARPS (LS_SCAN_SUM_BLOCK / LS_WARP_CHANNELS)
+#define KEEP LS_BACK_KEEP
+#define WARPS LS_BACK_WARPS
 #define SUM_THREADS 256
-
-typedef struct back_params {
-    ls_scan_backward_args a;
-    ls_scan_backward_plan plan;
-    float *work;
-    const ls_fault *fault;
-} back_params;
 
 /* Place of a thread: its channel (the last one again where the block hangs over) and its group of states. */
 typedef struct place {
@@ -46,9 +39,7 @@ static __device__ __forceinline__ place place_of(const back_params *p) {
 
 static __device__ __forceinline__ float *kept_state(const back_params *p, const place *at, const ls_span *span,
                                                     int64_t piece) {
-    const int64_t state = p->a.dim * p->a.n_states;
-    return p->work + p->plan.states + (span->row / KEEP + at->span_i + piece) * state + at->channel * p->a.n_states +
-           at->base;
+    return ls_kept_state(p, span, at->span_i, piece, at->channel, at->base);
 }
 
 /* dt and v of a token. */
@@ -100,7 +91,7 @@ typedef struct token_terms {
 } token_terms;
 
 /* Tokens that are walked back at a time: a piece where its states fit shared memory, a part of it for large groups. */
-#define WALKED(group) ((group) <= 8 ? KEEP : (group) <= 16 ? KEEP / 2 : KEEP / 8)
+#define WALKED(group) ((group) <= 16 ? KEEP : KEEP / 4)
 
 template <int GROUP>
 struct back_tile {
@@ -271,7 +262,7 @@ static __global__ void __launch_bounds__(32 * WARPS) back_kernel(const __grid_co
             const int token = j / (2 * states), part = j / states % 2, s = j % states;
             const float sum = ls_add(ls_add(tile->sums[0][token][part][s], tile->sums[2][token][part][s]),
                                      ls_add(tile->sums[1][token][part][s], tile->sums[3][token][part][s]));
-            p.work[p.plan.sums + (((int64_t)at.block * a->rows + row + token) * 2 + part) * states + s] = sum;
+            *ls_channel_share(&p, at.block, row + token, part, s) = sum;
         }
         __syncthreads();
     }
@@ -294,8 +285,9 @@ static __global__ void __launch_bounds__(SUM_THREADS) channel_kernel(const __gri
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || i >= span->n_rows * 2 * states) return;
     const int64_t row = span->row + i / (2 * states), part = i / states % 2, s = i % states;
     float sum = 0.0f;
+#pragma unroll 8
     for (int64_t block = 0; block < p.plan.n_blocks; block++)
-        sum = ls_add(sum, p.work[p.plan.sums + ((block * a->rows + row) * 2 + part) * states + s]);
+        sum = ls_add(sum, *ls_channel_share(&p, (int)block, row, (int)part, (int)s));
     (part == 0 ? a->db : a->dcc)[row * states + s] = sum;
 }
 
@@ -332,14 +324,22 @@ static kernels kernels_of(ls_dtype in) {
     return in == LS_F32 ? f32 : bf16;
 }
 
+/* Sixteen states, as models have them. */
+static kernels kernels16(ls_dtype in) {
+    const kernels f32 = {(const void *)ls_keep16_kernel<LS_F32>, (const void *)ls_back16_kernel<LS_F32>, 0};
+    const kernels bf16 = {(const void *)ls_keep16_kernel<LS_BF16>, (const void *)ls_back16_kernel<LS_BF16>, 0};
+    return in == LS_F32 ? f32 : bf16;
+}
+
 /* All launches but the last; with `only_check`, their contracts alone. */
 static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, bool only_check, ls_error *err) {
     const ls_scan_backward_args *a = &p->a;
     const int64_t group = (a->n_states + 3) / 4;
-    const kernels k = group <= 4    ? kernels_of<4>(a->in_dtype)
-                      : group <= 8  ? kernels_of<8>(a->in_dtype)
-                      : group <= 16 ? kernels_of<16>(a->in_dtype)
-                                    : kernels_of<64>(a->in_dtype);
+    const kernels k = a->n_states == LS_BACK16_STATES && (uintptr_t)a->a2 % 16 == 0 ? kernels16(a->in_dtype)
+                      : group <= 4                                                  ? kernels_of<4>(a->in_dtype)
+                      : group <= 8                                                  ? kernels_of<8>(a->in_dtype)
+                      : group <= 16                                                 ? kernels_of<16>(a->in_dtype)
+                                                                                    : kernels_of<64>(a->in_dtype);
     const int64_t states = a->n_states, per_span = (most * 2 * states + SUM_THREADS - 1) / SUM_THREADS;
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"u stride", a->u_stride}, {"element", 4}}}},

@@ -1,0 +1,407 @@
+/* Gradient of the scan for sixteen states. A block is 32 channels of a span, a warp eight of them, a channel four
+ * threads of four states. A tile of KEEP tokens is walked forwards, states and decays staying in registers, and then back; what
+ * the walk needs of each token and channel is made beforehand, two tokens a thread. */
+#ifndef LS_OP_CUDA_SCAN_BACKWARD16_CUDA_H
+#define LS_OP_CUDA_SCAN_BACKWARD16_CUDA_H
+
+#include "op/cuda/scan_backward_cuda.h"
+
+#define LS_BACK16_STATES 16
+#define LS_BACK16_GROUP 4
+#define LS_BACK16_OWN (LS_BACK_KEEP / 4) /* tokens of a tile that a thread prepares: its group's, every fourth */
+#define LS_BACK16_THREADS (32 * LS_BACK_WARPS)
+
+/* Place of a thread: its channel (the last one again where the block hangs over) and its group of states. */
+typedef struct place16 {
+    int64_t span_i, channel;
+    int block, warp, slot, group; /* slot: of the channel in the warp */
+    bool active;
+} place16;
+
+static __device__ __forceinline__ place16 ls_place16(const back_params *p) {
+    place16 at;
+    at.block = (int)(blockIdx.x % p->plan.n_blocks);
+    at.span_i = blockIdx.x / p->plan.n_blocks;
+    at.warp = (int)(threadIdx.x / 32);
+    at.slot = (int)(threadIdx.x % 32) / 4;
+    at.group = (int)threadIdx.x % 4;
+    at.channel = (int64_t)at.block * LS_SCAN_SUM_BLOCK + at.warp * LS_WARP_CHANNELS + at.slot;
+    at.active = at.channel < p->a.dim;
+    if (!at.active) at.channel = p->a.dim - 1;
+    return at;
+}
+
+/* Row of this thread's token j of a tile; the last one's again where there are fewer. */
+static __device__ __forceinline__ int64_t ls_own_row(const place16 *at, int64_t row, int n_tokens, int j) {
+    const int token = j * 4 + at->group;
+    return row + (token < n_tokens ? token : n_tokens - 1);
+}
+
+/* A state of b or cc of a tile: thread t has state t % 16 of token t / 16. */
+template <int IN>
+static __device__ __forceinline__ float ls_state16(const void *from, int64_t stride, int64_t row, int n_tokens) {
+    const int token = (int)threadIdx.x / LS_BACK16_STATES, s = (int)threadIdx.x % LS_BACK16_STATES;
+    return token < n_tokens ? ls_load_one<IN>(from, (row + token) * stride + s) : 0.0f;
+}
+static_assert(LS_BACK_KEEP * LS_BACK16_STATES == LS_BACK16_THREADS, "a thread a token and state");
+
+static __device__ __forceinline__ void ls_spread(float out[4], float4 v) {
+    out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+}
+
+/* ---- h before every tile ---- */
+
+typedef struct keep16_tile {
+    float b[2][LS_BACK_KEEP][LS_BACK16_STATES];
+    float2 dtv[LS_BACK_WARPS][LS_BACK_KEEP][LS_WARP_CHANNELS]; /* dt and v = dt u */
+} keep16_tile;
+
+template <bool INSIDE>
+static __device__ __forceinline__ void ls_keep16_walk(const keep16_tile *tile, const place16 *at, int buffer,
+                                                      float h[4], const float a2[4]) {
+#pragma unroll
+    for (int i = 0; i < LS_BACK_KEEP; i++) {
+        const float2 d = tile->dtv[at->warp][i][at->slot];
+        float b[4];
+        ls_spread(b, *(const float4 *)&tile->b[buffer][i][at->group * 4]);
+#pragma unroll
+        for (int s = 0; s < 4; s++)
+            h[s] = ls_fma(INSIDE ? ls_exp2_product_inside(d.x, a2[s]) : ls_exp2_product(d.x, a2[s]), h[s],
+                          ls_mul(d.y, b[s]));
+    }
+}
+
+/* The last tile's states are nobody's: whatever its missing tokens make of them. */
+template <int IN>
+static __global__ void __launch_bounds__(LS_BACK16_THREADS) ls_keep16_kernel(const __grid_constant__ back_params p) {
+    ls_cuda_begin();
+    __shared__ keep16_tile tile;
+    const ls_scan_backward_args *a = &p.a;
+    const place16 at = ls_place16(&p);
+    const ls_span *span = &a->spans[at.span_i];
+    float h[4] = {0.0f, 0.0f, 0.0f, 0.0f}, a2[4], raw[LS_BACK16_OWN], u[LS_BACK16_OWN], b = 0.0f, safe = 0.0f;
+    int buffer = 0;
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
+    ls_spread(a2, *(const float4 *)(a->a2 + at.channel * LS_BACK16_STATES + at.group * 4));
+#pragma unroll
+    for (int s = 0; s < 4; s++) safe = ls_max_nan(safe, fabsf(a2[s]));
+    safe = ls_safe_dt<4>(safe);
+    for (int64_t t = -LS_BACK_KEEP; t < span->n_rows; t += LS_BACK_KEEP, buffer ^= 1) {
+        const int64_t next = t + LS_BACK_KEEP, left = span->n_rows - next, row = span->row + next;
+        const int n_next = left < LS_BACK_KEEP ? (int)left : LS_BACK_KEEP;
+        bool inside = true;
+        if (t >= 0) {
+            float dt[LS_BACK16_OWN];
+#pragma unroll
+            for (int j = 0; j < LS_BACK16_OWN; j++) dt[j] = raw[j];
+            if (!a->dt_activated) ls_softplus_all<LS_BACK16_OWN>(dt);
+            __syncwarp();
+#pragma unroll
+            for (int j = 0; j < LS_BACK16_OWN; j++) {
+                tile.dtv[at.warp][j * 4 + at.group][at.slot] = make_float2(dt[j], ls_mul(dt[j], u[j]));
+                inside &= fabsf(dt[j]) <= safe;
+            }
+            tile.b[buffer][threadIdx.x / LS_BACK16_STATES][threadIdx.x % LS_BACK16_STATES] = b;
+            if (at.active)
+                *(float4 *)ls_kept_state(&p, span, at.span_i, t / LS_BACK_KEEP, at.channel, at.group * 4) =
+                    make_float4(h[0], h[1], h[2], h[3]);
+        }
+        if (left > 0) { /* on its way while this tile is walked */
+#pragma unroll
+            for (int j = 0; j < LS_BACK16_OWN; j++) {
+                const int64_t own = ls_own_row(&at, row, n_next, j);
+                raw[j] = ls_load_one<IN>(a->dt_raw, own * a->dt_stride + at.channel);
+                if (a->dt_bias != NULL) raw[j] = ls_add(raw[j], a->dt_bias[at.channel]);
+                u[j] = ls_load_one<IN>(a->u, own * a->u_stride + at.channel);
+            }
+            b = ls_state16<IN>(a->b, a->b_stride, row, n_next);
+        }
+        __syncthreads();
+        if (t < 0 || left <= 0) continue;
+        if (__all_sync(LS_ALL_LANES, inside))
+            ls_keep16_walk<true>(&tile, &at, buffer, h, a2);
+        else
+            ls_keep16_walk<false>(&tile, &at, buffer, h, a2);
+    }
+}
+
+/* ---- the walk ---- */
+
+/* Four tokens' shares of db and dcc on their way from channels to sums: [token][channel][db, dcc], in a pitch with which
+ * stores of fours and loads of neighbours meet in no bank. */
+#define LS_BACK16_PITCH (2 * LS_BACK16_STATES + 16)
+typedef float back16_shares[4][LS_WARP_CHANNELS][LS_BACK16_PITCH];
+
+typedef struct back16_tile {
+    float b[2][LS_BACK_KEEP][LS_BACK16_STATES], c[2][LS_BACK_KEEP][LS_BACK16_STATES];
+    float4 step[LS_BACK_WARPS][LS_BACK_KEEP][LS_WARP_CHANNELS]; /* dt, v, dy, u */
+    float4 end[LS_BACK_WARPS][LS_BACK_KEEP][LS_WARP_CHANNELS];  /* slope d dt / d dt_raw; dout; d out / d z of y = 1 */
+    float sums[2][LS_BACK_WARPS][LS_BACK_KEEP][2 * LS_BACK16_STATES]; /* the warps' shares of db and dcc */
+    back16_shares shares[LS_BACK_WARPS];
+} back16_tile;
+
+/* What a tile needs, as loaded. */
+template <int IN>
+struct back16_raw {
+    float dt[LS_BACK16_OWN], u[LS_BACK16_OWN], z[LS_BACK16_OWN], dout[LS_BACK16_OWN], b, c;
+    float4 h;
+};
+
+/* Where it is loaded from: this thread's first token of the tile, its state of b and cc, its states before the tile.
+ * Tiles are walked from the last to the first, so all of it moves back by the same distance. */
+typedef struct back16_from {
+    const uint8_t *dt, *u, *z, *b, *c;
+    const float *dout, *h;
+} back16_from;
+
+template <int IN>
+static __device__ __forceinline__ back16_from ls_back16_from(const back_params *p, const place16 *at,
+                                                             const ls_span *span, int64_t tile) {
+    const ls_scan_backward_args *a = &p->a;
+    const int64_t elem = IN == LS_F32 ? 4 : 2, first = span->row + tile * LS_BACK_KEEP, own = first + at->group;
+    const int64_t of_state = first + threadIdx.x / LS_BACK16_STATES, s = threadIdx.x % LS_BACK16_STATES;
+    back16_from from;
+    from.dt = (const uint8_t *)a->dt_raw + (own * a->dt_stride + at->channel) * elem;
+    from.u = (const uint8_t *)a->u + (own * a->u_stride + at->channel) * elem;
+    from.z = (const uint8_t *)a->z + (own * a->z_stride + at->channel) * elem;
+    from.b = (const uint8_t *)a->b + (of_state * a->b_stride + s) * elem;
+    from.c = (const uint8_t *)a->cc + (of_state * a->c_stride + s) * elem;
+    from.dout = a->dout + own * a->dout_stride + at->channel;
+    from.h = ls_kept_state(p, span, at->span_i, tile, at->channel, at->group * 4);
+    return from;
+}
+
+template <int IN>
+static __device__ __forceinline__ void ls_back16_back(back16_from *from, const ls_scan_backward_args *a) {
+    const int64_t bytes = (IN == LS_F32 ? 4 : 2) * LS_BACK_KEEP;
+    from->dt -= a->dt_stride * bytes;
+    from->u -= a->u_stride * bytes;
+    from->z -= a->z_stride * bytes;
+    from->b -= a->b_stride * bytes;
+    from->c -= a->c_stride * bytes;
+    from->dout -= a->dout_stride * LS_BACK_KEEP;
+    from->h -= a->dim * LS_BACK16_STATES;
+}
+
+/* WHOLE: all tokens of the tile are there; else the last one's values stand for those that are not. */
+template <int IN, bool WHOLE>
+static __device__ __forceinline__ void ls_back16_load(back16_raw<IN> *raw, const ls_scan_backward_args *a,
+                                                      const place16 *at, const back16_from *from, int n_tokens) {
+    const bool there = WHOLE || (int)threadIdx.x / LS_BACK16_STATES < n_tokens;
+#pragma unroll
+    for (int j = 0; j < LS_BACK16_OWN; j++) {
+        const int64_t ahead = WHOLE || j * 4 + at->group < n_tokens ? j * 4 : n_tokens - 1 - at->group;
+        raw->dt[j] = ls_load_one<IN>(from->dt, ahead * a->dt_stride);
+        raw->u[j] = ls_load_one<IN>(from->u, ahead * a->u_stride);
+        raw->dout[j] = from->dout[ahead * a->dout_stride];
+        raw->z[j] = a->z != NULL ? ls_load_one<IN>(from->z, ahead * a->z_stride) : 0.0f;
+    }
+    raw->b = there ? ls_load_one<IN>(from->b, 0) : 0.0f;
+    raw->c = there ? ls_load_one<IN>(from->c, 0) : 0.0f;
+    raw->h = *(const float4 *)from->h;
+}
+
+/* Into shared memory, as the walk has it. Returns whether every dt of the warp is safe. */
+template <int IN>
+static __device__ __forceinline__ bool ls_back16_prepare(back16_tile *tile, const back16_raw<IN> *raw,
+                                                         const ls_scan_backward_args *a, const place16 *at, int buffer,
+                                                         float safe) {
+    float dt[LS_BACK16_OWN], slope[LS_BACK16_OWN];
+    bool inside = true;
+#pragma unroll
+    for (int j = 0; j < LS_BACK16_OWN; j++) {
+        dt[j] = a->dt_bias != NULL ? ls_add(raw->dt[j], a->dt_bias[at->channel]) : raw->dt[j];
+        slope[j] = a->dt_activated ? 1.0f : ls_sigmoid(dt[j]);
+    }
+    if (!a->dt_activated) ls_softplus_all<LS_BACK16_OWN>(dt);
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < LS_BACK16_OWN; j++) {
+        const int token = j * 4 + at->group;
+        float dy = raw->dout[j], along = 0.0f;
+        if (a->z != NULL) {
+            const float sig = ls_sigmoid(raw->z[j]), sl = ls_silu(raw->z[j]);
+            dy = ls_mul(dy, sl);
+            along = ls_fma(sl, ls_sub(1.0f, sig), sig);
+        }
+        tile->step[at->warp][token][at->slot] = make_float4(dt[j], ls_mul(dt[j], raw->u[j]), dy, raw->u[j]);
+        tile->end[at->warp][token][at->slot] = make_float4(slope[j], raw->dout[j], along, 0.0f);
+        inside &= fabsf(dt[j]) <= safe;
+    }
+    tile->b[buffer][threadIdx.x / LS_BACK16_STATES][threadIdx.x % LS_BACK16_STATES] = raw->b;
+    tile->c[buffer][threadIdx.x / LS_BACK16_STATES][threadIdx.x % LS_BACK16_STATES] = raw->c;
+    return __all_sync(LS_ALL_LANES, inside);
+}
+
+/* A warp's eight channels by halves 4, 2, 1: a thread one of the sums of every token. */
+static __device__ __forceinline__ void ls_channel_sums(float (*sums)[2 * LS_BACK16_STATES],
+                                                       const back16_shares &shares) {
+    const int lane = (int)threadIdx.x % 32;
+    __syncwarp();
+#pragma unroll
+    for (int q = 0; q < 4; q++) {
+        float x[LS_WARP_CHANNELS];
+#pragma unroll
+        for (int i = 0; i < LS_WARP_CHANNELS; i++) x[i] = shares[q][i][lane];
+#pragma unroll
+        for (int half = LS_WARP_CHANNELS / 2; half > 0; half /= 2)
+#pragma unroll
+            for (int i = 0; i < half; i++) x[i] = ls_add(x[i], x[i + half]);
+        sums[q][lane] = x[0];
+    }
+    __syncwarp();
+}
+
+/* What the walk back carries from token to token. */
+typedef struct carried16 {
+    float g[4], da2[4], dd, dbias;
+} carried16;
+
+/* One tile; out: where this thread's first token lies in du, ddt and dz. SURE: all its tokens are there, every dt * a2 is known to be in range, and every channel is one. */
+template <bool SURE>
+static __device__ __forceinline__ void ls_back16_walk(const back_params *p, const place16 *at, back16_tile *tile,
+                                                      carried16 *k, const float a2[4], float4 kept, int buffer,
+                                                      int64_t out, int n_tokens) {
+    const ls_scan_backward_args *a = &p->a;
+    float before[4], h[LS_BACK_KEEP][4], decay[LS_BACK_KEEP][4], part[LS_BACK_KEEP];
+    ls_spread(before, kept);
+#pragma unroll
+    for (int i = 0; i < LS_BACK_KEEP; i++) {
+        part[i] = 0.0f;
+        if (!SURE && i >= n_tokens) continue;
+        const float4 d = tile->step[at->warp][i][at->slot];
+        float b[4], c[4];
+        ls_spread(b, *(const float4 *)&tile->b[buffer][i][at->group * 4]);
+        ls_spread(c, *(const float4 *)&tile->c[buffer][i][at->group * 4]);
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            decay[i][s] = SURE ? ls_exp2_product_inside(d.x, a2[s]) : ls_exp2_product(d.x, a2[s]);
+            h[i][s] = ls_fma(decay[i][s], i > 0 ? h[i > 0 ? i - 1 : 0][s] : before[s], ls_mul(d.y, b[s]));
+            part[i] = ls_fma(h[i][s], c[s], part[i]);
+        }
+    }
+    if (a->z != NULL)
+#pragma unroll
+        for (int j = 0; j < LS_BACK16_OWN; j++) {
+            const int token = j * 4 + at->group;
+            float y = ls_quad_sum4(&part[4 * j], at->group);
+            const float4 end = tile->end[at->warp][token][at->slot];
+            if (a->d != NULL) y = ls_fma(a->d[at->channel], tile->step[at->warp][token][at->slot].w, y);
+            if (SURE || (token < n_tokens && at->active)) a->dz[out + 4 * j * a->dim] = ls_mul(ls_mul(end.y, y), end.z);
+        }
+#pragma unroll
+    for (int j = LS_BACK16_OWN - 1; j >= 0; j--) {
+        float V[4], T[4];
+#pragma unroll
+        for (int q = 3; q >= 0; q--) {
+            const int i = 4 * j + q;
+            V[q] = T[q] = 0.0f;
+            if (!SURE && i >= n_tokens) continue;
+            const float4 d = tile->step[at->warp][i][at->slot];
+            float b[4], c[4], share[8];
+            ls_spread(b, *(const float4 *)&tile->b[buffer][i][at->group * 4]);
+            ls_spread(c, *(const float4 *)&tile->c[buffer][i][at->group * 4]);
+#pragma unroll
+            for (int s = 0; s < 4; s++) {
+                k->g[s] = ls_fma(d.z, c[s], k->g[s]);
+                V[q] = ls_fma(k->g[s], b[s], V[q]);
+                float w = ls_mul(k->g[s], ls_mul(decay[i][s], i > 0 ? h[i > 0 ? i - 1 : 0][s] : before[s]));
+                if (!SURE) {
+                    const float x = ls_mul(d.x, a2[s]);
+                    if (!(x >= -126.0f && x <= 127.0f)) w = 0.0f;
+                }
+                T[q] = ls_fma(w, a2[s], T[q]);
+                k->da2[s] = ls_fma(w, d.x, k->da2[s]);
+                share[s] = SURE || at->active ? ls_mul(k->g[s], d.y) : 0.0f;
+                share[4 + s] = SURE || at->active ? ls_mul(d.z, h[i][s]) : 0.0f;
+                k->g[s] = ls_mul(k->g[s], decay[i][s]);
+            }
+            float *to = &tile->shares[at->warp][q][at->slot][at->group * 4];
+            *(float4 *)to = make_float4(share[0], share[1], share[2], share[3]);
+            *(float4 *)(to + LS_BACK16_STATES) = make_float4(share[4], share[5], share[6], share[7]);
+            if (a->d != NULL) k->dd = ls_fma(d.z, d.w, k->dd);
+        }
+        ls_channel_sums(&tile->sums[buffer][at->warp][4 * j], tile->shares[at->warp]);
+        const int token = j * 4 + at->group;
+        const float whole_V = ls_quad_sum4(V, at->group), whole_T = ls_quad_sum4(T, at->group);
+        const float4 d = tile->step[at->warp][token][at->slot];
+        float du = ls_mul(whole_V, d.x), ddt = ls_fma(whole_T, LS_LN2, ls_mul(whole_V, d.w));
+        if (a->d != NULL) du = ls_fma(d.z, a->d[at->channel], du);
+        if (!a->dt_activated) ddt = ls_mul(ddt, tile->end[at->warp][token][at->slot].x);
+        if (SURE || (token < n_tokens && at->active)) {
+            a->du[out + 4 * j * a->dim] = du;
+            a->ddt[out + 4 * j * a->dim] = ddt;
+        }
+#pragma unroll
+        for (int q = 3; q >= 0; q--) {
+            const float of_token = __shfl_sync(LS_ALL_LANES, ddt, q, 4);
+            if (SURE || 4 * j + q < n_tokens) k->dbias = ls_add(k->dbias, of_token);
+        }
+    }
+}
+
+/* A tile's four runs of eight channels by halves 2, 1. */
+static __device__ __forceinline__ void ls_back16_fold(const back_params *p, const place16 *at, const back16_tile *tile,
+                                                      int buffer, int64_t row, int n_tokens) {
+#pragma unroll
+    for (int turn = 0; turn < LS_BACK_KEEP * 2 * LS_BACK16_STATES / LS_BACK16_THREADS; turn++) {
+        const int j = (int)threadIdx.x + turn * LS_BACK16_THREADS;
+        const int token = j / (2 * LS_BACK16_STATES), i = j % (2 * LS_BACK16_STATES);
+        const float even = ls_add(tile->sums[buffer][0][token][i], tile->sums[buffer][2][token][i]);
+        const float odd = ls_add(tile->sums[buffer][1][token][i], tile->sums[buffer][3][token][i]);
+        if (token < n_tokens)
+            *ls_channel_share(p, at->block, row + token, i / LS_BACK16_STATES, i % LS_BACK16_STATES) =
+                ls_add(even, odd);
+    }
+}
+
+template <int IN>
+static __global__ void __launch_bounds__(LS_BACK16_THREADS, 3) ls_back16_kernel(const __grid_constant__ back_params p) {
+    ls_cuda_begin();
+    __shared__ back16_tile tile;
+    const ls_scan_backward_args *a = &p.a;
+    const place16 at = ls_place16(&p);
+    const ls_span *span = &a->spans[at.span_i];
+    const int64_t n_tiles = (span->n_rows + LS_BACK_KEEP - 1) / LS_BACK_KEEP;
+    const bool whole_block = (int64_t)(at.block + 1) * LS_SCAN_SUM_BLOCK <= a->dim;
+    carried16 k = {};
+    back16_raw<IN> raw = {};
+    float a2[4], safe = 0.0f;
+    int buffer = 0, n_before = 0;
+    if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
+    ls_spread(a2, *(const float4 *)(a->a2 + at.channel * LS_BACK16_STATES + at.group * 4));
+#pragma unroll
+    for (int s = 0; s < 4; s++) safe = ls_max_nan(safe, fabsf(a2[s]));
+    safe = ls_safe_dt<4>(safe);
+    int n_tokens = (int)(span->n_rows - (n_tiles - 1) * LS_BACK_KEEP);
+    back16_from from = ls_back16_from<IN>(&p, &at, span, n_tiles - 1);
+    int64_t out = (span->row + (n_tiles - 1) * LS_BACK_KEEP + at.group) * a->dim + at.channel;
+    if (n_tiles > 0) ls_back16_load<IN, false>(&raw, a, &at, &from, n_tokens);
+    for (int64_t i = n_tiles - 1; i >= 0; i--, buffer ^= 1) {
+        const int64_t row = span->row + i * LS_BACK_KEEP;
+        const float4 kept = raw.h;
+        const bool sure =
+            ls_back16_prepare<IN>(&tile, &raw, a, &at, buffer, safe) && whole_block && n_tokens == LS_BACK_KEEP;
+        ls_back16_back<IN>(&from, a);
+        if (i > 0) ls_back16_load<IN, true>(&raw, a, &at, &from, LS_BACK_KEEP);
+        __syncthreads();
+        if (n_before > 0) ls_back16_fold(&p, &at, &tile, buffer ^ 1, row + LS_BACK_KEEP, n_before);
+        if (sure)
+            ls_back16_walk<true>(&p, &at, &tile, &k, a2, kept, buffer, out, n_tokens);
+        else
+            ls_back16_walk<false>(&p, &at, &tile, &k, a2, kept, buffer, out, n_tokens);
+        out -= LS_BACK_KEEP * a->dim;
+        n_before = n_tokens;
+        n_tokens = LS_BACK_KEEP;
+    }
+    __syncthreads();
+    if (n_before > 0) ls_back16_fold(&p, &at, &tile, buffer ^ 1, span->row, n_before);
+    if (!at.active) return;
+    *(float4 *)(p.work + p.plan.a2 + (at.span_i * a->dim + at.channel) * LS_BACK16_STATES + at.group * 4) =
+        make_float4(k.da2[0], k.da2[1], k.da2[2], k.da2[3]);
+    if (at.group != 0) return;
+    p.work[p.plan.d + at.span_i * a->dim + at.channel] = k.dd;
+    p.work[p.plan.bias + at.span_i * a->dim + at.channel] = k.dbias;
+}
+
+#endif

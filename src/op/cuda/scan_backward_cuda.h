@@ -1,0 +1,30 @@
+/* What the kernels of the scan's gradient share. */
+#ifndef LS_OP_CUDA_SCAN_BACKWARD_CUDA_H
+#define LS_OP_CUDA_SCAN_BACKWARD_CUDA_H
+
+#include "op/cuda/scan_cuda.h"
+
+#define LS_BACK_KEEP LS_SCAN_KEEP
+#define LS_BACK_WARPS (LS_SCAN_SUM_BLOCK / LS_WARP_CHANNELS)
+
+typedef struct back_params {
+    ls_scan_backward_args a;
+    ls_scan_backward_plan plan;
+    float *work;
+    const ls_fault *fault;
+} back_params;
+
+/* Where h before a piece of LS_BACK_KEEP tokens of a span is kept. */
+static __device__ __forceinline__ float *ls_kept_state(const back_params *p, const ls_span *span, int64_t span_i,
+                                                       int64_t piece, int64_t channel, int state) {
+    return p->work + p->plan.states +
+           ((span->row / LS_BACK_KEEP + span_i + piece) * p->a.dim + channel) * p->a.n_states + state;
+}
+
+/* Where a block of channels puts its share of db (part 0) or dcc (part 1). */
+static __device__ __forceinline__ float *ls_channel_share(const back_params *p, int block, int64_t row, int part,
+                                                          int state) {
+    return p->work + p->plan.sums + (((int64_t)block * p->a.rows + row) * 2 + part) * p->a.n_states + state;
+}
+
+#endif
