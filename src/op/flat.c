@@ -19,8 +19,8 @@ static ls_status no_backend(const char *op, const ls_exec *exec, ls_error *err) 
 }
 
 static ls_status check_exec(const char *op, const ls_exec *exec, ls_error *err) {
-    if (exec->backend == LS_BACKEND_CPU && exec->queue == NULL)
-        return LS_FAIL(err, LS_ERR_ARG, "%s: a call on the CPU needs a queue", op);
+    if (exec->backend == LS_BACKEND_CPU && exec->workers == NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: a call on the CPU needs workers", op);
     return LS_OK;
 }
 

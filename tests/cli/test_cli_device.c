@@ -1,7 +1,7 @@
 /* --device and --against as a user gives them: which device it is stands on the first line of standard error; names and
  * devices that are not there are refused; bits and reports are those of any device. */
 #define _GNU_SOURCE
-#include "dev/queue.h"
+#include "dev/workers.h"
 #include "program.h"
 
 #define MODEL LS_FIXTURES "/jamba-nobias"
