@@ -40,7 +40,7 @@
 #include "model/cache.h"
 #include "model/score.h"
 #include "model_macs.h"
-#include "op/memory.h"
+#include "model_memory.h"
 #include "op/timing.h"
 #include "rollout/engine.h"
 
@@ -294,22 +294,13 @@ static options read_options(int argc, char **argv) {
 
 /* ---- the model ---- */
 
-/* Bytes of the device that anybody holds; of one that is not limited, what this program has allocated. */
-static int64_t held(const bench *b) {
-    ls_memory_state state;
-    ls_error err;
-    need(ls_memory_trim(b->device, &err), &err);
-    need(ls_device_memory(b->device, &state, &err), &err);
-    return state.is_limited ? state.total - state.free : state.used;
-}
-
 static void open_model(bench *b) {
     ls_error err;
     if (strcmp(b->o.device, "cpu") == 0)
         need(ls_device_open_cpu(&b->device, b->o.threads, ls_isa_best(), &err), &err);
     else
         need(ls_device_open_cuda(&b->device, 0, &err), &err);
-    b->begin_bytes = held(b);
+    b->begin_bytes = held_bytes(b->device);
     need(ls_model_open(&b->model, b->device, b->o.directory, &err), &err);
     need(ls_model_set_profile(b->model, b->o.profile, b->o.dtype, &err), &err);
 }
@@ -722,100 +713,35 @@ static void bench_first(const bench *b) {
 
 /* ---- memory ---- */
 
-#define DIFFERENCE_MAX 0.02 /* of what was planned */
-
-static void print_bytes(const bench *b, const char *what, int64_t count, int64_t bytes, const char *more) {
-    ls_json_out json;
-    char number[24] = "";
-    if (count >= 0) snprintf(number, sizeof number, "%lld", (long long)count);
-    if (!b->o.json) {
-        printf("%-8s %-26s %12s %16lld %12.1f MiB%s\n", "memory", what, number, (long long)bytes, ls_mib(bytes), more);
-        return;
-    }
-    ls_json_init(&json, stdout);
-    ls_json_begin_object(&json, NULL);
-    ls_json_string(&json, "section", "memory");
-    ls_json_string(&json, "what", what);
-    if (count >= 0) ls_json_int(&json, "count", count);
-    ls_json_int(&json, "bytes", bytes);
-    ls_json_end_object(&json);
-    ls_json_newline(&json);
-}
-
-/* What is held now beside what was planned for it; true where they are near. */
-static bool compare_bytes(const bench *b, const char *when, int64_t planned, int64_t all_planned) {
-    const int64_t now_held = held(b);
-    const double difference = (double)(now_held - planned) / (double)all_planned;
-    const bool is_near = fabs(difference) <= DIFFERENCE_MAX;
-    char what[64], more[64];
-    snprintf(what, sizeof what, "planned, %s", when);
-    print_bytes(b, what, -1, planned, "");
-    snprintf(what, sizeof what, "held, %s", when);
-    snprintf(more, sizeof more, ", %+.2f %% of all that is planned%s", 100.0 * difference, is_near ? "" : ": too far");
-    print_bytes(b, what, -1, now_held, more);
-    return is_near;
-}
-
-static int64_t allocations(const bench *b) {
-    ls_memory_state state;
-    ls_error err;
-    need(ls_device_memory(b->device, &state, &err), &err);
-    return state.n_allocations;
-}
+typedef struct sizes {
+    const bench *b;
+    int64_t batch;
+} sizes;
 
 /* Every sequence one token longer than the last: ticks shrink through all sizes, several of each. */
-static void run_through_sizes(const bench *b, ls_engine *engine, int64_t batch) {
+static void run_through_sizes(void *context, ls_engine *engine) {
+    const sizes *s = context;
     ls_error err;
     work w;
-    work_make(&w, b, batch, 1, b->o.prompt, batch + WARM_TICKS);
-    for (int64_t i = 0; i < batch; i++) w.requests[i].max_tokens = WARM_TICKS + 1 + i;
-    for (int64_t i = 0; i < batch; i++) need(ls_engine_submit(engine, &w.requests[i], &err), &err);
+    work_make(&w, s->b, s->batch, 1, s->b->o.prompt, s->batch + WARM_TICKS);
+    for (int64_t i = 0; i < s->batch; i++) w.requests[i].max_tokens = WARM_TICKS + 1 + i;
+    for (int64_t i = 0; i < s->batch; i++) need(ls_engine_submit(engine, &w.requests[i], &err), &err);
     while (ls_engine_unfinished(engine) > 0) tick(engine);
     check_work(&w, "memory");
     work_free(&w);
 }
 
-static void print_plan(const bench *b, const ls_engine_plan *plan) {
-    ls_memory_part parts[LS_MEMORY_PARTS_MAX];
-    const int64_t n = ls_engine_plan_parts(plan, parts);
-    for (int64_t i = 0; i < n; i++)
-        if (strcmp(parts[i].name, "context and others") != 0)
-            print_bytes(b, parts[i].name, parts[i].count, parts[i].bytes, parts[i].on_host ? ", on the host" : "");
-    print_bytes(b, "context, at the start", -1, b->begin_bytes, "");
-}
-
-/* Whether what is held is what was planned. */
 static bool bench_memory(bench *b) {
-    int64_t batch = 1, made, later, planned, pools;
+    memory_bench m = {b->device, b->model, b->begin_bytes, b->o.json};
+    sizes s = {b, 1};
     ls_engine *engine;
-    ls_engine_plan plan;
-    ls_error err;
-    bool is_near;
-    for (int64_t i = 0; i < b->o.n_batches; i++) batch = b->o.batches[i] > batch ? b->o.batches[i] : batch;
-    engine = make_engine(b, batch, b->o.prompt + batch + WARM_TICKS, batch);
-    ls_engine_get_plan(engine, &plan);
-    print_plan(b, &plan);
-    made = allocations(b);
-    run_through_sizes(b, engine, batch);
-    later = allocations(b) - made;
-    planned = b->begin_bytes + plan.weight_bytes + plan.total_bytes;
-    pools = plan.slot_bytes + plan.page_bytes + plan.snapshot_bytes;
-    is_near = compare_bytes(b, "awake", planned, planned);
-    need(ls_engine_sleep(engine, &err), &err);
-    is_near = compare_bytes(b, "asleep", planned - pools, planned) && is_near;
-    need(ls_model_park(b->model, &err), &err);
-    is_near = compare_bytes(b, "weights parked", planned - pools - plan.weight_bytes, planned) && is_near;
-    need(ls_model_unpark(b->model, &err), &err);
-    need(ls_engine_wake(engine, &err), &err);
-    is_near = compare_bytes(b, "awake again", planned, planned) && is_near;
-    run_through_sizes(b, engine, batch);
-    print_bytes(b, "allocations after the start", later, 0, "");
+    bool is_as_planned;
+    for (int64_t i = 0; i < b->o.n_batches; i++)
+        if (b->o.batches[i] > s.batch) s.batch = b->o.batches[i];
+    engine = make_engine(b, s.batch, b->o.prompt + s.batch + WARM_TICKS, s.batch);
+    is_as_planned = memory_is_as_planned(&m, engine, run_through_sizes, &s);
     ls_engine_free(engine);
-    if (!is_near)
-        fprintf(stderr, "bench_gpu_model: memory: what is held is more than %g %% away from the plan\n",
-                100.0 * DIFFERENCE_MAX);
-    if (later > 0) fprintf(stderr, "bench_gpu_model: memory: %lld allocations after the start\n", (long long)later);
-    return is_near && later == 0;
+    return is_as_planned;
 }
 
 int main(int argc, char **argv) {

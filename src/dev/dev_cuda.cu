@@ -306,15 +306,17 @@ ls_status ls_cuda_trim(const ls_exec *exec, ls_error *err) {
 }
 
 /* What the pool keeps and does not use is this process's as well. */
-ls_status ls_cuda_memory(int64_t *free_bytes, int64_t *total, ls_error *err) {
+ls_status ls_cuda_memory(int64_t *free_bytes, int64_t *kept, int64_t *total, ls_error *err) {
     size_t free_now = 0, all = 0;
-    uint64_t kept = 0, used = 0;
+    uint64_t reserved = 0, used = 0;
     cudaMemPool_t pool;
     LS_CUDA_TRY(ls_cuda_status(cudaMemGetInfo(&free_now, &all), "memory", err));
     LS_CUDA_TRY(current_pool(&pool, err));
-    LS_CUDA_TRY(ls_cuda_status(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &kept), "memory", err));
+    LS_CUDA_TRY(
+        ls_cuda_status(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved), "memory", err));
     LS_CUDA_TRY(ls_cuda_status(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used), "memory", err));
-    *free_bytes = (int64_t)free_now + (int64_t)(kept > used ? kept - used : 0);
+    *kept = (int64_t)(reserved > used ? reserved - used : 0);
+    *free_bytes = (int64_t)free_now + *kept;
     *total = (int64_t)all;
     return LS_OK;
 }

@@ -99,8 +99,8 @@ ls_status ls_cuda_trim(const ls_exec *exec, ls_error *err) {
     return none(err);
 }
 
-ls_status ls_cuda_memory(int64_t *free_bytes, int64_t *total, ls_error *err) {
-    *free_bytes = *total = 0;
+ls_status ls_cuda_memory(int64_t *free_bytes, int64_t *kept, int64_t *total, ls_error *err) {
+    *free_bytes = *kept = *total = 0;
     return none(err);
 }
 

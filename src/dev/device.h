@@ -38,8 +38,8 @@ ls_status ls_cuda_alloc_ordered(const ls_exec *exec, void **out, int64_t bytes, 
 void ls_cuda_free_ordered(const ls_exec *exec, void *memory);
 /* Waits, and gives released memory, which stays with the process, back to the system. */
 ls_status ls_cuda_trim(const ls_exec *exec, ls_error *err);
-/* Bytes of the current device, and those of it that this process can have. */
-ls_status ls_cuda_memory(int64_t *free_bytes, int64_t *total, ls_error *err);
+/* Bytes of the current device, those of it that this process can have, and those of these that it keeps already. */
+ls_status ls_cuda_memory(int64_t *free_bytes, int64_t *kept, int64_t *total, ls_error *err);
 /* rows pieces of row_bytes, strides in bytes; each side is host or device memory. Pageable host memory may be reused
  * when the call returns. */
 ls_status ls_cuda_move(const ls_exec *exec, void *to, int64_t to_stride, const void *from, int64_t from_stride,

@@ -108,7 +108,7 @@ static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool whol
                                                  .sequences_whole = whole};
     const ls_gemm_backward_input_args input = {.dy = head->logits,
                                                .dy_stride = vocab,
-                                               .w = p->value,
+                                               .w = ls_parameter_value(p),
                                                .w_dtype = p->dtype,
                                                .dx = l->dx.data,
                                                .dx_stride = dim,

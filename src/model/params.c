@@ -22,6 +22,17 @@ typedef struct listing {
     ls_stored stored;
 } listing;
 
+/* Whether the model holds a parameter's value as it is stored. */
+static bool model_holds(const ls_parameter *p, const ls_device *device) {
+    if (p->slot.kind == LS_SLOT_EMBED) return true;
+    return p->slot.kind == LS_SLOT_MATRIX && device->table->packs_behind_rows && p->slot.matrix->dtype == p->dtype;
+}
+
+void *ls_parameter_value(const ls_parameter *p) {
+    if (p->own != NULL) return p->own;
+    return p->slot.kind == LS_SLOT_EMBED ? *p->slot.embed : p->slot.matrix->panels;
+}
+
 static ls_status list_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
     listing *l = context;
     ls_parameters *all = l->parameters;
@@ -32,14 +43,15 @@ static ls_status list_slot(void *context, const ls_weight_slot *slot, ls_error *
     p->n_elements = view->n_elements;
     p->offset = all->n_elements;
     all->n_elements += p->n_elements;
-    return ls_memory_alloc(all->device, &p->value, p->n_elements, ls_dtype_bytes(p->dtype), "parameters", err);
+    if (model_holds(p, all->device)) return LS_OK;
+    return ls_memory_alloc(all->device, &p->own, p->n_elements, ls_dtype_bytes(p->dtype), "parameters", err);
 }
 
 /* A parameter's value from the checkpoint, and its master by exact widening. */
 static ls_status read_parameter(listing *l, ls_parameter *q, ls_error *err) {
-    const ls_widen_args widen = {q->value, q->dtype, q->n_elements, q->master};
+    const ls_widen_args widen = {ls_parameter_value(q), q->dtype, q->n_elements, q->master};
     const ls_tensor_view *view = ls_checkpoint_find(l->stored.checkpoint, q->slot.name);
-    LS_TRY(ls_stored_load(&l->stored, l->parameters->device, q->value, view, err));
+    LS_TRY(ls_stored_load(&l->stored, l->parameters->device, ls_parameter_value(q), view, err));
     return ls_widen(l->parameters->device, &widen, err);
 }
 
@@ -76,22 +88,21 @@ done:
 
 void ls_parameters_free(ls_parameters *p) {
     if (p == NULL) return;
-    for (int64_t i = 0; p->list != NULL && i < p->n; i++) ls_memory_free(p->device, p->list[i].value);
+    for (int64_t i = 0; p->list != NULL && i < p->n; i++) ls_memory_free(p->device, p->list[i].own);
     ls_memory_free(p->device, p->masters);
     free(p->list);
     free(p);
 }
 
 static ls_status publish(const ls_parameters *all, const ls_parameter *p, ls_error *err) {
-    const ls_weight_cast_args cast = {p->master, p->n_elements, p->value, p->dtype};
+    void *value = ls_parameter_value(p);
+    const ls_weight_cast_args cast = {p->master, p->n_elements, value, p->dtype};
     const bool is_embedding = p->slot.kind == LS_SLOT_EMBED;
     const ls_gemm_weight *matrix = is_embedding ? &all->model->head : p->slot.matrix;
-    const ls_gemm_repack_args pack = {matrix, p->value, p->dtype};
+    const ls_gemm_repack_args pack = {matrix, value, p->dtype};
     LS_TRY(ls_weight_cast(all->device, &cast, err));
-    if (is_embedding)
-        LS_TRY(ls_memory_copy(all->device, *p->slot.embed, p->value, p->n_elements * ls_dtype_bytes(p->dtype), err));
-    else if (p->slot.kind != LS_SLOT_MATRIX)
-        LS_TRY(ls_slot_fill(&p->slot, all->device, p->value, p->dtype, err));
+    if (!is_embedding && p->slot.kind != LS_SLOT_MATRIX)
+        LS_TRY(ls_slot_fill(&p->slot, all->device, value, p->dtype, err));
     if (p->slot.kind == LS_SLOT_MATRIX || (is_embedding && all->model->config.tied))
         LS_TRY(ls_gemm_repack(all->device, &pack, err));
     return LS_OK;
@@ -127,7 +138,8 @@ ls_status ls_parameters_digest(const ls_parameters *parameters, uint64_t *out, l
     for (int64_t i = 0; i < parameters->n; i++) {
         const ls_parameter *p = &parameters->list[i];
         hash = ls_slot_mix(hash, &p->slot, p->dtype);
-        LS_TRY(ls_memory_digest(parameters->device, &hash, p->value, p->n_elements * ls_dtype_bytes(p->dtype), err));
+        LS_TRY(ls_memory_digest(parameters->device, &hash, ls_parameter_value(p),
+                                p->n_elements * ls_dtype_bytes(p->dtype), err));
     }
     *out = hash;
     return LS_OK;

@@ -18,7 +18,7 @@ typedef struct ls_parameter {
     int64_t n_elements, offset; /* offset: of its elements in arrays over all parameters */
     ls_dtype dtype;             /* of the stored weight */
     float *master;              /* [n_elements], device memory */
-    void *value;                /* [n_elements] of dtype, device memory: the rounded master */
+    void *own;                  /* its value where the model does not hold one; see ls_parameter_value */
 } ls_parameter;
 
 typedef struct ls_parameters {
@@ -33,6 +33,9 @@ typedef struct ls_parameters {
 ls_status ls_parameters_open(ls_parameters **out, ls_model *model, ls_device *device, const char *directory,
                              ls_error *err);
 void ls_parameters_free(ls_parameters *parameters);
+/* The rounded master, [n_elements] of dtype, rows as stored, device memory: the model's own table of embeddings, or what a
+ * packed matrix begins with where the back end keeps rows, else a copy. Moves where the model's weights move. */
+void *ls_parameter_value(const ls_parameter *parameter);
 /* Rounds every master into its value and the model. Nothing may run on the model meanwhile. Allocates nothing. */
 ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err);
 /* The parameter that belongs to this place of the model: a matrix, a vector, or the embedding. */

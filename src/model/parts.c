@@ -89,7 +89,7 @@ ls_status ls_leaf_through_product(const ls_leaf *l, const ls_leaf_product *p, ls
                                                .dy_stride = p->dy.stride,
                                                .dy_rounded = rounded,
                                                .dy_rounded_stride = p->w->n,
-                                               .w = w->value,
+                                               .w = ls_parameter_value(w),
                                                .w_dtype = w->dtype,
                                                .dx = p->dx.data,
                                                .dx_stride = p->dx.stride,

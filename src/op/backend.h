@@ -100,6 +100,7 @@ typedef struct ls_copy_args {
 typedef struct ls_memory_state {
     bool is_limited;     /* an allocation costs what it asks for, of `total`; else the host's memory, where touched */
     int64_t total, free; /* of the device, or of the machine; free: for this process, others' share taken off */
+    int64_t kept;        /* of `free`: released, and with the process still; ls_memory_trim gives it to others */
     int64_t used, used_max; /* what allocations on this device hold, and the most so far */
     int64_t pinned;         /* what ls_memory_pin holds of the host's memory */
     int64_t n_allocations;  /* made so far, pinned ones included */
@@ -107,6 +108,7 @@ typedef struct ls_memory_state {
 
 typedef struct ls_backend_table {
     const char *title;                /* "cpu", .. */
+    bool packs_behind_rows;           /* a packed weight begins with its rows as stored, where the types are equal */
     int64_t block_bytes;              /* of a result that is made and used up block by block: as much as is worth it */
     void (*close)(ls_device *device); /* releases what the back end's own open made, `device` included */
     /* What it is, for people: "cpu, avx2, 2 threads". */
@@ -127,7 +129,7 @@ typedef struct ls_backend_table {
      * Its content is undefined at first. unpin is called when no call needs it any more. */
     ls_status (*pin)(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err);
     void (*unpin)(ls_device *device, void *memory, int64_t bytes);
-    /* Fills is_limited, total and free. */
+    /* Fills is_limited, total, free and kept. */
     ls_status (*memory)(ls_device *device, ls_memory_state *out, ls_error *err);
     /* Gives back to the system what was released and is kept for the next allocation. NULL: nothing is kept. */
     ls_status (*trim)(ls_device *device, ls_error *err);

@@ -32,6 +32,7 @@ ls_status ls_device_memory(ls_device *device, ls_memory_state *out, ls_error *er
         out->is_limited = true;
         out->total = device->limit;
         out->free = device->limit > l->used ? device->limit - l->used : 0;
+        out->kept = 0;
     }
     return LS_OK;
 }
@@ -78,10 +79,12 @@ static const char *smaller_with(const char *what) {
     return "--batch or --tick-tokens";
 }
 
-/* What holds most of the memory: "2048.0 MiB of weights, .." */
-static void list_holders(char *text, size_t bytes, const ls_ledger *ledger) {
-    ls_ledger_sum sums[3];
-    const int64_t n = ls_ledger_largest(ledger, sums, 3);
+#define HOLDERS_MAX 8
+
+/* What holds most of the memory, up to `most` names: "2048.0 MiB of weights, .." */
+static void list_holders(char *text, size_t bytes, const ls_ledger *ledger, int64_t most) {
+    ls_ledger_sum sums[HOLDERS_MAX];
+    const int64_t n = ls_ledger_largest(ledger, sums, most);
     size_t used = 0;
     snprintf(text, bytes, "nothing");
     for (int64_t i = 0; i < n && used < bytes; i++)
@@ -89,11 +92,17 @@ static void list_holders(char *text, size_t bytes, const ls_ledger *ledger) {
                                  ls_mib(sums[i].bytes), sums[i].what);
 }
 
+void ls_memory_tell(const ls_device *device, char *text, size_t bytes) {
+    char holders[320];
+    list_holders(holders, sizeof holders, &device->ledger, HOLDERS_MAX);
+    snprintf(text, bytes, "%.1f MiB of memory: %s", ls_mib(device->ledger.used), holders);
+}
+
 static ls_status out_of_memory(ls_device *device, int64_t bytes, const char *what, ls_error *err) {
     ls_memory_state state;
     char holders[160], others[96] = "";
     LS_TRY(ls_device_memory(device, &state, err));
-    list_holders(holders, sizeof holders, &device->ledger);
+    list_holders(holders, sizeof holders, &device->ledger, 3);
     if (ls_memory_of_others(&state) > 0)
         snprintf(others, sizeof others, ", other processes about %.1f MiB", ls_mib(ls_memory_of_others(&state)));
     return LS_FAIL(err, LS_ERR_NOMEM,

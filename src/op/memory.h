@@ -14,6 +14,9 @@ double ls_mib(int64_t bytes);
  * context takes. 0 where it is not. */
 int64_t ls_memory_of_others(const ls_memory_state *state);
 
+/* What this device's memory holds, largest first: "5718.2 MiB of memory: 3812.1 MiB of weights, .." */
+void ls_memory_tell(const ls_device *device, char *text, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

@@ -12,6 +12,7 @@
 #include "base/fnv.h"
 #include "base/interrupt.h"
 #include "base/mem.h"
+#include "op/memory.h"
 #include "rl/grpo_state.h"
 #include "train/stopping.h"
 
@@ -250,6 +251,7 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
 
 static void print_plan(const grpo *g) {
     const ls_grpo_options *o = g->o;
+    char memory[400];
     if (g->progress == NULL) return;
     if (g->problems != NULL)
         fprintf(g->progress, "%lld problems to train on, %lld held out\n",
@@ -261,6 +263,8 @@ static void print_plan(const grpo *g) {
             (long long)o->train.steps, (long long)o->prompts, (long long)o->samples, (long long)o->max_tokens,
             (long long)ls_trainer_state(g->trainer)->parameters->n_elements,
             (double)ls_trainer_bytes(g->trainer) * 1e-6, (long long)g->rows_max);
+    ls_memory_tell(g->device, memory, sizeof memory);
+    fprintf(g->progress, "%s\n", memory);
 }
 
 static ls_status open_records(grpo *g, ls_error *err) {

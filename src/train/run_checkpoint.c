@@ -187,7 +187,8 @@ static ls_status save_weights(const char *path, const ls_parameters *p, ls_error
     if (status != LS_OK) return status;
     for (int64_t i = 0; i < p->n; i++) {
         const ls_parameter *q = &p->list[i];
-        tensors[i] = (ls_tensor_out){q->slot.name, stored_dtype(q->dtype), q->slot.n_dims, q->slot.dims, q->value};
+        tensors[i] =
+            (ls_tensor_out){q->slot.name, stored_dtype(q->dtype), q->slot.n_dims, q->slot.dims, ls_parameter_value(q)};
     }
     status = ls_safetensors_write(path, tensors, p->n, fetch, p->device, err);
     free(tensors);

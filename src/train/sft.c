@@ -13,6 +13,7 @@
 #include "base/interrupt.h"
 #include "base/mem.h"
 #include "load/pair_lines.h"
+#include "op/memory.h"
 #include "run/run.h"
 #include "run/run_db.h"
 #include "text/tokenizer.h"
@@ -419,6 +420,7 @@ static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
 
 static void print_plan(const sft *s) {
     const ls_sft_options *o = s->o;
+    char memory[400];
     if (s->progress == NULL) return;
     if (s->begin_step > 0) fprintf(s->progress, "going on from %s\n", s->begin);
     fprintf(s->progress,
@@ -427,6 +429,8 @@ static void print_plan(const sft *s) {
             (long long)s->n_train, (long long)s->offsets[s->n], (long long)s->longest, (long long)o->train.steps,
             (long long)o->batch, (long long)ls_trainer_state(s->trainer)->parameters->n_elements,
             (double)ls_trainer_bytes(s->trainer) * 1e-6, (long long)s->rows_max);
+    ls_memory_tell(s->device, memory, sizeof memory);
+    fprintf(s->progress, "%s\n", memory);
 }
 
 static ls_status make_batch(sft *s, ls_error *err) {

@@ -154,7 +154,9 @@ ls_train_state *ls_trainer_state(ls_trainer *t) { return &t->state; }
 int64_t ls_trainer_bytes(const ls_trainer *t) {
     const ls_parameters *p = t->state.parameters;
     int64_t bytes = 3 * p->n_elements * (int64_t)sizeof(float) + ls_gradient_bytes(p->n_elements, tree_leaves(t));
-    for (int64_t i = 0; i < p->n; i++) bytes += 2 * p->list[i].n_elements * ls_dtype_bytes(p->list[i].dtype);
+    bytes += p->model->weight_bytes;
+    for (int64_t i = 0; i < p->n; i++)
+        if (p->list[i].own != NULL) bytes += p->list[i].n_elements * ls_dtype_bytes(p->list[i].dtype);
     return bytes;
 }
 

@@ -92,9 +92,9 @@ static void gradients_by_rows_and_ranges(bk_run *run) {
         const door_buffer up = rows_put(&d, true), any = rows_put(&d, false);
         const door_buffer range = door_in(&d, "range", ranges[i / 4], 16);
         DOOR_CALL(&d, gemm_backward_input, dy.at[s], WIDE, w.at[s], type, dx.at[s], DEEP, TALL,
-                  listed ? up.at[s] : NULL, more, ROWS, WIDE, DEEP, LS_PROFILE_EXACT, range.at[s]);
+                  listed ? up.at[s] : NULL, more, ROWS, WIDE, DEEP, LS_PROFILE_EXACT, range.at[s], NULL, 0);
         DOOR_CALL(&d, gemm_backward_weight, dy.at[s], WIDE, x.at[s], type, DEEP, TALL, listed ? any.at[s] : NULL,
-                  dw.at[s], db.at[s], ROWS, WIDE, DEEP, LS_PROFILE_EXACT, NULL, 0, range.at[s]);
+                  dw.at[s], db.at[s], ROWS, WIDE, DEEP, LS_PROFILE_EXACT, NULL, 0, range.at[s], NULL, 0, false, false);
         door_same(&d, &dx, 4, "case %lld", (long long)i);
         door_same(&d, &dw, 4, "case %lld", (long long)i);
         door_same(&d, &db, 4, "case %lld", (long long)i);
@@ -125,9 +125,9 @@ static void products_of_models_in_mma16(bk_run *run) {
         DOOR_CALL(&d, gemm, x.at[s], LS_BF16, k, &packed.side[s], NULL, half.at[s], LS_BF16, n, m, LS_PROFILE_MMA16,
                   NULL, true);
         DOOR_CALL(&d, gemm_backward_input, dy.at[s], n, w.at[s], LS_BF16, dx.at[s], k, m, NULL, i % 2 == 1, m, n, k,
-                  LS_PROFILE_MMA16, NULL);
+                  LS_PROFILE_MMA16, NULL, NULL, 0);
         DOOR_CALL(&d, gemm_backward_weight, dy.at[s], n, x.at[s], LS_BF16, k, m, NULL, dw.at[s], NULL, m, n, k,
-                  LS_PROFILE_MMA16, offsets.at[s], 3, NULL);
+                  LS_PROFILE_MMA16, offsets.at[s], 3, NULL, NULL, 0, false, false);
         door_same(&d, &y, 4, "m %lld n %lld k %lld", (long long)m, (long long)n, (long long)k);
         door_same(&d, &half, 2, "m %lld n %lld k %lld, bf16", (long long)m, (long long)n, (long long)k);
         door_same(&d, &dx, 4, "m %lld n %lld k %lld", (long long)m, (long long)n, (long long)k);
@@ -156,13 +156,13 @@ static void faults_are_found(bk_run *run) {
     DOOR_REFUSED(&d, "gemm range", of_range, gemm, x.at[s], LS_F32, DEEP, &packed.side[s], NULL, y.at[s], LS_F32, WIDE,
                  ROWS, LS_PROFILE_EXACT, bad.at[s], false);
     DOOR_REFUSED(&d, "dx range", of_range, gemm_backward_input, dy.at[s], WIDE, w.at[s], LS_F32, dx.at[s], DEEP, TALL,
-                 NULL, false, ROWS, WIDE, DEEP, LS_PROFILE_EXACT, bad.at[s]);
+                 NULL, false, ROWS, WIDE, DEEP, LS_PROFILE_EXACT, bad.at[s], NULL, 0);
     DOOR_REFUSED(&d, "dx order", of_order, gemm_backward_input, dy.at[s], WIDE, w.at[s], LS_F32, dx.at[s], DEEP, TALL,
-                 order.at[s], false, ROWS, WIDE, DEEP, LS_PROFILE_EXACT, good.at[s]);
+                 order.at[s], false, ROWS, WIDE, DEEP, LS_PROFILE_EXACT, good.at[s], NULL, 0);
     DOOR_REFUSED(&d, "x rows", of_row, gemm_backward_weight, dy.at[s], WIDE, x.at[s], LS_F32, DEEP, ROWS, outside.at[s],
-                 dw.at[s], NULL, ROWS, WIDE, DEEP, LS_PROFILE_EXACT, NULL, 0, NULL);
+                 dw.at[s], NULL, ROWS, WIDE, DEEP, LS_PROFILE_EXACT, NULL, 0, NULL, NULL, 0, false, false);
     DOOR_REFUSED(&d, "dw range", of_range, gemm_backward_weight, dy.at[s], WIDE, x.at[s], LS_F32, DEEP, ROWS, NULL,
-                 dw.at[s], NULL, ROWS, WIDE, DEEP, LS_PROFILE_EXACT, NULL, 0, bad.at[s]);
+                 dw.at[s], NULL, ROWS, WIDE, DEEP, LS_PROFILE_EXACT, NULL, 0, bad.at[s], NULL, 0, false, false);
     door_same(&d, &y, 4, "after faults");
     door_same(&d, &dx, 4, "after faults");
     door_same(&d, &dw, 4, "after faults");

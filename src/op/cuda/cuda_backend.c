@@ -143,23 +143,28 @@ static ls_status cuda_alloc(ls_device *device, void **out, int64_t bytes, const 
     return ls_cuda_alloc_ordered(&device->exec, out, bytes, what, err);
 }
 
-/* Pools are memory of their own, so that what is given back is the system's at once. */
+/* Pools of this size and more are memory of their own, so that what is given back is the system's at once. */
+#define OWN_POOL_BYTES ((int64_t)32 << 20)
+
 static ls_status cuda_reserve(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
-    const int64_t size = bytes > 0 ? bytes : 1;
     ls_status status;
     *out = NULL;
+    if (bytes < OWN_POOL_BYTES) return cuda_alloc(device, out, bytes, what, err);
     LS_TRY(enter_unrecorded(device, "an allocation", err));
-    status = ls_cuda_alloc(out, size, err);
-    if (status == LS_ERR_NOMEM && cuda_trim(device, err) == LS_OK) status = ls_cuda_alloc(out, size, err);
+    status = ls_cuda_alloc(out, bytes, err);
+    if (status == LS_ERR_NOMEM && cuda_trim(device, err) == LS_OK) status = ls_cuda_alloc(out, bytes, err);
     if (status != LS_OK) {
         ls_error_prefix(err, "%s", what);
         return status;
     }
-    return ls_cuda_set(&device->exec, *out, 0, size, err);
+    return ls_cuda_set(&device->exec, *out, 0, bytes, err);
 }
 
 static void cuda_unreserve(ls_device *device, void *memory, int64_t bytes) {
-    (void)bytes;
+    if (bytes < OWN_POOL_BYTES) {
+        cuda_release(device, memory);
+        return;
+    }
     if (enter(&device->exec, NULL) != LS_OK) return;
     (void)ls_cuda_synchronize(&device->exec, NULL); /* a call may still read it; its error is the next wait's too */
     ls_cuda_free(memory);
@@ -170,12 +175,12 @@ static ls_status cuda_pin(ls_device *device, void **out, int64_t bytes, const ch
     *out = NULL;
     LS_TRY(enter_unrecorded(device, "an allocation", err));
     status = ls_cuda_host_alloc(out, bytes > 0 ? bytes : 1, err);
-    if (status != LS_OK)
+    if (status == LS_ERR_NOMEM)
         return LS_FAIL(err, status,
                        "cuda: %s: %lld bytes (%.1f MiB) of pinned host memory cannot be had: the machine has less, or "
                        "its limit of locked memory is lower",
                        what, (long long)bytes, (double)bytes / (double)(1 << 20));
-    return LS_OK;
+    return status;
 }
 
 static void cuda_unpin(ls_device *device, void *memory, int64_t bytes) {
@@ -186,7 +191,7 @@ static void cuda_unpin(ls_device *device, void *memory, int64_t bytes) {
 static ls_status cuda_memory(ls_device *device, ls_memory_state *out, ls_error *err) {
     LS_TRY(enter(&device->exec, err));
     out->is_limited = true;
-    return ls_cuda_memory(&out->free, &out->total, err);
+    return ls_cuda_memory(&out->free, &out->kept, &out->total, err);
 }
 
 static ls_status cuda_fill(ls_device *device, void *to, int byte, int64_t bytes, ls_error *err) {
@@ -349,6 +354,7 @@ const ls_backend_table ls_backend_table_cuda = {.title = "cuda", LS_OPS(OP)};
 
 #define OP(name) .name = on_device_##name,
 static const ls_backend_table device_table = {.title = "cuda",
+                                              .packs_behind_rows = true,
                                               .block_bytes = (int64_t)256 << 20,
                                               .close = cuda_close,
                                               .describe = cuda_describe,

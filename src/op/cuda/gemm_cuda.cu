@@ -294,7 +294,7 @@ ls_status ls_cuda_gemm_repack(const ls_exec *exec, const ls_gemm_repack_args *a,
     const int64_t stored = weight->n * weight->k * ls_dtype_bytes(weight->dtype);
     uint8_t *panels = (uint8_t *)weight->panels;
     if (a->dtype == weight->dtype) {
-        LS_CUDA_TRY(ls_cuda_move(exec, panels, stored, a->w, stored, 1, stored, err));
+        if (a->w != panels) LS_CUDA_TRY(ls_cuda_move(exec, panels, stored, a->w, stored, 1, stored, err));
         if (weight->dtype != LS_BF16) return LS_OK;
         return ls_cuda_gemm_pack(exec, panels + weight->panel_stride, panels, weight->n, weight->k, err);
     }

@@ -77,6 +77,49 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) dx_kernel(const __gri
     if (threadIdx.x == 0) p.a.scale[row] = s;
 }
 
+/* A row in the registers of four times as many threads; the first 64, whose chains they are, see it in shared memory. */
+#define GROUPS 4
+
+template <int X>
+static __global__ void __launch_bounds__(GROUPS *LS_CHAIN_THREADS)
+    long_dx_kernel(const __grid_constant__ norm_params p) {
+    ls_cuda_begin();
+    __shared__ float runs[2][LS_CHAIN_RUNS];
+    __shared__ __align__(16) float n[LONG_STEPS * LS_CHAIN_STEP], g[LONG_STEPS * LS_CHAIN_STEP];
+    const int64_t row = blockIdx.x, dim = p.a.dim;
+    const int64_t first = 4 * (threadIdx.x % LS_CHAIN_THREADS), group = threadIdx.x / LS_CHAIN_THREADS;
+    float x[LONG_STEPS / GROUPS][4], dy[LONG_STEPS / GROUPS][4], w[LONG_STEPS / GROUPS][4];
+    float squares[4] = {0, 0, 0, 0}, products[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < LONG_STEPS / GROUPS; i++) {
+        const int64_t c = first + (GROUPS * i + group) * LS_CHAIN_STEP;
+        if (c >= dim) continue;
+        load_row<X>(&p, row, c, x[i], dy[i]);
+        ls_four_load<LS_F32>(p.a.w, c, dim - c, p.vector, w[i]);
+        *(float4 *)&n[c] = make_float4(x[i][0], x[i][1], x[i][2], x[i][3]);
+    }
+    __syncthreads();
+    for (int64_t c = first; group == 0 && c < dim; c += LS_CHAIN_STEP) ls_chain_add(squares, &n[c], &n[c], dim - c);
+    const float s = scale_of(&p.a, ls_chain_fold(squares, runs[0]));
+#pragma unroll
+    for (int i = 0; i < LONG_STEPS / GROUPS; i++) {
+        const int64_t c = first + (GROUPS * i + group) * LS_CHAIN_STEP;
+        if (c >= dim) continue;
+        normalise(x[i], dy[i], w[i], s);
+        *(float4 *)&n[c] = make_float4(x[i][0], x[i][1], x[i][2], x[i][3]);
+        *(float4 *)&g[c] = make_float4(dy[i][0], dy[i][1], dy[i][2], dy[i][3]);
+    }
+    __syncthreads();
+    for (int64_t c = first; group == 0 && c < dim; c += LS_CHAIN_STEP) ls_chain_add(products, &g[c], &n[c], dim - c);
+    const float u = ls_div(ls_chain_fold(products, runs[1]), (float)dim);
+#pragma unroll
+    for (int i = 0; i < LONG_STEPS / GROUPS; i++) {
+        const int64_t c = first + (GROUPS * i + group) * LS_CHAIN_STEP;
+        if (c < dim) store_dx(&p, row, c, x[i], dy[i], s, u);
+    }
+    if (threadIdx.x == 0) p.a.scale[row] = s;
+}
+
 /* A row of any length, read three times. */
 template <int X>
 static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_dx_kernel(const __grid_constant__ norm_params p) {
@@ -159,11 +202,16 @@ static __global__ void __launch_bounds__(DW_THREADS) dw_kernel(const __grid_cons
 
 /* ---- the op ---- */
 
+typedef struct dx_launch {
+    const void *kernel;
+    int64_t threads;
+} dx_launch;
+
 template <int X>
-static const void *dx_kernel_for(int64_t dim) {
-    if (dim <= SHORT_STEPS * LS_CHAIN_STEP) return (const void *)dx_kernel<X, SHORT_STEPS>;
-    if (dim <= LONG_STEPS * LS_CHAIN_STEP) return (const void *)dx_kernel<X, LONG_STEPS>;
-    return (const void *)wide_dx_kernel<X>;
+static dx_launch dx_kernel_for(int64_t dim) {
+    if (dim <= SHORT_STEPS * LS_CHAIN_STEP) return dx_launch{(const void *)dx_kernel<X, SHORT_STEPS>, LS_CHAIN_THREADS};
+    if (dim <= LONG_STEPS * LS_CHAIN_STEP) return dx_launch{(const void *)long_dx_kernel<X>, GROUPS * LS_CHAIN_THREADS};
+    return dx_launch{(const void *)wide_dx_kernel<X>, LS_CHAIN_THREADS};
 }
 
 static bool fits_fours(const ls_rmsnorm_backward_args *a) {
@@ -188,12 +236,12 @@ ls_status ls_cuda_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backwar
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", a->x_stride}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"dy stride", a->dy_stride}, {"element", 4}}}},
                               {LS_WIDTH_I64, {{{"row", a->rows}, {"dx stride", a->dx_stride}, {"element", 4}}}}};
-    const ls_launch dx = {"rmsnorm_backward", {a->rows, 1, 1}, LS_CHAIN_THREADS, 0, index, 3};
+    const bool f32 = a->x_dtype == LS_F32;
+    const dx_launch of = f32 ? dx_kernel_for<LS_F32>(a->dim) : dx_kernel_for<LS_BF16>(a->dim);
+    const ls_launch dx = {"rmsnorm_backward", {a->rows, 1, 1}, of.threads, 0, index, 3};
     const ls_launch dw = {
         "rmsnorm_backward dw", {(a->dim + DW_COLUMNS - 1) / DW_COLUMNS, 1, 1}, DW_THREADS, 0, index, 2};
-    const bool f32 = a->x_dtype == LS_F32;
-    LS_CUDA_TRY(
-        ls_cuda_launch(exec, &dx, f32 ? dx_kernel_for<LS_F32>(a->dim) : dx_kernel_for<LS_BF16>(a->dim), &p, err));
+    LS_CUDA_TRY(ls_cuda_launch(exec, &dx, of.kernel, &p, err));
     if (a->dw == NULL) return LS_OK;
     return ls_cuda_launch(exec, &dw, f32 ? (const void *)dw_kernel<LS_F32> : (const void *)dw_kernel<LS_BF16>, a, err);
 }

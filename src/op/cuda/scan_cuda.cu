@@ -76,6 +76,13 @@ static ls_status multiprocessors(int *out, ls_error *err) {
     return ls_cuda_status(cudaDeviceGetAttribute(out, cudaDevAttrMultiProcessorCount, device), "scan", err);
 }
 
+/* Decode: spans of a warp, so that warps fill the GPU once, or a whole number of times where a warp takes no more. */
+static int64_t decode_steps(int64_t n_spans, int64_t blocks, int64_t processors) {
+    const int64_t runs = DECODE_BLOCKS * processors / blocks < 1 ? 1 : DECODE_BLOCKS * processors / blocks;
+    const int64_t waves = (n_spans - 1) / (runs * DECODE_SPANS_MAX) + 1;
+    return (n_spans - 1) / (runs * waves) + 1;
+}
+
 ls_status ls_cuda_scan(const ls_exec *exec, const ls_scan_args *a, ls_error *err) {
     const int64_t elem = ls_dtype_bytes(a->in_dtype);
     const ls_cuda_operand operands[] = {{"u", a->u, elem, false},
@@ -100,13 +107,7 @@ ls_status ls_cuda_scan(const ls_exec *exec, const ls_scan_args *a, ls_error *err
     scan_params p;
     p.a = *a;
     p.blocks = (a->dim + kernel.channels - 1) / kernel.channels;
-    /* Decode: enough warps to fill the GPU once, each with a run of spans. */
-    p.span_steps = 1;
-    if (decode) {
-        const int64_t runs = DECODE_BLOCKS * (int64_t)processors / p.blocks;
-        const int64_t steps = runs > 0 ? (a->n_spans + runs - 1) / runs : a->n_spans;
-        p.span_steps = steps < DECODE_SPANS_MAX ? steps : DECODE_SPANS_MAX;
-    }
+    p.span_steps = decode ? decode_steps(a->n_spans, p.blocks, processors) : 1;
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"u stride", a->u_stride}, {"element", elem}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dt stride", a->dt_stride}, {"element", elem}}}},
