@@ -103,10 +103,10 @@ static double time_decode(bench *b, ls_engine *engine, int64_t batch) {
 }
 
 static double fma_peak(const bench *b) {
-    bounds_job job = {.isa = b->device->exec.queue->isa};
+    bounds_job job = {.isa = b->device->exec.workers->isa};
     const double start = now();
-    ls_parallel_for(b->device->exec.queue->pool, b->threads, 1, fma_part, &job);
-    return fma_flops(b->device->exec.queue->isa, b->threads) / (now() - start);
+    ls_parallel_for(b->device->exec.workers->pool, b->threads, 1, fma_part, &job);
+    return fma_flops(b->device->exec.workers->isa, b->threads) / (now() - start);
 }
 
 static void bench_decode(bench *b, int64_t reps, int64_t only) {
@@ -208,7 +208,7 @@ int main(int argc, char **argv) {
     need(ls_model_open(&b.model, b.device, argv[1], &err), &err);
     lay_out_requests(&b);
     printf("%s, activations %s, %s, %d thread%s\n", argv[1], ls_dtype_name(b.dtype),
-           ls_isa_name(b.device->exec.queue->isa), b.threads, b.threads == 1 ? "" : "s");
+           ls_isa_name(b.device->exec.workers->isa), b.threads, b.threads == 1 ? "" : "s");
     bench_decode(&b, reps, only);
     good = only > 0 || bench_sharing(&b);
     free(b.logprobs);

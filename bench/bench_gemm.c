@@ -68,9 +68,9 @@ static double contender_run(bench *b, int contender, int64_t m) {
         case PEER_GEMM:
         case PEER_GEMV: return INFINITY;
 #endif
-        case FMA_PEAK: ls_parallel_for(b->device->exec.queue->pool, b->threads, 1, fma_part, &b->bounds); break;
+        case FMA_PEAK: ls_parallel_for(b->device->exec.workers->pool, b->threads, 1, fma_part, &b->bounds); break;
         case READ_STREAM:
-            ls_parallel_for(b->device->exec.queue->pool, STREAM_BYTES / 4, 1024, stream_part, &b->bounds);
+            ls_parallel_for(b->device->exec.workers->pool, STREAM_BYTES / 4, 1024, stream_part, &b->bounds);
             break;
         default: break;
     }
@@ -90,7 +90,7 @@ static void m_run(bench *b, int64_t m) {
         t[c] = median(seconds[c], b->reps);
         best[c] = seconds[c][0];
     }
-    peak = fma_flops(b->device->exec.queue->isa, b->threads) / t[FMA_PEAK];
+    peak = fma_flops(b->device->exec.workers->isa, b->threads) / t[FMA_PEAK];
     bandwidth = (double)STREAM_BYTES / t[READ_STREAM];
     floor_f32 = fmax(flops / peak, bytes_f32 / bandwidth);
     floor_bf16 = fmax(flops / peak, bytes_bf16 / bandwidth);

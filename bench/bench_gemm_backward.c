@@ -55,7 +55,7 @@ static ls_status contender_call(bench *b, int contender, ls_error *err) {
         case DX_BF16: return ls_gemm_backward_input(b->device, &input, err);
         case DW:
         case DW_BF16: return ls_gemm_backward_weight(b->device, &weight, err);
-        default: ls_parallel_for(b->device->exec.queue->pool, b->threads, 1, fma_part, &b->bounds); return LS_OK;
+        default: ls_parallel_for(b->device->exec.workers->pool, b->threads, 1, fma_part, &b->bounds); return LS_OK;
     }
 }
 
@@ -80,7 +80,7 @@ static void shape_run(bench *b, int64_t n, int64_t k) {
     for (int c = 0; c < N_CONTENDERS; c++) contender_run(b, c); /* warm up */
     for (int r = 0; r < b->reps; r++)
         for (int c = 0; c < N_CONTENDERS; c++) seconds[c][r] = contender_run(b, c);
-    peak = fma_flops(b->device->exec.queue->isa, b->threads) / median(seconds[FMA_PEAK], b->reps);
+    peak = fma_flops(b->device->exec.workers->isa, b->threads) / median(seconds[FMA_PEAK], b->reps);
     printf("%5lld %5lld  %7.1f", (long long)n, (long long)k, peak * 1e-9);
     for (int c = 0; c < FMA_PEAK; c++) {
         const double rate = flops / median(seconds[c], b->reps);

@@ -102,7 +102,7 @@ int main(int argc, char **argv) {
     printf(
         "%s, %s, activations %s, %s, %d thread%s: fma peak %.1f GFLOP/s, read %.1f GB/s, weights %.2f MB, %.2f MFLOP a "
         "token\n",
-        argv[1], ls_profile_name(profile), ls_dtype_name(b.dtype), ls_isa_name(b.device->exec.queue->isa), b.threads,
+        argv[1], ls_profile_name(profile), ls_dtype_name(b.dtype), ls_isa_name(b.device->exec.workers->isa), b.threads,
         b.threads == 1 ? "" : "s", b.bounds.peak * 1e-9, b.bounds.bandwidth * 1e-9,
         (double)b.model->weight_bytes * 1e-6, 2e-6 * b.macs_row);
     printf("%-22s %12s %14s %-7s %8s\n", "", "tokens/s", "bound", "by", "of it");

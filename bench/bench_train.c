@@ -156,7 +156,7 @@ int main(int argc, char **argv) {
     bounds = measure_bounds(device);
     floor_s = 3.0 * 2.0 * model_macs(model) * ROWS / bounds.peak;
     printf("%s, activations %s, %s, %d thread%s: fma peak %.1f GFLOP/s, %.2f MFLOP a token\n", argv[1],
-           ls_dtype_name(dtype), ls_isa_name(device->exec.queue->isa), threads, threads == 1 ? "" : "s",
+           ls_dtype_name(dtype), ls_isa_name(device->exec.workers->isa), threads, threads == 1 ? "" : "s",
            bounds.peak * 1e-9, 6e-6 * model_macs(model));
     printf("%-32s %12s %14s %8s\n", "1,024 tokens a forward", "tokens/s", "bound (fma)", "of it");
     report("products alone", time_products(argv[1], model, device), floor_s);

@@ -15,9 +15,9 @@ typedef struct model_bounds {
 } model_bounds;
 
 static inline model_bounds measure_bounds(const ls_device *device) {
-    const int32_t threads = ls_pool_threads(device->exec.queue->pool);
+    const int32_t threads = ls_pool_threads(device->exec.workers->pool);
     double fma_time[REPS], stream_time[REPS];
-    bounds_job job = {.isa = device->exec.queue->isa};
+    bounds_job job = {.isa = device->exec.workers->isa};
     model_bounds bounds;
     float *stream;
     ls_error err;
@@ -26,13 +26,13 @@ static inline model_bounds measure_bounds(const ls_device *device) {
     job.stream = stream;
     for (int r = 0; r < REPS; r++) {
         double start = now();
-        ls_parallel_for(device->exec.queue->pool, threads, 1, fma_part, &job);
+        ls_parallel_for(device->exec.workers->pool, threads, 1, fma_part, &job);
         fma_time[r] = now() - start;
         start = now();
-        ls_parallel_for(device->exec.queue->pool, STREAM_BYTES / 4, 1024, stream_part, &job);
+        ls_parallel_for(device->exec.workers->pool, STREAM_BYTES / 4, 1024, stream_part, &job);
         stream_time[r] = now() - start;
     }
-    bounds.peak = fma_flops(device->exec.queue->isa, threads) / median(fma_time, REPS);
+    bounds.peak = fma_flops(device->exec.workers->isa, threads) / median(fma_time, REPS);
     bounds.bandwidth = (double)STREAM_BYTES / median(stream_time, REPS);
     free(stream);
     return bounds;

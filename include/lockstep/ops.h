@@ -59,17 +59,17 @@ typedef struct ls_fault {
 } ls_fault;
 
 /* Threads and instruction set of CPU calls. */
-typedef struct ls_queue ls_queue;
+typedef struct ls_workers ls_workers;
 
 /* isa: "generic", "avx2", "avx512" or NULL for the best one here. */
-ls_status ls_cpu_queue_create(ls_queue **out, int32_t n_threads, const char *isa, ls_error *err);
-void ls_cpu_queue_free(ls_queue *queue);
+ls_status ls_cpu_workers_create(ls_workers **out, int32_t n_threads, const char *isa, ls_error *err);
+void ls_cpu_workers_free(ls_workers *workers);
 
 /* Where and how a call runs. */
 typedef struct ls_exec {
     ls_backend backend;
-    ls_queue *queue; /* CPU only */
-    void *stream;    /* CUDA only: a cudaStream_t of the current device; NULL is the default stream */
+    ls_workers *workers; /* CPU only */
+    void *stream;        /* CUDA only: a cudaStream_t of the current device; NULL is the default stream */
     /* Scratch of the back end, 256-byte aligned, at least what the op's _workspace function says; its content means
      * nothing before or after. Calls that may run at the same time need one each. */
     void *workspace;

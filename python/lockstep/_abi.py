@@ -35,7 +35,7 @@ class Fault(Structure):
 
 
 class Exec(Structure):
-    _fields_ = [("backend", c_int), ("queue", c_void_p), ("stream", c_void_p), ("workspace", c_void_p),
+    _fields_ = [("backend", c_int), ("workers", c_void_p), ("stream", c_void_p), ("workspace", c_void_p),
                 ("workspace_bytes", c_int64), ("fault", c_void_p)]
 
 
@@ -145,7 +145,7 @@ def library():
         raise LockstepError(f"{path} does not load: {error}", "io") from error
     lib.ls_backend_available.argtypes = [c_int, POINTER(Error)]
     lib.ls_backend_available.restype = c_bool
-    lib.ls_cpu_queue_create.argtypes = [POINTER(c_void_p), c_int32, c_char_p, POINTER(Error)]
+    lib.ls_cpu_workers_create.argtypes = [POINTER(c_void_p), c_int32, c_char_p, POINTER(Error)]
     lib.ls_fault_take.argtypes = [POINTER(Exec), POINTER(Error)]
     for name, args in OPS.items():
         getattr(lib, f"ls_op_{name}").argtypes = [POINTER(Exec), POINTER(args), POINTER(Error)]
@@ -166,11 +166,11 @@ def backend_unavailable(backend):
     return None if library().ls_backend_available(backend, error) else error.text.decode("utf-8", "replace")
 
 
-def queue_create(n_threads, isa=None):
-    """A CPU queue: threads and instruction set ("generic", "avx2", "avx512", None for the best). Bits do not depend."""
-    queue, error = c_void_p(), Error()
-    raise_for(library().ls_cpu_queue_create(queue, n_threads, isa.encode() if isa else None, error), error)
-    return queue
+def workers_create(n_threads, isa=None):
+    """Workers of the CPU: threads and instruction set ("generic", "avx2", "avx512", None for the best). Bits do not depend."""
+    workers, error = c_void_p(), Error()
+    raise_for(library().ls_cpu_workers_create(workers, n_threads, isa.encode() if isa else None, error), error)
+    return workers
 
 
 def workspace_bytes(op, args):

@@ -80,22 +80,22 @@ def new_pool(n, entry, dtype, device):
     return torch.zeros((n, step), dtype=dtype, device=device)[:, :size].view(n, *entry)
 
 
-class _Queue:
+class _Workers:
     """The CPU back end's threads: made at the first call, again in a forked child; takes one call at a time."""
 
     def __init__(self):
-        self.lock, self.queue = threading.Lock(), None
+        self.lock, self.workers = threading.Lock(), None
 
     def run(self, op, args, exec_):
         with self.lock:
-            if self.queue is None:
-                self.queue = _abi.queue_create(torch.get_num_threads())
-            exec_.queue = self.queue
+            if self.workers is None:
+                self.workers = _abi.workers_create(torch.get_num_threads())
+            exec_.workers = self.workers
             _abi.call(op, exec_, args)
 
 
-_queue = _Queue()
-os.register_at_fork(after_in_child=_queue.__init__)
+_workers = _Workers()
+os.register_at_fork(after_in_child=_workers.__init__)
 
 
 class _Faults:
@@ -166,7 +166,7 @@ def run(op, device, check, **members):
     exec_ = _abi.Exec(workspace=_aligned(workspace.data_ptr(), 256), workspace_bytes=n)
     if device.type == "cpu":
         exec_.backend = _abi.CPU
-        _queue.run(op, args, exec_)
+        _workers.run(op, args, exec_)
     elif device.type == "cuda":
         with torch.cuda.device(device):
             _cuda_exec(op, device, check, exec_)

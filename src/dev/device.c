@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dev/queue.h"
+#include "dev/workers.h"
 
 static const char *const names[LS_BACKEND_COUNT] = {"cpu", "cuda", "hip", "triton"};
 
@@ -22,15 +22,15 @@ bool ls_backend_available(ls_backend backend, ls_error *err) {
     return unavailable(backend, err) == LS_OK;
 }
 
-ls_status ls_cpu_queue_create(ls_queue **out, int32_t n_threads, const char *isa, ls_error *err) {
+ls_status ls_cpu_workers_create(ls_workers **out, int32_t n_threads, const char *isa, ls_error *err) {
     ls_isa set = ls_isa_best();
     *out = NULL;
     if (isa != NULL && !ls_isa_parse(&set, isa))
-        return LS_FAIL(err, LS_ERR_ARG, "cpu queue: instruction set '%s' is not generic, avx2 or avx512", isa);
-    return ls_queue_create(out, n_threads, set, err);
+        return LS_FAIL(err, LS_ERR_ARG, "cpu workers: instruction set '%s' is not generic, avx2 or avx512", isa);
+    return ls_workers_create(out, n_threads, set, err);
 }
 
-void ls_cpu_queue_free(ls_queue *queue) { ls_queue_free(queue); }
+void ls_cpu_workers_free(ls_workers *workers) { ls_workers_free(workers); }
 
 ls_status ls_fault_take(const ls_exec *exec, ls_error *err) {
     /* The CPU checks before it computes and keeps no record. */

@@ -74,13 +74,11 @@ static ls_status read_text(char **out, int64_t *bytes, const json_t *line, const
 
 /* A string that must not. */
 static ls_status read_name(char **out, const json_t *line, const char *field, ls_error *err) {
-    ls_status status;
     int64_t bytes = 0;
-    LS_TRY_DONE(read_text(out, &bytes, line, field, err));
+    LS_TRY(read_text(out, &bytes, line, field, err));
     if (*out != NULL && (int64_t)strlen(*out) != bytes)
-        status = LS_FAIL(err, LS_ERR_FORMAT, "%s: contains a NUL at byte %zu", field, strlen(*out));
-done:
-    return status;
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: contains a NUL at byte %zu", field, strlen(*out));
+    return LS_OK;
 }
 
 static ls_status read_ids(int32_t **out, int64_t *n, const json_t *line, const char *field, ls_error *err) {

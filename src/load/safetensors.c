@@ -148,18 +148,16 @@ static ls_status read_offsets(ls_tensor_view *view, const json_t *entry, const s
 
 static ls_status read_entry(ls_tensor_view *view, const json_t *entry, const section *data, ls_error *err) {
     char shown[LS_JSON_SHOW_MAX];
-    ls_status status;
     if (!json_is_object(entry))
         return LS_FAIL(err, LS_ERR_FORMAT, "%s, expected an object", ls_json_show(entry, shown));
-    LS_TRY_DONE(read_dtype(view, entry, err));
-    LS_TRY_DONE(read_shape(view, entry, err));
-    LS_TRY_DONE(read_offsets(view, entry, data, err));
+    LS_TRY(read_dtype(view, entry, err));
+    LS_TRY(read_shape(view, entry, err));
+    LS_TRY(read_offsets(view, entry, data, err));
     /* A member beyond the three may change what the bytes mean. */
     if (json_object_size(entry) != 3)
-        status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "%zu members, expected only dtype, shape and data_offsets",
-                         json_object_size(entry));
-done:
-    return status;
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%zu members, expected only dtype, shape and data_offsets",
+                       json_object_size(entry));
+    return LS_OK;
 }
 
 static ls_status check_metadata(json_t *metadata, ls_error *err) {

@@ -42,6 +42,8 @@ typedef struct ls_activations {
     float *picked_weight;             /* [rows * top_k] */
 } ls_activations;
 
+enum { LS_WORKSPACE_ARRAYS_MAX = 20 }; /* that a workspace is made of */
+
 /* Working memory of a forward over at most rows_max rows, on a device. */
 typedef struct ls_workspace {
     ls_device *device;
@@ -49,7 +51,7 @@ typedef struct ls_workspace {
     ls_profile profile;
     int64_t rows_max;
     ls_activations a;
-    void *owned[20];
+    void *owned[LS_WORKSPACE_ARRAYS_MAX];
     int64_t n_owned;
 } ls_workspace;
 

@@ -51,27 +51,21 @@ static ls_status check_call(const char *op, const ls_device *device, const void 
 
 #define OP(name)                                                                           \
     ls_status ls_##name(ls_device *device, const ls_##name##_args *args, ls_error *err) {  \
-        ls_status status;                                                                  \
-        LS_TRY_DONE(check_call(#name, device, args, err));                                 \
-        LS_TRY_DONE(ls_##name##_check(args, err));                                         \
+        LS_TRY(check_call(#name, device, args, err));                                      \
+        LS_TRY(ls_##name##_check(args, err));                                              \
         if (device->table->name == NULL) return missing(#name, device->table->title, err); \
-        LS_TRY_DONE(device->table->name(&device->exec, args, err));                        \
-    done:                                                                                  \
-        return status;                                                                     \
+        return device->table->name(&device->exec, args, err);                              \
     }
 LS_OPS_PLAIN(OP)
 #undef OP
 
 #define OP(name)                                                                           \
     ls_status ls_##name(ls_device *device, const ls_##name##_args *args, ls_error *err) {  \
-        ls_status status;                                                                  \
-        LS_TRY_DONE(check_call(#name, device, args, err));                                 \
-        LS_TRY_DONE(ls_##name##_check(args, err));                                         \
-        LS_TRY_DONE(assure_workspace(device, #name, ls_op_##name##_workspace(args), err)); \
+        LS_TRY(check_call(#name, device, args, err));                                      \
+        LS_TRY(ls_##name##_check(args, err));                                              \
+        LS_TRY(assure_workspace(device, #name, ls_op_##name##_workspace(args), err));      \
         if (device->table->name == NULL) return missing(#name, device->table->title, err); \
-        LS_TRY_DONE(device->table->name(&device->exec, args, err));                        \
-    done:                                                                                  \
-        return status;                                                                     \
+        return device->table->name(&device->exec, args, err);                              \
     }
 LS_OPS_WITH_WORKSPACE(OP)
 #undef OP

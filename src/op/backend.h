@@ -16,7 +16,7 @@
 #define LS_OP_BACKEND_H
 
 #include "base/status.h"
-#include "dev/queue.h"
+#include "dev/workers.h"
 #include "op/gemm.h"
 #include "op/ledger.h"
 

@@ -324,12 +324,12 @@ static void deferred_close(ls_device *device) {
     deferred_forget(device, d->recording);
     list_free(&d->queue);
     ls_arena_free(d->arena);
-    ls_queue_free(device->exec.queue);
+    ls_workers_free(device->exec.workers);
     free(d);
 }
 
 static void deferred_describe(const ls_device *device, char *text, size_t bytes) {
-    ls_queue_describe(device->exec.queue, "deferred", text, bytes);
+    ls_workers_describe(device->exec.workers, "deferred", text, bytes);
 }
 
 #define OP(name) .name = defer_##name,
@@ -366,12 +366,12 @@ ls_status ls_device_open_deferred(ls_device **out, int32_t n_threads, ls_isa isa
     if (d == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "device");
     d->base.table = &table_deferred;
     d->base.exec.backend = LS_BACKEND_CPU;
-    LS_TRY_DONE(ls_queue_create(&d->base.exec.queue, n_threads, isa, err));
+    LS_TRY_DONE(ls_workers_create(&d->base.exec.workers, n_threads, isa, err));
     LS_TRY_DONE(ls_arena_make(&d->arena, name_last_call, d, err));
     *out = &d->base;
     d = NULL;
 done:
-    if (d != NULL) ls_queue_free(d->base.exec.queue);
+    if (d != NULL) ls_workers_free(d->base.exec.workers);
     free(d);
     return status;
 }

@@ -19,8 +19,8 @@ static ls_status no_backend(const char *op, const ls_exec *exec, ls_error *err) 
 }
 
 static ls_status check_exec(const char *op, const ls_exec *exec, ls_error *err) {
-    if (exec->backend == LS_BACKEND_CPU && exec->queue == NULL)
-        return LS_FAIL(err, LS_ERR_ARG, "%s: a call on the CPU needs a queue", op);
+    if (exec->backend == LS_BACKEND_CPU && exec->workers == NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: a call on the CPU needs workers", op);
     return LS_OK;
 }
 
@@ -28,13 +28,10 @@ static ls_status check_exec(const char *op, const ls_exec *exec, ls_error *err) 
 #define FLAT(name)                                                                                  \
     static ls_status run_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) { \
         const ls_backend_table *table = ls_backend_table_of(exec->backend);                         \
-        ls_status status;                                                                           \
         if (table == NULL || table->name == NULL) return no_backend(#name, exec, err);              \
-        LS_TRY_DONE(check_exec(#name, exec, err));                                                  \
-        LS_TRY_DONE(ls_##name##_check(args, err));                                                  \
-        LS_TRY_DONE(table->name(exec, args, err));                                                  \
-    done:                                                                                           \
-        return status;                                                                              \
+        LS_TRY(check_exec(#name, exec, err));                                                       \
+        LS_TRY(ls_##name##_check(args, err));                                                       \
+        return table->name(exec, args, err);                                                        \
     }                                                                                               \
     ls_status ls_op_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err) {      \
         ls_fpmode mode;                                                                             \

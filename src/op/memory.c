@@ -45,7 +45,7 @@ int64_t ls_memory_of_others(const ls_memory_state *state) {
 void ls_device_limit(ls_device *device, int64_t bytes) { device->limit = bytes; }
 
 ls_status ls_memory_trim(ls_device *device, ls_error *err) {
-    LS_TRY(ls_device_wait(device, err));
+    LS_TRY(device->table->wait(device, err));
     return device->table->trim == NULL ? LS_OK : device->table->trim(device, err);
 }
 
@@ -174,7 +174,8 @@ ls_status ls_memory_pin(ls_device *device, void **out, int64_t count, int64_t el
 
 void ls_memory_unpin(ls_device *device, void *memory, int64_t bytes) {
     if (memory == NULL) return;
-    (void)ls_device_wait(device, NULL); /* a copy may still reach it; an error of that copy is the next wait's too */
+    /* A copy may still reach it; an error of that copy is the next wait's too. */
+    (void)device->table->wait(device, NULL);
     ls_ledger_remove(&device->ledger, memory);
     device->table->unpin(device, memory, bytes);
 }

@@ -62,12 +62,10 @@ done:
 /* The trial's device, or NULL where it is the run's. */
 static ls_status open_own(ls_device **out, const ls_engine_subject *s, const ls_trial *trial, ls_error *err) {
     const ls_levers *l = &trial->levers;
-    ls_status status;
-    LS_TRY_DONE(ls_device_open_beside(out, s->device, l->threads, l->isa, err));
+    LS_TRY(ls_device_open_beside(out, s->device, l->threads, l->isa, err));
     if (*out == NULL && (l->threads != s->threads || l->isa != s->isa))
-        status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "threads and instruction set are the CPU's; this device has neither");
-done:
-    return status;
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "threads and instruction set are the CPU's; this device has neither");
+    return LS_OK;
 }
 
 static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,

@@ -194,24 +194,21 @@ static void run_sequence(float *d_logprob, float *d_entropy, ls_loss_sums *sums,
 
 ls_status ls_loss(float *d_logprob, float *d_entropy, ls_loss_sums *sums, const ls_loss_input *input,
                   const ls_loss_totals *totals, const ls_loss_options *options, ls_error *err) {
-    ls_status status;
     ls_loss_totals own = {0};
-    LS_TRY_DONE(ls_loss_options_check(options, err));
+    LS_TRY(ls_loss_options_check(options, err));
     if ((input->old == NULL && options->policy != LS_POLICY_REINFORCE) ||
         (input->reference == NULL && options->beta != 0.0) ||
         (input->entropy == NULL && options->entropy_bonus != 0.0)) {
-        status = LS_FAIL(err, LS_ERR_ARG, "the %s are missing",
-                         input->old == NULL && options->policy != LS_POLICY_REINFORCE ? "old log-probabilities"
-                         : input->reference == NULL && options->beta != 0.0           ? "reference log-probabilities"
-                                                                                      : "entropies");
-        goto done;
+        return LS_FAIL(err, LS_ERR_ARG, "the %s are missing",
+                       input->old == NULL && options->policy != LS_POLICY_REINFORCE ? "old log-probabilities"
+                       : input->reference == NULL && options->beta != 0.0           ? "reference log-probabilities"
+                                                                                    : "entropies");
     }
     ls_loss_count(&own, input, options);
     if (own.n_tokens > totals->n_tokens || own.n_sequences > totals->n_sequences) {
-        status = LS_FAIL(err, LS_ERR_ARG, "%lld tokens and %lld sequences here, of %lld and %lld in the whole step",
-                         (long long)own.n_tokens, (long long)own.n_sequences, (long long)totals->n_tokens,
-                         (long long)totals->n_sequences);
-        goto done;
+        return LS_FAIL(err, LS_ERR_ARG, "%lld tokens and %lld sequences here, of %lld and %lld in the whole step",
+                       (long long)own.n_tokens, (long long)own.n_sequences, (long long)totals->n_tokens,
+                       (long long)totals->n_sequences);
     }
     for (int64_t s = 0; s < input->tokens.n_sequences; s++) {
         const int64_t begin = input->tokens.offsets[s], end = input->tokens.offsets[s + 1];
@@ -222,11 +219,10 @@ ls_status ls_loss(float *d_logprob, float *d_entropy, ls_loss_sums *sums, const 
         }
         sums[s] = (ls_loss_sums){.reference_kl = (double)NAN, .token_entropy = (double)NAN};
         if (n == 0) continue;
-        LS_TRY_DONE(check_sequence(input, s, err));
+        LS_TRY(check_sequence(input, s, err));
         run_sequence(d_logprob, d_entropy, &sums[s], input, s, n, totals, options);
     }
-done:
-    return status;
+    return LS_OK;
 }
 
 /* ---- measures ---- */

@@ -233,12 +233,6 @@ ls_status ls_engine_observe(ls_engine *e, ls_engine_observer observer, void *con
 
 /* ---- weights ---- */
 
-bool ls_engine_preempt(ls_engine *e, ls_preempt_by by) {
-    if (e->n_running == 0) return false;
-    ls_schedule_preempt(e, e->running[e->n_running - 1], by);
-    return true;
-}
-
 /* Whether what the engine has planned and caches for one model fits the other: all that shapes arithmetic, and not what
  * a file says besides. */
 static bool computes_alike(const ls_model_config *a, const ls_model_config *b) {

@@ -143,13 +143,11 @@ ls_status ls_plan_fit(ls_engine *e, const ls_plan_units *units, ls_error *err);
 /* The finished plan against what is free. */
 ls_status ls_plan_check(const ls_engine *e, ls_error *err);
 
-/* sleep.c */
-void ls_engine_preempt_all(ls_engine *e); /* none of it kept */
-
 /* decode.c, for the plan */
 int64_t ls_decode_sizes(const ls_engine *e); /* how many recordings there can be */
 
 /* schedule.c */
+void ls_engine_preempt_all(ls_engine *e); /* none of it kept */
 void ls_schedule_admit(ls_engine *e);
 void ls_schedule_force(ls_engine *e); /* the preemption that the lever asks for in this tick */
 void ls_schedule_spans(ls_engine *e);

@@ -377,3 +377,14 @@ void ls_schedule_spans(ls_engine *e) {
     e->stats.pages_used = e->plan.pages - ls_ids_available(e->pages);
     if (e->stats.pages_used > e->stats.pages_used_max) e->stats.pages_used_max = e->stats.pages_used;
 }
+
+bool ls_engine_preempt(ls_engine *e, ls_preempt_by by) {
+    if (e->n_running == 0) return false;
+    ls_schedule_preempt(e, e->running[e->n_running - 1], by);
+    return true;
+}
+
+void ls_engine_preempt_all(ls_engine *e) {
+    while (ls_engine_preempt(e, LS_PREEMPT_RECOMPUTE)) continue;
+    for (int64_t i = 0; i < e->waiting.n; i++) ls_schedule_drop_swap(e, e->waiting.heap[i]);
+}

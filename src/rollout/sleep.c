@@ -1,11 +1,6 @@
 /* The memory of the pools, given back while nothing runs and taken again. */
 #include "rollout/engine_state.h"
 
-void ls_engine_preempt_all(ls_engine *e) {
-    while (ls_engine_preempt(e, LS_PREEMPT_RECOMPUTE)) continue;
-    for (int64_t i = 0; i < e->waiting.n; i++) ls_schedule_drop_swap(e, e->waiting.heap[i]);
-}
-
 bool ls_engine_sleeps(const ls_engine *e) { return e->sleeps; }
 
 /* Swap space on the host is pinned once; else it is a pool like the others. */

@@ -270,27 +270,22 @@ static ls_status start_run(ls_run *run, const char *dir, const ls_run_setup *set
         setup->resume ? ls_sql_int(setup->keep) : ls_sql_null(),
     };
     int64_t n_runs;
-    ls_status status;
-    LS_TRY_DONE(ls_sql_exec(run->sql, "BEGIN IMMEDIATE", err));
-    LS_TRY_DONE(ls_sql_number(&n_runs, run->sql, "SELECT count(*) FROM runs", 0, err));
-    LS_TRY_DONE(ls_sql_number(&run->last, run->sql, "SELECT max(step) FROM steps", -1, err));
+    LS_TRY(ls_sql_exec(run->sql, "BEGIN IMMEDIATE", err));
+    LS_TRY(ls_sql_number(&n_runs, run->sql, "SELECT count(*) FROM runs", 0, err));
+    LS_TRY(ls_sql_number(&run->last, run->sql, "SELECT max(step) FROM steps", -1, err));
     if (!setup->resume && run->last >= 0) {
-        status = LS_FAIL(err, LS_ERR_ARG, "%s: has records up to step %lld; resume that run or take another directory",
-                         dir, (long long)run->last);
-        goto done;
+        return LS_FAIL(err, LS_ERR_ARG, "%s: has records up to step %lld; resume that run or take another directory",
+                       dir, (long long)run->last);
     }
     if (setup->resume && n_runs == 0) {
-        status = LS_FAIL(err, LS_ERR_ARG, "%s: has no run to resume", dir);
-        goto done;
+        return LS_FAIL(err, LS_ERR_ARG, "%s: has no run to resume", dir);
     }
-    if (setup->resume) LS_TRY_DONE(remove_steps(run, setup, err));
-    LS_TRY_DONE(ls_sql_run(run->sql, "INSERT INTO runs(time, program, kind, config, kept) VALUES(?1, ?2, ?3, ?4, ?5)",
-                           row, 5, err));
-    LS_TRY_DONE(ls_sql_number(&run->id, run->sql, "SELECT max(id) FROM runs", 0, err));
-    LS_TRY_DONE(ls_sql_number(&run->last, run->sql, "SELECT max(step) FROM steps", -1, err));
-    LS_TRY_DONE(ls_sql_exec(run->sql, "COMMIT", err));
-done:
-    return status;
+    if (setup->resume) LS_TRY(remove_steps(run, setup, err));
+    LS_TRY(ls_sql_run(run->sql, "INSERT INTO runs(time, program, kind, config, kept) VALUES(?1, ?2, ?3, ?4, ?5)", row,
+                      5, err));
+    LS_TRY(ls_sql_number(&run->id, run->sql, "SELECT max(id) FROM runs", 0, err));
+    LS_TRY(ls_sql_number(&run->last, run->sql, "SELECT max(step) FROM steps", -1, err));
+    return ls_sql_exec(run->sql, "COMMIT", err);
 }
 
 /* Resuming must not make a database where there is none, and the lines of steps that no database has are the only

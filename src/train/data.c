@@ -39,8 +39,7 @@ struct ls_data {
 /* "PATH:WEIGHT" to its parts; what is behind the last colon is a weight if it is a number. */
 static ls_status parse_file(data_file *file, const char *text, int64_t bytes, const char *option, ls_error *err) {
     char *colon, *end;
-    ls_status status;
-    LS_TRY_DONE(ls_text_copy(&file->path, text, bytes, err));
+    LS_TRY(ls_text_copy(&file->path, text, bytes, err));
     file->weight = 1.0;
     colon = strrchr(file->path, ':');
     if (colon != NULL && colon[1] != '\0') {
@@ -52,9 +51,8 @@ static ls_status parse_file(data_file *file, const char *text, int64_t bytes, co
             *colon = '\0';
         }
     }
-    if (file->path[0] == '\0') status = LS_FAIL(err, LS_ERR_ARG, "%s: a file without a name", option);
-done:
-    return status;
+    if (file->path[0] == '\0') return LS_FAIL(err, LS_ERR_ARG, "%s: a file without a name", option);
+    return LS_OK;
 }
 
 /* The template with the prompt in it. */

@@ -113,22 +113,19 @@ done:
 
 static ls_status add_sequence(sft *s, int64_t i, const ls_pair *p, const char *path, ls_error *err) {
     const int64_t at = s->offsets[i], n = p->n_prompt + p->n_completion;
-    ls_status status;
-    LS_TRY_DONE(check_ids(s, p, path, "prompt_ids", p->prompt_ids, p->n_prompt, err));
-    LS_TRY_DONE(check_ids(s, p, path, "completion_ids", p->completion_ids, p->n_completion, err));
+    LS_TRY(check_ids(s, p, path, "prompt_ids", p->prompt_ids, p->n_prompt, err));
+    LS_TRY(check_ids(s, p, path, "completion_ids", p->completion_ids, p->n_completion, err));
     if (s->o->length > 0 && n > s->o->length) {
-        status = LS_FAIL(err, LS_ERR_CAPACITY, "%s: line %lld: %lld tokens; the limit is %lld (length)", path,
-                         (long long)p->line, (long long)n, (long long)s->o->length);
-        goto done;
+        return LS_FAIL(err, LS_ERR_CAPACITY, "%s: line %lld: %lld tokens; the limit is %lld (length)", path,
+                       (long long)p->line, (long long)n, (long long)s->o->length);
     }
-    LS_TRY_DONE(ls_array_grow((void **)&s->tokens, &s->tokens_cap, at + n, sizeof *s->tokens, "tokens", err));
+    LS_TRY(ls_array_grow((void **)&s->tokens, &s->tokens_cap, at + n, sizeof *s->tokens, "tokens", err));
     memcpy(s->tokens + at, p->prompt_ids, (size_t)p->n_prompt * sizeof *s->tokens);
     memcpy(s->tokens + at + p->n_prompt, p->completion_ids, (size_t)p->n_completion * sizeof *s->tokens);
     s->prompts[i] = p->n_prompt;
     s->offsets[i + 1] = at + n;
     if (n > s->longest) s->longest = n;
-done:
-    return status;
+    return LS_OK;
 }
 
 static ls_status reserve(sft *s, int64_t n, ls_error *err) {
@@ -213,17 +210,15 @@ static ls_status are_pairs(bool *out, const sft *s, ls_error *err) {
 
 static ls_status read_data(sft *s, ls_error *err) {
     bool pairs;
-    ls_status status;
     s->digest = LS_FNV_START;
-    LS_TRY_DONE(are_pairs(&pairs, s, err));
-    LS_TRY_DONE(pairs ? read_pairs(s, err) : read_lines(s, err));
+    LS_TRY(are_pairs(&pairs, s, err));
+    LS_TRY(pairs ? read_pairs(s, err) : read_lines(s, err));
     s->digest = ls_fnv_mix(s->digest, s->tokens, s->offsets[s->n] * (int64_t)sizeof *s->tokens);
     s->digest = ls_fnv_mix(s->digest, s->offsets, (s->n + 1) * (int64_t)sizeof *s->offsets);
     s->digest = ls_fnv_mix(s->digest, s->prompts, s->n * (int64_t)sizeof *s->prompts);
     if (s->o->eval_every > 0 && s->n == s->n_train)
-        status = LS_FAIL(err, LS_ERR_ARG, "eval_every: no line of data is held out; set held_out or eval_data");
-done:
-    return status;
+        return LS_FAIL(err, LS_ERR_ARG, "eval_every: no line of data is held out; set held_out or eval_data");
+    return LS_OK;
 }
 
 /* ---- steps ---- */
@@ -380,29 +375,26 @@ static ls_status save(sft *s, const ls_config *config, ls_error *err) {
 static ls_status find_beginning(sft *s, ls_error *err) {
     const ls_train_options *t = &s->o->train;
     int64_t step;
-    ls_status status;
     snprintf(s->checkpoints, sizeof s->checkpoints, "%s/checkpoints", t->run);
-    if (is_first(s)) LS_TRY_DONE(ls_directory_make(t->run, err));
-    LS_TRY_DONE(ls_saves_open(&s->run, s->checkpoints, is_first(s), err));
+    if (is_first(s)) LS_TRY(ls_directory_make(t->run, err));
+    LS_TRY(ls_saves_open(&s->run, s->checkpoints, is_first(s), err));
     snprintf(s->begin, sizeof s->begin, "%s", t->model);
     /* Without resume only rank 0 looks at the directory, which it has just made. */
     if (is_first(s) || t->resume) {
-        LS_TRY_DONE(ls_saves_newest(s->run, &step, s->begin, err));
+        LS_TRY(ls_saves_newest(s->run, &step, s->begin, err));
         if (step >= 0 && !t->resume) {
-            status = LS_FAIL(err, LS_ERR_ARG,
-                             "%s: the run has checkpoints, the newest of step %lld; set resume=true "
-                             "to go on, or choose another run",
-                             t->run, (long long)step);
-            goto done;
+            return LS_FAIL(err, LS_ERR_ARG,
+                           "%s: the run has checkpoints, the newest of step %lld; set resume=true "
+                           "to go on, or choose another run",
+                           t->run, (long long)step);
         }
         if (step >= 0)
             s->begin_step = step;
         else
             snprintf(s->begin, sizeof s->begin, "%s", t->model);
     }
-    if (is_first(s)) LS_TRY_DONE(ls_saves_keep_files(s->run, s->begin, err));
-done:
-    return status;
+    if (is_first(s)) LS_TRY(ls_saves_keep_files(s->run, s->begin, err));
+    return LS_OK;
 }
 
 static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
@@ -458,13 +450,11 @@ static ls_status go_on(sft *s, const ls_config *config, ls_error *err) {
     ls_saves_position position = {"drawn", 0};
     const ls_saves_description d = describe(s, config, numerics, &position);
     ls_train_state *state = ls_trainer_state(s->trainer);
-    ls_status status;
-    LS_TRY_DONE(ls_saves_load(s->begin, state, &d, err));
+    LS_TRY(ls_saves_load(s->begin, state, &d, err));
     if (state->step != s->begin_step || position.value != state->step * s->o->batch)
-        status = LS_FAIL(err, LS_ERR_FORMAT, "%s/state.json: step %lld with %lld sequences drawn", s->begin,
-                         (long long)state->step, (long long)position.value);
-done:
-    return status;
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s/state.json: step %lld with %lld sequences drawn", s->begin,
+                       (long long)state->step, (long long)position.value);
+    return LS_OK;
 }
 
 static ls_status open_records(sft *s, const ls_config *config, ls_error *err) {

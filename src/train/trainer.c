@@ -289,14 +289,13 @@ static ls_status sum_squares(ls_trainer *t, const ls_train_batch *b, const float
     const ls_parameter *bad = NULL;
     char loss[96] = "", gradient[256] = "";
     int64_t at = 0;
-    ls_status status = LS_OK;
     for (int64_t i = 0; i < list->n; i++) {
         const ls_parameter *p = &list->list[i];
         const ls_squares_args args = {root + p->offset, p->n_elements, t->blocks + at};
-        LS_TRY_DONE(ls_squares(t->device, &args, err));
+        LS_TRY(ls_squares(t->device, &args, err));
         at += ls_squares_blocks(p->n_elements);
     }
-    LS_TRY_DONE(ls_memory_take(t->device, t->host_blocks, t->blocks, t->n_blocks * (int64_t)sizeof(float), err));
+    LS_TRY(ls_memory_take(t->device, t->host_blocks, t->blocks, t->n_blocks * (int64_t)sizeof(float), err));
     *squares = 0.0;
     at = 0;
     for (int64_t i = 0; i < list->n && bad == NULL; i++) {
@@ -309,11 +308,10 @@ static ls_status sum_squares(ls_trainer *t, const ls_train_batch *b, const float
         if (!isfinite(t->metrics[i * t->opts.n_metrics]))
             snprintf(loss, sizeof loss, "the loss of sequence %lld is %g", (long long)i,
                      t->metrics[i * t->opts.n_metrics]);
-    if (bad != NULL) LS_TRY_DONE(describe_bad(t, bad, root, gradient, sizeof gradient, err));
+    if (bad != NULL) LS_TRY(describe_bad(t, bad, root, gradient, sizeof gradient, err));
     if (loss[0] != '\0' || bad != NULL)
-        status = LS_FAIL(err, LS_ERR_ARG, "%s%s%s", loss, loss[0] != '\0' && bad != NULL ? "; " : "", gradient);
-done:
-    return status;
+        return LS_FAIL(err, LS_ERR_ARG, "%s%s%s", loss, loss[0] != '\0' && bad != NULL ? "; " : "", gradient);
+    return LS_OK;
 }
 
 /* ---- the forward alone ---- */

@@ -353,19 +353,19 @@ static inline void bk_run_backend(ls_backend backend, const bk_case *cases, int6
         totals->skipped++;
         return;
     }
-    if (ls_cpu_queue_create(&run.exec.queue, 2, NULL, &run.err) != LS_OK ||
-        ls_cpu_queue_create(&run.exact.queue, 1, "generic", &run.err) != LS_OK ||
-        ls_cpu_queue_create(&run.fast.queue, 1, NULL, &run.err) != LS_OK ||
+    if (ls_cpu_workers_create(&run.exec.workers, 2, NULL, &run.err) != LS_OK ||
+        ls_cpu_workers_create(&run.exact.workers, 1, "generic", &run.err) != LS_OK ||
+        ls_cpu_workers_create(&run.fast.workers, 1, NULL, &run.err) != LS_OK ||
         ls_stream_create(backend, &run.exec.stream, &run.err) != LS_OK)
-        bk_die(&run, "queue or stream");
+        bk_die(&run, "workers or stream");
     for (int64_t i = 0; i < n; i++) {
         const bool runs_here = cases[i].where == BK_ANYWHERE || (cases[i].where == BK_CUDA_ONLY) == run.cuda;
         if (runs_here && (only == NULL || strcmp(only, cases[i].name) == 0)) bk_run_case(&run, &cases[i], totals);
     }
     ls_stream_free(backend, run.exec.stream);
-    ls_cpu_queue_free(run.exec.queue);
-    ls_cpu_queue_free(run.exact.queue);
-    ls_cpu_queue_free(run.fast.queue);
+    ls_cpu_workers_free(run.exec.workers);
+    ls_cpu_workers_free(run.exact.workers);
+    ls_cpu_workers_free(run.fast.workers);
 }
 
 static inline int bk_main(int argc, char **argv, const bk_case *cases, int64_t n) {

@@ -37,7 +37,7 @@ static void fill(void) {
     for (int i = 0; i < VOCAB; i++) logits[i] = i == 0 ? 0x1p-130f : -200.0f;
 }
 
-static void run(ls_queue *queue, float *to) {
+static void run(ls_workers *workers, float *to) {
     const ls_logprob_args args = {.logits = logits,
                                   .rows = ROWS,
                                   .vocab = VOCAB,
@@ -45,31 +45,31 @@ static void run(ls_queue *queue, float *to) {
                                   .targets = targets,
                                   .ignore_index = -100,
                                   .logprob = to};
-    const ls_exec exec = {.backend = LS_BACKEND_CPU, .queue = queue};
+    const ls_exec exec = {.backend = LS_BACKEND_CPU, .workers = workers};
     ls_error err;
     assert_ok(ls_op_logprob(&exec, &args, &err), err);
 }
 
-/* The queue's threads begin with their maker's mode, the calling thread has its own. */
+/* The workers begin with their maker's mode, the calling thread has its own. */
 static void ops_do_not_depend_on_the_callers_mode(void **state) {
     static void (*const modes[])(void) = {mode_default, mode_spoil, mode_round};
     (void)state;
     fill();
     for (size_t maker = 0; maker < 3; maker++)
         for (size_t caller = 0; caller < 3; caller++) {
-            ls_queue *queue = NULL;
+            ls_workers *workers = NULL;
             ls_error err;
             uint32_t before;
             modes[maker]();
-            assert_ok(ls_cpu_queue_create(&queue, 3, NULL, &err), err);
+            assert_ok(ls_cpu_workers_create(&workers, 3, NULL, &err), err);
             mode_default();
             modes[caller]();
             before = mode_now();
-            run(queue, maker + caller == 0 ? expected : out);
+            run(workers, maker + caller == 0 ? expected : out);
             assert_int_equal(mode_now(), before);
             mode_default();
             if (maker + caller > 0) assert_same_bits(out, expected, ROWS);
-            ls_cpu_queue_free(queue);
+            ls_cpu_workers_free(workers);
         }
 }
 

@@ -278,7 +278,7 @@ static void bad_lines_are_reported(void **state) {
         {"src/parity/x.c", "#include \"cli/job.h\"", "\"cli/job.h\""},
         {"src/rollout/x.c", "#include \"op/cpu/kernels.h\"", "src/rollout goes by its door"},
         {"src/model/x.c", "#include \"op/cuda/cuda_ops.h\"", "src/model goes by its door"},
-        {"src/train/x.c", "#include \"dev/queue.h\"", "\"dev/queue.h\" is inside"},
+        {"src/train/x.c", "#include \"dev/workers.h\"", "\"dev/workers.h\" is inside"},
         {"src/rl/x.c", "#include \"model/jamba.h\"", "src/rl goes by its door"},
         {"src/parity/x.c", "#include \"model/parts.h\"", "\"model/parts.h\" is inside"},
         {"src/model/x.c", "\t#\tinclude\t\"cli/commands.h\"", "\"cli/commands.h\""},

@@ -1,7 +1,7 @@
 /* --device and --against as a user gives them: which device it is stands on the first line of standard error; names and
  * devices that are not there are refused; bits and reports are those of any device. */
 #define _GNU_SOURCE
-#include "dev/queue.h"
+#include "dev/workers.h"
 #include "program.h"
 
 #define MODEL LS_FIXTURES "/jamba-nobias"
@@ -104,8 +104,10 @@ static void what_one_generates_the_other_scores(void **state) {
                         "scored on: cpu, generic, 2 threads; profile exact\n");
     assert_non_null(strstr(last.out, " scored (generic, 2 threads; scored by cpu, generic, 2 threads)\n"));
     assert_non_null(strstr(last.out, "differing bits   0\n"));
-    RUN_OK("check", "--model", LS_FIXTURES "/jamba-bf16", "--max-tokens", "8", "--device", "cpu", "--against", "cpu",
-           "--dtype", "bf16", "--profile", "mma16");
+    text_write(at("two"), "{\"id\":\"a\",\"prompt_ids\":[1,2,3]}\n{\"id\":\"b\",\"prompt_ids\":[4]}\n");
+    RUN_OK("check", "--model", LS_FIXTURES "/jamba-bf16", "--prompts", at("two"), "--max-tokens", "3", "--device",
+           "cpu", "--against", "cpu", "--dtype", "bf16", "--profile", "mma16");
+    unlink(at("two"));
     assert_non_null(strstr(last.out, "numerics         mma16/"));
     report = check_as_json("cpu");
     assert_int_equal(int_member(report, "differing_bits"), 0);

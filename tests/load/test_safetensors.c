@@ -293,7 +293,7 @@ static void shards_are_read_and_checked(void **state) {
     assert_string_equal(ls_checkpoint_at(out, 3)->name, "w.3");
     for (int i = 0; i < 4; i++) {
         char name[8];
-        snprintf(name, sizeof name, "w.%d", i);
+        snprintf(name, sizeof name, "w.%c", (char)('0' + i));
         assert_string_equal(ls_checkpoint_find(out, name)->name, name);
     }
     assert_null(ls_checkpoint_find(out, "w.4"));

@@ -202,7 +202,7 @@ static void drive(const problem *p, ls_device *device, int64_t chunk, bool alone
         accept_unchecked(p, &batch, &expected, &out);
         op_check(&expected, &out, OP_NAN_ANY, "heads %lld/%lld dim %lld page %lld %s threads %d chunk %lld%s pos %lld",
                  (long long)p->n_heads, (long long)p->n_kv_heads, (long long)p->head_dim, (long long)p->page_tokens,
-                 ls_dtype_name(q.dtype), ls_pool_threads(device->exec.queue->pool), (long long)chunk,
+                 ls_dtype_name(q.dtype), ls_pool_threads(device->exec.workers->pool), (long long)chunk,
                  alone ? " alone" : "", (long long)batch.spans[batch.n_spans - 1].pos);
         for (int64_t r = 0; r < batch.n_rows && all != NULL; r++)
             if (batch.source[r] >= 0)

@@ -642,7 +642,7 @@ static void bad_arguments_are_named(void **state) {
     REFUSED("span 1: row 4, rows 9223372036854775807", spans[1].n_rows = INT64_MAX);
 #undef REFUSED
     {
-        const ls_exec without = {.queue = device->exec.queue, .workspace_bytes = workspace.n};
+        const ls_exec without = {.workers = device->exec.workers, .workspace_bytes = workspace.n};
         check_failed(ls_backend_table_cpu.attention_backward(&without, &right, &err), &err,
                      "attention_backward: workspace of");
     }

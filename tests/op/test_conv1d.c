@@ -132,7 +132,7 @@ static void drive(const problem *p, const ls_pool_view *pool, ls_device *device,
         if (args.rounded != NULL) op_check(&again, &rounded, OP_NAN_PINNED, "rounded, dim %lld", (long long)p->dim);
         op_check(&expected, &y, OP_NAN_PINNED, "dim %lld taps %lld x %s y %s state %s bias %d threads %d chunk %lld%s",
                  (long long)p->dim, (long long)p->d_conv, ls_dtype_name(x.dtype), ls_dtype_name(y.dtype),
-                 ls_dtype_name(p->state_dtype), p->bias != NULL, ls_pool_threads(device->exec.queue->pool),
+                 ls_dtype_name(p->state_dtype), p->bias != NULL, ls_pool_threads(device->exec.workers->pool),
                  (long long)chunk, alone ? " alone" : "");
         op_array_free(&x);
         op_array_free(&y);

@@ -186,7 +186,7 @@ static float direct[OUT_FLOATS], through[OUT_FLOATS];
 static _Alignas(256) uint8_t workspace[1 << 16];
 
 static ls_exec on_cpu(const ls_device *device, int64_t workspace_bytes) {
-    const ls_exec exec = {.queue = device == NULL ? NULL : device->exec.queue,
+    const ls_exec exec = {.workers = device == NULL ? NULL : device->exec.workers,
                           .workspace = workspace,
                           .workspace_bytes = workspace_bytes};
     return exec;
@@ -292,7 +292,7 @@ static void missing_queues_are_named(void **state) {
         ls_error err;
         memset(through, OP_GUARD, sizeof through);
         check_failed(ops[i].op(&exec, through, &err), &err, ops[i].name);
-        check_failed(err.status, &err, "needs a queue");
+        check_failed(err.status, &err, "needs workers");
         check_untouched(ops[i].name);
     }
 }

@@ -173,7 +173,7 @@ static void drive(const problem *p, const ls_pool_view *pool, ls_device *device,
         assert_ok(ls_scan(device, &args, &err), err);
         op_check(&expected, &r.out, OP_NAN_ANY, "dim %lld states %lld in %s out %s threads %d chunk %lld%s",
                  (long long)p->dim, (long long)p->n_states, ls_dtype_name(r.u.dtype), ls_dtype_name(r.out.dtype),
-                 ls_pool_threads(device->exec.queue->pool), (long long)chunk, alone ? " alone" : "");
+                 ls_pool_threads(device->exec.workers->pool), (long long)chunk, alone ? " alone" : "");
         for (int64_t i = 0; i < OP_COUNT(in); i++) op_array_free(in[i]);
         op_array_free(&r.out);
         op_array_free(&expected);

@@ -90,7 +90,7 @@ static void verification_names_the_layer(void **state) {
             const bool attention = b.v.model[0]->config.is_attention[layer];
             ls_engine *e;
             job first, second;
-            char word[40];
+            char word[48];
             ls_prefix_hit hit;
             int32_t pages[PROMPT_TOKENS];
             ls_error err = {.status = LS_OK};

@@ -97,12 +97,12 @@ static ls_status cpu_wait(ls_device *device, ls_error *err) {
 }
 
 static void cpu_close(ls_device *device) {
-    ls_queue_free(device->exec.queue);
+    ls_workers_free(device->exec.workers);
     free(device);
 }
 
 static void cpu_describe(const ls_device *device, char *text, size_t bytes) {
-    ls_queue_describe(device->exec.queue, "cpu", text, bytes);
+    ls_workers_describe(device->exec.workers, "cpu", text, bytes);
 }
 
 /* All devices of the CPU share their memory. */
@@ -142,7 +142,7 @@ ls_status ls_device_open_cpu(ls_device **out, int32_t n_threads, ls_isa isa, ls_
     if (device == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "device");
     device->table = &ls_backend_table_cpu;
     device->exec.backend = LS_BACKEND_CPU;
-    LS_TRY_DONE(ls_queue_create(&device->exec.queue, n_threads, isa, err));
+    LS_TRY_DONE(ls_workers_create(&device->exec.workers, n_threads, isa, err));
     *out = device;
     device = NULL;
 done:

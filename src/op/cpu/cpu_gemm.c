@@ -82,7 +82,7 @@ ls_status ls_cpu_gemm_repack(const ls_exec *exec, const ls_gemm_repack_args *arg
     return LS_OK;
 }
 
-static void run_mma16(ls_queue *queue, const ls_gemm_args *args) {
+static void run_mma16(ls_workers *workers, const ls_gemm_args *args) {
     const ls_gemm_weight *weight = args->weight;
     const int64_t whole[2] = {0, weight->k};
     const ls_mma16_chain chain = {
@@ -103,7 +103,7 @@ static void run_mma16(ls_queue *queue, const ls_gemm_args *args) {
         .bias = args->bias,
         .mode = LS_MMA16_STORE,
     };
-    ls_mma16_run(queue, &chain);
+    ls_mma16_run(workers, &chain);
 }
 _Static_assert(LS_GEMM_PANEL == LS_MMA16_PANEL, "packed weights are the panels of a chain");
 
@@ -111,7 +111,7 @@ _Static_assert(LS_GEMM_PANEL == LS_MMA16_PANEL, "packed weights are the panels o
 typedef struct job {
     const ls_gemm_args *args;
     const ls_gemm_kernel *kernel;
-    const ls_queue *queue;
+    const ls_workers *workers;
     int64_t row_parts, panel_parts;
     int64_t n_row_units, n_panels; /* a row unit is one tile of rows */
 } job;
@@ -124,7 +124,7 @@ static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_
         const int64_t row_begin = j->n_row_units * r / j->row_parts * unit;
         const int64_t row_end = j->n_row_units * (r + 1) / j->row_parts * unit;
         j->kernel->run(j->args, row_begin, row_end < m ? row_end : m, j->n_panels * p / j->panel_parts,
-                       j->n_panels * (p + 1) / j->panel_parts, ls_queue_scratch(j->queue, thread_i));
+                       j->n_panels * (p + 1) / j->panel_parts, ls_workers_scratch(j->workers, thread_i));
     }
 }
 
@@ -142,7 +142,7 @@ static ls_status narrow(ls_gemm_args *args, ls_error *err) {
 }
 
 ls_status ls_cpu_gemm(const ls_exec *exec, const ls_gemm_args *all, ls_error *err) {
-    ls_queue *queue = exec->queue;
+    ls_workers *workers = exec->workers;
     ls_gemm_args rows = *all;
     const ls_gemm_args *args = &rows;
     const ls_status status = narrow(&rows, err);
@@ -150,21 +150,21 @@ ls_status ls_cpu_gemm(const ls_exec *exec, const ls_gemm_args *all, ls_error *er
     int64_t parts;
     job j;
     if (status != LS_OK || args->m == 0) return status;
-    if (ls_inject_split_k(queue->pool, args)) return LS_OK;
+    if (ls_inject_split_k(workers->pool, args)) return LS_OK;
     if (args->profile == LS_PROFILE_MMA16) {
-        run_mma16(queue, args);
+        run_mma16(workers, args);
         return LS_OK;
     }
     j.args = args;
-    j.queue = queue;
-    j.kernel = ls_gemm_kernel_table[queue->isa];
+    j.workers = workers;
+    j.kernel = ls_gemm_kernel_table[workers->isa];
     j.n_panels = (args->weight->n - 1) / LS_GEMM_PANEL + 1;
     j.n_row_units = (args->m - 1) / j.kernel->tile_rows + 1;
     worth = (double)args->m * (double)args->weight->n * (double)args->weight->k / PART_MACS_MIN(args->m);
-    parts = ls_pool_threads(queue->pool);
+    parts = ls_pool_threads(workers->pool);
     if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
     /* Panels before rows: then each weight is read by one thread. */
     ls_grid_choose(&j.panel_parts, &j.row_parts, j.n_panels, j.n_row_units, parts);
-    ls_parallel_for(queue->pool, j.row_parts * j.panel_parts, 1, run_parts, &j);
+    ls_parallel_for(workers->pool, j.row_parts * j.panel_parts, 1, run_parts, &j);
     return LS_OK;
 }

@@ -32,7 +32,7 @@ static ls_status check_rows(const char *op, const char *name, const int64_t *row
 typedef struct job {
     const ls_gemm_chain *chain;
     const ls_gemm_chain_kernel *kernel;
-    const ls_queue *queue;
+    const ls_workers *workers;
     int64_t row_parts, col_parts;
     int64_t row_units, col_units; /* a unit is one register tile */
 } job;
@@ -52,23 +52,23 @@ static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_
                        part_begin(j->row_units, r + 1, j->row_parts, rows, chain->rows),
                        part_begin(j->col_units, c, j->col_parts, cols, chain->cols),
                        part_begin(j->col_units, c + 1, j->col_parts, cols, chain->cols),
-                       ls_queue_scratch(j->queue, thread_i));
+                       ls_workers_scratch(j->workers, thread_i));
     }
 }
 
-static void chain_run(ls_queue *queue, const ls_gemm_chain *chain) {
+static void chain_run(ls_workers *workers, const ls_gemm_chain *chain) {
     const double worth = (double)chain->rows * (double)chain->cols * (double)chain->steps / PART_MACS_MIN;
-    int64_t parts = ls_pool_threads(queue->pool);
+    int64_t parts = ls_pool_threads(workers->pool);
     job j;
     j.chain = chain;
-    j.kernel = ls_gemm_chain_kernel_table[queue->isa];
-    j.queue = queue;
+    j.kernel = ls_gemm_chain_kernel_table[workers->isa];
+    j.workers = workers;
     j.row_units = (chain->rows - 1) / j.kernel->tile_rows + 1;
     j.col_units = (chain->cols - 1) / j.kernel->tile_cols + 1;
     if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
     /* Rows before columns: then the tiles of one panel are neighbours in cache. */
     ls_grid_choose(&j.row_parts, &j.col_parts, j.row_units, j.col_units, parts);
-    ls_parallel_for(queue->pool, j.row_parts * j.col_parts, 1, run_parts, &j);
+    ls_parallel_for(workers->pool, j.row_parts * j.col_parts, 1, run_parts, &j);
 }
 
 static ls_status check_range(const char *op, const int64_t *range, int64_t m, ls_error *err) {
@@ -91,7 +91,7 @@ static ls_status narrow_input(ls_gemm_backward_input_args *a, ls_error *err) {
     return LS_OK;
 }
 
-static void input_run_mma16(ls_queue *queue, const ls_gemm_backward_input_args *args) {
+static void input_run_mma16(ls_workers *workers, const ls_gemm_backward_input_args *args) {
     const int64_t whole[2] = {0, args->n};
     const ls_mma16_chain chain = {
         .rows = args->m,
@@ -111,7 +111,7 @@ static void input_run_mma16(ls_queue *queue, const ls_gemm_backward_input_args *
         .out_rows = args->dx_rows,
         .mode = args->add ? LS_MMA16_ADD : LS_MMA16_STORE,
     };
-    ls_mma16_run(queue, &chain);
+    ls_mma16_run(workers, &chain);
 }
 
 ls_status ls_cpu_gemm_backward_input(const ls_exec *exec, const ls_gemm_backward_input_args *all, ls_error *err) {
@@ -120,7 +120,7 @@ ls_status ls_cpu_gemm_backward_input(const ls_exec *exec, const ls_gemm_backward
     LS_TRY(narrow_input(&rows, err));
     LS_TRY(check_rows(input_op, "dx", args->dx_rows, args->m, args->dx_count, true, err));
     if (args->m > 0 && args->profile == LS_PROFILE_MMA16) {
-        input_run_mma16(exec->queue, args);
+        input_run_mma16(exec->workers, args);
     } else if (args->m > 0) {
         const ls_gemm_chain chain = {
             .rows = args->m,
@@ -137,7 +137,7 @@ ls_status ls_cpu_gemm_backward_input(const ls_exec *exec, const ls_gemm_backward
             .out_rows = args->dx_rows,
             .mode = args->add ? LS_CHAIN_ADD : LS_CHAIN_FRESH,
         };
-        chain_run(exec->queue, &chain);
+        chain_run(exec->workers, &chain);
     }
     return LS_OK;
 }
@@ -167,7 +167,7 @@ static ls_status check_sequences(const ls_gemm_backward_weight_args *a, ls_error
     return LS_OK;
 }
 
-static void weight_run_mma16(ls_queue *queue, const ls_gemm_backward_weight_args *args) {
+static void weight_run_mma16(ls_workers *workers, const ls_gemm_backward_weight_args *args) {
     const ls_mma16_chain chain = {
         .rows = args->n,
         .cols = args->k,
@@ -186,7 +186,7 @@ static void weight_run_mma16(ls_queue *queue, const ls_gemm_backward_weight_args
         .out_stride = args->k,
         .mode = LS_MMA16_CONTINUE,
     };
-    ls_mma16_run(queue, &chain);
+    ls_mma16_run(workers, &chain);
 }
 
 ls_status ls_cpu_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backward_weight_args *all, ls_error *err) {
@@ -196,7 +196,7 @@ ls_status ls_cpu_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backwar
     LS_TRY(check_rows(weight_op, "x", args->x_rows, args->m, args->x_count, false, err));
     if (args->m > 0 && args->profile == LS_PROFILE_MMA16) {
         LS_TRY(check_sequences(args, err));
-        weight_run_mma16(exec->queue, args);
+        weight_run_mma16(exec->workers, args);
     } else if (args->m > 0) {
         const ls_gemm_chain chain = {
             .rows = args->n,
@@ -213,10 +213,10 @@ ls_status ls_cpu_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backwar
             .out_stride = args->k,
             .mode = LS_CHAIN_CONTINUE,
         };
-        chain_run(exec->queue, &chain);
+        chain_run(exec->workers, &chain);
     }
     if (args->m > 0 && args->dbias != NULL)
-        ls_kernel_run(exec->queue, ls_gemm_dbias_kernel_table, args, (args->n - 1) / LS_GEMM_BIAS_BLOCK + 1,
+        ls_kernel_run(exec->workers, ls_gemm_dbias_kernel_table, args, (args->n - 1) / LS_GEMM_BIAS_BLOCK + 1,
                       args->m * LS_GEMM_BIAS_BLOCK);
     return LS_OK;
 }

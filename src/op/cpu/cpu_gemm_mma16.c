@@ -13,7 +13,7 @@ LS_KERNEL_TABLE_OF(ls_mma16_kernel, ls_mma16_kernel);
 typedef struct job {
     const ls_mma16_chain *chain;
     const ls_mma16_kernel *kernel;
-    const ls_queue *queue;
+    const ls_workers *workers;
     int64_t row_parts, col_parts, row_units, col_units;
 } job;
 
@@ -30,22 +30,22 @@ static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_
                        part_begin(j->row_units, r + 1, j->row_parts, ROW_UNIT, j->chain->rows),
                        part_begin(j->col_units, c, j->col_parts, LS_MMA16_PANEL, j->chain->cols),
                        part_begin(j->col_units, c + 1, j->col_parts, LS_MMA16_PANEL, j->chain->cols),
-                       ls_queue_scratch(j->queue, thread_i));
+                       ls_workers_scratch(j->workers, thread_i));
     }
 }
 
-void ls_mma16_run(ls_queue *queue, const ls_mma16_chain *chain) {
+void ls_mma16_run(ls_workers *workers, const ls_mma16_chain *chain) {
     const int64_t steps = chain->segments[chain->n_segments] - chain->segments[0];
     const double worth = (double)chain->rows * (double)chain->cols * (double)steps / PART_PRODUCTS_MIN;
-    int64_t parts = ls_pool_threads(queue->pool);
+    int64_t parts = ls_pool_threads(workers->pool);
     job j;
     j.chain = chain;
-    j.kernel = ls_mma16_kernel_table[queue->isa];
-    j.queue = queue;
+    j.kernel = ls_mma16_kernel_table[workers->isa];
+    j.workers = workers;
     j.row_units = (chain->rows - 1) / ROW_UNIT + 1;
     j.col_units = (chain->cols - 1) / LS_MMA16_PANEL + 1;
     if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
     /* Columns before rows: then each panel is decoded by one thread. */
     ls_grid_choose(&j.col_parts, &j.row_parts, j.col_units, j.row_units, parts);
-    ls_parallel_for(queue->pool, j.row_parts * j.col_parts, 1, run_parts, &j);
+    ls_parallel_for(workers->pool, j.row_parts * j.col_parts, 1, run_parts, &j);
 }

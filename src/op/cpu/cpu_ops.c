@@ -48,7 +48,7 @@ LS_KERNEL_TABLE(ls_weight_cast_kernel);
 LS_KERNEL_TABLE(ls_widen_kernel);
 LS_KERNEL_TABLE_OF(ls_sample_kernel, ls_sample_kernel);
 
-#define RUN(name, n_items, item_ops) ls_kernel_run(exec->queue, ls_##name##_kernel_table, args, n_items, item_ops)
+#define RUN(name, n_items, item_ops) ls_kernel_run(exec->workers, ls_##name##_kernel_table, args, n_items, item_ops)
 
 static int64_t blocks_of(int64_t n, int64_t block) { return n / block + (n % block != 0); }
 
@@ -446,9 +446,9 @@ static void process_rows(void *context, int64_t begin, int64_t end, int32_t thre
 }
 
 ls_status ls_cpu_process(const ls_exec *exec, const ls_process_args *args, ls_error *err) {
-    rows_call call = {args, ls_sample_kernel_table[exec->queue->isa]};
+    rows_call call = {args, ls_sample_kernel_table[exec->workers->isa]};
     (void)err;
-    ls_parallel_for(exec->queue->pool, args->rows, 1, process_rows, &call);
+    ls_parallel_for(exec->workers->pool, args->rows, 1, process_rows, &call);
     return LS_OK;
 }
 
@@ -463,9 +463,9 @@ static void sample_rows(void *context, int64_t begin, int64_t end, int32_t threa
 }
 
 ls_status ls_cpu_sample(const ls_exec *exec, const ls_sample_args *args, ls_error *err) {
-    rows_call call = {args, ls_sample_kernel_table[exec->queue->isa]};
+    rows_call call = {args, ls_sample_kernel_table[exec->workers->isa]};
     (void)err;
-    ls_parallel_for(exec->queue->pool, args->rows, 1, sample_rows, &call);
+    ls_parallel_for(exec->workers->pool, args->rows, 1, sample_rows, &call);
     return LS_OK;
 }
 

@@ -44,8 +44,8 @@ typedef struct ls_mma16_kernel {
                 float *scratch);
 } ls_mma16_kernel;
 
-/* Computes all outputs on the queue's threads. rows and cols are at least 1. */
-void ls_mma16_run(ls_queue *queue, const ls_mma16_chain *chain);
+/* Computes all outputs on the workers. rows and cols are at least 1. */
+void ls_mma16_run(ls_workers *workers, const ls_mma16_chain *chain);
 
 #ifdef __cplusplus
 }

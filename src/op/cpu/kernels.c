@@ -1,25 +1,25 @@
-/* Runs one kernel over the queue's threads. */
+/* Runs one kernel over the workers. */
 #include "op/cpu/kernels.h"
 
 /* About 2 microseconds of vector arithmetic: several times what handing a part to a waiting thread takes. */
 #define PART_OPS_MIN 40000
 
 typedef struct run_context {
-    const ls_queue *queue;
+    const ls_workers *workers;
     ls_kernel kernel;
     const void *args;
 } run_context;
 
 static void run_part(void *context, int64_t begin, int64_t end, int32_t thread_i) {
     const run_context *run = context;
-    run->kernel(run->args, begin, end, ls_queue_scratch(run->queue, thread_i));
+    run->kernel(run->args, begin, end, ls_workers_scratch(run->workers, thread_i));
 }
 
-void ls_kernel_run(ls_queue *queue, const ls_kernel *table, const void *args, int64_t n_items, int64_t item_ops) {
-    run_context run = {queue, table[queue->isa], args};
+void ls_kernel_run(ls_workers *workers, const ls_kernel *table, const void *args, int64_t n_items, int64_t item_ops) {
+    run_context run = {workers, table[workers->isa], args};
     const double worth = (double)n_items * (double)item_ops / PART_OPS_MIN;
-    int64_t parts = ls_pool_threads(queue->pool);
+    int64_t parts = ls_pool_threads(workers->pool);
     if (n_items < 1) return;
     if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
-    ls_parallel_for(queue->pool, n_items, (n_items - 1) / parts + 1, run_part, &run);
+    ls_parallel_for(workers->pool, n_items, (n_items - 1) / parts + 1, run_part, &run);
 }

@@ -5,7 +5,7 @@
 #define LS_OP_CPU_KERNELS_H
 
 #include "dev/device.h"
-#include "dev/queue.h"
+#include "dev/workers.h"
 
 #ifndef LS_ISA_SUFFIX
 #define LS_ISA_SUFFIX generic
@@ -58,8 +58,8 @@ static inline float *ls_workspace_floats(void *workspace) {
     return (float *)(void *)((uint8_t *)workspace + LS_WORKSPACE_HEAD);
 }
 
-/* Runs table[queue->isa] over n_items, split over the queue's threads. item_ops is about how many scalar operations an
+/* Runs table[workers->isa] over n_items, split over the workers. item_ops is about how many scalar operations an
  * item takes: parts too small to be worth waking a thread for are kept together. */
-void ls_kernel_run(ls_queue *queue, const ls_kernel *table, const void *args, int64_t n_items, int64_t item_ops);
+void ls_kernel_run(ls_workers *workers, const ls_kernel *table, const void *args, int64_t n_items, int64_t item_ops);
 
 #endif

@@ -111,11 +111,20 @@ static void gate_back(const block *k, lanes dy, const token *t, int64_t row) {
     memcpy(a->dz + row * a->dim + k->channel, dz, (size_t)k->n * sizeof(float));
 }
 
-/* One state of a token backwards: its rows of the block's arrays, h before and after the token. */
-static void state_back(float *restrict g, float *restrict da2, float *restrict part_v, float *restrict part_t,
-                       float *restrict for_b, float *restrict for_cc, const float *restrict dy, const token *restrict t,
-                       const float *restrict a2, const float *restrict decay, const float *restrict before,
-                       const float *restrict after, float b, float cc) {
+/* One state of a token backwards: the lanes that it reads and those that it adds to or writes. None overlap. */
+typedef struct state_lanes {
+    const float *dy, *a2, *decay, *before, *after; /* before, after: h, of the token */
+    float b, cc;
+    float *g, *da2, *part_v, *part_t; /* added to */
+    float *for_b, *for_cc;            /* written */
+} state_lanes;
+
+static void state_back(const state_lanes *s, const token *restrict t) {
+    const float *restrict dy = s->dy, *restrict a2 = s->a2, *restrict decay = s->decay;
+    const float *restrict before = s->before, *restrict after = s->after;
+    float *restrict g = s->g, *restrict da2 = s->da2, *restrict part_v = s->part_v, *restrict part_t = s->part_t;
+    float *restrict for_b = s->for_b, *restrict for_cc = s->for_cc;
+    const float b = s->b, cc = s->cc;
     for (int c = 0; c < LANES; c++) {
         const float x = ls_mul(t->dt[c], a2[c]);
         const float sum = ls_fma(dy[c], cc, g[c]);
@@ -139,8 +148,20 @@ static void step_back(block *k, const token *t, int64_t row, lanes *before, lane
     for (int64_t g = 0; g < 4; g++)
         for (int64_t s = group_begin(states, g); s < group_begin(states, g + 1); s++) {
             lanes for_b, for_cc;
-            state_back(k->g[s], k->da2[s], part_v[g], part_t[g], for_b, for_cc, dy, t, k->a2[s], decay[s], before[s],
-                       after[s], k->b[s], k->cc[s]);
+            const state_lanes of = {.dy = dy,
+                                    .a2 = k->a2[s],
+                                    .decay = decay[s],
+                                    .before = before[s],
+                                    .after = after[s],
+                                    .b = k->b[s],
+                                    .cc = k->cc[s],
+                                    .g = k->g[s],
+                                    .da2 = k->da2[s],
+                                    .part_v = part_v[g],
+                                    .part_t = part_t[g],
+                                    .for_b = for_b,
+                                    .for_cc = for_cc};
+            state_back(&of, t);
             for (int64_t c = k->n; c < LANES; c++) for_b[c] = for_cc[c] = 0.0f;
             sums[s] = channel_sum(for_b);
             sums[states + s] = channel_sum(for_cc);

@@ -1,7 +1,7 @@
-/* The CPU back end's queue: worker threads, the chosen instruction set and per-thread scratch.
- * Ops take a queue and run to completion on it. The choice of threads and instruction set never changes a bit. */
-#ifndef LS_DEV_QUEUE_H
-#define LS_DEV_QUEUE_H
+/* The CPU back end's workers: threads, the chosen instruction set and per-thread scratch. What is given to them has run
+ * when the call returns. The choice of threads and instruction set never changes a bit. */
+#ifndef LS_DEV_WORKERS_H
+#define LS_DEV_WORKERS_H
 
 #include "base/parallel.h"
 #include "base/status.h"
@@ -22,18 +22,18 @@ ls_isa ls_isa_best(void);
 /* Floats of scratch that each thread owns, enough for any op's fixed blocks. */
 #define LS_SCRATCH_FLOATS (576 * 1024)
 
-struct ls_queue {
+struct ls_workers {
     ls_pool *pool;
     ls_isa isa;
     float *scratch; /* [threads][LS_SCRATCH_FLOATS] */
 };
 
-ls_status ls_queue_create(ls_queue **out, int32_t n_threads, ls_isa isa, ls_error *err);
-void ls_queue_free(ls_queue *queue);
+ls_status ls_workers_create(ls_workers **out, int32_t n_threads, ls_isa isa, ls_error *err);
+void ls_workers_free(ls_workers *workers);
 /* "TITLE, avx2, 2 threads" */
-void ls_queue_describe(const ls_queue *queue, const char *title, char *text, size_t bytes);
+void ls_workers_describe(const ls_workers *workers, const char *title, char *text, size_t bytes);
 /* Scratch of thread thread_i, 64-byte aligned. */
-float *ls_queue_scratch(const ls_queue *queue, int32_t thread_i);
+float *ls_workers_scratch(const ls_workers *workers, int32_t thread_i);
 
 #ifdef __cplusplus
 }

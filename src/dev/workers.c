@@ -1,5 +1,5 @@
 /* Queue life cycle and the run-time choice of instruction set. */
-#include "dev/queue.h"
+#include "dev/workers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,37 +48,37 @@ ls_isa ls_isa_best(void) {
     return ls_isa_available(LS_ISA_AVX2) ? LS_ISA_AVX2 : LS_ISA_GENERIC;
 }
 
-ls_status ls_queue_create(ls_queue **out, int32_t n_threads, ls_isa isa, ls_error *err) {
-    ls_queue *queue;
+ls_status ls_workers_create(ls_workers **out, int32_t n_threads, ls_isa isa, ls_error *err) {
+    ls_workers *workers;
     ls_status status;
     *out = NULL;
     if (!ls_isa_available(isa))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "isa: this processor cannot run %s", ls_isa_name(isa));
-    queue = calloc(1, sizeof *queue);
-    if (queue == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "queue");
-    queue->isa = isa;
-    LS_TRY_DONE(ls_pool_create(&queue->pool, n_threads, err));
-    LS_TRY_DONE(ls_array_alloc((void **)&queue->scratch, n_threads, LS_SCRATCH_FLOATS * (int64_t)sizeof(float),
+    workers = calloc(1, sizeof *workers);
+    if (workers == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "workers");
+    workers->isa = isa;
+    LS_TRY_DONE(ls_pool_create(&workers->pool, n_threads, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&workers->scratch, n_threads, LS_SCRATCH_FLOATS * (int64_t)sizeof(float),
                                "thread scratch", err));
-    *out = queue;
-    queue = NULL;
+    *out = workers;
+    workers = NULL;
 done:
-    ls_queue_free(queue);
+    ls_workers_free(workers);
     return status;
 }
 
-void ls_queue_free(ls_queue *queue) {
-    if (queue == NULL) return;
-    ls_pool_free(queue->pool);
-    free(queue->scratch);
-    free(queue);
+void ls_workers_free(ls_workers *workers) {
+    if (workers == NULL) return;
+    ls_pool_free(workers->pool);
+    free(workers->scratch);
+    free(workers);
 }
 
-void ls_queue_describe(const ls_queue *queue, const char *title, char *text, size_t bytes) {
-    const int32_t threads = ls_pool_threads(queue->pool);
-    snprintf(text, bytes, "%s, %s, %d thread%s", title, ls_isa_name(queue->isa), threads, threads == 1 ? "" : "s");
+void ls_workers_describe(const ls_workers *workers, const char *title, char *text, size_t bytes) {
+    const int32_t threads = ls_pool_threads(workers->pool);
+    snprintf(text, bytes, "%s, %s, %d thread%s", title, ls_isa_name(workers->isa), threads, threads == 1 ? "" : "s");
 }
 
-float *ls_queue_scratch(const ls_queue *queue, int32_t thread_i) {
-    return queue->scratch + (int64_t)thread_i * LS_SCRATCH_FLOATS;
+float *ls_workers_scratch(const ls_workers *workers, int32_t thread_i) {
+    return workers->scratch + (int64_t)thread_i * LS_SCRATCH_FLOATS;
 }
