@@ -257,8 +257,8 @@ typedef struct carried16 {
     float g[4], da2[4], dd, dbias;
 } carried16;
 
-/* One tile; out: where this thread's first token lies in du, ddt and dz. SURE: all its tokens are there, every dt * a2 is
- * known to be in range, and every channel is one. */
+/* One tile; out: where this thread's first token lies in du, ddt and dz. SURE: all its tokens are there, every dt * a2
+ * is known to be in range, and every channel is one. */
 template <bool SURE>
 static __device__ __forceinline__ void ls_back16_walk(const back_params *p, const place16 *at, back16_tile *tile,
                                                       carried16 *k, const float a2[4], float4 kept, int buffer,
