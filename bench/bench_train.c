@@ -77,7 +77,7 @@ static void run_products(ls_device *device, const ls_parameter *p, const ls_gemm
     const ls_gemm_args forward = {.x = o->x, .x_stride = w->k, .weight = w, .out = o->y, .out_stride = w->n, .m = m};
     const ls_gemm_backward_input_args input = {.dy = o->y,
                                                .dy_stride = w->n,
-                                               .w = p->value,
+                                               .w = ls_parameter_value(p),
                                                .w_dtype = p->dtype,
                                                .dx = o->x,
                                                .dx_stride = w->k,

@@ -305,7 +305,7 @@ static float *logit_gradients(const trained *t, const batch *b, const uint16_t *
     float *lse = of_rows, *entropy = of_rows + rows, *logprob = of_rows + 2 * rows, *d = of_rows + 3 * rows,
           *de = of_rows + 4 * rows;
     ls_error err;
-    from_device(test_home(), w, head->value, vocab * hidden * (int64_t)sizeof *w);
+    from_device(test_home(), w, ls_parameter_value(head), vocab * hidden * (int64_t)sizeof *w);
     for (int64_t r = 0; r < rows; r++) {
         if (b->targets[r] < 0) continue;
         for (int64_t v = 0; v < vocab; v++) logits[n * vocab + v] = tb_dot(x + r * hidden, w + v * hidden, hidden);
