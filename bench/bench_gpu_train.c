@@ -3,10 +3,10 @@
  *   bench_gpu_train DIR [--device cuda|cpu] [--profile exact|mma16] [--dtype f32|bf16] [options]
  *
  * A step is the forward, the log-probabilities, the backward of every leaf, the leaf tree, the norm, AdamW and
- * publishing, of --sequences sequences of --tokens tokens, every one with a target. Floor of a step: three times the forward's
- * operations (the forward, gradients of inputs and of weights), four times with --recompute, over --rate; the scan's
- * forward and, three times as long, its backward, at --scan us a token of 26 layers of 5,120 channels; and 30 bytes a
- * parameter of the update over --bandwidth. */
+ * publishing, of --sequences sequences of --tokens tokens, every one with a target. Floor of a step: three times the
+ * forward's operations (the forward, gradients of inputs and of weights), four times with --recompute, over --rate; the
+ * scan's forward and, three times as long, its backward, at --scan us a token of 26 layers of 5,120 channels; and 30
+ * bytes a parameter of the update over --bandwidth. */
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <math.h>
