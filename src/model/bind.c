@@ -11,8 +11,24 @@ typedef struct binder {
     ls_model *model;
     ls_device *device;
     ls_stored stored;
+    void *tensor; /* device memory: the tensor that is being read, as stored; one place for all leaves no holes */
+    int64_t tensor_bytes;
     ls_error *err;
 } binder;
+
+static void drop_tensor(binder *b) {
+    if (b->tensor != NULL) ls_memory_unreserve(b->device, b->tensor, b->tensor_bytes);
+    b->tensor = NULL;
+    b->tensor_bytes = 0;
+}
+
+static ls_status make_room(binder *b, int64_t bytes) {
+    if (b->tensor != NULL && bytes <= b->tensor_bytes) return LS_OK;
+    drop_tensor(b);
+    LS_TRY(ls_memory_reserve(b->device, &b->tensor, bytes, 1, "tensor", b->err));
+    b->tensor_bytes = bytes;
+    return LS_OK;
+}
 
 /* Array of n elements that the model owns. */
 static ls_status own_array(binder *b, void **out, int64_t n, int64_t elem_bytes) {
@@ -32,31 +48,25 @@ static ls_status bind_slot(void *context, const ls_weight_slot *slot, ls_error *
     binder *b = context;
     ls_model *model = b->model;
     const ls_tensor_view *view;
-    void *data = NULL; /* as stored */
     ls_dtype dtype;
-    ls_status status;
-    LS_TRY_DONE(ls_stored_find(&b->stored, &view, &dtype, slot, err));
+    LS_TRY(ls_stored_find(&b->stored, &view, &dtype, slot, err));
     model->n_parameters += view->n_elements;
     if (slot->kind == LS_SLOT_EMBED) { /* kept as stored: a forward reads single rows of it */
         model->embed_dtype = dtype;
-        LS_TRY_DONE(own_array(b, slot->embed, view->n_elements, ls_dtype_bytes(dtype)));
-        LS_TRY_DONE(ls_stored_load(&b->stored, b->device, *slot->embed, view, err));
-        goto done;
+        LS_TRY(own_array(b, slot->embed, view->n_elements, ls_dtype_bytes(dtype)));
+        return ls_stored_load(&b->stored, b->device, *slot->embed, view, err);
     }
-    LS_TRY_DONE(ls_memory_alloc(b->device, &data, view->bytes, 1, "tensor", err));
-    LS_TRY_DONE(ls_stored_load(&b->stored, b->device, data, view, err));
+    LS_TRY(make_room(b, view->bytes));
+    LS_TRY(ls_stored_load(&b->stored, b->device, b->tensor, view, err));
     if (slot->kind == LS_SLOT_MATRIX) {
-        LS_TRY_DONE(ls_gemm_pack(b->device, slot->matrix, data, dtype, slot->dims[0], slot->dims[1], err));
+        LS_TRY(ls_gemm_pack(b->device, slot->matrix, b->tensor, dtype, slot->dims[0], slot->dims[1], err));
         model->weight_bytes += read_bytes(slot->matrix);
     } else {
-        LS_TRY_DONE(own_array(b, (void **)slot->vector, view->n_elements, (int64_t)sizeof(float)));
+        LS_TRY(own_array(b, (void **)slot->vector, view->n_elements, (int64_t)sizeof(float)));
         model->weight_bytes += view->n_elements * (int64_t)sizeof(float);
-        LS_TRY_DONE(ls_slot_fill(slot, b->device, data, dtype, err));
+        LS_TRY(ls_slot_fill(slot, b->device, b->tensor, dtype, err));
     }
-    LS_TRY_DONE(ls_device_wait(b->device, err));
-done:
-    ls_memory_free(b->device, data);
-    return status;
+    return ls_device_wait(b->device, err);
 }
 
 /* The head of a tied model is the embedding. */
@@ -111,6 +121,7 @@ ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *dire
     LS_TRY_DONE(ls_stored_open(&b.stored, directory, how, err));
     LS_TRY_DONE(ls_model_slots(model, bind_slot, &b, err));
     LS_TRY_DONE(bind_tied_head(&b));
+    drop_tensor(&b);
     LS_TRY_DONE(ls_memory_trim(device, err)); /* tensors as stored are no longer there */
     model->device_bytes = device->ledger.used - held;
     LS_TRY_DONE(ls_stored_check(&b.stored, config.n_layers, err));
@@ -119,6 +130,7 @@ ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *dire
     *out = model;
     model = NULL;
 done:
+    drop_tensor(&b);
     ls_stored_close(&b.stored);
     ls_model_close(model);
     return status;

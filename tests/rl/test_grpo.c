@@ -66,6 +66,7 @@ static void settings_carry_no_bits_with_everything(void **state) {
 /* Products in mma16, the reference's too: mismatch 0 in every step, and another run than exact in bf16. */
 static void settings_carry_no_bits_in_mma16(void **state) {
     static const char *const base[] = {"profile=mma16", "dtype=bf16", "beta=0.05", "minibatches=2", "leaf=3"};
+    static const char *const exact[] = {"profile=exact", "dtype=bf16", "beta=0.05", "minibatches=2", "leaf=3"};
     static const char *const others[][4] = {
         {"microbatch=1", "threads=2"},
         {"microbatch=8", "recompute=true", "isa=generic"},
@@ -73,7 +74,7 @@ static void settings_carry_no_bits_in_mma16(void **state) {
     };
     (void)state;
     must_not_matter(base, COUNT(base), others, COUNT(others));
-    assert_int_not_equal(digest_with(base, COUNT(base)), digest_with(base + 1, COUNT(base) - 1));
+    assert_int_not_equal(digest_with(base, COUNT(base)), digest_with(exact, COUNT(exact)));
 }
 
 /* A run is of one profile from its beginning to its end. */

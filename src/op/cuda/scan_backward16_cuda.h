@@ -127,17 +127,11 @@ static __global__ void __launch_bounds__(LS_BACK16_THREADS) ls_keep16_kernel(con
 
 /* ---- the walk ---- */
 
-/* Four tokens' shares of db and dcc on their way from channels to sums: [token][channel][db, dcc], in a pitch in which
- * stores of fours and loads of neighbours meet in no bank. */
-#define LS_BACK16_PITCH (2 * LS_BACK16_STATES + 16)
-typedef float back16_shares[4][LS_WARP_CHANNELS][LS_BACK16_PITCH];
-
 typedef struct back16_tile {
     float b[2][LS_BACK_KEEP][LS_BACK16_STATES], c[2][LS_BACK_KEEP][LS_BACK16_STATES];
     float4 step[LS_BACK_WARPS][LS_BACK_KEEP][LS_WARP_CHANNELS]; /* dt, v, dy, u */
     float4 end[LS_BACK_WARPS][LS_BACK_KEEP][LS_WARP_CHANNELS];  /* slope d dt / d dt_raw; dout; d out / d z of y = 1 */
     float sums[2][LS_BACK_WARPS][LS_BACK_KEEP][2 * LS_BACK16_STATES]; /* the warps' shares of db and dcc */
-    back16_shares shares[LS_BACK_WARPS];
 } back16_tile;
 
 /* What a tile needs, as loaded. */
@@ -147,58 +141,22 @@ struct back16_raw {
     float4 h;
 };
 
-/* Where it is loaded from: this thread's first token of the tile, its state of b and cc, its states before the tile.
- * Tiles are walked from the last to the first, so all of it moves back by the same distance. */
-typedef struct back16_from {
-    const uint8_t *dt, *u, *z, *b, *c;
-    const float *dout, *h;
-} back16_from;
-
 template <int IN>
-static __device__ __forceinline__ back16_from ls_back16_from(const back_params *p, const place16 *at,
-                                                             const ls_span *span, int64_t tile) {
+static __device__ __forceinline__ void ls_back16_load(back16_raw<IN> *raw, const back_params *p, const place16 *at,
+                                                      const ls_span *span, int64_t first, int n_tokens) {
     const ls_scan_backward_args *a = &p->a;
-    const int64_t elem = IN == LS_F32 ? 4 : 2, first = span->row + tile * LS_BACK_KEEP, own = first + at->group;
-    const int64_t of_state = first + threadIdx.x / LS_BACK16_STATES, s = threadIdx.x % LS_BACK16_STATES;
-    back16_from from;
-    from.dt = (const uint8_t *)a->dt_raw + (own * a->dt_stride + at->channel) * elem;
-    from.u = (const uint8_t *)a->u + (own * a->u_stride + at->channel) * elem;
-    from.z = (const uint8_t *)a->z + (own * a->z_stride + at->channel) * elem;
-    from.b = (const uint8_t *)a->b + (of_state * a->b_stride + s) * elem;
-    from.c = (const uint8_t *)a->cc + (of_state * a->c_stride + s) * elem;
-    from.dout = a->dout + own * a->dout_stride + at->channel;
-    from.h = ls_kept_state(p, span, at->span_i, tile, at->channel, at->group * 4);
-    return from;
-}
-
-template <int IN>
-static __device__ __forceinline__ void ls_back16_back(back16_from *from, const ls_scan_backward_args *a) {
-    const int64_t bytes = (IN == LS_F32 ? 4 : 2) * LS_BACK_KEEP;
-    from->dt -= a->dt_stride * bytes;
-    from->u -= a->u_stride * bytes;
-    from->z -= a->z_stride * bytes;
-    from->b -= a->b_stride * bytes;
-    from->c -= a->c_stride * bytes;
-    from->dout -= a->dout_stride * LS_BACK_KEEP;
-    from->h -= a->dim * LS_BACK16_STATES;
-}
-
-/* WHOLE: all tokens of the tile are there; else the last one's values stand for those that are not. */
-template <int IN, bool WHOLE>
-static __device__ __forceinline__ void ls_back16_load(back16_raw<IN> *raw, const ls_scan_backward_args *a,
-                                                      const place16 *at, const back16_from *from, int n_tokens) {
-    const bool there = WHOLE || (int)threadIdx.x / LS_BACK16_STATES < n_tokens;
+    const int64_t row = span->row + first;
 #pragma unroll
     for (int j = 0; j < LS_BACK16_OWN; j++) {
-        const int64_t ahead = WHOLE || j * 4 + at->group < n_tokens ? j * 4 : n_tokens - 1 - at->group;
-        raw->dt[j] = ls_load_one<IN>(from->dt, ahead * a->dt_stride);
-        raw->u[j] = ls_load_one<IN>(from->u, ahead * a->u_stride);
-        raw->dout[j] = from->dout[ahead * a->dout_stride];
-        raw->z[j] = a->z != NULL ? ls_load_one<IN>(from->z, ahead * a->z_stride) : 0.0f;
+        const int64_t own = ls_own_row(at, row, n_tokens, j);
+        raw->dt[j] = ls_load_one<IN>(a->dt_raw, own * a->dt_stride + at->channel);
+        raw->u[j] = ls_load_one<IN>(a->u, own * a->u_stride + at->channel);
+        raw->dout[j] = a->dout[own * a->dout_stride + at->channel];
+        raw->z[j] = a->z != NULL ? ls_load_one<IN>(a->z, own * a->z_stride + at->channel) : 0.0f;
     }
-    raw->b = there ? ls_load_one<IN>(from->b, 0) : 0.0f;
-    raw->c = there ? ls_load_one<IN>(from->c, 0) : 0.0f;
-    raw->h = *(const float4 *)from->h;
+    raw->b = ls_state16<IN>(a->b, a->b_stride, row, n_tokens);
+    raw->c = ls_state16<IN>(a->cc, a->c_stride, row, n_tokens);
+    raw->h = *(const float4 *)ls_kept_state(p, span, at->span_i, first / LS_BACK_KEEP, at->channel, at->group * 4);
 }
 
 /* Into shared memory, as the walk has it. Returns whether every dt of the warp is safe. */
@@ -233,23 +191,20 @@ static __device__ __forceinline__ bool ls_back16_prepare(back16_tile *tile, cons
     return __all_sync(LS_ALL_LANES, inside);
 }
 
-/* A warp's eight channels by halves 4, 2, 1: a thread one of the sums of every token. */
-static __device__ __forceinline__ void ls_channel_sums(float (*sums)[2 * LS_BACK16_STATES],
-                                                       const back16_shares &shares) {
+/* Eight values summed over the warp's eight channels by halves 4, 2, 1. With each exchange a thread keeps half of the
+ * values, so it ends with one: value 4 (lane / 16) + 2 (lane / 8 % 2) + lane / 4 % 2. */
+static __device__ __forceinline__ float ls_channel_sums8(const float x[8]) {
     const int lane = (int)threadIdx.x % 32;
-    __syncwarp();
+    const bool far = lane & 16, middle = lane & 8, near = lane & 4;
+    float four[4], two[2];
 #pragma unroll
-    for (int q = 0; q < 4; q++) {
-        float x[LS_WARP_CHANNELS];
+    for (int i = 0; i < 4; i++)
+        four[i] = ls_add(far ? x[4 + i] : x[i], __shfl_xor_sync(LS_ALL_LANES, far ? x[i] : x[4 + i], 16));
 #pragma unroll
-        for (int i = 0; i < LS_WARP_CHANNELS; i++) x[i] = shares[q][i][lane];
-#pragma unroll
-        for (int half = LS_WARP_CHANNELS / 2; half > 0; half /= 2)
-#pragma unroll
-            for (int i = 0; i < half; i++) x[i] = ls_add(x[i], x[i + half]);
-        sums[q][lane] = x[0];
-    }
-    __syncwarp();
+    for (int i = 0; i < 2; i++)
+        two[i] =
+            ls_add(middle ? four[2 + i] : four[i], __shfl_xor_sync(LS_ALL_LANES, middle ? four[i] : four[2 + i], 8));
+    return ls_add(near ? two[1] : two[0], __shfl_xor_sync(LS_ALL_LANES, near ? two[0] : two[1], 4));
 }
 
 /* What the walk back carries from token to token. */
@@ -257,12 +212,11 @@ typedef struct carried16 {
     float g[4], da2[4], dd, dbias;
 } carried16;
 
-/* One tile; out: where this thread's first token lies in du, ddt and dz. SURE: all its tokens are there, every dt * a2
- * is known to be in range, and every channel is one. */
+/* One tile. SURE: all its tokens are there, every dt * a2 is known to be in range, and every channel is one. */
 template <bool SURE>
 static __device__ __forceinline__ void ls_back16_walk(const back_params *p, const place16 *at, back16_tile *tile,
                                                       carried16 *k, const float a2[4], float4 kept, int buffer,
-                                                      int64_t out, int n_tokens) {
+                                                      int64_t row, int n_tokens) {
     const ls_scan_backward_args *a = &p->a;
     float before[4], h[LS_BACK_KEEP][4], decay[LS_BACK_KEEP][4], part[LS_BACK_KEEP];
     ls_spread(before, kept);
@@ -288,7 +242,8 @@ static __device__ __forceinline__ void ls_back16_walk(const back_params *p, cons
             float y = ls_quad_sum4(&part[4 * j], at->group);
             const float4 end = tile->end[at->warp][token][at->slot];
             if (a->d != NULL) y = ls_fma(a->d[at->channel], tile->step[at->warp][token][at->slot].w, y);
-            if (SURE || (token < n_tokens && at->active)) a->dz[out + 4 * j * a->dim] = ls_mul(ls_mul(end.y, y), end.z);
+            if (SURE || (token < n_tokens && at->active))
+                a->dz[(row + token) * a->dim + at->channel] = ls_mul(ls_mul(end.y, y), end.z);
         }
 #pragma unroll
     for (int j = LS_BACK16_OWN - 1; j >= 0; j--) {
@@ -317,12 +272,11 @@ static __device__ __forceinline__ void ls_back16_walk(const back_params *p, cons
                 share[4 + s] = SURE || at->active ? ls_mul(d.z, h[i][s]) : 0.0f;
                 k->g[s] = ls_mul(k->g[s], decay[i][s]);
             }
-            float *to = &tile->shares[at->warp][q][at->slot][at->group * 4];
-            *(float4 *)to = make_float4(share[0], share[1], share[2], share[3]);
-            *(float4 *)(to + LS_BACK16_STATES) = make_float4(share[4], share[5], share[6], share[7]);
+            const int lane = (int)threadIdx.x % 32;
+            tile->sums[buffer][at->warp][i][lane / 16 * LS_BACK16_STATES + at->group * 4 + lane / 8 % 2 * 2 +
+                                            lane / 4 % 2] = ls_channel_sums8(share);
             if (a->d != NULL) k->dd = ls_fma(d.z, d.w, k->dd);
         }
-        ls_channel_sums(&tile->sums[buffer][at->warp][4 * j], tile->shares[at->warp]);
         const int token = j * 4 + at->group;
         const float whole_V = ls_quad_sum4(V, at->group), whole_T = ls_quad_sum4(T, at->group);
         const float4 d = tile->step[at->warp][token][at->slot];
@@ -330,8 +284,8 @@ static __device__ __forceinline__ void ls_back16_walk(const back_params *p, cons
         if (a->d != NULL) du = ls_fma(d.z, a->d[at->channel], du);
         if (!a->dt_activated) ddt = ls_mul(ddt, tile->end[at->warp][token][at->slot].x);
         if (SURE || (token < n_tokens && at->active)) {
-            a->du[out + 4 * j * a->dim] = du;
-            a->ddt[out + 4 * j * a->dim] = ddt;
+            a->du[(row + token) * a->dim + at->channel] = du;
+            a->ddt[(row + token) * a->dim + at->channel] = ddt;
         }
 #pragma unroll
         for (int q = 3; q >= 0; q--) {
@@ -375,23 +329,19 @@ static __global__ void __launch_bounds__(LS_BACK16_THREADS, 3) ls_back16_kernel(
     for (int s = 0; s < 4; s++) safe = ls_max_nan(safe, fabsf(a2[s]));
     safe = ls_safe_dt<4>(safe);
     int n_tokens = (int)(span->n_rows - (n_tiles - 1) * LS_BACK_KEEP);
-    back16_from from = ls_back16_from<IN>(&p, &at, span, n_tiles - 1);
-    int64_t out = (span->row + (n_tiles - 1) * LS_BACK_KEEP + at.group) * a->dim + at.channel;
-    if (n_tiles > 0) ls_back16_load<IN, false>(&raw, a, &at, &from, n_tokens);
+    if (n_tiles > 0) ls_back16_load<IN>(&raw, &p, &at, span, (n_tiles - 1) * LS_BACK_KEEP, n_tokens);
     for (int64_t i = n_tiles - 1; i >= 0; i--, buffer ^= 1) {
         const int64_t row = span->row + i * LS_BACK_KEEP;
         const float4 kept = raw.h;
         const bool sure =
             ls_back16_prepare<IN>(&tile, &raw, a, &at, buffer, safe) && whole_block && n_tokens == LS_BACK_KEEP;
-        ls_back16_back<IN>(&from, a);
-        if (i > 0) ls_back16_load<IN, true>(&raw, a, &at, &from, LS_BACK_KEEP);
+        if (i > 0) ls_back16_load<IN>(&raw, &p, &at, span, (i - 1) * LS_BACK_KEEP, LS_BACK_KEEP);
         __syncthreads();
         if (n_before > 0) ls_back16_fold(&p, &at, &tile, buffer ^ 1, row + LS_BACK_KEEP, n_before);
         if (sure)
-            ls_back16_walk<true>(&p, &at, &tile, &k, a2, kept, buffer, out, n_tokens);
+            ls_back16_walk<true>(&p, &at, &tile, &k, a2, kept, buffer, row, n_tokens);
         else
-            ls_back16_walk<false>(&p, &at, &tile, &k, a2, kept, buffer, out, n_tokens);
-        out -= LS_BACK_KEEP * a->dim;
+            ls_back16_walk<false>(&p, &at, &tile, &k, a2, kept, buffer, row, n_tokens);
         n_before = n_tokens;
         n_tokens = LS_BACK_KEEP;
     }
