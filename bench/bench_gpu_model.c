@@ -27,16 +27,16 @@
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/json_out.h"
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "failures.h"
 #include "model/cache.h"
 #include "model/score.h"
 #include "model_macs.h"
@@ -80,19 +80,13 @@ typedef struct bench {
 
 /* ---- time ---- */
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* The device's table with a wait that tells when it began. */
 static ls_backend_table watching;
 static const ls_backend_table *watched;
 static double wait_began; /* of the first wait since it was set 0 */
 
 static ls_status watch_wait(ls_device *device, ls_error *err) {
-    if (wait_began == 0.0) wait_began = now();
+    if (wait_began == 0.0) wait_began = ls_clock_seconds();
     return watched->wait(device, err);
 }
 
@@ -104,22 +98,6 @@ static void watch_waits(ls_device *device) {
 }
 
 static void unwatch_waits(ls_device *device) { device->table = watched; }
-
-/* ---- failures ---- */
-
-static void __attribute__((noreturn, format(printf, 2, 3))) quit(int code, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    fprintf(stderr, "bench_gpu_model: ");
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\n");
-    va_end(args);
-    exit(code);
-}
-
-static void need(ls_status status, const ls_error *err) {
-    if (status != LS_OK) quit(2, "%s", err->text);
-}
 
 /* ---- options ---- */
 
@@ -503,10 +481,10 @@ static ticks time_ticks(const bench *b, ls_engine *engine, int64_t n) {
     ticks t = {.n = n};
     watch_waits(b->device);
     for (int64_t i = 0; i < n; i++) {
-        const double start = now();
+        const double start = ls_clock_seconds();
         wait_began = 0.0;
         tick(engine);
-        t.seconds += now() - start;
+        t.seconds += ls_clock_seconds() - start;
         t.host_seconds += wait_began - start;
     }
     unwatch_waits(b->device);
@@ -616,9 +594,9 @@ static void bench_run(const bench *b) {
     work w;
     ls_error err;
     work_make(&w, b, o->run_prompts, o->run_samples, o->run_prompt, o->run_new);
-    r.ms = -1e3 * now();
+    r.ms = -1e3 * ls_clock_seconds();
     need(ls_engine_run(engine, w.requests, w.n, NULL, NULL, &err), &err);
-    r.ms += 1e3 * now();
+    r.ms += 1e3 * ls_clock_seconds();
     check_work(&w, "run");
     snprintf(r.shape, sizeof r.shape, "%lld x %lld, %lld + %lld", (long long)o->run_prompts, (long long)o->run_samples,
              (long long)o->run_prompt, (long long)o->run_new);
@@ -662,9 +640,9 @@ static void bench_score(const bench *b) {
         items[i] = (ls_score_item){
             .tokens = tokens + i * length, .n_tokens = length, .of = LS_LOGPROB_RAW, .logprob = logprobs + i * length};
     for (int64_t i = 0; i < b->o.reps; i++) {
-        const double start = now();
+        const double start = ls_clock_seconds();
         need(ls_score(b->model, b->device, &opts, items, n, &err), &err);
-        seconds[i] = now() - start;
+        seconds[i] = ls_clock_seconds() - start;
     }
     for (int64_t i = 0; i < n; i++)
         if (!(logprobs[i * length] < 0)) quit(2, "score: a log-probability is %g", (double)logprobs[i * length]);
@@ -696,10 +674,10 @@ static void bench_first(const bench *b) {
     ls_error err;
     work_make(&w, b, 1, 1, prompt, 1);
     for (int64_t i = -1; i < b->o.reps; i++) {
-        const double start = now();
+        const double start = ls_clock_seconds();
         need(ls_engine_submit(engine, &w.requests[0], &err), &err);
         while (ls_engine_unfinished(engine) > 0) tick(engine);
-        if (i >= 0) seconds[i] = now() - start;
+        if (i >= 0) seconds[i] = ls_clock_seconds() - start;
         check_work(&w, "first");
     }
     r.ms = 1e3 * median(seconds, b->o.reps);

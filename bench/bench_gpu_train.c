@@ -10,15 +10,15 @@
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "failures.h"
 #include "model_macs.h"
 #include "op/timing.h"
 #include "train/trainer.h"
@@ -34,26 +34,6 @@ typedef struct options {
     bool recompute;
     double bandwidth, rate, scan_us; /* bytes/s, operations/s, us a token of 26 layers; 0: no floor */
 } options;
-
-static void __attribute__((noreturn, format(printf, 2, 3))) quit(int code, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    fprintf(stderr, "bench_gpu_train: ");
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\n");
-    va_end(args);
-    exit(code);
-}
-
-static void need(ls_status status, const ls_error *err) {
-    if (status != LS_OK) quit(2, "%s", err->text);
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- options ---- */
 
@@ -205,12 +185,12 @@ static ls_trainer *make_trainer(const options *o, ls_model *model, ls_device *de
 }
 
 static double step(ls_trainer *trainer, const ls_train_batch *batch, double *norm) {
-    const double start = now();
+    const double start = ls_clock_seconds();
     ls_train_stats stats;
     ls_error err;
     need(ls_trainer_step(trainer, batch, &stats, &err), &err);
     *norm = stats.norm;
-    return now() - start;
+    return ls_clock_seconds() - start;
 }
 
 static void profile(const options *o, ls_trainer *trainer, const ls_train_batch *batch, ls_device *device) {

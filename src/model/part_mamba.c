@@ -3,7 +3,6 @@
 #include "model/tape_state.h"
 #include "op/conv1d.h"
 #include "op/elementwise.h"
-#include "op/rmsnorm.h"
 #include "op/scan.h"
 #include "op/weight.h"
 
@@ -19,18 +18,7 @@ static ls_status round_into(const ls_forward *f, ls_rows to, ls_rows from, int64
 
 /* One of the norms of dt, B and C, which begin at `column` of both. */
 static ls_rmsnorm_args inner_norm(const ls_forward *f, ls_rows out, const float *w, int64_t column, int64_t dim) {
-    const ls_rows x = ls_rows_column(f->ws->a.narrow_raw, column);
-    const ls_rmsnorm_args args = {.x = x.data,
-                                  .x_dtype = x.dtype,
-                                  .x_stride = x.stride,
-                                  .w = w,
-                                  .eps = f->model->config.rms_eps,
-                                  .y = out.data,
-                                  .y_dtype = out.dtype,
-                                  .y_stride = out.stride,
-                                  .rows = f->batch->n_rows,
-                                  .dim = dim};
-    return args;
+    return ls_part_norm_call(f, out, ls_rows_column(f->ws->a.narrow_raw, column), w, dim);
 }
 
 /* Norms of dt, B and C; a model without them computes with what x_proj gave. */

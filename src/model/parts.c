@@ -4,7 +4,6 @@
 #include "model/tape_state.h"
 #include "op/elementwise.h"
 #include "op/gemm_backward.h"
-#include "op/rmsnorm.h"
 #include "op/rmsnorm_backward.h"
 
 /* ---- forward ---- */
@@ -35,7 +34,7 @@ ls_status ls_part_project_exact(const ls_forward *f, ls_rows out, ls_rows x, con
     return project(f, LS_PROFILE_EXACT, out, x, w, NULL, f->batch->n_rows, NULL, err);
 }
 
-ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim, ls_error *err) {
+ls_rmsnorm_args ls_part_norm_call(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim) {
     const ls_rmsnorm_args args = {.x = x.data,
                                   .x_dtype = x.dtype,
                                   .x_stride = x.stride,
@@ -46,6 +45,11 @@ ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w
                                   .y_stride = y.stride,
                                   .rows = f->batch->n_rows,
                                   .dim = dim};
+    return args;
+}
+
+ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim, ls_error *err) {
+    const ls_rmsnorm_args args = ls_part_norm_call(f, y, x, w, dim);
     return ls_rmsnorm(f->ws->device, &args, err);
 }
 

@@ -10,6 +10,7 @@
 #include "model/forward.h"
 #include "model/slots.h"
 #include "model/tape.h"
+#include "op/rmsnorm.h"
 
 /* A leaf on its way back: a run of whole sequences of a tape. All matrices begin at its first row. */
 typedef struct ls_leaf {
@@ -48,6 +49,8 @@ ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_
 ls_status ls_part_project_exact(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, ls_error *err);
 /* y = rms(x; w). */
 ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim, ls_error *err);
+/* That norm as a call of its op, for several that are made together. */
+ls_rmsnorm_args ls_part_norm_call(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim);
 
 /* ---- backward: gradients of matrices are float32 ---- */
 

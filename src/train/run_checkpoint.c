@@ -491,15 +491,21 @@ static ls_status read_profile(ls_profile *out, const ls_node *root, ls_error *er
     return LS_OK;
 }
 
-ls_status ls_saves_profile(ls_profile *out, const char *directory, ls_error *err) {
-    char path[LS_SAVES_PATH_MAX], *text = NULL;
+/* doc and text are the caller's, also after a failure. */
+static ls_status open_state(ls_json_doc **doc, char **text, const char *directory, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX];
     int64_t bytes;
+    LS_TRY(join(path, directory, "state.json", err));
+    LS_TRY(ls_file_read(text, &bytes, path, STATE_BYTES_MAX, err));
+    return ls_json_doc_open(doc, *text, bytes, path, err);
+}
+
+ls_status ls_saves_profile(ls_profile *out, const char *directory, ls_error *err) {
+    char *text = NULL;
     ls_json_doc *doc = NULL;
     ls_node root;
     ls_status status;
-    LS_TRY_DONE(join(path, directory, "state.json", err));
-    LS_TRY_DONE(ls_file_read(&text, &bytes, path, STATE_BYTES_MAX, err));
-    LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, path, err));
+    LS_TRY_DONE(open_state(&doc, &text, directory, err));
     root = ls_json_root(doc);
     LS_TRY_DONE(read_profile(out, &root, err));
 done:
@@ -510,14 +516,11 @@ done:
 
 ls_status ls_saves_load(const char *directory, ls_train_state *s, const ls_saves_description *d, ls_error *err) {
     char path[LS_SAVES_PATH_MAX], *text = NULL;
-    int64_t bytes;
     uint64_t digest;
     ls_json_doc *doc = NULL;
     ls_node root;
     ls_status status;
-    LS_TRY_DONE(join(path, directory, "state.json", err));
-    LS_TRY_DONE(ls_file_read(&text, &bytes, path, STATE_BYTES_MAX, err));
-    LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, path, err));
+    LS_TRY_DONE(open_state(&doc, &text, directory, err));
     root = ls_json_root(doc);
     LS_TRY_DONE(load_state(&root, s, d, err));
     LS_TRY_DONE(check_files(&root, directory, err));
