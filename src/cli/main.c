@@ -30,6 +30,7 @@ static const command commands[] = {
     {"compare", ls_cmd_compare, "two log-probability records: measures, exact-equal share, worst tokens"},
     {"sweep", ls_cmd_sweep, "move levers one at a time and name the cause of a mismatch"},
     {"correct", ls_cmd_correct, "what a mismatch correction does to the tokens of another trainer's dump"},
+    {"audit", ls_cmd_audit, "32-bit indices that wrap on their way to an address, in compiled kernels"},
     {"report", ls_cmd_report, "the records of a training run as one HTML page"},
     {"inspect", ls_cmd_inspect, "a checkpoint's configuration, tensors, memory, strides"},
     {"init", ls_cmd_init, "a model with fresh weights, from a configuration"},
@@ -45,8 +46,8 @@ static void print_help(FILE *file) {
     for (size_t i = 0; i < N_COMMANDS; i++) fprintf(file, "  %-11s %s\n", commands[i].name, commands[i].text);
     fprintf(file,
             "\nlockstep COMMAND --help tells a command's options.\n"
-            "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 the check ran and bits differ, 4 a\n"
-            "signal stopped a training run, which can go on.\n");
+            "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 the check ran and bits differ (audit:\n"
+            "it found something), 4 a signal stopped a training run, which can go on.\n");
 }
 
 /* A standard stream that the caller closed is replaced by one on which every use fails: the next file to be opened

@@ -1,0 +1,107 @@
+/* Fields of config.json as names for ranges. */
+#include "audit/config_names.h"
+
+#include <stdlib.h>
+
+#include "base/file.h"
+#include "load/json_node.h"
+
+#define CONFIG_BYTES_MAX 16000000
+
+typedef struct fields {
+    const ls_node *root;
+    ls_ranges *ranges;
+} fields;
+
+/* A whole number of the configuration, or the fallback where it is not there. */
+static ls_status field(const fields *f, const char *key, int64_t fallback, int64_t *out, ls_error *err) {
+    ls_node node;
+    *out = fallback;
+    if (!ls_node_get_some(f->root, key, &node)) return LS_OK;
+    return ls_node_int(&node, 1, INT64_C(1) << 31, out, err);
+}
+
+static ls_status size(const fields *f, const char *name, int64_t value, ls_error *err) {
+    return value > 0 ? ls_ranges_name(f->ranges, name, value, value, err) : LS_OK;
+}
+
+static ls_status ids(const fields *f, const char *name, int64_t count, ls_error *err) {
+    return count > 0 ? ls_ranges_name(f->ranges, name, 0, count - 1, err) : LS_OK;
+}
+
+static ls_status attention(const fields *f, int64_t hidden, ls_error *err) {
+    int64_t heads, kv_heads, head_dim;
+    LS_TRY(field(f, "num_attention_heads", 0, &heads, err));
+    LS_TRY(field(f, "num_key_value_heads", heads, &kv_heads, err));
+    LS_TRY(field(f, "head_dim", heads > 0 ? hidden / heads : 0, &head_dim, err));
+    LS_TRY(size(f, "heads", heads, err));
+    LS_TRY(size(f, "kv_heads", kv_heads, err));
+    LS_TRY(size(f, "head_dim", head_dim, err));
+    LS_TRY(ids(f, "head", heads, err));
+    return size(f, "kv_stride", kv_heads * head_dim, err);
+}
+
+static ls_status mamba(const fields *f, int64_t hidden, ls_error *err) {
+    int64_t expand, states, conv, inner;
+    LS_TRY(field(f, "mamba_expand", 0, &expand, err));
+    if (expand == 0) LS_TRY(field(f, "expand", 0, &expand, err));
+    LS_TRY(field(f, "mamba_d_state", 0, &states, err));
+    if (states == 0) LS_TRY(field(f, "state_size", 0, &states, err));
+    LS_TRY(field(f, "mamba_d_conv", 0, &conv, err));
+    if (conv == 0) LS_TRY(field(f, "conv_kernel", 0, &conv, err));
+    LS_TRY(field(f, "intermediate_size", 0, &inner, err));
+    if (expand == 0 || states == 0 || conv == 0) return LS_OK;
+    inner = expand * hidden;
+    LS_TRY(size(f, "d_inner", inner, err));
+    LS_TRY(ids(f, "channel", inner, err));
+    LS_TRY(size(f, "d_state", states, err));
+    LS_TRY(size(f, "d_conv", conv, err));
+    LS_TRY(size(f, "state_stride", inner * states, err));
+    LS_TRY(size(f, "conv_stride", inner * (conv - 1), err));
+    /* a page with the window in 16 bits and the state in 32, in words of 32 bits */
+    return size(f, "slot_stride", inner * states + inner * (conv - 1) / 2, err);
+}
+
+static ls_status name_all(const fields *f, const ls_config_sizes *sizes, ls_error *err) {
+    int64_t hidden, wide, vocab, longest, experts;
+    const int64_t batch = sizes->batch > 0 ? sizes->batch : 256, pool = sizes->pool > 0 ? sizes->pool : 65536;
+    LS_TRY(field(f, "hidden_size", 0, &hidden, err));
+    LS_TRY(field(f, "intermediate_size", 0, &wide, err));
+    LS_TRY(field(f, "vocab_size", 0, &vocab, err));
+    LS_TRY(field(f, "max_position_embeddings", 4096, &longest, err));
+    LS_TRY(field(f, "num_experts", 0, &experts, err));
+    const int64_t length = sizes->length > 0 ? sizes->length : longest;
+    LS_TRY(size(f, "hidden", hidden, err));
+    LS_TRY(size(f, "intermediate", wide, err));
+    LS_TRY(size(f, "vocab", vocab, err));
+    LS_TRY(ids(f, "expert", experts, err));
+    LS_TRY(size(f, "batch", batch, err));
+    LS_TRY(size(f, "length", length, err));
+    LS_TRY(size(f, "tokens", batch * length, err));
+    LS_TRY(size(f, "pool", pool, err));
+    LS_TRY(ids(f, "sequence", batch, err));
+    LS_TRY(ids(f, "position", length, err));
+    LS_TRY(ids(f, "token", batch * length, err));
+    LS_TRY(ids(f, "row", batch * length, err));
+    LS_TRY(ids(f, "slot", pool, err));
+    LS_TRY(ids(f, "page", pool, err));
+    LS_TRY(ids(f, "block", pool, err));
+    LS_TRY(attention(f, hidden, err));
+    return mamba(f, hidden, err);
+}
+
+ls_status ls_config_names(ls_ranges *ranges, const char *path, const ls_config_sizes *sizes, ls_error *err) {
+    ls_status status;
+    char *text = NULL;
+    int64_t bytes;
+    ls_json_doc *doc = NULL;
+    LS_TRY_DONE(ls_file_read(&text, &bytes, path, CONFIG_BYTES_MAX, err));
+    LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, path, err));
+    const ls_node root = ls_json_root(doc);
+    const fields f = {&root, ranges};
+    status = name_all(&f, sizes, err);
+done:
+    ls_json_doc_free(doc);
+    free(text);
+    return status;
+}

@@ -1,0 +1,302 @@
+/* The file of ranges: lines, sections for kernels, names, values that are sums of products of names and numbers. */
+#define _GNU_SOURCE /* memmem */
+#include "audit/ranges.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { LINE_MAX_BYTES = 4096, ENTRIES_MAX = 65536 };
+
+/* One line: what is said of a subject, or of a name. */
+typedef struct entry {
+    char *section; /* NULL: every kernel */
+    char *name;    /* the name given, or the name spoken of; may be NULL */
+    bool is_subject, has_range;
+    ls_subject subject;
+    int32_t index;
+    int64_t offset;
+    ls_range range;
+} entry;
+
+struct ls_ranges {
+    entry *entries;
+    int64_t n, cap;
+};
+
+typedef struct cursor {
+    const char *at, *end, *name;
+    int64_t line;
+    const char *section;
+    int32_t section_bytes;
+} cursor;
+
+static ls_status fail(const cursor *c, ls_error *err, const char *sentence) {
+    return LS_FAIL(err, LS_ERR_FORMAT, "%s:%lld: %s", c->name, (long long)c->line, sentence);
+}
+
+ls_status ls_ranges_create(ls_ranges **out, ls_error *err) {
+    return ls_array_alloc((void **)out, 1, sizeof **out, "ranges", err);
+}
+
+void ls_ranges_free(ls_ranges *r) {
+    if (r == NULL) return;
+    for (int64_t i = 0; i < r->n; i++) free(r->entries[i].section), free(r->entries[i].name);
+    free(r->entries);
+    free(r);
+}
+
+static void skip(cursor *c) {
+    while (c->at < c->end && (*c->at == ' ' || *c->at == '\t' || *c->at == '\r')) c->at++;
+}
+
+static bool take(cursor *c, const char *text) {
+    const size_t n = strlen(text);
+    skip(c);
+    if ((size_t)(c->end - c->at) < n || memcmp(c->at, text, n) != 0) return false;
+    c->at += n;
+    return true;
+}
+
+static bool is_word(char ch) {
+    return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z') || (ch >= '0' && ch <= '9') || ch == '_';
+}
+
+static int32_t word(cursor *c, const char **out) {
+    skip(c);
+    *out = c->at;
+    while (c->at < c->end && is_word(*c->at)) c->at++;
+    return (int32_t)(c->at - *out);
+}
+
+static ls_status integer(cursor *c, int64_t *out, ls_error *err) {
+    const char *begin;
+    const int32_t n = word(c, &begin);
+    *out = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (begin[i] == '_') continue;
+        if (begin[i] < '0' || begin[i] > '9') return fail(c, err, "not a number");
+        if (__builtin_mul_overflow(*out, 10, out) || __builtin_add_overflow(*out, begin[i] - '0', out))
+            return fail(c, err, "a number passes 64 bits");
+    }
+    return n > 0 ? LS_OK : fail(c, err, "a number is missing");
+}
+
+static bool names(const entry *e, const char *name, int32_t bytes) {
+    return e->name != NULL && strlen(e->name) == (size_t)bytes && memcmp(e->name, name, (size_t)bytes) == 0;
+}
+
+/* What is said of a name: later lines count, and those of the section before those of all kernels. */
+static const entry *find_name(const ls_ranges *r, const char *name, int32_t bytes, const char *kernel,
+                              int32_t kernel_bytes) {
+    const entry *found = NULL;
+    for (int64_t i = r->n - 1; i >= 0; i--) {
+        const entry *e = &r->entries[i];
+        if (!e->has_range || !names(e, name, bytes)) continue;
+        if (e->section == NULL && found == NULL) found = e;
+        if (e->section != NULL && memmem(kernel, (size_t)kernel_bytes, e->section, strlen(e->section)) != NULL) return e;
+    }
+    return found;
+}
+
+/* A number, or a name that has a range: its largest, or its smallest. */
+static ls_status factor(const ls_ranges *r, cursor *c, bool high, int64_t *out, ls_error *err) {
+    skip(c);
+    if (c->at < c->end && *c->at >= '0' && *c->at <= '9') return integer(c, out, err);
+    const char *name;
+    const int32_t n = word(c, &name);
+    const entry *e = find_name(r, name, n, c->section == NULL ? "" : c->section, c->section_bytes);
+    if (n == 0) return fail(c, err, "a number or a name is missing");
+    if (e == NULL)
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s:%lld: nothing says what '%.*s' is", c->name, (long long)c->line,
+                       n > 80 ? 80 : n, name);
+    const ls_wide value = high ? e->range.high : e->range.low;
+    *out = (int64_t)value;
+    return LS_OK;
+}
+
+/* Products with + and - between them. */
+static ls_status value(const ls_ranges *r, cursor *c, bool high, int64_t *out, ls_error *err) {
+    int64_t sign = take(c, "-") ? -1 : 1;
+    *out = 0;
+    for (;;) {
+        int64_t product, next;
+        LS_TRY(factor(r, c, (sign > 0) == high, &product, err));
+        while (take(c, "*")) {
+            LS_TRY(factor(r, c, (sign > 0) == high, &next, err));
+            if (__builtin_mul_overflow(product, next, &product)) return fail(c, err, "a value passes 64 bits");
+        }
+        if (__builtin_mul_overflow(product, sign, &product) || __builtin_add_overflow(*out, product, out))
+            return fail(c, err, "a value passes 64 bits");
+        if (take(c, "+")) sign = 1;
+        else if (take(c, "-")) sign = -1;
+        else return LS_OK;
+    }
+}
+
+static ls_status read_range(const ls_ranges *r, cursor *c, entry *e, ls_error *err) {
+    int64_t low, high;
+    const char *begin = c->at;
+    LS_TRY(value(r, c, false, &low, err));
+    c->at = begin;
+    LS_TRY(value(r, c, true, &high, err));
+    if (take(c, "..")) LS_TRY(value(r, c, true, &high, err));
+    if (high < low) return fail(c, err, "a range ends before it begins");
+    e->has_range = true;
+    e->range = ls_range_of(low, high);
+    return LS_OK;
+}
+
+/* param 3, param 3+8, param 3[], threadIdx.x and its like; anything else is a name. */
+static ls_status read_subject(cursor *c, entry *e, ls_error *err) {
+    static const struct {
+        const char *name;
+        ls_subject subject;
+    } axes[] = {{"threadIdx", LS_SUBJECT_TID}, {"blockIdx", LS_SUBJECT_CTAID}, {"blockDim", LS_SUBJECT_NTID},
+                {"gridDim", LS_SUBJECT_NCTAID}, {"threads", LS_SUBJECT_THREADS}};
+    const char *name;
+    int64_t number;
+    const int32_t n = word(c, &name);
+    if (n == 0) return fail(c, err, "not a parameter, an axis or a name");
+    for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
+        if (strlen(axes[i].name) != (size_t)n || memcmp(axes[i].name, name, (size_t)n) != 0) continue;
+        e->is_subject = true;
+        e->subject = axes[i].subject;
+        if (!take(c, ".") || c->at == c->end || *c->at < 'x' || *c->at > 'z')
+            return fail(c, err, "an axis is x, y or z");
+        e->index = *c->at++ - 'x';
+        return LS_OK;
+    }
+    if (n == 5 && memcmp(name, "param", 5) == 0) {
+        LS_TRY(integer(c, &number, err));
+        if (number > 4095) return fail(c, err, "a kernel has at most 4096 parameters");
+        e->is_subject = true;
+        e->index = (int32_t)number;
+        if (take(c, "+")) LS_TRY(integer(c, &e->offset, err));
+        e->subject = take(c, "[]") ? LS_SUBJECT_LOADED : LS_SUBJECT_PARAMETER;
+        return LS_OK;
+    }
+    return ls_text_copy(&e->name, name, n, err);
+}
+
+static ls_status add(ls_ranges *r, const entry *e, ls_error *err) {
+    if (r->n == ENTRIES_MAX) return LS_FAIL(err, LS_ERR_FORMAT, "more than %d lines of ranges", ENTRIES_MAX);
+    LS_TRY(ls_array_grow((void **)&r->entries, &r->cap, r->n + 1, sizeof *r->entries, "ranges", err));
+    r->entries[r->n++] = *e;
+    return LS_OK;
+}
+
+static ls_status read_line(ls_ranges *r, cursor *c, ls_error *err) {
+    ls_status status;
+    entry e = {0};
+    skip(c);
+    if (c->at == c->end || *c->at == '#') return LS_OK;
+    if (*c->at == '[') {
+        const char *close = memchr(c->at, ']', (size_t)(c->end - c->at));
+        if (close == NULL) return fail(c, err, "a section without its ']'");
+        c->section = c->at + 1;
+        c->section_bytes = (int32_t)(close - c->section);
+        if (c->section_bytes == 1 && *c->section == '*') c->section = NULL;
+        c->at = close + 1;
+    } else {
+        const char *name;
+        LS_TRY_DONE(read_subject(c, &e, err));
+        if (e.is_subject && take(c, "=")) {
+            const int32_t n = word(c, &name);
+            if (n == 0) {
+                status = fail(c, err, "a name is missing");
+                goto done;
+            }
+            LS_TRY_DONE(ls_text_copy(&e.name, name, n, err));
+        }
+        if (take(c, ":")) {
+            LS_TRY_DONE(read_range(r, c, &e, err));
+        } else if (!e.is_subject || e.name == NULL) {
+            status = fail(c, err, "a ':' and a range are missing");
+            goto done;
+        }
+        if (c->section != NULL) LS_TRY_DONE(ls_text_copy(&e.section, c->section, c->section_bytes, err));
+        LS_TRY_DONE(add(r, &e, err));
+        e = (entry){0};
+    }
+    skip(c);
+    status = c->at == c->end || *c->at == '#' ? LS_OK : fail(c, err, "more than a range stands on the line");
+done:
+    free(e.name);
+    free(e.section);
+    return status;
+}
+
+ls_status ls_ranges_parse(ls_ranges *r, const char *text, int64_t bytes, const char *name, ls_error *err) {
+    cursor c = {.name = name, .line = 0};
+    for (int64_t at = 0; at < bytes;) {
+        const char *newline = memchr(text + at, '\n', (size_t)(bytes - at));
+        const int64_t end = newline == NULL ? bytes : newline - text;
+        c.line++;
+        if (end - at > LINE_MAX_BYTES) return fail(&c, err, "a line is longer than 4096 bytes");
+        c.at = text + at;
+        c.end = text + end;
+        LS_TRY(read_line(r, &c, err));
+        at = end + 1;
+    }
+    return LS_OK;
+}
+
+ls_status ls_ranges_name(ls_ranges *r, const char *name, int64_t low, int64_t high, ls_error *err) {
+    entry e = {.has_range = true, .range = {low, high}};
+    LS_TRY(ls_text_copy(&e.name, name, (int64_t)strlen(name), err));
+    const ls_status status = add(r, &e, err);
+    if (status != LS_OK) free(e.name);
+    return status;
+}
+
+static bool applies(const entry *e, const char *kernel, int32_t bytes) {
+    return e->section == NULL || memmem(kernel, (size_t)bytes, e->section, strlen(e->section)) != NULL;
+}
+
+static void adopt(ls_declared *out, const entry *e) {
+    if (e->name != NULL && out->name == NULL) out->name = e->name;
+    if (!e->has_range || out->has_range) return;
+    out->has_range = true;
+    out->range = e->range;
+}
+
+static void find_subject(const ls_ranges *r, ls_declared *out, const char *kernel, int32_t kernel_bytes,
+                         ls_subject subject, int32_t index, int64_t offset) {
+    for (int pass = 0; pass < 2; pass++) /* a section's lines before those of all kernels */
+        for (int64_t i = r->n - 1; i >= 0; i--) {
+            const entry *e = &r->entries[i];
+            if (e->is_subject && e->subject == subject && e->index == index && e->offset == offset &&
+                (e->section != NULL) == (pass == 0) && applies(e, kernel, kernel_bytes))
+                adopt(out, e);
+        }
+}
+
+ls_status ls_ranges_find(const ls_ranges *r, ls_declared *out, const char *kernel, int32_t kernel_bytes,
+                         ls_subject subject, int32_t index, int64_t offset, const char *parameter_name,
+                         int32_t name_bytes, ls_error *err) {
+    (void)err;
+    *out = (ls_declared){0};
+    if (r == NULL || r->n == 0) return LS_OK;
+    find_subject(r, out, kernel, kernel_bytes, subject, index, offset);
+    if (!out->has_range && (subject == LS_SUBJECT_CTAID || subject == LS_SUBJECT_TID)) { /* an id ends below the size */
+        ls_declared size = {0};
+        find_subject(r, &size, kernel, kernel_bytes, subject == LS_SUBJECT_CTAID ? LS_SUBJECT_NCTAID : LS_SUBJECT_NTID,
+                     index, offset);
+        if (size.has_range && size.range.high > 0) {
+            out->has_range = true;
+            out->range = ls_range_of(0, size.range.high - 1);
+        }
+    }
+    if (out->has_range) return LS_OK;
+    const bool by_name = out->name == NULL && parameter_name != NULL && subject == LS_SUBJECT_PARAMETER && offset == 0;
+    const entry *e = NULL;
+    if (out->name != NULL) e = find_name(r, out->name, (int32_t)strlen(out->name), kernel, kernel_bytes);
+    if (by_name) e = find_name(r, parameter_name, name_bytes, kernel, kernel_bytes);
+    if (e == NULL) return LS_OK;
+    if (out->name == NULL) out->name = e->name;
+    out->has_range = true;
+    out->range = e->range;
+    return LS_OK;
+}

@@ -1,0 +1,61 @@
+/* What the parts of the analysis share: sums that are kept, loops' registers written out. */
+#include "audit/work.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+ls_status ls_work_keep(ls_work *w, ls_kept *out, const ls_sum *sum, ls_error *err) {
+    *out = (ls_kept){0, -1};
+    if (sum->is_lost) return LS_OK;
+    if (w->n_terms > INT32_MAX - LS_SUM_MAX) return LS_FAIL(err, LS_ERR_FORMAT, "%s: a function has too many terms", w->file);
+    LS_TRY(ls_array_grow((void **)&w->terms, &w->cap_terms, w->n_terms + sum->n + 1, sizeof *w->terms, "terms", err));
+    *out = (ls_kept){(int32_t)w->n_terms, sum->n};
+    if (sum->n > 0) memcpy(w->terms + w->n_terms, sum->terms, sizeof *sum->terms * (size_t)sum->n);
+    w->n_terms += sum->n;
+    return LS_OK;
+}
+
+void ls_work_sum(const ls_work *w, ls_sum *out, ls_kept kept) {
+    out->is_lost = kept.n < 0;
+    out->n = kept.n < 0 ? 0 : kept.n;
+    if (out->n > 0) memcpy(out->terms, w->terms + kept.first, sizeof *out->terms * (size_t)kept.n);
+}
+
+/* Replaces one occurrence of the symbol in each term by start + turn * step, as often as terms have it. */
+static void replace(const ls_work *w, ls_sum *sum, int32_t symbol) {
+    const ls_symbol *s = &w->symbols[symbol];
+    ls_sum start, step, value, out = {.is_lost = false, .n = 0};
+    ls_work_sum(w, &start, s->a);
+    ls_work_sum(w, &step, s->b);
+    ls_sum_copy(&value, &start);
+    const ls_term turn = {.factor = 1, .n = 1, .symbols = {s->turn}};
+    ls_sum_add_product(&value, &turn, &step);
+    for (int32_t i = 0; i < sum->n && !out.is_lost; i++) {
+        if (ls_term_degree(&sum->terms[i], symbol) == 0) {
+            ls_sum_add_term(&out, &sum->terms[i], 1);
+        } else {
+            const ls_term rest = ls_term_without(&sum->terms[i], symbol);
+            ls_sum_add_product(&out, &rest, &value);
+        }
+    }
+    ls_sum_copy(sum, &out);
+}
+
+void ls_work_expand(const ls_work *w, ls_sum *sum) {
+    for (int round = 0; round < 24 && !sum->is_lost; round++) {
+        int32_t found = -1;
+        for (int32_t i = 0; i < sum->n && found < 0; i++)
+            for (int32_t k = 0; k < sum->terms[i].n && found < 0; k++)
+                if (w->symbols[sum->terms[i].symbols[k]].is_affine) found = sum->terms[i].symbols[k];
+        if (found < 0) return;
+        replace(w, sum, found);
+    }
+}
+
+void ls_work_deinit(ls_work *w) {
+    free(w->terms), free(w->symbols), free(w->cells), free(w->checks), free(w->facts), free(w->block_facts);
+    free(w->turns);
+    *w = (ls_work){0};
+}
