@@ -130,7 +130,8 @@ static void judge(ls_work *w, ls_check *check) {
     ls_work_expand(w, &sum);
     check->state = LS_STATE_UNKNOWN;
     if (range.high <= check->window.high || sum.is_lost || has_vague(w, &sum)) return;
-    if (is_plain_sum(&sum) && !ls_describe_declared(w, &sum)) return;
+    const bool at_the_end = range.high <= check->window.high + check->window.high / 1024;
+    if ((is_plain_sum(&sum) || at_the_end) && !ls_describe_declared(w, &sum)) return;
     check->state = LS_STATE_WRAPS;
 }
 

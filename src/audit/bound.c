@@ -45,41 +45,75 @@ static ls_range term_range(ls_work *w, const ls_term *t) {
     return out;
 }
 
+/* The axis of blockIdx * n where threadIdx of the same axis is added and n may be the size of a block: together they
+ * number the axis' threads. -1 for any other term. */
+static int thread_axis(const ls_work *w, const ls_sum *sum, const ls_term *t) {
+    if (t->n != 1 || t->factor < 2 || t->factor > 1024) return -1;
+    const ls_symbol *block = &w->symbols[t->symbols[0]];
+    if (block->kind != LS_SYMBOL_CTAID || block->is_declared) return -1;
+    for (int32_t i = 0; i < sum->n; i++) {
+        const ls_symbol *s = sum->terms[i].n == 1 && sum->terms[i].factor == 1 ? &w->symbols[sum->terms[i].symbols[0]] : NULL;
+        if (s != NULL && s->kind == LS_SYMBOL_TID && s->axis == block->axis) return block->axis;
+    }
+    return -1;
+}
+
 static ls_range plain_range(ls_work *w, const ls_sum *sum) {
     ls_range out = ls_range_of(0, 0);
     if (sum->is_lost) return ls_range_of(-LS_WIDE_MAX, LS_WIDE_MAX);
-    for (int32_t i = 0; i < sum->n; i++) out = ls_range_add(out, term_range(w, &sum->terms[i]));
+    for (int32_t i = 0; i < sum->n; i++) {
+        ls_range r = term_range(w, &sum->terms[i]);
+        const int axis = thread_axis(w, sum, &sum->terms[i]);
+        if (axis >= 0 && r.high > w->threads[axis].high - sum->terms[i].factor)
+            r.high = w->threads[axis].high - sum->terms[i].factor;
+        out = ls_range_add(out, r);
+    }
     return out;
 }
 
-/* a - (a / b) * b is a rest: sum without the pair, and the rest's range; false where no quotient stands in it so. */
-static bool without_rest(ls_work *w, const ls_sum *sum, ls_sum *out, ls_range *rest) {
+/* What a quotient or a value whose low bits were cleared leaves over: a - whole lies in 0..rest, whole being symbol times
+ * factor. */
+static bool leaves_rest(ls_work *w, int32_t id, ls_sum *a, ls_sum *whole, ls_wide *rest) {
+    const ls_symbol *s = &w->symbols[id];
+    ls_sum b, symbol;
+    int64_t mask;
+    if (s->kind != LS_SYMBOL_RESULT || (s->rule != LS_RULE_QUOTIENT && s->rule != LS_RULE_AND)) return false;
+    ls_work_sum(w, a, s->a);
+    ls_work_sum(w, &b, s->b);
+    if (a->is_lost || b.is_lost || b.n != 1) return false;
+    ls_work_expand(w, a);
+    ls_sum_symbol(&symbol, id);
+    if (s->rule == LS_RULE_AND) {
+        if (!ls_sum_is_constant(&b, &mask) || mask >= 0 || (-mask & (-mask - 1)) != 0) return false;
+        ls_sum_copy(whole, &symbol);
+        *rest = -mask - 1;
+        return true;
+    }
+    ls_sum_multiply(whole, &symbol, &b);
+    *rest = plain_range(w, &b).high - 1;
+    return !whole->is_lost && whole->n == 1 && plain_range(w, a).low >= 0 && plain_range(w, &b).low >= 0;
+}
+
+/* The range of a sum in which such a pair stands, as far as it is tighter: sum = scale * (a - whole) + the others. */
+static ls_wide high_with_rests(ls_work *w, const ls_sum *sum, ls_wide best) {
     for (int32_t i = 0; i < sum->n; i++)
         for (int32_t k = 0; k < sum->terms[i].n; k++) {
-            const int32_t q = sum->terms[i].symbols[k];
-            const ls_symbol *s = &w->symbols[q];
-            ls_sum a, b, quotient, whole;
+            ls_sum a, whole, out;
             ls_term scale;
-            if (s->kind != LS_SYMBOL_RESULT || s->rule != LS_RULE_QUOTIENT) continue;
-            ls_work_sum(w, &a, s->a);
-            ls_work_sum(w, &b, s->b);
-            if (a.is_lost || b.is_lost || b.n != 1) continue;
-            ls_sum_symbol(&quotient, q);
-            ls_sum_multiply(&whole, &quotient, &b);
-            if (whole.is_lost || whole.n != 1 || !ls_term_divide(&scale, &sum->terms[i], &whole.terms[0])) continue;
-            scale.factor = -scale.factor; /* sum = scale * (a - q b) + out */
-            ls_sum_copy(out, sum);
-            ls_sum_add_product(out, &scale, &whole);
+            ls_wide rest;
+            if (!leaves_rest(w, sum->terms[i].symbols[k], &a, &whole, &rest)) continue;
+            if (!ls_term_divide(&scale, &sum->terms[i], &whole.terms[0])) continue;
+            ls_sum_copy(&out, sum);
             ls_term less = scale;
             less.factor = -less.factor;
-            ls_sum_add_product(out, &less, &a);
-            if (out->is_lost || out->n >= sum->n) continue;
-            const ls_range divisor = plain_range(w, &b), dividend = plain_range(w, &a);
-            if (dividend.low < 0 || divisor.low < 1) continue;
-            *rest = ls_range_multiply(term_range(w, &scale), ls_range_of(0, divisor.high - 1));
-            return true;
+            ls_sum_add_product(&out, &less, &whole); /* the whole goes, */
+            ls_sum_add_product(&out, &scale, &a);    /* a comes, less the rest */
+            if (out.is_lost) continue;
+            const ls_range left = ls_range_multiply(term_range(w, &less), ls_range_of(0, rest));
+            const ls_wide high = ls_range_add(plain_range(w, &out), left).high;
+            if (high < best) best = high;
         }
-    return false;
+    return best;
 }
 
 static ls_wide high_of(ls_work *w, const ls_sum *sum, int32_t block, int32_t depth);
@@ -111,13 +145,8 @@ static ls_wide try_fact(ls_work *w, const ls_sum *sum, const ls_fact *fact, int3
 
 static ls_wide high_of(ls_work *w, const ls_sum *sum, int32_t block, int32_t depth) {
     ls_wide best = plain_range(w, sum).high;
-    ls_sum out;
-    ls_range rest;
     int32_t seen = 0;
-    if (!sum->is_lost && without_rest(w, sum, &out, &rest)) {
-        const ls_wide high = ls_range_add(plain_range(w, &out), rest).high;
-        if (high < best) best = high;
-    }
+    if (!sum->is_lost) best = high_with_rests(w, sum, best);
     if (depth == 0 || sum->is_lost || block < 0) return best;
     for (int32_t b = block; b >= 0 && seen < FACTS_MAX; b = w->flow->blocks[b].above)
         for (int32_t f = w->block_facts[b]; f >= 0 && seen < FACTS_MAX && w->budget > 0; f = w->facts[f].next, seen++)
@@ -141,7 +170,10 @@ ls_range ls_work_range(ls_work *w, const ls_sum *given, int32_t block) {
 static ls_wide floor_divide(ls_wide a, ls_wide b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 
 static ls_range quotient_range(ls_range a, ls_range b, ls_range type) {
-    if (b.low < 1) return a.low >= 0 ? ls_range_of(0, a.high) : type;
+    if (b.low < 0) return type;
+    if (type.low == 0 && a.low < 0) return ls_range_of(0, b.low > 0 ? type.high / b.low : type.high);
+    if (b.low == 0) b.low = 1; /* nobody divides by 0 */
+    if (b.high == 0) b.high = 1;
     return ls_range_of(a.low < 0 ? floor_divide(a.low, b.low) : floor_divide(a.low, b.high),
                        a.high < 0 ? floor_divide(a.high, b.high) : floor_divide(a.high, b.low));
 }
@@ -160,7 +192,7 @@ static ls_range rule_range(const ls_symbol *s, ls_range a, ls_range b) {
         case LS_RULE_TYPE: return all;
         case LS_RULE_QUOTIENT: return quotient_range(a, b, all);
         case LS_RULE_REST:
-            if (a.low < 0 || b.low < 1) return all;
+            if (a.low < 0 || b.low < 0 || b.high < 1) return all;
             return ls_range_of(0, a.high < b.high - 1 ? a.high : b.high - 1);
         case LS_RULE_HIGH:
             if (a.low < 0 || b.low < 0) return all;

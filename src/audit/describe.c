@@ -226,7 +226,37 @@ static void copy_terms(ls_work *w, const ls_sum *sum, ls_audit_finding *out) {
     out->n_terms = sum->n;
 }
 
-void ls_describe_finding(ls_work *w, const ls_sum *sum, int32_t block, ls_range window, ls_audit_finding *out) {
+/* Puts in place of a value that is one of two the one that reaches higher. */
+static void take_higher(ls_work *w, ls_sum *sum) {
+    for (int round = 0; round < 8 && !sum->is_lost; round++) {
+        int32_t id = -1;
+        for (int32_t i = 0; i < sum->n && id < 0; i++)
+            for (int32_t k = 0; k < sum->terms[i].n && id < 0; k++)
+                if (w->symbols[sum->terms[i].symbols[k]].kind == LS_SYMBOL_JOIN) id = sum->terms[i].symbols[k];
+        if (id < 0) return;
+        ls_sum a, b, out = {.is_lost = false, .n = 0};
+        ls_work_sum(w, &a, w->symbols[id].a);
+        ls_work_sum(w, &b, w->symbols[id].b);
+        const ls_sum *higher = ls_work_range(w, &a, -1).high >= ls_work_range(w, &b, -1).high ? &a : &b;
+        for (int32_t i = 0; i < sum->n; i++) {
+            if (ls_term_degree(&sum->terms[i], id) == 0) {
+                ls_sum_add_term(&out, &sum->terms[i], 1);
+            } else {
+                const ls_term rest = ls_term_without(&sum->terms[i], id);
+                ls_sum_add_product(&out, &rest, higher);
+            }
+        }
+        ls_work_expand(w, &out);
+        if (out.is_lost) return;
+        ls_sum_copy(sum, &out);
+    }
+}
+
+void ls_describe_finding(ls_work *w, const ls_sum *given, int32_t block, ls_range window, ls_audit_finding *out) {
+    ls_sum higher;
+    ls_sum_copy(&higher, given);
+    take_higher(w, &higher);
+    const ls_sum *sum = ls_work_range(w, &higher, block).high > window.high ? &higher : given;
     text t = {out->expression, 0, sizeof out->expression};
     put_sum(&t, w, sum, 2);
     out->high = ls_work_range(w, sum, block).high;

@@ -135,15 +135,47 @@ static ls_status special(step *s, ls_ptx_name name, ls_sum *out, ls_error *err) 
     return LS_OK;
 }
 
+static int32_t parameter_index(const ls_work *w, ls_ptx_name name) {
+    for (int32_t i = 0; name.text != NULL && i < w->f->n_parameters; i++)
+        if (w->f->parameters[i].name.bytes == name.bytes &&
+            memcmp(w->f->parameters[i].name.text, name.text, (size_t)name.bytes) == 0)
+            return i;
+    return -1;
+}
+
 static ls_status variable(step *s, const ls_ptx_operand *o, ls_sum *out, ls_error *err) {
-    const ls_symbol symbol = {.kind = LS_SYMBOL_VARIABLE, .bits = 64, .block = -1, .value = -1, .parameter = -1,
+    ls_symbol symbol = {.kind = LS_SYMBOL_VARIABLE, .bits = 64, .block = -1, .value = -1, .parameter = -1,
                               .turn = -1, .line = s->in->line, .type = ls_range_of(0, 232448)};
     int32_t id;
     ls_term offset = {.factor = o->value};
+    symbol.parameter = parameter_index(s->w, o->name);
     LS_TRY(add_symbol(s->w, &symbol, &id, err));
     ls_sum_symbol(out, id);
     ls_sum_add_term(out, &offset, 1);
     return LS_OK;
+}
+
+/* The same operation on the same operands is the same value: compilers divide on two ways, in 32 bits and in 64. The
+ * symbol then belongs to the block above both. */
+static bool find_same(const step *s, const ls_symbol *symbol, int32_t *id) {
+    ls_work *w = s->w;
+    ls_sum a, b;
+    const int64_t last = w->n_symbols < 96 ? 0 : w->n_symbols - 96;
+    for (int64_t i = w->n_symbols - 1; i >= last; i--) {
+        ls_symbol *old = &w->symbols[i];
+        if (old->kind != LS_SYMBOL_RESULT || old->rule != symbol->rule || old->shift != symbol->shift ||
+            old->a.n != symbol->a.n || old->b.n != symbol->b.n || (old->type.low < 0) != (symbol->type.low < 0))
+            continue;
+        ls_work_sum(w, &a, old->a);
+        if (!ls_sum_equal(&a, &s->a)) continue;
+        ls_work_sum(w, &b, old->b);
+        if (!b.is_lost && !ls_sum_equal(&b, &s->b)) continue;
+        while (old->block >= 0 && !ls_flow_dominates(w->flow, old->block, s->block))
+            old->block = w->flow->blocks[old->block].above;
+        *id = (int32_t)i;
+        return true;
+    }
+    return false;
 }
 
 /* An operation's result that is no sum. */
@@ -156,7 +188,7 @@ static ls_status result(step *s, ls_rule rule, ls_range known, bool vague, ls_er
     LS_TRY(ls_work_keep(s->w, &symbol.b, &s->b, err));
     if (symbol.a.n < 0 && rule != LS_RULE_TYPE) symbol.rule = LS_RULE_TYPE, symbol.is_vague = true;
     if (rule == LS_RULE_HIGH) symbol.shift = s->t.bits;
-    LS_TRY(add_symbol(s->w, &symbol, &id, err));
+    if (symbol.rule == LS_RULE_TYPE || !find_same(s, &symbol, &id)) LS_TRY(add_symbol(s->w, &symbol, &id, err));
     ls_sum_symbol(&s->out, id);
     return LS_OK;
 }
@@ -277,7 +309,9 @@ static ls_status shift_right(step *s, ls_error *err) {
             return check(s, &s->out, inner, type_range(32, s->t.is_signed), err);
         }
     }
-    LS_TRY(check_number(s, &s->a, s->a_value, s->t.is_signed, err));
+    if (s->t.bits == 32) /* bits that are shifted out are the same for a negative number and its unsigned reading */
+        LS_TRY(check(s, &s->a, s->a_value,
+                     s->t.is_signed ? type_range(32, true) : ls_range_of(-2147483648LL, 4294967295LL), err));
     ls_sum_constant(&s->b, k < 62 ? (int64_t)1 << k : INT64_MAX);
     return result(s, LS_RULE_QUOTIENT, type_range(s->t.bits, s->t.is_signed), false, err);
 }
@@ -412,18 +446,33 @@ static ls_status move_parts(step *s, int32_t results, int32_t part, ls_error *er
     return plain_result(s, true, err);
 }
 
-static ls_status parameter(step *s, const ls_ptx_operand *o, ls_error *err) {
+/* A parameter whose address was taken: its number and the place in it; false where the address is not a plain one. */
+static bool parameter_behind(const step *s, const ls_ptx_operand *o, int32_t index, int32_t *parameter, int64_t *offset) {
+    const ls_work *w = s->w;
+    ls_sum address = {.is_lost = true};
+    *parameter = -1;
+    if (w->flow->reads[index] >= 0) ls_work_sum(w, &address, w->cells[w->flow->reads[index]].sum);
+    if (address.is_lost || address.n < 1 || address.n > 2 || address.terms[0].n != 1 || address.terms[0].factor != 1)
+        return false;
+    const ls_symbol *base = &w->symbols[address.terms[0].symbols[0]];
+    if (base->kind != LS_SYMBOL_VARIABLE || base->parameter < 0 || (address.n == 2 && address.terms[1].n != 0)) return false;
+    *parameter = base->parameter;
+    *offset = o->value + (address.n == 2 ? address.terms[1].factor : 0);
+    return true;
+}
+
+static ls_status parameter(step *s, const ls_ptx_operand *o, int32_t index, int32_t part, ls_error *err) {
     ls_work *w = s->w;
     ls_symbol symbol = {.kind = LS_SYMBOL_PARAMETER, .bits = (uint8_t)s->t.bits, .block = -1, .value = -1,
                         .parameter = -1, .turn = -1, .offset = o->value, .line = s->in->line,
                         .type = plain_range(s->t.bits == 0 ? 32 : s->t.bits)};
     int32_t id;
     if (s->t.bits < 32) symbol.type = type_range(s->t.bits, s->t.is_signed);
-    for (int32_t i = 0; o->name.text != NULL && i < w->f->n_parameters; i++)
-        if (w->f->parameters[i].name.bytes == o->name.bytes &&
-            memcmp(w->f->parameters[i].name.text, o->name.text, (size_t)o->name.bytes) == 0)
-            symbol.parameter = i;
-    if (o->kind == LS_PTX_ADDRESS && o->reg >= 0) symbol.is_vague = true;
+    if (o->reg < 0)
+        symbol.parameter = parameter_index(w, o->name);
+    else
+        symbol.is_vague = !parameter_behind(s, o, index, &symbol.parameter, &symbol.offset);
+    symbol.offset += part * (s->t.bits / 8); /* of a vector */
     if (symbol.parameter >= 0 && !symbol.is_vague) {
         const int64_t last = w->n_symbols < 512 ? 0 : w->n_symbols - 512;
         for (int64_t i = w->n_symbols - 1; i >= last; i--) {
@@ -574,7 +623,7 @@ static ls_status define(step *s, int32_t operand, int32_t results, int32_t part,
     if (is_load && !s->t.is_float && s->in->n > results) {
         const ls_ptx_operand *from = &w->f->operands[s->in->first + results];
         if (begins(op, "ld.param"))
-            LS_TRY(parameter(s, from, err));
+            LS_TRY(parameter(s, from, s->in->first + results, part, err));
         else
             LS_TRY(load(s, from, s->in->first + results, err));
     } else if (!is_load && reg != LS_PTX_B128) {
