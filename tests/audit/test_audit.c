@@ -1,0 +1,348 @@
+/* The audit of index widths: the corpus of published cases with their first bad values, repaired forms without a finding,
+ * loops and guards, hostile text, ranges. */
+#define _POSIX_C_SOURCE 200809L /* setenv */
+#include <stdlib.h>
+
+#include "harness.h"
+
+#include "audit/audit.h"
+#include "audit/binary.h"
+#include "audit/config_names.h"
+#include "base/file.h"
+#include "base/mem.h"
+
+static const char *const corpus[] = {"published.ptx", "newer.ptx", "triton.ptx"};
+
+static void corpus_path(char *out, size_t bytes, const char *name) {
+    snprintf(out, bytes, "%s/tests/audit/corpus/%s", LS_SOURCE_DIR, name);
+}
+
+static ls_ranges *read_ranges(const char *text) {
+    ls_ranges *ranges;
+    ls_error err;
+    assert_ok(ls_ranges_create(&ranges, &err), err);
+    assert_ok(ls_ranges_parse(ranges, text, (int64_t)strlen(text), "ranges", &err), err);
+    return ranges;
+}
+
+static void audit_corpus(ls_audit *audit) {
+    static char paths[3][512];
+    char path[512], *text;
+    int64_t bytes;
+    ls_error err;
+    corpus_path(path, sizeof path, "corpus.ranges");
+    assert_ok(ls_file_read(&text, &bytes, path, 1000000, &err), err);
+    ls_ranges *ranges = read_ranges(text);
+    for (int i = 0; i < 3; i++) {
+        corpus_path(paths[i], sizeof paths[i], corpus[i]);
+        assert_ok(ls_audit_path(audit, paths[i], ranges, &err), err);
+    }
+    ls_ranges_free(ranges);
+    free(text);
+}
+
+/* Every case: the product that wraps, its sign, its lever and the first bad value of that. */
+static const struct {
+    const char *kernel, *part;
+    bool is_signed;
+    const char *lever;
+    int64_t first;
+} cases[] = {
+    {"c01_bad", "slot_stride * slot", false, "slot", 47935},
+    {"c02_bad", "stride * slot", true, "slot", 11984},
+    {"c03_bad", "slot_stride * slot", true, "slot", 23968},
+    {"c06_bad", "width * blockIdx.x", false, "blockIdx.x", 524288},
+    {"c12_bad", "page_size * token_stride * page", true, "page", 32768},
+    {"c18_bad", "page_stride * page", false, "page", 1048576},
+    {"c19_bad", "slot * 576", true, "slot", 3728270},
+    {"c23_bad", "dim * n_chunks * n_states * blockIdx.x", false, "blockIdx.x", 62},
+    {"c24_bad", "chunk_size * token_stride * blockIdx.x", true, "blockIdx.x", 205},
+    {"c26_bad", "slot_stride * slot", true, "slot", 26215},
+    {"c30_bad", "outer_stride * start", true, "start", 220242},
+    {"c33_bad", "heads * width * blockIdx.x * 3", false, "blockIdx.x", 199729},
+    {"c36_bad", "stride0 * index", true, "index", 16384},
+    {"c37_bad", "bias_stride * blockIdx.x * blockDim.y", false, "blockIdx.x", 8192},
+    {"n01_bad", "top_k * hidden * blockIdx.x", true, "blockIdx.x", 52429},
+    {"n02_bad", "row_stride * row", true, "row", 2048},
+    {"n03_bad", "width * token", false, "token", 104858},
+    {"n04_bad", "block_stride * block", true, "block", 32768},
+    {"n05_bad", "volume * blockIdx.x", true, "blockIdx.x", 32768},
+    {"n06_bad", "m * k", true, "m", 32768},
+    {"n07_bad", "chunk * stride * blockIdx.y", false, "blockIdx.y", 410},
+    {"n08_bad", "t * h * k", true, "blockIdx.x", 256},
+    {"n09_bad", "stride * blockIdx.x * blockDim.x * 4", true, "blockIdx.x", 4096},
+    {"n10_bad", "stride * turn@", true, "turn@", 8192},
+    {"n11_bad", "blockIdx.x * row_stride", true, "blockIdx.x", 37450},
+    {"t01_bad", "stride * slot", true, "slot", 23968},
+    {"t02_bad", "blockIdx.x * stride", true, "blockIdx.x", 524288},
+    {"t03_bad", "chunk_stride * turn@", true, "turn@", 2048},
+};
+
+static void check_case(const ls_audit *audit, size_t c) {
+    for (int64_t i = 0; i < audit->n_findings; i++) {
+        const ls_audit_finding *f = &audit->findings[i];
+        if (strcmp(f->kernel, cases[c].kernel) != 0) continue;
+        if (strstr(f->expression, cases[c].part) == NULL) fail_msg("%s: '%s'", f->kernel, f->expression);
+        if (f->bits != 32 || f->is_signed != cases[c].is_signed) fail_msg("%s: another width", f->kernel);
+        if (strncmp(f->lever, cases[c].lever, strlen(cases[c].lever)) != 0) fail_msg("%s: lever %s", f->kernel, f->lever);
+        if (f->first != cases[c].first) fail_msg("%s: first bad value %lld", f->kernel, (long long)f->first);
+        if (!f->is_declared) fail_msg("%s: a range is missing", f->kernel);
+        return;
+    }
+    fail_msg("%s: not found", cases[c].kernel);
+}
+
+static void test_corpus(void **state) {
+    ls_audit audit = {0};
+    (void)state;
+    audit_corpus(&audit);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) check_case(&audit, c);
+    for (int64_t i = 0; i < audit.n_findings; i++)
+        if (strstr(audit.findings[i].kernel, "_fixed") != NULL)
+            fail_msg("%s: %s", audit.findings[i].kernel, audit.findings[i].expression);
+    assert_int_equal(audit.n_accesses, audit.n_exact + audit.n_wraps + audit.n_unknown);
+    ls_audit_deinit(&audit);
+}
+
+/* The figures of the first case: what part of the pool is hit. */
+static void test_share(void **state) {
+    ls_audit audit = {0};
+    (void)state;
+    audit_corpus(&audit);
+    for (int64_t i = 0; i < audit.n_findings; i++) {
+        const ls_audit_finding *f = &audit.findings[i];
+        if (strcmp(f->kernel, "c01_bad") != 0) continue;
+        assert_true(f->high == INT64_C(69775) * 89600);
+        assert_true(f->share > 0.3130 && f->share < 0.3131); /* 21,841 of 69,776 */
+        assert_int_equal(f->scale, 4);
+    }
+    ls_audit_deinit(&audit);
+}
+
+#define HEAD ".version 8.0\n.target sm_90\n.address_size 64\n"
+#define KERNEL(body)                                                                              \
+    HEAD ".visible .entry k(.param .u64 p, .param .u32 n, .param .u32 s)\n{\n.reg .b32 %r<20>;\n" \
+         ".reg .b64 %rd<20>;\n.reg .pred %p<9>;\nld.param.u64 %rd1, [p];\nld.param.u32 %r1, [n];\n" \
+         "ld.param.u32 %r2, [s];\n" body "ret;\n}\n"
+
+/* Audits one kernel; the number of findings, or -1 and what was said. */
+static int64_t findings_of(const char *text, const char *ranges_text, int64_t *unknown, ls_error *err) {
+    ls_ranges *ranges = read_ranges(ranges_text);
+    ls_audit audit = {0};
+    const ls_status status = ls_audit_ptx(&audit, text, (int64_t)strlen(text), "k.ptx", ranges, err);
+    const int64_t n = status == LS_OK ? audit.n_findings : -1;
+    if (unknown != NULL) *unknown = audit.n_unknown;
+    ls_audit_deinit(&audit);
+    ls_ranges_free(ranges);
+    return n;
+}
+
+static void expect(const char *text, const char *ranges, int64_t n_findings, int64_t n_unknown) {
+    ls_error err = {.text = ""};
+    int64_t unknown = -1;
+    const int64_t n = findings_of(text, ranges, &unknown, &err);
+    if (n != n_findings || unknown != n_unknown)
+        fail_msg("%lld findings, %lld unknown: %s\n%s", (long long)n, (long long)unknown, err.text, text);
+}
+
+static void test_arithmetic(void **state) {
+    (void)state;
+    const char *big = "n: 65536\ns: 0..65536\n", *small = "n: 65536\ns: 0..32767\n", *half = "n: 65536\ns: 0..65535\n";
+    const char *product = KERNEL("mul.lo.s32 %r3, %r1, %r2;\ncvt.u64.u32 %rd2, %r3;\nadd.s64 %rd3, %rd1, %rd2;\n"
+                                 "st.global.u32 [%rd3], %r1;\n");
+    expect(product, big, 1, 0);
+    expect(product, half, 0, 0); /* just below 2^32, unsigned */
+    const char *wide = KERNEL("mul.lo.s32 %r3, %r1, %r2;\nmul.wide.s32 %rd2, %r3, 4;\nadd.s64 %rd3, %rd1, %rd2;\n"
+                              "ld.global.u32 %r4, [%rd3];\n");
+    expect(wide, half, 1, 0); /* past 2^31, signed */
+    expect(wide, small, 0, 0);
+    const char *shift = KERNEL("shl.b32 %r3, %r2, 16;\ncvt.s64.s32 %rd2, %r3;\nadd.s64 %rd3, %rd1, %rd2;\n"
+                               "atom.global.add.u32 %r4, [%rd3], 1;\n");
+    expect(shift, half, 1, 0);
+    expect(shift, small, 0, 0);
+    const char *cut = KERNEL("mul.wide.u32 %rd2, %r1, %r2;\ncvt.u32.u64 %r3, %rd2;\ncvt.u64.u32 %rd4, %r3;\n"
+                             "add.s64 %rd3, %rd1, %rd4;\nst.u32 [%rd3], %r1;\n");
+    expect(cut, big, 1, 0);
+    const char *whole = KERNEL("mul.wide.u32 %rd2, %r1, %r2;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n");
+    expect(whole, big, 0, 0);
+    const char *pair = KERNEL("mad.lo.s32 %r3, %r1, %r2, 0;\nmov.b64 %rd2, {%r3, 0};\nadd.s64 %rd3, %rd1, %rd2;\n"
+                              "st.global.u32 [%rd3], %r1;\n");
+    expect(pair, big, 1, 0);
+    const char *mask = KERNEL("mul.wide.u32 %rd2, %r1, %r2;\nand.b64 %rd4, %rd2, 4294967295;\nadd.s64 %rd3, %rd1, %rd4;\n"
+                              "st.global.u32 [%rd3], %r1;\n");
+    expect(mask, big, 1, 0);
+}
+
+static void test_guards(void **state) {
+    (void)state;
+    const char *all = "n: 65536\ns: 0..65536\n";
+    /* the same product behind a guard that keeps s below 1000 */
+    expect(KERNEL("setp.ge.s32 %p1, %r2, 1000;\n@%p1 bra end;\nmul.lo.s32 %r3, %r1, %r2;\ncvt.s64.s32 %rd2, %r3;\n"
+                  "add.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\nend:\n"), all, 0, 0);
+    /* a guard behind which ways meet again holds no longer */
+    expect(KERNEL("setp.ge.s32 %p1, %r2, 1000;\n@%p1 bra end;\nmov.u32 %r5, 1;\nend:\nmul.lo.s32 %r3, %r1, %r2;\n"
+                  "cvt.s64.s32 %rd2, %r3;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"), all, 1, 0);
+    /* either of two values: the larger counts */
+    expect(KERNEL("mul.lo.s32 %r3, %r1, %r2;\nsetp.eq.s32 %p1, %r2, 7;\nselp.b32 %r4, %r3, 0, %p1;\n"
+                  "cvt.s64.s32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"), all, 1, 0);
+    /* a rest is small, whatever it is the rest of */
+    expect(KERNEL("rem.u32 %r3, %r2, 8;\nmul.lo.s32 %r4, %r3, %r1;\ncvt.s64.s32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\n"
+                  "st.global.u32 [%rd3], %r1;\n"), all, 0, 0);
+    /* a difference that may be negative, taken without a sign, is not called fine */
+    expect(KERNEL("sub.s32 %r3, %r2, %r1;\ncvt.u64.u32 %rd2, %r3;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"),
+           all, 0, 1);
+    /* what comes from an instruction that is not understood and is multiplied is unknown */
+    expect(KERNEL("prmt.b32 %r3, %r2, %r1, 0x3210;\nmul.lo.s32 %r4, %r3, %r1;\ncvt.u64.u32 %rd2, %r4;\n"
+                  "add.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"), all, 0, 1);
+}
+
+static void test_loops(void **state) {
+    (void)state;
+    const char *counted =
+        KERNEL("mov.u32 %r3, 0;\nmov.u32 %r4, 0;\nagain:\ncvt.s64.s32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\n"
+               "st.global.u32 [%rd3], %r1;\nadd.s32 %r4, %r4, %r2;\nadd.s32 %r3, %r3, 1;\nsetp.lt.s32 %p1, %r3, %r1;\n"
+               "@%p1 bra again;\n");
+    expect(counted, "n: 1..65536\ns: 65536\n", 1, 0);
+    expect(counted, "n: 1..32767\ns: 65536\n", 0, 0);
+    const char *unequal =
+        KERNEL("mov.u32 %r3, 0;\nmov.u32 %r4, 0;\nagain:\ncvt.s64.s32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\n"
+               "st.global.u32 [%rd3], %r1;\nadd.s32 %r4, %r4, %r2;\nadd.s32 %r3, %r3, 1;\nsetp.ne.s32 %p1, %r3, %r1;\n"
+               "@%p1 bra again;\n");
+    expect(unequal, "n: 1..65536\ns: 65536\n", 1, 0);
+    expect(unequal, "n: 1..32767\ns: 65536\n", 0, 0);
+    /* a loop whose end is not seen bounds nothing */
+    expect(KERNEL("mov.u32 %r4, 0;\nagain:\ncvt.s64.s32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\nld.global.u32 %r5, [%rd3];\n"
+                  "add.s32 %r4, %r4, %r2;\nsetp.ne.s32 %p1, %r5, 0;\n@%p1 bra again;\n"), "n: 1\ns: 65536\n", 0, 1);
+}
+
+static void refused(const char *text, const char *word) {
+    ls_error err = {.text = ""};
+    if (findings_of(text, "", NULL, &err) >= 0) fail_msg("accepted: %.80s", text);
+    if (strstr(err.text, word) == NULL || strstr(err.text, "k.ptx") == NULL) fail_msg("'%s' lacks '%s'", err.text, word);
+}
+
+static void test_hostile(void **state) {
+    (void)state;
+    refused("", "no PTX");
+    refused("no ptx at all\n", "no PTX");
+    refused(HEAD ".entry k() { ld.param.u32 %r1, [p]; }", "not declared");
+    refused(HEAD ".entry k() { bra nowhere; }", "nowhere");
+    refused(HEAD ".entry k() { a: a: ret; }", "twice");
+    refused(HEAD ".entry k() { /* never ends", "comment");
+    refused(HEAD ".entry k() { .reg .b32 %r<99999999999999999999>; ret; }", "64 bits");
+    refused(HEAD ".entry k() { .reg .what %r<2>; ret; }", "not a type");
+    refused(HEAD ".entry k() { @%r1 bra x; }", "not declared");
+    refused(HEAD ".entry k() { } }", "k.ptx");
+    refused(HEAD ".entry k() { mov.u32", "k.ptx");
+    refused(HEAD ".address_size 16\n", "address size");
+}
+
+static void test_truncated(void **state) {
+    char path[512], *text;
+    int64_t bytes;
+    ls_error err;
+    (void)state;
+    corpus_path(path, sizeof path, "triton.ptx");
+    assert_ok(ls_file_read(&text, &bytes, path, 1000000, &err), err);
+    for (int64_t n = 0; n < bytes; n += 29) {
+        ls_audit audit = {0};
+        if (ls_audit_ptx(&audit, text, n, "cut", NULL, &err) != LS_OK && strstr(err.text, "cut") != err.text)
+            fail_msg("%s", err.text);
+        ls_audit_deinit(&audit);
+    }
+    free(text);
+}
+
+/* Megabytes in one line, scopes in scopes, a name without end: refused or read, in memory that is bounded. */
+static void test_monsters(void **state) {
+    enum { BYTES = 1000000 };
+    static const char *const parts[] = {"{", "mov.u32 %r1,%r1;", "a", "/", "[", "(", "1", "@", ".reg .b32 %q<9>;", ","};
+    char *text = malloc(BYTES + 256);
+    assert_non_null(text);
+    (void)state;
+    for (size_t p = 0; p < sizeof parts / sizeof parts[0]; p++) {
+        ls_error err = {.text = ""};
+        size_t n = (size_t)sprintf(text, HEAD ".entry k() { .reg .b32 %%r<9>; ");
+        while (n < BYTES) n += (size_t)sprintf(text + n, "%s", parts[p]);
+        if (findings_of(text, "", NULL, &err) >= 0) fail_msg("a text that does not end is accepted: %s", parts[p]);
+    }
+    free(text);
+}
+
+static void test_ranges(void **state) {
+    static const struct {
+        const char *text, *word;
+    } wrong[] = {{"param x: 3\n", "not a number"},     {"a: 5..3\n", "before it begins"},
+                 {"a: b * 2\n", "'b'"},                {"blockIdx.w: 3\n", "axis"},
+                 {"param 5000: 1\n", "4096"},          {"[k\n", "']'"},
+                 {"a: 3 4\n", "more than a range"},    {"a: 99999999999999999999\n", "64 bits"},
+                 {"a\n", "':'"},                       {"param 3 = : 4\n", "name"}};
+    ls_ranges *ranges;
+    ls_declared found;
+    ls_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_ok(ls_ranges_create(&ranges, &err), err);
+        check_failed(ls_ranges_parse(ranges, wrong[i].text, (int64_t)strlen(wrong[i].text), "r", &err), &err, wrong[i].word);
+        ls_ranges_free(ranges);
+    }
+    ranges = read_ranges("d: 10\nslot: 0..d*7-1 # comment\n[kern]\nparam 2+8[] = slot\ngridDim.x: 5\n[*]\nparam 1: 1_000\n");
+    assert_ok(ls_ranges_find(ranges, &found, "my_kernel", 9, LS_SUBJECT_LOADED, 2, 8, NULL, 0, &err), err);
+    assert_true(found.has_range && found.range.high == 69 && found.range.low == 0);
+    assert_string_equal(found.name, "slot");
+    assert_ok(ls_ranges_find(ranges, &found, "other", 5, LS_SUBJECT_LOADED, 2, 8, NULL, 0, &err), err);
+    assert_false(found.has_range);
+    assert_ok(ls_ranges_find(ranges, &found, "my_kernel", 9, LS_SUBJECT_CTAID, 0, 0, NULL, 0, &err), err);
+    assert_true(found.has_range && found.range.high == 4);
+    assert_ok(ls_ranges_find(ranges, &found, "x", 1, LS_SUBJECT_PARAMETER, 1, 0, NULL, 0, &err), err);
+    assert_true(found.range.high == 1000);
+    ls_ranges_free(ranges);
+}
+
+static void test_config_names(void **state) {
+    const ls_config_sizes sizes = {.batch = 8, .length = 1000, .pool = 69776};
+    char path[512];
+    ls_ranges *ranges;
+    ls_declared found;
+    ls_error err;
+    (void)state;
+    snprintf(path, sizeof path, "%s/jamba-nobias/config.json", LS_FIXTURES);
+    assert_ok(ls_ranges_create(&ranges, &err), err);
+    assert_ok(ls_config_names(ranges, path, &sizes, &err), err);
+    static const char lines[] = "param 0[] = slot\nparam 1 = tokens\nparam 2 = state_stride\n";
+    assert_ok(ls_ranges_parse(ranges, lines, sizeof lines - 1, "r", &err), err);
+    assert_ok(ls_ranges_find(ranges, &found, "k", 1, LS_SUBJECT_LOADED, 0, 0, NULL, 0, &err), err);
+    assert_true(found.has_range && found.range.high == 69775);
+    assert_ok(ls_ranges_find(ranges, &found, "k", 1, LS_SUBJECT_PARAMETER, 1, 0, NULL, 0, &err), err);
+    assert_true(found.range.low == 8000 && found.range.high == 8000);
+    assert_ok(ls_ranges_find(ranges, &found, "k", 1, LS_SUBJECT_PARAMETER, 2, 0, NULL, 0, &err), err);
+    assert_true(found.has_range);
+    ls_ranges_free(ranges);
+}
+
+/* A folder, as Triton's cache is one, and a binary without a program to open it. */
+static void test_paths(void **state) {
+    char path[512];
+    ls_audit audit = {0};
+    ls_error err;
+    (void)state;
+    snprintf(path, sizeof path, "%s/tests/audit", LS_SOURCE_DIR);
+    assert_ok(ls_audit_path(&audit, path, NULL, &err), err);
+    assert_int_equal(audit.n_files, 3);
+    ls_audit_deinit(&audit);
+    setenv("LOCKSTEP_CUOBJDUMP", "/nowhere/cuobjdump", 1);
+    check_failed(ls_audit_path(&audit, LS_PROGRAM, NULL, &err), &err, "/nowhere/cuobjdump");
+    snprintf(path, sizeof path, "%s/tests/docs", LS_SOURCE_DIR);
+    check_failed(ls_audit_path(&audit, path, NULL, &err), &err, "no .ptx");
+    ls_audit_deinit(&audit);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_corpus),       cmocka_unit_test(test_share),   cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_guards),       cmocka_unit_test(test_loops),   cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_truncated),    cmocka_unit_test(test_monsters), cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_config_names), cmocka_unit_test(test_paths),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
