@@ -105,12 +105,26 @@ static bool is_given(const ls_work *w, const ls_sum *sum) {
     return kind != LS_SYMBOL_JOIN && kind != LS_SYMBOL_LOOP && kind != LS_SYMBOL_TURN;
 }
 
-static bool has_vague(const ls_work *w, const ls_sum *sum) {
+/* Whether a part of the sum is bounded by nothing that is seen, itself or by what it is made of. */
+static bool has_vague_within(const ls_work *w, const ls_sum *sum, int depth) {
     for (int32_t i = 0; i < sum->n; i++)
-        for (int32_t k = 0; k < sum->terms[i].n; k++)
-            if (w->symbols[sum->terms[i].symbols[k]].is_vague) return true;
+        for (int32_t k = 0; k < sum->terms[i].n; k++) {
+            const ls_symbol *s = &w->symbols[sum->terms[i].symbols[k]];
+            ls_sum part;
+            if (s->is_vague) return true;
+            if (depth == 0 || (s->kind != LS_SYMBOL_RESULT && s->kind != LS_SYMBOL_JOIN)) continue;
+            const bool bounded = s->rule == LS_RULE_AND || s->rule == LS_RULE_REST || s->rule == LS_RULE_MIN;
+            if (s->kind == LS_SYMBOL_RESULT && (bounded || s->rule == LS_RULE_TYPE)) continue;
+            ls_work_sum(w, &part, s->a);
+            if (has_vague_within(w, &part, depth - 1)) return true;
+            if (s->kind != LS_SYMBOL_JOIN) continue;
+            ls_work_sum(w, &part, s->b);
+            if (has_vague_within(w, &part, depth - 1)) return true;
+        }
     return false;
 }
+
+static bool has_vague(const ls_work *w, const ls_sum *sum) { return has_vague_within(w, sum, 4); }
 
 /* A sum of values that are only added: it passes a type where undeclared ones lie at the very end of theirs. */
 static bool is_plain_sum(const ls_sum *sum) {

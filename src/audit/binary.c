@@ -21,9 +21,15 @@ enum { DEPTH_MAX = 16 };
 extern char **environ;
 
 /* Whether a file begins as an ELF file (a cubin, a library, an object) or a fat binary. */
-static bool is_binary(const char *begin, int64_t bytes) {
+static ls_status is_binary(const char *path, bool *is, ls_error *err) {
     static const unsigned char fat[] = {0x50, 0xED, 0x55, 0xBA};
-    return bytes >= 4 && (memcmp(begin, "\177ELF", 4) == 0 || memcmp(begin, fat, 4) == 0);
+    unsigned char begin[4];
+    FILE *file;
+    LS_TRY(ls_file_stream(&file, path, err));
+    *is = fread(begin, 1, sizeof begin, file) == sizeof begin &&
+          (memcmp(begin, "\177ELF", sizeof begin) == 0 || memcmp(begin, fat, sizeof begin) == 0);
+    fclose(file);
+    return LS_OK;
 }
 
 static const char *program(void) {
@@ -84,11 +90,10 @@ static ls_status audit_file(ls_audit *audit, const char *path, const ls_ranges *
     ls_status status;
     char *text = NULL;
     int64_t bytes;
+    bool binary;
+    LS_TRY(is_binary(path, &binary, err));
+    if (binary) return audit_binary(audit, path, ranges, err);
     LS_TRY_DONE(ls_file_read(&text, &bytes, path, TEXT_BYTES_MAX, err));
-    if (is_binary(text, bytes)) {
-        free(text);
-        return audit_binary(audit, path, ranges, err);
-    }
     status = ls_audit_ptx(audit, text, bytes, path, ranges, err);
 done:
     free(text);

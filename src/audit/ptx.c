@@ -129,7 +129,8 @@ static ls_status read_name(ls_ptx_reader *r, ls_ptx_name *out, ls_error *err) {
         const char c = r->text[r->at];
         if (is_letter(c) || is_digit(c))
             r->at++;
-        else if (c == ':' && r->at + 2 < r->bytes && r->text[r->at + 1] == ':' && is_letter(r->text[r->at + 2]))
+        else if (c == ':' && r->at + 2 < r->bytes && r->text[r->at + 1] == ':' &&
+                 (is_letter(r->text[r->at + 2]) || is_digit(r->text[r->at + 2])))
             r->at += 2;
         else
             break;
@@ -747,6 +748,16 @@ static ls_status read_directive(ls_ptx_reader *r, ls_ptx_name name, bool *has_bo
     return skip_statement(r, err); /* .global, .const, .shared, .alias, .pragma */
 }
 
+/* What cuobjdump writes in front of each part of a binary, the last of which may hold no PTX. */
+static bool is_header(const ls_ptx_reader *r, int64_t at) {
+    static const char *const words[] = {"Fatbin ", "====", "member "};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        const size_t n = strlen(words[i]);
+        if ((size_t)(r->bytes - at) >= n && memcmp(r->text + at, words[i], n) == 0) return true;
+    }
+    return false;
+}
+
 ls_status ls_ptx_next(ls_ptx_reader *r, const ls_ptx_function **function, ls_error *err) {
     *function = NULL;
     for (;;) {
@@ -756,9 +767,9 @@ ls_status ls_ptx_next(ls_ptx_reader *r, const ls_ptx_function **function, ls_err
         LS_TRY(peek(r, &c, err));
         if (c == '\0') return LS_OK;
         if (c != '.') { /* between modules: headers of a dump */
-            const int64_t line = r->line;
+            const int64_t line = r->line, at = r->at;
             find_module(r);
-            if (r->at < r->bytes) continue;
+            if (r->at < r->bytes || is_header(r, at)) continue;
             return fail_at(r, line, err, "no directive of PTX begins here", (ls_ptx_name){NULL, 0});
         }
         LS_TRY(read_name(r, &name, err));
