@@ -105,27 +105,6 @@ static bool is_given(const ls_work *w, const ls_sum *sum) {
     return kind != LS_SYMBOL_JOIN && kind != LS_SYMBOL_LOOP && kind != LS_SYMBOL_TURN;
 }
 
-/* Whether a part of the sum is bounded by nothing that is seen, itself or by what it is made of. */
-static bool has_vague_within(const ls_work *w, const ls_sum *sum, int depth) {
-    for (int32_t i = 0; i < sum->n; i++)
-        for (int32_t k = 0; k < sum->terms[i].n; k++) {
-            const ls_symbol *s = &w->symbols[sum->terms[i].symbols[k]];
-            ls_sum part;
-            if (s->is_vague) return true;
-            if (depth == 0 || (s->kind != LS_SYMBOL_RESULT && s->kind != LS_SYMBOL_JOIN)) continue;
-            const bool bounded = s->rule == LS_RULE_AND || s->rule == LS_RULE_REST || s->rule == LS_RULE_MIN;
-            if (s->kind == LS_SYMBOL_RESULT && (bounded || s->rule == LS_RULE_TYPE)) continue;
-            ls_work_sum(w, &part, s->a);
-            if (has_vague_within(w, &part, depth - 1)) return true;
-            if (s->kind != LS_SYMBOL_JOIN) continue;
-            ls_work_sum(w, &part, s->b);
-            if (has_vague_within(w, &part, depth - 1)) return true;
-        }
-    return false;
-}
-
-static bool has_vague(const ls_work *w, const ls_sum *sum) { return has_vague_within(w, sum, 4); }
-
 /* A sum of values that are only added: it passes a type where undeclared ones lie at the very end of theirs. */
 static bool is_plain_sum(const ls_sum *sum) {
     for (int32_t i = 0; i < sum->n; i++)
@@ -143,9 +122,9 @@ static void judge(ls_work *w, ls_check *check) {
     if (ls_range_within(range, check->window)) return;
     ls_work_expand(w, &sum);
     check->state = LS_STATE_UNKNOWN;
-    if (range.high <= check->window.high || sum.is_lost || has_vague(w, &sum)) return;
+    if (range.high <= check->window.high || sum.is_lost || ls_work_is_vague(w, &sum)) return;
     const bool at_the_end = range.high <= check->window.high + check->window.high / 1024;
-    if ((is_plain_sum(&sum) || at_the_end) && !ls_describe_declared(w, &sum)) return;
+    if ((is_plain_sum(&sum) || at_the_end) && !ls_work_declared(w, &sum)) return;
     check->state = LS_STATE_WRAPS;
 }
 
@@ -230,7 +209,7 @@ static bool shared_passes(state *s, int32_t operand, int32_t at, const char **re
     if (address.is_lost || is_given(&s->w, &address)) return false;
     const ls_range r = ls_work_range(&s->w, &address, s->flow.block_of[at]);
     if (r.high <= 0xFFFFFFFFLL && r.low >= -2147483648LL) return false;
-    *reason = has_vague(&s->w, &address) ? "an address in shared memory with a part that nothing bounds"
+    *reason = ls_work_is_vague(&s->w, &address) ? "an address in shared memory with a part that nothing bounds"
                                          : "an address in shared memory that only the launch bounds";
     return true;
 }

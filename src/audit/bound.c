@@ -192,7 +192,8 @@ static ls_range rule_range(const ls_symbol *s, ls_range a, ls_range b) {
         case LS_RULE_TYPE: return all;
         case LS_RULE_QUOTIENT: return quotient_range(a, b, all);
         case LS_RULE_REST:
-            if (a.low < 0 || b.low < 0 || b.high < 1) return all;
+            if (b.low < 0 || b.high < 1) return all;
+            if (a.low < 0) return ls_range_of(all.low < 0 ? 1 - b.high : 0, b.high - 1);
             return ls_range_of(0, a.high < b.high - 1 ? a.high : b.high - 1);
         case LS_RULE_HIGH:
             if (a.low < 0 || b.low < 0) return all;
@@ -270,11 +271,19 @@ ls_range ls_work_symbol_range(ls_work *w, int32_t id) {
         ls_work_sum(w, &b, s->b);
         const bool one = s->b.n < 0;
         ls_range ra = s->kind == LS_SYMBOL_RESULT && s->rule == LS_RULE_TYPE ? s->type : plain_range(w, &a);
-        const ls_range rb = one ? ls_range_of(-LS_WIDE_MAX, LS_WIDE_MAX) : plain_range(w, &b);
+        ls_range rb = one ? ls_range_of(-LS_WIDE_MAX, LS_WIDE_MAX) : plain_range(w, &b);
         s = &w->symbols[id];
         if (s->kind == LS_SYMBOL_RESULT && !a.is_lost && w->block_facts != NULL && w->depth <= 3 && w->tentative == 0) {
             const ls_range tight = ls_work_range(w, &a, s->block);
             if (ls_range_within(tight, ra)) ra = tight;
+        }
+        if (s->kind == LS_SYMBOL_JOIN && w->block_facts != NULL && w->depth <= 3 && w->tentative == 0) {
+            const int32_t from_a = s->a_block, from_b = s->b_block; /* each way in knows what led to it */
+            const ls_range tight_a = from_a > 0 ? ls_work_range(w, &a, from_a) : ra;
+            const ls_range tight_b = from_b > 0 ? ls_work_range(w, &b, from_b) : rb;
+            if (ls_range_within(tight_a, ra)) ra = tight_a;
+            if (ls_range_within(tight_b, rb)) rb = tight_b;
+            s = &w->symbols[id];
         }
         ls_range found = s->kind == LS_SYMBOL_JOIN ? ls_range_join(ra, rb) : rule_range(s, ra, rb);
         if (s->kind == LS_SYMBOL_RESULT && !ls_range_within(found, s->type)) found = s->type;
@@ -375,10 +384,26 @@ static bool read_compare(const ls_work *w, const ls_ptx_instruction *in, bool ne
     return !out->a.is_lost && !out->b.is_lost && out->how != NO_RELATION;
 }
 
+/* Whatever the larger side of a comparison means, as a register it does not pass its type: where its sum may, the end of
+ * the type takes its place, which is told. */
+static bool clamp_larger(ls_work *w, compared *c, int32_t block) {
+    const ls_wide half = (ls_wide)1 << 31;
+    if (c->bits != 32 || c->how >= EQUAL) return false;
+    ls_sum *large = c->how == LESS || c->how == LESS_EQUAL ? &c->b : &c->a;
+    const ls_range window = c->is_unsigned ? ls_range_of(0, 2 * half - 1) : ls_range_of(-half, half - 1);
+    if (ls_range_within(ls_work_range(w, large, block), window)) return false;
+    ls_sum_constant(large, (int64_t)window.high);
+    return true;
+}
+
 /* A comparison speaks of bits: it says something about sums where these are what the bits mean. An unsigned one against
  * what is below 2^31 also says that the smaller side is not negative. */
 static bool means_sums(ls_work *w, compared *c, int32_t block, bool *not_negative) {
     const ls_wide half = (ls_wide)1 << (c->bits - 1);
+    const bool rises = c->how == LESS || c->how == LESS_EQUAL;
+    const int32_t counter = ls_sum_single(rises ? &c->a : &c->b);
+    *not_negative = false;
+    if (c->how < EQUAL && counter >= 0 && w->symbols[counter].is_affine && !c->is_unsigned) return true; /* add_loop_fact */
     const ls_range a = ls_work_range(w, &c->a, block), b = ls_work_range(w, &c->b, block);
     *not_negative = false;
     if (c->how == EQUAL || c->how == UNEQUAL) {
@@ -440,6 +465,7 @@ static ls_status add_compare(ls_work *w, int32_t block, const ls_ptx_instruction
     if (!read_compare(w, in, negated, &c)) return LS_OK;
     if (c.how == EQUAL && c.bits == 64 && ls_sum_is_constant(&c.b, &zero) && zero == 0)
         LS_TRY(add_halves(w, block, &c.a, 4, false, err));
+    clamp_larger(w, &c, block);
     if (c.how == UNEQUAL || !means_sums(w, &c, block, &not_negative)) return LS_OK;
     const bool less = c.how == LESS || c.how == LESS_EQUAL;
     const bool strict = c.how == LESS || c.how == GREATER;
@@ -591,6 +617,7 @@ static ls_wide last_turn(ls_work *w, const compared *c, int32_t turn, int32_t he
     w->budget = BUDGET;
     const ls_wide room = high_of(w, &flipped, w->flow->blocks[head].above, 2) - strict;
     const ls_wide slowest = rises ? speed.low : -speed.high;
+    w->turn_declared = w->turn_declared && ls_work_declared(w, &rest) && ls_work_declared(w, &rate);
     return room < 0 ? 0 : room / slowest;
 }
 
@@ -612,8 +639,14 @@ static ls_wide condition_turns(ls_work *w, int32_t predicate, bool negated, int3
     if (predicate < 0 || depth == 0 || w->cells[predicate].compare < 0) return -1;
     const ls_ptx_instruction *in = &w->f->instructions[w->cells[predicate].compare];
     const int32_t results = ls_flow_defines(w->f, in);
-    if (begins(in->op, "setp."))
-        return read_compare(w, in, negated, &c) ? last_turn(w, &c, turn, head) : -1;
+    if (begins(in->op, "setp.")) {
+        if (!read_compare(w, in, negated, &c)) return -1;
+        const ls_sum *large = c.how == LESS || c.how == LESS_EQUAL ? &c.b : &c.a;
+        const bool vague = ls_work_is_vague(w, large);
+        const bool clamped = clamp_larger(w, &c, w->flow->blocks[head].above);
+        w->turn_vague = w->turn_vague || clamped || (vague && c.how < EQUAL);
+        return last_turn(w, &c, turn, head);
+    }
     ls_wide best = -1;
     if (!((begins(in->op, "and.pred") && !negated) || (begins(in->op, "or.pred") && negated) ||
           begins(in->op, "not.pred")))
@@ -632,6 +665,8 @@ static void bound_turn(ls_work *w, int32_t head) {
     const ls_flow_block *k = &w->flow->blocks[head];
     const int32_t turn = w->turns[head];
     ls_wide most = -1;
+    w->turn_declared = true;
+    w->turn_vague = false;
     for (int32_t e = 0; e < k->n_from; e++) {
         const int32_t from = w->flow->edges[k->first_from + e];
         bool negated = false;
@@ -646,7 +681,8 @@ static void bound_turn(ls_work *w, int32_t head) {
     }
     if (most < 0) return;
     w->symbols[turn].range = w->symbols[turn].type = ls_range_of(0, most);
-    w->symbols[turn].is_vague = false;
+    w->symbols[turn].is_vague = w->turn_vague;
+    w->symbols[turn].is_declared = w->turn_declared;
 }
 
 /* What holds whenever a head is reached: on the way back by its condition, on the way in by what is known there. The
@@ -669,6 +705,7 @@ static ls_status add_loop_fact(ls_work *w, int32_t head, ls_error *err) {
     const ls_ptx_instruction *in = &w->f->instructions[w->cells[predicate].compare];
     if (!begins(in->op, "setp.") || !read_compare(w, in, negated, &c)) return LS_OK;
     if (c.how == EQUAL || c.how == UNEQUAL) return LS_OK;
+    clamp_larger(w, &c, from);
     ls_work_expand(w, &c.a);
     ls_work_expand(w, &c.b);
     if (c.a.is_lost || c.b.is_lost) return LS_OK;

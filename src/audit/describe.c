@@ -108,36 +108,6 @@ static void put_sum(text *t, const ls_work *w, const ls_sum *sum, int depth) {
     }
 }
 
-/* Ranges that the machine gives count as declared: threads of a block. */
-static bool is_declared(const ls_work *w, int32_t id, int depth) {
-    const ls_symbol *s = &w->symbols[id];
-    ls_sum a;
-    switch ((ls_symbol_kind)s->kind) {
-        case LS_SYMBOL_PARAMETER:
-        case LS_SYMBOL_LOADED:
-        case LS_SYMBOL_CTAID:
-        case LS_SYMBOL_NCTAID: return s->is_declared;
-        case LS_SYMBOL_RESULT:
-        case LS_SYMBOL_JOIN:
-            if (depth == 0) return false;
-            ls_work_sum(w, &a, s->a);
-            for (int32_t i = 0; i < a.n; i++)
-                for (int32_t k = 0; k < a.terms[i].n; k++)
-                    if (!is_declared(w, a.terms[i].symbols[k], depth - 1)) return false;
-            return true;
-        case LS_SYMBOL_TURN: return !s->is_vague;
-        case LS_SYMBOL_LOOP: return false;
-        default: return true;
-    }
-}
-
-bool ls_describe_declared(const ls_work *w, const ls_sum *sum) {
-    for (int32_t i = 0; i < sum->n; i++)
-        for (int32_t k = 0; k < sum->terms[i].n; k++)
-            if (!is_declared(w, sum->terms[i].symbols[k], 3)) return false;
-    return true;
-}
-
 /* The first value of a symbol, the others being what they can, with which the sum passes the window; false where it does
  * so with every value, or needs others' help to be higher. */
 static bool first_value(ls_work *w, const ls_sum *sum, int32_t block, ls_range window, int32_t id, ls_wide *first) {
@@ -217,7 +187,7 @@ static void copy_terms(ls_work *w, const ls_sum *sum, ls_audit_finding *out) {
                 put_symbol(&t, w, id, 2);
                 symbol->low = r.low;
                 symbol->high = r.high;
-                symbol->is_declared = is_declared(w, id, 3);
+                symbol->is_declared = ls_work_is_declared(w, id, 3);
                 ids[at] = id;
             }
             term->symbols[k] = at;
@@ -260,7 +230,7 @@ void ls_describe_finding(ls_work *w, const ls_sum *given, int32_t block, ls_rang
     text t = {out->expression, 0, sizeof out->expression};
     put_sum(&t, w, sum, 2);
     out->high = ls_work_range(w, sum, block).high;
-    out->is_declared = ls_describe_declared(w, sum);
+    out->is_declared = ls_work_declared(w, sum);
     copy_terms(w, sum, out);
     choose_lever(w, sum, block, window, out);
 }

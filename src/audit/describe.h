@@ -5,8 +5,6 @@
 #include "audit/audit.h"
 #include "audit/work.h"
 
-/* Whether every value of the sum has a declared range, or one that the machine gives. */
-bool ls_describe_declared(const ls_work *work, const ls_sum *sum);
 void ls_describe_finding(ls_work *work, const ls_sum *sum, int32_t block, ls_range window, ls_audit_finding *out);
 void ls_describe_unknown(ls_work *work, const ls_check *check, char *out, size_t bytes);
 

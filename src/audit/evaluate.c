@@ -19,6 +19,7 @@ typedef struct step {
     int32_t at, block, check;
     ls_sum a, b, c, out; /* operands, result */
     int32_t a_value, b_value, c_value;
+    int32_t a_block, b_block; /* of the two ways that meet */
     type t;
 } step;
 
@@ -81,10 +82,12 @@ static ls_status declare(ls_work *w, ls_symbol *s, ls_subject subject, int32_t i
     const ls_ptx_function *f = w->f;
     ls_declared found;
     ls_ptx_name name = {NULL, 0};
-    if (index < 0) return LS_OK;
-    if (subject <= LS_SUBJECT_LOADED && index < f->n_parameters) name = f->parameters[index].name;
+    if (index < 0 && subject != LS_SUBJECT_LOADED) return LS_OK;
+    if (index >= 0 && subject <= LS_SUBJECT_LOADED && index < f->n_parameters) name = f->parameters[index].name;
     LS_TRY(ls_ranges_find(w->ranges, &found, f->name.text, f->name.bytes, subject, index, s->offset, name.text,
                           name.bytes, err));
+    if (s->bits < 32) found.is_other = false;
+    if (found.is_other && s->bits >= 32 && subject <= LS_SUBJECT_LOADED) found.has_range = true;
     s->name = found.name;
     if (!found.has_range) return LS_OK;
     s->is_declared = true;
@@ -383,6 +386,7 @@ static ls_status either(step *s, const ls_sum *a, const ls_sum *b, ls_error *err
     }
     ls_symbol symbol = {.kind = LS_SYMBOL_JOIN, .bits = (uint8_t)s->t.bits, .block = s->block, .value = -1,
                         .parameter = -1, .turn = -1, .line = s->in == NULL ? 0 : s->in->line,
+                        .a_block = s->a_block, .b_block = s->b_block,
                         .type = ls_range_of(-LS_WIDE_MAX, LS_WIDE_MAX)};
     int32_t id;
     if (a->is_lost || b->is_lost) {
@@ -469,10 +473,11 @@ static ls_status parameter(step *s, const ls_ptx_operand *o, int32_t index, int3
     int32_t id;
     if (s->t.bits < 32) symbol.type = type_range(s->t.bits, s->t.is_signed);
     if (o->reg < 0)
-        symbol.parameter = parameter_index(w, o->name);
+        symbol.parameter = parameter_index(w, o->name), symbol.is_vague = symbol.parameter < 0; /* a call's result */
     else
         symbol.is_vague = !parameter_behind(s, o, index, &symbol.parameter, &symbol.offset);
     symbol.offset += part * (s->t.bits / 8); /* of a vector */
+    if (symbol.parameter < 0 || symbol.is_vague) LS_TRY(declare(w, &symbol, LS_SUBJECT_LOADED, -1, err));
     if (symbol.parameter >= 0 && !symbol.is_vague) {
         const int64_t last = w->n_symbols < 512 ? 0 : w->n_symbols - 512;
         for (int64_t i = w->n_symbols - 1; i >= last; i--) {
@@ -511,7 +516,11 @@ static const ls_symbol *base_of(const ls_work *w, const ls_sum *address, int32_t
     return NULL;
 }
 
-static ls_status load(step *s, const ls_ptx_operand *o, int32_t index, ls_error *err) {
+static ls_status load(step *s, const ls_ptx_operand *o, int32_t index, int32_t part, ls_error *err) {
+    int32_t of_parameter;
+    int64_t at;
+    if (o->kind == LS_PTX_ADDRESS && o->reg >= 0 && parameter_behind(s, o, index, &of_parameter, &at))
+        return parameter(s, o, index, part, err); /* by a generic address */
     ls_symbol symbol = {.kind = LS_SYMBOL_LOADED, .bits = (uint8_t)s->t.bits, .block = s->block, .value = -1,
                         .parameter = -1, .turn = -1, .line = s->in->line, .type = plain_range(s->t.bits)};
     int32_t id;
@@ -523,9 +532,9 @@ static ls_status load(step *s, const ls_ptx_operand *o, int32_t index, ls_error 
         if (base != NULL) {
             symbol.parameter = base->parameter;
             symbol.offset = base->offset;
-            LS_TRY(declare(s->w, &symbol, LS_SUBJECT_LOADED, symbol.parameter, err));
         }
     }
+    LS_TRY(declare(s->w, &symbol, LS_SUBJECT_LOADED, symbol.parameter, err));
     LS_TRY(add_symbol(s->w, &symbol, &id, err));
     ls_sum_symbol(&s->out, id);
     return LS_OK;
@@ -625,7 +634,7 @@ static ls_status define(step *s, int32_t operand, int32_t results, int32_t part,
         if (begins(op, "ld.param"))
             LS_TRY(parameter(s, from, s->in->first + results, part, err));
         else
-            LS_TRY(load(s, from, s->in->first + results, err));
+            LS_TRY(load(s, from, s->in->first + results, part, err));
     } else if (!is_load && reg != LS_PTX_B128) {
         LS_TRY(read_operands(s, results, err));
         LS_TRY(compute(s, results, part, err));
@@ -667,14 +676,17 @@ static ls_status join(step *s, int32_t value, ls_error *err) {
         if (from >= 0 && w->flow->blocks[w->flow->edges[block->first_from + e]].order >= block->order) open = true;
         if (from < 0 || open) continue;
         ls_work_sum(w, &one, w->cells[from].sum);
+        s->b_block = w->flow->edges[block->first_from + e];
         if (any)
             LS_TRY(either(s, &all, &one, err));
         else
             ls_sum_copy(&s->out, &one);
+        s->a_block = any ? 0 : s->b_block;
         ls_sum_copy(&all, &s->out);
         any = true;
     }
     w->cells[value].through = 1;
+    s->a_block = s->b_block = 0;
     if (open) {
         const ls_symbol symbol = {.kind = LS_SYMBOL_LOOP, .bits = (uint8_t)s->t.bits, .block = phi->block,
                                   .value = value, .parameter = -1, .turn = -1,

@@ -290,10 +290,15 @@ ls_status ls_ranges_find(const ls_ranges *r, ls_declared *out, const char *kerne
         }
     }
     if (out->has_range) return LS_OK;
+    const entry *others = subject > LS_SUBJECT_LOADED ? NULL : find_name(r, "others", 6, kernel, kernel_bytes);
     const bool by_name = out->name == NULL && parameter_name != NULL && subject == LS_SUBJECT_PARAMETER && offset == 0;
     const entry *e = NULL;
     if (out->name != NULL) e = find_name(r, out->name, (int32_t)strlen(out->name), kernel, kernel_bytes);
     if (by_name) e = find_name(r, parameter_name, name_bytes, kernel, kernel_bytes);
+    if (e == NULL && others != NULL) {
+        out->is_other = true;
+        out->range = others->range;
+    }
     if (e == NULL) return LS_OK;
     if (out->name == NULL) out->name = e->name;
     out->has_range = true;

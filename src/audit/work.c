@@ -54,6 +54,57 @@ void ls_work_expand(const ls_work *w, ls_sum *sum) {
     }
 }
 
+/* Ranges that the machine gives count as declared: threads of a block. */
+bool ls_work_is_declared(const ls_work *w, int32_t id, int depth) {
+    const ls_symbol *s = &w->symbols[id];
+    ls_sum a;
+    switch ((ls_symbol_kind)s->kind) {
+        case LS_SYMBOL_PARAMETER:
+        case LS_SYMBOL_LOADED:
+        case LS_SYMBOL_CTAID:
+        case LS_SYMBOL_NCTAID: return s->is_declared;
+        case LS_SYMBOL_RESULT:
+        case LS_SYMBOL_JOIN:
+            if (depth == 0) return false;
+            ls_work_sum(w, &a, s->a);
+            for (int32_t i = 0; i < a.n; i++)
+                for (int32_t k = 0; k < a.terms[i].n; k++)
+                    if (!ls_work_is_declared(w, a.terms[i].symbols[k], depth - 1)) return false;
+            return true;
+        case LS_SYMBOL_TURN: return s->is_declared;
+        case LS_SYMBOL_LOOP: return false;
+        default: return true;
+    }
+}
+
+bool ls_work_declared(const ls_work *w, const ls_sum *sum) {
+    for (int32_t i = 0; i < sum->n; i++)
+        for (int32_t k = 0; k < sum->terms[i].n; k++)
+            if (!ls_work_is_declared(w, sum->terms[i].symbols[k], 3)) return false;
+    return true;
+}
+
+/* Whether a part of the sum is bounded by nothing that is seen, itself or by what it is made of. */
+static bool is_vague_within(const ls_work *w, const ls_sum *sum, int depth) {
+    for (int32_t i = 0; i < sum->n; i++)
+        for (int32_t k = 0; k < sum->terms[i].n; k++) {
+            const ls_symbol *s = &w->symbols[sum->terms[i].symbols[k]];
+            ls_sum part;
+            if (s->is_vague) return true;
+            if (depth == 0 || (s->kind != LS_SYMBOL_RESULT && s->kind != LS_SYMBOL_JOIN)) continue;
+            const bool bounded = s->rule == LS_RULE_AND || s->rule == LS_RULE_REST || s->rule == LS_RULE_MIN;
+            if (s->kind == LS_SYMBOL_RESULT && (bounded || s->rule == LS_RULE_TYPE)) continue;
+            ls_work_sum(w, &part, s->a);
+            if (is_vague_within(w, &part, depth - 1)) return true;
+            if (s->kind != LS_SYMBOL_JOIN) continue;
+            ls_work_sum(w, &part, s->b);
+            if (is_vague_within(w, &part, depth - 1)) return true;
+        }
+    return false;
+}
+
+bool ls_work_is_vague(const ls_work *w, const ls_sum *sum) { return is_vague_within(w, sum, 4); }
+
 void ls_work_deinit(ls_work *w) {
     free(w->terms), free(w->symbols), free(w->cells), free(w->checks), free(w->facts), free(w->block_facts);
     free(w->turns);

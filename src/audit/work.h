@@ -49,6 +49,7 @@ typedef struct ls_symbol {
     int64_t offset, line;
     ls_kept a, b;         /* RESULT: operands. LOOP that is affine: start and step */
     int32_t turn;         /* LOOP that is affine: its TURN */
+    int32_t a_block, b_block; /* JOIN: from where each comes, 0 where that says nothing */
     ls_range type, range; /* what is known without operands; what was found */
     const char *name;     /* declared, or NULL */
 } ls_symbol;
@@ -105,6 +106,7 @@ typedef struct ls_work {
     ls_range threads[3]; /* of nctaid * ntid */
     int32_t tentative;   /* ranges found now are not kept */
     int32_t depth;
+    bool turn_declared, turn_vague; /* of what bounds the turn that is being bounded */
     int64_t budget; /* of one range */
 } ls_work;
 
@@ -124,6 +126,14 @@ ls_range ls_work_range(ls_work *work, const ls_sum *sum, int32_t block);
 /* The same without the facts of blocks, with one symbol in a range of its own. */
 ls_wide ls_work_high_with(ls_work *work, const ls_sum *sum, int32_t block, int32_t symbol, ls_range range);
 ls_range ls_work_symbol_range(ls_work *work, int32_t symbol);
+
+/* Whether every value of the sum has a declared range, or one that the machine gives. */
+bool ls_work_declared(const ls_work *work, const ls_sum *sum);
+/* The same of one symbol, through what it is made of as far as depth. */
+bool ls_work_is_declared(const ls_work *work, int32_t symbol, int depth);
+
+/* Whether a part of the sum is bounded by nothing that is seen. */
+bool ls_work_is_vague(const ls_work *work, const ls_sum *sum);
 
 void ls_work_deinit(ls_work *work);
 
