@@ -36,8 +36,9 @@ static bool has(ls_ptx_name name, const char *text) {
 /* Whether an instruction with an address touches global or shared memory, or some of them by a generic address. */
 static bool is_access(ls_ptx_name op) {
     if (has(op, ".param") || has(op, ".local") || has(op, ".const")) return false;
-    static const char *const known[] = {"ld.", "ldu.", "st.",  "atom.",     "red.",      "cp.",    "ldmatrix",
-                                        "stmatrix", "prefetch", "multimem", "mbarrier", "applypriority", "discard"};
+    static const char *const known[] = {"ld.",      "ldu.",          "st.",      "atom.",    "red.",
+                                        "cp.",      "ldmatrix",      "stmatrix", "prefetch", "multimem",
+                                        "mbarrier", "applypriority", "discard"};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (begins(op, known[i])) return true;
     return false;
@@ -174,7 +175,8 @@ static void copy_name(char *out, size_t bytes, ls_ptx_name name) {
     out[n] = '\0';
 }
 
-static ls_status add_unknown(ls_audit *audit, const state *s, int32_t at, int32_t blame, const char *reason, ls_error *err) {
+static ls_status add_unknown(ls_audit *audit, const state *s, int32_t at, int32_t blame, const char *reason,
+                             ls_error *err) {
     audit->n_unknown++;
     if (audit->n_unknowns == FINDINGS_MAX) return LS_OK; /* counted, and said so by whoever writes */
     LS_TRY(ls_array_grow((void **)&audit->unknowns, &audit->cap_unknowns, audit->n_unknowns + 1,
@@ -210,7 +212,7 @@ static bool shared_passes(state *s, int32_t operand, int32_t at, const char **re
     const ls_range r = ls_work_range(&s->w, &address, s->flow.block_of[at]);
     if (r.high <= 0xFFFFFFFFLL && r.low >= -2147483648LL) return false;
     *reason = ls_work_is_vague(&s->w, &address) ? "an address in shared memory with a part that nothing bounds"
-                                         : "an address in shared memory that only the launch bounds";
+                                                : "an address in shared memory that only the launch bounds";
     return true;
 }
 
@@ -256,8 +258,8 @@ static ls_status add_finding(ls_audit *audit, state *s, const ls_check *check, l
     LS_TRY(ls_array_grow((void **)&audit->findings, &audit->cap_findings, audit->n_findings + 1,
                          sizeof *audit->findings, "findings", err));
     ls_audit_finding *out = &audit->findings[audit->n_findings++];
-    *out = (ls_audit_finding){.file = s->w.file, .line = in->line, .source = in->source,
-                              .n_accesses = check->n_accesses};
+    *out =
+        (ls_audit_finding){.file = s->w.file, .line = in->line, .source = in->source, .n_accesses = check->n_accesses};
     copy_name(out->kernel, sizeof out->kernel, s->w.f->name);
     copy_name(out->op, sizeof out->op, in->op);
     out->is_signed = check->window.low < 0;

@@ -39,11 +39,13 @@ static const char *program(void) {
 
 /* Runs cuobjdump with its output in an unnamed file. */
 static ls_status run_dump(FILE *out, const char *path, ls_error *err) {
-    char *const arguments[] = {(char *)(uintptr_t)program(), (char *)(uintptr_t) "--dump-ptx", (char *)(uintptr_t)path, NULL};
+    char *const arguments[] = {(char *)(uintptr_t)program(), (char *)(uintptr_t) "--dump-ptx", (char *)(uintptr_t)path,
+                               NULL};
     posix_spawn_file_actions_t actions;
     pid_t child;
     int code, end;
-    if (posix_spawn_file_actions_init(&actions) != 0) return LS_FAIL(err, LS_ERR_NOMEM, "%s: no memory for a process", path);
+    if (posix_spawn_file_actions_init(&actions) != 0)
+        return LS_FAIL(err, LS_ERR_NOMEM, "%s: no memory for a process", path);
     code = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", 0, 0);
     if (code == 0) code = posix_spawn_file_actions_adddup2(&actions, fileno(out), 1);
     if (code == 0) code = posix_spawnp(&child, arguments[0], &actions, NULL, arguments, environ);
@@ -103,7 +105,8 @@ done:
 /* A copy of "folder/name" that the audit owns. */
 static ls_status keep_name(ls_audit *audit, const char *folder, const char *name, char **out, ls_error *err) {
     const int64_t bytes = (int64_t)(strlen(folder) + strlen(name)) + 2;
-    LS_TRY(ls_array_grow((void **)&audit->names, &audit->cap_names, audit->n_names + 1, sizeof *audit->names, "names", err));
+    LS_TRY(ls_array_grow((void **)&audit->names, &audit->cap_names, audit->n_names + 1, sizeof *audit->names, "names",
+                         err));
     LS_TRY(ls_array_alloc((void **)out, bytes, 1, "name", err));
     snprintf(*out, (size_t)bytes, "%s/%s", folder, name);
     audit->names[audit->n_names++] = *out;

@@ -52,7 +52,8 @@ static int thread_axis(const ls_work *w, const ls_sum *sum, const ls_term *t) {
     const ls_symbol *block = &w->symbols[t->symbols[0]];
     if (block->kind != LS_SYMBOL_CTAID || block->is_declared) return -1;
     for (int32_t i = 0; i < sum->n; i++) {
-        const ls_symbol *s = sum->terms[i].n == 1 && sum->terms[i].factor == 1 ? &w->symbols[sum->terms[i].symbols[0]] : NULL;
+        const ls_symbol *s =
+            sum->terms[i].n == 1 && sum->terms[i].factor == 1 ? &w->symbols[sum->terms[i].symbols[0]] : NULL;
         if (s != NULL && s->kind == LS_SYMBOL_TID && s->axis == block->axis) return block->axis;
     }
     return -1;
@@ -71,8 +72,8 @@ static ls_range plain_range(ls_work *w, const ls_sum *sum) {
     return out;
 }
 
-/* What a quotient or a value whose low bits were cleared leaves over: a - whole lies in 0..rest, whole being symbol times
- * factor. */
+/* What a quotient or a value whose low bits were cleared leaves over: a - whole lies in 0..rest, whole being symbol
+ * times factor. */
 static bool leaves_rest(ls_work *w, int32_t id, ls_sum *a, ls_sum *whole, ls_wide *rest) {
     const ls_symbol *s = &w->symbols[id];
     ls_sum b, symbol;
@@ -119,7 +120,8 @@ static ls_wide high_with_rests(ls_work *w, const ls_sum *sum, ls_wide best) {
 static ls_wide high_of(ls_work *w, const ls_sum *sum, int32_t block, int32_t depth);
 
 /* Tries to take a fact off a sum: sum - scale * fact, whose bound is scale * the fact's bound higher. */
-static ls_wide try_fact(ls_work *w, const ls_sum *sum, const ls_fact *fact, int32_t block, int32_t depth, ls_wide best) {
+static ls_wide try_fact(ls_work *w, const ls_sum *sum, const ls_fact *fact, int32_t block, int32_t depth,
+                        ls_wide best) {
     ls_sum known, left;
     ls_work_sum(w, &known, fact->sum);
     for (int32_t i = 0; i < known.n && !known.is_lost; i++) {
@@ -203,10 +205,8 @@ static ls_range rule_range(const ls_symbol *s, ls_range a, ls_range b) {
             return a.low >= 0 ? ls_range_of(0, a.high) : all;
         case LS_RULE_OR: return or_range(a, b, false);
         case LS_RULE_XOR: return or_range(a, b, true);
-        case LS_RULE_MIN:
-            return ls_range_of(a.low < b.low ? a.low : b.low, a.high < b.high ? a.high : b.high);
-        case LS_RULE_MAX:
-            return ls_range_of(a.low > b.low ? a.low : b.low, a.high > b.high ? a.high : b.high);
+        case LS_RULE_MIN: return ls_range_of(a.low < b.low ? a.low : b.low, a.high < b.high ? a.high : b.high);
+        case LS_RULE_MAX: return ls_range_of(a.low > b.low ? a.low : b.low, a.high > b.high ? a.high : b.high);
         case LS_RULE_ABS: {
             const ls_wide low = a.low < 0 ? -a.low : a.low, high = a.high < 0 ? -a.high : a.high;
             return ls_range_of(0, low > high ? low : high);
@@ -337,9 +337,9 @@ static relation relation_of(ls_ptx_name op, bool negated) {
     static const struct {
         const char *name;
         relation holds, fails;
-    } all[] = {{".lt", LESS, GREATER_EQUAL},  {".le", LESS_EQUAL, GREATER}, {".gt", GREATER, LESS_EQUAL},
-               {".ge", GREATER_EQUAL, LESS},  {".lo", LESS, GREATER_EQUAL}, {".ls", LESS_EQUAL, GREATER},
-               {".hi", GREATER, LESS_EQUAL},  {".hs", GREATER_EQUAL, LESS}, {".eq", EQUAL, UNEQUAL},
+    } all[] = {{".lt", LESS, GREATER_EQUAL}, {".le", LESS_EQUAL, GREATER}, {".gt", GREATER, LESS_EQUAL},
+               {".ge", GREATER_EQUAL, LESS}, {".lo", LESS, GREATER_EQUAL}, {".ls", LESS_EQUAL, GREATER},
+               {".hi", GREATER, LESS_EQUAL}, {".hs", GREATER_EQUAL, LESS}, {".eq", EQUAL, UNEQUAL},
                {".ne", UNEQUAL, EQUAL}};
     if (op.bytes < 8) return NO_RELATION;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
@@ -384,8 +384,8 @@ static bool read_compare(const ls_work *w, const ls_ptx_instruction *in, bool ne
     return !out->a.is_lost && !out->b.is_lost && out->how != NO_RELATION;
 }
 
-/* Whatever the larger side of a comparison means, as a register it does not pass its type: where its sum may, the end of
- * the type takes its place, which is told. */
+/* Whatever the larger side of a comparison means, as a register it does not pass its type: where its sum may, the
+ * end of the type takes its place, which is told. */
 static bool clamp_larger(ls_work *w, compared *c, int32_t block) {
     const ls_wide half = (ls_wide)1 << 31;
     if (c->bits != 32 || c->how >= EQUAL) return false;
@@ -403,7 +403,8 @@ static bool means_sums(ls_work *w, compared *c, int32_t block, bool *not_negativ
     const bool rises = c->how == LESS || c->how == LESS_EQUAL;
     const int32_t counter = ls_sum_single(rises ? &c->a : &c->b);
     *not_negative = false;
-    if (c->how < EQUAL && counter >= 0 && w->symbols[counter].is_affine && !c->is_unsigned) return true; /* add_loop_fact */
+    if (c->how < EQUAL && counter >= 0 && w->symbols[counter].is_affine && !c->is_unsigned)
+        return true; /* add_loop_fact */
     const ls_range a = ls_work_range(w, &c->a, block), b = ls_work_range(w, &c->b, block);
     *not_negative = false;
     if (c->how == EQUAL || c->how == UNEQUAL) {
@@ -412,18 +413,20 @@ static bool means_sums(ls_work *w, compared *c, int32_t block, bool *not_negativ
         return (ls_range_within(a, s) && ls_range_within(b, s)) || (ls_range_within(a, u) && ls_range_within(b, u));
     }
     if (!c->is_unsigned)
-        return c->bits == 64 || (ls_range_within(a, ls_range_of(-half, half - 1)) &&
-                                 ls_range_within(b, ls_range_of(-half, half - 1)));
+        return c->bits == 64 ||
+               (ls_range_within(a, ls_range_of(-half, half - 1)) && ls_range_within(b, ls_range_of(-half, half - 1)));
     const ls_range u = ls_range_of(0, 2 * half - 1);
     if (ls_range_within(a, u) && ls_range_within(b, u)) return true;
     const bool a_small = c->how == LESS || c->how == LESS_EQUAL;
     const ls_range small = a_small ? a : b, large = a_small ? b : a;
-    *not_negative = ls_range_within(large, ls_range_of(0, half)) && ls_range_within(small, ls_range_of(-half, 2 * half - 1));
+    *not_negative =
+        ls_range_within(large, ls_range_of(0, half)) && ls_range_within(small, ls_range_of(-half, 2 * half - 1));
     return *not_negative;
 }
 
 /* sum a - b <= bound, and its like. */
-static ls_status add_difference(ls_work *w, int32_t block, const ls_sum *a, const ls_sum *b, ls_wide bound, ls_error *err) {
+static ls_status add_difference(ls_work *w, int32_t block, const ls_sum *a, const ls_sum *b, ls_wide bound,
+                                ls_error *err) {
     ls_sum difference;
     ls_sum_copy(&difference, a);
     ls_sum_add(&difference, b, -1);
@@ -482,7 +485,8 @@ static ls_status add_compare(ls_work *w, int32_t block, const ls_ptx_instruction
 }
 
 /* What a predicate that holds, or does not, says in a block. */
-static ls_status add_condition(ls_work *w, int32_t block, int32_t predicate, bool negated, int32_t depth, ls_error *err) {
+static ls_status add_condition(ls_work *w, int32_t block, int32_t predicate, bool negated, int32_t depth,
+                               ls_error *err) {
     if (predicate < 0 || depth == 0 || w->cells[predicate].compare < 0) return LS_OK;
     const ls_ptx_instruction *in = &w->f->instructions[w->cells[predicate].compare];
     const int32_t results = ls_flow_defines(w->f, in);
@@ -492,7 +496,8 @@ static ls_status add_condition(ls_work *w, int32_t block, int32_t predicate, boo
         if ((both || some) && in->n > results + 2) {
             if (both == negated) return LS_OK;
             const int32_t last = in->first + in->n - 1;
-            LS_TRY(add_condition(w, block, w->flow->reads[last], negated != w->f->operands[last].is_not, depth - 1, err));
+            LS_TRY(
+                add_condition(w, block, w->flow->reads[last], negated != w->f->operands[last].is_not, depth - 1, err));
         } else if (has(in->op, ".xor.")) {
             return LS_OK;
         }
@@ -502,7 +507,8 @@ static ls_status add_condition(ls_work *w, int32_t block, int32_t predicate, boo
         begins(in->op, "not.pred") || begins(in->op, "mov.pred")) {
         const bool flips = begins(in->op, "not.pred");
         for (int32_t o = in->first + results; o < in->first + in->n; o++)
-            LS_TRY(add_condition(w, block, w->flow->reads[o], (negated != flips) != w->f->operands[o].is_not, depth - 1, err));
+            LS_TRY(add_condition(w, block, w->flow->reads[o], (negated != flips) != w->f->operands[o].is_not, depth - 1,
+                                 err));
     }
     return LS_OK;
 }
@@ -521,11 +527,18 @@ static bool is_outside(const ls_work *w, const ls_sum *sum, int32_t head) {
 
 static ls_status find_turn(ls_work *w, int32_t head, int32_t *turn, ls_error *err) {
     if (w->turns[head] < 0) {
-        const ls_symbol symbol = {.kind = LS_SYMBOL_TURN, .bits = 64, .block = head, .value = -1, .parameter = -1,
-                                  .turn = -1, .type = ls_range_of(0, 2147483647), .is_vague = true,
-                                  .line = w->flow->blocks[head].n > 0
-                                              ? w->f->instructions[w->flow->blocks[head].first].line : 0};
-        LS_TRY(ls_array_grow((void **)&w->symbols, &w->cap_symbols, w->n_symbols + 1, sizeof *w->symbols, "symbols", err));
+        const ls_symbol symbol = {
+            .kind = LS_SYMBOL_TURN,
+            .bits = 64,
+            .block = head,
+            .value = -1,
+            .parameter = -1,
+            .turn = -1,
+            .type = ls_range_of(0, 2147483647),
+            .is_vague = true,
+            .line = w->flow->blocks[head].n > 0 ? w->f->instructions[w->flow->blocks[head].first].line : 0};
+        LS_TRY(
+            ls_array_grow((void **)&w->symbols, &w->cap_symbols, w->n_symbols + 1, sizeof *w->symbols, "symbols", err));
         w->turns[head] = (int32_t)w->n_symbols;
         w->symbols[w->n_symbols++] = symbol;
     }
@@ -673,7 +686,8 @@ static void bound_turn(ls_work *w, int32_t head) {
         if (!ls_flow_dominates(w->flow, head, from)) continue;
         ls_wide n = condition_turns(w, back_condition(w, from, head, &negated), negated, turn, head, 4);
         for (int32_t b = from; b >= 0 && b != head; b = w->flow->blocks[b].above) {
-            const ls_wide inner = condition_turns(w, w->flow->blocks[b].condition, w->flow->blocks[b].condition_not, turn, head, 4);
+            const ls_wide inner =
+                condition_turns(w, w->flow->blocks[b].condition, w->flow->blocks[b].condition_not, turn, head, 4);
             if (inner >= 0 && (n < 0 || inner < n)) n = inner;
         }
         if (n < 0) return;
@@ -740,7 +754,8 @@ ls_status ls_work_bound(ls_work *w, ls_error *err) {
     const int64_t n = w->n_symbols;
     LS_TRY(ls_array_grow((void **)&w->block_facts, &w->cap_block_facts, w->flow->n_blocks, sizeof *w->block_facts,
                          "facts of blocks", err));
-    LS_TRY(ls_array_grow((void **)&w->turns, &w->cap_turns, w->flow->n_blocks, sizeof *w->turns, "turns of loops", err));
+    LS_TRY(
+        ls_array_grow((void **)&w->turns, &w->cap_turns, w->flow->n_blocks, sizeof *w->turns, "turns of loops", err));
     for (int64_t i = 0; i < w->flow->n_blocks; i++) w->turns[i] = -1;
     for (int32_t i = 0; i < n; i++)
         if (w->symbols[i].kind == LS_SYMBOL_LOOP && w->flow->blocks[w->symbols[i].block].is_loop)

@@ -36,7 +36,10 @@ static void put_result(text *t, const ls_work *w, const ls_symbol *s, int depth)
         put_sum(t, w, &a, depth - 1);
         put(t, ")");
     } else if (s->rule == LS_RULE_MIN || s->rule == LS_RULE_MAX || s->rule == LS_RULE_ABS || s->rule == LS_RULE_HIGH) {
-        put(t, s->rule == LS_RULE_MIN ? "min(" : s->rule == LS_RULE_MAX ? "max(" : s->rule == LS_RULE_ABS ? "abs(" : "mulhi(");
+        put(t, s->rule == LS_RULE_MIN   ? "min("
+               : s->rule == LS_RULE_MAX ? "max("
+               : s->rule == LS_RULE_ABS ? "abs("
+                                        : "mulhi(");
         put_sum(t, w, &a, depth - 1);
         if (s->rule != LS_RULE_ABS) put(t, ", "), put_sum(t, w, &b, depth - 1);
         put(t, ")");
@@ -50,25 +53,35 @@ static void put_result(text *t, const ls_work *w, const ls_symbol *s, int depth)
 }
 
 static void put_symbol(text *t, const ls_work *w, int32_t id, int depth) {
-    static const char *const axes[] = {[LS_SYMBOL_TID] = "threadIdx", [LS_SYMBOL_CTAID] = "blockIdx",
-                                       [LS_SYMBOL_NTID] = "blockDim", [LS_SYMBOL_NCTAID] = "gridDim"};
+    static const char *const axes[] = {[LS_SYMBOL_TID] = "threadIdx",
+                                       [LS_SYMBOL_CTAID] = "blockIdx",
+                                       [LS_SYMBOL_NTID] = "blockDim",
+                                       [LS_SYMBOL_NCTAID] = "gridDim"};
     const ls_symbol *s = &w->symbols[id];
     switch ((ls_symbol_kind)s->kind) {
         case LS_SYMBOL_PARAMETER:
-            if (s->name != NULL) put(t, "%s", s->name);
-            else if (s->parameter < 0) put(t, "param@%lld", (long long)s->line);
-            else if (s->offset != 0) put(t, "param%d+%lld", s->parameter, (long long)s->offset);
-            else put(t, "param%d", s->parameter);
+            if (s->name != NULL)
+                put(t, "%s", s->name);
+            else if (s->parameter < 0)
+                put(t, "param@%lld", (long long)s->line);
+            else if (s->offset != 0)
+                put(t, "param%d+%lld", s->parameter, (long long)s->offset);
+            else
+                put(t, "param%d", s->parameter);
             break;
         case LS_SYMBOL_TID:
         case LS_SYMBOL_CTAID:
         case LS_SYMBOL_NTID:
         case LS_SYMBOL_NCTAID: put(t, "%s.%c", axes[s->kind], 'x' + s->axis); break;
         case LS_SYMBOL_LOADED:
-            if (s->name != NULL) put(t, "%s", s->name);
-            else if (s->parameter < 0) put(t, "load@%lld", (long long)s->line);
-            else if (s->offset != 0) put(t, "param%d+%lld[]", s->parameter, (long long)s->offset);
-            else put(t, "param%d[]", s->parameter);
+            if (s->name != NULL)
+                put(t, "%s", s->name);
+            else if (s->parameter < 0)
+                put(t, "load@%lld", (long long)s->line);
+            else if (s->offset != 0)
+                put(t, "param%d+%lld[]", s->parameter, (long long)s->offset);
+            else
+                put(t, "param%d[]", s->parameter);
             break;
         case LS_SYMBOL_VARIABLE: put(t, "variable@%lld", (long long)s->line); break;
         case LS_SYMBOL_RESULT: put_result(t, w, s, depth); break;
@@ -93,8 +106,10 @@ static void put_symbol(text *t, const ls_work *w, int32_t id, int depth) {
 }
 
 static void put_sum(text *t, const ls_work *w, const ls_sum *sum, int depth) {
-    if (sum->is_lost) put(t, "?");
-    else if (sum->n == 0) put(t, "0");
+    if (sum->is_lost)
+        put(t, "?");
+    else if (sum->n == 0)
+        put(t, "0");
     for (int32_t i = 0; i < sum->n && !sum->is_lost; i++) {
         const ls_term *term = &sum->terms[i];
         const int64_t f = term->factor;
@@ -104,12 +119,13 @@ static void put_sum(text *t, const ls_work *w, const ls_sum *sum, int depth) {
             if (k > 0) put(t, " * ");
             put_symbol(t, w, term->symbols[k], depth);
         }
-        if (!one) put(t, "%s%llu", term->n > 0 ? " * " : "", f < 0 ? 0ULL - (unsigned long long)f : (unsigned long long)f);
+        if (!one)
+            put(t, "%s%llu", term->n > 0 ? " * " : "", f < 0 ? 0ULL - (unsigned long long)f : (unsigned long long)f);
     }
 }
 
-/* The first value of a symbol, the others being what they can, with which the sum passes the window; false where it does
- * so with every value, or needs others' help to be higher. */
+/* The first value of a symbol, the others being what they can, with which the sum passes the window; false where it
+ * does so with every value, or needs others' help to be higher. */
 static bool first_value(ls_work *w, const ls_sum *sum, int32_t block, ls_range window, int32_t id, ls_wide *first) {
     const ls_range all = ls_work_symbol_range(w, id);
     ls_wide low = all.low, high = all.high;
@@ -129,10 +145,10 @@ static bool first_value(ls_work *w, const ls_sum *sum, int32_t block, ls_range w
 
 /* What grows with use comes first: ids that are read, blocks, turns, then what is given. */
 static int rank_of(const ls_symbol *s) {
-    static const int ranks[] = {[LS_SYMBOL_PARAMETER] = 3, [LS_SYMBOL_TID] = 1,      [LS_SYMBOL_CTAID] = 6,
-                                [LS_SYMBOL_NTID] = 0,      [LS_SYMBOL_NCTAID] = 2,   [LS_SYMBOL_LOADED] = 8,
-                                [LS_SYMBOL_VARIABLE] = 0,  [LS_SYMBOL_RESULT] = 5,   [LS_SYMBOL_JOIN] = 5,
-                                [LS_SYMBOL_LOOP] = 4,      [LS_SYMBOL_TURN] = 4};
+    static const int ranks[] = {
+        [LS_SYMBOL_PARAMETER] = 3, [LS_SYMBOL_TID] = 1,    [LS_SYMBOL_CTAID] = 6,    [LS_SYMBOL_NTID] = 0,
+        [LS_SYMBOL_NCTAID] = 2,    [LS_SYMBOL_LOADED] = 8, [LS_SYMBOL_VARIABLE] = 0, [LS_SYMBOL_RESULT] = 5,
+        [LS_SYMBOL_JOIN] = 5,      [LS_SYMBOL_LOOP] = 4,   [LS_SYMBOL_TURN] = 4};
     return ranks[s->kind];
 }
 
@@ -249,7 +265,8 @@ void ls_describe_unknown(ls_work *w, const ls_check *check, char *out, size_t by
         for (int32_t k = 0; k < sum.terms[i].n; k++)
             if (w->symbols[sum.terms[i].symbols[k]].is_vague) why = "a part of it is bounded by nothing that is seen";
     if (range.high <= check->window.high)
-        why = check->window.low < 0 ? "it may pass the type downward: no guard that is seen excludes it"
-                                    : "it may be negative where it is taken without a sign: no guard that is seen excludes it";
+        why = check->window.low < 0
+                  ? "it may pass the type downward: no guard that is seen excludes it"
+                  : "it may be negative where it is taken without a sign: no guard that is seen excludes it";
     snprintf(out, bytes, "line %lld takes %s: %s", (long long)w->f->instructions[check->at].line, expression, why);
 }

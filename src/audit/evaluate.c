@@ -1,6 +1,7 @@
-/* The sum of every definition, as the source means it: sums and products of 32 bits are kept exact, since they are right
- * modulo 2^32 whatever happens on the way. Where such bits become a wider number, or are taken as one (a quotient, a
- * minimum), a check says which window the exact sum must lie in. What is no sum becomes a symbol with a rule. */
+/* The sum of every definition, as the source means it: sums and products of 32 bits are kept exact, since they are
+ * right modulo 2^32 whatever happens on the way. Where such bits become a wider number, or are taken as one (a
+ * quotient, a minimum), a check says which window the exact sum must lie in. What is no sum becomes a symbol with a
+ * rule. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,7 +69,8 @@ static ls_range type_range(int32_t bits, bool is_signed) {
     return ls_range_of(0, (one << bits) - 1);
 }
 
-/* What an integer of these bits is where nothing is said: a size, an index, not less than 0 and as if it were signed. */
+/* What an integer of these bits is where nothing is said: a size, an index, not less than 0 and as if it were
+ * signed. */
 static ls_range plain_range(int32_t bits) { return ls_range_of(0, type_range(bits, true).high); }
 
 static ls_status add_symbol(ls_work *w, const ls_symbol *symbol, int32_t *id, ls_error *err) {
@@ -107,9 +109,18 @@ static ls_status special(step *s, ls_ptx_name name, ls_sum *out, ls_error *err) 
     static const struct {
         const char *name;
         int64_t high;
-    } others[] = {{"%laneid", 31}, {"%warpid", 31}, {"%nwarpid", 32}, {"%smid", 1023}, {"%nsmid", 1024},
-                  {"%cluster_ctarank", 15}, {"%cluster_nctarank", 16}, {"%cluster_ctaid", 15}, {"%cluster_nctaid", 16},
-                  {"%clusterid", 2147483646}, {"%nclusterid", 2147483647}, {"%dynamic_smem_size", 232448},
+    } others[] = {{"%laneid", 31},
+                  {"%warpid", 31},
+                  {"%nwarpid", 32},
+                  {"%smid", 1023},
+                  {"%nsmid", 1024},
+                  {"%cluster_ctarank", 15},
+                  {"%cluster_nctarank", 16},
+                  {"%cluster_ctaid", 15},
+                  {"%cluster_nctaid", 16},
+                  {"%clusterid", 2147483646},
+                  {"%nclusterid", 2147483647},
+                  {"%dynamic_smem_size", 232448},
                   {"%total_smem_size", 232448}};
     ls_work *w = s->w;
     for (int k = 0; k < 4; k++) {
@@ -120,16 +131,28 @@ static ls_status special(step *s, ls_ptx_name name, ls_sum *out, ls_error *err) 
             const int64_t grid = axis == 0 ? 2147483647 : 65535, block = axis == 2 ? 64 : 1024;
             const int64_t threads = w->f->max_threads[axis] > 0 ? w->f->max_threads[axis] : block;
             const ls_range all[] = {{0, threads - 1}, {0, grid - 1}, {1, threads}, {1, grid}};
-            ls_symbol symbol = {.kind = (uint8_t)known[k].kind, .bits = 32, .axis = (uint8_t)axis, .block = -1,
-                                .value = -1, .parameter = -1, .turn = -1, .type = all[k]};
+            ls_symbol symbol = {.kind = (uint8_t)known[k].kind,
+                                .bits = 32,
+                                .axis = (uint8_t)axis,
+                                .block = -1,
+                                .value = -1,
+                                .parameter = -1,
+                                .turn = -1,
+                                .type = all[k]};
             LS_TRY(declare(w, &symbol, known[k].subject, axis, err));
             LS_TRY(add_symbol(w, &symbol, &w->axis[k][axis], err));
         }
         ls_sum_symbol(out, w->axis[k][axis]);
         return LS_OK;
     }
-    ls_symbol symbol = {.kind = LS_SYMBOL_RESULT, .bits = 32, .block = s->block, .value = -1, .parameter = -1,
-                        .turn = -1, .line = s->in->line, .type = plain_range(32)};
+    ls_symbol symbol = {.kind = LS_SYMBOL_RESULT,
+                        .bits = 32,
+                        .block = s->block,
+                        .value = -1,
+                        .parameter = -1,
+                        .turn = -1,
+                        .line = s->in->line,
+                        .type = plain_range(32)};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (begins(name, others[i].name)) symbol.type = ls_range_of(0, others[i].high);
     int32_t id;
@@ -147,8 +170,14 @@ static int32_t parameter_index(const ls_work *w, ls_ptx_name name) {
 }
 
 static ls_status variable(step *s, const ls_ptx_operand *o, ls_sum *out, ls_error *err) {
-    ls_symbol symbol = {.kind = LS_SYMBOL_VARIABLE, .bits = 64, .block = -1, .value = -1, .parameter = -1,
-                              .turn = -1, .line = s->in->line, .type = ls_range_of(0, 232448)};
+    ls_symbol symbol = {.kind = LS_SYMBOL_VARIABLE,
+                        .bits = 64,
+                        .block = -1,
+                        .value = -1,
+                        .parameter = -1,
+                        .turn = -1,
+                        .line = s->in->line,
+                        .type = ls_range_of(0, 232448)};
     int32_t id;
     ls_term offset = {.factor = o->value};
     symbol.parameter = parameter_index(s->w, o->name);
@@ -183,8 +212,15 @@ static bool find_same(const step *s, const ls_symbol *symbol, int32_t *id) {
 
 /* An operation's result that is no sum. */
 static ls_status result(step *s, ls_rule rule, ls_range known, bool vague, ls_error *err) {
-    ls_symbol symbol = {.kind = LS_SYMBOL_RESULT, .rule = (uint8_t)rule, .bits = (uint8_t)s->t.bits, .block = s->block,
-                        .value = -1, .parameter = -1, .turn = -1, .line = s->in->line, .type = known,
+    ls_symbol symbol = {.kind = LS_SYMBOL_RESULT,
+                        .rule = (uint8_t)rule,
+                        .bits = (uint8_t)s->t.bits,
+                        .block = s->block,
+                        .value = -1,
+                        .parameter = -1,
+                        .turn = -1,
+                        .line = s->in->line,
+                        .type = known,
                         .is_vague = vague};
     int32_t id;
     LS_TRY(ls_work_keep(s->w, &symbol.a, &s->a, err));
@@ -384,9 +420,15 @@ static ls_status either(step *s, const ls_sum *a, const ls_sum *b, ls_error *err
         ls_sum_copy(&s->out, a);
         return LS_OK;
     }
-    ls_symbol symbol = {.kind = LS_SYMBOL_JOIN, .bits = (uint8_t)s->t.bits, .block = s->block, .value = -1,
-                        .parameter = -1, .turn = -1, .line = s->in == NULL ? 0 : s->in->line,
-                        .a_block = s->a_block, .b_block = s->b_block,
+    ls_symbol symbol = {.kind = LS_SYMBOL_JOIN,
+                        .bits = (uint8_t)s->t.bits,
+                        .block = s->block,
+                        .value = -1,
+                        .parameter = -1,
+                        .turn = -1,
+                        .line = s->in == NULL ? 0 : s->in->line,
+                        .a_block = s->a_block,
+                        .b_block = s->b_block,
                         .type = ls_range_of(-LS_WIDE_MAX, LS_WIDE_MAX)};
     int32_t id;
     if (a->is_lost || b->is_lost) {
@@ -417,8 +459,9 @@ static ls_status convert(step *s, ls_error *err) {
     }
     s->b.is_lost = true;
     s->b.n = 0;
-    return result(s, LS_RULE_SAME, from.bits < to.bits ? type_range(from.bits, from.is_signed)
-                                                       : type_range(to.bits, to.is_signed), false, err);
+    return result(s, LS_RULE_SAME,
+                  from.bits < to.bits ? type_range(from.bits, from.is_signed) : type_range(to.bits, to.is_signed),
+                  false, err);
 }
 
 /* mov of a pair: {lo, hi} = wide and wide = {lo, hi}. */
@@ -451,7 +494,8 @@ static ls_status move_parts(step *s, int32_t results, int32_t part, ls_error *er
 }
 
 /* A parameter whose address was taken: its number and the place in it; false where the address is not a plain one. */
-static bool parameter_behind(const step *s, const ls_ptx_operand *o, int32_t index, int32_t *parameter, int64_t *offset) {
+static bool parameter_behind(const step *s, const ls_ptx_operand *o, int32_t index, int32_t *parameter,
+                             int64_t *offset) {
     const ls_work *w = s->w;
     ls_sum address = {.is_lost = true};
     *parameter = -1;
@@ -459,7 +503,8 @@ static bool parameter_behind(const step *s, const ls_ptx_operand *o, int32_t ind
     if (address.is_lost || address.n < 1 || address.n > 2 || address.terms[0].n != 1 || address.terms[0].factor != 1)
         return false;
     const ls_symbol *base = &w->symbols[address.terms[0].symbols[0]];
-    if (base->kind != LS_SYMBOL_VARIABLE || base->parameter < 0 || (address.n == 2 && address.terms[1].n != 0)) return false;
+    if (base->kind != LS_SYMBOL_VARIABLE || base->parameter < 0 || (address.n == 2 && address.terms[1].n != 0))
+        return false;
     *parameter = base->parameter;
     *offset = o->value + (address.n == 2 ? address.terms[1].factor : 0);
     return true;
@@ -467,8 +512,14 @@ static bool parameter_behind(const step *s, const ls_ptx_operand *o, int32_t ind
 
 static ls_status parameter(step *s, const ls_ptx_operand *o, int32_t index, int32_t part, ls_error *err) {
     ls_work *w = s->w;
-    ls_symbol symbol = {.kind = LS_SYMBOL_PARAMETER, .bits = (uint8_t)s->t.bits, .block = -1, .value = -1,
-                        .parameter = -1, .turn = -1, .offset = o->value, .line = s->in->line,
+    ls_symbol symbol = {.kind = LS_SYMBOL_PARAMETER,
+                        .bits = (uint8_t)s->t.bits,
+                        .block = -1,
+                        .value = -1,
+                        .parameter = -1,
+                        .turn = -1,
+                        .offset = o->value,
+                        .line = s->in->line,
                         .type = plain_range(s->t.bits == 0 ? 32 : s->t.bits)};
     int32_t id;
     if (s->t.bits < 32) symbol.type = type_range(s->t.bits, s->t.is_signed);
@@ -521,8 +572,14 @@ static ls_status load(step *s, const ls_ptx_operand *o, int32_t index, int32_t p
     int64_t at;
     if (o->kind == LS_PTX_ADDRESS && o->reg >= 0 && parameter_behind(s, o, index, &of_parameter, &at))
         return parameter(s, o, index, part, err); /* by a generic address */
-    ls_symbol symbol = {.kind = LS_SYMBOL_LOADED, .bits = (uint8_t)s->t.bits, .block = s->block, .value = -1,
-                        .parameter = -1, .turn = -1, .line = s->in->line, .type = plain_range(s->t.bits)};
+    ls_symbol symbol = {.kind = LS_SYMBOL_LOADED,
+                        .bits = (uint8_t)s->t.bits,
+                        .block = s->block,
+                        .value = -1,
+                        .parameter = -1,
+                        .turn = -1,
+                        .line = s->in->line,
+                        .type = plain_range(s->t.bits)};
     int32_t id;
     if (s->t.bits < 32) symbol.type = type_range(s->t.bits, s->t.is_signed);
     if (o->kind == LS_PTX_ADDRESS && o->reg >= 0 && s->w->flow->reads[index] >= 0) {
@@ -554,15 +611,18 @@ static ls_status compute(step *s, int32_t results, int32_t part, ls_error *err) 
     if (begins(op, "mov.")) return move_parts(s, results, part, err);
     if (begins(op, "cvt.")) return convert(s, err);
     if (begins(op, "cvta.")) return ls_sum_copy(&s->out, &s->a), LS_OK;
-    if (begins(op, "shfl.")) return s->b.is_lost = true, s->b.n = 0, result(s, LS_RULE_SAME, type_range(32, true), false, err);
+    if (begins(op, "shfl."))
+        return s->b.is_lost = true, s->b.n = 0, result(s, LS_RULE_SAME, type_range(32, true), false, err);
     if (begins(op, "bfe.")) {
         int64_t bits;
-        if (ls_sum_is_constant(&s->c, &bits) && bits >= 0 && bits < s->t.bits && !s->t.is_signed) s->t.bits = (int32_t)bits + 1;
+        if (ls_sum_is_constant(&s->c, &bits) && bits >= 0 && bits < s->t.bits && !s->t.is_signed)
+            s->t.bits = (int32_t)bits + 1;
         const bool exact = s->t.bits < 32;
         if (exact) s->t.bits--;
         s->a.is_lost = s->b.is_lost = true;
         s->a.n = s->b.n = 0;
-        return result(s, LS_RULE_TYPE, exact && s->t.bits > 0 ? type_range(s->t.bits, false) : type_range(32, false), !exact, err);
+        return result(s, LS_RULE_TYPE, exact && s->t.bits > 0 ? type_range(s->t.bits, false) : type_range(32, false),
+                      !exact, err);
     }
     if (s->t.is_float || s->t.bits < 32) {
         if (s->t.bits == 0 || s->t.is_float) return LS_OK;
@@ -688,9 +748,14 @@ static ls_status join(step *s, int32_t value, ls_error *err) {
     w->cells[value].through = 1;
     s->a_block = s->b_block = 0;
     if (open) {
-        const ls_symbol symbol = {.kind = LS_SYMBOL_LOOP, .bits = (uint8_t)s->t.bits, .block = phi->block,
-                                  .value = value, .parameter = -1, .turn = -1,
-                                  .type = type_range(s->t.bits, s->t.bits == 64), .is_vague = true};
+        const ls_symbol symbol = {.kind = LS_SYMBOL_LOOP,
+                                  .bits = (uint8_t)s->t.bits,
+                                  .block = phi->block,
+                                  .value = value,
+                                  .parameter = -1,
+                                  .turn = -1,
+                                  .type = type_range(s->t.bits, s->t.bits == 64),
+                                  .is_vague = true};
         int32_t id;
         LS_TRY(add_symbol(w, &symbol, &id, err));
         ls_sum_symbol(&all, id);
@@ -720,7 +785,8 @@ static ls_status evaluate_block(step *s, int32_t block, ls_error *err) {
 
 static ls_status prepare(ls_work *w, ls_error *err) {
     w->n_terms = w->n_symbols = w->n_checks = w->n_facts = 0;
-    LS_TRY(ls_array_grow((void **)&w->cells, &w->cap_cells, w->flow->n_values + 1, sizeof *w->cells, "definitions", err));
+    LS_TRY(
+        ls_array_grow((void **)&w->cells, &w->cap_cells, w->flow->n_values + 1, sizeof *w->cells, "definitions", err));
     for (int64_t i = 0; i < w->flow->n_values; i++) w->cells[i] = (ls_cell){{0, -1}, -1, -1, 0};
     for (int k = 0; k < 4; k++)
         for (int axis = 0; axis < 3; axis++) w->axis[k][axis] = -1;

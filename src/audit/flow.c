@@ -1,5 +1,5 @@
-/* Blocks, dominators (Cooper, Harvey, Kennedy: "A Simple, Fast Dominance Algorithm") and definitions. Registers with one
- * definition are read as they are; those with several get joins at the frontiers of dominance. */
+/* Blocks, dominators (Cooper, Harvey, Kennedy: "A Simple, Fast Dominance Algorithm") and definitions. Registers with
+ * one definition are read as they are; those with several get joins at the frontiers of dominance. */
 #include "audit/flow.h"
 
 #include <stdlib.h>
@@ -32,8 +32,8 @@ static bool begins(ls_ptx_name name, const char *text) {
 }
 
 int32_t ls_flow_defines(const ls_ptx_function *f, const ls_ptx_instruction *in) {
-    static const char *const none[] = {"bar",  "nanosleep", "brx", "setmaxnreg", "st.", "red.",
-                                       "bra",  "ret",       "exit", "cp.",       "prefetch"};
+    static const char *const none[] = {"bar", "nanosleep", "brx",  "setmaxnreg", "st.",     "red.",
+                                       "bra", "ret",       "exit", "cp.",        "prefetch"};
     int32_t n = 1;
     if (in->n == 0) return 0;
     const ls_ptx_operand *o = &f->operands[in->first];
@@ -115,7 +115,8 @@ done:
 
 static ls_status add_edge(build *b, int32_t to, ls_error *err) {
     ls_flow *flow = b->flow;
-    LS_TRY(ls_array_grow((void **)&flow->edges, &flow->cap_edges, flow->n_edges + 1, sizeof *flow->edges, "edges", err));
+    LS_TRY(
+        ls_array_grow((void **)&flow->edges, &flow->cap_edges, flow->n_edges + 1, sizeof *flow->edges, "edges", err));
     flow->edges[flow->n_edges++] = to;
     return LS_OK;
 }
@@ -139,8 +140,8 @@ static ls_status add_table(build *b, const ls_ptx_label *sorted, const ls_ptx_in
         }
         return LS_OK;
     }
-    return refuse(b, in->line, err, "a jump through a table that is not in its function:",
-                  name.text == NULL ? in->op : name);
+    return refuse(b, in->line, err,
+                  "a jump through a table that is not in its function:", name.text == NULL ? in->op : name);
 }
 
 static ls_status add_successors(build *b, const ls_ptx_label *sorted, int32_t block, ls_error *err) {
@@ -279,7 +280,8 @@ bool ls_flow_dominates(const ls_flow *flow, int32_t a, int32_t b) {
 
 static ls_status add_value(build *b, ls_flow_value value, int32_t *id, ls_error *err) {
     ls_flow *flow = b->flow;
-    if (flow->n_values == INT32_MAX / 4) return LS_FAIL(err, LS_ERR_FORMAT, "%s: a function has too many values", b->name);
+    if (flow->n_values == INT32_MAX / 4)
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: a function has too many values", b->name);
     LS_TRY(ls_array_grow((void **)&flow->values, &flow->cap_values, flow->n_values + 1, sizeof *flow->values, "values",
                          err));
     *id = (int32_t)flow->n_values;
@@ -316,8 +318,8 @@ static ls_status add_frontier(build *b, int32_t block, int32_t member, ls_error 
         if (b->frontier_block[i] == member) return LS_OK;
     if (b->n_frontier > 64 * (int64_t)LS_PTX_INSTRUCTIONS_MAX)
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: the jumps of a function are too many", b->name);
-    LS_TRY(ls_array_grow((void **)&b->frontier_next, &b->cap_frontier_next, b->n_frontier + 1,
-                         sizeof *b->frontier_next, "frontiers", err));
+    LS_TRY(ls_array_grow((void **)&b->frontier_next, &b->cap_frontier_next, b->n_frontier + 1, sizeof *b->frontier_next,
+                         "frontiers", err));
     LS_TRY(ls_array_grow((void **)&b->frontier_block, &b->cap_frontier_block, b->n_frontier + 1,
                          sizeof *b->frontier_block, "frontiers", err));
     b->frontier_next[b->n_frontier] = b->frontier[block];
@@ -383,13 +385,14 @@ static ls_status place_joins(build *b, ls_error *err) {
                     status = LS_FAIL(err, LS_ERR_FORMAT, "%s: a function has too many joins", b->name);
                     goto done;
                 }
-                LS_TRY_DONE(add_value(b, (ls_flow_value){LS_FLOW_PHI, b->several[s], at, -1, 0, -1,
-                                                         (int32_t)flow->n_joined}, &id, err));
+                LS_TRY_DONE(add_value(
+                    b, (ls_flow_value){LS_FLOW_PHI, b->several[s], at, -1, 0, -1, (int32_t)flow->n_joined}, &id, err));
                 LS_TRY_DONE(ls_array_grow((void **)&flow->joined, &flow->cap_joined, flow->n_joined + k->n_from,
                                           sizeof *flow->joined, "joins", err));
                 for (int32_t e = 0; e < k->n_from; e++) flow->joined[flow->n_joined + e] = -1;
                 flow->n_joined += k->n_from;
-                LS_TRY_DONE(ls_array_grow((void **)&b->next, &b->cap_next, b->n_joins + 1, sizeof *b->next, "joins", err));
+                LS_TRY_DONE(
+                    ls_array_grow((void **)&b->next, &b->cap_next, b->n_joins + 1, sizeof *b->next, "joins", err));
                 LS_TRY_DONE(ls_array_grow((void **)&b->join_value, &b->cap_join_value, b->n_joins + 1,
                                           sizeof *b->join_value, "joins", err));
                 b->next[b->n_joins] = b->phis[at];
@@ -524,9 +527,12 @@ static ls_status prepare(build *b, ls_error *err) {
     const ls_ptx_function *f = b->f;
     ls_flow *flow = b->flow;
     flow->n_values = flow->n_joined = flow->n_order = 0;
-    LS_TRY(ls_array_grow((void **)&flow->reads, &flow->cap_reads, f->n_operands + 1, sizeof *flow->reads, "reads", err));
-    LS_TRY(ls_array_grow((void **)&flow->writes, &flow->cap_writes, f->n_operands + 1, sizeof *flow->writes, "writes", err));
-    LS_TRY(ls_array_grow((void **)&flow->guards, &flow->cap_guards, f->n_instructions + 1, sizeof *flow->guards, "guards", err));
+    LS_TRY(
+        ls_array_grow((void **)&flow->reads, &flow->cap_reads, f->n_operands + 1, sizeof *flow->reads, "reads", err));
+    LS_TRY(ls_array_grow((void **)&flow->writes, &flow->cap_writes, f->n_operands + 1, sizeof *flow->writes, "writes",
+                         err));
+    LS_TRY(ls_array_grow((void **)&flow->guards, &flow->cap_guards, f->n_instructions + 1, sizeof *flow->guards,
+                         "guards", err));
     LS_TRY(ls_array_grow((void **)&flow->block_of, &flow->cap_block_of, f->n_instructions + 1, sizeof *flow->block_of,
                          "blocks of instructions", err));
     LS_TRY(ls_array_alloc((void **)&b->slot, f->n_registers, sizeof *b->slot, "registers", err));

@@ -6,15 +6,15 @@
 #include "audit/ptx.h"
 
 typedef struct ls_flow_block {
-    int32_t first, n;              /* instructions */
-    int32_t first_from, n_from;    /* predecessors, in `edges` */
-    int32_t first_to, n_to;        /* successors, in `edges` */
-    int32_t above;                 /* the immediate dominator, -1 for the entry and for what nothing reaches */
-    int32_t order;                 /* in reverse postorder, -1 for what nothing reaches */
-    int32_t depth;                 /* in the tree of dominators */
-    int32_t condition;             /* the definition of the predicate that holds on entry, -1 for none */
+    int32_t first, n;           /* instructions */
+    int32_t first_from, n_from; /* predecessors, in `edges` */
+    int32_t first_to, n_to;     /* successors, in `edges` */
+    int32_t above;              /* the immediate dominator, -1 for the entry and for what nothing reaches */
+    int32_t order;              /* in reverse postorder, -1 for what nothing reaches */
+    int32_t depth;              /* in the tree of dominators */
+    int32_t condition;          /* the definition of the predicate that holds on entry, -1 for none */
     bool condition_not;
-    bool is_loop;                  /* some predecessor lies behind it */
+    bool is_loop; /* some predecessor lies behind it */
 } ls_flow_block;
 
 typedef enum ls_flow_kind { LS_FLOW_INSTRUCTION, LS_FLOW_PHI, LS_FLOW_NOTHING } ls_flow_kind;
@@ -23,10 +23,10 @@ typedef enum ls_flow_kind { LS_FLOW_INSTRUCTION, LS_FLOW_PHI, LS_FLOW_NOTHING } 
 typedef struct ls_flow_value {
     uint8_t kind; /* ls_flow_kind; NOTHING is a register that no definition reaches */
     int32_t reg, block;
-    int32_t at;          /* INSTRUCTION: which */
-    int32_t part;        /* INSTRUCTION: which of the operands that it defines */
-    int32_t old;         /* INSTRUCTION with a guard: what the register held, -1 for nothing */
-    int32_t first_from;  /* PHI: the definitions that come over the block's predecessors, in `joined` */
+    int32_t at;         /* INSTRUCTION: which */
+    int32_t part;       /* INSTRUCTION: which of the operands that it defines */
+    int32_t old;        /* INSTRUCTION with a guard: what the register held, -1 for nothing */
+    int32_t first_from; /* PHI: the definitions that come over the block's predecessors, in `joined` */
 } ls_flow_value;
 
 typedef struct ls_flow {
@@ -41,9 +41,9 @@ typedef struct ls_flow {
     int64_t n_values, cap_values;
     int32_t *joined;
     int64_t n_joined, cap_joined;
-    int32_t *reads;  /* [operands]: the definition that the operand reads, -1 */
-    int32_t *writes; /* [operands]: the definition that the operand is, -1 */
-    int32_t *guards; /* [instructions]: the definition of the guard, -1 */
+    int32_t *reads;    /* [operands]: the definition that the operand reads, -1 */
+    int32_t *writes;   /* [operands]: the definition that the operand is, -1 */
+    int32_t *guards;   /* [instructions]: the definition of the guard, -1 */
     int32_t *block_of; /* [instructions] */
     int64_t cap_reads, cap_writes, cap_guards, cap_block_of;
 } ls_flow;

@@ -65,7 +65,8 @@ static bool multiply(ls_term *out, const ls_term *a, const ls_term *b) {
     if (a->n + b->n > LS_DEGREE_MAX || __builtin_mul_overflow(a->factor, b->factor, &out->factor)) return false;
     out->n = a->n + b->n;
     for (int32_t at = 0; at < out->n; at++)
-        out->symbols[at] = k == b->n || (i < a->n && a->symbols[i] <= b->symbols[k]) ? a->symbols[i++] : b->symbols[k++];
+        out->symbols[at] =
+            k == b->n || (i < a->n && a->symbols[i] <= b->symbols[k]) ? a->symbols[i++] : b->symbols[k++];
     return true;
 }
 

@@ -123,8 +123,7 @@ static ls_status read_name(ls_ptx_reader *r, ls_ptx_name *out, ls_error *err) {
     LS_TRY(skip_space(r, err));
     const int64_t begin = r->at;
     if (r->at == r->bytes || !is_letter(r->text[r->at]))
-        return fail_at(r, r->line, err, "a name is missing",
-                       (ls_ptx_name){r->text + r->at, r->at < r->bytes ? 1 : 0});
+        return fail_at(r, r->line, err, "a name is missing", (ls_ptx_name){r->text + r->at, r->at < r->bytes ? 1 : 0});
     while (r->at < r->bytes) {
         const char c = r->text[r->at];
         if (is_letter(c) || is_digit(c))
@@ -150,20 +149,24 @@ static ls_status read_number(ls_ptx_reader *r, ls_ptx_operand *out, ls_error *er
     out->kind = LS_PTX_INT;
     if (r->text[r->at] == '0' && r->at + 1 < r->bytes) {
         const char c = (char)(r->text[r->at + 1] | 32);
-        if (c == 'x' || c == 'b') base = c == 'x' ? 16 : 2, r->at += 2;
-        else if (c == 'f' || c == 'd') out->kind = LS_PTX_FLOAT, base = 16, r->at += 2;
-        else if (is_digit(r->text[r->at + 1])) base = 8, r->at++;
+        if (c == 'x' || c == 'b')
+            base = c == 'x' ? 16 : 2, r->at += 2;
+        else if (c == 'f' || c == 'd')
+            out->kind = LS_PTX_FLOAT, base = 16, r->at += 2;
+        else if (is_digit(r->text[r->at + 1]))
+            base = 8, r->at++;
     }
     for (int64_t n = 0;; n++, r->at++) {
         const char c = r->at < r->bytes ? r->text[r->at] : '\0';
-        const uint64_t digit = is_digit(c) ? (uint64_t)(c - '0')
-                               : (c | 32) >= 'a' && (c | 32) <= 'f' ? (uint64_t)((c | 32) - 'a') + 10 : 99;
+        const uint64_t digit = is_digit(c)                          ? (uint64_t)(c - '0')
+                               : (c | 32) >= 'a' && (c | 32) <= 'f' ? (uint64_t)((c | 32) - 'a') + 10
+                                                                    : 99;
         if (digit >= base) {
             if (n == 0) return fail(r, err, "a number has no digits");
             break;
         }
-        if (out->kind == LS_PTX_INT && (__builtin_mul_overflow(value, base, &value) ||
-                                        __builtin_add_overflow(value, digit, &value)))
+        if (out->kind == LS_PTX_INT &&
+            (__builtin_mul_overflow(value, base, &value) || __builtin_add_overflow(value, digit, &value)))
             return fail(r, err, "a number passes 64 bits");
     }
     if (r->at < r->bytes && r->text[r->at] == '.' && base == 10) {
@@ -184,11 +187,11 @@ static ls_status read_type(const ls_ptx_reader *r, ls_ptx_name name, ls_ptx_type
     static const struct {
         const char *name;
         ls_ptx_type type;
-    } types[] = {{".pred", LS_PTX_PRED}, {".b8", LS_PTX_B8},   {".u8", LS_PTX_B8},    {".s8", LS_PTX_B8},
-                 {".b16", LS_PTX_B16},   {".u16", LS_PTX_B16}, {".s16", LS_PTX_B16},  {".f16", LS_PTX_B16},
-                 {".bf16", LS_PTX_B16},  {".b32", LS_PTX_B32}, {".u32", LS_PTX_B32},  {".s32", LS_PTX_B32},
-                 {".f32", LS_PTX_B32},   {".f16x2", LS_PTX_B32}, {".bf16x2", LS_PTX_B32}, {".b64", LS_PTX_B64},
-                 {".u64", LS_PTX_B64},   {".s64", LS_PTX_B64}, {".f64", LS_PTX_B64},  {".b128", LS_PTX_B128},
+    } types[] = {{".pred", LS_PTX_PRED},  {".b8", LS_PTX_B8},          {".u8", LS_PTX_B8},      {".s8", LS_PTX_B8},
+                 {".b16", LS_PTX_B16},    {".u16", LS_PTX_B16},        {".s16", LS_PTX_B16},    {".f16", LS_PTX_B16},
+                 {".bf16", LS_PTX_B16},   {".b32", LS_PTX_B32},        {".u32", LS_PTX_B32},    {".s32", LS_PTX_B32},
+                 {".f32", LS_PTX_B32},    {".f16x2", LS_PTX_B32},      {".bf16x2", LS_PTX_B32}, {".b64", LS_PTX_B64},
+                 {".u64", LS_PTX_B64},    {".s64", LS_PTX_B64},        {".f64", LS_PTX_B64},    {".b128", LS_PTX_B128},
                  {".texref", LS_PTX_B64}, {".samplerref", LS_PTX_B64}, {".surfref", LS_PTX_B64}};
     static const int64_t sizes[] = {1, 1, 2, 4, 8, 16};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -229,10 +232,11 @@ static const declaration *find_declaration(const ls_ptx_reader *r, ls_ptx_name n
 }
 
 static bool is_special(ls_ptx_name name) {
-    static const char *const names[] = {
-        "%tid",     "%ntid",    "%ctaid",    "%nctaid",   "%laneid",  "%warpid",  "%nwarpid", "%smid",    "%nsmid",
-        "%gridid",  "%clock",   "%clock64",  "%clock_hi", "%pm",      "%envreg",  "%lanemask", "%globaltimer",
-        "%dynamic", "%total",   "%cluster",  "%nclusterid", "%is_",   "%current", "%aggr",    "%reserved"};
+    static const char *const names[] = {"%tid",        "%ntid",        "%ctaid",    "%nctaid", "%laneid",
+                                        "%warpid",     "%nwarpid",     "%smid",     "%nsmid",  "%gridid",
+                                        "%clock",      "%clock64",     "%clock_hi", "%pm",     "%envreg",
+                                        "%lanemask",   "%globaltimer", "%dynamic",  "%total",  "%cluster",
+                                        "%nclusterid", "%is_",         "%current",  "%aggr",   "%reserved"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (begins(name, names[i])) return true;
     return false;
@@ -375,7 +379,8 @@ static ls_status read_address(ls_ptx_reader *r, bool tail, ls_error *err) {
     if (plus || c == '-') {
         LS_TRY(read_number(r, &number, err));
         if (number.kind != LS_PTX_INT) return fail(r, err, "an offset that is no integer");
-        if (__builtin_add_overflow(out.value, number.value, &out.value)) return fail(r, err, "an offset passes 64 bits");
+        if (__builtin_add_overflow(out.value, number.value, &out.value))
+            return fail(r, err, "an offset passes 64 bits");
     }
     out.kind = LS_PTX_ADDRESS;
     out.is_tail = tail;
@@ -612,13 +617,16 @@ static ls_status read_body(ls_ptx_reader *r, ls_error *err) {
     while (r->depth > bottom) {
         char c;
         LS_TRY(peek(r, &c, err));
-        if (c == '\0')
-            return fail_at(r, r->line, err, "the text ends inside a function", r->function.name);
+        if (c == '\0') return fail_at(r, r->line, err, "the text ends inside a function", r->function.name);
         if (c == '{' || c == '}' || c == '@' || c == ';') r->at++;
-        if (c == '{') LS_TRY(open_scope(r, err));
-        else if (c == '}') close_scope(r);
-        else if (c == '@') LS_TRY(read_guarded(r, err));
-        else if (c != ';') LS_TRY(read_named(r, err));
+        if (c == '{')
+            LS_TRY(open_scope(r, err));
+        else if (c == '}')
+            close_scope(r);
+        else if (c == '@')
+            LS_TRY(read_guarded(r, err));
+        else if (c != ';')
+            LS_TRY(read_named(r, err));
     }
     return LS_OK;
 }

@@ -98,8 +98,8 @@ typedef struct ls_ptx_function {
 
 typedef struct ls_ptx_reader ls_ptx_reader;
 
-/* Reads text[0..bytes), which must live as long as the reader. `name` starts the error sentences. What stands before the
- * first .version line (headers of cuobjdump) is passed over; several modules may follow each other. */
+/* Reads text[0..bytes), which must live as long as the reader. `name` starts the error sentences. What stands before
+ * the first .version line (headers of cuobjdump) is passed over; several modules may follow each other. */
 ls_status ls_ptx_open(ls_ptx_reader **out, const char *text, int64_t bytes, const char *name, ls_error *err);
 void ls_ptx_close(ls_ptx_reader *reader); /* accepts NULL */
 

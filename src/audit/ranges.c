@@ -95,7 +95,8 @@ static const entry *find_name(const ls_ranges *r, const char *name, int32_t byte
         const entry *e = &r->entries[i];
         if (!e->has_range || !names(e, name, bytes)) continue;
         if (e->section == NULL && found == NULL) found = e;
-        if (e->section != NULL && memmem(kernel, (size_t)kernel_bytes, e->section, strlen(e->section)) != NULL) return e;
+        if (e->section != NULL && memmem(kernel, (size_t)kernel_bytes, e->section, strlen(e->section)) != NULL)
+            return e;
     }
     return found;
 }
@@ -129,9 +130,12 @@ static ls_status value(const ls_ranges *r, cursor *c, bool high, int64_t *out, l
         }
         if (__builtin_mul_overflow(product, sign, &product) || __builtin_add_overflow(*out, product, out))
             return fail(c, err, "a value passes 64 bits");
-        if (take(c, "+")) sign = 1;
-        else if (take(c, "-")) sign = -1;
-        else return LS_OK;
+        if (take(c, "+"))
+            sign = 1;
+        else if (take(c, "-"))
+            sign = -1;
+        else
+            return LS_OK;
     }
 }
 
@@ -153,8 +157,11 @@ static ls_status read_subject(cursor *c, entry *e, ls_error *err) {
     static const struct {
         const char *name;
         ls_subject subject;
-    } axes[] = {{"threadIdx", LS_SUBJECT_TID}, {"blockIdx", LS_SUBJECT_CTAID}, {"blockDim", LS_SUBJECT_NTID},
-                {"gridDim", LS_SUBJECT_NCTAID}, {"threads", LS_SUBJECT_THREADS}};
+    } axes[] = {{"threadIdx", LS_SUBJECT_TID},
+                {"blockIdx", LS_SUBJECT_CTAID},
+                {"blockDim", LS_SUBJECT_NTID},
+                {"gridDim", LS_SUBJECT_NCTAID},
+                {"threads", LS_SUBJECT_THREADS}};
     const char *name;
     int64_t number;
     const int32_t n = word(c, &name);

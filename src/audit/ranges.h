@@ -27,13 +27,13 @@ typedef enum ls_subject {
 } ls_subject;
 
 typedef struct ls_declared {
-    const char *name; /* NULL: none; lives as long as the ranges */
+    const char *name;         /* NULL: none; lives as long as the ranges */
     bool has_range, is_other; /* is_other: no line speaks of it, and range is that of the others */
     ls_range range;
 } ls_declared;
 
-/* What is declared for a subject of a kernel. index is the parameter's (-1: of none that is known) or the axis (0 to 2), offset in bytes lies inside
- * the parameter; parameter_name may be NULL. */
+/* What is declared for a subject of a kernel. index is the parameter's (-1: of none that is known) or the axis (0 to
+ * 2), offset in bytes lies inside the parameter; parameter_name may be NULL. */
 ls_status ls_ranges_find(const ls_ranges *ranges, ls_declared *out, const char *kernel, int32_t kernel_bytes,
                          ls_subject subject, int32_t index, int64_t offset, const char *parameter_name,
                          int32_t name_bytes, ls_error *err);

@@ -16,24 +16,29 @@ static void write_finding(FILE *file, const ls_audit_finding *f) {
     fprintf(file, "\n%s:%lld: %s\n", f->file, (long long)f->line, f->kernel);
     fprintf(file, "  %s is %s and reaches %s", f->expression, width_name(f), ls_wide_text(a, f->high));
     fprintf(file, "%s\n", f->is_declared ? "" : " in the ranges of its types");
-    if (f->made_by[0] != '\0') fprintf(file, "  made by %s on line %lld, taken by %s", f->made_by, (long long)f->made_line, f->op);
-    else fprintf(file, "  taken by %s", f->op);
+    if (f->made_by[0] != '\0')
+        fprintf(file, "  made by %s on line %lld, taken by %s", f->made_by, (long long)f->made_line, f->op);
+    else
+        fprintf(file, "  taken by %s", f->op);
     if (f->source > 0) fprintf(file, ", line %d of the source", f->source);
-    fprintf(file, "; first of %lld accesses: %s on line %lld\n", (long long)f->n_accesses, f->access, (long long)f->access_line);
+    fprintf(file, "; first of %lld accesses: %s on line %lld\n", (long long)f->n_accesses, f->access,
+            (long long)f->access_line);
     if (f->share >= 1.0 && f->lever_high == f->lever_low)
         fprintf(file, "  no value alone keeps it within its type\n");
     else
         fprintf(file, "  lever %s in %s..%s: first bad value %s, %.1f %% of the range\n", f->lever,
-                ls_wide_text(a, f->lever_low), ls_wide_text(b, f->lever_high), ls_wide_text(c, f->first), 100.0 * f->share);
+                ls_wide_text(a, f->lever_low), ls_wide_text(b, f->lever_high), ls_wide_text(c, f->first),
+                100.0 * f->share);
 }
 
 static void write_summary(FILE *file, const ls_audit *audit) {
-    fprintf(file,
-            "files       %lld\nkernels     %lld, %lld instructions\naccesses    %lld: %lld exact, %lld wrap, %lld unknown\n"
-            "findings    %lld\n",
-            (long long)audit->n_files, (long long)audit->n_kernels, (long long)audit->n_instructions,
-            (long long)audit->n_accesses, (long long)audit->n_exact, (long long)audit->n_wraps,
-            (long long)audit->n_unknown, (long long)audit->n_findings);
+    fprintf(
+        file,
+        "files       %lld\nkernels     %lld, %lld instructions\naccesses    %lld: %lld exact, %lld wrap, %lld unknown\n"
+        "findings    %lld\n",
+        (long long)audit->n_files, (long long)audit->n_kernels, (long long)audit->n_instructions,
+        (long long)audit->n_accesses, (long long)audit->n_exact, (long long)audit->n_wraps, (long long)audit->n_unknown,
+        (long long)audit->n_findings);
 }
 
 void ls_audit_write_text(FILE *file, const ls_audit *audit, bool with_unknown) {
@@ -41,10 +46,12 @@ void ls_audit_write_text(FILE *file, const ls_audit *audit, bool with_unknown) {
     for (int64_t i = 0; i < audit->n_findings; i++) write_finding(file, &audit->findings[i]);
     for (int64_t i = 0; with_unknown && i < audit->n_unknowns; i++) {
         const ls_audit_unknown *u = &audit->unknowns[i];
-        fprintf(file, "\n%s:%lld: %s: unknown %s\n  %s\n", u->file, (long long)u->line, u->kernel, u->access, u->reason);
+        fprintf(file, "\n%s:%lld: %s: unknown %s\n  %s\n", u->file, (long long)u->line, u->kernel, u->access,
+                u->reason);
     }
     if (audit->n_unknown > audit->n_unknowns && with_unknown)
-        fprintf(file, "\n%lld more unknown accesses are not listed\n", (long long)(audit->n_unknown - audit->n_unknowns));
+        fprintf(file, "\n%lld more unknown accesses are not listed\n",
+                (long long)(audit->n_unknown - audit->n_unknowns));
 }
 
 /* Numbers past 64 bits are text: no reader of JSON would keep them. */
@@ -141,10 +148,12 @@ void ls_audit_write_html(FILE *file, const ls_audit *audit) {
     fprintf(file, "<p>%lld kernels, %lld accesses: %lld exact, %lld wrap, %lld unknown. %lld findings.</p>\n",
             (long long)audit->n_kernels, (long long)audit->n_accesses, (long long)audit->n_exact,
             (long long)audit->n_wraps, (long long)audit->n_unknown, (long long)audit->n_findings);
-    fprintf(file, "<table><tr><th>kernel</th><th>expression</th><th>width</th><th>lever</th><th>its range</th>"
-                  "<th>first bad</th><th>share</th><th>ranges</th><th>place</th></tr>\n");
+    fprintf(file,
+            "<table><tr><th>kernel</th><th>expression</th><th>width</th><th>lever</th><th>its range</th>"
+            "<th>first bad</th><th>share</th><th>ranges</th><th>place</th></tr>\n");
     for (int64_t i = 0; i < audit->n_findings; i++) html_finding(file, &audit->findings[i]);
-    fprintf(file, "</table>\n<h2>Unknown</h2>\n<table><tr><th>kernel</th><th>access</th><th>line</th><th>reason</th></tr>\n");
+    fprintf(file,
+            "</table>\n<h2>Unknown</h2>\n<table><tr><th>kernel</th><th>access</th><th>line</th><th>reason</th></tr>\n");
     for (int64_t i = 0; i < audit->n_unknowns; i++) {
         const ls_audit_unknown *u = &audit->unknowns[i];
         fprintf(file, "<tr>");

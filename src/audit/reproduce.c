@@ -1,5 +1,5 @@
-/* A program reserves the addresses of a pool, backs with memory the two places that matter, the right one and the one to
- * which the wrapped index points, and lets a kernel write by the expression in its 32 bits. */
+/* A program reserves the addresses of a pool, backs with memory the two places that matter, the right one and the
+ * one to which the wrapped index points, and lets a kernel write by the expression in its 32 bits. */
 #include "audit/reproduce.h"
 
 #include <errno.h>
@@ -93,7 +93,8 @@ static const char program_main[] =
     "    FIND(cuMemCreate);\n"
     "    FIND(cuMemMap);\n"
     "    FIND(cuMemSetAccess);\n"
-    "    if (!p_cuMemGetAllocationGranularity || !p_cuMemAddressReserve || !p_cuMemCreate || !p_cuMemMap || !p_cuMemSetAccess)\n"
+    "    if (!p_cuMemGetAllocationGranularity || !p_cuMemAddressReserve || !p_cuMemCreate || !p_cuMemMap || "
+    "!p_cuMemSetAccess)\n"
     "        return fprintf(stderr, \"the driver has no virtual memory management\\n\"), 1;\n"
     "    CUmemAllocationProp kind = {};\n"
     "    kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;\n"
@@ -132,11 +133,14 @@ static const char program_main[] =
     "    RUN(cudaMemcpy(found, counts, sizeof found, cudaMemcpyDeviceToHost));\n"
     "    printf(\"predicted: first bad %lld, element %lld lands on %lld; %lld of %lld values are bad\\n\", FIRST,\n"
     "           exact(FIRST), narrow(FIRST), HIGH - FIRST + 1, HIGH - LOW + 1);\n"
-    "    printf(\"seen:      first bad %llu; right place %s, wrong place %s, wide index %s; %llu bad; %lld MiB backed of %lld\\n\",\n"
+    "    printf(\"seen:      first bad %llu; right place %s, wrong place %s, wide index %s; %llu bad; %lld MiB backed "
+    "of %lld\\n\",\n"
     "           found[1], seen[0] == TAG ? \"written\" : \"untouched\", seen[1] == TAG ? \"written\" : \"untouched\",\n"
-    "           seen[2] == TAG ? \"written\" : \"untouched\", found[0], (places[0] == places[1] ? 1 : 2) * grain >> 20,\n"
+    "           seen[2] == TAG ? \"written\" : \"untouched\", found[0], (places[0] == places[1] ? 1 : 2) * grain >> "
+    "20,\n"
     "           bytes >> 20);\n"
-    "    const bool holds = seen[0] == 0 && seen[1] == TAG && seen[2] == TAG && found[1] == (unsigned long long)FIRST &&\n"
+    "    const bool holds = seen[0] == 0 && seen[1] == TAG && seen[2] == TAG && found[1] == (unsigned long long)FIRST "
+    "&&\n"
     "                       found[0] == (unsigned long long)(HIGH - FIRST + 1);\n"
     "    puts(holds ? \"as predicted\" : \"NOT as predicted\");\n"
     "    return holds ? 0 : 1;\n"
@@ -157,8 +161,11 @@ static void write_program(FILE *file, const ls_audit_finding *f) {
     fprintf(file, "\n * exit 0: the wrong place is written, and as many values are bad as predicted. */\n");
     fprintf(file, "#include <cuda.h>\n#include <cuda_runtime.h>\n#include <dlfcn.h>\n#include <stdio.h>\n\n");
     fprintf(file, "static const long long FIRST = %lldLL, LOW = %lldLL, HIGH = %lldLL, SCALE = %lldLL;\n",
-            (long long)f->first, (long long)f->lever_low, (long long)f->lever_high, (long long)(f->scale > 0 ? f->scale : 1));
-    fprintf(file, "static const unsigned char TAG = 0xA5;\n\n__host__ __device__ static long long exact(long long lever) { return ");
+            (long long)f->first, (long long)f->lever_low, (long long)f->lever_high,
+            (long long)(f->scale > 0 ? f->scale : 1));
+    fprintf(file,
+            "static const unsigned char TAG = 0xA5;\n\n__host__ __device__ static long long exact(long long lever) { "
+            "return ");
     write_sum(file, f, false);
     fprintf(file, "; }\n\n__host__ __device__ static long long narrow(long long lever) { return (long long)(%s)(",
             f->is_signed ? "int" : "unsigned int");

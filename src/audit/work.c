@@ -9,7 +9,8 @@
 ls_status ls_work_keep(ls_work *w, ls_kept *out, const ls_sum *sum, ls_error *err) {
     *out = (ls_kept){0, -1};
     if (sum->is_lost) return LS_OK;
-    if (w->n_terms > INT32_MAX - LS_SUM_MAX) return LS_FAIL(err, LS_ERR_FORMAT, "%s: a function has too many terms", w->file);
+    if (w->n_terms > INT32_MAX - LS_SUM_MAX)
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: a function has too many terms", w->file);
     LS_TRY(ls_array_grow((void **)&w->terms, &w->cap_terms, w->n_terms + sum->n + 1, sizeof *w->terms, "terms", err));
     *out = (ls_kept){(int32_t)w->n_terms, sum->n};
     if (sum->n > 0) memcpy(w->terms + w->n_terms, sum->terms, sizeof *sum->terms * (size_t)sum->n);

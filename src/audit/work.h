@@ -44,14 +44,14 @@ typedef struct ls_kept {
 typedef struct ls_symbol {
     uint8_t kind, rule, bits, axis, subject;
     bool is_declared, is_affine, is_vague, is_ranged, is_open; /* open: its range is being found */
-    int32_t block, value;                                     /* where it is defined, -1 everywhere; its definition */
+    int32_t block, value;                                      /* where it is defined, -1 everywhere; its definition */
     int32_t parameter, shift;
     int64_t offset, line;
-    ls_kept a, b;         /* RESULT: operands. LOOP that is affine: start and step */
-    int32_t turn;         /* LOOP that is affine: its TURN */
+    ls_kept a, b;             /* RESULT: operands. LOOP that is affine: start and step */
+    int32_t turn;             /* LOOP that is affine: its TURN */
     int32_t a_block, b_block; /* JOIN: from where each comes, 0 where that says nothing */
-    ls_range type, range; /* what is known without operands; what was found */
-    const char *name;     /* declared, or NULL */
+    ls_range type, range;     /* what is known without operands; what was found */
+    const char *name;         /* declared, or NULL */
 } ls_symbol;
 
 /* A place where the 32 or 16 bits of a sum become a wider number, or are taken as one. */
@@ -107,7 +107,7 @@ typedef struct ls_work {
     int32_t tentative;   /* ranges found now are not kept */
     int32_t depth;
     bool turn_declared, turn_vague; /* of what bounds the turn that is being bounded */
-    int64_t budget; /* of one range */
+    int64_t budget;                 /* of one range */
 } ls_work;
 
 ls_status ls_work_keep(ls_work *work, ls_kept *out, const ls_sum *sum, ls_error *err);

@@ -56,7 +56,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 static const struct argp_option options_known[] = {
     {"ranges", KEY_RANGES, "FILE", 0, "What values the kernels are given (docs/audit.md)", 0},
-    {"for", KEY_FOR, "FILE", 0, "A model's config.json: gives the usual names their ranges, with the three that follow", 0},
+    {"for", KEY_FOR, "FILE", 0, "A model's config.json: gives the usual names their ranges, with the three that follow",
+     0},
     {"batch", KEY_BATCH, "N", 0, "Sequences at once, for --for (256)", 0},
     {"length", KEY_LENGTH, "N", 0, "Tokens of a sequence, for --for (the model's longest, or 4096)", 0},
     {"pool", KEY_POOL, "N", 0, "Slots or pages that an allocator may hand out, for --for (65536)", 0},
@@ -72,7 +73,8 @@ static const struct argp parser = {
     options_known,
     parse_option,
     "FILE...",
-    "Find 32-bit indices that wrap on their way to an address, in PTX, cubins, fat binaries, shared libraries and Triton's "
+    "Find 32-bit indices that wrap on their way to an address, in PTX, cubins, fat binaries, shared libraries and "
+    "Triton's "
     "cache folders.\v"
     "Exit status: 0 if nothing was found, 3 if something was, 2 if a file cannot be read, 1 for wrong usage.",
     NULL,
@@ -123,8 +125,7 @@ int ls_cmd_audit(int argc, char **argv) {
     ls_cli_parse(&parser, argc, argv, options);
     LS_TRY_DONE(ls_ranges_create(&ranges, &err));
     LS_TRY_DONE(read_ranges(ranges, options, &err));
-    for (int64_t i = 0; i < options->n_files; i++)
-        LS_TRY_DONE(ls_audit_path(&audit, options->files[i], ranges, &err));
+    for (int64_t i = 0; i < options->n_files; i++) LS_TRY_DONE(ls_audit_path(&audit, options->files[i], ranges, &err));
     LS_TRY_DONE(write_all(&audit, options, &err));
     if (options->reproduce != NULL) LS_TRY_DONE(ls_audit_reproduce(&audit, options->reproduce, stderr, &err));
 done:;

@@ -44,10 +44,11 @@ static const command commands[] = {
 static void print_help(FILE *file) {
     fprintf(file, "Usage: lockstep COMMAND [OPTION...]\n\n");
     for (size_t i = 0; i < N_COMMANDS; i++) fprintf(file, "  %-11s %s\n", commands[i].name, commands[i].text);
-    fprintf(file,
-            "\nlockstep COMMAND --help tells a command's options.\n"
-            "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 the check ran and bits differ (audit:\n"
-            "it found something), 4 a signal stopped a training run, which can go on.\n");
+    fprintf(
+        file,
+        "\nlockstep COMMAND --help tells a command's options.\n"
+        "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 the check ran and bits differ (audit:\n"
+        "it found something), 4 a signal stopped a training run, which can go on.\n");
 }
 
 /* A standard stream that the caller closed is replaced by one on which every use fails: the next file to be opened

@@ -1,15 +1,14 @@
-/* The audit of index widths: the corpus of published cases with their first bad values, repaired forms without a finding,
- * loops and guards, hostile text, ranges. */
+/* The audit of index widths: the corpus of published cases with their first bad values, repaired forms without a
+ * finding, loops and guards, hostile text, ranges. */
 #define _POSIX_C_SOURCE 200809L /* setenv */
 #include <stdlib.h>
-
-#include "harness.h"
 
 #include "audit/audit.h"
 #include "audit/binary.h"
 #include "audit/config_names.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "harness.h"
 
 static const char *const corpus[] = {"published.ptx", "newer.ptx", "triton.ptx"};
 
@@ -84,7 +83,8 @@ static void check_case(const ls_audit *audit, size_t c) {
         if (strcmp(f->kernel, cases[c].kernel) != 0) continue;
         if (strstr(f->expression, cases[c].part) == NULL) fail_msg("%s: '%s'", f->kernel, f->expression);
         if (f->bits != 32 || f->is_signed != cases[c].is_signed) fail_msg("%s: another width", f->kernel);
-        if (strncmp(f->lever, cases[c].lever, strlen(cases[c].lever)) != 0) fail_msg("%s: lever %s", f->kernel, f->lever);
+        if (strncmp(f->lever, cases[c].lever, strlen(cases[c].lever)) != 0)
+            fail_msg("%s: lever %s", f->kernel, f->lever);
         if (f->first != cases[c].first) fail_msg("%s: first bad value %lld", f->kernel, (long long)f->first);
         if (!f->is_declared) fail_msg("%s: a range is missing", f->kernel);
         return;
@@ -120,8 +120,8 @@ static void test_share(void **state) {
 }
 
 #define HEAD ".version 8.0\n.target sm_90\n.address_size 64\n"
-#define KERNEL(body)                                                                              \
-    HEAD ".visible .entry k(.param .u64 p, .param .u32 n, .param .u32 s)\n{\n.reg .b32 %r<20>;\n" \
+#define KERNEL(body)                                                                                \
+    HEAD ".visible .entry k(.param .u64 p, .param .u32 n, .param .u32 s)\n{\n.reg .b32 %r<20>;\n"   \
          ".reg .b64 %rd<20>;\n.reg .pred %p<9>;\nld.param.u64 %rd1, [p];\nld.param.u32 %r1, [n];\n" \
          "ld.param.u32 %r2, [s];\n" body "ret;\n}\n"
 
@@ -148,28 +148,34 @@ static void expect(const char *text, const char *ranges, int64_t n_findings, int
 static void test_arithmetic(void **state) {
     (void)state;
     const char *big = "n: 65536\ns: 0..65536\n", *small = "n: 65536\ns: 0..32767\n", *half = "n: 65536\ns: 0..65535\n";
-    const char *product = KERNEL("mul.lo.s32 %r3, %r1, %r2;\ncvt.u64.u32 %rd2, %r3;\nadd.s64 %rd3, %rd1, %rd2;\n"
-                                 "st.global.u32 [%rd3], %r1;\n");
+    const char *product = KERNEL(
+        "mul.lo.s32 %r3, %r1, %r2;\ncvt.u64.u32 %rd2, %r3;\nadd.s64 %rd3, %rd1, %rd2;\n"
+        "st.global.u32 [%rd3], %r1;\n");
     expect(product, big, 1, 0);
     expect(product, half, 0, 0); /* just below 2^32, unsigned */
-    const char *wide = KERNEL("mul.lo.s32 %r3, %r1, %r2;\nmul.wide.s32 %rd2, %r3, 4;\nadd.s64 %rd3, %rd1, %rd2;\n"
-                              "ld.global.u32 %r4, [%rd3];\n");
+    const char *wide = KERNEL(
+        "mul.lo.s32 %r3, %r1, %r2;\nmul.wide.s32 %rd2, %r3, 4;\nadd.s64 %rd3, %rd1, %rd2;\n"
+        "ld.global.u32 %r4, [%rd3];\n");
     expect(wide, half, 1, 0); /* past 2^31, signed */
     expect(wide, small, 0, 0);
-    const char *shift = KERNEL("shl.b32 %r3, %r2, 16;\ncvt.s64.s32 %rd2, %r3;\nadd.s64 %rd3, %rd1, %rd2;\n"
-                               "atom.global.add.u32 %r4, [%rd3], 1;\n");
+    const char *shift = KERNEL(
+        "shl.b32 %r3, %r2, 16;\ncvt.s64.s32 %rd2, %r3;\nadd.s64 %rd3, %rd1, %rd2;\n"
+        "atom.global.add.u32 %r4, [%rd3], 1;\n");
     expect(shift, half, 1, 0);
     expect(shift, small, 0, 0);
-    const char *cut = KERNEL("mul.wide.u32 %rd2, %r1, %r2;\ncvt.u32.u64 %r3, %rd2;\ncvt.u64.u32 %rd4, %r3;\n"
-                             "add.s64 %rd3, %rd1, %rd4;\nst.u32 [%rd3], %r1;\n");
+    const char *cut = KERNEL(
+        "mul.wide.u32 %rd2, %r1, %r2;\ncvt.u32.u64 %r3, %rd2;\ncvt.u64.u32 %rd4, %r3;\n"
+        "add.s64 %rd3, %rd1, %rd4;\nst.u32 [%rd3], %r1;\n");
     expect(cut, big, 1, 0);
     const char *whole = KERNEL("mul.wide.u32 %rd2, %r1, %r2;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n");
     expect(whole, big, 0, 0);
-    const char *pair = KERNEL("mad.lo.s32 %r3, %r1, %r2, 0;\nmov.b64 %rd2, {%r3, 0};\nadd.s64 %rd3, %rd1, %rd2;\n"
-                              "st.global.u32 [%rd3], %r1;\n");
+    const char *pair = KERNEL(
+        "mad.lo.s32 %r3, %r1, %r2, 0;\nmov.b64 %rd2, {%r3, 0};\nadd.s64 %rd3, %rd1, %rd2;\n"
+        "st.global.u32 [%rd3], %r1;\n");
     expect(pair, big, 1, 0);
-    const char *mask = KERNEL("mul.wide.u32 %rd2, %r1, %r2;\nand.b64 %rd4, %rd2, 4294967295;\nadd.s64 %rd3, %rd1, %rd4;\n"
-                              "st.global.u32 [%rd3], %r1;\n");
+    const char *mask = KERNEL(
+        "mul.wide.u32 %rd2, %r1, %r2;\nand.b64 %rd4, %rd2, 4294967295;\nadd.s64 %rd3, %rd1, %rd4;\n"
+        "st.global.u32 [%rd3], %r1;\n");
     expect(mask, big, 1, 0);
 }
 
@@ -178,47 +184,58 @@ static void test_guards(void **state) {
     const char *all = "n: 65536\ns: 0..65536\n";
     /* the same product behind a guard that keeps s below 1000 */
     expect(KERNEL("setp.ge.s32 %p1, %r2, 1000;\n@%p1 bra end;\nmul.lo.s32 %r3, %r1, %r2;\ncvt.s64.s32 %rd2, %r3;\n"
-                  "add.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\nend:\n"), all, 0, 0);
+                  "add.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\nend:\n"),
+           all, 0, 0);
     /* a guard behind which ways meet again holds no longer */
     expect(KERNEL("setp.ge.s32 %p1, %r2, 1000;\n@%p1 bra end;\nmov.u32 %r5, 1;\nend:\nmul.lo.s32 %r3, %r1, %r2;\n"
-                  "cvt.s64.s32 %rd2, %r3;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"), all, 1, 0);
+                  "cvt.s64.s32 %rd2, %r3;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"),
+           all, 1, 0);
     /* either of two values: the larger counts */
     expect(KERNEL("mul.lo.s32 %r3, %r1, %r2;\nsetp.eq.s32 %p1, %r2, 7;\nselp.b32 %r4, %r3, 0, %p1;\n"
-                  "cvt.s64.s32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"), all, 1, 0);
+                  "cvt.s64.s32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"),
+           all, 1, 0);
     /* a rest is small, whatever it is the rest of */
     expect(KERNEL("rem.u32 %r3, %r2, 8;\nmul.lo.s32 %r4, %r3, %r1;\ncvt.s64.s32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\n"
-                  "st.global.u32 [%rd3], %r1;\n"), all, 0, 0);
+                  "st.global.u32 [%rd3], %r1;\n"),
+           all, 0, 0);
     /* a difference that may be negative, taken without a sign, is not called fine */
-    expect(KERNEL("sub.s32 %r3, %r2, %r1;\ncvt.u64.u32 %rd2, %r3;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"),
-           all, 0, 1);
+    expect(
+        KERNEL(
+            "sub.s32 %r3, %r2, %r1;\ncvt.u64.u32 %rd2, %r3;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"),
+        all, 0, 1);
     /* what comes from an instruction that is not understood and is multiplied is unknown */
     expect(KERNEL("prmt.b32 %r3, %r2, %r1, 0x3210;\nmul.lo.s32 %r4, %r3, %r1;\ncvt.u64.u32 %rd2, %r4;\n"
-                  "add.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"), all, 0, 1);
+                  "add.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"),
+           all, 0, 1);
 }
 
 static void test_loops(void **state) {
     (void)state;
-    const char *counted =
-        KERNEL("mov.u32 %r3, 0;\nmov.u32 %r4, 0;\nagain:\ncvt.s64.s32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\n"
-               "st.global.u32 [%rd3], %r1;\nadd.s32 %r4, %r4, %r2;\nadd.s32 %r3, %r3, 1;\nsetp.lt.s32 %p1, %r3, %r1;\n"
-               "@%p1 bra again;\n");
+    const char *counted = KERNEL(
+        "mov.u32 %r3, 0;\nmov.u32 %r4, 0;\nagain:\ncvt.s64.s32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\n"
+        "st.global.u32 [%rd3], %r1;\nadd.s32 %r4, %r4, %r2;\nadd.s32 %r3, %r3, 1;\nsetp.lt.s32 %p1, %r3, %r1;\n"
+        "@%p1 bra again;\n");
     expect(counted, "n: 1..65536\ns: 65536\n", 1, 0);
     expect(counted, "n: 1..32767\ns: 65536\n", 0, 0);
-    const char *unequal =
-        KERNEL("mov.u32 %r3, 0;\nmov.u32 %r4, 0;\nagain:\ncvt.s64.s32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\n"
-               "st.global.u32 [%rd3], %r1;\nadd.s32 %r4, %r4, %r2;\nadd.s32 %r3, %r3, 1;\nsetp.ne.s32 %p1, %r3, %r1;\n"
-               "@%p1 bra again;\n");
+    const char *unequal = KERNEL(
+        "mov.u32 %r3, 0;\nmov.u32 %r4, 0;\nagain:\ncvt.s64.s32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\n"
+        "st.global.u32 [%rd3], %r1;\nadd.s32 %r4, %r4, %r2;\nadd.s32 %r3, %r3, 1;\nsetp.ne.s32 %p1, %r3, %r1;\n"
+        "@%p1 bra again;\n");
     expect(unequal, "n: 1..65536\ns: 65536\n", 1, 0);
     expect(unequal, "n: 1..32767\ns: 65536\n", 0, 0);
     /* a loop whose end is not seen bounds nothing */
-    expect(KERNEL("mov.u32 %r4, 0;\nagain:\ncvt.s64.s32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\nld.global.u32 %r5, [%rd3];\n"
-                  "add.s32 %r4, %r4, %r2;\nsetp.ne.s32 %p1, %r5, 0;\n@%p1 bra again;\n"), "n: 1\ns: 65536\n", 0, 1);
+    expect(
+        KERNEL(
+            "mov.u32 %r4, 0;\nagain:\ncvt.s64.s32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\nld.global.u32 %r5, [%rd3];\n"
+            "add.s32 %r4, %r4, %r2;\nsetp.ne.s32 %p1, %r5, 0;\n@%p1 bra again;\n"),
+        "n: 1\ns: 65536\n", 0, 1);
 }
 
 static void refused(const char *text, const char *word) {
     ls_error err = {.text = ""};
     if (findings_of(text, "", NULL, &err) >= 0) fail_msg("accepted: %.80s", text);
-    if (strstr(err.text, word) == NULL || strstr(err.text, "k.ptx") == NULL) fail_msg("'%s' lacks '%s'", err.text, word);
+    if (strstr(err.text, word) == NULL || strstr(err.text, "k.ptx") == NULL)
+        fail_msg("'%s' lacks '%s'", err.text, word);
 }
 
 static void test_hostile(void **state) {
@@ -272,21 +289,28 @@ static void test_monsters(void **state) {
 static void test_ranges(void **state) {
     static const struct {
         const char *text, *word;
-    } wrong[] = {{"param x: 3\n", "not a number"},     {"a: 5..3\n", "before it begins"},
-                 {"a: b * 2\n", "'b'"},                {"blockIdx.w: 3\n", "axis"},
-                 {"param 5000: 1\n", "4096"},          {"[k\n", "']'"},
-                 {"a: 3 4\n", "more than a range"},    {"a: 99999999999999999999\n", "64 bits"},
-                 {"a\n", "':'"},                       {"param 3 = : 4\n", "name"}};
+    } wrong[] = {{"param x: 3\n", "not a number"},
+                 {"a: 5..3\n", "before it begins"},
+                 {"a: b * 2\n", "'b'"},
+                 {"blockIdx.w: 3\n", "axis"},
+                 {"param 5000: 1\n", "4096"},
+                 {"[k\n", "']'"},
+                 {"a: 3 4\n", "more than a range"},
+                 {"a: 99999999999999999999\n", "64 bits"},
+                 {"a\n", "':'"},
+                 {"param 3 = : 4\n", "name"}};
     ls_ranges *ranges;
     ls_declared found;
     ls_error err;
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         assert_ok(ls_ranges_create(&ranges, &err), err);
-        check_failed(ls_ranges_parse(ranges, wrong[i].text, (int64_t)strlen(wrong[i].text), "r", &err), &err, wrong[i].word);
+        check_failed(ls_ranges_parse(ranges, wrong[i].text, (int64_t)strlen(wrong[i].text), "r", &err), &err,
+                     wrong[i].word);
         ls_ranges_free(ranges);
     }
-    ranges = read_ranges("d: 10\nslot: 0..d*7-1 # comment\n[kern]\nparam 2+8[] = slot\ngridDim.x: 5\n[*]\nparam 1: 1_000\n");
+    ranges =
+        read_ranges("d: 10\nslot: 0..d*7-1 # comment\n[kern]\nparam 2+8[] = slot\ngridDim.x: 5\n[*]\nparam 1: 1_000\n");
     assert_ok(ls_ranges_find(ranges, &found, "my_kernel", 9, LS_SUBJECT_LOADED, 2, 8, NULL, 0, &err), err);
     assert_true(found.has_range && found.range.high == 69 && found.range.low == 0);
     assert_string_equal(found.name, "slot");
@@ -339,8 +363,8 @@ static void test_paths(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_corpus),       cmocka_unit_test(test_share),   cmocka_unit_test(test_arithmetic),
-        cmocka_unit_test(test_guards),       cmocka_unit_test(test_loops),   cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_corpus),       cmocka_unit_test(test_share),    cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_guards),       cmocka_unit_test(test_loops),    cmocka_unit_test(test_hostile),
         cmocka_unit_test(test_truncated),    cmocka_unit_test(test_monsters), cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_config_names), cmocka_unit_test(test_paths),
     };

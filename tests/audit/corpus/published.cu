@@ -1,6 +1,6 @@
-/* The first fourteen published cases of 32-bit index overflow, restated from the descriptions in their threads; no line is
- * copied. Each has the form that wraps and the form that was or would be the repair. corpus.ranges has the ranges, the
- * test what must be found. Compiled by `nvcc -ptx -arch=compute_90`. */
+/* The first fourteen published cases of 32-bit index overflow, restated from the descriptions in their threads; no
+ * line is copied. Each has the form that wraps and the form that was or would be the repair. corpus.ranges has the
+ * ranges, the test what must be found. Compiled by `nvcc -ptx -arch=compute_90`. */
 typedef long long i64;
 #define LANE ((int)threadIdx.x) /* an index that stays signed */
 #define HEAD ((int)blockIdx.y)
