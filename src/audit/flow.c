@@ -7,6 +7,9 @@
 
 #include "base/mem.h"
 
+/* Beyond these a function's jumps are nobody's: a kernel of a hundred thousand instructions needs a thousandth. */
+enum { STEPS_MAX = 20000000, JOINS_MAX = 4000000 };
+
 /* What one build needs and drops. */
 typedef struct build {
     ls_flow *flow;
@@ -23,7 +26,7 @@ typedef struct build {
     int32_t *children, *sibling; /* the tree of dominators */
     int32_t *frontier;           /* blocks that stand in a frontier, chained */
     int32_t *frontier_next, *frontier_block;
-    int64_t n_frontier, cap_frontier_next, cap_frontier_block;
+    int64_t n_frontier, cap_frontier_next, cap_frontier_block, steps;
 } build;
 
 static bool begins(ls_ptx_name name, const char *text) {
@@ -236,15 +239,16 @@ done:
     return status;
 }
 
-static int32_t meet(const ls_flow *flow, int32_t a, int32_t b) {
+static int32_t meet(const ls_flow *flow, int32_t a, int32_t b, int64_t *steps) {
     while (a != b) {
-        while (flow->blocks[a].order > flow->blocks[b].order) a = flow->blocks[a].above;
-        while (flow->blocks[b].order > flow->blocks[a].order) b = flow->blocks[b].above;
+        for (; flow->blocks[a].order > flow->blocks[b].order; ++*steps) a = flow->blocks[a].above;
+        for (; flow->blocks[b].order > flow->blocks[a].order; ++*steps) b = flow->blocks[b].above;
     }
     return a;
 }
 
-static void make_dominators(ls_flow *flow) {
+static ls_status make_dominators(build *b, ls_error *err) {
+    ls_flow *flow = b->flow;
     bool changed = true;
     while (changed) {
         changed = false;
@@ -254,8 +258,10 @@ static void make_dominators(ls_flow *flow) {
             for (int32_t e = 0; e < k->n_from; e++) {
                 const int32_t from = flow->edges[k->first_from + e];
                 if (flow->blocks[from].order < 0 || (from != 0 && flow->blocks[from].above < 0)) continue;
-                above = above < 0 ? from : meet(flow, above, from);
+                above = above < 0 ? from : meet(flow, above, from, &b->steps);
             }
+            if (b->steps > STEPS_MAX)
+                return LS_FAIL(err, LS_ERR_FORMAT, "%s: the jumps of a function are too many", b->name);
             if (above != k->above) k->above = above, changed = true;
         }
     }
@@ -265,9 +271,10 @@ static void make_dominators(ls_flow *flow) {
     }
     for (int64_t i = 0; i < flow->n_order; i++) {
         ls_flow_block *k = &flow->blocks[flow->order[i]];
-        for (int32_t e = 0; e < k->n_from; e++)
+        for (int32_t e = 0; e < k->n_from && !k->is_loop; e++)
             if (ls_flow_dominates(flow, flow->order[i], flow->edges[k->first_from + e])) k->is_loop = true;
     }
+    return LS_OK;
 }
 
 bool ls_flow_dominates(const ls_flow *flow, int32_t a, int32_t b) {
@@ -314,9 +321,9 @@ static ls_status define_all(build *b, ls_error *err) {
 }
 
 static ls_status add_frontier(build *b, int32_t block, int32_t member, ls_error *err) {
-    for (int32_t i = b->frontier[block]; i >= 0; i = b->frontier_next[i])
+    for (int32_t i = b->frontier[block]; i >= 0; i = b->frontier_next[i], b->steps++)
         if (b->frontier_block[i] == member) return LS_OK;
-    if (b->n_frontier > 64 * (int64_t)LS_PTX_INSTRUCTIONS_MAX)
+    if (b->n_frontier > JOINS_MAX)
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: the jumps of a function are too many", b->name);
     LS_TRY(ls_array_grow((void **)&b->frontier_next, &b->cap_frontier_next, b->n_frontier + 1, sizeof *b->frontier_next,
                          "frontiers", err));
@@ -330,7 +337,6 @@ static ls_status add_frontier(build *b, int32_t block, int32_t member, ls_error 
 
 static ls_status make_frontiers(build *b, ls_error *err) {
     ls_flow *flow = b->flow;
-    int64_t steps = 0;
     for (int64_t i = 0; i < flow->n_blocks; i++) b->frontier[i] = -1;
     for (int64_t i = 0; i < flow->n_order; i++) {
         const int32_t block = flow->order[i];
@@ -342,7 +348,7 @@ static ls_status make_frontiers(build *b, ls_error *err) {
             while (at >= 0 && at != k->above) {
                 LS_TRY(add_frontier(b, at, block, err));
                 at = flow->blocks[at].above;
-                if (++steps > 200000000)
+                if (++b->steps > STEPS_MAX)
                     return LS_FAIL(err, LS_ERR_FORMAT, "%s: the jumps of a function are too many", b->name);
             }
         }
@@ -381,7 +387,7 @@ static ls_status place_joins(build *b, ls_error *err) {
                 int32_t id = -1;
                 if (placed[at] == s + 1) continue;
                 placed[at] = s + 1;
-                if (flow->n_joined + k->n_from > 16 * (int64_t)LS_PTX_INSTRUCTIONS_MAX) {
+                if (flow->n_joined + k->n_from > JOINS_MAX) {
                     status = LS_FAIL(err, LS_ERR_FORMAT, "%s: a function has too many joins", b->name);
                     goto done;
                 }
@@ -558,7 +564,7 @@ ls_status ls_flow_build(ls_flow *flow, const ls_ptx_function *function, const ch
     LS_TRY_DONE(make_edges(&b, err));
     LS_TRY_DONE(prepare_blocks(&b, err));
     LS_TRY_DONE(make_order(&b, err));
-    make_dominators(flow);
+    LS_TRY_DONE(make_dominators(&b, err));
     LS_TRY_DONE(define_all(&b, err));
     LS_TRY_DONE(make_frontiers(&b, err));
     LS_TRY_DONE(place_joins(&b, err));
