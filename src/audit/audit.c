@@ -229,7 +229,6 @@ static ls_status add_access(ls_audit *audit, state *s, int32_t operand, int32_t 
     if (s->states[value] == LS_STATE_WRAPS) {
         ls_check *check = &s->w.checks[s->blames[value]];
         if (check->access < 0) check->access = operand;
-        if (check->access == operand) check->is_wanted = true;
         check->n_accesses++;
         audit->n_wraps++;
         return LS_OK;
@@ -322,6 +321,10 @@ ls_status ls_audit_ptx(ls_audit *audit, const char *text, int64_t bytes, const c
     for (;;) {
         LS_TRY_DONE(ls_ptx_next(reader, &f, err));
         if (f == NULL) break;
+        if (ls_ptx_address_bits(reader) != 64) {
+            status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: addresses of 32 bits: only 64 are audited", file);
+            break;
+        }
         LS_TRY_DONE(audit_function(audit, &s, f, err));
     }
     audit->n_files++;

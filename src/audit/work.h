@@ -61,7 +61,6 @@ typedef struct ls_check {
     ls_kept sum;
     ls_range window;
     uint8_t state;  /* ls_state */
-    bool is_wanted; /* it is on the way to an address */
     int32_t access; /* the first access that it reaches, -1 */
     int32_t n_accesses;
 } ls_check;

@@ -252,6 +252,7 @@ static void test_hostile(void **state) {
     refused(HEAD ".entry k() { } }", "k.ptx");
     refused(HEAD ".entry k() { mov.u32", "k.ptx");
     refused(HEAD ".address_size 16\n", "address size");
+    refused(HEAD ".address_size 32\n.entry k() { ret; }", "32 bits");
 }
 
 static void test_truncated(void **state) {
