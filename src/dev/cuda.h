@@ -22,33 +22,27 @@ ls_status ls_cuda_status(cudaError_t error, const char *what, ls_error *err);
 /* Dynamic shared memory of a block that every device from sm_80 on has. */
 #define LS_CUDA_SHARED_MAX (99 * 1024)
 
-/* Kernels overlap: one is set up, and its blocks take what room there is, while the kernels ahead of it in the stream
- * still run. So before it touches memory, and before any of its blocks ends, every kernel waits here: after it, every
- * earlier kernel has ended and what it wrote can be read. Ahead of the wait a kernel may only read what ls_cuda_settle
- * stands behind. Devices before sm_90 do not overlap and need no wait. */
+/* Kernels overlap: one is set up while the kernels ahead of it in the stream still run. So before it touches memory,
+ * and before any of its threads ends, each thread of every kernel waits here: after it, every earlier kernel has ended
+ * and what it wrote can be read. Devices before sm_90 do not overlap and need no wait. */
 static __device__ __forceinline__ void ls_cuda_wait_for_previous(void) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     cudaGridDependencySynchronize();
 #endif
 }
 
-/* The kernel after this one may be set up as soon as every block of this one has come here. */
+/* The kernel after this one may be set up from here on. */
 static __device__ __forceinline__ void ls_cuda_let_next_start(void) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     cudaTriggerProgrammaticLaunchCompletion();
 #endif
 }
 
-/* The first statement of a kernel that has nothing to do before it waits. The next kernel is let in before the wait:
- * it waits for this one's end, which lies behind the end of all that came before. */
+/* The first statement of a kernel that has nothing to do before it waits. */
 static __device__ __forceinline__ void ls_cuda_begin(void) {
-    ls_cuda_let_next_start();
     ls_cuda_wait_for_previous();
+    ls_cuda_let_next_start();
 }
-
-/* What the stream's kernels have written so far may be read by those behind this call ahead of their wait: a kernel of
- * its own that lets the next one start only when all before it have ended. */
-ls_status ls_cuda_settle(const ls_exec *exec, ls_error *err);
 
 /* Checks the contract, launches kernel(*params) and checks the launch. params is the kernel's only parameter. */
 ls_status ls_cuda_launch(const ls_exec *exec, const ls_launch *launch, const void *kernel, void *params, ls_error *err);

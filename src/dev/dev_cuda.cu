@@ -84,17 +84,6 @@ ls_status ls_cuda_launch_within(const ls_exec *exec, const ls_launch *launch, in
     return ls_cuda_status(cudaLaunchKernelExC(&config, kernel, arguments), launch->kernel, err);
 }
 
-static __global__ void settle_kernel(const __grid_constant__ int64_t unused) {
-    ls_cuda_wait_for_previous();
-    ls_cuda_let_next_start();
-}
-
-ls_status ls_cuda_settle(const ls_exec *exec, ls_error *err) {
-    const ls_launch launch = {"settle", {1, 1, 1}, 32, 0, NULL, 0};
-    int64_t unused = 0;
-    return ls_cuda_launch(exec, &launch, (const void *)settle_kernel, &unused, err);
-}
-
 static ls_status check_operand(const char *op, const char *name, const void *memory, int64_t align, int device,
                                ls_error *err) {
     cudaPointerAttributes attributes;

@@ -5,8 +5,7 @@
  * shared memory and never stored. A block takes COLUMNS rows of the weight, all of their depth, as one chain for each
  * output. One thread fetches stages of some times 64 depths, the weight's part as one copy and x as one box, because
  * each of them takes it some 75 ns however small it is; a warpgroup issues wgmma and gives back the stage before the
- * last. Before the kernel waits for the one ahead of it the ring is filled with the weight, which ls_cuda_gemm_pack has
- * settled, and what comes after it is on its way into the second-level cache.
+ * last. The weight is put on its way into the second-level cache before the kernel waits for the one ahead of it.
  *
  * Tiles of a weight: blocks of COLUMNS rows; in a block 64 depths after another; there strips of eight rows; a strip is
  * 8 core matrices of 8 rows x 8 depths, 128 bytes each, along depth. COLUMNS follows from n alone. */
@@ -28,7 +27,7 @@
 #define SLACK (1024 + 64 * 128) /* to align, and to be read where rows are not there */
 /* Of the chip: a layout of weights must not depend on the machine that made it. */
 #define PROCESSORS 132
-/* Of a block's weights behind those of the ring, on their way into the cache before the block starts. */
+/* Of a block's weights, on their way before the block starts. */
 #define EXPECTED_BYTES (64 * 1024)
 
 typedef struct decode_params {
@@ -50,60 +49,30 @@ static __device__ __forceinline__ uint32_t stage_bytes(const decode_params *p) {
     return x_bytes(p) + (uint32_t)(p->stage_tiles * COLUMNS / 8 * STRIP_BYTES);
 }
 
-/* A stage of the ring: where it lies and what it holds. */
-typedef struct decode_stage {
-    uint32_t x, w, barrier; /* in shared memory */
-    int64_t first;          /* of its tiles, of 64 depths */
-    int32_t tiles;
-} decode_stage;
-
-template <int COLUMNS>
-static __device__ __forceinline__ decode_stage stage_at(const decode_params *p, uint32_t shared, uint32_t full,
-                                                        int32_t stage, int slot) {
-    decode_stage s;
-    s.first = (int64_t)stage * p->stage_tiles;
-    s.tiles = (int32_t)(p->tiles_deep - s.first < p->stage_tiles ? p->tiles_deep - s.first : p->stage_tiles);
-    s.x = shared + slot * stage_bytes<COLUMNS>(p);
-    s.w = s.x + x_bytes(p);
-    s.barrier = full + 8 * slot;
-    return s;
-}
-
-/* A box counts whole, also what of it lies outside. */
-template <int COLUMNS>
-static __device__ __forceinline__ void fetch_weight(const decode_params *p, const uint8_t *tiles, decode_stage s) {
-    constexpr uint32_t TILE = COLUMNS / 8 * STRIP_BYTES;
-    const uint32_t x = p->boxes ? x_bytes(p) : (uint32_t)(s.tiles * p->rows8 * TILE_DEPTH * 2);
-    ls_barrier_expect(s.barrier, x + (uint32_t)s.tiles * TILE);
-    ls_bulk_fetch(s.w, tiles + s.first * TILE, (uint32_t)s.tiles * TILE, s.barrier);
-}
-
-static __device__ __forceinline__ void fetch_x(const decode_params *p, decode_stage s) {
-    const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
-    const int32_t row = (int32_t)blockIdx.y * BLOCK_ROWS;
-    if (p->boxes)
-        ls_box_fetch3(&p->x, s.x, s.barrier, 0, row, (int32_t)s.first);
-    else
-        for (int t = 0; t < s.tiles; t++)
-            ls_box_fetch(&p->x, s.x + t * box, s.barrier, (int32_t)((s.first + t) * TILE_DEPTH), row);
-}
-
 template <int COLUMNS>
 static __device__ __forceinline__ void produce(const decode_params *p, uint32_t shared, uint32_t full, uint32_t empty) {
     constexpr uint32_t TILE = COLUMNS / 8 * STRIP_BYTES;
     const uint8_t *tiles = p->tiles + (int64_t)blockIdx.x * p->tiles_deep * TILE;
-    const int64_t ahead = (int64_t)p->stages * p->stage_tiles * TILE, left = p->tiles_deep * TILE - ahead;
-    int slot = 0, phase = 0;
-    for (int stage = 0; stage < p->stages; stage++)
-        fetch_weight<COLUMNS>(p, tiles, stage_at<COLUMNS>(p, shared, full, stage, stage));
-    if (left > 0) ls_bulk_expect(tiles + ahead, (uint32_t)(left < EXPECTED_BYTES ? left : EXPECTED_BYTES));
+    const int64_t bytes = p->tiles_deep * TILE;
+    const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
+    const int32_t row = (int32_t)blockIdx.y * BLOCK_ROWS;
+    int slot = 0, phase = 1;
+    ls_bulk_expect(tiles, (uint32_t)(bytes < EXPECTED_BYTES ? bytes : EXPECTED_BYTES));
     ls_cuda_wait_for_previous();
-    for (int stage = 0; stage < p->stages; stage++) fetch_x(p, stage_at<COLUMNS>(p, shared, full, stage, stage));
-    for (int stage = p->stages; stage < p->n_stages; stage++) {
-        const decode_stage s = stage_at<COLUMNS>(p, shared, full, stage, slot);
+    if (ls_product_faulty(&p->p)) return;
+    for (int stage = 0; stage < p->n_stages; stage++) {
+        const int64_t first = (int64_t)stage * p->stage_tiles, left = p->tiles_deep - first;
+        const int n = left < p->stage_tiles ? (int)left : p->stage_tiles;
+        const uint32_t x = shared + slot * stage_bytes<COLUMNS>(p), w = x + x_bytes(p), barrier = full + 8 * slot;
         ls_barrier_wait(empty + 8 * slot, phase);
-        fetch_weight<COLUMNS>(p, tiles, s);
-        fetch_x(p, s);
+        /* A box counts whole, also what of it lies outside. */
+        ls_barrier_expect(barrier, (p->boxes ? x_bytes(p) : (uint32_t)n * box) + (uint32_t)n * TILE);
+        ls_bulk_fetch(w, tiles + first * TILE, (uint32_t)n * TILE, barrier);
+        if (p->boxes)
+            ls_box_fetch3(&p->x, x, barrier, 0, row, (int32_t)first);
+        else
+            for (int t = 0; t < n; t++)
+                ls_box_fetch(&p->x, x + t * box, barrier, (int32_t)((first + t) * TILE_DEPTH), row);
         if (++slot == p->stages) slot = 0, phase ^= 1;
     }
 }
@@ -117,7 +86,9 @@ static __device__ __forceinline__ void consume(const decode_params *p, uint8_t *
     int slot = 0, phase = 0, before = 0;
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i++) d[i] = 0.0f;
-    ls_cuda_begin();
+    ls_cuda_wait_for_previous();
+    ls_cuda_let_next_start();
+    if (ls_product_faulty(&p->p)) return;
     ls_wgmma_hold(d);
     int stage = 0;
     do {
@@ -144,8 +115,6 @@ static __device__ __forceinline__ void consume(const decode_params *p, uint8_t *
     } while (++stage < p->n_stages);
     ls_wgmma_wait<0>();
     ls_wgmma_hold(d);
-    /* Only now: a block may not end while copies into its memory are on their way. */
-    if (ls_product_faulty(&p->p)) return;
     /* The ring is idle now; a warp's 16 rows pass through a part of it, and one piece of code ends all chains. */
     float(*rest)[COLUMNS + 8] = (float(*)[COLUMNS + 8])(memory + thread / 32 * 16 * (COLUMNS + 8) * 4);
     __syncwarp();
@@ -242,8 +211,6 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
     p.n_stages = (int32_t)((deep - 1) / plan.stage_tiles + 1);
     if (stages > STAGES_MAX) stages = STAGES_MAX;
     if (stages > p.n_stages) stages = p.n_stages;
-    /* No more than the ring takes, so that blocks of the next kernel find room beside it. */
-    if (shared > stages * stage + SLACK) shared = stages * stage + SLACK;
     /* Outputs pass through the ring at the end. */
     if (shared < 64 * (columns + 8) * 4) shared = 64 * (columns + 8) * 4;
     if (stages < 2 && stages < p.n_stages) /* a ring of one stage would wait for itself */
@@ -318,6 +285,5 @@ ls_status ls_cuda_gemm_pack(const ls_exec *exec, void *tiles, const void *w, int
     const ls_index index[] = {{LS_WIDTH_I64, {{{"row", n}, {"k", k}, {"element", 2}}}},
                               {LS_WIDTH_I64, {{{"word", p.words}, {"bytes", 16}}}}};
     const ls_launch launch = {"gemm_pack", {(p.words - 1) / PACK_THREADS + 1, 1, 1}, PACK_THREADS, 0, index, 2};
-    LS_CUDA_TRY(ls_cuda_launch(exec, &launch, (const void *)pack_kernel, &p, err));
-    return ls_cuda_settle(exec, err); /* the products read tiles ahead of their wait */
+    return ls_cuda_launch(exec, &launch, (const void *)pack_kernel, &p, err);
 }

@@ -170,7 +170,8 @@ static __global__ void __launch_bounds__(THREADS, 1) wide_kernel(const __grid_co
         ls_barrier_init_done();
     }
     __syncthreads();
-    ls_cuda_begin();
+    ls_cuda_wait_for_previous();
+    ls_cuda_let_next_start();
     if (ls_product_faulty(&p.p)) return;
     /* The same in all threads of a warp, and the compiler is to know it. */
     const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / 128, 0);

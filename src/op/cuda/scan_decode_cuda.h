@@ -5,7 +5,6 @@
 
 #include <cuda_pipeline_primitives.h>
 
-#include "op/cuda/ring_cuda.h"
 #include "op/cuda/scan_cuda.h"
 
 #define DECODE_WARPS(group) ((group) <= 8 ? 4 : 2)
@@ -131,24 +130,10 @@ static __device__ __forceinline__ void decode_span(const ls_scan_args *a, decode
     if (first + lane < a->dim) ls_store_one<OUT>(a->out, turn.row * a->out_stride + first + lane, y);
 }
 
-/* A span of the warp each lane: its states on their way into the second-level cache, ahead of the kernel's wait. The
- * span may still be written: whatever is read of it, the address is one of the pool. */
-static __device__ __forceinline__ void expect_states(const scan_params *p, int64_t first, int64_t from, int n_turns) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    const ls_scan_args *a = &p->a;
-    const int lane = (int)(threadIdx.x % 32);
-    if (lane >= n_turns || first >= a->dim) return;
-    const int32_t slot = ((const volatile ls_span *)a->spans)[from + lane].slot;
-    const int64_t channels = a->dim - first < 32 ? a->dim - first : 32, bytes = channels * a->n_states * 4;
-    if (slot < 0 || slot >= a->state.n_entries) return;
-    const float *state = (const float *)ls_pool_at(&a->state, slot) + first * a->n_states;
-    if ((uintptr_t)state % 16 == 0 && bytes % 16 == 0) ls_bulk_expect(state, (uint32_t)bytes);
-#endif
-}
-
 template <int GROUP, bool FULL, int IN, int OUT>
 static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP))
     decode_kernel(const __grid_constant__ scan_params p) {
+    ls_cuda_begin();
     constexpr int STAGES = DECODE_STAGES(GROUP);
     __shared__ __align__(16) decode_states<GROUP> all[DECODE_WARPS(GROUP)][STAGES];
     const ls_scan_args *a = &p.a;
@@ -156,8 +141,6 @@ static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP))
     const int64_t first = ((int64_t)(blockIdx.x % p.blocks) * DECODE_WARPS(GROUP) + threadIdx.x / 32) * 32;
     const int64_t from = blockIdx.x / p.blocks * p.span_steps;
     const int n_turns = (int)(p.span_steps < a->n_spans - from ? p.span_steps : a->n_spans - from);
-    expect_states(&p, first, from, n_turns);
-    ls_cuda_begin();
     const int64_t channel = first + lane < a->dim ? first + lane : a->dim - 1;
     const int per = (int)((a->n_states + 3) / 4), rest = (int)a->n_states - group * per;
     const int n = FULL ? GROUP : rest < 0 ? 0 : rest < per ? rest : per, base = group * per;
