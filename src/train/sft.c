@@ -429,6 +429,9 @@ static void print_plan(const sft *s) {
             (long long)s->n_train, (long long)s->offsets[s->n], (long long)s->longest, (long long)o->train.steps,
             (long long)o->batch, (long long)ls_trainer_state(s->trainer)->parameters->n_elements,
             (double)ls_trainer_bytes(s->trainer) * 1e-6, (long long)s->rows_max);
+    if (ls_trainer_host_bytes(s->trainer) > 0)
+        fprintf(s->progress, "%.1f MB of gradients wait in the host's memory\n",
+                (double)ls_trainer_host_bytes(s->trainer) * 1e-6);
     ls_memory_tell(s->device, memory, sizeof memory);
     fprintf(s->progress, "%s\n", memory);
 }

@@ -74,7 +74,8 @@ static float tree(const float *leaves, int64_t begin, int64_t end, int64_t n) {
     return ls_add(tree(leaves, begin, middle, n), tree(leaves, middle, end, n));
 }
 
-static void leaves_fold_in_a_tree(void **state) {
+/* Trees of n_min to n_max leaves, of which the device holds so many nodes. */
+static void check_trees(int64_t n_min, int64_t n_max, int64_t device_nodes) {
     enum { N = 40, WIDE = 5000 };
     float leaves[N];
     uint64_t seed = 3;
@@ -82,11 +83,13 @@ static void leaves_fold_in_a_tree(void **state) {
     float *values = calloc(WIDE, sizeof *values);
     ls_gradient *g;
     ls_error err;
-    (void)state;
     assert_non_null(values);
-    assert_ok(ls_gradient_create(&g, device, WIDE, N, &err), err);
+    assert_true(n_max <= N);
+    assert_ok(ls_gradient_create(&g, device, WIDE, n_max, device_nodes, &err), err);
+    assert_true(ls_gradient_bytes(g) <= device_nodes * WIDE * (int64_t)sizeof(float));
+    assert_true((ls_gradient_host_bytes(g) == 0) == (ls_gradient_nodes(n_max) <= device_nodes));
     for (int64_t i = 0; i < N; i++) leaves[i] = test_uniform(&seed, -1.0f, 1.0f);
-    for (int64_t n = 1; n <= N; n++) {
+    for (int64_t n = n_min; n <= n_max; n++) {
         float *root;
         ls_gradient_begin(g);
         for (int64_t i = 0; i < n; i++) {
@@ -119,6 +122,24 @@ static void leaves_fold_in_a_tree(void **state) {
     test_device_close(device);
 }
 
+static void leaves_fold_in_a_tree(void **state) {
+    (void)state;
+    check_trees(1, 40, 64);
+}
+
+/* Whichever nodes wait on the host, and whatever the largest tree is. */
+static void nodes_wait_on_the_host(void **state) {
+    (void)state;
+    assert_int_equal(ls_gradient_nodes(1), 1);
+    assert_int_equal(ls_gradient_nodes(2), 2);
+    assert_int_equal(ls_gradient_nodes(5),
+                     3); /* behind leaf 3 two nodes wait, the fourth leaf's gradient is the third */
+    assert_int_equal(ls_gradient_nodes(128), 8);
+    assert_int_equal(ls_gradient_nodes(129), 8);
+    for (int64_t nodes = 1; nodes <= 4; nodes++)
+        for (int64_t n = 1; n <= 17; n++) check_trees(n > 3 ? n - 3 : 1, n, nodes);
+}
+
 /* ---- the step as its contract has it, in float64 where it is not a sum ---- */
 
 static void a_step_is_its_contract(void **state) {
@@ -149,7 +170,7 @@ static void a_step_is_its_contract(void **state) {
     from_device(t.device, before, p->masters, bytes);
     for (int64_t r = 0; r < b.offsets[b.n]; r++) d[r] = -1.0f;
     assert_ok(ls_tape_create(&tape, p, t.device, &tape_opts, &err), err);
-    assert_ok(ls_gradient_create(&g, t.device, p->n_elements, 8, &err), err);
+    assert_ok(ls_gradient_create(&g, t.device, p->n_elements, 8, 64, &err), err);
     assert_ok(ls_tape_forward(tape, b.tokens, b.offsets, b.n, &err), err);
     for (int64_t i = 0; i < 8; i++) {
         assert_ok(ls_gradient_leaf(g, true, &there, &err), err);
@@ -404,6 +425,7 @@ static void impossible_options_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(leaves_fold_in_a_tree),
+        cmocka_unit_test(nodes_wait_on_the_host),
         cmocka_unit_test(rates_follow_their_formulas),
         cmocka_unit_test(a_step_is_its_contract),
         cmocka_unit_test(settings_carry_no_bits),
