@@ -1,5 +1,6 @@
 /* The training step: no bit of masters and moments depends on microbatch, recomputation, threads or instruction set;
  * the step is its contract; the leaf tree and schedules against float64; failures change nothing. */
+#include "base/fnv.h"
 #include "num/round.h"
 #include "train/training.h"
 
@@ -138,6 +139,31 @@ static void nodes_wait_on_the_host(void **state) {
     assert_int_equal(ls_gradient_nodes(129), 8);
     for (int64_t nodes = 1; nodes <= 4; nodes++)
         for (int64_t n = 1; n <= 17; n++) check_trees(n > 3 ? n - 3 : 1, n, nodes);
+}
+
+/* Whichever way a device finds it, and wherever the memory begins and ends. */
+static void a_digest_is_fnv_1a(void **state) {
+    enum { BYTES = (1 << 18) + 77 };
+    static const int64_t sizes[] = {0, 1, 15, 16, 4095, 4097, 65535, 65536, 65537, 131072, BYTES - 5};
+    ls_device *device = test_device(1, ls_isa_best());
+    uint8_t *host = malloc(BYTES), *memory;
+    uint64_t seed = 11;
+    ls_error err;
+    (void)state;
+    assert_non_null(host);
+    for (int64_t i = 0; i < BYTES; i++) host[i] = (uint8_t)(test_uniform(&seed, 0.0f, 256.0f));
+    assert_ok(ls_memory_alloc(device, (void **)&memory, BYTES, 1, "bytes", &err), err);
+    assert_ok(ls_memory_write(device, memory, host, BYTES, &err), err);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int64_t at = 0; at < 4; at++) {
+            uint64_t hash = LS_FNV_START + (uint64_t)at;
+            const uint64_t want = ls_fnv_mix(hash, host + at, sizes[i]);
+            assert_ok(ls_memory_digest(device, &hash, memory + at, sizes[i], &err), err);
+            assert_true(hash == want);
+        }
+    ls_memory_free(device, memory);
+    free(host);
+    test_device_close(device);
 }
 
 /* ---- the step as its contract has it, in float64 where it is not a sum ---- */
@@ -426,6 +452,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(leaves_fold_in_a_tree),
         cmocka_unit_test(nodes_wait_on_the_host),
+        cmocka_unit_test(a_digest_is_fnv_1a),
         cmocka_unit_test(rates_follow_their_formulas),
         cmocka_unit_test(a_step_is_its_contract),
         cmocka_unit_test(settings_carry_no_bits),
