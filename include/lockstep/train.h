@@ -6,8 +6,8 @@
  *   lockstep_trainer_save    a checkpoint, which is a model directory as well;  _resume goes on from one
  *
  * A step changes the weights of the model in place. Engines over it go on after lockstep_engine_update. Before it
- * learns, a policy step compares its own forward with the log-probabilities that the engine recorded: with an engine over the
- * same weights no bit differs. */
+ * learns, a policy step compares its own forward with the log-probabilities that the engine recorded: with an engine
+ * over the same weights no bit differs. */
 #ifndef LOCKSTEP_TRAIN_H
 #define LOCKSTEP_TRAIN_H
 
