@@ -34,9 +34,10 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/package/LockstepConfigVersi
 install(FILES ${CMAKE_BINARY_DIR}/package/LockstepConfig.cmake ${CMAKE_BINARY_DIR}/package/LockstepConfigVersion.cmake
   DESTINATION ${config_folder})
 
-# The manual and the completions are what the program's own --help says.
+# The manual and the completions are what the program's own --help says. Nobody installs a sanitizer.
 find_program(LS_PYTHON3 python3)
-if(LS_PYTHON3)
+if(LS_SANITIZE OR LS_FUZZ)
+elseif(LS_PYTHON3)
   set(pages ${CMAKE_BINARY_DIR}/pages)
   add_custom_command(OUTPUT ${pages}/done
     COMMAND ${LS_PYTHON3} ${PROJECT_SOURCE_DIR}/script/pages $<TARGET_FILE:lockstep-cli> ${pages}
