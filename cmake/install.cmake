@@ -14,13 +14,12 @@ install(TARGETS lockstep lockstep_shared
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY include/lockstep DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 
-# Of the libraries that the program is linked to, what the public interface needs.
-set(LS_STATIC_NEEDS_LIST jansson pthread m)
+# Of the libraries that the program is linked to, what the public interface needs. CUDA's is where this build found it.
+set(LS_STATIC_NEEDS_LIST -ljansson -lpthread -lm)
 if(LS_HAVE_CUDA)
-  list(APPEND LS_STATIC_NEEDS_LIST cudart_static dl rt stdc++)
+  list(PREPEND LS_STATIC_NEEDS_LIST ${CUDA_cudart_static_LIBRARY} -lstdc++ -lrt -ldl)
 endif()
-list(TRANSFORM LS_STATIC_NEEDS_LIST PREPEND -l OUTPUT_VARIABLE needs)
-list(JOIN needs " " LS_STATIC_NEEDS)
+list(JOIN LS_STATIC_NEEDS_LIST " " LS_STATIC_NEEDS)
 set(pc_folder ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 file(RELATIVE_PATH LS_PREFIX_FROM_PC /prefix/${pc_folder} /prefix)
 configure_file(cmake/lockstep.pc.in ${CMAKE_BINARY_DIR}/package/lockstep.pc @ONLY)

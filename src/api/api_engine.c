@@ -21,7 +21,8 @@ typedef struct job_list {
 struct lockstep_engine {
     lockstep_model *model;
     ls_engine *engine;
-    uint64_t version; /* of the weights that it computes with */
+    uint64_t version;   /* of the weights that it computes with */
+    int64_t length_max; /* of a request */
     int64_t n_tickets;
     job_list live, done; /* by ticket; by end */
     job *taken;          /* whose arrays the caller may look at */
@@ -165,6 +166,7 @@ static ls_status open_engine(lockstep_engine **out, lockstep_model *m, const loc
     e->model = m;
     m->n_holders++;
     e->version = m->version;
+    e->length_max = opts.length_max;
     LS_TRY_DONE(ls_engine_create(&e->engine, m->model, m->device, &opts, err));
     *out = e;
     e = NULL;
@@ -230,6 +232,9 @@ static ls_status submit(lockstep_engine *e, const lockstep_request *theirs, int6
     if (r.tokens == NULL || r.n_tokens < 1 || r.max_tokens < 0)
         return LS_FAIL(err, LS_ERR_ARG, "request: a prompt of %lld tokens%s, a completion of %lld",
                        (long long)r.n_tokens, r.tokens == NULL ? " at NULL" : "", (long long)r.max_tokens);
+    if (r.n_tokens > e->length_max || r.max_tokens > e->length_max - r.n_tokens)
+        return LS_FAIL(err, LS_ERR_CAPACITY, "request: %lld tokens and a completion of %lld; length_max is %lld",
+                       (long long)r.n_tokens, (long long)r.max_tokens, (long long)e->length_max);
     LS_TRY_DONE(make_job(&x, &r, err));
     LS_TRY_DONE(ls_engine_submit(e->engine, &x->request, err));
     x->ticket = e->n_tickets++;

@@ -65,7 +65,11 @@ static ls_status check_options(const lockstep_trainer_options *o, ls_error *err)
         return LS_FAIL(err, LS_ERR_ARG, "trainer: batches of %lld sequences of at most %lld tokens",
                        (long long)o->sequences_max, (long long)o->length_max);
     if (!(o->temperature > 0.0) || !isfinite((float)o->temperature) || !((float)o->temperature > 0.0f))
-        return LS_FAIL(err, LS_ERR_ARG, "temperature: %g is not above 0", o->temperature);
+        return LS_FAIL(err, LS_ERR_ARG, "temperature: %g is not a finite float32 above 0", o->temperature);
+    if (!(o->kl_weight >= 0.0) || !isfinite(o->kl_weight))
+        return LS_FAIL(err, LS_ERR_ARG, "kl_weight: %g is negative or not finite", o->kl_weight);
+    if (!isfinite(o->entropy_weight))
+        return LS_FAIL(err, LS_ERR_ARG, "entropy_weight: %g is not finite", o->entropy_weight);
     if (!(o->clip >= 0.0)) return LS_FAIL(err, LS_ERR_ARG, "clip: %g is negative", o->clip);
     return ls_loss_options_check(&loss, err);
 }

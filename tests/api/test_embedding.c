@@ -391,7 +391,9 @@ static void requests_are_refused_and_cancelled(void **state) {
     check_failed(lockstep_engine_submit(engine, &r, NULL, &err), &err, "100000");
     r.n_tokens = 2;
     r.max_tokens = LENGTH;
-    check_failed(lockstep_engine_submit(engine, &r, NULL, &err), &err, "more than the engine's");
+    check_failed(lockstep_engine_submit(engine, &r, NULL, &err), &err, "length_max is 24");
+    r.max_tokens = INT64_MAX;
+    check_failed(lockstep_engine_submit(engine, &r, NULL, &err), &err, "length_max is 24");
     r.max_tokens = 4;
     assert_ok(lockstep_engine_submit(engine, &r, &ticket, &err), err);
     check_failed(lockstep_engine_submit(engine, &r, NULL, &err), &err, "not finished");
@@ -430,6 +432,8 @@ static void batches_and_options_are_refused(void **state) {
     o.temperature = 0;
     check_failed(lockstep_trainer_open(&trainer, model, &o, &err), &err, "temperature");
     o.temperature = 1;
+    o.kl_weight = -1;
+    check_failed(lockstep_trainer_open(&trainer, model, &o, &err), &err, "kl_weight");
     o.kl_weight = 0.1;
     assert_ok(lockstep_trainer_open(&trainer, model, &o, &err), err);
     lockstep_batch_init(&b, sizeof b);
