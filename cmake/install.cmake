@@ -4,7 +4,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 if(LS_OPS_ONLY)
-  install(TARGETS lockstep_ops LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS lockstep_ops_installed LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(FILES include/lockstep/lockstep.h include/lockstep/ops.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep)
   return()
 endif()

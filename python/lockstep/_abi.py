@@ -122,7 +122,7 @@ EVERYTHING, OPS_ALONE = "liblockstep.so.0", "liblockstep_ops.so"  # the second h
 
 def _find_library(names):
     """LOCKSTEP_LIBRARY; else a file beside this one; else that of a build of this source tree: the newest of the
-    presets ops and release, else of others, which may carry a sanitizer; else what the system's loader finds."""
+    presets ops and release, else of others, which may carry a sanitizer. None: none of these."""
     chosen = os.environ.get("LOCKSTEP_LIBRARY")
     if chosen:
         if not os.path.isfile(chosen):
@@ -133,38 +133,48 @@ def _find_library(names):
         return str(beside[0])
     built = [file for name in names for file in (HERE.parent.parent / "build").glob(f"*/{name}")]
     built.sort(key=lambda file: (file.parent.name in ("ops", "release"), file.stat().st_mtime))
-    return str(built[-1]) if built else names[0]
+    return str(built[-1]) if built else None
+
+
+def _load_installed(names):
+    """What the system's loader finds."""
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise LockstepError(f"{' or '.join(names)} is not found: LOCKSTEP_LIBRARY is not set, and it is neither in {HERE}, "
+                        "nor in a build of its source tree (`cmake --preset release && cmake --build --preset "
+                        "release`), nor installed", "io")
 
 
 @functools.lru_cache(maxsize=None)
-def _load(path):
-    """A shared library, and before it what a wheel carries for it."""
+def _load(names):
+    """The library of the first of these names that is there, and before it what a wheel carries for it."""
+    path = _find_library(names)
+    if path is None:
+        return _load_installed(names)
     try:
         if pathlib.Path(path).parent == HERE:
             for carried in sorted(HERE.glob("libjansson.so*")):
                 ctypes.CDLL(str(carried))
         return ctypes.CDLL(path)
     except OSError as error:
-        if "/" in path:
-            raise LockstepError(f"{path} does not load: {error}", "io") from error
-        raise LockstepError(f"{path} is not found: LOCKSTEP_LIBRARY is not set, and it is neither in {HERE}, nor in a "
-                            f"build of its source tree (`cmake --preset release && cmake --build --preset release`), "
-                            f"nor installed", "io") from error
+        raise LockstepError(f"{path} does not load: {error}", "io") from error
 
 
 def load_everything():
     """The library that has engine.h and train.h; their functions have no types yet."""
-    path = _find_library((EVERYTHING,))
-    lib = _load(path)
+    lib = _load((EVERYTHING,))
     if not hasattr(lib, "lockstep_version"):
-        raise LockstepError(f"{path} has the ops alone; engine and trainer are in {EVERYTHING}", "unsupported")
+        raise LockstepError(f"{lib._name} has the ops alone; engine and trainer are in {EVERYTHING}", "unsupported")
     return lib
 
 
 @functools.lru_cache(maxsize=None)
 def library():
     """The loaded library, with types of ops.h declared. Loaded by the first call that needs it."""
-    lib = _load(_find_library((OPS_ALONE, EVERYTHING)))
+    lib = _load((OPS_ALONE, EVERYTHING))
     lib.ls_backend_available.argtypes = [c_int, POINTER(Error)]
     lib.ls_backend_available.restype = c_bool
     lib.ls_cpu_workers_create.argtypes = [POINTER(c_void_p), c_int32, c_char_p, POINTER(Error)]

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <ftw.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -84,8 +85,8 @@ static void submit_all(lockstep_engine *engine, int64_t max_tokens) {
 
 /* Results come as requests end; in the batch they lie by address. */
 static void take_all(lockstep_engine *engine, rollouts *out) {
-    static int32_t tokens[N][LENGTH];
-    static float logprob[N][LENGTH];
+    int32_t tokens[N][LENGTH];
+    float logprob[N][LENGTH];
     int64_t n_new[N], row = 0;
     ls_error err;
     for (int64_t taken_n = 0; taken_n < N; taken_n++) {
@@ -318,6 +319,30 @@ static void a_run_that_goes_on_has_the_same_bits(void **state) {
     lockstep_model_close(model);
 }
 
+/* What a thread does with a model of its own. */
+static void *generate_alone(void *out) {
+    lockstep_model *model = open_model(LS_FIXTURES "/jamba-nobias");
+    lockstep_engine *engine = open_engine(model, NULL, 0);
+    generate(engine, out);
+    lockstep_engine_close(engine);
+    lockstep_model_close(model);
+    return NULL;
+}
+
+static void threads_have_models_of_their_own(void **state) {
+    static rollouts both[2];
+    pthread_t threads[2];
+    (void)state;
+    if (test_defers()) {
+        print_message("skipped: threads on a device that is not the CPU\n");
+        skip();
+    }
+    for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, generate_alone, &both[i]), 0);
+    for (int i = 0; i < 2; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
+    assert_memory_equal(both[0].tokens, both[1].tokens, (size_t)both[0].offsets[N] * sizeof both[0].tokens[0]);
+    assert_same_bits(both[0].recorded, both[1].recorded, both[0].offsets[N]);
+}
+
 /* Sizes tell versions. */
 static void structs_of_other_versions(void **state) {
     struct {
@@ -469,6 +494,7 @@ int main(void) {
         cmocka_unit_test(a_flipped_bit_stops_the_step),
         cmocka_unit_test(supervised_steps_learn),
         cmocka_unit_test(a_run_that_goes_on_has_the_same_bits),
+        cmocka_unit_test(threads_have_models_of_their_own),
         cmocka_unit_test(structs_of_other_versions),
         cmocka_unit_test(models_describe_themselves),
         cmocka_unit_test(requests_are_refused_and_cancelled),
