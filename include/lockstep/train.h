@@ -71,9 +71,10 @@ typedef struct lockstep_batch {
     const float *recorded;   /* [tokens] of the rollout; read where the mask is set; NULL only for REINFORCE */
     const float *reference;  /* [tokens] of the reference model, with kl_weight; else NULL */
     const uint8_t *overlong; /* [n] not 0: a limit of length ended it; NULL: none */
-    int32_t
-        check; /* default 1: where a bit of `recorded` differs from the trainer's own, nothing is learnt and the step
-                      fails, saying where. 0 for updates behind the first one of the same rollouts. */
+    /* Default 1: where a bit of `recorded` differs from the trainer's own, nothing is learnt and the step fails, saying
+     * where. 0 for updates behind the first one of the same rollouts. */
+    int32_t check;
+    int32_t reserved; /* 0 */
 } lockstep_batch;
 
 /* What a step saw and did. Numbers of policy steps are NaN or 0 for supervised ones. */
@@ -114,7 +115,7 @@ ls_status lockstep_trainer_save(lockstep_trainer *trainer, const char *run, int6
 /* The weights alone, as a model directory, which is made where it is missing. */
 ls_status lockstep_trainer_export(lockstep_trainer *trainer, const char *directory, ls_error *err);
 /* Masters, moments and step of the checkpoint that the model was opened from, before the first step. Options that carry
- * bits must be those of the run that saved it. */
+ * bits must be those of the run that saved it. A trainer that fails to resume does nothing more. */
 ls_status lockstep_trainer_resume(lockstep_trainer *trainer, ls_error *err);
 
 /* How rewards become advantages: sample i belongs to group i / group. */

@@ -19,7 +19,7 @@ CHOICES = {  # of lockstep_trainer_options
 ADVANTAGES = ("mean", "std", "rloo")  # lockstep_advantage
 
 ModelOptions = _struct(
-    "ModelOptions", (c_size_t, "size"), (c_char_p, "device profile isa"), (c_int32, "threads dtype trains"))
+    "ModelOptions", (c_size_t, "size"), (c_char_p, "device profile isa"), (c_int32, "threads dtype trains reserved"))
 
 ModelInfo = _struct(
     "ModelInfo", (c_size_t, "size"), (c_int64, "vocab hidden layers parameters positions_max weight_bytes n_eos"),
@@ -52,7 +52,7 @@ TrainerOptions = _struct(
 
 Batch = _struct(
     "Batch", (c_size_t, "size"), (c_int64, "n"),
-    (c_void_p, "offsets tokens mask advantages recorded reference overlong"), (c_int32, "check"))
+    (c_void_p, "offsets tokens mask advantages recorded reference overlong"), (c_int32, "check reserved"))
 
 StepStats = _struct(
     "StepStats", (c_size_t, "size"), (c_int64, "step"), (c_double, "loss"), (c_int64, "tokens sequences"),

@@ -59,6 +59,7 @@ static ls_status open_model(lockstep_model **out, const char *directory, const l
     ls_status status;
     if (out == NULL || directory == NULL) return LS_FAIL(err, LS_ERR_ARG, "model: out or directory is NULL");
     LS_TRY(ls_api_read(&o, theirs, &options_struct, err));
+    if (o.reserved != 0) return LS_FAIL(err, LS_ERR_ARG, "model: reserved is %d, not 0", o.reserved);
     if (o.dtype != LS_F32 && o.dtype != LS_BF16)
         return LS_FAIL(err, LS_ERR_ARG, "dtype: %d is not LS_F32 or LS_BF16", o.dtype);
     LS_TRY(ls_array_alloc((void **)&m, 1, sizeof *m, "model", err));

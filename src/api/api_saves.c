@@ -60,9 +60,9 @@ static ls_saves_description describe(const lockstep_trainer *t, const ls_config 
 static ls_status save(lockstep_trainer *t, const char *run, int64_t keep, ls_error *err) {
     ls_saves *saves = NULL;
     ls_status status;
-    if (t == NULL || run == NULL || keep < 0)
-        return LS_FAIL(err, LS_ERR_ARG, "save: trainer or run is NULL, or %lld checkpoints are to stay",
-                       (long long)keep);
+    LS_TRY(ls_api_check_trainer(t, err));
+    if (run == NULL || keep < 0)
+        return LS_FAIL(err, LS_ERR_ARG, "save: run is NULL, or %lld checkpoints are to stay", (long long)keep);
     const ls_config config = ls_api_trainer_config(&t->options);
     const ls_saves_description d = describe(t, &config);
     LS_TRY_DONE(ls_saves_open(&saves, run, true, err));
@@ -78,7 +78,8 @@ ls_status lockstep_trainer_save(lockstep_trainer *trainer, const char *run, int6
 }
 
 static ls_status export_model(lockstep_trainer *t, const char *directory, ls_error *err) {
-    if (t == NULL || directory == NULL) return LS_FAIL(err, LS_ERR_ARG, "export: trainer or directory is NULL");
+    LS_TRY(ls_api_check_trainer(t, err));
+    if (directory == NULL) return LS_FAIL(err, LS_ERR_ARG, "export: directory is NULL");
     LS_TRY(ls_directory_make(directory, err));
     LS_TRY(ls_saves_save_model(t->files, directory, ls_trainer_state(t->trainer)->parameters, err));
     return ls_directory_sync(directory, err);
@@ -90,15 +91,17 @@ ls_status lockstep_trainer_export(lockstep_trainer *trainer, const char *directo
 
 static ls_status resume(lockstep_trainer *t, ls_error *err) {
     ls_train_state *state;
-    if (t == NULL) return LS_FAIL(err, LS_ERR_ARG, "resume: trainer is NULL");
+    ls_status status;
+    LS_TRY(ls_api_check_trainer(t, err));
     state = ls_trainer_state(t->trainer);
     if (state->step != 0)
         return LS_FAIL(err, LS_ERR_ARG, "resume: the trainer has done %lld steps already", (long long)state->step);
     const ls_config config = ls_api_trainer_config(&t->options);
     const ls_saves_description d = describe(t, &config);
-    LS_TRY(ls_saves_load(t->model->directory, state, &d, err));
-    t->model->version = (uint64_t)state->step;
-    return LS_OK;
+    status = ls_saves_load(t->model->directory, state, &d, err);
+    t->is_spoiled = status != LS_OK;
+    if (status == LS_OK) t->model->version = (uint64_t)state->step;
+    return status;
 }
 
 ls_status lockstep_trainer_resume(lockstep_trainer *trainer, ls_error *err) { LS_API_RETURN(resume(trainer, err)); }

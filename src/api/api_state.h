@@ -96,9 +96,11 @@ struct lockstep_trainer {
     lockstep_batch batch;
     ls_loss_totals totals;
     ls_gate gate;
-    bool is_policy;
+    bool is_spoiled; /* by a failure to resume, which leaves masters of two runs */
 };
 
+/* Refuses NULL and one that is spoiled. */
+ls_status ls_api_check_trainer(const lockstep_trainer *trainer, ls_error *err);
 /* The options that a checkpoint keeps. */
 ls_config ls_api_trainer_config(lockstep_trainer_options *options);
 

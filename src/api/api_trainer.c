@@ -148,6 +148,12 @@ void lockstep_trainer_close(lockstep_trainer *t) {
 
 int64_t lockstep_trainer_step(const lockstep_trainer *t) { return t == NULL ? -1 : ls_trainer_state(t->trainer)->step; }
 
+ls_status ls_api_check_trainer(const lockstep_trainer *t, ls_error *err) {
+    if (t == NULL) return LS_FAIL(err, LS_ERR_ARG, "trainer: NULL");
+    if (!t->is_spoiled) return LS_OK;
+    return LS_FAIL(err, LS_ERR_ARG, "trainer: it could not resume, and does nothing more");
+}
+
 /* ---- batches ---- */
 
 static ls_status check_lengths(const lockstep_trainer *t, const lockstep_batch *b, ls_error *err) {
@@ -163,9 +169,11 @@ static ls_status check_lengths(const lockstep_trainer *t, const lockstep_batch *
 }
 
 static ls_status take_batch(lockstep_trainer *t, const lockstep_batch *theirs, ls_error *err) {
-    if (t == NULL || theirs == NULL) return LS_FAIL(err, LS_ERR_ARG, "batch: trainer or batch is NULL");
+    LS_TRY(ls_api_check_trainer(t, err));
+    if (theirs == NULL) return LS_FAIL(err, LS_ERR_ARG, "batch: NULL");
     t->batch = batch_defaults;
     LS_TRY(ls_api_read(&t->batch, theirs, &batch_struct, err));
+    if (t->batch.reserved != 0) return LS_FAIL(err, LS_ERR_ARG, "batch: reserved is %d, not 0", t->batch.reserved);
     LS_TRY(ls_api_check_sequences(t->model, t->batch.tokens, t->batch.offsets, t->batch.n, 2, err));
     LS_TRY(check_lengths(t, &t->batch, err));
     ls_api_rows_fill(&t->rows, &t->batch);

@@ -315,6 +315,8 @@ static void a_run_that_goes_on_has_the_same_bits(void **state) {
     model = open_model(path);
     assert_ok(lockstep_trainer_open(&trainer, model, &other, &err), err);
     check_failed(lockstep_trainer_resume(trainer, &err), &err, "rate");
+    check_failed(lockstep_trainer_sft(trainer, &b, NULL, &err), &err, "could not resume");
+    check_failed(lockstep_trainer_save(trainer, run, 0, &err), &err, "could not resume");
     lockstep_trainer_close(trainer);
     lockstep_model_close(model);
 }
