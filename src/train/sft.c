@@ -321,6 +321,11 @@ static void show(sft *s, const ls_train_stats *stats, const ls_train_batch *batc
             (long long)steps, stats->totals[0] / batch->count, stats->norm, stats->rate,
             (double)batch->offsets[batch->n] / seconds);
     if (!isnan(held_out)) fprintf(s->progress, "  held-out loss %.5f", held_out);
+    if (ls_run_seconds_left(s->records) > 0) {
+        char left[LS_DURATION_TEXT_MAX];
+        ls_duration_text(left, ls_run_seconds_left(s->records));
+        fprintf(s->progress, "  %s left", left);
+    }
     fputc('\n', s->progress);
     *shown = ls_clock_seconds();
 }
