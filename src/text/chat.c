@@ -212,7 +212,10 @@ static ls_status gather(conversation *c, const ls_chat *chat, const ls_node *roo
     memset(c, 0, sizeof *c);
     LS_TRY(ls_node_need(root, "messages", &c->messages, err));
     LS_TRY(check_messages(&c->messages, err));
-    LS_TRY(add(c, (ls_template_variable){.name = "messages", .kind = LS_TEMPLATE_NODE, .node = &c->messages}, err));
+    LS_TRY(add(
+        c,
+        (ls_template_variable){.name = "messages", .kind = LS_TEMPLATE_NODE, .node = &c->messages, .is_messages = true},
+        err));
     LS_TRY(add(c, (ls_template_variable){.name = "add_generation_prompt", .kind = LS_TEMPLATE_BOOL}, err));
     c->has_tools = ls_node_get_some(root, "tools", &c->tools);
     c->has_documents = ls_node_get_some(root, "documents", &c->documents);

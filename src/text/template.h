@@ -44,6 +44,7 @@ typedef struct ls_template_variable {
     ls_template_kind kind;
     const ls_node *node;
     int64_t first;    /* of a list: only its first so many items; 0: all */
+    bool is_messages; /* reasoning_content, thinking and reasoning of its items stand for each other, as there */
     const char *text; /* NUL-terminated */
     bool truth;
 } ls_template_variable;

@@ -622,6 +622,27 @@ void ls_template_free(ls_template *t) {
 
 bool ls_template_marks_generation(const ls_template *t) { return t->marks; }
 
+/* A message's reasoning under the names that templates know: what transformers 5 does before it renders. */
+static ls_status alias_reasoning(ls_tpl_run *run, ls_tpl_value *message) {
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    const ls_tpl_value standard = ls_tpl_string(names[0]), older = ls_tpl_string(names[1]);
+    const ls_tpl_value *found = NULL;
+    ls_tpl_value made;
+    if (message->kind != LS_TPL_DICT) return LS_OK;
+    for (int i = 0; i < 3 && (found == NULL || found->kind == LS_TPL_NONE); i++) {
+        const ls_tpl_value name = ls_tpl_string(names[i]);
+        found = ls_tpl_dict_find(message->dict, &name);
+    }
+    if (found == NULL || found->kind == LS_TPL_NONE) return LS_OK;
+    LS_TRY(ls_tpl_make_dict(run, &made));
+    LS_TRY(ls_tpl_dict_set(run, made.dict, older, *found));
+    for (int64_t i = 0; i < message->dict->n; i++)
+        LS_TRY(ls_tpl_dict_set(run, made.dict, message->dict->entries[i].key, message->dict->entries[i].value));
+    LS_TRY(ls_tpl_dict_set(run, made.dict, standard, *found));
+    *message = made;
+    return LS_OK;
+}
+
 static ls_status set_variables(renderer *r, const ls_template_variable *variables, int64_t n) {
     LS_TRY(open_scope(r, NULL));
     for (int64_t i = 0; i < n; i++) {
@@ -630,6 +651,8 @@ static ls_status set_variables(renderer *r, const ls_template_variable *variable
         if (v->kind == LS_TEMPLATE_TEXT) value = ls_tpl_string(v->text);
         if (v->kind == LS_TEMPLATE_NODE) LS_TRY(ls_tpl_from_node(&r->run, v->node, &value));
         if (v->first > 0 && value.kind == LS_TPL_LIST && value.list->n > v->first) value.list->n = v->first;
+        for (int64_t k = 0; v->is_messages && value.kind == LS_TPL_LIST && k < value.list->n; k++)
+            LS_TRY(alias_reasoning(&r->run, &value.list->items[k]));
         LS_TRY(set_name(r, v->name, (int64_t)strlen(v->name), value));
     }
     return open_scope(r, r->scope);

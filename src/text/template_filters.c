@@ -395,8 +395,9 @@ static ls_status choose(ls_tpl_run *run, const ls_tpl_value *v, const ls_tpl_arg
     const ls_tpl_args rest = rest_of(args, at + 1);
     if (args->n < at) return ls_tpl_fail(run, LS_ERR_ARG, "selectattr and rejectattr: the attribute is missing");
     if (args->n > at) LS_TRY(ls_tpl_want_text(run, "the name of a test", &args->list[at]));
-    LS_TRY(ls_tpl_iterate(run, v, &list));
     LS_TRY(ls_tpl_make_list(run, LS_TPL_FORM_ONCE, o));
+    if (!ls_tpl_truth(v)) return LS_OK; /* none, too, is nothing to choose from */
+    LS_TRY(ls_tpl_iterate(run, v, &list));
     for (int64_t i = 0; i < list->n; i++) {
         ls_tpl_value item = list->items[i];
         bool truth;
@@ -422,8 +423,9 @@ FILTER(f_map) {
     const ls_tpl_value *a[LS_TPL_PARAMETERS_MAX] = {NULL};
     if (args->n == 0) LS_TRY(ls_tpl_bind(run, "map", args, "attribute default", 1, a));
     if (args->n > 0) LS_TRY(ls_tpl_want_text(run, "map: the name of a filter", &args->list[0]));
-    LS_TRY(ls_tpl_iterate(run, v, &list));
     LS_TRY(ls_tpl_make_list(run, LS_TPL_FORM_ONCE, o));
+    if (!ls_tpl_truth(v)) return LS_OK;
+    LS_TRY(ls_tpl_iterate(run, v, &list));
     for (int64_t i = 0; i < list->n; i++) {
         ls_tpl_value item;
         if (a[0] == NULL)

@@ -369,6 +369,48 @@ static ls_status m_count_text(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl
     return LS_OK;
 }
 
+/* The argument that a field of a format names: a number, a name, or nothing for the next. */
+static const ls_tpl_value *format_field(const ls_tpl_args *args, const char *name, int64_t bytes, int64_t *next) {
+    int64_t place = 0;
+    if (bytes == 0) return *next < args->n ? &args->list[(*next)++] : NULL;
+    for (int64_t i = 0; i < args->n_named; i++)
+        if (args->named[i].bytes == bytes && memcmp(args->named[i].name, name, (size_t)bytes) == 0)
+            return &args->named[i].value;
+    for (int64_t i = 0; i < bytes; i++) {
+        if (name[i] < '0' || name[i] > '9' || place > args->n) return NULL;
+        place = place * 10 + name[i] - '0';
+    }
+    return place < args->n ? &args->list[place] : NULL;
+}
+
+/* str.format with fields that are a place or a name alone. */
+static ls_status m_format(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl_args *args, ls_tpl_value *o) {
+    ls_tpl_text text = {0};
+    int64_t next = 0;
+    for (int64_t at = 0; at < s->bytes;) {
+        const char c = s->text[at];
+        const ls_tpl_value *value;
+        const char *end;
+        if ((c == '{' || c == '}') && at + 1 < s->bytes && s->text[at + 1] == c)
+            at++;
+        else if (c == '{') {
+            end = memchr(s->text + at, '}', (size_t)(s->bytes - at));
+            value = end == NULL ? NULL : format_field(args, s->text + at + 1, end - s->text - at - 1, &next);
+            if (value == NULL)
+                return ls_tpl_fail(r, LS_ERR_UNSUPPORTED, "format: a field that is no argument's place or name alone");
+            LS_TRY(ls_tpl_str(r, value, &text));
+            at = end - s->text + 1;
+            continue;
+        } else if (c == '}') {
+            return ls_tpl_fail(r, LS_ERR_ARG, "format: a '}' closes nothing");
+        }
+        LS_TRY(ls_tpl_append(r, &text, s->text + at, 1));
+        at++;
+    }
+    *o = ls_tpl_built(&text);
+    return LS_OK;
+}
+
 static bool is_alpha(int32_t code) { return ls_code_is_letter(code); }
 
 static bool is_digit(int32_t code) { return ls_code_is_digit(code); }
@@ -507,6 +549,7 @@ static const method_row text_methods[] = {
     {"count", m_count_text},
     {"endswith", m_endswith},
     {"find", m_find},
+    {"format", m_format},
     {"isalpha", m_isalpha},
     {"isdigit", m_isdigit},
     {"isspace", m_isspace},

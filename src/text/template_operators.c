@@ -88,13 +88,33 @@ static ls_status of_reals(ls_tpl_run *run, ls_tpl_op op, double x, double y, ls_
     return LS_OK;
 }
 
+/* A text beside one that is safe is escaped, as markupsafe does it. */
+static ls_status append_escaped(ls_tpl_run *run, ls_tpl_text *out, const ls_tpl_value *text) {
+    static const char from[] = "&<>'\"";
+    static const char *const to[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    for (int64_t i = 0; i < text->bytes; i++) {
+        const char *found = text->text[i] != '\0' ? strchr(from, text->text[i]) : NULL;
+        if (found != NULL)
+            LS_TRY(ls_tpl_append_string(run, out, to[found - from]));
+        else
+            LS_TRY(ls_tpl_append(run, out, text->text + i, 1));
+    }
+    return LS_OK;
+}
+
 static ls_status join_texts(ls_tpl_run *run, const ls_tpl_value *a, const ls_tpl_value *b, ls_tpl_value *out) {
     ls_tpl_text text = {0};
-    if (a->markup || b->markup)
-        return ls_tpl_fail(run, LS_ERR_UNSUPPORTED, "+ of a text that is safe is not supported: it escapes the other");
-    LS_TRY(ls_tpl_append(run, &text, a->text, a->bytes));
-    LS_TRY(ls_tpl_append(run, &text, b->text, b->bytes));
+    const bool markup = a->markup || b->markup;
+    if (markup && !a->markup)
+        LS_TRY(append_escaped(run, &text, a));
+    else
+        LS_TRY(ls_tpl_append(run, &text, a->text, a->bytes));
+    if (markup && !b->markup)
+        LS_TRY(append_escaped(run, &text, b));
+    else
+        LS_TRY(ls_tpl_append(run, &text, b->text, b->bytes));
     *out = ls_tpl_built(&text);
+    out->markup = markup;
     return LS_OK;
 }
 
