@@ -149,10 +149,29 @@ static ls_status make_up_prompts(ls_job *job, uint64_t seed, ls_error *err) {
     return LS_OK;
 }
 
+ls_status ls_chat_ids(ls_chat **chat, ls_tokenizer **tokenizer, const char *model, const char *path,
+                      const ls_record *record, bool add_prompt, int32_t **ids, int64_t *n, ls_error *err) {
+    ls_template_output text = {0};
+    char place[1200];
+    ls_status status;
+    snprintf(place, sizeof place, "%.1100s: line %lld", path, (long long)record->line);
+    if (*chat == NULL) LS_TRY_DONE(ls_chat_open(chat, model, NULL, err));
+    if (*tokenizer == NULL) LS_TRY_DONE(ls_tokenizer_open(tokenizer, model, err));
+    LS_TRY_DONE(ls_chat_render_text(*chat, record->chat, (int64_t)strlen(record->chat), place, add_prompt, &text, err));
+    status = ls_tokenizer_encode(*tokenizer, text.text, text.bytes, false, ids, n, err);
+done:
+    if (status != LS_OK && strncmp(err->text, place, strlen(place)) != 0) ls_error_prefix(err, "%s", place);
+    ls_template_output_deinit(&text);
+    return status;
+}
+
 static ls_status encode_prompts(ls_job *job, const ls_run_options *o, int64_t length_max, ls_error *err) {
     for (int64_t i = 0; i < job->n_prompts; i++) {
         ls_record *p = &job->prompts[i];
-        if (p->prompt_ids == NULL) {
+        if (p->chat != NULL) {
+            LS_TRY(ls_chat_ids(&job->chat, &job->tokenizer, o->model, o->prompts, p, true, &p->prompt_ids, &p->n_prompt,
+                               err));
+        } else if (p->prompt_ids == NULL) {
             if (p->prompt_bytes == 0)
                 return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: prompt: is empty", o->prompts, (long long)p->line);
             if (job->tokenizer == NULL) LS_TRY(ls_tokenizer_open(&job->tokenizer, o->model, err));
@@ -312,6 +331,7 @@ void ls_job_deinit(ls_job *job) {
     free(job->completions);
     free(job->requests);
     ls_records_free(job->prompts, job->n_prompts);
+    ls_chat_free(job->chat);
     ls_tokenizer_free(job->tokenizer);
     ls_model_close(job->model);
     ls_device_close(job->device);

@@ -75,7 +75,7 @@ static ls_status encode_prompt(ls_episodes *e, const ls_world *w, ls_episode *fi
     int32_t *ids = NULL;
     int64_t n = 0;
     ls_status status;
-    LS_TRY_DONE(ls_tokenizer_encode(w->tokenizer, q->prompt.text, q->prompt.bytes, true, &ids, &n, err));
+    LS_TRY_DONE(ls_tokenizer_encode(w->tokenizer, q->prompt.text, q->prompt.bytes, !q->is_chat, &ids, &n, err));
     if (n == 0 || n >= e->length) {
         status = LS_FAIL(err, LS_ERR_CAPACITY, "a prompt of %lld tokens; sequences have at most %lld (length)",
                          (long long)n, (long long)e->length);
@@ -99,15 +99,19 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
     ls_problem *problem = &e->problems[p];
     if (w->data != NULL) {
         const ls_data_line *line = ls_data_at(w->data, split == LS_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
-        *out = (ls_question){
-            line->id, {line->prompt, line->prompt_bytes}, {line->answer, line->answer_bytes}, line->whole};
+        *out = (ls_question){line->id,
+                             {line->prompt, line->prompt_bytes},
+                             {line->answer, line->answer_bytes},
+                             line->whole,
+                             line->is_chat};
         return LS_OK;
     }
     LS_TRY(ls_task_make(problem, w->task, split, i, err));
     *out = (ls_question){problem->id,
                          {problem->prompt, (int64_t)strlen(problem->prompt)},
                          {problem->answer[0] != '\0' ? problem->answer : NULL, (int64_t)strlen(problem->answer)},
-                         NULL};
+                         NULL,
+                         false};
     return LS_OK;
 }
 

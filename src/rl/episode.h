@@ -3,7 +3,8 @@
  * on. Drawn tokens carry the log-probability that the engine recorded with them; the others are given and carry no
  * loss.
  *
- * Texts are encoded each for itself, the prompt with the tokenizer's special tokens, the environment's words without.
+ * Texts are encoded each for itself, the prompt with the tokenizer's special tokens unless a chat template wrote it, the
+ * environment's words without.
  * Draws are addressed by the problem's number and the sample's, and turns run in rounds, all episodes of a round
  * together: an episode depends on its address, the weights and the sampling only. */
 #ifndef LS_RL_EPISODE_H
@@ -32,6 +33,7 @@ typedef struct ls_question {
     const char *id;
     ls_reply prompt, answer; /* answer.text NULL: none */
     const char *whole;       /* of data: the line as JSON; else NULL */
+    bool is_chat;            /* the prompt has its special tokens as text */
 } ls_question;
 
 typedef struct ls_episode {

@@ -110,7 +110,7 @@ static ls_status open_reward(grpo *g, ls_error *err) {
 /* A task, or data, of which there must be enough to hold some out where evaluations are asked for. */
 static ls_status open_problems(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
-    const ls_data_options d = ls_data_options_of(&o->data, o->train.seed);
+    ls_data_options d = ls_data_options_of(&o->data, o->train.seed);
     int64_t n;
     ls_status status;
     g->eval_n = o->eval_n;
@@ -119,6 +119,7 @@ static ls_status open_problems(grpo *g, ls_error *err) {
         if (status != LS_OK) ls_error_prefix(err, "task");
         return status;
     }
+    d.chat = o->train.model;
     LS_TRY_DONE(ls_data_open(&g->problems, &d, err));
     n = ls_data_count(g->problems, LS_DATA_HELD_OUT);
     if (o->eval_every > 0 && n == 0)
