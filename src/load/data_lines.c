@@ -95,6 +95,14 @@ done:
     return status;
 }
 
+/* A prompt that is a list of objects. */
+static bool are_messages(const ls_node *node) {
+    ls_node first;
+    if (ls_node_kind_of(node) != LS_NODE_ARRAY || ls_node_count(node) == 0) return false;
+    first = ls_node_at(node, 0);
+    return ls_node_kind_of(&first) == LS_NODE_OBJECT;
+}
+
 static ls_status read_prompt(ls_data_line *out, const ls_node *root, const ls_data_fields *fields, ls_error *err) {
     found_field f;
     const char *text;
@@ -107,10 +115,10 @@ static ls_status read_prompt(ls_data_line *out, const ls_node *root, const ls_da
         if (fields->prompt != NULL && fields->prompt[0] != '\0')
             return ls_node_fail(root, LS_ERR_FORMAT, err, "'%.60s' is missing", fields->prompt);
         return ls_node_fail(root, LS_ERR_FORMAT, err,
-                            "none of messages, prompt, question, problem, input, instruction is there; "
+                            "none of prompt, question, problem, input, instruction is there, nor messages; "
                             "data_prompt names another field");
     }
-    if (ls_node_kind_of(&f.node) == LS_NODE_ARRAY) return write_chat(out, root, &f.node, err);
+    if (are_messages(&f.node)) return write_chat(out, root, &f.node, err);
     LS_TRY(ls_node_text(&f.node, &text, &out->prompt_bytes, err));
     if (out->prompt_bytes == 0) return ls_node_fail(&f.node, LS_ERR_FORMAT, err, "is empty");
     return ls_text_copy(&out->prompt, text, out->prompt_bytes, err);

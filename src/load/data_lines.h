@@ -2,8 +2,8 @@
  * names.
  *
  * A line may be a conversation: `messages`, which counts before the usual names of a prompt, or a prompt that is a list
- * of messages; with it come `tools`, `documents` and `chat_template_kwargs` (text/chat.h). Its prompt is that conversation
- * as JSON until somebody renders it.
+ * of messages; with it come `tools`, `documents` and `chat_template_kwargs` (text/chat.h). Its prompt is that
+ * conversation as JSON until somebody renders it.
  *
  * A name is a member's, or a path of members with dots between. Without a name the first of the usual ones counts:
  *   prompt  prompt, question, problem, input, instruction

@@ -3,8 +3,8 @@
  * on. Drawn tokens carry the log-probability that the engine recorded with them; the others are given and carry no
  * loss.
  *
- * Texts are encoded each for itself, the prompt with the tokenizer's special tokens unless a chat template wrote it, the
- * environment's words without.
+ * Texts are encoded each for itself, the prompt with the tokenizer's special tokens unless a chat template wrote it,
+ * the environment's words without.
  * Draws are addressed by the problem's number and the sample's, and turns run in rounds, all episodes of a round
  * together: an episode depends on its address, the weights and the sampling only. */
 #ifndef LS_RL_EPISODE_H

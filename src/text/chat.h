@@ -7,9 +7,9 @@
  * transformers. What comes out holds its special tokens as text: it is encoded without the tokenizer's own, so that
  * none is doubled.
  *
- * A conversation is an object with `messages`, a list that is not empty of objects that have a role, and perhaps `tools`,
- * a list, `documents`, a list, and `chat_template_kwargs`, an object. strftime_now is the time of SOURCE_DATE_EPOCH
- * where the environment has it, else of the clock when the chat was opened. */
+ * A conversation is an object with `messages`, a list that is not empty of objects that have a role, and perhaps
+ * `tools`, a list, `documents`, a list, and `chat_template_kwargs`, an object. strftime_now is the time of
+ * SOURCE_DATE_EPOCH where the environment has it, else of the clock when the chat was opened. */
 #ifndef LS_TEXT_CHAT_H
 #define LS_TEXT_CHAT_H
 

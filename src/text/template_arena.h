@@ -1,5 +1,5 @@
-/* Memory that lives as long as a template, or as one rendering of it: given out piece by piece, taken back at once, with
- * a limit. And the place where the reader or the evaluator stands, for its errors. */
+/* Memory that lives as long as a template, or as one rendering of it: given out piece by piece, taken back at once,
+ * with a limit. And the place where the reader or the evaluator stands, for its errors. */
 #ifndef LS_TEXT_TEMPLATE_ARENA_H
 #define LS_TEXT_TEMPLATE_ARENA_H
 

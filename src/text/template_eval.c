@@ -1,4 +1,4 @@
-/* Rendering of templates. Owns the parsed template; what a rendering makes lies in its own arena, which ends with it. */
+/* Rendering of templates. Owns the parsed template; what a rendering makes lies in an arena that ends with it. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>

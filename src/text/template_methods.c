@@ -372,7 +372,7 @@ static ls_status m_count_text(ls_tpl_run *r, const ls_tpl_value *s, const ls_tpl
 /* The argument that a field of a format names: a number, a name, or nothing for the next. */
 static const ls_tpl_value *format_field(const ls_tpl_args *args, const char *name, int64_t bytes, int64_t *next) {
     int64_t place = 0;
-    if (bytes == 0) return *next < args->n ? &args->list[(*next)++] : NULL;
+    if (bytes == 0) return *next >= 0 && *next < args->n ? &args->list[(*next)++] : NULL;
     for (int64_t i = 0; i < args->n_named; i++)
         if (args->named[i].bytes == bytes && memcmp(args->named[i].name, name, (size_t)bytes) == 0)
             return &args->named[i].value;
@@ -380,7 +380,9 @@ static const ls_tpl_value *format_field(const ls_tpl_args *args, const char *nam
         if (name[i] < '0' || name[i] > '9' || place > args->n) return NULL;
         place = place * 10 + name[i] - '0';
     }
-    return place < args->n ? &args->list[place] : NULL;
+    if (*next > 0 || place >= args->n) return NULL; /* places are all given, or none */
+    *next = -1;
+    return &args->list[place];
 }
 
 /* str.format with fields that are a place or a name alone. */

@@ -175,7 +175,7 @@ static ls_status split_spaces(ls_tpl_run *run, const ls_tpl_value *v, int64_t co
     while (rest.bytes > 0) {
         int64_t end = 0, used;
         int32_t code;
-        if (count == 0) return ls_tpl_push(run, out, ls_tpl_strip(&rest, NULL, LS_TPL_RIGHT));
+        if (count == 0) return ls_tpl_push(run, out, rest);
         for (; end < rest.bytes; end += used) {
             used = code_at(&rest, end, &code);
             if (ls_tpl_is_space(code)) break;
