@@ -1,10 +1,10 @@
 /* Environments from outside: a command or a server (rl/reward.h) that says what comes between the turns of an episode.
- * Items are objects with an op, a line or a request each; all episodes that wait are asked together, and answered in any
- * order.
+ * Items are objects with an op, a line or a request each; all episodes that wait are asked together, and answered in
+ * any order.
  *
  *   {"id","op":"reset","problem","split","index"}             a problem without data: {"id","prompt"}, its prompt
- *   {"id","op":"step","problem","episode","prompt","turns"}   behind a completion: {"id","observation"}, what is said to
- *                                                             it, or {"id","done":true}; each with "reward" or without
+ *   {"id","op":"step","problem","episode","prompt","turns"}   behind a completion: {"id","observation"}, what is said
+ *                                                             to it, or {"id","done":true}; each with "reward" or not
  *   {"id","op":"end", the same}                               the episode ends by its length: {"id","reward"}
  *
  * "turns" is the whole episode so far: [{"completion","observation"}, ..], the last without observation. So an
