@@ -1,5 +1,5 @@
 /* Runs against an environment: a shell that speaks between the turns. Episodes, rewards and weights do not depend on
- * how it is asked, on its being started again, or on how the run is cut; what it does wrong fails episodes, not others. */
+ * how it is asked, on its being started again, or on how the run is cut; what it does wrong fails its own episodes. */
 #define _GNU_SOURCE
 #include "harness.h"
 #include "load/json_node.h"
