@@ -248,6 +248,14 @@ static ls_status open_tokenizer(ls_job *job, const ls_run_options *o, ls_error *
     return status;
 }
 
+static ls_status check_stop_ids(const ls_job *job, const ls_run_options *o, ls_error *err) {
+    for (int64_t i = 0; i < o->n_stop_ids; i++)
+        if (o->stop_ids[i] >= job->model->config.vocab)
+            return LS_FAIL(err, LS_ERR_ARG, "--stop-id: %d is not in the vocabulary 0..%d", o->stop_ids[i],
+                           job->model->config.vocab - 1);
+    return LS_OK;
+}
+
 ls_status ls_job_init(ls_job *job, ls_run_options *o, ls_error *err) {
     int64_t length_max;
     ls_status status;
@@ -259,6 +267,7 @@ ls_status ls_job_init(ls_job *job, ls_run_options *o, ls_error *err) {
         LS_TRY_DONE(ls_records_read(&job->prompts, &job->n_prompts, o->prompts, LS_RECORD_PROMPT, err));
     else
         LS_TRY_DONE(make_up_prompts(job, o->sampling.seed, err));
+    LS_TRY_DONE(check_stop_ids(job, o, err));
     LS_TRY_DONE(open_tokenizer(job, o, err));
     if (o->n_stop > 0 && (status = ls_stop_create(&job->stop, job->tokenizer, o->stop, o->n_stop, err)) != LS_OK) {
         ls_error_prefix(err, "--stop");
@@ -279,16 +288,26 @@ static void show_progress(void *context, int64_t n_done, int64_t n_requests, int
     if (n_done == n_requests) fputc('\n', stderr);
 }
 
+/* The tokens that end a completion; returns how many. */
+static int64_t gather_stop_ids(int32_t stop[LS_EOS_MAX + LS_STOP_TEXTS_MAX], const ls_model_config *c,
+                               const ls_run_options *o) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->n_eos && !o->ignore_eos; i++) stop[n++] = c->eos[i];
+    for (int64_t i = 0; i < o->n_stop_ids; i++) stop[n++] = o->stop_ids[i];
+    return n;
+}
+
 ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
     double start = ls_clock_seconds();
-    const ls_model_config *c = &job->model->config;
+    int32_t stop[LS_EOS_MAX + LS_STOP_TEXTS_MAX];
+    const int64_t n_stop = gather_stop_ids(stop, &job->model->config, o);
     ls_engine_opts opts = {.dtype = o->dtype,
                            .levers = o->levers,
                            .length_max = 1,
                            .logprob_of = o->logprob_of,
                            .sampling = o->sampling,
-                           .stop = c->eos,
-                           .n_stop = o->ignore_eos ? 0 : c->n_eos,
+                           .stop = stop,
+                           .n_stop = n_stop,
                            .weights = LS_JOB_WEIGHTS,
                            .inject = o->inject};
     ls_engine *engine = NULL;

@@ -68,6 +68,35 @@ static void conversations_are_prompts_and_sequences(void **state) {
     must_refuse("messages need a chat template");
 }
 
+/* A token that comes anyway ends its completion, as its last one; what comes before is the same. */
+static void tokens_end_completions(void **state) {
+    json_t *whole, *cut, *ids;
+    char id[16];
+    size_t n;
+    (void)state;
+    text_write(at("talks.jsonl"), TALKS);
+    RUN_OK("generate", "--model", TINY, "--prompts", at("talks.jsonl"), "--max-tokens", "12", "--ignore-eos", "--out",
+           at("whole.jsonl"));
+    whole = line_read(at("whole.jsonl"), 0);
+    ids = json_object_get(whole, "completion_ids");
+    assert_int_equal(json_array_size(ids), 12);
+    snprintf(id, sizeof id, "%lld", (long long)json_integer_value(json_array_get(ids, 5)));
+    RUN_OK("generate", "--model", TINY, "--prompts", at("talks.jsonl"), "--max-tokens", "12", "--ignore-eos",
+           "--stop-id", id, "--out", at("cut.jsonl"));
+    cut = line_read(at("cut.jsonl"), 0);
+    n = json_array_size(member(cut, "completion_ids"));
+    assert_true(n >= 1 && n <= 6);
+    assert_string_equal(json_string_value(member(cut, "finish")), "stop");
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(json_integer_value(json_array_get(member(cut, "completion_ids"), i)),
+                         json_integer_value(json_array_get(ids, i)));
+    assert_int_equal(json_integer_value(json_array_get(member(cut, "completion_ids"), n - 1)), atoi(id));
+    json_decref(whole);
+    json_decref(cut);
+    RUN("generate", "--model", TINY, "--prompts", at("talks.jsonl"), "--stop-id", "512");
+    must_refuse("--stop-id: 512 is not in the vocabulary 0..511");
+}
+
 static void conversations_are_trained_on(void **state) {
     (void)state;
     text_write(at("talks.jsonl"), TALKS);
@@ -91,6 +120,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(templates_write_text_ids_and_what_is_learnt),
         cmocka_unit_test(conversations_are_prompts_and_sequences),
+        cmocka_unit_test(tokens_end_completions),
         cmocka_unit_test(conversations_are_trained_on),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
