@@ -1,9 +1,30 @@
-"""Lockstep's ops for torch: the same bits on CPU and CUDA, in any batch, packing and chunking."""
+"""Lockstep: a rollout engine and a trainer that agree on every log-probability, bit for bit; and its ops for torch.
+
+Model, Engine and Trainer need numpy, the ops torch. Each is imported when it is first used."""
+
+import importlib
 
 from ._abi import LockstepError
-from ._run import check
-from .ops import (LOG2E, causal_conv1d, conv1d, logprob, scan, selected_logprob, selective_scan, selective_scan_fn,
-                  sequence_sum, spans)
 
-__all__ = ["LOG2E", "LockstepError", "causal_conv1d", "check", "conv1d", "logprob", "scan", "selected_logprob",
-           "selective_scan", "selective_scan_fn", "sequence_sum", "spans"]
+_PLACES = {
+    "_embed": ("version",),
+    "embedding": ("Engine", "Model", "Rollout", "Trainer", "advantages"),
+    "_run": ("check",),
+    "ops": ("LOG2E", "causal_conv1d", "conv1d", "logprob", "scan", "selected_logprob", "selective_scan",
+            "selective_scan_fn", "sequence_sum", "spans"),
+}
+_HOMES = {name: module for module, names in _PLACES.items() for name in names}
+
+__all__ = ["LockstepError", *_HOMES]
+
+
+def __getattr__(name):
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lockstep' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted(set(globals()) | set(__all__))

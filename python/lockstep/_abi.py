@@ -1,4 +1,5 @@
-"""The C ABI of include/lockstep/ops.h in ctypes: its structs, the shared library, and statuses as exceptions.
+"""The C ABI of include/lockstep in ctypes: structs of ops.h, the shared library, and statuses as exceptions. _embed.py
+has the structs of engine.h and train.h.
 
 Nothing here knows torch. The structs repeat the header member by member; tests/python/check_abi.py compares their
 sizes and offsets with what a C compiler makes of it."""
@@ -115,34 +116,65 @@ OPS = {
 }
 
 
-def _find_library():
-    """LOCKSTEP_LIBRARY; else the file beside this one; else that of a build of this source tree: the newest of the
-    presets ops and release, else of others, which may carry a sanitizer."""
-    name = "liblockstep_ops.so"
+HERE = pathlib.Path(__file__).resolve().parent
+EVERYTHING, OPS_ALONE = "liblockstep.so.0", "liblockstep_ops.so"  # the second has ops.h and nothing else
+
+
+def _find_library(names):
+    """LOCKSTEP_LIBRARY; else a file beside this one; else that of a build of this source tree: the newest of the
+    presets ops and release, else of others, which may carry a sanitizer. None: none of these."""
     chosen = os.environ.get("LOCKSTEP_LIBRARY")
     if chosen:
         if not os.path.isfile(chosen):
             raise LockstepError(f"LOCKSTEP_LIBRARY={chosen}: no such file", "io")
         return chosen
-    here = pathlib.Path(__file__).resolve().parent
-    build = here.parent.parent / "build"
-    found = [here / name] if (here / name).is_file() else sorted(
-        build.glob(f"*/{name}"), key=lambda file: (file.parent.name in ("ops", "release"), file.stat().st_mtime))
-    if not found:
-        raise LockstepError(f"{name} is not found: LOCKSTEP_LIBRARY is not set, and it is neither in {here} nor in a "
-                            f"folder of {build}; build it with `cmake --preset ops && cmake --build --preset ops`",
-                            "io")
-    return str(found[-1])
+    beside = [HERE / name for name in names if (HERE / name).is_file()]
+    if beside:
+        return str(beside[0])
+    built = [file for name in names for file in (HERE.parent.parent / "build").glob(f"*/{name}")]
+    built.sort(key=lambda file: (file.parent.name in ("ops", "release"), file.stat().st_mtime))
+    return str(built[-1]) if built else None
+
+
+def _load_installed(names):
+    """What the system's loader finds."""
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise LockstepError(f"{' or '.join(names)} is not found: LOCKSTEP_LIBRARY is not set, and it is neither in {HERE}, "
+                        "nor in a build of its source tree (`cmake --preset release && cmake --build --preset "
+                        "release`), nor installed", "io")
+
+
+@functools.lru_cache(maxsize=None)
+def _load(names):
+    """The library of the first of these names that is there, and before it what a wheel carries for it."""
+    path = _find_library(names)
+    if path is None:
+        return _load_installed(names)
+    try:
+        if pathlib.Path(path).parent == HERE:
+            for carried in sorted(HERE.glob("libjansson.so*")):
+                ctypes.CDLL(str(carried))
+        return ctypes.CDLL(path)
+    except OSError as error:
+        raise LockstepError(f"{path} does not load: {error}", "io") from error
+
+
+def load_everything():
+    """The library that has engine.h and train.h; their functions have no types yet."""
+    lib = _load((EVERYTHING,))
+    if not hasattr(lib, "lockstep_version"):
+        raise LockstepError(f"{lib._name} has the ops alone; engine and trainer are in {EVERYTHING}", "unsupported")
+    return lib
 
 
 @functools.lru_cache(maxsize=None)
 def library():
-    """The loaded library, with types declared. Loaded by the first call that needs it."""
-    path = _find_library()
-    try:
-        lib = ctypes.CDLL(path)
-    except OSError as error:
-        raise LockstepError(f"{path} does not load: {error}", "io") from error
+    """The loaded library, with types of ops.h declared. Loaded by the first call that needs it."""
+    lib = _load((OPS_ALONE, EVERYTHING))
     lib.ls_backend_available.argtypes = [c_int, POINTER(Error)]
     lib.ls_backend_available.restype = c_bool
     lib.ls_cpu_workers_create.argtypes = [POINTER(c_void_p), c_int32, c_char_p, POINTER(Error)]

@@ -21,7 +21,7 @@ typedef struct train_arguments {
 } train_arguments;
 
 static const struct argp_option options[] = {
-    {"config", OPT_CONFIG, "FILE", 0, "One JSON object of keys and values", 0},
+    {"config", OPT_CONFIG, "FILE", 0, "One JSON object of keys and values; // and /* */ are comments", 0},
     {"set", OPT_SET, "KEY=VALUE", 0, "Set one key, after the file; may be given again", 0},
     {"keys", OPT_KEYS, NULL, 0, "Print all keys, their values as set so far and what they mean", 0},
     {0},

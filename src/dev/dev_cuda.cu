@@ -65,7 +65,7 @@ ls_status ls_cuda_launch_within(const ls_exec *exec, const ls_launch *launch, in
     const dim3 grid((unsigned)launch->grid[0], (unsigned)launch->grid[1], (unsigned)launch->grid[2]);
     void *arguments[] = {params};
     LS_CUDA_TRY(ls_launch_check(launch, shared_max, err));
-    if (launch->shared_bytes > 48 * 1024) /* more than every kernel may have without asking */
+    if (launch->shared_bytes > 32 * 1024) /* with what a kernel declares itself, more than 48 KB must be asked for */
         LS_CUDA_TRY(ls_cuda_status(
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)launch->shared_bytes),
             launch->kernel, err));

@@ -139,6 +139,8 @@ typedef struct ls_backend_table {
     ls_status (*load)(ls_device *device, void *to, int64_t bytes, int64_t piece_bytes, ls_memory_source source,
                       void *context, ls_error *err);
     ls_status (*read)(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err);
+    /* *hash mixed with memory (base/fnv.h), bytes > 0; waits. NULL: the host reads the memory and mixes. */
+    ls_status (*digest)(ls_device *device, uint64_t *hash, const void *memory, int64_t bytes, ls_error *err);
     ls_status (*copy)(ls_device *device, const ls_copy_args *args, ls_error *err);
     ls_status (*fill)(ls_device *device, void *to, int byte, int64_t bytes, ls_error *err);
     ls_status (*wait)(ls_device *device, ls_error *err);

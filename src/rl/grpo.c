@@ -271,6 +271,9 @@ static void print_plan(const grpo *g) {
             (long long)o->train.steps, (long long)o->prompts, (long long)o->samples, (long long)o->max_tokens,
             (long long)ls_trainer_state(g->trainer)->parameters->n_elements,
             (double)ls_trainer_bytes(g->trainer) * 1e-6, (long long)g->rows_max);
+    if (ls_trainer_host_bytes(g->trainer) > 0)
+        fprintf(g->progress, "%.1f MB of gradients wait in the host's memory\n",
+                (double)ls_trainer_host_bytes(g->trainer) * 1e-6);
     ls_memory_tell(g->device, memory, sizeof memory);
     fprintf(g->progress, "%s\n", memory);
 }

@@ -144,7 +144,8 @@ static void show(const grpo *g, double seconds) {
                                   .loss = g->n_updates > 0 ? g->last_loss.loss : (double)NAN,
                                   .speed = mean_drawn(g) * (double)g->rows.n / seconds,
                                   .tokens = g->gate.n_tokens,
-                                  .different = g->gate.n_differing};
+                                  .different = g->gate.n_differing,
+                                  .left = ls_run_seconds_left(g->records)};
     char text[256];
     if (g->progress == NULL || (isatty(fileno(g->progress)) && isnan(g->eval_reward))) return; /* records show it */
     ls_run_glance_text(text, sizeof text, &glance);

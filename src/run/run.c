@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -50,6 +51,8 @@ struct ls_run {
     bool open; /* a step is */
     int64_t step, last, n_samples;
     double began, seconds; /* of the clock; what the step took, or NaN: since it began */
+    int64_t first;         /* step that this process committed first; -1 before */
+    double first_ended;    /* of the clock */
     ls_status failed;      /* the first failure since the step began */
     ls_error err;
     ls_json_out json;
@@ -83,6 +86,17 @@ void ls_run_glance_text(char *text, size_t bytes, const ls_run_glance *g) {
     if (!isnan(g->speed)) append(text, bytes, "  %.0f tokens/s", g->speed);
     if (g->tokens > 0)
         append(text, bytes, "  mismatch %lld of %lld tokens", (long long)g->different, (long long)g->tokens);
+    if (g->left > 0) {
+        char left[LS_DURATION_TEXT_MAX];
+        ls_duration_text(left, g->left);
+        append(text, bytes, "  %s left", left);
+    }
+}
+
+double ls_run_seconds_left(const ls_run *run) {
+    if (run->first < 0 || run->step <= run->first || run->step >= run->n_steps) return 0;
+    return (clock_of(CLOCK_MONOTONIC) - run->first_ended) / (double)(run->step - run->first) *
+           (double)(run->n_steps - run->step);
 }
 
 static void glance_clear(ls_run_glance *g) {
@@ -100,6 +114,7 @@ static void glance_take(ls_run_glance *g, const char *name, double value) {
 static void glance_show(ls_run *run) {
     char text[256];
     if (!run->terminal) return;
+    run->glance.left = ls_run_seconds_left(run);
     ls_run_glance_text(text, sizeof text, &run->glance);
     fprintf(stderr, "\r\033[K%s", text);
     fflush(stderr);
@@ -320,6 +335,7 @@ ls_status ls_run_open(ls_run **out, const char *dir, const ls_run_setup *setup, 
     LS_TRY_DONE(ls_array_alloc((void **)&run, 1, sizeof *run, "run", err));
     run->lock = run->lines.fd = run->events.fd = -1;
     run->n_steps = setup->n_steps;
+    run->first = -1;
     run->terminal = isatty(STDERR_FILENO);
     LS_TRY_DONE(memory_open(&run->line_text, err));
     LS_TRY_DONE(memory_open(&run->event_text, err));
@@ -432,6 +448,10 @@ ls_status ls_run_step_commit(ls_run *run, ls_error *err) {
         run->lines.bytes += (int64_t)run->line_text.bytes;
         run->events.bytes += (int64_t)run->event_text.bytes;
         run->last = run->step;
+        if (run->first < 0) {
+            run->first = run->step;
+            run->first_ended = clock_of(CLOCK_MONOTONIC);
+        }
         glance_show(run);
     } else {
         tail_restore(&run->lines);

@@ -51,6 +51,9 @@ ls_status ls_run_step_commit(ls_run *run, ls_error *err);
 void ls_run_step_drop(ls_run *run);
 /* What the step took, where the caller was at work on it before it began here. */
 void ls_run_step_seconds(ls_run *run, double seconds);
+/* Seconds that the run will still take behind the step that is open or was committed last, by those behind the first
+ * one of this process; 0: not known. */
+double ls_run_seconds_left(const ls_run *run);
 
 /* Within a step. Of measures of one name the last counts. */
 void ls_run_metric(ls_run *run, const char *name, double value);
@@ -86,9 +89,10 @@ typedef struct ls_run_glance {
     int64_t step, n_steps;
     double reward, length, loss, speed;
     int64_t tokens, different; /* of the gates; tokens 0: there was none */
+    double left;               /* seconds to the end of the run; 0: not known */
 } ls_run_glance;
 
-/* "step 3/100  reward 0.5  length 81.2  12034 tokens/s  mismatch 0 of 8123 tokens" */
+/* "step 3/100  reward 0.5  length 81.2  12034 tokens/s  mismatch 0 of 8123 tokens  25 min left" */
 void ls_run_glance_text(char *text, size_t bytes, const ls_run_glance *glance);
 
 #endif

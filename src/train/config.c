@@ -12,6 +12,7 @@
 #include "base/fnv.h"
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "load/json_comments.h"
 
 #define CONFIG_BYTES_MAX (1 << 20)
 
@@ -174,9 +175,10 @@ ls_status ls_config_parse(const ls_config *config, const char *json, int64_t byt
     ls_json_doc *doc = NULL;
     ls_node root, child;
     void *iterator = NULL, *value;
-    char *text = NULL;
+    char *text = NULL, *bare = NULL;
     ls_status status;
-    LS_TRY_DONE(ls_json_doc_open(&doc, json, bytes, name, err));
+    LS_TRY_DONE(ls_json_without_comments(&bare, json, bytes, name, err));
+    LS_TRY_DONE(ls_json_doc_open(&doc, bare, bytes, name, err));
     root = ls_json_root(doc);
     while (ls_node_next(&root, &iterator, &child)) {
         const ls_option *o = find(config, child.key, strlen(child.key), &value);
@@ -196,6 +198,7 @@ ls_status ls_config_parse(const ls_config *config, const char *json, int64_t byt
     }
 done:
     free(text);
+    free(bare);
     ls_json_doc_free(doc);
     return status;
 }

@@ -1,7 +1,7 @@
 /* The options of a run as tables. A row is all there is to one: name, help, kind, range, place of its value. A
  * configuration is a list of tables, so that kinds of training share some and add their own. Values come from one JSON
- * object and from texts key=value; a key that no table has, a value of another type and one out of its range are
- * errors that name key and value. */
+ * object, which may have comments (load/json_comments.h), and from texts key=value; a key that no table has, a value of
+ * another type and one out of its range are errors that name key and value. */
 #ifndef LS_TRAIN_CONFIG_H
 #define LS_TRAIN_CONFIG_H
 

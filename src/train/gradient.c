@@ -9,38 +9,74 @@
 #define LEVELS_MAX 63
 /* Elements of a row of an addition, which is what threads share; carries no bits. */
 #define ADD_COLUMNS 4096
+/* Elements of a host's node that are on the device at a time. */
+#define PIECE ((int64_t)4096 * ADD_COLUMNS)
 
 struct ls_gradient {
     ls_device *device;
-    int64_t n_elements, n_leaves, n_levels;
-    float *leaf;               /* of the next leaf */
-    float *levels[LEVELS_MAX]; /* [n_levels]; in use where the bit of n_leaves is set */
+    int64_t n_elements, n_leaves;
+    int64_t n_levels;           /* of nodes that may wait */
+    int64_t n_device_levels;    /* the lower ones wait in the device's memory, the others in the host's */
+    int64_t n_buffers;          /* of the device */
+    int64_t n_spare;            /* of them hold nothing */
+    float *spare[LEVELS_MAX];   /* [n_spare] */
+    float *waiting[LEVELS_MAX]; /* [n_levels]; above the device's levels the host's memory of each */
+    /* The newest node, which need not wait yet, or the next leaf while it is made. NULL before the first leaf. */
+    float *newest;
+    int64_t newest_level; /* negative: a leaf is being made */
+    float *piece;         /* [PIECE]; NULL where the host holds nothing */
 };
 
+/* The most bits that a number below n has among its lowest `bits`. */
+static int64_t most_bits(int64_t n, int64_t bits) {
+    int64_t most = 0, above = 0;
+    for (int64_t k = LEVELS_MAX - 1; k >= 0 && n > 1; k--) {
+        const int64_t lower = k < bits ? k : bits;
+        if (((n - 1) >> k & 1) == 0) continue;
+        if (above + lower > most) most = above + lower; /* this bit cleared, all below it set */
+        above += k < bits;
+    }
+    return above > most ? above : most;
+}
+
+/* Levels on which a node may wait for its right neighbour: those of the bits of all numbers below leaves_max. */
 static int64_t levels_of(int64_t leaves_max) {
-    int64_t n = 1;
-    while (n < LEVELS_MAX && (leaves_max >> n) != 0) n++;
+    int64_t n = 0;
+    while (n < LEVELS_MAX && ((leaves_max - 1) >> n) != 0) n++;
     return n;
 }
 
-int64_t ls_gradient_bytes(int64_t n_elements, int64_t leaves_max) {
-    return (levels_of(leaves_max) + 1) * n_elements * (int64_t)sizeof(float);
+int64_t ls_gradient_nodes(int64_t leaves_max) { return most_bits(leaves_max, LEVELS_MAX) + 1; }
+
+/* As many of the lower levels as leave room for the leaf that is being made. */
+static int64_t device_levels_of(int64_t leaves_max, int64_t device_nodes) {
+    int64_t n = levels_of(leaves_max);
+    while (n > 0 && most_bits(leaves_max, n) + 1 > device_nodes) n--;
+    return n;
 }
 
+static int64_t bytes_of(const ls_gradient *g) { return g->n_elements * (int64_t)sizeof(float); }
+
 ls_status ls_gradient_create(ls_gradient **out, ls_device *device, int64_t n_elements, int64_t leaves_max,
-                             ls_error *err) {
-    ls_gradient *g = calloc(1, sizeof *g);
+                             int64_t device_nodes, ls_error *err) {
+    ls_gradient *g = NULL;
     ls_status status;
     *out = NULL;
-    if (g == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "gradient");
-    LS_ASSERT(n_elements > 0 && leaves_max > 0, "%lld elements, %lld leaves", (long long)n_elements,
-              (long long)leaves_max);
+    LS_ASSERT(n_elements > 0 && leaves_max > 0 && device_nodes > 0, "%lld elements, %lld leaves, %lld nodes",
+              (long long)n_elements, (long long)leaves_max, (long long)device_nodes);
+    LS_TRY_DONE(ls_array_alloc((void **)&g, 1, sizeof *g, "gradient", err));
     g->device = device;
     g->n_elements = n_elements;
     g->n_levels = levels_of(leaves_max);
-    LS_TRY_DONE(ls_memory_alloc(device, (void **)&g->leaf, n_elements, sizeof(float), "gradient", err));
-    for (int64_t i = 0; i < g->n_levels; i++)
-        LS_TRY_DONE(ls_memory_alloc(device, (void **)&g->levels[i], n_elements, sizeof(float), "gradient", err));
+    g->n_device_levels = device_levels_of(leaves_max, device_nodes);
+    g->n_buffers = most_bits(leaves_max, g->n_device_levels) + 1;
+    for (; g->n_spare < g->n_buffers; g->n_spare++)
+        LS_TRY_DONE(
+            ls_memory_alloc(device, (void **)&g->spare[g->n_spare], n_elements, sizeof(float), "gradient", err));
+    for (int64_t k = g->n_device_levels; k < g->n_levels; k++)
+        LS_TRY_DONE(ls_memory_pin(device, (void **)&g->waiting[k], n_elements, sizeof(float), "gradient", err));
+    if (g->n_device_levels < g->n_levels)
+        LS_TRY_DONE(ls_memory_alloc(device, (void **)&g->piece, PIECE, sizeof(float), "gradient", err));
     *out = g;
     g = NULL;
 done:
@@ -50,66 +86,111 @@ done:
 
 void ls_gradient_free(ls_gradient *g) {
     if (g == NULL) return;
-    for (int64_t i = 0; i < g->n_levels; i++) ls_memory_free(g->device, g->levels[i]);
-    ls_memory_free(g->device, g->leaf);
+    ls_gradient_begin(g);
+    for (int64_t i = 0; i < g->n_spare; i++) ls_memory_free(g->device, g->spare[i]);
+    for (int64_t k = g->n_device_levels; k < g->n_levels; k++) ls_memory_unpin(g->device, g->waiting[k], bytes_of(g));
+    ls_memory_free(g->device, g->piece);
     free(g);
 }
 
-void ls_gradient_begin(ls_gradient *g) { g->n_leaves = 0; }
-int64_t ls_gradient_leaves(const ls_gradient *g) { return g->n_leaves; }
+int64_t ls_gradient_bytes(const ls_gradient *g) { return g->n_buffers * bytes_of(g); }
+int64_t ls_gradient_host_bytes(const ls_gradient *g) { return (g->n_levels - g->n_device_levels) * bytes_of(g); }
 
-ls_status ls_gradient_leaf(ls_gradient *g, bool zero, float **out, ls_error *err) {
-    *out = g->leaf;
-    return zero ? ls_memory_fill(g->device, g->leaf, 0, g->n_elements * (int64_t)sizeof(float), err) : LS_OK;
+/* ---- nodes that wait ---- */
+
+static bool waits(const ls_gradient *g, int64_t level) {
+    return (g->n_leaves >> level & 1) != 0 && !(g->newest != NULL && g->newest_level == level);
 }
 
-/* left += right: whole rows, then what is left of them. */
-static ls_status add(const ls_gradient *g, float *left, const float *right, ls_error *err) {
-    const int64_t rows = g->n_elements / ADD_COLUMNS, rest = g->n_elements % ADD_COLUMNS, at = rows * ADD_COLUMNS;
-    const ls_residual_args whole = {.h = left, .y = right, .rows = rows, .dim = ADD_COLUMNS};
-    const ls_residual_args tail = {.h = left + at, .y = right + at, .rows = 1, .dim = rest};
+static void give_back(ls_gradient *g, float *buffer) { g->spare[g->n_spare++] = buffer; }
+
+static float *take(ls_gradient *g) {
+    LS_ASSERT(g->n_spare > 0, "no buffer for leaf %lld", (long long)g->n_leaves);
+    return g->spare[--g->n_spare];
+}
+
+/* The newest node waits for its right neighbour. */
+static ls_status put_away(ls_gradient *g, ls_error *err) {
+    float *node = g->newest;
+    if (node == NULL) return LS_OK;
+    LS_ASSERT(g->newest_level < g->n_levels, "leaf %lld of a tree of %lld levels", (long long)g->n_leaves,
+              (long long)g->n_levels);
+    g->newest = NULL;
+    if (g->newest_level < 0) {
+        give_back(g, node); /* a leaf that was never folded */
+    } else if (g->newest_level < g->n_device_levels) {
+        g->waiting[g->newest_level] = node;
+    } else {
+        give_back(g, node);
+        return ls_memory_copy(g->device, g->waiting[g->newest_level], node, bytes_of(g), err);
+    }
+    return LS_OK;
+}
+
+void ls_gradient_begin(ls_gradient *g) {
+    for (int64_t k = 0; k < g->n_device_levels; k++)
+        if (waits(g, k)) give_back(g, g->waiting[k]);
+    if (g->newest != NULL) give_back(g, g->newest);
+    g->newest = NULL;
+    g->n_leaves = 0;
+}
+
+int64_t ls_gradient_leaves(const ls_gradient *g) { return g->n_leaves; }
+
+/* ---- the tree ---- */
+
+ls_status ls_gradient_leaf(ls_gradient *g, bool zero, float **out, ls_error *err) {
+    LS_TRY(put_away(g, err));
+    *out = g->newest = take(g);
+    g->newest_level = -1;
+    return zero ? ls_memory_fill(g->device, g->newest, 0, bytes_of(g), err) : LS_OK;
+}
+
+/* out = left + right, n elements: whole rows, then what is left of them. */
+static ls_status add(const ls_gradient *g, float *out, float *left, const float *right, int64_t n, ls_error *err) {
+    const int64_t rows = n / ADD_COLUMNS, rest = n % ADD_COLUMNS, at = rows * ADD_COLUMNS;
+    const ls_residual_args whole = {.h = left, .y = right, .rows = rows, .dim = ADD_COLUMNS, .out = out};
+    const ls_residual_args tail = {.h = left + at, .y = right + at, .rows = 1, .dim = rest, .out = out + at};
     if (rows > 0) LS_TRY(ls_residual(g->device, &whole, err));
     if (rest > 0) LS_TRY(ls_residual(g->device, &tail, err));
     return LS_OK;
 }
 
-static void swap(float **a, float **b) {
-    float *kept = *a;
-    *a = *b;
-    *b = kept;
-}
-
-/* The node in g->leaf takes the one of this level as its left neighbour: the sum is in g->leaf. */
+/* The newest node takes the one that waits on this level as its left neighbour, and is the sum. */
 static ls_status join(ls_gradient *g, int64_t level, ls_error *err) {
-    const ls_status status = add(g, g->levels[level], g->leaf, err);
-    swap(&g->levels[level], &g->leaf);
-    return status;
+    float *left = g->waiting[level];
+    if (level < g->n_device_levels) {
+        LS_TRY(add(g, left, left, g->newest, g->n_elements, err));
+        give_back(g, g->newest);
+        g->newest = left;
+        return LS_OK;
+    }
+    for (int64_t at = 0; at < g->n_elements; at += PIECE) {
+        const int64_t n = g->n_elements - at < PIECE ? g->n_elements - at : PIECE;
+        LS_TRY(ls_memory_copy(g->device, g->piece, left + at, n * (int64_t)sizeof(float), err));
+        LS_TRY(add(g, g->newest + at, g->piece, g->newest + at, n, err));
+    }
+    return LS_OK;
 }
 
 ls_status ls_gradient_fold(ls_gradient *g, ls_error *err) {
     int64_t level = 0;
+    LS_ASSERT(g->newest != NULL && g->newest_level < 0, "leaf %lld was not begun", (long long)g->n_leaves);
     for (; (g->n_leaves >> level & 1) != 0; level++) LS_TRY(join(g, level, err));
-    LS_ASSERT(level < g->n_levels, "leaf %lld of a tree of %lld levels", (long long)g->n_leaves,
-              (long long)g->n_levels);
-    swap(&g->levels[level], &g->leaf);
+    g->newest_level = level;
     g->n_leaves++;
     return LS_OK;
 }
 
+/* The newest node is that of the lowest level: all others are its left neighbours, in the order of their levels. */
 ls_status ls_gradient_root(ls_gradient *g, float **out, ls_error *err) {
-    bool is_first = true;
-    LS_ASSERT(g->n_leaves > 0, "a tree of %lld leaves", (long long)g->n_leaves);
-    for (int64_t level = 0; level < g->n_levels; level++) {
-        if ((g->n_leaves >> level & 1) == 0) continue;
-        if (is_first)
-            swap(&g->levels[level], &g->leaf);
-        else
-            LS_TRY(join(g, level, err));
-        is_first = false;
-    }
-    swap(&g->levels[0], &g->leaf);
+    LS_ASSERT(g->n_leaves > 0 && g->newest != NULL && g->newest_level >= 0, "a tree of %lld leaves",
+              (long long)g->n_leaves);
+    for (int64_t level = g->newest_level + 1; level < g->n_levels; level++)
+        if (waits(g, level)) LS_TRY(join(g, level, err));
     g->n_leaves = 1;
-    *out = g->levels[0];
+    g->newest_level = 0;
+    *out = g->newest;
     return LS_OK;
 }
 

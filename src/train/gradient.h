@@ -7,7 +7,8 @@
  * who computed which subtree.
  *
  * The fold is a binary counter: level k holds the sum of a complete run of 2^k leaves that waits for its right
- * neighbour. */
+ * neighbour. Where the device cannot hold all nodes that may wait at once, those of the highest levels, which are
+ * touched least, wait in the host's memory; that carries no bits. */
 #ifndef LS_TRAIN_GRADIENT_H
 #define LS_TRAIN_GRADIENT_H
 
@@ -15,12 +16,15 @@
 
 typedef struct ls_gradient ls_gradient;
 
-/* leaves_max: of one tree. Gradients are device memory. */
+/* Gradients, nodes and the leaf that is being made, that are there at once, at most. */
+int64_t ls_gradient_nodes(int64_t leaves_max);
+/* leaves_max: of one tree. Gradients are device memory; device_nodes: so many of them at most, at least 1. */
 ls_status ls_gradient_create(ls_gradient **out, ls_device *device, int64_t n_elements, int64_t leaves_max,
-                             ls_error *err);
+                             int64_t device_nodes, ls_error *err);
 void ls_gradient_free(ls_gradient *gradient);
-/* Bytes that a gradient of this size takes. */
-int64_t ls_gradient_bytes(int64_t n_elements, int64_t leaves_max);
+/* What it holds of the device's memory and of the host's. */
+int64_t ls_gradient_bytes(const ls_gradient *gradient);
+int64_t ls_gradient_host_bytes(const ls_gradient *gradient);
 
 /* Begins a tree without leaves. */
 void ls_gradient_begin(ls_gradient *gradient);

@@ -388,6 +388,11 @@ static void show(sft *s, const ls_train_stats *stats, const ls_train_batch *batc
             (long long)steps, stats->totals[0] / batch->count, stats->norm, stats->rate,
             (double)batch->offsets[batch->n] / seconds);
     if (!isnan(held_out)) fprintf(s->progress, "  held-out loss %.5f", held_out);
+    if (ls_run_seconds_left(s->records) > 0) {
+        char left[LS_DURATION_TEXT_MAX];
+        ls_duration_text(left, ls_run_seconds_left(s->records));
+        fprintf(s->progress, "  %s left", left);
+    }
     fputc('\n', s->progress);
     *shown = ls_clock_seconds();
 }
@@ -496,6 +501,9 @@ static void print_plan(const sft *s) {
             (long long)s->n_train, (long long)s->offsets[s->n], (long long)s->longest, (long long)o->train.steps,
             (long long)o->batch, (long long)ls_trainer_state(s->trainer)->parameters->n_elements,
             (double)ls_trainer_bytes(s->trainer) * 1e-6, (long long)s->rows_max);
+    if (ls_trainer_host_bytes(s->trainer) > 0)
+        fprintf(s->progress, "%.1f MB of gradients wait in the host's memory\n",
+                (double)ls_trainer_host_bytes(s->trainer) * 1e-6);
     ls_memory_tell(s->device, memory, sizeof memory);
     fprintf(s->progress, "%s\n", memory);
 }

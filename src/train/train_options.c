@@ -55,6 +55,10 @@ static const ls_option rows[] = {
     INT("microbatch", false, microbatch, 1, SEQUENCES_MAX, "Leaves of one forward, at most"),
     INT("rows", false, rows, 0, 1 << 30, "Tokens of one forward, at most (0: what microbatch leaves can have)"),
     SWITCH("recompute", recompute, "Compute activations again in the backward instead of keeping them"),
+    INT("gradients", false, gradients, 0, 64,
+        "Gradients of leaves and of sums of leaves that the device holds at a time, at most; the others wait in the "
+        "host's "
+        "memory (0: what fits)"),
     INT("threads", false, threads, 0, LS_THREADS_MAX, "Threads (0: all processors)"),
     CHOICE("isa", false, isa, isas, "Instruction set: best, generic, avx2 or avx512"),
     TEXT("device", device, "Where to compute: auto, cpu, cuda or cuda:N (auto: a GPU where this build can use one)"),
@@ -170,4 +174,5 @@ void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *o) {
     out->microbatch = o->microbatch;
     out->rows_max = o->rows;
     out->recompute = o->recompute;
+    out->gradients = o->gradients;
 }

@@ -25,6 +25,7 @@ typedef struct ls_train_options {
     bool resume, new_schedule;
     int64_t microbatch, rows;
     bool recompute;
+    int64_t gradients;
     int64_t threads;
     int32_t isa; /* 0: the best there is, else ls_isa + 1 */
     char device[LS_OPTION_TEXT_MAX];

@@ -9,6 +9,9 @@
 #include "base/fnv.h"
 #include "base/mem.h"
 
+/* Of a device whose memory is limited a 32nd stays free: libraries and graphs take some behind the trainer's back. */
+#define KEPT_FREE 32
+
 /* The leaves [begin, end) of a batch that this process computes, of n in all. */
 typedef struct own_leaves {
     int64_t begin, end, n, share;
@@ -103,6 +106,28 @@ static int64_t tree_leaves(const ls_trainer *t) {
     return share > n_ranks ? share : n_ranks;
 }
 
+/* Gradients that the device is to hold: as many as ever are there at once, or fit what all else has left of a device
+ * whose memory is limited. */
+static ls_status device_nodes(const ls_trainer *t, int64_t *out, ls_error *err) {
+    const int64_t bytes = t->state.parameters->n_elements * (int64_t)sizeof(float);
+    ls_memory_state memory;
+    int64_t fit;
+    *out = ls_gradient_nodes(tree_leaves(t));
+    if (t->opts.gradients > 0 && t->opts.gradients < *out) *out = t->opts.gradients;
+    if (t->opts.gradients > 0) return LS_OK;
+    LS_TRY(ls_device_memory(t->device, &memory, err));
+    fit = (memory.free - memory.total / KEPT_FREE) / bytes;
+    if (memory.is_limited && fit < *out) *out = fit > 1 ? fit : 1;
+    return LS_OK;
+}
+
+/* Last of all that a trainer makes. */
+static ls_status make_gradient(ls_trainer *t, ls_error *err) {
+    int64_t nodes;
+    LS_TRY(device_nodes(t, &nodes, err));
+    return ls_gradient_create(&t->gradient, t->device, t->state.parameters->n_elements, tree_leaves(t), nodes, err);
+}
+
 ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *directory, ls_device *device,
                             const ls_trainer_opts *opts, ls_error *err) {
     ls_trainer *t = NULL;
@@ -114,13 +139,13 @@ ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *direc
     t->device = device;
     LS_TRY_DONE(ls_parameters_open(&t->state.parameters, model, device, directory, err));
     LS_TRY_DONE(make_arrays(t, err));
-    LS_TRY_DONE(ls_gradient_create(&t->gradient, device, t->state.parameters->n_elements, tree_leaves(t), err));
     {
         const int64_t spans =
             opts->microbatch < leaves_of(t, opts->sequences_max) ? opts->microbatch * opts->leaf : opts->sequences_max;
         const ls_tape_opts tape = {opts->dtype, opts->rows_max, spans, opts->recompute, opts->temperature};
         LS_TRY_DONE(ls_tape_create(&t->tape, t->state.parameters, device, &tape, err));
     }
+    LS_TRY_DONE(make_gradient(t, err));
     *out = t;
     t = NULL;
 done:
@@ -153,12 +178,14 @@ ls_train_state *ls_trainer_state(ls_trainer *t) { return &t->state; }
 
 int64_t ls_trainer_bytes(const ls_trainer *t) {
     const ls_parameters *p = t->state.parameters;
-    int64_t bytes = 3 * p->n_elements * (int64_t)sizeof(float) + ls_gradient_bytes(p->n_elements, tree_leaves(t));
+    int64_t bytes = 3 * p->n_elements * (int64_t)sizeof(float) + ls_gradient_bytes(t->gradient);
     bytes += p->model->weight_bytes;
     for (int64_t i = 0; i < p->n; i++)
         if (p->list[i].own != NULL) bytes += p->list[i].n_elements * ls_dtype_bytes(p->list[i].dtype);
     return bytes;
 }
+
+int64_t ls_trainer_host_bytes(const ls_trainer *t) { return ls_gradient_host_bytes(t->gradient); }
 
 ls_status ls_train_state_digest(const ls_train_state *s, uint64_t *out, ls_error *err) {
     const float *const arrays[] = {s->parameters->masters, s->m, s->v};

@@ -52,6 +52,7 @@ typedef struct ls_trainer_opts {
     int64_t microbatch;    /* leaves of one forward, at most */
     int64_t rows_max;      /* tokens of one forward, at most; every leaf must fit */
     int64_t sequences_max; /* of a batch */
+    int64_t gradients;     /* that the device holds at a time, at most: others wait on the host. 0: what fits */
     bool recompute;
     bool entropy;       /* whether the rows of a forward have entropies */
     int64_t n_metrics;  /* at least 1 */
@@ -79,6 +80,8 @@ ls_status ls_trainer_agree(ls_trainer *trainer, ls_error *err);
 ls_status ls_train_state_digest(const ls_train_state *state, uint64_t *out, ls_error *err);
 /* Bytes of masters, weights, moments and gradients; the tape comes on top. */
 int64_t ls_trainer_bytes(const ls_trainer *trainer);
+/* Of the gradients that wait in the host's memory. */
+int64_t ls_trainer_host_bytes(const ls_trainer *trainer);
 /* Whether the weight decay reaches a parameter. */
 bool ls_trainer_decays(ls_slot_kind kind);
 

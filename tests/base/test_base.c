@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/json_out.h"
 #include "base/mem.h"
@@ -24,6 +25,21 @@ static void sizes_are_checked(void **state) {
     check_failed(ls_array_alloc(&array, INT64_MAX / 2, 4, "huge", &err), &err, "huge");
     assert_null(array);
     check_failed(ls_array_alloc(&array, INT64_MAX - 10, 1, "edge", &err), &err, "edge");
+}
+
+static void durations_are_for_people(void **state) {
+    static const struct {
+        double seconds;
+        const char *text;
+    } cases[] = {{-1, "0 s"},         {0.4, "0 s"},        {99.4, "99 s"},           {100, "2 min"},
+                 {720, "12 min"},     {5969, "99 min"},    {6000, "1 h 40 min"},     {12000, "3 h 20 min"},
+                 {172800, "2 d 0 h"}, {187200, "2 d 4 h"}, {1e300, "1157407 d 10 h"}};
+    char text[LS_DURATION_TEXT_MAX];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ls_duration_text(text, cases[i].seconds);
+        assert_string_equal(text, cases[i].text);
+    }
 }
 
 static void utf8_follows_the_standard(void **state) {
@@ -152,11 +168,9 @@ static void json_can_be_told(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_are_checked),
-        cmocka_unit_test(utf8_follows_the_standard),
-        cmocka_unit_test(output_appears_only_when_complete),
-        cmocka_unit_test(every_item_runs_once),
-        cmocka_unit_test(json_is_escaped),
+        cmocka_unit_test(sizes_are_checked),         cmocka_unit_test(durations_are_for_people),
+        cmocka_unit_test(utf8_follows_the_standard), cmocka_unit_test(output_appears_only_when_complete),
+        cmocka_unit_test(every_item_runs_once),      cmocka_unit_test(json_is_escaped),
         cmocka_unit_test(json_can_be_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,8 +12,8 @@ static const struct {
     const char *folder;
     int level;
 } layers[] = {
-    {"base", 0},    {"num", 1},   {"dev", 2}, {"op", 3},  {"load", 3}, {"text", 4},   {"model", 4},
-    {"rollout", 5}, {"train", 5}, {"run", 4}, {"lab", 4}, {"rl", 6},   {"parity", 7}, {"cli", 8},
+    {"base", 0},  {"num", 1}, {"dev", 2}, {"op", 3}, {"load", 3},   {"text", 4}, {"model", 4}, {"rollout", 5},
+    {"train", 5}, {"run", 4}, {"lab", 4}, {"rl", 6}, {"parity", 7}, {"api", 7},  {"cli", 8},
 };
 
 /* Headers of other libraries and the one folder that may include each. */
@@ -34,6 +34,7 @@ static const struct {
     {"op/cuda/", {"op"}},
     {"op/gemm_cuda.h", {"op"}},
     {"dev/", {"dev", "op"}},
+    {"api/", {"api"}},
     {"model/jamba", {"model"}},
     {"model/mamba", {"model"}},
     {"model/parts.h", {"model"}},

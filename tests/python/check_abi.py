@@ -1,9 +1,10 @@
-"""The ctypes structs and constants of lockstep._abi against include/lockstep/ops.h, as a C compiler sees it.
+"""The ctypes structs and constants of lockstep._abi and lockstep._embed against include/lockstep, as a C compiler
+sees it.
 
 Needs python3 and a C compiler, neither torch nor the library. Usage: check_abi.py INCLUDE_DIR [CC]"""
 
 import ctypes
-import importlib.util
+import importlib
 import pathlib
 import re
 import subprocess
@@ -20,16 +21,14 @@ CONSTANTS = {
 }
 
 
-def load_abi():
-    """_abi.py alone: the package around it imports torch."""
-    spec = importlib.util.spec_from_file_location("_abi", ROOT / "python/lockstep/_abi.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def load(name):
+    """A module of the package that needs neither torch nor numpy; the package imports nothing by itself."""
+    sys.path.insert(0, str(ROOT / "python"))
+    return importlib.import_module(f"lockstep.{name}")
 
 
-def c_name(struct):
-    return "ls" + re.sub("([A-Z])", r"_\1", struct.__name__).lower()
+def c_name(struct, prefix="ls"):
+    return prefix + re.sub("([A-Z])", r"_\1", struct.__name__).lower()
 
 
 def members_of(header, name):
@@ -43,7 +42,8 @@ def members_of(header, name):
 def evaluate(expressions, include, cc):
     """Values of integer C expressions."""
     lines = "".join(f'    printf("%lld\\n", (long long)({expression}));\n' for expression in expressions)
-    source = f'#include <stdio.h>\n#include "lockstep/ops.h"\nint main(void) {{\n{lines}    return 0;\n}}\n'
+    source = '#include <stdio.h>\n#include "lockstep/ops.h"\n#include "lockstep/train.h"\n'
+    source += f"int main(void) {{\n{lines}    return 0;\n}}\n"
     with tempfile.TemporaryDirectory() as folder:
         file, program = pathlib.Path(folder, "layout.c"), pathlib.Path(folder, "layout")
         file.write_text(source)
@@ -53,13 +53,14 @@ def evaluate(expressions, include, cc):
 
 
 def main(include, cc="cc"):
-    abi, report = load_abi(), Report()
-    header = "".join(pathlib.Path(include, "lockstep", file).read_text() for file in ("lockstep.h", "ops.h"))
-    structs = [value for value in vars(abi).values()
-               if isinstance(value, type) and issubclass(value, ctypes.Structure) and value is not ctypes.Structure]
+    abi, embed, report = load("_abi"), load("_embed"), Report()
+    header = "".join(pathlib.Path(include, "lockstep", file).read_text()
+                     for file in ("lockstep.h", "ops.h", "engine.h", "train.h"))
+    names = {c_name(struct, prefix): struct for module, prefix in ((embed, "lockstep"), (abi, "ls"))
+             for struct in vars(module).values() if isinstance(struct, type) and issubclass(struct, ctypes.Structure)
+             and struct is not ctypes.Structure and (module is abi or struct is not abi.Error)}
 
-    def check_struct(struct):
-        name = c_name(struct)
+    def check_struct(name, struct):
         fields = [field for field, _ in struct._fields_]
         assert fields == members_of(header, name), f"{fields}, the header has {members_of(header, name)}"
         expressions = [f"sizeof({name})"]
@@ -78,9 +79,25 @@ def main(include, cc="cc"):
         expected = [getattr(abi, name) for name in CONSTANTS] + list(range(1, len(abi.STATUS_NAMES)))
         assert got == expected, list(zip(names, got, expected))
 
-    for struct in structs:
-        report.run(c_name(struct), check_struct, struct)
+    def check_choices():
+        """Names whose place in a tuple is the value of a constant."""
+        choices = {"FINISH": [None, *embed.FINISHES.values()], "LOGPROBS": embed.LOGPROBS,
+                   "ADVANTAGE": embed.ADVANTAGES, **{name.upper(): names for name, names in embed.CHOICES.items()}}
+        prefix = {"FINISH": "FINISH_", "NORM": "NORM_", "ADVANTAGE": "ADVANTAGE_"}
+        pairs = [(f"LOCKSTEP_{prefix.get(kind, '')}{name.upper()}", value) for kind, names in choices.items()
+                 for value, name in enumerate(names) if name is not None] + [("LOCKSTEP_ABI", embed.ABI)]
+        got = evaluate([name for name, _ in pairs], include, cc)
+        assert got == [value for _, value in pairs], list(zip(pairs, got))
+
+    def check_functions():
+        declared = set(re.findall(r"\blockstep_(\w+)\(", re.sub(r"/\*.*?\*/", "", header, flags=re.S)))
+        assert declared == set(embed._CALLS) | set(embed._PLAIN), declared ^ (set(embed._CALLS) | set(embed._PLAIN))
+
+    for name, struct in names.items():
+        report.run(name, check_struct, name, struct)
     report.run("constants", check_constants)
+    report.run("names of choices", check_choices)
+    report.run("a Python function for each of C", check_functions)
     report.run("an op for each argument struct", lambda: [
         re.search(rf"ls_op_{op}\(const ls_exec \*exec, const {c_name(args)} \*args, ls_error \*err\)", header).group()
         for op, args in abi.OPS.items()])

@@ -29,7 +29,7 @@ static void must_not_matter(const char *const *base, int64_t n_base, const char 
 static void settings_carry_no_bits(void **state) {
     static const char *const others[][4] = {
         {"microbatch=1"},
-        {"microbatch=2", "recompute=true"},
+        {"microbatch=2", "recompute=true", "gradients=1"},
         {"microbatch=8", "threads=2"},
         {"rows=80", "isa=generic"},
         {"recompute=true", "threads=2"},

@@ -50,6 +50,25 @@ static void values_come_from_json_and_texts(void **state) {
     assert_int_equal(o.train.schedule_steps, 10);
 }
 
+static void comments_say_nothing(void **state) {
+    ls_error err;
+    (void)state;
+    assert_ok(
+        parse("// what this run is for\n{\"leaf\": /* two // \n lines */ 4, \"data\": \"a//b/*c*/\\\"//\", // last\n"
+              "\"batch\":/**/7}//",
+              &err),
+        err);
+    assert_int_equal(o.train.leaf, 4);
+    assert_int_equal(o.batch, 7);
+    assert_string_equal(o.data.data, "a//b/*c*/\"//");
+    check_failed(parse("// one\n/* two\n*/ {\"leaf\":4,}", &err), &err, "line 3, column");
+    check_failed(parse("{}\n/* no end *", &err), &err, "run.json: invalid JSON at line 2: a comment that does not end");
+    check_failed(parse("{}/*/", &err), &err, "does not end");
+    check_failed(parse("{\"leaf\":4} / 2", &err), &err, "invalid JSON");
+    check_failed(parse("{\"data\":\"//\\", &err), &err, "invalid JSON");
+    check_failed(parse("// nothing else", &err), &err, "invalid JSON");
+}
+
 static void what_is_wrong_is_named(void **state) {
     static const struct {
         const char *json, *says;
@@ -207,6 +226,7 @@ static void every_epoch_is_a_permutation(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(values_come_from_json_and_texts, reset),
+        cmocka_unit_test_setup(comments_say_nothing, reset),
         cmocka_unit_test_setup(what_is_wrong_is_named, reset),
         cmocka_unit_test_setup(impossible_together, reset),
         cmocka_unit_test_setup(written_values_agree, reset),

@@ -1,5 +1,6 @@
 /* The training step: no bit of masters and moments depends on microbatch, recomputation, threads or instruction set;
  * the step is its contract; the leaf tree and schedules against float64; failures change nothing. */
+#include "base/fnv.h"
 #include "num/round.h"
 #include "train/training.h"
 
@@ -74,7 +75,8 @@ static float tree(const float *leaves, int64_t begin, int64_t end, int64_t n) {
     return ls_add(tree(leaves, begin, middle, n), tree(leaves, middle, end, n));
 }
 
-static void leaves_fold_in_a_tree(void **state) {
+/* Trees of n_min to n_max leaves, of which the device holds so many nodes. */
+static void check_trees(int64_t n_min, int64_t n_max, int64_t device_nodes) {
     enum { N = 40, WIDE = 5000 };
     float leaves[N];
     uint64_t seed = 3;
@@ -82,11 +84,13 @@ static void leaves_fold_in_a_tree(void **state) {
     float *values = calloc(WIDE, sizeof *values);
     ls_gradient *g;
     ls_error err;
-    (void)state;
     assert_non_null(values);
-    assert_ok(ls_gradient_create(&g, device, WIDE, N, &err), err);
+    assert_true(n_max <= N);
+    assert_ok(ls_gradient_create(&g, device, WIDE, n_max, device_nodes, &err), err);
+    assert_true(ls_gradient_bytes(g) <= device_nodes * WIDE * (int64_t)sizeof(float));
+    assert_true((ls_gradient_host_bytes(g) == 0) == (ls_gradient_nodes(n_max) <= device_nodes));
     for (int64_t i = 0; i < N; i++) leaves[i] = test_uniform(&seed, -1.0f, 1.0f);
-    for (int64_t n = 1; n <= N; n++) {
+    for (int64_t n = n_min; n <= n_max; n++) {
         float *root;
         ls_gradient_begin(g);
         for (int64_t i = 0; i < n; i++) {
@@ -116,6 +120,49 @@ static void leaves_fold_in_a_tree(void **state) {
     }
     ls_gradient_free(g);
     free(values);
+    test_device_close(device);
+}
+
+static void leaves_fold_in_a_tree(void **state) {
+    (void)state;
+    check_trees(1, 40, 64);
+}
+
+/* Whichever nodes wait on the host, and whatever the largest tree is. */
+static void nodes_wait_on_the_host(void **state) {
+    (void)state;
+    assert_int_equal(ls_gradient_nodes(1), 1);
+    assert_int_equal(ls_gradient_nodes(2), 2);
+    assert_int_equal(ls_gradient_nodes(5),
+                     3); /* behind leaf 3 two nodes wait, the fourth leaf's gradient is the third */
+    assert_int_equal(ls_gradient_nodes(128), 8);
+    assert_int_equal(ls_gradient_nodes(129), 8);
+    for (int64_t nodes = 1; nodes <= 4; nodes++)
+        for (int64_t n = 1; n <= 17; n++) check_trees(n > 3 ? n - 3 : 1, n, nodes);
+}
+
+/* Whichever way a device finds it, and wherever the memory begins and ends. */
+static void a_digest_is_fnv_1a(void **state) {
+    enum { BYTES = (1 << 18) + 77 };
+    static const int64_t sizes[] = {0, 1, 15, 16, 4095, 4097, 65535, 65536, 65537, 131072, BYTES - 5};
+    ls_device *device = test_device(1, ls_isa_best());
+    uint8_t *host = malloc(BYTES), *memory;
+    uint64_t seed = 11;
+    ls_error err;
+    (void)state;
+    assert_non_null(host);
+    for (int64_t i = 0; i < BYTES; i++) host[i] = (uint8_t)(test_uniform(&seed, 0.0f, 256.0f));
+    assert_ok(ls_memory_alloc(device, (void **)&memory, BYTES, 1, "bytes", &err), err);
+    assert_ok(ls_memory_write(device, memory, host, BYTES, &err), err);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int64_t at = 0; at < 4; at++) {
+            uint64_t hash = LS_FNV_START + (uint64_t)at;
+            const uint64_t want = ls_fnv_mix(hash, host + at, sizes[i]);
+            assert_ok(ls_memory_digest(device, &hash, memory + at, sizes[i], &err), err);
+            assert_true(hash == want);
+        }
+    ls_memory_free(device, memory);
+    free(host);
     test_device_close(device);
 }
 
@@ -149,7 +196,7 @@ static void a_step_is_its_contract(void **state) {
     from_device(t.device, before, p->masters, bytes);
     for (int64_t r = 0; r < b.offsets[b.n]; r++) d[r] = -1.0f;
     assert_ok(ls_tape_create(&tape, p, t.device, &tape_opts, &err), err);
-    assert_ok(ls_gradient_create(&g, t.device, p->n_elements, 8, &err), err);
+    assert_ok(ls_gradient_create(&g, t.device, p->n_elements, 8, 64, &err), err);
     assert_ok(ls_tape_forward(tape, b.tokens, b.offsets, b.n, &err), err);
     for (int64_t i = 0; i < 8; i++) {
         assert_ok(ls_gradient_leaf(g, true, &there, &err), err);
@@ -404,6 +451,8 @@ static void impossible_options_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(leaves_fold_in_a_tree),
+        cmocka_unit_test(nodes_wait_on_the_host),
+        cmocka_unit_test(a_digest_is_fnv_1a),
         cmocka_unit_test(rates_follow_their_formulas),
         cmocka_unit_test(a_step_is_its_contract),
         cmocka_unit_test(settings_carry_no_bits),

@@ -3,11 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fnv.h"
 #include "base/inject.h"
 #include "base/mem.h"
 #include "dev/device.h"
 #include "dev/gpu.h"
 #include "op/cuda/cuda_ops.h"
+#include "op/cuda/digest_cuda.h"
 #include "op/cuda/faulty_ops_cuda.h"
 #include "op/gemm_cuda.h"
 
@@ -266,6 +268,41 @@ static ls_status cuda_read(ls_device *device, void *host, const void *from, int6
     return LS_OK;
 }
 
+static uint64_t power(uint64_t base, int64_t n) {
+    uint64_t p = 1;
+    for (; n > 0; n /= 2, base *= base)
+        if (n % 2 != 0) p *= base;
+    return p;
+}
+
+/* A slab of memory whose chunks' ends, on device and host, take DIGEST_ENDS bytes. */
+#define DIGEST_CHUNKS 2048
+#define DIGEST_ENDS ((int64_t)DIGEST_CHUNKS * LS_DIGEST_STARTS * (int64_t)sizeof(uint64_t))
+
+static ls_status cuda_digest(ls_device *device, uint64_t *hash, const void *memory, int64_t bytes, ls_error *err) {
+    const int64_t slab = DIGEST_CHUNKS * LS_DIGEST_CHUNK;
+    uint64_t *ends = NULL, *on_device, h = *hash;
+    ls_status status;
+    LS_TRY_DONE(enter_unrecorded(device, "a digest", err));
+    LS_TRY_DONE(ls_device_prepare(device, LS_WORKSPACE_HEAD + DIGEST_ENDS, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&ends, DIGEST_ENDS, 1, "digest", err));
+    on_device = (uint64_t *)(void *)((uint8_t *)device->exec.workspace + LS_WORKSPACE_HEAD);
+    for (int64_t at = 0; at < bytes; at += slab) {
+        const int64_t n = bytes - at < slab ? bytes - at : slab, chunks = (n - 1) / LS_DIGEST_CHUNK + 1;
+        LS_TRY_DONE(ls_cuda_digest_chunks(&device->exec, on_device, (const uint8_t *)memory + at, n, err));
+        LS_TRY_DONE(ls_memory_take(device, ends, on_device, chunks * LS_DIGEST_STARTS * (int64_t)sizeof *ends, err));
+        for (int64_t c = 0; c < chunks; c++) {
+            const int64_t left = n - c * LS_DIGEST_CHUNK, low = (int64_t)(h % LS_DIGEST_STARTS);
+            h = (h - (uint64_t)low) * power(LS_FNV_PRIME, left < LS_DIGEST_CHUNK ? left : LS_DIGEST_CHUNK) +
+                ends[c * LS_DIGEST_STARTS + low];
+        }
+    }
+    *hash = h;
+done:
+    free(ends);
+    return status;
+}
+
 static ls_status cuda_copy(ls_device *device, const ls_copy_args *a, ls_error *err) {
     const ls_status status = enter(&device->exec, err);
     return status != LS_OK
@@ -370,6 +407,7 @@ static const ls_backend_table device_table = {.title = "cuda",
                                               .write = cuda_write,
                                               .load = cuda_load,
                                               .read = cuda_read,
+                                              .digest = cuda_digest,
                                               .copy = cuda_copy,
                                               .fill = cuda_fill,
                                               .wait = cuda_wait,

@@ -1,0 +1,100 @@
+"""The Python classes over engine and trainer: values, refusals, ends of life. Usage: check_embedding.py MODEL"""
+
+import gc
+import pathlib
+import sys
+import tempfile
+
+import numpy as np
+
+import lockstep
+
+MODEL = sys.argv[1]
+
+
+def bits(arrays):
+    return np.concatenate(arrays).view(np.uint32).tolist()
+
+
+def refused(kind, words, function, *args, **named):
+    try:
+        function(*args, **named)
+    except kind as error:
+        assert words in str(error), f"'{error}' does not mention '{words}'"
+    else:
+        raise AssertionError(f"expected {kind.__name__} that mentions '{words}'")
+
+
+def engine_scoring_and_trainer_agree():
+    model = lockstep.Model(MODEL, device="cpu", threads=1)
+    assert model.info["vocab"] > 4 and model.info["numerics"] == "exact/2/f32" and model.info["version"] == 0
+    first = lockstep.Engine(model, seed=3)
+    second = lockstep.Engine(model, seed=3, batch=2, chunk=1, prefix="off", fork=False)
+    a, b = (engine.generate([[1, 2], [3]], samples=3, max_tokens=6) for engine in (first, second))
+    assert [rollout.tokens.tolist() for rollout in a] == [rollout.tokens.tolist() for rollout in b]
+    assert bits([rollout.logprobs for rollout in a]) == bits([rollout.logprobs for rollout in b])
+    trainer = lockstep.Trainer(model, rate=1e-3, loss="gspo", schedule="linear", schedule_steps=9)
+    sequences = [rollout.sequence for rollout in a]
+    assert bits(trainer.score(sequences)) == bits(model.score(sequences))
+    assert bits(model.score(sequences)) == bits(model.score(sequences, batch=1, chunk=2))
+    stats = trainer.policy(a, np.linspace(-1, 1, 6))
+    assert stats["step"] == trainer.step == 1 and stats["differing"] == 0 and stats["ratio_max"] == 1, stats
+    refused(lockstep.LockstepError, "lockstep_engine_update", first.tick)
+    refused(lockstep.LockstepError, "other bits", trainer.policy, a, np.zeros(6))
+    first.update()
+    assert set(first.generate([[1, 2]], max_tokens=4)[0].weights.tolist()) == {1}
+
+
+def supervised_steps_and_checkpoints():
+    sequences = [[1, 2, 3, 4], [5, 6, 7]]
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = lockstep.Trainer(MODEL, rate=1e-3)
+        before = trainer.sft(sequences, masks=[[0, 0, 1, 1], [0, 1, 1]])
+        assert before["tokens"] == 4 and "ratio_mean" not in before
+        trainer.save(folder)
+        trainer.sft(sequences)
+        trainer.export(pathlib.Path(folder, "model"))
+        whole = trainer.model.score(sequences)
+        again = lockstep.Trainer(pathlib.Path(folder, "step-00000001"), rate=1e-3)
+        again.resume()
+        again.sft(sequences)
+        assert bits(whole) == bits(again.model.score(sequences))
+        assert bits(whole) == bits(lockstep.Model(pathlib.Path(folder, "model")).score(sequences))
+
+
+def wrong_arguments():
+    model = lockstep.Model(MODEL)
+    refused(lockstep.LockstepError, "no-such", lockstep.Model, "no-such-directory")
+    refused(ValueError, "dtype", lockstep.Model, MODEL, dtype="f64")
+    refused(lockstep.LockstepError, "no lever", lockstep.Engine, model, speed=3)
+    refused(TypeError, "no option", lockstep.Trainer, model, speed=3)
+    refused(ValueError, "loss", lockstep.Trainer, model, loss="dpo")
+    engine = lockstep.Engine(model, length_max=16)
+    refused(TypeError, "integers", engine.submit, [1.5])
+    refused(ValueError, "does not fit", engine.submit, [1 << 40])
+    refused(lockstep.LockstepError, "vocabulary", engine.submit, [1 << 20], max_tokens=2)
+    refused(lockstep.LockstepError, "length_max is 16", engine.submit, [1], max_tokens=99)
+    trainer = lockstep.Trainer(model)
+    refused(ValueError, "masks", trainer.sft, [[1, 2]], masks=[[1]])
+    refused(ValueError, "no sequences", trainer.sft, [])
+    refused(ValueError, "shape", trainer.policy, engine.generate([[1]], max_tokens=2), [1, 2])
+    assert lockstep.advantages([1, 0], group=2, kind="mean").tolist() == [0.5, -0.5]
+
+
+def handles_end_once():
+    model = lockstep.Model(MODEL)
+    with lockstep.Engine(model) as engine:
+        ticket = engine.submit([1, 2], max_tokens=4)
+        model.close()  # the engine holds it
+        engine.cancel(ticket)
+        assert engine.take().finish == "cancel" and engine.take() is None
+    engine.close()
+    refused(ValueError, "closed", engine.tick)
+    refused(ValueError, "closed", model.score, [[1]])
+    del engine, model
+    gc.collect()
+
+
+for check in (engine_scoring_and_trainer_agree, supervised_steps_and_checkpoints, wrong_arguments, handles_end_once):
+    check()
+    print(f"{check.__name__}: ok")
