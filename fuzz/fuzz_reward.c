@@ -18,6 +18,8 @@ static void check(const ls_reward_answer *answer) {
     FILE *file = fmemopen(text, sizeof text, "w");
     ls_reward_answer again;
     ls_json_out json;
+    if (answer->text != NULL && (!answer->is_turn && answer->error[0] == '\0')) abort();
+    if (answer->text != NULL && answer->text[answer->text_bytes] != '\0') abort();
     if (answer->id < -1 || !isfinite(answer->reward)) abort();
     if (answer->ok != (answer->error[0] == '\0') || (!answer->ok && answer->reward != 0)) abort();
     if (memchr(answer->error, '\0', sizeof answer->error) == NULL || strchr(answer->error, '\n') != NULL) abort();
@@ -42,13 +44,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     ls_error err;
     if (copy == NULL) return 0;
     if (n_bytes > 0) memcpy(copy, data, n_bytes);
-    if (ls_reward_answer_parse(answers, copy, (int64_t)n_bytes, "input", &err) == LS_OK)
+    if (ls_reward_answer_parse(answers, copy, (int64_t)n_bytes, "input", &err) == LS_OK) {
         check(answers);
-    else if (strncmp(err.text, "input", 5) != 0)
+        free(answers[0].text);
+    } else if (strncmp(err.text, "input", 5) != 0) {
         abort();
+    }
     if (ls_reward_answers_parse(answers, &n, ANSWERS_MAX, copy, (int64_t)n_bytes, "input", &err) == LS_OK) {
         for (int64_t i = 0; i < n; i++) {
             check(&answers[i]);
+            free(answers[i].text);
             if (answers[i].id < 0) abort();
         }
     } else if (strncmp(err.text, "input", 5) != 0) {

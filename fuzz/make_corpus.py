@@ -131,6 +131,8 @@ def reward_seeds():
         "error": '{"id":"17","error":"no\\njudge"}', "nan": '{"id":"\\"NaN","reward":NaN}',
         "infinite": '{"id":3,"reward":-Infinity}', "list": '{"items":[{"id":"1","reward":1},{"id":"2","error":""}]}',
         "list_nan": '{"items":[{"id":1,"reward":NaN},{"id":2}]}', "huge": '{"id":99999999999999999999,"reward":1e999}',
+        "prompt": '{"id":"1","prompt":"2+3="}', "observation": '{"id":"2","observation":"\\n5\\n","reward":0.25}',
+        "done": '{"items":[{"id":3,"done":true,"reward":1},{"id":4,"done":1,"observation":[]}]}',
     }
     for name, text in seeds.items():
         write("reward", name, text)

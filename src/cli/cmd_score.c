@@ -43,6 +43,27 @@ static ls_status set_distribution(ls_score_item *item, const ls_record *r, const
     return LS_OK;
 }
 
+/* Conversations become sequences of tokens, without what would begin a further answer. */
+static ls_status encode_chats(score_run *run, const ls_run_options *o, const char *path, ls_error *err) {
+    ls_chat *chat = NULL;
+    ls_tokenizer *tokenizer = NULL;
+    ls_status status = LS_OK;
+    for (int64_t i = 0; i < run->n_records; i++) {
+        ls_record *r = &run->records[i];
+        if (r->chat == NULL) continue;
+        LS_TRY_DONE(
+            ls_chat_ids(&chat, &tokenizer, o->model, path, r, false, &r->completion_ids, &r->n_completion, err));
+        r->is_tokens = true;
+        if (r->n_completion > 0) continue;
+        status = LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: messages: render to no token", path, (long long)r->line);
+        goto done;
+    }
+done:
+    ls_chat_free(chat);
+    ls_tokenizer_free(tokenizer);
+    return status;
+}
+
 static ls_status lay_out_items(score_run *run, const ls_run_options *o, const char *path, ls_error *err) {
     const int32_t vocab = run->model->config.vocab;
     const int64_t length_max = o->max_length > 0 ? o->max_length : run->model->config.positions_max;
@@ -118,6 +139,7 @@ int ls_cmd_score(int argc, char **argv) {
     LS_TRY_DONE(ls_cli_profile_settle(&o, run.model, &err));
     run.model->ablation = o.levers.ablation;
     LS_TRY_DONE(ls_records_read(&run.records, &run.n_records, path, LS_RECORD_SEQUENCE, &err));
+    LS_TRY_DONE(encode_chats(&run, &o, path, &err));
     LS_TRY_DONE(lay_out_items(&run, &o, path, &err));
     ls_cli_device_tell("device", &run.choice, o.profile);
     {

@@ -149,10 +149,29 @@ static ls_status make_up_prompts(ls_job *job, uint64_t seed, ls_error *err) {
     return LS_OK;
 }
 
+ls_status ls_chat_ids(ls_chat **chat, ls_tokenizer **tokenizer, const char *model, const char *path,
+                      const ls_record *record, bool add_prompt, int32_t **ids, int64_t *n, ls_error *err) {
+    ls_template_output text = {0};
+    char place[1200];
+    ls_status status;
+    snprintf(place, sizeof place, "%.1100s: line %lld", path, (long long)record->line);
+    if (*chat == NULL) LS_TRY_DONE(ls_chat_open(chat, model, NULL, err));
+    if (*tokenizer == NULL) LS_TRY_DONE(ls_tokenizer_open(tokenizer, model, err));
+    LS_TRY_DONE(ls_chat_render_text(*chat, record->chat, (int64_t)strlen(record->chat), place, add_prompt, &text, err));
+    status = ls_tokenizer_encode(*tokenizer, text.text, text.bytes, false, ids, n, err);
+done:
+    if (status != LS_OK && strncmp(err->text, place, strlen(place)) != 0) ls_error_prefix(err, "%s", place);
+    ls_template_output_deinit(&text);
+    return status;
+}
+
 static ls_status encode_prompts(ls_job *job, const ls_run_options *o, int64_t length_max, ls_error *err) {
     for (int64_t i = 0; i < job->n_prompts; i++) {
         ls_record *p = &job->prompts[i];
-        if (p->prompt_ids == NULL) {
+        if (p->chat != NULL) {
+            LS_TRY(ls_chat_ids(&job->chat, &job->tokenizer, o->model, o->prompts, p, true, &p->prompt_ids, &p->n_prompt,
+                               err));
+        } else if (p->prompt_ids == NULL) {
             if (p->prompt_bytes == 0)
                 return LS_FAIL(err, LS_ERR_FORMAT, "%s: line %lld: prompt: is empty", o->prompts, (long long)p->line);
             if (job->tokenizer == NULL) LS_TRY(ls_tokenizer_open(&job->tokenizer, o->model, err));
@@ -229,6 +248,14 @@ static ls_status open_tokenizer(ls_job *job, const ls_run_options *o, ls_error *
     return status;
 }
 
+static ls_status check_stop_ids(const ls_job *job, const ls_run_options *o, ls_error *err) {
+    for (int64_t i = 0; i < o->n_stop_ids; i++)
+        if (o->stop_ids[i] >= job->model->config.vocab)
+            return LS_FAIL(err, LS_ERR_ARG, "--stop-id: %d is not in the vocabulary 0..%d", o->stop_ids[i],
+                           job->model->config.vocab - 1);
+    return LS_OK;
+}
+
 ls_status ls_job_init(ls_job *job, ls_run_options *o, ls_error *err) {
     int64_t length_max;
     ls_status status;
@@ -240,6 +267,7 @@ ls_status ls_job_init(ls_job *job, ls_run_options *o, ls_error *err) {
         LS_TRY_DONE(ls_records_read(&job->prompts, &job->n_prompts, o->prompts, LS_RECORD_PROMPT, err));
     else
         LS_TRY_DONE(make_up_prompts(job, o->sampling.seed, err));
+    LS_TRY_DONE(check_stop_ids(job, o, err));
     LS_TRY_DONE(open_tokenizer(job, o, err));
     if (o->n_stop > 0 && (status = ls_stop_create(&job->stop, job->tokenizer, o->stop, o->n_stop, err)) != LS_OK) {
         ls_error_prefix(err, "--stop");
@@ -260,16 +288,26 @@ static void show_progress(void *context, int64_t n_done, int64_t n_requests, int
     if (n_done == n_requests) fputc('\n', stderr);
 }
 
+/* The tokens that end a completion; returns how many. */
+static int64_t gather_stop_ids(int32_t stop[LS_EOS_MAX + LS_STOP_TEXTS_MAX], const ls_model_config *c,
+                               const ls_run_options *o) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->n_eos && !o->ignore_eos; i++) stop[n++] = c->eos[i];
+    for (int64_t i = 0; i < o->n_stop_ids; i++) stop[n++] = o->stop_ids[i];
+    return n;
+}
+
 ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
     double start = ls_clock_seconds();
-    const ls_model_config *c = &job->model->config;
+    int32_t stop[LS_EOS_MAX + LS_STOP_TEXTS_MAX];
+    const int64_t n_stop = gather_stop_ids(stop, &job->model->config, o);
     ls_engine_opts opts = {.dtype = o->dtype,
                            .levers = o->levers,
                            .length_max = 1,
                            .logprob_of = o->logprob_of,
                            .sampling = o->sampling,
-                           .stop = c->eos,
-                           .n_stop = o->ignore_eos ? 0 : c->n_eos,
+                           .stop = stop,
+                           .n_stop = n_stop,
                            .weights = LS_JOB_WEIGHTS,
                            .inject = o->inject};
     ls_engine *engine = NULL;
@@ -312,6 +350,7 @@ void ls_job_deinit(ls_job *job) {
     free(job->completions);
     free(job->requests);
     ls_records_free(job->prompts, job->n_prompts);
+    ls_chat_free(job->chat);
     ls_tokenizer_free(job->tokenizer);
     ls_model_close(job->model);
     ls_device_close(job->device);

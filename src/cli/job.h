@@ -6,13 +6,14 @@
 #include "cli/options.h"
 #include "load/record.h"
 #include "rollout/engine.h"
+#include "text/chat.h"
 #include "text/stop.h"
-#include "text/tokenizer.h"
 
 #define LS_JOB_WEIGHTS 0 /* version of the weights of a model as it was opened */
 
 typedef struct ls_job {
     ls_model *model;
+    ls_chat *chat;           /* NULL when no prompt is a conversation */
     ls_tokenizer *tokenizer; /* NULL when the directory has none and no prompt needs one */
     ls_device *device;
     ls_device_choice choice; /* which one it is */
@@ -48,6 +49,10 @@ void ls_run_summary(const ls_run_options *options, int64_t n_sequences, int64_t 
                     const ls_job *job);
 /* Members "plan" and "stats" of such an object. */
 void ls_job_write(ls_json_out *json, const ls_job *job);
+/* A record's conversation as ids; chat and tokenizer are opened from `model` when they are not yet. add_prompt: with
+ * what begins the answer. */
+ls_status ls_chat_ids(ls_chat **chat, ls_tokenizer **tokenizer, const char *model, const char *path,
+                      const ls_record *record, bool add_prompt, int32_t **ids, int64_t *n, ls_error *err);
 /* Tokens of a file's record against the vocabulary; the error names file, line, field, index and value. */
 ls_status ls_ids_check(const char *path, const ls_record *record, const char *field, const int32_t *ids, int64_t n,
                        int32_t vocab, ls_error *err);

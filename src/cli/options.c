@@ -34,6 +34,7 @@ enum {
     OPT_AGAINST,
     OPT_PROFILE,
     OPT_STOP,
+    OPT_STOP_ID,
     OPT_INJECT,
     OPT_JSON,
     OPT_MEMORY_PLAN,
@@ -65,6 +66,7 @@ static const option_row rows[] = {
       "raw: of the model at temperature 1 (default); processed: of the distribution sampled from", 0},
      G | S | C},
     {{"stop", OPT_STOP, "TEXT", 0, "End a completion whose text contains this; may be given again", 0}, G | C},
+    {{"stop-id", OPT_STOP_ID, "ID", 0, "End a completion with this token; may be given again", 0}, G | C},
     {{"ignore-eos", OPT_IGNORE_EOS, NULL, 0, "Do not stop at the end-of-sequence token", 0}, G | C},
     {{"score-batch", OPT_SCORE_BATCH, "N", 0, "Sequences in one forward of the scoring half (4)", 0}, C},
     {{"score-chunk", OPT_SCORE_CHUNK, "N", 0,
@@ -119,6 +121,15 @@ static ls_status add_stop(ls_run_options *o, const char *text, ls_error *err) {
     return LS_OK;
 }
 
+static ls_status add_stop_id(ls_run_options *o, const char *text, ls_error *err) {
+    int64_t id = 0;
+    LS_TRY(ls_cli_int(&id, "--stop-id", text, 0, INT32_MAX, err));
+    if (o->n_stop_ids == LS_STOP_TEXTS_MAX)
+        return LS_FAIL(err, LS_ERR_ARG, "--stop-id: more than %d tokens", LS_STOP_TEXTS_MAX);
+    o->stop_ids[o->n_stop_ids++] = (int32_t)id;
+    return LS_OK;
+}
+
 ls_status ls_cli_profile(ls_run_options *out, const char *text, ls_error *err) {
     out->has_profile = ls_profile_parse(&out->profile, text);
     return out->has_profile ? LS_OK : LS_FAIL(err, LS_ERR_ARG, "--profile: '%s' is not exact or mma16", text);
@@ -165,6 +176,7 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_SCORE_BATCH: return ls_cli_int(&o->score_batch, "--score-batch", text, 1, 1024, err);
         case OPT_SCORE_CHUNK: return parse_chunk(&o->score_chunk, "--score-chunk", text, err);
         case OPT_STOP: return add_stop(o, text, err);
+        case OPT_STOP_ID: return add_stop_id(o, text, err);
         case OPT_DEVICE: return ls_cli_device_name(&o->device, "--device", text, err);
         case OPT_AGAINST: return parse_against(o, text, err);
 #ifdef LS_FAULTS

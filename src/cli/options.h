@@ -20,6 +20,8 @@ typedef struct ls_run_options {
     const char *device, *against;        /* names; against NULL: the same */
     const char *stop[LS_STOP_TEXTS_MAX]; /* texts that end a completion */
     int64_t n_stop;
+    int32_t stop_ids[LS_STOP_TEXTS_MAX]; /* tokens that end one, besides the end-of-sequence tokens */
+    int64_t n_stop_ids;
     int64_t max_tokens, max_length;   /* max_length 0: the configuration's */
     int64_t score_batch, score_chunk; /* chunk 0: whole */
     ls_levers levers;                 /* score has some of them: batch, chunk, page_tokens, threads, isa, ablation */

@@ -67,16 +67,58 @@ static bool find_field(found_field *out, const ls_node *root, const char *name, 
     return false;
 }
 
+/* {"messages": .., "tools": .. and so on}: what a template needs of the line, in this order. */
+static ls_status write_chat(ls_data_line *out, const ls_node *root, const ls_node *messages, ls_error *err) {
+    static const char *const names[] = {"messages", "tools", "documents", "chat_template_kwargs"};
+    enum { N_NAMES = sizeof names / sizeof names[0] };
+    char *dumps[N_NAMES] = {NULL};
+    int64_t total = 2, at = 0;
+    ls_status status = LS_OK;
+    for (int i = 0; i < N_NAMES; i++) {
+        ls_node node = *messages;
+        if (i > 0 && !ls_node_get_some(root, names[i], &node)) continue;
+        LS_TRY_DONE(ls_node_dump(&node, &dumps[i], err));
+        total += (int64_t)(strlen(dumps[i]) + strlen(names[i])) + 4;
+    }
+    LS_TRY_DONE(ls_array_alloc((void **)&out->prompt, total + 1, 1, "prompt", err));
+    for (int i = 0; i < N_NAMES; i++) {
+        if (dumps[i] == NULL) continue;
+        at += snprintf(out->prompt + at, (size_t)(total + 1 - at), "%c\"%s\":", i == 0 ? '{' : ',', names[i]);
+        memcpy(out->prompt + at, dumps[i], strlen(dumps[i]));
+        at += (int64_t)strlen(dumps[i]);
+    }
+    out->prompt[at++] = '}';
+    out->prompt_bytes = at;
+    out->is_chat = true;
+done:
+    for (int i = 0; i < N_NAMES; i++) free(dumps[i]);
+    return status;
+}
+
+/* A prompt that is a list of objects. */
+static bool are_messages(const ls_node *node) {
+    ls_node first;
+    if (ls_node_kind_of(node) != LS_NODE_ARRAY || ls_node_count(node) == 0) return false;
+    first = ls_node_at(node, 0);
+    return ls_node_kind_of(&first) == LS_NODE_OBJECT;
+}
+
 static ls_status read_prompt(ls_data_line *out, const ls_node *root, const ls_data_fields *fields, ls_error *err) {
     found_field f;
     const char *text;
+    const bool is_named = fields->prompt != NULL && fields->prompt[0] != '\0';
+    if (!is_named && ls_node_get_some(root, "messages", &f.node)) {
+        LS_TRY(ls_node_expect(&f.node, LS_NODE_ARRAY, err));
+        return write_chat(out, root, &f.node, err);
+    }
     if (!find_field(&f, root, fields->prompt, prompt_names)) {
         if (fields->prompt != NULL && fields->prompt[0] != '\0')
             return ls_node_fail(root, LS_ERR_FORMAT, err, "'%.60s' is missing", fields->prompt);
         return ls_node_fail(root, LS_ERR_FORMAT, err,
-                            "none of prompt, question, problem, input, instruction is there; "
+                            "none of prompt, question, problem, input, instruction is there, nor messages; "
                             "data_prompt names another field");
     }
+    if (are_messages(&f.node)) return write_chat(out, root, &f.node, err);
     LS_TRY(ls_node_text(&f.node, &text, &out->prompt_bytes, err));
     if (out->prompt_bytes == 0) return ls_node_fail(&f.node, LS_ERR_FORMAT, err, "is empty");
     return ls_text_copy(&out->prompt, text, out->prompt_bytes, err);

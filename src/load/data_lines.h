@@ -1,6 +1,10 @@
 /* Problems of one's own, JSON Lines: every line an object with a prompt, mostly an answer, perhaps an id, under any
  * names.
  *
+ * A line may be a conversation: `messages`, which counts before the usual names of a prompt, or a prompt that is a list
+ * of messages; with it come `tools`, `documents` and `chat_template_kwargs` (text/chat.h). Its prompt is that
+ * conversation as JSON until somebody renders it.
+ *
  * A name is a member's, or a path of members with dots between. Without a name the first of the usual ones counts:
  *   prompt  prompt, question, problem, input, instruction
  *   answer  answer, completion, solution, output, target
@@ -27,7 +31,8 @@ typedef struct ls_data_line {
     bool has_id;           /* it was given */
     char *prompt, *answer; /* answer NULL: none */
     int64_t prompt_bytes, answer_bytes;
-    char *whole; /* the line as JSON */
+    bool is_chat; /* the prompt is a conversation as JSON, or what its rendering made of it */
+    char *whole;  /* the line as JSON */
 } ls_data_line;
 
 /* At least one line is demanded. */

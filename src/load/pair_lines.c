@@ -146,8 +146,10 @@ ls_status ls_pairs_detect(bool *out, const char *path, ls_error *err) {
     } while (more && is_blank(line, bytes));
     if (!more || ls_json_doc_open(&doc, line, bytes, path, NULL) != LS_OK) goto done;
     root = ls_json_root(doc);
-    *out = ls_node_get_some(&root, "prompt_ids", &node) || ls_node_get_some(&root, "completion_ids", &node) ||
-           ls_node_get_some(&root, "completion", &node) || !has_answer(&root);
+    *out = !ls_node_get_some(&root, "messages", &node);
+    if (*out)
+        *out = ls_node_get_some(&root, "prompt_ids", &node) || ls_node_get_some(&root, "completion_ids", &node) ||
+               ls_node_get_some(&root, "completion", &node) || !has_answer(&root);
 done:
     ls_json_doc_free(doc);
     free(line);

@@ -29,6 +29,7 @@ void ls_record_init(ls_record *record) {
 void ls_record_deinit(ls_record *record) {
     free(record->id);
     free(record->prompt);
+    free(record->chat);
     free(record->prompt_ids);
     free(record->completion_ids);
     free(record->logprobs);
@@ -306,9 +307,28 @@ done:
     return status;
 }
 
+/* The members of a conversation, as an object of their own. */
+static ls_status read_chat(ls_record *record, const json_t *line, ls_error *err) {
+    static const char *const names[] = {"messages", "tools", "documents", "chat_template_kwargs"};
+    const json_t *messages = member(line, "messages");
+    json_t *chat;
+    if (messages == NULL) return LS_OK;
+    if (!json_is_array(messages)) return fail_value(err, "messages", messages, "a list");
+    if ((chat = json_object()) == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "messages");
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (member(line, names[i]) != NULL) json_object_set(chat, names[i], json_object_get(line, names[i]));
+    record->chat = json_dumps(chat, JSON_COMPACT);
+    json_decref(chat);
+    return record->chat != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "messages");
+}
+
 static ls_status check_kind(const ls_record *record, ls_record_kind kind, ls_error *err) {
     switch (kind) {
         case LS_RECORD_PROMPT:
+            if (record->chat != NULL && (record->prompt != NULL || record->prompt_ids != NULL))
+                return LS_FAIL(err, LS_ERR_FORMAT, "id '%.200s': messages beside prompt or prompt_ids, expected one",
+                               record->id);
+            if (record->chat != NULL) return LS_OK;
             if (record->prompt == NULL && record->prompt_ids == NULL)
                 return LS_FAIL(err, LS_ERR_FORMAT, "id '%.200s': neither prompt nor prompt_ids", record->id);
             if (record->prompt != NULL && record->prompt_ids != NULL)
@@ -317,6 +337,10 @@ static ls_status check_kind(const ls_record *record, ls_record_kind kind, ls_err
                 return LS_FAIL(err, LS_ERR_FORMAT, "prompt_ids: an empty list");
             return LS_OK;
         case LS_RECORD_SEQUENCE:
+            if (record->chat != NULL && record->completion_ids != NULL)
+                return LS_FAIL(err, LS_ERR_FORMAT, "id '%.200s': messages beside ids of tokens, expected one",
+                               record->id);
+            if (record->chat != NULL) return LS_OK;
             if (record->completion_ids == NULL)
                 return LS_FAIL(err, LS_ERR_FORMAT, "id '%.200s': neither token_ids nor completion_ids", record->id);
             if (!record->is_tokens && record->prompt_ids == NULL)
@@ -347,6 +371,7 @@ static ls_status read_record(ls_record *record, const json_t *line, ls_record_ki
         return LS_FAIL(err, LS_ERR_FORMAT, "id: missing");
     }
     LS_TRY(read_text(&record->prompt, &record->prompt_bytes, line, "prompt", err));
+    LS_TRY(read_chat(record, line, err));
     LS_TRY(read_tokens(record, line, err));
     LS_TRY(read_logprobs(record, line, err));
     LS_TRY(read_name(&record->finish, line, "finish", err));

@@ -1,6 +1,8 @@
 /* The record format: JSON Lines, one sequence a line. Reading checks it, writing produces it.
  *
- * A prompt line is {"id","prompt"} or {"id","prompt_ids"}; a token line {"id","token_ids"}; a rollout line
+ * A prompt line is {"id","prompt"}, {"id","prompt_ids"} or {"id","messages"}, a conversation with perhaps "tools",
+ * "documents" and "chat_template_kwargs" (text/chat.h); a token line {"id","token_ids"} or a conversation; a rollout
+ * line
  *   {"id","prompt_ids","completion_ids","logprobs","logprob_bits","finish","seed","sample","text","meta"};
  * a score line {"id","token_ids","logprobs","logprob_bits"}, where token_ids may be absent. Rules:
  *   - "id" is a string, or an integer, which stands for its digits, unique in its file. Unknown members are ignored;
@@ -27,8 +29,9 @@
 
 /* What every line of a file must hold. */
 typedef enum ls_record_kind {
-    LS_RECORD_PROMPT,   /* prompt, or prompt_ids that are not empty, not both */
-    LS_RECORD_SEQUENCE, /* token_ids, or prompt_ids and completion_ids; the prompt or the sequence is not empty */
+    LS_RECORD_PROMPT,   /* one of prompt, messages, and prompt_ids that are not empty */
+    LS_RECORD_SEQUENCE, /* token_ids, messages, or prompt_ids and completion_ids; the prompt or the sequence is not
+                           empty */
     LS_RECORD_LOGPROB   /* logprobs or logprob_bits */
 } ls_record_kind;
 
@@ -45,6 +48,7 @@ typedef struct ls_record {
     char *id;
     char *prompt; /* ends in NUL and may contain more of them */
     int64_t prompt_bytes;
+    char *chat; /* the conversation as JSON */
     int32_t *prompt_ids;
     int64_t n_prompt;
     int32_t *completion_ids; /* the token_ids when is_tokens */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "load/json_node.h"
 
 /* The length of a number that Python writes and JSON lacks, at text[0..bytes), or 0. */
@@ -81,12 +82,30 @@ static void copy_line(char out[LS_REWARD_ERROR_MAX], const char *text, int64_t b
     out[n] = '\0';
 }
 
+/* What an environment says besides a reward. */
+static ls_status read_turn(ls_reward_answer *out, const ls_node *answer, ls_error *err) {
+    const char *text;
+    ls_node value;
+    if (ls_node_get_some(answer, "done", &value)) {
+        out->is_turn = true;
+        out->is_broken = ls_node_bool(&value, &out->done, NULL) != LS_OK;
+    }
+    if (!ls_node_get_some(answer, "observation", &value) && !ls_node_get_some(answer, "prompt", &value)) return LS_OK;
+    out->is_turn = true;
+    if (ls_node_text(&value, &text, &out->text_bytes, NULL) != LS_OK) {
+        out->is_broken = true;
+        return LS_OK;
+    }
+    return ls_text_copy(&out->text, text, out->text_bytes, err);
+}
+
 static void read_value(ls_reward_answer *out, const ls_node *answer) {
     ls_node value;
     char *shown = NULL;
     const char *text;
     int64_t bytes;
     if (ls_node_get_some(answer, "error", &value)) {
+        out->is_turn = false;
         if (ls_node_kind_of(&value) == LS_NODE_TEXT && ls_node_text(&value, &text, &bytes, NULL) == LS_OK)
             copy_line(out->error, text, bytes);
         if (out->error[0] == '\0') snprintf(out->error, sizeof out->error, "an error without words");
@@ -114,10 +133,13 @@ static void read_value(ls_reward_answer *out, const ls_node *answer) {
 }
 
 static ls_status read_answer(ls_reward_answer *out, const ls_node *node, ls_error *err) {
+    ls_node reward;
     memset(out, 0, sizeof *out);
     LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, err));
     LS_TRY(read_id(&out->id, node, err));
+    LS_TRY(read_turn(out, node, err));
     read_value(out, node);
+    if (!out->ok && ls_node_get_some(node, "reward", &reward)) out->is_turn = false; /* it is no number */
     return LS_OK;
 }
 
@@ -129,6 +151,7 @@ ls_status ls_reward_answer_parse(ls_reward_answer *out, const char *text, int64_
     LS_TRY_DONE(open_doc(&doc, text, bytes, name, err));
     root = ls_json_root(doc);
     status = read_answer(out, &root, err);
+    if (status != LS_OK) free(out->text);
 done:
     ls_json_doc_free(doc);
     return status;
@@ -138,6 +161,7 @@ ls_status ls_reward_answers_parse(ls_reward_answer *out, int64_t *n, int64_t n_m
                                   const char *name, ls_error *err) {
     ls_json_doc *doc = NULL;
     ls_node root, items;
+    int64_t n_read = 0;
     ls_status status;
     *n = 0;
     LS_TRY_DONE(open_doc(&doc, text, bytes, name, err));
@@ -151,6 +175,7 @@ ls_status ls_reward_answers_parse(ls_reward_answer *out, int64_t *n, int64_t n_m
     }
     for (int64_t i = 0; i < ls_node_count(&items); i++) {
         const ls_node item = ls_node_at(&items, i);
+        n_read = i + 1;
         LS_TRY_DONE(read_answer(&out[i], &item, err));
         if (out[i].id < 0) {
             status = ls_node_fail(&item, LS_ERR_FORMAT, err, "'id' is missing");
@@ -159,6 +184,7 @@ ls_status ls_reward_answers_parse(ls_reward_answer *out, int64_t *n, int64_t n_m
     }
     *n = ls_node_count(&items);
 done:
+    for (int64_t i = 0; status != LS_OK && i < n_read; i++) free(out[i].text);
     ls_json_doc_free(doc);
     return status;
 }

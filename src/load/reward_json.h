@@ -1,5 +1,6 @@
 /* Answers of reward programs and servers: {"id","reward"} or {"id","error"}, one or a list of them. Whatever is not a
- * finite number is an answer that failed, not a reward. */
+ * finite number is an answer that failed, not a reward. Environments answer {"id","prompt"}, {"id","observation"} or
+ * {"id","done"}, each with or without a reward. */
 #ifndef LS_LOAD_REWARD_JSON_H
 #define LS_LOAD_REWARD_JSON_H
 
@@ -12,6 +13,11 @@ typedef struct ls_reward_answer {
     bool ok;
     double reward;                   /* finite; 0 unless ok */
     char error[LS_REWARD_ERROR_MAX]; /* why it is not ok */
+    /* Of environments. */
+    bool is_turn, done; /* it has one of their members; the episode is over */
+    bool is_broken;     /* such a member is not what it should be */
+    char *text;         /* the prompt or the observation, or NULL: released with free() */
+    int64_t text_bytes;
 } ls_reward_answer;
 
 /* One object. "id" is a whole number >= 0 or its decimal text. Fails when the text is no object or its id no such

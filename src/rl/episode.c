@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "rl/environment.h"
 
 ls_status ls_episodes_create(ls_episodes **out, int64_t n_problems, int64_t samples, int64_t length, int64_t max_tokens,
                              ls_error *err) {
@@ -26,6 +27,8 @@ ls_status ls_episodes_create(ls_episodes **out, int64_t n_problems, int64_t samp
     }
     LS_TRY_DONE(ls_array_alloc((void **)&e->list, e->n, sizeof *e->list, "episodes", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->problems, n_problems, sizeof *e->problems, "problems", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->prompts, n_problems, sizeof *e->prompts, "problems", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->names, n_problems, sizeof *e->names, "problems", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->requests, e->n, sizeof *e->requests, "requests", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->stops, e->n, sizeof *e->stops, "stop texts", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->owners, e->n, sizeof *e->owners, "requests", err));
@@ -43,8 +46,15 @@ done:
 
 static void free_texts(ls_episodes *e) {
     for (int64_t i = 0; e->list != NULL && i < e->n; i++) {
-        for (int64_t k = 0; k < e->list[i].n_replies; k++) free((char *)(uintptr_t)e->list[i].replies[k].text);
+        for (int64_t k = 0; k < e->list[i].n_replies; k++) {
+            free((char *)(uintptr_t)e->list[i].replies[k].text);
+            free((char *)(uintptr_t)e->list[i].observations[k].text);
+        }
         e->list[i].n_replies = 0;
+    }
+    for (int64_t p = 0; e->prompts != NULL && p < e->n_problems; p++) {
+        free((char *)(uintptr_t)e->prompts[p].text);
+        e->prompts[p] = (ls_reply){0};
     }
 }
 
@@ -53,6 +63,8 @@ void ls_episodes_free(ls_episodes *e) {
     free_texts(e);
     free(e->list);
     free(e->problems);
+    free(e->prompts);
+    free(e->names);
     free(e->requests);
     free(e->stops);
     free(e->owners);
@@ -75,7 +87,7 @@ static ls_status encode_prompt(ls_episodes *e, const ls_world *w, ls_episode *fi
     int32_t *ids = NULL;
     int64_t n = 0;
     ls_status status;
-    LS_TRY_DONE(ls_tokenizer_encode(w->tokenizer, q->prompt.text, q->prompt.bytes, true, &ids, &n, err));
+    LS_TRY_DONE(ls_tokenizer_encode(w->tokenizer, q->prompt.text, q->prompt.bytes, !q->is_chat, &ids, &n, err));
     if (n == 0 || n >= e->length) {
         status = LS_FAIL(err, LS_ERR_CAPACITY, "a prompt of %lld tokens; sequences have at most %lld (length)",
                          (long long)n, (long long)e->length);
@@ -99,15 +111,25 @@ static ls_status make_question(ls_question *out, ls_episodes *e, const ls_world 
     ls_problem *problem = &e->problems[p];
     if (w->data != NULL) {
         const ls_data_line *line = ls_data_at(w->data, split == LS_SPLIT_TRAIN ? LS_DATA_TRAIN : LS_DATA_HELD_OUT, i);
-        *out = (ls_question){
-            line->id, {line->prompt, line->prompt_bytes}, {line->answer, line->answer_bytes}, line->whole};
+        *out = (ls_question){line->id,
+                             {line->prompt, line->prompt_bytes},
+                             {line->answer, line->answer_bytes},
+                             line->whole,
+                             line->is_chat};
+        return LS_OK;
+    }
+    if (w->task == NULL) {
+        snprintf(e->names[p], sizeof e->names[p], "environment/%s/%lld", split == LS_SPLIT_TRAIN ? "train" : "held-out",
+                 (long long)i);
+        *out = (ls_question){.id = e->names[p], .prompt = e->prompts[p]};
         return LS_OK;
     }
     LS_TRY(ls_task_make(problem, w->task, split, i, err));
     *out = (ls_question){problem->id,
                          {problem->prompt, (int64_t)strlen(problem->prompt)},
                          {problem->answer[0] != '\0' ? problem->answer : NULL, (int64_t)strlen(problem->answer)},
-                         NULL};
+                         NULL,
+                         false};
     return LS_OK;
 }
 
@@ -115,13 +137,15 @@ ls_status ls_episodes_begin(ls_episodes *e, const ls_world *w, ls_task_split spl
     free_texts(e);
     e->first_problem = first;
     e->n_failed = 0;
+    if (w->environment != NULL && w->data == NULL)
+        LS_TRY(ls_environment_reset(w->environment, split, first, e->n_problems, e->prompts, err));
     for (int64_t p = 0; p < e->n_problems; p++) {
         ls_episode *group = e->list + p * e->samples;
         ls_question question;
         LS_TRY(make_question(&question, e, w, p, split, err));
         for (int64_t k = 0; k < e->samples; k++) {
             const int64_t at = (p * e->samples + k) * e->length;
-            group[k] = (ls_episode){.problem = w->data == NULL ? &e->problems[p] : NULL,
+            group[k] = (ls_episode){.problem = w->task != NULL ? &e->problems[p] : NULL,
                                     .question = question,
                                     .prompt_i = (uint32_t)(first + p),
                                     .sample_i = (uint32_t)k,
@@ -165,27 +189,98 @@ static ls_status decode(const ls_tokenizer *tokenizer, const int32_t *ids, int64
     return status;
 }
 
-/* What the environment says to the last completion; the episode ends where it cannot go on. */
-static ls_status answer(ls_episodes *e, const ls_world *w, ls_episode *x, ls_error *err) {
-    ls_turn turn;
+/* Text of an environment behind what there is; the episode ends where there is no room for it and a token more. */
+static ls_status append_text(ls_episodes *e, const ls_world *w, ls_episode *x, const char *text, int64_t bytes,
+                             ls_error *err) {
     int32_t *ids = NULL;
     int64_t n = 0;
-    ls_status status = LS_OK;
-    x->ended = x->overlong || x->n_replies == LS_TURNS_MAX || w->task == NULL;
-    if (x->ended) return LS_OK;
-    ls_task_turn(&turn, w->task, x->problem, x->replies, x->n_replies);
-    x->ended = turn.end;
-    if (turn.end) return LS_OK;
-    LS_TRY_DONE(ls_tokenizer_encode(w->tokenizer, turn.text, (int64_t)strlen(turn.text), false, &ids, &n, err));
+    LS_TRY(ls_tokenizer_encode(w->tokenizer, text, bytes, false, &ids, &n, err));
     if (x->n + n >= e->length) {
         x->ended = x->overlong = true;
     } else {
         memcpy(x->tokens + x->n, ids, (size_t)n * sizeof *ids);
         x->n += n;
     }
-done:
     free(ids);
+    return LS_OK;
+}
+
+/* What the task says to the last completion; the episode ends where it cannot go on. */
+static ls_status answer(ls_episodes *e, const ls_world *w, ls_episode *x, ls_error *err) {
+    ls_turn turn;
+    if (w->environment != NULL) return LS_OK; /* all episodes are asked for together */
+    x->ended = x->overlong || x->n_replies == LS_TURNS_MAX || w->task == NULL;
+    if (x->ended) return LS_OK;
+    ls_task_turn(&turn, w->task, x->problem, x->replies, x->n_replies);
+    x->ended = turn.end;
+    if (turn.end) return LS_OK;
+    return append_text(e, w, x, turn.text, (int64_t)strlen(turn.text), err);
+}
+
+/* One answer of the environment. */
+static ls_status take_answer(ls_episodes *e, const ls_world *w, ls_episode *x, ls_environment_answer *a, bool ends,
+                             ls_error *err) {
+    x->observations[x->n_replies - 1] = a->said; /* from here on the episode frees it */
+    if (!isnan(a->reward)) {
+        x->earned += a->reward;
+        x->is_judged = true;
+    }
+    x->failed = x->failed || a->failed;
+    x->ended = ends || a->failed || a->done;
+    if (x->ended) return LS_OK;
+    if (a->said.text == NULL) {
+        x->failed = x->ended = true; /* a turn needs something to answer to */
+        return LS_OK;
+    }
+    return append_text(e, w, x, a->said.text, a->said.bytes, err);
+}
+
+/* Asks the environment for episodes owners[0..n), those that end by themselves for the last time. */
+static ls_status ask_environment(ls_episodes *e, const ls_world *w, const int64_t *owners, int64_t n, bool all_end,
+                                 ls_error *err) {
+    const ls_episode **episodes = NULL;
+    char(*names)[LS_EPISODE_ID_MAX] = NULL;
+    bool *ends = NULL;
+    ls_environment_answer *answers = NULL;
+    ls_status status;
+    LS_TRY_DONE(ls_array_alloc((void **)&episodes, n, sizeof *episodes, "environment", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&names, n, sizeof *names, "environment", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&ends, n, sizeof *ends, "environment", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&answers, n, sizeof *answers, "environment", err));
+    for (int64_t i = 0; i < n; i++) {
+        episodes[i] = &e->list[owners[i]];
+        ls_episode_id(names[i], episodes[i]);
+        ends[i] = all_end || episodes[i]->overlong || episodes[i]->n_replies >= w->turns_max;
+    }
+    LS_TRY_DONE(ls_environment_ask(w->environment, episodes, names, ends, n, e->items, e->results, answers, err));
+    for (int64_t i = 0; i < n; i++) {
+        if (status != LS_OK) {
+            free((char *)(uintptr_t)answers[i].said.text);
+            continue;
+        }
+        status = take_answer(e, w, &e->list[owners[i]], &answers[i], ends[i], err);
+    }
+done:
+    free((void *)episodes);
+    free(names);
+    free(ends);
+    free(answers);
     return status;
+}
+
+/* Episodes for whose observation there was no room have an end without a reward: they are asked for once more. */
+static ls_status ask_the_cut(ls_episodes *e, const ls_world *w, ls_error *err) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < e->n; i++) {
+        const ls_episode *x = &e->list[i];
+        if (x->overlong && !x->failed && !x->is_judged) e->owners[n++] = i;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        ls_reply *last = &e->list[e->owners[i]].observations[e->list[e->owners[i]].n_replies - 1];
+        free((char *)(uintptr_t)last->text); /* it was never said */
+        *last = (ls_reply){0};
+    }
+    return n > 0 ? ask_environment(e, w, e->owners, n, true, err) : LS_OK;
 }
 
 static ls_status take(ls_episodes *e, const ls_world *w, ls_episode *x, const ls_request *r, ls_error *err) {
@@ -217,8 +312,9 @@ ls_status ls_episodes_run(ls_episodes *e, const ls_world *w, ls_engine *engine, 
         if (n == 0) break;
         LS_TRY(ls_engine_run(engine, e->requests, n, NULL, NULL, err));
         for (int64_t k = 0; k < n; k++) LS_TRY(take(e, w, &e->list[e->owners[k]], &e->requests[k], err));
+        if (w->environment != NULL) LS_TRY(ask_environment(e, w, e->owners, n, false, err));
     }
-    return LS_OK;
+    return w->environment != NULL ? ask_the_cut(e, w, err) : LS_OK;
 }
 
 /* ---- rewards ---- */
@@ -244,8 +340,12 @@ static ls_status ask_outside(ls_episodes *e, const ls_world *w, ls_error *err) {
         char *text = NULL;
         int64_t bytes = 0;
         LS_TRY_DONE(ls_episode_text(x, &text, &bytes, err));
-        e->items[n] = (ls_reward_item){x->question.id,          x->question.prompt,       {text, bytes},
-                                       x->question.answer.text, x->question.answer.bytes, x->question.whole};
+        e->items[n] = (ls_reward_item){.problem = x->question.id,
+                                       .prompt = x->question.prompt,
+                                       .completion = {text, bytes},
+                                       .answer = x->question.answer.text,
+                                       .answer_bytes = x->question.answer.bytes,
+                                       .data = x->question.whole};
     }
     if (w->reward != NULL) {
         LS_TRY_DONE(ls_reward_ask(w->reward, e->results, e->items, e->n, err));
@@ -267,8 +367,23 @@ done:
     return status;
 }
 
+/* What the environment has said in the course of the episodes. */
+static ls_status take_earned(ls_episodes *e, const ls_world *w, ls_error *err) {
+    for (int64_t i = 0; i < e->n; i++) {
+        ls_episode *x = &e->list[i];
+        x->failed = x->failed || !x->is_judged;
+        x->reward = x->failed ? (double)NAN : x->earned;
+        e->n_failed += x->failed;
+    }
+    if (e->n_failed < e->n) return LS_OK;
+    return LS_FAIL(err, LS_ERR_IO, "environment: all %lld episodes failed: %s", (long long)e->n,
+                   ls_reward_tally_of(w->environment)->message[0] != '\0' ? ls_reward_tally_of(w->environment)->message
+                                                                          : "they ended without a reward");
+}
+
 ls_status ls_episodes_judge(ls_episodes *e, const ls_world *w, ls_error *err) {
     e->n_failed = 0;
+    if (w->environment != NULL && w->reward == NULL && w->verify == NULL) return take_earned(e, w, err);
     if (w->reward != NULL || w->verify != NULL) return ask_outside(e, w, err);
     for (int64_t i = 0; i < e->n; i++) {
         ls_episode *x = &e->list[i];

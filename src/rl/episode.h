@@ -3,7 +3,8 @@
  * on. Drawn tokens carry the log-probability that the engine recorded with them; the others are given and carry no
  * loss.
  *
- * Texts are encoded each for itself, the prompt with the tokenizer's special tokens, the environment's words without.
+ * Texts are encoded each for itself, the prompt with the tokenizer's special tokens unless a chat template wrote it,
+ * the environment's words without.
  * Draws are addressed by the problem's number and the sample's, and turns run in rounds, all episodes of a round
  * together: an episode depends on its address, the weights and the sampling only. */
 #ifndef LS_RL_EPISODE_H
@@ -25,6 +26,8 @@ typedef struct ls_world {
     ls_reward *reward;       /* NULL: the verifier's or the task's own */
     ls_data *data;           /* NULL with a task */
     const ls_verify *verify; /* a built-in verifier judges, or NULL */
+    ls_reward *environment;  /* says what comes between turns, and judges unless a judge is named; or NULL */
+    int64_t turns_max;       /* completions of an episode with an environment */
 } ls_world;
 
 /* A problem as it is asked and judged, wherever it comes from; all borrowed. */
@@ -32,6 +35,7 @@ typedef struct ls_question {
     const char *id;
     ls_reply prompt, answer; /* answer.text NULL: none */
     const char *whole;       /* of data: the line as JSON; else NULL */
+    bool is_chat;            /* the prompt has its special tokens as text */
 } ls_question;
 
 typedef struct ls_episode {
@@ -42,8 +46,11 @@ typedef struct ls_episode {
     float *logprob;              /* [length], where drawn */
     uint8_t *drawn;              /* [length], 0 or 1 */
     int64_t n, n_prompt, n_drawn;
-    ls_reply replies[LS_TURNS_MAX]; /* what was drawn, as text */
+    ls_reply replies[LS_TURNS_MAX];      /* what was drawn, as text */
+    ls_reply observations[LS_TURNS_MAX]; /* what an environment said to each; text NULL: nothing */
     int64_t n_replies;
+    double earned;  /* the sum of an environment's rewards */
+    bool is_judged; /* by an environment; it has said a reward */
     bool ended;
     bool overlong; /* its last completion did not come to an end by itself */
     bool failed;   /* there is no reward */
@@ -58,8 +65,10 @@ typedef struct ls_episodes {
     int64_t n, n_problems, samples, length, max_tokens;
     int64_t n_failed;
     int64_t first_problem;
-    ls_problem *problems; /* [n_problems] */
-    ls_request *requests; /* [n]: of one round */
+    ls_problem *problems;             /* [n_problems] */
+    ls_reply *prompts;                /* [n_problems] of an environment */
+    char (*names)[LS_PROBLEM_ID_MAX]; /* [n_problems] of them */
+    ls_request *requests;             /* [n]: of one round */
     ls_stop_state *stops;
     int64_t *owners; /* [n]: the round's episodes */
     ls_reward_item *items;

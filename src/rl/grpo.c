@@ -84,41 +84,50 @@ static ls_status find_beginning(grpo *g, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status open_reward(grpo *g, ls_error *err) {
-    const ls_grpo_options *o = g->o;
-    if (!ls_grpo_writes(g)) return LS_OK;
-    if (o->reward_command[0] != '\0') {
+/* A judge or an environment; neither is named: *out stays NULL. */
+static ls_status open_source(ls_reward **out, const ls_grpo_options *o, const char *command, const char *url,
+                             ls_error *err) {
+    if (command[0] != '\0') {
         ls_reward_command_options c;
         ls_reward_command_init(&c);
-        c.command = o->reward_command;
+        c.command = command;
         c.window = o->reward_concurrency;
         c.silence_s = o->reward_timeout;
-        return ls_reward_command_open(&g->reward, &c, err);
+        return ls_reward_command_open(out, &c, err);
     }
-    if (o->reward_url[0] != '\0') {
+    if (url[0] != '\0') {
         ls_reward_http_options h;
         ls_reward_http_init(&h);
-        h.url = o->reward_url;
+        h.url = url;
         h.batch = o->reward_batch;
         h.concurrency = o->reward_concurrency;
         h.timeout_s = o->reward_timeout;
-        return ls_reward_http_open(&g->reward, &h, err);
+        return ls_reward_http_open(out, &h, err);
     }
     return LS_OK;
+}
+
+static ls_status open_reward(grpo *g, ls_error *err) {
+    const ls_grpo_options *o = g->o;
+    if (!ls_grpo_writes(g)) return LS_OK;
+    LS_TRY(open_source(&g->reward, o, o->reward_command, o->reward_url, err));
+    return open_source(&g->environment, o, o->environment_command, o->environment_url, err);
 }
 
 /* A task, or data, of which there must be enough to hold some out where evaluations are asked for. */
 static ls_status open_problems(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
-    const ls_data_options d = ls_data_options_of(&o->data, o->train.seed);
+    ls_data_options d = ls_data_options_of(&o->data, o->train.seed);
     int64_t n;
     ls_status status;
     g->eval_n = o->eval_n;
+    if (o->data.data[0] == '\0' && g->environment != NULL) return LS_OK; /* it has problems of its own */
     if (o->data.data[0] == '\0') {
         status = ls_task_open(&g->task, o->task, o->task_options, o->train.seed, err);
         if (status != LS_OK) ls_error_prefix(err, "task");
         return status;
     }
+    d.chat = o->train.model;
     LS_TRY_DONE(ls_data_open(&g->problems, &d, err));
     n = ls_data_count(g->problems, LS_DATA_HELD_OUT);
     if (o->eval_every > 0 && n == 0)
@@ -153,14 +162,15 @@ static ls_status open_world(grpo *g, ls_error *err) {
     const char *stop = o->stop;
     ls_status status;
     LS_TRY_DONE(ls_tokenizer_open(&g->tokenizer, g->begin, err));
+    LS_TRY_DONE(open_reward(g, err));
     LS_TRY_DONE(open_problems(g, err));
     if (stop[0] != '\0' && (status = ls_stop_create(&g->stop, g->tokenizer, &stop, 1, err)) != LS_OK) {
         ls_error_prefix(err, "stop");
         goto done;
     }
-    LS_TRY_DONE(open_reward(g, err));
     LS_TRY_DONE(open_verifier(g, err));
-    g->world = (ls_world){g->task, g->tokenizer, g->stop, g->reward, g->problems, g->verify};
+    g->world = (ls_world){g->task,     g->tokenizer, g->stop,        g->reward,
+                          g->problems, g->verify,    g->environment, g->o->environment_turns};
     LS_TRY_DONE(ls_episodes_create(&g->episodes, o->prompts, o->samples, o->length, o->max_tokens, err));
     if (o->eval_every > 0) LS_TRY_DONE(ls_episodes_create(&g->held_out, g->eval_n, 1, o->length, o->max_tokens, err));
 done:
@@ -314,6 +324,7 @@ static void close_all(grpo *g) {
     ls_episodes_free(g->episodes);
     ls_episodes_free(g->held_out);
     ls_reward_close(g->reward);
+    ls_reward_close(g->environment);
     ls_stop_free(g->stop);
     ls_verify_close(g->verify);
     ls_task_free(g->task);

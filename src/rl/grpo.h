@@ -44,7 +44,8 @@ typedef enum ls_reward_mode {
     LS_REWARD_REGEX,
     LS_REWARD_JSON,
     LS_REWARD_COMMAND,
-    LS_REWARD_SERVER
+    LS_REWARD_SERVER,
+    LS_REWARD_ENVIRONMENT
 } ls_reward_mode;
 
 #define LS_STOP_AUTO "auto"
@@ -70,6 +71,9 @@ typedef struct ls_grpo_options {
     char reward_command[LS_OPTION_TEXT_MAX], reward_url[LS_OPTION_TEXT_MAX];
     double reward_timeout;
     int64_t reward_batch, reward_concurrency;
+    char environment_command[LS_OPTION_TEXT_MAX], environment_url[LS_OPTION_TEXT_MAX];
+    char environment_record[LS_OPTION_TEXT_MAX];
+    int64_t environment_turns;
     char reference[LS_OPTION_TEXT_MAX];
     int32_t gate; /* ls_gate_mode */
     int64_t eval_every, eval_n, record_samples;

@@ -6,8 +6,8 @@
 #include "rl/grpo.h"
 
 static const char *const gates[] = {"stop", "warn", NULL};
-static const char *const rewards[] = {"auto",  "task", "exact",   "number", "choice",
-                                      "regex", "json", "command", "server", NULL};
+static const char *const rewards[] = {"auto", "task",    "exact",  "number",      "choice", "regex",
+                                      "json", "command", "server", "environment", NULL};
 
 #define AT(field) offsetof(ls_grpo_options, field)
 #define TEXT(bits, field, help) \
@@ -51,7 +51,9 @@ static const ls_option rows[] = {
     INT(true, epochs, 1, 1 << 20, "How often a step learns from its episodes"),
     INT(true, minibatches, 1, 1 << 20, "Updates of an epoch: parts that the prompts are cut into"),
     CHOICE(false, reward, rewards,
-           "Who judges: task, a verifier (exact, number, choice, regex, json: docs/data.md), command, server, or auto"),
+           "Who judges: task, a verifier (exact, number, choice, regex, json: docs/data.md), command, server, "
+           "environment, "
+           "or auto"),
     TEXT(false, reward_pattern, "Of reward=regex: the pattern (empty: each answer is one)"),
     TEXT(false, reward_schema, "Of reward=json: the file of the schema (empty: each answer is one)"),
     TEXT(false, reward_command, "Rewards from this command, for /bin/sh (docs/tasks.md)"),
@@ -59,6 +61,10 @@ static const ls_option rows[] = {
     NUMBER(false, reward_timeout, 0.001, 1e6, "Seconds that the command may be silent or a request may take"),
     INT(false, reward_batch, 1, 1 << 20, "Of the server: items of a request"),
     INT(false, reward_concurrency, 1, 1 << 16, "Requests to the server, or items with the command, at a time"),
+    TEXT(false, environment_command, "What is said between turns comes from this command (docs/environments.md)"),
+    TEXT(false, environment_url, "What is said between turns comes from this web server (docs/environments.md)"),
+    INT(true, environment_turns, 1, LS_TURNS_MAX, "Of an environment: completions of an episode, at most"),
+    TEXT(false, environment_record, "File to which every episode's turns are added (empty: none)"),
     TEXT(false, reference, "Model directory of the KL term's reference (empty: the model that the run begins with)"),
     CHOICE(false, gate, gates, "What happens when rollout and trainer differ: stop (exit 3) or warn"),
     INT(false, eval_every, 0, 1e12, "Steps between evaluations on held-out problems, also before the first (0: none)"),
@@ -120,6 +126,7 @@ void ls_grpo_options_init(ls_grpo_options *o, ls_config *config) {
     o->reward_timeout = 60;
     o->reward_batch = 1;
     o->reward_concurrency = 8;
+    o->environment_turns = 8;
     o->eval_n = 64;
     o->record_samples = 4;
     config->n = 0;
@@ -177,13 +184,32 @@ ls_inject ls_grpo_inject(const ls_grpo_options *o) {
     return inject;
 }
 
+static bool has_environment(const ls_grpo_options *o) {
+    return o->environment_command[0] != '\0' || o->environment_url[0] != '\0';
+}
+
 /* Problems whose answer is the first line of a completion. */
 static bool is_bare(const ls_grpo_options *o) {
-    return o->data.data[0] == '\0' && strstr(o->task_options, "style=words") == NULL;
+    return o->data.data[0] == '\0' && !has_environment(o) && strstr(o->task_options, "style=words") == NULL;
 }
 
 static ls_status resolve_reward(ls_grpo_options *o, ls_error *err) {
     const bool command = o->reward_command[0] != '\0', url = o->reward_url[0] != '\0', data = o->data.data[0] != '\0';
+    const bool environment = has_environment(o);
+    if (o->environment_command[0] != '\0' && o->environment_url[0] != '\0')
+        return LS_FAIL(err, LS_ERR_ARG, "environment_url: there is an environment_command, too; give one of them");
+    if (environment && o->train.ranks > 1)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "ranks: %lld; an environment is asked by one process",
+                       (long long)o->train.ranks);
+    if (!environment && (o->reward == LS_REWARD_ENVIRONMENT || o->environment_record[0] != '\0'))
+        return LS_FAIL(err, LS_ERR_ARG, "environment_command: missing; %s needs it or environment_url",
+                       o->reward == LS_REWARD_ENVIRONMENT ? "reward=environment" : "environment_record");
+    if (environment && o->reward == LS_REWARD_AUTO && !command && !url) o->reward = LS_REWARD_ENVIRONMENT;
+    if (environment && o->reward == LS_REWARD_TASK)
+        return LS_FAIL(err, LS_ERR_ARG, "reward: task; there is an environment instead");
+    if (environment && !data && o->reward >= LS_REWARD_EXACT && o->reward <= LS_REWARD_JSON &&
+        o->reward != LS_REWARD_REGEX)
+        return LS_FAIL(err, LS_ERR_ARG, "reward: problems of an environment have no answer for %s", rewards[o->reward]);
     if (command && url) return LS_FAIL(err, LS_ERR_ARG, "reward_url: there is a reward_command, too; give one of them");
     if (o->reward == LS_REWARD_AUTO && !command && !url && data)
         return LS_FAIL(err, LS_ERR_ARG,
@@ -221,7 +247,7 @@ ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
     LS_TRY_DONE(resolve_reward(o, err));
     if (strcmp(o->stop, LS_STOP_AUTO) == 0) snprintf(o->stop, sizeof o->stop, "%s", is_bare(o) ? "\n" : "");
     if (o->max_tokens == 0) o->max_tokens = is_bare(o) ? 32 : 256;
-    if (o->length == 0 && o->data.data[0] != '\0') o->length = o->max_tokens + 512;
+    if (o->length == 0 && (o->data.data[0] != '\0' || has_environment(o))) o->length = o->max_tokens + 512;
     if (o->length == 0) o->length = o->max_tokens + 128;
     if (o->max_tokens >= o->length)
         return LS_FAIL(err, LS_ERR_ARG, "length: %lld tokens leave no room for a prompt and max_tokens %lld",

@@ -59,7 +59,7 @@ typedef struct grpo {
     ls_task *task;
     ls_tokenizer *tokenizer;
     ls_stop *stop;
-    ls_reward *reward;
+    ls_reward *reward, *environment;
     ls_verify *verify; /* NULL: none judges */
     ls_data *problems; /* NULL: a task makes them */
     int64_t eval_n;

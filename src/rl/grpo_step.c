@@ -1,6 +1,9 @@
 /* One step of a policy-gradient run. */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +12,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "model/score.h"
+#include "rl/environment.h"
 #include "rl/grpo_state.h"
 
 /* ---- rows ---- */
@@ -107,6 +111,44 @@ done:
     return status;
 }
 
+static void write_episode(ls_json_out *json, const grpo *g, const ls_episode *x, const char *turns) {
+    char id[LS_EPISODE_ID_MAX];
+    ls_episode_id(id, x);
+    ls_json_begin_object(json, NULL);
+    ls_json_int(json, "step", g->step);
+    ls_json_string(json, "episode", id);
+    ls_json_text(json, "prompt", x->question.prompt.text, x->question.prompt.bytes);
+    ls_json_raw(json, "turns", turns);
+    ls_json_double(json, "reward", x->reward);
+    ls_json_bool(json, "failed", x->failed);
+    ls_json_string(json, "finish", x->overlong ? "length" : "stop");
+    ls_json_end_object(json);
+    ls_json_newline(json);
+}
+
+/* All turns of the step's episodes, behind those that the file has. */
+static ls_status record_turns(const grpo *g, ls_error *err) {
+    const char *path = g->o->environment_record;
+    ls_json_out json;
+    ls_status status = LS_OK;
+    FILE *file;
+    if (path[0] == '\0') return LS_OK;
+    if ((file = fopen(path, "a")) == NULL)
+        return LS_FAIL(err, LS_ERR_IO, "environment_record: cannot write to %.200s: %s", path, strerror(errno));
+    ls_json_init(&json, file);
+    for (int64_t i = 0; i < g->episodes->n && status == LS_OK; i++) {
+        char *turns = NULL;
+        status = ls_environment_turns(&g->episodes->list[i], &turns, err);
+        if (status == LS_OK) write_episode(&json, g, &g->episodes->list[i], turns);
+        free(turns);
+    }
+    if (ferror(file) != 0 && status == LS_OK)
+        status = LS_FAIL(err, LS_ERR_IO, "environment_record: cannot write to %.200s", path);
+    if (fclose(file) != 0 && status == LS_OK)
+        status = LS_FAIL(err, LS_ERR_IO, "environment_record: cannot write to %.200s", path);
+    return status;
+}
+
 static ls_status make_episodes(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     double start = ls_clock_seconds(), now;
@@ -115,6 +157,7 @@ static ls_status make_episodes(grpo *g, ls_error *err) {
     now = ls_clock_seconds();
     g->times.rollout = now - start;
     LS_TRY(judge(g, err));
+    LS_TRY(record_turns(g, err));
     lay_out(g);
     LS_TRY(ls_advantages(g->rows.advantages, g->rows.keep, &g->advantage_metrics, g->rows.rewards, g->rows.failed,
                          g->rows.n, o->samples, &g->advantages, err));

@@ -7,19 +7,30 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "rl/reward_source.h"
+
+/* What only environments are told. */
+static void write_turn(ls_json_out *json, const ls_reward_item *item) {
+    ls_json_string(json, "op", item->op);
+    if (item->split != NULL) ls_json_string(json, "split", item->split);
+    if (item->split != NULL) ls_json_int(json, "index", item->index);
+    if (item->episode != NULL) ls_json_string(json, "episode", item->episode);
+    if (item->turns != NULL) ls_json_raw(json, "turns", item->turns);
+}
 
 void ls_reward_write_item(ls_json_out *json, int64_t id, const ls_reward_item *item) {
     char text[24];
     snprintf(text, sizeof text, "%lld", (long long)id);
     ls_json_begin_object(json, NULL);
     ls_json_string(json, "id", text);
+    if (item->op != NULL) write_turn(json, item);
     ls_json_string(json, "problem", item->problem);
-    ls_json_text(json, "prompt", item->prompt.text, item->prompt.bytes);
-    ls_json_text(json, "completion", item->completion.text, item->completion.bytes);
+    if (item->prompt.text != NULL) ls_json_text(json, "prompt", item->prompt.text, item->prompt.bytes);
+    if (item->completion.text != NULL) ls_json_text(json, "completion", item->completion.text, item->completion.bytes);
     if (item->answer != NULL)
         ls_json_text(json, "answer", item->answer,
                      item->answer_bytes > 0 ? item->answer_bytes : (int64_t)strlen(item->answer));
@@ -50,18 +61,30 @@ void ls_reward_fail(ls_reward_result *result, const char *text) {
 }
 
 int64_t ls_reward_settle(ls_reward *reward, ls_reward_result *results, bool *done, int64_t n,
-                         const ls_reward_answer *answer) {
+                         ls_reward_answer *answer) {
     const int64_t i = answer->id - reward->first_id;
+    char *text = answer->text;
+    answer->text = NULL;
     if (i < 0 || i >= n || done[i]) {
+        free(text);
         reward->tally.strays++;
         ls_reward_note(reward, "an answer to an item that does not wait for one");
         return -1;
     }
     done[i] = true;
-    if (answer->ok)
-        results[i] = (ls_reward_result){.ok = true, .reward = answer->reward};
+    if (reward->is_environment && answer->is_broken)
+        ls_reward_fail(&results[i], "done is not true or false, or prompt or observation is no text");
+    else if (answer->ok || (reward->is_environment && answer->is_turn))
+        results[i] = (ls_reward_result){.ok = true, .reward = answer->ok ? answer->reward : (double)NAN};
     else
         ls_reward_fail(&results[i], answer->error);
+    if (reward->is_environment && results[i].ok) {
+        results[i].done = answer->done;
+        results[i].text = text;
+        results[i].text_bytes = answer->text_bytes;
+    } else {
+        free(text);
+    }
     return i;
 }
 
@@ -91,7 +114,11 @@ ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_r
     bool was_pending;
     reward->tally.message[0] = '\0';
     if (n == 0) return LS_OK;
-    for (int64_t i = 0; i < n; i++) ls_reward_fail(&results[i], "no answer");
+    reward->is_environment = items[0].op != NULL;
+    for (int64_t i = 0; i < n; i++) {
+        results[i] = (ls_reward_result){0};
+        ls_reward_fail(&results[i], "no answer");
+    }
     hold_sigpipe(&saved, &was_pending);
     status = reward->ask(reward, results, items, n, err);
     release_sigpipe(&saved, was_pending);

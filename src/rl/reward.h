@@ -5,7 +5,10 @@
  * {"id","error"} where the source could not judge. The id is ours, new for every item of every ask, so that a late
  * answer cannot be taken for another item's; "problem" is the caller's name for it and "answer" and "data", the
  * line that a problem of data came from, are left out where there is none. A reward is any finite number. Of several
- * answers to one item the first counts. */
+ * answers to one item the first counts.
+ *
+ * Environments (rl/environment.h) are asked in the same way: their items have an op, and their answers may have a text
+ * and an end in place of a reward. */
 #ifndef LS_RL_REWARD_H
 #define LS_RL_REWARD_H
 
@@ -18,12 +21,20 @@ typedef struct ls_reward_item {
     const char *answer;   /* or NULL */
     int64_t answer_bytes; /* 0: it ends in NUL */
     const char *data;     /* further members as one JSON object, or NULL */
+    /* Of environments; op NULL: an item to judge. */
+    const char *op, *split, *episode; /* split and episode: or NULL */
+    int64_t index;                    /* of the problem in its split */
+    const char *turns;                /* what was said so far as JSON, or NULL */
 } ls_reward_item;
 
 typedef struct ls_reward_result {
     bool ok;
     double reward; /* NaN unless ok, so that it cannot pass for one */
     char error[LS_REWARD_ERROR_MAX];
+    /* Of environments: reward may be NaN though it is ok, where the answer has none. */
+    bool done;
+    char *text; /* or NULL; released with free() */
+    int64_t text_bytes;
 } ls_reward_result;
 
 /* Since the source was opened. */

@@ -11,6 +11,7 @@ struct ls_reward {
                      ls_error *err);
     void (*close)(ls_reward *reward);
     int64_t first_id;
+    bool is_environment; /* of the ask that runs */
     ls_reward_tally tally;
 };
 
@@ -21,9 +22,8 @@ void ls_reward_write_item(ls_json_out *json, int64_t id, const ls_reward_item *i
 void ls_reward_note(ls_reward *reward, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Puts an answer to where it belongs: index of the item, or -1 for a stray, which is counted. done [n] tells the items
- * that wait no more; it is set for the item. */
-int64_t ls_reward_settle(ls_reward *reward, ls_reward_result *results, bool *done, int64_t n,
-                         const ls_reward_answer *answer);
+ * that wait no more; it is set for the item. The answer's text goes to the result, or is freed. */
+int64_t ls_reward_settle(ls_reward *reward, ls_reward_result *results, bool *done, int64_t n, ls_reward_answer *answer);
 
 /* Marks one item as failed. */
 void ls_reward_fail(ls_reward_result *result, const char *text);

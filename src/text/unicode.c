@@ -57,6 +57,43 @@ bool ls_code_is_break(int32_t before, int32_t code, int32_t *state) {
     return breaks;
 }
 
+bool ls_code_is_printable(int32_t code) {
+    switch (utf8proc_category(code)) {
+        case UTF8PROC_CATEGORY_CN:
+        case UTF8PROC_CATEGORY_CC:
+        case UTF8PROC_CATEGORY_CF:
+        case UTF8PROC_CATEGORY_CS:
+        case UTF8PROC_CATEGORY_CO:
+        case UTF8PROC_CATEGORY_ZL:
+        case UTF8PROC_CATEGORY_ZP: return false;
+        case UTF8PROC_CATEGORY_ZS: return code == ' ';
+        default: return true;
+    }
+}
+
+int32_t ls_code_to_upper(int32_t code) { return utf8proc_toupper(code); }
+
+int32_t ls_code_to_lower(int32_t code) { return utf8proc_tolower(code); }
+
+/* SpecialCasing.txt: what becomes several characters, as ranges that hold all of it. */
+bool ls_code_upper_is_simple(int32_t code) {
+    static const ls_code_range several[] = {{0xDF, 0xDF},     {0x149, 0x149},  {0x1F0, 0x1F0},   {0x390, 0x390},
+                                            {0x3B0, 0x3B0},   {0x587, 0x587},  {0x1E96, 0x1E9A}, {0x1F50, 0x1F56},
+                                            {0x1F80, 0x1FFC}, {0xFB00, 0xFB17}};
+    return !in_ranges(several, (int64_t)(sizeof several / sizeof several[0]), code);
+}
+
+bool ls_code_is_letter(int32_t code) {
+    const utf8proc_category_t category = utf8proc_category(code);
+    return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
+}
+
+bool ls_code_is_upper(int32_t code) { return utf8proc_category(code) == UTF8PROC_CATEGORY_LU; }
+
+bool ls_code_is_lower(int32_t code) { return utf8proc_category(code) == UTF8PROC_CATEGORY_LL; }
+
+bool ls_code_is_digit(int32_t code) { return utf8proc_category(code) == UTF8PROC_CATEGORY_ND; }
+
 ls_status ls_code_append_lower(int32_t code, ls_text *out, ls_error *err) {
     if (code == 0x130) return ls_text_append(out, "i\xCC\x87", 3, err); /* the one mapping to two code points */
     for (int64_t i = 0; i < ls_lower_more_n; i++)

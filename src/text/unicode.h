@@ -12,6 +12,17 @@ bool ls_code_is_mark(int32_t code);    /* category M */
 bool ls_code_is_break(int32_t before, int32_t code, int32_t *state);
 /* Appends the full lower-case mapping. */
 ls_status ls_code_append_lower(int32_t code, ls_text *out, ls_error *err);
+/* Not a control, format, surrogate, private or unassigned code point, nor a separator but the space. */
+bool ls_code_is_printable(int32_t code);
+/* Single code points of the simple case mappings. */
+int32_t ls_code_to_upper(int32_t code);
+int32_t ls_code_to_lower(int32_t code);
+/* Whether the full mapping to upper case is that of ls_code_to_upper; some characters become several. */
+bool ls_code_upper_is_simple(int32_t code);
+bool ls_code_is_letter(int32_t code); /* category L */
+bool ls_code_is_upper(int32_t code);  /* category Lu */
+bool ls_code_is_lower(int32_t code);  /* category Ll */
+bool ls_code_is_digit(int32_t code);  /* category Nd */
 
 enum { LS_FORM_COMPOSE = 1, LS_FORM_COMPAT = 2 };
 

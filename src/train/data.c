@@ -9,6 +9,7 @@
 #include "base/fnv.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "text/chat.h"
 #include "train/order.h"
 
 enum { FILES_MAX = 64, N_SPLITS = 2 };
@@ -73,8 +74,41 @@ static ls_status fill_template(ls_data_line *line, const char *template, ls_erro
     return LS_OK;
 }
 
+/* Conversations of a file become the texts of prompts. */
+static ls_status render_chats(const data_file *file, const ls_data_options *o, ls_error *err) {
+    ls_chat *chat = NULL;
+    ls_status status = LS_OK;
+    for (int64_t i = 0; i < file->n; i++) {
+        ls_data_line *line = &file->lines[i];
+        ls_template_output text;
+        char place[1200];
+        if (!line->is_chat) continue;
+        snprintf(place, sizeof place, "%.1100s: line %lld", file->path, (long long)line->line);
+        if (o->template != NULL && o->template[0] != '\0') {
+            status = LS_FAIL(err, LS_ERR_ARG, "%s: data_template stands around texts, not around messages", place);
+            goto done;
+        }
+        if (o->chat == NULL) continue;
+        if (chat == NULL) LS_TRY_DONE(ls_chat_open(&chat, o->chat, NULL, err));
+        status = ls_chat_render_text(chat, line->prompt, line->prompt_bytes, place, true, &text, err);
+        if (status == LS_OK && text.bytes == 0) status = LS_FAIL(err, LS_ERR_FORMAT, "its messages render to nothing");
+        if (status != LS_OK) {
+            if (strncmp(err->text, place, strlen(place)) != 0) ls_error_prefix(err, "%s", place);
+            goto done;
+        }
+        free(line->prompt);
+        line->prompt = text.text;
+        line->prompt_bytes = text.bytes;
+        free(text.spans);
+    }
+done:
+    ls_chat_free(chat);
+    return status;
+}
+
 static ls_status read_file(ls_data *d, data_file *file, const ls_data_options *o, ls_error *err) {
     LS_TRY(ls_data_lines_read(&file->lines, &file->n, file->path, &o->fields, err));
+    LS_TRY(render_chats(file, o, err));
     for (int64_t i = 0; i < file->n; i++) {
         ls_data_line *line = &file->lines[i];
         if (o->template != NULL && o->template[0] != '\0') LS_TRY(fill_template(line, o->template, err));
@@ -298,5 +332,10 @@ ls_option_table ls_data_option_table(ls_data_config *config) {
 }
 
 ls_data_options ls_data_options_of(const ls_data_config *c, uint64_t seed) {
-    return (ls_data_options){c->data, c->eval_data, {c->prompt, c->answer, c->id}, c->template, c->held_out, seed};
+    return (ls_data_options){.files = c->data,
+                             .held_out_files = c->eval_data,
+                             .fields = {c->prompt, c->answer, c->id},
+                             .template = c->template,
+                             .held_out = c->held_out,
+                             .seed = seed};
 }

@@ -21,6 +21,8 @@ typedef struct ls_data_options {
     const char *template; /* the prompt stands in the place of {prompt}; NULL or "": the prompt alone */
     int64_t held_out;     /* one line in so many */
     uint64_t seed;
+    const char *chat; /* directory whose chat template renders conversations, with what begins the answer; NULL: they
+                         stay JSON */
 } ls_data_options;
 
 typedef struct ls_data ls_data;

@@ -16,7 +16,7 @@
 #include "op/memory.h"
 #include "run/run.h"
 #include "run/run_db.h"
-#include "text/tokenizer.h"
+#include "text/chat.h"
 #include "train/order.h"
 #include "train/run_checkpoint.h"
 #include "train/stopping.h"
@@ -68,10 +68,11 @@ typedef struct sft {
     bool *is_held_out;    /* [n] */
     int64_t n_train;      /* sequences that are learnt from */
     float *held_logprobs; /* rows of the held-out sequences' forward */
-    /* Data: sequence i is tokens [offsets[i], offsets[i + 1]), its first prompts[i] the prompt. */
+    /* Data: sequence i is tokens [offsets[i], offsets[i + 1]); those that are not given are learnt. */
     int32_t *tokens;
-    int64_t *offsets, *prompts;
-    int64_t n, tokens_cap, longest;
+    uint8_t *learnt; /* as tokens: 0 or 1 */
+    int64_t *offsets;
+    int64_t n, tokens_cap, learnt_cap, longest;
     uint64_t digest;
     /* A batch: its rows are the sequences' tokens but their last. */
     int32_t *batch_tokens;
@@ -111,27 +112,45 @@ done:
     return status;
 }
 
-static ls_status add_sequence(sft *s, int64_t i, const ls_pair *p, const char *path, ls_error *err) {
-    const int64_t at = s->offsets[i], n = p->n_prompt + p->n_completion;
-    LS_TRY(check_ids(s, p, path, "prompt_ids", p->prompt_ids, p->n_prompt, err));
-    LS_TRY(check_ids(s, p, path, "completion_ids", p->completion_ids, p->n_completion, err));
+/* Takes n tokens as the next sequence, with what of them is learnt. */
+static ls_status add_tokens(sft *s, int64_t i, const int32_t *ids, const uint8_t *learnt, int64_t n, const char *path,
+                            int64_t line, ls_error *err) {
+    const int64_t at = s->offsets[i];
     if (s->o->length > 0 && n > s->o->length) {
         return LS_FAIL(err, LS_ERR_CAPACITY, "%s: line %lld: %lld tokens; the limit is %lld (length)", path,
-                       (long long)p->line, (long long)n, (long long)s->o->length);
+                       (long long)line, (long long)n, (long long)s->o->length);
     }
     LS_TRY(ls_array_grow((void **)&s->tokens, &s->tokens_cap, at + n, sizeof *s->tokens, "tokens", err));
-    memcpy(s->tokens + at, p->prompt_ids, (size_t)p->n_prompt * sizeof *s->tokens);
-    memcpy(s->tokens + at + p->n_prompt, p->completion_ids, (size_t)p->n_completion * sizeof *s->tokens);
-    s->prompts[i] = p->n_prompt;
+    LS_TRY(ls_array_grow((void **)&s->learnt, &s->learnt_cap, at + n, 1, "tokens", err));
+    memcpy(s->tokens + at, ids, (size_t)n * sizeof *ids);
+    memcpy(s->learnt + at, learnt, (size_t)n);
     s->offsets[i + 1] = at + n;
     if (n > s->longest) s->longest = n;
     return LS_OK;
 }
 
+static ls_status add_sequence(sft *s, int64_t i, const ls_pair *p, const char *path, ls_error *err) {
+    const int64_t n = p->n_prompt + p->n_completion;
+    int32_t *ids = NULL;
+    uint8_t *learnt = NULL;
+    ls_status status;
+    LS_TRY_DONE(check_ids(s, p, path, "prompt_ids", p->prompt_ids, p->n_prompt, err));
+    LS_TRY_DONE(check_ids(s, p, path, "completion_ids", p->completion_ids, p->n_completion, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&ids, n, sizeof *ids, "tokens", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&learnt, n, 1, "tokens", err));
+    memcpy(ids, p->prompt_ids, (size_t)p->n_prompt * sizeof *ids);
+    memcpy(ids + p->n_prompt, p->completion_ids, (size_t)p->n_completion * sizeof *ids);
+    memset(learnt + p->n_prompt, 1, (size_t)p->n_completion);
+    status = add_tokens(s, i, ids, learnt, n, path, p->line, err);
+done:
+    free(ids);
+    free(learnt);
+    return status;
+}
+
 static ls_status reserve(sft *s, int64_t n, ls_error *err) {
     s->n = n;
     LS_TRY(ls_array_alloc((void **)&s->offsets, n + 1, sizeof *s->offsets, "sequences", err));
-    LS_TRY(ls_array_alloc((void **)&s->prompts, n, sizeof *s->prompts, "sequences", err));
     return ls_array_alloc((void **)&s->is_held_out, n, sizeof *s->is_held_out, "sequences", err);
 }
 
@@ -155,6 +174,34 @@ static ls_status read_pairs(sft *s, ls_error *err) {
 done:
     ls_tokenizer_free(tokenizer);
     ls_pairs_free(pairs, pairs == NULL ? 0 : n);
+    return status;
+}
+
+/* A conversation, of which the assistant's part is learnt. */
+static ls_status add_chat(sft *s, int64_t i, const ls_tokenizer *tokenizer, const ls_chat *chat,
+                          const ls_data_line *line, const char *path, ls_error *err) {
+    ls_template_output text = {0};
+    int32_t *ids = NULL;
+    uint8_t *learnt = NULL;
+    int64_t n = 0, any = 0;
+    char place[1200];
+    ls_status status;
+    snprintf(place, sizeof place, "%.1100s: line %lld", path, (long long)line->line);
+    LS_TRY_DONE(ls_chat_render_learnt(chat, line->prompt, line->prompt_bytes, place, &text, err));
+    LS_TRY_DONE(ls_chat_encode(tokenizer, &text, &ids, &learnt, &n, err));
+    for (int64_t k = 1; k < n; k++) any += learnt[k];
+    for (int64_t k = 0; k < n && status == LS_OK; k++)
+        if (ids[k] >= s->model->config.vocab)
+            status =
+                LS_FAIL(err, LS_ERR_FORMAT, "messages: token %d is not in 0..%d", ids[k], s->model->config.vocab - 1);
+    if (status == LS_OK && any == 0)
+        status = LS_FAIL(err, LS_ERR_FORMAT, "messages: no token of the assistant is left to learn");
+    if (status == LS_OK) status = add_tokens(s, i, ids, learnt, n, path, line->line, err);
+done:
+    if (status != LS_OK && strncmp(err->text, place, strlen(place)) != 0) ls_error_prefix(err, "%s", place);
+    ls_template_output_deinit(&text);
+    free(ids);
+    free(learnt);
     return status;
 }
 
@@ -183,16 +230,21 @@ static ls_status read_lines(sft *s, ls_error *err) {
     const ls_data_line *line;
     const char *path;
     ls_tokenizer *tokenizer = NULL;
+    ls_chat *chat = NULL;
     ls_status status;
     LS_TRY_DONE(ls_data_open(&s->data, &options, err));
     s->n_train = ls_data_count(s->data, LS_DATA_TRAIN);
     LS_TRY_DONE(reserve(s, s->n_train + ls_data_count(s->data, LS_DATA_HELD_OUT), err));
     LS_TRY_DONE(ls_tokenizer_open(&tokenizer, s->begin, err));
-    for (int64_t i = 0; ls_data_each(s->data, i, &line, &path); i++)
-        LS_TRY_DONE(add_data_line(s, i, tokenizer, line, path, err));
+    for (int64_t i = 0; ls_data_each(s->data, i, &line, &path); i++) {
+        if (line->is_chat && chat == NULL) LS_TRY_DONE(ls_chat_open(&chat, s->begin, NULL, err));
+        LS_TRY_DONE(line->is_chat ? add_chat(s, i, tokenizer, chat, line, path, err)
+                                  : add_data_line(s, i, tokenizer, line, path, err));
+    }
     for (int64_t i = 0; i < s->n - s->n_train; i++) s->is_held_out[ls_data_index(s->data, LS_DATA_HELD_OUT, i)] = true;
     s->digest = ls_data_digest(s->data);
 done:
+    ls_chat_free(chat);
     ls_tokenizer_free(tokenizer);
     return status;
 }
@@ -208,6 +260,21 @@ static ls_status are_pairs(bool *out, const sft *s, ls_error *err) {
     return ls_pairs_detect(out, d->data, err);
 }
 
+/* Of where loss lies. Sequences whose given tokens all come first are mixed by their number, as they always were, so
+ * that runs which were begun before go on. */
+static uint64_t mix_prompts(const sft *s, uint64_t digest) {
+    for (int64_t i = 0; i < s->n; i++) {
+        const uint8_t *learnt = s->learnt + s->offsets[i];
+        const int64_t n = s->offsets[i + 1] - s->offsets[i];
+        int64_t given = 0, after;
+        while (given < n && learnt[given] == 0) given++;
+        for (after = given; after < n && learnt[after] != 0;) after++;
+        digest = ls_fnv_mix(digest, &given, (int64_t)sizeof given);
+        if (after < n) digest = ls_fnv_mix(digest, learnt, n);
+    }
+    return digest;
+}
+
 static ls_status read_data(sft *s, ls_error *err) {
     bool pairs;
     s->digest = LS_FNV_START;
@@ -215,7 +282,7 @@ static ls_status read_data(sft *s, ls_error *err) {
     LS_TRY(pairs ? read_pairs(s, err) : read_lines(s, err));
     s->digest = ls_fnv_mix(s->digest, s->tokens, s->offsets[s->n] * (int64_t)sizeof *s->tokens);
     s->digest = ls_fnv_mix(s->digest, s->offsets, (s->n + 1) * (int64_t)sizeof *s->offsets);
-    s->digest = ls_fnv_mix(s->digest, s->prompts, s->n * (int64_t)sizeof *s->prompts);
+    s->digest = mix_prompts(s, s->digest);
     if (s->o->eval_every > 0 && s->n == s->n_train)
         return LS_FAIL(err, LS_ERR_ARG, "eval_every: no line of data is held out; set held_out or eval_data");
     return LS_OK;
@@ -241,7 +308,7 @@ static int64_t lay_out(sft *s, int64_t k, int64_t *row) {
     const int64_t n_rows = s->offsets[k + 1] - s->offsets[k] - 1;
     int64_t count = 0;
     for (int64_t r = 0; r < n_rows; r++) {
-        const bool counts = r + 1 >= s->prompts[k];
+        const bool counts = s->learnt[s->offsets[k] + r + 1] != 0;
         s->batch_tokens[*row + r] = tokens[r];
         s->batch_targets[*row + r] = counts ? tokens[r + 1] : -1;
         count += counts;
@@ -494,7 +561,7 @@ static void close_all(sft *s) {
     free(s->held_logprobs);
     free(s->tokens);
     free(s->offsets);
-    free(s->prompts);
+    free(s->learnt);
     free(s->batch_tokens);
     free(s->batch_targets);
     free(s->batch_offsets);

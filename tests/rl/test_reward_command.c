@@ -144,7 +144,7 @@ static ls_reward_item items[N_MAX];
 static void ask_said(ls_reward *reward, const char *const *said, int64_t n) {
     ls_error err;
     for (int64_t i = 0; i < n; i++)
-        items[i] = (ls_reward_item){"p", {"1+1=", 4}, {said[i], (int64_t)strlen(said[i])}, "2", 0, NULL};
+        items[i] = (ls_reward_item){"p", {"1+1=", 4}, {said[i], (int64_t)strlen(said[i])}, "2", 0, NULL, .op = NULL};
     assert_ok(ls_reward_ask(reward, results, items, n, &err), err);
 }
 
@@ -225,7 +225,7 @@ static void items_go_out_as_documented(void **state) {
     ls_reward_command_options options;
     ls_reward *reward;
     ls_reward_result result;
-    const ls_reward_item item = {"q/1", {"a\"b\n", 4}, {"c\0d", 3}, NULL, 0, NULL};
+    const ls_reward_item item = {"q/1", {"a\"b\n", 4}, {"c\0d", 3}, NULL, 0, NULL, .op = NULL};
     ls_error err;
     const int fd = mkstemp(path);
     ssize_t n;
@@ -410,7 +410,8 @@ static void large_items_do_not_block(void **state) {
     (void)state;
     assert_non_null(text);
     memset(text, 'x', BYTES);
-    for (int64_t i = 0; i < N; i++) large[i] = (ls_reward_item){"p", {text, BYTES}, {"1", 1}, NULL, 0, NULL};
+    for (int64_t i = 0; i < N; i++)
+        large[i] = (ls_reward_item){"p", {text, BYTES}, {"1", 1}, NULL, 0, NULL, .op = NULL};
     assert_ok(ls_reward_ask(reward, results, large, N, &err), err);
     for (int64_t i = 0; i < N; i++) assert_true(results[i].ok);
     ls_reward_close(reward);

@@ -119,7 +119,7 @@ static ls_reward *open_server(const ls_reward_http_options *with) {
 static void ask_said(ls_reward *reward, const char *const *said, int64_t n) {
     ls_error err;
     for (int64_t i = 0; i < n; i++)
-        items[i] = (ls_reward_item){"p", {"q", 1}, {said[i], (int64_t)strlen(said[i])}, NULL, 0, NULL};
+        items[i] = (ls_reward_item){"p", {"q", 1}, {said[i], (int64_t)strlen(said[i])}, NULL, 0, NULL, .op = NULL};
     assert_ok(ls_reward_ask(reward, results, items, n, &err), err);
 }
 

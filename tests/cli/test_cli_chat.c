@@ -1,0 +1,127 @@
+/* Conversations through the program: the text of a template, prompts, scores, and both kinds of training. */
+#define _GNU_SOURCE
+#include "program.h"
+
+#define TALKS                                                                                                   \
+    "{\"id\":\"a\",\"messages\":[{\"role\":\"user\",\"content\":\"2+3=\"},{\"role\":\"assistant\",\"content\":" \
+    "\"5\"}],\"answer\":\"5\"}\n"                                                                               \
+    "{\"id\":\"b\",\"messages\":[{\"role\":\"user\",\"content\":\"1+1=\"},{\"role\":\"assistant\",\"content\":" \
+    "\"2\"},{\"role\":\"user\",\"content\":\"2+2=\"},{\"role\":\"assistant\",\"content\":\"4\"}],\"answer\":\"4\"}\n"
+
+/* "KEY=PATH", good until the next call with the same slot. */
+static const char *with_path(int slot, const char *key, const char *path) {
+    static char texts[2][2 * PATH_BYTES];
+    const size_t n = strlen(key), m = strlen(path);
+    assert_true(n + m < sizeof texts[0]);
+    memcpy(texts[slot], key, n);
+    memcpy(texts[slot] + n, path, m + 1);
+    return texts[slot];
+}
+
+static void templates_write_text_ids_and_what_is_learnt(void **state) {
+    json_t *line;
+    (void)state;
+    text_write(at("talks.jsonl"), TALKS);
+    run_args(at("talks.jsonl"), -1,
+             (const char *const[]){"chat", "--model", TINY, "--learnt", "--ids", "--out", at("learnt.jsonl"), NULL});
+    must_exit(0);
+    line = line_read(at("learnt.jsonl"), 1);
+    assert_string_equal(json_string_value(member(line, "text")), "<|startoftext|>user: 1+1=\n>2\nuser: 2+2=\n>4\n");
+    assert_int_equal(json_array_size(member(line, "learnt")), 2);
+    assert_string_equal(json_string_value(json_array_get(member(line, "learnt"), 1)), "4\n");
+    assert_int_equal(json_array_size(member(line, "ids")), json_array_size(member(line, "mask")));
+    /* The beginning of a sequence is there once, from the template. */
+    assert_int_equal(json_integer_value(json_array_get(member(line, "ids"), 0)), 1);
+    assert_true(json_integer_value(json_array_get(member(line, "ids"), 1)) != 1);
+    json_decref(line);
+    text_write(at("one.jinja"), "{{ messages|length }}{{ eos_token }}{{ add_generation_prompt }}");
+    run_args(
+        at("talks.jsonl"), -1,
+        (const char *const[]){"chat", "--model", TINY, "--template", at("one.jinja"), "--no-generation-prompt", NULL});
+    must_exit(0);
+    assert_non_null(strstr(last.out, "{\"text\":\"2<|endoftext|>False\"}"));
+    text_write(at("bad.jinja"), "\n{{ messages|wordwrap }}");
+    run_args(at("talks.jsonl"), -1,
+             (const char *const[]){"chat", "--model", TINY, "--template", at("bad.jinja"), NULL});
+    must_exit(2);
+    assert_non_null(strstr(last.err, "bad.jinja: line 2: the filter 'wordwrap' is not supported"));
+}
+
+static void conversations_are_prompts_and_sequences(void **state) {
+    json_t *line;
+    (void)state;
+    text_write(at("talks.jsonl"), TALKS);
+    RUN_OK("generate", "--model", TINY, "--prompts", at("talks.jsonl"), "--max-tokens", "4", "--out", at("out.jsonl"));
+    line = line_read(at("out.jsonl"), 0);
+    /* "<|startoftext|>user: 2+3=\n>5\n>": its last tokens begin the answer. */
+    assert_int_equal(json_integer_value(json_array_get(member(line, "prompt_ids"), 0)), 1);
+    json_decref(line);
+    RUN_OK("score", "--model", TINY, "--rollouts", at("out.jsonl"), "--out", at("scored.jsonl"));
+    RUN_OK("compare", at("out.jsonl"), at("scored.jsonl"));
+    RUN_OK("check", "--model", TINY, "--prompts", at("talks.jsonl"), "--max-tokens", "4");
+    RUN_OK("score", "--model", TINY, "--tokens", at("talks.jsonl"), "--out", at("talks-scored.jsonl"));
+    assert_int_equal(count_lines(at("talks-scored.jsonl")), 2);
+    text_write(at("both.jsonl"), "{\"id\":\"a\",\"prompt\":\"x\",\"messages\":[{\"role\":\"user\"}]}\n");
+    RUN("generate", "--model", TINY, "--prompts", at("both.jsonl"));
+    must_refuse("both.jsonl: line 1: id 'a': messages beside prompt or prompt_ids");
+    RUN("generate", "--model", LS_SOURCE_DIR "/models/tiny-sort", "--prompts", at("talks.jsonl"));
+    must_refuse("messages need a chat template");
+}
+
+/* A token that comes anyway ends its completion, as its last one; what comes before is the same. */
+static void tokens_end_completions(void **state) {
+    json_t *whole, *cut, *ids;
+    char id[16];
+    size_t n;
+    (void)state;
+    text_write(at("talks.jsonl"), TALKS);
+    RUN_OK("generate", "--model", TINY, "--prompts", at("talks.jsonl"), "--max-tokens", "12", "--ignore-eos", "--out",
+           at("whole.jsonl"));
+    whole = line_read(at("whole.jsonl"), 0);
+    ids = json_object_get(whole, "completion_ids");
+    assert_int_equal(json_array_size(ids), 12);
+    snprintf(id, sizeof id, "%lld", (long long)json_integer_value(json_array_get(ids, 5)));
+    RUN_OK("generate", "--model", TINY, "--prompts", at("talks.jsonl"), "--max-tokens", "12", "--ignore-eos",
+           "--stop-id", id, "--out", at("cut.jsonl"));
+    cut = line_read(at("cut.jsonl"), 0);
+    n = json_array_size(member(cut, "completion_ids"));
+    assert_true(n >= 1 && n <= 6);
+    assert_string_equal(json_string_value(member(cut, "finish")), "stop");
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(json_integer_value(json_array_get(member(cut, "completion_ids"), i)),
+                         json_integer_value(json_array_get(ids, i)));
+    assert_int_equal(json_integer_value(json_array_get(member(cut, "completion_ids"), n - 1)), atoi(id));
+    json_decref(whole);
+    json_decref(cut);
+    RUN("generate", "--model", TINY, "--prompts", at("talks.jsonl"), "--stop-id", "512");
+    must_refuse("--stop-id: 512 is not in the vocabulary 0..511");
+}
+
+static void conversations_are_trained_on(void **state) {
+    (void)state;
+    text_write(at("talks.jsonl"), TALKS);
+    RUN_OK("train", "sft", "--set", "model=" TINY, "--set", with_path(0, "run=", at("sft")), "--set",
+           with_path(1, "data=", at("talks.jsonl")), "--set", "steps=2", "--set", "batch=2", "--set", "threads=1");
+    RUN_OK("train", "grpo", "--set", "model=" TINY, "--set", with_path(0, "run=", at("grpo")), "--set",
+           with_path(1, "data=", at("talks.jsonl")), "--set", "reward=number", "--set", "steps=1", "--set", "prompts=2",
+           "--set", "samples=2", "--set", "held_out=0", "--set", "max_tokens=4", "--set", "threads=1");
+    assert_non_null(strstr(last.err, "mismatch 0 of "));
+    text_write(at("asked.jsonl"), "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}\n");
+    RUN("train", "sft", "--set", "model=" TINY, "--set", with_path(0, "run=", at("none")), "--set",
+        with_path(1, "data=", at("asked.jsonl")), "--set", "steps=1");
+    must_refuse("asked.jsonl: line 1: messages: the assistant says nothing that could be learnt");
+    RUN("train", "grpo", "--set", "model=" TINY, "--set", with_path(0, "run=", at("no")), "--set",
+        with_path(1, "data=", at("talks.jsonl")), "--set", "reward=number", "--set", "steps=1", "--set",
+        "data_template=Q: {prompt}");
+    must_refuse("data_template stands around texts, not around messages");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(templates_write_text_ids_and_what_is_learnt),
+        cmocka_unit_test(conversations_are_prompts_and_sequences),
+        cmocka_unit_test(tokens_end_completions),
+        cmocka_unit_test(conversations_are_trained_on),
+    };
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
+}
