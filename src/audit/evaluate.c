@@ -48,8 +48,8 @@ static type type_before(ls_ptx_name op, int32_t *end) {
     const bool wide_float = n > 1 && (text[0] == 'f' || text[0] == 'e' || (n > 2 && text[0] == 'b' && text[1] == 'f') ||
                                       (text[0] == 't' && text[1] == 'f'));
     if (n > 3 && !wide_float) return t;
-    int32_t bits = 0;
-    for (int32_t i = 1; i < n && text[i] >= '0' && text[i] <= '9'; i++) bits = bits * 10 + (text[i] - '0');
+    int32_t bits = 0; /* no type has more than three digits; names that only look like one may */
+    for (int32_t i = 1; i < n && i <= 3 && text[i] >= '0' && text[i] <= '9'; i++) bits = bits * 10 + (text[i] - '0');
     if (wide_float) return (type){32, true, true};
     if (text[0] == 'u' || text[0] == 's' || text[0] == 'b') t = (type){bits, text[0] == 's', false};
     return t;
