@@ -307,7 +307,7 @@ typedef struct ls_scan_backward_args {
     int64_t dout_stride;
     float *du, *ddt; /* [rows][dim]; ddt is of dt_raw */
     float *db, *dcc; /* [rows][n_states] */
-    float *dz;       /* [rows][dim]; NULL where z is */
+    float *dz;       /* [rows][dz_stride]; NULL where z is */
     float *da2;      /* [dim][n_states], written */
     float *ddt_bias; /* [dim], written; NULL where dt_bias is */
     float *dd;       /* [dim], written; NULL where d is */
@@ -317,6 +317,7 @@ typedef struct ls_scan_backward_args {
     /* The sums over spans go on from what da2, ddt_bias and dd hold, those of earlier spans or +0; da2 is left without
      * the factor LN2 that it has at the end. */
     bool continued;
+    int64_t dz_stride; /* 0: dim */
 } ls_scan_backward_args;
 
 ls_status ls_op_scan_backward(const ls_exec *exec, const ls_scan_backward_args *args, ls_error *err);

@@ -34,8 +34,9 @@ static ls_status make_arrays(ls_head *h, const ls_model_config *c, ls_error *err
     return own(h, &h->kept, i64, true, err);
 }
 
-int64_t ls_head_block_rows(const ls_device *device, int64_t vocab) {
-    const int64_t rows = device->table->block_bytes / (vocab * (int64_t)sizeof(float));
+int64_t ls_head_block_rows(const ls_device *device, int64_t vocab, bool trains) {
+    const int64_t bytes = trains ? device->table->gradient_block_bytes : device->table->block_bytes;
+    const int64_t rows = bytes / (vocab * (int64_t)sizeof(float));
     return rows < BLOCK_MIN ? BLOCK_MIN : rows > LS_HEAD_BLOCK_MAX ? LS_HEAD_BLOCK_MAX : rows;
 }
 

@@ -45,8 +45,8 @@ ls_status ls_head_create(ls_head **out, ls_device *device, const ls_model_config
                          ls_error *err);
 void ls_head_free(ls_head *head);
 /* Rows of a block where nothing else decides: their logits are what the device likes to have at once. No bit. */
-#define LS_HEAD_BLOCK_MAX 1024
-int64_t ls_head_block_rows(const ls_device *device, int64_t vocab);
+#define LS_HEAD_BLOCK_MAX 4096
+int64_t ls_head_block_rows(const ls_device *device, int64_t vocab, bool trains);
 /* Bytes of a head, for planning, and of the device's workspace that a head makes sure of. */
 int64_t ls_head_bytes(const ls_model_config *config, const ls_head_opts *opts);
 int64_t ls_head_workspace_bytes(const ls_model_config *config, const ls_head_opts *opts);

@@ -94,13 +94,13 @@ void ls_parameters_free(ls_parameters *p) {
     free(p);
 }
 
-static ls_status publish(const ls_parameters *all, const ls_parameter *p, ls_error *err) {
+static ls_status publish(const ls_parameters *all, const ls_parameter *p, bool rounded, ls_error *err) {
     void *value = ls_parameter_value(p);
     const ls_weight_cast_args cast = {p->master, p->n_elements, value, p->dtype};
     const bool is_embedding = p->slot.kind == LS_SLOT_EMBED;
     const ls_gemm_weight *matrix = is_embedding ? &all->model->head : p->slot.matrix;
     const ls_gemm_repack_args pack = {matrix, value, p->dtype};
-    LS_TRY(ls_weight_cast(all->device, &cast, err));
+    if (!rounded) LS_TRY(ls_weight_cast(all->device, &cast, err));
     if (!is_embedding && p->slot.kind != LS_SLOT_MATRIX)
         LS_TRY(ls_slot_fill(&p->slot, all->device, value, p->dtype, err));
     if (p->slot.kind == LS_SLOT_MATRIX || (is_embedding && all->model->config.tied))
@@ -108,8 +108,8 @@ static ls_status publish(const ls_parameters *all, const ls_parameter *p, ls_err
     return LS_OK;
 }
 
-ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err) {
-    for (int64_t i = 0; i < parameters->n; i++) LS_TRY(publish(parameters, &parameters->list[i], err));
+ls_status ls_parameters_publish(ls_parameters *parameters, bool rounded, ls_error *err) {
+    for (int64_t i = 0; i < parameters->n; i++) LS_TRY(publish(parameters, &parameters->list[i], rounded, err));
     return LS_OK;
 }
 

@@ -36,8 +36,9 @@ void ls_parameters_free(ls_parameters *parameters);
 /* The rounded master, [n_elements] of dtype, rows as stored, device memory: the model's own table of embeddings, or
  * what a packed matrix begins with where the back end keeps rows, else a copy. Moves where the model's weights move. */
 void *ls_parameter_value(const ls_parameter *parameter);
-/* Rounds every master into its value and the model. Nothing may run on the model meanwhile. Allocates nothing. */
-ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err);
+/* Rounds every master into its value, unless `rounded` says that this is done, and into the model. Nothing may run on the
+ * model meanwhile. Allocates nothing. */
+ls_status ls_parameters_publish(ls_parameters *parameters, bool rounded, ls_error *err);
 /* The parameter that belongs to this place of the model: a matrix, a vector, or the embedding. */
 const ls_parameter *ls_parameter_of(const ls_parameters *parameters, const void *place);
 /* 64-bit digest (FNV-1a) of names, shapes, types and values, in order: equal for equal weights. */

@@ -99,7 +99,9 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
     return ls_part_project(f, a->y, a->scanned, &w->out_proj, w->out_bias, rows, NULL, err);
 }
 
-static ls_status scan_backward(const ls_leaf *l, const ls_mamba_weights *w, const float *dout, ls_error *err) {
+/* dz and, behind the convolution, its input's gradient are the two halves of duz. */
+static ls_status scan_backward(const ls_leaf *l, const ls_mamba_weights *w, const float *dout, ls_rows duz,
+                               ls_error *err) {
     const ls_model_config *c = &l->model->config;
     const ls_activations *a = &l->ws.a;
     ls_tape *t = l->tape;
@@ -125,7 +127,8 @@ static ls_status scan_backward(const ls_leaf *l, const ls_mamba_weights *w, cons
                                         .ddt = t->ddt,
                                         .db = t->db_state,
                                         .dcc = t->dc_state,
-                                        .dz = t->dz,
+                                        .dz = ls_rows_column(duz, dim).data,
+                                        .dz_stride = duz.stride,
                                         .da2 = ls_leaf_gradient(l, w->a2),
                                         .ddt_bias = ls_leaf_gradient(l, w->dt_bias),
                                         .dd = ls_leaf_gradient(l, w->d),
@@ -201,7 +204,7 @@ static ls_status mamba_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     ls_tape *t = l->tape;
     const int64_t dim = c->d_inner, rank = c->dt_rank, states = c->d_state, rows = l->rows;
     const ls_rows dscan = {t->db, LS_F32, dim}, ddt = {t->ddt, LS_F32, dim}, du = {t->du, LS_F32, dim};
-    const ls_rows dz = {t->dz, LS_F32, dim}, duz = {t->da, LS_F32, 2 * dim};
+    const ls_rows duz = {t->da, LS_F32, 2 * dim};
     const ls_rows dnarrow = {t->dnarrow, LS_F32, rank}, draw = {t->dnarrow_raw, LS_F32, rank + 2 * states};
     const ls_rows db = {t->db_state, LS_F32, states}, dc = {t->dc_state, LS_F32, states};
     const ls_leaf_product out_proj = {
@@ -212,7 +215,7 @@ static ls_status mamba_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     const ls_leaf_product in_proj = {
         .w = &w->in_proj, .bias = w->in_bias, .dy = duz, .x = a->x, .dx = l->dx, .m = rows};
     LS_TRY(ls_leaf_through_product(l, &out_proj, err));
-    LS_TRY(scan_backward(l, w, dscan.data, err));
+    LS_TRY(scan_backward(l, w, dscan.data, duz, err));
     LS_TRY(ls_leaf_through_product(l, &dt_proj, err));
     if (c->inner_norms) {
         LS_TRY(inner_norms_backward(l, w, dnarrow, db, dc, draw, err));
@@ -222,7 +225,6 @@ static ls_status mamba_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     }
     LS_TRY(ls_leaf_through_product(l, &x_proj, err));
     LS_TRY(conv_backward(l, w, duz, err));
-    LS_TRY(copy_matrix(l, ls_rows_column(duz, dim), dz, dim, err));
     return ls_leaf_through_product(l, &in_proj, err);
 }
 

@@ -41,7 +41,7 @@ static void scorer_deinit(scorer *s) {
 static ls_status scorer_init(scorer *s, const ls_score_item *items, int64_t n_items, int64_t batch) {
     const ls_model_config *c = &s->model->config;
     ls_head_opts head = {
-        .dtype = s->opts->dtype, .rows_max = ls_head_block_rows(s->device, c->vocab), .temperature = 1.0f};
+        .dtype = s->opts->dtype, .rows_max = ls_head_block_rows(s->device, c->vocab, false), .temperature = 1.0f};
     int64_t longest = 1, chunk, rows;
     ls_cache_opts cache;
     for (int64_t i = 0; i < n_items; i++) {

@@ -32,7 +32,6 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
                   {&t->dc_state, rows, c->d_state},
                   {&t->du, rows, c->d_inner},
                   {&t->ddt, rows, c->d_inner},
-                  {&t->dz, rows, c->d_inner},
                   {&t->scale, rows, 1},
                   {&t->dweight, rows, picks},
                   {&t->drouter, rows, c->n_experts},
@@ -63,7 +62,7 @@ static ls_status make_host(ls_tape *t, ls_error *err) {
 static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *err) {
     const int64_t rows = t->opts.rows_max;
     const ls_head_opts head = {.dtype = t->opts.dtype,
-                               .rows_max = ls_head_block_rows(t->device, c->vocab),
+                               .rows_max = ls_head_block_rows(t->device, c->vocab, true),
                                .trains = true,
                                .temperature = t->opts.temperature};
     ls_cache_opts cache = {.dtype = t->opts.dtype, .n_slots = t->opts.spans_max, .page_tokens = PAGE_TOKENS};
@@ -121,8 +120,8 @@ void ls_tape_free(ls_tape *t) {
     if (t == NULL) return;
     {
         float *const arrays[] = {
-            t->leaf_dh, t->dx, t->da,    t->db,      t->dnarrow, t->dnarrow_raw,    t->db_state,  t->dc_state, t->du,
-            t->ddt,     t->dz, t->scale, t->dweight, t->drouter, t->picked_dweight, t->d_logprob, t->d_entropy};
+            t->leaf_dh, t->dx,  t->da,    t->db,      t->dnarrow, t->dnarrow_raw,    t->db_state,  t->dc_state,
+            t->du,      t->ddt, t->scale, t->dweight, t->drouter, t->picked_dweight, t->d_logprob, t->d_entropy};
         for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) ls_memory_free(t->device, arrays[i]);
     }
     ls_memory_free(t->device, t->leaf_tokens);

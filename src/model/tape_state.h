@@ -38,7 +38,7 @@ struct ls_tape {
     float *da, *db;       /* [rows][widest projection] */
     float *dnarrow, *dnarrow_raw; /* [rows][R+2S] */
     float *db_state, *dc_state;   /* [rows][S] */
-    float *du, *ddt, *dz;         /* [rows][D] */
+    float *du, *ddt;              /* [rows][D] */
     float *scale;                 /* [rows] */
     float *dweight, *drouter;     /* [rows][k], [rows][E] */
     float *picked_dweight;        /* [rows][k] */

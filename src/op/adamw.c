@@ -54,8 +54,11 @@ ls_status ls_adamw_check(const ls_adamw_args *args, ls_error *err) {
         {"m", args->m, 1, n, n, 4, n == 0},
         {"v", args->v, 1, n, n, 4, n == 0},
         {"grad", args->grad, 1, n, n, 4, n == 0},
+        {"value", args->value, 1, n, n, args->value != NULL ? ls_dtype_bytes(args->value_dtype) : 1, true},
     };
-    return check_arrays("adamw", operands, 4, n, err);
+    if (args->value != NULL && ls_dtype_bytes(args->value_dtype) == 0)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "adamw: values of type %s", ls_dtype_name(args->value_dtype));
+    return check_arrays("adamw", operands, 5, n, err);
 }
 
 int64_t ls_squares_blocks(int64_t n) { return n / LS_SQUARES_BLOCK + (n % LS_SQUARES_BLOCK != 0); }

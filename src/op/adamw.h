@@ -6,7 +6,7 @@
  *   m = fma(beta1, m, rest1 * g)
  *   v = fma(beta2, v, (rest2 * g) * g)
  *   d = (m * debias1) / fma(sqrt(v), debias2, eps)
- *   w = fma(-lr, fma(decay, w, d), w)
+ *   w = fma(-lr, fma(decay, w, d), w);  value = w rounded to its type (weight_cast of op/weight.h), where it is wanted
  * Its factors are computed in binary64 and rounded to float32 once: rest1 = 1 - beta1, debias1 = 1 / (1 - beta1^t),
  * rest2 = 1 - beta2, debias2 = 1 / sqrt(1 - beta2^t), t being the step, from 1 on. beta^t: p = 1; for the bits of t
  * from the lowest on: p = p * b where the bit is set, b = b * b, b starting as beta.
@@ -20,6 +20,7 @@
 #define LS_OP_ADAMW_H
 
 #include "base/status.h"
+#include "lockstep/lockstep.h"
 
 typedef struct ls_adamw_options {
     double lr, beta1, beta2, eps, decay;
@@ -39,6 +40,8 @@ typedef struct ls_adamw_args {
     float scale;
     ls_adamw_factors factors;
     int64_t n;
+    void *value; /* [n] of value_dtype; NULL: not wanted */
+    ls_dtype value_dtype;
 } ls_adamw_args;
 
 /* No array may overlap another. NaN and infinity of a gradient reach the weight and the moments of their own element

@@ -110,6 +110,7 @@ typedef struct ls_backend_table {
     const char *title;                /* "cpu", .. */
     bool packs_behind_rows;           /* a packed weight begins with its rows as stored, where the types are equal */
     int64_t block_bytes;              /* of a result that is made and used up block by block: as much as is worth it */
+    int64_t gradient_block_bytes;     /* the same where each block reads and writes a sum besides */
     void (*close)(ls_device *device); /* releases what the back end's own open made, `device` included */
     /* What it is, for people: "cpu, avx2, 2 threads". */
     void (*describe)(const ls_device *device, char *text, size_t bytes);

@@ -51,6 +51,10 @@ static inline int64_t ls_scan_sum_blocks(int64_t dim) {
     return dim / LS_SCAN_SUM_BLOCK + (dim % LS_SCAN_SUM_BLOCK != 0);
 }
 
+static inline int64_t ls_scan_dz_stride(const ls_scan_backward_args *args) {
+    return args->dz_stride != 0 ? args->dz_stride : args->dim;
+}
+
 /* Parts of the backward's workspace, as offsets in floats behind its head:
  *   states [rows / KEEP + n_spans][dim][n_states]: h before token KEEP * j of span i, at row / KEEP + i + j
  *   sums   [blocks][rows][2][n_states]: channel blocks' shares of db and dcc

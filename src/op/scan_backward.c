@@ -19,7 +19,7 @@ static ls_status check_tensors(const ls_scan_backward_args *a, ls_error *err) {
         {"ddt", a->ddt, rows, dim, dim, 4, false},
         {"db", a->db, rows, states, states, 4, false},
         {"dcc", a->dcc, rows, states, states, 4, false},
-        {"dz", a->dz, rows, dim, dim, 4, true},
+        {"dz", a->dz, rows, dim, ls_scan_dz_stride(a), 4, true},
         {"da2", a->da2, dim, states, states, 4, false},
     };
     LS_TRY(ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));

@@ -528,7 +528,7 @@ ls_status ls_saves_load(const char *directory, ls_train_state *s, const ls_saves
     LS_TRY_DONE(load_optimizer(path, s, err));
     LS_TRY_DONE(ls_train_state_digest(s, &digest, err));
     LS_TRY_DONE(check_hex(&root, "optimizer", digest, err));
-    LS_TRY_DONE(ls_parameters_publish(s->parameters, err));
+    LS_TRY_DONE(ls_parameters_publish(s->parameters, false, err));
     LS_TRY_DONE(ls_parameters_digest(s->parameters, &digest, err));
     LS_TRY_DONE(check_hex(&root, "weights", digest, err));
 done:

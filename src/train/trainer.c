@@ -394,8 +394,15 @@ static ls_status move_masters(ls_trainer *t, const float *root, float scale, con
     const ls_parameters *list = t->state.parameters;
     for (int64_t i = 0; i < list->n; i++) {
         const ls_parameter *p = &list->list[i];
-        ls_adamw_args args = {p->master, t->state.m + p->offset, t->state.v + p->offset, root + p->offset, scale,
-                              *factors,  p->n_elements};
+        ls_adamw_args args = {.w = p->master,
+                              .m = t->state.m + p->offset,
+                              .v = t->state.v + p->offset,
+                              .grad = root + p->offset,
+                              .scale = scale,
+                              .factors = *factors,
+                              .n = p->n_elements,
+                              .value = ls_parameter_value(p),
+                              .value_dtype = p->dtype};
         if (!ls_trainer_decays(p->slot.kind)) args.factors.decay = 0.0f;
         LS_TRY(ls_adamw(t->device, &args, err));
     }
@@ -497,7 +504,7 @@ static ls_status update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
     LS_TRY(sum_squares(t, &s->batch, root, &squares, err));
     LS_TRY(ls_gradient_scale(&scale, &norm, squares, s->batch.count, max_norm, err));
     LS_TRY(move_masters(t, root, scale, &s->factors, err));
-    LS_TRY(ls_parameters_publish(t->state.parameters, err));
+    LS_TRY(ls_parameters_publish(t->state.parameters, true, err));
     LS_TRY(ls_device_wait(t->device, err));
     t->state.step++;
     sum_metrics(t, s->batch.n);

@@ -258,6 +258,8 @@ static void adamw_one(door *d, int64_t n, value_kind kind, int64_t step, double 
     const door_buffer w = values_put(d, "w", LS_F32, n, kind, 1, offset),
                       m = values_put(d, "m", LS_F32, n, kind == VALUES_SPECIAL ? VALUES_PLAIN : kind, 2, 0),
                       grad = values_put(d, "grad", LS_F32, n, kind, 4, offset);
+    const ls_dtype dtype = n % 3 == 0 ? LS_F32 : n % 3 == 1 ? LS_BF16 : LS_F16;
+    const door_buffer value = values_put(d, "value", dtype, n, VALUES_PLAIN, 5, offset);
     ls_adamw_factors factors;
     float *squares = values_make(LS_F32, n, kind == VALUES_SPECIAL ? VALUES_PLAIN : kind, 3);
     door_buffer v;
@@ -268,7 +270,8 @@ static void adamw_one(door *d, int64_t n, value_kind kind, int64_t step, double 
     if (ls_adamw_factors_make(&factors, &options, step, &d->run->err) != LS_OK) bk_die(d->run, "factors");
     for (int64_t call = 0; call < 2; call++)
         DOOR_CALL(d, adamw, .w = w.at[s], .m = m.at[s], .v = v.at[s], .grad = grad.at[s],
-                  .scale = call == 0 ? 0.37f : 1.0f, .factors = factors, .n = n);
+                  .scale = call == 0 ? 0.37f : 1.0f, .factors = factors, .n = n,
+                  .value = call == 0 ? NULL : value.at[s], .value_dtype = dtype);
     for (int i = 0; i < 3; i++)
         values_same(d,
                     i == 0   ? &w
@@ -276,6 +279,8 @@ static void adamw_one(door *d, int64_t n, value_kind kind, int64_t step, double 
                              : &v,
                     LS_F32, "%s of %lld, %s, step %lld, offset %lld", names[i], (long long)n, value_names[kind],
                     (long long)step, (long long)offset);
+    values_same(d, &value, dtype, "value of %lld, %s, step %lld, offset %lld", (long long)n, value_names[kind],
+                (long long)step, (long long)offset);
     door_clear_to(d, 0);
 }
 

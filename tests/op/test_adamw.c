@@ -36,8 +36,13 @@ static void model_free(model *a) {
 }
 
 static ls_adamw_args model_args(const model *a, const ls_adamw_factors *factors, float scale) {
-    const ls_adamw_args args = {op_floats(&a->w), op_floats(&a->m), op_floats(&a->v), op_floats(&a->grad), scale,
-                                *factors,         a->w.cols};
+    const ls_adamw_args args = {.w = op_floats(&a->w),
+                                .m = op_floats(&a->m),
+                                .v = op_floats(&a->v),
+                                .grad = op_floats(&a->grad),
+                                .scale = scale,
+                                .factors = *factors,
+                                .n = a->w.cols};
     return args;
 }
 
@@ -81,10 +86,19 @@ static void steps_equal_the_textbook(void **state) {
             assert_ok(ls_adamw_factors_make(&factors, &usual, 1 + s * s * s, &err), err);
             adamw_ref(&expected, &factors, scale, RIGHT);
             for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
+                const ls_dtype dtype = t == 0 ? LS_BF16 : i == 0 ? LS_F32 : LS_F16;
+                op_array value = op_array_make(dtype, 1, sizes[s], 0), rounded = op_copy(&value);
                 model got = model_copy(&start);
-                const ls_adamw_args args = model_args(&got, &factors, scale);
+                ls_adamw_args args = model_args(&got, &factors, scale);
+                args.value = i == 2 && t == 0 ? NULL : value.data;
+                args.value_dtype = dtype;
+                for (int64_t k = 0; k < sizes[s] && args.value != NULL; k++)
+                    op_put(&rounded, 0, k, op_round(op_get(&expected.w, 0, k), dtype));
                 assert_ok(ls_adamw(op_devices[isa][t], &args, &err), err);
                 model_check(&expected, &got, "adamw", sizes[s], t + 1);
+                op_check(&rounded, &value, OP_NAN_ANY, "adamw: value of %lld, threads %d", (long long)sizes[s], t + 1);
+                op_array_free(&value);
+                op_array_free(&rounded);
                 model_free(&got);
             }
             model_free(&start);

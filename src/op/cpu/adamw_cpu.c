@@ -22,6 +22,9 @@ LS_KERNEL_DEFINE(ls_adamw_kernel) {
         v[i] = v_new;
         w[i] = ls_fma(-f.lr, ls_fma(f.decay, w[i], d), w[i]);
     }
+    if (a->value != NULL && begin * LS_ADAMW_BLOCK < last)
+        ls_row_narrow(ls_at_mut(a->value, a->value_dtype, begin * LS_ADAMW_BLOCK), a->value_dtype,
+                      w + begin * LS_ADAMW_BLOCK, last - begin * LS_ADAMW_BLOCK);
 }
 
 LS_KERNEL_DEFINE(ls_squares_kernel) {

@@ -108,7 +108,7 @@ static void gate_back(const block *k, lanes dy, const token *t, int64_t row) {
         dz[c] = ls_mul(ls_mul(dy[c], t->y[c]), ls_fma(sl, ls_sub(1.0f, sig), sig));
         dy[c] = ls_mul(dy[c], sl);
     }
-    memcpy(a->dz + row * a->dim + k->channel, dz, (size_t)k->n * sizeof(float));
+    memcpy(a->dz + row * ls_scan_dz_stride(a) + k->channel, dz, (size_t)k->n * sizeof(float));
 }
 
 /* One state of a token backwards: the lanes that it reads and those that it adds to or writes. None overlap. */

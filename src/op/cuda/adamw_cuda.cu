@@ -6,6 +6,16 @@
 
 /* ---- adamw ---- */
 
+static __device__ __forceinline__ void store_value(const ls_adamw_args *a, int64_t i, int64_t n, bool whole,
+                                                   const float w[4]) {
+    if (a->value_dtype == LS_BF16)
+        ls_four_store<LS_BF16>(a->value, i, n, whole, w);
+    else if (a->value_dtype == LS_F16)
+        ls_four_store<LS_F16>(a->value, i, n, whole, w);
+    else
+        ls_four_store<LS_F32>(a->value, i, n, whole, w);
+}
+
 static __device__ __forceinline__ void ls_flat_four(const ls_adamw_args *a, int64_t i, int64_t n, bool whole) {
     const ls_adamw_factors f = a->factors;
     float w[4], m[4], v[4], grad[4];
@@ -23,17 +33,19 @@ static __device__ __forceinline__ void ls_flat_four(const ls_adamw_args *a, int6
     ls_four_store<LS_F32>(a->w, i, n, whole, w);
     ls_four_store<LS_F32>(a->m, i, n, whole, m);
     ls_four_store<LS_F32>(a->v, i, n, whole, v);
+    if (a->value != NULL) store_value(a, i, n, whole, w);
 }
 
 ls_status ls_cuda_adamw(const ls_exec *exec, const ls_adamw_args *a, ls_error *err) {
     const ls_cuda_operand operands[] = {{"w", a->w, 4, a->n == 0},
                                         {"m", a->m, 4, a->n == 0},
                                         {"v", a->v, 4, a->n == 0},
-                                        {"grad", a->grad, 4, a->n == 0}};
-    LS_CUDA_TRY(ls_cuda_check("adamw", exec, operands, 4, LS_WORKSPACE_HEAD, err));
+                                        {"grad", a->grad, 4, a->n == 0},
+                                        {"value", a->value, ls_dtype_bytes(a->value_dtype), true}};
+    LS_CUDA_TRY(ls_cuda_check("adamw", exec, operands, 5, LS_WORKSPACE_HEAD, err));
     if (a->n == 0) return LS_OK;
     const bool vector = ls_four_fits(a->w, LS_F32) && ls_four_fits(a->m, LS_F32) && ls_four_fits(a->v, LS_F32) &&
-                        ls_four_fits(a->grad, LS_F32);
+                        ls_four_fits(a->grad, LS_F32) && (a->value == NULL || ls_four_fits(a->value, a->value_dtype));
     return ls_flat_run("adamw", exec, a, a->n, vector, err);
 }
 

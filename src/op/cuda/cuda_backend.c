@@ -393,6 +393,7 @@ const ls_backend_table ls_backend_table_cuda = {.title = "cuda", LS_OPS(OP)};
 static const ls_backend_table device_table = {.title = "cuda",
                                               .packs_behind_rows = true,
                                               .block_bytes = (int64_t)256 << 20,
+                                              .gradient_block_bytes = (int64_t)1 << 30,
                                               .close = cuda_close,
                                               .describe = cuda_describe,
                                               .alloc = cuda_alloc,

@@ -28,6 +28,7 @@ typedef struct wide_params {
     ls_product p;
     int64_t row_tiles, col_tiles, tiles;
     bool a_chunks, b_chunks;
+    bool pairs; /* two neighbouring outputs of an even column are one aligned load */
 } wide_params;
 
 typedef struct tile_at {
@@ -97,6 +98,19 @@ static __device__ __forceinline__ void load_chunk(const ls_product *p, float (*r
     for (int i = 0; i < CHUNK / 2; i++) d[i] = rest[lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2];
 }
 
+/* Accumulators of a tile without an edge from what is there: all loads on their way at once, two columns each. */
+template <int COLS>
+static __device__ __forceinline__ void load_pairs(const ls_product *p, float (&d)[COLS / 2], int64_t row, int64_t col) {
+    const int lane = threadIdx.x % 32;
+    const float *from = (const float *)p->out + (row + lane / 4) * p->out_stride + col + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < COLS / 2; i += 2) {
+        const float2 x = *(const float2 *)(from + i % 4 / 2 * 8 * p->out_stride + i / 4 * 8);
+        d[i] = x.x;
+        d[i + 1] = x.y;
+    }
+}
+
 template <int COLS, int A_SIDE, int B_SIDE>
 static __device__ __forceinline__ void produce(const wide_params *p, uint32_t shared, uint32_t full, uint32_t empty) {
     int stage = 0, phase = 0;
@@ -125,7 +139,10 @@ static __device__ __forceinline__ void consume(const wide_params *p, uint32_t sh
         int before = -1;
 #pragma unroll
         for (int i = 0; i < COLS / 2; i++) d[i] = 0.0f;
-        if (p->p.mode == LS_PRODUCT_CONTINUE)
+        if (p->p.mode == LS_PRODUCT_CONTINUE && p->pairs && at.row + TILE_ROWS <= p->p.rows &&
+            at.col + COLS <= p->p.cols)
+            load_pairs<COLS>(&p->p, d, row, at.col);
+        else if (p->p.mode == LS_PRODUCT_CONTINUE)
 #pragma unroll
             for (int c = 0; c < COLS / CHUNK; c++)
                 load_chunk(&p->p, rest[warp], &d[c * CHUNK / 2], row, at.col + c * CHUNK);
@@ -232,6 +249,7 @@ ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product,
     p.tiles = ls_launch_blocks(p.row_tiles, p.col_tiles, 1);
     p.a_chunks = a_side && product->rows % 64 == 0;
     p.b_chunks = b_side && product->cols % 64 == 0;
+    p.pairs = product->out_rows == NULL && product->out_stride % 2 == 0 && (uintptr_t)product->out % 8 == 0;
     LS_CUDA_TRY(map_of(&p.a, product->op, product->a, a_side, p.a_chunks, product->rows, product->depth, a_stride,
                        TILE_ROWS, err));
     LS_CUDA_TRY(map_of(&p.b, product->op, product->b, b_side, p.b_chunks, product->cols, product->depth, b_stride,

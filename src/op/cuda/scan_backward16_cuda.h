@@ -243,7 +243,7 @@ static __device__ __forceinline__ void ls_back16_walk(const back_params *p, cons
             const float4 end = tile->end[at->warp][token][at->slot];
             if (a->d != NULL) y = ls_fma(a->d[at->channel], tile->step[at->warp][token][at->slot].w, y);
             if (SURE || (token < n_tokens && at->active))
-                a->dz[(row + token) * a->dim + at->channel] = ls_mul(ls_mul(end.y, y), end.z);
+                a->dz[(row + token) * a->dz_stride + at->channel] = ls_mul(ls_mul(end.y, y), end.z);
         }
 #pragma unroll
     for (int j = LS_BACK16_OWN - 1; j >= 0; j--) {

@@ -146,7 +146,8 @@ static __device__ __forceinline__ void walk_forwards(const back_params *p, const
             const float z = ls_load_one<IN>(a->z, (row + i) * a->z_stride + at->channel);
             const float sig = ls_sigmoid(z), sl = ls_silu(z);
             const float dout = a->dout[(row + i) * a->dout_stride + at->channel];
-            a->dz[(row + i) * a->dim + at->channel] = ls_mul(ls_mul(dout, y), ls_fma(sl, ls_sub(1.0f, sig), sig));
+            a->dz[(row + i) * a->dz_stride + at->channel] =
+                ls_mul(ls_mul(dout, y), ls_fma(sl, ls_sub(1.0f, sig), sig));
         }
     }
 }
@@ -346,6 +347,7 @@ static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, b
         {LS_WIDTH_I64, {{{"row", a->rows}, {"c stride", a->c_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dout stride", a->dout_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dim", a->dim}, {"element", 4}}}},
+        {LS_WIDTH_I64, {{{"row", a->rows}, {"dz stride", ls_scan_dz_stride(a)}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"workspace", p->plan.total}, {"element", 4}}}}};
     const int64_t n = (int64_t)(sizeof index / sizeof index[0]),
                   blocks = ls_launch_blocks(a->n_spans, p->plan.n_blocks, 1);
@@ -380,6 +382,7 @@ ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args
     LS_CUDA_TRY(ls_cuda_check("scan_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
                               ls_op_scan_backward_workspace(a), err));
     p.a = *a;
+    p.a.dz_stride = ls_scan_dz_stride(a);
     (void)ls_scan_backward_plan_make(&p.plan, a);
     p.work = (float *)((char *)exec->workspace + LS_WORKSPACE_HEAD);
     const int64_t parameters = a->dim * a->n_states + 2 * a->dim;
