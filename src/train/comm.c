@@ -26,6 +26,10 @@ int32_t ls_comm_ranks(const ls_comm *c) { return c->n_ranks; }
 const char *ls_comm_transport(const ls_comm *c) { return c->transport->name; }
 ls_comm_use ls_comm_used(const ls_comm *c) { return c->use; }
 
+ls_nccl *ls_comm_nccl(const ls_comm *c) {
+    return c->transport == &ls_transport_nccl ? ls_nccl_group_of(c->self) : NULL;
+}
+
 /* ---- TCP ---- */
 
 static ls_status tcp_exchange(void *self, ls_device *device, const ls_comm_moves *moves, const char *what,

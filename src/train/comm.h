@@ -61,6 +61,9 @@ typedef struct ls_comm_use {
 
 ls_comm_use ls_comm_used(const ls_comm *comm);
 
+/* The group of the transport nccl, for measuring beside; else NULL. */
+struct ls_nccl *ls_comm_nccl(const ls_comm *comm);
+
 /* Tells all peers why this rank fails. */
 void ls_comm_abort(ls_comm *comm, const ls_error *reason);
 
