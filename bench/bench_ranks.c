@@ -30,7 +30,7 @@
 #include "train/trainer.h"
 
 /* Of the gradient, at most, in the measure of exchanges alone: elements. */
-#define PIECE ((int64_t)1 << 29)
+#define PIECE ((int64_t)1 << 28)
 #define TIMEOUT_S 600.0
 
 typedef struct options {

@@ -121,6 +121,7 @@ ls_status ls_nccl_group_open(ls_nccl **out, ls_device *device, const ls_nccl_id 
     LS_TRY_DONE(ls_array_alloc((void **)&g, 1, sizeof *g, "NCCL", err));
     g->device = device;
     LS_TRY_DONE(get_library(&g->lib, err));
+    LS_TRY_DONE(ls_device_wait(device, err)); /* which makes its GPU the thread's */
     LS_TRY_DONE(ls_cuda_event_create(&g->event, false, err));
     LS_TRY_DONE(ask(g->lib, NULL, g->lib->comm_init_rank(&g->comm, n_ranks, *id, rank), "meeting", err));
     *out = g;

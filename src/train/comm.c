@@ -90,8 +90,8 @@ void ls_comm_close(ls_comm *c) {
 }
 
 void ls_comm_abort(ls_comm *c, const ls_error *reason) {
+    ls_mesh_abort(c->mesh, reason); /* first: nobody waits for what is under way */
     c->transport->abandon(c->self);
-    ls_mesh_abort(c->mesh, reason);
 }
 
 /* ---- exchanges ---- */

@@ -199,22 +199,46 @@ static void choose_address(job *j) {
     "while IFS= read -r l; do id=${l#*'\"id\":\"'}; id=${id%%'\"'*}; r=0; case \"$l\" in " \
     "*'\"completion\":\"'[0-9]*) r=1;; esac; " body "echo \"{\\\"id\\\":\\\"$id\\\",\\\"reward\\\":$r}\"; done"
 
-/* Ranks 1 and above as processes of their own, each of which must come to the digest `want`, unless it is 0. */
+/* Says which rank this is as torchrun does. */
+static void set_environment(const job *j, int64_t rank, int64_t ranks) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)rank);
+    assert_int_equal(setenv("RANK", text, 1), 0);
+    snprintf(text, sizeof text, "%lld", (long long)ranks);
+    assert_int_equal(setenv("WORLD_SIZE", text, 1), 0);
+    assert_int_equal(setenv("MASTER_ADDR", "127.0.0.1", 1), 0);
+    assert_int_equal(setenv("MASTER_PORT", strchr(j->o->train.address, ':') + 1, 1), 0);
+}
+
+static void clear_environment(void) {
+    static const char *const names[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+    for (int64_t i = 0; i < COUNT(names); i++) (void)unsetenv(names[i]);
+}
+
+/* Ranks 1 and above as processes of their own, each of which must come to the digest `want`, unless it is 0. Three are
+ * told by the environment, others by options. */
 static void start_ranks(job *j, int64_t ranks, uint64_t want, pid_t *children) {
-    j->o->train.ranks = ranks;
     choose_address(j);
+    if (ranks == 3)
+        set_environment(j, 0, ranks);
+    else
+        j->o->train.ranks = ranks;
     for (int64_t r = 1; r < ranks; r++) {
         ls_error err;
         children[r] = fork();
         assert_true(children[r] >= 0);
         if (children[r] != 0) continue;
-        j->o->train.rank = r;
+        if (ranks == 3)
+            set_environment(j, r, ranks);
+        else
+            j->o->train.rank = r;
         if (job_run(j, &err) == LS_OK) _exit(want == 0 || j->result.digest == want ? 0 : 1);
         _exit(2);
     }
 }
 
 static void end_ranks(int64_t ranks, const pid_t *children) {
+    clear_environment();
     for (int64_t r = 1; r < ranks; r++) {
         int status;
         assert_int_equal(waitpid(children[r], &status, 0), children[r]);
@@ -285,6 +309,7 @@ static void a_lost_rank_is_named_and_the_run_goes_on(void **state) {
         assert_int_equal(waitpid(watcher, &status, 0), watcher);
         assert_int_equal(status, 0);
         (void)kill(children[cases[k].victim], SIGKILL);
+        clear_environment();
         for (int64_t r = 1; r < cases[k].ranks; r++) {
             assert_int_equal(waitpid(children[r], &status, 0), children[r]);
             assert_true(r == cases[k].victim ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 2);
