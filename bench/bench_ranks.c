@@ -415,7 +415,7 @@ static void time_exchange(bench *b, const exchange_bench *x, const char *name,
     double best = 0.0;
     ls_error err;
     for (int i = -1; i < 3; i++) {
-        uint8_t here[LS_RANKS_MAX];
+        uint8_t here[LS_RANKS_MAX] = {0};
         int64_t begins[LS_RANKS_MAX + 1];
         double start;
         must(b, ls_device_wait(b->device, &err), &err);
