@@ -247,6 +247,9 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
     if (opts.rows_max == 0 && !ls_mul_i64(sequences, o->length, &opts.rows_max))
         return LS_FAIL(err, LS_ERR_NOMEM, "a forward of %lld sequences of %lld tokens", (long long)sequences,
                        (long long)o->length);
+    if (!ls_mul_i64(o->train.leaf < n ? o->train.leaf : n, o->length, &opts.leaf_rows_max))
+        return LS_FAIL(err, LS_ERR_NOMEM, "a leaf of %lld sequences of %lld tokens", (long long)o->train.leaf,
+                       (long long)o->length);
     LS_TRY(ls_train_options_comm(&g->comm, &o->train, g->device, identity, err));
     opts.comm = g->comm;
     LS_TRY(ls_trainer_create(&g->trainer, g->model, g->begin, g->device, &opts, err));
