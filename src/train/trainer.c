@@ -601,8 +601,8 @@ static ls_status forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
     return LS_OK;
 }
 
-/* Sequences [from, to) of the last forward, all of one leaf. Parts that nothing is learnt from are left out only as long
- * as there was no other: the leaf's gradient is +0 everywhere, and so it would be with them. */
+/* Sequences [from, to) of the last forward, all of one leaf. Parts that nothing is learnt from are left out only as
+ * long as there was no other: the leaf's gradient is +0 everywhere, and so it would be with them. */
 static ls_status part_backward(ls_trainer *t, int64_t from, int64_t to, ls_error *err) {
     step_state *s = &t->now;
     const ls_train_batch *b = &s->batch;
