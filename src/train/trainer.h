@@ -3,7 +3,8 @@
  *
  * A step, for sequences in index order (t: its number, from 1 on):
  *   leaves      [j leaf, (j + 1) leaf) of the sequences, each in one forward or in several; forward,
- *               log-probabilities, the caller's gradients of them, backward (model/tape.h); a leaf whose rows all have gradients of 0 needs no backward: its own is +0
+ *               log-probabilities, the caller's gradients of them, backward (model/tape.h); a leaf whose rows
+ *               all have gradients of 0 needs no backward: its own is +0
  *   gradient    of all leaves by the leaf tree (train/gradient.h)
  *   norm        ls_squares over the parameters in order, ls_gradient_scale(count, max_norm)
  *   update      ls_adamw for each parameter with the rate of step t (train/rate.h); decay is 0 but for matrices, the
@@ -116,8 +117,8 @@ ls_status ls_trainer_score(ls_trainer *trainer, const ls_train_batch *batch, flo
 
 /* A step in its parts, for who looks at log-probabilities before anything is learnt from them:
  *   begin      checks the batch, whose arrays stay as they are until the step ends
- *   forward    of the next leaves that this process has, at most a microbatch, or of a part of one; *rows is good until the
- *              next forward
+ *   forward    of the next leaves that this process has, at most a microbatch, or of a part of one; *rows is good
+ *              until the next forward
  *   backward   of what the last forward left, by the gradients that the caller has written into rows; a forward without
  *              one adds nothing, and the step cannot be updated then
  *   update     once nothing is left: gradient, norm, AdamW, publish
