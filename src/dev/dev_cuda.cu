@@ -359,6 +359,12 @@ ls_status ls_cuda_event_wait(void *event, ls_error *err) {
     return ls_cuda_status(cudaEventSynchronize((cudaEvent_t)event), "wait for an event", err);
 }
 
+ls_status ls_cuda_event_reached(void *event, bool *out, ls_error *err) {
+    const cudaError_t found = cudaEventQuery((cudaEvent_t)event);
+    *out = found == cudaSuccess;
+    return found == cudaErrorNotReady ? LS_OK : ls_cuda_status(found, "look at an event", err);
+}
+
 ls_status ls_cuda_event_ms(double *out, void *begin, void *end, ls_error *err) {
     float ms = 0.0f;
     LS_CUDA_TRY(

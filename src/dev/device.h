@@ -55,6 +55,8 @@ void ls_cuda_event_free(void *event);
 ls_status ls_cuda_event_record(const ls_exec *exec, void *event, ls_error *err);
 /* Waits until it is reached. */
 ls_status ls_cuda_event_wait(void *event, ls_error *err);
+/* Whether it is reached, without waiting. */
+ls_status ls_cuda_event_reached(void *event, bool *out, ls_error *err);
 /* Milliseconds from one timed event to another, both reached. */
 ls_status ls_cuda_event_ms(double *out, void *begin, void *end, ls_error *err);
 

@@ -7,6 +7,7 @@
 #include "base/fnv.h"
 #include "base/mem.h"
 #include "model/stored.h"
+#include "op/adamw.h"
 #include "op/weight.h"
 
 static ls_status count_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
@@ -47,16 +48,58 @@ static ls_status list_slot(void *context, const ls_weight_slot *slot, ls_error *
     return ls_memory_alloc(all->device, &p->own, p->n_elements, ls_dtype_bytes(p->dtype), "parameters", err);
 }
 
+/* Element `at` of a parameter's value. */
+void *ls_parameter_value_at(const ls_parameter *p, int64_t at) {
+    return (uint8_t *)ls_parameter_value(p) + at * ls_dtype_bytes(p->dtype);
+}
+
 /* A parameter's value from the checkpoint, and its master by exact widening. */
 static ls_status read_parameter(listing *l, ls_parameter *q, ls_error *err) {
-    const ls_widen_args widen = {ls_parameter_value(q), q->dtype, q->n_elements, q->master};
+    const ls_widen_args widen = {ls_parameter_value_at(q, q->begin), q->dtype, q->end - q->begin, q->master};
     const ls_tensor_view *view = ls_checkpoint_find(l->stored.checkpoint, q->slot.name);
     LS_TRY(ls_stored_load(&l->stored, l->parameters->device, ls_parameter_value(q), view, err));
-    return ls_widen(l->parameters->device, &widen, err);
+    return widen.n > 0 ? ls_widen(l->parameters->device, &widen, err) : LS_OK;
+}
+
+int64_t ls_parameters_share(const ls_parameters *all, int64_t share, int64_t n_shares) {
+    /* share n / n_shares without a product that could wrap */
+    const int64_t n = all->n_elements, at = n / n_shares * share + n % n_shares * share / n_shares;
+    if (share == 0) return 0;
+    for (int64_t i = 0; i < all->n; i++) {
+        const ls_parameter *p = &all->list[i];
+        if (at > p->offset + p->n_elements) continue;
+        const int64_t block = ((at - p->offset) + LS_SQUARES_BLOCK - 1) / LS_SQUARES_BLOCK;
+        return p->offset + (block * LS_SQUARES_BLOCK < p->n_elements ? block * LS_SQUARES_BLOCK : p->n_elements);
+    }
+    return n;
+}
+
+void ls_parameter_part(const ls_parameter *p, int64_t from, int64_t to, int64_t *begin, int64_t *end) {
+    *begin = from > p->offset ? from - p->offset : 0;
+    if (*begin > p->n_elements) *begin = p->n_elements;
+    *end = to - p->offset < p->n_elements ? to - p->offset : p->n_elements;
+    if (*end < *begin) *end = *begin;
+}
+
+static ls_status alloc_masters(ls_parameters *p, int64_t share, int64_t n_shares, ls_error *err) {
+    p->begin = ls_parameters_share(p, share, n_shares);
+    p->end = ls_parameters_share(p, share + 1, n_shares);
+    LS_TRY(ls_memory_alloc(p->device, (void **)&p->masters, p->end - p->begin, sizeof(float), "parameters", err));
+    for (int64_t i = 0; i < p->n; i++) {
+        ls_parameter *q = &p->list[i];
+        ls_parameter_part(q, p->begin, p->end, &q->begin, &q->end);
+        q->master = q->begin < q->end ? p->masters + (q->offset + q->begin - p->begin) : NULL;
+    }
+    return LS_OK;
 }
 
 ls_status ls_parameters_open(ls_parameters **out, ls_model *model, ls_device *device, const char *directory,
                              ls_error *err) {
+    return ls_parameters_open_share(out, model, device, directory, 0, 1, err);
+}
+
+ls_status ls_parameters_open_share(ls_parameters **out, ls_model *model, ls_device *device, const char *directory,
+                                   int64_t share, int64_t n_shares, ls_error *err) {
     ls_parameters *p = calloc(1, sizeof *p);
     listing l = {.parameters = p};
     int64_t n;
@@ -72,11 +115,8 @@ ls_status ls_parameters_open(ls_parameters **out, ls_model *model, ls_device *de
     p->n = 0;
     LS_TRY_DONE(ls_array_alloc((void **)&p->list, n, sizeof *p->list, "parameters", err));
     LS_TRY_DONE(ls_model_slots(model, list_slot, &l, err));
-    LS_TRY_DONE(ls_memory_alloc(device, (void **)&p->masters, p->n_elements, sizeof(float), "parameters", err));
-    for (int64_t i = 0; i < n; i++) {
-        p->list[i].master = p->masters + p->list[i].offset;
-        LS_TRY_DONE(read_parameter(&l, &p->list[i], err));
-    }
+    LS_TRY_DONE(alloc_masters(p, share, n_shares, err));
+    for (int64_t i = 0; i < n; i++) LS_TRY_DONE(read_parameter(&l, &p->list[i], err));
     LS_TRY_DONE(ls_checkpoint_check(l.stored.checkpoint, err));
     *out = p;
     p = NULL;
@@ -94,13 +134,11 @@ void ls_parameters_free(ls_parameters *p) {
     free(p);
 }
 
-static ls_status publish(const ls_parameters *all, const ls_parameter *p, bool rounded, ls_error *err) {
+static ls_status settle(const ls_parameters *all, const ls_parameter *p, ls_error *err) {
     void *value = ls_parameter_value(p);
-    const ls_weight_cast_args cast = {p->master, p->n_elements, value, p->dtype};
     const bool is_embedding = p->slot.kind == LS_SLOT_EMBED;
     const ls_gemm_weight *matrix = is_embedding ? &all->model->head : p->slot.matrix;
     const ls_gemm_repack_args pack = {matrix, value, p->dtype};
-    if (!rounded) LS_TRY(ls_weight_cast(all->device, &cast, err));
     if (!is_embedding && p->slot.kind != LS_SLOT_MATRIX)
         LS_TRY(ls_slot_fill(&p->slot, all->device, value, p->dtype, err));
     if (p->slot.kind == LS_SLOT_MATRIX || (is_embedding && all->model->config.tied))
@@ -108,9 +146,25 @@ static ls_status publish(const ls_parameters *all, const ls_parameter *p, bool r
     return LS_OK;
 }
 
-ls_status ls_parameters_publish(ls_parameters *parameters, bool rounded, ls_error *err) {
-    for (int64_t i = 0; i < parameters->n; i++) LS_TRY(publish(parameters, &parameters->list[i], rounded, err));
+ls_status ls_parameters_round(ls_parameters *parameters, ls_error *err) {
+    for (int64_t i = 0; i < parameters->n; i++) {
+        const ls_parameter *p = &parameters->list[i];
+        const ls_weight_cast_args cast = {p->master, p->end - p->begin, ls_parameter_value_at(p, p->begin), p->dtype};
+        if (cast.n > 0) LS_TRY(ls_weight_cast(parameters->device, &cast, err));
+    }
     return LS_OK;
+}
+
+ls_status ls_parameters_settle(ls_parameters *parameters, ls_error *err) {
+    for (int64_t i = 0; i < parameters->n; i++) LS_TRY(settle(parameters, &parameters->list[i], err));
+    return LS_OK;
+}
+
+ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err) {
+    LS_ASSERT(parameters->end - parameters->begin == parameters->n_elements, "elements [%lld, %lld) of %lld",
+              (long long)parameters->begin, (long long)parameters->end, (long long)parameters->n_elements);
+    LS_TRY(ls_parameters_round(parameters, err));
+    return ls_parameters_settle(parameters, err);
 }
 
 const ls_parameter *ls_parameter_of(const ls_parameters *parameters, const void *place) {

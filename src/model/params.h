@@ -6,6 +6,11 @@
  * with: packed panels, transposed taps, widened vectors, a2 = -exp(A_log) * LOG2E. Opening reads masters by exact
  * widening, so a list that is opened and published again changes no bit of the model.
  *
+ * A list may hold the masters of a range of elements only, one of several shares (several processes that train as one).
+ * Ranges begin where a block of the sum of squares does (op/adamw.h), so that every block has one owner: share s begins
+ * at the first block at or behind element s n / shares. Values are there whole; who publishes rounds what it holds, and
+ * the others' parts come from them.
+ *
  * Order: that of model/slots.h. It is the order of every sum over parameters. With tied embeddings there is no
  * head, and the embedding is both. */
 #ifndef LS_MODEL_PARAMS_H
@@ -17,7 +22,8 @@ typedef struct ls_parameter {
     ls_weight_slot slot;        /* name, shape and place in the model */
     int64_t n_elements, offset; /* offset: of its elements in arrays over all parameters */
     ls_dtype dtype;             /* of the stored weight */
-    float *master;              /* [n_elements], device memory */
+    int64_t begin, end;         /* elements of it whose masters are held here */
+    float *master;              /* [end - begin], device memory */
     void *own;                  /* its value where the model does not hold one; see ls_parameter_value */
 } ls_parameter;
 
@@ -26,19 +32,31 @@ typedef struct ls_parameters {
     ls_model *model;   /* written by publish */
     int64_t n, n_elements;
     ls_parameter *list; /* [n] */
-    float *masters;     /* [n_elements], all of them, device memory */
+    int64_t begin, end; /* elements whose masters are held here; begin == end: none */
+    float *masters;     /* [end - begin], device memory */
 } ls_parameters;
 
 /* directory: where model was opened from. */
 ls_status ls_parameters_open(ls_parameters **out, ls_model *model, ls_device *device, const char *directory,
                              ls_error *err);
+/* With the masters of share `share` of n_shares. */
+ls_status ls_parameters_open_share(ls_parameters **out, ls_model *model, ls_device *device, const char *directory,
+                                   int64_t share, int64_t n_shares, ls_error *err);
 void ls_parameters_free(ls_parameters *parameters);
+/* Where a share begins; share n_shares begins at n_elements. */
+int64_t ls_parameters_share(const ls_parameters *parameters, int64_t share, int64_t n_shares);
+/* The elements [*begin, *end) of a parameter that lie in elements [from, to) of all; none where *begin == *end. */
+void ls_parameter_part(const ls_parameter *parameter, int64_t from, int64_t to, int64_t *begin, int64_t *end);
 /* The rounded master, [n_elements] of dtype, rows as stored, device memory: the model's own table of embeddings, or
  * what a packed matrix begins with where the back end keeps rows, else a copy. Moves where the model's weights move. */
 void *ls_parameter_value(const ls_parameter *parameter);
-/* Rounds every master into its value, unless `rounded` says that this is done, and into the model. Nothing may run on the
- * model meanwhile. Allocates nothing. */
-ls_status ls_parameters_publish(ls_parameters *parameters, bool rounded, ls_error *err);
+void *ls_parameter_value_at(const ls_parameter *parameter, int64_t element); /* from one of its elements on */
+/* Rounds every master into its value and the model. Nothing may run on the model meanwhile. Allocates nothing. All
+ * masters must be held here; with shares it is done in its two halves, with the others' parts of the values put in
+ * between. */
+ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err);
+ls_status ls_parameters_round(ls_parameters *parameters, ls_error *err);  /* masters held here into values */
+ls_status ls_parameters_settle(ls_parameters *parameters, ls_error *err); /* values into the model */
 /* The parameter that belongs to this place of the model: a matrix, a vector, or the embedding. */
 const ls_parameter *ls_parameter_of(const ls_parameters *parameters, const void *place);
 /* 64-bit digest (FNV-1a) of names, shapes, types and values, in order: equal for equal weights. */

@@ -103,7 +103,7 @@ ls_status ls_device_open_wished(ls_device **out, ls_device_choice *choice, const
         return open_cpu(out, choice, wish, "", err);
     ls_cuda_gpus(&gpus);
     if (w.ordinal >= 0) return open_gpu(out, choice, wish, w.ordinal, 0, err);
-    status = open_gpu(out, choice, wish, gpus.count > 0 ? (int32_t)(wish->rank % gpus.count) : 0, gpus.count, &why);
+    status = open_gpu(out, choice, wish, gpus.count > 0 ? (int32_t)(wish->local % gpus.count) : 0, gpus.count, &why);
     if (w.kind == KIND_AUTO && status == LS_ERR_UNSUPPORTED) {
         if (!ls_gpus_is_none(&gpus)) snprintf(more, sizeof more, "; no GPU: %.200s", why.text);
         return open_cpu(out, choice, wish, more, err);

@@ -1,7 +1,8 @@
 /* Choosing the device of a run. A device has a name:
  *   cpu      the CPU
  *   cuda:N   GPU N of this machine, from 0
- *   cuda     the first GPU; of several processes that share a step, process r takes GPU r modulo their number
+ *   cuda     the first GPU; of several processes that share a step, number r of its machine takes GPU r modulo
+ *            their number
  *   auto     cuda where this build has CUDA and there is a GPU that it can use, else cpu
  * The choice carries no bits. */
 #ifndef LS_OP_CHOICE_H
@@ -30,6 +31,7 @@ typedef struct ls_device_wish {
     int32_t n_threads;
     ls_isa isa;
     int64_t rank, ranks; /* of processes that share a step; ranks 0 is one process */
+    int64_t local;       /* number of the process on its machine */
 } ls_device_wish;
 
 /* What it got. */

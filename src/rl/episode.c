@@ -269,9 +269,9 @@ done:
 }
 
 /* Episodes for whose observation there was no room have an end without a reward: they are asked for once more. */
-static ls_status ask_the_cut(ls_episodes *e, const ls_world *w, ls_error *err) {
+static ls_status ask_the_cut(ls_episodes *e, const ls_world *w, int64_t begin, int64_t end, ls_error *err) {
     int64_t n = 0;
-    for (int64_t i = 0; i < e->n; i++) {
+    for (int64_t i = begin; i < end; i++) {
         const ls_episode *x = &e->list[i];
         if (x->overlong && !x->failed && !x->is_judged) e->owners[n++] = i;
     }
@@ -304,17 +304,18 @@ done:
     return status;
 }
 
-ls_status ls_episodes_run(ls_episodes *e, const ls_world *w, ls_engine *engine, ls_error *err) {
+ls_status ls_episodes_run(ls_episodes *e, const ls_world *w, ls_engine *engine, int64_t begin, int64_t end,
+                          ls_error *err) {
     for (;;) {
         int64_t n = 0;
-        for (int64_t i = 0; i < e->n; i++)
+        for (int64_t i = begin; i < end; i++)
             if (!e->list[i].ended) ask(e, w, i, n++);
         if (n == 0) break;
         LS_TRY(ls_engine_run(engine, e->requests, n, NULL, NULL, err));
         for (int64_t k = 0; k < n; k++) LS_TRY(take(e, w, &e->list[e->owners[k]], &e->requests[k], err));
         if (w->environment != NULL) LS_TRY(ask_environment(e, w, e->owners, n, false, err));
     }
-    return w->environment != NULL ? ask_the_cut(e, w, err) : LS_OK;
+    return w->environment != NULL ? ask_the_cut(e, w, begin, end, err) : LS_OK;
 }
 
 /* ---- rewards ---- */

@@ -86,8 +86,9 @@ void ls_episodes_free(ls_episodes *episodes); /* accepts NULL */
 /* Begins anew with problems [first, first + n_problems) of a split: their prompts. */
 ls_status ls_episodes_begin(ls_episodes *episodes, const ls_world *world, ls_task_split split, int64_t first,
                             ls_error *err);
-/* All turns of all episodes. */
-ls_status ls_episodes_run(ls_episodes *episodes, const ls_world *world, ls_engine *engine, ls_error *err);
+/* All turns of episodes [begin, end). The others stay as they began, until somebody else's are put in their place. */
+ls_status ls_episodes_run(ls_episodes *episodes, const ls_world *world, ls_engine *engine, int64_t begin, int64_t end,
+                          ls_error *err);
 /* Their rewards. That all failed is an error; else those that did are marked. */
 ls_status ls_episodes_judge(ls_episodes *episodes, const ls_world *world, ls_error *err);
 

@@ -250,11 +250,8 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
     if (!ls_mul_i64(o->train.leaf < n ? o->train.leaf : n, o->length, &opts.leaf_rows_max))
         return LS_FAIL(err, LS_ERR_NOMEM, "a leaf of %lld sequences of %lld tokens", (long long)o->train.leaf,
                        (long long)o->length);
-    if (o->train.ranks > 1) {
-        const ls_comm_opts comm = {(int32_t)o->train.rank, (int32_t)o->train.ranks, o->train.address, o->train.timeout};
-        LS_TRY(ls_comm_open(&g->comm, &comm, identity, err));
-        opts.comm = g->comm;
-    }
+    LS_TRY(ls_train_options_comm(&g->comm, &o->train, g->device, identity, err));
+    opts.comm = g->comm;
     LS_TRY(ls_trainer_create(&g->trainer, g->model, g->begin, g->device, &opts, err));
     g->rows_max = opts.rows_max;
     return LS_OK;
@@ -352,7 +349,8 @@ static ls_status evaluate(grpo *g, ls_error *err) {
     ls_status status;
     LS_TRY_DONE(make_engine(&engine, g, g->o->eval_temperature, g->o->train.seed ^ EVAL_SEED, err));
     LS_TRY_DONE(ls_episodes_begin(g->held_out, &g->world, LS_SPLIT_HELD_OUT, 0, err));
-    LS_TRY_DONE(ls_episodes_run(g->held_out, &g->world, engine, err));
+    LS_TRY_DONE(ls_grpo_draw(g, g->held_out, engine, err));
+    if (!ls_grpo_writes(g)) goto done; /* who records it judges it */
     LS_TRY_DONE(ls_episodes_judge(g->held_out, &g->world, err));
     for (int64_t i = 0; i < g->held_out->n; i++) {
         const ls_episode *x = &g->held_out->list[i];
@@ -372,7 +370,7 @@ done:
 
 static bool is_evaluated(const grpo *g) {
     const int64_t every = g->o->eval_every;
-    return ls_grpo_writes(g) && every > 0 && (g->step % every == 0 || g->step == g->o->train.steps);
+    return every > 0 && (g->step % every == 0 || g->step == g->o->train.steps);
 }
 
 /* ---- steps ---- */
@@ -391,8 +389,7 @@ static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
     g->result->step = g->step;
     LS_TRY_DONE(ls_stop_asked(&asked, g->comm, err));
     g->result->stopped = asked && g->step < t->steps;
-    if (ls_grpo_writes(g) &&
-        (g->result->stopped || g->step == t->steps || (t->save_every > 0 && g->step % t->save_every == 0)))
+    if (g->result->stopped || g->step == t->steps || (t->save_every > 0 && g->step % t->save_every == 0))
         LS_TRY_DONE(save(g, err));
     if (g->result->stopped) ls_stop_tell(g->progress, g->step, t->run);
 done:
@@ -406,7 +403,7 @@ static ls_status run_steps(grpo *g, ls_error *err) {
     if (g->step == 0 && is_evaluated(g)) {
         LS_TRY(evaluate(g, err));
         if (g->progress != NULL) fprintf(g->progress, "held-out %.3f before the first step\n", g->eval_reward);
-        LS_TRY(ls_grpo_log_beginning(g, err));
+        if (ls_grpo_writes(g)) LS_TRY(ls_grpo_log_beginning(g, err));
     }
     while (g->step < g->o->train.steps && !stopped && !g->result->stopped) {
         g->step++;
@@ -419,13 +416,13 @@ static ls_status run_steps(grpo *g, ls_error *err) {
 
 ls_status ls_grpo_run(ls_grpo_options *o, const ls_config *config, FILE *progress, ls_grpo_result *result,
                       ls_error *err) {
-    grpo g = {
-        .o = o, .config = config, .progress = o->train.rank == 0 ? progress : NULL, .told = progress, .result = result};
+    grpo g = {.o = o, .config = config, .told = progress, .result = result};
     ls_error reason = {LS_OK, ""};
     ls_status status;
     *result = (ls_grpo_result){.digest = LS_FNV_START};
     ls_interrupt_defer(true);
     LS_TRY_DONE(ls_grpo_options_check(o, &reason));
+    g.progress = ls_grpo_writes(&g) ? progress : NULL;
     LS_TRY_DONE(open_all(&g, &reason));
     LS_TRY_DONE(run_steps(&g, &reason));
 done:

@@ -2,6 +2,7 @@
  *
  *   grpo.c          the run: opening, going on, evaluating, saving, closing
  *   grpo_step.c     one step: episodes, rewards, gate, updates
+ *   grpo_ranks.c    episodes from process to process
  *   grpo_report.c   what is told of a step: metrics, progress, the bundle of a mismatch */
 #ifndef LS_RL_GRPO_STATE_H
 #define LS_RL_GRPO_STATE_H
@@ -84,8 +85,22 @@ typedef struct grpo {
     double eval_reward, eval_length; /* NaN: there was no evaluation */
 } grpo;
 
-static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.rank == 0; }
+static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.place.rank == 0; }
 static inline bool ls_grpo_stops(const grpo *g) { return g->gate.n_differing > 0 && g->o->gate == LS_GATE_STOP; }
+
+/* The share of n things that this process does: [*begin, *end). Of one process it is all. */
+static inline void ls_grpo_share(const grpo *g, int64_t n, int64_t *begin, int64_t *end) {
+    const int64_t rank = g->comm == NULL ? 0 : ls_comm_rank(g->comm),
+                  ranks = g->comm == NULL ? 1 : ls_comm_ranks(g->comm);
+    *begin = rank * n / ranks;
+    *end = (rank + 1) * n / ranks;
+}
+
+/* grpo_ranks.c: every process has drawn its share of the episodes; afterwards all have all. */
+ls_status ls_grpo_gather(const grpo *g, ls_episodes *episodes, ls_error *err);
+
+/* grpo_step.c: draws all episodes that were begun, each process its share. */
+ls_status ls_grpo_draw(const grpo *g, ls_episodes *episodes, ls_engine *engine, ls_error *err);
 
 /* grpo_step.c: episodes to updates of step g->step. Where the gate stops the run nothing has been learnt, and
  * *stopped. */

@@ -93,19 +93,32 @@ static ls_status judge(grpo *g, ls_error *err) {
     return LS_OK;
 }
 
+/* The reference's log-probabilities: of this process's share of the episodes, then of all. */
+static ls_status share_reference(grpo *g, ls_error *err) {
+    const int64_t n_ranks = g->comm == NULL ? 1 : ls_comm_ranks(g->comm);
+    int64_t begins[LS_RANKS_MAX + 1];
+    if (g->comm == NULL) return LS_OK;
+    for (int64_t r = 0; r <= n_ranks; r++)
+        begins[r] = g->rows.offsets[r * g->rows.n / n_ranks] * (int64_t)sizeof *g->rows.reference;
+    return ls_comm_share(g->comm, g->rows.reference, begins, "the reference's log-probabilities", err);
+}
+
 static ls_status score_reference(grpo *g, ls_error *err) {
     const ls_score_opts opts = {(ls_dtype)g->o->train.dtype, 64, 0, 16};
     const ls_sampling sampling = g->engine_opts.sampling;
     ls_score_item *items = NULL;
+    int64_t begin, end;
     ls_status status = LS_OK;
     if (g->rows.reference == NULL) return LS_OK;
+    ls_grpo_share(g, g->rows.n, &begin, &end);
     LS_TRY_DONE(ls_array_alloc((void **)&items, g->rows.n, sizeof *items, "reference", err));
-    for (int64_t s = 0; s < g->rows.n; s++) {
+    for (int64_t s = begin; s < end; s++) {
         const ls_episode *x = &g->episodes->list[s];
-        items[s] = (ls_score_item){x->tokens, x->n, g->engine_opts.logprob_of, sampling,
-                                   g->rows.reference + g->rows.offsets[s]};
+        items[s - begin] = (ls_score_item){x->tokens, x->n, g->engine_opts.logprob_of, sampling,
+                                           g->rows.reference + g->rows.offsets[s]};
     }
-    LS_TRY_DONE(ls_score(g->reference, g->device, &opts, items, g->rows.n, err));
+    if (end > begin) LS_TRY_DONE(ls_score(g->reference, g->device, &opts, items, end - begin, err));
+    LS_TRY_DONE(share_reference(g, err));
 done:
     free(items);
     return status;
@@ -149,11 +162,18 @@ static ls_status record_turns(const grpo *g, ls_error *err) {
     return status;
 }
 
+ls_status ls_grpo_draw(const grpo *g, ls_episodes *e, ls_engine *engine, ls_error *err) {
+    int64_t begin, end;
+    ls_grpo_share(g, e->n, &begin, &end);
+    LS_TRY(ls_episodes_run(e, &g->world, engine, begin, end, err));
+    return g->comm != NULL ? ls_grpo_gather(g, e, err) : LS_OK;
+}
+
 static ls_status make_episodes(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     double start = ls_clock_seconds(), now;
     LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_SPLIT_TRAIN, (g->step - 1) * o->prompts, err));
-    LS_TRY(ls_episodes_run(g->episodes, &g->world, g->engine, err));
+    LS_TRY(ls_grpo_draw(g, g->episodes, g->engine, err));
     now = ls_clock_seconds();
     g->times.rollout = now - start;
     LS_TRY(judge(g, err));
@@ -323,6 +343,15 @@ static ls_status learn(grpo *g, const ls_train_rows *rows, ls_error *err) {
     return ls_trainer_backward(g->trainer, err);
 }
 
+/* What the other processes' forwards gave, so that each of them comes to the same end. */
+static ls_status gate_all(grpo *g, const ls_gate *before, ls_error *err) {
+    if (g->comm == NULL || !g->part.is_first) return LS_OK;
+    LS_TRY(ls_trainer_share(g->trainer, g->rows.trainer, "the log-probabilities", err));
+    g->gate = *before;
+    compare(g, g->part.begin, g->part.end);
+    return LS_OK;
+}
+
 /* The trainer has updated: the numbers of all processes, and the engine. */
 static ls_status take_update(grpo *g, ls_error *err) {
     for (int64_t s = g->part.begin; s < g->part.end; s++)
@@ -339,6 +368,7 @@ static ls_status take_update(grpo *g, ls_error *err) {
 static ls_status update(grpo *g, ls_error *err) {
     const ls_train_batch batch = batch_of(g, g->part.begin, g->part.end);
     const double start = ls_clock_seconds();
+    const ls_gate before = g->gate;
     ls_train_rows rows;
     LS_TRY(ls_trainer_begin(g->trainer, &batch, err));
     while (ls_trainer_has_more(g->trainer)) {
@@ -346,6 +376,7 @@ static ls_status update(grpo *g, ls_error *err) {
         gate(g, &rows);
         LS_TRY(learn(g, &rows, err));
     }
+    LS_TRY(gate_all(g, &before, err));
     if (!ls_grpo_stops(g)) LS_TRY(ls_trainer_update(g->trainer, &g->stats, err));
     g->times.update += ls_clock_seconds() - start;
     return ls_grpo_stops(g) ? LS_OK : take_update(g, err);
@@ -358,11 +389,10 @@ static int64_t first_minibatch(const grpo *g, const int64_t *order) {
     return -1;
 }
 
-/* Everything that the first update's forward does not bring. With several processes each of them sees a part of that
- * one only, so that all is scored. */
+/* Everything that the first update's forward does not bring. */
 static ls_status score_others(grpo *g, int64_t first, ls_error *err) {
     const grpo_part part = first < 0 ? (grpo_part){0} : part_of(g, first);
-    if (first < 0 || g->comm != NULL) return score_ahead(g, 0, g->rows.n, err);
+    if (first < 0) return score_ahead(g, 0, g->rows.n, err);
     LS_TRY(score_ahead(g, 0, part.begin, err));
     LS_TRY(score_ahead(g, part.end, g->rows.n, err));
     if (ls_grpo_stops(g)) LS_TRY(score_ahead(g, part.begin, part.end, err));
@@ -381,7 +411,7 @@ static ls_status run_updates(grpo *g, ls_error *err) {
         memset(g->rows.sums, 0, (size_t)g->rows.n * sizeof *g->rows.sums);
         for (int64_t k = 0; k < g->o->minibatches && !ls_grpo_stops(g); k++) {
             g->part = part_of(g, order[k]);
-            g->part.is_first = g->comm == NULL && g->n_updates == 0;
+            g->part.is_first = g->n_updates == 0;
             if (g->part.totals.n_tokens > 0) LS_TRY_DONE(update(g, err));
         }
     }

@@ -1,398 +1,189 @@
-/* Sockets with deadlines; rank 0 is the hub. Owns the connections. */
-#define _GNU_SOURCE
+/* What ranks do with a transport. Owns the mesh and what the transport opened. */
 #include "train/comm.h"
 
-#include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "train/comm_nccl.h"
+#include "train/gradient.h"
 
-#define MAGIC UINT64_C(0x31544C4B434F4C2E)
-#define VERSION 1
-#define HELLO_SECONDS 10.0
-#define RETRY_MS 50
-
-typedef enum message_kind { MESSAGE_HELLO = 1, MESSAGE_WELCOME, MESSAGE_DATA, MESSAGE_FAILURE } message_kind;
-
-typedef struct header {
-    uint64_t magic;
-    int32_t kind, rank;
-    int64_t number, bytes; /* number: of this message on its way */
-} header;
-
-typedef struct hello {
-    int32_t version, n_ranks;
-    uint64_t identity;
-} hello;
-
-typedef struct peer_link {
-    int fd; /* -1: none, or broken */
-    int64_t n_sent, n_received;
-} peer_link;
+/* Slices of a sum begin at multiples of this many elements of their range. */
+#define SLICE_UNIT 64
 
 struct ls_comm {
     int32_t rank, n_ranks;
-    double timeout_s;
-    peer_link *links; /* [n_ranks]; of rank 0 to all others, of the others to rank 0 */
+    ls_mesh *mesh;
+    const ls_transport *transport; /* of device memory */
+    void *self;                    /* the transport's */
+    ls_comm_move *moves;           /* [2 n_ranks], of one exchange */
+    float **slices;                /* [n_ranks], of one addition */
+    ls_comm_use use;
 };
 
-int32_t ls_comm_rank(const ls_comm *comm) { return comm->rank; }
-int32_t ls_comm_ranks(const ls_comm *comm) { return comm->n_ranks; }
+int32_t ls_comm_rank(const ls_comm *c) { return c->rank; }
+int32_t ls_comm_ranks(const ls_comm *c) { return c->n_ranks; }
+const char *ls_comm_transport(const ls_comm *c) { return c->transport->name; }
+ls_comm_use ls_comm_used(const ls_comm *c) { return c->use; }
 
-/* ---- bytes ---- */
-
-typedef enum outcome { MOVED, SILENT, LOST } outcome;
-
-/* Waits until fd is ready; SILENT after the given time. */
-static outcome wait_for(int fd, short events, double seconds) {
-    const double deadline = ls_clock_seconds() + seconds;
-    for (;;) {
-        const double left = deadline - ls_clock_seconds();
-        struct pollfd p = {.fd = fd, .events = events};
-        const int n = poll(&p, 1, left <= 0 ? 0 : left > 1e6 ? 1000000000 : (int)(left * 1e3) + 1);
-        if (n > 0) return MOVED;
-        if (n == 0 && ls_clock_seconds() >= deadline) return SILENT;
-        if (n < 0 && errno != EINTR) return LOST;
-    }
+ls_nccl *ls_comm_nccl(const ls_comm *c) {
+    return c->transport == &ls_transport_nccl ? ls_nccl_group_of(c->self) : NULL;
 }
 
-static outcome send_all(int fd, const void *data, int64_t bytes, double timeout_s) {
-    const uint8_t *at = data;
-    while (bytes > 0) {
-        const ssize_t n = send(fd, at, (size_t)bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            const outcome ready = wait_for(fd, POLLOUT, timeout_s);
-            if (ready != MOVED) return ready;
-        } else if (n < 0 && errno != EINTR) {
-            return LOST;
-        } else if (n > 0) {
-            at += n;
-            bytes -= n;
-        }
-    }
-    return MOVED;
+/* ---- TCP ---- */
+
+static ls_status tcp_exchange(void *self, ls_device *device, const ls_comm_moves *moves, const char *what,
+                              ls_error *err) {
+    return ls_mesh_exchange(self, device, moves, what, err);
 }
 
-static outcome receive_all(int fd, void *data, int64_t bytes, double timeout_s) {
-    uint8_t *at = data;
-    while (bytes > 0) {
-        const ssize_t n = recv(fd, at, (size_t)bytes, MSG_DONTWAIT);
-        if (n == 0) return LOST;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            const outcome ready = wait_for(fd, POLLIN, timeout_s);
-            if (ready != MOVED) return ready;
-        } else if (n < 0 && errno != EINTR) {
-            return LOST;
-        } else if (n > 0) {
-            at += n;
-            bytes -= n;
-        }
-    }
-    return MOVED;
-}
+static void tcp_nothing(void *self) { (void)self; } /* the mesh is the handle's */
 
-/* ---- messages ---- */
+static const ls_transport tcp = {"tcp", tcp_exchange, tcp_nothing, tcp_nothing};
 
-static void drop_link(peer_link *l) {
-    if (l->fd >= 0) close(l->fd);
-    l->fd = -1;
-}
+/* ---- opening ---- */
 
-static ls_status fail_link(ls_comm *c, int32_t peer, outcome how, const char *what, ls_error *err) {
-    drop_link(&c->links[peer]);
-    if (how == SILENT)
-        return LS_FAIL(err, LS_ERR_IO, "rank %d was silent for %g s while rank %d waited for %s", peer, c->timeout_s,
-                       c->rank, what);
-    return LS_FAIL(err, LS_ERR_IO, "rank %d lost the connection to rank %d at %s", c->rank, peer, what);
-}
-
-static ls_status send_message(ls_comm *c, int32_t peer, message_kind kind, const void *data, int64_t bytes,
-                              const char *what, ls_error *err) {
-    peer_link *to = &c->links[peer];
-    const header h = {MAGIC, (int32_t)kind, c->rank, to->n_sent++, bytes};
-    outcome sent = to->fd < 0 ? LOST : send_all(to->fd, &h, sizeof h, c->timeout_s);
-    if (sent == MOVED) sent = send_all(to->fd, data, bytes, c->timeout_s);
-    return sent == MOVED ? LS_OK : fail_link(c, peer, sent, what, err);
-}
-
-/* The sentence of a peer that failed. */
-static ls_status receive_failure(ls_comm *c, int32_t peer, int64_t bytes, const char *what, ls_error *err) {
-    char text[LS_ERROR_TEXT_MAX] = "";
-    const int64_t n = bytes < (int64_t)sizeof text ? bytes : (int64_t)sizeof text - 1;
-    const outcome got = receive_all(c->links[peer].fd, text, n, c->timeout_s);
-    if (got != MOVED) return fail_link(c, peer, got, what, err);
-    drop_link(&c->links[peer]);
-    return LS_FAIL(err, LS_ERR_IO, "rank %d failed: %s", peer, text);
-}
-
-static ls_status receive_message(ls_comm *c, int32_t peer, message_kind kind, void *data, int64_t bytes,
-                                 const char *what, ls_error *err) {
-    peer_link *from = &c->links[peer];
-    header h;
-    outcome got = from->fd < 0 ? LOST : receive_all(from->fd, &h, sizeof h, c->timeout_s);
-    if (got != MOVED) return fail_link(c, peer, got, what, err);
-    if (h.magic == MAGIC && h.kind == MESSAGE_FAILURE && h.bytes >= 0)
-        return receive_failure(c, peer, h.bytes, what, err);
-    if (h.magic != MAGIC || h.kind != (int32_t)kind || h.rank != peer || h.number != from->n_received ||
-        h.bytes != bytes) {
-        drop_link(from);
-        return LS_FAIL(err, LS_ERR_FORMAT,
-                       "rank %d sent message %lld of %lld bytes where rank %d waited for %s: message %lld of %lld",
-                       peer, (long long)h.number, (long long)h.bytes, c->rank, what, (long long)from->n_received,
-                       (long long)bytes);
-    }
-    from->n_received++;
-    got = receive_all(from->fd, data, bytes, c->timeout_s);
-    return got == MOVED ? LS_OK : fail_link(c, peer, got, what, err);
-}
-
-void ls_comm_abort(ls_comm *c, const ls_error *reason) {
-    for (int32_t peer = 0; peer < c->n_ranks; peer++)
-        if (c->links[peer].fd >= 0) {
-            (void)send_message(c, peer, MESSAGE_FAILURE, reason->text, (int64_t)strlen(reason->text), "a failure",
-                               NULL);
-            drop_link(&c->links[peer]);
-        }
-}
-
-/* ---- meeting ---- */
-
-/* Splits HOST:PORT; an IPv6 host stands in brackets. */
-static ls_status resolve(struct addrinfo **out, const char *address, bool to_listen, ls_error *err) {
-    const struct addrinfo hints = {
-        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = to_listen ? AI_PASSIVE : 0};
-    const char *colon = strrchr(address, ':');
-    char host[256];
-    size_t n;
-    int failed;
-    if (colon == NULL || colon == address || colon[1] == '\0' || (size_t)(colon - address) >= sizeof host)
-        return LS_FAIL(err, LS_ERR_ARG, "address '%.200s' is not HOST:PORT", address);
-    n = (size_t)(colon - address);
-    memcpy(host, address, n);
-    host[n] = '\0';
-    if (host[0] == '[' && host[n - 1] == ']') {
-        memmove(host, host + 1, n - 2);
-        host[n - 2] = '\0';
-    }
-    failed = getaddrinfo(host, colon + 1, &hints, out);
-    if (failed != 0) return LS_FAIL(err, LS_ERR_ARG, "address '%.200s': %s", address, gai_strerror(failed));
+/* Rank 0 makes NCCL's name of the meeting; all of them meet again by it. */
+static ls_status open_nccl(ls_comm *c, const ls_comm_opts *o, ls_error *err) {
+    ls_nccl_id id = {{0}};
+    ls_status made = LS_OK;
+    if (c->rank == 0) made = ls_nccl_id_make(&id, err);
+    if (made != LS_OK) return made;
+    LS_TRY(ls_comm_tell(c, 0, &id, (int64_t)sizeof id, "the name of the NCCL group", err));
+    LS_TRY(ls_nccl_open(&c->self, c->mesh, o->device, &id, c->rank, c->n_ranks, o->timeout_s, err));
+    c->transport = &ls_transport_nccl;
     return LS_OK;
-}
-
-static void tune(int fd) {
-    const int on = 1;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-}
-
-static ls_status listen_at(int *out, const char *address, int backlog, ls_error *err) {
-    struct addrinfo *found = NULL;
-    ls_status status = resolve(&found, address, true, err);
-    int saved = 0;
-    *out = -1;
-    if (status != LS_OK) return status;
-    for (const struct addrinfo *a = found; a != NULL && *out < 0; a = a->ai_next) {
-        const int on = 1, fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
-        if (fd < 0) {
-            saved = errno;
-            continue;
-        }
-        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, backlog) == 0) {
-            *out = fd;
-        } else {
-            saved = errno;
-            close(fd);
-        }
-    }
-    freeaddrinfo(found);
-    if (*out < 0) return LS_FAIL(err, LS_ERR_IO, "rank 0 cannot listen at %s: %s", address, strerror(saved));
-    return LS_OK;
-}
-
-/* A connection that does not open with the right words is none of ours and is closed; one of a rank that belongs to
- * another run, or is here already, is told so and ends this run, too. */
-static ls_status greet(ls_comm *c, int fd, uint64_t identity, int32_t *n_there, ls_error *err) {
-    header h;
-    hello said;
-    ls_error reason;
-    tune(fd);
-    if (receive_all(fd, &h, sizeof h, HELLO_SECONDS) != MOVED || h.magic != MAGIC || h.kind != MESSAGE_HELLO ||
-        h.bytes != (int64_t)sizeof said || receive_all(fd, &said, sizeof said, HELLO_SECONDS) != MOVED) {
-        close(fd);
-        return LS_OK;
-    }
-    if (said.version != VERSION || said.n_ranks != c->n_ranks || h.rank < 1 || h.rank >= c->n_ranks ||
-        c->links[h.rank].fd >= 0)
-        LS_FAIL(&reason, LS_ERR_ARG, "rank %d of %d came to rank 0 of %d, which has %d of them", h.rank, said.n_ranks,
-                c->n_ranks, *n_there);
-    else if (said.identity != identity)
-        LS_FAIL(&reason, LS_ERR_ARG, "rank %d was started with other options, data or weights than rank 0", h.rank);
-    else {
-        c->links[h.rank] = (peer_link){fd, 0, 1};
-        ++*n_there;
-        return LS_OK;
-    }
-    {
-        const header failure = {MAGIC, MESSAGE_FAILURE, 0, 0, (int64_t)strlen(reason.text)};
-        if (send_all(fd, &failure, sizeof failure, HELLO_SECONDS) == MOVED)
-            (void)send_all(fd, reason.text, failure.bytes, HELLO_SECONDS);
-    }
-    close(fd);
-    return LS_FAIL(err, LS_ERR_ARG, "%s", reason.text);
-}
-
-static ls_status gather_ranks(ls_comm *c, const char *address, uint64_t identity, ls_error *err) {
-    const double deadline = ls_clock_seconds() + c->timeout_s;
-    int32_t n_there = 1;
-    int listener;
-    ls_status status;
-    LS_TRY_DONE(listen_at(&listener, address, c->n_ranks, err));
-    while (n_there < c->n_ranks) {
-        int fd;
-        if (wait_for(listener, POLLIN, deadline - ls_clock_seconds()) != MOVED) {
-            status = LS_FAIL(err, LS_ERR_IO, "rank 0 at %s: %d of %d ranks came within %g s", address, n_there,
-                             c->n_ranks, c->timeout_s);
-            break;
-        }
-        fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-        if (fd >= 0 && (status = greet(c, fd, identity, &n_there, err)) != LS_OK) break;
-    }
-    close(listener);
-    for (int32_t r = 1; status == LS_OK && r < c->n_ranks; r++)
-        status = send_message(c, r, MESSAGE_WELCOME, "", 0, "the welcome", err);
-    if (status != LS_OK) ls_comm_abort(c, err);
-done:
-    return status;
-}
-
-static ls_status connect_once(int *out, const struct addrinfo *found) {
-    for (const struct addrinfo *a = found; a != NULL; a = a->ai_next) {
-        const int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
-        if (fd < 0) continue;
-        if (connect(fd, a->ai_addr, a->ai_addrlen) == 0) {
-            *out = fd;
-            return LS_OK;
-        }
-        close(fd);
-    }
-    return LS_ERR_IO;
-}
-
-/* Rank 0 may start later than the others. */
-static ls_status join_root(ls_comm *c, const char *address, uint64_t identity, ls_error *err) {
-    const double deadline = ls_clock_seconds() + c->timeout_s;
-    const hello words = {VERSION, c->n_ranks, identity};
-    struct addrinfo *found = NULL;
-    int fd;
-    ls_status status;
-    LS_TRY_DONE(resolve(&found, address, false, err));
-    while (connect_once(&fd, found) != LS_OK) {
-        if (ls_clock_seconds() >= deadline) {
-            status = LS_FAIL(err, LS_ERR_IO, "rank %d found nobody at %s within %g s: %s", c->rank, address,
-                             c->timeout_s, strerror(errno));
-            goto done;
-        }
-        (void)poll(NULL, 0, RETRY_MS);
-    }
-    tune(fd);
-    c->links[0].fd = fd;
-    LS_TRY_DONE(send_message(c, 0, MESSAGE_HELLO, &words, sizeof words, "the greeting", err));
-    LS_TRY_DONE(receive_message(c, 0, MESSAGE_WELCOME, NULL, 0, "the welcome", err));
-done:
-    if (found != NULL) freeaddrinfo(found);
-    return status;
 }
 
 ls_status ls_comm_open(ls_comm **out, const ls_comm_opts *o, uint64_t identity, ls_error *err) {
+    const ls_mesh_opts mesh = {o->rank, o->n_ranks, o->address, o->timeout_s};
     ls_comm *c = NULL;
+    ls_error reason = {LS_OK, ""};
     ls_status status;
     *out = NULL;
-    if (o->n_ranks < 2 || o->n_ranks > LS_RANKS_MAX || o->rank < 0 || o->rank >= o->n_ranks)
-        return LS_FAIL(err, LS_ERR_ARG, "rank %d of %d", o->rank, o->n_ranks);
-    if (!(o->timeout_s > 0.0)) return LS_FAIL(err, LS_ERR_ARG, "a timeout of %g s", o->timeout_s);
-    LS_TRY_DONE(ls_array_alloc((void **)&c, 1, sizeof *c, "connections", err));
+    if (o->transport == LS_TRANSPORT_NCCL) LS_TRY(ls_nccl_check(o->device, err)); /* before anybody waits */
+    LS_TRY_DONE(ls_array_alloc((void **)&c, 1, sizeof *c, "ranks", &reason));
     c->rank = o->rank;
     c->n_ranks = o->n_ranks;
-    c->timeout_s = o->timeout_s;
-    LS_TRY_DONE(ls_array_alloc((void **)&c->links, c->n_ranks, sizeof *c->links, "connections", err));
-    for (int32_t r = 0; r < c->n_ranks; r++) c->links[r].fd = -1;
-    LS_TRY_DONE(c->rank == 0 ? gather_ranks(c, o->address, identity, err) : join_root(c, o->address, identity, err));
+    c->transport = &tcp;
+    LS_TRY_DONE(ls_mesh_open(&c->mesh, &mesh, identity + (uint64_t)o->transport, &reason));
+    c->self = c->mesh;
+    LS_TRY_DONE(ls_array_alloc((void **)&c->moves, 2 * (int64_t)c->n_ranks, sizeof *c->moves, "ranks", &reason));
+    LS_TRY_DONE(ls_array_alloc((void **)&c->slices, c->n_ranks, sizeof *c->slices, "ranks", &reason));
+    if (o->transport == LS_TRANSPORT_NCCL) LS_TRY_DONE(open_nccl(c, o, &reason));
     *out = c;
     c = NULL;
 done:
+    if (status != LS_OK && c != NULL && c->mesh != NULL) ls_mesh_abort(c->mesh, &reason);
+    if (status != LS_OK && err != NULL) *err = reason;
     ls_comm_close(c);
     return status;
 }
 
 void ls_comm_close(ls_comm *c) {
     if (c == NULL) return;
-    for (int32_t r = 0; c->links != NULL && r < c->n_ranks; r++) drop_link(&c->links[r]);
-    free(c->links);
+    c->transport->close(c->self);
+    ls_mesh_close(c->mesh);
+    free(c->moves);
+    free(c->slices);
     free(c);
+}
+
+void ls_comm_abort(ls_comm *c, const ls_error *reason) {
+    ls_mesh_abort(c->mesh, reason); /* first: nobody waits for what is under way */
+    c->transport->abandon(c->self);
 }
 
 /* ---- exchanges ---- */
 
-ls_status ls_comm_share(ls_comm *c, void *data, const int64_t *begins, const char *what, ls_error *err) {
-    uint8_t *bytes = data;
-    const int64_t all = begins[c->n_ranks];
-    if (c->rank != 0) {
-        LS_TRY(send_message(c, 0, MESSAGE_DATA, bytes + begins[c->rank], begins[c->rank + 1] - begins[c->rank], what,
-                            err));
-        LS_TRY(receive_message(c, 0, MESSAGE_DATA, bytes, all, what, err));
-        return LS_OK;
-    }
-    for (int32_t r = 1; r < c->n_ranks; r++)
-        LS_TRY(receive_message(c, r, MESSAGE_DATA, bytes + begins[r], begins[r + 1] - begins[r], what, err));
-    for (int32_t r = 1; r < c->n_ranks; r++) LS_TRY(send_message(c, r, MESSAGE_DATA, bytes, all, what, err));
+ls_status ls_comm_exchange(ls_comm *c, ls_device *device, const ls_comm_moves *moves, const char *what, ls_error *err) {
+    const double start = ls_clock_seconds();
+    if (device == NULL) return ls_mesh_exchange(c->mesh, NULL, moves, what, err);
+    LS_TRY(c->transport->exchange(c->self, device, moves, what, err));
+    c->use.seconds += ls_clock_seconds() - start;
+    for (int64_t i = 0; i < moves->n_sends; i++) c->use.sent += moves->sends[i].bytes;
+    for (int64_t i = 0; i < moves->n_receives; i++) c->use.received += moves->receives[i].bytes;
     return LS_OK;
 }
 
-/* A gradient from device memory to a rank, and one from a rank into the next leaf of the tree. */
-static ls_status send_gradient(ls_comm *c, int32_t rank, const float *gradient, int64_t bytes, float *staging,
-                               ls_device *device, ls_error *err) {
-    LS_TRY(ls_memory_take(device, staging, gradient, bytes, err));
-    return send_message(c, rank, MESSAGE_DATA, staging, bytes, "the gradient", err);
+ls_status ls_comm_share(ls_comm *c, void *data, const int64_t *begins, const char *what, ls_error *err) {
+    uint8_t *bytes = data;
+    ls_comm_move *sends = c->moves, *receives = c->moves + c->n_ranks;
+    ls_comm_moves moves = {sends, receives, 0, 0};
+    for (int32_t r = 0; r < c->n_ranks; r++) {
+        if (r == c->rank) continue;
+        sends[moves.n_sends++] = (ls_comm_move){r, bytes + begins[c->rank], begins[c->rank + 1] - begins[c->rank]};
+        receives[moves.n_receives++] = (ls_comm_move){r, bytes + begins[r], begins[r + 1] - begins[r]};
+    }
+    return ls_comm_exchange(c, NULL, &moves, what, err);
 }
 
-static ls_status receive_gradient(ls_comm *c, int32_t rank, ls_gradient *g, int64_t bytes, float *staging,
-                                  ls_device *device, float **leaf, ls_error *err) {
-    LS_TRY(receive_message(c, rank, MESSAGE_DATA, staging, bytes, "the gradient", err));
-    LS_TRY(ls_gradient_leaf(g, false, leaf, err));
-    return ls_memory_write(device, *leaf, staging, bytes, err);
+ls_status ls_comm_tell(ls_comm *c, int32_t from, void *data, int64_t bytes, const char *what, ls_error *err) {
+    ls_comm_moves moves = {c->moves, c->moves, 0, 0};
+    if (c->rank != from) {
+        c->moves[moves.n_receives++] = (ls_comm_move){from, data, bytes};
+    } else {
+        for (int32_t r = 0; r < c->n_ranks; r++)
+            if (r != from) c->moves[moves.n_sends++] = (ls_comm_move){r, data, bytes};
+    }
+    return ls_comm_exchange(c, NULL, &moves, what, err);
 }
 
-ls_status ls_comm_fold(ls_comm *c, ls_gradient *g, int64_t n_elements, float *staging, ls_device *device,
-                       int32_t n_parts, float **root, ls_error *err) {
-    const int64_t bytes = n_elements * (int64_t)sizeof(float);
-    float *leaf;
-    if (c->rank != 0) {
-        if (c->rank < n_parts) {
-            LS_TRY(ls_gradient_root(g, &leaf, err));
-            LS_TRY(send_gradient(c, 0, leaf, bytes, staging, device, err));
+/* ---- sums ---- */
+
+int64_t ls_comm_buffer_min(int32_t n_ranks) { return (int64_t)n_ranks * SLICE_UNIT; }
+
+/* Elements [*begin, *end) of rank r's range that round k is about; none where begin == end. */
+static void slice_of(const ls_comm_sum *s, int32_t r, int64_t k, int64_t step, int64_t *begin, int64_t *end) {
+    const int64_t last = s->begins[r + 1];
+    *begin = s->begins[r] + k * step < last ? s->begins[r] + k * step : last;
+    *end = *begin + step < last ? *begin + step : last;
+}
+
+/* What the others need of this rank's root, and what this one needs of theirs. */
+static ls_status trade(ls_comm *c, ls_device *device, const ls_comm_sum *s, int64_t k, int64_t step, ls_error *err) {
+    ls_comm_moves moves = {c->moves, c->moves + c->n_ranks, 0, 0};
+    ls_comm_move *receives = c->moves + c->n_ranks;
+    int64_t begin, end, own, own_end;
+    slice_of(s, c->rank, k, step, &own, &own_end);
+    for (int32_t r = 0; r < c->n_ranks; r++) {
+        if (r == c->rank) continue;
+        slice_of(s, r, k, step, &begin, &end);
+        if (c->rank < s->n_parts)
+            c->moves[moves.n_sends++] = (ls_comm_move){r, s->root + begin, (end - begin) * (int64_t)sizeof(float)};
+        if (r < s->n_parts)
+            receives[moves.n_receives++] =
+                (ls_comm_move){r, s->buffer + r * step, (own_end - own) * (int64_t)sizeof(float)};
+    }
+    return ls_comm_exchange(c, device, &moves, "the gradient", err);
+}
+
+/* The tree over parts, for one slice: n elements at `out`. */
+static ls_status add_slices(const ls_comm *c, ls_device *device, int32_t n_parts, float *out, int64_t n,
+                            ls_error *err) {
+    if (n_parts == 1 && c->slices[0] != out)
+        return ls_memory_copy(device, out, c->slices[0], n * (int64_t)sizeof(float), err);
+    for (int32_t width = 1; width < n_parts; width *= 2)
+        for (int32_t p = 0; p + width < n_parts; p += 2 * width) {
+            const bool is_last = 2 * width >= n_parts;
+            LS_TRY(ls_gradient_add(device, is_last ? out : c->slices[p], c->slices[p], c->slices[p + width], n, err));
         }
-        LS_TRY(receive_gradient(c, 0, g, bytes, staging, device, root, err));
-        return LS_OK;
+    return LS_OK;
+}
+
+ls_status ls_comm_add(ls_comm *c, ls_device *device, const ls_comm_sum *s, ls_error *err) {
+    const int64_t step = s->buffer_elements / c->n_ranks / SLICE_UNIT * SLICE_UNIT;
+    int64_t longest = 0;
+    LS_ASSERT(step > 0 && s->n_parts > 0 && s->n_parts <= c->n_ranks, "%lld elements for %d of %d ranks",
+              (long long)s->buffer_elements, s->n_parts, c->n_ranks);
+    for (int32_t r = 0; r < c->n_ranks; r++)
+        if (s->begins[r + 1] - s->begins[r] > longest) longest = s->begins[r + 1] - s->begins[r];
+    for (int64_t k = 0; k * step < longest; k++) {
+        int64_t begin, end;
+        LS_TRY(trade(c, device, s, k, step, err));
+        slice_of(s, c->rank, k, step, &begin, &end);
+        for (int32_t p = 0; p < s->n_parts; p++) c->slices[p] = p == c->rank ? s->root + begin : s->buffer + p * step;
+        if (end > begin) LS_TRY(add_slices(c, device, s->n_parts, s->root + begin, end - begin, err));
     }
-    /* Rank 0's own sum is the first leaf of a tree over ranks: the top of the tree over leaves. */
-    LS_TRY(ls_gradient_root(g, &leaf, err));
-    for (int32_t r = 1; r < n_parts; r++) {
-        LS_TRY(receive_gradient(c, r, g, bytes, staging, device, &leaf, err));
-        LS_TRY(ls_gradient_fold(g, err));
-    }
-    LS_TRY(ls_gradient_root(g, root, err));
-    LS_TRY(ls_memory_take(device, staging, *root, bytes, err));
-    for (int32_t r = 1; r < c->n_ranks; r++)
-        LS_TRY(send_message(c, r, MESSAGE_DATA, staging, bytes, "the gradient", err));
     return LS_OK;
 }

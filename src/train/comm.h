@@ -1,24 +1,28 @@
-/* Several processes that train as one. Rank 0 listens, the others connect to it; bytes travel over TCP, and every
- * addition is the leaf tree's own (train/gradient.h), so that n processes have the bits of one.
+/* Several processes that train as one: what they exchange, and how sums over all of them are made.
  *
- * A message is a header (what it is, its number, its length) and bytes, or a failure with a sentence. Whoever fails
- * says so to the others, and each of them fails with that sentence; a peer that is lost, or silent for the timeout, is
- * an error that names its rank and what was awaited. After an error the handle is only good to be closed.
+ * Elements are shared by range: rank r owns elements [begins[r], begins[r + 1]) of every array over all parameters.
+ * A sum over ranks is made where its range is owned, by the leaf tree's own addition (train/gradient.h): the first
+ * n_parts ranks hold roots of complete subtrees, and their slices add in the aligned binary tree over rank numbers,
+ * left + right, an absent right neighbour leaving the left as it is. That is the top of the tree over leaves, so
+ * n processes have the bits of one. Transports (train/transport.h) only carry.
  *
- * There is no encryption and no authentication beyond the run's identity: for trusted networks. */
+ * Host memory travels over TCP (train/mesh.h), which is also where ranks meet; device memory by the transport that was
+ * asked for: TCP, or NCCL. After an error the handle is only good to be closed. */
 #ifndef LS_TRAIN_COMM_H
 #define LS_TRAIN_COMM_H
 
-#include "train/gradient.h"
-
-#define LS_RANKS_MAX 256
+#include "train/mesh.h"
 
 typedef struct ls_comm ls_comm;
+
+typedef enum ls_transport_kind { LS_TRANSPORT_TCP, LS_TRANSPORT_NCCL } ls_transport_kind;
 
 typedef struct ls_comm_opts {
     int32_t rank, n_ranks; /* n_ranks at least 2 */
     const char *address;   /* HOST:PORT of rank 0 */
-    double timeout_s;      /* without a byte from a peer that is waited for */
+    double timeout_s;      /* without a sign of a peer that is waited for */
+    ls_transport_kind transport;
+    ls_device *device; /* of NCCL, which needs a GPU; borrowed */
 } ls_comm_opts;
 
 /* Returns when all ranks are there. identity: of what must be equal on all of them, else they refuse each other. */
@@ -26,15 +30,39 @@ ls_status ls_comm_open(ls_comm **out, const ls_comm_opts *opts, uint64_t identit
 void ls_comm_close(ls_comm *comm); /* accepts NULL */
 int32_t ls_comm_rank(const ls_comm *comm);
 int32_t ls_comm_ranks(const ls_comm *comm);
+const char *ls_comm_transport(const ls_comm *comm);
 
-/* Bytes [begins[r], begins[r + 1]) of data are rank r's; afterwards every rank has all of them. `what` stands in
- * errors. */
+/* Moves of this rank, to which those of the others belong; device NULL: host memory. `what` stands in errors. */
+ls_status ls_comm_exchange(ls_comm *comm, ls_device *device, const ls_comm_moves *moves, const char *what,
+                           ls_error *err);
+/* Bytes [begins[r], begins[r + 1]) of host memory are rank r's; afterwards every rank has all of them. */
 ls_status ls_comm_share(ls_comm *comm, void *data, const int64_t *begins, const char *what, ls_error *err);
+/* One value of rank `from` to all. */
+ls_status ls_comm_tell(ls_comm *comm, int32_t from, void *data, int64_t bytes, const char *what, ls_error *err);
 
-/* The first n_parts ranks hold a tree over their share of the leaves (n_elements floats a node); *root, on every rank,
- * is the root of all of them together, in device memory. staging: [n_elements] host memory. */
-ls_status ls_comm_fold(ls_comm *comm, ls_gradient *gradient, int64_t n_elements, float *staging, ls_device *device,
-                       int32_t n_parts, float **root, ls_error *err);
+/* A sum over ranks, of which each gets its range. */
+typedef struct ls_comm_sum {
+    float *root;           /* device memory, all elements: in, of the first n_parts ranks; out, in this rank's range, of
+                            * all of them. What lies outside is undefined afterwards. */
+    const int64_t *begins; /* [n_ranks + 1] */
+    int32_t n_parts;       /* at least 1 */
+    float *buffer;         /* [buffer_elements], at least ls_comm_buffer_min; device memory */
+    int64_t buffer_elements;
+} ls_comm_sum;
+
+int64_t ls_comm_buffer_min(int32_t n_ranks);
+ls_status ls_comm_add(ls_comm *comm, ls_device *device, const ls_comm_sum *sum, ls_error *err);
+
+/* What exchanges of device memory have taken so far. */
+typedef struct ls_comm_use {
+    double seconds;
+    int64_t sent, received; /* bytes */
+} ls_comm_use;
+
+ls_comm_use ls_comm_used(const ls_comm *comm);
+
+/* The group of the transport nccl, for measuring beside; else NULL. */
+struct ls_nccl *ls_comm_nccl(const ls_comm *comm);
 
 /* Tells all peers why this rank fails. */
 void ls_comm_abort(ls_comm *comm, const ls_error *reason);

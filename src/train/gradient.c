@@ -146,13 +146,13 @@ ls_status ls_gradient_leaf(ls_gradient *g, bool zero, float **out, ls_error *err
     return zero ? ls_memory_fill(g->device, g->newest, 0, bytes_of(g), err) : LS_OK;
 }
 
-/* out = left + right, n elements: whole rows, then what is left of them. */
-static ls_status add(const ls_gradient *g, float *out, float *left, const float *right, int64_t n, ls_error *err) {
+/* Whole rows, then what is left of them. */
+ls_status ls_gradient_add(ls_device *device, float *out, float *left, const float *right, int64_t n, ls_error *err) {
     const int64_t rows = n / ADD_COLUMNS, rest = n % ADD_COLUMNS, at = rows * ADD_COLUMNS;
     const ls_residual_args whole = {.h = left, .y = right, .rows = rows, .dim = ADD_COLUMNS, .out = out};
     const ls_residual_args tail = {.h = left + at, .y = right + at, .rows = 1, .dim = rest, .out = out + at};
-    if (rows > 0) LS_TRY(ls_residual(g->device, &whole, err));
-    if (rest > 0) LS_TRY(ls_residual(g->device, &tail, err));
+    if (rows > 0) LS_TRY(ls_residual(device, &whole, err));
+    if (rest > 0) LS_TRY(ls_residual(device, &tail, err));
     return LS_OK;
 }
 
@@ -160,7 +160,7 @@ static ls_status add(const ls_gradient *g, float *out, float *left, const float 
 static ls_status join(ls_gradient *g, int64_t level, ls_error *err) {
     float *left = g->waiting[level];
     if (level < g->n_device_levels) {
-        LS_TRY(add(g, left, left, g->newest, g->n_elements, err));
+        LS_TRY(ls_gradient_add(g->device, left, left, g->newest, g->n_elements, err));
         give_back(g, g->newest);
         g->newest = left;
         return LS_OK;
@@ -168,7 +168,7 @@ static ls_status join(ls_gradient *g, int64_t level, ls_error *err) {
     for (int64_t at = 0; at < g->n_elements; at += PIECE) {
         const int64_t n = g->n_elements - at < PIECE ? g->n_elements - at : PIECE;
         LS_TRY(ls_memory_copy(g->device, g->piece, left + at, n * (int64_t)sizeof(float), err));
-        LS_TRY(add(g, g->newest + at, g->piece, g->newest + at, n, err));
+        LS_TRY(ls_gradient_add(g->device, g->newest + at, g->piece, g->newest + at, n, err));
     }
     return LS_OK;
 }

@@ -37,6 +37,9 @@ int64_t ls_gradient_leaves(const ls_gradient *gradient);
  * be there. */
 ls_status ls_gradient_root(ls_gradient *gradient, float **out, ls_error *err);
 
+/* The tree's addition: out = left + right, one rounding for each element. out may be one of them. */
+ls_status ls_gradient_add(ls_device *device, float *out, float *left, const float *right, int64_t n, ls_error *err);
+
 /* Leaves that each of n_ranks computes: the least power of two with which n_ranks shares cover n_leaves. Rank r has
  * [r s, (r + 1) s) as far as they exist, so that its sum is one node of the tree. */
 int64_t ls_gradient_share(int64_t n_leaves, int64_t n_ranks);

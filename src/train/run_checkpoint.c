@@ -200,19 +200,100 @@ typedef char tensor_name[LS_TENSOR_NAME_MAX + 16];
 /* The three arrays of the optimizer: what they are called, and where. */
 enum { N_ARRAYS = 3 };
 static const char *const array_names[N_ARRAYS] = {"master", "m", "v"};
+/* Of this process's range. */
 static float *array_of(const ls_train_state *s, int array) {
     return array == 0 ? s->parameters->masters : array == 1 ? s->m : s->v;
+}
+
+/* Element `at` of a parameter, which is in this process's range. */
+static float *element_of(const ls_train_state *s, int array, const ls_parameter *p, int64_t at) {
+    return array_of(s, array) + (p->offset + at - s->parameters->begin);
 }
 
 static void name_tensor(tensor_name out, int array, const ls_parameter *p) {
     snprintf(out, sizeof(tensor_name), "%s.%s", array_names[array], p->slot.name);
 }
 
+/* The arrays of all processes, as the writer gets them: piece by piece, from whoever owns it. */
+typedef struct gathering {
+    const ls_train_state *state;
+    const ls_tensor_out *tensors; /* [N_ARRAYS][parameters->n] */
+    int32_t rank, n_ranks;
+    int64_t owned[LS_RANKS_MAX + 1];
+} gathering;
+
+static void begin_gathering(gathering *g, const ls_train_state *s) {
+    g->state = s;
+    g->tensors = NULL;
+    g->rank = s->comm == NULL ? 0 : ls_comm_rank(s->comm);
+    g->n_ranks = s->comm == NULL ? 1 : ls_comm_ranks(s->comm);
+    for (int32_t r = 0; r <= g->n_ranks; r++) g->owned[r] = ls_parameters_share(s->parameters, r, g->n_ranks);
+}
+
+/* The part of elements [from, to) of a parameter that a rank owns. */
+static void part_of(const gathering *g, const ls_parameter *p, int32_t rank, int64_t *from, int64_t *to) {
+    int64_t begin, end;
+    ls_parameter_part(p, g->owned[rank], g->owned[rank + 1], &begin, &end);
+    if (*from < begin) *from = begin;
+    if (*to > end) *to = end;
+}
+
+/* ls_tensor_fetch of the writer. */
+static ls_status gather_piece(void *context, void *host, const ls_tensor_out *tensor, int64_t at, int64_t bytes,
+                              ls_error *err) {
+    const gathering *g = context;
+    const ls_parameters *all = g->state->parameters;
+    const int64_t index = tensor - g->tensors, size = (int64_t)sizeof(float), first = at / size;
+    const ls_parameter *p = &all->list[index % all->n];
+    for (int32_t r = 0; r < g->n_ranks; r++) {
+        int64_t from = first, to = first + bytes / size;
+        part_of(g, p, r, &from, &to);
+        if (from >= to) continue;
+        float *out = (float *)host + (from - first);
+        const ls_comm_move receive = {r, out, (to - from) * size};
+        const ls_comm_moves moves = {NULL, &receive, 0, 1};
+        if (r == g->rank)
+            LS_TRY(ls_memory_take(all->device, out, element_of(g->state, (int)(index / all->n), p, from), receive.bytes,
+                                  err));
+        else
+            LS_TRY(ls_comm_exchange(g->state->comm, NULL, &moves, "the checkpoint", err));
+    }
+    return LS_OK;
+}
+
+/* The other processes' side of it: the same pieces in the same order. */
+static ls_status give_pieces(const ls_train_state *s, ls_error *err) {
+    const ls_parameters *all = s->parameters;
+    const int64_t size = (int64_t)sizeof(float), n_piece = LS_FETCH_BYTES / size;
+    gathering g;
+    float *piece = NULL;
+    ls_status status;
+    begin_gathering(&g, s);
+    LS_TRY_DONE(ls_array_alloc((void **)&piece, n_piece, size, "checkpoint", err));
+    for (int64_t k = 0; k < N_ARRAYS * all->n; k++) {
+        const ls_parameter *p = &all->list[k % all->n];
+        for (int64_t at = 0; at < p->n_elements; at += n_piece) {
+            int64_t from = at, to = at + n_piece < p->n_elements ? at + n_piece : p->n_elements;
+            part_of(&g, p, g.rank, &from, &to);
+            if (from >= to) continue;
+            const ls_comm_move send = {0, piece, (to - from) * size};
+            const ls_comm_moves moves = {&send, NULL, 1, 0};
+            LS_TRY_DONE(ls_memory_take(all->device, piece, element_of(s, (int)(k / all->n), p, from), send.bytes, err));
+            LS_TRY_DONE(ls_comm_exchange(s->comm, NULL, &moves, "the checkpoint", err));
+        }
+    }
+done:
+    free(piece);
+    return status;
+}
+
 static ls_status save_optimizer(const char *path, const ls_train_state *s, ls_error *err) {
     const ls_parameters *p = s->parameters;
     ls_tensor_out *tensors = NULL;
     tensor_name *names = NULL;
+    gathering g;
     ls_status status;
+    begin_gathering(&g, s);
     LS_TRY_DONE(ls_array_alloc((void **)&tensors, N_ARRAYS * p->n, sizeof *tensors, "checkpoint", err));
     LS_TRY_DONE(ls_array_alloc((void **)&names, N_ARRAYS * p->n, sizeof *names, "checkpoint", err));
     for (int array = 0; array < N_ARRAYS; array++)
@@ -220,10 +301,10 @@ static ls_status save_optimizer(const char *path, const ls_train_state *s, ls_er
             const ls_parameter *q = &p->list[i];
             const int64_t at = array * p->n + i;
             name_tensor(names[at], array, q);
-            tensors[at] =
-                (ls_tensor_out){names[at], LS_ST_F32, q->slot.n_dims, q->slot.dims, array_of(s, array) + q->offset};
+            tensors[at] = (ls_tensor_out){names[at], LS_ST_F32, q->slot.n_dims, q->slot.dims, NULL};
         }
-    LS_TRY_DONE(ls_safetensors_write(path, tensors, N_ARRAYS * p->n, fetch, p->device, err));
+    g.tensors = tensors;
+    LS_TRY_DONE(ls_safetensors_write(path, tensors, N_ARRAYS * p->n, gather_piece, &g, err));
 done:
     free(names);
     free(tensors);
@@ -341,8 +422,8 @@ done:
     return status;
 }
 
-ls_status ls_saves_save(ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep,
-                        ls_error *err) {
+static ls_status save(const ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep,
+                      ls_error *err) {
     char path[LS_SAVES_PATH_MAX], fresh[LS_SAVES_PATH_MAX], name[64];
     bool is_made = false, is_there;
     ls_status status;
@@ -358,6 +439,10 @@ ls_status ls_saves_save(ls_saves *run, const ls_train_state *s, const ls_saves_d
                          path);
         goto done;
     }
+    if (s->comm != NULL) {
+        uint8_t told = is_there;
+        LS_TRY_DONE(ls_comm_tell(s->comm, 0, &told, 1, "the checkpoint", err));
+    }
     if (!is_there) {
         LS_TRY_DONE(ls_directory_make(fresh, err));
         is_made = true;
@@ -372,6 +457,21 @@ done:
     return status;
 }
 
+/* A process that does not write gives the writer what it has. */
+static ls_status help_saving(const ls_train_state *s, ls_error *err) {
+    uint8_t is_there = 0;
+    uint64_t optimizer;
+    LS_TRY(ls_comm_tell(s->comm, 0, &is_there, 1, "the checkpoint", err));
+    if (is_there != 0) return LS_OK;
+    LS_TRY(give_pieces(s, err));
+    return ls_train_state_digest(s, &optimizer, err);
+}
+
+ls_status ls_saves_save(ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep,
+                        ls_error *err) {
+    if (s->comm != NULL && ls_comm_rank(s->comm) != 0) return help_saving(s, err);
+    return save(run, s, d, keep, err);
+}
 /* ---- loading ---- */
 
 static ls_status check_text(const ls_node *state, const char *key, const char *expected, ls_error *err) {
@@ -395,15 +495,26 @@ static ls_status check_hex(const ls_node *state, const char *key, uint64_t value
 /* Bytes of an array that are read at a time. */
 #define ARRAY_PIECE_BYTES (1 << 20)
 
-/* ls_memory_source of a tensor. */
+/* A tensor from a byte of it on. */
+typedef struct part_source {
+    ls_tensor_view view;
+    int64_t at;
+} part_source;
+
+/* ls_memory_source of it. */
 static ls_status bring(void *context, void *host, int64_t at, int64_t bytes, ls_error *err) {
-    return ls_tensor_read_part(host, context, at, bytes, err);
+    const part_source *of = context;
+    return ls_tensor_read_part(host, &of->view, of->at + at, bytes, err);
 }
 
-/* A tensor of the file into device memory. */
-static ls_status read_array(ls_device *device, float *to, const ls_tensor_view *view, ls_error *err) {
-    ls_tensor_view of = *view;
-    return ls_memory_load(device, to, view->bytes, ARRAY_PIECE_BYTES, bring, &of, err);
+/* This process's part of a tensor of the file into device memory. */
+static ls_status read_array(const ls_train_state *s, int array, const ls_parameter *p, const ls_tensor_view *view,
+                            ls_error *err) {
+    part_source of = {*view, p->begin * (int64_t)sizeof(float)};
+    const int64_t bytes = (p->end - p->begin) * (int64_t)sizeof(float);
+    if (bytes == 0) return LS_OK;
+    return ls_memory_load(s->parameters->device, element_of(s, array, p, p->begin), bytes, ARRAY_PIECE_BYTES, bring,
+                          &of, err);
 }
 
 static ls_status load_optimizer(const char *path, const ls_train_state *s, ls_error *err) {
@@ -428,7 +539,7 @@ static ls_status load_optimizer(const char *path, const ls_train_state *s, ls_er
                                  (long long)q->n_elements);
                 goto done;
             }
-            LS_TRY_DONE(read_array(p->device, array_of(s, array) + q->offset, view, err));
+            LS_TRY_DONE(read_array(s, array, q, view, err));
         }
     status = ls_safetensors_check(file, err);
 done:
@@ -528,7 +639,7 @@ ls_status ls_saves_load(const char *directory, ls_train_state *s, const ls_saves
     LS_TRY_DONE(load_optimizer(path, s, err));
     LS_TRY_DONE(ls_train_state_digest(s, &digest, err));
     LS_TRY_DONE(check_hex(&root, "optimizer", digest, err));
-    LS_TRY_DONE(ls_parameters_publish(s->parameters, false, err));
+    LS_TRY_DONE(ls_train_state_publish(s, err));
     LS_TRY_DONE(ls_parameters_digest(s->parameters, &digest, err));
     LS_TRY_DONE(check_hex(&root, "weights", digest, err));
 done:

@@ -46,8 +46,9 @@ void ls_saves_close(ls_saves *run); /* accepts NULL */
 ls_status ls_saves_newest(const ls_saves *run, int64_t *step, char path[LS_SAVES_PATH_MAX], ls_error *err);
 /* Keeps the files of a model directory, but for its weights, for the checkpoints to come. */
 ls_status ls_saves_keep_files(ls_saves *run, const char *model_directory, ls_error *err);
-/* Only of a writer. A checkpoint of this step that is there already is this one, as a run has one result. Then removes
- * all checkpoints but the newest `keep`; 0 keeps all. */
+/* Of a writer. A checkpoint of this step that is there already is this one, as a run has one result. Then removes all
+ * checkpoints but the newest `keep`; 0 keeps all. Of several processes rank 0 is the writer, and all of them call it at
+ * the same step: each has a part of masters and moments, and the files are the same whatever their number. */
 ls_status ls_saves_save(ls_saves *run, const ls_train_state *state, const ls_saves_description *description,
                         int64_t keep, ls_error *err);
 
@@ -58,7 +59,8 @@ ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const 
 /* The profile that the checkpoint was computed in. */
 ls_status ls_saves_profile(ls_profile *out, const char *path, ls_error *err);
 
-/* Masters, moments, step and positions from a checkpoint; the model must have been opened from the same path. */
+/* Masters, moments, step and positions from a checkpoint; the model must have been opened from the same path. Of
+ * several processes, whatever the number of those that saved it, all call it, and each reads its own part. */
 ls_status ls_saves_load(const char *path, ls_train_state *state, const ls_saves_description *description,
                         ls_error *err);
 

@@ -79,7 +79,7 @@ typedef struct sft {
     int64_t *batch_offsets, *batch_targets;
 } sft;
 
-static bool is_first(const sft *s) { return s->o->train.rank == 0; }
+static bool is_first(const sft *s) { return s->o->train.place.rank == 0; }
 
 /* ---- data ---- */
 
@@ -420,8 +420,7 @@ static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
         }
         LS_TRY(ls_stop_asked(&s->stopped, s->comm, err));
         s->stopped = s->stopped && step < t->steps;
-        if (is_first(s) && (s->stopped || step == t->steps || is_due(t->save_every, step, t->steps)))
-            LS_TRY(save(s, config, err));
+        if (s->stopped || step == t->steps || is_due(t->save_every, step, t->steps)) LS_TRY(save(s, config, err));
         if (s->stopped) ls_stop_tell(s->progress, step, t->run);
     }
     return LS_OK;
@@ -484,11 +483,8 @@ static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
                        (long long)s->longest);
     identity = ls_fnv_mix(identity, &s->digest, (int64_t)sizeof s->digest);
     identity = ls_fnv_mix(identity, &o->train.steps, (int64_t)sizeof o->train.steps);
-    if (o->train.ranks > 1) {
-        const ls_comm_opts comm = {(int32_t)o->train.rank, (int32_t)o->train.ranks, o->train.address, o->train.timeout};
-        LS_TRY(ls_comm_open(&s->comm, &comm, identity, err));
-        opts.comm = s->comm;
-    }
+    LS_TRY(ls_train_options_comm(&s->comm, &o->train, s->device, identity, err));
+    opts.comm = s->comm;
     s->rows_max = opts.rows_max;
     return ls_trainer_create(&s->trainer, s->model, s->begin, s->device, &opts, err);
 }
@@ -571,32 +567,36 @@ static void close_all(sft *s) {
 }
 
 ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress, bool *stopped, ls_error *err) {
-    sft s = {.o = o, .progress = o->train.rank == 0 ? progress : NULL};
+    sft s = {.o = o};
+    ls_error reason = {LS_OK, ""};
     ls_status status;
     if (o->data.data[0] == '\0')
         return LS_FAIL(err, LS_ERR_ARG, "data: missing; it names a file of pairs, or of lines with prompt and answer");
     ls_interrupt_defer(true);
-    LS_TRY_DONE(ls_train_options_check(&o->train, err));
-    LS_TRY_DONE(find_beginning(&s, err));
-    LS_TRY_DONE(ls_train_options_device(&s.device, &s.choice, &o->train, err));
-    LS_TRY_DONE(ls_train_options_open(&s.model, s.device, s.begin, &o->train, err));
-    LS_TRY_DONE(read_data(&s, err));
+    LS_TRY_DONE(ls_train_options_check(&o->train, &reason));
+    s.progress = is_first(&s) ? progress : NULL;
+    LS_TRY_DONE(find_beginning(&s, &reason));
+    LS_TRY_DONE(ls_train_options_device(&s.device, &s.choice, &o->train, &reason));
+    LS_TRY_DONE(ls_train_options_open(&s.model, s.device, s.begin, &o->train, &reason));
+    LS_TRY_DONE(read_data(&s, &reason));
     if (o->train.steps == 0) {
         int64_t taken;
         if (!ls_mul_i64(o->epochs, s.n_train, &taken)) taken = INT64_MAX;
         o->train.steps = (taken - 1) / o->batch + 1;
-        LS_TRY_DONE(ls_train_options_check(&o->train, err));
+        LS_TRY_DONE(ls_train_options_check(&o->train, &reason));
     }
-    LS_TRY_DONE(make_batch(&s, err));
-    LS_TRY_DONE(make_trainer(&s, config, err));
-    if (s.begin_step > 0) LS_TRY_DONE(go_on(&s, config, err));
-    LS_TRY_DONE(ls_trainer_agree(s.trainer, err));
-    LS_TRY_DONE(open_records(&s, config, err));
+    LS_TRY_DONE(make_batch(&s, &reason));
+    LS_TRY_DONE(make_trainer(&s, config, &reason));
+    if (s.begin_step > 0) LS_TRY_DONE(go_on(&s, config, &reason));
+    LS_TRY_DONE(ls_trainer_agree(s.trainer, &reason));
+    LS_TRY_DONE(open_records(&s, config, &reason));
     ls_train_options_tell(progress, &s.choice, &o->train); /* of every process */
     print_plan(&s);
-    LS_TRY_DONE(run_steps(&s, config, err));
+    LS_TRY_DONE(run_steps(&s, config, &reason));
 done:
     ls_interrupt_defer(false);
+    if (status != LS_OK && s.comm != NULL) ls_comm_abort(s.comm, &reason);
+    if (status != LS_OK && err != NULL) *err = reason;
     if (stopped != NULL) *stopped = s.stopped;
     close_all(&s);
     return status;

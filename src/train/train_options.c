@@ -10,6 +10,7 @@
 static const char *const dtypes[] = {"f32", "bf16", NULL};
 static const char *const profiles[] = {"exact", "mma16", [LS_TRAIN_PROFILE_AUTO] = "auto", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
+static const char *const transports[] = {[LS_TRANSPORT_TCP] = "tcp", [LS_TRANSPORT_NCCL] = "nccl", NULL};
 static const char *const isas[] = {"best", "generic", "avx2", "avx512", NULL};
 
 #define AT(field) offsetof(ls_train_options, field)
@@ -67,6 +68,11 @@ static const ls_option rows[] = {
     INT("ranks", false, ranks, 1, LS_RANKS_MAX, "Processes that share a step"),
     TEXT("address", address, "HOST:PORT of rank 0, with more than one process"),
     NUMBER("timeout", false, timeout, 0.001, 1e6, "Seconds after which a silent process is given up"),
+    CHOICE("launcher", false, launcher, ls_launcher_names,
+           "Whose environment says which process this is: auto, none, torchrun, mpirun or srun (auto: whichever is "
+           "there)"),
+    CHOICE("transport", false, transport, transports,
+           "How device memory gets from process to process: tcp, or nccl between GPUs"),
 };
 
 void ls_train_options_init(ls_train_options *options) {
@@ -133,8 +139,9 @@ ls_status ls_train_options_device(ls_device **out, ls_device_choice *choice, con
     const ls_device_wish wish = {.name = o->device,
                                  .n_threads = o->threads == 0 ? ls_cpu_count() : (int32_t)o->threads,
                                  .isa = ls_train_options_isa(o),
-                                 .rank = o->rank,
-                                 .ranks = o->ranks};
+                                 .rank = o->place.rank,
+                                 .ranks = o->place.ranks,
+                                 .local = o->place.local};
     return ls_device_open_wished(out, choice, &wish, err);
 }
 
@@ -143,14 +150,34 @@ static ls_rate rate_of(const ls_train_options *o) {
     return rate;
 }
 
+/* Which process this one is. */
+static ls_status find_place(ls_train_options *o, ls_error *err) {
+    ls_place *p = &o->place;
+    if (o->rank >= o->ranks)
+        return LS_FAIL(err, LS_ERR_ARG, "rank: %lld of %lld", (long long)o->rank, (long long)o->ranks);
+    *p = (ls_place){.rank = o->rank, .ranks = o->ranks};
+    snprintf(p->address, sizeof p->address, "%s", o->address);
+    LS_TRY(ls_place_find(p, (ls_launcher)o->launcher, LS_RANKS_MAX, err));
+    if (p->ranks > 1 && p->address[0] == '\0')
+        return LS_FAIL(err, LS_ERR_ARG, "address: missing; %lld processes meet there%s", (long long)p->ranks,
+                       p->launcher == LS_LAUNCHER_NONE ? "" : ", unless MASTER_ADDR and MASTER_PORT say where");
+    return LS_OK;
+}
+
+ls_status ls_train_options_comm(ls_comm **out, const ls_train_options *o, ls_device *device, uint64_t identity,
+                                ls_error *err) {
+    const ls_place *p = &o->place;
+    const ls_comm_opts comm = {
+        (int32_t)p->rank, (int32_t)p->ranks, p->address, o->timeout, (ls_transport_kind)o->transport, device};
+    *out = NULL;
+    return p->ranks > 1 ? ls_comm_open(out, &comm, identity, err) : LS_OK;
+}
+
 ls_status ls_train_options_check(ls_train_options *o, ls_error *err) {
     ls_rate rate;
     if (o->model[0] == '\0') return LS_FAIL(err, LS_ERR_ARG, "model: missing; it names a checkpoint directory");
     if (o->run[0] == '\0') return LS_FAIL(err, LS_ERR_ARG, "run: missing; it names the directory of the run");
-    if (o->rank >= o->ranks)
-        return LS_FAIL(err, LS_ERR_ARG, "rank: %lld of %lld", (long long)o->rank, (long long)o->ranks);
-    if (o->ranks > 1 && o->address[0] == '\0')
-        return LS_FAIL(err, LS_ERR_ARG, "address: missing; %lld processes meet there", (long long)o->ranks);
+    LS_TRY(find_place(o, err));
     if (ls_device_name_check(o->device, err) != LS_OK) {
         ls_error_prefix(err, "device");
         return LS_ERR_ARG;

@@ -4,6 +4,7 @@
 
 #include "op/choice.h"
 #include "train/config.h"
+#include "train/place.h"
 #include "train/trainer.h"
 
 /* The value of `profile` that means the default: that of the run which goes on, else ls_model_default_profile. */
@@ -32,18 +33,25 @@ typedef struct ls_train_options {
     int64_t rank, ranks;
     char address[LS_OPTION_TEXT_MAX];
     double timeout;
+    int32_t launcher;  /* ls_launcher */
+    int32_t transport; /* ls_transport_kind */
+    /* No option: which process this one is, by options and environment, once they are checked. */
+    ls_place place;
 } ls_train_options;
 
 void ls_train_options_init(ls_train_options *options); /* the defaults */
 ls_option_table ls_train_option_table(ls_train_options *options);
 /* What no single value shows to be wrong. The schedule can only be checked when steps are known: with steps 0 it is
- * left out, and the check is to be done again. Fills in schedule_steps where it is 0: it becomes steps. */
+ * left out, and the check is to be done again. Fills in schedule_steps where it is 0: it becomes steps; and place. */
 ls_status ls_train_options_check(ls_train_options *options, ls_error *err);
 /* The parts of *out that follow from options; the rest is the caller's. */
 void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *options);
 /* A model that computes as the options say; of a profile that is left open, options say from here on which one it is.
  * *out is the caller's to close where the call fails, too. */
 ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, ls_train_options *options,
+                                ls_error *err);
+/* Meets the other processes, where there are some; *out NULL: there are none. The device is borrowed. */
+ls_status ls_train_options_comm(ls_comm **out, const ls_train_options *options, ls_device *device, uint64_t identity,
                                 ls_error *err);
 /* The first line of a run: its device and its profile. */
 void ls_train_options_tell(FILE *file, const ls_device_choice *choice, const ls_train_options *options);

@@ -11,6 +11,8 @@
 
 /* Of a device whose memory is limited a 32nd stays free: libraries and graphs take some behind the trainer's back. */
 #define KEPT_FREE 32
+/* Of the memory in which the ranks' slices of a sum wait, at most: bytes. */
+#define SUM_BYTES ((int64_t)64 << 20)
 
 /* The leaves [begin, end) of a batch that this process computes, of n in all. */
 typedef struct own_leaves {
@@ -39,7 +41,10 @@ struct ls_trainer {
     float *blocks; /* of the squares of all parameters, device memory */
     int64_t n_blocks;
     float *host_blocks; /* the same on the host */
-    float *staging;     /* [n_elements] of a gradient on its way to another process; NULL alone */
+    /* With other processes. */
+    int64_t *owned; /* [n_ranks + 1]: elements where their ranges begin */
+    float *slices;  /* [n_slices] of a sum over processes, device memory */
+    int64_t n_slices;
     /* Of one forward. */
     float *logprob, *entropy, *d_logprob, *d_entropy; /* [rows_max] */
     int64_t *offsets;                                 /* [sequences_max + 1] */
@@ -53,7 +58,9 @@ bool ls_trainer_decays(ls_slot_kind kind) {
     return kind == LS_SLOT_MATRIX || kind == LS_SLOT_EMBED || kind == LS_SLOT_CONV;
 }
 
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int32_t ranks_of(const ls_trainer *t) { return t->opts.comm == NULL ? 1 : ls_comm_ranks(t->opts.comm); }
+static int32_t rank_of(const ls_trainer *t) { return t->opts.comm == NULL ? 0 : ls_comm_rank(t->opts.comm); }
 static int64_t leaves_of(const ls_trainer *t, int64_t n) { return (n - 1) / t->opts.leaf + 1; }
 
 /* ---- creation ---- */
@@ -80,13 +87,25 @@ static ls_status device_floats(const ls_trainer *t, float **out, int64_t n, ls_e
     return ls_memory_alloc(t->device, (void **)out, n, sizeof(float), "trainer", err);
 }
 
+/* What a process needs to share the elements with others. */
+static ls_status make_shares(ls_trainer *t, ls_error *err) {
+    const ls_parameters *p = t->state.parameters;
+    const int64_t n_ranks = ranks_of(t), least = ls_comm_buffer_min((int32_t)n_ranks);
+    LS_TRY(ls_array_alloc((void **)&t->owned, n_ranks + 1, sizeof *t->owned, "trainer", err));
+    for (int64_t r = 0; r <= n_ranks; r++) t->owned[r] = ls_parameters_share(p, r, n_ranks);
+    if (t->opts.comm == NULL) return LS_OK;
+    t->n_slices = smaller(SUM_BYTES / (int64_t)sizeof(float), p->n_elements + n_ranks * least);
+    if (t->n_slices < least) t->n_slices = least;
+    return device_floats(t, &t->slices, t->n_slices, err);
+}
+
 static ls_status make_arrays(ls_trainer *t, ls_error *err) {
     const ls_trainer_opts *o = &t->opts;
     const ls_parameters *p = t->state.parameters;
     for (int64_t i = 0; i < p->n; i++) t->n_blocks += ls_squares_blocks(p->list[i].n_elements);
     LS_TRY(device_floats(t, &t->blocks, t->n_blocks, err));
-    LS_TRY(device_floats(t, &t->state.m, p->n_elements, err));
-    LS_TRY(device_floats(t, &t->state.v, p->n_elements, err));
+    LS_TRY(device_floats(t, &t->state.m, p->end - p->begin, err));
+    LS_TRY(device_floats(t, &t->state.v, p->end - p->begin, err));
     LS_TRY(alloc_floats(&t->host_blocks, t->n_blocks, err));
     LS_TRY(alloc_floats(&t->logprob, o->rows_max, err));
     LS_TRY(alloc_floats(&t->d_logprob, o->rows_max, err));
@@ -94,18 +113,17 @@ static ls_status make_arrays(ls_trainer *t, ls_error *err) {
         LS_TRY(alloc_floats(&t->entropy, o->rows_max, err));
         LS_TRY(alloc_floats(&t->d_entropy, o->rows_max, err));
     }
-    if (o->comm != NULL) LS_TRY(alloc_floats(&t->staging, p->n_elements, err));
     LS_TRY(ls_array_alloc((void **)&t->offsets, o->sequences_max + 1, sizeof *t->offsets, "trainer", err));
     LS_TRY(
         ls_array_alloc((void **)&t->metrics, o->sequences_max, o->n_metrics * (int64_t)sizeof(double), "trainer", err));
     LS_TRY(ls_array_alloc((void **)&t->totals, o->n_metrics, sizeof(double), "trainer", err));
-    return ls_array_alloc((void **)&t->begins, ranks_of(t) + 1, sizeof *t->begins, "trainer", err);
+    LS_TRY(ls_array_alloc((void **)&t->begins, ranks_of(t) + 1, sizeof *t->begins, "trainer", err));
+    return make_shares(t, err);
 }
 
-/* Leaves of the trees that this process folds: its share, or the ranks. */
+/* Leaves of the trees that this process folds, at most. */
 static int64_t tree_leaves(const ls_trainer *t) {
-    const int64_t n_ranks = ranks_of(t), share = ls_gradient_share(leaves_of(t, t->opts.sequences_max), n_ranks);
-    return share > n_ranks ? share : n_ranks;
+    return ls_gradient_share(leaves_of(t, t->opts.sequences_max), ranks_of(t));
 }
 
 /* Gradients that the device is to hold: as many as ever are there at once, or fit what all else has left of a device
@@ -139,7 +157,8 @@ ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *direc
     LS_TRY_DONE(ls_array_alloc((void **)&t, 1, sizeof *t, "trainer", err));
     t->opts = *opts;
     t->device = device;
-    LS_TRY_DONE(ls_parameters_open(&t->state.parameters, model, device, directory, err));
+    t->state.comm = opts->comm;
+    LS_TRY_DONE(ls_parameters_open_share(&t->state.parameters, model, device, directory, rank_of(t), ranks_of(t), err));
     LS_TRY_DONE(make_arrays(t, err));
     {
         const int64_t spans =
@@ -169,7 +188,8 @@ void ls_trainer_free(ls_trainer *t) {
     ls_memory_free(t->device, t->state.v);
     ls_memory_free(t->device, t->blocks);
     free(t->host_blocks);
-    free(t->staging);
+    ls_memory_free(t->device, t->slices);
+    free(t->owned);
     free(t->logprob);
     free(t->entropy);
     free(t->d_logprob);
@@ -185,7 +205,7 @@ ls_train_state *ls_trainer_state(ls_trainer *t) { return &t->state; }
 
 int64_t ls_trainer_bytes(const ls_trainer *t) {
     const ls_parameters *p = t->state.parameters;
-    int64_t bytes = 3 * p->n_elements * (int64_t)sizeof(float) + ls_gradient_bytes(t->gradient);
+    int64_t bytes = (3 * (p->end - p->begin) + t->n_slices) * (int64_t)sizeof(float) + ls_gradient_bytes(t->gradient);
     bytes += p->model->weight_bytes;
     for (int64_t i = 0; i < p->n; i++)
         if (p->list[i].own != NULL) bytes += p->list[i].n_elements * ls_dtype_bytes(p->list[i].dtype);
@@ -194,20 +214,87 @@ int64_t ls_trainer_bytes(const ls_trainer *t) {
 
 int64_t ls_trainer_host_bytes(const ls_trainer *t) { return ls_gradient_host_bytes(t->gradient); }
 
+/* ---- the state of all processes ---- */
+
+/* The hash goes from owner to owner, as the bytes do. */
 ls_status ls_train_state_digest(const ls_train_state *s, uint64_t *out, ls_error *err) {
-    const float *const arrays[] = {s->parameters->masters, s->m, s->v};
-    const int64_t bytes = s->parameters->n_elements * (int64_t)sizeof(float);
+    const ls_parameters *p = s->parameters;
+    const float *const arrays[] = {p->masters, s->m, s->v};
+    const int64_t bytes = (p->end - p->begin) * (int64_t)sizeof(float);
+    const int32_t rank = s->comm == NULL ? 0 : ls_comm_rank(s->comm);
+    const int32_t n_ranks = s->comm == NULL ? 1 : ls_comm_ranks(s->comm);
+    const char *const what = "the digest of the optimizer";
     uint64_t hash = LS_FNV_START;
-    for (int i = 0; i < 3; i++) LS_TRY(ls_memory_digest(s->parameters->device, &hash, arrays[i], bytes, err));
+    for (int i = 0; i < 3; i++) {
+        const ls_comm_move from = {rank == 0 ? n_ranks - 1 : rank - 1, &hash, (int64_t)sizeof hash};
+        const ls_comm_move to = {rank == n_ranks - 1 ? 0 : rank + 1, &hash, (int64_t)sizeof hash};
+        const bool begins = i == 0 && rank == 0, ends = i == 2 && rank == n_ranks - 1;
+        const ls_comm_moves receive = {NULL, &from, 0, 1}, send = {&to, NULL, 1, 0};
+        if (n_ranks > 1 && !begins) LS_TRY(ls_comm_exchange(s->comm, NULL, &receive, what, err));
+        LS_TRY(ls_memory_digest(p->device, &hash, arrays[i], bytes, err));
+        if (n_ranks > 1 && !ends) LS_TRY(ls_comm_exchange(s->comm, NULL, &send, what, err));
+    }
+    if (n_ranks > 1) LS_TRY(ls_comm_tell(s->comm, n_ranks - 1, &hash, (int64_t)sizeof hash, what, err));
     *out = hash;
     return LS_OK;
 }
 
+/* One parameter's value: the part of each owner goes to all others. */
+static void move_value(const ls_parameter *p, const int64_t *owned, int32_t rank, int32_t n_ranks, ls_comm_move *sends,
+                       ls_comm_move *receives, ls_comm_moves *moves) {
+    const int64_t size = ls_dtype_bytes(p->dtype);
+    for (int32_t owner = 0; owner < n_ranks; owner++) {
+        int64_t begin, end;
+        uint8_t *value;
+        ls_parameter_part(p, owned[owner], owned[owner + 1], &begin, &end);
+        value = (uint8_t *)ls_parameter_value(p) + begin * size;
+        if (begin == end) continue;
+        if (owner != rank) {
+            receives[moves->n_receives++] = (ls_comm_move){owner, value, (end - begin) * size};
+            continue;
+        }
+        for (int32_t r = 0; r < n_ranks; r++)
+            if (r != rank) sends[moves->n_sends++] = (ls_comm_move){r, value, (end - begin) * size};
+    }
+}
+
+static ls_status gather_values(const ls_train_state *s, ls_error *err) {
+    const ls_parameters *p = s->parameters;
+    const int32_t rank = ls_comm_rank(s->comm), n_ranks = ls_comm_ranks(s->comm);
+    ls_comm_move *sends = NULL, *receives = NULL;
+    int64_t owned[LS_RANKS_MAX + 1];
+    ls_comm_moves moves = {0};
+    ls_status status;
+    for (int32_t r = 0; r <= n_ranks; r++) owned[r] = ls_parameters_share(p, r, n_ranks);
+    LS_TRY_DONE(ls_array_alloc((void **)&sends, p->n, n_ranks * (int64_t)sizeof *sends, "weights", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&receives, p->n, n_ranks * (int64_t)sizeof *receives, "weights", err));
+    for (int64_t i = 0; i < p->n; i++) move_value(&p->list[i], owned, rank, n_ranks, sends, receives, &moves);
+    moves.sends = sends;
+    moves.receives = receives;
+    LS_TRY_DONE(ls_comm_exchange(s->comm, p->device, &moves, "the weights", err));
+done:
+    free(sends);
+    free(receives);
+    return status;
+}
+
+/* The masters that are held here have been rounded into values. */
+static ls_status settle_values(const ls_train_state *s, ls_error *err) {
+    if (s->comm != NULL) LS_TRY(gather_values(s, err));
+    return ls_parameters_settle(s->parameters, err);
+}
+
+ls_status ls_train_state_publish(const ls_train_state *s, ls_error *err) {
+    LS_TRY(ls_parameters_round(s->parameters, err));
+    return settle_values(s, err);
+}
+
+/* Of masters and moments each has its own part: what all must have alike are weights, step and where it came from. */
 ls_status ls_trainer_agree(ls_trainer *t, ls_error *err) {
     const int32_t n_ranks = ranks_of(t);
     uint64_t digests[LS_RANKS_MAX], own;
     if (t->opts.comm == NULL) return LS_OK;
-    LS_TRY(ls_train_state_digest(&t->state, &own, err));
+    LS_TRY(ls_parameters_digest(t->state.parameters, &own, err));
     for (int32_t r = 0; r <= n_ranks; r++) t->begins[r] = r * (int64_t)sizeof *digests;
     digests[ls_comm_rank(t->opts.comm)] = ls_fnv_mix(own, &t->state.step, (int64_t)sizeof t->state.step);
     LS_TRY(ls_comm_share(t->opts.comm, digests, t->begins, "the digests", err));
@@ -218,8 +305,6 @@ ls_status ls_trainer_agree(ls_trainer *t, ls_error *err) {
 }
 
 /* ---- gradient ---- */
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* First sequence of a leaf, or the batch's end. */
 static int64_t leaf_begin(const ls_trainer *t, const ls_train_batch *b, int64_t leaf_i) {
@@ -272,16 +357,27 @@ static bool is_flat(const ls_trainer *t, int64_t row, int64_t end) {
     return true;
 }
 
-/* The gradient of the batch, on every process, and all metrics. */
+/* The metrics of all sequences, on every process. */
+static ls_status share_metrics(ls_trainer *t, ls_error *err) {
+    const step_state *s = &t->now;
+    if (t->opts.comm == NULL) return LS_OK;
+    for (int64_t r = 0; r <= ranks_of(t); r++)
+        t->begins[r] = share_begin(t, &s->batch, &s->own, r) * t->opts.n_metrics * (int64_t)sizeof(double);
+    return ls_comm_share(t->opts.comm, t->metrics, t->begins, "the losses", err);
+}
+
+/* The gradient of the batch, in this process's range. Who had no leaf has room for it all the same. */
 static ls_status join_gradient(ls_trainer *t, float **root, ls_error *err) {
     const step_state *s = &t->now;
-    const int64_t n_ranks = ranks_of(t);
-    if (t->opts.comm == NULL) return ls_gradient_root(t->gradient, root, err);
-    for (int64_t r = 0; r <= n_ranks; r++)
-        t->begins[r] = share_begin(t, &s->batch, &s->own, r) * t->opts.n_metrics * (int64_t)sizeof(double);
-    LS_TRY(ls_comm_share(t->opts.comm, t->metrics, t->begins, "the losses", err));
-    return ls_comm_fold(t->opts.comm, t->gradient, t->state.parameters->n_elements, t->staging, t->device,
-                        (int32_t)((s->own.n - 1) / s->own.share + 1), root, err);
+    ls_comm_sum sum = {.begins = t->owned, .buffer = t->slices, .buffer_elements = t->n_slices};
+    if (ls_gradient_leaves(t->gradient) > 0)
+        LS_TRY(ls_gradient_root(t->gradient, root, err));
+    else
+        LS_TRY(ls_gradient_leaf(t->gradient, false, root, err));
+    if (t->opts.comm == NULL) return LS_OK;
+    sum.root = *root;
+    sum.n_parts = (int32_t)((s->own.n - 1) / s->own.share + 1);
+    return ls_comm_add(t->opts.comm, t->device, &sum, err);
 }
 
 /* ---- checks ---- */
@@ -311,23 +407,79 @@ static ls_status check_batch(const ls_trainer *t, const ls_train_batch *b, ls_er
     return LS_OK;
 }
 
-/* What is wrong with a parameter's gradient. */
-static ls_status describe_bad(const ls_trainer *t, const ls_parameter *p, const float *root, char *text, size_t bytes,
-                              ls_error *err) {
+/* An element of a gradient that is not finite; at -1: there is none. */
+typedef struct bad_element {
+    int64_t at;
+    double value;
+} bad_element;
+
+/* The first one of a parameter, in this process's range. */
+static ls_status find_bad(bad_element *out, const ls_trainer *t, const ls_parameter *p, const float *root,
+                          ls_error *err) {
+    const int64_t n = p->end - p->begin;
     float *values = NULL;
-    int64_t at = 0;
-    ls_status status;
-    LS_TRY_DONE(alloc_floats(&values, p->n_elements, err));
-    LS_TRY_DONE(ls_memory_take(t->device, values, root + p->offset, p->n_elements * (int64_t)sizeof *values, err));
-    while (at < p->n_elements && isfinite(values[at])) at++;
-    if (at < p->n_elements)
-        snprintf(text, bytes, "the gradient of %s is %g at element %lld", p->slot.name, (double)values[at],
-                 (long long)at);
-    else
-        snprintf(text, bytes, "the squares of the gradient of %s exceed float32", p->slot.name);
+    int64_t i = 0;
+    ls_status status = LS_OK;
+    *out = (bad_element){-1, 0};
+    if (n == 0) return LS_OK;
+    LS_TRY_DONE(alloc_floats(&values, n, err));
+    LS_TRY_DONE(ls_memory_take(t->device, values, root + p->offset + p->begin, n * (int64_t)sizeof *values, err));
+    while (i < n && isfinite(values[i])) i++;
+    if (i < n) *out = (bad_element){p->begin + i, (double)values[i]};
 done:
     free(values);
     return status;
+}
+
+/* What is wrong with a parameter's gradient: the first bad element of all ranges, which ascend with the ranks. */
+static ls_status describe_bad(const ls_trainer *t, const ls_parameter *p, const float *root, char *text, size_t bytes,
+                              ls_error *err) {
+    bad_element found[LS_RANKS_MAX];
+    int32_t r = 0;
+    LS_TRY(find_bad(&found[rank_of(t)], t, p, root, err));
+    if (t->opts.comm != NULL) {
+        for (int32_t k = 0; k <= ranks_of(t); k++) t->begins[k] = k * (int64_t)sizeof *found;
+        LS_TRY(ls_comm_share(t->opts.comm, found, t->begins, "what is not finite", err));
+    }
+    while (r < ranks_of(t) - 1 && found[r].at < 0) r++;
+    if (found[r].at >= 0)
+        snprintf(text, bytes, "the gradient of %s is %g at element %lld", p->slot.name, found[r].value,
+                 (long long)found[r].at);
+    else
+        snprintf(text, bytes, "the squares of the gradient of %s exceed float32", p->slot.name);
+    return LS_OK;
+}
+
+/* The first block, of all parameters' blocks in a row, behind elements [0, element) of all. Ranges begin with blocks.
+ */
+static int64_t blocks_before(const ls_trainer *t, int64_t element) {
+    const ls_parameters *list = t->state.parameters;
+    int64_t n = 0;
+    for (int64_t i = 0; i < list->n; i++) {
+        int64_t begin, end;
+        ls_parameter_part(&list->list[i], 0, element, &begin, &end);
+        n += ls_squares_blocks(end);
+    }
+    return n;
+}
+
+/* Sums of the blocks of all parameters on the host, each made by the owner of its elements. */
+static ls_status make_blocks(ls_trainer *t, const float *root, ls_error *err) {
+    const ls_parameters *list = t->state.parameters;
+    const int64_t first = blocks_before(t, list->begin);
+    int64_t n = 0;
+    for (int64_t i = 0; i < list->n; i++) {
+        const ls_parameter *p = &list->list[i];
+        const ls_squares_args args = {root + p->offset + p->begin, p->end - p->begin, t->blocks + first + n};
+        if (args.n == 0) continue;
+        LS_TRY(ls_squares(t->device, &args, err));
+        n += ls_squares_blocks(args.n);
+    }
+    if (n > 0)
+        LS_TRY(ls_memory_take(t->device, t->host_blocks + first, t->blocks + first, n * (int64_t)sizeof(float), err));
+    if (t->opts.comm == NULL) return LS_OK;
+    for (int32_t r = 0; r <= ranks_of(t); r++) t->begins[r] = blocks_before(t, t->owned[r]) * (int64_t)sizeof(float);
+    return ls_comm_share(t->opts.comm, t->host_blocks, t->begins, "the squares", err);
 }
 
 /* Squares over all parameters. The error names the first parameter with a gradient that is not finite, and before it
@@ -338,15 +490,8 @@ static ls_status sum_squares(ls_trainer *t, const ls_train_batch *b, const float
     const ls_parameter *bad = NULL;
     char loss[96] = "", gradient[256] = "";
     int64_t at = 0;
-    for (int64_t i = 0; i < list->n; i++) {
-        const ls_parameter *p = &list->list[i];
-        const ls_squares_args args = {root + p->offset, p->n_elements, t->blocks + at};
-        LS_TRY(ls_squares(t->device, &args, err));
-        at += ls_squares_blocks(p->n_elements);
-    }
-    LS_TRY(ls_memory_take(t->device, t->host_blocks, t->blocks, t->n_blocks * (int64_t)sizeof(float), err));
+    LS_TRY(make_blocks(t, root, err));
     *squares = 0.0;
-    at = 0;
     for (int64_t i = 0; i < list->n && bad == NULL; i++) {
         const int64_t n = ls_squares_blocks(list->list[i].n_elements);
         *squares = ls_squares_add(*squares, t->host_blocks + at, n);
@@ -365,6 +510,15 @@ static ls_status sum_squares(ls_trainer *t, const ls_train_batch *b, const float
 
 /* ---- the forward alone ---- */
 
+/* Rows of all processes, each of which has those of its leaves. */
+static ls_status share_rows(ls_trainer *t, const ls_train_batch *b, const own_leaves *own, float *values,
+                            const char *what, ls_error *err) {
+    if (t->opts.comm == NULL) return LS_OK;
+    for (int64_t r = 0; r <= ranks_of(t); r++)
+        t->begins[r] = (b->offsets[share_begin(t, b, own, r)] - b->offsets[0]) * (int64_t)sizeof *values;
+    return ls_comm_share(t->opts.comm, values + b->offsets[0], t->begins, what, err);
+}
+
 static ls_status score_batch(ls_trainer *t, const ls_train_batch *b, float *logprob, ls_error *err) {
     const own_leaves own = leaves_here(t, b);
     const int64_t end = leaf_begin(t, b, own.end);
@@ -372,10 +526,7 @@ static ls_status score_batch(ls_trainer *t, const ls_train_batch *b, float *logp
         n = take_sequences(t, b, first, own.end);
         LS_TRY(score_sequences(t, b, first, n, logprob, err));
     }
-    if (t->opts.comm == NULL) return LS_OK;
-    for (int64_t r = 0; r <= ranks_of(t); r++)
-        t->begins[r] = (b->offsets[share_begin(t, b, &own, r)] - b->offsets[0]) * (int64_t)sizeof *logprob;
-    return ls_comm_share(t->opts.comm, logprob + b->offsets[0], t->begins, "the log-probabilities", err);
+    return share_rows(t, b, &own, logprob, "the log-probabilities", err);
 }
 
 ls_status ls_trainer_score(ls_trainer *t, const ls_train_batch *b, float *logprob, ls_error *err) {
@@ -394,15 +545,17 @@ static ls_status move_masters(ls_trainer *t, const float *root, float scale, con
     const ls_parameters *list = t->state.parameters;
     for (int64_t i = 0; i < list->n; i++) {
         const ls_parameter *p = &list->list[i];
+        const int64_t at = p->offset + p->begin, here = at - list->begin;
         ls_adamw_args args = {.w = p->master,
-                              .m = t->state.m + p->offset,
-                              .v = t->state.v + p->offset,
-                              .grad = root + p->offset,
+                              .m = t->state.m + here,
+                              .v = t->state.v + here,
+                              .grad = root + at,
                               .scale = scale,
                               .factors = *factors,
-                              .n = p->n_elements,
-                              .value = ls_parameter_value(p),
+                              .n = p->end - p->begin,
+                              .value = ls_parameter_value_at(p, p->begin),
                               .value_dtype = p->dtype};
+        if (args.n == 0) continue;
         if (!ls_trainer_decays(p->slot.kind)) args.factors.decay = 0.0f;
         LS_TRY(ls_adamw(t->device, &args, err));
     }
@@ -460,8 +613,8 @@ static ls_status forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
     return LS_OK;
 }
 
-/* Sequences [from, to) of the last forward, all of one leaf. Parts that nothing is learnt from are left out only as long
- * as there was no other: the leaf's gradient is +0 everywhere, and so it would be with them. */
+/* Sequences [from, to) of the last forward, all of one leaf. Parts that nothing is learnt from are left out only as
+ * long as there was no other: the leaf's gradient is +0 everywhere, and so it would be with them. */
 static ls_status part_backward(ls_trainer *t, int64_t from, int64_t to, ls_error *err) {
     step_state *s = &t->now;
     const ls_train_batch *b = &s->batch;
@@ -500,11 +653,12 @@ static ls_status update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
     LS_ASSERT(!ls_trainer_has_more(t) && ls_gradient_leaves(t->gradient) == s->own.end - s->own.begin,
               "%lld of %lld leaves have a gradient", (long long)ls_gradient_leaves(t->gradient),
               (long long)(s->own.end - s->own.begin));
+    LS_TRY(share_metrics(t, err));
     LS_TRY(join_gradient(t, &root, err));
     LS_TRY(sum_squares(t, &s->batch, root, &squares, err));
     LS_TRY(ls_gradient_scale(&scale, &norm, squares, s->batch.count, max_norm, err));
     LS_TRY(move_masters(t, root, scale, &s->factors, err));
-    LS_TRY(ls_parameters_publish(t->state.parameters, true, err));
+    LS_TRY(settle_values(&t->state, err));
     LS_TRY(ls_device_wait(t->device, err));
     t->state.step++;
     sum_metrics(t, s->batch.n);
@@ -539,6 +693,11 @@ ls_status ls_trainer_backward(ls_trainer *t, ls_error *err) {
 ls_status ls_trainer_update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
     ls_error reason = {LS_OK, ""};
     return told(t, update(t, stats, &reason), &reason, err);
+}
+
+ls_status ls_trainer_share(ls_trainer *t, float *values, const char *what, ls_error *err) {
+    ls_error reason = {LS_OK, ""};
+    return told(t, share_rows(t, &t->now.batch, &t->now.own, values, what, &reason), &reason, err);
 }
 
 static ls_status step(ls_trainer *t, const ls_train_batch *b, ls_train_stats *stats, ls_error *err) {

@@ -2,13 +2,18 @@
  * is the caller's, who turns log-probabilities into their gradients: in a callback, or between the calls of a step.
  *
  * A step, for sequences in index order (t: its number, from 1 on):
- *   leaves      [j leaf, (j + 1) leaf) of the sequences, each in one forward or in several; forward, log-probabilities, the caller's gradients of them,
- *               backward (model/tape.h); a leaf whose rows all have gradients of 0 needs no backward: its own is +0
+ *   leaves      [j leaf, (j + 1) leaf) of the sequences, each in one forward or in several; forward,
+ *               log-probabilities, the caller's gradients of them, backward (model/tape.h); a leaf whose rows
+ *               all have gradients of 0 needs no backward: its own is +0
  *   gradient    of all leaves by the leaf tree (train/gradient.h)
  *   norm        ls_squares over the parameters in order, ls_gradient_scale(count, max_norm)
  *   update      ls_adamw for each parameter with the rate of step t (train/rate.h); decay is 0 but for matrices, the
  *               embedding and the taps of convolutions: norms, biases, D and A_log do not decay
  *   publish     every weight is its master, rounded once; the model computes with it from here on
+ * With several processes each computes a subtree of the leaves, owns a range of the elements (ls_parameters_share), and
+ * has masters and moments of that range only: it adds the ranks' gradients there (train/comm.h), updates it, and hands
+ * the rounded weights on. Leaves are chosen by the number of the sequence, blocks of squares add in their order.
+ *
  * Its bits depend on these, the options marked so and the weights; not on what shares a forward, on
  * recomputation, threads, instruction set, or how many processes share the leaves.
  *
@@ -20,6 +25,7 @@
 #include "model/tape.h"
 #include "op/adamw.h"
 #include "train/comm.h"
+#include "train/gradient.h"
 #include "train/rate.h"
 
 typedef struct ls_trainer ls_trainer;
@@ -65,8 +71,9 @@ typedef struct ls_trainer_opts {
 /* What a checkpoint must hold besides options. */
 typedef struct ls_train_state {
     int64_t step;              /* steps done */
-    ls_parameters *parameters; /* masters */
-    float *m, *v;              /* [parameters->n_elements]: moments, device memory */
+    ls_parameters *parameters; /* masters, of this process's range */
+    float *m, *v;              /* [parameters->end - begin]: moments, device memory */
+    ls_comm *comm;             /* who has the others; NULL: alone */
 } ls_train_state;
 
 /* Model and device are borrowed; the model was opened from directory. */
@@ -75,9 +82,11 @@ ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *direc
 void ls_trainer_free(ls_trainer *trainer); /* accepts NULL */
 /* Whoever writes masters publishes them. */
 ls_train_state *ls_trainer_state(ls_trainer *trainer);
+/* The masters that all processes have become weights on all of them. */
+ls_status ls_train_state_publish(const ls_train_state *state, ls_error *err);
 /* With several processes, whether all of them have the same step, masters and moments. */
 ls_status ls_trainer_agree(ls_trainer *trainer, ls_error *err);
-/* Of masters and moments. */
+/* Of masters and moments, all processes' together: each calls it, and gets the same. */
 ls_status ls_train_state_digest(const ls_train_state *state, uint64_t *out, ls_error *err);
 /* Bytes of masters, weights, moments and gradients; the tape comes on top. */
 int64_t ls_trainer_bytes(const ls_trainer *trainer);
@@ -108,7 +117,8 @@ ls_status ls_trainer_score(ls_trainer *trainer, const ls_train_batch *batch, flo
 
 /* A step in its parts, for who looks at log-probabilities before anything is learnt from them:
  *   begin      checks the batch, whose arrays stay as they are until the step ends
- *   forward    of the next leaves that this process has, at most a microbatch, or of a part of one; *rows is good until the next forward
+ *   forward    of the next leaves that this process has, at most a microbatch, or of a part of one; *rows is good
+ *              until the next forward
  *   backward   of what the last forward left, by the gradients that the caller has written into rows; a forward without
  *              one adds nothing, and the step cannot be updated then
  *   update     once nothing is left: gradient, norm, AdamW, publish
@@ -118,6 +128,9 @@ bool ls_trainer_has_more(const ls_trainer *trainer); /* sequences that have had 
 ls_status ls_trainer_forward(ls_trainer *trainer, ls_train_rows *rows, ls_error *err);
 ls_status ls_trainer_backward(ls_trainer *trainer, ls_error *err);
 ls_status ls_trainer_update(ls_trainer *trainer, ls_train_stats *stats, ls_error *err);
+/* Within a step that has begun: of values [offsets[n]], written from offsets[0] on, every process has those of the rows
+ * that it ran; afterwards all have all. */
+ls_status ls_trainer_share(ls_trainer *trainer, float *values, const char *what, ls_error *err);
 
 /* These parts, with the callback between forward and backward. */
 ls_status ls_trainer_step(ls_trainer *trainer, const ls_train_batch *batch, ls_train_stats *stats, ls_error *err);

@@ -451,7 +451,7 @@ static uint64_t digest_of(const trained *t) {
 
 static void publish(const trained *t) {
     ls_error err;
-    assert_ok(ls_parameters_publish(t->parameters, false, &err), err);
+    assert_ok(ls_parameters_publish(t->parameters, &err), err);
     assert_ok(ls_device_wait(test_home(), &err), err);
 }
 

@@ -47,7 +47,7 @@ static void names_are_exact(void **state) {
 /* Opens, and returns what is told of it. */
 static const char *told_of(const char *name, int32_t threads, int64_t rank, int64_t ranks) {
     static ls_device_choice choice;
-    const ls_device_wish wish = {name, threads, LS_ISA_GENERIC, rank, ranks};
+    const ls_device_wish wish = {name, threads, LS_ISA_GENERIC, rank, ranks, rank};
     ls_device *device;
     ls_error err;
     assert_ok(ls_device_open_wished(&device, &choice, &wish, &err), err);

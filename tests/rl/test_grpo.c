@@ -199,28 +199,127 @@ static void choose_address(job *j) {
     "while IFS= read -r l; do id=${l#*'\"id\":\"'}; id=${id%%'\"'*}; r=0; case \"$l\" in " \
     "*'\"completion\":\"'[0-9]*) r=1;; esac; " body "echo \"{\\\"id\\\":\\\"$id\\\",\\\"reward\\\":$r}\"; done"
 
+/* Says which rank this is as torchrun does. */
+static void set_environment(const job *j, int64_t rank, int64_t ranks) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)rank);
+    assert_int_equal(setenv("RANK", text, 1), 0);
+    snprintf(text, sizeof text, "%lld", (long long)ranks);
+    assert_int_equal(setenv("WORLD_SIZE", text, 1), 0);
+    assert_int_equal(setenv("MASTER_ADDR", "127.0.0.1", 1), 0);
+    assert_int_equal(setenv("MASTER_PORT", strchr(j->o->train.address, ':') + 1, 1), 0);
+}
+
+static void clear_environment(void) {
+    static const char *const names[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+    for (int64_t i = 0; i < COUNT(names); i++) (void)unsetenv(names[i]);
+}
+
+/* Ranks 1 and above as processes of their own, each of which must come to the digest `want`, unless it is 0. Three are
+ * told by the environment, others by options. */
+static void start_ranks(job *j, int64_t ranks, uint64_t want, pid_t *children) {
+    choose_address(j);
+    if (ranks == 3)
+        set_environment(j, 0, ranks);
+    else
+        j->o->train.ranks = ranks;
+    for (int64_t r = 1; r < ranks; r++) {
+        ls_error err;
+        children[r] = fork();
+        assert_true(children[r] >= 0);
+        if (children[r] != 0) continue;
+        if (ranks == 3)
+            set_environment(j, r, ranks);
+        else
+            j->o->train.rank = r;
+        if (job_run(j, &err) == LS_OK) _exit(want == 0 || j->result.digest == want ? 0 : 1);
+        _exit(2);
+    }
+}
+
+static void end_ranks(int64_t ranks, const pid_t *children) {
+    clear_environment();
+    for (int64_t r = 1; r < ranks; r++) {
+        int status;
+        assert_int_equal(waitpid(children[r], &status, 0), children[r]);
+        assert_int_equal(status, 0);
+    }
+}
+
+/* Two and three of them, with everything that a process has a share of: judges from outside, evaluations, a reference,
+ * corrections, minibatches. */
 static void processes_have_the_bits_of_one(void **state) {
-    const char *const sets[] = {"minibatches=2", "reward_command=" JUDGE("")};
-    const uint64_t want = digest_with(sets, 2);
-    job j = job_make("shared");
-    pid_t child;
-    int status;
+    static const char *const sets[][6] = {
+        {"minibatches=2", "reward_command=" JUDGE(""), "eval_every=2", "eval_n=5", NULL},
+        {"beta=0.05", "epochs=2", "minibatches=3", "leaf=3", "correction=token-truncate=2", NULL}};
     test_forks();
     (void)state;
-    for (int i = 0; i < 2; i++) job_set(&j, sets[i]);
-    j.o->train.ranks = 2;
-    choose_address(&j);
-    child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        ls_error err;
-        j.o->train.rank = 1;
-        _exit(job_run(&j, &err) == LS_OK && j.result.digest == want ? 0 : 1);
+    for (int k = 0; k < 2; k++) {
+        int64_t n = 0;
+        uint64_t want;
+        while (sets[k][n] != NULL) n++;
+        want = digest_with(sets[k], n);
+        for (int64_t ranks = 2; ranks <= 3; ranks++) {
+            pid_t children[3];
+            job j = job_make("shared");
+            for (int64_t i = 0; i < n; i++) job_set(&j, sets[k][i]);
+            start_ranks(&j, ranks, want, children);
+            job_must_run(&j);
+            end_ranks(ranks, children);
+            assert_int_equal(j.result.digest, want);
+            remove_tree(j.o->train.run);
+            job_free(&j);
+        }
     }
+}
+
+/* Does something to a process as soon as the run has so many records. */
+static pid_t watch(const char *run, int64_t lines, pid_t victim, int signal_number) {
+    const pid_t watcher = fork();
+    assert_true(watcher >= 0);
+    if (watcher != 0) return watcher;
+    for (int i = 0; i < 60000 && lines_of(run) < lines; i++) usleep(1000);
+    _exit(kill(victim, signal_number) == 0 ? 0 : 1);
+}
+
+/* A rank that is killed, and one that is stopped for longer than the timeout, end the run by their names; it goes on
+ * with any number of processes. */
+static void a_lost_rank_is_named_and_the_run_goes_on(void **state) {
+    static const struct {
+        int signal_number;
+        int64_t ranks, victim;
+        const char *words, *timeout;
+    } cases[] = {{SIGKILL, 3, 2, "rank 2", "timeout=60"}, {SIGSTOP, 2, 1, "rank 1 was silent for 2 s", "timeout=2"}};
+    const char *long_run = "steps=14";
+    const uint64_t want = digest_with(&long_run, 1);
+    job j = job_make("lost");
+    test_forks();
+    (void)state;
+    job_set(&j, long_run);
+    for (int64_t k = 0; k < COUNT(cases); k++) {
+        pid_t children[3], watcher;
+        int status;
+        ls_error err;
+        job_set(&j, cases[k].timeout);
+        j.o->train.resume = k > 0;
+        start_ranks(&j, cases[k].ranks, 0, children);
+        watcher =
+            watch(j.o->train.run, lines_of(j.o->train.run) + 3, children[cases[k].victim], cases[k].signal_number);
+        check_failed(job_run(&j, &err), &err, cases[k].words);
+        assert_int_equal(waitpid(watcher, &status, 0), watcher);
+        assert_int_equal(status, 0);
+        (void)kill(children[cases[k].victim], SIGKILL);
+        clear_environment();
+        for (int64_t r = 1; r < cases[k].ranks; r++) {
+            assert_int_equal(waitpid(children[r], &status, 0), children[r]);
+            assert_true(r == cases[k].victim ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 2);
+        }
+    }
+    j.o->train.ranks = 1;
+    j.o->train.resume = true;
     job_must_run(&j);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
     assert_int_equal(j.result.digest, want);
+    assert_int_equal(lines_of(j.o->train.run), 14);
     remove_tree(j.o->train.run);
     job_free(&j);
 }
@@ -418,6 +517,7 @@ int main(void) {
         cmocka_unit_test(options_carry_bits),
         cmocka_unit_test(a_killed_run_goes_on),
         cmocka_unit_test(processes_have_the_bits_of_one),
+        cmocka_unit_test(a_lost_rank_is_named_and_the_run_goes_on),
         cmocka_unit_test(reward_rises),
         cmocka_unit_test(judges_that_fail),
         cmocka_unit_test(a_server_judges_as_a_command),

@@ -321,26 +321,30 @@ static void processes_have_the_bits_of_one(void **state) {
     (void)state;
     job_must_run(&plain);
     digests_of(plain.o.train.run, want);
-    j.o.train.ranks = 2;
-    for (int part = 0; part < 2; part++) { /* ten steps, then the rest from the checkpoint */
-        pid_t child;
+    for (int part = 0; part < 2; part++) { /* of two eight steps, of three the rest from the checkpoint */
+        pid_t children[3];
         int status;
+        j.o.train.ranks = 2 + part;
         j.o.train.steps = part == 0 ? 8 : STEPS;
         j.o.train.schedule_steps = STEPS;
         j.o.train.resume = part == 1;
         choose_address(j.o.train.address);
-        child = fork();
-        assert_true(child >= 0);
-        if (child == 0) {
+        for (int r = 1; r < j.o.train.ranks; r++) {
+            children[r] = fork();
+            assert_true(children[r] >= 0);
+            if (children[r] != 0) continue;
             ls_error err;
-            j.o.train.rank = 1;
+            j.o.train.rank = r;
             _exit(job_run(&j, &err) == LS_OK ? 0 : 1);
         }
         job_must_run(&j);
-        assert_int_equal(waitpid(child, &status, 0), child);
-        assert_int_equal(status, 0);
+        for (int r = 1; r < j.o.train.ranks; r++) {
+            assert_int_equal(waitpid(children[r], &status, 0), children[r]);
+            assert_int_equal(status, 0);
+        }
     }
-    must_equal(j.o.train.run, want, "two processes");
+    must_equal(j.o.train.run, want, "two and three processes");
+    j.o.train.ranks = 2;
     /* Another seed is another run: both say so. */
     {
         pid_t child;
