@@ -3,12 +3,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "load/record.h"
@@ -117,15 +120,33 @@ static ls_status start(pid_t *pid, char *const *argv, const char *complaints, ls
     return LS_OK;
 }
 
+/* Waits for its end, looking more and more seldom. One that takes too long is ended. */
+static ls_status wait_for(int *code, pid_t pid, const char *program, double timeout, ls_error *err) {
+    const double start = ls_clock_seconds();
+    long nanoseconds = 1000000;
+    for (;;) {
+        const pid_t ended = waitpid(pid, code, timeout > 0.0 ? WNOHANG : 0);
+        struct timespec pause = {0, nanoseconds};
+        if (ended == pid) return LS_OK;
+        if (ended < 0 && errno == EINTR) continue;
+        if (ended < 0) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s", program, strerror(errno));
+        if (ls_clock_seconds() - start > timeout) break;
+        nanosleep(&pause, NULL);
+        if (nanoseconds < 20000000) nanoseconds += nanoseconds / 4;
+    }
+    kill(pid, SIGKILL);
+    while (waitpid(pid, code, 0) < 0 && errno == EINTR) continue;
+    return LS_FAIL(err, LS_ERR_DEVICE, "%s: no end after %g s", program, timeout);
+}
+
 /* Runs it to its end. Records may be there though it ends with an error: some requests came to nothing then. */
-static ls_status run_program(char *const *argv, const char *out, const char *complaints, ls_error *err) {
+static ls_status run_program(char *const *argv, const char *out, const char *complaints, double timeout,
+                             ls_error *err) {
     char why[256];
     pid_t pid;
     int code;
-    const ls_status status = start(&pid, argv, complaints, err);
-    if (status != LS_OK) return status;
-    while (waitpid(pid, &code, 0) < 0)
-        if (errno != EINTR) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s", argv[0], strerror(errno));
+    LS_TRY(start(&pid, argv, complaints, err));
+    LS_TRY(wait_for(&code, pid, argv[0], timeout, err));
     if (WIFSIGNALED(code)) return LS_FAIL(err, LS_ERR_DEVICE, "%s: died of signal %d", argv[0], WTERMSIG(code));
     if (ls_file_exists(out)) return LS_OK;
     read_complaint(why, sizeof why, complaints);
@@ -152,6 +173,19 @@ static ls_status take_record(ls_outcome *c, const ls_record *record, int64_t max
     return LS_OK;
 }
 
+/* What the first record says of the suspect: whose numerics it has, and which levers it obeyed. */
+static void hear(ls_outcomes *out, const ls_record *record, const ls_trial *trial) {
+    out->promises_nothing = record->digest == NULL;
+    out->tells_levers = record->levers != NULL;
+    for (int64_t i = 0; i < record->n_levers; i++) {
+        const int64_t lever = ls_lever_find(record->levers[i].name);
+        char text[WORD_BYTES];
+        if (lever < 0) continue;
+        ls_lever_format(text, sizeof text, &trial->levers, lever);
+        if (strcmp(text, record->levers[i].value) == 0) out->levers |= (uint64_t)1 << lever;
+    }
+}
+
 /* In file order, which the ids must confirm. */
 static ls_status take_records(ls_outcomes *out, const char *path, const ls_trial *trial, ls_error *err) {
     const int64_t samples = trial->levers.samples;
@@ -172,6 +206,7 @@ static ls_status take_records(ls_outcomes *out, const char *path, const ls_trial
         }
         LS_TRY_DONE(take_record(&out->of[i], &records[i], trial->max_tokens, err));
     }
+    if (n > 0) hear(out, &records[0], trial);
 done:
     ls_records_free(records, n);
     return status;
@@ -200,7 +235,7 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     LS_TRY_DONE(add_option(w, "out", records, err));
     LS_TRY_DONE(add_trial(w, trial, err));
     for (int64_t i = 0; i < s->n_more; i++) LS_TRY_DONE(add_word(w, s->more[i], err));
-    LS_TRY_DONE(run_program(w->argv, records, complaints, err));
+    LS_TRY_DONE(run_program(w->argv, records, complaints, s->timeout, err));
     LS_TRY_DONE(take_records(out, records, trial, err));
 done:
     unlink(in);
@@ -211,6 +246,6 @@ done:
 }
 
 ls_subject ls_subject_program(ls_program_subject *program) {
-    const ls_subject subject = {program, run};
+    const ls_subject subject = {program, run, true};
     return subject;
 }
