@@ -25,6 +25,7 @@ enum {
     OPT_SLOT_WORDS,
     OPT_SUSPECT,
     OPT_SUSPECT_ARG,
+    OPT_RESIDENT,
     OPT_TIMEOUT,
     OPT_SECONDS,
     OPT_STORY,
@@ -44,7 +45,7 @@ typedef struct sweep_options {
     char *suspect_args[SUSPECT_ARGS_MAX];
     int64_t n_suspect_args;
     int64_t timeout, seconds;
-    bool story, json;
+    bool story, json, resident;
 } sweep_options;
 
 typedef struct parse_context {
@@ -68,6 +69,7 @@ static const struct argp_option options_known[] = {
     {"slot-words", OPT_SLOT_WORDS, "N", 0, "Distance of its slots in 4-byte words (89600)", 0},
     {"suspect", OPT_SUSPECT, "PROGRAM", 0, "Run PROGRAM generate in place of this engine", 0},
     {"suspect-arg", OPT_SUSPECT_ARG, "WORD", 0, "A further word of its command line; may be given again", 0},
+    {"resident", OPT_RESIDENT, NULL, 0, "Start PROGRAM serve once, and send it every trial as a line of JSON", 0},
     {"timeout", OPT_TIMEOUT, "S", 0, "Seconds after which a trial of the suspect is ended (120)", 0},
     {"seconds", OPT_SECONDS, "S", 0,
      "Begin nothing new after so many seconds with a suspect that promises no bits; 0: no limit (200)", 0},
@@ -124,6 +126,7 @@ static ls_status parse_option(sweep_options *o, int key, char *text, ls_error *e
                 return LS_FAIL(err, LS_ERR_ARG, "--suspect-arg: more than %d words", SUSPECT_ARGS_MAX);
             o->suspect_args[o->n_suspect_args++] = text;
             break;
+        case OPT_RESIDENT: o->resident = true; break;
         case OPT_TIMEOUT: status = ls_cli_int(&o->timeout, "--timeout", text, 1, 1 << 20, err); break;
         case OPT_SECONDS: status = ls_cli_int(&o->seconds, "--seconds", text, 0, 1 << 20, err); break;
         case OPT_STORY: o->story = true; break;
@@ -216,8 +219,13 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
     ls_prompt *prompts = NULL;
     ls_engine_subject engine = {
         .device = job->device, .inject = o->run.inject, .threads = o->run.levers.threads, .isa = o->run.levers.isa};
-    ls_program_subject program = {o->suspect,      o->run.model,      directory,
-                                  o->suspect_args, o->n_suspect_args, (double)o->timeout};
+    ls_program_subject program = {.program = o->suspect,
+                                  .model = o->run.model,
+                                  .directory = directory,
+                                  .more = o->suspect_args,
+                                  .n_more = o->n_suspect_args,
+                                  .timeout = (double)o->timeout,
+                                  .resident = o->resident};
     ls_subject subject;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&prompts, job->n_prompts, sizeof *prompts, "prompts", err));
@@ -232,6 +240,7 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
     if (opts.progress != NULL) fputs("\r\033[K", stderr);
     sweep->opts.prompts = NULL; /* they end here */
 done:
+    ls_program_subject_end(&program);
     ls_sweep_trainer_free(trainer);
     free(prompts);
     return status;

@@ -108,7 +108,11 @@ typedef struct ls_program_subject {
     char *const *more; /* [n_more] further words of its command line */
     int64_t n_more;
     double timeout; /* seconds of a trial, after which it is ended; 0: none */
+    bool resident;  /* PROGRAM serve: one process that is sent all trials, by a line of JSON each */
+    int pid, pipe;  /* of that process; 0: not started */
 } ls_program_subject;
+/* Ends a resident process. */
+void ls_program_subject_end(ls_program_subject *program);
 ls_subject ls_subject_program(ls_program_subject *program);
 
 /* ---- features ---- */
