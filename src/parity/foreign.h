@@ -102,7 +102,8 @@ typedef struct ls_foreign {
     bool constant;                        /* requests alone are off as a whole */
     ls_finding findings[LS_FINDINGS_MAX]; /* best first */
     int64_t n_findings;
-    double bf16_size;                                  /* median abs d that bf16 activations would make; 0: not known */
+    double strength;  /* of the suspect's rounding: its floor as a share of what bf16 activations do; 0: not known */
+    double bf16_size; /* median abs d that bf16 activations would make; 0: not known */
     ls_explanation before, best[LS_EXPLANATIONS_KEPT]; /* of requests alone */
     int64_t n_best;
     char no_reference[LS_NOTE_BYTES]; /* why there is no third opinion; "" when there is */
@@ -161,6 +162,8 @@ ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, c
                          ls_seen *seen, ls_error *err);
 /* Judges by the floor again. */
 void ls_foreign_judge(const ls_foreign *f, ls_seen *seen);
+/* The same, and excuses tokens where rounding moves values by much. */
+ls_status ls_foreign_excuse(ls_inquiry *q, ls_seen *seen, ls_error *err);
 void ls_seen_deinit(ls_seen *seen);
 bool ls_token_off(const ls_foreign *f, const ls_outcome *c, int64_t i);
 bool ls_sequence_off(const ls_foreign *f, const ls_outcome *c);
@@ -173,6 +176,9 @@ typedef ls_status (*ls_lay)(ls_inquiry *q, int64_t value, ls_trial *trial, ls_re
 ls_status ls_foreign_bisect(ls_inquiry *q, const char *lever, int64_t low, int64_t high, ls_lay lay, int64_t *value,
                             ls_error *err);
 ls_status ls_foreign_bound(ls_inquiry *q, const char *lever, int64_t value, bool from_above, int64_t trials);
+
+/* How far each completion token's value moves when activations are rounded to bf16, at least. */
+ls_status ls_sensitivity(ls_inquiry *q, const ls_outcome *c, double *out, ls_error *err);
 
 /* Explains a rung by what is lost at cuts: `every` tokens. *lost: set of LS_LOSE_..; 0: none fits. */
 ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *lost, ls_error *err);

@@ -160,11 +160,12 @@ typedef struct company {
     bool prompt_off;          /* its first token is */
 } company;
 
-static double apart(const ls_outcome *a, const ls_outcome *b) {
+static double apart(const ls_foreign *f, const ls_outcome *a, const ls_outcome *b) {
     double most = 0.0;
     for (int64_t i = 0; i < a->n && i < b->n; i++) {
-        most = fmax(most, fabs((double)a->logprob[i] - (double)b->logprob[i]));
-        if (a->completion[i] != b->completion[i]) return most > 1e-3 ? most : 1e-3 + most;
+        if (ls_token_off(f, a, i) || ls_token_off(f, b, i))
+            most = fmax(most, fabs((double)a->logprob[i] - (double)b->logprob[i]));
+        if (a->completion[i] != b->completion[i]) break;
     }
     return most;
 }
@@ -179,7 +180,7 @@ static ls_status keep_company(ls_inquiry *q, int64_t n, bool unequal, company *o
         if (one.outcomes.n > at && two.outcomes.n > at) {
             const ls_outcome *a = &one.outcomes.of[at], *b = &two.outcomes.of[at];
             const bool is_off = ls_sequence_off(q->f, a) || ls_sequence_off(q->f, b);
-            out->content = fmax(out->content, apart(a, b));
+            out->content = fmax(out->content, apart(q->f, a, b));
             if (place == 0) out->off_first = is_off;
             if (place == 1) out->off_last = is_off;
             out->prompt_off =
@@ -257,7 +258,8 @@ static ls_status repeat_rung(ls_inquiry *q, ls_rung rung, bool *moves, ls_error 
     for (int64_t s = 0; s < again.outcomes.n && s < q->f->seen[rung].outcomes.n; s++) {
         const ls_outcome *a = &again.outcomes.of[s], *b = &q->f->seen[rung].outcomes.of[s];
         for (int64_t i = 0; i < a->n && i < b->n && a->completion[i] == b->completion[i]; i++)
-            most = fmax(most, fabs((double)a->logprob[i] - (double)b->logprob[i]));
+            if (ls_token_off(q->f, a, i) || ls_token_off(q->f, b, i))
+                most = fmax(most, fabs((double)a->logprob[i] - (double)b->logprob[i]));
     }
     *moves = most > q->f->limit;
     if (*moves) {

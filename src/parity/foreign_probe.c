@@ -8,7 +8,9 @@
 
 static double distance(const ls_outcome *c, int64_t i) { return fabs((double)c->scored[i] - (double)c->logprob[i]); }
 
-bool ls_token_off(const ls_foreign *f, const ls_outcome *c, int64_t i) { return !(distance(c, i) <= f->limit); }
+bool ls_token_off(const ls_foreign *f, const ls_outcome *c, int64_t i) {
+    return !(distance(c, i) <= f->limit) && !(i < 64 && (c->excused >> i & 1));
+}
 
 bool ls_sequence_off(const ls_foreign *f, const ls_outcome *c) {
     for (int64_t i = 0; i < c->n; i++)
@@ -62,6 +64,29 @@ void ls_foreign_judge(const ls_foreign *f, ls_seen *s) {
     s->look = s->n_sequences_off > 0 || s->spread ? LS_LOOK_OFF : LS_LOOK_CLEAN;
 }
 
+/* A place where a little rounding moves a value by much is off for every stack: such tokens are excused, by how far the
+ * reference moves there. */
+#define EXCUSED 40.0
+static ls_status excuse(ls_inquiry *q, ls_seen *seen, ls_error *err) {
+    const ls_foreign *f = q->f;
+    double moves[64];
+    if (q->reference == NULL || f->strength <= 0.0) return LS_OK;
+    for (int64_t s = 0; s < seen->outcomes.n; s++) {
+        ls_outcome *c = &seen->outcomes.of[s];
+        if (c->n > 64 || c->n == 0 || c->failed || !ls_sequence_off(f, c)) continue;
+        LS_TRY(ls_sensitivity(q, c, moves, err));
+        for (int64_t i = 0; i < c->n; i++)
+            if (distance(c, i) <= EXCUSED * f->strength * moves[i]) c->excused |= (uint64_t)1 << i;
+    }
+    ls_foreign_judge(f, seen);
+    return LS_OK;
+}
+
+ls_status ls_foreign_excuse(ls_inquiry *q, ls_seen *seen, ls_error *err) {
+    ls_foreign_judge(q->f, seen);
+    return seen->look == LS_LOOK_OFF && !seen->spread ? excuse(q, seen, err) : LS_OK;
+}
+
 ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, const ls_prompt *prompts, int64_t n,
                          ls_seen *seen, ls_error *err) {
     ls_observation bits;
@@ -75,7 +100,7 @@ ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, c
         ls_outcomes_deinit(&seen->outcomes);
         return LS_OK;
     }
-    ls_foreign_judge(q->f, seen);
+    LS_TRY(ls_foreign_excuse(q, seen, err));
     if (seen->outcomes.tells_levers && (needs & ~seen->outcomes.levers) != 0) {
         for (int64_t i = 0; i < ls_levers_count(); i++)
             if ((needs & ~seen->outcomes.levers) >> i & 1)

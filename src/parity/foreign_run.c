@@ -12,7 +12,7 @@
  * rounded, if nothing says that they are. */
 #define PARAMETERS_MAX 8000000
 #define CONSTANT 1.5e-3
-#define LIMIT_LEAST 2e-5
+#define LIMIT_LEAST 5e-5
 
 static void tell(const ls_inquiry *q, const char *what) {
     const ls_sweep_opts *o = &q->runner->sweep->opts;
@@ -99,7 +99,7 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     f->floor = n > 0 ? quantile(all, n, 0.5) : 0.0;
     f->floor_q90 = n > 0 ? quantile(all, n, 0.9) : 0.0;
     f->floor_max = n > 0 ? all[n - 1] : 0.0;
-    f->limit = 16.0 * f->floor;
+    f->limit = 24.0 * f->floor;
     if (f->floor_q90 < 10.0 * f->floor && 5.0 * f->floor_q90 > f->limit) f->limit = 5.0 * f->floor_q90;
     if (f->limit < LIMIT_LEAST) f->limit = LIMIT_LEAST;
     f->constant = f->floor > CONSTANT;
@@ -107,6 +107,21 @@ done:
     free(all);
     free(g);
     return status;
+}
+
+/* The floor as a share of what bf16 activations do to the same requests. */
+static ls_status find_strength(ls_inquiry *q, ls_error *err) {
+    double list[64];
+    int64_t n = 0;
+    if (q->reference == NULL || q->f->constant) return LS_OK;
+    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_ALONE_LONG; r++) {
+        const ls_outcomes *o = &q->f->seen[r].outcomes;
+        if (o->n != 1 || o->of[0].n == 0 || n + o->of[0].n > 64) continue;
+        LS_TRY(ls_sensitivity(q, &o->of[0], list + n, err));
+        n += o->of[0].n;
+    }
+    if (n > 0) q->f->strength = q->f->floor / fmax(quantile(list, n, 0.5), 1e-12);
+    return LS_OK;
 }
 
 /* Largest difference of two runs of equal requests, while their tokens are the same; -1: none. */
@@ -291,9 +306,11 @@ static ls_status start_alone(ls_inquiry *q, ls_error *err) {
             return LS_FAIL(err, LS_ERR_UNSUPPORTED, "requests alone cannot be tried: %s", f->seen[i].note);
     }
     f->trial_seconds = (ls_clock_seconds() - start) / 6.0;
-    f->repeat = difference(&f->seen[LS_RUNG_ALONE_LONG], &f->seen[LS_RUNG_AGAIN]);
     LS_TRY(find_floor(q, err));
-    for (int i = LS_RUNG_ALONE_A; i <= LS_RUNG_LENGTHS; i++) ls_foreign_judge(f, &f->seen[i]);
+    LS_TRY(find_strength(q, err));
+    for (int i = LS_RUNG_ALONE_A; i <= LS_RUNG_LENGTHS; i++)
+        if (f->seen[i].outcomes.n > 0) LS_TRY(ls_foreign_excuse(q, &f->seen[i], err));
+    f->repeat = difference(&f->seen[LS_RUNG_ALONE_LONG], &f->seen[LS_RUNG_AGAIN]);
     return LS_OK;
 }
 

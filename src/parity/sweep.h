@@ -50,6 +50,7 @@ typedef struct ls_outcome {
     int32_t slot;               /* -1: not told */
     int64_t n_hit, n_preempted; /* -1: not told */
     int32_t version;            /* of the weights: 0, and 1 in rounds behind an update */
+    uint64_t excused;           /* tokens, by bit, that are as far off as rounding puts them at this very place */
 } ls_outcome;
 
 /* In the order (round, prompt, sample). */
