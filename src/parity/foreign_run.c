@@ -186,7 +186,7 @@ ls_status ls_foreign_bisect(ls_inquiry *q, const char *lever, int64_t low, int64
 
 /* ---- the smallest requests ---- */
 
-enum { SHRINK_TRIALS = 40 };
+enum { SHRINK_TRIALS = 24 };
 
 typedef struct shrink {
     ls_inquiry *q;
@@ -337,7 +337,13 @@ static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
 }
 
 static ls_status climb(ls_inquiry *q, ls_error *err) {
-    for (int i = LS_RUNG_SEQUENCE; i < LS_RUNGS; i++) LS_TRY(run_rung(q, (ls_rung)i, err));
+    for (int i = LS_RUNG_SEQUENCE; i < LS_RUNGS; i++) {
+        /* The crowds are for what smaller rungs do not show. */
+        if (i >= LS_RUNG_CROWD && any_off(q->f))
+            snprintf(q->f->seen[i].note, sizeof q->f->seen[i].note, "a smaller experiment is off already");
+        else
+            LS_TRY(run_rung(q, (ls_rung)i, err));
+    }
     return LS_OK;
 }
 
@@ -381,7 +387,7 @@ ls_status ls_foreign_run(const ls_runner *runner, const char *directory, ls_erro
     if (runner->sweep->opts.seconds > 0.0) q->deadline = q->start + runner->sweep->opts.seconds;
     q->f = runner->sweep->foreign = calloc(1, sizeof *q->f);
     LS_TRY_DONE(q->f != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "sweep"));
-    if (ls_reference_create(&q->reference, directory, PARAMETERS_MAX, &none) != LS_OK)
+    if (ls_reference_create(&q->reference, directory, q->config, PARAMETERS_MAX, &none) != LS_OK)
         snprintf(q->f->no_reference, sizeof q->f->no_reference, "%.*s", LS_NOTE_BYTES - 1, none.text);
     LS_TRY_DONE(inquire(q, err));
 done:

@@ -8,7 +8,6 @@
 
 #include "base/mem.h"
 #include "load/safetensors.h"
-#include "model/architectures.h"
 #include "num/half.h"
 
 enum {
@@ -149,13 +148,14 @@ static ls_status take_layer(ls_reference *r, int32_t layer_i, ls_error *err) {
     return take_experts(r, l, layer_i, err);
 }
 
-ls_status ls_reference_create(ls_reference **out, const char *directory, int64_t parameters_max, ls_error *err) {
+ls_status ls_reference_create(ls_reference **out, const char *directory, const ls_model_config *config,
+                              int64_t parameters_max, ls_error *err) {
     ls_reference *r = calloc(1, sizeof *r);
     int64_t n = 0;
     ls_status status;
     *out = NULL;
     if (r == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "reference forward");
-    LS_TRY_DONE(ls_model_config_open(&r->config, directory, err));
+    r->config = *config;
     LS_TRY_DONE(ls_checkpoint_open(&r->checkpoint, directory, err));
     for (int64_t i = 0; i < ls_checkpoint_count(r->checkpoint); i++) {
         const int64_t elements = ls_checkpoint_at(r->checkpoint, i)->n_elements;

@@ -51,8 +51,9 @@ typedef struct ls_edit {
 
 typedef struct ls_reference ls_reference;
 
-/* LS_ERR_UNSUPPORTED for a checkpoint with more than parameters_max. */
-ls_status ls_reference_create(ls_reference **out, const char *directory, int64_t parameters_max, ls_error *err);
+/* The checkpoint of this configuration, which is copied. LS_ERR_UNSUPPORTED for more than parameters_max. */
+ls_status ls_reference_create(ls_reference **out, const char *directory, const ls_model_config *config,
+                              int64_t parameters_max, ls_error *err);
 void ls_reference_free(ls_reference *reference);
 const ls_model_config *ls_reference_config(const ls_reference *reference);
 /* logits [n][V] behind each of tokens [n]. edit may be NULL. A change that the model has no place for leaves it as it
