@@ -495,6 +495,24 @@ static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
+/* Whether exactly those prompts are off whose last chunk is shorter than the window; *clean_ones: some are not. */
+static bool short_ones_are_off(const ls_inquiry *q, int64_t window) {
+    static const int64_t sizes[6] = {1, 2, 3, 5, 8, 16};
+    int64_t n_off = 0, n_clean = 0;
+    for (int i = 0; i < 6; i++) {
+        const ls_outcomes *o = &q->f->seen[LS_RUNG_CHUNK1 + i].outcomes;
+        if (sizes[i] < window) continue;
+        for (int64_t s = 0; s < o->n; s++) {
+            const int64_t left = o->of[s].n_prompt % sizes[i];
+            const bool is_off = ls_sequence_off(q->f, &o->of[s]);
+            if (is_off != (left > 0 && left < window)) return false;
+            n_off += is_off;
+            n_clean += !is_off;
+        }
+    }
+    return n_off > 0 && n_clean > 0;
+}
+
 static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
     static const int64_t sizes[6] = {1, 2, 3, 5, 8, 16};
     ls_foreign *f = q->f;
@@ -512,6 +530,11 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
         ls_foreign_find(f, "convolution window lost in short chunks", rung, least > 1 || largest > 1 ? 0.93 : 0.82,
                         "chunks of %" PRId64 " tokens are off, those of %" PRId64 " and more are not", largest, window);
         return ls_foreign_bound(q, "chunk", largest, true, 6);
+    }
+    if (short_ones_are_off(q, window)) {
+        ls_foreign_find(f, "convolution window lost in short chunks", rung, 0.95,
+                        "off is what has a chunk of fewer than %" PRId64 " tokens, be it the last", window);
+        return ls_foreign_bound(q, "chunk", window - 1, true, 6);
     }
     for (int i = 5; i >= 0 && lost == 0; i--)
         if (off(q, (ls_rung)(LS_RUNG_CHUNK1 + i)) && f->seen[LS_RUNG_CHUNK1 + i].outcomes.n > 0) {

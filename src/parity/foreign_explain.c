@@ -8,6 +8,9 @@
 #include "base/mem.h"
 #include "parity/foreign.h"
 
+/* Of one rung: large models have more changes than time. */
+#define EXPLAIN_SECONDS 45.0
+
 /* A sequence, and the logits of the unchanged model behind each of its tokens. */
 typedef struct text {
     int32_t *tokens; /* [n], prompt and completion */
@@ -70,6 +73,7 @@ typedef struct explainer {
     double *rows; /* of changed models, the longest text */
     int32_t *changed;
     int64_t longest;
+    double end; /* seconds of ls_clock_seconds, after which no further change of the model is tried */
 } explainer;
 
 /* ---- one record ---- */
@@ -601,6 +605,7 @@ static ls_status open_explainer(explainer *x, ls_inquiry *q, const ls_rung *rung
     int64_t n = 0;
     memset(x, 0, sizeof *x);
     x->q = q;
+    x->end = ls_clock_seconds() + EXPLAIN_SECONDS;
     ls_rung_trial(q, rungs[0], &trial, &needs);
     x->temperature = (double)trial.sampling.temperature;
     x->record_temperature = trial.logprob_of == LS_LOGPROB_RAW ? 1.0 : x->temperature;

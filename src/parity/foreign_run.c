@@ -199,7 +199,8 @@ typedef struct shrink {
 static ls_status try_prompts(shrink *s, const ls_prompt *prompts, int64_t n, bool *fails, ls_error *err) {
     ls_seen seen = {0};
     *fails = false;
-    if (s->left-- <= 0 || (s->end > 0.0 && ls_clock_seconds() > s->end)) return LS_OK;
+    if (s->left <= 0 || (s->end > 0.0 && ls_clock_seconds() > s->end)) return LS_OK;
+    s->left--;
     s->q->runner->sweep->repro_trials++;
     LS_TRY(ls_foreign_try(s->q, &s->trial, 0, prompts, n, &seen, err));
     *fails = seen.look == LS_LOOK_OFF;
@@ -276,7 +277,7 @@ ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err) {
     for (int64_t i = 0; i < n; i++) prompts[i] = s.prompts[items[i]];
     s.left += SHRINK_TRIALS / 2;
     LS_TRY_DONE(shorten(&s, prompts, n, err));
-    s.left += 1;
+    s.left = 1;
     s.end = 0.0;
     LS_TRY_DONE(try_prompts(&s, prompts, n, &q->f->repro_shown, err));
     LS_TRY_DONE(keep_repro(q, prompts, n, &s.trial, err));
