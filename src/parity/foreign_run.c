@@ -40,8 +40,8 @@ static ls_status run_rung(ls_inquiry *q, ls_rung rung, ls_error *err) {
 
 enum { GROUPS = 3, GROUP_MOST = 512 };
 
-/* Abs d of requests alone, apart by where they could be wrong: first tokens of short prompts, first tokens of long ones,
- * decoded ones. */
+/* Abs d of requests alone, apart by where they could be wrong: first tokens of short prompts, first tokens of long
+ * ones, decoded ones. */
 typedef struct groups {
     double of[GROUPS][GROUP_MOST];
     int64_t n[GROUPS];

@@ -1,5 +1,5 @@
-/* The diagnosis of stacks that promise no bits, on a suspect made of this engine: its records are moved by a small noise
- * and, in some, by a fault. The laboratory of whole engines is tests/foreign with script/foreign-table. */
+/* The diagnosis of stacks that promise no bits, on a suspect made of this engine: its records are moved by a small
+ * noise and, in some, by a fault. The laboratory of whole engines is tests/foreign with script/foreign-table. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
