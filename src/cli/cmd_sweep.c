@@ -70,9 +70,9 @@ static const struct argp_option options_known[] = {
     {"suspect", OPT_SUSPECT, "PROGRAM", 0, "Run PROGRAM generate in place of this engine", 0},
     {"suspect-arg", OPT_SUSPECT_ARG, "WORD", 0, "A further word of its command line; may be given again", 0},
     {"resident", OPT_RESIDENT, NULL, 0, "Start PROGRAM serve once, and send it every trial as a line of JSON", 0},
-    {"timeout", OPT_TIMEOUT, "S", 0, "Seconds after which a trial of the suspect is ended (120)", 0},
+    {"timeout", OPT_TIMEOUT, "S", 0, "Seconds after which a trial of the suspect is ended (60)", 0},
     {"seconds", OPT_SECONDS, "S", 0,
-     "Begin nothing new after so many seconds with a suspect that promises no bits; 0: no limit (200)", 0},
+     "Begin nothing new after so many seconds with a suspect that promises no bits; 0: no limit (150)", 0},
     {"story", OPT_STORY, NULL, 0, "Also run series of steps with 8 to 128 rollouts per prompt over that pool", 0},
     {"html", OPT_HTML, "FILE", 0, "Write the report with its plots as one HTML page", 0},
     {"repro", OPT_REPRO, "FILE", 0, "Write the smallest requests that still fail as a prompt file", 0},
@@ -181,8 +181,8 @@ static ls_status parse_options(sweep_options *o, int argc, char **argv, ls_error
     o->run.device = LS_DEVICE_AUTO;
     o->run.sampling.temperature = o->run.sampling.top_p = 1.0f;
     o->slots = 69776;
-    o->timeout = 120;
-    o->seconds = 200;
+    o->timeout = 60;
+    o->seconds = 150;
     o->slot_words = 89600;
     ls_cli_parse(&parser, argc, argv, &context);
     if (context.status != LS_OK) return context.status;

@@ -681,21 +681,21 @@ static ls_status decide_tokens(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool found;
     if (off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_FRESH)) return LS_OK;
-    if (off(q, LS_RUNG_EOS)) {
+    if (off(q, LS_RUNG_EOS) && f->seen[LS_RUNG_EOS].n_sequences_off > 0) {
         LS_TRY(explain_rung(q, LS_RUNG_EOS, "other tokens than were sent", 0.6, &found, err));
         ls_foreign_find(f, "end of sequence inside a context", LS_RUNG_EOS, 0.93,
                         "%" PRId64 " of %" PRId64 " prompts with an end-of-sequence token are off",
                         f->seen[LS_RUNG_EOS].n_sequences_off, f->seen[LS_RUNG_EOS].n_sequences);
         return LS_OK;
     }
-    if (off(q, LS_RUNG_BOS)) {
+    if (off(q, LS_RUNG_BOS) && f->seen[LS_RUNG_BOS].n_sequences_off > 0) {
         LS_TRY(explain_rung(q, LS_RUNG_BOS, "other tokens than were sent", 0.96, &found, err));
         if (!found)
             ls_foreign_find(f, "special token inside a prompt", LS_RUNG_BOS, 0.85,
                             "prompts with a begin-of-sequence token are off");
         return LS_OK;
     }
-    if (off(q, LS_RUNG_PAD))
+    if (off(q, LS_RUNG_PAD) && f->seen[LS_RUNG_PAD].n_sequences_off > 0)
         ls_foreign_find(f, "special token inside a prompt", LS_RUNG_PAD, 0.9, "prompts with the padding token are off");
     return LS_OK;
 }

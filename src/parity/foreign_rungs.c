@@ -322,7 +322,7 @@ void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *n
             break;
         case LS_RUNG_SWAP: l->preempt_by = LS_PREEMPT_SWAP; /* fall through */
         case LS_RUNG_RECOMPUTE:
-            l->batch = 2;
+            l->batch = l->slots = 2; /* so that a slot is given on at once */
             l->preempt_every = 3;
             *needs = LEVER("preempt-every");
             break;
