@@ -25,6 +25,9 @@ enum {
     OPT_SLOT_WORDS,
     OPT_SUSPECT,
     OPT_SUSPECT_ARG,
+    OPT_RESIDENT,
+    OPT_TIMEOUT,
+    OPT_SECONDS,
     OPT_STORY,
     OPT_HTML,
     OPT_REPRO,
@@ -41,7 +44,8 @@ typedef struct sweep_options {
     const char *suspect, *html, *repro, *out;
     char *suspect_args[SUSPECT_ARGS_MAX];
     int64_t n_suspect_args;
-    bool story, json;
+    int64_t timeout, seconds;
+    bool story, json, resident;
 } sweep_options;
 
 typedef struct parse_context {
@@ -65,6 +69,10 @@ static const struct argp_option options_known[] = {
     {"slot-words", OPT_SLOT_WORDS, "N", 0, "Distance of its slots in 4-byte words (89600)", 0},
     {"suspect", OPT_SUSPECT, "PROGRAM", 0, "Run PROGRAM generate in place of this engine", 0},
     {"suspect-arg", OPT_SUSPECT_ARG, "WORD", 0, "A further word of its command line; may be given again", 0},
+    {"resident", OPT_RESIDENT, NULL, 0, "Start PROGRAM serve once, and send it every trial as a line of JSON", 0},
+    {"timeout", OPT_TIMEOUT, "S", 0, "Seconds after which a trial of the suspect is ended (60)", 0},
+    {"seconds", OPT_SECONDS, "S", 0,
+     "Begin nothing new after so many seconds with a suspect that promises no bits; 0: no limit (150)", 0},
     {"story", OPT_STORY, NULL, 0, "Also run series of steps with 8 to 128 rollouts per prompt over that pool", 0},
     {"html", OPT_HTML, "FILE", 0, "Write the report with its plots as one HTML page", 0},
     {"repro", OPT_REPRO, "FILE", 0, "Write the smallest requests that still fail as a prompt file", 0},
@@ -118,6 +126,9 @@ static ls_status parse_option(sweep_options *o, int key, char *text, ls_error *e
                 return LS_FAIL(err, LS_ERR_ARG, "--suspect-arg: more than %d words", SUSPECT_ARGS_MAX);
             o->suspect_args[o->n_suspect_args++] = text;
             break;
+        case OPT_RESIDENT: o->resident = true; break;
+        case OPT_TIMEOUT: status = ls_cli_int(&o->timeout, "--timeout", text, 1, 1 << 20, err); break;
+        case OPT_SECONDS: status = ls_cli_int(&o->seconds, "--seconds", text, 0, 1 << 20, err); break;
         case OPT_STORY: o->story = true; break;
         case OPT_HTML: o->html = text; break;
         case OPT_REPRO: o->repro = text; break;
@@ -170,6 +181,8 @@ static ls_status parse_options(sweep_options *o, int argc, char **argv, ls_error
     o->run.device = LS_DEVICE_AUTO;
     o->run.sampling.temperature = o->run.sampling.top_p = 1.0f;
     o->slots = 69776;
+    o->timeout = 60;
+    o->seconds = 150;
     o->slot_words = 89600;
     ls_cli_parse(&parser, argc, argv, &context);
     if (context.status != LS_OK) return context.status;
@@ -200,12 +213,19 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
                           .far_slots = o->slots,
                           .far_words = o->slot_words,
                           .story = o->story,
+                          .seconds = (double)o->seconds,
                           .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
     ls_sweep_trainer *trainer = NULL;
     ls_prompt *prompts = NULL;
     ls_engine_subject engine = {
         .device = job->device, .inject = o->run.inject, .threads = o->run.levers.threads, .isa = o->run.levers.isa};
-    ls_program_subject program = {o->suspect, o->run.model, directory, o->suspect_args, o->n_suspect_args};
+    ls_program_subject program = {.program = o->suspect,
+                                  .model = o->run.model,
+                                  .directory = directory,
+                                  .more = o->suspect_args,
+                                  .n_more = o->n_suspect_args,
+                                  .timeout = (double)o->timeout,
+                                  .resident = o->resident};
     ls_subject subject;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&prompts, job->n_prompts, sizeof *prompts, "prompts", err));
@@ -220,6 +240,7 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
     if (opts.progress != NULL) fputs("\r\033[K", stderr);
     sweep->opts.prompts = NULL; /* they end here */
 done:
+    ls_program_subject_end(&program);
     ls_sweep_trainer_free(trainer);
     free(prompts);
     return status;

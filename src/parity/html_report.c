@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/html_out.h"
-#include "parity/sweep.h"
+#include "parity/foreign.h"
 
 static const char *const colours[] = {"#1f6fb2", "#2e7d4f", "#a15c00", "#6a3fb5", "#b3261e"};
 
@@ -260,6 +260,11 @@ void ls_sweep_html(FILE *file, const ls_sweep *s) {
     ls_html_text(file, s->opts.model);
     fprintf(file, ": %" PRId64 " trials, %" PRId64 " sequences, %" PRId64 " differing bits, %.1f s</p>\n", s->n_trials,
             s->n_sequences, s->n_bits, s->seconds);
+    if (s->foreign != NULL) {
+        ls_foreign_html(file, s);
+        ls_html_end(file);
+        return;
+    }
     write_verdict(file, s);
     write_series(file, s);
     write_slots(file, s);

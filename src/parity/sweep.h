@@ -50,6 +50,7 @@ typedef struct ls_outcome {
     int32_t slot;               /* -1: not told */
     int64_t n_hit, n_preempted; /* -1: not told */
     int32_t version;            /* of the weights: 0, and 1 in rounds behind an update */
+    uint64_t excused;           /* tokens, by bit, that are as far off as rounding puts them at this very place */
 } ls_outcome;
 
 /* In the order (round, prompt, sample). */
@@ -58,6 +59,9 @@ typedef struct ls_outcomes {
     int64_t n;
     int32_t *completions; /* storage of the above */
     float *logprobs, *scored;
+    bool promises_nothing; /* the suspect does not say by a numeric digest that its bits are ours */
+    bool tells_levers;     /* its records have meta.levers */
+    uint64_t levers;       /* of these, by number: the ones that have the value that was asked for */
 } ls_outcomes;
 
 /* Room for a trial's outcomes; prompts and versions are filled in. */
@@ -71,6 +75,7 @@ typedef struct ls_subject {
     void *context;
     ls_status (*run)(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
                      ls_outcomes *out, ls_error *err);
+    bool is_program; /* which may be a stack that promises no bits */
 } ls_subject;
 
 /* The trainer: the model in two versions (the second's normalisation weights are moved), its scores kept by tokens. */
@@ -103,7 +108,12 @@ typedef struct ls_program_subject {
     const char *program, *model, *directory;
     char *const *more; /* [n_more] further words of its command line */
     int64_t n_more;
+    double timeout; /* seconds of a trial, after which it is ended; 0: none */
+    bool resident;  /* PROGRAM serve: one process that is sent all trials, by a line of JSON each */
+    int pid, pipe;  /* of that process; 0: not started */
 } ls_program_subject;
+/* Ends a resident process. */
+void ls_program_subject_end(ls_program_subject *program);
 ls_subject ls_subject_program(ls_program_subject *program);
 
 /* ---- features ---- */
@@ -258,6 +268,7 @@ typedef struct ls_sweep_opts {
     bool story;                   /* the series over rollouts per prompt */
     void (*progress)(void *context, const char *what);
     void *progress_context;
+    double seconds; /* after which nothing new is begun with a stack that promises no bits; 0: no limit */
 } ls_sweep_opts;
 
 typedef struct ls_sweep {
@@ -291,6 +302,8 @@ typedef struct ls_sweep {
     int64_t slot_n[LS_SLOT_BINS];
     int64_t n_trials, n_sequences, n_bits;
     double seconds;
+    struct ls_foreign
+        *foreign; /* of a suspect that promises no bits (foreign.h), in place of seen and ranked; or NULL */
 } ls_sweep;
 
 ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subject *subject, ls_sweep_trainer *trainer,

@@ -83,6 +83,6 @@ done:
 }
 
 ls_subject ls_subject_engine(ls_engine_subject *engine) {
-    const ls_subject subject = {engine, run};
+    const ls_subject subject = {.context = engine, .run = run};
     return subject;
 }

@@ -3,12 +3,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "load/record.h"
@@ -117,15 +122,33 @@ static ls_status start(pid_t *pid, char *const *argv, const char *complaints, ls
     return LS_OK;
 }
 
+/* Waits for its end, looking more and more seldom. One that takes too long is ended. */
+static ls_status wait_for(int *code, pid_t pid, const char *program, double timeout, ls_error *err) {
+    const double start = ls_clock_seconds();
+    long nanoseconds = 1000000;
+    for (;;) {
+        const pid_t ended = waitpid(pid, code, timeout > 0.0 ? WNOHANG : 0);
+        struct timespec pause = {0, nanoseconds};
+        if (ended == pid) return LS_OK;
+        if (ended < 0 && errno == EINTR) continue;
+        if (ended < 0) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s", program, strerror(errno));
+        if (ls_clock_seconds() - start > timeout) break;
+        nanosleep(&pause, NULL);
+        if (nanoseconds < 20000000) nanoseconds += nanoseconds / 4;
+    }
+    kill(pid, SIGKILL);
+    while (waitpid(pid, code, 0) < 0 && errno == EINTR) continue;
+    return LS_FAIL(err, LS_ERR_DEVICE, "%s: no end after %g s", program, timeout);
+}
+
 /* Runs it to its end. Records may be there though it ends with an error: some requests came to nothing then. */
-static ls_status run_program(char *const *argv, const char *out, const char *complaints, ls_error *err) {
+static ls_status run_program(char *const *argv, const char *out, const char *complaints, double timeout,
+                             ls_error *err) {
     char why[256];
     pid_t pid;
     int code;
-    const ls_status status = start(&pid, argv, complaints, err);
-    if (status != LS_OK) return status;
-    while (waitpid(pid, &code, 0) < 0)
-        if (errno != EINTR) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s", argv[0], strerror(errno));
+    LS_TRY(start(&pid, argv, complaints, err));
+    LS_TRY(wait_for(&code, pid, argv[0], timeout, err));
     if (WIFSIGNALED(code)) return LS_FAIL(err, LS_ERR_DEVICE, "%s: died of signal %d", argv[0], WTERMSIG(code));
     if (ls_file_exists(out)) return LS_OK;
     read_complaint(why, sizeof why, complaints);
@@ -152,6 +175,19 @@ static ls_status take_record(ls_outcome *c, const ls_record *record, int64_t max
     return LS_OK;
 }
 
+/* What the first record says of the suspect: whose numerics it has, and which levers it obeyed. */
+static void hear(ls_outcomes *out, const ls_record *record, const ls_trial *trial) {
+    out->promises_nothing = record->digest == NULL;
+    out->tells_levers = record->levers != NULL;
+    for (int64_t i = 0; i < record->n_levers; i++) {
+        const int64_t lever = ls_lever_find(record->levers[i].name);
+        char text[WORD_BYTES];
+        if (lever < 0) continue;
+        ls_lever_format(text, sizeof text, &trial->levers, lever);
+        if (strcmp(text, record->levers[i].value) == 0) out->levers |= (uint64_t)1 << lever;
+    }
+}
+
 /* In file order, which the ids must confirm. */
 static ls_status take_records(ls_outcomes *out, const char *path, const ls_trial *trial, ls_error *err) {
     const int64_t samples = trial->levers.samples;
@@ -172,14 +208,139 @@ static ls_status take_records(ls_outcomes *out, const char *path, const ls_trial
         }
         LS_TRY_DONE(take_record(&out->of[i], &records[i], trial->max_tokens, err));
     }
+    if (n > 0) hear(out, &records[0], trial);
 done:
     ls_records_free(records, n);
     return status;
 }
 
+/* ---- a resident suspect ---- */
+
+void ls_program_subject_end(ls_program_subject *s) {
+    int code;
+    if (s->pid == 0) return;
+    close(s->pipe);
+    kill(s->pid, SIGKILL);
+    while (waitpid(s->pid, &code, 0) < 0 && errno == EINTR) continue;
+    s->pid = 0;
+}
+
+/* Its standard input and output are one socket, so that writing to a dead one is an error and no signal. */
+static ls_status spawn_resident(ls_program_subject *s, char *const *argv, int theirs, ls_error *err) {
+    posix_spawn_file_actions_t files;
+    pid_t pid;
+    int failure;
+    if (posix_spawn_file_actions_init(&files) != 0) return LS_FAIL(err, LS_ERR_NOMEM, "%s", argv[0]);
+    failure = posix_spawn_file_actions_adddup2(&files, theirs, STDIN_FILENO);
+    if (failure == 0) failure = posix_spawn_file_actions_adddup2(&files, theirs, STDOUT_FILENO);
+    if (failure == 0) failure = posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+    if (failure == 0) failure = posix_spawnp(&pid, argv[0], &files, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&files);
+    if (failure != 0) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cannot start: %s", argv[0], strerror(failure));
+    s->pid = (int)pid;
+    return LS_OK;
+}
+
+enum { ANSWER_BYTES = 4096 };
+
+/* One line, without its newline. */
+static ls_status hear_line(ls_program_subject *s, char *text, ls_error *err) {
+    const double start = ls_clock_seconds();
+    int n = 0;
+    for (;;) {
+        const double left = s->timeout > 0.0 ? s->timeout - (ls_clock_seconds() - start) : 3600.0;
+        struct pollfd wait = {.fd = s->pipe, .events = POLLIN};
+        ssize_t got;
+        if (left <= 0.0) return LS_FAIL(err, LS_ERR_DEVICE, "%s: no answer after %g s", s->program, s->timeout);
+        if (poll(&wait, 1, (int)(left * 1000.0) + 1) < 0 && errno != EINTR)
+            return LS_FAIL(err, LS_ERR_IO, "%s: %s", s->program, strerror(errno));
+        if (!(wait.revents & (POLLIN | POLLHUP | POLLERR))) continue;
+        got = read(s->pipe, text + n, 1);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return LS_FAIL(err, LS_ERR_DEVICE, "%s: it ended without an answer", s->program);
+        if (text[n] == '\n') break;
+        if (++n == ANSWER_BYTES) return LS_FAIL(err, LS_ERR_FORMAT, "%s: a line of more than %d bytes", s->program, n);
+    }
+    text[n] = '\0';
+    return LS_OK;
+}
+
+static ls_status say(ls_program_subject *s, const char *text, size_t bytes, ls_error *err) {
+    while (bytes > 0) {
+        const ssize_t sent = send(s->pipe, text, bytes, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent <= 0) return LS_FAIL(err, LS_ERR_DEVICE, "%s: %s", s->program, strerror(errno));
+        text += sent;
+        bytes -= (size_t)sent;
+    }
+    return LS_OK;
+}
+
+static ls_status start_resident(ls_program_subject *s, ls_error *err) {
+    char line[ANSWER_BYTES + 1];
+    int pair[2];
+    ls_status status;
+    words *w = calloc(1, sizeof *w);
+    if (w == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "command line");
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) {
+        free(w);
+        return LS_FAIL(err, LS_ERR_IO, "socket: %s", strerror(errno));
+    }
+    (void)fcntl(pair[0], F_SETFD, FD_CLOEXEC);
+    LS_TRY_DONE(add_word(w, s->program, err));
+    LS_TRY_DONE(add_word(w, "serve", err));
+    for (int64_t i = 0; i < s->n_more; i++) LS_TRY_DONE(add_word(w, s->more[i], err));
+    LS_TRY_DONE(spawn_resident(s, w->argv, pair[1], err));
+    s->pipe = pair[0];
+    pair[0] = -1;
+    LS_TRY_DONE(hear_line(s, line, err));
+    if (strstr(line, "\"lockstep\"") == NULL)
+        status = LS_FAIL(err, LS_ERR_FORMAT, "%s: its first line is no greeting: %.100s", s->program, line);
+done:
+    if (pair[0] >= 0) close(pair[0]);
+    close(pair[1]);
+    free(w);
+    return status;
+}
+
+/* The words of a one-shot command line behind the program's name, as one line. */
+static ls_status ask_resident(ls_program_subject *s, const words *w, ls_error *err) {
+    char line[ANSWER_BYTES + 1];
+    char *text = NULL;
+    size_t bytes;
+    FILE *file;
+    ls_json_out json;
+    ls_status status;
+    if (s->pid == 0) LS_TRY(start_resident(s, err));
+    file = open_memstream(&text, &bytes);
+    if (file == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "command line");
+    ls_json_init(&json, file);
+    ls_json_begin_object(&json, NULL);
+    ls_json_begin_array(&json, "argv");
+    for (int i = 1; i < w->n; i++) ls_json_string(&json, NULL, w->argv[i]);
+    ls_json_end_array(&json);
+    ls_json_end_object(&json);
+    ls_json_newline(&json);
+    fclose(file);
+    LS_TRY_DONE(say(s, text, bytes, err));
+    LS_TRY_DONE(hear_line(s, line, err));
+    if (strstr(line, "\"ok\": true") == NULL && strstr(line, "\"ok\":true") == NULL)
+        status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "%.200s", line);
+done:
+    free(text);
+    return status;
+}
+
+/* One that does not answer is ended, and started again for the next trial. */
+static ls_status run_resident(ls_program_subject *s, const words *w, ls_error *err) {
+    const ls_status status = ask_resident(s, w, err);
+    if (status != LS_OK && status != LS_ERR_UNSUPPORTED) ls_program_subject_end(s);
+    return status;
+}
+
 static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
                      ls_outcomes *out, ls_error *err) {
-    const ls_program_subject *s = context;
+    ls_program_subject *s = context;
     char in[PATH_BYTES], records[PATH_BYTES], complaints[PATH_BYTES];
     words *w = calloc(1, sizeof *w);
     ls_status status;
@@ -199,8 +360,11 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     LS_TRY_DONE(add_option(w, "prompts", in, err));
     LS_TRY_DONE(add_option(w, "out", records, err));
     LS_TRY_DONE(add_trial(w, trial, err));
-    for (int64_t i = 0; i < s->n_more; i++) LS_TRY_DONE(add_word(w, s->more[i], err));
-    LS_TRY_DONE(run_program(w->argv, records, complaints, err));
+    for (int64_t i = 0; !s->resident && i < s->n_more; i++) LS_TRY_DONE(add_word(w, s->more[i], err));
+    if (s->resident)
+        LS_TRY_DONE(run_resident(s, w, err));
+    else
+        LS_TRY_DONE(run_program(w->argv, records, complaints, s->timeout, err));
     LS_TRY_DONE(take_records(out, records, trial, err));
 done:
     unlink(in);
@@ -211,6 +375,6 @@ done:
 }
 
 ls_subject ls_subject_program(ls_program_subject *program) {
-    const ls_subject subject = {program, run};
+    const ls_subject subject = {program, run, true};
     return subject;
 }

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "parity/sweep.h"
+#include "parity/foreign.h"
 
 static const char *tensor_unit(const ls_wrap *w) { return w->in_bytes ? "bytes" : "elements"; }
 
@@ -169,6 +169,10 @@ static void print_series(FILE *file, const ls_sweep *s) {
 }
 
 void ls_sweep_print(FILE *file, const ls_sweep *s) {
+    if (s->foreign != NULL) {
+        ls_foreign_print(file, s);
+        return;
+    }
     print_experiments(file, s);
     print_series(file, s);
     if (!s->different) {
@@ -256,7 +260,12 @@ static void write_threshold(ls_json_out *json, const ls_sweep *s) {
 }
 
 void ls_sweep_write(ls_json_out *json, const ls_sweep *s) {
-    const ls_ranked *named = ls_sweep_cause(s);
+    const ls_ranked *named;
+    if (s->foreign != NULL) {
+        ls_foreign_write(json, s);
+        return;
+    }
+    named = ls_sweep_cause(s);
     ls_json_begin_object(json, NULL);
     ls_json_bool(json, "different", s->different);
     ls_json_string(json, "dtype", ls_dtype_name(s->opts.dtype));

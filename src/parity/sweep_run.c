@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "parity/foreign.h"
 #include "parity/sweep_ladder.h"
 
 enum { LEVER_MAX = 16, DDMIN_TRIALS = 400 };
@@ -19,7 +20,8 @@ static void tell(const ls_runner *runner, const char *what) {
 
 /* ---- the ladder ---- */
 
-static ls_status climb(const ls_runner *runner, ls_error *err) {
+/* *foreign: the suspect promises no bits, and the rest is not for this ladder. */
+static ls_status climb(const ls_runner *runner, bool *foreign, ls_error *err) {
     ls_sweep *sweep = runner->sweep;
     ls_outcomes kept[LS_EXPERIMENTS] = {0};
     ls_status status = LS_OK;
@@ -36,6 +38,10 @@ static ls_status climb(const ls_runner *runner, ls_error *err) {
         ls_ladder_trial(&trial, runner->ladder, (ls_experiment)i);
         LS_TRY_DONE(ls_runner_try(runner, &trial, runner->ladder->set[set], runner->ladder->n_set[set],
                                   baseline < LS_EXPERIMENTS ? &kept[baseline] : NULL, &kept[i], &sweep->seen[i], err));
+        if (runner->subject->is_program && (kept[i].promises_nothing || sweep->seen[LS_TRY_SOLO].note[0] != '\0')) {
+            *foreign = true;
+            goto done;
+        }
         sweep->different = sweep->different || sweep->seen[i].verdict > LS_CLEAN;
         if (i == LS_TRY_SOLO && sweep->seen[i].verdict == LS_UNTRIED) {
             status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "the baseline cannot be tried: %s", sweep->seen[i].note);
@@ -344,6 +350,7 @@ ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subjec
     ls_ladder ladder = {0};
     const ls_runner runner = {out, &ladder, subject, trainer};
     ls_model *model;
+    bool foreign = false;
     ls_status status;
     memset(out, 0, sizeof *out);
     out->opts = *opts;
@@ -351,11 +358,16 @@ ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subjec
     LS_TRY_DONE(ls_sweep_trainer_model(trainer, 0, &model, err));
     LS_TRY_DONE(ls_ladder_create(&ladder, &out->opts, &model->config, err));
     LS_TRY_DONE(ls_array_alloc((void **)&out->ranked, ls_causes_count(), sizeof *out->ranked, "causes", err));
-    LS_TRY_DONE(climb(&runner, err));
+    LS_TRY_DONE(climb(&runner, &foreign, err));
+    if (foreign) {
+        LS_TRY_DONE(ls_foreign_run(&runner, opts->model, err));
+        out->seconds = ls_clock_seconds() - start;
+        goto done;
+    }
     ls_causes_rank(out->ranked, out->seen);
     if (hides_in_rounding(out)) {
         out->opts.dtype = LS_F32;
-        LS_TRY_DONE(climb(&runner, err));
+        LS_TRY_DONE(climb(&runner, &foreign, err));
         ls_causes_rank(out->ranked, out->seen);
     }
     if (opts->story) LS_TRY_DONE(ls_series_run(&runner, err));
@@ -374,6 +386,7 @@ done:
 }
 
 void ls_sweep_deinit(ls_sweep *sweep) {
+    ls_foreign_free(sweep->foreign);
     free(sweep->ranked);
     free(sweep->repro);
     free(sweep->repro_ids);

@@ -4,7 +4,12 @@
 #include "num/round.h"
 #include "train/training.h"
 
+/* A sanitizer looks at addresses, which are those of every step. */
+#ifdef LS_SANITIZED
+enum { STEPS = 3 };
+#else
 enum { STEPS = 20 };
+#endif
 
 static const char *const names[] = {"jamba-nobias", "jamba-odd", "jamba-moe", "mamba-odd"};
 
@@ -22,7 +27,7 @@ static uint64_t bits_of(const char *name, const ls_trainer_opts *opts, int32_t t
 static void settings_carry_no_bits(void **state) {
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
-        const int64_t steps = m == 2 ? 3 : m == 1 ? 8 : STEPS;
+        const int64_t steps = m == 2 ? 3 : m == 1 && STEPS > 8 ? 8 : STEPS;
         ls_trainer_opts first = usual_opts();
         uint64_t bits;
         first.entropy = m == 1;

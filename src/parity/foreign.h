@@ -1,0 +1,192 @@
+/* Diagnosis of a suspect that promises no bits: another stack, whose sums have another order, so that every value is a
+ * little off and none says anything by itself. Bits are not compared here. What rounding does is measured first, on
+ * requests that run alone; an effect is what stands above it, in units of it.
+ *
+ * Words: floor, the median abs d of requests alone; limit, the abs d above which a token is off; rung, a trial with a
+ * purpose; explanation, a change of the model or of the record after which the float64 forward (reference.h) gives what
+ * the suspect recorded. */
+#ifndef LS_PARITY_FOREIGN_H
+#define LS_PARITY_FOREIGN_H
+
+#include "parity/reference.h"
+#include "parity/sweep_ladder.h"
+
+typedef enum ls_rung {
+    LS_RUNG_ALONE_A = 0, /* three short prompts and a long one, each in a process of its own */
+    LS_RUNG_ALONE_B,
+    LS_RUNG_ALONE_C,
+    LS_RUNG_ALONE_LONG,
+    LS_RUNG_AGAIN,
+    LS_RUNG_LENGTHS,
+    LS_RUNG_SEQUENCE,
+    LS_RUNG_FRESH,
+    LS_RUNG_SINGLE,
+    LS_RUNG_PAIR,
+    LS_RUNG_BATCH,
+    LS_RUNG_UNEQUAL,
+    LS_RUNG_CHUNK1,
+    LS_RUNG_CHUNK2,
+    LS_RUNG_CHUNK3,
+    LS_RUNG_CHUNK5,
+    LS_RUNG_CHUNK8,
+    LS_RUNG_CHUNK16,
+    LS_RUNG_CACHED_SAME,
+    LS_RUNG_CACHED_SHARED,
+    LS_RUNG_CACHED_TAIL,
+    LS_RUNG_CACHED_LENGTH,
+    LS_RUNG_CACHED_ORDER,
+    LS_RUNG_CACHED_ROUNDS,
+    LS_RUNG_CACHED_BATCH,
+    LS_RUNG_CACHED_CHUNK,
+    LS_RUNG_PROCESSED,
+    LS_RUNG_RAW,
+    LS_RUNG_PROCESSED_ONE,
+    LS_RUNG_COLD,
+    LS_RUNG_EOS,
+    LS_RUNG_BOS,
+    LS_RUNG_PAD,
+    LS_RUNG_PAGE4,
+    LS_RUNG_PAGE64,
+    LS_RUNG_SLOT,
+    LS_RUNG_FAR_SLOT,
+    LS_RUNG_FARTHER_SLOT,
+    LS_RUNG_FORK,
+    LS_RUNG_RECOMPUTE,
+    LS_RUNG_SWAP,
+    LS_RUNG_SLEEP,
+    LS_RUNG_CROWD,
+    LS_RUNG_MANY,
+    LS_RUNG_CACHED_MANY,
+    LS_RUNGS
+} ls_rung;
+
+typedef enum ls_look { LS_LOOK_UNTRIED = 0, LS_LOOK_CLEAN, LS_LOOK_OFF } ls_look;
+
+/* What came of one rung. */
+typedef struct ls_seen {
+    ls_look look;
+    char note[LS_NOTE_BYTES]; /* why untried, or what it failed with */
+    ls_outcomes outcomes;     /* kept; none when it failed */
+    int64_t n_sequences, n_sequences_off, n_tokens, n_off;
+    int64_t n_failed;           /* requests given up, values that are no numbers */
+    double abs_median, abs_max; /* of finite d */
+    bool spread;                /* no token stands out, all are off a little: the median is above the floor */
+    int64_t first_off;          /* sequence; -1 */
+} ls_seen;
+
+typedef struct ls_finding {
+    const char *cause; /* its name; static */
+    const char *text, *look;
+    double confidence; /* [0, 1]; named from LS_NAMED on */
+    char evidence[400];
+    ls_rung rung; /* that shows it, for the smallest requests */
+} ls_finding;
+
+#define LS_NAMED 0.8
+
+/* An explanation that was tried on records alone. */
+typedef struct ls_explanation {
+    char what[120];
+    const char *cause;  /* its family; NULL: nothing is changed */
+    bool harmless;      /* a source of rounding, no fault */
+    double median, q90; /* abs d under it */
+} ls_explanation;
+
+enum { LS_FINDINGS_MAX = 24, LS_EXPLANATIONS_KEPT = 6 };
+
+typedef struct ls_foreign {
+    ls_seen seen[LS_RUNGS];
+    double floor, floor_q90, floor_max, limit; /* abs d */
+    double repeat;                             /* largest abs difference of two equal trials; -1: not compared */
+    int64_t floor_tokens;
+    bool constant;                        /* requests alone are off as a whole */
+    ls_finding findings[LS_FINDINGS_MAX]; /* best first */
+    int64_t n_findings;
+    double strength;  /* of the suspect's rounding: its floor as a share of what bf16 activations do; 0: not known */
+    double bf16_size; /* median abs d that bf16 activations would make; 0: not known */
+    ls_explanation before, best[LS_EXPLANATIONS_KEPT]; /* of requests alone */
+    int64_t n_best;
+    char no_reference[LS_NOTE_BYTES]; /* why there is no third opinion; "" when there is */
+    ls_rung repro_of;
+    bool repro_shown; /* the smallest requests were run again and were off again */
+    double trial_seconds;
+    bool out_of_time;
+} ls_foreign;
+
+const char *ls_rung_name(ls_rung rung);
+const char *ls_rung_text(ls_rung rung);
+const char *ls_look_name(ls_look look);
+
+/* Fills sweep->foreign, different, bounds and repro. */
+ls_status ls_foreign_run(const ls_runner *runner, const char *directory, ls_error *err);
+void ls_foreign_free(ls_foreign *foreign);
+/* The best finding when it is sure enough; else NULL. */
+const ls_finding *ls_foreign_named(const ls_foreign *foreign);
+
+void ls_foreign_print(FILE *file, const ls_sweep *sweep);
+void ls_foreign_write(ls_json_out *json, const ls_sweep *sweep);
+void ls_foreign_html(FILE *file, const ls_sweep *sweep);
+
+/* ---- for the files of this part alone ---- */
+
+enum { LS_FOREIGN_PROMPTS = 80 };
+
+/* Prompts of one rung; ids are owned. */
+typedef struct ls_requests {
+    ls_prompt of[LS_FOREIGN_PROMPTS + 400];
+    int64_t n;
+    int32_t *ids;
+    int64_t n_ids, cap;
+} ls_requests;
+
+typedef struct ls_inquiry {
+    const ls_runner *runner;
+    ls_foreign *f;
+    const ls_model_config *config;
+    ls_reference *reference; /* NULL: none */
+    uint64_t seed;
+    double deadline, start; /* seconds of ls_clock_seconds; 0: none */
+    ls_requests requests[LS_RUNGS];
+    ls_error *err;
+} ls_inquiry;
+
+/* Lays out the requests and settings of a rung. Needs: the levers it is about, by bit of their number. */
+ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err);
+void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *needs);
+ls_status ls_requests_add(ls_requests *out, const int32_t *ids, int64_t n, ls_error *err);
+/* Token `i` of an endless text without special tokens, other for each `text`. */
+int32_t ls_plain_token(const ls_inquiry *q, int64_t text, int64_t i);
+
+/* One trial, scored; outcomes go to *seen, which the caller empties with ls_seen_deinit. */
+ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, const ls_prompt *prompts, int64_t n,
+                         ls_seen *seen, ls_error *err);
+/* Judges by the floor again. */
+void ls_foreign_judge(const ls_foreign *f, ls_seen *seen);
+/* The same, and excuses tokens where rounding moves values by much. */
+ls_status ls_foreign_excuse(ls_inquiry *q, ls_seen *seen, ls_error *err);
+void ls_seen_deinit(ls_seen *seen);
+bool ls_token_off(const ls_foreign *f, const ls_outcome *c, int64_t i);
+bool ls_sequence_off(const ls_foreign *f, const ls_outcome *c);
+
+/* Explanations of the tokens of these rungs, best first in f->best, each better than f->before. */
+ls_status ls_explain(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_error *err);
+/* Finds the smallest value in (low, high] at which `lay` makes a trial that is off, where high is known to be and low
+ * not to be, and adds it to the sweep's bounds. */
+typedef ls_status (*ls_lay)(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *requests, ls_error *err);
+ls_status ls_foreign_bisect(ls_inquiry *q, const char *lever, int64_t low, int64_t high, ls_lay lay, int64_t *value,
+                            ls_error *err);
+ls_status ls_foreign_bound(ls_inquiry *q, const char *lever, int64_t value, bool from_above, int64_t trials);
+
+/* How far each completion token's value moves when activations are rounded to bf16, at least. */
+ls_status ls_sensitivity(ls_inquiry *q, const ls_outcome *c, double *out, ls_error *err);
+
+/* Explains a rung by what is lost at cuts: `every` tokens. *lost: set of LS_LOSE_..; 0: none fits. */
+ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *lost, ls_error *err);
+
+void ls_foreign_find(ls_foreign *f, const char *cause, ls_rung rung, double confidence, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+/* What was seen, as causes. Runs further trials where two causes look alike. */
+ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err);
+ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err);
+
+#endif

@@ -1,0 +1,760 @@
+/* What the rungs mean. Each rule looks for one family, and says how sure it is; where two families look alike, it runs
+ * the trial that tells them apart. A rung that is clean is weak evidence: the suspect may not obey its lever. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "parity/foreign.h"
+
+static const struct {
+    const char *name, *text, *look;
+} causes[] = {
+    {"stale state of a reused slot", "a request continues from the state that the slot's last owner left",
+     "where a slot is given to a new request: clear convolution window, scan state and keys whatever its first chunk "
+     "is"},
+    {"another sequence's state is read", "sequences that run together take each other's state or rows",
+     "the map from rows of the batch to slots, in decode and in prefill"},
+    {"no reset between packed sequences",
+     "a sequence that begins behind another one in the same forward begins with that "
+     "one's state",
+     "the sequence boundaries that scan and convolution are given"},
+    {"padding leaks into the state",
+     "with prompts of unequal length in a batch, padding goes through the recurrent state",
+     "the mask of the padding, in front of the convolution and behind it"},
+    {"order of sums follows the batch",
+     "how many requests run together decides which kernel or precision computes them",
+     "what is dispatched by the number of rows"},
+    {"slot offset wraps", "from a slot on, its address is that of another slot",
+     "the type in which slot times stride is computed"},
+    {"prefix hit across different prompts", "a prompt is given the cached state of another one",
+     "the key of the prefix cache: it must cover all tokens and what came before them"},
+    {"prefix snapshot at the wrong token",
+     "the state that a prefix hit restores is not that behind the prefix's last token",
+     "when the snapshot is taken and what of it is restored: window, scan state, keys"},
+    {"prefix cache returns old entries", "a cached prefix is wrong when it has been used, shared or evicted in between",
+     "who may write to what the cache holds"},
+    {"convolution window lost in short chunks",
+     "a chunk of fewer tokens than the convolution looks back loses the inputs "
+     "before it",
+     "the convolution's state update for chunks shorter than d_conv - 1"},
+    {"convolution window lost between chunks", "a chunk begins without the last inputs of the one before",
+     "the convolution's initial state in every chunk but the first"},
+    {"state lost between chunks", "a chunk does not continue from what the one before left",
+     "initial states and positions of every chunk but the first"},
+    {"page size matters", "attention is wrong at a border of its KV pages", "first and last token of a page"},
+    {"wrong from a length on", "contexts beyond a length are computed otherwise",
+     "what changes at that length: a window, a table's end, a kernel for long contexts"},
+    {"other arithmetic in decode", "prompts are right and decoded tokens are not",
+     "the decode kernel: its formulas, its precision, the state it is handed"},
+    {"state lost between prefill and decode", "decoding does not continue from what the prompt left",
+     "what prefill hands to decode: convolution window, scan state, keys"},
+    {"fork is not a copy", "samples that share a prefill differ from samples that each have their own",
+     "the copy of state slot and last page at a fork"},
+    {"preempted sequences come back wrong", "a sequence that was taken out goes on from another state",
+     "what is saved, what is computed again, at which position"},
+    {"swapped sequences come back wrong", "a sequence that was swapped out goes on from another state",
+     "what swap saves: convolution window, scan state, last page"},
+    {"memory given back is not restored", "after the pools' memory was given back, sequences go on from another state",
+     "what is computed again when memory returns"},
+    {"not repeatable", "the same trial twice gives two results", "races, atomics on floats, uninitialised memory"},
+    {"temperature on one side only", "recorded log-probabilities are of another temperature than was asked for",
+     "where the record is taken: in front of or behind the division by the temperature"},
+    {"log-probabilities scaled", "recorded log-probabilities are multiplied by a number",
+     "a division of log-probabilities where logits are meant, or another base of the logarithm"},
+    {"top-k or top-p on one side only", "log-probabilities are of a distribution that was cut and renormalised",
+     "defaults of sampling that nobody asked for; raw or processed records"},
+    {"penalty on one side only", "log-probabilities are of logits with a penalty on tokens seen",
+     "defaults of sampling that nobody asked for"},
+    {"end of sequence masked", "log-probabilities are of a distribution without the end-of-sequence token",
+     "how ending is suppressed: it must not change the record"},
+    {"end of sequence inside a context", "an end-of-sequence token inside a context changes what follows",
+     "what looks at token ids: resets, masks, trimming"},
+    {"special token inside a prompt", "a begin-of-sequence or padding token inside a prompt is not read as any other",
+     "what looks at token ids: masks made from the padding id, templates"},
+    {"records of other tokens", "records are not those of the tokens that were drawn", "the index that gathers them"},
+    {"records shifted", "each record belongs to a neighbour of its token",
+     "the index that pairs drawn tokens with rows of logits"},
+    {"log-probabilities in low precision", "recorded log-probabilities are rounded",
+     "the type in which they are computed or sent"},
+    {"other tokens than were sent", "the model reads other tokens than the request has",
+     "begin-of-sequence tokens, templates, truncation"},
+    {"head in low precision", "logits are computed or kept in too few bits",
+     "the type of the head's product and output"},
+    {"weights in low precision", "weights are rounded", "how the checkpoint is loaded"},
+    {"one layer has other weights", "one layer does not have the weights of the checkpoint",
+     "the map of tensor names, and what was synchronised last"},
+    {"activations in low precision", "activations are rounded more than was asked for", "the type of activations"},
+    {"keys and values in 8 bits", "the KV cache is quantised", "the type of the KV cache"},
+    {"positions or scale of attention", "attention has other positions, another scale or another window",
+     "the attention layer's configuration"},
+    {"another formula in the model", "a part of the model is computed otherwise", "that part"},
+    {"other weights or another formula", "every value is off, alone and in whatever way it is run",
+     "digests of the weights; then layer by layer on the smallest request"},
+    {"ends without an answer", "the suspect dies, hangs or gives up", "its log; the smallest requests bring it back"},
+};
+
+void ls_foreign_find(ls_foreign *f, const char *cause, ls_rung rung, double confidence, const char *format, ...) {
+    ls_finding found = {.cause = cause, .text = "", .look = "", .confidence = confidence, .rung = rung};
+    int64_t at = f->n_findings;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(found.evidence, sizeof found.evidence, format, args);
+    va_end(args);
+    for (size_t i = 0; i < sizeof causes / sizeof causes[0]; i++)
+        if (strcmp(causes[i].name, cause) == 0) {
+            found.cause = causes[i].name;
+            found.text = causes[i].text;
+            found.look = causes[i].look;
+        }
+    while (at > 0 && f->findings[at - 1].confidence < confidence) at--;
+    if (at == LS_FINDINGS_MAX) return;
+    if (f->n_findings < LS_FINDINGS_MAX) f->n_findings++;
+    memmove(&f->findings[at + 1], &f->findings[at], (size_t)(f->n_findings - 1 - at) * sizeof *f->findings);
+    f->findings[at] = found;
+}
+
+static bool off(const ls_inquiry *q, ls_rung r) { return q->f->seen[r].look == LS_LOOK_OFF; }
+static bool clean(const ls_inquiry *q, ls_rung r) { return q->f->seen[r].look == LS_LOOK_CLEAN; }
+
+static bool off_between(const ls_inquiry *q, int from, int to) {
+    for (int r = from; r <= to; r++)
+        if (off(q, (ls_rung)r)) return true;
+    return false;
+}
+
+/* ---- trials that tell causes apart ---- */
+
+static ls_status add_plain(ls_inquiry *q, ls_requests *r, int64_t text, int64_t n, ls_error *err) {
+    int32_t ids[512];
+    LS_ASSERT(n <= 512, "%lld tokens", (long long)n);
+    for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, text, i);
+    return ls_requests_add(r, ids, n, err);
+}
+
+/* One request among n - 1 neighbours, at place `at`. */
+static ls_status try_among(ls_inquiry *q, int64_t n, int64_t at, int64_t neighbours, bool unequal, ls_seen *seen,
+                           ls_error *err) {
+    ls_requests *r = calloc(1, sizeof *r);
+    ls_trial trial;
+    uint64_t needs;
+    ls_status status;
+    LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
+    ls_rung_trial(q, LS_RUNG_PAIR, &trial, &needs);
+    trial.levers.batch = n;
+    trial.levers.slots = n > 64 ? n : 64;
+    for (int64_t i = 0; i < n; i++)
+        LS_TRY_DONE(add_plain(q, r, i == at ? 1000 : neighbours + i, i == at || !unequal ? 9 : 14, err));
+    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, seen, err));
+done:
+    if (r != NULL) free(r->ids);
+    free(r);
+    return status;
+}
+
+/* What the neighbours do to one request. */
+typedef struct company {
+    double content;           /* largest difference that other neighbours of the same shape make */
+    bool off_first, off_last; /* at the first and at the last place */
+    bool prompt_off;          /* its first token is */
+} company;
+
+static double apart(const ls_foreign *f, const ls_outcome *a, const ls_outcome *b) {
+    double most = 0.0;
+    for (int64_t i = 0; i < a->n && i < b->n; i++) {
+        if (ls_token_off(f, a, i) || ls_token_off(f, b, i))
+            most = fmax(most, fabs((double)a->logprob[i] - (double)b->logprob[i]));
+        if (a->completion[i] != b->completion[i]) break;
+    }
+    return most;
+}
+
+static ls_status keep_company(ls_inquiry *q, int64_t n, bool unequal, company *out, ls_error *err) {
+    memset(out, 0, sizeof *out);
+    for (int place = 0; place < 2; place++) {
+        const int64_t at = place == 0 ? 0 : n - 1;
+        ls_seen one, two;
+        LS_TRY(try_among(q, n, at, 1100, unequal, &one, err));
+        LS_TRY(try_among(q, n, at, 1400, unequal, &two, err));
+        if (one.outcomes.n > at && two.outcomes.n > at) {
+            const ls_outcome *a = &one.outcomes.of[at], *b = &two.outcomes.of[at];
+            const bool is_off = ls_sequence_off(q->f, a) || ls_sequence_off(q->f, b);
+            out->content = fmax(out->content, apart(q->f, a, b));
+            if (place == 0) out->off_first = is_off;
+            if (place == 1) out->off_last = is_off;
+            out->prompt_off =
+                out->prompt_off || (a->n > 0 && ls_token_off(q->f, a, 0)) || (b->n > 0 && ls_token_off(q->f, b, 0));
+        }
+        ls_seen_deinit(&one);
+        ls_seen_deinit(&two);
+    }
+    return LS_OK;
+}
+
+static ls_status lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    uint64_t needs;
+    ls_rung_trial(q, LS_RUNG_PAIR, trial, &needs);
+    trial->levers.batch = value;
+    trial->levers.slots = value > 64 ? value : 64;
+    trial->max_tokens = 3;
+    for (int64_t i = 0; i < value; i++) LS_TRY(add_plain(q, r, 2000 + i, 4, err));
+    return LS_OK;
+}
+
+static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    uint64_t needs;
+    ls_rung_trial(q, LS_RUNG_LENGTHS, trial, &needs);
+    trial->max_tokens = 1;
+    return add_plain(q, r, 2500, value, err);
+}
+
+static ls_status lay_slot(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    const ls_rung rung = off(q, LS_RUNG_SLOT)       ? LS_RUNG_SLOT
+                         : off(q, LS_RUNG_FAR_SLOT) ? LS_RUNG_FAR_SLOT
+                                                    : LS_RUNG_FARTHER_SLOT;
+    uint64_t needs;
+    ls_rung_trial(q, rung, trial, &needs);
+    trial->levers.slot_base = value;
+    return add_plain(q, r, 2600, 9, err);
+}
+
+static ls_status lay_chunk(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    uint64_t needs;
+    ls_rung_trial(q, LS_RUNG_CHUNK1, trial, &needs);
+    trial->levers.chunk = value;
+    trial->max_tokens = 3;
+    for (int64_t i = 0; i < 3; i++) LS_TRY(add_plain(q, r, 2700 + i, 2 * value, err));
+    return LS_OK;
+}
+
+/* ---- families ---- */
+
+/* The best explanation of this rung, if there is a fault that explains it. */
+static ls_status explain_rung(ls_inquiry *q, ls_rung rung, const char *only, double confidence, bool *found,
+                              ls_error *err) {
+    ls_foreign *f = q->f;
+    *found = false;
+    LS_TRY(ls_explain(q, &rung, 1, err));
+    for (int64_t i = 0; i < f->n_best && !*found; i++) {
+        if (f->best[i].harmless || (only != NULL && strcmp(f->best[i].cause, only) != 0)) continue;
+        ls_foreign_find(f, f->best[i].cause, rung, confidence,
+                        "%s: %s; with that the median |d| is %.2g in place of %.2g", ls_rung_name(rung),
+                        f->best[i].what, f->best[i].median, f->before.median);
+        *found = true;
+    }
+    f->n_best = 0;
+    return LS_OK;
+}
+
+/* Runs a rung that is off a second time: values that move by themselves are no evidence of anything else. */
+static ls_status repeat_rung(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err) {
+    ls_seen again;
+    ls_trial trial;
+    uint64_t needs;
+    double most = 0.0;
+    ls_rung_trial(q, rung, &trial, &needs);
+    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[rung].of, q->requests[rung].n, &again, err));
+    for (int64_t s = 0; s < again.outcomes.n && s < q->f->seen[rung].outcomes.n; s++) {
+        const ls_outcome *a = &again.outcomes.of[s], *b = &q->f->seen[rung].outcomes.of[s];
+        for (int64_t i = 0; i < a->n && i < b->n && a->completion[i] == b->completion[i]; i++)
+            if (ls_token_off(q->f, a, i) || ls_token_off(q->f, b, i))
+                most = fmax(most, fabs((double)a->logprob[i] - (double)b->logprob[i]));
+    }
+    *moves = most > q->f->limit;
+    if (*moves) {
+        if (most > q->f->repeat) q->f->repeat = most;
+        ls_foreign_find(q->f, "not repeatable", rung, 0.95,
+                        "%s run twice differs by up to %.2g; rounding makes %.2g of a difference to the trainer",
+                        ls_rung_name(rung), most, q->f->floor);
+    }
+    ls_seen_deinit(&again);
+    return LS_OK;
+}
+
+/* How off and clean tokens of a rung are parted. */
+typedef struct parting {
+    int64_t n_off, n_tokens, first_tokens, first_tokens_off, later, later_off;
+    int64_t least_context, clean_context; /* least that is off; largest below it that is not; -1 */
+    int64_t beyond, beyond_off;           /* tokens with that context or a longer one */
+    int64_t least_prompt, prompt_beyond, prompt_beyond_off, prompt_clean; /* the same by the prompt's length */
+    int64_t first_sequence, behind, behind_off;                           /* the same by the order of requests */
+    bool behind_eos; /* every off token stands behind an end-of-sequence token, and all of these are off or few */
+    int64_t n_behind_eos;
+} parting;
+
+static bool eos_before(const ls_inquiry *q, const ls_outcome *c, int64_t i) {
+    for (int64_t t = 0; t < c->n_prompt + i; t++) {
+        const int32_t token = t < c->n_prompt ? c->prompt[t] : c->completion[t - c->n_prompt];
+        for (int32_t e = 0; e < q->config->n_eos; e++)
+            if (q->config->eos[e] == token) return true;
+    }
+    return false;
+}
+
+static void part_tokens(const ls_inquiry *q, const ls_seen *seen, parting *p) {
+    const ls_outcomes *o = &seen->outcomes;
+    memset(p, 0, sizeof *p);
+    p->least_context = p->least_prompt = p->first_sequence = INT64_MAX;
+    p->behind_eos = true;
+    for (int64_t s = 0; s < o->n; s++)
+        for (int64_t i = 0; i < o->of[s].n; i++) {
+            const ls_outcome *c = &o->of[s];
+            const bool is_off = ls_token_off(q->f, c, i), eos = eos_before(q, c, i);
+            p->n_tokens++;
+            p->n_off += is_off;
+            p->first_tokens += i == 0;
+            p->first_tokens_off += i == 0 && is_off;
+            p->later += i > 0;
+            p->later_off += i > 0 && is_off;
+            p->n_behind_eos += is_off && eos;
+            p->behind_eos = p->behind_eos && (!is_off || eos);
+            if (!is_off) continue;
+            if (c->n_prompt + i < p->least_context) p->least_context = c->n_prompt + i;
+            if (i == 0 && c->n_prompt < p->least_prompt) p->least_prompt = c->n_prompt;
+            if (s < p->first_sequence) p->first_sequence = s;
+        }
+    for (int64_t s = 0; s < o->n; s++)
+        for (int64_t i = 0; i < o->of[s].n; i++) {
+            const ls_outcome *c = &o->of[s];
+            const bool is_off = ls_token_off(q->f, c, i);
+            const int64_t context = c->n_prompt + i;
+            if (context >= p->least_context) {
+                p->beyond++;
+                p->beyond_off += is_off;
+            } else if (context > p->clean_context) {
+                p->clean_context = context;
+            }
+            if (c->n_prompt >= p->least_prompt) {
+                p->prompt_beyond++;
+                p->prompt_beyond_off += is_off;
+            } else if (c->n_prompt > p->prompt_clean) {
+                p->prompt_clean = c->n_prompt;
+            }
+            if (s >= p->first_sequence) {
+                p->behind++;
+                p->behind_off += is_off;
+            }
+        }
+}
+
+static double portion(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0.0; }
+
+/* ---- requests alone ---- */
+
+static bool near_block(int64_t length) {
+    for (int64_t b = 16; b <= 1024; b *= 2)
+        if (length == b || length == b + 1 || length == b - 1) return true;
+    return length > 16 && (length % 16 == 0 || length % 16 == 1);
+}
+
+static ls_status lengths_off(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    const ls_seen *seen = &f->seen[LS_RUNG_LENGTHS];
+    parting p, small, large;
+    int64_t value = -1;
+    bool found;
+    part_tokens(q, seen, &p);
+    if (p.behind_eos && p.n_behind_eos > 0) {
+        ls_foreign_find(f, "end of sequence inside a context", LS_RUNG_LENGTHS, 0.9,
+                        "what is off stands behind an end-of-sequence token, all %" PRId64 " tokens of it", p.n_off);
+        return LS_OK;
+    }
+    /* From a request on: what does that is not its length. */
+    if (p.first_sequence > 0 && portion(p.behind_off, p.behind) > 0.6 && portion(p.beyond_off, p.beyond) < 0.8) {
+        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_LENGTHS, 0.85,
+                        "from request %" PRId64 " of a process on, requests are off, whatever their length",
+                        p.first_sequence + 1);
+        return ls_foreign_bound(q, "requests", p.first_sequence + 1, false, 1);
+    }
+    /* Decoded tokens alone. */
+    if (p.first_tokens_off == 0 && p.later_off > 0) {
+        LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "state lost between prefill and decode", 0.95, &found, err));
+        if (!found && portion(p.later_off, p.later) > 0.5)
+            ls_foreign_find(f, "other arithmetic in decode", LS_RUNG_LENGTHS, 0.85,
+                            "first tokens of completions are within rounding, %" PRId64 " of %" PRId64
+                            " decoded ones are not",
+                            p.later_off, p.later);
+        if (found || portion(p.later_off, p.later) > 0.5) return LS_OK;
+    }
+    part_tokens(q, &f->seen[LS_RUNG_PAGE4], &small);
+    part_tokens(q, &f->seen[LS_RUNG_PAGE64], &large);
+    if (small.n_off > 0 && small.least_context < p.least_context && p.least_context > 4) {
+        ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.93,
+                        "off from a context of %" PRId64 " on with pages of 16 tokens, from %" PRId64
+                        " on with pages of 4",
+                        p.least_context, small.least_context);
+        return LS_OK;
+    }
+    if (p.least_context == INT64_MAX) return LS_OK;
+    if (p.least_context > 1) {
+        /* The contexts between the last clean one and the first that is off were not all tried. */
+        if (p.least_prompt != INT64_MAX)
+            LS_TRY(ls_foreign_bisect(q, "length", p.least_context == p.least_prompt ? p.clean_context : p.prompt_clean,
+                                     p.least_prompt, lay_length, &value, err));
+        if (value < 0) {
+            value = p.least_context;
+            LS_TRY(ls_foreign_bound(q, "length", value, false, 1));
+        }
+        LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "positions or scale of attention", 0.9, &found, err));
+        if (value <= 2 && !found)
+            ls_foreign_find(f, "positions or scale of attention", LS_RUNG_LENGTHS, 0.6,
+                            "a prompt of one token is right, longer ones are not");
+        else if (near_block(value))
+            ls_foreign_find(f,
+                            portion(p.beyond_off, p.beyond) > 0.9 && !near_block(value) ? "wrong from a length on"
+                                                                                        : "page size matters",
+                            LS_RUNG_LENGTHS, 0.82, "off from a context of %" PRId64 " on: a border of blocks of 16",
+                            value);
+        else
+            ls_foreign_find(f, "wrong from a length on", LS_RUNG_LENGTHS, 0.9,
+                            "contexts below %" PRId64 " are within rounding; %" PRId64 " of %" PRId64
+                            " tokens from there on are off",
+                            value, p.beyond_off, p.beyond);
+        return LS_OK;
+    }
+    ls_foreign_find(f, "other weights or another formula", LS_RUNG_LENGTHS, 0.7,
+                    "%" PRId64 " of %" PRId64 " tokens of requests alone are off", p.n_off, p.n_tokens);
+    return LS_OK;
+}
+
+static ls_status decide_alone(ls_inquiry *q, ls_error *err) {
+    static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG,
+                                    LS_RUNG_LENGTHS};
+    ls_foreign *f = q->f;
+    bool moves = false;
+    if (f->constant) {
+        if (f->repeat > 0.3 * f->floor && f->repeat > 5e-3) {
+            ls_foreign_find(f, "not repeatable", LS_RUNG_AGAIN, 0.9, "the same request twice differs by up to %.2g",
+                            f->repeat);
+            return LS_OK;
+        }
+        if (f->bf16_size > 0.0 && f->floor < 2.0 * f->bf16_size) {
+            f->constant = false; /* as large as bf16 makes it, and nothing says that it is more */
+            return LS_OK;
+        }
+        ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, 0.85,
+                        "requests alone are off by a median of %.2g, and no explanation that was tried takes it away",
+                        f->floor);
+        return LS_OK;
+    }
+    if (f->repeat > f->limit) {
+        ls_foreign_find(f, "not repeatable", LS_RUNG_AGAIN, 0.97,
+                        "the same request twice differs by up to %.2g, the median to the trainer is %.2g", f->repeat,
+                        f->floor);
+        return LS_OK;
+    }
+    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
+        if (off(q, alone[i]) && f->seen[alone[i]].outcomes.n > 0 && !moves)
+            LS_TRY(repeat_rung(q, alone[i], &moves, err));
+    if (moves) return LS_OK;
+    if (off(q, LS_RUNG_LENGTHS)) return lengths_off(q, err);
+    for (size_t i = 0; i < 4; i++) {
+        parting p;
+        if (!off(q, alone[i])) continue;
+        part_tokens(q, &f->seen[alone[i]], &p);
+        if (p.behind_eos && p.n_behind_eos > 0)
+            ls_foreign_find(f, "end of sequence inside a context", alone[i], 0.85,
+                            "what is off stands behind an end-of-sequence token");
+        else
+            ls_foreign_find(f, "other arithmetic in decode", alone[i], p.first_tokens_off == 0 ? 0.6 : 0.3,
+                            "%s: %" PRId64 " of %" PRId64 " tokens are off", ls_rung_name(alone[i]), p.n_off,
+                            p.n_tokens);
+    }
+    return LS_OK;
+}
+
+/* ---- levers ---- */
+
+static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    const ls_seen *s = &f->seen[LS_RUNG_SEQUENCE], *single = &f->seen[LS_RUNG_SINGLE];
+    int64_t value;
+    if (off(q, LS_RUNG_SEQUENCE) && s->first_off > 0) {
+        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_SEQUENCE, clean(q, LS_RUNG_FRESH) ? 0.97 : 0.87,
+                        "one at a time, the first request is within rounding and %" PRId64 " of %" PRId64 " are not%s",
+                        s->n_sequences_off, s->n_sequences,
+                        clean(q, LS_RUNG_FRESH) ? "; without a slot used twice all are" : "");
+        if (s->first_off > 1 && s->n_sequences_off == s->n_sequences - s->first_off)
+            LS_TRY(ls_foreign_bound(q, "requests", s->first_off + 1, false, 1));
+    } else if (off(q, LS_RUNG_SINGLE) && single->first_off > 0) {
+        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_SINGLE, 0.93,
+                        "prompts of one token in one slot: the first is within rounding, %" PRId64 " of %" PRId64
+                        " are not",
+                        single->n_sequences_off, single->n_sequences);
+    }
+    if (off(q, LS_RUNG_SLOT) || off(q, LS_RUNG_FAR_SLOT) || off(q, LS_RUNG_FARTHER_SLOT)) {
+        const int64_t last = off(q, LS_RUNG_SLOT) ? 63 : off(q, LS_RUNG_FAR_SLOT) ? 2047 : 69775;
+        const ls_rung rung = last == 63 ? LS_RUNG_SLOT : last == 2047 ? LS_RUNG_FAR_SLOT : LS_RUNG_FARTHER_SLOT;
+        if (f->seen[rung].n_failed > 0 && f->seen[rung].outcomes.n == 0) return LS_OK; /* it cannot have so many */
+        if (off(q, LS_RUNG_SEQUENCE) || off(q, LS_RUNG_FRESH)) return LS_OK;
+        LS_TRY(ls_foreign_bisect(q, "slot", 0, last, lay_slot, &value, err));
+        ls_foreign_find(f, "slot offset wraps", rung, value > 0 ? 0.95 : 0.7,
+                        "one request in slot %" PRId64 " is off%s", last, value > 0 ? ", in low slots it is not" : "");
+    }
+    return LS_OK;
+}
+
+/* Whether exactly those prompts are off whose last chunk is shorter than the window; *clean_ones: some are not. */
+static bool short_ones_are_off(const ls_inquiry *q, int64_t window) {
+    static const int64_t sizes[6] = {1, 2, 3, 5, 8, 16};
+    int64_t n_off = 0, n_clean = 0;
+    for (int i = 0; i < 6; i++) {
+        const ls_outcomes *o = &q->f->seen[LS_RUNG_CHUNK1 + i].outcomes;
+        if (sizes[i] < window) continue;
+        for (int64_t s = 0; s < o->n; s++) {
+            const int64_t left = o->of[s].n_prompt % sizes[i];
+            const bool is_off = ls_sequence_off(q->f, &o->of[s]);
+            if (is_off != (left > 0 && left < window)) return false;
+            n_off += is_off;
+            n_clean += !is_off;
+        }
+    }
+    return n_off > 0 && n_clean > 0;
+}
+
+static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
+    static const int64_t sizes[6] = {1, 2, 3, 5, 8, 16};
+    ls_foreign *f = q->f;
+    const int64_t window = q->config->d_conv - 1;
+    int64_t largest = 0, least = 0, value;
+    ls_rung rung = LS_RUNG_CHUNK1;
+    int32_t lost = 0;
+    for (int i = 0; i < 6; i++) {
+        if (!off(q, (ls_rung)(LS_RUNG_CHUNK1 + i))) continue;
+        if (least == 0) least = sizes[i], rung = (ls_rung)(LS_RUNG_CHUNK1 + i);
+        largest = sizes[i];
+    }
+    if (largest == 0 || off(q, LS_RUNG_LENGTHS)) return LS_OK;
+    if (largest < window && largest > 0) {
+        ls_foreign_find(f, "convolution window lost in short chunks", rung, least > 1 || largest > 1 ? 0.93 : 0.82,
+                        "chunks of %" PRId64 " tokens are off, those of %" PRId64 " and more are not", largest, window);
+        return ls_foreign_bound(q, "chunk", largest, true, 6);
+    }
+    if (short_ones_are_off(q, window)) {
+        ls_foreign_find(f, "convolution window lost in short chunks", rung, 0.95,
+                        "off is what has a chunk of fewer than %" PRId64 " tokens, be it the last", window);
+        return ls_foreign_bound(q, "chunk", window - 1, true, 6);
+    }
+    for (int i = 5; i >= 0 && lost == 0; i--)
+        if (off(q, (ls_rung)(LS_RUNG_CHUNK1 + i)) && f->seen[LS_RUNG_CHUNK1 + i].outcomes.n > 0) {
+            rung = (ls_rung)(LS_RUNG_CHUNK1 + i);
+            LS_TRY(ls_explain_cuts(q, rung, sizes[i], &lost, err));
+        }
+    if (lost != 0)
+        ls_foreign_find(
+            f, lost == LS_LOSE_WINDOW ? "convolution window lost between chunks" : "state lost between chunks", rung,
+            0.97, "%s: as if %s%s%s%s%s were lost at every border", ls_rung_name(rung),
+            lost & LS_LOSE_WINDOW ? "the convolution window" : "",
+            (lost & LS_LOSE_WINDOW) && (lost & ~LS_LOSE_WINDOW) ? ", " : "",
+            lost & LS_LOSE_STATE ? "the scan state" : "", (lost & LS_LOSE_STATE) && (lost & LS_LOSE_KEYS) ? ", " : "",
+            lost & LS_LOSE_KEYS ? "keys and values" : "");
+    else
+        ls_foreign_find(f, "state lost between chunks", rung, 0.88,
+                        "chunks of %" PRId64 " to %" PRId64 " tokens are off, prompts in one piece are not", least,
+                        largest);
+    if (least > 1) { /* some chunks are right */
+        LS_TRY(ls_foreign_bisect(q, "chunk", 1, largest, lay_chunk, &value, err));
+    } else if (largest < 16) {
+        int64_t low = largest, high = largest == 1 ? 2 : largest == 2 ? 3 : largest == 3 ? 5 : largest == 5 ? 8 : 16;
+        while (low + 1 < high) {
+            const int64_t middle = (low + high) / 2;
+            ls_requests r = {0};
+            ls_seen seen;
+            ls_trial trial;
+            LS_TRY(lay_chunk(q, middle, &trial, &r, err));
+            LS_TRY(ls_foreign_try(q, &trial, 0, r.of, r.n, &seen, err));
+            if (seen.look == LS_LOOK_OFF)
+                low = middle;
+            else
+                high = middle;
+            ls_seen_deinit(&seen);
+            free(r.ids);
+        }
+        LS_TRY(ls_foreign_bound(q, "chunk", low, true, 6));
+    }
+    return LS_OK;
+}
+
+static ls_status decide_batch(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    const bool equal = off(q, LS_RUNG_PAIR) || off(q, LS_RUNG_BATCH) || off(q, LS_RUNG_CROWD);
+    ls_rung rung = off(q, LS_RUNG_PAIR)    ? LS_RUNG_PAIR
+                   : off(q, LS_RUNG_BATCH) ? LS_RUNG_BATCH
+                   : off(q, LS_RUNG_CROWD) ? LS_RUNG_CROWD
+                                           : LS_RUNG_UNEQUAL;
+    int64_t value = -1, n;
+    company c;
+    if (!equal && !off(q, LS_RUNG_UNEQUAL)) return LS_OK;
+    if (off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS)) return LS_OK; /* not the company's doing */
+    if (f->seen[rung].n_failed > 0 && f->seen[rung].outcomes.n == 0) return LS_OK;
+    if (!equal) {
+        ls_foreign_find(f, "padding leaks into the state", rung, 0.93,
+                        "four at a time of unequal lengths: %" PRId64 " of %" PRId64
+                        " are off; of equal length none is",
+                        f->seen[rung].n_sequences_off, f->seen[rung].n_sequences);
+        return LS_OK;
+    }
+    n = rung == LS_RUNG_PAIR ? 2 : rung == LS_RUNG_BATCH ? 8 : 72;
+    LS_TRY(ls_foreign_bisect(q, "batch", 1, n, lay_batch, &value, err));
+    LS_TRY(keep_company(q, value > 1 ? value : n, false, &c, err));
+    if (c.content > f->limit) {
+        ls_requests r = {0};
+        ls_seen at = {0};
+        ls_trial trial;
+        int64_t few = 99;
+        if (value > 2) { /* how many are off where it begins */
+            LS_TRY(lay_batch(q, value, &trial, &r, err));
+            LS_TRY(ls_foreign_try(q, &trial, 0, r.of, r.n, &at, err));
+            few = at.n_sequences_off;
+            ls_seen_deinit(&at);
+            free(r.ids);
+        }
+        if (value > 3 && few <= 2)
+            ls_foreign_find(f, "slot offset wraps", LS_RUNG_CROWD, 0.9,
+                            "of %" PRId64 " at once %" PRId64
+                            " are off and what is in them depends on what is in others; "
+                            "of one less none is",
+                            value, few);
+        else if (!c.off_first && c.off_last && c.prompt_off)
+            ls_foreign_find(f, "no reset between packed sequences", rung, 0.92,
+                            "the first of a batch is within rounding, one behind it is off by what stands in front of "
+                            "it, from its first token on");
+        else
+            ls_foreign_find(f, "another sequence's state is read", rung, 0.92,
+                            "with other neighbours of the same lengths a request's records move by %.2g", c.content);
+    } else {
+        ls_foreign_find(f, "order of sums follows the batch", rung, 0.92,
+                        "off with %" PRId64 " at once, and it does not matter what the others hold (%.2g)",
+                        value > 1 ? value : n, c.content);
+    }
+    return LS_OK;
+}
+
+static ls_status decide_cache(ls_inquiry *q) {
+    ls_foreign *f = q->f;
+    const bool same = off(q, LS_RUNG_CACHED_SAME), shared = off(q, LS_RUNG_CACHED_SHARED);
+    const bool others = off(q, LS_RUNG_CACHED_TAIL) || off(q, LS_RUNG_CACHED_LENGTH) || off(q, LS_RUNG_CACHED_ORDER);
+    const bool rounds = off_between(q, LS_RUNG_CACHED_ROUNDS, LS_RUNG_CACHED_CHUNK);
+    if (off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS)) return LS_OK; /* it needs no cache */
+    if (same)
+        ls_foreign_find(f, "prefix snapshot at the wrong token", LS_RUNG_CACHED_SAME, 0.93,
+                        "one prompt again and again: %" PRId64 " of %" PRId64 " are off with the cache",
+                        f->seen[LS_RUNG_CACHED_SAME].n_sequences_off, f->seen[LS_RUNG_CACHED_SAME].n_sequences);
+    else if (others || shared)
+        ls_foreign_find(f, "prefix hit across different prompts",
+                        off(q, LS_RUNG_CACHED_TAIL)     ? LS_RUNG_CACHED_TAIL
+                        : off(q, LS_RUNG_CACHED_LENGTH) ? LS_RUNG_CACHED_LENGTH
+                        : off(q, LS_RUNG_CACHED_ORDER)  ? LS_RUNG_CACHED_ORDER
+                                                        : LS_RUNG_CACHED_SHARED,
+                        0.93, "a prompt that comes again is right; off are%s%s%s%s",
+                        off(q, LS_RUNG_CACHED_TAIL) ? " prompts with a common end" : "",
+                        off(q, LS_RUNG_CACHED_LENGTH) ? ", prompts of equal length" : "",
+                        off(q, LS_RUNG_CACHED_ORDER) ? ", the same tokens in another order" : "",
+                        shared ? ", prompts with a common beginning" : "");
+    else if (rounds)
+        ls_foreign_find(f, "prefix cache returns old entries", LS_RUNG_CACHED_ROUNDS, 0.82,
+                        "off in a second round only, or with others in between");
+    else if (off(q, LS_RUNG_CACHED_MANY))
+        ls_foreign_find(f, "prefix hit across different prompts", LS_RUNG_CACHED_MANY, 0.8,
+                        "off with many prompts that share pieces, cache on");
+    return LS_OK;
+}
+
+static ls_status decide_records(ls_inquiry *q, ls_error *err) {
+    static const ls_rung rungs[] = {LS_RUNG_PROCESSED, LS_RUNG_RAW, LS_RUNG_PROCESSED_ONE, LS_RUNG_COLD};
+    ls_foreign *f = q->f;
+    bool found;
+    if (off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_FRESH)) return LS_OK;
+    for (size_t i = 0; i < sizeof rungs / sizeof rungs[0]; i++) {
+        if (!off(q, rungs[i]) || f->seen[rungs[i]].outcomes.n == 0) continue;
+        LS_TRY(explain_rung(q, rungs[i], NULL, 0.95, &found, err));
+        if (!found)
+            ls_foreign_find(f, "temperature on one side only", rungs[i], 0.75, "%s is off, temperature 4 raw is not",
+                            ls_rung_name(rungs[i]));
+        return LS_OK;
+    }
+    return LS_OK;
+}
+
+static ls_status decide_tokens(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    bool found;
+    if (off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_FRESH)) return LS_OK;
+    if (off(q, LS_RUNG_EOS) && f->seen[LS_RUNG_EOS].n_sequences_off > 0) {
+        LS_TRY(explain_rung(q, LS_RUNG_EOS, "other tokens than were sent", 0.6, &found, err));
+        ls_foreign_find(f, "end of sequence inside a context", LS_RUNG_EOS, 0.93,
+                        "%" PRId64 " of %" PRId64 " prompts with an end-of-sequence token are off",
+                        f->seen[LS_RUNG_EOS].n_sequences_off, f->seen[LS_RUNG_EOS].n_sequences);
+        return LS_OK;
+    }
+    if (off(q, LS_RUNG_BOS) && f->seen[LS_RUNG_BOS].n_sequences_off > 0) {
+        LS_TRY(explain_rung(q, LS_RUNG_BOS, "other tokens than were sent", 0.96, &found, err));
+        if (!found)
+            ls_foreign_find(f, "special token inside a prompt", LS_RUNG_BOS, 0.85,
+                            "prompts with a begin-of-sequence token are off");
+        return LS_OK;
+    }
+    if (off(q, LS_RUNG_PAD) && f->seen[LS_RUNG_PAD].n_sequences_off > 0)
+        ls_foreign_find(f, "special token inside a prompt", LS_RUNG_PAD, 0.9, "prompts with the padding token are off");
+    return LS_OK;
+}
+
+static void decide_rest(ls_inquiry *q) {
+    ls_foreign *f = q->f;
+    const bool batch = off(q, LS_RUNG_PAIR) || off(q, LS_RUNG_BATCH) || off(q, LS_RUNG_UNEQUAL);
+    const bool stale = off(q, LS_RUNG_SEQUENCE) || off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS);
+    if (stale || batch) return;
+    if (!off(q, LS_RUNG_LENGTHS) && (off(q, LS_RUNG_PAGE4) || off(q, LS_RUNG_PAGE64)))
+        ls_foreign_find(f, "page size matters", off(q, LS_RUNG_PAGE4) ? LS_RUNG_PAGE4 : LS_RUNG_PAGE64, 0.93,
+                        "pages of %d tokens are off, those of 16 are not", off(q, LS_RUNG_PAGE4) ? 4 : 64);
+    if (off(q, LS_RUNG_FORK))
+        ls_foreign_find(f, "fork is not a copy", LS_RUNG_FORK, 0.85, "four samples of a prompt are off");
+    if (off(q, LS_RUNG_RECOMPUTE))
+        ls_foreign_find(f, "preempted sequences come back wrong", LS_RUNG_RECOMPUTE, 0.93,
+                        "%" PRId64 " of %" PRId64 " sequences are off when some are taken out",
+                        f->seen[LS_RUNG_RECOMPUTE].n_sequences_off, f->seen[LS_RUNG_RECOMPUTE].n_sequences);
+    else if (off(q, LS_RUNG_SWAP))
+        ls_foreign_find(f, "swapped sequences come back wrong", LS_RUNG_SWAP, 0.93, "off when swapped out");
+    else if (off(q, LS_RUNG_SLEEP))
+        ls_foreign_find(f, "memory given back is not restored", LS_RUNG_SLEEP, 0.9, "off when memory is given back");
+    if (f->n_findings == 0 && off(q, LS_RUNG_MANY))
+        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_MANY, 0.8,
+                        "16 at a time in 16 slots: %" PRId64 " of %" PRId64
+                        " are off; small batches and slots in turn are not",
+                        f->seen[LS_RUNG_MANY].n_sequences_off, f->seen[LS_RUNG_MANY].n_sequences);
+}
+
+static void decide_failures(ls_inquiry *q) {
+    for (int r = 0; r < LS_RUNGS; r++) {
+        const ls_seen *s = &q->f->seen[r];
+        if (s->look == LS_LOOK_OFF && s->outcomes.n == 0) {
+            ls_foreign_find(q->f, "ends without an answer", (ls_rung)r, q->f->n_findings == 0 ? 0.85 : 0.5, "%s: %s",
+                            ls_rung_name((ls_rung)r), s->note);
+            return;
+        }
+    }
+}
+
+ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    bool moves = false;
+    if (f->n_findings > 0) return LS_OK; /* requests alone are explained */
+    LS_TRY(decide_alone(q, err));
+    if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) return LS_OK;
+    for (int r = LS_RUNG_SEQUENCE; r < LS_RUNGS && !moves; r++)
+        if (off(q, (ls_rung)r) && f->seen[r].outcomes.n > 0) {
+            LS_TRY(repeat_rung(q, (ls_rung)r, &moves, err));
+            break; /* one is enough: races show everywhere */
+        }
+    if (moves) return LS_OK;
+    LS_TRY(decide_slots(q, err));
+    LS_TRY(decide_chunks(q, err));
+    LS_TRY(decide_batch(q, err));
+    LS_TRY(decide_cache(q));
+    LS_TRY(decide_records(q, err));
+    LS_TRY(decide_tokens(q, err));
+    decide_rest(q);
+    decide_failures(q);
+    return LS_OK;
+}

@@ -1,0 +1,413 @@
+/* The inquiry: requests alone first, the floor from them, then rung by rung, then what it means. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "parity/foreign.h"
+
+/* Of a checkpoint that the reference forward takes, and a median abs d from which on requests alone are wrong and not
+ * rounded, if nothing says that they are. */
+#define PARAMETERS_MAX 8000000
+#define CONSTANT 1.5e-3
+#define LIMIT_LEAST 5e-5
+
+static void tell(const ls_inquiry *q, const char *what) {
+    const ls_sweep_opts *o = &q->runner->sweep->opts;
+    if (o->progress != NULL) o->progress(o->progress_context, what);
+}
+
+static bool past(const ls_inquiry *q) { return q->deadline > 0.0 && ls_clock_seconds() > q->deadline; }
+
+static ls_status run_rung(ls_inquiry *q, ls_rung rung, ls_error *err) {
+    ls_seen *seen = &q->f->seen[rung];
+    ls_trial trial;
+    uint64_t needs;
+    tell(q, ls_rung_text(rung));
+    if (past(q)) {
+        q->f->out_of_time = true;
+        snprintf(seen->note, sizeof seen->note, "no time was left");
+        return LS_OK;
+    }
+    ls_rung_trial(q, rung, &trial, &needs);
+    LS_TRY(ls_rung_requests(q, rung, err));
+    return ls_foreign_try(q, &trial, needs, q->requests[rung].of, q->requests[rung].n, seen, err);
+}
+
+/* ---- the floor ---- */
+
+enum { GROUPS = 3, GROUP_MOST = 512 };
+
+/* Abs d of requests alone, apart by where they could be wrong: first tokens of short prompts, first tokens of long
+ * ones, decoded ones. */
+typedef struct groups {
+    double of[GROUPS][GROUP_MOST];
+    int64_t n[GROUPS];
+} groups;
+
+static void add(groups *g, int group, double d) {
+    if (isfinite(d) && g->n[group] < GROUP_MOST) g->of[group][g->n[group]++] = d;
+}
+
+static void collect(groups *g, const ls_seen *seen) {
+    for (int64_t s = 0; s < seen->outcomes.n; s++) {
+        const ls_outcome *c = &seen->outcomes.of[s];
+        for (int64_t i = 0; i < c->n; i++)
+            add(g, i > 0 ? 2 : c->n_prompt > 9 ? 1 : 0, fabs((double)c->scored[i] - (double)c->logprob[i]));
+    }
+}
+
+static int by_size(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double quantile(double *list, int64_t n, double q) {
+    if (n == 0) return (double)INFINITY;
+    qsort(list, (size_t)n, sizeof *list, by_size);
+    return list[(int64_t)((double)(n - 1) * q)];
+}
+
+/* Where one group is far below another, the fault is in the other: the floor is what the lowest one says. */
+static ls_status find_floor(ls_inquiry *q, ls_error *err) {
+    static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG,
+                                    LS_RUNG_LENGTHS};
+    ls_foreign *f = q->f;
+    groups *g = calloc(1, sizeof *g);
+    double *all = NULL, low = (double)INFINITY, high = 0.0;
+    int64_t n = 0;
+    int lowest = 0;
+    ls_status status;
+    LS_TRY_DONE(g != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "floor"));
+    LS_TRY_DONE(ls_array_alloc((void **)&all, (int64_t)GROUPS * GROUP_MOST, sizeof *all, "floor", err));
+    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++) collect(g, &f->seen[alone[i]]);
+    for (int k = 0; k < GROUPS; k++) {
+        const double median = quantile(g->of[k], g->n[k], 0.5);
+        if (g->n[k] < 3) continue;
+        if (median < low) lowest = k;
+        low = median < low ? median : low;
+        high = median > high ? median : high;
+    }
+    for (int k = 0; k < GROUPS; k++) {
+        if (high > 10.0 * low && high > LIMIT_LEAST && k != lowest) continue;
+        memcpy(all + n, g->of[k], (size_t)g->n[k] * sizeof *all);
+        n += g->n[k];
+    }
+    f->floor_tokens = n;
+    f->floor = n > 0 ? quantile(all, n, 0.5) : 0.0;
+    f->floor_q90 = n > 0 ? quantile(all, n, 0.9) : 0.0;
+    f->floor_max = n > 0 ? all[n - 1] : 0.0;
+    f->limit = 24.0 * f->floor;
+    if (f->floor_q90 < 10.0 * f->floor && 5.0 * f->floor_q90 > f->limit) f->limit = 5.0 * f->floor_q90;
+    if (f->limit < LIMIT_LEAST) f->limit = LIMIT_LEAST;
+    f->constant = f->floor > CONSTANT;
+done:
+    free(all);
+    free(g);
+    return status;
+}
+
+/* The floor as a share of what bf16 activations do to the same requests. */
+static ls_status find_strength(ls_inquiry *q, ls_error *err) {
+    double list[64];
+    int64_t n = 0;
+    if (q->reference == NULL || q->f->constant) return LS_OK;
+    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_ALONE_LONG; r++) {
+        const ls_outcomes *o = &q->f->seen[r].outcomes;
+        if (o->n != 1 || o->of[0].n == 0 || n + o->of[0].n > 64) continue;
+        LS_TRY(ls_sensitivity(q, &o->of[0], list + n, err));
+        n += o->of[0].n;
+    }
+    if (n > 0) q->f->strength = q->f->floor / fmax(quantile(list, n, 0.5), 1e-12);
+    return LS_OK;
+}
+
+/* Largest difference of two runs of equal requests, while their tokens are the same; -1: none. */
+static double difference(const ls_seen *a, const ls_seen *b) {
+    double most = -1.0;
+    for (int64_t s = 0; s < a->outcomes.n && s < b->outcomes.n; s++) {
+        const ls_outcome *x = &a->outcomes.of[s], *y = &b->outcomes.of[s];
+        for (int64_t i = 0; i < x->n && i < y->n; i++) {
+            if (x->completion[i] != y->completion[i]) break; /* another token, another value */
+            most = fmax(most, fabs((double)x->logprob[i] - (double)y->logprob[i]));
+        }
+    }
+    return most;
+}
+
+/* ---- thresholds ---- */
+
+typedef struct search {
+    ls_inquiry *q;
+    ls_lay lay;
+    int64_t n_trials;
+} search;
+
+static ls_status try_value(void *context, int64_t value, bool *fails, ls_error *err) {
+    search *s = context;
+    ls_requests *r = calloc(1, sizeof *r);
+    ls_seen seen = {0};
+    ls_trial trial;
+    ls_status status;
+    LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
+    LS_TRY_DONE(s->lay(s->q, value, &trial, r, err));
+    LS_TRY_DONE(ls_foreign_try(s->q, &trial, 0, r->of, r->n, &seen, err));
+    s->n_trials++;
+    *fails = seen.look == LS_LOOK_OFF;
+done:
+    ls_seen_deinit(&seen);
+    if (r != NULL) free(r->ids);
+    free(r);
+    return status;
+}
+
+ls_status ls_foreign_bound(ls_inquiry *q, const char *lever, int64_t value, bool from_above, int64_t trials) {
+    ls_sweep *s = q->runner->sweep;
+    if (s->n_bounds == LS_BOUNDS_MAX) return LS_OK;
+    s->bounds[s->n_bounds++] = (ls_bound){lever, s->opts.dtype, value, from_above, trials};
+    return LS_OK;
+}
+
+ls_status ls_foreign_bisect(ls_inquiry *q, const char *lever, int64_t low, int64_t high, ls_lay lay, int64_t *value,
+                            ls_error *err) {
+    search s = {q, lay, 0};
+    bool fails;
+    *value = -1;
+    tell(q, lever);
+    LS_TRY(try_value(&s, low, &fails, err));
+    if (fails) return LS_OK; /* from the first value on: no threshold */
+    LS_TRY(try_value(&s, high, &fails, err));
+    if (!fails) return LS_OK;
+    LS_TRY(ls_bisect(value, low, high, try_value, &s, err));
+    return ls_foreign_bound(q, lever, *value, false, s.n_trials);
+}
+
+/* ---- the smallest requests ---- */
+
+enum { SHRINK_TRIALS = 24 };
+
+typedef struct shrink {
+    ls_inquiry *q;
+    ls_trial trial;
+    const ls_prompt *prompts;
+    double end;
+    int64_t left;
+} shrink;
+
+static ls_status try_prompts(shrink *s, const ls_prompt *prompts, int64_t n, bool *fails, ls_error *err) {
+    ls_seen seen = {0};
+    *fails = false;
+    if (s->left <= 0 || (s->end > 0.0 && ls_clock_seconds() > s->end)) return LS_OK;
+    s->left--;
+    s->q->runner->sweep->repro_trials++;
+    LS_TRY(ls_foreign_try(s->q, &s->trial, 0, prompts, n, &seen, err));
+    *fails = seen.look == LS_LOOK_OFF;
+    ls_seen_deinit(&seen);
+    return LS_OK;
+}
+
+static ls_status try_items(void *context, const int64_t *items, int64_t n, bool *fails, ls_error *err) {
+    shrink *s = context;
+    ls_prompt *prompts = NULL;
+    ls_status status;
+    LS_TRY_DONE(ls_array_alloc((void **)&prompts, n, sizeof *prompts, "prompts", err));
+    for (int64_t i = 0; i < n; i++) prompts[i] = s->prompts[items[i]];
+    LS_TRY_DONE(try_prompts(s, prompts, n, fails, err));
+done:
+    free(prompts);
+    return status;
+}
+
+/* The shortest prompts by halves: all together first, then each. */
+static ls_status shorten(shrink *s, ls_prompt *prompts, int64_t n, ls_error *err) {
+    const int64_t most = s->trial.max_tokens;
+    bool fails = false;
+    for (int64_t tokens = 1; tokens < most && !fails; tokens += tokens) {
+        s->trial.max_tokens = tokens;
+        LS_TRY(try_prompts(s, prompts, n, &fails, err));
+    }
+    if (!fails) s->trial.max_tokens = most;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t cut = prompts[i].n / 2; cut > 0; cut /= 2) {
+            const int64_t whole = prompts[i].n;
+            if (whole <= cut) continue;
+            prompts[i].n -= cut;
+            LS_TRY(try_prompts(s, prompts, n, &fails, err));
+            if (!fails) prompts[i].n = whole;
+        }
+    return LS_OK;
+}
+
+static ls_status keep_repro(ls_inquiry *q, const ls_prompt *prompts, int64_t n, const ls_trial *trial, ls_error *err) {
+    ls_sweep *sweep = q->runner->sweep;
+    int64_t total = 0;
+    LS_TRY(ls_array_alloc((void **)&sweep->repro, n, sizeof *sweep->repro, "prompts", err));
+    for (int64_t i = 0; i < n; i++) total += prompts[i].n;
+    LS_TRY(ls_array_alloc((void **)&sweep->repro_ids, total, sizeof *sweep->repro_ids, "prompts", err));
+    for (int64_t i = 0, at = 0; i < n; at += prompts[i++].n) {
+        memcpy(sweep->repro_ids + at, prompts[i].ids, (size_t)prompts[i].n * sizeof *sweep->repro_ids);
+        sweep->repro[i] = (ls_prompt){sweep->repro_ids + at, prompts[i].n};
+    }
+    sweep->n_repro = n;
+    sweep->repro_trial = *trial;
+    return LS_OK;
+}
+
+ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err) {
+    ls_sweep *sweep = q->runner->sweep;
+    const ls_rung rung = q->f->repro_of;
+    const double now = ls_clock_seconds(), left = q->deadline > 0.0 ? fmax(q->deadline - now, 0.0) + 40.0 : 60.0;
+    shrink s = {.q = q, .prompts = q->requests[rung].of, .end = now + left, .left = SHRINK_TRIALS};
+    int64_t n = q->requests[rung].n, *items = NULL;
+    ls_prompt *prompts = NULL;
+    uint64_t needs;
+    bool fails;
+    ls_status status;
+    tell(q, "shrinking the requests");
+    ls_rung_trial(q, rung, &s.trial, &needs);
+    sweep->repro_from = n;
+    LS_TRY_DONE(ls_array_alloc((void **)&items, n, sizeof *items, "prompts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&prompts, n, sizeof *prompts, "prompts", err));
+    for (int64_t i = 0; i < n; i++) items[i] = i;
+    LS_TRY_DONE(try_items(&s, items, n, &fails, err));
+    if (!fails) goto done; /* it does not come back: nothing to shrink */
+    if (n > 1) LS_TRY_DONE(ls_ddmin(items, &n, try_items, &s, SHRINK_TRIALS, NULL, err));
+    for (int64_t i = 0; i < n; i++) prompts[i] = s.prompts[items[i]];
+    s.left += SHRINK_TRIALS / 2;
+    LS_TRY_DONE(shorten(&s, prompts, n, err));
+    s.left = 1;
+    s.end = 0.0;
+    LS_TRY_DONE(try_prompts(&s, prompts, n, &q->f->repro_shown, err));
+    LS_TRY_DONE(keep_repro(q, prompts, n, &s.trial, err));
+done:
+    free(prompts);
+    free(items);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static bool any_off(const ls_foreign *f) {
+    for (int i = 0; i < LS_RUNGS; i++)
+        if (f->seen[i].look == LS_LOOK_OFF) return true;
+    return false;
+}
+
+static ls_status start_alone(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    const double start = ls_clock_seconds();
+    bool tried = false;
+    f->limit = LIMIT_LEAST;
+    for (int i = LS_RUNG_ALONE_A; i <= LS_RUNG_LENGTHS; i++) {
+        LS_TRY(run_rung(q, (ls_rung)i, err));
+        tried = tried || f->seen[i].outcomes.n > 0;
+        if (i == LS_RUNG_ALONE_C && !tried)
+            return LS_FAIL(err, LS_ERR_UNSUPPORTED, "requests alone cannot be tried: %s", f->seen[i].note);
+    }
+    f->trial_seconds = (ls_clock_seconds() - start) / 6.0;
+    LS_TRY(find_floor(q, err));
+    LS_TRY(find_strength(q, err));
+    for (int i = LS_RUNG_ALONE_A; i <= LS_RUNG_LENGTHS; i++)
+        if (f->seen[i].outcomes.n > 0) LS_TRY(ls_foreign_excuse(q, &f->seen[i], err));
+    f->repeat = difference(&f->seen[LS_RUNG_ALONE_LONG], &f->seen[LS_RUNG_AGAIN]);
+    return LS_OK;
+}
+
+/* Explains requests alone. With a fault that explains them, there is nothing to climb for. */
+static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
+    static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG};
+    ls_foreign *f = q->f;
+    *explained = false;
+    tell(q, "explaining requests alone");
+    LS_TRY(ls_explain(q, alone, 4, err));
+    if (f->n_best == 0 || f->best[0].harmless) return LS_OK;
+    if (f->before.q90 < LIMIT_LEAST) { /* as good as equal: nothing is there to be explained */
+        f->n_best = 0;
+        return LS_OK;
+    }
+    *explained = true;
+    ls_foreign_find(f, f->best[0].cause, LS_RUNG_ALONE_LONG,
+                    f->best[0].q90 < 0.1 * f->before.q90   ? 0.98
+                    : f->best[0].q90 < 0.3 * f->before.q90 ? 0.9
+                                                           : 0.82,
+                    "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
+                    f->best[0].median, f->before.median);
+    return LS_OK;
+}
+
+static ls_status climb(ls_inquiry *q, ls_error *err) {
+    int n_timeouts = 0;
+    for (int i = LS_RUNG_SEQUENCE; i < LS_RUNGS; i++) {
+        /* The crowds are for what smaller rungs do not show. */
+        if (i >= LS_RUNG_CROWD && any_off(q->f))
+            snprintf(q->f->seen[i].note, sizeof q->f->seen[i].note, "a smaller experiment is off already");
+        else
+            LS_TRY(run_rung(q, (ls_rung)i, err));
+        /* One that hangs twice would hang again and again. */
+        n_timeouts += strstr(q->f->seen[i].note, ": no end after") != NULL ||
+                      strstr(q->f->seen[i].note, ": no answer after") != NULL;
+        if (n_timeouts == 2) q->deadline = q->start;
+    }
+    return LS_OK;
+}
+
+static ls_status inquire(ls_inquiry *q, ls_error *err) {
+    ls_sweep *sweep = q->runner->sweep;
+    ls_foreign *f = q->f;
+    bool explained;
+    LS_TRY(start_alone(q, err));
+    LS_TRY(explain_alone(q, &explained, err));
+    if (!explained) LS_TRY(climb(q, err));
+    LS_TRY(ls_foreign_decide(q, err));
+    sweep->different = f->n_findings > 0 || any_off(f);
+    f->repro_of = f->n_findings > 0 ? f->findings[0].rung : LS_RUNG_ALONE_LONG;
+    if (!sweep->different) return LS_OK;
+    if (f->n_findings == 0)
+        for (int i = LS_RUNGS - 1; i >= 0; i--)
+            if (f->seen[i].look == LS_LOOK_OFF) f->repro_of = (ls_rung)i;
+    if (explained || f->constant) {
+        /* Every request shows it, by a value that is not above a floor it makes itself. */
+        ls_trial trial;
+        uint64_t needs;
+        ls_rung_trial(q, LS_RUNG_ALONE_C, &trial, &needs);
+        trial.max_tokens = f->findings[0].cause != NULL ? 2 : 1;
+        f->repro_of = LS_RUNG_ALONE_C;
+        f->repro_shown = true; /* it is one of the trials */
+        sweep->repro_from = 1;
+        return keep_repro(q, q->requests[LS_RUNG_ALONE_C].of, 1, &trial, err);
+    }
+    return ls_foreign_repro(q, err);
+}
+
+ls_status ls_foreign_run(const ls_runner *runner, const char *directory, ls_error *err) {
+    ls_inquiry *q = calloc(1, sizeof *q);
+    ls_error none;
+    ls_status status;
+    if (q == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "sweep");
+    q->runner = runner;
+    q->config = runner->ladder->config;
+    q->seed = runner->sweep->opts.seed;
+    q->start = ls_clock_seconds();
+    if (runner->sweep->opts.seconds > 0.0) q->deadline = q->start + runner->sweep->opts.seconds;
+    q->f = runner->sweep->foreign = calloc(1, sizeof *q->f);
+    LS_TRY_DONE(q->f != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "sweep"));
+    if (ls_reference_create(&q->reference, directory, q->config, PARAMETERS_MAX, &none) != LS_OK)
+        snprintf(q->f->no_reference, sizeof q->f->no_reference, "%.*s", LS_NOTE_BYTES - 1, none.text);
+    LS_TRY_DONE(inquire(q, err));
+done:
+    for (int i = 0; i < LS_RUNGS; i++) {
+        if (q->f != NULL) ls_outcomes_deinit(&q->f->seen[i].outcomes);
+        free(q->requests[i].ids);
+    }
+    ls_reference_free(q->reference);
+    free(q);
+    return status;
+}
+
+void ls_foreign_free(ls_foreign *f) { free(f); }
+
+const ls_finding *ls_foreign_named(const ls_foreign *f) {
+    return f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED ? &f->findings[0] : NULL;
+}

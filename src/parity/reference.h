@@ -1,0 +1,66 @@
+/* A third opinion: the model's forward in float64, with the oldest order of sums there is, and with one thing changed
+ * on demand. What a foreign stack records is compared with what it would record if it had this fault or that one: the
+ * fault whose values it has, to its rounding, is the one.
+ *
+ * Meant for small checkpoints: weights are held as float64 and nothing is blocked or threaded. */
+#ifndef LS_PARITY_REFERENCE_H
+#define LS_PARITY_REFERENCE_H
+
+#include "load/model_config.h"
+
+/* Weights, of all layers or of one. */
+typedef enum ls_weight_change {
+    LS_WEIGHTS_SAME = 0,
+    LS_WEIGHTS_BF16,
+    LS_WEIGHTS_F16,
+    LS_WEIGHTS_FP8,         /* e4m3, one scale a row */
+    LS_WEIGHTS_FP8_TENSOR,  /* e4m3, one scale a matrix */
+    LS_WEIGHTS_INT8,        /* one scale a row */
+    LS_WEIGHTS_INT8_TENSOR, /* one scale a matrix */
+    LS_WEIGHTS_INT4,        /* one scale a row */
+    LS_WEIGHTS_OF_LAYER,    /* those of layer `other` */
+    LS_WEIGHTS_NO_MIXER,
+    LS_WEIGHTS_NO_FFN,
+    LS_WEIGHTS_NORM_ONES,    /* the input norm's */
+    LS_WEIGHTS_FFN_NORM_ONES /* the feed-forward's norm */
+} ls_weight_change;
+
+/* What is rounded, to which type. */
+typedef enum ls_rounding { LS_ROUND_NONE = 0, LS_ROUND_BF16, LS_ROUND_F16, LS_ROUND_FP8 } ls_rounding;
+
+/* What is lost where a sequence is cut. A set. */
+enum { LS_LOSE_WINDOW = 1, LS_LOSE_STATE = 2, LS_LOSE_KEYS = 4 };
+
+/* Everything 0: the model as it is. */
+typedef struct ls_edit {
+    ls_weight_change weights;
+    int32_t layer, other; /* layer -1: all */
+    ls_weight_change head_weights;
+    ls_rounding activations; /* of what enters a matrix product */
+    ls_rounding head_input, logits, logprobs, keys;
+    bool rope, rope_pairs; /* on queries and keys, halves or neighbours */
+    bool no_inner_norms, router_renormalised, no_d, gelu;
+    double attention_scale, norm_eps, softcap, embed_scale; /* 0: as it is; scale multiplies 1/sqrt(P) */
+    int64_t window;                                         /* attention sees so many tokens; 0: all */
+    int64_t cut_every, cut_from,
+        cut_before; /* a sequence is cut in front of the multiples of `every` in [from, before);
+                                                every 0: nowhere; before 0: to its end */
+    int32_t lose;
+    int32_t reset_token; /* behind it nothing is remembered of what came before, minus 1; 0: none */
+} ls_edit;
+
+typedef struct ls_reference ls_reference;
+
+/* The checkpoint of this configuration, which is copied. LS_ERR_UNSUPPORTED for more than parameters_max. */
+ls_status ls_reference_create(ls_reference **out, const char *directory, const ls_model_config *config,
+                              int64_t parameters_max, ls_error *err);
+void ls_reference_free(ls_reference *reference);
+const ls_model_config *ls_reference_config(const ls_reference *reference);
+/* logits [n][V] behind each of tokens [n]. edit may be NULL. A change that the model has no place for leaves it as it
+ * is. */
+ls_status ls_reference_logits(ls_reference *reference, const ls_edit *edit, const int32_t *tokens, int64_t n,
+                              double *logits, ls_error *err);
+/* x rounded, ties to even. FP8 without a scale. */
+double ls_rounded(double x, ls_rounding to);
+
+#endif

@@ -1,0 +1,154 @@
+/* The diagnosis of stacks that promise no bits, on a suspect made of this engine: its records are moved by a small
+ * noise and, in some, by a fault. The laboratory of whole engines is tests/foreign with script/foreign-table. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness.h"
+#include "parity/foreign.h"
+
+typedef enum fault { SOUND = 0, SHIFTED, SCALED, NEIGHBOURS, SECOND_IN_SLOT, LONG } fault;
+
+typedef struct stack {
+    ls_engine_subject engine;
+    ls_subject inner;
+    fault fault;
+} stack;
+
+/* In [-1, 1], the same for the same record. */
+static float noise(float value, int64_t place) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits = (bits ^ (uint32_t)place * 2654435761u) * 2246822519u;
+    bits ^= bits >> 15;
+    bits *= 3266489917u;
+    return (float)(bits >> 8) / 8388608.0f - 1.0f;
+}
+
+static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
+                     ls_outcomes *out, ls_error *err) {
+    stack *s = context;
+    LS_TRY(s->inner.run(s->inner.context, trial, prompts, n_prompts, out, err));
+    out->promises_nothing = true;
+    for (int64_t k = 0; k < out->n; k++) {
+        ls_outcome *c = &out->of[k];
+        for (int64_t i = 0; s->fault == SHIFTED && i + 1 < c->n; i++) c->logprob[i] = c->logprob[i + 1];
+        for (int64_t i = 0; i < c->n; i++) {
+            c->logprob[i] += 3e-6f * noise(c->logprob[i], i);
+            if (s->fault == SCALED) c->logprob[i] *= 0.5f;
+            if (s->fault == NEIGHBOURS && trial->levers.batch > 4 && out->n > 4)
+                c->logprob[i] += 0.05f * noise(c->logprob[i], 99);
+            if (s->fault == SECOND_IN_SLOT && trial->levers.slots == 1 && k > 0)
+                c->logprob[i] += 0.05f * noise(c->logprob[i], 98);
+            if (s->fault == LONG && c->n_prompt + i > 43) c->logprob[i] += 0.02f * noise(c->logprob[i], 97);
+        }
+    }
+    return LS_OK;
+}
+
+typedef struct row {
+    fault fault;
+    const char *cause; /* NULL: none */
+    const char *lever;
+    int64_t value;
+} row;
+
+static void a_stack_with_noise_is_told_from_one_with_a_fault(void **state) {
+    static const row rows[] = {{SOUND, NULL, NULL, 0},
+                               {SHIFTED, "records shifted", NULL, 0},
+                               {SCALED, "log-probabilities scaled", NULL, 0},
+                               {NEIGHBOURS, "order of sums follows the batch", "batch", 5},
+                               {SECOND_IN_SLOT, "stale state of a reused slot", NULL, 0},
+                               {LONG, "wrong from a length on", "length", 44}};
+    static const int32_t ids[] = {5, 9, 14, 33, 7, 21};
+    const ls_prompt prompt = {ids, 6};
+    ls_device *device = NULL;
+    ls_sweep_trainer *trainer = NULL;
+    ls_error err;
+    (void)state;
+    assert_ok(ls_device_open_cpu(&device, 1, ls_isa_best(), &err), err);
+    assert_ok(ls_sweep_trainer_create(&trainer, LS_FIXTURES "/jamba-nobias", device, &err), err);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ls_sweep *s = calloc(1, sizeof *s);
+        stack foreign = {.engine = {.trainer = trainer, .device = device, .threads = 1, .isa = ls_isa_best()}};
+        ls_sweep_opts opts = {.model = LS_FIXTURES "/jamba-nobias",
+                              .prompts = &prompt,
+                              .n_prompts = 1,
+                              .samples = 1,
+                              .max_tokens = 4,
+                              .dtype = LS_F32,
+                              .threads = 1,
+                              .isa = ls_isa_best(),
+                              .far_slots = 64,
+                              .far_words = 1600};
+        ls_subject subject = {&foreign, run, true};
+        const ls_finding *named;
+        bool found = rows[i].lever == NULL;
+        assert_non_null(s);
+        foreign.fault = rows[i].fault;
+        foreign.inner = ls_subject_engine(&foreign.engine);
+        assert_ok(ls_sweep_run(s, &opts, &subject, trainer, &err), err);
+        assert_non_null(s->foreign);
+        named = ls_foreign_named(s->foreign);
+        assert_int_equal(s->different, rows[i].cause != NULL);
+        if (rows[i].cause == NULL)
+            assert_null(named);
+        else
+            assert_string_equal(named != NULL ? named->cause : "none", rows[i].cause);
+        for (int64_t b = 0; b < s->n_bounds && !found; b++)
+            found = strcmp(s->bounds[b].lever, rows[i].lever) == 0 && s->bounds[b].value == rows[i].value;
+        assert_true(found);
+        if (s->different) assert_true(s->foreign->repro_shown && s->n_repro > 0);
+        ls_sweep_deinit(s);
+        free(s);
+    }
+    ls_sweep_trainer_free(trainer);
+    ls_device_close(device);
+}
+
+/* Without a change the third opinion is the trainer's, to float32's rounding. */
+static void the_reference_agrees_with_the_trainer(void **state) {
+    static const char *const models[] = {"jamba-nobias", "jamba-dense", "jamba-moe", "jamba-odd"};
+    (void)state;
+    for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
+        char path[512];
+        int32_t tokens[24];
+        float scores[23];
+        double *rows;
+        ls_device *device = NULL;
+        ls_model *model = NULL;
+        ls_reference *reference = NULL;
+        ls_error err;
+        ls_score_item item = {.tokens = tokens, .n_tokens = 24, .logprob = scores};
+        const ls_score_opts opts = {.dtype = LS_F32, .batch = 1, .page_tokens = 16};
+        snprintf(path, sizeof path, "%s/%s", LS_FIXTURES, models[m]);
+        for (int i = 0; i < 24; i++) tokens[i] = (i * 37 + 5) % 60;
+        assert_ok(ls_device_open_cpu(&device, 1, ls_isa_best(), &err), err);
+        assert_ok(ls_model_open(&model, device, path, &err), err);
+        assert_ok(ls_reference_create(&reference, path, &model->config, 1 << 24, &err), err);
+        assert_ok(ls_score(model, device, &opts, &item, 1, &err), err);
+        rows = calloc((size_t)(24 * model->config.vocab), sizeof *rows);
+        assert_non_null(rows);
+        assert_ok(ls_reference_logits(reference, NULL, tokens, 24, rows, &err), err);
+        for (int i = 0; i < 23; i++) {
+            const double *line = rows + i * model->config.vocab;
+            double most = line[0], sum = 0.0;
+            for (int v = 1; v < model->config.vocab; v++) most = fmax(most, line[v]);
+            for (int v = 0; v < model->config.vocab; v++) sum += exp(line[v] - most);
+            assert_true(fabs(line[tokens[i + 1]] - most - log(sum) - (double)scores[i]) < 2e-4);
+        }
+        free(rows);
+        ls_reference_free(reference);
+        assert_int_equal(ls_reference_create(&reference, path, &model->config, 100, &err), LS_ERR_UNSUPPORTED);
+        ls_model_close(model);
+        ls_device_close(device);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_reference_agrees_with_the_trainer),
+        cmocka_unit_test(a_stack_with_noise_is_told_from_one_with_a_fault),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
