@@ -151,90 +151,52 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_dx_kernel(const 
     if (threadIdx.x == 0) p.a.scale[row] = s;
 }
 
-/* ---- dw ----
- *
- * A chain a column over all rows, 4 clocks a row, and no more columns than a model is wide: few processors work, so the
- * rows must be on their way long before, and the warp that adds must read four of them at a time. The others keep a
- * ring of stages filled, columns apart. */
+/* ---- dw ---- */
 
-#define DW_COLUMNS 32
-#define DW_ROWS 64 /* of a stage */
-#define DW_PITCH (DW_ROWS + 4)
-#define DW_STAGES 5
-#define DW_LOADERS 256
-#define DW_THREADS (32 + DW_LOADERS)
+#define DW_COLUMNS 16 /* of a block: few, so that the columns of one row are on many processors */
+#define DW_THREADS 512
+#define DW_ROWS 256                                /* of a tile */
+#define DW_OWN (DW_ROWS * DW_COLUMNS / DW_THREADS) /* elements of a tile that a thread brings */
 
-typedef struct dw_stage {
-    float x[DW_COLUMNS][DW_PITCH], dy[DW_COLUMNS][DW_PITCH], scale[DW_ROWS];
-} dw_stage;
-
-/* One float32, or +0. */
-static __device__ __forceinline__ void copy_ahead(float *to, const float *from, bool there) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(there ? 4 : 0)
-                 : "memory");
-}
-
-/* A warp brings 4 rows of 8 columns at a time: whole sectors, and no bank twice. */
+/* n and dy of this thread's part of the tile from `row` on. */
 template <int X>
-static __device__ __forceinline__ void stage_ahead(const ls_rmsnorm_backward_args *a, dw_stage *stage, int64_t row,
-                                                   int64_t first) {
-    const int thread = (int)threadIdx.x - 32, lane = thread % 32;
+static __device__ __forceinline__ void load_tile(const ls_rmsnorm_backward_args *a, int64_t row, int64_t c,
+                                                 float2 own[DW_OWN]) {
+    float x[DW_OWN], dy[DW_OWN], s[DW_OWN];
 #pragma unroll
-    for (int i = 0; i < DW_ROWS * DW_COLUMNS / DW_LOADERS; i++) {
-        const int part = i * DW_LOADERS / 32 + thread / 32;
-        const int r = part / (DW_COLUMNS / 8) * 4 + lane / 8, c = part % (DW_COLUMNS / 8) * 8 + lane % 8;
-        const bool there = row + r < a->rows && first + c < a->dim;
-        const int64_t at = there ? row + r : 0, column = there ? first + c : 0;
-        copy_ahead(&stage->dy[c][r], a->dy + at * a->dy_stride + column, there);
-        if (X == LS_F32)
-            copy_ahead(&stage->x[c][r], (const float *)a->x + at * a->x_stride + column, there);
-        else
-            stage->x[c][r] = there ? ls_load_one<X>(a->x, at * a->x_stride + column) : 0.0f;
+    for (int i = 0; i < DW_OWN; i++) {
+        const int64_t r = row + i * (DW_THREADS / DW_COLUMNS) + threadIdx.x / DW_COLUMNS;
+        const bool there = r < a->rows && c < a->dim;
+        x[i] = there ? ls_load_one<X>(a->x, r * a->x_stride + c) : 0.0f;
+        dy[i] = there ? a->dy[r * a->dy_stride + c] : 0.0f;
+        s[i] = there ? a->scale[r] : 0.0f;
     }
-    if (thread < DW_ROWS)
-        copy_ahead(&stage->scale[thread], a->scale + (row + thread < a->rows ? row + thread : 0), true);
+#pragma unroll
+    for (int i = 0; i < DW_OWN; i++) own[i] = make_float2(ls_mul(x[i], s[i]), dy[i]);
 }
 
-/* The next n rows of a stage, ascending. */
-static __device__ __forceinline__ float add_rows(const dw_stage *stage, int n, float sum) {
-    const float *x = stage->x[threadIdx.x], *dy = stage->dy[threadIdx.x];
-#pragma unroll 4
-    for (int r = 0; r + 4 <= n; r += 4) {
-        const float4 xs = *(const float4 *)(x + r), dys = *(const float4 *)(dy + r);
-        const float4 s = *(const float4 *)(stage->scale + r);
-        sum = ls_fma(dys.x, ls_mul(xs.x, s.x), sum);
-        sum = ls_fma(dys.y, ls_mul(xs.y, s.y), sum);
-        sum = ls_fma(dys.z, ls_mul(xs.z, s.z), sum);
-        sum = ls_fma(dys.w, ls_mul(xs.w, s.w), sum);
-    }
-    for (int r = n / 4 * 4; r < n; r++) sum = ls_fma(dy[r], ls_mul(x[r], stage->scale[r]), sum);
-    return sum;
-}
-
+/* All threads bring rows into shared memory, the first warp adds them: one chain a column, while the next are on their
+ * way. */
 template <int X>
 static __global__ void __launch_bounds__(DW_THREADS) dw_kernel(const __grid_constant__ ls_rmsnorm_backward_args a) {
     ls_cuda_begin();
-    extern __shared__ __align__(16) char memory[];
-    dw_stage *ring = (dw_stage *)memory;
-    const int64_t first = (int64_t)blockIdx.x * DW_COLUMNS, n_stages = (a.rows + DW_ROWS - 1) / DW_ROWS;
-    const int64_t c = first + threadIdx.x;
-    const bool loads = threadIdx.x >= 32, adds = !loads && c < a.dim;
+    __shared__ float2 tile[DW_ROWS][DW_COLUMNS];
+    const int64_t c = (int64_t)blockIdx.x * DW_COLUMNS + threadIdx.x % DW_COLUMNS;
+    const bool adds = threadIdx.x < DW_COLUMNS && c < a.dim;
+    float2 own[DW_OWN];
     float sum = adds ? a.dw[c] : 0.0f;
-    for (int64_t s = 0; loads && s < DW_STAGES - 1; s++) {
-        if (s < n_stages) stage_ahead<X>(&a, &ring[s], s * DW_ROWS, first);
-        asm volatile("cp.async.commit_group;" ::: "memory");
-    }
-    for (int64_t s = 0; s < n_stages; s++) {
-        const int64_t left = a.rows - s * DW_ROWS, next = s + DW_STAGES - 1;
-        asm volatile("cp.async.wait_group %0;" ::"n"(DW_STAGES - 2) : "memory");
-        __syncthreads(); /* stage s is there, and nobody reads the one before it any more */
-        if (loads) {
-            if (next < n_stages) stage_ahead<X>(&a, &ring[next % DW_STAGES], next * DW_ROWS, first);
-            asm volatile("cp.async.commit_group;" ::: "memory");
-        } else {
-            sum = add_rows(&ring[s % DW_STAGES], left < DW_ROWS ? (int)left : DW_ROWS, sum);
-        }
+    load_tile<X>(&a, 0, c, own);
+    for (int64_t row = 0; row < a.rows; row += DW_ROWS) {
+        const int n = a.rows - row < DW_ROWS ? (int)(a.rows - row) : DW_ROWS;
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < DW_OWN; i++)
+            tile[i * (DW_THREADS / DW_COLUMNS) + threadIdx.x / DW_COLUMNS][threadIdx.x % DW_COLUMNS] = own[i];
+        __syncthreads();
+        if (row + DW_ROWS < a.rows) load_tile<X>(&a, row + DW_ROWS, c, own);
+        if (!adds) continue;
+#pragma unroll 16
+        for (int r = 0; r < n; r++) sum = ls_fma(tile[r][threadIdx.x].y, tile[r][threadIdx.x].x, sum);
     }
     if (adds) a.dw[c] = sum;
 }
@@ -278,12 +240,8 @@ ls_status ls_cuda_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backwar
     const bool f32 = a->x_dtype == LS_F32;
     const dx_launch of = f32 ? dx_kernel_for<LS_F32>(a->dim) : dx_kernel_for<LS_BF16>(a->dim);
     const ls_launch dx = {"rmsnorm_backward", {a->rows, 1, 1}, of.threads, 0, index, 3};
-    const ls_launch dw = {"rmsnorm_backward dw",
-                          {(a->dim + DW_COLUMNS - 1) / DW_COLUMNS, 1, 1},
-                          DW_THREADS,
-                          DW_STAGES * (int64_t)sizeof(dw_stage),
-                          index,
-                          2};
+    const ls_launch dw = {
+        "rmsnorm_backward dw", {(a->dim + DW_COLUMNS - 1) / DW_COLUMNS, 1, 1}, DW_THREADS, 0, index, 2};
     LS_CUDA_TRY(ls_cuda_launch(exec, &dx, of.kernel, &p, err));
     if (a->dw == NULL) return LS_OK;
     return ls_cuda_launch(exec, &dw, f32 ? (const void *)dw_kernel<LS_F32> : (const void *)dw_kernel<LS_BF16>, a, err);
