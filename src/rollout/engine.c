@@ -270,6 +270,10 @@ ls_status ls_engine_set_weights(ls_engine *e, const ls_model *model, uint64_t ve
     return LS_OK;
 }
 
+void ls_engine_flush(ls_engine *e) {
+    if (e->prefix != NULL) ls_prefix_clear(e->prefix);
+}
+
 /* ---- runs ---- */
 
 /* A permutation of 0..n-1 by Fisher-Yates with counter-based draws; ascending for seed 0. */

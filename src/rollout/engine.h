@@ -139,6 +139,8 @@ ls_status ls_engine_tick(ls_engine *engine, ls_error *err);
 /* New weights of a model that computes alike: same layers, sizes and epsilon. Everything cached is unreachable from
  * here on: running sequences lose their state and compute it again, tokens keep the version that drew them. */
 ls_status ls_engine_set_weights(ls_engine *engine, const ls_model *model, uint64_t version, ls_error *err);
+/* Empties the prefix cache, between ticks. What runs keeps what it has. */
+void ls_engine_flush(ls_engine *engine);
 /* Takes a running sequence out, as if pages had run out; it goes on later. by: recompute or swap. False: nothing
  * runs. */
 bool ls_engine_preempt(ls_engine *engine, ls_preempt_by by);
