@@ -61,4 +61,9 @@ void ls_server_stop(ls_server *server);
 enum { LS_SERVE_PATH_MAX = 4096 };
 ls_status ls_serve_first_weights(const ls_serve_opts *opts, char *path, uint64_t *version, ls_error *err);
 
+/* Opens the weights of a directory; one that holds nothing else takes configuration and text from the directory
+ * `model`. */
+ls_status ls_serve_open_weights(ls_model **out, ls_device *device, const char *directory, const char *model,
+                                ls_error *err);
+
 #endif

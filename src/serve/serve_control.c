@@ -8,7 +8,6 @@
 #include "base/mem.h"
 #include "load/json_node.h"
 #include "model/score.h"
-#include "model/summary.h"
 #include "num/round.h"
 #include "serve/serve_state.h"
 
@@ -314,7 +313,7 @@ int ls_control_weight_checker(ls_server *s, const ls_call *c, FILE *out, ls_erro
     LS_TRY_DONE(text_member(&root, "baseline", baseline, sizeof baseline, err));
     if (strcmp(action, "checksum") != 0 && strcmp(action, "compare") != 0)
         status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "action: '%s' is not supported; checksum and compare are", action);
-    if (status == LS_OK) status = ls_stored_summarize(&summary, s->path, err);
+    if (status == LS_OK) status = ls_weights_summarize(s, &summary, err);
 done:
     ls_json_doc_free(doc);
     if (status != LS_OK) return ls_reply_status(err);

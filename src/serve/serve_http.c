@@ -37,7 +37,7 @@ typedef struct exchange {
     char *url;
     char *body, *mode, *clear_cache;
     int64_t body_bytes, body_cap;
-    bool is_begun, is_suspended, is_answered;
+    bool is_begun, is_suspended, is_answered, is_gone;
     ls_group *group;
     /* A reply of the control thread. */
     bool is_ready;
@@ -167,10 +167,12 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
                          enum MHD_RequestTerminationCode code) {
     struct ls_http *h = context;
     exchange *x = *place;
-    (void)connection, (void)code;
+    (void)connection;
     if (x == NULL) return;
     *place = NULL;
     pthread_mutex_lock(&h->lock);
+    if (x->group != NULL && code != MHD_REQUEST_TERMINATED_COMPLETED_OK && !x->is_gone)
+        count(h, &h->server->counts.clients_gone, 1);
     if (x->previous != NULL)
         x->previous->next = x->next;
     else
@@ -575,7 +577,8 @@ static void end_gone(struct ls_http *h) {
         i = 0;
         for (exchange *x = h->exchanges; x != NULL; x = x->next) {
             if (x->group == NULL || (list[i++].revents & (POLLRDHUP | POLLHUP | POLLERR)) == 0) continue;
-            count(h, &h->server->counts.clients_gone, 1);
+            if (!x->is_gone) count(h, &h->server->counts.clients_gone, 1);
+            x->is_gone = true;
             ls_group_cancel(x->group);
             x->link->deadline = ls_clock_seconds() + (double)h->server->opts.idle_seconds;
         }

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
+#include "model/summary.h"
 #include "serve/serve.h"
 #include "serve/serve_reply.h"
 
@@ -80,6 +81,7 @@ extern const int64_t ls_n_routes;
 /* serve_weights.c: on the control thread */
 /* Opens DIRECTORY's weights, with the served model's configuration where it has none. */
 ls_status ls_weights_load(ls_server *server, ls_model **out, const char *directory, ls_error *err);
+ls_status ls_weights_summarize(const ls_server *server, ls_stored_summary *out, ls_error *err);
 /* Serves it as the next version (at least `wish`), told to the state file first; takes it over whatever happens. */
 ls_status ls_weights_serve(ls_server *server, ls_model *model, const char *path, uint64_t wish, ls_error *err);
 

@@ -118,25 +118,51 @@ done:
     return status;
 }
 
-/* Weights alone, as some trainers write them: opened with the configuration that is served. */
-static ls_status open_bare(ls_server *s, ls_model **out, const char *directory, ls_error *err) {
-    char staging[] = "/tmp/lockstep-weights-XXXXXX";
+/* What is done with a directory that is a whole model. */
+typedef ls_status (*user)(void *context, const char *directory, ls_error *err);
+
+/* Weights alone, as some trainers write them, become a model by the files of another one: links to both. */
+static ls_status with_model(const char *directory, const char *model, user use, void *context, ls_error *err) {
+    char staging[] = "/tmp/lockstep-weights-XXXXXX", config[LS_SERVE_PATH_MAX];
     ls_status status;
+    LS_TRY(join_path(config, directory, "config.json", err));
+    if (ls_file_exists(config)) return use(context, directory, err);
     if (mkdtemp(staging) == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: %s", staging, strerror(errno));
-    status = link_files(staging, directory, s->opts.model_dir, err);
-    if (status == LS_OK) status = ls_model_open(out, s->load_device, staging, err);
+    status = link_files(staging, directory, model, err);
+    if (status == LS_OK && (status = use(context, staging, err)) != LS_OK) ls_error_prefix(err, "%.300s", directory);
     (void)ls_directory_remove(staging, NULL);
     return status;
 }
 
+typedef struct opening {
+    ls_model **out;
+    ls_device *device;
+} opening;
+
+static ls_status open_at(void *context, const char *directory, ls_error *err) {
+    const opening *o = context;
+    return ls_model_open(o->out, o->device, directory, err);
+}
+
+ls_status ls_serve_open_weights(ls_model **out, ls_device *device, const char *directory, const char *model,
+                                ls_error *err) {
+    opening o = {out, device};
+    return with_model(directory, model, open_at, &o, err);
+}
+
+static ls_status summarize_at(void *context, const char *directory, ls_error *err) {
+    return ls_stored_summarize(context, directory, err);
+}
+
+ls_status ls_weights_summarize(const ls_server *s, ls_stored_summary *out, ls_error *err) {
+    return with_model(s->path, s->opts.model_dir, summarize_at, out, err);
+}
+
 ls_status ls_weights_load(ls_server *s, ls_model **out, const char *directory, ls_error *err) {
-    char config[LS_SERVE_PATH_MAX];
     ls_model *model = NULL;
     ls_status status;
     *out = NULL;
-    LS_TRY_DONE(join_path(config, directory, "config.json", err));
-    LS_TRY_DONE(ls_file_exists(config) ? ls_model_open(&model, s->load_device, directory, err)
-                                       : open_bare(s, &model, directory, err));
+    LS_TRY_DONE(ls_serve_open_weights(&model, s->load_device, directory, s->opts.model_dir, err));
     LS_TRY_DONE(ls_model_set_profile(model, s->model->profile, s->engine.dtype, err));
     model->ablation = s->model->ablation;
     LS_TRY_DONE(ls_device_wait(s->load_device, err));
