@@ -67,13 +67,13 @@ static ls_status start_work(ls_server *s, const ls_serve_engine *engine, uint64_
                          .device = engine->device,
                          .engine = engine->opts,
                          .tokenizer = s->tokenizer,
-                         .eos = c->eos,
                          .n_eos = c->n_eos,
                          .queue_max = s->opts.queue,
                          .stream_seconds = (double)s->opts.stream_ms * 1e-3,
                          .version = version,
                          .seed = s->opts.seed};
     work.engine.weights = version;
+    memcpy(work.eos, c->eos, sizeof work.eos);
     if (!s->opts.has_seed && getrandom(&work.seed, sizeof work.seed, 0) != sizeof work.seed)
         return LS_FAIL(err, LS_ERR_IO, "the system gives no random numbers");
     return ls_work_create(&s->work, &work, err);

@@ -62,7 +62,7 @@ typedef struct ls_work_opts {
     ls_device *device;
     ls_engine_opts engine;
     const ls_tokenizer *tokenizer; /* or NULL */
-    const int32_t *eos;
+    int32_t eos[LS_EOS_MAX];       /* of the first model: a swap leaves them as they are */
     int64_t n_eos;
     int64_t queue_max;     /* samples that may be unfinished beside those that run */
     double stream_seconds; /* at most so often is a stream woken between its first token and its end */
