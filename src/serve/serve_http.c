@@ -372,13 +372,17 @@ static enum MHD_Result send_stream(exchange *x) {
 static enum MHD_Result begin_ask(exchange *x) {
     ls_server *s = x->http->server;
     ls_ask *ask;
+    ls_group *group;
     ls_error err;
     bool is_full = false;
     if (ls_ask_parse(&ask, x->route->ask, &s->limits, x->body, x->body_bytes, &err) != LS_OK)
         return send_error(x, ls_reply_status(&err), err.text, false);
-    if (ls_work_submit(&x->group, s->work, ask, &s->limits, on_news, x, &is_full, &err) != LS_OK)
+    if (ls_work_submit(&group, s->work, ask, &s->limits, on_news, x, &is_full, &err) != LS_OK)
         return send_error(x, is_full ? 429 : ls_reply_status(&err), err.text, false);
-    return x->group->ask->stream ? send_stream(x) : await_group(x);
+    pthread_mutex_lock(&x->http->lock); /* the thread that watches looks at it */
+    x->group = group;
+    pthread_mutex_unlock(&x->http->lock);
+    return group->ask->stream ? send_stream(x) : await_group(x);
 }
 
 static enum MHD_Result begin_control(exchange *x) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fnv.h"
 #include "base/json_out.h"
 #include "base/mem.h"
 #include "num/round.h"
@@ -17,6 +18,7 @@ typedef struct part {
     const ls_completion *sample;
     int64_t first, n;
     ls_finish finish;
+    int64_t *offset; /* of the text of token `first`, carried along by a stream; NULL: 0 */
 } part;
 
 /* ---- text ---- */
@@ -221,7 +223,7 @@ static ls_status write_columns(ls_json_out *json, const part *p, ls_error *err) 
     const ls_ask *a = p->group->ask;
     const ls_sights *s = &p->sample->sights;
     char key[160];
-    int64_t offset = 0;
+    int64_t offset = p->offset != NULL ? *p->offset : 0;
     if (a->top < 0) {
         ls_json_null(json, "logprobs");
         return LS_OK;
@@ -233,14 +235,15 @@ static ls_status write_columns(ls_json_out *json, const part *p, ls_error *err) 
     ls_json_end_array(json);
     write_floats(json, "token_logprobs", p->sample->logprob, p->first, p->n);
     ls_json_begin_array(json, "text_offset");
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = p->first; i < p->n; i++) {
         char *text;
         int64_t bytes;
-        if (i >= p->first) ls_json_int(json, NULL, offset);
+        ls_json_int(json, NULL, offset);
         LS_TRY(decode(p, &p->sample->completion[i], 1, false, &text, &bytes, err));
         offset += bytes;
         free(text);
     }
+    if (p->offset != NULL) *p->offset = offset;
     ls_json_end_array(json);
     ls_json_begin_array(json, "top_logprobs");
     for (int64_t i = p->first; i < p->n; i++) {
@@ -536,7 +539,7 @@ static ls_status write_choice(ls_json_out *json, const part *p, const char *text
 
 static part whole_part(const ls_reply_about *about, const ls_group *g, int64_t i) {
     const ls_completion *s = &g->samples[i];
-    return (part){about, g, s, 0, s->request.n_completion, s->finish};
+    return (part){about, g, s, 0, s->request.n_completion, s->finish, NULL};
 }
 
 static ls_status write_whole_choice(ls_json_out *json, const part *p, ls_error *err) {
@@ -624,20 +627,70 @@ static void write_usage_event(FILE *out, const ls_reply_about *about, const ls_g
     fputs("\n\n", out);
 }
 
+enum { WINDOW = 256, WINDOW_KEPT = 32 };
+
+/* Moves the beginning of what is decoded on, near the end of the text: where its last tokens alone read as they do
+ * there, what comes later reads the same from there on. */
+static ls_status move_window(const part *p, ls_told *told, const char *text, int64_t bytes, ls_error *err) {
+    const int64_t from = p->n - WINDOW_KEPT;
+    char *tail;
+    int64_t tail_bytes;
+    if (p->n - told->from_token < WINDOW || (bytes >= 3 && memcmp(text + bytes - 3, "\xEF\xBF\xBD", 3) == 0))
+        return LS_OK;
+    LS_TRY(
+        decode(p, p->sample->completion + from, WINDOW_KEPT, !p->group->ask->keeps_special, &tail, &tail_bytes, err));
+    if (tail_bytes <= bytes && memcmp(text + bytes - tail_bytes, tail, (size_t)tail_bytes) == 0) {
+        told->from_token = from;
+        told->from_bytes += bytes - tail_bytes;
+    }
+    free(tail);
+    return LS_OK;
+}
+
+/* Text that is certain and was not told: *text [*bytes], at *at. The end decodes everything once more, and what was
+ * told must be its beginning. */
+static ls_status new_text(const part *p, ls_told *told, char **text, const char **at, int64_t *bytes, ls_error *err) {
+    const ls_ask *a = p->group->ask;
+    const int64_t from = p->finish == LS_FINISH_NONE ? told->from_bytes : 0;
+    int64_t n, whole;
+    if (p->finish != LS_FINISH_NONE) {
+        LS_TRY(text_of(p, text, &n, err));
+        if (n < told->bytes || ls_fnv_mix(LS_FNV_START, *text, told->bytes) != told->hash) {
+            free(*text);
+            *text = NULL;
+            return LS_FAIL(err, LS_ERR_FORMAT, "the text of a stream does not begin as it was told");
+        }
+    } else {
+        LS_TRY(decode(p, p->sample->completion + told->from_token, p->n - told->from_token, !a->keeps_special, text,
+                      &whole, err));
+        n = settled(a, *text, whole);
+        LS_TRY(move_window(p, told, *text, whole, err));
+    }
+    n = n + from > told->bytes ? n + from - told->bytes : 0;
+    *at = *text + (n > 0 ? told->bytes - from : 0);
+    *bytes = n;
+    told->bytes += n;
+    told->hash = ls_fnv_mix(told->hash, *at, n);
+    return LS_OK;
+}
+
 /* What is new of one sample. */
 static ls_status tell(FILE *out, part *p, ls_told *told, ls_error *err) {
     char *text = NULL;
-    int64_t bytes = 0, from = told->bytes;
+    const char *at = "";
+    int64_t bytes = 0;
     ls_status status;
     if (told->ended || (p->n == told->tokens && p->finish == LS_FINISH_NONE)) return LS_OK;
-    if (p->group->ask->kind & (LS_ASK_COMPLETION | LS_ASK_CHAT)) LS_TRY(text_of(p, &text, &bytes, err));
-    if (from > bytes) from = bytes;
+    if (told->tokens == 0) told->hash = LS_FNV_START;
     p->first = p->group->ask->kind == LS_ASK_SGLANG ? 0 : told->tokens;
-    status = write_event(out, p, text == NULL ? "" : text + from, bytes - from, err);
-    if (bytes > told->bytes) told->bytes = bytes;
+    p->offset = &told->offset;
+    LS_TRY_DONE((p->group->ask->kind & (LS_ASK_COMPLETION | LS_ASK_CHAT)) == 0
+                    ? LS_OK
+                    : new_text(p, told, &text, &at, &bytes, err));
+    LS_TRY_DONE(write_event(out, p, at, bytes, err));
     told->tokens = p->n;
-    told->begun = true;
     told->ended = p->finish != LS_FINISH_NONE;
+done:
     free(text);
     return status;
 }

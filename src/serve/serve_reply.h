@@ -18,7 +18,10 @@ typedef struct ls_reply_about {
 /* How far a stream has told one sample. */
 typedef struct ls_told {
     int64_t tokens, bytes;
-    bool ended, begun;
+    int64_t from_token, from_bytes; /* text is decoded from here on: what lies before cannot change any more */
+    int64_t offset;                 /* text_offset of the next token */
+    uint64_t hash;                  /* of the text that was told, to be held against the whole at the end */
+    bool ended;
 } ls_told;
 
 /* A finished group as one JSON object. */
