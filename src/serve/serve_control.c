@@ -26,7 +26,7 @@ static int ok(FILE *out, const char *message) {
 
 static int refuse(ls_error *err, ls_status status, const char *message) {
     LS_FAIL(err, status, "%s", message);
-    return status == LS_ERR_UNSUPPORTED ? 501 : 400;
+    return 400; /* clients repeat what is answered 5xx */
 }
 
 int ls_control_unbuilt(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -196,7 +197,7 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
 
 static void count_status(struct ls_http *h, int status) {
     ls_http_counts *c = &h->server->counts;
-    if (status == 400 || status == 413 || status == 405 || status == 501) count(h, &c->refused_400, 1);
+    if (status == 400 || status == 413 || status == 405) count(h, &c->refused_400, 1);
     if (status == 401) count(h, &c->refused_401, 1);
     if (status == 404) count(h, &c->refused_404, 1);
     if (status == 429) count(h, &c->refused_429, 1);
@@ -658,6 +659,15 @@ static ls_status listen_on(int *out, const char *host, int64_t port, char url[96
     return LS_OK;
 }
 
+/* As many descriptors as connections may need, where the system lets us. */
+static void raise_descriptors(int64_t connections) {
+    const rlim_t wanted = (rlim_t)connections + 512;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+    limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 ls_status ls_http_start(struct ls_http **out, ls_server *server, ls_error *err) {
     struct ls_http *h = calloc(1, sizeof *h);
     const ls_serve_opts *o = &server->opts;
@@ -673,6 +683,7 @@ ls_status ls_http_start(struct ls_http **out, ls_server *server, ls_error *err) 
     h->server = server;
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->control_news, NULL);
+    raise_descriptors(o->connections);
     LS_TRY_DONE(listen_on(&fd, o->host, o->port, h->url, err));
     if (pthread_create(&h->control_thread, NULL, run_controls, h) == 0) h->has_control = true;
     if (pthread_create(&h->watch_thread, NULL, watch, h) == 0) h->has_watch = true;
