@@ -30,7 +30,7 @@ typedef struct options {
     const char *directory, *device;
     ls_profile profile;
     ls_dtype dtype;
-    int64_t sequences, tokens, leaf, microbatch, steps, profile_steps;
+    int64_t sequences, tokens, leaf, microbatch, rows, steps, profile_steps;
     bool recompute;
     double bandwidth, rate, scan_us; /* bytes/s, operations/s, us a token of 26 layers; 0: no floor */
 } options;
@@ -46,6 +46,7 @@ static const char usage[] =
     "  --sequences N --tokens N   of a step (8, 1024)\n"
     "  --leaf N               sequences of a leaf (the step's)\n"
     "  --microbatch N         leaves of a forward (as many as there are)\n"
+    "  --rows N               tokens of a forward; a leaf that has more takes several (those of a microbatch)\n"
     "  --recompute            keep the residual stream only\n"
     "  --steps N              timed, behind one that is not; the fastest counts (3)\n"
     "  --profile-steps N      then so many steps by kind of call (0)\n"
@@ -69,8 +70,9 @@ static void take(options *o, const char *name, char *text) {
     const struct {
         const char *name;
         int64_t *value;
-    } counts[] = {{"sequences", &o->sequences},   {"tokens", &o->tokens}, {"leaf", &o->leaf},
-                  {"microbatch", &o->microbatch}, {"steps", &o->steps},   {"profile-steps", &o->profile_steps}};
+    } counts[] = {{"sequences", &o->sequences},        {"tokens", &o->tokens}, {"leaf", &o->leaf},
+                  {"microbatch", &o->microbatch},      {"rows", &o->rows},     {"steps", &o->steps},
+                  {"profile-steps", &o->profile_steps}};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
         if (strcmp(name, counts[i].name) == 0) *counts[i].value = (int64_t)number(name, text, 1, 1e6, true);
     if (strcmp(name, "device") == 0) o->device = choice(name, text, "cuda", "cpu") == 0 ? "cuda" : "cpu";
@@ -91,6 +93,7 @@ static options read_options(int argc, char **argv) {
                                          {"tokens", required_argument, NULL, 1},
                                          {"leaf", required_argument, NULL, 1},
                                          {"microbatch", required_argument, NULL, 1},
+                                         {"rows", required_argument, NULL, 1},
                                          {"steps", required_argument, NULL, 1},
                                          {"profile-steps", required_argument, NULL, 1},
                                          {"bandwidth", required_argument, NULL, 1},
@@ -116,6 +119,7 @@ static options read_options(int argc, char **argv) {
     o.directory = argv[optind];
     if (o.leaf == 0) o.leaf = o.sequences;
     if (o.microbatch == 0) o.microbatch = (o.sequences - 1) / o.leaf + 1;
+    if (o.rows == 0) o.rows = o.microbatch * o.leaf * o.tokens;
     if (strcmp(o.device, "cuda") == 0) {
         if (o.bandwidth == 0) o.bandwidth = 4.57e12;
         if (o.rate == 0) o.rate = o.profile == LS_PROFILE_MMA16 ? 650e12 : 60e12;
@@ -173,7 +177,8 @@ static ls_trainer *make_trainer(const options *o, ls_model *model, ls_device *de
                                   .rate = {LS_RATE_CONSTANT, 1e-6, 0, 0, 0},
                                   .max_norm = 1.0,
                                   .microbatch = o->microbatch,
-                                  .rows_max = o->microbatch * o->leaf * o->tokens,
+                                  .rows_max = o->rows,
+                                  .leaf_rows_max = o->leaf * o->tokens,
                                   .sequences_max = o->sequences,
                                   .recompute = o->recompute,
                                   .n_metrics = 1,

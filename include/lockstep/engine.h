@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 /* Raised when a program that was built with an older header can no longer run with the library. */
-#define LOCKSTEP_ABI 0
+#define LOCKSTEP_ABI 1
 
 const char *lockstep_version(void); /* of the library: LS_VERSION of its header */
 int32_t lockstep_abi(void);         /* of the library: LOCKSTEP_ABI of its header */

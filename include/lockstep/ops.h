@@ -263,6 +263,8 @@ typedef struct ls_conv1d_backward_args {
     int64_t rows, dim, d_conv;
     const ls_span *spans;
     int64_t n_spans, span_rows_max;
+    bool continued;     /* the sums over spans go on from what dw and dbias hold, those of earlier spans or +0 */
+    bool dw_by_channel; /* dw is [dim][d_conv], as checkpoints store taps */
 } ls_conv1d_backward_args;
 
 ls_status ls_op_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_args *args, ls_error *err);
@@ -312,6 +314,9 @@ typedef struct ls_scan_backward_args {
     int64_t rows, dim, n_states;
     const ls_span *spans;
     int64_t n_spans, span_rows_max;
+    /* The sums over spans go on from what da2, ddt_bias and dd hold, those of earlier spans or +0; da2 is left without
+     * the factor LN2 that it has at the end. */
+    bool continued;
 } ls_scan_backward_args;
 
 ls_status ls_op_scan_backward(const ls_exec *exec, const ls_scan_backward_args *args, ls_error *err);

@@ -88,7 +88,8 @@ Conv1dArgs = _struct(
 Conv1dBackwardArgs = _struct(
     "Conv1dBackwardArgs", (c_void_p, "x"), (c_int, "x_dtype state_dtype"), (c_int64, "x_stride"),
     (c_void_p, "w bias dy"), (c_int64, "dy_stride"), (c_void_p, "dx"), (c_int64, "dx_stride"), (c_void_p, "dw dbias"),
-    (c_int64, "rows dim d_conv"), (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"))
+    (c_int64, "rows dim d_conv"), (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"),
+    (c_bool, "continued dw_by_channel"))
 
 ScanArgs = _struct(
     "ScanArgs", (c_int, "in_dtype out_dtype"), (c_bool, "dt_activated"), (c_void_p, "u dt_raw b cc z out"),
@@ -100,7 +101,7 @@ ScanBackwardArgs = _struct(
     "ScanBackwardArgs", (c_int, "in_dtype"), (c_bool, "dt_activated"), (c_void_p, "u dt_raw b cc z"),
     (c_int64, "u_stride dt_stride b_stride c_stride z_stride"), (c_void_p, "a2 dt_bias d dout"),
     (c_int64, "dout_stride"), (c_void_p, "du ddt db dcc dz da2 ddt_bias dd"), (c_int64, "rows dim n_states"),
-    (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"))
+    (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"), (c_bool, "continued"))
 
 # Every op: ls_op_NAME(exec, args, err) and ls_op_NAME_workspace(args).
 OPS = {
@@ -117,7 +118,7 @@ OPS = {
 
 
 HERE = pathlib.Path(__file__).resolve().parent
-EVERYTHING, OPS_ALONE = "liblockstep.so.0", "liblockstep_ops.so"  # the second has ops.h and nothing else
+EVERYTHING, OPS_ALONE = "liblockstep.so.1", "liblockstep_ops.so"  # the second has ops.h and nothing else
 
 
 def _find_library(names):

@@ -9,7 +9,7 @@ from ctypes import c_void_p
 
 from ._abi import Error, _struct, load_everything, raise_for
 
-ABI = 0  # LOCKSTEP_ABI
+ABI = 1  # LOCKSTEP_ABI
 FINISHES = {1: "stop", 2: "length", 3: "cancel", 4: "error"}  # lockstep_finish
 LOGPROBS = ("raw", "processed")  # lockstep_logprobs
 CHOICES = {  # of lockstep_trainer_options

@@ -158,15 +158,16 @@ static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *
     return ls_leaf_through_norm(l, l->model->final_norm, ls_rows_from(h, l->row), l->dx, l->dh, false, dim, err);
 }
 
+/* All rows of the leaf: with tied embeddings they add to what the head's products have made of all of them. */
 static ls_status embed_backward(const ls_leaf *l, ls_error *err) {
     const ls_model_config *c = &l->model->config;
-    const ls_embed_backward_args embed = {.tokens = l->batch->tokens,
-                                          .dy = l->dh.data,
+    const ls_embed_backward_args embed = {.tokens = l->tape->leaf_tokens,
+                                          .dy = l->tape->leaf_dh,
                                           .dy_stride = c->hidden,
                                           .dtable = ls_leaf_gradient(l, l->model->embed),
                                           .vocab = c->vocab,
                                           .dim = c->hidden,
-                                          .rows = l->rows,
+                                          .rows = l->tape->leaf_rows,
                                           .pad = c->pad_is_trained ? -1 : c->pad};
     return ls_embed_backward(l->device, &embed, err);
 }
@@ -187,23 +188,40 @@ static ls_status write_leaf(ls_tape *t, int64_t begin, int64_t end, int64_t row,
 }
 
 ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,
-                           const float *d_entropy, float *gradient, bool is_zero, ls_error *err) {
+                           const float *d_entropy, float *gradient, bool is_first, ls_error *err) {
     const int64_t dim = t->model->config.hidden;
     ls_leaf l = {.tape = t,
                  .model = t->model,
                  .device = t->device,
                  .batch = t->leaf_batch,
-                 .dh = {t->dh, LS_F32, dim},
                  .dx = {t->dx, LS_F32, dim},
                  .gradient = gradient,
-                 .gradient_is_zero = is_zero};
+                 .gradient_is_zero = is_first};
     LS_ASSERT(begin >= 0 && begin < end && end <= t->n_spans, "sequences %lld to %lld of %lld", (long long)begin,
               (long long)end, (long long)t->n_spans);
     l.row = t->spans[begin].row;
     l.rows = t->spans[end - 1].row + t->spans[end - 1].n_rows - l.row;
+    if (is_first) t->leaf_rows = 0;
+    LS_ASSERT(l.rows <= t->opts.leaf_rows_max - t->leaf_rows, "%lld rows behind %lld of a leaf of %lld",
+              (long long)l.rows, (long long)t->leaf_rows, (long long)t->opts.leaf_rows_max);
+    l.dh = (ls_rows){t->leaf_dh + t->leaf_rows * dim, LS_F32, dim};
     LS_TRY(write_leaf(t, begin, end, l.row, err));
+    LS_TRY(ls_memory_copy(t->device, t->leaf_tokens + t->leaf_rows, t->leaf_batch->tokens,
+                          l.rows * (int64_t)sizeof *t->leaf_tokens, err));
     l.sequences_whole = are_whole(t->leaf_offsets, end - begin);
     LS_TRY(head_backward(&l, targets, d_logprob, d_entropy, err));
     for (int64_t i = t->n_halves - 1; i >= 0; i--) LS_TRY(half_backward(&l, i, err));
+    t->leaf_rows += l.rows;
+    return LS_OK;
+}
+
+ls_status ls_tape_finish(ls_tape *t, float *gradient, ls_error *err) {
+    const ls_leaf l = {.tape = t, .model = t->model, .device = t->device, .gradient = gradient};
+    for (int64_t i = 0; i < t->n_halves; i++) {
+        const ls_layer *layer = &t->model->layers[i / 2];
+        const ls_part *part = i % 2 == 0 ? layer->mixer : layer->ffn;
+        if (ls_model_has_half(t->model, i / 2, (ls_half)(i % 2)) && part->finish != NULL)
+            LS_TRY(part->finish(&l, i / 2, err));
+    }
     return embed_backward(&l, err);
 }

@@ -190,5 +190,5 @@ static ls_status experts_walk(const ls_walk *w, ls_layer *layer) {
     return LS_OK;
 }
 
-const ls_part ls_part_dense = {"dense", dense_forward, dense_backward, dense_walk, false};
-const ls_part ls_part_experts = {"experts", experts_forward, experts_backward, experts_walk, true};
+const ls_part ls_part_dense = {"dense", dense_forward, dense_backward, NULL, dense_walk, false};
+const ls_part ls_part_experts = {"experts", experts_forward, experts_backward, NULL, experts_walk, true};

@@ -1,10 +1,10 @@
 /* Mamba-1: forward, backward, tensors. */
 #include "model/parts.h"
 #include "model/tape_state.h"
+#include "num/expf.h"
 #include "op/conv1d.h"
 #include "op/elementwise.h"
 #include "op/scan.h"
-#include "op/weight.h"
 
 /* dt, B and C of the narrow rows begin at these columns. */
 static int64_t b_column(const ls_model_config *c) { return c->dt_rank; }
@@ -134,9 +134,16 @@ static ls_status scan_backward(const ls_leaf *l, const ls_mamba_weights *w, cons
                                         .n_states = c->d_state,
                                         .spans = l->batch->spans,
                                         .n_spans = l->batch->n_spans,
-                                        .span_rows_max = l->batch->span_rows_max};
-    const ls_multiply_args a_log = {args.da2, w->a2, dim * c->d_state}; /* A2 = -exp(A_log) log2 e */
-    LS_TRY(ls_scan_backward(l->device, &args, err));
+                                        .span_rows_max = l->batch->span_rows_max,
+                                        .continued = true};
+    return ls_scan_backward(l->device, &args, err);
+}
+
+/* From A2 = -exp(A_log) log2 e to A_log. */
+static ls_status mamba_finish(const ls_leaf *l, int64_t layer_i, ls_error *err) {
+    const ls_model_config *c = &l->model->config;
+    const float *a2 = l->model->layers[layer_i].mamba.a2;
+    const ls_multiply_args a_log = {ls_leaf_gradient(l, a2), a2, (int64_t)c->d_inner * c->d_state, LS_LN2};
     return ls_multiply(l->device, &a_log, err);
 }
 
@@ -156,17 +163,17 @@ static ls_status conv_backward(const ls_leaf *l, const ls_mamba_weights *w, ls_r
                                           .dy_stride = dim,
                                           .dx = duz.data,
                                           .dx_stride = duz.stride,
-                                          .dw = t->conv_dw,
+                                          .dw = ls_leaf_gradient(l, w->conv_w),
                                           .dbias = w->conv_bias != NULL ? ls_leaf_gradient(l, w->conv_bias) : NULL,
                                           .rows = l->rows,
                                           .dim = dim,
                                           .d_conv = c->d_conv,
                                           .spans = l->batch->spans,
                                           .n_spans = l->batch->n_spans,
-                                          .span_rows_max = l->batch->span_rows_max};
-    const ls_taps_args stored = {t->conv_dw, LS_F32, c->d_conv, dim, ls_leaf_gradient(l, w->conv_w)}; /* [D][1][W] */
-    LS_TRY(ls_conv1d_backward(l->device, &args, err));
-    return ls_taps(l->device, &stored, err);
+                                          .span_rows_max = l->batch->span_rows_max,
+                                          .continued = true,
+                                          .dw_by_channel = true}; /* [D][1][W] */
+    return ls_conv1d_backward(l->device, &args, err);
 }
 
 /* Through the norms of dt, B and C. */
@@ -245,4 +252,4 @@ static ls_status mamba_walk(const ls_walk *w, ls_layer *layer) {
     return ls_walk_slot(w, decay, w->names->mamba, "A_log");
 }
 
-const ls_part ls_part_mamba = {"mamba", mamba_forward, mamba_backward, mamba_walk, false};
+const ls_part ls_part_mamba = {"mamba", mamba_forward, mamba_backward, mamba_finish, mamba_walk, false};

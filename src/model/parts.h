@@ -12,7 +12,7 @@
 #include "model/tape.h"
 #include "op/rmsnorm.h"
 
-/* A leaf on its way back: a run of whole sequences of a tape. All matrices begin at its first row. */
+/* A leaf or a part of one on its way back: a run of whole sequences of a tape. All matrices begin at its first row. */
 typedef struct ls_leaf {
     ls_tape *tape;
     const ls_model *model;
@@ -23,7 +23,7 @@ typedef struct ls_leaf {
     ls_rows h;             /* H: the residual stream before the half */
     ls_rows dh, dx;        /* H: gradients of the half's output, and of its normalised input, which the part writes */
     float *gradient;       /* [parameters], device memory */
-    bool gradient_is_zero; /* before the leaf */
+    bool gradient_is_zero; /* before it: the leaf's first part */
     bool sequences_whole;  /* of each a multiple of 16 rows */
 } ls_leaf;
 
@@ -33,6 +33,8 @@ struct ls_part {
     ls_status (*forward)(const ls_forward *f, int64_t layer_i, ls_error *err);
     /* leaf->dh to leaf->dx, and the gradients of the part's parameters. */
     ls_status (*backward)(const ls_leaf *leaf, int64_t layer_i, ls_error *err);
+    /* What is left to do with those gradients when the leaf has had all its rows; NULL: nothing. */
+    ls_status (*finish)(const ls_leaf *leaf, int64_t layer_i, ls_error *err);
     /* The part's tensors, in the order of all sums over parameters. */
     ls_status (*walk)(const ls_walk *walk, ls_layer *layer);
     bool picks; /* whether it computes over picks of rows, not over rows: a mixture of experts */

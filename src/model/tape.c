@@ -22,7 +22,7 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
     const struct {
         float **out;
         int64_t rows, columns;
-    } arrays[] = {{&t->dh, rows, c->hidden},
+    } arrays[] = {{&t->leaf_dh, t->opts.leaf_rows_max, c->hidden},
                   {&t->dx, rows, c->hidden},
                   {&t->da, rows, wide},
                   {&t->db, rows, wide},
@@ -37,11 +37,12 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
                   {&t->dweight, rows, picks},
                   {&t->drouter, rows, c->n_experts},
                   {&t->picked_dweight, rows, picks},
-                  {&t->conv_dw, c->d_conv, c->d_inner},
                   {&t->d_logprob, block, 1},
                   {&t->d_entropy, block, 1}};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         LS_TRY(floats(t, arrays[i].out, arrays[i].rows, arrays[i].columns, err));
+    LS_TRY(ls_memory_alloc(t->device, (void **)&t->leaf_tokens, t->opts.leaf_rows_max, sizeof *t->leaf_tokens,
+                           "training workspace", err));
     if (t->model->profile != LS_PROFILE_MMA16) return LS_OK;
     return ls_memory_alloc(t->device, (void **)&t->rounded, rows, larger(wide, c->hidden) * 2, "training workspace",
                            err);
@@ -99,6 +100,7 @@ ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_devi
     t->model = parameters->model;
     t->device = device;
     t->opts = *opts;
+    t->opts.leaf_rows_max = larger(opts->leaf_rows_max, opts->rows_max);
     t->n_halves = 2 * (int64_t)c->n_layers;
     if (opts->rows_max < 1 || opts->spans_max < 1 || !(opts->temperature > 0.0f)) {
         status = LS_FAIL(err, LS_ERR_ARG, "tape: %lld rows, %lld sequences, temperature %g", (long long)opts->rows_max,
@@ -118,12 +120,12 @@ done:
 void ls_tape_free(ls_tape *t) {
     if (t == NULL) return;
     {
-        float *const arrays[] = {t->dh,          t->dx,        t->da,       t->db,      t->dnarrow,
-                                 t->dnarrow_raw, t->db_state,  t->dc_state, t->du,      t->ddt,
-                                 t->dz,          t->scale,     t->dweight,  t->drouter, t->picked_dweight,
-                                 t->conv_dw,     t->d_logprob, t->d_entropy};
+        float *const arrays[] = {
+            t->leaf_dh, t->dx, t->da,    t->db,      t->dnarrow, t->dnarrow_raw,    t->db_state,  t->dc_state, t->du,
+            t->ddt,     t->dz, t->scale, t->dweight, t->drouter, t->picked_dweight, t->d_logprob, t->d_entropy};
         for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) ls_memory_free(t->device, arrays[i]);
     }
+    ls_memory_free(t->device, t->leaf_tokens);
     ls_memory_free(t->device, t->rounded);
     for (int64_t i = 0; t->ws != NULL && i < t->n_halves; i++)
         if (i == 0 || !t->opts.recompute) ls_workspace_free(t->ws[i]);

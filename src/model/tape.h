@@ -4,15 +4,16 @@
  * scoring; the tape keeps the residual stream before every half of a layer and, unless it recomputes, what each half
  * computed. Recomputation runs the same ops on the same rows and changes no bit.
  *
- * The backward runs by leaves. A leaf is a run of whole sequences; its gradient is one ordered computation:
+ * The backward runs by leaves. A leaf is a run of whole sequences, which may come in several forwards, a part after the
+ * other; its gradient is one ordered computation, and all its sums go on from part to part:
  *   head          rows with a target, ascending, in blocks that carry no bits; last norm
  *   halves        descending: h_out = h_in + f(rms(h_in)): dh goes through f, then dh = dh + d of the norm
  *   matrices      dw chains over the leaf's rows ascending from +0; inputs of several products add in this order:
  *                 dense gate, up; experts ascending (gate, up), then router; q, k, v; scan's du, then x_proj's
- *   embedding     rows ascending; with tied embeddings after the head's share
- *   A_log         dA_log = dA2 * A2
+ *   embedding     the leaf's rows ascending; with tied embeddings after the head's share
+ *   A_log         dA_log = dA2 * A2, at the leaf's end
  * and the contracts of the ops (op/NAME_backward.h, op/scan.h, op/conv1d.h). It depends on the leaf's sequences, their
- * order and the weights only: not on which other leaves a forward held, on threads, or on recomputation. */
+ * order and the weights only: not on how forwards held it and which other leaves, on threads, or on recomputation. */
 #ifndef LS_MODEL_TAPE_H
 #define LS_MODEL_TAPE_H
 
@@ -25,6 +26,7 @@ typedef struct ls_tape_opts {
     int64_t rows_max, spans_max; /* tokens and sequences of one forward */
     bool recompute;              /* keep the residual stream only */
     float temperature;           /* of the log-probabilities; 1 is the model's own */
+    int64_t leaf_rows_max;       /* tokens of a leaf of several parts; 0: a leaf is of one forward */
 } ls_tape_opts;
 
 ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_device *device, const ls_tape_opts *opts,
@@ -39,11 +41,13 @@ ls_status ls_tape_logprob(ls_tape *tape, const int64_t *targets, float *logprob,
 /* Rows [row, row + n) of the residual stream of the last forward into out [n][H], host memory: before half `half` of
  * the model's 2 n_layers, or behind the last. Waits for the device. */
 ls_status ls_tape_residual(const ls_tape *tape, int64_t half, int64_t row, int64_t n, float *out, ls_error *err);
-/* Adds to gradient [parameters->n_elements], device memory, all of it +0 where `is_zero` says so, the gradient of
+/* A leaf or the next part of one, the sequences [begin, end) of the last forward, into gradient
+ * [parameters->n_elements], device memory, all of it +0 before the first part: the gradient of
  *   sum over rows of d_logprob[r] * logprob[r] + d_entropy[r] * entropy[r]
- * for the sequences [begin, end) of the last forward. d_entropy may be NULL. Host arrays are over all rows of the tape
- * and may be reused at once. */
+ * d_entropy may be NULL. Host arrays are over all rows of the tape and may be reused at once. */
 ls_status ls_tape_backward(ls_tape *tape, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,
-                           const float *d_entropy, float *gradient, bool is_zero, ls_error *err);
+                           const float *d_entropy, float *gradient, bool is_first, ls_error *err);
+/* The leaf has had its last part: gradient is what it adds to the batch's from here on. */
+ls_status ls_tape_finish(ls_tape *tape, float *gradient, ls_error *err);
 
 #endif

@@ -30,16 +30,18 @@ struct ls_tape {
     int64_t *head_sequences; /* [rows of a head block + 1] */
 
     /* Backward: gradients of activations, of a leaf's rows. */
-    float *dh, *dx;    /* [rows][H] */
-    uint16_t *rounded; /* [rows][widest projection]: a gradient as both of its products read it; mma16 only */
-    float *da, *db;    /* [rows][widest projection] */
+    float *leaf_dh;       /* [leaf rows][H]: dh of all parts of the leaf, behind them the embedding's */
+    int32_t *leaf_tokens; /* [leaf rows] */
+    int64_t leaf_rows;    /* of the parts that were there */
+    float *dx;            /* [rows][H] */
+    uint16_t *rounded;    /* [rows][widest projection]: a gradient as both of its products read it; mma16 only */
+    float *da, *db;       /* [rows][widest projection] */
     float *dnarrow, *dnarrow_raw; /* [rows][R+2S] */
     float *db_state, *dc_state;   /* [rows][S] */
     float *du, *ddt, *dz;         /* [rows][D] */
     float *scale;                 /* [rows] */
     float *dweight, *drouter;     /* [rows][k], [rows][E] */
     float *picked_dweight;        /* [rows][k] */
-    float *conv_dw;               /* [W][D] */
     float *d_logprob, *d_entropy; /* [rows of a head block] */
 };
 

@@ -14,7 +14,8 @@
  *   dw[k] = sum over t of fma(da[t], x'[t - (d_conv-1) + k], dw), inputs before the sequence being +0
  *   dbias = sum over t of da[t]
  * Both sums: blocks of 64 tokens from the span's start, in a block one ascending chain from +0; a span's blocks add as
- * one ascending chain from +0, then the spans do. Spans are in ascending order of their rows.
+ * one ascending chain from +0, then the spans do, from +0 or `continued` from what an earlier call left: calls may be
+ * cut between spans. Spans are in ascending order of their rows.
  *
  * Which NaN a float32 NaN of y, state or gradients is, is left open. */
 #ifndef LS_OP_CONV1D_H

@@ -9,12 +9,14 @@ static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16;
 
 ls_status ls_conv1d_backward_check(const ls_conv1d_backward_args *args, ls_error *err) {
     const int64_t rows = args->rows, dim = args->dim;
+    const int64_t dw_rows = args->dw_by_channel ? dim : args->d_conv,
+                  dw_columns = args->dw_by_channel ? args->d_conv : dim;
     const ls_operand operands[] = {
         {"x", args->x, rows, dim, args->x_stride, ls_dtype_bytes(args->x_dtype), false},
         {"w", args->w, args->d_conv, dim, dim, 4, false},
         {"dy", args->dy, rows, dim, args->dy_stride, 4, false},
         {"dx", args->dx, rows, dim, args->dx_stride, 4, false},
-        {"dw", args->dw, args->d_conv, dim, dim, 4, false},
+        {"dw", args->dw, dw_rows, dw_columns, dw_columns, 4, false},
     };
     if (!stored(args->x_dtype) || !stored(args->state_dtype))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: x %s, state %s; f32 and bf16 are built", op,

@@ -2,7 +2,7 @@
  *
  * embed:      y[r][c] = R(table[token[r]][c])
  * residual:   out[r][c] = h[r][c] + y[r][c], float32: the residual stream is never rounded to the activation type
- * multiply:   x[i] = x[i] * y[i], float32
+ * multiply:   x[i] = (x[i] * scale) * y[i], float32
  * round_rows: y[r][c] = x[r][c] rounded to bf16: what enters a dense product of the profile mma16 and is used as
  *             float32 besides
  * swiglu:     y[r][c] = R(silu(gate[r][c]) * up[r][c])   (Shazeer 2020, arXiv:2002.05202); silu of num/expf.h */
@@ -38,6 +38,7 @@ typedef struct ls_multiply_args {
     float *x;       /* [n] */
     const float *y; /* [n] */
     int64_t n;
+    float scale;
 } ls_multiply_args;
 
 ls_status ls_multiply_check(const ls_multiply_args *args, ls_error *err);

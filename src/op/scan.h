@@ -23,8 +23,9 @@
  *   ddt = ddt' * sigmoid(dt_raw + dt_bias), ddt' itself where dt came activated;  ddt_bias = ddt_bias + ddt
  * dcc[t][s] and db[t][s] sum C and B over channels: blocks of 32 neighbours, in a block runs of 8 fold by halves 4, 2,
  * 1, then the four runs by halves 2, 1 (absent channels +0); blocks add as one ascending chain from +0.
- * da2, dd and ddt_bias start at +0 in each span; the spans' values add as one ascending chain from +0; da2 is
- * multiplied by LN2 at the end. Spans are in ascending order of their rows. No NaN pattern is promised for gradients.
+ * da2, dd and ddt_bias start at +0 in each span; the spans' values add as one ascending chain from +0, or `continued`
+ * from what an earlier call left: calls may be cut between spans. da2 is multiplied by LN2 at the end, unless
+ * continued: that is the caller's then. Spans are in ascending order of their rows. No NaN pattern is promised for gradients.
  */
 #ifndef LS_OP_SCAN_H
 #define LS_OP_SCAN_H

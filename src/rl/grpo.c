@@ -247,6 +247,9 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
     if (opts.rows_max == 0 && !ls_mul_i64(sequences, o->length, &opts.rows_max))
         return LS_FAIL(err, LS_ERR_NOMEM, "a forward of %lld sequences of %lld tokens", (long long)sequences,
                        (long long)o->length);
+    if (!ls_mul_i64(o->train.leaf < n ? o->train.leaf : n, o->length, &opts.leaf_rows_max))
+        return LS_FAIL(err, LS_ERR_NOMEM, "a leaf of %lld sequences of %lld tokens", (long long)o->train.leaf,
+                       (long long)o->length);
     if (o->train.ranks > 1) {
         const ls_comm_opts comm = {(int32_t)o->train.rank, (int32_t)o->train.ranks, o->train.address, o->train.timeout};
         LS_TRY(ls_comm_open(&g->comm, &comm, identity, err));

@@ -479,6 +479,9 @@ static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
     if (opts.rows_max == 0 && !ls_mul_i64(spans, s->longest, &opts.rows_max))
         return LS_FAIL(err, LS_ERR_NOMEM, "a forward of %lld sequences of %lld tokens", (long long)spans,
                        (long long)s->longest);
+    if (!ls_mul_i64(o->train.leaf < o->batch ? o->train.leaf : o->batch, s->longest, &opts.leaf_rows_max))
+        return LS_FAIL(err, LS_ERR_NOMEM, "a leaf of %lld sequences of %lld tokens", (long long)o->train.leaf,
+                       (long long)s->longest);
     identity = ls_fnv_mix(identity, &s->digest, (int64_t)sizeof s->digest);
     identity = ls_fnv_mix(identity, &o->train.steps, (int64_t)sizeof o->train.steps);
     if (o->train.ranks > 1) {

@@ -53,7 +53,8 @@ static const ls_option rows[] = {
     SWITCH("new_schedule", new_schedule,
            "Of a resumed run: schedule, rate, rate_floor, warmup and schedule_steps may be others than before"),
     INT("microbatch", false, microbatch, 1, SEQUENCES_MAX, "Leaves of one forward, at most"),
-    INT("rows", false, rows, 0, 1 << 30, "Tokens of one forward, at most (0: what microbatch leaves can have)"),
+    INT("rows", false, rows, 0, 1 << 30,
+        "Tokens of one forward, at most; a leaf that has more takes several (0: what microbatch leaves can have)"),
     SWITCH("recompute", recompute, "Compute activations again in the backward instead of keeping them"),
     INT("gradients", false, gradients, 0, 64,
         "Gradients of leaves and of sums of leaves that the device holds at a time, at most; the others wait in the "

@@ -21,9 +21,11 @@ typedef struct own_leaves {
 typedef struct step_state {
     ls_train_batch batch;
     own_leaves own;
-    int64_t next;           /* leaf that the next forward begins with */
-    int64_t first, n;       /* sequences [first, first + n) of the batch: those of the last forward */
-    int64_t leaf, n_leaves; /* its leaves; 0 of them once they have had their backward */
+    int64_t next; /* sequence that the next forward begins with */
+    int64_t first,
+        n; /* sequences [first, first + n) of the batch: those of the last forward; n is 0 behind its backward */
+    float *gradient; /* of the leaf that is being made */
+    bool is_flat;    /* nothing has been learnt from the parts that it has had: its gradient is +0 everywhere */
     ls_adamw_factors factors;
     double rate;
 } step_state;
@@ -142,7 +144,12 @@ ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *direc
     {
         const int64_t spans =
             opts->microbatch < leaves_of(t, opts->sequences_max) ? opts->microbatch * opts->leaf : opts->sequences_max;
-        const ls_tape_opts tape = {opts->dtype, opts->rows_max, spans, opts->recompute, opts->temperature};
+        const ls_tape_opts tape = {.dtype = opts->dtype,
+                                   .rows_max = opts->rows_max,
+                                   .spans_max = spans,
+                                   .recompute = opts->recompute,
+                                   .temperature = opts->temperature,
+                                   .leaf_rows_max = opts->leaf_rows_max};
         LS_TRY_DONE(ls_tape_create(&t->tape, t->state.parameters, device, &tape, err));
     }
     LS_TRY_DONE(make_gradient(t, err));
@@ -219,14 +226,25 @@ static int64_t leaf_begin(const ls_trainer *t, const ls_train_batch *b, int64_t 
     return leaf_i > b->n / t->opts.leaf ? b->n : smaller(leaf_i * t->opts.leaf, b->n);
 }
 
-/* How many of the leaves [leaf_i, end) the next forward takes. */
-static int64_t take_leaves(const ls_trainer *t, const ls_train_batch *b, int64_t leaf_i, int64_t end) {
-    const int64_t row = b->offsets[leaf_begin(t, b, leaf_i)];
-    int64_t n = 1;
-    while (n < t->opts.microbatch && leaf_i + n < end &&
-           b->offsets[leaf_begin(t, b, leaf_i + n + 1)] - row <= t->opts.rows_max)
-        n++;
-    return n;
+static bool fits(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end) {
+    return b->offsets[end] - b->offsets[first] <= t->opts.rows_max;
+}
+
+/* How many sequences the next forward takes, of those from `first` to the end of leaf end_leaf - 1: whole leaves, or as
+ * much of one as fits where it does not. */
+static int64_t take_sequences(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end_leaf) {
+    const int64_t leaf = first / t->opts.leaf, begin = leaf_begin(t, b, leaf);
+    int64_t end = leaf_begin(t, b, leaf + 1);
+    if (first > begin || !fits(t, b, first, end)) {
+        while (end > first + 1 && !fits(t, b, first, end)) end--;
+        return end - first;
+    }
+    for (int64_t i = 1; i < t->opts.microbatch && leaf + i < end_leaf; i++) {
+        const int64_t further = leaf_begin(t, b, leaf + i + 1);
+        if (!fits(t, b, first, further)) break;
+        end = further;
+    }
+    return end - first;
 }
 
 static own_leaves leaves_here(const ls_trainer *t, const ls_train_batch *b) {
@@ -240,9 +258,8 @@ static int64_t share_begin(const ls_trainer *t, const ls_train_batch *b, const o
     return leaf_begin(t, b, smaller(rank * own->share, own->n));
 }
 
-static ls_status score_microbatch(ls_trainer *t, const ls_train_batch *b, int64_t leaf_i, int64_t n_leaves,
-                                  float *logprob, ls_error *err) {
-    const int64_t first = leaf_begin(t, b, leaf_i), n = leaf_begin(t, b, leaf_i + n_leaves) - first;
+static ls_status score_sequences(ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t n, float *logprob,
+                                 ls_error *err) {
     const int64_t row = b->offsets[first];
     LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + first, n, err));
     return ls_tape_logprob(t->tape, b->targets + row, logprob + row, NULL, err);
@@ -279,12 +296,17 @@ static ls_status check_batch(const ls_trainer *t, const ls_train_batch *b, ls_er
         if (b->offsets[i] < 0 || b->offsets[i + 1] <= b->offsets[i])
             return LS_FAIL(err, LS_ERR_ARG, "sequence %lld is rows %lld to %lld", (long long)i,
                            (long long)b->offsets[i], (long long)b->offsets[i + 1]);
+    for (int64_t i = 0; i < b->n; i++)
+        if (!fits(t, b, i, i + 1))
+            return LS_FAIL(err, LS_ERR_CAPACITY, "sequence %lld has %lld tokens; a forward holds %lld", (long long)i,
+                           (long long)(b->offsets[i + 1] - b->offsets[i]), (long long)o->rows_max);
     for (int64_t i = 0; i < leaves_of(t, b->n); i++) {
         const int64_t begin = leaf_begin(t, b, i), end = leaf_begin(t, b, i + 1);
-        if (b->offsets[end] - b->offsets[begin] > o->rows_max)
-            return LS_FAIL(err, LS_ERR_CAPACITY, "sequences %lld to %lld have %lld tokens; a forward holds %lld",
+        if (!fits(t, b, begin, end) && b->offsets[end] - b->offsets[begin] > o->leaf_rows_max)
+            return LS_FAIL(err, LS_ERR_CAPACITY,
+                           "sequences %lld to %lld have %lld tokens; a forward holds %lld, a leaf of several %lld",
                            (long long)begin, (long long)end - 1, (long long)(b->offsets[end] - b->offsets[begin]),
-                           (long long)o->rows_max);
+                           (long long)o->rows_max, (long long)o->leaf_rows_max);
     }
     return LS_OK;
 }
@@ -345,10 +367,10 @@ static ls_status sum_squares(ls_trainer *t, const ls_train_batch *b, const float
 
 static ls_status score_batch(ls_trainer *t, const ls_train_batch *b, float *logprob, ls_error *err) {
     const own_leaves own = leaves_here(t, b);
-    for (int64_t leaf_i = own.begin; leaf_i < own.end;) {
-        const int64_t n = take_leaves(t, b, leaf_i, own.end);
-        LS_TRY(score_microbatch(t, b, leaf_i, n, logprob, err));
-        leaf_i += n;
+    const int64_t end = leaf_begin(t, b, own.end);
+    for (int64_t first = leaf_begin(t, b, own.begin), n; first < end; first += n) {
+        n = take_sequences(t, b, first, own.end);
+        LS_TRY(score_sequences(t, b, first, n, logprob, err));
     }
     if (t->opts.comm == NULL) return LS_OK;
     for (int64_t r = 0; r <= ranks_of(t); r++)
@@ -396,24 +418,22 @@ static ls_status begin(ls_trainer *t, const ls_train_batch *b, ls_error *err) {
     LS_TRY(ls_adamw_factors_make(&s->factors, &adamw, step, err));
     LS_TRY(check_batch(t, b, err));
     s->own = leaves_here(t, b);
-    s->next = s->own.begin;
+    s->next = leaf_begin(t, b, s->own.begin);
     memset(t->metrics, 0, (size_t)(b->n * t->opts.n_metrics) * sizeof(double));
     ls_gradient_begin(t->gradient);
     return LS_OK;
 }
 
-bool ls_trainer_has_more(const ls_trainer *t) { return t->now.next < t->now.own.end; }
+bool ls_trainer_has_more(const ls_trainer *t) { return t->now.next < leaf_begin(t, &t->now.batch, t->now.own.end); }
 
 static ls_status forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
     const ls_trainer_opts *o = &t->opts;
     step_state *s = &t->now;
     const ls_train_batch *b = &s->batch;
-    LS_ASSERT(ls_trainer_has_more(t), "leaf %lld of %lld", (long long)s->next, (long long)s->own.end);
-    s->leaf = s->next;
-    s->n_leaves = take_leaves(t, b, s->leaf, s->own.end);
-    s->next += s->n_leaves;
-    s->first = leaf_begin(t, b, s->leaf);
-    s->n = leaf_begin(t, b, s->next) - s->first;
+    LS_ASSERT(ls_trainer_has_more(t), "sequence %lld of %lld", (long long)s->next, (long long)b->n);
+    s->first = s->next;
+    s->n = take_sequences(t, b, s->first, s->own.end);
+    s->next += s->n;
     const int64_t row = b->offsets[s->first], n_rows = b->offsets[s->first + s->n] - row;
     for (int64_t i = 0; i <= s->n; i++) t->offsets[i] = b->offsets[s->first + i] - row;
     LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + s->first, s->n, err));
@@ -433,21 +453,35 @@ static ls_status forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status backward(ls_trainer *t, ls_error *err) {
+/* Sequences [from, to) of the last forward, all of one leaf. Parts that nothing is learnt from are left out only as long
+ * as there was no other: the leaf's gradient is +0 everywhere, and so it would be with them. */
+static ls_status part_backward(ls_trainer *t, int64_t from, int64_t to, ls_error *err) {
     step_state *s = &t->now;
     const ls_train_batch *b = &s->batch;
-    const int64_t *targets = b->targets + b->offsets[s->first];
-    LS_ASSERT(s->n_leaves > 0, "no forward since the backward before leaf %lld", (long long)s->next);
-    for (int64_t i = 0; i < s->n_leaves; i++) {
-        const int64_t from = leaf_begin(t, b, s->leaf + i) - s->first;
-        const int64_t to = leaf_begin(t, b, s->leaf + i + 1) - s->first;
-        float *gradient;
-        LS_TRY(ls_gradient_leaf(t->gradient, true, &gradient, err));
-        if (!is_flat(t, t->offsets[from], t->offsets[to]))
-            LS_TRY(ls_tape_backward(t->tape, from, to, targets, t->d_logprob, t->d_entropy, gradient, true, err));
-        LS_TRY(ls_gradient_fold(t->gradient, err));
+    const int64_t leaf = (s->first + from) / t->opts.leaf, *targets = b->targets + b->offsets[s->first];
+    if (s->first + from == leaf_begin(t, b, leaf)) {
+        LS_TRY(ls_gradient_leaf(t->gradient, true, &s->gradient, err));
+        s->is_flat = true;
     }
-    s->n_leaves = 0;
+    if (!s->is_flat || !is_flat(t, t->offsets[from], t->offsets[to])) {
+        LS_TRY(ls_tape_backward(t->tape, from, to, targets, t->d_logprob, t->d_entropy, s->gradient, s->is_flat, err));
+        s->is_flat = false;
+    }
+    if (s->first + to < leaf_begin(t, b, leaf + 1)) return LS_OK;
+    if (!s->is_flat) LS_TRY(ls_tape_finish(t->tape, s->gradient, err));
+    return ls_gradient_fold(t->gradient, err);
+}
+
+static ls_status backward(ls_trainer *t, ls_error *err) {
+    step_state *s = &t->now;
+    LS_ASSERT(s->n > 0, "no forward since the backward before sequence %lld", (long long)s->next);
+    for (int64_t from = 0; from < s->n;) {
+        const int64_t leaf_end = leaf_begin(t, &s->batch, (s->first + from) / t->opts.leaf + 1) - s->first;
+        const int64_t to = smaller(leaf_end, s->n);
+        LS_TRY(part_backward(t, from, to, err));
+        from = to;
+    }
+    s->n = 0;
     return LS_OK;
 }
 

@@ -2,14 +2,14 @@
  * is the caller's, who turns log-probabilities into their gradients: in a callback, or between the calls of a step.
  *
  * A step, for sequences in index order (t: its number, from 1 on):
- *   leaves      [j leaf, (j + 1) leaf) of the sequences; forward, log-probabilities, the caller's gradients of them,
+ *   leaves      [j leaf, (j + 1) leaf) of the sequences, each in one forward or in several; forward, log-probabilities, the caller's gradients of them,
  *               backward (model/tape.h); a leaf whose rows all have gradients of 0 needs no backward: its own is +0
  *   gradient    of all leaves by the leaf tree (train/gradient.h)
  *   norm        ls_squares over the parameters in order, ls_gradient_scale(count, max_norm)
  *   update      ls_adamw for each parameter with the rate of step t (train/rate.h); decay is 0 but for matrices, the
  *               embedding and the taps of convolutions: norms, biases, D and A_log do not decay
  *   publish     every weight is its master, rounded once; the model computes with it from here on
- * Its bits depend on these, the options marked so and the weights; not on how many leaves share a forward, on
+ * Its bits depend on these, the options marked so and the weights; not on what shares a forward, on
  * recomputation, threads, instruction set, or how many processes share the leaves.
  *
  * A loss or gradient that is not finite, or any other failure, ends a step before anything has changed. Everything is
@@ -50,7 +50,8 @@ typedef struct ls_trainer_opts {
     double max_norm; /* infinity: no clipping */
     /* These do not. */
     int64_t microbatch;    /* leaves of one forward, at most */
-    int64_t rows_max;      /* tokens of one forward, at most; every leaf must fit */
+    int64_t rows_max;      /* tokens of one forward, at most; every sequence must fit */
+    int64_t leaf_rows_max; /* tokens of a leaf that does not fit and goes through in parts; 0: every leaf must fit */
     int64_t sequences_max; /* of a batch */
     int64_t gradients;     /* that the device holds at a time, at most: others wait on the host. 0: what fits */
     bool recompute;
@@ -107,13 +108,13 @@ ls_status ls_trainer_score(ls_trainer *trainer, const ls_train_batch *batch, flo
 
 /* A step in its parts, for who looks at log-probabilities before anything is learnt from them:
  *   begin      checks the batch, whose arrays stay as they are until the step ends
- *   forward    of the next leaves that this process has, at most a microbatch; *rows is good until the next forward
+ *   forward    of the next leaves that this process has, at most a microbatch, or of a part of one; *rows is good until the next forward
  *   backward   of what the last forward left, by the gradients that the caller has written into rows; a forward without
  *              one adds nothing, and the step cannot be updated then
  *   update     once nothing is left: gradient, norm, AdamW, publish
  * Before the update nothing has changed: a step ends with it, with a failure, or where the caller begins another. */
 ls_status ls_trainer_begin(ls_trainer *trainer, const ls_train_batch *batch, ls_error *err);
-bool ls_trainer_has_more(const ls_trainer *trainer); /* leaves that have had no forward */
+bool ls_trainer_has_more(const ls_trainer *trainer); /* sequences that have had no forward */
 ls_status ls_trainer_forward(ls_trainer *trainer, ls_train_rows *rows, ls_error *err);
 ls_status ls_trainer_backward(ls_trainer *trainer, ls_error *err);
 ls_status ls_trainer_update(ls_trainer *trainer, ls_train_stats *stats, ls_error *err);

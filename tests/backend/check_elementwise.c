@@ -116,7 +116,7 @@ static void residual(bk_run *run) {
 static void multiply_one(door *d, int64_t n, value_kind kind, int64_t x_offset, int64_t y_offset) {
     const door_buffer x = values_put(d, "x", LS_F32, n, kind, 5, x_offset),
                       y = values_put(d, "y", LS_F32, n, kind, 6, y_offset);
-    DOOR_CALL(d, multiply, .x = x.at[s], .y = y.at[s], .n = n);
+    DOOR_CALL(d, multiply, .x = x.at[s], .y = y.at[s], .n = n, .scale = 0.693147182f);
     values_same(d, &x, LS_F32, "%s, %lld elements, offsets %lld %lld", value_names[kind], (long long)n,
                 (long long)x_offset, (long long)y_offset);
     values_same(d, &y, LS_F32, "%lld elements", (long long)n);

@@ -15,7 +15,7 @@ enum { SAMPLES = 60 };
 static float *gradient_of(const trained *t, const batch *b, ls_device *device, ls_dtype dtype, bool recompute,
                           int64_t begin, int64_t end, float *logprob) {
     const int64_t rows = b->offsets[b->n];
-    const ls_tape_opts opts = {dtype, rows, b->n, recompute, 1.0f};
+    const ls_tape_opts opts = {dtype, rows, b->n, recompute, 1.0f, 0};
     const int64_t bytes = t->parameters->n_elements * (int64_t)sizeof(float);
     float *gradient = malloc((size_t)bytes), *there = to_device(device, NULL, bytes);
     ls_tape *tape;
@@ -24,6 +24,7 @@ static float *gradient_of(const trained *t, const batch *b, ls_device *device, l
     assert_ok(ls_tape_forward(tape, b->tokens, b->offsets, b->n, &err), err);
     if (logprob != NULL) assert_ok(ls_tape_logprob(tape, b->targets, logprob, NULL, &err), err);
     assert_ok(ls_tape_backward(tape, begin, end, b->targets, b->d_logprob, b->d_entropy, there, true, &err), err);
+    assert_ok(ls_tape_finish(tape, there, &err), err);
     from_device(device, gradient, there, bytes);
     ls_memory_free(device, there);
     ls_tape_free(tape);
@@ -204,51 +205,60 @@ static void a_leaf_is_one_computation(void **state) {
     check_leaf("jamba-bf16", LS_BF16, LS_PROFILE_MMA16, 8, 71);
 }
 
-/* Matrices' gradients continue from sequence to sequence: a leaf of all is its sequences one after the other. The head
- * takes rows in blocks of 64, which hold other rows of a sequence in the one case than in the other. */
-static void matrices_continue_over_sequences(void **state) {
+/* A leaf that goes through in parts, a forward each, has the bits of a leaf in one piece. The head takes rows in blocks
+ * of 64, which hold other rows of a sequence in the one case than in the other. */
+static void check_parts(const char *directory, ls_profile profile) {
     const int64_t lengths[] = {61, 90, 7, 200};
-    char directory[] = "/tmp/ls-test-XXXXXX";
+    const ls_tape_opts opts = {LS_BF16, 200, 1, false, 1.0f, 358};
     ls_device *device = test_device(2, ls_isa_best());
-    (void)state;
-    fresh_model(directory, FRESH_MAMBA("false"));
-    for (int profile = LS_PROFILE_EXACT; profile <= LS_PROFILE_MMA16; profile++) {
-        const ls_tape_opts opts = {LS_BF16, 358, 4, false, 1.0f};
-        float *together, *apart, *there;
-        ls_tape *tape;
-        trained t;
-        batch b;
-        ls_error err;
-        int64_t bytes, n_matrices = 0;
-        trained_open_at(&t, directory);
-        assert_ok(ls_model_set_profile(t.model, (ls_profile)profile, LS_BF16, &err), err);
-        batch_make(&b, t.model, lengths, 4, 33);
-        bytes = t.parameters->n_elements * (int64_t)sizeof(float);
-        together = gradient_of(&t, &b, device, LS_BF16, false, 0, 4, NULL);
-        apart = malloc((size_t)bytes);
-        there = to_device(device, NULL, bytes);
-        assert_ok(ls_tape_create(&tape, t.parameters, device, &opts, &err), err);
-        assert_ok(ls_tape_forward(tape, b.tokens, b.offsets, b.n, &err), err);
-        for (int64_t s = 0; s < 4; s++)
-            assert_ok(ls_tape_backward(tape, s, s + 1, b.targets, b.d_logprob, b.d_entropy, there, s == 0, &err), err);
-        from_device(device, apart, there, bytes);
-        for (int64_t i = 0; i < t.parameters->n; i++) {
-            const ls_parameter *p = &t.parameters->list[i];
-            if (p->slot.kind != LS_SLOT_MATRIX) continue;
-            if (count_bit_diffs(together + p->offset, apart + p->offset, p->n_elements) != 0)
-                fail_msg("%s: %s: bits differ", ls_profile_name((ls_profile)profile), p->slot.name);
-            n_matrices++;
-        }
-        assert_int_equal(n_matrices, 2 * 4 + 1);
-        ls_memory_free(device, there);
-        ls_tape_free(tape);
-        free(together);
-        free(apart);
-        batch_free(&b);
-        trained_close(&t);
+    float *together, *apart, *there;
+    ls_tape *tape;
+    trained t;
+    batch b;
+    ls_error err;
+    int64_t bytes;
+    trained_open_at(&t, directory);
+    assert_ok(ls_model_set_profile(t.model, profile, LS_BF16, &err), err);
+    batch_make(&b, t.model, lengths, 4, 33);
+    bytes = t.parameters->n_elements * (int64_t)sizeof(float);
+    together = gradient_of(&t, &b, device, LS_BF16, false, 0, 4, NULL);
+    apart = malloc((size_t)bytes);
+    there = to_device(device, NULL, bytes);
+    assert_ok(ls_tape_create(&tape, t.parameters, device, &opts, &err), err);
+    for (int64_t s = 0; s < 4; s++) {
+        const int64_t row = b.offsets[s];
+        assert_ok(ls_tape_forward(tape, b.tokens, b.offsets + s, 1, &err), err);
+        assert_ok(
+            ls_tape_backward(tape, 0, 1, b.targets + row, b.d_logprob + row, b.d_entropy + row, there, s == 0, &err),
+            err);
     }
-    remove_model(directory);
+    assert_ok(ls_tape_finish(tape, there, &err), err);
+    from_device(device, apart, there, bytes);
+    for (int64_t i = 0; i < t.parameters->n; i++) {
+        const ls_parameter *p = &t.parameters->list[i];
+        if (count_bit_diffs(together + p->offset, apart + p->offset, p->n_elements) != 0)
+            fail_msg("%s: %s: bits differ", ls_profile_name(profile), p->slot.name);
+    }
+    ls_memory_free(device, there);
+    ls_tape_free(tape);
+    free(together);
+    free(apart);
+    batch_free(&b);
+    trained_close(&t);
     test_device_close(device);
+}
+
+static void a_leaf_in_parts_is_one(void **state) {
+    char untied[] = "/tmp/ls-test-XXXXXX", tied[] = "/tmp/ls-test-XXXXXX";
+    (void)state;
+    fresh_model(untied, FRESH_MAMBA("false"));
+    fresh_model(tied, FRESH_MAMBA("true"));
+    for (int profile = LS_PROFILE_EXACT; profile <= LS_PROFILE_MMA16; profile++) {
+        check_parts(untied, (ls_profile)profile);
+        check_parts(tied, (ls_profile)profile);
+    }
+    remove_model(untied);
+    remove_model(tied);
 }
 
 /* ---- the head's gradient in mma16, written out ---- */
@@ -277,7 +287,7 @@ static float chain_over_rows(const batch *b, const float *dlogits, const uint16_
 static uint16_t *head_input(const trained *t, const batch *b, ls_device *device, ls_device *cpu) {
     const ls_model_config *c = &t->model->config;
     const int64_t rows = b->offsets[b->n], hidden = c->hidden;
-    const ls_tape_opts opts = {LS_BF16, rows, b->n, true, 1.0f};
+    const ls_tape_opts opts = {LS_BF16, rows, b->n, true, 1.0f, 0};
     float *h = malloc((size_t)(rows * hidden) * sizeof *h), *w = malloc((size_t)hidden * sizeof *w);
     uint16_t *x = malloc((size_t)(rows * hidden) * sizeof *x);
     const ls_rmsnorm_args norm = {h, LS_F32, hidden, w, c->rms_eps, x, LS_BF16, hidden, rows, hidden};
@@ -420,7 +430,7 @@ static void gradients_of_mma16_are_near_those_of_exact(void **state) {
 }
 
 static void experts_have_no_gradient_in_mma16(void **state) {
-    const ls_tape_opts opts = {LS_BF16, 8, 1, true, 1.0f};
+    const ls_tape_opts opts = {LS_BF16, 8, 1, true, 1.0f, 0};
     ls_tape *tape;
     trained t;
     ls_error err;
@@ -486,7 +496,7 @@ int main(void) {
         cmocka_unit_test(gradients_are_those_of_autograd),
         cmocka_unit_test(log_probabilities_are_those_of_scoring),
         cmocka_unit_test(a_leaf_is_one_computation),
-        cmocka_unit_test(matrices_continue_over_sequences),
+        cmocka_unit_test(a_leaf_in_parts_is_one),
         cmocka_unit_test(the_heads_gradient_is_the_textbooks),
         cmocka_unit_test(gradients_of_mma16_are_near_those_of_exact),
         cmocka_unit_test(experts_have_no_gradient_in_mma16),

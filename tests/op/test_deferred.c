@@ -58,7 +58,7 @@ static void results_wait_for_the_wait(void **state) {
     const float one[] = {1.0f, 2.0f, 3.0f, 4.0f};
     float *x = chain_put(device, one, sizeof one, "x"), *y = chain_put(device, one, sizeof one, "y");
     float got[4] = {0}, later[4] = {0};
-    const ls_multiply_args square = {x, y, 4};
+    const ls_multiply_args square = {x, y, 4, 1.0f};
     ls_error err;
     (void)state;
     assert_ok(ls_multiply(device, &square, &err), err);
@@ -124,7 +124,7 @@ static void host_accesses_are_named(void **state) {
     ls_error err;
     (void)state;
     assert_ok(ls_gemm_pack(device, &packed, w, LS_F32, 2, 2, &err), err);
-    assert_ok(ls_multiply(device, &(ls_multiply_args){(float *)(void *)x, (float *)(void *)y, 4}, &err), err);
+    assert_ok(ls_multiply(device, &(ls_multiply_args){(float *)(void *)x, (float *)(void *)y, 4, 1.0f}, &err), err);
     assert_ok(ls_memory_read(device, out, y, sizeof out, &err), err);
     /* Calls 1 to 3 write, 4 packs. */
     expect_death(look_at, x + 5, "'residual stream', byte 5 of 16; the last call with a pointer into it is multiply, ");
@@ -248,7 +248,7 @@ static void errors_surface_at_the_wait(void **state) {
     take(device, got, rows, sizeof got);
     assert_true(got[0] == 3.0f && got[1] == 1.0f && got[2] == 2.0f);
     /* What the host can see is refused at once, and nothing is queued. */
-    check_failed(ls_multiply(device, &(ls_multiply_args){NULL, rows, 3}, &err), &err, "multiply: x is a null");
+    check_failed(ls_multiply(device, &(ls_multiply_args){NULL, rows, 3, 1.0f}, &err), &err, "multiply: x is a null");
     /* A wait that another call makes for itself returns what it finds. */
     assert_ok(ls_memory_write(device, tokens, bad, sizeof bad, &err), err);
     assert_ok(ls_embed(device, &args, &err), err);
@@ -409,7 +409,7 @@ static void devices_do_not_wait_for_each_other(void **state) {
     for (int i = 0; i < 2; i++) {
         const float start[] = {3.0f + (float)i, 5.0f};
         x[i] = chain_put(devices[i], start, sizeof start, names[i]);
-        assert_ok(ls_multiply(devices[i], &(ls_multiply_args){x[i], x[i], 2}, &err), err);
+        assert_ok(ls_multiply(devices[i], &(ls_multiply_args){x[i], x[i], 2, 1.0f}, &err), err);
         assert_ok(ls_memory_read(devices[i], got[i], x[i], sizeof got[i], &err), err);
     }
     assert_ok(ls_device_wait(devices[1], &err), err);

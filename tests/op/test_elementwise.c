@@ -106,20 +106,22 @@ static void residual_adds_once(void **state) {
 
 /* ---- product ---- */
 
-static void multiply_rounds_once(void **state) {
+static void multiply_rounds_twice(void **state) {
     const ls_isa isa = op_isa(state);
     const int64_t sizes[] = {0, 1, 7, 4095, 4096, 4097, 20000};
     uint64_t seed = 9;
     for (int64_t s = 0; s < OP_COUNT(sizes); s++) {
         const int64_t n = sizes[s], tail = 5; /* elements behind x stay as they are */
+        const float scale = s % 2 == 0 ? 0.693147182f : 1.0f;
         op_array start = op_array_make(LS_F32, 1, n + tail, 0), y = op_array_make(LS_F32, 1, n + tail, 0), expected;
         op_fill(&start, op_special, &seed);
         op_fill(&y, op_special, &seed);
         expected = op_copy(&start);
-        for (int64_t i = 0; i < n; i++) op_put(&expected, 0, i, ls_mul(op_get(&start, 0, i), op_get(&y, 0, i)));
+        for (int64_t i = 0; i < n; i++)
+            op_put(&expected, 0, i, ls_mul(ls_mul(op_get(&start, 0, i), scale), op_get(&y, 0, i)));
         for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
             op_array x = op_copy(&start);
-            const ls_multiply_args args = {op_floats(&x), op_floats(&y), n};
+            const ls_multiply_args args = {op_floats(&x), op_floats(&y), n, scale};
             ls_error err;
             assert_ok(ls_multiply(op_devices[isa][t], &args, &err), err);
             op_check(&expected, &x, OP_NAN_ANY, "multiply %lld, threads %d", (long long)n, t + 1);
@@ -137,10 +139,10 @@ static void bad_products_are_named(void **state) {
     (void)state;
 #define REFUSED(word, ...) \
     check_failed(ls_multiply(op_devices[0][0], &(const ls_multiply_args){__VA_ARGS__}, &err), &err, "multiply: " word)
-    REFUSED("x is a null", NULL, x, 2);
-    REFUSED("y is a null", x, NULL, 2);
-    REFUSED("n -2", x, x, -2);
-    REFUSED("x: 1 rows of stride 9223372036854775807", x, x, INT64_MAX);
+    REFUSED("x is a null", NULL, x, 2, 1.0f);
+    REFUSED("y is a null", x, NULL, 2, 1.0f);
+    REFUSED("n -2", x, x, -2, 1.0f);
+    REFUSED("x: 1 rows of stride 9223372036854775807", x, x, INT64_MAX, 1.0f);
 #undef REFUSED
     assert_true(x[0] == 1.0f && x[1] == 2.0f);
 }
@@ -349,7 +351,7 @@ int main(void) {
         OP_CASES(embedding_copies_rows),
         OP_CASES(bad_token_is_named),
         OP_CASES(residual_adds_once),
-        OP_CASES(multiply_rounds_once),
+        OP_CASES(multiply_rounds_twice),
         cmocka_unit_test(bad_products_are_named),
         OP_CASES(rows_round_once),
         cmocka_unit_test(bad_rounding_is_named),

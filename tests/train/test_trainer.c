@@ -42,11 +42,61 @@ static void settings_carry_no_bits(void **state) {
                         opts.microbatch = microbatch;
                         opts.recompute = recompute;
                         if (microbatch == 4) opts.rows_max = 60; /* the tokens cut forwards short */
+                        if (microbatch == 2) opts.rows_max = 14, opts.leaf_rows_max = 28; /* a leaf in parts */
                         if (bits_of(names[m], &opts, threads, isa, steps) != bits)
                             fail_msg("%s: microbatch %lld, recompute %d, %d threads, %s: other bits", names[m],
                                      (long long)microbatch, recompute, threads, ls_isa_name(isa));
                     }
     }
+}
+
+/* Parts of a leaf that nothing is learnt from, before, between and behind others, and a leaf of nothing else. */
+static void parts_may_be_flat(void **state) {
+    static const int64_t flat[] = {0, 2, 4, 8, 9, 10, 11, 14};
+    ls_trainer_opts opts = usual_opts();
+    uint64_t bits[3];
+    (void)state;
+    opts.leaf = 4;
+    for (int i = 0; i < 3; i++) {
+        training t;
+        batch b;
+        ls_train_batch view;
+        ls_train_stats stats;
+        ls_error err;
+        if (i > 0) opts.rows_max = i == 1 ? 30 : 14, opts.leaf_rows_max = 56;
+        training_open(&t, fixture_path("jamba-odd"), &opts, 2, ls_isa_best());
+        b = batch_make(15, 14, t.model->config.vocab, 77);
+        for (size_t k = 0; k < sizeof flat / sizeof flat[0]; k++)
+            for (int64_t r = b.offsets[flat[k]]; r < b.offsets[flat[k] + 1]; r++) b.targets[r] = -1;
+        view = batch_view(&b);
+        for (int step = 0; step < 3; step++) assert_ok(ls_trainer_step(t.trainer, &view, &stats, &err), err);
+        bits[i] = state_bits(t.state);
+        batch_free(&b);
+        training_close(&t);
+    }
+    assert_true(bits[1] == bits[0] && bits[2] == bits[0]);
+}
+
+/* A leaf goes through in parts only where the trainer was made for it. */
+static void what_does_not_fit_is_named(void **state) {
+    ls_trainer_opts opts = usual_opts();
+    training t;
+    batch b;
+    ls_train_batch view;
+    ls_train_stats stats;
+    ls_error err;
+    (void)state;
+    opts.rows_max = 14;
+    training_open(&t, fixture_path("jamba-nobias"), &opts, 1, ls_isa_best());
+    b = batch_make(15, 14, t.model->config.vocab, 77);
+    view = batch_view(&b);
+    check_failed(ls_trainer_step(t.trainer, &view, &stats, &err), &err, "a forward holds 14, a leaf of several 0");
+    batch_free(&b);
+    b = batch_make(15, 40, t.model->config.vocab, 77);
+    view = batch_view(&b);
+    check_failed(ls_trainer_step(t.trainer, &view, &stats, &err), &err, "tokens; a forward holds 14");
+    batch_free(&b);
+    training_close(&t);
 }
 
 /* What carries bits does: a test that sees no difference would see none. */
@@ -174,7 +224,7 @@ static void a_step_is_its_contract(void **state) {
     training t;
     ls_tape *tape;
     ls_parameters *p;
-    const ls_tape_opts tape_opts = {LS_F32, 4096, 15, true, 1.0f};
+    const ls_tape_opts tape_opts = {LS_F32, 4096, 15, true, 1.0f, 0};
     ls_train_stats stats;
     ls_train_batch view;
     ls_gradient *g;
@@ -200,7 +250,8 @@ static void a_step_is_its_contract(void **state) {
     assert_ok(ls_tape_forward(tape, b.tokens, b.offsets, b.n, &err), err);
     for (int64_t i = 0; i < 8; i++) {
         assert_ok(ls_gradient_leaf(g, true, &there, &err), err);
-        assert_ok(ls_tape_backward(tape, 2 * i, i == 7 ? 15 : 2 * i + 2, b.targets, d, NULL, there, false, &err), err);
+        assert_ok(ls_tape_backward(tape, 2 * i, i == 7 ? 15 : 2 * i + 2, b.targets, d, NULL, there, true, &err), err);
+        assert_ok(ls_tape_finish(tape, there, &err), err);
         assert_ok(ls_gradient_fold(g, &err), err);
     }
     assert_ok(ls_gradient_root(g, &there, &err), err);
@@ -456,6 +507,8 @@ int main(void) {
         cmocka_unit_test(rates_follow_their_formulas),
         cmocka_unit_test(a_step_is_its_contract),
         cmocka_unit_test(settings_carry_no_bits),
+        cmocka_unit_test(parts_may_be_flat),
+        cmocka_unit_test(what_does_not_fit_is_named),
         cmocka_unit_test(other_options_have_other_bits),
         cmocka_unit_test(the_loss_falls),
         cmocka_unit_test(a_step_in_its_parts),

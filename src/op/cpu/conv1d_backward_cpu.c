@@ -89,6 +89,12 @@ LS_KERNEL_DEFINE(ls_conv1d_backward_kernel) {
     }
 }
 
+/* The sum of parameter k (a tap, then the bias) of a channel. */
+static float *sum_of(const ls_conv1d_backward_args *a, int64_t k, int64_t channel) {
+    if (k == a->d_conv) return a->dbias + channel;
+    return a->dw + (a->dw_by_channel ? channel * a->d_conv + k : k * a->dim + channel);
+}
+
 /* Items are blocks of channels: blocks of tokens add up to spans, spans to the call. */
 LS_KERNEL_DEFINE(ls_conv1d_parameters_kernel) {
     const ls_workspace_call *call = context;
@@ -97,9 +103,9 @@ LS_KERNEL_DEFINE(ls_conv1d_parameters_kernel) {
     for (int64_t block = begin; block < end; block++)
         for (int64_t k = 0; k <= a->d_conv; k++) {
             const int64_t channel = block * LS_CONV1D_BLOCK, n = channels(a, block);
-            float *out = k < a->d_conv ? a->dw + k * a->dim : a->dbias;
             lanes total = {0};
-            if (out == NULL) continue;
+            if (k == a->d_conv && a->dbias == NULL) continue;
+            for (int64_t c = 0; c < n && a->continued; c++) total[c] = *sum_of(a, k, channel + c);
             for (int64_t i = 0; i < a->n_spans; i++) {
                 lanes part = {0};
                 if (a->spans[i].slot < 0) continue;
@@ -110,6 +116,6 @@ LS_KERNEL_DEFINE(ls_conv1d_parameters_kernel) {
                 }
                 for (int64_t c = 0; c < n; c++) total[c] = ls_add(total[c], part[c]);
             }
-            memcpy(out + channel, total, (size_t)n * sizeof(float));
+            for (int64_t c = 0; c < n; c++) *sum_of(a, k, channel + c) = total[c];
         }
 }

@@ -291,8 +291,9 @@ LS_KERNEL_DEFINE(ls_scan_parameters_kernel) {
     ls_scan_backward_plan plan;
     ls_scan_backward_plan_make(&plan, a);
     for (int64_t c = begin; c < end; c++) {
-        float dd = 0.0f, ddt_bias = 0.0f;
-        memset(scratch, 0, (size_t)states * sizeof(float));
+        float dd = a->continued && a->dd != NULL ? a->dd[c] : 0.0f;
+        float ddt_bias = a->continued && a->ddt_bias != NULL ? a->ddt_bias[c] : 0.0f;
+        for (int64_t s = 0; s < states; s++) scratch[s] = a->continued ? a->da2[c * states + s] : 0.0f;
         for (int64_t i = 0; i < a->n_spans; i++) {
             const int64_t share = i * a->dim + c;
             const float *da2 = call->floats + plan.a2 + share * states;
@@ -301,7 +302,8 @@ LS_KERNEL_DEFINE(ls_scan_parameters_kernel) {
             dd = ls_add(dd, call->floats[plan.d + share]);
             ddt_bias = ls_add(ddt_bias, call->floats[plan.bias + share]);
         }
-        for (int64_t s = 0; s < states; s++) a->da2[c * states + s] = ls_mul(scratch[s], LS_LN2);
+        for (int64_t s = 0; s < states; s++)
+            a->da2[c * states + s] = a->continued ? scratch[s] : ls_mul(scratch[s], LS_LN2);
         if (a->dd != NULL) a->dd[c] = dd;
         if (a->ddt_bias != NULL) a->ddt_bias[c] = ddt_bias;
     }

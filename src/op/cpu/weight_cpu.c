@@ -34,7 +34,7 @@ LS_KERNEL_DEFINE(ls_multiply_kernel) {
     const ls_multiply_args *a = context;
     const int64_t last = min_i64(end * LS_ADAMW_BLOCK, a->n);
     (void)scratch;
-    for (int64_t i = begin * LS_ADAMW_BLOCK; i < last; i++) a->x[i] = ls_mul(a->x[i], a->y[i]);
+    for (int64_t i = begin * LS_ADAMW_BLOCK; i < last; i++) a->x[i] = ls_mul(ls_mul(a->x[i], a->scale), a->y[i]);
 }
 
 LS_KERNEL_DEFINE(ls_gather_kernel) {

@@ -143,8 +143,10 @@ static __global__ void __launch_bounds__(THREADS) parameter_kernel(const __grid_
     ls_cuda_begin();
     const ls_conv1d_backward_args *a = &p.a;
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = (a->d_conv + 1) * a->dim;
-    float sum = 0.0f;
-    if (p.fault->code != LS_FAULT_NONE || i >= n) return;
+    const int64_t tap = i / a->dim, channel = i % a->dim;
+    if (p.fault->code != LS_FAULT_NONE || i >= n || (tap == a->d_conv && a->dbias == NULL)) return;
+    float *to = tap == a->d_conv ? a->dbias + channel : a->dw + (a->dw_by_channel ? channel * a->d_conv + tap : i);
+    float sum = a->continued ? *to : 0.0f;
     for (int64_t s = 0; s < a->n_spans; s++) {
         const ls_span *span = &a->spans[s];
         const int64_t blocks = span->slot < 0 ? 0 : (span->n_rows + BLOCK - 1) / BLOCK;
@@ -153,10 +155,7 @@ static __global__ void __launch_bounds__(THREADS) parameter_kernel(const __grid_
         for (int64_t j = 0; j < blocks; j++) of_span = ls_add(of_span, p.shares[(span->row / BLOCK + s + j) * n + i]);
         if (blocks > 0) sum = ls_add(sum, of_span);
     }
-    if (i < a->d_conv * a->dim)
-        a->dw[i] = sum;
-    else if (a->dbias != NULL)
-        a->dbias[i - a->d_conv * a->dim] = sum;
+    *to = sum;
 }
 
 template <int X>

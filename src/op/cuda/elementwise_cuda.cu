@@ -98,7 +98,7 @@ static __device__ __forceinline__ void ls_flat_four(const ls_multiply_args *a, i
     float x[4], y[4];
     ls_four_load<LS_F32>(a->x, i, n, whole, x);
     ls_four_load<LS_F32>(a->y, i, n, whole, y);
-    for (int j = 0; j < 4; j++) x[j] = ls_mul(x[j], y[j]);
+    for (int j = 0; j < 4; j++) x[j] = ls_mul(ls_mul(x[j], a->scale), y[j]);
     ls_four_store<LS_F32>(a->x, i, n, whole, x);
 }
 

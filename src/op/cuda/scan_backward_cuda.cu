@@ -299,15 +299,12 @@ static __global__ void __launch_bounds__(SUM_THREADS) span_kernel(const __grid_c
     if (p.fault->code != LS_FAULT_NONE || i >= state + 2 * a->dim) return;
     const int64_t j = i < state ? i : (i - state) % a->dim, width = i < state ? state : a->dim;
     const float *share = p.work + (i < state ? p.plan.a2 : i < state + a->dim ? p.plan.d : p.plan.bias);
-    float sum = 0.0f;
+    float *to = i < state ? a->da2 : i < state + a->dim ? a->dd : a->ddt_bias;
+    if (to == NULL) return;
+    float sum = a->continued ? to[j] : 0.0f;
     for (int64_t s = 0; s < a->n_spans; s++)
         if (a->spans[s].slot >= 0 && a->spans[s].n_rows > 0) sum = ls_add(sum, share[s * width + j]);
-    if (i < state)
-        a->da2[j] = ls_mul(sum, LS_LN2);
-    else if (i < state + a->dim && a->dd != NULL)
-        a->dd[j] = sum;
-    else if (i >= state + a->dim && a->ddt_bias != NULL)
-        a->ddt_bias[j] = sum;
+    to[j] = i < state && !a->continued ? ls_mul(sum, LS_LN2) : sum;
 }
 
 typedef struct kernels {
