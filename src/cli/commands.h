@@ -41,6 +41,7 @@ int ls_cmd_inspect(int argc, char **argv);
 int ls_cmd_init(int argc, char **argv);
 int ls_cmd_task(int argc, char **argv);
 int ls_cmd_train(int argc, char **argv);
+int ls_cmd_serve(int argc, char **argv);
 int ls_cmd_chat(int argc, char **argv);
 int ls_cmd_tokenize(int argc, char **argv);
 int ls_cmd_detokenize(int argc, char **argv);

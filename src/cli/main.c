@@ -36,6 +36,7 @@ static const command commands[] = {
     {"init", ls_cmd_init, "a model with fresh weights, from a configuration"},
     {"task", ls_cmd_task, "problems of a task, as prompts or solved"},
     {"train", ls_cmd_train, "train a model: sft, supervised; grpo, by rewards; replay of a mismatch"},
+    {"serve", ls_cmd_serve, "a model over HTTP, in the dialects of OpenAI, vLLM and SGLang"},
     {"chat", ls_cmd_chat, "conversations to the text that a chat template makes of them"},
     {"tokenize", ls_cmd_tokenize, "lines of text to lines of token ids"},
     {"detokenize", ls_cmd_detokenize, "lines of token ids to lines of text"},

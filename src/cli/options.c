@@ -1,5 +1,5 @@
-/* One option table for generate, score and check; each command shows and accepts the options that concern it. The
- * levers follow from their own table (rollout/levers.c). */
+/* One option table for generate, score, check and serve; each command shows and accepts the options that concern it.
+ * The levers follow from their own table (rollout/levers.c). */
 #include "cli/options.h"
 
 #include <argp.h>
@@ -10,7 +10,7 @@
 
 #include "cli/device_option.h"
 
-enum { G = LS_COMMAND_GENERATE, S = LS_COMMAND_SCORE, C = LS_COMMAND_CHECK };
+enum { G = LS_COMMAND_GENERATE, S = LS_COMMAND_SCORE, C = LS_COMMAND_CHECK, V = LS_COMMAND_SERVE };
 
 enum {
     OPT_MODEL = 256,
@@ -38,6 +38,20 @@ enum {
     OPT_INJECT,
     OPT_JSON,
     OPT_MEMORY_PLAN,
+    OPT_HOST,
+    OPT_PORT,
+    OPT_NAME,
+    OPT_API_KEY_FILE,
+    OPT_STATE,
+    OPT_QUEUE,
+    OPT_CONNECTIONS,
+    OPT_BODY_BYTES,
+    OPT_IDLE_SECONDS,
+    OPT_BODY_SECONDS,
+    OPT_DRAIN_SECONDS,
+    OPT_STREAM_MS,
+    OPT_HTTP_THREADS,
+    OPT_LOG,
     OPT_LEVER /* and on: one for each lever */
 };
 
@@ -47,7 +61,8 @@ typedef struct option_row {
 } option_row;
 
 static const option_row rows[] = {
-    {{"model", OPT_MODEL, "DIR", 0, "Checkpoint directory: config.json, safetensors, tokenizer.json", 0}, G | S | C},
+    {{"model", OPT_MODEL, "DIR", 0, "Checkpoint directory: config.json, safetensors, tokenizer.json", 0},
+     G | S | C | V},
     {{"prompts", OPT_PROMPTS, "FILE", 0, "Lines {\"id\",\"prompt\"} or {\"id\",\"prompt_ids\"}; - is standard input",
       0},
      G | C},
@@ -56,15 +71,15 @@ static const option_row rows[] = {
     {{"out", OPT_OUT, "FILE", 0, "Where the records go; standard output when absent", 0}, G | S},
     {{"max-tokens", OPT_MAX_TOKENS, "N", 0, "Longest completion (128; check without prompts: 64)", 0}, G | C},
     {{"max-length", OPT_MAX_LENGTH, "N", 0, "Longest prompt and completion together (max_position_embeddings)", 0},
-     G | S | C},
+     G | S | C | V},
     {{"temperature", OPT_TEMPERATURE, "X", 0, "Sampling temperature, 0 is greedy (1)", 0}, G | S | C},
     {{"top-k", OPT_TOP_K, "N", 0, "Sample among the N likeliest tokens (0: all)", 0}, G | S | C},
     {{"top-p", OPT_TOP_P, "X", 0, "Sample among the likeliest tokens of this total probability (1)", 0}, G | S | C},
     {{"min-p", OPT_MIN_P, "X", 0, "Leave out tokens below this share of the largest probability (0)", 0}, G | S | C},
-    {{"seed", OPT_SEED, "N", 0, "Seed of all random draws (0)", 0}, G | C},
+    {{"seed", OPT_SEED, "N", 0, "Seed of all random draws (0)", 0}, G | C | V},
     {{"logprobs", OPT_LOGPROBS, "KIND", 0,
       "raw: of the model at temperature 1 (default); processed: of the distribution sampled from", 0},
-     G | S | C},
+     G | S | C | V},
     {{"stop", OPT_STOP, "TEXT", 0, "End a completion whose text contains this; may be given again", 0}, G | C},
     {{"stop-id", OPT_STOP_ID, "ID", 0, "End a completion with this token; may be given again", 0}, G | C},
     {{"ignore-eos", OPT_IGNORE_EOS, NULL, 0, "Do not stop at the end-of-sequence token", 0}, G | C},
@@ -73,17 +88,31 @@ static const option_row rows[] = {
       "Tokens of a sequence in one forward of the scoring half, or 'whole' (whole)", 0},
      C},
     {{"dtype", OPT_DTYPE, "TYPE", 0, "Type of activations: f32 or bf16 (f32); weights are used as stored", 0},
-     G | S | C},
-    {{"device", OPT_DEVICE, "NAME", 0, LS_DEVICE_HELP, 0}, G | S | C},
+     G | S | C | V},
+    {{"device", OPT_DEVICE, "NAME", 0, LS_DEVICE_HELP, 0}, G | S | C | V},
     {{"against", OPT_AGAINST, "NAME", 0, "Score on this device what was generated on the other: cpu, cuda or cuda:N",
       0},
      C},
-    {{"profile", OPT_PROFILE, "NAME", 0, LS_PROFILE_HELP, 0}, G | S | C},
+    {{"profile", OPT_PROFILE, "NAME", 0, LS_PROFILE_HELP, 0}, G | S | C | V},
 #ifdef LS_FAULTS
     {{"inject", OPT_INJECT, "NAME", 0, "Run with this fault", 0}, G | C},
 #endif
     {{"memory-plan", OPT_MEMORY_PLAN, NULL, 0, "Print what memory is planned for, part by part, before the run", 0},
      G | C},
+    {{"host", OPT_HOST, "ADDRESS", 0, "Address to listen on (127.0.0.1)", 0}, V},
+    {{"port", OPT_PORT, "N", 0, "Port to listen on, 0: any that is free (8000)", 0}, V},
+    {{"served-model-name", OPT_NAME, "NAME", 0, "What clients call the model (--model as it is given)", 0}, V},
+    {{"api-key-file", OPT_API_KEY_FILE, "FILE", 0, "Keys, one a line, of which clients must send one (none)", 0}, V},
+    {{"state", OPT_STATE, "FILE", 0, "Keeps which weights are served, for the next start (--model's, always)", 0}, V},
+    {{"queue", OPT_QUEUE, "N", 0, "Completions that may wait; more are answered 429 (4096)", 0}, V},
+    {{"connections", OPT_CONNECTIONS, "N", 0, "Connections at once (16384)", 0}, V},
+    {{"body-bytes", OPT_BODY_BYTES, "N", 0, "Longest body of a request (16777216)", 0}, V},
+    {{"idle-seconds", OPT_IDLE_SECONDS, "N", 0, "Time for the whole header of the next request (60)", 0}, V},
+    {{"body-seconds", OPT_BODY_SECONDS, "N", 0, "Time for the whole body of a request (60)", 0}, V},
+    {{"drain-seconds", OPT_DRAIN_SECONDS, "N", 0, "Time that a stop leaves to what is unfinished (30)", 0}, V},
+    {{"stream-ms", OPT_STREAM_MS, "N", 0, "A stream sends at most so often, all that there is (20)", 0}, V},
+    {{"http-threads", OPT_HTTP_THREADS, "N", 0, "Threads that read requests and write replies (1)", 0}, V},
+    {{"log", OPT_LOG, NULL, 0, "A line of JSON on standard error for each request", 0}, V},
     {{"json", OPT_JSON, NULL, 0, "Print the summary as JSON", 0}, G | S | C},
 };
 #define N_ROWS (sizeof rows / sizeof rows[0])
@@ -172,7 +201,21 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_TOP_K: return ls_cli_int(&o->sampling.top_k, "--top-k", text, 0, INT32_MAX, err);
         case OPT_TOP_P: return parse_float(&o->sampling.top_p, "--top-p", text, 0, 1, err);
         case OPT_MIN_P: return parse_float(&o->sampling.min_p, "--min-p", text, 0, 1, err);
-        case OPT_SEED: return ls_cli_seed(&o->sampling.seed, "--seed", text, err);
+        case OPT_HOST: o->serve.host = text; return LS_OK;
+        case OPT_NAME: o->serve.name = text; return LS_OK;
+        case OPT_API_KEY_FILE: o->serve.api_key_file = text; return LS_OK;
+        case OPT_STATE: o->serve.state_file = text; return LS_OK;
+        case OPT_LOG: o->serve.log = true; return LS_OK;
+        case OPT_PORT: return ls_cli_int(&o->serve.port, "--port", text, 0, 65535, err);
+        case OPT_QUEUE: return ls_cli_int(&o->serve.queue, "--queue", text, 0, 1 << 20, err);
+        case OPT_CONNECTIONS: return ls_cli_int(&o->serve.connections, "--connections", text, 1, 1 << 20, err);
+        case OPT_BODY_BYTES: return ls_cli_int(&o->serve.body_bytes, "--body-bytes", text, 1024, 1 << 30, err);
+        case OPT_IDLE_SECONDS: return ls_cli_int(&o->serve.idle_seconds, "--idle-seconds", text, 1, 86400, err);
+        case OPT_BODY_SECONDS: return ls_cli_int(&o->serve.body_seconds, "--body-seconds", text, 1, 86400, err);
+        case OPT_DRAIN_SECONDS: return ls_cli_int(&o->serve.drain_seconds, "--drain-seconds", text, 0, 86400, err);
+        case OPT_STREAM_MS: return ls_cli_int(&o->serve.stream_ms, "--stream-ms", text, 0, 10000, err);
+        case OPT_HTTP_THREADS: return ls_cli_int(&o->serve.http_threads, "--http-threads", text, 1, 64, err);
+        case OPT_SEED: o->serve.has_seed = true; return ls_cli_seed(&o->sampling.seed, "--seed", text, err);
         case OPT_SCORE_BATCH: return ls_cli_int(&o->score_batch, "--score-batch", text, 1, 1024, err);
         case OPT_SCORE_CHUNK: return parse_chunk(&o->score_chunk, "--score-chunk", text, err);
         case OPT_STOP: return add_stop(o, text, err);
@@ -215,18 +258,25 @@ static const char *command_text(ls_command_kind command) {
         case LS_COMMAND_CHECK:
             return "Generates, scores what was generated, and compares every log-probability bit for bit. Exit code 0 "
                    "only if all agree, 3 if any bit differs. Without --prompts it makes up prompts of random tokens.";
+        case LS_COMMAND_SERVE:
+            return "Serves a model over HTTP in the dialects of OpenAI, vLLM and SGLang, with the bits of generate. "
+                   "The "
+                   "first line on standard output is the address. SIGTERM and SIGINT end it when what is unfinished is "
+                   "done.";
     }
     return "";
 }
 
 static bool has_lever(ls_command_kind command, const char *name) {
+    if (command == LS_COMMAND_SERVE) /* a request says how many completions it wants; the order is theirs */
+        return strcmp(name, "samples") != 0 && strcmp(name, "shuffle") != 0;
     if (command != LS_COMMAND_SCORE) return true;
     for (size_t i = 0; i < N_SCORE_LEVERS; i++)
         if (strcmp(score_levers[i], name) == 0) return true;
     return false;
 }
 
-enum { OPTIONS_MAX = 96, GROUP_LEVERS = 1 };
+enum { OPTIONS_MAX = 128, GROUP_LEVERS = 1 };
 
 /* The command's options, in the form that argp reads: up to an entry of zeros. */
 static void list_options(struct argp_option *out, ls_command_kind command) {
@@ -249,6 +299,7 @@ static void set_defaults(ls_run_options *out, ls_command_kind command) {
     ls_levers_init(&out->levers);
     if (command == LS_COMMAND_SCORE) out->levers.chunk = 0;
     if (command == LS_COMMAND_CHECK) out->levers.samples = 0; /* what it is depends on --prompts */
+    ls_serve_opts_init(&out->serve);
     out->device = LS_DEVICE_AUTO;
     out->score_batch = 4;
     out->sampling.temperature = out->sampling.top_p = 1.0f;

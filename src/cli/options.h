@@ -1,4 +1,4 @@
-/* The options that generate, score and check share. */
+/* The options that generate, score, check and serve share. */
 #ifndef LS_CLI_OPTIONS_H
 #define LS_CLI_OPTIONS_H
 
@@ -6,8 +6,14 @@
 #include "cli/commands.h"
 #include "model/score.h"
 #include "rollout/levers.h"
+#include "serve/serve.h"
 
-typedef enum ls_command_kind { LS_COMMAND_GENERATE = 1, LS_COMMAND_SCORE = 2, LS_COMMAND_CHECK = 4 } ls_command_kind;
+typedef enum ls_command_kind {
+    LS_COMMAND_GENERATE = 1,
+    LS_COMMAND_SCORE = 2,
+    LS_COMMAND_CHECK = 4,
+    LS_COMMAND_SERVE = 8
+} ls_command_kind;
 
 #define LS_STOP_TEXTS_MAX 64
 
@@ -32,6 +38,7 @@ typedef struct ls_run_options {
     ls_sampling sampling;
     bool ignore_eos, json, memory_plan;
     ls_inject inject; /* none but in the laboratory's build */
+    ls_serve_opts serve;
 } ls_run_options;
 
 /* Parses argv for one command. Usage errors print and exit with LS_EXIT_USAGE; a value out of its range is returned. */

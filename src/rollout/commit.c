@@ -69,7 +69,7 @@ static void fork_to(ls_engine *e, const entry *leader, entry *x) {
 static void publish(ls_engine *e, entry *x, int64_t depth) {
     const ls_request *r = x->request;
     int32_t snapshot;
-    if (ls_prefix_has(e->prefix, r->prompt, depth)) return;
+    if (r->salt != 0 || ls_prefix_has(e->prefix, r->prompt, depth)) return;
     snapshot = ls_prefix_take(e->prefix);
     if (snapshot < 0) return;
     LS_MOVE(e, ls_cache_copy_slot(e->snapshots, snapshot, e->cache, x->slot, &e->movement));
@@ -129,6 +129,7 @@ static void fail_request(ls_engine *e, entry *x) {
 ls_status ls_commit_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err) {
     for (int64_t i = 0; i < rows; i++) {
         const ls_request *r = i < n ? e->drawing[i]->request : NULL;
+        e->sampling[i] = r != NULL && r->sampling != NULL ? *r->sampling : e->opts.sampling;
         e->draws[i] = r == NULL ? (ls_draw){0, 0, 0}
                                 : (ls_draw){LS_INJECTED(LS_INJECT_SEED_BY_SLOT) ? (uint32_t)r->slot : r->prompt_i,
                                             r->sample_i, (uint32_t)(r->n_prompt + r->n_completion)};
@@ -145,15 +146,58 @@ ls_status ls_commit_draw(ls_engine *e, int64_t rows, ls_error *err) {
     return ls_head_logprob(head, raw ? head->logits : head->processed, NULL, false, err);
 }
 
+/* Shows a request row i of the head's block. */
+static ls_status show_row(ls_engine *e, const ls_request *r, int64_t i, int64_t position, int32_t token,
+                          ls_error *err) {
+    const int64_t vocab = e->head->vocab;
+    LS_TRY(ls_memory_take(e->device, e->row, e->head->logits + i * vocab, vocab * (int64_t)sizeof *e->row, err));
+    r->see(r->see_context, position, token, e->row, vocab);
+    return LS_OK;
+}
+
 ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
     LS_TRY(ls_memory_read(e->device, e->drawn, e->head->targets, n * (int64_t)sizeof *e->drawn, err));
     LS_TRY(ls_memory_read(e->device, e->logprob, e->head->logprob, n * (int64_t)sizeof *e->logprob, err));
     LS_TRY(ls_device_wait(e->device, err));
     for (int64_t i = 0; i < n; i++) {
-        if (e->drawn[i] < 0)
+        const ls_request *r = e->drawing[i]->request;
+        if (e->drawn[i] < 0) {
             fail_request(e, e->drawing[i]);
-        else
-            accept_token(e, e->drawing[i], (int32_t)e->drawn[i], e->logprob[i]);
+            continue;
+        }
+        if (r->see != NULL) LS_TRY(show_row(e, r, i, ls_entry_total(e->drawing[i]), (int32_t)e->drawn[i], err));
+        accept_token(e, e->drawing[i], (int32_t)e->drawn[i], e->logprob[i]);
+    }
+    return LS_OK;
+}
+
+/* ---- the prompt's own log-probabilities ---- */
+
+/* Of rows [first, first + n) of a span, in one block of the head. */
+static ls_status score_block(ls_engine *e, const ls_span *span, const ls_request *r, int64_t first, int64_t n,
+                             ls_error *err) {
+    for (int64_t i = 0; i < n; i++) {
+        e->last_row[i] = span->row + first + i;
+        e->drawn[i] = r->prompt[span->pos + first + i + 1];
+    }
+    LS_TRY(ls_head_take(e->head, e->model, e->ws->a.x, e->tick->n_rows, e->last_row, n, err));
+    LS_TRY(ls_head_logprob(e->head, e->head->logits, e->drawn, false, err));
+    LS_TRY(ls_memory_take(e->device, r->prompt_logprob + span->pos + first, e->head->logprob,
+                          n * (int64_t)sizeof *e->logprob, err));
+    for (int64_t i = 0; r->see != NULL && i < n; i++)
+        LS_TRY(show_row(e, r, i, span->pos + first + i + 1, (int32_t)e->drawn[i], err));
+    return LS_OK;
+}
+
+static ls_status score_prompts(ls_engine *e, ls_error *err) {
+    for (int64_t i = 0; i < e->n_spans; i++) {
+        const ls_span *span = &e->spans[i];
+        const ls_request *r = e->span_entry[i]->request;
+        int64_t n = r->n_prompt - 1 - span->pos;
+        if (r->prompt_logprob == NULL) continue;
+        if (n > span->n_rows) n = span->n_rows;
+        for (int64_t first = 0; first < n; first += e->batch)
+            LS_TRY(score_block(e, span, r, first, n - first < e->batch ? n - first : e->batch, err));
     }
     return LS_OK;
 }
@@ -166,6 +210,7 @@ ls_status ls_commit_span(ls_engine *e, int64_t i, ls_error *err) {
 
 ls_status ls_commit_forward(ls_engine *e, ls_error *err) {
     int64_t n = 0;
+    LS_TRY(score_prompts(e, err));
     for (int64_t i = 0; i < e->n_spans; i++) {
         const ls_span *span = &e->spans[i];
         LS_TRY(ls_commit_span(e, i, err));

@@ -107,7 +107,11 @@ static ls_status check_request(const ls_engine *e, const ls_request *r, ls_error
     if (ls_engine_pages(e, total) > e->plan.pages)
         return LS_FAIL(err, LS_ERR_CAPACITY, "prompt %u, sample %u: %lld tokens take %lld KV pages, the pool has %lld",
                        p, s, (long long)total, (long long)ls_engine_pages(e, total), (long long)e->plan.pages);
-    if (ls_live_find(&e->waiting, r->prompt_i, r->sample_i) != NULL)
+    if (r->sampling != NULL && ls_sampling_check(r->sampling, err) != LS_OK) {
+        ls_error_prefix(err, "prompt %u, sample %u", p, s);
+        return LS_ERR_ARG;
+    }
+    if (ls_live_find(&e->waiting, r) != NULL)
         return LS_FAIL(err, LS_ERR_ARG, "prompt %u, sample %u: a request with this address is not finished", p, s);
     if (e->opts.requests_max > 0 && e->n_live >= e->opts.requests_max)
         return LS_FAIL(err, LS_ERR_CAPACITY, "prompt %u, sample %u: %lld requests are unfinished, which is the limit",
@@ -139,7 +143,7 @@ done:
 }
 
 ls_status ls_engine_cancel(ls_engine *e, ls_request *r, ls_error *err) {
-    entry *x = ls_live_find(&e->waiting, r->prompt_i, r->sample_i);
+    entry *x = ls_live_find(&e->waiting, r);
     if (x == NULL || x->request != r)
         return LS_FAIL(err, LS_ERR_ARG, "prompt %u, sample %u: cancel: no such unfinished request", r->prompt_i,
                        r->sample_i);
@@ -266,6 +270,10 @@ ls_status ls_engine_set_weights(ls_engine *e, const ls_model *model, uint64_t ve
     return LS_OK;
 }
 
+void ls_engine_flush(ls_engine *e) {
+    if (e->prefix != NULL) ls_prefix_clear(e->prefix);
+}
+
 /* ---- runs ---- */
 
 /* A permutation of 0..n-1 by Fisher-Yates with counter-based draws; ascending for seed 0. */
@@ -291,7 +299,7 @@ static ls_status tick_to_end(ls_engine *e, int64_t n, ls_engine_progress progres
 /* Nothing that was refused, and no tick that failed, leaves a request of the caller's behind in the engine. */
 static void cancel_unfinished(ls_engine *e, ls_request *requests, int64_t n) {
     for (int64_t i = 0; i < n && e->n_live > 0; i++) {
-        const entry *x = ls_live_find(&e->waiting, requests[i].prompt_i, requests[i].sample_i);
+        const entry *x = ls_live_find(&e->waiting, &requests[i]);
         if (x != NULL && x->request == &requests[i]) ls_engine_cancel(e, &requests[i], NULL);
     }
 }

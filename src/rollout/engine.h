@@ -33,20 +33,31 @@ const char *ls_finish_name(ls_finish finish); /* "none", "stop", "length", "canc
 typedef struct ls_request {
     const int32_t *prompt;
     int64_t n_prompt;
-    uint32_t prompt_i,
-        sample_i;       /* address the random draws; nothing else about the request does. Unique while it lives */
-    int64_t max_tokens; /* 0: only prefill, which leaves the prompt in the prefix cache */
-    int64_t priority;   /* lower runs first; submission decides among equals */
+    uint32_t prompt_i, sample_i; /* address the random draws; nothing else about the request does, but for the seed */
+    uint64_t owner; /* of no influence: (owner, prompt_i, sample_i) is unique while the request lives, so that
+                           several callers can each number their prompts from 0 */
+    uint64_t salt;  /* requests of different salts share no prefix, and only those of salt 0 use the prefix cache */
+    const ls_sampling *sampling; /* of this request alone, checked at submission; NULL: the engine's */
+    int64_t max_tokens;          /* 0: only prefill, which leaves the prompt in the prefix cache */
+    int64_t priority;            /* lower runs first; submission decides among equals */
     /* Called after each token with the completion so far: true ends it with LS_FINISH_STOP. Must not allocate, nor call
      * the engine, which is in the middle of a tick. NULL: only the engine's stop ids. */
     bool (*stop)(void *context, const int32_t *completion, int64_t n);
     void *stop_context;
+    /* Called with the model's own logits [V] (host memory, valid during the call) of the row that gives sequence
+     * position `position`, and the token that is there: before `stop` for each token drawn, and for each of the prompt
+     * behind its first where prompt_logprob is wanted. A row may be shown again after a preemption. The same rules as
+     * for stop. NULL: logits stay where they are. */
+    void (*see)(void *context, int64_t position, int32_t token, const float *logits, int64_t vocab);
+    void *see_context;
 
     /* Result. */
     int32_t *completion; /* [max_tokens], caller's */
     float *logprob;      /* [max_tokens], caller's */
     uint64_t *weights;   /* [max_tokens], caller's, or NULL: version of the weights that drew the token */
     int64_t n_completion;
+    float *prompt_logprob; /* [n_prompt - 1], caller's, or NULL: of prompt[i + 1] by the model itself (raw). The whole
+                              prompt is computed for it, whatever is cached */
     ls_finish finish;
     ls_error error; /* for LS_FINISH_ERROR */
     /* How it came about: recorded, of no influence. */
@@ -128,6 +139,8 @@ ls_status ls_engine_tick(ls_engine *engine, ls_error *err);
 /* New weights of a model that computes alike: same layers, sizes and epsilon. Everything cached is unreachable from
  * here on: running sequences lose their state and compute it again, tokens keep the version that drew them. */
 ls_status ls_engine_set_weights(ls_engine *engine, const ls_model *model, uint64_t version, ls_error *err);
+/* Empties the prefix cache, between ticks. What runs keeps what it has. */
+void ls_engine_flush(ls_engine *engine);
 /* Takes a running sequence out, as if pages had run out; it goes on later. by: recompute or swap. False: nothing
  * runs. */
 bool ls_engine_preempt(ls_engine *engine, ls_preempt_by by);

@@ -33,7 +33,7 @@ typedef struct entry {
     struct entry *next_free;
 } entry;
 
-/* Waiting entries by (priority, arrival), and the addresses (prompt, sample) of all live ones. */
+/* Waiting entries by (priority, arrival), and the addresses (owner, prompt, sample) of all live ones. */
 typedef struct waiting {
     entry **heap;
     int64_t n, cap;
@@ -47,7 +47,7 @@ ls_status ls_waiting_reserve(waiting *w, int64_t n, ls_error *err);
 void ls_waiting_push(waiting *w, entry *x);
 entry *ls_waiting_top(const waiting *w); /* NULL when empty */
 void ls_waiting_remove(waiting *w, entry *x);
-entry *ls_live_find(const waiting *w, uint32_t prompt_i, uint32_t sample_i);
+entry *ls_live_find(const waiting *w, const ls_request *address);
 void ls_live_add(waiting *w, entry *x);
 void ls_live_remove(waiting *w, const entry *x);
 void ls_waiting_deinit(waiting *w);
@@ -98,10 +98,11 @@ struct ls_engine {
     entry **drawing;       /* [batch] */
     int64_t *last_row;     /* [batch]: their last rows */
     ls_draw *draws;        /* [batch] */
-    ls_sampling *sampling; /* [batch]: the same for all */
+    ls_sampling *sampling; /* [batch] */
     int64_t *drawn;        /* [batch] */
     float *logprob;        /* [batch] */
     float *seen;           /* [rows][H]: what an observer is shown; NULL without */
+    float *row;            /* [V]: what a request is shown */
 };
 
 /* Moves cached state, unless that has failed before. */

@@ -295,7 +295,7 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&e->sampling, b, sizeof *e->sampling, "draws", err));
     LS_TRY(ls_array_alloc((void **)&e->drawn, b, sizeof *e->drawn, "tokens", err));
     LS_TRY(ls_array_alloc((void **)&e->logprob, b, sizeof *e->logprob, "log-probabilities", err));
-    for (int64_t i = 0; i < b; i++) e->sampling[i] = e->opts.sampling;
+    LS_TRY(ls_array_alloc((void **)&e->row, c->vocab, sizeof *e->row, "row of logits", err));
     for (int64_t i = 0; i < b; i++) e->lanes[e->n_lanes++] = (int32_t)(b - 1 - i);
     return LS_OK;
 }
@@ -304,6 +304,7 @@ void ls_engine_deallocate(ls_engine *e) {
     ls_decode_forget(e);
     free(e->was_run);
     free(e->recordings);
+    free(e->row);
     free(e->seen);
     free(e->logprob);
     free(e->drawn);

@@ -179,11 +179,11 @@ static bool assure_pages(ls_engine *e, entry *x, int64_t end) {
 /* A running entry that is still computing the part of the prompt that x could share. */
 static entry *find_leader(const ls_engine *e, const entry *x) {
     const ls_request *r = x->request;
-    if (!e->opts.levers.fork || r->n_prompt < 2) return NULL;
+    if (!e->opts.levers.fork || r->n_prompt < 2 || r->prompt_logprob != NULL) return NULL;
     for (int64_t i = 0; i < e->n_running; i++) {
         entry *y = e->running[i];
         const ls_request *s = y->request;
-        if (y->leader == NULL && s->n_prompt == r->n_prompt && y->n_cached < s->n_prompt - 1 &&
+        if (y->leader == NULL && s->n_prompt == r->n_prompt && s->salt == r->salt && y->n_cached < s->n_prompt - 1 &&
             memcmp(s->prompt, r->prompt, (size_t)r->n_prompt * sizeof *r->prompt) == 0)
             return y;
     }
@@ -202,7 +202,7 @@ static bool is_verified(const ls_engine *e, const ls_request *r) {
 static ls_prefix_hit look_up_prefix(ls_engine *e, entry *x) {
     const ls_request *r = x->request;
     ls_prefix_hit hit = {.snapshot = -1};
-    if (e->prefix != NULL)
+    if (e->prefix != NULL && r->salt == 0 && r->prompt_logprob == NULL)
         ls_prefix_lookup(e->prefix, r->prompt, r->n_prompt, r->n_prompt - 1, x->was_looked_up, &hit,
                          ls_entry_pages(e, x));
     x->was_looked_up = true;

@@ -52,25 +52,27 @@ void ls_waiting_remove(waiting *w, entry *x) {
         sift_down(w, i, last);
 }
 
-static int64_t hash(const waiting *w, uint32_t prompt_i, uint32_t sample_i) {
-    const uint64_t address = (uint64_t)prompt_i << 32 | sample_i;
+static int64_t hash(const waiting *w, const ls_request *r) {
+    const uint64_t address = ((uint64_t)r->prompt_i << 32 | r->sample_i) + r->owner * UINT64_C(0xD6E8FEB86659FD93);
     return (int64_t)((address * UINT64_C(0x9E3779B97F4A7C15)) >> 20) & (w->table_cap - 1);
 }
 
-static int64_t find_place(const waiting *w, uint32_t prompt_i, uint32_t sample_i) {
-    int64_t i = hash(w, prompt_i, sample_i);
-    while (w->table[i] != NULL &&
-           (w->table[i]->request->prompt_i != prompt_i || w->table[i]->request->sample_i != sample_i))
-        i = (i + 1) & (w->table_cap - 1);
+static bool same_address(const ls_request *a, const ls_request *b) {
+    return a->prompt_i == b->prompt_i && a->sample_i == b->sample_i && a->owner == b->owner;
+}
+
+static int64_t find_place(const waiting *w, const ls_request *address) {
+    int64_t i = hash(w, address);
+    while (w->table[i] != NULL && !same_address(w->table[i]->request, address)) i = (i + 1) & (w->table_cap - 1);
     return i;
 }
 
-entry *ls_live_find(const waiting *w, uint32_t prompt_i, uint32_t sample_i) {
-    return w->table_cap == 0 ? NULL : w->table[find_place(w, prompt_i, sample_i)];
+entry *ls_live_find(const waiting *w, const ls_request *address) {
+    return w->table_cap == 0 ? NULL : w->table[find_place(w, address)];
 }
 
 void ls_live_add(waiting *w, entry *x) {
-    const int64_t i = find_place(w, x->request->prompt_i, x->request->sample_i);
+    const int64_t i = find_place(w, x->request);
     LS_ASSERT(w->table[i] == NULL && 2 * w->table_n < w->table_cap, "address %u, %u", x->request->prompt_i,
               x->request->sample_i);
     w->table[i] = x;
@@ -80,13 +82,13 @@ void ls_live_add(waiting *w, entry *x) {
 /* Closes the gap: entries behind it that would no longer be found move up. */
 void ls_live_remove(waiting *w, const entry *x) {
     const int64_t mask = w->table_cap - 1;
-    int64_t gap = find_place(w, x->request->prompt_i, x->request->sample_i);
+    int64_t gap = find_place(w, x->request);
     LS_ASSERT(w->table[gap] == x, "address %u, %u", x->request->prompt_i, x->request->sample_i);
     w->table[gap] = NULL;
     w->table_n--;
     for (int64_t i = (gap + 1) & mask; w->table[i] != NULL; i = (i + 1) & mask) {
         const ls_request *r = w->table[i]->request;
-        const int64_t home = hash(w, r->prompt_i, r->sample_i);
+        const int64_t home = hash(w, r);
         if (((i - home) & mask) < ((i - gap) & mask)) continue;
         w->table[gap] = w->table[i];
         w->table[i] = NULL;

@@ -12,16 +12,17 @@ static const struct {
     const char *folder;
     int level;
 } layers[] = {
-    {"base", 0},  {"num", 1}, {"dev", 2}, {"op", 3}, {"load", 3},   {"text", 4}, {"model", 4}, {"rollout", 5},
-    {"train", 5}, {"run", 4}, {"lab", 4}, {"rl", 6}, {"parity", 7}, {"api", 7},  {"cli", 8},   {"audit", 4},
+    {"base", 0},   {"num", 1},     {"dev", 2},   {"op", 3},    {"load", 3},  {"text", 4},
+    {"model", 4},  {"rollout", 5}, {"train", 5}, {"run", 4},   {"lab", 4},   {"rl", 6},
+    {"parity", 7}, {"api", 7},     {"cli", 8},   {"audit", 4}, {"serve", 7},
 };
 
 /* Headers of other libraries and the one folder that may include each. */
 static const struct {
     const char *header, *folder;
 } owners[] = {
-    {"jansson.h", "load"}, {"pcre2.h", "text"}, {"utf8proc.h", "text"}, {"curl/curl.h", "rl"},
-    {"sqlite3.h", "run"},  {"argp.h", "cli"},   {"cublasLt.h", "op"},
+    {"jansson.h", "load"}, {"pcre2.h", "text"},       {"utf8proc.h", "text"}, {"curl/curl.h", "rl"},
+    {"sqlite3.h", "run"},  {"microhttpd.h", "serve"}, {"argp.h", "cli"},      {"cublasLt.h", "op"},
 };
 
 /* Headers, by what their names begin with, that only a few folders know: back ends are reached through op/backend.h,

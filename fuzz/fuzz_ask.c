@@ -1,0 +1,63 @@
+/* Any bytes as the body of a request, of every kind. What is accepted must keep to the limits and name no token outside
+ * the vocabulary; what is refused must say why. The first byte says which kind. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/serve_ask.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
+
+enum { VOCAB = 20, LENGTH_MAX = 64 };
+
+/* Letters, and nothing else. */
+static const char tokenizer_json[] =
+    "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[],\"normalizer\":null,"
+    "\"pre_tokenizer\":null,\"post_processor\":null,\"decoder\":null,\"model\":{\"type\":\"BPE\",\"dropout\":null,"
+    "\"unk_token\":null,\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":false,"
+    "\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"d\":3,\"e\":4,\"ab\":5},"
+    "\"merges\":[\"a b\"]}}";
+
+static void check(const ls_ask *a, const ls_ask_limits *limits) {
+    const int64_t n = a->n > 0 ? a->n : 1;
+    if (a->n_prompts < 1 || a->n_prompts > LS_ASK_PROMPTS_MAX || a->n_prompts * n > LS_ASK_SAMPLES_MAX) abort();
+    if (a->top > LS_ASK_TOP_MAX || a->prompt_top > LS_ASK_TOP_MAX || a->top < -1 || a->prompt_top < -1) abort();
+    if (a->n_stop > LS_ASK_STOPS_MAX || a->n_stop_ids > LS_ASK_STOPS_MAX) abort();
+    if (ls_sampling_check(&a->sampling, NULL) != LS_OK || !isfinite(a->sampling.temperature)) abort();
+    for (int64_t p = 0; p < a->n_prompts; p++) {
+        const int64_t room = ls_ask_room(a, limits, p);
+        if (a->prompts[p].n < 1 || room < 0 || a->prompts[p].n + room > limits->length_max) abort();
+        for (int64_t i = 0; i < a->prompts[p].n; i++)
+            if (a->prompts[p].ids[i] < 0 || a->prompts[p].ids[i] >= limits->vocab) abort();
+    }
+    for (int64_t i = 0; i < a->n_stop; i++)
+        if (a->stop[i] == NULL || a->stop[i][0] == '\0') abort();
+    for (int64_t i = 0; i < a->n_stop_ids; i++)
+        if (a->stop_ids[i] < 0 || a->stop_ids[i] >= limits->vocab) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
+    static const ls_ask_kind kinds[] = {LS_ASK_COMPLETION, LS_ASK_CHAT, LS_ASK_TOKENS, LS_ASK_SGLANG, LS_ASK_SCORE};
+    static ls_tokenizer *tokenizer;
+    ls_ask_limits limits = {.model = "m", .vocab = VOCAB, .length_max = LENGTH_MAX};
+    char *copy;
+    ls_ask *ask;
+    ls_error err;
+    if (n_bytes < 1) return 0;
+    if (tokenizer == NULL &&
+        ls_tokenizer_parse(&tokenizer, tokenizer_json, sizeof tokenizer_json - 1, "letters", &err) != LS_OK)
+        abort();
+    limits.tokenizer = data[0] & 8 ? NULL : tokenizer;
+    copy = malloc(n_bytes);
+    if (copy == NULL) return 0;
+    memcpy(copy, data + 1, n_bytes - 1);
+    err.text[0] = '\0';
+    if (ls_ask_parse(&ask, kinds[(data[0] & 7) % 5], &limits, copy, (int64_t)n_bytes - 1, &err) == LS_OK) {
+        check(ask, &limits);
+        ls_ask_free(ask);
+    } else if (ask != NULL || err.text[0] == '\0') {
+        abort();
+    }
+    free(copy);
+    return 0;
+}

@@ -1,0 +1,137 @@
+/* The server's beginning and end. */
+#define _GNU_SOURCE
+#include "serve/serve.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "serve/serve_state.h"
+
+void ls_serve_opts_init(ls_serve_opts *o) {
+    *o = (ls_serve_opts){.host = "127.0.0.1",
+                         .port = 8000,
+                         .queue = 4096,
+                         .connections = 16384,
+                         .body_bytes = 16 << 20,
+                         .idle_seconds = 60,
+                         .body_seconds = 60,
+                         .drain_seconds = 30,
+                         .stream_ms = 20,
+                         .http_threads = 1};
+}
+
+/* A key on each line; empty lines do not count, but a file without any key does. */
+static ls_status read_keys(ls_server *s, const char *path, ls_error *err) {
+    char *text, *line, *rest;
+    int64_t bytes, cap = 0;
+    ls_status status = LS_OK;
+    LS_TRY(ls_file_read(&text, &bytes, path, 1 << 20, err));
+    for (line = strtok_r(text, "\r\n", &rest); line != NULL && status == LS_OK; line = strtok_r(NULL, "\r\n", &rest)) {
+        status = ls_array_grow((void **)&s->keys, &cap, s->n_keys + 1, sizeof *s->keys, "API keys", err);
+        if (status == LS_OK) status = ls_text_copy(&s->keys[s->n_keys], line, (int64_t)strlen(line), err);
+        if (status == LS_OK) s->n_keys++;
+    }
+    free(text);
+    if (status == LS_OK && s->n_keys == 0) status = LS_FAIL(err, LS_ERR_FORMAT, "%s: holds no key", path);
+    return status;
+}
+
+/* Text is optional: what there is of it is opened, and what is of a kind that is not built is told. */
+static ls_status open_text(ls_server *s, ls_error *err) {
+    char path[LS_SERVE_PATH_MAX + 32];
+    ls_error why;
+    ls_status status;
+    snprintf(path, sizeof path, "%s/tokenizer.json", s->opts.model_dir);
+    if (!ls_file_exists(path)) return LS_OK;
+    status = ls_tokenizer_open(&s->tokenizer, s->opts.model_dir, &why);
+    if (status == LS_ERR_UNSUPPORTED) {
+        fprintf(stderr, "lockstep: token ids only: %s\n", why.text);
+        return LS_OK;
+    }
+    if (status != LS_OK) {
+        if (err != NULL) *err = why;
+        return status;
+    }
+    if (ls_chat_open(&s->chat, s->opts.model_dir, NULL, &why) != LS_OK)
+        fprintf(stderr, "lockstep: no conversations: %s\n", why.text);
+    return LS_OK;
+}
+
+static ls_status start_work(ls_server *s, const ls_serve_engine *engine, uint64_t version, ls_error *err) {
+    const ls_model_config *c = &engine->model->config;
+    ls_work_opts work = {.model = engine->model,
+                         .device = engine->device,
+                         .engine = engine->opts,
+                         .tokenizer = s->tokenizer,
+                         .n_eos = c->n_eos,
+                         .queue_max = s->opts.queue,
+                         .stream_seconds = (double)s->opts.stream_ms * 1e-3,
+                         .version = version,
+                         .seed = s->opts.seed};
+    work.engine.weights = version;
+    memcpy(work.eos, c->eos, sizeof work.eos);
+    if (!s->opts.has_seed && getrandom(&work.seed, sizeof work.seed, 0) != sizeof work.seed)
+        return LS_FAIL(err, LS_ERR_IO, "the system gives no random numbers");
+    return ls_work_create(&s->work, &work, err);
+}
+
+static void server_free(ls_server *s) {
+    if (s == NULL) return;
+    ls_http_stop(s->http);
+    ls_work_free(s->work);
+    ls_model_close(s->staged);
+    ls_model_close(s->model);
+    ls_chat_free(s->chat);
+    ls_tokenizer_free(s->tokenizer);
+    for (int64_t i = 0; i < s->n_keys; i++) free(s->keys[i]);
+    free(s->keys);
+    pthread_mutex_destroy(&s->count_lock);
+    free(s);
+}
+
+ls_status ls_server_start(ls_server **out, const ls_serve_opts *opts, const ls_serve_engine *engine, ls_error *err) {
+    ls_server *s = calloc(1, sizeof *s);
+    uint64_t version;
+    ls_status status;
+    *out = NULL;
+    if (s == NULL) {
+        ls_model_close(engine->model);
+        return LS_FAIL(err, LS_ERR_NOMEM, "server");
+    }
+    s->opts = *opts;
+    s->model = engine->model;
+    s->load_device = engine->load_device;
+    s->engine = engine->opts;
+    s->routes = ls_routes;
+    s->n_routes = ls_n_routes;
+    pthread_mutex_init(&s->count_lock, NULL);
+    s->started = (int64_t)time(NULL);
+    LS_TRY_DONE(ls_serve_first_weights(opts, s->path, &version, err));
+    if (opts->api_key_file != NULL) LS_TRY_DONE(read_keys(s, opts->api_key_file, err));
+    LS_TRY_DONE(open_text(s, err));
+    ls_numerics_text(s->numerics, engine->model->profile, engine->opts.dtype);
+    s->about = (ls_reply_about){.model = opts->name != NULL ? opts->name : opts->model_dir,
+                                .numerics = s->numerics,
+                                .logprob_of = engine->opts.logprob_of,
+                                .tokenizer = s->tokenizer};
+    s->limits = (ls_ask_limits){.model = s->about.model,
+                                .vocab = engine->model->config.vocab,
+                                .length_max = engine->opts.length_max,
+                                .tokenizer = s->tokenizer,
+                                .chat = s->chat};
+    LS_TRY_DONE(start_work(s, engine, version, err));
+    LS_TRY_DONE(ls_http_start(&s->http, s, err));
+    *out = s;
+    s = NULL;
+done:
+    server_free(s);
+    return status;
+}
+
+const char *ls_server_url(const ls_server *s) { return ls_http_url(s->http); }
+
+void ls_server_stop(ls_server *s) { server_free(s); }

@@ -1,0 +1,533 @@
+/* Bodies of requests, field by field. */
+#include "serve/serve_ask.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fnv.h"
+#include "base/mem.h"
+#include "load/json_node.h"
+
+enum {
+    C = LS_ASK_COMPLETION,
+    H = LS_ASK_CHAT,
+    T = LS_ASK_TOKENS,
+    G = LS_ASK_SGLANG,
+    S = LS_ASK_SCORE,
+    PARAMS = 32,  /* within sampling_params of /inference/v1/generate */
+    GPARAMS = 64, /* within sampling_params of SGLang */
+    SAMPLED = C | H | PARAMS | GPARAMS,
+    TOP = C | H | T | G | S
+};
+
+typedef struct reading {
+    ls_ask *ask;
+    const ls_ask_limits *limits;
+    int64_t chat_top; /* top_logprobs of a chat; -1 unless given */
+    bool chat_logprobs;
+    ls_error *err;
+} reading;
+
+typedef ls_status (*taker)(reading *r, const ls_node *node);
+
+/* ---- values ---- */
+
+static ls_status take_number(reading *r, const ls_node *node, double low, double high, double *out) {
+    const ls_node_kind kind = ls_node_kind_of(node);
+    if (kind != LS_NODE_INT && kind != LS_NODE_REAL)
+        return ls_node_fail(node, LS_ERR_FORMAT, r->err, "a number is required");
+    *out = ls_node_number(node);
+    if (!(*out >= low && *out <= high))
+        return ls_node_fail(node, LS_ERR_ARG, r->err, "%g is not in %g..%g", *out, low, high);
+    return LS_OK;
+}
+
+static ls_status take_float(reading *r, const ls_node *node, double low, double high, float *out) {
+    double value = 0;
+    LS_TRY(take_number(r, node, low, high, &value));
+    *out = (float)value;
+    return LS_OK;
+}
+
+static ls_status copy_text(reading *r, const ls_node *node, char **out) {
+    const char *text;
+    LS_TRY(ls_node_string(node, &text, r->err));
+    free(*out);
+    return ls_text_copy(out, text, (int64_t)strlen(text), r->err);
+}
+
+/* ---- prompts ---- */
+
+static ls_status new_prompt(reading *r, ls_ask_prompt **out) {
+    ls_ask *a = r->ask;
+    LS_TRY(
+        ls_array_grow((void **)&a->prompts, &a->prompts_cap, a->n_prompts + 1, sizeof *a->prompts, "prompts", r->err));
+    *out = &a->prompts[a->n_prompts];
+    **out = (ls_ask_prompt){0};
+    a->n_prompts++;
+    return LS_OK;
+}
+
+static ls_status check_prompt(reading *r, const ls_node *node, const ls_ask_prompt *p) {
+    const int64_t least = r->ask->kind == LS_ASK_SCORE ? 2 : 1;
+    const int64_t room = r->ask->kind == LS_ASK_SCORE ? 0 : 1;
+    if (p->n < least)
+        return ls_node_fail(node, LS_ERR_ARG, r->err, "has %lld tokens; %lld are needed", (long long)p->n,
+                            (long long)least);
+    if (p->n > r->limits->length_max - room)
+        return ls_node_fail(node, LS_ERR_CAPACITY, r->err, "%lld tokens; the maximum context length is %lld tokens",
+                            (long long)p->n, (long long)r->limits->length_max);
+    for (int64_t i = 0; i < p->n; i++)
+        if (p->ids[i] < 0 || p->ids[i] >= r->limits->vocab)
+            return ls_node_fail(node, LS_ERR_ARG, r->err, "token %lld is %d; the vocabulary is 0..%d", (long long)i,
+                                p->ids[i], r->limits->vocab - 1);
+    return LS_OK;
+}
+
+static ls_status take_ids(reading *r, const ls_node *node) {
+    const int64_t n = ls_node_count(node);
+    ls_ask_prompt *p;
+    LS_TRY(new_prompt(r, &p));
+    LS_TRY(ls_array_alloc((void **)&p->ids, n, sizeof *p->ids, "prompt", r->err));
+    for (int64_t i = 0; i < n; i++) {
+        const ls_node item = ls_node_at(node, i);
+        int64_t id;
+        LS_TRY(ls_node_int(&item, INT32_MIN, INT32_MAX, &id, r->err));
+        p->ids[i] = (int32_t)id;
+    }
+    p->n = n;
+    return check_prompt(r, node, p);
+}
+
+static ls_status take_text(reading *r, const ls_node *node) {
+    const char *text;
+    int64_t bytes;
+    ls_ask_prompt *p;
+    LS_TRY(ls_node_text(node, &text, &bytes, r->err));
+    if (r->limits->tokenizer == NULL)
+        return ls_node_fail(node, LS_ERR_UNSUPPORTED, r->err, "the model has no tokenizer: give token ids");
+    LS_TRY(new_prompt(r, &p));
+    if (ls_tokenizer_encode(r->limits->tokenizer, text, bytes, true, &p->ids, &p->n, r->err) != LS_OK) {
+        ls_node_blame(node, r->err);
+        return r->err->status;
+    }
+    return check_prompt(r, node, p);
+}
+
+static ls_status take_one_prompt(reading *r, const ls_node *node) {
+    const ls_node_kind kind = ls_node_kind_of(node);
+    if (kind == LS_NODE_TEXT) return take_text(r, node);
+    if (kind == LS_NODE_ARRAY) return take_ids(r, node);
+    return ls_node_fail(node, LS_ERR_FORMAT, r->err, "text or a list of token ids is required");
+}
+
+/* Text, token ids, or a list of either. */
+static ls_status take_prompt(reading *r, const ls_node *node) {
+    const int64_t n = ls_node_count(node);
+    if (r->ask->n_prompts > 0) return ls_node_fail(node, LS_ERR_ARG, r->err, "a second prompt field");
+    if (ls_node_kind_of(node) == LS_NODE_ARRAY && n > 0) {
+        const ls_node first = ls_node_at(node, 0);
+        r->ask->is_batch = ls_node_kind_of(&first) != LS_NODE_INT;
+    }
+    if (!r->ask->is_batch) return take_one_prompt(r, node);
+    if (n > LS_ASK_PROMPTS_MAX)
+        return ls_node_fail(node, LS_ERR_CAPACITY, r->err, "%lld prompts; %d are the most", (long long)n,
+                            LS_ASK_PROMPTS_MAX);
+    for (int64_t i = 0; i < n; i++) {
+        const ls_node item = ls_node_at(node, i);
+        LS_TRY(take_one_prompt(r, &item));
+    }
+    return LS_OK;
+}
+
+/* The conversation is the body itself: messages, tools, chat_template_kwargs. */
+static ls_status take_messages(reading *r, const ls_node *node) {
+    ls_template_output text = {0};
+    ls_ask_prompt *p;
+    ls_node flag;
+    bool add_prompt = true;
+    ls_status status;
+    if (r->limits->chat == NULL || r->limits->tokenizer == NULL)
+        return ls_node_fail(node, LS_ERR_UNSUPPORTED, r->err, "the model has no %s",
+                            r->limits->tokenizer == NULL ? "tokenizer" : "chat template");
+    if (ls_node_get_some(node->parent, "add_generation_prompt", &flag))
+        LS_TRY(ls_node_bool(&flag, &add_prompt, r->err));
+    LS_TRY_DONE(ls_chat_render(r->limits->chat, node->parent, add_prompt, &text, r->err));
+    LS_TRY_DONE(new_prompt(r, &p));
+    LS_TRY_DONE(ls_tokenizer_encode(r->limits->tokenizer, text.text, text.bytes, false, &p->ids, &p->n, r->err));
+    status = check_prompt(r, node, p);
+done:
+    ls_template_output_deinit(&text);
+    return status;
+}
+
+/* ---- single fields ---- */
+
+static ls_status take_nothing(reading *r, const ls_node *node) {
+    (void)r, (void)node;
+    return LS_OK;
+}
+
+/* What is not built may be asked for with the value that asks for nothing. */
+static ls_status refuse(reading *r, const ls_node *node) {
+    return ls_node_fail(node, LS_ERR_UNSUPPORTED, r->err, "this is not supported");
+}
+static ls_status only_zero(reading *r, const ls_node *node) {
+    const ls_node_kind kind = ls_node_kind_of(node);
+    return (kind == LS_NODE_INT || kind == LS_NODE_REAL) && ls_node_number(node) == 0 ? LS_OK : refuse(r, node);
+}
+static ls_status only_one(reading *r, const ls_node *node) {
+    const ls_node_kind kind = ls_node_kind_of(node);
+    return (kind == LS_NODE_INT || kind == LS_NODE_REAL) && ls_node_number(node) == 1 ? LS_OK : refuse(r, node);
+}
+static ls_status only_false(reading *r, const ls_node *node) {
+    bool value;
+    LS_TRY(ls_node_bool(node, &value, r->err));
+    return value ? refuse(r, node) : LS_OK;
+}
+static ls_status only_empty(reading *r, const ls_node *node) {
+    const ls_node_kind kind = ls_node_kind_of(node);
+    return (kind == LS_NODE_ARRAY || kind == LS_NODE_OBJECT) && ls_node_count(node) == 0 ? LS_OK : refuse(r, node);
+}
+static ls_status only_text_format(reading *r, const ls_node *node) {
+    const char *type;
+    ls_node child;
+    LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, r->err));
+    LS_TRY(ls_node_need(node, "type", &child, r->err));
+    LS_TRY(ls_node_string(&child, &type, r->err));
+    return strcmp(type, "text") == 0 ? LS_OK : refuse(r, &child);
+}
+static ls_status only_no_choice(reading *r, const ls_node *node) {
+    const char *text = "";
+    if (ls_node_kind_of(node) == LS_NODE_TEXT) LS_TRY(ls_node_string(node, &text, r->err));
+    return strcmp(text, "none") == 0 || strcmp(text, "auto") == 0 ? LS_OK : refuse(r, node);
+}
+
+static ls_status take_model(reading *r, const ls_node *node) {
+    const char *name;
+    LS_TRY(ls_node_string(node, &name, r->err));
+    if (r->limits->model == NULL || strcmp(name, r->limits->model) == 0) return LS_OK;
+    return ls_node_fail(node, LS_ERR_ARG, r->err, "the model '%.200s' does not exist; this server has '%.200s'", name,
+                        r->limits->model);
+}
+
+static ls_status take_n(reading *r, const ls_node *node) {
+    return ls_node_int(node, 1, LS_ASK_SAMPLES_MAX, &r->ask->n, r->err);
+}
+static ls_status take_max_tokens(reading *r, const ls_node *node) {
+    return ls_node_int(node, 0, INT32_MAX, &r->ask->max_tokens, r->err);
+}
+static ls_status take_temperature(reading *r, const ls_node *node) {
+    return take_float(r, node, 0, 1e6, &r->ask->sampling.temperature);
+}
+static ls_status take_top_p(reading *r, const ls_node *node) {
+    LS_TRY(take_float(r, node, 0, 1, &r->ask->sampling.top_p));
+    return r->ask->sampling.top_p > 0 ? LS_OK : ls_node_fail(node, LS_ERR_ARG, r->err, "0 keeps no token");
+}
+static ls_status take_min_p(reading *r, const ls_node *node) {
+    return take_float(r, node, 0, 1, &r->ask->sampling.min_p);
+}
+static ls_status take_top_k(reading *r, const ls_node *node) {
+    int64_t k; /* -1 is all, to others */
+    LS_TRY(ls_node_int(node, -1, INT32_MAX, &k, r->err));
+    r->ask->sampling.top_k = k < 0 || k == (1 << 30) ? 0 : k;
+    return LS_OK;
+}
+static ls_status take_seed(reading *r, const ls_node *node) {
+    int64_t seed;
+    LS_TRY(ls_node_int(node, 0, INT64_MAX, &seed, r->err));
+    r->ask->sampling.seed = (uint64_t)seed;
+    r->ask->has_seed = true;
+    return LS_OK;
+}
+static ls_status take_ignore_eos(reading *r, const ls_node *node) {
+    return ls_node_bool(node, &r->ask->ignore_eos, r->err);
+}
+static ls_status take_keeps_stop(reading *r, const ls_node *node) {
+    return ls_node_bool(node, &r->ask->keeps_stop, r->err);
+}
+static ls_status take_skip_special(reading *r, const ls_node *node) {
+    bool skip;
+    LS_TRY(ls_node_bool(node, &skip, r->err));
+    r->ask->keeps_special = !skip;
+    return LS_OK;
+}
+static ls_status take_stream(reading *r, const ls_node *node) { return ls_node_bool(node, &r->ask->stream, r->err); }
+static ls_status take_return_ids(reading *r, const ls_node *node) {
+    return ls_node_bool(node, &r->ask->return_ids, r->err);
+}
+static ls_status take_ids_as_tokens(reading *r, const ls_node *node) {
+    return ls_node_bool(node, &r->ask->ids_as_tokens, r->err);
+}
+static ls_status take_return_text(reading *r, const ls_node *node) {
+    return ls_node_bool(node, &r->ask->return_text, r->err);
+}
+static ls_status take_priority(reading *r, const ls_node *node) {
+    return ls_node_int(node, INT32_MIN, INT32_MAX, &r->ask->priority, r->err);
+}
+static ls_status take_id(reading *r, const ls_node *node) { return copy_text(r, node, &r->ask->id); }
+
+/* Text that keeps caches apart: never 0. */
+static ls_status take_salt(reading *r, const ls_node *node) {
+    const char *text;
+    int64_t bytes;
+    uint64_t hash;
+    LS_TRY(ls_node_text(node, &text, &bytes, r->err));
+    hash = ls_fnv_mix(LS_FNV_START, text, bytes);
+    r->ask->salt = hash == 0 ? 1 : hash;
+    return LS_OK;
+}
+
+static ls_status take_stop(reading *r, const ls_node *node) {
+    const bool is_list = ls_node_kind_of(node) == LS_NODE_ARRAY;
+    const int64_t n = is_list ? ls_node_count(node) : 1;
+    for (int64_t i = 0; i < n; i++) {
+        const ls_node item = is_list ? ls_node_at(node, i) : *node;
+        if (r->ask->n_stop == LS_ASK_STOPS_MAX)
+            return ls_node_fail(node, LS_ERR_CAPACITY, r->err, "more than %d texts", LS_ASK_STOPS_MAX);
+        LS_TRY(copy_text(r, &item, &r->ask->stop[r->ask->n_stop]));
+        if (r->ask->stop[r->ask->n_stop++][0] == '\0')
+            return ls_node_fail(&item, LS_ERR_ARG, r->err, "the text is empty");
+    }
+    if (n > 0 && r->limits->tokenizer == NULL)
+        return ls_node_fail(node, LS_ERR_UNSUPPORTED, r->err, "the model has no tokenizer: give stop_token_ids");
+    return LS_OK;
+}
+static ls_status take_stop_ids(reading *r, const ls_node *node) {
+    LS_TRY(ls_node_expect(node, LS_NODE_ARRAY, r->err));
+    for (int64_t i = 0; i < ls_node_count(node); i++) {
+        const ls_node item = ls_node_at(node, i);
+        int64_t id;
+        if (i == LS_ASK_STOPS_MAX)
+            return ls_node_fail(node, LS_ERR_CAPACITY, r->err, "more than %d tokens", LS_ASK_STOPS_MAX);
+        LS_TRY(ls_node_int(&item, 0, r->limits->vocab - 1, &id, r->err));
+        r->ask->stop_ids[r->ask->n_stop_ids++] = (int32_t)id;
+    }
+    return LS_OK;
+}
+
+static ls_status take_top(reading *r, const ls_node *node, int64_t *out) {
+    return ls_node_int(node, 0, LS_ASK_TOP_MAX, out, r->err);
+}
+/* A number for completions and tokens, true or false for chats. */
+static ls_status take_logprobs(reading *r, const ls_node *node) { return take_top(r, node, &r->ask->top); }
+static ls_status take_chat_logprobs(reading *r, const ls_node *node) {
+    return ls_node_bool(node, &r->chat_logprobs, r->err);
+}
+static ls_status take_top_logprobs(reading *r, const ls_node *node) { return take_top(r, node, &r->chat_top); }
+static ls_status take_prompt_logprobs(reading *r, const ls_node *node) {
+    return take_top(r, node, &r->ask->prompt_top);
+}
+static ls_status take_return_logprob(reading *r, const ls_node *node) {
+    bool wanted;
+    LS_TRY(ls_node_bool(node, &wanted, r->err));
+    if (wanted && r->ask->top < 0) r->ask->top = 0;
+    return LS_OK;
+}
+static ls_status take_logprob_start(reading *r, const ls_node *node) {
+    int64_t start;
+    LS_TRY(ls_node_int(node, -1, INT32_MAX, &start, r->err));
+    if (start > 0) return refuse(r, node);
+    if (start == 0 && r->ask->prompt_top < 0) r->ask->prompt_top = 0;
+    return LS_OK;
+}
+
+static ls_status take_stream_options(reading *r, const ls_node *node) {
+    static const char *const keys[] = {"include_usage", "continuous_usage_stats", NULL};
+    ls_node child;
+    LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, r->err));
+    LS_TRY(ls_node_only(node, keys, r->err));
+    if (ls_node_get_some(node, "continuous_usage_stats", &child)) LS_TRY(only_false(r, &child));
+    return ls_node_get_some(node, "include_usage", &child) ? ls_node_bool(&child, &r->ask->usage_at_end, r->err)
+                                                           : LS_OK;
+}
+
+/* true, or an object of what is wanted beside the rest. */
+static ls_status take_lockstep(reading *r, const ls_node *node) {
+    static const char *const keys[] = {"distributions", "mask", NULL};
+    ls_node child;
+    if (ls_node_kind_of(node) == LS_NODE_BOOL) return ls_node_bool(node, &r->ask->lockstep, r->err);
+    LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, r->err));
+    LS_TRY(ls_node_only(node, keys, r->err));
+    r->ask->lockstep = true;
+    if (ls_node_get_some(node, "distributions", &child)) LS_TRY(ls_node_bool(&child, &r->ask->distributions, r->err));
+    if (ls_node_get_some(node, "mask", &child)) LS_TRY(ls_node_bool(&child, &r->ask->mask, r->err));
+    return LS_OK;
+}
+
+static ls_status take_members(reading *r, const ls_node *object, int where);
+static ls_status take_params(reading *r, const ls_node *node) {
+    LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, r->err));
+    return take_members(r, node, r->ask->kind == LS_ASK_SGLANG ? GPARAMS : PARAMS);
+}
+
+/* ---- the table ---- */
+
+static const struct {
+    const char *key;
+    int where;
+    taker take;
+} fields[] = {
+    {"model", C | H | T | S, take_model},
+    {"prompt", C, take_prompt},
+    {"token_ids", T, take_prompt},
+    {"input_ids", G, take_prompt},
+    {"text", G, take_prompt},
+    {"sequences", S, take_prompt},
+    {"messages", H, take_messages},
+    {"tools", H, take_nothing}, /* of the conversation, and so are these */
+    {"documents", H, take_nothing},
+    {"chat_template_kwargs", H, take_nothing},
+    {"add_generation_prompt", H, take_nothing},
+    {"tool_choice", H, only_no_choice},
+    {"parallel_tool_calls", H, take_nothing},
+    {"sampling_params", T | G, take_params},
+    {"n", SAMPLED, take_n},
+    {"best_of", C | PARAMS, only_one},
+    {"max_tokens", C | H | PARAMS, take_max_tokens},
+    {"max_completion_tokens", H, take_max_tokens},
+    {"max_new_tokens", GPARAMS, take_max_tokens},
+    {"min_tokens", SAMPLED, only_zero},
+    {"min_new_tokens", GPARAMS, only_zero},
+    {"temperature", SAMPLED, take_temperature},
+    {"top_p", SAMPLED, take_top_p},
+    {"top_k", SAMPLED, take_top_k},
+    {"min_p", SAMPLED, take_min_p},
+    {"seed", C | H | PARAMS, take_seed},
+    {"sampling_seed", GPARAMS, take_seed},
+    {"stop", SAMPLED, take_stop},
+    {"stop_token_ids", SAMPLED, take_stop_ids},
+    {"ignore_eos", SAMPLED, take_ignore_eos},
+    {"include_stop_str_in_output", C | H | PARAMS, take_keeps_stop},
+    {"no_stop_trim", GPARAMS, take_keeps_stop},
+    {"skip_special_tokens", SAMPLED, take_skip_special},
+    {"spaces_between_special_tokens", SAMPLED, take_nothing},
+    {"presence_penalty", SAMPLED, only_zero},
+    {"frequency_penalty", SAMPLED, only_zero},
+    {"repetition_penalty", SAMPLED, only_one},
+    {"length_penalty", SAMPLED, only_one},
+    {"logit_bias", SAMPLED, only_empty},
+    {"bad_words", C | H | PARAMS, only_empty},
+    {"use_beam_search", C | H, only_false},
+    {"echo", C | H, only_false},
+    {"response_format", C | H, only_text_format},
+    {"logprobs", C | PARAMS, take_logprobs},
+    {"logprobs", H, take_chat_logprobs},
+    {"top_logprobs", H, take_top_logprobs},
+    {"prompt_logprobs", C | H | PARAMS, take_prompt_logprobs},
+    {"return_logprob", G, take_return_logprob},
+    {"top_logprobs_num", G, take_logprobs},
+    {"logprob_start_len", G, take_logprob_start},
+    {"return_text_in_logprobs", G, take_return_text},
+    {"stream", C | H | T | G, take_stream},
+    {"stream_options", C | H | T, take_stream_options},
+    {"return_token_ids", C | H | T, take_return_ids},
+    {"return_tokens_as_token_ids", C | H, take_ids_as_tokens},
+    {"output_mode", T, take_nothing},
+    {"output_kind", PARAMS, take_nothing},
+    {"detokenize", PARAMS, take_nothing},
+    {"cache_salt", C | H | T, take_salt},
+    {"priority", C | H | T | G, take_priority},
+    {"request_id", C | H | T, take_id},
+    {"rid", G, take_id},
+    {"user", C | H, take_nothing},
+    {"metadata", C | H, take_nothing},
+    {"store", H, only_false},
+    {"lockstep", TOP, take_lockstep},
+};
+
+/* null says nothing, anywhere. */
+static ls_status take_members(reading *r, const ls_node *object, int where) {
+    void *iterator = NULL;
+    ls_node child;
+    while (ls_node_next(object, &iterator, &child)) {
+        size_t i = 0;
+        if (ls_node_kind_of(&child) == LS_NODE_NULL) continue;
+        while (i < sizeof fields / sizeof fields[0] &&
+               ((fields[i].where & where) == 0 || strcmp(fields[i].key, child.key) != 0))
+            i++;
+        if (i == sizeof fields / sizeof fields[0])
+            return ls_node_fail(&child, LS_ERR_UNSUPPORTED, r->err, "this field is not supported");
+        LS_TRY(fields[i].take(r, &child));
+    }
+    return LS_OK;
+}
+
+static void set_defaults(ls_ask *a, ls_ask_kind kind) {
+    a->kind = kind;
+    a->n = kind == LS_ASK_SCORE ? 0 : 1;
+    a->max_tokens = kind == LS_ASK_COMPLETION ? 16 : kind == LS_ASK_SGLANG ? 128 : -1;
+    if (kind == LS_ASK_SCORE) a->max_tokens = 0;
+    a->sampling = (ls_sampling){.temperature = 1.0f, .top_p = 1.0f};
+    a->top = a->prompt_top = -1;
+    if (kind == LS_ASK_SCORE) a->prompt_top = 0;
+    a->return_text = true;
+}
+
+/* What one field cannot know. */
+static ls_status settle(reading *r) {
+    static const char *const missing[] = {[LS_ASK_COMPLETION] = "prompt",
+                                          [LS_ASK_CHAT] = "messages",
+                                          [LS_ASK_TOKENS] = "token_ids",
+                                          [LS_ASK_SGLANG] = "input_ids",
+                                          [LS_ASK_SCORE] = "sequences"};
+    ls_ask *a = r->ask;
+    if (a->n_prompts == 0) return LS_FAIL(r->err, LS_ERR_FORMAT, "request: '%s' is missing", missing[a->kind]);
+    if (a->kind == LS_ASK_TOKENS && a->n_prompts > 1)
+        return LS_FAIL(r->err, LS_ERR_ARG, "request: token_ids: one sequence is required");
+    if (r->chat_logprobs) a->top = r->chat_top > 0 ? r->chat_top : 0;
+    if (!r->chat_logprobs && r->chat_top > 0)
+        return LS_FAIL(r->err, LS_ERR_ARG, "request: top_logprobs: logprobs is not true");
+    if (a->n_prompts * (a->n > 0 ? a->n : 1) > LS_ASK_SAMPLES_MAX)
+        return LS_FAIL(r->err, LS_ERR_CAPACITY, "request: n: %lld prompts with %lld completions each; %d are the most",
+                       (long long)a->n_prompts, (long long)a->n, LS_ASK_SAMPLES_MAX);
+    if (a->mask && (a->sampling.top_k < 1 || a->sampling.top_k > LS_ASK_MASK_MAX))
+        return LS_FAIL(r->err, LS_ERR_UNSUPPORTED, "request: lockstep.mask: needs a top_k in 1..%d", LS_ASK_MASK_MAX);
+    if (a->max_tokens == 0 && a->n > 1)
+        return LS_FAIL(r->err, LS_ERR_ARG, "request: n: %lld completions of no token", (long long)a->n);
+    if (a->stream && a->kind == LS_ASK_SCORE)
+        return LS_FAIL(r->err, LS_ERR_UNSUPPORTED, "request: stream: scores are not streamed");
+    for (int64_t i = 0; i < a->n_prompts; i++)
+        if (a->max_tokens > r->limits->length_max - a->prompts[i].n)
+            return LS_FAIL(
+                r->err, LS_ERR_CAPACITY,
+                "request: max_tokens: %lld tokens of prompt and %lld of completion are more than the maximum "
+                "context length of %lld tokens",
+                (long long)a->prompts[i].n, (long long)a->max_tokens, (long long)r->limits->length_max);
+    return ls_sampling_check(&a->sampling, r->err);
+}
+
+int64_t ls_ask_room(const ls_ask *a, const ls_ask_limits *limits, int64_t prompt_i) {
+    return a->max_tokens >= 0 ? a->max_tokens : limits->length_max - a->prompts[prompt_i].n;
+}
+
+ls_status ls_ask_parse(ls_ask **out, ls_ask_kind kind, const ls_ask_limits *limits, const char *json, int64_t bytes,
+                       ls_error *err) {
+    ls_json_doc *doc = NULL;
+    reading r = {.limits = limits, .chat_top = -1, .err = err};
+    ls_node root;
+    ls_status status;
+    *out = NULL;
+    LS_TRY_DONE(ls_array_alloc((void **)&r.ask, 1, sizeof *r.ask, "request", err));
+    set_defaults(r.ask, kind);
+    LS_TRY_DONE(ls_json_doc_open(&doc, json, bytes, "request", err));
+    root = ls_json_root(doc);
+    LS_TRY_DONE(take_members(&r, &root, (int)kind));
+    LS_TRY_DONE(settle(&r));
+    *out = r.ask;
+    r.ask = NULL;
+done:
+    ls_json_doc_free(doc);
+    ls_ask_free(r.ask);
+    return status;
+}
+
+void ls_ask_free(ls_ask *a) {
+    if (a == NULL) return;
+    for (int64_t i = 0; i < a->n_prompts; i++) free(a->prompts[i].ids);
+    for (int64_t i = 0; i < LS_ASK_STOPS_MAX; i++) free(a->stop[i]);
+    free(a->prompts);
+    free(a->id);
+    free(a);
+}

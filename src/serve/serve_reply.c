@@ -1,0 +1,748 @@
+/* Replies. A sample's tokens [first, n) are told at a time: all of them, or what a stream has not told yet. */
+#define _POSIX_C_SOURCE 200809L
+#include "serve/serve_reply.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fnv.h"
+#include "base/json_out.h"
+#include "base/mem.h"
+#include "num/round.h"
+
+/* A part of a sample. */
+typedef struct part {
+    const ls_reply_about *about;
+    const ls_group *group;
+    const ls_completion *sample;
+    int64_t first, n;
+    ls_finish finish;
+    int64_t *offset; /* of the text of token `first`, carried along by a stream; NULL: 0 */
+} part;
+
+/* ---- text ---- */
+
+static ls_status decode(const part *p, const int32_t *ids, int64_t n, bool skip_special, char **text, int64_t *bytes,
+                        ls_error *err) {
+    *bytes = 0;
+    if (p->about->tokenizer == NULL) return ls_text_copy(text, "", 0, err);
+    return ls_tokenizer_decode_known(p->about->tokenizer, ids, n, skip_special, text, bytes, err);
+}
+
+/* Where the text ends when a stop text ended it: before the one that ends first. */
+static int64_t cut_at_stop(const ls_ask *a, const char *text, int64_t bytes) {
+    int64_t cut = bytes, end = INT64_MAX;
+    for (int64_t i = 0; i < a->n_stop; i++) {
+        const char *at = strstr(text, a->stop[i]);
+        const int64_t length = (int64_t)strlen(a->stop[i]);
+        if (at == NULL || at - text + length > end || (at - text + length == end && at - text > cut)) continue;
+        cut = at - text;
+        end = cut + length;
+    }
+    return cut;
+}
+
+/* Bytes that may still become something else: of a character that is not complete, or of a stop text. */
+static int64_t settled(const ls_ask *a, const char *text, int64_t bytes) {
+    int64_t held = 0;
+    while (bytes >= 3 && memcmp(text + bytes - 3, "\xEF\xBF\xBD", 3) == 0) bytes -= 3;
+    for (int64_t i = 0; i < a->n_stop && !a->keeps_stop; i++)
+        if ((int64_t)strlen(a->stop[i]) - 1 > held) held = (int64_t)strlen(a->stop[i]) - 1;
+    bytes = bytes > held ? bytes - held : 0;
+    while (bytes > 0 && ((uint8_t)text[bytes] & 0xC0) == 0x80) bytes--;
+    return bytes;
+}
+
+/* The text of tokens [0, n), as far as it is certain. */
+static ls_status text_of(const part *p, char **text, int64_t *bytes, ls_error *err) {
+    const ls_ask *a = p->group->ask;
+    const bool drops = p->finish == LS_FINISH_STOP && p->sample->ended_by_id && !a->keeps_stop;
+    LS_TRY(decode(p, p->sample->completion, p->n - drops, !a->keeps_special, text, bytes, err));
+    if (p->finish == LS_FINISH_NONE)
+        *bytes = settled(a, *text, *bytes);
+    else if (p->finish == LS_FINISH_STOP && !p->sample->ended_by_id && !a->keeps_stop)
+        *bytes = cut_at_stop(a, *text, *bytes);
+    (*text)[*bytes] = '\0';
+    return LS_OK;
+}
+
+static ls_status write_token(ls_json_out *json, const char *key, const part *p, int32_t id, bool as_id, ls_error *err) {
+    char *text, name[32];
+    int64_t bytes;
+    if (as_id) {
+        snprintf(name, sizeof name, "token_id:%d", id);
+        ls_json_string(json, key, name);
+        return LS_OK;
+    }
+    LS_TRY(decode(p, &id, 1, false, &text, &bytes, err));
+    ls_json_text(json, key, text, bytes);
+    free(text);
+    return LS_OK;
+}
+
+/* As a member's name, which must not be told twice: alternatives without a text of their own go by their ids. */
+static ls_status token_key(char out[160], const part *p, int32_t id, bool as_id, ls_error *err) {
+    char *text;
+    int64_t bytes;
+    snprintf(out, 160, "token_id:%d", id);
+    if (as_id || p->about->tokenizer == NULL) return LS_OK;
+    LS_TRY(decode(p, &id, 1, false, &text, &bytes, err));
+    if (bytes > 0 && bytes < 160 && strlen(text) == (size_t)bytes && strstr(text, "\xEF\xBF\xBD") == NULL)
+        memcpy(out, text, (size_t)bytes + 1);
+    free(text);
+    return LS_OK;
+}
+
+/* ---- parts that dialects share ---- */
+
+static const char *reason_of(ls_finish finish) {
+    switch (finish) {
+        case LS_FINISH_STOP: return "stop";
+        case LS_FINISH_LENGTH: return "length";
+        case LS_FINISH_CANCEL: return "abort";
+        case LS_FINISH_ERROR: return "error";
+        case LS_FINISH_NONE: break;
+    }
+    return NULL;
+}
+
+static void write_reason(ls_json_out *json, const part *p) {
+    const char *reason = reason_of(p->finish);
+    if (reason == NULL) {
+        ls_json_null(json, "finish_reason");
+        ls_json_null(json, "stop_reason");
+        return;
+    }
+    ls_json_string(json, "finish_reason", reason);
+    if (p->finish == LS_FINISH_STOP && p->sample->ended_by_id)
+        ls_json_int(json, "stop_reason", p->sample->stop_id);
+    else
+        ls_json_null(json, "stop_reason");
+}
+
+static void write_ids(ls_json_out *json, const char *key, const int32_t *ids, int64_t n) {
+    ls_json_begin_array(json, key);
+    for (int64_t i = 0; i < n; i++) ls_json_int(json, NULL, ids[i]);
+    ls_json_end_array(json);
+}
+
+static void write_floats(ls_json_out *json, const char *key, const float *values, int64_t first, int64_t n) {
+    ls_json_begin_array(json, key);
+    for (int64_t i = first; i < n; i++) ls_json_float(json, NULL, values[i]);
+    ls_json_end_array(json);
+}
+
+static void write_bits(ls_json_out *json, const char *key, const float *values, int64_t first, int64_t n) {
+    char text[16];
+    ls_json_begin_array(json, key);
+    for (int64_t i = first; i < n; i++) {
+        snprintf(text, sizeof text, "%08x", ls_bits(values[i]));
+        ls_json_string(json, NULL, text);
+    }
+    ls_json_end_array(json);
+}
+
+static void write_masks(ls_json_out *json, const char *key, const part *p) {
+    ls_json_begin_array(json, key);
+    for (int64_t i = p->first; i < p->n; i++) {
+        const int32_t *ids = p->sample->sights.mask + i * LS_ASK_MASK_MAX;
+        int64_t n = 0;
+        while (n < LS_ASK_MASK_MAX && ids[n] >= 0) n++;
+        write_ids(json, NULL, ids, n);
+    }
+    ls_json_end_array(json);
+}
+
+/* Lockstep's own fields of a part. */
+static void write_lockstep(ls_json_out *json, const part *p) {
+    const ls_completion *s = p->sample;
+    const ls_sights *sights = &s->sights;
+    if (!p->group->ask->lockstep) return;
+    ls_json_begin_object(json, "lockstep");
+    ls_json_string(json, "numerics", p->about->numerics);
+    ls_json_string(json, "logprob_of", p->about->logprob_of == LS_LOGPROB_RAW ? "raw" : "processed");
+    ls_json_uint(json, "seed", p->group->sampling.seed);
+    ls_json_int(json, "prompt", s->request.prompt_i);
+    ls_json_int(json, "sample", s->request.sample_i);
+    write_bits(json, "logprob_bits", s->logprob, p->first, p->n);
+    ls_json_begin_array(json, "weights");
+    for (int64_t i = p->first; i < p->n; i++) ls_json_uint(json, NULL, s->weights[i]);
+    ls_json_end_array(json);
+    if (sights->raw != NULL) {
+        write_floats(json, "raw_logprobs", sights->raw, p->first, p->n);
+        write_bits(json, "raw_logprob_bits", sights->raw, p->first, p->n);
+        write_floats(json, "processed_logprobs", sights->processed, p->first, p->n);
+        write_bits(json, "processed_logprob_bits", sights->processed, p->first, p->n);
+        ls_json_begin_array(json, "kept_mass");
+        for (int64_t i = p->first; i < p->n; i++) ls_json_double(json, NULL, sights->kept_mass[i]);
+        ls_json_end_array(json);
+    }
+    if (sights->mask != NULL) write_masks(json, "mask", p);
+    if (p->finish != LS_FINISH_NONE) { /* the engine no longer writes these */
+        if (s->prompt_logprob != NULL) {
+            write_bits(json, "prompt_logprob_bits", s->prompt_logprob, 0, s->request.n_prompt - 1);
+            ls_json_uint(json, "prompt_weights", s->version);
+        }
+        ls_json_int(json, "slot", s->request.slot);
+        ls_json_int(json, "cache_hit", s->request.n_hit);
+        ls_json_int(json, "preemptions", s->request.n_preempted);
+    }
+    ls_json_end_object(json);
+}
+
+static void write_usage(ls_json_out *json, const ls_group *g) {
+    int64_t prompt = 0, completion = 0, cached = 0;
+    for (int64_t i = 0; i < g->n_samples; i++) {
+        const ls_completion *s = &g->samples[i];
+        completion += s->request.n_completion;
+        if (s->request.sample_i > 0) continue;
+        prompt += s->request.n_prompt;
+        cached += s->request.n_hit;
+    }
+    ls_json_begin_object(json, "usage");
+    ls_json_int(json, "prompt_tokens", prompt);
+    ls_json_int(json, "completion_tokens", completion);
+    ls_json_int(json, "total_tokens", prompt + completion);
+    ls_json_begin_object(json, "prompt_tokens_details");
+    ls_json_int(json, "cached_tokens", cached);
+    ls_json_end_object(json);
+    ls_json_end_object(json);
+}
+
+/* ---- log-probabilities, by dialect ---- */
+
+static int64_t n_top(const ls_sights *s, int64_t row) {
+    int64_t n = 0;
+    while (n < s->top && s->top_id[row * s->top + n] >= 0) n++;
+    return n;
+}
+
+/* /v1/completions: lists side by side. */
+static ls_status write_columns(ls_json_out *json, const part *p, ls_error *err) {
+    const ls_ask *a = p->group->ask;
+    const ls_sights *s = &p->sample->sights;
+    char key[160];
+    int64_t offset = p->offset != NULL ? *p->offset : 0;
+    if (a->top < 0) {
+        ls_json_null(json, "logprobs");
+        return LS_OK;
+    }
+    ls_json_begin_object(json, "logprobs");
+    ls_json_begin_array(json, "tokens");
+    for (int64_t i = p->first; i < p->n; i++)
+        LS_TRY(write_token(json, NULL, p, p->sample->completion[i], a->ids_as_tokens, err));
+    ls_json_end_array(json);
+    write_floats(json, "token_logprobs", p->sample->logprob, p->first, p->n);
+    ls_json_begin_array(json, "text_offset");
+    for (int64_t i = p->first; i < p->n; i++) {
+        char *text;
+        int64_t bytes;
+        ls_json_int(json, NULL, offset);
+        LS_TRY(decode(p, &p->sample->completion[i], 1, false, &text, &bytes, err));
+        offset += bytes;
+        free(text);
+    }
+    if (p->offset != NULL) *p->offset = offset;
+    ls_json_end_array(json);
+    ls_json_begin_array(json, "top_logprobs");
+    for (int64_t i = p->first; i < p->n; i++) {
+        const int32_t own = p->sample->completion[i];
+        ls_json_begin_object(json, NULL);
+        LS_TRY(token_key(key, p, own, a->ids_as_tokens, err));
+        ls_json_float(json, key, p->sample->logprob[i]);
+        for (int64_t k = 0; s->top > 0 && k < n_top(s, i); k++) {
+            if (s->top_id[i * s->top + k] == own) continue;
+            LS_TRY(token_key(key, p, s->top_id[i * s->top + k], a->ids_as_tokens, err));
+            ls_json_float(json, key, s->top_logprob[i * s->top + k]);
+        }
+        ls_json_end_object(json);
+    }
+    ls_json_end_array(json);
+    ls_json_end_object(json);
+    return LS_OK;
+}
+
+static ls_status write_entry(ls_json_out *json, const part *p, int32_t id, float logprob, int64_t rank, ls_error *err) {
+    const ls_ask *a = p->group->ask;
+    const bool is_chat = a->kind == LS_ASK_CHAT;
+    LS_TRY(write_token(json, "token", p, id, a->ids_as_tokens || !is_chat, err));
+    if (!is_chat) ls_json_int(json, "token_id", id);
+    ls_json_float(json, "logprob", logprob);
+    if (!is_chat) ls_json_int(json, "rank", rank);
+    if (is_chat) {
+        char *text;
+        int64_t bytes;
+        LS_TRY(decode(p, &id, 1, false, &text, &bytes, err));
+        ls_json_begin_array(json, "bytes");
+        for (int64_t i = 0; i < bytes; i++) ls_json_int(json, NULL, (uint8_t)text[i]);
+        ls_json_end_array(json);
+        free(text);
+    }
+    return LS_OK;
+}
+
+/* Chats and /inference/v1/generate: an entry for each token. */
+static ls_status write_content(ls_json_out *json, const part *p, ls_error *err) {
+    const ls_sights *s = &p->sample->sights;
+    if (p->group->ask->top < 0) {
+        ls_json_null(json, "logprobs");
+        return LS_OK;
+    }
+    ls_json_begin_object(json, "logprobs");
+    ls_json_begin_array(json, "content");
+    for (int64_t i = p->first; i < p->n; i++) {
+        ls_json_begin_object(json, NULL);
+        LS_TRY(write_entry(json, p, p->sample->completion[i], p->sample->logprob[i], s->rank != NULL ? s->rank[i] : 0,
+                           err));
+        ls_json_begin_array(json, "top_logprobs");
+        for (int64_t k = 0; s->top > 0 && k < n_top(s, i); k++) {
+            ls_json_begin_object(json, NULL);
+            LS_TRY(write_entry(json, p, s->top_id[i * s->top + k], s->top_logprob[i * s->top + k], k + 1, err));
+            ls_json_end_object(json);
+        }
+        ls_json_end_array(json);
+        ls_json_end_object(json);
+    }
+    ls_json_end_array(json);
+    ls_json_end_object(json);
+    return LS_OK;
+}
+
+static ls_status write_prompt_entry(ls_json_out *json, const part *p, int32_t id, float logprob, int64_t rank,
+                                    ls_error *err) {
+    char key[16];
+    snprintf(key, sizeof key, "%d", id);
+    ls_json_begin_object(json, key);
+    ls_json_float(json, "logprob", logprob);
+    ls_json_int(json, "rank", rank);
+    LS_TRY(write_token(json, "decoded_token", p, id, false, err));
+    ls_json_end_object(json);
+    return LS_OK;
+}
+
+/* A position each, the first null; the prompt's own token is the first member. */
+static ls_status write_prompt_logprobs(ls_json_out *json, const part *p, ls_error *err) {
+    const ls_request *r = &p->sample->request;
+    const ls_sights *s = &p->sample->prompt_sights;
+    if (p->group->ask->prompt_top < 0) {
+        ls_json_null(json, "prompt_logprobs");
+        return LS_OK;
+    }
+    ls_json_begin_array(json, "prompt_logprobs");
+    ls_json_null(json, NULL);
+    for (int64_t i = 0; i + 1 < r->n_prompt; i++) {
+        const int32_t own = r->prompt[i + 1];
+        ls_json_begin_object(json, NULL);
+        LS_TRY(write_prompt_entry(json, p, own, p->sample->prompt_logprob[i], s->rank[i], err));
+        for (int64_t k = 0; s->top > 0 && k < n_top(s, i); k++)
+            if (s->top_id[i * s->top + k] != own)
+                LS_TRY(
+                    write_prompt_entry(json, p, s->top_id[i * s->top + k], s->top_logprob[i * s->top + k], k + 1, err));
+        ls_json_end_object(json);
+    }
+    ls_json_end_array(json);
+    return LS_OK;
+}
+
+/* Versions as spans: [{"version", "start", "end"}]. */
+static void write_version_spans(ls_json_out *json, const part *p) {
+    int64_t start = p->first;
+    ls_json_begin_array(json, "weight_versions");
+    for (int64_t i = p->first; i < p->n; i++) {
+        if (i + 1 < p->n && p->sample->weights[i + 1] == p->sample->weights[i]) continue;
+        ls_json_begin_object(json, NULL);
+        ls_json_uint(json, "version", p->sample->weights[i]);
+        ls_json_int(json, "start", start);
+        ls_json_int(json, "end", i + 1);
+        ls_json_end_object(json);
+        start = i + 1;
+    }
+    ls_json_end_array(json);
+}
+
+/* ---- a choice, by dialect ---- */
+
+static int64_t index_of(const part *p) { return p->sample - p->group->samples; }
+
+static ls_status completion_choice(ls_json_out *json, const part *p, const char *text, int64_t bytes, bool is_chunk,
+                                   ls_error *err) {
+    const ls_ask *a = p->group->ask;
+    const ls_request *r = &p->sample->request;
+    ls_json_int(json, "index", index_of(p));
+    ls_json_text(json, "text", text, bytes);
+    LS_TRY(write_columns(json, p, err));
+    write_reason(json, p);
+    if (a->return_ids) {
+        write_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
+        if (p->first == 0) write_ids(json, "prompt_token_ids", r->prompt, r->n_prompt);
+    }
+    if (!is_chunk) LS_TRY(write_prompt_logprobs(json, p, err));
+    return LS_OK;
+}
+
+static ls_status chat_choice(ls_json_out *json, const part *p, const char *text, int64_t bytes, bool is_chunk,
+                             ls_error *err) {
+    ls_json_int(json, "index", index_of(p));
+    ls_json_begin_object(json, is_chunk ? "delta" : "message");
+    if (!is_chunk || p->first == 0) ls_json_string(json, "role", "assistant");
+    ls_json_text(json, "content", text, bytes);
+    if (!is_chunk) ls_json_null(json, "refusal");
+    ls_json_end_object(json);
+    LS_TRY(write_content(json, p, err));
+    write_reason(json, p);
+    if (p->group->ask->return_ids) write_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
+    return LS_OK;
+}
+
+static ls_status tokens_choice(ls_json_out *json, const part *p, ls_error *err) {
+    ls_json_int(json, "index", index_of(p));
+    write_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
+    LS_TRY(write_content(json, p, err));
+    write_reason(json, p);
+    if (p->sample->sights.mask != NULL)
+        write_masks(json, "sampling_mask", p);
+    else
+        ls_json_null(json, "sampling_mask");
+    write_version_spans(json, p);
+    return LS_OK;
+}
+
+static ls_status sglang_rows(ls_json_out *json, const part *p, ls_error *err) {
+    const ls_ask *a = p->group->ask;
+    const ls_completion *s = p->sample;
+    if (a->top >= 0) {
+        ls_json_begin_array(json, "output_token_logprobs");
+        for (int64_t i = p->first; i < p->n; i++) {
+            ls_json_begin_array(json, NULL);
+            ls_json_float(json, NULL, s->logprob[i]);
+            ls_json_int(json, NULL, s->completion[i]);
+            LS_TRY(write_token(json, NULL, p, s->completion[i], false, err));
+            ls_json_end_array(json);
+        }
+        ls_json_end_array(json);
+    }
+    if (a->top > 0) {
+        ls_json_begin_array(json, "output_top_logprobs");
+        for (int64_t i = p->first; i < p->n; i++) {
+            ls_json_begin_array(json, NULL);
+            for (int64_t k = 0; k < n_top(&s->sights, i); k++) {
+                ls_json_begin_array(json, NULL);
+                ls_json_float(json, NULL, s->sights.top_logprob[i * s->sights.top + k]);
+                ls_json_int(json, NULL, s->sights.top_id[i * s->sights.top + k]);
+                ls_json_null(json, NULL);
+                ls_json_end_array(json);
+            }
+            ls_json_end_array(json);
+        }
+        ls_json_end_array(json);
+    }
+    if (s->prompt_logprob == NULL || p->finish == LS_FINISH_NONE) return LS_OK;
+    ls_json_begin_array(json, "input_token_logprobs");
+    for (int64_t i = 0; i < s->request.n_prompt; i++) {
+        ls_json_begin_array(json, NULL);
+        if (i == 0)
+            ls_json_null(json, NULL);
+        else
+            ls_json_float(json, NULL, s->prompt_logprob[i - 1]);
+        ls_json_int(json, NULL, s->request.prompt[i]);
+        ls_json_null(json, NULL);
+        ls_json_end_array(json);
+    }
+    ls_json_end_array(json);
+    return LS_OK;
+}
+
+/* All that there is so far, also in a stream: that is how this dialect streams. */
+static ls_status sglang_object(ls_json_out *json, const part *p, ls_error *err) {
+    const ls_completion *s = p->sample;
+    const char *reason = reason_of(p->finish);
+    char *text = NULL, version[24];
+    int64_t bytes;
+    ls_status status;
+    LS_TRY(text_of(p, &text, &bytes, err));
+    ls_json_text(json, "text", text, bytes);
+    free(text);
+    write_ids(json, "output_ids", s->completion, p->n);
+    ls_json_begin_object(json, "meta_info");
+    ls_json_string(json, "id", p->group->ask->id != NULL ? p->group->ask->id : p->group->name);
+    if (reason == NULL) {
+        ls_json_null(json, "finish_reason");
+    } else {
+        ls_json_begin_object(json, "finish_reason");
+        ls_json_string(json, "type", reason);
+        if (p->finish == LS_FINISH_LENGTH) ls_json_int(json, "length", p->n);
+        if (p->finish == LS_FINISH_STOP && s->ended_by_id) ls_json_int(json, "matched", s->stop_id);
+        ls_json_end_object(json);
+    }
+    ls_json_int(json, "prompt_tokens", s->request.n_prompt);
+    ls_json_int(json, "completion_tokens", p->n);
+    if (p->finish != LS_FINISH_NONE) {
+        ls_json_int(json, "cached_tokens", s->request.n_hit);
+        ls_json_double(json, "e2e_latency", s->last_s - p->group->born_s);
+    }
+    snprintf(version, sizeof version, "%llu", (unsigned long long)(p->n > 0 ? s->weights[p->n - 1] : s->version));
+    ls_json_string(json, "weight_version", version);
+    status = sglang_rows(json, p, err);
+    ls_json_end_object(json);
+    write_lockstep(json, p);
+    return status;
+}
+
+static void score_object(ls_json_out *json, const part *p) {
+    const ls_completion *s = p->sample;
+    ls_json_int(json, "index", index_of(p));
+    write_floats(json, "logprobs", s->prompt_logprob, 0, s->request.n_prompt - 1);
+    write_bits(json, "logprob_bits", s->prompt_logprob, 0, s->request.n_prompt - 1);
+    ls_json_uint(json, "weights", s->version);
+}
+
+/* ---- whole replies ---- */
+
+static const char *object_of(const ls_ask *a, bool is_chunk) {
+    switch (a->kind) {
+        case LS_ASK_CHAT: return is_chunk ? "chat.completion.chunk" : "chat.completion";
+        case LS_ASK_SCORE: return "score";
+        case LS_ASK_TOKENS: return is_chunk ? "generate.chunk" : "generate";
+        case LS_ASK_COMPLETION:
+        case LS_ASK_SGLANG: break;
+    }
+    return "text_completion";
+}
+
+static void begin_reply(ls_json_out *json, const ls_reply_about *about, const ls_group *g, bool is_chunk) {
+    const char *id = g->ask->id != NULL ? g->ask->id : g->name;
+    ls_json_begin_object(json, NULL);
+    ls_json_string(json, "id", id);
+    if (g->ask->kind == LS_ASK_TOKENS) ls_json_string(json, "request_id", id);
+    ls_json_string(json, "object", object_of(g->ask, is_chunk));
+    ls_json_int(json, "created", g->created);
+    ls_json_string(json, "model", about->model);
+    if (g->ask->kind == LS_ASK_SCORE) ls_json_string(json, "numerics", about->numerics);
+}
+
+static ls_status write_choice(ls_json_out *json, const part *p, const char *text, int64_t bytes, bool is_chunk,
+                              ls_error *err) {
+    ls_status status = LS_OK;
+    ls_json_begin_object(json, NULL);
+    switch (p->group->ask->kind) {
+        case LS_ASK_COMPLETION: status = completion_choice(json, p, text, bytes, is_chunk, err); break;
+        case LS_ASK_CHAT: status = chat_choice(json, p, text, bytes, is_chunk, err); break;
+        case LS_ASK_TOKENS: status = tokens_choice(json, p, err); break;
+        case LS_ASK_SGLANG: status = sglang_object(json, p, err); break;
+        case LS_ASK_SCORE: score_object(json, p); break;
+    }
+    if (p->group->ask->kind != LS_ASK_SGLANG) write_lockstep(json, p);
+    ls_json_end_object(json);
+    return status;
+}
+
+static part whole_part(const ls_reply_about *about, const ls_group *g, int64_t i) {
+    const ls_completion *s = &g->samples[i];
+    return (part){about, g, s, 0, s->request.n_completion, s->finish, NULL};
+}
+
+static ls_status write_whole_choice(ls_json_out *json, const part *p, ls_error *err) {
+    char *text = NULL;
+    int64_t bytes = 0;
+    ls_status status;
+    if (p->group->ask->kind & (LS_ASK_COMPLETION | LS_ASK_CHAT)) LS_TRY(text_of(p, &text, &bytes, err));
+    status = write_choice(json, p, text, bytes, false, err);
+    free(text);
+    return status;
+}
+
+static ls_status sglang_whole(ls_json_out *json, const ls_reply_about *about, const ls_group *g, ls_error *err) {
+    const bool is_list = g->n_samples > 1 || g->ask->is_batch;
+    if (is_list) ls_json_begin_array(json, NULL);
+    for (int64_t i = 0; i < g->n_samples; i++) {
+        const part p = whole_part(about, g, i);
+        LS_TRY(write_choice(json, &p, NULL, 0, false, err));
+    }
+    if (is_list) ls_json_end_array(json);
+    return LS_OK;
+}
+
+ls_status ls_reply_check(const ls_group *g, ls_error *err) {
+    for (int64_t i = 0; i < g->n_samples; i++) {
+        const ls_completion *s = &g->samples[i];
+        const ls_error *wrong = s->finish == LS_FINISH_ERROR ? &s->request.error : &s->look_error;
+        if (s->finish != LS_FINISH_ERROR && s->look_error.status == LS_OK) continue;
+        if (err != NULL) *err = *wrong;
+        return wrong->status != LS_OK ? wrong->status : LS_ERR_DEVICE;
+    }
+    return LS_OK;
+}
+
+ls_status ls_reply_whole(FILE *out, const ls_reply_about *about, ls_group *g, ls_error *err) {
+    const part first = whole_part(about, g, 0);
+    ls_json_out json;
+    ls_json_init(&json, out);
+    if (g->ask->kind == LS_ASK_SGLANG) return sglang_whole(&json, about, g, err);
+    begin_reply(&json, about, g, false);
+    ls_json_begin_array(&json, g->ask->kind == LS_ASK_SCORE ? "data" : "choices");
+    for (int64_t i = 0; i < g->n_samples; i++) {
+        const part p = whole_part(about, g, i);
+        LS_TRY(write_whole_choice(&json, &p, err));
+    }
+    ls_json_end_array(&json);
+    write_usage(&json, g);
+    if (g->ask->kind & (LS_ASK_CHAT | LS_ASK_TOKENS)) {
+        LS_TRY(write_prompt_logprobs(&json, &first, err));
+        if (g->ask->return_ids || g->ask->kind == LS_ASK_TOKENS)
+            write_ids(&json, "prompt_token_ids", first.sample->request.prompt, first.sample->request.n_prompt);
+    }
+    ls_json_end_object(&json);
+    return LS_OK;
+}
+
+/* ---- streams ---- */
+
+static ls_status write_event(FILE *out, const part *p, const char *text, int64_t bytes, ls_error *err) {
+    ls_json_out json;
+    ls_json_init(&json, out);
+    fputs("data: ", out);
+    if (p->group->ask->kind == LS_ASK_SGLANG) {
+        LS_TRY(write_choice(&json, p, NULL, 0, true, err));
+    } else {
+        begin_reply(&json, p->about, p->group, true);
+        ls_json_begin_array(&json, "choices");
+        LS_TRY(write_choice(&json, p, text, bytes, true, err));
+        ls_json_end_array(&json);
+        ls_json_end_object(&json);
+    }
+    fputs("\n\n", out);
+    return LS_OK;
+}
+
+static void write_usage_event(FILE *out, const ls_reply_about *about, const ls_group *g) {
+    ls_json_out json;
+    ls_json_init(&json, out);
+    fputs("data: ", out);
+    begin_reply(&json, about, g, true);
+    ls_json_begin_array(&json, "choices");
+    ls_json_end_array(&json);
+    write_usage(&json, g);
+    ls_json_end_object(&json);
+    fputs("\n\n", out);
+}
+
+enum { WINDOW = 256, WINDOW_KEPT = 32 };
+
+/* Moves the beginning of what is decoded on, near the end of the text: where its last tokens alone read as they do
+ * there, what comes later reads the same from there on. */
+static ls_status move_window(const part *p, ls_told *told, const char *text, int64_t bytes, ls_error *err) {
+    const int64_t from = p->n - WINDOW_KEPT;
+    char *tail;
+    int64_t tail_bytes;
+    if (p->n - told->from_token < WINDOW || (bytes >= 3 && memcmp(text + bytes - 3, "\xEF\xBF\xBD", 3) == 0))
+        return LS_OK;
+    LS_TRY(
+        decode(p, p->sample->completion + from, WINDOW_KEPT, !p->group->ask->keeps_special, &tail, &tail_bytes, err));
+    if (tail_bytes <= bytes && memcmp(text + bytes - tail_bytes, tail, (size_t)tail_bytes) == 0) {
+        told->from_token = from;
+        told->from_bytes += bytes - tail_bytes;
+    }
+    free(tail);
+    return LS_OK;
+}
+
+/* Text that is certain and was not told: *text [*bytes], at *at. The end decodes everything once more, and what was
+ * told must be its beginning. */
+static ls_status new_text(const part *p, ls_told *told, char **text, const char **at, int64_t *bytes, ls_error *err) {
+    const ls_ask *a = p->group->ask;
+    const int64_t from = p->finish == LS_FINISH_NONE ? told->from_bytes : 0;
+    int64_t n, whole;
+    if (p->finish != LS_FINISH_NONE) {
+        LS_TRY(text_of(p, text, &n, err));
+        if (n < told->bytes || ls_fnv_mix(LS_FNV_START, *text, told->bytes) != told->hash) {
+            free(*text);
+            *text = NULL;
+            return LS_FAIL(err, LS_ERR_FORMAT, "the text of a stream does not begin as it was told");
+        }
+    } else {
+        LS_TRY(decode(p, p->sample->completion + told->from_token, p->n - told->from_token, !a->keeps_special, text,
+                      &whole, err));
+        n = settled(a, *text, whole);
+        LS_TRY(move_window(p, told, *text, whole, err));
+    }
+    n = n + from > told->bytes ? n + from - told->bytes : 0;
+    *at = *text + (n > 0 ? told->bytes - from : 0);
+    *bytes = n;
+    told->bytes += n;
+    told->hash = ls_fnv_mix(told->hash, *at, n);
+    return LS_OK;
+}
+
+/* What is new of one sample. */
+static ls_status tell(FILE *out, part *p, ls_told *told, ls_error *err) {
+    char *text = NULL;
+    const char *at = "";
+    int64_t bytes = 0;
+    ls_status status;
+    if (told->ended || (p->n == told->tokens && p->finish == LS_FINISH_NONE)) return LS_OK;
+    if (told->tokens == 0) told->hash = LS_FNV_START;
+    p->first = p->group->ask->kind == LS_ASK_SGLANG ? 0 : told->tokens;
+    p->offset = &told->offset;
+    LS_TRY_DONE((p->group->ask->kind & (LS_ASK_COMPLETION | LS_ASK_CHAT)) == 0
+                    ? LS_OK
+                    : new_text(p, told, &text, &at, &bytes, err));
+    LS_TRY_DONE(write_event(out, p, at, bytes, err));
+    told->tokens = p->n;
+    told->ended = p->finish != LS_FINISH_NONE;
+done:
+    free(text);
+    return status;
+}
+
+ls_status ls_reply_more(FILE *out, const ls_reply_about *about, ls_group *g, ls_told *told, bool *done, ls_error *err) {
+    bool all = true;
+    for (int64_t i = 0; i < g->n_samples; i++) {
+        part p = {.about = about, .group = g, .sample = &g->samples[i]};
+        ls_work_lock(g->work);
+        p.n = g->samples[i].n_public;
+        p.finish = g->samples[i].finish;
+        ls_work_unlock(g->work);
+        LS_TRY(tell(out, &p, &told[i], err));
+        all = all && told[i].ended;
+    }
+    *done = all;
+    if (!all) return LS_OK;
+    if (g->ask->usage_at_end) write_usage_event(out, about, g);
+    fputs("data: [DONE]\n\n", out);
+    return LS_OK;
+}
+
+int ls_reply_status(const ls_error *err) {
+    switch (err->status) {
+        case LS_OK: return 200;
+        case LS_ERR_NOMEM: return 500;
+        case LS_ERR_DEVICE: return 503;
+        case LS_ERR_ARG:
+        case LS_ERR_IO:
+        case LS_ERR_FORMAT:
+        case LS_ERR_UNSUPPORTED:
+        case LS_ERR_CAPACITY: break;
+    }
+    return 400;
+}
+
+void ls_reply_error(FILE *out, int http_status, const char *message) {
+    const char *type = http_status == 401   ? "authentication_error"
+                       : http_status == 404 ? "not_found_error"
+                       : http_status == 429 ? "rate_limit_error"
+                       : http_status >= 500 ? "server_error"
+                                            : "invalid_request_error";
+    ls_json_out json;
+    ls_json_init(&json, out);
+    ls_json_begin_object(&json, NULL);
+    ls_json_string(&json, "object", "error");
+    ls_json_string(&json, "message", message); /* where some clients look */
+    ls_json_begin_object(&json, "error");
+    ls_json_string(&json, "message", message);
+    ls_json_string(&json, "type", type);
+    ls_json_null(&json, "param");
+    ls_json_int(&json, "code", http_status);
+    ls_json_end_object(&json);
+    ls_json_end_object(&json);
+}

@@ -1,0 +1,39 @@
+/* Groups as JSON, in the dialect that they were asked in: whole, or as server-sent events. */
+#ifndef LS_SERVE_REPLY_H
+#define LS_SERVE_REPLY_H
+
+#include <stdio.h>
+
+#include "model/model.h"
+#include "serve/serve_work.h"
+
+/* What all replies of a server tell. */
+typedef struct ls_reply_about {
+    const char *model;
+    const char *numerics; /* "exact/2/f32" */
+    ls_logprob_of logprob_of;
+    const ls_tokenizer *tokenizer; /* NULL: texts are empty */
+} ls_reply_about;
+
+/* How far a stream has told one sample. */
+typedef struct ls_told {
+    int64_t tokens, bytes;
+    int64_t from_token, from_bytes; /* text is decoded from here on: what lies before cannot change any more */
+    int64_t offset;                 /* text_offset of the next token */
+    uint64_t hash;                  /* of the text that was told, to be held against the whole at the end */
+    bool ended;
+} ls_told;
+
+/* A finished group as one JSON object. */
+ls_status ls_reply_whole(FILE *out, const ls_reply_about *about, ls_group *group, ls_error *err);
+/* Events for what was published since told, [n_samples], was last brought up to date; `done` when the last has been
+ * written. Takes the lock. */
+ls_status ls_reply_more(FILE *out, const ls_reply_about *about, ls_group *group, ls_told *told, bool *done,
+                        ls_error *err);
+/* The first error of a finished group's samples, LS_OK where there is none. */
+ls_status ls_reply_check(const ls_group *group, ls_error *err);
+int ls_reply_status(const ls_error *err); /* the HTTP status of an error of a request */
+/* {"error": {"message", "type", "code"}}: what every dialect's clients show. */
+void ls_reply_error(FILE *out, int http_status, const char *message);
+
+#endif

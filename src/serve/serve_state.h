@@ -1,0 +1,110 @@
+/* What the parts of the server share. Private to src/serve.
+ *
+ *   serve_http.c     connections and their limits, bodies, suspension, streams
+ *   serve_routes.c   the table of paths, and what is answered at once
+ *   serve_control.c  what operators do: weights, pauses, caches, checks
+ *   serve_weights.c  weights from disk, and which are served
+ *   serve_metrics.c  Prometheus
+ *   serve_ask.c, serve_reply.c, serve_work.c, serve_sight.c: see their headers */
+#ifndef LS_SERVE_STATE_H
+#define LS_SERVE_STATE_H
+
+#include <pthread.h>
+#include <stdio.h>
+
+#include "model/summary.h"
+#include "serve/serve.h"
+#include "serve/serve_reply.h"
+
+/* What a path does. */
+typedef enum ls_route_kind { LS_ROUTE_ASK, LS_ROUTE_NOW, LS_ROUTE_CONTROL } ls_route_kind;
+
+/* A request as handlers see it. */
+typedef struct ls_call {
+    const char *body; /* NUL-terminated */
+    int64_t body_bytes;
+    const char *mode, *clear_cache; /* of the query, or NULL */
+} ls_call;
+
+/* Writes the reply and returns its HTTP status; with err filled where that is not 2xx and nothing was written. */
+typedef int (*ls_handler)(ls_server *server, const ls_call *call, FILE *out, ls_error *err);
+
+typedef struct ls_route {
+    const char *path;
+    bool post, get;
+    ls_route_kind kind;
+    ls_ask_kind ask;
+    ls_handler handler;
+    bool is_open;     /* asks for no key */
+    const char *type; /* of the reply; NULL: JSON */
+} ls_route;
+
+typedef struct ls_http_counts {
+    int64_t connections, requests, refused_400, refused_401, refused_404, refused_429, failed_500, clients_gone,
+        timed_out;
+} ls_http_counts;
+
+struct ls_server {
+    ls_serve_opts opts;
+    ls_worker *work;
+    ls_device *load_device; /* beside the engine's; the control thread's */
+    ls_model *model;        /* that is served; the control thread's */
+    ls_model *staged;       /* loaded, to be served at /finish_weight_update */
+    char staged_path[LS_SERVE_PATH_MAX], path[LS_SERVE_PATH_MAX];
+    bool is_updating;       /* between /start_weight_update and /finish_weight_update */
+    char version_name[128]; /* what the trainer calls the version, or "" */
+    ls_tokenizer *tokenizer;
+    ls_chat *chat;
+    ls_reply_about about;
+    ls_ask_limits limits;
+    char numerics[LS_NUMERICS_BYTES];
+    ls_engine_opts engine;
+    char **keys;
+    int64_t n_keys;
+    int64_t started;
+    const ls_route *routes; /* [n_routes] */
+    int64_t n_routes;
+    pthread_mutex_t count_lock;
+    ls_http_counts counts;
+    struct ls_http *http;
+};
+
+/* serve_http.c */
+ls_status ls_http_start(struct ls_http **out, ls_server *server, ls_error *err);
+void ls_http_stop(struct ls_http *http); /* accepts NULL */
+const char *ls_http_url(const struct ls_http *http);
+
+/* serve_routes.c */
+extern const ls_route ls_routes[];
+extern const int64_t ls_n_routes;
+
+/* serve_weights.c: on the control thread */
+/* Opens DIRECTORY's weights, with the served model's configuration where it has none. */
+ls_status ls_weights_load(ls_server *server, ls_model **out, const char *directory, ls_error *err);
+ls_status ls_weights_summarize(const ls_server *server, ls_stored_summary *out, ls_error *err);
+/* Serves it as the next version (at least `wish`), told to the state file first; takes it over whatever happens. */
+ls_status ls_weights_serve(ls_server *server, ls_model *model, const char *path, uint64_t wish, ls_error *err);
+
+/* serve_control.c */
+int ls_control_pause(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_pause_sglang(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_resume(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_abort(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_abort_sglang(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_flush(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_start_update(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_update(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_finish_update(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_name_version(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_update_sglang(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_weight_info(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_weight_checker(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_check(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_unbuilt(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+
+/* serve_metrics.c */
+int ls_metrics(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+/* serve_openapi.c */
+int ls_openapi(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+
+#endif

@@ -1,0 +1,197 @@
+/* Weights from disk. They are opened beside the engine, on a device of their own, while decoding goes on; the engine
+ * takes them between two ticks. Which are served stands in the state file, written whole under another name and
+ * renamed, before the first token of the new version is drawn: whenever the process is killed, the next start serves
+ * one complete version, this or the one before. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/durable.h"
+#include "base/file.h"
+#include "base/json_out.h"
+#include "base/mem.h"
+#include "load/json_node.h"
+#include "load/model_files.h"
+#include "serve/serve_state.h"
+
+/* ---- the state file ---- */
+
+static ls_status read_state(const char *file, char *path, uint64_t *version, ls_error *err) {
+    static const char *const keys[] = {"path", "version", NULL};
+    char *text = NULL;
+    int64_t bytes, number;
+    const char *value;
+    ls_json_doc *doc = NULL;
+    ls_node root, node;
+    ls_status status;
+    LS_TRY_DONE(ls_file_read(&text, &bytes, file, 65536, err));
+    LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, file, err));
+    root = ls_json_root(doc);
+    LS_TRY_DONE(ls_node_only(&root, keys, err));
+    LS_TRY_DONE(ls_node_need(&root, "version", &node, err));
+    LS_TRY_DONE(ls_node_int(&node, 0, INT64_MAX, &number, err));
+    LS_TRY_DONE(ls_node_need(&root, "path", &node, err));
+    LS_TRY_DONE(ls_node_string(&node, &value, err));
+    if (strlen(value) >= LS_SERVE_PATH_MAX) {
+        status = ls_node_fail(&node, LS_ERR_CAPACITY, err, "the path is too long");
+        goto done;
+    }
+    strcpy(path, value);
+    *version = (uint64_t)number;
+done:
+    ls_json_doc_free(doc);
+    free(text);
+    return status;
+}
+
+ls_status ls_serve_first_weights(const ls_serve_opts *o, char *path, uint64_t *version, ls_error *err) {
+    *version = 0;
+    if (strlen(o->model_dir) >= LS_SERVE_PATH_MAX) return LS_FAIL(err, LS_ERR_ARG, "--model: the path is too long");
+    strcpy(path, o->model_dir);
+    if (o->state_file == NULL || !ls_file_exists(o->state_file)) return LS_OK;
+    LS_TRY(read_state(o->state_file, path, version, err));
+    if (access(path, R_OK) == 0) return LS_OK;
+    return LS_FAIL(err, LS_ERR_IO,
+                   "%s: version %llu of the weights lies in %.300s, which is gone; without this file --model is served",
+                   o->state_file, (unsigned long long)*version, path);
+}
+
+static ls_status write_state(const ls_server *s, const char *path, uint64_t version, ls_error *err) {
+    ls_output *output;
+    ls_json_out json;
+    if (s->opts.state_file == NULL) return LS_OK;
+    LS_TRY(ls_output_open(&output, s->opts.state_file, err));
+    ls_json_init(&json, ls_output_stream(output));
+    ls_json_begin_object(&json, NULL);
+    ls_json_uint(&json, "version", version);
+    ls_json_string(&json, "path", path);
+    ls_json_end_object(&json);
+    ls_json_newline(&json);
+    return ls_output_commit(output, err);
+}
+
+/* ---- opening ---- */
+
+static bool is_weights(const char *name) {
+    const size_t n = strlen(name);
+    return (n > 12 && strcmp(name + n - 12, ".safetensors") == 0) || strcmp(name, "model.safetensors.index.json") == 0;
+}
+
+static ls_status join_path(char out[LS_SERVE_PATH_MAX], const char *directory, const char *name, ls_error *err) {
+    if (snprintf(out, LS_SERVE_PATH_MAX, "%s/%s", directory, name) >= LS_SERVE_PATH_MAX)
+        return LS_FAIL(err, LS_ERR_ARG, "%.200s: the path is too long", directory);
+    return LS_OK;
+}
+
+/* Links to the directory's weights and to the served model's other files that a model is read from. */
+static ls_status link_files(const char *staging, const char *directory, const char *model, ls_error *err) {
+    char from[LS_SERVE_PATH_MAX], to[LS_SERVE_PATH_MAX], *full = realpath(directory, NULL), **names = NULL;
+    char *base = realpath(model, NULL);
+    int64_t n = 0;
+    ls_status status = LS_OK;
+    if (full == NULL || base == NULL) {
+        status = LS_FAIL(err, LS_ERR_IO, "%.300s: %s", full == NULL ? directory : model, strerror(errno));
+        goto done;
+    }
+    LS_TRY_DONE(ls_directory_list(&names, &n, full, err));
+    for (int64_t i = 0; i < n; i++) {
+        if (!is_weights(names[i])) continue;
+        LS_TRY_DONE(join_path(from, full, names[i], err));
+        LS_TRY_DONE(join_path(to, staging, names[i], err));
+        if (symlink(from, to) != 0) status = LS_FAIL(err, LS_ERR_IO, "%.300s: %s", to, strerror(errno));
+        if (status != LS_OK) goto done;
+    }
+    for (int i = 0; i < LS_MODEL_FILES; i++) {
+        LS_TRY_DONE(join_path(from, base, ls_model_files[i], err));
+        LS_TRY_DONE(join_path(to, staging, ls_model_files[i], err));
+        if (!ls_file_exists(from) || is_weights(ls_model_files[i])) continue;
+        if (symlink(from, to) != 0 && errno != EEXIST)
+            status = LS_FAIL(err, LS_ERR_IO, "%.300s: %s", to, strerror(errno));
+        if (status != LS_OK) goto done;
+    }
+done:
+    ls_names_free(names, n);
+    free(base);
+    free(full);
+    return status;
+}
+
+/* What is done with a directory that is a whole model. */
+typedef ls_status (*user)(void *context, const char *directory, ls_error *err);
+
+/* Weights alone, as some trainers write them, become a model by the files of another one: links to both. */
+static ls_status with_model(const char *directory, const char *model, user use, void *context, ls_error *err) {
+    char staging[] = "/tmp/lockstep-weights-XXXXXX", config[LS_SERVE_PATH_MAX];
+    ls_status status;
+    LS_TRY(join_path(config, directory, "config.json", err));
+    if (ls_file_exists(config)) return use(context, directory, err);
+    if (mkdtemp(staging) == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: %s", staging, strerror(errno));
+    status = link_files(staging, directory, model, err);
+    if (status == LS_OK && (status = use(context, staging, err)) != LS_OK) ls_error_prefix(err, "%.300s", directory);
+    (void)ls_directory_remove(staging, NULL);
+    return status;
+}
+
+typedef struct opening {
+    ls_model **out;
+    ls_device *device;
+} opening;
+
+static ls_status open_at(void *context, const char *directory, ls_error *err) {
+    const opening *o = context;
+    return ls_model_open(o->out, o->device, directory, err);
+}
+
+ls_status ls_serve_open_weights(ls_model **out, ls_device *device, const char *directory, const char *model,
+                                ls_error *err) {
+    opening o = {out, device};
+    return with_model(directory, model, open_at, &o, err);
+}
+
+static ls_status summarize_at(void *context, const char *directory, ls_error *err) {
+    return ls_stored_summarize(context, directory, err);
+}
+
+ls_status ls_weights_summarize(const ls_server *s, ls_stored_summary *out, ls_error *err) {
+    return with_model(s->path, s->opts.model_dir, summarize_at, out, err);
+}
+
+ls_status ls_weights_load(ls_server *s, ls_model **out, const char *directory, ls_error *err) {
+    ls_model *model = NULL;
+    ls_status status;
+    *out = NULL;
+    LS_TRY_DONE(ls_serve_open_weights(&model, s->load_device, directory, s->opts.model_dir, err));
+    LS_TRY_DONE(ls_model_set_profile(model, s->model->profile, s->engine.dtype, err));
+    model->ablation = s->model->ablation;
+    LS_TRY_DONE(ls_device_wait(s->load_device, err));
+    *out = model;
+    model = NULL;
+done:
+    ls_model_close(model);
+    return status;
+}
+
+ls_status ls_weights_serve(ls_server *s, ls_model *model, const char *path, uint64_t wish, ls_error *err) {
+    ls_work_view view;
+    const ls_model *old;
+    uint64_t version;
+    char *full = realpath(path, NULL);
+    ls_status status;
+    ls_work_look(s->work, &view);
+    version = wish > view.version ? wish : view.version + 1;
+    status = full == NULL ? LS_FAIL(err, LS_ERR_IO, "%.300s: %s", path, strerror(errno))
+                          : write_state(s, full, version, err);
+    if (status == LS_OK && (status = ls_work_swap(s->work, model, version, &old, err)) != LS_OK)
+        (void)write_state(s, s->path, view.version, NULL); /* the engine refused: what it serves stays */
+    if (status == LS_OK) {
+        ls_model_close(s->model);
+        s->model = model;
+        snprintf(s->path, sizeof s->path, "%s", full);
+    } else {
+        ls_model_close(model);
+    }
+    free(full);
+    return status;
+}
