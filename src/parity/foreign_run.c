@@ -137,53 +137,6 @@ static double difference(const ls_seen *a, const ls_seen *b) {
     return most;
 }
 
-/* ---- thresholds ---- */
-
-typedef struct search {
-    ls_inquiry *q;
-    ls_lay lay;
-    int64_t n_trials;
-} search;
-
-static ls_status try_value(void *context, int64_t value, bool *fails, ls_error *err) {
-    search *s = context;
-    ls_requests *r = calloc(1, sizeof *r);
-    ls_seen seen = {0};
-    ls_trial trial;
-    ls_status status;
-    LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
-    LS_TRY_DONE(s->lay(s->q, value, &trial, r, err));
-    LS_TRY_DONE(ls_foreign_try(s->q, &trial, 0, r->of, r->n, &seen, err));
-    s->n_trials++;
-    *fails = seen.look == LS_LOOK_OFF;
-done:
-    ls_seen_deinit(&seen);
-    if (r != NULL) free(r->ids);
-    free(r);
-    return status;
-}
-
-ls_status ls_foreign_bound(ls_inquiry *q, const char *lever, int64_t value, bool from_above, int64_t trials) {
-    ls_sweep *s = q->runner->sweep;
-    if (s->n_bounds == LS_BOUNDS_MAX) return LS_OK;
-    s->bounds[s->n_bounds++] = (ls_bound){lever, s->opts.dtype, value, from_above, trials};
-    return LS_OK;
-}
-
-ls_status ls_foreign_bisect(ls_inquiry *q, const char *lever, int64_t low, int64_t high, ls_lay lay, int64_t *value,
-                            ls_error *err) {
-    search s = {q, lay, 0};
-    bool fails;
-    *value = -1;
-    tell(q, lever);
-    LS_TRY(try_value(&s, low, &fails, err));
-    if (fails) return LS_OK; /* from the first value on: no threshold */
-    LS_TRY(try_value(&s, high, &fails, err));
-    if (!fails) return LS_OK;
-    LS_TRY(ls_bisect(value, low, high, try_value, &s, err));
-    return ls_foreign_bound(q, lever, *value, false, s.n_trials);
-}
-
 /* ---- the smallest requests ---- */
 
 enum { SHRINK_TRIALS = 24 };

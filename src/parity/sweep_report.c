@@ -113,14 +113,6 @@ static void print_levers(FILE *file, const ls_trial *trial) {
     if (trial->logprob_of == LS_LOGPROB_PROCESSED) fprintf(file, " --logprobs processed");
 }
 
-void ls_sweep_repro(FILE *file, const ls_sweep *s) {
-    for (int64_t i = 0; i < s->n_repro; i++) {
-        fprintf(file, "{\"id\":\"r%" PRId64 "\",\"prompt_ids\":[", i);
-        for (int64_t t = 0; t < s->repro[i].n; t++) fprintf(file, "%s%d", t > 0 ? "," : "", s->repro[i].ids[t]);
-        fprintf(file, "]}\n");
-    }
-}
-
 static void print_repro(FILE *file, const ls_sweep *s) {
     if (s->n_repro == 0) return;
     fprintf(file, "\nsmallest requests that still fail (%" PRId64 " of %" PRId64 " prompts, %" PRId64 " trials)\n",

@@ -146,8 +146,7 @@ static __device__ __forceinline__ void walk_forwards(const back_params *p, const
             const float z = ls_load_one<IN>(a->z, (row + i) * a->z_stride + at->channel);
             const float sig = ls_sigmoid(z), sl = ls_silu(z);
             const float dout = a->dout[(row + i) * a->dout_stride + at->channel];
-            a->dz[(row + i) * a->dz_stride + at->channel] =
-                ls_mul(ls_mul(dout, y), ls_fma(sl, ls_sub(1.0f, sig), sig));
+            a->dz[(row + i) * a->dz_stride + at->channel] = ls_mul(ls_mul(dout, y), ls_fma(sl, ls_sub(1.0f, sig), sig));
         }
     }
 }
