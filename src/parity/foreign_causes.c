@@ -115,7 +115,10 @@ void ls_foreign_find(ls_foreign *f, const char *cause, ls_rung rung, double conf
     f->findings[at] = found;
 }
 
-static bool off(const ls_inquiry *q, ls_rung r) { return q->f->seen[r].look == LS_LOOK_OFF; }
+/* Values are off. A trial without an answer says nothing of any, but of the failure itself (decide_failures). */
+static bool off(const ls_inquiry *q, ls_rung r) {
+    return q->f->seen[r].look == LS_LOOK_OFF && q->f->seen[r].outcomes.n > 0;
+}
 static bool clean(const ls_inquiry *q, ls_rung r) { return q->f->seen[r].look == LS_LOOK_CLEAN; }
 
 static bool off_between(const ls_inquiry *q, int from, int to) {
