@@ -471,6 +471,16 @@ static void report(const bench *b, const double *best, const ls_comm_use *use) {
            1e-9 * (double)ls_trainer_bytes(b->trainer), (long long)b->n_differing);
 }
 
+static void close_rank(bench *b) {
+    void *const arrays[] = {b->requests, b->tokens, b->logprobs, b->rows, b->targets, b->offsets};
+    ls_trainer_free(b->trainer);
+    ls_engine_free(b->engine);
+    ls_comm_close(b->comm);
+    ls_model_close(b->model);
+    ls_device_close(b->device);
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) free(arrays[i]);
+}
+
 static int run_rank(const options *o, int32_t rank, const char *address) {
     bench b = {.o = o, .rank = rank, .ranks = (int32_t)o->ranks, .n = o->prompts * o->samples};
     double best[N_PARTS] = {0};
@@ -501,11 +511,7 @@ static int run_rank(const options *o, int32_t rank, const char *address) {
     time_exchanges(&b);
     if (rank == 0) printf("digest %016llx\n", (unsigned long long)digest);
     fflush(stdout);
-    ls_trainer_free(b.trainer);
-    ls_engine_free(b.engine);
-    ls_comm_close(b.comm);
-    ls_model_close(b.model);
-    ls_device_close(b.device);
+    close_rank(&b);
     return b.n_differing == 0 ? 0 : 3;
 }
 
