@@ -1,6 +1,8 @@
-/* Worker threads: each waits for a numbered job, runs its own contiguous part, and reports back. Jobs of a decode step
+/* Worker threads: each waits for a numbered job, takes its own contiguous part, and reports back. Jobs of a decode step
  * are microseconds apart, so both sides look for a moment before they sleep, and a job whose threads are all awake is
- * handed over and back by two atomics: the lock is taken only by who goes to sleep and by who has to wake them. */
+ * handed over and back by atomics: the lock is taken only by who goes to sleep and by who has to wake them.
+ * On a machine with other work a thread may not run for milliseconds: the caller, done with its own part, takes
+ * those that nobody has begun, and whoever looks gives its processor to others meanwhile. */
 #define _GNU_SOURCE
 #include "base/parallel.h"
 
@@ -18,6 +20,8 @@ typedef struct worker {
     ls_pool *pool;
     pthread_t thread;
     int32_t thread_i;
+    atomic_llong taken; /* the last job whose part with this thread's number somebody has begun */
+    char apart[CACHE_LINE];
 } worker;
 
 struct ls_pool {
@@ -28,7 +32,7 @@ struct ls_pool {
     pthread_mutex_t lock;
     pthread_cond_t start, finished;
     /* The job: written before job_number changes, left alone until n_running is 0. */
-    bool quit;
+    atomic_bool quit;
     ls_work work;
     void *context;
     int64_t n_items, grain, n_grains;
@@ -43,22 +47,40 @@ struct ls_pool {
 };
 
 #define LOOKS 2000
+#define LOOKS_ALONE 100 /* before others may have the processor between looks */
+#define LOOKS_A_YIELD 16
+#define LOOKS_BEFORE_HELP 20
 
-static void pause_briefly(void) {
+static void pause_briefly(int32_t look) {
+    if (look >= LOOKS_ALONE && look % LOOKS_A_YIELD == 0) sched_yield();
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
 }
 
 /* Parts differ by at most one grain; the last may end within its last grain. */
-static void run_part(const ls_pool *pool, int32_t thread_i) {
-    const int64_t begin = pool->n_grains * thread_i / pool->n_threads * pool->grain;
-    const int64_t end = pool->n_grains * (thread_i + 1) / pool->n_threads * pool->grain;
+static void run_part(const ls_pool *pool, int32_t part, int32_t thread_i) {
+    const int64_t begin = pool->n_grains * part / pool->n_threads * pool->grain;
+    const int64_t end = pool->n_grains * (part + 1) / pool->n_threads * pool->grain;
     if (begin < end) pool->work(pool->context, begin, end < pool->n_items ? end : pool->n_items, thread_i);
 }
 
+/* A job is not over before each part has been taken: who takes one of job `number` finds the job as it was announced,
+ * however long ago it looked. */
+static bool take(worker *of, long long number) {
+    long long before = atomic_load(&of->taken);
+    return before < number && atomic_compare_exchange_strong(&of->taken, &before, number);
+}
+
+static void finish_part(ls_pool *pool) {
+    if (atomic_fetch_sub(&pool->n_running, 1) > 1 || !atomic_load(&pool->caller_asleep)) return;
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_signal(&pool->finished);
+    pthread_mutex_unlock(&pool->lock);
+}
+
 static void wait_for_job(ls_pool *pool, long long seen) {
-    for (int32_t look = 0; look < pool->n_looks && atomic_load(&pool->job_number) == seen; look++) pause_briefly();
+    for (int32_t look = 0; look < pool->n_looks && atomic_load(&pool->job_number) == seen; look++) pause_briefly(look);
     if (atomic_load(&pool->job_number) != seen) return;
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->n_asleep, 1);
@@ -79,19 +101,29 @@ static void *worker_main(void *context) {
     worker *self = context;
     ls_pool *pool = self->pool;
     ls_fpmode_enter(NULL); /* a thread begins with the mode of the one that made it */
-    for (long long seen = 0;; seen++) {
+    for (long long seen = 0;;) {
         wait_for_job(pool, seen);
-        if (pool->quit) return NULL;
-        run_part(pool, self->thread_i);
-        if (atomic_fetch_sub(&pool->n_running, 1) > 1 || !atomic_load(&pool->caller_asleep)) continue;
-        pthread_mutex_lock(&pool->lock);
-        pthread_cond_signal(&pool->finished);
-        pthread_mutex_unlock(&pool->lock);
+        seen = atomic_load(&pool->job_number);
+        if (atomic_load(&pool->quit)) return NULL;
+        if (!take(self, seen)) continue;
+        run_part(pool, self->thread_i, self->thread_i);
+        finish_part(pool);
+    }
+}
+
+/* Of the caller: parts whose threads have not come yet, perhaps because others have the processors. */
+static void help_workers(ls_pool *pool) {
+    const long long number = atomic_load(&pool->job_number);
+    for (int32_t look = 0; look < LOOKS_BEFORE_HELP && atomic_load(&pool->n_running) > 0; look++) pause_briefly(look);
+    for (int32_t i = 0; i < pool->n_threads - 1 && atomic_load(&pool->n_running) > 0; i++) {
+        if (!take(&pool->workers[i], number)) continue;
+        run_part(pool, i + 1, 0);
+        finish_part(pool);
     }
 }
 
 static void wait_for_workers(ls_pool *pool) {
-    for (int32_t look = 0; look < pool->n_looks && atomic_load(&pool->n_running) > 0; look++) pause_briefly();
+    for (int32_t look = 0; look < pool->n_looks && atomic_load(&pool->n_running) > 0; look++) pause_briefly(look);
     if (atomic_load(&pool->n_running) == 0) return;
     pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->caller_asleep, true);
@@ -134,7 +166,7 @@ ls_status ls_pool_create(ls_pool **out, int32_t n_threads, ls_error *err) {
 void ls_pool_free(ls_pool *pool) {
     int32_t i;
     if (pool == NULL) return;
-    pool->quit = true;
+    atomic_store(&pool->quit, true);
     announce_job(pool);
     for (i = 0; i < pool->n_started; i++) pthread_join(pool->workers[i].thread, NULL);
     pthread_cond_destroy(&pool->finished);
@@ -162,7 +194,8 @@ void ls_parallel_for(ls_pool *pool, int64_t n_items, int64_t grain, ls_work work
     pool->n_grains = n_grains;
     atomic_store(&pool->n_running, pool->n_threads - 1);
     announce_job(pool);
-    run_part(pool, 0);
+    run_part(pool, 0, 0);
+    help_workers(pool);
     wait_for_workers(pool);
 }
 

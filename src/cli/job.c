@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "op/memory.h"
+#include "op/timing.h"
 
 static void print_plan(const ls_job *job) {
     const ls_engine_plan *p = &job->plan;
@@ -43,6 +44,21 @@ static void print_memory(const ls_engine_plan *p) {
     }
     print_part("all", -1, total, "");
     if (p->device_bytes > 0) print_part("of the device", -1, p->device_bytes, "");
+}
+
+/* What the ticks of a run took, by kind of call, for one of them. */
+static ls_status print_ticks(ls_timing *timing, int64_t ticks, ls_error *err) {
+    const ls_timed_row *rows;
+    const double each = ticks > 0 ? (double)ticks : 1;
+    int64_t n;
+    double total;
+    LS_TRY(ls_timing_read(timing, &rows, &n, &total, err));
+    fprintf(stderr, "%-28s %10s %12s %7s\n", "calls of a tick", "number", "ms", "share");
+    for (int64_t i = 0; i < n; i++)
+        fprintf(stderr, "%-28s %10.1f %12.4f %5.1f %%\n", rows[i].name, (double)rows[i].calls / each, rows[i].ms / each,
+                rows[i].ms / total * 100);
+    fprintf(stderr, "%-28s %10lld %12.4f\n", "ticks", (long long)ticks, total / each);
+    return LS_OK;
 }
 
 void ls_run_summary(const ls_run_options *o, int64_t n_sequences, int64_t n_tokens, double seconds, const ls_job *job) {
@@ -311,6 +327,7 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
                            .weights = LS_JOB_WEIGHTS,
                            .inject = o->inject};
     ls_engine *engine = NULL;
+    ls_timing *timing = NULL;
     ls_status status;
     for (int64_t i = 0; i < job->n_requests; i++) {
         const int64_t length = job->requests[i].n_prompt + job->requests[i].max_tokens;
@@ -320,13 +337,16 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
     ls_engine_get_plan(engine, &job->plan);
     ls_job_tell(job, o);
     if (o->memory_plan) print_memory(&job->plan);
+    if (o->profile_ticks) LS_TRY_DONE(ls_timing_begin(&timing, job->device, err));
     LS_TRY_DONE(ls_engine_run(engine, job->requests, job->n_requests, isatty(STDERR_FILENO) ? show_progress : NULL,
                               &start, err));
     ls_engine_get_stats(engine, &job->stats);
+    if (timing != NULL) LS_TRY_DONE(print_ticks(timing, job->stats.ticks, err));
     job->seconds = ls_clock_seconds() - start;
     job->n_generated = 0;
     for (int64_t i = 0; i < job->n_requests; i++) job->n_generated += job->requests[i].n_completion;
 done:
+    ls_timing_end(timing);
     ls_engine_free(engine);
     return status;
 }

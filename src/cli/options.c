@@ -38,6 +38,7 @@ enum {
     OPT_INJECT,
     OPT_JSON,
     OPT_MEMORY_PLAN,
+    OPT_PROFILE_TICKS,
     OPT_HOST,
     OPT_PORT,
     OPT_NAME,
@@ -99,6 +100,9 @@ static const option_row rows[] = {
     {{"inject", OPT_INJECT, "NAME", 0, "Run with this fault", 0}, G | C},
 #endif
     {{"memory-plan", OPT_MEMORY_PLAN, NULL, 0, "Print what memory is planned for, part by part, before the run", 0},
+     G | C},
+    {{"profile-ticks", OPT_PROFILE_TICKS, NULL, 0,
+      "Print what a tick takes, by kind of call, behind the run; CUDA graphs are off meanwhile", 0},
      G | C},
     {{"host", OPT_HOST, "ADDRESS", 0, "Address to listen on (127.0.0.1)", 0}, V},
     {{"port", OPT_PORT, "N", 0, "Port to listen on, 0: any that is free (8000)", 0}, V},
@@ -196,6 +200,7 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_IGNORE_EOS: o->ignore_eos = true; return LS_OK;
         case OPT_JSON: o->json = true; return LS_OK;
         case OPT_MEMORY_PLAN: o->memory_plan = true; return LS_OK;
+        case OPT_PROFILE_TICKS: o->profile_ticks = true; return LS_OK;
         case OPT_MAX_TOKENS: return ls_cli_int(&o->max_tokens, "--max-tokens", text, 1, 1 << 24, err);
         case OPT_MAX_LENGTH: return ls_cli_int(&o->max_length, "--max-length", text, 2, 1 << 30, err);
         case OPT_TEMPERATURE: return parse_float(&o->sampling.temperature, "--temperature", text, 0, 1e6, err);

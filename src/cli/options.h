@@ -36,7 +36,7 @@ typedef struct ls_run_options {
     bool has_profile;
     ls_logprob_of logprob_of;
     ls_sampling sampling;
-    bool ignore_eos, json, memory_plan;
+    bool ignore_eos, json, memory_plan, profile_ticks;
     ls_inject inject; /* none but in the laboratory's build */
     ls_serve_opts serve;
 } ls_run_options;

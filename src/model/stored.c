@@ -105,6 +105,7 @@ typedef struct reading {
 
 static void read_part(void *context, int64_t begin, int64_t end, int32_t thread_i) {
     reading *r = context;
+    if (r->status[thread_i] != LS_OK) return;
     r->status[thread_i] = ls_tensor_read_part(r->host + begin, r->view, r->at + begin, end - begin, &r->err[thread_i]);
 }
 

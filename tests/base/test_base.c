@@ -115,6 +115,24 @@ static void every_item_runs_once(void **state) {
     }
 }
 
+/* Jobs so short that threads come late to most of them, when the caller has run their parts and gone on. */
+static void late_threads_do_no_harm(void **state) {
+    ls_pool *pool;
+    ls_error err;
+    int32_t seen[8] = {0};
+    (void)state;
+    assert_ok(ls_pool_create(&pool, ls_cpu_count() + 2, &err), err);
+    for (int32_t job = 1; job <= 20000; job++) {
+        const int64_t n = 1 + job % 8;
+        ls_parallel_for(pool, n, 1, mark, seen);
+        for (int64_t i = 0; i < 8; i++) {
+            assert_int_equal(seen[i], i < n);
+            seen[i] = 0;
+        }
+    }
+    ls_pool_free(pool);
+}
+
 static void json_is_escaped(void **state) {
     char *text = NULL;
     size_t bytes = 0;
@@ -170,8 +188,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_are_checked),         cmocka_unit_test(durations_are_for_people),
         cmocka_unit_test(utf8_follows_the_standard), cmocka_unit_test(output_appears_only_when_complete),
-        cmocka_unit_test(every_item_runs_once),      cmocka_unit_test(json_is_escaped),
-        cmocka_unit_test(json_can_be_told),
+        cmocka_unit_test(every_item_runs_once),      cmocka_unit_test(late_threads_do_no_harm),
+        cmocka_unit_test(json_is_escaped),           cmocka_unit_test(json_can_be_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,7 @@
 /* The floating-point mode: set on entry, restored on return, for the caller and for the threads it makes. */
+#define _POSIX_C_SOURCE 200809L
 #include <fenv.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "base/fpmode.h"
@@ -75,6 +77,7 @@ static void ops_do_not_depend_on_the_callers_mode(void **state) {
 
 typedef struct seen {
     uint32_t mode[3];
+    pthread_barrier_t all_run; /* no thread takes the part of another */
 } seen;
 
 static void look(void *context, int64_t begin, int64_t end, int32_t thread_i) {
@@ -82,14 +85,16 @@ static void look(void *context, int64_t begin, int64_t end, int32_t thread_i) {
     (void)begin;
     (void)end;
     s->mode[thread_i] = mode_now();
+    pthread_barrier_wait(&s->all_run);
 }
 
 static void threads_do_not_inherit_a_mode(void **state) {
     ls_pool *pool = NULL;
     ls_error err;
-    seen s = {{0}};
+    seen s = {.mode = {0}};
     uint32_t plain;
     (void)state;
+    assert_int_equal(pthread_barrier_init(&s.all_run, NULL, 3), 0);
     mode_default();
     plain = mode_now();
     mode_spoil();
@@ -99,6 +104,7 @@ static void threads_do_not_inherit_a_mode(void **state) {
     ls_parallel_for(pool, 3, 1, look, &s);
     for (int i = 0; i < 3; i++) assert_int_equal(s.mode[i], plain);
     ls_pool_free(pool);
+    pthread_barrier_destroy(&s.all_run);
 }
 
 static void entering_sets_and_leaving_restores(void **state) {

@@ -83,6 +83,31 @@ static void a_gpu_that_is_not_there_is_one_sentence(void **state) {
     must_refuse("cuda");
 }
 
+/* Timing the calls of a run changes nothing of what it writes. */
+static void ticks_are_told_by_kind_of_call(void **state) {
+    size_t plain_bytes, timed_bytes;
+    char *plain, *timed;
+    (void)state;
+    text_write(at("one"), "{\"id\":\"a\",\"prompt_ids\":[1,2,3]}\n");
+    RUN_OK("generate", "--model", MODEL, "--prompts", at("one"), "--max-tokens", "5", "--device", "cpu", "--out",
+           at("plain"));
+    assert_null(strstr(last.err, "calls of a tick"));
+    RUN_OK("generate", "--model", MODEL, "--prompts", at("one"), "--max-tokens", "5", "--device", "cpu", "--out",
+           at("timed"), "--profile-ticks");
+    assert_non_null(strstr(last.err, "calls of a tick"));
+    assert_non_null(strstr(last.err, "\nscan "));
+    assert_non_null(strstr(last.err, "\nticks "));
+    plain = file_read(at("plain"), &plain_bytes);
+    timed = file_read(at("timed"), &timed_bytes);
+    assert_int_equal(timed_bytes, plain_bytes);
+    assert_memory_equal(timed, plain, plain_bytes);
+    free(timed);
+    free(plain);
+    unlink(at("one"));
+    unlink(at("plain"));
+    unlink(at("timed"));
+}
+
 static json_t *check_as_json(const char *against) {
     json_t *report;
     if (against == NULL)
@@ -164,6 +189,7 @@ int main(void) {
         cmocka_unit_test(names_are_checked_first),
         cmocka_unit_test(commands_that_compute_nothing_have_none),
         cmocka_unit_test(a_gpu_that_is_not_there_is_one_sentence),
+        cmocka_unit_test(ticks_are_told_by_kind_of_call),
         cmocka_unit_test(what_one_generates_the_other_scores),
         cmocka_unit_test(a_run_has_a_device_and_goes_on_with_another),
         cmocka_unit_test(grpo_has_it_too),
