@@ -33,28 +33,9 @@ static LS_HD float ls_from_bits(uint32_t u) {
 #endif
 }
 
-#if defined(__x86_64__) && !defined(__FMA__)
-/* fmaf without the instruction, inline: a call for every step of a chain takes several times as long. In binary64 a
- * product of two binary32 is exact; the sum is rounded to odd (Boldo and Melquiond 2008, "Emulation of FMA and correctly
- * rounded sums"), so that rounding it again to fewer than 52 bits is the one rounding of the exact value. */
-static LS_HD float ls_fma_by_binary64(float a, float b, float c) {
-    const double product = (double)a * (double)b, sum = product + (double)c, part = sum - product;
-    const double error = (product - (sum - part)) + ((double)c - part); /* exact (Knuth); NaN where sum is not finite */
-    int64_t bits, sign;
-    double odd;
-    memcpy(&bits, &sum, sizeof bits);
-    memcpy(&sign, &error, sizeof sign);
-    bits += (((sign ^ bits) >> 63) | 1) & -(int64_t)((error < 0) | (error > 0)) & ((bits & 1) - 1);
-    memcpy(&odd, &bits, sizeof odd);
-    return (float)odd;
-}
-#endif
-
 static LS_HD float ls_fma(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
     return __fmaf_rn(a, b, c);
-#elif defined(__x86_64__) && !defined(__FMA__)
-    return ls_fma_by_binary64(a, b, c);
 #else
     return __builtin_fmaf(a, b, c);
 #endif

@@ -2,8 +2,9 @@
  *
  * The library is looked for at run time; without it the project's own kernels compute everything. It is asked for
  * algorithms that do not split the depth; one is admitted for one problem (device, sizes, layouts, types) after its
- * result on random data equalled that of ls_product_mma16_plain in every bit. What was found, admission or refusal, is
- * kept for the life of the process. NaN is what the contract cannot have from it: its pattern is the library's, so it
+ * result on random data equalled that of ls_product_mma16_plain in every bit. Of those admitted the fastest is used,
+ * where it is faster than the project's own kernel: which one computes carries no bits. What was found is kept for
+ * the life of the process. NaN is what the contract cannot have from it: its pattern is the library's, so it
  * is used only for calls that leave that open. */
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -15,7 +16,10 @@
 #include "op/gemm_cuda.h"
 
 #define ENTRIES_MAX 4096
-#define ALGORITHMS_MAX 8
+#define ALGORITHMS_MAX 16
+#define TIMED_RUNS 5 /* the shortest counts */
+/* What is written between them, so that weights come from memory as they do between other products. */
+#define COLD_BYTES ((size_t)128 << 20)
 #define REASON_MAX 200
 
 /* ---- the library ---- */
@@ -73,7 +77,7 @@ typedef struct problem_key {
 
 typedef struct entry {
     problem_key key;
-    bool admitted;
+    bool admitted, faster;   /* than the project's own kernel */
     char reason[REASON_MAX]; /* of a refusal */
     cublasLtMatmulAlgo_t algorithm;
 } entry;
@@ -199,14 +203,18 @@ static __global__ void __launch_bounds__(THREADS)
 typedef struct bench {
     uint16_t *a, *b;
     uint8_t *ours, *theirs, *workspace; /* workspace: NULL but where a split is planted */
+    uint8_t *cold;                      /* NULL where there is no room for it */
     uint32_t *differ;
     cudaStream_t stream;
+    cudaEvent_t begin, end;
 } bench;
 
 static void bench_free(bench *t) {
-    void *all[] = {t->a, t->b, t->ours, t->theirs, t->workspace, t->differ};
-    for (int i = 0; i < 6; i++)
+    void *all[] = {t->a, t->b, t->ours, t->theirs, t->workspace, t->cold, t->differ};
+    for (int i = 0; i < 7; i++)
         if (all[i] != NULL) (void)cudaFree(all[i]);
+    if (t->begin != NULL) (void)cudaEventDestroy(t->begin);
+    if (t->end != NULL) (void)cudaEventDestroy(t->end);
     if (t->stream != NULL) (void)cudaStreamDestroy(t->stream);
 }
 
@@ -214,38 +222,92 @@ static ls_status bench_make(bench *t, int64_t a_elements, int64_t b_elements, in
                             ls_error *err) {
     memset(t, 0, sizeof *t);
     LS_CUDA_TRY(ls_cuda_status(cudaStreamCreateWithFlags(&t->stream, cudaStreamNonBlocking), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaEventCreate(&t->begin), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaEventCreate(&t->end), op, err));
     LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->a, (size_t)a_elements * 2), op, err));
     LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->b, (size_t)b_elements * 2), op, err));
     LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->ours, (size_t)out_bytes), op, err));
     LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->theirs, (size_t)out_bytes), op, err));
     LS_CUDA_TRY(ls_cuda_status(cudaMalloc((void **)&t->differ, BLOCKS * sizeof *t->differ), op, err));
     LS_CUDA_TRY(ls_cuda_status(cudaMemsetAsync(t->ours, 0, (size_t)out_bytes, t->stream), op, err));
+    if (cudaMalloc((void **)&t->cold, COLD_BYTES) != cudaSuccess) (void)cudaGetLastError();
     random_kernel<<<BLOCKS, THREADS, 0, t->stream>>>(t->a, a_elements, 1);
     random_kernel<<<BLOCKS, THREADS, 0, t->stream>>>(t->b, b_elements, 2);
     return ls_cuda_status(cudaGetLastError(), op, err);
 }
 
-/* The first algorithm of the list whose result is ours; -1 where there is none, with the last one's count. */
-static ls_status try_all(const lt_problem *problem, const bench *t, const cublasLtMatmulHeuristicResult_t *found, int n,
-                         int64_t out_bytes, int *which, int64_t *differ, const char *op, ls_error *err) {
+/* A product as it is computed by somebody. */
+typedef struct contender {
+    const lt_problem *problem;
+    const cublasLtMatmulAlgo_t *algorithm; /* NULL: the project's own kernel */
+    const ls_product *ours;
+} contender;
+
+/* *runs: false where it does not take the problem. */
+static ls_status contender_run(const contender *c, const bench *t, bool *runs, ls_error *err) {
+    ls_exec exec = {};
+    exec.backend = LS_BACKEND_CUDA;
+    exec.stream = t->stream;
+    if (c->algorithm == NULL) return ls_product_mma16_wgmma(&exec, c->ours, runs, err);
+    *runs = problem_run(c->problem, c->algorithm, t->a, t->b, t->theirs, t->workspace,
+                        t->workspace != NULL ? PLANTED_BYTES : 0, t->stream) == CUBLAS_STATUS_SUCCESS;
+    return LS_OK;
+}
+
+/* The shortest of some runs; infinity where it does not take the problem. One that begins far behind `best` is not run
+ * again. */
+static ls_status contender_time(const contender *c, const bench *t, float best, float *ms, const char *op,
+                                ls_error *err) {
+    *ms = INFINITY;
+    for (int i = 0; i < TIMED_RUNS && (i == 0 || *ms < 1.2f * best); i++) {
+        float each;
+        bool runs = false;
+        if (t->cold != NULL) LS_CUDA_TRY(ls_cuda_status(cudaMemsetAsync(t->cold, i, COLD_BYTES, t->stream), op, err));
+        LS_CUDA_TRY(ls_cuda_status(cudaEventRecord(t->begin, t->stream), op, err));
+        LS_CUDA_TRY(contender_run(c, t, &runs, err));
+        LS_CUDA_TRY(ls_cuda_status(cudaEventRecord(t->end, t->stream), op, err));
+        LS_CUDA_TRY(ls_cuda_status(cudaEventSynchronize(t->end), op, err));
+        if (!runs) return LS_OK;
+        LS_CUDA_TRY(ls_cuda_status(cudaEventElapsedTime(&each, t->begin, t->end), op, err));
+        if (each < *ms) *ms = each;
+    }
+    return LS_OK;
+}
+
+/* Words of an algorithm's result that are not ours; -1 where it does not take the problem. */
+static ls_status count_differing(const contender *c, const bench *t, int64_t out_bytes, int64_t *differ, const char *op,
+                                 ls_error *err) {
     uint32_t counts[BLOCKS];
+    bool runs;
+    *differ = -1;
+    LS_CUDA_TRY(ls_cuda_status(cudaMemsetAsync(t->theirs, 0, (size_t)out_bytes, t->stream), op, err));
+    LS_CUDA_TRY(contender_run(c, t, &runs, err));
+    if (!runs) return LS_OK;
+    differ_kernel<<<BLOCKS, THREADS, 0, t->stream>>>((const uint16_t *)t->ours, (const uint16_t *)t->theirs,
+                                                     out_bytes / 2, t->differ);
+    LS_CUDA_TRY(
+        ls_cuda_status(cudaMemcpyAsync(counts, t->differ, sizeof counts, cudaMemcpyDeviceToHost, t->stream), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaStreamSynchronize(t->stream), op, err));
+    *differ = 0;
+    for (int b = 0; b < BLOCKS; b++) *differ += counts[b];
+    return LS_OK;
+}
+
+/* The fastest algorithm of the list whose result is ours; -1 where there is none, with the last one's count. */
+static ls_status try_all(contender *c, const bench *t, const cublasLtMatmulHeuristicResult_t *found, int n,
+                         int64_t out_bytes, int *which, float *best, int64_t *differ, const char *op, ls_error *err) {
     *which = -1;
     *differ = 0;
-    for (int i = 0; i < n && *which < 0; i++) {
-        LS_CUDA_TRY(ls_cuda_status(cudaMemsetAsync(t->theirs, 0, (size_t)out_bytes, t->stream), op, err));
-        if (problem_run(problem, &found[i].algo, t->a, t->b, t->theirs, t->workspace,
-                        t->workspace != NULL ? PLANTED_BYTES : 0, t->stream) != CUBLAS_STATUS_SUCCESS) {
-            *differ = -1;
-            continue;
-        }
-        differ_kernel<<<BLOCKS, THREADS, 0, t->stream>>>((const uint16_t *)t->ours, (const uint16_t *)t->theirs,
-                                                         out_bytes / 2, t->differ);
-        LS_CUDA_TRY(ls_cuda_status(cudaMemcpyAsync(counts, t->differ, sizeof counts, cudaMemcpyDeviceToHost, t->stream),
-                                   op, err));
-        LS_CUDA_TRY(ls_cuda_status(cudaStreamSynchronize(t->stream), op, err));
-        *differ = 0;
-        for (int b = 0; b < BLOCKS; b++) *differ += counts[b];
-        if (*differ == 0) *which = i;
+    *best = INFINITY;
+    for (int i = 0; i < n; i++) {
+        float ms;
+        c->algorithm = &found[i].algo;
+        LS_CUDA_TRY(count_differing(c, t, out_bytes, differ, op, err));
+        if (*differ != 0) continue;
+        LS_CUDA_TRY(contender_time(c, t, *best, &ms, op, err));
+        if (ms >= *best) continue;
+        *best = ms;
+        *which = i;
     }
     return LS_OK;
 }
@@ -291,8 +353,13 @@ static ls_status prove(entry *e, const ls_product *product, bool planted, ls_err
         snprintf(e->reason, sizeof e->reason, "cuBLASLt knows no algorithm without split and workspace");
     } else if (status == LS_OK) {
         if (planted) status = plant_split(&t, found, n, product->op, err);
-        if (status == LS_OK) status = try_all(&problem, &t, found, n, out_bytes, &which, &differ, product->op, err);
+        contender c = {&problem, NULL, &ours};
+        float theirs = 0, own = 0;
+        if (status == LS_OK) status = try_all(&c, &t, found, n, out_bytes, &which, &theirs, &differ, product->op, err);
+        c.algorithm = NULL;
+        if (status == LS_OK && which >= 0) status = contender_time(&c, &t, theirs, &own, product->op, err);
         e->admitted = status == LS_OK && which >= 0;
+        e->faster = theirs <= own;
         if (e->admitted)
             e->algorithm = found[which].algo;
         else if (status == LS_OK)
@@ -369,7 +436,7 @@ ls_status ls_product_mma16_cublas(const ls_exec *exec, const ls_product *product
     if (!lt.there || !wanted(product)) return LS_OK;
     LS_CUDA_TRY(key_of(&key, product, err));
     e = entry_find(&key);
-    if (e == NULL || !e->admitted) return LS_OK;
+    if (e == NULL || !e->admitted || !e->faster) return LS_OK;
     if ((uintptr_t)product->a % 16 != 0 || (uintptr_t)product->b % 16 != 0 || (uintptr_t)product->out % 16 != 0)
         return LS_OK; /* proven with aligned operands */
     if (!problem_make(&problem, &key)) return LS_FAIL(err, LS_ERR_DEVICE, "%s: cuBLASLt: no descriptors", product->op);
