@@ -8,10 +8,12 @@
 #include "parity/compare.h"
 
 typedef struct compare_options {
-    const char *a, *b, *out;
+    const char *a, *b, *out, *html;
     int64_t worst;
     bool json;
 } compare_options;
+
+enum { OPTION_HTML = 256 };
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     compare_options *options = state->input;
@@ -19,6 +21,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     switch (key) {
         case 'j': options->json = true; return 0;
         case 'o': options->out = arg; return 0;
+        case OPTION_HTML: options->html = arg; return 0;
         case 'n':
             if (ls_cli_int(&options->worst, "--worst", arg, 0, LS_WORST_MAX, &err) != LS_OK)
                 ls_cli_wrong(state, "%s", err.text);
@@ -45,6 +48,7 @@ static const struct argp_option options_known[] = {
     {"json", 'j', NULL, 0, "Write one JSON object instead of the table", 0},
     {"worst", 'n', "N", 0, "List the N tokens that differ most (0 to 1000; 10 unless given)", 0},
     {"out", 'o', "FILE", 0, "Write to FILE, which appears only when complete", 0},
+    {"html", OPTION_HTML, "FILE", 0, "Write a page with causes, measures and a chart to FILE", 0},
     {0},
 };
 
@@ -86,7 +90,7 @@ int ls_cmd_compare(int argc, char **argv) {
     ls_record *a = NULL, *b = NULL;
     int64_t n_a = 0, n_b = 0;
     ls_comparison comparison = {0};
-    ls_output *output = NULL;
+    ls_output *output = NULL, *page = NULL;
     ls_error err;
     bool same = false;
     ls_cli_parse(&parser, argc, argv, &options);
@@ -102,7 +106,11 @@ int ls_cmd_compare(int argc, char **argv) {
     } else {
         ls_comparison_print(ls_output_stream(output), &comparison, options.a, options.b);
     }
-    status = ls_output_commit(output, &err);
+    LS_TRY_DONE(ls_output_commit(output, &err));
+    if (options.html == NULL) goto done;
+    LS_TRY_DONE(ls_output_open(&page, options.html, &err));
+    ls_comparison_html(ls_output_stream(page), &comparison, options.a, options.b);
+    status = ls_output_commit(page, &err);
 done:
     ls_comparison_deinit(&comparison);
     ls_records_free(a, n_a);

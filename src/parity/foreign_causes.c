@@ -640,6 +640,7 @@ static ls_status decide_cache(ls_inquiry *q) {
     const bool others = off(q, LS_RUNG_CACHED_TAIL) || off(q, LS_RUNG_CACHED_LENGTH) || off(q, LS_RUNG_CACHED_ORDER);
     const bool rounds = off_between(q, LS_RUNG_CACHED_ROUNDS, LS_RUNG_CACHED_CHUNK);
     if (off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS)) return LS_OK; /* it needs no cache */
+    if (off(q, LS_RUNG_CROWD) || off(q, LS_RUNG_MANY)) return LS_OK;
     if (same)
         ls_foreign_find(f, "prefix snapshot at the wrong token", LS_RUNG_CACHED_SAME, 0.93,
                         "one prompt again and again: %" PRId64 " of %" PRId64 " are off with the cache",
@@ -728,21 +729,31 @@ static void decide_rest(ls_inquiry *q) {
                         f->seen[LS_RUNG_MANY].n_sequences_off, f->seen[LS_RUNG_MANY].n_sequences);
 }
 
-static void decide_failures(ls_inquiry *q) {
+/* A trial without an answer is run again: a machine that had other work to do is no fault. */
+static ls_status decide_failures(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
     for (int r = 0; r < LS_RUNGS; r++) {
-        const ls_seen *s = &q->f->seen[r];
-        if (s->look == LS_LOOK_OFF && s->outcomes.n == 0) {
-            ls_foreign_find(q->f, "ends without an answer", (ls_rung)r, q->f->n_findings == 0 ? 0.85 : 0.5, "%s: %s",
+        ls_seen *s = &f->seen[r], again;
+        ls_trial trial;
+        uint64_t needs;
+        if (s->look != LS_LOOK_OFF || s->outcomes.n > 0) continue;
+        ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+        LS_TRY(ls_foreign_try(q, &trial, needs, q->requests[r].of, q->requests[r].n, &again, err));
+        if (again.look == LS_LOOK_OFF && again.outcomes.n == 0) {
+            ls_foreign_find(f, "ends without an answer", (ls_rung)r, f->n_findings == 0 ? 0.9 : 0.5, "%s, twice: %s",
                             ls_rung_name((ls_rung)r), s->note);
-            return;
+            ls_seen_deinit(&again);
+            return LS_OK;
         }
+        *s = again; /* what it says the second time counts */
     }
+    return LS_OK;
 }
 
 ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool moves = false;
-    if (f->n_findings > 0) return LS_OK; /* requests alone are explained */
+    if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) return LS_OK; /* requests alone are explained */
     LS_TRY(decide_alone(q, err));
     if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) return LS_OK;
     for (int r = LS_RUNG_SEQUENCE; r < LS_RUNGS && !moves; r++)
@@ -758,6 +769,5 @@ ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err) {
     LS_TRY(decide_records(q, err));
     LS_TRY(decide_tokens(q, err));
     decide_rest(q);
-    decide_failures(q);
-    return LS_OK;
+    return decide_failures(q, err);
 }

@@ -248,6 +248,12 @@ static bool any_off(const ls_foreign *f) {
     return false;
 }
 
+static bool any_off_without_cache(const ls_foreign *f) {
+    for (int i = 0; i < LS_RUNGS; i++)
+        if (f->seen[i].look == LS_LOOK_OFF && !(i >= LS_RUNG_CACHED_SAME && i <= LS_RUNG_CACHED_CHUNK)) return true;
+    return false;
+}
+
 static ls_status start_alone(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const double start = ls_clock_seconds();
@@ -272,29 +278,26 @@ static ls_status start_alone(ls_inquiry *q, ls_error *err) {
 static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
     static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG};
     ls_foreign *f = q->f;
+    double confidence;
     *explained = false;
     tell(q, "explaining requests alone");
     LS_TRY(ls_explain(q, alone, 4, err));
     if (f->n_best == 0 || f->best[0].harmless) return LS_OK;
-    if (f->before.q90 < LIMIT_LEAST) { /* as good as equal: nothing is there to be explained */
-        f->n_best = 0;
-        return LS_OK;
-    }
-    *explained = true;
-    ls_foreign_find(f, f->best[0].cause, LS_RUNG_ALONE_LONG,
-                    f->best[0].q90 < 0.1 * f->before.q90   ? 0.98
-                    : f->best[0].q90 < 0.3 * f->before.q90 ? 0.9
-                                                           : 0.82,
+    confidence = ls_explained_confidence(f);
+    *explained = confidence >= LS_NAMED;
+    ls_foreign_find(f, f->best[0].cause, LS_RUNG_ALONE_LONG, confidence,
                     "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
                     f->best[0].median, f->before.median);
+    f->findings[0].settled = true;
     return LS_OK;
 }
 
 static ls_status climb(ls_inquiry *q, ls_error *err) {
     int n_timeouts = 0;
     for (int i = LS_RUNG_SEQUENCE; i < LS_RUNGS; i++) {
-        /* The crowds are for what smaller rungs do not show. */
-        if (i >= LS_RUNG_CROWD && any_off(q->f))
+        /* The crowds are for what smaller rungs do not show; those without a cache for what shows with a cache, too: it
+         * may be the number of slots that does it. */
+        if (i >= LS_RUNG_CROWD && (i == LS_RUNG_CACHED_MANY ? any_off(q->f) : any_off_without_cache(q->f)))
             snprintf(q->f->seen[i].note, sizeof q->f->seen[i].note, "a smaller experiment is off already");
         else
             LS_TRY(run_rung(q, (ls_rung)i, err));
@@ -314,6 +317,7 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     LS_TRY(explain_alone(q, &explained, err));
     if (!explained) LS_TRY(climb(q, err));
     LS_TRY(ls_foreign_decide(q, err));
+    if (!explained) LS_TRY(ls_foreign_weigh(q, err));
     sweep->different = f->n_findings > 0 || any_off(f);
     f->repro_of = f->n_findings > 0 ? f->findings[0].rung : LS_RUNG_ALONE_LONG;
     if (!sweep->different) return LS_OK;
@@ -362,5 +366,6 @@ done:
 void ls_foreign_free(ls_foreign *f) { free(f); }
 
 const ls_finding *ls_foreign_named(const ls_foreign *f) {
+    if (f->rival != NULL) return NULL;
     return f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED ? &f->findings[0] : NULL;
 }

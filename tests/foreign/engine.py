@@ -51,6 +51,12 @@ def fp8(x):
     return (np.round(y / step) * step * scale).astype(F)
 
 
+def e5m2(x):
+    """Without a scale."""
+    step = np.exp2(np.floor(np.log2(np.maximum(np.abs(x), 2.0**-14))) - 2)
+    return (np.round(x / step) * step).astype(F)
+
+
 def int8(x):
     scale = np.abs(x).max(-1, keepdims=True) / 127 + 1e-30
     return (np.round(x / scale) * scale).astype(F)
@@ -259,8 +265,14 @@ class Engine:
             q, k = rope(q, pos), rope(k, pos)
         if self.o["kv"] == "f16":
             k, v = k.astype(np.float16).astype(F), v.astype(np.float16).astype(F)
-        if self.name == "kv-fp8" and i >= 0:
+        if self.name == "kv-fp8":
             k, v = fp8(k), fp8(v)
+        if self.name == "kv-int8":
+            k, v = int8(k), int8(v)
+        if self.name == "kv-e5m2":
+            k, v = e5m2(k), e5m2(v)
+        if self.name == "kv-int8-token":
+            k, v = (int8(a.reshape(len(a), -1)).reshape(a.shape) for a in (k, v))
         store = self.kv[seq["slot"]].setdefault(i, [np.zeros((0, m.kv, m.p), F), np.zeros((0, m.kv, m.p), F)])
         if self.name == "kv-chunk-lost" and seq["at"] and not decode:
             store[0], store[1] = np.zeros_like(store[0]), np.zeros_like(store[1])
