@@ -634,9 +634,23 @@ static ls_status decide_batch(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
+/* A prompt that the suspect has not had before is off: what the cache gave it was another one's. */
+static bool first_times_off(const ls_foreign *f, const ls_seen *seen) {
+    const ls_outcomes *o = &seen->outcomes;
+    for (int64_t s = 0; s < o->n; s++) {
+        bool first = true;
+        for (int64_t e = 0; e < s && first; e++)
+            first = o->of[e].n_prompt != o->of[s].n_prompt ||
+                    memcmp(o->of[e].prompt, o->of[s].prompt, (size_t)o->of[s].n_prompt * sizeof *o->of[s].prompt) != 0;
+        if (first && ls_sequence_off(f, &o->of[s])) return true;
+    }
+    return false;
+}
+
 static ls_status decide_cache(ls_inquiry *q) {
     ls_foreign *f = q->f;
-    const bool same = off(q, LS_RUNG_CACHED_SAME), shared = off(q, LS_RUNG_CACHED_SHARED);
+    const bool stranger = first_times_off(f, &f->seen[LS_RUNG_CACHED_SAME]);
+    const bool same = off(q, LS_RUNG_CACHED_SAME) && !stranger, shared = off(q, LS_RUNG_CACHED_SHARED);
     const bool others = off(q, LS_RUNG_CACHED_TAIL) || off(q, LS_RUNG_CACHED_LENGTH) || off(q, LS_RUNG_CACHED_ORDER);
     const bool rounds = off_between(q, LS_RUNG_CACHED_ROUNDS, LS_RUNG_CACHED_CHUNK);
     if (off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS)) return LS_OK; /* it needs no cache */
@@ -645,6 +659,9 @@ static ls_status decide_cache(ls_inquiry *q) {
         ls_foreign_find(f, "prefix snapshot at the wrong token", LS_RUNG_CACHED_SAME, 0.93,
                         "one prompt again and again: %" PRId64 " of %" PRId64 " are off with the cache",
                         f->seen[LS_RUNG_CACHED_SAME].n_sequences_off, f->seen[LS_RUNG_CACHED_SAME].n_sequences);
+    else if (stranger)
+        ls_foreign_find(f, "prefix hit across different prompts", LS_RUNG_CACHED_SAME, 0.93,
+                        "with the cache a prompt is off the first time it comes");
     else if (others || shared)
         ls_foreign_find(f, "prefix hit across different prompts",
                         off(q, LS_RUNG_CACHED_TAIL)     ? LS_RUNG_CACHED_TAIL

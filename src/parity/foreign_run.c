@@ -350,7 +350,9 @@ ls_status ls_foreign_run(const ls_runner *runner, const char *directory, ls_erro
     if (runner->sweep->opts.seconds > 0.0) q->deadline = q->start + runner->sweep->opts.seconds;
     q->f = runner->sweep->foreign = calloc(1, sizeof *q->f);
     LS_TRY_DONE(q->f != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "sweep"));
-    if (ls_reference_create(&q->reference, directory, q->config, PARAMETERS_MAX, &none) != LS_OK)
+    if (ls_sweep_trainer_is_program(runner->trainer))
+        snprintf(q->f->no_reference, sizeof q->f->no_reference, "untried: the trainer is another program");
+    else if (ls_reference_create(&q->reference, directory, q->config, PARAMETERS_MAX, &none) != LS_OK)
         snprintf(q->f->no_reference, sizeof q->f->no_reference, "%.*s", LS_NOTE_BYTES - 1, none.text);
     LS_TRY_DONE(inquire(q, err));
 done:
