@@ -1,4 +1,5 @@
-/* Any bytes as a config.json, as one of any architecture, and as a generation_config.json. What is accepted is in range.
+/* Any bytes as a config.json, as one of any architecture, and as a generation_config.json. What is accepted must be in
+ * range. */
 #include <stdlib.h>
 #include <string.h>
 
