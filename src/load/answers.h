@@ -1,8 +1,8 @@
 /* Log-probabilities as other programs answer or dump them, read as records (load/record.h).
  *
- * A file holds JSON objects one behind another: a line each, over several lines, or as the items of one array. NaN and the
- * infinities, which Python writes, and sentinels of -9000 or less are missing values. Members that are not named here are
- * ignored; a named one of a wrong type is an error with file, line and path.
+ * A file holds JSON objects one behind another: a line each, over several lines, or as the items of one array. NaN
+ * and the infinities, which Python writes, and sentinels of -9000 or less are missing values. Members that are not
+ * named here are ignored; a named one of a wrong type is an error with file, line and path.
  *
  *   vllm          choices[] of /v1/completions ("logprobs": {"tokens", "token_logprobs"}) or /v1/chat/completions
  *                 ("logprobs": {"content": [{"token", "logprob"}]}), ids from "token_ids" or tokens "token_id:N", prompts
@@ -12,8 +12,8 @@
  *   sglang        /generate: meta_info.output_token_logprobs, triples [value, id, text]; cached_tokens
  *   sglang-prompt meta_info.input_token_logprobs, the first value null; whole sequences
  *   llama.cpp     /completion: completion_probabilities[] {"id", "logprob"}; id_slot
- *   trl           /generate/ of its server: prompt_ids, completion_ids, logprobs, lists of lists; values may be lists whose
- *                 first is meant, or the one that logprob_token_ids gives to the token
+ *   trl           /generate/ of its server: prompt_ids, completion_ids, logprobs, lists of lists; values may be lists
+ *                 whose first is meant, or the one that logprob_token_ids gives to the token
  *   verl          fields of a batch: responses, response_mask, rollout_log_probs | old_log_probs, perhaps prompts, uid
  *   slime         a sample or {"samples": []}: tokens, response_length, rollout_log_probs | log_probs, perhaps index
  *   openrlhf      an experience: sequences, action_mask, rollout_log_probs | action_log_probs, one value for each token
@@ -46,8 +46,8 @@ extern const char *const ls_answer_format_names[]; /* "vllm", .., NULL */
 #define LS_ANSWER_FORMATS \
     "vllm, vllm-prompt, sglang, sglang-prompt, llama.cpp, trl, verl, slime, openrlhf, prime-rl, nemo-rl"
 
-/* of_trainer: the second of two sides; formats with one side have the same for both. At least one sequence with a value is
- * demanded. */
+/* of_trainer: the second of two sides; formats with one side have the same for both. At least one sequence with a value
+ * is demanded. */
 ls_status ls_answers_read(ls_record **out, int64_t *n, const char *path, ls_answer_format format, bool of_trainer,
                           ls_error *err);
 ls_status ls_answers_parse(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
