@@ -5,9 +5,9 @@
  * named here are ignored; a named one of a wrong type is an error with file, line and path.
  *
  *   vllm          choices[] of /v1/completions ("logprobs": {"tokens", "token_logprobs"}) or /v1/chat/completions
- *                 ("logprobs": {"content": [{"token", "logprob"}]}), ids from "token_ids" or tokens "token_id:N", prompts
- *                 from "prompt_token_ids"; a line of run_batch ("custom_id", "response": {"body"}) too. llama.cpp's
- *                 /v1/chat/completions has "id" in each item of "content"
+ *                 ("logprobs": {"content": [{"token", "logprob"}]}), ids from "token_ids" or tokens "token_id:N",
+ *                 prompts from "prompt_token_ids"; a line of run_batch ("custom_id", "response": {"body"}) too.
+ *                 llama.cpp's /v1/chat/completions has "id" in each item of "content"
  *   vllm-prompt   "prompt_logprobs" of the same: null for the first token, then {"ID": {"logprob"}}; whole sequences
  *   sglang        /generate: meta_info.output_token_logprobs, triples [value, id, text]; cached_tokens
  *   sglang-prompt meta_info.input_token_logprobs, the first value null; whole sequences
@@ -21,8 +21,8 @@
  *   prime-rl, nemo-rl  as load/dump.h has them; whole sequences, tokens that do not count are missing
  *
  * The last five have both sides: the first of two names is the rollout's, the second the trainer's. Ids are custom_id,
- * uid or index where there is one, with a slash and the number of the choice where there are several, else the number of
- * the sequence in the file. */
+ * uid or index where there is one, with a slash and the number of the choice where there are several, else the number
+ * of the sequence in the file. */
 #ifndef LS_LOAD_ANSWERS_H
 #define LS_LOAD_ANSWERS_H
 

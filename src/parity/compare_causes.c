@@ -91,11 +91,13 @@ static void try_shifts(study *x) {
 
 static void try_scale(study *x) {
     int64_t m = 0;
-    double a, median, q90;
+    double a, median, q90, spread;
     for (int64_t i = 0; i < x->n; i++)
         if (x->p[i].t < -0.05) x->work[m++] = x->p[i].r / x->p[i].t;
     if (m < 12) return;
     a = quantile(x->work, m, 0.5);
+    spread = x->work[(m - 1) * 9 / 10] / fmax(x->work[(m - 1) / 10], 1e-9);
+    if (spread > 1.2) return; /* a factor is the same for likely and unlikely tokens */
     if (fabs(a - 1.0) < 0.01 || !(a > 0.0)) return;
     for (int64_t i = 0; i < x->n; i++) x->work[i] = fabs(x->p[i].r - a * x->p[i].t);
     median = quantile(x->work, x->n, 0.5);

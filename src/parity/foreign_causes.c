@@ -95,6 +95,11 @@ static const struct {
     {"ends without an answer", "the suspect dies, hangs or gives up", "its log; the smallest requests bring it back"},
 };
 
+/* What is left when no explanation fits says less when not all of them were tried. */
+static bool is_fallback(const char *cause) {
+    return strcmp(cause, "other weights or another formula") == 0 || strcmp(cause, "other arithmetic in decode") == 0;
+}
+
 void ls_foreign_find(ls_foreign *f, const char *cause, ls_rung rung, double confidence, const char *format, ...) {
     ls_finding found = {.cause = cause, .text = "", .look = "", .confidence = confidence, .rung = rung};
     int64_t at = f->n_findings;
@@ -108,6 +113,7 @@ void ls_foreign_find(ls_foreign *f, const char *cause, ls_rung rung, double conf
             found.text = causes[i].text;
             found.look = causes[i].look;
         }
+    if (f->out_of_time && is_fallback(cause)) found.confidence = confidence = 0.9 * confidence;
     while (at > 0 && f->findings[at - 1].confidence < confidence) at--;
     if (at == LS_FINDINGS_MAX) return;
     if (f->n_findings < LS_FINDINGS_MAX) f->n_findings++;

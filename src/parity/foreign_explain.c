@@ -12,6 +12,8 @@
 #define EXPLAIN_SECONDS 45.0
 /* |d| of nine tenths of requests alone below which nothing is there to be explained. */
 #define EXPLAIN_LEAST 5e-5
+/* Fewest tokens that an explanation is measured on. */
+#define EXPLAIN_TOKENS 8
 /* Longest prompt of those that check an explanation. */
 #define CHECK_LENGTH 24
 
@@ -148,7 +150,7 @@ static double record(const explainer *x, const text *t, const double *rows, int6
         case PLAIN: return logprob(row, vocab, token, temperature);
         case SHIFTED: {
             const int64_t from = at - h.k;
-            if (from < 1 || from >= t->n) return (double)NAN;
+            if (from < t->n_prompt || from >= t->n) return (double)NAN; /* what stands there nobody knows */
             return logprob(rows + (from - 1) * vocab, vocab, t->tokens[from], temperature);
         }
         case AT_TEMPERATURE: return logprob(row, vocab, token, h.x);
@@ -220,6 +222,7 @@ static void offer(explainer *x, ls_explanation e) {
     ls_foreign *f = x->q->f;
     int64_t at = f->n_best;
     if (!(e.median <= 0.3 * f->before.median && e.q90 <= 0.5 * f->before.q90)) return;
+    if (x->n_errors < EXPLAIN_TOKENS) return; /* too little to say anything */
     while (at > 0 && f->best[at - 1].median + f->best[at - 1].q90 > e.median + e.q90) at--;
     if (at == LS_EXPLANATIONS_KEPT) return;
     if (f->n_best < LS_EXPLANATIONS_KEPT) f->n_best++;
@@ -329,7 +332,12 @@ static void try_records(explainer *x) {
 
 /* ---- other models, other prompts ---- */
 
-static bool past(const explainer *x) { return x->q->deadline > 0.0 && ls_clock_seconds() > x->q->deadline; }
+/* Once it is, what was not tried might have been the cause. */
+static bool past(const explainer *x) {
+    const bool is_past = x->q->deadline > 0.0 && ls_clock_seconds() > x->q->deadline;
+    if (is_past) x->q->f->out_of_time = true;
+    return is_past;
+}
 
 /* The text as it is read, into x->changed. Its completion begins at *n_prompt. False: it reads the same. */
 static bool read_as(const explainer *x, const text *t, reading r, int64_t k, int64_t *n, int64_t *n_prompt) {
