@@ -247,7 +247,9 @@ static ls_status explain_rung(ls_inquiry *q, ls_rung rung, const char *only, dou
     LS_TRY(ls_explain(q, &rung, 1, err));
     for (int64_t i = 0; i < f->n_best && !*found; i++) {
         if (f->best[i].harmless || (only != NULL && strcmp(f->best[i].cause, only) != 0)) continue;
-        ls_foreign_find(f, f->best[i].cause, rung, confidence,
+        /* Not surer than what it leaves unexplained. */
+        ls_foreign_find(f, f->best[i].cause, rung,
+                        fmin(confidence, 1.02 - 0.4 * f->best[i].q90 / fmax(f->before.q90, 1e-12)),
                         "%s: %s; with that the median |d| is %.2g in place of %.2g", ls_rung_name(rung),
                         f->best[i].what, f->best[i].median, f->before.median);
         *found = true;
@@ -661,6 +663,7 @@ static ls_status decide_cache(ls_inquiry *q) {
     const bool rounds = off_between(q, LS_RUNG_CACHED_ROUNDS, LS_RUNG_CACHED_CHUNK);
     if (off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS)) return LS_OK; /* it needs no cache */
     if (off(q, LS_RUNG_CROWD) || off(q, LS_RUNG_MANY)) return LS_OK;
+    if (off_between(q, LS_RUNG_CHUNK1, LS_RUNG_CHUNK16)) return LS_OK; /* a cache cuts prompts, too */
     if (same)
         ls_foreign_find(f, "prefix snapshot at the wrong token", LS_RUNG_CACHED_SAME, 0.93,
                         "one prompt again and again: %" PRId64 " of %" PRId64 " are off with the cache",
@@ -709,7 +712,8 @@ static ls_status decide_tokens(ls_inquiry *q, ls_error *err) {
     bool found;
     if (off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_FRESH)) return LS_OK;
     if (off(q, LS_RUNG_EOS) && f->seen[LS_RUNG_EOS].n_sequences_off > 0) {
-        LS_TRY(explain_rung(q, LS_RUNG_EOS, "other tokens than were sent", 0.6, &found, err));
+        LS_TRY(explain_rung(q, LS_RUNG_EOS, "other tokens than were sent", 0.96, &found, err));
+        if (found) return LS_OK;
         ls_foreign_find(f, "end of sequence inside a context", LS_RUNG_EOS, 0.93,
                         "%" PRId64 " of %" PRId64 " prompts with an end-of-sequence token are off",
                         f->seen[LS_RUNG_EOS].n_sequences_off, f->seen[LS_RUNG_EOS].n_sequences);
@@ -730,7 +734,8 @@ static ls_status decide_tokens(ls_inquiry *q, ls_error *err) {
 static void decide_rest(ls_inquiry *q) {
     ls_foreign *f = q->f;
     const bool batch = off(q, LS_RUNG_PAIR) || off(q, LS_RUNG_BATCH) || off(q, LS_RUNG_UNEQUAL);
-    const bool stale = off(q, LS_RUNG_SEQUENCE) || off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS);
+    const bool stale =
+        off(q, LS_RUNG_SEQUENCE) || off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_CROWD);
     if (stale || batch) return;
     if (!off(q, LS_RUNG_LENGTHS) && (off(q, LS_RUNG_PAGE4) || off(q, LS_RUNG_PAGE64)))
         ls_foreign_find(f, "page size matters", off(q, LS_RUNG_PAGE4) ? LS_RUNG_PAGE4 : LS_RUNG_PAGE64, 0.93,

@@ -12,6 +12,8 @@
 #define EXPLAIN_SECONDS 45.0
 /* |d| of nine tenths of requests alone below which nothing is there to be explained. */
 #define EXPLAIN_LEAST 5e-5
+/* So many texts are all looked at where only some of them are off. */
+#define PARTLY_TEXTS 8
 /* Fewest tokens that an explanation is measured on. */
 #define EXPLAIN_TOKENS 8
 /* Longest prompt of those that check an explanation. */
@@ -44,7 +46,8 @@ typedef enum recipe {
     LOGITS_ROUNDED,
     LOGPROBS_ROUNDED,
     DECIMALS,
-    SOFTCAPPED
+    SOFTCAPPED,
+    DIVIDED /* the log-probability of temperature 1, divided by that of sampling */
 } recipe;
 
 typedef struct how {
@@ -79,7 +82,8 @@ typedef struct explainer {
     double *rows; /* of changed models, the longest text */
     int32_t *changed;
     int64_t longest;
-    double end; /* seconds of ls_clock_seconds, after which no further change of the model is tried */
+    bool partly; /* most tokens are right as they are */
+    double end;  /* seconds of ls_clock_seconds, after which no further change of the model is tried */
 } explainer;
 
 /* ---- one record ---- */
@@ -193,6 +197,7 @@ static double record(const explainer *x, const text *t, const double *rows, int6
         case SOFTCAPPED:
             for (int64_t j = 0; j < vocab; j++) w[j] = h.x * tanh(row[j] / h.x);
             return logprob(w, vocab, token, temperature);
+        case DIVIDED: return logprob(row, vocab, token, 1.0) / x->temperature;
     }
     return (double)NAN;
 }
@@ -221,7 +226,10 @@ static void finish(explainer *x, ls_explanation *out) {
 static void offer(explainer *x, ls_explanation e) {
     ls_foreign *f = x->q->f;
     int64_t at = f->n_best;
-    if (!(e.median <= 0.3 * f->before.median && e.q90 <= 0.5 * f->before.q90)) return;
+    /* Where few tokens are off, the median is of those that are right, and must stay what it is. */
+    if (x->partly ? !(e.median <= 1.5 * f->before.median + f->floor && e.q90 <= 0.3 * f->before.q90)
+                  : !(e.median <= 0.3 * f->before.median && e.q90 <= 0.5 * f->before.q90))
+        return;
     if (x->n_errors < EXPLAIN_TOKENS) return; /* too little to say anything */
     while (at > 0 && f->best[at - 1].median + f->best[at - 1].q90 > e.median + e.q90) at--;
     if (at == LS_EXPLANATIONS_KEPT) return;
@@ -283,6 +291,9 @@ static void try_records(explainer *x) {
         try_recipe(x, (how){AT_TEMPERATURE, 1.0 / t, 0}, "temperature on one side only",
                    "logits are multiplied by the temperature, not divided");
     }
+    if (t != 1.0)
+        try_recipe(x, (how){DIVIDED, 0.0, 0}, "temperature on one side only",
+                   "log-probabilities are divided by the temperature, not logits");
     best = fit(x, AT_TEMPERATURE, 0.2, 8.0);
     try_recipe(x, (how){AT_TEMPERATURE, best, 0}, "temperature on one side only", "records are of temperature %.4g",
                best);
@@ -389,7 +400,8 @@ static ls_status try_changed(explainer *x, const ls_edit *e, int cut, reading r,
     const int64_t few = x->n_texts < 4 ? x->n_texts : 4;
     if (past(x)) return LS_OK;
     LS_TRY(measure_changed(x, *e, cut, r, k, few, &what, err));
-    if (few < x->n_texts && what.median > 0.7 * x->q->f->before.median) return LS_OK;
+    if (few < x->n_texts && what.median > 0.7 * x->q->f->before.median && !(x->partly && x->n_texts <= PARTLY_TEXTS))
+        return LS_OK;
     if (few < x->n_texts) LS_TRY(measure_changed(x, *e, cut, r, k, x->n_texts, &what, err));
     offer(x, what);
     return LS_OK;
@@ -654,6 +666,7 @@ ls_status ls_explain(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_er
     if (x.n_texts == 0) goto done;
     q->f->before = named(NULL, "nothing is changed");
     measure(&x, (how){PLAIN, 0.0, 0}, &q->f->before);
+    x.partly = n_rungs == 1 && q->f->before.median < q->f->limit && q->f->before.q90 > q->f->limit;
     LS_TRY_DONE(measure_bf16(&x, err));
     if (n_rungs > 1 && q->f->before.q90 < EXPLAIN_LEAST) goto done; /* as good as equal */
     try_records(&x);

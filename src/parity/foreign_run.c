@@ -248,9 +248,10 @@ static bool any_off(const ls_foreign *f) {
     return false;
 }
 
-static bool any_off_without_cache(const ls_foreign *f) {
-    for (int i = 0; i < LS_RUNGS; i++)
-        if (f->seen[i].look == LS_LOOK_OFF && !(i >= LS_RUNG_CACHED_SAME && i <= LS_RUNG_CACHED_CHUNK)) return true;
+/* Of the rungs that run few sequences, with no cache. */
+static bool any_small_off(const ls_foreign *f) {
+    for (int i = 0; i < LS_RUNG_CACHED_SAME; i++)
+        if (f->seen[i].look == LS_LOOK_OFF) return true;
     return false;
 }
 
@@ -295,9 +296,9 @@ static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
 static ls_status climb(ls_inquiry *q, ls_error *err) {
     int n_timeouts = 0;
     for (int i = LS_RUNG_SEQUENCE; i < LS_RUNGS; i++) {
-        /* The crowds are for what smaller rungs do not show; those without a cache for what shows with a cache, too: it
-         * may be the number of slots that does it. */
-        if (i >= LS_RUNG_CROWD && (i == LS_RUNG_CACHED_MANY ? any_off(q->f) : any_off_without_cache(q->f)))
+        /* The crowds are for what smaller rungs do not show. What shows with a cache, with forks or with preemption may be
+         * the number of slots that they take, so the crowds without them are tried. */
+        if (i >= LS_RUNG_CROWD && (i == LS_RUNG_CACHED_MANY ? any_off(q->f) : any_small_off(q->f)))
             snprintf(q->f->seen[i].note, sizeof q->f->seen[i].note, "a smaller experiment is off already");
         else
             LS_TRY(run_rung(q, (ls_rung)i, err));

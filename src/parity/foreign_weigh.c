@@ -73,19 +73,28 @@ static int32_t special_of(const ls_inquiry *q, ls_rung rung) {
                                  : -1;
 }
 
-/* The rung's requests and its way of sampling, its lever where the baseline has it. */
+/* The rung's trial with its one lever where the baseline has it, everything else as it was. */
 static void control_trial(const ls_inquiry *q, ls_rung rung, const ls_requests *r, ls_trial *out) {
-    ls_trial lever;
-    uint64_t needs;
     const int32_t special = special_of(q, rung);
-    ls_rung_trial(q, LS_RUNG_FRESH, out, &needs);
-    ls_rung_trial(q, rung, &lever, &needs);
-    out->max_tokens = lever.max_tokens;
-    out->rounds = lever.rounds;
-    out->sampling = lever.sampling;
-    out->logprob_of = lever.logprob_of;
-    out->levers.samples = lever.levers.samples;
-    if (out->levers.slots < r->n * out->rounds) out->levers.slots = r->n * out->rounds;
+    ls_trial plain;
+    ls_levers *l = &out->levers;
+    uint64_t needs;
+    ls_rung_trial(q, LS_RUNG_FRESH, &plain, &needs);
+    ls_rung_trial(q, rung, out, &needs);
+    if (rung <= LS_RUNG_UNEQUAL || rung == LS_RUNG_CROWD || rung == LS_RUNG_MANY) {
+        l->batch = 1;
+        l->slots = plain.levers.slots > r->n ? plain.levers.slots : r->n;
+    } else if (rung <= LS_RUNG_CHUNK16) {
+        l->chunk = plain.levers.chunk;
+    } else if (l->prefix != plain.levers.prefix) {
+        l->prefix = plain.levers.prefix;
+    } else {
+        l->page_tokens = plain.levers.page_tokens;
+        l->slot_base = plain.levers.slot_base;
+        l->fork = plain.levers.fork;
+        l->preempt_every = plain.levers.preempt_every;
+        l->sleep_every = plain.levers.sleep_every;
+    }
     for (int64_t i = 0; special >= 0 && i < r->n_ids; i++)
         if (r->ids[i] == special) r->ids[i] = ls_plain_token(q, 3000, i);
 }
