@@ -296,8 +296,8 @@ static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
 static ls_status climb(ls_inquiry *q, ls_error *err) {
     int n_timeouts = 0;
     for (int i = LS_RUNG_SEQUENCE; i < LS_RUNGS; i++) {
-        /* The crowds are for what smaller rungs do not show. What shows with a cache, with forks or with preemption may be
-         * the number of slots that they take, so the crowds without them are tried. */
+        /* The crowds are for what smaller rungs do not show. What shows with a cache, with forks or with preemption may
+         * be the number of slots that they take, so the crowds without them are tried. */
         if (i >= LS_RUNG_CROWD && (i == LS_RUNG_CACHED_MANY ? any_off(q->f) : any_small_off(q->f)))
             snprintf(q->f->seen[i].note, sizeof q->f->seen[i].note, "a smaller experiment is off already");
         else
