@@ -407,6 +407,9 @@ static ls_status lengths_off(ls_inquiry *q, ls_error *err) {
             value = p.least_context;
             LS_TRY(ls_foreign_bound(q, "length", value, false, 1));
         }
+        /* Prompts that are cut look like a window, and other than one. */
+        LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "other tokens than were sent", 0.96, &found, err));
+        if (found) return LS_OK;
         LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "positions or scale of attention", 0.9, &found, err));
         if (value <= 2 && !found)
             ls_foreign_find(f, "positions or scale of attention", LS_RUNG_LENGTHS, 0.6,
@@ -614,14 +617,16 @@ static ls_status decide_batch(ls_inquiry *q, ls_error *err) {
         ls_seen at = {0};
         ls_trial trial;
         int64_t few = 99;
-        if (value > 2) { /* how many are off where it begins */
+        bool newest = false; /* the request in the slot that was not there with one less is off */
+        if (value > 2) {     /* how many are off where it begins */
             LS_TRY(lay_batch(q, value, &trial, &r, err));
             LS_TRY(ls_foreign_try(q, &trial, 0, r.of, r.n, &at, err));
             few = at.n_sequences_off;
+            newest = at.outcomes.n == value && ls_sequence_off(f, &at.outcomes.of[value - 1]);
             ls_seen_deinit(&at);
             free(r.ids);
         }
-        if (value > 3 && few <= 2)
+        if (value > 3 && few <= 2 && newest)
             ls_foreign_find(f, "slot offset wraps", LS_RUNG_CROWD, 0.9,
                             "of %" PRId64 " at once %" PRId64
                             " are off and what is in them depends on what is in others; "
