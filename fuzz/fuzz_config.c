@@ -1,7 +1,9 @@
-/* Any bytes as a config.json, then the same bytes as a generation_config.json. What is accepted must be in range. */
+/* Any bytes as a config.json, as one of any architecture, and as a generation_config.json. What is accepted must be in
+ * range. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "load/stack_config.h"
 #include "model/architectures.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
@@ -47,6 +49,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     if (copy == NULL) return 0;
     if (n_bytes > 0) memcpy(copy, data, n_bytes);
     if (ls_model_config_parse(&config, copy, (int64_t)n_bytes, "input", &err) == LS_OK) check(&config);
+    if (ls_stack_config_parse(&config, copy, (int64_t)n_bytes, "input", &err) == LS_OK) {
+        if (config.vocab < 2 || config.bos < -1 || config.pad < -1 || config.d_conv < 0) abort();
+        if (config.n_eos < 0 || config.n_eos > LS_EOS_MAX) abort();
+    } else if (strstr(err.text, "input") != err.text) {
+        abort();
+    }
     check_generation("{\"model_type\":\"jamba\"}", copy, n_bytes);
     check_generation("{\"model_type\":\"mamba\"}", copy, n_bytes);
     free(copy);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_reward, fuzz_task, fuzz_pairs
+"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_task, fuzz_pairs
 and fuzz_train_config. Every seed is a few hundred bytes."""
 import json
 import pathlib
@@ -125,6 +125,31 @@ def dump_seeds():
         write("dump", name, "".join(json.dumps(line) + "\n" for line in lines))
 
 
+def answer_seeds():
+    content = {"content": [{"token": "token_id:7", "logprob": -0.5}, {"id": 8, "token": "}\"", "logprob": -1.25}]}
+    plain = {"tokens": ["a", "b"], "token_logprobs": [None, -1.25], "top_logprobs": None}
+    asked = [None, {"6": {"logprob": -3, "rank": 1}}, {"7": {"logprob": -0.5}, "1": {"logprob": -2}}]
+    both = {"rollout_log_probs": [-0.5, -1.25], "old_log_probs": [-0.75, -1.5], "log_probs": [-1, -2]}
+    seeds = {
+        "vllm": {"choices": [{"logprobs": plain, "token_ids": [7, 8]}, {"logprobs": content}], "prompt_token_ids": [5]},
+        "batch": {"custom_id": "x", "response": {"body": {"choices": [{"logprobs": content}]}}},
+        "prompt": {"choices": [{"prompt_logprobs": asked, "prompt_token_ids": [5, 6, 7]}]},
+        "prompt_bare": {"choices": [{}], "prompt_logprobs": asked[:2]},
+        "sglang": {"meta_info": {"output_token_logprobs": [[-0.5, 7, None]], "cached_tokens": 3,
+                                 "input_token_logprobs": [[None, 5, None], [-1, 6, "x"]]}},
+        "llama": {"completion_probabilities": [{"id": 7, "logprob": -0.5}], "id_slot": 2},
+        "trl": {"prompt_ids": [[5]], "completion_ids": [[7, 8], [9]], "logprobs": [[-0.5, -1], [[-2, -3]]],
+                "logprob_token_ids": [[[7], [8]], [[4, 9]]]},
+        "verl": {"responses": [7, 8], "response_mask": [1, False], "uid": 4, **both},
+        "slime": {"samples": [{"index": 3, "tokens": [5, 7, 8], "response_length": 2, "loss_mask": [1, 1], **both}]},
+        "openrlhf": {"sequences": [5, 7, 8], "action_mask": [1, 1], "action_log_probs": [-1, -2], **both},
+    }
+    for name, value in seeds.items():
+        write("answers", name, json.dumps(value))
+    write("answers", "array", "[" + json.dumps(seeds["llama"], indent=1) + ",\n" + json.dumps(seeds["llama"]) + "]")
+    write("answers", "nan", json.dumps(seeds["llama"]).replace("-0.5", "NaN"))
+
+
 def reward_seeds():
     seeds = {
         "one": '{"id":"17","reward":0.5}\n', "number": '{"id":17,"reward":-1}', "bare": '{"reward":1e3}',
@@ -180,6 +205,7 @@ if __name__ == "__main__":
     config_seeds()
     record_seeds()
     dump_seeds()
+    answer_seeds()
     reward_seeds()
     task_seeds()
     pair_seeds()

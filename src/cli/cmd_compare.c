@@ -4,14 +4,26 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/mem.h"
 #include "cli/commands.h"
+#include "load/answers.h"
 #include "parity/compare.h"
 
 typedef struct compare_options {
-    const char *a, *b, *out;
+    const char *a, *b, *out, *html;
     int64_t worst;
-    bool json;
+    int format_a, format_b; /* ls_answer_format; -1: records */
+    bool json, by_order;
 } compare_options;
+
+enum { OPTION_HTML = 256, OPTION_FORMAT, OPTION_FORMAT_A, OPTION_FORMAT_B, OPTION_BY_ORDER };
+
+static int take_format(struct argp_state *state, const char *option, const char *name) {
+    const int format = ls_name_find(ls_answer_format_names, name);
+    if (format < 0 && strcmp(name, "records") != 0)
+        ls_cli_wrong(state, "%s: '%s' is not records or one of %s", option, name, LS_ANSWER_FORMATS);
+    return format;
+}
 
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     compare_options *options = state->input;
@@ -19,6 +31,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     switch (key) {
         case 'j': options->json = true; return 0;
         case 'o': options->out = arg; return 0;
+        case OPTION_FORMAT: options->format_a = options->format_b = take_format(state, "--format", arg); return 0;
+        case OPTION_FORMAT_A: options->format_a = take_format(state, "--format-a", arg); return 0;
+        case OPTION_FORMAT_B: options->format_b = take_format(state, "--format-b", arg); return 0;
+        case OPTION_BY_ORDER: options->by_order = true; return 0;
+        case OPTION_HTML: options->html = arg; return 0;
         case 'n':
             if (ls_cli_int(&options->worst, "--worst", arg, 0, LS_WORST_MAX, &err) != LS_OK)
                 ls_cli_wrong(state, "%s", err.text);
@@ -45,6 +62,11 @@ static const struct argp_option options_known[] = {
     {"json", 'j', NULL, 0, "Write one JSON object instead of the table", 0},
     {"worst", 'n', "N", 0, "List the N tokens that differ most (0 to 1000; 10 unless given)", 0},
     {"out", 'o', "FILE", 0, "Write to FILE, which appears only when complete", 0},
+    {"format", OPTION_FORMAT, "NAME", 0, "What both files are: records (default), " LS_ANSWER_FORMATS, 0},
+    {"format-a", OPTION_FORMAT_A, "NAME", 0, "What A is; of a dump with both sides it is the rollout's", 0},
+    {"format-b", OPTION_FORMAT_B, "NAME", 0, "What B is; of a dump with both sides it is the trainer's", 0},
+    {"by-order", OPTION_BY_ORDER, NULL, 0, "Match sequences by their order in the files, not by id", 0},
+    {"html", OPTION_HTML, "FILE", 0, "Write a page with causes, measures and a chart to FILE", 0},
     {0},
 };
 
@@ -80,18 +102,34 @@ static bool same_numerics(const ls_record *a, int64_t n_a, const ls_record *b, i
     return true;
 }
 
+static ls_status read_side(ls_record **out, int64_t *n, const char *path, int format, bool of_trainer, bool by_order,
+                           ls_error *err) {
+    if (format < 0)
+        LS_TRY(ls_records_read(out, n, path, LS_RECORD_LOGPROB, err));
+    else
+        LS_TRY(ls_answers_read(out, n, path, (ls_answer_format)format, of_trainer, err));
+    for (int64_t i = 0; by_order && i < *n; i++) {
+        char text[32];
+        snprintf(text, sizeof text, "%lld", (long long)i);
+        free((*out)[i].id);
+        (*out)[i].id = NULL;
+        LS_TRY(ls_text_copy(&(*out)[i].id, text, (int64_t)strlen(text), err));
+    }
+    return LS_OK;
+}
+
 int ls_cmd_compare(int argc, char **argv) {
     ls_status status;
-    compare_options options = {.worst = 10};
+    compare_options options = {.worst = 10, .format_a = -1, .format_b = -1};
     ls_record *a = NULL, *b = NULL;
     int64_t n_a = 0, n_b = 0;
     ls_comparison comparison = {0};
-    ls_output *output = NULL;
+    ls_output *output = NULL, *page = NULL;
     ls_error err;
     bool same = false;
     ls_cli_parse(&parser, argc, argv, &options);
-    LS_TRY_DONE(ls_records_read(&a, &n_a, options.a, LS_RECORD_LOGPROB, &err));
-    LS_TRY_DONE(ls_records_read(&b, &n_b, options.b, LS_RECORD_LOGPROB, &err));
+    LS_TRY_DONE(read_side(&a, &n_a, options.a, options.format_a, false, options.by_order, &err));
+    LS_TRY_DONE(read_side(&b, &n_b, options.b, options.format_b, true, options.by_order, &err));
     LS_TRY_DONE(ls_compare(&comparison, a, n_a, options.a, b, n_b, options.b, options.worst, &err));
     same = same_numerics(a, n_a, b, n_b) && ls_comparison_same(&comparison);
     LS_TRY_DONE(ls_output_open(&output, options.out, &err));
@@ -102,7 +140,11 @@ int ls_cmd_compare(int argc, char **argv) {
     } else {
         ls_comparison_print(ls_output_stream(output), &comparison, options.a, options.b);
     }
-    status = ls_output_commit(output, &err);
+    LS_TRY_DONE(ls_output_commit(output, &err));
+    if (options.html == NULL) goto done;
+    LS_TRY_DONE(ls_output_open(&page, options.html, &err));
+    ls_comparison_html(ls_output_stream(page), &comparison, options.a, options.b);
+    status = ls_output_commit(page, &err);
 done:
     ls_comparison_deinit(&comparison);
     ls_records_free(a, n_a);

@@ -6,9 +6,12 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
-#include "load/dump.h"
+#include "load/answers.h"
 #include "rl/correction.h"
 #include "rl/mismatch.h"
+
+#define FORMATS "prime-rl, nemo-rl, verl, slime or openrlhf"
+#define DUMP_BYTES_MAX ((int64_t)1 << 32)
 
 typedef struct correct_options {
     const char *dump, *out, *list;
@@ -25,8 +28,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         case 'o': options->out = arg; return 0;
         case 'j': options->json = true; return 0;
         case 'f':
-            options->format = ls_name_find(ls_dump_format_names, arg);
-            if (options->format < 0) ls_cli_wrong(state, "--format: '%s' is not prime-rl or nemo-rl", arg);
+            options->format = ls_name_find(ls_answer_format_names, arg);
+            if (options->format < LS_ANSWER_VERL) ls_cli_wrong(state, "--format: '%s' is not " FORMATS, arg);
             return 0;
         case 'c':
             options->list = arg;
@@ -35,7 +38,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         case ARGP_KEY_ARG: ls_cli_wrong(state, "unexpected argument '%s'", arg); return 0;
         case ARGP_KEY_END:
             if (options->dump == NULL) ls_cli_wrong(state, "--dump is missing; it names the dump");
-            if (options->format < 0) ls_cli_wrong(state, "--format is missing: prime-rl or nemo-rl");
+            if (options->format < 0) ls_cli_wrong(state, "--format is missing: " FORMATS);
             if (options->list == NULL)
                 ls_cli_wrong(state, "--correction is missing; 'none' measures the mismatch alone");
             return 0;
@@ -45,7 +48,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
 
 static const struct argp_option options_known[] = {
     {"dump", 'd', "FILE", 0, "JSON Lines that another trainer wrote; - is standard input", 0},
-    {"format", 'f', "NAME", 0, "prime-rl (token exports) or nemo-rl (train_data_step*.jsonl)", 0},
+    {"format", 'f', "NAME", 0,
+     "prime-rl (token exports), nemo-rl (train_data_step*.jsonl), verl, slime or openrlhf (batches as JSON)", 0},
     {"correction", 'c', "LIST", 0,
      "Steps NAME=BOUND or NAME=LOW:HIGH, separated by commas, or none: one of token-truncate, token-mask, "
      "sequence-truncate, sequence-mask; any of token-reject, sequence-reject, geometric-reject, token-k2, token-k3, "
@@ -78,7 +82,7 @@ static void write_json(FILE *file, const correct_options *options, const ls_dump
     ls_json_init(&json, file);
     ls_json_begin_object(&json, NULL);
     ls_json_string(&json, "dump", options->dump);
-    ls_json_string(&json, "format", ls_dump_format_names[options->format]);
+    ls_json_string(&json, "format", ls_answer_format_names[options->format]);
     ls_json_int(&json, "sequences", dump->n_sequences);
     ls_json_int(&json, "tokens", dump->n_tokens);
     ls_json_int(&json, "tokens_counted", dump->n_masked);
@@ -103,7 +107,7 @@ static void write_json(FILE *file, const correct_options *options, const ls_dump
 
 static void write_table(FILE *file, const correct_options *options, const ls_dump *dump, const measured *m) {
     fprintf(file, "%s (%s): %lld sequences, %lld tokens, %lld of them counted\n", options->dump,
-            ls_dump_format_names[options->format], (long long)dump->n_sequences, (long long)dump->n_tokens,
+            ls_answer_format_names[options->format], (long long)dump->n_sequences, (long long)dump->n_tokens,
             (long long)dump->n_masked);
     if (dump->zero_rollout + dump->zero_trainer > 0)
         fprintf(file, "exactly 0: %lld of the rollout, %lld of the trainer\n", (long long)dump->zero_rollout,
@@ -116,6 +120,18 @@ static void write_table(FILE *file, const correct_options *options, const ls_dum
     ls_correction_print(file, &m->correction, &options->correction);
 }
 
+static ls_status read_dump(ls_dump *out, const correct_options *o, ls_error *err) {
+    char *text = NULL;
+    int64_t bytes;
+    ls_status status;
+    if (o->format == LS_ANSWER_PRIME_RL) return ls_dump_read(out, o->dump, LS_DUMP_PRIME_RL, err);
+    if (o->format == LS_ANSWER_NEMO_RL) return ls_dump_read(out, o->dump, LS_DUMP_NEMO_RL, err);
+    LS_TRY(ls_file_read(&text, &bytes, o->dump, DUMP_BYTES_MAX, err));
+    status = ls_answers_dump(out, text, bytes, o->dump, (ls_answer_format)o->format, err);
+    free(text);
+    return status;
+}
+
 int ls_cmd_correct(int argc, char **argv) {
     ls_status status;
     correct_options options = {.format = -1};
@@ -126,7 +142,7 @@ int ls_cmd_correct(int argc, char **argv) {
     ls_output *output = NULL;
     ls_error err;
     ls_cli_parse(&parser, argc, argv, &options);
-    LS_TRY_DONE(ls_dump_read(&dump, options.dump, (ls_dump_format)options.format, &err));
+    LS_TRY_DONE(read_dump(&dump, &options, &err));
     LS_TRY_DONE(ls_array_alloc((void **)&weights, dump.n_tokens, sizeof *weights, "weights", &err));
     tokens = (ls_tokens){dump.n_sequences, dump.offsets, dump.mask};
     LS_TRY_DONE(ls_correction_apply(weights, NULL, &m.correction, &tokens, dump.rollout, dump.trainer,

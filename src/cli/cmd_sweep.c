@@ -25,6 +25,8 @@ enum {
     OPT_SLOT_WORDS,
     OPT_SUSPECT,
     OPT_SUSPECT_ARG,
+    OPT_TRAINER,
+    OPT_TRAINER_ARG,
     OPT_RESIDENT,
     OPT_TIMEOUT,
     OPT_SECONDS,
@@ -41,9 +43,9 @@ enum { SUSPECT_ARGS_MAX = 64 };
 typedef struct sweep_options {
     ls_run_options run; /* what opens the model and the prompts */
     int64_t slots, slot_words;
-    const char *suspect, *html, *repro, *out;
-    char *suspect_args[SUSPECT_ARGS_MAX];
-    int64_t n_suspect_args;
+    const char *suspect, *trainer, *html, *repro, *out;
+    char *suspect_args[SUSPECT_ARGS_MAX], *trainer_args[SUSPECT_ARGS_MAX];
+    int64_t n_suspect_args, n_trainer_args;
     int64_t timeout, seconds;
     bool story, json, resident;
 } sweep_options;
@@ -69,6 +71,9 @@ static const struct argp_option options_known[] = {
     {"slot-words", OPT_SLOT_WORDS, "N", 0, "Distance of its slots in 4-byte words (89600)", 0},
     {"suspect", OPT_SUSPECT, "PROGRAM", 0, "Run PROGRAM generate in place of this engine", 0},
     {"suspect-arg", OPT_SUSPECT_ARG, "WORD", 0, "A further word of its command line; may be given again", 0},
+    {"trainer", OPT_TRAINER, "PROGRAM", 0,
+     "Run PROGRAM score in place of this program's training forward; the model may have any architecture then", 0},
+    {"trainer-arg", OPT_TRAINER_ARG, "WORD", 0, "A further word of its command line; may be given again", 0},
     {"resident", OPT_RESIDENT, NULL, 0, "Start PROGRAM serve once, and send it every trial as a line of JSON", 0},
     {"timeout", OPT_TIMEOUT, "S", 0, "Seconds after which a trial of the suspect is ended (60)", 0},
     {"seconds", OPT_SECONDS, "S", 0,
@@ -126,6 +131,12 @@ static ls_status parse_option(sweep_options *o, int key, char *text, ls_error *e
                 return LS_FAIL(err, LS_ERR_ARG, "--suspect-arg: more than %d words", SUSPECT_ARGS_MAX);
             o->suspect_args[o->n_suspect_args++] = text;
             break;
+        case OPT_TRAINER: o->trainer = text; break;
+        case OPT_TRAINER_ARG:
+            if (o->n_trainer_args == SUSPECT_ARGS_MAX)
+                return LS_FAIL(err, LS_ERR_ARG, "--trainer-arg: more than %d words", SUSPECT_ARGS_MAX);
+            o->trainer_args[o->n_trainer_args++] = text;
+            break;
         case OPT_RESIDENT: o->resident = true; break;
         case OPT_TIMEOUT: status = ls_cli_int(&o->timeout, "--timeout", text, 1, 1 << 20, err); break;
         case OPT_SECONDS: status = ls_cli_int(&o->seconds, "--seconds", text, 0, 1 << 20, err); break;
@@ -159,7 +170,7 @@ static const struct argp parser = {
     NULL,
     "Find out why rollout and trainer disagree: run small experiments, each with one lever moved, compare every bit "
     "with the "
-    "training forward of this program, and name the cause whose pattern fits.\v"
+    "training forward of this program or, with --trainer, of another, and name the cause whose pattern fits.\v"
     "What is tried is this program's engine or, with --suspect, another build of it. Levers with a threshold are "
     "bisected to "
     "the exact value, a threshold in slots is traced to the 32-bit expression that has it, and the requests are shrunk "
@@ -189,6 +200,11 @@ static ls_status parse_options(sweep_options *o, int argc, char **argv, ls_error
     if (o->run.model == NULL) ls_cli_usage(argv[0], "--model is missing; it names the checkpoint directory");
     if (o->suspect == NULL && o->n_suspect_args > 0)
         ls_cli_usage(argv[0], "--suspect-arg is of use with --suspect only");
+    if (o->trainer == NULL && o->n_trainer_args > 0)
+        ls_cli_usage(argv[0], "--trainer-arg is of use with --trainer only");
+    if (o->trainer != NULL && o->suspect == NULL) ls_cli_usage(argv[0], "--trainer is of use with --suspect only");
+    if (o->trainer != NULL && (o->run.prompts != NULL || o->story))
+        ls_cli_usage(argv[0], "--prompts and --story are of no use with --trainer: requests are made up");
     if (o->suspect != NULL && o->run.inject != LS_INJECT_NONE)
         ls_cli_usage(argv[0], "--inject is for this engine; give a suspect its own by --suspect-arg");
     return LS_OK;
@@ -226,21 +242,30 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
                                   .n_more = o->n_suspect_args,
                                   .timeout = (double)o->timeout,
                                   .resident = o->resident};
+    ls_program_subject scorer = {.program = o->trainer,
+                                 .model = o->run.model,
+                                 .directory = directory,
+                                 .more = o->trainer_args,
+                                 .n_more = o->n_trainer_args,
+                                 .timeout = 10.0 * (double)o->timeout,
+                                 .resident = o->resident};
     ls_subject subject;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&prompts, job->n_prompts, sizeof *prompts, "prompts", err));
     for (int64_t i = 0; i < job->n_prompts; i++)
         prompts[i] = (ls_prompt){job->prompts[i].prompt_ids, job->prompts[i].n_prompt};
     opts.prompts = prompts;
-    LS_TRY_DONE(ls_sweep_trainer_create(&trainer, o->run.model, job->device, err));
+    LS_TRY_DONE(o->trainer != NULL ? ls_sweep_trainer_create_program(&trainer, &scorer, err)
+                                   : ls_sweep_trainer_create(&trainer, o->run.model, job->device, err));
     engine.trainer = trainer;
     subject = o->suspect != NULL ? ls_subject_program(&program) : ls_subject_engine(&engine);
-    ls_job_tell(job, &o->run);
+    if (o->trainer == NULL) ls_job_tell(job, &o->run);
     LS_TRY_DONE(ls_sweep_run(sweep, &opts, &subject, trainer, err));
     if (opts.progress != NULL) fputs("\r\033[K", stderr);
     sweep->opts.prompts = NULL; /* they end here */
 done:
     ls_program_subject_end(&program);
+    ls_program_subject_end(&scorer);
     ls_sweep_trainer_free(trainer);
     free(prompts);
     return status;
@@ -298,7 +323,7 @@ int ls_cmd_sweep(int argc, char **argv) {
         status = LS_FAIL(&err, LS_ERR_IO, "%s: cannot create it", directory);
         goto done;
     }
-    LS_TRY_DONE(ls_job_init(&job, &o.run, &err));
+    if (o.trainer == NULL) LS_TRY_DONE(ls_job_init(&job, &o.run, &err)); /* else no model of ours is needed */
     ls_model_close(job.model); /* the trainer opens its own, in two versions */
     job.model = NULL;
     LS_TRY_DONE(run_sweep(sweep, &o, &job, directory, &err));

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "load/json_node.h"
+#include "load/json_words.h"
 #include "load/record.h"
 
 #define SENTINEL (-9000.0)
@@ -237,33 +238,6 @@ static ls_status read_sequence(ls_dump *dump, const line_view *line, ls_dump_for
 
 /* ---- lines ---- */
 
-/* A copy in which Python's words for what JSON cannot say are null, outside strings. */
-static ls_status replace_words(char **out, int64_t *n, const char *text, int64_t bytes, ls_error *err) {
-    static const char *const words[] = {"-Infinity", "Infinity", "NaN", NULL};
-    bool in_string = false;
-    char *to;
-    LS_TRY(ls_array_alloc((void **)out, bytes + bytes / 3 + 1, 1, "line", err)); /* NaN grows by one byte in three */
-    to = *out;
-    for (int64_t i = 0; i < bytes;) {
-        const char c = text[i];
-        int k = 3;
-        if (!in_string && (c == '-' || c == 'I' || c == 'N'))
-            for (k = 0; words[k] != NULL; k++)
-                if ((int64_t)strlen(words[k]) <= bytes - i && memcmp(text + i, words[k], strlen(words[k])) == 0) break;
-        if (words[k] != NULL) {
-            memcpy(to, "null", 4);
-            to += 4;
-            i += (int64_t)strlen(words[k]);
-            continue;
-        }
-        if (c == '"') in_string = !in_string;
-        *to++ = text[i++];
-        if (in_string && c == '\\' && i < bytes) *to++ = text[i++];
-    }
-    *n = to - *out;
-    return LS_OK;
-}
-
 static bool is_blank(const char *text, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i++)
         if (text[i] != ' ' && text[i] != '\t' && text[i] != '\r') return false;
@@ -293,7 +267,7 @@ static ls_status read_line(ls_dump *dump, const char *text, int64_t bytes, ls_du
     ls_status status = LS_OK;
     if (is_blank(text, bytes)) return LS_OK;
     snprintf(place, sizeof place, "%.200s: line %lld", name, (long long)line_i);
-    LS_TRY_DONE(replace_words(&plain, &plain_bytes, text, bytes, err));
+    LS_TRY_DONE(ls_json_plain(&plain, &plain_bytes, text, bytes, err));
     LS_TRY_DONE(ls_json_doc_open(&doc, plain, plain_bytes, place, err));
     line.root = ls_json_root(doc);
     LS_TRY_DONE(check_schema(&line.root, err));

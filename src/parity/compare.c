@@ -203,6 +203,34 @@ static ls_status check_present(const ls_record *records, int64_t n, const char *
     return LS_OK;
 }
 
+/* Causes of what differs. Pairs of a sequence stand together, sequences in a's order. */
+static ls_status explain(ls_comparison *out, const pair_list *list, const ls_record *a, int64_t n_a,
+                         const ls_record *const *sorted_b, int64_t n_b, ls_error *err) {
+    ls_compare_sequence *sequences = NULL;
+    int64_t at = 0;
+    ls_status status = LS_OK;
+    if (out->n_different == 0) return LS_OK;
+    LS_TRY_DONE(ls_array_alloc((void **)&sequences, n_a, sizeof *sequences, "sequences", err));
+    for (int64_t i = 0; i < n_a; i++) {
+        const ls_record *b = find_record(sorted_b, n_b, a[i].id);
+        const int64_t n = a[i].n_logprobs < b->n_logprobs ? a[i].n_logprobs : b->n_logprobs, from = at;
+        while (at < list->n && list->pairs[at].sequence == i) at++;
+        sequences[i] = (ls_compare_sequence){&a[i], b, from, at, n};
+    }
+    LS_TRY_DONE(ls_compare_explain(&out->causes, list->pairs, list->n, sequences, n_a, err));
+    for (int64_t i = 0; i < list->n; i++) {
+        const int64_t p =
+            list->pairs[i].position < LS_COMPARE_PLACES - 1 ? list->pairs[i].position : LS_COMPARE_PLACES - 1;
+        out->place_abs[p] += fabs(list->pairs[i].t - list->pairs[i].r);
+        out->place_n[p]++;
+    }
+    for (int p = 0; p < LS_COMPARE_PLACES; p++)
+        if (out->place_n[p] > 0) out->place_abs[p] /= (double)out->place_n[p];
+done:
+    free(sequences);
+    return status;
+}
+
 ls_status ls_compare(ls_comparison *out, const ls_record *a, int64_t n_a, const char *name_a, const ls_record *b,
                      int64_t n_b, const char *name_b, int64_t worst_max, ls_error *err) {
     ls_status status;
@@ -231,6 +259,7 @@ ls_status ls_compare(ls_comparison *out, const ls_record *a, int64_t n_a, const 
         goto done;
     }
     result.n_sequences = n_a;
+    LS_TRY_DONE(explain(&result, &list, a, n_a, sorted_b, n_b, err));
     LS_TRY_DONE(ls_mismatch_of_pairs(&result.measures, list.pairs, list.n, err));
     result.measures.equal_fraction = (double)result.n_equal / (double)result.n_compared;
     if (result.measures.sequence_worst >= 0) result.sequence_worst = a[result.measures.sequence_worst].id;

@@ -21,9 +21,11 @@
 
 #include "base/json_out.h"
 #include "load/record.h"
+#include "parity/compare_causes.h"
 #include "rl/mismatch.h"
 
 #define LS_WORST_MAX 1000
+enum { LS_COMPARE_PLACES = 256 };
 
 /* A token whose bits differ. */
 typedef struct ls_worst_token {
@@ -50,6 +52,10 @@ typedef struct ls_comparison {
     ls_mismatch measures;       /* over the tokens that are finite on both sides */
     const char *sequence_worst; /* id in A's record of measures.sequence_worst; NULL without a finite token */
 
+    ls_compare_causes causes;            /* none where every bit is the same */
+    double place_abs[LS_COMPARE_PLACES]; /* mean abs d by place in the common tail; the last holds all further ones */
+    int64_t place_n[LS_COMPARE_PLACES];
+
     ls_worst_token *worst; /* largest abs d first; not-finite pairs before all */
     int64_t n_worst;
 } ls_comparison;
@@ -65,6 +71,8 @@ bool ls_comparison_same(const ls_comparison *comparison);
 
 /* A table for people. */
 void ls_comparison_print(FILE *file, const ls_comparison *comparison, const char *name_a, const char *name_b);
+/* A page that stands alone: no scripts, no outside files. */
+void ls_comparison_html(FILE *file, const ls_comparison *comparison, const char *name_a, const char *name_b);
 /* One JSON object with its newline; "aliases" repeats the measures under the names of other trainers' dashboards. */
 void ls_comparison_write(ls_json_out *json, const ls_comparison *comparison, const char *name_a, const char *name_b);
 

@@ -1,8 +1,11 @@
-/* The two renderings of a comparison: a table for people and JSON for programs. Owns the names that each uses. */
+/* The renderings of a comparison: a table and a page for people, JSON for programs. Owns the names that each uses. */
+#define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/html_out.h"
 #include "parity/compare.h"
 
 static uint32_t bits_of(float value) {
@@ -66,6 +69,119 @@ static void print_worst(FILE *file, const ls_comparison *c) {
         fprintf(file, "  %-*.*s %8" PRId64 " %8s %14.9g %08x %14.9g %08x %12s %11s\n", width, width, w->id, w->position,
                 token, (double)w->a, bits_of(w->a), (double)w->b, bits_of(w->b), diff_text, ulps);
     }
+}
+
+static const char *verdict(const ls_comparison *c) {
+    const ls_compare_cause *named = ls_compare_named(&c->causes);
+    if (c->n_different == 0) return "no difference";
+    if (named != NULL) return named->name;
+    return c->causes.rounding ? "ordinary rounding, no structure"
+                              : "a difference that no cause explains well enough to be named";
+}
+
+static void print_causes(FILE *file, const ls_comparison *c) {
+    const ls_compare_causes *k = &c->causes;
+    const ls_compare_cause *named = ls_compare_named(k);
+    if (c->n_different == 0) return;
+    fprintf(file, "\ncauses, best first\n");
+    fprintf(file,
+            "  floor %.2g, a lower quartile of |d|; from %.2g on a token is off: %" PRId64 " tokens, %" PRId64
+            " sequences\n",
+            k->floor, k->limit, k->n_off, k->n_sequences_off);
+    for (int64_t i = 0; i < k->n; i++)
+        fprintf(file, "  %4.2f %s\n       %s\n", k->of[i].confidence, k->of[i].name, k->of[i].evidence);
+    if (named != NULL)
+        fprintf(file, "\nCAUSE: %s\n  look at    %s\n  confidence %.2f\n  seen       %s\n", named->name, named->look,
+                named->confidence, named->evidence);
+    else
+        fprintf(file, "\n%s\n", verdict(c));
+}
+
+/* Mean |d| by place, as far as there are tokens. */
+static void draw_places(FILE *file, const ls_comparison *c) {
+    double x[LS_COMPARE_PLACES], y[LS_COMPARE_PLACES], high = 0.0;
+    int64_t n = 0;
+    for (int p = 0; p < LS_COMPARE_PLACES; p++) {
+        if (c->place_n[p] == 0) continue;
+        x[n] = p;
+        y[n++] = c->place_abs[p];
+        high = fmax(high, c->place_abs[p]);
+    }
+    if (n < 2 || !(high > 0.0)) return;
+    {
+        const ls_chart chart = {LS_CHART_POINTS,
+                                "Mean |d| by place",
+                                "place in the completion",
+                                "mean |d|",
+                                x,
+                                y,
+                                n,
+                                -0.5,
+                                x[n - 1] + 0.5,
+                                high,
+                                (double)NAN,
+                                NULL,
+                                "#b3261e"};
+        ls_chart_write(file, &chart);
+    }
+}
+
+void ls_comparison_html(FILE *file, const ls_comparison *c, const char *name_a, const char *name_b) {
+    const ls_compare_causes *k = &c->causes;
+    const ls_compare_cause *named = ls_compare_named(k);
+    char *table = NULL;
+    size_t bytes = 0;
+    FILE *text;
+    ls_html_begin(file, "Two records compared");
+    fprintf(file, "<div class=\"box%s\"><p><b>", c->n_different > 0 && !k->rounding ? "" : " good");
+    ls_html_text(file, verdict(c));
+    fputs("</b></p>", file);
+    if (named != NULL) {
+        fputs("<p>", file);
+        ls_html_text(file, named->evidence);
+        fputs(".</p><p>Look at: ", file);
+        ls_html_text(file, named->look);
+        fputs(".</p>", file);
+    }
+    fputs("</div>\n", file);
+    if (k->n > 0) fputs("<h2>Causes</h2>\n<table><tr><th>confidence</th><th>cause</th><th>seen</th></tr>\n", file);
+    for (int64_t i = 0; i < k->n; i++) {
+        fprintf(file, "<tr><td>%.2f</td><td>", k->of[i].confidence);
+        ls_html_text(file, k->of[i].name);
+        fputs("</td><td>", file);
+        ls_html_text(file, k->of[i].evidence);
+        fputs("</td></tr>\n", file);
+    }
+    if (k->n > 0) fputs("</table>\n", file);
+    draw_places(file, c);
+    text = open_memstream(&table, &bytes);
+    if (text != NULL) {
+        ls_comparison_print(text, c, name_a, name_b);
+        fclose(text);
+        fputs("<h2>Measures</h2>\n<pre>", file);
+        ls_html_bytes(file, table, (int64_t)bytes);
+        fputs("</pre>\n", file);
+        free(table);
+    }
+    ls_html_end(file);
+}
+
+static void write_causes(ls_json_out *json, const ls_comparison *c) {
+    const ls_compare_cause *named = ls_compare_named(&c->causes);
+    ls_json_string(json, "verdict", verdict(c));
+    if (named != NULL)
+        ls_json_string(json, "cause", named->name);
+    else
+        ls_json_null(json, "cause");
+    ls_json_begin_array(json, "ranked");
+    for (int64_t i = 0; i < c->causes.n; i++) {
+        ls_json_begin_object(json, NULL);
+        ls_json_string(json, "cause", c->causes.of[i].name);
+        ls_json_double(json, "score", c->causes.of[i].confidence);
+        ls_json_string(json, "evidence", c->causes.of[i].evidence);
+        ls_json_end_object(json);
+    }
+    ls_json_end_array(json);
 }
 
 void ls_comparison_print(FILE *file, const ls_comparison *c, const char *name_a, const char *name_b) {
@@ -135,6 +251,7 @@ void ls_comparison_print(FILE *file, const ls_comparison *c, const char *name_a,
     row_number(file, "slope of abs d on position", c->measures.position_abs_slope);
     print_special(file, c);
     print_worst(file, c);
+    print_causes(file, c);
 }
 
 static void write_special(ls_json_out *json, const char *key, const ls_special_counts *counts) {
@@ -209,6 +326,7 @@ void ls_comparison_write(ls_json_out *json, const ls_comparison *c, const char *
     write_special(json, "special_a", &c->special_a);
     write_special(json, "special_b", &c->special_b);
     write_worst(json, c);
+    write_causes(json, c);
     ls_json_begin_object(json, "aliases");
     ls_mismatch_write_aliases(json, &c->measures);
     ls_json_end_object(json);

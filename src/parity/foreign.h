@@ -80,6 +80,8 @@ typedef struct ls_finding {
     double confidence; /* [0, 1]; named from LS_NAMED on */
     char evidence[400];
     ls_rung rung; /* that shows it, for the smallest requests */
+    bool settled; /* it rests on more than its rung's being off: ls_foreign_weigh leaves it */
+    double doubt; /* that is left on what the rung's lever does; 0 where it was not weighed */
 } ls_finding;
 
 #define LS_NAMED 0.8
@@ -102,8 +104,9 @@ typedef struct ls_foreign {
     bool constant;                        /* requests alone are off as a whole */
     ls_finding findings[LS_FINDINGS_MAX]; /* best first */
     int64_t n_findings;
-    double strength;  /* of the suspect's rounding: its floor as a share of what bf16 activations do; 0: not known */
-    double bf16_size; /* median abs d that bf16 activations would make; 0: not known */
+    const char *rival; /* another cause that fits as well as the first, so that none is named; or NULL */
+    double strength;   /* of the suspect's rounding: its floor as a share of what bf16 activations do; 0: not known */
+    double bf16_size;  /* median abs d that bf16 activations would make; 0: not known */
     ls_explanation before, best[LS_EXPLANATIONS_KEPT]; /* of requests alone */
     int64_t n_best;
     char no_reference[LS_NOTE_BYTES]; /* why there is no third opinion; "" when there is */
@@ -170,6 +173,8 @@ bool ls_sequence_off(const ls_foreign *f, const ls_outcome *c);
 
 /* Explanations of the tokens of these rungs, best first in f->best, each better than f->before. */
 ls_status ls_explain(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_error *err);
+/* Of the best of them. */
+double ls_explained_confidence(const ls_foreign *f);
 /* Finds the smallest value in (low, high] at which `lay` makes a trial that is off, where high is known to be and low
  * not to be, and adds it to the sweep's bounds. */
 typedef ls_status (*ls_lay)(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *requests, ls_error *err);
@@ -185,6 +190,8 @@ ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *l
 
 void ls_foreign_find(ls_foreign *f, const char *cause, ls_rung rung, double confidence, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+/* Runs what causes rest on again beside its control, with other texts, and makes their confidence of it. */
+ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err);
 /* What was seen, as causes. Runs further trials where two causes look alike. */
 ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err);
 ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err);

@@ -95,6 +95,11 @@ static const struct {
     {"ends without an answer", "the suspect dies, hangs or gives up", "its log; the smallest requests bring it back"},
 };
 
+/* What is left when no explanation fits says less when not all of them were tried. */
+static bool is_fallback(const char *cause) {
+    return strcmp(cause, "other weights or another formula") == 0 || strcmp(cause, "other arithmetic in decode") == 0;
+}
+
 void ls_foreign_find(ls_foreign *f, const char *cause, ls_rung rung, double confidence, const char *format, ...) {
     ls_finding found = {.cause = cause, .text = "", .look = "", .confidence = confidence, .rung = rung};
     int64_t at = f->n_findings;
@@ -108,6 +113,7 @@ void ls_foreign_find(ls_foreign *f, const char *cause, ls_rung rung, double conf
             found.text = causes[i].text;
             found.look = causes[i].look;
         }
+    if (f->out_of_time && is_fallback(cause)) found.confidence = confidence = 0.9 * confidence;
     while (at > 0 && f->findings[at - 1].confidence < confidence) at--;
     if (at == LS_FINDINGS_MAX) return;
     if (f->n_findings < LS_FINDINGS_MAX) f->n_findings++;
@@ -241,7 +247,9 @@ static ls_status explain_rung(ls_inquiry *q, ls_rung rung, const char *only, dou
     LS_TRY(ls_explain(q, &rung, 1, err));
     for (int64_t i = 0; i < f->n_best && !*found; i++) {
         if (f->best[i].harmless || (only != NULL && strcmp(f->best[i].cause, only) != 0)) continue;
-        ls_foreign_find(f, f->best[i].cause, rung, confidence,
+        /* Not surer than what it leaves unexplained. */
+        ls_foreign_find(f, f->best[i].cause, rung,
+                        fmin(confidence, 1.02 - 0.4 * f->best[i].q90 / fmax(f->before.q90, 1e-12)),
                         "%s: %s; with that the median |d| is %.2g in place of %.2g", ls_rung_name(rung),
                         f->best[i].what, f->best[i].median, f->before.median);
         *found = true;
@@ -399,6 +407,9 @@ static ls_status lengths_off(ls_inquiry *q, ls_error *err) {
             value = p.least_context;
             LS_TRY(ls_foreign_bound(q, "length", value, false, 1));
         }
+        /* Prompts that are cut look like a window, and other than one. */
+        LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "other tokens than were sent", 0.96, &found, err));
+        if (found) return LS_OK;
         LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "positions or scale of attention", 0.9, &found, err));
         if (value <= 2 && !found)
             ls_foreign_find(f, "positions or scale of attention", LS_RUNG_LENGTHS, 0.6,
@@ -606,14 +617,16 @@ static ls_status decide_batch(ls_inquiry *q, ls_error *err) {
         ls_seen at = {0};
         ls_trial trial;
         int64_t few = 99;
-        if (value > 2) { /* how many are off where it begins */
+        bool newest = false; /* the request in the slot that was not there with one less is off */
+        if (value > 2) {     /* how many are off where it begins */
             LS_TRY(lay_batch(q, value, &trial, &r, err));
             LS_TRY(ls_foreign_try(q, &trial, 0, r.of, r.n, &at, err));
             few = at.n_sequences_off;
+            newest = at.outcomes.n == value && ls_sequence_off(f, &at.outcomes.of[value - 1]);
             ls_seen_deinit(&at);
             free(r.ids);
         }
-        if (value > 3 && few <= 2)
+        if (value > 3 && few <= 2 && newest)
             ls_foreign_find(f, "slot offset wraps", LS_RUNG_CROWD, 0.9,
                             "of %" PRId64 " at once %" PRId64
                             " are off and what is in them depends on what is in others; "
@@ -634,16 +647,35 @@ static ls_status decide_batch(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
+/* A prompt that the suspect has not had before is off: what the cache gave it was another one's. */
+static bool first_times_off(const ls_foreign *f, const ls_seen *seen) {
+    const ls_outcomes *o = &seen->outcomes;
+    for (int64_t s = 0; s < o->n; s++) {
+        bool first = true;
+        for (int64_t e = 0; e < s && first; e++)
+            first = o->of[e].n_prompt != o->of[s].n_prompt ||
+                    memcmp(o->of[e].prompt, o->of[s].prompt, (size_t)o->of[s].n_prompt * sizeof *o->of[s].prompt) != 0;
+        if (first && ls_sequence_off(f, &o->of[s])) return true;
+    }
+    return false;
+}
+
 static ls_status decide_cache(ls_inquiry *q) {
     ls_foreign *f = q->f;
-    const bool same = off(q, LS_RUNG_CACHED_SAME), shared = off(q, LS_RUNG_CACHED_SHARED);
+    const bool stranger = first_times_off(f, &f->seen[LS_RUNG_CACHED_SAME]);
+    const bool same = off(q, LS_RUNG_CACHED_SAME) && !stranger, shared = off(q, LS_RUNG_CACHED_SHARED);
     const bool others = off(q, LS_RUNG_CACHED_TAIL) || off(q, LS_RUNG_CACHED_LENGTH) || off(q, LS_RUNG_CACHED_ORDER);
     const bool rounds = off_between(q, LS_RUNG_CACHED_ROUNDS, LS_RUNG_CACHED_CHUNK);
     if (off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS)) return LS_OK; /* it needs no cache */
+    if (off(q, LS_RUNG_CROWD) || off(q, LS_RUNG_MANY)) return LS_OK;
+    if (off_between(q, LS_RUNG_CHUNK1, LS_RUNG_CHUNK16)) return LS_OK; /* a cache cuts prompts, too */
     if (same)
         ls_foreign_find(f, "prefix snapshot at the wrong token", LS_RUNG_CACHED_SAME, 0.93,
                         "one prompt again and again: %" PRId64 " of %" PRId64 " are off with the cache",
                         f->seen[LS_RUNG_CACHED_SAME].n_sequences_off, f->seen[LS_RUNG_CACHED_SAME].n_sequences);
+    else if (stranger)
+        ls_foreign_find(f, "prefix hit across different prompts", LS_RUNG_CACHED_SAME, 0.93,
+                        "with the cache a prompt is off the first time it comes");
     else if (others || shared)
         ls_foreign_find(f, "prefix hit across different prompts",
                         off(q, LS_RUNG_CACHED_TAIL)     ? LS_RUNG_CACHED_TAIL
@@ -685,7 +717,8 @@ static ls_status decide_tokens(ls_inquiry *q, ls_error *err) {
     bool found;
     if (off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_FRESH)) return LS_OK;
     if (off(q, LS_RUNG_EOS) && f->seen[LS_RUNG_EOS].n_sequences_off > 0) {
-        LS_TRY(explain_rung(q, LS_RUNG_EOS, "other tokens than were sent", 0.6, &found, err));
+        LS_TRY(explain_rung(q, LS_RUNG_EOS, "other tokens than were sent", 0.96, &found, err));
+        if (found) return LS_OK;
         ls_foreign_find(f, "end of sequence inside a context", LS_RUNG_EOS, 0.93,
                         "%" PRId64 " of %" PRId64 " prompts with an end-of-sequence token are off",
                         f->seen[LS_RUNG_EOS].n_sequences_off, f->seen[LS_RUNG_EOS].n_sequences);
@@ -706,7 +739,8 @@ static ls_status decide_tokens(ls_inquiry *q, ls_error *err) {
 static void decide_rest(ls_inquiry *q) {
     ls_foreign *f = q->f;
     const bool batch = off(q, LS_RUNG_PAIR) || off(q, LS_RUNG_BATCH) || off(q, LS_RUNG_UNEQUAL);
-    const bool stale = off(q, LS_RUNG_SEQUENCE) || off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS);
+    const bool stale =
+        off(q, LS_RUNG_SEQUENCE) || off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_CROWD);
     if (stale || batch) return;
     if (!off(q, LS_RUNG_LENGTHS) && (off(q, LS_RUNG_PAGE4) || off(q, LS_RUNG_PAGE64)))
         ls_foreign_find(f, "page size matters", off(q, LS_RUNG_PAGE4) ? LS_RUNG_PAGE4 : LS_RUNG_PAGE64, 0.93,
@@ -728,21 +762,31 @@ static void decide_rest(ls_inquiry *q) {
                         f->seen[LS_RUNG_MANY].n_sequences_off, f->seen[LS_RUNG_MANY].n_sequences);
 }
 
-static void decide_failures(ls_inquiry *q) {
+/* A trial without an answer is run again: a machine that had other work to do is no fault. */
+static ls_status decide_failures(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
     for (int r = 0; r < LS_RUNGS; r++) {
-        const ls_seen *s = &q->f->seen[r];
-        if (s->look == LS_LOOK_OFF && s->outcomes.n == 0) {
-            ls_foreign_find(q->f, "ends without an answer", (ls_rung)r, q->f->n_findings == 0 ? 0.85 : 0.5, "%s: %s",
+        ls_seen *s = &f->seen[r], again;
+        ls_trial trial;
+        uint64_t needs;
+        if (s->look != LS_LOOK_OFF || s->outcomes.n > 0) continue;
+        ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+        LS_TRY(ls_foreign_try(q, &trial, needs, q->requests[r].of, q->requests[r].n, &again, err));
+        if (again.look == LS_LOOK_OFF && again.outcomes.n == 0) {
+            ls_foreign_find(f, "ends without an answer", (ls_rung)r, f->n_findings == 0 ? 0.9 : 0.5, "%s, twice: %s",
                             ls_rung_name((ls_rung)r), s->note);
-            return;
+            ls_seen_deinit(&again);
+            return LS_OK;
         }
+        *s = again; /* what it says the second time counts */
     }
+    return LS_OK;
 }
 
 ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool moves = false;
-    if (f->n_findings > 0) return LS_OK; /* requests alone are explained */
+    if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) return LS_OK; /* requests alone are explained */
     LS_TRY(decide_alone(q, err));
     if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) return LS_OK;
     for (int r = LS_RUNG_SEQUENCE; r < LS_RUNGS && !moves; r++)
@@ -758,6 +802,5 @@ ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err) {
     LS_TRY(decide_records(q, err));
     LS_TRY(decide_tokens(q, err));
     decide_rest(q);
-    decide_failures(q);
-    return LS_OK;
+    return decide_failures(q, err);
 }

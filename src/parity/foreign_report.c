@@ -59,6 +59,14 @@ static void print_findings(FILE *file, const ls_sweep *s) {
     for (int64_t i = 0; i < f->n_findings; i++)
         fprintf(file, "  %4.2f %s\n       %s\n", f->findings[i].confidence, f->findings[i].cause,
                 f->findings[i].evidence);
+    for (int64_t i = 0; i < f->n_findings; i++)
+        if (f->findings[i].doubt > 0.0)
+            fprintf(file, "  beside its control with other texts, \"%s\" keeps a doubt of %.2g\n", f->findings[i].cause,
+                    f->findings[i].doubt);
+    if (f->rival != NULL) {
+        fprintf(file, "\ntwo causes fit equally well and none is named: %s, %s\n", f->findings[0].cause, f->rival);
+        return;
+    }
     if (named == NULL) {
         fprintf(file, "\nno cause reaches %.1f; what differs and what does not stands above\n", LS_NAMED);
         return;
@@ -126,6 +134,7 @@ void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
         ls_json_string(json, "cause", f->findings[i].cause);
         ls_json_double(json, "score", f->findings[i].confidence);
         ls_json_bool(json, "fits", f->findings[i].confidence >= LS_NAMED);
+        ls_json_double(json, "doubt", f->findings[i].doubt);
         ls_json_string(json, "evidence", f->findings[i].evidence);
         ls_json_end_object(json);
     }

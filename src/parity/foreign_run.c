@@ -248,6 +248,13 @@ static bool any_off(const ls_foreign *f) {
     return false;
 }
 
+/* Of the rungs that run few sequences, with no cache. */
+static bool any_small_off(const ls_foreign *f) {
+    for (int i = 0; i < LS_RUNG_CACHED_SAME; i++)
+        if (f->seen[i].look == LS_LOOK_OFF) return true;
+    return false;
+}
+
 static ls_status start_alone(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const double start = ls_clock_seconds();
@@ -272,29 +279,26 @@ static ls_status start_alone(ls_inquiry *q, ls_error *err) {
 static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
     static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG};
     ls_foreign *f = q->f;
+    double confidence;
     *explained = false;
     tell(q, "explaining requests alone");
     LS_TRY(ls_explain(q, alone, 4, err));
     if (f->n_best == 0 || f->best[0].harmless) return LS_OK;
-    if (f->before.q90 < LIMIT_LEAST) { /* as good as equal: nothing is there to be explained */
-        f->n_best = 0;
-        return LS_OK;
-    }
-    *explained = true;
-    ls_foreign_find(f, f->best[0].cause, LS_RUNG_ALONE_LONG,
-                    f->best[0].q90 < 0.1 * f->before.q90   ? 0.98
-                    : f->best[0].q90 < 0.3 * f->before.q90 ? 0.9
-                                                           : 0.82,
+    confidence = ls_explained_confidence(f);
+    *explained = confidence >= LS_NAMED;
+    ls_foreign_find(f, f->best[0].cause, LS_RUNG_ALONE_LONG, confidence,
                     "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
                     f->best[0].median, f->before.median);
+    f->findings[0].settled = true;
     return LS_OK;
 }
 
 static ls_status climb(ls_inquiry *q, ls_error *err) {
     int n_timeouts = 0;
     for (int i = LS_RUNG_SEQUENCE; i < LS_RUNGS; i++) {
-        /* The crowds are for what smaller rungs do not show. */
-        if (i >= LS_RUNG_CROWD && any_off(q->f))
+        /* The crowds are for what smaller rungs do not show. What shows with a cache, with forks or with preemption may
+         * be the number of slots that they take, so the crowds without them are tried. */
+        if (i >= LS_RUNG_CROWD && (i == LS_RUNG_CACHED_MANY ? any_off(q->f) : any_small_off(q->f)))
             snprintf(q->f->seen[i].note, sizeof q->f->seen[i].note, "a smaller experiment is off already");
         else
             LS_TRY(run_rung(q, (ls_rung)i, err));
@@ -314,6 +318,7 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     LS_TRY(explain_alone(q, &explained, err));
     if (!explained) LS_TRY(climb(q, err));
     LS_TRY(ls_foreign_decide(q, err));
+    if (!explained) LS_TRY(ls_foreign_weigh(q, err));
     sweep->different = f->n_findings > 0 || any_off(f);
     f->repro_of = f->n_findings > 0 ? f->findings[0].rung : LS_RUNG_ALONE_LONG;
     if (!sweep->different) return LS_OK;
@@ -346,7 +351,9 @@ ls_status ls_foreign_run(const ls_runner *runner, const char *directory, ls_erro
     if (runner->sweep->opts.seconds > 0.0) q->deadline = q->start + runner->sweep->opts.seconds;
     q->f = runner->sweep->foreign = calloc(1, sizeof *q->f);
     LS_TRY_DONE(q->f != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "sweep"));
-    if (ls_reference_create(&q->reference, directory, q->config, PARAMETERS_MAX, &none) != LS_OK)
+    if (ls_sweep_trainer_is_program(runner->trainer))
+        snprintf(q->f->no_reference, sizeof q->f->no_reference, "untried: the trainer is another program");
+    else if (ls_reference_create(&q->reference, directory, q->config, PARAMETERS_MAX, &none) != LS_OK)
         snprintf(q->f->no_reference, sizeof q->f->no_reference, "%.*s", LS_NOTE_BYTES - 1, none.text);
     LS_TRY_DONE(inquire(q, err));
 done:
@@ -362,5 +369,6 @@ done:
 void ls_foreign_free(ls_foreign *f) { free(f); }
 
 const ls_finding *ls_foreign_named(const ls_foreign *f) {
+    if (f->rival != NULL) return NULL;
     return f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED ? &f->findings[0] : NULL;
 }

@@ -215,6 +215,8 @@ double ls_rounded(double x, ls_rounding to) {
         case LS_ROUND_BF16: return round_mantissa(x, 8);
         case LS_ROUND_F16: return fabs(x) < 0x1p-14 ? rint(x * 0x1p24) * 0x1p-24 : round_mantissa(x, 11);
         case LS_ROUND_FP8: return round_fp8(x);
+        case LS_ROUND_E5M2: return fabs(x) < 0x1p-14 ? rint(x * 0x1p16) * 0x1p-16 : round_mantissa(x, 3);
+        case LS_ROUND_INT8: return rint(x);
     }
     return x;
 }
@@ -234,6 +236,17 @@ static double largest(const double *x, int64_t n) {
 static void quantise(double *out, const double *in, int64_t n, double top) {
     const double scale = largest(in, n) / top + 1e-30;
     for (int64_t i = 0; i < n; i++) out[i] = (top == 448.0 ? round_fp8(in[i] / scale) : rint(in[i] / scale)) * scale;
+}
+
+/* x [n][groups][size] as a cache would hold it. */
+static void round_keys(double *x, int64_t n, int64_t groups, int64_t size, const ls_edit *e) {
+    const int64_t all = n * groups * size, per = e->keys_per == 1 ? size : e->keys_per == 2 ? groups * size : 32;
+    if (e->keys_per == 0 || e->keys == LS_ROUND_NONE) {
+        round_all(x, all, e->keys);
+        return;
+    }
+    for (int64_t i = 0; i < all; i += per)
+        quantise(x + i, x + i, i + per < all ? per : all - i, e->keys == LS_ROUND_FP8 ? 448.0 : 127.0);
 }
 
 static void change_matrix(double *out, const matrix *m, ls_weight_change change) {
@@ -420,8 +433,8 @@ static ls_status attention(const pass *p, double *out, const double *x, const la
             rotate(q + t * heads * size, heads, size, t, p->e.rope_pairs);
             rotate(k + t * groups * size, groups, size, t, p->e.rope_pairs);
         }
-    round_all(k, n * groups * size, p->e.keys);
-    round_all(v, n * groups * size, p->e.keys);
+    round_keys(k, n, groups, size, &p->e);
+    round_keys(v, n, groups, size, &p->e);
     for (int64_t t = 0; t < n; t++)
         for (int64_t h = 0; h < heads; h++) {
             const int64_t g = h / (heads / groups);

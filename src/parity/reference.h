@@ -26,7 +26,14 @@ typedef enum ls_weight_change {
 } ls_weight_change;
 
 /* What is rounded, to which type. */
-typedef enum ls_rounding { LS_ROUND_NONE = 0, LS_ROUND_BF16, LS_ROUND_F16, LS_ROUND_FP8 } ls_rounding;
+typedef enum ls_rounding {
+    LS_ROUND_NONE = 0,
+    LS_ROUND_BF16,
+    LS_ROUND_F16,
+    LS_ROUND_FP8,  /* e4m3 */
+    LS_ROUND_E5M2, /* e5m2 */
+    LS_ROUND_INT8  /* with a scale alone */
+} ls_rounding;
 
 /* What is lost where a sequence is cut. A set. */
 enum { LS_LOSE_WINDOW = 1, LS_LOSE_STATE = 2, LS_LOSE_KEYS = 4 };
@@ -38,6 +45,7 @@ typedef struct ls_edit {
     ls_weight_change head_weights;
     ls_rounding activations; /* of what enters a matrix product */
     ls_rounding head_input, logits, logprobs, keys;
+    int32_t keys_per;      /* what has a scale of its own: 0 nothing, 1 a token's head, 2 a token, 3 each 32 values */
     bool rope, rope_pairs; /* on queries and keys, halves or neighbours */
     bool no_inner_norms, router_renormalised, no_d, gelu;
     double attention_scale, norm_eps, softcap, embed_scale; /* 0: as it is; scale multiplies 1/sqrt(P) */

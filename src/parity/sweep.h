@@ -2,7 +2,7 @@
  * watch how the structure of the mismatch changes, and name the cause that has this structure.
  *
  * The suspect is a black box: prompts and levers go in, completions and recorded log-probabilities come out. The
- * trainer is always ls_score of this process. Words:
+ * trainer is ls_score of this process, or another program. Words:
  *   trial        one run of the suspect: settings and prompts
  *   outcome      what came of one request, with the trainer's values beside the recorded ones
  *   observation  the features of a trial's outcomes
@@ -78,10 +78,15 @@ typedef struct ls_subject {
     bool is_program; /* which may be a stack that promises no bits */
 } ls_subject;
 
+typedef struct ls_program_subject ls_program_subject;
+
 /* The trainer: the model in two versions (the second's normalisation weights are moved), its scores kept by tokens. */
 typedef struct ls_sweep_trainer ls_sweep_trainer;
 
 ls_status ls_sweep_trainer_create(ls_sweep_trainer **out, const char *directory, ls_device *device, ls_error *err);
+/* Another program as the trainer: PROGRAM score .., for a model of any architecture. It has the first version alone. */
+ls_status ls_sweep_trainer_create_program(ls_sweep_trainer **out, ls_program_subject *program, ls_error *err);
+bool ls_sweep_trainer_is_program(const ls_sweep_trainer *trainer);
 void ls_sweep_trainer_free(ls_sweep_trainer *trainer);
 /* The second version is opened when it is first asked for. */
 ls_status ls_sweep_trainer_model(ls_sweep_trainer *trainer, int32_t version, ls_model **out, ls_error *err);
@@ -104,14 +109,23 @@ typedef struct ls_engine_subject {
 ls_subject ls_subject_engine(ls_engine_subject *engine);
 
 /* PROGRAM generate .. in a process of its own for every trial, by files in a directory. */
-typedef struct ls_program_subject {
+struct ls_program_subject {
     const char *program, *model, *directory;
     char *const *more; /* [n_more] further words of its command line */
     int64_t n_more;
     double timeout; /* seconds of a trial, after which it is ended; 0: none */
     bool resident;  /* PROGRAM serve: one process that is sent all trials, by a line of JSON each */
     int pid, pipe;  /* of that process; 0: not started */
-} ls_program_subject;
+};
+/* A sequence of n tokens, n - 1 values are wanted of it. */
+typedef struct ls_scored {
+    const int32_t *tokens;
+    int64_t n;
+    float *values;
+} ls_scored;
+/* PROGRAM score .. in a process of its own, or in the resident one. */
+ls_status ls_program_score(ls_program_subject *program, const ls_trial *trial, const ls_scored *list, int64_t n,
+                           ls_error *err);
 /* Ends a resident process. */
 void ls_program_subject_end(ls_program_subject *program);
 ls_subject ls_subject_program(ls_program_subject *program);

@@ -1,4 +1,5 @@
-/* Another program as a subject: PROGRAM generate with every lever spelled out, once for each trial, by files. */
+/* Another program as a subject: PROGRAM generate with every lever spelled out, once for each trial, by files. And as a
+ * trainer: PROGRAM score, likewise. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <fcntl.h>
@@ -367,6 +368,96 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
         LS_TRY_DONE(run_program(w->argv, records, complaints, s->timeout, err));
     LS_TRY_DONE(take_records(out, records, trial, err));
 done:
+    unlink(in);
+    unlink(records);
+    unlink(complaints);
+    free(w);
+    return status;
+}
+
+/* ---- a trainer ---- */
+
+static ls_status write_tokens(const char *path, const ls_scored *list, int64_t n, ls_error *err) {
+    ls_output *output = NULL;
+    ls_json_out json;
+    ls_status status;
+    LS_TRY_DONE(ls_output_open(&output, path, err));
+    ls_json_init(&json, ls_output_stream(output));
+    for (int64_t i = 0; i < n; i++) {
+        char id[32];
+        snprintf(id, sizeof id, "q%" PRId64, i);
+        ls_json_begin_object(&json, NULL);
+        ls_json_string(&json, "id", id);
+        ls_json_begin_array(&json, "token_ids");
+        for (int64_t t = 0; t < list[i].n; t++) ls_json_int(&json, NULL, list[i].tokens[t]);
+        ls_json_end_array(&json);
+        ls_json_end_object(&json);
+        ls_json_newline(&json);
+    }
+    status = ls_output_commit(output, err);
+    output = NULL;
+done:
+    ls_output_abandon(output);
+    return status;
+}
+
+static ls_status take_scores(const char *path, const ls_scored *list, int64_t n, ls_error *err) {
+    ls_record *records = NULL;
+    int64_t found = 0;
+    ls_status status;
+    LS_TRY_DONE(ls_records_read(&records, &found, path, LS_RECORD_LOGPROB, err));
+    if (found != n) {
+        status = LS_FAIL(err, LS_ERR_FORMAT, "%" PRId64 " records for %" PRId64 " sequences", found, n);
+        goto done;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        char id[32];
+        snprintf(id, sizeof id, "q%" PRId64, i);
+        if (strcmp(records[i].id, id) != 0 || records[i].n_logprobs != list[i].n - 1) {
+            status = LS_FAIL(err, LS_ERR_FORMAT,
+                             "record %" PRId64 " is '%.100s' with %" PRId64 " logprobs, not '%s' with %" PRId64, i,
+                             records[i].id, records[i].n_logprobs, id, list[i].n - 1);
+            goto done;
+        }
+        for (int64_t t = 0; t < list[i].n - 1; t++)
+            if (records[i].logprob_missing[t]) {
+                status = LS_FAIL(err, LS_ERR_FORMAT, "record '%s': logprobs[%" PRId64 "] is missing", id, t);
+                goto done;
+            }
+        memcpy(list[i].values, records[i].logprobs, (size_t)(list[i].n - 1) * sizeof *list[i].values);
+    }
+done:
+    ls_records_free(records, found);
+    return status;
+}
+
+ls_status ls_program_score(ls_program_subject *s, const ls_trial *trial, const ls_scored *list, int64_t n,
+                           ls_error *err) {
+    char in[PATH_BYTES], records[PATH_BYTES], complaints[PATH_BYTES], text[WORD_BYTES];
+    words *w = calloc(1, sizeof *w);
+    ls_status status;
+    if (w == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "command line");
+    snprintf(in, sizeof in, "%s/tokens.jsonl", s->directory);
+    snprintf(records, sizeof records, "%s/scores.jsonl", s->directory);
+    snprintf(complaints, sizeof complaints, "%s/complaints", s->directory);
+    LS_TRY_DONE(write_tokens(in, list, n, err));
+    LS_TRY_DONE(add_word(w, s->program, err));
+    LS_TRY_DONE(add_word(w, "score", err));
+    LS_TRY_DONE(add_option(w, "model", s->model, err));
+    LS_TRY_DONE(add_option(w, "tokens", in, err));
+    LS_TRY_DONE(add_option(w, "out", records, err));
+    snprintf(text, sizeof text, "%.9g", (double)trial->sampling.temperature);
+    LS_TRY_DONE(add_setting(w, "temperature", text, err));
+    LS_TRY_DONE(add_option(w, "logprobs", trial->logprob_of == LS_LOGPROB_RAW ? "raw" : "processed", err));
+    LS_TRY_DONE(add_option(w, "dtype", ls_dtype_name(trial->dtype), err));
+    for (int64_t i = 0; !s->resident && i < s->n_more; i++) LS_TRY_DONE(add_word(w, s->more[i], err));
+    if (s->resident)
+        LS_TRY_DONE(run_resident(s, w, err));
+    else
+        LS_TRY_DONE(run_program(w->argv, records, complaints, s->timeout, err));
+    LS_TRY_DONE(take_scores(records, list, n, err));
+done:
+    if (status != LS_OK) ls_error_prefix(err, "trainer");
     unlink(in);
     unlink(records);
     unlink(complaints);

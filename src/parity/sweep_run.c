@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "load/stack_config.h"
 #include "parity/foreign.h"
 #include "parity/sweep_ladder.h"
 
@@ -344,6 +345,15 @@ const ls_ranked *ls_sweep_cause(const ls_sweep *sweep) {
     return sweep->different && sweep->ranked[0].fits ? &sweep->ranked[0] : NULL;
 }
 
+/* Neither side is this program: nothing promises bits, and no model is opened here. */
+static ls_status run_strangers(ls_sweep *out, const ls_subject *subject, ls_sweep_trainer *trainer, ls_error *err) {
+    ls_model_config config;
+    ls_ladder ladder = {.opts = &out->opts, .config = &config};
+    const ls_runner runner = {out, &ladder, subject, trainer};
+    LS_TRY(ls_stack_config_open(&config, out->opts.model, err));
+    return ls_foreign_run(&runner, out->opts.model, err);
+}
+
 ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subject *subject, ls_sweep_trainer *trainer,
                        ls_error *err) {
     const double start = ls_clock_seconds();
@@ -355,6 +365,11 @@ ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subjec
     memset(out, 0, sizeof *out);
     out->opts = *opts;
     out->onset_slope = out->period_slope = (double)NAN;
+    if (ls_sweep_trainer_is_program(trainer)) {
+        LS_TRY_DONE(run_strangers(out, subject, trainer, err));
+        out->seconds = ls_clock_seconds() - start;
+        goto done;
+    }
     LS_TRY_DONE(ls_sweep_trainer_model(trainer, 0, &model, err));
     LS_TRY_DONE(ls_ladder_create(&ladder, &out->opts, &model->config, err));
     LS_TRY_DONE(ls_array_alloc((void **)&out->ranked, ls_causes_count(), sizeof *out->ranked, "causes", err));

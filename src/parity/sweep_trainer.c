@@ -58,7 +58,8 @@ struct ls_sweep_trainer {
     const char *directory;
     ls_device *device;
     ls_model *model[2];
-    entry *table; /* [1 << bits], at most half full; linear probing */
+    ls_program_subject *program; /* in place of models; or NULL */
+    entry *table;                /* [1 << bits], at most half full; linear probing */
     int64_t bits, n_entries;
     int32_t *tokens;
     float *values;
@@ -83,6 +84,23 @@ done:
     ls_sweep_trainer_free(t);
     return status;
 }
+
+ls_status ls_sweep_trainer_create_program(ls_sweep_trainer **out, ls_program_subject *program, ls_error *err) {
+    ls_sweep_trainer *t = calloc(1, sizeof *t);
+    ls_status status;
+    *out = NULL;
+    if (t == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "trainer");
+    t->program = program;
+    t->bits = 10;
+    LS_TRY_DONE(ls_array_alloc((void **)&t->table, (int64_t)1 << t->bits, sizeof *t->table, "scores", err));
+    *out = t;
+    t = NULL;
+done:
+    ls_sweep_trainer_free(t);
+    return status;
+}
+
+bool ls_sweep_trainer_is_program(const ls_sweep_trainer *t) { return t->program != NULL; }
 
 void ls_sweep_trainer_free(ls_sweep_trainer *t) {
     if (t == NULL) return;
@@ -191,12 +209,25 @@ typedef struct pending {
     int64_t token, value, n;
 } pending;
 
+static ls_status score_by_program(ls_sweep_trainer *t, const ls_trial *trial, const pending *list, int64_t n,
+                                  ls_error *err) {
+    ls_scored *items = NULL;
+    ls_status status;
+    LS_TRY(ls_array_alloc((void **)&items, n, sizeof *items, "score items", err));
+    for (int64_t i = 0; i < n; i++)
+        items[i] = (ls_scored){t->tokens + list[i].token, list[i].n, t->values + list[i].value};
+    status = ls_program_score(t->program, trial, items, n, err);
+    free(items);
+    return status;
+}
+
 static ls_status score_pending(ls_sweep_trainer *t, const ls_trial *trial, int32_t version, const pending *list,
                                int64_t n, ls_error *err) {
     const ls_score_opts opts = {.dtype = trial->dtype, .batch = SCORE_BATCH, .page_tokens = PAGE_TOKENS};
     ls_score_item *items = NULL;
     ls_model *model;
     ls_status status;
+    if (t->program != NULL) return score_by_program(t, trial, list, n, err);
     LS_TRY_DONE(ls_sweep_trainer_model_for(t, trial, version, &model, err));
     LS_TRY_DONE(ls_array_alloc((void **)&items, n, sizeof *items, "score items", err));
     for (int64_t i = 0; i < n; i++)

@@ -51,6 +51,12 @@ def fp8(x):
     return (np.round(y / step) * step * scale).astype(F)
 
 
+def e5m2(x):
+    """Without a scale."""
+    step = np.exp2(np.floor(np.log2(np.maximum(np.abs(x), 2.0**-14))) - 2)
+    return (np.round(x / step) * step).astype(F)
+
+
 def int8(x):
     scale = np.abs(x).max(-1, keepdims=True) / 127 + 1e-30
     return (np.round(x / scale) * scale).astype(F)
@@ -259,8 +265,14 @@ class Engine:
             q, k = rope(q, pos), rope(k, pos)
         if self.o["kv"] == "f16":
             k, v = k.astype(np.float16).astype(F), v.astype(np.float16).astype(F)
-        if self.name == "kv-fp8" and i >= 0:
+        if self.name == "kv-fp8":
             k, v = fp8(k), fp8(v)
+        if self.name == "kv-int8":
+            k, v = int8(k), int8(v)
+        if self.name == "kv-e5m2":
+            k, v = e5m2(k), e5m2(v)
+        if self.name == "kv-int8-token":
+            k, v = (int8(a.reshape(len(a), -1)).reshape(a.shape) for a in (k, v))
         store = self.kv[seq["slot"]].setdefault(i, [np.zeros((0, m.kv, m.p), F), np.zeros((0, m.kv, m.p), F)])
         if self.name == "kv-chunk-lost" and seq["at"] and not decode:
             store[0], store[1] = np.zeros_like(store[0]), np.zeros_like(store[1])
@@ -326,6 +338,8 @@ class Engine:
             y = self.attention(i, l, y, seq, decode) if m.is_attention[i] else self.mamba(i, l, y, seq, decode)
             x = self.rough(x + y, i)
             x = x + self.ffn(l, self.act(rms(x, l["pre_ff_layernorm.weight"], m.eps)))
+        if seq.get("all"):
+            return (self.act(rms(x, m.final, m.eps)) @ m.head.T).astype(np.float64)
         x = rms(x[-1], m.final, m.eps)
         x = bf16(x) if self.name == "head-bf16-in" else self.act(x)
         logits = m.head @ x
@@ -651,16 +665,42 @@ def generate(o, model):
     os.rename(o["out"] + ".part", o["out"])
 
 
+def score(words, model, more):
+    """Log-probabilities of all tokens after the first, the sequence in one piece: the trainer's side."""
+    given = {words[i][2:]: words[i + 1] for i in range(0, len(words), 2)}
+    o = parse(more)
+    o.update(batch=1, slots=1, chunk=0, prefix="off")
+    temperature = float(given["temperature"]) if given["logprobs"] == "processed" else 1.0
+    with open(given["out"] + ".part", "w") as file:
+        for line in open(given["tokens"]):
+            request = json.loads(line)
+            ids = request["token_ids"]
+            engine, values = Engine(model, o), []
+            seq = {"prompt": ids, "n": len(ids), "ids": [], "max": 0, "index": 0, "slot": 0, "at": 0, "all": True}
+            engine.running, engine.kv[0] = [seq], {}
+            rows = engine.forward(seq, ids, False) / temperature
+            for t, token in enumerate(ids[1:]):
+                top = rows[t].max()
+                values.append(float(rows[t][token] - top - np.log(np.exp(rows[t] - top).sum())))
+            file.write(json.dumps({"id": request["id"], "logprobs": values}) + "\n")
+    os.rename(given["out"] + ".part", given["out"])
+
+
 def serve(words):
     """One trial a line: {"argv": [..]} in, {"ok": true} or {"ok": false, "error": ".."} out."""
     models = {}
     print(json.dumps({"lockstep": 1, "levers": [k for k in LEVERS]}), flush=True)
     for line in sys.stdin:
         try:
-            o = parse(json.loads(line)["argv"][1:] + words)
+            argv = json.loads(line)["argv"]
+            o = parse(words)
+            o["model"] = argv[argv.index("--model") + 1]
             key = (o["model"], o["bug"])
             models[key] = models.get(key) or Model(*key)
-            generate(o, models[key])
+            if argv[0] == "score":
+                score(argv[1:], models[key], words)
+            else:
+                generate(parse(argv[1:] + words), models[key])
             answer = {"ok": True}
         except (Exception, SystemExit) as problem:  # whatever it is, the next trial may be answered
             answer = {"ok": False, "error": str(problem)}
@@ -672,6 +712,8 @@ if __name__ == "__main__":
     np.seterr(all="ignore")
     if sys.argv[1] == "serve":
         serve(sys.argv[2:])
+    elif sys.argv[1] == "score":
+        score(sys.argv[2:14], Model(sys.argv[sys.argv.index("--model") + 1], ""), sys.argv[14:])
     else:
         options = parse(sys.argv[2:])
         generate(options, Model(options["model"], options["bug"]))

@@ -299,6 +299,133 @@ static void write_text(const char *dir, const char *name, const char *text) {
     assert_int_equal(fclose(file), 0);
 }
 
+/* ---- causes ---- */
+
+typedef enum planted {
+    NOTHING,
+    SHIFT,
+    SCALE,
+    TEMPERATURE,
+    TOP_HALF,
+    TWO_DECIMALS,
+    FAR_SLOTS,
+    PREEMPTED,
+    HITS,
+    DECODED,
+    LATE
+} planted;
+
+enum { SEQUENCES = 48, LENGTH = 40, VOCAB = 24 };
+
+static double uniform(uint64_t *state) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return ((double)(*state >> 33) + 0.5) / 2147483648.0;
+}
+
+static double normal(uint64_t *state) {
+    const double a = uniform(state), b = uniform(state);
+    return sqrt(-2.0 * log(a)) * cos(6.283185307179586 * b);
+}
+
+static double log_softmax(const double *row, int token, double temperature, double least) {
+    double sum = 0.0;
+    for (int i = 0; i < VOCAB; i++)
+        if (row[i] >= least) sum += exp(row[i] / temperature);
+    return row[token] / temperature - log(sum);
+}
+
+/* One token: drawn from the row, with the trainer's value and what a rollout of this fault records. */
+static int draw(uint64_t *state, planted fault, double *t, double *r) {
+    const double temperature = fault == TEMPERATURE ? 0.7 : 1.0;
+    double row[VOCAB], best = -1e9, least = -1e9;
+    int token = 0;
+    for (int i = 0; i < VOCAB; i++) row[i] = 2.0 * normal(state);
+    if (fault == TOP_HALF) least = 0.0;
+    for (int i = 0; i < VOCAB; i++) {
+        const double score = row[i] / temperature - log(-log(uniform(state)));
+        if (row[i] >= least && score > best) best = score, token = i;
+    }
+    *t = log_softmax(row, token, 1.0, -1e9);
+    *r = log_softmax(row, token, temperature, least) * (1.0 + 1e-4 * normal(state));
+    if (fault == SCALE) *r *= 0.43;
+    if (fault == TWO_DECIMALS) *r = rint(*r * 100.0) / 100.0;
+    return token;
+}
+
+static void write_side(FILE *file, planted fault, bool rollout) {
+    uint64_t state = 7;
+    for (int s = 0; s < SEQUENCES; s++) {
+        double before = 0.0;
+        const int slot = s * 5 % SEQUENCES, hit = s % 3 == 0, preempted = s % 4 == 0;
+        fprintf(file, "{\"id\":\"s%d\",\"meta\":{\"slot\":%d,\"cache_hit\":%d,\"preemptions\":%d},\"logprobs\":[", s,
+                slot, hit, preempted);
+        for (int i = 0; i < LENGTH; i++) {
+            double t, r, value;
+            (void)draw(&state, fault, &t, &r);
+            if ((fault == FAR_SLOTS && slot >= 30) || (fault == PREEMPTED && preempted) || (fault == HITS && hit) ||
+                (fault == DECODED && i > 0) || (fault == LATE && i >= 25))
+                r *= 1.0 + 0.3 * normal(&state);
+            else
+                (void)normal(&state);
+            value = !rollout ? t : fault == SHIFT && i > 0 ? before : r;
+            before = r;
+            fprintf(file, "%s%.9g", i > 0 ? "," : "", (double)(float)fmin(value, 0.0));
+        }
+        fputs("]}\n", file);
+    }
+}
+
+static void causes_are_told_by_structure(void **state) {
+    static const struct {
+        planted fault;
+        const char *cause;
+    } rows[] = {
+        {NOTHING, NULL},
+        {SHIFT, "records shifted"},
+        {SCALE, "log-probabilities scaled"},
+        {TEMPERATURE, "temperature on one side only"},
+        {TOP_HALF, "top-k or top-p on one side only"},
+        {TWO_DECIMALS, "log-probabilities in low precision"},
+        {FAR_SLOTS, "slot offset wraps"},
+        {PREEMPTED, "preempted sequences come back wrong"},
+        {HITS, "prefix hits are wrong"},
+        {DECODED, "other arithmetic in decode"},
+        {LATE, "wrong from a length on"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char *a = NULL, *b = NULL, *page = NULL;
+        size_t bytes;
+        FILE *file = open_memstream(&a, &bytes);
+        const ls_compare_cause *named;
+        both s;
+        write_side(file, rows[i].fault, true);
+        fclose(file);
+        file = open_memstream(&b, &bytes);
+        write_side(file, rows[i].fault, false);
+        fclose(file);
+        s = compare(a, b, 3);
+        named = ls_compare_named(&s.c.causes);
+        if (rows[i].cause == NULL)
+            assert_true(named == NULL && s.c.causes.rounding);
+        else if (named == NULL || strcmp(named->name, rows[i].cause) != 0) {
+            for (int64_t k = 0; k < s.c.causes.n; k++)
+                print_message("%.2f %s: %s\n", s.c.causes.of[k].confidence, s.c.causes.of[k].name,
+                              s.c.causes.of[k].evidence);
+            fail_msg("%s is not named", rows[i].cause);
+        }
+        file = open_memstream(&page, &bytes);
+        ls_comparison_html(file, &s.c, "A", "B");
+        fclose(file);
+        assert_non_null(strstr(page, rows[i].cause != NULL ? rows[i].cause : "ordinary rounding"));
+        assert_null(strstr(page, "<script"));
+        release(&s);
+        free(a);
+        free(b);
+        free(page);
+    }
+}
+
 static int run(const char *dir, const char *arguments) {
     char command[1000];
     int result;
@@ -318,6 +445,7 @@ static void exit_codes_tell_the_outcome(void **state) {
     assert_int_equal(run(dir, "a a"), 0);
     assert_int_equal(run(dir, "a b"), 3);
     assert_int_equal(run(dir, "--json --worst 0 a - <b --out report"), 3);
+    assert_int_equal(run(dir, "a b --html page"), 3);
     assert_int_equal(run(dir, "a c"), 2);
     assert_int_equal(run(dir, "a nothing"), 2);
     assert_int_equal(run(dir, "a b --out no/such/place"), 2);
@@ -344,6 +472,7 @@ int main(void) {
         cmocka_unit_test(full_and_completion_are_aligned_at_the_end),
         cmocka_unit_test(what_does_not_match_up_is_refused),
         cmocka_unit_test(json_has_every_part),
+        cmocka_unit_test(causes_are_told_by_structure),
         cmocka_unit_test(exit_codes_tell_the_outcome),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

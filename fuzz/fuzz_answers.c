@@ -1,0 +1,49 @@
+/* Any bytes as an answer or a dump of every other program. What is accepted must hold what records promise. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "load/answers.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
+
+static void use(const ls_record *r) {
+    if (r->id == NULL || !r->has_logprobs || r->n_logprobs < 0 || r->n_completion < 0 || r->n_prompt < 0) abort();
+    if (r->completion_ids != NULL && r->n_completion != r->n_logprobs + (r->is_tokens && r->n_completion > 0)) abort();
+    for (int64_t i = 0; i < r->n_logprobs; i++)
+        if (r->logprob_missing[i] > 1 || !isfinite(r->logprobs[i]) || r->logprobs[i] > LS_LOGPROB_MAX) abort();
+    for (int64_t i = 0; r->completion_ids != NULL && i < r->n_completion; i++)
+        if (r->completion_ids[i] < 0) abort();
+    for (int64_t i = 0; r->prompt_ids != NULL && i < r->n_prompt; i++)
+        if (r->prompt_ids[i] < 0) abort();
+}
+
+static void join(const uint8_t *data, size_t n_bytes, ls_answer_format format) {
+    ls_dump dump;
+    ls_error err;
+    if (ls_answers_dump(&dump, (const char *)data, (int64_t)n_bytes, "input", format, &err) != LS_OK) return;
+    if (dump.offsets[0] != 0 || dump.offsets[dump.n_sequences] != dump.n_tokens) abort();
+    for (int64_t i = 0; i < dump.n_tokens; i++)
+        if (dump.mask[i] && !(isfinite(dump.rollout[i]) && isfinite(dump.trainer[i]))) abort();
+    ls_dump_deinit(&dump);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
+    for (int format = LS_ANSWER_VERL; format <= LS_ANSWER_OPENRLHF; format++)
+        join(data, n_bytes, (ls_answer_format)format);
+    for (int format = 0; ls_answer_format_names[format] != NULL; format++)
+        for (int side = 0; side < 2; side++) {
+            ls_record *records;
+            int64_t n;
+            ls_error err;
+            if (ls_answers_parse(&records, &n, (const char *)data, (int64_t)n_bytes, "input", (ls_answer_format)format,
+                                 side == 1, &err) == LS_OK) {
+                if (n < 1) abort();
+                for (int64_t i = 0; i < n; i++) use(&records[i]);
+                ls_records_free(records, n);
+            } else if (strstr(err.text, "input") != err.text) {
+                abort();
+            }
+        }
+    return 0;
+}

@@ -1,0 +1,10 @@
+/* Words that Python writes into JSON and JSON does not have. */
+#ifndef LS_LOAD_JSON_WORDS_H
+#define LS_LOAD_JSON_WORDS_H
+
+#include "base/status.h"
+
+/* A copy, released with free(), in which NaN, Infinity and -Infinity outside strings are null. */
+ls_status ls_json_plain(char **out, int64_t *n, const char *text, int64_t bytes, ls_error *err);
+
+#endif
