@@ -323,6 +323,307 @@ typedef struct ls_scan_backward_args {
 ls_status ls_op_scan_backward(const ls_exec *exec, const ls_scan_backward_args *args, ls_error *err);
 int64_t ls_op_scan_backward_workspace(const ls_scan_backward_args *args);
 
+/* ---- layers ---- */
+
+/* What dense models and their trainers are made of; NUMERICS.md and the headers of src/op named below hold the
+ * arithmetic. Types are f32 or bf16 unless said otherwise; gradients are f32. Sums over rows (dw, dbias, dtable) go on
+ * from what is there: set them to +0 once, and calls may be cut between sequences. */
+
+/* Dense product out = R(x w^T + bias): src/op/gemm.h. A weight is packed once: plan tells its layout, the caller brings
+ * panel_bytes of memory, aligned to 256 bytes, as `panels`, and repack fills them. The layout is the back end's own. */
+typedef struct ls_gemm_weight {
+    ls_dtype dtype; /* f32 or bf16: f16 is widened, exactly, when it is packed */
+    int64_t n, k;
+    void *panels; /* device memory */
+    int64_t panel_stride;
+    int64_t panel_bytes; /* of the whole array */
+} ls_gemm_weight;
+
+/* Fills all of *out but panels, for a weight [n][k] that is stored as dtype: f32, bf16 or f16. Host memory alone. */
+ls_status ls_op_gemm_plan(ls_backend backend, ls_dtype dtype, int64_t n, int64_t k, ls_gemm_weight *out, ls_error *err);
+
+/* Packs another w [n][k], rows contiguous, into a weight of the same n, k and packed type; allocates nothing. */
+typedef struct ls_gemm_repack_args {
+    const ls_gemm_weight *weight; /* host memory */
+    const void *w;
+    ls_dtype dtype;
+} ls_gemm_repack_args;
+
+ls_status ls_op_gemm_repack(const ls_exec *exec, const ls_gemm_repack_args *args, ls_error *err);
+int64_t ls_op_gemm_repack_workspace(const ls_gemm_repack_args *args);
+
+typedef struct ls_gemm_args {
+    const void *x;                /* [m][weight->k], rows x_stride elements apart */
+    ls_dtype x_dtype;             /* f32 or bf16 */
+    int64_t x_stride;             /* elements, at least weight->k */
+    const ls_gemm_weight *weight; /* host memory; its panels are the device's */
+    const float *bias;            /* [weight->n], or NULL */
+    void *out;          /* [m][weight->n], rows out_stride elements apart; elements between rows are not touched */
+    ls_dtype out_dtype; /* f32 or bf16 */
+    int64_t out_stride; /* elements, at least weight->n */
+    int64_t m;          /* 0 is allowed and does nothing */
+    ls_profile profile; /* mma16 takes x and weight in bf16 only */
+    /* Two numbers in device memory: only rows [range[0], range[1]) of the m are computed. NULL: all. It lets a product
+     * run over rows whose number only the device knows, those of one expert. */
+    const int64_t *range;
+    /* Which NaN a NaN leaves as may be left open, so that a library can compute whose NaN is another one. */
+    bool nan_open;
+} ls_gemm_args;
+
+ls_status ls_op_gemm(const ls_exec *exec, const ls_gemm_args *args, ls_error *err);
+int64_t ls_op_gemm_workspace(const ls_gemm_args *args);
+
+/* Gradients of that product: src/op/gemm_backward.h. */
+typedef struct ls_gemm_backward_input_args {
+    const float *dy; /* [m][n], rows dy_stride elements apart */
+    int64_t dy_stride;
+    const void *w; /* [n][k] as stored, rows contiguous: not packed */
+    ls_dtype w_dtype;
+    float *dx; /* [dx_count][k], rows dx_stride elements apart; elements between rows are not touched */
+    int64_t dx_stride;
+    int64_t dx_count;
+    const int64_t *dx_rows; /* [m], strictly ascending: row i of the product is row dx_rows[i] of dx; NULL: row i */
+    bool add;
+    int64_t m, n, k; /* m 0 is allowed and does nothing */
+    ls_profile profile;
+    const int64_t *range;       /* as in ls_gemm_args: rows of dy, and of dx or dx_rows; NULL: all */
+    const uint16_t *dy_rounded; /* mma16 only: dy rounded to bf16, rows dy_rounded_stride elements apart, which a back
+                                 * end may read instead; NULL: it rounds */
+    int64_t dy_rounded_stride;
+} ls_gemm_backward_input_args;
+
+ls_status ls_op_gemm_backward_input(const ls_exec *exec, const ls_gemm_backward_input_args *args, ls_error *err);
+int64_t ls_op_gemm_backward_input_workspace(const ls_gemm_backward_input_args *args);
+
+typedef struct ls_gemm_backward_weight_args {
+    const float *dy; /* [m][n], rows dy_stride elements apart */
+    int64_t dy_stride;
+    const void *x;    /* [x_count][k], rows x_stride elements apart */
+    ls_dtype x_dtype; /* f32 or bf16 */
+    int64_t x_stride;
+    int64_t x_count;
+    const int64_t *x_rows; /* [m], in any order: row i of dy belongs to row x_rows[i] of x; NULL: to row i */
+    float *dw;             /* [n][k], rows contiguous; continued */
+    float *dbias;          /* [n], continued; or NULL */
+    int64_t m, n, k;       /* m 0 is allowed and does nothing */
+    ls_profile profile;
+    /* mma16 only: sequence i holds rows [sequences[i], sequences[i + 1]) of dy; ascending from 0 to m. */
+    const int64_t *sequences; /* [n_sequences + 1] */
+    int64_t n_sequences;
+    const int64_t *range;       /* as in ls_gemm_args: rows of dy, and of x or x_rows; NULL: all. Not with mma16 */
+    const uint16_t *dy_rounded; /* as above */
+    int64_t dy_rounded_stride;
+    /* What the caller knows, so that work can be left out. */
+    bool sequences_whole; /* the rows of every sequence are a multiple of 16: there is nothing to pad */
+    bool dw_is_zero;      /* all of dw is +0 */
+} ls_gemm_backward_weight_args;
+
+ls_status ls_op_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backward_weight_args *args, ls_error *err);
+int64_t ls_op_gemm_backward_weight_workspace(const ls_gemm_backward_weight_args *args);
+
+/* RMS normalisation: src/op/rmsnorm.h, src/op/rmsnorm_backward.h. */
+typedef struct ls_rmsnorm_args {
+    const void *x;    /* [rows][x_stride] */
+    ls_dtype x_dtype; /* f32 or bf16 */
+    int64_t x_stride;
+    const float *w; /* [dim], widened exactly */
+    float eps;
+    void *y;          /* [rows][y_stride]; may be x when the types are the same */
+    ls_dtype y_dtype; /* f32 or bf16 */
+    int64_t y_stride;
+    int64_t rows, dim;
+} ls_rmsnorm_args;
+
+ls_status ls_op_rmsnorm(const ls_exec *exec, const ls_rmsnorm_args *args, ls_error *err);
+int64_t ls_op_rmsnorm_workspace(const ls_rmsnorm_args *args);
+
+typedef struct ls_rmsnorm_backward_args {
+    const void *x;    /* [rows][x_stride] */
+    ls_dtype x_dtype; /* f32 or bf16 */
+    int64_t x_stride;
+    const float *w; /* [dim] */
+    float eps;
+    const float *dy; /* [rows][dy_stride] */
+    int64_t dy_stride;
+    float *dx; /* [rows][dx_stride]; elements between rows are not touched */
+    int64_t dx_stride;
+    bool add;
+    float *dw;    /* [dim], continued; or NULL */
+    float *scale; /* [rows], receives s(r) */
+    int64_t rows, dim;
+} ls_rmsnorm_backward_args;
+
+ls_status ls_op_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backward_args *args, ls_error *err);
+int64_t ls_op_rmsnorm_backward_workspace(const ls_rmsnorm_backward_args *args);
+
+/* Rows of a table, and the gate of a feed-forward: src/op/elementwise.h, src/op/elementwise_backward.h. */
+typedef struct ls_embed_args {
+    const void *table; /* [vocab][dim] */
+    ls_dtype table_dtype;
+    int64_t vocab, dim;
+    const int32_t *tokens; /* [rows] */
+    void *y;               /* [rows][dim] */
+    ls_dtype y_dtype;
+    int64_t rows;
+} ls_embed_args;
+
+/* A token outside [0, vocab) is an error that names row and token; nothing is written then. */
+ls_status ls_op_embed(const ls_exec *exec, const ls_embed_args *args, ls_error *err);
+int64_t ls_op_embed_workspace(const ls_embed_args *args);
+
+typedef struct ls_embed_backward_args {
+    const int32_t *tokens; /* [rows] */
+    const float *dy;       /* [rows], rows dy_stride elements apart */
+    int64_t dy_stride;
+    float *dtable; /* [vocab][dim], continued */
+    int64_t vocab, dim, rows;
+    int32_t pad; /* the padding token; -1 for none */
+} ls_embed_backward_args;
+
+ls_status ls_op_embed_backward(const ls_exec *exec, const ls_embed_backward_args *args, ls_error *err);
+int64_t ls_op_embed_backward_workspace(const ls_embed_backward_args *args);
+
+typedef struct ls_swiglu_args {
+    const float *gate, *up; /* [rows][dim] */
+    void *y;                /* [rows][dim] */
+    ls_dtype y_dtype;
+    int64_t rows, dim;
+} ls_swiglu_args;
+
+ls_status ls_op_swiglu(const ls_exec *exec, const ls_swiglu_args *args, ls_error *err);
+int64_t ls_op_swiglu_workspace(const ls_swiglu_args *args);
+
+typedef struct ls_swiglu_backward_args {
+    const float *gate, *up, *dy; /* [rows][dim] */
+    float *dgate, *dup;          /* [rows][dim]; each may be one of the inputs, and not the other */
+    int64_t rows, dim;
+} ls_swiglu_backward_args;
+
+ls_status ls_op_swiglu_backward(const ls_exec *exec, const ls_swiglu_backward_args *args, ls_error *err);
+int64_t ls_op_swiglu_backward_workspace(const ls_swiglu_backward_args *args);
+
+/* Causal attention over paged keys and values, grouped-query heads: src/op/attention.h. A page of the pool holds
+ * 2 * n_kv_heads * head_dim * page_tokens elements. */
+#define LS_HEAD_DIM_MAX 512
+
+typedef struct ls_attention_args {
+    const void *q;     /* [rows][q_stride]: n_heads * head_dim used */
+    const void *k, *v; /* [rows][kv_stride]: n_kv_heads * head_dim used; the new tokens' keys and values */
+    void *out;         /* [rows][out_stride] */
+    ls_dtype dtype;    /* of all of these and of the pages: f32 or bf16 */
+    int64_t q_stride, kv_stride, out_stride;
+    int64_t n_heads, n_kv_heads, head_dim;
+    float scale;
+    int64_t page_tokens; /* divides 64 */
+    ls_pool_view pages;
+    const ls_span *spans;
+    int64_t n_spans;
+    /* Page numbers of all sequences: page p of a span is tables[span->table + p], and there are enough of them for
+     * positions up to pos + n_rows. */
+    const int32_t *tables;
+    int64_t n_tables;
+    int64_t rows;       /* of the call; no span goes beyond them */
+    bool spans_checked; /* as in ls_conv1d_args; the tables as well */
+} ls_attention_args;
+
+ls_status ls_op_attention(const ls_exec *exec, const ls_attention_args *args, ls_error *err);
+int64_t ls_op_attention_workspace(const ls_attention_args *args);
+
+/* Gradients of whole sequences: src/op/attention_backward.h. */
+typedef struct ls_attention_backward_args {
+    const void *q;     /* [rows][q_stride]: n_heads * head_dim used */
+    const void *k, *v; /* [rows][kv_stride]: n_kv_heads * head_dim used */
+    ls_dtype dtype;    /* of these three: f32 or bf16 */
+    int64_t q_stride, kv_stride;
+    const float *dout; /* [rows][dout_stride]: of the unrounded output */
+    int64_t dout_stride;
+    float *dq;      /* [rows][dq_stride] */
+    float *dk, *dv; /* [rows][dkv_stride] */
+    int64_t dq_stride, dkv_stride;
+    int64_t rows, n_heads, n_kv_heads, head_dim;
+    float scale;
+    const ls_span *spans; /* ascending rows, pos 0; slots only tell padding (< 0) from tokens */
+    int64_t n_spans, span_rows_max;
+} ls_attention_backward_args;
+
+ls_status ls_op_attention_backward(const ls_exec *exec, const ls_attention_backward_args *args, ls_error *err);
+int64_t ls_op_attention_backward_workspace(const ls_attention_backward_args *args);
+
+/* a2 of the scan from A_log, -exp(x) * log2(e): src/op/weight.h. */
+typedef struct ls_decay_args {
+    const void *x; /* [n] */
+    ls_dtype dtype;
+    int64_t n;
+    float *out; /* [n] */
+} ls_decay_args;
+
+ls_status ls_op_decay(const ls_exec *exec, const ls_decay_args *args, ls_error *err);
+int64_t ls_op_decay_workspace(const ls_decay_args *args);
+
+/* Mixture of experts: src/op/moe.h, src/op/moe_backward.h. */
+#define LS_EXPERTS_MAX 1024
+
+typedef struct ls_moe_route_args {
+    const float *logits; /* [rows][n_experts] */
+    int64_t rows, n_experts, top_k;
+    int32_t *expert; /* [rows][top_k], ascending */
+    float *weight;   /* [rows][top_k] */
+} ls_moe_route_args;
+
+ls_status ls_op_moe_route(const ls_exec *exec, const ls_moe_route_args *args, ls_error *err);
+int64_t ls_op_moe_route_workspace(const ls_moe_route_args *args);
+
+/* Rows in the order of their experts. Pick number row * top_k + k is the k-th choice of a row; picks are sorted by
+ * (expert, row). No arithmetic: nothing of it carries a bit. */
+typedef struct ls_moe_place_args {
+    const int32_t *expert; /* [rows][top_k], of the routing */
+    int64_t rows, n_experts, top_k;
+    int64_t *pick;    /* [rows * top_k]: pick number in i-th place */
+    int64_t *row;     /* [rows * top_k]: its row, pick[i] / top_k */
+    int64_t *place;   /* [rows * top_k]: place of a pick, the inverse of pick */
+    int64_t *offsets; /* [n_experts + 1]: expert e has the places [offsets[e], offsets[e + 1]) */
+} ls_moe_place_args;
+
+ls_status ls_op_moe_place(const ls_exec *exec, const ls_moe_place_args *args, ls_error *err);
+int64_t ls_op_moe_place_workspace(const ls_moe_place_args *args);
+
+/* Adds one expert's rows: acc[rows[i]] = fma(weight[i], y[i], acc[rows[i]]). Called for experts in ascending order. */
+typedef struct ls_moe_combine_args {
+    const float *y;      /* [n][dim] */
+    const int64_t *rows; /* [n], distinct rows of acc: the caller's care */
+    const float *weight; /* [n] */
+    float *acc;          /* [..][dim] */
+    int64_t n, dim;
+    const int64_t *range; /* as in ls_gemm_args: of y, rows and weight; NULL: all */
+} ls_moe_combine_args;
+
+ls_status ls_op_moe_combine(const ls_exec *exec, const ls_moe_combine_args *args, ls_error *err);
+int64_t ls_op_moe_combine_workspace(const ls_moe_combine_args *args);
+
+typedef struct ls_moe_combine_backward_args {
+    const float *y;      /* [n][dim], as in the forward call */
+    const int64_t *rows; /* [n] */
+    const float *weight; /* [n] */
+    const float *dacc;   /* [acc_rows][dim] */
+    float *dy;           /* [n][dim]; may be y */
+    float *dweight;      /* [n] */
+    int64_t n, dim, acc_rows;
+} ls_moe_combine_backward_args;
+
+ls_status ls_op_moe_combine_backward(const ls_exec *exec, const ls_moe_combine_backward_args *args, ls_error *err);
+int64_t ls_op_moe_combine_backward_workspace(const ls_moe_combine_backward_args *args);
+
+typedef struct ls_moe_route_backward_args {
+    const float *logits; /* [rows][n_experts], as in the forward call */
+    int64_t rows, n_experts, top_k;
+    const int32_t *expert; /* [rows][top_k], of the forward call */
+    const float *d_weight; /* [rows][top_k] */
+    float *dlogits;        /* [rows][n_experts] */
+} ls_moe_route_backward_args;
+
+ls_status ls_op_moe_route_backward(const ls_exec *exec, const ls_moe_route_backward_args *args, ls_error *err);
+int64_t ls_op_moe_route_backward_workspace(const ls_moe_route_backward_args *args);
+
 #ifdef __cplusplus
 }
 #endif

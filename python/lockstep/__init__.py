@@ -10,6 +10,8 @@ _PLACES = {
     "_embed": ("version",),
     "embedding": ("Engine", "Model", "Rollout", "Trainer", "advantages"),
     "_run": ("check",),
+    "layers": ("Batch", "Numerics", "causal_attention", "embed", "head", "linear", "mixer", "rmsnorm", "swiglu"),
+    "patching": ("patch", "token_logprobs"),
     "ops": ("LOG2E", "causal_conv1d", "conv1d", "logprob", "scan", "selected_logprob", "selective_scan",
             "selective_scan_fn", "sequence_sum", "spans"),
 }

@@ -11,12 +11,15 @@ import pathlib
 from ctypes import POINTER, Structure, c_bool, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_void_p
 
 CPU, CUDA = 0, 1  # ls_backend
+EXACT, MMA16 = 0, 1  # ls_profile
 F32, BF16, F16 = 0, 1, 2  # ls_dtype
 STATUS_NAMES = ("ok", "arg", "io", "format", "unsupported", "nomem", "capacity", "device")  # ls_status
 LOGPROB_LEAF = 2048
 LOGPROB_VOCAB_MAX = 1000000
 CONV_WIDTH_MAX = 16
 SCAN_STATES_MAX = 256
+HEAD_DIM_MAX = 512
+EXPERTS_MAX = 1024
 
 
 class LockstepError(RuntimeError):
@@ -104,6 +107,75 @@ ScanBackwardArgs = _struct(
     (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"), (c_bool, "continued"),
     (c_int64, "dz_stride"))
 
+GemmWeight = _struct("GemmWeight", (c_int, "dtype"), (c_int64, "n k"), (c_void_p, "panels"),
+                     (c_int64, "panel_stride panel_bytes"))
+
+GemmRepackArgs = _struct("GemmRepackArgs", (c_void_p, "weight w"), (c_int, "dtype"))
+
+GemmArgs = _struct(
+    "GemmArgs", (c_void_p, "x"), (c_int, "x_dtype"), (c_int64, "x_stride"), (c_void_p, "weight bias out"),
+    (c_int, "out_dtype"), (c_int64, "out_stride m"), (c_int, "profile"), (c_void_p, "range"), (c_bool, "nan_open"))
+
+GemmBackwardInputArgs = _struct(
+    "GemmBackwardInputArgs", (c_void_p, "dy"), (c_int64, "dy_stride"), (c_void_p, "w"), (c_int, "w_dtype"),
+    (c_void_p, "dx"), (c_int64, "dx_stride dx_count"), (c_void_p, "dx_rows"), (c_bool, "add"), (c_int64, "m n k"),
+    (c_int, "profile"), (c_void_p, "range dy_rounded"), (c_int64, "dy_rounded_stride"))
+
+GemmBackwardWeightArgs = _struct(
+    "GemmBackwardWeightArgs", (c_void_p, "dy"), (c_int64, "dy_stride"), (c_void_p, "x"), (c_int, "x_dtype"),
+    (c_int64, "x_stride x_count"), (c_void_p, "x_rows dw dbias"), (c_int64, "m n k"), (c_int, "profile"),
+    (c_void_p, "sequences"), (c_int64, "n_sequences"), (c_void_p, "range dy_rounded"), (c_int64, "dy_rounded_stride"),
+    (c_bool, "sequences_whole dw_is_zero"))
+
+RmsnormArgs = _struct(
+    "RmsnormArgs", (c_void_p, "x"), (c_int, "x_dtype"), (c_int64, "x_stride"), (c_void_p, "w"), (c_float, "eps"),
+    (c_void_p, "y"), (c_int, "y_dtype"), (c_int64, "y_stride rows dim"))
+
+RmsnormBackwardArgs = _struct(
+    "RmsnormBackwardArgs", (c_void_p, "x"), (c_int, "x_dtype"), (c_int64, "x_stride"), (c_void_p, "w"),
+    (c_float, "eps"), (c_void_p, "dy"), (c_int64, "dy_stride"), (c_void_p, "dx"), (c_int64, "dx_stride"),
+    (c_bool, "add"), (c_void_p, "dw scale"), (c_int64, "rows dim"))
+
+EmbedArgs = _struct(
+    "EmbedArgs", (c_void_p, "table"), (c_int, "table_dtype"), (c_int64, "vocab dim"), (c_void_p, "tokens y"),
+    (c_int, "y_dtype"), (c_int64, "rows"))
+
+EmbedBackwardArgs = _struct(
+    "EmbedBackwardArgs", (c_void_p, "tokens dy"), (c_int64, "dy_stride"), (c_void_p, "dtable"),
+    (c_int64, "vocab dim rows"), (c_int32, "pad"))
+
+SwigluArgs = _struct("SwigluArgs", (c_void_p, "gate up y"), (c_int, "y_dtype"), (c_int64, "rows dim"))
+
+SwigluBackwardArgs = _struct("SwigluBackwardArgs", (c_void_p, "gate up dy dgate dup"), (c_int64, "rows dim"))
+
+AttentionArgs = _struct(
+    "AttentionArgs", (c_void_p, "q k v out"), (c_int, "dtype"), (c_int64, "q_stride kv_stride out_stride"),
+    (c_int64, "n_heads n_kv_heads head_dim"), (c_float, "scale"), (c_int64, "page_tokens"), (PoolView, "pages"),
+    (c_void_p, "spans"), (c_int64, "n_spans"), (c_void_p, "tables"), (c_int64, "n_tables rows"),
+    (c_bool, "spans_checked"))
+
+AttentionBackwardArgs = _struct(
+    "AttentionBackwardArgs", (c_void_p, "q k v"), (c_int, "dtype"), (c_int64, "q_stride kv_stride"),
+    (c_void_p, "dout"), (c_int64, "dout_stride"), (c_void_p, "dq dk dv"), (c_int64, "dq_stride dkv_stride"),
+    (c_int64, "rows n_heads n_kv_heads head_dim"), (c_float, "scale"), (c_void_p, "spans"),
+    (c_int64, "n_spans span_rows_max"))
+
+DecayArgs = _struct("DecayArgs", (c_void_p, "x"), (c_int, "dtype"), (c_int64, "n"), (c_void_p, "out"))
+
+MoeRouteArgs = _struct("MoeRouteArgs", (c_void_p, "logits"), (c_int64, "rows n_experts top_k"),
+                       (c_void_p, "expert weight"))
+
+MoePlaceArgs = _struct("MoePlaceArgs", (c_void_p, "expert"), (c_int64, "rows n_experts top_k"),
+                       (c_void_p, "pick row place offsets"))
+
+MoeCombineArgs = _struct("MoeCombineArgs", (c_void_p, "y rows weight acc"), (c_int64, "n dim"), (c_void_p, "range"))
+
+MoeCombineBackwardArgs = _struct("MoeCombineBackwardArgs", (c_void_p, "y rows weight dacc dy dweight"),
+                                 (c_int64, "n dim acc_rows"))
+
+MoeRouteBackwardArgs = _struct("MoeRouteBackwardArgs", (c_void_p, "logits"), (c_int64, "rows n_experts top_k"),
+                               (c_void_p, "expert d_weight dlogits"))
+
 # Every op: ls_op_NAME(exec, args, err) and ls_op_NAME_workspace(args).
 OPS = {
     "logprob": LogprobArgs,
@@ -115,6 +187,24 @@ OPS = {
     "conv1d_backward": Conv1dBackwardArgs,
     "scan": ScanArgs,
     "scan_backward": ScanBackwardArgs,
+    "gemm_repack": GemmRepackArgs,
+    "gemm": GemmArgs,
+    "gemm_backward_input": GemmBackwardInputArgs,
+    "gemm_backward_weight": GemmBackwardWeightArgs,
+    "rmsnorm": RmsnormArgs,
+    "rmsnorm_backward": RmsnormBackwardArgs,
+    "embed": EmbedArgs,
+    "embed_backward": EmbedBackwardArgs,
+    "swiglu": SwigluArgs,
+    "swiglu_backward": SwigluBackwardArgs,
+    "attention": AttentionArgs,
+    "attention_backward": AttentionBackwardArgs,
+    "decay": DecayArgs,
+    "moe_route": MoeRouteArgs,
+    "moe_place": MoePlaceArgs,
+    "moe_combine": MoeCombineArgs,
+    "moe_combine_backward": MoeCombineBackwardArgs,
+    "moe_route_backward": MoeRouteBackwardArgs,
 }
 
 
@@ -181,6 +271,7 @@ def library():
     lib.ls_backend_available.restype = c_bool
     lib.ls_cpu_workers_create.argtypes = [POINTER(c_void_p), c_int32, c_char_p, POINTER(Error)]
     lib.ls_fault_take.argtypes = [POINTER(Exec), POINTER(Error)]
+    lib.ls_op_gemm_plan.argtypes = [c_int, c_int, c_int64, c_int64, POINTER(GemmWeight), POINTER(Error)]
     for name, args in OPS.items():
         getattr(lib, f"ls_op_{name}").argtypes = [POINTER(Exec), POINTER(args), POINTER(Error)]
         workspace = getattr(lib, f"ls_op_{name}_workspace")
@@ -212,6 +303,13 @@ def workspace_bytes(op, args):
     if n < 0:
         raise LockstepError(f"{op}: the workspace does not fit 64 bits", "nomem")
     return n
+
+
+def gemm_plan(backend, dtype, n, k):
+    """The back end's layout of a weight [n][k], without its memory."""
+    weight, error = GemmWeight(), Error()
+    raise_for(library().ls_op_gemm_plan(backend, dtype, n, k, weight, error), error)
+    return weight
 
 
 def call(op, exec_, args):

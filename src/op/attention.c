@@ -1,8 +1,36 @@
 /* attention: what the host can see of a call. */
 #include "op/attention.h"
 
+#include "base/mem.h"
+#include "op/operand.h"
+
 int64_t ls_kv_page_bytes(int64_t n_kv_heads, int64_t head_dim, int64_t page_tokens, ls_dtype dtype) {
     return 2 * n_kv_heads * head_dim * page_tokens * ls_dtype_bytes(dtype);
+}
+
+static ls_status check_memory(const ls_attention_args *a, ls_error *err) {
+    const int64_t rows = a->rows, elem = ls_dtype_bytes(a->dtype);
+    int64_t page;
+    if (a->dtype != LS_F32 && a->dtype != LS_BF16)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "attention: %s; f32 and bf16 are built", ls_dtype_name(a->dtype));
+    if (rows < 0 || a->n_tables < 0)
+        return LS_FAIL(err, LS_ERR_ARG, "attention: %lld rows, %lld entries of tables", (long long)rows,
+                       (long long)a->n_tables);
+    if (!ls_mul_i64(a->n_kv_heads, 2 * a->head_dim * a->page_tokens * elem, &page))
+        return LS_FAIL(err, LS_ERR_NOMEM, "attention: a page of %lld KV heads does not fit 64 bits",
+                       (long long)a->n_kv_heads);
+    {
+        const int64_t q_cols = a->n_heads * a->head_dim, kv_cols = a->n_kv_heads * a->head_dim;
+        const ls_operand operands[] = {
+            {"q", a->q, rows, q_cols, a->q_stride, elem, rows == 0},
+            {"k", a->k, rows, kv_cols, a->kv_stride, elem, rows == 0},
+            {"v", a->v, rows, kv_cols, a->kv_stride, elem, rows == 0},
+            {"out", a->out, rows, q_cols, a->out_stride, elem, rows == 0},
+            {"tables", a->tables, a->n_tables, 1, 1, 4, a->n_tables == 0},
+        };
+        LS_TRY(ls_operands_check("attention", operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
+    }
+    return rows == 0 ? LS_OK : ls_pool_check("attention", &a->pages, page, elem, err);
 }
 
 ls_status ls_attention_check(const ls_attention_args *a, ls_error *err) {
@@ -19,5 +47,6 @@ ls_status ls_attention_check(const ls_attention_args *a, ls_error *err) {
         a->out_stride < a->n_heads * a->head_dim)
         return LS_FAIL(err, LS_ERR_ARG, "attention: strides q %lld kv %lld out %lld", (long long)a->q_stride,
                        (long long)a->kv_stride, (long long)a->out_stride);
+    LS_TRY(check_memory(a, err));
     return ls_spans_check_count("attention", a->spans, a->n_spans, a->rows, 0, err);
 }

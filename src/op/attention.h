@@ -23,27 +23,6 @@
 
 #define LS_ATTENTION_BLOCK 64
 #define LS_ATTENTION_SEGMENT 1024
-#define LS_HEAD_DIM_MAX 512
-
-typedef struct ls_attention_args {
-    const void *q;     /* [rows][q_stride]: n_heads * head_dim used */
-    const void *k, *v; /* [rows][kv_stride]: n_kv_heads * head_dim used; the new tokens' keys and values */
-    void *out;         /* [rows][out_stride] */
-    ls_dtype dtype;    /* of all of these and of the pages: f32 or bf16 */
-    int64_t q_stride, kv_stride, out_stride;
-    int64_t n_heads, n_kv_heads, head_dim;
-    float scale;
-    int64_t page_tokens; /* divides 64 */
-    ls_pool_view pages;
-    const ls_span *spans;
-    int64_t n_spans;
-    /* Page numbers of all sequences: page p of a span is tables[span->table + p], and there are enough of them for
-     * positions up to pos + n_rows. */
-    const int32_t *tables;
-    int64_t n_tables;
-    int64_t rows;       /* of the call; no span goes beyond them */
-    bool spans_checked; /* as in ls_conv1d_args; the tables as well */
-} ls_attention_args;
 
 /* Bytes of one KV page of this layer shape. */
 int64_t ls_kv_page_bytes(int64_t n_kv_heads, int64_t head_dim, int64_t page_tokens, ls_dtype dtype);

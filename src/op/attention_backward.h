@@ -21,22 +21,6 @@
 extern "C" {
 #endif
 
-typedef struct ls_attention_backward_args {
-    const void *q;     /* [rows][q_stride]: n_heads * head_dim used */
-    const void *k, *v; /* [rows][kv_stride]: n_kv_heads * head_dim used */
-    ls_dtype dtype;    /* of these three: f32 or bf16 */
-    int64_t q_stride, kv_stride;
-    const float *dout; /* [rows][dout_stride]: of the unrounded output */
-    int64_t dout_stride;
-    float *dq;      /* [rows][dq_stride] */
-    float *dk, *dv; /* [rows][dkv_stride] */
-    int64_t dq_stride, dkv_stride;
-    int64_t rows, n_heads, n_kv_heads, head_dim;
-    float scale;
-    const ls_span *spans; /* ascending rows, pos 0; slots only tell padding (< 0) from tokens */
-    int64_t n_spans, span_rows_max;
-} ls_attention_backward_args;
-
 /* What the workspace keeps of each query, [LS_ATTENTION_KEPT][n_heads][rows] floats behind its head; then come the
  * query heads' shares of dk and dv, [2][n_heads][rows][head_dim], where a back end computes heads side by side. */
 enum { LS_ATTENTION_KEPT_M, LS_ATTENTION_KEPT_R, LS_ATTENTION_KEPT_D, LS_ATTENTION_KEPT };
@@ -47,8 +31,6 @@ static inline int64_t ls_attention_tiles(int64_t n_rows) {
 }
 
 ls_status ls_attention_backward_check(const ls_attention_backward_args *args, ls_error *err);
-/* Bytes; -1 where they do not fit int64_t. */
-int64_t ls_op_attention_backward_workspace(const ls_attention_backward_args *args);
 
 #ifdef __cplusplus
 }

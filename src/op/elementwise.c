@@ -14,7 +14,17 @@ static ls_status check_size(const char *op, int64_t rows, int64_t dim, ls_error 
 }
 
 ls_status ls_embed_check(const ls_embed_args *args, ls_error *err) {
-    return check_size("embed", args->rows, args->dim, err);
+    const int64_t rows = args->rows, dim = args->dim;
+    const ls_operand operands[] = {
+        {"table", args->table, args->vocab, dim, dim, ls_dtype_bytes(args->table_dtype), rows == 0},
+        {"tokens", args->tokens, rows, 1, 1, 4, rows == 0},
+        {"y", args->y, rows, dim, dim, ls_dtype_bytes(args->y_dtype), rows == 0}};
+    LS_TRY(check_size("embed", rows, dim, err));
+    if (args->vocab < 0) return LS_FAIL(err, LS_ERR_ARG, "embed: vocab %lld", (long long)args->vocab);
+    if (ls_dtype_bytes(args->table_dtype) == 0 || ls_dtype_bytes(args->y_dtype) == 0)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "embed: table %s, y %s", ls_dtype_name(args->table_dtype),
+                       ls_dtype_name(args->y_dtype));
+    return ls_operands_check("embed", operands, 3, err);
 }
 
 ls_status ls_residual_check(const ls_residual_args *args, ls_error *err) {
@@ -22,7 +32,14 @@ ls_status ls_residual_check(const ls_residual_args *args, ls_error *err) {
 }
 
 ls_status ls_swiglu_check(const ls_swiglu_args *args, ls_error *err) {
-    return check_size("swiglu", args->rows, args->dim, err);
+    const int64_t rows = args->rows, dim = args->dim;
+    const ls_operand operands[] = {{"gate", args->gate, rows, dim, dim, 4, rows == 0},
+                                   {"up", args->up, rows, dim, dim, 4, rows == 0},
+                                   {"y", args->y, rows, dim, dim, ls_dtype_bytes(args->y_dtype), rows == 0}};
+    LS_TRY(check_size("swiglu", rows, dim, err));
+    if (ls_dtype_bytes(args->y_dtype) == 0)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "swiglu: y %s", ls_dtype_name(args->y_dtype));
+    return ls_operands_check("swiglu", operands, 3, err);
 }
 
 ls_status ls_round_rows_check(const ls_round_rows_args *args, ls_error *err) {

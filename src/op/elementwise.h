@@ -10,17 +10,7 @@
 #define LS_OP_ELEMENTWISE_H
 
 #include "base/status.h"
-#include "lockstep/lockstep.h"
-
-typedef struct ls_embed_args {
-    const void *table; /* [vocab][dim] */
-    ls_dtype table_dtype;
-    int64_t vocab, dim;
-    const int32_t *tokens; /* [rows] */
-    void *y;               /* [rows][dim] */
-    ls_dtype y_dtype;
-    int64_t rows;
-} ls_embed_args;
+#include "lockstep/ops.h"
 
 /* A token outside [0, vocab) is an error that names row and token; nothing is written then. */
 ls_status ls_embed_check(const ls_embed_args *args, ls_error *err);
@@ -53,13 +43,6 @@ typedef struct ls_round_rows_args {
 
 /* y must not overlap x. */
 ls_status ls_round_rows_check(const ls_round_rows_args *args, ls_error *err);
-
-typedef struct ls_swiglu_args {
-    const float *gate, *up; /* [rows][dim] */
-    void *y;                /* [rows][dim] */
-    ls_dtype y_dtype;
-    int64_t rows, dim;
-} ls_swiglu_args;
 
 ls_status ls_swiglu_check(const ls_swiglu_args *args, ls_error *err);
 

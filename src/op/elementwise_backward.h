@@ -13,24 +13,9 @@
 #define LS_OP_ELEMENTWISE_BACKWARD_H
 
 #include "base/status.h"
-#include "lockstep/lockstep.h"
-
-typedef struct ls_swiglu_backward_args {
-    const float *gate, *up, *dy; /* [rows][dim] */
-    float *dgate, *dup;          /* [rows][dim]; each may be one of the inputs, and not the other */
-    int64_t rows, dim;
-} ls_swiglu_backward_args;
+#include "lockstep/ops.h"
 
 ls_status ls_swiglu_backward_check(const ls_swiglu_backward_args *args, ls_error *err);
-
-typedef struct ls_embed_backward_args {
-    const int32_t *tokens; /* [rows] */
-    const float *dy;       /* [rows], rows dy_stride elements apart */
-    int64_t dy_stride;
-    float *dtable; /* [vocab][dim], continued */
-    int64_t vocab, dim, rows;
-    int32_t pad; /* the padding token; -1 for none */
-} ls_embed_backward_args;
 
 /* A token outside [0, vocab) is an error that names row and token; nothing is written then. */
 ls_status ls_embed_backward_check(const ls_embed_backward_args *args, ls_error *err);

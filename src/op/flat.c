@@ -1,10 +1,18 @@
 /* The flat ABI of lockstep/ops.h: a call names a back end and brings its own execution state; it is checked once and
  * goes to that back end's table. */
 #include "base/fpmode.h"
+#include "op/attention_backward.h"
 #include "op/backend.h"
 #include "op/conv1d.h"
+#include "op/elementwise.h"
+#include "op/elementwise_backward.h"
+#include "op/gemm_backward.h"
 #include "op/logprob.h"
+#include "op/moe_backward.h"
+#include "op/rmsnorm.h"
+#include "op/rmsnorm_backward.h"
 #include "op/scan.h"
+#include "op/weight.h"
 
 const ls_backend_table *ls_backend_table_of(ls_backend backend) {
     if (backend == LS_BACKEND_CPU) return &ls_backend_table_cpu;
@@ -51,3 +59,33 @@ FLAT(conv1d)
 FLAT(conv1d_backward)
 FLAT(scan)
 FLAT(scan_backward)
+FLAT(gemm_repack)
+FLAT(gemm)
+FLAT(gemm_backward_input)
+FLAT(gemm_backward_weight)
+FLAT(rmsnorm)
+FLAT(rmsnorm_backward)
+FLAT(embed)
+FLAT(embed_backward)
+FLAT(swiglu)
+FLAT(swiglu_backward)
+FLAT(attention)
+FLAT(attention_backward)
+FLAT(decay)
+FLAT(moe_route)
+FLAT(moe_place)
+FLAT(moe_combine)
+FLAT(moe_combine_backward)
+FLAT(moe_route_backward)
+
+ls_status ls_op_gemm_plan(ls_backend backend, ls_dtype dtype, int64_t n, int64_t k, ls_gemm_weight *out,
+                          ls_error *err) {
+    const ls_exec exec = {.backend = backend};
+    const ls_backend_table *table = ls_backend_table_of(backend);
+    if (table == NULL || table->pack_plan == NULL) return no_backend("gemm_plan", &exec, err);
+    if (out == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm_plan: out is NULL");
+    if (ls_dtype_bytes(dtype) == 0) return LS_FAIL(err, LS_ERR_ARG, "gemm_plan: dtype %d is unknown", (int)dtype);
+    if (n < 1) return LS_FAIL(err, LS_ERR_ARG, "gemm_plan: n %lld is less than 1", (long long)n);
+    if (k < 1) return LS_FAIL(err, LS_ERR_ARG, "gemm_plan: k %lld is less than 1", (long long)k);
+    return table->pack_plan(out, dtype, n, k, err);
+}

@@ -7,6 +7,9 @@ ls_status ls_gemm_check(const ls_gemm_args *args, ls_error *err) {
     const ls_gemm_weight *weight = args->weight;
     if (weight == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: weight is NULL");
     if (weight->panels == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm: weight is not packed, its panels are NULL");
+    if (weight->n < 1 || weight->k < 1 || (weight->dtype != LS_F32 && weight->dtype != LS_BF16))
+        return LS_FAIL(err, LS_ERR_ARG, "gemm: weight is %lld rows of %lld, %s: ls_op_gemm_plan makes them",
+                       (long long)weight->n, (long long)weight->k, ls_dtype_name(weight->dtype));
     if (args->m < 0) return LS_FAIL(err, LS_ERR_ARG, "gemm: m %lld is negative", (long long)args->m);
     if (args->x_dtype != LS_F32 && args->x_dtype != LS_BF16)
         return LS_FAIL(err, LS_ERR_ARG, "gemm: x_dtype %d (%s) is neither f32 nor bf16", (int)args->x_dtype,

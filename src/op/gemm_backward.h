@@ -22,55 +22,14 @@
 #define LS_OP_GEMM_BACKWARD_H
 
 #include "base/status.h"
-#include "lockstep/lockstep.h"
+#include "lockstep/ops.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef struct ls_gemm_backward_input_args {
-    const float *dy; /* [m][n], rows dy_stride elements apart */
-    int64_t dy_stride;
-    const void *w; /* [n][k] as stored, rows contiguous: not packed */
-    ls_dtype w_dtype;
-    float *dx; /* [dx_count][k], rows dx_stride elements apart; elements between rows are not touched */
-    int64_t dx_stride;
-    int64_t dx_count;
-    const int64_t *dx_rows; /* [m], strictly ascending: row i of the product is row dx_rows[i] of dx; NULL: row i */
-    bool add;
-    int64_t m, n, k; /* m 0 is allowed and does nothing */
-    ls_profile profile;
-    const int64_t *range;       /* as in ls_gemm_args: rows of dy, and of dx or dx_rows; NULL: all */
-    const uint16_t *dy_rounded; /* mma16 only: dy rounded to bf16, rows dy_rounded_stride elements apart, which a back
-                                 * end may read instead; NULL: it rounds */
-    int64_t dy_rounded_stride;
-} ls_gemm_backward_input_args;
-
 /* dx must not overlap dy or w. */
 ls_status ls_gemm_backward_input_check(const ls_gemm_backward_input_args *args, ls_error *err);
-
-typedef struct ls_gemm_backward_weight_args {
-    const float *dy; /* [m][n], rows dy_stride elements apart */
-    int64_t dy_stride;
-    const void *x;    /* [x_count][k], rows x_stride elements apart */
-    ls_dtype x_dtype; /* f32 or bf16 */
-    int64_t x_stride;
-    int64_t x_count;
-    const int64_t *x_rows; /* [m], in any order: row i of dy belongs to row x_rows[i] of x; NULL: to row i */
-    float *dw;             /* [n][k], rows contiguous; continued */
-    float *dbias;          /* [n], continued; or NULL */
-    int64_t m, n, k;       /* m 0 is allowed and does nothing */
-    ls_profile profile;
-    /* mma16 only: sequence i holds rows [sequences[i], sequences[i + 1]) of dy; ascending from 0 to m. */
-    const int64_t *sequences; /* [n_sequences + 1] */
-    int64_t n_sequences;
-    const int64_t *range;       /* as in ls_gemm_args: rows of dy, and of x or x_rows; NULL: all. Not with mma16 */
-    const uint16_t *dy_rounded; /* as above */
-    int64_t dy_rounded_stride;
-    /* What the caller knows, so that work can be left out. */
-    bool sequences_whole; /* the rows of every sequence are a multiple of 16: there is nothing to pad */
-    bool dw_is_zero;      /* all of dw is +0 */
-} ls_gemm_backward_weight_args;
 
 /* dw and dbias must not overlap the inputs or each other. Both calls allocate nothing and write nothing when they
  * fail. */

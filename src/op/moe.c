@@ -7,7 +7,16 @@ ls_status ls_moe_route_check(const ls_moe_route_args *args, ls_error *err) {
     if (args->n_experts < 1 || args->n_experts > LS_EXPERTS_MAX || args->top_k < 1 || args->top_k > args->n_experts)
         return LS_FAIL(err, LS_ERR_ARG, "moe: top %lld of %lld experts (at most %d)", (long long)args->top_k,
                        (long long)args->n_experts, LS_EXPERTS_MAX);
-    return LS_OK;
+    if (args->rows < 0) return LS_FAIL(err, LS_ERR_ARG, "moe_route: rows %lld", (long long)args->rows);
+    {
+        const int64_t rows = args->rows;
+        const ls_operand operands[] = {
+            {"logits", args->logits, rows, args->n_experts, args->n_experts, 4, rows == 0},
+            {"expert", args->expert, rows, args->top_k, args->top_k, 4, rows == 0},
+            {"weight", args->weight, rows, args->top_k, args->top_k, 4, rows == 0},
+        };
+        return ls_operands_check("moe_route", operands, 3, err);
+    }
 }
 
 ls_status ls_moe_place_check(const ls_moe_place_args *args, ls_error *err) {
@@ -29,5 +38,12 @@ ls_status ls_moe_place_check(const ls_moe_place_args *args, ls_error *err) {
 ls_status ls_moe_combine_check(const ls_moe_combine_args *args, ls_error *err) {
     if (args->n < 0 || args->dim < 1)
         return LS_FAIL(err, LS_ERR_ARG, "moe: combine %lld rows of %lld", (long long)args->n, (long long)args->dim);
-    return LS_OK;
+    {
+        const int64_t n = args->n;
+        const ls_operand operands[] = {{"y", args->y, n, args->dim, args->dim, 4, n == 0},
+                                       {"rows", args->rows, n, 1, 1, 8, n == 0},
+                                       {"weight", args->weight, n, 1, 1, 4, n == 0},
+                                       {"acc", args->acc, 0, args->dim, args->dim, 4, n == 0}};
+        return ls_operands_check("moe_combine", operands, 4, err);
+    }
 }

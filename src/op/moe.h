@@ -12,42 +12,12 @@
 #define LS_OP_MOE_H
 
 #include "base/status.h"
-#include "lockstep/lockstep.h"
-
-#define LS_EXPERTS_MAX 1024
-
-typedef struct ls_moe_route_args {
-    const float *logits; /* [rows][n_experts] */
-    int64_t rows, n_experts, top_k;
-    int32_t *expert; /* [rows][top_k], ascending */
-    float *weight;   /* [rows][top_k] */
-} ls_moe_route_args;
+#include "lockstep/ops.h"
 
 ls_status ls_moe_route_check(const ls_moe_route_args *args, ls_error *err);
 
-/* Rows in the order of their experts. Pick number row * top_k + k is the k-th choice of a row; picks are sorted by
- * (expert, row). No arithmetic: nothing of it carries a bit. */
-typedef struct ls_moe_place_args {
-    const int32_t *expert; /* [rows][top_k], of the routing */
-    int64_t rows, n_experts, top_k;
-    int64_t *pick;    /* [rows * top_k]: pick number in i-th place */
-    int64_t *row;     /* [rows * top_k]: its row, pick[i] / top_k */
-    int64_t *place;   /* [rows * top_k]: place of a pick, the inverse of pick */
-    int64_t *offsets; /* [n_experts + 1]: expert e has the places [offsets[e], offsets[e + 1]) */
-} ls_moe_place_args;
-
 /* An expert outside [0, n_experts) is an error before anything is written. */
 ls_status ls_moe_place_check(const ls_moe_place_args *args, ls_error *err);
-
-/* Adds one expert's rows: acc[rows[i]] = fma(weight[i], y[i], acc[rows[i]]). Called for experts in ascending order. */
-typedef struct ls_moe_combine_args {
-    const float *y;      /* [n][dim] */
-    const int64_t *rows; /* [n], distinct */
-    const float *weight; /* [n] */
-    float *acc;          /* [..][dim] */
-    int64_t n, dim;
-    const int64_t *range; /* as in ls_gemm_args: of y, rows and weight; NULL: all */
-} ls_moe_combine_args;
 
 ls_status ls_moe_combine_check(const ls_moe_combine_args *args, ls_error *err);
 

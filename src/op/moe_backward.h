@@ -13,26 +13,8 @@
 
 #include "op/moe.h"
 
-typedef struct ls_moe_combine_backward_args {
-    const float *y;      /* [n][dim], as in the forward call */
-    const int64_t *rows; /* [n] */
-    const float *weight; /* [n] */
-    const float *dacc;   /* [acc_rows][dim] */
-    float *dy;           /* [n][dim]; may be y */
-    float *dweight;      /* [n] */
-    int64_t n, dim, acc_rows;
-} ls_moe_combine_backward_args;
-
 /* A row outside [0, acc_rows) is an error before anything is written. */
 ls_status ls_moe_combine_backward_check(const ls_moe_combine_backward_args *args, ls_error *err);
-
-typedef struct ls_moe_route_backward_args {
-    const float *logits; /* [rows][n_experts], as in the forward call */
-    int64_t rows, n_experts, top_k;
-    const int32_t *expert; /* [rows][top_k], of the forward call */
-    const float *d_weight; /* [rows][top_k] */
-    float *dlogits;        /* [rows][n_experts] */
-} ls_moe_route_backward_args;
 
 /* Experts that do not exist or do not ascend within their row are an error before anything is written. */
 ls_status ls_moe_route_backward_check(const ls_moe_route_backward_args *args, ls_error *err);

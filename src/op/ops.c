@@ -1,6 +1,7 @@
 /* Workspaces of the ops of the flat ABI: each begins with LS_WORKSPACE_HEAD bytes that are not the op's. */
 #include "dev/device.h"
 #include "op/conv1d.h"
+#include "op/gemm_cuda.h"
 #include "op/logprob.h"
 #include "op/scan.h"
 
@@ -17,6 +18,21 @@ HEAD_ONLY(logprob_backward)
 HEAD_ONLY(sequence_sum)
 HEAD_ONLY(conv1d)
 HEAD_ONLY(scan)
+HEAD_ONLY(gemm_repack)
+HEAD_ONLY(gemm)
+HEAD_ONLY(rmsnorm)
+HEAD_ONLY(rmsnorm_backward)
+HEAD_ONLY(embed)
+HEAD_ONLY(embed_backward)
+HEAD_ONLY(swiglu)
+HEAD_ONLY(swiglu_backward)
+HEAD_ONLY(attention)
+HEAD_ONLY(decay)
+HEAD_ONLY(moe_route)
+HEAD_ONLY(moe_place)
+HEAD_ONLY(moe_combine)
+HEAD_ONLY(moe_combine_backward)
+HEAD_ONLY(moe_route_backward)
 
 /* Few rows are split into leaves, which wait here for their sum. */
 int64_t ls_op_logprob_workspace(const ls_logprob_args *args) {
@@ -36,4 +52,13 @@ int64_t ls_op_conv1d_backward_workspace(const ls_conv1d_backward_args *args) {
 int64_t ls_op_scan_backward_workspace(const ls_scan_backward_args *args) {
     ls_scan_backward_plan plan;
     return ls_scan_backward_plan_make(&plan, args) ? with_head(plan.total) : -1;
+}
+
+/* A GPU keeps rounded or gathered operands there; other back ends need nothing. */
+int64_t ls_op_gemm_backward_input_workspace(const ls_gemm_backward_input_args *args) {
+    return ls_cuda_gemm_backward_input_workspace(args);
+}
+
+int64_t ls_op_gemm_backward_weight_workspace(const ls_gemm_backward_weight_args *args) {
+    return ls_cuda_gemm_backward_weight_workspace(args);
 }

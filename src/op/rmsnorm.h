@@ -10,19 +10,7 @@
 #define LS_OP_RMSNORM_H
 
 #include "base/status.h"
-#include "lockstep/lockstep.h"
-
-typedef struct ls_rmsnorm_args {
-    const void *x;    /* [rows][x_stride] */
-    ls_dtype x_dtype; /* f32 or bf16 */
-    int64_t x_stride;
-    const float *w; /* [dim], widened exactly */
-    float eps;
-    void *y;          /* [rows][y_stride]; may be x when the types are the same */
-    ls_dtype y_dtype; /* f32 or bf16 */
-    int64_t y_stride;
-    int64_t rows, dim;
-} ls_rmsnorm_args;
+#include "lockstep/ops.h"
 
 /* The residual stream, what is added to it, and the norm of what comes of it. */
 typedef struct ls_add_rmsnorm_args {

@@ -12,23 +12,7 @@
 #define LS_OP_RMSNORM_BACKWARD_H
 
 #include "base/status.h"
-#include "lockstep/lockstep.h"
-
-typedef struct ls_rmsnorm_backward_args {
-    const void *x;    /* [rows][x_stride] */
-    ls_dtype x_dtype; /* f32 or bf16 */
-    int64_t x_stride;
-    const float *w; /* [dim] */
-    float eps;
-    const float *dy; /* [rows][dy_stride] */
-    int64_t dy_stride;
-    float *dx; /* [rows][dx_stride]; elements between rows are not touched */
-    int64_t dx_stride;
-    bool add;
-    float *dw;    /* [dim], continued; or NULL */
-    float *scale; /* [rows], receives s(r) */
-    int64_t rows, dim;
-} ls_rmsnorm_backward_args;
+#include "lockstep/ops.h"
 
 /* dx, dw and scale must not overlap the inputs or each other. */
 ls_status ls_rmsnorm_backward_check(const ls_rmsnorm_backward_args *args, ls_error *err);

@@ -9,7 +9,7 @@
 #define LS_OP_WEIGHT_H
 
 #include "base/status.h"
-#include "lockstep/lockstep.h"
+#include "lockstep/ops.h"
 
 typedef struct ls_weight_cast_args {
     const float *w; /* [n] */
@@ -24,13 +24,6 @@ typedef struct ls_widen_args {
     int64_t n;
     float *out; /* [n] */
 } ls_widen_args;
-
-typedef struct ls_decay_args {
-    const void *x; /* [n] */
-    ls_dtype dtype;
-    int64_t n;
-    float *out; /* [n] */
-} ls_decay_args;
 
 typedef struct ls_taps_args {
     const void *x; /* [rows][cols] */

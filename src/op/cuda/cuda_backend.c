@@ -386,7 +386,7 @@ static bool cuda_prefers_mma16(ls_device *device) {
 /* ---- the tables ---- */
 
 #define OP(name) .name = ls_cuda_##name,
-const ls_backend_table ls_backend_table_cuda = {.title = "cuda", LS_OPS(OP)};
+const ls_backend_table ls_backend_table_cuda = {.title = "cuda", .pack_plan = ls_cuda_gemm_pack_plan, LS_OPS(OP)};
 #undef OP
 
 #define OP(name) .name = on_device_##name,

@@ -1,0 +1,109 @@
+"""TRL's trainers with rollouts from `lockstep serve` and log-probabilities of a patched model: mismatch exactly zero.
+
+TRL stays as it is installed. lockstep.trl.attach gives one trainer three things: the arithmetic of lockstep.patch, an
+object in the place of its VLLMGeneration that brings weights by way of a directory, and use_vllm = True, with which TRL
+measures and corrects the difference between sampling and training by itself."""
+
+import os
+import shutil
+import tempfile
+
+import requests
+from trl.generation.vllm_client import VLLMClient
+from trl.generation.vllm_generation import VLLMGeneration
+
+from ._abi import LockstepError
+from .patching import patch
+
+
+class Client(VLLMClient):
+    """TRL's client of a server, where vllm itself is not installed."""
+
+    def __init__(self, url, seconds=60.0):
+        self.session, self.base_url, self._updating_weights = requests.Session(), url.rstrip("/"), False
+        self.check_server(seconds)
+        self.model = self._get(f"{self.base_url}/v1/models")["data"][0]["id"]
+
+    def numerics(self):
+        """What the server computes with and tells log-probabilities of: ("exact/2/f32", "raw")."""
+        reply = self._post(f"{self.base_url}/v1/completions", json={
+            "model": self.model, "prompt": [1], "max_tokens": 1, "seed": 1, "lockstep": True})
+        told = reply["choices"][0]["lockstep"]
+        return told["numerics"], told["logprob_of"]
+
+    def update_from_directory(self, directory):
+        with self.weight_update():
+            self._post(f"{self.base_url}/update_weights", json={"update_info": {"weight_dir": directory}})
+
+
+class Generation(VLLMGeneration):
+    """Rollouts of a server, whose weights come from a directory that is written and read for each update."""
+
+    def __init__(self, url, directory, **options):
+        self._url, self._directory, self.version = url, directory, 0
+        super().__init__(mode="server", server_base_url=url, **options)
+
+    def _init_vllm(self):
+        if self.accelerator.is_main_process:
+            self.vllm_client = Client(self._url)
+        self.accelerator.wait_for_everyone()
+
+    def sync_weights(self):
+        state = {}
+        for name, parameter in self._iter_named_params():  # gathers, so every process takes part
+            if self.accelerator.is_main_process:
+                state[name] = parameter.detach().cpu().clone()
+        if self.accelerator.is_main_process:
+            self._send(state)
+
+    def _send(self, state):
+        target = os.path.join(self._directory, f"weights-{self.version:08d}")
+        model = self.accelerator.unwrap_model(self.model)
+        try:
+            model.save_pretrained(target, state_dict=state)
+            self.vllm_client.update_from_directory(target)
+        finally:
+            shutil.rmtree(target, ignore_errors=True)
+        self.version += 1
+
+
+def _check_server(told, logprob_of, trainer, profile, activations):
+    wanted = (profile, "bf16" if activations == "bfloat16" else "f32")
+    if (told.split("/")[0], told.split("/")[-1]) != wanted:
+        raise LockstepError(f"attach: the server computes {told}, the model {wanted[0]} with activations of "
+                            f"{wanted[1]}")
+    if trainer.temperature != 1.0 and logprob_of != "processed":
+        raise LockstepError(f"attach: at temperature {trainer.temperature} the server needs --logprobs processed")
+    whole = {"top_k": (0, -1, None), "top_p": (1.0,), "min_p": (0.0, None), "repetition_penalty": (1.0,)}
+    for name, off in whole.items():
+        if getattr(trainer, name) not in off:
+            raise LockstepError(f"attach: {name} {getattr(trainer, name)}: rollouts of a part of the distribution have "
+                                "other log-probabilities than a trainer gives them")
+
+
+def attach(trainer, url, directory=None, profile="exact", patched=True, generation_kwargs=None):
+    """Gives a GRPOTrainer (made with use_vllm=False) the rollouts of the server at `url`; returns the trainer.
+
+    directory  a place that trainer and server both see, for weights on their way; None: a new one below the system's
+               temporary directory
+    profile    of the model, as in lockstep.patch; the server must compute with the same one, and is asked
+    patched    False leaves the model as it is: for comparison
+
+    Before each generation TRL sends the weights of the step, draws, computes the model's own log-probabilities of what
+    was drawn and logs sampling/sampling_logp_difference. Temperature other than 1 needs `serve --logprobs
+    processed`."""
+    directory = directory or tempfile.mkdtemp(prefix="lockstep-trl-")
+    generation = Generation(
+        url, directory, model=trainer.model, accelerator=trainer.accelerator, processing_class=trainer.processing_class,
+        repetition_penalty=trainer.repetition_penalty, temperature=trainer.temperature, top_p=trainer.top_p,
+        top_k=trainer.top_k, min_p=trainer.min_p, max_completion_length=trainer.max_completion_length, logprobs=0,
+        generation_kwargs=generation_kwargs)
+    if trainer.accelerator.is_main_process:
+        _check_server(*generation.vllm_client.numerics(), trainer, profile,
+                      "bfloat16" if profile == "mma16" else "float32")
+    for model in (trainer.model, trainer.ref_model) if patched else ():
+        if model is not None:
+            patch(model, profile=profile, temperature=trainer.temperature)
+    trainer.vllm_generation, trainer.use_vllm, trainer.vllm_mode = generation, True, "server"
+    trainer._last_loaded_step = -1
+    return trainer

@@ -1,0 +1,125 @@
+"""TRL's GRPOTrainer from PyPI, unmodified, on a model put through lockstep.patch, with rollouts from `lockstep serve`
+and weights sent at every step: TRL's own sampling_logp_difference, beside the same run without the patch.
+
+Usage: trl_grpo.py PROGRAM SOURCE_DIR [--steps N] [--temperature T] [--profile exact|mma16] [--only patched|plain]
+(pip install torch transformers trl datasets; without them the script says so and ends with 77.) Ends with 0 where the
+patched run's mean and max are 0.0 at every step and the plain run's are not, else with 1."""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import random
+import sys
+import tempfile
+import time
+import warnings
+
+for needed in ("torch", "transformers", "trl", "datasets", "accelerate"):
+    if importlib.util.find_spec(needed) is None:
+        print("skipped: the package %s is not installed" % needed)
+        sys.exit(77)
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+parser = argparse.ArgumentParser()
+parser.add_argument("program")
+parser.add_argument("source")
+parser.add_argument("--steps", type=int, default=20)
+parser.add_argument("--temperature", type=float, default=1.0)
+parser.add_argument("--profile", default="exact", choices=("exact", "mma16"))
+parser.add_argument("--only", choices=("patched", "plain"))
+options = parser.parse_args()
+sys.path[:0] = [os.path.join(options.source, "python"), os.path.join(options.source, "tests", "serve")]
+os.environ.setdefault("LOCKSTEP_LIBRARY", os.path.join(os.path.dirname(os.path.abspath(options.program)),
+                                                       "liblockstep.so"))
+warnings.filterwarnings("ignore")
+
+import torch  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from serving import Server  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+
+import lockstep.trl  # noqa: E402
+
+DTYPE = torch.bfloat16 if options.profile == "mma16" else torch.float32
+
+
+def problems(n):
+    """Lines as tiny-sort reads them, and what it should answer."""
+    draw = random.Random(3)
+    digits = [[draw.randrange(10) for _ in range(draw.randrange(3, 6))] for _ in range(n)]
+    return Dataset.from_list([{"prompt": "sort %s:" % " ".join(map(str, d)), "answer": " ".join(map(str, sorted(d)))}
+                              for d in digits])
+
+
+def reward(completions, answer, **_):
+    """Share of the answer's characters that are right, 1 for all of it."""
+    pairs = [(c.strip(), w) for c, w in zip(completions, answer)]
+    return [sum(a == b for a, b in zip(c, w)) / max(len(w), len(c)) for c, w in pairs]
+
+
+class Told(TrainerCallback):
+    """What TRL logs, and how long its steps take without the first."""
+
+    def __init__(self):
+        self.rows = []
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if "sampling/sampling_logp_difference/max" in logs:
+            self.rows.append(logs)
+
+
+def run(patched, folder):
+    """TRL's logs of one run."""
+    source = os.path.join(options.source, "models", "tiny-sort")
+    start = os.path.join(folder, "start")
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPE)
+    model.save_pretrained(start)  # in the type that is trained, which is the type that is served
+    tokenizer.save_pretrained(start)
+    kind = ["--logprobs", "processed" if options.temperature != 1.0 else "raw", "--profile", options.profile]
+    server = Server(options.program, start, *kind, *(["--dtype", "bf16"] if options.profile == "mma16" else []))
+    config = GRPOConfig(
+        output_dir=os.path.join(folder, "out"), max_steps=options.steps, per_device_train_batch_size=16,
+        num_generations=8,
+        max_completion_length=12, learning_rate=3e-4, temperature=options.temperature, logging_steps=1, report_to=[],
+        save_strategy="no", use_cpu=True, seed=1, bf16=False, gradient_checkpointing=False, disable_tqdm=True,
+        top_k=0, dataloader_pin_memory=False, router_aux_loss_coef=0.0)
+    told = Told()
+    trainer = GRPOTrainer(model=model, reward_funcs=reward, args=config, train_dataset=problems(512),
+                          processing_class=tokenizer, callbacks=[told])
+    lockstep.trl.attach(trainer, server.url, folder, profile=options.profile, patched=patched,
+                        generation_kwargs={"seed": 5})
+    begin = time.time()
+    trainer.train()
+    seconds = time.time() - begin
+    updates = trainer.vllm_generation.version
+    server.stop()
+    return told.rows, updates, seconds / max(len(told.rows), 1)
+
+
+def main():
+    found = {}
+    for name in ("patched", "plain"):
+        if options.only in (None, name):
+            with tempfile.TemporaryDirectory() as folder:
+                found[name] = run(name == "patched", folder)
+    key = "sampling/sampling_logp_difference/"
+    print("\nstep " + "".join("| %-9s mean         max  reward " % name for name in found))
+    for i in range(options.steps):
+        print("%4d " % (i + 1) + "".join("| %14.6g %11.6g  %6.3f " % (
+            rows[i][key + "mean"], rows[i][key + "max"], rows[i]["reward"]) for rows, _, _ in found.values()))
+    good = True
+    for name, (rows, updates, seconds) in found.items():
+        values = [row[key + which] for row in rows for which in ("mean", "max")]
+        zero = len(rows) == options.steps and all(value == 0.0 for value in values)
+        print("%s: %d steps, weights sent %d times, %.2f s a step: the difference is %s" % (
+            name, len(rows), updates, seconds, "0.0 at every step" if zero else "at most %g" % max(values, default=-1)))
+        good &= zero == (name == "patched") and updates >= options.steps
+    print("trl %s, torch %s, transformers %s: %s" % (
+        *(importlib.metadata.version(p) for p in ("trl", "torch", "transformers")),
+        "as it should be" if good else "FAILED"))
+    return 0 if good else 1
+
+
+sys.exit(main())

@@ -1,0 +1,301 @@
+"""lockstep.patch and the layers it is made of: log-probabilities and gradients of patched Hugging Face models against
+the engine's scoring and trainer, bit for bit; the layers against float64; what is refused.
+
+Usage: check_patch.py [CASE...]; the package is found through PYTHONPATH, its library as the package says. Without
+torch, transformers or safetensors all of it is skipped."""
+
+import copy
+import glob
+import importlib.util
+import pathlib
+import sys
+import tempfile
+
+from harness import Report
+
+for needed in ("torch", "transformers", "safetensors"):
+    if importlib.util.find_spec(needed) is None:
+        print(f"python skipped: {needed} is not installed\n0 passed, 0 failed, 1 skipped")
+        sys.exit(0)
+
+import torch  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+import lockstep  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+F32, BF16, F64 = torch.float32, torch.bfloat16, torch.float64
+EXACT = ("jamba-dense", "jamba-moe", "jamba-odd", "jamba-nobias", "jamba-bf16", "mamba-small", "mamba-odd", "tiny-sort")
+MMA16 = ("jamba-bf16", "tiny-sort")
+LENGTHS = (130, 2, 65, 17, 64, 128, 3, 99, 33, 1, 80, 127, 16, 41, 55, 120, 7, 70)  # 1,058 tokens
+
+
+def path_of(name):
+    return str(ROOT / ("models" if name == "tiny-sort" else "tests/fixtures") / name)
+
+
+def load(name, profile="exact"):
+    return AutoModelForCausalLM.from_pretrained(path_of(name), dtype=BF16 if profile == "mma16" else F32)
+
+
+def draw(lengths, vocab, side):
+    """Sequences, and the same padded on a side with a mask."""
+    generator = torch.Generator().manual_seed(len(lengths))
+    sequences = [torch.randint(3, vocab, (n,), generator=generator) for n in lengths]
+    width = max(lengths) + 2
+    ids, mask = (torch.zeros((len(lengths), width), dtype=torch.int64) for _ in range(2))
+    for i, sequence in enumerate(sequences):
+        at = slice(width - len(sequence), width) if side == "left" else slice(0, len(sequence))
+        ids[i, at], mask[i, at] = sequence, 1
+    return sequences, ids, mask
+
+
+def integers(x):
+    return x.detach().contiguous().view({2: torch.int16, 4: torch.int32}[x.element_size()])
+
+
+def same_bits(name, got, want):
+    assert got.dtype == want.dtype and got.shape == want.shape, f"{name}: {got.dtype} {tuple(got.shape)}, " \
+        f"{want.dtype} {tuple(want.shape)} is wanted"
+    different = int((integers(got) != integers(want)).sum())
+    assert different == 0, f"{name}: {different} of {got.numel()} differ"
+
+
+def raises(words, function, *args, kind=lockstep.LockstepError, **kwargs):
+    try:
+        function(*args, **kwargs)
+    except kind as error:
+        assert words in str(error), f"'{words}' is not in: {error}"
+    else:
+        raise AssertionError(f"no {kind.__name__} about '{words}'")
+
+
+# ---- whole models ----
+
+
+def scores(name, profile):
+    """Padded on either side, from logits, or packed: always the bits of `score`."""
+    dtype = "bf16" if profile == "mma16" else "f32"
+    model = lockstep.patch(load(name, profile).eval(), profile=profile)
+    for side in ("left", "right"):
+        sequences, ids, mask = draw(LENGTHS, model.config.vocab_size, side)
+        with lockstep.Model(path_of(name), dtype=dtype, profile=profile, device="cpu", trains=False) as engine:
+            want = torch.cat([torch.from_numpy(x)[1:] for x in engine.score([s.numpy() for s in sequences])])
+        pairs = (mask[:, 1:] * mask[:, :-1]).bool()
+        with torch.no_grad():
+            got = lockstep.token_logprobs(model, ids, mask)
+            logits = model(input_ids=ids, attention_mask=mask).logits
+            last = model(input_ids=ids, attention_mask=mask, logits_to_keep=5).logits
+        same_bits(f"{side}: token_logprobs", got[pairs], want)
+        assert not got[~pairs].any(), f"{side}: padding has log-probabilities"
+        chosen = lockstep.selected_logprob(logits[:, :-1].contiguous(), ids[:, 1:])
+        same_bits(f"{side}: from logits", chosen[pairs], want)
+        same_bits(f"{side}: logits_to_keep", last, logits[:, -5:])
+    packed = torch.cat(sequences)[None]
+    positions = torch.cat([torch.arange(len(s)) for s in sequences])[None]
+    with torch.no_grad():
+        logits = model(input_ids=packed, position_ids=positions).logits[0]
+    ends = torch.tensor(LENGTHS).cumsum(0) - 1
+    inner = torch.ones(len(logits), dtype=torch.bool)
+    inner[ends] = False
+    same_bits("packed", lockstep.selected_logprob(logits[:-1], packed[0, 1:])[inner[:-1]], want)
+
+
+def moments(name, profile, sequences):
+    """Gradients of a supervised step by the engine's trainer, which has them as first moments where beta1 is 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        dtype = "bf16" if profile == "mma16" else "f32"
+        model = lockstep.Model(path_of(name), dtype=dtype, profile=profile, device="cpu")
+        trainer = lockstep.Trainer(model, beta1=0.0, clip=0.0, leaf=len(sequences), sequences_max=len(sequences),
+                                   length_max=256, rate=1e-4)
+        trainer.sft([s.numpy() for s in sequences])
+        trainer.save(folder)
+        return load_file(glob.glob(f"{folder}/step-*/optimizer.safetensors")[0])
+
+
+def moment_of(found, name, shape):
+    """That of a parameter of the module; experts lie in one tensor there."""
+    if ".experts." in name:
+        stem, halves = name.rsplit(".", 1)[0], ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
+        return torch.stack([torch.cat([found[f"m.{stem}.{e}.{half}.weight"] for half in halves])
+                            for e in range(shape[0])])
+    return found[f"m.{name}"].view(shape)
+
+
+def gradients(name, profile):
+    """Of 64 tokens of four sequences: those of one leaf of the trainer. Its factor 1/64 is exact but for tiny values,
+    its moments do not tell -0 from +0."""
+    model = lockstep.patch(load(name, profile).train(), profile=profile)
+    sequences, ids, mask = draw((17, 33, 5, 13), model.config.vocab_size, "left")
+    found = moments(name, profile, sequences)
+    for checkpointing in (False, True):
+        model.zero_grad()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        (-lockstep.token_logprobs(model, ids, mask).sum()).backward()
+        for parameter, value in model.named_parameters():
+            want = moment_of(found, parameter, value.shape).to(value.dtype)
+            same_bits(f"{parameter}, checkpointing {checkpointing}", value.grad / 64 + 0.0, want + 0.0)
+
+
+def near_autograd():
+    """And they are gradients: of the model unpatched, by autograd, within 1e-4 of the largest."""
+    for name in ("jamba-dense", "jamba-moe", "mamba-small"):
+        plain = load(name).train()
+        model = lockstep.patch(copy.deepcopy(plain))
+        _, ids, mask = draw((20, 33, 64), model.config.vocab_size, "left")
+        weight = torch.randn(ids[:, 1:].shape, generator=torch.Generator().manual_seed(2)) * mask[:, 1:] * mask[:, :-1]
+        (lockstep.token_logprobs(model, ids, mask) * weight).sum().backward()
+        logits = plain(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1]
+        (torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None])[..., 0] * weight).sum().backward()
+        for (parameter, got), want in zip(model.named_parameters(), plain.parameters()):
+            worst = ((got.grad - want.grad).abs().max() / want.grad.abs().max()).item()
+            assert worst <= 1e-4, f"{name}: {parameter}: {worst}"
+
+
+def stays():
+    """The same parameters under the same names; labels give a loss; a copy is one of its own."""
+    model = load("tiny-sort")
+    before = dict(model.named_parameters())
+    lockstep.patch(model)
+    assert all(before[name] is value for name, value in model.named_parameters()) and type(model).__name__ in \
+        model.config.architectures
+    _, ids, mask = draw((9, 12), model.config.vocab_size, "right")
+    out = model(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100))
+    want = -lockstep.token_logprobs(model, ids, mask).sum() / 19
+    assert abs(out.loss.item() - want.item()) < 1e-5, (out.loss, want)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for value in other.parameters():
+            value.zero_()
+    same_bits("after its copy changed", model(input_ids=ids, attention_mask=mask).logits, out.logits)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        again = lockstep.patch(AutoModelForCausalLM.from_pretrained(folder, dtype=F32))
+        same_bits("saved and loaded", again(input_ids=ids, attention_mask=mask).logits, out.logits)
+
+
+def refusals():
+    model = lockstep.patch(load("jamba-dense"))
+    _, ids, mask = draw((9, 12), model.config.vocab_size, "right")
+    hole = mask.clone()
+    hole[0, 4] = 0
+    raises("hole", model, input_ids=ids, attention_mask=hole)
+    raises("past_key_values", model, input_ids=ids, past_key_values=object())
+    raises("use_cache", model, input_ids=ids, use_cache=True)
+    raises("output_hidden_states", model, input_ids=ids, output_hidden_states=True)
+    raises("inputs_embeds", model, inputs_embeds=torch.zeros(1, 2, 64))
+    raises("position_ids", model, input_ids=ids, position_ids=torch.ones_like(ids))
+    raises("token 1000000", model, input_ids=torch.full((1, 2), 1000000))
+    raises("mma16", lockstep.patch, load("jamba-dense"), profile="mma16")
+    raises("JambaForCausalLM or MambaForCausalLM", lockstep.patch, torch.nn.Linear(2, 2))
+    raises("profile", lockstep.patch, load("jamba-dense"), profile="fast", kind=ValueError)
+    adapted = load("jamba-dense")
+    adapted.model.layers[0].feed_forward.up_proj = torch.nn.Sequential(adapted.model.layers[0].feed_forward.up_proj)
+    raises("layers.0.feed_forward.up_proj: Sequential", lockstep.patch, adapted)
+    raises("float16", lockstep.patch, load("jamba-dense").half())
+    mixture = lockstep.patch(load("jamba-moe"))
+    raises("output_router_logits", mixture, input_ids=ids, output_router_logits=True)
+
+    def _fused_forward(self, *args, **kwargs):
+        return None
+
+    model.forward = _fused_forward.__get__(model)
+    raises("call lockstep.patch", model, input_ids=ids)
+    lockstep.patch(model)(input_ids=ids)
+
+
+# ---- layers on their own ----
+
+
+def close(name, got, want, tolerance=2e-5):
+    worst = ((got.detach().to(F64) - want.detach()).abs().max() / want.detach().abs().max().clamp(min=1e-30)).item()
+    assert worst <= tolerance, f"{name}: {worst}"
+
+
+def against_float64(name, layer, reference, *tensors):
+    """Value and gradients of a layer on float32 tensors."""
+    ours = [t.clone().requires_grad_() for t in tensors]
+    theirs = [t.to(F64).requires_grad_() for t in tensors]
+    got, want = layer(*ours), reference(*theirs)
+    weight = torch.randn(want.shape, generator=torch.Generator().manual_seed(3), dtype=F64)
+    close(name, got, want)
+    (got * weight.to(got.dtype)).sum().backward()
+    (want * weight).sum().backward()
+    for i, (a, b) in enumerate(zip(ours, theirs)):
+        close(f"{name}: gradient {i}", a.grad, b.grad)
+
+
+def own_layers():
+    generator = torch.Generator().manual_seed(4)
+    batch = lockstep.Batch((5, 70, 1, 20), "cpu")
+
+    def random(*shape):
+        return torch.randn(shape, generator=generator)
+
+    def attention(qkv):
+        out = []
+        for part in qkv.split(batch.lengths):
+            q, k, v = (x.reshape(len(part), -1, 8).transpose(0, 1) for x in part.split((32, 16, 16), 1))
+            out.append(torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+                       .transpose(0, 1).reshape(len(part), 32))
+        return torch.cat(out)
+
+    F = torch.nn.functional
+    tokens = torch.randint(0, 11, (96,), generator=generator)
+    against_float64("linear", lambda *t: lockstep.linear(*t, batch=batch), F.linear, random(96, 24), random(17, 24),
+                    random(17))
+    against_float64("rmsnorm", lambda x, w: lockstep.rmsnorm(x, w, 1e-5), lambda x, w: F.rms_norm(x, (24,), w, 1e-5),
+                    random(96, 24), random(24))
+    against_float64("swiglu", lockstep.swiglu, lambda g, u: F.silu(g) * u, random(96, 12), random(96, 12))
+    against_float64("causal_attention", lambda x: lockstep.causal_attention(x, batch, 4, 2, 8), attention,
+                    random(96, 64))
+    against_float64("embedding", lambda w: lockstep.embed(tokens, w, 3),
+                    lambda w: F.embedding(tokens, w, padding_idx=3), random(11, 24))
+    raises("(rows, 6) is wanted", lockstep.linear, random(4, 5), random(3, 6), kind=ValueError)
+    raises("mma16", lockstep.linear, random(4, 6), random(3, 6), profile="mma16", kind=TypeError)
+    raises("at least one row", lockstep.Batch, (3, 0), "cpu", kind=ValueError)
+    raises("3 heads over 2", lockstep.causal_attention, random(96, 64), batch, 3, 2, 8, kind=ValueError)
+
+
+def own_mixer_and_head():
+    """Assembled by hand they are the first layer and the head of a patched model."""
+    model = lockstep.patch(load("jamba-dense").eval())
+    _, ids, _ = draw((40,), model.config.vocab_size, "right")
+    ids = ids[:, :40]
+    batch, layer = lockstep.Batch((40,), "cpu"), model.model.layers[0]
+    numerics = lockstep.Numerics(eps=model.model.final_layernorm.variance_epsilon)
+    m = layer.mamba
+    with torch.no_grad():
+        h = lockstep.embed(ids[0], model.model.embed_tokens.weight)
+        x = lockstep.rmsnorm(h, layer.input_layernorm.weight, numerics.eps)
+        y = lockstep.mixer(x, batch, m.in_proj.weight, m.conv1d.weight, m.x_proj.weight, m.dt_proj.weight,
+                           m.dt_proj.bias, m.A_log, m.D, m.out_proj.weight, m.in_proj.bias, m.conv1d.bias,
+                           m.out_proj.bias, m.dt_layernorm.weight, m.b_layernorm.weight, m.c_layernorm.weight, numerics)
+        f, mid = layer.feed_forward, h + y
+        x = lockstep.rmsnorm(mid, layer.pre_ff_layernorm.weight, numerics.eps)
+        gated = lockstep.swiglu(lockstep.linear(x, f.gate_proj.weight), lockstep.linear(x, f.up_proj.weight))
+        same_bits("layer", mid + lockstep.linear(gated, f.down_proj.weight), layer(h, lockstep_batch=batch))
+        for each in model.model.layers:
+            h = each(h, lockstep_batch=batch)
+        rows = torch.tensor([3, 39])
+        logits = lockstep.head(h, model.model.final_layernorm.weight, model.lm_head.weight, batch, rows, numerics)
+        same_bits("head", logits, model(input_ids=ids).logits[0, rows])
+
+
+def main(chosen):
+    report = Report()
+    cases = {f"scores_{profile}_{name}": (scores, name, profile)
+             for profile, names in (("exact", EXACT), ("mma16", MMA16)) for name in names}
+    cases |= {f"gradients_{profile}_{name}": (gradients, name, profile)
+              for profile, names in (("exact", EXACT), ("mma16", MMA16)) for name in names if name != "jamba-nobias"}
+    cases |= {case.__name__: (case,) for case in (near_autograd, stays, refusals, own_layers, own_mixer_and_head)}
+    for name, (function, *args) in cases.items():
+        if not chosen or any(word in name for word in chosen):
+            report.run(name, function, *args)
+    report.finish()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
