@@ -17,6 +17,7 @@
 #include "op/rmsnorm_backward.h"
 #include "op/sample.h"
 #include "op/scan.h"
+#include "op/support.h"
 #include "op/weight.h"
 
 static ls_status missing(const char *op, const char *backend, ls_error *err) {

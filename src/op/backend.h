@@ -52,6 +52,8 @@ extern "C" {
     OP(gather)               \
     OP(process)              \
     OP(sample)               \
+    OP(support)              \
+    OP(penalize)             \
     OP(differs)              \
     OP(adamw)                \
     OP(squares)              \

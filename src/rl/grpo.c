@@ -222,16 +222,17 @@ static ls_status make_engine(ls_engine **out, const grpo *g, double temperature,
 static ls_status open_engine(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     const ls_model_config *c = &g->model->config;
-    /* At temperature 1 what is sampled from is the model's own distribution. */
+    const ls_sampling sampling = ls_grpo_sampling(o);
     g->engine_opts = (ls_engine_opts){.dtype = (ls_dtype)o->train.dtype,
                                       .length_max = o->length,
-                                      .logprob_of = o->temperature == 1.0 ? LS_LOGPROB_RAW : LS_LOGPROB_PROCESSED,
-                                      .sampling = {.temperature = (float)o->temperature, .top_p = 1.0f},
+                                      .logprob_of = ls_logprob_of_drawn(&sampling),
+                                      .sampling = sampling,
+                                      .weighs = ls_sampling_truncates(&sampling),
                                       .stop = c->eos,
                                       .n_stop = c->n_eos,
                                       .inject = ls_grpo_inject(o)};
     LS_TRY(ls_grpo_levers(&g->engine_opts.levers, o, err));
-    g->engine_opts.sampling.seed = o->train.seed;
+    g->episodes->weighs = g->engine_opts.weighs;
     return make_engine(&g->engine, g, o->temperature, o->train.seed, err);
 }
 
@@ -243,6 +244,7 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
         .temperature = (float)o->temperature, .sequences_max = n, .entropy = true, .n_metrics = LS_GRPO_METRICS};
     const uint64_t identity = ls_config_digest(g->config) ^ g->data;
     ls_train_options_trainer(&opts, &o->train);
+    if (ls_grpo_truncates(g)) opts.truncation = &g->engine_opts.sampling;
     if (!ls_mul_i64(o->train.microbatch, o->train.leaf, &sequences) || sequences > n) sequences = n;
     if (opts.rows_max == 0 && !ls_mul_i64(sequences, o->length, &opts.rows_max))
         return LS_FAIL(err, LS_ERR_NOMEM, "a forward of %lld sequences of %lld tokens", (long long)sequences,

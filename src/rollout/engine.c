@@ -111,6 +111,9 @@ static ls_status check_request(const ls_engine *e, const ls_request *r, ls_error
         ls_error_prefix(err, "prompt %u, sample %u", p, s);
         return LS_ERR_ARG;
     }
+    if ((r->kept != NULL || r->log_mass != NULL) && !e->opts.weighs)
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "prompt %u, sample %u: the kept mass is wanted of an engine that does not weigh", p, s);
     if (ls_live_find(&e->waiting, r) != NULL)
         return LS_FAIL(err, LS_ERR_ARG, "prompt %u, sample %u: a request with this address is not finished", p, s);
     if (e->opts.requests_max > 0 && e->n_live >= e->opts.requests_max)

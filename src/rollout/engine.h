@@ -55,6 +55,11 @@ typedef struct ls_request {
     int32_t *completion; /* [max_tokens], caller's */
     float *logprob;      /* [max_tokens], caller's */
     uint64_t *weights;   /* [max_tokens], caller's, or NULL: version of the weights that drew the token */
+    /* What truncation left to draw from, [max_tokens], caller's, or NULL: how many tokens, and the logarithm of their
+     * mass at the temperature, of_all - of_kept of ls_head_weigh in float32, +0 where that is positive. Only of an
+     * engine that weighs. */
+    int32_t *kept;
+    float *log_mass;
     int64_t n_completion;
     float *prompt_logprob; /* [n_prompt - 1], caller's, or NULL: of prompt[i + 1] by the model itself (raw). The whole
                               prompt is computed for it, whatever is cached */
@@ -74,6 +79,7 @@ typedef struct ls_engine_opts {
     int64_t requests_max; /* that may be unfinished at once; 0: no more than memory holds */
     ls_logprob_of logprob_of;
     ls_sampling sampling;
+    bool weighs;         /* requests may ask for kept and log_mass */
     const int32_t *stop; /* [n_stop] token ids that end a completion and are its last token; copied */
     int64_t n_stop;
     uint64_t weights; /* version of the model's weights */

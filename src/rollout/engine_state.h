@@ -101,8 +101,10 @@ struct ls_engine {
     ls_sampling *sampling; /* [batch] */
     int64_t *drawn;        /* [batch] */
     float *logprob;        /* [batch] */
-    float *seen;           /* [rows][H]: what an observer is shown; NULL without */
-    float *row;            /* [V]: what a request is shown */
+    int64_t *kept;         /* [batch], as the next two: of an engine that weighs */
+    float *of_all, *of_kept;
+    float *seen; /* [rows][H]: what an observer is shown; NULL without */
+    float *row;  /* [V]: what a request is shown */
 };
 
 /* Moves cached state, unless that has failed before. */

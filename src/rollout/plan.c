@@ -21,8 +21,12 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static ls_head_opts head_opts(const ls_engine *e) {
-    return (ls_head_opts){
-        .dtype = e->opts.dtype, .rows_max = e->batch, .samples = true, .keeps_logits = true, .temperature = 1.0f};
+    return (ls_head_opts){.dtype = e->opts.dtype,
+                          .rows_max = e->batch,
+                          .samples = true,
+                          .keeps_logits = true,
+                          .weighs = e->opts.weighs,
+                          .temperature = 1.0f};
 }
 
 /* Bytes that a forward over the plan's rows works in: the workspace, and the residual stream. */
@@ -295,6 +299,9 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&e->sampling, b, sizeof *e->sampling, "draws", err));
     LS_TRY(ls_array_alloc((void **)&e->drawn, b, sizeof *e->drawn, "tokens", err));
     LS_TRY(ls_array_alloc((void **)&e->logprob, b, sizeof *e->logprob, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->kept, b, sizeof *e->kept, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->of_all, b, sizeof *e->of_all, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->of_kept, b, sizeof *e->of_kept, "log-probabilities", err));
     LS_TRY(ls_array_alloc((void **)&e->row, c->vocab, sizeof *e->row, "row of logits", err));
     for (int64_t i = 0; i < b; i++) e->lanes[e->n_lanes++] = (int32_t)(b - 1 - i);
     return LS_OK;
@@ -306,6 +313,9 @@ void ls_engine_deallocate(ls_engine *e) {
     free(e->recordings);
     free(e->row);
     free(e->seen);
+    free(e->of_kept);
+    free(e->of_all);
+    free(e->kept);
     free(e->logprob);
     free(e->drawn);
     free(e->sampling);

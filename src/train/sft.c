@@ -327,7 +327,7 @@ static ls_train_batch draw_batch(sft *s, int64_t step) {
         count += lay_out(s, k, &row);
         s->batch_offsets[i + 1] = row;
     }
-    return (ls_train_batch){s->batch_tokens, s->batch_offsets, s->batch_targets, n, (double)count};
+    return (ls_train_batch){s->batch_tokens, s->batch_offsets, s->batch_targets, n, (double)count, NULL};
 }
 
 /* The mean of -log-probability over the completion tokens of all held-out sequences, in their order. */
@@ -342,7 +342,7 @@ static ls_status measure_held_out(sft *s, double *loss, ls_error *err) {
             s->batch_offsets[++n] = row;
         }
         if (n == 0) break;
-        const ls_train_batch batch = {s->batch_tokens, s->batch_offsets, s->batch_targets, n, 1.0};
+        const ls_train_batch batch = {s->batch_tokens, s->batch_offsets, s->batch_targets, n, 1.0, NULL};
         LS_TRY(ls_trainer_score(s->trainer, &batch, s->held_logprobs, err));
         for (int64_t r = 0; r < row; r++)
             if (s->batch_targets[r] >= 0) sum -= (double)s->held_logprobs[r];
@@ -414,7 +414,7 @@ static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
         if (is_due(s->o->eval_every, step, t->steps)) LS_TRY(measure_held_out(s, &held_out, err));
         if (is_first(s)) {
             int64_t begins[2] = {0, n_rows};
-            const ls_train_batch told = {NULL, begins, NULL, 1, batch.count};
+            const ls_train_batch told = {NULL, begins, NULL, 1, batch.count, NULL};
             LS_TRY(log_step(s, &told, &stats, seconds, held_out, err));
             show(s, &stats, &told, seconds, held_out, &shown);
         }

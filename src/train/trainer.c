@@ -168,7 +168,8 @@ ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *direc
                                    .spans_max = spans,
                                    .recompute = opts->recompute,
                                    .temperature = opts->temperature,
-                                   .leaf_rows_max = opts->leaf_rows_max};
+                                   .leaf_rows_max = opts->leaf_rows_max,
+                                   .truncation = opts->truncation};
         LS_TRY_DONE(ls_tape_create(&t->tape, t->state.parameters, device, &tape, err));
     }
     LS_TRY_DONE(make_gradient(t, err));
@@ -347,6 +348,7 @@ static ls_status score_sequences(ls_trainer *t, const ls_train_batch *b, int64_t
                                  ls_error *err) {
     const int64_t row = b->offsets[first];
     LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + first, n, err));
+    ls_tape_support(t->tape, b->supports, row);
     return ls_tape_logprob(t->tape, b->targets + row, logprob + row, NULL, err);
 }
 
@@ -597,6 +599,7 @@ static ls_status forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
     const int64_t row = b->offsets[s->first], n_rows = b->offsets[s->first + s->n] - row;
     for (int64_t i = 0; i <= s->n; i++) t->offsets[i] = b->offsets[s->first + i] - row;
     LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + s->first, s->n, err));
+    ls_tape_support(t->tape, b->supports, row);
     LS_TRY(ls_tape_logprob(t->tape, b->targets + row, t->logprob, t->entropy, err));
     memset(t->d_logprob, 0, (size_t)n_rows * sizeof(float));
     if (o->entropy) memset(t->d_entropy, 0, (size_t)n_rows * sizeof(float));

@@ -48,10 +48,11 @@ typedef ls_status (*ls_train_loss)(void *context, const ls_train_rows *rows, ls_
 
 typedef struct ls_trainer_opts {
     /* These carry bits. */
-    ls_dtype dtype;         /* of activations */
-    float temperature;      /* of the log-probabilities */
-    int64_t leaf;           /* sequences of a leaf */
-    ls_adamw_options adamw; /* lr is not read: it is the rate's */
+    ls_dtype dtype;                /* of activations */
+    float temperature;             /* of the log-probabilities */
+    const ls_sampling *truncation; /* of them, as ls_tape_opts; NULL: none. Copied */
+    int64_t leaf;                  /* sequences of a leaf */
+    ls_adamw_options adamw;        /* lr is not read: it is the rate's */
     ls_rate rate;
     double max_norm; /* infinity: no clipping */
     /* These do not. */
@@ -100,7 +101,8 @@ typedef struct ls_train_batch {
     const int64_t *offsets; /* [n + 1], ascending from 0 or, for a part of a larger batch, from where it begins */
     const int64_t *targets; /* [offsets[n]]: what each row predicts, or -1 */
     int64_t n;
-    double count; /* the gradient is divided by it once: of tokens, for a mean over tokens */
+    double count;          /* the gradient is divided by it once: of tokens, for a mean over tokens */
+    ls_supports *supports; /* of a trainer that truncates: row r is that of tokens[r] (model/tape.h); else NULL */
 } ls_train_batch;
 
 typedef struct ls_train_stats {

@@ -63,6 +63,21 @@ static void settings_carry_no_bits_with_everything(void **state) {
     must_not_matter(base, COUNT(base), others, COUNT(others));
 }
 
+/* Truncated rollouts: supports found once a step, epochs and minibatches over them. */
+static void settings_carry_no_bits_with_truncation(void **state) {
+    static const char *const base[] = {"top_p=0.9",       "top_k=20",           "min_p=0.001",
+                                       "temperature=0.8", "dtype=bf16",         "epochs=2",
+                                       "minibatches=3",   "entropy_bonus=0.01", "leaf=3"};
+    static const char *const others[][4] = {
+        {"microbatch=1", "threads=2"},
+        {"microbatch=8", "recompute=true", "isa=generic"},
+        {"rows=80", "engine.batch=2", "engine.chunk=1", "engine.prefix=off"},
+        {"engine.preempt-every=3", "engine.preempt-by=alternate"},
+    };
+    (void)state;
+    must_not_matter(base, COUNT(base), others, COUNT(others));
+}
+
 /* Products in mma16, the reference's too: mismatch 0 in every step, and another run than exact in bf16. */
 static void settings_carry_no_bits_in_mma16(void **state) {
     static const char *const base[] = {"profile=mma16", "dtype=bf16", "beta=0.05", "minibatches=2", "leaf=3"};
@@ -119,7 +134,8 @@ static void turns_carry_no_bits(void **state) {
 /* What carries bits does. */
 static void options_carry_bits(void **state) {
     static const char *const sets[] = {"seed=1",          "rate=0.002",        "beta=0.1",      "advantages=rloo",
-                                       "temperature=0.9", "entropy_bonus=0.1", "minibatches=2", "epochs=2"};
+                                       "temperature=0.9", "entropy_bonus=0.1", "minibatches=2", "epochs=2",
+                                       "top_k=20",        "top_p=0.9",         "min_p=0.01"};
     uint64_t seen[COUNT(sets) + 1];
     (void)state;
     seen[COUNT(sets)] = digest_with(NULL, 0);
@@ -251,10 +267,11 @@ static void end_ranks(int64_t ranks, const pid_t *children) {
 static void processes_have_the_bits_of_one(void **state) {
     static const char *const sets[][6] = {
         {"minibatches=2", "reward_command=" JUDGE(""), "eval_every=2", "eval_n=5", NULL},
-        {"beta=0.05", "epochs=2", "minibatches=3", "leaf=3", "correction=token-truncate=2", NULL}};
+        {"beta=0.05", "epochs=2", "minibatches=3", "leaf=3", "correction=token-truncate=2", NULL},
+        {"top_p=0.9", "top_k=20", "epochs=2", "minibatches=3", "leaf=2", NULL}};
     test_forks();
     (void)state;
-    for (int k = 0; k < 2; k++) {
+    for (int64_t k = 0; k < COUNT(sets); k++) {
         int64_t n = 0;
         uint64_t want;
         while (sets[k][n] != NULL) n++;
@@ -472,6 +489,8 @@ static void impossible_options_are_named(void **state) {
         {"model=/nowhere", NULL, "/nowhere"},
         {"beta=0.1", "reference=/nowhere", "/nowhere"},
         {"profile=mma16", NULL, "profile mma16: activations are f32"},
+        {"top_p=0", NULL, "top_p: 0 is not in (0, 1]"},
+        {"beta=0.1", "top_p=0.9", "beta: 0.1 with top_k, top_p or min_p"},
     };
     (void)state;
     for (int64_t i = 0; i < COUNT(cases); i++) {
@@ -511,6 +530,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_carry_no_bits),
         cmocka_unit_test(settings_carry_no_bits_with_everything),
+        cmocka_unit_test(settings_carry_no_bits_with_truncation),
         cmocka_unit_test(settings_carry_no_bits_in_mma16),
         cmocka_unit_test(a_run_keeps_its_profile),
         cmocka_unit_test(turns_carry_no_bits),
