@@ -13,6 +13,8 @@ void ls_commit_finish(ls_engine *e, entry *x, ls_finish finish) {
         ls_waiting_remove(&e->waiting, x);
     }
     ls_live_remove(&e->waiting, x);
+    ls_tally_free(x->tally);
+    x->tally = NULL;
     x->next_free = e->free_entries;
     e->free_entries = x;
     e->n_live--;
@@ -111,6 +113,7 @@ static void accept_token(ls_engine *e, entry *x, int32_t token, float logprob) {
     x->drew = true;
     if (r->weights != NULL) r->weights[r->n_completion] = e->key.weights;
     r->completion[r->n_completion] = token;
+    if (x->tally != NULL) ls_tally_draw(x->tally, token);
     r->logprob[r->n_completion++] = recorded;
     e->stats.tokens++;
     if (is_stop(e, r, token))
@@ -134,6 +137,7 @@ ls_status ls_commit_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err) 
                                 : (ls_draw){LS_INJECTED(LS_INJECT_SEED_BY_SLOT) ? (uint32_t)r->slot : r->prompt_i,
                                             r->sample_i, (uint32_t)(r->n_prompt + r->n_completion)};
     }
+    LS_TRY(ls_penalty_write(e, n, rows, err));
     return ls_head_write(e->head, e->last_row, e->sampling, e->draws, rows, err);
 }
 
@@ -141,7 +145,9 @@ ls_status ls_commit_draw(ls_engine *e, int64_t rows, ls_error *err) {
     const bool raw = e->opts.logprob_of == LS_LOGPROB_RAW || LS_INJECTED(LS_INJECT_TEMPERATURE);
     ls_head *head = e->head;
     LS_TRY(ls_head_take(head, e->model, e->ws->a.x, e->tick->n_rows, NULL, rows, err));
+    LS_TRY(ls_penalty_apply(e, rows, false, err));
     LS_TRY(ls_head_process(head, NULL, NULL, err));
+    LS_TRY(ls_penalty_apply(e, rows, true, err));
     LS_TRY(ls_head_sample(head, NULL, err));
     if (e->opts.weighs) LS_TRY(ls_head_weigh(head, err));
     return ls_head_logprob(head, raw ? head->logits : head->processed, NULL, false, err);
