@@ -12,6 +12,7 @@
 #include "op/gather.h"
 #include "op/gemm_backward.h"
 #include "op/logprob.h"
+#include "op/lora.h"
 #include "op/moe_backward.h"
 #include "op/rmsnorm.h"
 #include "op/rmsnorm_backward.h"

@@ -56,6 +56,8 @@ extern "C" {
     OP(penalize)             \
     OP(differs)              \
     OP(adamw)                \
+    OP(lora_merge)           \
+    OP(lora_backward)        \
     OP(squares)              \
     OP(weight_cast)          \
     OP(widen)                \

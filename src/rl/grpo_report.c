@@ -225,7 +225,7 @@ static ls_status describe(const grpo *g, ls_bundle *b, ls_error *err) {
                      .sequence = g->gate.sequence,
                      .row = g->gate.row,
                      .n = g->rows.n};
-    return ls_parameters_digest(ls_trainer_state(g->trainer)->parameters, &b->weights, err);
+    return ls_parameters_digest(ls_trainer_state(g->trainer)->weights, &b->weights, err);
 }
 
 static ls_status list_sequences(const grpo *g, ls_bundle *b, char (**ids)[LS_EPISODE_ID_MAX], ls_error *err) {
@@ -258,7 +258,7 @@ static ls_status write_bundle(const grpo *g, const ls_bundle *b, ls_error *err) 
     snprintf(fresh, sizeof fresh, "%s/.step-%08lld.mismatch", g->checkpoints, (long long)g->step);
     LS_TRY_DONE(ls_directory_make(fresh, err));
     is_made = true;
-    LS_TRY_DONE(ls_saves_save_model(g->saves, fresh, ls_trainer_state(g->trainer)->parameters, err));
+    LS_TRY_DONE(ls_saves_save_model(g->saves, fresh, ls_trainer_state(g->trainer)->weights, err));
     LS_TRY_DONE(ls_bundle_write(fresh, b, g->config, err));
     LS_TRY_DONE(ls_replay(&g->result->finding, fresh, &replay, err));
     LS_TRY_DONE(ls_finding_save(fresh, &g->result->finding, err));

@@ -449,7 +449,7 @@ static ls_status mix_digest(grpo *g, ls_error *err) {
         hash = ls_fnv_mix(hash, &g->rows.rewards[s], (int64_t)sizeof g->rows.rewards[s]);
     }
     hash = ls_fnv_mix(hash, g->rows.recorded, g->rows.offsets[g->rows.n] * (int64_t)sizeof(float));
-    LS_TRY(ls_parameters_digest(ls_trainer_state(g->trainer)->parameters, &weights, err));
+    LS_TRY(ls_parameters_digest(ls_trainer_state(g->trainer)->weights, &weights, err));
     g->result->digest = ls_fnv_mix(hash, &weights, (int64_t)sizeof weights);
     return LS_OK;
 }

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "op/cpu/adamw_kernel.h"
+#include "op/cpu/lora_kernel.h"
 #include "op/cpu/sample_kernel.h"
 
 LS_KERNEL_TABLE(ls_adamw_kernel);
@@ -25,6 +26,9 @@ LS_KERNEL_TABLE(ls_logprob_backward_kernel);
 LS_KERNEL_TABLE(ls_logprob_combine_kernel);
 LS_KERNEL_TABLE(ls_logprob_kernel);
 LS_KERNEL_TABLE(ls_logprob_shard_kernel);
+LS_KERNEL_TABLE(ls_lora_backward_a_kernel);
+LS_KERNEL_TABLE(ls_lora_backward_b_kernel);
+LS_KERNEL_TABLE(ls_lora_merge_kernel);
 LS_KERNEL_TABLE(ls_moe_combine_backward_kernel);
 LS_KERNEL_TABLE(ls_moe_combine_kernel);
 LS_KERNEL_TABLE(ls_moe_route_backward_kernel);
@@ -501,6 +505,19 @@ ls_status ls_cpu_penalize(const ls_exec *exec, const ls_penalize_args *args, ls_
 ls_status ls_cpu_adamw(const ls_exec *exec, const ls_adamw_args *args, ls_error *err) {
     (void)err;
     RUN(adamw, blocks_of(args->n, LS_ADAMW_BLOCK), 20 * LS_ADAMW_BLOCK);
+    return LS_OK;
+}
+
+ls_status ls_cpu_lora_merge(const ls_exec *exec, const ls_lora_merge_args *args, ls_error *err) {
+    (void)err;
+    RUN(lora_merge, args->n, args->k * args->rank);
+    return LS_OK;
+}
+
+ls_status ls_cpu_lora_backward(const ls_exec *exec, const ls_lora_backward_args *args, ls_error *err) {
+    (void)err;
+    RUN(lora_backward_a, blocks_of(args->k, LS_LORA_BLOCK), LS_LORA_BLOCK * args->n * args->rank);
+    RUN(lora_backward_b, args->n, args->k * args->rank);
     return LS_OK;
 }
 
