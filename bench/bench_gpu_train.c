@@ -166,7 +166,7 @@ static ls_train_batch make_batch(batch_memory *m, const options *o, int64_t voca
         m->targets[i] = block.word[1] % (uint32_t)vocab;
     }
     for (int64_t i = 0; i <= o->sequences; i++) m->offsets[i] = i * o->tokens;
-    return (ls_train_batch){m->tokens, m->offsets, m->targets, o->sequences, (double)rows};
+    return (ls_train_batch){m->tokens, m->offsets, m->targets, o->sequences, (double)rows, NULL};
 }
 
 static ls_trainer *make_trainer(const options *o, ls_model *model, ls_device *device) {

@@ -278,7 +278,7 @@ static ls_train_batch lay_out(bench *b) {
             b->targets[s * rows + i] = i + 1 >= b->o->prompt ? b->tokens[s * b->length + i + 1] : -1;
         }
     for (int64_t s = 0; s <= b->n; s++) b->offsets[s] = s * rows;
-    return (ls_train_batch){b->rows, b->offsets, b->targets, b->n, (double)(b->n * b->o->new_tokens)};
+    return (ls_train_batch){b->rows, b->offsets, b->targets, b->n, (double)(b->n * b->o->new_tokens), NULL};
 }
 
 /* Every drawn token's bits; half of the sequences are to become likelier, half less. */

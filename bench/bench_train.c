@@ -47,7 +47,7 @@ static double time_step(const char *directory, ls_model *model, ls_device *devic
                                   .loss = loss};
     int32_t tokens[ROWS];
     int64_t offsets[SEQUENCES + 1] = {0}, targets[ROWS];
-    const ls_train_batch batch = {tokens, offsets, targets, SEQUENCES, ROWS};
+    const ls_train_batch batch = {tokens, offsets, targets, SEQUENCES, ROWS, NULL};
     double seconds[REPS];
     ls_trainer *trainer;
     ls_train_stats stats;

@@ -122,6 +122,12 @@ typedef struct lockstep_request {
      * whatever else runs. */
     uint32_t prompt, sample;
     int64_t priority; /* lower runs first; submission decides among equals */
+    /* Draws come from logits that are penalised for tokens that were there: repetition (above 0; 1: none) for those
+     * of prompt and completion, divided by it where they are positive, else multiplied; then frequency (0: none) for
+     * each time that the completion has a token, and presence (0: none) once. Recorded log-probabilities stay the
+     * model's own: an engine of LOCKSTEP_PROCESSED refuses them. */
+    float repetition_penalty, frequency_penalty, presence_penalty;
+    int32_t reserved; /* 0 */
 } lockstep_request;
 
 typedef enum lockstep_finish {

@@ -36,7 +36,7 @@ EngineOptions = _struct(
 
 Request = _struct(
     "Request", (c_size_t, "size"), (c_void_p, "tokens"), (c_int64, "n_tokens max_tokens"), (c_uint32, "prompt sample"),
-    (c_int64, "priority"))
+    (c_int64, "priority"), (c_float, "repetition_penalty frequency_penalty presence_penalty"), (c_int32, "reserved"))
 
 Result = _struct(
     "Result", (c_size_t, "size"), (c_int64, "ticket"), (c_uint32, "prompt sample"), (c_int32, "finish"),

@@ -177,12 +177,16 @@ class Engine(_Handle):
         self._prompts = {}  # of unfinished requests, by ticket
         self._own("engine", (self.model._use(), options))
 
-    def submit(self, tokens, *, max_tokens=128, prompt=0, sample=0, priority=0):
-        """Queues a prompt; its ticket. (prompt, sample) is the address of its random draws."""
+    def submit(self, tokens, *, max_tokens=128, prompt=0, sample=0, priority=0, repetition_penalty=1.0,
+               frequency_penalty=0.0, presence_penalty=0.0):
+        """Queues a prompt; its ticket. (prompt, sample) is the address of its random draws. Penalties change what is drawn;
+        log-probabilities stay the model's own."""
         ids = _array("tokens", tokens, np.int32)
         request, ticket = made(_embed.Request, "request"), c_int64()
         request.tokens, request.n_tokens, request.max_tokens = _pointer(ids), len(ids), max_tokens
         request.prompt, request.sample, request.priority = prompt, sample, priority
+        request.repetition_penalty, request.frequency_penalty = repetition_penalty, frequency_penalty
+        request.presence_penalty = presence_penalty
         call("engine_submit", self._use(), request, byref(ticket))
         self._prompts[ticket.value] = ids.copy()
         return ticket.value

@@ -1,4 +1,5 @@
 /* The engine of the interface: requests that it owns, and their results in the order in which they ended. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@
 /* A request and its result. */
 typedef struct job {
     ls_request request; /* first: the engine's view of it */
+    ls_penalties penalties;
     int64_t ticket;
     int32_t *prompt;
     struct job *next;
@@ -30,11 +32,13 @@ struct lockstep_engine {
 
 static const ls_api_struct options_struct = {"lockstep_engine_options", sizeof(lockstep_engine_options),
                                              sizeof(lockstep_engine_options)};
-static const ls_api_struct request_struct = {"lockstep_request", sizeof(lockstep_request), sizeof(lockstep_request)};
+static const ls_api_struct request_struct = {"lockstep_request", sizeof(lockstep_request),
+                                             offsetof(lockstep_request, repetition_penalty)};
 static const ls_api_struct result_struct = {"lockstep_result", sizeof(lockstep_result), sizeof(lockstep_result)};
 static const lockstep_engine_options option_defaults = {
     .size = sizeof(lockstep_engine_options), .length_max = 2048, .temperature = 1.0f, .top_p = 1.0f};
-static const lockstep_request request_defaults = {.size = sizeof(lockstep_request), .max_tokens = 128};
+static const lockstep_request request_defaults = {
+    .size = sizeof(lockstep_request), .max_tokens = 128, .repetition_penalty = 1.0f};
 
 void lockstep_engine_options_init(lockstep_engine_options *options, size_t size) {
     ls_api_init(options, size, &option_defaults, &options_struct);
@@ -147,6 +151,7 @@ static ls_status read_options(ls_engine_opts *opts, const lockstep_model *m, con
                              .length_max = o.length_max < c->positions_max ? o.length_max : c->positions_max,
                              .requests_max = o.requests_max,
                              .logprob_of = (ls_logprob_of)o.logprobs,
+                             .penalizes = o.logprobs == LOCKSTEP_RAW,
                              .weights = m->version};
     LS_TRY(read_levers(&opts->levers, &o, err));
     LS_TRY(read_stops(opts, &o, c, err));
@@ -215,6 +220,8 @@ static ls_status make_job(job **out, const lockstep_request *r, ls_error *err) {
     x->request.sample_i = r->sample;
     x->request.max_tokens = r->max_tokens;
     x->request.priority = r->priority;
+    x->penalties = (ls_penalties){r->repetition_penalty, r->frequency_penalty, r->presence_penalty};
+    x->request.penalties = &x->penalties;
     *out = x;
     x = NULL;
 done:

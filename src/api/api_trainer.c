@@ -182,7 +182,7 @@ static ls_status take_batch(lockstep_trainer *t, const lockstep_batch *theirs, l
 }
 
 static ls_train_batch rows_as_batch(const lockstep_trainer *t, double count) {
-    return (ls_train_batch){t->rows.tokens, t->rows.offsets, t->rows.targets, t->rows.n, count};
+    return (ls_train_batch){t->rows.tokens, t->rows.offsets, t->rows.targets, t->rows.n, count, NULL};
 }
 
 static ls_status score(lockstep_trainer *t, const lockstep_batch *theirs, float *logprob, ls_error *err) {

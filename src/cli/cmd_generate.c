@@ -19,6 +19,11 @@ static ls_status describe_run(ls_record *common, const ls_run_options *o, ls_err
     common->top_k = o->sampling.top_k;
     common->top_p = (double)o->sampling.top_p;
     common->min_p = (double)o->sampling.min_p;
+    if (ls_penalties_act(&o->penalties)) {
+        common->presence_penalty = (double)o->penalties.presence;
+        common->frequency_penalty = (double)o->penalties.frequency;
+        common->repetition_penalty = (double)o->penalties.repetition;
+    }
     common->weights = LS_JOB_WEIGHTS;
     ls_numerics_text(text, o->profile, o->dtype);
     LS_TRY(ls_text_copy(&common->digest, text, (int64_t)strlen(text), err));
@@ -53,6 +58,12 @@ static ls_status write_record(ls_json_out *json, const ls_job *job, const ls_rec
     record.n_completion = record.n_logprobs = r->n_completion;
     record.logprobs = r->logprob;
     record.logprob_missing = missing;
+    if (job->looks != NULL) {
+        const ls_sights *s = &job->looks[r - job->requests].sights;
+        record.n_top = s->top;
+        record.top_ids = s->top_id;
+        record.top_logprobs = s->top_logprob;
+    }
     record.finish = finish;
     record.sample = r->sample_i;
     if (job->tokenizer != NULL) {

@@ -206,6 +206,31 @@ static ls_status encode_prompts(ls_job *job, const ls_run_options *o, int64_t le
     return LS_OK;
 }
 
+/* Called by the engine with the logits of each drawn token. */
+static void look(void *context, int64_t position, int32_t token, const float *logits, int64_t vocab) {
+    ls_job_look *l = context;
+    (void)vocab;
+    if (l->error.status != LS_OK) return;
+    l->error.status =
+        ls_sights_look(&l->sights, l->job->tools, position - l->n_prompt, token, logits, l->sampling, l->of, &l->error);
+}
+
+static ls_status lay_out_looks(ls_job *job, const ls_run_options *o, ls_error *err) {
+    const int64_t vocab = job->model->config.vocab, top = o->top_logprobs < vocab ? o->top_logprobs : vocab;
+    if (top == 0) return LS_OK;
+    LS_TRY(ls_sight_tools_create(&job->tools, job->model->config.vocab, err));
+    LS_TRY(ls_array_alloc((void **)&job->looks, job->n_requests, sizeof *job->looks, "alternatives", err));
+    for (int64_t i = 0; i < job->n_requests; i++) {
+        ls_request *r = &job->requests[i];
+        ls_job_look *l = &job->looks[i];
+        *l = (ls_job_look){.job = job, .sampling = &o->sampling, .of = o->logprob_of, .n_prompt = r->n_prompt};
+        LS_TRY(ls_sights_init(&l->sights, r->max_tokens, top, false, false, err));
+        r->see = look;
+        r->see_context = l;
+    }
+    return LS_OK;
+}
+
 static ls_status lay_out_requests(ls_job *job, const ls_run_options *o, int64_t length_max, ls_error *err) {
     const int64_t max_tokens = o->max_tokens > 0 ? o->max_tokens : o->prompts != NULL ? 128 : 64;
     int64_t total;
@@ -229,6 +254,7 @@ static ls_status lay_out_requests(ls_job *job, const ls_run_options *o, int64_t 
         r->max_tokens = max_tokens < length_max - p->n_prompt ? max_tokens : length_max - p->n_prompt;
         r->completion = job->completions + i * max_tokens;
         r->logprob = job->logprobs + i * max_tokens;
+        r->penalties = ls_penalties_act(&o->penalties) ? &o->penalties : NULL;
         if (job->stop == NULL) continue;
         ls_stop_begin(&job->stop_states[i], job->stop);
         r->stop = ls_stop_reached;
@@ -292,6 +318,7 @@ ls_status ls_job_init(ls_job *job, ls_run_options *o, ls_error *err) {
     length_max = o->max_length > 0 ? o->max_length : job->model->config.positions_max;
     LS_TRY_DONE(encode_prompts(job, o, length_max, err));
     LS_TRY_DONE(lay_out_requests(job, o, length_max, err));
+    LS_TRY_DONE(lay_out_looks(job, o, err));
 done:
     return status;
 }
@@ -322,6 +349,7 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
                            .length_max = 1,
                            .logprob_of = o->logprob_of,
                            .sampling = o->sampling,
+                           .penalizes = ls_penalties_act(&o->penalties),
                            .stop = stop,
                            .n_stop = n_stop,
                            .weights = LS_JOB_WEIGHTS,
@@ -344,7 +372,12 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
     if (timing != NULL) LS_TRY_DONE(print_ticks(timing, job->stats.ticks, err));
     job->seconds = ls_clock_seconds() - start;
     job->n_generated = 0;
-    for (int64_t i = 0; i < job->n_requests; i++) job->n_generated += job->requests[i].n_completion;
+    for (int64_t i = 0; i < job->n_requests; i++) {
+        job->n_generated += job->requests[i].n_completion;
+        if (job->looks == NULL || job->looks[i].error.status == LS_OK) continue;
+        status = job->looks[i].error.status;
+        if (err != NULL) *err = job->looks[i].error;
+    }
 done:
     ls_timing_end(timing);
     ls_engine_free(engine);
@@ -366,6 +399,9 @@ ls_status ls_job_check(const ls_job *job, ls_error *err) {
 void ls_job_deinit(ls_job *job) {
     free(job->stop_states);
     ls_stop_free(job->stop);
+    for (int64_t i = 0; job->looks != NULL && i < job->n_requests; i++) ls_sights_deinit(&job->looks[i].sights);
+    free(job->looks);
+    ls_sight_tools_free(job->tools);
     free(job->logprobs);
     free(job->completions);
     free(job->requests);

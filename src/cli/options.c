@@ -24,6 +24,10 @@ enum {
     OPT_TOP_K,
     OPT_TOP_P,
     OPT_MIN_P,
+    OPT_PRESENCE,
+    OPT_FREQUENCY,
+    OPT_REPETITION,
+    OPT_TOP_LOGPROBS,
     OPT_SEED,
     OPT_LOGPROBS,
     OPT_IGNORE_EOS,
@@ -77,6 +81,12 @@ static const option_row rows[] = {
     {{"top-k", OPT_TOP_K, "N", 0, "Sample among the N likeliest tokens (0: all)", 0}, G | S | C},
     {{"top-p", OPT_TOP_P, "X", 0, "Sample among the likeliest tokens of this total probability (1)", 0}, G | S | C},
     {{"min-p", OPT_MIN_P, "X", 0, "Leave out tokens below this share of the largest probability (0)", 0}, G | S | C},
+    {{"presence-penalty", OPT_PRESENCE, "X", 0, "Taken off the logits of tokens that the completion has (0)", 0}, G},
+    {{"frequency-penalty", OPT_FREQUENCY, "X", 0, "The same for each time that it has them (0)", 0}, G},
+    {{"repetition-penalty", OPT_REPETITION, "X", 0,
+      "Divides positive logits of tokens of prompt and completion, multiplies others (1)", 0},
+     G},
+    {{"top-logprobs", OPT_TOP_LOGPROBS, "N", 0, "Also record the N likeliest tokens of each step (0)", 0}, G},
     {{"seed", OPT_SEED, "N", 0, "Seed of all random draws (0)", 0}, G | C},
     {{"seed", OPT_SEED, "N", 0, "Seed of requests that name none (another for each)", 0}, V},
     {{"logprobs", OPT_LOGPROBS, "KIND", 0,
@@ -207,6 +217,10 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_TOP_K: return ls_cli_int(&o->sampling.top_k, "--top-k", text, 0, INT32_MAX, err);
         case OPT_TOP_P: return parse_float(&o->sampling.top_p, "--top-p", text, 0, 1, err);
         case OPT_MIN_P: return parse_float(&o->sampling.min_p, "--min-p", text, 0, 1, err);
+        case OPT_PRESENCE: return parse_float(&o->penalties.presence, "--presence-penalty", text, -1e6, 1e6, err);
+        case OPT_FREQUENCY: return parse_float(&o->penalties.frequency, "--frequency-penalty", text, -1e6, 1e6, err);
+        case OPT_REPETITION: return parse_float(&o->penalties.repetition, "--repetition-penalty", text, 0, 1e6, err);
+        case OPT_TOP_LOGPROBS: return ls_cli_int(&o->top_logprobs, "--top-logprobs", text, 0, LS_TOP_LOGPROBS_MAX, err);
         case OPT_HOST: o->serve.host = text; return LS_OK;
         case OPT_NAME: o->serve.name = text; return LS_OK;
         case OPT_API_KEY_FILE: o->serve.api_key_file = text; return LS_OK;
@@ -308,6 +322,7 @@ static void set_defaults(ls_run_options *out, ls_command_kind command) {
     ls_serve_opts_init(&out->serve);
     out->device = LS_DEVICE_AUTO;
     out->score_batch = 4;
+    out->penalties.repetition = 1.0f;
     out->sampling.temperature = out->sampling.top_p = 1.0f;
 }
 
@@ -327,5 +342,9 @@ ls_status ls_run_options_parse(ls_run_options *out, ls_command_kind command, int
         ls_cli_usage(argv[0], "give one of --rollouts and --tokens");
     if (ls_lever_as_option(ls_levers_check(&out->levers, err), err) != LS_OK) return err->status;
     if (!(out->sampling.top_p > 0.0f)) return LS_FAIL(err, LS_ERR_ARG, "--top-p: 0 keeps no token");
+    if (!(out->penalties.repetition > 0.0f)) return LS_FAIL(err, LS_ERR_ARG, "--repetition-penalty: it is not above 0");
+    if (ls_penalties_act(&out->penalties) && out->logprob_of == LS_LOGPROB_PROCESSED)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                       "--logprobs: processed with penalties; what is recorded beside them is the model's own");
     return ls_sampling_check(&out->sampling, err);
 }

@@ -5,6 +5,7 @@
 #include "base/inject.h"
 #include "cli/commands.h"
 #include "model/score.h"
+#include "op/support.h"
 #include "rollout/levers.h"
 #include "serve/serve.h"
 
@@ -16,6 +17,7 @@ typedef enum ls_command_kind {
 } ls_command_kind;
 
 #define LS_STOP_TEXTS_MAX 64
+#define LS_TOP_LOGPROBS_MAX 256
 
 #define LS_PROFILE_HELP                                                                                            \
     "How dense products are summed: exact, or mma16, with --dtype bf16 and weights in bf16 (mma16 on a GPU where " \
@@ -36,6 +38,8 @@ typedef struct ls_run_options {
     bool has_profile;
     ls_logprob_of logprob_of;
     ls_sampling sampling;
+    ls_penalties penalties;
+    int64_t top_logprobs;
     bool ignore_eos, json, memory_plan, profile_ticks;
     ls_inject inject; /* none but in the laboratory's build */
     ls_serve_opts serve;

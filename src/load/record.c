@@ -23,6 +23,7 @@ void ls_record_init(ls_record *record) {
     record->sample = -1;
     record->top_k = -1;
     record->temperature = record->top_p = record->min_p = (double)NAN;
+    record->presence_penalty = record->frequency_penalty = record->repetition_penalty = (double)NAN;
     record->weights = record->slot = record->cache_hit = record->preemptions = -1;
 }
 
@@ -279,6 +280,9 @@ static ls_status read_meta(ls_record *record, const json_t *line, ls_error *err)
     LS_TRY_DONE(read_count(&record->top_k, meta, "top_k", err));
     LS_TRY_DONE(read_double(&record->top_p, meta, "top_p", err));
     LS_TRY_DONE(read_double(&record->min_p, meta, "min_p", err));
+    LS_TRY_DONE(read_double(&record->presence_penalty, meta, "presence_penalty", err));
+    LS_TRY_DONE(read_double(&record->frequency_penalty, meta, "frequency_penalty", err));
+    LS_TRY_DONE(read_double(&record->repetition_penalty, meta, "repetition_penalty", err));
     LS_TRY_DONE(read_name(&record->digest, meta, "digest", err));
     LS_TRY_DONE(read_count(&record->weights, meta, "weights", err));
     LS_TRY_DONE(read_count(&record->slot, meta, "slot", err));
@@ -509,6 +513,14 @@ static void write_ids(ls_json_out *json, const char *field, const int32_t *ids, 
     ls_json_end_array(json);
 }
 
+static void write_bits(ls_json_out *json, float value) {
+    uint32_t bits;
+    char text[9];
+    memcpy(&bits, &value, sizeof bits);
+    snprintf(text, sizeof text, "%08x", bits);
+    ls_json_string(json, NULL, text);
+}
+
 static void write_logprobs(ls_json_out *json, const ls_record *record) {
     if (!record->has_logprobs) return;
     ls_json_begin_array(json, "logprobs");
@@ -522,17 +534,34 @@ static void write_logprobs(ls_json_out *json, const ls_record *record) {
     ls_json_end_array(json);
     ls_json_begin_array(json, "logprob_bits");
     for (int64_t i = 0; i < record->n_logprobs; i++) {
-        uint32_t bits;
-        char text[9];
-        if (record->logprob_missing[i]) {
+        if (record->logprob_missing[i])
             ls_json_null(json, NULL);
-            continue;
-        }
-        memcpy(&bits, &record->logprobs[i], sizeof bits);
-        snprintf(text, sizeof text, "%08x", bits);
-        ls_json_string(json, NULL, text);
+        else
+            write_bits(json, record->logprobs[i]);
     }
     ls_json_end_array(json);
+}
+
+/* A list for each completion token; `what` is 0 for ids, 1 for log-probabilities, 2 for their bits. */
+static void write_top_lists(ls_json_out *json, const char *key, const ls_record *record, int what) {
+    ls_json_begin_array(json, key);
+    for (int64_t t = 0; t < record->n_completion; t++) {
+        ls_json_begin_array(json, NULL);
+        for (int64_t k = t * record->n_top; k < (t + 1) * record->n_top; k++) {
+            if (what == 0) ls_json_int(json, NULL, record->top_ids[k]);
+            if (what == 1) ls_json_float(json, NULL, record->top_logprobs[k]);
+            if (what == 2) write_bits(json, record->top_logprobs[k]);
+        }
+        ls_json_end_array(json);
+    }
+    ls_json_end_array(json);
+}
+
+static void write_top(ls_json_out *json, const ls_record *record) {
+    if (record->n_top == 0) return;
+    write_top_lists(json, "top_ids", record, 0);
+    write_top_lists(json, "top_logprobs", record, 1);
+    write_top_lists(json, "top_logprob_bits", record, 2);
 }
 
 static void write_levers(ls_json_out *json, const ls_record *record) {
@@ -558,6 +587,9 @@ static void write_meta(ls_json_out *json, const ls_record *record) {
     if (record->top_k >= 0) ls_json_int(json, "top_k", record->top_k);
     if (!isnan(record->top_p)) ls_json_double(json, "top_p", record->top_p);
     if (!isnan(record->min_p)) ls_json_double(json, "min_p", record->min_p);
+    if (!isnan(record->presence_penalty)) ls_json_double(json, "presence_penalty", record->presence_penalty);
+    if (!isnan(record->frequency_penalty)) ls_json_double(json, "frequency_penalty", record->frequency_penalty);
+    if (!isnan(record->repetition_penalty)) ls_json_double(json, "repetition_penalty", record->repetition_penalty);
     if (record->digest != NULL) ls_json_string(json, "digest", record->digest);
     if (record->weights >= 0) ls_json_int(json, "weights", record->weights);
     if (record->slot >= 0) ls_json_int(json, "slot", record->slot);
@@ -587,6 +619,7 @@ void ls_record_write(ls_json_out *json, const ls_record *record) {
     write_ids(json, "prompt_ids", record->prompt_ids, record->n_prompt);
     write_ids(json, record->is_tokens ? "token_ids" : "completion_ids", record->completion_ids, record->n_completion);
     write_logprobs(json, record);
+    write_top(json, record);
     if (record->finish != NULL) ls_json_string(json, "finish", record->finish);
     write_seed(json, record);
     if (record->sample >= 0) ls_json_int(json, "sample", record->sample);

@@ -14,10 +14,14 @@
  *     other, by more than 1e-4 of the value and 1e-6, are an error.
  *   - A finite log-probability above LS_LOGPROB_MAX is an error; up to there it is another engine's rounding.
  *   - Entries are one for each completion token, or, on a line with token_ids, one for each token after the first.
+ *   - "top_ids", "top_logprobs" and "top_logprob_bits" have for each completion token the likeliest tokens of its
+ *     step, likeliest first, the lower id among equals, and their log-probabilities, of what "logprob_of" says.
+ *   - meta.presence_penalty, frequency_penalty and repetition_penalty tell what draws were made with (op/support.h);
+ *     the log-probabilities are those without.
  *   - "finish" is "stop", "length", "cancel" or "error"; meta.error tells of the last. Their completions are as far as
  *     they came.
  *   - meta.levers maps names to texts and finite numbers.
- *   - "seed" is an integer, or its decimal text where it needs more than 63 bits, which JSON readers seldom have. */
+ *   - "seed" is an integer, or its decimal text where it needs more than 63 bits, which JSON readers seldom have.  */
 #ifndef LS_LOAD_RECORD_H
 #define LS_LOAD_RECORD_H
 
@@ -58,6 +62,9 @@ typedef struct ls_record {
     float *logprobs;          /* [n_logprobs], 0 where missing */
     uint8_t *logprob_missing; /* [n_logprobs], 0 or 1 */
     int64_t n_logprobs;
+    int64_t n_top;       /* the likeliest tokens of each completion token's step; 0: none. Written, not read */
+    int32_t *top_ids;    /* [n_completion][n_top], likeliest first; ties: the lower id */
+    float *top_logprobs; /* the same */
     char *finish;
     bool has_seed;
     uint64_t seed;
@@ -65,9 +72,10 @@ typedef struct ls_record {
     char *text;     /* ends in NUL and may contain more of them */
     int64_t text_bytes;
     bool has_meta;
-    char *logprob_of;                 /* "raw" or "processed" */
-    double temperature, top_p, min_p; /* NaN when absent */
-    int64_t top_k;                    /* -1 when absent */
+    char *logprob_of;                                               /* "raw" or "processed" */
+    double temperature, top_p, min_p;                               /* NaN when absent */
+    int64_t top_k;                                                  /* -1 when absent */
+    double presence_penalty, frequency_penalty, repetition_penalty; /* NaN when absent */
     char *digest;
     /* Which weights drew it, and how it came about, which says nothing about the result. */
     int64_t weights, slot, cache_hit, preemptions; /* -1 when absent */

@@ -152,6 +152,7 @@ static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *
         LS_TRY(ls_memory_write(l->device, t->d_logprob, d, n * (int64_t)sizeof *d, err));
         LS_TRY(ls_memory_write(l->device, t->d_entropy, de, n * (int64_t)sizeof *de, err));
         LS_TRY(ls_head_take(t->head, l->model, x, l->rows, index, n, err));
+        LS_TRY(ls_tape_restrict(t, index, l->row, n, err));
         LS_TRY(ls_head_logprob(t->head, t->head->logits, block, d_entropy != NULL, err));
         LS_TRY(block_backward(l, n_sequences, are_whole(sequences, n_sequences), d_entropy != NULL, err));
     }

@@ -31,6 +31,9 @@ static ls_status make_arrays(ls_head *h, const ls_model_config *c, ls_error *err
     LS_TRY(own(h, &h->sampling, (int64_t)sizeof *h->sampling, true, err));
     LS_TRY(own(h, &h->mask, 1, true, err));
     LS_TRY(own(h, &h->draws, (int64_t)sizeof *h->draws, true, err));
+    LS_TRY(own(h, &h->of_all, f32, o->weighs, err));
+    LS_TRY(own(h, &h->of_kept, f32, o->weighs, err));
+    LS_TRY(own(h, &h->draw_temperature, f32, o->weighs, err));
     return own(h, &h->kept, i64, true, err);
 }
 
@@ -48,6 +51,7 @@ int64_t ls_head_bytes(const ls_model_config *c, const ls_head_opts *o) {
     if (o->samples)
         row += (int64_t)c->vocab * (o->keeps_logits ? 12 : 8) + (int64_t)sizeof(ls_sampling) + 1 +
                (int64_t)sizeof(ls_draw) + (int64_t)sizeof(int64_t);
+    if (o->weighs) row += 3 * (int64_t)sizeof(float);
     return o->rows_max * row;
 }
 
@@ -87,12 +91,24 @@ void ls_head_free(ls_head *h) {
     if (h == NULL) return;
     {
         void *const arrays[] = {
-            h->index, h->targets,  h->x.data,  h->logits,     h->processed == h->logits ? NULL : h->processed,
-            h->mask,  h->sampling, h->draws,   h->kept,       h->sort_space,
-            h->lse,   h->entropy,  h->logprob, h->temperature};
+            h->index,   h->targets,         h->x.data,  h->logits,      h->processed == h->logits ? NULL : h->processed,
+            h->mask,    h->sampling,        h->draws,   h->kept,        h->sort_space,
+            h->lse,     h->entropy,         h->logprob, h->temperature, h->of_all,
+            h->of_kept, h->draw_temperature};
         for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) ls_memory_free(h->device, arrays[i]);
     }
     free(h);
+}
+
+#define LS_HEAD_WRITE 64
+
+/* From row i on. */
+static ls_status write_temperatures(ls_head *h, const ls_sampling *sampling, int64_t i, int64_t n, ls_error *err) {
+    float t[LS_HEAD_WRITE];
+    int64_t k = 0;
+    for (; k < LS_HEAD_WRITE && i + k < n; k++)
+        t[k] = sampling[i + k].temperature > 0.0f ? sampling[i + k].temperature : 1.0f;
+    return ls_memory_write(h->device, h->draw_temperature + i, t, k * (int64_t)sizeof *t, err);
 }
 
 ls_status ls_head_write(ls_head *h, const int64_t *index, const ls_sampling *sampling, const ls_draw *draws, int64_t n,
@@ -100,6 +116,7 @@ ls_status ls_head_write(ls_head *h, const int64_t *index, const ls_sampling *sam
     LS_ASSERT(n <= h->opts.rows_max, "%lld rows of %lld", (long long)n, (long long)h->opts.rows_max);
     LS_TRY(ls_memory_write(h->device, h->index, index, n * (int64_t)sizeof *index, err));
     LS_TRY(ls_memory_write(h->device, h->sampling, sampling, n * (int64_t)sizeof *sampling, err));
+    for (int64_t i = 0; h->opts.weighs && i < n; i += LS_HEAD_WRITE) LS_TRY(write_temperatures(h, sampling, i, n, err));
     return ls_memory_write(h->device, h->draws, draws, n * (int64_t)sizeof *draws, err);
 }
 
@@ -139,6 +156,23 @@ ls_status ls_head_sample(ls_head *h, const ls_draw *draws, ls_error *err) {
                                  .token = h->targets};
     if (draws != NULL) LS_TRY(ls_memory_write(h->device, h->draws, draws, h->n * (int64_t)sizeof *draws, err));
     return ls_sample(h->device, &args, err);
+}
+
+ls_status ls_head_weigh(ls_head *h, ls_error *err) {
+    ls_logprob_args args = {.logits = h->logits,
+                            .dtype = LS_F32,
+                            .rows = h->n,
+                            .vocab = h->vocab,
+                            .row_stride = h->vocab,
+                            .targets = h->targets,
+                            .ignore_index = -1,
+                            .temperature = h->draw_temperature,
+                            .logprob = h->of_all};
+    LS_TRY(ls_logprob(h->device, &args, err));
+    args.logits = h->processed;
+    args.temperature = NULL;
+    args.logprob = h->of_kept;
+    return ls_logprob(h->device, &args, err);
 }
 
 ls_status ls_head_logprob(ls_head *h, const float *logits, const int64_t *targets, bool entropy, ls_error *err) {

@@ -12,11 +12,18 @@
  * that was sampled from (processed: temperature, top-k, top-p and min-p applied). */
 typedef enum ls_logprob_of { LS_LOGPROB_RAW = 0, LS_LOGPROB_PROCESSED = 1 } ls_logprob_of;
 
+/* That of which a drawn token's log-probability is what it was drawn with. At temperature 1 and without truncation it
+ * is the model's own. */
+static inline ls_logprob_of ls_logprob_of_drawn(const ls_sampling *s) {
+    return s->temperature == 1.0f && !ls_sampling_truncates(s) ? LS_LOGPROB_RAW : LS_LOGPROB_PROCESSED;
+}
+
 typedef struct ls_head_opts {
     ls_dtype dtype; /* of activations */
     int64_t rows_max;
     bool samples;      /* ls_head_process is called; in place, or into `processed` where it is kept apart */
     bool keeps_logits; /* beside the processed ones */
+    bool weighs;       /* ls_head_weigh is called; needs both */
     bool trains;       /* lse and entropy are wanted */
     float temperature; /* of the log-probabilities; 1 is the model's own */
 } ls_head_opts;
@@ -38,7 +45,8 @@ typedef struct ls_head {
     ls_draw *draws;
     int64_t *kept;
     float *logprob, *lse, *entropy;
-    float *temperature; /* NULL for 1 */
+    float *temperature;                         /* NULL for 1 */
+    float *of_all, *of_kept, *draw_temperature; /* of ls_head_weigh; NULL without */
 } ls_head;
 
 ls_status ls_head_create(ls_head **out, ls_device *device, const ls_model_config *config, const ls_head_opts *opts,
@@ -61,6 +69,10 @@ ls_status ls_head_take(ls_head *head, const ls_model *model, ls_rows x, int64_t 
 ls_status ls_head_process(ls_head *head, const ls_sampling *sampling, const uint8_t *mask, ls_error *err);
 /* A token of each row into head->targets, -1 where nothing can be drawn; draws as index above. */
 ls_status ls_head_sample(ls_head *head, const ls_draw *draws, ls_error *err);
+/* What ls_head_process kept: head->of_all and head->of_kept are the log-probabilities of head->targets at the rows' own
+ * temperatures, over all tokens and over the kept ones. Their difference is the logarithm of the kept mass. Only where
+ * ls_head_write was given the sampling; a greedy row keeps all, at temperature 1. */
+ls_status ls_head_weigh(ls_head *head, ls_error *err);
 /* head->logprob of head->targets (rows with -1 give +0), from `logits`, which is head->logits or head->processed; with
  * lse and entropy where they are wanted. targets (host, [n]) are written first unless NULL. */
 ls_status ls_head_logprob(ls_head *head, const float *logits, const int64_t *targets, bool entropy, ls_error *err);

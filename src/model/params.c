@@ -134,7 +134,7 @@ void ls_parameters_free(ls_parameters *p) {
     free(p);
 }
 
-static ls_status settle(const ls_parameters *all, const ls_parameter *p, ls_error *err) {
+ls_status ls_parameter_settle(const ls_parameters *all, const ls_parameter *p, ls_error *err) {
     void *value = ls_parameter_value(p);
     const bool is_embedding = p->slot.kind == LS_SLOT_EMBED;
     const ls_gemm_weight *matrix = is_embedding ? &all->model->head : p->slot.matrix;
@@ -156,7 +156,7 @@ ls_status ls_parameters_round(ls_parameters *parameters, ls_error *err) {
 }
 
 ls_status ls_parameters_settle(ls_parameters *parameters, ls_error *err) {
-    for (int64_t i = 0; i < parameters->n; i++) LS_TRY(settle(parameters, &parameters->list[i], err));
+    for (int64_t i = 0; i < parameters->n; i++) LS_TRY(ls_parameter_settle(parameters, &parameters->list[i], err));
     return LS_OK;
 }
 

@@ -57,6 +57,8 @@ void *ls_parameter_value_at(const ls_parameter *parameter, int64_t element); /* 
 ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err);
 ls_status ls_parameters_round(ls_parameters *parameters, ls_error *err);  /* masters held here into values */
 ls_status ls_parameters_settle(ls_parameters *parameters, ls_error *err); /* values into the model */
+/* One of them. */
+ls_status ls_parameter_settle(const ls_parameters *parameters, const ls_parameter *parameter, ls_error *err);
 /* The parameter that belongs to this place of the model: a matrix, a vector, or the embedding. */
 const ls_parameter *ls_parameter_of(const ls_parameters *parameters, const void *place);
 /* 64-bit digest (FNV-1a) of names, shapes, types and values, in order: equal for equal weights. */

@@ -6,6 +6,7 @@
 #include "model/tape_state.h"
 
 #define PAGE_TOKENS 64
+#define LS_TRUNCATED_BLOCK 64 /* rows of a block that is not made smaller */
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -59,10 +60,31 @@ static ls_status make_host(ls_tape *t, ls_error *err) {
     return LS_OK;
 }
 
+static bool truncates(const ls_tape *t) { return t->opts.truncation != NULL; }
+
+/* Logits twice, and room to sort them: blocks are smaller. */
+static int64_t block_rows(const ls_tape *t) {
+    const int64_t rows = ls_head_block_rows(t->device, t->model->config.vocab, true);
+    return truncates(t) && rows >= 4 * LS_TRUNCATED_BLOCK ? rows / 4 : rows;
+}
+
+static ls_status make_support(ls_tape *t, ls_error *err) {
+    const int64_t rows = t->head->opts.rows_max;
+    const int64_t row_bytes = ls_support_words(t->head->vocab) * (int64_t)sizeof *t->support;
+    if (!truncates(t)) return LS_OK;
+    LS_TRY(ls_memory_alloc(t->device, (void **)&t->support, rows, row_bytes, "supports", err));
+    LS_TRY(ls_array_alloc((void **)&t->host_support, rows, row_bytes, "supports", err));
+    for (int64_t i = 0; i < rows; i++)
+        LS_TRY(ls_memory_write(t->device, &t->head->sampling[i], &t->truncation, sizeof t->truncation, err));
+    return LS_OK;
+}
+
 static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *err) {
     const int64_t rows = t->opts.rows_max;
     const ls_head_opts head = {.dtype = t->opts.dtype,
-                               .rows_max = ls_head_block_rows(t->device, c->vocab, true),
+                               .rows_max = block_rows(t),
+                               .samples = truncates(t),
+                               .keeps_logits = truncates(t),
                                .trains = true,
                                .temperature = t->opts.temperature};
     ls_cache_opts cache = {.dtype = t->opts.dtype, .n_slots = t->opts.spans_max, .page_tokens = PAGE_TOKENS};
@@ -73,6 +95,7 @@ static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *er
     LS_TRY(ls_batch_create(&t->batch, t->device, rows, t->opts.spans_max, cache.n_pages, err));
     LS_TRY(ls_batch_create(&t->leaf_batch, t->device, rows, t->opts.spans_max, cache.n_pages, err));
     LS_TRY(ls_head_create(&t->head, t->device, c, &head, err));
+    LS_TRY(make_support(t, err));
     LS_TRY(
         ls_memory_alloc(t->device, (void **)&t->sequences, t->opts.spans_max + 1, sizeof *t->sequences, "tape", err));
     LS_TRY(ls_memory_alloc(t->device, (void **)&t->head_sequences, head.rows_max + 1, sizeof *t->head_sequences, "tape",
@@ -101,6 +124,12 @@ ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_devi
     t->opts = *opts;
     t->opts.leaf_rows_max = larger(opts->leaf_rows_max, opts->rows_max);
     t->n_halves = 2 * (int64_t)c->n_layers;
+    if (truncates(t)) {
+        t->truncation = *opts->truncation;
+        t->truncation.temperature = opts->temperature;
+        t->opts.truncation = &t->truncation;
+        LS_TRY_DONE(ls_sampling_check(&t->truncation, err));
+    }
     if (opts->rows_max < 1 || opts->spans_max < 1 || !(opts->temperature > 0.0f)) {
         status = LS_FAIL(err, LS_ERR_ARG, "tape: %lld rows, %lld sequences, temperature %g", (long long)opts->rows_max,
                          (long long)opts->spans_max, (double)opts->temperature);
@@ -132,6 +161,8 @@ void ls_tape_free(ls_tape *t) {
     ls_memory_free(t->device, t->head_sequences);
     ls_memory_free(t->device, t->sequences);
     ls_memory_free(t->device, t->x_last.data);
+    ls_memory_free(t->device, t->support);
+    free(t->host_support);
     ls_head_free(t->head);
     ls_batch_free(t->leaf_batch);
     ls_batch_free(t->batch);
@@ -194,6 +225,41 @@ int64_t ls_tape_next_rows(const ls_tape *t, const int64_t *targets, int64_t *row
     return n;
 }
 
+void ls_tape_support(ls_tape *t, ls_supports *supports, int64_t row) {
+    LS_ASSERT(!truncates(t) || (supports != NULL && supports->vocab == t->head->vocab), "a tape that truncates");
+    t->supports = supports;
+    t->support_row = row;
+}
+
+/* The supports of the block's logits, as they are now, on the host. */
+static ls_status find_supports(ls_tape *t, int64_t n, ls_error *err) {
+    const int64_t words = ls_support_words(t->head->vocab);
+    const ls_support_args find = {t->head->processed, n, t->head->vocab, t->support, false};
+    LS_TRY(ls_head_process(t->head, NULL, NULL, err));
+    LS_TRY(ls_support(t->device, &find, err));
+    LS_TRY(ls_memory_read(t->device, t->host_support, t->support, n * words * (int64_t)sizeof *t->support, err));
+    return ls_device_wait(t->device, err);
+}
+
+ls_status ls_tape_restrict(ls_tape *t, const int64_t *index, int64_t base, int64_t n, ls_error *err) {
+    const int64_t words = truncates(t) ? ls_support_words(t->head->vocab) : 0;
+    const ls_support_args apply = {t->head->logits, n, t->head->vocab, t->support, true};
+    bool all_known = true;
+    if (!truncates(t)) return LS_OK;
+    LS_ASSERT(t->supports != NULL, "a tape that truncates was given no supports");
+    base += t->support_row;
+    for (int64_t i = 0; i < n; i++) all_known = all_known && ls_supports_has(t->supports, base + index[i]);
+    if (!all_known) LS_TRY(find_supports(t, n, err));
+    for (int64_t i = 0; i < n; i++) {
+        if (ls_supports_has(t->supports, base + index[i]))
+            ls_supports_get(t->supports, base + index[i], t->host_support + i * words);
+        else
+            LS_TRY(ls_supports_put(t->supports, base + index[i], t->host_support + i * words, err));
+    }
+    LS_TRY(ls_memory_write(t->device, t->support, t->host_support, n * words * (int64_t)sizeof *t->support, err));
+    return ls_support(t->device, &apply, err);
+}
+
 ls_status ls_tape_logprob(ls_tape *t, const int64_t *targets, float *logprob, float *entropy, ls_error *err) {
     int64_t index[LS_HEAD_BLOCK_MAX], block[LS_HEAD_BLOCK_MAX], row = 0, n;
     float values[2][LS_HEAD_BLOCK_MAX];
@@ -202,6 +268,7 @@ ls_status ls_tape_logprob(ls_tape *t, const int64_t *targets, float *logprob, fl
     while ((n = ls_tape_next_rows(t, targets, &row, t->rows, index, block)) > 0) {
         const int64_t bytes = n * (int64_t)sizeof(float);
         LS_TRY(ls_head_take(t->head, t->model, t->x_last, t->rows, index, n, err));
+        LS_TRY(ls_tape_restrict(t, index, 0, n, err));
         LS_TRY(ls_head_logprob(t->head, t->head->logits, block, entropy != NULL, err));
         LS_TRY(ls_memory_read(t->device, values[0], t->head->logprob, bytes, err));
         if (entropy != NULL) LS_TRY(ls_memory_read(t->device, values[1], t->head->entropy, bytes, err));

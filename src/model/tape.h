@@ -18,6 +18,8 @@
 #define LS_MODEL_TAPE_H
 
 #include "model/params.h"
+#include "model/supports.h"
+#include "op/sample.h"
 
 typedef struct ls_tape ls_tape;
 
@@ -27,6 +29,9 @@ typedef struct ls_tape_opts {
     bool recompute;              /* keep the residual stream only */
     float temperature;           /* of the log-probabilities; 1 is the model's own */
     int64_t leaf_rows_max;       /* tokens of a leaf of several parts; 0: a leaf is of one forward */
+    /* NULL: log-probabilities are over the whole vocabulary. Else over the support that top-k, top-p and min-p leave at
+     * the same temperature (op/sample.h); the seed is not read. Copied. */
+    const ls_sampling *truncation;
 } ls_tape_opts;
 
 ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_device *device, const ls_tape_opts *opts,
@@ -35,6 +40,9 @@ void ls_tape_free(ls_tape *tape);
 
 /* Runs n sequences packed one behind the other: sequence i is tokens [offsets[i], offsets[i + 1]). */
 ls_status ls_tape_forward(ls_tape *tape, const int32_t *tokens, const int64_t *offsets, int64_t n, ls_error *err);
+/* Of a tape that truncates, behind each forward: its row r is row `row` + r of supports, which the caller owns. A row
+ * that is known there has this support; another's is found from its logits when they are first there, and put there. */
+void ls_tape_support(ls_tape *tape, ls_supports *supports, int64_t row);
 /* Of the tape's rows: row r predicts targets[r], or nothing where it is -1 (0 then). entropy may be NULL. All are host
  * memory; waits for the device. */
 ls_status ls_tape_logprob(ls_tape *tape, const int64_t *targets, float *logprob, float *entropy, ls_error *err);

@@ -11,6 +11,7 @@ struct ls_tape {
     const ls_model *model;
     ls_device *device;
     ls_tape_opts opts;
+    ls_sampling truncation; /* what opts points to */
     ls_cache *cache;
     ls_batch *batch, *leaf_batch; /* of the last forward; of the leaf on its way back */
     ls_head *head;
@@ -43,8 +44,17 @@ struct ls_tape {
     float *dweight, *drouter;     /* [rows][k], [rows][E] */
     float *picked_dweight;        /* [rows][k] */
     float *d_logprob, *d_entropy; /* [rows of a head block] */
+
+    /* NULL unless it truncates. */
+    uint32_t *support;      /* [rows of a head block][words], device memory */
+    uint32_t *host_support; /* the same on the host */
+    ls_supports *supports;  /* the caller's */
+    int64_t support_row;    /* of the forward's first row there */
 };
 
+/* Takes the logits of the head's block, rows index[0..n) + base of the tape, down to their supports; nothing where the
+ * tape does not truncate. */
+ls_status ls_tape_restrict(ls_tape *tape, const int64_t *index, int64_t base, int64_t n, ls_error *err);
 /* Rows with a target among [*row, end), at most a head block of them: their numbers in the tape and their targets. *row
  * moves on; returns their number. */
 int64_t ls_tape_next_rows(const ls_tape *tape, const int64_t *targets, int64_t *row, int64_t end, int64_t *index,

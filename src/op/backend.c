@@ -12,11 +12,13 @@
 #include "op/gather.h"
 #include "op/gemm_backward.h"
 #include "op/logprob.h"
+#include "op/lora.h"
 #include "op/moe_backward.h"
 #include "op/rmsnorm.h"
 #include "op/rmsnorm_backward.h"
 #include "op/sample.h"
 #include "op/scan.h"
+#include "op/support.h"
 #include "op/weight.h"
 
 static ls_status missing(const char *op, const char *backend, ls_error *err) {

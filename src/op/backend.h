@@ -52,8 +52,12 @@ extern "C" {
     OP(gather)               \
     OP(process)              \
     OP(sample)               \
+    OP(support)              \
+    OP(penalize)             \
     OP(differs)              \
     OP(adamw)                \
+    OP(lora_merge)           \
+    OP(lora_backward)        \
     OP(squares)              \
     OP(weight_cast)          \
     OP(widen)                \

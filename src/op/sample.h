@@ -28,6 +28,11 @@ typedef struct ls_sampling {
     uint64_t seed;
 } ls_sampling;
 
+/* Whether some tokens with a probability may be left out. */
+static inline bool ls_sampling_truncates(const ls_sampling *s) {
+    return s->top_k > 0 || s->top_p < 1.0f || s->min_p > 0.0f;
+}
+
 typedef struct ls_draw {
     uint32_t prompt, sample, position;
 } ls_draw;

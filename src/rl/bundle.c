@@ -41,9 +41,12 @@ static ls_status write_record(ls_json_out *json, const ls_bundle *b, const ls_bu
     record.has_logprobs = record.has_seed = record.has_meta = true;
     record.logprobs = (float *)(uintptr_t)(logprob + first);
     record.logprob_missing = missing;
-    record.seed = b->seed;
+    record.seed = b->sampling.seed;
     record.sample = (s - b->sequences) % b->samples;
-    record.temperature = (double)b->temperature;
+    record.temperature = (double)b->sampling.temperature;
+    record.top_k = b->sampling.top_k;
+    record.top_p = (double)b->sampling.top_p;
+    record.min_p = (double)b->sampling.min_p;
     record.slot = s->slot;
     record.cache_hit = s->n_hit;
     record.preemptions = s->n_preempted;
@@ -107,13 +110,16 @@ static void write_levers(ls_json_out *json, const ls_levers *levers) {
 static void write_members(ls_json_out *json, const ls_bundle *b, const ls_config *config) {
     char numerics[LS_NUMERICS_BYTES], seed[32];
     ls_numerics_text(numerics, b->profile, b->dtype);
-    snprintf(seed, sizeof seed, "%llu", (unsigned long long)b->seed);
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)b->sampling.seed);
     ls_json_int(json, "format", FORMAT);
     ls_json_int(json, "step", b->step);
     ls_json_string(json, "numerics", numerics);
     ls_json_string(json, "dtype", ls_dtype_name(b->dtype));
     ls_json_string(json, "profile", ls_profile_name(b->profile));
-    ls_json_double(json, "temperature", (double)b->temperature);
+    ls_json_double(json, "temperature", (double)b->sampling.temperature);
+    ls_json_int(json, "top_k", b->sampling.top_k);
+    ls_json_double(json, "top_p", (double)b->sampling.top_p);
+    ls_json_double(json, "min_p", (double)b->sampling.min_p);
     ls_json_string(json, "seed", seed);
     write_hex(json, "weights", b->weights, 16);
     ls_json_int(json, "first_prompt", b->first_prompt);
@@ -226,6 +232,16 @@ done:
     return status;
 }
 
+/* Bundles of runs without truncation may lack it. */
+static ls_status read_truncation(const ls_node *root, ls_sampling *s, ls_error *err) {
+    ls_node child;
+    s->top_p = 1.0f;
+    if (ls_node_get(root, "top_k", &child)) LS_TRY(ls_node_int(&child, 0, INT64_MAX, &s->top_k, err));
+    if (ls_node_get(root, "top_p", &child)) s->top_p = (float)ls_node_number(&child);
+    if (ls_node_get(root, "min_p", &child)) s->min_p = (float)ls_node_number(&child);
+    return ls_sampling_check(s, err);
+}
+
 static ls_status read_members(const ls_node *root, ls_bundle *b, ls_error *err) {
     const char *dtype, *profile = "exact";
     ls_node first, child;
@@ -240,9 +256,10 @@ static ls_status read_members(const ls_node *root, ls_bundle *b, ls_error *err) 
     if (!ls_profile_parse(&b->profile, profile))
         return ls_node_fail(root, LS_ERR_FORMAT, err, "profile: '%.60s' is not exact or mma16", profile);
     LS_TRY(ls_node_need(root, "temperature", &child, err));
-    b->temperature = (float)ls_node_number(&child);
-    if (!(b->temperature > 0.0f)) return ls_node_fail(&child, LS_ERR_FORMAT, err, "is not above 0");
-    LS_TRY(read_uint(root, "seed", 10, &b->seed, err));
+    b->sampling.temperature = (float)ls_node_number(&child);
+    if (!(b->sampling.temperature > 0.0f)) return ls_node_fail(&child, LS_ERR_FORMAT, err, "is not above 0");
+    LS_TRY(read_truncation(root, &b->sampling, err));
+    LS_TRY(read_uint(root, "seed", 10, &b->sampling.seed, err));
     LS_TRY(read_uint(root, "weights", 16, &b->weights, err));
     LS_TRY(read_int(root, "first_prompt", 0, UINT32_MAX, &prompt, err));
     b->first_prompt = (uint32_t)prompt;

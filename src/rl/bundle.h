@@ -27,9 +27,9 @@ typedef struct ls_bundle {
     int64_t step;
     ls_dtype dtype;
     ls_profile profile;
-    float temperature;
-    uint64_t seed, weights; /* weights: their digest */
-    uint32_t first_prompt;  /* address of sequence 0; sequence i is sample i % samples of prompt first + i / samples */
+    ls_sampling sampling;  /* of the rollout: temperature and truncation; its seed */
+    uint64_t weights;      /* their digest */
+    uint32_t first_prompt; /* address of sequence 0; sequence i is sample i % samples of prompt first + i / samples */
     int64_t samples, length;
     int64_t slots; /* of the engine's plan */
     ls_levers levers;

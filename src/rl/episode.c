@@ -37,6 +37,8 @@ ls_status ls_episodes_create(ls_episodes **out, int64_t n_problems, int64_t samp
     LS_TRY_DONE(ls_array_alloc((void **)&e->tokens, total, sizeof *e->tokens, "tokens", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->logprobs, total, sizeof *e->logprobs, "log-probabilities", err));
     LS_TRY_DONE(ls_array_alloc((void **)&e->drawn, total, 1, "tokens", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->kept, total, sizeof *e->kept, "log-probabilities", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&e->log_masses, total, sizeof *e->log_masses, "log-probabilities", err));
     *out = e;
     e = NULL;
 done:
@@ -73,6 +75,8 @@ void ls_episodes_free(ls_episodes *e) {
     free(e->tokens);
     free(e->logprobs);
     free(e->drawn);
+    free(e->kept);
+    free(e->log_masses);
     free(e);
 }
 
@@ -152,6 +156,8 @@ ls_status ls_episodes_begin(ls_episodes *e, const ls_world *w, ls_task_split spl
                                     .tokens = e->tokens + at,
                                     .logprob = e->logprobs + at,
                                     .drawn = e->drawn + at,
+                                    .kept = e->kept + at,
+                                    .log_mass = e->log_masses + at,
                                     .reward = (double)NAN,
                                     .slot = -1};
         }
@@ -174,6 +180,10 @@ static void ask(ls_episodes *e, const ls_world *w, int64_t episode_i, int64_t k)
                                   .max_tokens = e->max_tokens < room ? e->max_tokens : room,
                                   .completion = x->tokens + x->n,
                                   .logprob = x->logprob + x->n};
+    if (e->weighs) {
+        e->requests[k].kept = x->kept + x->n;
+        e->requests[k].log_mass = x->log_mass + x->n;
+    }
     if (w->stop == NULL) return;
     ls_stop_begin(&e->stops[k], w->stop);
     e->requests[k].stop = ls_stop_reached;

@@ -45,6 +45,8 @@ typedef struct ls_episode {
     int32_t *tokens;             /* [length] */
     float *logprob;              /* [length], where drawn */
     uint8_t *drawn;              /* [length], 0 or 1 */
+    int32_t *kept;               /* [length], where drawn and weighed: tokens that truncation left to draw from */
+    float *log_mass;             /* the same: the logarithm of their mass */
     int64_t n, n_prompt, n_drawn;
     ls_reply replies[LS_TURNS_MAX];      /* what was drawn, as text */
     ls_reply observations[LS_TURNS_MAX]; /* what an environment said to each; text NULL: nothing */
@@ -76,6 +78,9 @@ typedef struct ls_episodes {
     int32_t *tokens;
     float *logprobs;
     uint8_t *drawn;
+    bool weighs; /* requests ask what truncation kept: the engine must weigh; false until the caller sets it */
+    int32_t *kept;
+    float *log_masses;
 } ls_episodes;
 
 /* length: tokens of an episode; max_tokens: of one completion. */

@@ -62,6 +62,8 @@ static ls_status go_on(grpo *g, ls_error *err) {
 
 /* ---- opening ---- */
 
+static const char *weights_of(const grpo *g) { return ls_train_options_weights(&g->o->train, g->begin); }
+
 /* Where the run begins: at its newest checkpoint, or with the model. */
 static ls_status find_beginning(grpo *g, ls_error *err) {
     const ls_train_options *t = &g->o->train;
@@ -80,7 +82,7 @@ static ls_status find_beginning(grpo *g, ls_error *err) {
         g->begin_update = update;
     else
         snprintf(g->begin, sizeof g->begin, "%s", t->model);
-    if (ls_grpo_writes(g)) LS_TRY(ls_saves_keep_files(g->saves, g->begin, err));
+    if (ls_grpo_writes(g)) LS_TRY(ls_saves_keep_files(g->saves, weights_of(g), err));
     return LS_OK;
 }
 
@@ -161,7 +163,7 @@ static ls_status open_world(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     const char *stop = o->stop;
     ls_status status;
-    LS_TRY_DONE(ls_tokenizer_open(&g->tokenizer, g->begin, err));
+    LS_TRY_DONE(ls_tokenizer_open(&g->tokenizer, weights_of(g), err));
     LS_TRY_DONE(open_reward(g, err));
     LS_TRY_DONE(open_problems(g, err));
     if (stop[0] != '\0' && (status = ls_stop_create(&g->stop, g->tokenizer, &stop, 1, err)) != LS_OK) {
@@ -222,16 +224,17 @@ static ls_status make_engine(ls_engine **out, const grpo *g, double temperature,
 static ls_status open_engine(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     const ls_model_config *c = &g->model->config;
-    /* At temperature 1 what is sampled from is the model's own distribution. */
+    const ls_sampling sampling = ls_grpo_sampling(o);
     g->engine_opts = (ls_engine_opts){.dtype = (ls_dtype)o->train.dtype,
                                       .length_max = o->length,
-                                      .logprob_of = o->temperature == 1.0 ? LS_LOGPROB_RAW : LS_LOGPROB_PROCESSED,
-                                      .sampling = {.temperature = (float)o->temperature, .top_p = 1.0f},
+                                      .logprob_of = ls_logprob_of_drawn(&sampling),
+                                      .sampling = sampling,
+                                      .weighs = ls_sampling_truncates(&sampling),
                                       .stop = c->eos,
                                       .n_stop = c->n_eos,
                                       .inject = ls_grpo_inject(o)};
     LS_TRY(ls_grpo_levers(&g->engine_opts.levers, o, err));
-    g->engine_opts.sampling.seed = o->train.seed;
+    g->episodes->weighs = g->engine_opts.weighs;
     return make_engine(&g->engine, g, o->temperature, o->train.seed, err);
 }
 
@@ -243,6 +246,7 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
         .temperature = (float)o->temperature, .sequences_max = n, .entropy = true, .n_metrics = LS_GRPO_METRICS};
     const uint64_t identity = ls_config_digest(g->config) ^ g->data;
     ls_train_options_trainer(&opts, &o->train);
+    if (ls_grpo_truncates(g)) opts.truncation = &g->engine_opts.sampling;
     if (!ls_mul_i64(o->train.microbatch, o->train.leaf, &sequences) || sequences > n) sequences = n;
     if (opts.rows_max == 0 && !ls_mul_i64(sequences, o->length, &opts.rows_max))
         return LS_FAIL(err, LS_ERR_NOMEM, "a forward of %lld sequences of %lld tokens", (long long)sequences,
@@ -252,7 +256,7 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
                        (long long)o->length);
     LS_TRY(ls_train_options_comm(&g->comm, &o->train, g->device, identity, err));
     opts.comm = g->comm;
-    LS_TRY(ls_trainer_create(&g->trainer, g->model, g->begin, g->device, &opts, err));
+    LS_TRY(ls_trainer_create(&g->trainer, g->model, weights_of(g), g->device, &opts, err));
     g->rows_max = opts.rows_max;
     return LS_OK;
 }
@@ -300,7 +304,7 @@ static ls_status open_all(grpo *g, ls_error *err) {
     LS_TRY(ls_correction_parse(&g->correction, g->o->correction, err));
     LS_TRY(find_beginning(g, err));
     LS_TRY(ls_train_options_device(&g->device, &g->choice, &g->o->train, err));
-    LS_TRY(ls_train_options_open(&g->model, g->device, g->begin, &g->o->train, err));
+    LS_TRY(ls_train_options_open(&g->model, g->device, weights_of(g), &g->o->train, err));
     LS_TRY(ls_model_check_gradient(g->model, err)); /* not after all else */
     LS_TRY(open_world(g, err));
     LS_TRY(open_reference(g, err));

@@ -13,6 +13,12 @@
  *              index order; their order is drawn for each epoch. One whose tokens all do not count is passed over.
  *              loss: rl/loss.h. o is what the rollout recorded or, with gate=warn, differing bits and a correction,
  *              what the trainer's forward gave before the step's first update; corrections compare that with the record
+ * Where rollouts are truncated (top_k, top_p, min_p) every token is learnt from under the distribution that it was
+ * drawn from: the model's at the temperature, over the support that was kept, renormalised. The rollout records how
+ * many tokens were kept and their mass. The trainer finds the same support in the forward that has the record's bits
+ * and keeps it for the updates of the step (model/supports.h): ratios, gradient and entropy are of that support.
+ * Nothing is learnt of tokens outside of it.
+ *
  * The gate's equality makes every ratio of the step's first update exactly 1 and k1, k2, k3 and the clipped fraction
  * exactly 0, which is asserted.
  *
@@ -57,6 +63,8 @@ typedef struct ls_grpo_options {
     char task[LS_OPTION_TEXT_MAX], task_options[LS_OPTION_TEXT_MAX], stop[LS_OPTION_TEXT_MAX];
     int64_t prompts, samples, max_tokens, length;
     double temperature;
+    int64_t top_k;
+    double top_p, min_p;
     int32_t advantages; /* ls_advantage_kind */
     bool population, drop_equal;
     double advantage_eps;
@@ -90,6 +98,8 @@ void ls_grpo_options_init(ls_grpo_options *options, ls_config *config);
 ls_status ls_grpo_options_check(ls_grpo_options *options, ls_error *err);
 /* The parts that follow from checked options. */
 ls_status ls_grpo_levers(ls_levers *out, const ls_grpo_options *options, ls_error *err);
+/* Of rollouts, and of the log-probabilities that are learnt from; with the run's seed. */
+ls_sampling ls_grpo_sampling(const ls_grpo_options *options);
 ls_loss_options ls_grpo_loss(const ls_grpo_options *options);
 ls_advantage_options ls_grpo_advantages(const ls_grpo_options *options);
 ls_inject ls_grpo_inject(const ls_grpo_options *options);

@@ -33,6 +33,10 @@ static const ls_option rows[] = {
     INT(true, length, 0, 1 << 24,
         "Tokens of an episode, prompt and all turns, at most (0: max_tokens + 128, with data + 512)"),
     NUMBER(true, temperature, 1e-6, 1e6, "Of rollouts, and of the log-probabilities that are learnt from"),
+    INT(true, top_k, 0, 1 << 30,
+        "Rollouts draw from this many of the likeliest tokens, and that is learnt (0: from all)"),
+    NUMBER(true, top_p, 0, 1, "The same: from the fewest tokens with this probability together (1: from all)"),
+    NUMBER(true, min_p, 0, 1, "The same: from tokens of this part of the likeliest one's probability (0: from all)"),
     CHOICE(true, advantages, ls_advantage_names, "Reward to advantage: mean, std or rloo (docs/grpo.md)"),
     SWITCH(true, population, "Of std: the deviation divides by n, not n - 1"),
     NUMBER(true, advantage_eps, 0, 1e6, "Of std: added to the deviation"),
@@ -115,7 +119,7 @@ void ls_grpo_options_init(ls_grpo_options *o, ls_config *config) {
     snprintf(o->stop, sizeof o->stop, LS_STOP_AUTO);
     o->data.held_out = 10;
     o->prompts = o->samples = 8;
-    o->temperature = 1.0;
+    o->temperature = o->top_p = 1.0;
     o->advantages = LS_ADVANTAGE_STD;
     o->advantage_eps = 1e-6;
     o->loss = LS_POLICY_PPO;
@@ -153,6 +157,14 @@ done:
         ls_error_set(err, status, "engine.%s", lever.text);
     }
     return status;
+}
+
+ls_sampling ls_grpo_sampling(const ls_grpo_options *o) {
+    return (ls_sampling){.temperature = (float)o->temperature,
+                         .top_k = o->top_k,
+                         .top_p = (float)o->top_p,
+                         .min_p = (float)o->min_p,
+                         .seed = o->train.seed};
 }
 
 ls_loss_options ls_grpo_loss(const ls_grpo_options *o) {
@@ -234,6 +246,7 @@ static ls_status resolve_reward(ls_grpo_options *o, ls_error *err) {
 
 ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
     const ls_loss_options loss = ls_grpo_loss(o);
+    const ls_sampling sampling = ls_grpo_sampling(o);
     int64_t n, updates;
     ls_levers levers;
     ls_correction correction;
@@ -263,6 +276,11 @@ ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
                        (long long)o->train.steps, (long long)o->prompts);
     if (o->reference[0] != '\0' && o->beta == 0)
         return LS_FAIL(err, LS_ERR_ARG, "reference: without beta it has no effect");
+    LS_TRY_DONE(ls_sampling_check(&sampling, err));
+    if (ls_sampling_truncates(&sampling) && o->beta != 0)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                       "beta: %g with top_k, top_p or min_p; there is no reference on a support that was sampled",
+                       o->beta);
     LS_TRY_DONE(ls_loss_options_check(&loss, err));
     if ((status = ls_correction_parse(&correction, o->correction, err)) != LS_OK) {
         ls_error_prefix(err, "correction");

@@ -5,7 +5,8 @@
 #include "base/mem.h"
 #include "rl/grpo_state.h"
 
-/* An episode on its way: this, then tokens, log-probabilities, flags, and for each reply its bytes and its text. */
+/* An episode on its way: this, then tokens, log-probabilities, flags, what truncation kept, and for each reply its
+ * bytes and its text. */
 typedef struct episode_head {
     int64_t n, n_drawn, n_replies, n_hit, n_preempted;
     int32_t slot;
@@ -29,6 +30,8 @@ static void put_episode(writer *w, const ls_episode *x) {
     put(w, x->tokens, x->n * (int64_t)sizeof *x->tokens);
     put(w, x->logprob, x->n * (int64_t)sizeof *x->logprob);
     put(w, x->drawn, x->n);
+    put(w, x->kept, x->n * (int64_t)sizeof *x->kept);
+    put(w, x->log_mass, x->n * (int64_t)sizeof *x->log_mass);
     for (int64_t k = 0; k < x->n_replies; k++) {
         put(w, &x->replies[k].bytes, (int64_t)sizeof x->replies[k].bytes);
         put(w, x->replies[k].text, x->replies[k].bytes);
@@ -83,6 +86,8 @@ static ls_status get_episode(reader *r, ls_episode *x, int64_t length, ls_error 
     LS_TRY(get(r, x->tokens, x->n * (int64_t)sizeof *x->tokens, err));
     LS_TRY(get(r, x->logprob, x->n * (int64_t)sizeof *x->logprob, err));
     LS_TRY(get(r, x->drawn, x->n, err));
+    LS_TRY(get(r, x->kept, x->n * (int64_t)sizeof *x->kept, err));
+    LS_TRY(get(r, x->log_mass, x->n * (int64_t)sizeof *x->log_mass, err));
     for (int64_t k = 0; k < h.n_replies; k++) {
         x->n_replies = k + 1; /* a text that is there is freed with the episode */
         LS_TRY(get_reply(r, &x->replies[k], err));

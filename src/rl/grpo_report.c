@@ -8,6 +8,7 @@
 #include "base/durable.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "num/exp64.h"
 #include "rl/grpo_state.h"
 
 static double mean_drawn(const grpo *g) {
@@ -48,6 +49,25 @@ static void tell_rewards(const grpo *g) {
         {"reward/kept", (double)a->n_kept},      {LS_METRIC_LENGTH, mean_drawn(g)},
         {"length/overlong", share_overlong(g)},  {"length/turns", mean_turns(g)}};
     tell_numbers(g->records, numbers, sizeof numbers / sizeof numbers[0]);
+}
+
+/* What truncation left to draw from, over all drawn tokens. */
+static void tell_support(const grpo *g) {
+    double mass = 0, least = 1, kept = 0, n = 0;
+    if (!ls_grpo_truncates(g)) return;
+    for (int64_t s = 0; s < g->episodes->n; s++) {
+        const ls_episode *x = &g->episodes->list[s];
+        for (int64_t i = 0; i < x->n; i++) {
+            if (x->drawn[i] == 0) continue;
+            const double one = ls_exp64((double)x->log_mass[i]);
+            mass += one;
+            least = one < least ? one : least;
+            kept += x->kept[i];
+            n++;
+        }
+    }
+    const number numbers[] = {{"support/mass", mass / n}, {"support/mass_min", least}, {"support/tokens", kept / n}};
+    tell_numbers(g->records, numbers, n > 0 ? sizeof numbers / sizeof numbers[0] : 0);
 }
 
 static void tell_updates(const grpo *g) {
@@ -160,6 +180,7 @@ ls_status ls_grpo_log(grpo *g, double seconds, ls_error *err) {
     LS_TRY_DONE(ls_run_step_begin(g->records, g->step, err));
     ls_run_step_seconds(g->records, seconds);
     tell_rewards(g);
+    tell_support(g);
     tell_updates(g);
     LS_TRY_DONE(tell_gate(g, err));
     if (!isnan(g->eval_reward)) {
@@ -192,8 +213,7 @@ static ls_status describe(const grpo *g, ls_bundle *b, ls_error *err) {
     *b = (ls_bundle){.step = g->step,
                      .dtype = (ls_dtype)g->o->train.dtype,
                      .profile = (ls_profile)g->o->train.profile,
-                     .temperature = (float)g->o->temperature,
-                     .seed = g->o->train.seed,
+                     .sampling = g->engine_opts.sampling,
                      .first_prompt = g->episodes->list[0].prompt_i,
                      .samples = g->o->samples,
                      .length = g->o->length,
@@ -205,7 +225,7 @@ static ls_status describe(const grpo *g, ls_bundle *b, ls_error *err) {
                      .sequence = g->gate.sequence,
                      .row = g->gate.row,
                      .n = g->rows.n};
-    return ls_parameters_digest(ls_trainer_state(g->trainer)->parameters, &b->weights, err);
+    return ls_parameters_digest(ls_trainer_state(g->trainer)->weights, &b->weights, err);
 }
 
 static ls_status list_sequences(const grpo *g, ls_bundle *b, char (**ids)[LS_EPISODE_ID_MAX], ls_error *err) {
@@ -238,7 +258,7 @@ static ls_status write_bundle(const grpo *g, const ls_bundle *b, ls_error *err) 
     snprintf(fresh, sizeof fresh, "%s/.step-%08lld.mismatch", g->checkpoints, (long long)g->step);
     LS_TRY_DONE(ls_directory_make(fresh, err));
     is_made = true;
-    LS_TRY_DONE(ls_saves_save_model(g->saves, fresh, ls_trainer_state(g->trainer)->parameters, err));
+    LS_TRY_DONE(ls_saves_save_model(g->saves, fresh, ls_trainer_state(g->trainer)->weights, err));
     LS_TRY_DONE(ls_bundle_write(fresh, b, g->config, err));
     LS_TRY_DONE(ls_replay(&g->result->finding, fresh, &replay, err));
     LS_TRY_DONE(ls_finding_save(fresh, &g->result->finding, err));

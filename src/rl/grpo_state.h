@@ -20,6 +20,7 @@ typedef struct grpo_rows {
     uint8_t *mask;
     float *recorded, *trainer;   /* log-probabilities of targets: of the rollout, of the step's beginning */
     float *reference, *weights;  /* NULL without KL, without correction */
+    ls_supports *supports;       /* NULL without truncation */
     float *rewards, *advantages; /* [n] */
     uint8_t *failed, *keep, *overlong;
     ls_loss_sums *sums; /* [n] of the last epoch */
@@ -87,6 +88,8 @@ typedef struct grpo {
 
 static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.place.rank == 0; }
 static inline bool ls_grpo_stops(const grpo *g) { return g->gate.n_differing > 0 && g->o->gate == LS_GATE_STOP; }
+
+static inline bool ls_grpo_truncates(const grpo *g) { return ls_sampling_truncates(&g->engine_opts.sampling); }
 
 /* The share of n things that this process does: [*begin, *end). Of one process it is all. */
 static inline void ls_grpo_share(const grpo *g, int64_t n, int64_t *begin, int64_t *end) {

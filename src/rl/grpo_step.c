@@ -29,6 +29,7 @@ ls_status ls_grpo_rows_create(grpo *g, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&r->trainer, rows, sizeof *r->trainer, "rows", err));
     if (g->loss.beta != 0) LS_TRY(ls_array_alloc((void **)&r->reference, rows, sizeof *r->reference, "rows", err));
     if (g->correction.n > 0) LS_TRY(ls_array_alloc((void **)&r->weights, rows, sizeof *r->weights, "rows", err));
+    if (ls_grpo_truncates(g)) LS_TRY(ls_supports_create(&r->supports, rows, g->model->config.vocab, err));
     LS_TRY(ls_array_alloc((void **)&r->rewards, n, sizeof *r->rewards, "episodes", err));
     LS_TRY(ls_array_alloc((void **)&r->advantages, n, sizeof *r->advantages, "episodes", err));
     LS_TRY(ls_array_alloc((void **)&r->failed, n, sizeof *r->failed, "episodes", err));
@@ -46,6 +47,7 @@ void ls_grpo_rows_free(grpo_rows *r) {
     free(r->trainer);
     free(r->reference);
     free(r->weights);
+    ls_supports_free(r->supports);
     free(r->rewards);
     free(r->advantages);
     free(r->failed);
@@ -71,6 +73,7 @@ static void lay_out(grpo *g) {
         }
     }
     r->offsets[r->n] = row;
+    if (r->supports != NULL) ls_supports_clear(r->supports);
 }
 
 /* ---- episodes and what they earn ---- */
@@ -268,7 +271,7 @@ static grpo_part part_of(const grpo *g, int64_t m) {
 
 static ls_train_batch batch_of(const grpo *g, int64_t begin, int64_t end) {
     const grpo_rows *r = &g->rows;
-    const ls_train_batch batch = {r->tokens, r->offsets + begin, r->targets, end - begin, 1.0};
+    const ls_train_batch batch = {r->tokens, r->offsets + begin, r->targets, end - begin, 1.0, r->supports};
     return batch;
 }
 
@@ -389,9 +392,23 @@ static int64_t first_minibatch(const grpo *g, const int64_t *order) {
     return -1;
 }
 
+/* The same by minibatches: each process finds the supports of the leaves that it is going to learn from. */
+static ls_status score_minibatches(grpo *g, int64_t first, ls_error *err) {
+    for (int64_t m = 0; m < g->o->minibatches; m++) {
+        const grpo_part part = part_of(g, m);
+        if (m != first) LS_TRY(score_ahead(g, part.begin, part.end, err));
+    }
+    if (ls_grpo_stops(g) && first >= 0) {
+        const grpo_part part = part_of(g, first);
+        return score_ahead(g, part.begin, part.end, err);
+    }
+    return LS_OK;
+}
+
 /* Everything that the first update's forward does not bring. */
 static ls_status score_others(grpo *g, int64_t first, ls_error *err) {
     const grpo_part part = first < 0 ? (grpo_part){0} : part_of(g, first);
+    if (g->rows.supports != NULL) return score_minibatches(g, first, err);
     if (first < 0) return score_ahead(g, 0, g->rows.n, err);
     LS_TRY(score_ahead(g, 0, part.begin, err));
     LS_TRY(score_ahead(g, part.end, g->rows.n, err));
@@ -432,7 +449,7 @@ static ls_status mix_digest(grpo *g, ls_error *err) {
         hash = ls_fnv_mix(hash, &g->rows.rewards[s], (int64_t)sizeof g->rows.rewards[s]);
     }
     hash = ls_fnv_mix(hash, g->rows.recorded, g->rows.offsets[g->rows.n] * (int64_t)sizeof(float));
-    LS_TRY(ls_parameters_digest(ls_trainer_state(g->trainer)->parameters, &weights, err));
+    LS_TRY(ls_parameters_digest(ls_trainer_state(g->trainer)->weights, &weights, err));
     g->result->digest = ls_fnv_mix(hash, &weights, (int64_t)sizeof weights);
     return LS_OK;
 }

@@ -38,6 +38,7 @@ typedef struct replay {
     ls_model *model, *other; /* other: with other weights, or NULL until needed */
     ls_parameters *parameters;
     ls_tape *tape;
+    ls_supports *supports;
     int64_t n_halves, hidden;
     /* All sequences, drawn again: where they were drawn, [n][length]. */
     int32_t *tokens;
@@ -132,8 +133,8 @@ static ls_engine_opts engine_opts(const replay *r, const surroundings *around) {
     ls_engine_opts opts = {.dtype = b->dtype,
                            .levers = b->levers,
                            .length_max = b->length,
-                           .logprob_of = b->temperature == 1.0f ? LS_LOGPROB_RAW : LS_LOGPROB_PROCESSED,
-                           .sampling = {.temperature = b->temperature, .top_p = 1.0f, .seed = b->seed},
+                           .logprob_of = ls_logprob_of_drawn(&b->sampling),
+                           .sampling = b->sampling,
                            .weights = 1,
                            .inject = r->opts->inject};
     if (r->opts->threads > 0) opts.levers.threads = r->opts->threads;
@@ -196,6 +197,8 @@ static ls_status run_tape(replay *r, const int32_t *tokens, int64_t n, ls_error 
     const int64_t offsets[2] = {0, n - 1};
     for (int64_t i = 0; i + 1 < n; i++) r->targets[i] = r->target->mask[i] != 0 ? tokens[i + 1] : -1;
     LS_TRY(ls_tape_forward(r->tape, tokens, offsets, 1, err));
+    ls_supports_clear(r->supports);
+    ls_tape_support(r->tape, r->supports, 0);
     return ls_tape_logprob(r->tape, r->targets, r->trainer, NULL, err);
 }
 
@@ -325,7 +328,8 @@ static int64_t longest(const ls_bundle *b) {
 static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
     const ls_bundle *b = r->b;
     const int64_t rows = longest(b);
-    const ls_tape_opts tape = {b->dtype, rows, 1, true, b->temperature, 0};
+    const ls_tape_opts tape = {
+        b->dtype, rows, 1, true, b->sampling.temperature, 0, ls_sampling_truncates(&b->sampling) ? &b->sampling : NULL};
     const ls_levers levers = engine_opts(r, &ladder[0]).levers;
     const ls_device_wish wish = {.name = r->opts->device != NULL ? r->opts->device : LS_DEVICE_AUTO,
                                  .n_threads = levers.threads,
@@ -342,6 +346,7 @@ static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: the weights are not those of the bundle", directory);
     }
     LS_TRY(ls_tape_create(&r->tape, r->parameters, r->device, &tape, err));
+    LS_TRY(ls_supports_create(&r->supports, rows, r->model->config.vocab, err));
     LS_TRY(ls_array_alloc((void **)&r->tokens, b->n, b->length * (int64_t)sizeof *r->tokens, "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->logprobs, b->n, b->length * (int64_t)sizeof *r->logprobs, "replay", err));
     LS_TRY(ls_array_alloc((void **)&r->requests, b->n, sizeof *r->requests, "replay", err));
@@ -356,6 +361,7 @@ static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
 
 static void close_replay(replay *r) {
     ls_tape_free(r->tape);
+    ls_supports_free(r->supports);
     ls_parameters_free(r->parameters);
     ls_model_close(r->other);
     ls_model_close(r->model);

@@ -13,6 +13,8 @@ void ls_commit_finish(ls_engine *e, entry *x, ls_finish finish) {
         ls_waiting_remove(&e->waiting, x);
     }
     ls_live_remove(&e->waiting, x);
+    ls_tally_free(x->tally);
+    x->tally = NULL;
     x->next_free = e->free_entries;
     e->free_entries = x;
     e->n_live--;
@@ -111,6 +113,7 @@ static void accept_token(ls_engine *e, entry *x, int32_t token, float logprob) {
     x->drew = true;
     if (r->weights != NULL) r->weights[r->n_completion] = e->key.weights;
     r->completion[r->n_completion] = token;
+    if (x->tally != NULL) ls_tally_draw(x->tally, token);
     r->logprob[r->n_completion++] = recorded;
     e->stats.tokens++;
     if (is_stop(e, r, token))
@@ -134,6 +137,7 @@ ls_status ls_commit_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err) 
                                 : (ls_draw){LS_INJECTED(LS_INJECT_SEED_BY_SLOT) ? (uint32_t)r->slot : r->prompt_i,
                                             r->sample_i, (uint32_t)(r->n_prompt + r->n_completion)};
     }
+    LS_TRY(ls_penalty_write(e, n, rows, err));
     return ls_head_write(e->head, e->last_row, e->sampling, e->draws, rows, err);
 }
 
@@ -141,8 +145,11 @@ ls_status ls_commit_draw(ls_engine *e, int64_t rows, ls_error *err) {
     const bool raw = e->opts.logprob_of == LS_LOGPROB_RAW || LS_INJECTED(LS_INJECT_TEMPERATURE);
     ls_head *head = e->head;
     LS_TRY(ls_head_take(head, e->model, e->ws->a.x, e->tick->n_rows, NULL, rows, err));
+    LS_TRY(ls_penalty_apply(e, rows, false, err));
     LS_TRY(ls_head_process(head, NULL, NULL, err));
+    LS_TRY(ls_penalty_apply(e, rows, true, err));
     LS_TRY(ls_head_sample(head, NULL, err));
+    if (e->opts.weighs) LS_TRY(ls_head_weigh(head, err));
     return ls_head_logprob(head, raw ? head->logits : head->processed, NULL, false, err);
 }
 
@@ -155,9 +162,24 @@ static ls_status show_row(ls_engine *e, const ls_request *r, int64_t i, int64_t 
     return LS_OK;
 }
 
+static ls_status read_weights_of_draws(ls_engine *e, int64_t n, ls_error *err) {
+    const int64_t bytes = n * (int64_t)sizeof(float);
+    LS_TRY(ls_memory_read(e->device, e->kept, e->head->kept, n * (int64_t)sizeof *e->kept, err));
+    LS_TRY(ls_memory_read(e->device, e->of_all, e->head->of_all, bytes, err));
+    return ls_memory_read(e->device, e->of_kept, e->head->of_kept, bytes, err);
+}
+
+/* What the next token of the request was drawn from. */
+static void tell_support(const ls_engine *e, const ls_request *r, int64_t i) {
+    const float log_mass = e->of_all[i] - e->of_kept[i];
+    if (r->kept != NULL) r->kept[r->n_completion] = (int32_t)e->kept[i];
+    if (r->log_mass != NULL) r->log_mass[r->n_completion] = log_mass > 0.0f ? 0.0f : log_mass;
+}
+
 ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
     LS_TRY(ls_memory_read(e->device, e->drawn, e->head->targets, n * (int64_t)sizeof *e->drawn, err));
     LS_TRY(ls_memory_read(e->device, e->logprob, e->head->logprob, n * (int64_t)sizeof *e->logprob, err));
+    if (e->opts.weighs) LS_TRY(read_weights_of_draws(e, n, err));
     LS_TRY(ls_device_wait(e->device, err));
     for (int64_t i = 0; i < n; i++) {
         const ls_request *r = e->drawing[i]->request;
@@ -166,6 +188,7 @@ ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
             continue;
         }
         if (r->see != NULL) LS_TRY(show_row(e, r, i, ls_entry_total(e->drawing[i]), (int32_t)e->drawn[i], err));
+        if (e->opts.weighs) tell_support(e, r, i);
         accept_token(e, e->drawing[i], (int32_t)e->drawn[i], e->logprob[i]);
     }
     return LS_OK;

@@ -1,7 +1,8 @@
-/* Ticks of one token a sequence, which most ticks are. Their forward and their draws are the same calls every time, but
- * for the number of rows: on a device that records, they are recorded once for each number and replayed, so that a tick
- * costs the host a few writes and one call. Numbers are rounded up to few sizes with spans of padding, whose rows are
- * computed and mean nothing. No bit depends on it: a row's bits do not depend on its neighbours. */
+/* Ticks of one token a sequence, which most ticks are. Their forward and their draws are the same calls every time,
+ * but for the number of rows: on a device that records, they are recorded once for each number and replayed, so that
+ * a tick costs the host a few writes and one call; those with penalties have recordings of their own. Numbers are
+ * rounded up to few sizes with spans of padding, whose rows are computed and mean nothing. No bit depends on it: a
+ * row's bits do not depend on its neighbours. */
 #include "rollout/engine_state.h"
 
 /* 1, 2, 4, 8, then multiples of 8 and from 64 on of 64, as far as the batch goes: large products run in tiles of 64. */
@@ -20,7 +21,7 @@ int64_t ls_decode_sizes(const ls_engine *e) {
     int64_t n = 0;
     if (!e->opts.levers.graphs || !ls_device_records(e->device)) return 0;
     for (int64_t size = 0; size < e->batch; n++) size = padded(e, size + 1);
-    return n;
+    return e->opts.penalizes ? 2 * n : n;
 }
 
 bool ls_decode_fits(const ls_engine *e) {
@@ -54,9 +55,10 @@ done:
 
 /* The first tick of a size runs as it is: what a back end sets up at a first call cannot be recorded. */
 static ls_status run(ls_engine *e, int64_t rows, ls_error *err) {
-    ls_recording *recording = &e->recordings[rows];
-    if (!e->was_run[rows]) {
-        e->was_run[rows] = true;
+    const int64_t which = rows + (e->tick_penalizes ? e->batch + 1 : 0);
+    ls_recording *recording = &e->recordings[which];
+    if (!e->was_run[which]) {
+        e->was_run[which] = true;
         return compute(e, rows, err);
     }
     if (!ls_recording_stands(e->device, recording)) {
@@ -82,5 +84,6 @@ ls_status ls_decode_tick(ls_engine *e, ls_error *err) {
 }
 
 void ls_decode_forget(ls_engine *e) {
-    for (int64_t i = 0; e->recordings != NULL && i <= e->batch; i++) ls_device_forget(e->device, &e->recordings[i]);
+    for (int64_t i = 0; e->recordings != NULL && i < 2 * (e->batch + 1); i++)
+        ls_device_forget(e->device, &e->recordings[i]);
 }

@@ -57,7 +57,10 @@ done:
 
 void ls_engine_free(ls_engine *e) {
     if (e == NULL) return;
-    for (int64_t i = 0; i < e->waiting.table_cap; i++) free(e->waiting.table[i]);
+    for (int64_t i = 0; i < e->waiting.table_cap; i++) {
+        if (e->waiting.table[i] != NULL) ls_tally_free(e->waiting.table[i]->tally);
+        free(e->waiting.table[i]);
+    }
     while (e->free_entries != NULL) {
         entry *x = e->free_entries;
         e->free_entries = x->next_free;
@@ -111,6 +114,10 @@ static ls_status check_request(const ls_engine *e, const ls_request *r, ls_error
         ls_error_prefix(err, "prompt %u, sample %u", p, s);
         return LS_ERR_ARG;
     }
+    LS_TRY(ls_penalty_check(e, r, err));
+    if ((r->kept != NULL || r->log_mass != NULL) && !e->opts.weighs)
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "prompt %u, sample %u: the kept mass is wanted of an engine that does not weigh", p, s);
     if (ls_live_find(&e->waiting, r) != NULL)
         return LS_FAIL(err, LS_ERR_ARG, "prompt %u, sample %u: a request with this address is not finished", p, s);
     if (e->opts.requests_max > 0 && e->n_live >= e->opts.requests_max)
@@ -121,14 +128,26 @@ static ls_status check_request(const ls_engine *e, const ls_request *r, ls_error
 
 ls_status ls_engine_submit(ls_engine *e, ls_request *r, ls_error *err) {
     entry *x = e->free_entries;
+    ls_tally *tally = NULL; /* the entry's, once there is one */
     ls_status status;
     LS_TRY_DONE(check_alive(e, err));
     LS_TRY_DONE(check_request(e, r, err));
     LS_TRY_DONE(ls_waiting_reserve(&e->waiting, e->n_live + 1, err));
+    if (r->penalties != NULL && ls_penalties_act(r->penalties))
+        LS_TRY_DONE(ls_tally_create(&tally, r->prompt, r->n_prompt, r->max_tokens, r->penalties, err));
     if (x == NULL) x = malloc(sizeof *x);
-    if (x == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "request");
+    if (x == NULL) {
+        status = LS_FAIL(err, LS_ERR_NOMEM, "request");
+        goto done;
+    }
     if (x == e->free_entries) e->free_entries = x->next_free;
-    *x = (entry){.request = r, .arrival = e->n_arrivals++, .slot = -1, .lane = -1, .swap_slot = -1, .heap_i = -1};
+    *x = (entry){.request = r,
+                 .tally = tally,
+                 .arrival = e->n_arrivals++,
+                 .slot = -1,
+                 .lane = -1,
+                 .swap_slot = -1,
+                 .heap_i = -1};
     r->n_completion = 0;
     r->finish = LS_FINISH_NONE;
     r->error.status = LS_OK;
@@ -138,7 +157,9 @@ ls_status ls_engine_submit(ls_engine *e, ls_request *r, ls_error *err) {
     e->n_live++;
     ls_live_add(&e->waiting, x);
     ls_waiting_push(&e->waiting, x);
+    tally = NULL;
 done:
+    ls_tally_free(tally);
     return status;
 }
 

@@ -15,6 +15,7 @@
 
 #include "base/inject.h"
 #include "model/head.h"
+#include "op/support.h"
 #include "rollout/levers.h"
 #include "rollout/prefix.h"
 
@@ -38,8 +39,12 @@ typedef struct ls_request {
                            several callers can each number their prompts from 0 */
     uint64_t salt;  /* requests of different salts share no prefix, and only those of salt 0 use the prefix cache */
     const ls_sampling *sampling; /* of this request alone, checked at submission; NULL: the engine's */
-    int64_t max_tokens;          /* 0: only prefill, which leaves the prompt in the prefix cache */
-    int64_t priority;            /* lower runs first; submission decides among equals */
+    /* Of this request, checked at submission; NULL: none. Its draws come from logits that op/support.h has penalised
+     * for the tokens of its prompt and completion. Recorded log-probabilities, and what see is shown, stay the
+     * model's own: only of an engine that penalizes and records raw ones. Not with kept or log_mass. */
+    const ls_penalties *penalties;
+    int64_t max_tokens; /* 0: only prefill, which leaves the prompt in the prefix cache */
+    int64_t priority;   /* lower runs first; submission decides among equals */
     /* Called after each token with the completion so far: true ends it with LS_FINISH_STOP. Must not allocate, nor call
      * the engine, which is in the middle of a tick. NULL: only the engine's stop ids. */
     bool (*stop)(void *context, const int32_t *completion, int64_t n);
@@ -55,6 +60,11 @@ typedef struct ls_request {
     int32_t *completion; /* [max_tokens], caller's */
     float *logprob;      /* [max_tokens], caller's */
     uint64_t *weights;   /* [max_tokens], caller's, or NULL: version of the weights that drew the token */
+    /* What truncation left to draw from, [max_tokens], caller's, or NULL: how many tokens, and the logarithm of their
+     * mass at the temperature, of_all - of_kept of ls_head_weigh in float32, +0 where that is positive. Only of an
+     * engine that weighs. */
+    int32_t *kept;
+    float *log_mass;
     int64_t n_completion;
     float *prompt_logprob; /* [n_prompt - 1], caller's, or NULL: of prompt[i + 1] by the model itself (raw). The whole
                               prompt is computed for it, whatever is cached */
@@ -74,6 +84,8 @@ typedef struct ls_engine_opts {
     int64_t requests_max; /* that may be unfinished at once; 0: no more than memory holds */
     ls_logprob_of logprob_of;
     ls_sampling sampling;
+    bool weighs;         /* requests may ask for kept and log_mass */
+    bool penalizes;      /* requests may have penalties */
     const int32_t *stop; /* [n_stop] token ids that end a completion and are its last token; copied */
     int64_t n_stop;
     uint64_t weights; /* version of the model's weights */

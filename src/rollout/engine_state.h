@@ -7,12 +7,14 @@
  *   schedule.c  who runs, on which slot and pages: admission, page assurance, preemption, the spans of a tick
  *   decode.c    ticks of one token a sequence, recorded and replayed
  *   commit.c    what a forward left: prefix entries, forks, verification, draws, ends
+ *   penalty.c   penalties on the tokens that a request has had
  *   waiting.c   waiting entries in order, live addresses */
 #ifndef LS_ROLLOUT_ENGINE_STATE_H
 #define LS_ROLLOUT_ENGINE_STATE_H
 
 #include "model/head.h"
 #include "rollout/engine.h"
+#include "rollout/tally.h"
 
 /* A request in the engine's care. It waits (in the heap) or runs (in the running list). */
 typedef struct entry {
@@ -29,7 +31,8 @@ typedef struct entry {
     ls_prefix_hit verify;                   /* a hit that is computed again to be compared; node NULL: none */
     bool was_looked_up, was_admitted, drew; /* ever; ever; since the last admission */
     float last_logprob;
-    int64_t heap_i; /* while waiting */
+    ls_tally *tally; /* of penalties; NULL: none act */
+    int64_t heap_i;  /* while waiting */
     struct entry *next_free;
 } entry;
 
@@ -87,8 +90,8 @@ struct ls_engine {
     int32_t *swap_tables; /* [swap slots][pages_max] */
 
     /* Ticks of one token a sequence, by their number of rows. */
-    ls_recording *recordings; /* [batch + 1] */
-    bool *was_run;            /* [batch + 1]: such a tick has run since the model is this one */
+    ls_recording *recordings; /* [2][batch + 1]; the second half of ticks with penalties */
+    bool *was_run;            /* the same: such a tick has run since the model is this one */
 
     /* One tick. */
     int32_t *tokens;    /* [rows] */
@@ -101,8 +104,20 @@ struct ls_engine {
     ls_sampling *sampling; /* [batch] */
     int64_t *drawn;        /* [batch] */
     float *logprob;        /* [batch] */
-    float *seen;           /* [rows][H]: what an observer is shown; NULL without */
-    float *row;            /* [V]: what a request is shown */
+    int64_t *kept;         /* [batch], as the next two: of an engine that weighs */
+    float *of_all, *of_kept;
+    float *seen; /* [rows][H]: what an observer is shown; NULL without */
+    float *row;  /* [V]: what a request is shown */
+
+    /* Of an engine that penalizes, device memory and what it is written from. */
+    struct {
+        ls_penalties *penalties; /* [batch] */
+        int64_t *begins;         /* [batch + 1] */
+        ls_penalty_item *items;  /* [items_max] */
+        float *saved;            /* [items_max]; device memory alone */
+    } penal, penal_host;
+    int64_t items_max;
+    bool tick_penalizes; /* some row of the tick has items */
 };
 
 /* Moves cached state, unless that has failed before. */
@@ -167,6 +182,13 @@ void ls_decode_forget(ls_engine *e);                   /* all recordings */
 
 /* commit.c */
 ls_status ls_commit_forward(ls_engine *e, ls_error *err);
+/* penalty.c: the penalties of the tick's draws written, applied to the head's logits, taken off again. */
+ls_status ls_penalty_allocate(ls_engine *e, ls_error *err);
+void ls_penalty_deallocate(ls_engine *e);
+int64_t ls_penalty_bytes(const ls_engine *e); /* of the device */
+ls_status ls_penalty_check(const ls_engine *e, const ls_request *r, ls_error *err);
+ls_status ls_penalty_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err);
+ls_status ls_penalty_apply(ls_engine *e, int64_t rows, bool undo, ls_error *err);
 /* Its parts, for rows e->last_row of the forward, those of the n entries of e->drawing and then padding: writes what
  * the draws read; draws; waits and gives each entry its token. */
 ls_status ls_commit_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err);

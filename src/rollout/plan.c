@@ -21,8 +21,12 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static ls_head_opts head_opts(const ls_engine *e) {
-    return (ls_head_opts){
-        .dtype = e->opts.dtype, .rows_max = e->batch, .samples = true, .keeps_logits = true, .temperature = 1.0f};
+    return (ls_head_opts){.dtype = e->opts.dtype,
+                          .rows_max = e->batch,
+                          .samples = true,
+                          .keeps_logits = true,
+                          .weighs = e->opts.weighs,
+                          .temperature = 1.0f};
 }
 
 /* Bytes that a forward over the plan's rows works in: the workspace, and the residual stream. */
@@ -35,7 +39,7 @@ static ls_status plan_workspace(ls_engine *e, ls_error *err) {
         !ls_add_i64(bytes, stream, &e->plan.workspace_bytes))
         return LS_FAIL(err, LS_ERR_CAPACITY, "tick-tokens: a workspace of %lld rows does not fit 64 bits",
                        (long long)e->plan.rows);
-    e->plan.head_bytes = ls_head_bytes(c, &head);
+    e->plan.head_bytes = ls_head_bytes(c, &head) + ls_penalty_bytes(e);
     e->plan.ops_bytes = larger(ls_head_workspace_bytes(c, &head), e->device->exec.workspace_bytes);
     e->plan.weight_bytes = e->model->device_bytes;
     return LS_OK;
@@ -279,10 +283,11 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     LS_TRY(ls_workspace_create(&e->ws, e->device, e->model, e->opts.dtype, e->plan.rows, false, err));
     LS_TRY(ls_batch_create(&e->tick, e->device, e->plan.rows, b, b * e->pages_max, err));
     LS_TRY(ls_head_create(&e->head, e->device, c, &head, err));
+    LS_TRY(ls_penalty_allocate(e, err));
     LS_TRY(ls_memory_alloc(e->device, (void **)&e->h, e->plan.rows, c->hidden * (int64_t)sizeof *e->h,
                            "residual stream", err));
-    LS_TRY(ls_array_alloc((void **)&e->recordings, b + 1, sizeof *e->recordings, "recordings", err));
-    LS_TRY(ls_array_alloc((void **)&e->was_run, b + 1, sizeof *e->was_run, "recordings", err));
+    LS_TRY(ls_array_alloc((void **)&e->recordings, 2 * (b + 1), sizeof *e->recordings, "recordings", err));
+    LS_TRY(ls_array_alloc((void **)&e->was_run, 2 * (b + 1), sizeof *e->was_run, "recordings", err));
     LS_TRY(ls_array_alloc((void **)&e->running, b, sizeof(entry *), "running list", err));
     LS_TRY(ls_array_alloc((void **)&e->tables, b, e->pages_max * (int64_t)sizeof *e->tables, "page tables", err));
     LS_TRY(ls_array_alloc((void **)&e->lanes, b, sizeof *e->lanes, "lanes", err));
@@ -295,6 +300,9 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&e->sampling, b, sizeof *e->sampling, "draws", err));
     LS_TRY(ls_array_alloc((void **)&e->drawn, b, sizeof *e->drawn, "tokens", err));
     LS_TRY(ls_array_alloc((void **)&e->logprob, b, sizeof *e->logprob, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->kept, b, sizeof *e->kept, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->of_all, b, sizeof *e->of_all, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->of_kept, b, sizeof *e->of_kept, "log-probabilities", err));
     LS_TRY(ls_array_alloc((void **)&e->row, c->vocab, sizeof *e->row, "row of logits", err));
     for (int64_t i = 0; i < b; i++) e->lanes[e->n_lanes++] = (int32_t)(b - 1 - i);
     return LS_OK;
@@ -306,6 +314,9 @@ void ls_engine_deallocate(ls_engine *e) {
     free(e->recordings);
     free(e->row);
     free(e->seen);
+    free(e->of_kept);
+    free(e->of_all);
+    free(e->kept);
     free(e->logprob);
     free(e->drawn);
     free(e->sampling);
@@ -319,6 +330,7 @@ void ls_engine_deallocate(ls_engine *e) {
     free(e->tables);
     free(e->running);
     ls_memory_free(e->device, e->h);
+    ls_penalty_deallocate(e);
     ls_head_free(e->head);
     ls_batch_free(e->tick);
     ls_workspace_free(e->ws);

@@ -73,6 +73,7 @@ static ls_status start_work(ls_server *s, const ls_serve_engine *engine, uint64_
                          .version = version,
                          .seed = s->opts.seed};
     work.engine.weights = version;
+    work.engine.penalizes = engine->opts.logprob_of == LS_LOGPROB_RAW;
     memcpy(work.eos, c->eos, sizeof work.eos);
     if (!s->opts.has_seed && getrandom(&work.seed, sizeof work.seed, 0) != sizeof work.seed)
         return LS_FAIL(err, LS_ERR_IO, "the system gives no random numbers");
@@ -122,7 +123,8 @@ ls_status ls_server_start(ls_server **out, const ls_serve_opts *opts, const ls_s
                                 .vocab = engine->model->config.vocab,
                                 .length_max = engine->opts.length_max,
                                 .tokenizer = s->tokenizer,
-                                .chat = s->chat};
+                                .chat = s->chat,
+                                .processed = engine->opts.logprob_of != LS_LOGPROB_RAW};
     LS_TRY_DONE(start_work(s, engine, version, err));
     LS_TRY_DONE(ls_http_start(&s->http, s, err));
     *out = s;

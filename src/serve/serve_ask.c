@@ -228,6 +228,16 @@ static ls_status take_top_p(reading *r, const ls_node *node) {
 static ls_status take_min_p(reading *r, const ls_node *node) {
     return take_float(r, node, 0, 1, &r->ask->sampling.min_p);
 }
+static ls_status take_presence(reading *r, const ls_node *node) {
+    return take_float(r, node, -1e6, 1e6, &r->ask->penalties.presence);
+}
+static ls_status take_frequency(reading *r, const ls_node *node) {
+    return take_float(r, node, -1e6, 1e6, &r->ask->penalties.frequency);
+}
+static ls_status take_repetition(reading *r, const ls_node *node) {
+    LS_TRY(take_float(r, node, 0, 1e6, &r->ask->penalties.repetition));
+    return r->ask->penalties.repetition > 0 ? LS_OK : ls_node_fail(node, LS_ERR_ARG, r->err, "it is not above 0");
+}
 static ls_status take_top_k(reading *r, const ls_node *node) {
     int64_t k; /* -1 is all, to others */
     LS_TRY(ls_node_int(node, -1, INT32_MAX, &k, r->err));
@@ -403,9 +413,9 @@ static const struct {
     {"no_stop_trim", GPARAMS, take_keeps_stop},
     {"skip_special_tokens", SAMPLED, take_skip_special},
     {"spaces_between_special_tokens", SAMPLED, take_nothing},
-    {"presence_penalty", SAMPLED, only_zero},
-    {"frequency_penalty", SAMPLED, only_zero},
-    {"repetition_penalty", SAMPLED, only_one},
+    {"presence_penalty", SAMPLED, take_presence},
+    {"frequency_penalty", SAMPLED, take_frequency},
+    {"repetition_penalty", SAMPLED, take_repetition},
     {"length_penalty", SAMPLED, only_one},
     {"logit_bias", SAMPLED, only_empty},
     {"bad_words", C | H | PARAMS, only_empty},
@@ -460,6 +470,7 @@ static void set_defaults(ls_ask *a, ls_ask_kind kind) {
     a->max_tokens = kind == LS_ASK_COMPLETION ? 16 : kind == LS_ASK_SGLANG ? 128 : -1;
     if (kind == LS_ASK_SCORE) a->max_tokens = 0;
     a->sampling = (ls_sampling){.temperature = 1.0f, .top_p = 1.0f};
+    a->penalties.repetition = 1.0f;
     a->top = a->prompt_top = -1;
     if (kind == LS_ASK_SCORE) a->prompt_top = 0;
     a->return_text = true;
@@ -484,6 +495,11 @@ static ls_status settle(reading *r) {
                        (long long)a->n_prompts, (long long)a->n, LS_ASK_SAMPLES_MAX);
     if (a->mask && (a->sampling.top_k < 1 || a->sampling.top_k > LS_ASK_MASK_MAX))
         return LS_FAIL(r->err, LS_ERR_UNSUPPORTED, "request: lockstep.mask: needs a top_k in 1..%d", LS_ASK_MASK_MAX);
+    if (ls_penalties_act(&a->penalties) && (a->mask || a->distributions || r->limits->processed))
+        return LS_FAIL(r->err, LS_ERR_UNSUPPORTED, "request: penalties: not with %s",
+                       a->mask            ? "lockstep.mask"
+                       : a->distributions ? "lockstep.distributions"
+                                          : "a server of processed log-probabilities");
     if (a->max_tokens == 0 && a->n > 1)
         return LS_FAIL(r->err, LS_ERR_ARG, "request: n: %lld completions of no token", (long long)a->n);
     if (a->stream && a->kind == LS_ASK_SCORE)

@@ -5,6 +5,8 @@
 #define LS_SERVE_ASK_H
 
 #include "op/sample.h"
+#include "op/support.h"
+#include "rollout/sight.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 
@@ -21,8 +23,8 @@ enum {
     LS_ASK_PROMPTS_MAX = 4096,
     LS_ASK_SAMPLES_MAX = 4096, /* prompts times completions of each */
     LS_ASK_STOPS_MAX = 64,
-    LS_ASK_TOP_MAX = 256,  /* alternatives of a token */
-    LS_ASK_MASK_MAX = 1024 /* kept tokens that are told */
+    LS_ASK_TOP_MAX = 256,               /* alternatives of a token */
+    LS_ASK_MASK_MAX = LS_SIGHT_MASK_MAX /* kept tokens that are told */
 };
 
 typedef struct ls_ask_prompt {
@@ -37,6 +39,7 @@ typedef struct ls_ask {
     int64_t n;            /* completions of each prompt; 0 where only scores are wanted */
     int64_t max_tokens;   /* -1: what the length leaves */
     ls_sampling sampling; /* seed: where has_seed */
+    ls_penalties penalties;
     bool has_seed, ignore_eos, keeps_stop, keeps_special;
     char *stop[LS_ASK_STOPS_MAX];
     int64_t n_stop;
@@ -58,6 +61,7 @@ typedef struct ls_ask_limits {
     int64_t length_max;            /* prompt and completion */
     const ls_tokenizer *tokenizer; /* NULL: text is refused */
     const ls_chat *chat;           /* NULL: conversations are refused */
+    bool processed;                /* log-probabilities are recorded so: penalties are refused */
 } ls_ask_limits;
 
 /* Errors: LS_ERR_FORMAT, LS_ERR_ARG (a value), LS_ERR_UNSUPPORTED (a field or what it asks for), LS_ERR_CAPACITY (too

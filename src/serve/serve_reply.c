@@ -146,9 +146,9 @@ static void write_bits(ls_json_out *json, const char *key, const float *values, 
 static void write_masks(ls_json_out *json, const char *key, const part *p) {
     ls_json_begin_array(json, key);
     for (int64_t i = p->first; i < p->n; i++) {
-        const int32_t *ids = p->sample->sights.mask + i * LS_ASK_MASK_MAX;
+        const int32_t *ids = p->sample->sights.mask + i * LS_SIGHT_MASK_MAX;
         int64_t n = 0;
-        while (n < LS_ASK_MASK_MAX && ids[n] >= 0) n++;
+        while (n < LS_SIGHT_MASK_MAX && ids[n] >= 0) n++;
         write_ids(json, NULL, ids, n);
     }
     ls_json_end_array(json);

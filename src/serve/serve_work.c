@@ -121,6 +121,7 @@ static ls_status sample_init(ls_completion *s, ls_group *g, int64_t i, int64_t r
                       .owner = g->number,
                       .salt = a->salt,
                       .sampling = &g->sampling,
+                      .penalties = ls_penalties_act(&a->penalties) ? &a->penalties : NULL,
                       .max_tokens = room,
                       .priority = a->priority,
                       .stop = should_stop,

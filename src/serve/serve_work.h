@@ -13,8 +13,8 @@
 #include <pthread.h>
 
 #include "rollout/engine.h"
+#include "rollout/sight.h"
 #include "serve/serve_ask.h"
-#include "serve/serve_sight.h"
 #include "text/stop.h"
 
 typedef struct ls_worker ls_worker;

@@ -349,7 +349,7 @@ static ls_status save_state(const char *path, const ls_saves *run, const ls_trai
     FILE *file;
     ls_json_out json;
     ls_status status;
-    LS_TRY_DONE(ls_parameters_digest(s->parameters, &weights, err));
+    LS_TRY_DONE(ls_parameters_digest(s->weights, &weights, err));
     LS_TRY_DONE(ls_train_state_digest(s, &optimizer, err));
     file = open_memstream(&text, &bytes);
     if (file == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "checkpoint");
@@ -392,10 +392,68 @@ ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const 
     return save_weights(path, parameters, err);
 }
 
+/* ---- adapters, as PEFT reads them ---- */
+
+/* The last parts of the adapted modules' names, each once. */
+static void write_targets(ls_json_out *json, const ls_adapters *s) {
+    ls_json_begin_array(json, "target_modules");
+    for (int64_t i = 0; i < s->n; i++) {
+        const char *point = strrchr(s->adapters[i].module, '.'),
+                   *name = point == NULL ? s->adapters[i].module : point + 1;
+        bool is_new = true;
+        for (int64_t k = 0; k < i && is_new; k++) {
+            const char *other = strrchr(s->adapters[k].module, '.');
+            is_new = strcmp(other == NULL ? s->adapters[k].module : other + 1, name) != 0;
+        }
+        if (is_new) ls_json_string(json, NULL, name);
+    }
+    ls_json_end_array(json);
+}
+
+static void write_adapter_config(ls_json_out *json, const ls_adapters *s) {
+    ls_json_begin_object(json, NULL);
+    ls_json_string(json, "peft_type", "LORA");
+    ls_json_string(json, "task_type", "CAUSAL_LM");
+    ls_json_string(json, "base_model_name_or_path", s->directory);
+    ls_json_int(json, "r", s->rank);
+    ls_json_double(json, "lora_alpha", s->alpha);
+    write_targets(json, s);
+    ls_json_double(json, "lora_dropout", 0.0);
+    ls_json_string(json, "bias", "none");
+    ls_json_bool(json, "fan_in_fan_out", false);
+    ls_json_bool(json, "inference_mode", true);
+    ls_json_bool(json, "use_rslora", false);
+    ls_json_bool(json, "use_dora", false);
+    ls_json_end_object(json);
+    ls_json_newline(json);
+}
+
+static ls_status save_adapters(const char *directory, const ls_adapters *s, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX], *text = NULL;
+    size_t bytes = 0;
+    ls_json_out json;
+    FILE *file = NULL;
+    ls_status status;
+    LS_TRY_DONE(join(path, directory, "adapter_model.safetensors", err));
+    LS_TRY_DONE(save_weights(path, s->list, err));
+    LS_TRY_DONE(join(path, directory, "adapter_config.json", err));
+    file = open_memstream(&text, &bytes);
+    if (file == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "checkpoint");
+    ls_json_init(&json, file);
+    write_adapter_config(&json, s);
+    status = ferror(file) != 0 ? LS_FAIL(err, LS_ERR_NOMEM, "checkpoint") : LS_OK;
+    if (fclose(file) != 0 && status == LS_OK) status = LS_FAIL(err, LS_ERR_NOMEM, "checkpoint");
+    if (status == LS_OK) status = ls_durable_file(path, text, (int64_t)bytes, err);
+done:
+    free(text);
+    return status;
+}
+
 static ls_status fill_directory(const ls_saves *run, const char *directory, const ls_train_state *s,
                                 const ls_saves_description *d, ls_error *err) {
     char path[LS_SAVES_PATH_MAX];
-    LS_TRY(ls_saves_save_model(run, directory, s->parameters, err));
+    LS_TRY(s->adapters != NULL ? save_adapters(directory, s->adapters, err)
+                               : ls_saves_save_model(run, directory, s->parameters, err));
     LS_TRY(join(path, directory, "optimizer.safetensors", err));
     LS_TRY(save_optimizer(path, s, err));
     LS_TRY(join(path, directory, "state.json", err));
@@ -634,13 +692,13 @@ ls_status ls_saves_load(const char *directory, ls_train_state *s, const ls_saves
     LS_TRY_DONE(open_state(&doc, &text, directory, err));
     root = ls_json_root(doc);
     LS_TRY_DONE(load_state(&root, s, d, err));
-    LS_TRY_DONE(check_files(&root, directory, err));
+    LS_TRY_DONE(check_files(&root, s->adapters != NULL ? s->adapters->directory : directory, err));
     LS_TRY_DONE(join(path, directory, "optimizer.safetensors", err));
     LS_TRY_DONE(load_optimizer(path, s, err));
     LS_TRY_DONE(ls_train_state_digest(s, &digest, err));
     LS_TRY_DONE(check_hex(&root, "optimizer", digest, err));
     LS_TRY_DONE(ls_train_state_publish(s, err));
-    LS_TRY_DONE(ls_parameters_digest(s->parameters, &digest, err));
+    LS_TRY_DONE(ls_parameters_digest(s->weights, &digest, err));
     LS_TRY_DONE(check_hex(&root, "weights", digest, err));
 done:
     ls_json_doc_free(doc);

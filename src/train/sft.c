@@ -80,6 +80,7 @@ typedef struct sft {
 } sft;
 
 static bool is_first(const sft *s) { return s->o->train.place.rank == 0; }
+static const char *weights_of(const sft *s) { return ls_train_options_weights(&s->o->train, s->begin); }
 
 /* ---- data ---- */
 
@@ -164,7 +165,7 @@ static ls_status read_pairs(sft *s, ls_error *err) {
     LS_TRY_DONE(reserve(s, n, err));
     for (int64_t i = 0; i < n; i++) {
         if (pairs[i].prompt != NULL) {
-            if (tokenizer == NULL) LS_TRY_DONE(ls_tokenizer_open(&tokenizer, s->begin, err));
+            if (tokenizer == NULL) LS_TRY_DONE(ls_tokenizer_open(&tokenizer, weights_of(s), err));
             LS_TRY_DONE(encode_pair(s, tokenizer, &pairs[i], path, err));
         }
         LS_TRY_DONE(add_sequence(s, i, &pairs[i], path, err));
@@ -235,9 +236,9 @@ static ls_status read_lines(sft *s, ls_error *err) {
     LS_TRY_DONE(ls_data_open(&s->data, &options, err));
     s->n_train = ls_data_count(s->data, LS_DATA_TRAIN);
     LS_TRY_DONE(reserve(s, s->n_train + ls_data_count(s->data, LS_DATA_HELD_OUT), err));
-    LS_TRY_DONE(ls_tokenizer_open(&tokenizer, s->begin, err));
+    LS_TRY_DONE(ls_tokenizer_open(&tokenizer, weights_of(s), err));
     for (int64_t i = 0; ls_data_each(s->data, i, &line, &path); i++) {
-        if (line->is_chat && chat == NULL) LS_TRY_DONE(ls_chat_open(&chat, s->begin, NULL, err));
+        if (line->is_chat && chat == NULL) LS_TRY_DONE(ls_chat_open(&chat, weights_of(s), NULL, err));
         LS_TRY_DONE(line->is_chat ? add_chat(s, i, tokenizer, chat, line, path, err)
                                   : add_data_line(s, i, tokenizer, line, path, err));
     }
@@ -327,7 +328,7 @@ static ls_train_batch draw_batch(sft *s, int64_t step) {
         count += lay_out(s, k, &row);
         s->batch_offsets[i + 1] = row;
     }
-    return (ls_train_batch){s->batch_tokens, s->batch_offsets, s->batch_targets, n, (double)count};
+    return (ls_train_batch){s->batch_tokens, s->batch_offsets, s->batch_targets, n, (double)count, NULL};
 }
 
 /* The mean of -log-probability over the completion tokens of all held-out sequences, in their order. */
@@ -342,7 +343,7 @@ static ls_status measure_held_out(sft *s, double *loss, ls_error *err) {
             s->batch_offsets[++n] = row;
         }
         if (n == 0) break;
-        const ls_train_batch batch = {s->batch_tokens, s->batch_offsets, s->batch_targets, n, 1.0};
+        const ls_train_batch batch = {s->batch_tokens, s->batch_offsets, s->batch_targets, n, 1.0, NULL};
         LS_TRY(ls_trainer_score(s->trainer, &batch, s->held_logprobs, err));
         for (int64_t r = 0; r < row; r++)
             if (s->batch_targets[r] >= 0) sum -= (double)s->held_logprobs[r];
@@ -414,7 +415,7 @@ static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
         if (is_due(s->o->eval_every, step, t->steps)) LS_TRY(measure_held_out(s, &held_out, err));
         if (is_first(s)) {
             int64_t begins[2] = {0, n_rows};
-            const ls_train_batch told = {NULL, begins, NULL, 1, batch.count};
+            const ls_train_batch told = {NULL, begins, NULL, 1, batch.count, NULL};
             LS_TRY(log_step(s, &told, &stats, seconds, held_out, err));
             show(s, &stats, &told, seconds, held_out, &shown);
         }
@@ -464,7 +465,7 @@ static ls_status find_beginning(sft *s, ls_error *err) {
         else
             snprintf(s->begin, sizeof s->begin, "%s", t->model);
     }
-    if (is_first(s)) LS_TRY(ls_saves_keep_files(s->run, s->begin, err));
+    if (is_first(s)) LS_TRY(ls_saves_keep_files(s->run, weights_of(s), err));
     return LS_OK;
 }
 
@@ -486,7 +487,7 @@ static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
     LS_TRY(ls_train_options_comm(&s->comm, &o->train, s->device, identity, err));
     opts.comm = s->comm;
     s->rows_max = opts.rows_max;
-    return ls_trainer_create(&s->trainer, s->model, s->begin, s->device, &opts, err);
+    return ls_trainer_create(&s->trainer, s->model, weights_of(s), s->device, &opts, err);
 }
 
 static void print_plan(const sft *s) {
@@ -577,7 +578,7 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     s.progress = is_first(&s) ? progress : NULL;
     LS_TRY_DONE(find_beginning(&s, &reason));
     LS_TRY_DONE(ls_train_options_device(&s.device, &s.choice, &o->train, &reason));
-    LS_TRY_DONE(ls_train_options_open(&s.model, s.device, s.begin, &o->train, &reason));
+    LS_TRY_DONE(ls_train_options_open(&s.model, s.device, weights_of(&s), &o->train, &reason));
     LS_TRY_DONE(read_data(&s, &reason));
     if (o->train.steps == 0) {
         int64_t taken;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/parallel.h"
+#include "op/lora.h"
 #include "train/run_checkpoint.h"
 
 static const char *const dtypes[] = {"f32", "bf16", NULL};
@@ -47,6 +48,11 @@ static const ls_option rows[] = {
     NUMBER("eps", true, eps, 0, 1, "AdamW: eps, above 0"),
     NUMBER("decay", true, decay, 0, 1e3, "AdamW: weight decay of matrices, embedding and convolution taps"),
     NUMBER("clip", true, clip, 0, 1e30, "Largest norm of a gradient (0: no limit)"),
+    INT("lora_rank", true, lora_rank, 0, LS_LORA_RANK_MAX,
+        "Train adapters of this rank, merged into the weights, instead of the weights (0: the weights)"),
+    NUMBER("lora_alpha", true, lora_alpha, 0, 1e6, "Of adapters: their product counts lora_alpha / lora_rank times"),
+    {"lora_targets", LS_OPTION_TEXT, true, AT(lora_targets), 0, 0, NULL,
+     "Of adapters: names of modules, in_proj,o_proj, or all-linear, as PEFT has them"},
     INT("steps", false, steps, 0, STEPS_MAX, "Steps of the run (0: as the kind of training says)"),
     INT("save_every", false, save_every, 0, STEPS_MAX, "Steps between checkpoints (0: only the last step's)"),
     INT("keep", false, keep, 0, STEPS_MAX, "Checkpoints that stay, the newest (0: all)"),
@@ -85,6 +91,8 @@ void ls_train_options_init(ls_train_options *options) {
                                        .eps = 1e-8,
                                        .decay = 0.1,
                                        .clip = 1.0,
+                                       .lora_alpha = 16,
+                                       .lora_targets = "all-linear",
                                        .save_every = 100,
                                        .keep = 2,
                                        .microbatch = 4,
@@ -184,6 +192,10 @@ ls_status ls_train_options_check(ls_train_options *o, ls_error *err) {
     }
     if (!ls_isa_available(ls_train_options_isa(o)))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "isa: this processor has no %s", ls_isa_name(ls_train_options_isa(o)));
+    if (o->lora_rank > 0 && o->place.ranks > 1)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "lora_rank: %lld with %lld processes; adapters are trained by one",
+                       (long long)o->lora_rank, (long long)o->place.ranks);
+    if (o->lora_rank > 0 && !(o->lora_alpha > 0)) return LS_FAIL(err, LS_ERR_ARG, "lora_alpha: it is not above 0");
     if (o->steps == 0) return LS_OK;
     if (o->schedule == LS_RATE_CONSTANT)
         o->schedule_steps = 0;
@@ -193,7 +205,12 @@ ls_status ls_train_options_check(ls_train_options *o, ls_error *err) {
     return ls_rate_check(&rate, err);
 }
 
+const char *ls_train_options_weights(const ls_train_options *o, const char *begin) {
+    return o->lora_rank > 0 ? o->model : begin;
+}
+
 void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *o) {
+    out->adapters = (ls_adapters_opts){o->lora_rank, o->lora_alpha, o->lora_targets, o->seed};
     out->dtype = (ls_dtype)o->dtype;
     out->leaf = o->leaf;
     out->adamw = (ls_adamw_options){o->rate, o->beta1, o->beta2, o->eps, o->decay};

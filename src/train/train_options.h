@@ -21,6 +21,9 @@ typedef struct ls_train_options {
     double rate, rate_floor;
     int64_t warmup, schedule_steps;
     double beta1, beta2, eps, decay, clip; /* clip 0: none */
+    int64_t lora_rank;                     /* 0: the weights themselves are trained */
+    double lora_alpha;
+    char lora_targets[LS_OPTION_TEXT_MAX];
     /* These do not. */
     int64_t steps, save_every, keep;
     bool resume, new_schedule;
@@ -46,6 +49,8 @@ ls_option_table ls_train_option_table(ls_train_options *options);
 ls_status ls_train_options_check(ls_train_options *options, ls_error *err);
 /* The parts of *out that follow from options; the rest is the caller's. */
 void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *options);
+/* Where the model of a run is opened that begins or goes on at `begin`: a checkpoint of adapters holds no model. */
+const char *ls_train_options_weights(const ls_train_options *options, const char *begin);
 /* A model that computes as the options say; of a profile that is left open, options say from here on which one it is.
  * *out is the caller's to close where the call fails, too. */
 ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, ls_train_options *options,

@@ -38,7 +38,8 @@ struct ls_trainer {
     ls_train_state state;
     ls_tape *tape;
     ls_gradient *gradient;
-    float *blocks; /* of the squares of all parameters, device memory */
+    float *adapted; /* the gradient of adapters, device memory; NULL without */
+    float *blocks;  /* of the squares of all parameters, device memory */
     int64_t n_blocks;
     float *host_blocks; /* the same on the host */
     /* With other processes. */
@@ -129,7 +130,7 @@ static int64_t tree_leaves(const ls_trainer *t) {
 /* Gradients that the device is to hold: as many as ever are there at once, or fit what all else has left of a device
  * whose memory is limited. */
 static ls_status device_nodes(const ls_trainer *t, int64_t *out, ls_error *err) {
-    const int64_t bytes = t->state.parameters->n_elements * (int64_t)sizeof(float);
+    const int64_t bytes = t->state.weights->n_elements * (int64_t)sizeof(float);
     ls_memory_state memory;
     int64_t fit;
     *out = ls_gradient_nodes(tree_leaves(t));
@@ -145,7 +146,22 @@ static ls_status device_nodes(const ls_trainer *t, int64_t *out, ls_error *err) 
 static ls_status make_gradient(ls_trainer *t, ls_error *err) {
     int64_t nodes;
     LS_TRY(device_nodes(t, &nodes, err));
-    return ls_gradient_create(&t->gradient, t->device, t->state.parameters->n_elements, tree_leaves(t), nodes, err);
+    return ls_gradient_create(&t->gradient, t->device, t->state.weights->n_elements, tree_leaves(t), nodes, err);
+}
+
+/* The weights, or without their masters and adapters beside them. */
+static ls_status open_parameters(ls_trainer *t, ls_model *model, const char *directory, ls_error *err) {
+    ls_train_state *s = &t->state;
+    if (t->opts.adapters.rank == 0) {
+        LS_TRY(ls_parameters_open_share(&s->parameters, model, t->device, directory, rank_of(t), ranks_of(t), err));
+        s->weights = s->parameters;
+        return LS_OK;
+    }
+    if (t->opts.comm != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "lora_rank: adapters are trained by one process");
+    LS_TRY(ls_parameters_open_share(&s->weights, model, t->device, directory, 1, 1, err));
+    LS_TRY(ls_adapters_open(&s->adapters, s->weights, directory, &t->opts.adapters, err));
+    s->parameters = s->adapters->list;
+    return device_floats(t, &t->adapted, s->parameters->n_elements, err);
 }
 
 ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *directory, ls_device *device,
@@ -158,7 +174,7 @@ ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *direc
     t->opts = *opts;
     t->device = device;
     t->state.comm = opts->comm;
-    LS_TRY_DONE(ls_parameters_open_share(&t->state.parameters, model, device, directory, rank_of(t), ranks_of(t), err));
+    LS_TRY_DONE(open_parameters(t, model, directory, err));
     LS_TRY_DONE(make_arrays(t, err));
     {
         const int64_t spans =
@@ -168,8 +184,9 @@ ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *direc
                                    .spans_max = spans,
                                    .recompute = opts->recompute,
                                    .temperature = opts->temperature,
-                                   .leaf_rows_max = opts->leaf_rows_max};
-        LS_TRY_DONE(ls_tape_create(&t->tape, t->state.parameters, device, &tape, err));
+                                   .leaf_rows_max = opts->leaf_rows_max,
+                                   .truncation = opts->truncation};
+        LS_TRY_DONE(ls_tape_create(&t->tape, t->state.weights, device, &tape, err));
     }
     LS_TRY_DONE(make_gradient(t, err));
     *out = t;
@@ -183,7 +200,10 @@ void ls_trainer_free(ls_trainer *t) {
     if (t == NULL) return;
     ls_tape_free(t->tape);
     ls_gradient_free(t->gradient);
-    ls_parameters_free(t->state.parameters);
+    if (t->state.adapters == NULL) ls_parameters_free(t->state.parameters);
+    ls_adapters_free(t->state.adapters);
+    if (t->state.adapters != NULL || t->state.parameters == NULL) ls_parameters_free(t->state.weights);
+    ls_memory_free(t->device, t->adapted);
     ls_memory_free(t->device, t->state.m);
     ls_memory_free(t->device, t->state.v);
     ls_memory_free(t->device, t->blocks);
@@ -204,11 +224,13 @@ void ls_trainer_free(ls_trainer *t) {
 ls_train_state *ls_trainer_state(ls_trainer *t) { return &t->state; }
 
 int64_t ls_trainer_bytes(const ls_trainer *t) {
-    const ls_parameters *p = t->state.parameters;
+    const ls_parameters *p = t->state.parameters, *w = t->state.weights;
     int64_t bytes = (3 * (p->end - p->begin) + t->n_slices) * (int64_t)sizeof(float) + ls_gradient_bytes(t->gradient);
     bytes += p->model->weight_bytes;
-    for (int64_t i = 0; i < p->n; i++)
-        if (p->list[i].own != NULL) bytes += p->list[i].n_elements * ls_dtype_bytes(p->list[i].dtype);
+    for (int64_t i = 0; i < w->n; i++)
+        if (w->list[i].own != NULL) bytes += w->list[i].n_elements * ls_dtype_bytes(w->list[i].dtype);
+    if (t->state.adapters != NULL)
+        bytes += ls_adapters_bytes(t->state.adapters) + p->n_elements * (int64_t)sizeof(float);
     return bytes;
 }
 
@@ -280,6 +302,7 @@ done:
 
 /* The masters that are held here have been rounded into values. */
 static ls_status settle_values(const ls_train_state *s, ls_error *err) {
+    if (s->adapters != NULL) return ls_adapters_merge(s->adapters, err);
     if (s->comm != NULL) LS_TRY(gather_values(s, err));
     return ls_parameters_settle(s->parameters, err);
 }
@@ -347,6 +370,7 @@ static ls_status score_sequences(ls_trainer *t, const ls_train_batch *b, int64_t
                                  ls_error *err) {
     const int64_t row = b->offsets[first];
     LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + first, n, err));
+    ls_tape_support(t->tape, b->supports, row);
     return ls_tape_logprob(t->tape, b->targets + row, logprob + row, NULL, err);
 }
 
@@ -597,6 +621,7 @@ static ls_status forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
     const int64_t row = b->offsets[s->first], n_rows = b->offsets[s->first + s->n] - row;
     for (int64_t i = 0; i <= s->n; i++) t->offsets[i] = b->offsets[s->first + i] - row;
     LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + s->first, s->n, err));
+    ls_tape_support(t->tape, b->supports, row);
     LS_TRY(ls_tape_logprob(t->tape, b->targets + row, t->logprob, t->entropy, err));
     memset(t->d_logprob, 0, (size_t)n_rows * sizeof(float));
     if (o->entropy) memset(t->d_entropy, 0, (size_t)n_rows * sizeof(float));
@@ -655,6 +680,10 @@ static ls_status update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
               (long long)(s->own.end - s->own.begin));
     LS_TRY(share_metrics(t, err));
     LS_TRY(join_gradient(t, &root, err));
+    if (t->state.adapters != NULL) {
+        LS_TRY(ls_adapters_gradient(t->state.adapters, root, t->adapted, err));
+        root = t->adapted;
+    }
     LS_TRY(sum_squares(t, &s->batch, root, &squares, err));
     LS_TRY(ls_gradient_scale(&scale, &norm, squares, s->batch.count, max_norm, err));
     LS_TRY(move_masters(t, root, scale, &s->factors, err));

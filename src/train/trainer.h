@@ -9,6 +9,8 @@
  *   norm        ls_squares over the parameters in order, ls_gradient_scale(count, max_norm)
  *   update      ls_adamw for each parameter with the rate of step t (train/rate.h); decay is 0 but for matrices, the
  *               embedding and the taps of convolutions: norms, biases, D and A_log do not decay
+ *               With adapters (model/adapters.h) the gradient of the weights becomes that of A and B, of which alone
+ *               there are norm, masters and moments; weights without one keep their values
  *   publish     every weight is its master, rounded once; the model computes with it from here on
  * With several processes each computes a subtree of the leaves, owns a range of the elements (ls_parameters_share), and
  * has masters and moments of that range only: it adds the ranks' gradients there (train/comm.h), updates it, and hands
@@ -22,6 +24,7 @@
 #ifndef LS_TRAIN_TRAINER_H
 #define LS_TRAIN_TRAINER_H
 
+#include "model/adapters.h"
 #include "model/tape.h"
 #include "op/adamw.h"
 #include "train/comm.h"
@@ -48,12 +51,14 @@ typedef ls_status (*ls_train_loss)(void *context, const ls_train_rows *rows, ls_
 
 typedef struct ls_trainer_opts {
     /* These carry bits. */
-    ls_dtype dtype;         /* of activations */
-    float temperature;      /* of the log-probabilities */
-    int64_t leaf;           /* sequences of a leaf */
-    ls_adamw_options adamw; /* lr is not read: it is the rate's */
+    ls_dtype dtype;                /* of activations */
+    float temperature;             /* of the log-probabilities */
+    const ls_sampling *truncation; /* of them, as ls_tape_opts; NULL: none. Copied */
+    int64_t leaf;                  /* sequences of a leaf */
+    ls_adamw_options adamw;        /* lr is not read: it is the rate's */
     ls_rate rate;
-    double max_norm; /* infinity: no clipping */
+    double max_norm;           /* infinity: no clipping */
+    ls_adapters_opts adapters; /* what is learnt instead of the weights; rank 0: the weights */
     /* These do not. */
     int64_t microbatch;    /* leaves of one forward, at most */
     int64_t rows_max;      /* tokens of one forward, at most; every sequence must fit */
@@ -74,6 +79,8 @@ typedef struct ls_train_state {
     ls_parameters *parameters; /* masters, of this process's range */
     float *m, *v;              /* [parameters->end - begin]: moments, device memory */
     ls_comm *comm;             /* who has the others; NULL: alone */
+    ls_parameters *weights;    /* the model's: parameters itself, or without masters beside adapters */
+    ls_adapters *adapters;     /* whose list is parameters; NULL: the weights are learnt themselves */
 } ls_train_state;
 
 /* Model and device are borrowed; the model was opened from directory. */
@@ -100,7 +107,8 @@ typedef struct ls_train_batch {
     const int64_t *offsets; /* [n + 1], ascending from 0 or, for a part of a larger batch, from where it begins */
     const int64_t *targets; /* [offsets[n]]: what each row predicts, or -1 */
     int64_t n;
-    double count; /* the gradient is divided by it once: of tokens, for a mean over tokens */
+    double count;          /* the gradient is divided by it once: of tokens, for a mean over tokens */
+    ls_supports *supports; /* of a trainer that truncates: row r is that of tokens[r] (model/tape.h); else NULL */
 } ls_train_batch;
 
 typedef struct ls_train_stats {

@@ -428,6 +428,12 @@ static void requests_are_refused_and_cancelled(void **state) {
     r.max_tokens = INT64_MAX;
     check_failed(lockstep_engine_submit(engine, &r, NULL, &err), &err, "length_max is 24");
     r.max_tokens = 4;
+    r.repetition_penalty = 0;
+    check_failed(lockstep_engine_submit(engine, &r, NULL, &err), &err, "repetition_penalty: 0");
+    r.repetition_penalty = 1.2f;
+    r.presence_penalty = NAN;
+    check_failed(lockstep_engine_submit(engine, &r, NULL, &err), &err, "presence_penalty");
+    r.presence_penalty = 0.5f;
     assert_ok(lockstep_engine_submit(engine, &r, &ticket, &err), err);
     check_failed(lockstep_engine_submit(engine, &r, NULL, &err), &err, "not finished");
     assert_ok(lockstep_engine_tick(engine, &unfinished, &err), err);

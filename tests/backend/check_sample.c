@@ -3,6 +3,7 @@
 
 #include "door.h"
 #include "op/sample.h"
+#include "op/support.h"
 
 /* ---- values ---- */
 
@@ -137,6 +138,74 @@ static void check_options(bk_run *run, const problem *p, uint64_t seed) {
     free(sampling);
 }
 
+/* ---- supports and penalties ---- */
+
+static void check_support(bk_run *run, int64_t rows, int64_t vocab, uint64_t seed) {
+    door d = door_open(run);
+    float *logits = make_logits(rows, vocab, seed), *others = make_logits(rows, vocab, seed + 1);
+    const door_buffer from = door_put(&d, "processed", logits, rows * vocab * 4, 4 * (int64_t)(seed % 3)),
+                      to = door_put(&d, "logits", others, rows * vocab * 4, 0),
+                      bits = door_out(&d, "bits", rows * ls_support_words(vocab) * 4);
+    const char *const what = "support, vocabulary %lld";
+    DOOR_CALL(&d, support, .logits = from.at[s], .rows = rows, .vocab = vocab, .bits = bits.at[s], .apply = false);
+    door_same(&d, &bits, 4, what, (long long)vocab);
+    door_same(&d, &from, 4, what, (long long)vocab);
+    DOOR_CALL(&d, support, .logits = to.at[s], .rows = rows, .vocab = vocab, .bits = bits.at[s], .apply = true);
+    door_same(&d, &to, 4, what, (long long)vocab);
+    door_close(&d);
+    free(logits);
+    free(others);
+}
+
+/* Rows of no item, of all tokens, and of some; penalties of all kinds; then all of it taken back. */
+static void check_penalize(bk_run *run, int64_t rows, int64_t vocab, uint64_t seed) {
+    static const ls_penalties kinds[] = {
+        {1.0f, 0.0f, 0.0f}, {1.3f, 0.0f, 0.0f}, {0.7f, 0.3f, -1.5f}, {1.0f, 2.5f, 0.1f}, {1e-3f, -1e3f, 1e6f}};
+    const int64_t items_max = rows * vocab;
+    door d = door_open(run);
+    float *logits = make_logits(rows, vocab, seed);
+    ls_penalties *penalties = bk_alloc(rows * (int64_t)sizeof *penalties);
+    ls_penalty_item *items = bk_alloc(items_max * (int64_t)sizeof *items);
+    int64_t *begins = bk_alloc((rows + 1) * 8), n = 0;
+    begins[0] = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        penalties[r] = kinds[(r + (int64_t)seed) % BK_COUNT(kinds)];
+        for (int64_t v = vocab - 1; v >= 0 && r % 4 != 0; v -= r % 4)
+            items[n++] = (ls_penalty_item){(int32_t)v, (int32_t)((v + r) % 5)};
+        begins[r + 1] = n;
+    }
+    {
+        const int64_t bytes = rows * vocab * 4;
+        const door_buffer at = door_put(&d, "logits", logits, bytes, 4 * (int64_t)(seed % 3)),
+                          p = door_in(&d, "penalties", penalties, rows * (int64_t)sizeof *penalties),
+                          b = door_in(&d, "begins", begins, (rows + 1) * 8),
+                          list = door_in(&d, "items", items, items_max * (int64_t)sizeof *items),
+                          saved = door_out(&d, "saved", items_max * 4);
+        const char *const what = "penalties, vocabulary %lld, undone %lld";
+        for (int undo = 0; undo < 2; undo++) {
+            DOOR_CALL(&d, penalize, .logits = at.at[s], .rows = rows, .vocab = vocab, .penalties = p.at[s],
+                      .begins = b.at[s], .items = list.at[s], .saved = saved.at[s], .items_max = items_max,
+                      .undo = undo == 1);
+            door_same(&d, &at, 4, what, (long long)vocab, (long long)undo);
+            door_same(&d, &saved, 4, what, (long long)vocab, (long long)undo);
+        }
+    }
+    door_close(&d);
+    free(logits);
+    free(penalties);
+    free(items);
+    free(begins);
+}
+
+static void supports_and_penalties(bk_run *run) {
+    static const int64_t vocabs[] = {1, 31, 32, 33, 257, 1000, 4096};
+    for (int64_t i = 0; i < BK_COUNT(vocabs); i++) {
+        if (run->small && vocabs[i] > 300) continue;
+        check_support(run, 1 + i * 2, vocabs[i], (uint64_t)i);
+        check_penalize(run, 2 + i * 2, vocabs[i], (uint64_t)i);
+    }
+}
+
 /* ---- cases ---- */
 
 static void every_vocabulary(bk_run *run) {
@@ -253,6 +322,7 @@ int main(int argc, char **argv) {
         {"rows that keep nothing", rows_that_keep_nothing, BK_ANYWHERE},
         {"no rows", no_rows, BK_ANYWHERE},
         {"draws", draws, BK_ANYWHERE},
+        {"supports and penalties", supports_and_penalties, BK_ANYWHERE},
     };
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }

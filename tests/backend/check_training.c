@@ -2,6 +2,7 @@
 #include "elements.h"
 #include "op/adamw.h"
 #include "op/elementwise_backward.h"
+#include "op/lora.h"
 #include "op/rmsnorm_backward.h"
 
 static const int64_t sizes[] = {1, 2, 3, 4, 31, 33, 64, 255, 257, 1000, 1023, 1024, 1025, 2560, 4097, 5004, 8203};
@@ -321,6 +322,40 @@ static void squares(bk_run *run) {
     door_close(&d);
 }
 
+/* ---- adapters ---- */
+
+static void adapters_one(door *d, int64_t n, int64_t k, int64_t rank, ls_dtype dtype, int64_t offset) {
+    const door_buffer w0 = values_put(d, "w0", dtype, n * k, VALUES_PLAIN, 1, 0),
+                      a = values_put(d, "a", LS_F32, rank * k, VALUES_PLAIN, 2, offset),
+                      b = values_put(d, "b", LS_F32, n * rank, VALUES_PLAIN, 3, 0),
+                      dw = values_put(d, "dw", LS_F32, n * k, VALUES_PLAIN, 4, offset),
+                      out = door_put(d, "out", NULL, n * k * ls_dtype_bytes(dtype), 0),
+                      da = door_put(d, "da", NULL, rank * k * 4, 0), db = door_put(d, "db", NULL, n * rank * 4, offset);
+    const char *const what = "%lld x %lld of rank %lld";
+    DOOR_CALL(d, lora_merge, .w0 = w0.at[s], .a = a.at[s], .b = b.at[s], .out = out.at[s], .dtype = dtype, .n = n,
+              .k = k, .rank = rank, .scale = 0.3f);
+    values_same(d, &out, dtype, what, (long long)n, (long long)k, (long long)rank);
+    DOOR_CALL(d, lora_backward, .dw = dw.at[s], .a = a.at[s], .b = b.at[s], .da = da.at[s], .db = db.at[s], .n = n,
+              .k = k, .rank = rank, .scale = 0.3f);
+    values_same(d, &da, LS_F32, what, (long long)n, (long long)k, (long long)rank);
+    values_same(d, &db, LS_F32, what, (long long)n, (long long)k, (long long)rank);
+    door_clear_to(d, 0);
+}
+
+static void adapters(bk_run *run) {
+    static const int64_t ranks[] = {1, 2, 7, 8, 9, 16, 64};
+    static const ls_dtype dtypes[] = {LS_F32, LS_BF16, LS_F16};
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(ranks); i++)
+        for (int64_t k = 0; k < 3; k++)
+            adapters_one(&d, 1 + 13 * i,
+                         k == 0   ? 1 + i
+                         : k == 1 ? 64 * i + 1
+                                  : 256 + 255 * (i % 3),
+                         ranks[i], dtypes[(i + k) % 3], i % 2 * 4);
+    door_close(&d);
+}
+
 int main(int argc, char **argv) {
     static const bk_case cases[] = {{"swiglu_backward", swiglu_backward, BK_ANYWHERE},
                                     {"embed_backward", embed_backward, BK_ANYWHERE},
@@ -328,6 +363,7 @@ int main(int argc, char **argv) {
                                     {"rmsnorm_backward", rmsnorm_backward, BK_ANYWHERE},
                                     {"rmsnorm_backward_continues", rmsnorm_backward_continues, BK_ANYWHERE},
                                     {"adamw", adamw, BK_ANYWHERE},
+                                    {"adapters", adapters, BK_ANYWHERE},
                                     {"squares", squares, BK_ANYWHERE}};
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }

@@ -93,6 +93,50 @@ static void records_are_in_the_format(void **state) {
     assert_true(seen[0] && seen[1]);
 }
 
+/* The first of the likeliest tokens is what greedy draws, with its bits; the list descends. */
+static void likeliest_tokens_are_recorded(void **state) {
+    (void)state;
+    RUN_OK("generate", "--model", TINY, "--prompts", PROMPTS, "--max-tokens", "5", "--temperature", "0",
+           "--top-logprobs", "4", "--out", at("top.jsonl"));
+    for (int64_t i = 0; i < count_lines(at("top.jsonl")); i++) {
+        json_t *record = line_read(at("top.jsonl"), i);
+        const size_t n = json_array_size(member(record, "completion_ids"));
+        for (size_t t = 0; t < n; t++) {
+            const json_t *ids = json_array_get(member(record, "top_ids"), t);
+            const json_t *bits = json_array_get(member(record, "top_logprob_bits"), t);
+            const json_t *values = json_array_get(member(record, "top_logprobs"), t);
+            assert_int_equal(json_array_size(ids), 4);
+            assert_true(json_equal(json_array_get(ids, 0), json_array_get(member(record, "completion_ids"), t)));
+            assert_true(json_equal(json_array_get(bits, 0), json_array_get(member(record, "logprob_bits"), t)));
+            for (size_t k = 1; k < 4; k++)
+                assert_true(json_number_value(json_array_get(values, k)) <=
+                            json_number_value(json_array_get(values, k - 1)));
+        }
+        json_decref(record);
+    }
+}
+
+/* Penalties change draws and are told; log-probabilities stay those that scoring gives. */
+static void penalties_leave_log_probabilities(void **state) {
+    (void)state;
+    RUN_OK("generate", "--model", TINY, "--prompts", PROMPTS, "--samples", "2", "--max-tokens", "20",
+           "--presence-penalty", "1.5", "--frequency-penalty", "-0.25", "--repetition-penalty", "1.25", "--out",
+           at("penal.jsonl"));
+    RUN_OK("generate", "--model", TINY, "--prompts", PROMPTS, "--samples", "2", "--max-tokens", "20",
+           "--presence-penalty", "1.5", "--frequency-penalty", "-0.25", "--repetition-penalty", "1.25", "--batch", "3",
+           "--chunk", "2", "--preempt-every", "2", "--isa", "generic", "--out", at("again.jsonl"));
+    RUN_OK("score", "--model", TINY, "--rollouts", at("penal.jsonl"), "--out", at("scored.jsonl"));
+    RUN_OK("compare", at("penal.jsonl"), at("scored.jsonl"));
+    for (int64_t i = 0; i < count_lines(at("penal.jsonl")); i++) {
+        json_t *record = line_read(at("penal.jsonl"), i), *again = line_read(at("again.jsonl"), i);
+        assert_true(json_real_value(member(member(record, "meta"), "repetition_penalty")) == 1.25);
+        assert_true(json_equal(member(record, "logprob_bits"), member(again, "logprob_bits")));
+        assert_true(json_equal(member(record, "completion_ids"), member(again, "completion_ids")));
+        json_decref(record);
+        json_decref(again);
+    }
+}
+
 /* The same results from every setting that may not matter, on text and on token ids, in both activation types. */
 static void settings_change_no_result(void **state) {
     static const char *const variants[][13] = {
@@ -420,6 +464,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_is_what_transformers_wrote),
         cmocka_unit_test(records_are_in_the_format),
+        cmocka_unit_test(likeliest_tokens_are_recorded),
+        cmocka_unit_test(penalties_leave_log_probabilities),
         cmocka_unit_test(settings_change_no_result),
         cmocka_unit_test(standard_streams_serve_as_files),
         cmocka_unit_test(numerics_are_named_and_compared),

@@ -15,7 +15,7 @@ enum { SAMPLES = 60 };
 static float *gradient_of(const trained *t, const batch *b, ls_device *device, ls_dtype dtype, bool recompute,
                           int64_t begin, int64_t end, float *logprob) {
     const int64_t rows = b->offsets[b->n];
-    const ls_tape_opts opts = {dtype, rows, b->n, recompute, 1.0f, 0};
+    const ls_tape_opts opts = {dtype, rows, b->n, recompute, 1.0f, 0, NULL};
     const int64_t bytes = t->parameters->n_elements * (int64_t)sizeof(float);
     float *gradient = malloc((size_t)bytes), *there = to_device(device, NULL, bytes);
     ls_tape *tape;
@@ -209,7 +209,7 @@ static void a_leaf_is_one_computation(void **state) {
  * of 64, which hold other rows of a sequence in the one case than in the other. */
 static void check_parts(const char *directory, ls_profile profile) {
     const int64_t lengths[] = {61, 90, 7, 200};
-    const ls_tape_opts opts = {LS_BF16, 200, 1, false, 1.0f, 358};
+    const ls_tape_opts opts = {LS_BF16, 200, 1, false, 1.0f, 358, NULL};
     ls_device *device = test_device(2, ls_isa_best());
     float *together, *apart, *there;
     ls_tape *tape;
@@ -287,7 +287,7 @@ static float chain_over_rows(const batch *b, const float *dlogits, const uint16_
 static uint16_t *head_input(const trained *t, const batch *b, ls_device *device, ls_device *cpu) {
     const ls_model_config *c = &t->model->config;
     const int64_t rows = b->offsets[b->n], hidden = c->hidden;
-    const ls_tape_opts opts = {LS_BF16, rows, b->n, true, 1.0f, 0};
+    const ls_tape_opts opts = {LS_BF16, rows, b->n, true, 1.0f, 0, NULL};
     float *h = malloc((size_t)(rows * hidden) * sizeof *h), *w = malloc((size_t)hidden * sizeof *w);
     uint16_t *x = malloc((size_t)(rows * hidden) * sizeof *x);
     const ls_rmsnorm_args norm = {h, LS_F32, hidden, w, c->rms_eps, x, LS_BF16, hidden, rows, hidden};
@@ -430,7 +430,7 @@ static void gradients_of_mma16_are_near_those_of_exact(void **state) {
 }
 
 static void experts_have_no_gradient_in_mma16(void **state) {
-    const ls_tape_opts opts = {LS_BF16, 8, 1, true, 1.0f, 0};
+    const ls_tape_opts opts = {LS_BF16, 8, 1, true, 1.0f, 0, NULL};
     ls_tape *tape;
     trained t;
     ls_error err;

@@ -2,7 +2,7 @@
 #ifndef LS_TESTS_TRAINED_H
 #define LS_TESTS_TRAINED_H
 
-#include "fixture.h"
+#include "model/fixture.h"
 #include "model/params.h"
 
 typedef struct trained {

@@ -63,6 +63,63 @@ static void settings_carry_no_bits_with_everything(void **state) {
     must_not_matter(base, COUNT(base), others, COUNT(others));
 }
 
+/* Truncated rollouts: supports found once a step, epochs and minibatches over them. */
+static void settings_carry_no_bits_with_truncation(void **state) {
+    static const char *const base[] = {"top_p=0.9",       "top_k=20",           "min_p=0.001",
+                                       "temperature=0.8", "dtype=bf16",         "epochs=2",
+                                       "minibatches=3",   "entropy_bonus=0.01", "leaf=3"};
+    static const char *const others[][4] = {
+        {"microbatch=1", "threads=2"},
+        {"microbatch=8", "recompute=true", "isa=generic"},
+        {"rows=80", "engine.batch=2", "engine.chunk=1", "engine.prefix=off"},
+        {"engine.preempt-every=3", "engine.preempt-by=alternate"},
+    };
+    (void)state;
+    must_not_matter(base, COUNT(base), others, COUNT(others));
+}
+
+/* Adapters merged into the weights: rollout and trainer have the bits of each other, whatever the settings. */
+static void settings_carry_no_bits_with_adapters(void **state) {
+    static const char *const base[] = {"lora_rank=3",  "lora_alpha=6", "lora_targets=in_proj,mamba.out_proj,down_proj",
+                                       "dtype=bf16",   "rate=0.02",    "leaf=3",
+                                       "minibatches=2"};
+    static const char *const others[][4] = {
+        {"microbatch=1", "threads=2"},
+        {"microbatch=8", "recompute=true", "isa=generic"},
+        {"rows=80", "engine.batch=2", "engine.chunk=1", "engine.prefix=off"},
+    };
+    (void)state;
+    must_not_matter(base, COUNT(base), others, COUNT(others));
+}
+
+/* A checkpoint holds the adapters alone; a run goes on from it, on the model that it began with. */
+static void a_run_of_adapters_goes_on(void **state) {
+    static const char *const base[] = {"lora_rank=2", "rate=0.02", "save_every=1", "keep=0"};
+    const char *whole[] = {"lora_rank=2", "rate=0.02", "steps=4"};
+    const uint64_t want = digest_with(whole, COUNT(whole));
+    char path[1200];
+    job j = job_make("adapters");
+    ls_error err;
+    (void)state;
+    for (int64_t i = 0; i < COUNT(base); i++) job_set(&j, base[i]);
+    job_set(&j, "steps=2");
+    job_must_run(&j);
+    snprintf(path, sizeof path, "%s/checkpoints/step-00000002/adapter_model.safetensors", j.o->train.run);
+    assert_true(ls_file_exists(path));
+    snprintf(path, sizeof path, "%s/checkpoints/step-00000002/model.safetensors", j.o->train.run);
+    assert_false(ls_file_exists(path));
+    job_set(&j, "steps=4");
+    job_set(&j, "resume=true");
+    job_set(&j, "lora_alpha=8");
+    check_failed(job_run(&j, &err), &err, "lora_alpha");
+    job_set(&j, "lora_alpha=16");
+    job_must_run(&j);
+    assert_int_equal(j.result.digest, want);
+    assert_false(j.result.differs);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
 /* Products in mma16, the reference's too: mismatch 0 in every step, and another run than exact in bf16. */
 static void settings_carry_no_bits_in_mma16(void **state) {
     static const char *const base[] = {"profile=mma16", "dtype=bf16", "beta=0.05", "minibatches=2", "leaf=3"};
@@ -119,7 +176,8 @@ static void turns_carry_no_bits(void **state) {
 /* What carries bits does. */
 static void options_carry_bits(void **state) {
     static const char *const sets[] = {"seed=1",          "rate=0.002",        "beta=0.1",      "advantages=rloo",
-                                       "temperature=0.9", "entropy_bonus=0.1", "minibatches=2", "epochs=2"};
+                                       "temperature=0.9", "entropy_bonus=0.1", "minibatches=2", "epochs=2",
+                                       "top_k=20",        "top_p=0.9",         "min_p=0.01"};
     uint64_t seen[COUNT(sets) + 1];
     (void)state;
     seen[COUNT(sets)] = digest_with(NULL, 0);
@@ -251,10 +309,11 @@ static void end_ranks(int64_t ranks, const pid_t *children) {
 static void processes_have_the_bits_of_one(void **state) {
     static const char *const sets[][6] = {
         {"minibatches=2", "reward_command=" JUDGE(""), "eval_every=2", "eval_n=5", NULL},
-        {"beta=0.05", "epochs=2", "minibatches=3", "leaf=3", "correction=token-truncate=2", NULL}};
+        {"beta=0.05", "epochs=2", "minibatches=3", "leaf=3", "correction=token-truncate=2", NULL},
+        {"top_p=0.9", "top_k=20", "epochs=2", "minibatches=3", "leaf=2", NULL}};
     test_forks();
     (void)state;
-    for (int k = 0; k < 2; k++) {
+    for (int64_t k = 0; k < COUNT(sets); k++) {
         int64_t n = 0;
         uint64_t want;
         while (sets[k][n] != NULL) n++;
@@ -472,6 +531,11 @@ static void impossible_options_are_named(void **state) {
         {"model=/nowhere", NULL, "/nowhere"},
         {"beta=0.1", "reference=/nowhere", "/nowhere"},
         {"profile=mma16", NULL, "profile mma16: activations are f32"},
+        {"lora_rank=2", "lora_targets=in_proj,nowhere", "lora_targets: 'nowhere' is no matrix of this model"},
+        {"lora_rank=2", "lora_alpha=0", "lora_alpha: it is not above 0"},
+        {"lora_rank=2", "ranks=2", "address: missing"},
+        {"top_p=0", NULL, "top_p: 0 is not in (0, 1]"},
+        {"beta=0.1", "top_p=0.9", "beta: 0.1 with top_k, top_p or min_p"},
     };
     (void)state;
     for (int64_t i = 0; i < COUNT(cases); i++) {
@@ -511,6 +575,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_carry_no_bits),
         cmocka_unit_test(settings_carry_no_bits_with_everything),
+        cmocka_unit_test(settings_carry_no_bits_with_truncation),
+        cmocka_unit_test(settings_carry_no_bits_with_adapters),
+        cmocka_unit_test(a_run_of_adapters_goes_on),
         cmocka_unit_test(settings_carry_no_bits_in_mma16),
         cmocka_unit_test(a_run_keeps_its_profile),
         cmocka_unit_test(turns_carry_no_bits),

@@ -9,7 +9,8 @@
 #define JOB_TOKENS 12
 #define LENGTH_MAX (PROMPT_TOKENS + JOB_TOKENS)
 
-static const distribution plain_distribution = {{.temperature = 1.0f, .top_p = 1.0f, .seed = 5}, LS_LOGPROB_RAW};
+static const distribution plain_distribution = {
+    {.temperature = 1.0f, .top_p = 1.0f, .seed = 5}, LS_LOGPROB_RAW, {.repetition = 0}};
 
 typedef struct job {
     ls_request request;

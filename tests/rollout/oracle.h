@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "model/fixture.h"
+#include "op/support.h"
 
 #define VERSIONS 3
 
@@ -21,6 +22,7 @@ typedef struct versions {
 typedef struct distribution {
     ls_sampling sampling;
     ls_logprob_of of;
+    ls_penalties penalties; /* repetition 0: none */
 } distribution;
 
 static inline void versions_open_one(versions *v, int version, const char *name) {
@@ -86,10 +88,42 @@ static inline void alone_close(alone *a) {
     ls_cache_free(a->cache);
 }
 
-/* The token behind tokens [n] and its log-probability. chunk 0: one forward over all of them. */
-static inline ls_status alone_next(alone *a, const ls_model *model, const int32_t *tokens, int64_t n, int64_t chunk,
-                                   const distribution *d, const ls_draw *draw, int32_t *token, float *logprob,
-                                   ls_error *err) {
+/* The penalised row beside the one of the engine: counted from the tokens themselves, in another order. */
+static inline ls_status alone_penalize(alone *a, const int32_t *tokens, int64_t n_prompt, int64_t n,
+                                       const ls_penalties *p, ls_error *err) {
+    const int64_t vocab = a->head->vocab, bytes = vocab * (int64_t)sizeof(float);
+    float *row = malloc((size_t)bytes);
+    ls_status status;
+    LS_TRY_DONE(ls_memory_take(a->device, row, a->head->logits, bytes, err));
+    for (int32_t v = (int32_t)vocab - 1; v >= 0; v--) {
+        int32_t count = 0;
+        bool there = false;
+        for (int64_t i = 0; i < n; i++) {
+            there = there || tokens[i] == v;
+            count += i >= n_prompt && tokens[i] == v;
+        }
+        if (there && row[v] > 0)
+            row[v] = row[v] / p->repetition;
+        else if (there)
+            row[v] = row[v] * p->repetition;
+        if (count > 0) {
+            const float frequency = p->frequency * (float)count;
+            row[v] = row[v] - frequency;
+            row[v] = row[v] - p->presence;
+        }
+    }
+    LS_TRY_DONE(ls_memory_write(a->device, a->head->logits, row, bytes, err));
+    status = ls_device_wait(a->device, err);
+done:
+    free(row);
+    return status;
+}
+
+/* The token behind tokens [n], of which n_prompt are the prompt's, and its log-probability. chunk 0: one forward over
+ * all of them. */
+static inline ls_status alone_next_behind(alone *a, const ls_model *model, const int32_t *tokens, int64_t n_prompt,
+                                          int64_t n, int64_t chunk, const distribution *d, const ls_draw *draw,
+                                          int32_t *token, float *logprob, ls_error *err) {
     const ls_forward f = {model, a->cache, a->ws, a->batch, a->h, 0};
     const int64_t each = chunk > 0 ? chunk : n;
     int32_t *pages = calloc((size_t)a->cache->n_pages + 1, sizeof *pages);
@@ -104,8 +138,11 @@ static inline ls_status alone_next(alone *a, const ls_model *model, const int32_
         LS_TRY_DONE(ls_model_forward(&f, NULL, NULL, err));
     }
     LS_TRY_DONE(ls_head_take(a->head, model, a->ws->a.x, last + 1, &last, 1, err));
+    if (d->penalties.repetition > 0) LS_TRY_DONE(alone_penalize(a, tokens, n_prompt, n, &d->penalties, err));
     LS_TRY_DONE(ls_head_process(a->head, &d->sampling, NULL, err));
     LS_TRY_DONE(ls_head_sample(a->head, draw, err));
+    if (d->penalties.repetition > 0) /* the model's own logits again */
+        LS_TRY_DONE(ls_model_logits(model, a->device, a->head->x, 1, a->head->logits, err));
     LS_TRY_DONE(
         ls_head_logprob(a->head, d->of == LS_LOGPROB_RAW ? a->head->logits : a->head->processed, NULL, false, err));
     LS_TRY_DONE(ls_memory_read(a->device, &drawn, a->head->targets, (int64_t)sizeof drawn, err));
@@ -114,6 +151,13 @@ static inline ls_status alone_next(alone *a, const ls_model *model, const int32_
 done:
     free(pages);
     return status;
+}
+
+/* The same without penalties. */
+static inline ls_status alone_next(alone *a, const ls_model *model, const int32_t *tokens, int64_t n, int64_t chunk,
+                                   const distribution *d, const ls_draw *draw, int32_t *token, float *logprob,
+                                   ls_error *err) {
+    return alone_next_behind(a, model, tokens, n, n, chunk, d, draw, token, logprob, err);
 }
 
 /* All n tokens of a completion with one version of the weights. */

@@ -13,7 +13,7 @@
 #define SAMPLES 4
 #define TOKENS_MAX 6 /* of a completion */
 #define LENGTH_MAX (PROMPT_MAX + TOKENS_MAX)
-#define DISTRIBUTIONS 3
+#define DISTRIBUTIONS 4
 #define NODES 1093       /* of a ternary tree: sequences of 0 to TOKENS_MAX versions; 3 n + 1 + v continues n with v */
 #define TICKS_MAX 100000 /* no schedule takes nearly as many */
 
@@ -21,9 +21,12 @@ static const char *const fixture_names[FIXTURES] = {"jamba-odd", "jamba-nobias",
                                                     "mamba-odd"};
 
 static const distribution distributions[DISTRIBUTIONS] = {
-    {{.temperature = 1.0f, .top_p = 1.0f, .seed = 31}, LS_LOGPROB_RAW},
-    {{.temperature = 0.7f, .top_k = 20, .top_p = 0.9f, .min_p = 0.01f, .seed = 32}, LS_LOGPROB_PROCESSED},
-    {{.temperature = 0.0f, .top_p = 1.0f}, LS_LOGPROB_RAW},
+    {{.temperature = 1.0f, .top_p = 1.0f, .seed = 31}, LS_LOGPROB_RAW, {.repetition = 0}},
+    {{.temperature = 0.7f, .top_k = 20, .top_p = 0.9f, .min_p = 0.01f, .seed = 32},
+     LS_LOGPROB_PROCESSED,
+     {.repetition = 0}},
+    {{.temperature = 0.0f, .top_p = 1.0f}, LS_LOGPROB_RAW, {.repetition = 0}},
+    {{.temperature = 0.9f, .top_k = 30, .top_p = 0.95f, .seed = 33}, LS_LOGPROB_RAW, {1.3f, 0.4f, 0.7f}},
 };
 
 /* ---- what schedules are run with ---- */
@@ -287,9 +290,9 @@ static inline const known *look_up(const run *r, const submitted *q, int64_t n) 
         node = 3 * node + 1 + (int64_t)v;
         found = &all[node];
         if (found->token < 0) {
-            const ls_status status = alone_next(
-                &lab->alone[s->fixture][s->dtype == LS_BF16], lab->model[s->fixture].model[v], tokens, from->n + t, 0,
-                &distributions[s->distribution], &draw, &found->token, &found->logprob, &err);
+            const ls_status status = alone_next_behind(
+                &lab->alone[s->fixture][s->dtype == LS_BF16], lab->model[s->fixture].model[v], tokens, from->n,
+                from->n + t, 0, &distributions[s->distribution], &draw, &found->token, &found->logprob, &err);
             LS_ASSERT(status == LS_OK, "%s", err.text);
         }
         tokens[from->n + t] = found->token;
@@ -358,6 +361,7 @@ static inline bool stop_at_length(void *context, const int32_t *completion, int6
 static inline bool submit(run *r, const operation *op, tally *total) {
     const prompt *from = &r->lab->prompts[op->prompt];
     const int64_t length = from->n + op->max_tokens, each = r->s->levers.page_tokens;
+    const ls_penalties *penalties = &distributions[r->s->distribution].penalties;
     submitted *q = &r->requests[r->n_requests++];
     bool fits;
     ls_engine_plan plan;
@@ -372,6 +376,7 @@ static inline bool submit(run *r, const operation *op, tally *total) {
                               .prompt_i = (uint32_t)op->prompt,
                               .sample_i = (uint32_t)op->sample,
                               .max_tokens = op->max_tokens,
+                              .penalties = penalties->repetition > 0 ? penalties : NULL,
                               .priority = op->priority,
                               .stop = op->stop_at > 0 ? stop_at_length : NULL,
                               .stop_context = q,
@@ -453,6 +458,7 @@ static inline bool run_schedule(laboratory *lab, const schedule *s, tally *total
                                  .length_max = s->length_max,
                                  .logprob_of = d->of,
                                  .sampling = d->sampling,
+                                 .penalizes = d->penalties.repetition > 0,
                                  .stop = stop,
                                  .n_stop = s->n_stop};
     ls_engine_stats stats;

@@ -168,6 +168,23 @@ def both_distributions_are_told(s):
     same(full["lockstep"]["kept_mass"], [1] * 8)
 
 
+def penalties_are_those_of_generate(s):
+    prompt = [{"prompt": TEXTS[3]}]
+    fields = {"presence_penalty": 12.5, "frequency_penalty": 0.5, "repetition_penalty": 1.5}
+    options = ["--max-tokens", "24", *AS_OPTIONS]
+    plain, = generate(PROGRAM, TINY, prompt, *options)
+    for name, value in fields.items():
+        options += ["--" + name.replace("_", "-"), str(value)]
+    record, = generate(PROGRAM, TINY, prompt, *options)
+    assert record["completion_ids"] != plain["completion_ids"]
+    assert {name: record["meta"][name] for name in fields} == fields and "presence_penalty" not in plain["meta"]
+    own, = s.post("/v1/completions", dict(SAMPLED, prompt=TEXTS[3], max_tokens=24, lockstep=True, **fields))["choices"]
+    same(own["lockstep"]["logprob_bits"], record["logprob_bits"])
+    ids = record["prompt_ids"] + record["completion_ids"]
+    scored, = s.post("/v1/score", {"sequences": [ids]})["data"]  # the model's own, whatever was drawn from
+    same(scored["logprob_bits"][len(record["prompt_ids"]) - 1 :], record["logprob_bits"])
+
+
 def requests_are_refused_by_name(s):
     ask = lambda more: dict({"prompt": [5, 6]}, **more)
     for status, word, path, body in (
@@ -182,7 +199,8 @@ def requests_are_refused_by_name(s):
             (400, "wishes", "/v1/completions", ask({"wishes": 3})),
             (400, "temperature", "/v1/completions", ask({"temperature": -1})),
             (400, "temperature", "/v1/completions", ask({"temperature": "warm"})),
-            (400, "repetition_penalty", "/v1/completions", ask({"repetition_penalty": 1.1})),
+            (400, "repetition_penalty", "/v1/completions", ask({"repetition_penalty": 0})),
+            (400, "penalties", "/v1/completions", ask({"presence_penalty": 1, "lockstep": {"distributions": True}})),
             (400, "response_format", "/v1/completions", ask({"response_format": {"type": "json_object"}})),
             (400, "does not exist", "/v1/completions", ask({"model": "other"})),
             (400, "invalid JSON", "/v1/completions", b"{"),
@@ -215,7 +233,8 @@ def requests_are_refused_by_name(s):
 def one_server():
     s = Server(PROGRAM, TINY, "--batch", "8", "--guards", "on", "--poison", "on", "--chunk", "7")
     for part in (completions_are_those_of_generate, long_streams_say_the_same, stops_end_completions, chats_are_those_of_generate,
-                 prompts_have_the_bits_of_decoding, both_distributions_are_told, requests_are_refused_by_name):
+                 prompts_have_the_bits_of_decoding, both_distributions_are_told, penalties_are_those_of_generate,
+                 requests_are_refused_by_name):
         part(s)
     s.is_idle()
     s.stop()

@@ -229,7 +229,7 @@ static void a_step_is_its_contract(void **state) {
     training t;
     ls_tape *tape;
     ls_parameters *p;
-    const ls_tape_opts tape_opts = {LS_F32, 4096, 15, true, 1.0f, 0};
+    const ls_tape_opts tape_opts = {LS_F32, 4096, 15, true, 1.0f, 0, NULL};
     ls_train_stats stats;
     ls_train_batch view;
     ls_gradient *g;

@@ -41,7 +41,7 @@ static inline void batch_free(batch *b) {
 }
 
 static inline ls_train_batch batch_view(const batch *b) {
-    const ls_train_batch view = {b->tokens, b->offsets, b->targets, b->n, (double)b->count};
+    const ls_train_batch view = {b->tokens, b->offsets, b->targets, b->n, (double)b->count, NULL};
     return view;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "op/cpu/adamw_kernel.h"
+#include "op/cpu/lora_kernel.h"
 #include "op/cpu/sample_kernel.h"
 
 LS_KERNEL_TABLE(ls_adamw_kernel);
@@ -25,11 +26,15 @@ LS_KERNEL_TABLE(ls_logprob_backward_kernel);
 LS_KERNEL_TABLE(ls_logprob_combine_kernel);
 LS_KERNEL_TABLE(ls_logprob_kernel);
 LS_KERNEL_TABLE(ls_logprob_shard_kernel);
+LS_KERNEL_TABLE(ls_lora_backward_a_kernel);
+LS_KERNEL_TABLE(ls_lora_backward_b_kernel);
+LS_KERNEL_TABLE(ls_lora_merge_kernel);
 LS_KERNEL_TABLE(ls_moe_combine_backward_kernel);
 LS_KERNEL_TABLE(ls_moe_combine_kernel);
 LS_KERNEL_TABLE(ls_moe_route_backward_kernel);
 LS_KERNEL_TABLE(ls_moe_route_kernel);
 LS_KERNEL_TABLE(ls_multiply_kernel);
+LS_KERNEL_TABLE(ls_penalize_kernel);
 LS_KERNEL_TABLE(ls_residual_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_backward_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_dw_kernel);
@@ -41,6 +46,7 @@ LS_KERNEL_TABLE(ls_scan_kernel);
 LS_KERNEL_TABLE(ls_scan_parameters_kernel);
 LS_KERNEL_TABLE(ls_sequence_sum_kernel);
 LS_KERNEL_TABLE(ls_squares_kernel);
+LS_KERNEL_TABLE(ls_support_kernel);
 LS_KERNEL_TABLE(ls_swiglu_backward_kernel);
 LS_KERNEL_TABLE(ls_swiglu_kernel);
 LS_KERNEL_TABLE(ls_taps_kernel);
@@ -469,11 +475,49 @@ ls_status ls_cpu_sample(const ls_exec *exec, const ls_sample_args *args, ls_erro
     return LS_OK;
 }
 
+ls_status ls_cpu_support(const ls_exec *exec, const ls_support_args *args, ls_error *err) {
+    (void)err;
+    RUN(support, args->rows, args->vocab);
+    return LS_OK;
+}
+
+static ls_status check_items(const ls_penalize_args *a, ls_error *err) {
+    for (int64_t r = 0; r < a->rows; r++) {
+        if (a->begins[r] < 0 || a->begins[r + 1] < a->begins[r] || a->begins[r + 1] > a->items_max)
+            return LS_FAIL(err, LS_ERR_ARG, "penalize: row %lld has items %lld to %lld of %lld", (long long)r,
+                           (long long)a->begins[r], (long long)a->begins[r + 1], (long long)a->items_max);
+        for (int64_t i = a->begins[r]; i < a->begins[r + 1]; i++)
+            if (a->items[i].token < 0 || a->items[i].token >= a->vocab)
+                return LS_FAIL(err, LS_ERR_ARG, "penalize: row %lld: token %d is not in 0..%lld", (long long)r,
+                               a->items[i].token, (long long)a->vocab - 1);
+    }
+    return LS_OK;
+}
+
+ls_status ls_cpu_penalize(const ls_exec *exec, const ls_penalize_args *args, ls_error *err) {
+    const ls_status status = check_items(args, err);
+    if (status == LS_OK) RUN(penalize, args->rows, 1000);
+    return status;
+}
+
 /* ---- training ---- */
 
 ls_status ls_cpu_adamw(const ls_exec *exec, const ls_adamw_args *args, ls_error *err) {
     (void)err;
     RUN(adamw, blocks_of(args->n, LS_ADAMW_BLOCK), 20 * LS_ADAMW_BLOCK);
+    return LS_OK;
+}
+
+ls_status ls_cpu_lora_merge(const ls_exec *exec, const ls_lora_merge_args *args, ls_error *err) {
+    (void)err;
+    RUN(lora_merge, args->n, args->k * args->rank);
+    return LS_OK;
+}
+
+ls_status ls_cpu_lora_backward(const ls_exec *exec, const ls_lora_backward_args *args, ls_error *err) {
+    (void)err;
+    RUN(lora_backward_a, blocks_of(args->k, LS_LORA_BLOCK), LS_LORA_BLOCK * args->n * args->rank);
+    RUN(lora_backward_b, args->n, args->k * args->rank);
     return LS_OK;
 }
 

@@ -13,11 +13,13 @@
 #include "op/gather.h"
 #include "op/gemm_backward.h"
 #include "op/logprob.h"
+#include "op/lora.h"
 #include "op/moe_backward.h"
 #include "op/rmsnorm.h"
 #include "op/rmsnorm_backward.h"
 #include "op/sample.h"
 #include "op/scan.h"
+#include "op/support.h"
 #include "op/weight.h"
 
 #define OP(name) ls_status ls_cpu_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err);

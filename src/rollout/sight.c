@@ -1,5 +1,5 @@
 /* Rows of logits, looked at on the host. */
-#include "serve/serve_sight.h"
+#include "rollout/sight.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -77,7 +77,7 @@ ls_status ls_sights_init(ls_sights *s, int64_t n_rows, int64_t wanted_top, bool 
         LS_TRY(ls_array_alloc((void **)&s->kept_mass, n_rows, sizeof *s->kept_mass, "distributions", err));
     }
     if (!mask) return LS_OK;
-    return ls_array_alloc((void **)&s->mask, n_rows, LS_ASK_MASK_MAX * (int64_t)sizeof *s->mask, "masks", err);
+    return ls_array_alloc((void **)&s->mask, n_rows, LS_SIGHT_MASK_MAX * (int64_t)sizeof *s->mask, "masks", err);
 }
 
 void ls_sights_deinit(ls_sights *s) {
@@ -135,11 +135,11 @@ static void find_top(ls_sights *s, int64_t row, const float *logits, int32_t voc
 }
 
 static void list_mask(ls_sights *s, int64_t row, const float *processed, int32_t vocab) {
-    int32_t *ids = s->mask + row * LS_ASK_MASK_MAX;
+    int32_t *ids = s->mask + row * LS_SIGHT_MASK_MAX;
     int64_t n = 0;
-    for (int32_t v = 0; v < vocab && n < LS_ASK_MASK_MAX; v++)
+    for (int32_t v = 0; v < vocab && n < LS_SIGHT_MASK_MAX; v++)
         if (processed[v] > -INFINITY) ids[n++] = v;
-    if (n < LS_ASK_MASK_MAX) ids[n] = -1;
+    if (n < LS_SIGHT_MASK_MAX) ids[n] = -1;
 }
 
 static ls_status process(ls_sight_tools *t, const ls_sampling *sampling, ls_error *err) {

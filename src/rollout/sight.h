@@ -2,13 +2,14 @@
  * the same token's log-probability under the other distribution, and the mass that truncation kept. Computed on the
  * host with the ops themselves, so every value has the bits of the contract (op/logprob.h); only for requests that
  * ask. */
-#ifndef LS_SERVE_SIGHT_H
-#define LS_SERVE_SIGHT_H
+#ifndef LS_ROLLOUT_SIGHT_H
+#define LS_ROLLOUT_SIGHT_H
 
 #include "model/head.h"
-#include "serve/serve_ask.h"
 
-/* Working memory for one row: the engine thread's. */
+enum { LS_SIGHT_MASK_MAX = 1024 }; /* kept tokens that are listed */
+
+/* Working memory for one row at a time. */
 typedef struct ls_sight_tools ls_sight_tools;
 ls_status ls_sight_tools_create(ls_sight_tools **out, int32_t vocab, ls_error *err);
 void ls_sight_tools_free(ls_sight_tools *tools); /* accepts NULL */
@@ -21,7 +22,7 @@ typedef struct ls_sights {
     int64_t *rank;          /* [n_rows]: 1 is the likeliest */
     float *raw, *processed; /* [n_rows] */
     double *kept_mass;      /* [n_rows]: probability, at the temperature, of what truncation left to draw from */
-    int32_t *mask;          /* [n_rows][LS_ASK_MASK_MAX]: its ids, ascending, -1 behind the last */
+    int32_t *mask;          /* [n_rows][LS_SIGHT_MASK_MAX]: its ids, ascending, -1 behind the last */
 } ls_sights;
 
 /* wanted_top < 0: neither alternatives nor ranks. */
