@@ -96,6 +96,13 @@ static void write_text(FILE *file, double x, double y, const char *class, const 
 /* The k-th multiple of step from the lowest that is shown; a tick at zero is zero and no rounding of it. */
 static double tick(double low, double step, int64_t k) { return (ceil(low / step - 1e-6) + (double)k) * step + 0.0; }
 
+/* Digits that tell ticks apart: those of the largest, down to the step's own. */
+static int tick_digits(double low, double high, double step) {
+    const double largest = fmax(fabs(low), fabs(high));
+    const int digits = (int)floor(log10(largest)) - (int)floor(log10(step)) + 2;
+    return digits < 6 ? 6 : digits > 15 ? 15 : digits;
+}
+
 static void begin_chart(FILE *file, const frame *f, int height) {
     const double right = WIDTH - RIGHT, low = HEIGHT - BOTTOM;
     char text[32];
@@ -104,19 +111,21 @@ static void begin_chart(FILE *file, const frame *f, int height) {
     fputs("</title>\n", file);
     if (f->y_high > f->y_low) {
         const double step = round_step(f->y_high - f->y_low, 4.0);
+        const int digits = tick_digits(f->y_low, f->y_high, step);
         for (int64_t k = 0; tick(f->y_low, step, k) <= f->y_high + 1e-4 * step; k++) {
             const double y = tick(f->y_low, step, k);
             fprintf(file, "<line class=\"grid\" x1=\"%d\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", LEFT, right,
                     place_y(f, y), place_y(f, y));
-            snprintf(text, sizeof text, "%.6g", y);
+            snprintf(text, sizeof text, "%.*g", digits, y);
             write_text(file, LEFT - 6, place_y(f, y) + 4.0, "right", text);
         }
     }
     if (f->x_high > f->x_low) {
         const double step = round_step(f->x_high - f->x_low, 8.0);
+        const int digits = tick_digits(f->x_low, f->x_high, step);
         for (int64_t k = 0; tick(f->x_low, step, k) <= f->x_high + 1e-4 * step; k++) {
             const double x = tick(f->x_low, step, k);
-            snprintf(text, sizeof text, "%.6g", x);
+            snprintf(text, sizeof text, "%.*g", digits, x);
             write_text(file, place_x(f, x), low + 15.0, "middle", text);
         }
     }
@@ -287,8 +296,11 @@ void ls_line_chart_write_flat(FILE *file, const ls_line_chart *c) {
     fputs("</b>, ", file);
     ls_html_text(file, c->y_label);
     for (int64_t k = 0; k < c->n_lines; k++) {
-        fprintf(file, k == 0 ? ": " : "; ");
-        ls_html_text(file, c->lines[k].label);
+        if (k > 0) fputs(";", file);
+        if (strcmp(c->lines[k].label, c->y_label) != 0) {
+            fputs(k == 0 ? ": " : " ", file);
+            ls_html_text(file, c->lines[k].label);
+        }
         fprintf(file, ": %.6g throughout", range_of_line(c, &c->lines[k]).last);
     }
     fputs("</p>\n", file);
