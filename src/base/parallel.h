@@ -15,8 +15,8 @@ void ls_pool_free(ls_pool *pool);
 int32_t ls_pool_threads(const ls_pool *pool);
 
 /* Calls work(context, begin, end, thread_i) on contiguous parts that cover [0, n_items) once, no more of them than
- * threads. Each part but the last is a multiple of `grain` items. thread_i is of the thread that runs the part, below the
- * pool's number; the caller's is 0, and it may run several parts, one after another. Returns when all parts are
+ * threads. Each part but the last is a multiple of `grain` items. thread_i is of the thread that runs the part, below
+ * the pool's number; the caller's is 0, and it may run several parts, one after another. Returns when all parts are
  * done. Not reentrant: one caller at a time. */
 typedef void (*ls_work)(void *context, int64_t begin, int64_t end, int32_t thread_i);
 void ls_parallel_for(ls_pool *pool, int64_t n_items, int64_t grain, ls_work work, void *context);
