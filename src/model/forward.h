@@ -50,6 +50,7 @@ typedef struct ls_workspace {
     ls_dtype dtype;
     ls_profile profile;
     int64_t rows_max;
+    bool for_training;
     ls_activations a;
     void *owned[LS_WORKSPACE_ARRAYS_MAX];
     int64_t n_owned;

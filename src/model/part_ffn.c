@@ -22,12 +22,24 @@ static ls_status swiglu(const ls_forward *f, int64_t m, ls_error *err) {
     return ls_swiglu(f->ws->device, &args, err);
 }
 
+/* Where no gradient needs gate and up. */
+static ls_status gated_at_once(const ls_forward *f, const ls_ffn_weights *w, int64_t m, ls_error *err) {
+    const ls_activations *a = &f->ws->a;
+    const ls_gemm_gated_args args = {ls_part_product(f, a->gate, a->x, &w->gate, m), &w->up, a->up.data, a->gated.data,
+                                     a->gated.dtype};
+    return ls_gemm_gated(f->ws->device, &args, err);
+}
+
 static ls_status dense_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
     const ls_ffn_weights *w = &f->model->layers[layer_i].expert[0];
     const ls_activations *a = &f->ws->a;
     const int64_t rows = f->batch->n_rows;
-    LS_TRY(gate_and_up(f, w, a->x, rows, NULL, err));
-    LS_TRY(swiglu(f, rows, err));
+    if (f->ws->for_training) {
+        LS_TRY(gate_and_up(f, w, a->x, rows, NULL, err));
+        LS_TRY(swiglu(f, rows, err));
+    } else {
+        LS_TRY(gated_at_once(f, w, rows, err));
+    }
     return ls_part_project(f, a->y, a->gated, &w->down, NULL, rows, NULL, err);
 }
 

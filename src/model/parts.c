@@ -8,30 +8,32 @@
 
 /* ---- forward ---- */
 
-static ls_status project(const ls_forward *f, ls_profile profile, ls_rows out, ls_rows x, const ls_gemm_weight *w,
-                         const float *bias, int64_t m, const int64_t *range, ls_error *err) {
+ls_gemm_args ls_part_product(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, int64_t m) {
     const ls_gemm_args args = {.x = x.data,
                                .x_dtype = x.dtype,
                                .x_stride = x.stride,
                                .weight = w,
-                               .bias = bias,
                                .out = out.data,
                                .out_dtype = out.dtype,
                                .out_stride = out.stride,
                                .m = m,
-                               .profile = profile,
-                               .range = range,
+                               .profile = f->model->profile,
                                .nan_open = true};
-    return ls_gemm(f->ws->device, &args, err);
+    return args;
 }
 
 ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,
                           int64_t m, const int64_t *range, ls_error *err) {
-    return project(f, f->model->profile, out, x, w, bias, m, range, err);
+    ls_gemm_args args = ls_part_product(f, out, x, w, m);
+    args.bias = bias;
+    args.range = range;
+    return ls_gemm(f->ws->device, &args, err);
 }
 
 ls_status ls_part_project_exact(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, ls_error *err) {
-    return project(f, LS_PROFILE_EXACT, out, x, w, NULL, f->batch->n_rows, NULL, err);
+    ls_gemm_args args = ls_part_product(f, out, x, w, f->batch->n_rows);
+    args.profile = LS_PROFILE_EXACT;
+    return ls_gemm(f->ws->device, &args, err);
 }
 
 ls_rmsnorm_args ls_part_norm_call(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim) {

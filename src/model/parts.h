@@ -44,6 +44,8 @@ extern const ls_part ls_part_attention, ls_part_mamba, ls_part_dense, ls_part_ex
 
 /* ---- forward ---- */
 
+/* out[m][n] = R(x . w) as a call of its op. */
+ls_gemm_args ls_part_product(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, int64_t m);
 /* out[m][n] = R(x . w + bias); range as in ls_gemm_args. */
 ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,
                           int64_t m, const int64_t *range, ls_error *err);

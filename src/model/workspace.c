@@ -144,6 +144,7 @@ ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_mo
     ws->dtype = dtype;
     ws->profile = model->profile;
     ws->rows_max = rows_max;
+    ws->for_training = for_training;
     LS_TRY_DONE(make_halves(ws, model, for_training, err));
     if (has_experts(&model->config)) LS_TRY_DONE(make_experts(ws, &model->config, err));
     *out = ws;

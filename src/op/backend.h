@@ -29,6 +29,7 @@ extern "C" {
 /* Ops that need no workspace. */
 #define LS_OPS_PLAIN(OP)     \
     OP(gemm)                 \
+    OP(gemm_gated)           \
     OP(gemm_repack)          \
     OP(gemm_backward_input)  \
     OP(gemm_backward_weight) \

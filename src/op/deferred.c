@@ -25,8 +25,8 @@ typedef ls_status call_run(ls_device *device, const void *args, ls_error *err);
 typedef struct call {
     const char *name;
     call_run *run;
-    int64_t n_holders;     /* places in the queue and in recordings */
-    ls_gemm_weight weight; /* what args of a product point to */
+    int64_t n_holders;         /* places in the queue and in recordings */
+    ls_gemm_weight weight, up; /* what args of a product point to */
     int64_t args_bytes;
     _Alignas(max_align_t) uint8_t args[]; /* then the host's data of a write */
 } call;
@@ -90,7 +90,8 @@ static int64_t last_with(const call_list *list, const uint8_t *begin, const uint
     int64_t i = list == NULL ? -1 : list->n - 1;
     for (; i >= 0; i--) {
         const call *c = list->calls[i];
-        if (holds(c->args, c->args_bytes, begin, end) || holds(&c->weight, (int64_t)sizeof c->weight, begin, end))
+        if (holds(c->args, c->args_bytes, begin, end) || holds(&c->weight, (int64_t)sizeof c->weight, begin, end) ||
+            holds(&c->up, (int64_t)sizeof c->up, begin, end))
             break;
     }
     return i;
@@ -168,6 +169,12 @@ static call *call_make(const char *name, call_run *run, const void *args, int64_
         ls_gemm_args *own = (ls_gemm_args *)(void *)c->args;
         c->weight = *own->weight;
         own->weight = &c->weight;
+    } else if (run == run_gemm_gated) {
+        ls_gemm_gated_args *own = (ls_gemm_gated_args *)(void *)c->args;
+        c->weight = *own->gate.weight;
+        c->up = *own->up;
+        own->gate.weight = &c->weight;
+        own->up = &c->up;
     } else if (run == run_gemm_repack) {
         ls_gemm_repack_args *own = (ls_gemm_repack_args *)(void *)c->args;
         c->weight = *own->weight;

@@ -31,6 +31,24 @@ ls_status ls_gemm_check(const ls_gemm_args *args, ls_error *err) {
     }
 }
 
+ls_status ls_gemm_gated_check(const ls_gemm_gated_args *args, ls_error *err) {
+    const ls_gemm_args *gate = &args->gate;
+    const ls_gemm_weight *up = args->up;
+    const ls_status status = ls_gemm_check(gate, err);
+    if (status != LS_OK) return status;
+    if (up == NULL || up->panels == NULL || up->n != gate->weight->n || up->k != gate->weight->k ||
+        up->dtype != gate->weight->dtype)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm_gated: up is not a packed weight of the gate's shape and type");
+    if (gate->bias != NULL || gate->range != NULL || gate->out_dtype != LS_F32 || gate->out_stride != up->n)
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "gemm_gated: gate has a bias, a range, or an out that is not float32 rows of n");
+    if (gate->m > 0 && (args->up_out == NULL || args->y == NULL))
+        return LS_FAIL(err, LS_ERR_ARG, "gemm_gated: up_out or y is NULL");
+    if (ls_dtype_bytes(args->y_dtype) == 0)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "gemm_gated: y_dtype %d", (int)args->y_dtype);
+    return LS_OK;
+}
+
 ls_status ls_gemm_repack_check(const ls_gemm_repack_args *args, ls_error *err) {
     if (args->weight == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: weight is NULL");
     if (args->w == NULL) return LS_FAIL(err, LS_ERR_ARG, "gemm weight: w is NULL");

@@ -33,8 +33,20 @@
  * rows past n zero, 64-byte aligned. CUDA's is w as it is stored; of bf16, the tiles of op/gemm_cuda.h follow,
  * panel_stride bytes behind its beginning. */
 
+/* Two products of one x and what swiglu (op/elementwise.h) makes of them, in one call: y = R(silu(gate) * up) with
+ * gate = x gate.weight^T and up = x up^T, both float32. A back end may keep gate and up to itself: gate.out and up_out
+ * are its working memory, whose content afterwards is undefined. The bits of y are those of the three calls. */
+typedef struct ls_gemm_gated_args {
+    ls_gemm_args gate;        /* out f32, its rows contiguous; without bias and range */
+    const ls_gemm_weight *up; /* host memory; of the shape and type of gate.weight */
+    float *up_out;            /* [gate.m][gate.weight->n] */
+    void *y;                  /* the same shape */
+    ls_dtype y_dtype;
+} ls_gemm_gated_args;
+
 /* out must not overlap x, bias or the weights. */
 ls_status ls_gemm_check(const ls_gemm_args *args, ls_error *err);
+ls_status ls_gemm_gated_check(const ls_gemm_gated_args *args, ls_error *err);
 ls_status ls_gemm_repack_check(const ls_gemm_repack_args *args, ls_error *err);
 
 #endif

@@ -166,12 +166,21 @@ static const char *gemm_name(row_name out, const char *op, const void *args) {
     return by_size(out, op, a->weight->n, a->weight->k);
 }
 
+static const char *gemm_gated_name(row_name out, const char *op, const void *args) {
+    const ls_gemm_gated_args *a = args;
+    return by_size(out, op, a->up->n, a->up->k);
+}
+
 static const char *plain_name(row_name out, const char *op, const void *args) {
     (void)out, (void)args;
     return op;
 }
 
-#define NAME_OF(args) _Generic((args), const struct ls_gemm_args * : gemm_name, default : plain_name)
+#define NAME_OF(args) \
+    _Generic((args), const struct ls_gemm_args *                   \
+             : gemm_name, const struct ls_gemm_gated_args *        \
+             : gemm_gated_name, default                            \
+             : plain_name)
 
 #define OP(op)                                                                                           \
     static ls_status timed_##op(const ls_exec *exec, const struct ls_##op##_args *args, ls_error *err) { \

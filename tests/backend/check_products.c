@@ -138,6 +138,33 @@ static void products_of_models_in_mma16(bk_run *run) {
     door_close(&d);
 }
 
+/* Two products through the gate, against the door's three calls on the CPU and its own reading elsewhere. */
+static void gated_products(bk_run *run) {
+    const int64_t rows[] = {1, 7, 33, 64, 65, 192}, sizes[][2] = {{640, 320}, {48, 640}, {1029, 136}, {8192, 64}};
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(rows) * BK_COUNT(sizes) * 3; i++) {
+        const int64_t m = rows[i / 3 / BK_COUNT(sizes)], n = sizes[i / 3 % BK_COUNT(sizes)][0],
+                      k = sizes[i / 3 % BK_COUNT(sizes)][1];
+        const ls_dtype type = i % 3 == 0 ? LS_F32 : LS_BF16, to = i % 3 == 2 ? LS_F32 : type;
+        const ls_profile profile = i % 3 == 0 ? LS_PROFILE_EXACT : LS_PROFILE_MMA16;
+        const door_buffer x = values_put(&d, "x", type, m * k, VALUES_PLAIN, (uint64_t)i, 0);
+        const door_buffer gate = values_put(&d, "gate", type, n * k, VALUES_PLAIN, 5, 0);
+        const door_buffer up = values_put(&d, "up", type, n * k, VALUES_PLAIN, 6, 0);
+        const door_buffer first = door_out(&d, "gate out", m * n * 4), second = door_out(&d, "up out", m * n * 4);
+        const door_buffer y = door_out(&d, "y", m * n * ls_dtype_bytes(to));
+        door_weight of_gate = pack(&d, &gate, type, n, k), of_up = pack(&d, &up, type, n, k);
+        DOOR_CALL(&d, gemm_gated,
+                  {x.at[s], type, k, &of_gate.side[s], NULL, first.at[s], LS_F32, n, m, profile, NULL, true},
+                  &of_up.side[s], second.at[s], y.at[s], to);
+        door_same(&d, &y, ls_dtype_bytes(to), "m %lld n %lld k %lld, %s", (long long)m, (long long)n, (long long)k,
+                  ls_dtype_name(to));
+        unpack(&d, &of_gate);
+        unpack(&d, &of_up);
+        door_clear_to(&d, 0);
+    }
+    door_close(&d);
+}
+
 static void faults_are_found(bk_run *run) {
     const int64_t none[] = {5, ROWS + 1}, whole[] = {0, ROWS};
     const char *const of_range[] = {"rows 5 to 151 of 150"}, *const of_row[] = {"3"}, *const of_order[] = {"ascend"};
@@ -178,6 +205,7 @@ int main(int argc, char **argv) {
                                     {"forward by ranges", forward_by_ranges, BK_ANYWHERE},
                                     {"gradients by rows and ranges", gradients_by_rows_and_ranges, BK_ANYWHERE},
                                     {"products of models in mma16", products_of_models_in_mma16, BK_ANYWHERE},
+                                    {"gated products", gated_products, BK_ANYWHERE},
                                     {"faults are found", faults_are_found, BK_ANYWHERE}};
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }

@@ -105,6 +105,17 @@ ls_status ls_cpu_swiglu(const ls_exec *exec, const ls_swiglu_args *args, ls_erro
     return LS_OK;
 }
 
+ls_status ls_cpu_gemm_gated(const ls_exec *exec, const ls_gemm_gated_args *args, ls_error *err) {
+    const ls_gemm_args *gate = &args->gate;
+    ls_gemm_args up = *gate;
+    const ls_swiglu_args swiglu = {gate->out, args->up_out, args->y, args->y_dtype, gate->m, args->up->n};
+    up.weight = args->up;
+    up.out = args->up_out;
+    LS_TRY(ls_cpu_gemm(exec, gate, err));
+    LS_TRY(ls_cpu_gemm(exec, &up, err));
+    return ls_cpu_swiglu(exec, &swiglu, err);
+}
+
 ls_status ls_cpu_swiglu_backward(const ls_exec *exec, const ls_swiglu_backward_args *args, ls_error *err) {
     (void)err;
     RUN(swiglu_backward, args->rows, 60 * args->dim);

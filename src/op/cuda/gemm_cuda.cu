@@ -5,6 +5,7 @@
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/product_cuda.h"
 #include "op/cuda/ring_cuda.h"
+#include "op/elementwise.h"
 #include "op/gemm_cuda.h"
 #include "op/profile.h"
 #include "op/weight.h"
@@ -338,6 +339,42 @@ ls_status ls_cuda_gemm(const ls_exec *exec, const ls_gemm_args *a, ls_error *err
         LS_CUDA_TRY(assure_proof(exec, &product, a->m, PROVEN_ROWS, err));
     }
     return ls_cuda_gemm_stored(exec, &args, err);
+}
+
+/* Few rows in mma16: one kernel. *taken says whether it could. */
+static ls_status gated_at_once(const ls_exec *exec, const ls_gemm_gated_args *a, bool *taken, ls_error *err) {
+    const ls_gemm_args *g = &a->gate;
+    const ls_gemm_weight *gate = g->weight, *up = a->up;
+    const ls_cuda_operand operands[] = {{"x", g->x, 2, false},
+                                        {"gate", gate->panels, 128, false},
+                                        {"up", up->panels, 128, false},
+                                        {"y", a->y, ls_dtype_bytes(a->y_dtype), false}};
+    const ls_product product = {
+        "gemm_gated", g->m, gate->n, gate->k,    g->x,  g->x_dtype, g->x_stride,      1,    NULL, gate->dtype,
+        gate->k,      1,    a->y,    a->y_dtype, up->n, NULL,       LS_PRODUCT_STORE, NULL, NULL, false,
+        NULL,         NULL};
+    bool hopper;
+    *taken = false;
+    if (g->profile != LS_PROFILE_MMA16 || g->m < 1 || a->y_dtype == LS_F16) return LS_OK;
+    LS_CUDA_TRY(is_hopper(&hopper, "gemm_gated", err));
+    if (!hopper) return LS_OK;
+    LS_CUDA_TRY(ls_cuda_check("gemm_gated", exec, operands, 4, LS_WORKSPACE_HEAD, err));
+    LS_CUDA_TRY(ls_cuda_mma16_proven(err));
+    return ls_product_mma16_gated(exec, &product, (const uint8_t *)gate->panels + gate->panel_stride,
+                                  (const uint8_t *)up->panels + up->panel_stride, taken, err);
+}
+
+ls_status ls_cuda_gemm_gated(const ls_exec *exec, const ls_gemm_gated_args *a, ls_error *err) {
+    const ls_swiglu_args swiglu = {(const float *)a->gate.out, a->up_out, a->y, a->y_dtype, a->gate.m, a->up->n};
+    ls_gemm_args up = a->gate;
+    bool taken;
+    LS_CUDA_TRY(gated_at_once(exec, a, &taken, err));
+    if (taken) return LS_OK;
+    up.weight = a->up;
+    up.out = a->up_out;
+    LS_CUDA_TRY(ls_cuda_gemm(exec, &a->gate, err));
+    LS_CUDA_TRY(ls_cuda_gemm(exec, &up, err));
+    return ls_cuda_swiglu(exec, &swiglu, err);
 }
 
 ls_status ls_cuda_gemm_prepare(const ls_cuda_gemm_args *a, ls_error *err) {

@@ -7,9 +7,12 @@
  * each of them takes it some 75 ns however small it is; a warpgroup issues wgmma and gives back the stage before the
  * last. The weight is put on its way into the second-level cache before the kernel waits for the one ahead of it.
  *
+ * The gated product has two weights: a block takes the same rows of both, and a stage holds a part of each.
+ *
  * Tiles of a weight: blocks of COLUMNS rows; in a block 64 depths after another; there strips of eight rows; a strip is
  * 8 core matrices of 8 rows x 8 depths, 128 bytes each, along depth. COLUMNS follows from n alone. */
 #include "base/mem.h"
+#include "num/expf.h"
 #include "op/cuda/product_cuda.h"
 #include "op/cuda/ring_cuda.h"
 #include "op/cuda/wgmma_cuda.h"
@@ -33,10 +36,10 @@
 typedef struct decode_params {
     CUtensorMap x;
     ls_product p;
-    const uint8_t *tiles;
-    int64_t tiles_deep; /* times 64 depths */
-    bool boxes;         /* a stage of x is one box of 64 x rows8 x stage_tiles; else stage_tiles boxes */
-    int32_t rows8;      /* rows of x, up to a multiple of 8 */
+    const uint8_t *tiles[2]; /* the second of a gated product */
+    int64_t tiles_deep;      /* times 64 depths */
+    bool boxes;              /* a stage of x is one box of 64 x rows8 x stage_tiles; else stage_tiles boxes */
+    int32_t rows8;           /* rows of x, up to a multiple of 8 */
     int32_t stage_tiles, stages, n_stages;
 } decode_params;
 
@@ -44,30 +47,40 @@ static __device__ __forceinline__ uint32_t x_bytes(const decode_params *p) {
     return (uint32_t)(p->stage_tiles * p->rows8 * TILE_DEPTH * 2);
 }
 
+/* Of one weight, in a stage. */
 template <int COLUMNS>
-static __device__ __forceinline__ uint32_t stage_bytes(const decode_params *p) {
-    return x_bytes(p) + (uint32_t)(p->stage_tiles * COLUMNS / 8 * STRIP_BYTES);
+static __device__ __forceinline__ uint32_t part_bytes(const decode_params *p) {
+    return (uint32_t)(p->stage_tiles * COLUMNS / 8 * STRIP_BYTES);
 }
 
-template <int COLUMNS>
+template <int COLUMNS, int WEIGHTS>
+static __device__ __forceinline__ uint32_t stage_bytes(const decode_params *p) {
+    return x_bytes(p) + WEIGHTS * part_bytes<COLUMNS>(p);
+}
+
+template <int COLUMNS, int WEIGHTS>
 static __device__ __forceinline__ void produce(const decode_params *p, uint32_t shared, uint32_t full, uint32_t empty) {
     constexpr uint32_t TILE = COLUMNS / 8 * STRIP_BYTES;
-    const uint8_t *tiles = p->tiles + (int64_t)blockIdx.x * p->tiles_deep * TILE;
-    const int64_t bytes = p->tiles_deep * TILE;
+    const int64_t block = (int64_t)blockIdx.x * p->tiles_deep * TILE, bytes = p->tiles_deep * TILE;
     const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
     const int32_t row = (int32_t)blockIdx.y * BLOCK_ROWS;
     int slot = 0, phase = 1;
-    ls_bulk_expect(tiles, (uint32_t)(bytes < EXPECTED_BYTES ? bytes : EXPECTED_BYTES));
+#pragma unroll
+    for (int w = 0; w < WEIGHTS; w++)
+        ls_bulk_expect(p->tiles[w] + block, (uint32_t)(bytes < EXPECTED_BYTES ? bytes : EXPECTED_BYTES));
     ls_cuda_wait_for_previous();
     if (ls_product_faulty(&p->p)) return;
     for (int stage = 0; stage < p->n_stages; stage++) {
         const int64_t first = (int64_t)stage * p->stage_tiles, left = p->tiles_deep - first;
         const int n = left < p->stage_tiles ? (int)left : p->stage_tiles;
-        const uint32_t x = shared + slot * stage_bytes<COLUMNS>(p), w = x + x_bytes(p), barrier = full + 8 * slot;
+        const uint32_t x = shared + slot * stage_bytes<COLUMNS, WEIGHTS>(p), barrier = full + 8 * slot;
         ls_barrier_wait(empty + 8 * slot, phase);
         /* A box counts whole, also what of it lies outside. */
-        ls_barrier_expect(barrier, (p->boxes ? x_bytes(p) : (uint32_t)n * box) + (uint32_t)n * TILE);
-        ls_bulk_fetch(w, tiles + first * TILE, (uint32_t)n * TILE, barrier);
+        ls_barrier_expect(barrier, (p->boxes ? x_bytes(p) : (uint32_t)n * box) + WEIGHTS * (uint32_t)n * TILE);
+#pragma unroll
+        for (int w = 0; w < WEIGHTS; w++)
+            ls_bulk_fetch(x + x_bytes(p) + w * part_bytes<COLUMNS>(p), p->tiles[w] + block + first * TILE,
+                          (uint32_t)n * TILE, barrier);
         if (p->boxes)
             ls_box_fetch3(&p->x, x, barrier, 0, row, (int32_t)first);
         else
@@ -77,33 +90,47 @@ static __device__ __forceinline__ void produce(const decode_params *p, uint32_t 
     }
 }
 
-template <int COLUMNS>
+/* Eight outputs of a warp's rows, which lie in shared memory: those of the one weight, or of two through the gate. */
+template <int COLUMNS, int WEIGHTS>
+static __device__ __forceinline__ void store8(const ls_product *p, int64_t i, int64_t j, float *first,
+                                              const float *second) {
+    if (WEIGHTS == 2)
+#pragma unroll
+        for (int c = 0; c < 8; c++) first[c] = ls_mul(ls_silu(ls_canonical(first[c])), ls_canonical(second[c]));
+    ls_product_store8(p, i, j, first);
+}
+
+template <int COLUMNS, int WEIGHTS>
 static __device__ __forceinline__ void consume(const decode_params *p, uint8_t *memory, uint32_t shared, uint32_t full,
                                                uint32_t empty) {
     const int thread = threadIdx.x, lane = thread % 32;
     const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
-    float d[COLUMNS / 2];
+    float d[WEIGHTS][COLUMNS / 2];
     int slot = 0, phase = 0, before = 0;
 #pragma unroll
-    for (int i = 0; i < COLUMNS / 2; i++) d[i] = 0.0f;
+    for (int i = 0; i < WEIGHTS * COLUMNS / 2; i++) d[i / (COLUMNS / 2)][i % (COLUMNS / 2)] = 0.0f;
     ls_cuda_wait_for_previous();
     ls_cuda_let_next_start();
     if (ls_product_faulty(&p->p)) return;
-    ls_wgmma_hold(d);
+#pragma unroll
+    for (int w = 0; w < WEIGHTS; w++) ls_wgmma_hold(d[w]);
     int stage = 0;
     do {
         const int64_t left = p->tiles_deep - (int64_t)stage * p->stage_tiles;
         const int tiles = left < p->stage_tiles ? (int)left : p->stage_tiles;
-        const uint32_t x = shared + slot * stage_bytes<COLUMNS>(p), w = x + x_bytes(p);
+        const uint32_t x = shared + slot * stage_bytes<COLUMNS, WEIGHTS>(p);
         int t = 0;
         uint64_t a = ls_wgmma_descriptor(x, 16, 1024, LS_WG_SWIZZLE_128);
-        uint64_t b = ls_wgmma_descriptor(w, 128, STRIP_BYTES, LS_WG_PLAIN);
+        uint64_t b = ls_wgmma_descriptor(x + x_bytes(p), 128, STRIP_BYTES, LS_WG_PLAIN);
         ls_barrier_wait(full + 8 * slot, phase);
         ls_wgmma_fence();
         do {
 #pragma unroll
             for (int k = 0; k < TILE_DEPTH / 16; k++)
-                ls_wgmma<COLUMNS>::template ss<0, 0>(d, a + k * (32 >> 4), b + k * (256 >> 4));
+#pragma unroll
+                for (int w = 0; w < WEIGHTS; w++)
+                    ls_wgmma<COLUMNS>::template ss<0, 0>(d[w], a + k * (32 >> 4),
+                                                         b + w * (part_bytes<COLUMNS>(p) >> 4) + k * (256 >> 4));
             a += box >> 4;
             b += COLUMNS / 8 * STRIP_BYTES >> 4;
         } while (++t < tiles);
@@ -114,23 +141,29 @@ static __device__ __forceinline__ void consume(const decode_params *p, uint8_t *
         if (++slot == p->stages) slot = 0, phase ^= 1;
     } while (++stage < p->n_stages);
     ls_wgmma_wait<0>();
-    ls_wgmma_hold(d);
+#pragma unroll
+    for (int w = 0; w < WEIGHTS; w++) ls_wgmma_hold(d[w]);
     /* The ring is idle now; a warp's 16 rows pass through a part of it, and one piece of code ends all chains. */
-    float(*rest)[COLUMNS + 8] = (float(*)[COLUMNS + 8])(memory + thread / 32 * 16 * (COLUMNS + 8) * 4);
+    float(*rest)[16][COLUMNS + 8] =
+        (float(*)[16][COLUMNS + 8])(memory + thread / 32 * WEIGHTS * 16 * (COLUMNS + 8) * 4);
     __syncwarp();
     asm volatile("bar.sync 1, 128;" ::: "memory"); /* every warp of the warpgroup has read its last stage */
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i += 2)
-        *(float2 *)&rest[lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2] = make_float2(d[i], d[i + 1]);
+#pragma unroll
+        for (int w = 0; w < WEIGHTS; w++)
+            *(float2 *)&rest[w][lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2] = make_float2(d[w][i], d[w][i + 1]);
     __syncwarp();
 #pragma unroll 1
-    for (int at = lane; at < 16 * COLUMNS / 8; at += 32)
-        ls_product_store8(&p->p, (int64_t)blockIdx.y * BLOCK_ROWS + thread / 32 * 16 + at / (COLUMNS / 8),
-                          (int64_t)blockIdx.x * COLUMNS + at % (COLUMNS / 8) * 8,
-                          &rest[at / (COLUMNS / 8)][at % (COLUMNS / 8) * 8]);
+    for (int at = lane; at < 16 * COLUMNS / 8; at += 32) {
+        const int row = at / (COLUMNS / 8), column = at % (COLUMNS / 8) * 8;
+        store8<COLUMNS, WEIGHTS>(&p->p, (int64_t)blockIdx.y * BLOCK_ROWS + thread / 32 * 16 + row,
+                                 (int64_t)blockIdx.x * COLUMNS + column, &rest[0][row][column],
+                                 &rest[WEIGHTS - 1][row][column]);
+    }
 }
 
-template <int COLUMNS>
+template <int COLUMNS, int WEIGHTS>
 static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__ decode_params p) {
     extern __shared__ __align__(16) uint8_t memory[];
     __shared__ uint64_t barriers[2 * STAGES_MAX];
@@ -147,9 +180,9 @@ static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_con
     /* The same in all threads of a warp, and the compiler is to know it. */
     const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / 128, 0);
     if (role == 0)
-        consume<COLUMNS>(&p, memory, shared, full, empty);
+        consume<COLUMNS, WEIGHTS>(&p, memory, shared, full, empty);
     else if (threadIdx.x == 128)
-        produce<COLUMNS>(&p, shared, full, empty);
+        produce<COLUMNS, WEIGHTS>(&p, shared, full, empty);
 }
 
 /* More than 64 rows of a narrow weight: a row of blocks each. */
@@ -157,16 +190,17 @@ static bool takes(int64_t rows, int64_t cols) {
     return rows <= LS_CUDA_GEMM_DECODE_ROWS || (cols <= NARROW && rows <= NARROW_ROWS);
 }
 
+template <int WEIGHTS>
 static const void *kernel_of(int64_t columns) {
     switch (columns) {
-        case 8: return (const void *)decode_kernel<8>;
-        case 16: return (const void *)decode_kernel<16>;
-        case 24: return (const void *)decode_kernel<24>;
-        case 32: return (const void *)decode_kernel<32>;
-        case 40: return (const void *)decode_kernel<40>;
-        case 64: return (const void *)decode_kernel<64>;
-        case 80: return (const void *)decode_kernel<80>;
-        default: return (const void *)decode_kernel<128>;
+        case 8: return (const void *)decode_kernel<8, WEIGHTS>;
+        case 16: return (const void *)decode_kernel<16, WEIGHTS>;
+        case 24: return (const void *)decode_kernel<24, WEIGHTS>;
+        case 32: return (const void *)decode_kernel<32, WEIGHTS>;
+        case 40: return (const void *)decode_kernel<40, WEIGHTS>;
+        case 64: return (const void *)decode_kernel<64, WEIGHTS>;
+        case 80: return (const void *)decode_kernel<80, WEIGHTS>;
+        default: return (const void *)decode_kernel<128, WEIGHTS>;
     }
 }
 
@@ -180,9 +214,9 @@ int64_t ls_decode_columns(int64_t cols) {
 
 /* Measured on an H200 (docs/benchmarks.md): a block alone on its multiprocessor wants four stages in all of its memory;
  * blocks that take turns want two side by side, so that one reads while another ends. */
-ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth) {
+static ls_decode_plan plan_for(int64_t rows, int64_t cols, int64_t depth, int64_t weights) {
     const int64_t columns = ls_decode_columns(cols), high = rows < BLOCK_ROWS ? rows : BLOCK_ROWS;
-    const int64_t tile = ((high + 7) / 8 * 8 + columns) * TILE_DEPTH * 2;
+    const int64_t tile = ((high + 7) / 8 * 8 + weights * columns) * TILE_DEPTH * 2;
     const bool turns = (cols - 1) / columns + 1 > PROCESSORS;
     ls_decode_plan plan = {54 * 1024 / tile, LS_HOPPER_SHARED_MAX - 1024};
     if (turns) {
@@ -195,25 +229,29 @@ ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth) {
     return plan;
 }
 
-ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product, const void *tiles,
-                                  ls_decode_plan plan, bool *taken, ls_error *err) {
+ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth) { return plan_for(rows, cols, depth, 1); }
+
+static bool can_take(const ls_product *product) {
+    return takes(product->rows, product->cols) && product->a_step == 1 && product->mode == LS_PRODUCT_STORE &&
+           (product->depth - 1) / TILE_DEPTH + 1 < INT32_MAX / TILE_DEPTH &&
+           ls_box_possible(product->a, product->a_row, product->rows, product->depth);
+}
+
+static ls_status run(const ls_exec *exec, const ls_product *product, const void *const tiles[2], int64_t weights,
+                     ls_decode_plan plan, ls_error *err) {
     const int64_t high = product->rows < BLOCK_ROWS ? product->rows : BLOCK_ROWS, rows8 = (high + 7) / 8 * 8,
                   deep = (product->depth - 1) / TILE_DEPTH + 1;
-    const int64_t columns = ls_decode_columns(product->cols);
-    const int64_t stage = plan.stage_tiles * (rows8 * TILE_DEPTH * 2 + columns / 8 * STRIP_BYTES);
+    const int64_t columns = ls_decode_columns(product->cols), outputs = weights * 64 * (columns + 8) * 4;
+    const int64_t stage = plan.stage_tiles * (rows8 * TILE_DEPTH * 2 + weights * columns / 8 * STRIP_BYTES);
+    const void *kernel = weights == 2 ? kernel_of<2>(columns) : kernel_of<1>(columns);
     decode_params p;
     int64_t stages, shared = plan.shared_bytes;
-    *taken = tiles != NULL && takes(product->rows, product->cols) && product->a_step == 1 &&
-             product->mode == LS_PRODUCT_STORE && deep < INT32_MAX / TILE_DEPTH &&
-             ls_box_possible(product->a, product->a_row, product->rows, product->depth);
-    if (!*taken) return LS_OK;
     stages = (shared - SLACK) / stage;
     p.n_stages = (int32_t)((deep - 1) / plan.stage_tiles + 1);
     if (stages > STAGES_MAX) stages = STAGES_MAX;
     if (stages > p.n_stages) stages = p.n_stages;
-    /* Outputs pass through the ring at the end. */
-    if (shared < 64 * (columns + 8) * 4) shared = 64 * (columns + 8) * 4;
-    if (stages < 2 && stages < p.n_stages) /* a ring of one stage would wait for itself */
+    if (shared < outputs) shared = outputs; /* which pass through the ring at the end */
+    if (stages < 2 && stages < p.n_stages)  /* a ring of one stage would wait for itself */
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld bytes of shared memory hold %lld stages of %lld, 2 are needed",
                        product->op, (long long)shared, (long long)stages, (long long)stage);
     p.boxes = product->depth % TILE_DEPTH == 0;
@@ -222,7 +260,8 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
                         : ls_box_map(&p.x, product->op, product->a, product->depth, product->rows, product->a_row,
                                      (int)rows8, err));
     p.p = *product;
-    p.tiles = (const uint8_t *)tiles;
+    p.tiles[0] = (const uint8_t *)tiles[0];
+    p.tiles[1] = (const uint8_t *)tiles[1];
     p.tiles_deep = deep;
     p.rows8 = (int32_t)rows8;
     p.stage_tiles = (int32_t)plan.stage_tiles;
@@ -233,7 +272,21 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
     const ls_launch launch = {product->op, {(product->cols - 1) / columns + 1, (product->rows - 1) / BLOCK_ROWS + 1, 1},
                               THREADS,     shared,
                               index,       2};
-    return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, kernel_of(columns), &p, err);
+    return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, kernel, &p, err);
+}
+
+ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product, const void *tiles,
+                                  ls_decode_plan plan, bool *taken, ls_error *err) {
+    const void *const both[2] = {tiles, NULL};
+    *taken = tiles != NULL && can_take(product);
+    return *taken ? run(exec, product, both, 1, plan, err) : LS_OK;
+}
+
+ls_status ls_product_mma16_gated(const ls_exec *exec, const ls_product *product, const void *gate_tiles,
+                                 const void *up_tiles, bool *taken, ls_error *err) {
+    const void *const both[2] = {gate_tiles, up_tiles};
+    *taken = gate_tiles != NULL && up_tiles != NULL && product->rows <= BLOCK_ROWS && can_take(product);
+    return *taken ? run(exec, product, both, 2, plan_for(product->rows, product->cols, product->depth, 2), err) : LS_OK;
 }
 
 /* ---- tiles ---- */

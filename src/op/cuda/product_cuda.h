@@ -54,6 +54,9 @@ int64_t ls_decode_columns(int64_t cols);
 /* b as tiles of ls_cuda_gemm_pack; rows up to LS_CUDA_GEMM_DECODE_ROWS. */
 ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product, const void *tiles,
                                   ls_decode_plan plan, bool *taken, ls_error *err);
+/* Two of them, whose weights have the same shape, and out = R(silu(first) * second). */
+ls_status ls_product_mma16_gated(const ls_exec *exec, const ls_product *product, const void *gate_tiles,
+                                 const void *up_tiles, bool *taken, ls_error *err);
 
 /* cuBLASLt. prepare: proves an algorithm for the product's sizes, layouts and types on data of its own, once; waits and
  * allocates; the error says why there is none. The product is then taken by it. */
