@@ -387,8 +387,8 @@ typedef struct ls_gemm_backward_input_args {
     int64_t m, n, k; /* m 0 is allowed and does nothing */
     ls_profile profile;
     const int64_t *range;       /* as in ls_gemm_args: rows of dy, and of dx or dx_rows; NULL: all */
-    const uint16_t *dy_rounded; /* mma16 only: dy rounded to bf16, rows dy_rounded_stride elements apart, which a back
-                                 * end may read instead; NULL: it rounds */
+    const uint16_t *dy_rounded; /* mma16 only: dy rounded to bf16, rows dy_rounded_stride elements apart, which is read
+                                 * in its place: dy may then be NULL, but for dbias; NULL: the op rounds */
     int64_t dy_rounded_stride;
 } ls_gemm_backward_input_args;
 

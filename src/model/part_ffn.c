@@ -96,12 +96,17 @@ static ls_status experts_forward(const ls_forward *f, int64_t layer_i, ls_error 
 
 /* ---- backward ---- */
 
-/* Behind the gate: dgated, in the memory of dgate, to dgate and dup, over m rows. */
+/* Only products read dgate and dup: in mma16 they are rounded at once. */
+static bool rounds(const ls_leaf *l) { return l->model->profile == LS_PROFILE_MMA16; }
+
+/* Behind the gate: dgated, which lies in da, to dgate and dup, over m rows. */
 static ls_status swiglu_backward(const ls_leaf *l, int64_t m, ls_error *err) {
     const ls_activations *a = &l->ws.a;
-    const ls_swiglu_backward_args args = {a->gate.data, a->up.data, l->tape->da,         l->tape->da,
-                                          l->tape->db,  m,          l->model->config.ffn};
-    return ls_swiglu_backward(l->device, &args, err);
+    const ls_tape *t = l->tape;
+    const ls_swiglu_backward_args args = {a->gate.data, a->up.data, t->da, t->da, t->db, m, l->model->config.ffn};
+    const ls_swiglu_backward_rounded_args rounded = {
+        a->gate.data, a->up.data, t->da, t->rounded, (uint16_t *)t->db, m, l->model->config.ffn};
+    return rounds(l) ? ls_swiglu_backward_rounded(l->device, &rounded, err) : ls_swiglu_backward(l->device, &args, err);
 }
 
 /* Gradients of gate and up, behind swiglu_backward, into their weights and into dx. */
@@ -113,6 +118,10 @@ static ls_status gate_and_up_backward(const ls_leaf *l, const ls_ffn_weights *w,
     up.w = &w->up;
     up.dy = (ls_rows){l->tape->db, LS_F32, l->model->config.ffn};
     up.add = true;
+    if (rounds(l)) {
+        gate.rounded = l->tape->rounded;
+        up.rounded = (const uint16_t *)l->tape->db;
+    }
     LS_TRY(ls_leaf_through_product(l, &gate, err));
     return ls_leaf_through_product(l, &up, err);
 }

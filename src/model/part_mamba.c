@@ -4,6 +4,7 @@
 #include "num/expf.h"
 #include "op/conv1d.h"
 #include "op/elementwise.h"
+#include "op/rmsnorm_backward.h"
 #include "op/scan.h"
 
 /* dt, B and C of the narrow rows begin at these columns. */
@@ -184,11 +185,14 @@ static ls_status inner_norms_backward(const ls_leaf *l, const ls_mamba_weights *
                                       ls_rows draw, ls_error *err) {
     const ls_model_config *c = &l->model->config;
     const ls_rows raw = l->ws.a.narrow_raw;
-    LS_TRY(ls_leaf_through_norm(l, w->dt_norm, raw, ddt, draw, false, c->dt_rank, err));
-    LS_TRY(ls_leaf_through_norm(l, w->b_norm, ls_rows_column(raw, b_column(c)), db, ls_rows_column(draw, b_column(c)),
-                                false, c->d_state, err));
-    return ls_leaf_through_norm(l, w->c_norm, ls_rows_column(raw, c_column(c)), dc, ls_rows_column(draw, c_column(c)),
-                                false, c->d_state, err);
+    ls_rmsnorm_parts_backward_args args = {{ls_leaf_norm_call(l, w->dt_norm, raw, ddt, draw, false, c->dt_rank),
+                                            ls_leaf_norm_call(l, w->b_norm, ls_rows_column(raw, b_column(c)), db,
+                                                              ls_rows_column(draw, b_column(c)), false, c->d_state),
+                                            ls_leaf_norm_call(l, w->c_norm, ls_rows_column(raw, c_column(c)), dc,
+                                                              ls_rows_column(draw, c_column(c)), false, c->d_state)},
+                                           3};
+    for (int64_t i = 1; i < args.n; i++) args.part[i].scale += i * l->rows;
+    return ls_rmsnorm_parts_backward(l->device, &args, err);
 }
 
 static ls_status copy_matrix(const ls_leaf *l, ls_rows to, ls_rows from, int64_t columns, ls_error *err) {

@@ -64,8 +64,10 @@ float *ls_leaf_gradient(const ls_leaf *l, const void *place) {
 /* dy rounded once for both products of the profile mma16; NULL in the other one. */
 static ls_status round_gradient(const ls_leaf *l, const ls_leaf_product *p, const uint16_t **out, ls_error *err) {
     const ls_round_rows_args args = {p->dy.data, p->dy.stride, l->tape->rounded, p->w->n, p->m, p->w->n};
-    *out = l->model->profile == LS_PROFILE_MMA16 ? l->tape->rounded : NULL;
-    return *out == NULL ? LS_OK : ls_round_rows(l->device, &args, err);
+    *out = p->rounded;
+    if (*out != NULL || l->model->profile != LS_PROFILE_MMA16) return LS_OK;
+    *out = l->tape->rounded;
+    return ls_round_rows(l->device, &args, err);
 }
 
 ls_status ls_leaf_through_product(const ls_leaf *l, const ls_leaf_product *p, ls_error *err) {
@@ -111,8 +113,8 @@ ls_status ls_leaf_through_product(const ls_leaf *l, const ls_leaf_product *p, ls
     return ls_gemm_backward_input(l->device, &input, err);
 }
 
-ls_status ls_leaf_through_norm(const ls_leaf *l, const float *w, ls_rows x, ls_rows dy, ls_rows dx, bool add,
-                               int64_t dim, ls_error *err) {
+ls_rmsnorm_backward_args ls_leaf_norm_call(const ls_leaf *l, const float *w, ls_rows x, ls_rows dy, ls_rows dx,
+                                           bool add, int64_t dim) {
     const ls_rmsnorm_backward_args args = {.x = x.data,
                                            .x_dtype = x.dtype,
                                            .x_stride = x.stride,
@@ -127,5 +129,11 @@ ls_status ls_leaf_through_norm(const ls_leaf *l, const float *w, ls_rows x, ls_r
                                            .scale = l->tape->scale,
                                            .rows = l->rows,
                                            .dim = dim};
+    return args;
+}
+
+ls_status ls_leaf_through_norm(const ls_leaf *l, const float *w, ls_rows x, ls_rows dy, ls_rows dx, bool add,
+                               int64_t dim, ls_error *err) {
+    const ls_rmsnorm_backward_args args = ls_leaf_norm_call(l, w, x, dy, dx, add, dim);
     return ls_rmsnorm_backward(l->device, &args, err);
 }

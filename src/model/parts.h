@@ -65,8 +65,10 @@ typedef struct ls_leaf_product {
     const ls_gemm_weight *w;
     const float *bias; /* NULL: none */
     ls_rows dy, x, dx; /* dx must not be dy */
-    bool add;          /* to what dx holds */
-    int64_t m;         /* rows of dy and x */
+    const uint16_t
+        *rounded; /* mma16 only: dy as its products read it, [m][w->n], where it is there; dy is then not read */
+    bool add;     /* to what dx holds */
+    int64_t m;    /* rows of dy and x */
     /* Device memory; NULL: all rows, in order. */
     const int64_t *dx_rows; /* row i of the product is row dx_rows[i] of dx */
     const int64_t *range;   /* two numbers: the rows that there are */
@@ -77,5 +79,9 @@ ls_status ls_leaf_through_product(const ls_leaf *leaf, const ls_leaf_product *pr
 /* dx (= or +=) the gradient through y = rms(x; w). */
 ls_status ls_leaf_through_norm(const ls_leaf *leaf, const float *w, ls_rows x, ls_rows dy, ls_rows dx, bool add,
                                int64_t dim, ls_error *err);
+
+/* That call of its op, for several that are made together: each after the first takes its scale from the caller. */
+ls_rmsnorm_backward_args ls_leaf_norm_call(const ls_leaf *leaf, const float *w, ls_rows x, ls_rows dy, ls_rows dx,
+                                           bool add, int64_t dim);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "model/tape_state.h"
+#include "op/rmsnorm.h"
 
 #define PAGE_TOKENS 64
 #define LS_TRUNCATED_BLOCK 64 /* rows of a block that is not made smaller */
@@ -33,7 +34,7 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
                   {&t->dc_state, rows, c->d_state},
                   {&t->du, rows, c->d_inner},
                   {&t->ddt, rows, c->d_inner},
-                  {&t->scale, rows, 1},
+                  {&t->scale, rows, LS_NORM_PARTS},
                   {&t->dweight, rows, picks},
                   {&t->drouter, rows, c->n_experts},
                   {&t->picked_dweight, rows, picks},

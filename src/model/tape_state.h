@@ -40,7 +40,7 @@ struct ls_tape {
     float *dnarrow, *dnarrow_raw; /* [rows][R+2S] */
     float *db_state, *dc_state;   /* [rows][S] */
     float *du, *ddt;              /* [rows][D] */
-    float *scale;                 /* [rows] */
+    float *scale;                 /* [LS_NORM_PARTS][rows] */
     float *dweight, *drouter;     /* [rows][k], [rows][E] */
     float *picked_dweight;        /* [rows][k] */
     float *d_logprob, *d_entropy; /* [rows of a head block] */

@@ -69,6 +69,8 @@ ls_status ls_squares_check(const ls_squares_args *args, ls_error *err) {
         {"x", args->x, 1, n, n, 4, n == 0},
         {"blocks", args->blocks, 1, 1, 1, 4, n == 0},
     };
+    if (args->ranges != NULL && args->n_ranges < 0)
+        return LS_FAIL(err, LS_ERR_ARG, "squares: n_ranges %lld is negative", (long long)args->n_ranges);
     return check_arrays("squares", operands, 2, n, err);
 }
 

@@ -51,10 +51,18 @@ ls_status ls_adamw_check(const ls_adamw_args *args, ls_error *err);
 /* Elements of a block of the sum of squares. */
 #define LS_SQUARES_BLOCK 65536
 
+/* Elements [begin, begin + n) of x; n at most LS_SQUARES_BLOCK. */
+typedef struct ls_squares_range {
+    int64_t begin, n;
+} ls_squares_range;
+
 typedef struct ls_squares_args {
     const float *x; /* [n] */
     int64_t n;
-    float *blocks; /* [ls_squares_blocks(n)], written: the sum of each block */
+    float *blocks; /* [ls_squares_blocks(n)], or [n_ranges], written: the sum of each block */
+    /* Device memory: the blocks of several tensors in x, so that one call takes them all. NULL: x is one tensor. */
+    const ls_squares_range *ranges;
+    int64_t n_ranges;
 } ls_squares_args;
 
 ls_status ls_squares_check(const ls_squares_args *args, ls_error *err);

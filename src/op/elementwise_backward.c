@@ -21,6 +21,18 @@ ls_status ls_swiglu_backward_check(const ls_swiglu_backward_args *args, ls_error
     return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
 }
 
+ls_status ls_swiglu_backward_rounded_check(const ls_swiglu_backward_rounded_args *args, ls_error *err) {
+    static const char op[] = "swiglu_backward_rounded";
+    const int64_t rows = args->rows, dim = args->dim;
+    const ls_operand operands[] = {
+        {"gate", args->gate, rows, dim, dim, 4, rows == 0}, {"up", args->up, rows, dim, dim, 4, rows == 0},
+        {"dy", args->dy, rows, dim, dim, 4, rows == 0},     {"dgate", args->dgate, rows, dim, dim, 2, rows == 0},
+        {"dup", args->dup, rows, dim, dim, 2, rows == 0},
+    };
+    LS_TRY(check_size(op, rows, dim, err));
+    return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
+}
+
 ls_status ls_embed_backward_check(const ls_embed_backward_args *args, ls_error *err) {
     static const char op[] = "embed_backward";
     const int64_t rows = args->rows, dim = args->dim;

@@ -2,6 +2,7 @@
  *
  * swiglu: y = R(silu(gate) * up). With s = sigmoid(gate), l = silu(gate):
  *   dup = dy * l;  dgate = (dy * up) * fma(l, 1 - s, s)
+ * swiglu_backward_rounded: the same two gradients, each rounded once to bf16, as products of the profile mma16 read them.
  * embed:  y[r] = R(table[token[r]]): dtable[token[r]][c] = dtable[token[r]][c] + dy[r][c], rows ascending. dtable
  *   continues from the float32 values that are there: the caller sets it to +0 once, and a sum that is cut into calls
  *   at any row has the bits of one call. Rows of tokens that do not occur are not touched, nor is that of the
@@ -16,6 +17,14 @@
 #include "lockstep/ops.h"
 
 ls_status ls_swiglu_backward_check(const ls_swiglu_backward_args *args, ls_error *err);
+
+typedef struct ls_swiglu_backward_rounded_args {
+    const float *gate, *up, *dy; /* [rows][dim] */
+    uint16_t *dgate, *dup;       /* [rows][dim] bf16; neither overlaps the other or an input */
+    int64_t rows, dim;
+} ls_swiglu_backward_rounded_args;
+
+ls_status ls_swiglu_backward_rounded_check(const ls_swiglu_backward_rounded_args *args, ls_error *err);
 
 /* A token outside [0, vocab) is an error that names row and token; nothing is written then. */
 ls_status ls_embed_backward_check(const ls_embed_backward_args *args, ls_error *err);

@@ -27,13 +27,21 @@ static ls_status check_count(const char *op, const char *name, const int64_t *ro
     return LS_OK;
 }
 
+/* What is read of a gradient. */
+static ls_operand of_dy(ls_profile profile, const float *dy, int64_t dy_stride, const uint16_t *rounded,
+                        int64_t rounded_stride, int64_t m, int64_t n) {
+    if (profile == LS_PROFILE_MMA16 && rounded != NULL)
+        return (ls_operand){"dy_rounded", rounded, m, n, rounded_stride, 2, m == 0};
+    return (ls_operand){"dy", dy, m, n, dy_stride, 4, m == 0};
+}
+
 ls_status ls_gemm_backward_input_check(const ls_gemm_backward_input_args *a, ls_error *err) {
     LS_TRY(check_sizes(input_op, a->m, a->n, a->k, err));
     if (ls_dtype_bytes(a->w_dtype) == 0)
         return LS_FAIL(err, LS_ERR_ARG, "%s: w_dtype %d is unknown", input_op, (int)a->w_dtype);
     LS_TRY(check_count(input_op, "dx", a->dx_rows, a->m, a->dx_count, err));
     const ls_operand operands[] = {
-        {"dy", a->dy, a->m, a->n, a->dy_stride, 4, a->m == 0},
+        of_dy(a->profile, a->dy, a->dy_stride, a->dy_rounded, a->dy_rounded_stride, a->m, a->n),
         {"w", a->w, a->n, a->k, a->k, ls_dtype_bytes(a->w_dtype), false},
         {"dx", a->dx, a->dx_count, a->k, a->dx_stride, 4, a->m == 0},
     };
@@ -48,7 +56,8 @@ ls_status ls_gemm_backward_weight_check(const ls_gemm_backward_weight_args *a, l
                        ls_dtype_name(a->x_dtype));
     LS_TRY(check_count(weight_op, "x", a->x_rows, a->m, a->x_count, err));
     const ls_operand operands[] = {
-        {"dy", a->dy, a->m, a->n, a->dy_stride, 4, a->m == 0},
+        of_dy(a->profile, a->dy, a->dy_stride, a->dbias == NULL ? a->dy_rounded : NULL, a->dy_rounded_stride, a->m,
+              a->n),
         {"x", a->x, a->x_count, a->k, a->x_stride, ls_dtype_bytes(a->x_dtype), a->m == 0},
         {"dw", a->dw, a->n, a->k, a->k, 4, false},
     };

@@ -22,3 +22,19 @@ ls_status ls_rmsnorm_backward_check(const ls_rmsnorm_backward_args *a, ls_error 
     if (a->rows < 0) return LS_FAIL(err, LS_ERR_ARG, "%s: rows %lld", op, (long long)a->rows);
     return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
 }
+
+ls_status ls_rmsnorm_parts_backward_check(const ls_rmsnorm_parts_backward_args *args, ls_error *err) {
+    ls_status status = LS_OK;
+    if (args->n < 1 || args->n > LS_NORM_PARTS)
+        return LS_FAIL(err, LS_ERR_ARG, "rmsnorm_parts_backward: n %lld is not in 1..%d", (long long)args->n,
+                       LS_NORM_PARTS);
+    for (int64_t i = 0; i < args->n && status == LS_OK; i++) {
+        const ls_rmsnorm_backward_args *part = &args->part[i];
+        status = ls_rmsnorm_backward_check(part, err);
+        if (status != LS_OK) ls_error_prefix(err, "rmsnorm_parts_backward: part %lld", (long long)i);
+        if (status == LS_OK && part->rows != args->part[0].rows)
+            status = LS_FAIL(err, LS_ERR_ARG, "rmsnorm_parts_backward: part %lld has %lld rows, the first %lld",
+                             (long long)i, (long long)part->rows, (long long)args->part[0].rows);
+    }
+    return status;
+}

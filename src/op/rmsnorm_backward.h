@@ -13,9 +13,18 @@
 
 #include "base/status.h"
 #include "lockstep/ops.h"
+#include "op/rmsnorm.h"
 
 /* dx, dw and scale must not overlap the inputs or each other. */
 ls_status ls_rmsnorm_backward_check(const ls_rmsnorm_backward_args *args, ls_error *err);
+
+/* Gradients of ls_rmsnorm_parts: norms of the same rows, with one start of a kernel for all. */
+typedef struct ls_rmsnorm_parts_backward_args {
+    ls_rmsnorm_backward_args part[LS_NORM_PARTS]; /* what one writes is of no other part; each has its own scale */
+    int64_t n;                                    /* 1 to LS_NORM_PARTS */
+} ls_rmsnorm_parts_backward_args;
+
+ls_status ls_rmsnorm_parts_backward_check(const ls_rmsnorm_parts_backward_args *args, ls_error *err);
 
 /* Columns that a work item of dw takes; carries no bits. */
 #define LS_RMSNORM_BLOCK 64

@@ -41,7 +41,9 @@ struct ls_trainer {
     float *adapted; /* the gradient of adapters, device memory; NULL without */
     float *blocks;  /* of the squares of all parameters, device memory */
     int64_t n_blocks;
-    float *host_blocks; /* the same on the host */
+    float *host_blocks;       /* the same on the host */
+    ls_squares_range *ranges; /* of the blocks whose elements this process owns, device memory */
+    int64_t n_ranges;
     /* With other processes. */
     int64_t *owned; /* [n_ranks + 1]: elements where their ranges begin */
     float *slices;  /* [n_slices] of a sum over processes, device memory */
@@ -100,11 +102,34 @@ static ls_status make_shares(ls_trainer *t, ls_error *err) {
     return device_floats(t, &t->slices, t->n_slices, err);
 }
 
+/* Blocks of a parameter's elements [begin, end). */
+static int64_t put_ranges(ls_squares_range *ranges, const ls_parameter *p) {
+    int64_t n = 0;
+    for (int64_t at = p->begin; at < p->end; at += LS_SQUARES_BLOCK, n++)
+        ranges[n] = (ls_squares_range){p->offset + at, smaller(LS_SQUARES_BLOCK, p->end - at)};
+    return n;
+}
+
+static ls_status make_ranges(ls_trainer *t, ls_error *err) {
+    const ls_parameters *p = t->state.parameters;
+    const int64_t bytes = (int64_t)sizeof *t->ranges;
+    ls_squares_range *ranges = NULL;
+    ls_status status;
+    LS_TRY_DONE(ls_array_alloc((void **)&ranges, t->n_blocks, bytes, "trainer", err));
+    for (int64_t i = 0; i < p->n; i++) t->n_ranges += put_ranges(ranges + t->n_ranges, &p->list[i]);
+    LS_TRY_DONE(ls_memory_alloc(t->device, (void **)&t->ranges, t->n_blocks, bytes, "trainer", err));
+    LS_TRY_DONE(ls_memory_write(t->device, t->ranges, ranges, t->n_ranges * bytes, err));
+done:
+    free(ranges);
+    return status;
+}
+
 static ls_status make_arrays(ls_trainer *t, ls_error *err) {
     const ls_trainer_opts *o = &t->opts;
     const ls_parameters *p = t->state.parameters;
     for (int64_t i = 0; i < p->n; i++) t->n_blocks += ls_squares_blocks(p->list[i].n_elements);
     LS_TRY(device_floats(t, &t->blocks, t->n_blocks, err));
+    LS_TRY(make_ranges(t, err));
     LS_TRY(device_floats(t, &t->state.m, p->end - p->begin, err));
     LS_TRY(device_floats(t, &t->state.v, p->end - p->begin, err));
     LS_TRY(alloc_floats(&t->host_blocks, t->n_blocks, err));
@@ -207,6 +232,7 @@ void ls_trainer_free(ls_trainer *t) {
     ls_memory_free(t->device, t->state.m);
     ls_memory_free(t->device, t->state.v);
     ls_memory_free(t->device, t->blocks);
+    ls_memory_free(t->device, t->ranges);
     free(t->host_blocks);
     ls_memory_free(t->device, t->slices);
     free(t->owned);
@@ -490,15 +516,9 @@ static int64_t blocks_before(const ls_trainer *t, int64_t element) {
 /* Sums of the blocks of all parameters on the host, each made by the owner of its elements. */
 static ls_status make_blocks(ls_trainer *t, const float *root, ls_error *err) {
     const ls_parameters *list = t->state.parameters;
-    const int64_t first = blocks_before(t, list->begin);
-    int64_t n = 0;
-    for (int64_t i = 0; i < list->n; i++) {
-        const ls_parameter *p = &list->list[i];
-        const ls_squares_args args = {root + p->offset + p->begin, p->end - p->begin, t->blocks + first + n};
-        if (args.n == 0) continue;
-        LS_TRY(ls_squares(t->device, &args, err));
-        n += ls_squares_blocks(args.n);
-    }
+    const int64_t first = blocks_before(t, list->begin), n = t->n_ranges;
+    const ls_squares_args args = {root, list->n_elements, t->blocks + first, t->ranges, n};
+    if (n > 0) LS_TRY(ls_squares(t->device, &args, err));
     if (n > 0)
         LS_TRY(ls_memory_take(t->device, t->host_blocks + first, t->blocks + first, n * (int64_t)sizeof(float), err));
     if (t->opts.comm == NULL) return LS_OK;

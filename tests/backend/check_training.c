@@ -29,6 +29,28 @@ static void swiglu_backward_one(door *d, int64_t rows, int64_t dim, value_kind k
     door_clear_to(d, 0);
 }
 
+static void swiglu_backward_rounded_one(door *d, int64_t rows, int64_t dim, value_kind kind, int64_t offset) {
+    const int64_t n = rows * dim;
+    const door_buffer gate = values_put(d, "gate", LS_F32, n, kind, 1, offset),
+                      up = values_put(d, "up", LS_F32, n, kind, 2, 0), dy = values_put(d, "dy", LS_F32, n, kind, 3, 0),
+                      dgate = door_put(d, "dgate", NULL, n * 2, 0), dup = door_put(d, "dup", NULL, n * 2, offset / 2);
+    DOOR_CALL(d, swiglu_backward_rounded, .gate = gate.at[s], .up = up.at[s], .dy = dy.at[s], .dgate = dgate.at[s],
+              .dup = dup.at[s], .rows = rows, .dim = dim);
+    values_same(d, &dgate, LS_BF16, "%s, dgate, %lld x %lld", value_names[kind], (long long)rows, (long long)dim);
+    values_same(d, &dup, LS_BF16, "%s, dup, %lld x %lld", value_names[kind], (long long)rows, (long long)dim);
+    door_clear_to(d, 0);
+}
+
+static void swiglu_backward_rounded(bk_run *run) {
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(sizes); i++)
+        for (int k = 0; k < VALUE_KINDS; k++)
+            swiglu_backward_rounded_one(&d, 1 + (i + k) % 3, sizes[i], (value_kind)k, (i + k) % 3 == 0 ? 4 : 0);
+    swiglu_backward_rounded_one(&d, 0, 5, VALUES_PLAIN, 0);
+    swiglu_backward_rounded_one(&d, bk_size(run, 2, 40, 2048), 8192, VALUES_WIDE, 0);
+    door_close(&d);
+}
+
 static void swiglu_backward(bk_run *run) {
     door d = door_open(run);
     for (int64_t i = 0; i < BK_COUNT(sizes); i++)
@@ -187,6 +209,51 @@ static void rmsnorm_backward_one(door *d, const norm_case *c) {
     door_clear_to(d, 0);
 }
 
+/* Three norms side by side, as those of dt, B and C are. */
+static void rmsnorm_parts_backward_one(door *d, int64_t rows, const int64_t dims[3], value_kind kind) {
+    const int64_t all = dims[0] + dims[1] + dims[2];
+    const door_buffer x = values_put(d, "x", LS_F32, rows * all, kind, (uint64_t)all, 0),
+                      w = values_put(d, "w", LS_F32, all, VALUES_PLAIN, 2, 0),
+                      dy = values_put(d, "dy", LS_F32, rows * all, kind, 3, 0),
+                      dx = values_put(d, "dx", LS_F32, rows * all, kind, 4, 0),
+                      dw = values_put(d, "dw", LS_F32, all, kind, 5, 0), scale = door_out(d, "scale", rows * 3 * 4);
+    ls_rmsnorm_parts_backward_args args[2];
+    for (int s = 0; s < 2; s++) {
+        int64_t at = 0;
+        args[s].n = 3;
+        for (int64_t i = 0; i < 3; at += dims[i++])
+            args[s].part[i] = (ls_rmsnorm_backward_args){.x = (const float *)x.at[s] + at,
+                                                         .x_dtype = LS_F32,
+                                                         .x_stride = all,
+                                                         .w = (const float *)w.at[s] + at,
+                                                         .eps = 1e-6f,
+                                                         .dy = (const float *)dy.at[s] + at,
+                                                         .dy_stride = all,
+                                                         .dx = (float *)dx.at[s] + at,
+                                                         .dx_stride = all,
+                                                         .dw = (float *)dw.at[s] + at,
+                                                         .scale = (float *)scale.at[s] + i * rows,
+                                                         .rows = rows,
+                                                         .dim = dims[i]};
+        if (ls_rmsnorm_parts_backward(d->device[s], &args[s], &d->run->err) != LS_OK) bk_die(d->run, "parts");
+    }
+    values_same(d, &dx, LS_F32, "parts, %lld x %lld, dx", (long long)rows, (long long)all);
+    values_same(d, &dw, LS_F32, "parts, %lld x %lld, dw", (long long)rows, (long long)all);
+    values_same(d, &scale, LS_F32, "parts, %lld x %lld, scale", (long long)rows, (long long)all);
+    door_clear_to(d, 0);
+}
+
+static void rmsnorm_parts_backward(bk_run *run) {
+    static const int64_t dims[][3] = {{160, 16, 16}, {1, 3, 17}, {1024, 16, 5}, {16, 1025, 8}};
+    door d = door_open(run);
+    for (int64_t i = 0; i < BK_COUNT(dims); i++)
+        for (int kind = 0; kind < VALUE_KINDS; kind++)
+            rmsnorm_parts_backward_one(&d, 1 + 300 * (i % 2), dims[i], (value_kind)kind);
+    rmsnorm_parts_backward_one(&d, 0, dims[0], VALUES_PLAIN);
+    rmsnorm_parts_backward_one(&d, bk_size(run, 40, 513, 8192), dims[0], VALUES_PLAIN);
+    door_close(&d);
+}
+
 static void rmsnorm_backward(bk_run *run) {
     static const int64_t dims[] = {1,   2,   3,    4,    5,    8,    16,   31,   33,   160,  255,  256,
                                    257, 511, 1000, 1024, 1025, 1028, 2560, 3333, 4096, 4097, 10004};
@@ -308,6 +375,18 @@ static void squares_one(door *d, int64_t n, value_kind kind, int64_t offset) {
     door_clear_to(d, 0);
 }
 
+/* Blocks of three tensors that lie in one array, out of order and not side by side. */
+static void squares_of_ranges(door *d) {
+    static const ls_squares_range ranges[] = {{70001, 65536}, {135537, 1},   {0, 257},
+                                              {261, 4096},    {4360, 65533}, {9, 0}};
+    const int64_t n = 135538, n_ranges = BK_COUNT(ranges);
+    const door_buffer x = values_put(d, "x", LS_F32, n, VALUES_WIDE, 3, 0),
+                      of = door_in(d, "ranges", ranges, sizeof ranges), sums = door_out(d, "blocks", n_ranges * 4);
+    DOOR_CALL(d, squares, .x = x.at[s], .n = n, .blocks = sums.at[s], .ranges = of.at[s], .n_ranges = n_ranges);
+    values_same(d, &sums, LS_F32, "ranges");
+    door_clear_to(d, 0);
+}
+
 static void squares(bk_run *run) {
     static const int64_t around[] = {65535, 65536, 65537, 65536 + 255, 131072, 200003};
     door d = door_open(run);
@@ -318,6 +397,7 @@ static void squares(bk_run *run) {
             squares_one(&d, around[i], (value_kind)kind, (i + kind) % 3 == 0 ? 4 : 0);
     }
     squares_one(&d, 0, VALUES_PLAIN, 0);
+    squares_of_ranges(&d);
     squares_one(&d, bk_size(run, 100001, 1000003, 50000003), VALUES_PLAIN, 0);
     door_close(&d);
 }
@@ -358,9 +438,11 @@ static void adapters(bk_run *run) {
 
 int main(int argc, char **argv) {
     static const bk_case cases[] = {{"swiglu_backward", swiglu_backward, BK_ANYWHERE},
+                                    {"swiglu_backward_rounded", swiglu_backward_rounded, BK_ANYWHERE},
                                     {"embed_backward", embed_backward, BK_ANYWHERE},
                                     {"embed_backward_faults", embed_backward_faults, BK_ANYWHERE},
                                     {"rmsnorm_backward", rmsnorm_backward, BK_ANYWHERE},
+                                    {"rmsnorm_parts_backward", rmsnorm_parts_backward, BK_ANYWHERE},
                                     {"rmsnorm_backward_continues", rmsnorm_backward_continues, BK_ANYWHERE},
                                     {"adamw", adamw, BK_ANYWHERE},
                                     {"adapters", adapters, BK_ANYWHERE},

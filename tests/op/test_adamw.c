@@ -215,7 +215,7 @@ static void squares_equal_the_textbook(void **state) {
         expected = squares_ref(expected, &x, 65536);
         for (int64_t j = 0; j < counts[i]; j++) exact += (double)op_get(&x, 0, j) * (double)op_get(&x, 0, j);
         for (int32_t t = 0; t < OP_THREADS_MAX; t++) {
-            const ls_squares_args args = {op_floats(&x), counts[i], blocks};
+            const ls_squares_args args = {.x = op_floats(&x), .n = counts[i], .blocks = blocks};
             ls_error err;
             blocks[n_blocks] = 77.0f;
             assert_ok(ls_squares(op_devices[isa][t], &args, &err), err);
@@ -349,10 +349,10 @@ static void bad_arguments_are_named(void **state) {
 #undef OPTION
 #undef REFUSED
 #define SQUARES(...) ls_squares(device, &(const ls_squares_args){__VA_ARGS__}, &err)
-    check_failed(SQUARES(NULL, 5, &block), &err, "squares: x is a null");
-    check_failed(SQUARES(w, 5, NULL), &err, "squares: blocks is a null");
-    check_failed(SQUARES(w, -5, &block), &err, "squares: n -5");
-    assert_ok(SQUARES(NULL, 0, NULL), err);
+    check_failed(SQUARES(.n = 5, .blocks = &block), &err, "squares: x is a null");
+    check_failed(SQUARES(.x = w, .n = 5), &err, "squares: blocks is a null");
+    check_failed(SQUARES(.x = w, .n = -5, .blocks = &block), &err, "squares: n -5");
+    assert_ok(SQUARES(.n = 0), err);
     assert_true(ls_squares_add(0.0, NULL, 0) == 0.0);
 #undef SQUARES
 #define CAST(...) ls_weight_cast(device, &(const ls_weight_cast_args){__VA_ARGS__}, &err)

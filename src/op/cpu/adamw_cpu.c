@@ -31,7 +31,9 @@ LS_KERNEL_DEFINE(ls_squares_kernel) {
     const ls_squares_args *call = context;
     (void)scratch;
     for (int64_t block = begin; block < end; block++) {
-        const int64_t first = block * LS_SQUARES_BLOCK, last = min_i64(first + LS_SQUARES_BLOCK, call->n);
+        const ls_squares_range *range = call->ranges != NULL ? &call->ranges[block] : NULL;
+        const int64_t first = range != NULL ? range->begin : block * LS_SQUARES_BLOCK;
+        const int64_t last = range != NULL ? first + range->n : min_i64(first + LS_SQUARES_BLOCK, call->n);
         float chain[LS_SUM_CHAINS] = {0};
         for (int64_t base = first; base < last; base += LS_SUM_CHAINS) {
             const float *x = call->x + base;

@@ -82,7 +82,8 @@ static ls_status narrow_input(ls_gemm_backward_input_args *a, ls_error *err) {
     const int64_t *range = a->range;
     if (range == NULL) return LS_OK;
     if (check_range(input_op, range, a->m, err) != LS_OK) return LS_ERR_ARG;
-    a->dy += range[0] * a->dy_stride;
+    if (a->dy != NULL) a->dy += range[0] * a->dy_stride;
+    if (a->dy_rounded != NULL) a->dy_rounded += range[0] * a->dy_rounded_stride;
     if (a->dx_rows != NULL)
         a->dx_rows += range[0];
     else
@@ -93,14 +94,15 @@ static ls_status narrow_input(ls_gemm_backward_input_args *a, ls_error *err) {
 
 static void input_run_mma16(ls_workers *workers, const ls_gemm_backward_input_args *args) {
     const int64_t whole[2] = {0, args->n};
+    const bool is_rounded = args->dy_rounded != NULL;
     const ls_mma16_chain chain = {
         .rows = args->m,
         .cols = args->k,
         .segments = whole,
         .n_segments = 1,
-        .a = args->dy,
-        .a_dtype = LS_F32,
-        .a_row = args->dy_stride,
+        .a = is_rounded ? (const void *)args->dy_rounded : args->dy,
+        .a_dtype = is_rounded ? LS_BF16 : LS_F32,
+        .a_row = is_rounded ? args->dy_rounded_stride : args->dy_stride,
         .a_k = 1,
         .b = args->w,
         .b_k = args->k,
@@ -168,15 +170,16 @@ static ls_status check_sequences(const ls_gemm_backward_weight_args *a, ls_error
 }
 
 static void weight_run_mma16(ls_workers *workers, const ls_gemm_backward_weight_args *args) {
+    const bool is_rounded = args->dy_rounded != NULL;
     const ls_mma16_chain chain = {
         .rows = args->n,
         .cols = args->k,
         .segments = args->sequences,
         .n_segments = args->n_sequences,
-        .a = args->dy,
-        .a_dtype = LS_F32,
+        .a = is_rounded ? (const void *)args->dy_rounded : args->dy,
+        .a_dtype = is_rounded ? LS_BF16 : LS_F32,
         .a_row = 1,
-        .a_k = args->dy_stride,
+        .a_k = is_rounded ? args->dy_rounded_stride : args->dy_stride,
         .b = args->x,
         .b_k = args->x_stride,
         .b_panel = LS_MMA16_PANEL,

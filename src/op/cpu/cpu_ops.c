@@ -37,6 +37,7 @@ LS_KERNEL_TABLE(ls_multiply_kernel);
 LS_KERNEL_TABLE(ls_penalize_kernel);
 LS_KERNEL_TABLE(ls_residual_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_backward_kernel);
+LS_KERNEL_TABLE(ls_swiglu_backward_rounded_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_dw_kernel);
 LS_KERNEL_TABLE(ls_rmsnorm_kernel);
 LS_KERNEL_TABLE(ls_round_rows_kernel);
@@ -122,6 +123,13 @@ ls_status ls_cpu_swiglu_backward(const ls_exec *exec, const ls_swiglu_backward_a
     return LS_OK;
 }
 
+ls_status ls_cpu_swiglu_backward_rounded(const ls_exec *exec, const ls_swiglu_backward_rounded_args *args,
+                                         ls_error *err) {
+    (void)err;
+    RUN(swiglu_backward_rounded, args->rows, 60 * args->dim);
+    return LS_OK;
+}
+
 ls_status ls_cpu_rmsnorm(const ls_exec *exec, const ls_rmsnorm_args *args, ls_error *err) {
     (void)err;
     RUN(rmsnorm, args->rows, 4 * args->dim + 400);
@@ -144,6 +152,12 @@ ls_status ls_cpu_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backward
     (void)err;
     RUN(rmsnorm_backward, args->rows, 5 * args->dim + 1000);
     if (args->dw != NULL) RUN(rmsnorm_dw, blocks_of(args->dim, LS_RMSNORM_BLOCK), 2 * LS_RMSNORM_BLOCK * args->rows);
+    return LS_OK;
+}
+
+ls_status ls_cpu_rmsnorm_parts_backward(const ls_exec *exec, const ls_rmsnorm_parts_backward_args *args,
+                                        ls_error *err) {
+    for (int64_t i = 0; i < args->n; i++) LS_TRY(ls_cpu_rmsnorm_backward(exec, &args->part[i], err));
     return LS_OK;
 }
 
@@ -534,7 +548,7 @@ ls_status ls_cpu_lora_backward(const ls_exec *exec, const ls_lora_backward_args 
 
 ls_status ls_cpu_squares(const ls_exec *exec, const ls_squares_args *args, ls_error *err) {
     (void)err;
-    RUN(squares, ls_squares_blocks(args->n), LS_SQUARES_BLOCK);
+    RUN(squares, args->ranges != NULL ? args->n_ranges : ls_squares_blocks(args->n), LS_SQUARES_BLOCK);
     return LS_OK;
 }
 

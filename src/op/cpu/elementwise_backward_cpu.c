@@ -2,24 +2,40 @@
 #include "num/expf.h"
 #include "op/cpu/kernels.h"
 #include "op/elementwise_backward.h"
+#include "op/rows.h"
 
 /* Columns of a row read before any of them is written, since gradients may lie on inputs. */
 #define GATE_BLOCK 64
+
+static void gate_block(const float *gate, const float *up, const float *dy, float *dgate, float *dup, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        const float s = ls_sigmoid(gate[i]), l = ls_silu(gate[i]);
+        dup[i] = ls_mul(dy[i], l);
+        dgate[i] = ls_mul(ls_mul(dy[i], up[i]), ls_fma(l, ls_sub(1.0f, s), s));
+    }
+}
 
 LS_KERNEL_DEFINE(ls_swiglu_backward_kernel) {
     const ls_swiglu_backward_args *a = context;
     (void)scratch;
     for (int64_t at = begin * a->dim; at < end * a->dim; at += GATE_BLOCK) {
         const int64_t n = end * a->dim - at < GATE_BLOCK ? end * a->dim - at : GATE_BLOCK;
-        const float *gate = a->gate + at, *up = a->up + at, *dy = a->dy + at;
         float dgate[GATE_BLOCK], dup[GATE_BLOCK];
-        for (int64_t i = 0; i < n; i++) {
-            const float s = ls_sigmoid(gate[i]), l = ls_silu(gate[i]);
-            dup[i] = ls_mul(dy[i], l);
-            dgate[i] = ls_mul(ls_mul(dy[i], up[i]), ls_fma(l, ls_sub(1.0f, s), s));
-        }
+        gate_block(a->gate + at, a->up + at, a->dy + at, dgate, dup, n);
         memcpy(a->dgate + at, dgate, (size_t)n * sizeof *dgate);
         memcpy(a->dup + at, dup, (size_t)n * sizeof *dup);
+    }
+}
+
+LS_KERNEL_DEFINE(ls_swiglu_backward_rounded_kernel) {
+    const ls_swiglu_backward_rounded_args *a = context;
+    (void)scratch;
+    for (int64_t at = begin * a->dim; at < end * a->dim; at += GATE_BLOCK) {
+        const int64_t n = end * a->dim - at < GATE_BLOCK ? end * a->dim - at : GATE_BLOCK;
+        float dgate[GATE_BLOCK], dup[GATE_BLOCK];
+        gate_block(a->gate + at, a->up + at, a->dy + at, dgate, dup, n);
+        ls_row_narrow(a->dgate + at, LS_BF16, dgate, n);
+        ls_row_narrow(a->dup + at, LS_BF16, dup, n);
     }
 }
 

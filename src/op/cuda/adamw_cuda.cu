@@ -61,11 +61,14 @@ typedef struct squares_params {
 static __global__ void __launch_bounds__(LS_CHAIN_THREADS) squares_kernel(const __grid_constant__ squares_params p) {
     ls_cuda_begin();
     __shared__ float runs[LS_CHAIN_RUNS];
-    const int64_t first = (int64_t)blockIdx.x * LS_SQUARES_BLOCK;
-    const int64_t last = p.a.n - first < LS_SQUARES_BLOCK ? p.a.n : first + LS_SQUARES_BLOCK;
+    const ls_squares_range *range = p.a.ranges != NULL ? &p.a.ranges[blockIdx.x] : NULL;
+    const int64_t first = range != NULL ? range->begin : (int64_t)blockIdx.x * LS_SQUARES_BLOCK;
+    const int64_t left = range != NULL ? range->n : p.a.n - first;
+    const int64_t last = first + (left < LS_SQUARES_BLOCK ? left : LS_SQUARES_BLOCK);
+    const bool vector = p.vector && first % 4 == 0;
     float chain[4] = {0, 0, 0, 0};
     int64_t i = first + 4 * threadIdx.x;
-    for (; p.vector && i + (AT_ONCE - 1) * LS_CHAIN_STEP + 4 <= last; i += AT_ONCE * LS_CHAIN_STEP) {
+    for (; vector && i + (AT_ONCE - 1) * LS_CHAIN_STEP + 4 <= last; i += AT_ONCE * LS_CHAIN_STEP) {
         float x[AT_ONCE][4];
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) ls_four_load<LS_F32>(p.a.x, i + j * LS_CHAIN_STEP, 4, true, x[j]);
@@ -74,7 +77,7 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) squares_kernel(const 
     }
     for (; i < last; i += LS_CHAIN_STEP) {
         float x[4];
-        ls_four_load<LS_F32>(p.a.x, i, last - i, p.vector && last - i >= 4, x);
+        ls_four_load<LS_F32>(p.a.x, i, last - i, vector && last - i >= 4, x);
         ls_chain_add(chain, x, x, last - i);
     }
     const float sum = ls_chain_fold(chain, runs);
@@ -82,10 +85,11 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) squares_kernel(const 
 }
 
 ls_status ls_cuda_squares(const ls_exec *exec, const ls_squares_args *a, ls_error *err) {
-    const int64_t blocks = a->n / LS_SQUARES_BLOCK + (a->n % LS_SQUARES_BLOCK != 0);
-    const ls_cuda_operand operands[] = {{"x", a->x, 4, a->n == 0}, {"blocks", a->blocks, 4, a->n == 0}};
-    LS_CUDA_TRY(ls_cuda_check("squares", exec, operands, 2, LS_WORKSPACE_HEAD, err));
-    if (a->n == 0) return LS_OK;
+    const int64_t blocks = a->ranges != NULL ? a->n_ranges : a->n / LS_SQUARES_BLOCK + (a->n % LS_SQUARES_BLOCK != 0);
+    const ls_cuda_operand operands[] = {
+        {"x", a->x, 4, a->n == 0}, {"blocks", a->blocks, 4, a->n == 0}, {"ranges", a->ranges, 8, true}};
+    LS_CUDA_TRY(ls_cuda_check("squares", exec, operands, 3, LS_WORKSPACE_HEAD, err));
+    if (blocks == 0) return LS_OK;
     squares_params p = {*a, ls_four_fits(a->x, LS_F32)};
     const ls_index index[] = {{LS_WIDTH_I64, {{{"n", a->n}, {"element", 4}}}}};
     const ls_launch launch = {"squares", {blocks, 1, 1}, LS_CHAIN_THREADS, 0, index, 1};

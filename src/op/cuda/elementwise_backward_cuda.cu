@@ -12,8 +12,9 @@
 
 /* ---- swiglu_backward ---- */
 
-static __device__ __forceinline__ void ls_flat_four(const ls_swiglu_backward_args *a, int64_t i, int64_t n,
-                                                    bool whole) {
+/* Both gradients of four elements, to float32 or to bf16. */
+template <int OUT, typename ARGS>
+static __device__ __forceinline__ void gate_four(const ARGS *a, int64_t i, int64_t n, bool whole) {
     float gate[4], up[4], dy[4], dup[4];
     ls_four_load<LS_F32>(a->gate, i, n, whole, gate);
     ls_four_load<LS_F32>(a->up, i, n, whole, up);
@@ -23,22 +24,43 @@ static __device__ __forceinline__ void ls_flat_four(const ls_swiglu_backward_arg
         dup[j] = ls_mul(dy[j], l);
         gate[j] = ls_mul(ls_mul(dy[j], up[j]), ls_fma(l, ls_sub(1.0f, s), s));
     }
-    ls_four_store<LS_F32>(a->dgate, i, n, whole, gate);
-    ls_four_store<LS_F32>(a->dup, i, n, whole, dup);
+    ls_four_store<OUT>(a->dgate, i, n, whole, gate);
+    ls_four_store<OUT>(a->dup, i, n, whole, dup);
 }
 
-ls_status ls_cuda_swiglu_backward(const ls_exec *exec, const ls_swiglu_backward_args *a, ls_error *err) {
-    const int64_t n = ls_launch_blocks(a->rows, a->dim, 1);
+static __device__ __forceinline__ void ls_flat_four(const ls_swiglu_backward_args *a, int64_t i, int64_t n,
+                                                    bool whole) {
+    gate_four<LS_F32>(a, i, n, whole);
+}
+
+static __device__ __forceinline__ void ls_flat_four(const ls_swiglu_backward_rounded_args *a, int64_t i, int64_t n,
+                                                    bool whole) {
+    gate_four<LS_BF16>(a, i, n, whole);
+}
+
+template <int OUT, typename ARGS>
+static ls_status run_gate(const char *op, const ls_exec *exec, const ARGS *a, ls_error *err) {
+    const int64_t n = ls_launch_blocks(a->rows, a->dim, 1), out_bytes = OUT == LS_F32 ? 4 : 2;
     const ls_cuda_operand operands[] = {{"gate", a->gate, 4, n == 0},
                                         {"up", a->up, 4, n == 0},
                                         {"dy", a->dy, 4, n == 0},
-                                        {"dgate", a->dgate, 4, n == 0},
-                                        {"dup", a->dup, 4, n == 0}};
-    LS_CUDA_TRY(ls_cuda_check("swiglu_backward", exec, operands, 5, LS_WORKSPACE_HEAD, err));
+                                        {"dgate", a->dgate, out_bytes, n == 0},
+                                        {"dup", a->dup, out_bytes, n == 0}};
+    LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 5, LS_WORKSPACE_HEAD, err));
     if (n == 0) return LS_OK;
+    const ls_dtype out = OUT == LS_F32 ? LS_F32 : LS_BF16;
     const bool vector = ls_four_fits(a->gate, LS_F32) && ls_four_fits(a->up, LS_F32) && ls_four_fits(a->dy, LS_F32) &&
-                        ls_four_fits(a->dgate, LS_F32) && ls_four_fits(a->dup, LS_F32);
-    return ls_flat_run("swiglu_backward", exec, a, n, vector, err);
+                        ls_four_fits(a->dgate, out) && ls_four_fits(a->dup, out);
+    return ls_flat_run(op, exec, a, n, vector, err);
+}
+
+ls_status ls_cuda_swiglu_backward(const ls_exec *exec, const ls_swiglu_backward_args *a, ls_error *err) {
+    return run_gate<LS_F32>("swiglu_backward", exec, a, err);
+}
+
+ls_status ls_cuda_swiglu_backward_rounded(const ls_exec *exec, const ls_swiglu_backward_rounded_args *a,
+                                          ls_error *err) {
+    return run_gate<LS_BF16>("swiglu_backward_rounded", exec, a, err);
 }
 
 /* ---- embed_backward ---- */

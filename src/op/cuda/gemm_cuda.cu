@@ -423,7 +423,8 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
     const char *op = "gemm_backward_input";
     ls_fault *fault = NULL;
     LS_CUDA_TRY(ls_gemm_backward_input_check(a, err));
-    const ls_cuda_operand operands[] = {{"dy", a->dy, 4, a->m == 0},
+    const bool is_rounded = a->profile == LS_PROFILE_MMA16 && a->dy_rounded != NULL;
+    const ls_cuda_operand operands[] = {{"dy", a->dy, 4, a->m == 0 || is_rounded},
                                         {"w", a->w, ls_dtype_bytes(a->w_dtype), false},
                                         {"dx", a->dx, 4, a->m == 0},
                                         {"dx_rows", a->dx_rows, 8, true},
@@ -461,8 +462,19 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
         product.a_row = a->dy_rounded_stride;
         if (!can_read(a->dy_rounded, a->dy_rounded_stride)) {
             uint16_t *rounded = (uint16_t *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
-            gather_params g = {rounded,      a->m, up_to(a->n, 8), a->dy, true,  a->m, a->n,
-                               a->dy_stride, NULL, NULL,           0,     fault, false};
+            gather_params g = {rounded,
+                               a->m,
+                               up_to(a->n, 8),
+                               is_rounded ? (const void *)a->dy_rounded : a->dy,
+                               !is_rounded,
+                               a->m,
+                               a->n,
+                               is_rounded ? a->dy_rounded_stride : a->dy_stride,
+                               NULL,
+                               NULL,
+                               0,
+                               fault,
+                               false};
             LS_CUDA_TRY(gather(exec, op, &g, err));
             product.a = rounded;
             product.a_row = g.stride;
@@ -506,8 +518,20 @@ static ls_status whole_weight_mma16(const ls_exec *exec, const ls_gemm_backward_
     product->a_step = a->dy_rounded_stride;
     if (!can_read(a->dy_rounded, a->dy_rounded_stride)) {
         uint16_t *rounded = (uint16_t *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
-        gather_params g = {rounded,      a->m, up_to(a->n, 8), a->dy, true, a->m, a->n,
-                           a->dy_stride, NULL, NULL,           0,     NULL, false};
+        const bool is_rounded = a->dy_rounded != NULL;
+        gather_params g = {rounded,
+                           a->m,
+                           up_to(a->n, 8),
+                           is_rounded ? (const void *)a->dy_rounded : a->dy,
+                           !is_rounded,
+                           a->m,
+                           a->n,
+                           is_rounded ? a->dy_rounded_stride : a->dy_stride,
+                           NULL,
+                           NULL,
+                           0,
+                           NULL,
+                           false};
         LS_CUDA_TRY(gather(exec, product->op, &g, err));
         product->a = rounded;
         product->a_step = g.stride;
@@ -554,7 +578,8 @@ ls_status ls_cuda_gemm_backward_weight(const ls_exec *exec, const ls_gemm_backwa
     LS_CUDA_TRY(ls_gemm_backward_weight_check(a, err));
     if (mma16 && a->x_rows != NULL)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: x_rows: not on cuda in profile mma16", op);
-    const ls_cuda_operand operands[] = {{"dy", a->dy, 4, a->m == 0},
+    const bool dy_open = a->m == 0 || (mma16 && a->dy_rounded != NULL && a->dbias == NULL);
+    const ls_cuda_operand operands[] = {{"dy", a->dy, 4, dy_open},
                                         {"x", a->x, ls_dtype_bytes(a->x_dtype), a->m == 0},
                                         {"sequences", a->sequences, 8, !mma16 || a->m == 0},
                                         {"dw", a->dw, 4, false},

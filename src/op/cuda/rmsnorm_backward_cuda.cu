@@ -46,25 +46,24 @@ static __device__ __forceinline__ void load_row(const norm_params *p, int64_t ro
 
 /* A row in registers. */
 template <int X, int STEPS>
-static __global__ void __launch_bounds__(LS_CHAIN_THREADS) dx_kernel(const __grid_constant__ norm_params p) {
-    ls_cuda_begin();
+static __device__ __forceinline__ void row_dx(const norm_params *p, int64_t row) {
     __shared__ float runs[2][LS_CHAIN_RUNS];
-    const int64_t row = blockIdx.x, first = 4 * threadIdx.x, dim = p.a.dim;
+    const int64_t first = 4 * threadIdx.x, dim = p->a.dim;
     float x[STEPS][4], g[STEPS][4], w[4], squares[4] = {0, 0, 0, 0}, products[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         const int64_t c = first + step * LS_CHAIN_STEP;
-        if (c < dim) load_row<X>(&p, row, c, x[step], g[step]);
+        if (c < dim) load_row<X>(p, row, c, x[step], g[step]);
     }
 #pragma unroll
     for (int step = 0; step < STEPS; step++)
         ls_chain_add(squares, x[step], x[step], dim - first - step * LS_CHAIN_STEP);
-    const float s = scale_of(&p.a, ls_chain_fold(squares, runs[0]));
+    const float s = scale_of(&p->a, ls_chain_fold(squares, runs[0]));
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         const int64_t c = first + step * LS_CHAIN_STEP;
         if (c >= dim) continue;
-        ls_four_load<LS_F32>(p.a.w, c, dim - c, p.vector, w);
+        ls_four_load<LS_F32>(p->a.w, c, dim - c, p->vector, w);
         normalise(x[step], g[step], w, s);
         ls_chain_add(products, g[step], x[step], dim - c);
     }
@@ -72,9 +71,27 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) dx_kernel(const __gri
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         const int64_t c = first + step * LS_CHAIN_STEP;
-        if (c < dim) store_dx(&p, row, c, x[step], g[step], s, u);
+        if (c < dim) store_dx(p, row, c, x[step], g[step], s, u);
     }
-    if (threadIdx.x == 0) p.a.scale[row] = s;
+    if (threadIdx.x == 0) p->a.scale[row] = s;
+}
+
+template <int X, int STEPS>
+static __global__ void __launch_bounds__(LS_CHAIN_THREADS) dx_kernel(const __grid_constant__ norm_params p) {
+    ls_cuda_begin();
+    row_dx<X, STEPS>(&p, blockIdx.x);
+}
+
+/* Several norms of the same rows, which lie side by side. */
+typedef struct parts_params {
+    norm_params part[LS_NORM_PARTS];
+    int64_t n;
+    int64_t first_block[LS_NORM_PARTS]; /* of a part's dw */
+} parts_params;
+
+static __global__ void __launch_bounds__(LS_CHAIN_THREADS) parts_dx_kernel(const __grid_constant__ parts_params p) {
+    ls_cuda_begin();
+    row_dx<LS_F32, SHORT_STEPS>(&p.part[blockIdx.x % p.n], blockIdx.x / p.n);
 }
 
 /* A row in the registers of four times as many threads; the first 64, whose chains they are, find it in shared
@@ -178,27 +195,39 @@ static __device__ __forceinline__ void load_tile(const ls_rmsnorm_backward_args 
 /* All threads bring rows into shared memory, the first warp adds them: one chain a column, while the next are on their
  * way. */
 template <int X>
-static __global__ void __launch_bounds__(DW_THREADS) dw_kernel(const __grid_constant__ ls_rmsnorm_backward_args a) {
-    ls_cuda_begin();
+static __device__ __forceinline__ void columns_dw(const ls_rmsnorm_backward_args *a, int64_t block) {
     __shared__ float2 tile[DW_ROWS][DW_COLUMNS];
-    const int64_t c = (int64_t)blockIdx.x * DW_COLUMNS + threadIdx.x % DW_COLUMNS;
-    const bool adds = threadIdx.x < DW_COLUMNS && c < a.dim;
+    const int64_t c = block * DW_COLUMNS + threadIdx.x % DW_COLUMNS;
+    const bool adds = threadIdx.x < DW_COLUMNS && c < a->dim;
     float2 own[DW_OWN];
-    float sum = adds ? a.dw[c] : 0.0f;
-    load_tile<X>(&a, 0, c, own);
-    for (int64_t row = 0; row < a.rows; row += DW_ROWS) {
-        const int n = a.rows - row < DW_ROWS ? (int)(a.rows - row) : DW_ROWS;
+    float sum = adds ? a->dw[c] : 0.0f;
+    load_tile<X>(a, 0, c, own);
+    for (int64_t row = 0; row < a->rows; row += DW_ROWS) {
+        const int n = a->rows - row < DW_ROWS ? (int)(a->rows - row) : DW_ROWS;
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < DW_OWN; i++)
             tile[i * (DW_THREADS / DW_COLUMNS) + threadIdx.x / DW_COLUMNS][threadIdx.x % DW_COLUMNS] = own[i];
         __syncthreads();
-        if (row + DW_ROWS < a.rows) load_tile<X>(&a, row + DW_ROWS, c, own);
+        if (row + DW_ROWS < a->rows) load_tile<X>(a, row + DW_ROWS, c, own);
         if (!adds) continue;
 #pragma unroll 16
         for (int r = 0; r < n; r++) sum = ls_fma(tile[r][threadIdx.x].y, tile[r][threadIdx.x].x, sum);
     }
-    if (adds) a.dw[c] = sum;
+    if (adds) a->dw[c] = sum;
+}
+
+template <int X>
+static __global__ void __launch_bounds__(DW_THREADS) dw_kernel(const __grid_constant__ ls_rmsnorm_backward_args a) {
+    ls_cuda_begin();
+    columns_dw<X>(&a, blockIdx.x);
+}
+
+static __global__ void __launch_bounds__(DW_THREADS) parts_dw_kernel(const __grid_constant__ parts_params p) {
+    ls_cuda_begin();
+    int64_t part = p.n - 1;
+    while (blockIdx.x < p.first_block[part]) part--;
+    columns_dw<LS_F32>(&p.part[part].a, blockIdx.x - p.first_block[part]);
 }
 
 /* ---- the op ---- */
@@ -221,9 +250,16 @@ static bool fits_fours(const ls_rmsnorm_backward_args *a) {
            ls_four_fits(a->dx, LS_F32);
 }
 
-ls_status ls_cuda_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backward_args *args, ls_error *err) {
-    norm_params p = {*args, fits_fours(args)};
-    ls_rmsnorm_backward_args *a = &p.a;
+#define NORM_INDEX(a)                                                                              \
+    {                                                                                              \
+        {LS_WIDTH_I64, {{{"row", (a)->rows}, {"x stride", (a)->x_stride}, {"element", 4}}}},       \
+            {LS_WIDTH_I64, {{{"row", (a)->rows}, {"dy stride", (a)->dy_stride}, {"element", 4}}}}, \
+            {LS_WIDTH_I64, {{{"row", (a)->rows}, {"dx stride", (a)->dx_stride}, {"element", 4}}}}, \
+    }
+
+static int64_t dw_blocks(const ls_rmsnorm_backward_args *a) { return (a->dim + DW_COLUMNS - 1) / DW_COLUMNS; }
+
+static ls_status check(const char *op, const ls_exec *exec, const ls_rmsnorm_backward_args *a, ls_error *err) {
     const bool none = a->rows == 0;
     const ls_cuda_operand operands[] = {{"x", a->x, ls_dtype_bytes(a->x_dtype), none},
                                         {"w", a->w, 4, none},
@@ -231,18 +267,54 @@ ls_status ls_cuda_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backwar
                                         {"dx", a->dx, 4, none},
                                         {"dw", a->dw, 4, true},
                                         {"scale", a->scale, 4, none}};
-    LS_CUDA_TRY(ls_cuda_check("rmsnorm_backward", exec, operands, (int64_t)(sizeof operands / sizeof operands[0]),
-                              LS_WORKSPACE_HEAD, err));
-    if (none) return LS_OK;
-    const ls_index index[] = {{LS_WIDTH_I64, {{{"row", a->rows}, {"x stride", a->x_stride}, {"element", 4}}}},
-                              {LS_WIDTH_I64, {{{"row", a->rows}, {"dy stride", a->dy_stride}, {"element", 4}}}},
-                              {LS_WIDTH_I64, {{{"row", a->rows}, {"dx stride", a->dx_stride}, {"element", 4}}}}};
+    return ls_cuda_check(op, exec, operands, (int64_t)(sizeof operands / sizeof operands[0]), LS_WORKSPACE_HEAD, err);
+}
+
+ls_status ls_cuda_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backward_args *args, ls_error *err) {
+    norm_params p = {*args, fits_fours(args)};
+    ls_rmsnorm_backward_args *a = &p.a;
+    LS_CUDA_TRY(check("rmsnorm_backward", exec, a, err));
+    if (a->rows == 0) return LS_OK;
+    const ls_index index[] = NORM_INDEX(a);
     const bool f32 = a->x_dtype == LS_F32;
     const dx_launch of = f32 ? dx_kernel_for<LS_F32>(a->dim) : dx_kernel_for<LS_BF16>(a->dim);
     const ls_launch dx = {"rmsnorm_backward", {a->rows, 1, 1}, of.threads, 0, index, 3};
-    const ls_launch dw = {
-        "rmsnorm_backward dw", {(a->dim + DW_COLUMNS - 1) / DW_COLUMNS, 1, 1}, DW_THREADS, 0, index, 2};
+    const ls_launch dw = {"rmsnorm_backward dw", {dw_blocks(a), 1, 1}, DW_THREADS, 0, index, 2};
     LS_CUDA_TRY(ls_cuda_launch(exec, &dx, of.kernel, &p, err));
     if (a->dw == NULL) return LS_OK;
     return ls_cuda_launch(exec, &dw, f32 ? (const void *)dw_kernel<LS_F32> : (const void *)dw_kernel<LS_BF16>, a, err);
+}
+
+/* Short rows of float32, all with a dw. */
+static bool shares(const ls_rmsnorm_parts_backward_args *a) {
+    for (int64_t i = 0; i < a->n; i++)
+        if (a->part[i].x_dtype != LS_F32 || a->part[i].dim > SHORT_STEPS * LS_CHAIN_STEP || a->part[i].dw == NULL)
+            return false;
+    return true;
+}
+
+ls_status ls_cuda_rmsnorm_parts_backward(const ls_exec *exec, const ls_rmsnorm_parts_backward_args *a, ls_error *err) {
+    const char *op = "rmsnorm_parts_backward";
+    const int64_t rows = a->part[0].rows;
+    int64_t blocks = 0;
+    parts_params p;
+    if (!shares(a)) {
+        for (int64_t i = 0; i < a->n; i++) LS_CUDA_TRY(ls_cuda_rmsnorm_backward(exec, &a->part[i], err));
+        return LS_OK;
+    }
+    p.n = a->n;
+    for (int64_t i = 0; i < a->n; i++) {
+        const ls_index index[] = NORM_INDEX(&a->part[i]);
+        const ls_launch part = {op, {ls_launch_blocks(rows, a->n, 1), 1, 1}, LS_CHAIN_THREADS, 0, index, 3};
+        LS_CUDA_TRY(check(op, exec, &a->part[i], err));
+        if (rows > 0) LS_CUDA_TRY(ls_launch_check(&part, LS_CUDA_SHARED_MAX, err));
+        p.part[i] = norm_params{a->part[i], fits_fours(&a->part[i])};
+        p.first_block[i] = blocks;
+        blocks += dw_blocks(&a->part[i]);
+    }
+    if (rows == 0) return LS_OK;
+    const ls_launch dx = {op, {ls_launch_blocks(rows, a->n, 1), 1, 1}, LS_CHAIN_THREADS, 0, NULL, 0};
+    const ls_launch dw = {op, {blocks, 1, 1}, DW_THREADS, 0, NULL, 0};
+    LS_CUDA_TRY(ls_cuda_launch(exec, &dx, (const void *)parts_dx_kernel, &p, err));
+    return ls_cuda_launch(exec, &dw, (const void *)parts_dw_kernel, &p, err);
 }
