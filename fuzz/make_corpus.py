@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_task, fuzz_pairs
+"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_rollout, fuzz_task, fuzz_pairs
 and fuzz_train_config. Every seed is a few hundred bytes."""
 import json
 import pathlib
@@ -163,6 +163,21 @@ def reward_seeds():
         write("reward", name, text)
 
 
+def rollout_seeds():
+    own = {"numerics": "exact/2/f32", "logprob_of": "processed", "seed": 7, "prompt": 3, "sample": 1, "weights": [5, 5],
+           "logprob_bits": ["bb67efe1", "80000000"], "kept": [3, 1], "kept_mass": [0.5, 1], "slot": 0, "cache_hit": 0,
+           "preemptions": 0}
+    choice = {"finish_reason": "stop", "token_ids": [4, 63], "lockstep": own}
+    model = {"logprobs_mode": "raw_logprobs", "max_model_len": 64}
+    seeds = {"whole": {"choices": [choice]}, "version": {"choices": [{**choice, "lockstep": {**own, "weights": [5, 6]}}]},
+             "bits": {"choices": [{**choice, "lockstep": {**own, "logprob_bits": ["7fc00000", "00000001"]}}]},
+             "cut": {"choices": [{**choice, "finish_reason": "abort"}]}, "none": {"choices": []},
+             "info": {"numerics": "exact/2/f32", "vllm_config": {"model_config": model}},
+             "number": {"weight_version": 5}, "refusal": {"error": {"message": "a\nb"}}}
+    for name, value in seeds.items():
+        write("rollout", name, json.dumps(value))
+
+
 def task_seeds():
     seeds = {
         "sum": "\x0053", "reverse": "\x00k lqf iwida", "digits": "\x000 2 2 5 7 9",
@@ -207,6 +222,7 @@ if __name__ == "__main__":
     dump_seeds()
     answer_seeds()
     reward_seeds()
+    rollout_seeds()
     task_seeds()
     pair_seeds()
     train_config_seeds()

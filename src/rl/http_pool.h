@@ -1,5 +1,5 @@
-/* Requests to web servers, many at a time, with retries. Who sends them (rewards, rollouts) says where each goes, what it
- * carries and what becomes of its answer. Inside src/rl only. */
+/* Requests to web servers, many at a time, with retries. Who sends them (rewards, rollouts) says where each goes, what
+ * it carries and what becomes of its answer. Inside src/rl only. */
 #ifndef LS_RL_HTTP_POOL_H
 #define LS_RL_HTTP_POOL_H
 

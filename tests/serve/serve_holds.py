@@ -166,6 +166,18 @@ def both_distributions_are_told(s):
                                        "lockstep": {"distributions": True}})["choices"]
     same(full["lockstep"]["raw_logprob_bits"], full["lockstep"]["processed_logprob_bits"])
     same(full["lockstep"]["kept_mass"], [1] * 8)
+    same(own["kept"], [len(mask) for mask in own["mask"]])
+
+
+def draws_have_the_numbers_that_are_asked_for(s):
+    """A request for one completion of many has its bits."""
+    body = dict(SAMPLED, max_tokens=8, logprobs=0)
+    many = s.post("/v1/completions", dict(body, prompt=TEXTS, n=3, lockstep=True))["choices"]
+    for prompt, sample in ((1, 2), (3, 0)):
+        one, = s.post("/v1/completions", dict(body, prompt=TEXTS[prompt],
+                                              lockstep={"prompt": prompt, "sample": sample}))["choices"]
+        same(one["lockstep"]["logprob_bits"], many[3 * prompt + sample]["lockstep"]["logprob_bits"])
+        same((one["lockstep"]["prompt"], one["lockstep"]["sample"]), (prompt, sample))
 
 
 def penalties_are_those_of_generate(s):
@@ -213,6 +225,8 @@ def requests_are_refused_by_name(s):
             (400, "sampling_params", "/generate", {"input_ids": [1], "sampling_params": {"regex": "a"}}),
             (400, "sequences", "/v1/score", {"sequences": [[1]]}),
             (400, "mask", "/v1/completions", ask({"lockstep": {"mask": True}})),
+            (400, "lockstep.sample", "/v1/completions", ask({"lockstep": {"sample": 1 << 32}})),
+            (400, "leave no numbers", "/v1/completions", ask({"n": 2, "lockstep": {"sample": (1 << 32) - 1}})),
             (400, "not supported", "/init_weight_transfer_engine", {}),
             (400, "not supported", "/load_lora_adapter", {"lora_name": "a"}),
             (400, "start_weight_update", "/update_weights", {"update_info": {"weight_dir": "/nowhere"}}),
@@ -233,7 +247,8 @@ def requests_are_refused_by_name(s):
 def one_server():
     s = Server(PROGRAM, TINY, "--batch", "8", "--guards", "on", "--poison", "on", "--chunk", "7")
     for part in (completions_are_those_of_generate, long_streams_say_the_same, stops_end_completions, chats_are_those_of_generate,
-                 prompts_have_the_bits_of_decoding, both_distributions_are_told, penalties_are_those_of_generate,
+                 prompts_have_the_bits_of_decoding, both_distributions_are_told,
+                 draws_have_the_numbers_that_are_asked_for, penalties_are_those_of_generate,
                  requests_are_refused_by_name):
         part(s)
     s.is_idle()
