@@ -124,7 +124,7 @@ def refuses(folder, server):
             ("a server takes whole weights", at, "lora_rank=2"),
             ("a server takes seeds below 2^63", at, "seed=9223372036854775808"),
             ("/server_info: the server answered with status 404", at + "/nothing"),
-            ("rollout_url: http://127.0.0.1:9/server_info", "rollout_url=http://127.0.0.1:9", "rollout_timeout=0.3")):
+            ("rollout_url: http://127.0.0.1:9/server_info", "rollout_url=http://127.0.0.1:9", "rollout_timeout=0.3"))[:: 4 if SANITIZED else 1]:
         said = train(*SMALL, run, *settings, code=(2,))
         assert word in said, (settings, said)
     if not SANITIZED:
@@ -201,12 +201,14 @@ def false_answers(folder, server, wanted):
             (2, "is no log-probability", edit(lambda choice, own: own["logprob_bits"].__setitem__(0, "3f800000"))),
             (2, "the completion ended by abort", set_choice("finish_reason", "abort")),
             (2, "where 1 to 8 were asked for", set_choice("token_ids", [1] * 9)),
-            (2, "answered with status 400", lambda status, text: (400, b"no")))[:3 if SANITIZED else None]):
+            (2, "answered with status 400", lambda status, text: (400, b"no")))[:: 5 if SANITIZED else 1]):
         between = Between(server, change)
         said = train(*SMALL, "run=%s/false-%d" % (folder, i), "rollout_url=" + between.url, "eval_every=0",
                      code=(code,))
         assert word in said, (word, said)
         between.stop()
+    if SANITIZED:
+        return
     count = []
 
     def now_and_then(status, text):
@@ -235,7 +237,8 @@ def two_ranks(folder, server, wanted):
 with tempfile.TemporaryDirectory() as scratch:
     first_server, run_digest = same_digest(scratch)
     two_servers(scratch, first_server, run_digest)
-    two_ranks(scratch, first_server, run_digest)
+    if not SANITIZED:
+        two_ranks(scratch, first_server, run_digest)
     refuses(scratch, first_server)
     false_answers(scratch, first_server, run_digest)
     first_server.is_idle()
