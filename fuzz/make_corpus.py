@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_rollout, fuzz_task, fuzz_pairs
+"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_rollout, fuzz_transfer, fuzz_task, fuzz_pairs
 and fuzz_train_config. Every seed is a few hundred bytes."""
 import json
 import pathlib
@@ -178,6 +178,15 @@ def rollout_seeds():
         write("rollout", name, json.dumps(value))
 
 
+def transfer_seeds():
+    info = {"names": ["a", "b.weight"], "dtype_names": ["bfloat16", "float32"], "shapes": [[2, 3], []], "packed": True}
+    seeds = {"info": info, "fewer": {**info, "shapes": [[1]]}, "type": {**info, "dtype_names": ["int8", "float16"]},
+             "large": {**info, "shapes": [[2147483647] * 3, [1]]}, "deep": {**info, "shapes": [[1] * 9, [0]]}}
+    for name, value in seeds.items():
+        write("transfer", name, json.dumps(value))
+    write("transfer", "pickle", b"\x80\x04\x8c\x07_ctypes\x94C\x80" + bytes(range(128)) + b"\x94.")
+
+
 def task_seeds():
     seeds = {
         "sum": "\x0053", "reverse": "\x00k lqf iwida", "digits": "\x000 2 2 5 7 9",
@@ -223,6 +232,7 @@ if __name__ == "__main__":
     answer_seeds()
     reward_seeds()
     rollout_seeds()
+    transfer_seeds()
     task_seeds()
     pair_seeds()
     train_config_seeds()
