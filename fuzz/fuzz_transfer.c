@@ -1,4 +1,4 @@
-/* Any bytes as what a trainer announces (update_info) and as the pickled name of an NCCL group. The broadcasts of a plan
+/* Bytes as what a trainer announces (update_info) and as the pickled name of an NCCL group. The broadcasts of a plan
  * must cover all of its tensors once. */
 #include <stdlib.h>
 #include <string.h>
