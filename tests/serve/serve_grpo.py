@@ -111,6 +111,18 @@ def truncated(folder):
     server.stop()
 
 
+def several_turns(folder):
+    """Episodes whose turns are further requests, each with what the environment said."""
+    model = os.path.join(source, "models", "tiny-text")
+    own = ["model=" + model, "task=guess-number", "task_options=", "steps=2", "eval_every=0", "length=200", "minibatches=1",
+           "epochs=1"]
+    alone = train(*SMALL, *own, "run=" + os.path.join(folder, "turns"))
+    server = Server(program, model, "--max-length", "200")
+    said = train(*SMALL, *own, "run=" + os.path.join(folder, "far-turns"), "rollout_url=" + server.url)
+    assert digest(said) == digest(alone), (alone, said)
+    server.stop()
+
+
 def refuses(folder, server):
     """Servers that would not give what the trainer learns from, and settings that mean nothing."""
     run = "run=" + os.path.join(folder, "refused")
@@ -245,4 +257,6 @@ with tempfile.TemporaryDirectory() as scratch:
     first_server.stop()
     dies(scratch)
     truncated(scratch)
+    if not SANITIZED:
+        several_turns(scratch)
     print("ok: digest %s" % run_digest)
