@@ -429,7 +429,8 @@ def hostile_server(*more):
     s = Server(PROGRAM, TINY, "--batch", "4", "--body-bytes", "65536", "--idle-seconds", "1", "--body-seconds", "1",
                "--poison", "on", "--guards", "on", *more)
     honest = {"prompt": TEXTS, "seed": 2, "max_tokens": 16, "lockstep": True}
-    bits = lambda: [c["lockstep"]["logprob_bits"] for c in s.post("/v1/completions", honest)["choices"]]
+    bits = lambda: [c["lockstep"]["logprob_bits"]
+                    for c in s.post("/v1/completions", honest, timeout=600)["choices"]]  # sanitizers take their time
     return s, bits, bits()
 
 
