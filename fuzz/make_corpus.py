@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_task, fuzz_pairs
+"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_rollout, fuzz_transfer, fuzz_task, fuzz_pairs
 and fuzz_train_config. Every seed is a few hundred bytes."""
 import json
 import pathlib
@@ -163,6 +163,30 @@ def reward_seeds():
         write("reward", name, text)
 
 
+def rollout_seeds():
+    own = {"numerics": "exact/2/f32", "logprob_of": "processed", "seed": 7, "prompt": 3, "sample": 1, "weights": [5, 5],
+           "logprob_bits": ["bb67efe1", "80000000"], "kept": [3, 1], "kept_mass": [0.5, 1], "slot": 0, "cache_hit": 0,
+           "preemptions": 0}
+    choice = {"finish_reason": "stop", "token_ids": [4, 63], "lockstep": own}
+    model = {"logprobs_mode": "raw_logprobs", "max_model_len": 64}
+    seeds = {"whole": {"choices": [choice]}, "version": {"choices": [{**choice, "lockstep": {**own, "weights": [5, 6]}}]},
+             "bits": {"choices": [{**choice, "lockstep": {**own, "logprob_bits": ["7fc00000", "00000001"]}}]},
+             "cut": {"choices": [{**choice, "finish_reason": "abort"}]}, "none": {"choices": []},
+             "info": {"numerics": "exact/2/f32", "vllm_config": {"model_config": model}},
+             "number": {"weight_version": 5}, "refusal": {"error": {"message": "a\nb"}}}
+    for name, value in seeds.items():
+        write("rollout", name, json.dumps(value))
+
+
+def transfer_seeds():
+    info = {"names": ["a", "b.weight"], "dtype_names": ["bfloat16", "float32"], "shapes": [[2, 3], []], "packed": True}
+    seeds = {"info": info, "fewer": {**info, "shapes": [[1]]}, "type": {**info, "dtype_names": ["int8", "float16"]},
+             "large": {**info, "shapes": [[2147483647] * 3, [1]]}, "deep": {**info, "shapes": [[1] * 9, [0]]}}
+    for name, value in seeds.items():
+        write("transfer", name, json.dumps(value))
+    write("transfer", "pickle", b"\x80\x04\x8c\x07_ctypes\x94C\x80" + bytes(range(128)) + b"\x94.")
+
+
 def task_seeds():
     seeds = {
         "sum": "\x0053", "reverse": "\x00k lqf iwida", "digits": "\x000 2 2 5 7 9",
@@ -207,6 +231,8 @@ if __name__ == "__main__":
     dump_seeds()
     answer_seeds()
     reward_seeds()
+    rollout_seeds()
+    transfer_seeds()
     task_seeds()
     pair_seeds()
     train_config_seeds()

@@ -27,6 +27,7 @@ typedef struct library {
     int (*send)(const void *from, size_t count, int type, int peer, void *comm, void *stream);
     int (*recv)(void *to, size_t count, int type, int peer, void *comm, void *stream);
     int (*all_reduce)(const void *from, void *to, size_t count, int type, int op, void *comm, void *stream);
+    int (*broadcast)(const void *from, void *to, size_t count, int type, int root, void *comm, void *stream);
 } library;
 
 struct ls_nccl {
@@ -82,6 +83,7 @@ static void load(void) {
     LOAD(send, "ncclSend");
     LOAD(recv, "ncclRecv");
     LOAD(all_reduce, "ncclAllReduce");
+    LOAD(broadcast, "ncclBroadcast");
     is_loaded = why_not[0] == '\0';
 }
 
@@ -175,6 +177,14 @@ ls_status ls_nccl_sum(ls_nccl *g, float *memory, int64_t n, ls_error *err) {
     LS_TRY(check_open(g, err));
     LS_TRY(ask(g->lib, g->comm, g->lib->all_reduce(memory, memory, (size_t)n, NCCL_FLOAT32, NCCL_SUM, g->comm, stream),
                "a sum", err));
+    return ls_cuda_event_record(&g->device->exec, g->event, err);
+}
+
+ls_status ls_nccl_take(ls_nccl *g, int32_t root, void *memory, int64_t bytes, ls_error *err) {
+    void *stream = g->device->exec.stream;
+    LS_TRY(check_open(g, err));
+    LS_TRY(ask(g->lib, g->comm, g->lib->broadcast(memory, memory, (size_t)bytes, NCCL_INT8, root, g->comm, stream),
+               "a broadcast", err));
     return ls_cuda_event_record(&g->device->exec, g->event, err);
 }
 

@@ -1,6 +1,6 @@
 /* NCCL as a carrier of bytes between GPUs of several processes. The library is opened when it is asked for, so that no
- * build needs it; the few functions that are used are declared here by their ABI (NCCL 2, nccl.h). Only sends and
- * receives are used: nothing is ever added by it. Multicast over NVLink (NVLS) is off. */
+ * build needs it; the few functions that are used are declared here by their ABI (NCCL 2, nccl.h). Only sends, receives
+ * and broadcasts are used: nothing that counts is ever added by it. Multicast over NVLink (NVLS) is off. */
 #ifndef LS_OP_NCCL_H
 #define LS_OP_NCCL_H
 
@@ -32,6 +32,8 @@ ls_status ls_nccl_end(ls_nccl *group, ls_error *err);
 ls_status ls_nccl_reached(ls_nccl *group, bool *out, ls_error *err);
 /* For measuring beside: the library's own sum over ranks of n floats, in an order of its own. */
 ls_status ls_nccl_sum(ls_nccl *group, float *memory, int64_t n, ls_error *err);
+/* Takes part in a broadcast of bytes from `root`, which is another rank. */
+ls_status ls_nccl_take(ls_nccl *group, int32_t root, void *memory, int64_t bytes, ls_error *err);
 /* Gives up what is under way; only closing is left. */
 void ls_nccl_abandon(ls_nccl *group);
 void ls_nccl_group_close(ls_nccl *group); /* accepts NULL */

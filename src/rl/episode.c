@@ -314,14 +314,14 @@ done:
     return status;
 }
 
-ls_status ls_episodes_run(ls_episodes *e, const ls_world *w, ls_engine *engine, int64_t begin, int64_t end,
+ls_status ls_episodes_run(ls_episodes *e, const ls_world *w, const ls_drawer *drawer, int64_t begin, int64_t end,
                           ls_error *err) {
     for (;;) {
         int64_t n = 0;
         for (int64_t i = begin; i < end; i++)
             if (!e->list[i].ended) ask(e, w, i, n++);
         if (n == 0) break;
-        LS_TRY(ls_engine_run(engine, e->requests, n, NULL, NULL, err));
+        LS_TRY(drawer->draw(drawer->context, e->requests, n, err));
         for (int64_t k = 0; k < n; k++) LS_TRY(take(e, w, &e->list[e->owners[k]], &e->requests[k], err));
         if (w->environment != NULL) LS_TRY(ask_environment(e, w, e->owners, n, false, err));
     }

@@ -30,6 +30,12 @@ typedef struct ls_world {
     int64_t turns_max;       /* completions of an episode with an environment */
 } ls_world;
 
+/* Who draws the completions of a round: fills the results of n requests, as ls_engine_run does. */
+typedef struct ls_drawer {
+    ls_status (*draw)(void *context, ls_request *requests, int64_t n, ls_error *err);
+    void *context;
+} ls_drawer;
+
 /* A problem as it is asked and judged, wherever it comes from; all borrowed. */
 typedef struct ls_question {
     const char *id;
@@ -92,8 +98,8 @@ void ls_episodes_free(ls_episodes *episodes); /* accepts NULL */
 ls_status ls_episodes_begin(ls_episodes *episodes, const ls_world *world, ls_task_split split, int64_t first,
                             ls_error *err);
 /* All turns of episodes [begin, end). The others stay as they began, until somebody else's are put in their place. */
-ls_status ls_episodes_run(ls_episodes *episodes, const ls_world *world, ls_engine *engine, int64_t begin, int64_t end,
-                          ls_error *err);
+ls_status ls_episodes_run(ls_episodes *episodes, const ls_world *world, const ls_drawer *drawer, int64_t begin,
+                          int64_t end, ls_error *err);
 /* Their rewards. That all failed is an error; else those that did are marked. */
 ls_status ls_episodes_judge(ls_episodes *episodes, const ls_world *world, ls_error *err);
 

@@ -54,7 +54,7 @@ static ls_status go_on(grpo *g, ls_error *err) {
     g->step = d.positions[POSITION_STEP].value;
     g->result->digest =
         (uint64_t)d.positions[POSITION_DIGEST_LOW].value | (uint64_t)d.positions[POSITION_DIGEST_HIGH].value << 32;
-    LS_TRY(ls_engine_set_weights(g->engine, g->model, (uint64_t)state->step, err));
+    if (g->engine != NULL) LS_TRY(ls_engine_set_weights(g->engine, g->model, (uint64_t)state->step, err));
     tell_device(g);
     if (g->progress != NULL) fprintf(g->progress, "going on behind step %lld from %s\n", (long long)g->step, g->begin);
     return LS_OK;
@@ -214,10 +214,9 @@ static ls_status digest_data(grpo *g, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status make_engine(ls_engine **out, const grpo *g, double temperature, uint64_t seed, ls_error *err) {
+static ls_status make_engine(ls_engine **out, const grpo *g, const ls_sampling *sampling, ls_error *err) {
     ls_engine_opts opts = g->engine_opts;
-    opts.sampling.temperature = (float)temperature;
-    opts.sampling.seed = seed;
+    opts.sampling = *sampling;
     return ls_engine_create(out, g->model, g->device, &opts, err);
 }
 
@@ -235,7 +234,8 @@ static ls_status open_engine(grpo *g, ls_error *err) {
                                       .inject = ls_grpo_inject(o)};
     LS_TRY(ls_grpo_levers(&g->engine_opts.levers, o, err));
     g->episodes->weighs = g->engine_opts.weighs;
-    return make_engine(&g->engine, g, o->temperature, o->train.seed, err);
+    if (o->rollout_url[0] != '\0') return ls_grpo_open_rollout(g, err);
+    return make_engine(&g->engine, g, &sampling, err);
 }
 
 static ls_status open_trainer(grpo *g, ls_error *err) {
@@ -325,6 +325,7 @@ static void close_all(grpo *g) {
     ls_trainer_free(g->trainer);
     ls_comm_close(g->comm);
     ls_engine_free(g->engine);
+    ls_rollout_close(g->rollout);
     ls_episodes_free(g->episodes);
     ls_episodes_free(g->held_out);
     ls_reward_close(g->reward);
@@ -348,12 +349,15 @@ static void close_all(grpo *g) {
 static ls_status evaluate(grpo *g, ls_error *err) {
     const double start = ls_clock_seconds();
     ls_engine *engine = NULL;
+    ls_sampling sampling = g->engine_opts.sampling;
     double reward = 0, length = 0;
     int64_t n = 0;
     ls_status status;
-    LS_TRY_DONE(make_engine(&engine, g, g->o->eval_temperature, g->o->train.seed ^ EVAL_SEED, err));
+    sampling.temperature = (float)g->o->eval_temperature;
+    sampling.seed = g->o->train.seed ^ EVAL_SEED;
+    if (g->rollout == NULL) LS_TRY_DONE(make_engine(&engine, g, &sampling, err));
     LS_TRY_DONE(ls_episodes_begin(g->held_out, &g->world, LS_SPLIT_HELD_OUT, 0, err));
-    LS_TRY_DONE(ls_grpo_draw(g, g->held_out, engine, err));
+    LS_TRY_DONE(ls_grpo_draw(g, g->held_out, engine, &sampling, err));
     if (!ls_grpo_writes(g)) goto done; /* who records it judges it */
     LS_TRY_DONE(ls_episodes_judge(g->held_out, &g->world, err));
     for (int64_t i = 0; i < g->held_out->n; i++) {

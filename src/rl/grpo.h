@@ -3,7 +3,8 @@
  *
  * Step t, from 1 on:
  *   problems   [(t - 1) prompts, t prompts) of the train split, `samples` episodes each (rl/episode.h), drawn by one
- *              engine that computes with the very weights that the trainer publishes
+ *              engine that computes with the very weights that the trainer publishes, or by servers that get them from
+ *              disk (rl/rollout.h)
  *   rewards    of the task, of a command or of a server; then advantages (rl/advantage.h)
  *   gate       the trainer's forward gives every drawn token its log-probability, which must have the bits that the
  *              rollout recorded (rl/gate.h). It is the forward of the first update; only sequences of other minibatches
@@ -82,6 +83,9 @@ typedef struct ls_grpo_options {
     char environment_command[LS_OPTION_TEXT_MAX], environment_url[LS_OPTION_TEXT_MAX];
     char environment_record[LS_OPTION_TEXT_MAX];
     int64_t environment_turns;
+    char rollout_url[LS_OPTION_TEXT_MAX], rollout_key_file[LS_OPTION_TEXT_MAX];
+    double rollout_timeout;
+    int64_t rollout_concurrency;
     char reference[LS_OPTION_TEXT_MAX];
     int32_t gate; /* ls_gate_mode */
     int64_t eval_every, eval_n, record_samples;

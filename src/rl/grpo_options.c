@@ -69,6 +69,12 @@ static const ls_option rows[] = {
     TEXT(false, environment_url, "What is said between turns comes from this web server (docs/environments.md)"),
     INT(true, environment_turns, 1, LS_TURNS_MAX, "Of an environment: completions of an episode, at most"),
     TEXT(false, environment_record, "File to which every episode's turns are added (empty: none)"),
+    TEXT(false, rollout_url,
+         "Rollouts come from this server, `lockstep serve`, not from an engine of this process; several: with commas "
+         "between (docs/serving.md)"),
+    TEXT(false, rollout_key_file, "File with the key of these servers"),
+    NUMBER(false, rollout_timeout, 0.001, 1e6, "Seconds that a rollout may take, or no such server may answer"),
+    INT(false, rollout_concurrency, 1, 1024, "Rollouts that such servers are asked for at a time"),
     TEXT(false, reference, "Model directory of the KL term's reference (empty: the model that the run begins with)"),
     CHOICE(false, gate, gates, "What happens when rollout and trainer differ: stop (exit 3) or warn"),
     INT(false, eval_every, 0, 1e12, "Steps between evaluations on held-out problems, also before the first (0: none)"),
@@ -131,6 +137,8 @@ void ls_grpo_options_init(ls_grpo_options *o, ls_config *config) {
     o->reward_batch = 1;
     o->reward_concurrency = 8;
     o->environment_turns = 8;
+    o->rollout_timeout = 600;
+    o->rollout_concurrency = 64;
     o->eval_n = 64;
     o->record_samples = 4;
     config->n = 0;
@@ -244,6 +252,18 @@ static ls_status resolve_reward(ls_grpo_options *o, ls_error *err) {
     return LS_OK;
 }
 
+static ls_status check_rollout(const ls_grpo_options *o, ls_error *err) {
+    const bool is_remote = o->rollout_url[0] != '\0';
+    if (!is_remote && o->rollout_key_file[0] != '\0')
+        return LS_FAIL(err, LS_ERR_ARG, "rollout_key_file: without rollout_url it has no effect");
+    if (is_remote && o->train.lora_rank > 0)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "rollout_url: with lora_rank; a server takes whole weights");
+    if (is_remote && o->train.seed > INT64_MAX)
+        return LS_FAIL(err, LS_ERR_ARG, "seed: %llu; a server takes seeds below 2^63",
+                       (unsigned long long)o->train.seed);
+    return LS_OK;
+}
+
 ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
     const ls_loss_options loss = ls_grpo_loss(o);
     const ls_sampling sampling = ls_grpo_sampling(o);
@@ -274,6 +294,7 @@ ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
     if (!ls_mul_i64(o->prompts, o->train.steps, &n) || n > UINT32_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "steps: %lld of %lld prompts are more than 2^32 problems",
                        (long long)o->train.steps, (long long)o->prompts);
+    LS_TRY_DONE(check_rollout(o, err));
     if (o->reference[0] != '\0' && o->beta == 0)
         return LS_FAIL(err, LS_ERR_ARG, "reference: without beta it has no effect");
     LS_TRY_DONE(ls_sampling_check(&sampling, err));

@@ -207,9 +207,20 @@ ls_status ls_grpo_log_beginning(grpo *g, ls_error *err) {
 
 /* ---- a mismatch ---- */
 
-static ls_status describe(const grpo *g, ls_bundle *b, ls_error *err) {
+/* Of the engine; of servers, as many as their answers show. */
+static int64_t slots_of(const grpo *g) {
     ls_engine_plan plan;
-    ls_engine_get_plan(g->engine, &plan);
+    int64_t slots = 1;
+    if (g->engine != NULL) {
+        ls_engine_get_plan(g->engine, &plan);
+        return plan.slots;
+    }
+    for (int64_t s = 0; s < g->rows.n; s++)
+        if (g->episodes->list[s].slot >= slots) slots = g->episodes->list[s].slot + 1;
+    return slots;
+}
+
+static ls_status describe(const grpo *g, ls_bundle *b, ls_error *err) {
     *b = (ls_bundle){.step = g->step,
                      .dtype = (ls_dtype)g->o->train.dtype,
                      .profile = (ls_profile)g->o->train.profile,
@@ -217,7 +228,7 @@ static ls_status describe(const grpo *g, ls_bundle *b, ls_error *err) {
                      .first_prompt = g->episodes->list[0].prompt_i,
                      .samples = g->o->samples,
                      .length = g->o->length,
-                     .slots = plan.slots,
+                     .slots = slots_of(g),
                      .levers = g->engine_opts.levers,
                      .n_tokens = g->gate.n_tokens,
                      .n_differing = g->gate.n_differing,

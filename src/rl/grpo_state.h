@@ -2,6 +2,7 @@
  *
  *   grpo.c          the run: opening, going on, evaluating, saving, closing
  *   grpo_step.c     one step: episodes, rewards, gate, updates
+ *   grpo_rollout.c  who draws: the engine, or servers
  *   grpo_ranks.c    episodes from process to process
  *   grpo_report.c   what is told of a step: metrics, progress, the bundle of a mismatch */
 #ifndef LS_RL_GRPO_STATE_H
@@ -9,6 +10,7 @@
 
 #include "rl/grpo.h"
 #include "rl/mismatch.h"
+#include "rl/rollout.h"
 #include "run/run.h"
 
 /* The rows of a step's episodes, one behind the other: row i of an episode predicts its token i + 1. */
@@ -55,8 +57,10 @@ typedef struct grpo {
     ls_model *model, *reference;
     ls_comm *comm;
     ls_trainer *trainer;
-    int64_t rows_max; /* of its forwards */
-    ls_engine *engine;
+    int64_t rows_max;    /* of its forwards */
+    ls_engine *engine;   /* NULL: servers draw */
+    ls_rollout *rollout; /* NULL: the engine does */
+    int64_t published;   /* the update whose weights the servers have; -1: none */
     ls_engine_opts engine_opts;
     ls_task *task;
     ls_tokenizer *tokenizer;
@@ -102,8 +106,11 @@ static inline void ls_grpo_share(const grpo *g, int64_t n, int64_t *begin, int64
 /* grpo_ranks.c: every process has drawn its share of the episodes; afterwards all have all. */
 ls_status ls_grpo_gather(const grpo *g, ls_episodes *episodes, ls_error *err);
 
-/* grpo_step.c: draws all episodes that were begun, each process its share. */
-ls_status ls_grpo_draw(const grpo *g, ls_episodes *episodes, ls_engine *engine, ls_error *err);
+/* grpo_rollout.c: the servers of rollout_url, in the engine's place. */
+ls_status ls_grpo_open_rollout(grpo *g, ls_error *err);
+/* Draws all episodes that were begun, each process its share, with the trainer's weights as they are: by the engine,
+ * or, where it is NULL, by the servers with this sampling. */
+ls_status ls_grpo_draw(grpo *g, ls_episodes *episodes, ls_engine *engine, const ls_sampling *sampling, ls_error *err);
 
 /* grpo_step.c: episodes to updates of step g->step. Where the gate stops the run nothing has been learnt, and
  * *stopped. */

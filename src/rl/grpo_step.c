@@ -165,18 +165,11 @@ static ls_status record_turns(const grpo *g, ls_error *err) {
     return status;
 }
 
-ls_status ls_grpo_draw(const grpo *g, ls_episodes *e, ls_engine *engine, ls_error *err) {
-    int64_t begin, end;
-    ls_grpo_share(g, e->n, &begin, &end);
-    LS_TRY(ls_episodes_run(e, &g->world, engine, begin, end, err));
-    return g->comm != NULL ? ls_grpo_gather(g, e, err) : LS_OK;
-}
-
 static ls_status make_episodes(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     double start = ls_clock_seconds(), now;
     LS_TRY(ls_episodes_begin(g->episodes, &g->world, LS_SPLIT_TRAIN, (g->step - 1) * o->prompts, err));
-    LS_TRY(ls_grpo_draw(g, g->episodes, g->engine, err));
+    LS_TRY(ls_grpo_draw(g, g->episodes, g->engine, &g->engine_opts.sampling, err));
     now = ls_clock_seconds();
     g->times.rollout = now - start;
     LS_TRY(judge(g, err));
@@ -364,6 +357,7 @@ static ls_status take_update(grpo *g, ls_error *err) {
         check_first(g);
     }
     g->n_updates++;
+    if (g->engine == NULL) return LS_OK; /* servers get them when they draw */
     return ls_engine_set_weights(g->engine, g->model, (uint64_t)ls_trainer_state(g->trainer)->step, err);
 }
 

@@ -75,6 +75,7 @@ ls_status ls_sights_init(ls_sights *s, int64_t n_rows, int64_t wanted_top, bool 
         LS_TRY(ls_array_alloc((void **)&s->raw, n_rows, sizeof *s->raw, "distributions", err));
         LS_TRY(ls_array_alloc((void **)&s->processed, n_rows, sizeof *s->processed, "distributions", err));
         LS_TRY(ls_array_alloc((void **)&s->kept_mass, n_rows, sizeof *s->kept_mass, "distributions", err));
+        LS_TRY(ls_array_alloc((void **)&s->kept, n_rows, sizeof *s->kept, "distributions", err));
     }
     if (!mask) return LS_OK;
     return ls_array_alloc((void **)&s->mask, n_rows, LS_SIGHT_MASK_MAX * (int64_t)sizeof *s->mask, "masks", err);
@@ -83,6 +84,7 @@ ls_status ls_sights_init(ls_sights *s, int64_t n_rows, int64_t wanted_top, bool 
 void ls_sights_deinit(ls_sights *s) {
     free(s->mask);
     free(s->kept_mass);
+    free(s->kept);
     free(s->processed);
     free(s->raw);
     free(s->rank);
@@ -178,6 +180,7 @@ ls_status ls_sights_look(ls_sights *s, ls_sight_tools *t, int64_t row, int32_t t
     s->raw[row] = logprob_of(sum, t->logits[token]);
     LS_TRY(sum_row(t, t->processed, 1.0f, &sum, err));
     s->processed[row] = logprob_of(sum, t->processed[token]);
+    s->kept[row] = *t->kept;
     if (sampling->temperature == 0) { /* greedy keeps all, and is no distribution at a temperature */
         s->kept_mass[row] = 1;
         return LS_OK;

@@ -22,6 +22,7 @@ typedef struct ls_sights {
     int64_t *rank;          /* [n_rows]: 1 is the likeliest */
     float *raw, *processed; /* [n_rows] */
     double *kept_mass;      /* [n_rows]: probability, at the temperature, of what truncation left to draw from */
+    int64_t *kept;          /* [n_rows]: of how many tokens it is */
     int32_t *mask;          /* [n_rows][LS_SIGHT_MASK_MAX]: its ids, ascending, -1 behind the last */
 } ls_sights;
 

@@ -84,6 +84,8 @@ static void server_free(ls_server *s) {
     if (s == NULL) return;
     ls_http_stop(s->http);
     ls_work_free(s->work);
+    ls_transfer_shards_free(s->shards);
+    ls_transfer_close(s->transfer);
     ls_model_close(s->staged);
     ls_model_close(s->model);
     ls_chat_free(s->chat);

@@ -353,9 +353,18 @@ static ls_status take_stream_options(reading *r, const ls_node *node) {
                                                            : LS_OK;
 }
 
+static ls_status take_address(reading *r, const ls_node *object, const char *key, uint32_t *out) {
+    ls_node child;
+    int64_t value;
+    if (!ls_node_get_some(object, key, &child)) return LS_OK;
+    LS_TRY(ls_node_int(&child, 0, UINT32_MAX, &value, r->err));
+    *out = (uint32_t)value;
+    return LS_OK;
+}
+
 /* true, or an object of what is wanted beside the rest. */
 static ls_status take_lockstep(reading *r, const ls_node *node) {
-    static const char *const keys[] = {"distributions", "mask", NULL};
+    static const char *const keys[] = {"distributions", "mask", "prompt", "sample", NULL};
     ls_node child;
     if (ls_node_kind_of(node) == LS_NODE_BOOL) return ls_node_bool(node, &r->ask->lockstep, r->err);
     LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, r->err));
@@ -363,7 +372,8 @@ static ls_status take_lockstep(reading *r, const ls_node *node) {
     r->ask->lockstep = true;
     if (ls_node_get_some(node, "distributions", &child)) LS_TRY(ls_node_bool(&child, &r->ask->distributions, r->err));
     if (ls_node_get_some(node, "mask", &child)) LS_TRY(ls_node_bool(&child, &r->ask->mask, r->err));
-    return LS_OK;
+    LS_TRY(take_address(r, node, "prompt", &r->ask->first_prompt));
+    return take_address(r, node, "sample", &r->ask->first_sample);
 }
 
 static ls_status take_members(reading *r, const ls_node *object, int where);
@@ -493,6 +503,10 @@ static ls_status settle(reading *r) {
     if (a->n_prompts * (a->n > 0 ? a->n : 1) > LS_ASK_SAMPLES_MAX)
         return LS_FAIL(r->err, LS_ERR_CAPACITY, "request: n: %lld prompts with %lld completions each; %d are the most",
                        (long long)a->n_prompts, (long long)a->n, LS_ASK_SAMPLES_MAX);
+    if (a->n_prompts - 1 > (int64_t)(UINT32_MAX - a->first_prompt) ||
+        a->n - 1 > (int64_t)(UINT32_MAX - a->first_sample))
+        return LS_FAIL(r->err, LS_ERR_ARG, "request: lockstep: prompt %lu and sample %lu leave no numbers for the rest",
+                       (unsigned long)a->first_prompt, (unsigned long)a->first_sample);
     if (a->mask && (a->sampling.top_k < 1 || a->sampling.top_k > LS_ASK_MASK_MAX))
         return LS_FAIL(r->err, LS_ERR_UNSUPPORTED, "request: lockstep.mask: needs a top_k in 1..%d", LS_ASK_MASK_MAX);
     if (ls_penalties_act(&a->penalties) && (a->mask || a->distributions || r->limits->processed))

@@ -47,8 +47,9 @@ typedef struct ls_ask {
     int64_t n_stop_ids;
     int64_t top, prompt_top; /* alternatives beside each token's log-probability; -1: no log-probabilities */
     bool stream, usage_at_end, return_ids, ids_as_tokens, return_text;
-    bool is_batch;                      /* several prompts were given as a list, so answers are a list (SGLang) */
-    bool lockstep, distributions, mask; /* Lockstep's own fields */
+    bool is_batch;                       /* several prompts were given as a list, so answers are a list (SGLang) */
+    bool lockstep, distributions, mask;  /* Lockstep's own fields */
+    uint32_t first_prompt, first_sample; /* numbers of the first prompt and of its first completion, of draws */
     int64_t priority;
     uint64_t salt;
     char *id; /* the client's own name for the request, or NULL */

@@ -181,10 +181,64 @@ static int update(ls_server *s, const char *directory, const char *name, FILE *o
     return 200;
 }
 
+/* A trainer that broadcasts its weights, as rank 0; one that was met before is let go. */
+int ls_control_init_transfer(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
+    ls_json_doc *doc = NULL;
+    ls_node root, info;
+    ls_status status;
+    if (s->opts.state_file != NULL)
+        return refuse(err, LS_ERR_UNSUPPORTED, "--state: weights over NCCL would be gone at the next start");
+    if ((status = ls_nccl_check(s->load_device, err)) != LS_OK) {
+        ls_error_prefix(err, "weights over NCCL are not supported here");
+        return 400;
+    }
+    LS_TRY_DONE(open_body(&doc, &root, c, err));
+    LS_TRY_DONE(ls_node_need(&root, "init_info", &info, err));
+    LS_TRY_DONE(ls_node_expect(&info, LS_NODE_OBJECT, err));
+    ls_transfer_close(s->transfer);
+    s->transfer = NULL;
+    status = ls_transfer_open(&s->transfer, s->load_device, &info, err);
+done:
+    ls_json_doc_free(doc);
+    if (status == LS_OK) return ok(out, "the trainer is met");
+    return status == LS_ERR_IO ? 400 : ls_reply_status(err); /* clients repeat what is answered 5xx */
+}
+
+/* Tensors that a trainer announces and then broadcasts. */
+static int take_broadcast(ls_server *s, const ls_node *info, FILE *out, ls_error *err) {
+    ls_transfer_plan *plan = NULL;
+    ls_status status = LS_OK;
+    LS_TRY_DONE(ls_transfer_plan_read(&plan, info, err));
+    if (s->shards == NULL) LS_TRY_DONE(ls_transfer_shards_create(&s->shards, err));
+    if ((status = ls_transfer_take(s->transfer, plan, s->shards, err)) != LS_OK) {
+        ls_transfer_close(s->transfer);
+        s->transfer = NULL;
+    }
+done:
+    ls_transfer_plan_free(plan);
+    return status == LS_OK ? ok(out, "the tensors are here") : ls_reply_status(err);
+}
+
+/* What a trainer has broadcast since the start of the update, as weights from disk. */
+static ls_status serve_broadcast(ls_server *s, const char *name, ls_error *err) {
+    const char *directory;
+    ls_model *model;
+    ls_status status;
+    LS_TRY_DONE(ls_transfer_shards_finish(s->shards, &directory, err));
+    LS_TRY_DONE(ls_weights_load(s, &model, directory, err));
+    status = ls_weights_serve(s, model, directory, number_of(name), err);
+done:
+    ls_transfer_shards_free(s->shards);
+    s->shards = NULL;
+    return status;
+}
+
 int ls_control_start_update(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
     (void)c;
     if (s->is_updating) return refuse(err, LS_ERR_ARG, "an update has been started and is not finished");
     s->is_updating = true;
+    ls_transfer_shards_free(s->shards);
+    s->shards = NULL;
     return ok(out, "the update is started");
 }
 
@@ -201,18 +255,20 @@ static int stage(ls_server *s, const char *directory, FILE *out, ls_error *err) 
 /* prime-rl: {"weight_dir"}. vLLM: {"update_info": {..}}, whose weights come over NCCL, or here from "weight_dir". */
 int ls_control_update(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
     ls_json_doc *doc = NULL;
-    ls_node root, info, names;
+    ls_node root, info = {0}, names;
     char directory[LS_SERVE_PATH_MAX], name[100];
-    bool is_staged = false;
+    bool is_staged = false, is_broadcast = false;
     int http = 0;
     ls_status status;
     LS_TRY_DONE(open_body(&doc, &root, c, err));
     LS_TRY_DONE(version_member(&root, "weight_version", name, sizeof name, err));
     if (ls_node_get_some(&root, "update_info", &info)) {
         LS_TRY_DONE(ls_node_expect(&info, LS_NODE_OBJECT, err));
-        if (ls_node_get_some(&info, "names", &names))
+        if (ls_node_get_some(&info, "names", &names)) is_broadcast = true;
+        if (is_broadcast && s->transfer == NULL)
             http = refuse(err, LS_ERR_UNSUPPORTED,
-                          "update_info.names: weights over NCCL are not supported; give update_info.weight_dir");
+                          "update_info.names: no trainer was met over NCCL (/init_weight_transfer_engine); "
+                          "update_info.weight_dir does without");
         else
             LS_TRY_DONE(text_member(&info, "weight_dir", directory, sizeof directory, err));
         is_staged = true;
@@ -221,6 +277,7 @@ int ls_control_update(ls_server *s, const ls_call *c, FILE *out, ls_error *err) 
     }
     if (http == 0 && is_staged && !s->is_updating)
         http = refuse(err, LS_ERR_ARG, "update_info: /start_weight_update comes first");
+    if (http == 0 && is_broadcast) http = take_broadcast(s, &info, out, err);
     if (http == 0 && directory[0] == '\0')
         http = refuse(err, LS_ERR_UNSUPPORTED, "weight_dir: is missing; weights come from disk only");
     if (http == 0) http = is_staged ? stage(s, directory, out, err) : update(s, directory, name, out, err);
@@ -234,18 +291,24 @@ int ls_control_finish_update(ls_server *s, const ls_call *c, FILE *out, ls_error
     ls_node root;
     char name[100];
     ls_model *model = s->staged;
+    const bool is_broadcast = s->shards != NULL;
     ls_status status;
     if (!s->is_updating) return refuse(err, LS_ERR_ARG, "no update has been started");
     LS_TRY_DONE(open_body(&doc, &root, c, err));
     LS_TRY_DONE(version_member(&root, "weight_version", name, sizeof name, err));
     s->is_updating = false;
     s->staged = NULL;
+    if (is_broadcast && (status = serve_broadcast(s, name, err)) != LS_OK) {
+        ls_model_close(model);
+        goto done;
+    }
     if (model != NULL) LS_TRY_DONE(ls_weights_serve(s, model, s->staged_path, number_of(name), err));
     if (name[0] != '\0') snprintf(s->version_name, sizeof s->version_name, "%s", name);
 done:
     ls_json_doc_free(doc);
-    return status == LS_OK ? ok(out, model != NULL ? "the weights are served" : "the weights are as they were")
-                           : ls_reply_status(err);
+    return status == LS_OK
+               ? ok(out, model != NULL || is_broadcast ? "the weights are served" : "the weights are as they were")
+               : ls_reply_status(err);
 }
 
 int ls_control_name_version(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {

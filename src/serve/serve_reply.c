@@ -177,6 +177,9 @@ static void write_lockstep(ls_json_out *json, const part *p) {
         ls_json_begin_array(json, "kept_mass");
         for (int64_t i = p->first; i < p->n; i++) ls_json_double(json, NULL, sights->kept_mass[i]);
         ls_json_end_array(json);
+        ls_json_begin_array(json, "kept");
+        for (int64_t i = p->first; i < p->n; i++) ls_json_int(json, NULL, sights->kept[i]);
+        ls_json_end_array(json);
     }
     if (sights->mask != NULL) write_masks(json, "mask", p);
     if (p->finish != LS_FINISH_NONE) { /* the engine no longer writes these */
@@ -196,7 +199,7 @@ static void write_usage(ls_json_out *json, const ls_group *g) {
     for (int64_t i = 0; i < g->n_samples; i++) {
         const ls_completion *s = &g->samples[i];
         completion += s->request.n_completion;
-        if (s->request.sample_i > 0) continue;
+        if (s->request.sample_i > g->ask->first_sample) continue;
         prompt += s->request.n_prompt;
         cached += s->request.n_hit;
     }

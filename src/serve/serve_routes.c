@@ -130,7 +130,13 @@ static int server_info(ls_server *s, const ls_call *c, FILE *out, ls_error *err)
     ls_json_int(&json, "dp_size", 1);
     ls_json_int(&json, "max_total_num_tokens", s->limits.length_max);
     ls_json_begin_object(&json, "vllm_config");
-    ls_json_null(&json, "weight_transfer_config");
+    if (ls_nccl_check(s->load_device, NULL) == LS_OK) {
+        ls_json_begin_object(&json, "weight_transfer_config");
+        ls_json_string(&json, "backend", "nccl");
+        ls_json_end_object(&json);
+    } else {
+        ls_json_null(&json, "weight_transfer_config");
+    }
     ls_json_begin_object(&json, "model_config");
     ls_json_string(&json, "model", s->about.model);
     ls_json_string(&json, "dtype", s->engine.dtype == LS_BF16 ? "torch.bfloat16" : "torch.float32");
@@ -182,7 +188,7 @@ const ls_route ls_routes[] = {
     SEE("/weight_info", ls_control_weight_info),
     DO("/weight_checker", ls_control_weight_checker),
     NOW("/get_world_size", world_size, false),
-    DO("/init_weight_transfer_engine", ls_control_unbuilt),
+    DO("/init_weight_transfer_engine", ls_control_init_transfer),
     DO("/init_broadcaster", ls_control_unbuilt),
     DO("/load_lora_adapter", ls_control_unbuilt),
     DO("/collective_rpc", ls_control_unbuilt),

@@ -4,6 +4,7 @@
  *   serve_routes.c   the table of paths, and what is answered at once
  *   serve_control.c  what operators do: weights, pauses, caches, checks
  *   serve_weights.c  weights from disk, and which are served
+ *   serve_transfer.c weights over NCCL, which become weights on disk
  *   serve_metrics.c  Prometheus
  *   serve_ask.c, serve_reply.c, serve_work.c, serve_sight.c: see their headers */
 #ifndef LS_SERVE_STATE_H
@@ -15,6 +16,7 @@
 #include "model/summary.h"
 #include "serve/serve.h"
 #include "serve/serve_reply.h"
+#include "serve/serve_transfer.h"
 
 /* What a path does. */
 typedef enum ls_route_kind { LS_ROUTE_ASK, LS_ROUTE_NOW, LS_ROUTE_CONTROL } ls_route_kind;
@@ -51,8 +53,10 @@ struct ls_server {
     ls_model *model;        /* that is served; the control thread's */
     ls_model *staged;       /* loaded, to be served at /finish_weight_update */
     char staged_path[LS_SERVE_PATH_MAX], path[LS_SERVE_PATH_MAX];
-    bool is_updating;       /* between /start_weight_update and /finish_weight_update */
-    char version_name[128]; /* what the trainer calls the version, or "" */
+    ls_transfer *transfer;      /* weights over NCCL, once a trainer has been met; the control thread's */
+    ls_transfer_shards *shards; /* what has come of them since /start_weight_update */
+    bool is_updating;           /* between /start_weight_update and /finish_weight_update */
+    char version_name[128];     /* what the trainer calls the version, or "" */
     ls_tokenizer *tokenizer;
     ls_chat *chat;
     ls_reply_about about;
@@ -92,6 +96,7 @@ int ls_control_resume(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
 int ls_control_abort(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
 int ls_control_abort_sglang(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
 int ls_control_flush(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_control_init_transfer(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
 int ls_control_start_update(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
 int ls_control_update(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
 int ls_control_finish_update(ls_server *s, const ls_call *c, FILE *out, ls_error *err);

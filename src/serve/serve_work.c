@@ -116,8 +116,8 @@ static ls_status sample_init(ls_completion *s, ls_group *g, int64_t i, int64_t r
     }
     *r = (ls_request){.prompt = p->ids,
                       .n_prompt = p->n,
-                      .prompt_i = (uint32_t)(i / n),
-                      .sample_i = (uint32_t)(i % n),
+                      .prompt_i = a->first_prompt + (uint32_t)(i / n),
+                      .sample_i = a->first_sample + (uint32_t)(i % n),
                       .owner = g->number,
                       .salt = a->salt,
                       .sampling = &g->sampling,

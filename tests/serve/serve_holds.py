@@ -1,9 +1,10 @@
 """The server from outside: bits of generate, streams, dialects, weights that change, hostile clients, and nothing left
-behind. Usage: serve_holds.py PROGRAM SOURCE_DIR [PART..]"""
+behind. Usage: serve_holds.py PROGRAM SOURCE_DIR [PART..], or --seconds N: hostile clients for so long."""
 
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import struct
@@ -166,6 +167,18 @@ def both_distributions_are_told(s):
                                        "lockstep": {"distributions": True}})["choices"]
     same(full["lockstep"]["raw_logprob_bits"], full["lockstep"]["processed_logprob_bits"])
     same(full["lockstep"]["kept_mass"], [1] * 8)
+    same(own["kept"], [len(mask) for mask in own["mask"]])
+
+
+def draws_have_the_numbers_that_are_asked_for(s):
+    """A request for one completion of many has its bits."""
+    body = dict(SAMPLED, max_tokens=8, logprobs=0)
+    many = s.post("/v1/completions", dict(body, prompt=TEXTS, n=3, lockstep=True))["choices"]
+    for prompt, sample in ((1, 2), (3, 0)):
+        one, = s.post("/v1/completions", dict(body, prompt=TEXTS[prompt],
+                                              lockstep={"prompt": prompt, "sample": sample}))["choices"]
+        same(one["lockstep"]["logprob_bits"], many[3 * prompt + sample]["lockstep"]["logprob_bits"])
+        same((one["lockstep"]["prompt"], one["lockstep"]["sample"]), (prompt, sample))
 
 
 def penalties_are_those_of_generate(s):
@@ -213,6 +226,8 @@ def requests_are_refused_by_name(s):
             (400, "sampling_params", "/generate", {"input_ids": [1], "sampling_params": {"regex": "a"}}),
             (400, "sequences", "/v1/score", {"sequences": [[1]]}),
             (400, "mask", "/v1/completions", ask({"lockstep": {"mask": True}})),
+            (400, "lockstep.sample", "/v1/completions", ask({"lockstep": {"sample": 1 << 32}})),
+            (400, "leave no numbers", "/v1/completions", ask({"n": 2, "lockstep": {"sample": (1 << 32) - 1}})),
             (400, "not supported", "/init_weight_transfer_engine", {}),
             (400, "not supported", "/load_lora_adapter", {"lora_name": "a"}),
             (400, "start_weight_update", "/update_weights", {"update_info": {"weight_dir": "/nowhere"}}),
@@ -233,7 +248,8 @@ def requests_are_refused_by_name(s):
 def one_server():
     s = Server(PROGRAM, TINY, "--batch", "8", "--guards", "on", "--poison", "on", "--chunk", "7")
     for part in (completions_are_those_of_generate, long_streams_say_the_same, stops_end_completions, chats_are_those_of_generate,
-                 prompts_have_the_bits_of_decoding, both_distributions_are_told, penalties_are_those_of_generate,
+                 prompts_have_the_bits_of_decoding, both_distributions_are_told,
+                 draws_have_the_numbers_that_are_asked_for, penalties_are_those_of_generate,
                  requests_are_refused_by_name):
         part(s)
     s.is_idle()
@@ -330,7 +346,7 @@ def head(path=b"/v1/completions", more=b""):
     return b"POST " + path + b" HTTP/1.1\r\nHost: x\r\n" + more + b"\r\n"
 
 
-def one_byte_at_a_time(s, data):
+def one_byte_at_a_time(s, data, limit):
     """Never silent for long, and never done: only the clock of the whole header ends it."""
     with socket.create_connection((s.host, s.port)) as c:
         begun = time.time()
@@ -340,18 +356,11 @@ def one_byte_at_a_time(s, data):
                 time.sleep(0.2)
         except ConnectionError:
             pass
-    assert time.time() - begun < 8
+    assert time.time() - begun < limit
 
 
-def hostile_clients_change_nothing():
-    s = Server(PROGRAM, TINY, "--batch", "4", "--body-bytes", "65536", "--idle-seconds", "1", "--body-seconds", "1",
-               "--poison", "on", "--guards", "on")
-    honest = {"prompt": TEXTS, "seed": 2, "max_tokens": 16, "lockstep": True}
-    bits = lambda: [c["lockstep"]["logprob_bits"] for c in s.post("/v1/completions", honest)["choices"]]
-    expected = bits()
-    body = json.dumps({"prompt": [7] * 50, "max_tokens": 3000, "ignore_eos": True, "n": 2, "stream": True}).encode()
-    whole = head(more=b"Content-Length: %d\r\n" % len(body)) + body
-    # A length that is told twice, or not clearly.
+def unclear_lengths(s):
+    """A length that is told twice, or not clearly, and what is too long."""
     for more in (b"Content-Length: 5\r\nContent-Length: 5\r\n", b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
                  b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", b"Transfer-Encoding: gzip, chunked\r\n",
                  b"Transfer-Encoding: xchunked\r\nContent-Length: 3\r\n", b"Content-Length: +5\r\n",
@@ -364,15 +373,19 @@ def hostile_clients_change_nothing():
     assert b" 200 " not in s.raw(head(more=b"Transfer-Encoding: chunked\r\n") + 8 * chunk)
     assert b" 200 " not in s.raw(b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 200000 + b"\r\n\r\n")
     assert s.raw(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 10, wait=3).count(b" 200 ") == 0
-    # Slow ones: half a header, half a body, one byte at a time.
+
+
+def slow_and_gone(s, bits, expected, every, slack, alone):
+    """Half a header, half a body, one byte at a time; clients that leave at every so many-th byte of a request."""
+    body = json.dumps({"prompt": [7] * 50, "max_tokens": 3000, "ignore_eos": True, "n": 2, "stream": True}).encode()
+    whole = head(more=b"Content-Length: %d\r\n" % len(body)) + body
     slow = [socket.create_connection((s.host, s.port)) for _ in range(40)]
     for i, c in enumerate(slow):
         c.sendall(whole[:20] if i % 2 else head(more=b"Content-Length: 500\r\n") + b"{")
     begun = time.time()
-    trickle = threading.Thread(target=one_byte_at_a_time, args=(s, whole))
+    trickle = threading.Thread(target=one_byte_at_a_time, args=(s, whole, 8 * slack))
     trickle.start()
-    # Clients that leave at every part of a request.
-    for at in list(range(0, len(whole), 9)) + [len(whole)] * 6:
+    for at in list(range(0, len(whole), every)) + [len(whole)] * 6:
         c = socket.create_connection((s.host, s.port))
         c.sendall(whole[:at])
         if at % 2:
@@ -385,28 +398,141 @@ def hostile_clients_change_nothing():
     half.sendall(whole)
     half.shutdown(socket.SHUT_WR)
     same(bits(), expected, "an honest client beside them")
-    s.is_idle()
+    if alone:
+        s.is_idle()
     half.close()
     for c in slow:
-        c.settimeout(10)
+        c.settimeout(10 * slack)
         try:
             while c.recv(4096):
                 pass
         except ConnectionError:
             pass
         c.close()
-    assert time.time() - begun < 9, "slow clients are ended by the clock"
+    assert time.time() - begun < 9 * slack, "slow clients are ended by the clock"
     trickle.join()
-    assert s.metric("lockstep:clients_gone_total") >= 5 and s.metric("lockstep:connections_timed_out_total") >= 1
+
+
+def hostile_round(s, bits, expected, every=9, n_idle=500, slack=1, alone=True):
+    unclear_lengths(s)
+    slow_and_gone(s, bits, expected, every, slack, alone)
     # Two requests in one write are two.
-    two = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 2
-    same(s.raw(two, wait=3).count(b"HTTP/1.1 200"), 2)
-    idle = [socket.create_connection((s.host, s.port)) for _ in range(500)]
+    same(s.raw(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 2, wait=3).count(b"HTTP/1.1 200"), 2)
+    idle = [socket.create_connection((s.host, s.port)) for _ in range(n_idle)]
     same(bits(), expected, "beside idle connections")
     for c in idle:
         c.close()
+
+
+def hostile_server(*more):
+    """A small one that ends slow clients soon, its answers to an honest request, and what they must be."""
+    s = Server(PROGRAM, TINY, "--batch", "4", "--body-bytes", "65536", "--idle-seconds", "1", "--body-seconds", "1",
+               "--poison", "on", "--guards", "on", *more)
+    honest = {"prompt": TEXTS, "seed": 2, "max_tokens": 16, "lockstep": True}
+    bits = lambda: [c["lockstep"]["logprob_bits"]
+                    for c in s.post("/v1/completions", honest, timeout=600)["choices"]]  # sanitizers take their time
+    return s, bits, bits()
+
+
+def hostile_clients_change_nothing():
+    s, bits, expected = hostile_server()
+    hostile_round(s, bits, expected)
     s.is_idle()
+    assert s.metric("lockstep:clients_gone_total") >= 5 and s.metric("lockstep:connections_timed_out_total") >= 1
     s.stop()
+
+
+# ---- the same for as long as --seconds says ----
+
+
+def resident_mb(s):
+    with open("/proc/%d/status" % s.process.pid) as file:
+        return next(int(line.split()[1]) // 1024 for line in file if line.startswith("VmRSS:"))
+
+
+def a_gigabyte(s):
+    """Chunks without an end, and a length that would be one: both are cut off."""
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    with socket.create_connection((s.host, s.port), timeout=60) as c:
+        c.sendall(head(more=b"Transfer-Encoding: chunked\r\n"))
+        sent = 0
+        try:
+            while sent < 1 << 30:
+                sent += c.send(chunk)
+        except OSError:
+            pass
+    assert sent < 1 << 28, sent
+    assert b" 200 " not in s.raw(head(more=b"Content-Length: 1073741824\r\n") + b" " * 1000)
+
+
+def odd_bodies(s):
+    """Deep, broken and lying JSON: each is refused, none with 5xx."""
+    for body in (b"[" * 60000, b'{"a":' * 10000, b'{"prompt":' + b"[" * 30000, b"{}", b"\xff\xfe" * 500, b"nul",
+                 b'{"prompt":[1e999]}', b'{"prompt":["' + b"\\ud800" * 5000 + b'"]}', b'{"prompt":[1],"max_tokens":-1}'):
+        status = s.request("POST", "/v1/completions", body)[0]
+        assert status in (400, 413), (status, body[:40])
+
+
+def secrets(s, tokens):
+    """Requests whose prompts nobody else has, salted and not, half of them dropped."""
+    body = {"prompt": [tokens] * 4, "max_tokens": 200, "ignore_eos": True, "seed": 3, "cache_salt": str(tokens[0])}
+    data = json.dumps(dict(body, stream=True)).encode()
+    c = socket.create_connection((s.host, s.port))
+    c.sendall(head(more=b"Content-Length: %d\r\n" % len(data)) + data)
+    s.post("/v1/completions", dict(body, max_tokens=8))
+    c.close()
+
+
+class Honest(threading.Thread):
+    """An honest client that asks again and again; the first other bit, or refusal, is kept."""
+
+    def __init__(self, bits, expected):
+        super().__init__(daemon=True)
+        self.bits, self.expected, self.n, self.error, self.ends = bits, expected, 0, None, False
+
+    def run(self):
+        while not self.ends and self.error is None:
+            try:
+                same(self.bits(), self.expected, "the honest client")
+                self.n += 1
+            except BaseException as error:
+                self.error = error
+
+    def finish(self):
+        self.ends = True
+        self.join(120)
+        if self.error is not None:
+            raise self.error
+
+
+def soak(seconds):
+    """Hostile clients of every kind and new weights, for so long, beside an honest client: its bits stay, memory is bounded,
+    and in the end every slot and page is back."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the server's as well
+    n_idle = min(10000, hard // 2 - 200)
+    s, bits, expected = hostile_server("--connections", str(n_idle + 1000))
+    honest = Honest(bits, expected)
+    honest.start()
+    begun, rounds, first = time.time(), 0, None
+    while time.time() - begun < seconds or rounds == 0:
+        hostile_round(s, bits, expected, every=1 if rounds % 4 == 0 else 7, n_idle=n_idle, slack=10, alone=False)
+        odd_bodies(s)
+        a_gigabyte(s)
+        side_by_side(*(lambda t=t: secrets(s, [t, 400 + t, 9, t]) for t in range(3, 11)))
+        s.post("/update_weights", {"weight_dir": TINY})
+        rounds += 1
+        first = first or resident_mb(s)
+        print("%4.0f s: round %d, %d honest requests, %d MB" % (time.time() - begun, rounds, honest.n, resident_mb(s)),
+              flush=True)
+        assert honest.error is None, honest.error
+        assert resident_mb(s) < first + 512, "memory grows: %d MB after the first round, now %d" % (first, resident_mb(s))
+    honest.finish()
+    s.is_idle(120)
+    assert "Sanitizer" not in s.said(), s.said()
+    s.stop()
+    print("soak: %d rounds, %d honest requests, each with the same bits, %d idle connections a round" % (
+        rounds, honest.n, n_idle))
 
 
 def full_queues_and_wrong_keys_are_refused(folder):
@@ -459,6 +585,8 @@ def main():
             "limits": lambda: full_queues_and_wrong_keys_are_refused(folder),
             "stop": a_stop_lets_streams_end,
         }
+        if sys.argv[3:4] == ["--seconds"]:
+            return soak(float(sys.argv[4]))
         for name in sys.argv[3:] or parts:
             begun = time.time()
             parts[name]()

@@ -160,6 +160,17 @@ def generate(program, model, prompts, *options):
     return [json.loads(line) for line in out.splitlines()]
 
 
+def score(program, model, sequences):
+    """Log-probabilities of whole sequences of token ids by `lockstep score`, the training forward in a process of its own."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        for i, ids in enumerate(sequences):
+            file.write(json.dumps({"id": str(i), "token_ids": ids}) + "\n")
+        file.flush()
+        out = subprocess.run([program, "score", "--model", model, "--tokens", file.name], check=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    return [json.loads(line)["logprobs"] for line in out.splitlines()]
+
+
 def other_weights(model, directory, factor, files=("config.json", "tokenizer.json")):
     """Writes `directory`: the model with its final norm multiplied. Appears under its name when it is whole."""
     made = directory + ".new"

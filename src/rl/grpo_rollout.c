@@ -1,0 +1,118 @@
+/* Who draws a run's episodes: the engine of this process, or servers, which get the trainer's weights from disk before
+ * they draw with them. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/durable.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "rl/grpo_state.h"
+
+#define WEIGHTS_PREFIX "weights-"
+
+/* ---- weights ---- */
+
+/* Everything in RUN/rollout but the directory that is served: earlier weights, and what a killed process left. */
+static ls_status remove_others(const char *directory, const char *name, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX + 300], **names = NULL;
+    int64_t n = 0;
+    ls_status status;
+    LS_TRY_DONE(ls_directory_list(&names, &n, directory, err));
+    for (int64_t i = 0; i < n; i++) {
+        if (strcmp(names[i], name) == 0) continue;
+        snprintf(path, sizeof path, "%s/%s", directory, names[i]);
+        LS_TRY_DONE(ls_directory_remove(path, err));
+    }
+done:
+    ls_names_free(names, n);
+    return status;
+}
+
+/* The model directory appears under its name when it is complete. */
+static ls_status write_weights(const grpo *g, const char *directory, const char *name, ls_error *err) {
+    char fresh[LS_SAVES_PATH_MAX + 64], path[LS_SAVES_PATH_MAX + 64];
+    snprintf(fresh, sizeof fresh, "%s/.%s.new", directory, name);
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    LS_TRY(ls_directory_make(directory, err));
+    if (ls_file_exists(fresh)) LS_TRY(ls_directory_remove(fresh, err));
+    LS_TRY(ls_directory_make(fresh, err));
+    LS_TRY(ls_saves_save_model(g->saves, fresh, ls_trainer_state(g->trainer)->weights, err));
+    if (ls_file_exists(path)) LS_TRY(ls_directory_remove(path, err)); /* of a run that began in this directory */
+    return ls_path_rename(fresh, path, err);
+}
+
+/* Rank 0 writes the weights, has them served and tells their versions. */
+static ls_status send_weights(grpo *g, int64_t update, ls_error *err) {
+    char directory[LS_SAVES_PATH_MAX], name[40], path[LS_SAVES_PATH_MAX + 64], *full;
+    ls_status status;
+    snprintf(directory, sizeof directory, "%s/rollout", g->o->train.run);
+    snprintf(name, sizeof name, WEIGHTS_PREFIX "%08lld", (long long)update);
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    LS_TRY(write_weights(g, directory, name, err));
+    if ((full = realpath(path, NULL)) == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: %s", path, strerror(errno));
+    status = ls_rollout_publish(g->rollout, full, (uint64_t)update, err);
+    free(full);
+    return status == LS_OK ? remove_others(directory, name, err) : status;
+}
+
+/* The servers draw with what the trainer has now. */
+static ls_status publish(grpo *g, ls_error *err) {
+    const int64_t update = ls_trainer_state(g->trainer)->step;
+    ls_rollout_versions versions;
+    if (g->published == update) return LS_OK;
+    if (ls_grpo_writes(g)) LS_TRY(send_weights(g, update, err));
+    versions = *ls_rollout_versions_of(g->rollout);
+    if (g->comm != NULL)
+        LS_TRY(ls_comm_tell(g->comm, 0, &versions, (int64_t)sizeof versions, "the servers' versions", err));
+    ls_rollout_versions_set(g->rollout, &versions);
+    g->published = update;
+    return LS_OK;
+}
+
+/* ---- draws ---- */
+
+ls_status ls_grpo_open_rollout(grpo *g, ls_error *err) {
+    const ls_grpo_options *o = g->o;
+    char numerics[LS_NUMERICS_BYTES];
+    const ls_rollout_options options = {.urls = o->rollout_url,
+                                        .key_file = o->rollout_key_file,
+                                        .concurrency = o->rollout_concurrency,
+                                        .timeout_s = o->rollout_timeout,
+                                        .told = g->told};
+    const ls_rollout_model model = {.numerics = numerics,
+                                    .vocab = g->model->config.vocab,
+                                    .length = o->length,
+                                    .logprob_of = g->engine_opts.logprob_of,
+                                    .weighs = g->engine_opts.weighs,
+                                    .stop = o->stop};
+    ls_train_options_numerics(numerics, &o->train);
+    g->published = -1;
+    if (ls_rollout_open(&g->rollout, &options, &model, err) == LS_OK) return LS_OK;
+    if (err != NULL) ls_error_prefix(err, "rollout_url");
+    return err != NULL ? err->status : LS_ERR_IO;
+}
+
+typedef struct drawing {
+    const grpo *g;
+    ls_engine *engine;
+    const ls_sampling *sampling;
+    bool is_recorded;
+} drawing;
+
+static ls_status draw(void *context, ls_request *requests, int64_t n, ls_error *err) {
+    const drawing *d = context;
+    if (d->engine != NULL) return ls_engine_run(d->engine, requests, n, NULL, NULL, err);
+    return ls_rollout_draw(d->g->rollout, requests, n, d->sampling, d->is_recorded, err);
+}
+
+ls_status ls_grpo_draw(grpo *g, ls_episodes *e, ls_engine *engine, const ls_sampling *sampling, ls_error *err) {
+    drawing d = {g, engine, sampling, e == g->episodes};
+    const ls_drawer drawer = {draw, &d};
+    int64_t begin, end;
+    if (engine == NULL) LS_TRY(publish(g, err));
+    ls_grpo_share(g, e->n, &begin, &end);
+    LS_TRY(ls_episodes_run(e, &g->world, &drawer, begin, end, err));
+    return g->comm != NULL ? ls_grpo_gather(g, e, err) : LS_OK;
+}
