@@ -219,16 +219,8 @@ static void draw_effects(FILE *file, const ls_foreign *f) {
 void ls_foreign_html(FILE *file, const ls_sweep *s) {
     const ls_foreign *f = s->foreign;
     const ls_finding *named = ls_foreign_named(f);
-    fprintf(file, "<div class=\"box%s\"><p><b>", s->different ? "" : " good");
-    ls_html_text(file, verdict(s));
-    fputs("</b></p>", file);
-    if (named != NULL) {
-        fputs("<p>", file);
-        ls_html_text(file, named->text);
-        fputs(".</p><p>Look at: ", file);
-        ls_html_text(file, named->look);
-        fputs(".</p>", file);
-    }
+    fprintf(file, "<div class=\"box%s\">", s->different ? "" : " good");
+    ls_html_cause(file, verdict(s), named != NULL ? named->text : NULL, named != NULL ? named->look : NULL);
     fputs("</div>\n", file);
     fprintf(file,
             "<p>Floor: median |d| %.2g of %" PRId64 " tokens alone; a token is off from %.2g on. %" PRId64
