@@ -54,6 +54,15 @@ typedef enum ls_rung {
     LS_RUNG_RECOMPUTE,
     LS_RUNG_SWAP,
     LS_RUNG_SLEEP,
+    LS_RUNG_TOP_K, /* from here to TEXT: of servers alone */
+    LS_RUNG_TOP_P,
+    LS_RUNG_GREEDY,
+    LS_RUNG_STAGGERED,
+    LS_RUNG_LEAVERS,
+    LS_RUNG_LOAD,
+    LS_RUNG_CACHED_RESET,
+    LS_RUNG_LONG,
+    LS_RUNG_TEXT,
     LS_RUNG_CROWD,
     LS_RUNG_MANY,
     LS_RUNG_CACHED_MANY,
@@ -102,6 +111,7 @@ typedef struct ls_foreign {
     double repeat;                             /* largest abs difference of two equal trials; -1: not compared */
     int64_t floor_tokens;
     bool constant;                        /* requests alone are off as a whole */
+    bool is_server;
     ls_finding findings[LS_FINDINGS_MAX]; /* best first */
     int64_t n_findings;
     const char *rival; /* another cause that fits as well as the first, so that none is named; or NULL */
@@ -116,6 +126,7 @@ typedef struct ls_foreign {
     bool out_of_time;
 } ls_foreign;
 
+bool ls_rung_is_of_servers(ls_rung rung);
 const char *ls_rung_name(ls_rung rung);
 const char *ls_rung_text(ls_rung rung);
 const char *ls_look_name(ls_look look);
@@ -155,6 +166,8 @@ typedef struct ls_inquiry {
 
 /* Lays out the requests and settings of a rung. Needs: the levers it is about, by bit of their number. */
 ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err);
+/* Why a server cannot be tried on it, or NULL. */
+const char *ls_rung_refused(const ls_inquiry *q, ls_rung rung);
 void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *needs);
 ls_status ls_requests_add(ls_requests *out, const int32_t *ids, int64_t n, ls_error *err);
 /* Token `i` of an endless text without special tokens, other for each `text`. */
@@ -192,6 +205,16 @@ void ls_foreign_find(ls_foreign *f, const char *cause, ls_rung rung, double conf
     __attribute__((format(printf, 5, 6)));
 /* Runs what causes rest on again beside its control, with other texts, and makes their confidence of it. */
 ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err);
+/* The same of a server, whose trials share one process and whose levers are others. */
+ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
+/* Rules that both have. */
+ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err);
+ls_status ls_decide_batch(ls_inquiry *q, ls_error *err);
+ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err);
+ls_status ls_decide_failures(ls_inquiry *q, ls_error *err);
+/* Runs a rung that is off a second time and says whether its values move by themselves, which is then found. */
+ls_status ls_foreign_repeat(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err);
+bool ls_rung_off(const ls_inquiry *q, ls_rung rung); /* with values that say so */
 /* What was seen, as causes. Runs further trials where two causes look alike. */
 ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err);
 ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err);

@@ -122,9 +122,10 @@ void ls_foreign_find(ls_foreign *f, const char *cause, ls_rung rung, double conf
 }
 
 /* Values are off. A trial without an answer says nothing of any, but of the failure itself (decide_failures). */
-static bool off(const ls_inquiry *q, ls_rung r) {
+bool ls_rung_off(const ls_inquiry *q, ls_rung r) {
     return q->f->seen[r].look == LS_LOOK_OFF && q->f->seen[r].outcomes.n > 0;
 }
+static bool off(const ls_inquiry *q, ls_rung r) { return ls_rung_off(q, r); }
 static bool clean(const ls_inquiry *q, ls_rung r) { return q->f->seen[r].look == LS_LOOK_CLEAN; }
 
 static bool off_between(const ls_inquiry *q, int from, int to) {
@@ -136,8 +137,8 @@ static bool off_between(const ls_inquiry *q, int from, int to) {
 /* ---- trials that tell causes apart ---- */
 
 static ls_status add_plain(ls_inquiry *q, ls_requests *r, int64_t text, int64_t n, ls_error *err) {
-    int32_t ids[512];
-    LS_ASSERT(n <= 512, "%lld tokens", (long long)n);
+    int32_t ids[1088];
+    LS_ASSERT(n <= 1088, "%lld tokens", (long long)n);
     for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, text, i);
     return ls_requests_add(r, ids, n, err);
 }
@@ -259,7 +260,7 @@ static ls_status explain_rung(ls_inquiry *q, ls_rung rung, const char *only, dou
 }
 
 /* Runs a rung that is off a second time: values that move by themselves are no evidence of anything else. */
-static ls_status repeat_rung(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err) {
+ls_status ls_foreign_repeat(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err) {
     ls_seen again;
     ls_trial trial;
     uint64_t needs;
@@ -359,7 +360,7 @@ static bool near_block(int64_t length) {
     return length > 16 && (length % 16 == 0 || length % 16 == 1);
 }
 
-static ls_status lengths_off(ls_inquiry *q, ls_error *err) {
+ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_seen *seen = &f->seen[LS_RUNG_LENGTHS];
     parting p, small, large;
@@ -460,9 +461,9 @@ static ls_status decide_alone(ls_inquiry *q, ls_error *err) {
     }
     for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
         if (off(q, alone[i]) && f->seen[alone[i]].outcomes.n > 0 && !moves)
-            LS_TRY(repeat_rung(q, alone[i], &moves, err));
+            LS_TRY(ls_foreign_repeat(q, alone[i], &moves, err));
     if (moves) return LS_OK;
-    if (off(q, LS_RUNG_LENGTHS)) return lengths_off(q, err);
+    if (off(q, LS_RUNG_LENGTHS)) return ls_decide_lengths(q, err);
     for (size_t i = 0; i < 4; i++) {
         parting p;
         if (!off(q, alone[i])) continue;
@@ -590,7 +591,7 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status decide_batch(ls_inquiry *q, ls_error *err) {
+ls_status ls_decide_batch(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const bool equal = off(q, LS_RUNG_PAIR) || off(q, LS_RUNG_BATCH) || off(q, LS_RUNG_CROWD);
     ls_rung rung = off(q, LS_RUNG_PAIR)    ? LS_RUNG_PAIR
@@ -712,7 +713,7 @@ static ls_status decide_records(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status decide_tokens(ls_inquiry *q, ls_error *err) {
+ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool found;
     if (off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_FRESH)) return LS_OK;
@@ -763,7 +764,7 @@ static void decide_rest(ls_inquiry *q) {
 }
 
 /* A trial without an answer is run again: a machine that had other work to do is no fault. */
-static ls_status decide_failures(ls_inquiry *q, ls_error *err) {
+ls_status ls_decide_failures(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     for (int r = 0; r < LS_RUNGS; r++) {
         ls_seen *s = &f->seen[r], again;
@@ -771,6 +772,7 @@ static ls_status decide_failures(ls_inquiry *q, ls_error *err) {
         uint64_t needs;
         if (s->look != LS_LOOK_OFF || s->outcomes.n > 0) continue;
         ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+        if (f->is_server) needs = 0;
         LS_TRY(ls_foreign_try(q, &trial, needs, q->requests[r].of, q->requests[r].n, &again, err));
         if (again.look == LS_LOOK_OFF && again.outcomes.n == 0) {
             ls_foreign_find(f, "ends without an answer", (ls_rung)r, f->n_findings == 0 ? 0.9 : 0.5, "%s, twice: %s",
@@ -791,16 +793,16 @@ ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err) {
     if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) return LS_OK;
     for (int r = LS_RUNG_SEQUENCE; r < LS_RUNGS && !moves; r++)
         if (off(q, (ls_rung)r) && f->seen[r].outcomes.n > 0) {
-            LS_TRY(repeat_rung(q, (ls_rung)r, &moves, err));
+            LS_TRY(ls_foreign_repeat(q, (ls_rung)r, &moves, err));
             break; /* one is enough: races show everywhere */
         }
     if (moves) return LS_OK;
     LS_TRY(decide_slots(q, err));
     LS_TRY(decide_chunks(q, err));
-    LS_TRY(decide_batch(q, err));
+    LS_TRY(ls_decide_batch(q, err));
     LS_TRY(decide_cache(q));
     LS_TRY(decide_records(q, err));
-    LS_TRY(decide_tokens(q, err));
+    LS_TRY(ls_decide_tokens(q, err));
     decide_rest(q);
-    return decide_failures(q, err);
+    return ls_decide_failures(q, err);
 }

@@ -12,6 +12,8 @@
  * rounded, if nothing says that they are. */
 #define PARAMETERS_MAX 8000000
 #define CONSTANT 1.5e-3
+#define CONSTANT_OF_SERVERS 0.1
+#define LARGE_NOISE 3e-4
 #define LIMIT_LEAST 5e-5
 
 static void tell(const ls_inquiry *q, const char *what) {
@@ -31,8 +33,13 @@ static ls_status run_rung(ls_inquiry *q, ls_rung rung, ls_error *err) {
         snprintf(seen->note, sizeof seen->note, "no time was left");
         return LS_OK;
     }
+    if (ls_rung_refused(q, rung) != NULL) {
+        snprintf(seen->note, sizeof seen->note, "%s", ls_rung_refused(q, rung));
+        return LS_OK;
+    }
     ls_rung_trial(q, rung, &trial, &needs);
     LS_TRY(ls_rung_requests(q, rung, err));
+    if (q->runner->subject->is_server) needs = 0; /* what it cannot do is refused */
     return ls_foreign_try(q, &trial, needs, q->requests[rung].of, q->requests[rung].n, seen, err);
 }
 
@@ -102,7 +109,10 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     f->limit = 24.0 * f->floor;
     if (f->floor_q90 < 10.0 * f->floor && 5.0 * f->floor_q90 > f->limit) f->limit = 5.0 * f->floor_q90;
     if (f->limit < LIMIT_LEAST) f->limit = LIMIT_LEAST;
-    f->constant = f->floor > CONSTANT;
+    /* Decode and prefill of one server: bf16 sums in two orders are further apart than a stack and its trainer should
+     * be. Without a reference to say where rounding moves much, the farthest of ordinary values bounds it. */
+    if (q->reference == NULL && f->floor > LARGE_NOISE) f->limit = fmax(f->limit, 2.0 * fmin(f->floor_max, 0.3));
+    f->constant = f->floor > (f->is_server ? CONSTANT_OF_SERVERS : CONSTANT);
 done:
     free(all);
     free(g);
@@ -317,7 +327,7 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     LS_TRY(start_alone(q, err));
     LS_TRY(explain_alone(q, &explained, err));
     if (!explained) LS_TRY(climb(q, err));
-    LS_TRY(ls_foreign_decide(q, err));
+    LS_TRY(f->is_server ? ls_probe_decide(q, err) : ls_foreign_decide(q, err));
     if (!explained) LS_TRY(ls_foreign_weigh(q, err));
     sweep->different = f->n_findings > 0 || any_off(f);
     f->repro_of = f->n_findings > 0 ? f->findings[0].rung : LS_RUNG_ALONE_LONG;
@@ -351,8 +361,10 @@ ls_status ls_foreign_run(const ls_runner *runner, const char *directory, ls_erro
     if (runner->sweep->opts.seconds > 0.0) q->deadline = q->start + runner->sweep->opts.seconds;
     q->f = runner->sweep->foreign = calloc(1, sizeof *q->f);
     LS_TRY_DONE(q->f != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "sweep"));
-    if (ls_sweep_trainer_is_program(runner->trainer))
-        snprintf(q->f->no_reference, sizeof q->f->no_reference, "untried: the trainer is another program");
+    q->f->is_server = runner->subject->is_server;
+    if (ls_sweep_trainer_is_other(runner->trainer))
+        snprintf(q->f->no_reference, sizeof q->f->no_reference, "%s",
+                 q->f->is_server ? "the server is its own trainer" : "the trainer is another program");
     else if (ls_reference_create(&q->reference, directory, q->config, PARAMETERS_MAX, &none) != LS_OK)
         snprintf(q->f->no_reference, sizeof q->f->no_reference, "%.*s", LS_NOTE_BYTES - 1, none.text);
     LS_TRY_DONE(inquire(q, err));

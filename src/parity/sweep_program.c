@@ -420,8 +420,8 @@ done:
     return status;
 }
 
-ls_status ls_program_score(ls_program_subject *s, const ls_trial *trial, const ls_scored *list, int64_t n,
-                           ls_error *err) {
+static ls_status score(void *context, const ls_trial *trial, const ls_scored *list, int64_t n, ls_error *err) {
+    ls_program_subject *s = context;
     char in[PATH_BYTES], records[PATH_BYTES], complaints[PATH_BYTES], text[WORD_BYTES];
     words *w = calloc(1, sizeof *w);
     ls_status status;
@@ -454,7 +454,12 @@ done:
     return status;
 }
 
+ls_scorer ls_scorer_program(ls_program_subject *program) {
+    const ls_scorer scorer = {program, score};
+    return scorer;
+}
+
 ls_subject ls_subject_program(ls_program_subject *program) {
-    const ls_subject subject = {program, run, true};
+    const ls_subject subject = {.context = program, .run = run, .is_program = true};
     return subject;
 }
