@@ -9,8 +9,8 @@
 #include "base/file.h"
 #include "cli/commands.h"
 #include "load/stack_config.h"
-#include "parity/probe_server.h"
 #include "parity/probe_plan.h"
+#include "parity/probe_server.h"
 
 enum {
     OPT_DIALECT = 256,
@@ -109,8 +109,10 @@ static const struct argp parser = {
     options_known,
     on_option,
     "URL",
-    "Hold a server against itself: what it records while it decodes, against its values of the same tokens as a prompt. "
-    "Moves what a client can move, measures effects against the server's own rounding, and names the cause whose pattern "
+    "Hold a server against itself: what it records while it decodes, against its values of the same tokens as a "
+    "prompt. "
+    "Moves what a client can move, measures effects against the server's own rounding, and names the cause whose "
+    "pattern "
     "fits.\v"
     "Takes vLLM, SGLang, llama.cpp's server and lockstep serve. A plan of requests and tokens is printed first, on "
     "standard error. The server's prefix cache is emptied where it lets a client do that; nothing else of it is "
@@ -124,11 +126,8 @@ static const struct argp parser = {
 
 static ls_status parse_options(probe_options *o, int argc, char **argv, ls_error *err) {
     parse_context context = {o, err, LS_OK};
-    *o = (probe_options){.dialect = LS_DIALECTS,
-                         .max_requests = 4000,
-                         .max_tokens = 400000,
-                         .seconds = 300,
-                         .timeout = 60};
+    *o = (probe_options){
+        .dialect = LS_DIALECTS, .max_requests = 4000, .max_tokens = 400000, .seconds = 300, .timeout = 60};
     ls_cli_parse(&parser, argc, argv, &context);
     return context.status;
 }

@@ -100,6 +100,7 @@ typedef struct ls_explanation {
     char what[120];
     const char *cause;  /* its family; NULL: nothing is changed */
     bool harmless;      /* a source of rounding, no fault */
+    bool fitted;        /* with a number that was made to fit: it must leave less */
     double median, q90; /* abs d under it */
 } ls_explanation;
 
@@ -110,7 +111,7 @@ typedef struct ls_foreign {
     double floor, floor_q90, floor_max, limit; /* abs d */
     double repeat;                             /* largest abs difference of two equal trials; -1: not compared */
     int64_t floor_tokens;
-    bool constant;                        /* requests alone are off as a whole */
+    bool constant; /* requests alone are off as a whole */
     bool is_server;
     ls_finding findings[LS_FINDINGS_MAX]; /* best first */
     int64_t n_findings;
@@ -215,6 +216,12 @@ ls_status ls_decide_failures(ls_inquiry *q, ls_error *err);
 /* Runs a rung that is off a second time and says whether its values move by themselves, which is then found. */
 ls_status ls_foreign_repeat(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err);
 bool ls_rung_off(const ls_inquiry *q, ls_rung rung); /* with values that say so */
+/* The answers are about other tokens than were sent: nothing else says anything then. */
+bool ls_probe_is_odd(const ls_inquiry *q);
+/* Copies the smallest requests into the sweep; gives them up again. */
+ls_status ls_foreign_keep_repro(ls_inquiry *q, const ls_prompt *prompts, int64_t n, const ls_trial *trial,
+                                ls_error *err);
+void ls_foreign_drop_repro(ls_inquiry *q);
 /* What was seen, as causes. Runs further trials where two causes look alike. */
 ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err);
 ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err);

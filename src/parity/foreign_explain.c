@@ -245,6 +245,8 @@ static void offer(explainer *x, ls_explanation e) {
     if (x->partly ? !(e.median <= 1.5 * f->before.median + f->floor && e.q90 <= 0.3 * f->before.q90)
                   : !(e.median <= 0.3 * f->before.median && e.q90 <= 0.5 * f->before.q90))
         return;
+    /* A factor or a temperature draws records together that have nothing to do with each other. */
+    if (e.fitted && !x->partly && !(e.median <= 0.2 * f->before.median && e.q90 <= 0.25 * f->before.q90)) return;
     if (x->n_errors < EXPLAIN_TOKENS) return; /* too little to say anything */
     while (at > 0 && f->best[at - 1].median + f->best[at - 1].q90 > e.median + e.q90) at--;
     if (at == LS_EXPLANATIONS_KEPT) return;
@@ -261,7 +263,7 @@ static void measure(explainer *x, how h, ls_explanation *out) {
 
 static void __attribute__((format(printf, 4, 5)))
 try_recipe(explainer *x, how h, const char *cause, const char *format, ...) {
-    ls_explanation e = {.cause = cause};
+    ls_explanation e = {.cause = cause, .fitted = h.kind == TIMES || h.kind == AT_TEMPERATURE};
     va_list args;
     va_start(args, format);
     vsnprintf(e.what, sizeof e.what, format, args);

@@ -49,8 +49,8 @@ static void print_floor(FILE *file, const ls_foreign *f) {
     fprintf(file, "limit: a token is off from |d| %.2g on\n", f->limit);
     if (f->repeat >= 0.0) fprintf(file, "the same request twice: %.2g at most\n", f->repeat);
     if (f->bf16_size > 0.0) fprintf(file, "bf16 activations would make a median of %.2g\n", f->bf16_size);
-    if (f->no_reference[0] != '\0') fprintf(file, "explanations of the records alone were tried, none of the model: %s\n",
-                f->no_reference);
+    if (f->no_reference[0] != '\0')
+        fprintf(file, "explanations of the records alone were tried, none of the model: %s\n", f->no_reference);
     for (int64_t i = 0; i < f->n_best; i++)
         fprintf(file, "%s: %s; the median |d| is %.2g then\n", f->best[i].harmless ? "rounding" : "explained",
                 f->best[i].what, f->best[i].median);
@@ -83,9 +83,10 @@ void ls_foreign_print(FILE *file, const ls_sweep *s) {
     const ls_foreign *f = s->foreign;
     char text[LS_NOTE_BYTES + 200];
     if (f->is_server)
-        fprintf(file,
-                "%s against itself: what it records while it decodes, and its values of the same tokens as a prompt\n\n",
-                s->opts.model);
+        fprintf(
+            file,
+            "%s against itself: what it records while it decodes, and its values of the same tokens as a prompt\n\n",
+            s->opts.model);
     else
         fprintf(file,
                 "%s, %s activations; the suspect promises no bits, so effects are measured against its rounding\n\n",
@@ -98,7 +99,9 @@ void ls_foreign_print(FILE *file, const ls_sweep *s) {
         fprintf(file, "%-20s %-10s %s%s%s\n", ls_rung_name((ls_rung)i), ls_look_name(f->seen[i].look),
                 ls_rung_text((ls_rung)i), text[0] != '\0' ? ": " : "", text);
     }
-    if (f->out_of_time) fprintf(file, "\nno time was left for all experiments; --seconds gives more\n");
+    if (f->out_of_time)
+        fprintf(file, "\nno time or no requests were left for all experiments; --seconds%s gives more\n",
+                f->is_server ? ", --max-requests or --max-tokens" : "");
     if (!s->different) {
         fprintf(file, "\n%s: |d| at most %.2g; %" PRId64 " trials, %" PRId64 " sequences (%.1f s)\n", verdict(s),
                 f->floor_max, s->n_trials, s->n_sequences, s->seconds);

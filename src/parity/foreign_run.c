@@ -37,6 +37,11 @@ static ls_status run_rung(ls_inquiry *q, ls_rung rung, ls_error *err) {
         snprintf(seen->note, sizeof seen->note, "%s", ls_rung_refused(q, rung));
         return LS_OK;
     }
+    if (q->runner->subject->is_near_limit != NULL && q->runner->subject->is_near_limit(q->runner->subject->context)) {
+        q->f->out_of_time = true;
+        snprintf(seen->note, sizeof seen->note, "--max-requests or --max-tokens leaves no room for it");
+        return LS_OK;
+    }
     ls_rung_trial(q, rung, &trial, &needs);
     LS_TRY(ls_rung_requests(q, rung, err));
     if (q->runner->subject->is_server) needs = 0; /* what it cannot do is refused */
@@ -203,7 +208,8 @@ static ls_status shorten(shrink *s, ls_prompt *prompts, int64_t n, ls_error *err
     return LS_OK;
 }
 
-static ls_status keep_repro(ls_inquiry *q, const ls_prompt *prompts, int64_t n, const ls_trial *trial, ls_error *err) {
+ls_status ls_foreign_keep_repro(ls_inquiry *q, const ls_prompt *prompts, int64_t n, const ls_trial *trial,
+                                ls_error *err) {
     ls_sweep *sweep = q->runner->sweep;
     int64_t total = 0;
     LS_TRY(ls_array_alloc((void **)&sweep->repro, n, sizeof *sweep->repro, "prompts", err));
@@ -216,6 +222,15 @@ static ls_status keep_repro(ls_inquiry *q, const ls_prompt *prompts, int64_t n, 
     sweep->n_repro = n;
     sweep->repro_trial = *trial;
     return LS_OK;
+}
+
+void ls_foreign_drop_repro(ls_inquiry *q) {
+    ls_sweep *sweep = q->runner->sweep;
+    free(sweep->repro);
+    free(sweep->repro_ids);
+    sweep->repro = NULL;
+    sweep->repro_ids = NULL;
+    sweep->n_repro = 0;
 }
 
 ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err) {
@@ -243,7 +258,7 @@ ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err) {
     s.left = 1;
     s.end = 0.0;
     LS_TRY_DONE(try_prompts(&s, prompts, n, &q->f->repro_shown, err));
-    LS_TRY_DONE(keep_repro(q, prompts, n, &s.trial, err));
+    LS_TRY_DONE(ls_foreign_keep_repro(q, prompts, n, &s.trial, err));
 done:
     free(prompts);
     free(items);
@@ -326,12 +341,18 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     bool explained;
     LS_TRY(start_alone(q, err));
     LS_TRY(explain_alone(q, &explained, err));
+    explained = explained || (f->is_server && ls_probe_is_odd(q));
     if (!explained) LS_TRY(climb(q, err));
     LS_TRY(f->is_server ? ls_probe_decide(q, err) : ls_foreign_decide(q, err));
     if (!explained) LS_TRY(ls_foreign_weigh(q, err));
     sweep->different = f->n_findings > 0 || any_off(f);
     f->repro_of = f->n_findings > 0 ? f->findings[0].rung : LS_RUNG_ALONE_LONG;
     if (!sweep->different) return LS_OK;
+    if (sweep->n_repro > 0) { /* found on the way */
+        sweep->repro_from = sweep->n_repro;
+        f->repro_shown = true;
+        return LS_OK;
+    }
     if (f->n_findings == 0)
         for (int i = LS_RUNGS - 1; i >= 0; i--)
             if (f->seen[i].look == LS_LOOK_OFF) f->repro_of = (ls_rung)i;
@@ -344,7 +365,7 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
         f->repro_of = LS_RUNG_ALONE_C;
         f->repro_shown = true; /* it is one of the trials */
         sweep->repro_from = 1;
-        return keep_repro(q, q->requests[LS_RUNG_ALONE_C].of, 1, &trial, err);
+        return ls_foreign_keep_repro(q, q->requests[LS_RUNG_ALONE_C].of, 1, &trial, err);
     }
     return ls_foreign_repro(q, err);
 }

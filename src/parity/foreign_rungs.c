@@ -303,8 +303,7 @@ const char *ls_rung_refused(const ls_inquiry *q, ls_rung rung) {
         case LS_RUNG_EOS: return c->n_eos > 0 ? NULL : "no such token is known; --model DIR tells it";
         case LS_RUNG_BOS: return c->bos >= 0 ? NULL : "no such token is known; --model DIR tells it";
         case LS_RUNG_PAD: return c->pad >= 0 ? NULL : "no such token is known; --model DIR tells it";
-        case LS_RUNG_COLD:
-            return q->runner->sweep->opts.temperature != 1.0 ? NULL : "all others have this temperature";
+        case LS_RUNG_COLD: return q->runner->sweep->opts.temperature != 1.0 ? NULL : "all others have this temperature";
         default: return NULL;
     }
 }

@@ -83,8 +83,8 @@ static void control_trial(const ls_inquiry *q, ls_rung rung, const ls_requests *
     ls_rung_trial(q, rung, out, &needs);
     out->sampling = plain.sampling;
     out->outside = 0;
-    if (rung <= LS_RUNG_UNEQUAL || rung == LS_RUNG_CROWD || rung == LS_RUNG_MANY ||
-        rung == LS_RUNG_STAGGERED || rung == LS_RUNG_LOAD) {
+    if (rung <= LS_RUNG_UNEQUAL || rung == LS_RUNG_CROWD || rung == LS_RUNG_MANY || rung == LS_RUNG_STAGGERED ||
+        rung == LS_RUNG_LOAD) {
         l->batch = 1;
         l->slots = plain.levers.slots > r->n ? plain.levers.slots : r->n;
     } else if (rung <= LS_RUNG_CHUNK16) {
@@ -160,8 +160,7 @@ ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err) {
     for (int r = 0; r < LS_RUNGS; r++) known[r] = -1.0;
     for (int64_t i = 0; i < f->n_findings && i < WEIGHED_MOST; i++) {
         ls_finding *one = &f->findings[i];
-        if (one->confidence < LS_NAMED || one->settled || !has_control(one->rung, f->is_server))
-            continue;
+        if (one->confidence < LS_NAMED || one->settled || !has_control(one->rung, f->is_server)) continue;
         if (f->seen[one->rung].outcomes.n == 0) continue;
         if (known[one->rung] < 0.0) LS_TRY(weigh(q, one->rung, &known[one->rung], err));
         one->doubt = known[one->rung];

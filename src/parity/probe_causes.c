@@ -1,18 +1,22 @@
-/* What the rungs mean where the suspect is a server. Its trials share one process, so what came before is a lever of its
- * own: whether a request is off depends on which other requests were there, and that is tried with texts, lengths and
- * beginnings that no request had before. */
+/* What the rungs mean where the suspect is a server. Its trials share one process: what came before is a lever of its
+ * own. Whether a request is off for the one in front of it is tried with texts, lengths and beginnings that no request
+ * had before. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
+#include "parity/compare_causes.h"
 #include "parity/foreign.h"
+
+/* ---- what stands in front of a request ---- */
 
 /* How a request is related to the one in front of it. */
 typedef enum relation { UNRELATED = 0, LIKE_LENGTH, LIKE_TAIL, LIKE_HEAD, LIKE_SET, SAME, RELATIONS } relation;
-static const char *const relation_words[RELATIONS] = {
-    "another one",     "one of the same length", "one with the same end", "one with the same beginning",
-    "the same tokens", "itself"};
+static const char *const relation_words[RELATIONS] = {"another one",           "one of the same length",
+                                                      "one with the same end", "one with the same beginning",
+                                                      "the same tokens",       "itself"};
 
 enum { PAIRS = 3, FIRST_LENGTH = 66, LONGEST = 240 };
 
@@ -50,6 +54,9 @@ static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, kinship *k,
     if (seen.outcomes.n == 2) {
         k->n[how]++;
         k->off[how] += ls_sequence_off(q->f, &seen.outcomes.of[1]);
+        /* A server that remembers shows it to those that it has not seen yet: the pair itself is what shows it. */
+        if (how != UNRELATED && ls_sequence_off(q->f, &seen.outcomes.of[1]) && q->runner->sweep->n_repro == 0)
+            LS_TRY_DONE(ls_foreign_keep_repro(q, r->of, r->n, &trial, err));
     }
 done:
     ls_seen_deinit(&seen);
@@ -74,8 +81,11 @@ static ls_status decide_kinship(ls_inquiry *q, ls_rung rung, bool *found, ls_err
                  relation_words[how]);
         other = true;
     }
-    if (mostly(&k, UNRELATED)) return LS_OK; /* not for what the two have in common */
-    if (k.off[UNRELATED] > 0) return LS_OK;
+    /* Not for what the two have in common, where the unrelated are off as well. */
+    if (k.off[UNRELATED] > 0 || (!other && !mostly(&k, SAME))) {
+        ls_foreign_drop_repro(q);
+        return LS_OK;
+    }
     if (other) {
         *found = true;
         ls_foreign_find(q->f, "prefix hit across different prompts", rung, 0.95,
@@ -93,13 +103,16 @@ static ls_status decide_kinship(ls_inquiry *q, ls_rung rung, bool *found, ls_err
     return LS_OK;
 }
 
+/* ---- requests alone ---- */
+
 /* Answers that are about other tokens than those that were sent. */
 static void decide_oddities(ls_inquiry *q) {
     const ls_server_oddities *o = q->runner->subject->odd;
     ls_foreign *f = q->f;
     if (o->n_longer + o->n_shorter >= 2 && 10 * (o->n_longer + o->n_shorter) > o->n_answers) {
         ls_foreign_find(f, "other tokens than were sent", LS_RUNG_ALONE_C, 0.97,
-                        "%" PRId64 " of %" PRId64 " answers say that the prompt has another number of tokens than was "
+                        "%" PRId64 " of %" PRId64
+                        " answers say that the prompt has another number of tokens than was "
                         "sent%s; the last one by %" PRId64,
                         o->n_longer + o->n_shorter, o->n_answers, o->n_longer > 0 ? ", most of them more" : ", fewer",
                         o->longer_by);
@@ -115,6 +128,125 @@ static void decide_oddities(ls_inquiry *q) {
     }
 }
 
+bool ls_probe_is_odd(const ls_inquiry *q) {
+    const ls_server_oddities *o = q->runner->subject->odd;
+    return o->n_longer + o->n_shorter >= 2 && 10 * (o->n_longer + o->n_shorter) > o->n_answers;
+}
+
+static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG, LS_RUNG_LENGTHS};
+enum { ALONE = 5, ALONE_MOST = 64 };
+
+/* What the numbers themselves look like: another temperature, a cut distribution. */
+static ls_status explain_numbers(ls_inquiry *q, ls_error *err) {
+    ls_compare_sequence sequences[ALONE_MOST];
+    ls_record records[ALONE_MOST];
+    ls_mismatch_pair *pairs = NULL;
+    const ls_compare_cause *named;
+    ls_compare_causes causes;
+    int64_t n = 0, n_sequences = 0, most = 0;
+    ls_status status;
+    for (int r = 0; r < ALONE; r++)
+        for (int64_t s = 0; s < q->f->seen[alone[r]].outcomes.n; s++) most += q->f->seen[alone[r]].outcomes.of[s].n;
+    LS_TRY(ls_array_alloc((void **)&pairs, most, sizeof *pairs, "tokens", err));
+    for (int r = 0; r < ALONE; r++)
+        for (int64_t s = 0; s < q->f->seen[alone[r]].outcomes.n && n_sequences < ALONE_MOST; s++) {
+            const ls_outcome *c = &q->f->seen[alone[r]].outcomes.of[s];
+            ls_record *record = &records[n_sequences];
+            const int64_t from = n;
+            ls_record_init(record);
+            record->prompt_ids = (int32_t *)(uintptr_t)c->prompt;
+            record->n_prompt = c->n_prompt;
+            record->completion_ids = c->completion;
+            record->n_completion = record->n_logprobs = c->n;
+            for (int64_t i = 0; i < c->n; i++)
+                if (isfinite(c->logprob[i]) && isfinite(c->scored[i]))
+                    pairs[n++] = (ls_mismatch_pair){(double)c->logprob[i], (double)c->scored[i], n_sequences, i};
+            sequences[n_sequences++] = (ls_compare_sequence){record, record, from, n, c->n};
+        }
+    LS_TRY_DONE(ls_compare_explain(&causes, pairs, n, sequences, n_sequences, err));
+    named = ls_compare_named(&causes);
+    if (named != NULL && (strcmp(named->name, "temperature on one side only") == 0 ||
+                          strcmp(named->name, "top-k or top-p on one side only") == 0 ||
+                          strcmp(named->name, "penalty on one side only") == 0))
+        ls_foreign_find(q->f, named->name, LS_RUNG_ALONE_LONG, named->confidence,
+                        "requests alone: with A what is recorded and B the prompt's values, %s", named->evidence);
+done:
+    free(pairs);
+    return status;
+}
+
+/* What decode may read in place of the prompt. */
+typedef enum reading { WITH_BOS = 0, WITHOUT_FIRST, FIRST_AGAIN, WITHOUT_LAST, WITH_EOS, READINGS } reading;
+
+static int64_t read_as(const ls_model_config *c, reading how, const ls_outcome *one, int32_t *out) {
+    const int64_t n = one->n_prompt;
+    int64_t at = 0;
+    if ((how == WITH_BOS && c->bos < 0) || (how == WITH_EOS && c->n_eos == 0)) return 0;
+    if ((how == WITHOUT_FIRST || how == WITHOUT_LAST) && n < 2) return 0;
+    if (how == WITH_BOS) out[at++] = c->bos;
+    if (how == FIRST_AGAIN) out[at++] = one->prompt[0];
+    for (int64_t i = how == WITHOUT_FIRST; i < n - (how == WITHOUT_LAST); i++) out[at++] = one->prompt[i];
+    if (how == WITH_EOS) out[at++] = c->eos[0];
+    return at;
+}
+
+static int by_size(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median |d| of the short requests alone, were their prompts read so; infinite where they cannot be. */
+static ls_status measure_reading(ls_inquiry *q, reading how, double *median, ls_error *err) {
+    double list[3 * 16];
+    int64_t n = 0;
+    *median = (double)INFINITY;
+    for (int r = 0; r < 3; r++) {
+        const ls_outcomes *seen = &q->f->seen[alone[r]].outcomes;
+        int32_t ids[64];
+        ls_outcomes o = {0};
+        ls_prompt prompt = {ids, 0};
+        ls_trial trial;
+        uint64_t needs;
+        ls_status status;
+        if (seen->n != 1 || seen->of[0].n_prompt > 60 || seen->of[0].n > 16) return LS_OK;
+        prompt.n = read_as(q->config, how, &seen->of[0], ids);
+        if (prompt.n == 0) return LS_OK;
+        ls_rung_trial(q, alone[r], &trial, &needs);
+        status = ls_outcomes_create(&o, &trial, &prompt, 1, err);
+        if (status == LS_OK) {
+            o.of[0].n = seen->of[0].n;
+            memcpy(o.of[0].completion, seen->of[0].completion, (size_t)o.of[0].n * sizeof *o.of[0].completion);
+            status = ls_sweep_trainer_score(q->runner->trainer, &trial, &o, err);
+            for (int64_t i = 0; status == LS_OK && i < o.of[0].n; i++)
+                list[n++] = fabs((double)seen->of[0].logprob[i] - (double)o.of[0].scored[i]);
+        }
+        ls_outcomes_deinit(&o);
+        LS_TRY(status);
+    }
+    qsort(list, (size_t)n, sizeof *list, by_size);
+    if (n > 0) *median = list[n / 2];
+    return LS_OK;
+}
+
+static ls_status explain_readings(ls_inquiry *q, ls_error *err) {
+    static const char *const words[READINGS] = {"a begin-of-sequence token in front of the prompt",
+                                                "the prompt without its first token", "the prompt's first token twice",
+                                                "the prompt without its last token",
+                                                "an end-of-sequence token behind the prompt"};
+    double least = (double)INFINITY;
+    int best = 0;
+    for (int how = 0; how < READINGS; how++) {
+        double median;
+        LS_TRY(measure_reading(q, (reading)how, &median, err));
+        if (median < least) least = median, best = how;
+    }
+    if (least < 0.1 * q->f->floor)
+        ls_foreign_find(q->f, "other tokens than were sent", LS_RUNG_ALONE_C, 0.96,
+                        "decode reads %s: with that the median |d| is %.2g in place of %.2g", words[best], least,
+                        q->f->floor);
+    return LS_OK;
+}
+
 /* Requests alone are off as a whole, and nothing explains it: decode and prefill of one server part. */
 static ls_status decide_alone(ls_inquiry *q, bool *done, ls_error *err) {
     ls_foreign *f = q->f;
@@ -125,6 +257,12 @@ static ls_status decide_alone(ls_inquiry *q, bool *done, ls_error *err) {
         if (moves) return LS_OK;
     }
     if (f->constant) {
+        LS_TRY(explain_readings(q, err));
+        LS_TRY(explain_numbers(q, err));
+        if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) {
+            f->findings[0].settled = true;
+            return LS_OK;
+        }
         ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, 0.7,
                         "requests alone are off by a median of %.2g between decode and prompt, and nothing that was "
                         "tried takes it away",
@@ -190,6 +328,17 @@ static bool any_off(const ls_inquiry *q, ls_rung from, ls_rung to) {
     return false;
 }
 
+/* The first rung that is off with one request at a time, whose neighbours are none of chance's. */
+static ls_rung off_in_turn(const ls_inquiry *q) {
+    for (int r = LS_RUNG_LENGTHS; r < LS_RUNGS; r++) {
+        ls_trial trial;
+        uint64_t needs;
+        ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+        if (ls_rung_off(q, (ls_rung)r) && trial.levers.batch == 1 && trial.outside == 0) return (ls_rung)r;
+    }
+    return LS_RUNGS;
+}
+
 /* The first rung that is off and in which requests stand behind others. */
 static ls_rung off_behind(const ls_inquiry *q) {
     for (int r = LS_RUNG_CACHED_SAME; r <= LS_RUNG_CACHED_BATCH; r++)
@@ -201,8 +350,8 @@ static ls_rung off_behind(const ls_inquiry *q) {
 
 static void decide_company(ls_inquiry *q) {
     const bool together = any_off(q, LS_RUNG_PAIR, LS_RUNG_UNEQUAL) || ls_rung_off(q, LS_RUNG_CROWD);
-    const bool alone = ls_rung_off(q, LS_RUNG_SEQUENCE) || ls_rung_off(q, LS_RUNG_LENGTHS);
-    if (alone) {
+    const bool in_turn = ls_rung_off(q, LS_RUNG_SEQUENCE) || ls_rung_off(q, LS_RUNG_LENGTHS);
+    if (in_turn) {
         find_if(q, LS_RUNG_SEQUENCE, "stale state of a reused slot", 0.75, "one behind the other");
         return;
     }
@@ -227,7 +376,8 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
         LS_TRY(decide_kinship(q, rung, &found, err));
         decide_oddities(q);
         if (found || (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED)) return LS_OK;
-        LS_TRY(ls_foreign_repeat(q, rung, &moves, err));
+        rung = off_in_turn(q);
+        if (rung < LS_RUNGS) LS_TRY(ls_foreign_repeat(q, rung, &moves, err));
         if (moves) return LS_OK;
     }
     if (ls_rung_off(q, LS_RUNG_LENGTHS)) return ls_decide_lengths(q, err);

@@ -27,10 +27,9 @@ const char *ls_probe_text(int64_t text_i) { return texts[text_i]; }
 static const struct {
     const char *name, *owner, *generate;
     ls_answer_format generated, scored;
-} dialects[LS_DIALECTS] = {
-    {"vllm", "vllm", "/v1/completions", LS_ANSWER_VLLM, LS_ANSWER_VLLM_PROMPT},
-    {"sglang", "sglang", "/generate", LS_ANSWER_SGLANG, LS_ANSWER_SGLANG_PROMPT},
-    {"llama.cpp", "llamacpp", "/completion", LS_ANSWER_LLAMA_CPP, LS_ANSWER_LLAMA_CPP}};
+} dialects[LS_DIALECTS] = {{"vllm", "vllm", "/v1/completions", LS_ANSWER_VLLM, LS_ANSWER_VLLM_PROMPT},
+                           {"sglang", "sglang", "/generate", LS_ANSWER_SGLANG, LS_ANSWER_SGLANG_PROMPT},
+                           {"llama.cpp", "llamacpp", "/completion", LS_ANSWER_LLAMA_CPP, LS_ANSWER_LLAMA_CPP}};
 const char *ls_dialect_name(ls_dialect dialect) { return dialects[dialect].name; }
 
 /* ---- bodies ---- */
@@ -247,7 +246,8 @@ static ls_status take_sample(ls_outcome *c, const ls_record *r, int64_t most, ls
         return LS_FAIL(err, LS_ERR_UNSUPPORTED,
                        "the answers tell no token ids; this server is too old for return_token_ids or lacks it");
     if (r->n_completion > most)
-        return LS_FAIL(err, LS_ERR_FORMAT, "%" PRId64 " tokens came, %" PRId64 " were asked for", r->n_completion, most);
+        return LS_FAIL(err, LS_ERR_FORMAT, "%" PRId64 " tokens came, %" PRId64 " were asked for", r->n_completion,
+                       most);
     c->n = r->n_completion;
     c->n_hit = r->cache_hit;
     c->slot = (int32_t)r->slot;
@@ -295,8 +295,8 @@ static const char *text_of(const ls_probe_server *s, const ls_prompt *p) {
 
 static ls_status check_budget(const ls_probe_server *s, const ls_trial *trial, const ls_prompt *prompts, int64_t n,
                               ls_error *err) {
-    const int64_t per = s->dialect == LS_DIALECT_LLAMA_CPP ? 1 + trial->levers.samples * trial->max_tokens
-                                                           : 1 + trial->levers.samples;
+    const int64_t per =
+        s->dialect == LS_DIALECT_LLAMA_CPP ? 1 + trial->levers.samples * trial->max_tokens : 1 + trial->levers.samples;
     int64_t tokens = 0;
     for (int64_t i = 0; i < n; i++) {
         if (s->length_max > 0 && prompts[i].n + trial->max_tokens + 1 > s->length_max)
@@ -319,7 +319,9 @@ static ls_status add_strangers(calls *c, ls_probe_server *s, const ls_trial *tri
     for (int64_t k = 0; k < n_strangers; k++) {
         const ls_prompt *p = &prompts[k % n];
         ask a = {.ids = ids,
-                 .n = load ? LOAD_TOKENS : p->n < LOAD_TOKENS ? p->n : LOAD_TOKENS,
+                 .n = load                 ? LOAD_TOKENS
+                      : p->n < LOAD_TOKENS ? p->n
+                                           : LOAD_TOKENS,
                  .draws = &trial->sampling,
                  .samples = 1,
                  .n_new = load ? LOAD_NEW : LEAVER_NEW,
@@ -386,8 +388,8 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     for (int64_t round = 0; round < trial->rounds; round++) {
         if (round > 0 && (trial->outside & LS_OUTSIDE_RESET) && !reset_cache(s))
             return LS_FAIL(err, LS_ERR_UNSUPPORTED, "the cache cannot be emptied");
-        LS_TRY(run_round(s, trial, prompts, n_prompts, shared_salt,
-                         &out->of[round * n_prompts * trial->levers.samples], err));
+        LS_TRY(run_round(s, trial, prompts, n_prompts, shared_salt, &out->of[round * n_prompts * trial->levers.samples],
+                         err));
     }
     out->promises_nothing = true;
     return LS_OK;
@@ -491,7 +493,6 @@ static ls_status score(void *context, const ls_trial *trial, const ls_scored *li
 
 /* ---- the smallest requests ---- */
 
-
 static void print_curl(FILE *file, const ls_probe_server *s, const ask *a, bool is_last) {
     char *body = NULL;
     int64_t bytes;
@@ -528,7 +529,8 @@ static void print_repro(void *context, FILE *file, const ls_trial *trial, const 
         return;
     }
     {
-        const ask a = {.ids = prompts[0].ids, .n = prompts[0].n, .samples = 1, .n_new = 1, .scores = true, .forced = -1};
+        const ask a = {
+            .ids = prompts[0].ids, .n = prompts[0].n, .samples = 1, .n_new = 1, .scores = true, .forced = -1};
         fputs("# (the completion's ids go behind these)\n", file);
         print_curl(file, s, &a, true);
     }
@@ -538,12 +540,19 @@ static void print_repro(void *context, FILE *file, const ls_trial *trial, const 
 
 static uint64_t lever(const char *name) { return (uint64_t)1 << ls_lever_find(name); }
 
+/* Three tenths are left to the trials that tell causes apart and shrink requests. */
+static bool is_near_limit(void *context) {
+    const ls_probe_server *s = context;
+    return (s->max_requests > 0 && 10 * s->n_requests > 7 * s->max_requests) ||
+           (s->max_tokens > 0 && 10 * s->n_tokens > 7 * s->max_tokens);
+}
+
 ls_subject ls_subject_server(ls_probe_server *s) {
     ls_subject subject = {.context = s, .run = run, .is_program = true, .is_server = true};
-    subject.obeys = lever("batch");
+    subject.obeys = lever("batch") | lever("prefix"); /* a cache that cannot be kept out is on in all trials */
     if (s->dialect != LS_DIALECT_LLAMA_CPP) subject.obeys |= lever("samples") | lever("fork");
-    if (s->dialect != LS_DIALECT_SGLANG || s->can_reset) subject.obeys |= lever("prefix");
     if (s->dialect == LS_DIALECT_LLAMA_CPP && s->n_slots > 1) subject.obeys |= lever("slot-base") | lever("slots");
+    subject.is_near_limit = is_near_limit;
     subject.odd = &s->odd;
     subject.repro = print_repro;
     subject.does = LS_OUTSIDE_STAGGERED | LS_OUTSIDE_LEAVERS | LS_OUTSIDE_LOAD;
@@ -604,10 +613,11 @@ static ls_status choose_dialect(ls_probe_server *s, ls_dialect dialect, ls_error
     for (int i = 0; i < LS_DIALECTS; i++)
         if (strcmp(s->who, dialects[i].owner) == 0) s->dialect = (ls_dialect)i;
     if (s->dialect < LS_DIALECTS) return LS_OK;
-    return LS_FAIL(err, LS_ERR_UNSUPPORTED,
-                   "%s: /v1/models does not say that it is vllm, sglang, llamacpp or lockstep, but '%s'; --dialect says "
-                   "how to ask it",
-                   s->url, s->who);
+    return LS_FAIL(
+        err, LS_ERR_UNSUPPORTED,
+        "%s: /v1/models does not say that it is vllm, sglang, llamacpp or lockstep, but '%s'; --dialect says "
+        "how to ask it",
+        s->url, s->who);
 }
 
 static void ask_props(ls_probe_server *s) {
@@ -714,9 +724,10 @@ ls_status ls_probe_server_ask(ls_probe_server *s, ls_dialect dialect, ls_model_c
     if (config->vocab > 0) return LS_OK;
     if (s->text_n[0] > 0) make_pool(s);
     if (s->n_pool < 16)
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED,
-                       "%s: it takes no text and does not tell its vocabulary: --vocab N says how many ids there are, or "
-                       "--model DIR has a config.json that does",
-                       s->url);
+        return LS_FAIL(
+            err, LS_ERR_UNSUPPORTED,
+            "%s: it takes no text and does not tell its vocabulary: --vocab N says how many ids there are, or "
+            "--model DIR has a config.json that does",
+            s->url);
     return LS_OK;
 }

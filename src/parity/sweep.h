@@ -98,6 +98,7 @@ typedef struct ls_subject {
     uint64_t obeys;  /* levers, by number */
     uint32_t does;   /* set of LS_OUTSIDE_.. */
     const ls_server_oddities *odd;
+    bool (*is_near_limit)(void *context); /* what may still be sent is for trials that decide; NULL: no limit */
     /* The command lines of a trial; NULL: those of a program. */
     void (*repro)(void *context, FILE *file, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts);
 } ls_subject;
@@ -310,14 +311,14 @@ typedef struct ls_sweep_opts {
     bool story;                   /* the series over rollouts per prompt */
     void (*progress)(void *context, const char *what);
     void *progress_context;
-    double seconds; /* after which nothing new is begun with a stack that promises no bits; 0: no limit */
+    double seconds;     /* after which nothing new is begun with a stack that promises no bits; 0: no limit */
     const int32_t *ids; /* [n_ids] that prompts are made of; NULL: all of the vocabulary */
     int64_t n_ids;
-    const int32_t *text_ids;   /* of the texts of LS_OUTSIDE_TEXT, one behind the other */
-    const int64_t *text_n;     /* [n_texts] tokens of each */
+    const int32_t *text_ids; /* of the texts of LS_OUTSIDE_TEXT, one behind the other */
+    const int64_t *text_n;   /* [n_texts] tokens of each */
     int64_t n_texts;
-    double temperature;        /* of trials with a server */
-    int64_t length_max;        /* of a sequence; 0: not known */
+    double temperature; /* of trials with a server */
+    int64_t length_max; /* of a sequence; 0: not known */
 } ls_sweep_opts;
 
 typedef struct ls_sweep {

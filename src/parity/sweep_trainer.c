@@ -58,8 +58,8 @@ struct ls_sweep_trainer {
     const char *directory;
     ls_device *device;
     ls_model *model[2];
-    ls_scorer by;                /* in place of models; or without a function */
-    entry *table;                /* [1 << bits], at most half full; linear probing */
+    ls_scorer by; /* in place of models; or without a function */
+    entry *table; /* [1 << bits], at most half full; linear probing */
     int64_t bits, n_entries;
     int32_t *tokens;
     float *values;
@@ -210,7 +210,7 @@ typedef struct pending {
 } pending;
 
 static ls_status score_by_other(ls_sweep_trainer *t, const ls_trial *trial, const pending *list, int64_t n,
-                                  ls_error *err) {
+                                ls_error *err) {
     ls_scored *items = NULL;
     ls_status status;
     LS_TRY(ls_array_alloc((void **)&items, n, sizeof *items, "score items", err));
@@ -254,8 +254,8 @@ static ls_status score_version(ls_sweep_trainer *t, const ls_trial *trial, int32
         if (c->version != version || c->n == 0) continue;
         LS_TRY_DONE(join(t, c, err));
         /* Others may give the values of completions alone. */
-        LS_TRY_DONE(keep(t, condition ^ (t->by.score != NULL ? (uint64_t)c->n_prompt << 20 : 0), n, &fresh, &value[i],
-                         err));
+        LS_TRY_DONE(
+            keep(t, condition ^ (t->by.score != NULL ? (uint64_t)c->n_prompt << 20 : 0), n, &fresh, &value[i], err));
         if (fresh) list[n_pending++] = (pending){t->n_tokens - n, value[i], n, c->n_prompt};
     }
     if (n_pending > 0) LS_TRY_DONE(score_pending(t, trial, version, list, n_pending, err));

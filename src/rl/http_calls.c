@@ -237,7 +237,8 @@ ls_status ls_http_open(ls_http **out, const char *url, const char *key, double t
         snprintf(header, sizeof header, "Authorization: Bearer %s", key);
         LS_TRY_DONE(add_header(h, header, err));
     }
-    LS_TRY_DONE(ls_array_alloc((void **)&h->transfers, 2 * LS_HTTP_AT_ONCE_MAX, sizeof *h->transfers, "transfers", err));
+    LS_TRY_DONE(
+        ls_array_alloc((void **)&h->transfers, 2 * LS_HTTP_AT_ONCE_MAX, sizeof *h->transfers, "transfers", err));
     h->multi = curl_multi_init();
     if (h->multi == NULL) status = LS_FAIL(err, LS_ERR_NOMEM, "transfers");
     *out = h;
