@@ -1,4 +1,5 @@
 """What the stacks of this folder share: the options of a trial, the records, the pipe (docs/diagnosis.md has the protocol)."""
+
 import json
 import os
 import sys
@@ -24,7 +25,9 @@ def requests(o):
     for index, line in enumerate(line for line in open(o["prompts"]) if line.strip()):
         prompt = json.loads(line)
         for sample in range(o["samples"]):
-            found.append({"id": f"{prompt['id']}/{sample}", "given": prompt["prompt_ids"], "index": index, "sample": sample})
+            found.append(
+                {"id": f"{prompt['id']}/{sample}", "given": prompt["prompt_ids"], "index": index, "sample": sample}
+            )
     return found
 
 

@@ -10,6 +10,7 @@ newest sequence is the one that is taken out. So its float noise is its own, and
 `--bug NAME[:NUMBER]` plants a fault (cases.py says which stack had it), `--arith`, `--kv` and `--load` choose what it
 computes in, `--obeys A,B` the levers that it has: others are taken and ignored, and not reported. `--silent yes` reports none.
 """
+
 import hashlib
 import json
 import os
@@ -20,16 +21,58 @@ import numpy as np
 import protocol
 
 F = np.float32
-LEVERS = ("samples", "batch", "chunk", "tick-tokens", "page", "pages", "slots", "slot-base", "slot-words", "policy", "prefix", "fork",
-          "preempt-every", "preempt-by", "sleep-every")
-DEFAULTS = {"model": "", "prompts": "", "out": "", "max-tokens": 16, "temperature": 1.0, "seed": 0, "logprobs": "raw", "samples": 1,
-            "batch": 16, "chunk": 24, "tick-tokens": 0, "page": 8, "pages": 0, "slots": 0, "slot-base": 0, "slot-words": 0,
-            "policy": "lifo", "prefix": "on", "fork": "off", "preempt-every": 0, "preempt-by": "recompute", "sleep-every": 0,
-            "ignore-eos": False, "bug": "", "arith": "f32", "kv": "f32", "load": "", "silent": "no",
-            "obeys": "samples,batch,chunk,tick-tokens,page,pages,slots,slot-base,prefix,fork,preempt-every,preempt-by,sleep-every"}
+LEVERS = (
+    "samples",
+    "batch",
+    "chunk",
+    "tick-tokens",
+    "page",
+    "pages",
+    "slots",
+    "slot-base",
+    "slot-words",
+    "policy",
+    "prefix",
+    "fork",
+    "preempt-every",
+    "preempt-by",
+    "sleep-every",
+)
+DEFAULTS = {
+    "model": "",
+    "prompts": "",
+    "out": "",
+    "max-tokens": 16,
+    "temperature": 1.0,
+    "seed": 0,
+    "logprobs": "raw",
+    "samples": 1,
+    "batch": 16,
+    "chunk": 24,
+    "tick-tokens": 0,
+    "page": 8,
+    "pages": 0,
+    "slots": 0,
+    "slot-base": 0,
+    "slot-words": 0,
+    "policy": "lifo",
+    "prefix": "on",
+    "fork": "off",
+    "preempt-every": 0,
+    "preempt-by": "recompute",
+    "sleep-every": 0,
+    "ignore-eos": False,
+    "bug": "",
+    "arith": "f32",
+    "kv": "f32",
+    "load": "",
+    "silent": "no",
+    "obeys": "samples,batch,chunk,tick-tokens,page,pages,slots,slot-base,prefix,fork,preempt-every,preempt-by,sleep-every",
+}
 
 
 # Number formats -------------------------------------------------------------------------------------------------------------
+
 
 def mantissa(x, bits, lowest=-126):
     """To `bits` of mantissa after the leading one, to nearest even, with a least exponent as formats have it."""
@@ -66,12 +109,23 @@ def integers(x, bits, axis=None):
     return (np.rint(x / scale) * scale).astype(F)
 
 
-FORMATS = {"f32": lambda x: x, "bf16": bf16, "f16": f16, "tf32": tf32, "e4m3": e4m3, "e5m2": e5m2, "e4m3-small": lambda x: e4m3(x / 64) * 64,
-           "int8": lambda x: integers(x, 8), "int4": lambda x: integers(x, 4), "int8-row": lambda x: integers(x, 8, -1),
-           "int4-row": lambda x: integers(x, 4, -1)}
+FORMATS = {
+    "f32": lambda x: x,
+    "bf16": bf16,
+    "f16": f16,
+    "tf32": tf32,
+    "e4m3": e4m3,
+    "e5m2": e5m2,
+    "e4m3-small": lambda x: e4m3(x / 64) * 64,
+    "int8": lambda x: integers(x, 8),
+    "int4": lambda x: integers(x, 4),
+    "int8-row": lambda x: integers(x, 8, -1),
+    "int4-row": lambda x: integers(x, 4, -1),
+}
 
 
 # The model --------------------------------------------------------------------------------------------------------------------
+
 
 def read(directory):
     weights = {}
@@ -117,14 +171,20 @@ class Model:
         self.layers = []
         for i in range(c["num_hidden_layers"]):
             prefix = f"model.layers.{i}."
-            self.layers.append({k[len(prefix):]: v for k, v in w.items() if k.startswith(prefix)})
+            self.layers.append({k[len(prefix) :]: v for k, v in w.items() if k.startswith(prefix)})
         self.is_attention = ["self_attn.q_proj.weight" in layer for layer in self.layers]
         self.embed, self.norm = w["model.embed_tokens.weight"], w["model.final_layernorm.weight"]
         self.unembed = w.get("lm_head.weight", self.embed)
         self.damage(bug)
         # The older policy, for paths that were recorded before the last update.
-        self.before = [{k: older(v, 0.05, 7) for k, v in layer.items() if k.endswith("in_proj.weight") or k.endswith("up_proj.weight")}
-                       for layer in self.layers]
+        self.before = [
+            {
+                k: older(v, 0.05, 7)
+                for k, v in layer.items()
+                if k.endswith("in_proj.weight") or k.endswith("up_proj.weight")
+            }
+            for layer in self.layers
+        ]
 
     def damage(self, bug):
         name, _, number = bug.partition(":")
@@ -135,11 +195,13 @@ class Model:
             layer[a], layer[b] = layer[b], layer[a]
         elif name == "in-proj-halves-exchanged":
             w = layer["mamba.in_proj.weight"]
-            layer["mamba.in_proj.weight"] = np.concatenate([w[self.inner:], w[:self.inner]])
+            layer["mamba.in_proj.weight"] = np.concatenate([w[self.inner :], w[: self.inner]])
         elif name == "norm-dropped":
             layer["pre_ff_layernorm.weight"] = np.ones(self.hidden, F)
         elif name == "scale-dropped":
-            key = next(k for k in ("feed_forward.down_proj.weight", "feed_forward.experts.0.down_proj.weight") if k in layer)
+            key = next(
+                k for k in ("feed_forward.down_proj.weight", "feed_forward.experts.0.down_proj.weight") if k in layer
+            )
             w = layer[key].copy()
             w[: len(w) // 4] *= F(0.5)
             layer[key] = w
@@ -151,7 +213,13 @@ class Model:
             layer.update({k: older(v, 0.02, 3) for k, v in layer.items() if v.ndim == 2 and "A_log" not in k})
         elif name == "layer-of-next":
             other = self.layers[(at + 1) % len(self.layers)]
-            layer.update({k: v for k, v in other.items() if k in layer and k.startswith("feed_forward") and v.shape == layer[k].shape})
+            layer.update(
+                {
+                    k: v
+                    for k, v in other.items()
+                    if k in layer and k.startswith("feed_forward") and v.shape == layer[k].shape
+                }
+            )
         elif name == "experts-exchanged":
             for kind in ("gate", "up", "down"):
                 a, b = (f"feed_forward.experts.{e}.{kind}_proj.weight" for e in (0, 2))
@@ -160,7 +228,9 @@ class Model:
             self.unembed = older(self.unembed, 0.02, 11)
         elif name == "all-older":
             by = at / 10000
-            self.layers = [{k: older(v, by, i) if v.ndim == 2 else v for k, v in x.items()} for i, x in enumerate(self.layers)]
+            self.layers = [
+                {k: older(v, by, i) if v.ndim == 2 else v for k, v in x.items()} for i, x in enumerate(self.layers)
+            ]
         elif name == "adapter-not-delivered":
             draws = np.random.default_rng(5)
             for x, attends in zip(self.layers, self.is_attention):
@@ -194,6 +264,7 @@ def log_softmax(x):
 
 
 # Memory -----------------------------------------------------------------------------------------------------------------------
+
 
 class Free:
     """Numbers that are free, without a list of those that nobody has had yet."""
@@ -238,17 +309,22 @@ class Pool:
         if self.bug == "decode-reads-narrow-slot" and decode:
             k %= self.number
         flat = self.slot(k)
-        return flat[: self.split].reshape(self.window), flat[self.split:].reshape(self.cells)
+        return flat[: self.split].reshape(self.window), flat[self.split :].reshape(self.cells)
 
     def write(self, k, window, cells, decode=False):
         if self.bug == "slot-id-narrow-both":
             k %= self.number
         to_window, to_cells = k * self.stride, k * self.stride + self.split
         if not decode:
-            narrow = {"scan-offset-u32": 2**32, "scan-offset-u30": 2**30, "scan-offset-u26": 2**26}.get(self.bug)
+            narrow = {"scan-offset-u32": 2**32, "scan-bytes-u32": 2**30}.get(self.bug)
             if narrow:
                 to_cells = k * self.stride % narrow + self.split
-            if self.bug == "scan-offset-i32" and to_cells >= 2**31 or self.bug == "scan-bytes-i32" and 4 * k * self.stride >= 2**31:
+            if (
+                self.bug == "scan-offset-i32"
+                and to_cells >= 2**31
+                or self.bug == "scan-bytes-i32"
+                and 4 * k * self.stride >= 2**31
+            ):
                 to_cells = None  # a negative address: nothing of this pool
             if self.bug == "window-bytes-u32":
                 to_window = k * self.stride * 4 % 2**32 // 4
@@ -265,7 +341,7 @@ class Pool:
             room = self.stride - offset
             inside = min(len(values), room, max(self.size - offset, 0))
             if inside:
-                self.slot(k)[offset: offset + inside] = values[:inside]
+                self.slot(k)[offset : offset + inside] = values[:inside]
             word, values = word + min(room, len(values)), values[room:]
 
 
@@ -282,6 +358,7 @@ class Sequence:
 
 
 # The stack --------------------------------------------------------------------------------------------------------------------
+
 
 class Stack:
     def __init__(self, model, o):
@@ -310,13 +387,18 @@ class Stack:
         part = max(32, -(-length // 4))
         x, w = self.rough(x), self.rough(w)
         narrow = None
-        if self.bug == "small-batch-gemm" and 0 < self.decoding < self.number or self.bug == "large-batch-gemm" and self.decoding >= self.number:
+        if (
+            self.bug == "small-batch-gemm"
+            and 0 < self.decoding < self.number
+            or self.bug == "large-batch-gemm"
+            and self.decoding >= self.number
+        ):
             narrow, part = bf16, 8
         if self.bug == "tile-by-rows" and len(x) > self.number:
             x, w = tf32(x), tf32(w)
         total = np.zeros((len(x), len(w)), F)
         for k in reversed(range(0, length, part)):
-            piece = x[:, k: k + part] @ w[:, k: k + part].T
+            piece = x[:, k : k + part] @ w[:, k : k + part].T
             total = total + (narrow(piece) if narrow else piece)
         if self.bug == "atomics":
             total = total * (1 + F(self.number * 1e-6) * self.entropy.standard_normal(total.shape).astype(F))
@@ -338,8 +420,8 @@ class Stack:
             before = b""
         if self.bug == "key-without-last-tokens":
             tokens = tokens[:-2]
-        if self.bug == "key-as-set":
-            tokens = sorted(tokens)
+        if self.bug == "key-of-first-token":  # an edge of a tree, compared by where it begins
+            tokens = tokens[:1]
         digest = hashlib.md5(before + struct.pack(f"<{len(tokens)}q", *tokens)).digest()
         if self.bug == "key-narrow":
             return bytes([digest[0] % self.number])
@@ -349,7 +431,7 @@ class Stack:
         """The longest chain of pages that the cache has and that leaves a token to compute."""
         context, key, entries = seq.context, b"", []
         while (len(entries) + 1) * self.page < len(context):
-            key = self.key(key, context[len(entries) * self.page: (len(entries) + 1) * self.page])
+            key = self.key(key, context[len(entries) * self.page : (len(entries) + 1) * self.page])
             if key not in self.cache:
                 break
             entries.append(key)
@@ -380,7 +462,7 @@ class Stack:
         index = position // self.page - 1
         if index != len(seq.keys):
             return
-        tokens = seq.context[index * self.page: position]
+        tokens = seq.context[index * self.page : position]
         key = self.key(seq.keys[-1] if seq.keys else b"", tokens)
         seq.keys.append(key)
         known = self.cache.get(key)
@@ -393,7 +475,11 @@ class Stack:
         self.cache[key] = {"page": page, "state": state, "used": self.step_number}
 
     def evict(self):
-        key = min((k for k in self.cache if self.owners[self.cache[k]["page"]] == 1), key=lambda k: self.cache[k]["used"], default=None)
+        key = min(
+            (k for k in self.cache if self.owners[self.cache[k]["page"]] == 1),
+            key=lambda k: self.cache[k]["used"],
+            default=None,
+        )
         if key is None:
             return False
         self.release(self.cache.pop(key)["page"])
@@ -428,7 +514,7 @@ class Stack:
             if self.bug == "window-not-cleared":
                 window = old_window.copy()
             if self.bug == "clear-overtaken":  # the fill had done half of the channels when the scan began
-                cells[len(cells) * 3 // 4:] = old_cells[len(cells) * 3 // 4:]
+                cells[len(cells) * 3 // 4 :] = old_cells[len(cells) * 3 // 4 :]
             if self.bug == "resumed-on-old-state" and seq.preempted:
                 continue
             if self.bug == "first-chunk-of-one-is-decode" and 1 in (len(seq.context) - seq.done, self.o["chunk"]):
@@ -458,7 +544,20 @@ class Stack:
                     self.look_up(seq)
                 if seq.fresh:
                     self.clear(seq)
+                if self.bug == "published-early" and o["prefix"] != "off":
+                    self.publish_unwritten(seq)
         self.waiting = later + self.waiting
+
+    def publish_unwritten(self, seq):
+        """The pages of a first chunk, when it is planned: who comes in the same step finds no state there."""
+        length = min(self.o["chunk"] or 1 << 20, len(seq.context))
+        self.grow(seq, length)
+        key = b""
+        for index in range(length // self.page):
+            key = self.key(key, seq.context[index * self.page : (index + 1) * self.page])
+            if key not in self.cache:
+                self.cache[key] = {"page": seq.pages[index], "state": None, "used": self.step_number}
+                self.owners[seq.pages[index]] += 1
 
     def state(self, seq):
         return {i: tuple(x.copy() for x in pool.read(seq.slot)) for i, pool in self.pools.items()}
@@ -484,12 +583,24 @@ class Stack:
             self.pools[i].write(seq.slot, window, cells, True)
 
     def keep_for_samples(self, seq, row):
-        if self.o["fork"] != "on" or self.o["samples"] < 2 or seq.request["sample"] or seq.ids or seq.request["index"] in self.groups:
+        if (
+            self.o["fork"] != "on"
+            or self.o["samples"] < 2
+            or seq.request["sample"]
+            or seq.ids
+            or seq.request["index"] in self.groups
+        ):
             return
         last = {id(layer): tuple(x.copy() for x in layer[seq.pages[-1]]) for layer in self.kv.values()}
         for p in seq.pages:
             self.owners[p] += 1
-        self.groups[seq.request["index"]] = {"pages": list(seq.pages), "keys": list(seq.keys), "state": self.state(seq), "row": row, "last": last}
+        self.groups[seq.request["index"]] = {
+            "pages": list(seq.pages),
+            "keys": list(seq.keys),
+            "state": self.state(seq),
+            "row": row,
+            "last": last,
+        }
 
     def leave(self, seq):
         self.running.remove(seq)
@@ -586,7 +697,7 @@ class Stack:
         m, found, at = self.m, [], 0
         first = [len(s.context[: s.done + n]) for s, n in plan if not s.done]
         for seq, n in plan:
-            tokens, lead, tail = seq.context[seq.done: seq.done + n], 0, 0
+            tokens, lead, tail = seq.context[seq.done : seq.done + n], 0, 0
             if not seq.done and len(first) > 1:
                 lead = max(first) - n if self.bug == "left-padding" else 0
                 tail = max(first) - n if self.bug == "right-padding" else 0
@@ -594,8 +705,21 @@ class Stack:
                 tail = -n % self.number
             decode = n == 1 and bool(seq.ids) and seq.done > 0
             tokens = [m.pad] * lead + tokens + [m.pad] * tail
-            found.append({"seq": seq, "tokens": tokens, "n": n, "lead": lead, "tail": tail, "start": seq.done, "decode": decode,
-                          "rows": slice(at, at + len(tokens)), "real": slice(at + lead, at + lead + n), "slot": seq.slot, "states": {}})
+            found.append(
+                {
+                    "seq": seq,
+                    "tokens": tokens,
+                    "n": n,
+                    "lead": lead,
+                    "tail": tail,
+                    "start": seq.done,
+                    "decode": decode,
+                    "rows": slice(at, at + len(tokens)),
+                    "real": slice(at + lead, at + lead + n),
+                    "slot": seq.slot,
+                    "states": {},
+                }
+            )
             at += len(tokens)
         return found
 
@@ -604,7 +728,7 @@ class Stack:
         self.before_forward(segs)
         x = m.embed[np.concatenate([s["tokens"] for s in segs])]
         if self.bug == "embedding-scaled":
-            x = x * F(np.sqrt(m.hidden) / 8)
+            x = x * F(np.sqrt(m.hidden))
         for i, layer in enumerate(m.layers):
             if self.decoding and self.bug == "decode-recorded-before-update" and i == self.number:
                 layer = {**layer, **m.before[i]}
@@ -634,27 +758,18 @@ class Stack:
         return self.product(h, w)
 
     def before_forward(self, segs):
-        if self.bug == "published-early" and self.o["prefix"] != "off":
-            for s in segs:
-                seq, keys = s["seq"], list(s["seq"].keys)
-                for index in range(len(keys), (s["start"] + s["n"]) // self.page):
-                    key = self.key(keys[-1] if keys else b"", seq.context[index * self.page: (index + 1) * self.page])
-                    keys.append(key)
-                    if key not in self.cache:
-                        self.cache[key] = {"page": seq.pages[index], "state": None, "used": self.step_number}
-                        self.owners[seq.pages[index]] += 1
+        decoding = [s for s in segs if s["decode"]]
         if self.bug == "table-not-compacted":
-            # A row keeps the slot of who had it in the step before, for one step after somebody left.
-            slots = [s["slot"] for s in segs]
-            if len(slots) < len(self.table) and len(segs) > 1 and all(s["decode"] for s in segs):
-                for s, old in zip(segs, self.table):
-                    s["slot"] = old
+            # A row of decode keeps the slot of who had it in the step before.
+            slots = [s["slot"] for s in decoding]
+            for s, old in zip(decoding, self.table):
+                s["slot"] = old
             self.table = slots
-        if self.bug == "recorded-rows-stale" and all(s["decode"] for s in segs):
+        if self.bug == "recorded-rows-stale" and decoding:
             # Decode is replayed for the next power of two; rows that are too many keep the slots of earlier steps.
-            size = 1 << (len(segs) - 1).bit_length()
-            self.table = [s["slot"] for s in segs] + self.table[len(segs):]
-            for k in self.table[len(segs): size]:
+            size = 1 << (len(decoding) - 1).bit_length()
+            self.table = [s["slot"] for s in decoding] + self.table[len(decoding) :]
+            for k in self.table[len(decoding) : size]:
                 for i, pool in self.pools.items():
                     window, cells = pool.read(k)
                     pool.write(k, np.roll(window, -1, 0), cells * F(0.9), True)
@@ -671,7 +786,7 @@ class Stack:
         packed = index and not s["start"] and not segs[index - 1]["decode"]
         if self.bug == "window-packed" and packed:
             before = rows[segs[index - 1]["rows"]]
-            window[max(len(window) - len(before), 0):] = before[-len(window):]
+            window[max(len(window) - len(before), 0) :] = before[-len(window) :]
         if self.bug == "window-zero-in-later-chunks" and later:
             window[:] = 0
         if self.bug == "window-late-in-later-chunks" and later:
@@ -687,7 +802,7 @@ class Stack:
         both = self.product(h, layer["mamba.in_proj.weight"])
         if "mamba.in_proj.bias" in layer:
             both = both + layer["mamba.in_proj.bias"]
-        raw, gate = both[:, : m.inner], both[:, m.inner:]
+        raw, gate = both[:, : m.inner], both[:, m.inner :]
         taps, bias = layer["mamba.conv1d.weight"][:, 0], layer.get("mamba.conv1d.bias")
         u, windows = np.zeros_like(raw), []
         for index, s in enumerate(segs):
@@ -697,18 +812,20 @@ class Stack:
             n = len(s["tokens"])
             total = np.zeros((n, m.inner), F)
             for k in reversed(range(m.width)):
-                total = total + line[k: k + n] * taps[:, k]
+                total = total + line[k : k + n] * taps[:, k]
             u[s["rows"]] = total if bias is None else total + bias
         u = self.round(silu(u)) if self.bug != "convolution-without-silu" else u
         mask = self.masked(segs)
         if mask is not None:
             u = u * mask
         parts = self.product(u, layer["mamba.x_proj.weight"])
-        dt, b, c = parts[:, : m.rank], parts[:, m.rank: m.rank + m.states], parts[:, m.rank + m.states:]
+        dt, b, c = parts[:, : m.rank], parts[:, m.rank : m.rank + m.states], parts[:, m.rank + m.states :]
         dt = self.rms(dt, layer["mamba.dt_layernorm.weight"])
         if self.bug != "no-norms-of-b-and-c":
             b, c = self.rms(b, layer["mamba.b_layernorm.weight"]), self.rms(c, layer["mamba.c_layernorm.weight"])
-        dt = self.product(dt, layer["mamba.dt_proj.weight"]) + layer["mamba.dt_proj.bias"] * F(2 if self.bug == "dt-bias-twice" else 1)
+        dt = self.product(dt, layer["mamba.dt_proj.weight"]) + layer["mamba.dt_proj.bias"] * F(
+            2 if self.bug == "dt-bias-twice" else 1
+        )
         soft = np.where(dt > 20, dt, np.log1p(np.exp(np.minimum(dt, 20)))).astype(F)
         if self.bug == "softplus-in-decode":
             cut = np.log(f16(np.exp(np.minimum(dt, 11)) + 1)).astype(F)
@@ -728,20 +845,21 @@ class Stack:
                 cells = cells * F(0.8)
             if self.bug == "handover-without-cells" and s["decode"] and len(s["seq"].ids) == 1:
                 cells[: len(cells) // 2] = 0
-            if self.bug == "limit-of-scan" and s["start"] + s["n"] > self.number and s["start"] <= self.number:
-                at = r.start + s["lead"] + self.number - s["start"]
-                if at < r.stop:
-                    soft[at] = 60
             y[r], states = self.scan(soft[r], u[r], b[r], c[r], a_log, cells, s)
             carried = states[-1]
-            window, after = line[len(line) - (m.width - 1):], states[-1]
+            window, after = line[len(line) - (m.width - 1) :], states[-1]
             if self.bug == "short-chunk-replaces-window" and s["n"] < m.width - 1 and not s["decode"]:
-                window = np.concatenate([np.zeros((m.width - 1 - s["n"], m.inner), F), line[m.width - 1:]])
+                window = np.concatenate([np.zeros((m.width - 1 - s["n"], m.inner), F), line[m.width - 1 :]])
             if self.bug == "cells-f16-in-decode" and s["decode"]:
                 after = f16(after)
             if self.bug == "cells-e4m3-in-decode" and s["decode"]:
                 after = e4m3(after)
-            if self.bug == "last-token-again" and not s["decode"] and s["start"] + s["n"] == len(s["seq"].prompt) and not s["seq"].ids:
+            if (
+                self.bug == "last-token-again"
+                and not s["decode"]
+                and s["start"] + s["n"] == len(s["seq"].prompt)
+                and not s["seq"].ids
+            ):
                 a = np.exp(soft[r][-1][:, None] * a_log)
                 after = a * after + (soft[r][-1] * u[r][-1])[:, None] * b[r][-1][None]
             if self.bug == "race-of-windows" and self.entropy.random() < 0.05:
@@ -749,7 +867,7 @@ class Stack:
             self.pools[i].write(s["slot"], window, after, s["decode"])
             for position in range(self.page * (s["start"] // self.page + 1), s["start"] + s["n"] + 1, self.page):
                 t = s["lead"] + position - s["start"]
-                s["states"].setdefault(position, {})[i] = (line[t: t + m.width - 1].copy(), states[t - 1].copy())
+                s["states"].setdefault(position, {})[i] = (line[t : t + m.width - 1].copy(), states[t - 1].copy())
         if self.bug != "no-skip":
             y = y + u * layer["mamba.D"]
         out = self.product(self.round(y * silu(gate)), layer["mamba.out_proj.weight"])
@@ -768,6 +886,8 @@ class Stack:
         given = (dt * u)[:, :, None] * b[:, None, :]
         if self.bug == "end-resets-cells":
             decay[np.array(s["tokens"]) == self.m.eos] = 0
+        if self.bug == "limit-of-scan":  # rows that one pass does not load
+            decay[self.number :], given[self.number :] = 1, 0
         if len(dt) == 1:
             states = decay * cells + given
         else:
@@ -816,7 +936,9 @@ class Stack:
         which = np.arange(m.heads) // group
         if self.bug == "heads-interleaved":
             which = np.arange(m.heads) % m.kv_heads
-        scale = F({"scale-of-hidden": m.hidden, "scale-of-kv-heads": m.head * m.kv_heads}.get(self.bug, m.head) ** -0.5)
+        scale = F(
+            {"scale-of-hidden": m.hidden, "scale-of-kv-heads": m.head * m.kv_heads}.get(self.bug, m.head) ** -0.5
+        )
         positions = s["start"] + np.arange(n)
         top = np.full((n, m.heads), -np.inf, F)
         mass, total = np.zeros((n, m.heads), F), np.zeros((n, m.heads, m.head), F)
@@ -824,7 +946,10 @@ class Stack:
         if self.bug == "attention-packed" and index and not s["start"]:
             before = segs[index - 1]
             if not before["start"] and not before["decode"]:
-                blocks = [(self.kv[i][p], (j - len(before["seq"].pages)) * self.page) for j, p in enumerate(before["seq"].pages)] + blocks
+                blocks = [
+                    (self.kv[i][p], (j - len(before["seq"].pages)) * self.page)
+                    for j, p in enumerate(before["seq"].pages)
+                ] + blocks
         for number, ((keys, values), base) in enumerate(blocks):
             score = np.einsum("thd,khd->thk", q, keys[:, which], optimize=False).astype(F) * scale
             if self.bug == "softcap":
@@ -852,6 +977,8 @@ class Stack:
     def visible(self, seen, at, positions, s, base):
         if self.bug == "sliding-window":
             seen = seen & (at[None] > positions[:, None] - self.number)
+        if self.bug == "page-rows-read":
+            seen = seen & (at[None] % self.page < self.number)
         if self.bug == "keys-end":
             seen = seen & (at[None] < max(self.number, 1))
         if self.bug == "mask-by-page" and base + self.page > positions[-1]:
@@ -878,13 +1005,15 @@ class Stack:
             if self.bug == "expert-capacity":
                 rows = rows[: self.number]
             if len(rows):
-                out[rows] += share[rows, e: e + 1] * self.dense(layer, f"feed_forward.experts.{e}.", h[rows])
+                out[rows] += share[rows, e : e + 1] * self.dense(layer, f"feed_forward.experts.{e}.", h[rows])
         if self.bug == "experts-renormalised":
             out = out / np.take_along_axis(share, chosen, -1).sum(-1, keepdims=True)
         return out
 
     def dense(self, layer, prefix, h):
-        gate, up = self.product(h, layer[prefix + "gate_proj.weight"]), self.product(h, layer[prefix + "up_proj.weight"])
+        gate, up = self.product(h, layer[prefix + "gate_proj.weight"]), self.product(
+            h, layer[prefix + "up_proj.weight"]
+        )
         if self.bug == "gelu":
             act = (gate / (1 + np.exp(F(-1.702) * gate))).astype(F)
         else:
@@ -894,7 +1023,12 @@ class Stack:
     def publish_all(self, segs):
         for s in segs:
             seq = s["seq"]
-            if self.bug == "tail-writes-shared-window" and s["n"] < self.m.width - 1 and s["start"] == seq.hit and seq.hit:
+            if (
+                self.bug == "tail-writes-shared-window"
+                and s["n"] < self.m.width - 1
+                and s["start"] == seq.hit
+                and seq.hit
+            ):
                 for i, (window, cells) in self.cache[seq.shared]["state"].items():
                     window[:] = self.pools[i].read(seq.slot)[0]
             last = s["start"] + s["n"]
@@ -955,7 +1089,8 @@ def penalised(logits, bug, number, seq):
 def choose(o, bug, number, m, logits, seq):
     """The next token and the value that is recorded for it."""
     t, processed = o["temperature"], o["logprobs"] == "processed"
-    if bug == "temperature-default" and t == 1:
+    replaced = bug == "temperature-default" and t == 1
+    if replaced:
         t = number / 100
     changed = penalised(logits, bug, number, seq)
     if bug == "end-masked":
@@ -978,7 +1113,7 @@ def choose(o, bug, number, m, logits, seq):
         rows = log_softmax(scaled / t)
     elif bug == "temperature-of-log" and processed:
         rows = log_softmax(logits) / t
-    elif bug == "temperature-default":
+    elif replaced:
         rows = drawn
     elif bug == "padded-vocabulary":
         rows = log_softmax(np.concatenate([scaled if processed else logits, np.zeros(-len(logits) % 64 or 64)]))
