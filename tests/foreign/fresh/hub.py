@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Rollouts by transformers' own JambaForCausalLM, in batches that wait for each other, wrong in one way if asked.
 
-Prompts of a batch are padded on the left and masked, decode goes through transformers' cache. It has few levers: `samples`
-and `batch`; the faults that are about chunks or reuse of prompts add `chunk` or `prefix`, and `--obeys` says so. Needs torch and
-transformers; `--bug NAME[:NUMBER]` plants a fault, most of them around the model, as scripts have them.
+Prompts of a batch are padded on the left and masked, decode goes through transformers' cache. It has few levers:
+`samples` and `batch`; the faults that are about chunks or reuse of prompts add `chunk` or `prefix`, and `--obeys` says
+so. Needs torch and transformers; `--bug NAME[:NUMBER]` plants a fault, most of them around the model, as scripts have
+them.
 """
+
+import copy
 import os
 import sys
 
@@ -17,9 +20,24 @@ try:
 except ImportError as problem:
     sys.exit(f"hub.py: {problem}")
 
-DEFAULTS = {"model": "", "prompts": "", "out": "", "max-tokens": 16, "temperature": 1.0, "seed": 0, "logprobs": "raw", "samples": 1,
-            "batch": 16, "chunk": 0, "prefix": "off", "ignore-eos": False, "bug": "", "dtype-of-model": "float32", "attention": "sdpa",
-            "obeys": "samples,batch"}
+DEFAULTS = {
+    "model": "",
+    "prompts": "",
+    "out": "",
+    "max-tokens": 16,
+    "temperature": 1.0,
+    "seed": 0,
+    "logprobs": "raw",
+    "samples": 1,
+    "batch": 16,
+    "chunk": 0,
+    "prefix": "off",
+    "ignore-eos": False,
+    "bug": "",
+    "dtype-of-model": "float32",
+    "attention": "sdpa",
+    "obeys": "samples,batch",
+}
 
 
 def rounded(module, name):
@@ -37,8 +55,9 @@ def load(o):
     bug, _, number = o["bug"].partition(":")
     if bug == "eps":
         config.rms_norm_eps = 10.0 ** -int(number)
-    model = JambaForCausalLM.from_pretrained(o["model"], config=config, dtype=getattr(torch, o["dtype-of-model"]),
-                                             attn_implementation=o["attention"]).eval()
+    model = JambaForCausalLM.from_pretrained(
+        o["model"], config=config, dtype=getattr(torch, o["dtype-of-model"]), attn_implementation=o["attention"]
+    ).eval()
     layers = model.model.layers
     layer = layers[int(number or 0) % len(layers)]
     if bug == "weights-f16":
@@ -68,7 +87,9 @@ def load(o):
                 x.self_attn.scaling = 1 / x.self_attn.head_dim
     elif bug == "dropout":
         for x in layers:
-            x.feed_forward.register_forward_hook(lambda _, __, out: torch.nn.functional.dropout(out, int(number) / 100))
+            x.feed_forward.register_forward_hook(
+                lambda _, __, out: torch.nn.functional.dropout(out, int(number) / 100)
+            )
     return model
 
 
@@ -79,7 +100,12 @@ class Hub:
         self.model = load(o)
         c = self.model.config
         eos = c.eos_token_id
-        self.bos, self.pad, self.eos, self.vocab = c.bos_token_id, c.pad_token_id, eos[0] if isinstance(eos, list) else eos, c.vocab_size
+        self.bos, self.pad, self.eos, self.vocab = (
+            c.bos_token_id,
+            c.pad_token_id,
+            eos[0] if isinstance(eos, list) else eos,
+            c.vocab_size,
+        )
         if self.bug == "pad-is-end":
             self.pad = self.eos
         self.kept, self.by_length, self.last = None, {}, None
@@ -98,8 +124,13 @@ class Hub:
         """The logits after each prompt, the mask so far and the cache."""
         longest = max(map(len, prompts))
         right = self.bug == "padded-on-the-right"
-        cells = [p + [self.pad] * (longest - len(p)) if right else [self.pad] * (longest - len(p)) + p for p in prompts]
-        masks = [[1] * len(p) + [0] * (longest - len(p)) if right else [0] * (longest - len(p)) + [1] * len(p) for p in prompts]
+        cells = [
+            p + [self.pad] * (longest - len(p)) if right else [self.pad] * (longest - len(p)) + p for p in prompts
+        ]
+        masks = [
+            [1] * len(p) + [0] * (longest - len(p)) if right else [0] * (longest - len(p)) + [1] * len(p)
+            for p in prompts
+        ]
         ids, mask = torch.tensor(cells), torch.tensor(masks)
         if self.bug == "padding-not-masked":
             mask = torch.ones_like(mask)
@@ -115,37 +146,47 @@ class Hub:
             cache, skip = reused
             logits = None
             for t in range(skip, longest):
-                logits = self.forward(ids[:, t: t + 1], mask[:, : t + 1], cache).logits
+                logits = self.forward(ids[:, t : t + 1], mask[:, : t + 1], cache).logits
             return logits[:, -1], mask, cache
         chunk = o["chunk"] or longest
         for at in range(0, longest, chunk):
-            logits = self.forward(ids[:, at: at + chunk], mask[:, : mask.shape[1] - longest + at + chunk], cache).logits
+            logits = self.forward(
+                ids[:, at : at + chunk], mask[:, : mask.shape[1] - longest + at + chunk], cache
+            ).logits
         if right:
             where = torch.tensor([len(p) - 1 for p in prompts])
             logits = logits[torch.arange(len(prompts)), where]
         else:
             logits = logits[:, -1]
-        if self.bug == "states-not-sorted-back":  # sorted by length for the prefill, and back without the recurrent states
+        if (
+            self.bug == "states-not-sorted-back"
+        ):  # sorted by length for the prefill, and back without the recurrent states
             order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
             for x in self.states(cache):
-                x.conv_states = {k: v[order].clone() for k, v in x.conv_states.items()} if isinstance(x.conv_states, dict) else [
-                    v if v is None else v[order].clone() for v in x.conv_states]
-                x.recurrent_states = {k: v[order].clone() for k, v in x.recurrent_states.items()} if isinstance(x.recurrent_states, dict) \
+                x.conv_states = (
+                    {k: v[order].clone() for k, v in x.conv_states.items()}
+                    if isinstance(x.conv_states, dict)
+                    else [v if v is None else v[order].clone() for v in x.conv_states]
+                )
+                x.recurrent_states = (
+                    {k: v[order].clone() for k, v in x.recurrent_states.items()}
+                    if isinstance(x.recurrent_states, dict)
                     else [v if v is None else v[order].clone() for v in x.recurrent_states]
+                )
         return logits, mask, cache
 
     def reuse(self, prompts, o):
-        """A cache that is taken for that of the beginning of this prompt, and how many tokens it is believed to hold."""
+        """A cache that is taken for that of this prompt's beginning, and how many tokens it is believed to hold."""
         if o["prefix"] == "off" or len(prompts) != 1:
             return None
         prompt = prompts[0]
         if self.bug == "cache-by-length" and len(prompt) > 1:
             key = (len(prompt), tuple(prompt[:2]))
             if key in self.by_length:
-                return copy_of(self.by_length[key]), len(prompt) - 1
+                return copy.deepcopy(self.by_length[key]), len(prompt) - 1
             cache = DynamicCache(config=self.model.config)
             self.forward(torch.tensor([prompt[:-1]]), None, cache)
-            self.by_length[key] = copy_of(cache)
+            self.by_length[key] = copy.deepcopy(cache)
             return cache, len(prompt) - 1
         if self.bug == "crop-leaves-states" and self.last is not None:
             tokens, cache = self.last
@@ -154,7 +195,7 @@ class Hub:
                 same += 1
             if same < 4:
                 return None
-            cache = copy_of(cache)
+            cache = copy.deepcopy(cache)
             for x in cache.layers:
                 if hasattr(x, "keys") and x.keys is not None:
                     x.keys, x.values = x.keys[..., :same, :], x.values[..., :same, :]
@@ -165,7 +206,7 @@ class Hub:
     def run(self, requests, o):
         torch.manual_seed(int.from_bytes(os.urandom(6), "little") if self.bug == "dropout" else 0)
         for begin in range(0, len(requests), o["batch"]):
-            batch = requests[begin: begin + o["batch"]]
+            batch = requests[begin : begin + o["batch"]]
             prompts = [self.prompt(r["given"]) for r in batch]
             logits, mask, cache = self.prefill(prompts, o)
             for r, p in zip(batch, prompts):
@@ -176,7 +217,12 @@ class Hub:
                     break
                 mask = torch.cat([mask, torch.ones(len(batch), 1, dtype=mask.dtype)], 1)
                 if self.bug == "window-of-context":
-                    logits = torch.stack([self.model(input_ids=torch.tensor([r["context"][-self.number:]])).logits[0, -1] for r in batch])
+                    logits = torch.stack(
+                        [
+                            self.model(input_ids=torch.tensor([r["context"][-self.number :]])).logits[0, -1]
+                            for r in batch
+                        ]
+                    )
                     continue
                 if self.bug == "autocast-in-decode":
                     with torch.autocast("cpu", torch.bfloat16):
@@ -190,7 +236,7 @@ class Hub:
         if self.bug == "begin-doubled":
             return [self.bos] + ids
         if self.bug == "window-of-context":
-            return ids[-self.number:]
+            return ids[-self.number :]
         if self.bug == "end-of-turn-appended":
             return ids + [self.eos]
         return list(ids)
@@ -200,14 +246,20 @@ class Hub:
         if self.bug == "repetition-of-config":
             seen = torch.tensor(sorted(set(r["context"])))
             logits = logits.clone()
-            logits[seen] = torch.where(logits[seen] > 0, logits[seen] / (self.number / 100), logits[seen] * (self.number / 100))
+            logits[seen] = torch.where(
+                logits[seen] > 0, logits[seen] / (self.number / 100), logits[seen] * (self.number / 100)
+            )
         scaled = logits / t
         if self.bug == "top-k-of-config":
             scaled = torch.where(scaled < scaled.topk(self.number).values[-1], -torch.inf, scaled)
         drawn = scaled.log_softmax(-1)
         generator = torch.Generator().manual_seed(hash((o["seed"], r["index"], r["sample"], len(r["ids"]))) % 2**62)
         place = torch.rand((), generator=generator, dtype=torch.float64)
-        token = min(int(torch.searchsorted(drawn.exp().cumsum(0), place)), self.vocab - 1) if o["temperature"] else int(drawn.argmax())
+        token = (
+            min(int(torch.searchsorted(drawn.exp().cumsum(0), place)), self.vocab - 1)
+            if o["temperature"]
+            else int(drawn.argmax())
+        )
         rows = drawn if o["logprobs"] == "processed" or self.bug == "top-k-of-config" else logits.log_softmax(-1)
         if self.bug == "temperature-not-mirrored":
             rows = logits.log_softmax(-1)
@@ -219,11 +271,6 @@ class Hub:
         r["context"].append(token)
         r["lp"].append(float(rows[token]))
         return token
-
-
-def copy_of(cache):
-    import copy
-    return copy.deepcopy(cache)
 
 
 hubs = {}

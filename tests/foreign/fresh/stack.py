@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """A serving stack for Jamba in numpy, of another make than ../engine.py, wrong in one way if asked.
 
-Every forward takes the tokens of all sequences as one list of rows: chunks of prompts and single tokens of decode side by
-side. Dense products are split along K and added from the last part to the first, the scan of a chunk is a tree of pairs,
-attention goes page by page with a running maximum. State lies in pools by slot and in pages; the prefix cache has one entry
-for each full page of tokens, named by the chain of pages before it; slots and pages come back last in, first out; the
-newest sequence is the one that is taken out. So its float noise is its own, and follows who shares a forward.
+Every forward takes the tokens of all sequences as one list of rows: chunks of prompts and single tokens of decode side
+by side. Dense products are split along K and added from the last part to the first, the scan of a chunk is a tree of
+pairs, attention goes page by page with a running maximum. State lies in pools by slot and in pages; the prefix cache
+has one entry for each full page of tokens, named by the chain of pages before it; slots and pages come back last in,
+first out; the newest sequence is the one that is taken out. So its float noise is its own, and follows who shares a
+forward.
 
-`--bug NAME[:NUMBER]` plants a fault (cases.py says which stack had it), `--arith`, `--kv` and `--load` choose what it
-computes in, `--obeys A,B` the levers that it has: others are taken and ignored, and not reported. `--silent yes` reports none.
+`--bug NAME[:NUMBER]` plants a fault (fresh_cases.py says which stack had it), `--arith`, `--kv` and `--load` choose
+what it computes in, `--obeys A,B` the levers that it has: others are taken and ignored, and not reported. `--silent
+yes` reports none.
 """
 
 import hashlib
@@ -67,11 +69,12 @@ DEFAULTS = {
     "kv": "f32",
     "load": "",
     "silent": "no",
-    "obeys": "samples,batch,chunk,tick-tokens,page,pages,slots,slot-base,prefix,fork,preempt-every,preempt-by,sleep-every",
+    "obeys": "samples,batch,chunk,tick-tokens,page,pages,slots,slot-base,prefix,fork,preempt-every,preempt-by,"
+    "sleep-every",
 }
 
 
-# Number formats -------------------------------------------------------------------------------------------------------------
+# Number formats
 
 
 def mantissa(x, bits, lowest=-126):
@@ -124,7 +127,7 @@ FORMATS = {
 }
 
 
-# The model --------------------------------------------------------------------------------------------------------------------
+# The model
 
 
 def read(directory):
@@ -176,7 +179,7 @@ class Model:
         self.embed, self.norm = w["model.embed_tokens.weight"], w["model.final_layernorm.weight"]
         self.unembed = w.get("lm_head.weight", self.embed)
         self.damage(bug)
-        # The older policy, for paths that were recorded before the last update.
+        # The older policy, for paths recorded before the last update.
         self.before = [
             {
                 k: older(v, 0.05, 7)
@@ -263,7 +266,7 @@ def log_softmax(x):
     return x - top - np.log(np.exp(x - top).sum(-1, keepdims=True))
 
 
-# Memory -----------------------------------------------------------------------------------------------------------------------
+# Memory
 
 
 class Free:
@@ -357,7 +360,7 @@ class Sequence:
         return self.prompt + self.ids
 
 
-# The stack --------------------------------------------------------------------------------------------------------------------
+# The stack
 
 
 class Stack:
