@@ -670,7 +670,17 @@ static ls_status decide_cache(ls_inquiry *q) {
     if (off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS)) return LS_OK; /* it needs no cache */
     if (off(q, LS_RUNG_CROWD) || off(q, LS_RUNG_MANY)) return LS_OK;
     if (off_between(q, LS_RUNG_CHUNK1, LS_RUNG_CHUNK16)) return LS_OK; /* a cache cuts prompts, too */
-    if (same)
+    /* Entries that were right when they were new: keys that take one prompt for another do so the first time. */
+    const bool aged = rounds && !others && !same && !stranger &&
+                      portion(f->seen[LS_RUNG_CACHED_SHARED].n_sequences_off,
+                              f->seen[LS_RUNG_CACHED_SHARED].n_sequences) < 0.35 &&
+                      off(q, LS_RUNG_CACHED_ROUNDS) && !first_times_off(f, &f->seen[LS_RUNG_CACHED_ROUNDS]);
+    if (aged)
+        ls_foreign_find(f, "prefix cache returns old entries", LS_RUNG_CACHED_ROUNDS, 0.92,
+                        "a prompt is right the first time and when it comes again at once; with ten others in between "
+                        "%" PRId64 " of %" PRId64 " are off",
+                        f->seen[LS_RUNG_CACHED_ROUNDS].n_sequences_off, f->seen[LS_RUNG_CACHED_ROUNDS].n_sequences);
+    else if (same)
         ls_foreign_find(f, "prefix snapshot at the wrong token", LS_RUNG_CACHED_SAME, 0.93,
                         "one prompt again and again: %" PRId64 " of %" PRId64 " are off with the cache",
                         f->seen[LS_RUNG_CACHED_SAME].n_sequences_off, f->seen[LS_RUNG_CACHED_SAME].n_sequences);
