@@ -117,7 +117,7 @@ typedef struct ls_foreign {
     int64_t n_findings;
     const char *rival; /* another cause that fits as well as the first, so that none is named; or NULL */
     double strength;   /* of the suspect's rounding: its floor as a share of what bf16 activations do; 0: not known */
-    double bf16_size;  /* median abs d that bf16 activations would make; 0: not known */
+    double bf16_size;  /* median abs d that bf16 weights, activations and keys would make; 0: not known */
     ls_explanation before, best[LS_EXPLANATIONS_KEPT]; /* of requests alone */
     int64_t n_best;
     char no_reference[LS_NOTE_BYTES]; /* why there is no third opinion; "" when there is */
@@ -208,6 +208,18 @@ void ls_foreign_find(ls_foreign *f, const char *cause, ls_rung rung, double conf
 ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err);
 /* The same of a server, whose trials share one process and whose levers are others. */
 ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
+/* Whether a request needs another one in front of it: so many of a rung's that are off, each alone in its process. */
+ls_status ls_foreign_off_alone(ls_inquiry *q, ls_rung rung, int64_t most, int64_t *n_tried, int64_t *n_off,
+                               ls_error *err);
+/* Whether a length from which on requests are off is another one with other pages. */
+typedef enum ls_moves { LS_MOVES_UNKNOWN = 0, LS_STAYS, LS_MOVES } ls_moves;
+ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_moves *out, ls_error *err);
+/* How far a rung's requests that are off move when every second of its requests has another text of the same length;
+ * n_off of them are off at all. slots: 0: the rung's. */
+ls_status ls_foreign_others_matter(ls_inquiry *q, ls_rung rung, int64_t slots, double *content, int64_t *n_off,
+                                   ls_error *err);
+/* Whether a request is off for what the one in front of it has in common with it: pairs, one at a time. */
+ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *found, ls_error *err);
 /* Rules that both have. */
 ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_batch(ls_inquiry *q, ls_error *err);

@@ -39,6 +39,7 @@ typedef enum recipe {
     WITHOUT_EOS,
     OF_LIKELIEST,
     OF_OTHER_ID, /* token + k */
+    AT_LEAST,    /* that of the k-th likeliest */
     REPETITION,  /* of all tokens seen */
     REPETITION_OF_COMPLETION,
     PRESENCE, /* of tokens of the completion */
@@ -176,15 +177,15 @@ static double record(const explainer *x, const text *t, const double *rows, int6
         case TIMES: return h.x * logprob(row, vocab, token, temperature);
         case TOP_K:
             keep_from(w, row, vocab, kth_largest(w, row, vocab, h.k));
-            return logprob(w, vocab, token, temperature);
+            return logprob(w, vocab, token, h.x > 0.0 ? h.x : temperature);
         case TOP_P:
             keep_from(w, row, vocab, nucleus(w, row, vocab, h.x, h.k ? x->temperature : 1.0));
-            return logprob(w, vocab, token, temperature);
+            return logprob(w, vocab, token, h.k == 2 ? x->temperature : temperature);
         case MIN_P: {
             double most = row[0];
             for (int64_t j = 1; j < vocab; j++) most = row[j] > most ? row[j] : most;
             keep_from(w, row, vocab, most + x->temperature * log(h.x));
-            return logprob(w, vocab, token, temperature);
+            return logprob(w, vocab, token, h.k ? x->temperature : temperature);
         }
         case WITHOUT_EOS:
             memcpy(w, row, (size_t)vocab * sizeof *w);
@@ -196,6 +197,9 @@ static double record(const explainer *x, const text *t, const double *rows, int6
                 if (row[j] > row[best]) best = j;
             return logprob(row, vocab, best, temperature);
         }
+        case AT_LEAST:
+            return fmax(logprob(row, vocab, token, temperature),
+                        kth_largest(w, row, vocab, h.k) / temperature - log_of_sum(row, vocab, temperature));
         case OF_OTHER_ID: return logprob(row, vocab, (int32_t)(((int64_t)token + h.k + vocab) % vocab), temperature);
         case REPETITION:
         case REPETITION_OF_COMPLETION:
@@ -332,7 +336,14 @@ static void try_records(explainer *x) {
     for (int64_t k = 1; k < vocab; k = k < 128 ? k + 1 : k + k / 8)
         try_recipe(x, (how){TOP_K, 0.0, k}, "top-k or top-p on one side only", "renormalised over the %lld likeliest",
                    (long long)k);
-    for (int k = 0; k < 2; k++)
+    /* The same where what is recorded is what was drawn from. */
+    for (int64_t k = 1; t != x->record_temperature && t > 0.0 && k < vocab; k = k < 128 ? k + 1 : k + k / 8)
+        try_recipe(x, (how){TOP_K, t, k}, "top-k or top-p on one side only",
+                   "renormalised over the %lld likeliest at the temperature of sampling", (long long)k);
+    for (double p = 0.01; t != x->record_temperature && t > 0.0 && p < 0.6; p += 0.01)
+        try_recipe(x, (how){MIN_P, p, 1}, "top-k or top-p on one side only",
+                   "renormalised over those above %.2g of the largest at the temperature of sampling", p);
+    for (int k = 0; k < (t != x->record_temperature && t > 0.0 ? 3 : 2); k++)
         for (double p = 0.995; p > 0.3; p -= p > 0.95 ? 0.005 : 0.01)
             try_recipe(x, (how){TOP_P, p, k}, "top-k or top-p on one side only",
                        "renormalised over the likeliest of total probability %.3g", p);
@@ -342,6 +353,9 @@ static void try_records(explainer *x) {
     try_recipe(x, (how){WITHOUT_EOS, 0.0, 0}, "end of sequence masked",
                "renormalised without the end-of-sequence token");
     try_recipe(x, (how){OF_LIKELIEST, 0.0, 0}, "records of other tokens", "each record is the likeliest token's");
+    for (int64_t k = 2; k < vocab; k = k < 64 ? k + 1 : k + k / 8)
+        try_recipe(x, (how){AT_LEAST, 0.0, k}, "records of other tokens",
+                   "tokens beyond the %lld likeliest have the last of these' record", (long long)k);
     for (int64_t k = -2; k <= 2; k++)
         if (k != 0)
             try_recipe(x, (how){OF_OTHER_ID, 0.0, k}, "records of other tokens", "each record is that of id %+lld",
@@ -544,8 +558,8 @@ static ls_status try_formulas(explainer *x, ls_error *err) {
         {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 1}, bits8, "keys and values are int8, by head", false},
         {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 2}, bits8, "keys and values are int8, by token", false},
         {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 3}, bits8, "keys and values are int8, by 32", false},
-        {{.layer = -1, .activations = LS_ROUND_BF16}, "activations in low precision", "activations are bf16", false},
-        {{.layer = -1, .activations = LS_ROUND_F16}, "activations in low precision", "activations are f16", false},
+        {{.layer = -1, .activations = LS_ROUND_BF16}, "activations in low precision", "activations are bf16", true},
+        {{.layer = -1, .activations = LS_ROUND_F16}, "activations in low precision", "activations are f16", true},
         {{.layer = -1, .norm_eps = 1e-5}, other, "norms add 1e-5", false},
         {{.layer = -1, .norm_eps = 1e-8}, other, "norms add 1e-8", false},
         {{.layer = -1, .norm_eps = 1e-3}, other, "norms add 1e-3", false},
@@ -605,9 +619,9 @@ static ls_status try_handover(explainer *x, ls_error *err) {
     return LS_OK;
 }
 
-/* How much bf16 activations would change these records, as a measure of what is ordinary there. */
+/* How much a stack that is bf16 throughout would change these records, as a measure of what is ordinary there. */
 static ls_status measure_bf16(explainer *x, ls_error *err) {
-    const ls_edit e = {.layer = -1, .activations = LS_ROUND_BF16};
+    const ls_edit e = {.layer = -1, .activations = LS_ROUND_BF16, .weights = LS_WEIGHTS_BF16, .keys = LS_ROUND_BF16};
     ls_explanation size;
     begin(x);
     for (int64_t t = 0; t < x->n_texts; t++) {

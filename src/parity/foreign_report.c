@@ -48,7 +48,8 @@ static void print_floor(FILE *file, const ls_foreign *f) {
             f->floor, f->floor_tokens, f->floor_q90, f->floor_max);
     fprintf(file, "limit: a token is off from |d| %.2g on\n", f->limit);
     if (f->repeat >= 0.0) fprintf(file, "the same request twice: %.2g at most\n", f->repeat);
-    if (f->bf16_size > 0.0) fprintf(file, "bf16 activations would make a median of %.2g\n", f->bf16_size);
+    if (f->bf16_size > 0.0)
+        fprintf(file, "bf16 weights, activations and keys would make a median of %.2g\n", f->bf16_size);
     if (f->no_reference[0] != '\0')
         fprintf(file, "explanations of the records alone were tried, none of the model: %s\n", f->no_reference);
     for (int64_t i = 0; i < f->n_best; i++)

@@ -32,7 +32,7 @@ static int64_t fresh_length(kinship *k) {
 }
 
 /* Two requests, one behind the other; is the second one off? */
-static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, kinship *k, ls_error *err) {
+static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, bool cached, kinship *k, ls_error *err) {
     ls_requests *r = calloc(1, sizeof *r);
     int32_t ids[LONGEST];
     const int64_t n = fresh_length(k), n_first = how == UNRELATED ? fresh_length(k) : n, own = 5000 + 2 * text;
@@ -49,13 +49,14 @@ static ls_status try_pair(ls_inquiry *q, relation how, int64_t text, kinship *k,
     LS_TRY_DONE(ls_requests_add(r, ids, n_first, err));
     for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, own, i);
     LS_TRY_DONE(ls_requests_add(r, ids, n, err));
-    ls_rung_trial(q, LS_RUNG_CACHED_SHARED, &trial, &needs);
+    ls_rung_trial(q, cached ? LS_RUNG_CACHED_SHARED : LS_RUNG_SEQUENCE, &trial, &needs);
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &seen, err));
     if (seen.outcomes.n == 2) {
         k->n[how]++;
         k->off[how] += ls_sequence_off(q->f, &seen.outcomes.of[1]);
         /* A server that remembers shows it to those that it has not seen yet: the pair itself is what shows it. */
-        if (how != UNRELATED && ls_sequence_off(q->f, &seen.outcomes.of[1]) && q->runner->sweep->n_repro == 0)
+        if (q->f->is_server && how != UNRELATED && ls_sequence_off(q->f, &seen.outcomes.of[1]) &&
+            q->runner->sweep->n_repro == 0)
             LS_TRY_DONE(ls_foreign_keep_repro(q, r->of, r->n, &trial, err));
     }
 done:
@@ -68,13 +69,13 @@ done:
 static bool mostly(const kinship *k, relation how) { return k->n[how] >= 2 && 2 * k->off[how] > k->n[how]; }
 
 /* What a request in front of another one does to it. *found: it was that, and is found. */
-static ls_status decide_kinship(ls_inquiry *q, ls_rung rung, bool *found, ls_error *err) {
+ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *found, ls_error *err) {
     kinship k = {.next_length = FIRST_LENGTH};
     char which[160] = "";
     bool other = false;
     *found = false;
     for (int how = 0; how < RELATIONS; how++)
-        for (int64_t i = 0; i < PAIRS; i++) LS_TRY(try_pair(q, (relation)how, PAIRS * how + i, &k, err));
+        for (int64_t i = 0; i < PAIRS; i++) LS_TRY(try_pair(q, (relation)how, PAIRS * how + i, cached, &k, err));
     for (int how = LIKE_LENGTH; how < SAME; how++) {
         if (!mostly(&k, (relation)how)) continue;
         snprintf(which + strlen(which), sizeof which - strlen(which), "%s%s", which[0] != '\0' ? ", " : "",
@@ -83,7 +84,7 @@ static ls_status decide_kinship(ls_inquiry *q, ls_rung rung, bool *found, ls_err
     }
     /* Not for what the two have in common, where the unrelated are off as well. */
     if (k.off[UNRELATED] > 0 || (!other && !mostly(&k, SAME))) {
-        ls_foreign_drop_repro(q);
+        if (q->f->is_server) ls_foreign_drop_repro(q);
         return LS_OK;
     }
     if (other) {
@@ -373,7 +374,7 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     if (found) return LS_OK;
     rung = off_behind(q);
     if (rung < LS_RUNGS) {
-        LS_TRY(decide_kinship(q, rung, &found, err));
+        LS_TRY(ls_decide_kinship(q, rung, true, &found, err));
         decide_oddities(q);
         if (found || (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED)) return LS_OK;
         rung = off_in_turn(q);

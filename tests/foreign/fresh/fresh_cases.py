@@ -181,7 +181,7 @@ CASES = [
     case("preempt", "swap-without-cells", D),
     case("preempt", "swap-without-window", N),
     case("preempt", "resumed-on-old-state", MOE),
-    case("preempt", "sleep-loses-state", D),
+    case("preempt", "sleep-loses-state", D, None, (), FAMILIES["preempt"] + ("memory given back is not restored",)),
     case("preempt", "swap-in-half", SORT),
     case("preempt", "resumed-on-old-state", SORT, None, MUTE),
     # Not repeatable. Atomics, races, dropout left on.
