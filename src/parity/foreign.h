@@ -81,6 +81,7 @@ typedef struct ls_seen {
     double abs_median, abs_max; /* of finite d */
     bool spread;                /* no token stands out, all are off a little: the median is above the floor */
     int64_t first_off;          /* sequence; -1 */
+    double seconds;             /* that the trial took */
 } ls_seen;
 
 typedef struct ls_finding {
@@ -227,6 +228,8 @@ ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_failures(ls_inquiry *q, ls_error *err);
 /* Runs a rung that is off a second time and says whether its values move by themselves, which is then found. */
 ls_status ls_foreign_repeat(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err);
+/* It did not answer in time, and at the pace of other trials it could not have: nothing is known of it. */
+bool ls_foreign_is_slow(ls_inquiry *q, ls_rung rung);
 bool ls_rung_off(const ls_inquiry *q, ls_rung rung); /* with values that say so */
 /* The answers are about other tokens than were sent: nothing else says anything then. */
 bool ls_probe_is_odd(const ls_inquiry *q);

@@ -857,6 +857,11 @@ ls_status ls_decide_failures(ls_inquiry *q, ls_error *err) {
         ls_trial trial;
         uint64_t needs;
         if (s->look != LS_LOOK_OFF || s->outcomes.n > 0) continue;
+        if (ls_foreign_is_slow(q, (ls_rung)r)) {
+            s->look = LS_LOOK_UNTRIED;
+            s->n_failed = 0;
+            continue;
+        }
         ls_rung_trial(q, (ls_rung)r, &trial, &needs);
         if (f->is_server) needs = 0;
         LS_TRY(ls_foreign_try(q, &trial, needs, q->requests[r].of, q->requests[r].n, &again, err));

@@ -28,6 +28,29 @@ ls_status ls_foreign_off_alone(ls_inquiry *q, ls_rung rung, int64_t most, int64_
     return LS_OK;
 }
 
+/* Tokens that a rung's trial puts through the model. */
+static double work_of(ls_inquiry *q, ls_rung rung) {
+    double tokens = 0.0;
+    ls_trial trial;
+    uint64_t needs;
+    ls_rung_trial(q, rung, &trial, &needs);
+    for (int64_t i = 0; i < q->requests[rung].n; i++)
+        tokens += (double)trial.levers.samples * (double)(q->requests[rung].of[i].n + trial.max_tokens);
+    return tokens * (double)trial.rounds;
+}
+
+bool ls_foreign_is_slow(ls_inquiry *q, ls_rung rung) {
+    const char *after = strstr(q->f->seen[rung].note, " after ");
+    const double limit = after != NULL ? atof(after + 7) : 0.0;
+    double pace = 0.0; /* seconds a token */
+    if (limit <= 0.0) return false;
+    for (int r = 0; r < LS_RUNGS; r++) {
+        const ls_seen *s = &q->f->seen[r];
+        if (s->outcomes.n > 0 && work_of(q, (ls_rung)r) >= 64.0) pace = fmax(pace, s->seconds / work_of(q, (ls_rung)r));
+    }
+    return pace * work_of(q, rung) > 0.2 * limit;
+}
+
 /* A prompt of n tokens with pages of `page`; is it off? *told: the suspect says that it obeyed. */
 static ls_status try_page(ls_inquiry *q, int64_t n, int64_t page, bool *off, bool *told, ls_error *err) {
     const int64_t lever = ls_lever_find("page");
