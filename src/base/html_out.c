@@ -63,6 +63,18 @@ void ls_html_bytes(FILE *file, const char *text, int64_t bytes) {
 
 void ls_html_text(FILE *file, const char *text) { ls_html_bytes(file, text, (int64_t)strlen(text)); }
 
+void ls_html_cause(FILE *file, const char *name, const char *text, const char *look) {
+    fputs("<p><b>", file);
+    ls_html_text(file, name);
+    fputs("</b></p>", file);
+    if (text == NULL) return;
+    fputs("<p>", file);
+    ls_html_text(file, text);
+    fputs(".</p><p>Look at: ", file);
+    ls_html_text(file, look);
+    fputs(".</p>", file);
+}
+
 /* ---- the frame of a chart ---- */
 
 typedef struct frame {

@@ -14,6 +14,9 @@ void ls_html_end(FILE *file);
 void ls_html_bytes(FILE *file, const char *text, int64_t bytes);
 void ls_html_text(FILE *file, const char *text); /* NUL-terminated */
 
+/* What a diagnosis says, to stand in a box: the name, and for a cause a sentence on it and where to look; or NULL. */
+void ls_html_cause(FILE *file, const char *name, const char *text, const char *look);
+
 typedef enum ls_chart_kind { LS_CHART_BARS = 0, LS_CHART_POINTS } ls_chart_kind;
 
 /* A row of bars or points. */

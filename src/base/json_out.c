@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/utf8.h"
 
 void ls_json_init(ls_json_out *json, FILE *file) {
@@ -154,4 +155,18 @@ void ls_json_null(ls_json_out *json, const char *key) {
 
 void ls_json_newline(ls_json_out *json) {
     if (json->file != NULL) fputc('\n', json->file);
+}
+
+ls_status ls_json_save(const char *path, ls_json_fill fill, const void *context, ls_error *err) {
+    ls_output *output = NULL;
+    ls_json_out json;
+    ls_status status;
+    LS_TRY(ls_output_open(&output, path, err));
+    ls_json_init(&json, ls_output_stream(output));
+    LS_TRY_DONE(fill(&json, context, err));
+    status = ls_output_commit(output, err);
+    output = NULL;
+done:
+    ls_output_abandon(output);
+    return status;
 }

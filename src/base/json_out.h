@@ -47,6 +47,10 @@ void ls_json_raw(ls_json_out *json, const char *key, const char *text);
 void ls_json_null(ls_json_out *json, const char *key);
 void ls_json_newline(ls_json_out *json);
 
+/* A file that is written whole or not at all: `fill` writes what is in it. */
+typedef ls_status (*ls_json_fill)(ls_json_out *json, const void *context, ls_error *err);
+ls_status ls_json_save(const char *path, ls_json_fill fill, const void *context, ls_error *err);
+
 #define LS_DOUBLE_TEXT_MAX 32
 /* The shortest text that reads back as this finite value. */
 void ls_double_text(char text[LS_DOUBLE_TEXT_MAX], double value);

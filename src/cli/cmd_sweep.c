@@ -255,7 +255,7 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
     for (int64_t i = 0; i < job->n_prompts; i++)
         prompts[i] = (ls_prompt){job->prompts[i].prompt_ids, job->prompts[i].n_prompt};
     opts.prompts = prompts;
-    LS_TRY_DONE(o->trainer != NULL ? ls_sweep_trainer_create_program(&trainer, &scorer, err)
+    LS_TRY_DONE(o->trainer != NULL ? ls_sweep_trainer_create_by(&trainer, ls_scorer_program(&scorer), err)
                                    : ls_sweep_trainer_create(&trainer, o->run.model, job->device, err));
     engine.trainer = trainer;
     subject = o->suspect != NULL ? ls_subject_program(&program) : ls_subject_engine(&engine);

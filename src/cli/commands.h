@@ -34,6 +34,7 @@ int ls_cmd_score(int argc, char **argv);
 int ls_cmd_check(int argc, char **argv);
 int ls_cmd_compare(int argc, char **argv);
 int ls_cmd_sweep(int argc, char **argv);
+int ls_cmd_probe(int argc, char **argv);
 int ls_cmd_correct(int argc, char **argv);
 int ls_cmd_audit(int argc, char **argv);
 int ls_cmd_report(int argc, char **argv);

@@ -29,6 +29,7 @@ static const command commands[] = {
     {"check", ls_cmd_check, "generate, score and compare: exit 0 only if every bit agrees"},
     {"compare", ls_cmd_compare, "two log-probability records: measures, exact-equal share, worst tokens"},
     {"sweep", ls_cmd_sweep, "move levers one at a time and name the cause of a mismatch"},
+    {"probe", ls_cmd_probe, "a server against itself: what it records, and its values of the same tokens as a prompt"},
     {"correct", ls_cmd_correct, "what a mismatch correction does to the tokens of another trainer's dump"},
     {"audit", ls_cmd_audit, "32-bit indices that wrap on their way to an address, in compiled kernels"},
     {"report", ls_cmd_report, "the records of a training run as one HTML page"},

@@ -14,6 +14,8 @@
 #define LIMIT_LEAST 5e-5
 /* Below this and without structure it is what two orders of sums in float32 or one in bf16 make. */
 #define ROUNDING_MOST 0.1
+/* Correlation above which one record is the other at another temperature. */
+#define FOLLOWS 0.85
 
 typedef struct study {
     ls_compare_causes *out;
@@ -109,9 +111,10 @@ static void try_scale(study *x) {
              x->median);
 }
 
-/* A line through (t, r): its slope, and the share of the variance of d it takes away. */
-static void line_of(const study *x, double *slope, double *share, double *mean) {
-    double st = 0.0, sd = 0.0, stt = 0.0, std = 0.0, sdd = 0.0;
+/* A line through (t, r): its slope, the share of the variance of d it takes away, and how far r follows t at all, -1
+ * to 1. */
+static void line_of(const study *x, double *slope, double *share, double *mean, double *follows) {
+    double st = 0.0, sd = 0.0, stt = 0.0, std = 0.0, sdd = 0.0, str, srr;
     const double n = (double)x->n;
     for (int64_t i = 0; i < x->n; i++) {
         const double t = x->p[i].t, d = t - x->p[i].r;
@@ -121,15 +124,18 @@ static void line_of(const study *x, double *slope, double *share, double *mean) 
     *mean = sd / n;
     *slope = stt > 0.0 ? 1.0 - std / stt : 1.0;
     *share = stt > 0.0 && sdd > 0.0 ? std * std / (stt * sdd) : 0.0;
+    str = stt - std;
+    srr = stt - 2.0 * std + sdd;
+    *follows = stt > 0.0 && srr > 0.0 ? str / sqrt(stt * srr) : 0.0;
 }
 
 /* Another temperature makes likely tokens likelier or less likely and the unlikely ones the other way; a cut and
  * renormalised distribution makes all of them likelier. */
 static void try_sampling(study *x) {
-    double slope, share, mean, cut = 0.0;
+    double slope, share, mean, follows, cut = 0.0;
     int64_t above = 0, tail = 0;
     if (x->n < 48) return;
-    line_of(x, &slope, &share, &mean);
+    line_of(x, &slope, &share, &mean, &follows);
     for (int64_t i = 0; i < x->n; i++) {
         above += x->p[i].r - x->p[i].t > x->out->floor;
         tail += x->p[i].t - x->p[i].r > fmax(x->out->limit, 1e-3);
@@ -143,7 +149,8 @@ static void try_sampling(study *x) {
              "A is above B nearly everywhere and below it for %" PRId64 " of %" PRId64
              " tokens: as if renormalised over %.3g of the probability",
              tail, x->n, exp(-cut));
-    if (fabs(slope - 1.0) > 0.03 && share > 0.08 && share < 0.97) /* a whole line is a factor */
+    /* Values that have nothing to do with each other have a line as well; a whole line is a factor. */
+    if (fabs(slope - 1.0) > 0.03 && share > 0.08 && share < 0.97 && follows > FOLLOWS)
         find(x, "temperature on one side only",
              "where the record is taken: in front of or behind the division by the temperature", 0.6 + 0.4 * share,
              "A grows %.3g times as fast as B, which takes away %.0f %% of the difference: "

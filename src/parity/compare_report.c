@@ -133,16 +133,8 @@ void ls_comparison_html(FILE *file, const ls_comparison *c, const char *name_a, 
     size_t bytes = 0;
     FILE *text;
     ls_html_begin(file, "Two records compared");
-    fprintf(file, "<div class=\"box%s\"><p><b>", c->n_different > 0 && !k->rounding ? "" : " good");
-    ls_html_text(file, verdict(c));
-    fputs("</b></p>", file);
-    if (named != NULL) {
-        fputs("<p>", file);
-        ls_html_text(file, named->evidence);
-        fputs(".</p><p>Look at: ", file);
-        ls_html_text(file, named->look);
-        fputs(".</p>", file);
-    }
+    fprintf(file, "<div class=\"box%s\">", c->n_different > 0 && !k->rounding ? "" : " good");
+    ls_html_cause(file, verdict(c), named != NULL ? named->evidence : NULL, named != NULL ? named->look : NULL);
     fputs("</div>\n", file);
     if (k->n > 0) fputs("<h2>Causes</h2>\n<table><tr><th>confidence</th><th>cause</th><th>seen</th></tr>\n", file);
     for (int64_t i = 0; i < k->n; i++) {

@@ -54,6 +54,15 @@ typedef enum ls_rung {
     LS_RUNG_RECOMPUTE,
     LS_RUNG_SWAP,
     LS_RUNG_SLEEP,
+    LS_RUNG_TOP_K, /* from here to TEXT: of servers alone */
+    LS_RUNG_TOP_P,
+    LS_RUNG_GREEDY,
+    LS_RUNG_STAGGERED,
+    LS_RUNG_LEAVERS,
+    LS_RUNG_LOAD,
+    LS_RUNG_CACHED_RESET,
+    LS_RUNG_LONG,
+    LS_RUNG_TEXT,
     LS_RUNG_CROWD,
     LS_RUNG_MANY,
     LS_RUNG_CACHED_MANY,
@@ -72,6 +81,7 @@ typedef struct ls_seen {
     double abs_median, abs_max; /* of finite d */
     bool spread;                /* no token stands out, all are off a little: the median is above the floor */
     int64_t first_off;          /* sequence; -1 */
+    double seconds;             /* that the trial took */
 } ls_seen;
 
 typedef struct ls_finding {
@@ -91,6 +101,7 @@ typedef struct ls_explanation {
     char what[120];
     const char *cause;  /* its family; NULL: nothing is changed */
     bool harmless;      /* a source of rounding, no fault */
+    bool fitted;        /* with a number that was made to fit: it must leave less */
     double median, q90; /* abs d under it */
 } ls_explanation;
 
@@ -101,12 +112,13 @@ typedef struct ls_foreign {
     double floor, floor_q90, floor_max, limit; /* abs d */
     double repeat;                             /* largest abs difference of two equal trials; -1: not compared */
     int64_t floor_tokens;
-    bool constant;                        /* requests alone are off as a whole */
+    bool constant; /* requests alone are off as a whole */
+    bool is_server;
     ls_finding findings[LS_FINDINGS_MAX]; /* best first */
     int64_t n_findings;
     const char *rival; /* another cause that fits as well as the first, so that none is named; or NULL */
     double strength;   /* of the suspect's rounding: its floor as a share of what bf16 activations do; 0: not known */
-    double bf16_size;  /* median abs d that bf16 activations would make; 0: not known */
+    double bf16_size;  /* median abs d that bf16 weights, activations and keys would make; 0: not known */
     ls_explanation before, best[LS_EXPLANATIONS_KEPT]; /* of requests alone */
     int64_t n_best;
     char no_reference[LS_NOTE_BYTES]; /* why there is no third opinion; "" when there is */
@@ -116,6 +128,7 @@ typedef struct ls_foreign {
     bool out_of_time;
 } ls_foreign;
 
+bool ls_rung_is_of_servers(ls_rung rung);
 const char *ls_rung_name(ls_rung rung);
 const char *ls_rung_text(ls_rung rung);
 const char *ls_look_name(ls_look look);
@@ -155,6 +168,8 @@ typedef struct ls_inquiry {
 
 /* Lays out the requests and settings of a rung. Needs: the levers it is about, by bit of their number. */
 ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err);
+/* Why a server cannot be tried on it, or NULL. */
+const char *ls_rung_refused(const ls_inquiry *q, ls_rung rung);
 void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *needs);
 ls_status ls_requests_add(ls_requests *out, const int32_t *ids, int64_t n, ls_error *err);
 /* Token `i` of an endless text without special tokens, other for each `text`. */
@@ -192,6 +207,36 @@ void ls_foreign_find(ls_foreign *f, const char *cause, ls_rung rung, double conf
     __attribute__((format(printf, 5, 6)));
 /* Runs what causes rest on again beside its control, with other texts, and makes their confidence of it. */
 ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err);
+/* The same of a server, whose trials share one process and whose levers are others. */
+ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
+/* Whether a request needs another one in front of it: so many of a rung's that are off, each alone in its process. */
+ls_status ls_foreign_off_alone(ls_inquiry *q, ls_rung rung, int64_t most, int64_t *n_tried, int64_t *n_off,
+                               ls_error *err);
+/* Whether a length from which on requests are off is another one with other pages. */
+typedef enum ls_moves { LS_MOVES_UNKNOWN = 0, LS_STAYS, LS_MOVES } ls_moves;
+ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_moves *out, ls_error *err);
+/* How far a rung's requests that are off move when every second of its requests has another text of the same length;
+ * n_off of them are off at all. slots: 0: the rung's. */
+ls_status ls_foreign_others_matter(ls_inquiry *q, ls_rung rung, int64_t slots, double *content, int64_t *n_off,
+                                   ls_error *err);
+/* Whether a request is off for what the one in front of it has in common with it: pairs, one at a time. */
+ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *found, ls_error *err);
+/* Rules that both have. */
+ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err);
+ls_status ls_decide_batch(ls_inquiry *q, ls_error *err);
+ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err);
+ls_status ls_decide_failures(ls_inquiry *q, ls_error *err);
+/* Runs a rung that is off a second time and says whether its values move by themselves, which is then found. */
+ls_status ls_foreign_repeat(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err);
+/* It did not answer in time, and at the pace of other trials it could not have: nothing is known of it. */
+bool ls_foreign_is_slow(ls_inquiry *q, ls_rung rung);
+bool ls_rung_off(const ls_inquiry *q, ls_rung rung); /* with values that say so */
+/* The answers are about other tokens than were sent: nothing else says anything then. */
+bool ls_probe_is_odd(const ls_inquiry *q);
+/* Copies the smallest requests into the sweep; gives them up again. */
+ls_status ls_foreign_keep_repro(ls_inquiry *q, const ls_prompt *prompts, int64_t n, const ls_trial *trial,
+                                ls_error *err);
+void ls_foreign_drop_repro(ls_inquiry *q);
 /* What was seen, as causes. Runs further trials where two causes look alike. */
 ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err);
 ls_status ls_foreign_repro(ls_inquiry *q, ls_error *err);

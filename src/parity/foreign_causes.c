@@ -122,9 +122,10 @@ void ls_foreign_find(ls_foreign *f, const char *cause, ls_rung rung, double conf
 }
 
 /* Values are off. A trial without an answer says nothing of any, but of the failure itself (decide_failures). */
-static bool off(const ls_inquiry *q, ls_rung r) {
+bool ls_rung_off(const ls_inquiry *q, ls_rung r) {
     return q->f->seen[r].look == LS_LOOK_OFF && q->f->seen[r].outcomes.n > 0;
 }
+static bool off(const ls_inquiry *q, ls_rung r) { return ls_rung_off(q, r); }
 static bool clean(const ls_inquiry *q, ls_rung r) { return q->f->seen[r].look == LS_LOOK_CLEAN; }
 
 static bool off_between(const ls_inquiry *q, int from, int to) {
@@ -136,8 +137,8 @@ static bool off_between(const ls_inquiry *q, int from, int to) {
 /* ---- trials that tell causes apart ---- */
 
 static ls_status add_plain(ls_inquiry *q, ls_requests *r, int64_t text, int64_t n, ls_error *err) {
-    int32_t ids[512];
-    LS_ASSERT(n <= 512, "%lld tokens", (long long)n);
+    int32_t ids[1088];
+    LS_ASSERT(n <= 1088, "%lld tokens", (long long)n);
     for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, text, i);
     return ls_requests_add(r, ids, n, err);
 }
@@ -259,7 +260,7 @@ static ls_status explain_rung(ls_inquiry *q, ls_rung rung, const char *only, dou
 }
 
 /* Runs a rung that is off a second time: values that move by themselves are no evidence of anything else. */
-static ls_status repeat_rung(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err) {
+ls_status ls_foreign_repeat(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err) {
     ls_seen again;
     ls_trial trial;
     uint64_t needs;
@@ -359,11 +360,29 @@ static bool near_block(int64_t length) {
     return length > 16 && (length % 16 == 0 || length % 16 == 1);
 }
 
-static ls_status lengths_off(ls_inquiry *q, ls_error *err) {
+/* Prompts that are filled up to a multiple of so many tokens: those that need no filling are right. 0: none. */
+static int64_t bucket_of(const ls_inquiry *q, const ls_seen *seen) {
+    for (int64_t b = 64; b >= 4; b /= 2) {
+        int64_t full = 0, full_off = 0, filled = 0, filled_off = 0;
+        for (int64_t s = 0; s < seen->outcomes.n; s++) {
+            const ls_outcome *c = &seen->outcomes.of[s];
+            const bool is_full = c->n_prompt % b == 0, is_off = ls_sequence_off(q->f, c);
+            full += is_full;
+            full_off += is_full && is_off;
+            filled += !is_full;
+            filled_off += !is_full && is_off;
+        }
+        if (full >= 3 && full_off == 0 && 10 * filled_off >= 9 * filled) return b;
+    }
+    return 0;
+}
+
+ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_seen *seen = &f->seen[LS_RUNG_LENGTHS];
     parting p, small, large;
-    int64_t value = -1;
+    ls_moves page = LS_MOVES_UNKNOWN;
+    int64_t value = -1, bucket;
     bool found;
     part_tokens(q, seen, &p);
     if (p.behind_eos && p.n_behind_eos > 0) {
@@ -381,6 +400,13 @@ static ls_status lengths_off(ls_inquiry *q, ls_error *err) {
     /* Decoded tokens alone. */
     if (p.first_tokens_off == 0 && p.later_off > 0) {
         LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "state lost between prefill and decode", 0.95, &found, err));
+        if (!found && (bucket = bucket_of(q, seen)) > 0) {
+            ls_foreign_find(f, "padding leaks into the state", LS_RUNG_LENGTHS, 0.9,
+                            "decoded tokens are right behind prompts whose length is a multiple of %" PRId64
+                            " and off behind others",
+                            bucket);
+            return LS_OK;
+        }
         if (!found && portion(p.later_off, p.later) > 0.5)
             ls_foreign_find(f, "other arithmetic in decode", LS_RUNG_LENGTHS, 0.85,
                             "first tokens of completions are within rounding, %" PRId64 " of %" PRId64
@@ -411,17 +437,21 @@ static ls_status lengths_off(ls_inquiry *q, ls_error *err) {
         LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "other tokens than were sent", 0.96, &found, err));
         if (found) return LS_OK;
         LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "positions or scale of attention", 0.9, &found, err));
+        if (!found) LS_TRY(ls_foreign_page_moves(q, value, &page, err));
         if (value <= 2 && !found)
             ls_foreign_find(f, "positions or scale of attention", LS_RUNG_LENGTHS, 0.6,
                             "a prompt of one token is right, longer ones are not");
-        else if (near_block(value))
-            ls_foreign_find(f,
-                            portion(p.beyond_off, p.beyond) > 0.9 && !near_block(value) ? "wrong from a length on"
-                                                                                        : "page size matters",
-                            LS_RUNG_LENGTHS, 0.82, "off from a context of %" PRId64 " on: a border of blocks of 16",
+        else if (page == LS_MOVES)
+            ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.93,
+                            "off from a context of %" PRId64 " on, and with other pages from another one", value);
+        else if (near_block(value) && page == LS_MOVES_UNKNOWN)
+            ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.75,
+                            "off from a context of %" PRId64
+                            " on: a border of blocks of 16, but pages are not said to be obeyed",
                             value);
         else
-            ls_foreign_find(f, "wrong from a length on", LS_RUNG_LENGTHS, 0.9,
+            ls_foreign_find(f, "wrong from a length on", LS_RUNG_LENGTHS,
+                            portion(p.beyond_off, p.beyond) > 0.5 ? 0.9 : 0.75,
                             "contexts below %" PRId64 " are within rounding; %" PRId64 " of %" PRId64
                             " tokens from there on are off",
                             value, p.beyond_off, p.beyond);
@@ -443,11 +473,12 @@ static ls_status decide_alone(ls_inquiry *q, ls_error *err) {
                             f->repeat);
             return LS_OK;
         }
-        if (f->bf16_size > 0.0 && f->floor < 2.0 * f->bf16_size) {
+        if (f->bf16_size > 0.0 && f->floor < 3.0 * f->bf16_size) {
             f->constant = false; /* as large as bf16 makes it, and nothing says that it is more */
             return LS_OK;
         }
-        ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, 0.85,
+        /* Weights, formulas, heads, keys and records that are wrong in a way that was not tried all look like this. */
+        ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, 0.75,
                         "requests alone are off by a median of %.2g, and no explanation that was tried takes it away",
                         f->floor);
         return LS_OK;
@@ -460,9 +491,9 @@ static ls_status decide_alone(ls_inquiry *q, ls_error *err) {
     }
     for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
         if (off(q, alone[i]) && f->seen[alone[i]].outcomes.n > 0 && !moves)
-            LS_TRY(repeat_rung(q, alone[i], &moves, err));
+            LS_TRY(ls_foreign_repeat(q, alone[i], &moves, err));
     if (moves) return LS_OK;
-    if (off(q, LS_RUNG_LENGTHS)) return lengths_off(q, err);
+    if (off(q, LS_RUNG_LENGTHS)) return ls_decide_lengths(q, err);
     for (size_t i = 0; i < 4; i++) {
         parting p;
         if (!off(q, alone[i])) continue;
@@ -484,6 +515,13 @@ static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_seen *s = &f->seen[LS_RUNG_SEQUENCE], *single = &f->seen[LS_RUNG_SINGLE];
     int64_t value;
+    bool found = false;
+    /* Requests of other lengths in one process are right, and fresh slots do not help: what is in front must have
+     * something in common, which is a cache that nobody asked for. */
+    if (off(q, LS_RUNG_SEQUENCE) && off(q, LS_RUNG_FRESH) && clean(q, LS_RUNG_LENGTHS)) {
+        LS_TRY(ls_decide_kinship(q, LS_RUNG_SEQUENCE, false, &found, err));
+        if (found) return LS_OK;
+    }
     if (off(q, LS_RUNG_SEQUENCE) && s->first_off > 0) {
         ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_SEQUENCE, clean(q, LS_RUNG_FRESH) ? 0.97 : 0.87,
                         "one at a time, the first request is within rounding and %" PRId64 " of %" PRId64 " are not%s",
@@ -531,7 +569,7 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
     static const int64_t sizes[6] = {1, 2, 3, 5, 8, 16};
     ls_foreign *f = q->f;
     const int64_t window = q->config->d_conv - 1;
-    int64_t largest = 0, least = 0, value;
+    int64_t largest = 0, least = 0, value, n_tried, n_off;
     ls_rung rung = LS_RUNG_CHUNK1;
     int32_t lost = 0;
     for (int i = 0; i < 6; i++) {
@@ -540,6 +578,13 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
         largest = sizes[i];
     }
     if (largest == 0 || off(q, LS_RUNG_LENGTHS)) return LS_OK;
+    LS_TRY(ls_foreign_off_alone(q, rung, 2, &n_tried, &n_off, err));
+    if (n_tried == 2 && n_off == 0) {
+        ls_foreign_find(f, "stale state of a reused slot", rung, 0.93,
+                        "%s: %" PRId64 " of %" PRId64 " are off, and right when each is alone in its process",
+                        ls_rung_name(rung), f->seen[rung].n_sequences_off, f->seen[rung].n_sequences);
+        return LS_OK;
+    }
     if (largest < window && largest > 0) {
         ls_foreign_find(f, "convolution window lost in short chunks", rung, least > 1 || largest > 1 ? 0.93 : 0.82,
                         "chunks of %" PRId64 " tokens are off, those of %" PRId64 " and more are not", largest, window);
@@ -590,7 +635,7 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status decide_batch(ls_inquiry *q, ls_error *err) {
+ls_status ls_decide_batch(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const bool equal = off(q, LS_RUNG_PAIR) || off(q, LS_RUNG_BATCH) || off(q, LS_RUNG_CROWD);
     ls_rung rung = off(q, LS_RUNG_PAIR)    ? LS_RUNG_PAIR
@@ -603,6 +648,16 @@ static ls_status decide_batch(ls_inquiry *q, ls_error *err) {
     if (off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS)) return LS_OK; /* not the company's doing */
     if (f->seen[rung].n_failed > 0 && f->seen[rung].outcomes.n == 0) return LS_OK;
     if (!equal) {
+        double content;
+        int64_t n_off;
+        LS_TRY(ls_foreign_others_matter(q, rung, 0, &content, &n_off, err));
+        if (content > f->limit) { /* padding is the same whatever the others hold */
+            ls_foreign_find(f, "another sequence's state is read", rung, 0.9,
+                            "four at a time of unequal lengths; with other texts of the same lengths beside it a "
+                            "request moves by %.2g",
+                            content);
+            return LS_OK;
+        }
         ls_foreign_find(f, "padding leaks into the state", rung, 0.93,
                         "four at a time of unequal lengths: %" PRId64 " of %" PRId64
                         " are off; of equal length none is",
@@ -640,7 +695,8 @@ static ls_status decide_batch(ls_inquiry *q, ls_error *err) {
             ls_foreign_find(f, "another sequence's state is read", rung, 0.92,
                             "with other neighbours of the same lengths a request's records move by %.2g", c.content);
     } else {
-        ls_foreign_find(f, "order of sums follows the batch", rung, 0.92,
+        /* A kernel that is chosen by the rows computes all of them: one request alone that is off is another thing. */
+        ls_foreign_find(f, "order of sums follows the batch", rung, c.off_first && c.off_last ? 0.92 : 0.7,
                         "off with %" PRId64 " at once, and it does not matter what the others hold (%.2g)",
                         value > 1 ? value : n, c.content);
     }
@@ -669,7 +725,17 @@ static ls_status decide_cache(ls_inquiry *q) {
     if (off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS)) return LS_OK; /* it needs no cache */
     if (off(q, LS_RUNG_CROWD) || off(q, LS_RUNG_MANY)) return LS_OK;
     if (off_between(q, LS_RUNG_CHUNK1, LS_RUNG_CHUNK16)) return LS_OK; /* a cache cuts prompts, too */
-    if (same)
+    /* Entries that were right when they were new: keys that take one prompt for another do so the first time. */
+    const bool aged =
+        rounds && !others && !same && !stranger &&
+        portion(f->seen[LS_RUNG_CACHED_SHARED].n_sequences_off, f->seen[LS_RUNG_CACHED_SHARED].n_sequences) < 0.35 &&
+        off(q, LS_RUNG_CACHED_ROUNDS) && !first_times_off(f, &f->seen[LS_RUNG_CACHED_ROUNDS]);
+    if (aged)
+        ls_foreign_find(f, "prefix cache returns old entries", LS_RUNG_CACHED_ROUNDS, 0.92,
+                        "a prompt is right the first time and when it comes again at once; with ten others in between "
+                        "%" PRId64 " of %" PRId64 " are off",
+                        f->seen[LS_RUNG_CACHED_ROUNDS].n_sequences_off, f->seen[LS_RUNG_CACHED_ROUNDS].n_sequences);
+    else if (same)
         ls_foreign_find(f, "prefix snapshot at the wrong token", LS_RUNG_CACHED_SAME, 0.93,
                         "one prompt again and again: %" PRId64 " of %" PRId64 " are off with the cache",
                         f->seen[LS_RUNG_CACHED_SAME].n_sequences_off, f->seen[LS_RUNG_CACHED_SAME].n_sequences);
@@ -712,7 +778,7 @@ static ls_status decide_records(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status decide_tokens(ls_inquiry *q, ls_error *err) {
+ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool found;
     if (off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_FRESH)) return LS_OK;
@@ -736,12 +802,37 @@ static ls_status decide_tokens(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
-static void decide_rest(ls_inquiry *q) {
+/* Only many requests that come and go show it: what the slot held before, or what others hold now. */
+static ls_status decide_many(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    const ls_seen *s = &f->seen[LS_RUNG_MANY];
+    const bool obeys = s->outcomes.tells_levers && (s->outcomes.levers >> ls_lever_find("slots") & 1);
+    double content, apart_content;
+    int64_t n_off, apart_off;
+    LS_TRY(ls_foreign_others_matter(q, LS_RUNG_MANY, 0, &content, &n_off, err));
+    LS_TRY(ls_foreign_others_matter(q, LS_RUNG_MANY, 96, &apart_content, &apart_off, err));
+    if (obeys && apart_off == 0)
+        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_MANY, 0.9,
+                        "16 at a time in 16 slots: %" PRId64 " of %" PRId64 " are off, and none in 96 slots", n_off,
+                        s->n_sequences);
+    else if (apart_content > f->limit)
+        ls_foreign_find(f, "another sequence's state is read", LS_RUNG_MANY, obeys ? 0.9 : 0.75,
+                        "16 at a time, no slot used twice: with other texts beside it a request moves by %.2g",
+                        apart_content);
+    else
+        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_MANY, 0.7,
+                        "16 at a time in 16 slots: %" PRId64 " of %" PRId64
+                        " are off; small batches and slots in turn are not",
+                        s->n_sequences_off, s->n_sequences);
+    return LS_OK;
+}
+
+static ls_status decide_rest(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const bool batch = off(q, LS_RUNG_PAIR) || off(q, LS_RUNG_BATCH) || off(q, LS_RUNG_UNEQUAL);
     const bool stale =
         off(q, LS_RUNG_SEQUENCE) || off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_CROWD);
-    if (stale || batch) return;
+    if (stale || batch) return LS_OK;
     if (!off(q, LS_RUNG_LENGTHS) && (off(q, LS_RUNG_PAGE4) || off(q, LS_RUNG_PAGE64)))
         ls_foreign_find(f, "page size matters", off(q, LS_RUNG_PAGE4) ? LS_RUNG_PAGE4 : LS_RUNG_PAGE64, 0.93,
                         "pages of %d tokens are off, those of 16 are not", off(q, LS_RUNG_PAGE4) ? 4 : 64);
@@ -755,22 +846,24 @@ static void decide_rest(ls_inquiry *q) {
         ls_foreign_find(f, "swapped sequences come back wrong", LS_RUNG_SWAP, 0.93, "off when swapped out");
     else if (off(q, LS_RUNG_SLEEP))
         ls_foreign_find(f, "memory given back is not restored", LS_RUNG_SLEEP, 0.9, "off when memory is given back");
-    if (f->n_findings == 0 && off(q, LS_RUNG_MANY))
-        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_MANY, 0.8,
-                        "16 at a time in 16 slots: %" PRId64 " of %" PRId64
-                        " are off; small batches and slots in turn are not",
-                        f->seen[LS_RUNG_MANY].n_sequences_off, f->seen[LS_RUNG_MANY].n_sequences);
+    return f->n_findings == 0 && off(q, LS_RUNG_MANY) ? decide_many(q, err) : LS_OK;
 }
 
 /* A trial without an answer is run again: a machine that had other work to do is no fault. */
-static ls_status decide_failures(ls_inquiry *q, ls_error *err) {
+ls_status ls_decide_failures(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     for (int r = 0; r < LS_RUNGS; r++) {
         ls_seen *s = &f->seen[r], again;
         ls_trial trial;
         uint64_t needs;
         if (s->look != LS_LOOK_OFF || s->outcomes.n > 0) continue;
+        if (ls_foreign_is_slow(q, (ls_rung)r)) {
+            s->look = LS_LOOK_UNTRIED;
+            s->n_failed = 0;
+            continue;
+        }
         ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+        if (f->is_server) needs = 0;
         LS_TRY(ls_foreign_try(q, &trial, needs, q->requests[r].of, q->requests[r].n, &again, err));
         if (again.look == LS_LOOK_OFF && again.outcomes.n == 0) {
             ls_foreign_find(f, "ends without an answer", (ls_rung)r, f->n_findings == 0 ? 0.9 : 0.5, "%s, twice: %s",
@@ -791,16 +884,16 @@ ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err) {
     if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) return LS_OK;
     for (int r = LS_RUNG_SEQUENCE; r < LS_RUNGS && !moves; r++)
         if (off(q, (ls_rung)r) && f->seen[r].outcomes.n > 0) {
-            LS_TRY(repeat_rung(q, (ls_rung)r, &moves, err));
+            LS_TRY(ls_foreign_repeat(q, (ls_rung)r, &moves, err));
             break; /* one is enough: races show everywhere */
         }
     if (moves) return LS_OK;
     LS_TRY(decide_slots(q, err));
     LS_TRY(decide_chunks(q, err));
-    LS_TRY(decide_batch(q, err));
+    LS_TRY(ls_decide_batch(q, err));
     LS_TRY(decide_cache(q));
     LS_TRY(decide_records(q, err));
-    LS_TRY(decide_tokens(q, err));
-    decide_rest(q);
-    return decide_failures(q, err);
+    LS_TRY(ls_decide_tokens(q, err));
+    LS_TRY(decide_rest(q, err));
+    return ls_decide_failures(q, err);
 }

@@ -23,8 +23,8 @@
 typedef struct text {
     int32_t *tokens; /* [n], prompt and completion */
     int64_t n, n_prompt, n_recorded;
-    const float *recorded;
-    double *rows; /* [n][V] */
+    const float *recorded, *scored; /* [n_recorded] the suspect's and the trainer's */
+    double *rows;                   /* [n][V]; NULL without a reference */
 } text;
 
 /* How a record is made from logits. */
@@ -39,6 +39,7 @@ typedef enum recipe {
     WITHOUT_EOS,
     OF_LIKELIEST,
     OF_OTHER_ID, /* token + k */
+    AT_LEAST,    /* that of the k-th likeliest */
     REPETITION,  /* of all tokens seen */
     REPETITION_OF_COMPLETION,
     PRESENCE, /* of tokens of the completion */
@@ -143,13 +144,28 @@ static double penalised(const explainer *x, const text *t, int64_t i, const doub
     return logprob(w, vocab, t->tokens[to], x->record_temperature);
 }
 
+/* The same from the trainer's values alone. */
+static double record_of_values(const explainer *x, const text *t, int64_t i, how h) {
+    const double value = (double)t->scored[i];
+    switch (h.kind) {
+        case PLAIN: return value;
+        case SHIFTED: return i - h.k < 0 || i - h.k >= t->n_recorded ? (double)NAN : (double)t->scored[i - h.k];
+        case TIMES: return h.x * value;
+        case DIVIDED: return value / x->temperature;
+        case LOGPROBS_ROUNDED: return ls_rounded(value, (ls_rounding)h.k);
+        case DECIMALS: return rint(value * pow(10.0, (double)h.k)) / pow(10.0, (double)h.k);
+        default: return (double)NAN; /* it takes the logits */
+    }
+}
+
 /* What would be recorded for completion token i of t, whose logits are rows; NaN where it cannot be told. */
 static double record(const explainer *x, const text *t, const double *rows, int64_t i, how h) {
     const ls_model_config *c = x->q->config;
     const int64_t vocab = c->vocab, at = t->n_prompt + i;
-    const double *row = rows + (at - 1) * vocab, temperature = x->record_temperature;
+    const double *row = rows != NULL ? rows + (at - 1) * vocab : NULL, temperature = x->record_temperature;
     const int32_t token = t->tokens[at];
     double *w = x->work;
+    if (row == NULL) return record_of_values(x, t, i, h);
     switch (h.kind) {
         case PLAIN: return logprob(row, vocab, token, temperature);
         case SHIFTED: {
@@ -161,15 +177,15 @@ static double record(const explainer *x, const text *t, const double *rows, int6
         case TIMES: return h.x * logprob(row, vocab, token, temperature);
         case TOP_K:
             keep_from(w, row, vocab, kth_largest(w, row, vocab, h.k));
-            return logprob(w, vocab, token, temperature);
+            return logprob(w, vocab, token, h.x > 0.0 ? h.x : temperature);
         case TOP_P:
             keep_from(w, row, vocab, nucleus(w, row, vocab, h.x, h.k ? x->temperature : 1.0));
-            return logprob(w, vocab, token, temperature);
+            return logprob(w, vocab, token, h.k == 2 ? x->temperature : temperature);
         case MIN_P: {
             double most = row[0];
             for (int64_t j = 1; j < vocab; j++) most = row[j] > most ? row[j] : most;
             keep_from(w, row, vocab, most + x->temperature * log(h.x));
-            return logprob(w, vocab, token, temperature);
+            return logprob(w, vocab, token, h.k ? x->temperature : temperature);
         }
         case WITHOUT_EOS:
             memcpy(w, row, (size_t)vocab * sizeof *w);
@@ -181,6 +197,9 @@ static double record(const explainer *x, const text *t, const double *rows, int6
                 if (row[j] > row[best]) best = j;
             return logprob(row, vocab, best, temperature);
         }
+        case AT_LEAST:
+            return fmax(logprob(row, vocab, token, temperature),
+                        kth_largest(w, row, vocab, h.k) / temperature - log_of_sum(row, vocab, temperature));
         case OF_OTHER_ID: return logprob(row, vocab, (int32_t)(((int64_t)token + h.k + vocab) % vocab), temperature);
         case REPETITION:
         case REPETITION_OF_COMPLETION:
@@ -230,6 +249,8 @@ static void offer(explainer *x, ls_explanation e) {
     if (x->partly ? !(e.median <= 1.5 * f->before.median + f->floor && e.q90 <= 0.3 * f->before.q90)
                   : !(e.median <= 0.3 * f->before.median && e.q90 <= 0.5 * f->before.q90))
         return;
+    /* A factor or a temperature draws records together that have nothing to do with each other. */
+    if (e.fitted && !x->partly && !(e.median <= 0.2 * f->before.median && e.q90 <= 0.25 * f->before.q90)) return;
     if (x->n_errors < EXPLAIN_TOKENS) return; /* too little to say anything */
     while (at > 0 && f->best[at - 1].median + f->best[at - 1].q90 > e.median + e.q90) at--;
     if (at == LS_EXPLANATIONS_KEPT) return;
@@ -246,7 +267,7 @@ static void measure(explainer *x, how h, ls_explanation *out) {
 
 static void __attribute__((format(printf, 4, 5)))
 try_recipe(explainer *x, how h, const char *cause, const char *format, ...) {
-    ls_explanation e = {.cause = cause};
+    ls_explanation e = {.cause = cause, .fitted = h.kind == TIMES || h.kind == AT_TEMPERATURE};
     va_list args;
     va_start(args, format);
     vsnprintf(e.what, sizeof e.what, format, args);
@@ -273,15 +294,33 @@ static double fit(explainer *x, recipe kind, double low, double high) {
     return best;
 }
 
-static void try_records(explainer *x) {
-    static const double penalties[] = {1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 0.1, 0.2, 0.5, 1.0, 1.5};
-    const int64_t vocab = x->q->config->vocab;
-    const double t = x->temperature;
+/* Those that the trainer's values are enough for. */
+static void try_values(explainer *x) {
     double best;
     for (int64_t k = -3; k <= 3; k++)
         if (k != 0)
             try_recipe(x, (how){SHIFTED, 0.0, k}, "records shifted", "each record is the value of the token %lld %s",
                        (long long)llabs(k), k > 0 ? "before" : "after");
+    if (x->temperature != 1.0 && x->temperature > 0.0)
+        try_recipe(x, (how){DIVIDED, 0.0, 0}, "temperature on one side only",
+                   "log-probabilities are divided by the temperature, not logits");
+    best = fit(x, TIMES, 0.1, 8.0);
+    try_recipe(x, (how){TIMES, best, 0}, "log-probabilities scaled", "log-probabilities are multiplied by %.4g", best);
+    try_recipe(x, (how){LOGPROBS_ROUNDED, 0.0, LS_ROUND_BF16}, "log-probabilities in low precision",
+               "log-probabilities are rounded to bf16");
+    try_recipe(x, (how){LOGPROBS_ROUNDED, 0.0, LS_ROUND_F16}, "log-probabilities in low precision",
+               "log-probabilities are rounded to f16");
+    for (int64_t k = 1; k < 5; k++)
+        try_recipe(x, (how){DECIMALS, 0.0, k}, "log-probabilities in low precision",
+                   "log-probabilities have %lld decimals", (long long)k);
+}
+
+static void try_records(explainer *x) {
+    static const double penalties[] = {1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 0.1, 0.2, 0.5, 1.0, 1.5};
+    const int64_t vocab = x->q->config->vocab;
+    const double t = x->temperature;
+    double best;
+    try_values(x);
     if (t != x->record_temperature)
         try_recipe(x, (how){AT_TEMPERATURE, t, 0}, "temperature on one side only",
                    "records are of the sampling temperature %g, not of %g", t, x->record_temperature);
@@ -291,18 +330,20 @@ static void try_records(explainer *x) {
         try_recipe(x, (how){AT_TEMPERATURE, 1.0 / t, 0}, "temperature on one side only",
                    "logits are multiplied by the temperature, not divided");
     }
-    if (t != 1.0)
-        try_recipe(x, (how){DIVIDED, 0.0, 0}, "temperature on one side only",
-                   "log-probabilities are divided by the temperature, not logits");
     best = fit(x, AT_TEMPERATURE, 0.2, 8.0);
     try_recipe(x, (how){AT_TEMPERATURE, best, 0}, "temperature on one side only", "records are of temperature %.4g",
                best);
-    best = fit(x, TIMES, 0.1, 8.0);
-    try_recipe(x, (how){TIMES, best, 0}, "log-probabilities scaled", "log-probabilities are multiplied by %.4g", best);
     for (int64_t k = 1; k < vocab; k = k < 128 ? k + 1 : k + k / 8)
         try_recipe(x, (how){TOP_K, 0.0, k}, "top-k or top-p on one side only", "renormalised over the %lld likeliest",
                    (long long)k);
-    for (int k = 0; k < 2; k++)
+    /* The same where what is recorded is what was drawn from. */
+    for (int64_t k = 1; t != x->record_temperature && t > 0.0 && k < vocab; k = k < 128 ? k + 1 : k + k / 8)
+        try_recipe(x, (how){TOP_K, t, k}, "top-k or top-p on one side only",
+                   "renormalised over the %lld likeliest at the temperature of sampling", (long long)k);
+    for (double p = 0.01; t != x->record_temperature && t > 0.0 && p < 0.6; p += 0.01)
+        try_recipe(x, (how){MIN_P, p, 1}, "top-k or top-p on one side only",
+                   "renormalised over those above %.2g of the largest at the temperature of sampling", p);
+    for (int k = 0; k < (t != x->record_temperature && t > 0.0 ? 3 : 2); k++)
         for (double p = 0.995; p > 0.3; p -= p > 0.95 ? 0.005 : 0.01)
             try_recipe(x, (how){TOP_P, p, k}, "top-k or top-p on one side only",
                        "renormalised over the likeliest of total probability %.3g", p);
@@ -312,6 +353,9 @@ static void try_records(explainer *x) {
     try_recipe(x, (how){WITHOUT_EOS, 0.0, 0}, "end of sequence masked",
                "renormalised without the end-of-sequence token");
     try_recipe(x, (how){OF_LIKELIEST, 0.0, 0}, "records of other tokens", "each record is the likeliest token's");
+    for (int64_t k = 2; k < vocab; k = k < 64 ? k + 1 : k + k / 8)
+        try_recipe(x, (how){AT_LEAST, 0.0, k}, "records of other tokens",
+                   "tokens beyond the %lld likeliest have the last of these' record", (long long)k);
     for (int64_t k = -2; k <= 2; k++)
         if (k != 0)
             try_recipe(x, (how){OF_OTHER_ID, 0.0, k}, "records of other tokens", "each record is that of id %+lld",
@@ -330,13 +374,6 @@ static void try_records(explainer *x) {
     }
     try_recipe(x, (how){LOGITS_ROUNDED, 0.0, LS_ROUND_BF16}, "head in low precision", "logits are rounded to bf16");
     try_recipe(x, (how){LOGITS_ROUNDED, 0.0, LS_ROUND_F16}, "head in low precision", "logits are rounded to f16");
-    try_recipe(x, (how){LOGPROBS_ROUNDED, 0.0, LS_ROUND_BF16}, "log-probabilities in low precision",
-               "log-probabilities are rounded to bf16");
-    try_recipe(x, (how){LOGPROBS_ROUNDED, 0.0, LS_ROUND_F16}, "log-probabilities in low precision",
-               "log-probabilities are rounded to f16");
-    for (int64_t k = 1; k < 5; k++)
-        try_recipe(x, (how){DECIMALS, 0.0, k}, "log-probabilities in low precision",
-                   "log-probabilities have %lld decimals", (long long)k);
     for (double cap = 5.0; cap < 60.0; cap += 5.0)
         try_recipe(x, (how){SOFTCAPPED, cap, 0}, "another formula in the model", "logits are capped at %g", cap);
 }
@@ -521,8 +558,8 @@ static ls_status try_formulas(explainer *x, ls_error *err) {
         {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 1}, bits8, "keys and values are int8, by head", false},
         {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 2}, bits8, "keys and values are int8, by token", false},
         {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 3}, bits8, "keys and values are int8, by 32", false},
-        {{.layer = -1, .activations = LS_ROUND_BF16}, "activations in low precision", "activations are bf16", false},
-        {{.layer = -1, .activations = LS_ROUND_F16}, "activations in low precision", "activations are f16", false},
+        {{.layer = -1, .activations = LS_ROUND_BF16}, "activations in low precision", "activations are bf16", true},
+        {{.layer = -1, .activations = LS_ROUND_F16}, "activations in low precision", "activations are f16", true},
         {{.layer = -1, .norm_eps = 1e-5}, other, "norms add 1e-5", false},
         {{.layer = -1, .norm_eps = 1e-8}, other, "norms add 1e-8", false},
         {{.layer = -1, .norm_eps = 1e-3}, other, "norms add 1e-3", false},
@@ -582,9 +619,9 @@ static ls_status try_handover(explainer *x, ls_error *err) {
     return LS_OK;
 }
 
-/* How much bf16 activations would change these records, as a measure of what is ordinary there. */
+/* How much a stack that is bf16 throughout would change these records, as a measure of what is ordinary there. */
 static ls_status measure_bf16(explainer *x, ls_error *err) {
-    const ls_edit e = {.layer = -1, .activations = LS_ROUND_BF16};
+    const ls_edit e = {.layer = -1, .activations = LS_ROUND_BF16, .weights = LS_WEIGHTS_BF16, .keys = LS_ROUND_BF16};
     ls_explanation size;
     begin(x);
     for (int64_t t = 0; t < x->n_texts; t++) {
@@ -616,14 +653,19 @@ static void close_explainer(explainer *x) {
 static ls_status open_text(explainer *x, text *t, const ls_outcome *c, ls_error *err) {
     const int64_t vocab = x->q->config->vocab;
     int64_t elements;
-    *t = (text){.n = c->n_prompt + c->n, .n_prompt = c->n_prompt, .n_recorded = c->n, .recorded = c->logprob};
+    *t = (text){.n = c->n_prompt + c->n,
+                .n_prompt = c->n_prompt,
+                .n_recorded = c->n,
+                .recorded = c->logprob,
+                .scored = c->scored};
     if (!ls_mul_i64(t->n, vocab, &elements)) return LS_FAIL(err, LS_ERR_NOMEM, "logits of the reference forward");
     LS_TRY(ls_array_alloc((void **)&t->tokens, t->n, sizeof *t->tokens, "tokens", err));
-    LS_TRY(ls_array_alloc((void **)&t->rows, elements, sizeof *t->rows, "logits", err));
     memcpy(t->tokens, c->prompt, (size_t)c->n_prompt * sizeof *t->tokens);
     memcpy(t->tokens + c->n_prompt, c->completion, (size_t)c->n * sizeof *t->tokens);
     if (t->n > x->longest) x->longest = t->n;
     x->n_errors += t->n_recorded;
+    if (x->q->reference == NULL) return LS_OK;
+    LS_TRY(ls_array_alloc((void **)&t->rows, elements, sizeof *t->rows, "logits", err));
     return ls_reference_logits(x->q->reference, NULL, t->tokens, t->n, t->rows, err);
 }
 
@@ -653,7 +695,8 @@ static ls_status open_explainer(explainer *x, ls_inquiry *q, const ls_rung *rung
     }
     LS_TRY(ls_array_alloc((void **)&x->work, vocab, sizeof *x->work, "logits", err));
     LS_TRY(ls_array_alloc((void **)&x->errors, x->n_errors + 1, sizeof *x->errors, "errors", err));
-    LS_TRY(ls_array_alloc((void **)&x->rows, (x->longest + 2) * vocab, sizeof *x->rows, "logits", err));
+    if (q->reference != NULL)
+        LS_TRY(ls_array_alloc((void **)&x->rows, (x->longest + 2) * vocab, sizeof *x->rows, "logits", err));
     return ls_array_alloc((void **)&x->changed, x->longest + 2, sizeof *x->changed, "tokens", err);
 }
 
@@ -661,12 +704,15 @@ ls_status ls_explain(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_er
     explainer x = {0};
     ls_status status;
     q->f->n_best = 0;
-    if (q->reference == NULL) return LS_OK;
     LS_TRY_DONE(open_explainer(&x, q, rungs, n_rungs, n_rungs > 1, err));
     if (x.n_texts == 0) goto done;
     q->f->before = named(NULL, "nothing is changed");
     measure(&x, (how){PLAIN, 0.0, 0}, &q->f->before);
     x.partly = n_rungs == 1 && q->f->before.median < q->f->limit && q->f->before.q90 > q->f->limit;
+    if (q->reference == NULL) {
+        if (q->f->before.q90 >= EXPLAIN_LEAST) try_values(&x);
+        goto done;
+    }
     LS_TRY_DONE(measure_bf16(&x, err));
     if (n_rungs > 1 && q->f->before.q90 < EXPLAIN_LEAST) goto done; /* as good as equal */
     try_records(&x);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "parity/foreign.h"
 
@@ -89,10 +90,12 @@ ls_status ls_foreign_excuse(ls_inquiry *q, ls_seen *seen, ls_error *err) {
 
 ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, const ls_prompt *prompts, int64_t n,
                          ls_seen *seen, ls_error *err) {
+    const double start = ls_clock_seconds();
     ls_observation bits;
     memset(seen, 0, sizeof *seen);
     seen->first_off = -1;
     LS_TRY(ls_runner_try(q->runner, trial, prompts, n, NULL, &seen->outcomes, &bits, err));
+    seen->seconds = ls_clock_seconds() - start;
     if (bits.note[0] != '\0') {
         memcpy(seen->note, bits.note, sizeof seen->note);
         seen->look = bits.verdict == LS_UNTRIED ? LS_LOOK_UNTRIED : LS_LOOK_OFF;

@@ -33,6 +33,9 @@ static void print_levers(FILE *file, const ls_trial *trial) {
             trial->logprob_of == LS_LOGPROB_RAW ? "raw" : "processed", ls_dtype_name(trial->dtype));
 }
 
+/* What only servers have says nothing of a program. */
+static bool is_shown(const ls_foreign *f, int rung) { return f->is_server || !ls_rung_is_of_servers((ls_rung)rung); }
+
 static const char *verdict(const ls_sweep *s) {
     const ls_finding *named = ls_foreign_named(s->foreign);
     if (named != NULL) return named->cause;
@@ -45,8 +48,10 @@ static void print_floor(FILE *file, const ls_foreign *f) {
             f->floor, f->floor_tokens, f->floor_q90, f->floor_max);
     fprintf(file, "limit: a token is off from |d| %.2g on\n", f->limit);
     if (f->repeat >= 0.0) fprintf(file, "the same request twice: %.2g at most\n", f->repeat);
-    if (f->bf16_size > 0.0) fprintf(file, "bf16 activations would make a median of %.2g\n", f->bf16_size);
-    if (f->no_reference[0] != '\0') fprintf(file, "no explanations were tried: %s\n", f->no_reference);
+    if (f->bf16_size > 0.0)
+        fprintf(file, "bf16 weights, activations and keys would make a median of %.2g\n", f->bf16_size);
+    if (f->no_reference[0] != '\0')
+        fprintf(file, "explanations of the records alone were tried, none of the model: %s\n", f->no_reference);
     for (int64_t i = 0; i < f->n_best; i++)
         fprintf(file, "%s: %s; the median |d| is %.2g then\n", f->best[i].harmless ? "rounding" : "explained",
                 f->best[i].what, f->best[i].median);
@@ -78,16 +83,26 @@ static void print_findings(FILE *file, const ls_sweep *s) {
 void ls_foreign_print(FILE *file, const ls_sweep *s) {
     const ls_foreign *f = s->foreign;
     char text[LS_NOTE_BYTES + 200];
-    fprintf(file, "%s, %s activations; the suspect promises no bits, so effects are measured against its rounding\n\n",
-            s->opts.model, ls_dtype_name(s->opts.dtype));
+    if (f->is_server)
+        fprintf(
+            file,
+            "%s against itself: what it records while it decodes, and its values of the same tokens as a prompt\n\n",
+            s->opts.model);
+    else
+        fprintf(file,
+                "%s, %s activations; the suspect promises no bits, so effects are measured against its rounding\n\n",
+                s->opts.model, ls_dtype_name(s->opts.dtype));
     print_floor(file, f);
     fprintf(file, "\n%-20s %-10s %s\n", "experiment", "verdict", "what is moved: what is seen");
     for (int i = 0; i < LS_RUNGS; i++) {
+        if (!is_shown(f, i)) continue;
         describe(text, sizeof text, &f->seen[i]);
         fprintf(file, "%-20s %-10s %s%s%s\n", ls_rung_name((ls_rung)i), ls_look_name(f->seen[i].look),
                 ls_rung_text((ls_rung)i), text[0] != '\0' ? ": " : "", text);
     }
-    if (f->out_of_time) fprintf(file, "\nno time was left for all experiments; --seconds gives more\n");
+    if (f->out_of_time)
+        fprintf(file, "\nno time or no requests were left for all experiments; --seconds%s gives more\n",
+                f->is_server ? ", --max-requests or --max-tokens" : "");
     if (!s->different) {
         fprintf(file, "\n%s: |d| at most %.2g; %" PRId64 " trials, %" PRId64 " sequences (%.1f s)\n", verdict(s),
                 f->floor_max, s->n_trials, s->n_sequences, s->seconds);
@@ -108,10 +123,14 @@ void ls_foreign_print(FILE *file, const ls_sweep *s) {
                 " trials%s)\n",
                 s->n_repro, s->repro_from, ls_rung_name(f->repro_of), s->repro_trials,
                 f->repro_shown ? ", seen again" : "");
-        ls_sweep_repro(file, s);
-        fprintf(file, "  SUSPECT generate --model %s --prompts FILE --out RECORDS", s->opts.model);
-        print_levers(file, &s->repro_trial);
-        fputc('\n', file);
+        if (s->repro_text != NULL) {
+            fputs(s->repro_text, file);
+        } else {
+            ls_sweep_repro(file, s);
+            fprintf(file, "  SUSPECT generate --model %s --prompts FILE --out RECORDS", s->opts.model);
+            print_levers(file, &s->repro_trial);
+            fputc('\n', file);
+        }
     }
     fprintf(file, "\n%" PRId64 " trials, %" PRId64 " sequences (%.1f s)\n", s->n_trials, s->n_sequences, s->seconds);
 }
@@ -150,6 +169,7 @@ void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
     ls_json_begin_array(json, "experiments");
     for (int i = 0; i < LS_RUNGS; i++) {
         const ls_seen *o = &f->seen[i];
+        if (!is_shown(f, i)) continue;
         ls_json_begin_object(json, NULL);
         ls_json_string(json, "name", ls_rung_name((ls_rung)i));
         ls_json_string(json, "verdict", ls_look_name(o->look));
@@ -181,6 +201,7 @@ void ls_foreign_write(ls_json_out *json, const ls_sweep *s) {
     }
     ls_json_end_array(json);
     ls_json_bool(json, "repro_shown", f->repro_shown);
+    if (s->repro_text != NULL) ls_json_string(json, "repro_commands", s->repro_text);
     ls_json_int(json, "trials", s->n_trials);
     ls_json_int(json, "sequences", s->n_sequences);
     ls_json_double(json, "seconds", s->seconds);
@@ -199,6 +220,7 @@ static void draw_effects(FILE *file, const ls_foreign *f) {
         const ls_seen *s = &f->seen[i];
         const double limit = width * log(f->limit / low) / log(high / low);
         char text[LS_NOTE_BYTES + 200];
+        if (!is_shown(f, i)) continue;
         describe(text, sizeof text, s);
         fprintf(file, "<tr><td>%s</td><td>%s</td><td>", ls_rung_name((ls_rung)i), ls_look_name(s->look));
         if (s->n_tokens > 0) {
@@ -219,16 +241,8 @@ static void draw_effects(FILE *file, const ls_foreign *f) {
 void ls_foreign_html(FILE *file, const ls_sweep *s) {
     const ls_foreign *f = s->foreign;
     const ls_finding *named = ls_foreign_named(f);
-    fprintf(file, "<div class=\"box%s\"><p><b>", s->different ? "" : " good");
-    ls_html_text(file, verdict(s));
-    fputs("</b></p>", file);
-    if (named != NULL) {
-        fputs("<p>", file);
-        ls_html_text(file, named->text);
-        fputs(".</p><p>Look at: ", file);
-        ls_html_text(file, named->look);
-        fputs(".</p>", file);
-    }
+    fprintf(file, "<div class=\"box%s\">", s->different ? "" : " good");
+    ls_html_cause(file, verdict(s), named != NULL ? named->text : NULL, named != NULL ? named->look : NULL);
     fputs("</div>\n", file);
     fprintf(file,
             "<p>Floor: median |d| %.2g of %" PRId64 " tokens alone; a token is off from %.2g on. %" PRId64
@@ -250,7 +264,10 @@ void ls_foreign_html(FILE *file, const ls_sweep *s) {
     draw_effects(file, f);
     if (s->n_repro > 0) {
         fputs("<h2>Smallest requests</h2>\n<pre>", file);
-        ls_sweep_repro(file, s);
+        if (s->repro_text != NULL)
+            ls_html_text(file, s->repro_text);
+        else
+            ls_sweep_repro(file, s);
         fputs("</pre>\n", file);
     }
 }

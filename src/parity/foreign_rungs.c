@@ -53,6 +53,15 @@ static const struct {
     [LS_RUNG_RECOMPUTE] = {"preempt-recompute", "preemption every third tick, computed again"},
     [LS_RUNG_SWAP] = {"preempt-swap", "preemption every third tick, swapped out"},
     [LS_RUNG_SLEEP] = {"sleep", "memory given back every fourth tick"},
+    [LS_RUNG_TOP_K] = {"top-k", "draws from the 5 likeliest"},
+    [LS_RUNG_TOP_P] = {"top-p", "draws from the likeliest of total probability 0.8"},
+    [LS_RUNG_GREEDY] = {"greedy", "temperature 0"},
+    [LS_RUNG_STAGGERED] = {"staggered", "requests that begin while others run"},
+    [LS_RUNG_LEAVERS] = {"leavers", "requests behind others whose clients went away"},
+    [LS_RUNG_LOAD] = {"load", "requests beside 16 long ones"},
+    [LS_RUNG_CACHED_RESET] = {"cached-reset", "two rounds, the prefix cache emptied between them"},
+    [LS_RUNG_LONG] = {"long", "prompts of 255 to 1,025 tokens"},
+    [LS_RUNG_TEXT] = {"text", "prompts as text"},
     [LS_RUNG_CROWD] = {"crowd", "72 short prompts at once, each in a slot of its own"},
     [LS_RUNG_MANY] = {"many", "72 prompts of all lengths, 16 at a time, 16 slots"},
     [LS_RUNG_CACHED_MANY] = {"cached-many", "72 prompts that share pieces, twice, prefix cache on"},
@@ -60,6 +69,8 @@ static const struct {
 
 const char *ls_rung_name(ls_rung rung) { return rungs[rung].name; }
 const char *ls_rung_text(ls_rung rung) { return rungs[rung].text; }
+
+bool ls_rung_is_of_servers(ls_rung rung) { return rung >= LS_RUNG_TOP_K && rung <= LS_RUNG_TEXT; }
 
 const char *ls_look_name(ls_look look) {
     return look == LS_LOOK_UNTRIED ? "not tried" : look == LS_LOOK_CLEAN ? "clean" : "differs";
@@ -88,9 +99,11 @@ static bool is_special(const ls_model_config *c, int32_t token) {
 }
 
 int32_t ls_plain_token(const ls_inquiry *q, int64_t text, int64_t i) {
-    const uint64_t vocab = (uint64_t)q->config->vocab;
+    const ls_sweep_opts *o = &q->runner->sweep->opts;
+    const uint64_t n = o->ids != NULL ? (uint64_t)o->n_ids : (uint64_t)q->config->vocab;
     for (uint64_t k = 0;; k++) {
-        const int32_t token = (int32_t)(mix(mix(q->seed ^ mix((uint64_t)text)) + (uint64_t)i * 64 + k) % vocab);
+        const uint64_t drawn = mix(mix(q->seed ^ mix((uint64_t)text)) + (uint64_t)i * 64 + k) % n;
+        const int32_t token = o->ids != NULL ? o->ids[drawn] : (int32_t)drawn;
         if (k == 63 || !is_special(q->config, token)) return token;
     }
 }
@@ -107,7 +120,7 @@ ls_status ls_requests_add(ls_requests *out, const int32_t *ids, int64_t n, ls_er
     return LS_OK;
 }
 
-enum { LONGEST = 256 };
+enum { LONGEST = 1088 };
 
 /* A text of n tokens, of which the first `head` are those of text `front`. */
 static ls_status add_text(ls_inquiry *q, ls_rung rung, int64_t front, int64_t head, int64_t text, int64_t n,
@@ -188,6 +201,22 @@ static ls_status add_lengths(ls_inquiry *q, ls_rung rung, ls_error *err) {
     return LS_OK;
 }
 
+static ls_status add_long(ls_inquiry *q, ls_rung rung, ls_error *err) {
+    static const int64_t lengths[] = {255, 256, 257, 511, 512, 513, 1023, 1025};
+    const int64_t most = q->runner->sweep->opts.length_max;
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
+        if (most == 0 || lengths[i] + 8 <= most || i == 0)
+            LS_TRY(add_plain(q, rung, 1200 + (int64_t)i, lengths[i], err));
+    return LS_OK;
+}
+
+static ls_status add_texts(ls_inquiry *q, ls_rung rung, ls_error *err) {
+    const ls_sweep_opts *o = &q->runner->sweep->opts;
+    for (int64_t i = 0, at = 0; i < o->n_texts; at += o->text_n[i++])
+        LS_TRY(ls_requests_add(&q->requests[rung], o->text_ids + at, o->text_n[i], err));
+    return LS_OK;
+}
+
 ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err) {
     static const int64_t mixed[8] = {9, 12, 5, 14, 7, 9, 3, 10}, pages[4] = {7, 18, 33, 40};
     const ls_model_config *c = q->config;
@@ -210,6 +239,9 @@ ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err) {
         case LS_RUNG_CACHED_ROUNDS:
         case LS_RUNG_CACHED_BATCH:
         case LS_RUNG_CACHED_CHUNK: return add_cached(q, rung, err);
+        case LS_RUNG_CACHED_RESET: return add_cached(q, LS_RUNG_CACHED_RESET, err);
+        case LS_RUNG_LONG: return add_long(q, rung, err);
+        case LS_RUNG_TEXT: return add_texts(q, rung, err);
         case LS_RUNG_CROWD:
         case LS_RUNG_MANY:
         case LS_RUNG_CACHED_MANY: return add_many(q, rung, err);
@@ -248,6 +280,32 @@ static void plain_trial(const ls_inquiry *q, ls_trial *out) {
     l->fork = false;
     l->slots = 64;
     l->pages = 1024;
+    if (q->runner->subject->is_server) out->sampling.temperature = (float)o->temperature;
+}
+
+const char *ls_rung_refused(const ls_inquiry *q, ls_rung rung) {
+    const ls_subject *s = q->runner->subject;
+    const ls_model_config *c = q->config;
+    ls_trial trial;
+    uint64_t needs;
+    if (!s->is_server) return ls_rung_is_of_servers(rung) ? "of servers alone" : NULL;
+    ls_rung_trial(q, rung, &trial, &needs);
+    if ((needs & ~s->obeys) != 0) return "a server's client has no such lever";
+    if ((trial.outside & ~s->does) != 0)
+        return rung == LS_RUNG_TEXT ? "it takes no text" : "it does not let a client do this";
+    switch (rung) {
+        case LS_RUNG_FRESH:
+        case LS_RUNG_CACHED_CHUNK:
+        case LS_RUNG_FAR_SLOT:
+        case LS_RUNG_FARTHER_SLOT: return "a server's client has no such lever";
+        case LS_RUNG_PROCESSED:
+        case LS_RUNG_PROCESSED_ONE: return "requests do not say which log-probabilities they want";
+        case LS_RUNG_EOS: return c->n_eos > 0 ? NULL : "no such token is known; --model DIR tells it";
+        case LS_RUNG_BOS: return c->bos >= 0 ? NULL : "no such token is known; --model DIR tells it";
+        case LS_RUNG_PAD: return c->pad >= 0 ? NULL : "no such token is known; --model DIR tells it";
+        case LS_RUNG_COLD: return q->runner->sweep->opts.temperature != 1.0 ? NULL : "all others have this temperature";
+        default: return NULL;
+    }
 }
 
 void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *needs) {
@@ -259,7 +317,8 @@ void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *n
         l->chunk = chunks[rung - LS_RUNG_CHUNK1];
         *needs = LEVER("chunk");
     }
-    if ((rung >= LS_RUNG_CACHED_SAME && rung <= LS_RUNG_CACHED_CHUNK) || rung == LS_RUNG_CACHED_MANY) {
+    if ((rung >= LS_RUNG_CACHED_SAME && rung <= LS_RUNG_CACHED_CHUNK) || rung == LS_RUNG_CACHED_MANY ||
+        rung == LS_RUNG_CACHED_RESET) {
         l->prefix = LS_PREFIX_ON;
         l->prefix_bytes = (int64_t)1 << 28;
         *needs = LEVER("prefix");
@@ -331,6 +390,25 @@ void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *n
             l->sleep_every = 4;
             *needs = LEVER("sleep-every");
             break;
+        case LS_RUNG_TOP_K: out->sampling.top_k = 5; break;
+        case LS_RUNG_TOP_P: out->sampling.top_p = 0.8f; break;
+        case LS_RUNG_GREEDY: out->sampling.temperature = 0.0f; break;
+        case LS_RUNG_STAGGERED:
+            out->outside = LS_OUTSIDE_STAGGERED;
+            out->max_tokens = 24;
+            l->batch = 8;
+            break;
+        case LS_RUNG_LEAVERS: out->outside = LS_OUTSIDE_LEAVERS; break;
+        case LS_RUNG_LOAD:
+            out->outside = LS_OUTSIDE_LOAD;
+            l->batch = 4;
+            break;
+        case LS_RUNG_CACHED_RESET:
+            out->outside = LS_OUTSIDE_RESET;
+            out->rounds = 2;
+            break;
+        case LS_RUNG_LONG: out->max_tokens = 3; break;
+        case LS_RUNG_TEXT: out->outside = LS_OUTSIDE_TEXT; break;
         case LS_RUNG_CROWD:
             l->batch = 72;
             l->slots = 72;

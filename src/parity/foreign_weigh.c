@@ -81,7 +81,10 @@ static void control_trial(const ls_inquiry *q, ls_rung rung, const ls_requests *
     uint64_t needs;
     ls_rung_trial(q, LS_RUNG_FRESH, &plain, &needs);
     ls_rung_trial(q, rung, out, &needs);
-    if (rung <= LS_RUNG_UNEQUAL || rung == LS_RUNG_CROWD || rung == LS_RUNG_MANY) {
+    out->sampling = plain.sampling;
+    out->outside = 0;
+    if (rung <= LS_RUNG_UNEQUAL || rung == LS_RUNG_CROWD || rung == LS_RUNG_MANY || rung == LS_RUNG_STAGGERED ||
+        rung == LS_RUNG_LOAD) {
         l->batch = 1;
         l->slots = plain.levers.slots > r->n ? plain.levers.slots : r->n;
     } else if (rung <= LS_RUNG_CHUNK16) {
@@ -126,8 +129,9 @@ done:
 }
 
 /* Rungs before this one have no lever: their rules look at parts of them. */
-static bool has_control(ls_rung rung) {
-    return rung >= LS_RUNG_SEQUENCE && rung != LS_RUNG_FRESH && !(rung >= LS_RUNG_PROCESSED && rung <= LS_RUNG_COLD);
+static bool has_control(ls_rung rung, bool is_server) {
+    return rung >= LS_RUNG_SEQUENCE && rung != LS_RUNG_FRESH && rung != LS_RUNG_LONG && rung != LS_RUNG_TEXT &&
+           !(rung >= LS_RUNG_PROCESSED && rung <= LS_RUNG_COLD && !is_server);
 }
 
 static ls_status weigh(ls_inquiry *q, ls_rung rung, double *doubt, ls_error *err) {
@@ -156,7 +160,7 @@ ls_status ls_foreign_weigh(ls_inquiry *q, ls_error *err) {
     for (int r = 0; r < LS_RUNGS; r++) known[r] = -1.0;
     for (int64_t i = 0; i < f->n_findings && i < WEIGHED_MOST; i++) {
         ls_finding *one = &f->findings[i];
-        if (one->confidence < LS_NAMED || one->settled || !has_control(one->rung)) continue;
+        if (one->confidence < LS_NAMED || one->settled || !has_control(one->rung, f->is_server)) continue;
         if (f->seen[one->rung].outcomes.n == 0) continue;
         if (known[one->rung] < 0.0) LS_TRY(weigh(q, one->rung, &known[one->rung], err));
         one->doubt = known[one->rung];

@@ -25,13 +25,7 @@ static void write_verdict(FILE *file, const ls_sweep *s) {
         fputs("<p><b>No known cause fits all that was seen.</b> The experiments below tell which levers change it.</p>",
               file);
     } else {
-        fputs("<p><b>", file);
-        ls_html_text(file, named->cause->name);
-        fputs("</b></p><p>", file);
-        ls_html_text(file, named->cause->text);
-        fputs(".</p><p>Look at: ", file);
-        ls_html_text(file, named->cause->look);
-        fputs(".</p>", file);
+        ls_html_cause(file, named->cause->name, named->cause->text, named->cause->look);
     }
     for (int64_t i = 0; i < s->n_wraps; i++) {
         const ls_wrap *w = &s->wraps[i];

@@ -37,7 +37,16 @@ typedef struct ls_trial {
     int64_t max_tokens; /* of every completion; nothing stops one earlier */
     int64_t rounds;     /* runs over the same prompts, one after another in one engine */
     bool update;        /* every round after the first begins with other weights */
+    uint32_t outside;   /* set of LS_OUTSIDE_..: what only a server's client can do */
 } ls_trial;
+
+enum {
+    LS_OUTSIDE_STAGGERED = 1, /* requests begin one after another while the ones before are running */
+    LS_OUTSIDE_LEAVERS = 2,   /* other requests whose clients go away in the middle */
+    LS_OUTSIDE_LOAD = 4,      /* many others at the same time */
+    LS_OUTSIDE_RESET = 8,     /* the prefix cache is emptied between rounds */
+    LS_OUTSIDE_TEXT = 16      /* prompts are sent as text */
+};
 
 typedef struct ls_outcome {
     const int32_t *prompt;
@@ -69,6 +78,15 @@ ls_status ls_outcomes_create(ls_outcomes *out, const ls_trial *trial, const ls_p
                              ls_error *err);
 void ls_outcomes_deinit(ls_outcomes *outcomes);
 
+/* What a server's answers said that was not asked for; counts of answers. */
+typedef struct ls_server_oddities {
+    int64_t n_longer, n_shorter; /* the prompt has more or fewer tokens than were sent */
+    int64_t longer_by;           /* the last time, tokens */
+    int64_t n_other;             /* as many, but others */
+    int64_t n_not_again;         /* values of a prompt that could not be had */
+    int64_t n_answers;
+} ls_server_oddities;
+
 /* The black box. run fills everything but scored. What it cannot do is LS_ERR_UNSUPPORTED, LS_ERR_CAPACITY or
  * LS_ERR_NOMEM: the experiment was not tried; any other error is a finding. */
 typedef struct ls_subject {
@@ -76,6 +94,13 @@ typedef struct ls_subject {
     ls_status (*run)(void *context, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
                      ls_outcomes *out, ls_error *err);
     bool is_program; /* which may be a stack that promises no bits */
+    bool is_server;  /* the same, moved from outside; obeys and does are known then */
+    uint64_t obeys;  /* levers, by number */
+    uint32_t does;   /* set of LS_OUTSIDE_.. */
+    const ls_server_oddities *odd;
+    bool (*is_near_limit)(void *context); /* what may still be sent is for trials that decide; NULL: no limit */
+    /* The command lines of a trial; NULL: those of a program. */
+    void (*repro)(void *context, FILE *file, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts);
 } ls_subject;
 
 typedef struct ls_program_subject ls_program_subject;
@@ -84,9 +109,20 @@ typedef struct ls_program_subject ls_program_subject;
 typedef struct ls_sweep_trainer ls_sweep_trainer;
 
 ls_status ls_sweep_trainer_create(ls_sweep_trainer **out, const char *directory, ls_device *device, ls_error *err);
-/* Another program as the trainer: PROGRAM score .., for a model of any architecture. It has the first version alone. */
-ls_status ls_sweep_trainer_create_program(ls_sweep_trainer **out, ls_program_subject *program, ls_error *err);
-bool ls_sweep_trainer_is_program(const ls_sweep_trainer *trainer);
+/* A sequence of n tokens, n - 1 values are wanted of it. */
+typedef struct ls_scored {
+    const int32_t *tokens;
+    int64_t n, from; /* values of tokens before `from` are not used */
+    float *values;
+} ls_scored;
+/* What gives values in place of our models: a program, a server. */
+typedef struct ls_scorer {
+    void *context;
+    ls_status (*score)(void *context, const ls_trial *trial, const ls_scored *list, int64_t n, ls_error *err);
+} ls_scorer;
+/* Another trainer, for a model of any architecture. It has the first version alone. */
+ls_status ls_sweep_trainer_create_by(ls_sweep_trainer **out, ls_scorer scorer, ls_error *err);
+bool ls_sweep_trainer_is_other(const ls_sweep_trainer *trainer);
 void ls_sweep_trainer_free(ls_sweep_trainer *trainer);
 /* The second version is opened when it is first asked for. */
 ls_status ls_sweep_trainer_model(ls_sweep_trainer *trainer, int32_t version, ls_model **out, ls_error *err);
@@ -117,15 +153,8 @@ struct ls_program_subject {
     bool resident;  /* PROGRAM serve: one process that is sent all trials, by a line of JSON each */
     int pid, pipe;  /* of that process; 0: not started */
 };
-/* A sequence of n tokens, n - 1 values are wanted of it. */
-typedef struct ls_scored {
-    const int32_t *tokens;
-    int64_t n;
-    float *values;
-} ls_scored;
 /* PROGRAM score .. in a process of its own, or in the resident one. */
-ls_status ls_program_score(ls_program_subject *program, const ls_trial *trial, const ls_scored *list, int64_t n,
-                           ls_error *err);
+ls_scorer ls_scorer_program(ls_program_subject *program);
 /* Ends a resident process. */
 void ls_program_subject_end(ls_program_subject *program);
 ls_subject ls_subject_program(ls_program_subject *program);
@@ -282,7 +311,14 @@ typedef struct ls_sweep_opts {
     bool story;                   /* the series over rollouts per prompt */
     void (*progress)(void *context, const char *what);
     void *progress_context;
-    double seconds; /* after which nothing new is begun with a stack that promises no bits; 0: no limit */
+    double seconds;     /* after which nothing new is begun with a stack that promises no bits; 0: no limit */
+    const int32_t *ids; /* [n_ids] that prompts are made of; NULL: all of the vocabulary */
+    int64_t n_ids;
+    const int32_t *text_ids; /* of the texts of LS_OUTSIDE_TEXT, one behind the other */
+    const int64_t *text_n;   /* [n_texts] tokens of each */
+    int64_t n_texts;
+    double temperature; /* of trials with a server */
+    int64_t length_max; /* of a sequence; 0: not known */
 } ls_sweep_opts;
 
 typedef struct ls_sweep {
@@ -309,6 +345,7 @@ typedef struct ls_sweep {
     ls_prompt *repro; /* [n_repro], ids in repro_ids */
     int32_t *repro_ids;
     int64_t n_repro, repro_trials, repro_from; /* trials taken; prompts before */
+    char *repro_text;                          /* command lines; NULL: those of a program */
     ls_series series[LS_SERIES_MAX];
     int64_t n_series;
     double onset_slope, period_slope; /* of log(steps) on log(rollouts); NaN where there is none */
@@ -322,6 +359,9 @@ typedef struct ls_sweep {
 
 ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subject *subject, ls_sweep_trainer *trainer,
                        ls_error *err);
+/* A server against itself. opts->model stands for it in the report. */
+ls_status ls_sweep_run_server(ls_sweep *out, const ls_sweep_opts *opts, const ls_model_config *config,
+                              const ls_subject *subject, ls_sweep_trainer *trainer, ls_error *err);
 void ls_sweep_deinit(ls_sweep *sweep);
 /* The cause that is named: the best one when it fits; NULL without a difference or when none does. */
 const ls_ranked *ls_sweep_cause(const ls_sweep *sweep);

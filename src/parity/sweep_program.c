@@ -71,30 +71,30 @@ static ls_status add_trial(words *w, const ls_trial *trial, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status write_prompts(const char *path, const ls_trial *trial, const ls_prompt *prompts, int64_t n_prompts,
-                               ls_error *err) {
-    ls_output *output = NULL;
-    ls_json_out json;
-    ls_status status;
-    LS_TRY_DONE(ls_output_open(&output, path, err));
-    ls_json_init(&json, ls_output_stream(output));
-    for (int64_t i = 0; i < n_prompts * trial->rounds; i++) {
-        const ls_prompt *p = &prompts[i % n_prompts];
+/* Lines of {"id": LETTER and number, KEY: [ids]}, in rounds over the same ones. */
+typedef struct id_lines {
+    char letter;
+    const char *key;
+    const ls_prompt *of;
+    int64_t n, rounds;
+} id_lines;
+
+static ls_status fill_lines(ls_json_out *json, const void *context, ls_error *err) {
+    const id_lines *l = context;
+    (void)err;
+    for (int64_t i = 0; i < l->n * l->rounds; i++) {
+        const ls_prompt *p = &l->of[i % l->n];
         char id[32];
-        snprintf(id, sizeof id, "p%" PRId64, i);
-        ls_json_begin_object(&json, NULL);
-        ls_json_string(&json, "id", id);
-        ls_json_begin_array(&json, "prompt_ids");
-        for (int64_t t = 0; t < p->n; t++) ls_json_int(&json, NULL, p->ids[t]);
-        ls_json_end_array(&json);
-        ls_json_end_object(&json);
-        ls_json_newline(&json);
+        snprintf(id, sizeof id, "%c%" PRId64, l->letter, i);
+        ls_json_begin_object(json, NULL);
+        ls_json_string(json, "id", id);
+        ls_json_begin_array(json, l->key);
+        for (int64_t t = 0; t < p->n; t++) ls_json_int(json, NULL, p->ids[t]);
+        ls_json_end_array(json);
+        ls_json_end_object(json);
+        ls_json_newline(json);
     }
-    status = ls_output_commit(output, err);
-    output = NULL;
-done:
-    ls_output_abandon(output);
-    return status;
+    return LS_OK;
 }
 
 /* The last line that the program wrote to its standard error. */
@@ -344,6 +344,7 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     ls_program_subject *s = context;
     char in[PATH_BYTES], records[PATH_BYTES], complaints[PATH_BYTES];
     words *w = calloc(1, sizeof *w);
+    const id_lines lines = {'p', "prompt_ids", prompts, n_prompts, trial->rounds};
     ls_status status;
     if (w == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "command line");
     snprintf(in, sizeof in, "%s/prompts.jsonl", s->directory);
@@ -354,7 +355,7 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
             LS_FAIL(err, LS_ERR_UNSUPPORTED, "a program that reads its model cannot be given new weights on the way");
         goto done;
     }
-    LS_TRY_DONE(write_prompts(in, trial, prompts, n_prompts, err));
+    LS_TRY_DONE(ls_json_save(in, fill_lines, &lines, err));
     LS_TRY_DONE(add_word(w, s->program, err));
     LS_TRY_DONE(add_word(w, "generate", err));
     LS_TRY_DONE(add_option(w, "model", s->model, err));
@@ -378,26 +379,14 @@ done:
 /* ---- a trainer ---- */
 
 static ls_status write_tokens(const char *path, const ls_scored *list, int64_t n, ls_error *err) {
-    ls_output *output = NULL;
-    ls_json_out json;
+    id_lines lines = {'q', "token_ids", NULL, n, 1};
+    ls_prompt *of = NULL;
     ls_status status;
-    LS_TRY_DONE(ls_output_open(&output, path, err));
-    ls_json_init(&json, ls_output_stream(output));
-    for (int64_t i = 0; i < n; i++) {
-        char id[32];
-        snprintf(id, sizeof id, "q%" PRId64, i);
-        ls_json_begin_object(&json, NULL);
-        ls_json_string(&json, "id", id);
-        ls_json_begin_array(&json, "token_ids");
-        for (int64_t t = 0; t < list[i].n; t++) ls_json_int(&json, NULL, list[i].tokens[t]);
-        ls_json_end_array(&json);
-        ls_json_end_object(&json);
-        ls_json_newline(&json);
-    }
-    status = ls_output_commit(output, err);
-    output = NULL;
-done:
-    ls_output_abandon(output);
+    LS_TRY(ls_array_alloc((void **)&of, n, sizeof *of, "sequences", err));
+    for (int64_t i = 0; i < n; i++) of[i] = (ls_prompt){list[i].tokens, list[i].n};
+    lines.of = of;
+    status = ls_json_save(path, fill_lines, &lines, err);
+    free(of);
     return status;
 }
 
@@ -431,8 +420,8 @@ done:
     return status;
 }
 
-ls_status ls_program_score(ls_program_subject *s, const ls_trial *trial, const ls_scored *list, int64_t n,
-                           ls_error *err) {
+static ls_status score(void *context, const ls_trial *trial, const ls_scored *list, int64_t n, ls_error *err) {
+    ls_program_subject *s = context;
     char in[PATH_BYTES], records[PATH_BYTES], complaints[PATH_BYTES], text[WORD_BYTES];
     words *w = calloc(1, sizeof *w);
     ls_status status;
@@ -465,7 +454,12 @@ done:
     return status;
 }
 
+ls_scorer ls_scorer_program(ls_program_subject *program) {
+    const ls_scorer scorer = {program, score};
+    return scorer;
+}
+
 ls_subject ls_subject_program(ls_program_subject *program) {
-    const ls_subject subject = {program, run, true};
+    const ls_subject subject = {.context = program, .run = run, .is_program = true};
     return subject;
 }

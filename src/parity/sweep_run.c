@@ -365,7 +365,7 @@ ls_status ls_sweep_run(ls_sweep *out, const ls_sweep_opts *opts, const ls_subjec
     memset(out, 0, sizeof *out);
     out->opts = *opts;
     out->onset_slope = out->period_slope = (double)NAN;
-    if (ls_sweep_trainer_is_program(trainer)) {
+    if (ls_sweep_trainer_is_other(trainer)) {
         LS_TRY_DONE(run_strangers(out, subject, trainer, err));
         out->seconds = ls_clock_seconds() - start;
         goto done;
@@ -400,7 +400,34 @@ done:
     return status;
 }
 
+ls_status ls_sweep_run_server(ls_sweep *out, const ls_sweep_opts *opts, const ls_model_config *config,
+                              const ls_subject *subject, ls_sweep_trainer *trainer, ls_error *err) {
+    const double start = ls_clock_seconds();
+    const ls_ladder ladder = {.opts = &out->opts, .config = config};
+    const ls_runner runner = {out, &ladder, subject, trainer};
+    ls_status status;
+    memset(out, 0, sizeof *out);
+    out->opts = *opts;
+    out->onset_slope = out->period_slope = (double)NAN;
+    LS_TRY_DONE(ls_foreign_run(&runner, opts->model, err));
+    if (out->n_repro > 0 && subject->repro != NULL) {
+        size_t bytes;
+        FILE *stream = open_memstream(&out->repro_text, &bytes);
+        if (stream == NULL) {
+            status = LS_FAIL(err, LS_ERR_NOMEM, "command lines");
+            goto done;
+        }
+        subject->repro(subject->context, stream, &out->repro_trial, out->repro, out->n_repro);
+        if (fclose(stream) != 0) status = LS_FAIL(err, LS_ERR_NOMEM, "command lines");
+    }
+    out->seconds = ls_clock_seconds() - start;
+done:
+    if (status != LS_OK) ls_sweep_deinit(out);
+    return status;
+}
+
 void ls_sweep_deinit(ls_sweep *sweep) {
+    free(sweep->repro_text);
     ls_foreign_free(sweep->foreign);
     free(sweep->ranked);
     free(sweep->repro);

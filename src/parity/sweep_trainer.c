@@ -58,8 +58,8 @@ struct ls_sweep_trainer {
     const char *directory;
     ls_device *device;
     ls_model *model[2];
-    ls_program_subject *program; /* in place of models; or NULL */
-    entry *table;                /* [1 << bits], at most half full; linear probing */
+    ls_scorer by; /* in place of models; or without a function */
+    entry *table; /* [1 << bits], at most half full; linear probing */
     int64_t bits, n_entries;
     int32_t *tokens;
     float *values;
@@ -85,12 +85,12 @@ done:
     return status;
 }
 
-ls_status ls_sweep_trainer_create_program(ls_sweep_trainer **out, ls_program_subject *program, ls_error *err) {
+ls_status ls_sweep_trainer_create_by(ls_sweep_trainer **out, ls_scorer scorer, ls_error *err) {
     ls_sweep_trainer *t = calloc(1, sizeof *t);
     ls_status status;
     *out = NULL;
     if (t == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "trainer");
-    t->program = program;
+    t->by = scorer;
     t->bits = 10;
     LS_TRY_DONE(ls_array_alloc((void **)&t->table, (int64_t)1 << t->bits, sizeof *t->table, "scores", err));
     *out = t;
@@ -100,7 +100,7 @@ done:
     return status;
 }
 
-bool ls_sweep_trainer_is_program(const ls_sweep_trainer *t) { return t->program != NULL; }
+bool ls_sweep_trainer_is_other(const ls_sweep_trainer *t) { return t->by.score != NULL; }
 
 void ls_sweep_trainer_free(ls_sweep_trainer *t) {
     if (t == NULL) return;
@@ -206,17 +206,17 @@ static ls_status keep(ls_sweep_trainer *t, uint64_t condition, int64_t n, bool *
 
 /* A sequence to be scored: where its tokens and values lie, which move while they are collected. */
 typedef struct pending {
-    int64_t token, value, n;
+    int64_t token, value, n, from;
 } pending;
 
-static ls_status score_by_program(ls_sweep_trainer *t, const ls_trial *trial, const pending *list, int64_t n,
-                                  ls_error *err) {
+static ls_status score_by_other(ls_sweep_trainer *t, const ls_trial *trial, const pending *list, int64_t n,
+                                ls_error *err) {
     ls_scored *items = NULL;
     ls_status status;
     LS_TRY(ls_array_alloc((void **)&items, n, sizeof *items, "score items", err));
     for (int64_t i = 0; i < n; i++)
-        items[i] = (ls_scored){t->tokens + list[i].token, list[i].n, t->values + list[i].value};
-    status = ls_program_score(t->program, trial, items, n, err);
+        items[i] = (ls_scored){t->tokens + list[i].token, list[i].n, list[i].from, t->values + list[i].value};
+    status = t->by.score(t->by.context, trial, items, n, err);
     free(items);
     return status;
 }
@@ -227,7 +227,7 @@ static ls_status score_pending(ls_sweep_trainer *t, const ls_trial *trial, int32
     ls_score_item *items = NULL;
     ls_model *model;
     ls_status status;
-    if (t->program != NULL) return score_by_program(t, trial, list, n, err);
+    if (t->by.score != NULL) return score_by_other(t, trial, list, n, err);
     LS_TRY_DONE(ls_sweep_trainer_model_for(t, trial, version, &model, err));
     LS_TRY_DONE(ls_array_alloc((void **)&items, n, sizeof *items, "score items", err));
     for (int64_t i = 0; i < n; i++)
@@ -253,8 +253,10 @@ static ls_status score_version(ls_sweep_trainer *t, const ls_trial *trial, int32
         bool fresh;
         if (c->version != version || c->n == 0) continue;
         LS_TRY_DONE(join(t, c, err));
-        LS_TRY_DONE(keep(t, condition, n, &fresh, &value[i], err));
-        if (fresh) list[n_pending++] = (pending){t->n_tokens - n, value[i], n};
+        /* Others may give the values of completions alone. */
+        LS_TRY_DONE(
+            keep(t, condition ^ (t->by.score != NULL ? (uint64_t)c->n_prompt << 20 : 0), n, &fresh, &value[i], err));
+        if (fresh) list[n_pending++] = (pending){t->n_tokens - n, value[i], n, c->n_prompt};
     }
     if (n_pending > 0) LS_TRY_DONE(score_pending(t, trial, version, list, n_pending, err));
     for (int64_t i = 0; i < outcomes->n; i++) {

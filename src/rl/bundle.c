@@ -56,23 +56,27 @@ done:
     return status;
 }
 
+/* One of the two sides of a bundle. */
+typedef struct side {
+    const ls_bundle *b;
+    bool trainer;
+} side;
+
+static ls_status fill_records(ls_json_out *json, const void *context, ls_error *err) {
+    const side *s = context;
+    for (int64_t i = 0; i < s->b->n; i++) {
+        const ls_bundle_sequence *one = &s->b->sequences[i];
+        LS_TRY(write_record(json, s->b, one, s->trainer ? one->trainer : one->rollout, err));
+    }
+    return LS_OK;
+}
+
 static ls_status write_records(const char *directory, const char *name, const ls_bundle *b, bool trainer,
                                ls_error *err) {
+    const side s = {b, trainer};
     char path[PATH_MAX_BYTES];
-    ls_output *output = NULL;
-    ls_json_out json;
-    ls_status status;
-    LS_TRY_DONE(join(path, directory, name, err));
-    LS_TRY_DONE(ls_output_open(&output, path, err));
-    ls_json_init(&json, ls_output_stream(output));
-    for (int64_t s = 0; s < b->n; s++)
-        LS_TRY_DONE(
-            write_record(&json, b, &b->sequences[s], trainer ? b->sequences[s].trainer : b->sequences[s].rollout, err));
-    status = ls_output_commit(output, err);
-    output = NULL;
-done:
-    ls_output_abandon(output);
-    return status;
+    LS_TRY(join(path, directory, name, err));
+    return ls_json_save(path, fill_records, &s, err);
 }
 
 static void write_hex(ls_json_out *json, const char *key, uint64_t value, int digits) {
@@ -137,25 +141,28 @@ static void write_members(ls_json_out *json, const ls_bundle *b, const ls_config
     ls_json_end_object(json);
 }
 
+typedef struct whole {
+    const ls_bundle *b;
+    const ls_config *config;
+} whole;
+
+static ls_status fill_bundle(ls_json_out *json, const void *context, ls_error *err) {
+    const whole *w = context;
+    (void)err;
+    ls_json_begin_object(json, NULL);
+    write_members(json, w->b, w->config);
+    ls_json_end_object(json);
+    ls_json_newline(json);
+    return LS_OK;
+}
+
 ls_status ls_bundle_write(const char *directory, const ls_bundle *b, const ls_config *config, ls_error *err) {
+    const whole w = {b, config};
     char path[PATH_MAX_BYTES];
-    ls_output *output = NULL;
-    ls_json_out json;
-    ls_status status;
-    LS_TRY_DONE(write_records(directory, "rollout.jsonl", b, false, err));
-    LS_TRY_DONE(write_records(directory, "trainer.jsonl", b, true, err));
-    LS_TRY_DONE(join(path, directory, "bundle.json", err));
-    LS_TRY_DONE(ls_output_open(&output, path, err));
-    ls_json_init(&json, ls_output_stream(output));
-    ls_json_begin_object(&json, NULL);
-    write_members(&json, b, config);
-    ls_json_end_object(&json);
-    ls_json_newline(&json);
-    status = ls_output_commit(output, err);
-    output = NULL;
-done:
-    ls_output_abandon(output);
-    return status;
+    LS_TRY(write_records(directory, "rollout.jsonl", b, false, err));
+    LS_TRY(write_records(directory, "trainer.jsonl", b, true, err));
+    LS_TRY(join(path, directory, "bundle.json", err));
+    return ls_json_save(path, fill_bundle, &w, err);
 }
 
 /* ---- reading ---- */

@@ -463,21 +463,17 @@ void ls_finding_write(ls_json_out *json, const ls_finding *f) {
     ls_json_end_object(json);
 }
 
+static ls_status fill_finding(ls_json_out *json, const void *context, ls_error *err) {
+    (void)err;
+    ls_json_begin_object(json, NULL);
+    ls_finding_write(json, context);
+    ls_json_end_object(json);
+    ls_json_newline(json);
+    return LS_OK;
+}
+
 ls_status ls_finding_save(const char *directory, const ls_finding *finding, ls_error *err) {
     char path[LS_SAVES_PATH_MAX + 96];
-    ls_output *output = NULL;
-    ls_json_out json;
-    ls_status status;
     snprintf(path, sizeof path, "%s/finding.json", directory);
-    LS_TRY_DONE(ls_output_open(&output, path, err));
-    ls_json_init(&json, ls_output_stream(output));
-    ls_json_begin_object(&json, NULL);
-    ls_finding_write(&json, finding);
-    ls_json_end_object(&json);
-    ls_json_newline(&json);
-    status = ls_output_commit(output, err);
-    output = NULL;
-done:
-    ls_output_abandon(output);
-    return status;
+    return ls_json_save(path, fill_finding, finding, err);
 }

@@ -89,6 +89,7 @@ CASES = [
     case("length", "state-length:50", D, "1e-5", ("length", 51)), case("length", "kv-length:90", B, "f32", ("length", 91)),
     case("decode", "conv-handover", D), case("decode", "scan-handover", N), case("decode", "decode-state-fp8", D),
     case("decode", "decode-state-bf16", D), case("decode", "conv-off-by-one", D), case("decode", "scan-handover", D, "1e-4"),
+    case("preempt", "preempt-keeps-at", D), case("cache state", "cache-overwrite", D),
     case("preempt", "abort-reuse", D), case("preempt", "abort-reuse", N, "2e-6"),
     case("random", "race", D), case("random", "race-state", D), case("random", "race", N, "random"),
     case("temperature", "temperature-raw", D), case("temperature", "temperature-always", N),

@@ -375,11 +375,17 @@ class Engine:
     def save(self, seq):
         """Publishes the state behind seq['at'] tokens of its prompt."""
         s, k = seq["slot"], self.key(seq["prompt"][: seq["at"]])
-        if k in self.cache and self.name != "cache-overwrite":
+        if k in self.cache:
             return
         copy = (lambda a: a) if self.name == "cache-alias" else (lambda a: a.copy())
         conv = {i: copy(self.conv[i][s]) for i in self.conv}
         ssm = {i: copy(self.ssm[i][s]) for i in self.ssm}
+        if self.name == "cache-overwrite" and len(self.cache) >= 8:  # its oldest entry's room, whose key stays
+            _, old_conv, old_ssm, _ = list(self.cache.values())[-8]
+            for mine, room in ((conv, old_conv), (ssm, old_ssm)):
+                for i in mine:
+                    room[i][...] = mine[i]
+                    mine[i] = room[i]
         self.cache[k] = [seq["at"], conv, ssm, {i: [a.copy() for a in v] for i, v in self.kv[s].items()}]
 
     def admit(self, seq):
@@ -403,6 +409,9 @@ class Engine:
                 self.ssm[i][self.address(s)] = 0
         self.kv[s] = {}
         seq["at"] = seq["hit"] = 0
+        if "keep" in seq:  # preempt-keeps-at
+            seq["at"], self.kv[s] = seq["keep"]
+            return
         if self.o["prefix"] != "off":
             for n in sorted({*self.borders(len(seq["prompt"])), len(seq["prompt"]) - 1}, reverse=True):
                 hit = self.cache.get(self.key(seq["prompt"][:n])) if n > 0 else None
@@ -518,8 +527,8 @@ class Engine:
         self.release(q)
         self.spill[q["slot"]] = "preempted"
         q["preempted"] += 1
-        if self.name == "preempt-keeps-at":  # resumes at its old position with an empty state
-            q["keep"] = q["at"]
+        if self.name == "preempt-keeps-at":  # resumes at its old position, keys kept, with an empty state
+            q["keep"] = (q["at"], self.kv[q["slot"]])
         q["prompt"] = q["prompt"][: q["n"]] + q["ids"]
 
     def sample(self, q):

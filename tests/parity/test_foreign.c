@@ -81,7 +81,7 @@ static void a_stack_with_noise_is_told_from_one_with_a_fault(void **state) {
                               .isa = ls_isa_best(),
                               .far_slots = 64,
                               .far_words = 1600};
-        ls_subject subject = {&foreign, run, true};
+        ls_subject subject = {.context = &foreign, .run = run, .is_program = true};
         const ls_finding *named;
         bool found = rows[i].lever == NULL;
         assert_non_null(s);

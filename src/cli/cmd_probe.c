@@ -1,0 +1,261 @@
+/* lockstep probe: one server against itself. */
+#define _POSIX_C_SOURCE 200809L
+#include <argp.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "cli/commands.h"
+#include "load/stack_config.h"
+#include "parity/probe_plan.h"
+#include "parity/probe_server.h"
+
+enum {
+    OPT_DIALECT = 256,
+    OPT_MODEL,
+    OPT_VOCAB,
+    OPT_KEY_FILE,
+    OPT_TEMPERATURE,
+    OPT_SEED,
+    OPT_MAX_REQUESTS,
+    OPT_MAX_TOKENS,
+    OPT_SECONDS,
+    OPT_TIMEOUT,
+    OPT_DRY_RUN,
+    OPT_HTML,
+    OPT_REPRO,
+    OPT_OUT,
+    OPT_JSON
+};
+
+typedef struct probe_options {
+    const char *url, *model, *key_file, *html, *repro, *out;
+    ls_dialect dialect;
+    int64_t vocab, max_requests, max_tokens, seconds, timeout;
+    double temperature; /* 0: found out */
+    uint64_t seed;
+    bool json, dry_run;
+} probe_options;
+
+typedef struct parse_context {
+    probe_options *o;
+    ls_error *err;
+    ls_status status;
+} parse_context;
+
+static const struct argp_option options_known[] = {
+    {"dialect", OPT_DIALECT, "NAME", 0, "How to ask: vllm, sglang, llama.cpp; the server is asked when absent", 0},
+    {"model", OPT_MODEL, "DIR", 0, "A directory with the model's config.json: vocabulary and special tokens", 0},
+    {"vocab", OPT_VOCAB, "N", 0, "Prompts are made of ids below N; of the server's own texts when not known", 0},
+    {"api-key-file", OPT_KEY_FILE, "FILE", 0, "Its first line is sent as Authorization: Bearer", 0},
+    {"temperature", OPT_TEMPERATURE, "X", 0, "Of all trials that do not move it; found out when absent", 0},
+    {"seed", OPT_SEED, "N", 0, "Seed of texts and draws (0)", 0},
+    {"max-requests", OPT_MAX_REQUESTS, "N", 0, "Send no more (4000)", 0},
+    {"max-tokens", OPT_MAX_TOKENS, "N", 0, "Of all prompts and completions together (400000)", 0},
+    {"seconds", OPT_SECONDS, "S", 0, "Begin nothing new after so many seconds; 0: no limit (300)", 0},
+    {"timeout", OPT_TIMEOUT, "S", 0, "Seconds after which a request is given up (60)", 0},
+    {"dry-run", OPT_DRY_RUN, NULL, 0, "Print the plan and ask nothing but who the server is", 0},
+    {"html", OPT_HTML, "FILE", 0, "Write the report as one HTML page", 0},
+    {"repro", OPT_REPRO, "FILE", 0, "Write the smallest requests that still fail as command lines", 0},
+    {"out", OPT_OUT, "FILE", 0, "Where the report goes; standard output when absent", 0},
+    {"json", OPT_JSON, NULL, 0, "Write one JSON object instead of the table", 0},
+    {0},
+};
+
+static ls_status parse_dialect(ls_dialect *out, const char *text, ls_error *err) {
+    for (*out = 0; *out < LS_DIALECTS; (*out)++)
+        if (strcmp(text, ls_dialect_name(*out)) == 0) return LS_OK;
+    return LS_FAIL(err, LS_ERR_ARG, "--dialect: '%s' is not vllm, sglang or llama.cpp", text);
+}
+
+static ls_status parse_option(probe_options *o, int key, char *text, ls_error *err) {
+    switch (key) {
+        case OPT_DIALECT: return parse_dialect(&o->dialect, text, err);
+        case OPT_MODEL: o->model = text; break;
+        case OPT_VOCAB: return ls_cli_int(&o->vocab, "--vocab", text, 16, INT32_MAX, err);
+        case OPT_KEY_FILE: o->key_file = text; break;
+        case OPT_TEMPERATURE: return ls_cli_float(&o->temperature, "--temperature", text, 0.1, 10.0, err);
+        case OPT_SEED: return ls_cli_seed(&o->seed, "--seed", text, err);
+        case OPT_MAX_REQUESTS: return ls_cli_int(&o->max_requests, "--max-requests", text, 1, INT32_MAX, err);
+        case OPT_MAX_TOKENS: return ls_cli_int(&o->max_tokens, "--max-tokens", text, 1, (int64_t)1 << 40, err);
+        case OPT_SECONDS: return ls_cli_int(&o->seconds, "--seconds", text, 0, 1 << 20, err);
+        case OPT_TIMEOUT: return ls_cli_int(&o->timeout, "--timeout", text, 1, 1 << 20, err);
+        case OPT_DRY_RUN: o->dry_run = true; break;
+        case OPT_HTML: o->html = text; break;
+        case OPT_REPRO: o->repro = text; break;
+        case OPT_OUT: o->out = text; break;
+        case OPT_JSON: o->json = true; break;
+        default: break;
+    }
+    return LS_OK;
+}
+
+static error_t on_option(int key, char *text, struct argp_state *state) {
+    parse_context *context = state->input;
+    if (key == ARGP_KEY_ARG) {
+        if (context->o->url != NULL) ls_cli_wrong(state, "unexpected argument '%s'", text);
+        context->o->url = text;
+        return 0;
+    }
+    if (key == ARGP_KEY_NO_ARGS) ls_cli_wrong(state, "the server's address is missing: http://HOST:PORT");
+    if (key < OPT_DIALECT || key > OPT_JSON) return ARGP_ERR_UNKNOWN;
+    if (context->status == LS_OK) context->status = parse_option(context->o, key, text, context->err);
+    return 0;
+}
+
+static const struct argp parser = {
+    options_known,
+    on_option,
+    "URL",
+    "Hold a server against itself: what it records while it decodes, against its values of the same tokens as a "
+    "prompt. "
+    "Moves what a client can move, measures effects against the server's own rounding, and names the cause whose "
+    "pattern "
+    "fits.\v"
+    "Takes vLLM, SGLang, llama.cpp's server and lockstep serve. A plan of requests and tokens is printed first, on "
+    "standard error. The server's prefix cache is emptied where it lets a client do that; nothing else of it is "
+    "changed.\n\n"
+    "Exit status: 0 if nothing stands out of rounding, 3 if something does, 2 if the probe cannot be done, 1 for wrong "
+    "usage.",
+    NULL,
+    NULL,
+    NULL,
+};
+
+static ls_status parse_options(probe_options *o, int argc, char **argv, ls_error *err) {
+    parse_context context = {o, err, LS_OK};
+    *o = (probe_options){
+        .dialect = LS_DIALECTS, .max_requests = 4000, .max_tokens = 400000, .seconds = 300, .timeout = 60};
+    ls_cli_parse(&parser, argc, argv, &context);
+    return context.status;
+}
+
+/* The first line of a file, NULL without one. Released with free(). */
+static ls_status read_key(char **out, const char *path, ls_error *err) {
+    int64_t n;
+    *out = NULL;
+    if (path == NULL) return LS_OK;
+    LS_TRY(ls_file_read(out, &n, path, 4096, err));
+    (*out)[strcspn(*out, "\r\n")] = '\0';
+    return LS_OK;
+}
+
+static void show_progress(void *context, const char *what) {
+    (void)context;
+    fprintf(stderr, "\r\033[K%s", what);
+}
+
+typedef struct reports {
+    ls_output *out, *html, *repro;
+} reports;
+
+static ls_status open_reports(reports *r, const probe_options *o, ls_error *err) {
+    LS_TRY(ls_output_open(&r->out, o->out, err));
+    if (o->html != NULL) LS_TRY(ls_output_open(&r->html, o->html, err));
+    if (o->repro != NULL) LS_TRY(ls_output_open(&r->repro, o->repro, err));
+    return LS_OK;
+}
+
+static ls_status commit(ls_output **output, ls_error *err) {
+    ls_output *whole = *output;
+    *output = NULL;
+    return whole != NULL ? ls_output_commit(whole, err) : LS_OK;
+}
+
+static ls_status write_reports(reports *r, const probe_options *o, const ls_sweep *sweep, ls_error *err) {
+    if (r->repro != NULL && sweep->repro_text != NULL) fputs(sweep->repro_text, ls_output_stream(r->repro));
+    if (r->html != NULL) ls_sweep_html(ls_output_stream(r->html), sweep);
+    if (o->json) {
+        ls_json_out json;
+        ls_json_init(&json, ls_output_stream(r->out));
+        ls_sweep_write(&json, sweep);
+    } else {
+        ls_sweep_print(ls_output_stream(r->out), sweep);
+    }
+    LS_TRY(commit(&r->repro, err));
+    LS_TRY(commit(&r->html, err));
+    return commit(&r->out, err);
+}
+
+static ls_status set_up(ls_probe_server *server, const probe_options *o, ls_model_config *config, ls_error *err) {
+    char *key = NULL;
+    ls_status status;
+    config->bos = config->pad = -1;
+    if (o->model != NULL) LS_TRY(ls_stack_config_open(config, o->model, err));
+    if (o->vocab > 0) config->vocab = (int32_t)o->vocab;
+    LS_TRY_DONE(read_key(&key, o->key_file, err));
+    server->url = o->url;
+    server->max_requests = o->max_requests;
+    server->max_tokens = o->max_tokens;
+    LS_TRY_DONE(ls_http_open(&server->http, o->url, key, (double)o->timeout, err));
+    LS_TRY_DONE(ls_probe_server_ask(server, o->dialect, config, err));
+done:
+    free(key);
+    return status;
+}
+
+static ls_status run_probe(ls_sweep *sweep, const probe_options *o, ls_probe_server *server,
+                           const ls_model_config *config, ls_error *err) {
+    const ls_subject subject = ls_subject_server(server);
+    ls_sweep_opts opts = {.model = o->url,
+                          .samples = 1,
+                          .dtype = LS_F32,
+                          .seed = o->seed,
+                          .threads = 1,
+                          .seconds = (double)o->seconds,
+                          .ids = server->n_pool > 0 ? server->pool : NULL,
+                          .n_ids = server->n_pool,
+                          .text_ids = server->text_ids,
+                          .text_n = server->text_n,
+                          .n_texts = server->text_n[0] > 0 ? LS_SERVER_TEXTS : 0,
+                          .length_max = server->length_max,
+                          .temperature = o->temperature,
+                          .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+    ls_sweep_trainer *trainer = NULL;
+    ls_status status;
+    LS_TRY_DONE(ls_probe_plan(stderr, &opts, config, &subject, server, err));
+    if (o->dry_run) goto done;
+    LS_TRY_DONE(ls_sweep_trainer_create_by(&trainer, ls_scorer_server(server), err));
+    if (opts.temperature <= 0.0) LS_TRY_DONE(ls_probe_temperature(&opts, config, &subject, trainer, err));
+    LS_TRY_DONE(ls_sweep_run_server(sweep, &opts, config, &subject, trainer, err));
+    if (opts.progress != NULL) fputs("\r\033[K", stderr);
+    sweep->opts.ids = sweep->opts.text_ids = NULL; /* they end with the server */
+    fprintf(stderr, "sent: %" PRId64 " requests, %" PRId64 " tokens\n", server->n_requests, server->n_tokens);
+done:
+    ls_sweep_trainer_free(trainer);
+    return status;
+}
+
+int ls_cmd_probe(int argc, char **argv) {
+    probe_options o;
+    ls_probe_server *server = calloc(1, sizeof *server);
+    ls_sweep *sweep = calloc(1, sizeof *sweep);
+    ls_model_config config = {0};
+    reports r = {0};
+    bool different = false;
+    ls_error err;
+    ls_status status;
+    if (sweep == NULL || server == NULL) {
+        status = LS_FAIL(&err, LS_ERR_NOMEM, "probe");
+        goto done;
+    }
+    LS_TRY_DONE(parse_options(&o, argc, argv, &err));
+    LS_TRY_DONE(open_reports(&r, &o, &err));
+    LS_TRY_DONE(set_up(server, &o, &config, &err));
+    LS_TRY_DONE(run_probe(sweep, &o, server, &config, &err));
+    if (o.dry_run) goto done;
+    different = sweep->different;
+    LS_TRY_DONE(write_reports(&r, &o, sweep, &err));
+done:
+    ls_output_abandon(r.repro);
+    ls_output_abandon(r.html);
+    ls_output_abandon(r.out);
+    if (sweep != NULL) ls_sweep_deinit(sweep);
+    free(sweep);
+    if (server != NULL) ls_http_close(server->http);
+    free(server);
+    if (status != LS_OK) return ls_cli_fail(&err);
+    return different ? LS_EXIT_DIFFERENT : LS_EXIT_OK;
+}

@@ -1,0 +1,139 @@
+/* Trials that tell two causes apart which the rungs show alike: whether a request needs another one in front of it,
+ * whether what its neighbours hold matters, whether a threshold moves with the page. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "parity/foreign.h"
+
+ls_status ls_foreign_off_alone(ls_inquiry *q, ls_rung rung, int64_t most, int64_t *n_tried, int64_t *n_off,
+                               ls_error *err) {
+    const ls_outcomes *o = &q->f->seen[rung].outcomes;
+    ls_trial trial;
+    uint64_t needs;
+    *n_tried = *n_off = 0;
+    ls_rung_trial(q, rung, &trial, &needs);
+    trial.levers.batch = 1;
+    for (int64_t s = 0; s < o->n && *n_tried < most; s++) {
+        const ls_prompt one = {o->of[s].prompt, o->of[s].n_prompt};
+        ls_seen seen;
+        if (!ls_sequence_off(q->f, &o->of[s])) continue;
+        LS_TRY(ls_foreign_try(q, &trial, 0, &one, 1, &seen, err));
+        if (seen.outcomes.n > 0) {
+            ++*n_tried;
+            *n_off += seen.look == LS_LOOK_OFF;
+        }
+        ls_seen_deinit(&seen);
+    }
+    return LS_OK;
+}
+
+/* Tokens that a rung's trial puts through the model. */
+static double work_of(ls_inquiry *q, ls_rung rung) {
+    double tokens = 0.0;
+    ls_trial trial;
+    uint64_t needs;
+    ls_rung_trial(q, rung, &trial, &needs);
+    for (int64_t i = 0; i < q->requests[rung].n; i++)
+        tokens += (double)trial.levers.samples * (double)(q->requests[rung].of[i].n + trial.max_tokens);
+    return tokens * (double)trial.rounds;
+}
+
+bool ls_foreign_is_slow(ls_inquiry *q, ls_rung rung) {
+    const char *after = strstr(q->f->seen[rung].note, " after ");
+    const double limit = after != NULL ? atof(after + 7) : 0.0;
+    double pace = 0.0; /* seconds a token */
+    if (limit <= 0.0) return false;
+    for (int r = 0; r < LS_RUNGS; r++) {
+        const ls_seen *s = &q->f->seen[r];
+        if (s->outcomes.n > 0 && work_of(q, (ls_rung)r) >= 64.0) pace = fmax(pace, s->seconds / work_of(q, (ls_rung)r));
+    }
+    return pace * work_of(q, rung) > 0.2 * limit;
+}
+
+/* A prompt of n tokens with pages of `page`; is it off? *told: the suspect says that it obeyed. */
+static ls_status try_page(ls_inquiry *q, int64_t n, int64_t page, bool *off, bool *told, ls_error *err) {
+    const int64_t lever = ls_lever_find("page");
+    ls_requests *r = calloc(1, sizeof *r);
+    int32_t ids[1088];
+    ls_seen seen = {0};
+    ls_trial trial;
+    uint64_t needs;
+    ls_status status;
+    *off = false;
+    LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
+    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, &needs);
+    trial.levers.page_tokens = page;
+    trial.max_tokens = 1;
+    for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, 2500, i);
+    LS_TRY_DONE(ls_requests_add(r, ids, n, err));
+    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &seen, err));
+    *off = seen.look == LS_LOOK_OFF;
+    *told = seen.outcomes.n > 0 && seen.outcomes.tells_levers && lever >= 0 && (seen.outcomes.levers >> lever & 1);
+done:
+    ls_seen_deinit(&seen);
+    if (r != NULL) free(r->ids);
+    free(r);
+    return status;
+}
+
+ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_moves *out, ls_error *err) {
+    bool below, at, told, tells = true, moves = false;
+    *out = LS_MOVES_UNKNOWN;
+    if (length < 2 || length > 1024) return LS_OK;
+    for (int k = 0; k < 2; k++) {
+        const int64_t page = k == 0 ? 4 : 64;
+        LS_TRY(try_page(q, length - 1, page, &below, &told, err));
+        tells = tells && told;
+        LS_TRY(try_page(q, length, page, &at, &told, err));
+        tells = tells && told;
+        moves = moves || below || !at;
+    }
+    *out = moves ? LS_MOVES : tells ? LS_STAYS : LS_MOVES_UNKNOWN;
+    return LS_OK;
+}
+
+/* The rung's requests, of which every second one has another text of the same length where `others` is set. */
+static ls_status try_mixed(ls_inquiry *q, ls_rung rung, bool others, int64_t slots, ls_seen *seen, ls_error *err) {
+    ls_requests *from = &q->requests[rung], *r = calloc(1, sizeof *r);
+    int32_t ids[1088];
+    ls_trial trial;
+    uint64_t needs;
+    ls_status status;
+    LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
+    ls_rung_trial(q, rung, &trial, &needs);
+    if (slots > 0) trial.levers.slots = slots;
+    for (int64_t p = 0; p < from->n; p++) {
+        const ls_prompt *one = &from->of[p];
+        for (int64_t i = 0; i < one->n && i < 1088; i++)
+            ids[i] = others && p % 2 == 1 ? ls_plain_token(q, 4000 + p, i) : one->ids[i];
+        LS_TRY_DONE(ls_requests_add(r, ids, one->n, err));
+    }
+    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, seen, err));
+    for (int64_t i = 0; i < seen->outcomes.n; i++) seen->outcomes.of[i].prompt = NULL; /* they end here */
+done:
+    if (r != NULL) free(r->ids);
+    free(r);
+    return status;
+}
+
+ls_status ls_foreign_others_matter(ls_inquiry *q, ls_rung rung, int64_t slots, double *content, int64_t *n_off,
+                                   ls_error *err) {
+    ls_seen one = {0}, two = {0};
+    ls_status status;
+    *content = 0.0;
+    *n_off = 0;
+    LS_TRY_DONE(try_mixed(q, rung, false, slots, &one, err));
+    LS_TRY_DONE(try_mixed(q, rung, true, slots, &two, err));
+    for (int64_t s = 0; s < one.outcomes.n && s < two.outcomes.n; s++) {
+        const ls_outcome *a = &one.outcomes.of[s], *b = &two.outcomes.of[s];
+        *n_off += ls_sequence_off(q->f, a);
+        for (int64_t i = 0; s % 2 == 0 && i < a->n && i < b->n && a->completion[i] == b->completion[i]; i++)
+            if (ls_token_off(q->f, a, i) || ls_token_off(q->f, b, i))
+                *content = fmax(*content, fabs((double)a->logprob[i] - (double)b->logprob[i]));
+    }
+done:
+    ls_seen_deinit(&one);
+    ls_seen_deinit(&two);
+    return status;
+}

@@ -1,0 +1,89 @@
+"""lockstep probe against lockstep serve, which has no fault, and against a stand-in with planted ones.
+
+Usage: probe_names.py LOCKSTEP SOURCE_DIRECTORY
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(__file__))
+from serving import Server
+
+LOCKSTEP, SOURCE = sys.argv[1:3]
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+CASES = [  # dialect, fault, noise, exit code, cause
+    ("vllm", "none", "5e-3", 0, None),
+    ("llama.cpp", "none", "1e-4", 0, None),
+    ("vllm", "cross-tail", "1e-6", 3, "prefix hit across different prompts"),
+    ("sglang", "temperature", "1e-3", 3, "temperature on one side only"),
+    ("llama.cpp", "shift", "1e-4", 3, "records shifted"),
+    ("vllm", "scaled", "1e-3", 3, "log-probabilities scaled"),
+    ("vllm", "template", "1e-3", 3, "other tokens than were sent"),
+    ("vllm", "template-bos", "1e-3", 3, None),  # nobody knows which: not named
+]
+
+
+def probe(url, *words):
+    command = [LOCKSTEP, "probe", url, "--json", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+def check(what, condition, *said):
+    if not condition:
+        raise AssertionError(" ".join([what] + [str(s) for s in said]))
+    print("ok: " + what)
+
+
+def stand_in(directory, dialect, fault, noise):
+    path = os.path.join(directory, "port")
+    process = subprocess.Popen([sys.executable, os.path.join(HERE, "stand_in.py"), path, dialect, fault, noise])
+    end = time.time() + 30
+    while not os.path.exists(path) and time.time() < end:
+        time.sleep(0.01)
+    with open(path) as file:
+        port = int(file.read())
+    os.unlink(path)
+    return process, "http://127.0.0.1:%d" % port
+
+
+def try_case(directory, dialect, fault, noise, code, cause):
+    process, url = stand_in(directory, dialect, fault, noise)
+    try:
+        # The experiments that any of these faults shows in; crowds are tried on the real one.
+        found, said, errors = probe(url, "--max-requests", "900" if dialect == "llama.cpp" else "900")
+    finally:
+        process.kill()
+        process.wait()
+    check("%s, %s" % (dialect, fault), found == code and said["cause"] == cause, found, errors[-300:],
+          said and said["ranked"])
+    if code == 3:
+        check("  its requests", "curl -s " + url in said["repro_commands"], said.get("repro_commands"))
+
+
+def main():
+    server = Server(LOCKSTEP, os.path.join(SOURCE, "models/tiny-text"))
+    code, said, errors = probe(server.url)
+    check("lockstep serve is clean", code == 0 and not said["different"] and said["floor"]["max"] == 0.0, code, errors)
+    tried = [e["name"] for e in said["experiments"] if e["verdict"] == "clean"]
+    check("and was tried", {"cached-many", "leavers", "load", "text", "cached-reset", "long"} <= set(tried), tried)
+    code, said, errors = probe(server.url, "--dry-run")
+    check("a plan asks nothing", code == 0 and said is None and "not tried" in errors and "limits" in errors, errors)
+    code, said, errors = probe(server.url, "--max-requests", "30")
+    check("a limit is kept", code == 0 and any("no room" in e.get("note", "") for e in said["experiments"]), errors)
+    code, _, errors = probe(server.url + "/nothing")
+    check("what is no server is refused", code == 2 and "--dialect" in errors, code, errors)
+    server.stop(signal.SIGTERM)
+    with tempfile.TemporaryDirectory() as directory:
+        for case in CASES:
+            try_case(directory, *case)
+    print("passed")
+
+
+main()

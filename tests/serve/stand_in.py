@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""A server that is none of ours, in the dialects of vLLM, SGLang and llama.cpp, with a fault if one is asked for.
+
+Its model is a table: the last tokens choose a row of logits. Usage: stand_in.py PORT_FILE DIALECT [FAULT] [NOISE]
+"""
+
+import hashlib
+import http.server
+import json
+import math
+import os
+import random
+import socket
+import sys
+import threading
+import time
+
+VOCAB, ROWS = 64, 997
+PORT_FILE, DIALECT = sys.argv[1:3]
+FAULT = sys.argv[3] if len(sys.argv) > 3 else "none"
+NOISE = float(sys.argv[4]) if len(sys.argv) > 4 else 1e-6
+rng = random.Random(5)
+TABLE = [[rng.gauss(0.0, 2.0) for _ in range(VOCAB)] for _ in range(ROWS)]
+TEMPLATE = [7, 9, 7]
+cache, lock, running = {}, threading.Lock(), {}
+
+
+def next_state(state, token):
+    return (state * 1000003 + token + 1) % 2305843009213693951
+
+
+def value(state, token, temperature, way):
+    row = TABLE[state % ROWS]
+    most = max(row)
+    total = sum(math.exp((x - most) / temperature) for x in row)
+    rounding = hashlib.blake2b(b"%d %d %s" % (state, token, way), digest_size=4).digest()
+    return (row[token] - most) / temperature - math.log(total) + NOISE * (rounding[0] + rounding[1] + rounding[2] - 383) / 128
+
+
+def draw(state, temperature, top_k, generator):
+    row = TABLE[state % ROWS]
+    order = sorted(range(VOCAB), key=lambda i: -row[i])[: top_k or VOCAB]
+    if temperature == 0:
+        return order[0]
+    weights = [math.exp((row[i] - row[order[0]]) / temperature) for i in order]
+    return generator.choices(order, weights)[0]
+
+
+def read(ids):
+    state = 1
+    for token in ids:
+        state = next_state(state, token)
+    return state
+
+
+class Answer:
+    """Tokens and values of one completion."""
+
+    def __init__(self, ids, n_new, temperature=1.0, top_k=0, seed=0, forced=None):
+        generator = random.Random("%s %s" % (seed, ids))
+        state, self.ids, self.values = read(ids), [], []
+        at = temperature if FAULT == "temperature" and temperature > 0 else 1.4 if FAULT == "warm" else 1.0
+        for _ in range(n_new):
+            token = draw(state, temperature, top_k, generator) if forced is None else forced
+            record = value(state, token, at, b"decode" if forced is None else b"prompt")
+            if FAULT == "top-k" and 0 < top_k:
+                kept = sorted(TABLE[state % ROWS])[-top_k:]
+                record = TABLE[state % ROWS][token] - math.log(sum(math.exp(x) for x in kept))
+            self.ids.append(token)
+            self.values.append(record * (1.25 if FAULT == "scaled" else 1.0))
+            state = next_state(state, token)
+        if FAULT == "shift" and forced is None and n_new > 1:
+            self.values = [self.values[0]] + self.values[:-1]
+
+
+def cache_key(ids):
+    return {
+        "cross-length": len(ids),
+        "cross-head": (tuple(ids[:8]), len(ids)) if len(ids) > 12 else None,
+        "cross-tail": (tuple(ids[-8:]), len(ids)) if len(ids) > 12 else None,
+        "cross-set": tuple(sorted(ids)) if len(ids) > 12 else None,
+    }.get(FAULT)
+
+
+def complete(ids, n_new, **draws):
+    """What is generated, through whatever fault there is."""
+    if FAULT == "mixing":  # one that runs beside another of its length takes that one's values
+        with lock:
+            others = [o for o in running.values() if len(o) == len(ids) and o != ids]
+            running[threading.get_ident()] = ids
+        time.sleep(0.004)
+        with lock:
+            others += [o for o in running.values() if len(o) == len(ids) and o != ids]
+            del running[threading.get_ident()]
+        if others and n_new > 1:
+            answer, other = Answer(ids, n_new, **draws), Answer(others[0], n_new, **draws)
+            answer.values = other.values
+            return answer
+    key = cache_key(ids) if n_new > 1 else None
+    if key is None:
+        return Answer(ids, n_new, **draws)
+    with lock:
+        known = cache.setdefault((key, n_new), ids)
+    return Answer(known, n_new, **draws)
+
+
+def scores(ids):
+    state, values = read(ids[:1]), [None]
+    for token in ids[1:]:
+        values.append(value(state, token, 1.0, b"prompt"))
+        state = next_state(state, token)
+    return values
+
+
+def tokenize(text):
+    return [1 + ord(c) % (VOCAB - 2) for c in text]
+
+
+def vllm(o):
+    ids = tokenize(o["prompt"]) if isinstance(o["prompt"], str) else o["prompt"]
+    sent = ids
+    if FAULT.startswith("template") and not (FAULT == "template-bos" and "prompt_logprobs" in o):
+        ids = ([1] if FAULT == "template-bos" else TEMPLATE) + ids
+    choices = []
+    for sample in range(o.get("n", 1)):
+        a = complete(ids, o["max_tokens"], temperature=o["temperature"], top_k=o.get("top_k", 0),
+                     seed=(o.get("seed", 0), sample))
+        told = sent if FAULT in ("template-silent", "template-bos") else ids
+        choice = {"index": sample, "token_ids": a.ids, "prompt_token_ids": told,
+                  "logprobs": {"tokens": ["token_id:%d" % i for i in a.ids], "token_logprobs": a.values}}
+        if "prompt_logprobs" in o:
+            pairs = list(zip(ids, scores(ids)))[-len(told):]
+            choice["prompt_logprobs"] = [None] + [{str(i): {"logprob": v}} for i, v in pairs[1:]]
+        choices.append(choice)
+    return {"choices": choices, "usage": {"prompt_tokens": len(told)}}
+
+
+def sglang(o):
+    p = o["sampling_params"]
+    ids = o["input_ids"] if "input_ids" in o else tokenize(o["text"])
+    answers = []
+    for sample in range(p.get("n", 1)):
+        a = complete(ids, p["max_new_tokens"], temperature=p["temperature"], top_k=p.get("top_k", 0), seed=sample)
+        meta = {"prompt_tokens": len(ids), "output_token_logprobs": [[v, i, None] for v, i in zip(a.values, a.ids)]}
+        if o.get("logprob_start_len") == 0:
+            meta["input_token_logprobs"] = [[v, i, None] for v, i in zip(scores(ids), ids)]
+        answers.append({"output_ids": a.ids, "meta_info": meta})
+    return answers if "n" in p else answers[0]
+
+
+def llama_cpp(o):
+    ids = tokenize(o["prompt"]) if isinstance(o["prompt"], str) else o["prompt"]
+    forced = o["logit_bias"][0][0] if "logit_bias" in o else None
+    a = complete(ids, o["n_predict"], temperature=o["temperature"], top_k=o.get("top_k", 40), seed=o.get("seed", 0),
+                 forced=forced)
+    return {"tokens_evaluated": len(ids), "id_slot": o.get("id_slot", 0),
+            "completion_probabilities": [{"id": i, "logprob": v, "top_logprobs": []} for v, i in zip(a.values, a.ids)]}
+
+
+OWNERS = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llamacpp"}
+PATHS = {"vllm": ("/v1/completions", vllm), "sglang": ("/generate", sglang), "llama.cpp": ("/completion", llama_cpp)}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *words):
+        pass
+
+    def say(self, status, what):
+        data = json.dumps(what).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        if self.path == "/v1/models":
+            meta = {"n_vocab": VOCAB} if DIALECT == "llama.cpp" else None
+            self.say(200, {"data": [{"id": "stand-in", "owned_by": OWNERS[DIALECT], "max_model_len": 1200, "meta": meta}]})
+        elif self.path == "/props" and DIALECT == "llama.cpp":
+            self.say(200, {"total_slots": 4, "default_generation_settings": {"n_ctx": 1200}})
+        else:
+            self.say(404, {"error": "no such path"})
+
+    def do_POST(self):
+        o = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+        path, answer = PATHS[DIALECT]
+        try:
+            if self.path == path:
+                self.say(200, answer(o))
+            elif self.path == "/tokenize" and DIALECT == "llama.cpp":
+                self.say(200, {"tokens": tokenize(o["content"])})
+            else:
+                self.say(404, {"error": "no such path"})
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request, address):
+        pass  # clients that leave are part of it
+
+    request_queue_size = 256
+
+
+server = Server(("127.0.0.1", 0), Handler)
+with open(PORT_FILE + ".part", "w") as file:
+    file.write("%d" % server.server_port)
+os.rename(PORT_FILE + ".part", PORT_FILE)
+server.serve_forever()
