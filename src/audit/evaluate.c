@@ -597,6 +597,137 @@ static ls_status load(step *s, const ls_ptx_operand *o, int32_t index, int32_t p
     return LS_OK;
 }
 
+/* What takes a result of this reaches nothing that could be claimed. */
+static ls_status not_understood(step *s, ls_error *err) {
+    ls_work *w = s->w;
+    const bool pair = has(s->in->op, ".pair");
+    ls_check c = {.at = s->at, .block = s->block, .next = s->check, .source = -1, .access = -1};
+    c.state = LS_STATE_UNKNOWN;
+    c.reason = pair ? "two registers are one address in a way that is not understood" : "is not understood";
+    c.sum.n = -1;
+    LS_TRY(ls_array_grow((void **)&w->checks, &w->cap_checks, w->n_checks + 1, sizeof *w->checks, "checks", err));
+    s->check = (int32_t)w->n_checks;
+    w->checks[w->n_checks++] = c;
+    s->t.bits = pair ? 64 : 32;
+    return plain_result(s, true, err);
+}
+
+/* Operations on bits by tables and selectors ---------------------------------------------------------------------- */
+
+typedef struct inputs {
+    ls_sum sums[3];
+    int32_t values[3];
+} inputs;
+
+/* out = x how y, of the inputs or of what was found before (-1). */
+static ls_status combine(step *s, const inputs *in, char how, int32_t x, int32_t y, ls_error *err) {
+    if (x < 0) {
+        ls_sum_copy(&s->a, &s->out);
+        s->a_value = -1;
+    } else {
+        ls_sum_copy(&s->a, &in->sums[x]);
+        s->a_value = in->values[x];
+    }
+    ls_sum_copy(&s->b, &in->sums[y]);
+    s->b_value = in->values[y];
+    if (how == '&') return bitwise_and(s, err);
+    if (how == '|') return bitwise_or(s, err);
+    return result(s, LS_RULE_XOR, type_range(s->t.bits, false), false, err);
+}
+
+static int apply(char how, int a, int b) { return how == '&' ? a & b : how == '|' ? a | b : a ^ b; }
+
+/* A table of three inputs: as one of them, two of them joined, or the join of two joined with the third. */
+static ls_status by_table(step *s, inputs *in, int table, ls_error *err) {
+    static const int columns[] = {0xF0, 0xCC, 0xAA};
+    static const char ways[] = "&|^";
+    int column[3];
+    for (int i = 0; i < 3; i++) { /* a constant under a NOT is another constant */
+        column[i] = columns[i];
+        int64_t value;
+        if (ls_sum_is_constant(&in->sums[i], &value) && (value == 0 || value == -1)) column[i] = value == 0 ? 0 : 0xFF;
+        /* what a constant input makes of the table is the same for both of its values */
+        if (column[i] == 0 || column[i] == 0xFF) {
+            const int shift = 4 >> i;
+            const int kept = column[i] == 0 ? table & ~columns[i] & 0xFF : table & columns[i];
+            table = column[i] == 0 ? kept | kept << shift : kept | kept >> shift;
+            column[i] = columns[i];
+        }
+    }
+    for (int not_of = -1; not_of < 3; not_of++) {
+        int64_t value;
+        if (not_of >= 0) {
+            if (!ls_sum_is_constant(&in->sums[not_of], &value)) continue;
+            ls_sum_constant(&in->sums[not_of], ~value);
+            column[not_of] = ~columns[not_of] & 0xFF;
+        }
+        for (int x = 0; x < 3; x++) {
+            if (table == column[x]) return ls_sum_copy(&s->out, &in->sums[x]), LS_OK;
+            for (int y = x + 1; y < 3; y++)
+                for (int w = 0; w < 3; w++) {
+                    const int two = apply(ways[w], column[x], column[y]), z = 3 - x - y;
+                    if (table == two) return combine(s, in, ways[w], x, y, err);
+                    for (int v = 0; v < 3; v++) {
+                        if (table != apply(ways[v], two, column[z])) continue;
+                        LS_TRY(combine(s, in, ways[w], x, y, err));
+                        return combine(s, in, ways[v], -1, z, err);
+                    }
+                }
+        }
+        if (not_of >= 0) {
+            ls_sum_constant(&in->sums[not_of], value);
+            column[not_of] = columns[not_of];
+        }
+    }
+    for (int x = 0; x < 3; x++)
+        if (table == (~columns[x] & 0xFF)) { /* -x - 1 */
+            const ls_term one = {.factor = 1};
+            ls_sum_constant(&s->out, 0);
+            ls_sum_add(&s->out, &in->sums[x], -1);
+            ls_sum_add_term(&s->out, &one, -1);
+            return LS_OK;
+        }
+    return plain_result(s, true, err);
+}
+
+static ls_status logic(step *s, ls_error *err) {
+    const ls_ptx_operand *table = &s->w->f->operands[s->in->first + s->in->n - 1];
+    inputs in = {.values = {s->a_value, s->b_value, s->c_value}};
+    ls_sum_copy(&in.sums[0], &s->a);
+    ls_sum_copy(&in.sums[1], &s->b);
+    ls_sum_copy(&in.sums[2], &s->c);
+    if (table->kind != LS_PTX_INT) return plain_result(s, true, err);
+    return by_table(s, &in, (int)(table->value & 0xFF), err);
+}
+
+/* Bytes of {b, a} by four digits of the selector: low bytes of one with zeros above are its rest, others at most so
+ * many bits. */
+static ls_status permute(step *s, ls_error *err) {
+    int64_t selector, a = -1, b = -1;
+    const bool a_zero = ls_sum_is_constant(&s->a, &a) && a == 0, b_zero = ls_sum_is_constant(&s->b, &b) && b == 0;
+    int32_t bytes = 0, in_place[2] = {0, 0};
+    if (!ls_sum_is_constant(&s->c, &selector) || s->in->op.bytes != 8) return plain_result(s, true, err);
+    for (int32_t i = 0; i < 4; i++) {
+        const int32_t digit = (int32_t)(selector >> (4 * i) & 15);
+        if (digit > 7) return plain_result(s, true, err); /* a sign */
+        if (digit < 4 ? a_zero : b_zero) continue;
+        bytes = i + 1;
+        if (digit % 4 == i && in_place[digit / 4] == i) in_place[digit / 4]++;
+    }
+    const int32_t from = in_place[1] == bytes;
+    if (bytes == 0) return ls_sum_constant(&s->out, 0), LS_OK;
+    if (from == 1) {
+        ls_sum_copy(&s->a, &s->b);
+        s->a_value = s->b_value;
+    }
+    if (in_place[from] == bytes && bytes == 4) return ls_sum_copy(&s->out, &s->a), LS_OK;
+    ls_sum_constant(&s->b, ((int64_t)1 << (8 * bytes)) - 1);
+    if (in_place[from] == bytes) return bitwise_and(s, err);
+    s->a.is_lost = s->b.is_lost = true;
+    s->a.n = s->b.n = 0;
+    return result(s, LS_RULE_TYPE, type_range(8 * bytes, false), bytes == 4, err);
+}
+
 static ls_status divide(step *s, ls_rule rule, ls_error *err) {
     LS_TRY(check_number(s, &s->a, s->a_value, s->t.is_signed, err));
     LS_TRY(check_number(s, &s->b, s->b_value, s->t.is_signed, err));
@@ -608,6 +739,9 @@ static ls_status compute(step *s, int32_t results, int32_t part, ls_error *err) 
     const ls_ptx_name op = s->in->op;
     const bool carries = has(op, ".cc") || begins(op, "addc") || begins(op, "subc") || begins(op, "madc");
     if (carries) return plain_result(s, true, err);
+    if (begins(op, "unknown.")) return not_understood(s, err);
+    if (begins(op, "lop3.")) return logic(s, err);
+    if (begins(op, "prmt.")) return permute(s, err);
     if (begins(op, "mov.")) return move_parts(s, results, part, err);
     if (begins(op, "cvt.")) return convert(s, err);
     if (begins(op, "cvta.")) return ls_sum_copy(&s->out, &s->a), LS_OK;
@@ -688,7 +822,7 @@ static ls_status define(step *s, int32_t operand, int32_t results, int32_t part,
         cell->compare = s->at;
         return LS_OK;
     }
-    const bool is_load = begins(op, "ld.") || begins(op, "ldu.") || begins(op, "atom.");
+    const bool is_load = begins(op, "ld.") || begins(op, "ldu.") || begins(op, "ldw.") || begins(op, "atom.");
     if (is_load && !s->t.is_float && s->in->n > results) {
         const ls_ptx_operand *from = &w->f->operands[s->in->first + results];
         if (begins(op, "ld.param"))

@@ -63,6 +63,7 @@ typedef struct ls_check {
     uint8_t state;  /* ls_state */
     int32_t access; /* the first access that it reaches, -1 */
     int32_t n_accesses;
+    const char *reason; /* why nothing is known, where that does not lie in the sum; else NULL */
 } ls_check;
 
 typedef enum ls_state { LS_STATE_NEW, LS_STATE_EXACT, LS_STATE_UNKNOWN, LS_STATE_WRAPS } ls_state;
