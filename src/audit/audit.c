@@ -394,7 +394,7 @@ done:
     return status;
 }
 
-/* Accesses of machine code of which nothing is said: of a function that is refused, or of code that only calls reach. */
+/* Accesses of which nothing is said: of a function that is refused, or of code that only calls reach. */
 static ls_status pass_over(ls_audit *audit, state *s, const ls_sass_lowering *l, const ls_sass_function *f,
                            ls_error *err) {
     s->w.f = &f->f;

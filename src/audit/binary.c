@@ -176,8 +176,10 @@ static ls_status audit_machine(ls_audit *audit, const char *path, const ls_range
         status = LS_FAIL(err, LS_ERR_IO, "%s: cannot be read: %s", path, strerror(errno));
         goto done;
     }
-    char *const arguments[] = {word(program("LOCKSTEP_CUOBJDUMP", "cuobjdump")), word("--extract-elf"), word("all"),
-                               whole, NULL};
+    char which[32] = "all"; /* or files whose names hold this */
+    if (audit->arch > 0) snprintf(which, sizeof which, ".sm_%lld.", (long long)audit->arch);
+    char *const arguments[] = {word(program("LOCKSTEP_CUOBJDUMP", "cuobjdump")), word("--extract-elf"), which, whole,
+                               NULL};
     LS_TRY_DONE(run(arguments, folder, out, path, err));
     status = audit_cubins(audit, folder, path, ranges, err);
 done:

@@ -612,7 +612,7 @@ static void begin_section(ls_sass_reader *r, ls_ptx_name line, bool *is_function
     }
 }
 
-/* A line that starts a section or a function; *is_function where a body may follow, *is_head where it is one of them. */
+/* A line that starts a section or a function: *is_head; *is_function where a body may follow. */
 static ls_status read_head(ls_sass_reader *r, ls_ptx_name line, bool *is_head, bool *is_function, ls_error *err) {
     static const char word[] = "Function :";
     ls_status status = LS_OK;

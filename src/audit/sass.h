@@ -1,5 +1,5 @@
-/* Reading of machine code as text (SASS): what `nvdisasm` and `cuobjdump -sass` write, one function at a time, in bounded
- * memory, errors with file and line. Nothing is computed here.
+/* Reading of machine code as text (SASS): what `nvdisasm` and `cuobjdump -sass` write, one function at a time, in
+ * bounded memory, errors with file and line. Nothing is computed here.
  *
  * A function comes out in the form of ptx.h with these differences: opcodes are those of the machine but for `bra` and
  * `exit`; registers are numbered by ls_sass_register; results stand in front, each register of a wide one by itself,

@@ -1,8 +1,8 @@
 /* From machine code to the form that flow.c and evaluate.c work on: 32-bit registers stay what they are, and every pair
  * of them that is taken as one number of 64 bits (an address, the summand of a wide product, a comparison in two steps)
- * becomes a register of 64 bits of its own, found by what its halves are: the two results of one instruction, a sum and
- * the sum that takes its carry, zero or the sign above a number, halves that meet in the same block. A pair that is none
- * of these makes what depends on it unknown. */
+ * becomes a register of 64 bits of its own, found by what its halves are: the two results of one instruction, a sum
+ * and the sum that takes its carry, zero or the sign above a number, halves that meet in the same block. A pair that is
+ * none of these makes what depends on it unknown. */
 #ifndef LS_AUDIT_SASS_LOWER_H
 #define LS_AUDIT_SASS_LOWER_H
 

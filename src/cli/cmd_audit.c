@@ -120,19 +120,22 @@ done:
 static ls_status write_all(const ls_audit *audit, const audit_options *options, ls_error *err) {
     ls_status status;
     ls_output *output = NULL;
+    ls_audit_order *order = NULL;
+    LS_TRY_DONE(ls_audit_rank(&order, audit, err));
     LS_TRY_DONE(ls_output_open(&output, options->out, err));
     if (options->json)
-        ls_audit_write_json(ls_output_stream(output), audit);
+        ls_audit_write_json(ls_output_stream(output), audit, order);
     else
-        ls_audit_write_text(ls_output_stream(output), audit, options->unknown);
+        ls_audit_write_text(ls_output_stream(output), audit, order, options->unknown);
     status = ls_output_commit(output, err);
     output = NULL;
     if (status != LS_OK || options->html == NULL) goto done;
     LS_TRY_DONE(ls_output_open(&output, options->html, err));
-    ls_audit_write_html(ls_output_stream(output), audit);
+    ls_audit_write_html(ls_output_stream(output), audit, order);
     status = ls_output_commit(output, err);
     output = NULL;
 done:
+    free(order);
     ls_output_abandon(output);
     return status;
 }

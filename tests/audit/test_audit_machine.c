@@ -5,6 +5,7 @@
 
 #include "audit/audit.h"
 #include "audit/binary.h"
+#include "audit/rank.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "corpus_cases.h"
@@ -243,10 +244,40 @@ static void test_monsters(void **state) {
     free(text);
 }
 
+/* Declared ranges first, then parameters with the smaller even value, grids alone last. */
+static void test_rank(void **state) {
+    static ls_audit_finding f[4];
+    ls_audit audit = {.findings = f, .n_findings = 4};
+    ls_audit_order *order;
+    ls_error err;
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        f[i] = (ls_audit_finding){.bits = 32, .is_signed = true, .n_symbols = 2, .n_terms = 1, .share = 0.5};
+        f[i].terms[0] = (ls_audit_term){.factor = 1, .n = 2, .symbols = {0, 1}};
+        snprintf(f[i].kernel, sizeof f[i].kernel, "k%d", i / 2);
+        for (int k = 0; k < 2; k++) {
+            f[i].symbols[k].high = 2147483647;
+            snprintf(f[i].symbols[k].name, sizeof f[i].symbols[k].name, "%s", i == 0 ? "blockIdx.x" : "param1");
+        }
+    }
+    f[1].terms[0].factor = 4;
+    f[3].is_declared = true;
+    assert_int_equal(ls_audit_even(&f[1]), 23171); /* 4 * 23170^2 is just below 2^31 */
+    assert_int_equal(ls_audit_even(&f[2]), 46341);
+    assert_ok(ls_audit_rank(&order, &audit, &err), err);
+    static const int64_t expected[] = {3, 1, 2, 0}, counts[] = {2, 2, 0, 0};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(order[i].finding, expected[i]);
+        assert_int_equal(order[i].of_kernel, counts[i]);
+    }
+    free(order);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_corpus), cmocka_unit_test(test_sums),    cmocka_unit_test(test_guards),
         cmocka_unit_test(test_calls),  cmocka_unit_test(test_hostile), cmocka_unit_test(test_monsters),
+        cmocka_unit_test(test_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
