@@ -194,6 +194,7 @@ static ls_status emit_loaded(lowering *l, const ls_pair *p, const ls_ptx_instruc
     const sources s = sources_of(l, in);
     operand all[2] = {register_of(p->reg)};
     bool known = false;
+    ls_sass_enter(l, p->at);
     for (int32_t o = s.first; o < s.first + s.n && !known; o++)
         if (l->f->operands[o].kind == LS_PTX_ADDRESS) LS_TRY(take_address(l, in, o, &all[1], &known, err));
     if (!known) return emit(l, in, "cvt.u64.f64", all, 1, err);
@@ -275,11 +276,11 @@ static ls_status take_address(lowering *l, const ls_ptx_instruction *in, int32_t
     if (!*known || o->reg < 0) return LS_OK;
     if (o->is_wide || o->is_not) {
         const ls_half high = o->is_wide ? ls_sass_half_of(l, at + 1) : (ls_half){LS_HALF_NUMBER, 0};
-        const int32_t pair = ls_sass_pair_of(l, ls_sass_half_of(l, at), high, false);
+        const int32_t pair = ls_sass_pair_of(l, ls_sass_half_of(l, at), high);
         out->reg = pair < 0 ? -1 : l->pairs[pair].reg;
         *known = pair >= 0 && (uniform == NULL || uniform->is_wide);
         if (!*known || uniform == NULL) return LS_OK;
-        const int32_t base = ls_sass_pair_of(l, ls_sass_half_of(l, at + 2), ls_sass_half_of(l, at + 3), false);
+        const int32_t base = ls_sass_pair_of(l, ls_sass_half_of(l, at + 2), ls_sass_half_of(l, at + 3));
         const operand both[] = {register_of(out->reg), pair_register(l, base)};
         operand sum;
         *known = base >= 0;
@@ -521,7 +522,7 @@ static ls_status lower_compare(lowering *l, const ls_ptx_instruction *in, int32_
             continue;
         }
         const int32_t low = sources_of(l, &l->f->instructions[lower]).first + i;
-        const int32_t pair = ls_sass_pair_of(l, ls_sass_half_of(l, low), ls_sass_half_of(l, s.first + i), false);
+        const int32_t pair = ls_sass_pair_of(l, ls_sass_half_of(l, low), ls_sass_half_of(l, s.first + i));
         known = known && pair >= 0;
         all[1 + i] = pair_register(l, pair);
     }
@@ -688,6 +689,7 @@ static ls_status lower_plain(lowering *l, const ls_ptx_instruction *in, int32_t 
 static ls_status lower_instruction(lowering *l, int32_t at, ls_error *err) {
     const ls_ptx_instruction *in = &l->f->instructions[at];
     const int64_t from = l->out.n_instructions;
+    ls_sass_enter(l, at);
     if (ls_ptx_is(in->op, "bra") || ls_ptx_is(in->op, "exit")) {
         LS_TRY(emit(l, in, ls_ptx_is(in->op, "bra") ? "bra" : "exit", &l->f->operands[in->first], in->n, err));
     } else if (ls_sass_is_access(in->op)) {

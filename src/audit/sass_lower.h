@@ -46,7 +46,8 @@ typedef struct ls_pair_part {
 
 typedef struct ls_pair {
     ls_half low, high;
-    bool is_fresh; /* the guard of its instructions aside */
+    int32_t guard; /* the predicate's definition under which it is taken, -1 for none: what it guards is done then */
+    bool guard_not;
     bool is_signed, is_emitted, is_emitting;
     uint8_t rule;
     int32_t next;          /* of the bucket */
@@ -77,7 +78,8 @@ typedef struct ls_sass_lowering {
     int32_t *kept_next; /* [values] */
     int32_t *places;    /* [instructions + 1] of the function that comes out */
     int64_t cap_snapshots, cap_behind, cap_starts, cap_kept, cap_kept_next, cap_places;
-    int64_t steps;
+    int32_t guard; /* as of a pair, while one is looked at */
+    bool guard_not;
     int32_t buckets[LS_PAIR_BUCKETS];
 } ls_sass_lowering;
 
@@ -89,8 +91,10 @@ void ls_sass_lowering_deinit(ls_sass_lowering *l);
 ls_status ls_sass_find_pairs(ls_sass_lowering *l, ls_error *err);
 /* The half that an operand is, -1 and NONE for what is none. */
 ls_half ls_sass_half_of(const ls_sass_lowering *l, int32_t operand);
-/* The pair of two halves, -1 where it was never found. */
-int32_t ls_sass_pair_of(const ls_sass_lowering *l, ls_half low, ls_half high, bool is_fresh);
+/* The pair of two halves under l->guard, -1 where it was never found. */
+int32_t ls_sass_pair_of(const ls_sass_lowering *l, ls_half low, ls_half high);
+/* Sets l->guard to what holds where an instruction stands. */
+void ls_sass_enter(ls_sass_lowering *l, int32_t at);
 /* The comparison of the lower halves, for one of the upper halves; -1. */
 int32_t ls_sass_lower_compare(const ls_sass_lowering *l, int32_t at);
 

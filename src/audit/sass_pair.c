@@ -19,6 +19,19 @@ static const ls_ptx_instruction *definition(const ls_sass_lowering *l, ls_half h
     return &l->f->instructions[l->flow.values[h.value].at];
 }
 
+/* Whether it may not be done where somebody looks. */
+static bool is_guarded(const ls_sass_lowering *l, const ls_ptx_instruction *in) {
+    if (in == NULL || in->guard < 0) return false;
+    const int32_t guard = l->flow.guards[in - l->f->instructions];
+    return guard < 0 || guard != l->guard || in->guard_not != l->guard_not;
+}
+
+void ls_sass_enter(ls_sass_lowering *l, int32_t at) {
+    const ls_flow_block *k = &l->flow.blocks[l->flow.block_of[at]];
+    l->guard = k->condition;
+    l->guard_not = k->condition >= 0 && k->condition_not;
+}
+
 static int32_t first_source(const ls_sass_lowering *l, const ls_ptx_instruction *in) {
     const ls_ptx_operand *o = &l->f->operands[in->first];
     if (in->n > 0 && o->kind == LS_PTX_SINK) {
@@ -54,7 +67,7 @@ static bool is_zero(const ls_sass_lowering *l, const ls_ptx_instruction *in, int
 static int32_t copied(const ls_sass_lowering *l, const ls_ptx_instruction *in) {
     const int32_t first = first_source(l, in), n = in->first + in->n - first;
     int32_t at = -1;
-    if (in->guard >= 0 || n < 1) return -1;
+    if (is_guarded(l, in) || n < 1) return -1;
     if ((ls_sass_is_op(in->op, "MOV") || ls_sass_begins(in->op, "R2UR")) && first - in->first == 1) at = first;
     if (ls_sass_is_op(in->op, "LDC") && n == 1 && l->f->operands[first].kind == LS_PTX_BANK) at = first;
     if (ls_sass_is_op(in->op, "IMAD") && n == 3 && !ls_sass_has(in->op, ".HI") && !ls_sass_has(in->op, ".X") &&
@@ -77,7 +90,8 @@ static ls_half original(const ls_sass_lowering *l, ls_half h) {
         const ls_ptx_instruction *in = definition(l, h);
         if (in == NULL) return h;
         const int32_t part = l->flow.values[h.value].part;
-        if (ls_sass_begins(in->op, "CS2R") && in->guard < 0 && ls_sass_has(source(l, in, 0)->name, "SRZ")) return zero;
+        if (ls_sass_begins(in->op, "CS2R") && !is_guarded(l, in) && ls_sass_has(source(l, in, 0)->name, "SRZ"))
+            return zero;
         const int32_t at = copied(l, in);
         if (at < 0) return h;
         ls_half next = plain_half(l, at);
@@ -99,7 +113,7 @@ static ls_half source_half(const ls_sass_lowering *l, const ls_ptx_instruction *
 /* Whether the half is another shifted left by a number of bits that is known. */
 static bool is_shifted(const ls_sass_lowering *l, ls_half h, ls_half *what, int32_t *bits) {
     const ls_ptx_instruction *in = definition(l, h);
-    if (in == NULL || in->guard >= 0) return false;
+    if (in == NULL || is_guarded(l, in)) return false;
     const ls_half by = source_half(l, in, 1);
     if (by.kind != LS_HALF_NUMBER || source(l, in, 0)->is_minus) return false;
     *what = source_half(l, in, 0);
@@ -116,32 +130,36 @@ static bool is_shifted(const ls_sass_lowering *l, ls_half h, ls_half *what, int3
 
 /* Pairs ----------------------------------------------------------------------------------------------------------- */
 
-static uint32_t bucket_of(ls_half low, ls_half high, bool is_fresh) {
+static uint32_t bucket_of(const ls_sass_lowering *l, ls_half low, ls_half high) {
     uint64_t h = (uint64_t)(uint32_t)low.value * 0x9E3779B97F4A7C15u + (uint64_t)(uint32_t)high.value;
-    h = (h ^ (uint64_t)low.kind << 8 ^ (uint64_t)high.kind << 12 ^ (uint64_t)is_fresh) * 0xC2B2AE3D27D4EB4Fu;
+    h = (h ^ (uint64_t)low.kind << 8 ^ (uint64_t)high.kind << 12 ^ (uint64_t)(uint32_t)l->guard << 16 ^
+         (uint64_t)l->guard_not) *
+        0xC2B2AE3D27D4EB4Fu;
     return (uint32_t)(h >> 40) % LS_PAIR_BUCKETS;
 }
 
-int32_t ls_sass_pair_of(const ls_sass_lowering *l, ls_half low, ls_half high, bool is_fresh) {
-    for (int32_t i = l->buckets[bucket_of(low, high, is_fresh)]; i >= 0; i = l->pairs[i].next)
-        if (same(l->pairs[i].low, low) && same(l->pairs[i].high, high) && l->pairs[i].is_fresh == is_fresh) return i;
+int32_t ls_sass_pair_of(const ls_sass_lowering *l, ls_half low, ls_half high) {
+    for (int32_t i = l->buckets[bucket_of(l, low, high)]; i >= 0; i = l->pairs[i].next) {
+        const ls_pair *p = &l->pairs[i];
+        if (same(p->low, low) && same(p->high, high) && p->guard == l->guard && p->guard_not == l->guard_not) return i;
+    }
     return -1;
 }
 
 /* The pair of two halves, to be found out later if it is new; -1 where a half is none. */
-static ls_status want(ls_sass_lowering *l, ls_half low, ls_half high, bool is_fresh, int32_t by, int32_t *out,
-                      ls_error *err) {
+static ls_status want(ls_sass_lowering *l, ls_half low, ls_half high, int32_t by, int32_t *out, ls_error *err) {
     *out = -1;
     if (low.kind == LS_HALF_NONE || high.kind == LS_HALF_NONE) return LS_OK;
-    *out = ls_sass_pair_of(l, low, high, is_fresh);
+    *out = ls_sass_pair_of(l, low, high);
     if (*out >= 0) return LS_OK;
-    const uint32_t bucket = bucket_of(low, high, is_fresh);
+    const uint32_t bucket = bucket_of(l, low, high);
     if (l->n_pairs == PAIRS_MAX) return LS_FAIL(err, LS_ERR_FORMAT, "%s: a function has too many pairs", l->name);
     LS_TRY(ls_array_grow((void **)&l->pairs, &l->cap_pairs, l->n_pairs + 1, sizeof *l->pairs, "pairs", err));
     *out = (int32_t)l->n_pairs++;
     l->pairs[*out] = (ls_pair){.low = low,
                                .high = high,
-                               .is_fresh = is_fresh,
+                               .guard = l->guard,
+                               .guard_not = l->guard_not,
                                .next = l->buckets[bucket],
                                .by = by,
                                .at = by,
@@ -163,7 +181,7 @@ static ls_status add_part(ls_sass_lowering *l, int32_t pair, int32_t part, int64
 static ls_status want_part(ls_sass_lowering *l, int32_t pair, ls_half low, ls_half high, int64_t factor,
                            ls_error *err) {
     int32_t part;
-    LS_TRY(want(l, low, high, false, l->pairs[pair].at, &part, err));
+    LS_TRY(want(l, low, high, l->pairs[pair].at, &part, err));
     return add_part(l, pair, part, factor, err);
 }
 
@@ -196,7 +214,7 @@ static const ls_ptx_instruction *carry_of(const ls_sass_lowering *l, const ls_pt
         const ls_ptx_instruction *in = &l->f->instructions[*at];
         const bool adds = (ls_sass_is_op(in->op, "IADD3") || ls_sass_is_op(in->op, "LEA")) &&
                           !ls_sass_has(in->op, ".X") && !ls_sass_has(in->op, ".HI");
-        if (!adds || (in->guard >= 0) != (upper->guard >= 0)) return NULL;
+        if (!adds || is_guarded(l, in) || is_guarded(l, upper)) return NULL;
         return in;
     }
     return NULL;
@@ -345,7 +363,7 @@ static bool flatten(const ls_sass_lowering *l, ls_half h, int32_t wide_at, bool 
                     int32_t depth) {
     const ls_ptx_instruction *in = definition(l, h);
     if (is_number(h, 0)) return true;
-    if (in == NULL || depth == 0 || in->guard >= 0) return false;
+    if (in == NULL || depth == 0 || is_guarded(l, in)) return false;
     const ls_flow_value *v = &l->flow.values[h.value];
     if (v->at == wide_at && v->part == 1 && !*has_wide) return *has_wide = true;
     if (ls_sass_has(in->op, ".X") || ls_sass_has(in->op, ".WIDE") || ls_sass_has(in->op, ".HI")) return false;
@@ -373,7 +391,7 @@ static bool is_product(const ls_sass_lowering *l, ls_half low, ls_half high, ls_
     product products[PRODUCTS_MAX];
     int32_t n = 0;
     bool has_wide = false;
-    if (wide == NULL || wide->guard >= 0 || !ls_sass_has(wide->op, "MAD.WIDE.U32") || ls_sass_has(wide->op, ".X"))
+    if (wide == NULL || is_guarded(l, wide) || !ls_sass_has(wide->op, "MAD.WIDE.U32") || ls_sass_has(wide->op, ".X"))
         return false;
     if (l->flow.values[low.value].part != 0) return false;
     if (!flatten(l, high, l->flow.values[low.value].at, &has_wide, products, &n, 6) || !has_wide || n == 0 || n > 2)
@@ -428,7 +446,7 @@ static bool is_right_shift(const ls_sass_lowering *l, const ls_ptx_instruction *
 
 static bool is_left_shift(const ls_sass_lowering *l, ls_half low, const ls_ptx_instruction *y, int32_t *bits) {
     ls_half what;
-    return y != NULL && y->guard < 0 && ls_sass_is_op(y->op, "SHF") && ls_sass_has(y->op, ".L.U64.HI") &&
+    return y != NULL && !is_guarded(l, y) && ls_sass_is_op(y->op, "SHF") && ls_sass_has(y->op, ".L.U64.HI") &&
            is_shifted(l, low, &what, bits) && is_number(source_half(l, y, 1), *bits) &&
            same(source_half(l, y, 0), what);
 }
@@ -436,14 +454,14 @@ static bool is_left_shift(const ls_sass_lowering *l, ls_half low, const ls_ptx_i
 static bool is_selection(const ls_sass_lowering *l, const ls_ptx_instruction *x, const ls_ptx_instruction *y) {
     if (x == NULL || y == NULL || !ls_sass_is_op(x->op, "SEL") || !ls_sass_is_op(y->op, "SEL")) return false;
     const int32_t a = first_source(l, x) + 2, b = first_source(l, y) + 2;
-    if (a >= x->first + x->n || b >= y->first + y->n || x->guard >= 0 || y->guard >= 0) return false;
+    if (a >= x->first + x->n || b >= y->first + y->n || is_guarded(l, x) || is_guarded(l, y)) return false;
     return l->flow.reads[a] >= 0 && l->flow.reads[a] == l->flow.reads[b] &&
            l->f->operands[a].is_not == l->f->operands[b].is_not;
 }
 
 /* a & number, as the machine writes it. */
 static bool is_masked(const ls_sass_lowering *l, const ls_ptx_instruction *in, ls_half *what, int32_t *mask) {
-    if (in == NULL || in->guard >= 0 || !ls_sass_is_op(in->op, "LOP3") || !is_number(source_half(l, in, 3), 0xC0))
+    if (in == NULL || is_guarded(l, in) || !ls_sass_is_op(in->op, "LOP3") || !is_number(source_half(l, in, 3), 0xC0))
         return false;
     const ls_half b = source_half(l, in, 1);
     *what = source_half(l, in, 0);
@@ -481,6 +499,8 @@ static ls_status find_join(ls_sass_lowering *l, int32_t id, ls_error *err) {
     const ls_flow_value a = l->flow.values[l->pairs[id].low.value], b = l->flow.values[l->pairs[id].high.value];
     const ls_flow_block *block = &l->flow.blocks[a.block];
     l->pairs[id].rule = LS_PAIR_JOIN;
+    l->guard = -1; /* the ways in know nothing of it */
+    l->guard_not = false;
     for (int32_t e = 0; e < block->n_from; e++) {
         const int32_t low = l->flow.joined[a.first_from + e], high = l->flow.joined[b.first_from + e];
         const bool reached = l->flow.blocks[l->flow.edges[block->first_from + e]].order >= 0;
@@ -496,17 +516,18 @@ static ls_status find_together(ls_sass_lowering *l, int32_t id, ls_error *err) {
     const ls_pair p = l->pairs[id];
     const ls_flow_value a = l->flow.values[p.low.value], b = l->flow.values[p.high.value];
     const ls_ptx_instruction *in;
-    int32_t part;
     if (a.kind == LS_FLOW_PHI) return find_join(l, id, err);
     in = &l->f->instructions[a.at];
     l->pairs[id].at = a.at;
-    if (in->guard >= 0 && !p.is_fresh) {
+    if (is_guarded(l, in)) {
         const ls_half old_low = a.old < 0 ? none : original(l, (ls_half){LS_HALF_VALUE, a.old});
         const ls_half old_high = b.old < 0 ? none : original(l, (ls_half){LS_HALF_VALUE, b.old});
         l->pairs[id].rule = LS_PAIR_EITHER;
-        LS_TRY(want(l, p.low, p.high, true, a.at, &part, err));
-        LS_TRY(add_part(l, id, part, 1, err));
-        return want_part(l, id, old_low, old_high, 1, err);
+        LS_TRY(want_part(l, id, old_low, old_high, 1, err));
+        if (l->flow.guards[a.at] < 0) return add_part(l, id, -1, 1, err);
+        l->guard = l->flow.guards[a.at]; /* as if it were done, copies looked through */
+        l->guard_not = in->guard_not;
+        return want_part(l, id, original(l, p.low), original(l, p.high), 1, err);
     }
     if (a.at != b.at) return LS_OK;
     l->pairs[id].number = a.part;
@@ -523,12 +544,12 @@ static ls_status find_together(ls_sass_lowering *l, int32_t id, ls_error *err) {
 static ls_status find_made(ls_sass_lowering *l, int32_t id, ls_error *err) {
     const ls_pair p = l->pairs[id];
     const ls_ptx_instruction *x = definition(l, p.low), *y = definition(l, p.high), *lower;
-    const bool guarded = (x != NULL && x->guard >= 0) || (y != NULL && y->guard >= 0);
+    const bool guarded = is_guarded(l, x) || is_guarded(l, y);
     ls_half halves[2];
     int32_t bits;
     int64_t mask;
     if (y != NULL) l->pairs[id].at = l->flow.values[p.high.value].at;
-    if (y != NULL && (!guarded || p.is_fresh) && is_sum(l, p.low, y, &lower)) return find_sum(l, id, lower, y, err);
+    if (y != NULL && !guarded && is_sum(l, p.low, y, &lower)) return find_sum(l, id, lower, y, err);
     if (guarded) return LS_OK;
     if (is_right_shift(l, x, y)) {
         l->pairs[id].rule = LS_PAIR_RIGHT;
@@ -575,6 +596,8 @@ static void place(const ls_sass_lowering *l, ls_pair *p) {
 
 static ls_status find(ls_sass_lowering *l, int32_t id, ls_error *err) {
     const ls_pair p = l->pairs[id];
+    l->guard = p.guard;
+    l->guard_not = p.guard_not;
     place(l, &l->pairs[id]);
     l->pairs[id].first = (int32_t)l->n_parts;
     if (p.low.kind == LS_HALF_NUMBER && p.high.kind == LS_HALF_NUMBER) {
@@ -613,17 +636,18 @@ static ls_status want_taken(ls_sass_lowering *l, int32_t at, ls_error *err) {
     const ls_ptx_instruction *in = &l->f->instructions[at];
     const int32_t lower = ls_sass_lower_compare(l, at);
     int32_t pair;
+    ls_sass_enter(l, at);
     for (int32_t i = 0; i < 2 && lower >= 0; i++)
-        LS_TRY(want(l, source_half(l, &l->f->instructions[lower], i), source_half(l, in, i), false, at, &pair, err));
+        LS_TRY(want(l, source_half(l, &l->f->instructions[lower], i), source_half(l, in, i), at, &pair, err));
     if (!ls_sass_is_access(in->op)) return LS_OK;
     for (int32_t o = in->first; o + 1 < in->first + in->n; o++) {
         const ls_ptx_operand *a = &l->f->operands[o];
         if (a->kind == LS_PTX_ADDRESS && a->is_wide && a->reg >= 0)
-            LS_TRY(want(l, ls_sass_half_of(l, o), ls_sass_half_of(l, o + 1), false, at, &pair, err));
+            LS_TRY(want(l, ls_sass_half_of(l, o), ls_sass_half_of(l, o + 1), at, &pair, err));
         if (a->kind == LS_PTX_ADDRESS && a->is_not && a->reg >= 0)
-            LS_TRY(want(l, ls_sass_half_of(l, o), zero, false, at, &pair, err));
+            LS_TRY(want(l, ls_sass_half_of(l, o), zero, at, &pair, err));
         if (a->kind == LS_PTX_REG && a->is_tail && a->is_wide && a->reg >= LS_SASS_UNIFORM)
-            LS_TRY(want(l, ls_sass_half_of(l, o), ls_sass_half_of(l, o + 1), false, at, &pair, err));
+            LS_TRY(want(l, ls_sass_half_of(l, o), ls_sass_half_of(l, o + 1), at, &pair, err));
     }
     return LS_OK;
 }
