@@ -740,6 +740,11 @@ static ls_status compute(step *s, int32_t results, int32_t part, ls_error *err) 
     const bool carries = has(op, ".cc") || begins(op, "addc") || begins(op, "subc") || begins(op, "madc");
     if (carries) return plain_result(s, true, err);
     if (begins(op, "unknown.")) return not_understood(s, err);
+    if (begins(op, "given.")) { /* of floats, other threads, tables: any value that is not negative */
+        s->a.is_lost = s->b.is_lost = true;
+        s->a.n = s->b.n = 0;
+        return result(s, LS_RULE_TYPE, plain_range(32), false, err);
+    }
     if (begins(op, "lop3.")) return logic(s, err);
     if (begins(op, "prmt.")) return permute(s, err);
     if (begins(op, "mov.")) return move_parts(s, results, part, err);

@@ -215,6 +215,7 @@ static ls_status begin_function(ls_sass_reader *r, ls_error *err) {
     r->out.offsets = r->offsets;
     r->last_address = -1;
     for (int i = 0; i < BARRIERS; i++) r->reconverges[i] = (ls_ptx_operand){.kind = LS_PTX_SINK, .reg = -1};
+    LS_TRY(ls_array_grow((void **)&f->operands, &f->cap_operands, 16, sizeof *f->operands, "operands", err));
     LS_TRY(set_registers(r, err));
     return set_parameters(r, err);
 }

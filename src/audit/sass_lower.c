@@ -205,7 +205,7 @@ static ls_status emit_loaded(lowering *l, const ls_pair *p, const ls_ptx_instruc
 static ls_status emit_by_rule(lowering *l, const ls_pair *p, ls_error *err) {
     const ls_ptx_instruction *by = &l->f->instructions[p->by], *at = &l->f->instructions[p->at];
     operand all[4] = {register_of(p->reg)};
-    const ls_pair_part *parts = l->parts + p->first;
+    const ls_pair_part *parts = p->n > 0 ? l->parts + p->first : NULL;
     switch ((ls_pair_rule)p->rule) {
         case LS_PAIR_NUMBER: return all[1] = number_of(p->number), emit(l, by, "mov.b64", all, 2, err);
         case LS_PAIR_BANK:
@@ -349,7 +349,7 @@ static ls_status lower_access(lowering *l, const ls_ptx_instruction *in, ls_erro
         if (all[i].kind != LS_PTX_REG) continue;
         all[i].is_tail = false;
         const operand given[] = {all[i], number_of(0)};
-        LS_TRY(emit(l, in, all[i].reg < LS_SASS_PREDICATE ? "cvt.u32.f32" : "carry", given, 1, err));
+        LS_TRY(emit(l, in, all[i].reg < LS_SASS_PREDICATE ? "given.b32" : "carry", given, 1, err));
     }
     return LS_OK;
 }
@@ -595,7 +595,7 @@ static ls_status lower_special(lowering *l, const ls_ptx_instruction *in, ls_err
 
 static ls_status lower_clock(lowering *l, const ls_ptx_instruction *in, ls_error *err) {
     const sources s = sources_of(l, in);
-    if (s.n < 1 || !ls_sass_has(l->f->operands[s.first].name, "SRZ")) return forget(l, in, 0, "cvt.u32.f32", err);
+    if (s.n < 1 || !ls_sass_has(l->f->operands[s.first].name, "SRZ")) return forget(l, in, 0, "given.b32", err);
     for (int32_t i = 0; i < s.n_results; i++) {
         operand all[] = {l->f->operands[in->first + i], number_of(0)};
         all[0].is_tail = false;
@@ -617,7 +617,7 @@ static ls_status lower_constant(lowering *l, const ls_ptx_instruction *in, ls_er
         if (all[0].kind != LS_PTX_REG) continue;
         if (from.kind != LS_PTX_BANK || from.reg >= 0 || from.value >> 32 != 0) { /* a table: any value */
             all[1] = number_of(0);
-            LS_TRY(emit(l, in, "cvt.u32.f32", all, 2, err));
+            LS_TRY(emit(l, in, "given.b32", all, 1, err));
             continue;
         }
         LS_TRY(emit_bank(l, in, from.value + 4 * i, bits, &all[1], err));
@@ -634,16 +634,16 @@ static bool is_any(ls_ptx_name op, const char *const *names, size_t n) {
 
 /* Results that are whatever they are: of floats, of other threads, of local memory, of functions that are called. */
 static ls_status lower_given(lowering *l, const ls_ptx_instruction *in, ls_error *err) {
-    static const char *const given[] = {"F2I",         "F2IP", "I2F",  "I2FP",  "F2F",   "F2FP",  "MUFU",
-                                        "FRND",        "LDL",  "CALL", "VOTE",  "MATCH", "P2R",   "LEPC",
-                                        "GETLMEMBASE", "B2R",  "TEX",  "TLD",   "SHFL",  "REDUX", "TLD4",
-                                        "SULD",        "TXQ",  "S2UR", "ELECT", "FLO",   "BREV"};
+    static const char *const given[] = {"F2I",   "F2IP", "I2F",  "I2FP",  "F2F",  "F2FP", "MUFU",        "FRND",
+                                        "LDL",   "CALL", "VOTE", "MATCH", "P2R",  "LEPC", "GETLMEMBASE", "B2R",
+                                        "TEX",   "TLD",  "SHFL", "REDUX", "TLD4", "SULD", "TXQ",         "S2UR",
+                                        "ELECT", "BMSK", "SGXT", "FLO",   "BREV"};
     const char first = in->op.text[0], second = in->op.bytes > 1 ? in->op.text[1] : ' ';
     const bool is_float = ((first == 'F' || first == 'H' || first == 'D') && !ls_sass_is_op(in->op, "FLO")) ||
                           (first == 'U' && second == 'F' && !ls_sass_is_op(in->op, "FLO")) ||
                           ls_sass_has(in->op, "MMA");
     const bool any = is_float || is_any(in->op, given, sizeof given / sizeof given[0]);
-    return forget(l, in, 0, any ? "cvt.u32.f32" : "unknown.b32", err);
+    return forget(l, in, 0, any ? "given.b32" : "unknown.b32", err);
 }
 
 typedef enum way { WAY_SIMPLE, WAY_ADD } way;
@@ -801,6 +801,7 @@ static ls_status prepare(lowering *l, ls_error *err) {
     g->n_scopes = l->f->n_scopes;
     LS_TRY(ls_array_grow((void **)&g->registers, &g->cap_registers, l->f->n_registers, sizeof *g->registers,
                          "registers", err));
+    LS_TRY(ls_array_grow((void **)&g->operands, &g->cap_operands, 16, sizeof *g->operands, "operands", err));
     memcpy(g->registers, l->f->registers, sizeof *g->registers * (size_t)l->f->n_registers);
     g->n_registers = l->f->n_registers;
     return LS_OK;

@@ -171,6 +171,17 @@ static void test_guards(void **state) {
     expect(KERNEL("prmt.b32 %r3, %r2, %r1, 0x3201;\nmul.lo.s32 %r4, %r3, %r1;\ncvt.u64.u32 %rd2, %r4;\n"
                   "add.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"),
            all, 0, 1);
+    /* bytes in their place, a byte with zeros above, tables of bits */
+#define MADE(op)                                                                            \
+    KERNEL(op                                                                               \
+           "mul.lo.s32 %r4, %r3, %r1;\ncvt.u64.u32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\n" \
+           "st.global.u32 [%rd3], %r1;\n")
+    expect(MADE("prmt.b32 %r3, %r2, %r1, 0x3210;\n"), all, 1, 0);
+    expect(MADE("prmt.b32 %r3, %r2, 0, 0x4440;\n"), all, 0, 0);
+    expect(MADE("lop3.b32 %r3, %r2, 255, 0, 0xc0;\n"), all, 0, 0);
+    expect(MADE("lop3.b32 %r3, %r2, -256, 0, 0xc0;\n"), all, 1, 0);
+    expect(MADE("lop3.b32 %r3, %r2, 255, 7, 0xf8;\n"), "n: 4096\ns: 0..65536\n", 0, 0);
+#undef MADE
 }
 
 static void test_loops(void **state) {
