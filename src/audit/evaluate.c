@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "audit/bits.h"
 #include "audit/work.h"
 #include "base/mem.h"
 
@@ -355,42 +356,8 @@ static ls_status shift_right(step *s, ls_error *err) {
     return result(s, LS_RULE_QUOTIENT, type_range(s->t.bits, s->t.is_signed), false, err);
 }
 
-/* How far a value surely stays below a power of two: the bits that can be set, 64 where that is not seen. */
-static int32_t bits_of(const ls_work *w, const ls_sum *sum) {
-    ls_range all = ls_range_of(0, 0);
-    if (sum->is_lost) return 64;
-    for (int32_t i = 0; i < sum->n; i++) {
-        ls_range term = ls_range_of(sum->terms[i].factor, sum->terms[i].factor);
-        for (int32_t k = 0; k < sum->terms[i].n; k++) {
-            const ls_symbol *symbol = &w->symbols[sum->terms[i].symbols[k]];
-            int64_t mask = -1;
-            ls_sum b;
-            ls_range r = symbol->type;
-            if (symbol->kind == LS_SYMBOL_LOOP || symbol->kind == LS_SYMBOL_JOIN) return 64;
-            if (symbol->kind == LS_SYMBOL_RESULT && symbol->rule == LS_RULE_AND) {
-                ls_work_sum(w, &b, symbol->b);
-                if (ls_sum_is_constant(&b, &mask) && mask >= 0) r = ls_range_of(0, mask);
-            }
-            term = ls_range_multiply(term, r);
-        }
-        all = ls_range_add(all, term);
-    }
-    if (all.low < 0) return 64;
-    for (int32_t bits = 0; bits < 64; bits++)
-        if (all.high < (ls_wide)1 << bits) return bits;
-    return 64;
-}
-
-/* Whether every factor of the sum is a multiple of 2^bits. */
-static bool is_aligned(const ls_sum *sum, int32_t bits) {
-    if (sum->is_lost || bits >= 63) return false;
-    for (int32_t i = 0; i < sum->n; i++)
-        if (sum->terms[i].factor % ((int64_t)1 << bits) != 0) return false;
-    return true;
-}
-
 static ls_status bitwise_or(step *s, ls_error *err) {
-    if (is_aligned(&s->a, bits_of(s->w, &s->b)) || is_aligned(&s->b, bits_of(s->w, &s->a))) {
+    if (ls_work_aligned(&s->a, ls_work_bits(s->w, &s->b)) || ls_work_aligned(&s->b, ls_work_bits(s->w, &s->a))) {
         sum_of(s, 1); /* no bit stands in both */
         return LS_OK;
     }
@@ -635,69 +602,28 @@ static ls_status combine(step *s, const inputs *in, char how, int32_t x, int32_t
     return result(s, LS_RULE_XOR, type_range(s->t.bits, false), false, err);
 }
 
-static int apply(char how, int a, int b) { return how == '&' ? a & b : how == '|' ? a | b : a ^ b; }
-
 /* A table of three inputs: as one of them, two of them joined, or the join of two joined with the third. */
-static ls_status by_table(step *s, inputs *in, int table, ls_error *err) {
-    static const int columns[] = {0xF0, 0xCC, 0xAA};
-    static const char ways[] = "&|^";
-    int column[3];
-    for (int i = 0; i < 3; i++) { /* a constant under a NOT is another constant */
-        column[i] = columns[i];
-        int64_t value;
-        if (ls_sum_is_constant(&in->sums[i], &value) && (value == 0 || value == -1)) column[i] = value == 0 ? 0 : 0xFF;
-        /* what a constant input makes of the table is the same for both of its values */
-        if (column[i] == 0 || column[i] == 0xFF) {
-            const int shift = 4 >> i;
-            const int kept = column[i] == 0 ? table & ~columns[i] & 0xFF : table & columns[i];
-            table = column[i] == 0 ? kept | kept << shift : kept | kept >> shift;
-            column[i] = columns[i];
-        }
-    }
-    for (int not_of = -1; not_of < 3; not_of++) {
-        int64_t value;
-        if (not_of >= 0) {
-            if (!ls_sum_is_constant(&in->sums[not_of], &value)) continue;
-            ls_sum_constant(&in->sums[not_of], ~value);
-            column[not_of] = ~columns[not_of] & 0xFF;
-        }
-        for (int x = 0; x < 3; x++) {
-            if (table == column[x]) return ls_sum_copy(&s->out, &in->sums[x]), LS_OK;
-            for (int y = x + 1; y < 3; y++)
-                for (int w = 0; w < 3; w++) {
-                    const int two = apply(ways[w], column[x], column[y]), z = 3 - x - y;
-                    if (table == two) return combine(s, in, ways[w], x, y, err);
-                    for (int v = 0; v < 3; v++) {
-                        if (table != apply(ways[v], two, column[z])) continue;
-                        LS_TRY(combine(s, in, ways[w], x, y, err));
-                        return combine(s, in, ways[v], -1, z, err);
-                    }
-                }
-        }
-        if (not_of >= 0) {
-            ls_sum_constant(&in->sums[not_of], value);
-            column[not_of] = columns[not_of];
-        }
-    }
-    for (int x = 0; x < 3; x++)
-        if (table == (~columns[x] & 0xFF)) { /* -x - 1 */
-            const ls_term one = {.factor = 1};
-            ls_sum_constant(&s->out, 0);
-            ls_sum_add(&s->out, &in->sums[x], -1);
-            ls_sum_add_term(&s->out, &one, -1);
-            return LS_OK;
-        }
-    return plain_result(s, true, err);
-}
-
 static ls_status logic(step *s, ls_error *err) {
     const ls_ptx_operand *table = &s->w->f->operands[s->in->first + s->in->n - 1];
+    const ls_term one = {.factor = 1};
     inputs in = {.values = {s->a_value, s->b_value, s->c_value}};
+    bool constant[3];
+    int64_t values[3] = {0};
     ls_sum_copy(&in.sums[0], &s->a);
     ls_sum_copy(&in.sums[1], &s->b);
     ls_sum_copy(&in.sums[2], &s->c);
     if (table->kind != LS_PTX_INT) return plain_result(s, true, err);
-    return by_table(s, &in, (int)(table->value & 0xFF), err);
+    for (int i = 0; i < 3; i++) constant[i] = ls_sum_is_constant(&in.sums[i], &values[i]);
+    const ls_bits_plan plan = ls_bits_table((int32_t)(table->value & 0xFF), constant, values);
+    if (plan.n == 0) return plain_result(s, true, err);
+    if (plan.inverted >= 0) ls_sum_constant(&in.sums[plan.inverted], ~values[plan.inverted]);
+    if (plan.n > 1) LS_TRY(combine(s, &in, plan.first, plan.x, plan.y, err));
+    if (plan.n > 2) return combine(s, &in, plan.second, -1, plan.z, err);
+    if (plan.n > 1) return LS_OK;
+    ls_sum_constant(&s->out, 0);
+    ls_sum_add(&s->out, &in.sums[plan.x], plan.is_not ? -1 : 1);
+    if (plan.is_not) ls_sum_add_term(&s->out, &one, -1); /* ~x is -x - 1 */
+    return LS_OK;
 }
 
 /* Bytes of {b, a} by four digits of the selector: low bytes of one with zeros above are its rest, others at most so
@@ -705,27 +631,20 @@ static ls_status logic(step *s, ls_error *err) {
 static ls_status permute(step *s, ls_error *err) {
     int64_t selector, a = -1, b = -1;
     const bool a_zero = ls_sum_is_constant(&s->a, &a) && a == 0, b_zero = ls_sum_is_constant(&s->b, &b) && b == 0;
-    int32_t bytes = 0, in_place[2] = {0, 0};
     if (!ls_sum_is_constant(&s->c, &selector) || s->in->op.bytes != 8) return plain_result(s, true, err);
-    for (int32_t i = 0; i < 4; i++) {
-        const int32_t digit = (int32_t)(selector >> (4 * i) & 15);
-        if (digit > 7) return plain_result(s, true, err); /* a sign */
-        if (digit < 4 ? a_zero : b_zero) continue;
-        bytes = i + 1;
-        if (digit % 4 == i && in_place[digit / 4] == i) in_place[digit / 4]++;
-    }
-    const int32_t from = in_place[1] == bytes;
-    if (bytes == 0) return ls_sum_constant(&s->out, 0), LS_OK;
-    if (from == 1) {
+    const ls_bits_bytes what = ls_bits_permute(selector, a_zero, b_zero);
+    if (!what.known) return plain_result(s, true, err);
+    if (what.bytes == 0) return ls_sum_constant(&s->out, 0), LS_OK;
+    if (what.from == 1) {
         ls_sum_copy(&s->a, &s->b);
         s->a_value = s->b_value;
     }
-    if (in_place[from] == bytes && bytes == 4) return ls_sum_copy(&s->out, &s->a), LS_OK;
-    ls_sum_constant(&s->b, ((int64_t)1 << (8 * bytes)) - 1);
-    if (in_place[from] == bytes) return bitwise_and(s, err);
+    if (what.in_place && what.bytes == 4) return ls_sum_copy(&s->out, &s->a), LS_OK;
+    ls_sum_constant(&s->b, ((int64_t)1 << (8 * what.bytes)) - 1);
+    if (what.in_place) return bitwise_and(s, err);
     s->a.is_lost = s->b.is_lost = true;
     s->a.n = s->b.n = 0;
-    return result(s, LS_RULE_TYPE, type_range(8 * bytes, false), bytes == 4, err);
+    return result(s, LS_RULE_TYPE, type_range(8 * what.bytes, false), what.bytes == 4, err);
 }
 
 static ls_status divide(step *s, ls_rule rule, ls_error *err) {

@@ -1,3 +1,4 @@
+/* The order of findings. Owns nothing. */
 #include "audit/rank.h"
 
 #include <stdlib.h>

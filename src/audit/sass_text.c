@@ -1,3 +1,4 @@
+/* Words and operands of machine code, and the forms of its opcodes. Owns nothing. */
 #define _GNU_SOURCE /* memmem */
 #include "audit/sass_text.h"
 
