@@ -8,20 +8,24 @@
 #include <string.h>
 
 #include "audit/describe.h"
+#include "audit/sass_lower.h"
+#include "audit/sass_text.h"
 #include "audit/work.h"
 #include "base/mem.h"
 
 enum { FINDINGS_MAX = 100000 };
 
 typedef struct state {
+    bool is_machine; /* compilers compute addresses in front of the guards of their accesses there */
     ls_work w;
     ls_flow flow;
     uint8_t *wanted; /* [values] */
     uint8_t *states; /* [values] ls_state */
     int32_t *blames; /* [values] the check that decides, -1 */
     int32_t *stack;
+    int32_t *uses;     /* [values] the block below which every access lies that it reaches, -1 */
     int32_t *accesses; /* operands with addresses */
-    int64_t cap_wanted, cap_states, cap_blames, cap_stack, cap_accesses, n_accesses;
+    int64_t cap_wanted, cap_states, cap_blames, cap_stack, cap_uses, cap_accesses, n_accesses;
 } state;
 
 static bool begins(ls_ptx_name name, const char *text) {
@@ -64,38 +68,66 @@ static ls_status collect(state *s, ls_error *err) {
     return LS_OK;
 }
 
-/* Calls visit for every definition that value is made of. */
-static void each_operand(const state *s, int32_t value, void (*visit)(void *context, int32_t operand), void *context) {
+/* Calls visit for every definition that value is made of, with the block over which it comes: of a join, the way in. */
+static void each_operand(const state *s, int32_t value, void (*visit)(void *context, int32_t operand, int32_t block),
+                         void *context) {
     const ls_flow_value *v = &s->flow.values[value];
     if (!s->w.cells[value].through) return;
     if (v->kind == LS_FLOW_PHI) {
-        for (int32_t e = 0; e < s->flow.blocks[v->block].n_from; e++)
-            if (s->flow.joined[v->first_from + e] >= 0) visit(context, s->flow.joined[v->first_from + e]);
+        const ls_flow_block *k = &s->flow.blocks[v->block];
+        for (int32_t e = 0; e < k->n_from; e++)
+            if (s->flow.joined[v->first_from + e] >= 0)
+                visit(context, s->flow.joined[v->first_from + e], s->flow.edges[k->first_from + e]);
         return;
     }
     const ls_ptx_instruction *in = &s->w.f->instructions[v->at];
     for (int32_t o = in->first + ls_flow_defines(s->w.f, in); o < in->first + in->n; o++)
-        if (s->flow.reads[o] >= 0) visit(context, s->flow.reads[o]);
-    if (v->old >= 0) visit(context, v->old);
+        if (s->flow.reads[o] >= 0) visit(context, s->flow.reads[o], s->uses[value]);
+    if (v->old >= 0) visit(context, v->old, s->uses[value]);
 }
 
 typedef struct push {
     state *s;
-    int64_t n;
+    int64_t n, steps;
 } push;
 
-static void push_wanted(void *context, int32_t value) {
+/* The block above both. */
+static int32_t meet(const ls_flow *flow, int32_t a, int32_t b) {
+    while (a != b) {
+        const bool lower = flow->blocks[a].depth >= flow->blocks[b].depth;
+        if (lower)
+            a = flow->blocks[a].above;
+        else
+            b = flow->blocks[b].above;
+        if (a < 0 || b < 0) return 0;
+    }
+    return a;
+}
+
+/* wanted: 1 has been seen, 2 waits on the stack. A definition comes again when its block moves up. */
+static void push_wanted(void *context, int32_t value, int32_t block) {
     push *p = context;
-    if (p->s->wanted[value]) return;
-    p->s->wanted[value] = 1;
-    p->s->stack[p->n++] = value;
+    state *s = p->s;
+    if (s->flow.blocks[block].order < 0) block = s->flow.values[value].block;
+    const int32_t before = s->uses[value];
+    int32_t now = before < 0 ? block : meet(&s->flow, before, block);
+    if (p->steps++ > 64 * s->flow.n_values + 100000) now = s->flow.values[value].block; /* as far up as it goes */
+    s->uses[value] = now;
+    if (s->wanted[value] == 2 || (s->wanted[value] == 1 && now == before)) return;
+    s->wanted[value] = 2;
+    s->stack[p->n++] = value;
 }
 
 static void mark_wanted(state *s) {
-    push p = {s, 0};
+    push p = {s, 0, 0};
     for (int64_t i = 0; i < s->n_accesses; i += 2)
-        if (s->flow.reads[s->accesses[i]] >= 0) push_wanted(&p, s->flow.reads[s->accesses[i]]);
-    while (p.n > 0) each_operand(s, s->stack[--p.n], push_wanted, &p);
+        if (s->flow.reads[s->accesses[i]] >= 0)
+            push_wanted(&p, s->flow.reads[s->accesses[i]], s->flow.block_of[s->accesses[i + 1]]);
+    while (p.n > 0) {
+        const int32_t value = s->stack[--p.n];
+        s->wanted[value] = 1;
+        each_operand(s, value, push_wanted, &p);
+    }
 }
 
 /* Whether the sum is one value whose bits are what they are: nothing was computed that could have passed them. */
@@ -135,8 +167,9 @@ typedef struct gather {
     int32_t blame;
 } gather;
 
-static void gather_state(void *context, int32_t value) {
+static void gather_state(void *context, int32_t value, int32_t block) {
     gather *g = context;
+    (void)block;
     if (g->s->states[value] <= g->worst) return;
     g->worst = g->s->states[value];
     g->blame = g->s->blames[value];
@@ -151,6 +184,8 @@ static void spread(state *s) {
         if (!s->wanted[v]) continue;
         for (int32_t c = s->w.cells[v].check; c >= 0; c = s->w.checks[c].next) {
             ls_check *check = &s->w.checks[c];
+            if (s->is_machine && s->uses[v] >= 0 && ls_flow_dominates(&s->flow, check->block, s->uses[v]))
+                check->block = s->uses[v];
             if (check->state == LS_STATE_NEW) judge(&s->w, check);
             if (check->state > s->states[v]) s->states[v] = check->state, s->blames[v] = c;
         }
@@ -175,6 +210,8 @@ static void copy_name(char *out, size_t bytes, ls_ptx_name name) {
     out[n] = '\0';
 }
 
+static ls_ptx_name shown(const ls_ptx_instruction *in) { return in->shown.text != NULL ? in->shown : in->op; }
+
 static ls_status add_unknown(ls_audit *audit, const state *s, int32_t at, int32_t blame, const char *reason,
                              ls_error *err) {
     audit->n_unknown++;
@@ -184,7 +221,7 @@ static ls_status add_unknown(ls_audit *audit, const state *s, int32_t at, int32_
     ls_audit_unknown *u = &audit->unknowns[audit->n_unknowns++];
     *u = (ls_audit_unknown){.file = s->w.file, .line = s->w.f->instructions[at].line};
     copy_name(u->kernel, sizeof u->kernel, s->w.f->name);
-    copy_name(u->access, sizeof u->access, s->w.f->instructions[at].op);
+    copy_name(u->access, sizeof u->access, shown(&s->w.f->instructions[at]));
     if (blame >= 0)
         ls_describe_unknown((ls_work *)&s->w, &s->w.checks[blame], u->reason, sizeof u->reason);
     else
@@ -250,27 +287,38 @@ static int64_t scale_of(const ls_sum *address, const ls_sum *sum) {
     return 0;
 }
 
+/* The instruction that makes a definition, NULL for a join; copies of machine code are looked through. */
+static const ls_ptx_instruction *maker(const state *s, int32_t value) {
+    while (value >= 0 && s->flow.values[value].kind == LS_FLOW_INSTRUCTION) {
+        const ls_ptx_instruction *in = &s->w.f->instructions[s->flow.values[value].at];
+        const bool copies = in->shown.text != NULL && begins(in->op, "mov.b32") && in->n == 2;
+        if (!copies || s->flow.reads[in->first + 1] < 0) return in;
+        value = s->flow.reads[in->first + 1];
+    }
+    return NULL;
+}
+
 static ls_status add_finding(ls_audit *audit, state *s, const ls_check *check, ls_error *err) {
     const ls_ptx_instruction *in = &s->w.f->instructions[check->at];
     ls_sum sum, address;
-    if (audit->n_findings == FINDINGS_MAX) return LS_FAIL(err, LS_ERR_CAPACITY, "more than %d findings", FINDINGS_MAX);
+    if (audit->n_findings == FINDINGS_MAX) return audit->n_left_out++, LS_OK;
     LS_TRY(ls_array_grow((void **)&audit->findings, &audit->cap_findings, audit->n_findings + 1,
                          sizeof *audit->findings, "findings", err));
     ls_audit_finding *out = &audit->findings[audit->n_findings++];
     *out =
         (ls_audit_finding){.file = s->w.file, .line = in->line, .source = in->source, .n_accesses = check->n_accesses};
     copy_name(out->kernel, sizeof out->kernel, s->w.f->name);
-    copy_name(out->op, sizeof out->op, in->op);
+    copy_name(out->op, sizeof out->op, shown(in));
     out->is_signed = check->window.low < 0;
     out->bits = check->window.high >= 0x7FFFFFFF ? 32 : 16;
     for (int64_t i = 0; i < s->n_accesses; i += 2)
         if (s->accesses[i] == check->access) {
-            copy_name(out->access, sizeof out->access, s->w.f->instructions[s->accesses[i + 1]].op);
+            copy_name(out->access, sizeof out->access, shown(&s->w.f->instructions[s->accesses[i + 1]]));
             out->access_line = s->w.f->instructions[s->accesses[i + 1]].line;
         }
-    if (check->source >= 0 && s->flow.values[check->source].kind == LS_FLOW_INSTRUCTION) {
-        const ls_ptx_instruction *made = &s->w.f->instructions[s->flow.values[check->source].at];
-        copy_name(out->made_by, sizeof out->made_by, made->op);
+    const ls_ptx_instruction *made = maker(s, check->source);
+    if (made != NULL) {
+        copy_name(out->made_by, sizeof out->made_by, shown(made));
         out->made_line = made->line;
         if (made->source != 0) out->source = made->source;
     }
@@ -288,6 +336,8 @@ static ls_status prepare(state *s, ls_error *err) {
     LS_TRY(ls_array_grow((void **)&s->states, &s->cap_states, n, 1, "states", err));
     LS_TRY(ls_array_grow((void **)&s->blames, &s->cap_blames, n, sizeof *s->blames, "reasons", err));
     LS_TRY(ls_array_grow((void **)&s->stack, &s->cap_stack, n, sizeof *s->stack, "stack", err));
+    LS_TRY(ls_array_grow((void **)&s->uses, &s->cap_uses, n, sizeof *s->uses, "blocks", err));
+    memset(s->uses, -1, sizeof *s->uses * (size_t)n);
     memset(s->wanted, 0, (size_t)n);
     return LS_OK;
 }
@@ -311,6 +361,16 @@ static ls_status audit_function(ls_audit *audit, state *s, const ls_ptx_function
     return LS_OK;
 }
 
+static bool is_asked(const ls_audit *audit, const ls_ptx_function *f) {
+    return audit->only == NULL || has(f->name, audit->only);
+}
+
+static void deinit(state *s) {
+    ls_flow_deinit(&s->flow);
+    ls_work_deinit(&s->w);
+    free(s->wanted), free(s->states), free(s->blames), free(s->stack), free(s->uses), free(s->accesses);
+}
+
 ls_status ls_audit_ptx(ls_audit *audit, const char *text, int64_t bytes, const char *file, const ls_ranges *ranges,
                        ls_error *err) {
     ls_status status;
@@ -325,14 +385,63 @@ ls_status ls_audit_ptx(ls_audit *audit, const char *text, int64_t bytes, const c
             status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: addresses of 32 bits: only 64 are audited", file);
             break;
         }
-        LS_TRY_DONE(audit_function(audit, &s, f, err));
+        if (is_asked(audit, f)) LS_TRY_DONE(audit_function(audit, &s, f, err));
     }
     audit->n_files++;
 done:
     ls_ptx_close(reader);
-    ls_flow_deinit(&s.flow);
-    ls_work_deinit(&s.w);
-    free(s.wanted), free(s.states), free(s.blames), free(s.stack), free(s.accesses);
+    deinit(&s);
+    return status;
+}
+
+/* Accesses of which nothing is said: of a function that is refused, or of code that only calls reach. */
+static ls_status pass_over(ls_audit *audit, state *s, const ls_sass_lowering *l, const ls_sass_function *f,
+                           ls_error *err) {
+    s->w.f = &f->f;
+    for (int64_t i = 0; i < f->f.n_instructions; i++) {
+        const ls_ptx_instruction *in = &f->f.instructions[i];
+        if (!ls_sass_is_access(in->op)) continue;
+        if (f->refused == NULL && l->flow.blocks[l->flow.block_of[i]].order >= 0) continue;
+        audit->n_accesses++;
+        LS_TRY(add_unknown(audit, s, (int32_t)i, -1,
+                           f->refused != NULL ? f->refused : "it stands in code that only a call reaches", err));
+    }
+    return LS_OK;
+}
+
+static ls_status audit_machine(ls_audit *audit, state *s, ls_sass_lowering *l, const ls_sass_function *f,
+                               ls_error *err) {
+    if (f->refused != NULL) {
+        audit->n_kernels++;
+        audit->n_instructions += f->f.n_instructions;
+        return pass_over(audit, s, l, f, err);
+    }
+    LS_TRY(ls_sass_lower(l, f, s->w.file, err));
+    LS_TRY(audit_function(audit, s, &l->out, err));
+    audit->n_instructions += f->f.n_instructions - l->out.n_instructions;
+    return pass_over(audit, s, l, f, err);
+}
+
+ls_status ls_audit_sass(ls_audit *audit, const char *text, int64_t bytes, const char *file, const ls_ranges *ranges,
+                        ls_error *err) {
+    ls_status status;
+    ls_sass_reader *reader = NULL;
+    ls_sass_lowering *l = NULL;
+    const ls_sass_function *f;
+    state s = {.is_machine = true, .w = {.ranges = ranges, .file = file}};
+    LS_TRY_DONE(ls_sass_open(&reader, text, bytes, file, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&l, 1, sizeof *l, "machine code", err));
+    for (;;) {
+        LS_TRY_DONE(ls_sass_next(reader, &f, err));
+        if (f == NULL) break;
+        if (is_asked(audit, &f->f)) LS_TRY_DONE(audit_machine(audit, &s, l, f, err));
+    }
+    audit->n_files++;
+done:
+    if (l != NULL) ls_sass_lowering_deinit(l);
+    free(l);
+    ls_sass_close(reader);
+    deinit(&s);
     return status;
 }
 

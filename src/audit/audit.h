@@ -54,10 +54,14 @@ typedef struct ls_audit_unknown {
 } ls_audit_unknown;
 
 typedef struct ls_audit {
+    int64_t arch;     /* what is asked for: machine code of this architecture (90), 0 for none */
+    bool machine;     /* machine code also where PTX is there */
+    const char *only; /* kernels whose names hold this, NULL for all */
     int64_t n_files, n_kernels, n_instructions;
     int64_t n_accesses, n_exact, n_wraps, n_unknown; /* accesses by what is known of them */
     ls_audit_finding *findings;
     int64_t n_findings, cap_findings;
+    int64_t n_left_out; /* findings past those that are kept */
     ls_audit_unknown *unknowns;
     int64_t n_unknowns, cap_unknowns;
     char **names; /* of files that were found in folders */
@@ -67,6 +71,9 @@ typedef struct ls_audit {
 /* Adds the functions of PTX text. file must live as long as the audit. */
 ls_status ls_audit_ptx(ls_audit *audit, const char *text, int64_t bytes, const char *file, const ls_ranges *ranges,
                        ls_error *err);
+/* The same of machine code as `nvdisasm` or `cuobjdump -sass` writes it. */
+ls_status ls_audit_sass(ls_audit *audit, const char *text, int64_t bytes, const char *file, const ls_ranges *ranges,
+                        ls_error *err);
 void ls_audit_deinit(ls_audit *audit);
 
 #endif

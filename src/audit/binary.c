@@ -1,4 +1,4 @@
-/* From paths to PTX text: files, folders, and binaries by way of cuobjdump. */
+/* From paths to text: files, folders, and binaries by way of cuobjdump and nvdisasm. */
 #define _GNU_SOURCE
 #include "audit/binary.h"
 
@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "audit/sass.h"
 #include "base/file.h"
 #include "base/mem.h"
 
@@ -32,15 +33,13 @@ static ls_status is_binary(const char *path, bool *is, ls_error *err) {
     return LS_OK;
 }
 
-static const char *program(void) {
-    const char *named = getenv("LOCKSTEP_CUOBJDUMP");
-    return named != NULL && named[0] != '\0' ? named : "cuobjdump";
+static const char *program(const char *variable, const char *otherwise) {
+    const char *named = getenv(variable);
+    return named != NULL && named[0] != '\0' ? named : otherwise;
 }
 
-/* Runs cuobjdump with its output in an unnamed file. */
-static ls_status run_dump(FILE *out, const char *path, ls_error *err) {
-    char *const arguments[] = {(char *)(uintptr_t)program(), (char *)(uintptr_t) "--dump-ptx", (char *)(uintptr_t)path,
-                               NULL};
+/* Runs a program in a folder (NULL: here) with its output in an open file. `path` is what it reads. */
+static ls_status run(char *const *arguments, const char *folder, FILE *out, const char *path, ls_error *err) {
     posix_spawn_file_actions_t actions;
     pid_t child;
     int code, end;
@@ -48,6 +47,7 @@ static ls_status run_dump(FILE *out, const char *path, ls_error *err) {
         return LS_FAIL(err, LS_ERR_NOMEM, "%s: no memory for a process", path);
     code = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", 0, 0);
     if (code == 0) code = posix_spawn_file_actions_adddup2(&actions, fileno(out), 1);
+    if (code == 0 && folder != NULL) code = posix_spawn_file_actions_addchdir_np(&actions, folder);
     if (code == 0) code = posix_spawnp(&child, arguments[0], &actions, NULL, arguments, environ);
     posix_spawn_file_actions_destroy(&actions);
     if (code != 0)
@@ -60,45 +60,28 @@ static ls_status run_dump(FILE *out, const char *path, ls_error *err) {
     return LS_OK;
 }
 
+static char *word(const char *text) { return (char *)(uintptr_t)text; }
+
 static ls_status read_all(FILE *in, char **text, int64_t *bytes, const char *path, ls_error *err) {
     const int64_t n = fseek(in, 0, SEEK_END) == 0 ? (int64_t)ftell(in) : -1;
-    if (n < 0 || n > TEXT_BYTES_MAX) return LS_FAIL(err, LS_ERR_FORMAT, "%s: its PTX is too long to read", path);
-    LS_TRY(ls_array_alloc((void **)text, n + 1, 1, "PTX", err));
+    if (n < 0 || n > TEXT_BYTES_MAX) return LS_FAIL(err, LS_ERR_FORMAT, "%s: its code is too long to read", path);
+    LS_TRY(ls_array_alloc((void **)text, n + 1, 1, "code", err));
     rewind(in);
-    if (fread(*text, 1, (size_t)n, in) != (size_t)n) return LS_FAIL(err, LS_ERR_IO, "%s: its PTX cannot be read", path);
+    if (fread(*text, 1, (size_t)n, in) != (size_t)n)
+        return LS_FAIL(err, LS_ERR_IO, "%s: its code cannot be read", path);
     *bytes = n;
     return LS_OK;
 }
 
-static ls_status audit_binary(ls_audit *audit, const char *path, const ls_ranges *ranges, ls_error *err) {
+/* What a program writes about a file. */
+static ls_status dump(char *const *arguments, const char *path, char **text, int64_t *bytes, ls_error *err) {
     ls_status status;
-    char *text = NULL;
-    int64_t bytes = 0;
     FILE *out = tmpfile();
     if (out == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: no temporary file: %s", path, strerror(errno));
-    LS_TRY_DONE(run_dump(out, path, err));
-    LS_TRY_DONE(read_all(out, &text, &bytes, path, err));
-    if (memmem(text, (size_t)bytes, ".version", 8) == NULL)
-        status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: holds no PTX; machine code (SASS) alone is not read", path);
-    else
-        status = ls_audit_ptx(audit, text, bytes, path, ranges, err);
+    LS_TRY_DONE(run(arguments, NULL, out, path, err));
+    LS_TRY_DONE(read_all(out, text, bytes, path, err));
 done:
-    free(text);
     fclose(out);
-    return status;
-}
-
-static ls_status audit_file(ls_audit *audit, const char *path, const ls_ranges *ranges, ls_error *err) {
-    ls_status status;
-    char *text = NULL;
-    int64_t bytes;
-    bool binary;
-    LS_TRY(is_binary(path, &binary, err));
-    if (binary) return audit_binary(audit, path, ranges, err);
-    LS_TRY_DONE(ls_file_read(&text, &bytes, path, TEXT_BYTES_MAX, err));
-    status = ls_audit_ptx(audit, text, bytes, path, ranges, err);
-done:
-    free(text);
     return status;
 }
 
@@ -113,11 +96,157 @@ static ls_status keep_name(ls_audit *audit, const char *folder, const char *name
     return LS_OK;
 }
 
+/* Machine code ---------------------------------------------------------------------------------------------------- */
+
+/* One cubin, under the name that findings give. */
+static ls_status audit_cubin(ls_audit *audit, const char *path, const char *name, const ls_ranges *ranges,
+                             ls_error *err) {
+    ls_status status;
+    char *text = NULL;
+    int64_t bytes = 0;
+    char *const arguments[] = {word(program("LOCKSTEP_NVDISASM", "nvdisasm")), word(path), NULL};
+    LS_TRY_DONE(dump(arguments, path, &text, &bytes, err));
+    LS_TRY_DONE(ls_audit_sass(audit, text, bytes, name, ranges, err));
+done:
+    free(text);
+    return status;
+}
+
+/* The architecture in the name that cuobjdump gives a cubin, 0 for none. */
+static int64_t arch_of(const char *name) {
+    const char *at = NULL;
+    for (const char *next = strstr(name, ".sm_"); next != NULL; next = strstr(next + 1, ".sm_")) at = next;
+    return at == NULL ? 0 : strtoll(at + 4, NULL, 10);
+}
+
 static int is_shown(const struct dirent *entry) { return entry->d_name[0] != '.'; }
 
-static bool ends_in_ptx(const char *name) {
+/* The architecture that is audited: the one asked for, else the newest up to sm_90, else the oldest. */
+static int64_t choose_arch(const ls_audit *audit, struct dirent **entries, int n) {
+    int64_t best = 0;
+    for (int i = 0; i < n; i++) {
+        const int64_t arch = arch_of(entries[i]->d_name);
+        const bool fits = arch >= 70 && arch <= 90;
+        if (arch == 0) continue;
+        if (best == 0 || (fits && (best > 90 || best < 70 || arch > best)) || (!fits && best > 90 && arch < best))
+            best = arch;
+    }
+    return audit->arch > 0 ? audit->arch : best;
+}
+
+static ls_status audit_cubins(ls_audit *audit, const char *folder, const char *path, const ls_ranges *ranges,
+                              ls_error *err) {
+    ls_status status = LS_OK;
+    struct dirent **entries = NULL;
+    int64_t n_read = 0;
+    const int n = scandir(folder, &entries, is_shown, versionsort);
+    if (n < 0) return LS_FAIL(err, LS_ERR_IO, "%s: cannot be read: %s", folder, strerror(errno));
+    const int64_t arch = choose_arch(audit, entries, n);
+    for (int i = 0; i < n; i++) {
+        char file[512];
+        char *name = NULL;
+        const bool fits = status == LS_OK && arch_of(entries[i]->d_name) == arch && strlen(entries[i]->d_name) < 400;
+        snprintf(file, sizeof file, "%s/%.400s", folder, entries[i]->d_name);
+        if (fits) status = keep_name(audit, path, entries[i]->d_name, &name, err);
+        if (fits && status == LS_OK) status = audit_cubin(audit, file, name, ranges, err);
+        n_read += fits;
+        unlink(file);
+        free(entries[i]);
+    }
+    free(entries);
+    if (status == LS_OK && n_read == 0)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: holds neither PTX nor machine code of sm_%lld", path,
+                       (long long)arch);
+    return status;
+}
+
+/* Takes a library apart into cubins in a folder of its own. */
+static ls_status audit_machine(ls_audit *audit, const char *path, const ls_ranges *ranges, ls_error *err) {
+    ls_status status;
+    char folder[64] = "/tmp/lockstep-audit-XXXXXX";
+    char *whole = NULL;
+    FILE *out = tmpfile();
+    if (out == NULL) return LS_FAIL(err, LS_ERR_IO, "%s: no temporary file: %s", path, strerror(errno));
+    if (mkdtemp(folder) == NULL) {
+        fclose(out);
+        return LS_FAIL(err, LS_ERR_IO, "%s: no temporary folder: %s", path, strerror(errno));
+    }
+    whole = realpath(path, NULL);
+    if (whole == NULL) {
+        status = LS_FAIL(err, LS_ERR_IO, "%s: cannot be read: %s", path, strerror(errno));
+        goto done;
+    }
+    char which[32] = "all"; /* or files whose names hold this */
+    if (audit->arch > 0) snprintf(which, sizeof which, ".sm_%lld.", (long long)audit->arch);
+    char *const arguments[] = {word(program("LOCKSTEP_CUOBJDUMP", "cuobjdump")), word("--extract-elf"), which, whole,
+                               NULL};
+    LS_TRY_DONE(run(arguments, folder, out, path, err));
+    status = audit_cubins(audit, folder, path, ranges, err);
+done:
+    rmdir(folder);
+    free(whole);
+    fclose(out);
+    return status;
+}
+
+/* Whether an ELF file is machine code of a GPU: e_machine 190. */
+static ls_status is_cubin(const char *path, bool *is, ls_error *err) {
+    unsigned char begin[20];
+    FILE *file;
+    LS_TRY(ls_file_stream(&file, path, err));
+    *is = fread(begin, 1, sizeof begin, file) == sizeof begin && memcmp(begin, "\177ELF", 4) == 0 && begin[18] == 190 &&
+          begin[19] == 0;
+    fclose(file);
+    return LS_OK;
+}
+
+/* PTX where the binary has some, machine code otherwise or where it is asked for. */
+static ls_status audit_binary(ls_audit *audit, const char *path, const ls_ranges *ranges, ls_error *err) {
+    ls_status status;
+    char *text = NULL;
+    int64_t bytes = 0;
+    bool cubin = false;
+    LS_TRY(is_cubin(path, &cubin, err));
+    if (cubin) return audit_cubin(audit, path, path, ranges, err);
+    if (audit->machine || audit->arch > 0) return audit_machine(audit, path, ranges, err);
+    char *const arguments[] = {word(program("LOCKSTEP_CUOBJDUMP", "cuobjdump")), word("--dump-ptx"), word(path), NULL};
+    LS_TRY_DONE(dump(arguments, path, &text, &bytes, err));
+    if (memmem(text, (size_t)bytes, ".version", 8) == NULL)
+        status = audit_machine(audit, path, ranges, err);
+    else
+        status = ls_audit_ptx(audit, text, bytes, path, ranges, err);
+done:
+    free(text);
+    return status;
+}
+
+/* PTX has a line with .version; machine code that nvdisasm writes has none. */
+static ls_status audit_text(ls_audit *audit, const char *text, int64_t bytes, const char *path, const ls_ranges *ranges,
+                            ls_error *err) {
+    if (ls_sass_is(text, bytes)) return ls_audit_sass(audit, text, bytes, path, ranges, err);
+    return ls_audit_ptx(audit, text, bytes, path, ranges, err);
+}
+
+static ls_status audit_file(ls_audit *audit, const char *path, const ls_ranges *ranges, ls_error *err) {
+    ls_status status;
+    char *text = NULL;
+    int64_t bytes;
+    bool binary;
+    LS_TRY(is_binary(path, &binary, err));
+    if (binary) return audit_binary(audit, path, ranges, err);
+    LS_TRY_DONE(ls_file_read(&text, &bytes, path, TEXT_BYTES_MAX, err));
+    status = audit_text(audit, text, bytes, path, ranges, err);
+done:
+    free(text);
+    return status;
+}
+
+static bool is_audited(const char *name) {
+    static const char *const ends[] = {".ptx", ".sass"};
     const size_t n = strlen(name);
-    return n > 4 && strcmp(name + n - 4, ".ptx") == 0;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        if (n > strlen(ends[i]) && strcmp(name + n - strlen(ends[i]), ends[i]) == 0) return true;
+    return false;
 }
 
 static ls_status audit_folder(ls_audit *audit, const char *path, const ls_ranges *ranges, int depth, ls_error *err) {
@@ -132,7 +261,7 @@ static ls_status audit_folder(ls_audit *audit, const char *path, const ls_ranges
         if (status != LS_OK || lstat(name, &info) != 0) continue;
         if (S_ISDIR(info.st_mode) && depth < DEPTH_MAX)
             status = audit_folder(audit, name, ranges, depth + 1, err);
-        else if (S_ISREG(info.st_mode) && ends_in_ptx(name))
+        else if (S_ISREG(info.st_mode) && is_audited(name))
             status = audit_file(audit, name, ranges, err);
     }
     for (int i = 0; i < n; i++) free(entries[i]);
@@ -145,7 +274,8 @@ ls_status ls_audit_path(ls_audit *audit, const char *path, const ls_ranges *rang
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
         const int64_t before = audit->n_files;
         LS_TRY(audit_folder(audit, path, ranges, 0, err));
-        if (audit->n_files == before) return LS_FAIL(err, LS_ERR_FORMAT, "%s: the folder holds no .ptx file", path);
+        if (audit->n_files == before)
+            return LS_FAIL(err, LS_ERR_FORMAT, "%s: the folder holds no .ptx and no .sass file", path);
         return LS_OK;
     }
     return audit_file(audit, path, ranges, err);

@@ -684,7 +684,8 @@ static void bound_turn(ls_work *w, int32_t head) {
         const int32_t from = w->flow->edges[k->first_from + e];
         bool negated = false;
         if (!ls_flow_dominates(w->flow, head, from)) continue;
-        ls_wide n = condition_turns(w, back_condition(w, from, head, &negated), negated, turn, head, 4);
+        const int32_t back = back_condition(w, from, head, &negated);
+        ls_wide n = condition_turns(w, back, negated, turn, head, 4);
         for (int32_t b = from; b >= 0 && b != head; b = w->flow->blocks[b].above) {
             const ls_wide inner =
                 condition_turns(w, w->flow->blocks[b].condition, w->flow->blocks[b].condition_not, turn, head, 4);

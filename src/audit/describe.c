@@ -255,6 +255,13 @@ void ls_describe_unknown(ls_work *w, const ls_check *check, char *out, size_t by
     ls_sum sum;
     char expression[256];
     text t = {expression, 0, sizeof expression};
+    if (check->reason != NULL) {
+        const ls_ptx_instruction *in = &w->f->instructions[check->at];
+        const ls_ptx_name op = in->shown.text != NULL ? in->shown : in->op;
+        snprintf(out, bytes, "line %lld, %.*s: %s", (long long)in->line, op.bytes > 60 ? 60 : op.bytes, op.text,
+                 check->reason);
+        return;
+    }
     ls_work_sum(w, &sum, check->sum);
     ls_work_expand(w, &sum);
     put_sum(&t, w, &sum, 1);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "audit/bits.h"
 #include "audit/work.h"
 #include "base/mem.h"
 
@@ -355,42 +356,8 @@ static ls_status shift_right(step *s, ls_error *err) {
     return result(s, LS_RULE_QUOTIENT, type_range(s->t.bits, s->t.is_signed), false, err);
 }
 
-/* How far a value surely stays below a power of two: the bits that can be set, 64 where that is not seen. */
-static int32_t bits_of(const ls_work *w, const ls_sum *sum) {
-    ls_range all = ls_range_of(0, 0);
-    if (sum->is_lost) return 64;
-    for (int32_t i = 0; i < sum->n; i++) {
-        ls_range term = ls_range_of(sum->terms[i].factor, sum->terms[i].factor);
-        for (int32_t k = 0; k < sum->terms[i].n; k++) {
-            const ls_symbol *symbol = &w->symbols[sum->terms[i].symbols[k]];
-            int64_t mask = -1;
-            ls_sum b;
-            ls_range r = symbol->type;
-            if (symbol->kind == LS_SYMBOL_LOOP || symbol->kind == LS_SYMBOL_JOIN) return 64;
-            if (symbol->kind == LS_SYMBOL_RESULT && symbol->rule == LS_RULE_AND) {
-                ls_work_sum(w, &b, symbol->b);
-                if (ls_sum_is_constant(&b, &mask) && mask >= 0) r = ls_range_of(0, mask);
-            }
-            term = ls_range_multiply(term, r);
-        }
-        all = ls_range_add(all, term);
-    }
-    if (all.low < 0) return 64;
-    for (int32_t bits = 0; bits < 64; bits++)
-        if (all.high < (ls_wide)1 << bits) return bits;
-    return 64;
-}
-
-/* Whether every factor of the sum is a multiple of 2^bits. */
-static bool is_aligned(const ls_sum *sum, int32_t bits) {
-    if (sum->is_lost || bits >= 63) return false;
-    for (int32_t i = 0; i < sum->n; i++)
-        if (sum->terms[i].factor % ((int64_t)1 << bits) != 0) return false;
-    return true;
-}
-
 static ls_status bitwise_or(step *s, ls_error *err) {
-    if (is_aligned(&s->a, bits_of(s->w, &s->b)) || is_aligned(&s->b, bits_of(s->w, &s->a))) {
+    if (ls_work_aligned(&s->a, ls_work_bits(s->w, &s->b)) || ls_work_aligned(&s->b, ls_work_bits(s->w, &s->a))) {
         sum_of(s, 1); /* no bit stands in both */
         return LS_OK;
     }
@@ -597,6 +564,89 @@ static ls_status load(step *s, const ls_ptx_operand *o, int32_t index, int32_t p
     return LS_OK;
 }
 
+/* What takes a result of this reaches nothing that could be claimed. */
+static ls_status not_understood(step *s, ls_error *err) {
+    ls_work *w = s->w;
+    const bool pair = has(s->in->op, ".pair");
+    ls_check c = {.at = s->at, .block = s->block, .next = s->check, .source = -1, .access = -1};
+    c.state = LS_STATE_UNKNOWN;
+    c.reason = pair ? "two registers are one address in a way that is not understood" : "is not understood";
+    c.sum.n = -1;
+    LS_TRY(ls_array_grow((void **)&w->checks, &w->cap_checks, w->n_checks + 1, sizeof *w->checks, "checks", err));
+    s->check = (int32_t)w->n_checks;
+    w->checks[w->n_checks++] = c;
+    s->t.bits = pair ? 64 : 32;
+    return plain_result(s, true, err);
+}
+
+/* Operations on bits by tables and selectors ---------------------------------------------------------------------- */
+
+typedef struct inputs {
+    ls_sum sums[3];
+    int32_t values[3];
+} inputs;
+
+/* out = x how y, of the inputs or of what was found before (-1). */
+static ls_status combine(step *s, const inputs *in, char how, int32_t x, int32_t y, ls_error *err) {
+    if (x < 0) {
+        ls_sum_copy(&s->a, &s->out);
+        s->a_value = -1;
+    } else {
+        ls_sum_copy(&s->a, &in->sums[x]);
+        s->a_value = in->values[x];
+    }
+    ls_sum_copy(&s->b, &in->sums[y]);
+    s->b_value = in->values[y];
+    if (how == '&') return bitwise_and(s, err);
+    if (how == '|') return bitwise_or(s, err);
+    return result(s, LS_RULE_XOR, type_range(s->t.bits, false), false, err);
+}
+
+/* A table of three inputs: as one of them, two of them joined, or the join of two joined with the third. */
+static ls_status logic(step *s, ls_error *err) {
+    const ls_ptx_operand *table = &s->w->f->operands[s->in->first + s->in->n - 1];
+    const ls_term one = {.factor = 1};
+    inputs in = {.values = {s->a_value, s->b_value, s->c_value}};
+    bool constant[3];
+    int64_t values[3] = {0};
+    ls_sum_copy(&in.sums[0], &s->a);
+    ls_sum_copy(&in.sums[1], &s->b);
+    ls_sum_copy(&in.sums[2], &s->c);
+    if (table->kind != LS_PTX_INT) return plain_result(s, true, err);
+    for (int i = 0; i < 3; i++) constant[i] = ls_sum_is_constant(&in.sums[i], &values[i]);
+    const ls_bits_plan plan = ls_bits_table((int32_t)(table->value & 0xFF), constant, values);
+    if (plan.n == 0) return plain_result(s, true, err);
+    if (plan.inverted >= 0) ls_sum_constant(&in.sums[plan.inverted], ~values[plan.inverted]);
+    if (plan.n > 1) LS_TRY(combine(s, &in, plan.first, plan.x, plan.y, err));
+    if (plan.n > 2) return combine(s, &in, plan.second, -1, plan.z, err);
+    if (plan.n > 1) return LS_OK;
+    ls_sum_constant(&s->out, 0);
+    ls_sum_add(&s->out, &in.sums[plan.x], plan.is_not ? -1 : 1);
+    if (plan.is_not) ls_sum_add_term(&s->out, &one, -1); /* ~x is -x - 1 */
+    return LS_OK;
+}
+
+/* Bytes of {b, a} by four digits of the selector: low bytes of one with zeros above are its rest, others at most so
+ * many bits. */
+static ls_status permute(step *s, ls_error *err) {
+    int64_t selector, a = -1, b = -1;
+    const bool a_zero = ls_sum_is_constant(&s->a, &a) && a == 0, b_zero = ls_sum_is_constant(&s->b, &b) && b == 0;
+    if (!ls_sum_is_constant(&s->c, &selector) || s->in->op.bytes != 8) return plain_result(s, true, err);
+    const ls_bits_bytes what = ls_bits_permute(selector, a_zero, b_zero);
+    if (!what.known) return plain_result(s, true, err);
+    if (what.bytes == 0) return ls_sum_constant(&s->out, 0), LS_OK;
+    if (what.from == 1) {
+        ls_sum_copy(&s->a, &s->b);
+        s->a_value = s->b_value;
+    }
+    if (what.in_place && what.bytes == 4) return ls_sum_copy(&s->out, &s->a), LS_OK;
+    ls_sum_constant(&s->b, ((int64_t)1 << (8 * what.bytes)) - 1);
+    if (what.in_place) return bitwise_and(s, err);
+    s->a.is_lost = s->b.is_lost = true;
+    s->a.n = s->b.n = 0;
+    return result(s, LS_RULE_TYPE, type_range(8 * what.bytes, false), what.bytes == 4, err);
+}
+
 static ls_status divide(step *s, ls_rule rule, ls_error *err) {
     LS_TRY(check_number(s, &s->a, s->a_value, s->t.is_signed, err));
     LS_TRY(check_number(s, &s->b, s->b_value, s->t.is_signed, err));
@@ -608,6 +658,14 @@ static ls_status compute(step *s, int32_t results, int32_t part, ls_error *err) 
     const ls_ptx_name op = s->in->op;
     const bool carries = has(op, ".cc") || begins(op, "addc") || begins(op, "subc") || begins(op, "madc");
     if (carries) return plain_result(s, true, err);
+    if (begins(op, "unknown.")) return not_understood(s, err);
+    if (begins(op, "given.")) { /* of floats, other threads, tables: any value that is not negative */
+        s->a.is_lost = s->b.is_lost = true;
+        s->a.n = s->b.n = 0;
+        return result(s, LS_RULE_TYPE, plain_range(32), false, err);
+    }
+    if (begins(op, "lop3.")) return logic(s, err);
+    if (begins(op, "prmt.")) return permute(s, err);
     if (begins(op, "mov.")) return move_parts(s, results, part, err);
     if (begins(op, "cvt.")) return convert(s, err);
     if (begins(op, "cvta.")) return ls_sum_copy(&s->out, &s->a), LS_OK;
@@ -688,7 +746,7 @@ static ls_status define(step *s, int32_t operand, int32_t results, int32_t part,
         cell->compare = s->at;
         return LS_OK;
     }
-    const bool is_load = begins(op, "ld.") || begins(op, "ldu.") || begins(op, "atom.");
+    const bool is_load = begins(op, "ld.") || begins(op, "ldu.") || begins(op, "ldw.") || begins(op, "atom.");
     if (is_load && !s->t.is_float && s->in->n > results) {
         const ls_ptx_operand *from = &w->f->operands[s->in->first + results];
         if (begins(op, "ld.param"))

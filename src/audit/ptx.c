@@ -446,7 +446,7 @@ static ls_status read_operand(ls_ptx_reader *r, ls_error *err) {
 
 static ls_status read_instruction(ls_ptx_reader *r, ls_ptx_name op, int32_t guard, bool guard_not, ls_error *err) {
     ls_ptx_function *f = &r->function;
-    ls_ptx_instruction in = {op, guard, guard_not, (int32_t)f->n_operands, 0, r->line, r->scope, r->source};
+    ls_ptx_instruction in = {op, guard, guard_not, (int32_t)f->n_operands, 0, r->line, r->scope, r->source, {NULL, 0}};
     bool more = true;
     char c;
     if (f->n_instructions == LS_PTX_INSTRUCTIONS_MAX) return fail(r, err, "a function passes 4000000 instructions");

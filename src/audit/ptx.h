@@ -20,14 +20,17 @@ typedef enum ls_ptx_kind {
     LS_PTX_FLOAT,   /* an immediate that is no integer */
     LS_PTX_SYMBOL,  /* name: a variable, a label, a function, a special register */
     LS_PTX_ADDRESS, /* [reg + value], [name + value] or [value] */
-    LS_PTX_SINK     /* _ */
+    LS_PTX_SINK,    /* _ */
+    LS_PTX_BANK     /* machine code alone: c[value >> 32][reg + the low half of value] */
 } ls_ptx_kind;
 
 typedef struct ls_ptx_operand {
-    uint8_t kind; /* ls_ptx_kind */
-    bool is_not;  /* !%p */
-    bool is_tail; /* belongs to the operand before it: elements of {a, b} and the second of a|b */
-    int32_t reg;  /* -1: none */
+    uint8_t kind;           /* ls_ptx_kind */
+    bool is_not;            /* !%p */
+    bool is_tail;           /* belongs to the operand before it: elements of {a, b} and the second of a|b */
+    bool is_minus, is_wide; /* machine code alone: -R2, and an address in two registers; is_not is also ~R2 */
+    uint8_t scale;          /* machine code alone: of the register of an address, 0 for 1 */
+    int32_t reg;            /* -1: none */
     int64_t value;
     ls_ptx_name name;
 } ls_ptx_operand;
@@ -36,10 +39,11 @@ typedef struct ls_ptx_instruction {
     ls_ptx_name op; /* with its modifiers: mul.wide.s32 */
     int32_t guard;  /* the predicate's register, -1 for none */
     bool guard_not;
-    int32_t first, n; /* operands */
-    int64_t line;     /* of the text */
-    int32_t scope;    /* in which it stands */
-    int32_t source;   /* line of the source by .loc, 0 where none is given */
+    int32_t first, n;  /* operands */
+    int64_t line;      /* of the text */
+    int32_t scope;     /* in which it stands */
+    int32_t source;    /* line of the source by .loc, 0 where none is given */
+    ls_ptx_name shown; /* what a reader of machine code finds on the line; text NULL: op */
 } ls_ptx_instruction;
 
 typedef enum ls_ptx_type { LS_PTX_PRED, LS_PTX_B8, LS_PTX_B16, LS_PTX_B32, LS_PTX_B64, LS_PTX_B128 } ls_ptx_type;

@@ -11,7 +11,8 @@ static const char *width_name(const ls_audit_finding *f) {
     return f->is_signed ? "32-bit signed" : "32-bit unsigned";
 }
 
-static void write_finding(FILE *file, const ls_audit_finding *f) {
+static void write_finding(FILE *file, const ls_audit_finding *f, int64_t n_alike) {
+    const int64_t even = ls_audit_even(f);
     char a[LS_WIDE_TEXT_MAX], b[LS_WIDE_TEXT_MAX], c[LS_WIDE_TEXT_MAX];
     fprintf(file, "\n%s:%lld: %s\n", f->file, (long long)f->line, f->kernel);
     fprintf(file, "  %s is %s and reaches %s", f->expression, width_name(f), ls_wide_text(a, f->high));
@@ -29,6 +30,20 @@ static void write_finding(FILE *file, const ls_audit_finding *f) {
         fprintf(file, "  lever %s in %s..%s: first bad value %s, %.1f %% of the range\n", f->lever,
                 ls_wide_text(a, f->lever_low), ls_wide_text(b, f->lever_high), ls_wide_text(c, f->first),
                 100.0 * f->share);
+    if (even > 0 && !f->is_declared) fprintf(file, "  wraps once every value in it may reach %lld\n", (long long)even);
+    if (n_alike > 0) fprintf(file, "  the same %lld times more in this kernel\n", (long long)n_alike);
+}
+
+/* A line for every kernel with a finding, in the order of its worst. */
+static void write_kernels(FILE *file, const ls_audit *audit, const ls_audit_order *order) {
+    if (audit->n_findings > 0) fprintf(file, "\n");
+    for (int64_t i = 0; i < audit->n_findings; i++) {
+        const ls_audit_finding *f = &audit->findings[order[i].finding];
+        const long long n = order[i].of_kernel;
+        if (n == 0) continue; /* its line stands above */
+        fprintf(file, "%s: %lld finding%s, worst %s%s\n", f->kernel, n, n == 1 ? "" : "s", f->expression,
+                f->is_declared ? "" : " (ranges of types)");
+    }
 }
 
 static void write_summary(FILE *file, const ls_audit *audit) {
@@ -41,9 +56,16 @@ static void write_summary(FILE *file, const ls_audit *audit) {
         (long long)audit->n_findings);
 }
 
-void ls_audit_write_text(FILE *file, const ls_audit *audit, bool with_unknown) {
+void ls_audit_write_text(FILE *file, const ls_audit *audit, const ls_audit_order *order, bool with_unknown) {
     write_summary(file, audit);
-    for (int64_t i = 0; i < audit->n_findings; i++) write_finding(file, &audit->findings[i]);
+    write_kernels(file, audit, order);
+    for (int64_t i = 0; i < audit->n_findings; i++) {
+        const ls_audit_finding *f = &audit->findings[order[i].finding];
+        int64_t n = 0;
+        while (i + 1 < audit->n_findings && ls_audit_alike(f, &audit->findings[order[i + 1].finding])) n++, i++;
+        write_finding(file, f, n);
+    }
+    if (audit->n_left_out > 0) fprintf(file, "\n%lld more findings are not listed\n", (long long)audit->n_left_out);
     for (int64_t i = 0; with_unknown && i < audit->n_unknowns; i++) {
         const ls_audit_unknown *u = &audit->unknowns[i];
         fprintf(file, "\n%s:%lld: %s: unknown %s\n  %s\n", u->file, (long long)u->line, u->kernel, u->access,
@@ -83,13 +105,15 @@ static void json_finding(ls_json_out *json, const ls_audit_finding *f) {
     json_wide(json, "lever_low", f->lever_low);
     json_wide(json, "lever_high", f->lever_high);
     json_wide(json, "first_bad", f->first);
+    ls_json_int(json, "even", ls_audit_even(f));
+    ls_json_bool(json, "grid_alone", ls_audit_is_grid(f));
     ls_json_double(json, "share", f->share);
     ls_json_bool(json, "declared", f->is_declared);
     ls_json_int(json, "scale_bytes", f->scale);
     ls_json_end_object(json);
 }
 
-void ls_audit_write_json(FILE *file, const ls_audit *audit) {
+void ls_audit_write_json(FILE *file, const ls_audit *audit, const ls_audit_order *order) {
     ls_json_out json;
     ls_json_init(&json, file);
     ls_json_begin_object(&json, NULL);
@@ -101,7 +125,7 @@ void ls_audit_write_json(FILE *file, const ls_audit *audit) {
     ls_json_int(&json, "wrap", audit->n_wraps);
     ls_json_int(&json, "unknown", audit->n_unknown);
     ls_json_begin_array(&json, "findings");
-    for (int64_t i = 0; i < audit->n_findings; i++) json_finding(&json, &audit->findings[i]);
+    for (int64_t i = 0; i < audit->n_findings; i++) json_finding(&json, &audit->findings[order[i].finding]);
     ls_json_end_array(&json);
     ls_json_begin_array(&json, "unknown_accesses");
     for (int64_t i = 0; i < audit->n_unknowns; i++) {
@@ -143,7 +167,7 @@ static void html_finding(FILE *file, const ls_audit_finding *f) {
     fprintf(file, ":%lld</td></tr>\n", (long long)f->line);
 }
 
-void ls_audit_write_html(FILE *file, const ls_audit *audit) {
+void ls_audit_write_html(FILE *file, const ls_audit *audit, const ls_audit_order *order) {
     ls_html_begin(file, "Audit of index widths");
     fprintf(file, "<p>%lld kernels, %lld accesses: %lld exact, %lld wrap, %lld unknown. %lld findings.</p>\n",
             (long long)audit->n_kernels, (long long)audit->n_accesses, (long long)audit->n_exact,
@@ -151,7 +175,7 @@ void ls_audit_write_html(FILE *file, const ls_audit *audit) {
     fprintf(file,
             "<table><tr><th>kernel</th><th>expression</th><th>width</th><th>lever</th><th>its range</th>"
             "<th>first bad</th><th>share</th><th>ranges</th><th>place</th></tr>\n");
-    for (int64_t i = 0; i < audit->n_findings; i++) html_finding(file, &audit->findings[i]);
+    for (int64_t i = 0; i < audit->n_findings; i++) html_finding(file, &audit->findings[order[i].finding]);
     fprintf(file,
             "</table>\n<h2>Unknown</h2>\n<table><tr><th>kernel</th><th>access</th><th>line</th><th>reason</th></tr>\n");
     for (int64_t i = 0; i < audit->n_unknowns; i++) {

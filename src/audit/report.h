@@ -4,11 +4,11 @@
 
 #include <stdio.h>
 
-#include "audit/audit.h"
+#include "audit/rank.h"
 
-/* with_unknown: every access without a claim on a line of its own; else their reasons, counted by kind. */
-void ls_audit_write_text(FILE *file, const ls_audit *audit, bool with_unknown);
-void ls_audit_write_json(FILE *file, const ls_audit *audit);
-void ls_audit_write_html(FILE *file, const ls_audit *audit);
+/* Findings in the order of ls_audit_rank. with_unknown: every access without a claim on a line of its own. */
+void ls_audit_write_text(FILE *file, const ls_audit *audit, const ls_audit_order *order, bool with_unknown);
+void ls_audit_write_json(FILE *file, const ls_audit *audit, const ls_audit_order *order);
+void ls_audit_write_html(FILE *file, const ls_audit *audit, const ls_audit_order *order);
 
 #endif

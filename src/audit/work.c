@@ -106,6 +106,38 @@ static bool is_vague_within(const ls_work *w, const ls_sum *sum, int depth) {
 
 bool ls_work_is_vague(const ls_work *w, const ls_sum *sum) { return is_vague_within(w, sum, 4); }
 
+int32_t ls_work_bits(const ls_work *w, const ls_sum *sum) {
+    ls_range all = ls_range_of(0, 0);
+    if (sum->is_lost) return 64;
+    for (int32_t i = 0; i < sum->n; i++) {
+        ls_range term = ls_range_of(sum->terms[i].factor, sum->terms[i].factor);
+        for (int32_t k = 0; k < sum->terms[i].n; k++) {
+            const ls_symbol *symbol = &w->symbols[sum->terms[i].symbols[k]];
+            int64_t mask = -1;
+            ls_sum b;
+            ls_range r = symbol->type;
+            if (symbol->kind == LS_SYMBOL_LOOP || symbol->kind == LS_SYMBOL_JOIN) return 64;
+            if (symbol->kind == LS_SYMBOL_RESULT && symbol->rule == LS_RULE_AND) {
+                ls_work_sum(w, &b, symbol->b);
+                if (ls_sum_is_constant(&b, &mask) && mask >= 0) r = ls_range_of(0, mask);
+            }
+            term = ls_range_multiply(term, r);
+        }
+        all = ls_range_add(all, term);
+    }
+    if (all.low < 0) return 64;
+    for (int32_t bits = 0; bits < 64; bits++)
+        if (all.high < (ls_wide)1 << bits) return bits;
+    return 64;
+}
+
+bool ls_work_aligned(const ls_sum *sum, int32_t bits) {
+    if (sum->is_lost || bits >= 63) return false;
+    for (int32_t i = 0; i < sum->n; i++)
+        if (sum->terms[i].factor % ((int64_t)1 << bits) != 0) return false;
+    return true;
+}
+
 void ls_work_deinit(ls_work *w) {
     free(w->terms), free(w->symbols), free(w->cells), free(w->checks), free(w->facts), free(w->block_facts);
     free(w->turns);

@@ -63,6 +63,7 @@ typedef struct ls_check {
     uint8_t state;  /* ls_state */
     int32_t access; /* the first access that it reaches, -1 */
     int32_t n_accesses;
+    const char *reason; /* why nothing is known, where that does not lie in the sum; else NULL */
 } ls_check;
 
 typedef enum ls_state { LS_STATE_NEW, LS_STATE_EXACT, LS_STATE_UNKNOWN, LS_STATE_WRAPS } ls_state;
@@ -133,6 +134,11 @@ bool ls_work_is_declared(const ls_work *work, int32_t symbol, int depth);
 
 /* Whether a part of the sum is bounded by nothing that is seen. */
 bool ls_work_is_vague(const ls_work *work, const ls_sum *sum);
+
+/* How far a value surely stays below a power of two: the bits that can be set, 64 where that is not seen. */
+int32_t ls_work_bits(const ls_work *work, const ls_sum *sum);
+/* Whether every factor of the sum is a multiple of 2^bits. */
+bool ls_work_aligned(const ls_sum *sum, int32_t bits);
 
 void ls_work_deinit(ls_work *work);
 

@@ -20,10 +20,24 @@ typedef struct audit_options {
     int64_t n_files;
     const char *ranges, *html, *model, *reproduce, *out;
     ls_config_sizes sizes;
-    bool json, unknown;
+    const char *only;
+    int64_t arch;
+    bool json, unknown, machine;
 } audit_options;
 
-enum { KEY_BATCH = 256, KEY_LENGTH, KEY_POOL, KEY_FOR, KEY_HTML, KEY_RANGES, KEY_REPRODUCE, KEY_UNKNOWN };
+enum {
+    KEY_BATCH = 256,
+    KEY_LENGTH,
+    KEY_POOL,
+    KEY_FOR,
+    KEY_HTML,
+    KEY_RANGES,
+    KEY_REPRODUCE,
+    KEY_UNKNOWN,
+    KEY_ARCH,
+    KEY_KERNEL,
+    KEY_MACHINE
+};
 
 static void take_size(int64_t *out, const char *option, const char *text, const struct argp_state *state) {
     ls_error err;
@@ -38,6 +52,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
         case KEY_FOR: options->model = arg; return 0;
         case KEY_REPRODUCE: options->reproduce = arg; return 0;
         case KEY_UNKNOWN: options->unknown = true; return 0;
+        case KEY_MACHINE: options->machine = true; return 0;
+        case KEY_KERNEL: options->only = arg; return 0;
+        case KEY_ARCH:
+            take_size(&options->arch, "--arch", strncmp(arg, "sm_", 3) == 0 ? arg + 3 : arg, state);
+            return 0;
         case 'o': options->out = arg; return 0;
         case 'j': options->json = true; return 0;
         case KEY_BATCH: take_size(&options->sizes.batch, "--batch", arg, state); return 0;
@@ -61,6 +80,9 @@ static const struct argp_option options_known[] = {
     {"batch", KEY_BATCH, "N", 0, "Sequences at once, for --for (256)", 0},
     {"length", KEY_LENGTH, "N", 0, "Tokens of a sequence, for --for (the model's longest, or 4096)", 0},
     {"pool", KEY_POOL, "N", 0, "Slots or pages that an allocator may hand out, for --for (65536)", 0},
+    {"machine", KEY_MACHINE, NULL, 0, "Read the machine code of binaries that hold PTX as well", 0},
+    {"arch", KEY_ARCH, "SM", 0, "Read machine code of this architecture (the newest up to sm_90)", 0},
+    {"kernel", KEY_KERNEL, "TEXT", 0, "Audit kernels whose names hold TEXT", 0},
     {"json", 'j', NULL, 0, "Write one JSON object instead of the text", 0},
     {"unknown", KEY_UNKNOWN, NULL, 0, "List every access of which nothing is claimed, with its reason", 0},
     {"out", 'o', "FILE", 0, "Write to FILE, which appears only when complete", 0},
@@ -98,19 +120,22 @@ done:
 static ls_status write_all(const ls_audit *audit, const audit_options *options, ls_error *err) {
     ls_status status;
     ls_output *output = NULL;
+    ls_audit_order *order = NULL;
+    LS_TRY_DONE(ls_audit_rank(&order, audit, err));
     LS_TRY_DONE(ls_output_open(&output, options->out, err));
     if (options->json)
-        ls_audit_write_json(ls_output_stream(output), audit);
+        ls_audit_write_json(ls_output_stream(output), audit, order);
     else
-        ls_audit_write_text(ls_output_stream(output), audit, options->unknown);
+        ls_audit_write_text(ls_output_stream(output), audit, order, options->unknown);
     status = ls_output_commit(output, err);
     output = NULL;
     if (status != LS_OK || options->html == NULL) goto done;
     LS_TRY_DONE(ls_output_open(&output, options->html, err));
-    ls_audit_write_html(ls_output_stream(output), audit);
+    ls_audit_write_html(ls_output_stream(output), audit, order);
     status = ls_output_commit(output, err);
     output = NULL;
 done:
+    free(order);
     ls_output_abandon(output);
     return status;
 }
@@ -125,6 +150,9 @@ int ls_cmd_audit(int argc, char **argv) {
     ls_cli_parse(&parser, argc, argv, options);
     LS_TRY_DONE(ls_ranges_create(&ranges, &err));
     LS_TRY_DONE(read_ranges(ranges, options, &err));
+    audit.arch = options->arch;
+    audit.machine = options->machine;
+    audit.only = options->only;
     for (int64_t i = 0; i < options->n_files; i++) LS_TRY_DONE(ls_audit_path(&audit, options->files[i], ranges, &err));
     LS_TRY_DONE(write_all(&audit, options, &err));
     if (options->reproduce != NULL) LS_TRY_DONE(ls_audit_reproduce(&audit, options->reproduce, stderr, &err));

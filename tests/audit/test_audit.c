@@ -8,6 +8,7 @@
 #include "audit/config_names.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "corpus_cases.h"
 #include "harness.h"
 
 static const char *const corpus[] = {"published.ptx", "newer.ptx", "triton.ptx"};
@@ -39,43 +40,6 @@ static void audit_corpus(ls_audit *audit) {
     ls_ranges_free(ranges);
     free(text);
 }
-
-/* Every case: the product that wraps, its sign, its lever and the first bad value of that. */
-static const struct {
-    const char *kernel, *part;
-    bool is_signed;
-    const char *lever;
-    int64_t first;
-} cases[] = {
-    {"c01_bad", "slot_stride * slot", false, "slot", 47935},
-    {"c02_bad", "stride * slot", true, "slot", 11984},
-    {"c03_bad", "slot_stride * slot", true, "slot", 23968},
-    {"c06_bad", "width * blockIdx.x", false, "blockIdx.x", 524288},
-    {"c12_bad", "page_size * token_stride * page", true, "page", 32768},
-    {"c18_bad", "page_stride * page", false, "page", 1048576},
-    {"c19_bad", "slot * 576", true, "slot", 3728270},
-    {"c23_bad", "dim * n_chunks * n_states * blockIdx.x", false, "blockIdx.x", 62},
-    {"c24_bad", "chunk_size * token_stride * blockIdx.x", true, "blockIdx.x", 205},
-    {"c26_bad", "slot_stride * slot", true, "slot", 26215},
-    {"c30_bad", "outer_stride * start", true, "start", 220242},
-    {"c33_bad", "heads * width * blockIdx.x * 3", false, "blockIdx.x", 199729},
-    {"c36_bad", "stride0 * index", true, "index", 16384},
-    {"c37_bad", "bias_stride * blockIdx.x * blockDim.y", false, "blockIdx.x", 8192},
-    {"n01_bad", "top_k * hidden * blockIdx.x", true, "blockIdx.x", 52429},
-    {"n02_bad", "row_stride * row", true, "row", 2048},
-    {"n03_bad", "width * token", false, "token", 104858},
-    {"n04_bad", "block_stride * block", true, "block", 32768},
-    {"n05_bad", "volume * blockIdx.x", true, "blockIdx.x", 32768},
-    {"n06_bad", "m * k", true, "m", 32768},
-    {"n07_bad", "chunk * stride * blockIdx.y", false, "blockIdx.y", 410},
-    {"n08_bad", "t * h * k", true, "blockIdx.x", 256},
-    {"n09_bad", "stride * blockIdx.x * blockDim.x * 4", true, "blockIdx.x", 4096},
-    {"n10_bad", "stride * turn@", true, "turn@", 8192},
-    {"n11_bad", "blockIdx.x * row_stride", true, "blockIdx.x", 37450},
-    {"t01_bad", "stride * slot", true, "slot", 23968},
-    {"t02_bad", "blockIdx.x * stride", true, "blockIdx.x", 524288},
-    {"t03_bad", "chunk_stride * turn@", true, "turn@", 2048},
-};
 
 static void check_case(const ls_audit *audit, size_t c) {
     for (int64_t i = 0; i < audit->n_findings; i++) {
@@ -204,9 +168,20 @@ static void test_guards(void **state) {
             "sub.s32 %r3, %r2, %r1;\ncvt.u64.u32 %rd2, %r3;\nadd.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"),
         all, 0, 1);
     /* what comes from an instruction that is not understood and is multiplied is unknown */
-    expect(KERNEL("prmt.b32 %r3, %r2, %r1, 0x3210;\nmul.lo.s32 %r4, %r3, %r1;\ncvt.u64.u32 %rd2, %r4;\n"
+    expect(KERNEL("prmt.b32 %r3, %r2, %r1, 0x3201;\nmul.lo.s32 %r4, %r3, %r1;\ncvt.u64.u32 %rd2, %r4;\n"
                   "add.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\n"),
            all, 0, 1);
+    /* bytes in their place, a byte with zeros above, tables of bits */
+#define MADE(op)                                                                            \
+    KERNEL(op                                                                               \
+           "mul.lo.s32 %r4, %r3, %r1;\ncvt.u64.u32 %rd2, %r4;\nadd.s64 %rd3, %rd1, %rd2;\n" \
+           "st.global.u32 [%rd3], %r1;\n")
+    expect(MADE("prmt.b32 %r3, %r2, %r1, 0x3210;\n"), all, 1, 0);
+    expect(MADE("prmt.b32 %r3, %r2, 0, 0x4440;\n"), all, 0, 0);
+    expect(MADE("lop3.b32 %r3, %r2, 255, 0, 0xc0;\n"), all, 0, 0);
+    expect(MADE("lop3.b32 %r3, %r2, -256, 0, 0xc0;\n"), all, 1, 0);
+    expect(MADE("lop3.b32 %r3, %r2, 255, 7, 0xf8;\n"), "n: 4096\ns: 0..65536\n", 0, 0);
+#undef MADE
 }
 
 static void test_loops(void **state) {
@@ -353,7 +328,7 @@ static void test_paths(void **state) {
     (void)state;
     snprintf(path, sizeof path, "%s/tests/audit", LS_SOURCE_DIR);
     assert_ok(ls_audit_path(&audit, path, NULL, &err), err);
-    assert_int_equal(audit.n_files, 3);
+    assert_int_equal(audit.n_files, 8);
     ls_audit_deinit(&audit);
     setenv("LOCKSTEP_CUOBJDUMP", "/nowhere/cuobjdump", 1);
     check_failed(ls_audit_path(&audit, LS_PROGRAM, NULL, &err), &err, "/nowhere/cuobjdump");
