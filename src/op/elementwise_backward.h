@@ -2,7 +2,7 @@
  *
  * swiglu: y = R(silu(gate) * up). With s = sigmoid(gate), l = silu(gate):
  *   dup = dy * l;  dgate = (dy * up) * fma(l, 1 - s, s)
- * swiglu_backward_rounded: the same two gradients, each rounded once to bf16, as products of the profile mma16 read them.
+ * swiglu_backward_rounded: the same two gradients, each rounded once to bf16, as products in mma16 read them.
  * embed:  y[r] = R(table[token[r]]): dtable[token[r]][c] = dtable[token[r]][c] + dy[r][c], rows ascending. dtable
  *   continues from the float32 values that are there: the caller sets it to +0 once, and a sum that is cut into calls
  *   at any row has the bits of one call. Rows of tokens that do not occur are not touched, nor is that of the

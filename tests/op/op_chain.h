@@ -172,7 +172,7 @@ static inline void chain_head(chain *c, const float *h, chain_results *out) {
          .targets = targets, .ignore_index = -100, .logprob = logprob);
     CALL(process, logits, CHAIN_ROWS, CHAIN_VOCAB, sampling, NULL, processed, kept, sort_space);
     CALL(sample, processed, CHAIN_ROWS, CHAIN_VOCAB, kept, sampling, draws, token);
-    CALL(squares, logits, CHAIN_ROWS * CHAIN_VOCAB, squares);
+    CALL(squares, .x = logits, .n = CHAIN_ROWS * CHAIN_VOCAB, .blocks = squares);
     CALL(differs, logits, processed, CHAIN_ROWS, CHAIN_VOCAB * 4, CHAIN_VOCAB * 4, differs);
     assert_ok(ls_memory_read(c->device, out->logits, logits, sizeof out->logits, &c->err), c->err);
     assert_ok(ls_memory_read(c->device, out->logprob, logprob, sizeof out->logprob, &c->err), c->err);
