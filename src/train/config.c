@@ -72,7 +72,7 @@ static ls_status set_number(double *value, const ls_option *o, const char *text,
     const double number = strtod(text, &end);
     if (end == text || *end != '\0' || !(number >= o->low && number <= o->high))
         return LS_FAIL(err, LS_ERR_ARG, "%s: '%.100s' is not a number in %g..%g", o->name, text, o->low, o->high);
-    *value = number;
+    *value = number + 0.0; /* -0 is 0: JSON writes both alike */
     return LS_OK;
 }
 

@@ -61,6 +61,9 @@ static void comments_say_nothing(void **state) {
     assert_int_equal(o.train.leaf, 4);
     assert_int_equal(o.batch, 7);
     assert_string_equal(o.data.data, "a//b/*c*/\"//");
+    /* -0 is 0, which is what a checkpoint says of it. */
+    assert_ok(parse("{\"rate\":-0e3}", &err), err);
+    assert_true(o.train.rate == 0.0 && !signbit(o.train.rate));
     check_failed(parse("// one\n/* two\n*/ {\"leaf\":4,}", &err), &err, "line 3, column");
     check_failed(parse("{}\n/* no end *", &err), &err, "run.json: invalid JSON at line 2: a comment that does not end");
     check_failed(parse("{}/*/", &err), &err, "does not end");
