@@ -86,8 +86,9 @@ ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_moves *out, ls
         LS_TRY(try_page(q, length - 1, page, &below, &told, err));
         tells = tells && told;
         LS_TRY(try_page(q, length, page, &at, &told, err));
-        tells = tells && told;
-        moves = moves || below || !at;
+        /* Off below that length says that it moves; another text that is right there says nothing. */
+        tells = tells && told && at;
+        moves = moves || below;
     }
     *out = moves ? LS_MOVES : tells ? LS_STAYS : LS_MOVES_UNKNOWN;
     return LS_OK;

@@ -18,7 +18,7 @@ FAMILIES = {
     "page": ("page size matters",),
     "length": ("wrong from a length on",),
     "decode": ("other arithmetic in decode", "state lost between prefill and decode"),
-    "preempt": ("preempted sequences come back wrong",),
+    "preempt": ("preempted sequences come back wrong", "swapped sequences come back wrong"),
     "random": ("not repeatable",),
     "temperature": ("temperature on one side only", "log-probabilities scaled"),
     "top-k": ("top-k or top-p on one side only",),
