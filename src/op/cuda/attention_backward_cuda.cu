@@ -1,20 +1,19 @@
-/* Gradient of attention on the GPU, in tiles of 64 queries by 64 keys; a thread holds 4 x 4 of every tile, so that each
- * chain of the contract is a chain in one thread. Four kernels follow one another: what the softmax of each query came
- * to goes to the workspace; dq runs over keys, a block a tile of queries; dk and dv run over queries, a block a
- * tile of keys and a query head, and the heads' shares are added at the end. Both make scores again, and share outputs
- * of many dimensions among blocks. */
+/* Gradient of attention on the GPU, in tiles of 64 queries by 64 keys (attention_tile_cuda.h). Four kernels follow one
+ * another: what the softmax of each query came to goes to the workspace; dq runs over keys, a block a tile of queries; dk
+ * and dv run over queries, a block a tile of keys and a query head, and the heads' shares are added at the end. Each
+ * makes scores again. Two warps make the chains of the scores while two make those of dp. Heads of more than 128
+ * dimensions are taken in parts, and their outputs are shared among blocks. */
+#include <cuda_pipeline.h>
+
 #include "op/attention_backward.h"
-#include "op/cuda/attention_softmax_cuda.h"
+#include "op/cuda/attention_tile_cuda.h"
 #include "op/cuda/check_cuda.h"
 #include "op/cuda/cuda_ops.h"
-#include "op/cuda/vector_cuda.h"
 
-#define TILE LS_ATTENTION_BLOCK
-#define PITCH (TILE + 4)
-#define THREADS 256
-#define HELD 4   /* rows, and lanes, of a tile that a thread holds */
-#define DEPTH 32 /* dimensions of a step of the products over dimensions */
-#define EACH 8   /* neighbouring dimensions that a thread loads */
+#define TILE LS_TILE
+#define THREADS LS_TILE_THREADS
+#define EACH LS_TILE_VECTOR
+#define PARKED 2 /* rows of a fragment */
 /* Blocks beyond which more tiles at a time do not help. */
 #define BLOCKS_ENOUGH 65536
 
@@ -29,6 +28,7 @@ typedef struct backward_params {
     ls_attention_backward_args a;
     source q, k, v, dout;
     int64_t group;  /* query heads of a KV head */
+    int64_t items;  /* spans, heads and shares */
     int64_t tiles;  /* of a span that run at the same time */
     int64_t shares; /* blocks among which the dimensions of an output are shared */
     float *kept;    /* [LS_ATTENTION_KEPT][n_heads][rows] */
@@ -42,15 +42,6 @@ typedef struct place {
     int n;
 } place;
 
-typedef float matrix[TILE][PITCH];
-
-/* The operands of a product: two tensors as [dimension][row] while scores are made, up to two as [row][dimension] while
- * outputs are. */
-union operands {
-    float turned[2][DEPTH][PITCH];
-    matrix rows[2];
-};
-
 static __device__ __forceinline__ place place_of(const ls_span *span, int64_t tile, int64_t column) {
     const int64_t first = tile * TILE, left = span->n_rows - first;
     const place at = {span->row + first, column, left < TILE ? (int)left : TILE};
@@ -61,407 +52,469 @@ static __device__ __forceinline__ float *kept_at(const backward_params *p, int w
     return p->kept + (what * p->a.n_heads + head) * p->a.rows + row;
 }
 
+/* What a block does: a share of the dimensions of a head of a span, and the tiles of the span that it takes. */
+typedef struct task {
+    const ls_span *span;
+    int tile, head, dim;
+} task;
+
+/* LAST: the last tiles first. The tiles with most to do come first, so that the chip is full to the end. */
+template <bool LAST>
+static __device__ __forceinline__ task task_of(const backward_params *p, int share_dims) {
+    const int64_t item = blockIdx.x % p->items, rest = item / p->shares, tile = blockIdx.x / p->items;
+    const task t = {&p->a.spans[rest / p->a.n_heads], (int)(LAST ? p->tiles - 1 - tile : tile),
+                    (int)(rest % p->a.n_heads), (int)(item % p->shares) * share_dims};
+    return t;
+}
+
 /* ---- loads ---- */
 
-/* Eight dimensions of a row from `dim` on; +0 where there is no such row or dimension. */
+/* Eight dimensions of a row from `dim` on, as stored; +0 where there is no such row or dimension. */
 template <int TYPE>
-static __device__ __forceinline__ void load_eight(float (&x)[EACH], const source *s, const place *at, int row,
-                                                  int64_t dim, int64_t dims) {
-    const int64_t first = (at->row + row) * s->stride + at->column + dim;
+static __device__ __forceinline__ ls_vec8<TYPE> load_eight(const source *s, const place *at, int row, int64_t dim,
+                                                           int64_t dims) {
+    const typename ls_stored<TYPE>::type *from =
+        (const typename ls_stored<TYPE>::type *)s->rows + (at->row + row) * s->stride + at->column + dim;
     const int n = row >= at->n || dim >= dims ? 0 : dims - dim < EACH ? (int)(dims - dim) : EACH;
-    if (n == EACH && s->wide) {
-        ls_vec8<TYPE> v;
-        const uint4 *from = (const uint4 *)((const uint8_t *)s->rows + first * (TYPE == LS_F32 ? 4 : 2));
-        for (int w = 0; w < (TYPE == LS_F32 ? 2 : 1); w++) v.word[w] = __ldg(from + w);
+    typename ls_stored<TYPE>::type x[EACH];
+    ls_vec8<TYPE> v;
 #pragma unroll
-        for (int i = 0; i < EACH; i++) x[i] = ls_vec8_get<TYPE>(v, i);
+    for (int i = 0; i < EACH; i++) x[i] = i < n ? from[i] : 0;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+
+/* Dimensions [dim, dim + DIMS) of a tile's rows; `loaded` waits for them. */
+template <int TYPE, int DIMS>
+static __device__ __forceinline__ void load_tile(ls_tile<typename ls_stored<TYPE>::type, DIMS> &to, const source *s,
+                                                 const place *at, int64_t dim, int64_t dims) {
+    typedef typename ls_stored<TYPE>::type element;
+    constexpr int WORD = 16 / (int)sizeof(element), WORDS = DIMS / WORD, ROWS = THREADS / WORDS;
+    if (s->wide && at->n == TILE && dims - dim >= DIMS) {
+        const int row = threadIdx.x / WORDS, d = threadIdx.x % WORDS * WORD;
+        const element *from = (const element *)s->rows + (at->row + row) * s->stride + at->column + dim + d;
+#pragma unroll 2
+        for (int r = 0; r < TILE; r += ROWS, from += ROWS * s->stride)
+            __pipeline_memcpy_async(&to.x[row + r][d], from, 16);
         return;
     }
-#pragma unroll
-    for (int i = 0; i < EACH; i++) x[i] = i < n ? ls_load_one<TYPE>(s->rows, first + i) : 0.0f;
-}
-
-/* Dimensions [dim, dim + DEPTH) of a tile's rows: neighbouring threads have neighbouring rows. */
-template <int TYPE>
-static __device__ __forceinline__ void load_turned(float (&to)[DEPTH][PITCH], const source *s, const place *at,
-                                                   int64_t dim, int64_t dims) {
-    static_assert(TILE * DEPTH == THREADS * EACH, "a thread loads once");
-    const int row = threadIdx.x % TILE, d = threadIdx.x / TILE * EACH;
-    float x[EACH];
-    load_eight<TYPE>(x, s, at, row, dim + d, dims);
-#pragma unroll
-    for (int i = 0; i < EACH; i++) to[d + i][row] = x[i];
-}
-
-/* Dimensions [dim, dim + TILE) of a tile's rows. */
-template <int TYPE>
-static __device__ __forceinline__ void load_rows(matrix &to, const source *s, const place *at, int64_t dim,
-                                                 int64_t dims) {
-#pragma unroll
-    for (int i = threadIdx.x; i < TILE * TILE / EACH; i += THREADS) {
-        const int row = i / (TILE / EACH), d = i % (TILE / EACH) * EACH;
-        float x[EACH];
-        load_eight<TYPE>(x, s, at, row, dim + d, dims);
-        *(float4 *)&to[row][d] = make_float4(x[0], x[1], x[2], x[3]);
-        *(float4 *)&to[row][d + 4] = make_float4(x[4], x[5], x[6], x[7]);
-    }
-}
-
-/* ---- products ---- */
-
-typedef float fragment[HELD][HELD];
-
-static __device__ __forceinline__ void clear(fragment &f) {
-#pragma unroll
-    for (int r = 0; r < HELD; r++)
-#pragma unroll
-        for (int c = 0; c < HELD; c++) f[r][c] = 0.0f;
-}
-
-/* f[r][c] = fma(a[row + r], b[lane + c], f[r][c]) */
-static __device__ __forceinline__ void step(fragment &f, const float *a, const float *b) {
-    float x[HELD], y[HELD];
-    ls_load_four(x, a);
-    ls_load_four(y, b);
-#pragma unroll
-    for (int r = 0; r < HELD; r++)
-#pragma unroll
-        for (int c = 0; c < HELD; c++) f[r][c] = ls_fma(x[r], y[c], f[r][c]);
-}
-
-/* s[r][c] = chain_d fma(a[row + r][d], b[lane + c][d]), d ascending from +0: the rows of two tiles, all dimensions. */
-template <int A, int B>
-static __device__ __forceinline__ void chains(fragment &s, operands *shared, const source *a, const place *a_at,
-                                              const source *b, const place *b_at, int64_t dims, int row, int lane) {
-    clear(s);
-    for (int64_t dim = 0; dim < dims; dim += DEPTH) {
-        const int n = dims - dim < DEPTH ? (int)(dims - dim) : DEPTH;
-        __syncthreads();
-        load_turned<A>(shared->turned[0], a, a_at, dim, dims);
-        load_turned<B>(shared->turned[1], b, b_at, dim, dims);
-        __syncthreads();
-#pragma unroll 4
-        for (int d = 0; d < n; d++) step(s, &shared->turned[0][d][row], &shared->turned[1][d][lane]);
-    }
-}
-
-/* Which t of a product over rows a thread's rows take: row r those in [low[r], high[r]). */
-typedef struct reach {
-    int low[HELD], high[HELD];
-} reach;
-
-static __device__ __forceinline__ void some_steps(fragment &f, const matrix &weights, const matrix &values,
-                                                  const reach *takes, int begin, int end, int row, int lane) {
 #pragma unroll 1
-    for (int t = begin; t < end; t++) {
-        float x[HELD], y[HELD];
-        ls_load_four(x, &weights[t][row]);
-        ls_load_four(y, &values[t][lane]);
-#pragma unroll
-        for (int r = 0; r < HELD; r++)
-#pragma unroll
-            for (int c = 0; c < HELD; c++)
-                if (t >= takes->low[r] && t < takes->high[r]) f[r][c] = ls_fma(x[r], y[c], f[r][c]);
+    for (int i = threadIdx.x; i < TILE * DIMS / EACH; i += THREADS) {
+        const int row = i / (DIMS / EACH), d = i % (DIMS / EACH) * EACH;
+        const ls_vec8<TYPE> v = load_eight<TYPE>(s, at, row, dim + d, dims);
+        memcpy(&to.x[row][d], &v, sizeof v);
     }
 }
 
-/* f[r][c] = chain_t fma(weights[t][row + r], values[t][lane + c], f[r][c]), t ascending. */
-static __device__ __forceinline__ void sums(fragment &f, const matrix &weights, const matrix &values,
-                                            const reach *takes, int row, int lane) {
-    int first = TILE, all = 0, any = 0, last = TILE; /* all rows take [all, last), some take [first, any) */
-#pragma unroll
-    for (int r = 0; r < HELD; r++) {
-        first = min(first, takes->low[r]);
-        all = max(all, takes->low[r]);
-        last = min(last, takes->high[r]);
-        any = max(any, takes->high[r]);
-    }
-    if (all > last) all = last = any;
-    some_steps(f, weights, values, takes, first, all, row, lane);
+/* What this block has loaded is there, for all its threads. */
+static __device__ __forceinline__ void loaded(void) {
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+    __syncthreads();
+}
+
+/* Every thread widens what it finds: rows of bf16 as rows of floats. */
+template <class T, int DIMS>
+static __device__ __forceinline__ void widen_tile(ls_tile<float, DIMS> &to, const ls_tile<T, DIMS> &from) {
 #pragma unroll 4
-    for (int t = all; t < last; t++) step(f, &weights[t][row], &values[t][lane]);
-    some_steps(f, weights, values, takes, last, any, row, lane);
+    for (int i = threadIdx.x; i < TILE * DIMS / 4; i += THREADS) {
+        const int row = i / (DIMS / 4), d = i % (DIMS / 4) * 4;
+        float x[4];
+        ls_tile_four(x, &from.x[row][d]);
+        *(float4 *)&to.x[row][d] = make_float4(x[0], x[1], x[2], x[3]);
+    }
 }
 
-/* A thread's part of a tile of weights, so that `sums` finds it. */
-static __device__ __forceinline__ void put(matrix &weights, const fragment &f, int row, int lane) {
-#pragma unroll
-    for (int c = 0; c < HELD; c++) *(float4 *)&weights[lane + c][row] = make_float4(f[0][c], f[1][c], f[2][c], f[3][c]);
+static __device__ __forceinline__ int dims_left(int dims, int dim, int most) {
+    return dims - dim < most ? dims - dim : most;
 }
+
+/* What is fixed when a kernel is compiled: type of q, k and v, and the dimensions of a tile. */
+template <int TYPE_, int DIMS_>
+struct shape {
+    static constexpr int TYPE = TYPE_, DIMS = DIMS_, COLUMNS = DIMS / 16;
+    typedef ls_tile<float, DIMS> wide;
+    typedef ls_tile<typename ls_stored<TYPE>::type, DIMS> narrow;
+};
 
 /* ---- first kernel: M, r and D of every query ---- */
 
-template <int TILES>
+template <class S>
 struct softmax_memory {
-    operands in;
+    typename S::wide q;
+    union {
+        struct {
+            typename S::narrow k, v;
+        };
+        float out[S::DIMS][LS_TILE_PITCH]; /* [dimension][query] */
+    };
     ls_softmax<TILE> softmax;
 };
 
-/* The softmax of a tile of queries of a head, and ACC of TILES * 64 dimensions from `dim` on. */
-template <int TYPE, int TILES>
-static __device__ __forceinline__ void attend(fragment (&total)[TILES], softmax_memory<TILES> *shared,
-                                              const backward_params *p, const ls_span *span, int64_t tile, int64_t head,
-                                              int64_t dim, int row, int lane) {
-    const int64_t dims = p->a.head_dim, keys = tile * TILE + TILE;
-    const place queries = place_of(span, tile, head * dims);
-    ls_softmax<TILE> *softmax = &shared->softmax;
-    fragment acc[TILES], score;
-#pragma unroll
-    for (int i = 0; i < TILES; i++) clear(acc[i]);
+/* Dimensions of a tile of queries, widened; they come by way of the keys' place. */
+template <class S>
+static __device__ __forceinline__ void bring_queries(softmax_memory<S> *shared, const backward_params *p,
+                                                     const place *queries, int dim, int dims) {
     __syncthreads();
-    if (threadIdx.x < TILE) ls_softmax_row(softmax, threadIdx.x, tile * TILE + threadIdx.x + 1);
+    load_tile<S::TYPE>(shared->k, &p->q, queries, dim, dims);
+    loaded();
+    widen_tile(shared->q, shared->k);
+}
+
+/* Scores of a tile of queries and a tile of keys, chains over all dimensions, to softmax.e. */
+template <class S>
+static __device__ __forceinline__ void score_tile(softmax_memory<S> *shared, const backward_params *p,
+                                                  const place *queries, const place *keys, int dims) {
+    const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
+    ls_fragment<4> score;
+    ls_fragment_clear<4>(score);
+#pragma unroll 1
+    for (int dim = 0; dim < dims; dim += S::DIMS) {
+        if (dims > S::DIMS) bring_queries<S>(shared, p, queries, dim, dims);
+        __syncthreads();
+        load_tile<S::TYPE>(shared->k, &p->k, keys, dim, dims);
+        loaded();
+        ls_tile_dots<4, S::wide::PITCH, S::narrow::PITCH>(
+            score, shared->q.x[l->row], shared->k.x[l->half * LS_TILE_WARP + l->column], dims_left(dims, dim, S::DIMS));
+    }
+    ls_tile_put<4>(shared->softmax.e, score, l, l->half * LS_TILE_WARP + l->column);
+}
+
+/* Row i takes the keys of its tile up to itself. */
+static __device__ __forceinline__ ls_tile_reach up_to_itself(const ls_lane *l) {
+    ls_tile_reach takes;
+#pragma unroll
+    for (int i = 0; i < LS_TILE_ROWS; i++) takes.low[i] = 0, takes.high[i] = ls_fragment_row(l, i) + 1;
+    return takes;
+}
+
+/* The softmax of a tile of queries of a head, and ACC of S::DIMS dimensions. */
+template <class S>
+static __device__ __forceinline__ void attend(ls_fragment<S::COLUMNS> &total, softmax_memory<S> *shared,
+                                              const backward_params *p, const task *t, int dim) {
+    const int dims = (int)p->a.head_dim;
+    const int64_t keys = (int64_t)t->tile * TILE + TILE;
+    const place queries = place_of(t->span, t->tile, t->head * p->a.head_dim);
+    ls_softmax<TILE> *softmax = &shared->softmax;
+    ls_fragment<S::COLUMNS> acc;
+    ls_fragment_clear<S::COLUMNS>(acc);
+    __syncthreads();
+    if (threadIdx.x < TILE) ls_softmax_row(softmax, threadIdx.x, (int64_t)t->tile * TILE + threadIdx.x + 1);
+    if (dims <= S::DIMS) bring_queries<S>(shared, p, &queries, 0, dims);
 #pragma unroll 1
     for (int64_t first = 0; first < keys; first += TILE) {
-        const place at = place_of(span, first / TILE, head / p->group * dims);
-        reach takes;
-        chains<TYPE, TYPE>(score, &shared->in, &p->q, &queries, &p->k, &at, dims, row, lane);
-        put(softmax->e, score, row, lane);
+        const place at = place_of(t->span, first / TILE, t->head / p->group * p->a.head_dim);
+        __syncthreads();
+        load_tile<S::TYPE>(shared->v, &p->v, &at, dim, dims);
+        score_tile<S>(shared, p, &queries, &at, dims);
         __syncthreads();
         ls_softmax_take<TILE, THREADS>(softmax, p->a.scale, first);
+        __syncthreads();
+        const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
 #pragma unroll
-        for (int r = 0; r < HELD; r++) {
-            takes.low[r] = 0;
-            takes.high[r] = ls_keys_taken(softmax->keys[row + r], first);
-        }
+        for (int i = 0; i < LS_TILE_ROWS; i++)
 #pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            __syncthreads();
-            load_rows<TYPE>(shared->in.rows[0], &p->v, &at, dim + i * TILE, dims);
-            __syncthreads();
-#pragma unroll
-            for (int r = 0; r < HELD; r++)
-#pragma unroll
-                for (int c = 0; c < HELD; c++) acc[i][r][c] = ls_mul(acc[i][r][c], softmax->correction[row + r]);
-            sums(acc[i], softmax->e, shared->in.rows[0], &takes, row, lane);
+            for (int c = 0; c < S::COLUMNS; c++)
+                acc[i][c] = ls_mul(acc[i][c], softmax->correction[ls_fragment_row(l, i)]);
+        if (first + TILE < keys) {
+            ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(acc, softmax->e, &shared->v.x[0][l->dim], l, 0, TILE,
+                                                              NULL);
+        } else {
+            const ls_tile_reach takes = up_to_itself(l);
+            ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(acc, softmax->e, &shared->v.x[0][l->dim], l, 0,
+                                                             l->first + LS_TILE_WARP, &takes);
         }
         if (!ls_segment_ends(first + TILE, keys)) continue;
         const int64_t start = first / LS_ATTENTION_SEGMENT * LS_ATTENTION_SEGMENT;
+        __syncthreads();
         if (threadIdx.x < TILE) ls_softmax_join(softmax, threadIdx.x, start);
         __syncthreads();
 #pragma unroll
-        for (int i = 0; i < TILES; i++) {
+        for (int i = 0; i < LS_TILE_ROWS; i++)
 #pragma unroll
-            for (int r = 0; r < HELD; r++)
-#pragma unroll
-                for (int c = 0; c < HELD; c++)
-                    total[i][r][c] = ls_softmax_joined(softmax, row + r, start, total[i][r][c], acc[i][r][c]);
-            clear(acc[i]);
-        }
+            for (int c = 0; c < S::COLUMNS; c++)
+                total[i][c] = ls_softmax_joined(softmax, ls_fragment_row(l, i), start, total[i][c], acc[i][c]);
+        ls_fragment_clear<S::COLUMNS>(acc);
     }
 }
 
-/* D goes on over 64 dimensions; a thread a query. */
-static __device__ __forceinline__ float add_dout(float sum, matrix &out, const fragment &total,
-                                                 const ls_softmax<TILE> *softmax, const backward_params *p,
-                                                 const place *at, int64_t dim, int row, int lane) {
-    const int query = threadIdx.x;
-    fragment quotient;
-#pragma unroll
-    for (int r = 0; r < HELD; r++)
-#pragma unroll
-        for (int c = 0; c < HELD; c++) quotient[r][c] = ls_div(total[r][c], softmax->total_l[row + r]);
+/* D goes on over S::DIMS dimensions; a thread a query. */
+template <class S>
+static __device__ __forceinline__ float add_dout(float sum, const ls_fragment<S::COLUMNS> &total,
+                                                 softmax_memory<S> *shared, const backward_params *p, const place *at,
+                                                 int dim) {
+    const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
+    const int query = threadIdx.x, n = dims_left((int)p->a.head_dim, dim, S::DIMS);
     __syncthreads();
-    put(out, quotient, row, lane);
+#pragma unroll
+    for (int i = 0; i < LS_TILE_ROWS; i++)
+#pragma unroll
+        for (int c = 0; c < S::COLUMNS; c++)
+            shared->out[ls_fragment_dim(l, c)][ls_fragment_row(l, i)] =
+                ls_div(total[i][c], shared->softmax.total_l[ls_fragment_row(l, i)]);
     __syncthreads();
     if (query >= at->n) return sum;
-    for (int d = 0; d < TILE && dim + d < p->a.head_dim; d++)
-        sum = ls_fma(p->a.dout[(at->row + query) * p->a.dout_stride + at->column + dim + d], out[d][query], sum);
+    const float *dout = p->a.dout + (at->row + query) * p->a.dout_stride + at->column + dim;
+#pragma unroll 8
+    for (int d = 0; d < n; d++) sum = ls_fma(dout[d], shared->out[d][query], sum);
     return sum;
 }
 
 /* A block takes all dimensions, one share after another, since D is one chain. */
-template <int TYPE, int TILES>
+template <class S>
 static __global__ void __launch_bounds__(THREADS, 2) softmax_kernel(const __grid_constant__ backward_params p) {
     ls_cuda_begin();
     extern __shared__ uint4 dynamic[];
-    softmax_memory<TILES> *shared = (softmax_memory<TILES> *)dynamic;
-    const int row = threadIdx.x / (TILE / HELD) * HELD, lane = threadIdx.x % (TILE / HELD) * HELD;
-    const int64_t item = blockIdx.x / p.tiles, head = item % p.a.n_heads;
-    const ls_span *span = &p.a.spans[item / p.a.n_heads];
-    if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
-    for (int64_t tile = blockIdx.x % p.tiles; tile * TILE < span->n_rows; tile += p.tiles) {
-        const place at = place_of(span, tile, head * p.a.head_dim);
+    softmax_memory<S> *shared = (softmax_memory<S> *)dynamic;
+    task t = task_of<true>(&p, 0);
+    if (p.fault->code != LS_FAULT_NONE || t.span->slot < 0) return;
+    for (; (int64_t)t.tile * TILE < t.span->n_rows; t.tile += (int)p.tiles) {
+        const place at = place_of(t.span, t.tile, t.head * p.a.head_dim);
         const int query = threadIdx.x;
         float sum = 0.0f;
-        for (int64_t dim = 0; dim < p.a.head_dim; dim += TILES * TILE) {
-            fragment total[TILES];
-            attend<TYPE, TILES>(total, shared, &p, span, tile, head, dim, row, lane);
-#pragma unroll
-            for (int i = 0; i < TILES; i++)
-                sum = add_dout(sum, shared->in.rows[0], total[i], &shared->softmax, &p, &at, dim + i * TILE, row, lane);
+#pragma unroll 1
+        for (int dim = 0; dim < p.a.head_dim; dim += S::DIMS) {
+            ls_fragment<S::COLUMNS> total;
+            attend<S>(total, shared, &p, &t, dim);
+            sum = add_dout<S>(sum, total, shared, &p, &at, dim);
         }
         if (query >= at.n) continue;
-        *kept_at(&p, LS_ATTENTION_KEPT_M, head, at.row + query) = shared->softmax.total_m[query];
-        *kept_at(&p, LS_ATTENTION_KEPT_R, head, at.row + query) = ls_div(1.0f, shared->softmax.total_l[query]);
-        *kept_at(&p, LS_ATTENTION_KEPT_D, head, at.row + query) = sum;
+        *kept_at(&p, LS_ATTENTION_KEPT_M, t.head, at.row + query) = shared->softmax.total_m[query];
+        *kept_at(&p, LS_ATTENTION_KEPT_R, t.head, at.row + query) = ls_div(1.0f, shared->softmax.total_l[query]);
+        *kept_at(&p, LS_ATTENTION_KEPT_D, t.head, at.row + query) = sum;
     }
+}
+
+/* ---- probabilities and ds of a tile of queries and a tile of keys ---- */
+
+/* The chains of the scores replace the keys, those of dp the values, once both are made. */
+template <class S>
+struct pair_memory {
+    typename S::narrow q;
+    typename S::wide dout;
+    union {
+        typename S::narrow k;
+        ls_tile_weights p;
+    };
+    union {
+        typename S::narrow v;
+        ls_tile_weights ds;
+    };
+    float kept[LS_ATTENTION_KEPT][TILE]; /* of the queries */
+    float4 parked[PARKED * S::COLUMNS / 4][THREADS];
+};
+
+/* Rows of a fragment that wait in shared memory while chains are made: dk, dv and a fragment of chains are more than
+ * the registers of a thread. */
+template <class S>
+static __device__ __forceinline__ void park(pair_memory<S> *shared, const ls_fragment<S::COLUMNS> &f) {
+#pragma unroll
+    for (int i = 0; i < PARKED * S::COLUMNS; i += 4) {
+        const float *x = &f[i / S::COLUMNS][i % S::COLUMNS];
+        shared->parked[i / 4][threadIdx.x] = make_float4(x[0], x[1], x[2], x[3]);
+    }
+}
+template <class S>
+static __device__ __forceinline__ void fetch_parked(ls_fragment<S::COLUMNS> &f, const pair_memory<S> *shared) {
+#pragma unroll
+    for (int i = 0; i < PARKED * S::COLUMNS; i += 4) {
+        const float4 v = shared->parked[i / 4][threadIdx.x];
+        float *x = &f[i / S::COLUMNS][i % S::COLUMNS];
+        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+    }
+}
+
+static __device__ __forceinline__ void load_kept(float (&kept)[LS_ATTENTION_KEPT][TILE], const backward_params *p,
+                                                 int64_t head, const place *at) {
+    for (int i = threadIdx.x; i < LS_ATTENTION_KEPT * TILE; i += THREADS) {
+        const int query = i % TILE;
+        kept[i / TILE][query] = *kept_at(p, i / TILE, head, at->row + (query < at->n ? query : 0));
+    }
+}
+
+/* Two of the warps make the chains of a score, two those of dp: rows are `a`'s tile, columns `b`'s. */
+template <class S, class A, class B, class C, class D>
+static __device__ __forceinline__ void pair_chains(ls_fragment<8> &f, const A &scores_a, const B &scores_b,
+                                                   const C &dp_a, const D &dp_b, const ls_lane *l, int dims) {
+    if (l->half == 0)
+        ls_tile_dots<8, A::PITCH, B::PITCH>(f, scores_a.x[l->row], scores_b.x[l->column], dims);
+    else
+        ls_tile_dots<8, C::PITCH, D::PITCH>(f, dp_a.x[l->row], dp_b.x[l->column], dims);
+}
+
+static __device__ __forceinline__ float probability(float chain, float scale, float m, float r) {
+    return ls_mul(ls_exp(ls_sub(ls_mul(scale, chain), m)), r);
+}
+
+/* Chains become probabilities, where they are asked for, and ds. QUERIES: rows of the weights are queries. */
+template <bool QUERIES>
+static __device__ __forceinline__ void weigh(ls_tile_weights &p, ls_tile_weights &ds,
+                                             const float (&kept)[LS_ATTENTION_KEPT][TILE], float scale) {
+#pragma unroll 2
+    for (int i = threadIdx.x; i < TILE * TILE / 4; i += THREADS) {
+        const int row = i / (TILE / 4), first = i % (TILE / 4) * 4;
+        float s[4], d[4];
+        ls_load_four(s, &p[row][first]);
+        ls_load_four(d, &ds[row][first]);
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const int query = QUERIES ? row : first + c;
+            s[c] = probability(s[c], scale, kept[LS_ATTENTION_KEPT_M][query], kept[LS_ATTENTION_KEPT_R][query]);
+            d[c] = ls_mul(s[c], ls_sub(d[c], kept[LS_ATTENTION_KEPT_D][query]));
+        }
+        if (QUERIES) *(float4 *)&p[row][first] = make_float4(s[0], s[1], s[2], s[3]);
+        *(float4 *)&ds[row][first] = make_float4(d[0], d[1], d[2], d[3]);
+    }
+}
+
+/* Chains of a tile of queries and one of keys over all dimensions. KEYS_DOWN: keys are the fragment's rows. Queries and
+ * dout are loaded if `fresh` or where their dimensions do not fit a tile. */
+template <class S, bool KEYS_DOWN>
+static __device__ __forceinline__ void make_chains(pair_memory<S> *shared, const backward_params *p,
+                                                   const place *queries, const place *keys, bool fresh) {
+    const int dims = (int)p->a.head_dim;
+    ls_fragment<8> f;
+    ls_fragment_clear<8>(f);
+#pragma unroll 1
+    for (int dim = 0; dim < dims; dim += S::DIMS) {
+        const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
+        const int n = dims_left(dims, dim, S::DIMS);
+        __syncthreads();
+        load_tile<S::TYPE>(shared->k, &p->k, keys, dim, dims);
+        load_tile<S::TYPE>(shared->v, &p->v, keys, dim, dims);
+        if (fresh || dims > S::DIMS) {
+            load_tile<S::TYPE>(shared->q, &p->q, queries, dim, dims);
+            load_tile<LS_F32>(shared->dout, &p->dout, queries, dim, dims);
+        }
+        loaded();
+        if (KEYS_DOWN)
+            pair_chains<S>(f, shared->k, shared->q, shared->v, shared->dout, l, n);
+        else
+            pair_chains<S>(f, shared->q, shared->k, shared->dout, shared->v, l, n);
+    }
+    __syncthreads();
+    const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
+    ls_tile_put<8>(l->half == 0 ? shared->p : shared->ds, f, l, l->column);
+    __syncthreads();
+    weigh<KEYS_DOWN>(shared->p, shared->ds, shared->kept, p->a.scale);
+    __syncthreads();
 }
 
 /* ---- second kernel: dq ---- */
 
-/* What the workspace keeps of four queries; of queries that are not there, nothing that is used. */
-typedef struct kept {
-    float m[HELD], r[HELD], d[HELD];
-} kept;
-
-static __device__ __forceinline__ kept load_kept(const backward_params *p, int64_t head, const place *at, int first) {
-    kept k;
-#pragma unroll
-    for (int i = 0; i < HELD; i++) {
-        const int64_t row = at->row + (first + i < at->n ? first + i : 0);
-        k.m[i] = *kept_at(p, LS_ATTENTION_KEPT_M, head, row);
-        k.r[i] = *kept_at(p, LS_ATTENTION_KEPT_R, head, row);
-        k.d[i] = *kept_at(p, LS_ATTENTION_KEPT_D, head, row);
-    }
-    return k;
-}
-
-static __device__ __forceinline__ float probability(float chain, float scale, const kept *k, int query) {
-    return ls_mul(ls_exp(ls_sub(ls_mul(scale, chain), k->m[query])), k->r[query]);
-}
-
-struct dq_memory {
-    operands in;
-    matrix ds; /* [key][query] */
-};
-
-template <int TYPE, int TILES>
-static __device__ __forceinline__ void query_tile(dq_memory *shared, const backward_params *p, const ls_span *span,
-                                                  int64_t tile, int64_t head, int64_t dim, int row, int lane) {
-    const int64_t dims = p->a.head_dim;
-    const place queries = place_of(span, tile, head * dims);
-    const kept of = load_kept(p, head, &queries, row);
-    fragment dq[TILES];
-#pragma unroll
-    for (int i = 0; i < TILES; i++) clear(dq[i]);
+template <class S>
+static __device__ __forceinline__ void query_tile(pair_memory<S> *shared, const backward_params *p, const task *t) {
+    const int dims = (int)p->a.head_dim;
+    const place queries = place_of(t->span, t->tile, t->head * p->a.head_dim);
+    ls_fragment<S::COLUMNS> dq;
+    ls_fragment_clear<S::COLUMNS>(dq);
+    __syncthreads();
+    load_kept(shared->kept, p, t->head, &queries);
 #pragma unroll 1
-    for (int64_t other = 0; other <= tile; other++) {
-        const place keys = place_of(span, other, head / p->group * dims);
-        fragment score, dp;
-        reach takes;
-        chains<TYPE, TYPE>(score, &shared->in, &p->q, &queries, &p->k, &keys, dims, row, lane);
-        chains<LS_F32, TYPE>(dp, &shared->in, &p->dout, &queries, &p->v, &keys, dims, row, lane);
-#pragma unroll
-        for (int r = 0; r < HELD; r++) {
-            takes.low[r] = 0;
-            takes.high[r] = other == tile ? row + r + 1 : TILE;
-#pragma unroll
-            for (int c = 0; c < HELD; c++)
-                dp[r][c] = ls_mul(probability(score[r][c], p->a.scale, &of, r), ls_sub(dp[r][c], of.d[r]));
-        }
-        put(shared->ds, dp, row, lane);
-#pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            __syncthreads();
-            load_rows<TYPE>(shared->in.rows[0], &p->k, &keys, dim + i * TILE, dims);
-            __syncthreads();
-            sums(dq[i], shared->ds, shared->in.rows[0], &takes, row, lane);
+    for (int other = 0; other <= t->tile; other++) {
+        const place keys = place_of(t->span, other, t->head / p->group * p->a.head_dim);
+        make_chains<S, false>(shared, p, &queries, &keys, other == 0);
+        /* The keys come once more, in place of the chains of the scores. */
+        load_tile<S::TYPE>(shared->k, &p->k, &keys, t->dim, dims);
+        loaded();
+        const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
+        if (other < t->tile) {
+            ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(dq, shared->ds, &shared->k.x[0][l->dim], l, 0, TILE,
+                                                              NULL);
+        } else {
+            const ls_tile_reach takes = up_to_itself(l);
+            ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(dq, shared->ds, &shared->k.x[0][l->dim], l, 0,
+                                                             l->first + LS_TILE_WARP, &takes);
         }
     }
+    const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
 #pragma unroll
-    for (int i = 0; i < TILES; i++)
+    for (int i = 0; i < LS_TILE_ROWS; i++)
 #pragma unroll
-        for (int r = 0; r < HELD; r++)
-#pragma unroll
-            for (int c = 0; c < HELD; c++)
-                if (row + r < queries.n && dim + i * TILE + lane + c < dims)
-                    p->a.dq[(queries.row + row + r) * p->a.dq_stride + queries.column + dim + i * TILE + lane + c] =
-                        ls_mul(p->a.scale, dq[i][r][c]);
+        for (int c = 0; c < S::COLUMNS; c++) {
+            const int row = ls_fragment_row(l, i);
+            const int64_t dim = t->dim + ls_fragment_dim(l, c);
+            if (row < queries.n && dim < dims)
+                p->a.dq[(queries.row + row) * p->a.dq_stride + queries.column + dim] = ls_mul(p->a.scale, dq[i][c]);
+        }
 }
 
-template <int TYPE, int TILES>
+template <class S>
 static __global__ void __launch_bounds__(THREADS, 2) dq_kernel(const __grid_constant__ backward_params p) {
     ls_cuda_begin();
     extern __shared__ uint4 dynamic[];
-    const int row = threadIdx.x / (TILE / HELD) * HELD, lane = threadIdx.x % (TILE / HELD) * HELD;
-    const int64_t item = blockIdx.x / p.tiles, share = item % p.shares, head = item / p.shares % p.a.n_heads;
-    const ls_span *span = &p.a.spans[item / p.shares / p.a.n_heads];
-    if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
-    for (int64_t tile = blockIdx.x % p.tiles; tile * TILE < span->n_rows; tile += p.tiles)
-        query_tile<TYPE, TILES>((dq_memory *)dynamic, &p, span, tile, head, share * TILES * TILE, row, lane);
+    task t = task_of<true>(&p, S::DIMS);
+    if (p.fault->code != LS_FAULT_NONE || t.span->slot < 0) return;
+    for (; (int64_t)t.tile * TILE < t.span->n_rows; t.tile += (int)p.tiles)
+        query_tile<S>((pair_memory<S> *)dynamic, &p, &t);
 }
 
 /* ---- third kernel: dk and dv ---- */
-
-struct dkv_memory {
-    operands in;
-    matrix p, ds; /* [query][key] */
-};
 
 static __device__ __forceinline__ float *head_share(const backward_params *p, int what, int64_t head, int64_t row) {
     return p->heads + ((what * p->a.n_heads + head) * p->a.rows + row) * p->a.head_dim;
 }
 
-template <int TILES>
-static __device__ __forceinline__ void put_share(const fragment (&f)[TILES], const backward_params *p, int what,
-                                                 int64_t head, const place *keys, int64_t dim, int row, int lane) {
+template <class S>
+static __device__ __forceinline__ void put_share(const ls_fragment<S::COLUMNS> &f, const backward_params *p, int what,
+                                                 const task *t, const place *keys) {
+    const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
 #pragma unroll
-    for (int i = 0; i < TILES; i++)
+    for (int i = 0; i < LS_TILE_ROWS; i++)
 #pragma unroll
-        for (int r = 0; r < HELD; r++)
-#pragma unroll
-            for (int c = 0; c < HELD; c++) {
-                const int64_t d = dim + i * TILE + lane + c;
-                if (row + r < keys->n && d < p->a.head_dim)
-                    head_share(p, what, head, keys->row + row + r)[d] = f[i][r][c];
-            }
+        for (int c = 0; c < S::COLUMNS; c++) {
+            const int row = ls_fragment_row(l, i);
+            const int64_t dim = t->dim + ls_fragment_dim(l, c);
+            if (row < keys->n && dim < p->a.head_dim) head_share(p, what, t->head, keys->row + row)[dim] = f[i][c];
+        }
 }
 
-template <int TYPE, int TILES>
-static __device__ __forceinline__ void key_tile(dkv_memory *shared, const backward_params *p, const ls_span *span,
-                                                int64_t tile, int64_t head, int64_t dim, int row, int lane) {
-    const int64_t dims = p->a.head_dim, tiles = (span->n_rows - 1) / TILE + 1;
-    const place keys = place_of(span, tile, head / p->group * dims);
-    fragment dk[TILES], dv[TILES];
-#pragma unroll
-    for (int i = 0; i < TILES; i++) {
-        clear(dk[i]);
-        clear(dv[i]);
-    }
+template <class S>
+static __device__ __forceinline__ void key_tile(pair_memory<S> *shared, const backward_params *p, const task *t) {
+    const int dims = (int)p->a.head_dim;
+    const place keys = place_of(t->span, t->tile, t->head / p->group * p->a.head_dim);
+    ls_fragment<S::COLUMNS> dk, dv;
+    ls_fragment_clear<S::COLUMNS>(dk);
+    ls_fragment_clear<S::COLUMNS>(dv);
 #pragma unroll 1
-    for (int64_t other = tile; other < tiles; other++) {
-        const place queries = place_of(span, other, head * dims);
-        const kept of = load_kept(p, head, &queries, lane);
-        fragment probabilities, ds;
-        reach takes;
-        chains<TYPE, TYPE>(probabilities, &shared->in, &p->k, &keys, &p->q, &queries, dims, row, lane);
-        chains<TYPE, LS_F32>(ds, &shared->in, &p->v, &keys, &p->dout, &queries, dims, row, lane);
-#pragma unroll
-        for (int r = 0; r < HELD; r++) {
-            takes.low[r] = other == tile ? row + r : 0;
-            takes.high[r] = queries.n;
-#pragma unroll
-            for (int c = 0; c < HELD; c++) {
-                probabilities[r][c] = probability(probabilities[r][c], p->a.scale, &of, c);
-                ds[r][c] = ls_mul(probabilities[r][c], ls_sub(ds[r][c], of.d[c]));
-            }
+    for (int other = t->tile; (int64_t)other * TILE < t->span->n_rows; other++) {
+        const place queries = place_of(t->span, other, t->head * p->a.head_dim);
+        __syncthreads();
+        load_kept(shared->kept, p, t->head, &queries);
+        park<S>(shared, dk);
+        make_chains<S, true>(shared, p, &queries, &keys, true);
+        fetch_parked<S>(dk, shared);
+        if (dims > S::DIMS) {
+            load_tile<S::TYPE>(shared->q, &p->q, &queries, t->dim, dims);
+            load_tile<LS_F32>(shared->dout, &p->dout, &queries, t->dim, dims);
+            loaded();
         }
-        put(shared->p, probabilities, row, lane);
-        put(shared->ds, ds, row, lane);
+        const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
+        const typename ls_stored<S::TYPE>::type *q = &shared->q.x[0][l->dim];
+        const float *dout = &shared->dout.x[0][l->dim];
+        if (other > t->tile) {
+            ls_tile_sums<false, S::COLUMNS, S::wide::PITCH>(dv, shared->p, dout, l, 0, queries.n, NULL);
+            ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(dk, shared->ds, q, l, 0, queries.n, NULL);
+        } else {
+            ls_tile_reach takes;
 #pragma unroll
-        for (int i = 0; i < TILES; i++) {
-            __syncthreads();
-            load_rows<LS_F32>(shared->in.rows[0], &p->dout, &queries, dim + i * TILE, dims);
-            load_rows<TYPE>(shared->in.rows[1], &p->q, &queries, dim + i * TILE, dims);
-            __syncthreads();
-            sums(dv[i], shared->p, shared->in.rows[0], &takes, row, lane);
-            sums(dk[i], shared->ds, shared->in.rows[1], &takes, row, lane);
+            for (int i = 0; i < LS_TILE_ROWS; i++) takes.low[i] = ls_fragment_row(l, i), takes.high[i] = TILE;
+            ls_tile_sums<true, S::COLUMNS, S::wide::PITCH>(dv, shared->p, dout, l, l->first, queries.n, &takes);
+            ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(dk, shared->ds, q, l, l->first, queries.n, &takes);
         }
     }
-    put_share<TILES>(dk, p, 0, head, &keys, dim, row, lane);
-    put_share<TILES>(dv, p, 1, head, &keys, dim, row, lane);
+    put_share<S>(dk, p, 0, t, &keys);
+    put_share<S>(dv, p, 1, t, &keys);
 }
 
-template <int TYPE, int TILES>
+template <class S>
 static __global__ void __launch_bounds__(THREADS, 2) dkv_kernel(const __grid_constant__ backward_params p) {
     ls_cuda_begin();
     extern __shared__ uint4 dynamic[];
-    const int row = threadIdx.x / (TILE / HELD) * HELD, lane = threadIdx.x % (TILE / HELD) * HELD;
-    const int64_t item = blockIdx.x / p.tiles, share = item % p.shares, head = item / p.shares % p.a.n_heads;
-    const ls_span *span = &p.a.spans[item / p.shares / p.a.n_heads];
-    if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
-    for (int64_t tile = blockIdx.x % p.tiles; tile * TILE < span->n_rows; tile += p.tiles)
-        key_tile<TYPE, TILES>((dkv_memory *)dynamic, &p, span, tile, head, share * TILES * TILE, row, lane);
+    task t = task_of<false>(&p, S::DIMS);
+    if (p.fault->code != LS_FAULT_NONE || t.span->slot < 0) return;
+    for (; (int64_t)t.tile * TILE < t.span->n_rows; t.tile += (int)p.tiles)
+        key_tile<S>((pair_memory<S> *)dynamic, &p, &t);
 }
 
 /* ---- fourth kernel: the heads of a KV head ---- */
@@ -503,21 +556,22 @@ static ls_status launch(const ls_exec *exec, const backward_launch *of, int64_t 
     const int64_t items = ls_launch_blocks(p->a.n_spans, of->heads, of->shares);
     const int64_t enough = items < BLOCKS_ENOUGH ? BLOCKS_ENOUGH / items : 1;
     p->shares = of->shares;
+    p->items = items;
     p->tiles = tiles < enough ? tiles : enough;
     const ls_launch contract = {
         of->name, {ls_launch_blocks(items, p->tiles, 1), 1, 1}, THREADS, of->shared_bytes, index, INDICES};
     return ls_cuda_launch(exec, &contract, of->kernel, p, err);
 }
 
-template <int TYPE, int TILES>
+template <class S>
 static ls_status launch_all(const ls_exec *exec, backward_params *p, const ls_index *index, ls_error *err) {
-    const int64_t shares = (p->a.head_dim - 1) / (TILES * TILE) + 1;
-    const backward_launch softmax = {"attention_backward softmax", (const void *)softmax_kernel<TYPE, TILES>,
-                                     p->a.n_heads, 1, (int64_t)sizeof(softmax_memory<TILES>)};
-    const backward_launch dq = {"attention_backward dq", (const void *)dq_kernel<TYPE, TILES>, p->a.n_heads, shares,
-                                (int64_t)sizeof(dq_memory)};
-    const backward_launch dkv = {"attention_backward dkv", (const void *)dkv_kernel<TYPE, TILES>, p->a.n_heads, shares,
-                                 (int64_t)sizeof(dkv_memory)};
+    const int64_t shares = (p->a.head_dim - 1) / S::DIMS + 1;
+    const backward_launch softmax = {"attention_backward softmax", (const void *)softmax_kernel<S>, p->a.n_heads, 1,
+                                     (int64_t)sizeof(softmax_memory<S>)};
+    const backward_launch dq = {"attention_backward dq", (const void *)dq_kernel<S>, p->a.n_heads, shares,
+                                (int64_t)sizeof(pair_memory<S>)};
+    const backward_launch dkv = {"attention_backward dkv", (const void *)dkv_kernel<S>, p->a.n_heads, shares,
+                                 (int64_t)sizeof(pair_memory<S>)};
     const backward_launch heads = {"attention_backward heads", (const void *)heads_kernel, 1, 1, 0};
     const int64_t rows = ls_spans_most(p->a.span_rows_max, p->a.rows), tiles = ls_attention_tiles(rows);
     LS_CUDA_TRY(launch(exec, &softmax, tiles, p, index, err));
@@ -560,6 +614,7 @@ ls_status ls_cuda_attention_backward(const ls_exec *exec, const ls_attention_bac
                          a->n_heads / a->n_kv_heads,
                          0,
                          0,
+                         0,
                          (float *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD),
                          NULL,
                          NULL};
@@ -571,8 +626,8 @@ ls_status ls_cuda_attention_backward(const ls_exec *exec, const ls_attention_bac
     LS_CUDA_TRY(ls_cuda_check_spans("attention_backward", exec, &check, err));
     if (none) return LS_OK;
     if (a->dtype == LS_F32)
-        return a->head_dim <= TILE ? launch_all<LS_F32, 1>(exec, &p, index, err)
-                                   : launch_all<LS_F32, 2>(exec, &p, index, err);
-    return a->head_dim <= TILE ? launch_all<LS_BF16, 1>(exec, &p, index, err)
-                               : launch_all<LS_BF16, 2>(exec, &p, index, err);
+        return launch_all<shape<LS_F32, 64>>(exec, &p, index,
+                                             err); /* 128 do not fit the shared memory of every device */
+    return a->head_dim <= 64 ? launch_all<shape<LS_BF16, 64>>(exec, &p, index, err)
+                             : launch_all<shape<LS_BF16, 128>>(exec, &p, index, err);
 }

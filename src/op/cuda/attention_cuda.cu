@@ -10,7 +10,7 @@
 #include <cuda_pipeline.h>
 
 #include "op/attention.h"
-#include "op/cuda/attention_softmax_cuda.h"
+#include "op/cuda/attention_tile_cuda.h"
 #include "op/cuda/check_cuda.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/vector_cuda.h"
@@ -125,11 +125,11 @@ struct piece<32> {
 
 typedef struct attention_params {
     ls_attention_args a;
-    int64_t group;       /* query heads of a KV head */
-    int64_t least, most; /* queries of the spans that a kernel takes */
-    int64_t slices;      /* blocks of a span, of a KV head of it in the second kernel */
-    int page_shift;      /* page_tokens = 1 << page_shift */
-    bool wide_keys, wide_values;
+    int64_t group;                             /* query heads of a KV head */
+    int64_t least, most;                       /* queries of the spans that a kernel takes */
+    int64_t slices;                            /* blocks of a span, of a KV head of it in the second kernel */
+    int page_shift;                            /* page_tokens = 1 << page_shift */
+    bool wide_queries, wide_keys, wide_values; /* are read as vectors of 16 bytes */
     const ls_fault *fault;
 } attention_params;
 
@@ -171,6 +171,7 @@ static __global__ void __launch_bounds__(STORE_THREADS) store_kernel(const __gri
 template <int TYPE_, int ROWS_, int DIMS_, int THREADS_, int SLAB_BYTES_>
 struct shape {
     static constexpr int TYPE = TYPE_, ROWS = ROWS_, DIMS = DIMS_, THREADS = THREADS_, SLAB_BYTES = SLAB_BYTES_;
+    static constexpr bool LARGE = false;
     static constexpr int BYTES = BYTES_OF(TYPE);
     static constexpr int LANES = THREADS * ROWS_HELD / ROWS;
     static constexpr int KEYS_HELD = BLOCK / LANES, DIMS_HELD = DIMS / LANES;
@@ -434,20 +435,192 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
     store_tile<S>(t, total, shared, row, lane);
 }
 
+/* ---- large tiles of bf16 ---- */
+
+/* 64 queries by 64 keys in fragments of eight rows (attention_tile_cuda.h): more operations for each load, for spans of
+ * many queries. Keys and values have a slab each; the next keys come while values are added, the next values while
+ * scores are made. */
+template <int DIMS_>
+struct large_shape {
+    static constexpr int TYPE = LS_BF16, BYTES = 2, ROWS = LS_TILE, DIMS = DIMS_, THREADS = LS_TILE_THREADS;
+    static constexpr int PARTS = 1, PART_DIMS = DIMS, PART_KEYS = BLOCK; /* a slab is a whole block */
+    static constexpr int COLUMNS = DIMS / 16;
+    static constexpr bool LARGE = true;
+    struct memory {
+        __align__(16) uint16_t keys[DIMS_][BLOCK], values[BLOCK][DIMS_];
+        ls_tile<float, DIMS_> q;
+        ls_softmax<LS_TILE> softmax;
+    };
+    static_assert(sizeof(memory) <= LS_CUDA_SHARED_MAX, "a tile fits the shared memory of every device");
+};
+
+/* Where the query of a row of the tile lies in q, and in out with its stride. */
+static __device__ __forceinline__ int64_t query_at(const tile *t, int row, int64_t stride) {
+    const int64_t query = t->first_query + row, group = t->p->group;
+    return (t->span->row + query / group) * stride + (t->kv_head * group + query % group) * t->p->a.head_dim;
+}
+
+template <class S>
+static __device__ __forceinline__ void begin_large(const tile *t, typename S::memory *shared) {
+    const attention_params *p = t->p;
+    if (threadIdx.x < LS_TILE) {
+        const int64_t query = t->first_query + threadIdx.x;
+        ls_softmax_row(&shared->softmax, threadIdx.x, query < t->n_queries ? t->span->pos + query / p->group + 1 : 0);
+    }
+    /* Two threads a row, half of its dimensions each. */
+    const int row = threadIdx.x / 2, begin = threadIdx.x % 2 * (S::DIMS / 2);
+    const int dims = t->first_query + row < t->n_queries ? (int)p->a.head_dim : 0;
+    const int64_t from = dims > 0 ? query_at(t, row, p->a.q_stride) : 0;
+#pragma unroll 2
+    for (int d = begin; d < begin + S::DIMS / 2; d += 8) {
+        float x[8];
+        if (p->wide_queries && d < dims) {
+            const ls_vec8<LS_BF16> v = ls_vec8_load<LS_BF16>((const uint16_t *)p->a.q + from + d);
+#pragma unroll
+            for (int i = 0; i < 8; i++) x[i] = ls_vec8_get<LS_BF16>(v, i);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; i++) x[i] = d + i < dims ? ls_load_one<LS_BF16>(p->a.q, from + d + i) : 0.0f;
+        }
+        *(float4 *)&shared->q.x[row][d] = make_float4(x[0], x[1], x[2], x[3]);
+        *(float4 *)&shared->q.x[row][d + 4] = make_float4(x[4], x[5], x[6], x[7]);
+    }
+}
+
+template <class S>
+static __device__ __forceinline__ void fetch_block(const tile *t, void *slab, int64_t first, bool keys) {
+    if (first < t->keys) {
+        if (keys && t->p->wide_keys)
+            fetch_keys<S, 16>(t, (uint8_t *)slab, first, 0);
+        else if (keys)
+            fetch_keys<S, 2>(t, (uint8_t *)slab, first, 0);
+        else if (t->p->wide_values)
+            fetch_values<S, 16>(t, (uint8_t *)slab, first, 0);
+        else
+            fetch_values<S, 2>(t, (uint8_t *)slab, first, 0);
+    }
+    __pipeline_commit();
+}
+
+/* The older of the two slabs that are on their way is there, for all threads. */
+static __device__ __forceinline__ void older_slab(void) {
+    __pipeline_wait_prior(1);
+    __syncthreads();
+}
+
+/* Scores of the tile's queries and a block of keys, to softmax.e. */
+template <class S>
+static __device__ __forceinline__ void score_block(const tile *t, typename S::memory *shared) {
+    const ls_lane lane = ls_lane_of<S::DIMS>();
+    const int key = lane.half * LS_TILE_WARP + lane.column * 4;
+    ls_fragment<4> score;
+    ls_fragment_clear<4>(score);
+    ls_tile_dots_turned<ls_tile<float, S::DIMS>::PITCH>(score, shared->q.x[lane.row], &shared->keys[0][key],
+                                                        (int)t->p->a.head_dim);
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int i = 0; i < LS_TILE_ROWS; i++) shared->softmax.e[key + j][lane.row + 4 * i] = score[i][j];
+}
+
+/* acc goes on over a block of values. */
+template <class S>
+static __device__ __forceinline__ void add_block(ls_fragment<S::COLUMNS> &acc, const tile *t,
+                                                 const typename S::memory *shared, int64_t first) {
+    const ls_lane lane = ls_lane_of<S::DIMS>();
+    const ls_softmax<LS_TILE> *softmax = &shared->softmax;
+    const uint16_t *values = &shared->values[0][lane.dim];
+#pragma unroll
+    for (int i = 0; i < LS_TILE_ROWS; i++)
+#pragma unroll
+        for (int c = 0; c < S::COLUMNS; c++)
+            acc[i][c] = ls_mul(acc[i][c], softmax->correction[ls_fragment_row(&lane, i)]);
+    if (first + BLOCK <= softmax->keys[0]) { /* the first row takes the fewest */
+        ls_tile_sums<false, S::COLUMNS, S::DIMS>(acc, softmax->e, values, &lane, 0, BLOCK, NULL);
+        return;
+    }
+    ls_tile_reach takes;
+#pragma unroll
+    for (int i = 0; i < LS_TILE_ROWS; i++) {
+        takes.low[i] = 0;
+        takes.high[i] = ls_keys_taken(softmax->keys[ls_fragment_row(&lane, i)], first);
+    }
+    ls_tile_sums<true, S::COLUMNS, S::DIMS>(acc, softmax->e, values, &lane, 0, ls_keys_taken(t->keys, first), &takes);
+}
+
+template <class S>
+static __device__ __forceinline__ void store_large(const tile *t, const ls_fragment<S::COLUMNS> &total,
+                                                   const typename S::memory *shared) {
+    const ls_lane lane = ls_lane_of<S::DIMS>();
+#pragma unroll
+    for (int i = 0; i < LS_TILE_ROWS; i++) {
+        const int row = ls_fragment_row(&lane, i);
+        const int64_t to = query_at(t, row, t->p->a.out_stride);
+        if (t->first_query + row >= t->n_queries) continue;
+#pragma unroll
+        for (int c = 0; c < S::COLUMNS; c++) {
+            const int d = ls_fragment_dim(&lane, c);
+            if (d < t->p->a.head_dim)
+                ls_store_one<LS_BF16>(t->p->a.out, to + d, ls_div(total[i][c], shared->softmax.total_l[row]));
+        }
+    }
+}
+
+template <class S>
+static __device__ __forceinline__ void attend_large(const tile *t, typename S::memory *shared) {
+    ls_fragment<S::COLUMNS> total, acc;
+    ls_fragment_clear<S::COLUMNS>(acc);
+    __syncthreads(); /* the tile before this one is done with the memory */
+    begin_large<S>(t, shared);
+    fetch_block<S>(t, shared->keys, 0, true);
+    fetch_block<S>(t, shared->values, 0, false);
+#pragma unroll 1
+    for (int64_t first = 0; first < t->keys; first += BLOCK) {
+        older_slab();
+        score_block<S>(t, shared);
+        __syncthreads();
+        fetch_block<S>(t, shared->keys, first + BLOCK, true);
+        ls_softmax_take<LS_TILE, S::THREADS>(&shared->softmax, t->p->a.scale, first);
+        older_slab();
+        add_block<S>(acc, t, shared, first);
+        __syncthreads();
+        fetch_block<S>(t, shared->values, first + BLOCK, false);
+        if (!ls_segment_ends(first + BLOCK, t->keys)) continue;
+        const ls_lane lane = ls_lane_of<S::DIMS>();
+        const int64_t start = first / LS_ATTENTION_SEGMENT * LS_ATTENTION_SEGMENT;
+        if (threadIdx.x < LS_TILE) ls_softmax_join(&shared->softmax, threadIdx.x, start);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < LS_TILE_ROWS; i++)
+#pragma unroll
+            for (int c = 0; c < S::COLUMNS; c++)
+                total[i][c] =
+                    ls_softmax_joined(&shared->softmax, ls_fragment_row(&lane, i), start, total[i][c], acc[i][c]);
+        ls_fragment_clear<S::COLUMNS>(acc);
+    }
+    store_large<S>(t, total, shared);
+}
+
+/* ---- the kernel ---- */
+
 template <class S>
 static __global__ void __launch_bounds__(S::THREADS, 2) attend_kernel(const __grid_constant__ attention_params p) {
     ls_cuda_begin();
     extern __shared__ uint4 dynamic[];
-    const int64_t item = blockIdx.x / p.slices;
+    /* The last tiles of all spans first: they have most keys, and the chip stays full to the end. */
+    const int64_t items = gridDim.x / p.slices, item = blockIdx.x % items, slice = p.slices - 1 - blockIdx.x / items;
     const ls_span *span = &p.a.spans[item / p.a.n_kv_heads];
-    tile t = {&p, span, item % p.a.n_kv_heads, blockIdx.x % p.slices * S::ROWS, 0, 0};
+    tile t = {&p, span, item % p.a.n_kv_heads, slice * S::ROWS, 0, 0};
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
     t.n_queries = span->n_rows * p.group;
     if (t.n_queries < p.least || t.n_queries > p.most) return;
     for (; t.first_query < t.n_queries; t.first_query += p.slices * S::ROWS) {
         const int64_t after = t.n_queries - t.first_query < S::ROWS ? t.n_queries : t.first_query + S::ROWS;
         t.keys = span->pos + (after - 1) / p.group + 1;
-        attend<S>(&t, (typename S::memory *)dynamic);
+        if constexpr (S::LARGE)
+            attend_large<S>(&t, (typename S::memory *)dynamic);
+        else
+            attend<S>(&t, (typename S::memory *)dynamic);
     }
 }
 
@@ -479,7 +652,11 @@ static attention_launch pick_rows(tile_size size) {
     switch (size) {
         case TILE_FEW: return launch_of<shape<TYPE, 8, DIMS, 128, 16384>>();
         case TILE_GROUP: return launch_of<shape<TYPE, GROUP_ROWS, DIMS, 128, GROUP_BYTES>>();
-        default: return launch_of<shape<TYPE, MANY_ROWS, DIMS, 256, 8192>>();
+        default:
+            if constexpr (TYPE == LS_BF16 && DIMS <= 128)
+                return launch_of<large_shape<DIMS>>();
+            else
+                return launch_of<shape<TYPE, MANY_ROWS, DIMS, 256, 8192>>();
     }
 }
 
@@ -565,6 +742,7 @@ ls_status ls_cuda_attention(const ls_exec *exec, const ls_attention_args *a, ls_
                           0,
                           tokens < enough / a->n_spans ? tokens : enough / a->n_spans,
                           __builtin_ctzll((unsigned long long)a->page_tokens),
+                          (uintptr_t)a->q % 16 == 0 && a->q_stride * elem % 16 == 0 && a->head_dim * elem % 16 == 0,
                           aligned && a->page_tokens * elem % 16 == 0 && a->head_dim * a->page_tokens * elem % 16 == 0,
                           aligned && a->head_dim * elem % 16 == 0,
                           NULL};

@@ -33,34 +33,47 @@ static __device__ __forceinline__ void ls_softmax_row(ls_softmax<ROWS> *s, int r
     s->l[row] = 0.0f;
 }
 
-/* Chains become e, and m, l and the correction of each row follow: a warp a row, a lane keys j and j + 32. A row that
- * takes none of the keys keeps all it has: times 1 is exact. */
+/* x[0] = the sum of the first N, each step adding the upper half to the lower one. */
+template <int N, int HELD>
+static __device__ __forceinline__ void ls_add_halves(float (&x)[HELD]) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) x[i] = ls_add(x[i], x[i + N / 2]);
+    if constexpr (N > 2) ls_add_halves<N / 2>(x);
+}
+
+/* Chains become e, and m, l and the correction of each row follow. PARTS neighbours in a warp share a row: part h takes
+ * keys h, h + PARTS, ..., adds those that are 32, 16, .. apart, and the last steps of the contract's tree are between
+ * parts. A row that takes none of the keys keeps all it has: times 1 is exact. */
 template <int ROWS, int THREADS>
 static __device__ __forceinline__ void ls_softmax_take(ls_softmax<ROWS> *s, float scale, int64_t first) {
-    const int lane = threadIdx.x % LS_WARP;
-#pragma unroll 2
-    for (int row = threadIdx.x / LS_WARP; row < ROWS; row += THREADS / LS_WARP) {
-        const int n = ls_keys_taken(s->keys[row], first);
-        const float before = s->m[row];
-        const float low = lane < n ? ls_mul(s->e[lane][row], scale) : -INFINITY;
-        const float high = lane + LS_WARP < n ? ls_mul(s->e[lane + LS_WARP][row], scale) : -INFINITY;
-        float m = fmaxf(low, high), e_low, e_high, sum, correction;
-        for (int half = LS_WARP / 2; half > 0; half /= 2) m = fmaxf(m, __shfl_xor_sync(LS_ALL_LANES, m, half));
-        m = fmaxf(m, before);
-        correction = ls_exp(ls_sub(before, m));
-        e_low = lane < n ? ls_exp(ls_sub(low, m)) : 0.0f;
-        e_high = lane + LS_WARP < n ? ls_exp(ls_sub(high, m)) : 0.0f;
-        s->e[lane][row] = e_low;
-        s->e[lane + LS_WARP][row] = e_high;
-        sum = ls_add(e_low, e_high);
-        for (int half = LS_WARP / 2; half > 0; half /= 2) sum = ls_add(sum, __shfl_xor_sync(LS_ALL_LANES, sum, half));
-        __syncwarp(); /* all lanes have read m */
-        if (lane == 0) {
-            s->correction[row] = n > 0 ? correction : 1.0f;
-            if (n > 0) s->l[row] = ls_fma(s->l[row], correction, sum);
-            if (n > 0) s->m[row] = m;
-        }
+    constexpr int PARTS = THREADS / ROWS, HELD = LS_ATTENTION_BLOCK / PARTS, DOWN = LS_WARP / PARTS;
+    static_assert(PARTS >= 2 && PARTS <= LS_WARP && PARTS * ROWS == THREADS, "a warp has whole rows");
+    const int lane = threadIdx.x % LS_WARP, row = threadIdx.x / LS_WARP * DOWN + lane % DOWN, part = lane / DOWN;
+    const int n = ls_keys_taken(s->keys[row], first);
+    const float before = s->m[row];
+    float x[HELD], m = before;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const float scaled = ls_mul(s->e[part + i * PARTS][row], scale);
+        x[i] = part + i * PARTS < n ? scaled : -INFINITY;
+        m = fmaxf(m, x[i]);
     }
+    for (int half = PARTS / 2; half > 0; half /= 2) m = fmaxf(m, __shfl_xor_sync(LS_ALL_LANES, m, half * DOWN));
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        const float e = ls_exp(ls_sub(x[i], m));
+        x[i] = part + i * PARTS < n ? e : 0.0f;
+        s->e[part + i * PARTS][row] = x[i];
+    }
+    ls_add_halves<HELD>(x);
+    for (int half = PARTS / 2; half > 0; half /= 2)
+        x[0] = ls_add(x[0], __shfl_xor_sync(LS_ALL_LANES, x[0], half * DOWN));
+    __syncwarp(); /* all parts have read m */
+    if (part != 0) return;
+    const float correction = ls_exp(ls_sub(before, m));
+    s->correction[row] = n > 0 ? correction : 1.0f;
+    if (n > 0) s->l[row] = ls_fma(s->l[row], correction, x[0]);
+    if (n > 0) s->m[row] = m;
 }
 
 /* The segment that began at `start` joins the total of a row; the next one starts afresh. */

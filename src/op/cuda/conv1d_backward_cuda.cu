@@ -80,43 +80,52 @@ static __global__ void __launch_bounds__(THREADS) gradient_kernel(const __grid_c
 #define TAPS 4    /* as models have them: the window stays in registers */
 #define AT_ONCE 8 /* tokens whose loads are on their way together */
 
+/* Everything that the loop reads of arguments and span is read before it: its stores could be to them. */
 template <int X, int STATE>
 static __global__ void __launch_bounds__(THREADS) four_taps_kernel(const __grid_constant__ conv_params p) {
     ls_cuda_begin();
     const ls_conv1d_backward_args *a = &p.a;
     const int64_t channel = blockIdx.x % p.blocks * THREADS + threadIdx.x, item = blockIdx.x / p.blocks;
     const int64_t span_i = item / p.pieces, piece = item % p.pieces, first = piece * BLOCK;
-    const ls_span *span = &a->spans[span_i];
-    if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || channel >= a->dim || first >= span->n_rows) return;
-    const int64_t last = first + BLOCK < span->n_rows ? first + BLOCK : span->n_rows;
-    const int64_t reach = last + TAPS - 1 < span->n_rows ? last + TAPS - 1 : span->n_rows;
+    const ls_span span = a->spans[span_i];
+    if (p.fault->code != LS_FAULT_NONE || span.slot < 0 || channel >= a->dim || first >= span.n_rows) return;
+    const int64_t left = span.n_rows - first;
+    const int last = left < BLOCK ? (int)left : BLOCK;                        /* tokens of the block */
+    const int reach = left < BLOCK + TAPS - 1 ? (int)left : BLOCK + TAPS - 1; /* and those that reach back into it */
+    const int64_t x_stride = a->x_stride, dy_stride = a->dy_stride, dx_stride = a->dx_stride;
+    const int64_t x = (span.row + first) * x_stride + channel;
+    const float *dy = a->dy + (span.row + first) * dy_stride + channel;
+    float *out = a->dx + (span.row + first) * dx_stride + channel;
     const float bias = a->bias != NULL ? a->bias[channel] : 0.0f;
     float w[TAPS], in[TAPS], dx[TAPS], dw[TAPS], dbias = 0.0f; /* in[i], dx[i]: of token t - 3 + i */
 #pragma unroll
     for (int i = 0; i < TAPS; i++) {
         w[i] = a->w[i * a->dim + channel];
-        in[i] = input<X, STATE>(a, span, first - TAPS + i, channel);
+        in[i] = input<X, STATE>(a, &span, first - TAPS + i, channel);
         dx[i] = dw[i] = 0.0f;
     }
-    for (int64_t begin = first; begin < last + TAPS - 1; begin += AT_ONCE) {
-        float x[AT_ONCE], dy[AT_ONCE];
+#pragma unroll 1
+    for (int begin = 0; begin < last + TAPS - 1; begin += AT_ONCE) {
+        float next[AT_ONCE], gradient[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             const bool there = begin + i < reach;
-            x[i] = there ? input<X, STATE>(a, span, begin + i, channel) : 0.0f;
-            dy[i] = there ? a->dy[(span->row + begin + i) * a->dy_stride + channel] : 0.0f;
+            const float value = there ? ls_load_one<X>(a->x, x + (begin + i) * x_stride) : 0.0f;
+            next[i] = STATE == LS_F32 ? value : ls_round_bf16(value);
+            gradient[i] = there ? dy[(begin + i) * dy_stride] : 0.0f;
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            const int64_t t = begin + i;
+            const int t = begin + i, done = t - (TAPS - 1);
 #pragma unroll
             for (int k = 0; k + 1 < TAPS; k++) in[k] = in[k + 1];
-            in[TAPS - 1] = x[i];
+            in[TAPS - 1] = next[i];
             if (t < reach) {
                 float acc = bias;
 #pragma unroll
                 for (int k = 0; k < TAPS; k++) acc = ls_fma(w[k], in[k], acc);
-                const float s = ls_sigmoid(acc), l = ls_silu(acc), da = ls_mul(dy[i], ls_fma(l, ls_sub(1.0f, s), s));
+                const float s = ls_sigmoid(acc), l = ls_silu(acc);
+                const float da = ls_mul(gradient[i], ls_fma(l, ls_sub(1.0f, s), s));
 #pragma unroll
                 for (int k = 0; k < TAPS; k++) dx[k] = ls_fma(w[k], da, dx[k]);
                 if (t < last) {
@@ -125,14 +134,13 @@ static __global__ void __launch_bounds__(THREADS) four_taps_kernel(const __grid_
                     for (int k = 0; k < TAPS; k++) dw[k] = ls_fma(da, in[k], dw[k]);
                 }
             }
-            if (t - (TAPS - 1) >= first && t - (TAPS - 1) < last)
-                a->dx[(span->row + t - (TAPS - 1)) * a->dx_stride + channel] = dx[0];
+            if (done >= 0 && done < last) out[done * dx_stride] = dx[0];
 #pragma unroll
             for (int k = 0; k + 1 < TAPS; k++) dx[k] = dx[k + 1];
             dx[TAPS - 1] = 0.0f;
         }
     }
-    float *share = p.shares + (span->row / BLOCK + span_i + piece) * (TAPS + 1) * a->dim + channel;
+    float *share = p.shares + (span.row / BLOCK + span_i + piece) * (TAPS + 1) * a->dim + channel;
 #pragma unroll
     for (int i = 0; i < TAPS; i++) share[i * a->dim] = dw[i];
     share[TAPS * a->dim] = dbias;

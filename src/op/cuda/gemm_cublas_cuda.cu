@@ -30,7 +30,8 @@
     X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulDescCreate) \
     X(cublasLtMatmulAlgoConfigSetAttribute) X(cublasLtMatmulDescDestroy) \
     X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) \
-    X(cublasLtMatrixLayoutDestroy) X(cublasLtMatmulPreferenceCreate) \
+    X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) \
+    X(cublasLtMatmulPreferenceCreate) \
     X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
 /* clang-format on */
 
@@ -72,7 +73,7 @@ static void library_find(void) {
 /* What tells one problem from another; strides and types are part of it. */
 typedef struct problem_key {
     int64_t device, rows, cols, depth, a_stride, b_stride, out_stride;
-    int64_t a_side, b_side, out_dtype;
+    int64_t a_side, b_side, out_dtype, pair;
 } problem_key;
 
 typedef struct entry {
@@ -85,7 +86,7 @@ typedef struct entry {
 static entry *entries[ENTRIES_MAX];
 static int64_t n_entries;
 
-static ls_status key_of(problem_key *key, const ls_product *p, ls_error *err) {
+static ls_status key_of(problem_key *key, const ls_product *p, const ls_product_other *other, ls_error *err) {
     int device;
     LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), p->op, err));
     memset(key, 0, sizeof *key);
@@ -99,6 +100,7 @@ static ls_status key_of(problem_key *key, const ls_product *p, ls_error *err) {
     key->b_stride = key->b_side ? p->b_step : p->b_col;
     key->out_stride = p->out_stride;
     key->out_dtype = p->out_dtype;
+    key->pair = other != NULL;
     return LS_OK;
 }
 
@@ -123,8 +125,18 @@ static void problem_free(lt_problem *p) {
     memset(p, 0, sizeof *p);
 }
 
-/* Columns first is the library's way: out^T [cols][rows] = b^T a^T, so b is its first operand. */
-static bool problem_make(lt_problem *p, const problem_key *key) {
+/* A pair is a batch of two with one x; strides are in elements. */
+static bool layout_pair(cublasLtMatrixLayout_t layout, int64_t stride) {
+    const int32_t two = 2;
+    return lt.cublasLtMatrixLayoutSetAttribute_(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &two, sizeof two) ==
+               CUBLAS_STATUS_SUCCESS &&
+           lt.cublasLtMatrixLayoutSetAttribute_(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                                sizeof stride) == CUBLAS_STATUS_SUCCESS;
+}
+
+/* Columns first is the library's way: out^T [cols][rows] = b^T a^T, so b is its first operand. Of a pair, the second b
+ * and out lie so many elements behind the first. */
+static bool problem_make(lt_problem *p, const problem_key *key, int64_t second_b, int64_t second_out) {
     const cublasOperation_t of_b = key->b_side ? CUBLAS_OP_N : CUBLAS_OP_T,
                             of_a = key->a_side ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint64_t cols = (uint64_t)key->cols, rows = (uint64_t)key->rows, depth = (uint64_t)key->depth;
@@ -139,7 +151,8 @@ static bool problem_make(lt_problem *p, const problem_key *key) {
            lt.cublasLtMatrixLayoutCreate_(&p->x, CUDA_R_16BF, key->a_side ? rows : depth, key->a_side ? depth : rows,
                                           key->a_stride) == CUBLAS_STATUS_SUCCESS &&
            lt.cublasLtMatrixLayoutCreate_(&p->out, key->out_dtype == LS_F32 ? CUDA_R_32F : CUDA_R_16BF, cols, rows,
-                                          key->out_stride) == CUBLAS_STATUS_SUCCESS;
+                                          key->out_stride) == CUBLAS_STATUS_SUCCESS &&
+           (!key->pair || (layout_pair(p->w, second_b) && layout_pair(p->x, 0) && layout_pair(p->out, second_out)));
 }
 
 static cublasStatus_t problem_run(const lt_problem *p, const cublasLtMatmulAlgo_t *algorithm, const void *a,
@@ -239,16 +252,30 @@ static ls_status bench_make(bench *t, int64_t a_elements, int64_t b_elements, in
 /* A product as it is computed by somebody. */
 typedef struct contender {
     const lt_problem *problem;
-    const cublasLtMatmulAlgo_t *algorithm; /* NULL: the project's own kernel */
-    const ls_product *ours;
+    const cublasLtMatmulAlgo_t *algorithm; /* NULL: what is used otherwise */
+    const ls_product *ours, *second;       /* second: of a pair, or NULL */
 } contender;
+
+static ls_status single_run(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err);
+
+/* What computes a product where this problem's algorithms do not: the project's own kernel, for each of a pair the
+ * library where it has been admitted for one. */
+static ls_status otherwise_run(const contender *c, const ls_exec *exec, bool *runs, ls_error *err) {
+    if (c->second == NULL) return ls_product_mma16_wgmma(exec, c->ours, runs, err);
+    for (int i = 0; i < 2; i++) {
+        const ls_product *each = i == 0 ? c->ours : c->second;
+        LS_CUDA_TRY(single_run(exec, each, runs, err));
+        if (!*runs) LS_CUDA_TRY(ls_product_mma16_wgmma(exec, each, runs, err));
+    }
+    return LS_OK;
+}
 
 /* *runs: false where it does not take the problem. */
 static ls_status contender_run(const contender *c, const bench *t, bool *runs, ls_error *err) {
     ls_exec exec = {};
     exec.backend = LS_BACKEND_CUDA;
     exec.stream = t->stream;
-    if (c->algorithm == NULL) return ls_product_mma16_wgmma(&exec, c->ours, runs, err);
+    if (c->algorithm == NULL) return otherwise_run(c, &exec, runs, err);
     *runs = problem_run(c->problem, c->algorithm, t->a, t->b, t->theirs, t->workspace,
                         t->workspace != NULL ? PLANTED_BYTES : 0, t->stream) == CUBLAS_STATUS_SUCCESS;
     return LS_OK;
@@ -328,16 +355,17 @@ static ls_status plant_split(bench *t, cublasLtMatmulHeuristicResult_t *found, i
 /* planted: with algorithms that split, for the test that they are refused. */
 static ls_status prove(entry *e, const ls_product *product, bool planted, ls_error *err) {
     const problem_key *key = &e->key;
-    const int64_t elem = key->out_dtype == LS_F32 ? 4 : 2, out_bytes = key->rows * key->out_stride * elem;
+    const int64_t elem = key->out_dtype == LS_F32 ? 4 : 2, of_one = key->rows * key->out_stride;
+    const int64_t out_bytes = of_one * elem * (key->pair ? 2 : 1);
     const int64_t a_elements = key->a_stride * (key->a_side ? key->depth : key->rows);
     const int64_t b_elements = key->b_stride * (key->b_side ? key->depth : key->cols);
     cublasLtMatmulHeuristicResult_t found[ALGORITHMS_MAX];
     lt_problem problem;
-    ls_product ours = *product;
+    ls_product ours = *product, second;
     int64_t differ = 0;
     int which = -1, n;
     bench t;
-    ls_status status = bench_make(&t, a_elements, b_elements, out_bytes, product->op, err);
+    ls_status status = bench_make(&t, a_elements, b_elements * (key->pair ? 2 : 1), out_bytes, product->op, err);
     ls_exec exec = {};
     exec.backend = LS_BACKEND_CUDA;
     exec.stream = t.stream;
@@ -346,14 +374,18 @@ static ls_status prove(entry *e, const ls_product *product, bool planted, ls_err
     ours.out = t.ours;
     ours.bias = NULL;
     ours.fault = NULL;
+    second = ours;
+    second.b = t.b + b_elements;
+    second.out = t.ours + of_one * elem;
     if (status == LS_OK) status = ls_product_mma16_plain(&exec, &ours, err);
-    if (!problem_make(&problem, key)) {
+    if (status == LS_OK && key->pair) status = ls_product_mma16_plain(&exec, &second, err);
+    if (!problem_make(&problem, key, b_elements, of_one)) {
         snprintf(e->reason, sizeof e->reason, "cuBLASLt does not take the layouts");
     } else if (status == LS_OK && (n = algorithms_of(&problem, found)) == 0) {
         snprintf(e->reason, sizeof e->reason, "cuBLASLt knows no algorithm without split and workspace");
     } else if (status == LS_OK) {
         if (planted) status = plant_split(&t, found, n, product->op, err);
-        contender c = {&problem, NULL, &ours};
+        contender c = {&problem, NULL, &ours, key->pair ? &second : NULL};
         float theirs = 0, own = 0;
         if (status == LS_OK) status = try_all(&c, &t, found, n, out_bytes, &which, &theirs, &differ, product->op, err);
         c.algorithm = NULL;
@@ -374,7 +406,8 @@ static ls_status prove(entry *e, const ls_product *product, bool planted, ls_err
 
 static bool wanted(const ls_product *p) { return p->mode == LS_PRODUCT_STORE && p->bias == NULL && p->fault == NULL; }
 
-ls_status ls_product_cublas_prepare(const ls_product *product, bool *admitted, ls_error *err) {
+ls_status ls_product_cublas_prepare(const ls_product *product, const ls_product_other *other, bool *admitted,
+                                    ls_error *err) {
     std::lock_guard<std::mutex> lock(lt_lock);
     problem_key key;
     entry *e;
@@ -384,7 +417,7 @@ ls_status ls_product_cublas_prepare(const ls_product *product, bool *admitted, l
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cuBLASLt is not used with bias, sum or fault record", product->op);
     if (!lt.tried) library_find();
     if (!lt.there) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cuBLASLt: %s", product->op, lt.reason);
-    LS_CUDA_TRY(key_of(&key, product, err));
+    LS_CUDA_TRY(key_of(&key, product, other, err));
     e = entry_find(&key);
     if (e == NULL) {
         if (n_entries == ENTRIES_MAX)
@@ -406,11 +439,11 @@ ls_status ls_product_cublas_prepare(const ls_product *product, bool *admitted, l
                    (long long)key.cols, (long long)key.depth, e->reason);
 }
 
-bool ls_product_cublas_known(const ls_product *product) {
+bool ls_product_cublas_known(const ls_product *product, const ls_product_other *other) {
     std::lock_guard<std::mutex> lock(lt_lock);
     problem_key key;
     if (!wanted(product) || (lt.tried && !lt.there)) return true;
-    return key_of(&key, product, NULL) == LS_OK && entry_find(&key) != NULL;
+    return key_of(&key, product, other, NULL) == LS_OK && entry_find(&key) != NULL;
 }
 
 ls_status ls_product_cublas_planted(const ls_product *product, bool *admitted, ls_error *err) {
@@ -419,27 +452,35 @@ ls_status ls_product_cublas_planted(const ls_product *product, bool *admitted, l
     *admitted = false;
     if (!lt.tried) library_find();
     if (!lt.there) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cuBLASLt: %s", product->op, lt.reason);
-    LS_CUDA_TRY(key_of(&e.key, product, err));
+    LS_CUDA_TRY(key_of(&e.key, product, NULL, err));
     LS_CUDA_TRY(prove(&e, product, true, err));
     *admitted = e.admitted;
     if (e.admitted) return LS_OK;
     return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: cuBLASLt: %s", product->op, e.reason);
 }
 
-ls_status ls_product_mma16_cublas(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err) {
-    std::lock_guard<std::mutex> lock(lt_lock);
+/* The lock is held. */
+static ls_status known_run(const ls_exec *exec, const ls_product *product, const ls_product_other *other, bool *taken,
+                           ls_error *err) {
+    const int64_t elem = ls_dtype_bytes(product->out_dtype);
+    const int64_t second_b = other == NULL ? 0 : ((intptr_t)other->b - (intptr_t)product->b) / 2;
+    const int64_t second_out = other == NULL ? 0 : ((intptr_t)other->out - (intptr_t)product->out) / elem;
     problem_key key;
     lt_problem problem;
     const entry *e;
     cublasStatus_t status;
     *taken = false;
     if (!lt.there || !wanted(product)) return LS_OK;
-    LS_CUDA_TRY(key_of(&key, product, err));
+    LS_CUDA_TRY(key_of(&key, product, other, err));
     e = entry_find(&key);
     if (e == NULL || !e->admitted || !e->faster) return LS_OK;
     if ((uintptr_t)product->a % 16 != 0 || (uintptr_t)product->b % 16 != 0 || (uintptr_t)product->out % 16 != 0)
         return LS_OK; /* proven with aligned operands */
-    if (!problem_make(&problem, &key)) return LS_FAIL(err, LS_ERR_DEVICE, "%s: cuBLASLt: no descriptors", product->op);
+    if (other != NULL &&
+        ((uintptr_t)other->b % 16 != 0 || (uintptr_t)other->out % 16 != 0 || second_b < 0 || second_out < 0))
+        return LS_OK; /* and with the second behind the first */
+    if (!problem_make(&problem, &key, second_b, second_out))
+        return LS_FAIL(err, LS_ERR_DEVICE, "%s: cuBLASLt: no descriptors", product->op);
     status =
         problem_run(&problem, &e->algorithm, product->a, product->b, product->out, NULL, 0, (cudaStream_t)exec->stream);
     problem_free(&problem);
@@ -447,4 +488,14 @@ ls_status ls_product_mma16_cublas(const ls_exec *exec, const ls_product *product
         return LS_FAIL(err, LS_ERR_DEVICE, "%s: cuBLASLt fails with %d", product->op, (int)status);
     *taken = true;
     return LS_OK;
+}
+
+static ls_status single_run(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err) {
+    return known_run(exec, product, NULL, taken, err);
+}
+
+ls_status ls_product_mma16_cublas(const ls_exec *exec, const ls_product *product, const ls_product_other *other,
+                                  bool *taken, ls_error *err) {
+    std::lock_guard<std::mutex> lock(lt_lock);
+    return known_run(exec, product, other, taken, err);
 }

@@ -195,7 +195,7 @@ static ls_status product_mma16(const ls_exec *exec, const ls_product *product, c
      * (docs/benchmarks.md). */
     if (nan_open &&
         (tiles == NULL || product->rows > 256 || (product->rows > LS_CUDA_GEMM_DECODE_ROWS && product->cols > 512)))
-        LS_CUDA_TRY(ls_product_mma16_cublas(exec, product, &taken, err));
+        LS_CUDA_TRY(ls_product_mma16_cublas(exec, product, NULL, &taken, err));
     if (taken) return LS_OK;
     LS_CUDA_TRY(is_hopper(&hopper, product->op, err));
     if (hopper && product->out_rows == NULL)
@@ -313,15 +313,15 @@ ls_status ls_cuda_gemm_repack(const ls_exec *exec, const ls_gemm_repack_args *a,
 
 /* Proves cuBLASLt for a product of this kind at its first call outside of a captured graph. A refusal is no error: the
  * project's own kernels compute it. */
-static ls_status assure_proof(const ls_exec *exec, const ls_product *product, int64_t rows, int64_t unit,
-                              ls_error *err) {
+static ls_status assure_proof(const ls_exec *exec, const ls_product *product, const ls_product_other *other,
+                              int64_t rows, int64_t unit, ls_error *err) {
     cudaStreamCaptureStatus capture;
     ls_error why;
     bool admitted;
-    if (rows % unit != 0 || ls_product_cublas_known(product)) return LS_OK;
+    if (rows % unit != 0 || ls_product_cublas_known(product, other)) return LS_OK;
     LS_CUDA_TRY(ls_cuda_status(cudaStreamIsCapturing((cudaStream_t)exec->stream, &capture), product->op, err));
     if (capture != cudaStreamCaptureStatusNone) return LS_OK;
-    if (ls_product_cublas_prepare(product, &admitted, &why) == LS_OK || why.status == LS_ERR_UNSUPPORTED ||
+    if (ls_product_cublas_prepare(product, other, &admitted, &why) == LS_OK || why.status == LS_ERR_UNSUPPORTED ||
         why.status == LS_ERR_CAPACITY)
         return LS_OK;
     *err = why;
@@ -336,7 +336,7 @@ ls_status ls_cuda_gemm(const ls_exec *exec, const ls_gemm_args *a, ls_error *err
                                     w->k,    a->profile, a->nan_open,  a->range};
     if (a->profile == LS_PROFILE_MMA16 && a->nan_open && a->m > 0 && a->bias == NULL && a->range == NULL) {
         const ls_product product = forward_product(&args);
-        LS_CUDA_TRY(assure_proof(exec, &product, a->m, PROVEN_ROWS, err));
+        LS_CUDA_TRY(assure_proof(exec, &product, NULL, a->m, PROVEN_ROWS, err));
     }
     return ls_cuda_gemm_stored(exec, &args, err);
 }
@@ -364,6 +364,34 @@ static ls_status gated_at_once(const ls_exec *exec, const ls_gemm_gated_args *a,
                                   (const uint8_t *)up->panels + up->panel_stride, taken, err);
 }
 
+/* Rows up to which gate and up are one call of cuBLASLt: more fill the chip one by one. */
+#define PAIR_ROWS 512
+
+/* Some rows more: both products in one call. */
+static ls_status both_at_once(const ls_exec *exec, const ls_gemm_gated_args *a, bool *taken, ls_error *err) {
+    const ls_gemm_args *g = &a->gate;
+    const ls_cuda_gemm_args args = {g->x,    g->x_dtype,   g->x_stride,  g->weight->panels, g->weight->dtype,
+                                    NULL,    g->bias,      g->out,       g->out_dtype,      g->out_stride,
+                                    g->m,    g->weight->n, g->weight->k, g->profile,        g->nan_open,
+                                    g->range};
+    const ls_product_other up = {a->up->panels, a->up_out};
+    *taken = false;
+    if (g->profile != LS_PROFILE_MMA16 || !g->nan_open || g->m <= LS_CUDA_GEMM_DECODE_ROWS || g->m > PAIR_ROWS)
+        return LS_OK;
+    const ls_product product = forward_product(&args);
+    const ls_cuda_operand operands[] = {{"x", g->x, 2, false},
+                                        {"gate", g->weight->panels, 128, false},
+                                        {"up", a->up->panels, 128, false},
+                                        {"gate.out", g->out, 4, false},
+                                        {"up_out", a->up_out, 4, false}};
+    LS_CUDA_TRY(forward_check(&args, err));
+    LS_CUDA_TRY(ls_cuda_check("gemm_gated", exec, operands, 5, LS_WORKSPACE_HEAD, err));
+    LS_CUDA_TRY(ls_cuda_mma16_proven(err));
+    LS_CUDA_TRY(assure_proof(exec, &product, NULL, g->m, PROVEN_ROWS, err));
+    LS_CUDA_TRY(assure_proof(exec, &product, &up, g->m, PROVEN_ROWS, err));
+    return ls_product_mma16_cublas(exec, &product, &up, taken, err);
+}
+
 ls_status ls_cuda_gemm_gated(const ls_exec *exec, const ls_gemm_gated_args *a, ls_error *err) {
     const ls_swiglu_args swiglu = {(const float *)a->gate.out, a->up_out, a->y, a->y_dtype, a->gate.m, a->up->n};
     ls_gemm_args up = a->gate;
@@ -372,8 +400,11 @@ ls_status ls_cuda_gemm_gated(const ls_exec *exec, const ls_gemm_gated_args *a, l
     if (taken) return LS_OK;
     up.weight = a->up;
     up.out = a->up_out;
-    LS_CUDA_TRY(ls_cuda_gemm(exec, &a->gate, err));
-    LS_CUDA_TRY(ls_cuda_gemm(exec, &up, err));
+    LS_CUDA_TRY(both_at_once(exec, a, &taken, err));
+    if (!taken) {
+        LS_CUDA_TRY(ls_cuda_gemm(exec, &a->gate, err));
+        LS_CUDA_TRY(ls_cuda_gemm(exec, &up, err));
+    }
     return ls_cuda_swiglu(exec, &swiglu, err);
 }
 
@@ -385,7 +416,7 @@ ls_status ls_cuda_gemm_prepare(const ls_cuda_gemm_args *a, ls_error *err) {
         return LS_FAIL(err, LS_ERR_ARG, "gemm: nothing to prepare for profile %s and m %lld",
                        ls_profile_name(a->profile), (long long)a->m);
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
-    return ls_product_cublas_prepare(&product, &admitted, err);
+    return ls_product_cublas_prepare(&product, NULL, &admitted, err);
 }
 
 ls_status ls_cuda_gemm_prepare_planted(const ls_cuda_gemm_args *a, ls_error *err) {
@@ -417,6 +448,39 @@ int64_t ls_cuda_gemm_backward_input_workspace(const ls_gemm_backward_input_args 
 /* Whether products read a matrix of bf16 as it is: at addresses that bulk copies take. */
 static bool can_read(const void *rows, int64_t stride) {
     return rows != NULL && (uintptr_t)rows % 16 == 0 && stride % 8 == 0;
+}
+
+/* Gradients of the outputs: float32, rounded, or both. */
+typedef struct dy_source {
+    const float *dy;
+    const void *rounded;
+    int64_t dy_stride, rounded_stride, m, n;
+} dy_source;
+
+/* Rounded rows that a product can read: those that the caller has or, in the workspace, rows made of what there is. */
+static ls_status readable_dy(const ls_exec *exec, const char *op, const dy_source *s, const ls_fault *fault,
+                             const void **rows, int64_t *stride, ls_error *err) {
+    uint16_t *to = (uint16_t *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
+    const bool f32 = s->rounded == NULL;
+    gather_params g = {to,
+                       s->m,
+                       up_to(s->n, 8),
+                       f32 ? s->dy : s->rounded,
+                       f32,
+                       s->m,
+                       s->n,
+                       f32 ? s->dy_stride : s->rounded_stride,
+                       NULL,
+                       NULL,
+                       0,
+                       fault,
+                       false};
+    *rows = s->rounded;
+    *stride = s->rounded_stride;
+    if (can_read(s->rounded, s->rounded_stride)) return LS_OK;
+    *rows = to;
+    *stride = g.stride;
+    return gather(exec, op, &g, err);
 }
 
 ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backward_input_args *a, ls_error *err) {
@@ -457,29 +521,10 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
     if (a->profile == LS_PROFILE_EXACT) {
         LS_CUDA_TRY(ls_product_exact(exec, &product, err));
     } else {
-        product.a = a->dy_rounded;
+        const dy_source dy = {a->dy, a->dy_rounded, a->dy_stride, a->dy_rounded_stride, a->m, a->n};
         product.a_dtype = LS_BF16;
-        product.a_row = a->dy_rounded_stride;
-        if (!can_read(a->dy_rounded, a->dy_rounded_stride)) {
-            uint16_t *rounded = (uint16_t *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
-            gather_params g = {rounded,
-                               a->m,
-                               up_to(a->n, 8),
-                               is_rounded ? (const void *)a->dy_rounded : a->dy,
-                               !is_rounded,
-                               a->m,
-                               a->n,
-                               is_rounded ? a->dy_rounded_stride : a->dy_stride,
-                               NULL,
-                               NULL,
-                               0,
-                               fault,
-                               false};
-            LS_CUDA_TRY(gather(exec, op, &g, err));
-            product.a = rounded;
-            product.a_row = g.stride;
-        }
-        LS_CUDA_TRY(assure_proof(exec, &product, a->m, PROVEN_GRADIENT_ROWS, err));
+        LS_CUDA_TRY(readable_dy(exec, op, &dy, fault, &product.a, &product.a_row, err));
+        LS_CUDA_TRY(assure_proof(exec, &product, NULL, a->m, PROVEN_GRADIENT_ROWS, err));
         LS_CUDA_TRY(product_mma16(exec, &product, NULL, true, err));
     }
     return fault == NULL ? LS_OK : ls_cuda_fault_end(op, exec, fault, err);
@@ -513,30 +558,10 @@ int64_t ls_cuda_gemm_backward_weight_workspace(const ls_gemm_backward_weight_arg
 /* Nothing to pad: x as it is, and dy rounded. */
 static ls_status whole_weight_mma16(const ls_exec *exec, const ls_gemm_backward_weight_args *a, ls_product *product,
                                     ls_error *err) {
-    product->a = a->dy_rounded;
+    const dy_source dy = {a->dy, a->dy_rounded, a->dy_stride, a->dy_rounded_stride, a->m, a->n};
     product->a_dtype = LS_BF16;
-    product->a_step = a->dy_rounded_stride;
-    if (!can_read(a->dy_rounded, a->dy_rounded_stride)) {
-        uint16_t *rounded = (uint16_t *)((uint8_t *)exec->workspace + LS_WORKSPACE_HEAD);
-        const bool is_rounded = a->dy_rounded != NULL;
-        gather_params g = {rounded,
-                           a->m,
-                           up_to(a->n, 8),
-                           is_rounded ? (const void *)a->dy_rounded : a->dy,
-                           !is_rounded,
-                           a->m,
-                           a->n,
-                           is_rounded ? a->dy_rounded_stride : a->dy_stride,
-                           NULL,
-                           NULL,
-                           0,
-                           NULL,
-                           false};
-        LS_CUDA_TRY(gather(exec, product->op, &g, err));
-        product->a = rounded;
-        product->a_step = g.stride;
-    }
-    LS_CUDA_TRY(assure_proof(exec, product, a->m, PROVEN_GRADIENT_ROWS, err));
+    LS_CUDA_TRY(readable_dy(exec, product->op, &dy, NULL, &product->a, &product->a_step, err));
+    LS_CUDA_TRY(assure_proof(exec, product, NULL, a->m, PROVEN_GRADIENT_ROWS, err));
     return product_mma16(exec, product, NULL, true, err);
 }
 

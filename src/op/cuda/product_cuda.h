@@ -58,14 +58,22 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
 ls_status ls_product_mma16_gated(const ls_exec *exec, const ls_product *product, const void *gate_tiles,
                                  const void *up_tiles, bool *taken, ls_error *err);
 
-/* cuBLASLt. prepare: proves an algorithm for the product's sizes, layouts and types on data of its own, once; waits and
+/* A second product of the same x and sizes: its b and out. */
+typedef struct ls_product_other {
+    const void *b;
+    void *out;
+} ls_product_other;
+
+/* cuBLASLt. With `other`, two products in one call, which fill the chip where one does not. prepare: proves an algorithm for the product's sizes, layouts and types on data of its own, once; waits and
  * allocates; the error says why there is none. The product is then taken by it. */
-ls_status ls_product_cublas_prepare(const ls_product *product, bool *admitted, ls_error *err);
+ls_status ls_product_cublas_prepare(const ls_product *product, const ls_product_other *other, bool *admitted,
+                                    ls_error *err);
 /* Whether prepare has been called for such a product, whatever it found; true also where the library is not there. */
-bool ls_product_cublas_known(const ls_product *product);
+bool ls_product_cublas_known(const ls_product *product, const ls_product_other *other);
 /* For tests: the same proof of algorithms that are made to split the depth; keeps nothing. */
 ls_status ls_product_cublas_planted(const ls_product *product, bool *admitted, ls_error *err);
-ls_status ls_product_mma16_cublas(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err);
+ls_status ls_product_mma16_cublas(const ls_exec *exec, const ls_product *product, const ls_product_other *other,
+                                  bool *taken, ls_error *err);
 
 #ifdef __CUDACC__
 /* Rows and depths of a product that are computed. */
