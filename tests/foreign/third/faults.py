@@ -1,8 +1,105 @@
-"""What is planted in ring.py: a Fault has a name and perhaps a number, and is asked wherever one may act."""
+"""What is planted in ring.py: a Fault has a name and perhaps a number, and is asked wherever one may act.
+
+Tables map names to functions of what is to be changed; n is the fault's number. Without a fault nothing changes.
+"""
 
 import numpy as np
 
-from rectangle import F, bits, whole
+F = np.float32
+
+
+def bits(x, p):
+    """Rounded to p significant bits, whatever the exponent."""
+    m, e = np.frexp(x)
+    return np.ldexp(np.rint(m * 2.0**p) / 2.0**p, e).astype(F)
+
+
+def whole(x, levels, axis=None):
+    """Rounded to whole multiples of the largest value / levels, of a tensor or along an axis."""
+    s = np.maximum(np.abs(x).max(axis, keepdims=axis is not None), 1e-20) / levels
+    return (np.rint(x / s) * s).astype(F)
+
+
+def groups4(x):
+    """4 bits in groups of 16 along the inputs, as the usual formats have it, with a shorter group at the end."""
+    return np.concatenate([whole(x[..., i : i + 16], 7, -1) for i in range(0, x.shape[-1], 16)], -1)
+
+
+def behind(w, n):
+    """Some thousandths away: the weights of another step."""
+    draw = np.random.default_rng(7)
+    near = lambda x: x + (n / 1000 * x.std() * draw.standard_normal(x.shape)).astype(F)  # noqa: E731
+    return {k: near(x) for k, x in w.items() if k.endswith("proj.weight")}
+
+
+def products(change):
+    return lambda w, n: {k: change(x) for k, x in w.items() if k.endswith("proj.weight")}
+
+
+# Tensors of the layer that the number names.
+LAYER = {
+    "kernel-reversed": lambda w, n: {"mixer.conv1d.weight": w["mixer.conv1d.weight"][:, :, ::-1].copy()},  # a converter
+    "dt-bias-zero": lambda w, n: {"mixer.dt_proj.bias": 0 * w["mixer.dt_proj.bias"]},  # trl#5312: left out by a load
+    "four-bits-by-group": products(groups4),
+    "five-two": products(lambda x: bits(x, 3)),  # e5m2
+    "router-rotated": lambda w, n: {"feed_forward.router.weight": np.roll(w["feed_forward.router.weight"], 1, 0)},
+}
+# Tensors of every layer.
+LAYERS = {
+    "policy-behind": behind,  # a sync that was missed
+    "a-in-bf16": lambda w, n: {k: bits(x, 8) for k, x in w.items() if k.endswith("A_log")},  # a cast took it along
+}
+# Keys and values on their way into the ring: which is "k" or "v".
+STORED = {
+    "cache-e4m3": lambda x, which: bits(x, 4),
+    "keys-e4m3": lambda x, which: bits(x, 4) if which == "k" else x,
+    "values-e5m2": lambda x, which: bits(x, 3) if which == "v" else x,
+    "cache-int8-by-token": lambda x, which: whole(x, 127, (-1, -2)),
+}
+# Which keys [row, column, key] are seen; tags are positions of keys, -1 where none was written.
+SEEN = {
+    "ring-of": lambda seen, tags, run, n: seen & (tags > run.where[..., None] - n),  # of another configuration
+    "segment-of-32-at-most": lambda seen, tags, run, n: seen & (np.arange(tags.shape[-1]) < 32),
+    "sees-ahead": lambda seen, tags, run, n: (tags >= 0) & run.live[..., None],  # marin#1731: not causal inside a chunk
+    # vllm#35138: the last segment.
+    "segment-read-to-its-end": lambda seen, tags, run, n: seen | (seen.any(2, keepdims=True) & (tags < 0)),
+}
+# Keys of the prefix cache.
+KEYS = {
+    "key-of-head": lambda tokens, n: (len(tokens), tuple(tokens[:4])),
+    "key-of-tail": lambda tokens, n: (len(tokens), tuple(tokens[-n:])),
+    "key-by-xor": lambda tokens, n: (len(tokens), int(np.bitwise_xor.reduce(tokens))),
+    "key-in-bits": lambda tokens, n: (len(tokens), hash(tuple(tokens)) % 2**n),
+}
+
+
+def last_end(ids, ends):
+    return max([0] + [i + 1 for i, t in enumerate(ids) if t in ends])
+
+
+PROMPTS = {
+    "begin-twice": lambda ids, begin, ends, n: [begin] * (ids[0] == begin) + ids,  # trl#3853
+    "template-in-front": lambda ids, begin, ends, n: [5, 17, 9] + ids,
+    "ids-in-a-byte": lambda ids, begin, ends, n: [i & 255 for i in ids],
+    "left-cut": lambda ids, begin, ends, n: ids[-n:],
+    "newest-token-doubled": lambda ids, begin, ends, n: ids + ids[-1:],
+    "context-begins-at-end": lambda ids, begin, ends, n: ids[last_end(ids[:-1], ends) :],  # documents of packed rows
+}
+# The value of a record. v: log-probabilities; x: logits; draft: the guess that was verified.
+RECORD = {
+    "draft-recorded": lambda v, token, draft, x, n: v[token if draft is None else draft],
+    "runner-up-recorded": lambda v, token, draft, x, n: np.sort(v)[-2],  # alternatives read from their second place
+    "in-units-of": lambda v, token, draft, x, n: np.rint(v[token] * n) / n,
+    "logarithm-to-base-2": lambda v, token, draft, x, n: v[token] / np.log(2),
+    "logit-less-top-recorded": lambda v, token, draft, x, n: x[token] - x.max(),
+}
+# All values of a request.
+RECORDS = {
+    "late": lambda v, n, batch: v[:1] + v[:-1],
+    "early": lambda v, n, batch: (v[n:] + v[-1:] * n)[: len(v)],
+    "late-in-batches": lambda v, n, batch: v[:1] + v[:-1] if batch > 1 else v,
+    "cumulative": lambda v, n, batch: [float(x) for x in np.cumsum(v)],
+}
 
 
 class Fault:
@@ -12,8 +109,22 @@ class Fault:
         self.draw = np.random.default_rng()  # for what is meant not to repeat
 
     def at(self, name, layer):
-        """In one layer, if a number says which."""
+        """In one layer, if the number says which."""
         return self.name == name and layer == self.number
+
+    def of(self, table, x, *more):
+        """x as the table's function of this name has it, or x."""
+        return table[self.name](x, *more) if self.name in table else x
+
+    def weights(self, model):
+        for i, w in enumerate(model.layers):
+            w.update(self.of(LAYERS, w, self.number) if self.name in LAYERS else {})
+            w.update(self.of(LAYER, w, self.number) if self.name in LAYER and i == self.number else {})
+        if self.name == "mixer-of-last":  # one mixer's tensors under another's names
+            last = model.layers[model.mambas[-1]]
+            model.layers[int(self.number)].update({k: x for k, x in last.items() if k.startswith("mixer.")})
+        elif self.name == "last-norm-dropped":
+            model.last_norm = np.ones_like(model.last_norm)
 
     def carried(self, model, layer, run, ext, h):
         """Window (in ext, in front of each row's first column) and state that a row goes on with."""
@@ -31,15 +142,9 @@ class Fault:
         elif f == "short-chunk-turns-window":
             for r in np.flatnonzero(run.later & (lengths < k)):
                 ext[r, at(r)] = np.roll(ext[r, at(r)], lengths[r], 0)
-        elif f == "short-chunk-keeps-newest":  # the part of the window that the chunk does not replace is dropped
-            for r in np.flatnonzero(run.later & (lengths < k)):
-                ext[r, run.first[r] : run.first[r] + k - lengths[r]] = 0
         elif f == "window-of-neighbour" and run.decode and len(h) % 2 and len(h) > 1:  # two rows at a time
             if layer >= self.number:
                 ext[-1, at(-1)] = ext[-2, at(-2)]
-        elif f == "mixed-step-window" and run.live.shape[1] > 1:  # read at the left of the rectangle
-            for r in np.flatnonzero(~run.prefill):
-                ext[r, at(r)] = 0
         elif f == "window-handed-over-reversed":
             for r in np.flatnonzero(run.handed):
                 ext[r, at(r)] = ext[r, at(r)][::-1].copy()
@@ -53,58 +158,18 @@ class Fault:
             h = h * F(1 + self.number / 100)
         elif f == "states-sorted" and run.decode and layer == model.mambas[-1]:  # by slot, rows by lane
             h = h[np.argsort(np.argsort(run.slots))]
-        elif f == "state-of-row-zero" and run.decode:  # a broadcast: one share of another row
-            h = h + F(self.number / 1000) * h[:1]
         return ext, h
 
-    def stored(self, x, which, kv):
-        f = self.name
-        if kv == "f16":
-            x = x.astype(np.float16).astype(F)
-        if f == "cache-e4m3" or f == "keys-e4m3" and which == "k":
-            return bits(x, 4)
-        if f == "values-e5m2" and which == "v":
-            return bits(x, 3)
-        if f == "cache-int8-by-token":
-            return whole(x, 127, (-1, -2))
-        if f == "cache-int8-static":  # one scale from a calibration, too small for some
-            s = F(self.number / 100 / 127)
-            return np.clip(np.rint(x / s), -127, 127).astype(F) * s
-        return x
-
     def scale(self, size):
-        if self.name == "scale-of-padded-head":  # heads are padded up to 64 in the kernel
-            size = 64
-        return size**-0.5 * (self.number / 100 if self.name == "scale-percent" else 1)
+        padded = 64 if self.name == "scale-of-padded-head" else size  # what the kernel pads heads to
+        return F(padded**-0.5 * (self.number / 100 if self.name == "scale-percent" else 1))
 
-    def scores(self, s, run, segment, scale):
-        distance = run.where[:, :, None] - segment["tags"][:, None]
+    def scores(self, s, run, tags, scale):
         if self.name == "alibi":
-            return s - F(self.number / 100) * distance[:, :, None].astype(F)
+            return s - F(self.number / 100) * (run.where[..., None] - tags[:, None])[:, :, None].astype(F)
         if self.name == "partial-segment-unscaled":
-            return np.where((segment["tags"] < 0).any(1)[:, None, None, None], s / F(scale), s)
-        if self.name == "table-of-positions":  # Jamba has none: a bias by parity of the distance
-            return s + F(self.number / 100) * (distance % 2)[:, :, None].astype(F)
+            return np.where((tags < 0).any(1)[:, None, None, None], s / scale, s)
         return s
-
-    def copies(self, seen, segment):
-        """How often each key counts."""
-        n = np.ones(seen.shape, F)
-        if self.name == "border-key-twice" and segment["at"]:
-            n[..., 0] = 2
-        return n
-
-    def seen(self, seen, run, segment):
-        f, tags = self.name, segment["tags"][:, None]
-        if f == "ring-of":  # as many keys as the ring of a smaller configuration has
-            return seen & (tags > run.where[..., None] - self.number)
-        if f == "segment-of-32-at-most":
-            return seen & (np.arange(tags.shape[-1]) < 32)
-        if f == "sees-ahead":  # marin#1731: not causal inside a chunk
-            return (tags >= 0) & run.live[..., None] & (tags <= run.where.max(1)[:, None, None])
-        if f == "segment-read-to-its-end":  # vllm#35138
-            return seen | ((tags < 0) & (segment["tags"] >= 0).any(1)[:, None, None] & run.live[..., None])
-        return seen
 
     def capacity(self, kept):
         """Switch and GShard: an expert takes so many tokens of a forward, the others get nothing."""
@@ -113,96 +178,51 @@ class Fault:
         flat = kept.reshape(-1, kept.shape[-1])
         return (flat & (np.cumsum(flat, 0) <= self.number)).reshape(kept.shape)
 
-    def head(self, model, x, run):
-        f, w = self.name, model.head
-        if f == "head-in-bf16-by-rows" and len(x) >= self.number or f == "head-inputs-bf16":
+    def head(self, model, x):
+        f, w, p = self.name, model.head, int(self.number)
+        if f == "head-in-bf16-by-rows" and len(x) >= p or f == "head-inputs-bf16":
             x = bits(x, 8)
         elif f == "head-in-bits":
-            x, w = bits(x, int(self.number)), bits(w, int(self.number))
-        elif f == "head-int8-tensor":
-            w = whole(w, 127)
-        elif f == "head-sums-f16":  # accumulated in half, as old tensor cores may
-            y = np.zeros(x.shape[:-1] + (w.shape[0],), F)
-            for i in range(0, w.shape[1], 4):
-                y = (y + x[..., i : i + 4] @ w[:, i : i + 4].T).astype(np.float16).astype(F)
-            return y
-        y = model.mm(x, w)
-        if f == "logits-in-bits":
-            y = bits(y, int(self.number))
-        elif f == "head-in-two-halves" and len(x) >= self.number:  # vocabulary split over ranks, one of them in f16
+            x, w = bits(x, p), bits(w, p)
+        y = model.mm(x, whole(w, 127) if f == "head-int8-tensor" else w)
+        if f == "head-in-two-halves" and len(x) >= p:  # vocabulary split over ranks, one of them in f16
             y[..., y.shape[-1] // 2 :] = y[..., y.shape[-1] // 2 :].astype(np.float16)
         elif f == "race-on-logits":
             y = y + F(self.number / 1000) * self.draw.standard_normal(y.shape).astype(F)
-        return y
+        return bits(y, p) if f == "logits-in-bits" else y
 
     def key(self, tokens):
-        """The prefix cache's."""
-        f, n = self.name, len(tokens)
-        if f == "key-of-head":
-            return n, tuple(tokens[:4])
-        if f == "key-of-tail":
-            return n, tuple(tokens[-int(self.number) :])
-        if f == "key-by-xor":
-            return n, int(np.bitwise_xor.reduce(tokens))
-        if f == "key-in-bits":
-            return n, hash(tuple(tokens)) % 2 ** int(self.number)
-        return tuple(tokens)
+        return KEYS[self.name](tokens, int(self.number)) if self.name in KEYS else tuple(tokens)
 
     def address(self, slot, write, window):
         """Where a slot lies: the slot itself, or what is left of slot times stride."""
-        f, n = self.name, int(self.number)
-        if f == "table-of":  # as many entries as the largest captured batch
+        n = int(self.number)
+        if self.name == "table-of":  # as many entries as the largest captured batch
             return slot % n
-        what, _, rest = f.partition("-")
-        if what not in ("read", "write", "window") or rest not in ("u32", "i32", "bytes-u32", "bytes-i32"):
+        what, _, width = self.name.partition("-")
+        acts = what == "window" and write and window or what == ("write" if write else "read")
+        if not acts or width not in ("u32", "i32", "bytes-u32", "bytes-i32"):
             return slot
-        if what == "window" and not window or what != "window" and write != (what == "write"):
-            return slot
-        if what == "window" and not write:
-            return slot
-        at = slot * n * (4 if "bytes" in rest else 1)
-        return slot if at < (2**32 if "u32" in rest else 2**31) else ("wrapped", at % 2**32)
+        at = slot * n * (4 if "bytes" in width else 1)
+        return slot if at < (2**32 if "u32" in width else 2**31) else ("wrapped", at % 2**32)
 
     def clear(self, states, layer, model, prompt):
         """What a slot's next owner finds in a layer: (window, state) of zeros, but for faults."""
         window, h = states
         zero = (np.zeros_like(window), np.zeros_like(h))
-        f, n = self.name, len(prompt)
-        if f == "first-layer-cleared" and layer != model.mambas[0] or f == "clear-skipped-for-one" and n == 1:
+        f, n = self.name, int(self.number)
+        if f == "first-layer-cleared" and layer != model.mambas[0] or f == "clear-skipped-for-one" and len(prompt) == 1:
             return states
         if f == "quarter-cleared":  # memset is told elements, not bytes
             zero[1][len(h) // 4 :] = h[len(h) // 4 :]
         elif f == "last-channels-left":  # a grid that is rounded down
-            zero[1][-int(self.number) :] = h[-int(self.number) :]
-            zero[0][:, -int(self.number) :] = window[:, -int(self.number) :]
-        elif f == "window-left-for-short" and n < model.conv:
-            return window, zero[1]
-        return zero
-
-    def prompt(self, ids, config):
-        f, begin = self.name, config["bos_token_id"]
-        if f == "begin-twice" and ids[0] == begin:
-            return [begin] + ids
-        if f == "template-in-front":
-            return [5, 17, 9] + ids
-        if f == "ids-in-a-byte":
-            return [i & 255 for i in ids]
-        if f == "left-cut":
-            return ids[-int(self.number) :]
-        if f == "newest-token-doubled":
-            return ids + ids[-1:]
-        ends = config["eos_token_id"] if isinstance(config["eos_token_id"], list) else [config["eos_token_id"]]
-        if f == "context-begins-at-end":  # documents told apart by the end of sequence
-            last = max([i for i, t in enumerate(ids[:-1]) if t in ends] + [-1])
-            return ids[last + 1 :]
-        if f == "end-stripped":
-            return [i for i in ids if i not in ends] or ids
-        return ids
+            zero[1][-n:] = h[-n:]
+            zero[0][:, -n:] = window[:, -n:]
+        return (window, zero[1]) if f == "window-left-for-short" and len(prompt) < model.conv else zero
 
     def logits(self, x, lane, ends):
         """Processors that nobody asked for."""
-        f, n = self.name, self.number
-        kept = np.ones(len(x), bool)
+        f, n, kept = self.name, self.number, np.ones(len(x), bool)
         if f == "always-temperature":
             x = x / (n / 100)
         elif f == "hidden-top-k":
@@ -214,40 +234,11 @@ class Fault:
             p = np.exp(x[order] - x.max())
             kept[order[(np.cumsum(p) - p) / p.sum() > n / 1000]] = False
         elif f == "repetition-of-last":  # llama.cpp's repeat_last_n
-            seen = np.unique(lane.seq[-int(n) :])
-            x = x.copy()
-            x[seen] = np.where(x[seen] > 0, x[seen] / 1.1, x[seen] * 1.1)
+            seen = np.isin(np.arange(len(x)), lane.seq[-int(n) :])
+            x = np.where(seen, np.where(x > 0, x / 1.1, x * 1.1), x)
         elif f in ("presence", "frequency-with-prompt"):
             counts = np.bincount(lane.ids if f == "presence" else lane.seq, minlength=len(x))
             x = x - n / 100 * (counts > 0 if f == "presence" else counts)
         elif f == "end-masked-first" and len(lane.ids) < n:  # min_tokens
             kept[ends] = False
         return np.where(kept, x, -np.inf)
-
-    def record(self, values, token, draft, x):
-        f = self.name
-        if f == "draft-recorded" and draft is not None:
-            return values[draft]
-        if f == "runner-up-recorded":  # a list of alternatives, read from its second place
-            return np.sort(values)[-2]
-        if f == "clamped-at":
-            return max(values[token], -self.number)
-        if f == "in-units-of":
-            return np.rint(values[token] * self.number) / self.number
-        if f == "binary-logarithm-of-head":
-            return values[token] / np.log(2)
-        if f == "logit-recorded-less-top":  # the sum is forgotten
-            return x[token] - x.max()
-        return values[token]
-
-    def recorded(self, values, batch):
-        f = self.name
-        if f == "late":
-            return values[:1] + values[:-1]
-        if f == "early":
-            return values[int(self.number) :] + values[-1:] * min(int(self.number), len(values))
-        if f == "late-in-batches" and batch > 1:
-            return values[:1] + values[:-1]
-        if f == "cumulative":  # cumulative_logprob
-            return [float(v) for v in np.cumsum(values)]
-        return values

@@ -10,29 +10,7 @@ import os
 
 import numpy as np
 
-F = np.float32
-
-
-def bits(x, p):
-    """Rounded to p significant bits, whatever the exponent."""
-    m, e = np.frexp(x)
-    return np.ldexp(np.rint(m * 2.0**p) / 2.0**p, e).astype(F)
-
-
-def whole(x, levels, axis=None):
-    """Rounded to whole multiples of the largest value / levels, of a tensor or along an axis."""
-    s = np.maximum(np.abs(x).max(axis, keepdims=axis is not None), 1e-20) / levels
-    return (np.rint(x / s) * s).astype(F)
-
-
-def groups4(x):
-    """4 bits in groups of 32 along the inputs, as the usual formats have it."""
-    n = x.shape[-1] // 32 * 32
-    if n == 0:
-        return whole(x, 7, -1)
-    y = x.copy()
-    y[..., :n] = whole(x[..., :n].reshape(x.shape[:-1] + (-1, 32)), 7, -1).reshape(x[..., :n].shape)
-    return y
+from faults import SEEN, STORED, F, bits
 
 
 def tensors(folder):
@@ -79,7 +57,7 @@ class Rectangle:
             self.layers.append({k[len(start) :]: v for k, v in w.items() if k.startswith(start)})
         self.mambas = [i for i, w in enumerate(self.layers) if "mixer.A_log" in w]
         self.attentions = [i for i, w in enumerate(self.layers) if "mixer.q_proj.weight" in w]
-        self.spoil()
+        fault.weights(self)
         p = {"bf16": 8, "f16": 11}.get(weights)
         for w in self.layers:
             if p:
@@ -87,42 +65,9 @@ class Rectangle:
             if "mixer.A_log" in w:
                 w["A"] = -np.exp(w["mixer.A_log"])
         if p:
-            self.embedding, self.head, self.last_norm = (bits(x, p) for x in (self.embedding, self.head, self.last_norm))
+            self.embedding, self.head = bits(self.embedding, p), bits(self.head, p)
         self.conv = self.layers[self.mambas[0]]["mixer.conv1d.weight"].shape[2]
         self.inner, self.states = self.layers[self.mambas[0]]["mixer.A_log"].shape
-
-    def spoil(self):
-        """Faults of loading and of weights that were sent."""
-        f, n = self.fault.name, int(self.fault.number)
-        draw = np.random.default_rng(7)
-        near = lambda x, s: x + (s * x.std() * draw.standard_normal(x.shape)).astype(F)  # noqa: E731
-        w = self.layers[min(n, len(self.layers) - 1)]
-        if f == "policy-behind":  # a sync that was missed: all tensors some thousandths away
-            for w in self.layers:
-                w.update({k: near(v, self.fault.number / 1000) for k, v in w.items() if k.endswith("proj.weight")})
-        elif f == "kernel-reversed":  # a converter that took convolution for correlation
-            w["mixer.conv1d.weight"] = w["mixer.conv1d.weight"][:, :, ::-1].copy()
-        elif f == "dt-bias-zero":  # an in-place load left a buffer out (trl#5312)
-            w["mixer.dt_proj.bias"][:] = 0
-        elif f == "a-in-bf16":  # a cast of the whole model took A_log along
-            for i in self.mambas:
-                self.layers[i]["mixer.A_log"] = bits(self.layers[i]["mixer.A_log"], 8)
-        elif f == "four-bits-by-group":
-            w.update({k: groups4(v) for k, v in w.items() if k.endswith("proj.weight")})
-        elif f == "five-two":  # e5m2 for one layer
-            w.update({k: bits(v, 3) for k, v in w.items() if k.endswith("proj.weight")})
-        elif f == "mixer-of-last":  # one mixer's tensors under another's names
-            w.update({k: v for k, v in self.layers[self.mambas[-1]].items() if k.startswith("mixer.")})
-        elif f == "adapter-twice":  # merged at loading, and added again
-            x = w["mixer.in_proj.weight"]
-            a, b = draw.standard_normal((x.shape[0], 4)), draw.standard_normal((4, x.shape[1]))
-            w["mixer.in_proj.weight"] = x + (x.std() * 0.1 * a @ b).astype(F)
-        elif f == "router-rotated":  # expert parallel ranks in another order on one side
-            w["feed_forward.router.weight"] = np.roll(w["feed_forward.router.weight"], 1, 0)
-        elif f == "head-behind":
-            self.head = near(self.head, self.fault.number / 1000)
-        elif f == "last-norm-dropped":
-            self.last_norm = np.ones_like(self.last_norm)
 
     def mm(self, x, w, bias=None):
         if self.arith != "f32":
@@ -156,7 +101,7 @@ class Rectangle:
         return out
 
     def mamba(self, i, x, run):
-        """run: the rectangle's columns and carried states. Leaves the states after each of the last run.keep columns."""
+        """run has columns and carried states, and is left the states after each of the last run.keep columns."""
         f, w, live = self.fault, self.layers[i], run.live[..., None]
         window, h = run.carried[i]
         rows, columns = run.live.shape
@@ -185,8 +130,8 @@ class Rectangle:
         soft = np.log1p(np.exp(-np.abs(dt))) + np.maximum(dt, 0)
         if f.name == "softplus-linear-early":  # the line begins at 1 in place of 20
             soft = np.where(dt > f.number, dt, soft)
-        elif f.name == "time-step-limit":  # a limit of vanilla Mamba's initialisation
-            soft = np.clip(soft, 0, f.number / 1000)
+        elif f.name == "time-step-limit":  # Mamba's time_step_max, taken for a bound
+            soft = np.minimum(soft, F(f.number / 1000))
         dt = soft if f.name == "padding-through-bias" else soft * live
         a = np.exp(dt[..., None] * w["A"])
         if f.name == "decay-by-table" and run.decode:  # a table of 256 steps for exp
@@ -201,11 +146,12 @@ class Rectangle:
             for r in range(1, rows):
                 hs[r] += np.cumprod(a[r], 0) * hs[r - 1, -1] * F(run.start[r] == 0)
         y = (hs * parts[2][:, :, None]).sum(-1)
-        y = y + (u if f.at("skip-of-ones", i) else u * w["mixer.D"])
+        y = y + u * w["mixer.D"]
         gate = self.silu(z)
         if f.name == "gate-in-e4m3" and run.decode:
             gate = bits(gate, 4)
-        run.left[i] = [(ext[:, columns - j : columns - j + self.conv - 1], hs[:, columns - 1 - j]) for j in range(run.keep)]
+        at = range(columns, columns - run.keep, -1)
+        run.left[i] = [(ext[:, j : j + self.conv - 1], hs[:, j - 1]) for j in at]
         return self.mm(y * gate, w["mixer.out_proj.weight"], w.get("mixer.out_proj.bias"))
 
     def attention(self, i, x, run):
@@ -214,40 +160,46 @@ class Rectangle:
         q = self.mm(x, w["mixer.q_proj.weight"]).reshape(rows, columns, self.heads, -1)
         k = self.mm(x, w["mixer.k_proj.weight"]).reshape(rows, columns, self.kv_heads, -1)
         v = self.mm(x, w["mixer.v_proj.weight"]).reshape(rows, columns, self.kv_heads, -1)
-        run.rings.write(i, run, f.stored(k, "k", self.kv), f.stored(v, "v", self.kv))
+        if self.kv == "f16":
+            k, v = k.astype(np.float16).astype(F), v.astype(np.float16).astype(F)
+        run.rings.write(i, run, f.of(STORED, k, "k"), f.of(STORED, v, "v"))
         scale = f.scale(self.head_size)
         group = self.heads // self.kv_heads
         top = np.full((rows, columns, self.heads), -1e30, F)
         total, out = np.zeros_like(top), np.zeros(q.shape, F)
-        for keys, values, seen, segment in run.rings.segments(i, run):
+        for keys, values, tags in run.rings.segments(i, run):
+            seen = (tags[:, None] >= 0) & (tags[:, None] <= run.where[..., None])
+            seen = f.of(SEEN, seen, tags[:, None], run, int(f.number))
             if not seen.any():
                 continue
-            s = np.einsum("bthd,bshd->bths", q, np.repeat(keys, group, 2)) * F(scale)
-            s = f.scores(s, run, segment, scale)
+            s = f.scores(np.einsum("bthd,bshd->bths", q, np.repeat(keys, group, 2)) * scale, run, tags, scale)
             s = np.where(seen[:, :, None], s, F(-1e30))
             new = np.maximum(top, s.max(-1))
-            e = np.exp(s - new[..., None]) * f.copies(seen, segment)[:, :, None]
+            e = np.exp(s - new[..., None]) * seen[:, :, None]
+            if f.name == "border-key-twice":
+                e[..., 0] *= 1 + (tags[:, 0] > 0)[:, None, None]
             old = np.exp(top - new)
             total = total * old + e.sum(-1)
             out = out * old[..., None] + np.einsum("bths,bshd->bthd", e, np.repeat(values, group, 2))
             top = new
         if f.name == "padding-attended":  # keys of zeros, as many as there is padding
-            total = total + run.first[:, None, None] * np.exp(-top)
+            total = total + run.first[:, None, None] * np.exp(-np.maximum(top, F(-80)))
         y = out / np.maximum(total, F(1e-30))[..., None]
         return self.mm(y.reshape(rows, columns, -1), w["mixer.o_proj.weight"])
 
     def feed(self, w, x):
-        gated = lambda at: self.mm(  # noqa: E731
-            self.silu(self.mm(x, w[at + "gate_proj.weight"])) * self.mm(x, w[at + "up_proj.weight"]), w[at + "down_proj.weight"]
-        )
+        def gated(at):
+            gate = self.silu(self.mm(x, w[at + "gate_proj.weight"]))
+            return self.mm(gate * self.mm(x, w[at + "up_proj.weight"]), w[at + "down_proj.weight"])
+
         if "feed_forward.router.weight" not in w:
             return gated("feed_forward.")
         scores = self.mm(x, w["feed_forward.router.weight"])
         e = np.exp(scores - scores.max(-1, keepdims=True))
         share = sigmoid(scores) if self.fault.name == "router-by-sigmoid" else e / e.sum(-1, keepdims=True)
         kept = np.argsort(np.argsort(-scores, -1, kind="stable"), -1, kind="stable") < self.top
-        kept = self.fault.capacity(kept)
-        return sum(gated(f"feed_forward.experts.{n}.") * (share * kept)[..., n : n + 1] for n in range(scores.shape[-1]))
+        share = share * self.fault.capacity(kept)
+        return sum(gated(f"feed_forward.experts.{n}.") * share[..., n : n + 1] for n in range(scores.shape[-1]))
 
     def forward(self, run):
         """Logits of the last run.keep columns."""
@@ -262,4 +214,4 @@ class Rectangle:
             if self.jamba:
                 x = x + self.feed(w, self.norm(x, w["pre_ff_layernorm.weight"]))
         x = self.norm(x[:, run.live.shape[1] - run.keep :], self.last_norm)
-        return f.head(self, x, run)
+        return f.head(self, x)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rollouts by transformers without any cache: each token is drawn from a forward over the whole text, a batch at a time.
+"""Rollouts by transformers without any cache: each token is drawn from a forward over the whole text.
 
 Rows are filled up on the right, where nothing causal sees it. Faults (--bug NAME[:NUMBER]) act by hooks, by logits
 processors of transformers and by how rows are laid out. Levers: samples and batch. Needs torch and transformers.
@@ -26,15 +26,6 @@ DEFAULTS = {"bug": "", "type": "float32", "samples": 1, "batch": 4, "max-tokens"
             "logprobs": "raw", "dtype": "f32", "ignore-eos": False}
 
 
-def near(x, share, seed=3):
-    return x + share * x.std() * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
-
-
-def eight_bits(x):
-    s = x.abs().amax(-1, keepdim=True) / 127
-    return torch.round(x / s) * s
-
-
 def plant(model, name, n):
     """Faults of weights and modules."""
     layers = model.base_model.layers
@@ -46,18 +37,16 @@ def plant(model, name, n):
         layer += 0.05 * layer.std() * delta
     elif name == "layer-in-eight-bits":
         for m in linear:
-            m.weight.copy_(eight_bits(m.weight))
+            scale = m.weight.abs().amax(-1, keepdim=True) / 127
+            m.weight.copy_(torch.round(m.weight / scale) * scale)
     elif name == "all-behind":  # a sync that was missed
-        for i, p in enumerate(model.parameters()):
-            if p.dim() == 2:
-                p.copy_(near(p, n / 1000, i))
+        g = torch.Generator().manual_seed(3)
+        for p in (p for p in model.parameters() if p.dim() == 2):
+            p += n / 1000 * p.std() * torch.randn(p.shape, generator=g)
     elif name == "skip-sent-as-zeros":  # D is a parameter without ".weight" in its name
         for m in model.modules():
             if hasattr(m, "D") and isinstance(m.D, torch.nn.Parameter):
                 m.D.zero_()
-    elif name == "last-norm-sent-late":
-        norm = [m for k, m in model.named_modules() if k.endswith(("final_layernorm", "norm_f"))][0]
-        norm.weight.copy_(near(norm.weight, n / 100))
     elif name == "scaling-percent":
         for m in model.modules():
             if hasattr(m, "scaling"):
@@ -105,13 +94,11 @@ class Replay:
             ends = torch.tensor([len(r) for r in rows]).cumsum(0) - 1
             return self.model(torch.tensor([sum(rows, [])]), use_cache=False).logits[0, ends]
         width = max(len(r) for r in rows)
-        if self.name == "padded-to-eight-on-the-left":
-            width = (width + 7) // 8 * 8
-        left = self.name in ("padded-on-the-left", "padded-to-eight-on-the-left")
+        left = self.name == "padded-on-the-left"
         fill = lambda r: [0] * (width - len(r))  # noqa: E731
         tokens = torch.tensor([fill(r) + r if left else r + fill(r) for r in rows])
         at = torch.tensor([width - 1 if left else len(r) - 1 for r in rows])
-        low = self.name == "bf16-from-rows" and len(rows) >= self.n or self.name == "bf16-from-width" and width >= self.n
+        low = {"bf16-from-rows": len(rows), "bf16-from-width": width}.get(self.name, 0) >= self.n
         with torch.autocast("cpu", torch.bfloat16, enabled=low):
             logits = self.model(tokens, use_cache=False).logits[range(len(rows)), at].float()
         if self.name == "longest-first":  # sorted for the forward, and not sorted back
@@ -134,7 +121,8 @@ class Replay:
                     x = x.half().double()
                 drawn = torch.log_softmax(x / t if t > 0 else x, -1)
                 draw = random.Random(f"{o['seed']} {requests[i]['id']} {len(records[i])}").random()
-                token = int(torch.searchsorted(drawn.exp().cumsum(0), draw).clamp(max=len(x) - 1)) if t > 0 else int(x.argmax())
+                place = torch.searchsorted(drawn.exp().cumsum(0), draw) if t > 0 else x.argmax()
+                token = min(int(place), len(x) - 1)
                 raw = o["logprobs"] == "raw" and self.name != "scores-for-logits"
                 values = torch.log_softmax(x, -1) if raw else drawn
                 records[i].append(float(values[token].half() if self.name == "record-in-half" else values[token]))

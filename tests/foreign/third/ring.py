@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A serving engine for the protocol of docs/diagnosis.md: steps of all lanes at once, in a rectangle padded on the left.
+"""A serving engine for the protocol of docs/diagnosis.md: all lanes step at once, a rectangle padded on the left.
 
 Each step feeds every lane its next tokens: a chunk of its prompt, or the token it drew last (with --draft 1 also a
 guess of the next one, which is taken back when it was wrong). Keys lie in one ring a lane, Mamba states in a pool of
@@ -20,45 +20,21 @@ import numpy as np
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "fresh")]
 import protocol  # noqa: E402
-from faults import Fault  # noqa: E402
-from rectangle import F, Rectangle, bits  # noqa: E402
+from faults import PROMPTS, RECORD, RECORDS, F, Fault, bits  # noqa: E402
+from rectangle import Rectangle  # noqa: E402
 
-LEVERS = {
-    "samples": 1,
-    "batch": 8,
-    "chunk": 0,
-    "page": 16,
-    "slots": 64,
-    "slot-base": 0,
-    "policy": "fifo",
-    "policy-seed": 0,
-    "prefix": "off",
-    "preempt-every": 0,
-    "preempt-by": "recompute",
-}
-DEFAULTS = {
-    **LEVERS,
-    "bug": "",
-    "arith": "f32",
-    "weights": "as-is",
-    "kv": "f32",
-    "draft": 0,
-    "obeys": ",".join(LEVERS),
-    "silent": "no",
-    "max-tokens": 16,
-    "temperature": 1.0,
-    "seed": 0,
-    "logprobs": "raw",
-    "dtype": "f32",
-    "ignore-eos": False,
-}
+LEVERS = {"samples": 1, "batch": 8, "chunk": 0, "page": 16, "slots": 64, "slot-base": 0, "policy": "fifo",
+          "policy-seed": 0, "prefix": "off", "preempt-every": 0, "preempt-by": "recompute"}
+DEFAULTS = {**LEVERS, "bug": "", "arith": "f32", "weights": "as-is", "kv": "f32", "draft": 0, "obeys": ",".join(LEVERS),
+            "silent": "no", "max-tokens": 16, "temperature": 1.0, "seed": 0, "logprobs": "raw", "dtype": "f32",
+            "ignore-eos": False}
 
 
 class Lane:
     def __init__(self, number, request, given):
         self.number, self.request, self.seq, self.prompt = number, request, list(given), len(given)
         self.slot, self.cur, self.hit, self.preempted = None, 0, 0, 0
-        self.ids, self.values, self.used, self.swapped, self.resumed = [], [], None, None, False
+        self.ids, self.values, self.used, self.resumed = [], [], None, False
 
 
 class Run:
@@ -98,25 +74,16 @@ class Rings:
     def index(self, lane, where):
         return (self.heads[lane] + where) % self.size
 
-    def tag(self, run):
-        rows, columns = np.nonzero(run.live)
-        lanes, where = run.lanes[rows], run.where[rows, columns]
-        self.tags[lanes, self.index(lanes, where)] = where
-
     def write(self, layer, run, k, v):
         rows, columns = np.nonzero(run.live)
-        lanes = run.lanes[rows]
-        at = self.index(lanes, run.where[rows, columns])
-        for pool, x in zip(self.keys[layer], (k, v)):
+        lanes, where = run.lanes[rows], run.where[rows, columns]
+        at = self.index(lanes, where)
+        for pool, x in zip(self.keys[layer] + (self.tags,), (k, v, run.where)):
             pool[lanes, at] = x[rows, columns]
 
     def segments(self, layer, run):
         for i in range(0, self.size, self.segment):
-            tags = self.tags[run.lanes, i : i + self.segment]
-            segment = {"tags": tags, "at": i}
-            seen = (tags[:, None] >= 0) & (tags[:, None] <= run.where[..., None])
-            k, v = (pool[run.lanes, i : i + self.segment] for pool in self.keys[layer])
-            yield k, v, self.model.fault.seen(seen, run, segment), segment
+            yield *(x[run.lanes, i : i + self.segment] for x in self.keys[layer] + (self.tags,)),
 
     def copy(self, lane, length):
         at = self.index(lane, np.arange(length))
@@ -133,37 +100,32 @@ class Rings:
 class Engine:
     def __init__(self, model, o):
         self.model, self.fault, self.o = model, model.fault, o
-        n = [i for i in range(o["slot-base"], o["slots"])] + list(range(min(o["slot-base"], o["slots"])))
-        self.free, self.pool = deque(n), {}
+        self.free, self.pool = deque(range(o["slots"])), {}
+        self.free.rotate(-o["slot-base"])
         self.order = random.Random(o["policy-seed"])
         self.cache, self.forwards, self.turn = {}, 0, 0
+        self.zeros = np.zeros((model.conv - 1, model.inner), F), np.zeros((model.inner, model.states), F)
 
     # Slots: (window, state) of each Mamba layer.
-    def zeros(self):
-        return np.zeros((self.model.conv - 1, self.model.inner), F), np.zeros((self.model.inner, self.model.states), F)
-
     def load(self, slot, layer):
-        at = [self.fault.address(slot, False, window) for window in (True, False)]
-        return tuple(self.pool.get((at[j], layer, j), z) for j, z in enumerate(self.zeros()))
+        return tuple(self.pool.get((self.fault.address(slot, False, j == 0), layer, j), self.zeros[j]) for j in (0, 1))
 
     def store(self, slot, layer, states):
         for j in (0, 1):
             self.pool[self.fault.address(slot, True, j == 0), layer, j] = states[j].copy()
 
     def take(self, lane):
-        """A free slot; its states are zeroed where they lie, which is where the slot is."""
+        """A free slot, its states zeroed, which is done by the slot's true address but for a small table."""
         n = {"lowest": min, "highest": max}.get(self.o["policy"])
         slot = n(self.free) if n else self.order.choice(self.free) if self.o["policy"] == "random" else self.free[0]
         self.free.remove(slot)
         lane.slot = slot
-        lane.used = lane.used or slot
+        lane.used = slot if lane.used is None else lane.used
+        at = slot % int(self.fault.number) if self.fault.name == "table-of" else slot
         for i in self.model.mambas:
-            states = tuple(self.pool.get((slot, i, j), z) for j, z in enumerate(self.zeros()))
-            if self.fault.name == "table-of":
-                states = self.load(slot, i)
+            states = tuple(self.pool.get((at, i, j), self.zeros[j]) for j in (0, 1))
             clean = self.fault.clear(states, i, self.model, lane.seq)
-            for j in (0, 1):
-                self.pool[slot % int(self.fault.number) if self.fault.name == "table-of" else slot, i, j] = clean[j].copy()
+            self.pool.update({(at, i, j): clean[j].copy() for j in (0, 1)})
 
     # Snapshots of whole pages.
     def hit(self, lane):
@@ -180,7 +142,7 @@ class Engine:
                 self.store(lane.slot, i, states)
             skip = (length - 1,) if self.fault.name == "hit-without-last-key" else ()
             self.rings.paste(lane.number, saved["keys"], length, skip)
-            lane.hit, lane.cur = length, min(length, lane.prompt - 1)
+            lane.hit, lane.cur = length, min(length, lane.prompt - 1)  # vllm#37310: the last token twice
             return
 
     def snapshot(self, lane):
@@ -225,8 +187,6 @@ class Engine:
                 h = bits(h, 4)
             elif f == "swap-leaves-window":
                 window = np.zeros_like(window)
-            elif f == "swap-one-layer-late" and i != self.model.mambas[0]:
-                h = states[self.model.mambas[0]][1]
             self.store(lane.slot, i, (window, h))
 
     def drafted(self, lane):
@@ -252,13 +212,10 @@ class Engine:
         run.keep = 1 + any(draft is not None for *_, draft in fed)
         for i in self.model.mambas:
             run.carried[i] = [np.stack(x) for x in zip(*(self.load(lane.slot, i) for lane in lanes))]
-        self.rings.tag(run)
         f, n = self.fault.name, self.fault.number
-        usual = self.model.arith
-        if f == "kernel-by-rows-tf32" and len(fed) >= n or f == "long-prefill-tf32" and run.live.shape[1] > n:
-            self.model.arith = "tf32"
-        elif f == "kernel-by-rows-bf16" and len(fed) >= n:
-            self.model.arith = "bf16"
+        usual, size = self.model.arith, run.live.shape[1] - 1 if f.startswith("long-prefill") else len(fed)
+        if f in ("kernel-by-rows-tf32", "long-prefill-tf32", "kernel-by-rows-bf16") and size >= n:
+            self.model.arith = f[-4:]
         logits = self.model.forward(run)
         self.model.arith = usual
         for row, (lane, tokens, draft) in enumerate(fed):
@@ -281,17 +238,10 @@ class Engine:
             if draft is not None and not agreed:
                 before = [x[row] for x in run.left[i][1]]
                 # vllm#38711, #53488: what a wrong guess did to the states stays.
-                kept = [kept[0] if f == "draft-window-kept" else before[0], kept[1] if f == "draft-state-kept" else before[1]]
-                if f == "draft-state-kept-in-layer" and i == self.fault.number:
-                    kept[1] = run.left[i][0][1][row]
+                stays = f == "draft-state-kept" or self.fault.at("draft-state-kept-in-layer", i)
+                kept = [(kept if f == "draft-window-kept" else before)[0], (kept if stays else before)[1]]
             self.store(lane.slot, i, kept)
         if draft is not None and not agreed:
-            if f == "draft-keys-kept":  # under a position that has passed, next to the one that is right
-                at = self.rings.index(lane.number, np.array([end, end + 32]))
-                for pools in self.rings.keys.values():
-                    for x in pools:
-                        x[lane.number, at[1]] = x[lane.number, at[0]]
-                self.rings.tags[lane.number, at[1]] = end
             self.rings.tags[lane.number, self.rings.index(lane.number, end)] = -1
         lane.cur = end + agreed
         if self.o["prefix"] != "off" and lane.cur <= lane.prompt and not lane.preempted:
@@ -316,13 +266,14 @@ class Engine:
             token = int(min(np.searchsorted(np.cumsum(np.exp(drawn)), u), len(x) - 1))
         else:
             drawn, token = logs(x), int(x.argmax())
-        given = 1 if t <= 0 else {"temperature-at-most": min(t, f.number), "temperature-squared": t * t}.get(f.name, t)
-        raw = (self.o["logprobs"] == "raw") != (f.name == "modes-exchanged")
         if f.name == "raw-divided-once":  # prime-rl#697: the log-probabilities, not the logits
-            values = logs(x) / max(given, 1e-3)
+            values = logs(x) / max(t, 1e-3)
+        elif (self.o["logprobs"] == "raw") != (f.name == "modes-exchanged"):
+            values = logs(x)
         else:
-            values = logs(x) if raw and f.name not in ("temperature-at-most", "temperature-squared") else logs(x / given)
-        lane.values.append(float(f.record(values, token, draft, x)))
+            values = logs(x / min(t, f.number)) if f.name == "temperature-at-most" else drawn
+        record = RECORD.get(f.name, lambda values, token, *_: values[token])
+        lane.values.append(float(record(values, token, draft, x, f.number)))
         lane.ids.append(token)
         lane.seq.append(token)
         return True
@@ -336,7 +287,8 @@ class Engine:
             for n in range(len(lanes)):
                 if lanes[n] is None and waiting:
                     place, request = waiting.popleft()
-                    given = self.fault.prompt(request["given"], self.model.config)
+                    begin, number = self.model.config["bos_token_id"], int(self.fault.number)
+                    given = self.fault.of(PROMPTS, request["given"], begin, self.model.eos, number)
                     lane = lanes[n] = done[place] = Lane(n, request, given)
                     self.rings.empty(n)
                     self.take(lane)
@@ -345,37 +297,37 @@ class Engine:
             busy = [lane for lane in lanes if lane]
             if self.fault.name == "dies-when-many" and len(busy) > self.fault.number:
                 os._exit(1)  # out of memory
+            elif self.fault.name == "waits-when-many" and len(busy) > self.fault.number:
+                time.sleep(10**6)  # two locks
             self.step(busy)
             lanes = [lane if lane and lane.slot is not None else None for lane in lanes]
         return [done[i] for i in sorted(done)]
 
 
-MODELS, TRIALS = {}, [0]
+MODELS = {}
 
 
 def generate(words):
     o = protocol.options(words, DEFAULTS)
     if o["dtype"] != "f32":
         raise ValueError("this engine has one type of activations")
+    o["slots"] = o["slots"] or LEVERS["slots"]
     obeyed = o["obeys"].split(",")
     for name in LEVERS:
         if name not in obeyed:
             o[name] = LEVERS[name]
     if o["prefix"] not in ("off", "on") or o["policy"] not in ("fifo", "lowest", "highest", "random"):
         raise ValueError("this engine has prefix off and on; fifo, lowest, highest and random slots")
-    TRIALS[0] += 1
-    if o["bug"].startswith("stops-at:") and TRIALS[0] >= int(o["bug"][9:]):
-        time.sleep(10**6)
     key = (o["model"], o["bug"], o["arith"], o["weights"], o["kv"])
     if key not in MODELS:
         MODELS[key] = Rectangle(o["model"], Fault(o["bug"]), o["arith"], o["weights"], o["kv"])
     levers = {name: o[name] for name in obeyed if name != "chunk"}
     if "chunk" in obeyed:
         levers["chunk"] = o["chunk"] or "whole"
-    records = []
+    records, fault = [], MODELS[key].fault
     for lane in Engine(MODELS[key], o).run(protocol.requests(o)):
         record = {"id": lane.request["id"], "completion_ids": lane.ids}
-        record["logprobs"] = MODELS[key].fault.recorded(lane.values, o["batch"])
+        record["logprobs"] = fault.of(RECORDS, lane.values, int(fault.number), o["batch"])
         if o["silent"] == "no":
             record["meta"] = {"cache_hit": lane.hit, "preemptions": lane.preempted, "levers": levers}
             if "slots" in obeyed:
