@@ -127,6 +127,8 @@ TRIALS = {
     "hot": {"logprobs": "processed"}, "cache-1": {"prefix": "on", "page": 1, "samples": 2},
 }
 TRIALS_OF = {
+    "clean": ["solo", "mixed", "cache", "cache-1", "recompute", "swap", "hot", "few-slots", "page-4", "page-64",
+              "chunk-1"],
     "slot": ["one-slot", "few-slots"], "mixing": ["trio", "few-slots", "crowd"], "shift": ["solo", "batch"],
     "cache state": ["cache", "cache-pair", "cache-1"], "window": ["chunk-2", "chunk-1"],
     "preempt": ["recompute", "swap"], "temperature": ["solo", "warm", "hot"],
