@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A proxy in front of llama.cpp's server, with a fault planted in what passes.
 
-Usage: proxy.py URL FAULT; its address is the first line
+Usage: proxy.py URL FAULT [--no-cache]; its address is the first line. --no-cache keeps the server's own prefix cache out of it.
 
   none         everything passes
   cross-tail   a request gets the answer of an earlier one whose prompt ends alike
@@ -50,6 +50,8 @@ def complete(path, o):
     warm = FAULT == "temperature" and not forced and o.get("temperature", 0) not in (0, 1)
     if warm:  # the server's own values are raw: those of all tokens make the ones of a temperature
         o["n_probs"] = 512
+    if "--no-cache" in sys.argv:
+        o["cache_prompt"] = False
     status, said = forward("POST", path, json.dumps(o).encode())
     if status != 200:
         return status, said

@@ -2,7 +2,8 @@
 """llama.cpp's server as a suspect of `lockstep sweep` (docs/diagnosis.md has the protocol): a fresh server for each trial.
 
     lockstep sweep --model MODEL --suspect tests/clients/llama_cpp/suspect.py --resident --suspect-arg=--gguf \\
-        --suspect-arg=MODEL.gguf [--suspect-arg=--python --suspect-arg=PATH] [--suspect-arg=--cache-type --suspect-arg=f32]
+        --suspect-arg=MODEL.gguf [--suspect-arg=--python --suspect-arg=PATH]
+        [--suspect-arg=--cache-type --suspect-arg=f32] [--suspect-arg=--flash-attention --suspect-arg=off]
 
 PATH is a Python that has xllamacpp. Obeyed are the levers batch, slots, samples and prefix; of --slots at most 80.
 """
@@ -29,7 +30,8 @@ def parse(words):
 class Server:
     def __init__(self, o, slots, length):
         command = [o.get("python", sys.executable), os.path.join(HERE, "serve.py"), o["gguf"], "--slots", str(slots),
-                   "--length", str(length), "--threads", "1", "--cache-type", o.get("cache-type", "f16")]
+                   "--length", str(length), "--threads", "1", "--cache-type", o.get("cache-type", "f16"),
+                   "--flash-attention", o.get("flash-attention", "auto")]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.DEVNULL, text=True)
         self.url = urllib.parse.urlparse(self.process.stdout.readline().split()[-1])
@@ -52,7 +54,7 @@ class Server:
 def record(name, said, levers):
     """The completion up to the first token without a value: one that ends within a character has none."""
     ids, values = [], []
-    for token, item in zip(said["tokens"], said["completion_probabilities"]):
+    for token, item in zip(said["tokens"], said.get("completion_probabilities", [])):
         if token != item["id"]:
             break
         ids.append(token)
