@@ -329,8 +329,8 @@ static ls_status read_item(const ls_node *item, int32_t *id, ls_node *value, ls_
     return read_id(id, &node, err);
 }
 
-/* llama.cpp's server leaves out the record of a token that ends within a character: the items stand among the tokens, in
- * their order. late[i]: the last token that item i can be of. */
+/* llama.cpp's server leaves out the record of a token that ends within a character: the items stand among the tokens,
+ * in their order. late[i]: the last token that item i can be of. */
 static ls_status find_late(int64_t *late, const ls_record *one, const ls_node *list, ls_error *err) {
     int64_t at = one->n_completion;
     for (int64_t i = ls_node_count(list) - 1; i >= 0; i--) {
