@@ -1,9 +1,9 @@
-"""An environment of Prime Intellect's `verifiers` (the classes of its releases 0.1), driven unchanged.
+"""An environment of Prime Intellect's `verifiers` (the classes of its releases 0.1 to 0.3), driven unchanged.
 
     lockstep train grpo --set model=MODEL --set run=RUN \
         --set environment_command='python3 examples/environments/verifiers_adapter.py ENVIRONMENT'
 
-needs `pip install verifiers==0.1.5` and the environment's own package. Its `rollout` runs as it is, with a client that
+needs `pip install verifiers==0.3.1` and the environment's own package. Its `rollout` runs as it is, with a client that
 gives back what Lockstep's model has said so far and stops it where nothing has been said yet; so the environment must do
 the same each time it is asked the same. Rewards are its rubric's. Problems are rows of its data sets, by their number.
 
@@ -13,6 +13,7 @@ between <tool_call> and </tool_call> as {"name", "arguments"}.
 
 import argparse
 import asyncio
+import inspect
 import json
 import re
 import types
@@ -75,6 +76,39 @@ class Said:
         )
 
 
+def newer_client(said):
+    """The same for releases whose clients are of a class `Client` and answer with `Response`."""
+    from verifiers.types import Response, ResponseMessage, ToolCall
+
+    class Client(verifiers.Client):
+        def setup_client(self, config): ...
+        async def to_native_tool(self, tool): ...
+        async def to_native_prompt(self, messages): ...
+        async def get_native_response(self, prompt, model, sampling_args, tools=None, **_): ...
+        async def raise_from_native_response(self, response): ...
+        async def from_native_response(self, response): ...
+        async def close(self): ...
+
+        async def get_response(self, prompt, model, sampling_args, tools=None, **_):
+            if isinstance(prompt, str):
+                raise ValueError("environments of plain completions are not driven in these releases")
+            text = said.take([plain(m) for m in prompt])
+            calls = tool_calls(text) if tools else []
+            message = ResponseMessage(
+                content=CALL.sub("", text) if calls else text, finish_reason="tool_calls" if calls else "stop",
+                is_truncated=False,
+                tool_calls=[ToolCall(id=c["id"], name=c["function"]["name"], arguments=c["function"]["arguments"])
+                            for c in calls] or None,
+            )
+            return Response(id="0", created=0, model=model, message=message)
+
+    return Client(None)
+
+
+def plain(message):
+    return message if isinstance(message, dict) else message.model_dump()
+
+
 class Adapter:
     def __init__(self, options):
         self.turn = options.turn.replace("\\n", "\n")
@@ -100,12 +134,24 @@ class Adapter:
         prompt, answer, info = row["prompt"], row.get("answer", ""), row.get("info") or {}
         task = row.get("task", "default")
         client = Said(said)
+        if "input" in inspect.signature(self.environment.rollout).parameters:
+            return await self.play_newer(row, client)
         try:
             completion, state = await self.environment.rollout(client, "lockstep", prompt, answer, task, info)
         except Waiting as waiting:
             return {"observation": self.unsaid(waiting.messages)}
         score = await self.environment.rubric.score_rollout(prompt, completion, answer, state, task=task, info=info)
         return {"done": True, "reward": float(score.reward)}
+
+    async def play_newer(self, row, said):
+        try:
+            state = await self.environment.rollout({**row, "example_id": row.get("example_id", 0)}, newer_client(said), "lockstep")
+        except Waiting as waiting:
+            return {"observation": self.unsaid(waiting.messages)}
+        if state.get("error") is not None:
+            raise state["error"]
+        await self.environment.rubric.score_rollout(state)
+        return {"done": True, "reward": float(state["reward"])}
 
     def unsaid(self, messages):
         """What came behind the model's last words."""

@@ -318,28 +318,90 @@ static ls_status read_sglang(reader *r, const ls_node *root, ls_error *err) {
     return read_count(&meta, "cached_tokens", &one->cache_hit, err);
 }
 
-static ls_status read_llama_cpp(reader *r, const ls_node *root, ls_error *err) {
-    ls_node list;
-    ls_record *one;
-    LS_TRY(need_list(root, "completion_probabilities", &list, err));
-    LS_TRY(add_record(r, &one, NULL, 0, 1, ls_node_count(&list), err));
-    LS_TRY(ls_array_alloc((void **)&one->completion_ids, one->n_logprobs > 0 ? one->n_logprobs : 1,
-                          sizeof *one->completion_ids, "ids", err));
-    one->n_completion = one->n_logprobs;
-    for (int64_t i = 0; i < one->n_logprobs; i++) {
-        const ls_node item = ls_node_at(&list, i);
-        ls_node id, value;
-        LS_TRY(ls_node_expect(&item, LS_NODE_OBJECT, err));
-        if (ls_node_get_some(&item, "prob", &value))
-            return ls_node_fail(&value, LS_ERR_UNSUPPORTED, err,
-                                "post_sampling_probs are probabilities of a distribution that was cut");
-        LS_TRY(ls_node_need(&item, "id", &id, err));
-        LS_TRY(ls_node_need(&item, "logprob", &value, err));
-        LS_TRY(read_id(&one->completion_ids[i], &id, err));
-        LS_TRY(read_value(one, i, &value, err));
+static ls_status read_item(const ls_node *item, int32_t *id, ls_node *value, ls_error *err) {
+    ls_node node;
+    LS_TRY(ls_node_expect(item, LS_NODE_OBJECT, err));
+    if (ls_node_get_some(item, "prob", &node))
+        return ls_node_fail(&node, LS_ERR_UNSUPPORTED, err,
+                            "post_sampling_probs are probabilities of a distribution that was cut");
+    LS_TRY(ls_node_need(item, "id", &node, err));
+    LS_TRY(ls_node_need(item, "logprob", value, err));
+    return read_id(id, &node, err);
+}
+
+/* llama.cpp's server leaves out the record of a token that ends within a character: the items stand among the tokens,
+ * in their order. late[i]: the last token that item i can be of. */
+static ls_status find_late(int64_t *late, const ls_record *one, const ls_node *list, ls_error *err) {
+    int64_t at = one->n_completion;
+    for (int64_t i = ls_node_count(list) - 1; i >= 0; i--) {
+        const ls_node item = ls_node_at(list, i);
+        ls_node value;
+        int32_t id = 0;
+        LS_TRY(read_item(&item, &id, &value, err));
+        while (at > 0 && one->completion_ids[at - 1] != id) at--;
+        if (at == 0) return ls_node_fail(&item, LS_ERR_FORMAT, err, "is not among 'tokens', in their order");
+        late[i] = --at;
     }
+    return LS_OK;
+}
+
+/* Values whose token is known; the others are missing. */
+static ls_status place_values(ls_record *one, const int64_t *late, const ls_node *list, ls_error *err) {
+    int64_t at = 0; /* the first token that an item can be of; there is one, since there is a last one */
+    memset(one->logprob_missing, 1, (size_t)one->n_logprobs);
+    for (int64_t i = 0; i < ls_node_count(list); i++, at++) {
+        const ls_node item = ls_node_at(list, i);
+        ls_node value;
+        int32_t id = 0;
+        LS_TRY(read_item(&item, &id, &value, err));
+        while (one->completion_ids[at] != id) at++;
+        if (at == late[i]) LS_TRY(read_value(one, at, &value, err));
+    }
+    return LS_OK;
+}
+
+/* Without `tokens`, which `return_tokens` asks for, every token must have its item. */
+static ls_status read_item_ids(ls_record *one, const ls_node *root, const ls_node *list, ls_error *err) {
+    const int64_t n = ls_node_count(list);
+    int64_t told = 0;
+    ls_node stop, value;
+    const char *why = "";
+    LS_TRY(read_count(root, "tokens_predicted", &told, err));
+    if (ls_node_get_some(root, "stop_type", &stop)) LS_TRY(ls_node_string(&stop, &why, err));
+    if (told > n && strcmp(why, "limit") == 0)
+        return ls_node_fail(list, LS_ERR_UNSUPPORTED, err,
+                            "%" PRId64 " items for %" PRId64 " tokens: with \"return_tokens\": true it is told which",
+                            n, told);
+    LS_TRY(ls_array_alloc((void **)&one->completion_ids, n > 0 ? n : 1, sizeof *one->completion_ids, "ids", err));
+    one->n_completion = n;
+    for (int64_t i = 0; i < n; i++) {
+        const ls_node item = ls_node_at(list, i);
+        LS_TRY(read_item(&item, &one->completion_ids[i], &value, err));
+    }
+    return LS_OK;
+}
+
+static ls_status read_llama_cpp(reader *r, const ls_node *root, ls_error *err) {
+    ls_node list, tokens;
+    ls_record *one;
+    int64_t *late = NULL, n;
+    bool told = ls_node_get_some(root, "tokens", &tokens);
+    ls_status status;
+    LS_TRY(need_list(root, "completion_probabilities", &list, err));
+    if (told) LS_TRY(ls_node_expect(&tokens, LS_NODE_ARRAY, err));
+    told = told && ls_node_count(&tokens) > 0;
+    n = ls_node_count(told ? &tokens : &list);
+    LS_TRY(add_record(r, &one, NULL, 0, 1, n, err));
+    LS_TRY(told ? read_ids(&one->completion_ids, &one->n_completion, &tokens, 0, n, err)
+                : read_item_ids(one, root, &list, err));
+    LS_TRY(ls_array_alloc((void **)&late, ls_node_count(&list) + 1, sizeof *late, "places", err));
+    LS_TRY_DONE(find_late(late, one, &list, err));
+    LS_TRY_DONE(place_values(one, late, &list, err));
     one->has_meta = true;
-    return read_count(root, "id_slot", &one->slot, err);
+    status = read_count(root, "id_slot", &one->slot, err);
+done:
+    free(late);
+    return status;
 }
 
 /* A value, or a list of candidates' values with the ids beside it. */

@@ -11,7 +11,10 @@
  *   vllm-prompt   "prompt_logprobs" of the same: null for the first token, then {"ID": {"logprob"}}; whole sequences
  *   sglang        /generate: meta_info.output_token_logprobs, triples [value, id, text]; cached_tokens
  *   sglang-prompt meta_info.input_token_logprobs, the first value null; whole sequences
- *   llama.cpp     /completion: completion_probabilities[] {"id", "logprob"}; id_slot
+ *   llama.cpp     /completion: completion_probabilities[] {"id", "logprob"}; id_slot. Its server has no item for a
+ *                 token that ends within a character: with "tokens" (return_tokens) that token's value is missing, as
+ *                 is one whose place is not certain; without, fewer items than tokens_predicted are refused where
+ *                 "stop_type" is "limit"
  *   trl           /generate/ of its server: prompt_ids, completion_ids, logprobs, lists of lists; values may be lists
  *                 whose first is meant, or the one that logprob_token_ids gives to the token
  *   verl          fields of a batch: responses, response_mask, rollout_log_probs | old_log_probs, perhaps prompts, uid

@@ -111,6 +111,7 @@ static void write_llama_cpp(ls_json_out *json, const ask *a) {
     if (a->draws == NULL || a->draws->top_p >= 1.0f) ls_json_double(json, "top_p", 1.0);
     ls_json_double(json, "min_p", 0.0);
     ls_json_int(json, "n_probs", 1);
+    ls_json_bool(json, "return_tokens", true); /* not every token has a value there: ls_answers_parse() */
     ls_json_bool(json, "cache_prompt", a->cache);
     if (a->slot_id >= 0) ls_json_int(json, "id_slot", a->slot_id);
     if (a->forced < 0) return;
@@ -241,7 +242,7 @@ static void compare_prompt(ls_probe_server *s, const int32_t *told, int64_t n_to
     }
 }
 
-static ls_status take_sample(ls_outcome *c, const ls_record *r, int64_t most, ls_error *err) {
+static ls_status take_sample(ls_outcome *c, const ls_record *r, int64_t most, bool is_llama_cpp, ls_error *err) {
     if (r->completion_ids == NULL || r->n_logprobs != r->n_completion)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED,
                        "the answers tell no token ids; this server is too old for return_token_ids or lacks it");
@@ -251,6 +252,8 @@ static ls_status take_sample(ls_outcome *c, const ls_record *r, int64_t most, ls
     c->n = r->n_completion;
     c->n_hit = r->cache_hit;
     c->slot = (int32_t)r->slot;
+    for (int64_t i = 0; i < c->n && is_llama_cpp; i++)
+        if (r->logprob_missing[i]) c->n = i; /* a token within a character has none, which is no fault of a value */
     for (int64_t i = 0; i < c->n; i++) {
         c->completion[i] = r->completion_ids[i];
         c->logprob[i] = r->logprob_missing[i] ? (float)NAN : r->logprobs[i];
@@ -278,7 +281,8 @@ static ls_status take_answer(ls_probe_server *s, ls_outcome *out, const ls_trial
     }
     told = records[0].prompt_ids != NULL ? records[0].n_prompt : told_prompt(s, c);
     if (told >= 0) compare_prompt(s, records[0].prompt_ids, told, out->prompt, out->n_prompt);
-    for (int64_t i = 0; i < samples; i++) LS_TRY_DONE(take_sample(&out[i], &records[i], trial->max_tokens, err));
+    for (int64_t i = 0; i < samples; i++)
+        LS_TRY_DONE(take_sample(&out[i], &records[i], trial->max_tokens, s->dialect == LS_DIALECT_LLAMA_CPP, err));
 done:
     ls_records_free(records, n);
     return status;

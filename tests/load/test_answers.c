@@ -42,6 +42,9 @@ static const struct {
     {LS_ANSWER_LLAMA_CPP, false, false,
      "{\"content\":\"abc\",\"id_slot\":3,\"completion_probabilities\":[{\"id\":7,\"token\":\"a\",\"logprob\":-0.5,"
      "\"top_logprobs\":[]},{\"id\":8,\"logprob\":-1.25},{\"id\":9,\"logprob\":-2}]}"},
+    {LS_ANSWER_LLAMA_CPP, false, false, /* 6 ends within a character: it has no item */
+     "{\"tokens\":[7,8,9,6],\"tokens_predicted\":4,\"stop_type\":\"limit\",\"id_slot\":3,\"completion_probabilities\":"
+     "[{\"id\":7,\"logprob\":-0.5},{\"id\":8,\"logprob\":-1.25},{\"id\":9,\"logprob\":-2}]}"},
     {LS_ANSWER_TRL, false, false,
      "{\"prompt_ids\":[[5,6]],\"completion_ids\":[[7,8,9]],\"logprobs\":[[-0.5,-1.25,-2.0]]}"},
     {LS_ANSWER_TRL, false, false,
@@ -132,6 +135,11 @@ static void what_is_wrong_is_refused(void **state) {
         {LS_ANSWER_SGLANG, "{\"meta_info\":{\"output_token_logprobs\":[[-1]]}}", "[value, id, text] is required"},
         {LS_ANSWER_SGLANG, "{\"meta_info\":{\"output_token_logprobs\":[[-1,-7]]}}", "output_token_logprobs[0][1]"},
         {LS_ANSWER_LLAMA_CPP, "{\"completion_probabilities\":[{\"id\":1,\"prob\":0.5}]}", "post_sampling_probs"},
+        {LS_ANSWER_LLAMA_CPP,
+         "{\"tokens_predicted\":2,\"stop_type\":\"limit\",\"completion_probabilities\":[{\"id\":1,\"logprob\":-1}]}",
+         "1 items for 2 tokens"},
+        {LS_ANSWER_LLAMA_CPP, "{\"tokens\":[1,2],\"completion_probabilities\":[{\"id\":3,\"logprob\":-1}]}",
+         "is not among 'tokens'"},
         {LS_ANSWER_TRL, "{\"prompt_ids\":[],\"completion_ids\":[[1]],\"logprobs\":[[-1]]}", "0 prompts for 1"},
         {LS_ANSWER_TRL,
          "{\"prompt_ids\":[[1]],\"completion_ids\":[[1]],\"logprobs\":[[[-1]]],\"logprob_token_ids\":[[[2]]]}",
@@ -157,6 +165,24 @@ static void what_is_wrong_is_refused(void **state) {
                      &err, rows[i].word);
         assert_int_equal(strncmp(err.text, "dump: ", 6), 0);
     }
+}
+
+/* Two of the same token and one value: nobody knows whose it is. What is around them is known. */
+static void a_value_without_a_place_is_missing(void **state) {
+    static const char text[] =
+        "{\"tokens\":[4,7,7,9,5],\"completion_probabilities\":[{\"id\":7,\"logprob\":-0.5},"
+        "{\"id\":9,\"logprob\":-1},{\"id\":5,\"logprob\":null}]}";
+    static const uint8_t missing[5] = {1, 1, 1, 0, 1};
+    ls_record *records;
+    int64_t n;
+    ls_error err;
+    (void)state;
+    assert_ok(ls_answers_parse(&records, &n, text, (int64_t)sizeof text - 1, "dump", LS_ANSWER_LLAMA_CPP, false, &err),
+              err);
+    assert_true(n == 1 && records[0].n_completion == 5 && records[0].n_logprobs == 5);
+    assert_memory_equal(records[0].logprob_missing, missing, sizeof missing);
+    assert_true(records[0].completion_ids[3] == 9 && records[0].logprobs[3] == -1.0f);
+    ls_records_free(records, n);
 }
 
 static void both_sides_make_a_dump(void **state) {
@@ -194,6 +220,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_format_holds_the_same),
         cmocka_unit_test(what_is_wrong_is_refused),
+        cmocka_unit_test(a_value_without_a_place_is_missing),
         cmocka_unit_test(both_sides_make_a_dump),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

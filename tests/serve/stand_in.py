@@ -153,8 +153,11 @@ def llama_cpp(o):
     forced = o["logit_bias"][0][0] if "logit_bias" in o else None
     a = complete(ids, o["n_predict"], temperature=o["temperature"], top_k=o.get("top_k", 40), seed=o.get("seed", 0),
                  forced=forced)
-    return {"tokens_evaluated": len(ids), "id_slot": o.get("id_slot", 0),
-            "completion_probabilities": [{"id": i, "logprob": v, "top_logprobs": []} for v, i in zip(a.values, a.ids)]}
+    items = [{"id": i, "logprob": v, "top_logprobs": []} for v, i in zip(a.values, a.ids)]
+    if len(items) > 1:  # the real one has none for a token that ends within a character: here those are 60 and above
+        items = [item for item in items if item["id"] < 60]
+    return {"tokens_evaluated": len(ids), "id_slot": o.get("id_slot", 0), "completion_probabilities": items,
+            "tokens": a.ids if o.get("return_tokens") else [], "tokens_predicted": len(a.ids), "stop_type": "limit"}
 
 
 OWNERS = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llamacpp"}

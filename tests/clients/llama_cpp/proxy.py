@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""A proxy in front of llama.cpp's server, with a fault planted in what passes.
+
+Usage: proxy.py URL FAULT [--no-cache]; its address is the first line. --no-cache keeps the server's own prefix cache out of it.
+
+  none         everything passes
+  cross-tail   a request gets the answer of an earlier one whose prompt ends alike
+  cross-length the same for prompts of equal length
+  temperature  values are those of the temperature of sampling, others than the server's raw ones
+  shift        values stand one place late
+  template     three tokens stand in front of every prompt, counts tell them
+  template-decode  the same in front of what is generated alone, and counts hide it
+"""
+
+import http.client
+import http.server
+import json
+import math
+import sys
+import threading
+import urllib.parse
+
+UPSTREAM, FAULT = urllib.parse.urlparse(sys.argv[1]), sys.argv[2]
+TEMPLATE = [97, 68, 97]
+answers, lock = {}, threading.Lock()
+
+
+def forward(method, path, data):
+    connection = http.client.HTTPConnection(UPSTREAM.hostname, UPSTREAM.port, timeout=120)
+    connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
+    reply = connection.getresponse()
+    said = reply.read()
+    connection.close()
+    return reply.status, said
+
+
+def key(o):
+    ids = o["prompt"]
+    if not isinstance(ids, list) or o["n_predict"] == 1 or len(ids) <= 12 and FAULT == "cross-tail":
+        return None
+    return {"cross-tail": (tuple(ids[-8:]), len(ids), o["n_predict"]), "cross-length": (len(ids), o["n_predict"])}.get(FAULT)
+
+
+def complete(path, o):
+    forced = "logit_bias" in o
+    ids, asked = o["prompt"], len(o["prompt"])
+    with_template = FAULT == "template" or FAULT == "template-decode" and not forced
+    if with_template and isinstance(ids, list):
+        o["prompt"] = TEMPLATE + ids
+    warm = FAULT == "temperature" and not forced and o.get("temperature", 0) not in (0, 1)
+    if warm:  # the server's own values are raw: those of all tokens make the ones of a temperature
+        o["n_probs"] = 512
+    if "--no-cache" in sys.argv:
+        o["cache_prompt"] = False
+    status, said = forward("POST", path, json.dumps(o).encode())
+    if status != 200:
+        return status, said
+    answer = json.loads(said)
+    items = answer.get("completion_probabilities", [])
+    if warm:
+        t = o["temperature"]
+        for item in items:
+            total = math.log(sum(math.exp(c["logprob"] / t) for c in item["top_logprobs"]))
+            item["logprob"] = item["logprob"] / t - total
+            item["top_logprobs"] = item["top_logprobs"][:1]
+    if FAULT == "shift" and not forced and len(items) > 1:
+        values = [item["logprob"] for item in items]
+        for item, value in zip(items, values[:1] + values[:-1]):
+            item["logprob"] = value
+    if FAULT == "template-decode" and with_template and isinstance(ids, list):
+        answer["tokens_evaluated"] = asked
+    return status, json.dumps(answer).encode()
+
+
+def answer(path, o):
+    k = key(o)
+    if k is None:
+        return complete(path, o)
+    with lock:
+        known = answers.get(k)
+    if known is None:
+        known = complete(path, o)
+        with lock:
+            answers[k] = known
+    return known
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *words):
+        pass
+
+    def say(self, status, data):
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        self.say(*forward("GET", self.path, None))
+
+    def do_POST(self):
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        try:
+            self.say(*(answer(self.path, json.loads(data)) if self.path == "/completion" else forward("POST", self.path, data)))
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def handle_error(self, request, address):
+        pass  # clients that leave are part of it
+
+
+server = Server(("127.0.0.1", 0), Handler)
+print("listening on http://127.0.0.1:%d" % server.server_port, flush=True)
+server.serve_forever()

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""llama.cpp's server out of the package xllamacpp, on a port that the system chooses; its address is the first line.
+
+Usage: serve.py MODEL.gguf [--slots N] [--length N] [--threads N] [--cache-type f16|f32]
+       [--flash-attention on|off|auto] [--port N]
+
+Ends when its standard input does.
+"""
+
+import argparse
+import os
+import sys
+
+out = os.fdopen(os.dup(1), "w")  # what the library prints goes to standard error
+os.dup2(2, 1)
+import xllamacpp
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("gguf")
+    parser.add_argument("--slots", type=int, default=4)
+    parser.add_argument("--length", type=int, default=1200, help="tokens of a slot")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--cache-type", default="f16", choices=["f16", "f32"], help="of attention keys and values")
+    parser.add_argument("--flash-attention", default="auto", choices=["on", "off", "auto"])
+    parser.add_argument("--port", type=int, default=0)
+    o = parser.parse_args()
+    p = xllamacpp.CommonParams()
+    p.model.path = o.gguf
+    p.n_parallel, p.n_ctx, p.port = o.slots, o.slots * o.length, o.port
+    p.n_threads_http = o.slots + 4
+    p.cpuparams.n_threads = p.cpuparams_batch.n_threads = o.threads
+    p.cache_type_k = p.cache_type_v = getattr(xllamacpp.ggml_type, "GGML_TYPE_" + o.cache_type.upper())
+    flash = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[o.flash_attention]
+    p.flash_attn_type = getattr(xllamacpp.llama_flash_attn_type, "LLAMA_FLASH_ATTN_TYPE_" + flash)
+    p.endpoint_props = True
+    server = xllamacpp.Server(p)
+    print("listening on " + server.listening_address, file=out, flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
