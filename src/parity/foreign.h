@@ -102,7 +102,9 @@ typedef struct ls_explanation {
     const char *cause;  /* its family; NULL: nothing is changed */
     bool harmless;      /* a source of rounding, no fault */
     bool fitted;        /* with a number that was made to fit: it must leave less */
+    int n_free;         /* numbers that were looked for */
     double median, q90; /* abs d under it */
+    double mean;        /* of those up to 1 */
 } ls_explanation;
 
 enum { LS_FINDINGS_MAX = 24, LS_EXPLANATIONS_KEPT = 6 };
@@ -161,6 +163,7 @@ typedef struct ls_inquiry {
     const ls_model_config *config;
     ls_reference *reference; /* NULL: none */
     uint64_t seed;
+    int64_t known_length;   /* from which on requests are off; 0: not known */
     double deadline, start; /* seconds of ls_clock_seconds; 0: none */
     ls_requests requests[LS_RUNGS];
     ls_error *err;

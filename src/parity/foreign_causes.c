@@ -122,20 +122,18 @@ static ls_status lay_chunk(ls_inquiry *q, int64_t value, ls_trial *trial, ls_req
 
 /* ---- families ---- */
 
-/* The best explanation of this rung, if there is a fault that explains it. */
-static ls_status explain_rung(ls_inquiry *q, ls_rung rung, const char *only, double confidence, bool *found,
-                              ls_error *err) {
+/* The best explanation of this rung, if there is a fault that explains it and no other family does as well. */
+static ls_status explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *found, ls_error *err) {
     ls_foreign *f = q->f;
     *found = false;
     LS_TRY(ls_explain(q, &rung, 1, err));
-    for (int64_t i = 0; i < f->n_best && !*found; i++) {
-        if (f->best[i].harmless || (only != NULL && strcmp(f->best[i].cause, only) != 0)) continue;
-        /* Not surer than what it leaves unexplained. */
-        ls_foreign_find(f, f->best[i].cause, rung,
-                        fmin(confidence, 1.02 - 0.4 * f->best[i].q90 / fmax(f->before.q90, 1e-12)),
-                        "%s: %s; with that the median |d| is %.2g in place of %.2g", ls_rung_name(rung),
-                        f->best[i].what, f->best[i].median, f->before.median);
-        *found = true;
+    if (f->n_best > 0 && !f->best[0].harmless) {
+        const double sure = fmin(confidence, ls_explained_confidence(f));
+        ls_foreign_find(f, f->best[0].cause, rung, sure,
+                        "%s: %s; with that nine tenths of |d| are below %.2g, not %.2g", ls_rung_name(rung),
+                        f->best[0].what, f->best[0].q90, f->before.q90);
+        *found = sure >= LS_NAMED;
+        if (*found) f->findings[0].settled = true;
     }
     f->n_best = 0;
     return LS_OK;
@@ -256,7 +254,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     }
     /* Decoded tokens alone. */
     if (p.first_tokens_off == 0 && p.later_off > 0) {
-        LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "state lost between prefill and decode", 0.95, &found, err));
+        LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, 0.95, &found, err));
         if (!found && (bucket = bucket_of(q, seen)) > 0) {
             ls_foreign_find(f, "padding leaks into the state", LS_RUNG_LENGTHS, 0.9,
                             "decoded tokens are right behind prompts whose length is a multiple of %" PRId64
@@ -273,7 +271,8 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     }
     part_tokens(q, &f->seen[LS_RUNG_PAGE4], &small);
     part_tokens(q, &f->seen[LS_RUNG_PAGE64], &large);
-    if (small.n_off > 0 && small.least_context < p.least_context && p.least_context > 4) {
+    /* Contexts that are off with small pages and were right with others: those in between were not tried with both. */
+    if (small.n_off > 0 && small.least_context <= p.clean_context && p.least_context > 4) {
         ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.93,
                         "off from a context of %" PRId64 " on with pages of 16 tokens, from %" PRId64
                         " on with pages of 4",
@@ -290,12 +289,13 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
             value = p.least_context;
             LS_TRY(ls_foreign_bound(q, "length", value, false, 1));
         }
-        /* Prompts that are cut look like a window, and other than one. */
-        LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "other tokens than were sent", 0.96, &found, err));
+        /* Prompts that are cut, windows, tables that end and pages look alike but for the values. */
+        q->known_length = value;
+        LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, 0.96, &found, err));
+        q->known_length = 0;
         if (found) return LS_OK;
-        LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "positions or scale of attention", 0.9, &found, err));
-        if (!found) LS_TRY(ls_foreign_page_moves(q, value, &page, err));
-        if (value <= 2 && !found)
+        LS_TRY(ls_foreign_page_moves(q, value, &page, err));
+        if (value <= 2)
             ls_foreign_find(f, "positions or scale of attention", LS_RUNG_LENGTHS, 0.6,
                             "a prompt of one token is right, longer ones are not");
         else if (page == LS_MOVES)
@@ -626,7 +626,7 @@ static ls_status decide_records(ls_inquiry *q, ls_error *err) {
     if (off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_FRESH)) return LS_OK;
     for (size_t i = 0; i < sizeof rungs / sizeof rungs[0]; i++) {
         if (!off(q, rungs[i]) || f->seen[rungs[i]].outcomes.n == 0) continue;
-        LS_TRY(explain_rung(q, rungs[i], NULL, 0.95, &found, err));
+        LS_TRY(explain_rung(q, rungs[i], 0.95, &found, err));
         if (!found)
             ls_foreign_find(f, "temperature on one side only", rungs[i], 0.75, "%s is off, temperature 4 raw is not",
                             ls_rung_name(rungs[i]));
@@ -640,7 +640,7 @@ ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err) {
     bool found;
     if (off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_FRESH)) return LS_OK;
     if (off(q, LS_RUNG_EOS) && f->seen[LS_RUNG_EOS].n_sequences_off > 0) {
-        LS_TRY(explain_rung(q, LS_RUNG_EOS, "other tokens than were sent", 0.96, &found, err));
+        LS_TRY(explain_rung(q, LS_RUNG_EOS, 0.96, &found, err));
         if (found) return LS_OK;
         ls_foreign_find(f, "end of sequence inside a context", LS_RUNG_EOS, 0.93,
                         "%" PRId64 " of %" PRId64 " prompts with an end-of-sequence token are off",
@@ -648,7 +648,7 @@ ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err) {
         return LS_OK;
     }
     if (off(q, LS_RUNG_BOS) && f->seen[LS_RUNG_BOS].n_sequences_off > 0) {
-        LS_TRY(explain_rung(q, LS_RUNG_BOS, "other tokens than were sent", 0.96, &found, err));
+        LS_TRY(explain_rung(q, LS_RUNG_BOS, 0.96, &found, err));
         if (!found)
             ls_foreign_find(f, "special token inside a prompt", LS_RUNG_BOS, 0.85,
                             "prompts with a begin-of-sequence token are off");

@@ -278,7 +278,7 @@ static ls_status start_alone(ls_inquiry *q, ls_error *err) {
 
 /* Explains requests alone. With a fault that explains them, there is nothing to climb for. */
 static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
-    static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG};
+    static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_LONG, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C};
     ls_foreign *f = q->f;
     double confidence;
     *explained = false;
