@@ -24,6 +24,7 @@ typedef enum ls_rung {
     LS_RUNG_PAIR,
     LS_RUNG_BATCH,
     LS_RUNG_UNEQUAL,
+    LS_RUNG_MIXED,
     LS_RUNG_CHUNK1,
     LS_RUNG_CHUNK2,
     LS_RUNG_CHUNK3,
@@ -35,9 +36,13 @@ typedef enum ls_rung {
     LS_RUNG_CACHED_TAIL,
     LS_RUNG_CACHED_LENGTH,
     LS_RUNG_CACHED_ORDER,
+    LS_RUNG_CACHED_CROSSED,
+    LS_RUNG_CACHED_POINTS,
     LS_RUNG_CACHED_ROUNDS,
     LS_RUNG_CACHED_BATCH,
     LS_RUNG_CACHED_CHUNK,
+    LS_RUNG_CACHED_EXTENDED,
+    LS_RUNG_CACHED_TWINS,
     LS_RUNG_PROCESSED,
     LS_RUNG_RAW,
     LS_RUNG_PROCESSED_ONE,
@@ -225,6 +230,9 @@ ls_status ls_foreign_others_matter(ls_inquiry *q, ls_rung rung, int64_t slots, d
 /* Whether a request is off for what the one in front of it has in common with it: pairs, one at a time. */
 ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *found, ls_error *err);
 /* Rules that both have. */
+/* What requests alone say; the best explanation of one rung, *found when it is named. */
+ls_status ls_decide_alone(ls_inquiry *q, ls_error *err);
+ls_status ls_explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *found, ls_error *err);
 ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_batch(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err);

@@ -139,6 +139,8 @@ double ls_explained_confidence(const ls_foreign *f) {
     for (int64_t i = 1; i < f->n_best && share == 0.0; i++)
         if (f->best[i].cause != best->cause && !f->best[i].harmless && f->best[i].n_free <= best->n_free)
             share = size / fmax(f->best[i].median + f->best[i].q90, 1e-12);
+    /* What is left must be small, or as small as rounding makes it: else something like it is wrong, and not it. */
+    if (f->bf16_size > 0.0 && left > 0.05 && best->q90 > 3.0 * f->bf16_size) share = fmax(share, 1.1);
     return fmax(0.0, 0.99 - 0.35 * left - 0.4 * fmax(0.0, share - 0.5));
 }
 

@@ -137,7 +137,7 @@ static ls_status try_inserted(explainer *x, ls_error *err) {
     int64_t shortest = 0;
     text first;
     ls_status status = LS_OK;
-    if (x->partly || x->q->f->n_best > 0) return LS_OK;
+    if (x->partly || (x->q->f->n_best > 0 && x->q->f->best[0].q90 < 0.05 * x->q->f->before.q90)) return LS_OK;
     for (int64_t t = 1; t < x->n_texts; t++)
         if (x->texts[t].n < x->texts[shortest].n) shortest = t;
     first = x->texts[0];
@@ -177,11 +177,26 @@ static ls_status try_layer(explainer *x, int32_t layer, ls_error *err) {
         LS_TRY(try_edit(x, (ls_edit){.layer = layer, .weights = (ls_weight_change)w},
                         searched(ls_explain_named(layer_differs, "layer %d: %s", layer, lost[w - LS_WEIGHTS_NO_MIXER])),
                         err));
-    for (int32_t other = 0; other < c->n_layers; other++)
-        if (other != layer && c->is_attention[other] == c->is_attention[layer])
+    for (int32_t one = 0; one < c->n_layers; one++)
+        for (int part = 0; part < 3; part++) {
+            static const char *const parts[] = {"weights", "feed-forward", "mixer"};
+            static const ls_weight_change kinds[] = {LS_WEIGHTS_OF_LAYER, LS_WEIGHTS_FFN_OF_LAYER,
+                                                     LS_WEIGHTS_MIXER_OF_LAYER};
+            const bool of_mixer = part != 1;
+            if (one == layer || (of_mixer && c->is_attention[one] != c->is_attention[layer])) continue;
             LS_TRY(try_edit(
-                x, (ls_edit){.layer = layer, .weights = LS_WEIGHTS_OF_LAYER, .other = other},
-                searched(ls_explain_named(layer_differs, "layer %d has the weights of layer %d", layer, other)), err));
+                x, (ls_edit){.layer = layer, .weights = kinds[part], .other = one},
+                searched(ls_explain_named(layer_differs, "layer %d has the %s of layer %d", layer, parts[part], one)),
+                err));
+        }
+    for (int32_t a = 0; c->is_moe[layer] && c->n_experts <= 16 && a < c->n_experts; a++)
+        for (int32_t b = a + 1; b < c->n_experts; b++)
+            LS_TRY(try_edit(
+                x,
+                (ls_edit){
+                    .layer = layer, .weights = LS_WEIGHTS_EXPERTS_EXCHANGED, .other = (int32_t)(a * c->n_experts + b)},
+                searched(ls_explain_named(layer_differs, "layer %d: experts %d and %d are exchanged", layer, a, b)),
+                err));
     return LS_OK;
 }
 
@@ -213,6 +228,14 @@ static ls_status try_weights(explainer *x, ls_error *err) {
                         ls_explain_named("weights in low precision", "the embedding is %s", types[w]), err));
         LS_TRY(try_edit(x, (ls_edit){.layer = -1, .head_weights = to},
                         ls_explain_named("head in low precision", "the weights of the head are %s", types[w]), err));
+        for (int in = LS_ROUND_BF16; in <= LS_ROUND_E5M2; in++)
+            LS_TRY(try_edit(x, (ls_edit){.layer = -1, .head_weights = to, .head_input = (ls_rounding)in},
+                            ls_explain_named("head in low precision", "the head is %s, its input %s", types[w],
+                                             in == LS_ROUND_BF16  ? "bf16"
+                                             : in == LS_ROUND_F16 ? "f16"
+                                             : in == LS_ROUND_FP8 ? "e4m3"
+                                                                  : "e5m2"),
+                            err));
         for (int32_t layer = 0; layer < c->n_layers; layer++)
             LS_TRY(try_edit(
                 x, (ls_edit){.layer = layer, .weights = to},
@@ -280,6 +303,9 @@ static ls_status try_precision(explainer *x, ls_error *err) {
         {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 1}, bits8, "keys and values are int8, by head", false},
         {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 2}, bits8, "keys and values are int8, by token", false},
         {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 3}, bits8, "keys and values are int8, by 32", false},
+        {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 1}, bits8, "keys and values are int4, by head", false},
+        {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 2}, bits8, "keys and values are int4, by token", false},
+        {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 3}, bits8, "keys and values are int4, by 32", false},
         {{.layer = -1, .activations = LS_ROUND_BF16}, "activations in low precision", "activations are bf16", true},
         {{.layer = -1, .activations = LS_ROUND_F16}, "activations in low precision", "activations are f16", true},
     };
@@ -325,6 +351,7 @@ typedef enum knob {
     ATTENTION_SCALE = 0,
     ATTENTION_CAP,
     NORM_EPS,
+    NORM_EPS_OUTSIDE,
     EMBED_SCALE,
     MIXER_SCALE,
     FFN_SCALE,
@@ -336,7 +363,8 @@ static double *knob_of(ls_edit *e, knob k) {
     switch (k) {
         case ATTENTION_SCALE: return &e->attention_scale;
         case ATTENTION_CAP: return &e->attention_cap;
-        case NORM_EPS: return &e->norm_eps;
+        case NORM_EPS:
+        case NORM_EPS_OUTSIDE: return &e->norm_eps;
         case EMBED_SCALE: return &e->embed_scale;
         case MIXER_SCALE: return &e->mixer_scale;
         case FFN_SCALE: return &e->ffn_scale;
@@ -352,13 +380,14 @@ static ls_status try_knob(explainer *x, knob k, ls_error *err) {
     } of[KNOBS] = {{0.02, 16.0, true, "the scale of attention is times"},
                    {0.1, 100.0, true, "the logits of attention are capped at"},
                    {1e-9, 1e-2, false, "norms add"},
+                   {1e-6, 1.0, false, "norms add outside of the root"},
                    {0.02, 64.0, false, "embeddings are times"},
                    {0.1, 10.0, false, "what mixers add is times"},
                    {0.1, 10.0, false, "what feed-forwards add is times"},
                    {0.1, 10.0, false, "D is times"}};
     enum { STEPS = 14 };
     double low = of[k].low, high = of[k].high, best = 0.0, least = (double)INFINITY;
-    ls_edit edit = {.layer = -1};
+    ls_edit edit = {.layer = -1, .eps_outside = k == NORM_EPS_OUTSIDE};
     ls_explanation e;
     for (int round = 0; round < 4; round++) {
         const int steps = round == 0 ? STEPS : 4;
@@ -404,10 +433,12 @@ static ls_status try_length(explainer *x, int64_t n, ls_error *err) {
     LS_TRY(try_edit(x, (ls_edit){.layer = -1, .window = n},
                     searched(ls_explain_named(length_matters, "attention sees the last %lld tokens", (long long)n)),
                     err));
-    return try_edit(
-        x, (ls_edit){.layer = -1, .first_keys = n},
-        searched(ls_explain_named(length_matters, "attention sees the first %lld tokens and its own", (long long)n)),
-        err);
+    for (int own = 0; own < 2; own++)
+        LS_TRY(try_edit(x, (ls_edit){.layer = -1, .first_keys = n, .own_too = own},
+                        searched(ls_explain_named(length_matters, "attention sees the first %lld tokens%s",
+                                                  (long long)n, own ? "" : " and its own")),
+                        err));
+    return LS_OK;
 }
 
 static const char *lost_words(int32_t lose) {
@@ -446,12 +477,13 @@ static ls_status try_lengths(explainer *x, ls_error *err) {
 
 static ls_status try_pages(explainer *x, ls_error *err) {
     for (int64_t page = 4; page <= 128; page *= 2)
-        for (int last = 0; last < 2; last++) {
-            const ls_edit e = {.layer = -1, .lost_every = page, .lost_at = last ? page - 1 : 0};
+        for (int last = 0; last < 4; last++) {
+            const ls_edit e = {
+                .layer = -1, .lost_every = page, .lost_at = last % 2 ? page - 1 : 0, .own_too = last / 2};
             LS_TRY(
                 try_edit(x, e,
                          searched(ls_explain_named("page size matters", "attention does not see the %s of every %lld",
-                                                   last ? "last" : "first", (long long)page)),
+                                                   last % 2 ? "last" : "first", (long long)page)),
                          err));
         }
     return LS_OK;

@@ -216,7 +216,8 @@ double ls_rounded(double x, ls_rounding to) {
         case LS_ROUND_F16: return fabs(x) < 0x1p-14 ? rint(x * 0x1p24) * 0x1p-24 : round_mantissa(x, 11);
         case LS_ROUND_FP8: return round_fp8(x);
         case LS_ROUND_E5M2: return fabs(x) < 0x1p-14 ? rint(x * 0x1p16) * 0x1p-16 : round_mantissa(x, 3);
-        case LS_ROUND_INT8: return rint(x);
+        case LS_ROUND_INT8:
+        case LS_ROUND_INT4: return rint(x);
     }
     return x;
 }
@@ -246,7 +247,10 @@ static void round_keys(double *x, int64_t n, int64_t groups, int64_t size, const
         return;
     }
     for (int64_t i = 0; i < all; i += per)
-        quantise(x + i, x + i, i + per < all ? per : all - i, e->keys == LS_ROUND_FP8 ? 448.0 : 127.0);
+        quantise(x + i, x + i, i + per < all ? per : all - i,
+                 e->keys == LS_ROUND_FP8    ? 448.0
+                 : e->keys == LS_ROUND_INT4 ? 7.0
+                                            : 127.0);
 }
 
 static void change_matrix(double *out, const matrix *m, ls_weight_change change) {
@@ -437,7 +441,7 @@ static void rotate(double *x, int64_t heads, int64_t size, int64_t position, boo
 
 /* Key j is not read at position t. */
 static bool is_unseen(const pass *p, int64_t j, int64_t t) {
-    if (j == t) return false;
+    if (j == t && !p->e.own_too) return false;
     return (p->e.first_keys > 0 && j >= p->e.first_keys) ||
            (p->e.lost_every > 0 && j % p->e.lost_every == p->e.lost_at);
 }
@@ -479,11 +483,11 @@ static ls_status attention(const pass *p, double *out, const double *x, const la
             }
             if (p->e.sink && most < 0.0) most = 0.0;
             if (p->e.sink) sum = exp(-most);
-            for (int64_t j = from; j <= t; j++) sum += w[j] = exp(w[j] - most);
+            for (int64_t j = from; j <= t; j++) sum += w[j] = isfinite(most) ? exp(w[j] - most) : 0.0;
             for (int64_t i = 0; i < size; i++) {
                 double total = 0.0;
                 for (int64_t j = from; j <= t; j++) total += w[j] * v[(j * groups + g) * size + i];
-                y[(t * heads + h) * size + i] = total / sum;
+                y[(t * heads + h) * size + i] = sum > 0.0 ? total / sum : 0.0; /* no key is seen */
             }
         }
     round_all(y, n * heads * size, p->e.activations);
@@ -579,8 +583,30 @@ static ls_status misplaced(const pass *p, layer *out, int64_t experts, ls_error 
             for (int64_t i = 0; i < 3 * experts; i++) out->expert[i] = from[(i + 3) % (3 * experts)];
             return LS_OK;
         }
+        case LS_WEIGHTS_EXPERTS_EXCHANGED: {
+            const int64_t a = experts > 0 ? p->e.other / experts : 0, b = experts > 0 ? p->e.other % experts : 0;
+            const matrix *from = out->expert;
+            if (experts < 2) return LS_OK;
+            LS_TRY(own_experts(p, out, 3 * experts, err));
+            memcpy(&out->expert[3 * a], &from[3 * b], 3 * sizeof *from);
+            memcpy(&out->expert[3 * b], &from[3 * a], 3 * sizeof *from);
+            return LS_OK;
+        }
         default: return LS_OK;
     }
+}
+
+static bool is_of_mixer(int tensor) { return tensor != INPUT_NORM && tensor != FFN_NORM && tensor != ROUTER; }
+
+/* Tensors of another layer, where they are of the same shape. */
+static void borrowed(const pass *p, layer *out, int32_t layer_i) {
+    const layer *other = &p->r->layers[p->e.other];
+    const bool mixer = p->e.weights != LS_WEIGHTS_FFN_OF_LAYER, ffn = p->e.weights != LS_WEIGHTS_MIXER_OF_LAYER;
+    for (int i = 0; i < TENSORS; i++)
+        if (out->of[i].rows == other->of[i].rows && out->of[i].columns == other->of[i].columns &&
+            (p->e.weights == LS_WEIGHTS_OF_LAYER || (is_of_mixer(i) ? mixer : ffn && i == ROUTER)))
+            out->of[i] = other->of[i];
+    if (ffn && p->c->is_moe[layer_i] == p->c->is_moe[p->e.other]) out->expert = other->expert;
 }
 
 static ls_status rounded(const pass *p, layer *out, int64_t experts, ls_error *err) {
@@ -610,12 +636,9 @@ static ls_status edited(const pass *p, layer *out, int32_t layer_i, ls_error *er
     *out = p->r->layers[layer_i];
     if (e->layer >= 0 && e->layer != layer_i) return LS_OK;
     if (is_rounding(e->weights)) return rounded(p, out, experts, err);
-    if (e->weights == LS_WEIGHTS_OF_LAYER) {
-        const layer *other = &p->r->layers[e->other];
-        for (int i = 0; i < TENSORS; i++)
-            if (out->of[i].rows == other->of[i].rows && out->of[i].columns == other->of[i].columns)
-                out->of[i] = other->of[i];
-        if (p->c->is_moe[layer_i] == p->c->is_moe[e->other]) out->expert = other->expert;
+    if (e->weights == LS_WEIGHTS_OF_LAYER || e->weights == LS_WEIGHTS_FFN_OF_LAYER ||
+        e->weights == LS_WEIGHTS_MIXER_OF_LAYER) {
+        borrowed(p, out, layer_i);
         return LS_OK;
     }
     return misplaced(p, out, experts, err);

@@ -24,13 +24,16 @@ typedef enum ls_weight_change {
     LS_WEIGHTS_OF_LAYER,    /* those of layer `other` */
     LS_WEIGHTS_NO_MIXER,
     LS_WEIGHTS_NO_FFN,
-    LS_WEIGHTS_NORM_ONES,     /* the input norm's */
-    LS_WEIGHTS_FFN_NORM_ONES, /* the feed-forward's norm */
-    LS_WEIGHTS_GATE_UP,       /* gate and up are exchanged */
-    LS_WEIGHTS_IN_HALVES,     /* so are the halves of in_proj */
-    LS_WEIGHTS_KEYS_VALUES,   /* so are keys and values */
-    LS_WEIGHTS_B_C,           /* so are the rows of B and C */
-    LS_WEIGHTS_EXPERTS_TURNED /* each expert is the next one */
+    LS_WEIGHTS_NORM_ONES,         /* the input norm's */
+    LS_WEIGHTS_FFN_NORM_ONES,     /* the feed-forward's norm */
+    LS_WEIGHTS_GATE_UP,           /* gate and up are exchanged */
+    LS_WEIGHTS_IN_HALVES,         /* so are the halves of in_proj */
+    LS_WEIGHTS_KEYS_VALUES,       /* so are keys and values */
+    LS_WEIGHTS_B_C,               /* so are the rows of B and C */
+    LS_WEIGHTS_EXPERTS_TURNED,    /* each expert is the next one */
+    LS_WEIGHTS_EXPERTS_EXCHANGED, /* those of the numbers other / E and other % E */
+    LS_WEIGHTS_FFN_OF_LAYER,      /* the feed-forward is that of layer `other` */
+    LS_WEIGHTS_MIXER_OF_LAYER
 } ls_weight_change;
 
 /* What is rounded, to which type. */
@@ -40,7 +43,8 @@ typedef enum ls_rounding {
     LS_ROUND_F16,
     LS_ROUND_FP8,  /* e4m3 */
     LS_ROUND_E5M2, /* e5m2 */
-    LS_ROUND_INT8  /* with a scale alone */
+    LS_ROUND_INT8, /* with a scale alone */
+    LS_ROUND_INT4  /* likewise */
 } ls_rounding;
 
 /* What is lost where a sequence is cut. A set. */
@@ -67,6 +71,7 @@ typedef struct ls_edit {
     int64_t window;                                         /* attention sees so many tokens; 0: all */
     int64_t first_keys;                                     /* attention sees no key behind so many; 0: all */
     int64_t lost_every, lost_at; /* nor keys whose position modulo `every` is `at`, but the token's own; 0: all */
+    bool own_too;                /* the two above hold for a token's own key as well */
     int64_t cut_every, cut_from,
         cut_before; /* a sequence is cut in front of the multiples of `every` in [from, before);
                                                 every 0: nowhere; before 0: to its end */
