@@ -43,6 +43,7 @@ typedef enum ls_rung {
     LS_RUNG_CACHED_CHUNK,
     LS_RUNG_CACHED_EXTENDED,
     LS_RUNG_CACHED_TWINS,
+    LS_RUNG_CACHED_TWINS_WHOLE,
     LS_RUNG_PROCESSED,
     LS_RUNG_RAW,
     LS_RUNG_PROCESSED_ONE,
@@ -125,6 +126,7 @@ typedef struct ls_foreign {
     int64_t n_findings;
     const char *rival; /* another cause that fits as well as the first, so that none is named; or NULL */
     double strength;   /* of the suspect's rounding: its floor as a share of what bf16 activations do; 0: not known */
+    bool coarser;      /* a coarser format explains a third of what requests alone are off by, or more */
     double bf16_size;  /* median abs d that bf16 weights, activations and keys would make; 0: not known */
     ls_explanation before, best[LS_EXPLANATIONS_KEPT]; /* of requests alone */
     int64_t n_best;
@@ -232,6 +234,8 @@ ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *foun
 /* Rules that both have. */
 /* What requests alone say; the best explanation of one rung, *found when it is named. */
 ls_status ls_decide_alone(ls_inquiry *q, ls_error *err);
+/* Finds "other weights or another formula" where small differences are no rounding. */
+ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err);
 ls_status ls_explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *found, ls_error *err);
 ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_batch(ls_inquiry *q, ls_error *err);

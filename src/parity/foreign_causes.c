@@ -424,8 +424,9 @@ static ls_status decide_cache(ls_inquiry *q) {
                         : off(q, LS_RUNG_CACHED_CHUNK) ? LS_RUNG_CACHED_CHUNK
                                                        : LS_RUNG_CACHED_EXTENDED,
                         0.86, "off in a second round only, or with others in between, or behind longer ones");
-    else if (off(q, LS_RUNG_CACHED_TWINS))
-        ls_foreign_find(f, "prefix cache returns old entries", LS_RUNG_CACHED_TWINS, 0.85,
+    else if (off(q, LS_RUNG_CACHED_TWINS) || off(q, LS_RUNG_CACHED_TWINS_WHOLE))
+        ls_foreign_find(f, "prefix cache returns old entries",
+                        off(q, LS_RUNG_CACHED_TWINS) ? LS_RUNG_CACHED_TWINS : LS_RUNG_CACHED_TWINS_WHOLE, 0.85,
                         "off when prompts with the same beginning run at the same time; one behind the other they are "
                         "right");
     else if (off(q, LS_RUNG_CACHED_MANY))

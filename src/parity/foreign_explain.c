@@ -115,8 +115,9 @@ ls_status ls_explain(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_er
     if (x.n_texts == 0) goto done;
     q->f->before = ls_explain_named(NULL, "nothing is changed");
     ls_explain_measure(&x, (how){PLAIN, 0.0, 0}, &q->f->before);
-    x.partly = q->f->before.median < q->f->limit && q->f->before.q90 > q->f->limit;
+    x.partly = !(n_rungs > 1 && q->f->constant) && q->f->before.median < q->f->limit && q->f->before.q90 > q->f->limit;
     ls_explain_measure_few(&x, (how){PLAIN, 0.0, 0}, x.n_few, &x.few_before);
+    ls_explain_measure_few(&x, (how){PLAIN, 0.0, 0}, 1, &x.first_before);
     if (q->reference == NULL) {
         if (q->f->before.q90 >= EXPLAIN_LEAST) ls_explain_values(&x);
         goto done;

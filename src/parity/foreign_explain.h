@@ -78,9 +78,9 @@ typedef struct explainer {
     double *rows; /* of changed models, the longest text */
     int32_t *changed;
     int64_t longest;
-    bool partly;   /* most tokens are right as they are */
-    int64_t n_few; /* texts that a change is first tried on, and what they are without it */
-    ls_explanation few_before;
+    bool partly;                             /* most tokens are right as they are */
+    int64_t n_few;                           /* texts that a change is first tried on, and what they are without it */
+    ls_explanation few_before, first_before; /* the latter of the first text alone */
     double end; /* seconds of ls_clock_seconds, after which no further change of the model is tried */
 } explainer;
 

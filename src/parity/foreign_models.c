@@ -6,6 +6,9 @@
 #include "base/clock.h"
 #include "parity/foreign_explain.h"
 
+/* Median |d| from which on another token in every prompt is looked for: less it does not do. */
+#define INSERTED_LEAST 1e-2
+
 /* ---- one change ---- */
 
 /* Once it is, what was not tried might have been the cause. */
@@ -68,14 +71,21 @@ ls_status ls_explain_changed(explainer *x, ls_edit e, int cut, reading r, int64_
     return LS_OK;
 }
 
+static const char *const coarse_weights = "weights in low precision";
+
 /* First on few texts: most explanations fail there. */
 static ls_status try_changed(explainer *x, const ls_edit *e, int cut, reading r, int64_t k, ls_explanation what,
                              ls_error *err) {
     const int64_t few = x->n_few;
     if (past(x)) return LS_OK;
+    /* One short text is enough for most: what is worse there than without the change is not it. */
+    LS_TRY(ls_explain_changed(x, *e, cut, r, k, 1, &what, err));
+    if (what.median + what.q90 > 1.05 * (x->first_before.median + x->first_before.q90)) return LS_OK;
     LS_TRY(ls_explain_changed(x, *e, cut, r, k, few, &what, err));
     if (what.median + what.q90 > 0.7 * (x->few_before.median + x->few_before.q90)) return LS_OK;
     if (few < x->n_texts) LS_TRY(ls_explain_changed(x, *e, cut, r, k, x->n_texts, &what, err));
+    if ((what.harmless || strcmp(what.cause, coarse_weights) == 0) && what.median < 0.7 * x->q->f->before.median)
+        x->q->f->coarser = true;
     ls_explain_offer(x, what);
     return LS_OK;
 }
@@ -137,6 +147,7 @@ static ls_status try_inserted(explainer *x, ls_error *err) {
     int64_t shortest = 0;
     text first;
     ls_status status = LS_OK;
+    if (x->q->f->before.median < INSERTED_LEAST) return LS_OK;
     if (x->partly || (x->q->f->n_best > 0 && x->q->f->best[0].q90 < 0.05 * x->q->f->before.q90)) return LS_OK;
     for (int64_t t = 1; t < x->n_texts; t++)
         if (x->texts[t].n < x->texts[shortest].n) shortest = t;
@@ -212,30 +223,27 @@ static ls_status try_weights(explainer *x, ls_error *err) {
                                         "int4, by row",
                                         "int4, by 32",
                                         "fp8 (e4m3) without a scale",
-                                        "fp8 (e5m2) without a scale"};
+                                        "fp8 (e5m2) without a scale",
+                                        "of three bits of mantissa"};
+    static const char *const inputs[] = {"", "bf16", "f16", "e4m3", "e5m2", "int8, by token"};
     const ls_model_config *c = x->q->config;
-    for (int w = LS_WEIGHTS_BF16; w <= LS_WEIGHTS_E5M2; w++) {
+    for (int w = LS_WEIGHTS_BF16; w <= LS_WEIGHTS_WIDE_FP8; w++) {
         const ls_weight_change to = (ls_weight_change)w;
         LS_TRY(try_edit(x, (ls_edit){.layer = -1, .weights = to},
-                        ls_explain_named("weights in low precision", "all matrices are %s", types[w]), err));
-        LS_TRY(try_edit(
-            x, (ls_edit){.layer = -1, .weights = to, .head_weights = to, .embed_weights = to},
-            ls_explain_named("weights in low precision", "all matrices, embedding and head are %s", types[w]), err));
+                        ls_explain_named(coarse_weights, "all matrices are %s", types[w]), err));
+        LS_TRY(try_edit(x, (ls_edit){.layer = -1, .weights = to, .head_weights = to, .embed_weights = to},
+                        ls_explain_named(coarse_weights, "all matrices, embedding and head are %s", types[w]), err));
         if (w <= LS_WEIGHTS_F16)
             LS_TRY(try_edit(x, (ls_edit){.layer = -1, .weights = to, .everything = true},
-                            ls_explain_named("weights in low precision", "all tensors are %s", types[w]), err));
+                            ls_explain_named(coarse_weights, "all tensors are %s", types[w]), err));
         LS_TRY(try_edit(x, (ls_edit){.layer = -1, .embed_weights = to},
-                        ls_explain_named("weights in low precision", "the embedding is %s", types[w]), err));
+                        ls_explain_named(coarse_weights, "the embedding is %s", types[w]), err));
         LS_TRY(try_edit(x, (ls_edit){.layer = -1, .head_weights = to},
                         ls_explain_named("head in low precision", "the weights of the head are %s", types[w]), err));
-        for (int in = LS_ROUND_BF16; in <= LS_ROUND_E5M2; in++)
-            LS_TRY(try_edit(x, (ls_edit){.layer = -1, .head_weights = to, .head_input = (ls_rounding)in},
-                            ls_explain_named("head in low precision", "the head is %s, its input %s", types[w],
-                                             in == LS_ROUND_BF16  ? "bf16"
-                                             : in == LS_ROUND_F16 ? "f16"
-                                             : in == LS_ROUND_FP8 ? "e4m3"
-                                                                  : "e5m2"),
-                            err));
+        for (int in = LS_ROUND_BF16; in <= LS_ROUND_INT8; in++)
+            LS_TRY(try_edit(
+                x, (ls_edit){.layer = -1, .head_weights = to, .head_input = (ls_rounding)in},
+                ls_explain_named("head in low precision", "the head is %s, its input %s", types[w], inputs[in]), err));
         for (int32_t layer = 0; layer < c->n_layers; layer++)
             LS_TRY(try_edit(
                 x, (ls_edit){.layer = layer, .weights = to},
@@ -390,16 +398,19 @@ static ls_status try_knob(explainer *x, knob k, ls_error *err) {
     ls_edit edit = {.layer = -1, .eps_outside = k == NORM_EPS_OUTSIDE};
     ls_explanation e;
     for (int round = 0; round < 4; round++) {
+        const int64_t n_texts = round == 0 ? 1 : x->n_few;
+        const ls_explanation *before = round == 0 ? &x->first_before : &x->few_before;
         const int steps = round == 0 ? STEPS : 4;
         const double ratio = pow(high / low, 1.0 / (double)steps);
         for (int i = 0; i <= steps; i++) {
             const double value = low * pow(ratio, (double)i);
             if (past(x)) return LS_OK;
             *knob_of(&edit, k) = value;
-            LS_TRY(ls_explain_changed(x, edit, 0, AS_GIVEN, 0, x->n_few, &e, err));
+            LS_TRY(ls_explain_changed(x, edit, 0, AS_GIVEN, 0, n_texts, &e, err));
             if (e.median + e.q90 < least) least = e.median + e.q90, best = value;
         }
-        if (least > 0.9 * (x->few_before.median + x->few_before.q90)) return LS_OK;
+        if (least > 0.9 * (before->median + before->q90)) return LS_OK;
+        if (round == 0) least = (double)INFINITY;
         low = best / ratio;
         high = best * ratio;
     }

@@ -43,6 +43,7 @@ static const struct {
     [LS_RUNG_CACHED_EXTENDED] = {"cached-extended",
                                  "a prompt, longer ones that begin with it, and it again, prefix cache on"},
     [LS_RUNG_CACHED_TWINS] = {"cached-twins", "prompts with the same beginning at the same time, prefix cache on"},
+    [LS_RUNG_CACHED_TWINS_WHOLE] = {"cached-twins-whole", "the same, prompts in one piece"},
     [LS_RUNG_PROCESSED] = {"processed", "processed log-probabilities, temperature 0.7"},
     [LS_RUNG_RAW] = {"raw", "raw log-probabilities, temperature 0.7"},
     [LS_RUNG_PROCESSED_ONE] = {"processed-one", "processed log-probabilities, temperature 1"},
@@ -300,7 +301,8 @@ ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err) {
         case LS_RUNG_CACHED_CROSSED: return add_crossed(q, rung, err);
         case LS_RUNG_CACHED_POINTS: return add_points(q, rung, err);
         case LS_RUNG_CACHED_EXTENDED: return add_extended(q, rung, err);
-        case LS_RUNG_CACHED_TWINS: return add_twins(q, rung, err);
+        case LS_RUNG_CACHED_TWINS:
+        case LS_RUNG_CACHED_TWINS_WHOLE: return add_twins(q, rung, err);
         case LS_RUNG_MIXED: return add_mixed(q, rung, err);
         case LS_RUNG_CACHED_RESET: return add_cached(q, LS_RUNG_CACHED_RESET, err);
         case LS_RUNG_LONG: return add_long(q, rung, err);
@@ -381,7 +383,7 @@ void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *n
         l->chunk = chunks[rung - LS_RUNG_CHUNK1];
         *needs = LEVER("chunk");
     }
-    if ((rung >= LS_RUNG_CACHED_SAME && rung <= LS_RUNG_CACHED_TWINS) || rung == LS_RUNG_CACHED_MANY ||
+    if ((rung >= LS_RUNG_CACHED_SAME && rung <= LS_RUNG_CACHED_TWINS_WHOLE) || rung == LS_RUNG_CACHED_MANY ||
         rung == LS_RUNG_CACHED_RESET) {
         l->prefix = LS_PREFIX_ON;
         l->prefix_bytes = (int64_t)1 << 28;
@@ -418,6 +420,7 @@ void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *n
             l->batch = 4;
             l->chunk = 8;
             break;
+        case LS_RUNG_CACHED_TWINS_WHOLE: l->batch = 4; break;
         case LS_RUNG_CACHED_ROUNDS:
         case LS_RUNG_CACHED_MANY: out->rounds = 2; break;
         case LS_RUNG_CACHED_BATCH:

@@ -273,11 +273,14 @@ static void change_matrix(double *out, const matrix *m, ls_weight_change change)
             return;
         case LS_WEIGHTS_E4M3: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_FP8); return;
         case LS_WEIGHTS_E5M2: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_E5M2); return;
+        case LS_WEIGHTS_WIDE_FP8:
+            for (int64_t i = 0; i < n; i++) out[i] = round_mantissa(m->at[i], 4);
+            return;
         default: memcpy(out, m->at, (size_t)n * sizeof *out); return;
     }
 }
 
-static bool is_rounding(ls_weight_change change) { return change >= LS_WEIGHTS_BF16 && change <= LS_WEIGHTS_E5M2; }
+static bool is_rounding(ls_weight_change change) { return change >= LS_WEIGHTS_BF16 && change <= LS_WEIGHTS_WIDE_FP8; }
 
 /* Rows [a, a + n) and [b, b + n) exchanged. */
 static void exchange_rows(double *out, const matrix *m, int64_t a, int64_t b, int64_t n) {
@@ -681,7 +684,10 @@ static ls_status run_head(const pass *p, double *logits, const double *h, double
     }
     for (int64_t t = 0; t < p->n; t++) rms(p, x + t * hidden, h + t * hidden, hidden, p->r->final_norm.at, false);
     round_all(x, p->n * hidden, p->e.activations);
-    round_all(x, p->n * hidden, p->e.head_input);
+    if (p->e.head_input == LS_ROUND_INT8)
+        for (int64_t t = 0; t < p->n; t++) quantise(x + t * hidden, x + t * hidden, hidden, 127.0);
+    else
+        round_all(x, p->n * hidden, p->e.head_input);
     product(logits, x, p->n, &head, NULL);
     round_all(logits, p->n * vocab, p->e.logits);
     for (int64_t i = 0; p->e.softcap > 0.0 && i < p->n * vocab; i++)

@@ -21,6 +21,7 @@ typedef enum ls_weight_change {
     LS_WEIGHTS_INT4_GROUPS, /* one scale each 32 values */
     LS_WEIGHTS_E4M3,        /* no scale */
     LS_WEIGHTS_E5M2,        /* no scale */
+    LS_WEIGHTS_WIDE_FP8,    /* e4m3 with any exponent, as with a scale that is a power of two */
     LS_WEIGHTS_OF_LAYER,    /* those of layer `other` */
     LS_WEIGHTS_NO_MIXER,
     LS_WEIGHTS_NO_FFN,
