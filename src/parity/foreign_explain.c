@@ -131,8 +131,8 @@ done:
     return status;
 }
 
-/* By what is left unexplained, and by how far the best explanation of another family is behind. One with more numbers to
- * look for that leaves no less is no rival: it holds the simpler one in itself. */
+/* By what is left unexplained, and by how far the best explanation of another family is behind. One with more numbers
+ * to look for that leaves no less is no rival: it holds the simpler one in itself. */
 double ls_explained_confidence(const ls_foreign *f) {
     const ls_explanation *best = &f->best[0];
     const double left = best->q90 / fmax(f->before.q90, 1e-12), size = best->median + best->q90;

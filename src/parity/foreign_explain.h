@@ -1,6 +1,6 @@
-/* For the files of explanations alone: what they are measured with. foreign_recipes.c has those of records, for which the
- * unchanged model's logits are enough; foreign_models.c those of changed models and changed prompts; foreign_explain.c
- * lays out the texts and weighs what is left. */
+/* For the files of explanations alone: what they are measured with. foreign_recipes.c has those of records, for which
+ * the unchanged model's logits are enough; foreign_models.c those of changed models and changed prompts;
+ * foreign_explain.c lays out the texts and weighs what is left. */
 #ifndef LS_PARITY_FOREIGN_EXPLAIN_H
 #define LS_PARITY_FOREIGN_EXPLAIN_H
 

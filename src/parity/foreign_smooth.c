@@ -1,6 +1,7 @@
 /* Whether small differences of requests alone are rounding. What rounding does is drawn anew when anything far away in
  * the context is other; what a wrong weight or formula does is nearly the same. So each of many prompts is run twice,
- * with another first token, and d of the same place is compared by rank. The reference says what rounding would show. */
+ * with another first token, and d of the same place is compared by rank. The reference says what rounding would show:
+ * bf16 throughout. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
