@@ -29,7 +29,7 @@
 #include "base/status.h"
 
 #define LS_LINE_BYTES_MAX 268435456
-#define LS_LOGPROB_MAX 1e-3f
+#define LS_LOGPROB_MAX 1e-2f
 
 /* What every line of a file must hold. */
 typedef enum ls_record_kind {

@@ -24,6 +24,7 @@ typedef enum ls_rung {
     LS_RUNG_PAIR,
     LS_RUNG_BATCH,
     LS_RUNG_UNEQUAL,
+    LS_RUNG_MIXED,
     LS_RUNG_CHUNK1,
     LS_RUNG_CHUNK2,
     LS_RUNG_CHUNK3,
@@ -35,9 +36,14 @@ typedef enum ls_rung {
     LS_RUNG_CACHED_TAIL,
     LS_RUNG_CACHED_LENGTH,
     LS_RUNG_CACHED_ORDER,
+    LS_RUNG_CACHED_CROSSED,
+    LS_RUNG_CACHED_POINTS,
     LS_RUNG_CACHED_ROUNDS,
     LS_RUNG_CACHED_BATCH,
     LS_RUNG_CACHED_CHUNK,
+    LS_RUNG_CACHED_EXTENDED,
+    LS_RUNG_CACHED_TWINS,
+    LS_RUNG_CACHED_TWINS_WHOLE,
     LS_RUNG_PROCESSED,
     LS_RUNG_RAW,
     LS_RUNG_PROCESSED_ONE,
@@ -102,7 +108,9 @@ typedef struct ls_explanation {
     const char *cause;  /* its family; NULL: nothing is changed */
     bool harmless;      /* a source of rounding, no fault */
     bool fitted;        /* with a number that was made to fit: it must leave less */
+    int n_free;         /* numbers that were looked for */
     double median, q90; /* abs d under it */
+    double mean;        /* of those up to 1 */
 } ls_explanation;
 
 enum { LS_FINDINGS_MAX = 24, LS_EXPLANATIONS_KEPT = 6 };
@@ -118,6 +126,7 @@ typedef struct ls_foreign {
     int64_t n_findings;
     const char *rival; /* another cause that fits as well as the first, so that none is named; or NULL */
     double strength;   /* of the suspect's rounding: its floor as a share of what bf16 activations do; 0: not known */
+    bool coarser;      /* a coarser format explains a third of what requests alone are off by, or more */
     double bf16_size;  /* median abs d that bf16 weights, activations and keys would make; 0: not known */
     ls_explanation before, best[LS_EXPLANATIONS_KEPT]; /* of requests alone */
     int64_t n_best;
@@ -161,6 +170,7 @@ typedef struct ls_inquiry {
     const ls_model_config *config;
     ls_reference *reference; /* NULL: none */
     uint64_t seed;
+    int64_t known_length;   /* from which on requests are off; 0: not known */
     double deadline, start; /* seconds of ls_clock_seconds; 0: none */
     ls_requests requests[LS_RUNGS];
     ls_error *err;
@@ -222,6 +232,11 @@ ls_status ls_foreign_others_matter(ls_inquiry *q, ls_rung rung, int64_t slots, d
 /* Whether a request is off for what the one in front of it has in common with it: pairs, one at a time. */
 ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *found, ls_error *err);
 /* Rules that both have. */
+/* What requests alone say; the best explanation of one rung, *found when it is named. */
+ls_status ls_decide_alone(ls_inquiry *q, ls_error *err);
+/* Finds "other weights or another formula" where small differences are no rounding. */
+ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err);
+ls_status ls_explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *found, ls_error *err);
 ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_batch(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err);

@@ -16,6 +16,8 @@ static bool off_between(const ls_inquiry *q, int from, int to) {
     return false;
 }
 
+static double portion(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0.0; }
+
 /* ---- trials that tell causes apart ---- */
 
 static ls_status add_plain(ls_inquiry *q, ls_requests *r, int64_t text, int64_t n, ls_error *err) {
@@ -94,13 +96,6 @@ static ls_status lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_req
     return LS_OK;
 }
 
-static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    uint64_t needs;
-    ls_rung_trial(q, LS_RUNG_LENGTHS, trial, &needs);
-    trial->max_tokens = 1;
-    return add_plain(q, r, 2500, value, err);
-}
-
 static ls_status lay_slot(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     const ls_rung rung = off(q, LS_RUNG_SLOT)       ? LS_RUNG_SLOT
                          : off(q, LS_RUNG_FAR_SLOT) ? LS_RUNG_FAR_SLOT
@@ -117,252 +112,6 @@ static ls_status lay_chunk(ls_inquiry *q, int64_t value, ls_trial *trial, ls_req
     trial->levers.chunk = value;
     trial->max_tokens = 3;
     for (int64_t i = 0; i < 3; i++) LS_TRY(add_plain(q, r, 2700 + i, 2 * value, err));
-    return LS_OK;
-}
-
-/* ---- families ---- */
-
-/* The best explanation of this rung, if there is a fault that explains it. */
-static ls_status explain_rung(ls_inquiry *q, ls_rung rung, const char *only, double confidence, bool *found,
-                              ls_error *err) {
-    ls_foreign *f = q->f;
-    *found = false;
-    LS_TRY(ls_explain(q, &rung, 1, err));
-    for (int64_t i = 0; i < f->n_best && !*found; i++) {
-        if (f->best[i].harmless || (only != NULL && strcmp(f->best[i].cause, only) != 0)) continue;
-        /* Not surer than what it leaves unexplained. */
-        ls_foreign_find(f, f->best[i].cause, rung,
-                        fmin(confidence, 1.02 - 0.4 * f->best[i].q90 / fmax(f->before.q90, 1e-12)),
-                        "%s: %s; with that the median |d| is %.2g in place of %.2g", ls_rung_name(rung),
-                        f->best[i].what, f->best[i].median, f->before.median);
-        *found = true;
-    }
-    f->n_best = 0;
-    return LS_OK;
-}
-
-/* How off and clean tokens of a rung are parted. */
-typedef struct parting {
-    int64_t n_off, n_tokens, first_tokens, first_tokens_off, later, later_off;
-    int64_t least_context, clean_context; /* least that is off; largest below it that is not; -1 */
-    int64_t beyond, beyond_off;           /* tokens with that context or a longer one */
-    int64_t least_prompt, prompt_beyond, prompt_beyond_off, prompt_clean; /* the same by the prompt's length */
-    int64_t first_sequence, behind, behind_off;                           /* the same by the order of requests */
-    bool behind_eos; /* every off token stands behind an end-of-sequence token, and all of these are off or few */
-    int64_t n_behind_eos;
-} parting;
-
-static bool eos_before(const ls_inquiry *q, const ls_outcome *c, int64_t i) {
-    for (int64_t t = 0; t < c->n_prompt + i; t++) {
-        const int32_t token = t < c->n_prompt ? c->prompt[t] : c->completion[t - c->n_prompt];
-        for (int32_t e = 0; e < q->config->n_eos; e++)
-            if (q->config->eos[e] == token) return true;
-    }
-    return false;
-}
-
-static void part_tokens(const ls_inquiry *q, const ls_seen *seen, parting *p) {
-    const ls_outcomes *o = &seen->outcomes;
-    memset(p, 0, sizeof *p);
-    p->least_context = p->least_prompt = p->first_sequence = INT64_MAX;
-    p->behind_eos = true;
-    for (int64_t s = 0; s < o->n; s++)
-        for (int64_t i = 0; i < o->of[s].n; i++) {
-            const ls_outcome *c = &o->of[s];
-            const bool is_off = ls_token_off(q->f, c, i), eos = eos_before(q, c, i);
-            p->n_tokens++;
-            p->n_off += is_off;
-            p->first_tokens += i == 0;
-            p->first_tokens_off += i == 0 && is_off;
-            p->later += i > 0;
-            p->later_off += i > 0 && is_off;
-            p->n_behind_eos += is_off && eos;
-            p->behind_eos = p->behind_eos && (!is_off || eos);
-            if (!is_off) continue;
-            if (c->n_prompt + i < p->least_context) p->least_context = c->n_prompt + i;
-            if (i == 0 && c->n_prompt < p->least_prompt) p->least_prompt = c->n_prompt;
-            if (s < p->first_sequence) p->first_sequence = s;
-        }
-    for (int64_t s = 0; s < o->n; s++)
-        for (int64_t i = 0; i < o->of[s].n; i++) {
-            const ls_outcome *c = &o->of[s];
-            const bool is_off = ls_token_off(q->f, c, i);
-            const int64_t context = c->n_prompt + i;
-            if (context >= p->least_context) {
-                p->beyond++;
-                p->beyond_off += is_off;
-            } else if (context > p->clean_context) {
-                p->clean_context = context;
-            }
-            if (c->n_prompt >= p->least_prompt) {
-                p->prompt_beyond++;
-                p->prompt_beyond_off += is_off;
-            } else if (c->n_prompt > p->prompt_clean) {
-                p->prompt_clean = c->n_prompt;
-            }
-            if (s >= p->first_sequence) {
-                p->behind++;
-                p->behind_off += is_off;
-            }
-        }
-}
-
-static double portion(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0.0; }
-
-/* ---- requests alone ---- */
-
-static bool near_block(int64_t length) {
-    for (int64_t b = 16; b <= 1024; b *= 2)
-        if (length == b || length == b + 1 || length == b - 1) return true;
-    return length > 16 && (length % 16 == 0 || length % 16 == 1);
-}
-
-/* Prompts that are filled up to a multiple of so many tokens: those that need no filling are right. 0: none. */
-static int64_t bucket_of(const ls_inquiry *q, const ls_seen *seen) {
-    for (int64_t b = 64; b >= 4; b /= 2) {
-        int64_t full = 0, full_off = 0, filled = 0, filled_off = 0;
-        for (int64_t s = 0; s < seen->outcomes.n; s++) {
-            const ls_outcome *c = &seen->outcomes.of[s];
-            const bool is_full = c->n_prompt % b == 0, is_off = ls_sequence_off(q->f, c);
-            full += is_full;
-            full_off += is_full && is_off;
-            filled += !is_full;
-            filled_off += !is_full && is_off;
-        }
-        if (full >= 3 && full_off == 0 && 10 * filled_off >= 9 * filled) return b;
-    }
-    return 0;
-}
-
-ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
-    ls_foreign *f = q->f;
-    const ls_seen *seen = &f->seen[LS_RUNG_LENGTHS];
-    parting p, small, large;
-    ls_moves page = LS_MOVES_UNKNOWN;
-    int64_t value = -1, bucket;
-    bool found;
-    part_tokens(q, seen, &p);
-    if (p.behind_eos && p.n_behind_eos > 0) {
-        ls_foreign_find(f, "end of sequence inside a context", LS_RUNG_LENGTHS, 0.9,
-                        "what is off stands behind an end-of-sequence token, all %" PRId64 " tokens of it", p.n_off);
-        return LS_OK;
-    }
-    /* From a request on: what does that is not its length. */
-    if (p.first_sequence > 0 && portion(p.behind_off, p.behind) > 0.6 && portion(p.beyond_off, p.beyond) < 0.8) {
-        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_LENGTHS, 0.85,
-                        "from request %" PRId64 " of a process on, requests are off, whatever their length",
-                        p.first_sequence + 1);
-        return ls_foreign_bound(q, "requests", p.first_sequence + 1, false, 1);
-    }
-    /* Decoded tokens alone. */
-    if (p.first_tokens_off == 0 && p.later_off > 0) {
-        LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "state lost between prefill and decode", 0.95, &found, err));
-        if (!found && (bucket = bucket_of(q, seen)) > 0) {
-            ls_foreign_find(f, "padding leaks into the state", LS_RUNG_LENGTHS, 0.9,
-                            "decoded tokens are right behind prompts whose length is a multiple of %" PRId64
-                            " and off behind others",
-                            bucket);
-            return LS_OK;
-        }
-        if (!found && portion(p.later_off, p.later) > 0.5)
-            ls_foreign_find(f, "other arithmetic in decode", LS_RUNG_LENGTHS, 0.85,
-                            "first tokens of completions are within rounding, %" PRId64 " of %" PRId64
-                            " decoded ones are not",
-                            p.later_off, p.later);
-        if (found || portion(p.later_off, p.later) > 0.5) return LS_OK;
-    }
-    part_tokens(q, &f->seen[LS_RUNG_PAGE4], &small);
-    part_tokens(q, &f->seen[LS_RUNG_PAGE64], &large);
-    if (small.n_off > 0 && small.least_context < p.least_context && p.least_context > 4) {
-        ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.93,
-                        "off from a context of %" PRId64 " on with pages of 16 tokens, from %" PRId64
-                        " on with pages of 4",
-                        p.least_context, small.least_context);
-        return LS_OK;
-    }
-    if (p.least_context == INT64_MAX) return LS_OK;
-    if (p.least_context > 1) {
-        /* The contexts between the last clean one and the first that is off were not all tried. */
-        if (p.least_prompt != INT64_MAX)
-            LS_TRY(ls_foreign_bisect(q, "length", p.least_context == p.least_prompt ? p.clean_context : p.prompt_clean,
-                                     p.least_prompt, lay_length, &value, err));
-        if (value < 0) {
-            value = p.least_context;
-            LS_TRY(ls_foreign_bound(q, "length", value, false, 1));
-        }
-        /* Prompts that are cut look like a window, and other than one. */
-        LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "other tokens than were sent", 0.96, &found, err));
-        if (found) return LS_OK;
-        LS_TRY(explain_rung(q, LS_RUNG_LENGTHS, "positions or scale of attention", 0.9, &found, err));
-        if (!found) LS_TRY(ls_foreign_page_moves(q, value, &page, err));
-        if (value <= 2 && !found)
-            ls_foreign_find(f, "positions or scale of attention", LS_RUNG_LENGTHS, 0.6,
-                            "a prompt of one token is right, longer ones are not");
-        else if (page == LS_MOVES)
-            ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.93,
-                            "off from a context of %" PRId64 " on, and with other pages from another one", value);
-        else if (near_block(value) && page == LS_MOVES_UNKNOWN)
-            ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.75,
-                            "off from a context of %" PRId64
-                            " on: a border of blocks of 16, but pages are not said to be obeyed",
-                            value);
-        else
-            ls_foreign_find(f, "wrong from a length on", LS_RUNG_LENGTHS,
-                            portion(p.beyond_off, p.beyond) > 0.5 ? 0.9 : 0.75,
-                            "contexts below %" PRId64 " are within rounding; %" PRId64 " of %" PRId64
-                            " tokens from there on are off",
-                            value, p.beyond_off, p.beyond);
-        return LS_OK;
-    }
-    ls_foreign_find(f, "other weights or another formula", LS_RUNG_LENGTHS, 0.7,
-                    "%" PRId64 " of %" PRId64 " tokens of requests alone are off", p.n_off, p.n_tokens);
-    return LS_OK;
-}
-
-static ls_status decide_alone(ls_inquiry *q, ls_error *err) {
-    static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG,
-                                    LS_RUNG_LENGTHS};
-    ls_foreign *f = q->f;
-    bool moves = false;
-    if (f->constant) {
-        if (f->repeat > 0.3 * f->floor && f->repeat > 5e-3) {
-            ls_foreign_find(f, "not repeatable", LS_RUNG_AGAIN, 0.9, "the same request twice differs by up to %.2g",
-                            f->repeat);
-            return LS_OK;
-        }
-        if (f->bf16_size > 0.0 && f->floor < 3.0 * f->bf16_size) {
-            f->constant = false; /* as large as bf16 makes it, and nothing says that it is more */
-            return LS_OK;
-        }
-        /* Weights, formulas, heads, keys and records that are wrong in a way that was not tried all look like this. */
-        ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, 0.75,
-                        "requests alone are off by a median of %.2g, and no explanation that was tried takes it away",
-                        f->floor);
-        return LS_OK;
-    }
-    if (f->repeat > f->limit) {
-        ls_foreign_find(f, "not repeatable", LS_RUNG_AGAIN, 0.97,
-                        "the same request twice differs by up to %.2g, the median to the trainer is %.2g", f->repeat,
-                        f->floor);
-        return LS_OK;
-    }
-    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
-        if (off(q, alone[i]) && f->seen[alone[i]].outcomes.n > 0 && !moves)
-            LS_TRY(ls_foreign_repeat(q, alone[i], &moves, err));
-    if (moves) return LS_OK;
-    if (off(q, LS_RUNG_LENGTHS)) return ls_decide_lengths(q, err);
-    for (size_t i = 0; i < 4; i++) {
-        parting p;
-        if (!off(q, alone[i])) continue;
-        part_tokens(q, &f->seen[alone[i]], &p);
-        if (p.behind_eos && p.n_behind_eos > 0)
-            ls_foreign_find(f, "end of sequence inside a context", alone[i], 0.85,
-                            "what is off stands behind an end-of-sequence token");
-        else
-            ls_foreign_find(f, "other arithmetic in decode", alone[i], p.first_tokens_off == 0 ? 0.6 : 0.3,
-                            "%s: %" PRId64 " of %" PRId64 " tokens are off", ls_rung_name(alone[i]), p.n_off,
-                            p.n_tokens);
-    }
     return LS_OK;
 }
 
@@ -492,6 +241,56 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
     return LS_OK;
 }
 
+/* Batches that are no power of two are off in one row, and the next power of two is right, whatever the others hold:
+ * rows that fill a batch up write where a request lives. *n: the smallest such batch; 0: none. */
+static ls_status find_filled(ls_inquiry *q, int64_t *n, ls_error *err) {
+    *n = 0;
+    for (int64_t rows = 3; rows <= 7 && *n == 0; rows += 2) {
+        company of_rows, of_full;
+        LS_TRY(keep_company(q, rows, false, &of_rows, err));
+        if (of_rows.off_first == of_rows.off_last || of_rows.content > q->f->limit) continue;
+        LS_TRY(keep_company(q, rows < 4 ? 4 : 8, false, &of_full, err));
+        if (!of_full.off_first && !of_full.off_last) *n = rows;
+    }
+    return LS_OK;
+}
+
+static ls_status decide_filled(ls_inquiry *q, ls_rung rung, bool *found, ls_error *err) {
+    int64_t n;
+    LS_TRY(find_filled(q, &n, err));
+    *found = n > 0;
+    if (*found) {
+        ls_foreign_find(
+            q->f, "padding leaks into the state", rung, 0.9,
+            "%" PRId64 " at once: one of them is off, whatever the others hold; the next power of two is right", n);
+        q->f->findings[0].settled = true;
+    }
+    return LS_OK;
+}
+
+/* What begins and ends together is right; requests that begin while others decode are not. */
+static ls_status decide_mixed(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    double content;
+    int64_t n_off;
+    bool found = false;
+    if (!off(q, LS_RUNG_MIXED) || off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS)) return LS_OK;
+    if (off_between(q, LS_RUNG_CHUNK1, LS_RUNG_CHUNK16)) return LS_OK; /* chunks alone are off */
+    LS_TRY(ls_foreign_others_matter(q, LS_RUNG_MIXED, 0, &content, &n_off, err));
+    if (content > f->limit)
+        ls_foreign_find(f, "another sequence's state is read", LS_RUNG_MIXED, 0.92,
+                        "off when some begin while others decode, %" PRId64 " of %" PRId64
+                        "; with other texts of the same lengths beside it a request moves by %.2g",
+                        f->seen[LS_RUNG_MIXED].n_sequences_off, f->seen[LS_RUNG_MIXED].n_sequences, content);
+    else
+        LS_TRY(decide_filled(q, LS_RUNG_MIXED, &found, err));
+    if (content <= f->limit && !found)
+        ls_foreign_find(f, "order of sums follows the batch", LS_RUNG_MIXED, 0.7,
+                        "off when some begin while others decode, and it does not matter what the others hold (%.2g)",
+                        content);
+    return LS_OK;
+}
+
 ls_status ls_decide_batch(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const bool equal = off(q, LS_RUNG_PAIR) || off(q, LS_RUNG_BATCH) || off(q, LS_RUNG_CROWD);
@@ -501,7 +300,7 @@ ls_status ls_decide_batch(ls_inquiry *q, ls_error *err) {
                                            : LS_RUNG_UNEQUAL;
     int64_t value = -1, n;
     company c;
-    if (!equal && !off(q, LS_RUNG_UNEQUAL)) return LS_OK;
+    if (!equal && !off(q, LS_RUNG_UNEQUAL)) return decide_mixed(q, err);
     if (off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS)) return LS_OK; /* not the company's doing */
     if (f->seen[rung].n_failed > 0 && f->seen[rung].outcomes.n == 0) return LS_OK;
     if (!equal) {
@@ -552,6 +351,9 @@ ls_status ls_decide_batch(ls_inquiry *q, ls_error *err) {
             ls_foreign_find(f, "another sequence's state is read", rung, 0.92,
                             "with other neighbours of the same lengths a request's records move by %.2g", c.content);
     } else {
+        bool found = false;
+        if (!c.off_first || !c.off_last) LS_TRY(decide_filled(q, rung, &found, err));
+        if (found) return LS_OK;
         /* A kernel that is chosen by the rows computes all of them: one request alone that is off is another thing. */
         ls_foreign_find(f, "order of sums follows the batch", rung, c.off_first && c.off_last ? 0.92 : 0.7,
                         "off with %" PRId64 " at once, and it does not matter what the others hold (%.2g)",
@@ -577,8 +379,9 @@ static ls_status decide_cache(ls_inquiry *q) {
     ls_foreign *f = q->f;
     const bool stranger = first_times_off(f, &f->seen[LS_RUNG_CACHED_SAME]);
     const bool same = off(q, LS_RUNG_CACHED_SAME) && !stranger, shared = off(q, LS_RUNG_CACHED_SHARED);
-    const bool others = off(q, LS_RUNG_CACHED_TAIL) || off(q, LS_RUNG_CACHED_LENGTH) || off(q, LS_RUNG_CACHED_ORDER);
-    const bool rounds = off_between(q, LS_RUNG_CACHED_ROUNDS, LS_RUNG_CACHED_CHUNK);
+    const bool others = off(q, LS_RUNG_CACHED_TAIL) || off(q, LS_RUNG_CACHED_LENGTH) || off(q, LS_RUNG_CACHED_ORDER) ||
+                        off(q, LS_RUNG_CACHED_CROSSED) || off(q, LS_RUNG_CACHED_POINTS);
+    const bool rounds = off_between(q, LS_RUNG_CACHED_ROUNDS, LS_RUNG_CACHED_EXTENDED);
     if (off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS)) return LS_OK; /* it needs no cache */
     if (off(q, LS_RUNG_CROWD) || off(q, LS_RUNG_MANY)) return LS_OK;
     if (off_between(q, LS_RUNG_CHUNK1, LS_RUNG_CHUNK16)) return LS_OK; /* a cache cuts prompts, too */
@@ -601,18 +404,31 @@ static ls_status decide_cache(ls_inquiry *q) {
                         "with the cache a prompt is off the first time it comes");
     else if (others || shared)
         ls_foreign_find(f, "prefix hit across different prompts",
-                        off(q, LS_RUNG_CACHED_TAIL)     ? LS_RUNG_CACHED_TAIL
-                        : off(q, LS_RUNG_CACHED_LENGTH) ? LS_RUNG_CACHED_LENGTH
-                        : off(q, LS_RUNG_CACHED_ORDER)  ? LS_RUNG_CACHED_ORDER
-                                                        : LS_RUNG_CACHED_SHARED,
-                        0.93, "a prompt that comes again is right; off are%s%s%s%s",
+                        off(q, LS_RUNG_CACHED_TAIL)      ? LS_RUNG_CACHED_TAIL
+                        : off(q, LS_RUNG_CACHED_LENGTH)  ? LS_RUNG_CACHED_LENGTH
+                        : off(q, LS_RUNG_CACHED_ORDER)   ? LS_RUNG_CACHED_ORDER
+                        : off(q, LS_RUNG_CACHED_CROSSED) ? LS_RUNG_CACHED_CROSSED
+                        : off(q, LS_RUNG_CACHED_POINTS)  ? LS_RUNG_CACHED_POINTS
+                                                         : LS_RUNG_CACHED_SHARED,
+                        0.93, "a prompt that comes again is right; off are%s%s%s%s%s%s",
                         off(q, LS_RUNG_CACHED_TAIL) ? " prompts with a common end" : "",
                         off(q, LS_RUNG_CACHED_LENGTH) ? ", prompts of equal length" : "",
                         off(q, LS_RUNG_CACHED_ORDER) ? ", the same tokens in another order" : "",
+                        off(q, LS_RUNG_CACHED_CROSSED) ? ", pieces of prompts put together crosswise" : "",
+                        off(q, LS_RUNG_CACHED_POINTS) ? ", prompts that differ in one token" : "",
                         shared ? ", prompts with a common beginning" : "");
     else if (rounds)
-        ls_foreign_find(f, "prefix cache returns old entries", LS_RUNG_CACHED_ROUNDS, 0.82,
-                        "off in a second round only, or with others in between");
+        ls_foreign_find(f, "prefix cache returns old entries",
+                        off(q, LS_RUNG_CACHED_ROUNDS)  ? LS_RUNG_CACHED_ROUNDS
+                        : off(q, LS_RUNG_CACHED_BATCH) ? LS_RUNG_CACHED_BATCH
+                        : off(q, LS_RUNG_CACHED_CHUNK) ? LS_RUNG_CACHED_CHUNK
+                                                       : LS_RUNG_CACHED_EXTENDED,
+                        0.86, "off in a second round only, or with others in between, or behind longer ones");
+    else if (off(q, LS_RUNG_CACHED_TWINS) || off(q, LS_RUNG_CACHED_TWINS_WHOLE))
+        ls_foreign_find(f, "prefix cache returns old entries",
+                        off(q, LS_RUNG_CACHED_TWINS) ? LS_RUNG_CACHED_TWINS : LS_RUNG_CACHED_TWINS_WHOLE, 0.85,
+                        "off when prompts with the same beginning run at the same time; one behind the other they are "
+                        "right");
     else if (off(q, LS_RUNG_CACHED_MANY))
         ls_foreign_find(f, "prefix hit across different prompts", LS_RUNG_CACHED_MANY, 0.8,
                         "off with many prompts that share pieces, cache on");
@@ -626,7 +442,7 @@ static ls_status decide_records(ls_inquiry *q, ls_error *err) {
     if (off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_FRESH)) return LS_OK;
     for (size_t i = 0; i < sizeof rungs / sizeof rungs[0]; i++) {
         if (!off(q, rungs[i]) || f->seen[rungs[i]].outcomes.n == 0) continue;
-        LS_TRY(explain_rung(q, rungs[i], NULL, 0.95, &found, err));
+        LS_TRY(ls_explain_rung(q, rungs[i], 0.95, &found, err));
         if (!found)
             ls_foreign_find(f, "temperature on one side only", rungs[i], 0.75, "%s is off, temperature 4 raw is not",
                             ls_rung_name(rungs[i]));
@@ -640,7 +456,7 @@ ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err) {
     bool found;
     if (off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_FRESH)) return LS_OK;
     if (off(q, LS_RUNG_EOS) && f->seen[LS_RUNG_EOS].n_sequences_off > 0) {
-        LS_TRY(explain_rung(q, LS_RUNG_EOS, "other tokens than were sent", 0.96, &found, err));
+        LS_TRY(ls_explain_rung(q, LS_RUNG_EOS, 0.96, &found, err));
         if (found) return LS_OK;
         ls_foreign_find(f, "end of sequence inside a context", LS_RUNG_EOS, 0.93,
                         "%" PRId64 " of %" PRId64 " prompts with an end-of-sequence token are off",
@@ -648,7 +464,7 @@ ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err) {
         return LS_OK;
     }
     if (off(q, LS_RUNG_BOS) && f->seen[LS_RUNG_BOS].n_sequences_off > 0) {
-        LS_TRY(explain_rung(q, LS_RUNG_BOS, "other tokens than were sent", 0.96, &found, err));
+        LS_TRY(ls_explain_rung(q, LS_RUNG_BOS, 0.96, &found, err));
         if (!found)
             ls_foreign_find(f, "special token inside a prompt", LS_RUNG_BOS, 0.85,
                             "prompts with a begin-of-sequence token are off");
@@ -686,7 +502,8 @@ static ls_status decide_many(ls_inquiry *q, ls_error *err) {
 
 static ls_status decide_rest(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    const bool batch = off(q, LS_RUNG_PAIR) || off(q, LS_RUNG_BATCH) || off(q, LS_RUNG_UNEQUAL);
+    const bool batch =
+        off(q, LS_RUNG_PAIR) || off(q, LS_RUNG_BATCH) || off(q, LS_RUNG_UNEQUAL) || off(q, LS_RUNG_MIXED);
     const bool stale =
         off(q, LS_RUNG_SEQUENCE) || off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_CROWD);
     if (stale || batch) return LS_OK;
@@ -737,7 +554,7 @@ ls_status ls_foreign_decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     bool moves = false;
     if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) return LS_OK; /* requests alone are explained */
-    LS_TRY(decide_alone(q, err));
+    LS_TRY(ls_decide_alone(q, err));
     if (f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED) return LS_OK;
     for (int r = LS_RUNG_SEQUENCE; r < LS_RUNGS && !moves; r++)
         if (off(q, (ls_rung)r) && f->seen[r].outcomes.n > 0) {

@@ -23,6 +23,7 @@ static const struct {
     [LS_RUNG_PAIR] = {"pair", "two at a time, of equal length"},
     [LS_RUNG_BATCH] = {"batch", "eight at a time, of equal length"},
     [LS_RUNG_UNEQUAL] = {"unequal", "four at a time, of unequal lengths"},
+    [LS_RUNG_MIXED] = {"mixed", "four at a time in chunks of 5 tokens, so that some begin while others decode"},
     [LS_RUNG_CHUNK1] = {"chunk-1", "prompts in chunks of 1 token"},
     [LS_RUNG_CHUNK2] = {"chunk-2", "prompts in chunks of 2 tokens"},
     [LS_RUNG_CHUNK3] = {"chunk-3", "prompts in chunks of 3 tokens"},
@@ -34,9 +35,15 @@ static const struct {
     [LS_RUNG_CACHED_TAIL] = {"cached-tail", "prompts with a common end and other beginnings, prefix cache on"},
     [LS_RUNG_CACHED_LENGTH] = {"cached-length", "prompts alike in length alone, prefix cache on"},
     [LS_RUNG_CACHED_ORDER] = {"cached-order", "the same tokens in another order, prefix cache on"},
+    [LS_RUNG_CACHED_CROSSED] = {"cached-crossed", "pieces of two prompts put together crosswise, prefix cache on"},
+    [LS_RUNG_CACHED_POINTS] = {"cached-points", "prompts that differ in one token, prefix cache on"},
     [LS_RUNG_CACHED_ROUNDS] = {"cached-rounds", "two rounds of ten prompts, prefix cache on"},
     [LS_RUNG_CACHED_BATCH] = {"cached-batch", "two rounds, four at a time, prefix cache on"},
     [LS_RUNG_CACHED_CHUNK] = {"cached-chunk", "two rounds in chunks of 8 tokens, prefix cache on"},
+    [LS_RUNG_CACHED_EXTENDED] = {"cached-extended",
+                                 "a prompt, longer ones that begin with it, and it again, prefix cache on"},
+    [LS_RUNG_CACHED_TWINS] = {"cached-twins", "prompts with the same beginning at the same time, prefix cache on"},
+    [LS_RUNG_CACHED_TWINS_WHOLE] = {"cached-twins-whole", "the same, prompts in one piece"},
     [LS_RUNG_PROCESSED] = {"processed", "processed log-probabilities, temperature 0.7"},
     [LS_RUNG_RAW] = {"raw", "raw log-probabilities, temperature 0.7"},
     [LS_RUNG_PROCESSED_ONE] = {"processed-one", "processed log-probabilities, temperature 1"},
@@ -150,6 +157,51 @@ static ls_status add_special(ls_inquiry *q, ls_rung rung, int32_t token, ls_erro
     return add_with(q, rung, 504, 12, token, 6, err);
 }
 
+/* Pieces of two prompts put together crosswise: a key that leaves out what stands in front of a piece takes one for
+ * another. */
+static ls_status add_crossed(ls_inquiry *q, ls_rung rung, ls_error *err) {
+    static const int from[5][2] = {{0, 1}, {2, 3}, {0, 3}, {2, 1}, {1, 0}};
+    int32_t ids[LONGEST];
+    for (int64_t piece = 16; piece <= 32; piece += 16)
+        for (int64_t p = 0; p < 5; p++) {
+            for (int64_t i = 0; i < 2 * piece; i++)
+                ids[i] = ls_plain_token(q, 670 + piece + from[p][i / piece], i % piece);
+            for (int64_t i = 0; i < 5; i++) ids[2 * piece + i] = ls_plain_token(q, 680 + piece + p, i);
+            LS_TRY(ls_requests_add(&q->requests[rung], ids, 2 * piece + 5, err));
+        }
+    return LS_OK;
+}
+
+/* One prompt, and others that differ from it in one token each. */
+static ls_status add_points(ls_inquiry *q, ls_rung rung, ls_error *err) {
+    static const int64_t places[] = {-1, 0, 3, 7, 11, 15, 16, 23, 30, 31, 37};
+    int32_t ids[LONGEST];
+    for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
+        for (int64_t i = 0; i < 40; i++) ids[i] = ls_plain_token(q, i == places[p] ? 731 : 730, i);
+        LS_TRY(ls_requests_add(&q->requests[rung], ids, 40, err));
+    }
+    return LS_OK;
+}
+
+/* A prompt, longer ones that begin with it, and it again: who writes into what the cache holds? */
+static ls_status add_extended(ls_inquiry *q, ls_rung rung, ls_error *err) {
+    static const struct {
+        int64_t text, n;
+    } of[] = {{740, 33}, {741, 34}, {742, 36}, {740, 33}, {743, 41},
+              {743, 49}, {741, 34}, {740, 35}, {744, 34}, {740, 33}};
+    for (size_t p = 0; p < sizeof of / sizeof of[0]; p++) LS_TRY(add_text(q, rung, 740, 32, of[p].text, of[p].n, err));
+    return LS_OK;
+}
+
+/* Four at a time with a common beginning, of which two are equal. */
+static ls_status add_twins(ls_inquiry *q, ls_rung rung, ls_error *err) {
+    for (int64_t p = 0; p < 12; p++) {
+        const int64_t front = 750 + 10 * (p / 4), own = front + (p % 4 < 2 ? 1 : p % 4);
+        LS_TRY(add_text(q, rung, front, p < 4 ? 36 : p < 8 ? 33 : 17, own, 41 - p % 4 / 2 * 3, err));
+    }
+    return LS_OK;
+}
+
 /* Prompts for a prefix cache: short ones and ones of several blocks of 16. */
 static ls_status add_cached(ls_inquiry *q, ls_rung rung, ls_error *err) {
     static const int64_t lengths[2] = {12, 41}, shared[2] = {6, 20};
@@ -177,6 +229,13 @@ static ls_status add_cached(ls_inquiry *q, ls_rung rung, ls_error *err) {
                 default: LS_TRY(add_plain(q, rung, own, n, err)); break;
             }
         }
+    return LS_OK;
+}
+
+/* Lengths so unlike that in chunks no two begin to decode at the same time, nor end. */
+static ls_status add_mixed(ls_inquiry *q, ls_rung rung, ls_error *err) {
+    static const int64_t lengths[12] = {3, 23, 9, 17, 5, 31, 2, 13, 7, 27, 4, 11};
+    for (int64_t p = 0; p < 12; p++) LS_TRY(add_plain(q, rung, 280 + p, lengths[p], err));
     return LS_OK;
 }
 
@@ -239,6 +298,12 @@ ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err) {
         case LS_RUNG_CACHED_ROUNDS:
         case LS_RUNG_CACHED_BATCH:
         case LS_RUNG_CACHED_CHUNK: return add_cached(q, rung, err);
+        case LS_RUNG_CACHED_CROSSED: return add_crossed(q, rung, err);
+        case LS_RUNG_CACHED_POINTS: return add_points(q, rung, err);
+        case LS_RUNG_CACHED_EXTENDED: return add_extended(q, rung, err);
+        case LS_RUNG_CACHED_TWINS:
+        case LS_RUNG_CACHED_TWINS_WHOLE: return add_twins(q, rung, err);
+        case LS_RUNG_MIXED: return add_mixed(q, rung, err);
         case LS_RUNG_CACHED_RESET: return add_cached(q, LS_RUNG_CACHED_RESET, err);
         case LS_RUNG_LONG: return add_long(q, rung, err);
         case LS_RUNG_TEXT: return add_texts(q, rung, err);
@@ -295,6 +360,7 @@ const char *ls_rung_refused(const ls_inquiry *q, ls_rung rung) {
         return rung == LS_RUNG_TEXT ? "it takes no text" : "it does not let a client do this";
     switch (rung) {
         case LS_RUNG_FRESH:
+        case LS_RUNG_MIXED:
         case LS_RUNG_CACHED_CHUNK:
         case LS_RUNG_FAR_SLOT:
         case LS_RUNG_FARTHER_SLOT: return "a server's client has no such lever";
@@ -317,7 +383,7 @@ void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *n
         l->chunk = chunks[rung - LS_RUNG_CHUNK1];
         *needs = LEVER("chunk");
     }
-    if ((rung >= LS_RUNG_CACHED_SAME && rung <= LS_RUNG_CACHED_CHUNK) || rung == LS_RUNG_CACHED_MANY ||
+    if ((rung >= LS_RUNG_CACHED_SAME && rung <= LS_RUNG_CACHED_TWINS_WHOLE) || rung == LS_RUNG_CACHED_MANY ||
         rung == LS_RUNG_CACHED_RESET) {
         l->prefix = LS_PREFIX_ON;
         l->prefix_bytes = (int64_t)1 << 28;
@@ -344,6 +410,17 @@ void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *n
             l->batch = 4;
             *needs = LEVER("batch");
             break;
+        case LS_RUNG_MIXED:
+            l->batch = 4;
+            l->chunk = 5;
+            out->max_tokens = 8;
+            *needs = LEVER("batch");
+            break;
+        case LS_RUNG_CACHED_TWINS:
+            l->batch = 4;
+            l->chunk = 8;
+            break;
+        case LS_RUNG_CACHED_TWINS_WHOLE: l->batch = 4; break;
         case LS_RUNG_CACHED_ROUNDS:
         case LS_RUNG_CACHED_MANY: out->rounds = 2; break;
         case LS_RUNG_CACHED_BATCH:

@@ -83,7 +83,7 @@ static void control_trial(const ls_inquiry *q, ls_rung rung, const ls_requests *
     ls_rung_trial(q, rung, out, &needs);
     out->sampling = plain.sampling;
     out->outside = 0;
-    if (rung <= LS_RUNG_UNEQUAL || rung == LS_RUNG_CROWD || rung == LS_RUNG_MANY || rung == LS_RUNG_STAGGERED ||
+    if (rung <= LS_RUNG_MIXED || rung == LS_RUNG_CROWD || rung == LS_RUNG_MANY || rung == LS_RUNG_STAGGERED ||
         rung == LS_RUNG_LOAD) {
         l->batch = 1;
         l->slots = plain.levers.slots > r->n ? plain.levers.slots : r->n;

@@ -216,7 +216,8 @@ double ls_rounded(double x, ls_rounding to) {
         case LS_ROUND_F16: return fabs(x) < 0x1p-14 ? rint(x * 0x1p24) * 0x1p-24 : round_mantissa(x, 11);
         case LS_ROUND_FP8: return round_fp8(x);
         case LS_ROUND_E5M2: return fabs(x) < 0x1p-14 ? rint(x * 0x1p16) * 0x1p-16 : round_mantissa(x, 3);
-        case LS_ROUND_INT8: return rint(x);
+        case LS_ROUND_INT8:
+        case LS_ROUND_INT4: return rint(x);
     }
     return x;
 }
@@ -246,7 +247,10 @@ static void round_keys(double *x, int64_t n, int64_t groups, int64_t size, const
         return;
     }
     for (int64_t i = 0; i < all; i += per)
-        quantise(x + i, x + i, i + per < all ? per : all - i, e->keys == LS_ROUND_FP8 ? 448.0 : 127.0);
+        quantise(x + i, x + i, i + per < all ? per : all - i,
+                 e->keys == LS_ROUND_FP8    ? 448.0
+                 : e->keys == LS_ROUND_INT4 ? 7.0
+                                            : 127.0);
 }
 
 static void change_matrix(double *out, const matrix *m, ls_weight_change change) {
@@ -264,8 +268,26 @@ static void change_matrix(double *out, const matrix *m, ls_weight_change change)
                 quantise(out + i * m->columns, m->at + i * m->columns, m->columns, top);
             return;
         }
+        case LS_WEIGHTS_INT4_GROUPS:
+            for (int64_t i = 0; i < n; i += 32) quantise(out + i, m->at + i, i + 32 < n ? 32 : n - i, 7.0);
+            return;
+        case LS_WEIGHTS_E4M3: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_FP8); return;
+        case LS_WEIGHTS_E5M2: memcpy(out, m->at, (size_t)n * sizeof *out), round_all(out, n, LS_ROUND_E5M2); return;
+        case LS_WEIGHTS_WIDE_FP8:
+            for (int64_t i = 0; i < n; i++) out[i] = round_mantissa(m->at[i], 4);
+            return;
         default: memcpy(out, m->at, (size_t)n * sizeof *out); return;
     }
+}
+
+static bool is_rounding(ls_weight_change change) { return change >= LS_WEIGHTS_BF16 && change <= LS_WEIGHTS_WIDE_FP8; }
+
+/* Rows [a, a + n) and [b, b + n) exchanged. */
+static void exchange_rows(double *out, const matrix *m, int64_t a, int64_t b, int64_t n) {
+    const size_t bytes = (size_t)(n * m->columns) * sizeof *out;
+    memcpy(out, m->at, (size_t)(m->rows * m->columns) * sizeof *out);
+    memcpy(out + a * m->columns, m->at + b * m->columns, bytes);
+    memcpy(out + b * m->columns, m->at + a * m->columns, bytes);
 }
 
 /* ---- the forward ---- */
@@ -323,7 +345,7 @@ static void rms(const pass *p, double *y, const double *x, int64_t n, const doub
     const double eps = p->e.norm_eps > 0.0 ? p->e.norm_eps : (double)p->c->rms_eps;
     double sum = 0.0, factor;
     for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
-    factor = 1.0 / sqrt(sum / (double)n + eps);
+    factor = p->e.eps_outside ? 1.0 / (sqrt(sum / (double)n) + eps) : 1.0 / sqrt(sum / (double)n + eps);
     for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor * (ones ? 1.0 : w[i]);
 }
 
@@ -349,7 +371,9 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
     const ls_model_config *c = p->c;
     const int64_t n = p->n, d = c->d_inner, states = c->d_state, rank = c->dt_rank, narrow = rank + 2 * states;
     const int64_t mark = p->s->n;
-    double *uz, *u, *xp, *dt, *h, *y, *kept;
+    const double bias_factor = p->e.no_dt_bias ? 0.0 : p->e.dt_bias_twice ? 2.0 : 1.0;
+    const double skip = p->e.no_d ? 0.0 : p->e.skip_scale > 0.0 ? p->e.skip_scale : 1.0;
+    double *uz, *u, *xp, *dt, *h, *y, *kept, *a;
     LS_TRY(room(p->s, &uz, n, 2 * d, p->err));
     LS_TRY(room(p->s, &u, n, d, p->err));
     LS_TRY(room(p->s, &xp, n, narrow, p->err));
@@ -357,16 +381,18 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
     LS_TRY(room(p->s, &dt, n, d, p->err));
     LS_TRY(room(p->s, &h, d, states, p->err));
     LS_TRY(room(p->s, &y, n, d, p->err));
+    LS_TRY(room(p->s, &a, d, states, p->err));
+    for (int64_t i = 0; i < d * states; i++) a[i] = exp(l->of[A_LOG].at[i]);
     product(uz, x, n, &l->of[IN_PROJ], &l->of[IN_BIAS]);
     for (int64_t t = 0; t < n; t++) {
         const int64_t from = memory_from(p, t, LS_LOSE_WINDOW);
         for (int64_t i = 0; i < d; i++) {
-            double sum = l->of[CONV_BIAS].at != NULL ? l->of[CONV_BIAS].at[i] : 0.0;
+            double sum = l->of[CONV_BIAS].at != NULL && !p->e.no_conv_bias ? l->of[CONV_BIAS].at[i] : 0.0;
             for (int64_t j = 0; j < c->d_conv; j++) {
-                const int64_t at = t - (c->d_conv - 1) + j;
-                if (at >= from) sum += uz[at * 2 * d + i] * l->of[CONV].at[i * c->d_conv + j];
+                const int64_t at = t - (c->d_conv - 1) + j, tap = p->e.turned_taps ? c->d_conv - 1 - j : j;
+                if (at >= from) sum += uz[at * 2 * d + i] * l->of[CONV].at[i * c->d_conv + tap];
             }
-            u[t * d + i] = silu(sum);
+            u[t * d + i] = p->e.no_conv_silu ? sum : silu(sum);
         }
     }
     round_all(u, n * d, p->e.activations);
@@ -380,7 +406,8 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
         }
         memcpy(kept + t * rank, row, (size_t)rank * sizeof *row);
     }
-    product(dt, kept, n, &l->of[DT_PROJ], &l->of[DT_BIAS]);
+    product(dt, kept, n, &l->of[DT_PROJ], NULL);
+    for (int64_t i = 0; l->of[DT_BIAS].at != NULL && i < n * d; i++) dt[i] += bias_factor * l->of[DT_BIAS].at[i % d];
     for (int64_t i = 0; i < d * states; i++) h[i] = 0.0;
     for (int64_t t = 0; t < n; t++) {
         const double *b = xp + t * narrow + rank, *cc = b + states;
@@ -388,10 +415,10 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
             for (int64_t i = 0; i < d * states; i++) h[i] = 0.0;
         for (int64_t i = 0; i < d; i++) {
             const double step = softplus(dt[t * d + i]), in = step * u[t * d + i], z = uz[t * 2 * d + d + i];
-            double sum = p->e.no_d ? 0.0 : l->of[SKIP].at[i] * u[t * d + i];
+            double sum = skip * l->of[SKIP].at[i] * u[t * d + i];
             for (int64_t s = 0; s < states; s++) {
                 double *state = &h[i * states + s];
-                *state = exp(-step * exp(l->of[A_LOG].at[i * states + s])) * *state + in * b[s];
+                *state = exp(-step * a[i * states + s]) * *state + in * b[s];
                 sum += *state * cc[s];
             }
             y[t * d + i] = sum * silu(z);
@@ -413,6 +440,13 @@ static void rotate(double *x, int64_t heads, int64_t size, int64_t position, boo
             *a = left * cos(angle) - right * sin(angle);
             *b = right * cos(angle) + left * sin(angle);
         }
+}
+
+/* Key j is not read at position t. */
+static bool is_unseen(const pass *p, int64_t j, int64_t t) {
+    if (j == t && !p->e.own_too) return false;
+    return (p->e.first_keys > 0 && j >= p->e.first_keys) ||
+           (p->e.lost_every > 0 && j % p->e.lost_every == p->e.lost_at);
 }
 
 static ls_status attention(const pass *p, double *out, const double *x, const layer *l) {
@@ -437,7 +471,7 @@ static ls_status attention(const pass *p, double *out, const double *x, const la
     round_keys(v, n, groups, size, &p->e);
     for (int64_t t = 0; t < n; t++)
         for (int64_t h = 0; h < heads; h++) {
-            const int64_t g = h / (heads / groups);
+            const int64_t g = p->e.heads_interleaved ? h % groups : h / (heads / groups);
             int64_t from = memory_from(p, t, LS_LOSE_KEYS);
             double most = -(double)INFINITY, sum = 0.0;
             if (p->e.window > 0 && t + 1 - p->e.window > from) from = t + 1 - p->e.window;
@@ -446,13 +480,17 @@ static ls_status attention(const pass *p, double *out, const double *x, const la
                 for (int64_t i = 0; i < size; i++)
                     dot += q[(t * heads + h) * size + i] * k[(j * groups + g) * size + i];
                 w[j] = dot * scale;
+                if (p->e.attention_cap > 0.0) w[j] = p->e.attention_cap * tanh(w[j] / p->e.attention_cap);
+                if (is_unseen(p, j, t)) w[j] = -(double)INFINITY;
                 most = w[j] > most ? w[j] : most;
             }
-            for (int64_t j = from; j <= t; j++) sum += w[j] = exp(w[j] - most);
+            if (p->e.sink && most < 0.0) most = 0.0;
+            if (p->e.sink) sum = exp(-most);
+            for (int64_t j = from; j <= t; j++) sum += w[j] = isfinite(most) ? exp(w[j] - most) : 0.0;
             for (int64_t i = 0; i < size; i++) {
                 double total = 0.0;
                 for (int64_t j = from; j <= t; j++) total += w[j] * v[(j * groups + g) * size + i];
-                y[(t * heads + h) * size + i] = total / sum;
+                y[(t * heads + h) * size + i] = sum > 0.0 ? total / sum : 0.0; /* no key is seen */
             }
         }
     round_all(y, n * heads * size, p->e.activations);
@@ -488,7 +526,7 @@ static ls_status mixture(const pass *p, double *out, const double *x, const laye
         product(score, x + t * hidden, 1, &l->of[ROUTER], NULL);
         for (int64_t e = 0; e < experts; e++) most = score[e] > most ? score[e] : most;
         for (int64_t e = 0; e < experts; e++) sum += score[e] = exp(score[e] - most), share[e] = 0.0;
-        for (int64_t k = 0; k < p->c->top_k; k++) {
+        for (int64_t k = 0; k < p->c->top_k + p->e.experts_more && k < experts; k++) {
             int64_t best = 0;
             for (int64_t e = 1; e < experts; e++)
                 if (score[e] > score[best]) best = e;
@@ -505,48 +543,115 @@ static ls_status mixture(const pass *p, double *out, const double *x, const laye
     return LS_OK;
 }
 
-/* The layer as the edit has it: `own` holds what is not the model's. */
+/* A copy of the layer's list of experts, which may be changed. */
+static ls_status own_experts(const pass *p, layer *l, int64_t n, ls_error *err) {
+    double *list;
+    matrix *copy;
+    LS_TRY(room(p->s, &list, n, (int64_t)(sizeof *copy / sizeof *list) + 1, err));
+    copy = (matrix *)(void *)list;
+    memcpy(copy, l->expert, (size_t)n * sizeof *copy);
+    l->expert = copy;
+    return LS_OK;
+}
+
+static ls_status own_exchanged(const pass *p, matrix *m, int64_t a, int64_t b, int64_t n, ls_error *err) {
+    const matrix from = *m;
+    if (from.at == NULL) return LS_OK;
+    LS_TRY(room(p->s, &m->at, m->rows, m->columns, err));
+    exchange_rows(m->at, &from, a, b, n);
+    return LS_OK;
+}
+
+/* Tensors that stand at each other's place. */
+static ls_status misplaced(const pass *p, layer *out, int64_t experts, ls_error *err) {
+    const ls_model_config *c = p->c;
+    const matrix keys = out->of[WK];
+    switch (p->e.weights) {
+        case LS_WEIGHTS_IN_HALVES: return own_exchanged(p, &out->of[IN_PROJ], 0, c->d_inner, c->d_inner, err);
+        case LS_WEIGHTS_B_C:
+            return own_exchanged(p, &out->of[X_PROJ], c->dt_rank, c->dt_rank + c->d_state, c->d_state, err);
+        case LS_WEIGHTS_KEYS_VALUES: out->of[WK] = out->of[WV], out->of[WV] = keys; return LS_OK;
+        case LS_WEIGHTS_GATE_UP:
+            if (experts > 0) LS_TRY(own_experts(p, out, 3 * experts, err));
+            for (int64_t i = 0; i < experts; i++) {
+                const matrix gate = out->expert[3 * i];
+                out->expert[3 * i] = out->expert[3 * i + 1];
+                out->expert[3 * i + 1] = gate;
+            }
+            return LS_OK;
+        case LS_WEIGHTS_EXPERTS_TURNED: {
+            const matrix *from = out->expert;
+            if (experts < 2) return LS_OK;
+            LS_TRY(own_experts(p, out, 3 * experts, err));
+            for (int64_t i = 0; i < 3 * experts; i++) out->expert[i] = from[(i + 3) % (3 * experts)];
+            return LS_OK;
+        }
+        case LS_WEIGHTS_EXPERTS_EXCHANGED: {
+            const int64_t a = experts > 0 ? p->e.other / experts : 0, b = experts > 0 ? p->e.other % experts : 0;
+            const matrix *from = out->expert;
+            if (experts < 2) return LS_OK;
+            LS_TRY(own_experts(p, out, 3 * experts, err));
+            memcpy(&out->expert[3 * a], &from[3 * b], 3 * sizeof *from);
+            memcpy(&out->expert[3 * b], &from[3 * a], 3 * sizeof *from);
+            return LS_OK;
+        }
+        default: return LS_OK;
+    }
+}
+
+static bool is_of_mixer(int tensor) { return tensor != INPUT_NORM && tensor != FFN_NORM && tensor != ROUTER; }
+
+/* Tensors of another layer, where they are of the same shape. */
+static void borrowed(const pass *p, layer *out, int32_t layer_i) {
+    const layer *other = &p->r->layers[p->e.other];
+    const bool mixer = p->e.weights != LS_WEIGHTS_FFN_OF_LAYER, ffn = p->e.weights != LS_WEIGHTS_MIXER_OF_LAYER;
+    for (int i = 0; i < TENSORS; i++)
+        if (out->of[i].rows == other->of[i].rows && out->of[i].columns == other->of[i].columns &&
+            (p->e.weights == LS_WEIGHTS_OF_LAYER || (is_of_mixer(i) ? mixer : ffn && i == ROUTER)))
+            out->of[i] = other->of[i];
+    if (ffn && p->c->is_moe[layer_i] == p->c->is_moe[p->e.other]) out->expert = other->expert;
+}
+
+static ls_status rounded(const pass *p, layer *out, int64_t experts, ls_error *err) {
+    for (int i = 0; i < TENSORS; i++) {
+        matrix *m = &out->of[i];
+        const bool of_product =
+            i == IN_PROJ || i == X_PROJ || i == DT_PROJ || i == OUT_PROJ || (i >= WQ && i <= ROUTER);
+        const matrix source = *m;
+        if ((!of_product && !p->e.everything) || source.at == NULL) continue;
+        LS_TRY(room(p->s, &m->at, m->rows, m->columns, err));
+        change_matrix(m->at, &source, p->e.weights);
+    }
+    if (experts == 0) return LS_OK;
+    LS_TRY(own_experts(p, out, 3 * experts, err));
+    for (int64_t i = 0; i < 3 * experts; i++) {
+        const matrix source = out->expert[i];
+        LS_TRY(room(p->s, &out->expert[i].at, source.rows, source.columns, err));
+        change_matrix(out->expert[i].at, &source, p->e.weights);
+    }
+    return LS_OK;
+}
+
+/* The layer as the edit has it. */
 static ls_status edited(const pass *p, layer *out, int32_t layer_i, ls_error *err) {
     const ls_edit *e = &p->e;
     const int64_t experts = p->c->ffn == 0 ? 0 : p->c->is_moe[layer_i] ? p->c->n_experts : 1;
     *out = p->r->layers[layer_i];
-    if (e->weights < LS_WEIGHTS_BF16 || e->weights > LS_WEIGHTS_OF_LAYER) return LS_OK;
     if (e->layer >= 0 && e->layer != layer_i) return LS_OK;
-    if (e->weights == LS_WEIGHTS_OF_LAYER) {
-        const layer *other = &p->r->layers[e->other];
-        for (int i = 0; i < TENSORS; i++)
-            if (out->of[i].rows == other->of[i].rows && out->of[i].columns == other->of[i].columns)
-                out->of[i] = other->of[i];
-        if (p->c->is_moe[layer_i] == p->c->is_moe[e->other]) out->expert = other->expert;
+    if (is_rounding(e->weights)) return rounded(p, out, experts, err);
+    if (e->weights == LS_WEIGHTS_OF_LAYER || e->weights == LS_WEIGHTS_FFN_OF_LAYER ||
+        e->weights == LS_WEIGHTS_MIXER_OF_LAYER) {
+        borrowed(p, out, layer_i);
         return LS_OK;
     }
-    for (int i = 0; i < TENSORS; i++) {
-        matrix *m = &out->of[i];
-        const bool dense_one = i == IN_PROJ || i == X_PROJ || i == DT_PROJ || i == OUT_PROJ || (i >= WQ && i <= ROUTER);
-        const double *from = m->at;
-        matrix source = *m;
-        if (!dense_one || from == NULL) continue;
-        LS_TRY(room(p->s, &m->at, m->rows, m->columns, err));
-        change_matrix(m->at, &source, e->weights);
-    }
-    if (experts > 0) {
-        double *list;
-        matrix *copy;
-        LS_TRY(room(p->s, &list, 3 * experts, (int64_t)(sizeof *copy / sizeof *list) + 1, err));
-        copy = (matrix *)(void *)list;
-        memcpy(copy, out->expert, (size_t)(3 * experts) * sizeof *copy);
-        for (int64_t i = 0; i < 3 * experts; i++) {
-            LS_TRY(room(p->s, &copy[i].at, copy[i].rows, copy[i].columns, err));
-            change_matrix(copy[i].at, &out->expert[i], e->weights);
-        }
-        out->expert = copy;
-    }
-    return LS_OK;
+    return misplaced(p, out, experts, err);
 }
 
 static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32_t layer_i) {
     const int64_t n = p->n, hidden = p->c->hidden, mark = p->s->n;
     const bool here = p->e.layer < 0 || p->e.layer == layer_i;
+    const double mixer = here && p->e.mixer_scale > 0.0 ? p->e.mixer_scale : 1.0;
+    const double ffn = here && p->e.ffn_scale > 0.0 ? p->e.ffn_scale : 1.0;
     layer l;
     LS_TRY(edited(p, &l, layer_i, p->err));
     for (int64_t t = 0; t < n; t++)
@@ -555,14 +660,14 @@ static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32
     round_all(x, n * hidden, p->e.activations);
     if (!(here && p->e.weights == LS_WEIGHTS_NO_MIXER)) {
         LS_TRY(p->c->is_attention[layer_i] ? attention(p, y, x, &l) : mamba(p, y, x, &l));
-        for (int64_t i = 0; i < n * hidden; i++) h[i] += y[i];
+        for (int64_t i = 0; i < n * hidden; i++) h[i] += mixer * y[i];
     }
     if (p->c->ffn > 0 && !(here && p->e.weights == LS_WEIGHTS_NO_FFN)) {
         for (int64_t t = 0; t < n; t++)
             rms(p, x + t * hidden, h + t * hidden, hidden, l.of[FFN_NORM].at,
                 here && p->e.weights == LS_WEIGHTS_FFN_NORM_ONES);
         round_all(x, n * hidden, p->e.activations);
-        LS_TRY(p->c->is_moe[layer_i] ? mixture(p, h, x, &l) : dense(p, h, x, n, l.expert, 1.0));
+        LS_TRY(p->c->is_moe[layer_i] ? mixture(p, h, x, &l) : dense(p, h, x, n, l.expert, ffn));
     }
     release(p->s, mark);
     return LS_OK;
@@ -570,14 +675,19 @@ static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32
 
 static ls_status run_head(const pass *p, double *logits, const double *h, double *x) {
     const int64_t hidden = p->c->hidden, vocab = p->c->vocab;
+    const ls_weight_change change =
+        p->e.everything && is_rounding(p->e.weights) && p->e.layer < 0 ? p->e.weights : p->e.head_weights;
     matrix head = p->r->head;
-    if (p->e.head_weights != LS_WEIGHTS_SAME) {
+    if (change != LS_WEIGHTS_SAME) {
         LS_TRY(room(p->s, &head.at, head.rows, head.columns, p->err));
-        change_matrix(head.at, &p->r->head, p->e.head_weights);
+        change_matrix(head.at, &p->r->head, change);
     }
     for (int64_t t = 0; t < p->n; t++) rms(p, x + t * hidden, h + t * hidden, hidden, p->r->final_norm.at, false);
     round_all(x, p->n * hidden, p->e.activations);
-    round_all(x, p->n * hidden, p->e.head_input);
+    if (p->e.head_input == LS_ROUND_INT8)
+        for (int64_t t = 0; t < p->n; t++) quantise(x + t * hidden, x + t * hidden, hidden, 127.0);
+    else
+        round_all(x, p->n * hidden, p->e.head_input);
     product(logits, x, p->n, &head, NULL);
     round_all(logits, p->n * vocab, p->e.logits);
     for (int64_t i = 0; p->e.softcap > 0.0 && i < p->n * vocab; i++)
@@ -591,6 +701,8 @@ ls_status ls_reference_logits(ls_reference *r, const ls_edit *edit, const int32_
     const int64_t hidden = r->config.hidden;
     scratch s = {0};
     const pass p = {r, &r->config, edit != NULL ? *edit : none, tokens, n, &s, err};
+    const bool everything = p.e.everything && is_rounding(p.e.weights) && p.e.layer < 0;
+    const ls_weight_change embed_change = everything ? p.e.weights : p.e.embed_weights;
     double *h, *x, *y;
     ls_status status;
     for (int64_t t = 0; t < n; t++)
@@ -600,8 +712,11 @@ ls_status ls_reference_logits(ls_reference *r, const ls_edit *edit, const int32_
     LS_TRY_DONE(room(&s, &h, n, hidden, err));
     LS_TRY_DONE(room(&s, &x, n, hidden, err));
     LS_TRY_DONE(room(&s, &y, n, hidden, err));
-    for (int64_t i = 0; i < n * hidden; i++)
-        h[i] = r->embed.at[tokens[i / hidden] * hidden + i % hidden] * (p.e.embed_scale > 0.0 ? p.e.embed_scale : 1.0);
+    for (int64_t t = 0; t < n; t++) {
+        const matrix row = {r->embed.at + tokens[t] * hidden, 1, hidden};
+        change_matrix(h + t * hidden, &row, embed_change);
+    }
+    for (int64_t i = 0; p.e.embed_scale > 0.0 && i < n * hidden; i++) h[i] *= p.e.embed_scale;
     for (int32_t i = 0; i < r->config.n_layers; i++) LS_TRY_DONE(run_layer(&p, h, x, y, i));
     LS_TRY_DONE(run_head(&p, logits, h, x));
 done:

@@ -18,11 +18,23 @@ typedef enum ls_weight_change {
     LS_WEIGHTS_INT8,        /* one scale a row */
     LS_WEIGHTS_INT8_TENSOR, /* one scale a matrix */
     LS_WEIGHTS_INT4,        /* one scale a row */
+    LS_WEIGHTS_INT4_GROUPS, /* one scale each 32 values */
+    LS_WEIGHTS_E4M3,        /* no scale */
+    LS_WEIGHTS_E5M2,        /* no scale */
+    LS_WEIGHTS_WIDE_FP8,    /* e4m3 with any exponent, as with a scale that is a power of two */
     LS_WEIGHTS_OF_LAYER,    /* those of layer `other` */
     LS_WEIGHTS_NO_MIXER,
     LS_WEIGHTS_NO_FFN,
-    LS_WEIGHTS_NORM_ONES,    /* the input norm's */
-    LS_WEIGHTS_FFN_NORM_ONES /* the feed-forward's norm */
+    LS_WEIGHTS_NORM_ONES,         /* the input norm's */
+    LS_WEIGHTS_FFN_NORM_ONES,     /* the feed-forward's norm */
+    LS_WEIGHTS_GATE_UP,           /* gate and up are exchanged */
+    LS_WEIGHTS_IN_HALVES,         /* so are the halves of in_proj */
+    LS_WEIGHTS_KEYS_VALUES,       /* so are keys and values */
+    LS_WEIGHTS_B_C,               /* so are the rows of B and C */
+    LS_WEIGHTS_EXPERTS_TURNED,    /* each expert is the next one */
+    LS_WEIGHTS_EXPERTS_EXCHANGED, /* those of the numbers other / E and other % E */
+    LS_WEIGHTS_FFN_OF_LAYER,      /* the feed-forward is that of layer `other` */
+    LS_WEIGHTS_MIXER_OF_LAYER
 } ls_weight_change;
 
 /* What is rounded, to which type. */
@@ -32,7 +44,8 @@ typedef enum ls_rounding {
     LS_ROUND_F16,
     LS_ROUND_FP8,  /* e4m3 */
     LS_ROUND_E5M2, /* e5m2 */
-    LS_ROUND_INT8  /* with a scale alone */
+    LS_ROUND_INT8, /* with a scale alone */
+    LS_ROUND_INT4  /* likewise */
 } ls_rounding;
 
 /* What is lost where a sequence is cut. A set. */
@@ -42,14 +55,24 @@ enum { LS_LOSE_WINDOW = 1, LS_LOSE_STATE = 2, LS_LOSE_KEYS = 4 };
 typedef struct ls_edit {
     ls_weight_change weights;
     int32_t layer, other; /* layer -1: all */
-    ls_weight_change head_weights;
+    bool everything;      /* `weights` is of what enters no matrix product as well: norms, biases, embedding, .. */
+    ls_weight_change head_weights, embed_weights;
     ls_rounding activations; /* of what enters a matrix product */
     ls_rounding head_input, logits, logprobs, keys;
     int32_t keys_per;      /* what has a scale of its own: 0 nothing, 1 a token's head, 2 a token, 3 each 32 values */
     bool rope, rope_pairs; /* on queries and keys, halves or neighbours */
     bool no_inner_norms, router_renormalised, no_d, gelu;
+    bool no_conv_silu, no_conv_bias, no_dt_bias, dt_bias_twice, turned_taps, eps_outside;
+    bool heads_interleaved;                                 /* head h reads the keys h modulo their number */
+    bool sink;                                              /* attention may go to a key of logit 0 and value 0 */
+    int32_t experts_more;                                   /* top-k plus so many */
     double attention_scale, norm_eps, softcap, embed_scale; /* 0: as it is; scale multiplies 1/sqrt(P) */
+    double attention_cap;                                   /* of the logits of attention; 0: none */
+    double mixer_scale, ffn_scale, skip_scale;              /* of what a layer adds, of D; 0: as it is */
     int64_t window;                                         /* attention sees so many tokens; 0: all */
+    int64_t first_keys;                                     /* attention sees no key behind so many; 0: all */
+    int64_t lost_every, lost_at; /* nor keys whose position modulo `every` is `at`, but the token's own; 0: all */
+    bool own_too;                /* the two above hold for a token's own key as well */
     int64_t cut_every, cut_from,
         cut_before; /* a sequence is cut in front of the multiples of `every` in [from, before);
                                                 every 0: nowhere; before 0: to its end */

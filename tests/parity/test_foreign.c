@@ -145,8 +145,80 @@ static void the_reference_agrees_with_the_trainer(void **state) {
     }
 }
 
+/* Largest difference of logits behind tokens [from, to) that an edit makes. */
+static double moved(ls_reference *r, ls_edit e, const double *plain, double *rows, int from, int to) {
+    static const int32_t tokens[24] = {7,  3,  19, 44, 5, 5,  31, 8,  2,  60, 17, 9,
+                                       11, 58, 23, 4,  6, 33, 40, 12, 29, 51, 1,  14};
+    const int64_t vocab = ls_reference_config(r)->vocab;
+    double most = 0.0;
+    ls_error err;
+    assert_ok(ls_reference_logits(r, &e, tokens, 24, rows, &err), err);
+    for (int64_t i = from * vocab; i < to * vocab; i++) {
+        assert_true(isfinite(rows[i]));
+        most = fmax(most, fabs(rows[i] - plain[i]));
+    }
+    return most;
+}
+
+/* Changes take place where they should, and nowhere in front of it. */
+static void edits_move_what_they_are_about(void **state) {
+    static const struct {
+        ls_edit edit;
+        int from; /* first token that may move; 24: none does */
+    } of[] = {{{.layer = -1, .window = 24}, 24},
+              {{.layer = -1, .window = 9}, 9},
+              {{.layer = -1, .first_keys = 9}, 10},
+              {{.layer = -1, .first_keys = 9, .own_too = true}, 9},
+              {{.layer = -1, .first_keys = 24, .own_too = true}, 24},
+              {{.layer = -1, .lost_every = 8, .lost_at = 7}, 8},
+              {{.layer = -1, .lost_every = 8, .lost_at = 0, .own_too = true}, 0},
+              {{.layer = -1, .attention_cap = 0.01}, 1},
+              {{.layer = -1, .attention_scale = 3.0}, 1},
+              {{.layer = -1, .mixer_scale = 1.0, .ffn_scale = 1.0, .skip_scale = 1.0}, 24},
+              {{.layer = 1, .ffn_scale = 0.5}, 0},
+              {{.layer = -1, .sink = true}, 0},
+              {{.layer = -1, .heads_interleaved = true}, 0},
+              {{.layer = -1, .eps_outside = true, .norm_eps = 0.01}, 0},
+              {{.layer = 0, .weights = LS_WEIGHTS_IN_HALVES}, 0},
+              {{.layer = 0, .weights = LS_WEIGHTS_GATE_UP}, 0},
+              {{.layer = 0, .weights = LS_WEIGHTS_B_C}, 0},
+              {{.layer = 0, .weights = LS_WEIGHTS_KEYS_VALUES}, 24}, /* no attention there */
+              {{.layer = 0, .weights = LS_WEIGHTS_EXPERTS_TURNED}, 24},
+              {{.layer = 0, .weights = LS_WEIGHTS_FFN_OF_LAYER, .other = 1}, 0},
+              {{.layer = 0, .weights = LS_WEIGHTS_MIXER_OF_LAYER, .other = 1}, 0},
+              {{.layer = -1, .weights = LS_WEIGHTS_F16, .everything = true}, 0},
+              {{.layer = -1, .weights = LS_WEIGHTS_WIDE_FP8}, 0},
+              {{.layer = -1, .embed_weights = LS_WEIGHTS_INT4_GROUPS}, 0},
+              {{.layer = -1, .head_input = LS_ROUND_INT8}, 0},
+              {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 1}, 0},
+              {{.layer = -1, .turned_taps = true, .no_conv_silu = true, .no_dt_bias = true}, 0}};
+    ls_device *device = NULL;
+    ls_model *model = NULL;
+    ls_reference *r = NULL;
+    double *plain, *rows;
+    ls_error err;
+    (void)state;
+    assert_ok(ls_device_open_cpu(&device, 1, ls_isa_best(), &err), err);
+    assert_ok(ls_model_open(&model, device, LS_FIXTURES "/jamba-dense", &err), err);
+    assert_ok(ls_reference_create(&r, LS_FIXTURES "/jamba-dense", &model->config, 1 << 24, &err), err);
+    plain = calloc((size_t)(24 * model->config.vocab), sizeof *plain);
+    rows = calloc((size_t)(24 * model->config.vocab), sizeof *rows);
+    assert_true(plain != NULL && rows != NULL);
+    moved(r, (ls_edit){.layer = -1}, rows, plain, 0, 0);
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        assert_true(moved(r, of[i].edit, plain, rows, 0, of[i].from) == 0.0);
+        if (of[i].from < 24) assert_true(moved(r, of[i].edit, plain, rows, of[i].from, of[i].from + 1) > 0.0);
+    }
+    free(plain);
+    free(rows);
+    ls_reference_free(r);
+    ls_model_close(model);
+    ls_device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(edits_move_what_they_are_about),
         cmocka_unit_test(the_reference_agrees_with_the_trainer),
         cmocka_unit_test(a_stack_with_noise_is_told_from_one_with_a_fault),
     };

@@ -1,0 +1,368 @@
+/* What requests alone mean: off everywhere, from a length on, behind a token, in decode alone. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "parity/foreign.h"
+
+static bool off(const ls_inquiry *q, ls_rung r) { return ls_rung_off(q, r); }
+
+static double portion(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0.0; }
+
+static ls_status add_plain(ls_inquiry *q, ls_requests *r, int64_t text, int64_t n, ls_error *err) {
+    int32_t ids[1088];
+    LS_ASSERT(n <= 1088, "%lld tokens", (long long)n);
+    for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, text, i);
+    return ls_requests_add(r, ids, n, err);
+}
+
+static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    uint64_t needs;
+    ls_rung_trial(q, LS_RUNG_LENGTHS, trial, &needs);
+    trial->max_tokens = 1;
+    return add_plain(q, r, 2500, value, err);
+}
+
+/* The best explanation of this rung, if there is a fault that explains it and no other family does as well. */
+ls_status ls_explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *found, ls_error *err) {
+    ls_foreign *f = q->f;
+    *found = false;
+    LS_TRY(ls_explain(q, &rung, 1, err));
+    if (f->n_best > 0 && !f->best[0].harmless) {
+        const double sure = fmin(confidence, ls_explained_confidence(f));
+        ls_foreign_find(f, f->best[0].cause, rung, sure,
+                        "%s: %s; with that nine tenths of |d| are below %.2g, not %.2g", ls_rung_name(rung),
+                        f->best[0].what, f->best[0].q90, f->before.q90);
+        *found = sure >= LS_NAMED;
+        if (*found) f->findings[0].settled = true;
+    }
+    f->n_best = 0;
+    return LS_OK;
+}
+
+/* How off and clean tokens of a rung are parted. */
+typedef struct parting {
+    int64_t n_off, n_tokens, first_tokens, first_tokens_off, later, later_off;
+    int64_t least_context, clean_context; /* least that is off; largest below it that is not; -1 */
+    int64_t beyond, beyond_off;           /* tokens with that context or a longer one */
+    int64_t least_prompt, prompt_beyond, prompt_beyond_off, prompt_clean; /* the same by the prompt's length */
+    int64_t first_sequence, behind, behind_off;                           /* the same by the order of requests */
+    bool behind_eos; /* every off token stands behind an end-of-sequence token, and all of these are off or few */
+    int64_t n_behind_eos;
+} parting;
+
+static bool eos_before(const ls_inquiry *q, const ls_outcome *c, int64_t i) {
+    for (int64_t t = 0; t < c->n_prompt + i; t++) {
+        const int32_t token = t < c->n_prompt ? c->prompt[t] : c->completion[t - c->n_prompt];
+        for (int32_t e = 0; e < q->config->n_eos; e++)
+            if (q->config->eos[e] == token) return true;
+    }
+    return false;
+}
+
+static void part_tokens(const ls_inquiry *q, const ls_seen *seen, parting *p) {
+    const ls_outcomes *o = &seen->outcomes;
+    memset(p, 0, sizeof *p);
+    p->least_context = p->least_prompt = p->first_sequence = INT64_MAX;
+    p->behind_eos = true;
+    for (int64_t s = 0; s < o->n; s++)
+        for (int64_t i = 0; i < o->of[s].n; i++) {
+            const ls_outcome *c = &o->of[s];
+            const bool is_off = ls_token_off(q->f, c, i), eos = eos_before(q, c, i);
+            p->n_tokens++;
+            p->n_off += is_off;
+            p->first_tokens += i == 0;
+            p->first_tokens_off += i == 0 && is_off;
+            p->later += i > 0;
+            p->later_off += i > 0 && is_off;
+            p->n_behind_eos += is_off && eos;
+            p->behind_eos = p->behind_eos && (!is_off || eos);
+            if (!is_off) continue;
+            if (c->n_prompt + i < p->least_context) p->least_context = c->n_prompt + i;
+            if (i == 0 && c->n_prompt < p->least_prompt) p->least_prompt = c->n_prompt;
+            if (s < p->first_sequence) p->first_sequence = s;
+        }
+    for (int64_t s = 0; s < o->n; s++)
+        for (int64_t i = 0; i < o->of[s].n; i++) {
+            const ls_outcome *c = &o->of[s];
+            const bool is_off = ls_token_off(q->f, c, i);
+            const int64_t context = c->n_prompt + i;
+            if (context >= p->least_context) {
+                p->beyond++;
+                p->beyond_off += is_off;
+            } else if (context > p->clean_context) {
+                p->clean_context = context;
+            }
+            if (c->n_prompt >= p->least_prompt) {
+                p->prompt_beyond++;
+                p->prompt_beyond_off += is_off;
+            } else if (c->n_prompt > p->prompt_clean) {
+                p->prompt_clean = c->n_prompt;
+            }
+            if (s >= p->first_sequence) {
+                p->behind++;
+                p->behind_off += is_off;
+            }
+        }
+}
+
+/* ---- requests alone ---- */
+
+static bool near_block(int64_t length) {
+    for (int64_t b = 16; b <= 1024; b *= 2)
+        if (length == b || length == b + 1 || length == b - 1) return true;
+    return length > 16 && (length % 16 == 0 || length % 16 == 1);
+}
+
+/* Prompts that are filled up to a multiple of so many tokens: those that need no filling are right. 0: none. */
+static int64_t bucket_of(const ls_inquiry *q, const ls_seen *seen) {
+    for (int64_t b = 64; b >= 4; b /= 2) {
+        int64_t full = 0, full_off = 0, filled = 0, filled_off = 0;
+        for (int64_t s = 0; s < seen->outcomes.n; s++) {
+            const ls_outcome *c = &seen->outcomes.of[s];
+            const bool is_full = c->n_prompt % b == 0, is_off = ls_sequence_off(q->f, c);
+            full += is_full;
+            full_off += is_full && is_off;
+            filled += !is_full;
+            filled_off += !is_full && is_off;
+        }
+        if (full >= 3 && full_off == 0 && 10 * filled_off >= 9 * filled) return b;
+    }
+    return 0;
+}
+
+ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    const ls_seen *seen = &f->seen[LS_RUNG_LENGTHS];
+    parting p, small, large;
+    ls_moves page = LS_MOVES_UNKNOWN;
+    int64_t value = -1, bucket;
+    bool found;
+    part_tokens(q, seen, &p);
+    if (p.behind_eos && p.n_behind_eos > 0) {
+        ls_foreign_find(f, "end of sequence inside a context", LS_RUNG_LENGTHS, 0.9,
+                        "what is off stands behind an end-of-sequence token, all %" PRId64 " tokens of it", p.n_off);
+        return LS_OK;
+    }
+    /* From a request on: what does that is not its length. */
+    if (p.first_sequence > 0 && portion(p.behind_off, p.behind) > 0.6 && portion(p.beyond_off, p.beyond) < 0.8) {
+        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_LENGTHS, 0.85,
+                        "from request %" PRId64 " of a process on, requests are off, whatever their length",
+                        p.first_sequence + 1);
+        return ls_foreign_bound(q, "requests", p.first_sequence + 1, false, 1);
+    }
+    /* Decoded tokens alone. */
+    if (p.first_tokens_off == 0 && p.later_off > 0) {
+        LS_TRY(ls_explain_rung(q, LS_RUNG_LENGTHS, 0.95, &found, err));
+        if (!found && (bucket = bucket_of(q, seen)) > 0) {
+            ls_foreign_find(f, "padding leaks into the state", LS_RUNG_LENGTHS, 0.9,
+                            "decoded tokens are right behind prompts whose length is a multiple of %" PRId64
+                            " and off behind others",
+                            bucket);
+            return LS_OK;
+        }
+        if (!found && portion(p.later_off, p.later) > 0.5)
+            ls_foreign_find(f, "other arithmetic in decode", LS_RUNG_LENGTHS, 0.85,
+                            "first tokens of completions are within rounding, %" PRId64 " of %" PRId64
+                            " decoded ones are not",
+                            p.later_off, p.later);
+        if (found || portion(p.later_off, p.later) > 0.5) return LS_OK;
+    }
+    part_tokens(q, &f->seen[LS_RUNG_PAGE4], &small);
+    part_tokens(q, &f->seen[LS_RUNG_PAGE64], &large);
+    /* Contexts that are off with small pages and were right with others: those in between were not tried with both. */
+    if (small.n_off > 0 && small.least_context <= p.clean_context && p.least_context > 4) {
+        ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.93,
+                        "off from a context of %" PRId64 " on with pages of 16 tokens, from %" PRId64
+                        " on with pages of 4",
+                        p.least_context, small.least_context);
+        return LS_OK;
+    }
+    if (p.least_context == INT64_MAX) return LS_OK;
+    if (p.least_context > 1) {
+        /* The contexts between the last clean one and the first that is off were not all tried. */
+        if (p.least_prompt != INT64_MAX)
+            LS_TRY(ls_foreign_bisect(q, "length", p.least_context == p.least_prompt ? p.clean_context : p.prompt_clean,
+                                     p.least_prompt, lay_length, &value, err));
+        if (value < 0) {
+            value = p.least_context;
+            LS_TRY(ls_foreign_bound(q, "length", value, false, 1));
+        }
+        /* Prompts that are cut, windows, tables that end and pages look alike but for the values. */
+        q->known_length = value;
+        LS_TRY(ls_explain_rung(q, LS_RUNG_LENGTHS, 0.96, &found, err));
+        q->known_length = 0;
+        if (found) return LS_OK;
+        LS_TRY(ls_foreign_page_moves(q, value, &page, err));
+        if (value <= 2)
+            ls_foreign_find(f, "positions or scale of attention", LS_RUNG_LENGTHS, 0.6,
+                            "a prompt of one token is right, longer ones are not");
+        else if (page == LS_MOVES)
+            ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.93,
+                            "off from a context of %" PRId64 " on, and with other pages from another one", value);
+        else if (near_block(value) && page == LS_MOVES_UNKNOWN)
+            ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.75,
+                            "off from a context of %" PRId64
+                            " on: a border of blocks of 16, but pages are not said to be obeyed",
+                            value);
+        else
+            ls_foreign_find(f, "wrong from a length on", LS_RUNG_LENGTHS,
+                            portion(p.beyond_off, p.beyond) > 0.5 ? 0.9 : 0.75,
+                            "contexts below %" PRId64 " are within rounding; %" PRId64 " of %" PRId64
+                            " tokens from there on are off",
+                            value, p.beyond_off, p.beyond);
+        return LS_OK;
+    }
+    ls_foreign_find(f, "other weights or another formula", LS_RUNG_LENGTHS, 0.7,
+                    "%" PRId64 " of %" PRId64 " tokens of requests alone are off", p.n_off, p.n_tokens);
+    return LS_OK;
+}
+
+/* Middle of the |d| that `pick` picks of requests alone. */
+typedef enum picked { SHORT_PROMPTS = 0, LONG_PROMPTS, FIRST_TOKENS_ONLY, LATER_TOKENS_ONLY, ONE_TOKEN_PROMPTS } picked;
+
+enum { PICKED_MOST = 512 };
+
+static int by_size(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static bool is_picked(picked pick, int64_t n_prompt, int64_t i) {
+    switch (pick) {
+        case SHORT_PROMPTS: return n_prompt <= 9;
+        case LONG_PROMPTS: return n_prompt >= 32;
+        case FIRST_TOKENS_ONLY: return i == 0;
+        case LATER_TOKENS_ONLY: return i > 1;
+        default: return n_prompt <= 2;
+    }
+}
+
+static double middle_of(const ls_foreign *f, picked pick, int64_t *n) {
+    double list[PICKED_MOST];
+    *n = 0;
+    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_LENGTHS; r++)
+        for (int64_t s = 0; r != LS_RUNG_AGAIN && s < f->seen[r].outcomes.n; s++) {
+            const ls_outcome *c = &f->seen[r].outcomes.of[s];
+            for (int64_t i = 0; i < c->n && *n < PICKED_MOST; i++)
+                if (is_picked(pick, c->n_prompt, i)) list[(*n)++] = fabs((double)c->scored[i] - (double)c->logprob[i]);
+        }
+    if (*n == 0) return 0.0;
+    qsort(list, (size_t)*n, sizeof *list, by_size);
+    return list[*n / 2];
+}
+
+/* The share of sequences that are right or nearly so where others are off. */
+static double share_right(const ls_foreign *f) {
+    int64_t n = 0, right = 0;
+    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_LENGTHS; r++)
+        for (int64_t s = 0; r != LS_RUNG_AGAIN && s < f->seen[r].outcomes.n; s++) {
+            const ls_outcome *c = &f->seen[r].outcomes.of[s];
+            double most = 0.0;
+            for (int64_t i = 0; i < c->n; i++) most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
+            n++;
+            right += most < 0.05 * f->floor;
+        }
+    return n > 0 ? (double)right / (double)n : 1.0;
+}
+
+typedef struct pair_of_values {
+    double scored, d;
+} pair_of_values;
+
+static int by_scored(const void *a, const void *b) {
+    const pair_of_values *x = a, *y = b;
+    return (x->scored > y->scored) - (x->scored < y->scored);
+}
+
+/* Whether the record is a function of the trainer's value alone: then d of neighbours in that order are alike, whatever
+ * the text. Their median difference as a share of the median |d|; 1 and more says that it is none. */
+static double roughness(const ls_foreign *f) {
+    pair_of_values list[PICKED_MOST];
+    double steps[PICKED_MOST], sizes[PICKED_MOST];
+    int64_t n = 0;
+    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_LENGTHS; r++)
+        for (int64_t s = 0; r != LS_RUNG_AGAIN && s < f->seen[r].outcomes.n; s++)
+            for (int64_t i = 0; i < f->seen[r].outcomes.of[s].n && n < PICKED_MOST; i++) {
+                const ls_outcome *c = &f->seen[r].outcomes.of[s];
+                list[n].scored = (double)c->scored[i];
+                list[n++].d = (double)c->logprob[i] - (double)c->scored[i];
+            }
+    if (n < 16) return 0.0;
+    qsort(list, (size_t)n, sizeof *list, by_scored);
+    for (int64_t i = 0; i < n; i++) {
+        sizes[i] = fabs(list[i].d);
+        steps[i] = i > 0 ? fabs(list[i].d - list[i - 1].d) : 0.0;
+    }
+    qsort(sizes, (size_t)n, sizeof *sizes, by_size);
+    qsort(steps + 1, (size_t)(n - 1), sizeof *steps, by_size);
+    return steps[1 + (n - 1) / 2] / fmax(sizes[n / 2], 1e-12);
+}
+
+/* All values are off and no explanation fits. What is wrong with weights or formulas shows everywhere alike: with
+ * prompts of one token, short and long ones, at the first token and later ones, in every text, and not as a function of
+ * the value. Anything put into prompts, left in a state, seen by attention alone or done to records does not. */
+static void decide_constant(ls_inquiry *q) {
+    ls_foreign *f = q->f;
+    int64_t n_short, n_long, n_first, n_later, n_one;
+    const double of_short = middle_of(f, SHORT_PROMPTS, &n_short), of_long = middle_of(f, LONG_PROMPTS, &n_long);
+    const double first = middle_of(f, FIRST_TOKENS_ONLY, &n_first), later = middle_of(f, LATER_TOKENS_ONLY, &n_later);
+    const double one = middle_of(f, ONE_TOKEN_PROMPTS, &n_one);
+    const bool everywhere = n_short >= 12 && n_long >= 12 && n_first >= 12 && n_later >= 12 && n_one >= 4 &&
+                            of_short < 2.5 * of_long && of_long < 2.5 * of_short && first < 2.0 * later &&
+                            later < 2.0 * first && one > 0.4 * f->floor;
+    const double right = share_right(f), rough = roughness(f);
+    const bool sure = everywhere && right < 0.02 && rough > 0.5 && f->repeat >= 0.0 && f->repeat < 0.02 * f->floor &&
+                      q->reference != NULL && !f->out_of_time;
+    ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, sure ? 0.86 : 0.75,
+                    "requests alone are off by a median of %.2g, and no explanation that was tried takes it away; "
+                    "median |d| of short prompts %.2g, of long ones %.2g, of first tokens %.2g, of later ones %.2g, of "
+                    "prompts of one or two tokens %.2g; %.0f %% of the requests are right",
+                    f->floor, of_short, of_long, first, later, one, 100.0 * right);
+    if (sure) f->findings[0].settled = true;
+}
+
+ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
+    static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG,
+                                    LS_RUNG_LENGTHS};
+    ls_foreign *f = q->f;
+    bool moves = false;
+    if (f->constant) {
+        if (f->repeat > 0.3 * f->floor && f->repeat > 5e-3) {
+            ls_foreign_find(f, "not repeatable", LS_RUNG_AGAIN, 0.9, "the same request twice differs by up to %.2g",
+                            f->repeat);
+            return LS_OK;
+        }
+        if (f->bf16_size > 0.0 && f->floor < 3.0 * f->bf16_size) {
+            f->constant = false; /* as large as bf16 makes it, and nothing says that it is more */
+            return LS_OK;
+        }
+        decide_constant(q);
+        return LS_OK;
+    }
+    if (f->repeat > f->limit) {
+        ls_foreign_find(f, "not repeatable", LS_RUNG_AGAIN, 0.97,
+                        "the same request twice differs by up to %.2g, the median to the trainer is %.2g", f->repeat,
+                        f->floor);
+        return LS_OK;
+    }
+    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
+        if (off(q, alone[i]) && f->seen[alone[i]].outcomes.n > 0 && !moves)
+            LS_TRY(ls_foreign_repeat(q, alone[i], &moves, err));
+    if (moves) return LS_OK;
+    if (off(q, LS_RUNG_LENGTHS)) return ls_decide_lengths(q, err);
+    for (size_t i = 0; i < 4; i++) {
+        parting p;
+        if (!off(q, alone[i])) continue;
+        part_tokens(q, &f->seen[alone[i]], &p);
+        if (p.behind_eos && p.n_behind_eos > 0)
+            ls_foreign_find(f, "end of sequence inside a context", alone[i], 0.85,
+                            "what is off stands behind an end-of-sequence token");
+        else
+            ls_foreign_find(f, "other arithmetic in decode", alone[i], p.first_tokens_off == 0 ? 0.6 : 0.3,
+                            "%s: %" PRId64 " of %" PRId64 " tokens are off", ls_rung_name(alone[i]), p.n_off,
+                            p.n_tokens);
+    }
+    return LS_OK;
+}

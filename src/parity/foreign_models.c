@@ -1,0 +1,550 @@
+/* Explanations by the model: other prompts than were sent, other formulas, other weights, states that are lost. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "parity/foreign_explain.h"
+
+/* Median |d| from which on another token in every prompt is looked for: less it does not do. */
+#define INSERTED_LEAST 1e-2
+
+/* ---- one change ---- */
+
+/* Once it is, what was not tried might have been the cause. */
+static bool past(const explainer *x) {
+    const bool is_past = x->q->deadline > 0.0 && ls_clock_seconds() > x->q->deadline;
+    if (is_past) x->q->f->out_of_time = true;
+    return is_past;
+}
+
+/* The text as it is read, into x->changed. Its completion begins at *n_prompt. False: it reads the same. */
+static bool read_as(const explainer *x, const text *t, reading r, int64_t k, int64_t *n, int64_t *n_prompt) {
+    const ls_model_config *c = x->q->config;
+    const int32_t eos = c->n_eos > 0 ? c->eos[0] : -1;
+    int64_t at = 0, from = 0, to = t->n_prompt;
+    if ((r == WITH_BOS || r == DOUBLED_BOS) && c->bos < 0) return false;
+    if (r == WITH_BOS || (r == DOUBLED_BOS && t->tokens[0] == c->bos)) x->changed[at++] = c->bos;
+    if (r == FIRST_AGAIN) x->changed[at++] = t->tokens[0];
+    if (r == WITHOUT_FIRST && to > 1) from = 1;
+    if (r == STRIPPED_BOS && to > 1 && t->tokens[0] == c->bos) from = 1;
+    if (r == WITHOUT_LAST && to > 1) to--;
+    if (r == LAST_TOKENS && to > k) from = to - k;
+    if (r == FIRST_TOKENS && to > k) to = k;
+    if (r == INSERTED_FIRST) x->changed[at++] = (int32_t)k;
+    for (int64_t i = from; i < to; i++) {
+        const int32_t token = r == BACKWARDS ? t->tokens[to - 1 - i] : t->tokens[i];
+        if (r == STRIPPED_EOS && token == eos && to > 1) continue;
+        if (r == STRIPPED_SPECIAL && (token == eos || token == c->bos || token == c->pad) && to > 1) continue;
+        x->changed[at++] = token;
+    }
+    if (at == 0) x->changed[at++] = t->tokens[0];
+    if (r == LAST_AGAIN) x->changed[at++] = t->tokens[t->n_prompt - 1];
+    if (r == INSERTED_LAST) x->changed[at++] = (int32_t)k;
+    if (r == WITH_EOS && eos >= 0) x->changed[at++] = eos;
+    *n_prompt = at;
+    for (int64_t i = t->n_prompt; i < t->n; i++) x->changed[at++] = t->tokens[i];
+    *n = at;
+    return !(at == t->n && memcmp(x->changed, t->tokens, (size_t)at * sizeof *x->changed) == 0) || r == AS_GIVEN;
+}
+
+/* Errors of the texts [0, n_texts) under a changed model that reads changed prompts. cut: 0 none, 1 within the prompt,
+ * 2 where decoding begins, 3 at every token that is decoded. */
+ls_status ls_explain_changed(explainer *x, ls_edit e, int cut, reading r, int64_t k, int64_t n_texts,
+                             ls_explanation *out, ls_error *err) {
+    ls_explain_begin(x);
+    for (int64_t i = 0; i < n_texts; i++) {
+        const text *t = &x->texts[i];
+        text other = *t;
+        const double *rows = x->rows;
+        if (cut == 1) e.cut_before = t->n_prompt;
+        if (cut >= 2) e.cut_every = 1, e.cut_from = t->n_prompt, e.cut_before = cut == 2 ? t->n_prompt + 1 : 0;
+        if (read_as(x, t, r, k, &other.n, &other.n_prompt)) {
+            LS_TRY(ls_reference_logits(x->q->reference, &e, x->changed, other.n, x->rows, err));
+            other.tokens = x->changed;
+        } else {
+            rows = t->rows;
+        }
+        ls_explain_errors(x, &other, rows, (how){PLAIN, 0.0, 0});
+    }
+    ls_explain_finish(x, out);
+    return LS_OK;
+}
+
+static const char *const coarse_weights = "weights in low precision";
+
+/* First on few texts: most explanations fail there. */
+static ls_status try_changed(explainer *x, const ls_edit *e, int cut, reading r, int64_t k, ls_explanation what,
+                             ls_error *err) {
+    const int64_t few = x->n_few;
+    if (past(x)) return LS_OK;
+    /* One short text is enough for most: what is worse there than without the change is not it. */
+    LS_TRY(ls_explain_changed(x, *e, cut, r, k, 1, &what, err));
+    if (what.median + what.q90 > 1.05 * (x->first_before.median + x->first_before.q90)) return LS_OK;
+    LS_TRY(ls_explain_changed(x, *e, cut, r, k, few, &what, err));
+    if (what.median + what.q90 > 0.7 * (x->few_before.median + x->few_before.q90)) return LS_OK;
+    if (few < x->n_texts) LS_TRY(ls_explain_changed(x, *e, cut, r, k, x->n_texts, &what, err));
+    if ((what.harmless || strcmp(what.cause, coarse_weights) == 0) && what.median < 0.7 * x->q->f->before.median)
+        x->q->f->coarser = true;
+    ls_explain_offer(x, what);
+    return LS_OK;
+}
+
+static ls_status try_edit(explainer *x, ls_edit e, ls_explanation what, ls_error *err) {
+    return try_changed(x, &e, 0, AS_GIVEN, 0, what, err);
+}
+
+static ls_explanation searched(ls_explanation e) {
+    e.n_free = 1;
+    return e;
+}
+
+/* ---- other prompts ---- */
+
+static const char *const tokens_differ = "other tokens than were sent";
+
+static ls_status try_readings(explainer *x, ls_error *err) {
+    static const char *const words[] = {"",
+                                        "a begin-of-sequence token is put in front of every prompt",
+                                        "a begin-of-sequence token is put in front of prompts that have one",
+                                        "an end-of-sequence token is put behind every prompt",
+                                        "the first token of prompts is dropped",
+                                        "the last token of prompts is dropped",
+                                        "end-of-sequence tokens are taken out of prompts",
+                                        "a begin-of-sequence token at the front is taken away",
+                                        "",
+                                        "the first token of prompts is read twice",
+                                        "",
+                                        "",
+                                        "",
+                                        "the last token of prompts is read twice",
+                                        "special tokens are taken out of prompts",
+                                        "prompts are read backwards"};
+    const ls_edit same = {.layer = -1};
+    int64_t longest = 0;
+    for (int r = WITH_BOS; r <= BACKWARDS; r++)
+        if (words[r][0] != '\0')
+            LS_TRY(try_changed(x, &same, 0, (reading)r, 0, ls_explain_named(tokens_differ, "%s", words[r]), err));
+    for (int64_t t = 0; t < x->n_texts; t++) longest = x->texts[t].n_prompt > longest ? x->texts[t].n_prompt : longest;
+    for (int64_t k = 1; k < longest && k < 160; k++) {
+        LS_TRY(try_changed(
+            x, &same, 0, LAST_TOKENS, k,
+            searched(ls_explain_named(tokens_differ, "only the last %lld tokens of a prompt are read", (long long)k)),
+            err));
+        LS_TRY(try_changed(
+            x, &same, 0, FIRST_TOKENS, k,
+            searched(ls_explain_named(tokens_differ, "only the first %lld tokens of a prompt are read", (long long)k)),
+            err));
+    }
+    return LS_OK;
+}
+
+/* A token of any kind, put in front of every prompt or behind it: a template, a line's end. Looked for on the shortest
+ * text. */
+static ls_status try_inserted(explainer *x, ls_error *err) {
+    const ls_edit same = {.layer = -1};
+    const int64_t vocab = x->q->config->vocab;
+    int64_t shortest = 0;
+    text first;
+    ls_status status = LS_OK;
+    if (x->q->f->before.median < INSERTED_LEAST) return LS_OK;
+    if (x->partly || (x->q->f->n_best > 0 && x->q->f->best[0].q90 < 0.05 * x->q->f->before.q90)) return LS_OK;
+    for (int64_t t = 1; t < x->n_texts; t++)
+        if (x->texts[t].n < x->texts[shortest].n) shortest = t;
+    first = x->texts[0];
+    for (reading r = INSERTED_FIRST; r <= INSERTED_LAST; r++) {
+        double least = (double)INFINITY;
+        int64_t best = -1;
+        x->texts[0] = x->texts[shortest];
+        for (int64_t v = 0; v < vocab && status == LS_OK && !past(x); v++) {
+            ls_explanation e;
+            status = ls_explain_changed(x, same, 0, r, v, 1, &e, err);
+            if (status == LS_OK && e.median + e.q90 < least) least = e.median + e.q90, best = v;
+        }
+        x->texts[0] = first;
+        LS_TRY(status);
+        if (best >= 0)
+            LS_TRY(
+                try_changed(x, &same, 0, r, best,
+                            searched(ls_explain_named(tokens_differ, "token %lld is put %s every prompt",
+                                                      (long long)best, r == INSERTED_FIRST ? "in front of" : "behind")),
+                            err));
+    }
+    return LS_OK;
+}
+
+/* ---- other weights ---- */
+
+static const char *const layer_differs = "one layer has other weights";
+
+static ls_status try_layer(explainer *x, int32_t layer, ls_error *err) {
+    static const char *const lost[] = {"the mixer adds nothing",        "the feed-forward adds nothing",
+                                       "the input norm has no weights", "the feed-forward's norm has no weights",
+                                       "gate and up are exchanged",     "the halves of in_proj are exchanged",
+                                       "keys and values are exchanged", "B and C are exchanged",
+                                       "each expert is the next one"};
+    const ls_model_config *c = x->q->config;
+    for (int w = LS_WEIGHTS_NO_MIXER; w <= LS_WEIGHTS_EXPERTS_TURNED; w++)
+        LS_TRY(try_edit(x, (ls_edit){.layer = layer, .weights = (ls_weight_change)w},
+                        searched(ls_explain_named(layer_differs, "layer %d: %s", layer, lost[w - LS_WEIGHTS_NO_MIXER])),
+                        err));
+    for (int32_t one = 0; one < c->n_layers; one++)
+        for (int part = 0; part < 3; part++) {
+            static const char *const parts[] = {"weights", "feed-forward", "mixer"};
+            static const ls_weight_change kinds[] = {LS_WEIGHTS_OF_LAYER, LS_WEIGHTS_FFN_OF_LAYER,
+                                                     LS_WEIGHTS_MIXER_OF_LAYER};
+            const bool of_mixer = part != 1;
+            if (one == layer || (of_mixer && c->is_attention[one] != c->is_attention[layer])) continue;
+            LS_TRY(try_edit(
+                x, (ls_edit){.layer = layer, .weights = kinds[part], .other = one},
+                searched(ls_explain_named(layer_differs, "layer %d has the %s of layer %d", layer, parts[part], one)),
+                err));
+        }
+    for (int32_t a = 0; c->is_moe[layer] && c->n_experts <= 16 && a < c->n_experts; a++)
+        for (int32_t b = a + 1; b < c->n_experts; b++)
+            LS_TRY(try_edit(
+                x,
+                (ls_edit){
+                    .layer = layer, .weights = LS_WEIGHTS_EXPERTS_EXCHANGED, .other = (int32_t)(a * c->n_experts + b)},
+                searched(ls_explain_named(layer_differs, "layer %d: experts %d and %d are exchanged", layer, a, b)),
+                err));
+    return LS_OK;
+}
+
+/* The same tensors of all layers, or of one. */
+static ls_status try_weights(explainer *x, ls_error *err) {
+    static const char *const types[] = {"",
+                                        "bf16",
+                                        "f16",
+                                        "fp8, by row",
+                                        "fp8, by matrix",
+                                        "int8, by row",
+                                        "int8, by matrix",
+                                        "int4, by row",
+                                        "int4, by 32",
+                                        "fp8 (e4m3) without a scale",
+                                        "fp8 (e5m2) without a scale",
+                                        "of three bits of mantissa"};
+    static const char *const inputs[] = {"", "bf16", "f16", "e4m3", "e5m2", "int8, by token"};
+    const ls_model_config *c = x->q->config;
+    for (int w = LS_WEIGHTS_BF16; w <= LS_WEIGHTS_WIDE_FP8; w++) {
+        const ls_weight_change to = (ls_weight_change)w;
+        LS_TRY(try_edit(x, (ls_edit){.layer = -1, .weights = to},
+                        ls_explain_named(coarse_weights, "all matrices are %s", types[w]), err));
+        LS_TRY(try_edit(x, (ls_edit){.layer = -1, .weights = to, .head_weights = to, .embed_weights = to},
+                        ls_explain_named(coarse_weights, "all matrices, embedding and head are %s", types[w]), err));
+        if (w <= LS_WEIGHTS_F16)
+            LS_TRY(try_edit(x, (ls_edit){.layer = -1, .weights = to, .everything = true},
+                            ls_explain_named(coarse_weights, "all tensors are %s", types[w]), err));
+        LS_TRY(try_edit(x, (ls_edit){.layer = -1, .embed_weights = to},
+                        ls_explain_named(coarse_weights, "the embedding is %s", types[w]), err));
+        LS_TRY(try_edit(x, (ls_edit){.layer = -1, .head_weights = to},
+                        ls_explain_named("head in low precision", "the weights of the head are %s", types[w]), err));
+        for (int in = LS_ROUND_BF16; in <= LS_ROUND_INT8; in++)
+            LS_TRY(try_edit(
+                x, (ls_edit){.layer = -1, .head_weights = to, .head_input = (ls_rounding)in},
+                ls_explain_named("head in low precision", "the head is %s, its input %s", types[w], inputs[in]), err));
+        for (int32_t layer = 0; layer < c->n_layers; layer++)
+            LS_TRY(try_edit(
+                x, (ls_edit){.layer = layer, .weights = to},
+                searched(ls_explain_named(layer_differs, "the weights of layer %d are %s", layer, types[w])), err));
+    }
+    for (int32_t layer = 0; layer < c->n_layers; layer++) LS_TRY(try_layer(x, layer, err));
+    return LS_OK;
+}
+
+/* ---- other formulas ---- */
+
+static const char *const positions = "positions or scale of attention", *const other = "another formula in the model",
+                         *const bits8 = "keys and values in 8 bits", *const head_bits = "head in low precision";
+
+typedef struct formula {
+    ls_edit edit;
+    const char *cause, *what;
+    bool harmless;
+} formula;
+
+static ls_status try_list(explainer *x, const formula *list, size_t n, ls_error *err) {
+    for (size_t i = 0; i < n; i++) {
+        ls_explanation e = ls_explain_named(list[i].cause, "%s", list[i].what);
+        e.harmless = list[i].harmless;
+        LS_TRY(try_edit(x, list[i].edit, e, err));
+    }
+    return LS_OK;
+}
+
+static ls_status try_precision(explainer *x, ls_error *err) {
+    static const formula list[] = {
+        {{.layer = -1, .head_input = LS_ROUND_BF16}, head_bits, "what enters the head is bf16", false},
+        {{.layer = -1, .head_input = LS_ROUND_F16}, head_bits, "what enters the head is f16", false},
+        {{.layer = -1, .head_input = LS_ROUND_FP8}, head_bits, "what enters the head is fp8", false},
+        {{.layer = -1, .head_input = LS_ROUND_BF16, .logits = LS_ROUND_BF16},
+         head_bits,
+         "what enters the head and the logits are bf16",
+         false},
+        {{.layer = -1, .head_input = LS_ROUND_F16, .logits = LS_ROUND_F16},
+         head_bits,
+         "what enters the head and the logits are f16",
+         false},
+        {{.layer = -1, .head_input = LS_ROUND_BF16, .logits = LS_ROUND_BF16, .head_weights = LS_WEIGHTS_BF16},
+         head_bits,
+         "the head is bf16 as a whole",
+         false},
+        {{.layer = -1, .head_input = LS_ROUND_F16, .logits = LS_ROUND_F16, .head_weights = LS_WEIGHTS_F16},
+         head_bits,
+         "the head is f16 as a whole",
+         false},
+        {{.layer = -1, .head_input = LS_ROUND_BF16, .head_weights = LS_WEIGHTS_BF16},
+         head_bits,
+         "weights of the head and what enters it are bf16",
+         false},
+        {{.layer = -1, .head_input = LS_ROUND_F16, .head_weights = LS_WEIGHTS_F16},
+         head_bits,
+         "weights of the head and what enters it are f16",
+         false},
+        {{.layer = -1, .keys = LS_ROUND_F16}, "keys and values in f16", "keys and values are f16", true},
+        {{.layer = -1, .keys = LS_ROUND_BF16}, "keys and values in bf16", "keys and values are bf16", true},
+        {{.layer = -1, .keys = LS_ROUND_FP8}, bits8, "keys and values are fp8 (e4m3)", false},
+        {{.layer = -1, .keys = LS_ROUND_E5M2}, bits8, "keys and values are fp8 (e5m2)", false},
+        {{.layer = -1, .keys = LS_ROUND_FP8, .keys_per = 1}, bits8, "keys and values are fp8, by head", false},
+        {{.layer = -1, .keys = LS_ROUND_FP8, .keys_per = 2}, bits8, "keys and values are fp8, by token", false},
+        {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 1}, bits8, "keys and values are int8, by head", false},
+        {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 2}, bits8, "keys and values are int8, by token", false},
+        {{.layer = -1, .keys = LS_ROUND_INT8, .keys_per = 3}, bits8, "keys and values are int8, by 32", false},
+        {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 1}, bits8, "keys and values are int4, by head", false},
+        {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 2}, bits8, "keys and values are int4, by token", false},
+        {{.layer = -1, .keys = LS_ROUND_INT4, .keys_per = 3}, bits8, "keys and values are int4, by 32", false},
+        {{.layer = -1, .activations = LS_ROUND_BF16}, "activations in low precision", "activations are bf16", true},
+        {{.layer = -1, .activations = LS_ROUND_F16}, "activations in low precision", "activations are f16", true},
+    };
+    return try_list(x, list, sizeof list / sizeof list[0], err);
+}
+
+static ls_status try_formulas(explainer *x, ls_error *err) {
+    static const formula list[] = {
+        {{.layer = -1, .rope = true}, positions, "queries and keys are rotated by position, in halves", false},
+        {{.layer = -1, .rope_pairs = true}, positions, "queries and keys are rotated by position, in pairs", false},
+        {{.layer = -1, .heads_interleaved = true}, positions, "heads read the keys of other groups", false},
+        {{.layer = -1, .sink = true}, positions, "attention has a sink of logit 0", false},
+        {{.layer = -1, .no_inner_norms = true}, other, "dt, B and C are not normalised", false},
+        {{.layer = -1, .router_renormalised = true}, other, "chosen experts are made to sum to 1", false},
+        {{.layer = -1, .experts_more = 1}, other, "one expert more is chosen", false},
+        {{.layer = -1, .experts_more = -1}, other, "one expert fewer is chosen", false},
+        {{.layer = -1, .experts_more = 1, .router_renormalised = true}, other, "one expert more, renormalised", false},
+        {{.layer = -1, .experts_more = -1, .router_renormalised = true},
+         other,
+         "one expert fewer, renormalised",
+         false},
+        {{.layer = -1, .no_d = true}, other, "the scan has no D", false},
+        {{.layer = -1, .gelu = true}, other, "the feed-forward has gelu for silu", false},
+        {{.layer = -1, .no_conv_silu = true}, other, "the convolution has no silu", false},
+        {{.layer = -1, .no_conv_bias = true}, other, "the convolution has no bias", false},
+        {{.layer = -1, .turned_taps = true}, other, "the convolution's taps are turned round", false},
+        {{.layer = -1, .no_dt_bias = true}, other, "dt has no bias", false},
+        {{.layer = -1, .no_dt_bias = true, .no_conv_bias = true},
+         other,
+         "neither dt nor convolution has a bias",
+         false},
+        {{.layer = -1, .dt_bias_twice = true}, other, "dt has its bias twice", false},
+        {{.layer = -1, .weights = LS_WEIGHTS_B_C}, other, "B and C are exchanged", false},
+        {{.layer = -1, .weights = LS_WEIGHTS_IN_HALVES}, other, "the halves of in_proj are exchanged", false},
+        {{.layer = -1, .weights = LS_WEIGHTS_GATE_UP}, other, "gate and up are exchanged", false},
+        {{.layer = -1, .eps_outside = true}, other, "norms add epsilon outside of the root", false},
+    };
+    return try_list(x, list, sizeof list / sizeof list[0], err);
+}
+
+/* Numbers of the model that a stack may have otherwise: the value that fits best is looked for. */
+typedef enum knob {
+    ATTENTION_SCALE = 0,
+    ATTENTION_CAP,
+    NORM_EPS,
+    NORM_EPS_OUTSIDE,
+    EMBED_SCALE,
+    MIXER_SCALE,
+    FFN_SCALE,
+    SKIP_SCALE,
+    KNOBS
+} knob;
+
+static double *knob_of(ls_edit *e, knob k) {
+    switch (k) {
+        case ATTENTION_SCALE: return &e->attention_scale;
+        case ATTENTION_CAP: return &e->attention_cap;
+        case NORM_EPS:
+        case NORM_EPS_OUTSIDE: return &e->norm_eps;
+        case EMBED_SCALE: return &e->embed_scale;
+        case MIXER_SCALE: return &e->mixer_scale;
+        case FFN_SCALE: return &e->ffn_scale;
+        default: return &e->skip_scale;
+    }
+}
+
+static ls_status try_knob(explainer *x, knob k, ls_error *err) {
+    static const struct {
+        double low, high;
+        bool of_attention;
+        const char *what;
+    } of[KNOBS] = {{0.02, 16.0, true, "the scale of attention is times"},
+                   {0.1, 100.0, true, "the logits of attention are capped at"},
+                   {1e-9, 1e-2, false, "norms add"},
+                   {1e-6, 1.0, false, "norms add outside of the root"},
+                   {0.02, 64.0, false, "embeddings are times"},
+                   {0.1, 10.0, false, "what mixers add is times"},
+                   {0.1, 10.0, false, "what feed-forwards add is times"},
+                   {0.1, 10.0, false, "D is times"}};
+    enum { STEPS = 14 };
+    double low = of[k].low, high = of[k].high, best = 0.0, least = (double)INFINITY;
+    ls_edit edit = {.layer = -1, .eps_outside = k == NORM_EPS_OUTSIDE};
+    ls_explanation e;
+    for (int round = 0; round < 4; round++) {
+        const int64_t n_texts = round == 0 ? 1 : x->n_few;
+        const ls_explanation *before = round == 0 ? &x->first_before : &x->few_before;
+        const int steps = round == 0 ? STEPS : 4;
+        const double ratio = pow(high / low, 1.0 / (double)steps);
+        for (int i = 0; i <= steps; i++) {
+            const double value = low * pow(ratio, (double)i);
+            if (past(x)) return LS_OK;
+            *knob_of(&edit, k) = value;
+            LS_TRY(ls_explain_changed(x, edit, 0, AS_GIVEN, 0, n_texts, &e, err));
+            if (e.median + e.q90 < least) least = e.median + e.q90, best = value;
+        }
+        if (least > 0.9 * (before->median + before->q90)) return LS_OK;
+        if (round == 0) least = (double)INFINITY;
+        low = best / ratio;
+        high = best * ratio;
+    }
+    for (int round = 0; round < 6; round++) { /* as sharp as the rest is small */
+        const double step = pow(high / low, 1.0 / 4.0);
+        for (double value = low; value <= high * 1.0000001; value *= step) {
+            if (past(x)) return LS_OK;
+            *knob_of(&edit, k) = value;
+            LS_TRY(ls_explain_changed(x, edit, 0, AS_GIVEN, 0, x->n_few, &e, err));
+            if (e.median + e.q90 < least) least = e.median + e.q90, best = value;
+        }
+        low = best / sqrt(step);
+        high = best * sqrt(step);
+    }
+    *knob_of(&edit, k) = best;
+    e = searched(ls_explain_named(of[k].of_attention ? positions : other, "%s %.4g", of[k].what, best));
+    e.fitted = true;
+    return try_edit(x, edit, e, err);
+}
+
+static ls_status try_knobs(explainer *x, ls_error *err) {
+    for (int k = 0; k < KNOBS; k++) LS_TRY(try_knob(x, (knob)k, err));
+    return LS_OK;
+}
+
+/* ---- what is not read ---- */
+
+static const char *const length_matters = "wrong from a length on";
+
+static ls_status try_length(explainer *x, int64_t n, ls_error *err) {
+    LS_TRY(try_edit(x, (ls_edit){.layer = -1, .window = n},
+                    searched(ls_explain_named(length_matters, "attention sees the last %lld tokens", (long long)n)),
+                    err));
+    for (int own = 0; own < 2; own++)
+        LS_TRY(try_edit(x, (ls_edit){.layer = -1, .first_keys = n, .own_too = own},
+                        searched(ls_explain_named(length_matters, "attention sees the first %lld tokens%s",
+                                                  (long long)n, own ? "" : " and its own")),
+                        err));
+    return LS_OK;
+}
+
+static const char *lost_words(int32_t lose) {
+    static const char *const words[8] = {"",
+                                         "the convolution window",
+                                         "the scan state",
+                                         "window and scan state",
+                                         "the keys and values",
+                                         "window, keys and values",
+                                         "scan state, keys and values",
+                                         "everything"};
+    return words[lose & 7];
+}
+
+/* Windows and tables that end, near the length from which on requests are off where it is known. */
+static ls_status try_lengths(explainer *x, ls_error *err) {
+    const int64_t known = x->q->known_length;
+    int64_t longest = 0;
+    for (int64_t t = 0; t < x->n_texts; t++) longest = x->texts[t].n > longest ? x->texts[t].n : longest;
+    if (known <= 0) {
+        for (int64_t n = 1; n < longest && n <= 64; n++) LS_TRY(try_length(x, n, err));
+        return LS_OK;
+    }
+    for (int64_t n = known > 3 ? known - 3 : 1; n <= known + 2; n++) {
+        LS_TRY(try_length(x, n, err));
+        for (int32_t lose = 1; lose < 8; lose++) {
+            const ls_edit e = {.layer = -1, .cut_every = n, .cut_from = n, .cut_before = n + 1, .lose = lose};
+            LS_TRY(try_edit(x, e,
+                            searched(ls_explain_named(length_matters, "behind %lld tokens: %s lost", (long long)n,
+                                                      lost_words(lose))),
+                            err));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status try_pages(explainer *x, ls_error *err) {
+    for (int64_t page = 4; page <= 128; page *= 2)
+        for (int last = 0; last < 4; last++) {
+            const ls_edit e = {
+                .layer = -1, .lost_every = page, .lost_at = last % 2 ? page - 1 : 0, .own_too = last / 2};
+            LS_TRY(
+                try_edit(x, e,
+                         searched(ls_explain_named("page size matters", "attention does not see the %s of every %lld",
+                                                   last % 2 ? "last" : "first", (long long)page)),
+                         err));
+        }
+    return LS_OK;
+}
+
+static ls_status try_handover(explainer *x, ls_error *err) {
+    for (int cut = 2; cut <= 3; cut++)
+        for (int32_t lose = 1; lose < 8; lose++) {
+            const ls_edit e = {.layer = -1, .lose = lose};
+            LS_TRY(try_changed(
+                x, &e, cut, AS_GIVEN, 0,
+                ls_explain_named("state lost between prefill and decode", "%s: %s lost",
+                                 cut == 2 ? "where decoding begins" : "at every decoded token", lost_words(lose)),
+                err));
+        }
+    if (x->q->config->n_eos > 0) {
+        const ls_edit e = {.layer = -1, .reset_token = x->q->config->eos[0] + 1, .lose = 7};
+        LS_TRY(try_changed(x, &e, 0, AS_GIVEN, 0,
+                           ls_explain_named("end of sequence inside a context",
+                                            "nothing is remembered across an end-of-sequence token"),
+                           err));
+    }
+    return LS_OK;
+}
+
+/* How much a stack that is bf16 throughout would change these records, as a measure of what is ordinary there. */
+ls_status ls_explain_bf16(explainer *x, ls_error *err) {
+    const ls_edit e = {.layer = -1, .activations = LS_ROUND_BF16, .weights = LS_WEIGHTS_BF16, .keys = LS_ROUND_BF16};
+    ls_explanation size;
+    ls_explain_begin(x);
+    for (int64_t t = 0; t < x->n_texts; t++) {
+        const text *one = &x->texts[t];
+        LS_TRY(ls_reference_logits(x->q->reference, &e, one->tokens, one->n, x->rows, err));
+        for (int64_t i = 0; i < one->n_recorded; i++)
+            x->errors[x->n_errors++] = fabs(ls_explain_record(x, one, x->rows, i, (how){PLAIN, 0.0, 0}) -
+                                            ls_explain_record(x, one, one->rows, i, (how){PLAIN, 0.0, 0}));
+    }
+    ls_explain_finish(x, &size);
+    x->q->f->bf16_size = size.median;
+    return LS_OK;
+}
+
+ls_status ls_explain_models(explainer *x, ls_error *err) {
+    LS_TRY(try_readings(x, err));
+    LS_TRY(try_precision(x, err));
+    LS_TRY(try_formulas(x, err));
+    LS_TRY(try_handover(x, err));
+    LS_TRY(try_lengths(x, err));
+    LS_TRY(try_pages(x, err));
+    LS_TRY(try_weights(x, err));
+    LS_TRY(try_knobs(x, err));
+    return try_inserted(x, err);
+}

@@ -1,0 +1,154 @@
+/* Whether small differences of requests alone are rounding. What rounding does is drawn anew when anything far away in
+ * the context is other; what a wrong weight or formula does is nearly the same. So each of many prompts is run twice,
+ * with another first token, and d of the same place is compared by rank. The reference says what rounding would show:
+ * bf16 throughout. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "parity/foreign.h"
+
+enum { PROMPTS = 32, TOKENS = 3, VALUES = PROMPTS * TOKENS, PROMPT_MOST = 24 };
+
+/* Nearly the likeliest token each time, so that both runs of a prompt draw the same ones. */
+#define COLD 0.05f
+/* Fewest values, and how much nearer to 1 than rounding's the correlation has to be. */
+#define VALUES_LEAST 40
+#define NEARER 0.25
+
+static int64_t length_of(int64_t p) { return 9 + p % 7; }
+
+/* In the second run prompts come in the other order, behind one more: what is drawn by the order is drawn otherwise. */
+static ls_status run_once(ls_inquiry *q, bool second, ls_requests *r, ls_seen *seen, ls_error *err) {
+    int32_t ids[PROMPT_MOST];
+    ls_trial trial;
+    uint64_t needs;
+    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, &needs);
+    trial.sampling.temperature = COLD;
+    trial.max_tokens = TOKENS;
+    for (int64_t k = second ? -1 : 0; k < PROMPTS; k++) {
+        const int64_t p = k < 0 ? PROMPTS : second ? PROMPTS - 1 - k : k, n = length_of(p);
+        for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, second && i == 0 ? 6100 + p : 6000 + p, i);
+        LS_TRY(ls_requests_add(r, ids, n, err));
+    }
+    return ls_foreign_try(q, &trial, 0, r->of, r->n, seen, err);
+}
+
+static double logprob(const double *row, int64_t vocab, int32_t token) {
+    double most = row[0], sum = 0.0;
+    for (int64_t i = 1; i < vocab; i++) most = fmax(most, row[i]);
+    for (int64_t i = 0; i < vocab; i++) sum += exp(row[i] - most);
+    return row[token] - most - log(sum);
+}
+
+/* What bf16 would do to the first n tokens of a completion. */
+static ls_status rounding_of(ls_inquiry *q, const ls_outcome *c, int64_t n, double *out, ls_error *err) {
+    static const ls_edit edits[2] = {{.layer = -1},
+                                     {.layer = -1,
+                                      .weights = LS_WEIGHTS_BF16,
+                                      .everything = true,
+                                      .activations = LS_ROUND_BF16,
+                                      .keys = LS_ROUND_BF16}};
+    const int64_t vocab = q->config->vocab, length = c->n_prompt + n;
+    int32_t tokens[PROMPT_MOST + TOKENS];
+    double *rows = NULL;
+    ls_status status;
+    memcpy(tokens, c->prompt, (size_t)c->n_prompt * sizeof *tokens);
+    memcpy(tokens + c->n_prompt, c->completion, (size_t)n * sizeof *tokens);
+    LS_TRY_DONE(ls_array_alloc((void **)&rows, length * vocab, sizeof *rows, "logits", err));
+    for (int e = 0; e < 2; e++) {
+        LS_TRY_DONE(ls_reference_logits(q->reference, &edits[e], tokens, length, rows, err));
+        for (int64_t i = 0; i < n; i++) {
+            const double v = logprob(rows + (c->n_prompt + i - 1) * vocab, vocab, c->completion[i]);
+            out[i] = e == 0 ? -v : out[i] + v;
+        }
+    }
+done:
+    free(rows);
+    return status;
+}
+
+typedef struct ranked {
+    double value, rank;
+    int64_t at;
+} ranked;
+
+static int by_value(const void *a, const void *b) {
+    const ranked *x = a, *y = b;
+    return (x->value > y->value) - (x->value < y->value);
+}
+
+static void rank_all(double *ranks, const double *values, int64_t n) {
+    ranked list[VALUES];
+    for (int64_t i = 0; i < n; i++) list[i] = (ranked){.value = values[i], .at = i};
+    qsort(list, (size_t)n, sizeof *list, by_value);
+    for (int64_t i = 0; i < n; i++) ranks[list[i].at] = (double)i - 0.5 * (double)(n - 1);
+}
+
+/* Spearman's. */
+static double correlation(const double *a, const double *b, int64_t n) {
+    double x[VALUES], y[VALUES], xy = 0.0, xx = 0.0;
+    rank_all(x, a, n);
+    rank_all(y, b, n);
+    for (int64_t i = 0; i < n; i++) xy += x[i] * y[i], xx += x[i] * x[i];
+    return xx > 0.0 ? xy / xx : 0.0;
+}
+
+typedef struct pairs {
+    double one[VALUES], two[VALUES], rounded_one[VALUES], rounded_two[VALUES];
+    int64_t n;
+} pairs;
+
+static ls_status compare(ls_inquiry *q, const ls_outcome *a, const ls_outcome *b, pairs *out, ls_error *err) {
+    double of_a[TOKENS], of_b[TOKENS];
+    int64_t n = 0;
+    while (n < a->n && n < b->n && n < TOKENS && a->completion[n] == b->completion[n]) n++;
+    if (n == 0) return LS_OK;
+    LS_TRY(rounding_of(q, a, n, of_a, err));
+    LS_TRY(rounding_of(q, b, n, of_b, err));
+    for (int64_t i = 0; i < n; i++) {
+        const double one = (double)a->logprob[i] - (double)a->scored[i];
+        const double two = (double)b->logprob[i] - (double)b->scored[i];
+        if (!isfinite(one) || !isfinite(two)) continue;
+        out->one[out->n] = one;
+        out->two[out->n] = two;
+        out->rounded_one[out->n] = of_a[i];
+        out->rounded_two[out->n++] = of_b[i];
+    }
+    return LS_OK;
+}
+
+ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err) {
+    ls_requests *r = calloc(2, sizeof *r);
+    pairs *p = calloc(1, sizeof *p);
+    ls_seen one = {0}, two = {0};
+    ls_status status;
+    LS_TRY_DONE(r != NULL && p != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
+    LS_TRY_DONE(run_once(q, false, &r[0], &one, err));
+    LS_TRY_DONE(run_once(q, true, &r[1], &two, err));
+    if (one.outcomes.n == PROMPTS && two.outcomes.n == PROMPTS + 1)
+        for (int64_t i = 0; i < PROMPTS; i++)
+            LS_TRY_DONE(compare(q, &one.outcomes.of[i], &two.outcomes.of[PROMPTS - i], p, err));
+    if (p->n >= VALUES_LEAST) {
+        const double seen = correlation(p->one, p->two, p->n);
+        const double rounding = correlation(p->rounded_one, p->rounded_two, p->n);
+        if (1.0 - seen < NEARER * (1.0 - rounding) && seen > 0.8) {
+            ls_foreign_find(q->f, "other weights or another formula", LS_RUNG_ALONE_LONG, 0.85,
+                            "small differences of requests alone (median %.2g) are no rounding: with another first "
+                            "token they are the same at %" PRId64
+                            " places (rank correlation %.3f; rounding to bf16 would have %.3f)",
+                            q->f->floor, p->n, seen, rounding);
+            q->f->findings[0].settled = true;
+            q->f->constant = true;
+        }
+    }
+done:
+    ls_seen_deinit(&one);
+    ls_seen_deinit(&two);
+    for (int i = 0; r != NULL && i < 2; i++) free(r[i].ids);
+    free(r);
+    free(p);
+    return status;
+}
