@@ -143,11 +143,23 @@ def answer_seeds():
         "verl": {"responses": [7, 8], "response_mask": [1, False], "uid": 4, **both},
         "slime": {"samples": [{"index": 3, "tokens": [5, 7, 8], "response_length": 2, "loss_mask": [1, 1], **both}]},
         "openrlhf": {"sequences": [5, 7, 8], "action_mask": [1, 1], "action_log_probs": [-1, -2], **both},
+        "prime": {"schema_version": 1, "token_ids": [5, 6, 7], "loss_mask": [False, True, True], "rewards": [1.0],
+                  "advantages": [0.5, 0.5, None], "inference_logprobs": [0.0, -1.25, None],
+                  "trainer_logprobs": [0.0, -1.5, -2.0]},
+        "nemo": {"rewards": [1, 2], "token_ids": [[1, 2], [3, 4]], "token_loss_mask": [[1, 1], [0, 1]],
+                 "sample_loss_mask": [1, 0], "generation_logprobs": [[0, -1], [0, -2]],
+                 "prev_logprobs": [[0, -3], [0, -4]]},
     }
-    for name, value in seeds.items():
-        write("answers", name, json.dumps(value))
-    write("answers", "array", "[" + json.dumps(seeds["llama"], indent=1) + ",\n" + json.dumps(seeds["llama"]) + "]")
-    write("answers", "nan", json.dumps(seeds["llama"]).replace("-0.5", "NaN"))
+    texts = {name: json.dumps(value) for name, value in seeds.items()}
+    texts["array"] = "[" + json.dumps(seeds["llama"], indent=1) + ",\n" + texts["llama"] + "]"
+    texts["nan"] = texts["llama"].replace("-0.5", "NaN")
+    # The first byte says which of the formats: one side (twice its number, and 1 more for the trainer's), or both.
+    sides = {"vllm": [0], "batch": [0], "prompt": [2], "prompt_bare": [2], "sglang": [4, 6], "llama": [8], "array": [8],
+             "nan": [8], "trl": [10], "verl": [12, 13, 22], "slime": [14, 15, 23], "openrlhf": [16, 17, 24],
+             "prime": [18, 19], "nemo": [20, 21]}
+    for name, text in texts.items():
+        for which in sides[name]:
+            write("answers", f"{name}{which}", chr(which) + text)
 
 
 def reward_seeds():
