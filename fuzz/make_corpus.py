@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_rollout, fuzz_transfer, fuzz_task, fuzz_pairs
-and fuzz_train_config. Every seed is a few hundred bytes."""
+"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_rollout, fuzz_transfer, fuzz_task, fuzz_pairs,
+fuzz_bundle and fuzz_train_config. Every seed is a few hundred bytes."""
 import json
 import pathlib
 import struct
@@ -236,7 +236,34 @@ def train_config_seeds():
         write("train_config", name, json.dumps(value))
 
 
+def bundle_seeds():
+    levers = {"samples": "2", "threads": "1", "isa": "generic"}
+    whole = {"format": 2, "step": 3, "numerics": "exact/2/f32", "dtype": "f32", "profile": "exact", "temperature": 1.0,
+             "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": "7", "weights": "00000000deadbeef", "first_prompt": 4,
+             "samples": 2, "length": 16, "slots": 9, "tokens": 2, "differing": 1, "differing_sequences": 1,
+             "first": {"sequence": 0, "row": 1, "id": "a/0", "rollout": -0.5}, "levers": {}}
+    rollout = {"id": "b/0", "prompt_ids": [5], "completion_ids": [7, 8], "logprobs": [-0.5, None], "seed": 7, "sample": 1,
+               "meta": {"slot": 3, "cache_hit": 1, "preemptions": 2}}
+    trainer = {**rollout, "logprobs": [-1.5, None]}
+    first = {**whole, "first": {"sequence": 0, "row": 0}}
+    seeds = {
+        "whole": [whole],
+        "levers": [{**whole, "levers": levers}],
+        "old": [{k: v for k, v in {**whole, "format": 1, "dtype": "bf16"}.items() if k not in ("profile", "top_k", "top_p", "min_p")}],
+        "mma16": [{**whole, "profile": "mma16", "top_k": 4, "top_p": 0.5, "min_p": 0.1, "temperature": 0.7}],
+        "records": [first, rollout, trainer],
+        "sides": [first, rollout],
+        "row": [{**whole, "first": {"sequence": 0, "row": 2}}],
+        "infinite": [{**whole, "temperature": 1e300}],
+        "long": [{**whole, "length": 4}],
+        "number": [{**whole, "weights": "-1", "seed": "18446744073709551616"}],
+    }
+    for name, parts in seeds.items():
+        write("bundle", name, "\n---\n".join(json.dumps(part) for part in parts))
+
+
 if __name__ == "__main__":
+    bundle_seeds()
     safetensors_seeds()
     config_seeds()
     record_seeds()
