@@ -1,5 +1,5 @@
-/* Any bytes as the files of a bundle: bundle.json, and behind lines of "---" the records of rollout and trainer, some of
- * which are there when the input has none. What is accepted is what a replay goes by. */
+/* Any bytes as the files of a bundle: bundle.json, and behind lines of "---" the records of rollout and trainer. Usual
+ * ones stand in for those that the input lacks. What is accepted is what a replay goes by. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Any bytes as machine code: as they are where they begin with a directive, else behind a head that begins a function. What
- * is accepted must add up. */
+/* Any bytes as machine code: as they are where they begin with a directive, else behind a head that begins a function.
+ * What is accepted must add up. */
 #include <stdlib.h>
 #include <string.h>
 
