@@ -51,8 +51,8 @@ typedef struct ls_bundle_records {
     int64_t n_rollout, n_trainer;
 } ls_bundle_records;
 
-/* The same of the text of bundle.json and of records, which it takes even if it fails. `directory` stands for the bundle
- * in errors. */
+/* The same of the text of bundle.json and of records, which it takes even if it fails. `directory` stands for the
+ * bundle in errors. */
 ls_status ls_bundle_parse(ls_bundle **out, const char *text, int64_t bytes, const ls_bundle_records *records,
                           const char *directory, ls_error *err);
 void ls_bundle_free(ls_bundle *bundle); /* accepts NULL */
