@@ -226,8 +226,7 @@ static ls_status read_levers(const ls_node *root, ls_levers *out, ls_error *err)
     void *iterator = NULL;
     ls_status status;
     ls_levers_init(out);
-    LS_TRY_DONE(ls_node_need(root, "levers", &levers, err));
-    LS_TRY_DONE(ls_node_expect(&levers, LS_NODE_OBJECT, err));
+    LS_TRY_DONE(ls_node_need_kind(root, "levers", LS_NODE_OBJECT, &levers, err));
     while (ls_node_next(&levers, &iterator, &child)) {
         const int64_t i = ls_lever_find(child.key);
         const char *text;
