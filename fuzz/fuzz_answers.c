@@ -1,4 +1,5 @@
-/* Any bytes as an answer or a dump of every other program. What is accepted must hold what records promise. */
+/* Any bytes as an answer or a dump of another program. What is accepted must hold what records promise. The first byte
+ * says of which program, and whether one side of it is read or both. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,22 +29,29 @@ static void join(const uint8_t *data, size_t n_bytes, ls_answer_format format) {
     ls_dump_deinit(&dump);
 }
 
+static void read_side(const uint8_t *data, size_t n_bytes, ls_answer_format format, bool of_trainer) {
+    ls_record *records;
+    int64_t n;
+    ls_error err;
+    if (ls_answers_parse(&records, &n, (const char *)data, (int64_t)n_bytes, "input", format, of_trainer, &err) ==
+        LS_OK) {
+        if (n < 1) abort();
+        for (int64_t i = 0; i < n; i++) use(&records[i]);
+        ls_records_free(records, n);
+    } else if (strstr(err.text, "input") != err.text) {
+        abort();
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
-    for (int format = LS_ANSWER_VERL; format <= LS_ANSWER_OPENRLHF; format++)
-        join(data, n_bytes, (ls_answer_format)format);
-    for (int format = 0; ls_answer_format_names[format] != NULL; format++)
-        for (int side = 0; side < 2; side++) {
-            ls_record *records;
-            int64_t n;
-            ls_error err;
-            if (ls_answers_parse(&records, &n, (const char *)data, (int64_t)n_bytes, "input", (ls_answer_format)format,
-                                 side == 1, &err) == LS_OK) {
-                if (n < 1) abort();
-                for (int64_t i = 0; i < n; i++) use(&records[i]);
-                ls_records_free(records, n);
-            } else if (strstr(err.text, "input") != err.text) {
-                abort();
-            }
-        }
+    static const ls_answer_format with_both_sides[] = {LS_ANSWER_VERL, LS_ANSWER_SLIME, LS_ANSWER_OPENRLHF};
+    enum { FORMATS = LS_ANSWER_NEMO_RL + 1, BOTH = 3 };
+    int which;
+    if (n_bytes < 1) return 0;
+    which = data[0] % (2 * FORMATS + BOTH);
+    if (which < 2 * FORMATS)
+        read_side(data + 1, n_bytes - 1, (ls_answer_format)(which / 2), which % 2 == 1);
+    else
+        join(data + 1, n_bytes - 1, with_both_sides[which - 2 * FORMATS]);
     return 0;
 }

@@ -1,4 +1,5 @@
-/* Any bytes as machine code, behind a head that begins a function and as they are. What is accepted must add up. */
+/* Any bytes as machine code: as they are where they begin with a directive, else behind a head that begins a function.
+ * What is accepted must add up. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,12 +30,12 @@ static void audit_text(const char *text, int64_t bytes) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
-    char *text = malloc(n_bytes + sizeof head);
+    const size_t head_bytes = n_bytes > 0 && data[0] == '.' ? 0 : sizeof head - 1;
+    char *text = malloc(head_bytes + n_bytes > 0 ? head_bytes + n_bytes : 1);
     if (text == NULL) abort();
-    memcpy(text, head, sizeof head - 1);
-    if (n_bytes > 0) memcpy(text + sizeof head - 1, data, n_bytes);
-    audit_text(text, (int64_t)(n_bytes + sizeof head - 1));
+    memcpy(text, head, head_bytes);
+    if (n_bytes > 0) memcpy(text + head_bytes, data, n_bytes);
+    audit_text(text, (int64_t)(head_bytes + n_bytes));
     free(text);
-    audit_text((const char *)data, (int64_t)n_bytes);
     return 0;
 }

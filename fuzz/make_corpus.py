@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_rollout, fuzz_transfer, fuzz_task, fuzz_pairs
-and fuzz_train_config. Every seed is a few hundred bytes."""
+"""Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_rollout, fuzz_transfer, fuzz_task, fuzz_pairs,
+fuzz_bundle and fuzz_train_config. Every seed is a few hundred bytes."""
 import json
 import pathlib
 import struct
@@ -143,11 +143,23 @@ def answer_seeds():
         "verl": {"responses": [7, 8], "response_mask": [1, False], "uid": 4, **both},
         "slime": {"samples": [{"index": 3, "tokens": [5, 7, 8], "response_length": 2, "loss_mask": [1, 1], **both}]},
         "openrlhf": {"sequences": [5, 7, 8], "action_mask": [1, 1], "action_log_probs": [-1, -2], **both},
+        "prime": {"schema_version": 1, "token_ids": [5, 6, 7], "loss_mask": [False, True, True], "rewards": [1.0],
+                  "advantages": [0.5, 0.5, None], "inference_logprobs": [0.0, -1.25, None],
+                  "trainer_logprobs": [0.0, -1.5, -2.0]},
+        "nemo": {"rewards": [1, 2], "token_ids": [[1, 2], [3, 4]], "token_loss_mask": [[1, 1], [0, 1]],
+                 "sample_loss_mask": [1, 0], "generation_logprobs": [[0, -1], [0, -2]],
+                 "prev_logprobs": [[0, -3], [0, -4]]},
     }
-    for name, value in seeds.items():
-        write("answers", name, json.dumps(value))
-    write("answers", "array", "[" + json.dumps(seeds["llama"], indent=1) + ",\n" + json.dumps(seeds["llama"]) + "]")
-    write("answers", "nan", json.dumps(seeds["llama"]).replace("-0.5", "NaN"))
+    texts = {name: json.dumps(value) for name, value in seeds.items()}
+    texts["array"] = "[" + json.dumps(seeds["llama"], indent=1) + ",\n" + texts["llama"] + "]"
+    texts["nan"] = texts["llama"].replace("-0.5", "NaN")
+    # The first byte says which of the formats: one side (twice its number, and 1 more for the trainer's), or both.
+    sides = {"vllm": [0], "batch": [0], "prompt": [2], "prompt_bare": [2], "sglang": [4, 6], "llama": [8], "array": [8],
+             "nan": [8], "trl": [10], "verl": [12, 13, 22], "slime": [14, 15, 23], "openrlhf": [16, 17, 24],
+             "prime": [18, 19], "nemo": [20, 21]}
+    for name, text in texts.items():
+        for which in sides[name]:
+            write("answers", f"{name}{which}", chr(which) + text)
 
 
 def reward_seeds():
@@ -224,7 +236,34 @@ def train_config_seeds():
         write("train_config", name, json.dumps(value))
 
 
+def bundle_seeds():
+    levers = {"samples": "2", "threads": "1", "isa": "generic"}
+    whole = {"format": 2, "step": 3, "numerics": "exact/2/f32", "dtype": "f32", "profile": "exact", "temperature": 1.0,
+             "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": "7", "weights": "00000000deadbeef", "first_prompt": 4,
+             "samples": 2, "length": 16, "slots": 9, "tokens": 2, "differing": 1, "differing_sequences": 1,
+             "first": {"sequence": 0, "row": 1, "id": "a/0", "rollout": -0.5}, "levers": {}}
+    rollout = {"id": "b/0", "prompt_ids": [5], "completion_ids": [7, 8], "logprobs": [-0.5, None], "seed": 7, "sample": 1,
+               "meta": {"slot": 3, "cache_hit": 1, "preemptions": 2}}
+    trainer = {**rollout, "logprobs": [-1.5, None]}
+    first = {**whole, "first": {"sequence": 0, "row": 0}}
+    seeds = {
+        "whole": [whole],
+        "levers": [{**whole, "levers": levers}],
+        "old": [{k: v for k, v in {**whole, "format": 1, "dtype": "bf16"}.items() if k not in ("profile", "top_k", "top_p", "min_p")}],
+        "mma16": [{**whole, "profile": "mma16", "top_k": 4, "top_p": 0.5, "min_p": 0.1, "temperature": 0.7}],
+        "records": [first, rollout, trainer],
+        "sides": [first, rollout],
+        "row": [{**whole, "first": {"sequence": 0, "row": 2}}],
+        "infinite": [{**whole, "temperature": 1e300}],
+        "long": [{**whole, "length": 4}],
+        "number": [{**whole, "weights": "-1", "seed": "18446744073709551616"}],
+    }
+    for name, parts in seeds.items():
+        write("bundle", name, "\n---\n".join(json.dumps(part) for part in parts))
+
+
 if __name__ == "__main__":
+    bundle_seeds()
     safetensors_seeds()
     config_seeds()
     record_seeds()

@@ -4,10 +4,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "cli/commands.h"
+#include "cli/sweep_reports.h"
 #include "load/stack_config.h"
 #include "parity/probe_plan.h"
 #include "parity/probe_server.h"
@@ -31,12 +31,13 @@ enum {
 };
 
 typedef struct probe_options {
-    const char *url, *model, *key_file, *html, *repro, *out;
+    const char *url, *model, *key_file;
+    ls_report_paths paths;
     ls_dialect dialect;
     int64_t vocab, max_requests, max_tokens, seconds, timeout;
     double temperature; /* 0: found out */
     uint64_t seed;
-    bool json, dry_run;
+    bool dry_run;
 } probe_options;
 
 typedef struct parse_context {
@@ -83,10 +84,10 @@ static ls_status parse_option(probe_options *o, int key, char *text, ls_error *e
         case OPT_SECONDS: return ls_cli_int(&o->seconds, "--seconds", text, 0, 1 << 20, err);
         case OPT_TIMEOUT: return ls_cli_int(&o->timeout, "--timeout", text, 1, 1 << 20, err);
         case OPT_DRY_RUN: o->dry_run = true; break;
-        case OPT_HTML: o->html = text; break;
-        case OPT_REPRO: o->repro = text; break;
-        case OPT_OUT: o->out = text; break;
-        case OPT_JSON: o->json = true; break;
+        case OPT_HTML: o->paths.html = text; break;
+        case OPT_REPRO: o->paths.repro = text; break;
+        case OPT_OUT: o->paths.out = text; break;
+        case OPT_JSON: o->paths.json = true; break;
         default: break;
     }
     return LS_OK;
@@ -142,43 +143,6 @@ static ls_status read_key(char **out, const char *path, ls_error *err) {
     return LS_OK;
 }
 
-static void show_progress(void *context, const char *what) {
-    (void)context;
-    fprintf(stderr, "\r\033[K%s", what);
-}
-
-typedef struct reports {
-    ls_output *out, *html, *repro;
-} reports;
-
-static ls_status open_reports(reports *r, const probe_options *o, ls_error *err) {
-    LS_TRY(ls_output_open(&r->out, o->out, err));
-    if (o->html != NULL) LS_TRY(ls_output_open(&r->html, o->html, err));
-    if (o->repro != NULL) LS_TRY(ls_output_open(&r->repro, o->repro, err));
-    return LS_OK;
-}
-
-static ls_status commit(ls_output **output, ls_error *err) {
-    ls_output *whole = *output;
-    *output = NULL;
-    return whole != NULL ? ls_output_commit(whole, err) : LS_OK;
-}
-
-static ls_status write_reports(reports *r, const probe_options *o, const ls_sweep *sweep, ls_error *err) {
-    if (r->repro != NULL && sweep->repro_text != NULL) fputs(sweep->repro_text, ls_output_stream(r->repro));
-    if (r->html != NULL) ls_sweep_html(ls_output_stream(r->html), sweep);
-    if (o->json) {
-        ls_json_out json;
-        ls_json_init(&json, ls_output_stream(r->out));
-        ls_sweep_write(&json, sweep);
-    } else {
-        ls_sweep_print(ls_output_stream(r->out), sweep);
-    }
-    LS_TRY(commit(&r->repro, err));
-    LS_TRY(commit(&r->html, err));
-    return commit(&r->out, err);
-}
-
 static ls_status set_up(ls_probe_server *server, const probe_options *o, ls_model_config *config, ls_error *err) {
     char *key = NULL;
     ls_status status;
@@ -212,7 +176,7 @@ static ls_status run_probe(ls_sweep *sweep, const probe_options *o, ls_probe_ser
                           .n_texts = server->text_n[0] > 0 ? LS_SERVER_TEXTS : 0,
                           .length_max = server->length_max,
                           .temperature = o->temperature,
-                          .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+                          .progress = ls_cli_progress()};
     ls_sweep_trainer *trainer = NULL;
     ls_status status;
     LS_TRY_DONE(ls_probe_plan(stderr, &opts, config, &subject, server, err));
@@ -220,7 +184,7 @@ static ls_status run_probe(ls_sweep *sweep, const probe_options *o, ls_probe_ser
     LS_TRY_DONE(ls_sweep_trainer_create_by(&trainer, ls_scorer_server(server), err));
     if (opts.temperature <= 0.0) LS_TRY_DONE(ls_probe_temperature(&opts, config, &subject, trainer, err));
     LS_TRY_DONE(ls_sweep_run_server(sweep, &opts, config, &subject, trainer, err));
-    if (opts.progress != NULL) fputs("\r\033[K", stderr);
+    ls_cli_progress_end(opts.progress);
     sweep->opts.ids = sweep->opts.text_ids = NULL; /* they end with the server */
     fprintf(stderr, "sent: %" PRId64 " requests, %" PRId64 " tokens\n", server->n_requests, server->n_tokens);
 done:
@@ -233,7 +197,7 @@ int ls_cmd_probe(int argc, char **argv) {
     ls_probe_server *server = calloc(1, sizeof *server);
     ls_sweep *sweep = calloc(1, sizeof *sweep);
     ls_model_config config = {0};
-    reports r = {0};
+    ls_reports reports = {0};
     bool different = false;
     ls_error err;
     ls_status status;
@@ -242,16 +206,14 @@ int ls_cmd_probe(int argc, char **argv) {
         goto done;
     }
     LS_TRY_DONE(parse_options(&o, argc, argv, &err));
-    LS_TRY_DONE(open_reports(&r, &o, &err));
+    LS_TRY_DONE(ls_reports_open(&reports, &o.paths, &err));
     LS_TRY_DONE(set_up(server, &o, &config, &err));
     LS_TRY_DONE(run_probe(sweep, &o, server, &config, &err));
     if (o.dry_run) goto done;
     different = sweep->different;
-    LS_TRY_DONE(write_reports(&r, &o, sweep, &err));
+    LS_TRY_DONE(ls_reports_write(&reports, &o.paths, sweep, &err));
 done:
-    ls_output_abandon(r.repro);
-    ls_output_abandon(r.html);
-    ls_output_abandon(r.out);
+    ls_reports_abandon(&reports);
     if (sweep != NULL) ls_sweep_deinit(sweep);
     free(sweep);
     if (server != NULL) ls_http_close(server->http);

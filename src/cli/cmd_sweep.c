@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/job.h"
-#include "parity/sweep.h"
+#include "cli/sweep_reports.h"
 
 enum {
     OPT_MODEL = 256,
@@ -43,11 +43,12 @@ enum { SUSPECT_ARGS_MAX = 64 };
 typedef struct sweep_options {
     ls_run_options run; /* what opens the model and the prompts */
     int64_t slots, slot_words;
-    const char *suspect, *trainer, *html, *repro, *out;
+    const char *suspect, *trainer;
+    ls_report_paths paths;
     char *suspect_args[SUSPECT_ARGS_MAX], *trainer_args[SUSPECT_ARGS_MAX];
     int64_t n_suspect_args, n_trainer_args;
     int64_t timeout, seconds;
-    bool story, json, resident;
+    bool story, resident;
 } sweep_options;
 
 typedef struct parse_context {
@@ -141,16 +142,16 @@ static ls_status parse_option(sweep_options *o, int key, char *text, ls_error *e
         case OPT_TIMEOUT: status = ls_cli_int(&o->timeout, "--timeout", text, 1, 1 << 20, err); break;
         case OPT_SECONDS: status = ls_cli_int(&o->seconds, "--seconds", text, 0, 1 << 20, err); break;
         case OPT_STORY: o->story = true; break;
-        case OPT_HTML: o->html = text; break;
-        case OPT_REPRO: o->repro = text; break;
-        case OPT_OUT: o->out = text; break;
+        case OPT_HTML: o->paths.html = text; break;
+        case OPT_REPRO: o->paths.repro = text; break;
+        case OPT_OUT: o->paths.out = text; break;
 #ifdef LS_FAULTS
         case OPT_INJECT:
             if (!ls_inject_parse(&o->run.inject, text))
                 return LS_FAIL(err, LS_ERR_ARG, "--inject: '%s' is no fault", text);
             break;
 #endif
-        case OPT_JSON: o->json = true; break;
+        case OPT_JSON: o->paths.json = true; break;
         default: break;
     }
     return status;
@@ -210,11 +211,6 @@ static ls_status parse_options(sweep_options *o, int argc, char **argv, ls_error
     return LS_OK;
 }
 
-static void show_progress(void *context, const char *what) {
-    (void)context;
-    fprintf(stderr, "\r\033[K%s", what);
-}
-
 /* The words of ls_sweep_opts from the job's. */
 static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job, const char *directory, ls_error *err) {
     ls_sweep_opts opts = {.model = o->run.model,
@@ -230,7 +226,7 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
                           .far_words = o->slot_words,
                           .story = o->story,
                           .seconds = (double)o->seconds,
-                          .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+                          .progress = ls_cli_progress()};
     ls_sweep_trainer *trainer = NULL;
     ls_prompt *prompts = NULL;
     ls_engine_subject engine = {
@@ -261,7 +257,7 @@ static ls_status run_sweep(ls_sweep *sweep, const sweep_options *o, ls_job *job,
     subject = o->suspect != NULL ? ls_subject_program(&program) : ls_subject_engine(&engine);
     if (o->trainer == NULL) ls_job_tell(job, &o->run);
     LS_TRY_DONE(ls_sweep_run(sweep, &opts, &subject, trainer, err));
-    if (opts.progress != NULL) fputs("\r\033[K", stderr);
+    ls_cli_progress_end(opts.progress);
     sweep->opts.prompts = NULL; /* they end here */
 done:
     ls_program_subject_end(&program);
@@ -271,44 +267,11 @@ done:
     return status;
 }
 
-/* The files of a sweep, opened before it begins: an unwritable report should not cost one. */
-typedef struct reports {
-    ls_output *out, *html, *repro;
-} reports;
-
-static ls_status open_reports(reports *r, const sweep_options *o, ls_error *err) {
-    LS_TRY(ls_output_open(&r->out, o->out, err));
-    if (o->html != NULL) LS_TRY(ls_output_open(&r->html, o->html, err));
-    if (o->repro != NULL) LS_TRY(ls_output_open(&r->repro, o->repro, err));
-    return LS_OK;
-}
-
-static ls_status commit(ls_output **output, ls_error *err) {
-    ls_output *whole = *output;
-    *output = NULL;
-    return whole != NULL ? ls_output_commit(whole, err) : LS_OK;
-}
-
-static ls_status write_reports(reports *r, const sweep_options *o, const ls_sweep *sweep, ls_error *err) {
-    if (r->repro != NULL) ls_sweep_repro(ls_output_stream(r->repro), sweep);
-    if (r->html != NULL) ls_sweep_html(ls_output_stream(r->html), sweep);
-    if (o->json) {
-        ls_json_out json;
-        ls_json_init(&json, ls_output_stream(r->out));
-        ls_sweep_write(&json, sweep);
-    } else {
-        ls_sweep_print(ls_output_stream(r->out), sweep);
-    }
-    LS_TRY(commit(&r->repro, err));
-    LS_TRY(commit(&r->html, err));
-    return commit(&r->out, err);
-}
-
 int ls_cmd_sweep(int argc, char **argv) {
     sweep_options o;
     ls_job job = {0};
     ls_sweep *sweep = calloc(1, sizeof *sweep);
-    reports r = {0};
+    ls_reports reports = {0};
     char directory[] = "/tmp/lockstep-sweep-XXXXXX";
     bool has_directory = false, different = false;
     ls_error err;
@@ -318,7 +281,7 @@ int ls_cmd_sweep(int argc, char **argv) {
         goto done;
     }
     LS_TRY_DONE(parse_options(&o, argc, argv, &err));
-    LS_TRY_DONE(open_reports(&r, &o, &err));
+    LS_TRY_DONE(ls_reports_open(&reports, &o.paths, &err));
     if (o.suspect != NULL && !(has_directory = mkdtemp(directory) != NULL)) {
         status = LS_FAIL(&err, LS_ERR_IO, "%s: cannot create it", directory);
         goto done;
@@ -328,11 +291,9 @@ int ls_cmd_sweep(int argc, char **argv) {
     job.model = NULL;
     LS_TRY_DONE(run_sweep(sweep, &o, &job, directory, &err));
     different = sweep->different;
-    LS_TRY_DONE(write_reports(&r, &o, sweep, &err));
+    LS_TRY_DONE(ls_reports_write(&reports, &o.paths, sweep, &err));
 done:
-    ls_output_abandon(r.repro);
-    ls_output_abandon(r.html);
-    ls_output_abandon(r.out);
+    ls_reports_abandon(&reports);
     if (has_directory) rmdir(directory);
     ls_job_deinit(&job);
     if (sweep != NULL) ls_sweep_deinit(sweep);

@@ -92,8 +92,7 @@ static ls_status read_ids(int32_t **out, int64_t *n, const ls_node *list, int64_
 }
 
 static ls_status need_list(const ls_node *object, const char *key, ls_node *list, ls_error *err) {
-    LS_TRY(ls_node_need(object, key, list, err));
-    return ls_node_expect(list, LS_NODE_ARRAY, err);
+    return ls_node_need_kind(object, key, LS_NODE_ARRAY, list, err);
 }
 
 static ls_status need_count(const ls_node *list, int64_t n, ls_error *err) {
@@ -169,8 +168,7 @@ static ls_status read_choice(reader *r, const ls_node *body, const ls_node *choi
     ls_record *one;
     bool is_content;
     LS_TRY(ls_node_expect(choice, LS_NODE_OBJECT, err));
-    LS_TRY(ls_node_need(choice, "logprobs", &logprobs, err));
-    LS_TRY(ls_node_expect(&logprobs, LS_NODE_OBJECT, err));
+    LS_TRY(ls_node_need_kind(choice, "logprobs", LS_NODE_OBJECT, &logprobs, err));
     is_content = ls_node_get_some(&logprobs, "content", &list);
     if (!is_content) LS_TRY(ls_node_need(&logprobs, "token_logprobs", &list, err));
     LS_TRY(ls_node_expect(&list, LS_NODE_ARRAY, err));
@@ -270,8 +268,7 @@ static ls_status read_vllm(reader *r, const ls_node *root, ls_error *err) {
     LS_TRY(read_name(root, "custom_id", digits, &id, err));
     if (ls_node_get_some(root, "response", &response)) {
         LS_TRY(ls_node_expect(&response, LS_NODE_OBJECT, err));
-        LS_TRY(ls_node_need(&response, "body", &body, err));
-        LS_TRY(ls_node_expect(&body, LS_NODE_OBJECT, err));
+        LS_TRY(ls_node_need_kind(&response, "body", LS_NODE_OBJECT, &body, err));
     }
     LS_TRY(need_list(&body, "choices", &choices, err));
     n = ls_node_count(&choices);
@@ -295,8 +292,7 @@ static ls_status read_sglang(reader *r, const ls_node *root, ls_error *err) {
     ls_node meta, list;
     ls_record *one;
     int64_t n;
-    LS_TRY(ls_node_need(root, "meta_info", &meta, err));
-    LS_TRY(ls_node_expect(&meta, LS_NODE_OBJECT, err));
+    LS_TRY(ls_node_need_kind(root, "meta_info", LS_NODE_OBJECT, &meta, err));
     LS_TRY(need_list(&meta, whole ? "input_token_logprobs" : "output_token_logprobs", &list, err));
     n = ls_node_count(&list);
     if (whole && n < 2) return ls_node_fail(&list, LS_ERR_FORMAT, err, "%" PRId64 " items; two are the fewest", n);

@@ -113,8 +113,7 @@ typedef struct line_view {
 static ls_status find_list(ls_node *list, ls_node *batch, const line_view *line, const char *key, int64_t s, int64_t n,
                            ls_error *err) {
     ls_status status;
-    LS_TRY_DONE(ls_node_need(&line->root, key, batch, err));
-    LS_TRY_DONE(ls_node_expect(batch, LS_NODE_ARRAY, err));
+    LS_TRY_DONE(ls_node_need_kind(&line->root, key, LS_NODE_ARRAY, batch, err));
     if (line->batch && ls_node_count(batch) != line->n) {
         status = ls_node_fail(batch, LS_ERR_FORMAT, err, "%lld sequences, expected %lld",
                               (long long)ls_node_count(batch), (long long)line->n);
@@ -271,8 +270,7 @@ static ls_status read_line(ls_dump *dump, const char *text, int64_t bytes, ls_du
     LS_TRY_DONE(ls_json_doc_open(&doc, plain, plain_bytes, place, err));
     line.root = ls_json_root(doc);
     LS_TRY_DONE(check_schema(&line.root, err));
-    LS_TRY_DONE(ls_node_need(&line.root, "token_ids", &ids, err));
-    LS_TRY_DONE(ls_node_expect(&ids, LS_NODE_ARRAY, err));
+    LS_TRY_DONE(ls_node_need_kind(&line.root, "token_ids", LS_NODE_ARRAY, &ids, err));
     if (ls_node_count(&ids) > 0) {
         const ls_node first = ls_node_at(&ids, 0);
         line.batch = ls_node_kind_of(&first) == LS_NODE_ARRAY;

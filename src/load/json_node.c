@@ -116,6 +116,11 @@ ls_status ls_node_need(const ls_node *object, const char *key, ls_node *child, l
     return ls_node_fail(object, LS_ERR_FORMAT, err, "'%s' is missing", key);
 }
 
+ls_status ls_node_need_kind(const ls_node *object, const char *key, ls_node_kind kind, ls_node *child, ls_error *err) {
+    LS_TRY(ls_node_need(object, key, child, err));
+    return ls_node_expect(child, kind, err);
+}
+
 ls_node ls_node_at(const ls_node *array, int64_t index) {
     const json_t *value = json_array_get(json_of(array), (size_t)index);
     LS_ASSERT(value != NULL, "index %lld of %lld", (long long)index, (long long)ls_node_count(array));

@@ -46,6 +46,8 @@ bool ls_node_get(const ls_node *object, const char *key, ls_node *child);
 bool ls_node_get_some(const ls_node *object, const char *key, ls_node *child);
 /* A member that must be there. */
 ls_status ls_node_need(const ls_node *object, const char *key, ls_node *child, ls_error *err);
+/* The same, of this kind. */
+ls_status ls_node_need_kind(const ls_node *object, const char *key, ls_node_kind kind, ls_node *child, ls_error *err);
 ls_node ls_node_at(const ls_node *array, int64_t index);
 
 /* Members in file order: *iterator starts as NULL. */

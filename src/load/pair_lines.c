@@ -23,8 +23,7 @@ static ls_status read_text(const ls_node *root, const char *key, char **out, int
 
 static ls_status read_ids(const ls_node *root, const char *key, int32_t **out, int64_t *n, ls_error *err) {
     ls_node node;
-    LS_TRY(ls_node_need(root, key, &node, err));
-    LS_TRY(ls_node_expect(&node, LS_NODE_ARRAY, err));
+    LS_TRY(ls_node_need_kind(root, key, LS_NODE_ARRAY, &node, err));
     *n = ls_node_count(&node);
     if (*n == 0) return ls_node_fail(&node, LS_ERR_FORMAT, err, "is empty");
     LS_TRY(ls_array_alloc((void **)out, *n, sizeof **out, key, err));

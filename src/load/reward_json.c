@@ -166,8 +166,7 @@ ls_status ls_reward_answers_parse(ls_reward_answer *out, int64_t *n, int64_t n_m
     *n = 0;
     LS_TRY_DONE(open_doc(&doc, text, bytes, name, err));
     root = ls_json_root(doc);
-    LS_TRY_DONE(ls_node_need(&root, "items", &items, err));
-    LS_TRY_DONE(ls_node_expect(&items, LS_NODE_ARRAY, err));
+    LS_TRY_DONE(ls_node_need_kind(&root, "items", LS_NODE_ARRAY, &items, err));
     if (ls_node_count(&items) > n_max) {
         status = ls_node_fail(&items, LS_ERR_FORMAT, err, "%lld answers to %lld items",
                               (long long)ls_node_count(&items), (long long)n_max);

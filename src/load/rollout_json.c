@@ -31,8 +31,7 @@ static ls_status need_int(const ls_node *object, const char *key, int64_t wanted
 
 /* An array with a value for each token. */
 static ls_status need_column(const ls_node *object, const char *key, int64_t n, ls_node *out, ls_error *err) {
-    LS_TRY(ls_node_need(object, key, out, err));
-    LS_TRY(ls_node_expect(out, LS_NODE_ARRAY, err));
+    LS_TRY(ls_node_need_kind(object, key, LS_NODE_ARRAY, out, err));
     if (ls_node_count(out) == n) return LS_OK;
     return ls_node_fail(out, LS_ERR_FORMAT, err, "has %lld values for %lld tokens", (long long)ls_node_count(out),
                         (long long)n);
@@ -61,8 +60,7 @@ static ls_status read_bits(const ls_node *node, float *out, ls_error *err) {
 
 static ls_status read_tokens(ls_rollout_answer *out, const ls_rollout_asked *a, const ls_node *choice, ls_error *err) {
     ls_node ids;
-    LS_TRY(ls_node_need(choice, "token_ids", &ids, err));
-    LS_TRY(ls_node_expect(&ids, LS_NODE_ARRAY, err));
+    LS_TRY(ls_node_need_kind(choice, "token_ids", LS_NODE_ARRAY, &ids, err));
     out->n = ls_node_count(&ids);
     if (out->n < 1 || out->n > a->max_tokens)
         return ls_node_fail(&ids, LS_ERR_FORMAT, err, "%lld tokens, where 1 to %lld were asked for", (long long)out->n,
@@ -148,8 +146,7 @@ static ls_status read_choice(ls_rollout_answer *out, const ls_rollout_asked *a, 
     LS_TRY(ls_node_expect(choice, LS_NODE_OBJECT, err));
     LS_TRY(read_finish(out, choice, err));
     LS_TRY(read_tokens(out, a, choice, err));
-    LS_TRY(ls_node_need(choice, "lockstep", &own, err));
-    LS_TRY(ls_node_expect(&own, LS_NODE_OBJECT, err));
+    LS_TRY(ls_node_need_kind(choice, "lockstep", LS_NODE_OBJECT, &own, err));
     LS_TRY(need_text(&own, "numerics", a->numerics, "", err));
     if (a->is_recorded) LS_TRY(need_text(&own, "logprob_of", a->logprob_of, "", err));
     LS_TRY(need_int(&own, "seed", (int64_t)a->seed, err));
@@ -168,8 +165,7 @@ ls_status ls_rollout_answer_parse(ls_rollout_answer *out, const ls_rollout_asked
     ls_status status;
     LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, name, err));
     root = ls_json_root(doc);
-    LS_TRY_DONE(ls_node_need(&root, "choices", &choices, err));
-    LS_TRY_DONE(ls_node_expect(&choices, LS_NODE_ARRAY, err));
+    LS_TRY_DONE(ls_node_need_kind(&root, "choices", LS_NODE_ARRAY, &choices, err));
     if (ls_node_count(&choices) != 1) {
         status =
             ls_node_fail(&choices, LS_ERR_FORMAT, err, "%lld choices, not one", (long long)ls_node_count(&choices));
@@ -203,10 +199,8 @@ ls_status ls_rollout_server_parse(ls_rollout_server *out, const char *text, int6
     LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, name, err));
     root = ls_json_root(doc);
     LS_TRY_DONE(copy_text(&root, "numerics", out->numerics, sizeof out->numerics, err));
-    LS_TRY_DONE(ls_node_need(&root, "vllm_config", &config, err));
-    LS_TRY_DONE(ls_node_expect(&config, LS_NODE_OBJECT, err));
-    LS_TRY_DONE(ls_node_need(&config, "model_config", &model, err));
-    LS_TRY_DONE(ls_node_expect(&model, LS_NODE_OBJECT, err));
+    LS_TRY_DONE(ls_node_need_kind(&root, "vllm_config", LS_NODE_OBJECT, &config, err));
+    LS_TRY_DONE(ls_node_need_kind(&config, "model_config", LS_NODE_OBJECT, &model, err));
     LS_TRY_DONE(copy_text(&model, "logprobs_mode", mode, sizeof mode, err));
     snprintf(out->logprob_of, sizeof out->logprob_of, "%s", strcmp(mode, "raw_logprobs") == 0 ? "raw" : "processed");
     LS_TRY_DONE(ls_node_need(&model, "max_model_len", &node, err));

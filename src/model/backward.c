@@ -77,8 +77,8 @@ static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool whol
     const ls_model *model = l->model;
     const ls_head *head = l->tape->head;
     const int64_t vocab = head->vocab, dim = model->config.hidden;
-    const void *place = model->config.tied ? model->embed : (const void *)&model->head;
-    const ls_parameter *p = ls_parameter_of(l->tape->parameters, place);
+    const ls_parameter *p = model->config.tied ? ls_parameter_of_embedding(l->tape->parameters)
+                                               : ls_parameter_of_matrix(l->tape->parameters, &model->head);
     const ls_logprob_backward_args backward = {.logits = head->logits,
                                                .rows = head->n,
                                                .vocab = vocab,
@@ -162,14 +162,15 @@ static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *
 /* All rows of the leaf: with tied embeddings they add to what the head's products have made of all of them. */
 static ls_status embed_backward(const ls_leaf *l, ls_error *err) {
     const ls_model_config *c = &l->model->config;
-    const ls_embed_backward_args embed = {.tokens = l->tape->leaf_tokens,
-                                          .dy = l->tape->leaf_dh,
-                                          .dy_stride = c->hidden,
-                                          .dtable = ls_leaf_gradient(l, l->model->embed),
-                                          .vocab = c->vocab,
-                                          .dim = c->hidden,
-                                          .rows = l->tape->leaf_rows,
-                                          .pad = c->pad_is_trained ? -1 : c->pad};
+    const ls_embed_backward_args embed = {
+        .tokens = l->tape->leaf_tokens,
+        .dy = l->tape->leaf_dh,
+        .dy_stride = c->hidden,
+        .dtable = l->gradient + ls_parameter_of_embedding(l->tape->parameters)->offset,
+        .vocab = c->vocab,
+        .dim = c->hidden,
+        .rows = l->tape->leaf_rows,
+        .pad = c->pad_is_trained ? -1 : c->pad};
     return ls_embed_backward(l->device, &embed, err);
 }
 

@@ -158,35 +158,30 @@ ls_status ls_head_sample(ls_head *h, const ls_draw *draws, ls_error *err) {
     return ls_sample(h->device, &args, err);
 }
 
+/* The block's rows of these logits, their tokens' values into `logprob`. */
+static ls_logprob_args logprob_args(const ls_head *h, const float *logits, const float *temperature, float *logprob) {
+    return (ls_logprob_args){.logits = logits,
+                             .dtype = LS_F32,
+                             .rows = h->n,
+                             .vocab = h->vocab,
+                             .row_stride = h->vocab,
+                             .targets = h->targets,
+                             .ignore_index = -1,
+                             .temperature = temperature,
+                             .logprob = logprob};
+}
+
 ls_status ls_head_weigh(ls_head *h, ls_error *err) {
-    ls_logprob_args args = {.logits = h->logits,
-                            .dtype = LS_F32,
-                            .rows = h->n,
-                            .vocab = h->vocab,
-                            .row_stride = h->vocab,
-                            .targets = h->targets,
-                            .ignore_index = -1,
-                            .temperature = h->draw_temperature,
-                            .logprob = h->of_all};
-    LS_TRY(ls_logprob(h->device, &args, err));
-    args.logits = h->processed;
-    args.temperature = NULL;
-    args.logprob = h->of_kept;
-    return ls_logprob(h->device, &args, err);
+    const ls_logprob_args of_all = logprob_args(h, h->logits, h->draw_temperature, h->of_all),
+                          of_kept = logprob_args(h, h->processed, NULL, h->of_kept);
+    LS_TRY(ls_logprob(h->device, &of_all, err));
+    return ls_logprob(h->device, &of_kept, err);
 }
 
 ls_status ls_head_logprob(ls_head *h, const float *logits, const int64_t *targets, bool entropy, ls_error *err) {
-    const ls_logprob_args args = {.logits = logits,
-                                  .dtype = LS_F32,
-                                  .rows = h->n,
-                                  .vocab = h->vocab,
-                                  .row_stride = h->vocab,
-                                  .targets = h->targets,
-                                  .ignore_index = -1,
-                                  .temperature = h->temperature,
-                                  .logprob = h->logprob,
-                                  .lse = h->lse,
-                                  .entropy = entropy ? h->entropy : NULL};
+    ls_logprob_args args = logprob_args(h, logits, h->temperature, h->logprob);
+    args.lse = h->lse;
+    args.entropy = entropy ? h->entropy : NULL;
     if (targets != NULL) LS_TRY(ls_memory_write(h->device, h->targets, targets, h->n * (int64_t)sizeof *targets, err));
     return ls_logprob(h->device, &args, err);
 }

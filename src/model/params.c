@@ -167,10 +167,29 @@ ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err) {
     return ls_parameters_settle(parameters, err);
 }
 
-const ls_parameter *ls_parameter_of(const ls_parameters *parameters, const void *place) {
+const ls_parameter *ls_parameter_of_matrix(const ls_parameters *parameters, const ls_gemm_weight *matrix) {
+    for (int64_t i = 0; i < parameters->n; i++) {
+        const ls_weight_slot *slot = &parameters->list[i].slot;
+        if (slot->kind == LS_SLOT_MATRIX && slot->matrix == matrix) return &parameters->list[i];
+    }
+    LS_ASSERT(false, "no parameter of the matrix at %p", (const void *)matrix);
+    return NULL;
+}
+
+const ls_parameter *ls_parameter_of_vector(const ls_parameters *parameters, const float *vector) {
+    for (int64_t i = 0; vector != NULL && i < parameters->n; i++) {
+        const ls_weight_slot *slot = &parameters->list[i].slot;
+        if (slot->kind != LS_SLOT_MATRIX && slot->kind != LS_SLOT_EMBED && *slot->vector == vector)
+            return &parameters->list[i];
+    }
+    LS_ASSERT(false, "no parameter of the vector at %p", (const void *)vector);
+    return NULL;
+}
+
+const ls_parameter *ls_parameter_of_embedding(const ls_parameters *parameters) {
     for (int64_t i = 0; i < parameters->n; i++)
-        if (ls_slot_place(&parameters->list[i].slot) == place) return &parameters->list[i];
-    LS_ASSERT(false, "no parameter at %p", place);
+        if (parameters->list[i].slot.kind == LS_SLOT_EMBED) return &parameters->list[i];
+    LS_ASSERT(false, "%lld parameters and no embedding", (long long)parameters->n);
     return NULL;
 }
 

@@ -59,8 +59,11 @@ ls_status ls_parameters_round(ls_parameters *parameters, ls_error *err);  /* mas
 ls_status ls_parameters_settle(ls_parameters *parameters, ls_error *err); /* values into the model */
 /* One of them. */
 ls_status ls_parameter_settle(const ls_parameters *parameters, const ls_parameter *parameter, ls_error *err);
-/* The parameter that belongs to this place of the model: a matrix, a vector, or the embedding. */
-const ls_parameter *ls_parameter_of(const ls_parameters *parameters, const void *place);
+/* The parameter that this matrix of the model is packed from, that this vector of it is filled from, and the table of
+ * embeddings. Asked for by kind, because a struct and its first field have one address. There must be one. */
+const ls_parameter *ls_parameter_of_matrix(const ls_parameters *parameters, const ls_gemm_weight *matrix);
+const ls_parameter *ls_parameter_of_vector(const ls_parameters *parameters, const float *vector);
+const ls_parameter *ls_parameter_of_embedding(const ls_parameters *parameters);
 /* 64-bit digest (FNV-1a) of names, shapes, types and values, in order: equal for equal weights. */
 ls_status ls_parameters_digest(const ls_parameters *parameters, uint64_t *out, ls_error *err);
 /* *hash mixed with device memory. */

@@ -57,8 +57,8 @@ ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w
 
 /* ---- backward ---- */
 
-float *ls_leaf_gradient(const ls_leaf *l, const void *place) {
-    return l->gradient + ls_parameter_of(l->tape->parameters, place)->offset;
+float *ls_leaf_gradient(const ls_leaf *l, const float *vector) {
+    return l->gradient + ls_parameter_of_vector(l->tape->parameters, vector)->offset;
 }
 
 /* dy rounded once for both products of the profile mma16; NULL in the other one. */
@@ -71,7 +71,7 @@ static ls_status round_gradient(const ls_leaf *l, const ls_leaf_product *p, cons
 }
 
 ls_status ls_leaf_through_product(const ls_leaf *l, const ls_leaf_product *p, ls_error *err) {
-    const ls_parameter *w = ls_parameter_of(l->tape->parameters, p->w);
+    const ls_parameter *w = ls_parameter_of_matrix(l->tape->parameters, p->w);
     const uint16_t *rounded;
     LS_TRY(round_gradient(l, p, &rounded, err));
     const ls_gemm_backward_weight_args weight = {.dy = p->dy.data,

@@ -58,8 +58,8 @@ ls_rmsnorm_args ls_part_norm_call(const ls_forward *f, ls_rows y, ls_rows x, con
 
 /* ---- backward: gradients of matrices are float32 ---- */
 
-/* Where the gradient of the parameter at this place of the model goes. */
-float *ls_leaf_gradient(const ls_leaf *leaf, const void *place);
+/* Where the gradient of this vector of the model goes. */
+float *ls_leaf_gradient(const ls_leaf *leaf, const float *vector);
 /* A product y = x w^T + bias on its way back. */
 typedef struct ls_leaf_product {
     const ls_gemm_weight *w;

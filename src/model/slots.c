@@ -49,11 +49,6 @@ ls_status ls_model_slots(ls_model *model, ls_slot_visit visit, void *context, ls
     return LS_OK;
 }
 
-const void *ls_slot_place(const ls_weight_slot *slot) {
-    if (slot->kind == LS_SLOT_MATRIX) return slot->matrix;
-    return slot->kind == LS_SLOT_EMBED ? *slot->embed : (const void *)*slot->vector;
-}
-
 uint64_t ls_slot_mix(uint64_t hash, const ls_weight_slot *slot, ls_dtype dtype) {
     hash = ls_fnv_mix(hash, slot->name, (int64_t)strlen(slot->name) + 1);
     hash = ls_fnv_mix(hash, slot->dims, (int64_t)sizeof slot->dims);

@@ -40,9 +40,6 @@ ls_status ls_model_outline(ls_model **out, const ls_model_config *config, ls_err
  * first failure ends the walk. */
 ls_status ls_model_slots(ls_model *model, ls_slot_visit visit, void *context, ls_error *err);
 
-/* Where a slot's weight lives in the model: a matrix, a vector or the embedding; what names it to a gradient. */
-const void *ls_slot_place(const ls_weight_slot *slot);
-
 /* A digest mixed with what a slot is but for its values: name, shape and stored type. */
 uint64_t ls_slot_mix(uint64_t hash, const ls_weight_slot *slot, ls_dtype dtype);
 

@@ -9,28 +9,33 @@ static ls_status check_size(const char *op, int64_t rows, int64_t dim, ls_error 
     return LS_OK;
 }
 
-ls_status ls_swiglu_backward_check(const ls_swiglu_backward_args *args, ls_error *err) {
-    static const char op[] = "swiglu_backward";
-    const int64_t rows = args->rows, dim = args->dim;
+/* The tensors of a SwiGLU's gradient; dgate and dup have this many bytes an element. */
+typedef struct swiglu_tensors {
+    const void *gate, *up, *dy, *dgate, *dup;
+    int64_t rows, dim, out_bytes;
+} swiglu_tensors;
+
+static ls_status check_swiglu(const char *op, const swiglu_tensors *t, ls_error *err) {
+    const int64_t rows = t->rows, dim = t->dim;
     const ls_operand operands[] = {
-        {"gate", args->gate, rows, dim, dim, 4, rows == 0}, {"up", args->up, rows, dim, dim, 4, rows == 0},
-        {"dy", args->dy, rows, dim, dim, 4, rows == 0},     {"dgate", args->dgate, rows, dim, dim, 4, rows == 0},
-        {"dup", args->dup, rows, dim, dim, 4, rows == 0},
+        {"gate", t->gate, rows, dim, dim, 4, rows == 0},
+        {"up", t->up, rows, dim, dim, 4, rows == 0},
+        {"dy", t->dy, rows, dim, dim, 4, rows == 0},
+        {"dgate", t->dgate, rows, dim, dim, t->out_bytes, rows == 0},
+        {"dup", t->dup, rows, dim, dim, t->out_bytes, rows == 0},
     };
     LS_TRY(check_size(op, rows, dim, err));
     return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
 }
 
-ls_status ls_swiglu_backward_rounded_check(const ls_swiglu_backward_rounded_args *args, ls_error *err) {
-    static const char op[] = "swiglu_backward_rounded";
-    const int64_t rows = args->rows, dim = args->dim;
-    const ls_operand operands[] = {
-        {"gate", args->gate, rows, dim, dim, 4, rows == 0}, {"up", args->up, rows, dim, dim, 4, rows == 0},
-        {"dy", args->dy, rows, dim, dim, 4, rows == 0},     {"dgate", args->dgate, rows, dim, dim, 2, rows == 0},
-        {"dup", args->dup, rows, dim, dim, 2, rows == 0},
-    };
-    LS_TRY(check_size(op, rows, dim, err));
-    return ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err);
+ls_status ls_swiglu_backward_check(const ls_swiglu_backward_args *a, ls_error *err) {
+    const swiglu_tensors t = {a->gate, a->up, a->dy, a->dgate, a->dup, a->rows, a->dim, 4};
+    return check_swiglu("swiglu_backward", &t, err);
+}
+
+ls_status ls_swiglu_backward_rounded_check(const ls_swiglu_backward_rounded_args *a, ls_error *err) {
+    const swiglu_tensors t = {a->gate, a->up, a->dy, a->dgate, a->dup, a->rows, a->dim, 2};
+    return check_swiglu("swiglu_backward_rounded", &t, err);
 }
 
 ls_status ls_embed_backward_check(const ls_embed_backward_args *args, ls_error *err) {

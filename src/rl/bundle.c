@@ -1,6 +1,7 @@
 /* Bundles as files. A bundle that was read owns its records and rows. */
 #include "rl/bundle.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,6 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "load/json_node.h"
-#include "load/record.h"
 #include "rl/gate.h"
 
 /* 2: names the profile; bundles of format 1 are exact. */
@@ -168,20 +168,24 @@ ls_status ls_bundle_write(const char *directory, const ls_bundle *b, const ls_co
 /* ---- reading ---- */
 
 struct ls_bundle_store {
-    ls_record *rollout, *trainer;
-    int64_t n_rollout, n_trainer, n_rows;
+    ls_bundle_records records;
+    int64_t n_rows;
     int32_t *tokens;
     uint8_t *masks;
     float *values; /* rollout's, then trainer's */
 };
+
+static void free_records(const ls_bundle_records *r) {
+    ls_records_free(r->rollout, r->n_rollout);
+    ls_records_free(r->trainer, r->n_trainer);
+}
 
 void ls_bundle_free(ls_bundle *b) {
     struct ls_bundle_store *store;
     if (b == NULL) return;
     store = b->store;
     if (store != NULL) {
-        ls_records_free(store->rollout, store->n_rollout);
-        ls_records_free(store->trainer, store->n_trainer);
+        free_records(&store->records);
         free(store->tokens);
         free(store->masks);
         free(store->values);
@@ -204,14 +208,14 @@ static ls_status read_string(const ls_node *root, const char *key, const char **
     return ls_node_string(&child, out, err);
 }
 
-/* A number as text of this base. */
+/* A number as text of this base, 10 or 16: its digits and nothing else. */
 static ls_status read_uint(const ls_node *root, const char *key, int base, uint64_t *out, ls_error *err) {
     const char *text;
-    char *end;
     ls_status status;
     LS_TRY_DONE(read_string(root, key, &text, err));
-    *out = strtoull(text, &end, base);
-    if (end == text || *end != '\0')
+    errno = 0;
+    *out = strtoull(text, NULL, base);
+    if (errno != 0 || text[0] == '\0' || text[strspn(text, base == 10 ? "0123456789" : "0123456789abcdef")] != '\0')
         status = ls_node_fail(root, LS_ERR_FORMAT, err, "%s: '%.60s' is no number", key, text);
 done:
     return status;
@@ -222,8 +226,7 @@ static ls_status read_levers(const ls_node *root, ls_levers *out, ls_error *err)
     void *iterator = NULL;
     ls_status status;
     ls_levers_init(out);
-    LS_TRY_DONE(ls_node_need(root, "levers", &levers, err));
-    LS_TRY_DONE(ls_node_expect(&levers, LS_NODE_OBJECT, err));
+    LS_TRY_DONE(ls_node_need_kind(root, "levers", LS_NODE_OBJECT, &levers, err));
     while (ls_node_next(&levers, &iterator, &child)) {
         const int64_t i = ls_lever_find(child.key);
         const char *text;
@@ -234,7 +237,7 @@ static ls_status read_levers(const ls_node *root, ls_levers *out, ls_error *err)
             goto done;
         }
     }
-    LS_TRY_DONE(ls_levers_check(out, err));
+    if ((status = ls_levers_check(out, err)) != LS_OK) ls_node_blame(&levers, err);
 done:
     return status;
 }
@@ -242,11 +245,14 @@ done:
 /* Bundles of runs without truncation may lack it. */
 static ls_status read_truncation(const ls_node *root, ls_sampling *s, ls_error *err) {
     ls_node child;
+    ls_status status;
     s->top_p = 1.0f;
     if (ls_node_get(root, "top_k", &child)) LS_TRY(ls_node_int(&child, 0, INT64_MAX, &s->top_k, err));
     if (ls_node_get(root, "top_p", &child)) s->top_p = (float)ls_node_number(&child);
     if (ls_node_get(root, "min_p", &child)) s->min_p = (float)ls_node_number(&child);
-    return ls_sampling_check(s, err);
+    status = ls_sampling_check(s, err);
+    if (status != LS_OK) ls_node_blame(root, err);
+    return status;
 }
 
 static ls_status read_members(const ls_node *root, ls_bundle *b, ls_error *err) {
@@ -298,17 +304,22 @@ static ls_status check_pair(const ls_bundle *b, const ls_record *r, const ls_rec
 
 static ls_status lay_out(ls_bundle *b, ls_error *err) {
     struct ls_bundle_store *store = b->store;
+    const ls_bundle_records *records = &store->records;
     int64_t at = 0;
+    if (records->n_rollout != records->n_trainer)
+        return LS_FAIL(err, LS_ERR_FORMAT, "trainer.jsonl has %lld records; rollout.jsonl has %lld",
+                       (long long)records->n_trainer, (long long)records->n_rollout);
+    b->n = records->n_rollout;
     for (int64_t i = 0; i < b->n; i++) {
-        LS_TRY(check_pair(b, &store->rollout[i], &store->trainer[i], err));
-        store->n_rows += store->rollout[i].n_prompt + store->rollout[i].n_completion;
+        LS_TRY(check_pair(b, &records->rollout[i], &records->trainer[i], err));
+        store->n_rows += records->rollout[i].n_prompt + records->rollout[i].n_completion;
     }
     LS_TRY(ls_array_alloc((void **)&b->sequences, b->n, sizeof *b->sequences, "bundle", err));
     LS_TRY(ls_array_alloc((void **)&store->tokens, store->n_rows, sizeof *store->tokens, "bundle", err));
     LS_TRY(ls_array_alloc((void **)&store->masks, store->n_rows, 1, "bundle", err));
     LS_TRY(ls_array_alloc((void **)&store->values, 2 * store->n_rows, sizeof *store->values, "bundle", err));
     for (int64_t i = 0; i < b->n; i++) {
-        const ls_record *r = &store->rollout[i], *t = &store->trainer[i];
+        const ls_record *r = &records->rollout[i], *t = &records->trainer[i];
         const int64_t first = r->n_prompt - 1;
         float *rollout = store->values + at, *trainer = store->values + store->n_rows + at;
         memcpy(store->tokens + at, r->prompt_ids, (size_t)r->n_prompt * sizeof(int32_t));
@@ -331,39 +342,35 @@ static ls_status lay_out(ls_bundle *b, ls_error *err) {
     return LS_OK;
 }
 
-static ls_status read_records(ls_bundle *b, const char *directory, ls_error *err) {
-    struct ls_bundle_store *store = b->store;
+static ls_status read_records(ls_bundle_records *out, const char *directory, ls_error *err) {
     char path[PATH_MAX_BYTES];
-    ls_status status;
-    LS_TRY_DONE(join(path, directory, "rollout.jsonl", err));
-    LS_TRY_DONE(ls_records_read(&store->rollout, &store->n_rollout, path, LS_RECORD_SEQUENCE, err));
-    LS_TRY_DONE(join(path, directory, "trainer.jsonl", err));
-    LS_TRY_DONE(ls_records_read(&store->trainer, &store->n_trainer, path, LS_RECORD_SEQUENCE, err));
-    if (store->n_rollout != store->n_trainer)
-        return LS_FAIL(err, LS_ERR_FORMAT, "%s: %lld records; rollout.jsonl has %lld", path,
-                       (long long)store->n_trainer, (long long)store->n_rollout);
-    b->n = store->n_rollout;
-    if ((status = lay_out(b, err)) != LS_OK) ls_error_prefix(err, "%s", directory);
-done:
-    return status;
+    LS_TRY(join(path, directory, "rollout.jsonl", err));
+    LS_TRY(ls_records_read(&out->rollout, &out->n_rollout, path, LS_RECORD_SEQUENCE, err));
+    LS_TRY(join(path, directory, "trainer.jsonl", err));
+    return ls_records_read(&out->trainer, &out->n_trainer, path, LS_RECORD_SEQUENCE, err);
 }
 
-ls_status ls_bundle_read(ls_bundle **out, const char *directory, ls_error *err) {
-    char path[PATH_MAX_BYTES], *text = NULL;
-    int64_t bytes;
+ls_status ls_bundle_parse(ls_bundle **out, const char *text, int64_t bytes, const ls_bundle_records *records,
+                          const char *directory, ls_error *err) {
+    char path[PATH_MAX_BYTES];
     ls_json_doc *doc = NULL;
     ls_bundle *b = NULL;
+    bool is_taken = false;
     ls_node root;
     ls_status status;
     *out = NULL;
+    LS_TRY_DONE(join(path, directory, "bundle.json", err));
     LS_TRY_DONE(ls_array_alloc((void **)&b, 1, sizeof *b, "bundle", err));
     LS_TRY_DONE(ls_array_alloc((void **)&b->store, 1, sizeof *b->store, "bundle", err));
-    LS_TRY_DONE(join(path, directory, "bundle.json", err));
-    LS_TRY_DONE(ls_file_read(&text, &bytes, path, JSON_BYTES_MAX, err));
+    b->store->records = *records;
+    is_taken = true;
     LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, path, err));
     root = ls_json_root(doc);
     LS_TRY_DONE(read_members(&root, b, err));
-    LS_TRY_DONE(read_records(b, directory, err));
+    if ((status = lay_out(b, err)) != LS_OK) {
+        ls_error_prefix(err, "%s", directory);
+        goto done;
+    }
     if (b->sequence >= b->n || b->row + 1 >= b->sequences[b->sequence].n ||
         b->sequences[b->sequence].mask[b->row] == 0) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s: first: row %lld of sequence %lld was not drawn", path,
@@ -373,8 +380,26 @@ ls_status ls_bundle_read(ls_bundle **out, const char *directory, ls_error *err) 
     *out = b;
     b = NULL;
 done:
+    if (!is_taken) free_records(records);
     ls_bundle_free(b);
     ls_json_doc_free(doc);
+    return status;
+}
+
+ls_status ls_bundle_read(ls_bundle **out, const char *directory, ls_error *err) {
+    char path[PATH_MAX_BYTES], *text = NULL;
+    int64_t bytes;
+    ls_bundle_records records = {0};
+    ls_status status;
+    *out = NULL;
+    LS_TRY_DONE(join(path, directory, "bundle.json", err));
+    LS_TRY_DONE(ls_file_read(&text, &bytes, path, JSON_BYTES_MAX, err));
+    if ((status = read_records(&records, directory, err)) != LS_OK) {
+        free_records(&records);
+        goto done;
+    }
+    status = ls_bundle_parse(out, text, bytes, &records, directory, err);
+done:
     free(text);
     return status;
 }

@@ -11,6 +11,7 @@
 #ifndef LS_RL_BUNDLE_H
 #define LS_RL_BUNDLE_H
 
+#include "load/record.h"
 #include "rl/episode.h"
 #include "train/config.h"
 
@@ -43,6 +44,17 @@ typedef struct ls_bundle {
 /* Adds the three files to a directory that holds the model; config may be NULL. */
 ls_status ls_bundle_write(const char *directory, const ls_bundle *bundle, const ls_config *config, ls_error *err);
 ls_status ls_bundle_read(ls_bundle **out, const char *directory, ls_error *err);
-void ls_bundle_free(ls_bundle *bundle); /* of ls_bundle_read; accepts NULL */
+
+/* What the records of a bundle are: both sides of the same sequences. */
+typedef struct ls_bundle_records {
+    ls_record *rollout, *trainer;
+    int64_t n_rollout, n_trainer;
+} ls_bundle_records;
+
+/* The same of the text of bundle.json and of records, which it takes even if it fails. `directory` stands for the
+ * bundle in errors. */
+ls_status ls_bundle_parse(ls_bundle **out, const char *text, int64_t bytes, const ls_bundle_records *records,
+                          const char *directory, ls_error *err);
+void ls_bundle_free(ls_bundle *bundle); /* accepts NULL */
 
 #endif

@@ -126,8 +126,7 @@ int ls_control_abort(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
     const char *name;
     ls_status status;
     LS_TRY_DONE(open_body(&doc, &root, c, err));
-    LS_TRY_DONE(ls_node_need(&root, "request_ids", &list, err));
-    LS_TRY_DONE(ls_node_expect(&list, LS_NODE_ARRAY, err));
+    LS_TRY_DONE(ls_node_need_kind(&root, "request_ids", LS_NODE_ARRAY, &list, err));
     for (int64_t i = 0; i < ls_node_count(&list); i++) {
         const ls_node item = ls_node_at(&list, i);
         LS_TRY_DONE(ls_node_string(&item, &name, err));
@@ -193,8 +192,7 @@ int ls_control_init_transfer(ls_server *s, const ls_call *c, FILE *out, ls_error
         return 400;
     }
     LS_TRY_DONE(open_body(&doc, &root, c, err));
-    LS_TRY_DONE(ls_node_need(&root, "init_info", &info, err));
-    LS_TRY_DONE(ls_node_expect(&info, LS_NODE_OBJECT, err));
+    LS_TRY_DONE(ls_node_need_kind(&root, "init_info", LS_NODE_OBJECT, &info, err));
     ls_transfer_close(s->transfer);
     s->transfer = NULL;
     status = ls_transfer_open(&s->transfer, s->load_device, &info, err);

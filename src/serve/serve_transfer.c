@@ -53,8 +53,7 @@ static ls_status read_shape(ls_transfer_tensor *t, const ls_node *node, ls_error
 }
 
 static ls_status need_list(const ls_node *info, const char *key, int64_t n, ls_node *out, ls_error *err) {
-    LS_TRY(ls_node_need(info, key, out, err));
-    LS_TRY(ls_node_expect(out, LS_NODE_ARRAY, err));
+    LS_TRY(ls_node_need_kind(info, key, LS_NODE_ARRAY, out, err));
     if (n < 0 || ls_node_count(out) == n) return LS_OK;
     return ls_node_fail(out, LS_ERR_FORMAT, err, "%lld entries for %lld names", (long long)ls_node_count(out),
                         (long long)n);

@@ -14,8 +14,7 @@
 static ls_status read_vocab(ls_tokenizer *t, const ls_node *model, ls_error *err) {
     ls_node vocab, item;
     void *iterator = NULL;
-    LS_TRY(ls_node_need(model, "vocab", &vocab, err));
-    LS_TRY(ls_node_expect(&vocab, LS_NODE_OBJECT, err));
+    LS_TRY(ls_node_need_kind(model, "vocab", LS_NODE_OBJECT, &vocab, err));
     while (ls_node_next(&vocab, &iterator, &item)) {
         const int64_t bytes = (int64_t)strlen(item.key);
         int64_t id = 0;
@@ -62,8 +61,7 @@ static ls_status read_merges(ls_tokenizer *t, const ls_node *model, ls_error *er
     int32_t rank = 0;
     bool pairs = false;
     ls_status status;
-    LS_TRY_DONE(ls_node_need(model, "merges", &merges, err));
-    LS_TRY_DONE(ls_node_expect(&merges, LS_NODE_ARRAY, err));
+    LS_TRY_DONE(ls_node_need_kind(model, "merges", LS_NODE_ARRAY, &merges, err));
     if (ls_node_count(&merges) > 0) {
         const ls_node first = ls_node_at(&merges, 0);
         pairs = ls_node_kind_of(&first) == LS_NODE_ARRAY;
@@ -136,8 +134,7 @@ static ls_status read_model(ls_tokenizer *t, const ls_node *root, ls_error *err)
                                        NULL};
     ls_node model, child;
     const char *text = NULL;
-    LS_TRY(ls_node_need(root, "model", &model, err));
-    LS_TRY(ls_node_expect(&model, LS_NODE_OBJECT, err));
+    LS_TRY(ls_node_need_kind(root, "model", LS_NODE_OBJECT, &model, err));
     if (ls_node_get(&model, "type", &child)) {
         LS_TRY(ls_node_string(&child, &text, err));
         if (strcmp(text, "Unigram") == 0) return ls_read_unigram(t, &model, err);

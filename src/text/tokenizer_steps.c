@@ -69,8 +69,7 @@ static ls_status need_pattern(const ls_node *node, ls_pattern *out, ls_error *er
     const char *text = NULL;
     int64_t bytes = 0;
     ls_status status;
-    LS_TRY_DONE(ls_node_need(node, "pattern", &pattern, err));
-    LS_TRY_DONE(ls_node_expect(&pattern, LS_NODE_OBJECT, err));
+    LS_TRY_DONE(ls_node_need_kind(node, "pattern", LS_NODE_OBJECT, &pattern, err));
     if (ls_node_count(&pattern) != 1)
         return ls_node_fail(&pattern, LS_ERR_FORMAT, err, "exactly one of 'String' and 'Regex' is required");
     if (!ls_node_get(&pattern, "Regex", &regex)) return need_text(&pattern, "String", &out->text, &out->bytes, err);
@@ -88,8 +87,7 @@ static ls_status read_sequence(ls_tokenizer *tokenizer, const ls_node *node, con
     const char *const keys[] = {"type", key, NULL};
     ls_node list;
     LS_TRY(ls_node_only(node, keys, err));
-    LS_TRY(ls_node_need(node, key, &list, err));
-    LS_TRY(ls_node_expect(&list, LS_NODE_ARRAY, err));
+    LS_TRY(ls_node_need_kind(node, key, LS_NODE_ARRAY, &list, err));
     if (depth >= DEPTH_MAX) return ls_node_fail(node, LS_ERR_UNSUPPORTED, err, "sequences nested this deep");
     for (int64_t i = 0; i < ls_node_count(&list); i++) {
         const ls_node item = ls_node_at(&list, i);
@@ -355,8 +353,7 @@ static ls_status read_template_part(ls_tokenizer *tokenizer, const ls_node *part
     if (!ls_node_get(special, name, &entry))
         return ls_node_fail(&id, LS_ERR_FORMAT, err, "'%.60s' is not in special_tokens", name);
     LS_TRY(ls_node_expect(&entry, LS_NODE_OBJECT, err));
-    LS_TRY(ls_node_need(&entry, "ids", &ids, err));
-    LS_TRY(ls_node_expect(&ids, LS_NODE_ARRAY, err));
+    LS_TRY(ls_node_need_kind(&entry, "ids", LS_NODE_ARRAY, &ids, err));
     for (int64_t i = 0; i < ls_node_count(&ids); i++) {
         const ls_node item = ls_node_at(&ids, i);
         LS_TRY(add_post_id(tokenizer, &item, err));
@@ -369,10 +366,8 @@ static ls_status read_template(ls_tokenizer *tokenizer, const ls_node *node, ls_
     static const char *const keys[] = {"type", "single", "pair", "special_tokens", NULL};
     ls_node single, special;
     LS_TRY(ls_node_only(node, keys, err));
-    LS_TRY(ls_node_need(node, "single", &single, err));
-    LS_TRY(ls_node_expect(&single, LS_NODE_ARRAY, err));
-    LS_TRY(ls_node_need(node, "special_tokens", &special, err));
-    LS_TRY(ls_node_expect(&special, LS_NODE_OBJECT, err));
+    LS_TRY(ls_node_need_kind(node, "single", LS_NODE_ARRAY, &single, err));
+    LS_TRY(ls_node_need_kind(node, "special_tokens", LS_NODE_OBJECT, &special, err));
     for (int64_t i = 0; i < ls_node_count(&single); i++) {
         const ls_node part = ls_node_at(&single, i);
         LS_TRY(read_template_part(tokenizer, &part, &special, err));
@@ -383,8 +378,7 @@ static ls_status read_template(ls_tokenizer *tokenizer, const ls_node *node, ls_
 /* ["token", id] */
 static ls_status read_post_pair(ls_tokenizer *tokenizer, const ls_node *node, const char *key, ls_error *err) {
     ls_node pair, id;
-    LS_TRY(ls_node_need(node, key, &pair, err));
-    LS_TRY(ls_node_expect(&pair, LS_NODE_ARRAY, err));
+    LS_TRY(ls_node_need_kind(node, key, LS_NODE_ARRAY, &pair, err));
     if (ls_node_count(&pair) != 2) return ls_node_fail(&pair, LS_ERR_FORMAT, err, "a token and its id are required");
     id = ls_node_at(&pair, 1);
     return add_post_id(tokenizer, &id, err);

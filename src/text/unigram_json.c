@@ -30,8 +30,7 @@ ls_status ls_read_unigram(ls_tokenizer *t, const ls_node *model, ls_error *err) 
     ls_node vocab, child;
     int64_t unk = -1;
     LS_TRY(ls_node_only(model, keys, err));
-    LS_TRY(ls_node_need(model, "vocab", &vocab, err));
-    LS_TRY(ls_node_expect(&vocab, LS_NODE_ARRAY, err));
+    LS_TRY(ls_node_need_kind(model, "vocab", LS_NODE_ARRAY, &vocab, err));
     if (ls_node_count(&vocab) == 0 || ls_node_count(&vocab) >= INT32_MAX)
         return ls_node_fail(&vocab, LS_ERR_FORMAT, err, "%lld pieces", (long long)ls_node_count(&vocab));
     if (ls_node_get_some(model, "unk_id", &child)) LS_TRY(ls_node_int(&child, 0, ls_node_count(&vocab) - 1, &unk, err));

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """The program against its surroundings: mutated files for every parser, kills, full disks, few descriptors, signals, bad
-judges. Prints one line a part and each finding; exit code 1 if there is one.
+judges. Prints one line a part and each finding, last the counts in one line; exit code 1 if there is a finding.
 
-  hostile.py PROGRAM SOURCE [--scale X] [--seed N] [--only PART]..
+  hostile.py PROGRAM SOURCE [--scale X] [--seed N] [--jobs N] [--only PART]..
 
-Scale 1 is the whole: 10,000 mutations, 200 kills. A finding of the mutations is kept in the directory that is printed.
+Scale 1 is the whole: 10,000 mutations, 200 kills. A part is a number of cases; a case depends on the seed, its part and its
+number alone, so that any number of processes (--jobs) runs the same ones. A finding of the mutations is kept in the directory
+that is printed.
 """
 import argparse
+import collections
 import http.server
 import json
+import multiprocessing
 import os
 import random
 import re
@@ -25,7 +29,7 @@ import time
 import mutate
 
 LIMIT_S = 120
-findings = []
+findings = []  # of the case that runs
 
 
 def finding(part, what, detail=""):
@@ -34,12 +38,14 @@ def finding(part, what, detail=""):
 
 
 class World:
-    def __init__(self, program, source, scale, seed):
-        self.program, self.source, self.scale = program, source, scale
-        self.rng = random.Random(seed)
-        self.dir = tempfile.mkdtemp(prefix="lockstep-hostile-")
+    """What one process works on: a directory of its own, with files of every kind in it."""
+
+    def __init__(self, program, source, directory):
+        self.program, self.source, self.dir = program, source, directory
+        self.rng = None  # of the case
+        self.wholes = {}  # runs that nobody killed
         self.out = os.path.join(self.dir, "out")
-        os.mkdir(self.out)
+        os.makedirs(self.out)
         self.env = dict(os.environ, ASAN_OPTIONS="exitcode=99:allocator_may_return_null=1", UBSAN_OPTIONS="print_stacktrace=1")
 
     def at(self, *names):
@@ -154,38 +160,30 @@ def targets(world):
     ]
 
 
-def mutations(world):
+def mutations(world, i):
     list_of = targets(world)
-    n = max(len(list_of), int(10000 * world.scale))
-    counts = {}
-    for i in range(n):
-        name, path, change, args = list_of[i % len(list_of)]
-        with open(path, "rb") as file:
-            original = file.read()
-        seed = world.rng.randrange(2**32)
-        changed = change(original, random.Random(seed))
-        try:
-            with open(path, "wb") as file:
+    name, path, change, args = list_of[i % len(list_of)]
+    with open(path, "rb") as file:
+        original = file.read()
+    seed = world.rng.randrange(2**32)
+    changed = change(original, random.Random(seed))
+    try:
+        with open(path, "wb") as file:
+            file.write(changed)
+        options = {"stdin": open(path, "rb")} if name == "detokenize" else {}
+        if os.path.exists(os.path.join(world.out, "x")):
+            os.unlink(os.path.join(world.out, "x"))
+        code = run_mutated(world, name, args, options)
+        if findings:
+            kept = world.at(f"finding-{i}")
+            with open(kept, "wb") as file:
                 file.write(changed)
-            before = len(findings)
-            options = {"stdin": open(path, "rb")} if name == "detokenize" else {}
-            for left in ("x",):
-                if os.path.exists(os.path.join(world.out, left)):
-                    os.unlink(os.path.join(world.out, left))
-            code = run_mutated(world, name, args, options)
-            counts[code] = counts.get(code, 0) + 1
-            if len(findings) > before:
-                kept = world.at(f"finding-{i}")
-                with open(kept, "wb") as file:
-                    file.write(changed)
-                print(f"  kept as {kept} (seed {seed})", flush=True)
-        finally:
-            with open(path, "wb") as file:
-                file.write(original)
-            shutil.rmtree(world.at("scratch"), ignore_errors=True)
-        if i % 1000 == 999:
-            print(f"{i + 1} of {n} mutations, {len(findings)} findings", flush=True)
-    print(f"mutations: {n} over {len(list_of)} parsers, by exit code {dict(sorted((str(k), v) for k, v in counts.items()))}", flush=True)
+            print(f"  kept as {kept} (seed {seed})", flush=True)
+    finally:
+        with open(path, "wb") as file:
+            file.write(original)
+        shutil.rmtree(world.at("scratch"), ignore_errors=True)
+    return {"mutations": 1, f"exit code {code}": 1}
 
 
 def run_mutated(world, name, args, options):
@@ -218,35 +216,42 @@ def state_of(run):
     return state["weights"], state["optimizer"], state["step"]
 
 
-def kills(world):
-    total = max(4, int(200 * world.scale))
-    kinds = (("grpo", grpo, ["steps=10", "save_every=2"]), ("sft", sft, ["steps=24", "save_every=3"]))
-    done = 0
-    for name, make, more in kinds:
-        whole = world.at("whole-" + name)
+KILLS_A_CASE = 3
+KILLED = {"grpo": (grpo, ["steps=10", "save_every=2"]), "sft": (sft, ["steps=24", "save_every=3"])}
+
+
+def whole(world, name):
+    """The end of a run that nobody killed, and its seconds."""
+    if name not in world.wholes:
+        make, more = KILLED[name]
         start = time.monotonic()
-        _, err = world.run(make(world, whole, *more), "kills", codes=(0,))
+        _, err = world.run(make(world, world.at("whole-" + name), *more), "kills", codes=(0,))
         seconds = time.monotonic() - start
-        want = (digest_of(err), state_of(whole))
-        while done < total * (1 if name == "sft" else 0.5):
-            run = world.at("killed")
-            shutil.rmtree(run, ignore_errors=True)
-            for _ in range(3):
-                process = subprocess.Popen([world.program] + make(world, run, "resume=true", *more), stdout=subprocess.DEVNULL,
-                                           stderr=subprocess.DEVNULL, env=world.env)
-                time.sleep(world.rng.uniform(0, 1.2 * seconds))
-                process.kill()
-                process.wait()
-                done += 1
-            _, err = world.run(make(world, run, "resume=true", *more), "kills", codes=(0,))
-            got = (digest_of(err), state_of(run))
-            if got != want and not (name == "sft" and got[1] == want[1]):
-                finding("kills", f"{name}: {got}, expected {want}")
-            with open(os.path.join(run, "metrics.jsonl")) as file:
-                steps = [json.loads(line)["step"] for line in file]
-            if steps != sorted(set(steps)) or steps[-1] != want[1][2]:
-                finding("kills", f"{name}: steps {steps} are recorded")
-    print(f"kills: {done}, the digests are those of runs that nobody killed", flush=True)
+        world.wholes[name] = (digest_of(err), state_of(world.at("whole-" + name))), seconds
+    return world.wholes[name]
+
+
+def kills(world, i):
+    name = ("grpo", "sft")[i % 2]
+    make, more = KILLED[name]
+    want, seconds = whole(world, name)
+    run = world.at("killed")
+    shutil.rmtree(run, ignore_errors=True)
+    for _ in range(KILLS_A_CASE):
+        process = subprocess.Popen([world.program] + make(world, run, "resume=true", *more), stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, env=world.env)
+        time.sleep(world.rng.uniform(0, 1.2 * seconds))
+        process.kill()
+        process.wait()
+    _, err = world.run(make(world, run, "resume=true", *more), "kills", codes=(0,))
+    got = (digest_of(err), state_of(run))
+    if got != want and not (name == "sft" and got[1] == want[1]):
+        finding("kills", f"{name}: {got}, expected {want}")
+    with open(os.path.join(run, "metrics.jsonl")) as file:
+        steps = [json.loads(line)["step"] for line in file]
+    if steps != sorted(set(steps)) or steps[-1] != want[1][2]:
+        finding("kills", f"{name}: steps {steps} are recorded")
+    return {"kills": KILLS_A_CASE, f"runs of {name} with the digest of one that nobody killed": int(got == want)}
 
 
 # ---- limits and signals ----
@@ -282,49 +287,44 @@ def run_limited(world, part, args, limit):
     clean(world)
 
 
-def full_disks(world):
-    n = max(4, int(80 * world.scale))
-    for i in range(n):
+def full_disks(world, i):
+    to_stdout = [["task", "arithmetic"], ["report", world.at("sft")], ["inspect", "--model", world.at("tiny")]]
+    if i < len(to_stdout):
+        with open("/dev/full", "wb") as full:
+            process = subprocess.run([world.program] + to_stdout[i], stdout=full, stderr=subprocess.PIPE, env=world.env)
+        world.judge(to_stdout[i], "full disk", process.returncode, process.stderr, (2,))
+    else:
         size = world.rng.choice([0, 1, 100, 4096, 10000, 70000, 300000])
         run_limited(world, "full disk", writers(world)[i % 4], lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))
-    for command in (["task", "arithmetic"], ["report", world.at("sft")], ["inspect", "--model", world.at("tiny")]):
-        with open("/dev/full", "wb") as full:
-            process = subprocess.run([world.program] + command, stdout=full, stderr=subprocess.PIPE, env=world.env)
-        world.judge(command, "full disk", process.returncode, process.stderr, (2,))
-    print(f"full disks: {n + 3}", flush=True)
+    return {"full disks": 1}
 
 
-def few_descriptors(world):
-    n = max(4, int(60 * world.scale))
-    for i in range(n):
-        most = world.rng.randrange(4, 24)
-        run_limited(world, "descriptors", writers(world)[i % 4], lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)))
-    print(f"few descriptors: {n}", flush=True)
+def few_descriptors(world, i):
+    most = world.rng.randrange(4, 24)
+    run_limited(world, "descriptors", writers(world)[i % 4], lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)))
+    return {"few descriptors": 1}
 
 
-def signals(world):
-    n = max(6, int(120 * world.scale))
-    ending = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-    for i in range(n):
-        number = ending[i % 3]
-        args = (["task", "arithmetic", "--n", "1000000000", "--out", os.path.join(world.out, "x")] if i % 2 == 0
-                else grpo(world, world.at("scratch"), "steps=1000000"))
-        process = subprocess.Popen([world.program] + args, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=world.env)
-        time.sleep(world.rng.uniform(0.05, 0.6))
-        process.send_signal(number)
-        try:
-            _, err = process.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            finding("signals", f"signal {number} ends nothing: {args}")
-            continue
-        if process.returncode not in (-number, 4):
-            finding("signals", f"signal {number}: exit code {process.returncode}: {args}", err.decode("utf-8", "replace"))
-        if os.listdir(world.out):
-            finding("signals", f"signal {number} left {os.listdir(world.out)}")
-        clean(world)
-    print(f"signals: {n}", flush=True)
+def signals(world, i):
+    number = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)[i % 3]
+    args = (["task", "arithmetic", "--n", "1000000000", "--out", os.path.join(world.out, "x")] if i % 2 == 0
+            else grpo(world, world.at("scratch"), "steps=1000000"))
+    process = subprocess.Popen([world.program] + args, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=world.env)
+    time.sleep(world.rng.uniform(0.05, 0.6))
+    process.send_signal(number)
+    try:
+        _, err = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        finding("signals", f"signal {number} ends nothing: {args}")
+        return {"signals": 1}
+    if process.returncode not in (-number, 4):
+        finding("signals", f"signal {number}: exit code {process.returncode}: {args}", err.decode("utf-8", "replace"))
+    if os.listdir(world.out):
+        finding("signals", f"signal {number} left {os.listdir(world.out)}")
+    clean(world)
+    return {"signals": 1}
 
 
 # ---- judges ----
@@ -396,29 +396,37 @@ class Server(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def judges(world):
-    n = 0
-    for name, command in JUDGES.items():
-        mark = f"LS_HOSTILE_{os.getpid()}_{n}"
-        os.environ[mark] = world.env[mark] = "1"
-        world.run(grpo(world, world.at("scratch"), "steps=1", "reward_timeout=0.5", "reward_command=" + command), "judges: " + name, codes=(0, 2), limit=60)
-        time.sleep(0.05)
-        left = [p for p in os.listdir("/proc") if p.isdigit() and int(p) != os.getpid() and mark.encode() in environment(p)]
-        if left:
-            finding("judges", f"{name}: {len(left)} processes are left")
-        del os.environ[mark], world.env[mark]
-        clean(world)
-        n += 1
-    for kind in ("hang", "redirect", "redirect to file", "close", "no http", "garbage", "nested", "flood", "trickle"):
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("S", (Server,), {"kind": kind}))
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}/judge"
-        world.run(grpo(world, world.at("scratch"), "steps=1", "reward_timeout=1", "reward_url=" + url), "judges: server, " + kind, codes=(0, 2), limit=90)
-        server.shutdown()
-        clean(world)
-        n += 1
-    print(f"judges: {n}", flush=True)
+SERVERS = ("hang", "redirect", "redirect to file", "close", "no http", "garbage", "nested", "flood", "trickle")
+
+
+def judges(world, i):
+    if i < len(JUDGES):
+        judge_by_command(world, *list(JUDGES.items())[i])
+    else:
+        judge_by_server(world, SERVERS[i - len(JUDGES)])
+    clean(world)
+    return {"judges": 1}
+
+
+def judge_by_command(world, name, command):
+    mark = f"LS_HOSTILE_{os.getpid()}_{time.monotonic_ns()}"
+    world.env[mark] = "1"
+    world.run(grpo(world, world.at("scratch"), "steps=1", "reward_timeout=0.5", "reward_command=" + command), "judges: " + name, codes=(0, 2), limit=60)
+    del world.env[mark]
+    time.sleep(0.05)
+    left = [p for p in os.listdir("/proc") if p.isdigit() and int(p) != os.getpid() and mark.encode() in environment(p)]
+    if left:
+        finding("judges", f"{name}: {len(left)} processes are left")
+
+
+def judge_by_server(world, kind):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("S", (Server,), {"kind": kind}))
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/judge"
+    world.run(grpo(world, world.at("scratch"), "steps=1", "reward_timeout=1", "reward_url=" + url), "judges: server, " + kind, codes=(0, 2), limit=90)
+    server.shutdown()
+    server.server_close()
 
 
 def environment(pid):
@@ -429,7 +437,58 @@ def environment(pid):
         return b""
 
 
-PARTS = {"mutations": mutations, "kills": kills, "disks": full_disks, "descriptors": few_descriptors, "signals": signals, "judges": judges}
+class Part:
+    def __init__(self, run, whole, least):
+        self.run, self.whole, self.least = run, whole, least
+
+    def cases(self, scale):
+        return max(self.least, int(self.whole * scale))
+
+
+# What takes longest goes first.
+PARTS = {"judges": Part(judges, 0, len(JUDGES) + len(SERVERS)), "kills": Part(kills, 67, 2), "signals": Part(signals, 120, 6),
+         "disks": Part(full_disks, 83, 7), "descriptors": Part(few_descriptors, 60, 4), "mutations": Part(mutations, 10000, 18)}
+
+place = here = None  # what this process is to work on, and its world once it has one
+
+
+def begin(*where):
+    global place
+    place = where
+
+
+def open_world():
+    global here
+    program, source, directory = place
+    here = World(program, source, os.path.join(directory, f"process-{os.getpid()}"))
+    make_seeds(here)
+    if findings:
+        raise RuntimeError("the program fails on sound files")
+
+
+def run_case(case):
+    """(part, counts, number of findings) of a case."""
+    seed, name, i = case
+    findings.clear()
+    if here is None:
+        open_world()
+    here.rng = random.Random(f"{seed} {name} {i}")
+    try:
+        counts = PARTS[name].run(here, i)
+    except Exception as error:  # a file that should be there is not, or holds something else
+        finding(name, f"case {i}: {type(error).__name__}: {error}")
+        counts = {}
+    return name, counts, len(findings)
+
+
+def results(o, directory, cases):
+    where = (os.path.abspath(o.program), os.path.abspath(o.source), directory)
+    if o.jobs == 1:
+        begin(*where)
+        yield from map(run_case, cases)
+    else:
+        with multiprocessing.Pool(o.jobs, begin, where) as pool:
+            yield from pool.imap_unordered(run_case, cases)
 
 
 def main():
@@ -438,18 +497,25 @@ def main():
     parser.add_argument("source")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="processes (1)")
     parser.add_argument("--only", choices=PARTS, action="append")
     o = parser.parse_args()
-    world = World(os.path.abspath(o.program), os.path.abspath(o.source), o.scale, o.seed)
-    make_seeds(world)
-    for name, part in PARTS.items():
-        if not o.only or name in o.only:
-            part(world)
-    print(f"{len(findings)} findings")
-    if findings:
-        print(f"files are kept in {world.dir}")
+    if o.jobs < 1:
+        parser.error("--jobs: at least 1")
+    directory = tempfile.mkdtemp(prefix="lockstep-hostile-")
+    cases = [(o.seed, name, i) for name, part in PARTS.items() if not o.only or name in o.only for i in range(part.cases(o.scale))]
+    counts, n_findings = {}, 0
+    for name, more, n in results(o, directory, cases):
+        counts.setdefault(name, collections.Counter()).update(more)
+        n_findings += n
+    for name, count in counts.items():
+        print(f"{name}: " + ", ".join(f"{n} {what}" for what, n in sorted(count.items(), key=lambda item: -item[1])))
+    print("hostile: " + ", ".join(f"{count[what]} {what}" for count in counts.values() for what in list(count)[:1])
+          + f", {n_findings} findings")
+    if n_findings:
+        print(f"files are kept in {directory}")
         return 1
-    shutil.rmtree(world.dir, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
     return 0
 
 

@@ -8,8 +8,8 @@
  * the whole product batch {1, 3, 16} x chunk {1, 2, 5, 64, whole} x threads {1, 2}: 30 runs of the engine and 30 of
  * scoring. Pages of 1, 16 and 64, shuffled admission and scattered slots in a larger pool go round within the product.
  *   - on all 4,096 tokens, the covering sets below, in which each value of each lever occurs: 6 runs of the engine, 5
- * of scoring, and one of each packed with sequences that have nothing to do with the baseline. The generic set is ten
- * times slower. It runs batch x chunk as a chequerboard, the engine on one colour and scoring on the other, with thread
+ * of scoring, and one of each packed with sequences that have nothing to do with the baseline. The generic set is the
+ * slowest. It runs batch x chunk as a chequerboard, the engine on one colour and scoring on the other, with thread
  * counts in turn, on 3, 6 and 16 requests for batch 1, 3 and 16, with 8 tokens each (128 at batch 16); and all 4,096
  * tokens once generated and once scored (of jamba-bf16, the largest, 1,024). All of it for 4 fixtures, f32 and bf16
  * activations: 24 tests. An instruction set that the processor lacks shows as skipped. With LS_TEST_DEVICE the same

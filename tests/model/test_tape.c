@@ -307,7 +307,7 @@ static uint16_t *head_input(const trained *t, const batch *b, ls_device *device,
 /* Gradients of the logits of all rows with a target, one behind the other. */
 static float *logit_gradients(const trained *t, const batch *b, const uint16_t *x, ls_device *cpu) {
     const int64_t vocab = t->model->config.vocab, hidden = t->model->config.hidden, rows = b->offsets[b->n];
-    const ls_parameter *head = ls_parameter_of(t->parameters, &t->model->head);
+    const ls_parameter *head = ls_parameter_of_matrix(t->parameters, &t->model->head);
     uint16_t *w = malloc((size_t)(vocab * hidden) * sizeof *w);
     float *logits = calloc((size_t)(rows * vocab), sizeof *logits),
           *of_rows = calloc((size_t)rows * 5, sizeof *of_rows);
@@ -369,7 +369,7 @@ static void the_heads_gradient_is_the_textbooks(void **state) {
     trained_open_at(&t, directory);
     assert_ok(ls_model_set_profile(t.model, LS_PROFILE_MMA16, LS_BF16, &err), err);
     batch_make(&b, t.model, lengths, 3, 44);
-    head = ls_parameter_of(t.parameters, &t.model->head);
+    head = ls_parameter_of_matrix(t.parameters, &t.model->head);
     gradient = gradient_of(&t, &b, device, LS_BF16, true, 0, 3, NULL);
     x = head_input(&t, &b, device, cpu);
     dlogits = logit_gradients(&t, &b, x, cpu);

@@ -21,19 +21,9 @@ except ImportError as problem:
     sys.exit(f"hub.py: {problem}")
 
 DEFAULTS = {
-    "model": "",
-    "prompts": "",
-    "out": "",
-    "max-tokens": 16,
-    "temperature": 1.0,
-    "seed": 0,
-    "logprobs": "raw",
-    "samples": 1,
-    "batch": 16,
+    **protocol.ASKED,
     "chunk": 0,
     "prefix": "off",
-    "ignore-eos": False,
-    "bug": "",
     "dtype-of-model": "float32",
     "attention": "sdpa",
     "obeys": "samples,batch",

@@ -5,6 +5,20 @@ import os
 import sys
 
 FLAGS = ("ignore-eos",)
+# What every stack is asked, and where it goes.
+ASKED = {
+    "model": "",
+    "prompts": "",
+    "out": "",
+    "max-tokens": 16,
+    "temperature": 1.0,
+    "seed": 0,
+    "logprobs": "raw",
+    "samples": 1,
+    "batch": 16,
+    "ignore-eos": False,
+    "bug": "",
+}
 
 
 def options(words, defaults):

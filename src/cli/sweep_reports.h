@@ -1,0 +1,30 @@
+/* What sweep and probe share: the files of a report, and the line of progress. */
+#ifndef LS_CLI_SWEEP_REPORTS_H
+#define LS_CLI_SWEEP_REPORTS_H
+
+#include "base/file.h"
+#include "parity/sweep.h"
+
+/* Where they go: a file, or NULL: standard output for `out`, nothing for the others. */
+typedef struct ls_report_paths {
+    const char *out, *html, *repro;
+    bool json; /* `out` is one JSON object */
+} ls_report_paths;
+
+typedef struct ls_reports {
+    ls_output *out, *html, *repro;
+} ls_reports;
+
+/* Before the work begins: an unwritable report should not cost one. */
+ls_status ls_reports_open(ls_reports *reports, const ls_report_paths *paths, ls_error *err);
+ls_status ls_reports_write(ls_reports *reports, const ls_report_paths *paths, const ls_sweep *sweep, ls_error *err);
+/* What was opened and not written leaves nothing. */
+void ls_reports_abandon(ls_reports *reports);
+
+/* The function that shows what is being tried in one line of standard error, NULL where nobody looks. */
+typedef void ls_progress(void *context, const char *what);
+ls_progress *ls_cli_progress(void);
+/* Removes the line of a function that is not NULL. */
+void ls_cli_progress_end(ls_progress *progress);
+
+#endif
