@@ -1,6 +1,5 @@
 /* One function after the other: the checks that lie on the way to an address, what becomes of them in the ranges, and
  * the accesses behind them. */
-#define _GNU_SOURCE /* memmem */
 #include "audit/audit.h"
 
 #include <stdio.h>
@@ -28,23 +27,14 @@ typedef struct state {
     int64_t cap_wanted, cap_states, cap_blames, cap_stack, cap_uses, cap_accesses, n_accesses;
 } state;
 
-static bool begins(ls_ptx_name name, const char *text) {
-    const size_t n = strlen(text);
-    return (size_t)name.bytes >= n && memcmp(name.text, text, n) == 0;
-}
-
-static bool has(ls_ptx_name name, const char *text) {
-    return memmem(name.text, (size_t)name.bytes, text, strlen(text)) != NULL;
-}
-
 /* Whether an instruction with an address touches global or shared memory, or some of them by a generic address. */
 static bool is_access(ls_ptx_name op) {
-    if (has(op, ".param") || has(op, ".local") || has(op, ".const")) return false;
+    if (ls_ptx_has(op, ".param") || ls_ptx_has(op, ".local") || ls_ptx_has(op, ".const")) return false;
     static const char *const known[] = {"ld.",      "ldu.",          "st.",      "atom.",    "red.",
                                         "cp.",      "ldmatrix",      "stmatrix", "prefetch", "multimem",
                                         "mbarrier", "applypriority", "discard"};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (begins(op, known[i])) return true;
+        if (ls_ptx_begins(op, known[i])) return true;
     return false;
 }
 
@@ -242,7 +232,7 @@ static void address_of(const state *s, int32_t operand, ls_sum *out) {
 static bool shared_passes(state *s, int32_t operand, int32_t at, const char **reason) {
     const ls_ptx_instruction *in = &s->w.f->instructions[at];
     ls_sum address;
-    if (!has(in->op, ".shared") || s->flow.reads[operand] < 0) return false;
+    if (!ls_ptx_has(in->op, ".shared") || s->flow.reads[operand] < 0) return false;
     if (s->w.f->registers[s->w.f->operands[operand].reg].type != LS_PTX_B32) return false;
     address_of(s, operand, &address);
     if (address.is_lost || is_given(&s->w, &address)) return false;
@@ -291,7 +281,7 @@ static int64_t scale_of(const ls_sum *address, const ls_sum *sum) {
 static const ls_ptx_instruction *maker(const state *s, int32_t value) {
     while (value >= 0 && s->flow.values[value].kind == LS_FLOW_INSTRUCTION) {
         const ls_ptx_instruction *in = &s->w.f->instructions[s->flow.values[value].at];
-        const bool copies = in->shown.text != NULL && begins(in->op, "mov.b32") && in->n == 2;
+        const bool copies = in->shown.text != NULL && ls_ptx_begins(in->op, "mov.b32") && in->n == 2;
         if (!copies || s->flow.reads[in->first + 1] < 0) return in;
         value = s->flow.reads[in->first + 1];
     }
@@ -362,7 +352,7 @@ static ls_status audit_function(ls_audit *audit, state *s, const ls_ptx_function
 }
 
 static bool is_asked(const ls_audit *audit, const ls_ptx_function *f) {
-    return audit->only == NULL || has(f->name, audit->only);
+    return audit->only == NULL || ls_ptx_has(f->name, audit->only);
 }
 
 static void deinit(state *s) {

@@ -29,11 +29,6 @@ typedef struct build {
     int64_t n_frontier, cap_frontier_next, cap_frontier_block, steps;
 } build;
 
-static bool begins(ls_ptx_name name, const char *text) {
-    const size_t n = strlen(text);
-    return (size_t)name.bytes >= n && memcmp(name.text, text, n) == 0;
-}
-
 int32_t ls_flow_defines(const ls_ptx_function *f, const ls_ptx_instruction *in) {
     static const char *const none[] = {"bar", "nanosleep", "brx",  "setmaxnreg", "st.",     "red.",
                                        "bra", "ret",       "exit", "cp.",        "prefetch"};
@@ -42,15 +37,15 @@ int32_t ls_flow_defines(const ls_ptx_function *f, const ls_ptx_instruction *in) 
     const ls_ptx_operand *o = &f->operands[in->first];
     if (o->kind != LS_PTX_REG && o->kind != LS_PTX_SINK) return 0;
     for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
-        if (begins(in->op, none[i])) return 0;
+        if (ls_ptx_begins(in->op, none[i])) return 0;
     while (n < in->n && o[n].is_tail) n++;
     return n;
 }
 
-static bool is_jump(ls_ptx_name op) { return ls_ptx_is(op, "bra") || begins(op, "bra."); }
-static bool is_table(ls_ptx_name op) { return begins(op, "brx."); }
+static bool is_jump(ls_ptx_name op) { return ls_ptx_is(op, "bra") || ls_ptx_begins(op, "bra."); }
+static bool is_table(ls_ptx_name op) { return ls_ptx_begins(op, "brx."); }
 static bool is_end(ls_ptx_name op) {
-    return ls_ptx_is(op, "ret") || begins(op, "ret.") || ls_ptx_is(op, "exit") || ls_ptx_is(op, "trap");
+    return ls_ptx_is(op, "ret") || ls_ptx_begins(op, "ret.") || ls_ptx_is(op, "exit") || ls_ptx_is(op, "trap");
 }
 
 /* Labels ---------------------------------------------------------------------------------------------------------- */

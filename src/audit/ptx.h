@@ -6,13 +6,7 @@
 #ifndef LS_AUDIT_PTX_H
 #define LS_AUDIT_PTX_H
 
-#include "base/status.h"
-
-/* A piece of the text that is read; not NUL-terminated, valid as long as the text is. */
-typedef struct ls_ptx_name {
-    const char *text;
-    int32_t bytes;
-} ls_ptx_name;
+#include "audit/name.h"
 
 typedef enum ls_ptx_kind {
     LS_PTX_REG,     /* reg */
@@ -113,8 +107,5 @@ ls_status ls_ptx_next(ls_ptx_reader *reader, const ls_ptx_function **function, l
 
 /* The address size that the module gives, 64 where it gives none. */
 int32_t ls_ptx_address_bits(const ls_ptx_reader *reader);
-
-/* Whether the name is this text. */
-bool ls_ptx_is(ls_ptx_name name, const char *text);
 
 #endif

@@ -184,6 +184,42 @@ static void test_guards(void **state) {
 #undef MADE
 }
 
+/* Two registers that are one number of 64 bits: a wide sum is exact, a product of 32 bits below zero is not. */
+static void test_carries(void **state) {
+    (void)state;
+    const char *big = "n: 65536\ns: 0..65536\n";
+#define ENDS "add.s64 %rd3, %rd1, %rd9;\nst.global.u32 [%rd3], %r1;\n"
+    /* n * s + n by halves: the parts of the product, then a sum with its carry */
+    expect(KERNEL("mul.lo.u32 %r3, %r1, %r2;\nmul.hi.u32 %r4, %r1, %r2;\nadd.cc.u32 %r5, %r3, %r1;\n"
+                  "addc.u32 %r6, %r4, 0;\nmov.b64 %rd9, {%r5, %r6};\n" ENDS),
+           big, 0, 0);
+    /* the low half alone, with zero above it, has wrapped before the sum */
+    expect(KERNEL("mul.lo.u32 %r3, %r1, %r2;\nadd.cc.u32 %r5, %r1, %r3;\naddc.u32 %r6, 0, 0;\n"
+                  "mov.b64 %rd9, {%r5, %r6};\n" ENDS),
+           big, 1, 0);
+    expect(KERNEL("mad.lo.cc.u32 %r5, %r1, %r2, %r1;\nmadc.hi.u32 %r6, %r1, %r2, 0;\n"
+                  "mov.b64 %rd9, {%r5, %r6};\n" ENDS),
+           big, 0, 0);
+    /* the halves of a wide product, cut apart in either way; the summands cross */
+    expect(KERNEL("mul.wide.u32 %rd2, %r1, %r2;\nmov.b64 {%r3, %r4}, %rd2;\nadd.cc.u32 %r5, %r3, %r1;\n"
+                  "addc.u32 %r6, 0, %r4;\nmov.b64 %rd9, {%r5, %r6};\n" ENDS),
+           big, 0, 0);
+    expect(KERNEL("mul.wide.u32 %rd2, %r1, %r2;\ncvt.u32.u64 %r3, %rd2;\nshr.u64 %rd4, %rd2, 32;\n"
+                  "cvt.u32.u64 %r4, %rd4;\nsub.cc.u32 %r5, %r3, %r1;\nsubc.u32 %r6, %r4, 0;\n"
+                  "mov.b64 %rd9, {%r5, %r6};\n" ENDS),
+           big, 0, 0);
+    /* a sign above a product of 32 bits */
+    expect(KERNEL("mul.lo.s32 %r3, %r1, %r2;\nshr.s32 %r4, %r3, 31;\nadd.cc.u32 %r5, %r3, 1;\n"
+                  "addc.u32 %r6, %r4, 0;\nmov.b64 %rd9, {%r5, %r6};\n" ENDS),
+           big, 1, 0);
+    /* another carry in between: the upper half is not that of the lower one */
+    expect(KERNEL("add.cc.u32 %r3, %r1, %r2;\nadd.cc.u32 %r4, %r1, %r1;\naddc.u32 %r5, 0, 0;\n"
+                  "mov.b64 %rd2, {%r3, %r5};\ncvt.u32.u64 %r7, %rd2;\nmul.lo.s32 %r8, %r7, %r1;\ncvt.u64.u32 %rd9, "
+                  "%r8;\n" ENDS),
+           big, 0, 1);
+#undef ENDS
+}
+
 static void test_loops(void **state) {
     (void)state;
     const char *counted = KERNEL(
@@ -339,10 +375,10 @@ static void test_paths(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_corpus),       cmocka_unit_test(test_share),    cmocka_unit_test(test_arithmetic),
-        cmocka_unit_test(test_guards),       cmocka_unit_test(test_loops),    cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_truncated),    cmocka_unit_test(test_monsters), cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_config_names), cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_corpus),  cmocka_unit_test(test_share),        cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_guards),  cmocka_unit_test(test_carries),      cmocka_unit_test(test_loops),
+        cmocka_unit_test(test_hostile), cmocka_unit_test(test_truncated),    cmocka_unit_test(test_monsters),
+        cmocka_unit_test(test_ranges),  cmocka_unit_test(test_config_names), cmocka_unit_test(test_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
