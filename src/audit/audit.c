@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "audit/describe.h"
+#include "audit/ptx_calls.h"
 #include "audit/sass_lower.h"
 #include "audit/sass_text.h"
 #include "audit/work.h"
@@ -215,7 +216,7 @@ static ls_status add_unknown(ls_audit *audit, const state *s, int32_t at, int32_
     if (blame >= 0)
         ls_describe_unknown((ls_work *)&s->w, &s->w.checks[blame], u->reason, sizeof u->reason);
     else
-        snprintf(u->reason, sizeof u->reason, "%s", reason);
+        snprintf(u->reason, sizeof u->reason, "%s", reason != NULL ? reason : "");
     return LS_OK;
 }
 
@@ -361,13 +362,43 @@ static void deinit(state *s) {
     free(s->wanted), free(s->states), free(s->blames), free(s->stack), free(s->uses), free(s->accesses);
 }
 
+/* Every access of a function whose calls cannot be unfolded is unknown, for that reason. */
+static ls_status refuse_function(ls_audit *audit, state *s, const ls_ptx_function *f, const char *reason,
+                                 ls_error *err) {
+    s->w.f = f;
+    for (int64_t i = 0; i < f->n_instructions; i++) {
+        const ls_ptx_instruction *in = &f->instructions[i];
+        for (int32_t o = in->first; is_access(in->op) && o < in->first + in->n; o++) {
+            if (f->operands[o].kind != LS_PTX_ADDRESS) continue;
+            audit->n_accesses++;
+            LS_TRY(add_unknown(audit, s, (int32_t)i, -1, reason, err));
+        }
+    }
+    audit->n_kernels += f->is_entry;
+    audit->n_instructions += f->n_instructions;
+    return LS_OK;
+}
+
+/* A function with what it calls. What kernels call is audited there, unless that cannot be. */
+static ls_status audit_with_calls(ls_audit *audit, state *s, ls_ptx_calls *calls, const ls_ptx_function *f,
+                                  int32_t module, ls_error *err) {
+    const ls_ptx_function *whole;
+    const char *refused;
+    LS_TRY(ls_ptx_unfold(calls, f, module, &whole, &refused, err));
+    if (refused != NULL) return refuse_function(audit, s, f, refused, err);
+    if (ls_ptx_is_called(calls, f, module)) return LS_OK;
+    return audit_function(audit, s, whole, err);
+}
+
 ls_status ls_audit_ptx(ls_audit *audit, const char *text, int64_t bytes, const char *file, const ls_ranges *ranges,
                        ls_error *err) {
     ls_status status;
     ls_ptx_reader *reader = NULL;
+    ls_ptx_calls *calls = NULL;
     const ls_ptx_function *f;
     state s = {.w = {.ranges = ranges, .file = file}};
     LS_TRY_DONE(ls_ptx_open(&reader, text, bytes, file, err));
+    LS_TRY_DONE(ls_ptx_calls_open(&calls, text, bytes, file, err));
     for (;;) {
         LS_TRY_DONE(ls_ptx_next(reader, &f, err));
         if (f == NULL) break;
@@ -375,10 +406,11 @@ ls_status ls_audit_ptx(ls_audit *audit, const char *text, int64_t bytes, const c
             status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: addresses of 32 bits: only 64 are audited", file);
             break;
         }
-        if (is_asked(audit, f)) LS_TRY_DONE(audit_function(audit, &s, f, err));
+        if (is_asked(audit, f)) LS_TRY_DONE(audit_with_calls(audit, &s, calls, f, ls_ptx_tell(reader).module, err));
     }
     audit->n_files++;
 done:
+    ls_ptx_calls_close(calls);
     ls_ptx_close(reader);
     deinit(&s);
     return status;

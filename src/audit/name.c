@@ -1,3 +1,4 @@
+/* Comparisons of pieces of a text. */
 #define _GNU_SOURCE /* memmem */
 #include "audit/name.h"
 
@@ -18,4 +19,8 @@ bool ls_ptx_has(ls_ptx_name name, const char *text) {
 
 bool ls_ptx_same(ls_ptx_name a, ls_ptx_name b) {
     return a.bytes == b.bytes && memcmp(a.text, b.text, (size_t)a.bytes) == 0;
+}
+
+bool ls_ptx_has_text(const char *text, int64_t bytes, const char *word) {
+    return memmem(text, (size_t)bytes, word, strlen(word)) != NULL;
 }

@@ -13,6 +13,8 @@ typedef struct ls_ptx_name {
 bool ls_ptx_is(ls_ptx_name name, const char *text);     /* it is this text */
 bool ls_ptx_begins(ls_ptx_name name, const char *text); /* it begins with it */
 bool ls_ptx_has(ls_ptx_name name, const char *text);    /* it stands somewhere in it */
+/* Whether text[0..bytes) holds the word. */
+bool ls_ptx_has_text(const char *text, int64_t bytes, const char *word);
 bool ls_ptx_same(ls_ptx_name a, ls_ptx_name b);
 
 #endif

@@ -388,7 +388,7 @@ static ls_status read_targets(ls_ptx_reader *r, ls_ptx_name label, ls_error *err
     ls_ptx_function *f = &r->function;
     bool more;
     LS_TRY(ls_array_grow((void **)&f->targets, &f->cap_targets, f->n_targets + 1, sizeof *f->targets, "targets", err));
-    f->targets[f->n_targets] = (ls_ptx_targets){label, (int32_t)f->n_target_names, 0};
+    f->targets[f->n_targets] = (ls_ptx_targets){label, (int32_t)f->n_target_names, 0, r->scope};
     do {
         LS_TRY(ls_array_grow((void **)&f->target_names, &f->cap_target_names, f->n_target_names + 1,
                              sizeof *f->target_names, "target names", err));
@@ -458,7 +458,7 @@ static ls_status read_body(ls_ptx_reader *r, ls_error *err) {
 
 static void reset_function(ls_ptx_reader *r, ls_ptx_name name) {
     ls_ptx_function *f = &r->function;
-    f->name = name;
+    f->name = f->result = name;
     f->n_parameters = f->n_registers = f->n_instructions = f->n_operands = 0;
     f->n_labels = f->n_targets = f->n_target_names = f->n_scopes = 0;
     memset(f->max_threads, 0, sizeof f->max_threads);
@@ -508,6 +508,7 @@ static ls_status read_function(ls_ptx_reader *r, bool is_entry, bool *has_body, 
     LS_TRY(ls_ptx_take(r, '(', &taken, err));
     if (taken) { /* what it returns */
         LS_TRY(read_parameters(r, err));
+        if (r->function.n_parameters == 1) r->function.result = r->function.parameters[0].name;
         r->function.n_parameters = 0;
     }
     LS_TRY(ls_ptx_read_name(r, &r->function.name, err));
@@ -570,6 +571,7 @@ static ls_status read_directive(ls_ptx_reader *r, ls_ptx_name name, bool *has_bo
         r->address_bits = (int32_t)number.value;
         return LS_OK;
     }
+    r->module += ls_ptx_is(name, ".version");
     if (ls_ptx_is(name, ".version") || ls_ptx_is(name, ".target") || ls_ptx_is(name, ".file") ||
         ls_ptx_is(name, ".loc"))
         return skip_line(r, err);
@@ -606,12 +608,22 @@ ls_status ls_ptx_next(ls_ptx_reader *r, const ls_ptx_function **function, ls_err
             if (r->at < r->bytes || is_header(r, at)) continue;
             return ls_ptx_fail_at(r, line, err, "no directive of PTX begins here", (ls_ptx_name){NULL, 0});
         }
+        const ls_ptx_place place = {r->at, r->line, r->module};
         LS_TRY(ls_ptx_read_name(r, &name, err));
         LS_TRY(read_directive(r, name, &has_body, err));
         if (!has_body) continue;
+        r->began = place;
         *function = &r->function;
         return LS_OK;
     }
+}
+
+ls_ptx_place ls_ptx_tell(const ls_ptx_reader *reader) { return reader->began; }
+
+void ls_ptx_seek(ls_ptx_reader *reader, ls_ptx_place place) {
+    reader->at = place.at;
+    reader->line = place.line;
+    reader->module = place.module;
 }
 
 int32_t ls_ptx_address_bits(const ls_ptx_reader *reader) { return reader->address_bits; }

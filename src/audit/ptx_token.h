@@ -23,6 +23,8 @@ enum { LS_PTX_BUCKETS = 4096 };
 struct ls_ptx_reader {
     const char *text, *name;
     int64_t bytes, at, line;
+    ls_ptx_place began; /* of the function */
+    int32_t module;     /* how many .version lines have come */
     int32_t address_bits;
     int32_t source, scope, depth;
     int32_t scopes[LS_PTX_DEPTH_MAX];
