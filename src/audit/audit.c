@@ -1,6 +1,5 @@
 /* One function after the other: the checks that lie on the way to an address, what becomes of them in the ranges, and
  * the accesses behind them. */
-#define _GNU_SOURCE /* memmem */
 #include "audit/audit.h"
 
 #include <stdio.h>
@@ -8,6 +7,7 @@
 #include <string.h>
 
 #include "audit/describe.h"
+#include "audit/ptx_calls.h"
 #include "audit/sass_lower.h"
 #include "audit/sass_text.h"
 #include "audit/work.h"
@@ -28,23 +28,14 @@ typedef struct state {
     int64_t cap_wanted, cap_states, cap_blames, cap_stack, cap_uses, cap_accesses, n_accesses;
 } state;
 
-static bool begins(ls_ptx_name name, const char *text) {
-    const size_t n = strlen(text);
-    return (size_t)name.bytes >= n && memcmp(name.text, text, n) == 0;
-}
-
-static bool has(ls_ptx_name name, const char *text) {
-    return memmem(name.text, (size_t)name.bytes, text, strlen(text)) != NULL;
-}
-
 /* Whether an instruction with an address touches global or shared memory, or some of them by a generic address. */
 static bool is_access(ls_ptx_name op) {
-    if (has(op, ".param") || has(op, ".local") || has(op, ".const")) return false;
+    if (ls_ptx_has(op, ".param") || ls_ptx_has(op, ".local") || ls_ptx_has(op, ".const")) return false;
     static const char *const known[] = {"ld.",      "ldu.",          "st.",      "atom.",    "red.",
                                         "cp.",      "ldmatrix",      "stmatrix", "prefetch", "multimem",
                                         "mbarrier", "applypriority", "discard"};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (begins(op, known[i])) return true;
+        if (ls_ptx_begins(op, known[i])) return true;
     return false;
 }
 
@@ -225,7 +216,7 @@ static ls_status add_unknown(ls_audit *audit, const state *s, int32_t at, int32_
     if (blame >= 0)
         ls_describe_unknown((ls_work *)&s->w, &s->w.checks[blame], u->reason, sizeof u->reason);
     else
-        snprintf(u->reason, sizeof u->reason, "%s", reason);
+        snprintf(u->reason, sizeof u->reason, "%s", reason != NULL ? reason : "");
     return LS_OK;
 }
 
@@ -242,7 +233,7 @@ static void address_of(const state *s, int32_t operand, ls_sum *out) {
 static bool shared_passes(state *s, int32_t operand, int32_t at, const char **reason) {
     const ls_ptx_instruction *in = &s->w.f->instructions[at];
     ls_sum address;
-    if (!has(in->op, ".shared") || s->flow.reads[operand] < 0) return false;
+    if (!ls_ptx_has(in->op, ".shared") || s->flow.reads[operand] < 0) return false;
     if (s->w.f->registers[s->w.f->operands[operand].reg].type != LS_PTX_B32) return false;
     address_of(s, operand, &address);
     if (address.is_lost || is_given(&s->w, &address)) return false;
@@ -291,7 +282,7 @@ static int64_t scale_of(const ls_sum *address, const ls_sum *sum) {
 static const ls_ptx_instruction *maker(const state *s, int32_t value) {
     while (value >= 0 && s->flow.values[value].kind == LS_FLOW_INSTRUCTION) {
         const ls_ptx_instruction *in = &s->w.f->instructions[s->flow.values[value].at];
-        const bool copies = in->shown.text != NULL && begins(in->op, "mov.b32") && in->n == 2;
+        const bool copies = in->shown.text != NULL && ls_ptx_begins(in->op, "mov.b32") && in->n == 2;
         if (!copies || s->flow.reads[in->first + 1] < 0) return in;
         value = s->flow.reads[in->first + 1];
     }
@@ -362,7 +353,7 @@ static ls_status audit_function(ls_audit *audit, state *s, const ls_ptx_function
 }
 
 static bool is_asked(const ls_audit *audit, const ls_ptx_function *f) {
-    return audit->only == NULL || has(f->name, audit->only);
+    return audit->only == NULL || ls_ptx_has(f->name, audit->only);
 }
 
 static void deinit(state *s) {
@@ -371,13 +362,43 @@ static void deinit(state *s) {
     free(s->wanted), free(s->states), free(s->blames), free(s->stack), free(s->uses), free(s->accesses);
 }
 
+/* Every access of a function whose calls cannot be unfolded is unknown, for that reason. */
+static ls_status refuse_function(ls_audit *audit, state *s, const ls_ptx_function *f, const char *reason,
+                                 ls_error *err) {
+    s->w.f = f;
+    for (int64_t i = 0; i < f->n_instructions; i++) {
+        const ls_ptx_instruction *in = &f->instructions[i];
+        for (int32_t o = in->first; is_access(in->op) && o < in->first + in->n; o++) {
+            if (f->operands[o].kind != LS_PTX_ADDRESS) continue;
+            audit->n_accesses++;
+            LS_TRY(add_unknown(audit, s, (int32_t)i, -1, reason, err));
+        }
+    }
+    audit->n_kernels += f->is_entry;
+    audit->n_instructions += f->n_instructions;
+    return LS_OK;
+}
+
+/* A function with what it calls. What kernels call is audited there, unless that cannot be. */
+static ls_status audit_with_calls(ls_audit *audit, state *s, ls_ptx_calls *calls, const ls_ptx_function *f,
+                                  int32_t module, ls_error *err) {
+    const ls_ptx_function *whole;
+    const char *refused;
+    LS_TRY(ls_ptx_unfold(calls, f, module, &whole, &refused, err));
+    if (refused != NULL) return refuse_function(audit, s, f, refused, err);
+    if (ls_ptx_is_called(calls, f, module)) return LS_OK;
+    return audit_function(audit, s, whole, err);
+}
+
 ls_status ls_audit_ptx(ls_audit *audit, const char *text, int64_t bytes, const char *file, const ls_ranges *ranges,
                        ls_error *err) {
     ls_status status;
     ls_ptx_reader *reader = NULL;
+    ls_ptx_calls *calls = NULL;
     const ls_ptx_function *f;
     state s = {.w = {.ranges = ranges, .file = file}};
     LS_TRY_DONE(ls_ptx_open(&reader, text, bytes, file, err));
+    LS_TRY_DONE(ls_ptx_calls_open(&calls, text, bytes, file, err));
     for (;;) {
         LS_TRY_DONE(ls_ptx_next(reader, &f, err));
         if (f == NULL) break;
@@ -385,10 +406,11 @@ ls_status ls_audit_ptx(ls_audit *audit, const char *text, int64_t bytes, const c
             status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: addresses of 32 bits: only 64 are audited", file);
             break;
         }
-        if (is_asked(audit, f)) LS_TRY_DONE(audit_function(audit, &s, f, err));
+        if (is_asked(audit, f)) LS_TRY_DONE(audit_with_calls(audit, &s, calls, f, ls_ptx_tell(reader).module, err));
     }
     audit->n_files++;
 done:
+    ls_ptx_calls_close(calls);
     ls_ptx_close(reader);
     deinit(&s);
     return status;

@@ -9,18 +9,6 @@
 
 enum { FACTS_MAX = 48, BUDGET = 600, DEPTH_MAX = 24 };
 
-static bool begins(ls_ptx_name name, const char *text) {
-    const size_t n = strlen(text);
-    return (size_t)name.bytes >= n && memcmp(name.text, text, n) == 0;
-}
-
-static bool has(ls_ptx_name name, const char *text) {
-    const size_t n = strlen(text);
-    for (size_t i = 0; i + n <= (size_t)name.bytes; i++)
-        if (memcmp(name.text + i, text, n) == 0) return true;
-    return false;
-}
-
 /* Ranges ---------------------------------------------------------------------------------------------------------- */
 
 /* Before the facts of a block are known, a sum is bounded by its terms alone. */
@@ -367,18 +355,18 @@ static void operand_sum(const ls_work *w, int32_t index, int32_t bits, ls_sum *o
         for (int k = 0; k < 4; k++) {
             static const char *const names[] = {"%tid.", "%ctaid.", "%ntid.", "%nctaid."};
             const int axis = o->name.text[o->name.bytes - 1] - 'x';
-            if (begins(o->name, names[k]) && axis >= 0 && axis < 3 && w->axis[k][axis] >= 0)
+            if (ls_ptx_begins(o->name, names[k]) && axis >= 0 && axis < 3 && w->axis[k][axis] >= 0)
                 ls_sum_symbol(out, w->axis[k][axis]);
         }
 }
 
 static bool read_compare(const ls_work *w, const ls_ptx_instruction *in, bool negated, compared *out) {
     const int32_t results = ls_flow_defines(w->f, in);
-    out->bits = has(in->op, "64") ? 64 : has(in->op, "32") ? 32 : 0;
-    out->is_unsigned = has(in->op, ".u32") || has(in->op, ".u64") || has(in->op, ".lo.") || has(in->op, ".hi.") ||
-                       has(in->op, ".ls.") || has(in->op, ".hs.");
+    out->bits = ls_ptx_has(in->op, "64") ? 64 : ls_ptx_has(in->op, "32") ? 32 : 0;
+    out->is_unsigned = ls_ptx_has(in->op, ".u32") || ls_ptx_has(in->op, ".u64") || ls_ptx_has(in->op, ".lo.") ||
+                       ls_ptx_has(in->op, ".hi.") || ls_ptx_has(in->op, ".ls.") || ls_ptx_has(in->op, ".hs.");
     out->how = relation_of(in->op, negated);
-    if (out->bits == 0 || has(in->op, ".f32") || has(in->op, ".f64") || in->n < results + 2) return false;
+    if (out->bits == 0 || ls_ptx_has(in->op, ".f32") || ls_ptx_has(in->op, ".f64") || in->n < results + 2) return false;
     operand_sum(w, in->first + results, out->bits, &out->a);
     operand_sum(w, in->first + results + 1, out->bits, &out->b);
     return !out->a.is_lost && !out->b.is_lost && out->how != NO_RELATION;
@@ -491,21 +479,21 @@ static ls_status add_condition(ls_work *w, int32_t block, int32_t predicate, boo
     const ls_ptx_instruction *in = &w->f->instructions[w->cells[predicate].compare];
     const int32_t results = ls_flow_defines(w->f, in);
     if (w->flow->values[predicate].part > 0) negated = !negated; /* p|q: q is the opposite */
-    if (begins(in->op, "setp.")) {
-        const bool both = has(in->op, ".and."), some = has(in->op, ".or.");
+    if (ls_ptx_begins(in->op, "setp.")) {
+        const bool both = ls_ptx_has(in->op, ".and."), some = ls_ptx_has(in->op, ".or.");
         if ((both || some) && in->n > results + 2) {
             if (both == negated) return LS_OK;
             const int32_t last = in->first + in->n - 1;
             LS_TRY(
                 add_condition(w, block, w->flow->reads[last], negated != w->f->operands[last].is_not, depth - 1, err));
-        } else if (has(in->op, ".xor.")) {
+        } else if (ls_ptx_has(in->op, ".xor.")) {
             return LS_OK;
         }
         return add_compare(w, block, in, negated, err);
     }
-    if ((begins(in->op, "and.pred") && !negated) || (begins(in->op, "or.pred") && negated) ||
-        begins(in->op, "not.pred") || begins(in->op, "mov.pred")) {
-        const bool flips = begins(in->op, "not.pred");
+    if ((ls_ptx_begins(in->op, "and.pred") && !negated) || (ls_ptx_begins(in->op, "or.pred") && negated) ||
+        ls_ptx_begins(in->op, "not.pred") || ls_ptx_begins(in->op, "mov.pred")) {
+        const bool flips = ls_ptx_begins(in->op, "not.pred");
         for (int32_t o = in->first + results; o < in->first + in->n; o++)
             LS_TRY(add_condition(w, block, w->flow->reads[o], (negated != flips) != w->f->operands[o].is_not, depth - 1,
                                  err));
@@ -640,7 +628,7 @@ static int32_t back_condition(const ls_work *w, int32_t from, int32_t head, bool
     if (k->n == 0 || k->n_to != 2) return -1;
     const int32_t last = k->first + k->n - 1;
     const ls_ptx_instruction *in = &w->f->instructions[last];
-    if (in->guard < 0 || !begins(in->op, "bra")) return -1;
+    if (in->guard < 0 || !ls_ptx_begins(in->op, "bra")) return -1;
     const bool taken = w->flow->edges[k->first_to] == head;
     *negated = in->guard_not == taken;
     return w->flow->guards[last];
@@ -652,7 +640,7 @@ static ls_wide condition_turns(ls_work *w, int32_t predicate, bool negated, int3
     if (predicate < 0 || depth == 0 || w->cells[predicate].compare < 0) return -1;
     const ls_ptx_instruction *in = &w->f->instructions[w->cells[predicate].compare];
     const int32_t results = ls_flow_defines(w->f, in);
-    if (begins(in->op, "setp.")) {
+    if (ls_ptx_begins(in->op, "setp.")) {
         if (!read_compare(w, in, negated, &c)) return -1;
         const ls_sum *large = c.how == LESS || c.how == LESS_EQUAL ? &c.b : &c.a;
         const bool vague = ls_work_is_vague(w, large);
@@ -661,10 +649,10 @@ static ls_wide condition_turns(ls_work *w, int32_t predicate, bool negated, int3
         return last_turn(w, &c, turn, head);
     }
     ls_wide best = -1;
-    if (!((begins(in->op, "and.pred") && !negated) || (begins(in->op, "or.pred") && negated) ||
-          begins(in->op, "not.pred")))
+    if (!((ls_ptx_begins(in->op, "and.pred") && !negated) || (ls_ptx_begins(in->op, "or.pred") && negated) ||
+          ls_ptx_begins(in->op, "not.pred")))
         return -1;
-    const bool flips = begins(in->op, "not.pred");
+    const bool flips = ls_ptx_begins(in->op, "not.pred");
     for (int32_t o = in->first + results; o < in->first + in->n; o++) {
         const ls_wide n = condition_turns(w, w->flow->reads[o], (negated != flips) != w->f->operands[o].is_not, turn,
                                           head, depth - 1);
@@ -718,7 +706,7 @@ static ls_status add_loop_fact(ls_work *w, int32_t head, ls_error *err) {
     const int32_t predicate = back_condition(w, from, head, &negated);
     if (predicate < 0 || w->cells[predicate].compare < 0) return LS_OK;
     const ls_ptx_instruction *in = &w->f->instructions[w->cells[predicate].compare];
-    if (!begins(in->op, "setp.") || !read_compare(w, in, negated, &c)) return LS_OK;
+    if (!ls_ptx_begins(in->op, "setp.") || !read_compare(w, in, negated, &c)) return LS_OK;
     if (c.how == EQUAL || c.how == UNEQUAL) return LS_OK;
     clamp_larger(w, &c, from);
     ls_work_expand(w, &c.a);

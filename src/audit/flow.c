@@ -29,11 +29,6 @@ typedef struct build {
     int64_t n_frontier, cap_frontier_next, cap_frontier_block, steps;
 } build;
 
-static bool begins(ls_ptx_name name, const char *text) {
-    const size_t n = strlen(text);
-    return (size_t)name.bytes >= n && memcmp(name.text, text, n) == 0;
-}
-
 int32_t ls_flow_defines(const ls_ptx_function *f, const ls_ptx_instruction *in) {
     static const char *const none[] = {"bar", "nanosleep", "brx",  "setmaxnreg", "st.",     "red.",
                                        "bra", "ret",       "exit", "cp.",        "prefetch"};
@@ -42,15 +37,15 @@ int32_t ls_flow_defines(const ls_ptx_function *f, const ls_ptx_instruction *in) 
     const ls_ptx_operand *o = &f->operands[in->first];
     if (o->kind != LS_PTX_REG && o->kind != LS_PTX_SINK) return 0;
     for (size_t i = 0; i < sizeof none / sizeof none[0]; i++)
-        if (begins(in->op, none[i])) return 0;
+        if (ls_ptx_begins(in->op, none[i])) return 0;
     while (n < in->n && o[n].is_tail) n++;
     return n;
 }
 
-static bool is_jump(ls_ptx_name op) { return ls_ptx_is(op, "bra") || begins(op, "bra."); }
-static bool is_table(ls_ptx_name op) { return begins(op, "brx."); }
+static bool is_jump(ls_ptx_name op) { return ls_ptx_is(op, "bra") || ls_ptx_begins(op, "bra."); }
+static bool is_table(ls_ptx_name op) { return ls_ptx_begins(op, "brx."); }
 static bool is_end(ls_ptx_name op) {
-    return ls_ptx_is(op, "ret") || begins(op, "ret.") || ls_ptx_is(op, "exit") || ls_ptx_is(op, "trap");
+    return ls_ptx_is(op, "ret") || ls_ptx_begins(op, "ret.") || ls_ptx_is(op, "exit") || ls_ptx_is(op, "trap");
 }
 
 /* Labels ---------------------------------------------------------------------------------------------------------- */
@@ -128,23 +123,27 @@ static int32_t block_at(const build *b, int32_t instruction) {
     return instruction < b->f->n_instructions ? b->flow->block_of[instruction] : (int32_t)b->flow->n_blocks - 1;
 }
 
+/* The table of the innermost scope around the jump, NULL for none. */
+static const ls_ptx_targets *find_table(const ls_ptx_function *f, ls_ptx_name name, int32_t scope) {
+    for (; scope >= 0 && name.text != NULL; scope = f->scopes[scope])
+        for (int64_t i = 0; i < f->n_targets; i++)
+            if (f->targets[i].scope == scope && ls_ptx_same(f->targets[i].name, name)) return &f->targets[i];
+    return NULL;
+}
+
 static ls_status add_table(build *b, const ls_ptx_label *sorted, const ls_ptx_instruction *in, ls_error *err) {
     const ls_ptx_function *f = b->f;
     const ls_ptx_name name = f->operands[in->first + in->n - 1].name;
-    for (int64_t i = 0; i < f->n_targets; i++) {
-        const ls_ptx_targets *t = &f->targets[i];
-        if (name.text == NULL || t->name.bytes != name.bytes ||
-            memcmp(t->name.text, name.text, (size_t)name.bytes) != 0)
-            continue;
-        for (int32_t k = 0; k < t->n; k++) {
-            int32_t at;
-            LS_TRY(find_label(b, sorted, f->target_names[t->first + k], in, &at, err));
-            LS_TRY(add_edge(b, block_at(b, at), err));
-        }
-        return LS_OK;
+    const ls_ptx_targets *t = find_table(f, name, in->scope);
+    if (t == NULL)
+        return refuse(b, in->line, err,
+                      "a jump through a table that is not in its function:", name.text == NULL ? in->op : name);
+    for (int32_t k = 0; k < t->n; k++) {
+        int32_t at;
+        LS_TRY(find_label(b, sorted, f->target_names[t->first + k], in, &at, err));
+        LS_TRY(add_edge(b, block_at(b, at), err));
     }
-    return refuse(b, in->line, err,
-                  "a jump through a table that is not in its function:", name.text == NULL ? in->op : name);
+    return LS_OK;
 }
 
 static ls_status add_successors(build *b, const ls_ptx_label *sorted, int32_t block, ls_error *err) {

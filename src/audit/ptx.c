@@ -1,185 +1,12 @@
-/* The reader of PTX text: tokens, statements, scopes. Owns the function that it hands out. */
+/* The reader of PTX text: statements, scopes. Owns the function that it hands out. */
 #include "audit/ptx.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "audit/ptx_token.h"
 #include "base/fnv.h"
 #include "base/mem.h"
-
-/* A register by its name, in a chain of its hash; inner scopes stand before outer ones. */
-typedef struct known_register {
-    uint64_t hash;
-    int32_t reg, next, scope;
-} known_register;
-
-/* .reg .b32 %r<100>; the registers come into being when they are used. */
-typedef struct declaration {
-    ls_ptx_name prefix;
-    int64_t count; /* -1: the name itself */
-    ls_ptx_type type;
-    int32_t scope;
-} declaration;
-
-enum { BUCKETS = 4096 };
-
-struct ls_ptx_reader {
-    const char *text, *name;
-    int64_t bytes, at, line;
-    int32_t address_bits;
-    int32_t source, scope, depth;
-    int32_t scopes[LS_PTX_DEPTH_MAX];
-    int64_t declared_before[LS_PTX_DEPTH_MAX];
-    ls_ptx_function function;
-    known_register *known;
-    int64_t n_known, cap_known;
-    declaration *declared;
-    int64_t n_declared, cap_declared;
-    int32_t buckets[BUCKETS];
-};
-
-static ls_status fail_at(const ls_ptx_reader *r, int64_t line, ls_error *err, const char *sentence, ls_ptx_name name) {
-    const int shown = name.bytes > 80 ? 80 : name.bytes;
-    if (name.text == NULL) return LS_FAIL(err, LS_ERR_FORMAT, "%s:%lld: %s", r->name, (long long)line, sentence);
-    char clean[81];
-    for (int i = 0; i < shown; i++) clean[i] = name.text[i] >= ' ' && name.text[i] < 127 ? name.text[i] : '?';
-    clean[shown] = 0;
-    return LS_FAIL(err, LS_ERR_FORMAT, "%s:%lld: %s: '%s'", r->name, (long long)line, sentence, clean);
-}
-
-static ls_status fail(const ls_ptx_reader *r, ls_error *err, const char *sentence) {
-    return fail_at(r, r->line, err, sentence, (ls_ptx_name){NULL, 0});
-}
-
-bool ls_ptx_is(ls_ptx_name name, const char *text) {
-    return (size_t)name.bytes == strlen(text) && memcmp(name.text, text, (size_t)name.bytes) == 0;
-}
-
-static bool begins(ls_ptx_name name, const char *text) {
-    const size_t n = strlen(text);
-    return (size_t)name.bytes >= n && memcmp(name.text, text, n) == 0;
-}
-
-static bool is_letter(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' || c == '%' || c == '.';
-}
-
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-/* Passes over white space and comments; false at the end. A NUL counts as white space: dumps of binaries hold some. */
-static ls_status skip_space(ls_ptx_reader *r, ls_error *err) {
-    while (r->at < r->bytes) {
-        const char c = r->text[r->at];
-        if (c == '\n') r->line++;
-        if (c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\0') {
-            r->at++;
-        } else if (c == '/' && r->at + 1 < r->bytes && r->text[r->at + 1] == '/') {
-            while (r->at < r->bytes && r->text[r->at] != '\n') r->at++;
-        } else if (c == '/' && r->at + 1 < r->bytes && r->text[r->at + 1] == '*') {
-            const int64_t began = r->line;
-            for (r->at += 2;; r->at++) {
-                if (r->at + 1 >= r->bytes)
-                    return fail_at(r, began, err, "a comment does not end", (ls_ptx_name){NULL, 0});
-                if (r->text[r->at] == '\n') r->line++;
-                if (r->text[r->at] == '*' && r->text[r->at + 1] == '/') break;
-            }
-            r->at += 2;
-        } else {
-            return LS_OK;
-        }
-    }
-    return LS_OK;
-}
-
-/* The next character that counts, 0 at the end. */
-static ls_status peek(ls_ptx_reader *r, char *c, ls_error *err) {
-    LS_TRY(skip_space(r, err));
-    *c = r->at < r->bytes ? r->text[r->at] : '\0';
-    return LS_OK;
-}
-
-static ls_status expect(ls_ptx_reader *r, char wanted, ls_error *err) {
-    char c, sentence[64] = "a 'X' is missing";
-    LS_TRY(peek(r, &c, err));
-    if (c != wanted) {
-        sentence[3] = wanted;
-        return fail_at(r, r->line, err, sentence, (ls_ptx_name){r->text + r->at, r->at < r->bytes ? 1 : 0});
-    }
-    r->at++;
-    return LS_OK;
-}
-
-/* Takes the character if it comes next. */
-static ls_status take(ls_ptx_reader *r, char wanted, bool *taken, ls_error *err) {
-    char c;
-    LS_TRY(peek(r, &c, err));
-    *taken = c == wanted && c != '\0';
-    if (*taken) r->at++;
-    return LS_OK;
-}
-
-/* A name: letters, digits, _ $ % . and ::, which some opcodes hold. */
-static ls_status read_name(ls_ptx_reader *r, ls_ptx_name *out, ls_error *err) {
-    LS_TRY(skip_space(r, err));
-    const int64_t begin = r->at;
-    if (r->at == r->bytes || !is_letter(r->text[r->at]))
-        return fail_at(r, r->line, err, "a name is missing", (ls_ptx_name){r->text + r->at, r->at < r->bytes ? 1 : 0});
-    while (r->at < r->bytes) {
-        const char c = r->text[r->at];
-        if (is_letter(c) || is_digit(c))
-            r->at++;
-        else if (c == ':' && r->at + 2 < r->bytes && r->text[r->at + 1] == ':' &&
-                 (is_letter(r->text[r->at + 2]) || is_digit(r->text[r->at + 2])))
-            r->at += 2;
-        else
-            break;
-        if (r->at - begin > LS_PTX_NAME_MAX) return fail(r, err, "a name is longer than 65536 bytes");
-    }
-    *out = (ls_ptx_name){r->text + begin, (int32_t)(r->at - begin)};
-    return LS_OK;
-}
-
-/* An integer in base 2, 8, 10 or 16, with U behind it perhaps; a float (0f.., 0d.., 1.5) is kind LS_PTX_FLOAT. */
-static ls_status read_number(ls_ptx_reader *r, ls_ptx_operand *out, ls_error *err) {
-    bool negative = false;
-    uint64_t value = 0, base = 10;
-    LS_TRY(take(r, '-', &negative, err));
-    LS_TRY(skip_space(r, err));
-    if (r->at == r->bytes || !is_digit(r->text[r->at])) return fail(r, err, "a number is missing");
-    out->kind = LS_PTX_INT;
-    if (r->text[r->at] == '0' && r->at + 1 < r->bytes) {
-        const char c = (char)(r->text[r->at + 1] | 32);
-        if (c == 'x' || c == 'b')
-            base = c == 'x' ? 16 : 2, r->at += 2;
-        else if (c == 'f' || c == 'd')
-            out->kind = LS_PTX_FLOAT, base = 16, r->at += 2;
-        else if (is_digit(r->text[r->at + 1]))
-            base = 8, r->at++;
-    }
-    for (int64_t n = 0;; n++, r->at++) {
-        const char c = r->at < r->bytes ? r->text[r->at] : '\0';
-        const uint64_t digit = is_digit(c)                          ? (uint64_t)(c - '0')
-                               : (c | 32) >= 'a' && (c | 32) <= 'f' ? (uint64_t)((c | 32) - 'a') + 10
-                                                                    : 99;
-        if (digit >= base) {
-            if (n == 0) return fail(r, err, "a number has no digits");
-            break;
-        }
-        if (out->kind == LS_PTX_INT &&
-            (__builtin_mul_overflow(value, base, &value) || __builtin_add_overflow(value, digit, &value)))
-            return fail(r, err, "a number passes 64 bits");
-    }
-    if (r->at < r->bytes && r->text[r->at] == '.' && base == 10) {
-        out->kind = LS_PTX_FLOAT;
-        r->at++;
-        while (r->at < r->bytes && (is_digit(r->text[r->at]) || (r->text[r->at] | 32) == 'e')) r->at++;
-    }
-    if (r->at < r->bytes && r->text[r->at] == 'U') r->at++;
-    if (r->at < r->bytes && is_letter(r->text[r->at]) && r->text[r->at] != '.')
-        return fail(r, err, "a number runs into a name");
-    out->value = (int64_t)(negative ? 0 - value : value);
-    return LS_OK;
-}
 
 /* Registers ------------------------------------------------------------------------------------------------------- */
 
@@ -200,13 +27,13 @@ static ls_status read_type(const ls_ptx_reader *r, ls_ptx_name name, ls_ptx_type
         *bytes = sizes[*out];
         return LS_OK;
     }
-    return fail_at(r, r->line, err, "not a type", name);
+    return ls_ptx_fail_at(r, r->line, err, "not a type", name);
 }
 
 /* The prefix of a name that ends in a number, and the number; false where it has none. */
 static bool split_number(ls_ptx_name name, ls_ptx_name *prefix, int64_t *number) {
     int32_t n = name.bytes;
-    while (n > 0 && is_digit(name.text[n - 1])) n--;
+    while (n > 0 && ls_ptx_is_digit(name.text[n - 1])) n--;
     if (n == name.bytes || name.bytes - n > 12) return false;
     *number = 0;
     for (int32_t i = n; i < name.bytes; i++) *number = *number * 10 + (name.text[i] - '0');
@@ -214,18 +41,14 @@ static bool split_number(ls_ptx_name name, ls_ptx_name *prefix, int64_t *number)
     return true;
 }
 
-static bool same_name(ls_ptx_name a, ls_ptx_name b) {
-    return a.bytes == b.bytes && memcmp(a.text, b.text, (size_t)a.bytes) == 0;
-}
-
 /* The declaration that covers a name: the innermost, NULL for none. */
-static const declaration *find_declaration(const ls_ptx_reader *r, ls_ptx_name name) {
+static const ls_ptx_declaration *find_declaration(const ls_ptx_reader *r, ls_ptx_name name) {
     ls_ptx_name prefix = {NULL, 0};
     int64_t number = 0;
     const bool split = split_number(name, &prefix, &number);
     for (int64_t i = r->n_declared - 1; i >= 0; i--) {
-        const declaration *d = &r->declared[i];
-        if (d->count < 0 ? same_name(d->prefix, name) : split && same_name(d->prefix, prefix) && number < d->count)
+        const ls_ptx_declaration *d = &r->declared[i];
+        if (d->count < 0 ? ls_ptx_same(d->prefix, name) : split && ls_ptx_same(d->prefix, prefix) && number < d->count)
             return d;
     }
     return NULL;
@@ -238,24 +61,24 @@ static bool is_special(ls_ptx_name name) {
                                         "%lanemask",   "%globaltimer", "%dynamic",  "%total",  "%cluster",
                                         "%nclusterid", "%is_",         "%current",  "%aggr",   "%reserved"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (begins(name, names[i])) return true;
+        if (ls_ptx_begins(name, names[i])) return true;
     return false;
 }
 
 /* The register of a name in *reg, -1 where the name is no register. */
 static ls_status find_register(ls_ptx_reader *r, ls_ptx_name name, int32_t *reg, ls_error *err) {
     const uint64_t hash = ls_fnv_mix(LS_FNV_START, name.text, name.bytes);
-    const declaration *d = find_declaration(r, name);
+    const ls_ptx_declaration *d = find_declaration(r, name);
     ls_ptx_function *f = &r->function;
     *reg = -1;
     if (d == NULL) {
         if (name.text[0] == '%' && !is_special(name))
-            return fail_at(r, r->line, err, "a register that is not declared", name);
+            return ls_ptx_fail_at(r, r->line, err, "a register that is not declared", name);
         return LS_OK;
     }
-    for (int32_t i = r->buckets[hash % BUCKETS]; i >= 0; i = r->known[i].next) {
+    for (int32_t i = r->buckets[hash % LS_PTX_BUCKETS]; i >= 0; i = r->known[i].next) {
         if (r->known[i].hash != hash || r->known[i].scope != d->scope) continue;
-        if (!same_name(f->registers[r->known[i].reg].name, name)) continue;
+        if (!ls_ptx_same(f->registers[r->known[i].reg].name, name)) continue;
         *reg = r->known[i].reg;
         return LS_OK;
     }
@@ -264,18 +87,18 @@ static ls_status find_register(ls_ptx_reader *r, ls_ptx_name name, int32_t *reg,
     LS_TRY(ls_array_grow((void **)&r->known, &r->cap_known, r->n_known + 1, sizeof *r->known, "register names", err));
     f->registers[f->n_registers] = (ls_ptx_register){name, d->type};
     *reg = (int32_t)f->n_registers;
-    r->known[r->n_known] = (known_register){hash, *reg, r->buckets[hash % BUCKETS], d->scope};
-    r->buckets[hash % BUCKETS] = (int32_t)r->n_known;
+    r->known[r->n_known] = (ls_ptx_known){hash, *reg, r->buckets[hash % LS_PTX_BUCKETS], d->scope};
+    r->buckets[hash % LS_PTX_BUCKETS] = (int32_t)r->n_known;
     f->n_registers++;
     r->n_known++;
     return LS_OK;
 }
 
 static ls_status declare(ls_ptx_reader *r, ls_ptx_name name, int64_t count, ls_ptx_type type, ls_error *err) {
-    if (r->n_declared == 4096) return fail(r, err, "more than 4096 declarations of registers hold at once");
+    if (r->n_declared == 4096) return ls_ptx_fail(r, err, "more than 4096 declarations of registers hold at once");
     LS_TRY(ls_array_grow((void **)&r->declared, &r->cap_declared, r->n_declared + 1, sizeof *r->declared,
                          "declarations", err));
-    r->declared[r->n_declared++] = (declaration){name, count, type, r->scope};
+    r->declared[r->n_declared++] = (ls_ptx_declaration){name, count, type, r->scope};
     return LS_OK;
 }
 
@@ -285,34 +108,34 @@ static ls_status read_registers(ls_ptx_reader *r, ls_error *err) {
     ls_ptx_type type = LS_PTX_B64;
     int64_t bytes;
     bool more = true;
-    LS_TRY(read_name(r, &name, err));
-    if (begins(name, ".v")) LS_TRY(read_name(r, &name, err));
+    LS_TRY(ls_ptx_read_name(r, &name, err));
+    if (ls_ptx_begins(name, ".v")) LS_TRY(ls_ptx_read_name(r, &name, err));
     LS_TRY(read_type(r, name, &type, &bytes, err));
     while (more) {
         bool counted;
         ls_ptx_operand count = {.value = -1};
-        LS_TRY(read_name(r, &name, err));
-        LS_TRY(take(r, '<', &counted, err));
+        LS_TRY(ls_ptx_read_name(r, &name, err));
+        LS_TRY(ls_ptx_take(r, '<', &counted, err));
         if (counted) {
-            LS_TRY(read_number(r, &count, err));
-            if (count.kind != LS_PTX_INT || count.value < 0) return fail(r, err, "not a number of registers");
-            LS_TRY(expect(r, '>', err));
+            LS_TRY(ls_ptx_read_number(r, &count, err));
+            if (count.kind != LS_PTX_INT || count.value < 0) return ls_ptx_fail(r, err, "not a number of registers");
+            LS_TRY(ls_ptx_expect(r, '>', err));
         }
         LS_TRY(declare(r, name, count.value, type, err));
-        LS_TRY(take(r, ',', &more, err));
+        LS_TRY(ls_ptx_take(r, ',', &more, err));
     }
-    return expect(r, ';', err);
+    return ls_ptx_expect(r, ';', err);
 }
 
 /* Scopes ---------------------------------------------------------------------------------------------------------- */
 
 static ls_status open_scope(ls_ptx_reader *r, ls_error *err) {
-    if (r->depth == LS_PTX_DEPTH_MAX) return fail(r, err, "scopes lie deeper than 64 in each other");
+    if (r->depth == LS_PTX_DEPTH_MAX) return ls_ptx_fail(r, err, "scopes lie deeper than 64 in each other");
     r->scopes[r->depth] = r->scope;
     r->declared_before[r->depth] = r->n_declared;
     r->depth++;
     ls_ptx_function *f = &r->function;
-    if (f->n_scopes > LS_PTX_INSTRUCTIONS_MAX) return fail(r, err, "a function has too many scopes");
+    if (f->n_scopes > LS_PTX_INSTRUCTIONS_MAX) return ls_ptx_fail(r, err, "a function has too many scopes");
     LS_TRY(ls_array_grow((void **)&f->scopes, &f->cap_scopes, f->n_scopes + 2, sizeof *f->scopes, "scopes", err));
     if (f->n_scopes == 0) f->scopes[f->n_scopes++] = -1;
     f->scopes[f->n_scopes] = r->scope;
@@ -330,7 +153,8 @@ static void close_scope(ls_ptx_reader *r) {
 
 static ls_status push_operand(ls_ptx_reader *r, const ls_ptx_operand *operand, ls_error *err) {
     ls_ptx_function *f = &r->function;
-    if (f->n_operands > 16 * (int64_t)LS_PTX_INSTRUCTIONS_MAX) return fail(r, err, "a function has too many operands");
+    if (f->n_operands > 16 * (int64_t)LS_PTX_INSTRUCTIONS_MAX)
+        return ls_ptx_fail(r, err, "a function has too many operands");
     LS_TRY(ls_array_grow((void **)&f->operands, &f->cap_operands, f->n_operands + 1, sizeof *f->operands, "operands",
                          err));
     f->operands[f->n_operands++] = *operand;
@@ -341,15 +165,15 @@ static ls_status push_operand(ls_ptx_reader *r, const ls_ptx_operand *operand, l
 static ls_status read_simple(ls_ptx_reader *r, ls_ptx_operand *out, ls_error *err) {
     char c;
     *out = (ls_ptx_operand){.reg = -1};
-    LS_TRY(take(r, '!', &out->is_not, err));
-    LS_TRY(peek(r, &c, err));
-    if (is_digit(c) || c == '-') {
+    LS_TRY(ls_ptx_take(r, '!', &out->is_not, err));
+    LS_TRY(ls_ptx_peek(r, &c, err));
+    if (ls_ptx_is_digit(c) || c == '-') {
         bool negative_name = false;
-        if (c == '-' && r->at + 1 < r->bytes && is_letter(r->text[r->at + 1])) negative_name = true;
-        if (!negative_name) return read_number(r, out, err);
+        if (c == '-' && r->at + 1 < r->bytes && ls_ptx_is_letter(r->text[r->at + 1])) negative_name = true;
+        if (!negative_name) return ls_ptx_read_number(r, out, err);
         r->at++;
     }
-    LS_TRY(read_name(r, &out->name, err));
+    LS_TRY(ls_ptx_read_name(r, &out->name, err));
     if (ls_ptx_is(out->name, "_")) {
         out->kind = LS_PTX_SINK;
         return LS_OK;
@@ -358,10 +182,10 @@ static ls_status read_simple(ls_ptx_reader *r, ls_ptx_operand *out, ls_error *er
     out->kind = out->reg >= 0 ? LS_PTX_REG : LS_PTX_SYMBOL;
     if (out->kind == LS_PTX_SYMBOL) {
         bool offset;
-        LS_TRY(take(r, '+', &offset, err)); /* name+8 as a constant */
+        LS_TRY(ls_ptx_take(r, '+', &offset, err)); /* name+8 as a constant */
         if (offset) {
             ls_ptx_operand number = {0};
-            LS_TRY(read_number(r, &number, err));
+            LS_TRY(ls_ptx_read_number(r, &number, err));
             out->value = number.value;
         }
     }
@@ -374,50 +198,50 @@ static ls_status read_address(ls_ptx_reader *r, bool tail, ls_error *err) {
     bool plus, comma;
     char c;
     LS_TRY(read_simple(r, &out, err));
-    LS_TRY(peek(r, &c, err));
-    LS_TRY(take(r, '+', &plus, err));
+    LS_TRY(ls_ptx_peek(r, &c, err));
+    LS_TRY(ls_ptx_take(r, '+', &plus, err));
     if (plus || c == '-') {
-        LS_TRY(read_number(r, &number, err));
-        if (number.kind != LS_PTX_INT) return fail(r, err, "an offset that is no integer");
+        LS_TRY(ls_ptx_read_number(r, &number, err));
+        if (number.kind != LS_PTX_INT) return ls_ptx_fail(r, err, "an offset that is no integer");
         if (__builtin_add_overflow(out.value, number.value, &out.value))
-            return fail(r, err, "an offset passes 64 bits");
+            return ls_ptx_fail(r, err, "an offset passes 64 bits");
     }
     out.kind = LS_PTX_ADDRESS;
     out.is_tail = tail;
     LS_TRY(push_operand(r, &out, err));
-    LS_TRY(take(r, ',', &comma, err));
+    LS_TRY(ls_ptx_take(r, ',', &comma, err));
     while (comma) {
         bool brace;
-        LS_TRY(take(r, '{', &brace, err));
+        LS_TRY(ls_ptx_take(r, '{', &brace, err));
         do {
             LS_TRY(read_simple(r, &out, err));
             out.is_tail = true;
             LS_TRY(push_operand(r, &out, err));
-            LS_TRY(take(r, ',', &comma, err));
+            LS_TRY(ls_ptx_take(r, ',', &comma, err));
         } while (comma && brace);
         if (brace) {
-            LS_TRY(expect(r, '}', err));
-            LS_TRY(take(r, ',', &comma, err));
+            LS_TRY(ls_ptx_expect(r, '}', err));
+            LS_TRY(ls_ptx_take(r, ',', &comma, err));
         }
     }
-    return expect(r, ']', err);
+    return ls_ptx_expect(r, ']', err);
 }
 
 /* Behind an opening brace or parenthesis: simple operands up to the closing one. */
 static ls_status read_list(ls_ptx_reader *r, char close, ls_error *err) {
     bool more, closed;
-    LS_TRY(take(r, close, &closed, err));
+    LS_TRY(ls_ptx_take(r, close, &closed, err));
     for (int64_t n = 0; !closed; n++) {
         ls_ptx_operand out;
         bool brace = false;
-        LS_TRY(take(r, '[', &brace, err)); /* call (ret), f, ([x]) does not occur; tensors' lists do not nest */
-        if (brace) return fail(r, err, "an address inside a list");
+        LS_TRY(ls_ptx_take(r, '[', &brace, err)); /* call (ret), f, ([x]) does not occur; tensors' lists do not nest */
+        if (brace) return ls_ptx_fail(r, err, "an address inside a list");
         LS_TRY(read_simple(r, &out, err));
         out.is_tail = n > 0;
         LS_TRY(push_operand(r, &out, err));
-        LS_TRY(take(r, ',', &more, err));
+        LS_TRY(ls_ptx_take(r, ',', &more, err));
         if (!more) {
-            LS_TRY(expect(r, close, err));
+            LS_TRY(ls_ptx_expect(r, close, err));
             closed = true;
         }
     }
@@ -427,15 +251,15 @@ static ls_status read_list(ls_ptx_reader *r, char close, ls_error *err) {
 static ls_status read_operand(ls_ptx_reader *r, ls_error *err) {
     bool taken;
     ls_ptx_operand out;
-    LS_TRY(take(r, '[', &taken, err));
+    LS_TRY(ls_ptx_take(r, '[', &taken, err));
     if (taken) return read_address(r, false, err);
-    LS_TRY(take(r, '{', &taken, err));
+    LS_TRY(ls_ptx_take(r, '{', &taken, err));
     if (taken) return read_list(r, '}', err);
-    LS_TRY(take(r, '(', &taken, err));
+    LS_TRY(ls_ptx_take(r, '(', &taken, err));
     if (taken) return read_list(r, ')', err);
     LS_TRY(read_simple(r, &out, err));
     LS_TRY(push_operand(r, &out, err));
-    LS_TRY(take(r, '|', &taken, err));
+    LS_TRY(ls_ptx_take(r, '|', &taken, err));
     if (!taken) return LS_OK;
     LS_TRY(read_simple(r, &out, err));
     out.is_tail = true;
@@ -449,14 +273,15 @@ static ls_status read_instruction(ls_ptx_reader *r, ls_ptx_name op, int32_t guar
     ls_ptx_instruction in = {op, guard, guard_not, (int32_t)f->n_operands, 0, r->line, r->scope, r->source, {NULL, 0}};
     bool more = true;
     char c;
-    if (f->n_instructions == LS_PTX_INSTRUCTIONS_MAX) return fail(r, err, "a function passes 4000000 instructions");
-    LS_TRY(peek(r, &c, err));
+    if (f->n_instructions == LS_PTX_INSTRUCTIONS_MAX)
+        return ls_ptx_fail(r, err, "a function passes 4000000 instructions");
+    LS_TRY(ls_ptx_peek(r, &c, err));
     while (c != ';' && more) {
         LS_TRY(read_operand(r, err));
-        LS_TRY(take(r, ',', &more, err));
-        if (!more) LS_TRY(peek(r, &c, err));
+        LS_TRY(ls_ptx_take(r, ',', &more, err));
+        if (!more) LS_TRY(ls_ptx_peek(r, &c, err));
     }
-    LS_TRY(expect(r, ';', err));
+    LS_TRY(ls_ptx_expect(r, ';', err));
     in.n = (int32_t)f->n_operands - in.first;
     LS_TRY(ls_array_grow((void **)&f->instructions, &f->cap_instructions, f->n_instructions + 1,
                          sizeof *f->instructions, "instructions", err));
@@ -470,15 +295,15 @@ static ls_status skip_statement(ls_ptx_reader *r, ls_error *err) {
     int64_t depth = 0;
     for (;;) {
         char c;
-        LS_TRY(peek(r, &c, err));
-        if (c == '\0') return fail_at(r, began, err, "a statement does not end", (ls_ptx_name){NULL, 0});
+        LS_TRY(ls_ptx_peek(r, &c, err));
+        if (c == '\0') return ls_ptx_fail_at(r, began, err, "a statement does not end", (ls_ptx_name){NULL, 0});
         r->at++;
         if (c == '{') depth++;
-        if (c == '}' && --depth < 0) return fail(r, err, "a '}' without its '{'");
+        if (c == '}' && --depth < 0) return ls_ptx_fail(r, err, "a '}' without its '{'");
         if (c == ';' && depth == 0) return LS_OK;
         if (c != '"') continue;
         while (r->at < r->bytes && r->text[r->at] != '"' && r->text[r->at] != '\n') r->at++;
-        if (r->at == r->bytes || r->text[r->at] != '"') return fail(r, err, "a string does not end");
+        if (r->at == r->bytes || r->text[r->at] != '"') return ls_ptx_fail(r, err, "a string does not end");
         r->at++;
     }
 }
@@ -492,8 +317,8 @@ static ls_status skip_line(ls_ptx_reader *r, ls_error *err) {
 
 static ls_status read_loc(ls_ptx_reader *r, ls_error *err) {
     ls_ptx_operand file = {0}, line = {0};
-    LS_TRY(read_number(r, &file, err));
-    LS_TRY(read_number(r, &line, err));
+    LS_TRY(ls_ptx_read_number(r, &file, err));
+    LS_TRY(ls_ptx_read_number(r, &line, err));
     if (line.kind == LS_PTX_INT && line.value >= 0 && line.value <= INT32_MAX) r->source = (int32_t)line.value;
     return skip_line(r, err);
 }
@@ -505,50 +330,50 @@ static ls_status read_parameter(ls_ptx_reader *r, ls_ptx_parameter *out, ls_erro
     ls_ptx_operand number = {0};
     int64_t bytes = 0;
     bool array;
-    LS_TRY(read_name(r, &name, err));
+    LS_TRY(ls_ptx_read_name(r, &name, err));
     for (;;) {
         if (ls_ptx_is(name, ".align")) {
-            LS_TRY(read_number(r, &number, err));
-        } else if (begins(name, ".b") || begins(name, ".u") || begins(name, ".s") || begins(name, ".f") ||
-                   begins(name, ".pred") || begins(name, ".texref")) {
+            LS_TRY(ls_ptx_read_number(r, &number, err));
+        } else if (ls_ptx_begins(name, ".b") || ls_ptx_begins(name, ".u") || ls_ptx_begins(name, ".s") ||
+                   ls_ptx_begins(name, ".f") || ls_ptx_begins(name, ".pred") || ls_ptx_begins(name, ".texref")) {
             LS_TRY(read_type(r, name, &type, &bytes, err));
         } else if (name.text[0] != '.') {
             break;
         } /* .ptr and its space */
-        LS_TRY(read_name(r, &name, err));
+        LS_TRY(ls_ptx_read_name(r, &name, err));
     }
     *out = (ls_ptx_parameter){name, bytes, false};
-    LS_TRY(take(r, '[', &array, err));
+    LS_TRY(ls_ptx_take(r, '[', &array, err));
     if (!array) return LS_OK;
     out->is_array = true;
-    LS_TRY(take(r, ']', &array, err));
+    LS_TRY(ls_ptx_take(r, ']', &array, err));
     if (array) return LS_OK;
-    LS_TRY(read_number(r, &number, err));
+    LS_TRY(ls_ptx_read_number(r, &number, err));
     if (number.kind != LS_PTX_INT || !ls_mul_i64(bytes, number.value, &out->bytes))
-        return fail(r, err, "not the size of a parameter");
-    return expect(r, ']', err);
+        return ls_ptx_fail(r, err, "not the size of a parameter");
+    return ls_ptx_expect(r, ']', err);
 }
 
 static ls_status read_parameters(ls_ptx_reader *r, ls_error *err) {
     ls_ptx_function *f = &r->function;
     bool more;
     char c;
-    LS_TRY(peek(r, &c, err));
-    if (c == ')') return expect(r, ')', err);
+    LS_TRY(ls_ptx_peek(r, &c, err));
+    if (c == ')') return ls_ptx_expect(r, ')', err);
     do {
         ls_ptx_name space;
         ls_ptx_parameter parameter;
-        LS_TRY(read_name(r, &space, err));
+        LS_TRY(ls_ptx_read_name(r, &space, err));
         if (!ls_ptx_is(space, ".param") && !ls_ptx_is(space, ".reg"))
-            return fail_at(r, r->line, err, "not a parameter", space);
+            return ls_ptx_fail_at(r, r->line, err, "not a parameter", space);
         LS_TRY(read_parameter(r, &parameter, err));
-        if (f->n_parameters == 4096) return fail(r, err, "a function has more than 4096 parameters");
+        if (f->n_parameters == 4096) return ls_ptx_fail(r, err, "a function has more than 4096 parameters");
         LS_TRY(ls_array_grow((void **)&f->parameters, &f->cap_parameters, f->n_parameters + 1, sizeof *f->parameters,
                              "parameters", err));
         f->parameters[f->n_parameters++] = parameter;
-        LS_TRY(take(r, ',', &more, err));
+        LS_TRY(ls_ptx_take(r, ',', &more, err));
     } while (more);
-    return expect(r, ')', err);
+    return ls_ptx_expect(r, ')', err);
 }
 
 static ls_status add_label(ls_ptx_reader *r, ls_ptx_name name, ls_error *err) {
@@ -563,35 +388,35 @@ static ls_status read_targets(ls_ptx_reader *r, ls_ptx_name label, ls_error *err
     ls_ptx_function *f = &r->function;
     bool more;
     LS_TRY(ls_array_grow((void **)&f->targets, &f->cap_targets, f->n_targets + 1, sizeof *f->targets, "targets", err));
-    f->targets[f->n_targets] = (ls_ptx_targets){label, (int32_t)f->n_target_names, 0};
+    f->targets[f->n_targets] = (ls_ptx_targets){label, (int32_t)f->n_target_names, 0, r->scope};
     do {
         LS_TRY(ls_array_grow((void **)&f->target_names, &f->cap_target_names, f->n_target_names + 1,
                              sizeof *f->target_names, "target names", err));
-        LS_TRY(read_name(r, &f->target_names[f->n_target_names], err));
+        LS_TRY(ls_ptx_read_name(r, &f->target_names[f->n_target_names], err));
         f->n_target_names++;
-        LS_TRY(take(r, ',', &more, err));
+        LS_TRY(ls_ptx_take(r, ',', &more, err));
     } while (more);
     f->targets[f->n_targets].n = (int32_t)f->n_target_names - f->targets[f->n_targets].first;
     f->n_targets++;
-    return expect(r, ';', err);
+    return ls_ptx_expect(r, ';', err);
 }
 
 /* A name at the start of a statement: a label, a directive or an opcode. */
 static ls_status read_named(ls_ptx_reader *r, ls_error *err) {
     ls_ptx_name name, next;
     bool colon;
-    LS_TRY(read_name(r, &name, err));
+    LS_TRY(ls_ptx_read_name(r, &name, err));
     if (ls_ptx_is(name, ".loc")) return read_loc(r, err);
     if (ls_ptx_is(name, ".file")) return skip_line(r, err);
     if (ls_ptx_is(name, ".reg")) return read_registers(r, err);
     if (name.text[0] == '.') return skip_statement(r, err); /* variables of a scope, pragmas, prototypes */
-    LS_TRY(take(r, ':', &colon, err));
+    LS_TRY(ls_ptx_take(r, ':', &colon, err));
     if (!colon) return read_instruction(r, name, -1, false, err);
     const int64_t at = r->at, line = r->line;
     char c;
-    LS_TRY(peek(r, &c, err));
+    LS_TRY(ls_ptx_peek(r, &c, err));
     if (c == '.') {
-        LS_TRY(read_name(r, &next, err));
+        LS_TRY(ls_ptx_read_name(r, &next, err));
         if (ls_ptx_is(next, ".branchtargets")) return read_targets(r, name, err);
         if (ls_ptx_is(next, ".callprototype") || ls_ptx_is(next, ".calltargets")) return skip_statement(r, err);
         r->at = at;
@@ -605,8 +430,8 @@ static ls_status read_guarded(ls_ptx_reader *r, ls_error *err) {
     ls_ptx_name op;
     LS_TRY(read_simple(r, &guard, err));
     if (guard.kind != LS_PTX_REG || r->function.registers[guard.reg].type != LS_PTX_PRED)
-        return fail_at(r, r->line, err, "not a predicate", guard.name);
-    LS_TRY(read_name(r, &op, err));
+        return ls_ptx_fail_at(r, r->line, err, "not a predicate", guard.name);
+    LS_TRY(ls_ptx_read_name(r, &op, err));
     return read_instruction(r, op, guard.reg, guard.is_not, err);
 }
 
@@ -616,8 +441,8 @@ static ls_status read_body(ls_ptx_reader *r, ls_error *err) {
     LS_TRY(open_scope(r, err));
     while (r->depth > bottom) {
         char c;
-        LS_TRY(peek(r, &c, err));
-        if (c == '\0') return fail_at(r, r->line, err, "the text ends inside a function", r->function.name);
+        LS_TRY(ls_ptx_peek(r, &c, err));
+        if (c == '\0') return ls_ptx_fail_at(r, r->line, err, "the text ends inside a function", r->function.name);
         if (c == '{' || c == '}' || c == '@' || c == ';') r->at++;
         if (c == '{')
             LS_TRY(open_scope(r, err));
@@ -633,13 +458,13 @@ static ls_status read_body(ls_ptx_reader *r, ls_error *err) {
 
 static void reset_function(ls_ptx_reader *r, ls_ptx_name name) {
     ls_ptx_function *f = &r->function;
-    f->name = name;
+    f->name = f->result = name;
     f->n_parameters = f->n_registers = f->n_instructions = f->n_operands = 0;
     f->n_labels = f->n_targets = f->n_target_names = f->n_scopes = 0;
     memset(f->max_threads, 0, sizeof f->max_threads);
     r->n_known = r->n_declared = 0;
     r->scope = r->depth = r->source = 0;
-    for (int i = 0; i < BUCKETS; i++) r->buckets[i] = -1;
+    for (int i = 0; i < LS_PTX_BUCKETS; i++) r->buckets[i] = -1;
 }
 
 /* .maxntid 128, 1, 1 and its like between head and body. */
@@ -647,11 +472,11 @@ static ls_status read_threads(ls_ptx_reader *r, ls_error *err) {
     bool more = true;
     for (int i = 0; i < 3 && more; i++) {
         ls_ptx_operand number = {0};
-        LS_TRY(read_number(r, &number, err));
+        LS_TRY(ls_ptx_read_number(r, &number, err));
         if (number.kind != LS_PTX_INT || number.value < 1 || number.value > 1024)
-            return fail(r, err, "a block of less than 1 or more than 1024 threads");
+            return ls_ptx_fail(r, err, "a block of less than 1 or more than 1024 threads");
         r->function.max_threads[i] = (int32_t)number.value;
-        LS_TRY(take(r, ',', &more, err));
+        LS_TRY(ls_ptx_take(r, ',', &more, err));
     }
     for (int i = 1; i < 3; i++)
         if (r->function.max_threads[i] == 0) r->function.max_threads[i] = 1;
@@ -664,10 +489,10 @@ static ls_status skip_numbers(ls_ptx_reader *r, ls_error *err) {
     while (more) {
         ls_ptx_operand number = {0};
         char c;
-        LS_TRY(peek(r, &c, err));
-        if (!is_digit(c)) return LS_OK;
-        LS_TRY(read_number(r, &number, err));
-        LS_TRY(take(r, ',', &more, err));
+        LS_TRY(ls_ptx_peek(r, &c, err));
+        if (!ls_ptx_is_digit(c)) return LS_OK;
+        LS_TRY(ls_ptx_read_number(r, &number, err));
+        LS_TRY(ls_ptx_take(r, ',', &more, err));
     }
     return LS_OK;
 }
@@ -680,24 +505,25 @@ static ls_status read_function(ls_ptx_reader *r, bool is_entry, bool *has_body, 
     reset_function(r, name);
     r->function.is_entry = is_entry;
     r->function.line = r->line;
-    LS_TRY(take(r, '(', &taken, err));
+    LS_TRY(ls_ptx_take(r, '(', &taken, err));
     if (taken) { /* what it returns */
         LS_TRY(read_parameters(r, err));
+        if (r->function.n_parameters == 1) r->function.result = r->function.parameters[0].name;
         r->function.n_parameters = 0;
     }
-    LS_TRY(read_name(r, &r->function.name, err));
-    LS_TRY(take(r, '(', &taken, err));
+    LS_TRY(ls_ptx_read_name(r, &r->function.name, err));
+    LS_TRY(ls_ptx_take(r, '(', &taken, err));
     if (taken) LS_TRY(read_parameters(r, err));
     for (;;) {
-        LS_TRY(peek(r, &c, err));
+        LS_TRY(ls_ptx_peek(r, &c, err));
         if (c == '{' || c == ';') break;
-        LS_TRY(read_name(r, &name, err));
+        LS_TRY(ls_ptx_read_name(r, &name, err));
         if (ls_ptx_is(name, ".maxntid") || ls_ptx_is(name, ".reqntid")) {
             LS_TRY(read_threads(r, err));
         } else if (name.text[0] == '.') {
             LS_TRY(skip_numbers(r, err));
         } else {
-            return fail_at(r, r->line, err, "not a directive of a function", name);
+            return ls_ptx_fail_at(r, r->line, err, "not a directive of a function", name);
         }
     }
     r->at++;
@@ -722,12 +548,12 @@ static void find_module(ls_ptx_reader *r) {
 /* .section NAME { ... }: debug data, with no ';' behind it. */
 static ls_status skip_section(ls_ptx_reader *r, ls_error *err) {
     const int64_t began = r->line;
-    LS_TRY(skip_space(r, err));
+    LS_TRY(ls_ptx_skip_space(r, err));
     while (r->at < r->bytes && r->text[r->at] != '}') {
         if (r->text[r->at] == '\n') r->line++;
         r->at++;
     }
-    if (r->at == r->bytes) return fail_at(r, began, err, "a section does not end", (ls_ptx_name){NULL, 0});
+    if (r->at == r->bytes) return ls_ptx_fail_at(r, began, err, "a section does not end", (ls_ptx_name){NULL, 0});
     r->at++;
     return LS_OK;
 }
@@ -739,11 +565,13 @@ static ls_status read_directive(ls_ptx_reader *r, ls_ptx_name name, bool *has_bo
     if (ls_ptx_is(name, ".entry") || ls_ptx_is(name, ".func"))
         return read_function(r, ls_ptx_is(name, ".entry"), has_body, err);
     if (ls_ptx_is(name, ".address_size")) {
-        LS_TRY(read_number(r, &number, err));
-        if (number.value != 32 && number.value != 64) return fail(r, err, "an address size other than 32 and 64");
+        LS_TRY(ls_ptx_read_number(r, &number, err));
+        if (number.value != 32 && number.value != 64)
+            return ls_ptx_fail(r, err, "an address size other than 32 and 64");
         r->address_bits = (int32_t)number.value;
         return LS_OK;
     }
+    r->module += ls_ptx_is(name, ".version");
     if (ls_ptx_is(name, ".version") || ls_ptx_is(name, ".target") || ls_ptx_is(name, ".file") ||
         ls_ptx_is(name, ".loc"))
         return skip_line(r, err);
@@ -772,20 +600,30 @@ ls_status ls_ptx_next(ls_ptx_reader *r, const ls_ptx_function **function, ls_err
         ls_ptx_name name;
         bool has_body;
         char c;
-        LS_TRY(peek(r, &c, err));
+        LS_TRY(ls_ptx_peek(r, &c, err));
         if (c == '\0') return LS_OK;
         if (c != '.') { /* between modules: headers of a dump */
             const int64_t line = r->line, at = r->at;
             find_module(r);
             if (r->at < r->bytes || is_header(r, at)) continue;
-            return fail_at(r, line, err, "no directive of PTX begins here", (ls_ptx_name){NULL, 0});
+            return ls_ptx_fail_at(r, line, err, "no directive of PTX begins here", (ls_ptx_name){NULL, 0});
         }
-        LS_TRY(read_name(r, &name, err));
+        const ls_ptx_place place = {r->at, r->line, r->module};
+        LS_TRY(ls_ptx_read_name(r, &name, err));
         LS_TRY(read_directive(r, name, &has_body, err));
         if (!has_body) continue;
+        r->began = place;
         *function = &r->function;
         return LS_OK;
     }
+}
+
+ls_ptx_place ls_ptx_tell(const ls_ptx_reader *reader) { return reader->began; }
+
+void ls_ptx_seek(ls_ptx_reader *reader, ls_ptx_place place) {
+    reader->at = place.at;
+    reader->line = place.line;
+    reader->module = place.module;
 }
 
 int32_t ls_ptx_address_bits(const ls_ptx_reader *reader) { return reader->address_bits; }

@@ -6,13 +6,7 @@
 #ifndef LS_AUDIT_PTX_H
 #define LS_AUDIT_PTX_H
 
-#include "base/status.h"
-
-/* A piece of the text that is read; not NUL-terminated, valid as long as the text is. */
-typedef struct ls_ptx_name {
-    const char *text;
-    int32_t bytes;
-} ls_ptx_name;
+#include "audit/name.h"
 
 typedef enum ls_ptx_kind {
     LS_PTX_REG,     /* reg */
@@ -31,6 +25,7 @@ typedef struct ls_ptx_operand {
     bool is_minus, is_wide; /* machine code alone: -R2, and an address in two registers; is_not is also ~R2 */
     uint8_t scale;          /* machine code alone: of the register of an address, 0 for 1 */
     int32_t reg;            /* -1: none */
+    int32_t instance;       /* of the function that was unfolded around it, 0: none (ptx_calls.h) */
     int64_t value;
     ls_ptx_name name;
 } ls_ptx_operand;
@@ -70,6 +65,7 @@ typedef struct ls_ptx_label {
 typedef struct ls_ptx_targets {
     ls_ptx_name name;
     int32_t first, n; /* in targets_names */
+    int32_t scope;
 } ls_ptx_targets;
 
 /* A function with a body. */
@@ -80,6 +76,7 @@ typedef struct ls_ptx_function {
     int32_t max_threads[3]; /* .maxntid or .reqntid; 0: not given */
     ls_ptx_parameter *parameters;
     int64_t n_parameters, cap_parameters;
+    ls_ptx_name result; /* the parameter that a .func returns; bytes 0 where it returns none or several */
     ls_ptx_register *registers;
     int64_t n_registers, cap_registers;
     ls_ptx_instruction *instructions;
@@ -111,10 +108,17 @@ void ls_ptx_close(ls_ptx_reader *reader); /* accepts NULL */
  * call. */
 ls_status ls_ptx_next(ls_ptx_reader *reader, const ls_ptx_function **function, ls_error *err);
 
+/* Where the function stands that was read last: its place in the text and the number of its module. A reader that is
+ * sent there reads it again. */
+typedef struct ls_ptx_place {
+    int64_t at, line;
+    int32_t module;
+} ls_ptx_place;
+
+ls_ptx_place ls_ptx_tell(const ls_ptx_reader *reader);
+void ls_ptx_seek(ls_ptx_reader *reader, ls_ptx_place place);
+
 /* The address size that the module gives, 64 where it gives none. */
 int32_t ls_ptx_address_bits(const ls_ptx_reader *reader);
-
-/* Whether the name is this text. */
-bool ls_ptx_is(ls_ptx_name name, const char *text);
 
 #endif

@@ -77,7 +77,7 @@ static uint64_t bucket_of(ls_ptx_name name) { return ls_fnv_mix(LS_FNV_START, na
 
 static int32_t find_info(const ls_sass_reader *r, ls_ptx_name name) {
     for (int32_t i = r->buckets[bucket_of(name)]; i >= 0; i = r->infos[i].next)
-        if (ls_sass_same(r->infos[i].name, name)) return i;
+        if (ls_ptx_same(r->infos[i].name, name)) return i;
     return -1;
 }
 
@@ -126,7 +126,7 @@ static ls_status take_entry(ls_sass_reader *r, ls_error *err) {
 /* The numbers of a line of data; names and differences are passed over. */
 static ls_status read_data(ls_sass_reader *r, ls_ptx_name line, ls_error *err) {
     ls_ptx_name token;
-    const int32_t skip = ls_sass_begins(line, ".byte") ? 5 : ls_sass_begins(line, ".short") ? 6 : 5;
+    const int32_t skip = ls_ptx_begins(line, ".byte") ? 5 : ls_ptx_begins(line, ".short") ? 6 : 5;
     line = ls_sass_trim((ls_ptx_name){line.text + skip, line.bytes - skip});
     while (ls_sass_split(&line, ',', &token)) {
         int64_t value;
@@ -346,7 +346,7 @@ static ls_status push_address(ls_sass_reader *r, ls_ptx_operand o, ls_error *err
 }
 
 static ls_status push_sources(ls_sass_reader *r, ls_ptx_name op, const line_operands *all, int32_t at, ls_error *err) {
-    const bool is_wide = ls_sass_has(op, "MAD.WIDE");
+    const bool is_wide = ls_ptx_has(op, "MAD.WIDE");
     const int32_t first = at;
     for (; at < all->n; at++) {
         const ls_ptx_operand *o = &all->all[at];
@@ -362,7 +362,7 @@ static ls_status push_sources(ls_sass_reader *r, ls_ptx_name op, const line_oper
 
 /* HFMA2 with factors of 0 is how a constant of two halves is set. */
 static bool is_constant(ls_ptx_name op, line_operands *all) {
-    if (!ls_sass_begins(op, "HFMA2") || all->n != 5 || !is_register(&all->all[0])) return false;
+    if (!ls_ptx_begins(op, "HFMA2") || all->n != 5 || !is_register(&all->all[0])) return false;
     for (int i = 1; i < 3; i++)
         if (all->all[i].kind != LS_PTX_INT || all->all[i].scale != 2) return false;
     uint32_t upper, lower;
@@ -445,7 +445,7 @@ static ls_status read_control(ls_sass_reader *r, ls_ptx_name op, ls_ptx_name tex
     line_operands all;
     ls_ptx_name label;
     *is_done = true;
-    if (ls_sass_begins(op, "BRX") || ls_sass_begins(op, "JMX")) {
+    if (ls_ptx_begins(op, "BRX") || ls_ptx_begins(op, "JMX")) {
         if (guard >= 0) {
             r->out.refused = "a jump through a register under a condition";
             return LS_OK;
@@ -605,9 +605,9 @@ static void begin_section(ls_sass_reader *r, ls_ptx_name line, bool *is_function
     r->info = -1;
     r->attribute = ATTRIBUTE_NONE;
     *is_function = false;
-    if (ls_sass_begins(line, info))
+    if (ls_ptx_begins(line, info))
         *status = open_info(r, (ls_ptx_name){line.text + 9, line.bytes - 9}, err);
-    else if (ls_sass_begins(line, text)) {
+    else if (ls_ptx_begins(line, text)) {
         r->begun = (ls_ptx_name){line.text + 6, line.bytes - 6};
         *is_function = true;
     }
@@ -619,18 +619,18 @@ static ls_status read_head(ls_sass_reader *r, ls_ptx_name line, bool *is_head, b
     ls_status status = LS_OK;
     *is_function = false;
     *is_head = true;
-    if (ls_sass_begins(line, ".section") && line.bytes > 8 && (line.text[8] == ' ' || line.text[8] == '\t')) {
+    if (ls_ptx_begins(line, ".section") && line.bytes > 8 && (line.text[8] == ' ' || line.text[8] == '\t')) {
         begin_section(r, line, is_function, err, &status);
         return status;
     }
-    if (ls_sass_begins(line, word)) {
+    if (ls_ptx_begins(line, word)) {
         r->begun = ls_sass_trim((ls_ptx_name){line.text + 10, line.bytes - 10});
         *is_function = true;
         return LS_OK;
     }
     *is_head = false;
     const char *arch = memmem(line.text, (size_t)line.bytes, "sm_", 3);
-    if (arch != NULL && (ls_sass_begins(line, ".target") || ls_sass_begins(line, "code for"))) {
+    if (arch != NULL && (ls_ptx_begins(line, ".target") || ls_ptx_begins(line, "code for"))) {
         const char *end = line.text + line.bytes;
         int32_t number = 0;
         for (arch += 3; arch < end && *arch >= '0' && *arch <= '9' && number < 1000; arch++)
@@ -656,21 +656,21 @@ static bool take_address(ls_ptx_name *line, ls_ptx_name *around, int64_t *addres
 }
 
 static bool is_data(ls_ptx_name line) {
-    return ls_sass_begins(line, ".byte") || ls_sass_begins(line, ".short") || ls_sass_begins(line, ".word");
+    return ls_ptx_begins(line, ".byte") || ls_ptx_begins(line, ".short") || ls_ptx_begins(line, ".word");
 }
 
 static ls_status read_line(ls_sass_reader *r, ls_ptx_name line, bool inside, ls_error *err) {
     ls_ptx_name around = {NULL, 0};
     int64_t address = 0;
-    if (ls_sass_begins(line, "//-----")) {
+    if (ls_ptx_begins(line, "//-----")) {
         begin_attribute(r, line);
         return LS_OK;
     }
     const bool addressed = take_address(&line, &around, &address);
-    if (line.bytes == 0 || ls_sass_begins(line, "//")) return LS_OK;
+    if (line.bytes == 0 || ls_ptx_begins(line, "//")) return LS_OK;
     if (is_data(line)) return r->attribute != ATTRIBUTE_NONE ? read_data(r, line, err) : LS_OK;
     if (!inside) return LS_OK;
-    if (addressed && !ls_sass_begins(line, "/*")) return read_instruction(r, line, around, address, err);
+    if (addressed && !ls_ptx_begins(line, "/*")) return read_instruction(r, line, around, address, err);
     if (!addressed && line.text[line.bytes - 1] == ':')
         return add_label(r, (ls_ptx_name){line.text, line.bytes - 1}, r->out.f.n_instructions, err);
     return LS_OK;

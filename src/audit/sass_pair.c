@@ -68,12 +68,12 @@ static int32_t copied(const ls_sass_lowering *l, const ls_ptx_instruction *in) {
     const int32_t first = first_source(l, in), n = in->first + in->n - first;
     int32_t at = -1;
     if (is_guarded(l, in) || n < 1) return -1;
-    if ((ls_sass_is_op(in->op, "MOV") || ls_sass_begins(in->op, "R2UR")) && first - in->first == 1) at = first;
+    if ((ls_sass_is_op(in->op, "MOV") || ls_ptx_begins(in->op, "R2UR")) && first - in->first == 1) at = first;
     if (ls_sass_is_op(in->op, "LDC") && n == 1 && l->f->operands[first].kind == LS_PTX_BANK) at = first;
-    if (ls_sass_is_op(in->op, "IMAD") && n == 3 && !ls_sass_has(in->op, ".HI") && !ls_sass_has(in->op, ".X") &&
+    if (ls_sass_is_op(in->op, "IMAD") && n == 3 && !ls_ptx_has(in->op, ".HI") && !ls_ptx_has(in->op, ".X") &&
         (is_zero(l, in, 0) || is_zero(l, in, 1)))
         at = first + 2;
-    if (ls_sass_is_op(in->op, "IADD3") && n == 3 && !ls_sass_has(in->op, ".X")) {
+    if (ls_sass_is_op(in->op, "IADD3") && n == 3 && !ls_ptx_has(in->op, ".X")) {
         int32_t others = 0;
         for (int32_t i = 0; i < 3; i++)
             if (!is_zero(l, in, i)) at = first + i, others++;
@@ -90,7 +90,7 @@ static ls_half original(const ls_sass_lowering *l, ls_half h) {
         const ls_ptx_instruction *in = definition(l, h);
         if (in == NULL) return h;
         const int32_t part = l->flow.values[h.value].part;
-        if (ls_sass_begins(in->op, "CS2R") && !is_guarded(l, in) && ls_sass_has(source(l, in, 0)->name, "SRZ"))
+        if (ls_ptx_begins(in->op, "CS2R") && !is_guarded(l, in) && ls_ptx_has(source(l, in, 0)->name, "SRZ"))
             return zero;
         const int32_t at = copied(l, in);
         if (at < 0) return h;
@@ -117,12 +117,12 @@ static bool is_shifted(const ls_sass_lowering *l, ls_half h, ls_half *what, int3
     const ls_half by = source_half(l, in, 1);
     if (by.kind != LS_HALF_NUMBER || source(l, in, 0)->is_minus) return false;
     *what = source_half(l, in, 0);
-    if (ls_sass_is_op(in->op, "SHF") && ls_sass_has(in->op, ".L") && !ls_sass_has(in->op, ".HI")) {
+    if (ls_sass_is_op(in->op, "SHF") && ls_ptx_has(in->op, ".L") && !ls_ptx_has(in->op, ".HI")) {
         *bits = by.value;
         return by.value > 0 && by.value < 32;
     }
-    if (!ls_sass_is_op(in->op, "IMAD") || ls_sass_has(in->op, ".X") || ls_sass_has(in->op, ".HI") ||
-        ls_sass_has(in->op, ".WIDE") || !is_zero(l, in, 2) || by.value < 2 || (by.value & (by.value - 1)) != 0)
+    if (!ls_sass_is_op(in->op, "IMAD") || ls_ptx_has(in->op, ".X") || ls_ptx_has(in->op, ".HI") ||
+        ls_ptx_has(in->op, ".WIDE") || !is_zero(l, in, 2) || by.value < 2 || (by.value & (by.value - 1)) != 0)
         return false;
     *bits = __builtin_ctz((unsigned)by.value);
     return true;
@@ -213,7 +213,7 @@ static const ls_ptx_instruction *carry_of(const ls_sass_lowering *l, const ls_pt
         *at = l->flow.values[value].at;
         const ls_ptx_instruction *in = &l->f->instructions[*at];
         const bool adds = (ls_sass_is_op(in->op, "IADD3") || ls_sass_is_op(in->op, "LEA")) &&
-                          !ls_sass_has(in->op, ".X") && !ls_sass_has(in->op, ".HI");
+                          !ls_ptx_has(in->op, ".X") && !ls_ptx_has(in->op, ".HI");
         if (!adds || is_guarded(l, in) || is_guarded(l, upper)) return NULL;
         return in;
     }
@@ -236,7 +236,7 @@ static bool lower_terms(const ls_sass_lowering *l, const ls_ptx_instruction *in,
 static bool upper_terms(const ls_sass_lowering *l, const ls_ptx_instruction *in, terms *t) {
     t->n = 0;
     if (ls_sass_is_op(in->op, "LEA")) {
-        const bool sign = ls_sass_has(in->op, ".SX32");
+        const bool sign = ls_ptx_has(in->op, ".SX32");
         const ls_half by = source_half(l, in, sign ? 2 : 3);
         if (by.kind != LS_HALF_NUMBER || by.value < 0 || by.value > 31) return false;
         t->all[t->n++] = (term){.half = sign ? none : source_half(l, in, 2),
@@ -288,7 +288,7 @@ static int32_t fit(const ls_sass_lowering *l, const term *low, const term *high,
     if (low->is_minus != high->is_minus) return -1;
     if (low->shift == 0) return understood(l, out[0], out[1]) ? 2 : 0;
     const ls_ptx_instruction *in = definition(l, high->half);
-    if (in == NULL || !ls_sass_is_op(in->op, "SHF") || !ls_sass_has(in->op, ".L.U64.HI")) return -1;
+    if (in == NULL || !ls_sass_is_op(in->op, "SHF") || !ls_ptx_has(in->op, ".L.U64.HI")) return -1;
     if (!same(source_half(l, in, 0), low->half) || !is_number(source_half(l, in, 1), low->shift)) return -1;
     out[1] = source_half(l, in, 2);
     return 3;
@@ -321,7 +321,7 @@ static bool is_sum(const ls_sass_lowering *l, ls_half low, const ls_ptx_instruct
                    const ls_ptx_instruction **lower) {
     int32_t at = -1;
     const bool takes =
-        ls_sass_has(upper->op, ".X") &&
+        ls_ptx_has(upper->op, ".X") &&
         (ls_sass_is_op(upper->op, "IADD3") || ls_sass_is_op(upper->op, "LEA") || ls_sass_is_op(upper->op, "IMAD"));
     if (!takes) return false;
     *lower = carry_of(l, upper, &at);
@@ -366,7 +366,7 @@ static bool flatten(const ls_sass_lowering *l, ls_half h, int32_t wide_at, bool 
     if (in == NULL || depth == 0 || is_guarded(l, in)) return false;
     const ls_flow_value *v = &l->flow.values[h.value];
     if (v->at == wide_at && v->part == 1 && !*has_wide) return *has_wide = true;
-    if (ls_sass_has(in->op, ".X") || ls_sass_has(in->op, ".WIDE") || ls_sass_has(in->op, ".HI")) return false;
+    if (ls_ptx_has(in->op, ".X") || ls_ptx_has(in->op, ".WIDE") || ls_ptx_has(in->op, ".HI")) return false;
     for (int32_t i = 0; i < 3; i++)
         if (source(l, in, i)->is_minus || source(l, in, i)->is_not) return false;
     if (ls_sass_is_op(in->op, "IADD3")) {
@@ -391,7 +391,7 @@ static bool is_product(const ls_sass_lowering *l, ls_half low, ls_half high, ls_
     product products[PRODUCTS_MAX];
     int32_t n = 0;
     bool has_wide = false;
-    if (wide == NULL || is_guarded(l, wide) || !ls_sass_has(wide->op, "MAD.WIDE.U32") || ls_sass_has(wide->op, ".X"))
+    if (wide == NULL || is_guarded(l, wide) || !ls_ptx_has(wide->op, "MAD.WIDE.U32") || ls_ptx_has(wide->op, ".X"))
         return false;
     if (l->flow.values[low.value].part != 0) return false;
     if (!flatten(l, high, l->flow.values[low.value].at, &has_wide, products, &n, 6) || !has_wide || n == 0 || n > 2)
@@ -419,7 +419,7 @@ static bool is_product(const ls_sass_lowering *l, ls_half low, ls_half high, ls_
 static bool is_sign_of(const ls_sass_lowering *l, ls_half high, ls_half low) {
     const ls_ptx_instruction *in = definition(l, high);
     if (high.kind == LS_HALF_SIGN) return true;
-    return in != NULL && ls_sass_is_op(in->op, "SHF") && ls_sass_has(in->op, ".R.S32.HI") &&
+    return in != NULL && ls_sass_is_op(in->op, "SHF") && ls_ptx_has(in->op, ".R.S32.HI") &&
            is_number(source_half(l, in, 1), 31) && same(source_half(l, in, 2), low);
 }
 
@@ -438,15 +438,15 @@ static bool stand_together(const ls_sass_lowering *l, ls_half low, ls_half high)
 
 static bool is_right_shift(const ls_sass_lowering *l, const ls_ptx_instruction *x, const ls_ptx_instruction *y) {
     return x != NULL && y != NULL && ls_sass_is_op(x->op, "SHF") && ls_sass_is_op(y->op, "SHF") &&
-           (ls_sass_has(x->op, ".R.U64") || ls_sass_has(x->op, ".R.S64")) &&
-           (ls_sass_has(y->op, ".R.U32.HI") || ls_sass_has(y->op, ".R.S32.HI")) &&
+           (ls_ptx_has(x->op, ".R.U64") || ls_ptx_has(x->op, ".R.S64")) &&
+           (ls_ptx_has(y->op, ".R.U32.HI") || ls_ptx_has(y->op, ".R.S32.HI")) &&
            source_half(l, x, 1).kind == LS_HALF_NUMBER && same(source_half(l, x, 1), source_half(l, y, 1)) &&
            same(source_half(l, x, 2), source_half(l, y, 2));
 }
 
 static bool is_left_shift(const ls_sass_lowering *l, ls_half low, const ls_ptx_instruction *y, int32_t *bits) {
     ls_half what;
-    return y != NULL && !is_guarded(l, y) && ls_sass_is_op(y->op, "SHF") && ls_sass_has(y->op, ".L.U64.HI") &&
+    return y != NULL && !is_guarded(l, y) && ls_sass_is_op(y->op, "SHF") && ls_ptx_has(y->op, ".L.U64.HI") &&
            is_shifted(l, low, &what, bits) && is_number(source_half(l, y, 1), *bits) &&
            same(source_half(l, y, 0), what);
 }
@@ -531,12 +531,12 @@ static ls_status find_together(ls_sass_lowering *l, int32_t id, ls_error *err) {
     }
     if (a.at != b.at) return LS_OK;
     l->pairs[id].number = a.part;
-    if (ls_sass_has(in->op, "MAD.WIDE") && !ls_sass_has(in->op, ".X")) {
+    if (ls_ptx_has(in->op, "MAD.WIDE") && !ls_ptx_has(in->op, ".X")) {
         l->pairs[id].rule = LS_PAIR_WIDE;
-        l->pairs[id].is_signed = !ls_sass_has(in->op, ".U32");
+        l->pairs[id].is_signed = !ls_ptx_has(in->op, ".U32");
         return want_part(l, id, source_half(l, in, 2), source_half(l, in, 3), 1, err);
     }
-    l->pairs[id].rule = ls_sass_is_access(in->op) && ls_sass_begins(in->op, "LD") ? LS_PAIR_LOAD : LS_PAIR_GIVEN;
+    l->pairs[id].rule = ls_sass_is_access(in->op) && ls_ptx_begins(in->op, "LD") ? LS_PAIR_LOAD : LS_PAIR_GIVEN;
     return LS_OK;
 }
 
@@ -553,7 +553,7 @@ static ls_status find_made(ls_sass_lowering *l, int32_t id, ls_error *err) {
     if (guarded) return LS_OK;
     if (is_right_shift(l, x, y)) {
         l->pairs[id].rule = LS_PAIR_RIGHT;
-        l->pairs[id].is_signed = ls_sass_has(y->op, ".S32");
+        l->pairs[id].is_signed = ls_ptx_has(y->op, ".S32");
         l->pairs[id].number = source_half(l, x, 1).value;
         return want_part(l, id, source_half(l, x, 0), source_half(l, x, 2), 1, err);
     }
@@ -623,7 +623,7 @@ static ls_status find(ls_sass_lowering *l, int32_t id, ls_error *err) {
 int32_t ls_sass_lower_compare(const ls_sass_lowering *l, int32_t at) {
     const ls_ptx_instruction *in = &l->f->instructions[at];
     const int32_t o = first_source(l, in) + 3;
-    if (!ls_sass_is_op(in->op, "ISETP") || !ls_sass_has(in->op, ".EX") || o >= in->first + in->n) return -1;
+    if (!ls_sass_is_op(in->op, "ISETP") || !ls_ptx_has(in->op, ".EX") || o >= in->first + in->n) return -1;
     const int32_t value = l->flow.reads[o];
     if (value < 0 || l->flow.values[value].kind != LS_FLOW_INSTRUCTION || l->flow.values[value].part != 0) return -1;
     const int32_t lower = l->flow.values[value].at;

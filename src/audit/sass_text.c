@@ -15,28 +15,15 @@ ls_ptx_name ls_sass_trim(ls_ptx_name t) {
     return t;
 }
 
-bool ls_sass_same(ls_ptx_name a, ls_ptx_name b) {
-    return a.bytes == b.bytes && memcmp(a.text, b.text, (size_t)a.bytes) == 0;
-}
-
-bool ls_sass_begins(ls_ptx_name name, const char *text) {
-    const size_t n = strlen(text);
-    return (size_t)name.bytes >= n && memcmp(name.text, text, n) == 0;
-}
-
 bool ls_sass_ends(ls_ptx_name name, const char *text) {
     const size_t n = strlen(text);
     return (size_t)name.bytes >= n && memcmp(name.text + (size_t)name.bytes - n, text, n) == 0;
 }
 
-bool ls_sass_has(ls_ptx_name name, const char *text) {
-    return memmem(name.text, (size_t)name.bytes, text, strlen(text)) != NULL;
-}
-
 bool ls_sass_is_op(ls_ptx_name op, const char *base) {
     const int32_t n = (int32_t)strlen(base);
     if (op.bytes > 1 && op.text[0] == 'U' && base[0] != 'U') op.text++, op.bytes--;
-    return ls_sass_begins(op, base) && (op.bytes == n || op.text[n] == '.');
+    return ls_ptx_begins(op, base) && (op.bytes == n || op.text[n] == '.');
 }
 
 bool ls_sass_split(ls_ptx_name *text, char at, ls_ptx_name *token) {
@@ -64,7 +51,7 @@ bool ls_sass_integer(ls_ptx_name t, int64_t *value) {
     bool negative = false;
     uint64_t sum = 0, base = 10;
     if (t.bytes > 0 && (t.text[0] == '-' || t.text[0] == '+')) negative = t.text[0] == '-', t.text++, t.bytes--;
-    if (ls_sass_begins(t, "0x")) base = 16, t.text += 2, t.bytes -= 2;
+    if (ls_ptx_begins(t, "0x")) base = 16, t.text += 2, t.bytes -= 2;
     if (t.bytes == 0) return false;
     for (int32_t i = 0; i < t.bytes; i++) {
         const int32_t digit = ls_sass_digit(t.text[i]);
@@ -126,7 +113,7 @@ static void read_bank(ls_ptx_name t, ls_ptx_operand *out) {
     ls_ptx_name inner, token, suffix;
     const char *middle = memmem(t.text, (size_t)t.bytes, "][", 2);
     *out = (ls_ptx_operand){.kind = LS_PTX_FLOAT, .reg = -1};
-    if (!ls_sass_begins(t, "c[") || middle == NULL || t.text[t.bytes - 1] != ']') return;
+    if (!ls_ptx_begins(t, "c[") || middle == NULL || t.text[t.bytes - 1] != ']') return;
     if (!ls_sass_integer((ls_ptx_name){t.text + 2, (int32_t)(middle - t.text - 2)}, &bank)) return;
     ls_ptx_operand o = {.kind = LS_PTX_BANK, .reg = -1};
     inner = (ls_ptx_name){middle + 2, (int32_t)(t.text + t.bytes - 1 - (middle + 2))};
@@ -148,8 +135,8 @@ static void read_bank(ls_ptx_name t, ls_ptx_operand *out) {
 }
 
 static uint8_t scale_of(ls_ptx_name suffix) {
-    if (ls_sass_has(suffix, ".X16")) return 16;
-    return ls_sass_has(suffix, ".X8") ? 8 : ls_sass_has(suffix, ".X4") ? 4 : 0;
+    if (ls_ptx_has(suffix, ".X16")) return 16;
+    return ls_ptx_has(suffix, ".X8") ? 8 : ls_ptx_has(suffix, ".X4") ? 4 : 0;
 }
 
 /* Inside of [ ]: a register, perhaps of 64 bits or scaled, a uniform one, a number. */
@@ -165,7 +152,7 @@ static bool read_address(ls_ptx_name t, ls_ptx_operand *out, ls_ptx_operand *uni
             continue;
         }
         if (!read_register(token, &o, &suffix)) return false;
-        const bool wide = ls_sass_has(suffix, ".64");
+        const bool wide = ls_ptx_has(suffix, ".64");
         if (o.kind != LS_PTX_REG) { /* RZ adds nothing; its width says that of the address */
             out->is_wide = out->is_wide || wide;
             continue;
@@ -180,7 +167,7 @@ static bool read_address(ls_ptx_name t, ls_ptx_operand *out, ls_ptx_operand *uni
         out->reg = o.reg;
         out->scale = scale_of(suffix);
         out->is_wide = out->is_wide || wide;
-        out->is_not = ls_sass_has(suffix, ".U32"); /* zeros above, in front of a uniform 64-bit base */
+        out->is_not = ls_ptx_has(suffix, ".U32"); /* zeros above, in front of a uniform 64-bit base */
     }
     return true;
 }
@@ -191,7 +178,7 @@ bool ls_sass_operand(ls_ptx_name t, ls_ptx_operand *out, ls_ptx_operand *uniform
     *has_uniform = false;
     *out = (ls_ptx_operand){.kind = LS_PTX_FLOAT, .reg = -1, .name = t};
     if (t.bytes == 0) return false;
-    if (ls_sass_begins(t, "desc[")) {
+    if (ls_ptx_begins(t, "desc[")) {
         const char *end = memchr(t.text, ']', (size_t)t.bytes);
         if (end == NULL || end + 1 == t.text + t.bytes || end[1] != '[') return false;
         t = (ls_ptx_name){end + 1, (int32_t)(t.text + t.bytes - end - 1)};
@@ -223,10 +210,10 @@ bool ls_sass_operand(ls_ptx_name t, ls_ptx_operand *out, ls_ptx_operand *uniform
         magnitude = magnitude || t.text[0] == '|';
         t.text++, t.bytes--;
     }
-    if (ls_sass_begins(t, "c[") || ls_sass_begins(t, "cx[")) {
+    if (ls_ptx_begins(t, "c[") || ls_ptx_begins(t, "cx[")) {
         read_bank(t, out);
     } else if (read_register(t, out, &suffix)) {
-        const bool part = ls_sass_has(suffix, ".H") || ls_sass_has(suffix, ".B");
+        const bool part = ls_ptx_has(suffix, ".H") || ls_ptx_has(suffix, ".B");
         if (part || magnitude) *out = (ls_ptx_operand){.kind = LS_PTX_FLOAT, .reg = -1};
         if (out->kind == LS_PTX_INT && out->scale == 1 && inverse) out->value = 0, inverse = false;
     } else if ((t.text[0] >= 'A' && t.text[0] <= 'Z') || t.text[0] == '.' || t.text[0] == '$' || t.text[0] == '_') {
@@ -244,14 +231,14 @@ bool ls_sass_operand(ls_ptx_name t, ls_ptx_operand *out, ls_ptx_operand *uniform
 /* Opcodes --------------------------------------------------------------------------------------------------------- */
 
 int32_t ls_sass_width(ls_ptx_name op) {
-    return ls_sass_has(op, ".128") ? 4 : ls_sass_has(op, ".96") ? 3 : ls_sass_has(op, ".64") ? 2 : 1;
+    return ls_ptx_has(op, ".128") ? 4 : ls_ptx_has(op, ".96") ? 3 : ls_ptx_has(op, ".64") ? 2 : 1;
 }
 
 bool ls_sass_is_access(ls_ptx_name op) {
     static const char *const known[] = {"LD",    "LDG", "LDS",  "ST",   "STG",  "STS",  "ATOM",   "ATOMG",
                                         "ATOMS", "RED", "REDG", "REDS", "LDSM", "STSM", "LDGSTS", "SYNCS"};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (ls_sass_begins(op, known[i])) {
+        if (ls_ptx_begins(op, known[i])) {
             const int32_t n = (int32_t)strlen(known[i]);
             if (op.bytes == n || op.text[n] == '.') return true;
         }
@@ -259,17 +246,16 @@ bool ls_sass_is_access(ls_ptx_name op) {
 }
 
 static int32_t registers_of(ls_ptx_name op) {
-    if (ls_sass_begins(op, "LDSM")) return ls_sass_ends(op, ".4") ? 4 : ls_sass_ends(op, ".2") ? 2 : 1;
-    if (ls_sass_begins(op, "LD") || ls_sass_begins(op, "ATOM") || ls_sass_is_op(op, "LDC")) return ls_sass_width(op);
-    if (ls_sass_has(op, "MAD.WIDE")) return 2;
-    if (ls_sass_begins(op, "CS2R")) return ls_sass_has(op, ".32") ? 1 : 2;
-    if (ls_sass_begins(op, "HMMA") || ls_sass_begins(op, "IMMA") || ls_sass_begins(op, "QMMA")) return 4;
-    if (ls_sass_begins(op, "DMMA")) return 4;
-    if (ls_sass_begins(op, "DADD") || ls_sass_begins(op, "DMUL") || ls_sass_begins(op, "DFMA")) return 2;
-    if (ls_sass_begins(op, "F2I") || ls_sass_begins(op, "F2F") || ls_sass_begins(op, "I2F") ||
-        ls_sass_begins(op, "FRND"))
-        return ls_sass_has(op, "64") && !ls_sass_has(op, "F32.F64") && !ls_sass_has(op, "F16.F64") ? 2 : 1;
-    if (ls_sass_is_op(op, "MOV") && ls_sass_has(op, ".64")) return 2;
+    if (ls_ptx_begins(op, "LDSM")) return ls_sass_ends(op, ".4") ? 4 : ls_sass_ends(op, ".2") ? 2 : 1;
+    if (ls_ptx_begins(op, "LD") || ls_ptx_begins(op, "ATOM") || ls_sass_is_op(op, "LDC")) return ls_sass_width(op);
+    if (ls_ptx_has(op, "MAD.WIDE")) return 2;
+    if (ls_ptx_begins(op, "CS2R")) return ls_ptx_has(op, ".32") ? 1 : 2;
+    if (ls_ptx_begins(op, "HMMA") || ls_ptx_begins(op, "IMMA") || ls_ptx_begins(op, "QMMA")) return 4;
+    if (ls_ptx_begins(op, "DMMA")) return 4;
+    if (ls_ptx_begins(op, "DADD") || ls_ptx_begins(op, "DMUL") || ls_ptx_begins(op, "DFMA")) return 2;
+    if (ls_ptx_begins(op, "F2I") || ls_ptx_begins(op, "F2F") || ls_ptx_begins(op, "I2F") || ls_ptx_begins(op, "FRND"))
+        return ls_ptx_has(op, "64") && !ls_ptx_has(op, "F32.F64") && !ls_ptx_has(op, "F16.F64") ? 2 : 1;
+    if (ls_sass_is_op(op, "MOV") && ls_ptx_has(op, ".64")) return 2;
     return 1;
 }
 
@@ -281,12 +267,12 @@ ls_sass_form ls_sass_form_of(ls_ptx_name op) {
         "STT",    "CALL",   "UBLKCP", "UTMALDG",   "UTMASTG",   "UTMAPF", "UTMACMDFLUSH", "FENCE"};
     for (size_t i = 0; i < sizeof nothing / sizeof nothing[0]; i++) {
         const int32_t n = (int32_t)strlen(nothing[i]);
-        if (ls_sass_begins(op, nothing[i]) && (op.bytes == n || op.text[n] == '.')) return (ls_sass_form){0};
+        if (ls_ptx_begins(op, nothing[i]) && (op.bytes == n || op.text[n] == '.')) return (ls_sass_form){0};
     }
     if (ls_sass_is_op(op, "R2P")) return (ls_sass_form){.writes_predicates = true};
-    if (ls_sass_is_op(op, "FCHK") || ls_sass_begins(op, "FCHK")) return (ls_sass_form){.predicates = 1};
-    const bool compares = ls_sass_has(op, "SETP") || ls_sass_is_op(op, "PLOP3");
-    const bool half = ls_sass_begins(op, "HSETP2") || ls_sass_begins(op, "BSETP");
+    if (ls_sass_is_op(op, "FCHK") || ls_ptx_begins(op, "FCHK")) return (ls_sass_form){.predicates = 1};
+    const bool compares = ls_ptx_has(op, "SETP") || ls_sass_is_op(op, "PLOP3");
+    const bool half = ls_ptx_begins(op, "HSETP2") || ls_ptx_begins(op, "BSETP");
     if (compares || half) return (ls_sass_form){.predicates = 2};
     ls_sass_form form = {.predicates = 2, .registers = registers_of(op)};
     if (ls_sass_is_op(op, "IADD3") || ls_sass_is_op(op, "LEA")) form.carries = 2;

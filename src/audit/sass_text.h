@@ -5,10 +5,7 @@
 #include "audit/ptx.h"
 
 ls_ptx_name ls_sass_trim(ls_ptx_name text);
-bool ls_sass_same(ls_ptx_name a, ls_ptx_name b);
-bool ls_sass_begins(ls_ptx_name name, const char *text);
 bool ls_sass_ends(ls_ptx_name name, const char *text);
-bool ls_sass_has(ls_ptx_name name, const char *text);
 /* Whether the opcode is this one, with modifiers or without, of threads or uniform: "MOV" is also UMOV and MOV.X. */
 bool ls_sass_is_op(ls_ptx_name op, const char *base);
 /* Takes the next part of *text up to a comma outside of brackets; false at the end. */

@@ -184,6 +184,109 @@ static void test_guards(void **state) {
 #undef MADE
 }
 
+/* Two registers that are one number of 64 bits: a wide sum is exact, a product of 32 bits below zero is not. */
+static void test_carries(void **state) {
+    (void)state;
+    const char *big = "n: 65536\ns: 0..65536\n";
+#define ENDS "add.s64 %rd3, %rd1, %rd9;\nst.global.u32 [%rd3], %r1;\n"
+    /* n * s + n by halves: the parts of the product, then a sum with its carry */
+    expect(KERNEL("mul.lo.u32 %r3, %r1, %r2;\nmul.hi.u32 %r4, %r1, %r2;\nadd.cc.u32 %r5, %r3, %r1;\n"
+                  "addc.u32 %r6, %r4, 0;\nmov.b64 %rd9, {%r5, %r6};\n" ENDS),
+           big, 0, 0);
+    /* the low half alone, with zero above it, has wrapped before the sum */
+    expect(KERNEL("mul.lo.u32 %r3, %r1, %r2;\nadd.cc.u32 %r5, %r1, %r3;\naddc.u32 %r6, 0, 0;\n"
+                  "mov.b64 %rd9, {%r5, %r6};\n" ENDS),
+           big, 1, 0);
+    expect(KERNEL("mad.lo.cc.u32 %r5, %r1, %r2, %r1;\nmadc.hi.u32 %r6, %r1, %r2, 0;\n"
+                  "mov.b64 %rd9, {%r5, %r6};\n" ENDS),
+           big, 0, 0);
+    /* the halves of a wide product, cut apart in either way; the summands cross */
+    expect(KERNEL("mul.wide.u32 %rd2, %r1, %r2;\nmov.b64 {%r3, %r4}, %rd2;\nadd.cc.u32 %r5, %r3, %r1;\n"
+                  "addc.u32 %r6, 0, %r4;\nmov.b64 %rd9, {%r5, %r6};\n" ENDS),
+           big, 0, 0);
+    expect(KERNEL("mul.wide.u32 %rd2, %r1, %r2;\ncvt.u32.u64 %r3, %rd2;\nshr.u64 %rd4, %rd2, 32;\n"
+                  "cvt.u32.u64 %r4, %rd4;\nsub.cc.u32 %r5, %r3, %r1;\nsubc.u32 %r6, %r4, 0;\n"
+                  "mov.b64 %rd9, {%r5, %r6};\n" ENDS),
+           big, 0, 0);
+    /* a sign above a product of 32 bits */
+    expect(KERNEL("mul.lo.s32 %r3, %r1, %r2;\nshr.s32 %r4, %r3, 31;\nadd.cc.u32 %r5, %r3, 1;\n"
+                  "addc.u32 %r6, %r4, 0;\nmov.b64 %rd9, {%r5, %r6};\n" ENDS),
+           big, 1, 0);
+    /* another carry in between: the upper half is not that of the lower one */
+    expect(KERNEL("add.cc.u32 %r3, %r1, %r2;\nadd.cc.u32 %r4, %r1, %r1;\naddc.u32 %r5, 0, 0;\n"
+                  "mov.b64 %rd2, {%r3, %r5};\ncvt.u32.u64 %r7, %rd2;\nmul.lo.s32 %r8, %r7, %r1;\ncvt.u64.u32 %rd9, "
+                  "%r8;\n" ENDS),
+           big, 0, 1);
+#undef ENDS
+}
+
+/* n * s in a function that is called, twice in each other, with an early return; recursion is refused by name. */
+static void test_calls(void **state) {
+    static const char product[] = HEAD
+        ".func (.param .b64 out) inner(.param .b32 a, .param .b32 b)\n{\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n"
+        ".reg .pred %p<2>;\nld.param.u32 %r1, [a];\nld.param.u32 %r2, [b];\nsetp.gt.s32 %p1, %r1, 9;\n@%p1 bra more;\n"
+        "mov.u64 %rd1, 7;\nst.param.b64 [out+0], %rd1;\nret;\nmore:\nmul.lo.s32 %r3, %r1, %r2;\n"
+        "cvt.s64.s32 %rd2, %r3;\nst.param.b64 [out+0], %rd2;\nret;\n}\n"
+        ".func (.param .b64 out) outer(.param .b32 a, .param .b32 b)\n{\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n"
+        "{\n.param .b32 param0;\nld.param.u32 %r1, [b];\nst.param.b32 [param0+0], %r1;\n.param .b32 param1;\n"
+        "ld.param.u32 %r2, [a];\nst.param.b32 [param1+0], %r2;\n.param .b64 retval0;\n"
+        "call.uni (retval0), inner, (param0, param1);\nld.param.b64 %rd1, [retval0+0];\n}\n"
+        "ld.param.u32 %r3, [a];\nst.param.b64 [out+0], %rd1;\nret;\n}\n"
+        ".entry k(.param .u64 p, .param .u32 n, .param .u32 s)\n{\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n"
+        "ld.param.u64 %rd1, [p];\nld.param.u32 %r1, [n];\nld.param.u32 %r2, [s];\n{\n.param .b32 param0;\n"
+        "st.param.b32 [param0+0], %r1;\n.param .b32 param1;\nst.param.b32 [param1+0], %r2;\n.param .b64 retval0;\n"
+        "call.uni (retval0), outer, (param0, param1);\nld.param.b64 %rd2, [retval0+0];\n}\n"
+        "add.s64 %rd3, %rd1, %rd2;\nst.global.u32 [%rd3], %r1;\nret;\n}\n";
+    static const char recursive[] = HEAD
+        ".func again(.param .b32 a)\n{\n.reg .b32 %r<9>;\nld.param.u32 %r1, [a];\n{\n.param .b32 param0;\n"
+        "st.param.b32 [param0+0], %r1;\ncall.uni again, (param0);\n}\nret;\n}\n"
+        ".entry k(.param .u64 p)\n{\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\nld.param.u64 %rd1, [p];\n{\n"
+        ".param .b32 param0;\nst.param.b32 [param0+0], 3;\ncall.uni again, (param0);\n}\n"
+        "st.global.u32 [%rd1], 4;\nret;\n}\n";
+    ls_audit audit = {0};
+    ls_error err;
+    (void)state;
+    expect(product, "param 1: 65536\nparam 2: 0..65536\n", 1, 0);
+    expect(product, "param 1: 65536\nparam 2: 0..32767\n", 0, 0);
+    assert_ok(ls_audit_ptx(&audit, recursive, sizeof recursive - 1, "k.ptx", NULL, &err), err);
+    assert_int_equal(audit.n_unknown, 1);
+    assert_string_equal(audit.unknowns[0].reason, "it calls again, which calls itself");
+    assert_int_equal(audit.n_kernels, 1);
+    ls_audit_deinit(&audit);
+}
+
+/* What is kept in local memory at a constant place is what was put there; with a computed address it is not. */
+static void test_local_memory(void **state) {
+    (void)state;
+    const char *big = "n: 65536\ns: 0..65536\n";
+#define DEPOT ".local .align 16 .b8 depot[32];\n.reg .b64 %SP;\n.reg .b64 %SPL;\nmov.u64 %SPL, depot;\n"
+#define ENDS                                                                                       \
+    "mul.lo.s32 %r8, %r7, %r1;\ncvt.u64.u32 %rd9, %r8;\nadd.s64 %rd3, %rd1, %rd9;\nst.global.u32 " \
+    "[%rd3], %r1;\n"
+    expect(
+        KERNEL(DEPOT "add.u64 %rd4, %SPL, 8;\nst.local.v2.u32 [%rd4], {%r1, %r2};\nld.local.u32 %r7, [%rd4+4];\n" ENDS),
+        big, 1, 0);
+    expect(KERNEL(DEPOT "cvta.local.u64 %SP, %SPL;\nst.u32 [%SP+4], %r2;\nst.u32 [%SP], 5;\nld.u32 %r7, [%SP];\n" ENDS),
+           big, 0, 0);
+    expect(KERNEL(DEPOT
+                  "st.local.u32 [%SPL], %r2;\nand.b32 %r4, %r2, 4;\ncvt.u64.u32 %rd5, %r4;\nadd.s64 %rd6, %SPL, %rd5;\n"
+                  "st.local.u32 [%rd6], 5;\nld.local.u32 %r7, [%SPL];\n" ENDS),
+           big, 1, 0);
+    expect(KERNEL(DEPOT "st.local.u64 [%SPL], %rd1;\nst.local.u32 [%SPL+4], 1;\nld.local.u32 %r7, [%SPL+4];\n" ENDS),
+           big, 1, 0);
+#undef ENDS
+#undef DEPOT
+    /* two registers of 32 bits that are joined as compilers do it */
+#define JOINED(how)                                                                                          \
+    KERNEL(                                                                                                  \
+        "mul.lo.u32 %r3, %r1, %r2;\nmul.hi.u32 %r4, %r1, %r2;\nadd.cc.u32 %r5, %r3, 1;\naddc.u32 %r6, %r4, " \
+        "0;\ncvt.u64.u32 %rd5, %r6;\ncvt.u64.u32 %rd6, %r5;\n" how                                           \
+        "add.s64 %rd3, %rd1, %rd9;\nst.global.u32 [%rd3], %r1;\n")
+    expect(JOINED("bfi.b64 %rd9, %rd5, %rd6, 32, 32;\n"), big, 0, 0);
+    expect(JOINED("shl.b64 %rd7, %rd5, 32;\nor.b64 %rd9, %rd6, %rd7;\n"), big, 0, 0);
+#undef JOINED
+}
+
 static void test_loops(void **state) {
     (void)state;
     const char *counted = KERNEL(
@@ -228,6 +331,23 @@ static void test_hostile(void **state) {
     refused(HEAD ".entry k() { mov.u32", "k.ptx");
     refused(HEAD ".address_size 16\n", "address size");
     refused(HEAD ".address_size 32\n.entry k() { ret; }", "32 bits");
+}
+
+/* Functions that call the next one twice each: a few lines that would unfold to 2^40. */
+static void test_calls_without_end(void **state) {
+    enum { DEEP = 40 };
+    static char text[DEEP * 80 + 400];
+    ls_audit audit = {0};
+    ls_error err;
+    (void)state;
+    int n = snprintf(text, sizeof text, HEAD);
+    for (int i = 0; i < DEEP; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, ".func f%d() { call f%d; call f%d; ret; }\n", i, i + 1, i + 1);
+    n += snprintf(text + n, sizeof text - (size_t)n,
+                  ".func f%d() { ret; }\n.entry k() { .reg .b64 %%rd<2>; call f0; st.global.u32 [%%rd1], 1; }\n", DEEP);
+    assert_ok(ls_audit_ptx(&audit, text, n, "k.ptx", NULL, &err), err);
+    assert_true(audit.n_unknown == 1 && strstr(audit.unknowns[0].reason, "unfold to too many") != NULL);
+    ls_audit_deinit(&audit);
 }
 
 static void test_truncated(void **state) {
@@ -339,10 +459,21 @@ static void test_paths(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_corpus),       cmocka_unit_test(test_share),    cmocka_unit_test(test_arithmetic),
-        cmocka_unit_test(test_guards),       cmocka_unit_test(test_loops),    cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_truncated),    cmocka_unit_test(test_monsters), cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_config_names), cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_corpus),
+        cmocka_unit_test(test_share),
+        cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_guards),
+        cmocka_unit_test(test_carries),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_calls_without_end),
+        cmocka_unit_test(test_local_memory),
+        cmocka_unit_test(test_loops),
+        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_monsters),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_config_names),
+        cmocka_unit_test(test_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

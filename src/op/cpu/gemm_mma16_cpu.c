@@ -40,6 +40,7 @@
 #define VECTORS (PANEL / LANES)
 typedef int32_t vi __attribute__((vector_size(LANES * 4)));
 typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
+typedef uint16_t vh __attribute__((vector_size(LANES * 2)));
 
 #if defined(__AVX512F__)
 static LS_SIMD vi vi_max(vi a, vi b) { return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b); }
@@ -150,8 +151,9 @@ static void b_decode(b_step *to, const ls_mma16_chain *chain, int64_t k, int64_t
     }
     for (int i = 0; i < STEP; i++)
         for (int v = 0; v < VECTORS; v++) {
-            vu x;
-            for (int lane = 0; lane < LANES; lane++) x[lane] = to->bits[i][v * LANES + lane];
+            vh bits;
+            memcpy(&bits, &to->bits[i][v * LANES], sizeof bits);
+            const vu x = __builtin_convertvector(bits, vu);
             const vi field = (vi)((x >> 7) & 0xFFu), zero = (vi)((x & 0x7FFFu) == 0);
             to->significand[i][v] = (x & 0x7Fu) | ((vu)(field != 0) & 0x80u);
             to->exponent[i][v] = vi_select(zero, vi_set(ZERO_EXPONENT), field - 127 - (field == 0));
