@@ -1,8 +1,8 @@
 /* Gradient of attention on the GPU, in tiles of 64 queries by 64 keys (attention_tile_cuda.h). Four kernels follow one
- * another: what the softmax of each query came to goes to the workspace; dq runs over keys, a block a tile of queries; dk
- * and dv run over queries, a block a tile of keys and a query head, and the heads' shares are added at the end. Each
+ * another: what the softmax of each query came to goes to the workspace; dq runs over keys, a block a tile of queries;
+ * dk and dv run over queries, a block a tile of keys and a query head, and the heads' shares are added at the end. Each
  * makes scores again. Two warps make the chains of the scores while two make those of dp. Heads of more than 128
- * dimensions are taken in parts, and their outputs are shared among blocks. */
+ * dimensions (64 in float32) are taken in parts, and their outputs are shared among blocks. */
 #include <cuda_pipeline.h>
 
 #include "op/attention_backward.h"

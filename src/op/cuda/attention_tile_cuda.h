@@ -44,9 +44,9 @@ using ls_fragment = float[LS_TILE_ROWS][COLUMNS];
 /* ---- where a thread's fragments lie ---- */
 
 /* A warp's lanes are 4 by 8. In products over dimensions row i of a fragment is row `row` + 4 i of its tile and column
- * j row `column` + 8 j of the other. In products over rows the fragment's rows are two runs of four neighbouring columns
- * of the weights, from `four` and `four` + 16 on, and its columns runs of four neighbouring dimensions, 32 apart, from
- * `dim` on. Two warps share the rows, two the columns. */
+ * j row `column` + 8 j of the other. In products over rows the fragment's rows are two runs of four neighbouring
+ * columns of the weights, from `four` and `four` + 16 on, and its columns runs of four neighbouring dimensions, 32
+ * apart, from `dim` on. Two warps share the rows, two the columns. */
 typedef struct ls_lane {
     int row, column, four, dim;
     int first; /* row of the warp's 32 */
@@ -92,7 +92,8 @@ static __device__ __forceinline__ void ls_tile_four(float (&x)[4], const uint16_
 static __device__ __forceinline__ float ls_tile_one(const float *from) { return *from; }
 static __device__ __forceinline__ float ls_tile_one(const uint16_t *from) { return ls_widen_raw<LS_BF16>(*from); }
 
-/* f[i][j] = chain_d fma(a[row + 4 i][d], b[column + 8 j][d], f[i][j]), d ascending; a and b begin at the thread's row. */
+/* f[i][j] = chain_d fma(a[row + 4 i][d], b[column + 8 j][d], f[i][j]), d ascending; a and b begin at the thread's own
+ * row. */
 template <int COLUMNS, int A_PITCH, int B_PITCH, class A, class B>
 static __device__ __forceinline__ void ls_tile_dots(ls_fragment<COLUMNS> &f, const A *a, const B *b, int dims) {
     int d = 0;
@@ -120,8 +121,8 @@ static __device__ __forceinline__ void ls_tile_dots(ls_fragment<COLUMNS> &f, con
                 f[i][j] = ls_fma(ls_tile_one(a + i * 4 * A_PITCH + d), ls_tile_one(b + j * 8 * B_PITCH + d), f[i][j]);
 }
 
-/* The same with b turned, [dimension][64]: column j of the fragment is the j-th of four neighbours from the thread's own
- * on, where b begins. */
+/* The same with b turned, [dimension][64]: column j of the fragment is the j-th of four neighbours from where b begins,
+ * the thread's own place. */
 template <int A_PITCH, class A, class B>
 static __device__ __forceinline__ void ls_tile_dots_turned(ls_fragment<4> &f, const A *a, const B *b, int dims) {
     int d = 0;
