@@ -2,11 +2,6 @@
 #include "audit/step.h"
 #include "base/mem.h"
 
-void ls_step_sum_of(ls_step *s, int64_t b_factor) {
-    ls_sum_copy(&s->out, &s->a);
-    ls_sum_add(&s->out, &s->b, b_factor);
-}
-
 static ls_status product(ls_step *s, bool adds, bool wide, ls_error *err) {
     if (wide) {
         const ls_range window = ls_step_type_range(s->t.bits, s->t.is_signed);

@@ -51,14 +51,8 @@ static ls_status special(ls_step *s, ls_ptx_name name, ls_sum *out, ls_error *er
         ls_sum_symbol(out, w->axis[k][axis]);
         return LS_OK;
     }
-    ls_symbol symbol = {.kind = LS_SYMBOL_RESULT,
-                        .bits = 32,
-                        .block = s->block,
-                        .value = -1,
-                        .parameter = -1,
-                        .turn = -1,
-                        .line = s->in->line,
-                        .type = ls_step_plain_range(32)};
+    ls_symbol symbol = ls_step_symbol(s, LS_SYMBOL_RESULT, ls_step_plain_range(32));
+    symbol.bits = 32;
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (ls_ptx_begins(name, others[i].name)) symbol.type = ls_range_of(0, others[i].high);
     int32_t id;
@@ -76,16 +70,11 @@ static int32_t parameter_index(const ls_work *w, ls_ptx_name name) {
 }
 
 static ls_status variable(ls_step *s, const ls_ptx_operand *o, ls_sum *out, ls_error *err) {
-    ls_symbol symbol = {.kind = LS_SYMBOL_VARIABLE,
-                        .bits = 64,
-                        .block = -1,
-                        .value = -1,
-                        .parameter = -1,
-                        .turn = -1,
-                        .line = s->in->line,
-                        .type = ls_range_of(0, 232448)};
+    ls_symbol symbol = ls_step_symbol(s, LS_SYMBOL_VARIABLE, ls_range_of(0, 232448));
     int32_t id;
     ls_term offset = {.factor = o->value};
+    symbol.bits = 64;
+    symbol.block = -1;
     symbol.parameter = parameter_index(s->w, o->name);
     LS_TRY(ls_step_add_symbol(s->w, &symbol, &id, err));
     ls_sum_symbol(out, id);
@@ -146,16 +135,10 @@ static bool parameter_behind(const ls_step *s, const ls_ptx_operand *o, int32_t 
 
 ls_status ls_step_parameter(ls_step *s, const ls_ptx_operand *o, int32_t index, int32_t part, ls_error *err) {
     ls_work *w = s->w;
-    ls_symbol symbol = {.kind = LS_SYMBOL_PARAMETER,
-                        .bits = (uint8_t)s->t.bits,
-                        .block = -1,
-                        .value = -1,
-                        .parameter = -1,
-                        .turn = -1,
-                        .offset = o->value,
-                        .line = s->in->line,
-                        .type = ls_step_plain_range(s->t.bits == 0 ? 32 : s->t.bits)};
+    ls_symbol symbol = ls_step_symbol(s, LS_SYMBOL_PARAMETER, ls_step_plain_range(s->t.bits == 0 ? 32 : s->t.bits));
     int32_t id;
+    symbol.block = -1;
+    symbol.offset = o->value;
     if (s->t.bits < 32) symbol.type = ls_step_type_range(s->t.bits, s->t.is_signed);
     if (o->reg < 0)
         symbol.parameter = parameter_index(w, o->name), symbol.is_vague = symbol.parameter < 0; /* a call's result */
@@ -206,14 +189,7 @@ ls_status ls_step_load(ls_step *s, const ls_ptx_operand *o, int32_t index, int32
     int64_t at;
     if (o->kind == LS_PTX_ADDRESS && o->reg >= 0 && parameter_behind(s, o, index, &of_parameter, &at))
         return ls_step_parameter(s, o, index, part, err); /* by a generic address */
-    ls_symbol symbol = {.kind = LS_SYMBOL_LOADED,
-                        .bits = (uint8_t)s->t.bits,
-                        .block = s->block,
-                        .value = -1,
-                        .parameter = -1,
-                        .turn = -1,
-                        .line = s->in->line,
-                        .type = ls_step_plain_range(s->t.bits)};
+    ls_symbol symbol = ls_step_symbol(s, LS_SYMBOL_LOADED, ls_step_plain_range(s->t.bits));
     int32_t id;
     if (s->t.bits < 32) symbol.type = ls_step_type_range(s->t.bits, s->t.is_signed);
     if (o->kind == LS_PTX_ADDRESS && o->reg >= 0 && s->w->flow->reads[index] >= 0) {

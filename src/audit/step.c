@@ -40,6 +40,23 @@ ls_range ls_step_type_range(int32_t bits, bool is_signed) {
  * signed. */
 ls_range ls_step_plain_range(int32_t bits) { return ls_range_of(0, ls_step_type_range(bits, true).high); }
 
+void ls_step_sum_of(ls_step *s, int64_t b_factor) {
+    ls_sum_copy(&s->out, &s->a);
+    ls_sum_add(&s->out, &s->b, b_factor);
+}
+
+ls_symbol ls_step_symbol(const ls_step *s, int kind, ls_range type) {
+    const ls_symbol symbol = {.kind = (uint8_t)kind,
+                              .bits = (uint8_t)s->t.bits,
+                              .block = s->block,
+                              .value = -1,
+                              .parameter = -1,
+                              .turn = -1,
+                              .line = s->in == NULL ? 0 : s->in->line,
+                              .type = type};
+    return symbol;
+}
+
 ls_status ls_step_add_symbol(ls_work *w, const ls_symbol *symbol, int32_t *id, ls_error *err) {
     LS_TRY(ls_array_grow((void **)&w->symbols, &w->cap_symbols, w->n_symbols + 1, sizeof *w->symbols, "symbols", err));
     *id = (int32_t)w->n_symbols;
@@ -89,17 +106,10 @@ static bool find_same(const ls_step *s, const ls_symbol *symbol, int32_t *id) {
 
 /* An operation's result that is no sum. */
 ls_status ls_step_result(ls_step *s, ls_rule rule, ls_range known, bool vague, ls_error *err) {
-    ls_symbol symbol = {.kind = LS_SYMBOL_RESULT,
-                        .rule = (uint8_t)rule,
-                        .bits = (uint8_t)s->t.bits,
-                        .block = s->block,
-                        .value = -1,
-                        .parameter = -1,
-                        .turn = -1,
-                        .line = s->in->line,
-                        .type = known,
-                        .is_vague = vague};
+    ls_symbol symbol = ls_step_symbol(s, LS_SYMBOL_RESULT, known);
     int32_t id;
+    symbol.rule = (uint8_t)rule;
+    symbol.is_vague = vague;
     LS_TRY(ls_work_keep(s->w, &symbol.a, &s->a, err));
     LS_TRY(ls_work_keep(s->w, &symbol.b, &s->b, err));
     if (symbol.a.n < 0 && rule != LS_RULE_TYPE) symbol.rule = LS_RULE_TYPE, symbol.is_vague = true;
@@ -120,17 +130,10 @@ ls_status ls_step_either(ls_step *s, const ls_sum *a, const ls_sum *b, ls_error 
         ls_sum_copy(&s->out, a);
         return LS_OK;
     }
-    ls_symbol symbol = {.kind = LS_SYMBOL_JOIN,
-                        .bits = (uint8_t)s->t.bits,
-                        .block = s->block,
-                        .value = -1,
-                        .parameter = -1,
-                        .turn = -1,
-                        .line = s->in == NULL ? 0 : s->in->line,
-                        .a_block = s->a_block,
-                        .b_block = s->b_block,
-                        .type = ls_range_of(-LS_WIDE_MAX, LS_WIDE_MAX)};
+    ls_symbol symbol = ls_step_symbol(s, LS_SYMBOL_JOIN, ls_range_of(-LS_WIDE_MAX, LS_WIDE_MAX));
     int32_t id;
+    symbol.a_block = s->a_block;
+    symbol.b_block = s->b_block;
     if (a->is_lost || b->is_lost) {
         s->out.is_lost = true;
         s->out.n = 0;

@@ -28,6 +28,8 @@ ls_range ls_step_type_range(int32_t bits, bool is_signed);
 /* What an integer of these bits is where nothing is said: a size, an index, not less than 0 and as if it were
  * signed. */
 ls_range ls_step_plain_range(int32_t bits);
+/* A symbol of the step's width, block and line, defined nowhere and of no parameter. */
+ls_symbol ls_step_symbol(const ls_step *s, int kind, ls_range type);
 ls_status ls_step_add_symbol(ls_work *w, const ls_symbol *symbol, int32_t *id, ls_error *err);
 /* Gives the symbol the range that the file of ranges has for it. */
 ls_status ls_step_declare(ls_work *w, ls_symbol *s, ls_subject subject, int32_t index, ls_error *err);

@@ -184,6 +184,11 @@ void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *n
 ls_status ls_requests_add(ls_requests *out, const int32_t *ids, int64_t n, ls_error *err);
 /* Token `i` of an endless text without special tokens, other for each `text`. */
 int32_t ls_plain_token(const ls_inquiry *q, int64_t text, int64_t i);
+/* A request of its first n tokens, LS_PLAIN_MOST at most. */
+enum { LS_PLAIN_MOST = 1088 };
+ls_status ls_requests_plain(const ls_inquiry *q, ls_requests *out, int64_t text, int64_t n, ls_error *err);
+/* part / whole, 0 of nothing. */
+static inline double ls_portion(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0.0; }
 
 /* One trial, scored; outcomes go to *seen, which the caller empties with ls_seen_deinit. */
 ls_status ls_foreign_try(ls_inquiry *q, const ls_trial *trial, uint64_t needs, const ls_prompt *prompts, int64_t n,
@@ -209,6 +214,8 @@ ls_status ls_foreign_bound(ls_inquiry *q, const char *lever, int64_t value, bool
 
 /* How far each completion token's value moves when activations are rounded to bf16, at least. */
 ls_status ls_sensitivity(ls_inquiry *q, const ls_outcome *c, double *out, ls_error *err);
+/* By how much bf16 weights, activations and keys move the first n of them. */
+ls_status ls_rounding_of(ls_inquiry *q, const ls_outcome *c, int64_t n, double *out, ls_error *err);
 
 /* Explains a rung by what is lost at cuts: `every` tokens. *lost: set of LS_LOSE_..; 0: none fits. */
 ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *lost, ls_error *err);

@@ -8,20 +8,11 @@
 
 static bool off(const ls_inquiry *q, ls_rung r) { return ls_rung_off(q, r); }
 
-static double portion(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0.0; }
-
-static ls_status add_plain(ls_inquiry *q, ls_requests *r, int64_t text, int64_t n, ls_error *err) {
-    int32_t ids[1088];
-    LS_ASSERT(n <= 1088, "%lld tokens", (long long)n);
-    for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, text, i);
-    return ls_requests_add(r, ids, n, err);
-}
-
 static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     uint64_t needs;
     ls_rung_trial(q, LS_RUNG_LENGTHS, trial, &needs);
     trial->max_tokens = 1;
-    return add_plain(q, r, 2500, value, err);
+    return ls_requests_plain(q, r, 2500, value, err);
 }
 
 /* The best explanation of this rung, if there is a fault that explains it and no other family does as well. */
@@ -146,7 +137,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
         return LS_OK;
     }
     /* From a request on: what does that is not its length. */
-    if (p.first_sequence > 0 && portion(p.behind_off, p.behind) > 0.6 && portion(p.beyond_off, p.beyond) < 0.8) {
+    if (p.first_sequence > 0 && ls_portion(p.behind_off, p.behind) > 0.6 && ls_portion(p.beyond_off, p.beyond) < 0.8) {
         ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_LENGTHS, 0.85,
                         "from request %" PRId64 " of a process on, requests are off, whatever their length",
                         p.first_sequence + 1);
@@ -162,12 +153,12 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
                             bucket);
             return LS_OK;
         }
-        if (!found && portion(p.later_off, p.later) > 0.5)
+        if (!found && ls_portion(p.later_off, p.later) > 0.5)
             ls_foreign_find(f, "other arithmetic in decode", LS_RUNG_LENGTHS, 0.85,
                             "first tokens of completions are within rounding, %" PRId64 " of %" PRId64
                             " decoded ones are not",
                             p.later_off, p.later);
-        if (found || portion(p.later_off, p.later) > 0.5) return LS_OK;
+        if (found || ls_portion(p.later_off, p.later) > 0.5) return LS_OK;
     }
     part_tokens(q, &f->seen[LS_RUNG_PAGE4], &small);
     part_tokens(q, &f->seen[LS_RUNG_PAGE64], &large);
@@ -208,7 +199,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
                             value);
         else
             ls_foreign_find(f, "wrong from a length on", LS_RUNG_LENGTHS,
-                            portion(p.beyond_off, p.beyond) > 0.5 ? 0.9 : 0.75,
+                            ls_portion(p.beyond_off, p.beyond) > 0.5 ? 0.9 : 0.75,
                             "contexts below %" PRId64 " are within rounding; %" PRId64 " of %" PRId64
                             " tokens from there on are off",
                             value, p.beyond_off, p.beyond);

@@ -16,16 +16,7 @@ static bool off_between(const ls_inquiry *q, int from, int to) {
     return false;
 }
 
-static double portion(int64_t part, int64_t whole) { return whole > 0 ? (double)part / (double)whole : 0.0; }
-
 /* ---- trials that tell causes apart ---- */
-
-static ls_status add_plain(ls_inquiry *q, ls_requests *r, int64_t text, int64_t n, ls_error *err) {
-    int32_t ids[1088];
-    LS_ASSERT(n <= 1088, "%lld tokens", (long long)n);
-    for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, text, i);
-    return ls_requests_add(r, ids, n, err);
-}
 
 /* One request among n - 1 neighbours, at place `at`. */
 static ls_status try_among(ls_inquiry *q, int64_t n, int64_t at, int64_t neighbours, bool unequal, ls_seen *seen,
@@ -39,7 +30,7 @@ static ls_status try_among(ls_inquiry *q, int64_t n, int64_t at, int64_t neighbo
     trial.levers.batch = n;
     trial.levers.slots = n > 64 ? n : 64;
     for (int64_t i = 0; i < n; i++)
-        LS_TRY_DONE(add_plain(q, r, i == at ? 1000 : neighbours + i, i == at || !unequal ? 9 : 14, err));
+        LS_TRY_DONE(ls_requests_plain(q, r, i == at ? 1000 : neighbours + i, i == at || !unequal ? 9 : 14, err));
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, seen, err));
 done:
     if (r != NULL) free(r->ids);
@@ -92,7 +83,7 @@ static ls_status lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_req
     trial->levers.batch = value;
     trial->levers.slots = value > 64 ? value : 64;
     trial->max_tokens = 3;
-    for (int64_t i = 0; i < value; i++) LS_TRY(add_plain(q, r, 2000 + i, 4, err));
+    for (int64_t i = 0; i < value; i++) LS_TRY(ls_requests_plain(q, r, 2000 + i, 4, err));
     return LS_OK;
 }
 
@@ -103,7 +94,7 @@ static ls_status lay_slot(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requ
     uint64_t needs;
     ls_rung_trial(q, rung, trial, &needs);
     trial->levers.slot_base = value;
-    return add_plain(q, r, 2600, 9, err);
+    return ls_requests_plain(q, r, 2600, 9, err);
 }
 
 static ls_status lay_chunk(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
@@ -111,7 +102,7 @@ static ls_status lay_chunk(ls_inquiry *q, int64_t value, ls_trial *trial, ls_req
     ls_rung_trial(q, LS_RUNG_CHUNK1, trial, &needs);
     trial->levers.chunk = value;
     trial->max_tokens = 3;
-    for (int64_t i = 0; i < 3; i++) LS_TRY(add_plain(q, r, 2700 + i, 2 * value, err));
+    for (int64_t i = 0; i < 3; i++) LS_TRY(ls_requests_plain(q, r, 2700 + i, 2 * value, err));
     return LS_OK;
 }
 
@@ -388,7 +379,7 @@ static ls_status decide_cache(ls_inquiry *q) {
     /* Entries that were right when they were new: keys that take one prompt for another do so the first time. */
     const bool aged =
         rounds && !others && !same && !stranger &&
-        portion(f->seen[LS_RUNG_CACHED_SHARED].n_sequences_off, f->seen[LS_RUNG_CACHED_SHARED].n_sequences) < 0.35 &&
+        ls_portion(f->seen[LS_RUNG_CACHED_SHARED].n_sequences_off, f->seen[LS_RUNG_CACHED_SHARED].n_sequences) < 0.35 &&
         off(q, LS_RUNG_CACHED_ROUNDS) && !first_times_off(f, &f->seen[LS_RUNG_CACHED_ROUNDS]);
     if (aged)
         ls_foreign_find(f, "prefix cache returns old entries", LS_RUNG_CACHED_ROUNDS, 0.92,

@@ -167,31 +167,3 @@ done:
     close_explainer(&x);
     return status;
 }
-
-ls_status ls_sensitivity(ls_inquiry *q, const ls_outcome *c, double *out, ls_error *err) {
-    static const ls_edit edits[3] = {
-        {.layer = -1}, {.layer = -1, .activations = LS_ROUND_BF16}, {.layer = -1, .activations = LS_ROUND_F16}};
-    const int64_t vocab = q->config->vocab, n = c->n_prompt + c->n;
-    explainer x = {.q = q};
-    ls_outcome bare = *c;
-    double *plain = NULL;
-    ls_status status;
-    LS_TRY_DONE(ls_array_alloc((void **)&x.texts, 1, sizeof *x.texts, "texts", err));
-    LS_TRY_DONE(ls_array_alloc((void **)&plain, c->n, sizeof *plain, "records", err));
-    LS_TRY_DONE(ls_array_alloc((void **)&x.rows, n * vocab, sizeof *x.rows, "logits", err));
-    x.n_texts = 1;
-    LS_TRY_DONE(open_text(&x, &x.texts[0], &bare, err));
-    for (int e = 0; e < 3; e++) {
-        LS_TRY_DONE(ls_reference_logits(q->reference, &edits[e], x.texts[0].tokens, n, x.rows, err));
-        for (int64_t i = 0; i < c->n; i++) {
-            const double v = ls_explain_logprob(x.rows + (c->n_prompt + i - 1) * vocab, vocab, c->completion[i], 1.0);
-            if (e == 0) plain[i] = v, out[i] = 0.0;
-            /* f16 has three bits more. */
-            if (e > 0) out[i] = fmax(out[i], fabs(v - plain[i]) * (e == 1 ? 1.0 : 8.0));
-        }
-    }
-done:
-    free(plain);
-    close_explainer(&x);
-    return status;
-}

@@ -127,18 +127,23 @@ ls_status ls_requests_add(ls_requests *out, const int32_t *ids, int64_t n, ls_er
     return LS_OK;
 }
 
-enum { LONGEST = 1088 };
+ls_status ls_requests_plain(const ls_inquiry *q, ls_requests *out, int64_t text, int64_t n, ls_error *err) {
+    int32_t ids[LS_PLAIN_MOST];
+    LS_ASSERT(n <= LS_PLAIN_MOST, "%lld tokens", (long long)n);
+    for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, text, i);
+    return ls_requests_add(out, ids, n, err);
+}
 
 /* A text of n tokens, of which the first `head` are those of text `front`. */
 static ls_status add_text(ls_inquiry *q, ls_rung rung, int64_t front, int64_t head, int64_t text, int64_t n,
                           ls_error *err) {
-    int32_t ids[LONGEST];
+    int32_t ids[LS_PLAIN_MOST];
     for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, i < head ? front : text, i);
     return ls_requests_add(&q->requests[rung], ids, n, err);
 }
 
 static ls_status add_plain(ls_inquiry *q, ls_rung rung, int64_t text, int64_t n, ls_error *err) {
-    return add_text(q, rung, 0, 0, text, n, err);
+    return ls_requests_plain(q, &q->requests[rung], text, n, err);
 }
 
 static ls_status add_with(ls_inquiry *q, ls_rung rung, int64_t text, int64_t n, int32_t token, int64_t at,
@@ -161,7 +166,7 @@ static ls_status add_special(ls_inquiry *q, ls_rung rung, int32_t token, ls_erro
  * another. */
 static ls_status add_crossed(ls_inquiry *q, ls_rung rung, ls_error *err) {
     static const int from[5][2] = {{0, 1}, {2, 3}, {0, 3}, {2, 1}, {1, 0}};
-    int32_t ids[LONGEST];
+    int32_t ids[LS_PLAIN_MOST];
     for (int64_t piece = 16; piece <= 32; piece += 16)
         for (int64_t p = 0; p < 5; p++) {
             for (int64_t i = 0; i < 2 * piece; i++)
@@ -175,7 +180,7 @@ static ls_status add_crossed(ls_inquiry *q, ls_rung rung, ls_error *err) {
 /* One prompt, and others that differ from it in one token each. */
 static ls_status add_points(ls_inquiry *q, ls_rung rung, ls_error *err) {
     static const int64_t places[] = {-1, 0, 3, 7, 11, 15, 16, 23, 30, 31, 37};
-    int32_t ids[LONGEST];
+    int32_t ids[LS_PLAIN_MOST];
     for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
         for (int64_t i = 0; i < 40; i++) ids[i] = ls_plain_token(q, i == places[p] ? 731 : 730, i);
         LS_TRY(ls_requests_add(&q->requests[rung], ids, 40, err));
@@ -205,7 +210,7 @@ static ls_status add_twins(ls_inquiry *q, ls_rung rung, ls_error *err) {
 /* Prompts for a prefix cache: short ones and ones of several blocks of 16. */
 static ls_status add_cached(ls_inquiry *q, ls_rung rung, ls_error *err) {
     static const int64_t lengths[2] = {12, 41}, shared[2] = {6, 20};
-    int32_t ids[LONGEST];
+    int32_t ids[LS_PLAIN_MOST];
     for (int k = 0; k < 2; k++)
         for (int64_t p = 0; p < 5; p++) {
             const int64_t n = lengths[k], own = 600 + 10 * k + p, first = 600 + 10 * k;

@@ -36,40 +36,6 @@ static ls_status run_once(ls_inquiry *q, bool second, ls_requests *r, ls_seen *s
     return ls_foreign_try(q, &trial, 0, r->of, r->n, seen, err);
 }
 
-static double logprob(const double *row, int64_t vocab, int32_t token) {
-    double most = row[0], sum = 0.0;
-    for (int64_t i = 1; i < vocab; i++) most = fmax(most, row[i]);
-    for (int64_t i = 0; i < vocab; i++) sum += exp(row[i] - most);
-    return row[token] - most - log(sum);
-}
-
-/* What bf16 would do to the first n tokens of a completion. */
-static ls_status rounding_of(ls_inquiry *q, const ls_outcome *c, int64_t n, double *out, ls_error *err) {
-    static const ls_edit edits[2] = {{.layer = -1},
-                                     {.layer = -1,
-                                      .weights = LS_WEIGHTS_BF16,
-                                      .everything = true,
-                                      .activations = LS_ROUND_BF16,
-                                      .keys = LS_ROUND_BF16}};
-    const int64_t vocab = q->config->vocab, length = c->n_prompt + n;
-    int32_t tokens[PROMPT_MOST + TOKENS];
-    double *rows = NULL;
-    ls_status status;
-    memcpy(tokens, c->prompt, (size_t)c->n_prompt * sizeof *tokens);
-    memcpy(tokens + c->n_prompt, c->completion, (size_t)n * sizeof *tokens);
-    LS_TRY_DONE(ls_array_alloc((void **)&rows, length * vocab, sizeof *rows, "logits", err));
-    for (int e = 0; e < 2; e++) {
-        LS_TRY_DONE(ls_reference_logits(q->reference, &edits[e], tokens, length, rows, err));
-        for (int64_t i = 0; i < n; i++) {
-            const double v = logprob(rows + (c->n_prompt + i - 1) * vocab, vocab, c->completion[i]);
-            out[i] = e == 0 ? -v : out[i] + v;
-        }
-    }
-done:
-    free(rows);
-    return status;
-}
-
 typedef struct ranked {
     double value, rank;
     int64_t at;
@@ -106,8 +72,8 @@ static ls_status compare(ls_inquiry *q, const ls_outcome *a, const ls_outcome *b
     int64_t n = 0;
     while (n < a->n && n < b->n && n < TOKENS && a->completion[n] == b->completion[n]) n++;
     if (n == 0) return LS_OK;
-    LS_TRY(rounding_of(q, a, n, of_a, err));
-    LS_TRY(rounding_of(q, b, n, of_b, err));
+    LS_TRY(ls_rounding_of(q, a, n, of_a, err));
+    LS_TRY(ls_rounding_of(q, b, n, of_b, err));
     for (int64_t i = 0; i < n; i++) {
         const double one = (double)a->logprob[i] - (double)a->scored[i];
         const double two = (double)b->logprob[i] - (double)b->scored[i];

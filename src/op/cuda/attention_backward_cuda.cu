@@ -165,7 +165,7 @@ static __device__ __forceinline__ void bring_queries(softmax_memory<S> *shared, 
 template <class S>
 static __device__ __forceinline__ void score_tile(softmax_memory<S> *shared, const backward_params *p,
                                                   const place *queries, const place *keys, int dims) {
-    const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
+    const int column = ls_lane_half() * LS_TILE_WARP + ls_lane_column();
     ls_fragment<4> score;
     ls_fragment_clear<4>(score);
 #pragma unroll 1
@@ -174,17 +174,18 @@ static __device__ __forceinline__ void score_tile(softmax_memory<S> *shared, con
         __syncthreads();
         load_tile<S::TYPE>(shared->k, &p->k, keys, dim, dims);
         loaded();
-        ls_tile_dots<4, S::wide::PITCH, S::narrow::PITCH>(
-            score, shared->q.x[l->row], shared->k.x[l->half * LS_TILE_WARP + l->column], dims_left(dims, dim, S::DIMS));
+        ls_tile_dots<false, 4, S::wide::PITCH, S::narrow::PITCH>(score, shared->q.x[ls_lane_row()], shared->k.x[column],
+                                                                 dims_left(dims, dim, S::DIMS));
     }
-    ls_tile_put<4>(shared->softmax.e, score, l, l->half * LS_TILE_WARP + l->column);
+    ls_tile_put<4>(shared->softmax.e, score, column);
 }
 
 /* Row i takes the keys of its tile up to itself. */
-static __device__ __forceinline__ ls_tile_reach up_to_itself(const ls_lane *l) {
+static __device__ __forceinline__ ls_tile_reach up_to_itself(void) {
+    const int four = ls_lane_four();
     ls_tile_reach takes;
 #pragma unroll
-    for (int i = 0; i < LS_TILE_ROWS; i++) takes.low[i] = 0, takes.high[i] = ls_fragment_row(l, i) + 1;
+    for (int i = 0; i < LS_TILE_ROWS; i++) takes.low[i] = 0, takes.high[i] = ls_fragment_row(four, i) + 1;
     return takes;
 }
 
@@ -210,19 +211,19 @@ static __device__ __forceinline__ void attend(ls_fragment<S::COLUMNS> &total, so
         __syncthreads();
         ls_softmax_take<TILE, THREADS>(softmax, p->a.scale, first);
         __syncthreads();
-        const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
+        const int four = ls_lane_four();
 #pragma unroll
         for (int i = 0; i < LS_TILE_ROWS; i++)
 #pragma unroll
             for (int c = 0; c < S::COLUMNS; c++)
-                acc[i][c] = ls_mul(acc[i][c], softmax->correction[ls_fragment_row(l, i)]);
+                acc[i][c] = ls_mul(acc[i][c], softmax->correction[ls_fragment_row(four, i)]);
         if (first + TILE < keys) {
-            ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(acc, softmax->e, &shared->v.x[0][l->dim], l, 0, TILE,
-                                                              NULL);
+            ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(acc, softmax->e, &shared->v.x[0][ls_lane_dim<S::DIMS>()],
+                                                              0, TILE, NULL);
         } else {
-            const ls_tile_reach takes = up_to_itself(l);
-            ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(acc, softmax->e, &shared->v.x[0][l->dim], l, 0,
-                                                             l->first + LS_TILE_WARP, &takes);
+            const ls_tile_reach takes = up_to_itself();
+            ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(acc, softmax->e, &shared->v.x[0][ls_lane_dim<S::DIMS>()],
+                                                             0, ls_lane_first() + LS_TILE_WARP, &takes);
         }
         if (!ls_segment_ends(first + TILE, keys)) continue;
         const int64_t start = first / LS_ATTENTION_SEGMENT * LS_ATTENTION_SEGMENT;
@@ -233,7 +234,7 @@ static __device__ __forceinline__ void attend(ls_fragment<S::COLUMNS> &total, so
         for (int i = 0; i < LS_TILE_ROWS; i++)
 #pragma unroll
             for (int c = 0; c < S::COLUMNS; c++)
-                total[i][c] = ls_softmax_joined(softmax, ls_fragment_row(l, i), start, total[i][c], acc[i][c]);
+                total[i][c] = ls_softmax_joined(softmax, ls_fragment_row(four, i), start, total[i][c], acc[i][c]);
         ls_fragment_clear<S::COLUMNS>(acc);
     }
 }
@@ -243,15 +244,15 @@ template <class S>
 static __device__ __forceinline__ float add_dout(float sum, const ls_fragment<S::COLUMNS> &total,
                                                  softmax_memory<S> *shared, const backward_params *p, const place *at,
                                                  int dim) {
-    const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
+    const int four = ls_lane_four(), across = ls_lane_dim<S::DIMS>();
     const int query = threadIdx.x, n = dims_left((int)p->a.head_dim, dim, S::DIMS);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < LS_TILE_ROWS; i++)
 #pragma unroll
         for (int c = 0; c < S::COLUMNS; c++)
-            shared->out[ls_fragment_dim(l, c)][ls_fragment_row(l, i)] =
-                ls_div(total[i][c], shared->softmax.total_l[ls_fragment_row(l, i)]);
+            shared->out[ls_fragment_dim(across, c)][ls_fragment_row(four, i)] =
+                ls_div(total[i][c], shared->softmax.total_l[ls_fragment_row(four, i)]);
     __syncthreads();
     if (query >= at->n) return sum;
     const float *dout = p->a.dout + (at->row + query) * p->a.dout_stride + at->column + dim;
@@ -335,11 +336,11 @@ static __device__ __forceinline__ void load_kept(float (&kept)[LS_ATTENTION_KEPT
 /* Two of the warps make the chains of a score, two those of dp: rows are `a`'s tile, columns `b`'s. */
 template <class S, class A, class B, class C, class D>
 static __device__ __forceinline__ void pair_chains(ls_fragment<8> &f, const A &scores_a, const B &scores_b,
-                                                   const C &dp_a, const D &dp_b, const ls_lane *l, int dims) {
-    if (l->half == 0)
-        ls_tile_dots<8, A::PITCH, B::PITCH>(f, scores_a.x[l->row], scores_b.x[l->column], dims);
+                                                   const C &dp_a, const D &dp_b, int dims) {
+    if (ls_lane_half() == 0)
+        ls_tile_dots<false, 8, A::PITCH, B::PITCH>(f, scores_a.x[ls_lane_row()], scores_b.x[ls_lane_column()], dims);
     else
-        ls_tile_dots<8, C::PITCH, D::PITCH>(f, dp_a.x[l->row], dp_b.x[l->column], dims);
+        ls_tile_dots<false, 8, C::PITCH, D::PITCH>(f, dp_a.x[ls_lane_row()], dp_b.x[ls_lane_column()], dims);
 }
 
 static __device__ __forceinline__ float probability(float chain, float scale, float m, float r) {
@@ -377,7 +378,6 @@ static __device__ __forceinline__ void make_chains(pair_memory<S> *shared, const
     ls_fragment_clear<8>(f);
 #pragma unroll 1
     for (int dim = 0; dim < dims; dim += S::DIMS) {
-        const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
         const int n = dims_left(dims, dim, S::DIMS);
         __syncthreads();
         load_tile<S::TYPE>(shared->k, &p->k, keys, dim, dims);
@@ -388,13 +388,12 @@ static __device__ __forceinline__ void make_chains(pair_memory<S> *shared, const
         }
         loaded();
         if (KEYS_DOWN)
-            pair_chains<S>(f, shared->k, shared->q, shared->v, shared->dout, l, n);
+            pair_chains<S>(f, shared->k, shared->q, shared->v, shared->dout, n);
         else
-            pair_chains<S>(f, shared->q, shared->k, shared->dout, shared->v, l, n);
+            pair_chains<S>(f, shared->q, shared->k, shared->dout, shared->v, n);
     }
     __syncthreads();
-    const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
-    ls_tile_put<8>(l->half == 0 ? shared->p : shared->ds, f, l, l->column);
+    ls_tile_put<8>(ls_lane_half() == 0 ? shared->p : shared->ds, f, ls_lane_column());
     __syncthreads();
     weigh<KEYS_DOWN>(shared->p, shared->ds, shared->kept, p->a.scale);
     __syncthreads();
@@ -417,23 +416,22 @@ static __device__ __forceinline__ void query_tile(pair_memory<S> *shared, const 
         /* The keys come once more, in place of the chains of the scores. */
         load_tile<S::TYPE>(shared->k, &p->k, &keys, t->dim, dims);
         loaded();
-        const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
         if (other < t->tile) {
-            ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(dq, shared->ds, &shared->k.x[0][l->dim], l, 0, TILE,
-                                                              NULL);
+            ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(dq, shared->ds, &shared->k.x[0][ls_lane_dim<S::DIMS>()],
+                                                              0, TILE, NULL);
         } else {
-            const ls_tile_reach takes = up_to_itself(l);
-            ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(dq, shared->ds, &shared->k.x[0][l->dim], l, 0,
-                                                             l->first + LS_TILE_WARP, &takes);
+            const ls_tile_reach takes = up_to_itself();
+            ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(dq, shared->ds, &shared->k.x[0][ls_lane_dim<S::DIMS>()], 0,
+                                                             ls_lane_first() + LS_TILE_WARP, &takes);
         }
     }
-    const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
+    const int four = ls_lane_four(), across = ls_lane_dim<S::DIMS>();
 #pragma unroll
     for (int i = 0; i < LS_TILE_ROWS; i++)
 #pragma unroll
         for (int c = 0; c < S::COLUMNS; c++) {
-            const int row = ls_fragment_row(l, i);
-            const int64_t dim = t->dim + ls_fragment_dim(l, c);
+            const int row = ls_fragment_row(four, i);
+            const int64_t dim = t->dim + ls_fragment_dim(across, c);
             if (row < queries.n && dim < dims)
                 p->a.dq[(queries.row + row) * p->a.dq_stride + queries.column + dim] = ls_mul(p->a.scale, dq[i][c]);
         }
@@ -458,13 +456,13 @@ static __device__ __forceinline__ float *head_share(const backward_params *p, in
 template <class S>
 static __device__ __forceinline__ void put_share(const ls_fragment<S::COLUMNS> &f, const backward_params *p, int what,
                                                  const task *t, const place *keys) {
-    const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
+    const int four = ls_lane_four(), across = ls_lane_dim<S::DIMS>();
 #pragma unroll
     for (int i = 0; i < LS_TILE_ROWS; i++)
 #pragma unroll
         for (int c = 0; c < S::COLUMNS; c++) {
-            const int row = ls_fragment_row(l, i);
-            const int64_t dim = t->dim + ls_fragment_dim(l, c);
+            const int row = ls_fragment_row(four, i);
+            const int64_t dim = t->dim + ls_fragment_dim(across, c);
             if (row < keys->n && dim < p->a.head_dim) head_share(p, what, t->head, keys->row + row)[dim] = f[i][c];
         }
 }
@@ -489,18 +487,18 @@ static __device__ __forceinline__ void key_tile(pair_memory<S> *shared, const ba
             load_tile<LS_F32>(shared->dout, &p->dout, &queries, t->dim, dims);
             loaded();
         }
-        const ls_lane lane = ls_lane_of<S::DIMS>(), *l = &lane;
-        const typename ls_stored<S::TYPE>::type *q = &shared->q.x[0][l->dim];
-        const float *dout = &shared->dout.x[0][l->dim];
+        const int four = ls_lane_four();
+        const typename ls_stored<S::TYPE>::type *q = &shared->q.x[0][ls_lane_dim<S::DIMS>()];
+        const float *dout = &shared->dout.x[0][ls_lane_dim<S::DIMS>()];
         if (other > t->tile) {
-            ls_tile_sums<false, S::COLUMNS, S::wide::PITCH>(dv, shared->p, dout, l, 0, queries.n, NULL);
-            ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(dk, shared->ds, q, l, 0, queries.n, NULL);
+            ls_tile_sums<false, S::COLUMNS, S::wide::PITCH>(dv, shared->p, dout, 0, queries.n, NULL);
+            ls_tile_sums<false, S::COLUMNS, S::narrow::PITCH>(dk, shared->ds, q, 0, queries.n, NULL);
         } else {
             ls_tile_reach takes;
 #pragma unroll
-            for (int i = 0; i < LS_TILE_ROWS; i++) takes.low[i] = ls_fragment_row(l, i), takes.high[i] = TILE;
-            ls_tile_sums<true, S::COLUMNS, S::wide::PITCH>(dv, shared->p, dout, l, l->first, queries.n, &takes);
-            ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(dk, shared->ds, q, l, l->first, queries.n, &takes);
+            for (int i = 0; i < LS_TILE_ROWS; i++) takes.low[i] = ls_fragment_row(four, i), takes.high[i] = TILE;
+            ls_tile_sums<true, S::COLUMNS, S::wide::PITCH>(dv, shared->p, dout, ls_lane_first(), queries.n, &takes);
+            ls_tile_sums<true, S::COLUMNS, S::narrow::PITCH>(dk, shared->ds, q, ls_lane_first(), queries.n, &takes);
         }
     }
     put_share<S>(dk, p, 0, t, &keys);

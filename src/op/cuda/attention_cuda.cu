@@ -511,55 +511,55 @@ static __device__ __forceinline__ void older_slab(void) {
 /* Scores of the tile's queries and a block of keys, to softmax.e. */
 template <class S>
 static __device__ __forceinline__ void score_block(const tile *t, typename S::memory *shared) {
-    const ls_lane lane = ls_lane_of<S::DIMS>();
-    const int key = lane.half * LS_TILE_WARP + lane.column * 4;
+    const int row = ls_lane_row();
+    const int key = ls_lane_half() * LS_TILE_WARP + ls_lane_column() * 4;
     ls_fragment<4> score;
     ls_fragment_clear<4>(score);
-    ls_tile_dots_turned<ls_tile<float, S::DIMS>::PITCH>(score, shared->q.x[lane.row], &shared->keys[0][key],
-                                                        (int)t->p->a.head_dim);
+    ls_tile_dots<true, 4, ls_tile<float, S::DIMS>::PITCH, BLOCK>(score, shared->q.x[ls_lane_row()],
+                                                                 &shared->keys[0][key], (int)t->p->a.head_dim);
 #pragma unroll
     for (int j = 0; j < 4; j++)
 #pragma unroll
-        for (int i = 0; i < LS_TILE_ROWS; i++) shared->softmax.e[key + j][lane.row + 4 * i] = score[i][j];
+        for (int i = 0; i < LS_TILE_ROWS; i++) shared->softmax.e[key + j][row + 4 * i] = score[i][j];
 }
 
 /* acc goes on over a block of values. */
 template <class S>
 static __device__ __forceinline__ void add_block(ls_fragment<S::COLUMNS> &acc, const tile *t,
                                                  const typename S::memory *shared, int64_t first) {
-    const ls_lane lane = ls_lane_of<S::DIMS>();
+    const int four = ls_lane_four();
     const ls_softmax<LS_TILE> *softmax = &shared->softmax;
-    const uint16_t *values = &shared->values[0][lane.dim];
+    const uint16_t *values = &shared->values[0][ls_lane_dim<S::DIMS>()];
 #pragma unroll
     for (int i = 0; i < LS_TILE_ROWS; i++)
 #pragma unroll
         for (int c = 0; c < S::COLUMNS; c++)
-            acc[i][c] = ls_mul(acc[i][c], softmax->correction[ls_fragment_row(&lane, i)]);
+            acc[i][c] = ls_mul(acc[i][c], softmax->correction[ls_fragment_row(four, i)]);
     if (first + BLOCK <= softmax->keys[0]) { /* the first row takes the fewest */
-        ls_tile_sums<false, S::COLUMNS, S::DIMS>(acc, softmax->e, values, &lane, 0, BLOCK, NULL);
+        ls_tile_sums<false, S::COLUMNS, S::DIMS>(acc, softmax->e, values, 0, BLOCK, NULL);
         return;
     }
     ls_tile_reach takes;
 #pragma unroll
     for (int i = 0; i < LS_TILE_ROWS; i++) {
         takes.low[i] = 0;
-        takes.high[i] = ls_keys_taken(softmax->keys[ls_fragment_row(&lane, i)], first);
+        takes.high[i] = ls_keys_taken(softmax->keys[ls_fragment_row(four, i)], first);
     }
-    ls_tile_sums<true, S::COLUMNS, S::DIMS>(acc, softmax->e, values, &lane, 0, ls_keys_taken(t->keys, first), &takes);
+    ls_tile_sums<true, S::COLUMNS, S::DIMS>(acc, softmax->e, values, 0, ls_keys_taken(t->keys, first), &takes);
 }
 
 template <class S>
 static __device__ __forceinline__ void store_large(const tile *t, const ls_fragment<S::COLUMNS> &total,
                                                    const typename S::memory *shared) {
-    const ls_lane lane = ls_lane_of<S::DIMS>();
+    const int four = ls_lane_four(), across = ls_lane_dim<S::DIMS>();
 #pragma unroll
     for (int i = 0; i < LS_TILE_ROWS; i++) {
-        const int row = ls_fragment_row(&lane, i);
+        const int row = ls_fragment_row(four, i);
         const int64_t to = query_at(t, row, t->p->a.out_stride);
         if (t->first_query + row >= t->n_queries) continue;
 #pragma unroll
         for (int c = 0; c < S::COLUMNS; c++) {
-            const int d = ls_fragment_dim(&lane, c);
+            const int d = ls_fragment_dim(across, c);
             if (d < t->p->a.head_dim)
                 ls_store_one<LS_BF16>(t->p->a.out, to + d, ls_div(total[i][c], shared->softmax.total_l[row]));
         }
@@ -586,7 +586,7 @@ static __device__ __forceinline__ void attend_large(const tile *t, typename S::m
         __syncthreads();
         fetch_block<S>(t, shared->values, first + BLOCK, false);
         if (!ls_segment_ends(first + BLOCK, t->keys)) continue;
-        const ls_lane lane = ls_lane_of<S::DIMS>();
+        const int four = ls_lane_four();
         const int64_t start = first / LS_ATTENTION_SEGMENT * LS_ATTENTION_SEGMENT;
         if (threadIdx.x < LS_TILE) ls_softmax_join(&shared->softmax, threadIdx.x, start);
         __syncthreads();
@@ -595,7 +595,7 @@ static __device__ __forceinline__ void attend_large(const tile *t, typename S::m
 #pragma unroll
             for (int c = 0; c < S::COLUMNS; c++)
                 total[i][c] =
-                    ls_softmax_joined(&shared->softmax, ls_fragment_row(&lane, i), start, total[i][c], acc[i][c]);
+                    ls_softmax_joined(&shared->softmax, ls_fragment_row(four, i), start, total[i][c], acc[i][c]);
         ls_fragment_clear<S::COLUMNS>(acc);
     }
     store_large<S>(t, total, shared);

@@ -43,31 +43,36 @@ using ls_fragment = float[LS_TILE_ROWS][COLUMNS];
 
 /* ---- where a thread's fragments lie ---- */
 
-/* A warp's lanes are 4 by 8. In products over dimensions row i of a fragment is row `row` + 4 i of its tile and column
- * j row `column` + 8 j of the other. In products over rows the fragment's rows are two runs of four neighbouring
- * columns of the weights, from `four` and `four` + 16 on, and its columns runs of four neighbouring dimensions, 32
- * apart, from `dim` on. Two warps share the rows, two the columns. */
-typedef struct ls_lane {
-    int row, column, four, dim;
-    int first; /* row of the warp's 32 */
-    int half;  /* which two of the four warps */
-} ls_lane;
-
+/* A warp's lanes are 4 by 8, two warps share the rows of a tile and two the columns. In products over dimensions row i
+ * of a fragment is row ls_lane_row() + 4 i of its tile and column j row ls_lane_column() + 8 j of the other. In products
+ * over rows the fragment's rows are two runs of four neighbouring columns of the weights, from ls_lane_four() and 16
+ * behind it on, and its columns runs of four neighbouring dimensions, 32 apart, from ls_lane_dim() on. All of them are
+ * made again where they are used: registers are scarce. */
+static __device__ __forceinline__ unsigned ls_tile_thread(void) {
+    unsigned thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+/* Which two of the four warps. */
+static __device__ __forceinline__ int ls_lane_half(void) { return (int)(ls_tile_thread() / (2 * LS_WARP) % 2); }
+/* The first of the warp's 32 rows. */
+static __device__ __forceinline__ int ls_lane_first(void) {
+    return (int)(ls_tile_thread() / LS_WARP % 2) * LS_TILE_WARP;
+}
+static __device__ __forceinline__ int ls_lane_down(void) { return (int)(ls_tile_thread() % LS_WARP / 8); }
+static __device__ __forceinline__ int ls_lane_column(void) { return (int)(ls_tile_thread() % 8); }
+static __device__ __forceinline__ int ls_lane_row(void) { return ls_lane_first() + ls_lane_down(); }
+static __device__ __forceinline__ int ls_lane_four(void) { return ls_lane_first() + ls_lane_down() * 4; }
 template <int DIMS>
-static __device__ __forceinline__ ls_lane ls_lane_of(void) {
-    int thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread)); /* made again where it is used: registers are scarce */
-    const int warp = thread / LS_WARP, down = thread % LS_WARP / 8, across = thread % 8;
-    const int first = warp % 2 * LS_TILE_WARP, half = warp / 2;
-    const ls_lane l = {first + down, across, first + down * 4, half * (DIMS / 2) + across * 4, first, half};
-    return l;
+static __device__ __forceinline__ int ls_lane_dim(void) {
+    return ls_lane_half() * (DIMS / 2) + ls_lane_column() * 4;
 }
 
 /* Row i of a fragment of a product over rows. */
-static __device__ __forceinline__ int ls_fragment_row(const ls_lane *l, int i) { return l->four + i / 4 * 16 + i % 4; }
+static __device__ __forceinline__ int ls_fragment_row(int four, int i) { return four + i / 4 * 16 + i % 4; }
 
 /* Column c of a fragment of a product over rows: a dimension of the tile. */
-static __device__ __forceinline__ int ls_fragment_dim(const ls_lane *l, int c) { return l->dim + c / 4 * 32 + c % 4; }
+static __device__ __forceinline__ int ls_fragment_dim(int dim, int c) { return dim + c / 4 * 32 + c % 4; }
 
 template <int COLUMNS>
 static __device__ __forceinline__ void ls_fragment_clear(ls_fragment<COLUMNS> &f) {
@@ -92,16 +97,19 @@ static __device__ __forceinline__ void ls_tile_four(float (&x)[4], const uint16_
 static __device__ __forceinline__ float ls_tile_one(const float *from) { return *from; }
 static __device__ __forceinline__ float ls_tile_one(const uint16_t *from) { return ls_widen_raw<LS_BF16>(*from); }
 
-/* f[i][j] = chain_d fma(a[row + 4 i][d], b[column + 8 j][d], f[i][j]), d ascending; a and b begin at the thread's own
- * row. */
-template <int COLUMNS, int A_PITCH, int B_PITCH, class A, class B>
+/* f[i][j] = chain_d fma(a[row + 4 i][d], b[d](j), f[i][j]), d ascending; a begins at the thread's own row. Column j is
+ * row `column` + 8 j of a tile of rows, where b begins at the thread's own; TURNED: of a tile [dimension][..], the j-th
+ * of four neighbours from where b begins. */
+template <bool TURNED, int COLUMNS, int A_PITCH, int B_PITCH, class A, class B>
 static __device__ __forceinline__ void ls_tile_dots(ls_fragment<COLUMNS> &f, const A *a, const B *b, int dims) {
+    static_assert(!TURNED || COLUMNS == 4, "neighbours are loaded four at a time");
     int d = 0;
 #pragma unroll 1
     for (; d + 4 <= dims; d += 4) {
-        float y[COLUMNS][4];
+        float y[COLUMNS][4]; /* TURNED: [dimension][column] */
 #pragma unroll
-        for (int j = 0; j < COLUMNS; j++) ls_tile_four(y[j], b + j * 8 * B_PITCH + d);
+        for (int j = 0; j < COLUMNS; j++)
+            ls_tile_four(y[j], TURNED ? b + (int64_t)(d + j) * B_PITCH : b + j * 8 * B_PITCH + d);
 #pragma unroll
         for (int i = 0; i < LS_TILE_ROWS; i++) {
             float x[4];
@@ -109,7 +117,7 @@ static __device__ __forceinline__ void ls_tile_dots(ls_fragment<COLUMNS> &f, con
 #pragma unroll
             for (int e = 0; e < 4; e++)
 #pragma unroll
-                for (int j = 0; j < COLUMNS; j++) f[i][j] = ls_fma(x[e], y[j][e], f[i][j]);
+                for (int j = 0; j < COLUMNS; j++) f[i][j] = ls_fma(x[e], TURNED ? y[e][j % 4] : y[j][e], f[i][j]);
         }
     }
 #pragma unroll 1
@@ -118,47 +126,19 @@ static __device__ __forceinline__ void ls_tile_dots(ls_fragment<COLUMNS> &f, con
         for (int i = 0; i < LS_TILE_ROWS; i++)
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++)
-                f[i][j] = ls_fma(ls_tile_one(a + i * 4 * A_PITCH + d), ls_tile_one(b + j * 8 * B_PITCH + d), f[i][j]);
+                f[i][j] = ls_fma(ls_tile_one(a + i * 4 * A_PITCH + d),
+                                 ls_tile_one(TURNED ? b + (int64_t)d * B_PITCH + j : b + j * 8 * B_PITCH + d), f[i][j]);
 }
 
-/* The same with b turned, [dimension][64]: column j of the fragment is the j-th of four neighbours from where b begins,
- * the thread's own place. */
-template <int A_PITCH, class A, class B>
-static __device__ __forceinline__ void ls_tile_dots_turned(ls_fragment<4> &f, const A *a, const B *b, int dims) {
-    int d = 0;
-#pragma unroll 1
-    for (; d + 4 <= dims; d += 4) {
-        float y[4][4];
-#pragma unroll
-        for (int e = 0; e < 4; e++) ls_tile_four(y[e], b + (d + e) * LS_TILE);
-#pragma unroll
-        for (int i = 0; i < LS_TILE_ROWS; i++) {
-            float x[4];
-            ls_tile_four(x, a + i * 4 * A_PITCH + d);
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-#pragma unroll
-                for (int j = 0; j < 4; j++) f[i][j] = ls_fma(x[e], y[e][j], f[i][j]);
-        }
-    }
-#pragma unroll 1
-    for (; d < dims; d++)
-#pragma unroll
-        for (int i = 0; i < LS_TILE_ROWS; i++)
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                f[i][j] = ls_fma(ls_tile_one(a + i * 4 * A_PITCH + d), ls_tile_one(b + d * LS_TILE + j), f[i][j]);
-}
-
-/* A thread's part of a product over dimensions, as weights: the fragment's columns become the weights' rows. `row` is
- * that of the thread's first column. */
+/* A thread's part of a product over dimensions, as weights: the fragment's columns become the weights' rows, from
+ * `column` on, that of the thread's first. */
 template <int COLUMNS>
-static __device__ __forceinline__ void ls_tile_put(ls_tile_weights &to, const ls_fragment<COLUMNS> &f, const ls_lane *l,
-                                                   int row) {
+static __device__ __forceinline__ void ls_tile_put(ls_tile_weights &to, const ls_fragment<COLUMNS> &f, int column) {
+    const int row = ls_lane_row();
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)
 #pragma unroll
-        for (int i = 0; i < LS_TILE_ROWS; i++) to[row + 8 * j][l->row + 4 * i] = f[i][j];
+        for (int i = 0; i < LS_TILE_ROWS; i++) to[column + 8 * j][row + 4 * i] = f[i][j];
 }
 
 /* Which t of a product over rows count: row i of a fragment takes those in [low[i], high[i]). */
@@ -170,14 +150,15 @@ typedef struct ls_tile_reach {
  * x begins at the thread's dimension. */
 template <bool REACH, int COLUMNS, int PITCH, class T>
 static __device__ __forceinline__ void ls_tile_sums(ls_fragment<COLUMNS> &f, const ls_tile_weights &w, const T *x,
-                                                    const ls_lane *l, int begin, int end, const ls_tile_reach *takes) {
+                                                    int begin, int end, const ls_tile_reach *takes) {
+    const int four = ls_lane_four();
 #pragma unroll(REACH ? 1 : 2)
     for (int t = begin; t < end; t++) {
         float low[4], high[4], y[COLUMNS / 4][4];
-        ls_load_four(low, &w[t][l->four]);
-        ls_load_four(high, &w[t][l->four + 16]);
+        ls_load_four(low, &w[t][four]);
+        ls_load_four(high, &w[t][four + 16]);
 #pragma unroll
-        for (int g = 0; g < COLUMNS / 4; g++) ls_tile_four(y[g], x + t * PITCH + g * 32);
+        for (int g = 0; g < COLUMNS / 4; g++) ls_tile_four(y[g], x + (int64_t)t * PITCH + g * 32);
 #pragma unroll
         for (int i = 0; i < LS_TILE_ROWS; i++)
 #pragma unroll
