@@ -43,11 +43,11 @@ using ls_fragment = float[LS_TILE_ROWS][COLUMNS];
 
 /* ---- where a thread's fragments lie ---- */
 
-/* A warp's lanes are 4 by 8, two warps share the rows of a tile and two the columns. In products over dimensions row i
- * of a fragment is row ls_lane_row() + 4 i of its tile and column j row ls_lane_column() + 8 j of the other. In products
- * over rows the fragment's rows are two runs of four neighbouring columns of the weights, from ls_lane_four() and 16
- * behind it on, and its columns runs of four neighbouring dimensions, 32 apart, from ls_lane_dim() on. All of them are
- * made again where they are used: registers are scarce. */
+/* A warp's lanes are 4 by 8, two warps share the rows of a tile and two the columns. In products over dimensions row
+ * i of a fragment is row ls_lane_row() + 4 i of its tile and column j row ls_lane_column() + 8 j of the other. In
+ * products over rows the fragment's rows are two runs of four neighbouring columns of the weights, from ls_lane_four()
+ * and 16 behind it on, and its columns runs of four neighbouring dimensions, 32 apart, from ls_lane_dim() on. All of
+ * them are made again where they are used: registers are scarce. */
 static __device__ __forceinline__ unsigned ls_tile_thread(void) {
     unsigned thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
