@@ -9,10 +9,6 @@
 
 #define LS_ALIGN_BYTES 64
 
-bool ls_mul_i64(int64_t a, int64_t b, int64_t *out) { return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, out); }
-
-bool ls_add_i64(int64_t a, int64_t b, int64_t *out) { return a >= 0 && b >= 0 && !__builtin_add_overflow(a, b, out); }
-
 ls_status ls_array_alloc(void **out, int64_t count, int64_t elem_bytes, const char *what, ls_error *err) {
     int64_t bytes, padded;
     void *array;

@@ -8,10 +8,17 @@
 extern "C" {
 #endif
 
-/* *out = a * b, or false when a or b is negative or the product exceeds INT64_MAX. */
-bool ls_mul_i64(int64_t a, int64_t b, int64_t *out);
-/* *out = a + b, or false when a or b is negative or the sum exceeds INT64_MAX. */
-bool ls_add_i64(int64_t a, int64_t b, int64_t *out);
+/* *out = a * b, or false when a or b is negative or the product exceeds INT64_MAX; *out means nothing
+ * then. */
+static inline bool ls_mul_i64(int64_t a, int64_t b, int64_t *out) {
+    const bool over = __builtin_mul_overflow(a, b, out);
+    return a >= 0 && b >= 0 && !over;
+}
+/* *out = a + b, or false when a or b is negative or the sum exceeds INT64_MAX; likewise. */
+static inline bool ls_add_i64(int64_t a, int64_t b, int64_t *out) {
+    const bool over = __builtin_add_overflow(a, b, out);
+    return a >= 0 && b >= 0 && !over;
+}
 
 /* Zeroed array of count elements of elem_bytes each, 64-byte aligned, released with free(). count 0 gives a valid
  * pointer. `what` names the array in the error. */

@@ -78,7 +78,3 @@ void ls_workers_describe(const ls_workers *workers, const char *title, char *tex
     const int32_t threads = ls_pool_threads(workers->pool);
     snprintf(text, bytes, "%s, %s, %d thread%s", title, ls_isa_name(workers->isa), threads, threads == 1 ? "" : "s");
 }
-
-float *ls_workers_scratch(const ls_workers *workers, int32_t thread_i) {
-    return workers->scratch + (int64_t)thread_i * LS_SCRATCH_FLOATS;
-}

@@ -33,7 +33,9 @@ void ls_workers_free(ls_workers *workers);
 /* "TITLE, avx2, 2 threads" */
 void ls_workers_describe(const ls_workers *workers, const char *title, char *text, size_t bytes);
 /* Scratch of thread thread_i, 64-byte aligned. */
-float *ls_workers_scratch(const ls_workers *workers, int32_t thread_i);
+static inline float *ls_workers_scratch(const ls_workers *workers, int32_t thread_i) {
+    return workers->scratch + (int64_t)thread_i * LS_SCRATCH_FLOATS;
+}
 
 #ifdef __cplusplus
 }

@@ -1,14 +1,13 @@
-/* Low-rank adapters of a model's matrices as merged weights (op/lora.h): A and B are trained in float32,
-the model computes
- * with W0 + (alpha / rank) B A, rounded once to the type that W0 is stored in. So whoever computes with the model, the
- * rollout and the trainer, computes with the same bits as with any other weights.
+/* Low-rank adapters of a model's matrices as merged weights (op/lora.h): A and B are trained in float32, the model
+ * computes with W0 + (alpha / rank) B A, rounded once to the type that W0 is stored in. So whoever computes with the
+ * model, the rollout and the trainer, computes with the same bits as with any other weights.
  *
  * Names are those of PEFT: the adapters of model.layers.0.mamba.in_proj.weight are
  * base_model.model.model.layers.0.mamba.in_proj.lora_A.weight [rank][in] and ...lora_B.weight [out][rank].
- * At first B is +0, and A is drawn uniformly from [-1 / sqrt(in), 1 / sqrt(in)),
- as PEFT draws it: element i of matrix m
- * is (2 (word >> 8) 2^-24 - 1) * (float)(1 / sqrt(in)), word number i % 4 of Philox4x32-10(key = seed; counter = i / 4
- * low, i / 4 high, m, "lora"). Merging turns -0 of W0 into +0. */
+ *
+ * At first B is +0, and A is drawn uniformly from [-1 / sqrt(in), 1 / sqrt(in)), as PEFT draws it: element i of
+ * matrix m is (2 (word >> 8) 2^-24 - 1) * (float)(1 / sqrt(in)), word number i % 4 of
+ * Philox4x32-10(key = seed; counter = i / 4 low, i / 4 high, m, "lora"). Merging turns -0 of W0 into +0. */
 #ifndef LS_MODEL_ADAPTERS_H
 #define LS_MODEL_ADAPTERS_H
 
@@ -17,9 +16,8 @@ the model computes
 typedef struct ls_adapters_opts {
     int64_t rank;
     double alpha;
-    const char *targets; /* "in_proj,o_proj": last parts of modules' names,
-    or whole names; "all-linear": all matrices but
-                            the head */
+    const char *targets; /* "in_proj,o_proj": last parts of modules' names, or whole names; "all-linear": all matrices
+                          * but the head */
     uint64_t seed;
 } ls_adapters_opts;
 

@@ -13,8 +13,14 @@ typedef struct ls_rows {
 } ls_rows;
 
 /* The same matrix from another row, or column, on. */
-ls_rows ls_rows_from(ls_rows rows, int64_t row);
-ls_rows ls_rows_column(ls_rows rows, int64_t column);
+static inline ls_rows ls_rows_from(ls_rows rows, int64_t row) {
+    if (rows.data != NULL) rows.data = (uint8_t *)rows.data + row * rows.stride * ls_dtype_bytes(rows.dtype);
+    return rows;
+}
+static inline ls_rows ls_rows_column(ls_rows rows, int64_t column) {
+    rows.data = (uint8_t *)rows.data + column * ls_dtype_bytes(rows.dtype);
+    return rows;
+}
 
 /* What one half of a layer computes between its norm and the residual stream, [rows][..]. Which of these it uses, the
  * half says; they share memory where halves take turns (ls_workspace_create). */

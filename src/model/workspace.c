@@ -5,16 +5,6 @@
 #include "base/mem.h"
 #include "model/forward.h"
 
-ls_rows ls_rows_from(ls_rows rows, int64_t row) {
-    if (rows.data != NULL) rows.data = (uint8_t *)rows.data + row * rows.stride * ls_dtype_bytes(rows.dtype);
-    return rows;
-}
-
-ls_rows ls_rows_column(ls_rows rows, int64_t column) {
-    rows.data = (uint8_t *)rows.data + column * ls_dtype_bytes(rows.dtype);
-    return rows;
-}
-
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static bool has_experts(const ls_model_config *c) { return c->n_experts > 1; }

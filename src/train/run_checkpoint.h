@@ -5,14 +5,14 @@
  *   config.json and the other files that make a model: copied from the model that the run began with
  *   optimizer.safetensors  float32: master.NAME, m.NAME, v.NAME for every parameter
  *   state.json             format, kind, step, numerics, digests of weights, optimizer and data, positions, options
- * With adapters (model/adapters.h) adapter_model.safetensors and adapter_config.json, which PEFT reads,
- stand in the place
- * of the model's files, and the optimizer has the adapters alone; the model is that which the run began with.
- * Else it is a model directory for every reader of models. It is written as RUN/.step-00000040.new; every file,
- then the
- * directory, is synced, then it gets its name, and RUN is synced. Old ones are renamed before they are removed. So at
- * any moment the directories that have a checkpoint's name are complete, and what a killed process left behind is known
- * by its name and removed by the next one. A save that fails leaves the checkpoints that are there alone.
+ * With adapters (model/adapters.h) adapter_model.safetensors and adapter_config.json, which PEFT reads, stand in the
+ * place of the model's files, and the optimizer has the adapters alone; the model is that which the run began with.
+ * Else it is a model directory for every reader of models.
+ *
+ * It is written as RUN/.step-00000040.new; every file, then the directory, is synced, then it gets its name, and RUN is
+ * synced. Old ones are renamed before they are removed. So at any moment the directories that have a checkpoint's name
+ * are complete, and what a killed process left behind is known by its name and removed by the next one. A save that
+ * fails leaves the checkpoints that are there alone.
  *
  * Loading restores masters, moments and step exactly: the run goes on as if it had not stopped. */
 #ifndef LS_TRAIN_RUN_CHECKPOINT_H

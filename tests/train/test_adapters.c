@@ -1,6 +1,5 @@
 /* Adapters: merged weights and their gradients against a dense reference in float64 and against differences of the
-loss;
- * one result for every instruction set and number of threads; what is drawn at first; PEFT's names. */
+ * loss; one result for every instruction set and number of threads; what is drawn at first; PEFT's names. */
 #define _GNU_SOURCE
 #include <math.h>
 

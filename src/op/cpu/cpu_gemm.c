@@ -128,43 +128,47 @@ static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_
     }
 }
 
-/* The rows that device memory names, as a product of its own. */
-static ls_status narrow(ls_gemm_args *args, ls_error *err) {
-    const int64_t *range = args->range;
-    if (range == NULL) return LS_OK;
-    if (range[0] < 0 || range[1] < range[0] || range[1] > args->m)
-        return LS_FAIL(err, LS_ERR_ARG, "gemm: rows %lld to %lld of %lld", (long long)range[0], (long long)range[1],
-                       (long long)args->m);
-    args->x = ls_at(args->x, args->x_dtype, range[0] * args->x_stride);
-    args->out = ls_at_mut(args->out, args->out_dtype, range[0] * args->out_stride);
-    args->m = range[1] - range[0];
-    return LS_OK;
-}
-
-ls_status ls_cpu_gemm(const ls_exec *exec, const ls_gemm_args *all, ls_error *err) {
-    ls_workers *workers = exec->workers;
-    ls_gemm_args rows = *all;
-    const ls_gemm_args *args = &rows;
-    const ls_status status = narrow(&rows, err);
-    double worth;
-    int64_t parts;
-    job j;
-    if (status != LS_OK || args->m == 0) return status;
-    if (ls_inject_split_k(workers->pool, args)) return LS_OK;
-    if (args->profile == LS_PROFILE_MMA16) {
-        run_mma16(workers, args);
-        return LS_OK;
+static void run_exact(ls_workers *workers, const ls_gemm_args *args) {
+    const ls_gemm_kernel *kernel = ls_gemm_kernel_table[workers->isa];
+    const ls_gemm_weight *weight = args->weight;
+    const double macs = (double)args->m * (double)weight->n * (double)weight->k;
+    const int64_t parts = ls_grid_parts(workers, macs, PART_MACS_MIN(args->m));
+    job j = {.args = args, .kernel = kernel, .workers = workers, .n_panels = (weight->n - 1) / LS_GEMM_PANEL + 1};
+    if (parts == 1) {
+        kernel->run(args, 0, args->m, 0, j.n_panels, ls_workers_scratch(workers, 0));
+        return;
     }
-    j.args = args;
-    j.workers = workers;
-    j.kernel = ls_gemm_kernel_table[workers->isa];
-    j.n_panels = (args->weight->n - 1) / LS_GEMM_PANEL + 1;
-    j.n_row_units = (args->m - 1) / j.kernel->tile_rows + 1;
-    worth = (double)args->m * (double)args->weight->n * (double)args->weight->k / PART_MACS_MIN(args->m);
-    parts = ls_pool_threads(workers->pool);
-    if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
+    j.n_row_units = (args->m - 1) / kernel->tile_rows + 1;
     /* Panels before rows: then each weight is read by one thread. */
     ls_grid_choose(&j.panel_parts, &j.row_parts, j.n_panels, j.n_row_units, parts);
     ls_parallel_for(workers->pool, j.row_parts * j.panel_parts, 1, run_parts, &j);
+}
+
+static void run(ls_workers *workers, const ls_gemm_args *args) {
+    if (args->m == 0 || ls_inject_split_k(workers->pool, args)) return;
+    if (args->profile == LS_PROFILE_MMA16)
+        run_mma16(workers, args);
+    else
+        run_exact(workers, args);
+}
+
+ls_status ls_cpu_gemm(const ls_exec *exec, const ls_gemm_args *args, ls_error *err) {
+    const int64_t *range = args->range;
+    ls_gemm_args rows;
+    if (range == NULL) {
+        run(exec->workers, args);
+        return LS_OK;
+    }
+    if (range[0] < 0 || range[1] < range[0] || range[1] > args->m)
+        return LS_FAIL(err, LS_ERR_ARG, "gemm: rows %lld to %lld of %lld", (long long)range[0], (long long)range[1],
+                       (long long)args->m);
+    if (range[0] == range[1]) return LS_OK;
+    /* The rows that device memory names, as a product of its own. */
+    rows = *args;
+    rows.x = ls_at(args->x, args->x_dtype, range[0] * args->x_stride);
+    rows.out = ls_at_mut(args->out, args->out_dtype, range[0] * args->out_stride);
+    rows.m = range[1] - range[0];
+    rows.range = NULL;
+    run(exec->workers, &rows);
     return LS_OK;
 }

@@ -57,17 +57,15 @@ static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_
 }
 
 static void chain_run(ls_workers *workers, const ls_gemm_chain *chain) {
-    const double worth = (double)chain->rows * (double)chain->cols * (double)chain->steps / PART_MACS_MIN;
-    int64_t parts = ls_pool_threads(workers->pool);
+    const double macs = (double)chain->rows * (double)chain->cols * (double)chain->steps;
     job j;
     j.chain = chain;
     j.kernel = ls_gemm_chain_kernel_table[workers->isa];
     j.workers = workers;
     j.row_units = (chain->rows - 1) / j.kernel->tile_rows + 1;
     j.col_units = (chain->cols - 1) / j.kernel->tile_cols + 1;
-    if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
     /* Rows before columns: then the tiles of one panel are neighbours in cache. */
-    ls_grid_choose(&j.row_parts, &j.col_parts, j.row_units, j.col_units, parts);
+    ls_grid_choose(&j.row_parts, &j.col_parts, j.row_units, j.col_units, ls_grid_parts(workers, macs, PART_MACS_MIN));
     ls_parallel_for(workers->pool, j.row_parts * j.col_parts, 1, run_parts, &j);
 }
 

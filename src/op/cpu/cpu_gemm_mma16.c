@@ -36,16 +36,15 @@ static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_
 
 void ls_mma16_run(ls_workers *workers, const ls_mma16_chain *chain) {
     const int64_t steps = chain->segments[chain->n_segments] - chain->segments[0];
-    const double worth = (double)chain->rows * (double)chain->cols * (double)steps / PART_PRODUCTS_MIN;
-    int64_t parts = ls_pool_threads(workers->pool);
+    const double products = (double)chain->rows * (double)chain->cols * (double)steps;
     job j;
     j.chain = chain;
     j.kernel = ls_mma16_kernel_table[workers->isa];
     j.workers = workers;
     j.row_units = (chain->rows - 1) / ROW_UNIT + 1;
     j.col_units = (chain->cols - 1) / LS_MMA16_PANEL + 1;
-    if (worth < (double)parts) parts = worth < 1 ? 1 : (int64_t)worth;
     /* Columns before rows: then each panel is decoded by one thread. */
-    ls_grid_choose(&j.col_parts, &j.row_parts, j.col_units, j.row_units, parts);
+    ls_grid_choose(&j.col_parts, &j.row_parts, j.col_units, j.row_units,
+                   ls_grid_parts(workers, products, PART_PRODUCTS_MIN));
     ls_parallel_for(workers->pool, j.row_parts * j.col_parts, 1, run_parts, &j);
 }

@@ -201,8 +201,9 @@ ls_status ls_cpu_moe_route_backward(const ls_exec *exec, const ls_moe_route_back
 /* A counting sort: picks of one expert keep the order of their rows. */
 ls_status ls_cpu_moe_place(const ls_exec *exec, const ls_moe_place_args *args, ls_error *err) {
     const int64_t n = args->rows * args->top_k;
-    int64_t next[LS_EXPERTS_MAX] = {0}, first = 0;
+    int64_t next[LS_EXPERTS_MAX], first = 0;
     (void)exec;
+    memset(next, 0, (size_t)args->n_experts * sizeof *next);
     for (int64_t i = 0; i < n; i++) {
         if (args->expert[i] < 0 || args->expert[i] >= args->n_experts)
             return LS_FAIL(err, LS_ERR_ARG, "moe_place: row %lld: expert %d is not in 0..%lld",
@@ -225,18 +226,17 @@ ls_status ls_cpu_moe_place(const ls_exec *exec, const ls_moe_place_args *args, l
 }
 
 ls_status ls_cpu_moe_combine(const ls_exec *exec, const ls_moe_combine_args *all, ls_error *err) {
+    const int64_t whole[2] = {0, all->n}, *range = all->range != NULL ? all->range : whole;
+    if (range[0] < 0 || range[1] < range[0] || range[1] > all->n)
+        return LS_FAIL(err, LS_ERR_ARG, "moe_combine: rows %lld to %lld of %lld", (long long)range[0],
+                       (long long)range[1], (long long)all->n);
+    if (range[0] == range[1]) return LS_OK;
     ls_moe_combine_args rows = *all;
     const ls_moe_combine_args *args = &rows;
-    const int64_t *range = all->range;
-    if (range != NULL) {
-        if (range[0] < 0 || range[1] < range[0] || range[1] > all->n)
-            return LS_FAIL(err, LS_ERR_ARG, "moe_combine: rows %lld to %lld of %lld", (long long)range[0],
-                           (long long)range[1], (long long)all->n);
-        rows.y += range[0] * rows.dim;
-        rows.rows += range[0];
-        rows.weight += range[0];
-        rows.n = range[1] - range[0];
-    }
+    rows.y += range[0] * rows.dim;
+    rows.rows += range[0];
+    rows.weight += range[0];
+    rows.n = range[1] - range[0];
     RUN(moe_combine, args->n, args->dim);
     return LS_OK;
 }
