@@ -31,11 +31,11 @@ static ls_status attention_forward(const ls_forward *f, int64_t layer_i, ls_erro
                                          .n_tables = b->n_tables,
                                          .rows = rows,
                                          .spans_checked = (f->spans_checked & LS_CHECKED_ATTENTION) != 0};
-    LS_TRY(ls_part_project(f, a->q, a->x, &w->q, NULL, rows, NULL, err));
-    LS_TRY(ls_part_project(f, a->k, a->x, &w->k, NULL, rows, NULL, err));
-    LS_TRY(ls_part_project(f, a->v, a->x, &w->v, NULL, rows, NULL, err));
+    LS_TRY(ls_part_project(f, a->q, a->x, &w->q, NULL, err));
+    LS_TRY(ls_part_project(f, a->k, a->x, &w->k, NULL, err));
+    LS_TRY(ls_part_project(f, a->v, a->x, &w->v, NULL, err));
     LS_TRY(ls_attention(f->ws->device, &attention, err));
-    return ls_part_project(f, a->y, a->heads, &w->o, NULL, rows, NULL, err);
+    return ls_part_project(f, a->y, a->heads, &w->o, NULL, err);
 }
 
 static ls_status attention_backward(const ls_leaf *l, int64_t layer_i, ls_error *err) {

@@ -8,14 +8,6 @@
 #include "op/gather.h"
 #include "op/moe_backward.h"
 
-/* y = the feed-forward of x over m rows, or over those of `range`; the gate over all m rows at once is the caller's. */
-static ls_status gate_and_up(const ls_forward *f, const ls_ffn_weights *w, ls_rows x, int64_t m, const int64_t *range,
-                             ls_error *err) {
-    const ls_activations *a = &f->ws->a;
-    LS_TRY(ls_part_project(f, a->gate, x, &w->gate, NULL, m, range, err));
-    return ls_part_project(f, a->up, x, &w->up, NULL, m, range, err);
-}
-
 static ls_status swiglu(const ls_forward *f, int64_t m, ls_error *err) {
     const ls_activations *a = &f->ws->a;
     const ls_swiglu_args args = {a->gate.data, a->up.data, a->gated.data, f->ws->dtype, m, f->model->config.ffn};
@@ -35,12 +27,13 @@ static ls_status dense_forward(const ls_forward *f, int64_t layer_i, ls_error *e
     const ls_activations *a = &f->ws->a;
     const int64_t rows = f->batch->n_rows;
     if (f->ws->for_training) {
-        LS_TRY(gate_and_up(f, w, a->x, rows, NULL, err));
+        LS_TRY(ls_part_project(f, a->gate, a->x, &w->gate, NULL, err));
+        LS_TRY(ls_part_project(f, a->up, a->x, &w->up, NULL, err));
         LS_TRY(swiglu(f, rows, err));
     } else {
         LS_TRY(gated_at_once(f, w, rows, err));
     }
-    return ls_part_project(f, a->y, a->gated, &w->down, NULL, rows, NULL, err);
+    return ls_part_project(f, a->y, a->gated, &w->down, NULL, err);
 }
 
 /* ---- mixture of experts ----
@@ -56,10 +49,28 @@ static ls_status gather_rows(ls_device *device, ls_rows x, int64_t x_rows, const
     return ls_gather(device, &args, err);
 }
 
+typedef const ls_gemm_weight *(*matrix_of)(const ls_ffn_weights *);
+static const ls_gemm_weight *gate_of(const ls_ffn_weights *w) { return &w->gate; }
+static const ls_gemm_weight *up_of(const ls_ffn_weights *w) { return &w->up; }
+static const ls_gemm_weight *down_of(const ls_ffn_weights *w) { return &w->down; }
+
+/* Every expert's picks through one of its matrices. */
+static ls_status through_experts(const ls_forward *f, int64_t layer_i, matrix_of matrix, ls_rows out, ls_rows x,
+                                 ls_error *err) {
+    const ls_model_config *c = &f->model->config;
+    const ls_layer *layer = &f->model->layers[layer_i];
+    ls_gemm_args args = ls_part_product(f, out, x, NULL, f->batch->n_rows * c->top_k);
+    for (int32_t e = 0; e < c->n_experts; e++) {
+        args.weight = matrix(&layer->expert[e]);
+        args.range = f->ws->a.expert_offsets + e;
+        LS_TRY(ls_gemm(f->ws->device, &args, err));
+    }
+    return LS_OK;
+}
+
 /* The picks of the rows, from their routing, and what every expert makes of its own: picked_y. */
 static ls_status run_experts(const ls_forward *f, int64_t layer_i, ls_error *err) {
     const ls_model_config *c = &f->model->config;
-    const ls_layer *layer = &f->model->layers[layer_i];
     const ls_activations *a = &f->ws->a;
     const int64_t rows = f->batch->n_rows, picks = rows * c->top_k;
     const ls_moe_place_args place = {a->expert, rows,        c->n_experts, c->top_k,
@@ -68,13 +79,10 @@ static ls_status run_experts(const ls_forward *f, int64_t layer_i, ls_error *err
     LS_TRY(ls_moe_place(f->ws->device, &place, err));
     LS_TRY(gather_rows(f->ws->device, a->x, rows, a->pick_row, picks, c->hidden, a->picked_x, err));
     LS_TRY(gather_rows(f->ws->device, weights, picks, a->pick, picks, 1, picked, err));
-    for (int32_t e = 0; e < c->n_experts; e++)
-        LS_TRY(gate_and_up(f, &layer->expert[e], a->picked_x, picks, a->expert_offsets + e, err));
+    LS_TRY(through_experts(f, layer_i, gate_of, a->gate, a->picked_x, err));
+    LS_TRY(through_experts(f, layer_i, up_of, a->up, a->picked_x, err));
     LS_TRY(swiglu(f, picks, err));
-    for (int32_t e = 0; e < c->n_experts; e++)
-        LS_TRY(
-            ls_part_project(f, a->picked_y, a->gated, &layer->expert[e].down, NULL, picks, a->expert_offsets + e, err));
-    return LS_OK;
+    return through_experts(f, layer_i, down_of, a->picked_y, a->gated, err);
 }
 
 static ls_status experts_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {

@@ -91,13 +91,13 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
                                .n_spans = batch->n_spans,
                                .span_rows_max = batch->span_rows_max,
                                .spans_checked = (f->spans_checked & LS_CHECKED_MAMBA) != 0};
-    LS_TRY(ls_part_project(f, a->uz, a->x, &w->in_proj, w->in_bias, rows, NULL, err));
+    LS_TRY(ls_part_project(f, a->uz, a->x, &w->in_proj, w->in_bias, err));
     LS_TRY(ls_conv1d(f->ws->device, &conv, err));
-    LS_TRY(ls_part_project(f, a->narrow_raw, a->u_in, &w->x_proj, NULL, rows, NULL, err));
+    LS_TRY(ls_part_project(f, a->narrow_raw, a->u_in, &w->x_proj, NULL, err));
     LS_TRY(c->inner_norms ? inner_norms(f, w, err) : round_into(f, a->dt_in, a->narrow_raw, c->dt_rank, err));
-    LS_TRY(ls_part_project(f, a->dt, a->dt_in, &w->dt_proj, NULL, rows, NULL, err));
+    LS_TRY(ls_part_project(f, a->dt, a->dt_in, &w->dt_proj, NULL, err));
     LS_TRY(ls_scan(f->ws->device, &scan, err));
-    return ls_part_project(f, a->y, a->scanned, &w->out_proj, w->out_bias, rows, NULL, err);
+    return ls_part_project(f, a->y, a->scanned, &w->out_proj, w->out_bias, err);
 }
 
 /* dz and, behind the convolution, its input's gradient are the two halves of duz. */

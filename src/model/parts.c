@@ -23,10 +23,9 @@ ls_gemm_args ls_part_product(const ls_forward *f, ls_rows out, ls_rows x, const 
 }
 
 ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,
-                          int64_t m, const int64_t *range, ls_error *err) {
-    ls_gemm_args args = ls_part_product(f, out, x, w, m);
+                          ls_error *err) {
+    ls_gemm_args args = ls_part_product(f, out, x, w, f->batch->n_rows);
     args.bias = bias;
-    args.range = range;
     return ls_gemm(f->ws->device, &args, err);
 }
 

@@ -44,12 +44,12 @@ extern const ls_part ls_part_attention, ls_part_mamba, ls_part_dense, ls_part_ex
 
 /* ---- forward ---- */
 
-/* out[m][n] = R(x . w) as a call of its op. */
+/* out[m][n] = R(x . w) as a call of its op, of m rows. */
 ls_gemm_args ls_part_product(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, int64_t m);
-/* out[m][n] = R(x . w + bias); range as in ls_gemm_args. */
+/* out[m][n] = R(x . w + bias) over all rows. */
 ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,
-                          int64_t m, const int64_t *range, ls_error *err);
-/* The same over all rows, a float32 chain whatever the profile: the router. */
+                          ls_error *err);
+/* The same without bias, a float32 chain whatever the profile: the router. */
 ls_status ls_part_project_exact(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, ls_error *err);
 /* y = rms(x; w). */
 ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w, int64_t dim, ls_error *err);

@@ -1,8 +1,6 @@
 /* Checks of a call's tensors. */
 #include "op/operand.h"
 
-#include "base/mem.h"
-
 ls_status ls_operands_check(const char *op, const ls_operand *operands, int64_t n, ls_error *err) {
     for (const ls_operand *o = operands; o < operands + n; o++) {
         int64_t elements, bytes;
@@ -11,7 +9,8 @@ ls_status ls_operands_check(const char *op, const ls_operand *operands, int64_t 
         if (o->stride < o->cols)
             return LS_FAIL(err, LS_ERR_ARG, "%s: %s: stride %lld is below %lld elements a row", op, o->name,
                            (long long)o->stride, (long long)o->cols);
-        if (!ls_mul_i64(o->rows, o->stride, &elements) || !ls_mul_i64(elements, o->elem_bytes, &bytes))
+        if (__builtin_mul_overflow(o->rows, o->stride, &elements) || /* neither is negative */
+            __builtin_mul_overflow(elements, o->elem_bytes, &bytes))
             return LS_FAIL(err, LS_ERR_ARG, "%s: %s: %lld rows of stride %lld do not fit 64 bits", op, o->name,
                            (long long)o->rows, (long long)o->stride);
     }

@@ -5,12 +5,10 @@
 #include "base/mem.h"
 #include "num/half.h"
 #include "op/cpu/cpu_ops.h"
-#include "op/cpu/gemm_kernel.h"
 #include "op/cpu/gemm_mma16.h"
-#include "op/cpu/grid.h"
 #include "op/rows.h"
 
-LS_KERNEL_TABLE_OF(ls_gemm_kernel, ls_gemm_kernel);
+LS_KERNEL_TABLE_OF(ls_grid_kernel, ls_gemm_kernel); /* args: ls_gemm_args */
 
 /* Below this many multiply-adds a part is not worth another thread. Products of one row follow each other so slowly
  * that a small model's would find the thread asleep, and waking it costs more than handing a part to it. */
@@ -107,41 +105,14 @@ static void run_mma16(ls_workers *workers, const ls_gemm_args *args) {
 }
 _Static_assert(LS_GEMM_PANEL == LS_MMA16_PANEL, "packed weights are the panels of a chain");
 
-/* A grid of row_parts x panel_parts blocks of outputs; part i is block (i / panel_parts, i % panel_parts). */
-typedef struct job {
-    const ls_gemm_args *args;
-    const ls_gemm_kernel *kernel;
-    const ls_workers *workers;
-    int64_t row_parts, panel_parts;
-    int64_t n_row_units, n_panels; /* a row unit is one tile of rows */
-} job;
-
-static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_i) {
-    const job *j = context;
-    const int64_t m = j->args->m, unit = j->kernel->tile_rows;
-    for (int64_t part = begin; part < end; part++) {
-        const int64_t r = part / j->panel_parts, p = part % j->panel_parts;
-        const int64_t row_begin = j->n_row_units * r / j->row_parts * unit;
-        const int64_t row_end = j->n_row_units * (r + 1) / j->row_parts * unit;
-        j->kernel->run(j->args, row_begin, row_end < m ? row_end : m, j->n_panels * p / j->panel_parts,
-                       j->n_panels * (p + 1) / j->panel_parts, ls_workers_scratch(j->workers, thread_i));
-    }
-}
-
 static void run_exact(ls_workers *workers, const ls_gemm_args *args) {
-    const ls_gemm_kernel *kernel = ls_gemm_kernel_table[workers->isa];
-    const ls_gemm_weight *weight = args->weight;
-    const double macs = (double)args->m * (double)weight->n * (double)weight->k;
-    const int64_t parts = ls_grid_parts(workers, macs, PART_MACS_MIN(args->m));
-    job j = {.args = args, .kernel = kernel, .workers = workers, .n_panels = (weight->n - 1) / LS_GEMM_PANEL + 1};
-    if (parts == 1) {
-        kernel->run(args, 0, args->m, 0, j.n_panels, ls_workers_scratch(workers, 0));
-        return;
-    }
-    j.n_row_units = (args->m - 1) / kernel->tile_rows + 1;
-    /* Panels before rows: then each weight is read by one thread. */
-    ls_grid_choose(&j.panel_parts, &j.row_parts, j.n_panels, j.n_row_units, parts);
-    ls_parallel_for(workers->pool, j.row_parts * j.panel_parts, 1, run_parts, &j);
+    const int64_t m = args->m, n = args->weight->n;
+    const ls_grid grid = {.rows = m,
+                          .cols = n,
+                          .operations = (double)m * (double)n * (double)args->weight->k,
+                          .part_min = PART_MACS_MIN(m),
+                          .cols_first = true}; /* then each weight is read by one thread */
+    ls_grid_run(workers, ls_gemm_kernel_table, args, &grid);
 }
 
 static void run(ls_workers *workers, const ls_gemm_args *args) {

@@ -2,11 +2,10 @@
 #include "op/cpu/cpu_ops.h"
 #include "op/cpu/gemm_backward_kernel.h"
 #include "op/cpu/gemm_mma16.h"
-#include "op/cpu/grid.h"
 #include "op/rows.h"
 
 LS_KERNEL_TABLE(ls_gemm_dbias_kernel);
-LS_KERNEL_TABLE_OF(ls_gemm_chain_kernel, ls_gemm_chain_kernel);
+LS_KERNEL_TABLE_OF(ls_grid_kernel, ls_gemm_chain_kernel); /* args: ls_gemm_chain */
 
 /* Below this many multiply-adds a part is not worth waking a thread for. */
 #define PART_MACS_MIN (1 << 17)
@@ -28,45 +27,13 @@ static ls_status check_rows(const char *op, const char *name, const int64_t *row
     return LS_OK;
 }
 
-/* A grid of row_parts x col_parts blocks of outputs; part i is block (i / col_parts, i % col_parts). */
-typedef struct job {
-    const ls_gemm_chain *chain;
-    const ls_gemm_chain_kernel *kernel;
-    const ls_workers *workers;
-    int64_t row_parts, col_parts;
-    int64_t row_units, col_units; /* a unit is one register tile */
-} job;
-
-static int64_t part_begin(int64_t units, int64_t part, int64_t parts, int64_t unit, int64_t limit) {
-    const int64_t at = units * part / parts * unit;
-    return at < limit ? at : limit;
-}
-
-static void run_parts(void *context, int64_t begin, int64_t end, int32_t thread_i) {
-    const job *j = context;
-    const ls_gemm_chain *chain = j->chain;
-    const int64_t rows = j->kernel->tile_rows, cols = j->kernel->tile_cols;
-    for (int64_t part = begin; part < end; part++) {
-        const int64_t r = part / j->col_parts, c = part % j->col_parts;
-        j->kernel->run(chain, part_begin(j->row_units, r, j->row_parts, rows, chain->rows),
-                       part_begin(j->row_units, r + 1, j->row_parts, rows, chain->rows),
-                       part_begin(j->col_units, c, j->col_parts, cols, chain->cols),
-                       part_begin(j->col_units, c + 1, j->col_parts, cols, chain->cols),
-                       ls_workers_scratch(j->workers, thread_i));
-    }
-}
-
+/* Rows before columns: then the tiles of one panel are neighbours in cache. */
 static void chain_run(ls_workers *workers, const ls_gemm_chain *chain) {
-    const double macs = (double)chain->rows * (double)chain->cols * (double)chain->steps;
-    job j;
-    j.chain = chain;
-    j.kernel = ls_gemm_chain_kernel_table[workers->isa];
-    j.workers = workers;
-    j.row_units = (chain->rows - 1) / j.kernel->tile_rows + 1;
-    j.col_units = (chain->cols - 1) / j.kernel->tile_cols + 1;
-    /* Rows before columns: then the tiles of one panel are neighbours in cache. */
-    ls_grid_choose(&j.row_parts, &j.col_parts, j.row_units, j.col_units, ls_grid_parts(workers, macs, PART_MACS_MIN));
-    ls_parallel_for(workers->pool, j.row_parts * j.col_parts, 1, run_parts, &j);
+    const ls_grid grid = {.rows = chain->rows,
+                          .cols = chain->cols,
+                          .operations = (double)chain->rows * (double)chain->cols * (double)chain->steps,
+                          .part_min = PART_MACS_MIN};
+    ls_grid_run(workers, ls_gemm_chain_kernel_table, chain, &grid);
 }
 
 static ls_status check_range(const char *op, const int64_t *range, int64_t m, ls_error *err) {

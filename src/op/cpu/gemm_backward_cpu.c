@@ -165,10 +165,10 @@ static void block_run(const block *b) {
     block_finish(b);
 }
 
-static void run(const ls_gemm_chain *chain, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
+static void run(const void *context, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
                 float *scratch) {
     block b;
-    b.chain = chain;
+    b.chain = context;
     b.a = scratch;
     b.b = b.a + A_FLOATS;
     b.acc = b.b + B_FLOATS;
@@ -183,8 +183,8 @@ static void run(const ls_gemm_chain *chain, int64_t row_begin, int64_t row_end, 
     }
 }
 
-extern const ls_gemm_chain_kernel LS_KERNEL(ls_gemm_chain_kernel);
-const ls_gemm_chain_kernel LS_KERNEL(ls_gemm_chain_kernel) = {TILE_ROWS, TILE_COLS, run};
+extern const ls_grid_kernel LS_KERNEL(ls_gemm_chain_kernel);
+const ls_grid_kernel LS_KERNEL(ls_gemm_chain_kernel) = {TILE_ROWS, TILE_COLS, run};
 
 /* dbias: an item is a block of columns. */
 LS_KERNEL_DEFINE(ls_gemm_dbias_kernel) {

@@ -27,13 +27,4 @@ typedef struct ls_gemm_chain {
     ls_chain_mode mode;
 } ls_gemm_chain;
 
-typedef struct ls_gemm_chain_kernel {
-    /* Rows and columns of a register tile: splits are best multiples of them. */
-    int64_t tile_rows, tile_cols;
-    /* Outputs of rows [row_begin, row_end) and columns [col_begin, col_end); scratch is the calling thread's,
-     * LS_SCRATCH_FLOATS long. */
-    void (*run)(const ls_gemm_chain *chain, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
-                float *scratch);
-} ls_gemm_chain_kernel;
-
 #endif

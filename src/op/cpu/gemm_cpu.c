@@ -13,8 +13,9 @@
  *   K block       a slice of the panels that stays in the first-level cache while every tile of rows passes over it;
  *                 meanwhile the next slice is prefetched into the second level, a share by each tile
  *   tile          rows x panels of accumulators in registers */
-#include "op/cpu/gemm_kernel.h"
+#include "op/cpu/kernels.h"
 #include "op/cpu/simd.h"
+#include "op/gemm.h"
 
 #define PANEL LS_GEMM_PANEL
 #define PANEL_VECTORS (PANEL / LS_VF_LANES)
@@ -359,11 +360,12 @@ static void block_run(const block *rows_block, int64_t panel_begin, int64_t pane
     }
 }
 
-static void run(const ls_gemm_args *args, int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end,
+static void run(const void *context, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
                 float *scratch) {
     const int64_t rows = row_end - row_begin, n_blocks = rows > 0 ? ceil_div(rows, ROWS_MAX) : 0;
+    const int64_t panel_begin = col_begin / LS_GEMM_PANEL, panel_end = ceil_div(col_end, LS_GEMM_PANEL);
     block b;
-    b.args = args;
+    b.args = context;
     b.x = scratch;
     b.acc = scratch + X_FLOATS;
     b.group_begin = panel_begin;
@@ -376,5 +378,5 @@ static void run(const ls_gemm_args *args, int64_t row_begin, int64_t row_end, in
     }
 }
 
-extern const ls_gemm_kernel LS_KERNEL(ls_gemm_kernel);
-const ls_gemm_kernel LS_KERNEL(ls_gemm_kernel) = {TILE_ROWS, run};
+extern const ls_grid_kernel LS_KERNEL(ls_gemm_kernel);
+const ls_grid_kernel LS_KERNEL(ls_gemm_kernel) = {TILE_ROWS, LS_GEMM_PANEL, run};

@@ -37,13 +37,6 @@ typedef struct ls_mma16_chain {
     ls_mma16_mode mode;
 } ls_mma16_chain;
 
-typedef struct ls_mma16_kernel {
-    /* Outputs of rows [row_begin, row_end) and columns [col_begin, col_end), col_begin a multiple of LS_MMA16_PANEL;
-     * scratch is the calling thread's, LS_SCRATCH_FLOATS long. */
-    void (*run)(const ls_mma16_chain *chain, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
-                float *scratch);
-} ls_mma16_kernel;
-
 /* Computes all outputs on the workers. rows and cols are at least 1. */
 void ls_mma16_run(ls_workers *workers, const ls_mma16_chain *chain);
 

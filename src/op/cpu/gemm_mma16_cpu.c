@@ -281,10 +281,10 @@ static void block_run(const block *b) {
     block_finish(b);
 }
 
-static void run(const ls_mma16_chain *chain, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
+static void run(const void *context, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
                 float *scratch) {
     block b;
-    b.chain = chain;
+    b.chain = context;
     b.a = (a_step *)(void *)scratch;
     b.acc = (uint32_t *)(void *)(scratch + A_FLOATS);
     for (b.col = col_begin; b.col < col_end; b.col += COLS_MAX) {
@@ -297,5 +297,8 @@ static void run(const ls_mma16_chain *chain, int64_t row_begin, int64_t row_end,
     }
 }
 
-extern const ls_mma16_kernel LS_KERNEL(ls_mma16_kernel);
-const ls_mma16_kernel LS_KERNEL(ls_mma16_kernel) = {run};
+/* Rows of a part: the second factor is decoded once for all of them. */
+#define ROW_UNIT 8
+
+extern const ls_grid_kernel LS_KERNEL(ls_mma16_kernel);
+const ls_grid_kernel LS_KERNEL(ls_mma16_kernel) = {ROW_UNIT, LS_MMA16_PANEL, run};

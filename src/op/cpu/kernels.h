@@ -62,4 +62,22 @@ static inline float *ls_workspace_floats(void *workspace) {
  * item takes: parts too small to be worth waking a thread for are kept together. */
 void ls_kernel_run(ls_workers *workers, const ls_kernel *table, const void *args, int64_t n_items, int64_t item_ops);
 
+/* A kernel over a matrix of outputs: rows [row_begin, row_end), columns [col_begin, col_end), which begin at multiples
+ * of the units and end at such or with the matrix. scratch is the calling thread's own. */
+typedef struct ls_grid_kernel {
+    int64_t row_unit, col_unit;
+    void (*run)(const void *args, int64_t row_begin, int64_t row_end, int64_t col_begin, int64_t col_end,
+                float *scratch);
+} ls_grid_kernel;
+
+/* A matrix of outputs, at least 1 x 1, and how it is cut into blocks for threads. Carries no bits. */
+typedef struct ls_grid {
+    int64_t rows, cols;
+    double operations; /* of all outputs */
+    double part_min;   /* operations that are worth waking a thread for */
+    bool cols_first;   /* cut columns in preference to rows */
+} ls_grid;
+
+void ls_grid_run(ls_workers *workers, const ls_grid_kernel *const *table, const void *args, const ls_grid *grid);
+
 #endif
