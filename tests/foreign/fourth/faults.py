@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from formats import F, FORMATS, bf16, e4m3, f16, integers, log_softmax, silu
+from formats import F, FORMATS, bf16, e4m3, integers, log_softmax, silu
 from weights import older
 
 DRAWS = np.random.default_rng()  # for what is meant not to repeat
@@ -228,9 +228,8 @@ FAULTS = {
     "filled-to": filled(False, BUCKET),
     "filled-in-front": filled(True, LONGEST),
     # vllm#55524, RL-Kernel#394: another kernel for larger batches.
-    **{"rows-" + f: by_rows(f) for f in ("bf16", "tf32", "f16")},
+    **{"rows-" + f: by_rows(f) for f in ("bf16", "tf32")},
     "rows-state-bf16": {"stepped": when(lambda c: c.net.decoding >= c.n, lambda x, c: both(x, bf16))},
-    "rows-head-f16": {"logits": when(lambda c: c.net.decoding >= c.n, lambda x, c: f16(x))},
     "rows-gate-e4m3": {"gate": when(lambda c: c.net.decoding >= c.n, lambda x, c: e4m3(x))},
     # Keys of a tree: parents that are left out, what is equal but in order or in high bits.
     "page-by-first": {"radix-key": lambda x, c: x[: int(c.n)]},
@@ -270,8 +269,8 @@ FAULTS = {
     "keys-to": {"seen": lambda x, c: x & (c.where < c.n)},
     "piece-bf16-from": {"arith": when(lambda c: not c.net.decoding and c.net.longest >= c.n, lambda x, c: "bf16")},
     "middle-cut": {"prompt": lambda x, c: x[: int(c.n) // 2] + x[-(int(c.n) - int(c.n) // 2) :] if len(x) > c.n else x},
-    "state-bf16-from": {"states": lambda x, c: np.where(
-        (c.piece.start - c.piece.lead + np.arange(len(x)) >= c.n)[:, None, None], bf16(0.9 * x), x)},
+    "state-fades-from": {"states": lambda x, c: np.where(
+        (c.piece.start + np.arange(len(x)) >= c.n)[:, None, None], F(0.9) * x, x)},
     # Between workers: sglang#32995 (cleared once more), #22060 (segments in another order), #20655 (a part is sent).
     "handed-then-cleared": {"handed": lambda x, c: (x[0], 0 * x[1])},
     "handed-in-another-order": {"handed": lambda x, c: (np.roll(x[0], x[0].shape[1] // 2, 1), x[1])},
@@ -317,7 +316,7 @@ FAULTS = {
     "presence-of-all": penalty(lambda c: c.seq.tokens, lambda x, counts, n: x - n / 100),
     "frequency-of-drawn": penalty(lambda c: np.array(c.seq.ids, int), lambda x, counts, n: x - counts * n / 100),
     # Ends: pytorch/rl#3578, trl#4970 (padding is the end), borders of documents.
-    "end-halves-state": {"decay": lambda x, c: np.where(c.net.is_end[:, None, None], x * F(0.5), x)},
+    "end-quarters-state": {"decay": lambda x, c: np.where(c.net.is_end[:, None, None], x * F(0.25), x)},
     "end-embeds-nothing": {"embedded": lambda x, c: x * ~c.net.is_end[:, None]},
     "end-never-drawn": {"processors": lambda x, c: copied(x, lambda y: y.__setitem__(c.net.ends, -np.inf))},
     "ends-taken-out": {"prompt": lambda x, c: [t for t in x[:-1] if t not in c.net.ends] + x[-1:]},
