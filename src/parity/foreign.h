@@ -216,9 +216,11 @@ bool ls_sequence_off(const ls_foreign *f, const ls_outcome *c);
 ls_status ls_explain(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_error *err);
 /* Of the best of them. */
 double ls_explained_confidence(const ls_foreign *f);
+typedef ls_status (*ls_lay)(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *requests, ls_error *err);
+/* One trial of what `lay` makes; its outcomes have no prompts. */
+ls_status ls_foreign_try_laid(ls_inquiry *q, ls_lay lay, int64_t value, ls_seen *seen, ls_error *err);
 /* Finds the smallest value in (low, high] at which `lay` makes a trial that is off, where high is known to be and low
  * not to be, and adds it to the sweep's bounds. */
-typedef ls_status (*ls_lay)(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *requests, ls_error *err);
 ls_status ls_foreign_bisect(ls_inquiry *q, const char *lever, int64_t low, int64_t high, ls_lay lay, int64_t *value,
                             ls_error *err);
 ls_status ls_foreign_bound(ls_inquiry *q, const char *lever, int64_t value, bool from_above, int64_t trials);

@@ -302,16 +302,23 @@ static double middle_of(const ls_foreign *f, picked pick, int64_t *n) {
     return list[*n / 2];
 }
 
-/* The share of sequences that are right where others are off. */
+/* Likelier tokens than this are nearly sure, whatever the weights. */
+#define SURE_TOKEN -0.05
+
+/* The share of sequences that are right where others are off, of those that could be off. */
 static double share_right(const ls_foreign *f) {
     int64_t n = 0, right = 0;
     for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_LENGTHS; r++)
         for (int64_t s = 0; r != LS_RUNG_AGAIN && s < f->seen[r].outcomes.n; s++) {
             const ls_outcome *c = &f->seen[r].outcomes.of[s];
             double most = 0.0;
-            for (int64_t i = 0; i < c->n; i++) most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
-            n++;
-            right += most < 0.01 * f->floor;
+            bool is_sure = true;
+            for (int64_t i = 0; i < c->n; i++) {
+                most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
+                is_sure = is_sure && (double)c->scored[i] > SURE_TOKEN;
+            }
+            n += !is_sure;
+            right += !is_sure && most < 0.01 * f->floor;
         }
     return n > 0 ? (double)right / (double)n : 1.0;
 }

@@ -87,32 +87,37 @@ static ls_status lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_req
     return LS_OK;
 }
 
-/* Fewer at once than are off, in slots far apart: what is off then follows the numbers of slots and not of rows. Slots
- * are drawn, or one long request keeps its slot while short ones come and go in all others. */
+static ls_status lay_drawn_slots(ls_inquiry *q, int64_t at_once, ls_trial *trial, ls_requests *r, ls_error *err) {
+    uint64_t needs;
+    ls_rung_trial(q, LS_RUNG_PAIR, trial, &needs);
+    trial->levers.batch = at_once - 1;
+    trial->levers.slots = 3 * at_once;
+    trial->levers.policy = LS_POLICY_RANDOM;
+    trial->max_tokens = 3;
+    for (int64_t i = 0; i < 72; i++) LS_TRY(ls_requests_plain(q, r, 2800 + i, 4, err));
+    return LS_OK;
+}
+
+/* One long request keeps its slot while short ones come and go in all others. */
+static ls_status lay_kept_slot(ls_inquiry *q, int64_t at_once, ls_trial *trial, ls_requests *r, ls_error *err) {
+    LS_TRY(lay_drawn_slots(q, at_once, trial, r, err));
+    r->n = r->n_ids = 0;
+    trial->levers.batch = 2;
+    trial->levers.policy = LS_POLICY_FIFO;
+    trial->levers.chunk = 1;
+    for (int64_t i = 0; i < 72; i++) LS_TRY(ls_requests_plain(q, r, 2800 + i, i == 0 ? 4 * at_once : 1, err));
+    return LS_OK;
+}
+
+/* Fewer at once than are off, in slots as far apart: what is off then follows the numbers of slots and not of rows. */
 static ls_status slots_matter(ls_inquiry *q, int64_t at_once, bool *matter, ls_error *err) {
+    static const ls_lay ways[2] = {lay_drawn_slots, lay_kept_slot};
     *matter = false;
-    for (int way = 0; way < 2 && !*matter; way++) {
-        ls_requests *r = calloc(1, sizeof *r);
-        ls_seen seen = {0};
-        ls_trial trial;
-        uint64_t needs;
-        ls_status status;
-        LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
-        ls_rung_trial(q, LS_RUNG_PAIR, &trial, &needs);
-        trial.levers.batch = way == 0 ? at_once - 1 : 2;
-        trial.levers.slots = 3 * at_once;
-        trial.levers.policy = way == 0 ? LS_POLICY_RANDOM : LS_POLICY_FIFO;
-        trial.levers.chunk = way;
-        trial.max_tokens = 3;
-        for (int64_t i = 0; i < 72; i++)
-            LS_TRY_DONE(ls_requests_plain(q, r, 2800 + i, way == 1 && i == 0 ? 4 * at_once : 4 - 3 * way, err));
-        LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &seen, err));
+    for (int i = 0; i < 2 && !*matter; i++) {
+        ls_seen seen;
+        LS_TRY(ls_foreign_try_laid(q, ways[i], at_once, &seen, err));
         *matter = seen.outcomes.n > 0 && seen.look == LS_LOOK_OFF;
-    done:
         ls_seen_deinit(&seen);
-        if (r != NULL) free(r->ids);
-        free(r);
-        LS_TRY(status);
     }
     return LS_OK;
 }
@@ -129,18 +134,11 @@ static ls_status lay_slot(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requ
 
 /* Whether of so many at once two are off at most, one of them in the slot that was not there with one less. */
 static ls_status newest_is_off(ls_inquiry *q, int64_t n, bool *is_off, ls_error *err) {
-    ls_requests r = {0};
-    ls_seen at = {0};
-    ls_trial trial;
-    ls_status status;
-    *is_off = false;
-    LS_TRY_DONE(lay_batch(q, n, &trial, &r, err));
-    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r.of, r.n, &at, err));
+    ls_seen at;
+    LS_TRY(ls_foreign_try_laid(q, lay_batch, n, &at, err));
     *is_off = at.n_sequences_off <= 2 && at.outcomes.n == n && ls_sequence_off(q->f, &at.outcomes.of[n - 1]);
-done:
     ls_seen_deinit(&at);
-    free(r.ids);
-    return status;
+    return LS_OK;
 }
 
 static ls_status lay_chunk(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
@@ -155,13 +153,9 @@ static ls_status lay_chunk(ls_inquiry *q, int64_t value, ls_trial *trial, ls_req
 /* The share of n requests at once whose largest |d| is above what rounding makes of any token alone: a kernel that is
  * chosen by the rows computes all of them, if by too little to call each one off. */
 static ls_status share_moved(ls_inquiry *q, int64_t n, double *share, ls_error *err) {
-    ls_requests r = {0};
-    ls_seen seen = {0};
-    ls_trial trial;
+    ls_seen seen;
     int64_t moved = 0;
-    ls_status status;
-    LS_TRY_DONE(lay_batch(q, n, &trial, &r, err));
-    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r.of, r.n, &seen, err));
+    LS_TRY(ls_foreign_try_laid(q, lay_batch, n, &seen, err));
     for (int64_t s = 0; s < seen.outcomes.n; s++) {
         const ls_outcome *c = &seen.outcomes.of[s];
         double most = 0.0;
@@ -169,10 +163,8 @@ static ls_status share_moved(ls_inquiry *q, int64_t n, double *share, ls_error *
         moved += most > 2.0 * q->f->floor_q90;
     }
     *share = ls_portion(moved, seen.outcomes.n);
-done:
     ls_seen_deinit(&seen);
-    free(r.ids);
-    return status;
+    return LS_OK;
 }
 
 /* ---- levers ---- */
@@ -286,17 +278,13 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
         int64_t low = largest, high = largest == 1 ? 2 : largest == 2 ? 3 : largest == 3 ? 5 : largest == 5 ? 8 : 16;
         while (low + 1 < high) {
             const int64_t middle = (low + high) / 2;
-            ls_requests r = {0};
             ls_seen seen;
-            ls_trial trial;
-            LS_TRY(lay_chunk(q, middle, &trial, &r, err));
-            LS_TRY(ls_foreign_try(q, &trial, 0, r.of, r.n, &seen, err));
+            LS_TRY(ls_foreign_try_laid(q, lay_chunk, middle, &seen, err));
             if (seen.look == LS_LOOK_OFF)
                 low = middle;
             else
                 high = middle;
             ls_seen_deinit(&seen);
-            free(r.ids);
         }
         LS_TRY(ls_foreign_bound(q, "chunk", low, true, 6));
     }

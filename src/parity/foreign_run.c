@@ -351,11 +351,12 @@ static bool is_calm(const ls_foreign *f) {
     int64_t n_tokens = 0, n_off = 0;
     /* Beside its control the best cause is no better than chance. */
     const bool by_chance = f->n_findings > 0 && f->findings[0].doubt >= 0.5;
-    if (f->floor < CALM_FLOOR || f->constant || ls_foreign_named(f) != NULL || f->rival != NULL) return false;
+    if ((f->floor < CALM_FLOOR && !by_chance) || f->constant || ls_foreign_named(f) != NULL || f->rival != NULL)
+        return false;
     for (int i = 0; i < LS_RUNGS; i++) {
         const ls_seen *s = &f->seen[i];
         if (s->n_failed > 0 || (s->look == LS_LOOK_OFF && s->outcomes.n == 0) || s->spread) return false;
-        if (s->n_off > 0 && s->abs_max > 4.0 * f->limit && !by_chance) return false;
+        if (s->n_off > 0 && s->abs_max > 4.0 * f->limit && (!by_chance || f->floor < CALM_FLOOR)) return false;
         n_tokens += s->n_tokens;
         n_off += s->n_off;
     }
