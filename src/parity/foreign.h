@@ -47,6 +47,7 @@ typedef enum ls_rung {
     LS_RUNG_PROCESSED,
     LS_RUNG_RAW,
     LS_RUNG_PROCESSED_ONE,
+    LS_RUNG_PROCESSED_HOT,
     LS_RUNG_COLD,
     LS_RUNG_EOS,
     LS_RUNG_BOS,
@@ -101,6 +102,8 @@ typedef struct ls_finding {
 } ls_finding;
 
 #define LS_NAMED 0.8
+/* The family of what is seen and has none: it is listed and keeps others from being named. */
+#define LS_NO_CAUSE "no cause of the list"
 
 /* An explanation that was tried on records alone. */
 typedef struct ls_explanation {
@@ -170,6 +173,8 @@ typedef struct ls_inquiry {
     const ls_model_config *config;
     ls_reference *reference; /* NULL: none */
     uint64_t seed;
+    int slot_way;           /* of asking for a slot, that the suspect is known to understand */
+    bool records_alone;     /* explanations are of records, not of the model */
     int64_t known_length;   /* from which on requests are off; 0: not known */
     double deadline, start; /* seconds of ls_clock_seconds; 0: none */
     ls_requests requests[LS_RUNGS];
@@ -181,6 +186,12 @@ ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err);
 /* Why a server cannot be tried on it, or NULL. */
 const char *ls_rung_refused(const ls_inquiry *q, ls_rung rung);
 void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *needs);
+/* The slot that a rung is about; -1: none. */
+int64_t ls_slot_of(ls_rung rung);
+/* Asks for slot `at` of so many. Engines differ in which slot they take for the first, so there are several ways; what
+ * their records say of slots tells which one they understand. */
+enum { LS_SLOT_WAYS = 3 };
+void ls_ask_for_slot(ls_trial *out, int way, int64_t at, int64_t slots, uint64_t *needs);
 ls_status ls_requests_add(ls_requests *out, const int32_t *ids, int64_t n, ls_error *err);
 /* Token `i` of an endless text without special tokens, other for each `text`. */
 int32_t ls_plain_token(const ls_inquiry *q, int64_t text, int64_t i);
@@ -205,9 +216,11 @@ bool ls_sequence_off(const ls_foreign *f, const ls_outcome *c);
 ls_status ls_explain(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_error *err);
 /* Of the best of them. */
 double ls_explained_confidence(const ls_foreign *f);
+typedef ls_status (*ls_lay)(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *requests, ls_error *err);
+/* One trial of what `lay` makes; its outcomes have no prompts. */
+ls_status ls_foreign_try_laid(ls_inquiry *q, ls_lay lay, int64_t value, ls_seen *seen, ls_error *err);
 /* Finds the smallest value in (low, high] at which `lay` makes a trial that is off, where high is known to be and low
  * not to be, and adds it to the sweep's bounds. */
-typedef ls_status (*ls_lay)(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *requests, ls_error *err);
 ls_status ls_foreign_bisect(ls_inquiry *q, const char *lever, int64_t low, int64_t high, ls_lay lay, int64_t *value,
                             ls_error *err);
 ls_status ls_foreign_bound(ls_inquiry *q, const char *lever, int64_t value, bool from_above, int64_t trials);
@@ -244,6 +257,10 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err);
 /* Finds "other weights or another formula" where small differences are no rounding. */
 ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err);
 ls_status ls_explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *found, ls_error *err);
+/* The same by which token a record belongs to alone. */
+ls_status ls_explain_misplaced(ls_inquiry *q, ls_rung rung, bool *found, ls_error *err);
+/* Finds "not repeatable" where all that requests alone are off by is drawn anew each time. */
+ls_status ls_decide_noise(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_batch(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err);

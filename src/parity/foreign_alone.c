@@ -6,13 +6,20 @@
 
 #include "parity/foreign.h"
 
+/* Times by which a coarser kernel moves the median |d|. */
+#define MOVED 6.0
+/* Prompts that have to be right where decoded tokens are off, for those to be wrong by being decoded. */
+#define DECODE_PROMPTS 8
+
 static bool off(const ls_inquiry *q, ls_rung r) { return ls_rung_off(q, r); }
 
 static ls_status lay_length(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     uint64_t needs;
     ls_rung_trial(q, LS_RUNG_LENGTHS, trial, &needs);
     trial->max_tokens = 1;
-    return ls_requests_plain(q, r, 2500, value, err);
+    for (int64_t i = 0; i < 4; i++)
+        LS_TRY(ls_requests_plain(q, r, 2500 + i, value, err)); /* one may be right by luck */
+    return LS_OK;
 }
 
 /* The best explanation of this rung, if there is a fault that explains it and no other family does as well. */
@@ -25,11 +32,38 @@ ls_status ls_explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *
         ls_foreign_find(f, f->best[0].cause, rung, sure,
                         "%s: %s; with that nine tenths of |d| are below %.2g, not %.2g", ls_rung_name(rung),
                         f->best[0].what, f->best[0].q90, f->before.q90);
-        *found = sure >= LS_NAMED;
-        if (*found) f->findings[0].settled = true;
+        *found = sure >= LS_NAMED || strcmp(f->best[0].cause, LS_NO_CAUSE) == 0;
+        if (sure >= LS_NAMED) f->findings[0].settled = true;
     }
     f->n_best = 0;
     return LS_OK;
+}
+
+ls_status ls_explain_misplaced(ls_inquiry *q, ls_rung rung, bool *found, ls_error *err) {
+    ls_foreign *f = q->f;
+    ls_status status;
+    *found = false;
+    q->records_alone = true;
+    status = ls_explain(q, &rung, 1, err);
+    q->records_alone = false;
+    LS_TRY(status);
+    if (f->n_best > 0 && ls_explained_confidence(f) >= LS_NAMED &&
+        (strcmp(f->best[0].cause, "records shifted") == 0 ||
+         strcmp(f->best[0].cause, "records of other tokens") == 0)) {
+        ls_foreign_find(f, f->best[0].cause, rung, 0.95,
+                        "%s: %s; with that nine tenths of |d| are below %.2g, not %.2g", ls_rung_name(rung),
+                        f->best[0].what, f->best[0].q90, f->before.q90);
+        f->findings[0].settled = *found = true;
+    }
+    f->n_best = 0;
+    return LS_OK;
+}
+
+enum { PICKED_MOST = 512 };
+
+static int by_size(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
 }
 
 /* How off and clean tokens of a rung are parted. */
@@ -37,6 +71,7 @@ typedef struct parting {
     int64_t n_off, n_tokens, first_tokens, first_tokens_off, later, later_off;
     int64_t least_context, clean_context; /* least that is off; largest below it that is not; -1 */
     int64_t beyond, beyond_off;           /* tokens with that context or a longer one */
+    int64_t prompts_beyond_later;         /* first tokens whose context is as long as the least that is off */
     int64_t least_prompt, prompt_beyond, prompt_beyond_off, prompt_clean; /* the same by the prompt's length */
     int64_t first_sequence, behind, behind_off;                           /* the same by the order of requests */
     bool behind_eos; /* every off token stands behind an end-of-sequence token, and all of these are off or few */
@@ -80,6 +115,7 @@ static void part_tokens(const ls_inquiry *q, const ls_seen *seen, parting *p) {
             const bool is_off = ls_token_off(q->f, c, i);
             const int64_t context = c->n_prompt + i;
             if (context >= p->least_context) {
+                p->prompts_beyond_later += i == 0;
                 p->beyond++;
                 p->beyond_off += is_off;
             } else if (context > p->clean_context) {
@@ -99,6 +135,13 @@ static void part_tokens(const ls_inquiry *q, const ls_seen *seen, parting *p) {
 }
 
 /* ---- requests alone ---- */
+
+/* Without, there are no pages. */
+static bool has_attention(const ls_inquiry *q) {
+    for (int32_t i = 0; i < q->config->n_layers; i++)
+        if (q->config->is_attention[i]) return true;
+    return false;
+}
 
 static bool near_block(int64_t length) {
     for (int64_t b = 16; b <= 1024; b *= 2)
@@ -121,6 +164,24 @@ static int64_t bucket_of(const ls_inquiry *q, const ls_seen *seen) {
         if (full >= 3 && full_off == 0 && 10 * filled_off >= 9 * filled) return b;
     }
     return 0;
+}
+
+/* Of the rung of lengths, the median |d| of contexts from `length` on as a multiple of that of shorter ones: a coarser
+ * kernel moves all tokens, if not all of them above the limit. */
+static double moved_beyond(const ls_foreign *f, int64_t length) {
+    const ls_outcomes *o = &f->seen[LS_RUNG_LENGTHS].outcomes;
+    double below[PICKED_MOST], beyond[PICKED_MOST];
+    int64_t n_below = 0, n_beyond = 0;
+    for (int64_t s = 0; s < o->n; s++)
+        for (int64_t i = 0; i < o->of[s].n && n_below < PICKED_MOST && n_beyond < PICKED_MOST; i++) {
+            const double d = fabs((double)o->of[s].scored[i] - (double)o->of[s].logprob[i]);
+            if (o->of[s].n_prompt >= length) beyond[n_beyond++] = d;
+            if (o->of[s].n_prompt < length) below[n_below++] = d;
+        }
+    if (n_below < 8 || n_beyond < 8) return 0.0;
+    qsort(below, (size_t)n_below, sizeof *below, by_size);
+    qsort(beyond, (size_t)n_beyond, sizeof *beyond, by_size);
+    return beyond[n_beyond / 2] / fmax(below[n_below / 2], 1e-12);
 }
 
 ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
@@ -153,17 +214,20 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
                             bucket);
             return LS_OK;
         }
-        if (!found && ls_portion(p.later_off, p.later) > 0.5)
+        /* Many prompts are longer than the least context that is off, and right. */
+        const bool in_decode =
+            ls_portion(p.later_off, p.later) > (p.prompts_beyond_later >= DECODE_PROMPTS ? 0.2 : 0.5);
+        if (!found && in_decode)
             ls_foreign_find(f, "other arithmetic in decode", LS_RUNG_LENGTHS, 0.85,
                             "first tokens of completions are within rounding, %" PRId64 " of %" PRId64
                             " decoded ones are not",
                             p.later_off, p.later);
-        if (found || ls_portion(p.later_off, p.later) > 0.5) return LS_OK;
+        if (found || in_decode) return LS_OK;
     }
     part_tokens(q, &f->seen[LS_RUNG_PAGE4], &small);
     part_tokens(q, &f->seen[LS_RUNG_PAGE64], &large);
     /* Contexts that are off with small pages and were right with others: those in between were not tried with both. */
-    if (small.n_off > 0 && small.least_context <= p.clean_context && p.least_context > 4) {
+    if (has_attention(q) && small.n_off > 0 && small.least_context <= p.clean_context && p.least_context > 4) {
         ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.93,
                         "off from a context of %" PRId64 " on with pages of 16 tokens, from %" PRId64
                         " on with pages of 4",
@@ -174,8 +238,9 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     if (p.least_context > 1) {
         /* The contexts between the last clean one and the first that is off were not all tried. */
         if (p.least_prompt != INT64_MAX)
-            LS_TRY(ls_foreign_bisect(q, "length", p.least_context == p.least_prompt ? p.clean_context : p.prompt_clean,
-                                     p.least_prompt, lay_length, &value, err));
+            for (int64_t low = p.least_context == p.least_prompt ? p.clean_context : p.prompt_clean;
+                 low > 0 && value < 0; low /= 2) /* a shorter one may have been right by luck */
+                LS_TRY(ls_foreign_bisect(q, "length", low, p.least_prompt, lay_length, &value, err));
         if (value < 0) {
             value = p.least_context;
             LS_TRY(ls_foreign_bound(q, "length", value, false, 1));
@@ -185,21 +250,21 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
         LS_TRY(ls_explain_rung(q, LS_RUNG_LENGTHS, 0.96, &found, err));
         q->known_length = 0;
         if (found) return LS_OK;
-        LS_TRY(ls_foreign_page_moves(q, value, &page, err));
+        if (has_attention(q)) LS_TRY(ls_foreign_page_moves(q, value, &page, err));
         if (value <= 2)
             ls_foreign_find(f, "positions or scale of attention", LS_RUNG_LENGTHS, 0.6,
                             "a prompt of one token is right, longer ones are not");
         else if (page == LS_MOVES)
             ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.93,
                             "off from a context of %" PRId64 " on, and with other pages from another one", value);
-        else if (near_block(value) && page == LS_MOVES_UNKNOWN)
+        else if (near_block(value) && page == LS_MOVES_UNKNOWN && has_attention(q))
             ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.75,
                             "off from a context of %" PRId64
                             " on: a border of blocks of 16, but pages are not said to be obeyed",
                             value);
         else
             ls_foreign_find(f, "wrong from a length on", LS_RUNG_LENGTHS,
-                            ls_portion(p.beyond_off, p.beyond) > 0.5 ? 0.9 : 0.75,
+                            ls_portion(p.beyond_off, p.beyond) > 0.5 || moved_beyond(f, value) > MOVED ? 0.9 : 0.75,
                             "contexts below %" PRId64 " are within rounding; %" PRId64 " of %" PRId64
                             " tokens from there on are off",
                             value, p.beyond_off, p.beyond);
@@ -212,13 +277,6 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
 
 /* Middle of the |d| that `pick` picks of requests alone. */
 typedef enum picked { SHORT_PROMPTS = 0, LONG_PROMPTS, FIRST_TOKENS_ONLY, LATER_TOKENS_ONLY, ONE_TOKEN_PROMPTS } picked;
-
-enum { PICKED_MOST = 512 };
-
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static bool is_picked(picked pick, int64_t n_prompt, int64_t i) {
     switch (pick) {
@@ -244,16 +302,23 @@ static double middle_of(const ls_foreign *f, picked pick, int64_t *n) {
     return list[*n / 2];
 }
 
-/* The share of sequences that are right or nearly so where others are off. */
+/* Likelier tokens than this are nearly sure, whatever the weights. */
+#define SURE_TOKEN -0.05
+
+/* The share of sequences that are right where others are off, of those that could be off. */
 static double share_right(const ls_foreign *f) {
     int64_t n = 0, right = 0;
     for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_LENGTHS; r++)
         for (int64_t s = 0; r != LS_RUNG_AGAIN && s < f->seen[r].outcomes.n; s++) {
             const ls_outcome *c = &f->seen[r].outcomes.of[s];
             double most = 0.0;
-            for (int64_t i = 0; i < c->n; i++) most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
-            n++;
-            right += most < 0.05 * f->floor;
+            bool is_sure = true;
+            for (int64_t i = 0; i < c->n; i++) {
+                most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
+                is_sure = is_sure && (double)c->scored[i] > SURE_TOKEN;
+            }
+            n += !is_sure;
+            right += !is_sure && most < 0.01 * f->floor;
         }
     return n > 0 ? (double)right / (double)n : 1.0;
 }
@@ -291,11 +356,43 @@ static double roughness(const ls_foreign *f) {
     return steps[1 + (n - 1) / 2] / fmax(sizes[n / 2], 1e-12);
 }
 
+/* What is cut or masked and renormalised moves every record to one side. */
+static bool has_both_signs(const ls_foreign *f) {
+    int64_t up = 0, down = 0;
+    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_LENGTHS; r++)
+        for (int64_t s = 0; r != LS_RUNG_AGAIN && s < f->seen[r].outcomes.n; s++)
+            for (int64_t i = 0; i < f->seen[r].outcomes.of[s].n; i++) {
+                const ls_outcome *c = &f->seen[r].outcomes.of[s];
+                const double d = (double)c->logprob[i] - (double)c->scored[i];
+                up += d > 0.1 * f->floor;
+                down += d < -0.1 * f->floor;
+            }
+    return 10 * up > up + down && 10 * down > up + down;
+}
+
+/* With pages of one token, which are all full, everything is right. */
+static ls_status right_by_page(ls_inquiry *q, bool *is_right, ls_error *err) {
+    const int64_t lever = ls_lever_find("page");
+    ls_seen seen = {0};
+    ls_trial trial;
+    uint64_t needs;
+    *is_right = false;
+    if (q->f->is_server || !has_attention(q)) return LS_OK;
+    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, &needs);
+    trial.levers.page_tokens = 1;
+    trial.levers.pages *= 16; /* for as many tokens */
+    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[LS_RUNG_LENGTHS].of, q->requests[LS_RUNG_LENGTHS].n, &seen, err));
+    *is_right = seen.outcomes.n > 0 && lever >= 0 && seen.abs_median < 0.02 * q->f->floor;
+    ls_seen_deinit(&seen);
+    return LS_OK;
+}
+
 /* All values are off and no explanation fits. What is wrong with weights or formulas shows everywhere alike: with
  * prompts of one token, short and long ones, at the first token and later ones, in every text, and not as a function of
  * the value. Anything put into prompts, left in a state, seen by attention alone or done to records does not. */
-static void decide_constant(ls_inquiry *q) {
+static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
+    bool by_page;
     int64_t n_short, n_long, n_first, n_later, n_one;
     const double of_short = middle_of(f, SHORT_PROMPTS, &n_short), of_long = middle_of(f, LONG_PROMPTS, &n_long);
     const double first = middle_of(f, FIRST_TOKENS_ONLY, &n_first), later = middle_of(f, LATER_TOKENS_ONLY, &n_later);
@@ -304,14 +401,22 @@ static void decide_constant(ls_inquiry *q) {
                             of_short < 2.5 * of_long && of_long < 2.5 * of_short && first < 2.0 * later &&
                             later < 2.0 * first && one > 0.4 * f->floor;
     const double right = share_right(f), rough = roughness(f);
-    const bool sure = everywhere && right < 0.02 && rough > 0.5 && f->repeat >= 0.0 && f->repeat < 0.02 * f->floor &&
-                      q->reference != NULL && !f->out_of_time;
+    const bool sure = everywhere && has_both_signs(f) && right < 0.02 && rough > 0.5 && f->repeat >= 0.0 &&
+                      f->repeat < 0.02 * f->floor && q->reference != NULL && !f->out_of_time;
     ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, sure ? 0.86 : 0.75,
                     "requests alone are off by a median of %.2g, and no explanation that was tried takes it away; "
                     "median |d| of short prompts %.2g, of long ones %.2g, of first tokens %.2g, of later ones %.2g, of "
                     "prompts of one or two tokens %.2g; %.0f %% of the requests are right",
                     f->floor, of_short, of_long, first, later, one, 100.0 * right);
     if (sure) f->findings[0].settled = true;
+    LS_TRY(right_by_page(q, &by_page, err));
+    if (by_page) {
+        ls_foreign_find(f, "page size matters", LS_RUNG_LENGTHS, 0.93,
+                        "requests alone are off by a median of %.2g, and with pages of one token they are right",
+                        f->floor);
+        f->findings[0].settled = true;
+    }
+    return LS_OK;
 }
 
 ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
@@ -329,8 +434,7 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
             f->constant = false; /* as large as bf16 makes it, and nothing says that it is more */
             return LS_OK;
         }
-        decide_constant(q);
-        return LS_OK;
+        return decide_constant(q, err);
     }
     if (f->repeat > f->limit) {
         ls_foreign_find(f, "not repeatable", LS_RUNG_AGAIN, 0.97,

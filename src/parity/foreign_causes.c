@@ -87,14 +87,58 @@ static ls_status lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_req
     return LS_OK;
 }
 
+static ls_status lay_drawn_slots(ls_inquiry *q, int64_t at_once, ls_trial *trial, ls_requests *r, ls_error *err) {
+    uint64_t needs;
+    ls_rung_trial(q, LS_RUNG_PAIR, trial, &needs);
+    trial->levers.batch = at_once - 1;
+    trial->levers.slots = 3 * at_once;
+    trial->levers.policy = LS_POLICY_RANDOM;
+    trial->max_tokens = 3;
+    for (int64_t i = 0; i < 72; i++) LS_TRY(ls_requests_plain(q, r, 2800 + i, 4, err));
+    return LS_OK;
+}
+
+/* One long request keeps its slot while short ones come and go in all others. */
+static ls_status lay_kept_slot(ls_inquiry *q, int64_t at_once, ls_trial *trial, ls_requests *r, ls_error *err) {
+    LS_TRY(lay_drawn_slots(q, at_once, trial, r, err));
+    r->n = r->n_ids = 0;
+    trial->levers.batch = 2;
+    trial->levers.policy = LS_POLICY_FIFO;
+    trial->levers.chunk = 1;
+    for (int64_t i = 0; i < 72; i++) LS_TRY(ls_requests_plain(q, r, 2800 + i, i == 0 ? 4 * at_once : 1, err));
+    return LS_OK;
+}
+
+/* Fewer at once than are off, in slots as far apart: what is off then follows the numbers of slots and not of rows. */
+static ls_status slots_matter(ls_inquiry *q, int64_t at_once, bool *matter, ls_error *err) {
+    static const ls_lay ways[2] = {lay_drawn_slots, lay_kept_slot};
+    *matter = false;
+    for (int i = 0; i < 2 && !*matter; i++) {
+        ls_seen seen;
+        LS_TRY(ls_foreign_try_laid(q, ways[i], at_once, &seen, err));
+        *matter = seen.outcomes.n > 0 && seen.look == LS_LOOK_OFF;
+        ls_seen_deinit(&seen);
+    }
+    return LS_OK;
+}
+
 static ls_status lay_slot(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
     const ls_rung rung = off(q, LS_RUNG_SLOT)       ? LS_RUNG_SLOT
                          : off(q, LS_RUNG_FAR_SLOT) ? LS_RUNG_FAR_SLOT
                                                     : LS_RUNG_FARTHER_SLOT;
     uint64_t needs;
     ls_rung_trial(q, rung, trial, &needs);
-    trial->levers.slot_base = value;
+    ls_ask_for_slot(trial, q->slot_way, value, ls_slot_of(rung) + 1, &needs);
     return ls_requests_plain(q, r, 2600, 9, err);
+}
+
+/* Whether of so many at once two are off at most, one of them in the slot that was not there with one less. */
+static ls_status newest_is_off(ls_inquiry *q, int64_t n, bool *is_off, ls_error *err) {
+    ls_seen at;
+    LS_TRY(ls_foreign_try_laid(q, lay_batch, n, &at, err));
+    *is_off = at.n_sequences_off <= 2 && at.outcomes.n == n && ls_sequence_off(q->f, &at.outcomes.of[n - 1]);
+    ls_seen_deinit(&at);
+    return LS_OK;
 }
 
 static ls_status lay_chunk(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
@@ -103,6 +147,23 @@ static ls_status lay_chunk(ls_inquiry *q, int64_t value, ls_trial *trial, ls_req
     trial->levers.chunk = value;
     trial->max_tokens = 3;
     for (int64_t i = 0; i < 3; i++) LS_TRY(ls_requests_plain(q, r, 2700 + i, 2 * value, err));
+    return LS_OK;
+}
+
+/* The share of n requests at once whose largest |d| is above what rounding makes of any token alone: a kernel that is
+ * chosen by the rows computes all of them, if by too little to call each one off. */
+static ls_status share_moved(ls_inquiry *q, int64_t n, double *share, ls_error *err) {
+    ls_seen seen;
+    int64_t moved = 0;
+    LS_TRY(ls_foreign_try_laid(q, lay_batch, n, &seen, err));
+    for (int64_t s = 0; s < seen.outcomes.n; s++) {
+        const ls_outcome *c = &seen.outcomes.of[s];
+        double most = 0.0;
+        for (int64_t i = 0; i < c->n; i++) most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
+        moved += most > 2.0 * q->f->floor_q90;
+    }
+    *share = ls_portion(moved, seen.outcomes.n);
+    ls_seen_deinit(&seen);
     return LS_OK;
 }
 
@@ -133,8 +194,10 @@ static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
                         single->n_sequences_off, single->n_sequences);
     }
     if (off(q, LS_RUNG_SLOT) || off(q, LS_RUNG_FAR_SLOT) || off(q, LS_RUNG_FARTHER_SLOT)) {
-        const int64_t last = off(q, LS_RUNG_SLOT) ? 63 : off(q, LS_RUNG_FAR_SLOT) ? 2047 : 69775;
-        const ls_rung rung = last == 63 ? LS_RUNG_SLOT : last == 2047 ? LS_RUNG_FAR_SLOT : LS_RUNG_FARTHER_SLOT;
+        const ls_rung rung = off(q, LS_RUNG_SLOT)       ? LS_RUNG_SLOT
+                             : off(q, LS_RUNG_FAR_SLOT) ? LS_RUNG_FAR_SLOT
+                                                        : LS_RUNG_FARTHER_SLOT;
+        const int64_t last = ls_slot_of(rung);
         if (f->seen[rung].n_failed > 0 && f->seen[rung].outcomes.n == 0) return LS_OK; /* it cannot have so many */
         if (off(q, LS_RUNG_SEQUENCE) || off(q, LS_RUNG_FRESH)) return LS_OK;
         LS_TRY(ls_foreign_bisect(q, "slot", 0, last, lay_slot, &value, err));
@@ -215,46 +278,44 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
         int64_t low = largest, high = largest == 1 ? 2 : largest == 2 ? 3 : largest == 3 ? 5 : largest == 5 ? 8 : 16;
         while (low + 1 < high) {
             const int64_t middle = (low + high) / 2;
-            ls_requests r = {0};
             ls_seen seen;
-            ls_trial trial;
-            LS_TRY(lay_chunk(q, middle, &trial, &r, err));
-            LS_TRY(ls_foreign_try(q, &trial, 0, r.of, r.n, &seen, err));
+            LS_TRY(ls_foreign_try_laid(q, lay_chunk, middle, &seen, err));
             if (seen.look == LS_LOOK_OFF)
                 low = middle;
             else
                 high = middle;
             ls_seen_deinit(&seen);
-            free(r.ids);
         }
         LS_TRY(ls_foreign_bound(q, "chunk", low, true, 6));
     }
     return LS_OK;
 }
 
-/* Batches that are no power of two are off in one row, and the next power of two is right, whatever the others hold:
- * rows that fill a batch up write where a request lives. *n: the smallest such batch; 0: none. */
-static ls_status find_filled(ls_inquiry *q, int64_t *n, ls_error *err) {
-    *n = 0;
-    for (int64_t rows = 3; rows <= 7 && *n == 0; rows += 2) {
+/* Batches that are no power of two are off in one row, and the next power of two is right. Whatever the others hold:
+ * rows that fill a batch up write where a request lives. Else it is given another row's. */
+static ls_status decide_odd(ls_inquiry *q, ls_rung rung, bool *found, ls_error *err) {
+    ls_foreign *f = q->f;
+    *found = false;
+    for (int64_t n = 3; n <= 7 && !*found; n += 2) {
         company of_rows, of_full;
-        LS_TRY(keep_company(q, rows, false, &of_rows, err));
-        if (of_rows.off_first == of_rows.off_last || of_rows.content > q->f->limit) continue;
-        LS_TRY(keep_company(q, rows < 4 ? 4 : 8, false, &of_full, err));
-        if (!of_full.off_first && !of_full.off_last) *n = rows;
-    }
-    return LS_OK;
-}
-
-static ls_status decide_filled(ls_inquiry *q, ls_rung rung, bool *found, ls_error *err) {
-    int64_t n;
-    LS_TRY(find_filled(q, &n, err));
-    *found = n > 0;
-    if (*found) {
-        ls_foreign_find(
-            q->f, "padding leaks into the state", rung, 0.9,
-            "%" PRId64 " at once: one of them is off, whatever the others hold; the next power of two is right", n);
-        q->f->findings[0].settled = true;
+        LS_TRY(keep_company(q, n, false, &of_rows, err));
+        if (!of_rows.off_first && !of_rows.off_last) continue;
+        if (of_rows.content > f->limit) {
+            ls_foreign_find(f, "another sequence's state is read", rung, 0.92,
+                            "%" PRId64
+                            " at once are off, and with other neighbours of the same lengths a request's records move "
+                            "by %.2g",
+                            n, of_rows.content);
+        } else {
+            if (of_rows.off_first == of_rows.off_last) continue;
+            LS_TRY(keep_company(q, n < 4 ? 4 : 8, false, &of_full, err));
+            if (of_full.off_first || of_full.off_last) continue;
+            ls_foreign_find(
+                f, "padding leaks into the state", rung, 0.9,
+                "%" PRId64 " at once: one of them is off, whatever the others hold; the next power of two is right", n);
+        }
+        *found = true;
+        f->findings[0].settled = true;
     }
     return LS_OK;
 }
@@ -274,7 +335,7 @@ static ls_status decide_mixed(ls_inquiry *q, ls_error *err) {
                         "; with other texts of the same lengths beside it a request moves by %.2g",
                         f->seen[LS_RUNG_MIXED].n_sequences_off, f->seen[LS_RUNG_MIXED].n_sequences, content);
     else
-        LS_TRY(decide_filled(q, LS_RUNG_MIXED, &found, err));
+        LS_TRY(decide_odd(q, LS_RUNG_MIXED, &found, err));
     if (content <= f->limit && !found)
         ls_foreign_find(f, "order of sums follows the batch", LS_RUNG_MIXED, 0.7,
                         "off when some begin while others decode, and it does not matter what the others hold (%.2g)",
@@ -290,6 +351,7 @@ ls_status ls_decide_batch(ls_inquiry *q, ls_error *err) {
                    : off(q, LS_RUNG_CROWD) ? LS_RUNG_CROWD
                                            : LS_RUNG_UNEQUAL;
     int64_t value = -1, n;
+    bool found = false;
     company c;
     if (!equal && !off(q, LS_RUNG_UNEQUAL)) return decide_mixed(q, err);
     if (off(q, LS_RUNG_FRESH) || off(q, LS_RUNG_LENGTHS)) return LS_OK; /* not the company's doing */
@@ -311,29 +373,21 @@ ls_status ls_decide_batch(ls_inquiry *q, ls_error *err) {
                         f->seen[rung].n_sequences_off, f->seen[rung].n_sequences);
         return LS_OK;
     }
+    LS_TRY(ls_explain_misplaced(q, rung, &found, err));
+    if (found) return LS_OK;
     n = rung == LS_RUNG_PAIR ? 2 : rung == LS_RUNG_BATCH ? 8 : 72;
     LS_TRY(ls_foreign_bisect(q, "batch", 1, n, lay_batch, &value, err));
     LS_TRY(keep_company(q, value > 1 ? value : n, false, &c, err));
     if (c.content > f->limit) {
-        ls_requests r = {0};
-        ls_seen at = {0};
-        ls_trial trial;
-        int64_t few = 99;
-        bool newest = false; /* the request in the slot that was not there with one less is off */
-        if (value > 2) {     /* how many are off where it begins */
-            LS_TRY(lay_batch(q, value, &trial, &r, err));
-            LS_TRY(ls_foreign_try(q, &trial, 0, r.of, r.n, &at, err));
-            few = at.n_sequences_off;
-            newest = at.outcomes.n == value && ls_sequence_off(f, &at.outcomes.of[value - 1]);
-            ls_seen_deinit(&at);
-            free(r.ids);
-        }
-        if (value > 3 && few <= 2 && newest)
-            ls_foreign_find(f, "slot offset wraps", LS_RUNG_CROWD, 0.9,
-                            "of %" PRId64 " at once %" PRId64
-                            " are off and what is in them depends on what is in others; "
-                            "of one less none is",
-                            value, few);
+        bool by_slot = false;
+        if (value > 3) LS_TRY(slots_matter(q, value, &by_slot, err));
+        if (value > 3 && !by_slot) LS_TRY(newest_is_off(q, value, &by_slot, err));
+        if (by_slot)
+            ls_foreign_find(f, "slot offset wraps", LS_RUNG_CROWD, 0.93,
+                            "%" PRId64
+                            " at once are off, and what is in them depends on what is in others: fewer in slots as "
+                            "far apart are off as well, or the newest slot alone is",
+                            value);
         else if (!c.off_first && c.off_last && c.prompt_off)
             ls_foreign_find(f, "no reset between packed sequences", rung, 0.92,
                             "the first of a batch is within rounding, one behind it is off by what stands in front of "
@@ -342,13 +396,20 @@ ls_status ls_decide_batch(ls_inquiry *q, ls_error *err) {
             ls_foreign_find(f, "another sequence's state is read", rung, 0.92,
                             "with other neighbours of the same lengths a request's records move by %.2g", c.content);
     } else {
-        bool found = false;
-        if (!c.off_first || !c.off_last) LS_TRY(decide_filled(q, rung, &found, err));
+        const bool all = c.off_first && c.off_last;
+        double share = 1.0;
+        if (!all) LS_TRY(decide_odd(q, rung, &found, err));
         if (found) return LS_OK;
+        if (!all) LS_TRY(share_moved(q, value > 1 ? value : n, &share, err));
         /* A kernel that is chosen by the rows computes all of them: one request alone that is off is another thing. */
-        ls_foreign_find(f, "order of sums follows the batch", rung, c.off_first && c.off_last ? 0.92 : 0.7,
-                        "off with %" PRId64 " at once, and it does not matter what the others hold (%.2g)",
-                        value > 1 ? value : n, c.content);
+        ls_foreign_find(f, "order of sums follows the batch", rung,
+                        all           ? 0.92
+                        : share > 0.8 ? 0.88
+                                      : 0.7,
+                        "off with %" PRId64
+                        " at once, and it does not matter what the others hold (%.2g); %.0f %% of "
+                        "them are moved by more than rounding",
+                        value > 1 ? value : n, c.content, 100.0 * share);
     }
     return LS_OK;
 }
@@ -427,7 +488,8 @@ static ls_status decide_cache(ls_inquiry *q) {
 }
 
 static ls_status decide_records(ls_inquiry *q, ls_error *err) {
-    static const ls_rung rungs[] = {LS_RUNG_PROCESSED, LS_RUNG_RAW, LS_RUNG_PROCESSED_ONE, LS_RUNG_COLD};
+    static const ls_rung rungs[] = {LS_RUNG_PROCESSED, LS_RUNG_RAW, LS_RUNG_PROCESSED_ONE, LS_RUNG_PROCESSED_HOT,
+                                    LS_RUNG_COLD};
     ls_foreign *f = q->f;
     bool found;
     if (off(q, LS_RUNG_LENGTHS) || off(q, LS_RUNG_FRESH)) return LS_OK;

@@ -103,8 +103,8 @@ static ls_status open_explainer(explainer *x, ls_inquiry *q, const ls_rung *rung
     LS_TRY(ls_array_alloc((void **)&x->work, vocab, sizeof *x->work, "logits", err));
     LS_TRY(ls_array_alloc((void **)&x->errors, x->n_errors + 1, sizeof *x->errors, "errors", err));
     if (q->reference != NULL)
-        LS_TRY(ls_array_alloc((void **)&x->rows, (x->longest + 2) * vocab, sizeof *x->rows, "logits", err));
-    return ls_array_alloc((void **)&x->changed, x->longest + 2, sizeof *x->changed, "tokens", err);
+        LS_TRY(ls_array_alloc((void **)&x->rows, (x->longest + INSERTED_MOST) * vocab, sizeof *x->rows, "logits", err));
+    return ls_array_alloc((void **)&x->changed, x->longest + INSERTED_MOST, sizeof *x->changed, "tokens", err);
 }
 
 ls_status ls_explain(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_error *err) {
@@ -125,7 +125,7 @@ ls_status ls_explain(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_er
     LS_TRY_DONE(ls_explain_bf16(&x, err));
     if (n_rungs > 1 && q->f->before.q90 < EXPLAIN_LEAST) goto done; /* as good as equal */
     ls_explain_records(&x);
-    LS_TRY_DONE(ls_explain_models(&x, err));
+    if (!q->records_alone) LS_TRY_DONE(ls_explain_models(&x, err));
 done:
     close_explainer(&x);
     return status;
@@ -142,6 +142,7 @@ double ls_explained_confidence(const ls_foreign *f) {
             share = size / fmax(f->best[i].median + f->best[i].q90, 1e-12);
     /* What is left must be small, or as small as rounding makes it: else something like it is wrong, and not it. */
     if (f->bf16_size > 0.0 && left > 0.05 && best->q90 > 3.0 * f->bf16_size) share = fmax(share, 1.1);
+    if (strcmp(best->cause, LS_NO_CAUSE) == 0) return 0.75;
     return fmax(0.0, 0.99 - 0.35 * left - 0.4 * fmax(0.0, share - 0.5));
 }
 

@@ -22,12 +22,15 @@ typedef enum recipe {
     TIMES, /* the log-probability times x */
     TOP_K,
     TOP_P,
-    MIN_P,
-    WITHOUT_EOS,
+    MIN_P,       /* k & 1: recorded at the temperature of sampling; k & 2: cut at temperature 1 */
+    WITHOUT_EOS, /* of the first k tokens alone, counted from the prompt's begin where x is 1; k 0: all */
     OF_LIKELIEST,
-    OF_OTHER_ID, /* token + k */
-    AT_LEAST,    /* that of the k-th likeliest */
-    REPETITION,  /* of all tokens seen */
+    OF_ANY_TOKEN, /* the token of this row whose log-probability is nearest to the record plus x */
+    SUMS,         /* of all values so far */
+    UNITS,        /* multiples of 1 / k */
+    OF_OTHER_ID,  /* token + k */
+    AT_LEAST,     /* that of the k-th likeliest */
+    REPETITION,   /* of all tokens seen, or of the last k */
     REPETITION_OF_COMPLETION,
     PRESENCE, /* of tokens of the completion */
     FREQUENCY,
@@ -59,12 +62,16 @@ typedef enum reading {
     LAST_TOKENS,
     FIRST_AGAIN,
     FIRST_TOKENS,
-    INSERTED_FIRST, /* token k */
+    INSERTED_FIRST, /* token k and x->inserted */
     INSERTED_LAST,
     LAST_AGAIN,
     STRIPPED_SPECIAL,
-    BACKWARDS
+    BACKWARDS,
+    IDS_MODULO, /* |k|; of prompts where k > 0, else of completions as well */
+    IDS_AT_MOST /* |k| - 1, likewise */
 } reading;
+
+enum { INSERTED_MOST = 6 };
 
 typedef struct explainer {
     ls_inquiry *q;
@@ -77,6 +84,8 @@ typedef struct explainer {
     int64_t n_errors;
     double *rows; /* of changed models, the longest text */
     int32_t *changed;
+    int32_t inserted[INSERTED_MOST]; /* the nearest to what is recorded first */
+    int64_t n_inserted;
     int64_t longest;
     bool partly;                             /* most tokens are right as they are */
     int64_t n_few;                           /* texts that a change is first tried on, and what they are without it */

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "parity/foreign_explain.h"
 
-/* Median |d| from which on another token in every prompt is looked for: less it does not do. */
+/* |d| of nine tenths from which on another token in every prompt is looked for: less it does not do. */
 #define INSERTED_LEAST 1e-2
 
 /* ---- one change ---- */
@@ -16,6 +16,13 @@ static bool past(const explainer *x) {
     const bool is_past = x->q->deadline > 0.0 && ls_clock_seconds() > x->q->deadline;
     if (is_past) x->q->f->out_of_time = true;
     return is_past;
+}
+
+/* Token k and those that were found before it, the newest first. */
+static int64_t put_inserted(const explainer *x, int64_t at, int64_t k) {
+    x->changed[at++] = (int32_t)k;
+    for (int64_t i = x->n_inserted - 1; i >= 0; i--) x->changed[at++] = x->inserted[i];
+    return at;
 }
 
 /* The text as it is read, into x->changed. Its completion begins at *n_prompt. False: it reads the same. */
@@ -31,7 +38,7 @@ static bool read_as(const explainer *x, const text *t, reading r, int64_t k, int
     if (r == WITHOUT_LAST && to > 1) to--;
     if (r == LAST_TOKENS && to > k) from = to - k;
     if (r == FIRST_TOKENS && to > k) to = k;
-    if (r == INSERTED_FIRST) x->changed[at++] = (int32_t)k;
+    if (r == INSERTED_FIRST) at = put_inserted(x, at, k);
     for (int64_t i = from; i < to; i++) {
         const int32_t token = r == BACKWARDS ? t->tokens[to - 1 - i] : t->tokens[i];
         if (r == STRIPPED_EOS && token == eos && to > 1) continue;
@@ -40,10 +47,14 @@ static bool read_as(const explainer *x, const text *t, reading r, int64_t k, int
     }
     if (at == 0) x->changed[at++] = t->tokens[0];
     if (r == LAST_AGAIN) x->changed[at++] = t->tokens[t->n_prompt - 1];
-    if (r == INSERTED_LAST) x->changed[at++] = (int32_t)k;
+    if (r == INSERTED_LAST) at = put_inserted(x, at, k);
     if (r == WITH_EOS && eos >= 0) x->changed[at++] = eos;
     *n_prompt = at;
     for (int64_t i = t->n_prompt; i < t->n; i++) x->changed[at++] = t->tokens[i];
+    for (int64_t i = 0; i < (k > 0 ? *n_prompt : at) && (r == IDS_MODULO || r == IDS_AT_MOST); i++) {
+        const int32_t end = (int32_t)llabs(k);
+        x->changed[i] = r == IDS_MODULO ? x->changed[i] % end : x->changed[i] < end ? x->changed[i] : end - 1;
+    }
     *n = at;
     return !(at == t->n && memcmp(x->changed, t->tokens, (size_t)at * sizeof *x->changed) == 0) || r == AS_GIVEN;
 }
@@ -59,7 +70,9 @@ ls_status ls_explain_changed(explainer *x, ls_edit e, int cut, reading r, int64_
         const double *rows = x->rows;
         if (cut == 1) e.cut_before = t->n_prompt;
         if (cut >= 2) e.cut_every = 1, e.cut_from = t->n_prompt, e.cut_before = cut == 2 ? t->n_prompt + 1 : 0;
+        e.n_prompt = t->n_prompt;
         if (read_as(x, t, r, k, &other.n, &other.n_prompt)) {
+            e.n_prompt = other.n_prompt;
             LS_TRY(ls_reference_logits(x->q->reference, &e, x->changed, other.n, x->rows, err));
             other.tokens = x->changed;
         } else {
@@ -136,39 +149,67 @@ static ls_status try_readings(explainer *x, ls_error *err) {
             searched(ls_explain_named(tokens_differ, "only the first %lld tokens of a prompt are read", (long long)k)),
             err));
     }
+    for (int64_t end = 16; end < x->q->config->vocab; end *= 2)
+        for (int all = 0; all < 2; all++) {
+            const int64_t k = all ? -end : end;
+            const char *of = all ? "all tokens" : "prompts";
+            LS_TRY(try_changed(
+                x, &same, 0, IDS_MODULO, k,
+                searched(ls_explain_named(tokens_differ, "ids of %s are taken modulo %lld", of, (long long)end)), err));
+            LS_TRY(try_changed(
+                x, &same, 0, IDS_AT_MOST, k,
+                searched(ls_explain_named(tokens_differ, "ids of %s are %lld at most", of, (long long)(end - 1))),
+                err));
+        }
     return LS_OK;
 }
 
-/* A token of any kind, put in front of every prompt or behind it: a template, a line's end. Looked for on the shortest
- * text. */
+/* Tokens of any kind, put in front of every prompt or behind it: a template, a line's end. Looked for on the shortest
+ * texts, one after the other, the one that is nearest to what is recorded first. */
+enum { INSERTED_TEXTS = 4 };
+
+/* Copies of the shortest texts, in place of the first n. */
+static void put_shortest(explainer *x, int64_t n) {
+    text shortest[INSERTED_TEXTS];
+    int64_t found = 0;
+    for (int64_t length = 1; found < n && length <= x->longest; length++)
+        for (int64_t t = 0; t < x->n_texts && found < n; t++)
+            if (x->texts[t].n == length) shortest[found++] = x->texts[t];
+    memcpy(x->texts, shortest, (size_t)found * sizeof *shortest);
+}
+
 static ls_status try_inserted(explainer *x, ls_error *err) {
     const ls_edit same = {.layer = -1};
     const int64_t vocab = x->q->config->vocab;
-    int64_t shortest = 0;
-    text first;
+    text kept[INSERTED_TEXTS];
+    const int64_t n_short = x->n_texts < INSERTED_TEXTS ? x->n_texts : INSERTED_TEXTS;
     ls_status status = LS_OK;
-    if (x->q->f->before.median < INSERTED_LEAST) return LS_OK;
+    if (x->q->f->before.q90 < INSERTED_LEAST) return LS_OK;
     if (x->partly || (x->q->f->n_best > 0 && x->q->f->best[0].q90 < 0.05 * x->q->f->before.q90)) return LS_OK;
-    for (int64_t t = 1; t < x->n_texts; t++)
-        if (x->texts[t].n < x->texts[shortest].n) shortest = t;
-    first = x->texts[0];
+    memcpy(kept, x->texts, (size_t)n_short * sizeof *kept);
     for (reading r = INSERTED_FIRST; r <= INSERTED_LAST; r++) {
-        double least = (double)INFINITY;
-        int64_t best = -1;
-        x->texts[0] = x->texts[shortest];
-        for (int64_t v = 0; v < vocab && status == LS_OK && !past(x); v++) {
-            ls_explanation e;
-            status = ls_explain_changed(x, same, 0, r, v, 1, &e, err);
-            if (status == LS_OK && e.median + e.q90 < least) least = e.median + e.q90, best = v;
+        double known = (double)INFINITY; /* what the best leaves */
+        for (x->n_inserted = 0; x->n_inserted < INSERTED_MOST; x->n_inserted++) {
+            double least = (double)INFINITY;
+            int64_t best = -1;
+            put_shortest(x, n_short);
+            for (int64_t v = 0; v < vocab && status == LS_OK && !past(x); v++) {
+                ls_explanation e;
+                status = ls_explain_changed(x, same, 0, r, v, n_short, &e, err);
+                if (status == LS_OK && e.mean < least) least = e.mean, best = v;
+            }
+            memcpy(x->texts, kept, (size_t)n_short * sizeof *kept);
+            LS_TRY(status);
+            if (best < 0 || least > 0.8 * known) break;
+            known = least;
+            LS_TRY(try_changed(
+                x, &same, 0, r, best,
+                searched(ls_explain_named(tokens_differ, "%lld tokens, token %lld first, are put %s every prompt",
+                                          (long long)x->n_inserted + 1, (long long)best,
+                                          r == INSERTED_FIRST ? "in front of" : "behind")),
+                err));
+            x->inserted[x->n_inserted] = (int32_t)best;
         }
-        x->texts[0] = first;
-        LS_TRY(status);
-        if (best >= 0)
-            LS_TRY(
-                try_changed(x, &same, 0, r, best,
-                            searched(ls_explain_named(tokens_differ, "token %lld is put %s every prompt",
-                                                      (long long)best, r == INSERTED_FIRST ? "in front of" : "behind")),
-                            err));
     }
     return LS_OK;
 }
@@ -317,7 +358,21 @@ static ls_status try_precision(explainer *x, ls_error *err) {
         {{.layer = -1, .activations = LS_ROUND_BF16}, "activations in low precision", "activations are bf16", true},
         {{.layer = -1, .activations = LS_ROUND_F16}, "activations in low precision", "activations are f16", true},
     };
-    return try_list(x, list, sizeof list / sizeof list[0], err);
+    LS_TRY(try_list(x, list, sizeof list / sizeof list[0], err));
+    for (int which = 1; which <= 2; which++)
+        for (int to = LS_ROUND_FP8; to <= LS_ROUND_INT8; to++)
+            for (int per = to == LS_ROUND_INT8; per <= 2; per++)
+                LS_TRY(try_edit(x,
+                                (ls_edit){.layer = -1, .keys = (ls_rounding)to, .keys_which = which, .keys_per = per},
+                                ls_explain_named(bits8, "%s alone are %s%s", which == 1 ? "keys" : "values",
+                                                 to == LS_ROUND_FP8    ? "fp8 (e4m3)"
+                                                 : to == LS_ROUND_E5M2 ? "fp8 (e5m2)"
+                                                                       : "int8",
+                                                 per == 0   ? ""
+                                                 : per == 1 ? ", by head"
+                                                            : ", by token"),
+                                err));
+    return LS_OK;
 }
 
 static ls_status try_formulas(explainer *x, ls_error *err) {
@@ -325,6 +380,7 @@ static ls_status try_formulas(explainer *x, ls_error *err) {
         {{.layer = -1, .rope = true}, positions, "queries and keys are rotated by position, in halves", false},
         {{.layer = -1, .rope_pairs = true}, positions, "queries and keys are rotated by position, in pairs", false},
         {{.layer = -1, .heads_interleaved = true}, positions, "heads read the keys of other groups", false},
+        {{.layer = -1, .sees_ahead = true}, positions, "attention sees all of the prompt within it", false},
         {{.layer = -1, .sink = true}, positions, "attention has a sink of logit 0", false},
         {{.layer = -1, .no_inner_norms = true}, other, "dt, B and C are not normalised", false},
         {{.layer = -1, .router_renormalised = true}, other, "chosen experts are made to sum to 1", false},
@@ -364,6 +420,8 @@ typedef enum knob {
     MIXER_SCALE,
     FFN_SCALE,
     SKIP_SCALE,
+    SLOPE,
+    SLOPE_BY_HEAD,
     KNOBS
 } knob;
 
@@ -376,34 +434,46 @@ static double *knob_of(ls_edit *e, knob k) {
         case EMBED_SCALE: return &e->embed_scale;
         case MIXER_SCALE: return &e->mixer_scale;
         case FFN_SCALE: return &e->ffn_scale;
+        case SLOPE:
+        case SLOPE_BY_HEAD: return &e->attention_slope;
         default: return &e->skip_scale;
     }
+}
+
+/* 1 % from 1 and twice as far each time, on both sides: 2 n of them. */
+static double factor_of(int i, int n) {
+    const double away = 0.01 * pow(2.0, (double)(i % n));
+    return exp(i < n ? -away : away);
 }
 
 static ls_status try_knob(explainer *x, knob k, ls_error *err) {
     static const struct {
         double low, high;
-        bool of_attention;
+        bool of_attention, is_factor; /* a factor is 1 in the model: it is looked for near 1 and far from it */
         const char *what;
-    } of[KNOBS] = {{0.02, 16.0, true, "the scale of attention is times"},
-                   {0.1, 100.0, true, "the logits of attention are capped at"},
-                   {1e-9, 1e-2, false, "norms add"},
-                   {1e-6, 1.0, false, "norms add outside of the root"},
-                   {0.02, 64.0, false, "embeddings are times"},
-                   {0.1, 10.0, false, "what mixers add is times"},
-                   {0.1, 10.0, false, "what feed-forwards add is times"},
-                   {0.1, 10.0, false, "D is times"}};
-    enum { STEPS = 14 };
+    } of[KNOBS] = {{0.02, 16.0, true, true, "the scale of attention is times"},
+                   {0.1, 100.0, true, false, "the logits of attention are capped at"},
+                   {1e-9, 1e-2, false, false, "norms add"},
+                   {1e-6, 1.0, false, false, "norms add outside of the root"},
+                   {0.02, 64.0, false, true, "embeddings are times"},
+                   {0.1, 10.0, false, true, "what mixers add is times"},
+                   {0.1, 10.0, false, true, "what feed-forwards add is times"},
+                   {0.1, 10.0, false, true, "D is times"},
+                   {1e-3, 2.0, true, false, "a key's logit falls with every token of distance by"},
+                   {1e-3, 8.0, true, false, "the same, in a geometric series of heads, by up to"}};
+    enum { STEPS = 14, FACTORS = 10 };
     double low = of[k].low, high = of[k].high, best = 0.0, least = (double)INFINITY;
-    ls_edit edit = {.layer = -1, .eps_outside = k == NORM_EPS_OUTSIDE};
+    ls_edit edit = {.layer = -1, .eps_outside = k == NORM_EPS_OUTSIDE, .slope_by_head = k == SLOPE_BY_HEAD};
     ls_explanation e;
     for (int round = 0; round < 4; round++) {
         const int64_t n_texts = round == 0 ? 1 : x->n_few;
         const ls_explanation *before = round == 0 ? &x->first_before : &x->few_before;
-        const int steps = round == 0 ? STEPS : 4;
-        const double ratio = pow(high / low, 1.0 / (double)steps);
+        const bool factors = round == 0 && of[k].is_factor;
+        const int steps = factors ? 2 * FACTORS - 1 : round == 0 ? STEPS : 4;
+        double ratio = pow(high / low, 1.0 / (double)steps);
         for (int i = 0; i <= steps; i++) {
-            const double value = low * pow(ratio, (double)i);
+            const double value = factors ? factor_of(i, FACTORS) : low * pow(ratio, (double)i);
+            if (value > of[k].high || value < of[k].low) continue;
             if (past(x)) return LS_OK;
             *knob_of(&edit, k) = value;
             LS_TRY(ls_explain_changed(x, edit, 0, AS_GIVEN, 0, n_texts, &e, err));
@@ -411,6 +481,7 @@ static ls_status try_knob(explainer *x, knob k, ls_error *err) {
         }
         if (least > 0.9 * (before->median + before->q90)) return LS_OK;
         if (round == 0) least = (double)INFINITY;
+        if (factors) ratio = exp(fabs(log(best))); /* to the neighbours' or beyond */
         low = best / ratio;
         high = best * ratio;
     }

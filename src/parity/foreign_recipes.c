@@ -10,6 +10,10 @@
 #define EXPLAIN_TOKENS 8
 /* An explanation with one number less is preferred as long as it leaves no more than so many times as much. */
 #define SIMPLER 1.25
+/* Of records that are multiples of 1 / k. */
+#define UNITS_MOST 4096
+/* Nothing is recorded that far from where it should be. */
+#define CHANCE 0.0371
 
 /* ---- one record ---- */
 
@@ -54,7 +58,8 @@ static double nucleus(double *work, const double *row, int64_t vocab, double p, 
 static bool is_of_all(recipe kind) { return kind == REPETITION || kind == PRESENCE_OF_ALL || kind == FREQUENCY_OF_ALL; }
 
 static double penalised(const explainer *x, const text *t, int64_t i, const double *row, how h) {
-    const int64_t vocab = x->q->config->vocab, from = is_of_all(h.kind) ? 0 : t->n_prompt, to = t->n_prompt + i;
+    const int64_t vocab = x->q->config->vocab, first = is_of_all(h.kind) ? 0 : t->n_prompt, to = t->n_prompt + i;
+    const int64_t from = h.k > 0 && to - h.k > first ? to - h.k : first;
     double *w = x->work;
     memcpy(w, row, (size_t)vocab * sizeof *w);
     for (int64_t at = from; at < to; at++) {
@@ -80,6 +85,12 @@ static double record_of_values(const explainer *x, const text *t, int64_t i, how
         case DIVIDED: return value / x->temperature;
         case LOGPROBS_ROUNDED: return ls_rounded(value, (ls_rounding)h.k);
         case DECIMALS: return rint(value * pow(10.0, (double)h.k)) / pow(10.0, (double)h.k);
+        case UNITS: return rint(value * (double)h.k) / (double)h.k;
+        case SUMS: {
+            double sum = 0.0;
+            for (int64_t j = 0; j <= i; j++) sum += (double)t->scored[j];
+            return sum;
+        }
         default: return (double)NAN; /* it takes the logits */
     }
 }
@@ -110,13 +121,24 @@ double ls_explain_record(const explainer *x, const text *t, const double *rows, 
         case MIN_P: {
             double most = row[0];
             for (int64_t j = 1; j < vocab; j++) most = row[j] > most ? row[j] : most;
-            keep_from(w, row, vocab, most + x->temperature * log(h.x));
-            return ls_explain_logprob(w, vocab, token, h.k ? x->temperature : temperature);
+            keep_from(w, row, vocab, most + (h.k & 2 ? 1.0 : x->temperature) * log(h.x));
+            return ls_explain_logprob(w, vocab, token, h.k & 1 ? x->temperature : temperature);
         }
         case WITHOUT_EOS:
+            if (h.k > 0 && (h.x > 0.0 ? at : i) >= h.k) return ls_explain_logprob(row, vocab, token, temperature);
             memcpy(w, row, (size_t)vocab * sizeof *w);
             for (int32_t j = 0; j < c->n_eos; j++) w[c->eos[j]] = -(double)INFINITY;
             return ls_explain_logprob(w, vocab, token, temperature);
+        case OF_ANY_TOKEN: {
+            const double all = log_of_sum(row, vocab, temperature), wanted = (double)t->recorded[i] + h.x;
+            double nearest = (double)INFINITY;
+            for (int64_t j = 0; j < vocab; j++)
+                if (fabs(row[j] / temperature - all - wanted) < fabs(nearest))
+                    nearest = row[j] / temperature - all - wanted;
+            return (double)t->recorded[i] + nearest;
+        }
+        case SUMS:
+        case UNITS: return record_of_values(x, t, i, h);
         case OF_LIKELIEST: {
             int32_t best = 0;
             for (int32_t j = 1; j < vocab; j++)
@@ -158,8 +180,10 @@ void ls_explain_begin(explainer *x) { x->n_errors = 0; }
 
 void ls_explain_errors(explainer *x, const text *t, const double *rows, how h) {
     for (int64_t i = 0; i < t->n_recorded; i++) {
+        const double now = fabs((double)t->recorded[i] - (double)t->scored[i]);
         double e = fabs((double)t->recorded[i] - ls_explain_record(x, t, rows, i, h));
-        if (isnan(e) && h.kind == SHIFTED) continue; /* outside */
+        if (h.kind == OF_ANY_TOKEN && now <= x->q->f->limit && !x->q->f->constant) continue; /* it is its own record */
+        if (isnan(e) && h.kind == SHIFTED) continue;                                         /* outside */
         x->errors[x->n_errors++] = isfinite(e) ? e : 1e9;
     }
 }
@@ -232,14 +256,14 @@ try_recipe(explainer *x, how h, const char *cause, const char *format, ...) {
 }
 
 /* The x in [low, high] with the least median error; it has one valley, or is searched in steps first. */
-static double fit(explainer *x, recipe kind, double low, double high) {
+static double fit(explainer *x, recipe kind, int64_t k, double low, double high) {
     double best = low, least = (double)INFINITY, step = pow(high / low, 1.0 / 40.0);
     ls_explanation e;
     for (int round = 0; round < 4; round++) {
         const double from = round == 0 ? low : best / step, to = round == 0 ? high : best * step;
         if (round > 0) step = pow(to / from, 1.0 / 20.0);
         for (double v = from; v <= to * 1.0000001; v *= step) {
-            ls_explain_measure(x, (how){kind, v, 0}, &e);
+            ls_explain_measure(x, (how){kind, v, k}, &e);
             if (e.mean < least) {
                 least = e.mean;
                 best = v;
@@ -249,8 +273,23 @@ static double fit(explainer *x, recipe kind, double low, double high) {
     return best;
 }
 
+/* The least number of units to 1 of which all records are multiples; 0: none. */
+static int64_t units_of(const explainer *x) {
+    for (int64_t k = 1; k <= UNITS_MOST; k++) {
+        bool all = true;
+        for (int64_t t = 0; t < x->n_texts && all; t++)
+            for (int64_t i = 0; i < x->texts[t].n_recorded && all; i++) {
+                const double v = (double)x->texts[t].recorded[i] * (double)k;
+                all = fabs(v - rint(v)) < 0.01 + 2e-7 * fabs(v);
+            }
+        if (all) return k;
+    }
+    return 0;
+}
+
 /* Those that the trainer's values are enough for. */
 void ls_explain_values(explainer *x) {
+    int64_t units;
     double best;
     for (int64_t k = -3; k <= 3; k++)
         if (k != 0)
@@ -259,15 +298,32 @@ void ls_explain_values(explainer *x) {
     if (x->temperature != 1.0 && x->temperature > 0.0)
         try_recipe(x, (how){DIVIDED, 0.0, 0}, "temperature on one side only",
                    "log-probabilities are divided by the temperature, not logits");
-    best = fit(x, TIMES, 0.1, 8.0);
+    best = fit(x, TIMES, 0, 0.1, 8.0);
     try_recipe(x, (how){TIMES, best, 0}, "log-probabilities scaled", "log-probabilities are multiplied by %.4g", best);
     try_recipe(x, (how){LOGPROBS_ROUNDED, 0.0, LS_ROUND_BF16}, "log-probabilities in low precision",
                "log-probabilities are rounded to bf16");
     try_recipe(x, (how){LOGPROBS_ROUNDED, 0.0, LS_ROUND_F16}, "log-probabilities in low precision",
                "log-probabilities are rounded to f16");
+    units = units_of(x);
+    if (units > 0)
+        try_recipe(x, (how){UNITS, 0.0, units}, "log-probabilities in low precision",
+                   "log-probabilities are multiples of 1/%lld", (long long)units);
+    try_recipe(x, (how){SUMS, 0.0, 0}, LS_NO_CAUSE, "records are sums of all log-probabilities so far");
     for (int64_t k = 1; k < 5; k++)
         try_recipe(x, (how){DECIMALS, 0.0, k}, "log-probabilities in low precision",
                    "log-probabilities have %lld decimals", (long long)k);
+}
+
+/* Records that are those of other tokens in the same row, whichever: nearer to one of them than chance would be, which
+ * is what records moved by a little have. */
+static void try_any_token(explainer *x) {
+    ls_explanation e =
+        ls_explain_named("records of other tokens", "records are those of other tokens at the same place");
+    ls_explanation chance = e;
+    e.n_free = 2;
+    ls_explain_measure(x, (how){OF_ANY_TOKEN, CHANCE, 0}, &chance);
+    ls_explain_measure(x, (how){OF_ANY_TOKEN, 0.0, 0}, &e);
+    if (e.median + e.q90 < 0.05 * (chance.median + chance.q90)) ls_explain_offer(x, e);
 }
 
 void ls_explain_records(explainer *x) {
@@ -284,7 +340,7 @@ void ls_explain_records(explainer *x) {
         try_recipe(x, (how){AT_TEMPERATURE, 1.0 / t, 0}, "temperature on one side only",
                    "logits are multiplied by the temperature, not divided");
     }
-    best = fit(x, AT_TEMPERATURE, 0.2, 8.0);
+    best = fit(x, AT_TEMPERATURE, 0, 0.2, 8.0);
     try_recipe(x, (how){AT_TEMPERATURE, best, 0}, "temperature on one side only", "records are of temperature %.4g",
                best);
     for (int64_t k = 1; k < vocab; k = k < 128 ? k + 1 : k + k / 8)
@@ -294,18 +350,25 @@ void ls_explain_records(explainer *x) {
     for (int64_t k = 1; t != x->record_temperature && t > 0.0 && k < vocab; k = k < 128 ? k + 1 : k + k / 8)
         try_recipe(x, (how){TOP_K, t, k}, "top-k or top-p on one side only",
                    "renormalised over the %lld likeliest at the temperature of sampling", (long long)k);
-    for (double p = 0.01; t != x->record_temperature && t > 0.0 && p < 0.6; p += 0.01)
-        try_recipe(x, (how){MIN_P, p, 1}, "top-k or top-p on one side only",
-                   "renormalised over those above %.2g of the largest at the temperature of sampling", p);
     for (int k = 0; k < (t != x->record_temperature && t > 0.0 ? 3 : 2); k++)
         for (double p = 0.995; p > 0.3; p -= p > 0.95 ? 0.005 : 0.01)
             try_recipe(x, (how){TOP_P, p, k}, "top-k or top-p on one side only",
                        "renormalised over the likeliest of total probability %.3g", p);
-    for (double p = 0.01; p < 0.6; p += 0.01)
-        try_recipe(x, (how){MIN_P, p, 0}, "top-k or top-p on one side only",
-                   "renormalised over those above %.2g of the largest", p);
+    for (int64_t k = 0; k < 4; k++)
+        for (double p = 0.01; p < 0.6; p += 0.01)
+            if (!((k & 1) && (t == x->record_temperature || !(t > 0.0))) && !((k & 2) && t == 1.0))
+                try_recipe(x, (how){MIN_P, p, k}, "top-k or top-p on one side only",
+                           "renormalised over those above %.2g of the largest%s%s", p,
+                           k & 1 ? " at the temperature of sampling" : "", k & 2 ? ", cut at temperature 1" : "");
     try_recipe(x, (how){WITHOUT_EOS, 0.0, 0}, "end of sequence masked",
                "renormalised without the end-of-sequence token");
+    for (int64_t k = 1; k < 8; k++)
+        try_recipe(x, (how){WITHOUT_EOS, 0.0, k}, "end of sequence masked",
+                   "without the end-of-sequence token in the first %lld tokens", (long long)k);
+    for (int64_t k = 2; k < 64; k++)
+        try_recipe(x, (how){WITHOUT_EOS, 1.0, k}, "end of sequence masked",
+                   "without the end-of-sequence token up to a context of %lld tokens", (long long)k);
+    try_any_token(x);
     try_recipe(x, (how){OF_LIKELIEST, 0.0, 0}, "records of other tokens", "each record is the likeliest token's");
     for (int64_t k = 2; k < vocab; k = k < 64 ? k + 1 : k + k / 8)
         try_recipe(x, (how){AT_LEAST, 0.0, k}, "records of other tokens",
@@ -322,8 +385,14 @@ void ls_explain_records(explainer *x) {
                                             "presence penalty of the prompt's tokens as well",
                                             "frequency penalty of the prompt's tokens as well"};
         const bool factor = p <= REPETITION_OF_COMPLETION;
-        best = fit(x, (recipe)p, factor ? 1.005 : 0.01, factor ? 3.0 : 4.0);
-        try_recipe(x, (how){(recipe)p, best, 0}, "penalty on one side only", "%s %.3g", words[p - REPETITION], best);
+        for (int64_t last = 0; last <= 64; last = last == 0 ? 4 : 2 * last) {
+            ls_explanation one;
+            best = fit(x, (recipe)p, last, factor ? 1.005 : 0.01, factor ? 3.0 : 4.0);
+            try_recipe(x, (how){(recipe)p, best, last}, "penalty on one side only", "%s %.3g%s%.0lld",
+                       words[p - REPETITION], best, last > 0 ? ", of as many tokens as " : "", (long long)last);
+            ls_explain_measure(x, (how){(recipe)p, best, last}, &one);
+            if (last == 0 && one.mean > 0.9 * x->q->f->before.mean) break; /* nothing like it */
+        }
     }
     try_recipe(x, (how){LOGITS_ROUNDED, 0.0, LS_ROUND_BF16}, "head in low precision", "logits are rounded to bf16");
     try_recipe(x, (how){LOGITS_ROUNDED, 0.0, LS_ROUND_F16}, "head in low precision", "logits are rounded to f16");

@@ -55,15 +55,17 @@ done:
 }
 
 ls_status ls_sensitivity(ls_inquiry *q, const ls_outcome *c, double *out, ls_error *err) {
-    static const ls_edit edits[3] = {
-        {.layer = -1}, {.layer = -1, .activations = LS_ROUND_BF16}, {.layer = -1, .activations = LS_ROUND_F16}};
+    static const ls_edit edits[4] = {{.layer = -1},
+                                     {.layer = -1, .activations = LS_ROUND_BF16},
+                                     {.layer = -1, .activations = LS_ROUND_F16},
+                                     {.layer = -1, .keys = LS_ROUND_F16}};
     double *values = NULL;
     ls_status status;
-    LS_TRY_DONE(ls_array_alloc((void **)&values, c->n, 3 * sizeof *values, "log-probabilities", err));
-    LS_TRY_DONE(score(q, c, c->n, edits, 3, values, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&values, c->n, 4 * sizeof *values, "log-probabilities", err));
+    LS_TRY_DONE(score(q, c, c->n, edits, 4, values, err));
     for (int64_t i = 0; i < c->n; i++) { /* f16 has three bits more */
         const double of_bf16 = fabs(values[c->n + i] - values[i]), of_f16 = fabs(values[2 * c->n + i] - values[i]);
-        out[i] = fmax(of_bf16, 8.0 * of_f16);
+        out[i] = fmax(of_bf16, 8.0 * fmax(of_f16, fabs(values[3 * c->n + i] - values[i])));
     }
 done:
     free(values);

@@ -25,6 +25,38 @@ static void tell(const ls_inquiry *q, const char *what) {
 
 static bool past(const ls_inquiry *q) { return q->deadline > 0.0 && ls_clock_seconds() > q->deadline; }
 
+/* The largest slot that any request had; -1: the suspect does not tell. */
+static int64_t farthest_slot(const ls_seen *seen) {
+    int64_t most = -1;
+    for (int64_t s = 0; s < seen->outcomes.n; s++)
+        if (seen->outcomes.of[s].slot > most) most = seen->outcomes.of[s].slot;
+    return most;
+}
+
+/* A slot with a high number, asked for in every way until the suspect says that it was there. */
+static ls_status run_slot(ls_inquiry *q, ls_rung rung, ls_seen *seen, ls_error *err) {
+    const int first = q->slot_way;
+    int64_t most = -1;
+    for (int k = 0; k < LS_SLOT_WAYS; k++) {
+        ls_trial trial;
+        uint64_t needs;
+        q->slot_way = (first + k) % LS_SLOT_WAYS;
+        ls_seen_deinit(seen);
+        ls_rung_trial(q, rung, &trial, &needs);
+        LS_TRY(ls_foreign_try(q, &trial, needs, q->requests[rung].of, q->requests[rung].n, seen, err));
+        if (seen->look == LS_LOOK_OFF || farthest_slot(seen) == ls_slot_of(rung)) return LS_OK;
+        most = farthest_slot(seen) > most ? farthest_slot(seen) : most;
+    }
+    q->slot_way = first;
+    if (seen->look == LS_LOOK_CLEAN && most >= 0) {
+        seen->look = LS_LOOK_UNTRIED;
+        snprintf(seen->note, sizeof seen->note, "not reached: the farthest slot that a request had was %" PRId64, most);
+    } else if (seen->look == LS_LOOK_CLEAN) {
+        snprintf(seen->note, sizeof seen->note, "the suspect does not say which slots its requests had");
+    }
+    return LS_OK;
+}
+
 static ls_status run_rung(ls_inquiry *q, ls_rung rung, ls_error *err) {
     ls_seen *seen = &q->f->seen[rung];
     ls_trial trial;
@@ -47,6 +79,7 @@ static ls_status run_rung(ls_inquiry *q, ls_rung rung, ls_error *err) {
     ls_rung_trial(q, rung, &trial, &needs);
     LS_TRY(ls_rung_requests(q, rung, err));
     if (q->runner->subject->is_server) needs = 0; /* what it cannot do is refused */
+    if (ls_slot_of(rung) >= 0 && !q->f->is_server) return run_slot(q, rung, seen, err);
     return ls_foreign_try(q, &trial, needs, q->requests[rung].of, q->requests[rung].n, seen, err);
 }
 
@@ -318,11 +351,12 @@ static bool is_calm(const ls_foreign *f) {
     int64_t n_tokens = 0, n_off = 0;
     /* Beside its control the best cause is no better than chance. */
     const bool by_chance = f->n_findings > 0 && f->findings[0].doubt >= 0.5;
-    if (f->floor < CALM_FLOOR || f->constant || ls_foreign_named(f) != NULL || f->rival != NULL) return false;
+    if ((f->floor < CALM_FLOOR && !by_chance) || f->constant || ls_foreign_named(f) != NULL || f->rival != NULL)
+        return false;
     for (int i = 0; i < LS_RUNGS; i++) {
         const ls_seen *s = &f->seen[i];
         if (s->n_failed > 0 || (s->look == LS_LOOK_OFF && s->outcomes.n == 0) || s->spread) return false;
-        if (s->n_off > 0 && s->abs_max > 4.0 * f->limit && !by_chance) return false;
+        if (s->n_off > 0 && s->abs_max > 4.0 * f->limit && (!by_chance || f->floor < CALM_FLOOR)) return false;
         n_tokens += s->n_tokens;
         n_off += s->n_off;
     }
@@ -346,6 +380,7 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     if (!explained) LS_TRY(climb(q, err));
     LS_TRY(f->is_server ? ls_probe_decide(q, err) : ls_foreign_decide(q, err));
     if (!explained) LS_TRY(ls_foreign_weigh(q, err));
+    if (is_quiet(q)) LS_TRY(ls_decide_noise(q, err));
     if (is_quiet(q)) LS_TRY(ls_decide_smooth(q, err));
     sweep->different = f->n_findings > 0 || any_off(f);
     if (sweep->different && is_calm(f)) {

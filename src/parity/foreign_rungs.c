@@ -30,7 +30,7 @@ static const struct {
     [LS_RUNG_CHUNK5] = {"chunk-5", "prompts in chunks of 5 tokens"},
     [LS_RUNG_CHUNK8] = {"chunk-8", "prompts in chunks of 8 tokens"},
     [LS_RUNG_CHUNK16] = {"chunk-16", "prompts in chunks of 16 tokens"},
-    [LS_RUNG_CACHED_SAME] = {"cached-same", "one prompt three times, prefix cache on"},
+    [LS_RUNG_CACHED_SAME] = {"cached-same", "each of four prompts three times, prefix cache on"},
     [LS_RUNG_CACHED_SHARED] = {"cached-shared", "prompts with a common beginning, prefix cache on"},
     [LS_RUNG_CACHED_TAIL] = {"cached-tail", "prompts with a common end and other beginnings, prefix cache on"},
     [LS_RUNG_CACHED_LENGTH] = {"cached-length", "prompts alike in length alone, prefix cache on"},
@@ -47,6 +47,7 @@ static const struct {
     [LS_RUNG_PROCESSED] = {"processed", "processed log-probabilities, temperature 0.7"},
     [LS_RUNG_RAW] = {"raw", "raw log-probabilities, temperature 0.7"},
     [LS_RUNG_PROCESSED_ONE] = {"processed-one", "processed log-probabilities, temperature 1"},
+    [LS_RUNG_PROCESSED_HOT] = {"processed-hot", "processed log-probabilities, temperature 4"},
     [LS_RUNG_COLD] = {"cold", "raw log-probabilities, temperature 1"},
     [LS_RUNG_EOS] = {"eos", "an end-of-sequence token inside and at the end of prompts"},
     [LS_RUNG_BOS] = {"bos", "a begin-of-sequence token at the front and inside of prompts"},
@@ -209,9 +210,9 @@ static ls_status add_twins(ls_inquiry *q, ls_rung rung, ls_error *err) {
 
 /* Prompts for a prefix cache: short ones and ones of several blocks of 16. */
 static ls_status add_cached(ls_inquiry *q, ls_rung rung, ls_error *err) {
-    static const int64_t lengths[2] = {12, 41}, shared[2] = {6, 20};
+    static const int64_t lengths[4] = {12, 41, 32, 64}, shared[2] = {6, 20}; /* 32 and 64 end where a block does */
     int32_t ids[LS_PLAIN_MOST];
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < (rung == LS_RUNG_CACHED_SAME ? 4 : 2); k++)
         for (int64_t p = 0; p < 5; p++) {
             const int64_t n = lengths[k], own = 600 + 10 * k + p, first = 600 + 10 * k;
             switch (rung) {
@@ -370,13 +371,27 @@ const char *ls_rung_refused(const ls_inquiry *q, ls_rung rung) {
         case LS_RUNG_FAR_SLOT:
         case LS_RUNG_FARTHER_SLOT: return "a server's client has no such lever";
         case LS_RUNG_PROCESSED:
-        case LS_RUNG_PROCESSED_ONE: return "requests do not say which log-probabilities they want";
+        case LS_RUNG_PROCESSED_ONE:
+        case LS_RUNG_PROCESSED_HOT: return "requests do not say which log-probabilities they want";
         case LS_RUNG_EOS: return c->n_eos > 0 ? NULL : "no such token is known; --model DIR tells it";
         case LS_RUNG_BOS: return c->bos >= 0 ? NULL : "no such token is known; --model DIR tells it";
         case LS_RUNG_PAD: return c->pad >= 0 ? NULL : "no such token is known; --model DIR tells it";
         case LS_RUNG_COLD: return q->runner->sweep->opts.temperature != 1.0 ? NULL : "all others have this temperature";
         default: return NULL;
     }
+}
+
+int64_t ls_slot_of(ls_rung rung) {
+    return rung == LS_RUNG_SLOT ? 63 : rung == LS_RUNG_FAR_SLOT ? 2047 : rung == LS_RUNG_FARTHER_SLOT ? 69775 : -1;
+}
+
+void ls_ask_for_slot(ls_trial *out, int way, int64_t at, int64_t slots, uint64_t *needs) {
+    ls_levers *l = &out->levers;
+    const bool as_last = way == LS_SLOT_WAYS - 1;
+    l->slots = as_last ? at + 1 : slots;
+    l->slot_base = as_last ? 0 : at;
+    l->policy = as_last ? LS_POLICY_HIGHEST : way == 0 ? LS_POLICY_LOWEST : LS_POLICY_FIFO;
+    *needs = LEVER("slots") | (as_last ? LEVER("policy") : LEVER("slot-base"));
 }
 
 void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *needs) {
@@ -440,6 +455,7 @@ void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *n
         case LS_RUNG_RAW: out->sampling.temperature = 0.7f; break;
         case LS_RUNG_PROCESSED_ONE: out->logprob_of = LS_LOGPROB_PROCESSED; /* fall through */
         case LS_RUNG_COLD: out->sampling.temperature = 1.0f; break;
+        case LS_RUNG_PROCESSED_HOT: out->logprob_of = LS_LOGPROB_PROCESSED; break;
         case LS_RUNG_PAGE4:
             l->page_tokens = 4;
             *needs = LEVER("page");
@@ -451,10 +467,7 @@ void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *n
         case LS_RUNG_SLOT:
         case LS_RUNG_FAR_SLOT:
         case LS_RUNG_FARTHER_SLOT:
-            l->slots = rung == LS_RUNG_SLOT ? 64 : rung == LS_RUNG_FAR_SLOT ? 2048 : 69776;
-            l->slot_base = l->slots - 1;
-            l->policy = LS_POLICY_LOWEST;
-            *needs = LEVER("slot-base") | LEVER("slots");
+            ls_ask_for_slot(out, q->slot_way, ls_slot_of(rung), ls_slot_of(rung) + 1, needs);
             break;
         case LS_RUNG_FORK:
             l->samples = l->batch = 4;

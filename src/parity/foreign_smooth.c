@@ -118,3 +118,64 @@ done:
     free(p);
     return status;
 }
+
+/* ---- drawn anew each time ---- */
+
+enum { TIMES = 8, ALONE = 4, NOISE_VALUES = 64 };
+
+/* Below it, sums in any order of float32 may be all that moves. */
+#define NOISE_LEAST 1e-4
+/* Of the median |d|, what the mean of TIMES runs may have: noise alone leaves 1 / sqrt(TIMES), rounding all of it. */
+#define NOISE_LEFT 0.6
+
+static double median_size(double *list, int64_t n) {
+    for (int64_t i = 0; i < n; i++) list[i] = fabs(list[i]);
+    for (int64_t i = 1; i < n; i++) /* few */
+        for (int64_t j = i; j > 0 && list[j - 1] > list[j]; j--) {
+            const double swap = list[j];
+            list[j] = list[j - 1];
+            list[j - 1] = swap;
+        }
+    return list[n / 2];
+}
+
+ls_status ls_decide_noise(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    double once[NOISE_VALUES], sum[NOISE_VALUES] = {0}, single, mean;
+    int64_t n = 0;
+    if (f->is_server || f->repeat < 0.5 * f->floor || f->floor < NOISE_LEAST) return LS_OK;
+    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_ALONE_LONG; r++) {
+        const ls_outcomes *o = &f->seen[r].outcomes;
+        int64_t same = o->n == 1 ? o->of[0].n : 0;
+        ls_trial trial;
+        uint64_t needs;
+        if (n + same > NOISE_VALUES) continue;
+        ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+        for (int64_t i = 0; i < same; i++)
+            once[n + i] = sum[n + i] = (double)o->of[0].logprob[i] - (double)o->of[0].scored[i];
+        for (int k = 1; k < TIMES && same > 0; k++) {
+            ls_seen seen = {0};
+            int64_t i = 0;
+            LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[r].of, q->requests[r].n, &seen, err));
+            if (seen.outcomes.n == 1)
+                for (const ls_outcome *c = seen.outcomes.of;
+                     i < same && i < c->n && c->completion[i] == o->of[0].completion[i]; i++)
+                    sum[n + i] += (double)c->logprob[i] - (double)c->scored[i];
+            same = i; /* behind another token there is another value */
+            ls_seen_deinit(&seen);
+        }
+        n += same;
+    }
+    if (n < ALONE * 3) return LS_OK;
+    single = median_size(once, n);
+    mean = median_size(sum, n) / (double)TIMES;
+    if (mean < NOISE_LEFT * single) {
+        ls_foreign_find(f, "not repeatable", LS_RUNG_ALONE_LONG, 0.9,
+                        "the median |d| of requests alone is %.2g, that of the mean of %d runs %.2g: what is off is "
+                        "drawn anew each time",
+                        single, TIMES, mean);
+        f->findings[0].settled = true;
+        f->constant = true;
+    }
+    return LS_OK;
+}

@@ -94,6 +94,7 @@ static void control_trial(const ls_inquiry *q, ls_rung rung, const ls_requests *
     } else {
         l->page_tokens = plain.levers.page_tokens;
         l->slot_base = plain.levers.slot_base;
+        l->policy = plain.levers.policy;
         l->fork = plain.levers.fork;
         l->preempt_every = plain.levers.preempt_every;
         l->sleep_every = plain.levers.sleep_every;

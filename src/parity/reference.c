@@ -467,29 +467,32 @@ static ls_status attention(const pass *p, double *out, const double *x, const la
             rotate(q + t * heads * size, heads, size, t, p->e.rope_pairs);
             rotate(k + t * groups * size, groups, size, t, p->e.rope_pairs);
         }
-    round_keys(k, n, groups, size, &p->e);
-    round_keys(v, n, groups, size, &p->e);
+    if (p->e.keys_which != 2) round_keys(k, n, groups, size, &p->e);
+    if (p->e.keys_which != 1) round_keys(v, n, groups, size, &p->e);
     for (int64_t t = 0; t < n; t++)
         for (int64_t h = 0; h < heads; h++) {
             const int64_t g = p->e.heads_interleaved ? h % groups : h / (heads / groups);
+            const int64_t to = p->e.sees_ahead && t < p->e.n_prompt ? p->e.n_prompt - 1 : t;
+            const double slope =
+                p->e.attention_slope * (p->e.slope_by_head ? exp2(-8.0 * (double)(h + 1) / (double)heads) : 1.0);
             int64_t from = memory_from(p, t, LS_LOSE_KEYS);
             double most = -(double)INFINITY, sum = 0.0;
             if (p->e.window > 0 && t + 1 - p->e.window > from) from = t + 1 - p->e.window;
-            for (int64_t j = from; j <= t; j++) {
+            for (int64_t j = from; j <= to; j++) {
                 double dot = 0.0;
                 for (int64_t i = 0; i < size; i++)
                     dot += q[(t * heads + h) * size + i] * k[(j * groups + g) * size + i];
-                w[j] = dot * scale;
+                w[j] = dot * scale - slope * (double)(t - j);
                 if (p->e.attention_cap > 0.0) w[j] = p->e.attention_cap * tanh(w[j] / p->e.attention_cap);
                 if (is_unseen(p, j, t)) w[j] = -(double)INFINITY;
                 most = w[j] > most ? w[j] : most;
             }
             if (p->e.sink && most < 0.0) most = 0.0;
             if (p->e.sink) sum = exp(-most);
-            for (int64_t j = from; j <= t; j++) sum += w[j] = isfinite(most) ? exp(w[j] - most) : 0.0;
+            for (int64_t j = from; j <= to; j++) sum += w[j] = isfinite(most) ? exp(w[j] - most) : 0.0;
             for (int64_t i = 0; i < size; i++) {
                 double total = 0.0;
-                for (int64_t j = from; j <= t; j++) total += w[j] * v[(j * groups + g) * size + i];
+                for (int64_t j = from; j <= to; j++) total += w[j] * v[(j * groups + g) * size + i];
                 y[(t * heads + h) * size + i] = sum > 0.0 ? total / sum : 0.0; /* no key is seen */
             }
         }

@@ -60,6 +60,7 @@ typedef struct ls_edit {
     ls_rounding activations; /* of what enters a matrix product */
     ls_rounding head_input, logits, logprobs, keys;
     int32_t keys_per;      /* what has a scale of its own: 0 nothing, 1 a token's head, 2 a token, 3 each 32 values */
+    int32_t keys_which;    /* of these: 0 both, 1 keys, 2 values */
     bool rope, rope_pairs; /* on queries and keys, halves or neighbours */
     bool no_inner_norms, router_renormalised, no_d, gelu;
     bool no_conv_silu, no_conv_bias, no_dt_bias, dt_bias_twice, turned_taps, eps_outside;
@@ -68,6 +69,10 @@ typedef struct ls_edit {
     int32_t experts_more;                                   /* top-k plus so many */
     double attention_scale, norm_eps, softcap, embed_scale; /* 0: as it is; scale multiplies 1/sqrt(P) */
     double attention_cap;                                   /* of the logits of attention; 0: none */
+    double attention_slope;                                 /* per token of distance, taken off its logits */
+    bool slope_by_head;                                     /* head h has 2^(-8 (h + 1) / H) times as much */
+    bool sees_ahead;                                        /* within the prompt */
+    int64_t n_prompt;                                       /* its length, for the above */
     double mixer_scale, ffn_scale, skip_scale;              /* of what a layer adds, of D; 0: as it is */
     int64_t window;                                         /* attention sees so many tokens; 0: all */
     int64_t first_keys;                                     /* attention sees no key behind so many; 0: all */

@@ -7,12 +7,13 @@
 #include "harness.h"
 #include "parity/foreign.h"
 
-typedef enum fault { SOUND = 0, SHIFTED, SCALED, NEIGHBOURS, SECOND_IN_SLOT, LONG } fault;
+typedef enum fault { SOUND = 0, SHIFTED, SCALED, NEIGHBOURS, SECOND_IN_SLOT, LONG, UNITS, RACE, ONE_SLOT } fault;
 
 typedef struct stack {
     ls_engine_subject engine;
     ls_subject inner;
     fault fault;
+    int64_t n_runs;
 } stack;
 
 /* In [-1, 1], the same for the same record. */
@@ -30,6 +31,7 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
     stack *s = context;
     LS_TRY(s->inner.run(s->inner.context, trial, prompts, n_prompts, out, err));
     out->promises_nothing = true;
+    s->n_runs++;
     for (int64_t k = 0; k < out->n; k++) {
         ls_outcome *c = &out->of[k];
         for (int64_t i = 0; s->fault == SHIFTED && i + 1 < c->n; i++) c->logprob[i] = c->logprob[i + 1];
@@ -40,6 +42,9 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
                 c->logprob[i] += 0.05f * noise(c->logprob[i], 99);
             if (s->fault == SECOND_IN_SLOT && trial->levers.slots == 1 && k > 0)
                 c->logprob[i] += 0.05f * noise(c->logprob[i], 98);
+            if (s->fault == UNITS) c->logprob[i] = rintf(c->logprob[i] * 48.0f) / 48.0f;
+            if (s->fault == RACE) c->logprob[i] += 1e-3f * noise(c->logprob[i], s->n_runs);
+            if (s->fault == ONE_SLOT) c->slot = 0;
             if (s->fault == LONG && c->n_prompt + i > 43) c->logprob[i] += 0.02f * noise(c->logprob[i], 97);
         }
     }
@@ -59,7 +64,10 @@ static void a_stack_with_noise_is_told_from_one_with_a_fault(void **state) {
                                {SCALED, "log-probabilities scaled", NULL, 0},
                                {NEIGHBOURS, "order of sums follows the batch", "batch", 5},
                                {SECOND_IN_SLOT, "stale state of a reused slot", NULL, 0},
-                               {LONG, "wrong from a length on", "length", 44}};
+                               {LONG, "wrong from a length on", "length", 44},
+                               {UNITS, "log-probabilities in low precision", NULL, 0},
+                               {RACE, "not repeatable", NULL, 0},
+                               {ONE_SLOT, NULL, NULL, 0}};
     static const int32_t ids[] = {5, 9, 14, 33, 7, 21};
     const ls_prompt prompt = {ids, 6};
     ls_device *device = NULL;
@@ -98,6 +106,9 @@ static void a_stack_with_noise_is_told_from_one_with_a_fault(void **state) {
         for (int64_t b = 0; b < s->n_bounds && !found; b++)
             found = strcmp(s->bounds[b].lever, rows[i].lever) == 0 && s->bounds[b].value == rows[i].value;
         assert_true(found);
+        if (rows[i].fault == SOUND || rows[i].fault == ONE_SLOT) /* far slots are clean only where one was reached */
+            assert_int_equal(s->foreign->seen[LS_RUNG_FAR_SLOT].look,
+                             rows[i].fault == SOUND ? LS_LOOK_CLEAN : LS_LOOK_UNTRIED);
         if (s->different) assert_true(s->foreign->repro_shown && s->n_repro > 0);
         ls_sweep_deinit(s);
         free(s);
@@ -176,6 +187,12 @@ static void edits_move_what_they_are_about(void **state) {
               {{.layer = -1, .attention_scale = 3.0}, 1},
               {{.layer = -1, .mixer_scale = 1.0, .ffn_scale = 1.0, .skip_scale = 1.0}, 24},
               {{.layer = 1, .ffn_scale = 0.5}, 0},
+              {{.layer = -1, .attention_slope = 0.3}, 1},
+              {{.layer = -1, .attention_slope = 0.3, .slope_by_head = true}, 1},
+              {{.layer = -1, .sees_ahead = true, .n_prompt = 9}, 0},
+              {{.layer = -1, .sees_ahead = true, .n_prompt = 1}, 24},
+              {{.layer = -1, .keys = LS_ROUND_E5M2, .keys_which = 1}, 1},
+              {{.layer = -1, .keys = LS_ROUND_E5M2, .keys_which = 2}, 0},
               {{.layer = -1, .sink = true}, 0},
               {{.layer = -1, .heads_interleaved = true}, 0},
               {{.layer = -1, .eps_outside = true, .norm_eps = 0.01}, 0},
