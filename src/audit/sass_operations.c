@@ -333,7 +333,7 @@ static ls_status lower_given(lowering *l, const ls_ptx_instruction *in, ls_error
     static const char *const given[] = {"F2I",   "F2IP", "I2F",  "I2FP",  "F2F",  "F2FP", "MUFU",        "FRND",
                                         "LDL",   "CALL", "VOTE", "MATCH", "P2R",  "LEPC", "GETLMEMBASE", "B2R",
                                         "TEX",   "TLD",  "SHFL", "REDUX", "TLD4", "SULD", "TXQ",         "S2UR",
-                                        "ELECT", "BMSK", "SGXT", "FLO",   "BREV"};
+                                        "ELECT", "BMSK", "SGXT", "FLO",   "BREV", "LDTM"};
     const char first = in->op.text[0], second = in->op.bytes > 1 ? in->op.text[1] : ' ';
     const bool is_float = ((first == 'F' || first == 'H' || first == 'D') && !ls_sass_is_op(in->op, "FLO")) ||
                           (first == 'U' && second == 'F' && !ls_sass_is_op(in->op, "FLO")) || ls_ptx_has(in->op, "MMA");
