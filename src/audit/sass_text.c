@@ -251,7 +251,7 @@ bool ls_sass_is_access(ls_ptx_name op) {
     return false;
 }
 
-/* The number behind the first such word of an opcode: 128 behind ".64x" in HGMMA.64x128x16.F32; 0 where there is none. */
+/* The number behind the first such word of an opcode, 128 behind ".64x" in HGMMA.64x128x16.F32; 0 for none. */
 static int32_t size_behind(ls_ptx_name op, const char *word, int32_t most) {
     const size_t n = strlen(word);
     const char *at = memmem(op.text, (size_t)op.bytes, word, n), *end = op.text + op.bytes;

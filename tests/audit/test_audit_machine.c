@@ -139,6 +139,12 @@ static void test_sums(void **state) {
     /* halves that have nothing to do with each other */
     expect("/*0020*/ IADD3 R8, R2, R4, RZ ;\n/*0030*/ MOV R9, R5 ;\n/*0040*/ STG.E desc[UR4][R8.64], R4 ;\n", big, 0,
            1);
+    /* what another thread holds has the range of what all hold */
+    const char *shuffled =
+        "/*0010*/ SHFL.IDX PT, R6, R5, RZ, 0x1f ;\n/*0018*/ IMAD R6, R4, R6, RZ ;\n"
+        "/*0020*/ IMAD.WIDE R8, R6, 0x4, R2 ;\n/*0040*/ STG.E desc[UR4][R8.64], R4 ;\n";
+    expect(shuffled, big, 1, 0);
+    expect(shuffled, small, 0, 0);
     /* an instruction that nobody knows */
     expect(
         "/*0010*/ IMAD R6, R4, R5, RZ ;\n/*0018*/ WONDER R6, R6, R5 ;\n/*0020*/ IMAD.WIDE R8, R6, 0x4, R2 ;\n"
