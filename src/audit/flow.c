@@ -299,7 +299,8 @@ static ls_status define_all(build *b, ls_error *err) {
     const ls_ptx_function *f = b->f;
     ls_flow *flow = b->flow;
     for (int64_t i = 0; i < f->n_operands; i++) flow->reads[i] = flow->writes[i] = -1;
-    for (int64_t i = 0; i < f->n_registers; i++) b->slot[i] = b->single[i] = -1;
+    memset(b->slot, -1, sizeof *b->slot * (size_t)f->n_registers);
+    memset(b->single, -1, sizeof *b->single * (size_t)f->n_registers);
     for (int32_t i = 0; i < f->n_instructions; i++) {
         const ls_ptx_instruction *in = &f->instructions[i];
         flow->guards[i] = -1;

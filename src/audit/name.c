@@ -8,7 +8,9 @@ bool ls_ptx_is(ls_ptx_name name, const char *text) {
     return (size_t)name.bytes == strlen(text) && memcmp(name.text, text, (size_t)name.bytes) == 0;
 }
 
+/* Opcodes are held against dozens of texts, of which nearly all differ in the first letter. */
 bool ls_ptx_begins(ls_ptx_name name, const char *text) {
+    if (text[0] == '\0' || name.bytes == 0 || name.text[0] != text[0]) return text[0] == '\0';
     const size_t n = strlen(text);
     return (size_t)name.bytes >= n && memcmp(name.text, text, n) == 0;
 }

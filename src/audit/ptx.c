@@ -464,7 +464,7 @@ static void reset_function(ls_ptx_reader *r, ls_ptx_name name) {
     memset(f->max_threads, 0, sizeof f->max_threads);
     r->n_known = r->n_declared = 0;
     r->scope = r->depth = r->source = 0;
-    for (int i = 0; i < LS_PTX_BUCKETS; i++) r->buckets[i] = -1;
+    memset(r->buckets, -1, sizeof r->buckets);
 }
 
 /* .maxntid 128, 1, 1 and its like between head and body. */

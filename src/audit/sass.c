@@ -718,7 +718,7 @@ ls_status ls_sass_open(ls_sass_reader **out, const char *text, int64_t bytes, co
     r->name = name;
     r->info = -1;
     r->arch = 90;
-    for (int i = 0; i < BUCKETS; i++) r->buckets[i] = -1;
+    memset(r->buckets, -1, sizeof r->buckets);
     *out = r;
     return LS_OK;
 }

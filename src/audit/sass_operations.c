@@ -330,10 +330,10 @@ static bool is_any(ls_ptx_name op, const char *const *names, size_t n) {
 
 /* Results that are whatever they are: of floats, of other threads, of local memory, of functions that are called. */
 static ls_status lower_given(lowering *l, const ls_ptx_instruction *in, ls_error *err) {
-    static const char *const given[] = {"F2I",   "F2IP", "I2F",  "I2FP",  "F2F",  "F2FP", "MUFU",        "FRND",
-                                        "LDL",   "CALL", "VOTE", "MATCH", "P2R",  "LEPC", "GETLMEMBASE", "B2R",
-                                        "TEX",   "TLD",  "SHFL", "REDUX", "TLD4", "SULD", "TXQ",         "S2UR",
-                                        "ELECT", "BMSK", "SGXT", "FLO",   "BREV"};
+    static const char *const given[] = {"F2I",  "F2IP", "I2F",   "I2FP",  "F2F",  "F2FP", "MUFU",        "FRND",
+                                        "LDL",  "CALL", "VOTE",  "MATCH", "P2R",  "LEPC", "GETLMEMBASE", "B2R",
+                                        "TEX",  "TLD",  "REDUX", "TLD4",  "SULD", "TXQ",  "S2UR",        "ELECT",
+                                        "BMSK", "SGXT", "FLO",   "BREV",  "LDTM"};
     const char first = in->op.text[0], second = in->op.bytes > 1 ? in->op.text[1] : ' ';
     const bool is_float = ((first == 'F' || first == 'H' || first == 'D') && !ls_sass_is_op(in->op, "FLO")) ||
                           (first == 'U' && second == 'F' && !ls_sass_is_op(in->op, "FLO")) || ls_ptx_has(in->op, "MMA");
@@ -348,7 +348,8 @@ static ls_status lower_plain(lowering *l, const ls_ptx_instruction *in, int32_t 
         const char *name, *op;
         int32_t n;
     } simple_ones[] = {{"MOV", "mov.b32", 1},   {"R2UR", "mov.b32", 1},  {"IABS", "abs.s32", 1},
-                       {"POPC", "popc.b32", 1}, {"PRMT", "prmt.b32", 3}, {"LOP3", "lop3.b32", 4}};
+                       {"POPC", "popc.b32", 1}, {"PRMT", "prmt.b32", 3}, {"LOP3", "lop3.b32", 4},
+                       {"SHFL", "shfl.b32", 1}};
     const ls_ptx_name op = in->op;
     for (size_t i = 0; i < sizeof simple_ones / sizeof simple_ones[0]; i++) {
         if (!ls_sass_is_op(op, simple_ones[i].name) && !ls_ptx_begins(op, simple_ones[i].name)) continue;

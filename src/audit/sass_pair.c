@@ -654,7 +654,7 @@ static ls_status want_taken(ls_sass_lowering *l, int32_t at, ls_error *err) {
 
 ls_status ls_sass_find_pairs(ls_sass_lowering *l, ls_error *err) {
     l->n_pairs = l->n_parts = 0;
-    for (int i = 0; i < LS_PAIR_BUCKETS; i++) l->buckets[i] = -1;
+    memset(l->buckets, -1, sizeof l->buckets);
     for (int64_t i = 0; i < l->flow.n_order; i++) {
         const ls_flow_block *k = &l->flow.blocks[l->flow.order[i]];
         for (int32_t at = k->first; at < k->first + k->n; at++) LS_TRY(want_taken(l, at, err));

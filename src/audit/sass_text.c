@@ -174,15 +174,21 @@ static bool read_address(ls_ptx_name t, ls_ptx_operand *out, ls_ptx_operand *uni
 
 bool ls_sass_operand(ls_ptx_name t, ls_ptx_operand *out, ls_ptx_operand *uniform, bool *has_uniform) {
     ls_ptx_name suffix = {NULL, 0}, whole = t;
+    static const char *const matrices[] = {"gdesc[", "idesc[", "tmem["}; /* what the matrix units address */
     bool minus = false, inverse = false, magnitude = false;
     *has_uniform = false;
     *out = (ls_ptx_operand){.kind = LS_PTX_FLOAT, .reg = -1, .name = t};
     if (t.bytes == 0) return false;
     if (ls_ptx_begins(t, "desc[")) {
         const char *end = memchr(t.text, ']', (size_t)t.bytes);
-        if (end == NULL || end + 1 == t.text + t.bytes || end[1] != '[') return false;
+        if (end == NULL) return false;
+        if (end + 1 == t.text + t.bytes) return true; /* how a cache is to keep what a tensor's copy brings */
+        if (end[1] != '[') return false;
         t = (ls_ptx_name){end + 1, (int32_t)(t.text + t.bytes - end - 1)};
     }
+    if (ls_ptx_begins(t, "gsb")) return true; /* a group of products that are waited for together */
+    for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; i++)
+        if (ls_ptx_begins(t, matrices[i])) return memchr(t.text, ']', (size_t)t.bytes) != NULL;
     if (t.text[0] == '[') {
         const char *end = memchr(t.text, ']', (size_t)t.bytes);
         if (end == NULL) return false;
@@ -245,7 +251,29 @@ bool ls_sass_is_access(ls_ptx_name op) {
     return false;
 }
 
+/* The number behind the first such word of an opcode, 128 behind ".64x" in HGMMA.64x128x16.F32; 0 for none. */
+static int32_t size_behind(ls_ptx_name op, const char *word, int32_t most) {
+    const size_t n = strlen(word);
+    const char *at = memmem(op.text, (size_t)op.bytes, word, n), *end = op.text + op.bytes;
+    int32_t size = 0;
+    if (at == NULL) return 0;
+    for (at += n; at < end && *at >= '0' && *at <= '9' && size <= most; at++) size = 10 * size + (*at - '0');
+    return size < most ? size : most;
+}
+
+/* Registers of a thread that a warpgroup's product of 64 rows writes, or a load from the memory of the matrix units. */
+static int32_t matrix_registers_of(ls_ptx_name op) {
+    if (ls_ptx_begins(op, "LDTM")) {
+        const int32_t times = size_behind(op, ".x", 128), each = size_behind(op, "dp", 256);
+        const int32_t n = (times > 0 ? times : 1) * (each > 64 ? each / 64 : 1);
+        return n < 128 ? n : 128;
+    }
+    const int32_t columns = size_behind(op, ".64x", 256);
+    return ls_ptx_has(op, ".F32") || op.text[0] == 'I' ? columns / 2 : columns / 4;
+}
+
 static int32_t registers_of(ls_ptx_name op) {
+    if (ls_ptx_begins(op, "LDTM") || ls_ptx_has(op, "GMMA.64x")) return matrix_registers_of(op);
     if (ls_ptx_begins(op, "LDSM")) return ls_sass_ends(op, ".4") ? 4 : ls_sass_ends(op, ".2") ? 2 : 1;
     if (ls_ptx_begins(op, "LD") || ls_ptx_begins(op, "ATOM") || ls_sass_is_op(op, "LDC")) return ls_sass_width(op);
     if (ls_ptx_has(op, "MAD.WIDE")) return 2;

@@ -139,11 +139,41 @@ static void test_sums(void **state) {
     /* halves that have nothing to do with each other */
     expect("/*0020*/ IADD3 R8, R2, R4, RZ ;\n/*0030*/ MOV R9, R5 ;\n/*0040*/ STG.E desc[UR4][R8.64], R4 ;\n", big, 0,
            1);
+    /* what another thread holds has the range of what all hold */
+    const char *shuffled =
+        "/*0010*/ SHFL.IDX PT, R6, R5, RZ, 0x1f ;\n/*0018*/ IMAD R6, R4, R6, RZ ;\n"
+        "/*0020*/ IMAD.WIDE R8, R6, 0x4, R2 ;\n/*0040*/ STG.E desc[UR4][R8.64], R4 ;\n";
+    expect(shuffled, big, 1, 0);
+    expect(shuffled, small, 0, 0);
     /* an instruction that nobody knows */
     expect(
         "/*0010*/ IMAD R6, R4, R5, RZ ;\n/*0018*/ WONDER R6, R6, R5 ;\n/*0020*/ IMAD.WIDE R8, R6, 0x4, R2 ;\n"
         "/*0040*/ STG.E desc[UR4][R8.64], R4 ;\n",
         big, 0, 1);
+}
+
+/* What the matrix units write is any value: as many registers as the shape says, and none behind them. */
+static void test_matrices(void **state) {
+    static const struct {
+        const char *op;
+        int64_t n_findings;
+    } ops[] = {{"HGMMA.64x16x16.F32.BF16 R16, gdesc[UR8], R16, gsb0", 0},
+               {"HGMMA.64x8x16.F32.BF16 R16, gdesc[UR8], R16", 1},
+               {"HGMMA.64x16x16.F16 R16, gdesc[UR8], R16", 1},
+               {"LDTM.x8 R16, tmem[UR5+0x10]", 0},
+               {"LDTM.x4 R16, tmem[UR5]", 1},
+               {"LDTM.16dp256bit.x2 R16, tmem[UR5]", 0},
+               {"UTCHMMA gdesc[UR16], gdesc[UR18], tmem[UR20], tmem[UR22], idesc[UR23], UP0", 1},
+               {"UTMALDG.2D [UR8], [UR4], desc[UR6]", 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; i++) {
+        char body[512];
+        snprintf(body, sizeof body,
+                 "/*0010*/ IMAD R20, R4, R5, RZ ;\n/*0018*/ %s ;\n/*0020*/ IMAD.WIDE R8, R20, 0x4, R2 ;\n"
+                 "/*0040*/ STG.E desc[UR4][R8.64], R4 ;\n",
+                 ops[i].op);
+        expect(body, big, ops[i].n_findings, 0);
+    }
 }
 
 static void test_guards(void **state) {
@@ -275,9 +305,9 @@ static void test_rank(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_corpus), cmocka_unit_test(test_sums),    cmocka_unit_test(test_guards),
-        cmocka_unit_test(test_calls),  cmocka_unit_test(test_hostile), cmocka_unit_test(test_monsters),
-        cmocka_unit_test(test_rank),
+        cmocka_unit_test(test_corpus),   cmocka_unit_test(test_sums),  cmocka_unit_test(test_matrices),
+        cmocka_unit_test(test_guards),   cmocka_unit_test(test_calls), cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_monsters), cmocka_unit_test(test_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
