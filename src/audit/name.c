@@ -4,8 +4,14 @@
 
 #include <string.h>
 
+/* A piece of no bytes may have no text. */
+static bool equal(const char *a, const char *b, size_t bytes) { return bytes == 0 || memcmp(a, b, bytes) == 0; }
+static bool has(const char *text, int64_t bytes, const char *word) {
+    return bytes > 0 && memmem(text, (size_t)bytes, word, strlen(word)) != NULL;
+}
+
 bool ls_ptx_is(ls_ptx_name name, const char *text) {
-    return (size_t)name.bytes == strlen(text) && memcmp(name.text, text, (size_t)name.bytes) == 0;
+    return (size_t)name.bytes == strlen(text) && equal(name.text, text, (size_t)name.bytes);
 }
 
 /* Opcodes are held against dozens of texts, of which nearly all differ in the first letter. */
@@ -15,14 +21,8 @@ bool ls_ptx_begins(ls_ptx_name name, const char *text) {
     return (size_t)name.bytes >= n && memcmp(name.text, text, n) == 0;
 }
 
-bool ls_ptx_has(ls_ptx_name name, const char *text) {
-    return memmem(name.text, (size_t)name.bytes, text, strlen(text)) != NULL;
-}
+bool ls_ptx_has(ls_ptx_name name, const char *text) { return has(name.text, name.bytes, text); }
 
-bool ls_ptx_same(ls_ptx_name a, ls_ptx_name b) {
-    return a.bytes == b.bytes && memcmp(a.text, b.text, (size_t)a.bytes) == 0;
-}
+bool ls_ptx_same(ls_ptx_name a, ls_ptx_name b) { return a.bytes == b.bytes && equal(a.text, b.text, (size_t)a.bytes); }
 
-bool ls_ptx_has_text(const char *text, int64_t bytes, const char *word) {
-    return memmem(text, (size_t)bytes, word, strlen(word)) != NULL;
-}
+bool ls_ptx_has_text(const char *text, int64_t bytes, const char *word) { return has(text, bytes, word); }
