@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "load/record.h"
+#include "parity/resident.h"
 #include "parity/sweep.h"
 
 extern char **environ;
@@ -244,6 +245,19 @@ static ls_status spawn_resident(ls_program_subject *s, char *const *argv, int th
 
 enum { ANSWER_BYTES = 4096 };
 
+/* It closed its end of the socket: how it ended, or that it did not. */
+static ls_status tell_end(ls_program_subject *s, ls_error *err) {
+    ls_error ignored;
+    int code;
+    const ls_status waited = wait_for(&code, s->pid, s->program, 1.0, &ignored);
+    close(s->pipe);
+    s->pid = 0;
+    if (waited != LS_OK) return LS_FAIL(err, LS_ERR_DEVICE, "%s: it closed its output without an answer", s->program);
+    if (WIFSIGNALED(code))
+        return LS_FAIL(err, LS_ERR_DEVICE, "%s: died of signal %d without an answer", s->program, WTERMSIG(code));
+    return LS_FAIL(err, LS_ERR_DEVICE, "%s: ended with exit code %d without an answer", s->program, WEXITSTATUS(code));
+}
+
 /* One line, without its newline. */
 static ls_status hear_line(ls_program_subject *s, char *text, ls_error *err) {
     const double start = ls_clock_seconds();
@@ -258,7 +272,7 @@ static ls_status hear_line(ls_program_subject *s, char *text, ls_error *err) {
         if (!(wait.revents & (POLLIN | POLLHUP | POLLERR))) continue;
         got = read(s->pipe, text + n, 1);
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return LS_FAIL(err, LS_ERR_DEVICE, "%s: it ended without an answer", s->program);
+        if (got <= 0) return tell_end(s, err);
         if (text[n] == '\n') break;
         if (++n == ANSWER_BYTES) return LS_FAIL(err, LS_ERR_FORMAT, "%s: a line of more than %d bytes", s->program, n);
     }
@@ -270,6 +284,7 @@ static ls_status say(ls_program_subject *s, const char *text, size_t bytes, ls_e
     while (bytes > 0) {
         const ssize_t sent = send(s->pipe, text, bytes, MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0 && errno == EPIPE) return tell_end(s, err);
         if (sent <= 0) return LS_FAIL(err, LS_ERR_DEVICE, "%s: %s", s->program, strerror(errno));
         text += sent;
         bytes -= (size_t)sent;
@@ -283,23 +298,22 @@ static ls_status start_resident(ls_program_subject *s, ls_error *err) {
     ls_status status;
     words *w = calloc(1, sizeof *w);
     if (w == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "command line");
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) {
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
         free(w);
         return LS_FAIL(err, LS_ERR_IO, "socket: %s", strerror(errno));
     }
-    (void)fcntl(pair[0], F_SETFD, FD_CLOEXEC);
     LS_TRY_DONE(add_word(w, s->program, err));
     LS_TRY_DONE(add_word(w, "serve", err));
     for (int64_t i = 0; i < s->n_more; i++) LS_TRY_DONE(add_word(w, s->more[i], err));
     LS_TRY_DONE(spawn_resident(s, w->argv, pair[1], err));
     s->pipe = pair[0];
-    pair[0] = -1;
+    close(pair[1]); /* or its end would not be seen */
+    pair[0] = pair[1] = -1;
     LS_TRY_DONE(hear_line(s, line, err));
-    if (strstr(line, "\"lockstep\"") == NULL)
-        status = LS_FAIL(err, LS_ERR_FORMAT, "%s: its first line is no greeting: %.100s", s->program, line);
+    status = ls_resident_greeting(line, s->program, err);
 done:
-    if (pair[0] >= 0) close(pair[0]);
-    close(pair[1]);
+    for (int i = 0; i < 2; i++)
+        if (pair[i] >= 0) close(pair[i]);
     free(w);
     return status;
 }
@@ -325,8 +339,7 @@ static ls_status ask_resident(ls_program_subject *s, const words *w, ls_error *e
     fclose(file);
     LS_TRY_DONE(say(s, text, bytes, err));
     LS_TRY_DONE(hear_line(s, line, err));
-    if (strstr(line, "\"ok\": true") == NULL && strstr(line, "\"ok\":true") == NULL)
-        status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "%.200s", line);
+    status = ls_resident_answer(line, s->program, err);
 done:
     free(text);
     return status;
