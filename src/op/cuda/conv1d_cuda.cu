@@ -8,6 +8,7 @@
 #include "op/cuda/check_cuda.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/elements_cuda.h"
+#include "op/cuda/expect_cuda.h"
 
 #define THREADS 128
 #define TOKENS 16 /* of a thread */
@@ -79,13 +80,25 @@ static __device__ __forceinline__ void input_four(const ls_conv1d_args *a, const
     }
 }
 
+/* Of one token: parameters and the state, while the kernel ahead still runs. The span may not have been checked. */
+template <int STATE>
+static __device__ __forceinline__ void expect_four(const ls_conv1d_args *a, const ls_span *span, int64_t channel) {
+    const int32_t slot = span->slot;
+    for (int k = 0; k < WIDTH; k++) ls_cuda_expect(a->w + k * a->dim + channel);
+    if (a->bias != NULL) ls_cuda_expect(a->bias + channel);
+    if (slot < 0 || slot >= a->state.n_entries) return;
+    const uint8_t *state = (const uint8_t *)ls_pool_at(&a->state, slot);
+    for (int k = 0; k < WIDTH - 1; k++) ls_cuda_expect(state + (k * a->dim + channel) * (STATE == LS_F32 ? 4 : 2));
+}
+
 /* BATCH: 1 where a span has one token, else MANY. */
 template <int X, int Y, int STATE, int BATCH>
 static __global__ void __launch_bounds__(THREADS) four_kernel(const __grid_constant__ conv_params p) {
-    ls_cuda_begin();
     const ls_conv1d_args *a = &p.a;
     const int64_t channel = (blockIdx.x % p.blocks * THREADS + threadIdx.x) * 4, item = blockIdx.x / p.blocks;
     const ls_span *span = &a->spans[item / p.pieces];
+    if (BATCH == 1 && channel < a->dim) expect_four<STATE>(a, span, channel);
+    ls_cuda_begin();
     const int64_t first = BATCH == 1 ? 0 : item % p.pieces * TOKENS;
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || channel >= a->dim || first >= span->n_rows) return;
     void *state = ls_pool_at(&a->state, span->slot);

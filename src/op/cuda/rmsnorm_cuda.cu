@@ -23,16 +23,39 @@ static __device__ __forceinline__ float scale_of(const ls_rmsnorm_args *a, const
     return ls_div(1.0f, ls_sqrt(ls_add(ls_div(q, (float)a->dim), a->eps)));
 }
 
-/* Four columns of x, or of the sum, which is written. */
-template <int X, bool ADD>
-static __device__ __forceinline__ void load_row(const norm_params *p, int64_t row, int64_t c, float x[4]) {
-    const int64_t left = p->a.dim - c;
-    ls_four_load<X>(p->a.x, row * p->a.x_stride + c, left, p->vector, x);
-    if (!ADD) return;
-    float add[4];
-    ls_four_load<LS_F32>(p->add, row * p->a.dim + c, left, p->vector, add);
-    for (int j = 0; j < 4; j++) x[j] = ls_add(x[j], add[j]);
-    ls_four_store<LS_F32>(p->sum, row * p->a.dim + c, left, p->vector, x);
+/* Fours of x, or of the sum, which is written, at columns first, first + stride and so on. All loads are on their way
+ * before the first sum is written: the compiler leaves a load behind a store that might be to its address, and each
+ * four would wait for the one before it. */
+template <int X, int STEPS, bool ADD>
+static __device__ __forceinline__ void load_row(const norm_params *p, int64_t row, int64_t first, int64_t stride,
+                                                float x[STEPS][4]) {
+    const int64_t dim = p->a.dim;
+    float add[STEPS][4];
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+        const int64_t c = first + s * stride;
+        if (c >= dim) continue;
+        ls_four_load<X>(p->a.x, row * p->a.x_stride + c, dim - c, p->vector, x[s]);
+        if (ADD) ls_four_load<LS_F32>(p->add, row * dim + c, dim - c, p->vector, add[s]);
+    }
+#pragma unroll
+    for (int s = 0; ADD && s < STEPS; s++) {
+        const int64_t c = first + s * stride;
+        if (c >= dim) continue;
+        for (int j = 0; j < 4; j++) x[s][j] = ls_add(x[s][j], add[s][j]);
+        ls_four_store<LS_F32>(p->sum, row * dim + c, dim - c, p->vector, x[s]);
+    }
+}
+
+/* The weight's fours at the same columns. */
+template <int STEPS>
+static __device__ __forceinline__ void load_weight(const norm_params *p, int64_t first, int64_t stride,
+                                                   float w[STEPS][4]) {
+#pragma unroll
+    for (int s = 0; s < STEPS; s++) {
+        const int64_t c = first + s * stride;
+        if (c < p->a.dim) ls_four_load<LS_F32>(p->a.w, c, p->a.dim - c, p->vector, w[s]);
+    }
 }
 
 /* y of four columns; x is overwritten. */
@@ -47,13 +70,8 @@ template <int X, int Y, int STEPS, bool ADD>
 static __device__ __forceinline__ void norm_row(const norm_params *p, int64_t row) {
     const int64_t first = 4 * threadIdx.x, dim = p->a.dim;
     float x[STEPS][4], w[STEPS][4], chain[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int s = 0; s < STEPS; s++) {
-        const int64_t c = first + s * LS_CHAIN_STEP;
-        if (c >= dim) continue;
-        load_row<X, ADD>(p, row, c, x[s]);
-        ls_four_load<LS_F32>(p->a.w, c, dim - c, p->vector, w[s]);
-    }
+    load_row<X, STEPS, ADD>(p, row, first, LS_CHAIN_STEP, x);
+    load_weight<STEPS>(p, first, LS_CHAIN_STEP, w);
 #pragma unroll
     for (int s = 0; s < STEPS; s++) ls_chain_add(chain, x[s], x[s], dim - first - s * LS_CHAIN_STEP);
     const float scale = scale_of(&p->a, chain);
@@ -77,13 +95,12 @@ static __global__ void __launch_bounds__(GROUPS *LS_CHAIN_THREADS) long_kernel(c
     const int64_t row = blockIdx.x, dim = p.a.dim;
     const int64_t first = 4 * (threadIdx.x % LS_CHAIN_THREADS), group = threadIdx.x / LS_CHAIN_THREADS;
     float x[LONG_STEPS / GROUPS][4], w[LONG_STEPS / GROUPS][4], chain[4] = {0, 0, 0, 0};
+    load_weight<LONG_STEPS / GROUPS>(&p, first + group * LS_CHAIN_STEP, GROUPS * LS_CHAIN_STEP, w);
+    load_row<X, LONG_STEPS / GROUPS, ADD>(&p, row, first + group * LS_CHAIN_STEP, GROUPS * LS_CHAIN_STEP, x);
 #pragma unroll
     for (int s = 0; s < LONG_STEPS / GROUPS; s++) {
         const int64_t c = first + (GROUPS * s + group) * LS_CHAIN_STEP;
-        if (c >= dim) continue;
-        load_row<X, ADD>(&p, row, c, x[s]);
-        ls_four_load<LS_F32>(p.a.w, c, dim - c, p.vector, w[s]);
-        *(float4 *)&values[c] = make_float4(x[s][0], x[s][1], x[s][2], x[s][3]);
+        if (c < dim) *(float4 *)&values[c] = make_float4(x[s][0], x[s][1], x[s][2], x[s][3]);
     }
     __syncthreads();
     for (int64_t c = first; group == 0 && c < dim; c += LS_CHAIN_STEP) {
@@ -104,20 +121,20 @@ template <int X, int Y, bool ADD>
 static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_kernel(const __grid_constant__ norm_params p) {
     ls_cuda_begin();
     const int64_t row = blockIdx.x, first = 4 * threadIdx.x, dim = p.a.dim;
-    float x[4], w[4], chain[4] = {0, 0, 0, 0};
+    float x[1][4], w[4], chain[4] = {0, 0, 0, 0};
 #pragma unroll 8
     for (int64_t c = first; c < dim; c += LS_CHAIN_STEP) {
-        load_row<X, ADD>(&p, row, c, x);
-        ls_chain_add(chain, x, x, dim - c);
+        load_row<X, 1, ADD>(&p, row, c, 0, x);
+        ls_chain_add(chain, x[0], x[0], dim - c);
     }
     const float scale = scale_of(&p.a, chain);
     for (int64_t c = first; c < dim; c += LS_CHAIN_STEP) {
         if (ADD)
-            ls_four_load<LS_F32>(p.sum, row * dim + c, dim - c, p.vector, x);
+            ls_four_load<LS_F32>(p.sum, row * dim + c, dim - c, p.vector, x[0]);
         else
-            ls_four_load<X>(p.a.x, row * p.a.x_stride + c, dim - c, p.vector, x);
+            ls_four_load<X>(p.a.x, row * p.a.x_stride + c, dim - c, p.vector, x[0]);
         ls_four_load<LS_F32>(p.a.w, c, dim - c, p.vector, w);
-        store_normed<Y>(&p, row, c, x, w, scale);
+        store_normed<Y>(&p, row, c, x[0], w, scale);
     }
 }
 
