@@ -234,7 +234,7 @@ ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth) { r
 static bool can_take(const ls_product *product) {
     return takes(product->rows, product->cols) && product->a_step == 1 && product->mode == LS_PRODUCT_STORE &&
            (product->depth - 1) / TILE_DEPTH + 1 < INT32_MAX / TILE_DEPTH &&
-           ls_box_possible(product->a, product->a_row, product->rows, product->depth);
+           ls_box_possible(product->a, LS_BF16, product->a_row, product->rows, product->depth);
 }
 
 static ls_status run(const ls_exec *exec, const ls_product *product, const void *const tiles[2], int64_t weights,

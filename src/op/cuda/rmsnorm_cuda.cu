@@ -1,33 +1,24 @@
 /* rmsnorm on the GPU: a block a row. A row of up to 1,024 columns lies in the registers of 64 threads, with all its
  * loads and those of the weight on their way at once; one of up to 4,096 in those of 256, and in shared memory, where
  * the first 64 threads find what they add up; a longer one is read twice. */
-#include "op/cuda/chains_cuda.h"
 #include "op/cuda/cuda_ops.h"
+#include "op/cuda/rmsnorm_cuda.h"
 #include "op/elementwise.h"
-#include "op/rmsnorm.h"
 
-#define SHORT_STEPS 4
+#define SHORT_STEPS LS_NORM_SHORT_STEPS
 #define LONG_STEPS 16
 #define GROUPS 4 /* of 64 threads, which take turns in the steps of a long row */
 
-typedef struct norm_params {
-    ls_rmsnorm_args a; /* of add_rmsnorm: x is h */
-    const float *add;  /* NULL: nothing is added, and there is no sum */
-    float *sum;
-    bool vector;
-} norm_params;
-
 static __device__ __forceinline__ float scale_of(const ls_rmsnorm_args *a, const float chain[4]) {
     __shared__ float runs[LS_CHAIN_RUNS];
-    const float q = ls_chain_fold(chain, runs);
-    return ls_div(1.0f, ls_sqrt(ls_add(ls_div(q, (float)a->dim), a->eps)));
+    return ls_norm_scale(ls_chain_fold(chain, runs), a->dim, a->eps);
 }
 
 /* Fours of x, or of the sum, which is written, at columns first, first + stride and so on. All loads are on their way
  * before the first sum is written: the compiler leaves a load behind a store that might be to its address, and each
  * four would wait for the one before it. */
 template <int X, int STEPS, bool ADD>
-static __device__ __forceinline__ void load_row(const norm_params *p, int64_t row, int64_t first, int64_t stride,
+static __device__ __forceinline__ void load_row(const ls_norm_call *p, int64_t row, int64_t first, int64_t stride,
                                                 float x[STEPS][4]) {
     const int64_t dim = p->a.dim;
     float add[STEPS][4];
@@ -49,7 +40,7 @@ static __device__ __forceinline__ void load_row(const norm_params *p, int64_t ro
 
 /* The weight's fours at the same columns. */
 template <int STEPS>
-static __device__ __forceinline__ void load_weight(const norm_params *p, int64_t first, int64_t stride,
+static __device__ __forceinline__ void load_weight(const ls_norm_call *p, int64_t first, int64_t stride,
                                                    float w[STEPS][4]) {
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
@@ -60,14 +51,14 @@ static __device__ __forceinline__ void load_weight(const norm_params *p, int64_t
 
 /* y of four columns; x is overwritten. */
 template <int Y>
-static __device__ __forceinline__ void store_normed(const norm_params *p, int64_t row, int64_t c, float x[4],
+static __device__ __forceinline__ void store_normed(const ls_norm_call *p, int64_t row, int64_t c, float x[4],
                                                     const float w[4], float scale) {
     for (int j = 0; j < 4; j++) x[j] = ls_mul(ls_mul(x[j], scale), w[j]);
     ls_four_store<Y>(p->a.y, row * p->a.y_stride + c, p->a.dim - c, p->vector, x);
 }
 
 template <int X, int Y, int STEPS, bool ADD>
-static __device__ __forceinline__ void norm_row(const norm_params *p, int64_t row) {
+static __device__ __forceinline__ void norm_row(const ls_norm_call *p, int64_t row) {
     const int64_t first = 4 * threadIdx.x, dim = p->a.dim;
     float x[STEPS][4], w[STEPS][4], chain[4] = {0, 0, 0, 0};
     load_row<X, STEPS, ADD>(p, row, first, LS_CHAIN_STEP, x);
@@ -83,13 +74,13 @@ static __device__ __forceinline__ void norm_row(const norm_params *p, int64_t ro
 }
 
 template <int X, int Y, int STEPS, bool ADD>
-static __global__ void __launch_bounds__(LS_CHAIN_THREADS) norm_kernel(const __grid_constant__ norm_params p) {
+static __global__ void __launch_bounds__(LS_CHAIN_THREADS) norm_kernel(const __grid_constant__ ls_norm_call p) {
     ls_cuda_begin();
     norm_row<X, Y, STEPS, ADD>(&p, blockIdx.x);
 }
 
 template <int X, int Y, bool ADD>
-static __global__ void __launch_bounds__(GROUPS *LS_CHAIN_THREADS) long_kernel(const __grid_constant__ norm_params p) {
+static __global__ void __launch_bounds__(GROUPS *LS_CHAIN_THREADS) long_kernel(const __grid_constant__ ls_norm_call p) {
     ls_cuda_begin();
     __shared__ __align__(16) float values[LONG_STEPS * LS_CHAIN_STEP];
     const int64_t row = blockIdx.x, dim = p.a.dim;
@@ -118,7 +109,7 @@ static __global__ void __launch_bounds__(GROUPS *LS_CHAIN_THREADS) long_kernel(c
 
 /* A thread reads again only what it overwrites itself, and no thread writes y before the fold: y may be x. */
 template <int X, int Y, bool ADD>
-static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_kernel(const __grid_constant__ norm_params p) {
+static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_kernel(const __grid_constant__ ls_norm_call p) {
     ls_cuda_begin();
     const int64_t row = blockIdx.x, first = 4 * threadIdx.x, dim = p.a.dim;
     float x[1][4], w[4], chain[4] = {0, 0, 0, 0};
@@ -152,7 +143,7 @@ static norm_launch kernel_for(int64_t dim) {
     return norm_launch{(const void *)wide_kernel<X, Y, ADD>, LS_CHAIN_THREADS};
 }
 
-static norm_launch kernel_of(const norm_params *p) {
+static norm_launch kernel_of(const ls_norm_call *p) {
     const ls_rmsnorm_args *a = &p->a;
     const bool y_f32 = a->y_dtype == LS_F32;
     if (p->add != NULL)
@@ -164,7 +155,7 @@ static norm_launch kernel_of(const norm_params *p) {
 
 /* ---- the host's side ---- */
 
-static ls_status params_of(norm_params *p, const char *op, const ls_exec *exec, const ls_rmsnorm_args *a,
+static ls_status params_of(ls_norm_call *p, const char *op, const ls_exec *exec, const ls_rmsnorm_args *a,
                            const float *add, float *sum, ls_error *err) {
     if ((a->x_dtype != LS_F32 && a->x_dtype != LS_BF16) || (a->y_dtype != LS_F32 && a->y_dtype != LS_BF16))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: from %s to %s; f32 and bf16 are built", op,
@@ -175,10 +166,10 @@ static ls_status params_of(norm_params *p, const char *op, const ls_exec *exec, 
                                         {"add", add, 4, a->rows == 0 || sum == NULL},
                                         {"sum", sum, 4, a->rows == 0 || add == NULL}};
     LS_CUDA_TRY(ls_cuda_check(op, exec, operands, 5, LS_WORKSPACE_HEAD, err));
-    *p = norm_params{*a, add, sum,
-                     a->dim % 4 == 0 && a->x_stride % 4 == 0 && a->y_stride % 4 == 0 &&
-                         ls_four_fits(a->x, a->x_dtype) && ls_four_fits(a->w, LS_F32) &&
-                         ls_four_fits(a->y, a->y_dtype) && ls_four_fits(add, LS_F32) && ls_four_fits(sum, LS_F32)};
+    *p = ls_norm_call{*a, add, sum,
+                      a->dim % 4 == 0 && a->x_stride % 4 == 0 && a->y_stride % 4 == 0 &&
+                          ls_four_fits(a->x, a->x_dtype) && ls_four_fits(a->w, LS_F32) &&
+                          ls_four_fits(a->y, a->y_dtype) && ls_four_fits(add, LS_F32) && ls_four_fits(sum, LS_F32)};
     return LS_OK;
 }
 
@@ -191,9 +182,12 @@ static ls_status params_of(norm_params *p, const char *op, const ls_exec *exec, 
 static ls_status run(const char *op, const ls_exec *exec, const ls_rmsnorm_args *a, const float *add, float *sum,
                      ls_error *err) {
     const ls_index index[] = NORM_INDEX(a);
-    norm_params p;
+    ls_norm_call p;
     LS_CUDA_TRY(params_of(&p, op, exec, a, add, sum, err));
     if (a->rows == 0) return LS_OK;
+    bool taken = false;
+    LS_CUDA_TRY(ls_norm_staged(exec, op, &p, &taken, err));
+    if (taken) return LS_OK;
     const norm_launch norm = kernel_of(&p);
     const ls_launch launch = {op, {a->rows, 1, 1}, norm.threads, 0, index, 2};
     return ls_cuda_launch(exec, &launch, norm.kernel, &p, err);
@@ -214,13 +208,13 @@ ls_status ls_cuda_add_rmsnorm(const ls_exec *exec, const ls_add_rmsnorm_args *a,
 /* ---- parts: a block a row and part ---- */
 
 typedef struct parts_params {
-    norm_params part[LS_NORM_PARTS];
+    ls_norm_call part[LS_NORM_PARTS];
     int64_t n;
 } parts_params;
 
 static __global__ void __launch_bounds__(LS_CHAIN_THREADS) parts_kernel(const __grid_constant__ parts_params p) {
     ls_cuda_begin();
-    const norm_params *part = &p.part[blockIdx.x % p.n];
+    const ls_norm_call *part = &p.part[blockIdx.x % p.n];
     const int64_t row = blockIdx.x / p.n;
     if (part->a.y_dtype == LS_F32)
         norm_row<LS_F32, LS_F32, SHORT_STEPS, false>(part, row);
