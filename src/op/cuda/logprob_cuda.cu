@@ -4,9 +4,9 @@
  * Many rows: a block a row, its warps taking leaves in turn, the next leaf already on its way in registers. Few rows:
  * a warp a leaf over the whole GPU, then a second kernel that combines; that is the shard entry, too.
  *
- * A row that begins `skew` elements behind a vector's begin is loaded from that vector on. Position j of lane l is then
- * chain (8 l + j - skew) mod 256: the first positions of lane 0 are the last chains and take their elements a step late,
- * the last of them from `tail`, the vector behind the leaf's last one. What is folded is first put in order. */
+ * A row that begins `skew` elements behind a vector's begin is loaded from that vector on. Position j of lane l is
+ * chain (8 l + j - skew) mod 256 then: the first positions of lane 0 are the last chains and take their elements a step
+ * late, the last of them from `tail`, the vector behind the leaf's last one. What is folded is put in order first. */
 #include "dev/device.h"
 #include "op/cuda/check_cuda.h"
 #include "op/cuda/cuda_ops.h"
