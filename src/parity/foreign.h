@@ -21,6 +21,7 @@ typedef enum ls_rung {
     LS_RUNG_SEQUENCE,
     LS_RUNG_FRESH,
     LS_RUNG_SINGLE,
+    LS_RUNG_TURNS,
     LS_RUNG_PAIR,
     LS_RUNG_BATCH,
     LS_RUNG_UNEQUAL,
@@ -102,6 +103,8 @@ typedef struct ls_finding {
 } ls_finding;
 
 #define LS_NAMED 0.8
+/* Likelier tokens than this are nearly sure, whatever the weights. */
+#define LS_SURE_TOKEN -0.05
 /* The family of what is seen and has none: it is listed and keeps others from being named. */
 #define LS_NO_CAUSE "no cause of the list"
 

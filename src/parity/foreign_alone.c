@@ -295,15 +295,13 @@ static double middle_of(const ls_foreign *f, picked pick, int64_t *n) {
         for (int64_t s = 0; r != LS_RUNG_AGAIN && s < f->seen[r].outcomes.n; s++) {
             const ls_outcome *c = &f->seen[r].outcomes.of[s];
             for (int64_t i = 0; i < c->n && *n < PICKED_MOST; i++)
-                if (is_picked(pick, c->n_prompt, i)) list[(*n)++] = fabs((double)c->scored[i] - (double)c->logprob[i]);
+                if (is_picked(pick, c->n_prompt, i) && (double)c->scored[i] < LS_SURE_TOKEN)
+                    list[(*n)++] = fabs((double)c->scored[i] - (double)c->logprob[i]);
         }
     if (*n == 0) return 0.0;
     qsort(list, (size_t)*n, sizeof *list, by_size);
     return list[*n / 2];
 }
-
-/* Likelier tokens than this are nearly sure, whatever the weights. */
-#define SURE_TOKEN -0.05
 
 /* The share of sequences that are right where others are off, of those that could be off. */
 static double share_right(const ls_foreign *f) {
@@ -315,7 +313,7 @@ static double share_right(const ls_foreign *f) {
             bool is_sure = true;
             for (int64_t i = 0; i < c->n; i++) {
                 most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
-                is_sure = is_sure && (double)c->scored[i] > SURE_TOKEN;
+                is_sure = is_sure && (double)c->scored[i] > LS_SURE_TOKEN;
             }
             n += !is_sure;
             right += !is_sure && most < 0.01 * f->floor;

@@ -172,6 +172,7 @@ static ls_status share_moved(ls_inquiry *q, int64_t n, double *share, ls_error *
 static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_seen *s = &f->seen[LS_RUNG_SEQUENCE], *single = &f->seen[LS_RUNG_SINGLE];
+    const ls_seen *turns = &f->seen[LS_RUNG_TURNS];
     int64_t value;
     bool found = false;
     /* Requests of other lengths in one process are right, and fresh slots do not help: what is in front must have
@@ -192,6 +193,11 @@ static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
                         "prompts of one token in one slot: the first is within rounding, %" PRId64 " of %" PRId64
                         " are not",
                         single->n_sequences_off, single->n_sequences);
+    } else if (off(q, LS_RUNG_TURNS) && turns->first_off > 1 && clean(q, LS_RUNG_PAIR)) {
+        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_TURNS, 0.95,
+                        "two at a time in two slots: the first two are within rounding, %" PRId64 " of %" PRId64
+                        " are not; in a slot of its own each is right",
+                        turns->n_sequences_off, turns->n_sequences);
     }
     if (off(q, LS_RUNG_SLOT) || off(q, LS_RUNG_FAR_SLOT) || off(q, LS_RUNG_FARTHER_SLOT)) {
         const ls_rung rung = off(q, LS_RUNG_SLOT)       ? LS_RUNG_SLOT

@@ -85,24 +85,26 @@ static ls_status run_rung(ls_inquiry *q, ls_rung rung, ls_error *err) {
 
 /* ---- the floor ---- */
 
-enum { GROUPS = 3, GROUP_MOST = 512 };
+enum { GROUPS = 4, GROUP_MOST = 512 };
 
-/* Abs d of requests alone, apart by where they could be wrong: first tokens of short prompts, first tokens of long
- * ones, decoded ones. */
+/* Abs d of requests alone, apart by where they could be wrong: each alone in its process; and in one process first
+ * tokens of short prompts, first tokens of long ones, decoded ones. The median is of the tokens that could be off. */
 typedef struct groups {
-    double of[GROUPS][GROUP_MOST];
-    int64_t n[GROUPS];
+    double of[GROUPS][GROUP_MOST], of_unsure[GROUPS][GROUP_MOST];
+    int64_t n[GROUPS], n_unsure[GROUPS];
 } groups;
 
-static void add(groups *g, int group, double d) {
-    if (isfinite(d) && g->n[group] < GROUP_MOST) g->of[group][g->n[group]++] = d;
+static void add(groups *g, int group, const ls_outcome *c, int64_t i) {
+    const double d = fabs((double)c->scored[i] - (double)c->logprob[i]);
+    if (!isfinite(d) || g->n[group] == GROUP_MOST) return;
+    g->of[group][g->n[group]++] = d;
+    if ((double)c->scored[i] < LS_SURE_TOKEN) g->of_unsure[group][g->n_unsure[group]++] = d;
 }
 
-static void collect(groups *g, const ls_seen *seen) {
+static void collect(groups *g, const ls_seen *seen, bool one_process) {
     for (int64_t s = 0; s < seen->outcomes.n; s++) {
         const ls_outcome *c = &seen->outcomes.of[s];
-        for (int64_t i = 0; i < c->n; i++)
-            add(g, i > 0 ? 2 : c->n_prompt > 9 ? 1 : 0, fabs((double)c->scored[i] - (double)c->logprob[i]));
+        for (int64_t i = 0; i < c->n; i++) add(g, !one_process ? 0 : i > 0 ? 3 : c->n_prompt > 9 ? 2 : 1, c, i);
     }
 }
 
@@ -129,10 +131,11 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     ls_status status;
     LS_TRY_DONE(g != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "floor"));
     LS_TRY_DONE(ls_array_alloc((void **)&all, (int64_t)GROUPS * GROUP_MOST, sizeof *all, "floor", err));
-    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++) collect(g, &f->seen[alone[i]]);
+    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
+        collect(g, &f->seen[alone[i]], alone[i] == LS_RUNG_LENGTHS);
     for (int k = 0; k < GROUPS; k++) {
-        const double median = quantile(g->of[k], g->n[k], 0.5);
-        if (g->n[k] < 3) continue;
+        const double median = quantile(g->of_unsure[k], g->n_unsure[k], 0.5);
+        if (g->n_unsure[k] < 3) continue;
         if (median < low) lowest = k;
         low = median < low ? median : low;
         high = median > high ? median : high;
@@ -152,6 +155,8 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     /* Decode and prefill of one server: bf16 sums in two orders are further apart than a stack and its trainer should
      * be. Without a reference to say where rounding moves much, the farthest of ordinary values bounds it. */
     if (q->reference == NULL && f->floor > LARGE_NOISE) f->limit = fmax(f->limit, 2.0 * fmin(f->floor_max, 0.3));
+    /* Where nearly sure tokens are many, the median of all says little of what is wrong with the others. */
+    if (isfinite(low) && low > CONSTANT) f->floor = fmax(f->floor, low);
     f->constant = f->floor > (f->is_server ? CONSTANT_OF_SERVERS : CONSTANT);
 done:
     free(all);
