@@ -178,6 +178,7 @@ typedef struct ls_inquiry {
     uint64_t seed;
     int slot_way;           /* of asking for a slot, that the suspect is known to understand */
     bool records_alone;     /* explanations are of records, not of the model */
+    bool decode_alone;      /* first tokens are right: they are of records and of what decoding is handed */
     int64_t known_length;   /* from which on requests are off; 0: not known */
     double deadline, start; /* seconds of ls_clock_seconds; 0: none */
     ls_requests requests[LS_RUNGS];
@@ -245,6 +246,10 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
 /* Whether a request needs another one in front of it: so many of a rung's that are off, each alone in its process. */
 ls_status ls_foreign_off_alone(ls_inquiry *q, ls_rung rung, int64_t most, int64_t *n_tried, int64_t *n_off,
                                ls_error *err);
+/* Why records cannot be log-probabilities of any model, whatever its weights; NULL: nothing says so. */
+ls_status ls_foreign_against_records(ls_inquiry *q, const char **why, ls_error *err);
+/* Whether a rung's requests are right when all of them have the same slot. */
+ls_status ls_foreign_right_in_one_slot(ls_inquiry *q, ls_rung rung, bool *is_right, ls_error *err);
 /* Whether a length from which on requests are off is another one with other pages. */
 typedef enum ls_moves { LS_MOVES_UNKNOWN = 0, LS_STAYS, LS_MOVES } ls_moves;
 ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_moves *out, ls_error *err);
@@ -254,6 +259,8 @@ ls_status ls_foreign_others_matter(ls_inquiry *q, ls_rung rung, int64_t slots, d
                                    ls_error *err);
 /* Whether a request is off for what the one in front of it has in common with it: pairs, one at a time. */
 ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *found, ls_error *err);
+/* The cause of what is off from a request on for the number of its slot. */
+ls_status ls_decide_slots_number(ls_inquiry *q, int64_t requests, ls_error *err);
 /* Rules that both have. */
 /* What requests alone say; the best explanation of one rung, *found when it is named. */
 ls_status ls_decide_alone(ls_inquiry *q, ls_error *err);

@@ -59,6 +59,9 @@ ls_status ls_explain_misplaced(ls_inquiry *q, ls_rung rung, bool *found, ls_erro
     return LS_OK;
 }
 
+/* Chance of what is taken for a rule. */
+#define RARE 1e-3
+
 enum { PICKED_MOST = 512 };
 
 static int by_size(const void *a, const void *b) {
@@ -149,6 +152,49 @@ static bool near_block(int64_t length) {
     return length > 16 && (length % 16 == 0 || length % 16 == 1);
 }
 
+/* Requests that are off in one process, and right when each is alone in its own: what stood in front of them does that.
+ * In one slot for all they are off for what it held, and in a slot each for the number of their slot. */
+static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_error *err) {
+    ls_foreign *f = q->f;
+    int64_t n_tried, n_off;
+    bool one_slot;
+    *found = false;
+    if (f->is_server) return LS_OK; /* nothing is alone there */
+    LS_TRY(ls_foreign_off_alone(q, LS_RUNG_LENGTHS, 3, &n_tried, &n_off, err));
+    if (n_tried < 2 || n_off > 0) return LS_OK;
+    LS_TRY(ls_foreign_right_in_one_slot(q, LS_RUNG_LENGTHS, &one_slot, err));
+    if (one_slot && p->first_sequence > 1) {
+        *found = true;
+        return ls_decide_slots_number(q, p->first_sequence + 1, err);
+    }
+    LS_TRY(ls_decide_kinship(q, LS_RUNG_LENGTHS, false, found, err));
+    if (*found) return LS_OK;
+    *found = true;
+    ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_LENGTHS, 0.93,
+                    "from request %" PRId64 " of a process on, %" PRId64 " of %" PRId64
+                    " tokens are off, whatever the length; each alone in its process requests are right",
+                    p->first_sequence + 1, p->behind_off, p->behind);
+    f->findings[0].settled = true;
+    return ls_portion(p->behind_off, p->behind) > 0.6 ? ls_foreign_bound(q, "requests", p->first_sequence + 1, false, 1)
+                                                      : LS_OK;
+}
+
+/* Decoded tokens are off alone, and right with eight at once: rows that fill a batch up, or a kernel for few rows. Of
+ * two, rows that are put in make one of them off. */
+static ls_status decide_rows(ls_inquiry *q, bool *found) {
+    const ls_seen *pair = &q->f->seen[LS_RUNG_PAIR], *eight = &q->f->seen[LS_RUNG_BATCH];
+    const bool some = pair->n_sequences_off > 0 && pair->n_sequences_off < pair->n_sequences;
+    *found = !q->f->is_server && eight->look == LS_LOOK_CLEAN && q->f->seen[LS_RUNG_FRESH].look == LS_LOOK_OFF;
+    if (!*found) return LS_OK;
+    ls_foreign_find(q->f, some ? "padding leaks into the state" : "order of sums follows the batch", LS_RUNG_LENGTHS,
+                    0.9,
+                    "decoded tokens are off alone, and right with eight at once; with two at once %" PRId64
+                    " of %" PRId64 " sequences are off",
+                    pair->n_sequences_off, pair->n_sequences);
+    q->f->findings[0].settled = true;
+    return LS_OK;
+}
+
 /* Prompts that are filled up to a multiple of so many tokens: those that need no filling are right. 0: none. */
 static int64_t bucket_of(const ls_inquiry *q, const ls_seen *seen) {
     for (int64_t b = 64; b >= 4; b /= 2) {
@@ -161,7 +207,8 @@ static int64_t bucket_of(const ls_inquiry *q, const ls_seen *seen) {
             filled += !is_full;
             filled_off += !is_full && is_off;
         }
-        if (full >= 3 && full_off == 0 && 10 * filled_off >= 9 * filled) return b;
+        /* Were they right by chance, as often as others are, it would be a rare one. */
+        if (full_off == 0 && pow(1.0 - ls_portion(filled_off, filled), (double)full) < RARE) return b;
     }
     return 0;
 }
@@ -197,16 +244,15 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
                         "what is off stands behind an end-of-sequence token, all %" PRId64 " tokens of it", p.n_off);
         return LS_OK;
     }
-    /* From a request on: what does that is not its length. */
-    if (p.first_sequence > 0 && ls_portion(p.behind_off, p.behind) > 0.6 && ls_portion(p.beyond_off, p.beyond) < 0.8) {
-        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_LENGTHS, 0.85,
-                        "from request %" PRId64 " of a process on, requests are off, whatever their length",
-                        p.first_sequence + 1);
-        return ls_foreign_bound(q, "requests", p.first_sequence + 1, false, 1);
-    }
+    LS_TRY(decide_front(q, &p, &found, err));
+    if (found) return LS_OK;
     /* Decoded tokens alone. */
     if (p.first_tokens_off == 0 && p.later_off > 0) {
+        LS_TRY(decide_rows(q, &found));
+        if (found) return LS_OK;
+        q->decode_alone = true;
         LS_TRY(ls_explain_rung(q, LS_RUNG_LENGTHS, 0.95, &found, err));
+        q->decode_alone = false;
         if (!found && (bucket = bucket_of(q, seen)) > 0) {
             ls_foreign_find(f, "padding leaks into the state", LS_RUNG_LENGTHS, 0.9,
                             "decoded tokens are right behind prompts whose length is a multiple of %" PRId64
@@ -390,22 +436,26 @@ static ls_status right_by_page(ls_inquiry *q, bool *is_right, ls_error *err) {
  * the value. Anything put into prompts, left in a state, seen by attention alone or done to records does not. */
 static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
+    const char *against = NULL;
     bool by_page;
     int64_t n_short, n_long, n_first, n_later, n_one;
     const double of_short = middle_of(f, SHORT_PROMPTS, &n_short), of_long = middle_of(f, LONG_PROMPTS, &n_long);
     const double first = middle_of(f, FIRST_TOKENS_ONLY, &n_first), later = middle_of(f, LATER_TOKENS_ONLY, &n_later);
     const double one = middle_of(f, ONE_TOKEN_PROMPTS, &n_one);
     const bool everywhere = n_short >= 12 && n_long >= 12 && n_first >= 12 && n_later >= 12 && n_one >= 4 &&
-                            of_short < 2.5 * of_long && of_long < 2.5 * of_short && first < 2.0 * later &&
+                            of_short < 4.0 * of_long && of_long < 4.0 * of_short && first < 2.0 * later &&
                             later < 2.0 * first && one > 0.4 * f->floor;
     const double right = share_right(f), rough = roughness(f);
-    const bool sure = everywhere && has_both_signs(f) && right < 0.02 && rough > 0.5 && f->repeat >= 0.0 &&
-                      f->repeat < 0.02 * f->floor && q->reference != NULL && !f->out_of_time;
+    bool sure = everywhere && has_both_signs(f) && right < 0.02 && rough > 0.5 && f->repeat >= 0.0 &&
+                f->repeat < 0.02 * f->floor && q->reference != NULL && !f->out_of_time;
+    if (sure) LS_TRY(ls_foreign_against_records(q, &against, err));
+    sure = sure && against == NULL;
     ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, sure ? 0.86 : 0.75,
                     "requests alone are off by a median of %.2g, and no explanation that was tried takes it away; "
                     "median |d| of short prompts %.2g, of long ones %.2g, of first tokens %.2g, of later ones %.2g, of "
-                    "prompts of one or two tokens %.2g; %.0f %% of the requests are right",
-                    f->floor, of_short, of_long, first, later, one, 100.0 * right);
+                    "prompts of one or two tokens %.2g; %.0f %% of the requests are right%s%s",
+                    f->floor, of_short, of_long, first, later, one, 100.0 * right, against != NULL ? "; but " : "",
+                    against != NULL ? against : "");
     if (sure) f->findings[0].settled = true;
     LS_TRY(right_by_page(q, &by_page, err));
     if (by_page) {

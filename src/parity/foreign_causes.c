@@ -169,6 +169,18 @@ static ls_status share_moved(ls_inquiry *q, int64_t n, double *share, ls_error *
 
 /* ---- levers ---- */
 
+/* Requests are off from one on when each has a slot of its own, and right in one slot for all. */
+ls_status ls_decide_slots_number(ls_inquiry *q, int64_t requests, ls_error *err) {
+    int64_t value;
+    LS_TRY(ls_foreign_bisect(q, "batch", 1, 72, lay_batch, &value, err));
+    ls_foreign_find(q->f, "slot offset wraps", LS_RUNG_LENGTHS, 0.93,
+                    "a slot each, requests are off from the one with number %" PRId64
+                    " on; in one slot for all they are right",
+                    requests);
+    q->f->findings[0].settled = true;
+    return LS_OK;
+}
+
 static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_seen *s = &f->seen[LS_RUNG_SEQUENCE], *single = &f->seen[LS_RUNG_SINGLE];

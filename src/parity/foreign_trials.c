@@ -138,3 +138,91 @@ done:
     ls_seen_deinit(&two);
     return status;
 }
+
+/* ---- what is recorded ---- */
+
+enum { COPIES = 64, COPIES_LENGTH = 9, DRAWN_LEAST = 12 };
+
+/* Copies of one prompt, one token each. */
+static ls_status lay_copies(ls_inquiry *q, int64_t copies, ls_trial *trial, ls_requests *r, ls_error *err) {
+    uint64_t needs;
+    ls_rung_trial(q, LS_RUNG_LENGTHS, trial, &needs);
+    trial->levers.slots = copies;
+    trial->max_tokens = 1;
+    for (int64_t i = 0; i < copies; i++) LS_TRY(ls_requests_plain(q, r, 2900, COPIES_LENGTH, err));
+    return LS_OK;
+}
+
+/* What the first tokens of equal requests say against their values: of one context each token has one, other tokens
+ * have others, and all together are likely by 1 at most. */
+static const char *against_copies(const ls_foreign *f, const ls_outcomes *o) {
+    int64_t n_drawn = 0, n_twins = 0;
+    double sum = 0.0;
+    for (int64_t a = 0; a < o->n; a++) {
+        bool again = false, twin = false;
+        if (o->of[a].n == 0) continue;
+        for (int64_t b = 0; b < o->n; b++) {
+            const double apart = fabs((double)o->of[a].logprob[0] - (double)o->of[b].logprob[0]);
+            if (b == a || o->of[b].n == 0) continue;
+            if (o->of[a].completion[0] == o->of[b].completion[0]) {
+                again = again || b < a;
+                if (apart > 0.1 * f->floor + 2.0 * fmax(f->repeat, 0.0))
+                    return "one token of one context has two values";
+            } else {
+                twin = twin || apart < 1e-6;
+            }
+        }
+        if (again) continue;
+        n_drawn++;
+        n_twins += twin;
+        sum += exp((double)o->of[a].logprob[0]);
+    }
+    if (n_drawn >= 3 && n_twins == n_drawn) return "all tokens of one context have one value";
+    if (n_drawn >= DRAWN_LEAST && 4 * n_twins > n_drawn) return "many tokens of one context have values in common";
+    return sum > 1.01 ? "tokens of one context are likely by more than 1 together" : NULL;
+}
+
+/* A request that ends at its first token, against the same one that went on. */
+static ls_status try_ended(ls_inquiry *q, ls_rung rung, bool *moves, ls_error *err) {
+    const ls_outcomes *o = &q->f->seen[rung].outcomes;
+    ls_seen seen = {0};
+    ls_trial trial;
+    uint64_t needs;
+    *moves = false;
+    ls_rung_trial(q, rung, &trial, &needs);
+    trial.max_tokens = 1;
+    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[rung].of, q->requests[rung].n, &seen, err));
+    for (int64_t s = 0; s < seen.outcomes.n && s < o->n; s++) {
+        const ls_outcome *a = &seen.outcomes.of[s], *b = &o->of[s];
+        if (a->n > 0 && b->n > 0 && a->completion[0] == b->completion[0])
+            *moves = *moves || fabs((double)a->logprob[0] - (double)b->logprob[0]) >
+                                   0.1 * q->f->floor + 2.0 * fmax(q->f->repeat, 0.0);
+    }
+    ls_seen_deinit(&seen);
+    return LS_OK;
+}
+
+ls_status ls_foreign_against_records(ls_inquiry *q, const char **why, ls_error *err) {
+    ls_seen seen;
+    bool moves = false;
+    *why = NULL;
+    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_ALONE_C && !moves; r++) LS_TRY(try_ended(q, (ls_rung)r, &moves, err));
+    if (moves) *why = "a value depends on the tokens behind it";
+    if (moves) return LS_OK;
+    LS_TRY(ls_foreign_try_laid(q, lay_copies, COPIES, &seen, err));
+    *why = against_copies(q->f, &seen.outcomes);
+    ls_seen_deinit(&seen);
+    return LS_OK;
+}
+
+ls_status ls_foreign_right_in_one_slot(ls_inquiry *q, ls_rung rung, bool *is_right, ls_error *err) {
+    ls_seen seen = {0};
+    ls_trial trial;
+    uint64_t needs;
+    ls_rung_trial(q, rung, &trial, &needs);
+    trial.levers.slots = 1;
+    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[rung].of, q->requests[rung].n, &seen, err));
+    *is_right = seen.outcomes.n > 0 && seen.look == LS_LOOK_CLEAN;
+    ls_seen_deinit(&seen);
+    return LS_OK;
+}
