@@ -27,15 +27,25 @@ typedef enum recipe {
     OF_LIKELIEST,
     OF_ANY_TOKEN, /* the token of this row whose log-probability is nearest to the record plus x */
     SUMS,         /* of all values so far */
-    UNITS,        /* multiples of 1 / k */
-    OF_OTHER_ID,  /* token + k */
-    AT_LEAST,     /* that of the k-th likeliest */
-    REPETITION,   /* of all tokens seen, or of the last k */
+    MEANS,        /* likewise */
+    LEAST,
+    MOST,
+    MEAN_OF_ALL, /* of the request */
+    ENTROPY,     /* of the row */
+    LOGIT,
+    PROBABILITY,
+    UNITS,       /* multiples of 1 / k */
+    OF_OTHER_ID, /* token + k */
+    AT_LEAST,    /* that of the k-th likeliest */
+    REPETITION,  /* of all tokens seen, or of the last k */
     REPETITION_OF_COMPLETION,
     PRESENCE, /* of tokens of the completion */
     FREQUENCY,
     PRESENCE_OF_ALL, /* of the prompt as well */
     FREQUENCY_OF_ALL,
+    REPETITION_OF_PROMPT, /* of the prompt's tokens alone */
+    PRESENCE_OF_PROMPT,
+    FREQUENCY_OF_PROMPT,
     LOGITS_ROUNDED,
     LOGPROBS_ROUNDED,
     DECIMALS,

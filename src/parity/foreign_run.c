@@ -141,7 +141,9 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
         high = median > high ? median : high;
     }
     for (int k = 0; k < GROUPS; k++) {
-        if (high > 10.0 * low && high > LIMIT_LEAST && k != lowest) continue;
+        if (high > 10.0 * low && high > LIMIT_LEAST && k != lowest &&
+            !(quantile(g->of_unsure[k], g->n_unsure[k], 0.5) <= 10.0 * low))
+            continue;
         memcpy(all + n, g->of[k], (size_t)g->n[k] * sizeof *all);
         n += g->n[k];
     }

@@ -195,7 +195,7 @@ static ls_status take_records(ls_outcomes *out, const char *path, const ls_trial
     ls_record *records = NULL;
     int64_t n = 0;
     ls_status status;
-    LS_TRY_DONE(ls_records_read(&records, &n, path, LS_RECORD_LOGPROB, err));
+    LS_TRY_DONE(ls_records_read(&records, &n, path, LS_RECORD_VALUE, err));
     if (n != out->n) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%" PRId64 " records for %" PRId64 " requests", n, out->n);
         goto done;
@@ -219,8 +219,9 @@ done:
 
 void ls_program_subject_end(ls_program_subject *s) {
     int code;
+    if (s->pipe > 0) close(s->pipe);
+    s->pipe = 0;
     if (s->pid == 0) return;
-    close(s->pipe);
     kill(s->pid, SIGKILL);
     while (waitpid(s->pid, &code, 0) < 0 && errno == EINTR) continue;
     s->pid = 0;
@@ -242,25 +243,53 @@ static ls_status spawn_resident(ls_program_subject *s, char *const *argv, int th
     return LS_OK;
 }
 
-enum { ANSWER_BYTES = 4096 };
+enum { ANSWER_BYTES = 4096, LOOK_EVERY_MS = 200, LAST_LOOKS = 5 };
+
+/* Whether it has ended, though what it started may still hold the other end of the socket. */
+static bool has_ended(ls_program_subject *s, int *code) {
+    pid_t ended;
+    if (s->pid == 0) return true;
+    while ((ended = waitpid(s->pid, code, WNOHANG)) < 0 && errno == EINTR) continue;
+    if (ended == s->pid) s->pid = 0;
+    return s->pid == 0;
+}
+
+static ls_status fail_ended(const ls_program_subject *s, int code, ls_error *err) {
+    if (s->pid != 0) return LS_FAIL(err, LS_ERR_DEVICE, "%s: closed its output without an answer", s->program);
+    if (WIFSIGNALED(code))
+        return LS_FAIL(err, LS_ERR_DEVICE, "%s: died of signal %d without an answer", s->program, WTERMSIG(code));
+    return LS_FAIL(err, LS_ERR_DEVICE, "%s: ended with exit code %d without an answer", s->program, WEXITSTATUS(code));
+}
+
+/* The next byte of its answer. What it wrote before it ended is read. */
+static ls_status hear_byte(ls_program_subject *s, char *byte, double start, ls_error *err) {
+    int code = 0;
+    for (;;) {
+        const double left = s->timeout > 0.0 ? s->timeout - (ls_clock_seconds() - start) : 3600.0;
+        const bool ended = has_ended(s, &code);
+        struct pollfd wait = {.fd = s->pipe, .events = POLLIN};
+        ssize_t got;
+        if (left <= 0.0) return LS_FAIL(err, LS_ERR_DEVICE, "%s: no answer after %g s", s->program, s->timeout);
+        if (poll(&wait, 1, ended ? 0 : LOOK_EVERY_MS) < 0 && errno != EINTR)
+            return LS_FAIL(err, LS_ERR_IO, "%s: %s", s->program, strerror(errno));
+        if (ended && !(wait.revents & POLLIN)) return fail_ended(s, code, err);
+        if (!(wait.revents & (POLLIN | POLLHUP | POLLERR))) continue;
+        got = read(s->pipe, byte, 1);
+        if (got < 0 && errno == EINTR) continue;
+        if (got > 0) return LS_OK;
+        for (int i = 0; i < LAST_LOOKS && !has_ended(s, &code); i++) (void)poll(NULL, 0, LOOK_EVERY_MS);
+        return fail_ended(s, code, err);
+    }
+}
 
 /* One line, without its newline. */
 static ls_status hear_line(ls_program_subject *s, char *text, ls_error *err) {
     const double start = ls_clock_seconds();
     int n = 0;
-    for (;;) {
-        const double left = s->timeout > 0.0 ? s->timeout - (ls_clock_seconds() - start) : 3600.0;
-        struct pollfd wait = {.fd = s->pipe, .events = POLLIN};
-        ssize_t got;
-        if (left <= 0.0) return LS_FAIL(err, LS_ERR_DEVICE, "%s: no answer after %g s", s->program, s->timeout);
-        if (poll(&wait, 1, (int)(left * 1000.0) + 1) < 0 && errno != EINTR)
-            return LS_FAIL(err, LS_ERR_IO, "%s: %s", s->program, strerror(errno));
-        if (!(wait.revents & (POLLIN | POLLHUP | POLLERR))) continue;
-        got = read(s->pipe, text + n, 1);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return LS_FAIL(err, LS_ERR_DEVICE, "%s: it ended without an answer", s->program);
+    for (;; n++) {
+        if (n == ANSWER_BYTES) return LS_FAIL(err, LS_ERR_FORMAT, "%s: a line of more than %d bytes", s->program, n);
+        LS_TRY(hear_byte(s, text + n, start, err));
         if (text[n] == '\n') break;
-        if (++n == ANSWER_BYTES) return LS_FAIL(err, LS_ERR_FORMAT, "%s: a line of more than %d bytes", s->program, n);
     }
     text[n] = '\0';
     return LS_OK;
@@ -312,7 +341,10 @@ static ls_status ask_resident(ls_program_subject *s, const words *w, ls_error *e
     FILE *file;
     ls_json_out json;
     ls_status status;
-    if (s->pid == 0) LS_TRY(start_resident(s, err));
+    if (s->pid == 0) {
+        ls_program_subject_end(s); /* it may have ended behind its last answer */
+        LS_TRY(start_resident(s, err));
+    }
     file = open_memstream(&text, &bytes);
     if (file == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "command line");
     ls_json_init(&json, file);
