@@ -234,6 +234,12 @@ ls_status ls_sensitivity(ls_inquiry *q, const ls_outcome *c, double *out, ls_err
 /* By how much bf16 weights, activations and keys move the first n of them. */
 ls_status ls_rounding_of(ls_inquiry *q, const ls_outcome *c, int64_t n, double *out, ls_error *err);
 
+/* Spearman's, of 96 values at most. */
+double ls_rank_correlation(const double *a, const double *b, int64_t n);
+/* Of first tokens of prompts that are cut in front of every multiple of `every`: how far |d| follows, by rank, what the
+ * model would have with the window lost there, with the state, with the keys. */
+enum { LS_LOST_KINDS = 3 };
+ls_status ls_cut_likeness(ls_inquiry *q, const ls_outcomes *o, int64_t every, double *likeness, ls_error *err);
 /* Explains a rung by what is lost at cuts: `every` tokens. *lost: set of LS_LOSE_..; 0: none fits. */
 ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *lost, ls_error *err);
 

@@ -243,6 +243,57 @@ static bool short_ones_are_off(const ls_inquiry *q, int64_t window) {
     return n_off > 0 && n_clean > 0;
 }
 
+enum { CUT_TEXTS = 72, CUT_BEHIND = 12 };
+/* Rank correlations nearer to each other than this tell nothing. */
+#define ALIKE 0.1
+
+/* Prompts that end 1 to 12 tokens behind a border. What a window does falls off sharply behind it, what a state does
+ * goes on; and each text answers to each of them in its own way. */
+static ls_status what_is_lost(ls_inquiry *q, int64_t chunk, double *likeness, int64_t *n_off, ls_error *err) {
+    ls_requests *r = calloc(1, sizeof *r);
+    ls_seen seen = {0};
+    ls_trial trial;
+    uint64_t needs;
+    ls_status status;
+    memset(likeness, 0, LS_LOST_KINDS * sizeof *likeness);
+    *n_off = 0;
+    LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
+    ls_rung_trial(q, LS_RUNG_CHUNK1, &trial, &needs);
+    trial.levers.chunk = chunk;
+    trial.levers.slots = CUT_TEXTS;
+    trial.max_tokens = 1;
+    for (int64_t i = 0; i < CUT_TEXTS; i++)
+        LS_TRY_DONE(ls_requests_plain(q, r, 2300 + i, chunk + 1 + i % CUT_BEHIND, err));
+    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &seen, err));
+    if (q->reference != NULL) LS_TRY_DONE(ls_cut_likeness(q, &seen.outcomes, chunk, likeness, err));
+    *n_off = seen.n_sequences_off;
+done:
+    ls_seen_deinit(&seen);
+    if (r != NULL) free(r->ids);
+    free(r);
+    return status;
+}
+
+/* Something is wrong with what one chunk leaves to the next, and it is not lost as a whole: what it is like. */
+static ls_status decide_loss(ls_inquiry *q, ls_rung rung, int64_t least, int64_t largest, ls_error *err) {
+    const bool has_reference = q->reference != NULL;
+    double likeness[LS_LOST_KINDS], window, state;
+    int64_t n_off;
+    LS_TRY(what_is_lost(q, largest, likeness, &n_off, err));
+    if (2 * n_off < CUT_TEXTS && least < largest) LS_TRY(what_is_lost(q, least, likeness, &n_off, err));
+    window = likeness[0];
+    state = fmax(likeness[1], likeness[2]);
+    ls_foreign_find(q->f, window > state ? "convolution window lost between chunks" : "state lost between chunks", rung,
+                    !has_reference                 ? 0.88
+                    : fabs(window - state) > ALIKE ? 0.88
+                                                   : 0.75,
+                    "chunks of %" PRId64 " to %" PRId64
+                    " tokens are off, prompts in one piece are not; by rank |d| follows that of lost windows by %.2f, "
+                    "of lost states by %.2f, of lost keys by %.2f",
+                    least, largest, window, likeness[1], likeness[2]);
+    return LS_OK;
+}
+
 static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
     static const int64_t sizes[6] = {1, 2, 3, 5, 8, 16};
     ls_foreign *f = q->f;
@@ -287,9 +338,7 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
             lost & LS_LOSE_STATE ? "the scan state" : "", (lost & LS_LOSE_STATE) && (lost & LS_LOSE_KEYS) ? ", " : "",
             lost & LS_LOSE_KEYS ? "keys and values" : "");
     else
-        ls_foreign_find(f, "state lost between chunks", rung, 0.88,
-                        "chunks of %" PRId64 " to %" PRId64 " tokens are off, prompts in one piece are not", least,
-                        largest);
+        LS_TRY(decide_loss(q, rung, least, largest, err));
     if (least > 1) { /* some chunks are right */
         LS_TRY(ls_foreign_bisect(q, "chunk", 1, largest, lay_chunk, &value, err));
     } else if (largest < 16) {

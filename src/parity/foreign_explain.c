@@ -151,9 +151,21 @@ double ls_explained_confidence(const ls_foreign *f) {
     return fmax(0.0, 0.99 - 0.35 * left - 0.4 * fmax(0.0, share - 0.5));
 }
 
+/* The error left when windows, states or keys are lost at cuts; keeps the best. */
+static ls_status try_cut(explainer *x, ls_edit e, const ls_explanation *before, ls_explanation *best, int32_t *lost,
+                         ls_error *err) {
+    ls_explanation one;
+    LS_TRY(ls_explain_changed(x, e, 1, AS_GIVEN, 0, x->n_texts, &one, err));
+    if (one.q90 >= 0.3 * before->q90 || one.q90 >= best->q90) return LS_OK;
+    *best = one;
+    *lost = e.lose;
+    return LS_OK;
+}
+
 ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *lost, ls_error *err) {
     explainer x = {0};
     ls_explanation before = {0}, best = {0};
+    ls_edit e = {.layer = -1, .cut_every = every};
     ls_status status;
     *lost = 0;
     if (q->reference == NULL) return LS_OK;
@@ -161,14 +173,13 @@ ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *l
     if (x.n_texts == 0) goto done;
     ls_explain_measure(&x, (how){PLAIN, 0.0, 0}, &before);
     best = before;
-    for (int32_t lose = 1; lose < 8; lose++) {
-        const ls_edit e = {.layer = -1, .lose = lose, .cut_every = every};
-        ls_explanation one;
-        LS_TRY_DONE(ls_explain_changed(&x, e, 1, AS_GIVEN, 0, x.n_texts, &one, err));
-        if (one.q90 >= 0.3 * before.q90 || one.q90 >= best.q90) continue;
-        best = one;
-        *lost = lose;
-    }
+    for (e.lose = 1; e.lose < 8; e.lose++) LS_TRY_DONE(try_cut(&x, e, &before, &best, lost, err));
+    e.lose = LS_LOSE_WINDOW;
+    for (int kept = LS_WINDOW_TURNED; kept <= LS_WINDOW_OLDEST; kept++)
+        for (e.window_by = 1; e.window_by < q->config->d_conv; e.window_by++) {
+            e.window_kept = (ls_window_kept)kept;
+            LS_TRY_DONE(try_cut(&x, e, &before, &best, lost, err));
+        }
 done:
     close_explainer(&x);
     return status;

@@ -442,6 +442,7 @@ void ls_explain_records(explainer *x) {
             try_recipe(x, (how){(recipe)p, best, last}, "penalty on one side only", "%s %.3g%s%.0lld",
                        words[p - REPETITION], best, last > 0 ? ", of as many tokens as " : "", (long long)last);
             ls_explain_measure(x, (how){(recipe)p, best, last}, &one);
+            if (is_of_prompt((recipe)p)) break;                            /* all of it */
             if (last == 0 && one.mean > 0.9 * x->q->f->before.mean) break; /* nothing like it */
         }
     }

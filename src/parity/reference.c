@@ -367,6 +367,19 @@ static int64_t memory_from(const pass *p, int64_t t, int32_t what) {
     return 0;
 }
 
+/* The input that stands where that of `at` should, in a window that was cut in front of `from`; -1: none. */
+static int64_t window_input(const pass *p, int64_t at, int64_t from) {
+    const int64_t width = p->c->d_conv - 1, first = from - width, by = p->e.window_by;
+    if (at >= from) return at;
+    switch (p->e.window_kept) {
+        case LS_WINDOW_TURNED: return first + (at - first + by) % width;
+        case LS_WINDOW_LATE: return at - by;
+        case LS_WINDOW_NEWEST: return at >= first + by ? at : -1;
+        case LS_WINDOW_OLDEST: return at < from - by ? at : -1;
+        default: return -1;
+    }
+}
+
 static ls_status mamba(const pass *p, double *out, const double *x, const layer *l) {
     const ls_model_config *c = p->c;
     const int64_t n = p->n, d = c->d_inner, states = c->d_state, rank = c->dt_rank, narrow = rank + 2 * states;
@@ -389,8 +402,9 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
         for (int64_t i = 0; i < d; i++) {
             double sum = l->of[CONV_BIAS].at != NULL && !p->e.no_conv_bias ? l->of[CONV_BIAS].at[i] : 0.0;
             for (int64_t j = 0; j < c->d_conv; j++) {
-                const int64_t at = t - (c->d_conv - 1) + j, tap = p->e.turned_taps ? c->d_conv - 1 - j : j;
-                if (at >= from) sum += uz[at * 2 * d + i] * l->of[CONV].at[i * c->d_conv + tap];
+                const int64_t at = window_input(p, t - (c->d_conv - 1) + j, from);
+                const int64_t tap = p->e.turned_taps ? c->d_conv - 1 - j : j;
+                if (at >= 0) sum += uz[at * 2 * d + i] * l->of[CONV].at[i * c->d_conv + tap];
             }
             u[t * d + i] = p->e.no_conv_silu ? sum : silu(sum);
         }
