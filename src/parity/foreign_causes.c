@@ -244,8 +244,9 @@ static bool short_ones_are_off(const ls_inquiry *q, int64_t window) {
 }
 
 enum { CUT_TEXTS = 72, CUT_BEHIND = 12 };
-/* Rank correlations nearer to each other than this tell nothing. */
-#define ALIKE 0.1
+/* A rank correlation that says something, and one that says more than another. */
+#define FOLLOWS 0.5
+#define APART 0.1
 
 /* Prompts that end 1 to 12 tokens behind a border. What a window does falls off sharply behind it, what a state does
  * goes on; and each text answers to each of them in its own way. */
@@ -274,19 +275,16 @@ done:
     return status;
 }
 
-/* Something is wrong with what one chunk leaves to the next, and it is not lost as a whole: what it is like. */
+/* Something is wrong with what one chunk leaves to the next, and no way in which a window is lost explains it. A state
+ * can be wrong in more ways, so it is that, unless |d| goes the way of lost windows. */
 static ls_status decide_loss(ls_inquiry *q, ls_rung rung, int64_t least, int64_t largest, ls_error *err) {
-    const bool has_reference = q->reference != NULL;
     double likeness[LS_LOST_KINDS], window, state;
     int64_t n_off;
     LS_TRY(what_is_lost(q, largest, likeness, &n_off, err));
     if (2 * n_off < CUT_TEXTS && least < largest) LS_TRY(what_is_lost(q, least, likeness, &n_off, err));
     window = likeness[0];
     state = fmax(likeness[1], likeness[2]);
-    ls_foreign_find(q->f, window > state ? "convolution window lost between chunks" : "state lost between chunks", rung,
-                    !has_reference                 ? 0.88
-                    : fabs(window - state) > ALIKE ? 0.88
-                                                   : 0.75,
+    ls_foreign_find(q->f, "state lost between chunks", rung, window < FOLLOWS || window < state + APART ? 0.86 : 0.7,
                     "chunks of %" PRId64 " to %" PRId64
                     " tokens are off, prompts in one piece are not; by rank |d| follows that of lost windows by %.2f, "
                     "of lost states by %.2f, of lost keys by %.2f",
@@ -332,7 +330,7 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
     if (lost != 0)
         ls_foreign_find(
             f, lost == LS_LOSE_WINDOW ? "convolution window lost between chunks" : "state lost between chunks", rung,
-            0.97, "%s: as if %s%s%s%s%s were lost at every border", ls_rung_name(rung),
+            0.97, "%s: as if %s%s%s%s%s were lost or misplaced at every border", ls_rung_name(rung),
             lost & LS_LOSE_WINDOW ? "the convolution window" : "",
             (lost & LS_LOSE_WINDOW) && (lost & ~LS_LOSE_WINDOW) ? ", " : "",
             lost & LS_LOSE_STATE ? "the scan state" : "", (lost & LS_LOSE_STATE) && (lost & LS_LOSE_KEYS) ? ", " : "",

@@ -151,6 +151,9 @@ double ls_explained_confidence(const ls_foreign *f) {
     return fmax(0.0, 0.99 - 0.35 * left - 0.4 * fmax(0.0, share - 0.5));
 }
 
+/* Of nine tenths of |d|, what an explanation leaves that needs no better one. */
+#define FITS 0.02
+
 /* The error left when windows, states or keys are lost at cuts; keeps the best. */
 static ls_status try_cut(explainer *x, ls_edit e, const ls_explanation *before, ls_explanation *best, int32_t *lost,
                          ls_error *err) {
@@ -173,13 +176,16 @@ ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *l
     if (x.n_texts == 0) goto done;
     ls_explain_measure(&x, (how){PLAIN, 0.0, 0}, &before);
     best = before;
-    for (e.lose = 1; e.lose < 8; e.lose++) LS_TRY_DONE(try_cut(&x, e, &before, &best, lost, err));
-    e.lose = LS_LOSE_WINDOW;
-    for (int kept = LS_WINDOW_TURNED; kept <= LS_WINDOW_OLDEST; kept++)
-        for (e.window_by = 1; e.window_by < q->config->d_conv; e.window_by++) {
-            e.window_kept = (ls_window_kept)kept;
-            LS_TRY_DONE(try_cut(&x, e, &before, &best, lost, err));
-        }
+    for (; e.layer < q->config->n_layers && best.q90 >= FITS * before.q90; e.layer++) {
+        e.window_kept = LS_WINDOW_LOST;
+        for (e.lose = 1; e.lose < 8; e.lose++) LS_TRY_DONE(try_cut(&x, e, &before, &best, lost, err));
+        e.lose = LS_LOSE_WINDOW;
+        for (int kept = LS_WINDOW_TURNED; kept <= LS_WINDOW_OLDEST; kept++)
+            for (e.window_by = 1; e.window_by < q->config->d_conv; e.window_by++) {
+                e.window_kept = (ls_window_kept)kept;
+                LS_TRY_DONE(try_cut(&x, e, &before, &best, lost, err));
+            }
+    }
 done:
     close_explainer(&x);
     return status;

@@ -669,14 +669,16 @@ static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32
     const bool here = p->e.layer < 0 || p->e.layer == layer_i;
     const double mixer = here && p->e.mixer_scale > 0.0 ? p->e.mixer_scale : 1.0;
     const double ffn = here && p->e.ffn_scale > 0.0 ? p->e.ffn_scale : 1.0;
+    pass mixing = *p;
     layer l;
+    if (!here) mixing.e.cut_every = 0;
     LS_TRY(edited(p, &l, layer_i, p->err));
     for (int64_t t = 0; t < n; t++)
         rms(p, x + t * hidden, h + t * hidden, hidden, l.of[INPUT_NORM].at,
             here && p->e.weights == LS_WEIGHTS_NORM_ONES);
     round_all(x, n * hidden, p->e.activations);
     if (!(here && p->e.weights == LS_WEIGHTS_NO_MIXER)) {
-        LS_TRY(p->c->is_attention[layer_i] ? attention(p, y, x, &l) : mamba(p, y, x, &l));
+        LS_TRY(p->c->is_attention[layer_i] ? attention(&mixing, y, x, &l) : mamba(&mixing, y, x, &l));
         for (int64_t i = 0; i < n * hidden; i++) h[i] += mixer * y[i];
     }
     if (p->c->ffn > 0 && !(here && p->e.weights == LS_WEIGHTS_NO_FFN)) {
