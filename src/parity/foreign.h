@@ -270,6 +270,8 @@ ls_status ls_decide_slots_number(ls_inquiry *q, int64_t requests, ls_error *err)
 /* Rules that both have. */
 /* What requests alone say; the best explanation of one rung, *found when it is named. */
 ls_status ls_decide_alone(ls_inquiry *q, ls_error *err);
+/* Whether requests alone are off alike wherever they could be; says so in text. */
+bool ls_foreign_is_everywhere(const ls_foreign *f, char *text, size_t bytes);
 /* Finds "other weights or another formula" where small differences are no rounding. */
 ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err);
 ls_status ls_explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *found, ls_error *err);
@@ -278,6 +280,8 @@ ls_status ls_explain_misplaced(ls_inquiry *q, ls_rung rung, bool *found, ls_erro
 /* Finds "not repeatable" where all that requests alone are off by is drawn anew each time. */
 ls_status ls_decide_noise(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err);
+/* The length from which on requests are off, among the sweep's bounds. */
+ls_status ls_bound_length(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_batch(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_failures(ls_inquiry *q, ls_error *err);

@@ -231,6 +231,16 @@ static double moved_beyond(const ls_foreign *f, int64_t length) {
     return beyond[n_beyond / 2] / fmax(below[n_below / 2], 1e-12);
 }
 
+ls_status ls_bound_length(ls_inquiry *q, ls_error *err) {
+    parting p;
+    int64_t value = -1;
+    part_tokens(q, &q->f->seen[LS_RUNG_LENGTHS], &p);
+    if (p.least_prompt == INT64_MAX) return LS_OK;
+    for (int64_t low = p.prompt_clean; low > 0 && value < 0; low /= 2)
+        LS_TRY(ls_foreign_bisect(q, "length", low, p.least_prompt, lay_length, &value, err));
+    return LS_OK;
+}
+
 ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_seen *seen = &f->seen[LS_RUNG_LENGTHS];
@@ -431,20 +441,28 @@ static ls_status right_by_page(ls_inquiry *q, bool *is_right, ls_error *err) {
     return LS_OK;
 }
 
+bool ls_foreign_is_everywhere(const ls_foreign *f, char *text, size_t bytes) {
+    int64_t n_short, n_long, n_first, n_later, n_one;
+    const double of_short = middle_of(f, SHORT_PROMPTS, &n_short), of_long = middle_of(f, LONG_PROMPTS, &n_long);
+    const double first = middle_of(f, FIRST_TOKENS_ONLY, &n_first), later = middle_of(f, LATER_TOKENS_ONLY, &n_later);
+    const double one = middle_of(f, ONE_TOKEN_PROMPTS, &n_one);
+    snprintf(text, bytes,
+             "median |d| of short prompts %.2g, of long ones %.2g, of first tokens %.2g, of later ones %.2g, of "
+             "prompts of one or two tokens %.2g",
+             of_short, of_long, first, later, one);
+    return n_short >= 12 && n_long >= 12 && n_first >= 12 && n_later >= 12 && n_one >= 4 && of_short < 4.0 * of_long &&
+           of_long < 4.0 * of_short && first < 2.0 * later && later < 2.0 * first && one > 0.4 * f->floor;
+}
+
 /* All values are off and no explanation fits. What is wrong with weights or formulas shows everywhere alike: with
  * prompts of one token, short and long ones, at the first token and later ones, in every text, and not as a function of
  * the value. Anything put into prompts, left in a state, seen by attention alone or done to records does not. */
 static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const char *against = NULL;
+    char where[256];
     bool by_page;
-    int64_t n_short, n_long, n_first, n_later, n_one;
-    const double of_short = middle_of(f, SHORT_PROMPTS, &n_short), of_long = middle_of(f, LONG_PROMPTS, &n_long);
-    const double first = middle_of(f, FIRST_TOKENS_ONLY, &n_first), later = middle_of(f, LATER_TOKENS_ONLY, &n_later);
-    const double one = middle_of(f, ONE_TOKEN_PROMPTS, &n_one);
-    const bool everywhere = n_short >= 12 && n_long >= 12 && n_first >= 12 && n_later >= 12 && n_one >= 4 &&
-                            of_short < 4.0 * of_long && of_long < 4.0 * of_short && first < 2.0 * later &&
-                            later < 2.0 * first && one > 0.4 * f->floor;
+    const bool everywhere = ls_foreign_is_everywhere(f, where, sizeof where);
     const double right = share_right(f), rough = roughness(f);
     bool sure = everywhere && has_both_signs(f) && right < 0.02 && rough > 0.5 && f->repeat >= 0.0 &&
                 f->repeat < 0.02 * f->floor && q->reference != NULL && !f->out_of_time;
@@ -452,10 +470,8 @@ static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
     sure = sure && against == NULL;
     ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, sure ? 0.86 : 0.75,
                     "requests alone are off by a median of %.2g, and no explanation that was tried takes it away; "
-                    "median |d| of short prompts %.2g, of long ones %.2g, of first tokens %.2g, of later ones %.2g, of "
-                    "prompts of one or two tokens %.2g; %.0f %% of the requests are right%s%s",
-                    f->floor, of_short, of_long, first, later, one, 100.0 * right, against != NULL ? "; but " : "",
-                    against != NULL ? against : "");
+                    "%s; %.0f %% of the requests are right%s%s",
+                    f->floor, where, 100.0 * right, against != NULL ? "; but " : "", against != NULL ? against : "");
     if (sure) f->findings[0].settled = true;
     LS_TRY(right_by_page(q, &by_page, err));
     if (by_page) {

@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-/* Of one rung: large models have more changes than time. */
-#define EXPLAIN_SECONDS 45.0
+/* Of the time that is left: large models have more changes than time, and experiments need some, too. */
+#define EXPLAIN_SHARE 0.7
 /* |d| of nine tenths of requests alone below which nothing is there to be explained. */
 #define EXPLAIN_LEAST 5e-5
 /* Longest prompt of those that check an explanation. */
@@ -78,12 +78,13 @@ static ls_status open_both(explainer *x, const ls_outcomes *o, ls_error *err) {
 static ls_status open_explainer(explainer *x, ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, bool checked,
                                 ls_error *err) {
     const int64_t vocab = q->config->vocab;
+    const double now = ls_clock_seconds();
     ls_trial trial;
     uint64_t needs;
     int64_t n = 0;
     memset(x, 0, sizeof *x);
     x->q = q;
-    x->end = ls_clock_seconds() + EXPLAIN_SECONDS;
+    x->end = now + EXPLAIN_SHARE * fmax(q->deadline - now, 0.0);
     ls_rung_trial(q, rungs[0], &trial, &needs);
     x->temperature = (double)trial.sampling.temperature;
     x->record_temperature = trial.logprob_of == LS_LOGPROB_RAW ? 1.0 : x->temperature;

@@ -101,7 +101,7 @@ typedef struct explainer {
     bool partly;                             /* most tokens are right as they are */
     int64_t n_few;                           /* texts that a change is first tried on, and what they are without it */
     ls_explanation few_before, first_before; /* the latter of the first text alone */
-    double end; /* seconds of ls_clock_seconds, after which no further change of the model is tried */
+    double end; /* seconds of ls_clock_seconds, after which no further change is tried where there is a deadline */
 } explainer;
 
 /* What would be recorded for completion token i of t, whose logits are rows [n][V]; NaN where it cannot be told. */

@@ -332,7 +332,7 @@ static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
                     "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
                     f->best[0].median, f->before.median);
     f->findings[0].settled = true;
-    return LS_OK;
+    return *explained && strcmp(f->findings[0].cause, "wrong from a length on") == 0 ? ls_bound_length(q, err) : LS_OK;
 }
 
 static ls_status climb(ls_inquiry *q, ls_error *err) {
@@ -370,11 +370,17 @@ static bool is_calm(const ls_foreign *f) {
     return 300 * n_off <= n_tokens;
 }
 
-/* Nothing is found, and requests alone are off by more than float32 makes: is that rounding? */
+/* No more tokens beyond the limit than large differences have by themselves. */
+#define FEW_OFF 0.08
+
+/* Nothing is found that stands out, and requests alone are off by more than float32 makes: is that rounding? */
 static bool is_quiet(const ls_inquiry *q) {
     const ls_foreign *f = q->f;
-    return q->reference != NULL && !f->is_server && f->n_findings == 0 && !any_off(f) && !f->coarser &&
-           f->floor > QUIET_FLOOR && !past(q);
+    for (int i = 0; i < LS_RUNGS; i++)
+        if (f->seen[i].look == LS_LOOK_OFF && (double)f->seen[i].n_off > FEW_OFF * (double)f->seen[i].n_tokens)
+            return false;
+    return q->reference != NULL && !f->is_server && !f->coarser && f->floor > QUIET_FLOOR &&
+           (f->n_findings == 0 || f->findings[0].confidence < 0.5);
 }
 
 static ls_status inquire(ls_inquiry *q, ls_error *err) {

@@ -489,6 +489,8 @@ static ls_status attention(const pass *p, double *out, const double *x, const la
             const int64_t to = p->e.sees_ahead && t < p->e.n_prompt ? p->e.n_prompt - 1 : t;
             const double slope =
                 p->e.attention_slope * (p->e.slope_by_head ? exp2(-8.0 * (double)(h + 1) / (double)heads) : 1.0);
+            const double by_length =
+                p->e.attention_log_base > 0.0 ? log((double)(t + 2)) / log(p->e.attention_log_base) : 1.0;
             int64_t from = memory_from(p, t, LS_LOSE_KEYS);
             double most = -(double)INFINITY, sum = 0.0;
             if (p->e.window > 0 && t + 1 - p->e.window > from) from = t + 1 - p->e.window;
@@ -496,7 +498,7 @@ static ls_status attention(const pass *p, double *out, const double *x, const la
                 double dot = 0.0;
                 for (int64_t i = 0; i < size; i++)
                     dot += q[(t * heads + h) * size + i] * k[(j * groups + g) * size + i];
-                w[j] = dot * scale - slope * (double)(t - j);
+                w[j] = dot * scale * by_length - slope * (double)(t - j);
                 if (p->e.attention_cap > 0.0) w[j] = p->e.attention_cap * tanh(w[j] / p->e.attention_cap);
                 if (is_unseen(p, j, t)) w[j] = -(double)INFINITY;
                 most = w[j] > most ? w[j] : most;

@@ -79,6 +79,7 @@ typedef struct ls_edit {
     double attention_scale, norm_eps, softcap, embed_scale; /* 0: as it is; scale multiplies 1/sqrt(P) */
     double attention_cap;                                   /* of the logits of attention; 0: none */
     double attention_slope;                                 /* per token of distance, taken off its logits */
+    double attention_log_base;                              /* its logits times log(context + 1) to this base; 0: not */
     bool slope_by_head;                                     /* head h has 2^(-8 (h + 1) / H) times as much */
     bool sees_ahead;                                        /* within the prompt */
     int64_t n_prompt;                                       /* its length, for the above */
