@@ -159,7 +159,15 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
     int64_t n_tried, n_off;
     bool one_slot;
     *found = false;
-    if (f->is_server) return LS_OK; /* nothing is alone there */
+    if (f->is_server) { /* nothing is alone there */
+        *found = p->first_sequence > 0 && ls_portion(p->behind_off, p->behind) > 0.6 &&
+                 ls_portion(p->beyond_off, p->beyond) < 0.8;
+        if (!*found) return LS_OK;
+        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_LENGTHS, 0.85,
+                        "from request %" PRId64 " of a process on, requests are off, whatever their length",
+                        p->first_sequence + 1);
+        return ls_foreign_bound(q, "requests", p->first_sequence + 1, false, 1);
+    }
     LS_TRY(ls_foreign_off_alone(q, LS_RUNG_LENGTHS, 3, &n_tried, &n_off, err));
     if (n_tried < 2 || n_off > 0) return LS_OK;
     LS_TRY(ls_foreign_right_in_one_slot(q, LS_RUNG_LENGTHS, &one_slot, err));
@@ -245,6 +253,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_seen *seen = &f->seen[LS_RUNG_LENGTHS];
     parting p, small, large;
+    const char *against = NULL;
     ls_moves page = LS_MOVES_UNKNOWN;
     int64_t value = -1, bucket;
     bool found;
@@ -273,11 +282,12 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
         /* Many prompts are longer than the least context that is off, and right. */
         const bool in_decode =
             ls_portion(p.later_off, p.later) > (p.prompts_beyond_later >= DECODE_PROMPTS ? 0.2 : 0.5);
+        if (!found && in_decode) LS_TRY(ls_foreign_against_records(q, &against, err));
         if (!found && in_decode)
-            ls_foreign_find(f, "other arithmetic in decode", LS_RUNG_LENGTHS, 0.85,
+            ls_foreign_find(f, "other arithmetic in decode", LS_RUNG_LENGTHS, against == NULL ? 0.85 : 0.75,
                             "first tokens of completions are within rounding, %" PRId64 " of %" PRId64
-                            " decoded ones are not",
-                            p.later_off, p.later);
+                            " decoded ones are not%s%s",
+                            p.later_off, p.later, against != NULL ? "; but " : "", against != NULL ? against : "");
         if (found || in_decode) return LS_OK;
     }
     part_tokens(q, &f->seen[LS_RUNG_PAGE4], &small);
@@ -340,15 +350,19 @@ static bool is_picked(picked pick, int64_t n_prompt, int64_t i) {
         case LONG_PROMPTS: return n_prompt >= 32;
         case FIRST_TOKENS_ONLY: return i == 0;
         case LATER_TOKENS_ONLY: return i > 1;
-        default: return n_prompt <= 2;
+        default: return n_prompt <= 2 && i <= 2;
     }
+}
+
+static bool is_alone(picked pick, int r) {
+    return (r <= LS_RUNG_LENGTHS && r != LS_RUNG_AGAIN) || (r == LS_RUNG_SINGLE && pick == ONE_TOKEN_PROMPTS);
 }
 
 static double middle_of(const ls_foreign *f, picked pick, int64_t *n) {
     double list[PICKED_MOST];
     *n = 0;
-    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_LENGTHS; r++)
-        for (int64_t s = 0; r != LS_RUNG_AGAIN && s < f->seen[r].outcomes.n; s++) {
+    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_SINGLE; r++)
+        for (int64_t s = 0; is_alone(pick, r) && s < f->seen[r].outcomes.n; s++) {
             const ls_outcome *c = &f->seen[r].outcomes.of[s];
             for (int64_t i = 0; i < c->n && *n < PICKED_MOST; i++)
                 if (is_picked(pick, c->n_prompt, i) && (double)c->scored[i] < LS_SURE_TOKEN)
