@@ -236,10 +236,10 @@ ls_status ls_rounding_of(ls_inquiry *q, const ls_outcome *c, int64_t n, double *
 
 /* Spearman's, of 96 values at most. */
 double ls_rank_correlation(const double *a, const double *b, int64_t n);
-/* Of first tokens of prompts that are cut in front of every multiple of `every`: how far |d| follows, by rank, what the
- * model would have with the window lost there, with the state, with the keys. */
+/* By how much the first token's value moves when at every multiple of `every` in the prompt the window is lost, the
+ * state, the keys. */
 enum { LS_LOST_KINDS = 3 };
-ls_status ls_cut_likeness(ls_inquiry *q, const ls_outcomes *o, int64_t every, double *likeness, ls_error *err);
+ls_status ls_cut_effects(ls_inquiry *q, const ls_outcome *c, int64_t every, double *out, ls_error *err);
 /* Explains a rung by what is lost at cuts: `every` tokens. *lost: set of LS_LOSE_..; 0: none fits. */
 ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *lost, ls_error *err);
 
@@ -252,6 +252,8 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
 /* Whether a request needs another one in front of it: so many of a rung's that are off, each alone in its process. */
 ls_status ls_foreign_off_alone(ls_inquiry *q, ls_rung rung, int64_t most, int64_t *n_tried, int64_t *n_off,
                                ls_error *err);
+/* So many short requests at once, of equal length. */
+ls_status ls_lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err);
 /* Why records cannot be log-probabilities of any model, whatever its weights; NULL: nothing says so. */
 ls_status ls_foreign_against_records(ls_inquiry *q, const char **why, ls_error *err);
 /* Whether a rung's requests are right when all of them have the same slot. */
@@ -265,8 +267,6 @@ ls_status ls_foreign_others_matter(ls_inquiry *q, ls_rung rung, int64_t slots, d
                                    ls_error *err);
 /* Whether a request is off for what the one in front of it has in common with it: pairs, one at a time. */
 ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *found, ls_error *err);
-/* The cause of what is off from a request on for the number of its slot. */
-ls_status ls_decide_slots_number(ls_inquiry *q, int64_t requests, ls_error *err);
 /* Rules that both have. */
 /* What requests alone say; the best explanation of one rung, *found when it is named. */
 ls_status ls_decide_alone(ls_inquiry *q, ls_error *err);

@@ -152,6 +152,18 @@ static bool near_block(int64_t length) {
     return length > 16 && (length % 16 == 0 || length % 16 == 1);
 }
 
+/* Requests are off from one on when each has a slot of its own, and right in one slot for all. */
+static ls_status decide_slots_number(ls_inquiry *q, int64_t requests, ls_error *err) {
+    int64_t value;
+    LS_TRY(ls_foreign_bisect(q, "batch", 1, 72, ls_lay_batch, &value, err));
+    ls_foreign_find(q->f, "slot offset wraps", LS_RUNG_LENGTHS, 0.93,
+                    "a slot each, requests are off from the one with number %" PRId64
+                    " on; in one slot for all they are right",
+                    requests);
+    q->f->findings[0].settled = true;
+    return LS_OK;
+}
+
 /* Requests that are off in one process, and right when each is alone in its own: what stood in front of them does that.
  * In one slot for all they are off for what it held, and in a slot each for the number of their slot. */
 static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_error *err) {
@@ -173,7 +185,7 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
     LS_TRY(ls_foreign_right_in_one_slot(q, LS_RUNG_LENGTHS, &one_slot, err));
     if (one_slot && p->first_sequence > 1) {
         *found = true;
-        return ls_decide_slots_number(q, p->first_sequence + 1, err);
+        return decide_slots_number(q, p->first_sequence + 1, err);
     }
     LS_TRY(ls_decide_kinship(q, LS_RUNG_LENGTHS, false, found, err));
     if (*found) return LS_OK;

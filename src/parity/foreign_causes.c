@@ -77,16 +77,6 @@ static ls_status keep_company(ls_inquiry *q, int64_t n, bool unequal, company *o
     return LS_OK;
 }
 
-static ls_status lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    uint64_t needs;
-    ls_rung_trial(q, LS_RUNG_PAIR, trial, &needs);
-    trial->levers.batch = value;
-    trial->levers.slots = value > 64 ? value : 64;
-    trial->max_tokens = 3;
-    for (int64_t i = 0; i < value; i++) LS_TRY(ls_requests_plain(q, r, 2000 + i, 4, err));
-    return LS_OK;
-}
-
 static ls_status lay_drawn_slots(ls_inquiry *q, int64_t at_once, ls_trial *trial, ls_requests *r, ls_error *err) {
     uint64_t needs;
     ls_rung_trial(q, LS_RUNG_PAIR, trial, &needs);
@@ -135,7 +125,7 @@ static ls_status lay_slot(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requ
 /* Whether of so many at once two are off at most, one of them in the slot that was not there with one less. */
 static ls_status newest_is_off(ls_inquiry *q, int64_t n, bool *is_off, ls_error *err) {
     ls_seen at;
-    LS_TRY(ls_foreign_try_laid(q, lay_batch, n, &at, err));
+    LS_TRY(ls_foreign_try_laid(q, ls_lay_batch, n, &at, err));
     *is_off = at.n_sequences_off <= 2 && at.outcomes.n == n && ls_sequence_off(q->f, &at.outcomes.of[n - 1]);
     ls_seen_deinit(&at);
     return LS_OK;
@@ -155,7 +145,7 @@ static ls_status lay_chunk(ls_inquiry *q, int64_t value, ls_trial *trial, ls_req
 static ls_status share_moved(ls_inquiry *q, int64_t n, double *share, ls_error *err) {
     ls_seen seen;
     int64_t moved = 0;
-    LS_TRY(ls_foreign_try_laid(q, lay_batch, n, &seen, err));
+    LS_TRY(ls_foreign_try_laid(q, ls_lay_batch, n, &seen, err));
     for (int64_t s = 0; s < seen.outcomes.n; s++) {
         const ls_outcome *c = &seen.outcomes.of[s];
         double most = 0.0;
@@ -168,18 +158,6 @@ static ls_status share_moved(ls_inquiry *q, int64_t n, double *share, ls_error *
 }
 
 /* ---- levers ---- */
-
-/* Requests are off from one on when each has a slot of its own, and right in one slot for all. */
-ls_status ls_decide_slots_number(ls_inquiry *q, int64_t requests, ls_error *err) {
-    int64_t value;
-    LS_TRY(ls_foreign_bisect(q, "batch", 1, 72, lay_batch, &value, err));
-    ls_foreign_find(q->f, "slot offset wraps", LS_RUNG_LENGTHS, 0.93,
-                    "a slot each, requests are off from the one with number %" PRId64
-                    " on; in one slot for all they are right",
-                    requests);
-    q->f->findings[0].settled = true;
-    return LS_OK;
-}
 
 static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
@@ -251,6 +229,8 @@ enum { CUT_TEXTS = 72, CUT_BEHIND = 12 };
 /* Prompts that end 1 to 12 tokens behind a border. What a window does falls off sharply behind it, what a state does
  * goes on; and each text answers to each of them in its own way. */
 static ls_status what_is_lost(ls_inquiry *q, int64_t chunk, double *likeness, int64_t *n_off, ls_error *err) {
+    double size[CUT_TEXTS], of[LS_LOST_KINDS][CUT_TEXTS];
+    int64_t n = 0;
     ls_requests *r = calloc(1, sizeof *r);
     ls_seen seen = {0};
     ls_trial trial;
@@ -266,7 +246,16 @@ static ls_status what_is_lost(ls_inquiry *q, int64_t chunk, double *likeness, in
     for (int64_t i = 0; i < CUT_TEXTS; i++)
         LS_TRY_DONE(ls_requests_plain(q, r, 2300 + i, chunk + 1 + i % CUT_BEHIND, err));
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &seen, err));
-    if (q->reference != NULL) LS_TRY_DONE(ls_cut_likeness(q, &seen.outcomes, chunk, likeness, err));
+    for (int64_t s = 0; q->reference != NULL && s < seen.outcomes.n; s++) {
+        const ls_outcome *c = &seen.outcomes.of[s];
+        double effects[LS_LOST_KINDS];
+        if (c->n == 0 || c->failed) continue;
+        LS_TRY_DONE(ls_cut_effects(q, c, chunk, effects, err));
+        size[n] = fabs((double)c->logprob[0] - (double)c->scored[0]);
+        for (int k = 0; k < LS_LOST_KINDS; k++) of[k][n] = effects[k];
+        n++;
+    }
+    for (int k = 0; k < LS_LOST_KINDS; k++) likeness[k] = ls_rank_correlation(size, of[k], n);
     *n_off = seen.n_sequences_off;
 done:
     ls_seen_deinit(&seen);
@@ -441,7 +430,7 @@ ls_status ls_decide_batch(ls_inquiry *q, ls_error *err) {
     LS_TRY(ls_explain_misplaced(q, rung, &found, err));
     if (found) return LS_OK;
     n = rung == LS_RUNG_PAIR ? 2 : rung == LS_RUNG_BATCH ? 8 : 72;
-    LS_TRY(ls_foreign_bisect(q, "batch", 1, n, lay_batch, &value, err));
+    LS_TRY(ls_foreign_bisect(q, "batch", 1, n, ls_lay_batch, &value, err));
     LS_TRY(keep_company(q, value > 1 ? value : n, false, &c, err));
     if (c.content > f->limit) {
         bool by_slot = false;

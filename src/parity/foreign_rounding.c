@@ -72,21 +72,12 @@ done:
     return status;
 }
 
-ls_status ls_cut_likeness(ls_inquiry *q, const ls_outcomes *o, int64_t every, double *likeness, ls_error *err) {
-    enum { MOST = 96 };
-    double seen[MOST], of[LS_LOST_KINDS][MOST], values[1 + LS_LOST_KINDS];
-    int64_t n = 0;
-    for (int64_t s = 0; s < o->n && n < MOST; s++) {
-        const ls_outcome *c = &o->of[s];
-        ls_edit edits[1 + LS_LOST_KINDS] = {{.layer = -1}};
-        if (c->n == 0 || c->failed) continue;
-        for (int k = 1; k <= LS_LOST_KINDS; k++)
-            edits[k] = (ls_edit){.layer = -1, .lose = 1 << (k - 1), .cut_every = every, .cut_before = c->n_prompt};
-        LS_TRY(score(q, c, 1, edits, 1 + LS_LOST_KINDS, values, err));
-        seen[n] = fabs((double)c->logprob[0] - (double)c->scored[0]);
-        for (int k = 0; k < LS_LOST_KINDS; k++) of[k][n] = fabs(values[1 + k] - values[0]);
-        n++;
-    }
-    for (int k = 0; k < LS_LOST_KINDS; k++) likeness[k] = ls_rank_correlation(seen, of[k], n);
+ls_status ls_cut_effects(ls_inquiry *q, const ls_outcome *c, int64_t every, double *out, ls_error *err) {
+    ls_edit edits[1 + LS_LOST_KINDS] = {{.layer = -1}};
+    double values[1 + LS_LOST_KINDS];
+    for (int k = 0; k < LS_LOST_KINDS; k++)
+        edits[1 + k] = (ls_edit){.layer = -1, .lose = 1 << k, .cut_every = every, .cut_before = c->n_prompt};
+    LS_TRY(score(q, c, 1, edits, 1 + LS_LOST_KINDS, values, err));
+    for (int k = 0; k < LS_LOST_KINDS; k++) out[k] = fabs(values[1 + k] - values[0]);
     return LS_OK;
 }

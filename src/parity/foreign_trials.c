@@ -139,6 +139,16 @@ done:
     return status;
 }
 
+ls_status ls_lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
+    uint64_t needs;
+    ls_rung_trial(q, LS_RUNG_PAIR, trial, &needs);
+    trial->levers.batch = value;
+    trial->levers.slots = value > 64 ? value : 64;
+    trial->max_tokens = 3;
+    for (int64_t i = 0; i < value; i++) LS_TRY(ls_requests_plain(q, r, 2000 + i, 4, err));
+    return LS_OK;
+}
+
 /* ---- what is recorded ---- */
 
 enum { COPIES = 64, COPIES_LENGTH = 9, DRAWN_LEAST = 12 };
