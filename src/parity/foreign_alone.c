@@ -199,18 +199,30 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
                                                       : LS_OK;
 }
 
-/* Decoded tokens are off alone, and right with eight at once: rows that fill a batch up, or a kernel for few rows. Of
- * two, rows that are put in make one of them off. */
-static ls_status decide_rows(ls_inquiry *q, bool *found) {
+/* Decoded tokens are off alone, and the same requests are right with eight at once: rows that fill a batch up, or a
+ * kernel for few rows. Of two, rows that are put in make one of them off. */
+static ls_status decide_rows(ls_inquiry *q, bool *found, ls_error *err) {
     const ls_seen *pair = &q->f->seen[LS_RUNG_PAIR], *eight = &q->f->seen[LS_RUNG_BATCH];
     const bool some = pair->n_sequences_off > 0 && pair->n_sequences_off < pair->n_sequences;
-    *found = !q->f->is_server && eight->look == LS_LOOK_CLEAN && q->f->seen[LS_RUNG_FRESH].look == LS_LOOK_OFF;
+    int64_t n_alone, n;
+    ls_seen alone;
+    ls_trial trial;
+    uint64_t needs;
+    *found = false;
+    if (q->f->is_server || eight->look != LS_LOOK_CLEAN) return LS_OK;
+    ls_rung_trial(q, LS_RUNG_BATCH, &trial, &needs);
+    trial.levers.batch = 1;
+    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[LS_RUNG_BATCH].of, q->requests[LS_RUNG_BATCH].n, &alone, err));
+    n_alone = alone.n_sequences_off;
+    n = alone.n_sequences;
+    ls_seen_deinit(&alone);
+    *found = 2 * n_alone > n;
     if (!*found) return LS_OK;
     ls_foreign_find(q->f, some ? "padding leaks into the state" : "order of sums follows the batch", LS_RUNG_LENGTHS,
                     0.9,
-                    "decoded tokens are off alone, and right with eight at once; with two at once %" PRId64
-                    " of %" PRId64 " sequences are off",
-                    pair->n_sequences_off, pair->n_sequences);
+                    "decoded tokens of %" PRId64 " of %" PRId64 " requests are off alone; with two at once %" PRId64
+                    " are, with eight none",
+                    n_alone, n, pair->n_sequences_off);
     q->f->findings[0].settled = true;
     return LS_OK;
 }
@@ -231,6 +243,19 @@ static int64_t bucket_of(const ls_inquiry *q, const ls_seen *seen) {
         if (full_off == 0 && pow(1.0 - ls_portion(filled_off, filled), (double)full) < RARE) return b;
     }
     return 0;
+}
+
+/* The same with pages of so many tokens, on which it does not depend where prompts are filled up. */
+static ls_status bucket_with_pages(ls_inquiry *q, int64_t page, int64_t *bucket, ls_error *err) {
+    ls_seen seen;
+    ls_trial trial;
+    uint64_t needs;
+    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, &needs);
+    trial.levers.page_tokens = page;
+    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[LS_RUNG_LENGTHS].of, q->requests[LS_RUNG_LENGTHS].n, &seen, err));
+    *bucket = bucket_of(q, &seen);
+    ls_seen_deinit(&seen);
+    return LS_OK;
 }
 
 /* Of the rung of lengths, the median |d| of contexts from `length` on as a multiple of that of shorter ones: a coarser
@@ -267,7 +292,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     parting p, small, large;
     const char *against = NULL;
     ls_moves page = LS_MOVES_UNKNOWN;
-    int64_t value = -1, bucket;
+    int64_t value = -1, bucket, of_pages;
     bool found;
     part_tokens(q, seen, &p);
     if (p.behind_eos && p.n_behind_eos > 0) {
@@ -279,16 +304,18 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     if (found) return LS_OK;
     /* Decoded tokens alone. */
     if (p.first_tokens_off == 0 && p.later_off > 0) {
-        LS_TRY(decide_rows(q, &found));
+        LS_TRY(decide_rows(q, &found, err));
         if (found) return LS_OK;
         q->decode_alone = true;
         LS_TRY(ls_explain_rung(q, LS_RUNG_LENGTHS, 0.95, &found, err));
         q->decode_alone = false;
         if (!found && (bucket = bucket_of(q, seen)) > 0) {
-            ls_foreign_find(f, "padding leaks into the state", LS_RUNG_LENGTHS, 0.9,
+            LS_TRY(bucket_with_pages(q, 4, &of_pages, err));
+            ls_foreign_find(f, of_pages == bucket ? "padding leaks into the state" : "page size matters",
+                            LS_RUNG_LENGTHS, 0.9,
                             "decoded tokens are right behind prompts whose length is a multiple of %" PRId64
-                            " and off behind others",
-                            bucket);
+                            " and off behind others; with pages of 4 tokens of %" PRId64,
+                            bucket, of_pages);
             return LS_OK;
         }
         /* Many prompts are longer than the least context that is off, and right. */

@@ -94,8 +94,9 @@ ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_moves *out, ls
     return LS_OK;
 }
 
-/* The rung's requests, of which every second one has another text of the same length where `others` is set. */
-static ls_status try_mixed(ls_inquiry *q, ls_rung rung, bool others, int64_t slots, ls_seen *seen, ls_error *err) {
+/* The rung's requests, of which every second one, from number `from_other` on, has another text of the same length. */
+static ls_status try_mixed(ls_inquiry *q, ls_rung rung, int64_t from_other, int64_t slots, ls_seen *seen,
+                           ls_error *err) {
     ls_requests *from = &q->requests[rung], *r = calloc(1, sizeof *r);
     int32_t ids[1088];
     ls_trial trial;
@@ -107,7 +108,7 @@ static ls_status try_mixed(ls_inquiry *q, ls_rung rung, bool others, int64_t slo
     for (int64_t p = 0; p < from->n; p++) {
         const ls_prompt *one = &from->of[p];
         for (int64_t i = 0; i < one->n && i < 1088; i++)
-            ids[i] = others && p % 2 == 1 ? ls_plain_token(q, 4000 + p, i) : one->ids[i];
+            ids[i] = p % 2 == from_other ? ls_plain_token(q, 4000 + p, i) : one->ids[i];
         LS_TRY_DONE(ls_requests_add(r, ids, one->n, err));
     }
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, seen, err));
@@ -118,20 +119,31 @@ done:
     return status;
 }
 
+/* How far the requests that kept their text and are off moved from one trial to the other. */
+static double moved(const ls_foreign *f, const ls_outcomes *one, const ls_outcomes *two, int64_t first_kept) {
+    double most = 0.0;
+    for (int64_t s = first_kept; s < one->n && s < two->n; s += 2) {
+        const ls_outcome *a = &one->of[s], *b = &two->of[s];
+        for (int64_t i = 0; i < a->n && i < b->n && a->completion[i] == b->completion[i]; i++)
+            if (ls_token_off(f, a, i) || ls_token_off(f, b, i))
+                most = fmax(most, fabs((double)a->logprob[i] - (double)b->logprob[i]));
+    }
+    return most;
+}
+
+/* Which of them are off is not known before: the odd ones have another text first, then the even ones. */
 ls_status ls_foreign_others_matter(ls_inquiry *q, ls_rung rung, int64_t slots, double *content, int64_t *n_off,
                                    ls_error *err) {
     ls_seen one = {0}, two = {0};
     ls_status status;
     *content = 0.0;
     *n_off = 0;
-    LS_TRY_DONE(try_mixed(q, rung, false, slots, &one, err));
-    LS_TRY_DONE(try_mixed(q, rung, true, slots, &two, err));
-    for (int64_t s = 0; s < one.outcomes.n && s < two.outcomes.n; s++) {
-        const ls_outcome *a = &one.outcomes.of[s], *b = &two.outcomes.of[s];
-        *n_off += ls_sequence_off(q->f, a);
-        for (int64_t i = 0; s % 2 == 0 && i < a->n && i < b->n && a->completion[i] == b->completion[i]; i++)
-            if (ls_token_off(q->f, a, i) || ls_token_off(q->f, b, i))
-                *content = fmax(*content, fabs((double)a->logprob[i] - (double)b->logprob[i]));
+    LS_TRY_DONE(try_mixed(q, rung, -1, slots, &one, err));
+    for (int64_t s = 0; s < one.outcomes.n; s++) *n_off += ls_sequence_off(q->f, &one.outcomes.of[s]);
+    for (int64_t other = 1; other >= 0; other--) {
+        ls_seen_deinit(&two);
+        LS_TRY_DONE(try_mixed(q, rung, other, slots, &two, err));
+        *content = fmax(*content, moved(q->f, &one.outcomes, &two.outcomes, 1 - other));
     }
 done:
     ls_seen_deinit(&one);
