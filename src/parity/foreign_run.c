@@ -142,7 +142,7 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     }
     for (int k = 0; k < GROUPS; k++) {
         if (high > 10.0 * low && high > LIMIT_LEAST && k != lowest &&
-            !(quantile(g->of_unsure[k], g->n_unsure[k], 0.5) <= 10.0 * low))
+            !(quantile(g->of_unsure[k], g->n_unsure[k], 0.5) <= 10.0 * fmax(low, LIMIT_LEAST / 24.0)))
             continue;
         memcpy(all + n, g->of[k], (size_t)g->n[k] * sizeof *all);
         n += g->n[k];
