@@ -256,6 +256,8 @@ ls_status ls_foreign_off_alone(ls_inquiry *q, ls_rung rung, int64_t most, int64_
 ls_status ls_lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err);
 /* Why records cannot be log-probabilities of any model, whatever its weights; NULL: nothing says so. */
 ls_status ls_foreign_against_records(ls_inquiry *q, const char **why, ls_error *err);
+/* Whether what is off is gone behind many drawn tokens, as what came with the prompt is and weights are not. */
+ls_status ls_foreign_fades(ls_inquiry *q, bool *fades, ls_error *err);
 /* Whether a rung's requests are right when all of them have the same slot. */
 ls_status ls_foreign_right_in_one_slot(ls_inquiry *q, ls_rung rung, bool *is_right, ls_error *err);
 /* Whether a length from which on requests are off is another one with other pages. */

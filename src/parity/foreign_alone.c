@@ -389,7 +389,7 @@ static bool is_picked(picked pick, int64_t n_prompt, int64_t i) {
         case LONG_PROMPTS: return n_prompt >= 32;
         case FIRST_TOKENS_ONLY: return i == 0;
         case LATER_TOKENS_ONLY: return i > 1;
-        default: return n_prompt <= 2 && i <= 2;
+        default: return n_prompt + i == 1; /* attention has nothing to choose from, and no state is carried */
     }
 }
 
@@ -501,10 +501,10 @@ bool ls_foreign_is_everywhere(const ls_foreign *f, char *text, size_t bytes) {
     const double one = middle_of(f, ONE_TOKEN_PROMPTS, &n_one);
     snprintf(text, bytes,
              "median |d| of short prompts %.2g, of long ones %.2g, of first tokens %.2g, of later ones %.2g, of "
-             "prompts of one or two tokens %.2g",
+             "prompts of one token %.2g",
              of_short, of_long, first, later, one);
-    return n_short >= 12 && n_long >= 12 && n_first >= 12 && n_later >= 12 && n_one >= 4 && of_short < 4.0 * of_long &&
-           of_long < 4.0 * of_short && first < 2.0 * later && later < 2.0 * first && one > 0.4 * f->floor;
+    return n_short >= 12 && n_long >= 12 && n_first >= 12 && n_later >= 12 && n_one >= 3 && of_short < 4.0 * of_long &&
+           of_long < 4.0 * of_short && first < 2.0 * later && later < 2.0 * first && one > 0.1 * f->floor;
 }
 
 /* All values are off and no explanation fits. What is wrong with weights or formulas shows everywhere alike: with
@@ -514,12 +514,14 @@ static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const char *against = NULL;
     char where[256];
-    bool by_page;
+    bool by_page, fades = false;
     const bool everywhere = ls_foreign_is_everywhere(f, where, sizeof where);
     const double right = share_right(f), rough = roughness(f);
     bool sure = everywhere && has_both_signs(f) && right < 0.02 && rough > 0.5 && f->repeat >= 0.0 &&
                 f->repeat < 0.02 * f->floor && q->reference != NULL && !f->out_of_time;
     if (sure) LS_TRY(ls_foreign_against_records(q, &against, err));
+    if (sure && against == NULL) LS_TRY(ls_foreign_fades(q, &fades, err));
+    if (fades) against = "behind many drawn tokens it is gone, as what came with the prompt is";
     sure = sure && against == NULL;
     ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, sure ? 0.86 : 0.75,
                     "requests alone are off by a median of %.2g, and no explanation that was tried takes it away; "

@@ -248,3 +248,40 @@ ls_status ls_foreign_right_in_one_slot(ls_inquiry *q, ls_rung rung, bool *is_rig
     ls_seen_deinit(&seen);
     return LS_OK;
 }
+
+/* ---- what is in the prompt ---- */
+
+enum { FADE_TEXTS = 8, FADE_TOKENS = 48, FADE_EARLY = 3, FADE_LATE = 32 };
+
+/* Of what is off where decoding begins, so much is left far behind it when it came with the prompt. */
+#define FADED 0.2
+
+static ls_status lay_single(ls_inquiry *q, int64_t texts, ls_trial *trial, ls_requests *r, ls_error *err) {
+    uint64_t needs;
+    ls_rung_trial(q, LS_RUNG_LENGTHS, trial, &needs);
+    trial->max_tokens = FADE_TOKENS;
+    for (int64_t i = 0; i < texts; i++) LS_TRY(ls_requests_plain(q, r, 2950 + i, 1, err));
+    return LS_OK;
+}
+
+/* Mean |d|, up to 1 each, of the tokens [from, to) that are not nearly sure. */
+static double mean_of(const ls_outcomes *o, int64_t from, int64_t to) {
+    double sum = 0.0;
+    int64_t n = 0;
+    for (int64_t s = 0; s < o->n; s++)
+        for (int64_t i = from; i < to && i < o->of[s].n; i++) {
+            const double d = fabs((double)o->of[s].scored[i] - (double)o->of[s].logprob[i]);
+            if ((double)o->of[s].scored[i] >= LS_SURE_TOKEN) continue;
+            sum += isfinite(d) ? fmin(d, 1.0) : 1.0;
+            n++;
+        }
+    return n > 0 ? sum / (double)n : (double)NAN;
+}
+
+ls_status ls_foreign_fades(ls_inquiry *q, bool *fades, ls_error *err) {
+    ls_seen seen;
+    LS_TRY(ls_foreign_try_laid(q, lay_single, FADE_TEXTS, &seen, err));
+    *fades = mean_of(&seen.outcomes, FADE_LATE, FADE_TOKENS) < FADED * mean_of(&seen.outcomes, 0, FADE_EARLY);
+    ls_seen_deinit(&seen);
+    return LS_OK;
+}
