@@ -504,7 +504,7 @@ bool ls_foreign_is_everywhere(const ls_foreign *f, char *text, size_t bytes) {
              "prompts of one token %.2g",
              of_short, of_long, first, later, one);
     return n_short >= 12 && n_long >= 12 && n_first >= 12 && n_later >= 12 && n_one >= 3 && of_short < 4.0 * of_long &&
-           of_long < 4.0 * of_short && first < 2.0 * later && later < 2.0 * first && one > 0.1 * f->floor;
+           of_long < 4.0 * of_short && first < 2.0 * later && later < 2.0 * first && one > 0.01 * f->floor;
 }
 
 /* All values are off and no explanation fits. What is wrong with weights or formulas shows everywhere alike: with
