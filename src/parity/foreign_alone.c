@@ -551,6 +551,12 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
         }
         if (f->bf16_size > 0.0 && f->floor < 3.0 * f->bf16_size) {
             f->constant = false; /* as large as bf16 makes it, and nothing says that it is more */
+            if (!f->out_of_time || f->floor < 2.0 * f->bf16_size) return LS_OK;
+            ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, 0.6,
+                            "requests alone are off by a median of %.2g, where bf16 throughout makes %.2g, and there "
+                            "was no time for all explanations",
+                            f->floor, f->bf16_size);
+            f->findings[0].settled = true;
             return LS_OK;
         }
         return decide_constant(q, err);

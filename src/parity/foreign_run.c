@@ -358,6 +358,7 @@ static bool is_calm(const ls_foreign *f) {
     int64_t n_tokens = 0, n_off = 0;
     /* Beside its control the best cause is no better than chance. */
     const bool by_chance = f->n_findings > 0 && f->findings[0].doubt >= 0.5;
+    if (f->n_findings > 0 && f->findings[0].settled) return false;
     if ((f->floor < CALM_FLOOR && !by_chance) || f->constant || ls_foreign_named(f) != NULL || f->rival != NULL)
         return false;
     for (int i = 0; i < LS_RUNGS; i++) {
