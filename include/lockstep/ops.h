@@ -256,7 +256,7 @@ typedef struct ls_conv1d_backward_args {
     const float *w, *bias;
     const float *dy; /* [rows][dy_stride] */
     int64_t dy_stride;
-    float *dx; /* [rows][dx_stride] */
+    void *dx; /* [rows][dx_stride] */
     int64_t dx_stride;
     float *dw;    /* [d_conv][dim], written */
     float *dbias; /* [dim], written; NULL where bias is */
@@ -265,6 +265,7 @@ typedef struct ls_conv1d_backward_args {
     int64_t n_spans, span_rows_max;
     bool continued;     /* the sums over spans go on from what dw and dbias hold, those of earlier spans or +0 */
     bool dw_by_channel; /* dw is [dim][d_conv], as checkpoints store taps */
+    ls_dtype dx_dtype;  /* f32, or bf16, rounded once, as products in mma16 read it */
 } ls_conv1d_backward_args;
 
 ls_status ls_op_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_args *args, ls_error *err);
@@ -305,9 +306,10 @@ typedef struct ls_scan_backward_args {
     const float *a2, *dt_bias, *d;
     const float *dout; /* [rows][dout_stride]: of the unrounded output */
     int64_t dout_stride;
-    float *du, *ddt; /* [rows][dim]; ddt is of dt_raw */
+    float *du;       /* [rows][dim] */
+    void *ddt;       /* [rows][dim], of dt_raw */
     float *db, *dcc; /* [rows][n_states] */
-    float *dz;       /* [rows][dz_stride]; NULL where z is */
+    void *dz;        /* [rows][dz_stride]; NULL where z is */
     float *da2;      /* [dim][n_states], written */
     float *ddt_bias; /* [dim], written; NULL where dt_bias is */
     float *dd;       /* [dim], written; NULL where d is */
@@ -317,7 +319,8 @@ typedef struct ls_scan_backward_args {
     /* The sums over spans go on from what da2, ddt_bias and dd hold, those of earlier spans or +0; da2 is left without
      * the factor LN2 that it has at the end. */
     bool continued;
-    int64_t dz_stride; /* 0: dim */
+    ls_dtype out_dtype; /* of ddt and dz: f32, or bf16, rounded once, as products in mma16 read them */
+    int64_t dz_stride;  /* 0: dim */
 } ls_scan_backward_args;
 
 ls_status ls_op_scan_backward(const ls_exec *exec, const ls_scan_backward_args *args, ls_error *err);

@@ -92,7 +92,7 @@ Conv1dBackwardArgs = _struct(
     "Conv1dBackwardArgs", (c_void_p, "x"), (c_int, "x_dtype state_dtype"), (c_int64, "x_stride"),
     (c_void_p, "w bias dy"), (c_int64, "dy_stride"), (c_void_p, "dx"), (c_int64, "dx_stride"), (c_void_p, "dw dbias"),
     (c_int64, "rows dim d_conv"), (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"),
-    (c_bool, "continued dw_by_channel"))
+    (c_bool, "continued dw_by_channel"), (c_int, "dx_dtype"))
 
 ScanArgs = _struct(
     "ScanArgs", (c_int, "in_dtype out_dtype"), (c_bool, "dt_activated"), (c_void_p, "u dt_raw b cc z out"),
@@ -105,7 +105,7 @@ ScanBackwardArgs = _struct(
     (c_int64, "u_stride dt_stride b_stride c_stride z_stride"), (c_void_p, "a2 dt_bias d dout"),
     (c_int64, "dout_stride"), (c_void_p, "du ddt db dcc dz da2 ddt_bias dd"), (c_int64, "rows dim n_states"),
     (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"), (c_bool, "continued"),
-    (c_int64, "dz_stride"))
+    (c_int, "out_dtype"), (c_int64, "dz_stride"))
 
 GemmWeight = _struct("GemmWeight", (c_int, "dtype"), (c_int64, "n k"), (c_void_p, "panels"),
                      (c_int64, "panel_stride panel_bytes"))

@@ -398,35 +398,47 @@ def selective_scan_fn(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_
 
     u, delta, z  (batch, dim, length) float32 or bfloat16, all of one type
     A            (dim, state) float32, real
-    B, C         (batch, state, length) or (batch, 1, state, length), the type of u
+    B, C         (batch, state, length) or (batch, groups, state, length), the type of u; channel d reads group
+                 d * groups // dim, and groups divides dim
     D, delta_bias  (dim,) float32
 
     Returns (batch, dim, length) in the type of u, and with return_last_state also (batch, dim, state) float32. Where
     the transpose of a tensor is contiguous, as that of a projection's output usually is, nothing is copied; other
-    layouts are copied once. Not taken, each with an error that says so: complex A, constant B or C (dim, state),
-    several groups, float16. No gradient flows through the last state (as there)."""
+    layouts are copied once. Groups are scanned one after the other, each as if its channels were all. Not taken, each
+    with an error that says so: complex A, constant B or C (dim, state), float16. No gradient flows through the last
+    state (as there)."""
     if A.is_complex():
         raise TypeError(f"A: {A.dtype}: complex A is not taken")
     if u.dim() != 3:
         raise ValueError(f"u: shape {tuple(u.shape)}; (batch, dim, length) is wanted")
     require("u", u, _STORED)
-    B, C = _one_group("B", B), _one_group("C", C)
-    for name, x, channels in (("delta", delta, u.shape[1]), ("B", B, A.shape[-1]), ("C", C, A.shape[-1]),
-                              ("z", z, u.shape[1])):
+    dim = u.shape[1]
+    B, C = _groups("B", B), _groups("C", C)
+    groups = B.shape[1]
+    if groups == 0 or dim % groups != 0:
+        raise ValueError(f"B: shape {tuple(B.shape)}: {groups} groups do not divide {dim} channels")
+    for name, x, shape in (("delta", delta, (dim,)), ("B", B, (groups, A.shape[-1])), ("C", C, (groups, A.shape[-1])),
+                           ("z", z, (dim,))):
         if x is not None:
-            require(name, x, (u.dtype,), (u.shape[0], channels, u.shape[2]))
-    u, delta, B, C, z = (None if x is None else _token_major(x) for x in (u, delta, B, C, z))
-    out, last_state = selective_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus)
+            require(name, x, (u.dtype,), (u.shape[0], *shape, u.shape[2]))
+    u, delta, z = (None if x is None else _token_major(x) for x in (u, delta, z))
+    parts = []
+    for g in range(groups):
+        own = slice(g * (dim // groups), (g + 1) * (dim // groups))
+        rows_of = [None if x is None else x[..., own] for x in (u, delta, z)]
+        of = [None if x is None else x[own] for x in (A, D, delta_bias)]
+        b, c = _token_major(B[:, g]), _token_major(C[:, g])
+        parts.append(selective_scan(rows_of[0], rows_of[1], of[0], b, c, of[1], rows_of[2], of[2], delta_softplus))
+    out, last_state = parts[0] if groups == 1 else (torch.cat([p[0] for p in parts], 2),
+                                                    torch.cat([p[1] for p in parts], 1))
     out = out.transpose(1, 2)
     return (out, last_state) if return_last_state else out
 
 
-def _one_group(name, x):
+def _groups(name, x):
     if x.dim() == 2:
         raise ValueError(f"{name}: shape {tuple(x.shape)}: a constant {name} (dim, state) is not taken")
-    if x.dim() == 4 and x.shape[1] != 1:
-        raise ValueError(f"{name}: shape {tuple(x.shape)}: {x.shape[1]} groups; one is taken")
-    return x.squeeze(1) if x.dim() == 4 else x
+    return x[:, None] if x.dim() == 3 else x
 
 
 def _token_major(x):

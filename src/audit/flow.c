@@ -52,11 +52,8 @@ static bool is_end(ls_ptx_name op) {
 
 static int by_name(const void *a, const void *b) {
     const ls_ptx_label *x = a, *y = b;
-    const int32_t n = x->name.bytes < y->name.bytes ? x->name.bytes : y->name.bytes;
-    const int c = memcmp(x->name.text, y->name.text, (size_t)n);
-    if (c != 0) return c;
-    if (x->name.bytes != y->name.bytes) return x->name.bytes < y->name.bytes ? -1 : 1;
-    return x->scope < y->scope ? -1 : x->scope > y->scope;
+    const int c = ls_ptx_compare(x->name, y->name);
+    return c != 0 ? c : (x->scope > y->scope) - (x->scope < y->scope);
 }
 
 static ls_status refuse(const build *b, int64_t line, ls_error *err, const char *sentence, ls_ptx_name name) {

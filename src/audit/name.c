@@ -5,13 +5,13 @@
 #include <string.h>
 
 /* A piece of no bytes may have no text. */
-static bool equal(const char *a, const char *b, size_t bytes) { return bytes == 0 || memcmp(a, b, bytes) == 0; }
+static int compare(const char *a, const char *b, size_t bytes) { return bytes == 0 ? 0 : memcmp(a, b, bytes); }
 static bool has(const char *text, int64_t bytes, const char *word) {
     return bytes > 0 && memmem(text, (size_t)bytes, word, strlen(word)) != NULL;
 }
 
 bool ls_ptx_is(ls_ptx_name name, const char *text) {
-    return (size_t)name.bytes == strlen(text) && equal(name.text, text, (size_t)name.bytes);
+    return (size_t)name.bytes == strlen(text) && compare(name.text, text, (size_t)name.bytes) == 0;
 }
 
 /* Opcodes are held against dozens of texts, of which nearly all differ in the first letter. */
@@ -23,6 +23,13 @@ bool ls_ptx_begins(ls_ptx_name name, const char *text) {
 
 bool ls_ptx_has(ls_ptx_name name, const char *text) { return has(name.text, name.bytes, text); }
 
-bool ls_ptx_same(ls_ptx_name a, ls_ptx_name b) { return a.bytes == b.bytes && equal(a.text, b.text, (size_t)a.bytes); }
+bool ls_ptx_same(ls_ptx_name a, ls_ptx_name b) {
+    return a.bytes == b.bytes && compare(a.text, b.text, (size_t)a.bytes) == 0;
+}
+
+int ls_ptx_compare(ls_ptx_name a, ls_ptx_name b) {
+    const int c = compare(a.text, b.text, (size_t)(a.bytes < b.bytes ? a.bytes : b.bytes));
+    return c != 0 ? c : (a.bytes > b.bytes) - (a.bytes < b.bytes);
+}
 
 bool ls_ptx_has_text(const char *text, int64_t bytes, const char *word) { return has(text, bytes, word); }

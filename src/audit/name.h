@@ -16,5 +16,7 @@ bool ls_ptx_has(ls_ptx_name name, const char *text);    /* it stands somewhere i
 /* Whether text[0..bytes) holds the word. */
 bool ls_ptx_has_text(const char *text, int64_t bytes, const char *word);
 bool ls_ptx_same(ls_ptx_name a, ls_ptx_name b);
+/* < 0, 0 or > 0: as bytes, a piece before all that begin with it. */
+int ls_ptx_compare(ls_ptx_name a, ls_ptx_name b);
 
 #endif

@@ -33,9 +33,7 @@ struct ls_ptx_calls {
 static int by_name(const void *a, const void *b) {
     const callee *x = a, *y = b;
     if (x->place.module != y->place.module) return x->place.module < y->place.module ? -1 : 1;
-    const int32_t n = x->name.bytes < y->name.bytes ? x->name.bytes : y->name.bytes;
-    const int c = memcmp(x->name.text, y->name.text, (size_t)n);
-    return c != 0 ? c : (x->name.bytes > y->name.bytes) - (x->name.bytes < y->name.bytes);
+    return ls_ptx_compare(x->name, y->name);
 }
 
 static callee *find_callee(const ls_ptx_calls *c, ls_ptx_name name, int32_t module) {

@@ -421,15 +421,17 @@ static int32_t barrier_of(const line_operands *all) {
 static ls_status read_table(ls_sass_reader *r, ls_ptx_name text, ls_ptx_name op, ls_error *err) {
     static const char word[] = "BRANCH_TARGETS";
     const char *at = memmem(text.text, (size_t)text.bytes, word, sizeof word - 1);
-    ls_ptx_name list, token;
-    if (at == NULL) {
+    ls_ptx_name list = {NULL, 0}, token;
+    if (at != NULL) {
+        at += sizeof word - 1;
+        list = ls_sass_trim((ls_ptx_name){at, (int32_t)(text.text + text.bytes - at)});
+    }
+    if (list.bytes == 0) {
         r->out.refused = "a jump through a register whose targets are not told";
         return push_instruction(
             r, (ls_ptx_instruction){.op = {"exit", 4}, .guard = -1, .first = (int32_t)r->out.f.n_operands, .shown = op},
             err);
     }
-    at += sizeof word - 1;
-    list = (ls_ptx_name){at, (int32_t)(text.text + text.bytes - at)};
     while (ls_sass_split(&list, ',', &token)) {
         int32_t n = 0;
         while (n < token.bytes && token.text[n] != '"' && token.text[n] != '*' && token.text[n] != ')') n++;
@@ -567,12 +569,9 @@ static int64_t find_address(const ls_sass_reader *r, int64_t address) {
     return low;
 }
 
-static int by_place(const void *a, const void *b) {
+static int by_name(const void *a, const void *b) {
     const ls_ptx_label *x = a, *y = b;
-    const int32_t n = x->name.bytes < y->name.bytes ? x->name.bytes : y->name.bytes;
-    const int c = memcmp(x->name.text, y->name.text, (size_t)n);
-    if (c != 0) return c;
-    return x->name.bytes < y->name.bytes ? -1 : x->name.bytes > y->name.bytes;
+    return ls_ptx_compare(x->name, y->name);
 }
 
 static ls_status label_addresses(ls_sass_reader *r, ls_error *err) {
@@ -587,9 +586,9 @@ static ls_status label_addresses(ls_sass_reader *r, ls_error *err) {
         LS_TRY(add_label(r, name, find_address(r, address), err));
     }
     if (f->n_labels == n) return LS_OK;
-    qsort(f->labels + n, (size_t)(f->n_labels - n), sizeof *f->labels, by_place);
+    qsort(f->labels + n, (size_t)(f->n_labels - n), sizeof *f->labels, by_name);
     for (int64_t i = n; i < f->n_labels; i++)
-        if (n == i || by_place(&f->labels[n - 1], &f->labels[i]) != 0) f->labels[n++] = f->labels[i];
+        if (n == i || by_name(&f->labels[n - 1], &f->labels[i]) != 0) f->labels[n++] = f->labels[i];
     f->n_labels = n;
     return LS_OK;
 }

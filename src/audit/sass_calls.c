@@ -16,9 +16,7 @@ static bool is_call(const ls_ptx_instruction *in) { return ls_sass_is_op(in->op,
 
 static int by_name(const void *a, const void *b) {
     const ls_ptx_label *x = a, *y = b;
-    const int32_t n = x->name.bytes < y->name.bytes ? x->name.bytes : y->name.bytes;
-    const int c = memcmp(x->name.text, y->name.text, (size_t)n);
-    return c != 0 ? c : (x->name.bytes > y->name.bytes) - (x->name.bytes < y->name.bytes);
+    return ls_ptx_compare(x->name, y->name);
 }
 
 static int by_place(const void *a, const void *b) {

@@ -60,17 +60,34 @@ ls_status ls_model_half_output(const ls_forward *f, int64_t layer_i, ls_half hal
     return run_half(f, layer_i, half, err);
 }
 
-ls_status ls_model_half(const ls_forward *f, int64_t layer_i, ls_half half, float *out, ls_error *err) {
-    const int64_t rows = f->batch->n_rows, dim = f->model->config.hidden;
-    const ls_residual_args add = {f->h, f->ws->a.y.data, rows, dim, out};
-    if (!ls_model_has_half(f->model, layer_i, half))
-        return out == f->h ? LS_OK : ls_memory_copy(f->ws->device, out, f->h, rows * dim * (int64_t)sizeof(float), err);
-    LS_TRY(ls_model_half_output(f, layer_i, half, err));
-    return ls_residual(f->ws->device, &add, err);
+int64_t ls_model_next_half(const ls_model *model, int64_t i) {
+    const int64_t n = 2 * (int64_t)model->config.n_layers;
+    while (i < n && !ls_model_has_half(model, i / 2, (ls_half)(i % 2))) i++;
+    return i;
 }
 
-ls_status ls_model_last_norm(const ls_forward *f, ls_rows x, ls_error *err) {
-    return normalise_h(f, x, f->model->final_norm, err);
+/* The weight of the norm that half i, or the head, reads through. */
+static const float *norm_before(const ls_model *model, int64_t i) {
+    return i < 2 * (int64_t)model->config.n_layers ? norm_of(model, i / 2, (ls_half)(i % 2)) : model->final_norm;
+}
+
+ls_status ls_model_first_norm(const ls_forward *f, ls_rows x, ls_error *err) {
+    return normalise_h(f, x, norm_before(f->model, ls_model_next_half(f->model, 0)), err);
+}
+
+ls_status ls_model_half(const ls_forward *f, int64_t i, float *sum, ls_rows x, ls_error *err) {
+    const ls_add_rmsnorm_args end = {.h = f->h,
+                                     .add = f->ws->a.y.data,
+                                     .sum = sum,
+                                     .w = norm_before(f->model, ls_model_next_half(f->model, i + 1)),
+                                     .eps = f->model->config.rms_eps,
+                                     .y = x.data,
+                                     .y_dtype = x.dtype,
+                                     .y_stride = x.stride,
+                                     .rows = f->batch->n_rows,
+                                     .dim = f->model->config.hidden};
+    LS_TRY(run_half(f, i / 2, (ls_half)(i % 2), err));
+    return ls_add_rmsnorm(f->ws->device, &end, err);
 }
 
 /* ---- the whole ---- */
@@ -88,34 +105,6 @@ static ls_status check(const ls_forward *f, ls_error *err) {
     return LS_OK;
 }
 
-/* The half that computes something from number i on, 2 n_layers where there is none. */
-static int64_t next_half(const ls_model *model, int64_t i) {
-    const int64_t n = 2 * (int64_t)model->config.n_layers;
-    while (i < n && !ls_model_has_half(model, i / 2, (ls_half)(i % 2))) i++;
-    return i;
-}
-
-/* The weight of the norm that half i, or the head, reads through. */
-static const float *norm_before(const ls_model *model, int64_t i) {
-    return i < 2 * (int64_t)model->config.n_layers ? norm_of(model, i / 2, (ls_half)(i % 2)) : model->final_norm;
-}
-
-/* h = h + y; x = rms(h; w): the end of one half and the beginning of the next. */
-static ls_status add_and_normalise(const ls_forward *f, const float *w, ls_error *err) {
-    const ls_rows x = f->ws->a.x;
-    const ls_add_rmsnorm_args args = {.h = f->h,
-                                      .add = f->ws->a.y.data,
-                                      .sum = f->h,
-                                      .w = w,
-                                      .eps = f->model->config.rms_eps,
-                                      .y = x.data,
-                                      .y_dtype = x.dtype,
-                                      .y_stride = x.stride,
-                                      .rows = f->batch->n_rows,
-                                      .dim = f->model->config.hidden};
-    return ls_add_rmsnorm(f->ws->device, &args, err);
-}
-
 /* Halves up to `end` have nothing to add: the stream is behind them what it was. */
 static ls_status show(const ls_forward *f, int64_t from, int64_t end, ls_forward_observer observer, void *context,
                       ls_error *err) {
@@ -126,18 +115,17 @@ static ls_status show(const ls_forward *f, int64_t from, int64_t end, ls_forward
 ls_status ls_model_forward(const ls_forward *start, ls_forward_observer observer, void *context, ls_error *err) {
     const int64_t n = 2 * (int64_t)start->model->config.n_layers;
     ls_forward f = *start;
-    int64_t i = next_half(f.model, 0);
+    int64_t i = ls_model_next_half(f.model, 0);
     LS_TRY(check(&f, err));
     LS_TRY(ls_model_embed(&f, err));
     LS_TRY(show(&f, 0, i, observer, context, err));
-    LS_TRY(normalise_h(&f, f.ws->a.x, norm_before(f.model, i), err));
+    LS_TRY(ls_model_first_norm(&f, f.ws->a.x, err));
     while (i < n) {
-        const int64_t next = next_half(f.model, i + 1);
-        LS_TRY(run_half(&f, i / 2, (ls_half)(i % 2), err));
+        const int64_t next = ls_model_next_half(f.model, i + 1);
+        LS_TRY(ls_model_half(&f, i, f.h, f.ws->a.x, err));
         if (i % 2 == LS_HALF_MIXER)
             f.spans_checked |=
                 f.model->layers[i / 2].mixer == &ls_part_attention ? LS_CHECKED_ATTENTION : LS_CHECKED_MAMBA;
-        LS_TRY(add_and_normalise(&f, norm_before(f.model, next), err));
         LS_TRY(show(&f, i + 1, next, observer, context, err));
         i = next;
     }

@@ -112,17 +112,21 @@ typedef ls_status (*ls_forward_observer)(void *context, const ls_forward *f, int
  * may be NULL. */
 ls_status ls_model_forward(const ls_forward *f, ls_forward_observer observer, void *context, ls_error *err);
 
-/* Its steps, for the trainer, which keeps what each of them computed: the embedding into f->h, one half of a layer,
- * out = h + half(rms(h)) where out may be h, the last norm into workspace->a.x. ls_model_forward is these and
- * nothing else, but that it adds a half's output and takes the next norm in one call. */
+/* Its steps, for the trainer, which keeps what each of them computed; ls_model_forward is these and nothing else: the
+ * embedding into f->h, the norm that the first half reads through, and each half that there is. */
 typedef enum ls_half { LS_HALF_MIXER = 0, LS_HALF_FFN = 1 } ls_half;
 ls_status ls_model_embed(const ls_forward *f, ls_error *err);
 /* half(rms(h)) into workspace->a.y, and all that leads to it into the half's other activations. */
 ls_status ls_model_half_output(const ls_forward *f, int64_t layer_i, ls_half half, ls_error *err);
-ls_status ls_model_half(const ls_forward *f, int64_t layer_i, ls_half half, float *out, ls_error *err);
-ls_status ls_model_last_norm(const ls_forward *f, ls_rows x, ls_error *err); /* x: where to */
-/* False where the half computes nothing, and out is h: no feed-forward, or a mixer that the ablation leaves out. */
+/* x = rms(h), as the first half, or without halves the head, reads it. */
+ls_status ls_model_first_norm(const ls_forward *f, ls_rows x, ls_error *err);
+/* Half i from workspace->a.x: sum = h + its output, where sum may be h, and x = rms(sum), as the next half, or the
+ * head, reads it; x may be workspace->a.x. */
+ls_status ls_model_half(const ls_forward *f, int64_t i, float *sum, ls_rows x, ls_error *err);
+/* False where the half computes nothing: no feed-forward, or a mixer that the ablation leaves out. */
 bool ls_model_has_half(const ls_model *model, int64_t layer_i, ls_half half);
+/* The half that computes something from number i on, 2 n_layers where there is none. */
+int64_t ls_model_next_half(const ls_model *model, int64_t i);
 
 /* logits [n][V] = head . x [n][H], float32. */
 ls_status ls_model_logits(const ls_model *model, ls_device *device, ls_rows x, int64_t n, float *logits, ls_error *err);

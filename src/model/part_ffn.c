@@ -104,17 +104,25 @@ static ls_status experts_forward(const ls_forward *f, int64_t layer_i, ls_error 
 
 /* ---- backward ---- */
 
-/* Only products read dgate and dup: in mma16 they are rounded at once. */
-static bool rounds(const ls_leaf *l) { return l->model->profile == LS_PROFILE_MMA16; }
+/* What only products read, and where it lies. */
+static ls_rows dgate_of(const ls_leaf *l) {
+    const ls_dtype dtype = ls_leaf_product_dtype(l);
+    return (ls_rows){dtype == LS_F32 ? (void *)l->tape->da : l->tape->rounded, dtype, l->model->config.ffn};
+}
+static ls_rows dup_of(const ls_leaf *l) {
+    return (ls_rows){l->tape->db, ls_leaf_product_dtype(l), l->model->config.ffn};
+}
 
 /* Behind the gate: dgated, which lies in da, to dgate and dup, over m rows. */
 static ls_status swiglu_backward(const ls_leaf *l, int64_t m, ls_error *err) {
     const ls_activations *a = &l->ws.a;
-    const ls_tape *t = l->tape;
-    const ls_swiglu_backward_args args = {a->gate.data, a->up.data, t->da, t->da, t->db, m, l->model->config.ffn};
-    const ls_swiglu_backward_rounded_args rounded = {
-        a->gate.data, a->up.data, t->da, t->rounded, (uint16_t *)t->db, m, l->model->config.ffn};
-    return rounds(l) ? ls_swiglu_backward_rounded(l->device, &rounded, err) : ls_swiglu_backward(l->device, &args, err);
+    const ls_rows dgate = dgate_of(l), dup = dup_of(l);
+    const ls_swiglu_backward_args args = {a->gate.data, a->up.data, l->tape->da,         dgate.data,
+                                          dup.data,     m,          l->model->config.ffn};
+    const ls_swiglu_backward_rounded_args rounded = {a->gate.data, a->up.data, l->tape->da,         dgate.data,
+                                                     dup.data,     m,          l->model->config.ffn};
+    return dgate.dtype == LS_F32 ? ls_swiglu_backward(l->device, &args, err)
+                                 : ls_swiglu_backward_rounded(l->device, &rounded, err);
 }
 
 /* Gradients of gate and up, behind swiglu_backward, into their weights and into dx. */
@@ -122,14 +130,10 @@ static ls_status gate_and_up_backward(const ls_leaf *l, const ls_ffn_weights *w,
                                       ls_error *err) {
     ls_leaf_product gate = *of, up = *of;
     gate.w = &w->gate;
-    gate.dy = (ls_rows){l->tape->da, LS_F32, l->model->config.ffn};
+    gate.dy = dgate_of(l);
     up.w = &w->up;
-    up.dy = (ls_rows){l->tape->db, LS_F32, l->model->config.ffn};
+    up.dy = dup_of(l);
     up.add = true;
-    if (rounds(l)) {
-        gate.rounded = l->tape->rounded;
-        up.rounded = (const uint16_t *)l->tape->db;
-    }
     LS_TRY(ls_leaf_through_product(l, &gate, err));
     return ls_leaf_through_product(l, &up, err);
 }

@@ -101,7 +101,7 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
 }
 
 /* dz and, behind the convolution, its input's gradient are the two halves of duz. */
-static ls_status scan_backward(const ls_leaf *l, const ls_mamba_weights *w, const float *dout, ls_rows duz,
+static ls_status scan_backward(const ls_leaf *l, const ls_mamba_weights *w, const float *dout, ls_rows ddt, ls_rows duz,
                                ls_error *err) {
     const ls_model_config *c = &l->model->config;
     const ls_activations *a = &l->ws.a;
@@ -125,10 +125,11 @@ static ls_status scan_backward(const ls_leaf *l, const ls_mamba_weights *w, cons
                                         .dout = dout,
                                         .dout_stride = dim,
                                         .du = t->du,
-                                        .ddt = t->ddt,
+                                        .ddt = ddt.data,
                                         .db = t->db_state,
                                         .dcc = t->dc_state,
                                         .dz = ls_rows_column(duz, dim).data,
+                                        .out_dtype = ddt.dtype,
                                         .dz_stride = duz.stride,
                                         .da2 = ls_leaf_gradient(l, w->a2),
                                         .ddt_bias = ls_leaf_gradient(l, w->dt_bias),
@@ -166,6 +167,7 @@ static ls_status conv_backward(const ls_leaf *l, const ls_mamba_weights *w, ls_r
                                           .dy = t->du,
                                           .dy_stride = dim,
                                           .dx = duz.data,
+                                          .dx_dtype = duz.dtype,
                                           .dx_stride = duz.stride,
                                           .dw = ls_leaf_gradient(l, w->conv_w),
                                           .dbias = w->conv_bias != NULL ? ls_leaf_gradient(l, w->conv_bias) : NULL,
@@ -207,8 +209,9 @@ static ls_status mamba_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     const ls_activations *a = &l->ws.a;
     ls_tape *t = l->tape;
     const int64_t dim = c->d_inner, rank = c->dt_rank, states = c->d_state, rows = l->rows;
-    const ls_rows dscan = {t->db, LS_F32, dim}, ddt = {t->ddt, LS_F32, dim}, du = {t->du, LS_F32, dim};
-    const ls_rows duz = {t->da, LS_F32, 2 * dim};
+    const ls_dtype dtype = w->in_bias == NULL ? ls_leaf_product_dtype(l) : LS_F32;
+    const ls_rows dscan = {t->db, LS_F32, dim}, ddt = {t->ddt, dtype, dim}, du = {t->du, LS_F32, dim};
+    const ls_rows duz = {t->da, dtype, 2 * dim};
     const ls_rows dnarrow = {t->dnarrow, LS_F32, rank}, draw = {t->dnarrow_raw, LS_F32, rank + 2 * states};
     const ls_rows db = {t->db_state, LS_F32, states}, dc = {t->dc_state, LS_F32, states};
     const ls_leaf_product out_proj = {
@@ -219,7 +222,7 @@ static ls_status mamba_backward(const ls_leaf *l, int64_t layer_i, ls_error *err
     const ls_leaf_product in_proj = {
         .w = &w->in_proj, .bias = w->in_bias, .dy = duz, .x = a->x, .dx = l->dx, .m = rows};
     LS_TRY(ls_leaf_through_product(l, &out_proj, err));
-    LS_TRY(scan_backward(l, w, dscan.data, duz, err));
+    LS_TRY(scan_backward(l, w, dscan.data, ddt, duz, err));
     LS_TRY(ls_leaf_through_product(l, &dt_proj, err));
     if (c->inner_norms) {
         LS_TRY(inner_norms_backward(l, w, dnarrow, db, dc, draw, err));

@@ -60,23 +60,27 @@ float *ls_leaf_gradient(const ls_leaf *l, const float *vector) {
     return l->gradient + ls_parameter_of_vector(l->tape->parameters, vector)->offset;
 }
 
-/* dy rounded once for both products of the profile mma16; NULL in the other one. */
-static ls_status round_gradient(const ls_leaf *l, const ls_leaf_product *p, const uint16_t **out, ls_error *err) {
+ls_dtype ls_leaf_product_dtype(const ls_leaf *l) { return l->model->profile == LS_PROFILE_MMA16 ? LS_BF16 : LS_F32; }
+
+/* dy as both products read it: in mma16 rounded once. */
+static ls_status round_gradient(const ls_leaf *l, const ls_leaf_product *p, ls_rows *out, ls_error *err) {
     const ls_round_rows_args args = {p->dy.data, p->dy.stride, l->tape->rounded, p->w->n, p->m, p->w->n};
-    *out = p->rounded;
-    if (*out != NULL || l->model->profile != LS_PROFILE_MMA16) return LS_OK;
-    *out = l->tape->rounded;
+    *out = p->dy;
+    if (p->dy.dtype == ls_leaf_product_dtype(l)) return LS_OK;
+    *out = (ls_rows){l->tape->rounded, LS_BF16, p->w->n};
     return ls_round_rows(l->device, &args, err);
 }
 
 ls_status ls_leaf_through_product(const ls_leaf *l, const ls_leaf_product *p, ls_error *err) {
     const ls_parameter *w = ls_parameter_of_matrix(l->tape->parameters, p->w);
-    const uint16_t *rounded;
-    LS_TRY(round_gradient(l, p, &rounded, err));
-    const ls_gemm_backward_weight_args weight = {.dy = p->dy.data,
+    const float *dy = p->dy.dtype == LS_F32 ? p->dy.data : NULL;
+    ls_rows read;
+    LS_TRY(round_gradient(l, p, &read, err));
+    const uint16_t *rounded = read.dtype == LS_BF16 ? read.data : NULL;
+    const ls_gemm_backward_weight_args weight = {.dy = dy,
                                                  .dy_stride = p->dy.stride,
                                                  .dy_rounded = rounded,
-                                                 .dy_rounded_stride = p->w->n,
+                                                 .dy_rounded_stride = read.stride,
                                                  .x = p->x.data,
                                                  .x_dtype = p->x.dtype,
                                                  .x_stride = p->x.stride,
@@ -92,10 +96,10 @@ ls_status ls_leaf_through_product(const ls_leaf *l, const ls_leaf_product *p, ls
                                                  .sequences_whole = l->sequences_whole,
                                                  .dw_is_zero = l->gradient_is_zero,
                                                  .range = p->range};
-    const ls_gemm_backward_input_args input = {.dy = p->dy.data,
+    const ls_gemm_backward_input_args input = {.dy = dy,
                                                .dy_stride = p->dy.stride,
                                                .dy_rounded = rounded,
-                                               .dy_rounded_stride = p->w->n,
+                                               .dy_rounded_stride = read.stride,
                                                .w = ls_parameter_value(w),
                                                .w_dtype = w->dtype,
                                                .dx = p->dx.data,

@@ -60,15 +60,15 @@ ls_rmsnorm_args ls_part_norm_call(const ls_forward *f, ls_rows y, ls_rows x, con
 
 /* Where the gradient of this vector of the model goes. */
 float *ls_leaf_gradient(const ls_leaf *leaf, const float *vector);
+/* The type of a gradient that only products without bias read: in mma16 it is rounded where it is made. */
+ls_dtype ls_leaf_product_dtype(const ls_leaf *leaf);
 /* A product y = x w^T + bias on its way back. */
 typedef struct ls_leaf_product {
     const ls_gemm_weight *w;
     const float *bias; /* NULL: none */
-    ls_rows dy, x, dx; /* dx must not be dy */
-    const uint16_t
-        *rounded; /* mma16 only: dy as its products read it, [m][w->n], where it is there; dy is then not read */
-    bool add;     /* to what dx holds */
-    int64_t m;    /* rows of dy and x */
+    ls_rows dy, x, dx; /* dx must not be dy; dy is of float32 or, without bias, of ls_leaf_product_dtype */
+    bool add;          /* to what dx holds */
+    int64_t m;         /* rows of dy and x */
     /* Device memory; NULL: all rows, in order. */
     const int64_t *dx_rows; /* row i of the product is row dx_rows[i] of dx */
     const int64_t *range;   /* two numbers: the rows that there are */

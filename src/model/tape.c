@@ -195,19 +195,26 @@ static ls_status lay_out_spans(ls_tape *t, const int64_t *offsets, int64_t n, ls
     return LS_OK;
 }
 
+/* What half i, or behind the last one the head, reads. */
+static ls_rows x_of(const ls_tape *t, int64_t i) { return i < t->n_halves ? t->ws[i]->a.x : t->x_last; }
+
 ls_status ls_tape_forward(ls_tape *t, const int32_t *tokens, const int64_t *offsets, int64_t n, ls_error *err) {
+    const int64_t row_bytes = t->model->config.hidden * (int64_t)sizeof(float);
     ls_forward f = {t->model, t->cache, t->ws[0], t->batch, t->h[0], 0};
     LS_TRY(lay_out_spans(t, offsets, n, err));
     memcpy(t->tokens, tokens + offsets[0], (size_t)t->rows * sizeof *tokens);
     LS_TRY(ls_batch_write(t->batch, t->tokens, t->spans, n, t->pages, t->n_pages, err));
     LS_TRY(ls_model_embed(&f, err));
+    LS_TRY(ls_model_first_norm(&f, x_of(t, ls_model_next_half(t->model, 0)), err));
     for (int64_t i = 0; i < t->n_halves; i++) {
         f.ws = t->ws[i];
         f.h = t->h[i];
-        LS_TRY(ls_model_half(&f, i / 2, (ls_half)(i % 2), t->h[i + 1], err));
+        if (ls_model_has_half(t->model, i / 2, (ls_half)(i % 2)))
+            LS_TRY(ls_model_half(&f, i, t->h[i + 1], x_of(t, ls_model_next_half(t->model, i + 1)), err));
+        else
+            LS_TRY(ls_memory_copy(t->device, t->h[i + 1], t->h[i], t->rows * row_bytes, err));
     }
-    f.h = t->h[t->n_halves];
-    return ls_model_last_norm(&f, t->x_last, err);
+    return LS_OK;
 }
 
 ls_status ls_tape_residual(const ls_tape *t, int64_t half, int64_t row, int64_t n, float *out, ls_error *err) {

@@ -222,9 +222,8 @@ static LS_HD float ls_div_near_one(float a, float b) {
 #endif
 }
 
-/* Up to this magnitude e^x and all that softplus and silu make of it is normal, and one exponent add replaces two
- * products. ls_softplus_ordinary and ls_silu_ordinary are ls_softplus and ls_silu there, bit for bit, at a fifth less.
- */
+/* Up to this magnitude e^x and all that softplus, sigmoid and silu make of it is normal, and one exponent add replaces
+ * two products: there the ordinary functions are the others, bit for bit, at a fifth less. */
 #define LS_ORDINARY 86.0f
 
 static LS_HD float ls_softplus_ordinary(float x) {
@@ -273,18 +272,34 @@ static LS_HD float ls_silu(float x) {
     return ls_keep_nan(x, x > 20.0f ? x : ls_mul(ls_mul(product, s.a), s.b));
 }
 
-static LS_HD float ls_silu_ordinary(float x) {
+/* sigmoid(x) = (q + q_low) * 2^n with n << 23 as `exponent`. */
+typedef struct ls_sigmoid_near {
+    float q, q_low;
+    uint32_t exponent;
+} ls_sigmoid_near;
+
+static LS_HD ls_sigmoid_near ls_sigmoid_near_of(float x) {
+    ls_sigmoid_near near;
     const ls_exp_core power = ls_exp_reduce(x < 0.0f ? x : -x);
     const float e = ls_exp2_scale(power.m, power.r);
     const float d = ls_add(1.0f, e);
     const float d_low = ls_sub(e, ls_sub(d, 1.0f));
     const float top = x < 0.0f ? power.m : 1.0f;
-    const float q = ls_div_near_one(top, d);
-    const float rest = ls_fma(-q, d_low, ls_fma(-q, d, top));
-    const float q_low = ls_mul(rest, ls_fma(e, -0.5f, 1.0f));
-    const float product = ls_fma(x, q, ls_mul(x, q_low));
-    const uint32_t exponent = x < 0.0f ? ls_bits(power.r) << 23 : 0u;
-    return x > 20.0f ? x : ls_from_bits(ls_bits(product) + exponent);
+    near.q = ls_div_near_one(top, d);
+    near.q_low = ls_mul(ls_fma(-near.q, d_low, ls_fma(-near.q, d, top)), ls_fma(e, -0.5f, 1.0f));
+    near.exponent = x < 0.0f ? ls_bits(power.r) << 23 : 0u;
+    return near;
+}
+
+static LS_HD float ls_sigmoid_ordinary(float x) {
+    const ls_sigmoid_near s = ls_sigmoid_near_of(x);
+    return ls_from_bits(ls_bits(ls_add(s.q, s.q_low)) + s.exponent);
+}
+
+static LS_HD float ls_silu_ordinary(float x) {
+    const ls_sigmoid_near s = ls_sigmoid_near_of(x);
+    const float product = ls_fma(x, s.q, ls_mul(x, s.q_low));
+    return x > 20.0f ? x : ls_from_bits(ls_bits(product) + s.exponent);
 }
 
 #endif

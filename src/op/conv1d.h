@@ -11,6 +11,7 @@
  * Backward, for whole sequences, with a computed again and the rounding to x' taken as the identity:
  *   s = sigmoid(a), l = silu(a);  da[t] = dy[t] * fma(l, 1 - s, s)
  *   dx[t] = chain over t' = t .. t + d_conv-1 within the span, ascending from +0, fma(w[t - t' + d_conv-1], da[t'], dx)
+ *           and then float32 or rounded once to bf16
  *   dw[k] = sum over t of fma(da[t], x'[t - (d_conv-1) + k], dw), inputs before the sequence being +0
  *   dbias = sum over t of da[t]
  * Both sums: blocks of 64 tokens from the span's start, in a block one ascending chain from +0; a span's blocks add as

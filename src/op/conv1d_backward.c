@@ -15,12 +15,12 @@ ls_status ls_conv1d_backward_check(const ls_conv1d_backward_args *args, ls_error
         {"x", args->x, rows, dim, args->x_stride, ls_dtype_bytes(args->x_dtype), false},
         {"w", args->w, args->d_conv, dim, dim, 4, false},
         {"dy", args->dy, rows, dim, args->dy_stride, 4, false},
-        {"dx", args->dx, rows, dim, args->dx_stride, 4, false},
+        {"dx", args->dx, rows, dim, args->dx_stride, ls_dtype_bytes(args->dx_dtype), false},
         {"dw", args->dw, dw_rows, dw_columns, dw_columns, 4, false},
     };
-    if (!stored(args->x_dtype) || !stored(args->state_dtype))
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: x %s, state %s; f32 and bf16 are built", op,
-                       ls_dtype_name(args->x_dtype), ls_dtype_name(args->state_dtype));
+    if (!stored(args->x_dtype) || !stored(args->state_dtype) || !stored(args->dx_dtype))
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: x %s, state %s, dx %s; f32 and bf16 are built", op,
+                       ls_dtype_name(args->x_dtype), ls_dtype_name(args->state_dtype), ls_dtype_name(args->dx_dtype));
     if (args->d_conv < 1 || args->d_conv > LS_CONV_WIDTH_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "%s: width %lld is not in 1..%d", op, (long long)args->d_conv,
                        LS_CONV_WIDTH_MAX);

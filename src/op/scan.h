@@ -25,8 +25,8 @@
  * 1, then the four runs by halves 2, 1 (absent channels +0); blocks add as one ascending chain from +0.
  * da2, dd and ddt_bias start at +0 in each span; the spans' values add as one ascending chain from +0, or `continued`
  * from what an earlier call left: calls may be cut between spans. da2 is multiplied by LN2 at the end, unless
- * continued: that is the caller's then. Spans are in ascending order of their rows. No NaN pattern is promised for
- * gradients.
+ * continued: that is the caller's then. Spans are in ascending order of their rows. dz and ddt are stored as float32 or
+ * rounded once to bf16, the ddt that ddt_bias adds being unrounded. No NaN pattern is promised for gradients.
  */
 #ifndef LS_OP_SCAN_H
 #define LS_OP_SCAN_H

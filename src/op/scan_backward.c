@@ -5,8 +5,11 @@
 
 static const char op[] = "scan_backward";
 
+static bool stored(ls_dtype dtype) { return dtype == LS_F32 || dtype == LS_BF16; }
+
 static ls_status check_tensors(const ls_scan_backward_args *a, ls_error *err) {
     const int64_t rows = a->rows, dim = a->dim, states = a->n_states, elem = ls_dtype_bytes(a->in_dtype);
+    const int64_t out = ls_dtype_bytes(a->out_dtype);
     const ls_operand operands[] = {
         {"u", a->u, rows, dim, a->u_stride, elem, false},
         {"dt_raw", a->dt_raw, rows, dim, a->dt_stride, elem, false},
@@ -16,10 +19,10 @@ static ls_status check_tensors(const ls_scan_backward_args *a, ls_error *err) {
         {"a2", a->a2, dim, states, states, 4, false},
         {"dout", a->dout, rows, dim, a->dout_stride, 4, false},
         {"du", a->du, rows, dim, dim, 4, false},
-        {"ddt", a->ddt, rows, dim, dim, 4, false},
+        {"ddt", a->ddt, rows, dim, dim, out, false},
         {"db", a->db, rows, states, states, 4, false},
         {"dcc", a->dcc, rows, states, states, 4, false},
-        {"dz", a->dz, rows, dim, ls_scan_dz_stride(a), 4, true},
+        {"dz", a->dz, rows, dim, ls_scan_dz_stride(a), out, true},
         {"da2", a->da2, dim, states, states, 4, false},
     };
     LS_TRY(ls_operands_check(op, operands, (int64_t)(sizeof operands / sizeof operands[0]), err));
@@ -30,9 +33,9 @@ static ls_status check_tensors(const ls_scan_backward_args *a, ls_error *err) {
 
 ls_status ls_scan_backward_check(const ls_scan_backward_args *args, ls_error *err) {
     ls_scan_backward_plan plan;
-    if (args->in_dtype != LS_F32 && args->in_dtype != LS_BF16)
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: inputs %s; f32 and bf16 are built", op,
-                       ls_dtype_name(args->in_dtype));
+    if (!stored(args->in_dtype) || !stored(args->out_dtype))
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: inputs %s, outputs %s; f32 and bf16 are built", op,
+                       ls_dtype_name(args->in_dtype), ls_dtype_name(args->out_dtype));
     if (args->n_states < 1 || args->n_states > LS_SCAN_STATES_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "%s: n_states %lld is not in 1..%d", op, (long long)args->n_states,
                        LS_SCAN_STATES_MAX);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/sort.h"
 
 #define LIMIT_LEAST 5e-5
 /* Below this and without structure it is what two orders of sums in float32 or one in bf16 make. */
@@ -30,18 +31,6 @@ typedef struct study {
 } study;
 
 static double size_of(const ls_mismatch_pair *p) { return fabs(p->t - p->r); }
-
-static int up(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Of work [n], which is sorted by it. */
-static double quantile(double *work, int64_t n, double q) {
-    if (n == 0) return 0.0;
-    qsort(work, (size_t)n, sizeof *work, up);
-    return work[(int64_t)((double)(n - 1) * q)];
-}
 
 static void __attribute__((format(printf, 5, 6)))
 find(study *x, const char *name, const char *look, double confidence, const char *format, ...) {
@@ -81,8 +70,8 @@ static void try_shifts(study *x) {
             x->work[m++] = fabs(x->p[i].r - x->p[j].t);
         }
         if (m < 12) continue;
-        median = quantile(x->work, m, 0.5);
-        q90 = quantile(x->work, m, 0.9);
+        median = ls_quantile(x->work, m, 0.5, 0.0);
+        q90 = ls_quantile(x->work, m, 0.9, 0.0);
         if (median < best) best = median, best_q90 = q90, best_k = k;
     }
     if (best < 0.5 * x->median)
@@ -97,13 +86,13 @@ static void try_scale(study *x) {
     for (int64_t i = 0; i < x->n; i++)
         if (x->p[i].t < -0.05) x->work[m++] = x->p[i].r / x->p[i].t;
     if (m < 12) return;
-    a = quantile(x->work, m, 0.5);
+    a = ls_quantile(x->work, m, 0.5, 0.0);
     spread = x->work[(m - 1) * 9 / 10] / fmax(x->work[(m - 1) / 10], 1e-9);
     if (spread > 1.2) return; /* a factor is the same for likely and unlikely tokens */
     if (fabs(a - 1.0) < 0.01 || !(a > 0.0)) return;
     for (int64_t i = 0; i < x->n; i++) x->work[i] = fabs(x->p[i].r - a * x->p[i].t);
-    median = quantile(x->work, x->n, 0.5);
-    q90 = quantile(x->work, x->n, 0.9);
+    median = ls_quantile(x->work, x->n, 0.5, 0.0);
+    q90 = ls_quantile(x->work, x->n, 0.9, 0.0);
     if (median < 0.5 * x->median)
         find(x, "log-probabilities scaled",
              "a division of log-probabilities where logits are meant, or another base of the logarithm",
@@ -257,8 +246,8 @@ static ls_status try_penalty(study *x, ls_error *err) {
         x->work[n_new++] = last_new; /* about as far from the beginning */
     }
     if (n_seen < 24 || n_new < 24) goto done;
-    fresh = quantile(x->work, n_new, 0.5);
-    again = quantile(seen, n_seen, 0.5);
+    fresh = ls_quantile(x->work, n_new, 0.5, 0.0);
+    again = ls_quantile(seen, n_seen, 0.5, 0.0);
     if (again > 4.0 * fresh && again > x->out->limit)
         find(x, "penalty on one side only", "defaults of sampling that nobody asked for, as in generation_config.json",
              0.93 - 0.5 * fresh / again,
@@ -450,14 +439,14 @@ static double floor_of(study *x, const double *median_of_sequence, double middli
     int64_t m = 0;
     for (int64_t i = 0; i < x->n; i++)
         if (x->p[i].position == 0) x->work[m++] = size_of(&x->p[i]);
-    low = m >= 8 ? quantile(x->work, m, 0.25) : (double)INFINITY;
+    low = m >= 8 ? ls_quantile(x->work, m, 0.25, 0.0) : (double)INFINITY;
     m = 0;
     for (int64_t s = 0; s < x->n_s && x->n_s >= 8; s++)
         for (int64_t i = x->s[s].from; median_of_sequence[s] <= middling && i < x->s[s].to; i++)
             x->work[m++] = size_of(&x->p[i]);
-    if (m >= 24) low = fmin(low, quantile(x->work, m, 0.25));
+    if (m >= 24) low = fmin(low, ls_quantile(x->work, m, 0.25, 0.0));
     for (int64_t i = 0; i < x->n; i++) x->work[i] = size_of(&x->p[i]);
-    return fmin(low, quantile(x->work, x->n, 0.25));
+    return fmin(low, ls_quantile(x->work, x->n, 0.25, 0.0));
 }
 
 static ls_status find_floor(study *x, ls_error *err) {
@@ -468,9 +457,9 @@ static ls_status find_floor(study *x, ls_error *err) {
     for (int64_t s = 0; s < x->n_s; s++) {
         const int64_t n = x->s[s].to - x->s[s].from;
         for (int64_t i = 0; i < n; i++) x->work[i] = size_of(&x->p[x->s[s].from + i]);
-        sorted[s] = medians[s] = quantile(x->work, n, 0.5);
+        sorted[s] = medians[s] = ls_quantile(x->work, n, 0.5, 0.0);
     }
-    x->out->floor = floor_of(x, medians, quantile(sorted, x->n_s, 0.25));
+    x->out->floor = floor_of(x, medians, ls_quantile(sorted, x->n_s, 0.25, 0.0));
 done:
     free(sorted);
     free(medians);
@@ -480,7 +469,7 @@ done:
 static void measure(study *x) {
     ls_compare_causes *o = x->out;
     for (int64_t i = 0; i < x->n; i++) x->work[i] = size_of(&x->p[i]);
-    x->median = quantile(x->work, x->n, 0.5);
+    x->median = ls_quantile(x->work, x->n, 0.5, 0.0);
     x->q90 = x->work[(int64_t)((double)(x->n - 1) * 0.9)];
     o->limit = fmax(LIMIT_LEAST, 50.0 * o->floor);
     for (int64_t s = 0; s < x->n_s; s++) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "parity/foreign.h"
 
 /* Times by which a coarser kernel moves the median |d|. */
@@ -63,11 +64,6 @@ ls_status ls_explain_misplaced(ls_inquiry *q, ls_rung rung, bool *found, ls_erro
 #define RARE 1e-3
 
 enum { PICKED_MOST = 512 };
-
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 /* How off and clean tokens of a rung are parted. */
 typedef struct parting {
@@ -271,8 +267,8 @@ static double moved_beyond(const ls_foreign *f, int64_t length) {
             if (o->of[s].n_prompt < length) below[n_below++] = d;
         }
     if (n_below < 8 || n_beyond < 8) return 0.0;
-    qsort(below, (size_t)n_below, sizeof *below, by_size);
-    qsort(beyond, (size_t)n_beyond, sizeof *beyond, by_size);
+    ls_sort(below, n_below);
+    ls_sort(beyond, n_beyond);
     return beyond[n_beyond / 2] / fmax(below[n_below / 2], 1e-12);
 }
 
@@ -408,7 +404,7 @@ static double middle_of(const ls_foreign *f, picked pick, int64_t *n) {
                     list[(*n)++] = fabs((double)c->scored[i] - (double)c->logprob[i]);
         }
     if (*n == 0) return 0.0;
-    qsort(list, (size_t)*n, sizeof *list, by_size);
+    ls_sort(list, *n);
     return list[*n / 2];
 }
 
@@ -458,8 +454,8 @@ static double roughness(const ls_foreign *f) {
         sizes[i] = fabs(list[i].d);
         steps[i] = i > 0 ? fabs(list[i].d - list[i - 1].d) : 0.0;
     }
-    qsort(sizes, (size_t)n, sizeof *sizes, by_size);
-    qsort(steps + 1, (size_t)(n - 1), sizeof *steps, by_size);
+    ls_sort(sizes, n);
+    ls_sort(steps + 1, n - 1);
     return steps[1 + (n - 1) / 2] / fmax(sizes[n / 2], 1e-12);
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/sort.h"
 #include "parity/foreign.h"
 
 static double distance(const ls_outcome *c, int64_t i) { return fabs((double)c->scored[i] - (double)c->logprob[i]); }
@@ -19,11 +20,6 @@ bool ls_sequence_off(const ls_foreign *f, const ls_outcome *c) {
     return c->failed;
 }
 
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_of(const ls_outcomes *o, double *most) {
     double *list = NULL, median = 0.0;
     int64_t n = 0, total = 0;
@@ -35,7 +31,7 @@ static double median_of(const ls_outcomes *o, double *most) {
         for (int64_t i = 0; i < o->of[s].n; i++)
             if (isfinite(distance(&o->of[s], i))) list[n++] = distance(&o->of[s], i);
     if (n > 0) {
-        qsort(list, (size_t)n, sizeof *list, by_size);
+        ls_sort(list, n);
         median = list[n / 2];
         *most = list[n - 1];
     }

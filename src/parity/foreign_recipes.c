@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "parity/foreign_explain.h"
 
 /* Fewest tokens that an explanation is measured on. */
@@ -33,15 +34,10 @@ static void keep_from(double *out, const double *row, int64_t vocab, double leas
     for (int64_t i = 0; i < vocab; i++) out[i] = row[i] >= least ? row[i] : -(double)INFINITY;
 }
 
-static int down(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x < y) - (x > y);
-}
-
 static double kth_largest(double *work, const double *row, int64_t vocab, int64_t k) {
     memcpy(work, row, (size_t)vocab * sizeof *work);
-    qsort(work, (size_t)vocab, sizeof *work, down);
-    return work[(k < vocab ? k : vocab) - 1];
+    ls_sort(work, vocab);
+    return work[vocab - (k < vocab ? k : vocab)];
 }
 
 /* The smallest logit among the likeliest of total probability p. */
@@ -49,10 +45,10 @@ static double nucleus(double *work, const double *row, int64_t vocab, double p, 
     const double all = log_of_sum(row, vocab, temperature);
     double sum = 0.0;
     memcpy(work, row, (size_t)vocab * sizeof *work);
-    qsort(work, (size_t)vocab, sizeof *work, down);
-    for (int64_t i = 0; i < vocab; i++)
+    ls_sort(work, vocab);
+    for (int64_t i = vocab - 1; i >= 0; i--)
         if ((sum += exp(work[i] / temperature - all)) >= p) return work[i];
-    return work[vocab - 1];
+    return work[0];
 }
 
 static bool is_of_all(recipe kind) { return kind == REPETITION || kind == PRESENCE_OF_ALL || kind == FREQUENCY_OF_ALL; }
@@ -213,8 +209,6 @@ double ls_explain_record(const explainer *x, const text *t, const double *rows, 
 
 /* ---- how well it fits ---- */
 
-static int up(const void *a, const void *b) { return -down(a, b); }
-
 void ls_explain_begin(explainer *x) { x->n_errors = 0; }
 
 void ls_explain_errors(explainer *x, const text *t, const double *rows, how h) {
@@ -228,7 +222,7 @@ void ls_explain_errors(explainer *x, const text *t, const double *rows, how h) {
 }
 
 void ls_explain_finish(explainer *x, ls_explanation *out) {
-    qsort(x->errors, (size_t)x->n_errors, sizeof *x->errors, up);
+    ls_sort(x->errors, x->n_errors);
     out->median = x->n_errors > 0 ? x->errors[x->n_errors / 2] : 0.0;
     out->q90 = x->n_errors > 0 ? x->errors[x->n_errors * 9 / 10] : 0.0;
     out->mean = 0.0;

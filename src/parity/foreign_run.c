@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/sort.h"
 #include "parity/foreign.h"
 
 /* Of a checkpoint that the reference forward takes, and a median abs d from which on requests alone are wrong and not
@@ -108,17 +109,6 @@ static void collect(groups *g, const ls_seen *seen, bool one_process) {
     }
 }
 
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(double *list, int64_t n, double q) {
-    if (n == 0) return (double)INFINITY;
-    qsort(list, (size_t)n, sizeof *list, by_size);
-    return list[(int64_t)((double)(n - 1) * q)];
-}
-
 /* Where one group is far below another, the fault is in the other: the floor is what the lowest one says. */
 static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG,
@@ -134,7 +124,7 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
         collect(g, &f->seen[alone[i]], alone[i] == LS_RUNG_LENGTHS);
     for (int k = 0; k < GROUPS; k++) {
-        const double median = quantile(g->of_unsure[k], g->n_unsure[k], 0.5);
+        const double median = ls_quantile(g->of_unsure[k], g->n_unsure[k], 0.5, (double)INFINITY);
         if (g->n_unsure[k] < 3) continue;
         if (median < low) lowest = k;
         low = median < low ? median : low;
@@ -142,14 +132,15 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     }
     for (int k = 0; k < GROUPS; k++) {
         if (high > 10.0 * low && high > LIMIT_LEAST && k != lowest &&
-            !(quantile(g->of_unsure[k], g->n_unsure[k], 0.5) <= 10.0 * fmax(low, LIMIT_LEAST / 24.0)))
+            !(ls_quantile(g->of_unsure[k], g->n_unsure[k], 0.5, (double)INFINITY) <=
+              10.0 * fmax(low, LIMIT_LEAST / 24.0)))
             continue;
         memcpy(all + n, g->of[k], (size_t)g->n[k] * sizeof *all);
         n += g->n[k];
     }
     f->floor_tokens = n;
-    f->floor = n > 0 ? quantile(all, n, 0.5) : 0.0;
-    f->floor_q90 = n > 0 ? quantile(all, n, 0.9) : 0.0;
+    f->floor = ls_quantile(all, n, 0.5, 0.0);
+    f->floor_q90 = ls_quantile(all, n, 0.9, 0.0);
     f->floor_max = n > 0 ? all[n - 1] : 0.0;
     f->limit = 24.0 * f->floor;
     if (f->floor_q90 < 10.0 * f->floor && 5.0 * f->floor_q90 > f->limit) f->limit = 5.0 * f->floor_q90;
@@ -177,7 +168,7 @@ static ls_status find_strength(ls_inquiry *q, ls_error *err) {
         LS_TRY(ls_sensitivity(q, &o->of[0], list + n, err));
         n += o->of[0].n;
     }
-    if (n > 0) q->f->strength = q->f->floor / fmax(quantile(list, n, 0.5), 1e-12);
+    if (n > 0) q->f->strength = q->f->floor / fmax(ls_quantile(list, n, 0.5, 0.0), 1e-12);
     return LS_OK;
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/sort.h"
 #include "parity/foreign.h"
 
 enum { PROMPTS = 32, TOKENS = 3, VALUES = PROMPTS * TOKENS, PROMPT_MOST = 24 };
@@ -131,12 +132,7 @@ enum { TIMES = 8, ALONE = 4, NOISE_VALUES = 64 };
 
 static double median_size(double *list, int64_t n) {
     for (int64_t i = 0; i < n; i++) list[i] = fabs(list[i]);
-    for (int64_t i = 1; i < n; i++) /* few */
-        for (int64_t j = i; j > 0 && list[j - 1] > list[j]; j--) {
-            const double swap = list[j];
-            list[j] = list[j - 1];
-            list[j - 1] = swap;
-        }
+    ls_sort(list, n);
     return list[n / 2];
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/sort.h"
 #include "parity/compare_causes.h"
 #include "parity/foreign.h"
 
@@ -96,11 +97,6 @@ static int64_t read_as(const ls_model_config *c, reading how, const ls_outcome *
     return at;
 }
 
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The median |d| of the short requests alone, were their prompts read so; infinite where they cannot be. */
 static ls_status measure_reading(ls_inquiry *q, reading how, double *median, ls_error *err) {
     double list[3 * 16];
@@ -129,7 +125,7 @@ static ls_status measure_reading(ls_inquiry *q, reading how, double *median, ls_
         ls_outcomes_deinit(&o);
         LS_TRY(status);
     }
-    qsort(list, (size_t)n, sizeof *list, by_size);
+    ls_sort(list, n);
     if (n > 0) *median = list[n / 2];
     return LS_OK;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "parity/foreign.h"
 
 /* A median |d| above which a record at temperature 3 is of another distribution than the prompt's values. */
@@ -80,11 +81,6 @@ ls_status ls_probe_plan(FILE *file, const ls_sweep_opts *opts, const ls_model_co
     return status;
 }
 
-static int up(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 ls_status ls_probe_temperature(ls_sweep_opts *opts, const ls_model_config *config, const ls_subject *subject,
                                ls_sweep_trainer *trainer, ls_error *err) {
     ls_sweep *sweep = calloc(1, sizeof *sweep);
@@ -112,7 +108,7 @@ ls_status ls_probe_temperature(ls_sweep_opts *opts, const ls_model_config *confi
     for (int64_t s = 0; s < outcomes.n; s++)
         for (int64_t i = 0; i < outcomes.of[s].n && n < 64; i++)
             list[n++] = fabs((double)outcomes.of[s].scored[i] - (double)outcomes.of[s].logprob[i]);
-    qsort(list, (size_t)n, sizeof *list, up);
+    ls_sort(list, n);
     if (n > 0 && list[n / 2] < FOLLOWS) opts->temperature = FLAT_TEMPERATURE;
 done:
     ls_outcomes_deinit(&outcomes);

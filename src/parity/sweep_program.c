@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "load/record.h"
+#include "parity/resident.h"
 #include "parity/sweep.h"
 
 extern char **environ;
@@ -219,9 +220,8 @@ done:
 
 void ls_program_subject_end(ls_program_subject *s) {
     int code;
-    if (s->pipe > 0) close(s->pipe);
-    s->pipe = 0;
     if (s->pid == 0) return;
+    close(s->pipe);
     kill(s->pid, SIGKILL);
     while (waitpid(s->pid, &code, 0) < 0 && errno == EINTR) continue;
     s->pid = 0;
@@ -243,53 +243,38 @@ static ls_status spawn_resident(ls_program_subject *s, char *const *argv, int th
     return LS_OK;
 }
 
-enum { ANSWER_BYTES = 4096, LOOK_EVERY_MS = 200, LAST_LOOKS = 5 };
+enum { ANSWER_BYTES = 4096 };
 
-/* Whether it has ended, though what it started may still hold the other end of the socket. */
-static bool has_ended(ls_program_subject *s, int *code) {
-    pid_t ended;
-    if (s->pid == 0) return true;
-    while ((ended = waitpid(s->pid, code, WNOHANG)) < 0 && errno == EINTR) continue;
-    if (ended == s->pid) s->pid = 0;
-    return s->pid == 0;
-}
-
-static ls_status fail_ended(const ls_program_subject *s, int code, ls_error *err) {
-    if (s->pid != 0) return LS_FAIL(err, LS_ERR_DEVICE, "%s: closed its output without an answer", s->program);
+/* It closed its end of the socket: how it ended, or that it did not. */
+static ls_status tell_end(ls_program_subject *s, ls_error *err) {
+    ls_error ignored;
+    int code;
+    const ls_status waited = wait_for(&code, s->pid, s->program, 1.0, &ignored);
+    close(s->pipe);
+    s->pid = 0;
+    if (waited != LS_OK) return LS_FAIL(err, LS_ERR_DEVICE, "%s: it closed its output without an answer", s->program);
     if (WIFSIGNALED(code))
         return LS_FAIL(err, LS_ERR_DEVICE, "%s: died of signal %d without an answer", s->program, WTERMSIG(code));
     return LS_FAIL(err, LS_ERR_DEVICE, "%s: ended with exit code %d without an answer", s->program, WEXITSTATUS(code));
-}
-
-/* The next byte of its answer. What it wrote before it ended is read. */
-static ls_status hear_byte(ls_program_subject *s, char *byte, double start, ls_error *err) {
-    int code = 0;
-    for (;;) {
-        const double left = s->timeout > 0.0 ? s->timeout - (ls_clock_seconds() - start) : 3600.0;
-        const bool ended = has_ended(s, &code);
-        struct pollfd wait = {.fd = s->pipe, .events = POLLIN};
-        ssize_t got;
-        if (left <= 0.0) return LS_FAIL(err, LS_ERR_DEVICE, "%s: no answer after %g s", s->program, s->timeout);
-        if (poll(&wait, 1, ended ? 0 : LOOK_EVERY_MS) < 0 && errno != EINTR)
-            return LS_FAIL(err, LS_ERR_IO, "%s: %s", s->program, strerror(errno));
-        if (ended && !(wait.revents & POLLIN)) return fail_ended(s, code, err);
-        if (!(wait.revents & (POLLIN | POLLHUP | POLLERR))) continue;
-        got = read(s->pipe, byte, 1);
-        if (got < 0 && errno == EINTR) continue;
-        if (got > 0) return LS_OK;
-        for (int i = 0; i < LAST_LOOKS && !has_ended(s, &code); i++) (void)poll(NULL, 0, LOOK_EVERY_MS);
-        return fail_ended(s, code, err);
-    }
 }
 
 /* One line, without its newline. */
 static ls_status hear_line(ls_program_subject *s, char *text, ls_error *err) {
     const double start = ls_clock_seconds();
     int n = 0;
-    for (;; n++) {
-        if (n == ANSWER_BYTES) return LS_FAIL(err, LS_ERR_FORMAT, "%s: a line of more than %d bytes", s->program, n);
-        LS_TRY(hear_byte(s, text + n, start, err));
+    for (;;) {
+        const double left = s->timeout > 0.0 ? s->timeout - (ls_clock_seconds() - start) : 3600.0;
+        struct pollfd wait = {.fd = s->pipe, .events = POLLIN};
+        ssize_t got;
+        if (left <= 0.0) return LS_FAIL(err, LS_ERR_DEVICE, "%s: no answer after %g s", s->program, s->timeout);
+        if (poll(&wait, 1, (int)(left * 1000.0) + 1) < 0 && errno != EINTR)
+            return LS_FAIL(err, LS_ERR_IO, "%s: %s", s->program, strerror(errno));
+        if (!(wait.revents & (POLLIN | POLLHUP | POLLERR))) continue;
+        got = read(s->pipe, text + n, 1);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return tell_end(s, err);
         if (text[n] == '\n') break;
+        if (++n == ANSWER_BYTES) return LS_FAIL(err, LS_ERR_FORMAT, "%s: a line of more than %d bytes", s->program, n);
     }
     text[n] = '\0';
     return LS_OK;
@@ -299,6 +284,7 @@ static ls_status say(ls_program_subject *s, const char *text, size_t bytes, ls_e
     while (bytes > 0) {
         const ssize_t sent = send(s->pipe, text, bytes, MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0 && errno == EPIPE) return tell_end(s, err);
         if (sent <= 0) return LS_FAIL(err, LS_ERR_DEVICE, "%s: %s", s->program, strerror(errno));
         text += sent;
         bytes -= (size_t)sent;
@@ -312,23 +298,22 @@ static ls_status start_resident(ls_program_subject *s, ls_error *err) {
     ls_status status;
     words *w = calloc(1, sizeof *w);
     if (w == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "command line");
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) {
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
         free(w);
         return LS_FAIL(err, LS_ERR_IO, "socket: %s", strerror(errno));
     }
-    (void)fcntl(pair[0], F_SETFD, FD_CLOEXEC);
     LS_TRY_DONE(add_word(w, s->program, err));
     LS_TRY_DONE(add_word(w, "serve", err));
     for (int64_t i = 0; i < s->n_more; i++) LS_TRY_DONE(add_word(w, s->more[i], err));
     LS_TRY_DONE(spawn_resident(s, w->argv, pair[1], err));
     s->pipe = pair[0];
-    pair[0] = -1;
+    close(pair[1]); /* or its end would not be seen */
+    pair[0] = pair[1] = -1;
     LS_TRY_DONE(hear_line(s, line, err));
-    if (strstr(line, "\"lockstep\"") == NULL)
-        status = LS_FAIL(err, LS_ERR_FORMAT, "%s: its first line is no greeting: %.100s", s->program, line);
+    status = ls_resident_greeting(line, s->program, err);
 done:
-    if (pair[0] >= 0) close(pair[0]);
-    close(pair[1]);
+    for (int i = 0; i < 2; i++)
+        if (pair[i] >= 0) close(pair[i]);
     free(w);
     return status;
 }
@@ -341,10 +326,7 @@ static ls_status ask_resident(ls_program_subject *s, const words *w, ls_error *e
     FILE *file;
     ls_json_out json;
     ls_status status;
-    if (s->pid == 0) {
-        ls_program_subject_end(s); /* it may have ended behind its last answer */
-        LS_TRY(start_resident(s, err));
-    }
+    if (s->pid == 0) LS_TRY(start_resident(s, err));
     file = open_memstream(&text, &bytes);
     if (file == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "command line");
     ls_json_init(&json, file);
@@ -357,8 +339,7 @@ static ls_status ask_resident(ls_program_subject *s, const words *w, ls_error *e
     fclose(file);
     LS_TRY_DONE(say(s, text, bytes, err));
     LS_TRY_DONE(hear_line(s, line, err));
-    if (strstr(line, "\"ok\": true") == NULL && strstr(line, "\"ok\":true") == NULL)
-        status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "%.200s", line);
+    status = ls_resident_answer(line, s->program, err);
 done:
     free(text);
     return status;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/sort.h"
 #include "num/exp64.h"
 
 const double ls_mismatch_quantiles[LS_QUANTILES] = {0.5, 0.9, 0.99, 0.999};
@@ -122,11 +123,6 @@ typedef struct fit_result {
     double slope, intercept, correlation, residual;
 } fit_result;
 
-static int compare_doubles(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double sample_std(const double *x, int64_t n, double mean) {
     double sum = 0.0;
     for (int64_t i = 0; i < n; i++) sum += (x[i] - mean) * (x[i] - mean);
@@ -225,7 +221,7 @@ static void measure_difference(ls_mismatch *out, const ls_mismatch_pair *pairs, 
     out->position_abs_slope = fit(x, y, n).slope;
     out->abs_mean = mean_of(y, n);
     out->abs_std = sample_std(y, n, out->abs_mean);
-    qsort(y, (size_t)n, sizeof *y, compare_doubles);
+    ls_sort(y, n);
     out->abs_min = y[0];
     out->abs_max = y[n - 1];
     for (int i = 0; i < LS_QUANTILES; i++) out->abs_quantiles[i] = quantile(y, n, ls_mismatch_quantiles[i]);

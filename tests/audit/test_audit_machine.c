@@ -219,6 +219,7 @@ static void test_calls(void **state) {
         big, 0, 1);
     /* a jump through a register */
     expect("/*0030*/ STG.E desc[UR4][R2.64], R4 ;\n/*0040*/ BRX R6 -0x40 ;\n", big, 0, 1);
+    expect("/*0030*/ STG.E desc[UR4][R2.64], R4 ;\n/*0040*/ BRX R6 BRANCH_TARGETS ;\n", big, 0, 1);
     expect(
         "/*0030*/ STG.E desc[UR4][R2.64], R4 ;\n"
         "/*0040*/ BRX R6 -0x40 (*\"BRANCH_TARGETS .L_x_1,.L_x_2\"*) ;\n.L_x_1:\n/*0050*/ MOV R6, R7 ;\n.L_x_2:\n",

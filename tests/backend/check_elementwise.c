@@ -230,6 +230,17 @@ static void rmsnorm(bk_run *run) {
                                  .over = k % 2 == k / 2 % 2 && (i + k) % 3 == 0};
             rmsnorm_one(&d, &c);
         }
+    /* Many rows, for which a GPU has kernels of its own. */
+    for (int64_t k = 0; k < 2 * VALUE_KINDS; k++)
+        rmsnorm_one(&d, &(norm_case){.from = LS_F32,
+                                     .to = types[k % 2],
+                                     .rows = bk_size(run, 5, 1024 + k, 1024 + k),
+                                     .dim = 1028 + 4 * k,
+                                     .x_gap = 4 * (k / 2),
+                                     .y_gap = k % 2 == 0 ? 4 * (k / 2) : 8,
+                                     .kind = (value_kind)(k / 2),
+                                     .eps = 1e-6f,
+                                     .over = k % 2 == 0});
     rmsnorm_one(&d, &(norm_case){LS_F32, LS_BF16, 0, 64, 0, 0, 0, VALUES_PLAIN, 1e-6f, false});
     rmsnorm_one(&d,
                 &(norm_case){LS_F32, LS_BF16, bk_size(run, 10, 100, 8192), 2560, 0, 0, 0, VALUES_PLAIN, 1e-6f, false});
@@ -263,6 +274,9 @@ static void add_rmsnorm(bk_run *run) {
         for (int64_t k = 0; k < 2 * VALUE_KINDS; k++)
             add_rmsnorm_one(&d, types[k % 2], 1 + (i + k) % 4, dims[i], (i + k) % 3, (i + k) % 5 == 0 ? 4 : 0,
                             (i + k) % 2 == 0, (value_kind)(k / 2));
+    for (int64_t k = 0; k < 2 * VALUE_KINDS; k++)
+        add_rmsnorm_one(&d, types[k % 2], bk_size(run, 5, 1024 + k, 1024 + k), 1028 + 4 * k, 4 * (k / 3), 0, k % 3 == 0,
+                        (value_kind)(k / 2));
     add_rmsnorm_one(&d, LS_BF16, 0, 64, 0, 0, false, VALUES_PLAIN);
     add_rmsnorm_one(&d, LS_BF16, bk_size(run, 10, 100, 8192), 2560, 0, 0, true, VALUES_PLAIN);
     door_close(&d);

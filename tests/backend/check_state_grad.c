@@ -9,7 +9,8 @@ typedef struct grad_operands {
     operands in;
     const float *dout;
     int64_t dout_stride;
-    float *row[ROW_GRADS], *param[PARAMS_MAX];
+    void *row[ROW_GRADS];
+    float *param[PARAMS_MAX];
     int64_t row_stride[ROW_GRADS];
 } grad_operands;
 
@@ -61,7 +62,8 @@ static ls_scan_backward_args scan_backward_args(const problem *p, const grad_ope
                                         .n_states = f.n_states,
                                         .spans = f.spans,
                                         .n_spans = f.n_spans,
-                                        .span_rows_max = f.span_rows_max};
+                                        .span_rows_max = f.span_rows_max,
+                                        .out_dtype = f.out_dtype};
     return args;
 }
 
@@ -94,7 +96,8 @@ static ls_conv1d_backward_args conv_backward_args(const problem *p, const grad_o
                                           .d_conv = f.d_conv,
                                           .spans = f.spans,
                                           .n_spans = f.n_spans,
-                                          .span_rows_max = f.span_rows_max};
+                                          .span_rows_max = f.span_rows_max,
+                                          .dx_dtype = f.y_dtype};
     return args;
 }
 
@@ -176,8 +179,8 @@ static void arrangement_solve(bk_run *run, const grad_problem *g, arrangement *a
         if (a->param[i] != NULL) canon(a->param[i], LS_F32, p->param[i].n);
     for (int64_t i = 0; i < INPUTS_MAX; i++) {
         if (in[i] == NULL) continue;
-        canon(o.row[i], LS_F32, b.n_rows * g->row[i].cols);
-        if (rows_too) gather(&g->row[i], &b, (uint8_t *)o.row[i], true);
+        canon(o.row[i], g->row[i].dtype, b.n_rows * g->row[i].cols);
+        if (rows_too) gather(&g->row[i], &b, o.row[i], true);
         free(o.row[i]);
         free(in[i]);
     }
@@ -207,7 +210,7 @@ static grad_problem grad_finish(bk_run *run, grad_problem g, values kind, uint64
     seed += 1000;
     g.dout = tensor_make(&g.p, "dout", LS_F32, g.p.dim, -1.0f, 1.0f, kind, &seed);
     for (int64_t i = 0; i < ROW_GRADS; i++) {
-        g.row[i] = (tensor){names[i], LS_F32, g.p.in[i].cols, NULL};
+        g.row[i] = (tensor){names[i], g.row[i].dtype, g.p.in[i].cols, NULL};
         if (g.p.in[i].data != NULL) g.row[i].data = bk_alloc(g.p.tokens * row_bytes(&g.row[i]));
     }
     arrangement_solve(run, &g, &all, true);
@@ -217,7 +220,9 @@ static grad_problem grad_finish(bk_run *run, grad_problem g, values kind, uint64
 
 static grad_problem scan_grad_problem(bk_run *run, const scan_shape *shape, const int64_t *length, int64_t n_seqs,
                                       uint64_t seed) {
+    const ls_dtype rounded = shape->options & OUT_BF16 ? LS_BF16 : LS_F32;
     const grad_problem g = {.p = scan_problem(run, shape, length, n_seqs, seed),
+                            .row = {[SCAN_DT].dtype = rounded, [SCAN_Z].dtype = rounded},
                             .tight = true,
                             .call = scan_backward_call,
                             .workspace = scan_backward_workspace};
@@ -227,6 +232,7 @@ static grad_problem scan_grad_problem(bk_run *run, const scan_shape *shape, cons
 static grad_problem conv_grad_problem(bk_run *run, const conv_shape *shape, const int64_t *length, int64_t n_seqs,
                                       uint64_t seed) {
     const grad_problem g = {.p = conv_problem(run, shape, length, n_seqs, seed),
+                            .row = {{.dtype = shape->options & Y_BF16 ? LS_BF16 : LS_F32}},
                             .call = conv_backward_call,
                             .workspace = conv_backward_workspace};
     return grad_finish(run, g, shape->kind, seed);
@@ -281,8 +287,7 @@ static grad_operands grad_prepare(grad_rig *r, const arrangement *a, const batch
     image_upload(r->run, m);
     image_address(m, p, &at, &o.in);
     o.dout = (const float *)(void *)(m->device + dout_at);
-    for (int64_t i = 0; i < ROW_GRADS; i++)
-        o.row[i] = g->row[i].data == NULL ? NULL : (float *)(void *)(m->device + row_at[i]);
+    for (int64_t i = 0; i < ROW_GRADS; i++) o.row[i] = g->row[i].data == NULL ? NULL : m->device + row_at[i];
     for (int64_t i = 0; i < PARAMS_MAX; i++)
         o.param[i] = a->param[i] == NULL ? NULL : (float *)(void *)(m->device + param_at[i]);
     return o;
@@ -368,7 +373,7 @@ static void every_scan_shape(bk_run *run) {
 
 static void wide_scans(bk_run *run) {
     static const int64_t length[] = {17, 2, 33, 1, 100, 300};
-    static const scan_shape list[] = {{2560, 16, IN_BF16, PLAIN}, {5120, 16, 0, BOUNDED},
+    static const scan_shape list[] = {{2560, 16, IN_BF16, PLAIN}, {5120, 16, OUT_BF16, BOUNDED},
                                       {2560, 1, 0, PLAIN},        {5120, 5, IN_BF16, PLAIN},
                                       {2560, 64, NO_GATE, PLAIN}, {5120, 16, IN_BF16, SPECIAL}};
     for (int64_t i = 0; i < bk_size(run, 0, BK_COUNT(list), BK_COUNT(list)); i++) {
@@ -638,7 +643,8 @@ static void scan_refusals(bk_run *run) {
         {{"spans", "scan"}, offsetof(ls_scan_backward_args, spans), WORD, 0},
         {{"u", "GPU"}, offsetof(ls_scan_backward_args, u), HOST, 0},
         {{"da2", "GPU"}, offsetof(ls_scan_backward_args, da2), HOST, 0},
-        {{"f16", "scan"}, offsetof(ls_scan_backward_args, in_dtype), TYPE, LS_F16},
+        {{"inputs f16", "scan"}, offsetof(ls_scan_backward_args, in_dtype), TYPE, LS_F16},
+        {{"outputs f16", "scan"}, offsetof(ls_scan_backward_args, out_dtype), TYPE, LS_F16},
         {{"u", "stride 32"}, offsetof(ls_scan_backward_args, u_stride), WORD, 32},
         {{"dt_raw", "stride 32"}, offsetof(ls_scan_backward_args, dt_stride), WORD, 32},
         {{"b", "stride 4"}, offsetof(ls_scan_backward_args, b_stride), WORD, 4},
@@ -680,6 +686,7 @@ static void conv1d_refusals(bk_run *run) {
         {{"x", "GPU"}, offsetof(ls_conv1d_backward_args, x), HOST, 0},
         {{"x f16", "conv1d"}, offsetof(ls_conv1d_backward_args, x_dtype), TYPE, LS_F16},
         {{"state f16", "conv1d"}, offsetof(ls_conv1d_backward_args, state_dtype), TYPE, LS_F16},
+        {{"dx f16", "conv1d"}, offsetof(ls_conv1d_backward_args, dx_dtype), TYPE, LS_F16},
         {{"x", "stride 32"}, offsetof(ls_conv1d_backward_args, x_stride), WORD, 32},
         {{"dy", "stride 32"}, offsetof(ls_conv1d_backward_args, dy_stride), WORD, 32},
         {{"dx", "stride 32"}, offsetof(ls_conv1d_backward_args, dx_stride), WORD, 32},

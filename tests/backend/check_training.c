@@ -250,14 +250,14 @@ static void rmsnorm_parts_backward(bk_run *run) {
         for (int kind = 0; kind < VALUE_KINDS; kind++)
             rmsnorm_parts_backward_one(&d, 1 + 300 * (i % 2), dims[i], (value_kind)kind);
     rmsnorm_parts_backward_one(&d, 0, dims[0], VALUES_PLAIN);
-    rmsnorm_parts_backward_one(&d, bk_size(run, 40, 513, 8192), dims[0], VALUES_PLAIN);
+    rmsnorm_parts_backward_one(&d, bk_size(run, 40, 2051, 8192), dims[0], VALUES_PLAIN);
     door_close(&d);
 }
 
 static void rmsnorm_backward(bk_run *run) {
     static const int64_t dims[] = {1,   2,   3,    4,    5,    8,    16,   31,   33,   160,  255,  256,
                                    257, 511, 1000, 1024, 1025, 1028, 2560, 3333, 4096, 4097, 10004};
-    static const int64_t rows[] = {1, 2, 15, 16, 33};
+    static const int64_t rows[] = {1, 2, 15, 16, 129, 128, 33};
     static const float eps[] = {1e-6f, 0.0f, 1e-5f};
     door d = door_open(run);
     for (int64_t i = 0; i < BK_COUNT(dims); i++)
@@ -279,7 +279,19 @@ static void rmsnorm_backward(bk_run *run) {
     rmsnorm_backward_one(
         &d,
         &(norm_case){
-            .from = LS_F32, .rows = bk_size(run, 10, 100, 8192), .dim = 2560, .eps = 1e-6f, .add = true, .dw = true});
+            .from = LS_F32, .rows = bk_size(run, 10, 1000, 8192), .dim = 2560, .eps = 1e-6f, .add = true, .dw = true});
+    /* More rows than the ring of a GPU holds at a time, and columns that are no whole box. */
+    for (int kind = 0; kind < VALUE_KINDS; kind++)
+        rmsnorm_backward_one(&d, &(norm_case){.from = LS_F32,
+                                              .rows = bk_size(run, 20, 2100 + kind, 5000),
+                                              .dim = 1028 + 8 * kind,
+                                              .x_gap = 4,
+                                              .dy_gap = 8,
+                                              .dx_gap = 12,
+                                              .kind = (value_kind)kind,
+                                              .eps = 1e-6f,
+                                              .add = kind % 2 == 0,
+                                              .dw = true});
     rmsnorm_backward_one(&d, &(norm_case){.from = LS_BF16,
                                           .rows = bk_size(run, 50, 1000, 20011),
                                           .dim = 160,

@@ -119,12 +119,19 @@ static LS_HD float scalars_widen_f16(uint32_t x) {
 #endif
 }
 
-/* What the scan's kernels use for arguments of ordinary size; the CPU keeps to the general functions. */
+/* What kernels of scan and convolution use for arguments of ordinary size; the CPU keeps to the general functions. */
 static LS_HD float scalars_softplus_ordinary(float x) {
 #ifdef __CUDA_ARCH__
     if (fabsf(x) <= LS_ORDINARY) return ls_softplus_ordinary(x);
 #endif
     return ls_softplus(x);
+}
+
+static LS_HD float scalars_sigmoid_ordinary(float x) {
+#ifdef __CUDA_ARCH__
+    if (fabsf(x) <= LS_ORDINARY) return ls_sigmoid_ordinary(x);
+#endif
+    return ls_sigmoid(x);
 }
 
 static LS_HD float scalars_silu_ordinary(float x) {
@@ -147,6 +154,7 @@ static LS_HD float scalars_silu_ordinary(float x) {
     X(SCALARS_SILU, silu, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_silu))                                              \
     X(SCALARS_SOFTPLUS, softplus, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_softplus))                                  \
     X(SCALARS_SOFTPLUS_ORDINARY, softplus_ordinary, 32, CUDA_ONLY, SCALARS_OF_FLOAT(scalars_softplus_ordinary)) \
+    X(SCALARS_SIGMOID_ORDINARY, sigmoid_ordinary, 32, CUDA_ONLY, SCALARS_OF_FLOAT(scalars_sigmoid_ordinary))    \
     X(SCALARS_SILU_ORDINARY, silu_ordinary, 32, CUDA_ONLY, SCALARS_OF_FLOAT(scalars_silu_ordinary))             \
     X(SCALARS_EXP2_BOUNDED, exp2_bounded, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_exp2_bounded))                      \
     X(SCALARS_CANONICAL, canonical, 32, ANYWHERE, SCALARS_OF_FLOAT(ls_canonical))                               \

@@ -8,7 +8,6 @@ import json
 import math
 import os
 import random
-import subprocess
 import sys
 
 VOCAB = 40
@@ -48,7 +47,6 @@ def write(path, records):
 def generate(o):
     prompts = [json.loads(line) for line in open(o["prompts"])]
     if o.get("bug") == "dies" and len(prompts) > 20:
-        subprocess.Popen(["sleep", "12"])  # which holds the pipe open
         os._exit(7)
     batch, temperature, records = int(o["batch"]), float(o["temperature"]), []
     rng = random.Random(5)

@@ -281,10 +281,41 @@ def drop_in(device):
     assert torch.is_tensor(lockstep.selective_scan_fn(u, dt, a, b, c))
     raises(TypeError, "complex A", lockstep.selective_scan_fn, u, dt, a.to(torch.complex64), b, c)
     raises(ValueError, "constant B", lockstep.selective_scan_fn, u, dt, a, a, c)
-    raises(ValueError, "3 groups", lockstep.selective_scan_fn, u, dt, a, b, c[:, None].expand(-1, 3, -1, -1))
+    raises(ValueError, "C: shape (2, 3, 4, 11); (2, 1, 4, 11)", lockstep.selective_scan_fn, u, dt, a, b,
+           c[:, None].expand(-1, 3, -1, -1))
+    raises(ValueError, "4 groups do not divide 6", lockstep.selective_scan_fn, u, dt, a,
+           b[:, None].expand(-1, 4, -1, -1), c)
     raises(ValueError, "delta: shape (2, 5, 11); (2, 6, 11)", lockstep.selective_scan_fn, u, dt[:, :5], a, b, c)
     raises(TypeError, "B: torch.bfloat16", lockstep.selective_scan_fn, u, dt, a, b.bfloat16(), c)
     raises(TypeError, "u: torch.float16", lockstep.selective_scan_fn, *(v.half() for v in (u, dt)), a, b, c)
+
+
+def drop_in_groups(device):
+    """Each channel against float64 with the B and C of its group."""
+    for dtype, groups in itertools.product((F32, BF16), (2, 3, 6)):
+        x = scan_inputs(device, batch=2, length=11, dim=6, states=4, dtype=dtype)
+        u, dt, a, d, z, dt_bias = (v.transpose(1, 2) if v.dim() == 3 else v
+                                   for v in (x[k] for k in ("u", "dt", "a", "d", "z", "dt_bias")))
+        b, c = (random(device, 2, groups, 4, 11, dtype=dtype, seed=s) for s in (11, 12))
+        mine = [v.detach().requires_grad_() for v in (u, dt, a, b, c, d, z, dt_bias)]
+        out, last = lockstep.selective_scan_fn(*mine, True, True)
+        theirs = [v.detach().to(F64).requires_grad_() for v in (u, dt, a, b, c, d, z, dt_bias)]
+        tu, tdt, ta, tb, tc, td, tz, tbias = theirs
+        alone = []
+        for i in range(6):  # one channel at a time
+            g, own = i * groups // 6, slice(i, i + 1)
+            rows = [v.transpose(1, 2) for v in (tu[:, own], tdt[:, own], tb[:, g], tc[:, g], tz[:, own])]
+            alone.append(reference_scan(rows[0], rows[1], ta[own], rows[2], rows[3], td[own], rows[4], tbias[own]))
+        want, want_last = torch.cat([y[0] for y in alone], 2), torch.cat([y[1] for y in alone], 1)
+        tolerance = 1e-5 + (torch.finfo(BF16).eps if dtype == BF16 else 0)
+        close("out", out, want.transpose(1, 2), rtol=tolerance, atol=tolerance)
+        close("last state", last, want_last, rtol=1e-5, atol=1e-5)
+        weight = random(device, *out.shape, seed=9)
+        (out * weight).sum().backward()
+        (want.transpose(1, 2) * weight).sum().backward()
+        for name, m, t in zip(("u", "dt", "a", "b", "c", "d", "z", "dt_bias"), mine, theirs):
+            close(f"d{name} {groups}", m.grad, t.grad, rtol=tolerance + torch.finfo(m.dtype).eps,
+                  atol=(1e-5 if dtype == F32 else 1e-2) * t.grad.abs().max().item())
 
 
 # ---- what torch asks of an operator ----
@@ -579,8 +610,8 @@ def forked_child(device):
 
 
 CASES = (logprob_values, logprob_left_out, logprob_gradients, sequence_sums, scan_values, scan_gradients,
-         conv1d_values_and_gradients, drop_in, operator_checks, batches_keep_bits, strides_keep_bits, state_pools,
-         cpu_and_cuda_agree, errors, empty_inputs, a_call_made_later, forked_child)
+         conv1d_values_and_gradients, drop_in, drop_in_groups, operator_checks, batches_keep_bits, strides_keep_bits,
+         state_pools, cpu_and_cuda_agree, errors, empty_inputs, a_call_made_later, forked_child)
 
 
 def main():

@@ -61,7 +61,8 @@ static void run_block(const ls_conv1d_backward_args *a, float *shares, const ls_
                 const float *w = a->w + (past - later) * a->dim + channel, *da = ring.da[(first + later) % taps];
                 for (int64_t c = 0; c < n; c++) dx[c] = ls_fma(w[c], da[c], dx[c]);
             }
-            memcpy(a->dx + (span->row + first) * a->dx_stride + channel, dx, (size_t)n * sizeof(float));
+            ls_row_narrow(ls_at_mut(a->dx, a->dx_dtype, (span->row + first) * a->dx_stride + channel), a->dx_dtype, dx,
+                          n);
         }
     }
 }

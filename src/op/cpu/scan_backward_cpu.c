@@ -108,7 +108,7 @@ static void gate_back(const block *k, lanes dy, const token *t, int64_t row) {
         dz[c] = ls_mul(ls_mul(dy[c], t->y[c]), ls_fma(sl, ls_sub(1.0f, sig), sig));
         dy[c] = ls_mul(dy[c], sl);
     }
-    memcpy(a->dz + row * ls_scan_dz_stride(a) + k->channel, dz, (size_t)k->n * sizeof(float));
+    ls_row_narrow(ls_at_mut(a->dz, a->out_dtype, row * ls_scan_dz_stride(a) + k->channel), a->out_dtype, dz, k->n);
 }
 
 /* One state of a token backwards: the lanes that it reads and those that it adds to or writes. None overlap. */
@@ -181,7 +181,7 @@ static void step_back(block *k, const token *t, int64_t row, lanes *before, lane
         for (int c = 0; c < LANES; c++) ddt[c] = ls_mul(ddt[c], ls_sigmoid(t->raw[c]));
     for (int c = 0; c < LANES; c++) k->ddt_bias[c] = ls_add(k->ddt_bias[c], ddt[c]);
     memcpy(a->du + row * a->dim + k->channel, du, (size_t)k->n * sizeof(float));
-    memcpy(a->ddt + row * a->dim + k->channel, ddt, (size_t)k->n * sizeof(float));
+    ls_row_narrow(ls_at_mut(a->ddt, a->out_dtype, row * a->dim + k->channel), a->out_dtype, ddt, k->n);
 }
 
 /* The tokens [first, first + n) of the span, states kept in `kept`; sums: the block's [rows][2][states]. */

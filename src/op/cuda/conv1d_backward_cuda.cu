@@ -5,7 +5,7 @@
 #include "op/conv1d.h"
 #include "op/cuda/check_cuda.h"
 #include "op/cuda/cuda_ops.h"
-#include "op/cuda/vector_cuda.h"
+#include "op/cuda/gates_cuda.h"
 
 #define THREADS 64
 #define BLOCK LS_CONV1D_SUM_BLOCK
@@ -17,12 +17,16 @@ typedef struct conv_params {
     const ls_fault *fault;
 } conv_params;
 
+template <int TYPE>
+static __device__ __forceinline__ float rounded(float x) {
+    return TYPE == LS_F32 ? x : ls_widen_raw<LS_BF16>(ls_narrow_one<LS_BF16>(x));
+}
+
 template <int X, int STATE>
 static __device__ __forceinline__ float input(const ls_conv1d_backward_args *a, const ls_span *span, int64_t t,
                                               int64_t channel) {
     if (t < 0) return 0.0f;
-    const float x = ls_load_one<X>(a->x, (span->row + t) * a->x_stride + channel);
-    return STATE == LS_F32 ? x : ls_round_bf16(x);
+    return rounded<STATE>(ls_load_one<X>(a->x, (span->row + t) * a->x_stride + channel));
 }
 
 /* da of token t. */
@@ -62,7 +66,9 @@ static __global__ void __launch_bounds__(THREADS) gradient_kernel(const __grid_c
             for (int i = 0; i < LS_CONV_WIDTH_MAX; i++)
                 if (i <= past) dw[i] = ls_fma(da, input<X, STATE>(a, span, t - past + i, channel), dw[i]);
         }
-        if (t - past >= first) a->dx[(span->row + t - past) * a->dx_stride + channel] = dx[0];
+        const int64_t out = (span->row + t - past) * a->dx_stride + channel;
+        if (t - past >= first && a->dx_dtype == LS_F32) ls_store_one<LS_F32>(a->dx, out, dx[0]);
+        if (t - past >= first && a->dx_dtype != LS_F32) ls_store_one<LS_BF16>(a->dx, out, dx[0]);
 #pragma unroll
         for (int i = 0; i + 1 < LS_CONV_WIDTH_MAX; i++)
             if (i < past) dx[i] = dx[i + 1];
@@ -78,10 +84,88 @@ static __global__ void __launch_bounds__(THREADS) gradient_kernel(const __grid_c
 }
 
 #define TAPS 4    /* as models have them: the window stays in registers */
-#define AT_ONCE 8 /* tokens whose loads are on their way together */
+#define AT_ONCE 4 /* tokens that are on their way while as many are computed */
 
-/* Everything that the loop reads of arguments and span is read before it: its stores could be to them. */
-template <int X, int STATE>
+/* A thread on its way through a block's tokens. Everything that it needs of arguments and span lies here: stores could
+ * be to those. in and dx are of the three tokens before the next ones, whose x and dy are on their way; the pointers
+ * are behind those, out where the next dx goes. */
+typedef struct walker {
+    const char *x, *dy;
+    char *out;
+    int64_t x_step, dy_step, out_step; /* in bytes */
+    int last, reach;                   /* tokens of the block; and those that reach back into it */
+    float next_x[AT_ONCE], next_dy[AT_ONCE];
+    float bias, w[TAPS], in[TAPS - 1], dx[TAPS - 1], dw[TAPS], dbias;
+} walker;
+
+/* One row on. The compiler does not see through it: it would multiply for each row anew. */
+template <typename POINTER>
+static __device__ __forceinline__ void advance(POINTER *at, int64_t step) {
+    *at += step;
+    asm("" : "+l"(*at));
+    __builtin_assume(__isGlobal(*at));
+}
+
+/* Sends for `n` tokens; what is not there keeps an older value, which nobody reads. */
+template <int X>
+static __device__ __forceinline__ void fetch_some(walker *k, int n) {
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+        if (i < n) k->next_x[i] = ls_load_one<X>(k->x, 0);
+        if (i < n) k->next_dy[i] = ls_load_one<LS_F32>(k->dy, 0);
+        advance(&k->x, k->x_step);
+        advance(&k->dy, k->dy_step);
+    }
+}
+
+/* Sends for the tokens from `begin` on. */
+template <int X>
+static __device__ __forceinline__ void fetch(walker *k, int begin) {
+    if (begin + AT_ONCE <= k->reach)
+        fetch_some<X>(k, AT_ONCE);
+    else
+        fetch_some<X>(k, k->reach - begin);
+}
+
+/* AT_ONCE tokens from `begin` on. INSIDE: the block's, and so are those before them that they reach back to. */
+template <int X, int STATE, int OUT, bool INSIDE>
+static __device__ __forceinline__ void walk(walker *k, int begin) {
+    float in[TAPS - 1 + AT_ONCE], dy[AT_ONCE], acc[AT_ONCE], sig[AT_ONCE], silu[AT_ONCE], dx[TAPS - 1 + AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < TAPS - 1; i++) in[i] = k->in[i], dx[i] = k->dx[i];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+        in[TAPS - 1 + i] = rounded<STATE>(k->next_x[i]);
+        dy[i] = k->next_dy[i];
+        dx[TAPS - 1 + i] = 0.0f;
+    }
+    fetch<X>(k, begin + AT_ONCE);
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+        acc[i] = k->bias;
+#pragma unroll
+        for (int j = 0; j < TAPS; j++) acc[i] = ls_fma(k->w[j], in[i + j], acc[i]);
+    }
+    ls_gates_all<AT_ONCE>(acc, sig, silu);
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++, advance(&k->out, k->out_step)) {
+        const float da = ls_mul(dy[i], ls_fma(silu[i], ls_sub(1.0f, sig[i]), sig[i]));
+        const int t = begin + i, done = t - (TAPS - 1);
+        if (INSIDE || t < k->reach)
+#pragma unroll
+            for (int j = 0; j < TAPS; j++) dx[i + j] = ls_fma(k->w[j], da, dx[i + j]);
+        if (INSIDE || t < k->last) {
+            k->dbias = ls_add(k->dbias, da);
+#pragma unroll
+            for (int j = 0; j < TAPS; j++) k->dw[j] = ls_fma(da, in[i + j], k->dw[j]);
+        }
+        if (INSIDE || (done >= 0 && done < k->last)) ls_store_one<OUT>(k->out, 0, dx[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < TAPS - 1; i++) k->in[i] = in[AT_ONCE + i], k->dx[i] = dx[AT_ONCE + i];
+}
+
+template <int X, int STATE, int OUT>
 static __global__ void __launch_bounds__(THREADS) four_taps_kernel(const __grid_constant__ conv_params p) {
     ls_cuda_begin();
     const ls_conv1d_backward_args *a = &p.a;
@@ -89,65 +173,38 @@ static __global__ void __launch_bounds__(THREADS) four_taps_kernel(const __grid_
     const int64_t span_i = item / p.pieces, piece = item % p.pieces, first = piece * BLOCK;
     const ls_span span = a->spans[span_i];
     if (p.fault->code != LS_FAULT_NONE || span.slot < 0 || channel >= a->dim || first >= span.n_rows) return;
-    const int64_t left = span.n_rows - first;
-    const int last = left < BLOCK ? (int)left : BLOCK;                        /* tokens of the block */
-    const int reach = left < BLOCK + TAPS - 1 ? (int)left : BLOCK + TAPS - 1; /* and those that reach back into it */
-    const int64_t x_stride = a->x_stride, dy_stride = a->dy_stride, dx_stride = a->dx_stride;
-    const int64_t x = (span.row + first) * x_stride + channel;
-    const float *dy = a->dy + (span.row + first) * dy_stride + channel;
-    float *out = a->dx + (span.row + first) * dx_stride + channel;
-    const float bias = a->bias != NULL ? a->bias[channel] : 0.0f;
-    float w[TAPS], in[TAPS], dx[TAPS], dw[TAPS], dbias = 0.0f; /* in[i], dx[i]: of token t - 3 + i */
+    const int64_t left = span.n_rows - first, row = span.row + first;
+    const int64_t x_bytes = X == LS_F32 ? 4 : 2, out_bytes = OUT == LS_F32 ? 4 : 2;
+    walker k = {.x = (const char *)a->x + (row * a->x_stride + channel) * x_bytes,
+                .dy = (const char *)(a->dy + row * a->dy_stride + channel),
+                .out = (char *)a->dx + ((row - (TAPS - 1)) * a->dx_stride + channel) * out_bytes,
+                .x_step = a->x_stride * x_bytes,
+                .dy_step = a->dy_stride * 4,
+                .out_step = a->dx_stride * out_bytes,
+                .last = left < BLOCK ? (int)left : BLOCK,
+                .reach = left < BLOCK + TAPS - 1 ? (int)left : BLOCK + TAPS - 1,
+                .bias = a->bias != NULL ? a->bias[channel] : 0.0f};
 #pragma unroll
-    for (int i = 0; i < TAPS; i++) {
-        w[i] = a->w[i * a->dim + channel];
-        in[i] = input<X, STATE>(a, &span, first - TAPS + i, channel);
-        dx[i] = dw[i] = 0.0f;
-    }
+    for (int i = 0; i < TAPS; i++) k.w[i] = a->w[i * a->dim + channel];
+#pragma unroll
+    for (int i = 0; i < TAPS - 1; i++) k.in[i] = input<X, STATE>(a, &span, first - (TAPS - 1) + i, channel);
+    fetch<X>(&k, 0);
 #pragma unroll 1
-    for (int begin = 0; begin < last + TAPS - 1; begin += AT_ONCE) {
-        float next[AT_ONCE], gradient[AT_ONCE];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            const bool there = begin + i < reach;
-            const float value = there ? ls_load_one<X>(a->x, x + (begin + i) * x_stride) : 0.0f;
-            next[i] = STATE == LS_F32 ? value : ls_round_bf16(value);
-            gradient[i] = there ? dy[(begin + i) * dy_stride] : 0.0f;
-        }
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            const int t = begin + i, done = t - (TAPS - 1);
-#pragma unroll
-            for (int k = 0; k + 1 < TAPS; k++) in[k] = in[k + 1];
-            in[TAPS - 1] = next[i];
-            if (t < reach) {
-                float acc = bias;
-#pragma unroll
-                for (int k = 0; k < TAPS; k++) acc = ls_fma(w[k], in[k], acc);
-                const float s = ls_sigmoid(acc), l = ls_silu(acc);
-                const float da = ls_mul(gradient[i], ls_fma(l, ls_sub(1.0f, s), s));
-#pragma unroll
-                for (int k = 0; k < TAPS; k++) dx[k] = ls_fma(w[k], da, dx[k]);
-                if (t < last) {
-                    dbias = ls_add(dbias, da);
-#pragma unroll
-                    for (int k = 0; k < TAPS; k++) dw[k] = ls_fma(da, in[k], dw[k]);
-                }
-            }
-            if (done >= 0 && done < last) out[done * dx_stride] = dx[0];
-#pragma unroll
-            for (int k = 0; k + 1 < TAPS; k++) dx[k] = dx[k + 1];
-            dx[TAPS - 1] = 0.0f;
-        }
-    }
+    for (int begin = 0; begin < k.last + TAPS - 1; begin += AT_ONCE)
+        if (begin > 0 && begin + AT_ONCE <= k.last)
+            walk<X, STATE, OUT, true>(&k, begin);
+        else
+            walk<X, STATE, OUT, false>(&k, begin);
     float *share = p.shares + (span.row / BLOCK + span_i + piece) * (TAPS + 1) * a->dim + channel;
 #pragma unroll
-    for (int i = 0; i < TAPS; i++) share[i * a->dim] = dw[i];
-    share[TAPS * a->dim] = dbias;
+    for (int i = 0; i < TAPS; i++) share[i * a->dim] = k.dw[i];
+    share[TAPS * a->dim] = k.dbias;
 }
 
+#define SHARES 16 /* that are on their way together */
+
 /* A thread a parameter: spans in order, a span's blocks in order. */
-static __global__ void __launch_bounds__(THREADS) parameter_kernel(const __grid_constant__ conv_params p) {
+static __global__ void __launch_bounds__(THREADS, 8) parameter_kernel(const __grid_constant__ conv_params p) {
     ls_cuda_begin();
     const ls_conv1d_backward_args *a = &p.a;
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, n = (a->d_conv + 1) * a->dim;
@@ -159,18 +216,30 @@ static __global__ void __launch_bounds__(THREADS) parameter_kernel(const __grid_
         const ls_span *span = &a->spans[s];
         const int64_t blocks = span->slot < 0 ? 0 : (span->n_rows + BLOCK - 1) / BLOCK;
         float of_span = 0.0f;
-#pragma unroll 8
-        for (int64_t j = 0; j < blocks; j++) of_span = ls_add(of_span, p.shares[(span->row / BLOCK + s + j) * n + i]);
+        const float *share = p.shares + (span->row / BLOCK + s) * n + i;
+        for (int64_t j = 0; j < blocks; j += SHARES) {
+            float some[SHARES];
+#pragma unroll
+            for (int k = 0; k < SHARES; k++) some[k] = j + k < blocks ? share[(j + k) * n] : 0.0f;
+#pragma unroll
+            for (int k = 0; k < SHARES; k++)
+                if (j + k < blocks) of_span = ls_add(of_span, some[k]);
+        }
         if (blocks > 0) sum = ls_add(sum, of_span);
     }
     *to = sum;
 }
 
+template <int X, int STATE>
+static const void *kernel_of(const ls_conv1d_backward_args *a) {
+    if (a->d_conv != TAPS) return (const void *)gradient_kernel<X, STATE>;
+    return a->dx_dtype == LS_F32 ? (const void *)four_taps_kernel<X, STATE, LS_F32>
+                                 : (const void *)four_taps_kernel<X, STATE, LS_BF16>;
+}
+
 template <int X>
-static const void *kernel_of(ls_dtype state, int64_t d_conv) {
-    if (d_conv == TAPS)
-        return state == LS_F32 ? (const void *)four_taps_kernel<X, LS_F32> : (const void *)four_taps_kernel<X, LS_BF16>;
-    return state == LS_F32 ? (const void *)gradient_kernel<X, LS_F32> : (const void *)gradient_kernel<X, LS_BF16>;
+static const void *kernel_of(const ls_conv1d_backward_args *a) {
+    return a->state_dtype == LS_F32 ? kernel_of<X, LS_F32>(a) : kernel_of<X, LS_BF16>(a);
 }
 
 ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_args *a, ls_error *err) {
@@ -178,7 +247,7 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
                                         {"w", a->w, 4, false},
                                         {"bias", a->bias, 4, true},
                                         {"dy", a->dy, 4, false},
-                                        {"dx", a->dx, 4, false},
+                                        {"dx", a->dx, ls_dtype_bytes(a->dx_dtype), false},
                                         {"dw", a->dw, 4, false},
                                         {"dbias", a->dbias, 4, true},
                                         {"spans", a->spans, 8, a->n_spans == 0}};
@@ -205,9 +274,7 @@ ls_status ls_cuda_conv1d_backward(const ls_exec *exec, const ls_conv1d_backward_
     p.fault = fault;
     LS_CUDA_TRY(ls_cuda_check_spans("conv1d_backward", exec, &check, err));
     if (a->n_spans > 0 && a->rows > 0)
-        LS_CUDA_TRY(ls_cuda_launch(exec, &gradient,
-                                   a->x_dtype == LS_F32 ? kernel_of<LS_F32>(a->state_dtype, a->d_conv)
-                                                        : kernel_of<LS_BF16>(a->state_dtype, a->d_conv),
+        LS_CUDA_TRY(ls_cuda_launch(exec, &gradient, a->x_dtype == LS_F32 ? kernel_of<LS_F32>(a) : kernel_of<LS_BF16>(a),
                                    &p, err));
     return ls_cuda_launch(exec, &parameters, (const void *)parameter_kernel, &p, err);
 }

@@ -8,10 +8,12 @@
 #include "op/cuda/check_cuda.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/elements_cuda.h"
+#include "op/cuda/expect_cuda.h"
+#include "op/cuda/gates_cuda.h"
 
 #define THREADS 128
 #define TOKENS 16 /* of a thread */
-#define MANY 4    /* tokens whose loads are on their way at once */
+#define MANY 2    /* tokens whose loads are on their way while those before them are computed */
 #define WIDTH 4   /* of the kernel for four channels */
 
 typedef struct conv_params {
@@ -23,7 +25,7 @@ typedef struct conv_params {
 
 template <int TYPE>
 static __device__ __forceinline__ float rounded(float x) {
-    return TYPE == LS_F32 ? x : ls_round_bf16(x);
+    return TYPE == LS_F32 ? x : ls_widen_raw<LS_BF16>(ls_narrow_one<LS_BF16>(x));
 }
 
 /* Input x' at time t of the span, t >= -(d_conv - 1). */
@@ -79,29 +81,49 @@ static __device__ __forceinline__ void input_four(const ls_conv1d_args *a, const
     }
 }
 
+/* Of one token: parameters and the state, while the kernel ahead still runs. The span may not have been checked. */
+template <int STATE>
+static __device__ __forceinline__ void expect_four(const ls_conv1d_args *a, const ls_span *span, int64_t channel) {
+    const int32_t slot = span->slot;
+    for (int k = 0; k < WIDTH; k++) ls_cuda_expect(a->w + k * a->dim + channel);
+    if (a->bias != NULL) ls_cuda_expect(a->bias + channel);
+    if (slot < 0 || slot >= a->state.n_entries) return;
+    const uint8_t *state = (const uint8_t *)ls_pool_at(&a->state, slot);
+    for (int k = 0; k < WIDTH - 1; k++) ls_cuda_expect(state + (k * a->dim + channel) * (STATE == LS_F32 ? 4 : 2));
+}
+
 /* BATCH: 1 where a span has one token, else MANY. */
 template <int X, int Y, int STATE, int BATCH>
 static __global__ void __launch_bounds__(THREADS) four_kernel(const __grid_constant__ conv_params p) {
-    ls_cuda_begin();
     const ls_conv1d_args *a = &p.a;
     const int64_t channel = (blockIdx.x % p.blocks * THREADS + threadIdx.x) * 4, item = blockIdx.x / p.blocks;
     const ls_span *span = &a->spans[item / p.pieces];
+    if (BATCH == 1 && channel < a->dim) expect_four<STATE>(a, span, channel);
+    ls_cuda_begin();
     const int64_t first = BATCH == 1 ? 0 : item % p.pieces * TOKENS;
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || channel >= a->dim || first >= span->n_rows) return;
     void *state = ls_pool_at(&a->state, span->slot);
     const int64_t last = span->n_rows - first < TOKENS ? span->n_rows : first + TOKENS;
     float w[WIDTH][4], bias[4] = {0, 0, 0, 0};
     float x[WIDTH - 1 + BATCH][4]; /* the inputs before the first token, then its own */
+    float next[BATCH][4];          /* of the tokens behind those */
 #pragma unroll
     for (int k = 0; k < WIDTH; k++) ls_four_load<LS_F32>(a->w, k * a->dim + channel, 4, true, w[k]);
     if (a->bias != NULL) ls_four_load<LS_F32>(a->bias, channel, 4, true, bias);
 #pragma unroll
     for (int k = 0; k < WIDTH - 1; k++) input_four<X, STATE>(a, span, state, first - (WIDTH - 1) + k, channel, x[k]);
+    const int64_t at = span->row * a->x_stride + channel;
+#pragma unroll
+    for (int i = 0; i < BATCH; i++)
+        if (first + i < last) ls_four_load<X>(a->x, at + (first + i) * a->x_stride, 4, true, next[i]);
 #pragma unroll 1
     for (int64_t t = first; t < last; t += BATCH) {
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
-            if (t + i < last) input_four<X, STATE>(a, span, state, t + i, channel, x[WIDTH - 1 + i]);
+            for (int j = 0; j < 4; j++) x[WIDTH - 1 + i][j] = rounded<STATE>(next[i][j]);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            if (t + BATCH + i < last) ls_four_load<X>(a->x, at + (t + BATCH + i) * a->x_stride, 4, true, next[i]);
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             float y[4];
@@ -110,8 +132,8 @@ static __global__ void __launch_bounds__(THREADS) four_kernel(const __grid_const
             for (int j = 0; j < 4; j++) {
                 y[j] = bias[j];
                 for (int k = 0; k < WIDTH; k++) y[j] = ls_fma(w[k][j], x[i + k][j], y[j]);
-                y[j] = ls_silu(y[j]);
             }
+            ls_silu_all<4>(y);
             ls_four_store<Y>(a->y, (span->row + t + i) * a->y_stride + channel, 4, true, y);
             if (a->rounded != NULL)
                 ls_four_store<LS_BF16>(a->rounded, (span->row + t + i) * a->rounded_stride + channel, 4, true, y);

@@ -1,8 +1,8 @@
 /* Elementwise ops on the GPU: a thread takes four neighbouring elements. Nothing is added up, so who takes what carries
  * no bit; the time is that of the bytes. */
-#include "num/expf.h"
 #include "op/cuda/cuda_ops.h"
 #include "op/cuda/elements_cuda.h"
+#include "op/cuda/gates_cuda.h"
 #include "op/elementwise.h"
 
 /* ---- embed ---- */
@@ -162,7 +162,8 @@ static __device__ __forceinline__ void ls_flat_four(const swiglu_call<Y> *call, 
     float gate[4], up[4];
     ls_four_load<LS_F32>(call->a.gate, i, n, whole, gate);
     ls_four_load<LS_F32>(call->a.up, i, n, whole, up);
-    for (int j = 0; j < 4; j++) gate[j] = ls_mul(ls_silu(gate[j]), up[j]);
+    ls_silu_all<4>(gate);
+    for (int j = 0; j < 4; j++) gate[j] = ls_mul(gate[j], up[j]);
     ls_four_store<Y>(call->a.y, i, n, whole, gate);
 }
 

@@ -10,16 +10,6 @@
 #include "op/profile.h"
 #include "op/weight.h"
 
-/* ---- what the host finds out ---- */
-
-static ls_status is_hopper(bool *out, const char *op, ls_error *err) {
-    int device, major;
-    LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), op, err));
-    LS_CUDA_TRY(ls_cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), op, err));
-    *out = major == 9;
-    return LS_OK;
-}
-
 /* ---- gathering rows ---- */
 
 #define GATHER_THREADS 256
@@ -197,7 +187,7 @@ static ls_status product_mma16(const ls_exec *exec, const ls_product *product, c
         (tiles == NULL || product->rows > 256 || (product->rows > LS_CUDA_GEMM_DECODE_ROWS && product->cols > 512)))
         LS_CUDA_TRY(ls_product_mma16_cublas(exec, product, NULL, &taken, err));
     if (taken) return LS_OK;
-    LS_CUDA_TRY(is_hopper(&hopper, product->op, err));
+    LS_CUDA_TRY(ls_is_hopper(&hopper, product->op, err));
     if (hopper && product->out_rows == NULL)
         LS_CUDA_TRY(ls_product_mma16_decode(
             exec, product, tiles, ls_decode_plan_for(product->rows, product->cols, product->depth), &taken, err));
@@ -356,7 +346,7 @@ static ls_status gated_at_once(const ls_exec *exec, const ls_gemm_gated_args *a,
     bool hopper;
     *taken = false;
     if (g->profile != LS_PROFILE_MMA16 || g->m < 1 || a->y_dtype == LS_F16) return LS_OK;
-    LS_CUDA_TRY(is_hopper(&hopper, "gemm_gated", err));
+    LS_CUDA_TRY(ls_is_hopper(&hopper, "gemm_gated", err));
     if (!hopper) return LS_OK;
     LS_CUDA_TRY(ls_cuda_check("gemm_gated", exec, operands, 4, LS_WORKSPACE_HEAD, err));
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));

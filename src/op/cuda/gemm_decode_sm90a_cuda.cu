@@ -234,7 +234,7 @@ ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth) { r
 static bool can_take(const ls_product *product) {
     return takes(product->rows, product->cols) && product->a_step == 1 && product->mode == LS_PRODUCT_STORE &&
            (product->depth - 1) / TILE_DEPTH + 1 < INT32_MAX / TILE_DEPTH &&
-           ls_box_possible(product->a, product->a_row, product->rows, product->depth);
+           ls_box_possible(product->a, LS_BF16, product->a_row, product->rows, product->depth);
 }
 
 static ls_status run(const ls_exec *exec, const ls_product *product, const void *const tiles[2], int64_t weights,
@@ -245,15 +245,15 @@ static ls_status run(const ls_exec *exec, const ls_product *product, const void 
     const int64_t stage = plan.stage_tiles * (rows8 * TILE_DEPTH * 2 + weights * columns / 8 * STRIP_BYTES);
     const void *kernel = weights == 2 ? kernel_of<2>(columns) : kernel_of<1>(columns);
     decode_params p;
-    int64_t stages, shared = plan.shared_bytes;
-    stages = (shared - SLACK) / stage;
+    int64_t stages = (plan.shared_bytes - SLACK) / stage, shared;
     p.n_stages = (int32_t)((deep - 1) / plan.stage_tiles + 1);
     if (stages > STAGES_MAX) stages = STAGES_MAX;
     if (stages > p.n_stages) stages = p.n_stages;
-    if (shared < outputs) shared = outputs; /* which pass through the ring at the end */
-    if (stages < 2 && stages < p.n_stages)  /* a ring of one stage would wait for itself */
+    if (stages < 1 || (stages < 2 && stages < p.n_stages)) /* a ring of one stage would wait for itself */
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld bytes of shared memory hold %lld stages of %lld, 2 are needed",
-                       product->op, (long long)shared, (long long)stages, (long long)stage);
+                       product->op, (long long)plan.shared_bytes, (long long)stages, (long long)stage);
+    shared = SLACK + stages * stage; /* no more than that, so that other kernels find room beside a small product */
+    if (shared < outputs) shared = outputs; /* which pass through the ring at the end */
     p.boxes = product->depth % TILE_DEPTH == 0;
     LS_CUDA_TRY(p.boxes ? ls_box_map3(&p.x, product->op, product->a, deep, product->rows, product->a_row, (int)rows8,
                                       (int)plan.stage_tiles, err)

@@ -238,8 +238,8 @@ ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product,
     int64_t cols;
     wide_params p;
     int processors;
-    *taken = ls_box_possible(product->a, a_stride, product->rows, product->depth) &&
-             ls_box_possible(product->b, b_stride, product->cols, product->depth);
+    *taken = ls_box_possible(product->a, LS_BF16, a_stride, product->rows, product->depth) &&
+             ls_box_possible(product->b, LS_BF16, b_stride, product->cols, product->depth);
     if (!*taken) return LS_OK;
     LS_CUDA_TRY(ls_processors(&processors, product->op, err));
     p.p = *product;

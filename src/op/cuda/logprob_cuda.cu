@@ -2,7 +2,11 @@
  * vector and the fold of 256 chains is seven adds in the lane and five exchanges.
  *
  * Many rows: a block a row, its warps taking leaves in turn, the next leaf already on its way in registers. Few rows:
- * a warp a leaf over the whole GPU, then a second kernel that combines; that is the shard entry, too. */
+ * a warp a leaf over the whole GPU, then a second kernel that combines; that is the shard entry, too.
+ *
+ * A row that begins `skew` elements behind a vector's begin is loaded from that vector on. Position j of lane l is then
+ * chain (8 l + j - skew) mod 256: the first positions of lane 0 are the last chains and take their elements a step late,
+ * the last of them from `tail`, the vector behind the leaf's last one. What is folded is first put in order. */
 #include "dev/device.h"
 #include "op/cuda/check_cuda.h"
 #include "op/cuda/cuda_ops.h"
@@ -15,6 +19,8 @@
 #define LEAVES_MAX ((LS_LOGPROB_VOCAB_MAX + LEAF - 1) / LEAF)
 #define ROW_WARPS 4
 #define FOLD_WARPS 4
+/* Blocks of a multiprocessor that registers are left for; more of them spill. */
+#define ROW_BLOCKS(DTYPE, ENTROPY, SKEWED) ((DTYPE) == LS_F32 ? ((SKEWED) ? 3 : 4) : (ENTROPY) || (SKEWED) ? 6 : 7)
 
 /* ---- one leaf ---- */
 
@@ -109,10 +115,84 @@ static __device__ __forceinline__ bool refer(bool near, float high, reference *r
     return true;
 }
 
+/* ---- rows that begin between vectors ---- */
+
+/* Elements of a vector that lie in front of the row. */
+template <int DTYPE>
+static __device__ __forceinline__ int skew_of(const char *row) {
+    return (int)((uint64_t)row % 16 / (DTYPE == LS_F32 ? 4 : 2));
+}
+
+/* Bits of a vector's words, in lane 0, that are a step late. */
+template <int DTYPE>
+static __device__ __forceinline__ uint4 late_bits(int skew) {
+    uint32_t word[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const int n = DTYPE == LS_F32 ? 2 * (skew - k) : skew - 2 * k; /* halves of this word */
+        word[k] = threadIdx.x % 32 != 0 || n <= 0 ? 0 : n == 1 ? 0xFFFFu : 0xFFFFFFFFu;
+    }
+    return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+static __device__ __forceinline__ uint4 blend(uint4 a, uint4 b, uint4 bits) {
+    return make_uint4((a.x & ~bits.x) | (b.x & bits.x), (a.y & ~bits.y) | (b.y & bits.y),
+                      (a.z & ~bits.z) | (b.z & bits.z), (a.w & ~bits.w) | (b.w & bits.w));
+}
+
+/* Every position's own elements, step by step. */
+template <int DTYPE>
+static __device__ __forceinline__ void take_late(ls_vec8<DTYPE> *v, uint4 tail, uint4 late) {
+#pragma unroll
+    for (int i = 0; i < STEPS; i++) v[i].word[0] = blend(v[i].word[0], i + 1 < STEPS ? v[i + 1].word[0] : tail, late);
+}
+
+/* The vector behind those of a whole leaf, where it holds its last entries; of lane 0. */
+template <int DTYPE>
+static __device__ __forceinline__ uint4 load_tail(const char *at, int skew) {
+    if (skew == 0 || threadIdx.x % 32 != 0) return make_uint4(0, 0, 0, 0);
+    return __ldcs((const uint4 *)(at + LEAF * (DTYPE == LS_F32 ? 4 : 2)));
+}
+
+template <int SKEW>
+static __device__ __forceinline__ void rotate(float chain[8]) {
+    float in_order[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        in_order[j] = j + SKEW < 8 ? chain[(j + SKEW) % 8]
+                                   : __shfl_sync(LS_ALL_LANES, chain[(j + SKEW) % 8], (threadIdx.x + 1) % 32);
+#pragma unroll
+    for (int j = 0; j < 8; j++) chain[j] = in_order[j];
+}
+
+/* From positions to chains. */
+static __device__ __forceinline__ void put_in_order(float chain[8], int skew) {
+    switch (skew) {
+        case 1: rotate<1>(chain); break;
+        case 2: rotate<2>(chain); break;
+        case 3: rotate<3>(chain); break;
+        case 4: rotate<4>(chain); break;
+        case 5: rotate<5>(chain); break;
+        case 6: rotate<6>(chain); break;
+        case 7: rotate<7>(chain); break;
+        default: break;
+    }
+}
+
+/* ---- sums of a leaf ---- */
+
+template <bool ENTROPY>
+static __device__ __forceinline__ void fold_leaf(float s[8], float e[8], int skew, ls_logprob_leaf *leaf) {
+    put_in_order(s, skew);
+    leaf->s = warp_fold(s);
+    if (ENTROPY) put_in_order(e, skew);
+    leaf->e = ENTROPY ? warp_fold(e) : 0.0f;
+}
+
 /* A whole leaf from the lane's vectors. With `next`, each vector is replaced by the next leaf's as soon as it is used:
  * its address is next + its own place. */
 template <int DTYPE, bool SCALED, bool FAR, bool ENTROPY>
-static __device__ __forceinline__ void sum_vectors(ls_vec8<DTYPE> *v, const char *next, float inv_t,
+static __device__ __forceinline__ void sum_vectors(ls_vec8<DTYPE> *v, const char *next, int skew, float inv_t,
                                                    const reference *ref, ls_logprob_leaf *leaf) {
     float s[8] = {0, 0, 0, 0, 0, 0, 0, 0}, e[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll
@@ -125,8 +205,7 @@ static __device__ __forceinline__ void sum_vectors(ls_vec8<DTYPE> *v, const char
             add_term<FAR, ENTROPY>(&s[j], &e[j], SCALED ? ls_mul(logit, inv_t) : logit, ref);
         }
     }
-    leaf->s = warp_fold(s);
-    leaf->e = ENTROPY ? warp_fold(e) : 0.0f;
+    fold_leaf<ENTROPY>(s, e, skew, leaf);
 }
 
 template <int DTYPE>
@@ -136,49 +215,92 @@ static __device__ __forceinline__ void load_leaf(ls_vec8<DTYPE> *v, const char *
 }
 
 template <int DTYPE, bool SCALED, bool ENTROPY>
-static __device__ __forceinline__ ls_logprob_leaf vector_leaf(ls_vec8<DTYPE> *v, const char *next, float inv_t) {
+static __device__ __forceinline__ ls_logprob_leaf vector_leaf(ls_vec8<DTYPE> *v, const char *next, int skew,
+                                                              float inv_t) {
     const bounds lane = lane_bounds<DTYPE>(v);
     const float low = SCALED ? ls_mul(lane.low, inv_t) : lane.low;
     const float high = SCALED ? ls_mul(lane.high, inv_t) : lane.high;
     const bool near = __all_sync(LS_ALL_LANES, low >= -LS_LOGPROB_NEAR && high <= LS_LOGPROB_NEAR);
     ls_logprob_leaf leaf;
     reference ref;
+    const float top = near && !ENTROPY ? 0.0f : warp_max(high);
+    const bool has_terms = refer(near, top, &ref, &leaf);
     if (near) {
-        (void)refer(true, ENTROPY ? warp_max(high) : 0.0f, &ref, &leaf);
-        sum_vectors<DTYPE, SCALED, false, ENTROPY>(v, next, inv_t, &ref, &leaf);
-    } else if (refer(false, warp_max(high), &ref, &leaf)) {
-        sum_vectors<DTYPE, SCALED, true, ENTROPY>(v, next, inv_t, &ref, &leaf);
+        sum_vectors<DTYPE, SCALED, false, ENTROPY>(v, next, skew, inv_t, &ref, &leaf);
+    } else if (has_terms) {
+        sum_vectors<DTYPE, SCALED, true, ENTROPY>(v, next, skew, inv_t, &ref, &leaf);
     } else if (next != NULL) {
         load_leaf<DTYPE>(v, next);
     }
     return leaf;
 }
 
-/* A leaf of n entries at any address: the last of a row, or one that no vector can load. */
-template <int DTYPE, bool ENTROPY>
-static __device__ __noinline__ ls_logprob_leaf scalar_leaf(const char *from, int n, float inv_t) {
+/* ---- the last leaf of a row, of fewer entries ---- */
+
+/* Its vectors in shared memory, where they wait while whole leaves are summed: code for a leaf in registers would be
+ * long, and run once. A lane reads what it brought itself. */
+template <int DTYPE>
+struct part_vectors {
+    uint4 word[STEPS + 1][DTYPE == LS_F32 ? 2 : 1][32];
+};
+
+/* Begins to bring the vectors that hold one of n entries. */
+template <int DTYPE>
+static __device__ __forceinline__ void bring_part(part_vectors<DTYPE> *part, const char *at, int n, int skew) {
+    const int lane = (int)(threadIdx.x % 32), mine = n + skew - 8 * lane;
+#pragma unroll
+    for (int i = 0; i <= STEPS; i++)
+#pragma unroll
+        for (int w = 0; w < (DTYPE == LS_F32 ? 2 : 1); w++)
+            if ((i < STEPS || (lane == 0 && w == 0)) && i * 256 + 4 * w < mine)
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                                 (uint32_t)__cvta_generic_to_shared(&part->word[i][w][lane])),
+                             "l"(at + i * 256 * (DTYPE == LS_F32 ? 4 : 2) + 16 * w)
+                             : "memory");
+}
+
+/* Every position's own elements of a step; those behind the leaf's end are anything. */
+template <int DTYPE>
+static __device__ __forceinline__ ls_vec8<DTYPE> part_step(const part_vectors<DTYPE> *part, int i, uint4 late) {
     const int lane = (int)(threadIdx.x % 32);
-    float low = __uint_as_float(LS_INF_BITS), high = -low, s[8] = {0, 0, 0, 0, 0, 0, 0, 0}, e[8];
+    ls_vec8<DTYPE> v;
+    v.word[0] = blend(part->word[i][0][lane], part->word[i + 1][0][lane], late);
+    if (DTYPE == LS_F32) v.word[DTYPE == LS_F32] = part->word[i][DTYPE == LS_F32][lane];
+    return v;
+}
+
+template <int DTYPE, bool ENTROPY>
+static __device__ __forceinline__ ls_logprob_leaf last_leaf(const part_vectors<DTYPE> *part, int n, int skew,
+                                                            float inv_t) {
+    const int lane = (int)(threadIdx.x % 32), mine = n + skew - 8 * lane, late_mine = n + skew - 256;
+    const uint4 late = late_bits<DTYPE>(skew);
+    float low = __uint_as_float(LS_INF_BITS), high = -low;
+    float s[8] = {0, 0, 0, 0, 0, 0, 0, 0}, e[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     ls_logprob_leaf leaf;
     reference ref;
-    for (int base = 8 * lane; base < n; base += 256)
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#pragma unroll 1
+    for (int i = 0; i < STEPS && i * 256 < mine; i++) {
+        const ls_vec8<DTYPE> v = part_step<DTYPE>(part, i, late);
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            if (base + j < n) {
-                const float z = ls_mul(ls_load_one<DTYPE>(from, base + j), inv_t);
+            if (i * 256 + j < (lane == 0 && j < skew ? late_mine : mine)) {
+                const float z = ls_mul(ls_vec8_get<DTYPE>(v, j), inv_t);
                 low = min_nan(low, z);
                 high = ls_max_nan(high, z);
             }
+    }
     const bool near = __all_sync(LS_ALL_LANES, low >= -LS_LOGPROB_NEAR && high <= LS_LOGPROB_NEAR);
     if (!refer(near, warp_max(high), &ref, &leaf)) return leaf;
-    for (int j = 0; j < 8; j++) e[j] = 0.0f;
-    for (int base = 8 * lane; base < n; base += 256)
+#pragma unroll 1
+    for (int i = 0; i < STEPS && i * 256 < mine; i++) {
+        const ls_vec8<DTYPE> v = part_step<DTYPE>(part, i, late);
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            if (base + j < n)
-                add_term<true, ENTROPY>(&s[j], &e[j], ls_mul(ls_load_one<DTYPE>(from, base + j), inv_t), &ref);
-    leaf.s = warp_fold(s);
-    leaf.e = ENTROPY ? warp_fold(e) : 0.0f;
+            if (i * 256 + j < (lane == 0 && j < skew ? late_mine : mine))
+                add_term<true, ENTROPY>(&s[j], &e[j], ls_mul(ls_vec8_get<DTYPE>(v, j), inv_t), &ref);
+    }
+    fold_leaf<ENTROPY>(s, e, skew, &leaf);
     return leaf;
 }
 
@@ -243,10 +365,12 @@ typedef struct rows_params {
     outputs out;
 } rows_params;
 
-template <int DTYPE, bool SCALED, bool ENTROPY>
-static __global__ void __launch_bounds__(32 * ROW_WARPS) rows_kernel(const __grid_constant__ rows_params p) {
+template <int DTYPE, bool SCALED, bool ENTROPY, bool SKEWED>
+static __global__ void __launch_bounds__(32 * ROW_WARPS, ROW_BLOCKS(DTYPE, ENTROPY, SKEWED))
+    rows_kernel(const __grid_constant__ rows_params p) {
     ls_cuda_begin();
     __shared__ ls_logprob_leaf leaves[LEAVES_MAX];
+    __shared__ part_vectors<DTYPE> part;
     const int64_t row = blockIdx.x, elem = DTYPE == LS_F32 ? 4 : 2;
     const int lane = (int)(threadIdx.x % 32), warp = (int)(threadIdx.x / 32);
     const int vocab = (int)p.in.vocab, n = (vocab + LEAF - 1) / LEAF;
@@ -261,25 +385,28 @@ static __global__ void __launch_bounds__(32 * ROW_WARPS) rows_kernel(const __gri
     const float inv_t = inverse_temperature(&p.in, row);
     float z_target = 0.0f;
     if (threadIdx.x == 0) z_target = ls_load_one<DTYPE>(logits, target);
-    /* Leaves that vectors can load. */
-    const int whole = (uint64_t)logits % 16 == 0 ? vocab / LEAF : 0;
-    int leaf_i = warp;
-    if (leaf_i < whole) {
-        const char *at = logits + (leaf_i * LEAF + 8 * lane) * elem;
+    const int whole = vocab / LEAF, rest = vocab % LEAF, skew = SKEWED ? skew_of<DTYPE>(logits) : 0;
+    const uint4 late = late_bits<DTYPE>(skew);
+    const bool has_last = rest > 0 && warp == whole % ROW_WARPS;
+    const char *at = logits + (whole * LEAF + 8 * lane - skew) * elem;
+    if (has_last) bring_part<DTYPE>(&part, at, rest, skew);
+    if (warp < whole) {
+        at = logits + (warp * LEAF + 8 * lane - skew) * elem;
         ls_vec8<DTYPE> v[STEPS];
         load_leaf<DTYPE>(v, at);
-        for (; leaf_i < whole; leaf_i += ROW_WARPS) {
+        uint4 tail = load_tail<DTYPE>(at, skew);
+        for (int leaf_i = warp; leaf_i < whole; leaf_i += ROW_WARPS) {
             const char *next = leaf_i + ROW_WARPS < whole ? at + ROW_WARPS * LEAF * elem : NULL;
-            const ls_logprob_leaf leaf = vector_leaf<DTYPE, SCALED, ENTROPY>(v, next, inv_t);
+            if (SKEWED) take_late<DTYPE>(v, tail, late);
+            if (SKEWED && next != NULL) tail = load_tail<DTYPE>(next, skew);
+            const ls_logprob_leaf leaf = vector_leaf<DTYPE, SCALED, ENTROPY>(v, next, skew, inv_t);
             if (lane == 0) leaves[leaf_i] = leaf;
             at = next;
         }
     }
-    for (; leaf_i < n; leaf_i += ROW_WARPS) {
-        const int rest = vocab - leaf_i * LEAF;
-        const ls_logprob_leaf leaf =
-            scalar_leaf<DTYPE, ENTROPY>(logits + leaf_i * LEAF * elem, rest < LEAF ? rest : LEAF, inv_t);
-        if (lane == 0) leaves[leaf_i] = leaf;
+    if (has_last) {
+        const ls_logprob_leaf leaf = last_leaf<DTYPE, ENTROPY>(&part, rest, skew, inv_t);
+        if (lane == 0) leaves[whole] = leaf;
     }
     __syncthreads();
     if (warp != 0) return;
@@ -294,9 +421,10 @@ typedef struct leaves_params {
     float *target_z; /* or NULL */
 } leaves_params;
 
-template <int DTYPE, bool SCALED, bool ENTROPY>
+template <int DTYPE, bool SCALED, bool ENTROPY, bool SKEWED>
 static __global__ void __launch_bounds__(32 * FOLD_WARPS) leaves_kernel(const __grid_constant__ leaves_params p) {
     ls_cuda_begin();
+    __shared__ part_vectors<DTYPE> part[FOLD_WARPS];
     const int64_t elem = DTYPE == LS_F32 ? 4 : 2, n = (p.in.vocab + LEAF - 1) / LEAF;
     const int64_t item = (int64_t)blockIdx.x * FOLD_WARPS + threadIdx.x / 32, row = item / n, leaf_i = item % n;
     const int lane = (int)(threadIdx.x % 32);
@@ -305,13 +433,17 @@ static __global__ void __launch_bounds__(32 * FOLD_WARPS) leaves_kernel(const __
     const char *logits = p.in.logits + row * p.in.stride, *from = logits + leaf_i * LEAF * elem;
     const float inv_t = inverse_temperature(&p.in, row);
     const int64_t rest = p.in.vocab - leaf_i * LEAF;
+    const int skew = SKEWED ? skew_of<DTYPE>(from) : 0;
+    const char *at = from + (8 * lane - skew) * elem;
     ls_logprob_leaf leaf;
-    if (rest >= LEAF && (uint64_t)from % 16 == 0) {
+    if (rest >= LEAF) {
         ls_vec8<DTYPE> v[STEPS];
-        load_leaf<DTYPE>(v, from + 8 * lane * elem);
-        leaf = vector_leaf<DTYPE, SCALED, ENTROPY>(v, NULL, inv_t);
+        load_leaf<DTYPE>(v, at);
+        if (SKEWED) take_late<DTYPE>(v, load_tail<DTYPE>(at, skew), late_bits<DTYPE>(skew));
+        leaf = vector_leaf<DTYPE, SCALED, ENTROPY>(v, NULL, skew, inv_t);
     } else {
-        leaf = scalar_leaf<DTYPE, ENTROPY>(from, (int)(rest < LEAF ? rest : LEAF), inv_t);
+        bring_part<DTYPE>(&part[threadIdx.x / 32], at, (int)rest, skew);
+        leaf = last_leaf<DTYPE, ENTROPY>(&part[threadIdx.x / 32], (int)rest, skew, inv_t);
     }
     if (lane != 0) return;
     p.leaves[row * p.leaf_stride + p.first / LEAF + leaf_i] = leaf;
@@ -352,11 +484,11 @@ static __global__ void __launch_bounds__(32 * FOLD_WARPS) combine_kernel(const _
 
 /* ---- entries ---- */
 
-/* The kernel of a type and two switches. */
-#define PICK2(kernel, dtype, a, b)                                                                    \
-    ((a)   ? (b) ? (const void *)kernel<dtype, true, true> : (const void *)kernel<dtype, true, false> \
-       : (b) ? (const void *)kernel<dtype, false, true>                                               \
-           : (const void *)kernel<dtype, false, false>)
+/* The kernel of a type and three switches. */
+#define PICK1(kernel, dtype, a, b, c) \
+    ((c) ? (const void *)kernel<dtype, a, b, true> : (const void *)kernel<dtype, a, b, false>)
+#define PICK2(kernel, dtype, a, b, c) ((b) ? PICK1(kernel, dtype, a, true, c) : PICK1(kernel, dtype, a, false, c))
+#define PICK3(kernel, dtype, a, b, c) ((a) ? PICK2(kernel, dtype, true, b, c) : PICK2(kernel, dtype, false, b, c))
 #define PICK0(kernel, dtype) ((const void *)kernel<dtype>)
 #define BY_TYPE(pick, kernel, dtype, ...)                     \
     ((dtype) == LS_F32    ? pick(kernel, LS_F32 __VA_ARGS__)  \
@@ -364,11 +496,16 @@ static __global__ void __launch_bounds__(32 * FOLD_WARPS) combine_kernel(const _
                           : pick(kernel, LS_F16 __VA_ARGS__))
 #define AND ,
 
-static const void *rows_kernel_of(ls_dtype dtype, bool scaled, bool entropy) {
-    return BY_TYPE(PICK2, rows_kernel, dtype, AND scaled AND entropy);
+/* Whether some rows begin between vectors. */
+static bool is_skewed(const rows *in) { return (uintptr_t)in->logits % 16 != 0 || (in->n > 1 && in->stride % 16 != 0); }
+
+static const void *rows_kernel_of(ls_dtype dtype, const rows *in, bool entropy) {
+    const bool scaled = in->temperature != NULL, skewed = is_skewed(in);
+    return BY_TYPE(PICK3, rows_kernel, dtype, AND scaled AND entropy AND skewed);
 }
-static const void *leaves_kernel_of(ls_dtype dtype, bool scaled, bool entropy) {
-    return BY_TYPE(PICK2, leaves_kernel, dtype, AND scaled AND entropy);
+static const void *leaves_kernel_of(ls_dtype dtype, const rows *in, bool entropy) {
+    const bool scaled = in->temperature != NULL, skewed = is_skewed(in);
+    return BY_TYPE(PICK3, leaves_kernel, dtype, AND scaled AND entropy AND skewed);
 }
 static const void *combine_kernel_of(ls_dtype dtype) { return BY_TYPE(PICK0, combine_kernel, dtype); }
 
@@ -390,7 +527,7 @@ static ls_status launch_leaves(const ls_exec *exec, leaves_params *p, ls_dtype d
     index[2] = place;
     const ls_launch launch = {
         "logprob_shard, leaves", {(p->in.n * n + FOLD_WARPS - 1) / FOLD_WARPS, 1, 1}, 32 * FOLD_WARPS, 0, index, 3};
-    return ls_cuda_launch(exec, &launch, leaves_kernel_of(dtype, p->in.temperature != NULL, entropy), p, err);
+    return ls_cuda_launch(exec, &launch, leaves_kernel_of(dtype, &p->in, entropy), p, err);
 }
 
 static ls_status launch_combine(const ls_exec *exec, combine_params *p, ls_dtype dtype, ls_error *err) {
@@ -432,7 +569,7 @@ ls_status ls_cuda_logprob(const ls_exec *exec, const ls_logprob_args *a, ls_erro
     if (!split) {
         rows_params p = {in, out};
         LS_CUDA_TRY(ls_cuda_check_rows("logprob", exec, &check, err));
-        return ls_cuda_launch(exec, &whole_rows, rows_kernel_of(a->dtype, a->temperature != NULL, entropy), &p, err);
+        return ls_cuda_launch(exec, &whole_rows, rows_kernel_of(a->dtype, &in, entropy), &p, err);
     }
     ls_logprob_leaf *leaves = (ls_logprob_leaf *)((char *)exec->workspace + LS_WORKSPACE_HEAD);
     leaves_params first = {in, 0, ls_logprob_leaves(a->vocab), leaves, NULL};

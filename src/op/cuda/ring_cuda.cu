@@ -2,26 +2,36 @@
  * are. */
 #include "op/cuda/ring_cuda.h"
 
+ls_status ls_is_hopper(bool *out, const char *op, ls_error *err) {
+    int device, major;
+    LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), op, err));
+    LS_CUDA_TRY(ls_cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), op, err));
+    *out = major == 9;
+    return LS_OK;
+}
+
 ls_status ls_processors(int *out, const char *op, ls_error *err) {
     int device;
     LS_CUDA_TRY(ls_cuda_status(cudaGetDevice(&device), op, err));
     return ls_cuda_status(cudaDeviceGetAttribute(out, cudaDevAttrMultiProcessorCount, device), op, err);
 }
 
-/* Map of a bf16 tensor of `rank` dimensions, innermost first, in boxes; strides in elements from the second on. */
-static ls_status encode_map(CUtensorMap *map, const char *op, const void *base, int rank, const int64_t *size,
-                            const int64_t *stride, const int *box, ls_error *err) {
+/* Map of a tensor of `rank` dimensions, innermost first, in boxes, of bf16 swizzled or of float32 as they are; strides
+ * in elements from the second on. */
+static ls_status encode_map(CUtensorMap *map, const char *op, ls_dtype dtype, const void *base, int rank,
+                            const int64_t *size, const int64_t *stride, const int *box, ls_error *err) {
     typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                                   const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                                   CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
     static encode_fn encode; /* the same pointer, whichever thread finds it */
     const cuuint32_t ones[3] = {1, 1, 1};
+    const bool f32 = dtype == LS_F32;
     cuuint64_t sizes[3], strides[2];
     cuuint32_t boxes[3];
     for (int i = 0; i < rank; i++) {
         sizes[i] = (cuuint64_t)size[i];
         boxes[i] = (cuuint32_t)box[i];
-        if (i > 0) strides[i - 1] = (cuuint64_t)stride[i - 1] * 2;
+        if (i > 0) strides[i - 1] = (cuuint64_t)(stride[i - 1] * ls_dtype_bytes(dtype));
     }
     if (encode == NULL) {
         void *found = NULL;
@@ -32,24 +42,33 @@ static ls_status encode_map(CUtensorMap *map, const char *op, const void *base, 
         if (found == NULL) return LS_FAIL(err, LS_ERR_DEVICE, "%s: the driver has no cuTensorMapEncodeTiled", op);
         encode = (encode_fn)found;
     }
-    const CUresult result = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (cuuint32_t)rank, (void *)base, sizes,
-                                   strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result =
+        encode(map, f32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, (cuuint32_t)rank,
+               (void *)base, sizes, strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               f32 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result == CUDA_SUCCESS) return LS_OK;
-    return LS_FAIL(err, LS_ERR_DEVICE, "%s: a map of %lld x %lld, stride %lld at %p is refused with %d", op,
-                   (long long)size[1], (long long)size[0], (long long)stride[0], base, (int)result);
+    return LS_FAIL(err, LS_ERR_DEVICE, "%s: a map of %d dimensions, the innermost %lld, at %p is refused with %d", op,
+                   rank, (long long)size[0], base, (int)result);
 }
 
 ls_status ls_box_map(CUtensorMap *map, const char *op, const void *base, int64_t inner, int64_t outer, int64_t stride,
                      int box_rows, ls_error *err) {
     const int64_t size[2] = {inner, outer};
     const int box[2] = {64, box_rows};
-    return encode_map(map, op, base, 2, size, &stride, box, err);
+    return encode_map(map, op, LS_BF16, base, 2, size, &stride, box, err);
 }
 
 ls_status ls_box_map3(CUtensorMap *map, const char *op, const void *base, int64_t chunks, int64_t rows, int64_t stride,
                       int box_rows, int box_chunks, ls_error *err) {
     const int64_t size[3] = {64, rows, chunks}, strides[2] = {stride, 64};
     const int box[3] = {64, box_rows, box_chunks};
-    return encode_map(map, op, base, 3, size, strides, box, err);
+    return encode_map(map, op, LS_BF16, base, 3, size, strides, box, err);
+}
+
+ls_status ls_box_map_f32(CUtensorMap *map, const char *op, const void *base, int64_t inner, int64_t outer,
+                         int64_t stride, int box_inner, int box_rows, ls_error *err) {
+    const int64_t size[2] = {inner, outer};
+    const int box[2] = {box_inner, box_rows};
+    return encode_map(map, op, LS_F32, base, outer > 0 ? 2 : 1, size, &stride, box, err);
 }

@@ -49,6 +49,15 @@ static __device__ __forceinline__ void ls_bulk_fetch(uint32_t to, const void *fr
 static __device__ __forceinline__ void ls_bulk_expect(const void *from, uint32_t bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
+/* A vector's elements from `first` on, as many as its map's box has; what lies behind its end is +0. */
+static __device__ __forceinline__ void ls_line_fetch(const CUtensorMap *map, uint32_t to, uint32_t barrier,
+                                                     int32_t first) {
+    asm volatile(
+        "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2}], "
+        "[%3];" ::"r"(to),
+        "l"(map), "r"(first), "r"(barrier)
+        : "memory");
+}
 /* The map's box from (inner, outer) on; what lies outside the matrix is +0. */
 static __device__ __forceinline__ void ls_box_fetch(const CUtensorMap *map, uint32_t to, uint32_t barrier,
                                                     int32_t inner, int32_t outer) {
@@ -68,10 +77,10 @@ static __device__ __forceinline__ void ls_box_fetch3(const CUtensorMap *map, uin
         : "memory");
 }
 
-/* A bf16 matrix that a map can describe: aligned, rows a multiple of 16 bytes apart, coordinates within 31 bits. */
-static inline bool ls_box_possible(const void *base, int64_t stride, int64_t a, int64_t b) {
-    return (uintptr_t)base % 16 == 0 && stride % 8 == 0 && stride < ((int64_t)1 << 38) && a < INT32_MAX - 256 &&
-           b < INT32_MAX - 256;
+/* A matrix that a map can describe: aligned, rows a multiple of 16 bytes apart, coordinates within 31 bits. */
+static inline bool ls_box_possible(const void *base, ls_dtype dtype, int64_t stride, int64_t a, int64_t b) {
+    return (uintptr_t)base % 16 == 0 && stride < ((int64_t)1 << 37) && stride * ls_dtype_bytes(dtype) % 16 == 0 &&
+           a < INT32_MAX - 256 && b < INT32_MAX - 256;
 }
 
 /* Map of a bf16 matrix [outer][inner], rows `stride` elements apart, in boxes of 64 x box_rows, rows of 128 bytes
@@ -81,6 +90,12 @@ ls_status ls_box_map(CUtensorMap *map, const char *op, const void *base, int64_t
 /* Of a bf16 matrix of `rows` rows of 64 * chunks, as [chunk][row][64], in boxes of 64 x box_rows x box_chunks. */
 ls_status ls_box_map3(CUtensorMap *map, const char *op, const void *base, int64_t chunks, int64_t rows, int64_t stride,
                       int box_rows, int box_chunks, ls_error *err);
+/* Map of a float32 matrix [outer][inner], rows `stride` elements apart, in boxes of box_inner x box_rows as they are;
+ * with outer 0 of a vector [inner]. */
+ls_status ls_box_map_f32(CUtensorMap *map, const char *op, const void *base, int64_t inner, int64_t outer,
+                         int64_t stride, int box_inner, int box_rows, ls_error *err);
+/* Whether the current device is of sm_90, for which kernels with a ring are compiled. */
+ls_status ls_is_hopper(bool *out, const char *op, ls_error *err);
 /* Multiprocessors of the current device. */
 ls_status ls_processors(int *out, const char *op, ls_error *err);
 

@@ -1,35 +1,17 @@
 /* rmsnorm backward on the GPU: dx takes a block a row, as the forward op does; dw a thread a column, whose chain goes
  * over all rows as other threads bring them. */
-#include "op/cuda/chains_cuda.h"
 #include "op/cuda/cuda_ops.h"
-#include "op/rmsnorm_backward.h"
+#include "op/cuda/rmsnorm_cuda.h"
 
-#define SHORT_STEPS 4
+#define SHORT_STEPS LS_NORM_SHORT_STEPS
 #define LONG_STEPS 16
 
-typedef struct norm_params {
-    ls_rmsnorm_backward_args a;
-    bool vector;
-} norm_params;
-
-static __device__ __forceinline__ float scale_of(const ls_rmsnorm_backward_args *a, float q) {
-    return ls_div(1.0f, ls_sqrt(ls_add(ls_div(q, (float)a->dim), a->eps)));
-}
-
-/* x becomes n, dy becomes g. */
-static __device__ __forceinline__ void normalise(float x[4], float dy[4], const float w[4], float s) {
-    for (int j = 0; j < 4; j++) {
-        x[j] = ls_mul(x[j], s);
-        dy[j] = ls_mul(dy[j], w[j]);
-    }
-}
-
 /* dx of four columns from n and g. */
-static __device__ __forceinline__ void store_dx(const norm_params *p, int64_t row, int64_t c, const float n[4],
+static __device__ __forceinline__ void store_dx(const ls_norm_params *p, int64_t row, int64_t c, const float n[4],
                                                 const float g[4], float s, float u) {
     const int64_t at = row * p->a.dx_stride + c;
     float d[4], old[4];
-    for (int j = 0; j < 4; j++) d[j] = ls_mul(s, ls_fma(-n[j], u, g[j]));
+    ls_norm_dx(d, n, g, s, u);
     if (p->a.add) {
         ls_four_load<LS_F32>(p->a.dx, at, p->a.dim - c, p->vector, old);
         for (int j = 0; j < 4; j++) d[j] = ls_add(old[j], d[j]);
@@ -39,14 +21,15 @@ static __device__ __forceinline__ void store_dx(const norm_params *p, int64_t ro
 
 /* x and dy of four columns. */
 template <int X>
-static __device__ __forceinline__ void load_row(const norm_params *p, int64_t row, int64_t c, float x[4], float dy[4]) {
+static __device__ __forceinline__ void load_row(const ls_norm_params *p, int64_t row, int64_t c, float x[4],
+                                                float dy[4]) {
     ls_four_load<X>(p->a.x, row * p->a.x_stride + c, p->a.dim - c, p->vector, x);
     ls_four_load<LS_F32>(p->a.dy, row * p->a.dy_stride + c, p->a.dim - c, p->vector, dy);
 }
 
 /* A row in registers. */
 template <int X, int STEPS>
-static __device__ __forceinline__ void row_dx(const norm_params *p, int64_t row) {
+static __device__ __forceinline__ void row_dx(const ls_norm_params *p, int64_t row) {
     __shared__ float runs[2][LS_CHAIN_RUNS];
     const int64_t first = 4 * threadIdx.x, dim = p->a.dim;
     float x[STEPS][4], g[STEPS][4], w[4], squares[4] = {0, 0, 0, 0}, products[4] = {0, 0, 0, 0};
@@ -58,13 +41,13 @@ static __device__ __forceinline__ void row_dx(const norm_params *p, int64_t row)
 #pragma unroll
     for (int step = 0; step < STEPS; step++)
         ls_chain_add(squares, x[step], x[step], dim - first - step * LS_CHAIN_STEP);
-    const float s = scale_of(&p->a, ls_chain_fold(squares, runs[0]));
+    const float s = ls_norm_scale(ls_chain_fold(squares, runs[0]), dim, p->a.eps);
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         const int64_t c = first + step * LS_CHAIN_STEP;
         if (c >= dim) continue;
         ls_four_load<LS_F32>(p->a.w, c, dim - c, p->vector, w);
-        normalise(x[step], g[step], w, s);
+        ls_norm_normalise(x[step], g[step], w, s);
         ls_chain_add(products, g[step], x[step], dim - c);
     }
     const float u = ls_div(ls_chain_fold(products, runs[1]), (float)dim);
@@ -77,14 +60,14 @@ static __device__ __forceinline__ void row_dx(const norm_params *p, int64_t row)
 }
 
 template <int X, int STEPS>
-static __global__ void __launch_bounds__(LS_CHAIN_THREADS) dx_kernel(const __grid_constant__ norm_params p) {
+static __global__ void __launch_bounds__(LS_CHAIN_THREADS) dx_kernel(const __grid_constant__ ls_norm_params p) {
     ls_cuda_begin();
     row_dx<X, STEPS>(&p, blockIdx.x);
 }
 
 /* Several norms of the same rows, which lie side by side. */
 typedef struct parts_params {
-    norm_params part[LS_NORM_PARTS];
+    ls_norm_params part[LS_NORM_PARTS];
     int64_t n;
     int64_t first_block[LS_NORM_PARTS]; /* of a part's dw */
 } parts_params;
@@ -100,7 +83,7 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) parts_dx_kernel(const
 
 template <int X>
 static __global__ void __launch_bounds__(GROUPS *LS_CHAIN_THREADS)
-    long_dx_kernel(const __grid_constant__ norm_params p) {
+    long_dx_kernel(const __grid_constant__ ls_norm_params p) {
     ls_cuda_begin();
     __shared__ float runs[2][LS_CHAIN_RUNS];
     __shared__ __align__(16) float n[LONG_STEPS * LS_CHAIN_STEP], g[LONG_STEPS * LS_CHAIN_STEP];
@@ -118,12 +101,12 @@ static __global__ void __launch_bounds__(GROUPS *LS_CHAIN_THREADS)
     }
     __syncthreads();
     for (int64_t c = first; group == 0 && c < dim; c += LS_CHAIN_STEP) ls_chain_add(squares, &n[c], &n[c], dim - c);
-    const float s = scale_of(&p.a, ls_chain_fold(squares, runs[0]));
+    const float s = ls_norm_scale(ls_chain_fold(squares, runs[0]), dim, p.a.eps);
 #pragma unroll
     for (int i = 0; i < LONG_STEPS / GROUPS; i++) {
         const int64_t c = first + (GROUPS * i + group) * LS_CHAIN_STEP;
         if (c >= dim) continue;
-        normalise(x[i], dy[i], w[i], s);
+        ls_norm_normalise(x[i], dy[i], w[i], s);
         *(float4 *)&n[c] = make_float4(x[i][0], x[i][1], x[i][2], x[i][3]);
         *(float4 *)&g[c] = make_float4(dy[i][0], dy[i][1], dy[i][2], dy[i][3]);
     }
@@ -140,7 +123,7 @@ static __global__ void __launch_bounds__(GROUPS *LS_CHAIN_THREADS)
 
 /* A row of any length, read three times. */
 template <int X>
-static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_dx_kernel(const __grid_constant__ norm_params p) {
+static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_dx_kernel(const __grid_constant__ ls_norm_params p) {
     ls_cuda_begin();
     __shared__ float runs[2][LS_CHAIN_RUNS];
     const int64_t row = blockIdx.x, first = 4 * threadIdx.x, dim = p.a.dim;
@@ -150,19 +133,19 @@ static __global__ void __launch_bounds__(LS_CHAIN_THREADS) wide_dx_kernel(const 
         ls_four_load<X>(p.a.x, row * p.a.x_stride + c, dim - c, p.vector, x);
         ls_chain_add(squares, x, x, dim - c);
     }
-    const float s = scale_of(&p.a, ls_chain_fold(squares, runs[0]));
+    const float s = ls_norm_scale(ls_chain_fold(squares, runs[0]), dim, p.a.eps);
 #pragma unroll 4
     for (int64_t c = first; c < dim; c += LS_CHAIN_STEP) {
         load_row<X>(&p, row, c, x, g);
         ls_four_load<LS_F32>(p.a.w, c, dim - c, p.vector, w);
-        normalise(x, g, w, s);
+        ls_norm_normalise(x, g, w, s);
         ls_chain_add(products, g, x, dim - c);
     }
     const float u = ls_div(ls_chain_fold(products, runs[1]), (float)dim);
     for (int64_t c = first; c < dim; c += LS_CHAIN_STEP) {
         load_row<X>(&p, row, c, x, g);
         ls_four_load<LS_F32>(p.a.w, c, dim - c, p.vector, w);
-        normalise(x, g, w, s);
+        ls_norm_normalise(x, g, w, s);
         store_dx(&p, row, c, x, g, s, u);
     }
     if (threadIdx.x == 0) p.a.scale[row] = s;
@@ -271,7 +254,7 @@ static ls_status check(const char *op, const ls_exec *exec, const ls_rmsnorm_bac
 }
 
 ls_status ls_cuda_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backward_args *args, ls_error *err) {
-    norm_params p = {*args, fits_fours(args)};
+    ls_norm_params p = {*args, fits_fours(args)};
     ls_rmsnorm_backward_args *a = &p.a;
     LS_CUDA_TRY(check("rmsnorm_backward", exec, a, err));
     if (a->rows == 0) return LS_OK;
@@ -280,8 +263,12 @@ ls_status ls_cuda_rmsnorm_backward(const ls_exec *exec, const ls_rmsnorm_backwar
     const dx_launch of = f32 ? dx_kernel_for<LS_F32>(a->dim) : dx_kernel_for<LS_BF16>(a->dim);
     const ls_launch dx = {"rmsnorm_backward", {a->rows, 1, 1}, of.threads, 0, index, 3};
     const ls_launch dw = {"rmsnorm_backward dw", {dw_blocks(a), 1, 1}, DW_THREADS, 0, index, 2};
-    LS_CUDA_TRY(ls_cuda_launch(exec, &dx, of.kernel, &p, err));
+    bool taken = false;
+    LS_CUDA_TRY(ls_norm_dx_staged(exec, &p, &taken, err));
+    if (!taken) LS_CUDA_TRY(ls_cuda_launch(exec, &dx, of.kernel, &p, err));
     if (a->dw == NULL) return LS_OK;
+    LS_CUDA_TRY(ls_norm_dw_ring(exec, "rmsnorm_backward dw", a, 1, &taken, err));
+    if (taken) return LS_OK;
     return ls_cuda_launch(exec, &dw, f32 ? (const void *)dw_kernel<LS_F32> : (const void *)dw_kernel<LS_BF16>, a, err);
 }
 
@@ -308,13 +295,16 @@ ls_status ls_cuda_rmsnorm_parts_backward(const ls_exec *exec, const ls_rmsnorm_p
         const ls_launch part = {op, {ls_launch_blocks(rows, a->n, 1), 1, 1}, LS_CHAIN_THREADS, 0, index, 3};
         LS_CUDA_TRY(check(op, exec, &a->part[i], err));
         if (rows > 0) LS_CUDA_TRY(ls_launch_check(&part, LS_CUDA_SHARED_MAX, err));
-        p.part[i] = norm_params{a->part[i], fits_fours(&a->part[i])};
+        p.part[i] = ls_norm_params{a->part[i], fits_fours(&a->part[i])};
         p.first_block[i] = blocks;
         blocks += dw_blocks(&a->part[i]);
     }
     if (rows == 0) return LS_OK;
     const ls_launch dx = {op, {ls_launch_blocks(rows, a->n, 1), 1, 1}, LS_CHAIN_THREADS, 0, NULL, 0};
     const ls_launch dw = {op, {blocks, 1, 1}, DW_THREADS, 0, NULL, 0};
+    bool taken;
     LS_CUDA_TRY(ls_cuda_launch(exec, &dx, (const void *)parts_dx_kernel, &p, err));
+    LS_CUDA_TRY(ls_norm_dw_ring(exec, op, a->part, a->n, &taken, err));
+    if (taken) return LS_OK;
     return ls_cuda_launch(exec, &dw, (const void *)parts_dw_kernel, &p, err);
 }

@@ -164,23 +164,23 @@ template <int IN>
 static __device__ __forceinline__ bool ls_back16_prepare(back16_tile *tile, const back16_raw<IN> *raw,
                                                          const ls_scan_backward_args *a, const place16 *at, int buffer,
                                                          float safe) {
-    float dt[LS_BACK16_OWN], slope[LS_BACK16_OWN];
+    float dt[LS_BACK16_OWN], slope[LS_BACK16_OWN], sig[LS_BACK16_OWN], sl[LS_BACK16_OWN];
     bool inside = true;
 #pragma unroll
     for (int j = 0; j < LS_BACK16_OWN; j++) {
         dt[j] = a->dt_bias != NULL ? ls_add(raw->dt[j], a->dt_bias[at->channel]) : raw->dt[j];
-        slope[j] = a->dt_activated ? 1.0f : ls_sigmoid(dt[j]);
+        slope[j] = 1.0f;
     }
-    if (!a->dt_activated) ls_softplus_all<LS_BACK16_OWN>(dt);
+    if (!a->dt_activated) ls_softplus_slopes_all<LS_BACK16_OWN>(dt, slope);
+    if (a->z != NULL) ls_gates_all<LS_BACK16_OWN>(raw->z, sig, sl);
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < LS_BACK16_OWN; j++) {
         const int token = j * 4 + at->group;
         float dy = raw->dout[j], along = 0.0f;
         if (a->z != NULL) {
-            const float sig = ls_sigmoid(raw->z[j]), sl = ls_silu(raw->z[j]);
-            dy = ls_mul(dy, sl);
-            along = ls_fma(sl, ls_sub(1.0f, sig), sig);
+            dy = ls_mul(dy, sl[j]);
+            along = ls_fma(sl[j], ls_sub(1.0f, sig[j]), sig[j]);
         }
         tile->step[at->warp][token][at->slot] = make_float4(dt[j], ls_mul(dt[j], raw->u[j]), dy, raw->u[j]);
         tile->end[at->warp][token][at->slot] = make_float4(slope[j], raw->dout[j], along, 0.0f);
@@ -212,8 +212,9 @@ typedef struct carried16 {
     float g[4], da2[4], dd, dbias;
 } carried16;
 
-/* One tile. SURE: all its tokens are there, every dt * a2 is known to be in range, and every channel is one. */
-template <bool SURE>
+/* One tile. OUT: type of dz and ddt. SURE: all its tokens are there, every dt * a2 is known to be in range, and every
+ * channel is one. */
+template <int OUT, bool SURE>
 static __device__ __forceinline__ void ls_back16_walk(const back_params *p, const place16 *at, back16_tile *tile,
                                                       carried16 *k, const float a2[4], float4 kept, int buffer,
                                                       int64_t row, int n_tokens) {
@@ -243,7 +244,7 @@ static __device__ __forceinline__ void ls_back16_walk(const back_params *p, cons
             const float4 end = tile->end[at->warp][token][at->slot];
             if (a->d != NULL) y = ls_fma(a->d[at->channel], tile->step[at->warp][token][at->slot].w, y);
             if (SURE || (token < n_tokens && at->active))
-                a->dz[(row + token) * a->dz_stride + at->channel] = ls_mul(ls_mul(end.y, y), end.z);
+                ls_store_one<OUT>(a->dz, (row + token) * a->dz_stride + at->channel, ls_mul(ls_mul(end.y, y), end.z));
         }
 #pragma unroll
     for (int j = LS_BACK16_OWN - 1; j >= 0; j--) {
@@ -285,7 +286,7 @@ static __device__ __forceinline__ void ls_back16_walk(const back_params *p, cons
         if (!a->dt_activated) ddt = ls_mul(ddt, tile->end[at->warp][token][at->slot].x);
         if (SURE || (token < n_tokens && at->active)) {
             a->du[(row + token) * a->dim + at->channel] = du;
-            a->ddt[(row + token) * a->dim + at->channel] = ddt;
+            ls_store_one<OUT>(a->ddt, (row + token) * a->dim + at->channel, ddt);
         }
 #pragma unroll
         for (int q = 3; q >= 0; q--) {
@@ -310,7 +311,7 @@ static __device__ __forceinline__ void ls_back16_fold(const back_params *p, cons
     }
 }
 
-template <int IN>
+template <int IN, int OUT>
 static __global__ void __launch_bounds__(LS_BACK16_THREADS, 3) ls_back16_kernel(const __grid_constant__ back_params p) {
     ls_cuda_begin();
     __shared__ back16_tile tile;
@@ -339,9 +340,9 @@ static __global__ void __launch_bounds__(LS_BACK16_THREADS, 3) ls_back16_kernel(
         __syncthreads();
         if (n_before > 0) ls_back16_fold(&p, &at, &tile, buffer ^ 1, row + LS_BACK_KEEP, n_before);
         if (sure)
-            ls_back16_walk<true>(&p, &at, &tile, &k, a2, kept, buffer, row, n_tokens);
+            ls_back16_walk<OUT, true>(&p, &at, &tile, &k, a2, kept, buffer, row, n_tokens);
         else
-            ls_back16_walk<false>(&p, &at, &tile, &k, a2, kept, buffer, row, n_tokens);
+            ls_back16_walk<OUT, false>(&p, &at, &tile, &k, a2, kept, buffer, row, n_tokens);
         n_before = n_tokens;
         n_tokens = LS_BACK_KEEP;
     }

@@ -122,6 +122,14 @@ static __device__ __forceinline__ void pass_over(const ls_scan_backward_args *a,
     }
 }
 
+/* An element of dz or ddt, as the call stores them. */
+static __device__ __forceinline__ void store_out(const ls_scan_backward_args *a, void *to, int64_t i, float x) {
+    if (a->out_dtype == LS_F32)
+        ls_store_one<LS_F32>(to, i, x);
+    else
+        ls_store_one<LS_BF16>(to, i, x);
+}
+
 /* Forwards: states into shared memory, y for dz. */
 template <int GROUP, int IN>
 static __device__ __forceinline__ void walk_forwards(const back_params *p, const place *at, back_tile<GROUP> *tile,
@@ -146,7 +154,8 @@ static __device__ __forceinline__ void walk_forwards(const back_params *p, const
             const float z = ls_load_one<IN>(a->z, (row + i) * a->z_stride + at->channel);
             const float sig = ls_sigmoid(z), sl = ls_silu(z);
             const float dout = a->dout[(row + i) * a->dout_stride + at->channel];
-            a->dz[(row + i) * a->dz_stride + at->channel] = ls_mul(ls_mul(dout, y), ls_fma(sl, ls_sub(1.0f, sig), sig));
+            store_out(a, a->dz, (row + i) * a->dz_stride + at->channel,
+                      ls_mul(ls_mul(dout, y), ls_fma(sl, ls_sub(1.0f, sig), sig)));
         }
     }
 }
@@ -202,7 +211,7 @@ static __device__ __forceinline__ void walk_backwards(const back_params *p, cons
         k->dbias = ls_add(k->dbias, ddt);
         if (i % 4 == at->group && at->active) {
             a->du[(row + i) * a->dim + at->channel] = du;
-            a->ddt[(row + i) * a->dim + at->channel] = ddt;
+            store_out(a, a->ddt, (row + i) * a->dim + at->channel, ddt);
         }
     }
 }
@@ -322,21 +331,26 @@ static kernels kernels_of(ls_dtype in) {
 }
 
 /* Sixteen states, as models have them. */
-static kernels kernels16(ls_dtype in) {
-    const kernels f32 = {(const void *)ls_keep16_kernel<LS_F32>, (const void *)ls_back16_kernel<LS_F32>, 0};
-    const kernels bf16 = {(const void *)ls_keep16_kernel<LS_BF16>, (const void *)ls_back16_kernel<LS_BF16>, 0};
-    return in == LS_F32 ? f32 : bf16;
+template <int IN>
+static kernels kernels16(ls_dtype out) {
+    return {(const void *)ls_keep16_kernel<IN>,
+            out == LS_F32 ? (const void *)ls_back16_kernel<IN, LS_F32> : (const void *)ls_back16_kernel<IN, LS_BF16>,
+            0};
+}
+
+static kernels choose(const ls_scan_backward_args *a) {
+    const int64_t group = (a->n_states + 3) / 4;
+    if (a->n_states == LS_BACK16_STATES && (uintptr_t)a->a2 % 16 == 0)
+        return a->in_dtype == LS_F32 ? kernels16<LS_F32>(a->out_dtype) : kernels16<LS_BF16>(a->out_dtype);
+    if (group <= 4) return kernels_of<4>(a->in_dtype);
+    if (group <= 8) return kernels_of<8>(a->in_dtype);
+    return group <= 16 ? kernels_of<16>(a->in_dtype) : kernels_of<64>(a->in_dtype);
 }
 
 /* All launches but the last; with `only_check`, their contracts alone. */
 static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, bool only_check, ls_error *err) {
     const ls_scan_backward_args *a = &p->a;
-    const int64_t group = (a->n_states + 3) / 4;
-    const kernels k = a->n_states == LS_BACK16_STATES && (uintptr_t)a->a2 % 16 == 0 ? kernels16(a->in_dtype)
-                      : group <= 4                                                  ? kernels_of<4>(a->in_dtype)
-                      : group <= 8                                                  ? kernels_of<8>(a->in_dtype)
-                      : group <= 16                                                 ? kernels_of<16>(a->in_dtype)
-                                                                                    : kernels_of<64>(a->in_dtype);
+    const kernels k = choose(a);
     const int64_t states = a->n_states, per_span = (most * 2 * states + SUM_THREADS - 1) / SUM_THREADS;
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"u stride", a->u_stride}, {"element", 4}}}},
@@ -365,14 +379,14 @@ static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, b
 }
 
 ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args *a, ls_error *err) {
-    const int64_t elem = ls_dtype_bytes(a->in_dtype);
+    const int64_t elem = ls_dtype_bytes(a->in_dtype), out = ls_dtype_bytes(a->out_dtype);
     const ls_cuda_operand operands[] = {{"u", a->u, elem, false},         {"dt_raw", a->dt_raw, elem, false},
                                         {"b", a->b, elem, false},         {"cc", a->cc, elem, false},
                                         {"z", a->z, elem, true},          {"a2", a->a2, 4, false},
                                         {"dt_bias", a->dt_bias, 4, true}, {"d", a->d, 4, true},
                                         {"dout", a->dout, 4, false},      {"du", a->du, 4, false},
-                                        {"ddt", a->ddt, 4, false},        {"db", a->db, 4, false},
-                                        {"dcc", a->dcc, 4, false},        {"dz", a->dz, 4, true},
+                                        {"ddt", a->ddt, out, false},      {"db", a->db, 4, false},
+                                        {"dcc", a->dcc, 4, false},        {"dz", a->dz, out, true},
                                         {"da2", a->da2, 4, false},        {"ddt_bias", a->ddt_bias, 4, true},
                                         {"dd", a->dd, 4, true},           {"spans", a->spans, 8, a->n_spans == 0}};
     const int64_t most = ls_spans_most(a->span_rows_max, a->rows);

@@ -5,7 +5,7 @@
 
 #include "num/expf.h"
 #include "op/cuda/check_cuda.h"
-#include "op/cuda/vector_cuda.h"
+#include "op/cuda/gates_cuda.h"
 #include "op/scan.h"
 
 /* A warp holds eight channels of four threads. */
@@ -35,37 +35,6 @@ static __device__ __forceinline__ float ls_safe_dt(float biggest) {
     }
     if (!(biggest < 0x1p100f)) return -1.0f;
     return biggest > 0x1p-20f ? ls_div(125.0f, biggest) : 0x1p20f;
-}
-
-/* True where the warp's every x is one that the ordinary functions take. */
-template <int N>
-static __device__ __forceinline__ bool ls_all_ordinary(const float x[N]) {
-    int ordinary = 1;
-#pragma unroll
-    for (int i = 0; i < N; i++) ordinary &= fabsf(x[i]) <= LS_ORDINARY;
-    return __all_sync(LS_ALL_LANES, ordinary);
-}
-
-template <int N>
-static __device__ __forceinline__ void ls_softplus_all(float x[N]) {
-    if (ls_all_ordinary<N>(x)) {
-#pragma unroll
-        for (int i = 0; i < N; i++) x[i] = ls_softplus_ordinary(x[i]);
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; i++) x[i] = ls_softplus(x[i]);
-    }
-}
-
-template <int N>
-static __device__ __forceinline__ void ls_silu_all(float x[N]) {
-    if (ls_all_ordinary<N>(x)) {
-#pragma unroll
-        for (int i = 0; i < N; i++) x[i] = ls_silu_ordinary(x[i]);
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; i++) x[i] = ls_silu(x[i]);
-    }
 }
 
 /* dt from dt_raw, with bias and softplus where the call has them. */

@@ -5,6 +5,7 @@
 
 #include <cuda_pipeline_primitives.h>
 
+#include "op/cuda/expect_cuda.h"
 #include "op/cuda/scan_cuda.h"
 
 #define DECODE_WARPS(group) ((group) <= 8 ? 4 : 2)
@@ -130,10 +131,27 @@ static __device__ __forceinline__ void decode_span(const ls_scan_args *a, decode
     if (first + lane < a->dim) ls_store_one<OUT>(a->out, turn.row * a->out_stride + first + lane, y);
 }
 
+/* What the warp reads of parameters and of its first span's states, while the kernel ahead still runs. The span may not
+ * have been checked. */
+static __device__ __forceinline__ void expect_first(const ls_scan_args *a, int64_t span, int64_t first, int64_t channel,
+                                                    int base) {
+    const int slot = (int)(threadIdx.x % 32) / 4, entry = a->spans[span].slot;
+    const bool there = entry >= 0 && entry < a->state.n_entries;
+    const float *stored = (const float *)ls_pool_at(&a->state, there ? entry : 0);
+    if (a->dt_bias != NULL) ls_cuda_expect(a->dt_bias + channel);
+    if (a->d != NULL) ls_cuda_expect(a->d + channel);
+#pragma unroll
+    for (int pass = 0; pass < 4; pass++) {
+        const int64_t at = (first + LS_WARP_CHANNELS * pass + slot) * a->n_states + base;
+        if (first + LS_WARP_CHANNELS * pass + slot >= a->dim) break;
+        ls_cuda_expect(a->a2 + at);
+        if (there) ls_cuda_expect(stored + at);
+    }
+}
+
 template <int GROUP, bool FULL, int IN, int OUT>
 static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP))
     decode_kernel(const __grid_constant__ scan_params p) {
-    ls_cuda_begin();
     constexpr int STAGES = DECODE_STAGES(GROUP);
     __shared__ __align__(16) decode_states<GROUP> all[DECODE_WARPS(GROUP)][STAGES];
     const ls_scan_args *a = &p.a;
@@ -146,6 +164,8 @@ static __global__ void __launch_bounds__(32 * DECODE_WARPS(GROUP))
     const int n = FULL ? GROUP : rest < 0 ? 0 : rest < per ? rest : per, base = group * per;
     decode_states<GROUP> *stages = all[threadIdx.x / 32];
     const bool works = first < a->dim;
+    if (works && n > 0) expect_first(a, from, first, channel, base);
+    ls_cuda_begin();
     /* Reading may begin before the check of all spans ends, where a lane's own span is sound. */
     decode_turn mine = {0, -1, false};
     if (lane < n_turns && works && ls_fault_at(&p.check, from + lane).code == LS_FAULT_NONE) {

@@ -1,0 +1,44 @@
+/* Reading of a resident program's lines. */
+#include "parity/resident.h"
+
+#include <string.h>
+
+#include "load/json_node.h"
+
+static ls_status read_greeting(const ls_node *root, const char *program, ls_error *err) {
+    int64_t version;
+    ls_node node;
+    LS_TRY(ls_node_need(root, "lockstep", &node, err));
+    LS_TRY(ls_node_int(&node, 0, INT32_MAX, &version, err));
+    if (version == 1) return LS_OK;
+    return LS_FAIL(err, LS_ERR_FORMAT, "%s: it speaks version %lld; 1 is known", program, (long long)version);
+}
+
+static ls_status read_answer(const ls_node *root, const char *program, ls_error *err) {
+    const char *why = "it says no more";
+    bool ok;
+    ls_node node;
+    LS_TRY(ls_node_need(root, "ok", &node, err));
+    LS_TRY(ls_node_bool(&node, &ok, err));
+    if (ok) return LS_OK;
+    if (ls_node_get_some(root, "error", &node)) LS_TRY(ls_node_string(&node, &why, err));
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %.200s", program, why);
+}
+
+static ls_status read_line(const char *line, const char *program,
+                           ls_status (*read)(const ls_node *, const char *, ls_error *), ls_error *err) {
+    ls_json_doc *doc;
+    LS_TRY(ls_json_doc_open(&doc, line, (int64_t)strlen(line), program, err));
+    const ls_node root = ls_json_root(doc);
+    const ls_status status = read(&root, program, err);
+    ls_json_doc_free(doc);
+    return status;
+}
+
+ls_status ls_resident_greeting(const char *line, const char *program, ls_error *err) {
+    return read_line(line, program, read_greeting, err);
+}
+
+ls_status ls_resident_answer(const char *line, const char *program, ls_error *err) {
+    return read_line(line, program, read_answer, err);
+}
