@@ -153,7 +153,8 @@ static ls_status check_agreement(const ls_record *record, const json_t *values, 
 }
 
 /* Fills the record from one of the two lists; the second call, for the bits, overwrites the first. */
-static ls_status read_logprob_list(ls_record *record, const json_t *list, const char *field, ls_error *err) {
+static ls_status read_logprob_list(ls_record *record, const json_t *list, const char *field, ls_record_kind kind,
+                                   ls_error *err) {
     const bool is_bits = strcmp(field, "logprob_bits") == 0;
     if (json_array_size(list) != (size_t)record->n_logprobs)
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: %zu entries, expected %lld", field, json_array_size(list),
@@ -167,14 +168,14 @@ static ls_status read_logprob_list(ls_record *record, const json_t *list, const 
         if (!(is_bits ? read_bits(&record->logprobs[i], item) : read_number(&record->logprobs[i], item)))
             return LS_FAIL(err, LS_ERR_FORMAT, "%s: item %lld is %s, expected %s or null", field, (long long)i,
                            ls_json_show(item, shown), is_bits ? "8 hex digits" : "a float32 number");
-        if (isfinite(record->logprobs[i]) && record->logprobs[i] > LS_LOGPROB_MAX)
+        if (kind != LS_RECORD_VALUE && isfinite(record->logprobs[i]) && record->logprobs[i] > LS_LOGPROB_MAX)
             return LS_FAIL(err, LS_ERR_FORMAT, "%s: item %lld is %.9g; a log-probability is at most 0", field,
                            (long long)i, (double)record->logprobs[i]);
     }
     return LS_OK;
 }
 
-static ls_status read_logprobs(ls_record *record, const json_t *line, ls_error *err) {
+static ls_status read_logprobs(ls_record *record, const json_t *line, ls_record_kind kind, ls_error *err) {
     const json_t *values = member(line, "logprobs"), *bits = member(line, "logprob_bits");
     if (values == NULL && bits == NULL) return LS_OK;
     if (values != NULL && !json_is_array(values)) return fail_value(err, "logprobs", values, "a list");
@@ -186,8 +187,8 @@ static ls_status read_logprobs(ls_record *record, const json_t *line, ls_error *
             record->is_tokens && record->n_completion > 0 ? record->n_completion - 1 : record->n_completion;
     LS_TRY(ls_array_alloc((void **)&record->logprobs, record->n_logprobs, sizeof *record->logprobs, "logprobs", err));
     LS_TRY(ls_array_alloc((void **)&record->logprob_missing, record->n_logprobs, 1, "logprobs", err));
-    if (values != NULL) LS_TRY(read_logprob_list(record, values, "logprobs", err));
-    if (bits != NULL) LS_TRY(read_logprob_list(record, bits, "logprob_bits", err));
+    if (values != NULL) LS_TRY(read_logprob_list(record, values, "logprobs", kind, err));
+    if (bits != NULL) LS_TRY(read_logprob_list(record, bits, "logprob_bits", kind, err));
     if (values != NULL && bits != NULL) LS_TRY(check_agreement(record, values, bits, err));
     return LS_OK;
 }
@@ -353,6 +354,7 @@ static ls_status check_kind(const ls_record *record, ls_record_kind kind, ls_err
                 return LS_FAIL(err, LS_ERR_FORMAT, "%s: an empty list", record->is_tokens ? "token_ids" : "prompt_ids");
             return LS_OK;
         case LS_RECORD_LOGPROB:
+        case LS_RECORD_VALUE:
             if (!record->has_logprobs)
                 return LS_FAIL(err, LS_ERR_FORMAT, "id '%.200s': neither logprobs nor logprob_bits", record->id);
             return LS_OK;
@@ -377,7 +379,7 @@ static ls_status read_record(ls_record *record, const json_t *line, ls_record_ki
     LS_TRY(read_text(&record->prompt, &record->prompt_bytes, line, "prompt", err));
     LS_TRY(read_chat(record, line, err));
     LS_TRY(read_tokens(record, line, err));
-    LS_TRY(read_logprobs(record, line, err));
+    LS_TRY(read_logprobs(record, line, kind, err));
     LS_TRY(read_name(&record->finish, line, "finish", err));
     LS_TRY(read_seed(record, line, err));
     LS_TRY(read_count(&record->sample, line, "sample", err));

@@ -36,7 +36,8 @@ typedef enum ls_record_kind {
     LS_RECORD_PROMPT,   /* one of prompt, messages, and prompt_ids that are not empty */
     LS_RECORD_SEQUENCE, /* token_ids, messages, or prompt_ids and completion_ids; the prompt or the sequence is not
                            empty */
-    LS_RECORD_LOGPROB   /* logprobs or logprob_bits */
+    LS_RECORD_LOGPROB,  /* logprobs or logprob_bits */
+    LS_RECORD_VALUE     /* the same, and values may be what no log-probability is: of suspects */
 } ls_record_kind;
 
 /* A member of meta.levers. A number's text is an integer or as

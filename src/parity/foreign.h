@@ -21,6 +21,7 @@ typedef enum ls_rung {
     LS_RUNG_SEQUENCE,
     LS_RUNG_FRESH,
     LS_RUNG_SINGLE,
+    LS_RUNG_TURNS,
     LS_RUNG_PAIR,
     LS_RUNG_BATCH,
     LS_RUNG_UNEQUAL,
@@ -102,6 +103,8 @@ typedef struct ls_finding {
 } ls_finding;
 
 #define LS_NAMED 0.8
+/* Likelier tokens than this are nearly sure, whatever the weights. */
+#define LS_SURE_TOKEN -0.05
 /* The family of what is seen and has none: it is listed and keeps others from being named. */
 #define LS_NO_CAUSE "no cause of the list"
 
@@ -175,6 +178,7 @@ typedef struct ls_inquiry {
     uint64_t seed;
     int slot_way;           /* of asking for a slot, that the suspect is known to understand */
     bool records_alone;     /* explanations are of records, not of the model */
+    bool decode_alone;      /* first tokens are right: they are of records and of what decoding is handed */
     int64_t known_length;   /* from which on requests are off; 0: not known */
     double deadline, start; /* seconds of ls_clock_seconds; 0: none */
     ls_requests requests[LS_RUNGS];
@@ -230,6 +234,12 @@ ls_status ls_sensitivity(ls_inquiry *q, const ls_outcome *c, double *out, ls_err
 /* By how much bf16 weights, activations and keys move the first n of them. */
 ls_status ls_rounding_of(ls_inquiry *q, const ls_outcome *c, int64_t n, double *out, ls_error *err);
 
+/* Spearman's, of 96 values at most. */
+double ls_rank_correlation(const double *a, const double *b, int64_t n);
+/* By how much the first token's value moves when at every multiple of `every` in the prompt the window is lost, the
+ * state, the keys. */
+enum { LS_LOST_KINDS = 3 };
+ls_status ls_cut_effects(ls_inquiry *q, const ls_outcome *c, int64_t every, double *out, ls_error *err);
 /* Explains a rung by what is lost at cuts: `every` tokens. *lost: set of LS_LOSE_..; 0: none fits. */
 ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *lost, ls_error *err);
 
@@ -242,6 +252,14 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err);
 /* Whether a request needs another one in front of it: so many of a rung's that are off, each alone in its process. */
 ls_status ls_foreign_off_alone(ls_inquiry *q, ls_rung rung, int64_t most, int64_t *n_tried, int64_t *n_off,
                                ls_error *err);
+/* So many short requests at once, of equal length. */
+ls_status ls_lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err);
+/* Why records cannot be log-probabilities of any model, whatever its weights; NULL: nothing says so. */
+ls_status ls_foreign_against_records(ls_inquiry *q, const char **why, ls_error *err);
+/* Whether what is off is gone behind many drawn tokens, as what came with the prompt is and weights are not. */
+ls_status ls_foreign_fades(ls_inquiry *q, bool *fades, ls_error *err);
+/* Whether a rung's requests are right when all of them have the same slot. */
+ls_status ls_foreign_right_in_one_slot(ls_inquiry *q, ls_rung rung, bool *is_right, ls_error *err);
 /* Whether a length from which on requests are off is another one with other pages. */
 typedef enum ls_moves { LS_MOVES_UNKNOWN = 0, LS_STAYS, LS_MOVES } ls_moves;
 ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_moves *out, ls_error *err);
@@ -254,6 +272,8 @@ ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *foun
 /* Rules that both have. */
 /* What requests alone say; the best explanation of one rung, *found when it is named. */
 ls_status ls_decide_alone(ls_inquiry *q, ls_error *err);
+/* Whether requests alone are off alike wherever they could be; says so in text. */
+bool ls_foreign_is_everywhere(const ls_foreign *f, char *text, size_t bytes);
 /* Finds "other weights or another formula" where small differences are no rounding. */
 ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err);
 ls_status ls_explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *found, ls_error *err);
@@ -262,6 +282,8 @@ ls_status ls_explain_misplaced(ls_inquiry *q, ls_rung rung, bool *found, ls_erro
 /* Finds "not repeatable" where all that requests alone are off by is drawn anew each time. */
 ls_status ls_decide_noise(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err);
+/* The length from which on requests are off, among the sweep's bounds. */
+ls_status ls_bound_length(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_batch(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_failures(ls_inquiry *q, ls_error *err);

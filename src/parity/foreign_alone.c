@@ -60,6 +60,9 @@ ls_status ls_explain_misplaced(ls_inquiry *q, ls_rung rung, bool *found, ls_erro
     return LS_OK;
 }
 
+/* Chance of what is taken for a rule. */
+#define RARE 1e-3
+
 enum { PICKED_MOST = 512 };
 
 /* How off and clean tokens of a rung are parted. */
@@ -145,6 +148,81 @@ static bool near_block(int64_t length) {
     return length > 16 && (length % 16 == 0 || length % 16 == 1);
 }
 
+/* Requests are off from one on when each has a slot of its own, and right in one slot for all. */
+static ls_status decide_slots_number(ls_inquiry *q, int64_t requests, ls_error *err) {
+    int64_t value;
+    LS_TRY(ls_foreign_bisect(q, "batch", 1, 72, ls_lay_batch, &value, err));
+    ls_foreign_find(q->f, "slot offset wraps", LS_RUNG_LENGTHS, 0.93,
+                    "a slot each, requests are off from the one with number %" PRId64
+                    " on; in one slot for all they are right",
+                    requests);
+    q->f->findings[0].settled = true;
+    return LS_OK;
+}
+
+/* Requests that are off in one process, and right when each is alone in its own: what stood in front of them does that.
+ * In one slot for all they are off for what it held, and in a slot each for the number of their slot. */
+static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_error *err) {
+    ls_foreign *f = q->f;
+    int64_t n_tried, n_off;
+    bool one_slot;
+    *found = false;
+    if (f->is_server) { /* nothing is alone there */
+        *found = p->first_sequence > 0 && ls_portion(p->behind_off, p->behind) > 0.6 &&
+                 ls_portion(p->beyond_off, p->beyond) < 0.8;
+        if (!*found) return LS_OK;
+        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_LENGTHS, 0.85,
+                        "from request %" PRId64 " of a process on, requests are off, whatever their length",
+                        p->first_sequence + 1);
+        return ls_foreign_bound(q, "requests", p->first_sequence + 1, false, 1);
+    }
+    LS_TRY(ls_foreign_off_alone(q, LS_RUNG_LENGTHS, 3, &n_tried, &n_off, err));
+    if (n_tried < 2 || n_off > 0) return LS_OK;
+    LS_TRY(ls_foreign_right_in_one_slot(q, LS_RUNG_LENGTHS, &one_slot, err));
+    if (one_slot && p->first_sequence > 1) {
+        *found = true;
+        return decide_slots_number(q, p->first_sequence + 1, err);
+    }
+    LS_TRY(ls_decide_kinship(q, LS_RUNG_LENGTHS, false, found, err));
+    if (*found) return LS_OK;
+    *found = true;
+    ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_LENGTHS, 0.93,
+                    "from request %" PRId64 " of a process on, %" PRId64 " of %" PRId64
+                    " tokens are off, whatever the length; each alone in its process requests are right",
+                    p->first_sequence + 1, p->behind_off, p->behind);
+    f->findings[0].settled = true;
+    return ls_portion(p->behind_off, p->behind) > 0.6 ? ls_foreign_bound(q, "requests", p->first_sequence + 1, false, 1)
+                                                      : LS_OK;
+}
+
+/* Decoded tokens are off alone, and the same requests are right with eight at once: rows that fill a batch up, or a
+ * kernel for few rows. Of two, rows that are put in make one of them off. */
+static ls_status decide_rows(ls_inquiry *q, bool *found, ls_error *err) {
+    const ls_seen *pair = &q->f->seen[LS_RUNG_PAIR], *eight = &q->f->seen[LS_RUNG_BATCH];
+    const bool some = pair->n_sequences_off > 0 && pair->n_sequences_off < pair->n_sequences;
+    int64_t n_alone, n;
+    ls_seen alone;
+    ls_trial trial;
+    uint64_t needs;
+    *found = false;
+    if (q->f->is_server || eight->look != LS_LOOK_CLEAN) return LS_OK;
+    ls_rung_trial(q, LS_RUNG_BATCH, &trial, &needs);
+    trial.levers.batch = 1;
+    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[LS_RUNG_BATCH].of, q->requests[LS_RUNG_BATCH].n, &alone, err));
+    n_alone = alone.n_sequences_off;
+    n = alone.n_sequences;
+    ls_seen_deinit(&alone);
+    *found = 2 * n_alone > n;
+    if (!*found) return LS_OK;
+    ls_foreign_find(q->f, some ? "padding leaks into the state" : "order of sums follows the batch", LS_RUNG_LENGTHS,
+                    0.9,
+                    "decoded tokens of %" PRId64 " of %" PRId64 " requests are off alone; with two at once %" PRId64
+                    " are, with eight none",
+                    n_alone, n, pair->n_sequences_off);
+    q->f->findings[0].settled = true;
+    return LS_OK;
+}
+
 /* Prompts that are filled up to a multiple of so many tokens: those that need no filling are right. 0: none. */
 static int64_t bucket_of(const ls_inquiry *q, const ls_seen *seen) {
     for (int64_t b = 64; b >= 4; b /= 2) {
@@ -157,9 +235,23 @@ static int64_t bucket_of(const ls_inquiry *q, const ls_seen *seen) {
             filled += !is_full;
             filled_off += !is_full && is_off;
         }
-        if (full >= 3 && full_off == 0 && 10 * filled_off >= 9 * filled) return b;
+        /* Were they right by chance, as often as others are, it would be a rare one. */
+        if (full_off == 0 && pow(1.0 - ls_portion(filled_off, filled), (double)full) < RARE) return b;
     }
     return 0;
+}
+
+/* The same with pages of so many tokens, on which it does not depend where prompts are filled up. */
+static ls_status bucket_with_pages(ls_inquiry *q, int64_t page, int64_t *bucket, ls_error *err) {
+    ls_seen seen;
+    ls_trial trial;
+    uint64_t needs;
+    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, &needs);
+    trial.levers.page_tokens = page;
+    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[LS_RUNG_LENGTHS].of, q->requests[LS_RUNG_LENGTHS].n, &seen, err));
+    *bucket = bucket_of(q, &seen);
+    ls_seen_deinit(&seen);
+    return LS_OK;
 }
 
 /* Of the rung of lengths, the median |d| of contexts from `length` on as a multiple of that of shorter ones: a coarser
@@ -180,12 +272,23 @@ static double moved_beyond(const ls_foreign *f, int64_t length) {
     return beyond[n_beyond / 2] / fmax(below[n_below / 2], 1e-12);
 }
 
+ls_status ls_bound_length(ls_inquiry *q, ls_error *err) {
+    parting p;
+    int64_t value = -1;
+    part_tokens(q, &q->f->seen[LS_RUNG_LENGTHS], &p);
+    if (p.least_prompt == INT64_MAX) return LS_OK;
+    for (int64_t low = p.prompt_clean; low > 0 && value < 0; low /= 2)
+        LS_TRY(ls_foreign_bisect(q, "length", low, p.least_prompt, lay_length, &value, err));
+    return LS_OK;
+}
+
 ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_seen *seen = &f->seen[LS_RUNG_LENGTHS];
     parting p, small, large;
+    const char *against = NULL;
     ls_moves page = LS_MOVES_UNKNOWN;
-    int64_t value = -1, bucket;
+    int64_t value = -1, bucket, of_pages;
     bool found;
     part_tokens(q, seen, &p);
     if (p.behind_eos && p.n_behind_eos > 0) {
@@ -193,31 +296,33 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
                         "what is off stands behind an end-of-sequence token, all %" PRId64 " tokens of it", p.n_off);
         return LS_OK;
     }
-    /* From a request on: what does that is not its length. */
-    if (p.first_sequence > 0 && ls_portion(p.behind_off, p.behind) > 0.6 && ls_portion(p.beyond_off, p.beyond) < 0.8) {
-        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_LENGTHS, 0.85,
-                        "from request %" PRId64 " of a process on, requests are off, whatever their length",
-                        p.first_sequence + 1);
-        return ls_foreign_bound(q, "requests", p.first_sequence + 1, false, 1);
-    }
+    LS_TRY(decide_front(q, &p, &found, err));
+    if (found) return LS_OK;
     /* Decoded tokens alone. */
     if (p.first_tokens_off == 0 && p.later_off > 0) {
+        LS_TRY(decide_rows(q, &found, err));
+        if (found) return LS_OK;
+        q->decode_alone = true;
         LS_TRY(ls_explain_rung(q, LS_RUNG_LENGTHS, 0.95, &found, err));
+        q->decode_alone = false;
         if (!found && (bucket = bucket_of(q, seen)) > 0) {
-            ls_foreign_find(f, "padding leaks into the state", LS_RUNG_LENGTHS, 0.9,
+            LS_TRY(bucket_with_pages(q, 4, &of_pages, err));
+            ls_foreign_find(f, of_pages == bucket ? "padding leaks into the state" : "page size matters",
+                            LS_RUNG_LENGTHS, 0.9,
                             "decoded tokens are right behind prompts whose length is a multiple of %" PRId64
-                            " and off behind others",
-                            bucket);
+                            " and off behind others; with pages of 4 tokens of %" PRId64,
+                            bucket, of_pages);
             return LS_OK;
         }
         /* Many prompts are longer than the least context that is off, and right. */
         const bool in_decode =
             ls_portion(p.later_off, p.later) > (p.prompts_beyond_later >= DECODE_PROMPTS ? 0.2 : 0.5);
+        if (!found && in_decode) LS_TRY(ls_foreign_against_records(q, &against, err));
         if (!found && in_decode)
-            ls_foreign_find(f, "other arithmetic in decode", LS_RUNG_LENGTHS, 0.85,
+            ls_foreign_find(f, "other arithmetic in decode", LS_RUNG_LENGTHS, against == NULL ? 0.85 : 0.75,
                             "first tokens of completions are within rounding, %" PRId64 " of %" PRId64
-                            " decoded ones are not",
-                            p.later_off, p.later);
+                            " decoded ones are not%s%s",
+                            p.later_off, p.later, against != NULL ? "; but " : "", against != NULL ? against : "");
         if (found || in_decode) return LS_OK;
     }
     part_tokens(q, &f->seen[LS_RUNG_PAGE4], &small);
@@ -280,26 +385,28 @@ static bool is_picked(picked pick, int64_t n_prompt, int64_t i) {
         case LONG_PROMPTS: return n_prompt >= 32;
         case FIRST_TOKENS_ONLY: return i == 0;
         case LATER_TOKENS_ONLY: return i > 1;
-        default: return n_prompt <= 2;
+        default: return n_prompt + i == 1; /* attention has nothing to choose from, and no state is carried */
     }
+}
+
+static bool is_alone(picked pick, int r) {
+    return (r <= LS_RUNG_LENGTHS && r != LS_RUNG_AGAIN) || (r == LS_RUNG_SINGLE && pick == ONE_TOKEN_PROMPTS);
 }
 
 static double middle_of(const ls_foreign *f, picked pick, int64_t *n) {
     double list[PICKED_MOST];
     *n = 0;
-    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_LENGTHS; r++)
-        for (int64_t s = 0; r != LS_RUNG_AGAIN && s < f->seen[r].outcomes.n; s++) {
+    for (int r = LS_RUNG_ALONE_A; r <= LS_RUNG_SINGLE; r++)
+        for (int64_t s = 0; is_alone(pick, r) && s < f->seen[r].outcomes.n; s++) {
             const ls_outcome *c = &f->seen[r].outcomes.of[s];
             for (int64_t i = 0; i < c->n && *n < PICKED_MOST; i++)
-                if (is_picked(pick, c->n_prompt, i)) list[(*n)++] = fabs((double)c->scored[i] - (double)c->logprob[i]);
+                if (is_picked(pick, c->n_prompt, i) && (double)c->scored[i] < LS_SURE_TOKEN)
+                    list[(*n)++] = fabs((double)c->scored[i] - (double)c->logprob[i]);
         }
     if (*n == 0) return 0.0;
     ls_sort(list, *n);
     return list[*n / 2];
 }
-
-/* Likelier tokens than this are nearly sure, whatever the weights. */
-#define SURE_TOKEN -0.05
 
 /* The share of sequences that are right where others are off, of those that could be off. */
 static double share_right(const ls_foreign *f) {
@@ -311,7 +418,7 @@ static double share_right(const ls_foreign *f) {
             bool is_sure = true;
             for (int64_t i = 0; i < c->n; i++) {
                 most = fmax(most, fabs((double)c->scored[i] - (double)c->logprob[i]));
-                is_sure = is_sure && (double)c->scored[i] > SURE_TOKEN;
+                is_sure = is_sure && (double)c->scored[i] > LS_SURE_TOKEN;
             }
             n += !is_sure;
             right += !is_sure && most < 0.01 * f->floor;
@@ -383,27 +490,39 @@ static ls_status right_by_page(ls_inquiry *q, bool *is_right, ls_error *err) {
     return LS_OK;
 }
 
+bool ls_foreign_is_everywhere(const ls_foreign *f, char *text, size_t bytes) {
+    int64_t n_short, n_long, n_first, n_later, n_one;
+    const double of_short = middle_of(f, SHORT_PROMPTS, &n_short), of_long = middle_of(f, LONG_PROMPTS, &n_long);
+    const double first = middle_of(f, FIRST_TOKENS_ONLY, &n_first), later = middle_of(f, LATER_TOKENS_ONLY, &n_later);
+    const double one = middle_of(f, ONE_TOKEN_PROMPTS, &n_one);
+    snprintf(text, bytes,
+             "median |d| of short prompts %.2g, of long ones %.2g, of first tokens %.2g, of later ones %.2g, of "
+             "prompts of one token %.2g",
+             of_short, of_long, first, later, one);
+    return n_short >= 12 && n_long >= 12 && n_first >= 12 && n_later >= 12 && n_one >= 3 && of_short < 4.0 * of_long &&
+           of_long < 4.0 * of_short && first < 2.0 * later && later < 2.0 * first && one > 0.01 * f->floor;
+}
+
 /* All values are off and no explanation fits. What is wrong with weights or formulas shows everywhere alike: with
  * prompts of one token, short and long ones, at the first token and later ones, in every text, and not as a function of
  * the value. Anything put into prompts, left in a state, seen by attention alone or done to records does not. */
 static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
-    bool by_page;
-    int64_t n_short, n_long, n_first, n_later, n_one;
-    const double of_short = middle_of(f, SHORT_PROMPTS, &n_short), of_long = middle_of(f, LONG_PROMPTS, &n_long);
-    const double first = middle_of(f, FIRST_TOKENS_ONLY, &n_first), later = middle_of(f, LATER_TOKENS_ONLY, &n_later);
-    const double one = middle_of(f, ONE_TOKEN_PROMPTS, &n_one);
-    const bool everywhere = n_short >= 12 && n_long >= 12 && n_first >= 12 && n_later >= 12 && n_one >= 4 &&
-                            of_short < 2.5 * of_long && of_long < 2.5 * of_short && first < 2.0 * later &&
-                            later < 2.0 * first && one > 0.4 * f->floor;
+    const char *against = NULL;
+    char where[256];
+    bool by_page, fades = false;
+    const bool everywhere = ls_foreign_is_everywhere(f, where, sizeof where);
     const double right = share_right(f), rough = roughness(f);
-    const bool sure = everywhere && has_both_signs(f) && right < 0.02 && rough > 0.5 && f->repeat >= 0.0 &&
-                      f->repeat < 0.02 * f->floor && q->reference != NULL && !f->out_of_time;
+    bool sure = everywhere && has_both_signs(f) && right < 0.02 && rough > 0.5 && f->repeat >= 0.0 &&
+                f->repeat < 0.02 * f->floor && q->reference != NULL && !f->out_of_time;
+    if (sure) LS_TRY(ls_foreign_against_records(q, &against, err));
+    if (sure && against == NULL) LS_TRY(ls_foreign_fades(q, &fades, err));
+    if (fades) against = "behind many drawn tokens it is gone, as what came with the prompt is";
+    sure = sure && against == NULL;
     ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, sure ? 0.86 : 0.75,
                     "requests alone are off by a median of %.2g, and no explanation that was tried takes it away; "
-                    "median |d| of short prompts %.2g, of long ones %.2g, of first tokens %.2g, of later ones %.2g, of "
-                    "prompts of one or two tokens %.2g; %.0f %% of the requests are right",
-                    f->floor, of_short, of_long, first, later, one, 100.0 * right);
+                    "%s; %.0f %% of the requests are right%s%s",
+                    f->floor, where, 100.0 * right, against != NULL ? "; but " : "", against != NULL ? against : "");
     if (sure) f->findings[0].settled = true;
     LS_TRY(right_by_page(q, &by_page, err));
     if (by_page) {
@@ -428,6 +547,12 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
         }
         if (f->bf16_size > 0.0 && f->floor < 3.0 * f->bf16_size) {
             f->constant = false; /* as large as bf16 makes it, and nothing says that it is more */
+            if (!f->out_of_time || f->floor < 2.0 * f->bf16_size) return LS_OK;
+            ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, 0.6,
+                            "requests alone are off by a median of %.2g, where bf16 throughout makes %.2g, and there "
+                            "was no time for all explanations",
+                            f->floor, f->bf16_size);
+            f->findings[0].settled = true;
             return LS_OK;
         }
         return decide_constant(q, err);

@@ -77,16 +77,6 @@ static ls_status keep_company(ls_inquiry *q, int64_t n, bool unequal, company *o
     return LS_OK;
 }
 
-static ls_status lay_batch(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {
-    uint64_t needs;
-    ls_rung_trial(q, LS_RUNG_PAIR, trial, &needs);
-    trial->levers.batch = value;
-    trial->levers.slots = value > 64 ? value : 64;
-    trial->max_tokens = 3;
-    for (int64_t i = 0; i < value; i++) LS_TRY(ls_requests_plain(q, r, 2000 + i, 4, err));
-    return LS_OK;
-}
-
 static ls_status lay_drawn_slots(ls_inquiry *q, int64_t at_once, ls_trial *trial, ls_requests *r, ls_error *err) {
     uint64_t needs;
     ls_rung_trial(q, LS_RUNG_PAIR, trial, &needs);
@@ -135,7 +125,7 @@ static ls_status lay_slot(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requ
 /* Whether of so many at once two are off at most, one of them in the slot that was not there with one less. */
 static ls_status newest_is_off(ls_inquiry *q, int64_t n, bool *is_off, ls_error *err) {
     ls_seen at;
-    LS_TRY(ls_foreign_try_laid(q, lay_batch, n, &at, err));
+    LS_TRY(ls_foreign_try_laid(q, ls_lay_batch, n, &at, err));
     *is_off = at.n_sequences_off <= 2 && at.outcomes.n == n && ls_sequence_off(q->f, &at.outcomes.of[n - 1]);
     ls_seen_deinit(&at);
     return LS_OK;
@@ -155,7 +145,7 @@ static ls_status lay_chunk(ls_inquiry *q, int64_t value, ls_trial *trial, ls_req
 static ls_status share_moved(ls_inquiry *q, int64_t n, double *share, ls_error *err) {
     ls_seen seen;
     int64_t moved = 0;
-    LS_TRY(ls_foreign_try_laid(q, lay_batch, n, &seen, err));
+    LS_TRY(ls_foreign_try_laid(q, ls_lay_batch, n, &seen, err));
     for (int64_t s = 0; s < seen.outcomes.n; s++) {
         const ls_outcome *c = &seen.outcomes.of[s];
         double most = 0.0;
@@ -172,6 +162,7 @@ static ls_status share_moved(ls_inquiry *q, int64_t n, double *share, ls_error *
 static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const ls_seen *s = &f->seen[LS_RUNG_SEQUENCE], *single = &f->seen[LS_RUNG_SINGLE];
+    const ls_seen *turns = &f->seen[LS_RUNG_TURNS];
     int64_t value;
     bool found = false;
     /* Requests of other lengths in one process are right, and fresh slots do not help: what is in front must have
@@ -192,6 +183,11 @@ static ls_status decide_slots(ls_inquiry *q, ls_error *err) {
                         "prompts of one token in one slot: the first is within rounding, %" PRId64 " of %" PRId64
                         " are not",
                         single->n_sequences_off, single->n_sequences);
+    } else if (off(q, LS_RUNG_TURNS) && turns->first_off > 1 && clean(q, LS_RUNG_PAIR)) {
+        ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_TURNS, 0.95,
+                        "two at a time in two slots: the first two are within rounding, %" PRId64 " of %" PRId64
+                        " are not; in a slot of its own each is right",
+                        turns->n_sequences_off, turns->n_sequences);
     }
     if (off(q, LS_RUNG_SLOT) || off(q, LS_RUNG_FAR_SLOT) || off(q, LS_RUNG_FARTHER_SLOT)) {
         const ls_rung rung = off(q, LS_RUNG_SLOT)       ? LS_RUNG_SLOT
@@ -223,6 +219,66 @@ static bool short_ones_are_off(const ls_inquiry *q, int64_t window) {
         }
     }
     return n_off > 0 && n_clean > 0;
+}
+
+enum { CUT_TEXTS = 72, CUT_BEHIND = 12 };
+/* A rank correlation that says something, and one that says more than another. */
+#define FOLLOWS 0.5
+#define APART 0.1
+
+/* Prompts that end 1 to 12 tokens behind a border. What a window does falls off sharply behind it, what a state does
+ * goes on; and each text answers to each of them in its own way. */
+static ls_status what_is_lost(ls_inquiry *q, int64_t chunk, double *likeness, int64_t *n_off, ls_error *err) {
+    double size[CUT_TEXTS], of[LS_LOST_KINDS][CUT_TEXTS];
+    int64_t n = 0;
+    ls_requests *r = calloc(1, sizeof *r);
+    ls_seen seen = {0};
+    ls_trial trial;
+    uint64_t needs;
+    ls_status status;
+    memset(likeness, 0, LS_LOST_KINDS * sizeof *likeness);
+    *n_off = 0;
+    LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
+    ls_rung_trial(q, LS_RUNG_CHUNK1, &trial, &needs);
+    trial.levers.chunk = chunk;
+    trial.levers.slots = CUT_TEXTS;
+    trial.max_tokens = 1;
+    for (int64_t i = 0; i < CUT_TEXTS; i++)
+        LS_TRY_DONE(ls_requests_plain(q, r, 2300 + i, chunk + 1 + i % CUT_BEHIND, err));
+    LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &seen, err));
+    for (int64_t s = 0; q->reference != NULL && s < seen.outcomes.n; s++) {
+        const ls_outcome *c = &seen.outcomes.of[s];
+        double effects[LS_LOST_KINDS];
+        if (c->n == 0 || c->failed) continue;
+        LS_TRY_DONE(ls_cut_effects(q, c, chunk, effects, err));
+        size[n] = fabs((double)c->logprob[0] - (double)c->scored[0]);
+        for (int k = 0; k < LS_LOST_KINDS; k++) of[k][n] = effects[k];
+        n++;
+    }
+    for (int k = 0; k < LS_LOST_KINDS; k++) likeness[k] = ls_rank_correlation(size, of[k], n);
+    *n_off = seen.n_sequences_off;
+done:
+    ls_seen_deinit(&seen);
+    if (r != NULL) free(r->ids);
+    free(r);
+    return status;
+}
+
+/* Something is wrong with what one chunk leaves to the next, and no way in which a window is lost explains it. A state
+ * can be wrong in more ways, so it is that, unless |d| goes the way of lost windows. */
+static ls_status decide_loss(ls_inquiry *q, ls_rung rung, int64_t least, int64_t largest, ls_error *err) {
+    double likeness[LS_LOST_KINDS], window, state;
+    int64_t n_off;
+    LS_TRY(what_is_lost(q, largest, likeness, &n_off, err));
+    if (2 * n_off < CUT_TEXTS && least < largest) LS_TRY(what_is_lost(q, least, likeness, &n_off, err));
+    window = likeness[0];
+    state = fmax(likeness[1], likeness[2]);
+    ls_foreign_find(q->f, "state lost between chunks", rung, window < FOLLOWS || window < state + APART ? 0.86 : 0.7,
+                    "chunks of %" PRId64 " to %" PRId64
+                    " tokens are off, prompts in one piece are not; by rank |d| follows that of lost windows by %.2f, "
+                    "of lost states by %.2f, of lost keys by %.2f",
+                    least, largest, window, likeness[1], likeness[2]);
+    return LS_OK;
 }
 
 static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
@@ -263,15 +319,13 @@ static ls_status decide_chunks(ls_inquiry *q, ls_error *err) {
     if (lost != 0)
         ls_foreign_find(
             f, lost == LS_LOSE_WINDOW ? "convolution window lost between chunks" : "state lost between chunks", rung,
-            0.97, "%s: as if %s%s%s%s%s were lost at every border", ls_rung_name(rung),
+            0.97, "%s: as if %s%s%s%s%s were lost or misplaced at every border", ls_rung_name(rung),
             lost & LS_LOSE_WINDOW ? "the convolution window" : "",
             (lost & LS_LOSE_WINDOW) && (lost & ~LS_LOSE_WINDOW) ? ", " : "",
             lost & LS_LOSE_STATE ? "the scan state" : "", (lost & LS_LOSE_STATE) && (lost & LS_LOSE_KEYS) ? ", " : "",
             lost & LS_LOSE_KEYS ? "keys and values" : "");
     else
-        ls_foreign_find(f, "state lost between chunks", rung, 0.88,
-                        "chunks of %" PRId64 " to %" PRId64 " tokens are off, prompts in one piece are not", least,
-                        largest);
+        LS_TRY(decide_loss(q, rung, least, largest, err));
     if (least > 1) { /* some chunks are right */
         LS_TRY(ls_foreign_bisect(q, "chunk", 1, largest, lay_chunk, &value, err));
     } else if (largest < 16) {
@@ -376,7 +430,7 @@ ls_status ls_decide_batch(ls_inquiry *q, ls_error *err) {
     LS_TRY(ls_explain_misplaced(q, rung, &found, err));
     if (found) return LS_OK;
     n = rung == LS_RUNG_PAIR ? 2 : rung == LS_RUNG_BATCH ? 8 : 72;
-    LS_TRY(ls_foreign_bisect(q, "batch", 1, n, lay_batch, &value, err));
+    LS_TRY(ls_foreign_bisect(q, "batch", 1, n, ls_lay_batch, &value, err));
     LS_TRY(keep_company(q, value > 1 ? value : n, false, &c, err));
     if (c.content > f->limit) {
         bool by_slot = false;

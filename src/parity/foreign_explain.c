@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-/* Of one rung: large models have more changes than time. */
-#define EXPLAIN_SECONDS 45.0
+/* Of the time that is left: large models have more changes than time, and experiments need some, too. */
+#define EXPLAIN_SHARE 0.7
 /* |d| of nine tenths of requests alone below which nothing is there to be explained. */
 #define EXPLAIN_LEAST 5e-5
 /* Longest prompt of those that check an explanation. */
@@ -78,12 +78,13 @@ static ls_status open_both(explainer *x, const ls_outcomes *o, ls_error *err) {
 static ls_status open_explainer(explainer *x, ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, bool checked,
                                 ls_error *err) {
     const int64_t vocab = q->config->vocab;
+    const double now = ls_clock_seconds();
     ls_trial trial;
     uint64_t needs;
     int64_t n = 0;
     memset(x, 0, sizeof *x);
     x->q = q;
-    x->end = ls_clock_seconds() + EXPLAIN_SECONDS;
+    x->end = now + EXPLAIN_SHARE * fmax(q->deadline - now, 0.0);
     ls_rung_trial(q, rungs[0], &trial, &needs);
     x->temperature = (double)trial.sampling.temperature;
     x->record_temperature = trial.logprob_of == LS_LOGPROB_RAW ? 1.0 : x->temperature;
@@ -95,6 +96,7 @@ static ls_status open_explainer(explainer *x, ls_inquiry *q, const ls_rung *rung
         for (int64_t s = 0; s < q->f->seen[rungs[r]].outcomes.n; s++)
             if (q->f->seen[rungs[r]].outcomes.of[s].n > 0)
                 LS_TRY(open_text(x, &x->texts[x->n_texts++], &q->f->seen[rungs[r]].outcomes.of[s], err));
+    x->n_alone = x->n_texts;
     x->n_few = x->n_texts < FEW ? x->n_texts : FEW;
     for (int64_t s = 0; checked && s < q->f->seen[LS_RUNG_LENGTHS].outcomes.n; s++) {
         const ls_outcome *c = &q->f->seen[LS_RUNG_LENGTHS].outcomes.of[s];
@@ -123,7 +125,11 @@ ls_status ls_explain(ls_inquiry *q, const ls_rung *rungs, int64_t n_rungs, ls_er
         goto done;
     }
     LS_TRY_DONE(ls_explain_bf16(&x, err));
-    if (n_rungs > 1 && q->f->before.q90 < EXPLAIN_LEAST) goto done; /* as good as equal */
+    if (n_rungs > 1) { /* each alone in its process they are as good as equal: what is off needs company */
+        ls_explanation alone;
+        ls_explain_measure_few(&x, (how){PLAIN, 0.0, 0}, x.n_alone, &alone);
+        if (alone.q90 < EXPLAIN_LEAST) goto done;
+    }
     ls_explain_records(&x);
     if (!q->records_alone) LS_TRY_DONE(ls_explain_models(&x, err));
 done:
@@ -146,9 +152,24 @@ double ls_explained_confidence(const ls_foreign *f) {
     return fmax(0.0, 0.99 - 0.35 * left - 0.4 * fmax(0.0, share - 0.5));
 }
 
+/* Of nine tenths of |d|, what an explanation leaves that needs no better one. */
+#define FITS 0.02
+
+/* The error left when windows, states or keys are lost at cuts; keeps the best. */
+static ls_status try_cut(explainer *x, ls_edit e, const ls_explanation *before, ls_explanation *best, int32_t *lost,
+                         ls_error *err) {
+    ls_explanation one;
+    LS_TRY(ls_explain_changed(x, e, 1, AS_GIVEN, 0, x->n_texts, &one, err));
+    if (one.q90 >= 0.3 * before->q90 || one.q90 >= best->q90) return LS_OK;
+    *best = one;
+    *lost = e.lose;
+    return LS_OK;
+}
+
 ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *lost, ls_error *err) {
     explainer x = {0};
     ls_explanation before = {0}, best = {0};
+    ls_edit e = {.layer = -1, .cut_every = every};
     ls_status status;
     *lost = 0;
     if (q->reference == NULL) return LS_OK;
@@ -156,13 +177,15 @@ ls_status ls_explain_cuts(ls_inquiry *q, ls_rung rung, int64_t every, int32_t *l
     if (x.n_texts == 0) goto done;
     ls_explain_measure(&x, (how){PLAIN, 0.0, 0}, &before);
     best = before;
-    for (int32_t lose = 1; lose < 8; lose++) {
-        const ls_edit e = {.layer = -1, .lose = lose, .cut_every = every};
-        ls_explanation one;
-        LS_TRY_DONE(ls_explain_changed(&x, e, 1, AS_GIVEN, 0, x.n_texts, &one, err));
-        if (one.q90 >= 0.3 * before.q90 || one.q90 >= best.q90) continue;
-        best = one;
-        *lost = lose;
+    for (; e.layer < q->config->n_layers && best.q90 >= FITS * before.q90; e.layer++) {
+        e.window_kept = LS_WINDOW_LOST;
+        for (e.lose = 1; e.lose < 8; e.lose++) LS_TRY_DONE(try_cut(&x, e, &before, &best, lost, err));
+        e.lose = LS_LOSE_WINDOW;
+        for (int kept = LS_WINDOW_TURNED; kept <= LS_WINDOW_OLDEST; kept++)
+            for (e.window_by = 1; e.window_by < q->config->d_conv; e.window_by++) {
+                e.window_kept = (ls_window_kept)kept;
+                LS_TRY_DONE(try_cut(&x, e, &before, &best, lost, err));
+            }
     }
 done:
     close_explainer(&x);

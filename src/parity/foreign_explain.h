@@ -27,15 +27,25 @@ typedef enum recipe {
     OF_LIKELIEST,
     OF_ANY_TOKEN, /* the token of this row whose log-probability is nearest to the record plus x */
     SUMS,         /* of all values so far */
-    UNITS,        /* multiples of 1 / k */
-    OF_OTHER_ID,  /* token + k */
-    AT_LEAST,     /* that of the k-th likeliest */
-    REPETITION,   /* of all tokens seen, or of the last k */
+    MEANS,        /* likewise */
+    LEAST,
+    MOST,
+    MEAN_OF_ALL, /* of the request */
+    ENTROPY,     /* of the row */
+    LOGIT,
+    PROBABILITY,
+    UNITS,       /* multiples of 1 / k */
+    OF_OTHER_ID, /* token + k */
+    AT_LEAST,    /* that of the k-th likeliest */
+    REPETITION,  /* of all tokens seen, or of the last k */
     REPETITION_OF_COMPLETION,
     PRESENCE, /* of tokens of the completion */
     FREQUENCY,
     PRESENCE_OF_ALL, /* of the prompt as well */
     FREQUENCY_OF_ALL,
+    REPETITION_OF_PROMPT, /* of the prompt's tokens alone */
+    PRESENCE_OF_PROMPT,
+    FREQUENCY_OF_PROMPT,
     LOGITS_ROUNDED,
     LOGPROBS_ROUNDED,
     DECIMALS,
@@ -87,10 +97,11 @@ typedef struct explainer {
     int32_t inserted[INSERTED_MOST]; /* the nearest to what is recorded first */
     int64_t n_inserted;
     int64_t longest;
+    int64_t n_alone;                         /* texts in front of those that check */
     bool partly;                             /* most tokens are right as they are */
     int64_t n_few;                           /* texts that a change is first tried on, and what they are without it */
     ls_explanation few_before, first_before; /* the latter of the first text alone */
-    double end; /* seconds of ls_clock_seconds, after which no further change of the model is tried */
+    double end; /* seconds of ls_clock_seconds, after which no further change is tried where there is a deadline */
 } explainer;
 
 /* What would be recorded for completion token i of t, whose logits are rows [n][V]; NaN where it cannot be told. */

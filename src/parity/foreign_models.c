@@ -13,7 +13,7 @@
 
 /* Once it is, what was not tried might have been the cause. */
 static bool past(const explainer *x) {
-    const bool is_past = x->q->deadline > 0.0 && ls_clock_seconds() > x->q->deadline;
+    const bool is_past = x->q->deadline > 0.0 && ls_clock_seconds() > x->end;
     if (is_past) x->q->f->out_of_time = true;
     return is_past;
 }
@@ -166,7 +166,7 @@ static ls_status try_readings(explainer *x, ls_error *err) {
 
 /* Tokens of any kind, put in front of every prompt or behind it: a template, a line's end. Looked for on the shortest
  * texts, one after the other, the one that is nearest to what is recorded first. */
-enum { INSERTED_TEXTS = 4 };
+enum { INSERTED_TEXTS = 4, INSERTED_CANDIDATES = 64 };
 
 /* Copies of the shortest texts, in place of the first n. */
 static void put_shortest(explainer *x, int64_t n) {
@@ -178,9 +178,33 @@ static void put_shortest(explainer *x, int64_t n) {
     memcpy(x->texts, shortest, (size_t)found * sizeof *shortest);
 }
 
+typedef struct candidate {
+    int64_t token;
+    double mean;
+} candidate;
+
+/* The token that is nearest to what is recorded: all are tried on the shortest text, the better ones on n_short. */
+static ls_status find_inserted(explainer *x, reading r, int64_t n_short, int64_t *best, double *least, ls_error *err) {
+    const ls_edit same = {.layer = -1};
+    candidate kept[INSERTED_CANDIDATES];
+    int64_t n = 0;
+    ls_explanation e;
+    for (int64_t v = 0; v < x->q->config->vocab && !past(x); v++) {
+        int64_t at = n < INSERTED_CANDIDATES ? n++ : n;
+        LS_TRY(ls_explain_changed(x, same, 0, r, v, 1, &e, err));
+        for (; at > 0 && kept[at - 1].mean > e.mean; at--)
+            if (at < n) kept[at] = kept[at - 1];
+        if (at < n) kept[at] = (candidate){v, e.mean};
+    }
+    for (int64_t i = 0; i < n && !past(x); i++) {
+        LS_TRY(ls_explain_changed(x, same, 0, r, kept[i].token, n_short, &e, err));
+        if (e.mean < *least) *least = e.mean, *best = kept[i].token;
+    }
+    return LS_OK;
+}
+
 static ls_status try_inserted(explainer *x, ls_error *err) {
     const ls_edit same = {.layer = -1};
-    const int64_t vocab = x->q->config->vocab;
     text kept[INSERTED_TEXTS];
     const int64_t n_short = x->n_texts < INSERTED_TEXTS ? x->n_texts : INSERTED_TEXTS;
     ls_status status = LS_OK;
@@ -193,11 +217,7 @@ static ls_status try_inserted(explainer *x, ls_error *err) {
             double least = (double)INFINITY;
             int64_t best = -1;
             put_shortest(x, n_short);
-            for (int64_t v = 0; v < vocab && status == LS_OK && !past(x); v++) {
-                ls_explanation e;
-                status = ls_explain_changed(x, same, 0, r, v, n_short, &e, err);
-                if (status == LS_OK && e.mean < least) least = e.mean, best = v;
-            }
+            status = find_inserted(x, r, n_short, &best, &least, err);
             memcpy(x->texts, kept, (size_t)n_short * sizeof *kept);
             LS_TRY(status);
             if (best < 0 || least > 0.8 * known) break;
@@ -422,6 +442,7 @@ typedef enum knob {
     SKIP_SCALE,
     SLOPE,
     SLOPE_BY_HEAD,
+    LENGTH_SCALE,
     KNOBS
 } knob;
 
@@ -436,6 +457,7 @@ static double *knob_of(ls_edit *e, knob k) {
         case FFN_SCALE: return &e->ffn_scale;
         case SLOPE:
         case SLOPE_BY_HEAD: return &e->attention_slope;
+        case LENGTH_SCALE: return &e->attention_log_base;
         default: return &e->skip_scale;
     }
 }
@@ -460,7 +482,8 @@ static ls_status try_knob(explainer *x, knob k, ls_error *err) {
                    {0.1, 10.0, false, true, "what feed-forwards add is times"},
                    {0.1, 10.0, false, true, "D is times"},
                    {1e-3, 2.0, true, false, "a key's logit falls with every token of distance by"},
-                   {1e-3, 8.0, true, false, "the same, in a geometric series of heads, by up to"}};
+                   {1e-3, 8.0, true, false, "the same, in a geometric series of heads, by up to"},
+                   {2.0, 4096.0, true, false, "attention is scaled by the logarithm of the context, to the base of"}};
     enum { STEPS = 14, FACTORS = 10 };
     double low = of[k].low, high = of[k].high, best = 0.0, least = (double)INFINITY;
     ls_edit edit = {.layer = -1, .eps_outside = k == NORM_EPS_OUTSIDE, .slope_by_head = k == SLOPE_BY_HEAD};
@@ -609,6 +632,7 @@ ls_status ls_explain_bf16(explainer *x, ls_error *err) {
 }
 
 ls_status ls_explain_models(explainer *x, ls_error *err) {
+    if (x->q->decode_alone) return try_handover(x, err); /* anything else moves first tokens as well */
     LS_TRY(try_readings(x, err));
     LS_TRY(try_precision(x, err));
     LS_TRY(try_formulas(x, err));

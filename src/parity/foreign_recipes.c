@@ -53,8 +53,20 @@ static double nucleus(double *work, const double *row, int64_t vocab, double p, 
 
 static bool is_of_all(recipe kind) { return kind == REPETITION || kind == PRESENCE_OF_ALL || kind == FREQUENCY_OF_ALL; }
 
+static bool is_of_prompt(recipe kind) { return kind >= REPETITION_OF_PROMPT && kind <= FREQUENCY_OF_PROMPT; }
+
+static bool is_factor(recipe kind) {
+    return kind == REPETITION || kind == REPETITION_OF_COMPLETION || kind == REPETITION_OF_PROMPT;
+}
+
+static bool is_by_count(recipe kind) {
+    return kind == FREQUENCY || kind == FREQUENCY_OF_ALL || kind == FREQUENCY_OF_PROMPT;
+}
+
 static double penalised(const explainer *x, const text *t, int64_t i, const double *row, how h) {
-    const int64_t vocab = x->q->config->vocab, first = is_of_all(h.kind) ? 0 : t->n_prompt, to = t->n_prompt + i;
+    const int64_t vocab = x->q->config->vocab;
+    const int64_t first = is_of_all(h.kind) || is_of_prompt(h.kind) ? 0 : t->n_prompt, drawn = t->n_prompt + i;
+    const int64_t to = is_of_prompt(h.kind) ? t->n_prompt : drawn;
     const int64_t from = h.k > 0 && to - h.k > first ? to - h.k : first;
     double *w = x->work;
     memcpy(w, row, (size_t)vocab * sizeof *w);
@@ -62,13 +74,24 @@ static double penalised(const explainer *x, const text *t, int64_t i, const doub
         const int32_t token = t->tokens[at];
         bool before = false;
         for (int64_t j = from; j < at && !before; j++) before = t->tokens[j] == token;
-        if (before && h.kind != FREQUENCY && h.kind != FREQUENCY_OF_ALL) continue;
-        if (h.kind >= PRESENCE)
+        if (before && !is_by_count(h.kind)) continue;
+        if (!is_factor(h.kind))
             w[token] -= h.x;
         else
             w[token] = w[token] > 0.0 ? w[token] / h.x : w[token] * h.x;
     }
-    return ls_explain_logprob(w, vocab, t->tokens[to], x->record_temperature);
+    return ls_explain_logprob(w, vocab, t->tokens[drawn], x->record_temperature);
+}
+
+/* Of the first n values. */
+static double of_values(const text *t, int64_t n, recipe kind) {
+    double sum = 0.0, least = (double)INFINITY, most = -(double)INFINITY;
+    for (int64_t j = 0; j < n; j++) {
+        sum += (double)t->scored[j];
+        least = fmin(least, (double)t->scored[j]);
+        most = fmax(most, (double)t->scored[j]);
+    }
+    return kind == SUMS ? sum : kind == MEANS ? sum / (double)n : kind == LEAST ? least : most;
 }
 
 /* The same from the trainer's values alone. */
@@ -82,11 +105,12 @@ static double record_of_values(const explainer *x, const text *t, int64_t i, how
         case LOGPROBS_ROUNDED: return ls_rounded(value, (ls_rounding)h.k);
         case DECIMALS: return rint(value * pow(10.0, (double)h.k)) / pow(10.0, (double)h.k);
         case UNITS: return rint(value * (double)h.k) / (double)h.k;
-        case SUMS: {
-            double sum = 0.0;
-            for (int64_t j = 0; j <= i; j++) sum += (double)t->scored[j];
-            return sum;
-        }
+        case SUMS:
+        case MEANS:
+        case LEAST:
+        case MOST: return of_values(t, i + 1, h.kind);
+        case MEAN_OF_ALL: return of_values(t, t->n_recorded, MEANS);
+        case PROBABILITY: return exp(value);
         default: return (double)NAN; /* it takes the logits */
     }
 }
@@ -134,7 +158,19 @@ double ls_explain_record(const explainer *x, const text *t, const double *rows, 
             return (double)t->recorded[i] + nearest;
         }
         case SUMS:
+        case MEANS:
+        case LEAST:
+        case MOST:
+        case MEAN_OF_ALL:
+        case PROBABILITY:
         case UNITS: return record_of_values(x, t, i, h);
+        case LOGIT: return row[token];
+        case ENTROPY: {
+            const double all = log_of_sum(row, vocab, temperature);
+            double sum = 0.0;
+            for (int64_t j = 0; j < vocab; j++) sum += exp(row[j] / temperature - all) * (row[j] / temperature - all);
+            return sum;
+        }
         case OF_LIKELIEST: {
             int32_t best = 0;
             for (int32_t j = 1; j < vocab; j++)
@@ -151,7 +187,10 @@ double ls_explain_record(const explainer *x, const text *t, const double *rows, 
         case PRESENCE:
         case FREQUENCY:
         case PRESENCE_OF_ALL:
-        case FREQUENCY_OF_ALL: return penalised(x, t, i, row, h);
+        case FREQUENCY_OF_ALL:
+        case REPETITION_OF_PROMPT:
+        case PRESENCE_OF_PROMPT:
+        case FREQUENCY_OF_PROMPT: return penalised(x, t, i, row, h);
         case LOGITS_ROUNDED:
             for (int64_t j = 0; j < vocab; j++) w[j] = ls_rounded(row[j], (ls_rounding)h.k);
             return ls_explain_logprob(w, vocab, token, temperature);
@@ -233,7 +272,7 @@ ls_explanation ls_explain_named(const char *cause, const char *format, ...) {
     return e;
 }
 
-static bool is_penalty(recipe kind) { return kind >= REPETITION && kind <= FREQUENCY_OF_ALL; }
+static bool is_penalty(recipe kind) { return kind >= REPETITION && kind <= FREQUENCY_OF_PROMPT; }
 
 static void __attribute__((format(printf, 4, 5)))
 try_recipe(explainer *x, how h, const char *cause, const char *format, ...) {
@@ -281,8 +320,13 @@ static int64_t units_of(const explainer *x) {
     return 0;
 }
 
+static const char *const types[] = {"", "bf16", "f16", "fp8 (e4m3)", "fp8 (e5m2)"};
+
 /* Those that the trainer's values are enough for. */
 void ls_explain_values(explainer *x) {
+    static const char *const kinds[] = {"sums of all log-probabilities so far", "means of all log-probabilities so far",
+                                        "the least log-probability so far", "the largest log-probability so far",
+                                        "the mean of the request's log-probabilities"};
     int64_t units;
     double best;
     for (int64_t k = -3; k <= 3; k++)
@@ -294,15 +338,17 @@ void ls_explain_values(explainer *x) {
                    "log-probabilities are divided by the temperature, not logits");
     best = fit(x, TIMES, 0, 0.1, 8.0);
     try_recipe(x, (how){TIMES, best, 0}, "log-probabilities scaled", "log-probabilities are multiplied by %.4g", best);
-    try_recipe(x, (how){LOGPROBS_ROUNDED, 0.0, LS_ROUND_BF16}, "log-probabilities in low precision",
-               "log-probabilities are rounded to bf16");
-    try_recipe(x, (how){LOGPROBS_ROUNDED, 0.0, LS_ROUND_F16}, "log-probabilities in low precision",
-               "log-probabilities are rounded to f16");
+    for (int to = LS_ROUND_BF16; to <= LS_ROUND_E5M2; to++)
+        try_recipe(x, (how){LOGPROBS_ROUNDED, 0.0, to}, "log-probabilities in low precision",
+                   "log-probabilities are rounded to %s", types[to]);
     units = units_of(x);
     if (units > 0)
         try_recipe(x, (how){UNITS, 0.0, units}, "log-probabilities in low precision",
                    "log-probabilities are multiples of 1/%lld", (long long)units);
-    try_recipe(x, (how){SUMS, 0.0, 0}, LS_NO_CAUSE, "records are sums of all log-probabilities so far");
+    try_recipe(x, (how){PROBABILITY, 0.0, 0}, "log-probabilities scaled",
+               "probabilities are recorded, not their logarithms");
+    for (int of = SUMS; of <= MEAN_OF_ALL; of++)
+        try_recipe(x, (how){(recipe)of, 0.0, 0}, LS_NO_CAUSE, "records are %s", kinds[of - SUMS]);
     for (int64_t k = 1; k < 5; k++)
         try_recipe(x, (how){DECIMALS, 0.0, k}, "log-probabilities in low precision",
                    "log-probabilities have %lld decimals", (long long)k);
@@ -363,6 +409,8 @@ void ls_explain_records(explainer *x) {
         try_recipe(x, (how){WITHOUT_EOS, 1.0, k}, "end of sequence masked",
                    "without the end-of-sequence token up to a context of %lld tokens", (long long)k);
     try_any_token(x);
+    try_recipe(x, (how){ENTROPY, 0.0, 0}, LS_NO_CAUSE, "records are the entropy of the distribution");
+    try_recipe(x, (how){LOGIT, 0.0, 0}, LS_NO_CAUSE, "records are logits, not log-probabilities");
     try_recipe(x, (how){OF_LIKELIEST, 0.0, 0}, "records of other tokens", "each record is the likeliest token's");
     for (int64_t k = 2; k < vocab; k = k < 64 ? k + 1 : k + k / 8)
         try_recipe(x, (how){AT_LEAST, 0.0, k}, "records of other tokens",
@@ -371,25 +419,29 @@ void ls_explain_records(explainer *x) {
         if (k != 0)
             try_recipe(x, (how){OF_OTHER_ID, 0.0, k}, "records of other tokens", "each record is that of id %+lld",
                        (long long)k);
-    for (int p = REPETITION; p <= FREQUENCY_OF_ALL; p++) {
+    for (int p = REPETITION; p <= FREQUENCY_OF_PROMPT; p++) {
         static const char *const words[] = {"repetition penalty",
                                             "repetition penalty of the completion's tokens",
                                             "presence penalty",
                                             "frequency penalty",
                                             "presence penalty of the prompt's tokens as well",
-                                            "frequency penalty of the prompt's tokens as well"};
-        const bool factor = p <= REPETITION_OF_COMPLETION;
+                                            "frequency penalty of the prompt's tokens as well",
+                                            "repetition penalty of the prompt's tokens alone",
+                                            "presence penalty of the prompt's tokens alone",
+                                            "frequency penalty of the prompt's tokens alone"};
+        const bool factor = is_factor((recipe)p);
         for (int64_t last = 0; last <= 64; last = last == 0 ? 4 : 2 * last) {
             ls_explanation one;
             best = fit(x, (recipe)p, last, factor ? 1.005 : 0.01, factor ? 3.0 : 4.0);
             try_recipe(x, (how){(recipe)p, best, last}, "penalty on one side only", "%s %.3g%s%.0lld",
                        words[p - REPETITION], best, last > 0 ? ", of as many tokens as " : "", (long long)last);
             ls_explain_measure(x, (how){(recipe)p, best, last}, &one);
+            if (is_of_prompt((recipe)p)) break;                            /* all of it */
             if (last == 0 && one.mean > 0.9 * x->q->f->before.mean) break; /* nothing like it */
         }
     }
-    try_recipe(x, (how){LOGITS_ROUNDED, 0.0, LS_ROUND_BF16}, "head in low precision", "logits are rounded to bf16");
-    try_recipe(x, (how){LOGITS_ROUNDED, 0.0, LS_ROUND_F16}, "head in low precision", "logits are rounded to f16");
+    for (int to = LS_ROUND_BF16; to <= LS_ROUND_E5M2; to++)
+        try_recipe(x, (how){LOGITS_ROUNDED, 0.0, to}, "head in low precision", "logits are rounded to %s", types[to]);
     for (double cap = 5.0; cap < 60.0; cap += 5.0)
         try_recipe(x, (how){SOFTCAPPED, cap, 0}, "another formula in the model", "logits are capped at %g", cap);
 }

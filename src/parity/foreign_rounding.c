@@ -71,3 +71,13 @@ done:
     free(values);
     return status;
 }
+
+ls_status ls_cut_effects(ls_inquiry *q, const ls_outcome *c, int64_t every, double *out, ls_error *err) {
+    ls_edit edits[1 + LS_LOST_KINDS] = {{.layer = -1}};
+    double values[1 + LS_LOST_KINDS];
+    for (int k = 0; k < LS_LOST_KINDS; k++)
+        edits[1 + k] = (ls_edit){.layer = -1, .lose = 1 << k, .cut_every = every, .cut_before = c->n_prompt};
+    LS_TRY(score(q, c, 1, edits, 1 + LS_LOST_KINDS, values, err));
+    for (int k = 0; k < LS_LOST_KINDS; k++) out[k] = fabs(values[1 + k] - values[0]);
+    return LS_OK;
+}

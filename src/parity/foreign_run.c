@@ -86,24 +86,26 @@ static ls_status run_rung(ls_inquiry *q, ls_rung rung, ls_error *err) {
 
 /* ---- the floor ---- */
 
-enum { GROUPS = 3, GROUP_MOST = 512 };
+enum { GROUPS = 4, GROUP_MOST = 512 };
 
-/* Abs d of requests alone, apart by where they could be wrong: first tokens of short prompts, first tokens of long
- * ones, decoded ones. */
+/* Abs d of requests alone, apart by where they could be wrong: each alone in its process; and in one process first
+ * tokens of short prompts, first tokens of long ones, decoded ones. The median is of the tokens that could be off. */
 typedef struct groups {
-    double of[GROUPS][GROUP_MOST];
-    int64_t n[GROUPS];
+    double of[GROUPS][GROUP_MOST], of_unsure[GROUPS][GROUP_MOST];
+    int64_t n[GROUPS], n_unsure[GROUPS];
 } groups;
 
-static void add(groups *g, int group, double d) {
-    if (isfinite(d) && g->n[group] < GROUP_MOST) g->of[group][g->n[group]++] = d;
+static void add(groups *g, int group, const ls_outcome *c, int64_t i) {
+    const double d = fabs((double)c->scored[i] - (double)c->logprob[i]);
+    if (!isfinite(d) || g->n[group] == GROUP_MOST) return;
+    g->of[group][g->n[group]++] = d;
+    if ((double)c->scored[i] < LS_SURE_TOKEN) g->of_unsure[group][g->n_unsure[group]++] = d;
 }
 
-static void collect(groups *g, const ls_seen *seen) {
+static void collect(groups *g, const ls_seen *seen, bool one_process) {
     for (int64_t s = 0; s < seen->outcomes.n; s++) {
         const ls_outcome *c = &seen->outcomes.of[s];
-        for (int64_t i = 0; i < c->n; i++)
-            add(g, i > 0 ? 2 : c->n_prompt > 9 ? 1 : 0, fabs((double)c->scored[i] - (double)c->logprob[i]));
+        for (int64_t i = 0; i < c->n; i++) add(g, !one_process ? 0 : i > 0 ? 3 : c->n_prompt > 9 ? 2 : 1, c, i);
     }
 }
 
@@ -119,16 +121,20 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     ls_status status;
     LS_TRY_DONE(g != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "floor"));
     LS_TRY_DONE(ls_array_alloc((void **)&all, (int64_t)GROUPS * GROUP_MOST, sizeof *all, "floor", err));
-    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++) collect(g, &f->seen[alone[i]]);
+    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
+        collect(g, &f->seen[alone[i]], alone[i] == LS_RUNG_LENGTHS);
     for (int k = 0; k < GROUPS; k++) {
-        const double median = ls_quantile(g->of[k], g->n[k], 0.5, (double)INFINITY);
-        if (g->n[k] < 3) continue;
+        const double median = ls_quantile(g->of_unsure[k], g->n_unsure[k], 0.5, (double)INFINITY);
+        if (g->n_unsure[k] < 3) continue;
         if (median < low) lowest = k;
         low = median < low ? median : low;
         high = median > high ? median : high;
     }
     for (int k = 0; k < GROUPS; k++) {
-        if (high > 10.0 * low && high > LIMIT_LEAST && k != lowest) continue;
+        if (high > 10.0 * low && high > LIMIT_LEAST && k != lowest &&
+            !(ls_quantile(g->of_unsure[k], g->n_unsure[k], 0.5, (double)INFINITY) <=
+              10.0 * fmax(low, LIMIT_LEAST / 24.0)))
+            continue;
         memcpy(all + n, g->of[k], (size_t)g->n[k] * sizeof *all);
         n += g->n[k];
     }
@@ -142,6 +148,8 @@ static ls_status find_floor(ls_inquiry *q, ls_error *err) {
     /* Decode and prefill of one server: bf16 sums in two orders are further apart than a stack and its trainer should
      * be. Without a reference to say where rounding moves much, the farthest of ordinary values bounds it. */
     if (q->reference == NULL && f->floor > LARGE_NOISE) f->limit = fmax(f->limit, 2.0 * fmin(f->floor_max, 0.3));
+    /* Where nearly sure tokens are many, the median of all says little of what is wrong with the others. */
+    if (isfinite(low) && low > CONSTANT) f->floor = fmax(f->floor, low);
     f->constant = f->floor > (f->is_server ? CONSTANT_OF_SERVERS : CONSTANT);
 done:
     free(all);
@@ -315,7 +323,7 @@ static ls_status explain_alone(ls_inquiry *q, bool *explained, ls_error *err) {
                     "requests alone: %s; with that the median |d| is %.2g in place of %.2g", f->best[0].what,
                     f->best[0].median, f->before.median);
     f->findings[0].settled = true;
-    return LS_OK;
+    return *explained && strcmp(f->findings[0].cause, "wrong from a length on") == 0 ? ls_bound_length(q, err) : LS_OK;
 }
 
 static ls_status climb(ls_inquiry *q, ls_error *err) {
@@ -341,6 +349,7 @@ static bool is_calm(const ls_foreign *f) {
     int64_t n_tokens = 0, n_off = 0;
     /* Beside its control the best cause is no better than chance. */
     const bool by_chance = f->n_findings > 0 && f->findings[0].doubt >= 0.5;
+    if (f->n_findings > 0 && f->findings[0].settled) return false;
     if ((f->floor < CALM_FLOOR && !by_chance) || f->constant || ls_foreign_named(f) != NULL || f->rival != NULL)
         return false;
     for (int i = 0; i < LS_RUNGS; i++) {
@@ -353,11 +362,17 @@ static bool is_calm(const ls_foreign *f) {
     return 300 * n_off <= n_tokens;
 }
 
-/* Nothing is found, and requests alone are off by more than float32 makes: is that rounding? */
+/* No more tokens beyond the limit than large differences have by themselves. */
+#define FEW_OFF 0.08
+
+/* Nothing is found that stands out, and requests alone are off by more than float32 makes: is that rounding? */
 static bool is_quiet(const ls_inquiry *q) {
     const ls_foreign *f = q->f;
-    return q->reference != NULL && !f->is_server && f->n_findings == 0 && !any_off(f) && !f->coarser &&
-           f->floor > QUIET_FLOOR && !past(q);
+    for (int i = 0; i < LS_RUNGS; i++)
+        if (f->seen[i].look == LS_LOOK_OFF && (double)f->seen[i].n_off > FEW_OFF * (double)f->seen[i].n_tokens)
+            return false;
+    return q->reference != NULL && !f->is_server && !f->coarser && f->floor > QUIET_FLOOR &&
+           (f->n_findings == 0 || f->findings[0].confidence < 0.5);
 }
 
 static ls_status inquire(ls_inquiry *q, ls_error *err) {

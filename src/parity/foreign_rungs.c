@@ -20,6 +20,7 @@ static const struct {
     [LS_RUNG_SEQUENCE] = {"sequence", "one at a time, one slot for all"},
     [LS_RUNG_FRESH] = {"fresh", "the same, no slot used twice"},
     [LS_RUNG_SINGLE] = {"single-token", "prompts of one token, one slot for all"},
+    [LS_RUNG_TURNS] = {"turns", "two at a time, of equal length, in two slots for all"},
     [LS_RUNG_PAIR] = {"pair", "two at a time, of equal length"},
     [LS_RUNG_BATCH] = {"batch", "eight at a time, of equal length"},
     [LS_RUNG_UNEQUAL] = {"unequal", "four at a time, of unequal lengths"},
@@ -321,7 +322,7 @@ ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err) {
     for (int64_t p = 0; p < 8; p++) {
         if (rung == LS_RUNG_SINGLE)
             LS_TRY(add_plain(q, rung, 200 + p, 1, err));
-        else if (rung == LS_RUNG_PAIR || rung == LS_RUNG_BATCH)
+        else if (rung == LS_RUNG_TURNS || rung == LS_RUNG_PAIR || rung == LS_RUNG_BATCH)
             LS_TRY(add_plain(q, rung, 220 + p, 9, err));
         else if ((rung >= LS_RUNG_CHUNK1 && rung <= LS_RUNG_CHUNK16) || rung == LS_RUNG_PAGE4 || rung == LS_RUNG_PAGE64)
             LS_TRY(p < 4 ? add_plain(q, rung, 240 + p, pages[p], err) : LS_OK);
@@ -418,6 +419,10 @@ void ls_rung_trial(const ls_inquiry *q, ls_rung rung, ls_trial *out, uint64_t *n
         case LS_RUNG_LENGTHS: out->max_tokens = 3; break;
         case LS_RUNG_SEQUENCE:
         case LS_RUNG_SINGLE: l->slots = 1; break;
+        case LS_RUNG_TURNS:
+            l->batch = l->slots = 2;
+            *needs = LEVER("batch") | LEVER("slots");
+            break;
         case LS_RUNG_PAIR:
             l->batch = 2;
             *needs = LEVER("batch");

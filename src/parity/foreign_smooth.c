@@ -54,8 +54,7 @@ static void rank_all(double *ranks, const double *values, int64_t n) {
     for (int64_t i = 0; i < n; i++) ranks[list[i].at] = (double)i - 0.5 * (double)(n - 1);
 }
 
-/* Spearman's. */
-static double correlation(const double *a, const double *b, int64_t n) {
+double ls_rank_correlation(const double *a, const double *b, int64_t n) {
     double x[VALUES], y[VALUES], xy = 0.0, xx = 0.0;
     rank_all(x, a, n);
     rank_all(y, b, n);
@@ -99,14 +98,16 @@ ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err) {
         for (int64_t i = 0; i < PROMPTS; i++)
             LS_TRY_DONE(compare(q, &one.outcomes.of[i], &two.outcomes.of[PROMPTS - i], p, err));
     if (p->n >= VALUES_LEAST) {
-        const double seen = correlation(p->one, p->two, p->n);
-        const double rounding = correlation(p->rounded_one, p->rounded_two, p->n);
+        const double seen = ls_rank_correlation(p->one, p->two, p->n);
+        const double rounding = ls_rank_correlation(p->rounded_one, p->rounded_two, p->n);
         if (1.0 - seen < NEARER * (1.0 - rounding) && seen > 0.8) {
-            ls_foreign_find(q->f, "other weights or another formula", LS_RUNG_ALONE_LONG, 0.85,
+            char where[256];
+            const bool everywhere = ls_foreign_is_everywhere(q->f, where, sizeof where);
+            ls_foreign_find(q->f, "other weights or another formula", LS_RUNG_ALONE_LONG, everywhere ? 0.85 : 0.75,
                             "small differences of requests alone (median %.2g) are no rounding: with another first "
                             "token they are the same at %" PRId64
-                            " places (rank correlation %.3f; rounding to bf16 would have %.3f)",
-                            q->f->floor, p->n, seen, rounding);
+                            " places (rank correlation %.3f; rounding to bf16 would have %.3f); %s",
+                            q->f->floor, p->n, seen, rounding, where);
             q->f->findings[0].settled = true;
             q->f->constant = true;
         }

@@ -367,6 +367,19 @@ static int64_t memory_from(const pass *p, int64_t t, int32_t what) {
     return 0;
 }
 
+/* The input that stands where that of `at` should, in a window that was cut in front of `from`; -1: none. */
+static int64_t window_input(const pass *p, int64_t at, int64_t from) {
+    const int64_t width = p->c->d_conv - 1, first = from - width, by = p->e.window_by;
+    if (at >= from) return at;
+    switch (p->e.window_kept) {
+        case LS_WINDOW_TURNED: return first + (at - first + by) % width;
+        case LS_WINDOW_LATE: return at - by;
+        case LS_WINDOW_NEWEST: return at >= first + by ? at : -1;
+        case LS_WINDOW_OLDEST: return at < from - by ? at : -1;
+        default: return -1;
+    }
+}
+
 static ls_status mamba(const pass *p, double *out, const double *x, const layer *l) {
     const ls_model_config *c = p->c;
     const int64_t n = p->n, d = c->d_inner, states = c->d_state, rank = c->dt_rank, narrow = rank + 2 * states;
@@ -389,8 +402,9 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
         for (int64_t i = 0; i < d; i++) {
             double sum = l->of[CONV_BIAS].at != NULL && !p->e.no_conv_bias ? l->of[CONV_BIAS].at[i] : 0.0;
             for (int64_t j = 0; j < c->d_conv; j++) {
-                const int64_t at = t - (c->d_conv - 1) + j, tap = p->e.turned_taps ? c->d_conv - 1 - j : j;
-                if (at >= from) sum += uz[at * 2 * d + i] * l->of[CONV].at[i * c->d_conv + tap];
+                const int64_t at = window_input(p, t - (c->d_conv - 1) + j, from);
+                const int64_t tap = p->e.turned_taps ? c->d_conv - 1 - j : j;
+                if (at >= 0) sum += uz[at * 2 * d + i] * l->of[CONV].at[i * c->d_conv + tap];
             }
             u[t * d + i] = p->e.no_conv_silu ? sum : silu(sum);
         }
@@ -475,6 +489,8 @@ static ls_status attention(const pass *p, double *out, const double *x, const la
             const int64_t to = p->e.sees_ahead && t < p->e.n_prompt ? p->e.n_prompt - 1 : t;
             const double slope =
                 p->e.attention_slope * (p->e.slope_by_head ? exp2(-8.0 * (double)(h + 1) / (double)heads) : 1.0);
+            const double by_length =
+                p->e.attention_log_base > 0.0 ? log((double)(t + 2)) / log(p->e.attention_log_base) : 1.0;
             int64_t from = memory_from(p, t, LS_LOSE_KEYS);
             double most = -(double)INFINITY, sum = 0.0;
             if (p->e.window > 0 && t + 1 - p->e.window > from) from = t + 1 - p->e.window;
@@ -482,7 +498,7 @@ static ls_status attention(const pass *p, double *out, const double *x, const la
                 double dot = 0.0;
                 for (int64_t i = 0; i < size; i++)
                     dot += q[(t * heads + h) * size + i] * k[(j * groups + g) * size + i];
-                w[j] = dot * scale - slope * (double)(t - j);
+                w[j] = dot * scale * by_length - slope * (double)(t - j);
                 if (p->e.attention_cap > 0.0) w[j] = p->e.attention_cap * tanh(w[j] / p->e.attention_cap);
                 if (is_unseen(p, j, t)) w[j] = -(double)INFINITY;
                 most = w[j] > most ? w[j] : most;
@@ -655,14 +671,16 @@ static ls_status run_layer(const pass *p, double *h, double *x, double *y, int32
     const bool here = p->e.layer < 0 || p->e.layer == layer_i;
     const double mixer = here && p->e.mixer_scale > 0.0 ? p->e.mixer_scale : 1.0;
     const double ffn = here && p->e.ffn_scale > 0.0 ? p->e.ffn_scale : 1.0;
+    pass mixing = *p;
     layer l;
+    if (!here) mixing.e.cut_every = 0;
     LS_TRY(edited(p, &l, layer_i, p->err));
     for (int64_t t = 0; t < n; t++)
         rms(p, x + t * hidden, h + t * hidden, hidden, l.of[INPUT_NORM].at,
             here && p->e.weights == LS_WEIGHTS_NORM_ONES);
     round_all(x, n * hidden, p->e.activations);
     if (!(here && p->e.weights == LS_WEIGHTS_NO_MIXER)) {
-        LS_TRY(p->c->is_attention[layer_i] ? attention(p, y, x, &l) : mamba(p, y, x, &l));
+        LS_TRY(p->c->is_attention[layer_i] ? attention(&mixing, y, x, &l) : mamba(&mixing, y, x, &l));
         for (int64_t i = 0; i < n * hidden; i++) h[i] += mixer * y[i];
     }
     if (p->c->ffn > 0 && !(here && p->e.weights == LS_WEIGHTS_NO_FFN)) {

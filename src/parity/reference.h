@@ -51,6 +51,15 @@ typedef enum ls_rounding {
 /* What is lost where a sequence is cut. A set. */
 enum { LS_LOSE_WINDOW = 1, LS_LOSE_STATE = 2, LS_LOSE_KEYS = 4 };
 
+/* Of a convolution window that is not lost as a whole where a sequence is cut. */
+typedef enum ls_window_kept {
+    LS_WINDOW_LOST = 0,
+    LS_WINDOW_TURNED, /* its inputs in another order */
+    LS_WINDOW_LATE,   /* earlier inputs */
+    LS_WINDOW_NEWEST, /* without the oldest */
+    LS_WINDOW_OLDEST  /* without the newest */
+} ls_window_kept;
+
 /* Everything 0: the model as it is. */
 typedef struct ls_edit {
     ls_weight_change weights;
@@ -70,6 +79,7 @@ typedef struct ls_edit {
     double attention_scale, norm_eps, softcap, embed_scale; /* 0: as it is; scale multiplies 1/sqrt(P) */
     double attention_cap;                                   /* of the logits of attention; 0: none */
     double attention_slope;                                 /* per token of distance, taken off its logits */
+    double attention_log_base;                              /* its logits times log(context + 1) to this base; 0: not */
     bool slope_by_head;                                     /* head h has 2^(-8 (h + 1) / H) times as much */
     bool sees_ahead;                                        /* within the prompt */
     int64_t n_prompt;                                       /* its length, for the above */
@@ -82,6 +92,8 @@ typedef struct ls_edit {
         cut_before; /* a sequence is cut in front of the multiples of `every` in [from, before);
                                                 every 0: nowhere; before 0: to its end */
     int32_t lose;
+    ls_window_kept window_kept; /* what a window is in place of lost, by so many places */
+    int64_t window_by;
     int32_t reset_token; /* behind it nothing is remembered of what came before, minus 1; 0: none */
 } ls_edit;
 

@@ -196,7 +196,7 @@ static ls_status take_records(ls_outcomes *out, const char *path, const ls_trial
     ls_record *records = NULL;
     int64_t n = 0;
     ls_status status;
-    LS_TRY_DONE(ls_records_read(&records, &n, path, LS_RECORD_LOGPROB, err));
+    LS_TRY_DONE(ls_records_read(&records, &n, path, LS_RECORD_VALUE, err));
     if (n != out->n) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%" PRId64 " records for %" PRId64 " requests", n, out->n);
         goto done;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A rollout engine and a trainer for a model that lockstep does not know: the logits of the next token are a hash of the
-tokens before it. With `--bug batch` requests of one batch see each other; with `--bug shift` records stand one place late.
+tokens before it. With `--bug batch` requests of one batch see each other; with `--bug shift` records stand one place late,
+with `mean` and `probability` they are these, and with `dies` it ends when it gets many requests.
 It answers to `generate`, to `score` and, on a pipe, to `serve` (docs/diagnosis.md has the protocol). No packages needed.
 """
 import json
@@ -45,6 +46,8 @@ def write(path, records):
 
 def generate(o):
     prompts = [json.loads(line) for line in open(o["prompts"])]
+    if o.get("bug") == "dies" and len(prompts) > 20:
+        os._exit(7)
     batch, temperature, records = int(o["batch"]), float(o["temperature"]), []
     rng = random.Random(5)
     for i, prompt in enumerate(prompts):
@@ -61,6 +64,10 @@ def generate(o):
                 tokens.append(token)
             if o.get("bug") == "shift":
                 values = values[:1] + values[:-1]
+            if o.get("bug") == "mean":
+                values = [sum(values) / len(values)] * len(values)
+            if o.get("bug") == "probability":
+                values = [math.exp(x) for x in values]
             record = {"id": f"{prompt['id']}/{sample}", "completion_ids": ids, "logprobs": values}
             record["meta"] = {"levers": {"batch": batch, "samples": int(o["samples"])}}
             records.append(record)
