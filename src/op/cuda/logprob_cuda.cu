@@ -223,11 +223,10 @@ static __device__ __forceinline__ ls_logprob_leaf vector_leaf(ls_vec8<DTYPE> *v,
     const bool near = __all_sync(LS_ALL_LANES, low >= -LS_LOGPROB_NEAR && high <= LS_LOGPROB_NEAR);
     ls_logprob_leaf leaf;
     reference ref;
-    const float top = near && !ENTROPY ? 0.0f : warp_max(high);
-    const bool has_terms = refer(near, top, &ref, &leaf);
     if (near) {
+        (void)refer(true, ENTROPY ? warp_max(high) : 0.0f, &ref, &leaf);
         sum_vectors<DTYPE, SCALED, false, ENTROPY>(v, next, skew, inv_t, &ref, &leaf);
-    } else if (has_terms) {
+    } else if (refer(false, warp_max(high), &ref, &leaf)) {
         sum_vectors<DTYPE, SCALED, true, ENTROPY>(v, next, skew, inv_t, &ref, &leaf);
     } else if (next != NULL) {
         load_leaf<DTYPE>(v, next);
