@@ -66,11 +66,11 @@ static void round_trip(const ls_record *records, int64_t n, ls_record_kind kind)
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
-    static const ls_record_kind kinds[] = {LS_RECORD_PROMPT, LS_RECORD_SEQUENCE, LS_RECORD_LOGPROB};
+    static const ls_record_kind kinds[] = {LS_RECORD_PROMPT, LS_RECORD_SEQUENCE, LS_RECORD_LOGPROB, LS_RECORD_VALUE};
     char *copy = malloc(n_bytes > 0 ? n_bytes : 1);
     if (copy == NULL) return 0;
     if (n_bytes > 0) memcpy(copy, data, n_bytes);
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         ls_record *records;
         int64_t n;
         ls_error err;
