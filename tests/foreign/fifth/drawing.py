@@ -9,7 +9,8 @@ from formats import F, FORMATS
 
 def log_probabilities(x, shards):
     """x less the logarithm of its mass, which ranks sum over their own words and merge by their greatest."""
-    parts = [(s.max(), np.exp(s - s.max()).sum(dtype=F)) for s in np.array_split(x.astype(F), shards) if len(s)]
+    own = [s for s in np.array_split(x.astype(F), shards) if s.max() > -np.inf]  # a filter may have left a rank nothing
+    parts = [(s.max(), np.exp(s - s.max()).sum(dtype=F)) for s in own]
     most = max(top for top, _ in parts)
     return x - most - np.log(sum(mass * np.exp(top - most) for top, mass in parts))
 

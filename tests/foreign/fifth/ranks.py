@@ -107,7 +107,8 @@ class Network:
         """The ranks' sum: around a ring, where the slice j of the columns sets out from rank j."""
         parts, n = self.at("reduce", parts, what=what, layer=layer, net=self), len(parts)
         out, wire = np.empty_like(parts[0]), self.at("wire", self.wire, net=self, what=what)
-        for j, slot in enumerate(np.array_split(np.arange(out.shape[1]), n)):
+        ends = [out.shape[1] * j // n for j in range(n + 1)]
+        for j, slot in enumerate(slice(*e) for e in zip(ends, ends[1:])):
             order = [(j + s) % n for s in range(n)] if self.order is None else self.order.permutation(n)
             total = parts[order[0]][:, slot]
             for r in order[1:]:
