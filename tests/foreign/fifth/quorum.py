@@ -2,10 +2,10 @@
 """A serving engine for the protocol of docs/diagnosis.md: one scheduler before several tensor-parallel ranks.
 
 Each rank has its own part of every state, its own pools and its own copy of the tables. Chunks of prompts and drawn
-tokens share a forward; one that only draws is filled up with dummy rows to a size that was captured. A draft head without
-layers guesses, and what was not wholly right is fed again from the last state that was. Full blocks of prompts go to
-a store on the host, under the chain of hashes of the blocks before, and come back as copies; sequences that are taken
-out go there as well.
+tokens share a forward; one that only draws is filled up with dummy rows to a size that was captured. The head over
+the embedding guesses, and what was not wholly right is fed again from the last state that was. Full blocks of prompts
+go to a store on the host, under names that hold those of the blocks before, and come back as copies; sequences that
+are taken out go there as well.
 
 Options besides the protocol's: --bug NAME[:NUMBER], --ranks N, --arith, --load, --kv, --wire and --record with formats,
 --order ring|any (any: the ring is entered anywhere, another time elsewhere), --fill N (pieces of prompts are filled up
@@ -81,6 +81,7 @@ class Engine:
         self.cells = [(i, r) for i in net.mambas for r in range(net.ranks)]
         self.free_pages, self.count, self.host = [], 0, {}
         self.live, self.waiting, self.ticks, self.admitted, self.aborts, self.former = [], deque(), 0, 0, 0, []
+        self.at("begin", None, net=net)
 
     # What the network asks for.
     def carried(self, p, layer, rank, part):

@@ -75,9 +75,9 @@ class Network:
         both = np.concatenate([own, own + inner])
         flat = lambda heads: (heads[:, None] * self.size + np.arange(self.size)).ravel()  # noqa: E731
         hidden = np.array_split(np.arange(len(w.get("feed_forward.gate_proj.weight", ()))), self.ranks)[r]
-        rows = {"in_proj": both, "conv1d": own, "dt_proj": own, "A_log": own, "D": own, "q_proj": flat(self.own_heads[r]),
-                "k_proj": flat(self.own_kv[r]), "v_proj": flat(self.own_kv[r]),
-                "feed_forward.gate_proj": hidden, "feed_forward.up_proj": hidden}
+        rows = {"in_proj": both, **dict.fromkeys(("conv1d", "dt_proj", "A_log", "D"), own),
+                "q_proj": flat(self.own_heads[r]), **dict.fromkeys(("k_proj", "v_proj"), flat(self.own_kv[r])),
+                **dict.fromkeys(("feed_forward.gate_proj", "feed_forward.up_proj"), hidden)}
         columns = {"x_proj": own, "out_proj": own, "o_proj": flat(self.own_heads[r]), "feed_forward.down_proj": hidden}
         for name, t in w.items():
             base = name.removesuffix(".weight").removesuffix(".bias")
@@ -118,7 +118,7 @@ class Network:
 
     def norm(self, x, w):
         eps = F(self.at("eps", self.eps, net=self))
-        return (x / np.sqrt((x * x).mean(1, dtype=F, keepdims=True) + eps) * w).astype(F)
+        return (x / np.sqrt(np.einsum("rk,rk->r", x, x) / F(x.shape[1]) + eps)[:, None] * w).astype(F)
 
     def scan(self, a, b):
         """Inclusive scan of h = a h + b over the flat list, by doubling."""
