@@ -26,7 +26,7 @@ def first(bits, stride):
 TABLE = {
     "clean": [("", N), ("", D, FOUR), ("", B, F16KV), ("", MOE, FOUR + " " + ANY), ("", ODD, FILL), ("", TEXT, FEW),
               ("", SORT, FEWER + " " + ANY), ("", SHARDED, MUTE), ("", M, DRAFTS), ("", MO, FOUR), ("", D, DRAFT),
-              ("", M, ONE), ("", B, FOUR + " " + ANY), ("", MOE, FILL + " " + F16KV), ("", SORT, "--captured no")],
+              ("", M, ONE), ("", B, FOUR + " " + ANY), ("", D, FILL + " " + F16KV), ("", SORT, "--captured no")],
     "precision": [("", MO, TF32), ("", M, "--wire bf16"), ("", D, "--arith bf16"), ("", B, "--wire f16"),
                   ("", MOE, "--load f16"), ("", MO, "--load bf16")],
     "slot": [("rank-not-cleared", M), ("rank-not-cleared", TEXT, FOUR + " " + FEWER), ("window-cleared-short", D),
