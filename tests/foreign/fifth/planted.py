@@ -338,7 +338,7 @@ FAULTS = {
     "rows-logits-f16": {"logits": when(many, lambda x, c: f16(x))},
     "rows-state-e4m3": {"left": when(lambda c: c.net.rows >= c.n, lambda x, c: (x[0], e4m3(x[1])))},
     # Names of blocks.
-    "name-of-sum": {"name": lambda x, c: (x[0], sum(x[1]))},
+    "name-of-sum": {"name": lambda x, c: (c.block, sum(c.tokens[: (c.block + 1) * c.page]))},
     "name-of-ends": {"name": lambda x, c: (x[0], x[1][0], x[1][-1])},
     "name-in-bits": {"name": lambda x, c: (c.block, zlib.crc32(str(x).encode()) % 2 ** int(c.n))},
     "name-without-chain": {"name": lambda x, c: (c.block, x[1])},

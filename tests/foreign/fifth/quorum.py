@@ -86,8 +86,7 @@ class Engine:
     # What the network asks for.
     def carried(self, p, layer, rank, part):
         """Window (0) or state (1) that a piece begins with."""
-        slot = p.slots[rank]
-        value = self.pools[rank].read(slot, layer, part)
+        value = self.pools[rank].read(p.slots[rank], layer, part)
         return self.at("carried", value, piece=p, layer=layer, rank=rank, part=part, net=self.net, engine=self)
 
     def store(self, layer, rank, p, k, v):
@@ -111,7 +110,7 @@ class Engine:
         cells = [self.pools[rank].page(layer, n, self.page) for n in pages]
         none = np.zeros((2, 0, len(self.net.own_kv[rank]), self.net.size), F)
         keys, values = np.concatenate([none] + cells, 1)[:, : p.start]
-        return self.at("cached", (keys, values, np.arange(len(keys))), piece=p, rank=rank, layer=layer, page=self.page)
+        return keys, values, np.arange(len(keys))
 
     # Admission.
     def admit(self):
@@ -135,7 +134,7 @@ class Engine:
 
     # The store of blocks on the host.
     def chain(self, tokens, blocks):
-        """Names of the first blocks: each holds the name of the one before."""
+        """Names of the first blocks; each holds the name of the one before."""
         name, size = None, self.page
         for j in range(blocks):
             name = self.at("name", (name, tuple(tokens[j * size : (j + 1) * size])), tokens=tokens, block=j, page=size)
@@ -144,7 +143,6 @@ class Engine:
     def load(self, seq):
         names = list(self.chain(seq.tokens, (seq.prompt - 1) // self.page))
         count = next((n for n, name in enumerate(names) if name not in self.host), len(names))
-        count = self.at("hit", count, seq=seq, engine=self)
         if not count:
             return
         blocks = [self.host[name] for name in names[:count]]
@@ -211,7 +209,7 @@ class Engine:
     def tick(self):
         pieces = self.work()
         self.at("tick", None, pieces=[p for p in pieces if not p.dummy], engine=self)
-        outputs = self.at("row-logits", self.net.forward(pieces, self), pieces=pieces)
+        outputs = self.net.forward(pieces, self)
         self.former = [p.slots[0] for p in pieces if p.phase == "decode"]
         real = [p for p in pieces if not p.dummy]
         targets = self.at("targets", [p.slot for p in real], pieces=real)
@@ -268,7 +266,7 @@ class Engine:
             keys = [{(i, r): self.pools[r].page(i, n, self.page).copy() for i in self.net.attentions
                      for r in range(self.net.ranks)} for n in seq.pages]
             states = {(i, r): tuple(self.pools[r].read(seq.slot, i, j) for j in (0, 1)) for i, r in self.cells}
-            seq.saved = self.at("saved", (keys, states), seq=seq, engine=self)
+            seq.saved = keys, states
         else:
             seq.done, seq.fill = 0, len(seq.tokens)
             seq.fill = self.at("again", seq.fill, seq=seq)
@@ -277,8 +275,7 @@ class Engine:
 
     def swap_in(self, seq):
         (keys, states), seq.saved = seq.saved, None
-        keys = self.at("returned-keys", keys, engine=self)
-        for j, block in enumerate(keys):
+        for j, block in enumerate(self.at("returned-keys", keys)):
             number = self.number(seq, j)
             for (i, r), cell in block.items():
                 self.pools[r].page(i, number, self.page)[:] = cell

@@ -43,7 +43,6 @@ class Network:
         w = normalised(read(folder), load)
         self.embedding = w.get("embed_tokens.weight", w.get("embeddings.weight"))
         head = self.at("head-weight", w.get("lm_head.weight", self.embedding), net=self)
-        self.embedding = self.at("embedding", self.embedding, net=self)
         self.last_norm = self.at("last-norm", w.get("final_layernorm.weight", w.get("norm_f.weight")))
         split = [(k.split(".", 2), x) for k, x in w.items() if k.startswith("layers.")]
         self.layers = [{k[2]: x for k, x in split if k[1] == str(i)} for i in range(c["num_hidden_layers"])]
@@ -124,8 +123,8 @@ class Network:
         """Inclusive scan of h = a h + b over the flat list, by doubling."""
         step = 1
         while step < self.longest:
-            b[step:] += a[step:] * b[:-step].copy()
-            a[step:] *= a[:-step].copy()
+            b[step:] += a[step:] * b[:-step]
+            a[step:] *= a[:-step]
             step *= 2
         return b
 
@@ -148,7 +147,7 @@ class Network:
             rate = self.at("rate", np.exp(w["A_log"]) * LOG2E, rank=r)
             a = self.at("decay", np.exp2(-dt[..., None] * rate), net=self, layer=i, rank=r)
             inputs = (dt * u)[..., None] * b[:, None]
-            for p, line in zip(pieces, lines):
+            for p in pieces:
                 if self.at("apart", True, piece=p, layer=i, net=self, rank=r):
                     h = engine.carried(p, i, r, 1)
                     inputs[p.span.start] += a[p.span.start] * h
@@ -191,7 +190,6 @@ class Network:
                     found.insert(0, (keys, values, where))
                 found = self.at("contexts", found, piece=p, pieces=pieces[:j], k=k, v=v)
                 out[p.own] = self.attend(i, r, p, q[p.own], found)
-            out = self.at("heads", out, net=self, rank=r)
             parts.append(self.product(out.reshape(len(x), -1), w["o_proj.weight"]))
         return self.reduce(parts, "o_proj", i)
 
@@ -214,8 +212,8 @@ class Network:
 
     def feed(self, i, x):
         def gated(w, name, x):
-            up = self.at("feed", silu(self.product(x, w[name + "gate_proj.weight"])), net=self, layer=i)
-            return self.product(up * self.product(x, w[name + "up_proj.weight"]), w[name + "down_proj.weight"])
+            up = silu(self.product(x, w[name + "gate_proj.weight"])) * self.product(x, w[name + "up_proj.weight"])
+            return self.product(up, w[name + "down_proj.weight"])
 
         w = self.layers[i]
         if "feed_forward.router.weight" not in w:
@@ -223,8 +221,7 @@ class Network:
         s = self.product(x, w["feed_forward.router.weight"])
         share = np.exp(s - s.max(1, keepdims=True))
         share = share / share.sum(1, keepdims=True)
-        count = self.at("experts", self.config["num_experts_per_tok"])
-        least = np.sort(share, 1)[:, -count][:, None]
+        least = np.sort(share, 1)[:, -self.config["num_experts_per_tok"]][:, None]
         share = self.at("share", share * (share >= least), scores=s, net=self, layer=i)
         parts = [np.zeros_like(x) for _ in range(self.ranks)]
         for e in range(s.shape[1]):
@@ -252,7 +249,7 @@ class Network:
         x = self.at("embedded", self.embedding[tokens], net=self)
         for i, w in enumerate(self.layers):
             mixer = self.mamba if i in self.mambas else self.attention
-            x = x + self.at("branch", mixer(i, self.norm(x, w["norm.weight"]), pieces, engine), layer=i, net=self)
+            x = x + mixer(i, self.norm(x, w["norm.weight"]), pieces, engine)
             if "pre_ff_layernorm.weight" in w:
                 x = x + self.feed(i, self.norm(x, w["pre_ff_layernorm.weight"]))
         keep = [range(p.own.stop - (p.n if p.phase == "decode" else 1), p.own.stop) for p in pieces]
