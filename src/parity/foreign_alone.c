@@ -291,6 +291,26 @@ static ls_status decide_pages_of_decode(ls_inquiry *q, bool *found, ls_error *er
     return LS_OK;
 }
 
+/* The least size of pages that is off, where all smaller ones are right, or the largest, where all larger ones are. */
+ls_status ls_bound_page(ls_inquiry *q, ls_error *err) {
+    enum { SIZES = 7, LARGEST = 64 };
+    bool is_off[SIZES];
+    int n_off = 0, first = SIZES, last = -1;
+    if (q->f->is_server || q->f->constant || !has_attention(q)) return LS_OK;
+    for (int i = 0; i < SIZES; i++) {
+        ls_seen seen;
+        LS_TRY(try_pages_of(q, (int64_t)1 << i, &seen, err));
+        is_off[i] = seen.outcomes.n > 0 && seen.look == LS_LOOK_OFF;
+        ls_seen_deinit(&seen);
+        n_off += is_off[i];
+        if (is_off[i] && first == SIZES) first = i;
+        if (is_off[i]) last = i;
+    }
+    if (n_off == 0 || n_off == SIZES || n_off != last - first + 1) return LS_OK;
+    if (last == SIZES - 1) return ls_foreign_bound(q, "page", LARGEST >> (n_off - 1), false, SIZES);
+    return first == 0 ? ls_foreign_bound(q, "page", (int64_t)1 << last, true, SIZES) : LS_OK;
+}
+
 /* Of the rung of lengths, the median |d| of contexts from `length` on as a multiple of that of shorter ones: a coarser
  * kernel moves all tokens, if not all of them above the limit. */
 static double moved_beyond(const ls_foreign *f, int64_t length) {
