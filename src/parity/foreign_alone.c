@@ -142,6 +142,18 @@ static bool has_attention(const ls_inquiry *q) {
     return false;
 }
 
+/* Exactly the prompts are off that are shorter than what the convolution looks back, and in decode alone. */
+static bool short_prompts_are_off(const ls_inquiry *q, const ls_seen *seen) {
+    const int64_t window = q->config->d_conv - 1;
+    int64_t n_short = 0;
+    for (int64_t s = 0; s < seen->outcomes.n; s++) {
+        const ls_outcome *c = &seen->outcomes.of[s];
+        if (ls_sequence_off(q->f, c) != (c->n_prompt < window)) return false;
+        n_short += c->n_prompt < window;
+    }
+    return n_short >= 2;
+}
+
 static bool near_block(int64_t length) {
     for (int64_t b = 16; b <= 1024; b *= 2)
         if (length == b || length == b + 1 || length == b - 1) return true;
@@ -357,6 +369,13 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     if (found) return LS_OK;
     /* Decoded tokens alone. */
     if (p.first_tokens_off == 0 && p.later_off > 0) {
+        if (short_prompts_are_off(q, seen)) {
+            ls_foreign_find(
+                f, "convolution window lost in short chunks", LS_RUNG_LENGTHS, 0.93,
+                "decoded tokens are off behind prompts of fewer than %d tokens, and right behind all others",
+                (int)q->config->d_conv - 1);
+            return LS_OK;
+        }
         LS_TRY(decide_rows(q, &found, err));
         if (found) return LS_OK;
         q->decode_alone = true;
