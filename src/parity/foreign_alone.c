@@ -160,6 +160,14 @@ static bool near_block(int64_t length) {
     return length > 16 && (length % 16 == 0 || length % 16 == 1);
 }
 
+/* No slot was used twice, as the suspect says. */
+static bool has_slots_apart(const ls_outcomes *o) {
+    for (int64_t a = 0; a < o->n; a++)
+        for (int64_t b = 0; b < a; b++)
+            if (o->of[a].slot < 0 || o->of[a].slot == o->of[b].slot) return false;
+    return o->n > 1;
+}
+
 /* Requests are off from one on when each has a slot of its own, and right in one slot for all. */
 static ls_status decide_slots_number(ls_inquiry *q, int64_t requests, ls_error *err) {
     int64_t value;
@@ -179,7 +187,7 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
     ls_foreign *f = q->f;
     const ls_seen *far = &f->seen[LS_RUNG_SLOT];
     int64_t n_tried, n_off;
-    bool one_slot;
+    bool one_slot, apart;
     *found = false;
     if (f->is_server) { /* nothing is alone there */
         *found = p->first_sequence > 0 && ls_portion(p->behind_off, p->behind) > 0.6 &&
@@ -210,11 +218,13 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
     LS_TRY(ls_decide_kinship(q, LS_RUNG_LENGTHS, false, found, err));
     if (*found) return LS_OK;
     *found = true;
-    ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_LENGTHS, 0.93,
+    apart = has_slots_apart(&f->seen[LS_RUNG_LENGTHS].outcomes);
+    ls_foreign_find(f, "stale state of a reused slot", LS_RUNG_LENGTHS, apart ? 0.7 : 0.93,
                     "from request %" PRId64 " of a process on, %" PRId64 " of %" PRId64
-                    " tokens are off, whatever the length; each alone in its process requests are right",
-                    p->first_sequence + 1, p->behind_off, p->behind);
+                    " tokens are off, whatever the length; each alone in its process requests are right%s",
+                    p->first_sequence + 1, p->behind_off, p->behind, apart ? "; but no slot was used twice" : "");
     f->findings[0].settled = true;
+    if (apart) return LS_OK;
     return ls_portion(p->behind_off, p->behind) > 0.6 ? ls_foreign_bound(q, "requests", p->first_sequence + 1, false, 1)
                                                       : LS_OK;
 }

@@ -31,6 +31,7 @@ typedef enum recipe {
     LEAST,
     MOST,
     MEAN_OF_ALL, /* of the request */
+    MEAN_OF_TWO, /* with the value before */
     ENTROPY,     /* of the row */
     LOGIT,
     PROBABILITY,

@@ -472,6 +472,15 @@ static ls_status try_formulas(explainer *x, ls_error *err) {
         {{.layer = -1, .weights = LS_WEIGHTS_GATE_UP}, other, "gate and up are exchanged", false},
         {{.layer = -1, .eps_outside = true}, other, "norms add epsilon outside of the root", false},
     };
+    /* Models in use have these bases beside 10,000. */
+    static const double bases[] = {1e3, 1e5, 5e5, 1e6, 1e7};
+    for (size_t i = 0; i < sizeof bases / sizeof bases[0]; i++)
+        for (int pairs = 0; pairs < 2; pairs++)
+            LS_TRY(try_edit(x, (ls_edit){.layer = -1, .rope = !pairs, .rope_pairs = pairs, .rope_base = bases[i]},
+                            searched(ls_explain_named(
+                                positions, "queries and keys are rotated by position, to the base of %g, in %s",
+                                bases[i], pairs ? "pairs" : "halves")),
+                            err));
     return try_list(x, list, sizeof list / sizeof list[0], err);
 }
 

@@ -114,6 +114,7 @@ static double record_of_values(const explainer *x, const text *t, int64_t i, how
         case LEAST:
         case MOST: return of_values(t, i + 1, h.kind);
         case MEAN_OF_ALL: return of_values(t, t->n_recorded, MEANS);
+        case MEAN_OF_TWO: return i > 0 ? 0.5 * (value + (double)t->scored[i - 1]) : value;
         case PROBABILITY: return exp(value);
         default: return (double)NAN; /* it takes the logits */
     }
@@ -166,6 +167,7 @@ double ls_explain_record(const explainer *x, const text *t, const double *rows, 
         case LEAST:
         case MOST:
         case MEAN_OF_ALL:
+        case MEAN_OF_TWO:
         case PROBABILITY:
         case UNITS: return record_of_values(x, t, i, h);
         case LOGIT: return row[token];
@@ -331,9 +333,12 @@ static const char *const types[] = {"", "bf16", "f16", "fp8 (e4m3)", "fp8 (e5m2)
 
 /* Those that the trainer's values are enough for. */
 void ls_explain_values(explainer *x) {
-    static const char *const kinds[] = {"sums of all log-probabilities so far", "means of all log-probabilities so far",
-                                        "the least log-probability so far", "the largest log-probability so far",
-                                        "the mean of the request's log-probabilities"};
+    static const char *const kinds[] = {"sums of all log-probabilities so far",
+                                        "means of all log-probabilities so far",
+                                        "the least log-probability so far",
+                                        "the largest log-probability so far",
+                                        "the mean of the request's log-probabilities",
+                                        "means of two log-probabilities, the token's and the one before"};
     int64_t units;
     double best;
     for (int64_t k = -3; k <= 3; k++)
@@ -357,7 +362,7 @@ void ls_explain_values(explainer *x) {
                    "log-probabilities are multiples of 1/%lld", (long long)units);
     try_recipe(x, (how){PROBABILITY, 0.0, 0}, "log-probabilities scaled",
                "probabilities are recorded, not their logarithms");
-    for (int of = SUMS; of <= MEAN_OF_ALL; of++)
+    for (int of = SUMS; of <= MEAN_OF_TWO; of++)
         try_recipe(x, (how){(recipe)of, 0.0, 0}, LS_NO_CAUSE, "records are %s", kinds[of - SUMS]);
     for (int64_t k = 1; k < 5; k++)
         if (are_multiples(x, pow(10.0, (double)k)))

@@ -375,16 +375,39 @@ static bool is_quiet(const ls_inquiry *q) {
            (f->n_findings == 0 || f->findings[0].confidence < 0.5);
 }
 
+/* Records that are rounded, by little beside what faults do, are a finding and no reason to look for nothing else: one
+ * that stands out behind them counts. */
+static ls_status look_behind_rounding(ls_inquiry *q, bool *explained, ls_error *err) {
+    ls_foreign *f = q->f;
+    const ls_finding rounding = f->findings[0];
+    if (f->constant || f->is_server || strcmp(rounding.cause, "log-probabilities in low precision") != 0) return LS_OK;
+    f->n_findings = 0;
+    LS_TRY(climb(q, err));
+    LS_TRY(ls_foreign_decide(q, err));
+    LS_TRY(ls_foreign_weigh(q, err));
+    if (ls_foreign_named(f) != NULL) {
+        *explained = false;
+        return LS_OK;
+    }
+    f->findings[0] = rounding;
+    f->n_findings = 1;
+    f->rival = NULL;
+    return LS_OK;
+}
+
 static ls_status inquire(ls_inquiry *q, ls_error *err) {
     ls_sweep *sweep = q->runner->sweep;
     ls_foreign *f = q->f;
-    bool explained;
+    bool explained, climbed; /* climbed: and what was seen is decided */
     LS_TRY(start_alone(q, err));
     LS_TRY(explain_alone(q, &explained, err));
+    climbed = explained;
+    if (explained) LS_TRY(look_behind_rounding(q, &explained, err));
+    climbed = climbed && !explained;
     explained = explained || (f->is_server && ls_probe_is_odd(q));
-    if (!explained) LS_TRY(climb(q, err));
-    LS_TRY(f->is_server ? ls_probe_decide(q, err) : ls_foreign_decide(q, err));
-    if (!explained) LS_TRY(ls_foreign_weigh(q, err));
+    if (!explained && !climbed) LS_TRY(climb(q, err));
+    if (!climbed) LS_TRY(f->is_server ? ls_probe_decide(q, err) : ls_foreign_decide(q, err));
+    if (!explained && !climbed) LS_TRY(ls_foreign_weigh(q, err));
     if (!explained && ls_foreign_named(f) != NULL && strcmp(ls_foreign_named(f)->cause, "page size matters") == 0)
         LS_TRY(ls_bound_page(q, err));
     if (is_quiet(q)) LS_TRY(ls_decide_noise(q, err));

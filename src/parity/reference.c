@@ -445,12 +445,13 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
     return LS_OK;
 }
 
-static void rotate(double *x, int64_t heads, int64_t size, int64_t position, bool pairs) {
+static void rotate(double *x, int64_t heads, int64_t size, int64_t position, const ls_edit *e) {
     const int64_t half = size / 2;
     for (int64_t h = 0; h < heads; h++)
         for (int64_t i = 0; i < half; i++) {
-            const double angle = (double)position / pow(10000.0, (double)i / (double)half);
-            double *a = x + h * size + (pairs ? 2 * i : i), *b = pairs ? a + 1 : a + half;
+            const double base = e->rope_base > 0.0 ? e->rope_base : 10000.0;
+            const double angle = (double)position / pow(base, (double)i / (double)half);
+            double *a = x + h * size + (e->rope_pairs ? 2 * i : i), *b = e->rope_pairs ? a + 1 : a + half;
             const double left = *a, right = *b;
             *a = left * cos(angle) - right * sin(angle);
             *b = right * cos(angle) + left * sin(angle);
@@ -480,8 +481,8 @@ static ls_status attention(const pass *p, double *out, const double *x, const la
     product(v, x, n, &l->of[WV], NULL);
     if (p->e.rope || p->e.rope_pairs)
         for (int64_t t = 0; t < n; t++) {
-            rotate(q + t * heads * size, heads, size, t, p->e.rope_pairs);
-            rotate(k + t * groups * size, groups, size, t, p->e.rope_pairs);
+            rotate(q + t * heads * size, heads, size, t, &p->e);
+            rotate(k + t * groups * size, groups, size, t, &p->e);
         }
     if (p->e.keys_which != 2) round_keys(k, n, groups, size, &p->e);
     if (p->e.keys_which != 1) round_keys(v, n, groups, size, &p->e);

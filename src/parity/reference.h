@@ -71,6 +71,7 @@ typedef struct ls_edit {
     int32_t keys_per;      /* what has a scale of its own: 0 nothing, 1 a token's head, 2 a token, 3 each 32 values */
     int32_t keys_which;    /* of these: 0 both, 1 keys, 2 values */
     bool rope, rope_pairs; /* on queries and keys, halves or neighbours */
+    double rope_base;      /* 0: 10,000 */
     bool no_inner_norms, router_renormalised, no_d, gelu;
     bool no_conv_silu, no_conv_bias, no_dt_bias, dt_bias_twice, turned_taps, eps_outside;
     bool heads_interleaved;                                 /* head h reads the keys h modulo their number */
