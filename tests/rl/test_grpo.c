@@ -177,7 +177,7 @@ static void turns_carry_no_bits(void **state) {
 static void options_carry_bits(void **state) {
     static const char *const sets[] = {"seed=1",          "rate=0.002",        "beta=0.1",      "advantages=rloo",
                                        "temperature=0.9", "entropy_bonus=0.1", "minibatches=2", "epochs=2",
-                                       "top_k=20",        "top_p=0.9",         "min_p=0.01"};
+                                       "top_k=20",        "top_p=0.9",         "min_p=0.01",    "moments=bf16"};
     uint64_t seen[COUNT(sets) + 1];
     (void)state;
     seen[COUNT(sets)] = digest_with(NULL, 0);
@@ -202,13 +202,12 @@ static int64_t lines_of(const char *run) {
     return n;
 }
 
-static void a_killed_run_goes_on(void **state) {
-    const char *long_run = "steps=12";
-    const uint64_t want = digest_with(&long_run, 1);
+static void kill_and_resume(const char *moments, const char *other) {
+    const char *sets[] = {"steps=12", moments};
+    const uint64_t want = digest_with(sets, 2);
     job j = job_make("killed");
     test_forks();
-    (void)state;
-    job_set(&j, long_run);
+    for (int i = 0; i < 2; i++) job_set(&j, sets[i]);
     for (int64_t kill_at = 3; kill_at <= 9; kill_at += 3) {
         const pid_t child = fork();
         int status;
@@ -230,6 +229,9 @@ static void a_killed_run_goes_on(void **state) {
         job_set(&j, "eps_high=0.5");
         check_failed(job_run(&j, &err), &err, "options.eps_high: was 0.2 and is 0.5 now");
         job_set(&j, "eps_high=0.2");
+        job_set(&j, other);
+        check_failed(job_run(&j, &err), &err, "moments: was ");
+        job_set(&j, moments);
         job_set(&j, "beta=0.5");
         check_failed(job_run(&j, &err), &err, "data: was");
     }
@@ -240,6 +242,12 @@ static void a_killed_run_goes_on(void **state) {
     assert_int_equal(lines_of(j.o->train.run), 12);
     remove_tree(j.o->train.run);
     job_free(&j);
+}
+
+static void a_killed_run_goes_on(void **state) {
+    (void)state;
+    kill_and_resume("moments=f32", "moments=bf16");
+    kill_and_resume("moments=bf16", "moments=f32");
 }
 
 static void choose_address(job *j) {
@@ -310,6 +318,7 @@ static void processes_have_the_bits_of_one(void **state) {
     static const char *const sets[][6] = {
         {"minibatches=2", "reward_command=" JUDGE(""), "eval_every=2", "eval_n=5", NULL},
         {"beta=0.05", "epochs=2", "minibatches=3", "leaf=3", "correction=token-truncate=2", NULL},
+        {"moments=bf16", "minibatches=2", "leaf=2", NULL},
         {"top_p=0.9", "top_k=20", "epochs=2", "minibatches=3", "leaf=2", NULL}};
     test_forks();
     (void)state;
@@ -403,10 +412,10 @@ static double measure(const char *run, int64_t line, const char *name) {
 }
 
 /* A preference for ten of 64 tokens is learnt in no time. */
-static void reward_rises(void **state) {
+static void learn(const char *moments) {
     job j = job_make("learns");
     double last = 0;
-    (void)state;
+    job_set(&j, moments);
     job_set(&j, "reward_command=" JUDGE(""));
     job_set(&j, "steps=25");
     job_set(&j, "samples=16");
@@ -416,6 +425,8 @@ static void reward_rises(void **state) {
     job_must_run(&j);
     for (int64_t i = 20; i < 25; i++) last += measure(j.o->train.run, i, "reward/mean") / 5;
     assert_true(measure(j.o->train.run, 0, "reward/mean") < 0.4);
+    print_message("%s: reward %.3f at first, %.3f in the last five of 25 steps\n", moments,
+                  measure(j.o->train.run, 0, "reward/mean"), last);
     if (last < 0.9) fail_msg("reward %g", last);
     for (int64_t i = 0; i < 25; i++) {
         assert_true(measure(j.o->train.run, i, "gate/rollout/different") == 0);
@@ -428,6 +439,12 @@ static void reward_rises(void **state) {
     }
     remove_tree(j.o->train.run);
     job_free(&j);
+}
+
+static void reward_rises(void **state) {
+    (void)state;
+    learn("moments=f32");
+    learn("moments=bf16");
 }
 
 static void judges_that_fail(void **state) {
