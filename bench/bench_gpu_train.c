@@ -6,7 +6,7 @@
  * publishing, of --sequences sequences of --tokens tokens, every one with a target. Floor of a step: three times the
  * forward's operations (the forward, gradients of inputs and of weights), four times with --recompute, over --rate; the
  * scan's forward and, three times as long, its backward, at --scan us a token of 26 layers of 5,120 channels; and 30
- * bytes a parameter of the update over --bandwidth. */
+ * bytes a parameter of the update, 22 with --moments bf16, over --bandwidth. */
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <math.h>
@@ -24,12 +24,12 @@
 #include "train/trainer.h"
 
 /* Bytes of a parameter's update: gradient, master and both moments read, master, moments and weight written. */
-#define UPDATE_BYTES 30.0
+static double update_bytes(ls_dtype moments) { return moments == LS_BF16 ? 22.0 : 30.0; }
 
 typedef struct options {
     const char *directory, *device;
     ls_profile profile;
-    ls_dtype dtype;
+    ls_dtype dtype, moments;
     int64_t sequences, tokens, leaf, microbatch, rows, steps, profile_steps;
     bool recompute;
     double bandwidth, rate, scan_us; /* bytes/s, operations/s, us a token of 26 layers; 0: no floor */
@@ -43,6 +43,7 @@ static const char usage[] =
     "  --device cuda|cpu      (cuda)\n"
     "  --profile exact|mma16  of dense products (exact)\n"
     "  --dtype f32|bf16       of activations (bf16)\n"
+    "  --moments f32|bf16     of AdamW (f32)\n"
     "  --sequences N --tokens N   of a step (8, 1024)\n"
     "  --leaf N               sequences of a leaf (the step's)\n"
     "  --microbatch N         leaves of a forward (as many as there are)\n"
@@ -79,6 +80,7 @@ static void take(options *o, const char *name, char *text) {
     if (strcmp(name, "profile") == 0)
         o->profile = choice(name, text, "exact", "mma16") == 0 ? LS_PROFILE_EXACT : LS_PROFILE_MMA16;
     if (strcmp(name, "dtype") == 0) o->dtype = choice(name, text, "f32", "bf16") == 0 ? LS_F32 : LS_BF16;
+    if (strcmp(name, "moments") == 0) o->moments = choice(name, text, "f32", "bf16") == 0 ? LS_F32 : LS_BF16;
     if (strcmp(name, "bandwidth") == 0) o->bandwidth = 1e9 * number(name, text, 1e-3, 1e9, false);
     if (strcmp(name, "rate") == 0) o->rate = 1e12 * number(name, text, 1e-6, 1e9, false);
     if (strcmp(name, "scan") == 0) o->scan_us = number(name, text, 1e-6, 1e9, false);
@@ -89,6 +91,7 @@ static options read_options(int argc, char **argv) {
     static const struct option list[] = {{"device", required_argument, NULL, 1},
                                          {"profile", required_argument, NULL, 1},
                                          {"dtype", required_argument, NULL, 1},
+                                         {"moments", required_argument, NULL, 1},
                                          {"sequences", required_argument, NULL, 1},
                                          {"tokens", required_argument, NULL, 1},
                                          {"leaf", required_argument, NULL, 1},
@@ -139,7 +142,7 @@ static double floor_of(const options *o, const ls_model *model) {
     for (int32_t i = 0; i < c->n_layers; i++) mamba += c->is_attention[i] == 0;
     return passes * rows * 2.0 * model_macs(model) / o->rate +
            (passes + 1.0) * rows * 1e-6 * o->scan_us * mamba * c->d_inner * c->d_state / (26.0 * 5120 * 16) +
-           UPDATE_BYTES * (double)model->n_parameters / o->bandwidth;
+           update_bytes(o->moments) * (double)model->n_parameters / o->bandwidth;
 }
 
 static ls_status loss(void *context, const ls_train_rows *rows, ls_error *err) {
@@ -174,6 +177,7 @@ static ls_trainer *make_trainer(const options *o, ls_model *model, ls_device *de
                                   .temperature = 1.0f,
                                   .leaf = o->leaf,
                                   .adamw = {0, 0.9, 0.95, 1e-8, 0.1},
+                                  .moments = o->moments,
                                   .rate = {LS_RATE_CONSTANT, 1e-6, 0, 0, 0},
                                   .max_norm = 1.0,
                                   .microbatch = o->microbatch,

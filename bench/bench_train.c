@@ -4,8 +4,8 @@
  *   bench_train DIR [threads] [dtype]
  *
  * A step is one forward of 1,024 tokens (8 sequences of 128 in leaves), backward, fold, norm, AdamW and publishing.
- * The first line is the products alone: forward and both gradients of every matrix over as many rows. Medians of
- * repetitions. */
+ * The first line is the products alone: forward and both gradients of every matrix over as many rows; the last one has
+ * moments in bf16. Medians of repetitions. */
 #define _GNU_SOURCE
 #include <stdio.h>
 
@@ -31,12 +31,13 @@ static ls_status loss(void *context, const ls_train_rows *rows, ls_error *err) {
 }
 
 /* Seconds of a step. */
-static double time_step(const char *directory, ls_model *model, ls_device *device, ls_dtype dtype, int64_t leaf,
-                        bool recompute) {
+static double time_step(const char *directory, ls_model *model, ls_device *device, ls_dtype dtype, ls_dtype moments,
+                        int64_t leaf, bool recompute) {
     const ls_trainer_opts opts = {.dtype = dtype,
                                   .temperature = 1.0f,
                                   .leaf = leaf,
                                   .adamw = {0, 0.9, 0.95, 1e-8, 0.1},
+                                  .moments = moments,
                                   .rate = {LS_RATE_CONSTANT, 1e-6, 0, 0, 0},
                                   .max_norm = 1.0,
                                   .microbatch = SEQUENCES / leaf,
@@ -162,11 +163,12 @@ int main(int argc, char **argv) {
     report("products alone", time_products(argv[1], model, device), floor_s);
     for (int64_t leaf = 1; leaf <= SEQUENCES; leaf *= 8)
         for (int recompute = 0; recompute < 2; recompute++) {
-            const double t = time_step(argv[1], model, device, dtype, leaf, recompute);
+            const double t = time_step(argv[1], model, device, dtype, LS_F32, leaf, recompute);
             char name[64];
             snprintf(name, sizeof name, "leaf %lld%s", (long long)leaf, recompute ? ", recompute" : "");
             report(name, t, floor_s);
         }
+    report("leaf 8, moments in bf16", time_step(argv[1], model, device, dtype, LS_BF16, SEQUENCES, false), floor_s);
     ls_model_close(model);
     ls_device_close(device);
     return 0;

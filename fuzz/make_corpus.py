@@ -226,7 +226,8 @@ def pair_seeds():
 def train_config_seeds():
     seeds = {
         "usual": {"model": "m", "run": "r", "data": "d", "seed": "18446744073709551615", "dtype": "bf16",
-                  "profile": "mma16", "batch": 8, "steps": 10, "rate": 1e-3, "warmup": 2, "resume": True},
+                  "profile": "mma16", "moments": "bf16", "batch": 8, "steps": 10, "rate": 1e-3, "warmup": 2,
+                  "resume": True},
         "unknown": {"batches": 8},
         "ranges": {"batch": 0, "rate": 1e300, "rank": 3, "seed": 4},
         "device": {"device": "cuda:1", "rank": 1, "ranks": 2},

@@ -56,6 +56,10 @@ typedef struct lockstep_trainer_options {
     /* These do not. */
     int32_t recompute;  /* activations again in the backward instead of keeping them */
     int64_t microbatch; /* leaves of one forward, at most; default 4 */
+    /* This does: the type that both moments are stored in, LS_F32 (default) or LS_BF16, which halves their memory; they
+     * are rounded by random numbers of the seed 0 then (NUMERICS.md). */
+    int32_t moments;
+    int32_t reserved; /* 0 */
 } lockstep_trainer_options;
 
 /* Sequences to learn from; arrays [tokens] lie beside `tokens`. */

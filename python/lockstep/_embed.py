@@ -48,7 +48,7 @@ TrainerOptions = _struct(
     (c_int32, "schedule"), (c_double, "rate rate_floor"), (c_int64, "warmup schedule_steps"),
     (c_double, "beta1 beta2 eps decay clip"), (c_int32, "loss norm kl"),
     (c_double, "eps_low eps_high dual_clip kl_weight entropy_weight norm_length"), (c_int32, "mask_overlong recompute"),
-    (c_int64, "microbatch"))
+    (c_int64, "microbatch"), (c_int32, "moments reserved"))
 
 Batch = _struct(
     "Batch", (c_size_t, "size"), (c_int64, "n"),

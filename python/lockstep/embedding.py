@@ -254,7 +254,7 @@ class Trainer(_Handle):
         for name, value in options.items():
             if name not in known:
                 raise TypeError(f"Trainer: {name!r} is no option; there are {', '.join(sorted(known))}")
-            names = _embed.CHOICES.get(name)
+            names = tuple(_DTYPES) if name == "moments" else _embed.CHOICES.get(name)
             setattr(made_options, name, value if names is None else _choose(name, value, names))
         self.model = _model(model)
         self._own("trainer", (self.model._use(), made_options))

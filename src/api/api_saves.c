@@ -16,6 +16,9 @@
 
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const switches[] = {"false", "true", NULL};
+static const char *const moments[] = {[LS_F32] = "f32", [LS_BF16] = "bf16", NULL};
+/* Checkpoints may be older than the option; what their tensors are is compared. */
+static const char *const told[] = {"moments", NULL};
 
 /* What carries bits, as checkpoints write it. They are set as members of a struct, never read as text. */
 static const ls_option *options_table(int64_t *n) {
@@ -40,7 +43,8 @@ static const ls_option *options_table(int64_t *n) {
                                      BITS_NUMBER(kl_weight),
                                      BITS_NUMBER(entropy_weight),
                                      BITS_NUMBER(norm_length),
-                                     BITS_CHOICE(mask_overlong, switches)};
+                                     BITS_CHOICE(mask_overlong, switches),
+                                     BITS_CHOICE(moments, moments)};
     *n = (int64_t)(sizeof rows / sizeof rows[0]);
     return rows;
 }
@@ -54,7 +58,7 @@ ls_config ls_api_trainer_config(lockstep_trainer_options *options) {
 }
 
 static ls_saves_description describe(const lockstep_trainer *t, const ls_config *config) {
-    return (ls_saves_description){.kind = "embedded", .numerics = t->model->numerics, .config = config};
+    return (ls_saves_description){.kind = "embedded", .numerics = t->model->numerics, .config = config, .free = told};
 }
 
 static ls_status save(lockstep_trainer *t, const char *run, int64_t keep, ls_error *err) {

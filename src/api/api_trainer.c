@@ -1,5 +1,6 @@
 /* The trainer of the interface: options, batches, and steps of two kinds. */
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +9,7 @@
 #include "rl/advantage.h"
 
 static const ls_api_struct options_struct = {"lockstep_trainer_options", sizeof(lockstep_trainer_options),
-                                             sizeof(lockstep_trainer_options)};
+                                             offsetof(lockstep_trainer_options, moments)};
 static const ls_api_struct batch_struct = {"lockstep_batch", sizeof(lockstep_batch), sizeof(lockstep_batch)};
 static const ls_api_struct stats_struct = {"lockstep_step_stats", sizeof(lockstep_step_stats),
                                            sizeof(lockstep_step_stats)};
@@ -61,6 +62,8 @@ static ls_status check_options(const lockstep_trainer_options *o, ls_error *err)
     LS_TRY(ls_api_check_choice("kl", o->kl, LS_KL_K3 + 1, err));
     LS_TRY(ls_api_check_choice("mask_overlong", o->mask_overlong, 2, err));
     LS_TRY(ls_api_check_choice("recompute", o->recompute, 2, err));
+    LS_TRY(ls_api_check_choice("moments", o->moments, LS_BF16 + 1, err));
+    if (o->reserved != 0) return LS_FAIL(err, LS_ERR_ARG, "trainer: reserved is %d, not 0", o->reserved);
     if (o->sequences_max < 1 || o->length_max < 2)
         return LS_FAIL(err, LS_ERR_ARG, "trainer: batches of %lld sequences of at most %lld tokens",
                        (long long)o->sequences_max, (long long)o->length_max);
@@ -80,6 +83,7 @@ static ls_status trainer_opts(ls_trainer_opts *out, const lockstep_trainer_optio
     *out = (ls_trainer_opts){.temperature = (float)o->temperature,
                              .leaf = o->leaf,
                              .adamw = {o->rate, o->beta1, o->beta2, o->eps, o->decay},
+                             .moments = (ls_dtype)o->moments,
                              .rate = {(ls_rate_kind)o->schedule, o->rate, o->rate_floor, o->warmup, o->schedule_steps},
                              .max_norm = o->clip > 0.0 ? o->clip : (double)INFINITY,
                              .microbatch = o->microbatch,

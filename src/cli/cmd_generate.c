@@ -58,12 +58,9 @@ static ls_status write_record(ls_json_out *json, const ls_job *job, const ls_rec
     record.n_completion = record.n_logprobs = r->n_completion;
     record.logprobs = r->logprob;
     record.logprob_missing = missing;
-    if (job->looks != NULL) {
-        const ls_sights *s = &job->looks[r - job->requests].sights;
-        record.n_top = s->top;
-        record.top_ids = s->top_id;
-        record.top_logprobs = s->top_logprob;
-    }
+    record.n_top = job->top;
+    record.top_ids = r->top_id;
+    record.top_logprobs = r->top_logprob;
     record.finish = finish;
     record.sample = r->sample_i;
     if (job->tokenizer != NULL) {

@@ -206,27 +206,20 @@ static ls_status encode_prompts(ls_job *job, const ls_run_options *o, int64_t le
     return LS_OK;
 }
 
-/* Called by the engine with the logits of each drawn token. */
-static void look(void *context, int64_t position, int32_t token, const float *logits, int64_t vocab) {
-    ls_job_look *l = context;
-    (void)vocab;
-    if (l->error.status != LS_OK) return;
-    l->error.status =
-        ls_sights_look(&l->sights, l->job->tools, position - l->n_prompt, token, logits, l->sampling, l->of, &l->error);
-}
-
-static ls_status lay_out_looks(ls_job *job, const ls_run_options *o, ls_error *err) {
-    const int64_t vocab = job->model->config.vocab, top = o->top_logprobs < vocab ? o->top_logprobs : vocab;
-    if (top == 0) return LS_OK;
-    LS_TRY(ls_sight_tools_create(&job->tools, job->model->config.vocab, err));
-    LS_TRY(ls_array_alloc((void **)&job->looks, job->n_requests, sizeof *job->looks, "alternatives", err));
+/* Likeliest tokens of each drawn one. */
+static ls_status lay_out_top(ls_job *job, const ls_run_options *o, int64_t max_tokens, ls_error *err) {
+    const int64_t vocab = job->model->config.vocab;
+    int64_t row, total;
+    job->top = o->top_logprobs < vocab ? o->top_logprobs : vocab;
+    if (job->top == 0) return LS_OK;
+    if (!ls_mul_i64(max_tokens, job->top, &row) || !ls_mul_i64(job->n_requests, row, &total))
+        return LS_FAIL(err, LS_ERR_NOMEM, "--top-logprobs: %lld of %lld tokens do not fit", (long long)job->top,
+                       (long long)max_tokens);
+    LS_TRY(ls_array_alloc((void **)&job->top_ids, total, sizeof *job->top_ids, "likeliest tokens", err));
+    LS_TRY(ls_array_alloc((void **)&job->top_logprobs, total, sizeof *job->top_logprobs, "likeliest tokens", err));
     for (int64_t i = 0; i < job->n_requests; i++) {
-        ls_request *r = &job->requests[i];
-        ls_job_look *l = &job->looks[i];
-        *l = (ls_job_look){.job = job, .sampling = &o->sampling, .of = o->logprob_of, .n_prompt = r->n_prompt};
-        LS_TRY(ls_sights_init(&l->sights, r->max_tokens, top, false, false, err));
-        r->see = look;
-        r->see_context = l;
+        job->requests[i].top_id = job->top_ids + i * row;
+        job->requests[i].top_logprob = job->top_logprobs + i * row;
     }
     return LS_OK;
 }
@@ -260,7 +253,7 @@ static ls_status lay_out_requests(ls_job *job, const ls_run_options *o, int64_t 
         r->stop = ls_stop_reached;
         r->stop_context = &job->stop_states[i];
     }
-    return LS_OK;
+    return lay_out_top(job, o, max_tokens, err);
 }
 
 void ls_job_tell(ls_job *job, const ls_run_options *o) {
@@ -318,7 +311,6 @@ ls_status ls_job_init(ls_job *job, ls_run_options *o, ls_error *err) {
     length_max = o->max_length > 0 ? o->max_length : job->model->config.positions_max;
     LS_TRY_DONE(encode_prompts(job, o, length_max, err));
     LS_TRY_DONE(lay_out_requests(job, o, length_max, err));
-    LS_TRY_DONE(lay_out_looks(job, o, err));
 done:
     return status;
 }
@@ -350,6 +342,7 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
                            .logprob_of = o->logprob_of,
                            .sampling = o->sampling,
                            .penalizes = ls_penalties_act(&o->penalties),
+                           .top = job->top,
                            .stop = stop,
                            .n_stop = n_stop,
                            .weights = LS_JOB_WEIGHTS,
@@ -372,12 +365,7 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
     if (timing != NULL) LS_TRY_DONE(print_ticks(timing, job->stats.ticks, err));
     job->seconds = ls_clock_seconds() - start;
     job->n_generated = 0;
-    for (int64_t i = 0; i < job->n_requests; i++) {
-        job->n_generated += job->requests[i].n_completion;
-        if (job->looks == NULL || job->looks[i].error.status == LS_OK) continue;
-        status = job->looks[i].error.status;
-        if (err != NULL) *err = job->looks[i].error;
-    }
+    for (int64_t i = 0; i < job->n_requests; i++) job->n_generated += job->requests[i].n_completion;
 done:
     ls_timing_end(timing);
     ls_engine_free(engine);
@@ -399,9 +387,8 @@ ls_status ls_job_check(const ls_job *job, ls_error *err) {
 void ls_job_deinit(ls_job *job) {
     free(job->stop_states);
     ls_stop_free(job->stop);
-    for (int64_t i = 0; job->looks != NULL && i < job->n_requests; i++) ls_sights_deinit(&job->looks[i].sights);
-    free(job->looks);
-    ls_sight_tools_free(job->tools);
+    free(job->top_logprobs);
+    free(job->top_ids);
     free(job->logprobs);
     free(job->completions);
     free(job->requests);

@@ -6,21 +6,10 @@
 #include "cli/options.h"
 #include "load/record.h"
 #include "rollout/engine.h"
-#include "rollout/sight.h"
 #include "text/chat.h"
 #include "text/stop.h"
 
 #define LS_JOB_WEIGHTS 0 /* version of the weights of a model as it was opened */
-
-/* What is seen of one request's rows. */
-typedef struct ls_job_look {
-    ls_sights sights;
-    const struct ls_job *job;
-    const ls_sampling *sampling;
-    ls_logprob_of of;
-    int64_t n_prompt;
-    ls_error error; /* status LS_OK, or why nothing more was seen */
-} ls_job_look;
 
 typedef struct ls_job {
     ls_model *model;
@@ -35,8 +24,9 @@ typedef struct ls_job {
     int64_t n_requests;
     int32_t *completions; /* storage of the requests' results */
     float *logprobs;
-    struct ls_job_look *looks; /* [n_requests]; NULL without --top-logprobs */
-    ls_sight_tools *tools;
+    int64_t top; /* likeliest tokens of each drawn one, as the requests point to them; 0: none are recorded */
+    int32_t *top_ids;
+    float *top_logprobs;
     ls_stop *stop; /* NULL without stop texts */
     ls_stop_state *stop_states;
     ls_engine_plan plan;

@@ -220,7 +220,7 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_PRESENCE: return parse_float(&o->penalties.presence, "--presence-penalty", text, -1e6, 1e6, err);
         case OPT_FREQUENCY: return parse_float(&o->penalties.frequency, "--frequency-penalty", text, -1e6, 1e6, err);
         case OPT_REPETITION: return parse_float(&o->penalties.repetition, "--repetition-penalty", text, 0, 1e6, err);
-        case OPT_TOP_LOGPROBS: return ls_cli_int(&o->top_logprobs, "--top-logprobs", text, 0, LS_TOP_LOGPROBS_MAX, err);
+        case OPT_TOP_LOGPROBS: return ls_cli_int(&o->top_logprobs, "--top-logprobs", text, 0, LS_TOP_MAX, err);
         case OPT_HOST: o->serve.host = text; return LS_OK;
         case OPT_NAME: o->serve.name = text; return LS_OK;
         case OPT_API_KEY_FILE: o->serve.api_key_file = text; return LS_OK;

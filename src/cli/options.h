@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "model/score.h"
 #include "op/support.h"
+#include "op/top.h"
 #include "rollout/levers.h"
 #include "serve/serve.h"
 
@@ -17,7 +18,6 @@ typedef enum ls_command_kind {
 } ls_command_kind;
 
 #define LS_STOP_TEXTS_MAX 64
-#define LS_TOP_LOGPROBS_MAX 256
 
 #define LS_PROFILE_HELP                                                                                            \
     "How dense products are summed: exact, or mma16, with --dtype bf16 and weights in bf16 (mma16 on a GPU where " \

@@ -5,11 +5,29 @@
 
 #include "op/gather.h"
 #include "op/logprob.h"
+#include "op/top.h"
 
 #define BLOCK_MIN 64
 
 static ls_status own(ls_head *h, void *out, int64_t elem_bytes, bool wanted, ls_error *err) {
     return wanted ? ls_memory_alloc(h->device, out, h->opts.rows_max, elem_bytes, "head", err) : LS_OK;
+}
+
+/* What ls_head_top takes of a row. */
+static int64_t top_bytes(int64_t vocab, int64_t top) {
+    const int64_t leaves = ls_logprob_leaves(vocab) * (int64_t)sizeof(ls_logprob_leaf);
+    return top > 0
+               ? leaves + top * (int64_t)(sizeof(int32_t) + sizeof(float)) + (int64_t)(sizeof(int64_t) + sizeof(float))
+               : 0;
+}
+
+static ls_status make_top(ls_head *h, ls_error *err) {
+    const int64_t top = h->opts.top, f32 = (int64_t)sizeof(float);
+    LS_TRY(own(h, &h->top_id, top * (int64_t)sizeof *h->top_id, top > 0, err));
+    LS_TRY(own(h, &h->top_logprob, top * f32, top > 0, err));
+    LS_TRY(own(h, &h->leaves, ls_logprob_leaves(h->vocab) * (int64_t)sizeof *h->leaves, top > 0, err));
+    LS_TRY(own(h, &h->first, (int64_t)sizeof *h->first, top > 0, err));
+    return own(h, &h->first_z, f32, top > 0, err);
 }
 
 static ls_status make_arrays(ls_head *h, const ls_model_config *c, ls_error *err) {
@@ -25,6 +43,7 @@ static ls_status make_arrays(ls_head *h, const ls_model_config *c, ls_error *err
     LS_TRY(own(h, &h->entropy, f32, o->trains, err));
     LS_TRY(own(h, &h->temperature, f32, o->temperature != 1.0f, err));
     h->processed = h->logits;
+    LS_TRY(make_top(h, err));
     if (!o->samples) return LS_OK;
     LS_TRY(own(h, &h->processed, row, o->keeps_logits, err));
     LS_TRY(own(h, &h->sort_space, 2 * row, true, err));
@@ -52,14 +71,16 @@ int64_t ls_head_bytes(const ls_model_config *c, const ls_head_opts *o) {
         row += (int64_t)c->vocab * (o->keeps_logits ? 12 : 8) + (int64_t)sizeof(ls_sampling) + 1 +
                (int64_t)sizeof(ls_draw) + (int64_t)sizeof(int64_t);
     if (o->weighs) row += 3 * (int64_t)sizeof(float);
-    return o->rows_max * row;
+    return o->rows_max * (row + top_bytes(c->vocab, o->top));
 }
 
 /* Few rows take more of a workspace than many. */
 int64_t ls_head_workspace_bytes(const ls_model_config *c, const ls_head_opts *o) {
     const ls_logprob_args args = {.rows = o->rows_max < LS_LOGPROB_SPLIT_ROWS ? o->rows_max : LS_LOGPROB_SPLIT_ROWS,
                                   .vocab = c->vocab};
-    return ls_op_logprob_workspace(&args);
+    const ls_logprob_shard_args shard = {.rows = args.rows, .vocab = c->vocab};
+    const int64_t whole = ls_op_logprob_workspace(&args), leaves = ls_op_logprob_shard_workspace(&shard);
+    return o->top > 0 && leaves > whole ? leaves : whole;
 }
 
 static ls_status write_temperature(ls_head *h, ls_error *err) {
@@ -90,11 +111,28 @@ done:
 void ls_head_free(ls_head *h) {
     if (h == NULL) return;
     {
-        void *const arrays[] = {
-            h->index,   h->targets,         h->x.data,  h->logits,      h->processed == h->logits ? NULL : h->processed,
-            h->mask,    h->sampling,        h->draws,   h->kept,        h->sort_space,
-            h->lse,     h->entropy,         h->logprob, h->temperature, h->of_all,
-            h->of_kept, h->draw_temperature};
+        void *const arrays[] = {h->index,
+                                h->targets,
+                                h->x.data,
+                                h->logits,
+                                h->processed == h->logits ? NULL : h->processed,
+                                h->mask,
+                                h->sampling,
+                                h->draws,
+                                h->kept,
+                                h->sort_space,
+                                h->lse,
+                                h->entropy,
+                                h->logprob,
+                                h->temperature,
+                                h->of_all,
+                                h->of_kept,
+                                h->draw_temperature,
+                                h->top_id,
+                                h->top_logprob,
+                                h->leaves,
+                                h->first,
+                                h->first_z};
         for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) ls_memory_free(h->device, arrays[i]);
     }
     free(h);
@@ -176,6 +214,24 @@ ls_status ls_head_weigh(ls_head *h, ls_error *err) {
                           of_kept = logprob_args(h, h->processed, NULL, h->of_kept);
     LS_TRY(ls_logprob(h->device, &of_all, err));
     return ls_logprob(h->device, &of_kept, err);
+}
+
+ls_status ls_head_top(ls_head *h, const float *logits, ls_error *err) {
+    const int64_t n_leaves = ls_logprob_leaves(h->vocab);
+    const ls_logprob_shard_args shard = {.logits = logits,
+                                         .dtype = LS_F32,
+                                         .rows = h->n,
+                                         .vocab = h->vocab,
+                                         .row_stride = h->vocab,
+                                         .total = h->vocab,
+                                         .targets = h->first,
+                                         .ignore_index = -1,
+                                         .leaves = h->leaves,
+                                         .leaf_stride = n_leaves,
+                                         .target_z = h->first_z};
+    const ls_top_args top = {logits, h->n, h->vocab, h->opts.top, h->leaves, h->top_id, h->top_logprob};
+    LS_TRY(ls_logprob_shard(h->device, &shard, err));
+    return ls_top(h->device, &top, err);
 }
 
 ls_status ls_head_logprob(ls_head *h, const float *logits, const int64_t *targets, bool entropy, ls_error *err) {

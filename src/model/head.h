@@ -25,6 +25,7 @@ typedef struct ls_head_opts {
     bool keeps_logits; /* beside the processed ones */
     bool weighs;       /* ls_head_weigh is called; needs both */
     bool trains;       /* lse and entropy are wanted */
+    int64_t top;       /* ls_head_top gives so many likeliest entries of a row; 0: it is not called */
     float temperature; /* of the log-probabilities; 1 is the model's own */
 } ls_head_opts;
 
@@ -47,6 +48,12 @@ typedef struct ls_head {
     float *logprob, *lse, *entropy;
     float *temperature;                         /* NULL for 1 */
     float *of_all, *of_kept, *draw_temperature; /* of ls_head_weigh; NULL without */
+    /* Of ls_head_top; NULL without. */
+    int32_t *top_id;         /* [rows_max][top] */
+    float *top_logprob;      /* [rows_max][top] */
+    ls_logprob_leaf *leaves; /* [rows_max][leaves of V] */
+    int64_t *first;          /* a target of every row: 0 */
+    float *first_z;
 } ls_head;
 
 ls_status ls_head_create(ls_head **out, ls_device *device, const ls_model_config *config, const ls_head_opts *opts,
@@ -73,6 +80,9 @@ ls_status ls_head_sample(ls_head *head, const ls_draw *draws, ls_error *err);
  * temperatures, over all tokens and over the kept ones. Their difference is the logarithm of the kept mass. Only where
  * ls_head_write was given the sampling; a greedy row keeps all, at temperature 1. */
 ls_status ls_head_weigh(ls_head *head, ls_error *err);
+/* The likeliest entries of each row of `logits`, which is head->logits or head->processed, and their log-probabilities
+ * (op/top.h). */
+ls_status ls_head_top(ls_head *head, const float *logits, ls_error *err);
 /* head->logprob of head->targets (rows with -1 give +0), from `logits`, which is head->logits or head->processed; with
  * lse and entropy where they are wanted. targets (host, [n]) are written first unless NULL. */
 ls_status ls_head_logprob(ls_head *head, const float *logits, const int64_t *targets, bool entropy, ls_error *err);

@@ -47,18 +47,29 @@ static ls_status check_arrays(const char *op, const ls_operand *operands, int64_
     return ls_operands_check(op, operands, n_operands, err);
 }
 
+static ls_status check_moments(const ls_adamw_args *a, ls_error *err) {
+    const ls_adamw_rounding *r = &a->rounding;
+    if (a->moments == LS_F32) return LS_OK;
+    if (a->moments != LS_BF16)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "adamw: moments of type %s", ls_dtype_name(a->moments));
+    if (r->step >= 1 && r->first >= 0 && r->first <= INT64_MAX - a->n) return LS_OK;
+    return LS_FAIL(err, LS_ERR_ARG, "adamw: moments are rounded at step %lld, of %lld elements from %lld on",
+                   (long long)r->step, (long long)a->n, (long long)r->first);
+}
+
 ls_status ls_adamw_check(const ls_adamw_args *args, ls_error *err) {
-    const int64_t n = args->n;
+    const int64_t n = args->n, moment = args->moments == LS_F32 ? 4 : 2;
     const ls_operand operands[] = {
         {"w", args->w, 1, n, n, 4, n == 0},
-        {"m", args->m, 1, n, n, 4, n == 0},
-        {"v", args->v, 1, n, n, 4, n == 0},
+        {"m", args->m, 1, n, n, moment, n == 0},
+        {"v", args->v, 1, n, n, moment, n == 0},
         {"grad", args->grad, 1, n, n, 4, n == 0},
         {"value", args->value, 1, n, n, args->value != NULL ? ls_dtype_bytes(args->value_dtype) : 1, true},
     };
     if (args->value != NULL && ls_dtype_bytes(args->value_dtype) == 0)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "adamw: values of type %s", ls_dtype_name(args->value_dtype));
-    return check_arrays("adamw", operands, 5, n, err);
+    LS_TRY(check_arrays("adamw", operands, 5, n, err));
+    return check_moments(args, err);
 }
 
 int64_t ls_squares_blocks(int64_t n) { return n / LS_SQUARES_BLOCK + (n % LS_SQUARES_BLOCK != 0); }

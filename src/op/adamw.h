@@ -7,6 +7,14 @@
  *   v = fma(beta2, v, (rest2 * g) * g)
  *   d = (m * debias1) / fma(sqrt(v), debias2, eps)
  *   w = fma(-lr, fma(decay, w, d), w);  value = w rounded to its type (weight_cast of op/weight.h), where it is wanted
+ * m and v as on the right are widened from the type that they are stored in, those on the left enter d and w as they
+ * are, and only what is stored is rounded: not at all in f32. In bf16, whose half unit is more than a step with beta2
+ * near 1 changes v by, they are rounded by chance, so that the mean of what is stored is what was computed:
+ *   the 32 bits of the value + r, of which the low 16 are cut off
+ *   r: 16 bits of a word of Philox4x32-10, the low ones for m, the high ones for v: element e, counted over all
+ *      parameters, has word e % 4 of (key = seed; counter = e / 4 low, e / 4 high, t low, "mome" xor t high)
+ *   from the largest finite bf16 on, 0x7F7F, r is 0: no finite value becomes infinite, infinities stay, NaN is 0x7FC0
+ * What bf16 holds stays as it is, +-0 and subnormals included; v is never negative.
  * Its factors are computed in binary64 and rounded to float32 once: rest1 = 1 - beta1, debias1 = 1 / (1 - beta1^t),
  * rest2 = 1 - beta2, debias2 = 1 / sqrt(1 - beta2^t), t being the step, from 1 on. beta^t: p = 1; for the bits of t
  * from the lowest on: p = p * b where the bit is set, b = b * b, b starting as beta.
@@ -34,9 +42,19 @@ typedef struct ls_adamw_factors {
  * least 1. The error names the value. */
 ls_status ls_adamw_factors_make(ls_adamw_factors *out, const ls_adamw_options *options, int64_t step, ls_error *err);
 
+/* What moments in bf16 are rounded by. */
+typedef struct ls_adamw_rounding {
+    uint64_t seed;
+    int64_t step;  /* t */
+    int64_t first; /* number of the call's first element over all parameters */
+} ls_adamw_rounding;
+
 typedef struct ls_adamw_args {
-    float *w, *m, *v;  /* [n], updated; m and v begin at +0 */
-    const float *grad; /* [n] */
+    float *w;                   /* [n], updated */
+    void *m, *v;                /* [n] of `moments`, updated; they begin at +0 */
+    ls_dtype moments;           /* f32 or bf16 */
+    ls_adamw_rounding rounding; /* read for bf16 */
+    const float *grad;          /* [n] */
     float scale;
     ls_adamw_factors factors;
     int64_t n;

@@ -19,6 +19,7 @@
 #include "op/sample.h"
 #include "op/scan.h"
 #include "op/support.h"
+#include "op/top.h"
 #include "op/weight.h"
 
 static ls_status missing(const char *op, const char *backend, ls_error *err) {

@@ -57,6 +57,7 @@ extern "C" {
     OP(sample)                  \
     OP(support)                 \
     OP(penalize)                \
+    OP(top)                     \
     OP(differs)                 \
     OP(adamw)                   \
     OP(lora_merge)              \

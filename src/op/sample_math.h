@@ -4,6 +4,15 @@
 
 #include "num/expf.h"
 
+/* Ascends where z descends; both zeros are one. z is not NaN. */
+static LS_HD uint32_t ls_order_of(float z) {
+    const uint32_t bits = ls_bits(ls_add(z, 0.0f));
+    return bits >> 31 != 0 ? bits : 0x7FFFFFFFu - bits;
+}
+
+/* The contract's order: descending z, the lower id among equals. */
+static LS_HD uint64_t ls_place_of(float z, int64_t id) { return (uint64_t)ls_order_of(z) << 32 | (uint64_t)id; }
+
 /* g of a word, given as (float)(word >> 9). */
 static LS_HD float ls_gumbel(float word_23) {
     const float u = ls_mul(ls_add(word_23, 0.5f), 1.1920928955078125e-7f);

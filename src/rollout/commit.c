@@ -150,6 +150,7 @@ ls_status ls_commit_draw(ls_engine *e, int64_t rows, ls_error *err) {
     LS_TRY(ls_penalty_apply(e, rows, true, err));
     LS_TRY(ls_head_sample(head, NULL, err));
     if (e->opts.weighs) LS_TRY(ls_head_weigh(head, err));
+    if (e->opts.top > 0) LS_TRY(ls_head_top(head, raw ? head->logits : head->processed, err));
     return ls_head_logprob(head, raw ? head->logits : head->processed, NULL, false, err);
 }
 
@@ -176,10 +177,24 @@ static void tell_support(const ls_engine *e, const ls_request *r, int64_t i) {
     if (r->log_mass != NULL) r->log_mass[r->n_completion] = log_mass > 0.0f ? 0.0f : log_mass;
 }
 
+static ls_status read_top(ls_engine *e, int64_t n, ls_error *err) {
+    const int64_t count = n * e->opts.top;
+    LS_TRY(ls_memory_read(e->device, e->top_id, e->head->top_id, count * (int64_t)sizeof *e->top_id, err));
+    return ls_memory_read(e->device, e->top_logprob, e->head->top_logprob, count * (int64_t)sizeof *e->top_logprob,
+                          err);
+}
+
+static void tell_top(const ls_engine *e, const ls_request *r, int64_t i) {
+    const int64_t top = e->opts.top, at = r->n_completion * top;
+    memcpy(r->top_id + at, e->top_id + i * top, (size_t)top * sizeof *r->top_id);
+    memcpy(r->top_logprob + at, e->top_logprob + i * top, (size_t)top * sizeof *r->top_logprob);
+}
+
 ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
     LS_TRY(ls_memory_read(e->device, e->drawn, e->head->targets, n * (int64_t)sizeof *e->drawn, err));
     LS_TRY(ls_memory_read(e->device, e->logprob, e->head->logprob, n * (int64_t)sizeof *e->logprob, err));
     if (e->opts.weighs) LS_TRY(read_weights_of_draws(e, n, err));
+    if (e->opts.top > 0) LS_TRY(read_top(e, n, err));
     LS_TRY(ls_device_wait(e->device, err));
     for (int64_t i = 0; i < n; i++) {
         const ls_request *r = e->drawing[i]->request;
@@ -189,6 +204,7 @@ ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
         }
         if (r->see != NULL) LS_TRY(show_row(e, r, i, ls_entry_total(e->drawing[i]), (int32_t)e->drawn[i], err));
         if (e->opts.weighs) tell_support(e, r, i);
+        if (r->top_id != NULL) tell_top(e, r, i);
         accept_token(e, e->drawing[i], (int32_t)e->drawn[i], e->logprob[i]);
     }
     return LS_OK;

@@ -45,6 +45,11 @@ ls_status ls_engine_create(ls_engine **out, const ls_model *model, ls_device *de
                          (long long)opts->n_stop);
         goto done;
     }
+    if (opts->top < 0 || opts->top > LS_TOP_MAX || opts->top > model->config.vocab) {
+        status = LS_FAIL(err, LS_ERR_ARG, "engine: %lld likeliest of %d tokens; %d at most", (long long)opts->top,
+                         model->config.vocab, LS_TOP_MAX);
+        goto done;
+    }
     LS_TRY_DONE(ls_array_alloc((void **)&e->stop, opts->n_stop, sizeof *e->stop, "stop ids", err));
     if (opts->n_stop > 0) memcpy(e->stop, opts->stop, (size_t)opts->n_stop * sizeof *e->stop);
     LS_TRY_DONE(ls_engine_allocate(e, err));
@@ -118,6 +123,10 @@ static ls_status check_request(const ls_engine *e, const ls_request *r, ls_error
     if ((r->kept != NULL || r->log_mass != NULL) && !e->opts.weighs)
         return LS_FAIL(err, LS_ERR_ARG,
                        "prompt %u, sample %u: the kept mass is wanted of an engine that does not weigh", p, s);
+    if ((r->top_id != NULL) != (r->top_logprob != NULL) || (r->top_id != NULL && e->opts.top == 0))
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "prompt %u, sample %u: likeliest tokens without their values, or of an engine that gives none",
+                       p, s);
     if (ls_live_find(&e->waiting, r) != NULL)
         return LS_FAIL(err, LS_ERR_ARG, "prompt %u, sample %u: a request with this address is not finished", p, s);
     if (e->opts.requests_max > 0 && e->n_live >= e->opts.requests_max)

@@ -16,6 +16,7 @@
 #include "base/inject.h"
 #include "model/head.h"
 #include "op/support.h"
+#include "op/top.h"
 #include "rollout/levers.h"
 #include "rollout/prefix.h"
 
@@ -65,6 +66,10 @@ typedef struct ls_request {
      * engine that weighs. */
     int32_t *kept;
     float *log_mass;
+    /* Of the distribution that is recorded, as the engine's `top` says, [max_tokens][top], caller's, or both NULL: the
+     * likeliest tokens of the row that each token was drawn from, and their log-probabilities (op/top.h). */
+    int32_t *top_id;
+    float *top_logprob;
     int64_t n_completion;
     float *prompt_logprob; /* [n_prompt - 1], caller's, or NULL: of prompt[i + 1] by the model itself (raw). The whole
                               prompt is computed for it, whatever is cached */
@@ -86,6 +91,7 @@ typedef struct ls_engine_opts {
     ls_sampling sampling;
     bool weighs;         /* requests may ask for kept and log_mass */
     bool penalizes;      /* requests may have penalties */
+    int64_t top;         /* likeliest tokens that requests may ask for, LS_TOP_MAX and the vocabulary at most */
     const int32_t *stop; /* [n_stop] token ids that end a completion and are its last token; copied */
     int64_t n_stop;
     uint64_t weights; /* version of the model's weights */

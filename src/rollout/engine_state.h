@@ -106,6 +106,8 @@ struct ls_engine {
     float *logprob;        /* [batch] */
     int64_t *kept;         /* [batch], as the next two: of an engine that weighs */
     float *of_all, *of_kept;
+    int32_t *top_id; /* [batch][top], as the next one: of an engine with `top` */
+    float *top_logprob;
     float *seen; /* [rows][H]: what an observer is shown; NULL without */
     float *row;  /* [V]: what a request is shown */
 

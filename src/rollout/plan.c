@@ -26,6 +26,7 @@ static ls_head_opts head_opts(const ls_engine *e) {
                           .samples = true,
                           .keeps_logits = true,
                           .weighs = e->opts.weighs,
+                          .top = e->opts.top,
                           .temperature = 1.0f};
 }
 
@@ -303,6 +304,8 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&e->kept, b, sizeof *e->kept, "log-probabilities", err));
     LS_TRY(ls_array_alloc((void **)&e->of_all, b, sizeof *e->of_all, "log-probabilities", err));
     LS_TRY(ls_array_alloc((void **)&e->of_kept, b, sizeof *e->of_kept, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->top_id, b * e->opts.top, sizeof *e->top_id, "likeliest tokens", err));
+    LS_TRY(ls_array_alloc((void **)&e->top_logprob, b * e->opts.top, sizeof *e->top_logprob, "likeliest tokens", err));
     LS_TRY(ls_array_alloc((void **)&e->row, c->vocab, sizeof *e->row, "row of logits", err));
     for (int64_t i = 0; i < b; i++) e->lanes[e->n_lanes++] = (int32_t)(b - 1 - i);
     return LS_OK;
@@ -314,6 +317,8 @@ void ls_engine_deallocate(ls_engine *e) {
     free(e->recordings);
     free(e->row);
     free(e->seen);
+    free(e->top_logprob);
+    free(e->top_id);
     free(e->of_kept);
     free(e->of_all);
     free(e->kept);

@@ -9,6 +9,7 @@
 #include "op/choice.h"
 #include "op/logprob.h"
 #include "op/logprob_math.h"
+#include "op/top.h"
 
 struct ls_sight_tools {
     ls_device *device; /* one thread of the CPU */
@@ -93,9 +94,8 @@ void ls_sights_deinit(ls_sights *s) {
     *s = (ls_sights){0};
 }
 
-/* The leaf of a whole row: leaves joined in the aligned binary tree over their numbers. */
-static ls_status sum_row(ls_sight_tools *t, const float *logits, float temperature, ls_logprob_leaf *out,
-                         ls_error *err) {
+/* Leaves of a row at a temperature. */
+static ls_status make_leaves(ls_sight_tools *t, const float *logits, float temperature, ls_error *err) {
     const ls_logprob_shard_args args = {.logits = logits,
                                         .dtype = LS_F32,
                                         .rows = 1,
@@ -110,7 +110,13 @@ static ls_status sum_row(ls_sight_tools *t, const float *logits, float temperatu
                                         .target_z = t->target_z};
     *t->target = 0;
     *t->temperature = temperature;
-    LS_TRY(ls_logprob_shard(t->device, &args, err));
+    return ls_logprob_shard(t->device, &args, err);
+}
+
+/* The leaf of a whole row: leaves joined in the aligned binary tree over their numbers. */
+static ls_status sum_row(ls_sight_tools *t, const float *logits, float temperature, ls_logprob_leaf *out,
+                         ls_error *err) {
+    LS_TRY(make_leaves(t, logits, temperature, err));
     LS_TRY(ls_device_wait(t->device, err));
     for (int64_t step = 1; step < t->n_leaves; step *= 2)
         for (int64_t i = 0; i + step < t->n_leaves; i += 2 * step)
@@ -121,19 +127,14 @@ static ls_status sum_row(ls_sight_tools *t, const float *logits, float temperatu
 
 static float logprob_of(ls_logprob_leaf sum, float z) { return ls_logprob_finish(sum, z).logprob; }
 
-/* Insertion into a short list, likeliest first; a token of the same value comes behind those of lower ids. */
-static void find_top(ls_sights *s, int64_t row, const float *logits, int32_t vocab) {
+static ls_status find_top(ls_sights *s, ls_sight_tools *t, int64_t row, const float *logits, ls_error *err) {
     int32_t *ids = s->top_id + row * s->top;
-    int64_t n = 0;
-    for (int32_t v = 0; v < vocab; v++) {
-        int64_t i = n;
-        if (n == s->top && !(logits[v] > logits[ids[n - 1]])) continue;
-        if (n < s->top) n++;
-        if (i == s->top) i--;
-        for (; i > 0 && logits[v] > logits[ids[i - 1]]; i--) ids[i] = ids[i - 1];
-        ids[i] = v;
-    }
-    for (; n < s->top; n++) ids[n] = -1;
+    const int64_t k = s->top < t->vocab ? s->top : t->vocab;
+    const ls_top_args args = {logits, 1, t->vocab, k, t->leaves, ids, s->top_logprob + row * s->top};
+    LS_TRY(make_leaves(t, logits, 1.0f, err));
+    LS_TRY(ls_top(t->device, &args, err));
+    for (int64_t i = k; i < s->top; i++) ids[i] = -1;
+    return ls_device_wait(t->device, err);
 }
 
 static void list_mask(ls_sights *s, int64_t row, const float *processed, int32_t vocab) {
@@ -168,12 +169,7 @@ ls_status ls_sights_look(ls_sights *s, ls_sight_tools *t, int64_t row, int32_t t
         s->rank[row] = 1;
         for (int32_t v = 0; v < t->vocab; v++) s->rank[row] += logits[v] > logits[token];
     }
-    if (s->top > 0) {
-        find_top(s, row, recorded, t->vocab);
-        LS_TRY(sum_row(t, recorded, 1.0f, &sum, err));
-        for (int64_t i = row * s->top; i < (row + 1) * s->top && s->top_id[i] >= 0; i++)
-            s->top_logprob[i] = logprob_of(sum, recorded[s->top_id[i]]);
-    }
+    if (s->top > 0) LS_TRY(find_top(s, t, row, recorded, err));
     if (s->mask != NULL) list_mask(s, row, t->processed, t->vocab);
     if (s->raw == NULL) return LS_OK;
     LS_TRY(sum_row(t, t->logits, 1.0f, &sum, err));

@@ -1,7 +1,7 @@
 /* What a row of logits tells beside the log-probability that the engine records: likeliest tokens, rank of the token,
  * the same token's log-probability under the other distribution, and the mass that truncation kept. Computed on the
  * host with the ops themselves, so every value has the bits of the contract (op/logprob.h); only for requests that
- * ask. */
+ * ask. Likeliest tokens alone are the engine's own, on its device (op/top.h). */
 #ifndef LS_ROLLOUT_SIGHT_H
 #define LS_ROLLOUT_SIGHT_H
 

@@ -201,13 +201,15 @@ typedef char tensor_name[LS_TENSOR_NAME_MAX + 16];
 enum { N_ARRAYS = 3 };
 static const char *const array_names[N_ARRAYS] = {"master", "m", "v"};
 /* Of this process's range. */
-static float *array_of(const ls_train_state *s, int array) {
+static void *array_of(const ls_train_state *s, int array) {
     return array == 0 ? s->parameters->masters : array == 1 ? s->m : s->v;
 }
+static ls_dtype dtype_of(const ls_train_state *s, int array) { return array == 0 ? LS_F32 : s->moments; }
+static int64_t size_of(const ls_train_state *s, int array) { return ls_dtype_bytes(dtype_of(s, array)); }
 
 /* Element `at` of a parameter, which is in this process's range. */
-static float *element_of(const ls_train_state *s, int array, const ls_parameter *p, int64_t at) {
-    return array_of(s, array) + (p->offset + at - s->parameters->begin);
+static void *element_of(const ls_train_state *s, int array, const ls_parameter *p, int64_t at) {
+    return (uint8_t *)array_of(s, array) + (p->offset + at - s->parameters->begin) * size_of(s, array);
 }
 
 static void name_tensor(tensor_name out, int array, const ls_parameter *p) {
@@ -243,18 +245,19 @@ static ls_status gather_piece(void *context, void *host, const ls_tensor_out *te
                               ls_error *err) {
     const gathering *g = context;
     const ls_parameters *all = g->state->parameters;
-    const int64_t index = tensor - g->tensors, size = (int64_t)sizeof(float), first = at / size;
+    const int64_t index = tensor - g->tensors;
+    const int array = (int)(index / all->n);
+    const int64_t size = size_of(g->state, array), first = at / size;
     const ls_parameter *p = &all->list[index % all->n];
     for (int32_t r = 0; r < g->n_ranks; r++) {
         int64_t from = first, to = first + bytes / size;
         part_of(g, p, r, &from, &to);
         if (from >= to) continue;
-        float *out = (float *)host + (from - first);
+        uint8_t *out = (uint8_t *)host + (from - first) * size;
         const ls_comm_move receive = {r, out, (to - from) * size};
         const ls_comm_moves moves = {NULL, &receive, 0, 1};
         if (r == g->rank)
-            LS_TRY(ls_memory_take(all->device, out, element_of(g->state, (int)(index / all->n), p, from), receive.bytes,
-                                  err));
+            LS_TRY(ls_memory_take(all->device, out, element_of(g->state, array, p, from), receive.bytes, err));
         else
             LS_TRY(ls_comm_exchange(g->state->comm, NULL, &moves, "the checkpoint", err));
     }
@@ -264,21 +267,22 @@ static ls_status gather_piece(void *context, void *host, const ls_tensor_out *te
 /* The other processes' side of it: the same pieces in the same order. */
 static ls_status give_pieces(const ls_train_state *s, ls_error *err) {
     const ls_parameters *all = s->parameters;
-    const int64_t size = (int64_t)sizeof(float), n_piece = LS_FETCH_BYTES / size;
     gathering g;
-    float *piece = NULL;
+    uint8_t *piece = NULL;
     ls_status status;
     begin_gathering(&g, s);
-    LS_TRY_DONE(ls_array_alloc((void **)&piece, n_piece, size, "checkpoint", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&piece, LS_FETCH_BYTES, 1, "checkpoint", err));
     for (int64_t k = 0; k < N_ARRAYS * all->n; k++) {
         const ls_parameter *p = &all->list[k % all->n];
+        const int array = (int)(k / all->n);
+        const int64_t size = size_of(s, array), n_piece = LS_FETCH_BYTES / size;
         for (int64_t at = 0; at < p->n_elements; at += n_piece) {
             int64_t from = at, to = at + n_piece < p->n_elements ? at + n_piece : p->n_elements;
             part_of(&g, p, g.rank, &from, &to);
             if (from >= to) continue;
             const ls_comm_move send = {0, piece, (to - from) * size};
             const ls_comm_moves moves = {&send, NULL, 1, 0};
-            LS_TRY_DONE(ls_memory_take(all->device, piece, element_of(s, (int)(k / all->n), p, from), send.bytes, err));
+            LS_TRY_DONE(ls_memory_take(all->device, piece, element_of(s, array, p, from), send.bytes, err));
             LS_TRY_DONE(ls_comm_exchange(s->comm, NULL, &moves, "the checkpoint", err));
         }
     }
@@ -301,7 +305,8 @@ static ls_status save_optimizer(const char *path, const ls_train_state *s, ls_er
             const ls_parameter *q = &p->list[i];
             const int64_t at = array * p->n + i;
             name_tensor(names[at], array, q);
-            tensors[at] = (ls_tensor_out){names[at], LS_ST_F32, q->slot.n_dims, q->slot.dims, NULL};
+            tensors[at] =
+                (ls_tensor_out){names[at], stored_dtype(dtype_of(s, array)), q->slot.n_dims, q->slot.dims, NULL};
         }
     g.tensors = tensors;
     LS_TRY_DONE(ls_safetensors_write(path, tensors, N_ARRAYS * p->n, gather_piece, &g, err));
@@ -568,11 +573,26 @@ static ls_status bring(void *context, void *host, int64_t at, int64_t bytes, ls_
 /* This process's part of a tensor of the file into device memory. */
 static ls_status read_array(const ls_train_state *s, int array, const ls_parameter *p, const ls_tensor_view *view,
                             ls_error *err) {
-    part_source of = {*view, p->begin * (int64_t)sizeof(float)};
-    const int64_t bytes = (p->end - p->begin) * (int64_t)sizeof(float);
+    part_source of = {*view, p->begin * size_of(s, array)};
+    const int64_t bytes = (p->end - p->begin) * size_of(s, array);
     if (bytes == 0) return LS_OK;
     return ls_memory_load(s->parameters->device, element_of(s, array, p, p->begin), bytes, ARRAY_PIECE_BYTES, bring,
                           &of, err);
+}
+
+/* A tensor of the file is the array of a parameter; moments of the other type are those of another run. */
+static ls_status check_array(const char *path, const ls_train_state *s, int array, const ls_parameter *p,
+                             const char *name, const ls_tensor_view *view, ls_error *err) {
+    const ls_dtype dtype = dtype_of(s, array), other = dtype == LS_F32 ? LS_BF16 : LS_F32;
+    const bool fits = view != NULL && view->n_elements == p->n_elements;
+    if (fits && view->dtype == stored_dtype(dtype)) return LS_OK;
+    if (fits && array > 0 && view->dtype == stored_dtype(other))
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "%s: moments: was %s and is %s now; to go on with another value, begin a new run from this "
+                       "checkpoint as its model",
+                       path, ls_dtype_name(other), ls_dtype_name(dtype));
+    return LS_FAIL(err, LS_ERR_FORMAT, "%s: %s: missing, or not %lld elements of %s", path, name,
+                   (long long)p->n_elements, dtype == LS_F32 ? "F32" : "BF16");
 }
 
 static ls_status load_optimizer(const char *path, const ls_train_state *s, ls_error *err) {
@@ -592,11 +612,7 @@ static ls_status load_optimizer(const char *path, const ls_train_state *s, ls_er
             const ls_tensor_view *view;
             name_tensor(name, array, q);
             view = ls_safetensors_find(file, name);
-            if (view == NULL || view->dtype != LS_ST_F32 || view->n_elements != q->n_elements) {
-                status = LS_FAIL(err, LS_ERR_FORMAT, "%s: %s: missing, or not %lld elements of F32", path, name,
-                                 (long long)q->n_elements);
-                goto done;
-            }
+            LS_TRY_DONE(check_array(path, s, array, q, name, view, err));
             LS_TRY_DONE(read_array(s, array, q, view, err));
         }
     status = ls_safetensors_check(file, err);

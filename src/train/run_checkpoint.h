@@ -3,7 +3,8 @@
  * RUN/step-00000040 is one checkpoint, complete when it has this name:
  *   model.safetensors      every weight, rounded, in the type that it is stored in
  *   config.json and the other files that make a model: copied from the model that the run began with
- *   optimizer.safetensors  float32: master.NAME, m.NAME, v.NAME for every parameter
+ *   optimizer.safetensors  master.NAME in F32, m.NAME and v.NAME in F32 or BF16, as the run has its moments, for every
+ *                          parameter
  *   state.json             format, kind, step, numerics, digests of weights, optimizer and data, positions, options
  * With adapters (model/adapters.h) adapter_model.safetensors and adapter_config.json, which PEFT reads, stand in the
  * place of the model's files, and the optimizer has the adapters alone; the model is that which the run began with.

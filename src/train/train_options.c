@@ -8,7 +8,7 @@
 #include "op/lora.h"
 #include "train/run_checkpoint.h"
 
-static const char *const dtypes[] = {"f32", "bf16", NULL};
+static const char *const dtypes[] = {[LS_F32] = "f32", [LS_BF16] = "bf16", NULL};
 static const char *const profiles[] = {"exact", "mma16", [LS_TRAIN_PROFILE_AUTO] = "auto", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const transports[] = {[LS_TRANSPORT_TCP] = "tcp", [LS_TRANSPORT_NCCL] = "nccl", NULL};
@@ -47,6 +47,8 @@ static const ls_option rows[] = {
     NUMBER("beta2", true, beta2, 0, 1, "AdamW: decay of the second moment, below 1"),
     NUMBER("eps", true, eps, 0, 1, "AdamW: eps, above 0"),
     NUMBER("decay", true, decay, 0, 1e3, "AdamW: weight decay of matrices, embedding and convolution taps"),
+    CHOICE("moments", true, moments, dtypes,
+           "AdamW: type that both moments are stored in, f32, or bf16, rounded by random numbers of the seed"),
     NUMBER("clip", true, clip, 0, 1e30, "Largest norm of a gradient (0: no limit)"),
     INT("lora_rank", true, lora_rank, 0, LS_LORA_RANK_MAX,
         "Train adapters of this rank, merged into the weights, instead of the weights (0: the weights)"),
@@ -107,11 +109,13 @@ ls_option_table ls_train_option_table(ls_train_options *options) {
     return table;
 }
 
-/* The profile is in the numerics, which must be the same as well; runs that are older than its name lack the option. */
+/* The profile is in the numerics and the type of moments in their tensors, which must be the same as well; runs that
+ * are older than these names lack the options. */
 const char *const *ls_train_options_free(const ls_train_options *o) {
-    static const char *const names[] = {"profile", "schedule", "rate", "rate_floor", "warmup", "schedule_steps", NULL};
-    static const char *const profile[] = {"profile", NULL};
-    return o->new_schedule ? names : profile;
+    static const char *const names[] = {"profile",    "moments", "schedule",       "rate",
+                                        "rate_floor", "warmup",  "schedule_steps", NULL};
+    static const char *const told[] = {"profile", "moments", NULL};
+    return o->new_schedule ? names : told;
 }
 
 /* Where the run goes on, the model comes from one of its checkpoints. */
@@ -214,6 +218,8 @@ void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *o) {
     out->dtype = (ls_dtype)o->dtype;
     out->leaf = o->leaf;
     out->adamw = (ls_adamw_options){o->rate, o->beta1, o->beta2, o->eps, o->decay};
+    out->moments = (ls_dtype)o->moments;
+    out->seed = o->seed;
     out->rate = rate_of(o);
     out->max_norm = o->clip > 0 ? o->clip : INFINITY;
     out->microbatch = o->microbatch;

@@ -21,6 +21,7 @@ typedef struct ls_train_options {
     double rate, rate_floor;
     int64_t warmup, schedule_steps;
     double beta1, beta2, eps, decay, clip; /* clip 0: none */
+    int32_t moments;                       /* ls_dtype: f32 or bf16 */
     int64_t lora_rank;                     /* 0: the weights themselves are trained */
     double lora_alpha;
     char lora_targets[LS_OPTION_TEXT_MAX];
@@ -63,7 +64,7 @@ void ls_train_options_tell(FILE *file, const ls_device_choice *choice, const ls_
 /* The digest of the run's numerics. */
 void ls_train_options_numerics(char text[LS_NUMERICS_BYTES], const ls_train_options *options);
 /* Names of options that need not be those of the run that is resumed, up to NULL: the schedule where a new one is asked
- * for, and the profile, which is part of the numerics. */
+ * for, and what a checkpoint tells in another place, where it is compared: profile, moments. */
 const char *const *ls_train_options_free(const ls_train_options *options);
 ls_isa ls_train_options_isa(const ls_train_options *options);
 /* The device of this process. */

@@ -77,6 +77,8 @@ static ls_status check_opts(const ls_trainer_opts *o, ls_error *err) {
                        (long long)o->leaf, (long long)o->microbatch, (long long)o->rows_max,
                        (long long)o->sequences_max, (long long)o->n_metrics);
     if (!(o->max_norm > 0.0)) return LS_FAIL(err, LS_ERR_ARG, "trainer: a largest norm of %g", o->max_norm);
+    if (o->moments != LS_F32 && o->moments != LS_BF16)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "trainer: moments of type %s", ls_dtype_name(o->moments));
     LS_TRY(ls_rate_check(&o->rate, err));
     adamw.lr = o->rate.peak;
     return ls_adamw_factors_make(&factors, &adamw, 1, err);
@@ -130,8 +132,8 @@ static ls_status make_arrays(ls_trainer *t, ls_error *err) {
     for (int64_t i = 0; i < p->n; i++) t->n_blocks += ls_squares_blocks(p->list[i].n_elements);
     LS_TRY(device_floats(t, &t->blocks, t->n_blocks, err));
     LS_TRY(make_ranges(t, err));
-    LS_TRY(device_floats(t, &t->state.m, p->end - p->begin, err));
-    LS_TRY(device_floats(t, &t->state.v, p->end - p->begin, err));
+    LS_TRY(ls_memory_alloc(t->device, &t->state.m, p->end - p->begin, ls_dtype_bytes(o->moments), "trainer", err));
+    LS_TRY(ls_memory_alloc(t->device, &t->state.v, p->end - p->begin, ls_dtype_bytes(o->moments), "trainer", err));
     LS_TRY(alloc_floats(&t->host_blocks, t->n_blocks, err));
     LS_TRY(alloc_floats(&t->logprob, o->rows_max, err));
     LS_TRY(alloc_floats(&t->d_logprob, o->rows_max, err));
@@ -199,6 +201,7 @@ ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *direc
     t->opts = *opts;
     t->device = device;
     t->state.comm = opts->comm;
+    t->state.moments = opts->moments;
     LS_TRY_DONE(open_parameters(t, model, directory, err));
     LS_TRY_DONE(make_arrays(t, err));
     {
@@ -251,7 +254,8 @@ ls_train_state *ls_trainer_state(ls_trainer *t) { return &t->state; }
 
 int64_t ls_trainer_bytes(const ls_trainer *t) {
     const ls_parameters *p = t->state.parameters, *w = t->state.weights;
-    int64_t bytes = (3 * (p->end - p->begin) + t->n_slices) * (int64_t)sizeof(float) + ls_gradient_bytes(t->gradient);
+    int64_t bytes = (p->end - p->begin + t->n_slices) * (int64_t)sizeof(float) + ls_gradient_bytes(t->gradient);
+    bytes += 2 * (p->end - p->begin) * ls_dtype_bytes(t->state.moments);
     bytes += p->model->weight_bytes;
     for (int64_t i = 0; i < w->n; i++)
         if (w->list[i].own != NULL) bytes += w->list[i].n_elements * ls_dtype_bytes(w->list[i].dtype);
@@ -267,8 +271,8 @@ int64_t ls_trainer_host_bytes(const ls_trainer *t) { return ls_gradient_host_byt
 /* The hash goes from owner to owner, as the bytes do. */
 ls_status ls_train_state_digest(const ls_train_state *s, uint64_t *out, ls_error *err) {
     const ls_parameters *p = s->parameters;
-    const float *const arrays[] = {p->masters, s->m, s->v};
-    const int64_t bytes = (p->end - p->begin) * (int64_t)sizeof(float);
+    const void *const arrays[] = {p->masters, s->m, s->v};
+    const ls_dtype types[] = {LS_F32, s->moments, s->moments};
     const int32_t rank = s->comm == NULL ? 0 : ls_comm_rank(s->comm);
     const int32_t n_ranks = s->comm == NULL ? 1 : ls_comm_ranks(s->comm);
     const char *const what = "the digest of the optimizer";
@@ -279,7 +283,7 @@ ls_status ls_train_state_digest(const ls_train_state *s, uint64_t *out, ls_error
         const bool begins = i == 0 && rank == 0, ends = i == 2 && rank == n_ranks - 1;
         const ls_comm_moves receive = {NULL, &from, 0, 1}, send = {&to, NULL, 1, 0};
         if (n_ranks > 1 && !begins) LS_TRY(ls_comm_exchange(s->comm, NULL, &receive, what, err));
-        LS_TRY(ls_memory_digest(p->device, &hash, arrays[i], bytes, err));
+        LS_TRY(ls_memory_digest(p->device, &hash, arrays[i], (p->end - p->begin) * ls_dtype_bytes(types[i]), err));
         if (n_ranks > 1 && !ends) LS_TRY(ls_comm_exchange(s->comm, NULL, &send, what, err));
     }
     if (n_ranks > 1) LS_TRY(ls_comm_tell(s->comm, n_ranks - 1, &hash, (int64_t)sizeof hash, what, err));
@@ -591,8 +595,10 @@ static ls_status move_masters(ls_trainer *t, const float *root, float scale, con
         const ls_parameter *p = &list->list[i];
         const int64_t at = p->offset + p->begin, here = at - list->begin;
         ls_adamw_args args = {.w = p->master,
-                              .m = t->state.m + here,
-                              .v = t->state.v + here,
+                              .m = (uint8_t *)t->state.m + here * ls_dtype_bytes(t->state.moments),
+                              .v = (uint8_t *)t->state.v + here * ls_dtype_bytes(t->state.moments),
+                              .moments = t->state.moments,
+                              .rounding = {t->opts.seed, t->state.step + 1, at},
                               .grad = root + at,
                               .scale = scale,
                               .factors = *factors,

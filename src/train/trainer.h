@@ -7,7 +7,8 @@
  *               all have gradients of 0 needs no backward: its own is +0
  *   gradient    of all leaves by the leaf tree (train/gradient.h)
  *   norm        ls_squares over the parameters in order, ls_gradient_scale(count, max_norm)
- *   update      ls_adamw for each parameter with the rate of step t (train/rate.h); decay is 0 but for matrices, the
+ *   update      ls_adamw for each parameter with the rate of step t (train/rate.h), moments in bf16 being rounded by
+ *               the seed, t and the numbers that elements have over all parameters; decay is 0 but for matrices, the
  *               embedding and the taps of convolutions: norms, biases, D and A_log do not decay
  *               With adapters (model/adapters.h) the gradient of the weights becomes that of A and B, of which alone
  *               there are norm, masters and moments; weights without one keep their values
@@ -56,6 +57,8 @@ typedef struct ls_trainer_opts {
     const ls_sampling *truncation; /* of them, as ls_tape_opts; NULL: none. Copied */
     int64_t leaf;                  /* sequences of a leaf */
     ls_adamw_options adamw;        /* lr is not read: it is the rate's */
+    ls_dtype moments;              /* f32 or bf16 */
+    uint64_t seed;                 /* of the rounding of moments in bf16 */
     ls_rate rate;
     double max_norm;           /* infinity: no clipping */
     ls_adapters_opts adapters; /* what is learnt instead of the weights; rank 0: the weights */
@@ -77,7 +80,8 @@ typedef struct ls_trainer_opts {
 typedef struct ls_train_state {
     int64_t step;              /* steps done */
     ls_parameters *parameters; /* masters, of this process's range */
-    float *m, *v;              /* [parameters->end - begin]: moments, device memory */
+    void *m, *v;               /* [parameters->end - begin] of `moments`, device memory */
+    ls_dtype moments;          /* f32 or bf16 */
     ls_comm *comm;             /* who has the others; NULL: alone */
     ls_parameters *weights;    /* the model's: parameters itself, or without masters beside adapters */
     ls_adapters *adapters;     /* whose list is parameters; NULL: the weights are learnt themselves */

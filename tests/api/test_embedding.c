@@ -4,6 +4,7 @@
 #include <ftw.h>
 #include <math.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -317,6 +318,21 @@ static void a_run_that_goes_on_has_the_same_bits(void **state) {
     check_failed(lockstep_trainer_resume(trainer, &err), &err, "rate");
     check_failed(lockstep_trainer_sft(trainer, &b, NULL, &err), &err, "could not resume");
     check_failed(lockstep_trainer_save(trainer, run, 0, &err), &err, "could not resume");
+    lockstep_trainer_close(trainer);
+    other.rate = 1e-3;
+    other.moments = LS_BF16;
+    assert_ok(lockstep_trainer_open(&trainer, model, &other, &err), err);
+    check_failed(lockstep_trainer_resume(trainer, &err), &err, "moments: was f32 and is bf16 now");
+    lockstep_trainer_close(trainer);
+    other.moments = LS_F16;
+    check_failed(lockstep_trainer_open(&trainer, model, &other, &err), &err, "moments: 2 is none of 0..1");
+    other.moments = LS_F32;
+    other.reserved = 1;
+    check_failed(lockstep_trainer_open(&trainer, model, &other, &err), &err, "reserved is 1, not 0");
+    /* A program that was built before the member. */
+    other.size = offsetof(lockstep_trainer_options, moments);
+    assert_ok(lockstep_trainer_open(&trainer, model, &other, &err), err);
+    assert_ok(lockstep_trainer_resume(trainer, &err), err);
     lockstep_trainer_close(trainer);
     lockstep_model_close(model);
 }

@@ -332,24 +332,28 @@ static void rmsnorm_backward_continues(bk_run *run) {
 
 /* ---- adamw and squares ---- */
 
-static void adamw_one(door *d, int64_t n, value_kind kind, int64_t step, double decay, int64_t offset) {
+/* `first`: number of the first element, of which moments in bf16 are rounded; -1: they are float32. */
+static void adamw_one(door *d, int64_t n, value_kind kind, int64_t step, double decay, int64_t offset, int64_t first) {
+    const ls_dtype moments = first < 0 ? LS_F32 : LS_BF16;
     static const char *const names[] = {"w", "m", "v"};
     const ls_adamw_options options = {1e-3, 0.9, 0.95, 1e-8, decay};
     const door_buffer w = values_put(d, "w", LS_F32, n, kind, 1, offset),
-                      m = values_put(d, "m", LS_F32, n, kind == VALUES_SPECIAL ? VALUES_PLAIN : kind, 2, 0),
+                      m = values_put(d, "m", moments, n, kind == VALUES_SPECIAL && first < 0 ? VALUES_PLAIN : kind, 2,
+                                     0),
                       grad = values_put(d, "grad", LS_F32, n, kind, 4, offset);
     const ls_dtype dtype = n % 3 == 0 ? LS_F32 : n % 3 == 1 ? LS_BF16 : LS_F16;
     const door_buffer value = values_put(d, "value", dtype, n, VALUES_PLAIN, 5, offset);
     ls_adamw_factors factors;
-    float *squares = values_make(LS_F32, n, kind == VALUES_SPECIAL ? VALUES_PLAIN : kind, 3);
+    void *squares = values_make(moments, n, kind == VALUES_SPECIAL ? VALUES_PLAIN : kind, 3);
     door_buffer v;
-    for (int64_t i = 0; i < n; i++)
-        if (squares[i] < 0.0f) squares[i] = -squares[i];
-    v = door_put(d, "v", squares, n * 4, 2 * offset % 16);
+    for (int64_t i = 0; i < n; i++) /* the sign's byte */
+        ((uint8_t *)squares)[(i + 1) * ls_dtype_bytes(moments) - 1] &= 0x7F;
+    v = door_put(d, "v", squares, n * ls_dtype_bytes(moments), 2 * offset % 16);
     free(squares);
     if (ls_adamw_factors_make(&factors, &options, step, &d->run->err) != LS_OK) bk_die(d->run, "factors");
     for (int64_t call = 0; call < 2; call++)
-        DOOR_CALL(d, adamw, .w = w.at[s], .m = m.at[s], .v = v.at[s], .grad = grad.at[s],
+        DOOR_CALL(d, adamw, .w = w.at[s], .m = m.at[s], .v = v.at[s], .moments = moments,
+                  .rounding = {(uint64_t)n << 30, step + call, first}, .grad = grad.at[s],
                   .scale = call == 0 ? 0.37f : 1.0f, .factors = factors, .n = n,
                   .value = call == 0 ? NULL : value.at[s], .value_dtype = dtype);
     for (int i = 0; i < 3; i++)
@@ -357,22 +361,26 @@ static void adamw_one(door *d, int64_t n, value_kind kind, int64_t step, double 
                     i == 0   ? &w
                     : i == 1 ? &m
                              : &v,
-                    LS_F32, "%s of %lld, %s, step %lld, offset %lld", names[i], (long long)n, value_names[kind],
-                    (long long)step, (long long)offset);
+                    i == 0 ? LS_F32 : moments, "%s of %lld, %s, step %lld, offset %lld, first %lld", names[i],
+                    (long long)n, value_names[kind], (long long)step, (long long)offset, (long long)first);
     values_same(d, &value, dtype, "value of %lld, %s, step %lld, offset %lld", (long long)n, value_names[kind],
                 (long long)step, (long long)offset);
     door_clear_to(d, 0);
 }
 
 static void adamw(bk_run *run) {
-    static const int64_t steps[] = {1, 2, 1000, 1000000};
+    static const int64_t steps[] = {1, 2, 1000, 1000000}, late = INT64_C(1) << 40;
+    static const int64_t firsts[] = {-1, 0, 3, 4096, (INT64_C(1) << 34) - 8, (INT64_C(1) << 34) - 7};
     door d = door_open(run);
     for (int64_t i = 0; i < BK_COUNT(sizes); i++)
         for (int kind = 0; kind < VALUE_KINDS; kind++)
-            adamw_one(&d, sizes[i], (value_kind)kind, steps[(i + kind) % 4], (i + kind) % 2 == 0 ? 0.1 : 0.0,
-                      (i + kind) % 3 == 0 ? 4 : 0);
-    adamw_one(&d, 0, VALUES_PLAIN, 1, 0.0, 0);
-    adamw_one(&d, bk_size(run, 5000, 300001, 20000001), VALUES_WIDE, 7, 0.01, 0);
+            for (int64_t f = 0; f < BK_COUNT(firsts); f++)
+                adamw_one(&d, sizes[i], (value_kind)kind, steps[(i + kind) % 4] + (f == 3 ? late : 0),
+                          (i + kind) % 2 == 0 ? 0.1 : 0.0, (i + kind) % 3 == 0 ? 4 : 0, firsts[f]);
+    for (int64_t first = -1; first <= 1; first++) {
+        adamw_one(&d, 0, VALUES_PLAIN, 1, 0.0, 0, first);
+        adamw_one(&d, bk_size(run, 5000, 300001, 20000001), VALUES_WIDE, 7, 0.01, 0, first);
+    }
     door_close(&d);
 }
 

@@ -37,8 +37,8 @@ static void model_free(model *a) {
 
 static ls_adamw_args model_args(const model *a, const ls_adamw_factors *factors, float scale) {
     const ls_adamw_args args = {.w = op_floats(&a->w),
-                                .m = op_floats(&a->m),
-                                .v = op_floats(&a->v),
+                                .m = a->m.data,
+                                .v = a->v.data,
                                 .grad = op_floats(&a->grad),
                                 .scale = scale,
                                 .factors = *factors,

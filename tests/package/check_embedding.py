@@ -56,6 +56,8 @@ def supervised_steps_and_checkpoints():
         trainer.export(pathlib.Path(folder, "model"))
         whole = trainer.model.score(sequences)
         again = lockstep.Trainer(pathlib.Path(folder, "step-00000001"), rate=1e-3)
+        refused(lockstep.LockstepError, "moments: was f32 and is bf16 now",
+                lockstep.Trainer(pathlib.Path(folder, "step-00000001"), rate=1e-3, moments="bf16").resume)
         again.resume()
         again.sft(sequences)
         assert bits(whole) == bits(again.model.score(sequences))

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include "load/safetensors.h"
 #include "rl/grpo_run.h"
 #include "rl/http_server.h"
 
@@ -78,6 +79,48 @@ static void settings_carry_no_bits_with_truncation(void **state) {
     must_not_matter(base, COUNT(base), others, COUNT(others));
 }
 
+/* A metric of a step's record. */
+static double measure(const char *run, int64_t line, const char *name) {
+    char path[1200], key[64], *text, *at;
+    int64_t bytes;
+    double value;
+    ls_error err;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    assert_ok(ls_file_read(&text, &bytes, path, 1 << 26, &err), err);
+    at = text;
+    for (int64_t i = 0; i < line; i++) at = strchr(at, '\n') + 1;
+    snprintf(key, sizeof key, "\"%s\":", name);
+    at = strstr(at, key);
+    if (at == NULL) fail_msg("line %lld has no %s", (long long)line, name);
+    value = strtod(at + strlen(key), NULL);
+    free(text);
+    return value;
+}
+
+/* How many tokens a draw was left with, and their mass, stand in the records of every step: as many as top_k says, a
+ * mass that top_p reaches; and the distribution that is learnt is the one that was drawn from, bit for bit. */
+static void truncation_is_recorded(void **state) {
+    static const char *const kinds[] = {"top_k=7", "top_p=0.8", "min_p=0.02"};
+    (void)state;
+    for (int64_t k = 0; k < COUNT(kinds); k++) {
+        job j = job_make("kept");
+        job_set(&j, kinds[k]);
+        job_must_run(&j);
+        for (int64_t i = 0; i < j.o->train.steps; i++) {
+            const double mass = measure(j.o->train.run, i, "support/mass"),
+                         least = measure(j.o->train.run, i, "support/mass_min"),
+                         tokens = measure(j.o->train.run, i, "support/tokens");
+            assert_true(least > 0 && least < mass && mass < 1 && tokens >= 1);
+            assert_true(k != 0 || tokens == 7);
+            assert_true(k != 1 || least > 0.8 - 1e-6);
+            assert_true(measure(j.o->train.run, i, "gate/rollout/different") == 0);
+            assert_true(measure(j.o->train.run, i, "mismatch/k3") == 0);
+        }
+        remove_tree(j.o->train.run);
+        job_free(&j);
+    }
+}
+
 /* Adapters merged into the weights: rollout and trainer have the bits of each other, whatever the settings. */
 static void settings_carry_no_bits_with_adapters(void **state) {
     static const char *const base[] = {"lora_rank=3",  "lora_alpha=6", "lora_targets=in_proj,mamba.out_proj,down_proj",
@@ -90,6 +133,36 @@ static void settings_carry_no_bits_with_adapters(void **state) {
     };
     (void)state;
     must_not_matter(base, COUNT(base), others, COUNT(others));
+}
+
+/* Names, shapes and types that PEFT looks for: an A [rank][k] and a B [n][rank] of each module, and what they mean. */
+static void must_be_for_peft(const char *directory, int64_t rank) {
+    static const char *const says[] = {"\"peft_type\":\"LORA\"", "\"r\":2",
+                                       "\"lora_alpha\":16",      "\"target_modules\":[",
+                                       "\"use_rslora\":false",   "\"bias\":\"none\""};
+    static const char prefix[] = "base_model.model.model.layers.", ends[2][16] = {".lora_A.weight", ".lora_B.weight"};
+    char path[1400], *text;
+    ls_safetensors *file;
+    int64_t bytes, found[2] = {0, 0};
+    ls_error err;
+    snprintf(path, sizeof path, "%s/adapter_config.json", directory);
+    assert_ok(ls_file_read(&text, &bytes, path, 1 << 20, &err), err);
+    for (int64_t i = 0; i < COUNT(says); i++)
+        if (strstr(text, says[i]) == NULL) fail_msg("adapter_config.json lacks %s: %s", says[i], text);
+    free(text);
+    snprintf(path, sizeof path, "%s/adapter_model.safetensors", directory);
+    assert_ok(ls_safetensors_open(&file, path, &err), err);
+    for (int64_t i = 0; i < ls_safetensors_count(file); i++) {
+        const ls_tensor_view *t = ls_safetensors_at(file, i);
+        const char *end = t->name + strlen(t->name) - strlen(ends[0]);
+        const int which = strcmp(end, ends[1]) == 0;
+        if (strncmp(t->name, prefix, strlen(prefix)) != 0 || strcmp(end, ends[which]) != 0 || t->n_dims != 2 ||
+            t->dims[which] != rank || t->dtype != LS_ST_F32)
+            fail_msg("%s is none of PEFT's", t->name);
+        found[which]++;
+    }
+    assert_true(found[0] > 0 && found[0] == found[1]);
+    ls_safetensors_close(file);
 }
 
 /* A checkpoint holds the adapters alone; a run goes on from it, on the model that it began with. */
@@ -106,6 +179,8 @@ static void a_run_of_adapters_goes_on(void **state) {
     job_must_run(&j);
     snprintf(path, sizeof path, "%s/checkpoints/step-00000002/adapter_model.safetensors", j.o->train.run);
     assert_true(ls_file_exists(path));
+    snprintf(path, sizeof path, "%s/checkpoints/step-00000002", j.o->train.run);
+    must_be_for_peft(path, 2);
     snprintf(path, sizeof path, "%s/checkpoints/step-00000002/model.safetensors", j.o->train.run);
     assert_false(ls_file_exists(path));
     job_set(&j, "steps=4");
@@ -177,7 +252,7 @@ static void turns_carry_no_bits(void **state) {
 static void options_carry_bits(void **state) {
     static const char *const sets[] = {"seed=1",          "rate=0.002",        "beta=0.1",      "advantages=rloo",
                                        "temperature=0.9", "entropy_bonus=0.1", "minibatches=2", "epochs=2",
-                                       "top_k=20",        "top_p=0.9",         "min_p=0.01"};
+                                       "top_k=20",        "top_p=0.9",         "min_p=0.01",    "moments=bf16"};
     uint64_t seen[COUNT(sets) + 1];
     (void)state;
     seen[COUNT(sets)] = digest_with(NULL, 0);
@@ -202,13 +277,12 @@ static int64_t lines_of(const char *run) {
     return n;
 }
 
-static void a_killed_run_goes_on(void **state) {
-    const char *long_run = "steps=12";
-    const uint64_t want = digest_with(&long_run, 1);
+static void kill_and_resume(const char *moments, const char *other) {
+    const char *sets[] = {"steps=12", moments};
+    const uint64_t want = digest_with(sets, 2);
     job j = job_make("killed");
     test_forks();
-    (void)state;
-    job_set(&j, long_run);
+    for (int i = 0; i < 2; i++) job_set(&j, sets[i]);
     for (int64_t kill_at = 3; kill_at <= 9; kill_at += 3) {
         const pid_t child = fork();
         int status;
@@ -230,6 +304,9 @@ static void a_killed_run_goes_on(void **state) {
         job_set(&j, "eps_high=0.5");
         check_failed(job_run(&j, &err), &err, "options.eps_high: was 0.2 and is 0.5 now");
         job_set(&j, "eps_high=0.2");
+        job_set(&j, other);
+        check_failed(job_run(&j, &err), &err, "moments: was ");
+        job_set(&j, moments);
         job_set(&j, "beta=0.5");
         check_failed(job_run(&j, &err), &err, "data: was");
     }
@@ -240,6 +317,12 @@ static void a_killed_run_goes_on(void **state) {
     assert_int_equal(lines_of(j.o->train.run), 12);
     remove_tree(j.o->train.run);
     job_free(&j);
+}
+
+static void a_killed_run_goes_on(void **state) {
+    (void)state;
+    kill_and_resume("moments=f32", "moments=bf16");
+    kill_and_resume("moments=bf16", "moments=f32");
 }
 
 static void choose_address(job *j) {
@@ -310,6 +393,7 @@ static void processes_have_the_bits_of_one(void **state) {
     static const char *const sets[][6] = {
         {"minibatches=2", "reward_command=" JUDGE(""), "eval_every=2", "eval_n=5", NULL},
         {"beta=0.05", "epochs=2", "minibatches=3", "leaf=3", "correction=token-truncate=2", NULL},
+        {"moments=bf16", "minibatches=2", "leaf=2", NULL},
         {"top_p=0.9", "top_k=20", "epochs=2", "minibatches=3", "leaf=2", NULL}};
     test_forks();
     (void)state;
@@ -385,28 +469,11 @@ static void a_lost_rank_is_named_and_the_run_goes_on(void **state) {
 
 /* ---- rewards ---- */
 
-static double measure(const char *run, int64_t line, const char *name) {
-    char path[1200], key[64], *text, *at;
-    int64_t bytes;
-    double value;
-    ls_error err;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    assert_ok(ls_file_read(&text, &bytes, path, 1 << 26, &err), err);
-    at = text;
-    for (int64_t i = 0; i < line; i++) at = strchr(at, '\n') + 1;
-    snprintf(key, sizeof key, "\"%s\":", name);
-    at = strstr(at, key);
-    if (at == NULL) fail_msg("line %lld has no %s", (long long)line, name);
-    value = strtod(at + strlen(key), NULL);
-    free(text);
-    return value;
-}
-
 /* A preference for ten of 64 tokens is learnt in no time. */
-static void reward_rises(void **state) {
+static void learn(const char *moments) {
     job j = job_make("learns");
     double last = 0;
-    (void)state;
+    job_set(&j, moments);
     job_set(&j, "reward_command=" JUDGE(""));
     job_set(&j, "steps=25");
     job_set(&j, "samples=16");
@@ -416,6 +483,8 @@ static void reward_rises(void **state) {
     job_must_run(&j);
     for (int64_t i = 20; i < 25; i++) last += measure(j.o->train.run, i, "reward/mean") / 5;
     assert_true(measure(j.o->train.run, 0, "reward/mean") < 0.4);
+    print_message("%s: reward %.3f at first, %.3f in the last five of 25 steps\n", moments,
+                  measure(j.o->train.run, 0, "reward/mean"), last);
     if (last < 0.9) fail_msg("reward %g", last);
     for (int64_t i = 0; i < 25; i++) {
         assert_true(measure(j.o->train.run, i, "gate/rollout/different") == 0);
@@ -428,6 +497,12 @@ static void reward_rises(void **state) {
     }
     remove_tree(j.o->train.run);
     job_free(&j);
+}
+
+static void reward_rises(void **state) {
+    (void)state;
+    learn("moments=f32");
+    learn("moments=bf16");
 }
 
 static void judges_that_fail(void **state) {
@@ -576,6 +651,7 @@ int main(void) {
         cmocka_unit_test(settings_carry_no_bits),
         cmocka_unit_test(settings_carry_no_bits_with_everything),
         cmocka_unit_test(settings_carry_no_bits_with_truncation),
+        cmocka_unit_test(truncation_is_recorded),
         cmocka_unit_test(settings_carry_no_bits_with_adapters),
         cmocka_unit_test(a_run_of_adapters_goes_on),
         cmocka_unit_test(settings_carry_no_bits_in_mma16),

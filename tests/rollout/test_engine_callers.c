@@ -147,12 +147,92 @@ static void salts_keep_prefixes_apart(void **state) {
     engine_end(e);
 }
 
+enum { TOP = 40, TOP_TOKENS = 8 };
+
+typedef struct likeliest {
+    job job;
+    int32_t id[TOP_TOKENS * TOP];
+    float logprob[TOP_TOKENS * TOP];
+} likeliest;
+
+/* Lists of three requests, the second with penalties where raw ones are recorded. */
+static void list_likeliest(likeliest out[3], const ls_levers *l, ls_logprob_of of) {
+    static const ls_penalties penalties = {1.3f, 0.5f, -0.25f};
+    const ls_engine_opts opts = {.dtype = LS_F32,
+                                 .levers = *l,
+                                 .length_max = LENGTH_MAX,
+                                 .logprob_of = of,
+                                 .sampling = {.temperature = 0.9f, .top_p = 1.0f, .top_k = 30, .seed = 5},
+                                 .penalizes = of == LS_LOGPROB_RAW,
+                                 .top = TOP};
+    ls_engine *e;
+    ls_error err;
+    assert_ok(ls_engine_create(&e, odd.v.model[0], odd.device, &opts, &err), err);
+    for (uint32_t i = 0; i < 3; i++) {
+        ls_request *r = job_init(&out[i].job, odd.prompt[i], 6 + (int64_t)i, i, 0, TOP_TOKENS);
+        r->top_id = out[i].id;
+        if (i == 1 && of == LS_LOGPROB_RAW) r->penalties = &penalties;
+        refused(e, &out[i].job, "likeliest tokens without their values");
+        r->top_logprob = out[i].logprob;
+        submit(e, &out[i].job);
+    }
+    run_dry(e);
+    engine_end(e);
+}
+
+/* Of the recorded distribution, whatever the levers: lists descend, and a drawn token that is in one has there the
+ * value that was recorded for it. */
+static void likeliest_tokens_are_told(void **state) {
+    (void)state;
+    for (int of = LS_LOGPROB_RAW; of <= LS_LOGPROB_PROCESSED; of++)
+        for (int variant = 0; variant < 3; variant++) {
+            static likeliest first[3], got[3];
+            ls_levers l = plain_levers(variant == 0 ? 1 : 3);
+            int64_t found = 0;
+            if (variant == 2) l.chunk = 0, l.preempt_every = 3, l.prefix = LS_PREFIX_ON;
+            list_likeliest(variant == 0 ? first : got, &l, (ls_logprob_of)of);
+            for (int i = 0; i < 3; i++) {
+                const likeliest *x = variant == 0 ? &first[i] : &got[i];
+                assert_int_equal(x->job.request.n_completion, TOP_TOKENS);
+                assert_memory_equal(x->id, first[i].id, sizeof x->id);
+                assert_same_bits(x->logprob, first[i].logprob, TOP_TOKENS * TOP);
+                for (int64_t k = 0; k < TOP_TOKENS * TOP; k++) {
+                    assert_true(k % TOP == 0 || x->logprob[k] <= x->logprob[k - 1]);
+                    if (x->id[k] != x->job.completion[k / TOP]) continue;
+                    assert_same_bits(&x->logprob[k], &x->job.logprob[k / TOP], 1);
+                    found++;
+                }
+            }
+            assert_true(found == 3 * TOP_TOKENS || (of == LS_LOGPROB_RAW && found > 0));
+        }
+    for (int i = 0; i < 3; i++) {
+        const ls_engine_opts opts = {.levers = plain_levers(1),
+                                     .length_max = LENGTH_MAX,
+                                     .sampling = odd.distribution.sampling,
+                                     .top = i == 0   ? -1
+                                            : i == 1 ? LS_TOP_MAX + 1
+                                                     : odd.v.model[0]->config.vocab + 1};
+        ls_engine *e;
+        ls_error err;
+        check_failed(ls_engine_create(&e, odd.v.model[0], odd.device, &opts, &err), &err, "likeliest of ");
+    }
+    {
+        const ls_levers l = plain_levers(1);
+        ls_engine *e = engine_of(&odd, &l);
+        likeliest x;
+        ls_request *r = job_init(&x.job, odd.prompt[0], 6, 0, 0, TOP_TOKENS);
+        r->top_id = x.id;
+        r->top_logprob = x.logprob;
+        refused(e, &x.job, "of an engine that gives none");
+        engine_end(e);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_request_has_its_own_sampling),
-        cmocka_unit_test(owners_number_their_prompts_alike),
-        cmocka_unit_test(prompts_have_log_probabilities),
-        cmocka_unit_test(salts_keep_prefixes_apart),
+        cmocka_unit_test(each_request_has_its_own_sampling), cmocka_unit_test(owners_number_their_prompts_alike),
+        cmocka_unit_test(prompts_have_log_probabilities),    cmocka_unit_test(salts_keep_prefixes_apart),
+        cmocka_unit_test(likeliest_tokens_are_told),
     };
     return cmocka_run_group_tests(tests, open_bench, close_bench);
 }

@@ -150,10 +150,11 @@ static void a_resumed_run_has_the_bits_of_one_that_did_not_stop(void **state) {
                                         "jamba-sharded", "mamba-small", "mamba-odd"};
     (void)state;
     for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
-        const ls_trainer_opts opts = usual_opts();
+        ls_trainer_opts opts = usual_opts();
         uint64_t bits, digest;
         training t;
         ls_error err;
+        opts.moments = m % 2 == 1 ? LS_BF16 : LS_F32;
         describe();
         source = names[m];
         training_open(&t, fixture_path(source), &opts, 1, ls_isa_best());
@@ -355,15 +356,19 @@ static void the_systems_limits_are_one_sentence(void **state) {
 
 /* ---- refusals ---- */
 
-static void must_not_load(const char *words) {
-    const ls_trainer_opts opts = usual_opts();
+static void must_not_load_with(const ls_trainer_opts *opts, const char *words) {
     char path[LS_SAVES_PATH_MAX];
     training r;
     ls_error err;
     snprintf(path, sizeof path, "%s/step-00000002", run_path);
-    training_open(&r, path, &opts, 1, ls_isa_best());
+    training_open(&r, path, opts, 1, ls_isa_best());
     check_failed(ls_saves_load(path, r.state, &description, &err), &err, words);
     training_close(&r);
+}
+
+static void must_not_load(const char *words) {
+    const ls_trainer_opts opts = usual_opts();
+    must_not_load_with(&opts, words);
 }
 
 /* Replaces the first occurrence of a text in a file by another of the same length. */
@@ -422,7 +427,7 @@ static void what_does_not_belong_is_refused(void **state) {
     {
         /* One bit of one moment. */
         char from[5] = "", to[5] = "";
-        from_device(t.device, from, t.state->m + 100, 4);
+        from_device(t.device, from, (const float *)t.state->m + 100, 4);
         memcpy(to, from, 4);
         to[0] = (char)(to[0] ^ 1);
         assert_true(strlen(from) == 4 && strlen(to) == 4);
@@ -474,6 +479,40 @@ static void what_does_not_belong_is_refused(void **state) {
     training_close(&t);
 }
 
+/* Moments are what their tensors are, also where the checkpoint is older than the option. */
+static void moments_keep_their_type(void **state) {
+    static const char *const none[] = {"moments", NULL};
+    ls_trainer_opts wide = usual_opts(), narrow = wide;
+    (void)state;
+    narrow.moments = LS_BF16;
+    for (int i = 0; i < 2; i++) {
+        const ls_trainer_opts *own = i == 0 ? &wide : &narrow, *other = i == 0 ? &narrow : &wide;
+        training t, r;
+        uint64_t bits;
+        describe();
+        training_open(&t, fixture_path("jamba-nobias"), own, 1, ls_isa_best());
+        (void)train(&t, 1, 3);
+        train_options.moments = i;
+        save(&t, 1);
+        bits = state_bits(t.state);
+        training_close(&t);
+        train_options.moments = 1 - i;
+        must_not_load_with(other, i == 0 ? "options.moments: was f32 and is bf16 now" : "was bf16 and is f32 now");
+        description.free = none;
+        must_not_load_with(other, i == 0 ? "optimizer.safetensors: moments: was f32 and is bf16 now"
+                                         : "optimizer.safetensors: moments: was bf16 and is f32 now");
+        edit("state.json", "\"moments\"", "\"momemts\"");
+        must_not_load_with(other, "optimizer.safetensors: moments: was ");
+        resume(&r, own);
+        assert_true(state_bits(r.state) == bits);
+        training_close(&r);
+        edit("optimizer.safetensors", i == 0 ? "F32" : "BF16", i == 0 ? "I32" : "IF16");
+        must_not_load_with(own, "optimizer.safetensors");
+        description.free = NULL;
+        clear_run();
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_resumed_run_has_the_bits_of_one_that_did_not_stop),
@@ -482,6 +521,7 @@ int main(void) {
         cmocka_unit_test(a_full_disk_loses_nothing),
         cmocka_unit_test(the_systems_limits_are_one_sentence),
         cmocka_unit_test(what_does_not_belong_is_refused),
+        cmocka_unit_test(moments_keep_their_type),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

@@ -261,11 +261,11 @@ static int64_t steps_done(const char *run) {
     return n;
 }
 
-static void a_killed_run_goes_on(void **state) {
+static void kill_and_resume(ls_dtype moments) {
     char want[64], *want_metrics, *got_metrics;
     job plain = job_make("jamba-odd", "plain"), j = job_make("jamba-odd", "killed");
     test_forks();
-    (void)state;
+    plain.o.train.moments = j.o.train.moments = (int32_t)moments;
     job_must_run(&plain);
     digests_of(plain.o.train.run, want);
     want_metrics = metrics_of(plain.o.train.run);
@@ -290,6 +290,10 @@ static void a_killed_run_goes_on(void **state) {
         wrong.o.train.resume = true;
         wrong.o.train.decay = 0.5;
         check_failed(job_run(&wrong, &err), &err, "options.decay: was 0.1 and is 0.5 now");
+        wrong.o.train.decay = 0.1;
+        wrong.o.train.moments = moments == LS_F32 ? LS_BF16 : LS_F32;
+        check_failed(job_run(&wrong, &err), &err,
+                     moments == LS_F32 ? "moments: was f32 and is bf16 now" : "moments: was bf16 and is f32 now");
     }
     j.o.train.resume = true;
     j.o.train.microbatch = 2;
@@ -300,6 +304,12 @@ static void a_killed_run_goes_on(void **state) {
     (void)nftw(plain.o.train.run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     free(got_metrics);
     free(want_metrics);
+}
+
+static void a_killed_run_goes_on(void **state) {
+    (void)state;
+    kill_and_resume(LS_F32);
+    kill_and_resume(LS_BF16);
 }
 
 /* ---- processes ---- */
@@ -314,11 +324,11 @@ static void choose_address(char out[LS_OPTION_TEXT_MAX]) {
     snprintf(out, LS_OPTION_TEXT_MAX, "127.0.0.1:%d", (int)ntohs(a.sin_port));
 }
 
-static void processes_have_the_bits_of_one(void **state) {
+static void share(ls_dtype moments) {
     char want[64];
     job plain = job_make("jamba-nobias", "plain"), j = job_make("jamba-nobias", "shared");
     test_forks();
-    (void)state;
+    plain.o.train.moments = j.o.train.moments = (int32_t)moments;
     job_must_run(&plain);
     digests_of(plain.o.train.run, want);
     for (int part = 0; part < 2; part++) { /* of two eight steps, of three the rest from the checkpoint */
@@ -366,6 +376,12 @@ static void processes_have_the_bits_of_one(void **state) {
     (void)nftw(plain.o.train.run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
+static void processes_have_the_bits_of_one(void **state) {
+    (void)state;
+    share(LS_F32);
+    share(LS_BF16);
+}
+
 /* ---- text, and learning it ---- */
 
 static double last_loss(const char *run) {
@@ -376,10 +392,9 @@ static double last_loss(const char *run) {
     return loss;
 }
 
-static void text_is_learnt(void **state) {
+static void learn_text(ls_dtype moments) {
     job j = job_make("jamba-odd", "text");
     FILE *file;
-    (void)state;
     snprintf(j.o.train.model, sizeof j.o.train.model, "%s/models/tiny-text", LS_SOURCE_DIR);
     snprintf(j.o.data.data, sizeof j.o.data.data, "%s/text.jsonl", scratch);
     file = fopen(j.o.data.data, "w");
@@ -391,8 +406,9 @@ static void text_is_learnt(void **state) {
     j.o.batch = 2;
     j.o.train.schedule = LS_RATE_CONSTANT;
     j.o.train.rate = 2e-3;
+    j.o.train.moments = (int32_t)moments;
     job_must_run(&j);
-    print_message("loss %.4f after %d steps\n", last_loss(j.o.train.run), STEPS);
+    print_message("moments in %s: loss %.4f after %d steps\n", ls_dtype_name(moments), last_loss(j.o.train.run), STEPS);
     assert_true(last_loss(j.o.train.run) < 0.3);
     /* Twice as long, from where it stopped. */
     j.o.train.resume = true;
@@ -400,6 +416,12 @@ static void text_is_learnt(void **state) {
     job_must_run(&j);
     assert_true(last_loss(j.o.train.run) < 0.1);
     (void)nftw(j.o.train.run, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static void text_is_learnt(void **state) {
+    (void)state;
+    learn_text(LS_F32);
+    learn_text(LS_BF16);
 }
 
 /* ---- refusals ---- */

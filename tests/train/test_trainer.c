@@ -32,6 +32,8 @@ static void settings_carry_no_bits(void **state) {
         uint64_t bits;
         first.entropy = m == 1;
         first.dtype = m == 1 ? LS_BF16 : LS_F32;
+        first.moments = m % 2 == 1 ? LS_BF16 : LS_F32;
+        first.seed = 5;
         bits = bits_of(names[m], &first, 1, ls_isa_best(), steps);
         for (int64_t microbatch = 1; microbatch <= 8; microbatch *= 2)
             for (int recompute = 0; recompute < 2; recompute++)
@@ -107,9 +109,9 @@ static void what_does_not_fit_is_named(void **state) {
 /* What carries bits does: a test that sees no difference would see none. */
 static void other_options_have_other_bits(void **state) {
     const ls_trainer_opts usual = usual_opts();
-    const uint64_t bits = bits_of(names[0], &usual, 1, ls_isa_best(), 3);
+    uint64_t bits = bits_of(names[0], &usual, 1, ls_isa_best(), 3), narrow = 0;
     (void)state;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 8; i++) {
         ls_trainer_opts opts = usual;
         if (i == 0) opts.leaf = 1;
         if (i == 1) opts.rate.peak *= 1.0001;
@@ -117,7 +119,10 @@ static void other_options_have_other_bits(void **state) {
         if (i == 3) opts.adamw.decay = 0.2;
         if (i == 4) opts.entropy = true;
         if (i == 5) opts.dtype = LS_BF16;
-        assert_false(bits_of(names[0], &opts, 1, ls_isa_best(), 3) == bits);
+        if (i >= 6) opts.moments = LS_BF16;
+        if (i == 7) opts.seed = 1, bits = narrow;
+        narrow = bits_of(names[0], &opts, 1, ls_isa_best(), 3);
+        assert_false(narrow == bits);
     }
 }
 
@@ -332,7 +337,8 @@ static void rates_follow_their_formulas(void **state) {
 
 static void the_loss_falls(void **state) {
     (void)state;
-    for (size_t m = 0; m < sizeof names / sizeof names[0]; m++) {
+    for (size_t m = 0; m < 2 * sizeof names / sizeof names[0]; m++) {
+        const char *name = names[m / 2];
         ls_trainer_opts opts = usual_opts();
         double first = 0, loss = 0;
         training t;
@@ -340,7 +346,8 @@ static void the_loss_falls(void **state) {
         ls_train_batch view;
         opts.rate = (ls_rate){LS_RATE_CONSTANT, 1e-2, 0, 5, 0};
         opts.microbatch = 4;
-        training_open(&t, fixture_path(names[m]), &opts, 2, ls_isa_best());
+        opts.moments = m % 2 == 1 ? LS_BF16 : LS_F32;
+        training_open(&t, fixture_path(name), &opts, 2, ls_isa_best());
         b = batch_make(4, 14, t.model->config.vocab, 9);
         view = batch_view(&b);
         for (int i = 0; i < 30; i++) {
@@ -350,7 +357,8 @@ static void the_loss_falls(void **state) {
             loss = stats.totals[0] / (double)b.count;
             if (i == 0) first = loss;
         }
-        print_message("%s: loss %.3f, after 30 steps %.3f\n", names[m], first, loss);
+        print_message("%s, moments in %s: loss %.3f, after 30 steps %.3f\n", name, ls_dtype_name(opts.moments), first,
+                      loss);
         assert_true(loss < 0.2 * first);
         batch_free(&b);
         training_close(&t);
@@ -479,9 +487,9 @@ static void a_failed_step_changes_nothing(void **state) {
 
 static void impossible_options_are_refused(void **state) {
     static const char *const says[] = {"leaves of 0", "largest norm", "beta1", "learning rate",
-                                       "temperature", "0 metrics",    "eps"};
+                                       "temperature", "0 metrics",    "eps",   "moments of type f16"};
     (void)state;
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 8; i++) {
         ls_trainer_opts opts = usual_opts();
         ls_trainer *trainer;
         ls_model *model;
@@ -494,6 +502,7 @@ static void impossible_options_are_refused(void **state) {
         if (i == 4) opts.temperature = 0;
         if (i == 5) opts.n_metrics = 0;
         if (i == 6) opts.adamw.eps = 0;
+        if (i == 7) opts.moments = LS_F16;
         device = test_device(1, ls_isa_best());
         assert_ok(ls_model_open(&model, device, fixture_path("jamba-nobias"), &err), err);
         check_failed(ls_trainer_create(&trainer, model, fixture_path("jamba-nobias"), device, &opts, &err), &err,

@@ -105,12 +105,13 @@ static inline uint64_t mix_bytes(uint64_t hash, const void *bytes, int64_t n) {
 
 /* Of all masters and moments. */
 static inline uint64_t state_bits(const ls_train_state *s) {
-    const float *const arrays[] = {s->parameters->masters, s->m, s->v};
-    const int64_t bytes = s->parameters->n_elements * 4;
-    void *host = malloc((size_t)bytes);
+    const void *const arrays[] = {s->parameters->masters, s->m, s->v};
+    const int64_t n = s->parameters->n_elements;
+    void *host = malloc((size_t)n * 4);
     uint64_t hash = 7;
     assert_non_null(host);
     for (int i = 0; i < 3; i++) {
+        const int64_t bytes = n * ls_dtype_bytes(i == 0 ? LS_F32 : s->moments);
         from_device(s->parameters->device, host, arrays[i], bytes);
         hash = mix_bytes(hash, host, bytes);
     }

@@ -1,19 +1,18 @@
 /* The optimizer on the CPU: lanes are elements; in the sum of squares they are chains. */
 #include "num/sum.h"
+#include "op/adamw_math.h"
 #include "op/cpu/adamw_kernel.h"
 #include "op/rows.h"
 
 static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 
-LS_KERNEL_DEFINE(ls_adamw_kernel) {
-    const ls_adamw_args *a = context;
+/* Elements [first, first + n) of the call, which have the moments m and v. */
+static void move(const ls_adamw_args *a, int64_t first, int64_t n, float *restrict m, float *restrict v) {
     const ls_adamw_factors f = a->factors;
-    const int64_t last = min_i64(end * LS_ADAMW_BLOCK, a->n);
-    const float *restrict grad = a->grad;
-    float *restrict w = a->w, *restrict m = a->m, *restrict v = a->v;
+    const float *restrict grad = a->grad + first;
+    float *restrict w = a->w + first;
     const float scale = a->scale;
-    (void)scratch;
-    for (int64_t i = begin * LS_ADAMW_BLOCK; i < last; i++) {
+    for (int64_t i = 0; i < n; i++) {
         const float g = ls_mul(grad[i], scale);
         const float m_new = ls_fma(f.beta1, m[i], ls_mul(f.rest1, g));
         const float v_new = ls_fma(f.beta2, v[i], ls_mul(ls_mul(f.rest2, g), g));
@@ -22,9 +21,50 @@ LS_KERNEL_DEFINE(ls_adamw_kernel) {
         v[i] = v_new;
         w[i] = ls_fma(-f.lr, ls_fma(f.decay, w[i], d), w[i]);
     }
-    if (a->value != NULL && begin * LS_ADAMW_BLOCK < last)
-        ls_row_narrow(ls_at_mut(a->value, a->value_dtype, begin * LS_ADAMW_BLOCK), a->value_dtype,
-                      w + begin * LS_ADAMW_BLOCK, last - begin * LS_ADAMW_BLOCK);
+}
+
+#define DRAWS 64 /* at a time; a power of two: the low word of a counter never wraps within them */
+#define PIECE (4 * DRAWS)
+
+/* The random words of elements [4 draw, 4 draw + PIECE). */
+static void draw_words(uint32_t *restrict word, const ls_adamw_rounding *r, int64_t draw) {
+    uint32_t lanes[PIECE];
+    ls_philox_lanes(lanes, DRAWS, r->seed, (uint32_t)draw, (uint32_t)(draw >> 32), (uint32_t)r->step,
+                    ls_moment_counter(r->step));
+    for (int i = 0; i < DRAWS; i++)
+        for (int j = 0; j < 4; j++) word[4 * i + j] = lanes[j * DRAWS + i];
+}
+
+/* The same of moments in bf16: [first, last), in pieces of draws. */
+static void move_narrow(const ls_adamw_args *a, int64_t first, int64_t last) {
+    float m[PIECE], v[PIECE];
+    uint32_t word[PIECE];
+    for (int64_t at = first, n; at < last; at += n) {
+        const int64_t element = a->rounding.first + at, skip = element % PIECE;
+        uint16_t *m_at = (uint16_t *)a->m + at, *v_at = (uint16_t *)a->v + at;
+        n = min_i64(PIECE - skip, last - at);
+        draw_words(word, &a->rounding, (element - skip) / 4);
+        ls_row_widen(m, m_at, LS_BF16, n);
+        ls_row_widen(v, v_at, LS_BF16, n);
+        move(a, at, n, m, v);
+        for (int64_t i = 0; i < n; i++) m[i] = ls_moment_round(m[i], word[skip + i] & 0xFFFFu);
+        for (int64_t i = 0; i < n; i++) v[i] = ls_moment_round(v[i], word[skip + i] >> 16);
+        ls_row_narrow(m_at, LS_BF16, m, n);
+        ls_row_narrow(v_at, LS_BF16, v, n);
+    }
+}
+
+LS_KERNEL_DEFINE(ls_adamw_kernel) {
+    const ls_adamw_args *a = context;
+    const int64_t first = begin * LS_ADAMW_BLOCK, last = min_i64(end * LS_ADAMW_BLOCK, a->n);
+    (void)scratch;
+    if (first >= last) return;
+    if (a->moments == LS_BF16)
+        move_narrow(a, first, last);
+    else
+        move(a, first, last - first, (float *)a->m + first, (float *)a->v + first);
+    if (a->value != NULL)
+        ls_row_narrow(ls_at_mut(a->value, a->value_dtype, first), a->value_dtype, a->w + first, last - first);
 }
 
 LS_KERNEL_DEFINE(ls_squares_kernel) {

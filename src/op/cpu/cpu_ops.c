@@ -48,6 +48,7 @@ LS_KERNEL_TABLE(ls_scan_parameters_kernel);
 LS_KERNEL_TABLE(ls_sequence_sum_kernel);
 LS_KERNEL_TABLE(ls_squares_kernel);
 LS_KERNEL_TABLE(ls_support_kernel);
+LS_KERNEL_TABLE(ls_top_kernel);
 LS_KERNEL_TABLE(ls_swiglu_backward_kernel);
 LS_KERNEL_TABLE(ls_swiglu_kernel);
 LS_KERNEL_TABLE(ls_taps_kernel);
@@ -503,6 +504,12 @@ ls_status ls_cpu_sample(const ls_exec *exec, const ls_sample_args *args, ls_erro
 ls_status ls_cpu_support(const ls_exec *exec, const ls_support_args *args, ls_error *err) {
     (void)err;
     RUN(support, args->rows, args->vocab);
+    return LS_OK;
+}
+
+ls_status ls_cpu_top(const ls_exec *exec, const ls_top_args *args, ls_error *err) {
+    (void)err;
+    RUN(top, args->rows, args->vocab);
     return LS_OK;
 }
 

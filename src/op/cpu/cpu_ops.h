@@ -20,6 +20,7 @@
 #include "op/sample.h"
 #include "op/scan.h"
 #include "op/support.h"
+#include "op/top.h"
 #include "op/weight.h"
 
 #define OP(name) ls_status ls_cpu_##name(const ls_exec *exec, const ls_##name##_args *args, ls_error *err);

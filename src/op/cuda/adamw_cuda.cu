@@ -1,6 +1,7 @@
-/* The optimizer on the GPU: adamw is elementwise, 28 bytes an element; squares takes a block of threads for each block
- * of the tensor. */
+/* The optimizer on the GPU: adamw is elementwise, 28 bytes an element, 20 with moments in bf16; squares takes a block
+ * of threads for each block of the tensor. */
 #include "op/adamw.h"
+#include "op/adamw_math.h"
 #include "op/cuda/chains_cuda.h"
 #include "op/cuda/cuda_ops.h"
 
@@ -16,12 +17,35 @@ static __device__ __forceinline__ void store_value(const ls_adamw_args *a, int64
         ls_four_store<LS_F32>(a->value, i, n, whole, w);
 }
 
-static __device__ __forceinline__ void ls_flat_four(const ls_adamw_args *a, int64_t i, int64_t n, bool whole) {
+static __device__ __forceinline__ ls_philox draw_at(const ls_adamw_rounding *r, int64_t draw) {
+    return ls_philox_draw(r->seed, (uint32_t)draw, (uint32_t)(draw >> 32), (uint32_t)r->step,
+                          ls_moment_counter(r->step));
+}
+
+/* The random words of elements i .. i + 3 of the call: of one draw, or where numbers do not begin with it, of two. */
+static __device__ __forceinline__ void draw_words(const ls_adamw_rounding *r, int64_t i, uint32_t word[4]) {
+    const int64_t element = r->first + i;
+    const int skip = (int)(element % 4);
+    const ls_philox x = draw_at(r, element / 4), next = skip == 0 ? x : draw_at(r, element / 4 + 1);
+    const uint4 a = make_uint4(x.word[0], x.word[1], x.word[2], x.word[3]);
+    const uint4 b = make_uint4(next.word[0], next.word[1], next.word[2], next.word[3]);
+    for (int j = 0; j < 4; j++) word[j] = j + skip < 4 ? ls_word_of(a, j + skip) : ls_word_of(b, j + skip - 4);
+}
+
+/* A call whose moments have a type that the compiler knows. */
+template <int MOMENTS>
+struct adamw_call {
+    ls_adamw_args a;
+};
+
+template <int MOMENTS>
+static __device__ __forceinline__ void ls_flat_four(const adamw_call<MOMENTS> *call, int64_t i, int64_t n, bool whole) {
+    const ls_adamw_args *a = &call->a;
     const ls_adamw_factors f = a->factors;
     float w[4], m[4], v[4], grad[4];
     ls_four_load<LS_F32>(a->w, i, n, whole, w);
-    ls_four_load<LS_F32>(a->m, i, n, whole, m);
-    ls_four_load<LS_F32>(a->v, i, n, whole, v);
+    ls_four_load<MOMENTS>(a->m, i, n, whole, m);
+    ls_four_load<MOMENTS>(a->v, i, n, whole, v);
     ls_four_load<LS_F32>(a->grad, i, n, whole, grad);
     for (int j = 0; j < 4; j++) {
         const float g = ls_mul(grad[j], a->scale);
@@ -30,23 +54,39 @@ static __device__ __forceinline__ void ls_flat_four(const ls_adamw_args *a, int6
         const float d = ls_div(ls_mul(m[j], f.debias1), ls_fma(ls_sqrt(v[j]), f.debias2, f.eps));
         w[j] = ls_fma(-f.lr, ls_fma(f.decay, w[j], d), w[j]);
     }
+    if (MOMENTS == LS_BF16) {
+        uint32_t word[4];
+        draw_words(&a->rounding, i, word);
+        for (int j = 0; j < 4; j++) {
+            m[j] = ls_moment_round(m[j], word[j] & 0xFFFFu);
+            v[j] = ls_moment_round(v[j], word[j] >> 16);
+        }
+    }
     ls_four_store<LS_F32>(a->w, i, n, whole, w);
-    ls_four_store<LS_F32>(a->m, i, n, whole, m);
-    ls_four_store<LS_F32>(a->v, i, n, whole, v);
+    ls_four_store<MOMENTS>(a->m, i, n, whole, m);
+    ls_four_store<MOMENTS>(a->v, i, n, whole, v);
     if (a->value != NULL) store_value(a, i, n, whole, w);
 }
 
+template <int MOMENTS>
+static ls_status run_adamw(const ls_exec *exec, const ls_adamw_args *a, ls_error *err) {
+    const adamw_call<MOMENTS> call = {*a};
+    const bool vector = ls_four_fits(a->w, LS_F32) && ls_four_fits(a->m, (ls_dtype)MOMENTS) &&
+                        ls_four_fits(a->v, (ls_dtype)MOMENTS) && ls_four_fits(a->grad, LS_F32) &&
+                        (a->value == NULL || ls_four_fits(a->value, a->value_dtype));
+    return ls_flat_run("adamw", exec, &call, a->n, vector, err);
+}
+
 ls_status ls_cuda_adamw(const ls_exec *exec, const ls_adamw_args *a, ls_error *err) {
+    const int64_t moment = ls_dtype_bytes(a->moments);
     const ls_cuda_operand operands[] = {{"w", a->w, 4, a->n == 0},
-                                        {"m", a->m, 4, a->n == 0},
-                                        {"v", a->v, 4, a->n == 0},
+                                        {"m", a->m, moment, a->n == 0},
+                                        {"v", a->v, moment, a->n == 0},
                                         {"grad", a->grad, 4, a->n == 0},
                                         {"value", a->value, ls_dtype_bytes(a->value_dtype), true}};
     LS_CUDA_TRY(ls_cuda_check("adamw", exec, operands, 5, LS_WORKSPACE_HEAD, err));
     if (a->n == 0) return LS_OK;
-    const bool vector = ls_four_fits(a->w, LS_F32) && ls_four_fits(a->m, LS_F32) && ls_four_fits(a->v, LS_F32) &&
-                        ls_four_fits(a->grad, LS_F32) && (a->value == NULL || ls_four_fits(a->value, a->value_dtype));
-    return ls_flat_run("adamw", exec, a, a->n, vector, err);
+    return a->moments == LS_BF16 ? run_adamw<LS_BF16>(exec, a, err) : run_adamw<LS_F32>(exec, a, err);
 }
 
 /* ---- squares ---- */

@@ -49,17 +49,6 @@ static __device__ __forceinline__ int lane_of(void) { return (int)(threadIdx.x %
 static __device__ __forceinline__ int warp_of(void) { return (int)(threadIdx.x / 32); }
 static __device__ __forceinline__ float infinite(void) { return ls_from_bits(LS_INF_BITS); }
 
-/* Ascends where z descends; both zeros are one. z is not NaN. */
-static __device__ __forceinline__ uint32_t order_of(float z) {
-    const uint32_t bits = ls_bits(ls_add(z, 0.0f));
-    return bits >> 31 != 0 ? bits : 0x7FFFFFFFu - bits;
-}
-
-/* The contract's order: descending z, the lower id among equals. */
-static __device__ __forceinline__ uint64_t place_of(float z, int64_t id) {
-    return (uint64_t)order_of(z) << 32 | (uint64_t)id;
-}
-
 /* ---- the block's sums ---- */
 
 static __device__ __forceinline__ int64_t block_sum(room *r, int64_t x) {
@@ -138,7 +127,7 @@ static __device__ __forceinline__ void count_places(room *r, const z_row *row, u
         }
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
-            const uint64_t place = place_of(z[b], first + b * THREADS + lane_of());
+            const uint64_t place = ls_place_of(z[b], first + b * THREADS + lane_of());
             const bool counts = z[b] > -infinite() && (place & mask) == prefix;
             if (__any_sync(LS_ALL_LANES, counts))
                 count_digits(r, counts ? (uint32_t)(place >> shift) % DIGITS : DIGITS);
@@ -193,8 +182,8 @@ static __device__ __forceinline__ void load_digits(const z_row *row, const pass 
 #pragma unroll
     for (int b = 0; b < BATCH; b++) {
         const bool takes =
-            id[b] >= 0 && (p->from != NULL || (ls_sub(z[b], row->max) >= TAIL && place_of(z[b], id[b]) <= p->bound));
-        digit[b] = takes ? (order_of(z[b]) >> p->shift) % DIGITS : DIGITS;
+            id[b] >= 0 && (p->from != NULL || (ls_sub(z[b], row->max) >= TAIL && ls_place_of(z[b], id[b]) <= p->bound));
+        digit[b] = takes ? (ls_order_of(z[b]) >> p->shift) % DIGITS : DIGITS;
     }
 }
 
@@ -318,7 +307,7 @@ static __device__ __forceinline__ uint64_t reach(room *r, const z_row *row, floa
     for (int64_t i = threadIdx.x; i < n; i += THREADS) {
         const bool there = !(ls_from_bits((uint32_t)sums[i]) < goal);
         if (there && (i == 0 || ls_from_bits((uint32_t)sums[i - 1]) < goal))
-            r->last = place_of(row->z[space[i]], space[i]);
+            r->last = ls_place_of(row->z[space[i]], space[i]);
     }
     __syncthreads();
     return r->last;
@@ -375,7 +364,7 @@ static __device__ __forceinline__ int64_t cut_row(room *r, const z_row *row, flo
             const int64_t id = first + b * THREADS;
             bool keeps;
             if (id >= row->vocab) break;
-            keeps = z[b] > -infinite() && place_of(z[b], id) <= bound;
+            keeps = z[b] > -infinite() && ls_place_of(z[b], id) <= bound;
             if (min_p > 0.0f) keeps = keeps && !(ls_exp(ls_sub(z[b], row->max)) < min_p);
             if (!keeps) out[id] = -infinite();
             kept += keeps;
