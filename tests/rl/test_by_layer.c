@@ -1,0 +1,223 @@
+/* Runs whose processes have a share of the layers' weights each, weights=by_layer: the digest of one process, on a device
+ * too small for the whole model too; what is refused; that nothing stays behind. */
+#define _GNU_SOURCE
+#include <dirent.h>
+
+#include "model/architectures.h"
+#include "model/init.h"
+#include "rl/ranks_run.h"
+
+/* Replaces the model of all runs by one with fresh weights. */
+static void make_model(const char *config) {
+    char path[512];
+    ls_model_config c;
+    ls_error err;
+    FILE *file;
+    snprintf(path, sizeof path, "%s/config.json", model_dir);
+    file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(config, file) >= 0 && fclose(file) == 0);
+    assert_ok(ls_model_config_open(&c, model_dir, &err), err);
+    snprintf(path, sizeof path, "%s/model.safetensors", model_dir);
+    assert_int_equal(unlink(path), 0);
+    assert_ok(ls_model_init(path, &c, 7, 0, 1, &err), err);
+}
+
+#define JAMBA(hidden, ffn, layers, experts)                                                                         \
+    "{\"architectures\":[\"JambaForCausalLM\"],\"model_type\":\"jamba\",\"dtype\":\"bfloat16\",\"vocab_size\":64,"  \
+    "\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0,\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-06,"      \
+    "\"hidden_size\":" hidden ",\"intermediate_size\":" ffn ",\"num_hidden_layers\":" layers                        \
+    ",\"num_experts\":" experts                                                                                     \
+    ",\"num_experts_per_tok\":2,\"expert_layer_offset\":1,\"expert_layer_period\":2,\"attn_layer_offset\":2,"       \
+    "\"attn_layer_period\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"mamba_d_conv\":4,"               \
+    "\"mamba_d_state\":8,\"mamba_dt_rank\":8,\"mamba_expand\":2,\"mamba_conv_bias\":true,\"mamba_proj_bias\":true," \
+    "\"tie_word_embeddings\":false,\"max_position_embeddings\":4096}"
+
+/* Attention, Mamba, dense and experts, biases, a head of its own. */
+static const char mixed[] = JAMBA("32", "48", "5", "4");
+/* Where a layer is small beside the model. */
+static const char large[] = JAMBA("128", "512", "16", "2");
+/* Layers of one half, a tied head, float32. */
+static const char plain[] =
+    "{\"architectures\":[\"MambaForCausalLM\"],\"model_type\":\"mamba\",\"dtype\":\"float32\",\"vocab_size\":64,"
+    "\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0,\"hidden_act\":\"silu\",\"layer_norm_epsilon\":1e-05,"
+    "\"hidden_size\":24,\"intermediate_size\":48,\"expand\":2,\"num_hidden_layers\":5,\"state_size\":8,\"conv_kernel\":"
+    "4,"
+    "\"time_step_rank\":4,\"use_bias\":false,\"use_conv_bias\":true,\"residual_in_fp32\":true,"
+    "\"tie_word_embeddings\":true}";
+
+/* The same run by so many processes with weights by layer. */
+static void must_equal(uint64_t want, const char *const *sets, int64_t n, int64_t ranks) {
+    pid_t children[3];
+    job j = job_make("shared");
+    for (int64_t i = 0; i < n; i++) job_set(&j, sets[i]);
+    job_set(&j, "weights=by_layer");
+    start_ranks(&j, ranks, want, children);
+    job_must_run(&j);
+    end_ranks(ranks, children);
+    assert_int_equal(j.result.digest, want);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
+/* Leaves in parts, flat leaves, a rank without leaves, recomputation, minibatches, a reference, evaluations, truncation,
+ * the profile mma16, states that are swapped out. */
+static void processes_have_the_bits_of_one(void **state) {
+    static const struct {
+        const char *model, *sets[7];
+    } cases[] = {
+        {mixed, {"rows=80", "leaf=3", "recompute=true", "save_every=1", NULL}},
+        {mixed, {"epochs=2", "minibatches=3", "beta=0.05", "eval_every=2", "eval_n=5", "dtype=bf16", NULL}},
+        {mixed, {"leaf=8", "microbatch=1", "engine.preempt-every=3", "engine.preempt-by=alternate", NULL}},
+        {plain, {"top_p=0.9", "top_k=20", "minibatches=2", "engine.chunk=2", NULL}},
+    };
+    test_forks();
+    (void)state;
+    for (int64_t k = 0; k < COUNT(cases); k++) {
+        int64_t n = 0;
+        uint64_t want;
+        make_model(cases[k].model);
+        while (cases[k].sets[n] != NULL) n++;
+        want = digest_with(cases[k].sets, n);
+        for (int64_t ranks = 2; ranks <= 3; ranks++) must_equal(want, cases[k].sets, n, ranks);
+    }
+}
+
+static void the_profile_mma16_has_too(void **state) {
+    static const char *const sets[] = {"dtype=bf16", "profile=mma16", "leaf=2"};
+    uint64_t want;
+    test_forks();
+    (void)state;
+    make_model(JAMBA("32", "48", "4", "1"));
+    want = digest_with(sets, COUNT(sets));
+    must_equal(want, sets, COUNT(sets), 2);
+}
+
+/* ---- a model that does not fit ---- */
+
+static int64_t limit;
+
+static ls_status open_limited(ls_device **out, int32_t n_threads, ls_isa isa, ls_error *err) {
+    const ls_status status = ls_device_open_cpu(out, n_threads, isa, err);
+    if (status == LS_OK) ls_device_limit(*out, limit);
+    return status;
+}
+
+/* What a device must have for weights that are there as a whole is more than what shares of them take. */
+static void a_model_that_does_not_fit_is_trained_by_layer(void **state) {
+    static const char *const sets[] = {"steps=2",        "rows=120",          "leaf=2",     "recompute=true",
+                                       "engine.batch=4", "engine.prefix=off", "gradients=1"};
+    const int64_t n = COUNT(sets);
+    uint64_t want;
+    (void)state;
+    test_forks();
+    if (test_opener() != NULL) skip();
+    make_model(large);
+    want = digest_with(sets, n);
+    ls_device_open_by(open_limited);
+    limit = INT64_C(100) << 20;
+    for (int64_t ranks = 2; ranks <= 3; ranks++) {
+        pid_t children[3];
+        int status;
+        ls_error err;
+        job j = job_make("large");
+        for (int64_t i = 0; i < n; i++) job_set(&j, sets[i]);
+        start_ranks(&j, ranks, 0, children);
+        check_failed(job_run(&j, &err), &err, "out of memory");
+        clear_environment();
+        for (int64_t r = 1; r < ranks; r++) {
+            assert_int_equal(waitpid(children[r], &status, 0), children[r]);
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 2);
+        }
+        remove_tree(j.o->train.run);
+        job_free(&j);
+        must_equal(want, sets, n, ranks);
+    }
+    ls_device_open_by(ls_device_open_cpu);
+}
+
+/* ---- ends ---- */
+
+/* Files of this program's memory that have a name. */
+static int64_t named_memory(void) {
+    DIR *directory = opendir("/dev/shm");
+    int64_t n = 0;
+    while (directory != NULL && readdir(directory) != NULL) n++;
+    if (directory != NULL) closedir(directory);
+    return n;
+}
+
+/* The others end with its name, the memory is gone with the processes, and the run goes on as a whole and by layer. */
+static void a_killed_rank_leaves_nothing(void **state) {
+    const char *long_run = "steps=10";
+    pid_t children[3], watcher;
+    uint64_t want;
+    int64_t before;
+    int status;
+    ls_error err;
+    job j;
+    (void)state;
+    test_forks();
+    make_model(mixed);
+    want = digest_with(&long_run, 1);
+    before = named_memory();
+    j = job_make("killed");
+    job_set(&j, long_run);
+    job_set(&j, "weights=by_layer");
+    start_ranks(&j, 3, 0, children);
+    watcher = watch(j.o->train.run, 3, children[2], SIGKILL);
+    check_failed(job_run(&j, &err), &err, "rank 2");
+    clear_environment();
+    assert_int_equal(waitpid(watcher, &status, 0), watcher);
+    assert_int_equal(status, 0);
+    for (int64_t r = 1; r < 3; r++) assert_int_equal(waitpid(children[r], &status, 0), children[r]);
+    assert_int_equal(named_memory(), before);
+    j.o->train.resume = true;
+    start_ranks(&j, 2, want, children);
+    job_must_run(&j);
+    end_ranks(2, children);
+    assert_int_equal(j.result.digest, want);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
+static void one_process_is_refused(void **state) {
+    job j = job_make("one");
+    ls_error err;
+    (void)state;
+    job_set(&j, "weights=by_layer");
+    check_failed(job_run(&j, &err), &err, "weights: by_layer with one process");
+    job_free(&j);
+}
+
+/* A back end without memory that processes share says so. */
+static void other_back_ends_are_refused(void **state) {
+    pid_t children[2];
+    int status;
+    ls_error err;
+    job j = job_make("deferred");
+    (void)state;
+    if (test_opener() != NULL) skip();
+    job_set(&j, "weights=by_layer");
+    ls_device_open_by(ls_device_open_deferred);
+    start_ranks(&j, 2, 0, children);
+    check_failed(job_run(&j, &err), &err,
+                 "deferred: weights by layer: this back end has no memory that processes share");
+    ls_device_open_by(ls_device_open_cpu);
+    assert_int_equal(waitpid(children[1], &status, 0), children[1]);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 2);
+    remove_tree(j.o->train.run);
+    job_free(&j);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processes_have_the_bits_of_one),
+        cmocka_unit_test(the_profile_mma16_has_too),
+        cmocka_unit_test(a_model_that_does_not_fit_is_trained_by_layer),
+        cmocka_unit_test(a_killed_rank_leaves_nothing),
+        cmocka_unit_test(one_process_is_refused),
+        cmocka_unit_test(other_back_ends_are_refused),
+    };
+    return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
+}
