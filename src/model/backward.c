@@ -92,22 +92,19 @@ static ls_status ends_go(const ls_leaf *l, ls_error *err) {
     return ls_memory_copy(l->device, l->gradient + w->end, w->ends + w->begin, float_bytes(w->n - w->end), err);
 }
 
-static ls_status layer_backward(ls_leaf *l, int64_t layer_i, ls_error *err) {
-    l->layer_i = layer_i;
-    LS_TRY(layer_gradient_come(l, err));
-    LS_TRY(half_backward(l, 2 * layer_i + LS_HALF_FFN, err));
-    LS_TRY(half_backward(l, 2 * layer_i + LS_HALF_MIXER, err));
-    return layer_gradient_go(l, err);
-}
-
-/* What a half has left to do with its gradients. */
+/* What a half has left to do with its gradients when the leaf has had all its rows. */
 static ls_status half_finish(const ls_leaf *l, ls_half half, ls_error *err) {
     const ls_layer *layer = &l->model->layers[l->layer_i];
     const ls_part *part = half == LS_HALF_MIXER ? layer->mixer : layer->ffn;
     if (!ls_model_has_half(l->model, l->layer_i, half) || part->finish == NULL) return LS_OK;
-    LS_TRY(ls_model_need(l->model, l->layer_i, err));
+    return part->finish(l, l->layer_i, err);
+}
+
+static ls_status layer_backward(ls_leaf *l, int64_t layer_i, bool is_last, ls_error *err) {
+    l->layer_i = layer_i;
     LS_TRY(layer_gradient_come(l, err));
-    LS_TRY(part->finish(l, l->layer_i, err));
+    for (int half = LS_HALF_FFN; half >= LS_HALF_MIXER; half--) LS_TRY(half_backward(l, 2 * layer_i + half, err));
+    for (int half = LS_HALF_FFN; is_last && half >= LS_HALF_MIXER; half--) LS_TRY(half_finish(l, (ls_half)half, err));
     return layer_gradient_go(l, err);
 }
 
@@ -249,7 +246,7 @@ static ls_status write_leaf(ls_tape *t, int64_t begin, int64_t end, int64_t row,
 }
 
 ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,
-                           const float *d_entropy, float *gradient, bool is_first, ls_error *err) {
+                           const float *d_entropy, float *gradient, bool is_first, bool is_last, ls_error *err) {
     const int64_t dim = t->model->config.hidden;
     ls_leaf l = {.tape = t,
                  .model = t->model,
@@ -274,18 +271,9 @@ ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t
     ls_model_pass(t->model);
     LS_TRY(ends_come(&l, err));
     LS_TRY(head_backward(&l, targets, d_logprob, d_entropy, err));
-    for (int64_t i = t->n_halves / 2 - 1; i >= 0; i--) LS_TRY(layer_backward(&l, i, err));
+    for (int64_t i = t->n_halves / 2 - 1; i >= 0; i--) LS_TRY(layer_backward(&l, i, is_last, err));
     t->leaf_rows += l.rows;
-    return LS_OK;
-}
-
-ls_status ls_tape_finish(ls_tape *t, float *gradient, ls_error *err) {
-    ls_leaf l = {.tape = t, .model = t->model, .device = t->device, .gradient = gradient};
-    ls_model_pass(t->model);
-    for (; l.layer_i < t->n_halves / 2; l.layer_i++) {
-        LS_TRY(half_finish(&l, LS_HALF_MIXER, err));
-        LS_TRY(half_finish(&l, LS_HALF_FFN, err));
-    }
+    if (!is_last) return LS_OK;
     l.layer_i = -1;
     LS_TRY(embed_backward(&l, err));
     return ends_go(&l, err);

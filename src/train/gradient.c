@@ -167,7 +167,8 @@ static int64_t piece_at(const ls_gradient *g, int64_t at) {
     return g->n_elements - at < g->n_piece ? g->n_elements - at : g->n_piece;
 }
 
-static ls_status zero_newest(const ls_gradient *g, ls_error *err) {
+ls_status ls_gradient_zero(ls_gradient *g, ls_error *err) {
+    LS_ASSERT(g->newest != NULL && g->newest_level < 0, "leaf %lld was not begun", (long long)g->n_leaves);
     if (!g->on_host) return ls_memory_fill(g->device, g->newest, 0, bytes_of(g), err);
     LS_TRY(ls_memory_fill(g->device, g->pieces[0], 0, g->n_piece * (int64_t)sizeof(float), err));
     for (int64_t at = 0; at < g->n_elements; at += g->n_piece)
@@ -179,7 +180,7 @@ ls_status ls_gradient_leaf(ls_gradient *g, bool zero, float **out, ls_error *err
     LS_TRY(put_away(g, err));
     *out = g->newest = take(g);
     g->newest_level = -1;
-    return zero ? zero_newest(g, err) : LS_OK;
+    return zero ? ls_gradient_zero(g, err) : LS_OK;
 }
 
 /* Whole rows, then what is left of them. */

@@ -32,6 +32,8 @@ int64_t ls_gradient_host_bytes(const ls_gradient *gradient);
 void ls_gradient_begin(ls_gradient *gradient);
 /* *out: [n_elements] for the next leaf, +0 everywhere where `zero`. */
 ls_status ls_gradient_leaf(ls_gradient *gradient, bool zero, float **out, ls_error *err);
+/* What ls_gradient_leaf gave becomes +0 everywhere. */
+ls_status ls_gradient_zero(ls_gradient *gradient, ls_error *err);
 /* What ls_gradient_leaf gave is complete: it joins the tree. */
 ls_status ls_gradient_fold(ls_gradient *gradient, ls_error *err);
 int64_t ls_gradient_leaves(const ls_gradient *gradient);

@@ -713,16 +713,18 @@ static ls_status part_backward(ls_trainer *t, int64_t from, int64_t to, ls_error
     step_state *s = &t->now;
     const ls_train_batch *b = &s->batch;
     const int64_t leaf = (s->first + from) / t->opts.leaf, *targets = b->targets + b->offsets[s->first];
+    const bool is_last = s->first + to == leaf_begin(t, b, leaf + 1);
     if (s->first + from == leaf_begin(t, b, leaf)) {
-        LS_TRY(ls_gradient_leaf(t->gradient, true, &s->gradient, err));
+        LS_TRY(ls_gradient_leaf(t->gradient, !by_layer(t), &s->gradient, err));
         s->is_flat = true;
     }
     if (!s->is_flat || !is_flat(t, t->offsets[from], t->offsets[to])) {
-        LS_TRY(ls_tape_backward(t->tape, from, to, targets, t->d_logprob, t->d_entropy, s->gradient, s->is_flat, err));
+        LS_TRY(ls_tape_backward(t->tape, from, to, targets, t->d_logprob, t->d_entropy, s->gradient, s->is_flat,
+                                is_last, err));
         s->is_flat = false;
     }
-    if (s->first + to < leaf_begin(t, b, leaf + 1)) return LS_OK;
-    if (!s->is_flat) LS_TRY(ls_tape_finish(t->tape, s->gradient, err));
+    if (!is_last) return LS_OK;
+    if (s->is_flat && by_layer(t)) LS_TRY(ls_gradient_zero(t->gradient, err));
     return ls_gradient_fold(t->gradient, err);
 }
 
