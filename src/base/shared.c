@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static ls_status map_file(ls_shared_region *r, int fd, const char *what, ls_error *err) {
-    void *memory = mmap(NULL, (size_t)r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+static ls_status map_file(ls_shared_region *r, int fd, int access, const char *what, ls_error *err) {
+    void *memory = mmap(NULL, (size_t)r->bytes, access, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
         return LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot map %lld bytes: %s", what, (long long)r->bytes, strerror(errno));
     r->memory = memory;
@@ -25,7 +25,7 @@ ls_status ls_shared_region_make(ls_shared_region *out, int64_t bytes, const char
     if (out->number < 0 || ftruncate(out->number, bytes) != 0)
         status =
             LS_FAIL(err, LS_ERR_NOMEM, "%s: %lld bytes of shared memory: %s", what, (long long)bytes, strerror(errno));
-    if (status == LS_OK) status = map_file(out, out->number, what, err);
+    if (status == LS_OK) status = map_file(out, out->number, PROT_READ | PROT_WRITE, what, err);
     if (status != LS_OK) ls_shared_region_drop(out);
     return status;
 }
@@ -37,14 +37,14 @@ ls_status ls_shared_region_map(ls_shared_region *out, int32_t process, int32_t n
     ls_status status = LS_OK;
     *out = (ls_shared_region){.bytes = bytes, .process = process, .number = -1};
     snprintf(path, sizeof path, "/proc/%d/fd/%d", process, number);
-    fd = open(path, O_RDWR | O_CLOEXEC);
+    fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return LS_FAIL(err, LS_ERR_IO, "the memory of process %d cannot be opened: %s: %s", process, path,
                        strerror(errno));
     if (fstat(fd, &st) != 0 || (int64_t)st.st_size != bytes)
         status = LS_FAIL(err, LS_ERR_IO, "the memory of process %d: %s is not its %lld bytes", process, path,
                          (long long)bytes);
-    if (status == LS_OK) status = map_file(out, fd, "shared memory", err);
+    if (status == LS_OK) status = map_file(out, fd, PROT_READ, "shared memory", err);
     (void)close(fd);
     return status;
 }

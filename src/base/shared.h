@@ -18,7 +18,7 @@ typedef struct ls_shared_region {
 
 /* Zeroed memory of this process, at least one byte; `what` stands in errors. */
 ls_status ls_shared_region_make(ls_shared_region *out, int64_t bytes, const char *what, ls_error *err);
-/* The same memory in another process: process, number and bytes as its maker has them. */
+/* The same memory in another process, to be read: process, number and bytes as its maker has them. */
 ls_status ls_shared_region_map(ls_shared_region *out, int32_t process, int32_t number, int64_t bytes, ls_error *err);
 /* Of either. Accepts one without memory. */
 void ls_shared_region_drop(ls_shared_region *region);

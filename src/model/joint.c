@@ -8,9 +8,9 @@
 
 #define ALIGN_BYTES 256
 
-/* All values of layers lie in one row of bytes, of which every share holds what its elements take: a parameter begins at
- * places[i], and share r has bytes [bytes[r], bytes[r + 1]). Shares begin where a block of elements does, so that every
- * part is aligned. */
+/* All values of layers lie in one row of bytes, of which every share holds what its elements take: a parameter begins
+ * at places[i], and share r has bytes [bytes[r], bytes[r + 1]). Shares begin where a block of elements does, so that
+ * every part is aligned. */
 struct ls_joint {
     const ls_parameters *parameters;
     int64_t share, n_shares;

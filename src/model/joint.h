@@ -1,10 +1,11 @@
 /* The weights of layers as the processes of one machine hold them together: each has the rounded values of the elements
- * that it owns, in memory that the others map, and a layer comes into a model's window by copies from all of them. It is
- * one-sided: nobody waits for anybody, and processes may need layers in any order and at any time.
+ * that it owns, in memory that the others map, and a layer comes into a model's window by copies from all of them. It
+ * is one-sided: nobody waits for anybody, and processes may need layers in any order and at any time.
  *
  * Who may write when. Values are written by their owner alone (ls_parameter_own): while they are opened, before the
- * names are told; and then only where no process runs a pass, between two meetings of all of them. Before the first each
- * has waited for its device, so that nobody reads any more; before the second again, so that all has been written. */
+ * names are told; and then only where no process runs a pass, between two meetings of all of them. Before the first
+ * each has waited for its device, so that nobody reads any more; before the second again, so that all has been written.
+ */
 #ifndef LS_MODEL_JOINT_H
 #define LS_MODEL_JOINT_H
 

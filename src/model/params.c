@@ -43,7 +43,8 @@ static ls_status list_slot(void *context, const ls_weight_slot *slot, ls_error *
     return ls_memory_alloc(all->device, &p->own, p->n_elements, ls_dtype_bytes(p->dtype), "parameters", err);
 }
 
-/* A parameter's value from the checkpoint, or its own part of one that comes by layer, and its master by exact widening. */
+/* A parameter's value from the checkpoint, or its own part of one that comes by layer, and its master by exact
+ * widening. */
 static ls_status read_parameter(listing *l, ls_parameter *q, ls_error *err) {
     const ls_widen_args widen = {ls_parameter_own(q), q->dtype, q->end - q->begin, q->master};
     const ls_tensor_view *view = ls_checkpoint_find(l->stored.checkpoint, q->slot.name);

@@ -5,8 +5,8 @@
 #include "model/head.h"
 #include "model/tape.h"
 
-/* The gradient of a leaf whose layers are not all on the device: that of one layer at a time, and that of what belongs to
- * none, the elements [0, begin) and [end, n). Device memory; NULL where the gradient is there as a whole. */
+/* The gradient of a leaf whose layers are not all on the device: that of one layer at a time, and that of what belongs
+ * to none, the elements [0, begin) and [end, n). Device memory; NULL where the gradient is there as a whole. */
 typedef struct ls_tape_window {
     float *layer, *ends;
     int64_t *begins; /* [n_layers + 1]: elements where layers begin; host memory */

@@ -62,7 +62,8 @@ static ls_status plan_tick(ls_engine *e, ls_error *err) {
     return LS_OK;
 }
 
-/* A recorded tick has some twenty calls a layer, and those that bring one into the model's window, of which the device keeps about a KB each. */
+/* A recorded tick has some twenty calls a layer, and those that bring one into the model's window, of which the device
+ * keeps about a KB each. */
 static void plan_recordings(ls_engine *e, bool is_limited) {
     if (!is_limited) return;
     e->plan.recordings = ls_decode_sizes(e);

@@ -44,14 +44,14 @@ ls_status ls_comm_tell(ls_comm *comm, int32_t from, void *data, int64_t bytes, c
 
 /* A sum over ranks, of which each gets its range. */
 typedef struct ls_comm_sum {
-    float *
-        root; /* device memory, unless `out` is there; all elements: in, of the first n_parts ranks; out, in this rank's range, of
-                            * all of them. What lies outside is undefined afterwards. */
+    /* All elements, of the first n_parts ranks: in the host's memory (ls_memory_pin) where there is `out`, and it stays
+     * as it is. Else in the device's, and the sum comes into this rank's range; what lies outside is undefined then. */
+    float *root;
     const int64_t *begins; /* [n_ranks + 1] */
     int32_t n_parts;       /* at least 1 */
     float *buffer;         /* [buffer_elements], at least ls_comm_buffer_min; device memory */
     int64_t buffer_elements;
-    /* Of a root in the host's memory (ls_memory_pin), which stays as it is; else NULL. Device memory. */
+    /* Of a root in the host's memory, else NULL; device memory. */
     float *sent; /* [buffer_elements]: what goes to the others goes through here */
     float *out;  /* [elements of this rank's range]: where the sum goes */
 } ls_comm_sum;

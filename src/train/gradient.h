@@ -19,8 +19,8 @@ typedef struct ls_gradient ls_gradient;
 
 /* Gradients, nodes and the leaf that is being made, that are there at once, at most. */
 int64_t ls_gradient_nodes(int64_t leaves_max);
-/* leaves_max: of one tree. Gradients are device memory; device_nodes: so many of them at most. 0: what leaf and root give
- * is the host's (ls_memory_pin). */
+/* leaves_max: of one tree. Gradients are device memory; device_nodes: so many of them at most. 0: what leaf and root
+ * give is the host's (ls_memory_pin). */
 ls_status ls_gradient_create(ls_gradient **out, ls_device *device, int64_t n_elements, int64_t leaves_max,
                              int64_t device_nodes, ls_error *err);
 void ls_gradient_free(ls_gradient *gradient);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/fnv.h"
 #include "base/parallel.h"
 #include "model/joint.h"
 #include "model/window.h"
@@ -198,6 +199,7 @@ ls_status ls_train_options_comm(ls_comm **out, const ls_train_options *o, ls_dev
     const ls_comm_opts comm = {
         (int32_t)p->rank, (int32_t)p->ranks, p->address, o->timeout, (ls_transport_kind)o->transport, device};
     *out = NULL;
+    identity = ls_fnv_mix(identity, &o->weights, (int64_t)sizeof o->weights); /* what they exchange depends on it */
     return p->ranks > 1 ? ls_comm_open(out, &comm, identity, err) : LS_OK;
 }
 

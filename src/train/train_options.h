@@ -10,8 +10,8 @@
 /* The value of `profile` that means the default: that of the run which goes on, else ls_model_default_profile. */
 #define LS_TRAIN_PROFILE_AUTO 2
 
-/* Where a model's weights are: all on the device of every process, or of layers each process's share and the layers that
- * are being used (model/window.h). */
+/* Where a model's weights are: all on the device of every process, or of layers each process's share and the layers
+ * that are being used (model/window.h). */
 typedef enum ls_weights_kind { LS_WEIGHTS_WHOLE, LS_WEIGHTS_BY_LAYER } ls_weights_kind;
 
 typedef struct ls_train_options {
@@ -56,8 +56,8 @@ ls_status ls_train_options_check(ls_train_options *options, ls_error *err);
 void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *options);
 /* Where the model of a run is opened that begins or goes on at `begin`: a checkpoint of adapters holds no model. */
 const char *ls_train_options_weights(const ls_train_options *options, const char *begin);
-/* A model that computes as the options say, its weights being where `weights` says; of a profile that is left open, options say from here on which one it is.
- * *out is the caller's to close where the call fails, too. */
+/* A model that computes as the options say, its weights being where `weights` says; of a profile that is left open,
+ * options say from here on which one it is. *out is the caller's to close where the call fails, too. */
 ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, ls_weights_kind weights,
                                 ls_train_options *options, ls_error *err);
 /* Meets the other processes, where there are some; *out NULL: there are none. The device is borrowed. */

@@ -1,5 +1,5 @@
-/* Runs whose processes have a share of the layers' weights each, weights=by_layer: the digest of one process, on a device
- * too small for the whole model too; what is refused; that nothing stays behind. */
+/* Runs whose processes have a share of the layers' weights each, weights=by_layer: the digest of one process, on a
+ * device too small for the whole model too; what is refused; that nothing stays behind. */
 #define _GNU_SOURCE
 #include <dirent.h>
 
@@ -114,8 +114,8 @@ static void must_fail(job *j, int64_t ranks, const char *words) {
     }
 }
 
-/* Leaves in parts, flat leaves, a rank without leaves, recomputation, minibatches, a reference, evaluations, truncation,
- * the profile mma16, states that are swapped out. */
+/* Leaves in parts, flat leaves, a rank without leaves, recomputation, minibatches, a reference, evaluations,
+ * truncation, states that are preempted. */
 static void processes_have_the_bits_of_one(void **state) {
     static const struct {
         const char *model, *sets[7];
@@ -252,6 +252,49 @@ static void other_back_ends_are_refused(void **state) {
     drop_job(&j);
 }
 
+/* Memory is another process's only on the machine where it is, and as long as it is there. */
+static void names_of_memory_are_looked_at(void **state) {
+    ls_shared own, other;
+    ls_shared_name name;
+    ls_device *device;
+    ls_error err;
+    char text[4] = "";
+    (void)state;
+    assert_ok(ls_device_open_cpu(&device, 1, ls_isa_best(), &err), err);
+    assert_ok(ls_memory_share(device, &own, 4096, "test", &err), err);
+    assert_ok(ls_memory_write(device, own.memory, "abc", 4, &err), err);
+    assert_ok(ls_memory_map(device, &other, &own.name, &err), err);
+    assert_true(other.memory != own.memory);
+    assert_ok(ls_memory_take(device, text, other.memory, 4, &err), err);
+    assert_string_equal(text, "abc");
+    ls_memory_unmap(device, &other);
+    name = own.name;
+    name.machine[0] ^= 1;
+    check_failed(ls_memory_map(device, &other, &name, &err), &err, "another machine");
+    name = own.name;
+    name.bytes++;
+    check_failed(ls_memory_map(device, &other, &name, &err), &err, "is not its 4097 bytes");
+    name = own.name;
+    ls_memory_unshare(device, &own);
+    check_failed(ls_memory_map(device, &other, &name, &err), &err, "cannot be opened");
+    ls_device_close(device);
+}
+
+/* Processes that disagree refuse each other. */
+static void all_or_none_share(void **state) {
+    const char *short_wait = "timeout=20";
+    pid_t children[2];
+    int status;
+    job j = make_job(&short_wait, 1);
+    (void)state;
+    start_ranks(&j, 2, 0, children);
+    job_set(&j, "weights=by_layer");
+    (void)run_apart(&j, "rank 1 was started with other options");
+    assert_int_equal(waitpid(children[1], &status, 0), children[1]);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 2);
+    drop_job(&j);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_have_the_bits_of_one),
@@ -260,6 +303,8 @@ int main(void) {
         cmocka_unit_test(a_killed_rank_leaves_nothing),
         cmocka_unit_test(one_process_is_refused),
         cmocka_unit_test(other_back_ends_are_refused),
+        cmocka_unit_test(all_or_none_share),
+        cmocka_unit_test(names_of_memory_are_looked_at),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }
