@@ -233,6 +233,33 @@ static void a_killed_rank_leaves_nothing(void **state) {
     drop_job(&j);
 }
 
+/* What rank 0 prints before the run says what is where. */
+static bool tells_its_plan(job *j) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    ls_error err = {LS_OK, ""};
+    return file != NULL && ls_grpo_run(j->o, &j->config, file, &j->result, &err) == LS_OK && fclose(file) == 0 &&
+           strstr(text, "weights by layer: embedding, last norm and head whole, ") != NULL;
+}
+
+static void the_plan_says_what_is_where(void **state) {
+    static const char *const sets[] = {"steps=1", "weights=by_layer"};
+    pid_t children[2];
+    int status;
+    job j = make_job(sets, 2);
+    (void)state;
+    make_model(large);
+    start_ranks(&j, 2, 0, children);
+    const pid_t first = fork();
+    assert_true(first >= 0);
+    if (first == 0) _exit(tells_its_plan(&j) ? 0 : 1);
+    assert_int_equal(waitpid(first, &status, 0), first);
+    assert_int_equal(status, 0);
+    end_ranks(2, children);
+    drop_job(&j);
+}
+
 static void one_process_is_refused(void **state) {
     const char *by_layer = "weights=by_layer";
     job j = make_job(&by_layer, 1);
@@ -301,6 +328,7 @@ int main(void) {
         cmocka_unit_test(the_profile_mma16_has_too),
         cmocka_unit_test(a_model_that_does_not_fit_is_trained_by_layer),
         cmocka_unit_test(a_killed_rank_leaves_nothing),
+        cmocka_unit_test(the_plan_says_what_is_where),
         cmocka_unit_test(one_process_is_refused),
         cmocka_unit_test(other_back_ends_are_refused),
         cmocka_unit_test(all_or_none_share),
