@@ -6,6 +6,7 @@ calls, decode also as kernels alone by the profiler. Bytes are what the op must 
 states once each way."""
 
 import argparse
+import ctypes
 import json
 import math
 import os
@@ -21,7 +22,7 @@ import triton.language as tl
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
 import lockstep  # noqa: E402
-from lockstep import _run, triton_logprob  # noqa: E402
+from lockstep import _abi, _run, layers, triton_logprob  # noqa: E402
 
 DEVICE = torch.device("cuda", torch.cuda.current_device())
 RESULTS = []
@@ -148,6 +149,32 @@ def logprob_sizes(copy, read, quick):
         del logits, gradient
 
 
+def head_and_logprob():
+    """Log-probabilities of a head's logits, which lie in memory in between, beside the product alone."""
+    rows, hidden, vocab = 8192, 2560, 65536
+    x = torch.empty(rows, hidden, dtype=torch.bfloat16, device=DEVICE).normal_()
+    w = torch.empty(vocab, hidden, dtype=torch.bfloat16, device=DEVICE).normal_(0, 0.02)
+    weight, memory = layers._packed(w)
+    logits, out = torch.empty(rows, vocab, device=DEVICE), torch.empty((3, rows), device=DEVICE)
+    targets = torch.randint(0, vocab, (rows,), device=DEVICE)
+    read = ours(logits, targets, out=out)
+
+    def product():
+        _run.run("gemm", DEVICE, "stream", x=x, x_dtype=x.dtype, x_stride=hidden, weight=ctypes.addressof(weight),
+                 out=logits, out_dtype=logits.dtype, out_stride=vocab, m=rows, profile=_abi.MMA16, nan_open=True)
+
+    def both():
+        product()
+        read()
+
+    alone = time_calls(product)
+    for name, ms in (("product alone", alone), ("product and log-probability", time_calls(both)),
+                     ("torch.mm, bf16 logits", time_calls(lambda: x @ w.T))):
+        record(f"head {rows} x {hidden} x {vocab}", name, ms, of_product=round(alone / ms, 3),
+               tflop_per_s=round(2 * rows * hidden * vocab / ms / 1e9, 1))
+    del memory
+
+
 def few_rows():
     for rows in (1, 8, 64):
         logits = torch.empty(rows, 65536, dtype=torch.bfloat16, device=DEVICE).normal_(0, 3)
@@ -226,6 +253,8 @@ def main():
     with torch.no_grad():
         copy, read = limits()
         logprob_sizes(copy, read, options.quick)
+        if not options.quick:
+            head_and_logprob()
         few_rows()
         accuracy()
         scans()

@@ -282,7 +282,8 @@ ls_status ls_explain_misplaced(ls_inquiry *q, ls_rung rung, bool *found, ls_erro
 /* Finds "not repeatable" where all that requests alone are off by is drawn anew each time. */
 ls_status ls_decide_noise(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err);
-/* The length from which on requests are off, among the sweep's bounds. */
+/* The size of pages from which on, or up to which, they are off, and the length from which on, among the bounds. */
+ls_status ls_bound_page(ls_inquiry *q, ls_error *err);
 ls_status ls_bound_length(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_batch(ls_inquiry *q, ls_error *err);
 ls_status ls_decide_tokens(ls_inquiry *q, ls_error *err);

@@ -142,6 +142,18 @@ static bool has_attention(const ls_inquiry *q) {
     return false;
 }
 
+/* Exactly the prompts are off that are shorter than what the convolution looks back, and in decode alone. */
+static bool short_prompts_are_off(const ls_inquiry *q, const ls_seen *seen) {
+    const int64_t window = q->config->d_conv - 1;
+    int64_t n_short = 0;
+    for (int64_t s = 0; s < seen->outcomes.n; s++) {
+        const ls_outcome *c = &seen->outcomes.of[s];
+        if (ls_sequence_off(q->f, c) != (c->n_prompt < window)) return false;
+        n_short += c->n_prompt < window;
+    }
+    return n_short >= 2;
+}
+
 static bool near_block(int64_t length) {
     for (int64_t b = 16; b <= 1024; b *= 2)
         if (length == b || length == b + 1 || length == b - 1) return true;
@@ -161,9 +173,11 @@ static ls_status decide_slots_number(ls_inquiry *q, int64_t requests, ls_error *
 }
 
 /* Requests that are off in one process, and right when each is alone in its own: what stood in front of them does that.
- * In one slot for all they are off for what it held, and in a slot each for the number of their slot. */
+ * In one slot for all they are off for what it held. In a slot each they are off for the number of their slot or, where
+ * the first request in a high slot is right, because another slot's state is read. */
 static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_error *err) {
     ls_foreign *f = q->f;
+    const ls_seen *far = &f->seen[LS_RUNG_SLOT];
     int64_t n_tried, n_off;
     bool one_slot;
     *found = false;
@@ -182,6 +196,16 @@ static ls_status decide_front(ls_inquiry *q, const parting *p, bool *found, ls_e
     if (one_slot && p->first_sequence > 1) {
         *found = true;
         return decide_slots_number(q, p->first_sequence + 1, err);
+    }
+    if (one_slot && far->outcomes.n > 0 && !ls_sequence_off(f, &far->outcomes.of[0])) {
+        *found = true;
+        ls_foreign_find(f, "another sequence's state is read", LS_RUNG_LENGTHS, 0.9,
+                        "a slot each, and never two at once, %" PRId64 " of %" PRId64
+                        " tokens behind the first request are off; in one slot for all they are right, and so is the "
+                        "first request in a high slot",
+                        p->behind_off, p->behind);
+        f->findings[0].settled = true;
+        return LS_OK;
     }
     LS_TRY(ls_decide_kinship(q, LS_RUNG_LENGTHS, false, found, err));
     if (*found) return LS_OK;
@@ -241,17 +265,62 @@ static int64_t bucket_of(const ls_inquiry *q, const ls_seen *seen) {
     return 0;
 }
 
-/* The same with pages of so many tokens, on which it does not depend where prompts are filled up. */
-static ls_status bucket_with_pages(ls_inquiry *q, int64_t page, int64_t *bucket, ls_error *err) {
-    ls_seen seen;
+/* The rung of lengths with other pages, as many as hold as many tokens. */
+static ls_status try_pages_of(ls_inquiry *q, int64_t page, ls_seen *seen, ls_error *err) {
+    const ls_requests *r = &q->requests[LS_RUNG_LENGTHS];
     ls_trial trial;
     uint64_t needs;
     ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, &needs);
+    if (page < trial.levers.page_tokens) trial.levers.pages *= trial.levers.page_tokens / page;
     trial.levers.page_tokens = page;
-    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[LS_RUNG_LENGTHS].of, q->requests[LS_RUNG_LENGTHS].n, &seen, err));
+    return ls_foreign_try(q, &trial, 0, r->of, r->n, seen, err);
+}
+
+/* That with pages of so many tokens, on which it does not depend where prompts are filled up. */
+static ls_status bucket_with_pages(ls_inquiry *q, int64_t page, int64_t *bucket, ls_error *err) {
+    ls_seen seen;
+    LS_TRY(try_pages_of(q, page, &seen, err));
     *bucket = bucket_of(q, &seen);
     ls_seen_deinit(&seen);
     return LS_OK;
+}
+
+/* Decoded tokens are off, and right with pages of another size: decoding by itself knows of none. */
+static ls_status decide_pages_of_decode(ls_inquiry *q, bool *found, ls_error *err) {
+    static const int64_t pages[] = {1, 64};
+    *found = false;
+    if (q->f->is_server || !has_attention(q)) return LS_OK;
+    for (size_t i = 0; i < sizeof pages / sizeof pages[0] && !*found; i++) {
+        ls_seen seen;
+        LS_TRY(try_pages_of(q, pages[i], &seen, err));
+        *found = seen.outcomes.n > 0 && seen.look == LS_LOOK_CLEAN;
+        ls_seen_deinit(&seen);
+        if (*found)
+            ls_foreign_find(q->f, "page size matters", LS_RUNG_LENGTHS, 0.93,
+                            "decoded tokens are off with pages of 16 tokens, and right with pages of %" PRId64,
+                            pages[i]);
+    }
+    return LS_OK;
+}
+
+/* The least size of pages that is off, where all smaller ones are right, or the largest, where all larger ones are. */
+ls_status ls_bound_page(ls_inquiry *q, ls_error *err) {
+    enum { SIZES = 7, LARGEST = 64 };
+    bool is_off[SIZES];
+    int n_off = 0, first = SIZES, last = -1;
+    if (q->f->is_server || q->f->constant || !has_attention(q)) return LS_OK;
+    for (int i = 0; i < SIZES; i++) {
+        ls_seen seen;
+        LS_TRY(try_pages_of(q, (int64_t)1 << i, &seen, err));
+        is_off[i] = seen.outcomes.n > 0 && seen.look == LS_LOOK_OFF;
+        ls_seen_deinit(&seen);
+        n_off += is_off[i];
+        if (is_off[i] && first == SIZES) first = i;
+        if (is_off[i]) last = i;
+    }
+    if (n_off == 0 || n_off == SIZES || n_off != last - first + 1) return LS_OK;
+    if (last == SIZES - 1) return ls_foreign_bound(q, "page", LARGEST >> (n_off - 1), false, SIZES);
+    return first == 0 ? ls_foreign_bound(q, "page", (int64_t)1 << last, true, SIZES) : LS_OK;
 }
 
 /* Of the rung of lengths, the median |d| of contexts from `length` on as a multiple of that of shorter ones: a coarser
@@ -300,6 +369,13 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
     if (found) return LS_OK;
     /* Decoded tokens alone. */
     if (p.first_tokens_off == 0 && p.later_off > 0) {
+        if (short_prompts_are_off(q, seen)) {
+            ls_foreign_find(
+                f, "convolution window lost in short chunks", LS_RUNG_LENGTHS, 0.93,
+                "decoded tokens are off behind prompts of fewer than %d tokens, and right behind all others",
+                (int)q->config->d_conv - 1);
+            return LS_OK;
+        }
         LS_TRY(decide_rows(q, &found, err));
         if (found) return LS_OK;
         q->decode_alone = true;
@@ -317,6 +393,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
         /* Many prompts are longer than the least context that is off, and right. */
         const bool in_decode =
             ls_portion(p.later_off, p.later) > (p.prompts_beyond_later >= DECODE_PROMPTS ? 0.2 : 0.5);
+        if (!found && in_decode) LS_TRY(decide_pages_of_decode(q, &found, err));
         if (!found && in_decode) LS_TRY(ls_foreign_against_records(q, &against, err));
         if (!found && in_decode)
             ls_foreign_find(f, "other arithmetic in decode", LS_RUNG_LENGTHS, against == NULL ? 0.85 : 0.75,
@@ -475,17 +552,11 @@ static bool has_both_signs(const ls_foreign *f) {
 
 /* With pages of one token, which are all full, everything is right. */
 static ls_status right_by_page(ls_inquiry *q, bool *is_right, ls_error *err) {
-    const int64_t lever = ls_lever_find("page");
     ls_seen seen = {0};
-    ls_trial trial;
-    uint64_t needs;
     *is_right = false;
     if (q->f->is_server || !has_attention(q)) return LS_OK;
-    ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, &needs);
-    trial.levers.page_tokens = 1;
-    trial.levers.pages *= 16; /* for as many tokens */
-    LS_TRY(ls_foreign_try(q, &trial, 0, q->requests[LS_RUNG_LENGTHS].of, q->requests[LS_RUNG_LENGTHS].n, &seen, err));
-    *is_right = seen.outcomes.n > 0 && lever >= 0 && seen.abs_median < 0.02 * q->f->floor;
+    LS_TRY(try_pages_of(q, 1, &seen, err));
+    *is_right = seen.outcomes.n > 0 && seen.abs_median < 0.02 * q->f->floor;
     ls_seen_deinit(&seen);
     return LS_OK;
 }
@@ -538,7 +609,8 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
     static const ls_rung alone[] = {LS_RUNG_ALONE_A, LS_RUNG_ALONE_B, LS_RUNG_ALONE_C, LS_RUNG_ALONE_LONG,
                                     LS_RUNG_LENGTHS};
     ls_foreign *f = q->f;
-    bool moves = false;
+    bool moves = false, found;
+    ls_status status;
     if (f->constant) {
         if (f->repeat > 0.3 * f->floor && f->repeat > 5e-3) {
             ls_foreign_find(f, "not repeatable", LS_RUNG_AGAIN, 0.9, "the same request twice differs by up to %.2g",
@@ -572,6 +644,11 @@ ls_status ls_decide_alone(ls_inquiry *q, ls_error *err) {
         parting p;
         if (!off(q, alone[i])) continue;
         part_tokens(q, &f->seen[alone[i]], &p);
+        q->records_alone = true;
+        status = ls_explain_rung(q, alone[i], 0.95, &found, err);
+        q->records_alone = false;
+        LS_TRY(status);
+        if (found) return LS_OK;
         if (p.behind_eos && p.n_behind_eos > 0)
             ls_foreign_find(f, "end of sequence inside a context", alone[i], 0.85,
                             "what is off stands behind an end-of-sequence token");

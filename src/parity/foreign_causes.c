@@ -122,13 +122,36 @@ static ls_status lay_slot(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requ
     return ls_requests_plain(q, r, 2600, 9, err);
 }
 
-/* Whether of so many at once two are off at most, one of them in the slot that was not there with one less. */
+/* As many at once as there are slots, the first request in the last of them. */
+static ls_status lay_batch_downwards(ls_inquiry *q, int64_t n, ls_trial *trial, ls_requests *r, ls_error *err) {
+    LS_TRY(ls_lay_batch(q, n, trial, r, err));
+    trial->levers.slots = n;
+    trial->levers.policy = LS_POLICY_HIGHEST;
+    return LS_OK;
+}
+
+/* With the newest request in a low slot: whether the one in the highest is off. True where slots are not told. */
+static ls_status highest_is_off(ls_inquiry *q, int64_t n, bool *is_off, ls_error *err) {
+    ls_seen at;
+    int64_t highest = 0;
+    *is_off = true;
+    LS_TRY(ls_foreign_try_laid(q, lay_batch_downwards, n, &at, err));
+    for (int64_t s = 0; s < at.outcomes.n; s++)
+        if (at.outcomes.of[s].slot > at.outcomes.of[highest].slot) highest = s;
+    if (at.outcomes.n == n && at.outcomes.of[highest].slot >= 0 && highest < n - 1)
+        *is_off = ls_sequence_off(q->f, &at.outcomes.of[highest]);
+    ls_seen_deinit(&at);
+    return LS_OK;
+}
+
+/* Whether of so many at once two are off at most, one of them in the slot that was not there with one less: it follows
+ * the slot, and not the place of its request among the others. */
 static ls_status newest_is_off(ls_inquiry *q, int64_t n, bool *is_off, ls_error *err) {
     ls_seen at;
     LS_TRY(ls_foreign_try_laid(q, ls_lay_batch, n, &at, err));
     *is_off = at.n_sequences_off <= 2 && at.outcomes.n == n && ls_sequence_off(q->f, &at.outcomes.of[n - 1]);
     ls_seen_deinit(&at);
-    return LS_OK;
+    return *is_off ? highest_is_off(q, n, is_off, err) : LS_OK;
 }
 
 static ls_status lay_chunk(ls_inquiry *q, int64_t value, ls_trial *trial, ls_requests *r, ls_error *err) {

@@ -17,7 +17,7 @@ typedef struct text {
 /* How a record is made from logits. */
 typedef enum recipe {
     PLAIN = 0,
-    SHIFTED, /* k places late */
+    SHIFTED, /* k places late; from the record of number x on */
     AT_TEMPERATURE,
     TIMES, /* the log-probability times x */
     TOP_K,
@@ -77,8 +77,10 @@ typedef enum reading {
     LAST_AGAIN,
     STRIPPED_SPECIAL,
     BACKWARDS,
-    IDS_MODULO, /* |k|; of prompts where k > 0, else of completions as well */
-    IDS_AT_MOST /* |k| - 1, likewise */
+    IDS_MODULO,  /* |k|; of prompts where k > 0, else of completions as well */
+    IDS_AT_MOST, /* |k| - 1, likewise */
+    IDS_MOVED,   /* by k, of prompts */
+    IDS_UNKNOWN  /* of prompts, from k on: x->unknown */
 } reading;
 
 enum { INSERTED_MOST = 6 };
@@ -96,6 +98,7 @@ typedef struct explainer {
     int32_t *changed;
     int32_t inserted[INSERTED_MOST]; /* the nearest to what is recorded first */
     int64_t n_inserted;
+    int32_t unknown;
     int64_t longest;
     int64_t n_alone;                         /* texts in front of those that check */
     bool partly;                             /* most tokens are right as they are */

@@ -8,6 +8,8 @@
 
 /* |d| of nine tenths from which on another token in every prompt is looked for: less it does not do. */
 #define INSERTED_LEAST 1e-2
+/* |d| of a record that is right where prompts are read as something else, at least. */
+#define EXPLAIN_RIGHT 1e-4
 
 /* ---- one change ---- */
 
@@ -51,6 +53,10 @@ static bool read_as(const explainer *x, const text *t, reading r, int64_t k, int
     if (r == WITH_EOS && eos >= 0) x->changed[at++] = eos;
     *n_prompt = at;
     for (int64_t i = t->n_prompt; i < t->n; i++) x->changed[at++] = t->tokens[i];
+    for (int64_t i = 0; i < *n_prompt && r == IDS_MOVED; i++)
+        x->changed[i] = (int32_t)(((int64_t)x->changed[i] + k + c->vocab) % c->vocab);
+    for (int64_t i = 0; i < *n_prompt && r == IDS_UNKNOWN; i++)
+        if (x->changed[i] >= k) x->changed[i] = x->unknown;
     for (int64_t i = 0; i < (k > 0 ? *n_prompt : at) && (r == IDS_MODULO || r == IDS_AT_MOST); i++) {
         const int32_t end = (int32_t)llabs(k);
         x->changed[i] = r == IDS_MODULO ? x->changed[i] % end : x->changed[i] < end ? x->changed[i] : end - 1;
@@ -116,6 +122,39 @@ static ls_explanation searched(ls_explanation e) {
 
 static const char *const tokens_differ = "other tokens than were sent";
 
+/* Ids from one on that a vocabulary does not have, read as one and the same. From which one on, the texts tell: it is
+ * above all ids of prompts that are right, and each prompt that is off has one as large. A few in between are tried. */
+enum { MOVED_MOST = 8, UNKNOWN_FIRST = 8, UNKNOWN_TRIED = 9 };
+
+static ls_status try_unknown(explainer *x, ls_error *err) {
+    const ls_edit same = {.layer = -1};
+    const ls_model_config *c = x->q->config;
+    const int32_t special[] = {c->n_eos > 0 ? c->eos[0] : -1, c->bos, c->pad};
+    const double right = fmax(EXPLAIN_RIGHT, 0.05 * x->q->f->before.median);
+    int64_t low = 1, high = c->vocab;
+    for (int64_t t = 0; t < x->n_texts; t++) {
+        const text *one = &x->texts[t];
+        int64_t most = 0;
+        bool is_right = true;
+        for (int64_t i = 0; i < one->n_prompt; i++) most = one->tokens[i] > most ? one->tokens[i] : most;
+        for (int64_t i = 0; i < one->n_recorded; i++)
+            is_right = is_right && fabs((double)one->recorded[i] - (double)one->scored[i]) <= right;
+        if (is_right && most >= low) low = most + 1;
+        if (!is_right && most < high) high = most;
+    }
+    for (int64_t i = 0; i < UNKNOWN_TRIED && low <= high; i++)
+        for (int32_t id = 0; id < UNKNOWN_FIRST + 3; id++) {
+            const int64_t from = low + (high - low) * i / (UNKNOWN_TRIED - 1);
+            x->unknown = id < UNKNOWN_FIRST ? id : special[id - UNKNOWN_FIRST];
+            if (x->unknown < (id < UNKNOWN_FIRST ? 0 : UNKNOWN_FIRST) || x->unknown >= c->vocab) continue;
+            LS_TRY(try_changed(x, &same, 0, IDS_UNKNOWN, from,
+                               searched(ls_explain_named(tokens_differ, "ids of prompts from %lld on are read as %d",
+                                                         (long long)from, x->unknown)),
+                               err));
+        }
+    return LS_OK;
+}
+
 static ls_status try_readings(explainer *x, ls_error *err) {
     static const char *const words[] = {"",
                                         "a begin-of-sequence token is put in front of every prompt",
@@ -161,7 +200,12 @@ static ls_status try_readings(explainer *x, ls_error *err) {
                 searched(ls_explain_named(tokens_differ, "ids of %s are %lld at most", of, (long long)(end - 1))),
                 err));
         }
-    return LS_OK;
+    for (int64_t by = -MOVED_MOST; by <= MOVED_MOST; by++)
+        if (by != 0)
+            LS_TRY(try_changed(
+                x, &same, 0, IDS_MOVED, by,
+                searched(ls_explain_named(tokens_differ, "ids of prompts are moved by %lld", (long long)by)), err));
+    return try_unknown(x, err);
 }
 
 /* Tokens of any kind, put in front of every prompt or behind it: a template, a line's end. Looked for on the shortest
@@ -402,6 +446,7 @@ static ls_status try_formulas(explainer *x, ls_error *err) {
         {{.layer = -1, .heads_interleaved = true}, positions, "heads read the keys of other groups", false},
         {{.layer = -1, .sees_ahead = true}, positions, "attention sees all of the prompt within it", false},
         {{.layer = -1, .sink = true}, positions, "attention has a sink of logit 0", false},
+        {{.layer = -1, .own_unseen = true}, positions, "attention does not see a token's own key", false},
         {{.layer = -1, .no_inner_norms = true}, other, "dt, B and C are not normalised", false},
         {{.layer = -1, .router_renormalised = true}, other, "chosen experts are made to sum to 1", false},
         {{.layer = -1, .experts_more = 1}, other, "one expert more is chosen", false},
@@ -440,6 +485,7 @@ typedef enum knob {
     MIXER_SCALE,
     FFN_SCALE,
     SKIP_SCALE,
+    DECAY_SCALE,
     SLOPE,
     SLOPE_BY_HEAD,
     LENGTH_SCALE,
@@ -458,6 +504,7 @@ static double *knob_of(ls_edit *e, knob k) {
         case SLOPE:
         case SLOPE_BY_HEAD: return &e->attention_slope;
         case LENGTH_SCALE: return &e->attention_log_base;
+        case DECAY_SCALE: return &e->decay_scale;
         default: return &e->skip_scale;
     }
 }
@@ -481,6 +528,7 @@ static ls_status try_knob(explainer *x, knob k, ls_error *err) {
                    {0.1, 10.0, false, true, "what mixers add is times"},
                    {0.1, 10.0, false, true, "what feed-forwards add is times"},
                    {0.1, 10.0, false, true, "D is times"},
+                   {0.1, 10.0, false, true, "the decay's exponent is times"},
                    {1e-3, 2.0, true, false, "a key's logit falls with every token of distance by"},
                    {1e-3, 8.0, true, false, "the same, in a geometric series of heads, by up to"},
                    {2.0, 4096.0, true, false, "attention is scaled by the logarithm of the context, to the base of"}};

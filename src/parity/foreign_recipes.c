@@ -13,6 +13,8 @@
 #define SIMPLER 1.25
 /* Of records that are multiples of 1 / k. */
 #define UNITS_MOST 4096
+/* First record that is late, at most. */
+#define LATE_MOST 7
 /* Nothing is recorded that far from where it should be. */
 #define CHANCE 0.0371
 
@@ -99,7 +101,9 @@ static double record_of_values(const explainer *x, const text *t, int64_t i, how
     const double value = (double)t->scored[i];
     switch (h.kind) {
         case PLAIN: return value;
-        case SHIFTED: return i - h.k < 0 || i - h.k >= t->n_recorded ? (double)NAN : (double)t->scored[i - h.k];
+        case SHIFTED:
+            if ((double)i < h.x) return value;
+            return i - h.k < 0 || i - h.k >= t->n_recorded ? (double)NAN : (double)t->scored[i - h.k];
         case TIMES: return h.x * value;
         case DIVIDED: return value / x->temperature;
         case LOGPROBS_ROUNDED: return ls_rounded(value, (ls_rounding)h.k);
@@ -126,7 +130,7 @@ double ls_explain_record(const explainer *x, const text *t, const double *rows, 
     switch (h.kind) {
         case PLAIN: return ls_explain_logprob(row, vocab, token, temperature);
         case SHIFTED: {
-            const int64_t from = at - h.k;
+            const int64_t from = (double)i < h.x ? at : at - h.k;
             if (from < t->n_prompt || from >= t->n) return (double)NAN; /* what stands there nobody knows */
             return ls_explain_logprob(rows + (from - 1) * vocab, vocab, t->tokens[from], temperature);
         }
@@ -306,17 +310,20 @@ static double fit(explainer *x, recipe kind, int64_t k, double low, double high)
     return best;
 }
 
+/* Whether all records are multiples of 1 / k: what is written so has no other values. */
+static bool are_multiples(const explainer *x, double k) {
+    for (int64_t t = 0; t < x->n_texts; t++)
+        for (int64_t i = 0; i < x->texts[t].n_recorded; i++) {
+            const double v = (double)x->texts[t].recorded[i] * k;
+            if (!(fabs(v - rint(v)) < 0.01 + 2e-7 * fabs(v))) return false;
+        }
+    return true;
+}
+
 /* The least number of units to 1 of which all records are multiples; 0: none. */
 static int64_t units_of(const explainer *x) {
-    for (int64_t k = 1; k <= UNITS_MOST; k++) {
-        bool all = true;
-        for (int64_t t = 0; t < x->n_texts && all; t++)
-            for (int64_t i = 0; i < x->texts[t].n_recorded && all; i++) {
-                const double v = (double)x->texts[t].recorded[i] * (double)k;
-                all = fabs(v - rint(v)) < 0.01 + 2e-7 * fabs(v);
-            }
-        if (all) return k;
-    }
+    for (int64_t k = 1; k <= UNITS_MOST; k++)
+        if (are_multiples(x, (double)k)) return k;
     return 0;
 }
 
@@ -333,6 +340,9 @@ void ls_explain_values(explainer *x) {
         if (k != 0)
             try_recipe(x, (how){SHIFTED, 0.0, k}, "records shifted", "each record is the value of the token %lld %s",
                        (long long)llabs(k), k > 0 ? "before" : "after");
+    for (int64_t from = 1; from <= LATE_MOST; from++)
+        try_recipe(x, (how){SHIFTED, (double)from, 1}, "records shifted",
+                   "from number %lld on each record is the value of the token before", (long long)from);
     if (x->temperature != 1.0 && x->temperature > 0.0)
         try_recipe(x, (how){DIVIDED, 0.0, 0}, "temperature on one side only",
                    "log-probabilities are divided by the temperature, not logits");
@@ -350,8 +360,9 @@ void ls_explain_values(explainer *x) {
     for (int of = SUMS; of <= MEAN_OF_ALL; of++)
         try_recipe(x, (how){(recipe)of, 0.0, 0}, LS_NO_CAUSE, "records are %s", kinds[of - SUMS]);
     for (int64_t k = 1; k < 5; k++)
-        try_recipe(x, (how){DECIMALS, 0.0, k}, "log-probabilities in low precision",
-                   "log-probabilities have %lld decimals", (long long)k);
+        if (are_multiples(x, pow(10.0, (double)k)))
+            try_recipe(x, (how){DECIMALS, 0.0, k}, "log-probabilities in low precision",
+                       "log-probabilities have %lld decimals", (long long)k);
 }
 
 /* Records that are those of other tokens in the same row, whichever: nearer to one of them than chance would be, which

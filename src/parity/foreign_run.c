@@ -385,6 +385,8 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     if (!explained) LS_TRY(climb(q, err));
     LS_TRY(f->is_server ? ls_probe_decide(q, err) : ls_foreign_decide(q, err));
     if (!explained) LS_TRY(ls_foreign_weigh(q, err));
+    if (!explained && ls_foreign_named(f) != NULL && strcmp(ls_foreign_named(f)->cause, "page size matters") == 0)
+        LS_TRY(ls_bound_page(q, err));
     if (is_quiet(q)) LS_TRY(ls_decide_noise(q, err));
     if (is_quiet(q)) LS_TRY(ls_decide_smooth(q, err));
     sweep->different = f->n_findings > 0 || any_off(f);

@@ -285,6 +285,7 @@ static ls_status add_texts(ls_inquiry *q, ls_rung rung, ls_error *err) {
 
 ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err) {
     static const int64_t mixed[8] = {9, 12, 5, 14, 7, 9, 3, 10}, pages[4] = {7, 18, 33, 40};
+    static const int64_t over_pages[8] = {9, 21, 5, 38, 7, 18, 3, 34};
     const ls_model_config *c = q->config;
     if (q->requests[rung].n > 0) return LS_OK;
     switch (rung) {
@@ -327,7 +328,10 @@ ls_status ls_rung_requests(ls_inquiry *q, ls_rung rung, ls_error *err) {
         else if ((rung >= LS_RUNG_CHUNK1 && rung <= LS_RUNG_CHUNK16) || rung == LS_RUNG_PAGE4 || rung == LS_RUNG_PAGE64)
             LS_TRY(p < 4 ? add_plain(q, rung, 240 + p, pages[p], err) : LS_OK);
         else
-            LS_TRY(add_plain(q, rung, 260 + p, mixed[p], err));
+            LS_TRY(add_plain(
+                q, rung, 260 + p,
+                rung == LS_RUNG_RECOMPUTE || rung == LS_RUNG_SWAP || rung == LS_RUNG_SLEEP ? over_pages[p] : mixed[p],
+                err));
     }
     return LS_OK;
 }

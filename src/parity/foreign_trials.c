@@ -51,11 +51,10 @@ bool ls_foreign_is_slow(ls_inquiry *q, ls_rung rung) {
     return pace * work_of(q, rung) > 0.2 * limit;
 }
 
-/* A prompt of n tokens with pages of `page`; is it off? *told: the suspect says that it obeyed. */
+/* Prompts of n tokens with pages of `page`, 0: the usual ones. Is one off? *told: the suspect says that it obeyed. */
 static ls_status try_page(ls_inquiry *q, int64_t n, int64_t page, bool *off, bool *told, ls_error *err) {
     const int64_t lever = ls_lever_find("page");
     ls_requests *r = calloc(1, sizeof *r);
-    int32_t ids[1088];
     ls_seen seen = {0};
     ls_trial trial;
     uint64_t needs;
@@ -63,10 +62,9 @@ static ls_status try_page(ls_inquiry *q, int64_t n, int64_t page, bool *off, boo
     *off = false;
     LS_TRY_DONE(r != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
     ls_rung_trial(q, LS_RUNG_LENGTHS, &trial, &needs);
-    trial.levers.page_tokens = page;
+    if (page > 0) trial.levers.page_tokens = page;
     trial.max_tokens = 1;
-    for (int64_t i = 0; i < n; i++) ids[i] = ls_plain_token(q, 2500, i);
-    LS_TRY_DONE(ls_requests_add(r, ids, n, err));
+    for (int64_t i = 0; i < 4; i++) LS_TRY_DONE(ls_requests_plain(q, r, 2500 + i, n, err));
     LS_TRY_DONE(ls_foreign_try(q, &trial, 0, r->of, r->n, &seen, err));
     *off = seen.look == LS_LOOK_OFF;
     *told = seen.outcomes.n > 0 && seen.outcomes.tells_levers && lever >= 0 && (seen.outcomes.levers >> lever & 1);
@@ -78,17 +76,17 @@ done:
 }
 
 ls_status ls_foreign_page_moves(ls_inquiry *q, int64_t length, ls_moves *out, ls_error *err) {
-    bool below, at, told, tells = true, moves = false;
+    bool usual, below, at, told, tells = true, moves = false;
     *out = LS_MOVES_UNKNOWN;
     if (length < 2 || length > 1024) return LS_OK;
+    LS_TRY(try_page(q, length, 0, &usual, &told, err));
     for (int k = 0; k < 2; k++) {
         const int64_t page = k == 0 ? 4 : 64;
         LS_TRY(try_page(q, length - 1, page, &below, &told, err));
         tells = tells && told;
         LS_TRY(try_page(q, length, page, &at, &told, err));
-        /* Off below that length says that it moves; another text that is right there says nothing. */
         tells = tells && told && at;
-        moves = moves || below;
+        moves = moves || below || (usual && !at);
     }
     *out = moves ? LS_MOVES : tells ? LS_STAYS : LS_MOVES_UNKNOWN;
     return LS_OK;

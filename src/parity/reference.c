@@ -395,7 +395,8 @@ static ls_status mamba(const pass *p, double *out, const double *x, const layer 
     LS_TRY(room(p->s, &h, d, states, p->err));
     LS_TRY(room(p->s, &y, n, d, p->err));
     LS_TRY(room(p->s, &a, d, states, p->err));
-    for (int64_t i = 0; i < d * states; i++) a[i] = exp(l->of[A_LOG].at[i]);
+    for (int64_t i = 0; i < d * states; i++)
+        a[i] = exp(l->of[A_LOG].at[i]) * (p->e.decay_scale > 0.0 ? p->e.decay_scale : 1.0);
     product(uz, x, n, &l->of[IN_PROJ], &l->of[IN_BIAS]);
     for (int64_t t = 0; t < n; t++) {
         const int64_t from = memory_from(p, t, LS_LOSE_WINDOW);
@@ -458,6 +459,7 @@ static void rotate(double *x, int64_t heads, int64_t size, int64_t position, boo
 
 /* Key j is not read at position t. */
 static bool is_unseen(const pass *p, int64_t j, int64_t t) {
+    if (j == t && p->e.own_unseen) return t > 0;
     if (j == t && !p->e.own_too) return false;
     return (p->e.first_keys > 0 && j >= p->e.first_keys) ||
            (p->e.lost_every > 0 && j % p->e.lost_every == p->e.lost_at);

@@ -84,10 +84,12 @@ typedef struct ls_edit {
     bool sees_ahead;                                        /* within the prompt */
     int64_t n_prompt;                                       /* its length, for the above */
     double mixer_scale, ffn_scale, skip_scale;              /* of what a layer adds, of D; 0: as it is */
+    double decay_scale;                                     /* of A, the rate at which states fade; 0: as it is */
     int64_t window;                                         /* attention sees so many tokens; 0: all */
     int64_t first_keys;                                     /* attention sees no key behind so many; 0: all */
     int64_t lost_every, lost_at; /* nor keys whose position modulo `every` is `at`, but the token's own; 0: all */
     bool own_too;                /* the two above hold for a token's own key as well */
+    bool own_unseen;             /* a token does not see its own key, but the first one */
     int64_t cut_every, cut_from,
         cut_before; /* a sequence is cut in front of the multiples of `every` in [from, before);
                                                 every 0: nowhere; before 0: to its end */

@@ -37,13 +37,13 @@ typedef struct bounds {
 
 #define PACKED(op, a, b, c, type) asm(op "." type " %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b))
 
-template <int DTYPE>
+template <int DTYPE, int N>
 static __device__ __forceinline__ bounds lane_bounds(const ls_vec8<DTYPE> *v) {
     bounds out;
     if (DTYPE == LS_F32) {
         out.low = out.high = ls_vec8_get<DTYPE>(v[0], 0);
 #pragma unroll
-        for (int i = 0; i < STEPS; i++)
+        for (int i = 0; i < N; i++)
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 out.low = min_nan(out.low, ls_vec8_get<DTYPE>(v[i], j));
@@ -54,7 +54,7 @@ static __device__ __forceinline__ bounds lane_bounds(const ls_vec8<DTYPE> *v) {
     /* Pairs of 16-bit values; the compiler joins two steps to one instruction of three operands. */
     uint32_t low = v[0].word[0].x, high = low;
 #pragma unroll
-    for (int i = 0; i < STEPS; i++)
+    for (int i = 0; i < N; i++)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const uint32_t pair = ls_word_of(v[i].word[0], j);
@@ -217,7 +217,7 @@ static __device__ __forceinline__ void load_leaf(ls_vec8<DTYPE> *v, const char *
 template <int DTYPE, bool SCALED, bool ENTROPY>
 static __device__ __forceinline__ ls_logprob_leaf vector_leaf(ls_vec8<DTYPE> *v, const char *next, int skew,
                                                               float inv_t) {
-    const bounds lane = lane_bounds<DTYPE>(v);
+    const bounds lane = lane_bounds<DTYPE, STEPS>(v);
     const float low = SCALED ? ls_mul(lane.low, inv_t) : lane.low;
     const float high = SCALED ? ls_mul(lane.high, inv_t) : lane.high;
     const bool near = __all_sync(LS_ALL_LANES, low >= -LS_LOGPROB_NEAR && high <= LS_LOGPROB_NEAR);
@@ -268,37 +268,50 @@ static __device__ __forceinline__ ls_vec8<DTYPE> part_step(const part_vectors<DT
     return v;
 }
 
+/* Bounds of both parts, and of one entry more. */
+static __device__ __forceinline__ void widen(bounds *b, bounds with) {
+    b->low = min_nan(b->low, with.low);
+    b->high = ls_max_nan(b->high, with.high);
+}
+
 template <int DTYPE, bool ENTROPY>
 static __device__ __forceinline__ ls_logprob_leaf last_leaf(const part_vectors<DTYPE> *part, int n, int skew,
                                                             float inv_t) {
     const int lane = (int)(threadIdx.x % 32), mine = n + skew - 8 * lane, late_mine = n + skew - 256;
+    const int full = n / 256; /* steps in which every position has its entry */
     const uint4 late = late_bits<DTYPE>(skew);
-    float low = __uint_as_float(LS_INF_BITS), high = -low;
+    bounds span = {__uint_as_float(LS_INF_BITS), -__uint_as_float(LS_INF_BITS)};
     float s[8] = {0, 0, 0, 0, 0, 0, 0, 0}, e[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     ls_logprob_leaf leaf;
     reference ref;
     asm volatile("cp.async.wait_all;" ::: "memory");
 #pragma unroll 1
-    for (int i = 0; i < STEPS && i * 256 < mine; i++) {
+    for (int i = 0; i < full; i++) {
         const ls_vec8<DTYPE> v = part_step<DTYPE>(part, i, late);
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            if (i * 256 + j < (lane == 0 && j < skew ? late_mine : mine)) {
-                const float z = ls_mul(ls_vec8_get<DTYPE>(v, j), inv_t);
-                low = min_nan(low, z);
-                high = ls_max_nan(high, z);
-            }
+        widen(&span, lane_bounds<DTYPE, 1>(&v));
     }
-    const bool near = __all_sync(LS_ALL_LANES, low >= -LS_LOGPROB_NEAR && high <= LS_LOGPROB_NEAR);
-    if (!refer(near, warp_max(high), &ref, &leaf)) return leaf;
+    const ls_vec8<DTYPE> rest = part_step<DTYPE>(part, full, late);
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const float logit = ls_vec8_get<DTYPE>(rest, j);
+        const bounds one = {logit, logit};
+        if (full * 256 + j < (lane == 0 && j < skew ? late_mine : mine)) widen(&span, one);
+    }
+    span.low = ls_mul(span.low, inv_t);
+    span.high = ls_mul(span.high, inv_t);
+    const bool near = __all_sync(LS_ALL_LANES, span.low >= -LS_LOGPROB_NEAR && span.high <= LS_LOGPROB_NEAR);
+    if (!refer(near, warp_max(span.high), &ref, &leaf)) return leaf;
 #pragma unroll 1
-    for (int i = 0; i < STEPS && i * 256 < mine; i++) {
+    for (int i = 0; i < full; i++) {
         const ls_vec8<DTYPE> v = part_step<DTYPE>(part, i, late);
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            if (i * 256 + j < (lane == 0 && j < skew ? late_mine : mine))
-                add_term<true, ENTROPY>(&s[j], &e[j], ls_mul(ls_vec8_get<DTYPE>(v, j), inv_t), &ref);
+            add_term<true, ENTROPY>(&s[j], &e[j], ls_mul(ls_vec8_get<DTYPE>(v, j), inv_t), &ref);
     }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        if (full * 256 + j < (lane == 0 && j < skew ? late_mine : mine))
+            add_term<true, ENTROPY>(&s[j], &e[j], ls_mul(ls_vec8_get<DTYPE>(rest, j), inv_t), &ref);
     fold_leaf<ENTROPY>(s, e, skew, &leaf);
     return leaf;
 }
