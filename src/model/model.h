@@ -105,7 +105,7 @@ typedef struct ls_model_loading {
     int64_t piece_bytes; /* of a tensor, that are on the host at a time: 16 MB */
     int32_t n_threads;   /* that read a piece: the processors, 8 at most; 1 for small checkpoints */
     bool by_layer;       /* weights of layers are not read: there is a window for them (window.h), and nothing runs
-                          * until they have a source (ls_parameters_connect) */
+                          * until they have a source (ls_joint_connect) */
 } ls_model_loading;
 /* how: may be NULL. */
 ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *directory, const ls_model_loading *how,
