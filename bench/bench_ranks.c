@@ -378,7 +378,7 @@ static void move_only(bench *b, const exchange_bench *x) {
 }
 
 static void add_ranges(bench *b, const exchange_bench *x) {
-    const ls_comm_sum sum = {x->values, x->begins, b->ranks, x->buffer, x->n_buffer};
+    const ls_comm_sum sum = {x->values, x->begins, b->ranks, x->buffer, x->n_buffer, NULL, NULL};
     ls_error err;
     must(b, ls_comm_add(b->comm, b->device, &sum, &err), &err);
 }

@@ -341,6 +341,25 @@ ls_status ls_cuda_host_alloc(void **out, int64_t bytes, ls_error *err) {
 
 void ls_cuda_host_free(void *memory) { forget(cudaFreeHost(memory)); }
 
+static_assert(sizeof(cudaIpcMemHandle_t) == LS_CUDA_HANDLE_BYTES, "CUDA's handle");
+
+ls_status ls_cuda_handle(uint8_t out[LS_CUDA_HANDLE_BYTES], void *memory, ls_error *err) {
+    cudaIpcMemHandle_t handle;
+    LS_CUDA_TRY(ls_cuda_status(cudaIpcGetMemHandle(&handle, memory), "handle of shared memory", err));
+    memcpy(out, &handle, sizeof handle);
+    return LS_OK;
+}
+
+ls_status ls_cuda_handle_open(void **out, const uint8_t handle[LS_CUDA_HANDLE_BYTES], ls_error *err) {
+    cudaIpcMemHandle_t h;
+    memcpy(&h, handle, sizeof h);
+    *out = NULL;
+    return ls_cuda_status(cudaIpcOpenMemHandle(out, h, cudaIpcMemLazyEnablePeerAccess), "opening of shared memory",
+                          err);
+}
+
+void ls_cuda_handle_close(void *memory) { forget(cudaIpcCloseMemHandle(memory)); }
+
 ls_status ls_cuda_event_create(void **out, bool timed, ls_error *err) {
     *out = NULL;
     return ls_cuda_status(

@@ -123,6 +123,19 @@ ls_status ls_cuda_host_alloc(void **out, int64_t bytes, ls_error *err) {
 
 void ls_cuda_host_free(void *memory) { (void)memory; }
 
+ls_status ls_cuda_handle(uint8_t out[LS_CUDA_HANDLE_BYTES], void *memory, ls_error *err) {
+    (void)out, (void)memory;
+    return none(err);
+}
+
+ls_status ls_cuda_handle_open(void **out, const uint8_t handle[LS_CUDA_HANDLE_BYTES], ls_error *err) {
+    (void)handle;
+    *out = NULL;
+    return none(err);
+}
+
+void ls_cuda_handle_close(void *memory) { (void)memory; }
+
 ls_status ls_cuda_event_create(void **out, bool timed, ls_error *err) {
     (void)timed;
     *out = NULL;

@@ -49,6 +49,12 @@ ls_status ls_cuda_set(const ls_exec *exec, void *memory, int byte, int64_t bytes
 ls_status ls_cuda_host_alloc(void **out, int64_t bytes, ls_error *err);
 void ls_cuda_host_free(void *memory);
 
+/* Memory of ls_cuda_alloc as other processes of the machine open it. Its maker frees it last. */
+#define LS_CUDA_HANDLE_BYTES 64
+ls_status ls_cuda_handle(uint8_t out[LS_CUDA_HANDLE_BYTES], void *memory, ls_error *err);
+ls_status ls_cuda_handle_open(void **out, const uint8_t handle[LS_CUDA_HANDLE_BYTES], ls_error *err);
+void ls_cuda_handle_close(void *memory);
+
 /* A place in the stream: reached when every call before its record has run. timed: ls_cuda_event_ms can read it. */
 ls_status ls_cuda_event_create(void **out, bool timed, ls_error *err);
 void ls_cuda_event_free(void *event);

@@ -3,6 +3,7 @@
 
 #include "model/parts.h"
 #include "model/tape_state.h"
+#include "model/window.h"
 #include "num/mma16.h"
 #include "op/elementwise_backward.h"
 #include "op/gemm_backward.h"
@@ -46,10 +47,65 @@ static ls_status half_backward(ls_leaf *l, int64_t half_i, ls_error *err) {
     const ls_layer *layer = &l->model->layers[half_i / 2];
     const bool mixes = half_i % 2 == 0;
     if (!ls_model_has_half(l->model, half_i / 2, (ls_half)(half_i % 2))) return LS_OK;
+    LS_TRY(ls_model_need(l->model, half_i / 2, err));
     LS_TRY(recall(l, half_i, err));
     LS_TRY((mixes ? layer->mixer : layer->ffn)->backward(l, half_i / 2, err));
     return ls_leaf_through_norm(l, mixes ? layer->input_norm : layer->ffn_norm, l->h, l->dx, l->dh, true,
                                 l->model->config.hidden, err);
+}
+
+/* ---- gradients of a window: they wait on the host while other layers are on the device ---- */
+
+static int64_t float_bytes(int64_t n) { return n * (int64_t)sizeof(float); }
+
+static int64_t layer_bytes(const ls_leaf *l) {
+    const int64_t *begins = l->tape->window.begins;
+    return float_bytes(begins[l->layer_i + 1] - begins[l->layer_i]);
+}
+
+/* The layer's gradient comes: what the leaf's earlier parts left. */
+static ls_status layer_gradient_come(const ls_leaf *l, ls_error *err) {
+    const ls_tape_window *w = &l->tape->window;
+    if (w->layer == NULL) return LS_OK;
+    if (l->gradient_is_zero) return ls_memory_fill(l->device, w->layer, 0, layer_bytes(l), err);
+    return ls_memory_copy(l->device, w->layer, l->gradient + w->begins[l->layer_i], layer_bytes(l), err);
+}
+
+static ls_status layer_gradient_go(const ls_leaf *l, ls_error *err) {
+    const ls_tape_window *w = &l->tape->window;
+    if (w->layer == NULL) return LS_OK;
+    return ls_memory_copy(l->device, l->gradient + w->begins[l->layer_i], w->layer, layer_bytes(l), err);
+}
+
+/* What belongs to no layer stays from the leaf's first part to its end. */
+static ls_status ends_come(const ls_leaf *l, ls_error *err) {
+    const ls_tape_window *w = &l->tape->window;
+    if (w->layer == NULL || !l->gradient_is_zero) return LS_OK;
+    return ls_memory_fill(l->device, w->ends, 0, float_bytes(w->begin + w->n - w->end), err);
+}
+
+static ls_status ends_go(const ls_leaf *l, ls_error *err) {
+    const ls_tape_window *w = &l->tape->window;
+    if (w->layer == NULL) return LS_OK;
+    LS_TRY(ls_memory_copy(l->device, l->gradient, w->ends, float_bytes(w->begin), err));
+    if (w->end == w->n) return LS_OK;
+    return ls_memory_copy(l->device, l->gradient + w->end, w->ends + w->begin, float_bytes(w->n - w->end), err);
+}
+
+/* What a half has left to do with its gradients when the leaf has had all its rows. */
+static ls_status half_finish(const ls_leaf *l, ls_half half, ls_error *err) {
+    const ls_layer *layer = &l->model->layers[l->layer_i];
+    const ls_part *part = half == LS_HALF_MIXER ? layer->mixer : layer->ffn;
+    if (!ls_model_has_half(l->model, l->layer_i, half) || part->finish == NULL) return LS_OK;
+    return part->finish(l, l->layer_i, err);
+}
+
+static ls_status layer_backward(ls_leaf *l, int64_t layer_i, bool is_last, ls_error *err) {
+    l->layer_i = layer_i;
+    LS_TRY(layer_gradient_come(l, err));
+    for (int half = LS_HALF_FFN; half >= LS_HALF_MIXER; half--) LS_TRY(half_backward(l, 2 * layer_i + half, err));
+    for (int half = LS_HALF_FFN; is_last && half >= LS_HALF_MIXER; half--) LS_TRY(half_finish(l, (ls_half)half, err));
+    return layer_gradient_go(l, err);
 }
 
 /* ---- head, embedding ---- */
@@ -98,7 +154,7 @@ static ls_status block_backward(const ls_leaf *l, int64_t n_sequences, bool whol
                                                  .x_dtype = head->x.dtype,
                                                  .x_stride = head->x.stride,
                                                  .x_count = head->n,
-                                                 .dw = l->gradient + p->offset,
+                                                 .dw = ls_leaf_gradient_of(l, p),
                                                  .m = head->n,
                                                  .n = vocab,
                                                  .k = dim,
@@ -166,7 +222,7 @@ static ls_status embed_backward(const ls_leaf *l, ls_error *err) {
         .tokens = l->tape->leaf_tokens,
         .dy = l->tape->leaf_dh,
         .dy_stride = c->hidden,
-        .dtable = l->gradient + ls_parameter_of_embedding(l->tape->parameters)->offset,
+        .dtable = ls_leaf_gradient_of(l, ls_parameter_of_embedding(l->tape->parameters)),
         .vocab = c->vocab,
         .dim = c->hidden,
         .rows = l->tape->leaf_rows,
@@ -190,13 +246,14 @@ static ls_status write_leaf(ls_tape *t, int64_t begin, int64_t end, int64_t row,
 }
 
 ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t *targets, const float *d_logprob,
-                           const float *d_entropy, float *gradient, bool is_first, ls_error *err) {
+                           const float *d_entropy, float *gradient, bool is_first, bool is_last, ls_error *err) {
     const int64_t dim = t->model->config.hidden;
     ls_leaf l = {.tape = t,
                  .model = t->model,
                  .device = t->device,
                  .batch = t->leaf_batch,
                  .dx = {t->dx, LS_F32, dim},
+                 .layer_i = -1,
                  .gradient = gradient,
                  .gradient_is_zero = is_first};
     LS_ASSERT(begin >= 0 && begin < end && end <= t->n_spans, "sequences %lld to %lld of %lld", (long long)begin,
@@ -211,19 +268,13 @@ ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t
     LS_TRY(ls_memory_copy(t->device, t->leaf_tokens + t->leaf_rows, t->leaf_batch->tokens,
                           l.rows * (int64_t)sizeof *t->leaf_tokens, err));
     l.sequences_whole = are_whole(t->leaf_offsets, end - begin);
+    ls_model_pass(t->model);
+    LS_TRY(ends_come(&l, err));
     LS_TRY(head_backward(&l, targets, d_logprob, d_entropy, err));
-    for (int64_t i = t->n_halves - 1; i >= 0; i--) LS_TRY(half_backward(&l, i, err));
+    for (int64_t i = t->n_halves / 2 - 1; i >= 0; i--) LS_TRY(layer_backward(&l, i, is_last, err));
     t->leaf_rows += l.rows;
-    return LS_OK;
-}
-
-ls_status ls_tape_finish(ls_tape *t, float *gradient, ls_error *err) {
-    const ls_leaf l = {.tape = t, .model = t->model, .device = t->device, .gradient = gradient};
-    for (int64_t i = 0; i < t->n_halves; i++) {
-        const ls_layer *layer = &t->model->layers[i / 2];
-        const ls_part *part = i % 2 == 0 ? layer->mixer : layer->ffn;
-        if (ls_model_has_half(t->model, i / 2, (ls_half)(i % 2)) && part->finish != NULL)
-            LS_TRY(part->finish(&l, i / 2, err));
-    }
-    return embed_backward(&l, err);
+    if (!is_last) return LS_OK;
+    l.layer_i = -1;
+    LS_TRY(embed_backward(&l, err));
+    return ends_go(&l, err);
 }

@@ -6,11 +6,13 @@
 #include "model/architectures.h"
 #include "model/parts.h"
 #include "model/stored.h"
+#include "model/window.h"
 
 typedef struct binder {
     ls_model *model;
     ls_device *device;
     ls_stored stored;
+    bool by_layer;
     void *tensor; /* device memory: the tensor that is being read, as stored; one place for all leaves no holes */
     int64_t tensor_bytes;
     ls_error *err;
@@ -40,9 +42,6 @@ static ls_status own_array(binder *b, void **out, int64_t n, int64_t elem_bytes)
     return LS_OK;
 }
 
-/* Of a weight, whose layout may hold it more than once. */
-static int64_t read_bytes(const ls_gemm_weight *w) { return w->n * w->k * ls_dtype_bytes(w->dtype); }
-
 /* Reads one slot's tensor into the model. */
 static ls_status bind_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
     binder *b = context;
@@ -51,6 +50,7 @@ static ls_status bind_slot(void *context, const ls_weight_slot *slot, ls_error *
     ls_dtype dtype;
     LS_TRY(ls_stored_find(&b->stored, &view, &dtype, slot, err));
     model->n_parameters += view->n_elements;
+    if (b->by_layer && slot->layer_i >= 0) return ls_window_add(model, slot, dtype, err);
     if (slot->kind == LS_SLOT_EMBED) { /* kept as stored: a forward reads single rows of it */
         model->embed_dtype = dtype;
         LS_TRY(own_array(b, slot->embed, view->n_elements, ls_dtype_bytes(dtype)));
@@ -60,7 +60,7 @@ static ls_status bind_slot(void *context, const ls_weight_slot *slot, ls_error *
     LS_TRY(ls_stored_load(&b->stored, b->device, b->tensor, view, err));
     if (slot->kind == LS_SLOT_MATRIX) {
         LS_TRY(ls_gemm_pack(b->device, slot->matrix, b->tensor, dtype, slot->dims[0], slot->dims[1], err));
-        model->weight_bytes += read_bytes(slot->matrix);
+        model->weight_bytes += ls_gemm_read_bytes(slot->matrix);
     } else {
         LS_TRY(own_array(b, (void **)slot->vector, view->n_elements, (int64_t)sizeof(float)));
         model->weight_bytes += view->n_elements * (int64_t)sizeof(float);
@@ -76,7 +76,7 @@ static ls_status bind_tied_head(binder *b) {
     if (!c->tied) return LS_OK;
     LS_TRY(ls_stored_check_head(&b->stored, c, b->err));
     LS_TRY(ls_gemm_pack(b->device, &model->head, model->embed, model->embed_dtype, c->vocab, c->hidden, b->err));
-    model->weight_bytes += read_bytes(&model->head);
+    model->weight_bytes += ls_gemm_read_bytes(&model->head);
     return LS_OK;
 }
 
@@ -118,9 +118,11 @@ ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *dire
     LS_TRY_DONE(ls_model_outline(&model, &config, err));
     model->device = device;
     b.model = model;
+    b.by_layer = how != NULL && how->by_layer;
     LS_TRY_DONE(ls_stored_open(&b.stored, directory, how, err));
     LS_TRY_DONE(ls_model_slots(model, bind_slot, &b, err));
     LS_TRY_DONE(bind_tied_head(&b));
+    if (b.by_layer) LS_TRY_DONE(ls_window_place(model, err));
     drop_tensor(&b);
     LS_TRY_DONE(ls_memory_trim(device, err)); /* tensors as stored are no longer there */
     model->device_bytes = device->ledger.used - held;
@@ -142,6 +144,7 @@ ls_status ls_model_open(ls_model **out, ls_device *device, const char *directory
 
 void ls_model_close(ls_model *model) {
     if (model == NULL) return;
+    ls_window_free(model);
     for (int64_t i = 0; model->layers != NULL && i < model->config.n_layers; i++) {
         ls_layer *layer = &model->layers[i];
         ls_gemm_weight *matrices[] = {&layer->attention.q,   &layer->attention.k,    &layer->attention.v,
@@ -169,6 +172,7 @@ ls_status ls_model_scale_inputs(ls_model *model, float factor, ls_error *err) {
     const int64_t n = model->config.hidden, bytes = n * (int64_t)sizeof(float);
     float *w = NULL;
     ls_status status;
+    LS_ASSERT(model->window == NULL, "%d layers come by a window", model->config.n_layers);
     LS_TRY_DONE(ls_array_alloc((void **)&w, n, sizeof *w, "weights", err));
     for (int64_t i = 0; i < model->config.n_layers; i++) {
         LS_TRY_DONE(ls_memory_take(model->device, w, model->layers[i].input_norm, bytes, err));

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "model/parts.h"
+#include "model/window.h"
 #include "op/elementwise.h"
 #include "op/rmsnorm.h"
 
@@ -56,6 +57,7 @@ static ls_status run_half(const ls_forward *f, int64_t layer_i, ls_half half, ls
 }
 
 ls_status ls_model_half_output(const ls_forward *f, int64_t layer_i, ls_half half, ls_error *err) {
+    LS_TRY(ls_model_need(f->model, layer_i, err));
     LS_TRY(normalise_h(f, f->ws->a.x, norm_of(f->model, layer_i, half), err));
     return run_half(f, layer_i, half, err);
 }
@@ -71,22 +73,32 @@ static const float *norm_before(const ls_model *model, int64_t i) {
     return i < 2 * (int64_t)model->config.n_layers ? norm_of(model, i / 2, (ls_half)(i % 2)) : model->final_norm;
 }
 
+/* The layer of half i, unless that is the head. */
+static ls_status need_half(const ls_model *model, int64_t i, ls_error *err) {
+    return i < 2 * (int64_t)model->config.n_layers ? ls_model_need(model, i / 2, err) : LS_OK;
+}
+
 ls_status ls_model_first_norm(const ls_forward *f, ls_rows x, ls_error *err) {
-    return normalise_h(f, x, norm_before(f->model, ls_model_next_half(f->model, 0)), err);
+    const int64_t first = ls_model_next_half(f->model, 0);
+    LS_TRY(need_half(f->model, first, err));
+    return normalise_h(f, x, norm_before(f->model, first), err);
 }
 
 ls_status ls_model_half(const ls_forward *f, int64_t i, float *sum, ls_rows x, ls_error *err) {
+    const int64_t next = ls_model_next_half(f->model, i + 1);
     const ls_add_rmsnorm_args end = {.h = f->h,
                                      .add = f->ws->a.y.data,
                                      .sum = sum,
-                                     .w = norm_before(f->model, ls_model_next_half(f->model, i + 1)),
+                                     .w = norm_before(f->model, next),
                                      .eps = f->model->config.rms_eps,
                                      .y = x.data,
                                      .y_dtype = x.dtype,
                                      .y_stride = x.stride,
                                      .rows = f->batch->n_rows,
                                      .dim = f->model->config.hidden};
+    LS_TRY(need_half(f->model, i, err));
     LS_TRY(run_half(f, i / 2, (ls_half)(i % 2), err));
+    LS_TRY(need_half(f->model, next, err));
     return ls_add_rmsnorm(f->ws->device, &end, err);
 }
 
@@ -117,6 +129,7 @@ ls_status ls_model_forward(const ls_forward *start, ls_forward_observer observer
     ls_forward f = *start;
     int64_t i = ls_model_next_half(f.model, 0);
     LS_TRY(check(&f, err));
+    ls_model_pass(f.model);
     LS_TRY(ls_model_embed(&f, err));
     LS_TRY(show(&f, 0, i, observer, context, err));
     LS_TRY(ls_model_first_norm(&f, f.ws->a.x, err));

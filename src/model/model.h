@@ -90,6 +90,8 @@ typedef struct ls_model {
     ls_layer *layers;                   /* [n_layers] */
     int64_t n_parameters, weight_bytes; /* bytes: of all that a forward reads whole, which the embedding is not */
     int64_t device_bytes;               /* of the device's memory, as packed */
+    struct ls_window *window;           /* where weights of layers come while they are used (window.h); NULL: all of
+                                         * them are on the device */
     uint8_t *parked;                    /* the weights while they are away from the device; NULL: they are there */
     void **owned;                       /* arrays above */
     int64_t n_owned, owned_cap;
@@ -98,10 +100,12 @@ typedef struct ls_model {
 /* Reads DIRECTORY/config.json and its safetensors; every tensor's name, shape and type is checked, and a tensor the
  * configuration does not call for is an error too. The weights go to the device. */
 ls_status ls_model_open(ls_model **out, ls_device *device, const char *directory, ls_error *err);
-/* How weights are read; no field changes what is opened. 0 stands for the default everywhere. */
+/* How weights are read; no field changes a bit of what is opened. 0 stands for the default everywhere. */
 typedef struct ls_model_loading {
     int64_t piece_bytes; /* of a tensor, that are on the host at a time: 16 MB */
     int32_t n_threads;   /* that read a piece: the processors, 8 at most; 1 for small checkpoints */
+    bool by_layer;       /* weights of layers are not read: there is a window for them (window.h), and nothing runs
+                          * until they have a source (ls_joint_connect) */
 } ls_model_loading;
 /* how: may be NULL. */
 ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *directory, const ls_model_loading *how,

@@ -6,7 +6,9 @@
 
 #include "base/fnv.h"
 #include "base/mem.h"
+#include "model/joint.h"
 #include "model/stored.h"
+#include "model/window.h"
 #include "op/adamw.h"
 #include "op/weight.h"
 
@@ -23,17 +25,6 @@ typedef struct listing {
     ls_stored stored;
 } listing;
 
-/* Whether the model holds a parameter's value as it is stored. */
-static bool model_holds(const ls_parameter *p, const ls_device *device) {
-    if (p->slot.kind == LS_SLOT_EMBED) return true;
-    return p->slot.kind == LS_SLOT_MATRIX && device->table->packs_behind_rows && p->slot.matrix->dtype == p->dtype;
-}
-
-void *ls_parameter_value(const ls_parameter *p) {
-    if (p->own != NULL) return p->own;
-    return p->slot.kind == LS_SLOT_EMBED ? *p->slot.embed : p->slot.matrix->panels;
-}
-
 static ls_status list_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
     listing *l = context;
     ls_parameters *all = l->parameters;
@@ -44,41 +35,26 @@ static ls_status list_slot(void *context, const ls_weight_slot *slot, ls_error *
     p->n_elements = view->n_elements;
     p->offset = all->n_elements;
     all->n_elements += p->n_elements;
-    if (model_holds(p, all->device)) return LS_OK;
+    if (ls_slot_is_value(slot, all->device, p->dtype)) return LS_OK;
+    if (!ls_parameter_is_whole(all, p)) {
+        p->own = ls_window_value(all->model, slot);
+        return LS_OK;
+    }
     return ls_memory_alloc(all->device, &p->own, p->n_elements, ls_dtype_bytes(p->dtype), "parameters", err);
 }
 
-/* Element `at` of a parameter's value. */
-void *ls_parameter_value_at(const ls_parameter *p, int64_t at) {
-    return (uint8_t *)ls_parameter_value(p) + at * ls_dtype_bytes(p->dtype);
-}
-
-/* A parameter's value from the checkpoint, and its master by exact widening. */
+/* A parameter's value from the checkpoint, or its own part of one that comes by layer, and its master by exact
+ * widening. */
 static ls_status read_parameter(listing *l, ls_parameter *q, ls_error *err) {
-    const ls_widen_args widen = {ls_parameter_value_at(q, q->begin), q->dtype, q->end - q->begin, q->master};
+    const ls_widen_args widen = {ls_parameter_own(q), q->dtype, q->end - q->begin, q->master};
     const ls_tensor_view *view = ls_checkpoint_find(l->stored.checkpoint, q->slot.name);
-    LS_TRY(ls_stored_load(&l->stored, l->parameters->device, ls_parameter_value(q), view, err));
+    const int64_t size = ls_dtype_bytes(q->dtype);
+    if (ls_parameter_is_whole(l->parameters, q))
+        LS_TRY(ls_stored_load(&l->stored, l->parameters->device, ls_parameter_value(q), view, err));
+    else if (widen.n > 0)
+        LS_TRY(ls_stored_load_part(&l->stored, l->parameters->device, q->part, view, q->begin * size, widen.n * size,
+                                   err));
     return widen.n > 0 ? ls_widen(l->parameters->device, &widen, err) : LS_OK;
-}
-
-int64_t ls_parameters_share(const ls_parameters *all, int64_t share, int64_t n_shares) {
-    /* share n / n_shares without a product that could wrap */
-    const int64_t n = all->n_elements, at = n / n_shares * share + n % n_shares * share / n_shares;
-    if (share == 0) return 0;
-    for (int64_t i = 0; i < all->n; i++) {
-        const ls_parameter *p = &all->list[i];
-        if (at > p->offset + p->n_elements) continue;
-        const int64_t block = ((at - p->offset) + LS_SQUARES_BLOCK - 1) / LS_SQUARES_BLOCK;
-        return p->offset + (block * LS_SQUARES_BLOCK < p->n_elements ? block * LS_SQUARES_BLOCK : p->n_elements);
-    }
-    return n;
-}
-
-void ls_parameter_part(const ls_parameter *p, int64_t from, int64_t to, int64_t *begin, int64_t *end) {
-    *begin = from > p->offset ? from - p->offset : 0;
-    if (*begin > p->n_elements) *begin = p->n_elements;
-    *end = to - p->offset < p->n_elements ? to - p->offset : p->n_elements;
-    if (*end < *begin) *end = *begin;
 }
 
 static ls_status alloc_masters(ls_parameters *p, int64_t share, int64_t n_shares, ls_error *err) {
@@ -116,6 +92,7 @@ ls_status ls_parameters_open_share(ls_parameters **out, ls_model *model, ls_devi
     LS_TRY_DONE(ls_array_alloc((void **)&p->list, n, sizeof *p->list, "parameters", err));
     LS_TRY_DONE(ls_model_slots(model, list_slot, &l, err));
     LS_TRY_DONE(alloc_masters(p, share, n_shares, err));
+    if (model->window != NULL) LS_TRY_DONE(ls_joint_open(&p->joint, p, share, n_shares, err));
     for (int64_t i = 0; i < n; i++) LS_TRY_DONE(read_parameter(&l, &p->list[i], err));
     LS_TRY_DONE(ls_checkpoint_check(l.stored.checkpoint, err));
     *out = p;
@@ -128,35 +105,27 @@ done:
 
 void ls_parameters_free(ls_parameters *p) {
     if (p == NULL) return;
-    for (int64_t i = 0; p->list != NULL && i < p->n; i++) ls_memory_free(p->device, p->list[i].own);
+    ls_joint_free(p->joint);
+    for (int64_t i = 0; p->list != NULL && i < p->n; i++)
+        if (ls_parameter_is_whole(p, &p->list[i])) ls_memory_free(p->device, p->list[i].own);
     ls_memory_free(p->device, p->masters);
     free(p->list);
     free(p);
 }
 
-ls_status ls_parameter_settle(const ls_parameters *all, const ls_parameter *p, ls_error *err) {
-    void *value = ls_parameter_value(p);
-    const bool is_embedding = p->slot.kind == LS_SLOT_EMBED;
-    const ls_gemm_weight *matrix = is_embedding ? &all->model->head : p->slot.matrix;
-    const ls_gemm_repack_args pack = {matrix, value, p->dtype};
-    if (!is_embedding && p->slot.kind != LS_SLOT_MATRIX)
-        LS_TRY(ls_slot_fill(&p->slot, all->device, value, p->dtype, err));
-    if (p->slot.kind == LS_SLOT_MATRIX || (is_embedding && all->model->config.tied))
-        LS_TRY(ls_gemm_repack(all->device, &pack, err));
-    return LS_OK;
-}
-
 ls_status ls_parameters_round(ls_parameters *parameters, ls_error *err) {
     for (int64_t i = 0; i < parameters->n; i++) {
         const ls_parameter *p = &parameters->list[i];
-        const ls_weight_cast_args cast = {p->master, p->end - p->begin, ls_parameter_value_at(p, p->begin), p->dtype};
+        const ls_weight_cast_args cast = {p->master, p->end - p->begin, ls_parameter_own(p), p->dtype};
         if (cast.n > 0) LS_TRY(ls_weight_cast(parameters->device, &cast, err));
     }
     return LS_OK;
 }
 
 ls_status ls_parameters_settle(ls_parameters *parameters, ls_error *err) {
-    for (int64_t i = 0; i < parameters->n; i++) LS_TRY(ls_parameter_settle(parameters, &parameters->list[i], err));
+    for (int64_t i = 0; i < parameters->n; i++)
+        if (ls_parameter_is_whole(parameters, &parameters->list[i]))
+            LS_TRY(ls_parameter_settle(parameters, &parameters->list[i], err));
     return LS_OK;
 }
 
@@ -176,10 +145,11 @@ const ls_parameter *ls_parameter_of_matrix(const ls_parameters *parameters, cons
     return NULL;
 }
 
-const ls_parameter *ls_parameter_of_vector(const ls_parameters *parameters, const float *vector) {
+const ls_parameter *ls_parameter_of_vector(const ls_parameters *parameters, int64_t layer_i, const float *vector) {
     for (int64_t i = 0; vector != NULL && i < parameters->n; i++) {
         const ls_weight_slot *slot = &parameters->list[i].slot;
-        if (slot->kind != LS_SLOT_MATRIX && slot->kind != LS_SLOT_EMBED && *slot->vector == vector)
+        if (slot->layer_i == layer_i && slot->kind != LS_SLOT_MATRIX && slot->kind != LS_SLOT_EMBED &&
+            *slot->vector == vector)
             return &parameters->list[i];
     }
     LS_ASSERT(false, "no parameter of the vector at %p", (const void *)vector);
@@ -209,8 +179,10 @@ ls_status ls_memory_digest(ls_device *device, uint64_t *hash, const void *memory
 
 ls_status ls_parameters_digest(const ls_parameters *parameters, uint64_t *out, ls_error *err) {
     uint64_t hash = LS_FNV_START;
+    ls_model_pass(parameters->model);
     for (int64_t i = 0; i < parameters->n; i++) {
         const ls_parameter *p = &parameters->list[i];
+        LS_TRY(ls_parameter_need(parameters, p, err));
         hash = ls_slot_mix(hash, &p->slot, p->dtype);
         LS_TRY(ls_memory_digest(parameters->device, &hash, ls_parameter_value(p),
                                 p->n_elements * ls_dtype_bytes(p->dtype), err));

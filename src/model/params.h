@@ -25,15 +25,17 @@ typedef struct ls_parameter {
     int64_t begin, end;         /* elements of it whose masters are held here */
     float *master;              /* [end - begin], device memory */
     void *own;                  /* its value where the model does not hold one; see ls_parameter_value */
+    void *part; /* of weights that come by layer: elements [begin, end) of its value, which others get from here */
 } ls_parameter;
 
 typedef struct ls_parameters {
     ls_device *device; /* borrowed, like the model */
     ls_model *model;   /* written by publish */
     int64_t n, n_elements;
-    ls_parameter *list; /* [n] */
-    int64_t begin, end; /* elements whose masters are held here; begin == end: none */
-    float *masters;     /* [end - begin], device memory */
+    ls_parameter *list;     /* [n] */
+    int64_t begin, end;     /* elements whose masters are held here; begin == end: none */
+    float *masters;         /* [end - begin], device memory */
+    struct ls_joint *joint; /* whence a window's layers come (joint.h); NULL without window */
 } ls_parameters;
 
 /* directory: where model was opened from. */
@@ -50,19 +52,25 @@ void ls_parameter_part(const ls_parameter *parameter, int64_t from, int64_t to, 
 /* The rounded master, [n_elements] of dtype, rows as stored, device memory: the model's own table of embeddings, or
  * what a packed matrix begins with where the back end keeps rows, else a copy. Moves where the model's weights move. */
 void *ls_parameter_value(const ls_parameter *parameter);
-void *ls_parameter_value_at(const ls_parameter *parameter, int64_t element); /* from one of its elements on */
+/* Of that the elements [begin, end) that are rounded here. */
+void *ls_parameter_own(const ls_parameter *parameter);
+/* False of one that is there only while its layer is in the model's window, which ls_parameter_need brings there, in a
+ * pass (window.h). */
+bool ls_parameter_is_whole(const ls_parameters *parameters, const ls_parameter *parameter);
+ls_status ls_parameter_need(const ls_parameters *parameters, const ls_parameter *parameter, ls_error *err);
 /* Rounds every master into its value and the model. Nothing may run on the model meanwhile. Allocates nothing. All
  * masters must be held here; with shares it is done in its two halves, with the others' parts of the values put in
  * between. */
 ls_status ls_parameters_publish(ls_parameters *parameters, ls_error *err);
 ls_status ls_parameters_round(ls_parameters *parameters, ls_error *err);  /* masters held here into values */
-ls_status ls_parameters_settle(ls_parameters *parameters, ls_error *err); /* values into the model */
+ls_status ls_parameters_settle(ls_parameters *parameters, ls_error *err); /* whole values into the model */
 /* One of them. */
 ls_status ls_parameter_settle(const ls_parameters *parameters, const ls_parameter *parameter, ls_error *err);
-/* The parameter that this matrix of the model is packed from, that this vector of it is filled from, and the table of
- * embeddings. Asked for by kind, because a struct and its first field have one address. There must be one. */
+/* The parameter that this matrix of the model is packed from, that this vector of a layer, or of none (-1), is filled
+ * from, and the table of embeddings. Asked for by kind, because a struct and its first field have one address, and by
+ * layer, because layers of a window have their vectors at the same addresses. There must be one. */
 const ls_parameter *ls_parameter_of_matrix(const ls_parameters *parameters, const ls_gemm_weight *matrix);
-const ls_parameter *ls_parameter_of_vector(const ls_parameters *parameters, const float *vector);
+const ls_parameter *ls_parameter_of_vector(const ls_parameters *parameters, int64_t layer_i, const float *vector);
 const ls_parameter *ls_parameter_of_embedding(const ls_parameters *parameters);
 /* 64-bit digest (FNV-1a) of names, shapes, types and values, in order: equal for equal weights. */
 ls_status ls_parameters_digest(const ls_parameters *parameters, uint64_t *out, ls_error *err);

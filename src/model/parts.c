@@ -56,8 +56,18 @@ ls_status ls_part_norm(const ls_forward *f, ls_rows y, ls_rows x, const float *w
 
 /* ---- backward ---- */
 
+float *ls_leaf_gradient_of(const ls_leaf *l, const ls_parameter *p) {
+    const ls_tape_window *w = &l->tape->window;
+    if (w->layer == NULL) return l->gradient + p->offset;
+    if (p->offset < w->begin) return w->ends + p->offset;
+    if (p->offset >= w->end) return w->ends + (p->offset - w->end + w->begin);
+    LS_ASSERT(p->slot.layer_i == l->layer_i, "%s, while layer %lld is on its way back", p->slot.name,
+              (long long)l->layer_i);
+    return w->layer + (p->offset - w->begins[l->layer_i]);
+}
+
 float *ls_leaf_gradient(const ls_leaf *l, const float *vector) {
-    return l->gradient + ls_parameter_of_vector(l->tape->parameters, vector)->offset;
+    return ls_leaf_gradient_of(l, ls_parameter_of_vector(l->tape->parameters, l->layer_i, vector));
 }
 
 ls_dtype ls_leaf_product_dtype(const ls_leaf *l) { return l->model->profile == LS_PROFILE_MMA16 ? LS_BF16 : LS_F32; }
@@ -85,7 +95,7 @@ ls_status ls_leaf_through_product(const ls_leaf *l, const ls_leaf_product *p, ls
                                                  .x_dtype = p->x.dtype,
                                                  .x_stride = p->x.stride,
                                                  .x_count = p->m,
-                                                 .dw = l->gradient + w->offset,
+                                                 .dw = ls_leaf_gradient_of(l, w),
                                                  .dbias = p->bias != NULL ? ls_leaf_gradient(l, p->bias) : NULL,
                                                  .m = p->m,
                                                  .n = p->w->n,

@@ -22,7 +22,9 @@ typedef struct ls_leaf {
     ls_workspace ws;       /* a view: what the current half computed for these rows */
     ls_rows h;             /* H: the residual stream before the half */
     ls_rows dh, dx;        /* H: gradients of the half's output, and of its normalised input, which the part writes */
-    float *gradient;       /* [parameters], device memory */
+    int64_t layer_i;       /* whose half is on its way back; -1: none's */
+    float *gradient;       /* [parameters], device memory; of a model whose weights come by layer the host's, where
+                            * layers' gradients wait (backward.c) */
     bool gradient_is_zero; /* before it: the leaf's first part */
     bool sequences_whole;  /* of each a multiple of 16 rows */
 } ls_leaf;
@@ -58,7 +60,8 @@ ls_rmsnorm_args ls_part_norm_call(const ls_forward *f, ls_rows y, ls_rows x, con
 
 /* ---- backward: gradients of matrices are float32 ---- */
 
-/* Where the gradient of this vector of the model goes. */
+/* Where the gradient of a parameter goes, and that of this vector of the leaf's layer. */
+float *ls_leaf_gradient_of(const ls_leaf *leaf, const ls_parameter *parameter);
 float *ls_leaf_gradient(const ls_leaf *leaf, const float *vector);
 /* The type of a gradient that only products without bias read: in mma16 it is rounded where it is made. */
 ls_dtype ls_leaf_product_dtype(const ls_leaf *leaf);

@@ -12,6 +12,7 @@ ls_status ls_walk_slot(const ls_walk *w, ls_weight_slot slot, const char *prefix
     size_t used = 0;
     if (w->layer_i >= 0)
         used = (size_t)snprintf(slot.name, sizeof slot.name, "%s%lld.", w->names->layers, (long long)w->layer_i);
+    slot.layer_i = w->layer_i;
     snprintf(slot.name + used, sizeof slot.name - used, "%s%s", prefix, name);
     return w->visit(w->context, &slot, w->err);
 }
@@ -47,6 +48,11 @@ ls_status ls_model_slots(ls_model *model, ls_slot_visit visit, void *context, ls
     w.layer_i = -1;
     if (!c->tied) LS_TRY(ls_walk_matrix(&w, &model->head, c->vocab, c->hidden, "", c->names->head));
     return LS_OK;
+}
+
+bool ls_slot_is_value(const ls_weight_slot *slot, const ls_device *device, ls_dtype dtype) {
+    if (slot->kind == LS_SLOT_EMBED) return true;
+    return slot->kind == LS_SLOT_MATRIX && device->table->packs_behind_rows && slot->matrix->dtype == dtype;
 }
 
 uint64_t ls_slot_mix(uint64_t hash, const ls_weight_slot *slot, ls_dtype dtype) {

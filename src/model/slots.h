@@ -18,6 +18,7 @@ typedef enum ls_slot_kind {
 typedef struct ls_weight_slot {
     char name[LS_TENSOR_NAME_MAX];
     ls_slot_kind kind;
+    int64_t layer_i; /* -1: of no layer */
     int32_t n_dims;
     int64_t dims[3];
     ls_gemm_weight *matrix; /* of LS_SLOT_MATRIX */
@@ -39,6 +40,10 @@ ls_status ls_model_outline(ls_model **out, const ls_model_config *config, ls_err
 /* Calls visit for every tensor that the configuration calls for: embedding, last norm, layers ascending, head. The
  * first failure ends the walk. */
 ls_status ls_model_slots(ls_model *model, ls_slot_visit visit, void *context, ls_error *err);
+
+/* Whether the model holds the slot's tensor as it is stored, of this type: the table of embeddings, and a packed matrix
+ * that begins with its rows. */
+bool ls_slot_is_value(const ls_weight_slot *slot, const ls_device *device, ls_dtype dtype);
 
 /* A digest mixed with what a slot is but for its values: name, shape and stored type. */
 uint64_t ls_slot_mix(uint64_t hash, const ls_weight_slot *slot, ls_dtype dtype);

@@ -132,20 +132,26 @@ done:
 typedef struct source {
     ls_stored *stored;
     const ls_tensor_view *view;
+    int64_t begin; /* of what is loaded, in the tensor */
 } source;
 
 static ls_status bring(void *context, void *host, int64_t at, int64_t bytes, ls_error *err) {
     const source *s = context;
-    LS_TRY(ls_stored_read(s->stored, host, s->view, at, bytes, err));
+    LS_TRY(ls_stored_read(s->stored, host, s->view, s->begin + at, bytes, err));
     s->stored->done += bytes;
     tell(s->stored);
     return LS_OK;
 }
 
-ls_status ls_stored_load(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view, ls_error *err) {
-    source from = {stored, view};
+ls_status ls_stored_load_part(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view, int64_t at,
+                              int64_t bytes, ls_error *err) {
+    source from = {stored, view, at};
     if (stored->done == 0) tell(stored);
-    return ls_memory_load(device, to, view->bytes, stored->piece_bytes, bring, &from, err);
+    return ls_memory_load(device, to, bytes, stored->piece_bytes, bring, &from, err);
+}
+
+ls_status ls_stored_load(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view, ls_error *err) {
+    return ls_stored_load_part(stored, device, to, view, 0, view->bytes, err);
 }
 
 /* ---- the head of a tied model ---- */

@@ -34,6 +34,9 @@ ls_status ls_stored_find(ls_stored *stored, const ls_tensor_view **out, ls_dtype
                          ls_error *err);
 /* The tensor's bytes to device memory, which has room for them. */
 ls_status ls_stored_load(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view, ls_error *err);
+/* Bytes [at, at + bytes) of it. */
+ls_status ls_stored_load_part(ls_stored *stored, ls_device *device, void *to, const ls_tensor_view *view, int64_t at,
+                              int64_t bytes, ls_error *err);
 /* Bytes [at, at + bytes) of a tensor to host memory. */
 ls_status ls_stored_read(const ls_stored *stored, void *host, const ls_tensor_view *view, int64_t at, int64_t bytes,
                          ls_error *err);

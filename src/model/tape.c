@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "model/tape_state.h"
+#include "model/window.h"
 #include "op/rmsnorm.h"
 
 #define PAGE_TOKENS 64
@@ -46,6 +47,27 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
                            "training workspace", err));
     if (t->model->profile != LS_PROFILE_MMA16) return LS_OK;
     return ls_memory_alloc(t->device, (void **)&t->rounded, rows, larger(wide, c->hidden) * 2, "training workspace",
+                           err);
+}
+
+/* Of a model whose weights come by layer. */
+static ls_status make_window(ls_tape *t, ls_error *err) {
+    const ls_parameters *p = t->parameters;
+    ls_tape_window *w = &t->window;
+    int64_t layer_i = 0, longest = 0;
+    if (t->model->window == NULL) return LS_OK;
+    LS_TRY(ls_array_alloc((void **)&w->begins, t->model->config.n_layers + 1, sizeof *w->begins, "tape", err));
+    for (int64_t i = 0; i < p->n; i++) {
+        const ls_parameter *q = &p->list[i];
+        for (; layer_i <= q->slot.layer_i; layer_i++) w->begins[layer_i] = q->offset;
+        if (q->slot.layer_i >= 0) w->begins[layer_i] = q->offset + q->n_elements;
+    }
+    for (int64_t i = 0; i < layer_i; i++) longest = larger(longest, w->begins[i + 1] - w->begins[i]);
+    w->begin = w->begins[0];
+    w->end = w->begins[layer_i];
+    w->n = p->n_elements;
+    LS_TRY(ls_memory_alloc(t->device, (void **)&w->layer, longest, sizeof(float), "gradient of a layer", err));
+    return ls_memory_alloc(t->device, (void **)&w->ends, w->begin + w->n - w->end, sizeof(float), "gradient of a layer",
                            err);
 }
 
@@ -139,6 +161,7 @@ ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_devi
     LS_TRY_DONE(ls_model_check_gradient(t->model, err));
     LS_TRY_DONE(make_forward(t, c, err));
     LS_TRY_DONE(make_backward(t, c, err));
+    LS_TRY_DONE(make_window(t, err));
     *out = t;
     t = NULL;
 done:
@@ -168,6 +191,9 @@ void ls_tape_free(ls_tape *t) {
     ls_batch_free(t->leaf_batch);
     ls_batch_free(t->batch);
     ls_cache_free(t->cache);
+    ls_memory_free(t->device, t->window.layer);
+    ls_memory_free(t->device, t->window.ends);
+    free(t->window.begins);
     free(t->ws);
     free(t->h);
     free(t->pages);
@@ -202,6 +228,7 @@ ls_status ls_tape_forward(ls_tape *t, const int32_t *tokens, const int64_t *offs
     const int64_t row_bytes = t->model->config.hidden * (int64_t)sizeof(float);
     ls_forward f = {t->model, t->cache, t->ws[0], t->batch, t->h[0], 0};
     LS_TRY(lay_out_spans(t, offsets, n, err));
+    ls_model_pass(t->model);
     memcpy(t->tokens, tokens + offsets[0], (size_t)t->rows * sizeof *tokens);
     LS_TRY(ls_batch_write(t->batch, t->tokens, t->spans, n, t->pages, t->n_pages, err));
     LS_TRY(ls_model_embed(&f, err));

@@ -5,6 +5,14 @@
 #include "model/head.h"
 #include "model/tape.h"
 
+/* The gradient of a leaf whose layers are not all on the device: that of one layer at a time, and that of what belongs
+ * to none, the elements [0, begin) and [end, n). Device memory; NULL where the gradient is there as a whole. */
+typedef struct ls_tape_window {
+    float *layer, *ends;
+    int64_t *begins; /* [n_layers + 1]: elements where layers begin; host memory */
+    int64_t begin, end, n;
+} ls_tape_window;
+
 /* Pointers to float are device memory, those to spans, pages and offsets the host's. */
 struct ls_tape {
     const ls_parameters *parameters;
@@ -44,6 +52,8 @@ struct ls_tape {
     float *dweight, *drouter;     /* [rows][k], [rows][E] */
     float *picked_dweight;        /* [rows][k] */
     float *d_logprob, *d_entropy; /* [rows of a head block] */
+
+    ls_tape_window window;
 
     /* NULL unless it truncates. */
     uint32_t *support;      /* [rows of a head block][words], device memory */

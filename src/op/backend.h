@@ -15,6 +15,7 @@
 #ifndef LS_OP_BACKEND_H
 #define LS_OP_BACKEND_H
 
+#include "base/shared.h"
 #include "base/status.h"
 #include "dev/workers.h"
 #include "op/gemm.h"
@@ -114,6 +115,22 @@ typedef struct ls_memory_state {
     int64_t n_allocations;  /* made so far, pinned ones included */
 } ls_memory_state;
 
+/* Memory of a device that other processes of the machine map into theirs: what they need to know for that. Bytes that
+ * may be sent. */
+enum { LS_SHARED_PLACE_BYTES = 64 };
+typedef struct ls_shared_name {
+    char machine[LS_MACHINE_BYTES];       /* ls_machine_name */
+    uint8_t place[LS_SHARED_PLACE_BYTES]; /* the back end's */
+    int64_t bytes;
+} ls_shared_name;
+
+/* The memory in one of the processes: the one that made it, or one that mapped it. */
+typedef struct ls_shared {
+    void *memory; /* NULL: there is none */
+    int64_t bytes;
+    ls_shared_name name;
+} ls_shared;
+
 typedef struct ls_backend_table {
     const char *title;                /* "cpu", .. */
     bool packs_behind_rows;           /* a packed weight begins with its rows as stored, where the types are equal */
@@ -138,6 +155,13 @@ typedef struct ls_backend_table {
      * Its content is undefined at first. unpin is called when no call needs it any more. */
     ls_status (*pin)(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err);
     void (*unpin)(ls_device *device, void *memory, int64_t bytes);
+    /* Zeroed memory of shared->bytes that other processes can map: fills memory and name.place. NULL, like the other
+     * three: the back end has no such memory. unshare is called when no process needs it any more. */
+    ls_status (*share)(ls_device *device, ls_shared *shared, const char *what, ls_error *err);
+    void (*unshare)(ls_device *device, ls_shared *shared);
+    /* That of another process, by shared->name: fills memory. It can be read by copies, in the order of calls. */
+    ls_status (*map)(ls_device *device, ls_shared *shared, ls_error *err);
+    void (*unmap)(ls_device *device, ls_shared *shared);
     /* Fills is_limited, total, free and kept. */
     ls_status (*memory)(ls_device *device, ls_memory_state *out, ls_error *err);
     /* Gives back to the system what was released and is kept for the next allocation. NULL: nothing is kept. */
@@ -220,6 +244,14 @@ void ls_memory_free(ls_device *device, void *memory);
 ls_status ls_memory_pin(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,
                         ls_error *err);
 void ls_memory_unpin(ls_device *device, void *memory, int64_t bytes);
+/* Memory that other processes of this machine map: its name is what they need. Who writes and who reads it agree among
+ * each other; a write is there for others when the device has been waited for. A back end without it refuses by name.
+ * ls_memory_unshare and ls_memory_unmap wait, and accept one that is zeroed. */
+ls_status ls_memory_share(ls_device *device, ls_shared *out, int64_t bytes, const char *what, ls_error *err);
+void ls_memory_unshare(ls_device *device, ls_shared *shared);
+/* That of another process, for copies to read. It is no memory of this device: nothing is counted. */
+ls_status ls_memory_map(ls_device *device, ls_shared *out, const ls_shared_name *name, ls_error *err);
+void ls_memory_unmap(ls_device *device, ls_shared *shared);
 /* How much memory there is, is free and is held. */
 ls_status ls_device_memory(ls_device *device, ls_memory_state *out, ls_error *err);
 /* Gives what was freed back to the system, as far as a back end keeps it. Waits. */
@@ -249,6 +281,8 @@ ls_status ls_memory_fill(ls_device *device, void *to, int byte, int64_t bytes, l
  * for. */
 ls_status ls_gemm_pack(ls_device *device, ls_gemm_weight *out, const void *w, ls_dtype dtype, int64_t n, int64_t k,
                        ls_error *err);
+/* What a product reads of a weight, whose layout may hold it more than once. */
+static inline int64_t ls_gemm_read_bytes(const ls_gemm_weight *w) { return w->n * w->k * ls_dtype_bytes(w->dtype); }
 /* Accepts a zeroed weight; leaves *w zeroed. */
 void ls_gemm_weight_free(ls_device *device, ls_gemm_weight *w);
 

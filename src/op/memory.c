@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/shared.h"
 
 static ls_status size_of(int64_t *bytes, int64_t count, int64_t elem_bytes, const char *what, ls_error *err) {
     if (ls_mul_i64(count, elem_bytes, bytes)) return LS_OK;
@@ -178,4 +179,49 @@ void ls_memory_unpin(ls_device *device, void *memory, int64_t bytes) {
     (void)device->table->wait(device, NULL);
     ls_ledger_remove(&device->ledger, memory);
     device->table->unpin(device, memory, bytes);
+}
+
+/* ---- memory of several processes ---- */
+
+/* `taking`, of the shared memory whose first field `out` is. */
+static ls_status share(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
+    ls_shared *shared = (ls_shared *)(void *)out;
+    shared->bytes = shared->name.bytes = bytes;
+    return device->table->share(device, shared, what, err);
+}
+
+ls_status ls_memory_share(ls_device *device, ls_shared *out, int64_t bytes, const char *what, ls_error *err) {
+    memset(out, 0, sizeof *out);
+    if (device->table->share == NULL)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s: this back end has no memory that processes share",
+                       device->table->title, what);
+    LS_TRY(ls_machine_name(out->name.machine, err));
+    return take(device, share, false, &out->memory, bytes > 0 ? bytes : 1, what, err);
+}
+
+void ls_memory_unshare(ls_device *device, ls_shared *shared) {
+    if (shared->memory == NULL) return;
+    (void)device->table->wait(device, NULL);
+    ls_ledger_remove(&device->ledger, shared->memory);
+    device->table->unshare(device, shared);
+    memset(shared, 0, sizeof *shared);
+}
+
+ls_status ls_memory_map(ls_device *device, ls_shared *out, const ls_shared_name *name, ls_error *err) {
+    char machine[LS_MACHINE_BYTES];
+    memset(out, 0, sizeof *out);
+    LS_TRY(ls_machine_name(machine, err));
+    if (memcmp(machine, name->machine, sizeof machine) != 0)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "its memory is on another machine");
+    LS_ASSERT(device->table->map != NULL, "%s", device->table->title);
+    out->bytes = name->bytes;
+    out->name = *name;
+    return device->table->map(device, out, err);
+}
+
+void ls_memory_unmap(ls_device *device, ls_shared *shared) {
+    if (shared->memory == NULL) return;
+    (void)device->table->wait(device, NULL);
+    device->table->unmap(device, shared);
+    memset(shared, 0, sizeof *shared);
 }

@@ -183,7 +183,8 @@ static ls_status open_reference(grpo *g, ls_error *err) {
     const char *directory = g->o->reference[0] != '\0' ? g->o->reference : g->o->train.model;
     ls_status status;
     if (g->loss.beta == 0) return LS_OK;
-    if ((status = ls_train_options_open(&g->reference, g->device, directory, &g->o->train, err)) != LS_OK) {
+    if ((status = ls_train_options_open(&g->reference, g->device, directory, LS_WEIGHTS_WHOLE, &g->o->train, err)) !=
+        LS_OK) {
         ls_error_prefix(err, "reference");
         goto done;
     }
@@ -278,6 +279,7 @@ static void print_plan(const grpo *g) {
     if (ls_trainer_host_bytes(g->trainer) > 0)
         fprintf(g->progress, "%.1f MB of gradients wait in the host's memory\n",
                 (double)ls_trainer_host_bytes(g->trainer) * 1e-6);
+    ls_train_options_tell_weights(g->progress, ls_trainer_state(g->trainer)->weights);
     ls_memory_tell(g->device, memory, sizeof memory);
     fprintf(g->progress, "%s\n", memory);
 }
@@ -304,7 +306,8 @@ static ls_status open_all(grpo *g, ls_error *err) {
     LS_TRY(ls_correction_parse(&g->correction, g->o->correction, err));
     LS_TRY(find_beginning(g, err));
     LS_TRY(ls_train_options_device(&g->device, &g->choice, &g->o->train, err));
-    LS_TRY(ls_train_options_open(&g->model, g->device, weights_of(g), &g->o->train, err));
+    LS_TRY(ls_train_options_open(&g->model, g->device, weights_of(g), (ls_weights_kind)g->o->train.weights,
+                                 &g->o->train, err));
     LS_TRY(ls_model_check_gradient(g->model, err)); /* not after all else */
     LS_TRY(open_world(g, err));
     LS_TRY(open_reference(g, err));
@@ -433,6 +436,7 @@ ls_status ls_grpo_run(ls_grpo_options *o, const ls_config *config, FILE *progres
     g.progress = ls_grpo_writes(&g) ? progress : NULL;
     LS_TRY_DONE(open_all(&g, &reason));
     LS_TRY_DONE(run_steps(&g, &reason));
+    LS_TRY_DONE(ls_trainer_end(g.trainer, &reason));
 done:
     ls_interrupt_defer(false);
     if (status != LS_OK && g.comm != NULL) ls_comm_abort(g.comm, &reason);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "model/window.h"
 #include "num/contract.h"
 #include "rollout/engine_state.h"
 
@@ -62,11 +63,12 @@ static ls_status plan_tick(ls_engine *e, ls_error *err) {
     return LS_OK;
 }
 
-/* A recorded tick has some twenty calls a layer, of which the device keeps about a KB each. */
+/* A recorded tick has some twenty calls a layer, and those that bring one into the model's window, of which the device
+ * keeps about a KB each. */
 static void plan_recordings(ls_engine *e, bool is_limited) {
     if (!is_limited) return;
     e->plan.recordings = ls_decode_sizes(e);
-    e->plan.recording_bytes = e->plan.recordings * e->model->config.n_layers * 20 * 1024;
+    e->plan.recording_bytes = e->plan.recordings * e->model->config.n_layers * (20 + ls_window_calls(e->model)) * 1024;
 }
 
 /* Without the pools. */

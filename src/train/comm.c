@@ -118,6 +118,13 @@ ls_status ls_comm_share(ls_comm *c, void *data, const int64_t *begins, const cha
     return ls_comm_exchange(c, NULL, &moves, what, err);
 }
 
+ls_status ls_comm_meet(ls_comm *c, const char *what, ls_error *err) {
+    uint8_t marks[LS_RANKS_MAX] = {0};
+    int64_t begins[LS_RANKS_MAX + 1];
+    for (int32_t r = 0; r <= c->n_ranks; r++) begins[r] = r;
+    return ls_comm_share(c, marks, begins, what, err);
+}
+
 ls_status ls_comm_tell(ls_comm *c, int32_t from, void *data, int64_t bytes, const char *what, ls_error *err) {
     ls_comm_moves moves = {c->moves, c->moves, 0, 0};
     if (c->rank != from) {
@@ -149,8 +156,10 @@ static ls_status trade(ls_comm *c, ls_device *device, const ls_comm_sum *s, int6
     for (int32_t r = 0; r < c->n_ranks; r++) {
         if (r == c->rank) continue;
         slice_of(s, r, k, step, &begin, &end);
-        if (c->rank < s->n_parts)
-            c->moves[moves.n_sends++] = (ls_comm_move){r, s->root + begin, (end - begin) * (int64_t)sizeof(float)};
+        float *slice = s->out == NULL ? s->root + begin : s->sent + r * step;
+        const int64_t bytes = (end - begin) * (int64_t)sizeof(float);
+        if (c->rank < s->n_parts && s->out != NULL) LS_TRY(ls_memory_copy(device, slice, s->root + begin, bytes, err));
+        if (c->rank < s->n_parts) c->moves[moves.n_sends++] = (ls_comm_move){r, slice, bytes};
         if (r < s->n_parts)
             receives[moves.n_receives++] =
                 (ls_comm_move){r, s->buffer + r * step, (own_end - own) * (int64_t)sizeof(float)};
@@ -182,8 +191,11 @@ ls_status ls_comm_add(ls_comm *c, ls_device *device, const ls_comm_sum *s, ls_er
         int64_t begin, end;
         LS_TRY(trade(c, device, s, k, step, err));
         slice_of(s, c->rank, k, step, &begin, &end);
-        for (int32_t p = 0; p < s->n_parts; p++) c->slices[p] = p == c->rank ? s->root + begin : s->buffer + p * step;
-        if (end > begin) LS_TRY(add_slices(c, device, s->n_parts, s->root + begin, end - begin, err));
+        float *out = s->out == NULL ? s->root + begin : s->out + (begin - s->begins[c->rank]);
+        if (s->out != NULL && c->rank < s->n_parts)
+            LS_TRY(ls_memory_copy(device, out, s->root + begin, (end - begin) * (int64_t)sizeof(float), err));
+        for (int32_t p = 0; p < s->n_parts; p++) c->slices[p] = p == c->rank ? out : s->buffer + p * step;
+        if (end > begin) LS_TRY(add_slices(c, device, s->n_parts, out, end - begin, err));
     }
     return LS_OK;
 }

@@ -37,17 +37,23 @@ ls_status ls_comm_exchange(ls_comm *comm, ls_device *device, const ls_comm_moves
                            ls_error *err);
 /* Bytes [begins[r], begins[r + 1]) of host memory are rank r's; afterwards every rank has all of them. */
 ls_status ls_comm_share(ls_comm *comm, void *data, const int64_t *begins, const char *what, ls_error *err);
+/* Returns when all ranks have called it. */
+ls_status ls_comm_meet(ls_comm *comm, const char *what, ls_error *err);
 /* One value of rank `from` to all. */
 ls_status ls_comm_tell(ls_comm *comm, int32_t from, void *data, int64_t bytes, const char *what, ls_error *err);
 
 /* A sum over ranks, of which each gets its range. */
 typedef struct ls_comm_sum {
-    float *root;           /* device memory, all elements: in, of the first n_parts ranks; out, in this rank's range, of
-                            * all of them. What lies outside is undefined afterwards. */
+    /* All elements, of the first n_parts ranks: in the host's memory (ls_memory_pin) where there is `out`, and it stays
+     * as it is. Else in the device's, and the sum comes into this rank's range; what lies outside is undefined then. */
+    float *root;
     const int64_t *begins; /* [n_ranks + 1] */
     int32_t n_parts;       /* at least 1 */
     float *buffer;         /* [buffer_elements], at least ls_comm_buffer_min; device memory */
     int64_t buffer_elements;
+    /* Of a root in the host's memory, else NULL; device memory. */
+    float *sent; /* [buffer_elements]: what goes to the others goes through here */
+    float *out;  /* [elements of this rank's range]: where the sum goes */
 } ls_comm_sum;
 
 int64_t ls_comm_buffer_min(int32_t n_ranks);

@@ -8,7 +8,8 @@
  *
  * The fold is a binary counter: level k holds the sum of a complete run of 2^k leaves that waits for its right
  * neighbour. Where the device cannot hold all nodes that may wait at once, those of the highest levels, which are
- * touched least, wait in the host's memory; that carries no bits. */
+ * touched least, wait in the host's memory; that carries no bits. Where it can hold none, all of them are the host's,
+ * the leaf that is being made as well, and additions go through the device piece by piece. */
 #ifndef LS_TRAIN_GRADIENT_H
 #define LS_TRAIN_GRADIENT_H
 
@@ -18,7 +19,8 @@ typedef struct ls_gradient ls_gradient;
 
 /* Gradients, nodes and the leaf that is being made, that are there at once, at most. */
 int64_t ls_gradient_nodes(int64_t leaves_max);
-/* leaves_max: of one tree. Gradients are device memory; device_nodes: so many of them at most, at least 1. */
+/* leaves_max: of one tree. Gradients are device memory; device_nodes: so many of them at most. 0: what leaf and root
+ * give is the host's (ls_memory_pin). */
 ls_status ls_gradient_create(ls_gradient **out, ls_device *device, int64_t n_elements, int64_t leaves_max,
                              int64_t device_nodes, ls_error *err);
 void ls_gradient_free(ls_gradient *gradient);
@@ -30,6 +32,8 @@ int64_t ls_gradient_host_bytes(const ls_gradient *gradient);
 void ls_gradient_begin(ls_gradient *gradient);
 /* *out: [n_elements] for the next leaf, +0 everywhere where `zero`. */
 ls_status ls_gradient_leaf(ls_gradient *gradient, bool zero, float **out, ls_error *err);
+/* What ls_gradient_leaf gave becomes +0 everywhere. */
+ls_status ls_gradient_zero(ls_gradient *gradient, ls_error *err);
 /* What ls_gradient_leaf gave is complete: it joins the tree. */
 ls_status ls_gradient_fold(ls_gradient *gradient, ls_error *err);
 int64_t ls_gradient_leaves(const ls_gradient *gradient);

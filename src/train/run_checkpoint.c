@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "load/model_files.h"
 #include "load/safetensors_write.h"
+#include "model/window.h"
 
 #define STATE_FORMAT 2 /* 2: digests of the model's files and of this file */
 #define STATE_BYTES_MAX (1 << 20)
@@ -176,9 +177,18 @@ static ls_st_dtype stored_dtype(ls_dtype dtype) {
     return dtype == LS_F32 ? LS_ST_F32 : dtype == LS_BF16 ? LS_ST_BF16 : LS_ST_F16;
 }
 
+/* Weights, as the writer asks for them: one after the other, as the model has its layers. */
+typedef struct fetching {
+    const ls_parameters *parameters;
+    const ls_tensor_out *tensors; /* [parameters->n] */
+} fetching;
+
 static ls_status fetch(void *context, void *host, const ls_tensor_out *tensor, int64_t at, int64_t bytes,
                        ls_error *err) {
-    return ls_memory_take(context, host, (const uint8_t *)tensor->data + at, bytes, err);
+    const fetching *f = context;
+    const ls_parameters *p = f->parameters;
+    LS_TRY(ls_parameter_need(p, &p->list[tensor - f->tensors], err));
+    return ls_memory_take(p->device, host, (const uint8_t *)tensor->data + at, bytes, err);
 }
 
 static ls_status save_weights(const char *path, const ls_parameters *p, ls_error *err) {
@@ -190,7 +200,9 @@ static ls_status save_weights(const char *path, const ls_parameters *p, ls_error
         tensors[i] =
             (ls_tensor_out){q->slot.name, stored_dtype(q->dtype), q->slot.n_dims, q->slot.dims, ls_parameter_value(q)};
     }
-    status = ls_safetensors_write(path, tensors, p->n, fetch, p->device, err);
+    fetching f = {p, tensors};
+    ls_model_pass(p->model);
+    status = ls_safetensors_write(path, tensors, p->n, fetch, &f, err);
     free(tensors);
     return status;
 }

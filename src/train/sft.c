@@ -504,6 +504,7 @@ static void print_plan(const sft *s) {
     if (ls_trainer_host_bytes(s->trainer) > 0)
         fprintf(s->progress, "%.1f MB of gradients wait in the host's memory\n",
                 (double)ls_trainer_host_bytes(s->trainer) * 1e-6);
+    ls_train_options_tell_weights(s->progress, ls_trainer_state(s->trainer)->weights);
     ls_memory_tell(s->device, memory, sizeof memory);
     fprintf(s->progress, "%s\n", memory);
 }
@@ -578,7 +579,8 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     s.progress = is_first(&s) ? progress : NULL;
     LS_TRY_DONE(find_beginning(&s, &reason));
     LS_TRY_DONE(ls_train_options_device(&s.device, &s.choice, &o->train, &reason));
-    LS_TRY_DONE(ls_train_options_open(&s.model, s.device, weights_of(&s), &o->train, &reason));
+    LS_TRY_DONE(ls_train_options_open(&s.model, s.device, weights_of(&s), (ls_weights_kind)o->train.weights, &o->train,
+                                      &reason));
     LS_TRY_DONE(read_data(&s, &reason));
     if (o->train.steps == 0) {
         int64_t taken;
@@ -594,6 +596,7 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     ls_train_options_tell(progress, &s.choice, &o->train); /* of every process */
     print_plan(&s);
     LS_TRY_DONE(run_steps(&s, config, &reason));
+    LS_TRY_DONE(ls_trainer_end(s.trainer, &reason));
 done:
     ls_interrupt_defer(false);
     if (status != LS_OK && s.comm != NULL) ls_comm_abort(s.comm, &reason);

@@ -4,7 +4,10 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/fnv.h"
 #include "base/parallel.h"
+#include "model/joint.h"
+#include "model/window.h"
 #include "op/lora.h"
 #include "train/run_checkpoint.h"
 
@@ -12,6 +15,7 @@ static const char *const dtypes[] = {[LS_F32] = "f32", [LS_BF16] = "bf16", NULL}
 static const char *const profiles[] = {"exact", "mma16", [LS_TRAIN_PROFILE_AUTO] = "auto", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const transports[] = {[LS_TRANSPORT_TCP] = "tcp", [LS_TRANSPORT_NCCL] = "nccl", NULL};
+static const char *const weights[] = {[LS_WEIGHTS_WHOLE] = "whole", [LS_WEIGHTS_BY_LAYER] = "by_layer", NULL};
 static const char *const isas[] = {"best", "generic", "avx2", "avx512", NULL};
 
 #define AT(field) offsetof(ls_train_options, field)
@@ -81,6 +85,9 @@ static const ls_option rows[] = {
            "there)"),
     CHOICE("transport", false, transport, transports,
            "How device memory gets from process to process: tcp, or nccl between GPUs"),
+    CHOICE("weights", false, weights, weights,
+           "Of several processes on one machine: whole, each has all weights, or by_layer, each has its share of those "
+           "of layers and gets a layer's just before it is used"),
 };
 
 void ls_train_options_init(ls_train_options *options) {
@@ -130,15 +137,29 @@ static ls_status settle_profile(ls_train_options *o, const ls_model *model, cons
     return LS_OK;
 }
 
-ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, ls_train_options *o,
-                                ls_error *err) {
-    LS_TRY(ls_model_open(out, device, directory, err));
+ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, ls_weights_kind kind,
+                                ls_train_options *o, ls_error *err) {
+    const ls_model_loading how = {.by_layer = kind == LS_WEIGHTS_BY_LAYER};
+    LS_TRY(ls_model_open_with(out, device, directory, &how, err));
     LS_TRY(settle_profile(o, *out, directory, err));
     return ls_model_set_profile(*out, (ls_profile)o->profile, (ls_dtype)o->dtype, err);
 }
 
 void ls_train_options_numerics(char text[LS_NUMERICS_BYTES], const ls_train_options *o) {
     ls_numerics_text(text, (ls_profile)o->profile, (ls_dtype)o->dtype);
+}
+
+void ls_train_options_tell_weights(FILE *file, const ls_parameters *p) {
+    const int64_t window = 2 * ls_window_bytes(p->model), own = p->joint == NULL ? 0 : ls_joint_bytes(p->joint);
+    int64_t all = 0;
+    if (file == NULL || p->joint == NULL) return;
+    for (int64_t i = 0; i < p->n; i++)
+        if (!ls_parameter_is_whole(p, &p->list[i])) all += p->list[i].n_elements * ls_dtype_bytes(p->list[i].dtype);
+    fprintf(file,
+            "weights by layer: embedding, last norm and head whole, %.1f MB; of the layers' %.1f MB a share of %.1f MB "
+            "and a window of two layers, %.1f MB\n",
+            (double)(p->model->device_bytes - window) * 1e-6, (double)all * 1e-6, (double)own * 1e-6,
+            (double)window * 1e-6);
 }
 
 void ls_train_options_tell(FILE *file, const ls_device_choice *choice, const ls_train_options *o) {
@@ -182,6 +203,7 @@ ls_status ls_train_options_comm(ls_comm **out, const ls_train_options *o, ls_dev
     const ls_comm_opts comm = {
         (int32_t)p->rank, (int32_t)p->ranks, p->address, o->timeout, (ls_transport_kind)o->transport, device};
     *out = NULL;
+    identity = ls_fnv_mix(identity, &o->weights, (int64_t)sizeof o->weights); /* what they exchange depends on it */
     return p->ranks > 1 ? ls_comm_open(out, &comm, identity, err) : LS_OK;
 }
 
@@ -196,6 +218,8 @@ ls_status ls_train_options_check(ls_train_options *o, ls_error *err) {
     }
     if (!ls_isa_available(ls_train_options_isa(o)))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "isa: this processor has no %s", ls_isa_name(ls_train_options_isa(o)));
+    if (o->weights == LS_WEIGHTS_BY_LAYER && o->place.ranks == 1)
+        return LS_FAIL(err, LS_ERR_ARG, "weights: by_layer with one process, which has nobody to share them with");
     if (o->lora_rank > 0 && o->place.ranks > 1)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "lora_rank: %lld with %lld processes; adapters are trained by one",
                        (long long)o->lora_rank, (long long)o->place.ranks);

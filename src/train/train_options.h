@@ -10,6 +10,10 @@
 /* The value of `profile` that means the default: that of the run which goes on, else ls_model_default_profile. */
 #define LS_TRAIN_PROFILE_AUTO 2
 
+/* Where a model's weights are: all on the device of every process, or of layers each process's share and the layers
+ * that are being used (model/window.h). */
+typedef enum ls_weights_kind { LS_WEIGHTS_WHOLE, LS_WEIGHTS_BY_LAYER } ls_weights_kind;
+
 typedef struct ls_train_options {
     char model[LS_OPTION_TEXT_MAX], run[LS_OPTION_TEXT_MAX];
     /* These carry bits. */
@@ -39,6 +43,7 @@ typedef struct ls_train_options {
     double timeout;
     int32_t launcher;  /* ls_launcher */
     int32_t transport; /* ls_transport_kind */
+    int32_t weights;   /* ls_weights_kind */
     /* No option: which process this one is, by options and environment, once they are checked. */
     ls_place place;
 } ls_train_options;
@@ -52,13 +57,15 @@ ls_status ls_train_options_check(ls_train_options *options, ls_error *err);
 void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *options);
 /* Where the model of a run is opened that begins or goes on at `begin`: a checkpoint of adapters holds no model. */
 const char *ls_train_options_weights(const ls_train_options *options, const char *begin);
-/* A model that computes as the options say; of a profile that is left open, options say from here on which one it is.
- * *out is the caller's to close where the call fails, too. */
-ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, ls_train_options *options,
-                                ls_error *err);
+/* A model that computes as the options say, its weights being where `weights` says; of a profile that is left open,
+ * options say from here on which one it is. *out is the caller's to close where the call fails, too. */
+ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, ls_weights_kind weights,
+                                ls_train_options *options, ls_error *err);
 /* Meets the other processes, where there are some; *out NULL: there are none. The device is borrowed. */
 ls_status ls_train_options_comm(ls_comm **out, const ls_train_options *options, ls_device *device, uint64_t identity,
                                 ls_error *err);
+/* A line of a run's plan, of one whose weights come by layer: what is where. */
+void ls_train_options_tell_weights(FILE *file, const ls_parameters *parameters);
 /* The first line of a run: its device and its profile. */
 void ls_train_options_tell(FILE *file, const ls_device_choice *choice, const ls_train_options *options);
 /* The digest of the run's numerics. */

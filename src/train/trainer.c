@@ -8,11 +8,15 @@
 
 #include "base/fnv.h"
 #include "base/mem.h"
+#include "model/joint.h"
+#include "model/window.h"
 
 /* Of a device whose memory is limited a 32nd stays free: libraries and graphs take some behind the trainer's back. */
 #define KEPT_FREE 32
 /* Of the memory in which the ranks' slices of a sum wait, at most: bytes. */
 #define SUM_BYTES ((int64_t)64 << 20)
+/* The same, twice, where weights come by layer. */
+#define SMALL_SUM_BYTES ((int64_t)8 << 20)
 
 /* The leaves [begin, end) of a batch that this process computes, of n in all. */
 typedef struct own_leaves {
@@ -48,6 +52,9 @@ struct ls_trainer {
     int64_t *owned; /* [n_ranks + 1]: elements where their ranges begin */
     float *slices;  /* [n_slices] of a sum over processes, device memory */
     int64_t n_slices;
+    /* Where weights come by layer, and gradients wait on the host; device memory. Else NULL. */
+    float *sent; /* [n_slices] */
+    float *sum;  /* [elements of the range]: the batch's gradient */
     /* Of one forward. */
     float *logprob, *entropy, *d_logprob, *d_entropy; /* [rows_max] */
     int64_t *offsets;                                 /* [sequences_max + 1] */
@@ -64,6 +71,8 @@ bool ls_trainer_decays(ls_slot_kind kind) {
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int32_t ranks_of(const ls_trainer *t) { return t->opts.comm == NULL ? 1 : ls_comm_ranks(t->opts.comm); }
 static int32_t rank_of(const ls_trainer *t) { return t->opts.comm == NULL ? 0 : ls_comm_rank(t->opts.comm); }
+/* Whether weights come by layer. */
+static bool by_layer(const ls_trainer *t) { return t->state.parameters->joint != NULL; }
 static int64_t leaves_of(const ls_trainer *t, int64_t n) { return (n - 1) / t->opts.leaf + 1; }
 
 /* ---- creation ---- */
@@ -99,16 +108,20 @@ static ls_status make_shares(ls_trainer *t, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&t->owned, n_ranks + 1, sizeof *t->owned, "trainer", err));
     for (int64_t r = 0; r <= n_ranks; r++) t->owned[r] = ls_parameters_share(p, r, n_ranks);
     if (t->opts.comm == NULL) return LS_OK;
-    t->n_slices = smaller(SUM_BYTES / (int64_t)sizeof(float), p->n_elements + n_ranks * least);
+    t->n_slices =
+        smaller((by_layer(t) ? SMALL_SUM_BYTES : SUM_BYTES) / (int64_t)sizeof(float), p->n_elements + n_ranks * least);
     if (t->n_slices < least) t->n_slices = least;
-    return device_floats(t, &t->slices, t->n_slices, err);
+    LS_TRY(device_floats(t, &t->slices, t->n_slices, err));
+    if (!by_layer(t)) return LS_OK;
+    LS_TRY(device_floats(t, &t->sent, t->n_slices, err));
+    return device_floats(t, &t->sum, p->end - p->begin, err);
 }
 
-/* Blocks of a parameter's elements [begin, end). */
-static int64_t put_ranges(ls_squares_range *ranges, const ls_parameter *p) {
+/* Blocks of a parameter's elements [begin, end), in the range that begins at element `first` of all. */
+static int64_t put_ranges(ls_squares_range *ranges, const ls_parameter *p, int64_t first) {
     int64_t n = 0;
     for (int64_t at = p->begin; at < p->end; at += LS_SQUARES_BLOCK, n++)
-        ranges[n] = (ls_squares_range){p->offset + at, smaller(LS_SQUARES_BLOCK, p->end - at)};
+        ranges[n] = (ls_squares_range){p->offset + at - first, smaller(LS_SQUARES_BLOCK, p->end - at)};
     return n;
 }
 
@@ -118,7 +131,7 @@ static ls_status make_ranges(ls_trainer *t, ls_error *err) {
     ls_squares_range *ranges = NULL;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&ranges, t->n_blocks, bytes, "trainer", err));
-    for (int64_t i = 0; i < p->n; i++) t->n_ranges += put_ranges(ranges + t->n_ranges, &p->list[i]);
+    for (int64_t i = 0; i < p->n; i++) t->n_ranges += put_ranges(ranges + t->n_ranges, &p->list[i], p->begin);
     LS_TRY_DONE(ls_memory_alloc(t->device, (void **)&t->ranges, t->n_blocks, bytes, "trainer", err));
     LS_TRY_DONE(ls_memory_write(t->device, t->ranges, ranges, t->n_ranges * bytes, err));
 done:
@@ -160,6 +173,8 @@ static ls_status device_nodes(const ls_trainer *t, int64_t *out, ls_error *err) 
     const int64_t bytes = t->state.weights->n_elements * (int64_t)sizeof(float);
     ls_memory_state memory;
     int64_t fit;
+    *out = 0;
+    if (by_layer(t)) return LS_OK;
     *out = ls_gradient_nodes(tree_leaves(t));
     if (t->opts.gradients > 0 && t->opts.gradients < *out) *out = t->opts.gradients;
     if (t->opts.gradients > 0) return LS_OK;
@@ -176,13 +191,26 @@ static ls_status make_gradient(ls_trainer *t, ls_error *err) {
     return ls_gradient_create(&t->gradient, t->device, t->state.weights->n_elements, tree_leaves(t), nodes, err);
 }
 
+/* Where the others' parts of the weights are; they have been read when their names come. */
+static ls_status connect_weights(const ls_trainer *t, ls_error *err) {
+    ls_shared_name names[LS_RANKS_MAX];
+    int64_t begins[LS_RANKS_MAX + 1];
+    if (t->opts.comm == NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "weights=by_layer: one process has nobody to share the weights with");
+    for (int32_t r = 0; r <= ranks_of(t); r++) begins[r] = r * (int64_t)sizeof *names;
+    names[rank_of(t)] = *ls_joint_name(t->state.parameters->joint);
+    LS_TRY(ls_device_wait(t->device, err));
+    LS_TRY(ls_comm_share(t->opts.comm, names, begins, "the weights", err));
+    return ls_joint_connect(t->state.parameters->joint, names, err);
+}
+
 /* The weights, or without their masters and adapters beside them. */
 static ls_status open_parameters(ls_trainer *t, ls_model *model, const char *directory, ls_error *err) {
     ls_train_state *s = &t->state;
     if (t->opts.adapters.rank == 0) {
         LS_TRY(ls_parameters_open_share(&s->parameters, model, t->device, directory, rank_of(t), ranks_of(t), err));
         s->weights = s->parameters;
-        return LS_OK;
+        return by_layer(t) ? connect_weights(t, err) : LS_OK;
     }
     if (t->opts.comm != NULL) return LS_FAIL(err, LS_ERR_UNSUPPORTED, "lora_rank: adapters are trained by one process");
     LS_TRY(ls_parameters_open_share(&s->weights, model, t->device, directory, 1, 1, err));
@@ -238,6 +266,8 @@ void ls_trainer_free(ls_trainer *t) {
     ls_memory_free(t->device, t->ranges);
     free(t->host_blocks);
     ls_memory_free(t->device, t->slices);
+    ls_memory_free(t->device, t->sent);
+    ls_memory_free(t->device, t->sum);
     free(t->owned);
     free(t->logprob);
     free(t->entropy);
@@ -256,9 +286,11 @@ int64_t ls_trainer_bytes(const ls_trainer *t) {
     const ls_parameters *p = t->state.parameters, *w = t->state.weights;
     int64_t bytes = (p->end - p->begin + t->n_slices) * (int64_t)sizeof(float) + ls_gradient_bytes(t->gradient);
     bytes += 2 * (p->end - p->begin) * ls_dtype_bytes(t->state.moments);
-    bytes += p->model->weight_bytes;
+    if (by_layer(t)) bytes += (p->end - p->begin + t->n_slices) * (int64_t)sizeof(float) + ls_joint_bytes(p->joint);
+    bytes += by_layer(t) ? p->model->device_bytes : p->model->weight_bytes;
     for (int64_t i = 0; i < w->n; i++)
-        if (w->list[i].own != NULL) bytes += w->list[i].n_elements * ls_dtype_bytes(w->list[i].dtype);
+        if (w->list[i].own != NULL && ls_parameter_is_whole(w, &w->list[i]))
+            bytes += w->list[i].n_elements * ls_dtype_bytes(w->list[i].dtype);
     if (t->state.adapters != NULL)
         bytes += ls_adapters_bytes(t->state.adapters) + p->n_elements * (int64_t)sizeof(float);
     return bytes;
@@ -320,7 +352,9 @@ static ls_status gather_values(const ls_train_state *s, ls_error *err) {
     for (int32_t r = 0; r <= n_ranks; r++) owned[r] = ls_parameters_share(p, r, n_ranks);
     LS_TRY_DONE(ls_array_alloc((void **)&sends, p->n, n_ranks * (int64_t)sizeof *sends, "weights", err));
     LS_TRY_DONE(ls_array_alloc((void **)&receives, p->n, n_ranks * (int64_t)sizeof *receives, "weights", err));
-    for (int64_t i = 0; i < p->n; i++) move_value(&p->list[i], owned, rank, n_ranks, sends, receives, &moves);
+    for (int64_t i = 0; i < p->n; i++)
+        if (ls_parameter_is_whole(p, &p->list[i]))
+            move_value(&p->list[i], owned, rank, n_ranks, sends, receives, &moves);
     moves.sends = sends;
     moves.receives = receives;
     LS_TRY_DONE(ls_comm_exchange(s->comm, p->device, &moves, "the weights", err));
@@ -330,14 +364,26 @@ done:
     return status;
 }
 
+/* Of weights that others read where they are (model/joint.h): all that was to be read or written has been, on all
+ * processes. */
+static ls_status meet(const ls_train_state *s, ls_error *err) {
+    if (s->parameters->joint == NULL) return LS_OK;
+    LS_TRY(ls_device_wait(s->parameters->device, err));
+    return ls_comm_meet(s->comm, "the weights", err);
+}
+
 /* The masters that are held here have been rounded into values. */
 static ls_status settle_values(const ls_train_state *s, ls_error *err) {
     if (s->adapters != NULL) return ls_adapters_merge(s->adapters, err);
     if (s->comm != NULL) LS_TRY(gather_values(s, err));
-    return ls_parameters_settle(s->parameters, err);
+    LS_TRY(ls_parameters_settle(s->parameters, err));
+    return meet(s, err);
 }
 
+ls_status ls_trainer_end(const ls_trainer *t, ls_error *err) { return meet(&t->state, err); }
+
 ls_status ls_train_state_publish(const ls_train_state *s, ls_error *err) {
+    LS_TRY(meet(s, err));
     LS_TRY(ls_parameters_round(s->parameters, err));
     return settle_values(s, err);
 }
@@ -420,16 +466,18 @@ static ls_status share_metrics(ls_trainer *t, ls_error *err) {
     return ls_comm_share(t->opts.comm, t->metrics, t->begins, "the losses", err);
 }
 
-/* The gradient of the batch, in this process's range. Who had no leaf has room for it all the same. */
-static ls_status join_gradient(ls_trainer *t, float **root, ls_error *err) {
+/* The gradient of the batch, in this process's range: *out has its elements. Who had no leaf has room for it all the
+ * same. */
+static ls_status join_gradient(ls_trainer *t, float **out, ls_error *err) {
     const step_state *s = &t->now;
-    ls_comm_sum sum = {.begins = t->owned, .buffer = t->slices, .buffer_elements = t->n_slices};
+    ls_comm_sum sum = {
+        .begins = t->owned, .buffer = t->slices, .buffer_elements = t->n_slices, .sent = t->sent, .out = t->sum};
     if (ls_gradient_leaves(t->gradient) > 0)
-        LS_TRY(ls_gradient_root(t->gradient, root, err));
+        LS_TRY(ls_gradient_root(t->gradient, &sum.root, err));
     else
-        LS_TRY(ls_gradient_leaf(t->gradient, false, root, err));
+        LS_TRY(ls_gradient_leaf(t->gradient, false, &sum.root, err));
+    *out = t->sum != NULL ? t->sum : sum.root + t->state.parameters->begin;
     if (t->opts.comm == NULL) return LS_OK;
-    sum.root = *root;
     sum.n_parts = (int32_t)((s->own.n - 1) / s->own.share + 1);
     return ls_comm_add(t->opts.comm, t->device, &sum, err);
 }
@@ -468,7 +516,7 @@ typedef struct bad_element {
 } bad_element;
 
 /* The first one of a parameter, in this process's range. */
-static ls_status find_bad(bad_element *out, const ls_trainer *t, const ls_parameter *p, const float *root,
+static ls_status find_bad(bad_element *out, const ls_trainer *t, const ls_parameter *p, const float *grad,
                           ls_error *err) {
     const int64_t n = p->end - p->begin;
     float *values = NULL;
@@ -477,7 +525,8 @@ static ls_status find_bad(bad_element *out, const ls_trainer *t, const ls_parame
     *out = (bad_element){-1, 0};
     if (n == 0) return LS_OK;
     LS_TRY_DONE(alloc_floats(&values, n, err));
-    LS_TRY_DONE(ls_memory_take(t->device, values, root + p->offset + p->begin, n * (int64_t)sizeof *values, err));
+    LS_TRY_DONE(ls_memory_take(t->device, values, grad + (p->offset + p->begin - t->state.parameters->begin),
+                               n * (int64_t)sizeof *values, err));
     while (i < n && isfinite(values[i])) i++;
     if (i < n) *out = (bad_element){p->begin + i, (double)values[i]};
 done:
@@ -486,11 +535,11 @@ done:
 }
 
 /* What is wrong with a parameter's gradient: the first bad element of all ranges, which ascend with the ranks. */
-static ls_status describe_bad(const ls_trainer *t, const ls_parameter *p, const float *root, char *text, size_t bytes,
+static ls_status describe_bad(const ls_trainer *t, const ls_parameter *p, const float *grad, char *text, size_t bytes,
                               ls_error *err) {
     bad_element found[LS_RANKS_MAX];
     int32_t r = 0;
-    LS_TRY(find_bad(&found[rank_of(t)], t, p, root, err));
+    LS_TRY(find_bad(&found[rank_of(t)], t, p, grad, err));
     if (t->opts.comm != NULL) {
         for (int32_t k = 0; k <= ranks_of(t); k++) t->begins[k] = k * (int64_t)sizeof *found;
         LS_TRY(ls_comm_share(t->opts.comm, found, t->begins, "what is not finite", err));
@@ -518,10 +567,10 @@ static int64_t blocks_before(const ls_trainer *t, int64_t element) {
 }
 
 /* Sums of the blocks of all parameters on the host, each made by the owner of its elements. */
-static ls_status make_blocks(ls_trainer *t, const float *root, ls_error *err) {
+static ls_status make_blocks(ls_trainer *t, const float *grad, ls_error *err) {
     const ls_parameters *list = t->state.parameters;
     const int64_t first = blocks_before(t, list->begin), n = t->n_ranges;
-    const ls_squares_args args = {root, list->n_elements, t->blocks + first, t->ranges, n};
+    const ls_squares_args args = {grad, list->end - list->begin, t->blocks + first, t->ranges, n};
     if (n > 0) LS_TRY(ls_squares(t->device, &args, err));
     if (n > 0)
         LS_TRY(ls_memory_take(t->device, t->host_blocks + first, t->blocks + first, n * (int64_t)sizeof(float), err));
@@ -532,13 +581,13 @@ static ls_status make_blocks(ls_trainer *t, const float *root, ls_error *err) {
 
 /* Squares over all parameters. The error names the first parameter with a gradient that is not finite, and before it
  * the first sequence of such a loss. */
-static ls_status sum_squares(ls_trainer *t, const ls_train_batch *b, const float *root, double *squares,
+static ls_status sum_squares(ls_trainer *t, const ls_train_batch *b, const float *grad, double *squares,
                              ls_error *err) {
     const ls_parameters *list = t->state.parameters;
     const ls_parameter *bad = NULL;
     char loss[96] = "", gradient[256] = "";
     int64_t at = 0;
-    LS_TRY(make_blocks(t, root, err));
+    LS_TRY(make_blocks(t, grad, err));
     *squares = 0.0;
     for (int64_t i = 0; i < list->n && bad == NULL; i++) {
         const int64_t n = ls_squares_blocks(list->list[i].n_elements);
@@ -550,7 +599,7 @@ static ls_status sum_squares(ls_trainer *t, const ls_train_batch *b, const float
         if (!isfinite(t->metrics[i * t->opts.n_metrics]))
             snprintf(loss, sizeof loss, "the loss of sequence %lld is %g", (long long)i,
                      t->metrics[i * t->opts.n_metrics]);
-    if (bad != NULL) LS_TRY(describe_bad(t, bad, root, gradient, sizeof gradient, err));
+    if (bad != NULL) LS_TRY(describe_bad(t, bad, grad, gradient, sizeof gradient, err));
     if (loss[0] != '\0' || bad != NULL)
         return LS_FAIL(err, LS_ERR_ARG, "%s%s%s", loss, loss[0] != '\0' && bad != NULL ? "; " : "", gradient);
     return LS_OK;
@@ -588,22 +637,22 @@ ls_status ls_trainer_score(ls_trainer *t, const ls_train_batch *b, float *logpro
 
 /* ---- the step ---- */
 
-static ls_status move_masters(ls_trainer *t, const float *root, float scale, const ls_adamw_factors *factors,
+static ls_status move_masters(ls_trainer *t, const float *grad, float scale, const ls_adamw_factors *factors,
                               ls_error *err) {
     const ls_parameters *list = t->state.parameters;
     for (int64_t i = 0; i < list->n; i++) {
         const ls_parameter *p = &list->list[i];
-        const int64_t at = p->offset + p->begin, here = at - list->begin;
+        const int64_t here = p->offset + p->begin - list->begin;
         ls_adamw_args args = {.w = p->master,
                               .m = (uint8_t *)t->state.m + here * ls_dtype_bytes(t->state.moments),
                               .v = (uint8_t *)t->state.v + here * ls_dtype_bytes(t->state.moments),
                               .moments = t->state.moments,
-                              .rounding = {t->opts.seed, t->state.step + 1, at},
-                              .grad = root + at,
+                              .rounding = {t->opts.seed, t->state.step + 1, p->offset + p->begin},
+                              .grad = grad + here,
                               .scale = scale,
                               .factors = *factors,
                               .n = p->end - p->begin,
-                              .value = ls_parameter_value_at(p, p->begin),
+                              .value = ls_parameter_own(p),
                               .value_dtype = p->dtype};
         if (args.n == 0) continue;
         if (!ls_trainer_decays(p->slot.kind)) args.factors.decay = 0.0f;
@@ -670,16 +719,18 @@ static ls_status part_backward(ls_trainer *t, int64_t from, int64_t to, ls_error
     step_state *s = &t->now;
     const ls_train_batch *b = &s->batch;
     const int64_t leaf = (s->first + from) / t->opts.leaf, *targets = b->targets + b->offsets[s->first];
+    const bool is_last = s->first + to == leaf_begin(t, b, leaf + 1);
     if (s->first + from == leaf_begin(t, b, leaf)) {
-        LS_TRY(ls_gradient_leaf(t->gradient, true, &s->gradient, err));
+        LS_TRY(ls_gradient_leaf(t->gradient, !by_layer(t), &s->gradient, err));
         s->is_flat = true;
     }
     if (!s->is_flat || !is_flat(t, t->offsets[from], t->offsets[to])) {
-        LS_TRY(ls_tape_backward(t->tape, from, to, targets, t->d_logprob, t->d_entropy, s->gradient, s->is_flat, err));
+        LS_TRY(ls_tape_backward(t->tape, from, to, targets, t->d_logprob, t->d_entropy, s->gradient, s->is_flat,
+                                is_last, err));
         s->is_flat = false;
     }
-    if (s->first + to < leaf_begin(t, b, leaf + 1)) return LS_OK;
-    if (!s->is_flat) LS_TRY(ls_tape_finish(t->tape, s->gradient, err));
+    if (!is_last) return LS_OK;
+    if (s->is_flat && by_layer(t)) LS_TRY(ls_gradient_zero(t->gradient, err));
     return ls_gradient_fold(t->gradient, err);
 }
 
@@ -700,19 +751,20 @@ static ls_status update(ls_trainer *t, ls_train_stats *stats, ls_error *err) {
     const step_state *s = &t->now;
     const double max_norm = t->opts.max_norm;
     double squares, norm;
-    float *root, scale;
+    float *grad, scale;
     LS_ASSERT(!ls_trainer_has_more(t) && ls_gradient_leaves(t->gradient) == s->own.end - s->own.begin,
               "%lld of %lld leaves have a gradient", (long long)ls_gradient_leaves(t->gradient),
               (long long)(s->own.end - s->own.begin));
     LS_TRY(share_metrics(t, err));
-    LS_TRY(join_gradient(t, &root, err));
+    LS_TRY(join_gradient(t, &grad, err));
     if (t->state.adapters != NULL) {
-        LS_TRY(ls_adapters_gradient(t->state.adapters, root, t->adapted, err));
-        root = t->adapted;
+        LS_TRY(ls_adapters_gradient(t->state.adapters, grad, t->adapted, err));
+        grad = t->adapted;
     }
-    LS_TRY(sum_squares(t, &s->batch, root, &squares, err));
+    LS_TRY(sum_squares(t, &s->batch, grad, &squares, err));
     LS_TRY(ls_gradient_scale(&scale, &norm, squares, s->batch.count, max_norm, err));
-    LS_TRY(move_masters(t, root, scale, &s->factors, err));
+    LS_TRY(meet(&t->state, err));
+    LS_TRY(move_masters(t, grad, scale, &s->factors, err));
     LS_TRY(settle_values(&t->state, err));
     LS_TRY(ls_device_wait(t->device, err));
     t->state.step++;

@@ -97,6 +97,8 @@ ls_train_state *ls_trainer_state(ls_trainer *trainer);
 ls_status ls_train_state_publish(const ls_train_state *state, ls_error *err);
 /* With several processes, whether all of them have the same step, masters and moments. */
 ls_status ls_trainer_agree(ls_trainer *trainer, ls_error *err);
+/* The end of a run: no process reads weights of another any more. Before it, none of them may free its trainer. */
+ls_status ls_trainer_end(const ls_trainer *trainer, ls_error *err);
 /* Of masters and moments, all processes' together: each calls it, and gets the same. */
 ls_status ls_train_state_digest(const ls_train_state *state, uint64_t *out, ls_error *err);
 /* Bytes of masters, weights, moments and gradients; the tape comes on top. */

@@ -23,8 +23,7 @@ static float *gradient_of(const trained *t, const batch *b, ls_device *device, l
     assert_ok(ls_tape_create(&tape, t->parameters, device, &opts, &err), err);
     assert_ok(ls_tape_forward(tape, b->tokens, b->offsets, b->n, &err), err);
     if (logprob != NULL) assert_ok(ls_tape_logprob(tape, b->targets, logprob, NULL, &err), err);
-    assert_ok(ls_tape_backward(tape, begin, end, b->targets, b->d_logprob, b->d_entropy, there, true, &err), err);
-    assert_ok(ls_tape_finish(tape, there, &err), err);
+    assert_ok(ls_tape_backward(tape, begin, end, b->targets, b->d_logprob, b->d_entropy, there, true, true, &err), err);
     from_device(device, gradient, there, bytes);
     ls_memory_free(device, there);
     ls_tape_free(tape);
@@ -228,11 +227,10 @@ static void check_parts(const char *directory, ls_profile profile) {
     for (int64_t s = 0; s < 4; s++) {
         const int64_t row = b.offsets[s];
         assert_ok(ls_tape_forward(tape, b.tokens, b.offsets + s, 1, &err), err);
-        assert_ok(
-            ls_tape_backward(tape, 0, 1, b.targets + row, b.d_logprob + row, b.d_entropy + row, there, s == 0, &err),
-            err);
+        assert_ok(ls_tape_backward(tape, 0, 1, b.targets + row, b.d_logprob + row, b.d_entropy + row, there, s == 0,
+                                   s == 3, &err),
+                  err);
     }
-    assert_ok(ls_tape_finish(tape, there, &err), err);
     from_device(device, apart, there, bytes);
     for (int64_t i = 0; i < t.parameters->n; i++) {
         const ls_parameter *p = &t.parameters->list[i];

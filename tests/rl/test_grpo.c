@@ -1,17 +1,13 @@
 /* Runs of policy gradients as a whole: one digest whatever does not carry bits, kills and processes included; what is
  * learnt; what is refused; rewards that fail. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <math.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include "load/safetensors.h"
-#include "rl/grpo_run.h"
 #include "rl/http_server.h"
-
-#define COUNT(array) ((int64_t)(sizeof(array) / sizeof((array)[0])))
+#include "rl/ranks_run.h"
 
 /* ---- settings ---- */
 
@@ -265,18 +261,6 @@ static void options_carry_bits(void **state) {
 
 /* ---- stops in between ---- */
 
-static int64_t lines_of(const char *run) {
-    char path[1200];
-    FILE *file;
-    int64_t n = 0;
-    int c;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    file = fopen(path, "r");
-    while (file != NULL && (c = getc(file)) != EOF) n += c == '\n';
-    if (file != NULL) fclose(file);
-    return n;
-}
-
 static void kill_and_resume(const char *moments, const char *other) {
     const char *sets[] = {"steps=12", moments};
     const uint64_t want = digest_with(sets, 2);
@@ -325,67 +309,10 @@ static void a_killed_run_goes_on(void **state) {
     kill_and_resume("moments=bf16", "moments=f32");
 }
 
-static void choose_address(job *j) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof a;
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
-    close(fd);
-    snprintf(j->o->train.address, sizeof j->o->train.address, "127.0.0.1:%d", (int)ntohs(a.sin_port));
-}
-
 /* A judge in the shell: 1 for completions that begin with a digit. */
 #define JUDGE(body)                                                                        \
     "while IFS= read -r l; do id=${l#*'\"id\":\"'}; id=${id%%'\"'*}; r=0; case \"$l\" in " \
     "*'\"completion\":\"'[0-9]*) r=1;; esac; " body "echo \"{\\\"id\\\":\\\"$id\\\",\\\"reward\\\":$r}\"; done"
-
-/* Says which rank this is as torchrun does. */
-static void set_environment(const job *j, int64_t rank, int64_t ranks) {
-    char text[32];
-    snprintf(text, sizeof text, "%lld", (long long)rank);
-    assert_int_equal(setenv("RANK", text, 1), 0);
-    snprintf(text, sizeof text, "%lld", (long long)ranks);
-    assert_int_equal(setenv("WORLD_SIZE", text, 1), 0);
-    assert_int_equal(setenv("MASTER_ADDR", "127.0.0.1", 1), 0);
-    assert_int_equal(setenv("MASTER_PORT", strchr(j->o->train.address, ':') + 1, 1), 0);
-}
-
-static void clear_environment(void) {
-    static const char *const names[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
-    for (int64_t i = 0; i < COUNT(names); i++) (void)unsetenv(names[i]);
-}
-
-/* Ranks 1 and above as processes of their own, each of which must come to the digest `want`, unless it is 0. Three are
- * told by the environment, others by options. */
-static void start_ranks(job *j, int64_t ranks, uint64_t want, pid_t *children) {
-    choose_address(j);
-    if (ranks == 3)
-        set_environment(j, 0, ranks);
-    else
-        j->o->train.ranks = ranks;
-    for (int64_t r = 1; r < ranks; r++) {
-        ls_error err;
-        children[r] = fork();
-        assert_true(children[r] >= 0);
-        if (children[r] != 0) continue;
-        if (ranks == 3)
-            set_environment(j, r, ranks);
-        else
-            j->o->train.rank = r;
-        if (job_run(j, &err) == LS_OK) _exit(want == 0 || j->result.digest == want ? 0 : 1);
-        _exit(2);
-    }
-}
-
-static void end_ranks(int64_t ranks, const pid_t *children) {
-    clear_environment();
-    for (int64_t r = 1; r < ranks; r++) {
-        int status;
-        assert_int_equal(waitpid(children[r], &status, 0), children[r]);
-        assert_int_equal(status, 0);
-    }
-}
 
 /* Two and three of them, with everything that a process has a share of: judges from outside, evaluations, a reference,
  * corrections, minibatches. */
@@ -414,15 +341,6 @@ static void processes_have_the_bits_of_one(void **state) {
             job_free(&j);
         }
     }
-}
-
-/* Does something to a process as soon as the run has so many records. */
-static pid_t watch(const char *run, int64_t lines, pid_t victim, int signal_number) {
-    const pid_t watcher = fork();
-    assert_true(watcher >= 0);
-    if (watcher != 0) return watcher;
-    for (int i = 0; i < 60000 && lines_of(run) < lines; i++) usleep(1000);
-    _exit(kill(victim, signal_number) == 0 ? 0 : 1);
 }
 
 /* A rank that is killed, and one that is stopped for longer than the timeout, end the run by their names; it goes on

@@ -285,9 +285,9 @@ static void gradients_over_supports_are_differences(void **state) {
     bytes = l.t.parameters->n_elements * 4;
     gradient = malloc((size_t)bytes);
     there = to_device(l.device, NULL, bytes);
-    assert_ok(ls_tape_backward(l.tape, 0, SEQUENCES, l.b.targets, l.b.d_logprob, l.b.d_entropy, there, true, &err),
-              err);
-    assert_ok(ls_tape_finish(l.tape, there, &err), err);
+    assert_ok(
+        ls_tape_backward(l.tape, 0, SEQUENCES, l.b.targets, l.b.d_logprob, l.b.d_entropy, there, true, true, &err),
+        err);
     from_device(l.device, gradient, there, bytes);
     ls_memory_free(l.device, there);
     for (int64_t k = 0; k < l.t.parameters->n; k++) {

@@ -338,6 +338,8 @@ static void share(ls_dtype moments) {
         j.o.train.steps = part == 0 ? 8 : STEPS;
         j.o.train.schedule_steps = STEPS;
         j.o.train.resume = part == 1;
+        /* and the weights by layer, where the device has memory for that */
+        j.o.train.weights = part == 1 && !test_defers() ? LS_WEIGHTS_BY_LAYER : LS_WEIGHTS_WHOLE;
         choose_address(j.o.train.address);
         for (int r = 1; r < j.o.train.ranks; r++) {
             children[r] = fork();
@@ -355,6 +357,7 @@ static void share(ls_dtype moments) {
     }
     must_equal(j.o.train.run, want, "two and three processes");
     j.o.train.ranks = 2;
+    j.o.train.weights = LS_WEIGHTS_WHOLE;
     /* Another seed is another run: both say so. */
     {
         pid_t child;

@@ -260,8 +260,8 @@ static void a_step_is_its_contract(void **state) {
     assert_ok(ls_tape_forward(tape, b.tokens, b.offsets, b.n, &err), err);
     for (int64_t i = 0; i < 8; i++) {
         assert_ok(ls_gradient_leaf(g, true, &there, &err), err);
-        assert_ok(ls_tape_backward(tape, 2 * i, i == 7 ? 15 : 2 * i + 2, b.targets, d, NULL, there, true, &err), err);
-        assert_ok(ls_tape_finish(tape, there, &err), err);
+        assert_ok(ls_tape_backward(tape, 2 * i, i == 7 ? 15 : 2 * i + 2, b.targets, d, NULL, there, true, true, &err),
+                  err);
         assert_ok(ls_gradient_fold(g, &err), err);
     }
     assert_ok(ls_gradient_root(g, &there, &err), err);

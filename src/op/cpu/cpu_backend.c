@@ -53,6 +53,41 @@ static ls_status cpu_drop(ls_device *device, void *memory, int64_t bytes, ls_err
     return LS_OK;
 }
 
+/* ---- memory of several processes: its place is the region as its maker has it ---- */
+
+_Static_assert(sizeof(ls_shared_region) <= LS_SHARED_PLACE_BYTES, "a place holds a region");
+
+static ls_status cpu_share(ls_device *device, ls_shared *shared, const char *what, ls_error *err) {
+    ls_shared_region region;
+    (void)device;
+    LS_TRY(ls_shared_region_make(&region, shared->bytes, what, err));
+    shared->memory = region.memory;
+    memcpy(shared->name.place, &region, sizeof region);
+    return LS_OK;
+}
+
+static void cpu_unshare(ls_device *device, ls_shared *shared) {
+    ls_shared_region region;
+    (void)device;
+    memcpy(&region, shared->name.place, sizeof region);
+    ls_shared_region_drop(&region);
+}
+
+static ls_status cpu_map(ls_device *device, ls_shared *shared, ls_error *err) {
+    ls_shared_region maker, region;
+    (void)device;
+    memcpy(&maker, shared->name.place, sizeof maker);
+    LS_TRY(ls_shared_region_map(&region, maker.process, maker.number, shared->bytes, err));
+    shared->memory = region.memory;
+    return LS_OK;
+}
+
+static void cpu_unmap(ls_device *device, ls_shared *shared) {
+    ls_shared_region region = {shared->memory, shared->bytes, 0, -1};
+    (void)device;
+    ls_shared_region_drop(&region);
+}
+
 /* Pools are no memory until they are touched, so that nothing here is a limit. */
 static ls_status cpu_memory(ls_device *device, ls_memory_state *out, ls_error *err) {
     const int64_t page = sysconf(_SC_PAGESIZE), total = sysconf(_SC_PHYS_PAGES), free_pages = sysconf(_SC_AVPHYS_PAGES);
@@ -125,6 +160,10 @@ const ls_backend_table ls_backend_table_cpu = {.title = "cpu",
                                                .drop = cpu_drop,
                                                .pin = cpu_reserve,
                                                .unpin = cpu_unreserve,
+                                               .share = cpu_share,
+                                               .unshare = cpu_unshare,
+                                               .map = cpu_map,
+                                               .unmap = cpu_unmap,
                                                .memory = cpu_memory,
                                                .write = cpu_move,
                                                .load = cpu_load,

@@ -190,6 +190,41 @@ static void cuda_unpin(ls_device *device, void *memory, int64_t bytes) {
     if (enter(&device->exec, NULL) == LS_OK) ls_cuda_host_free(memory);
 }
 
+/* ---- memory of several processes: its place is CUDA's handle ---- */
+
+_Static_assert(LS_CUDA_HANDLE_BYTES <= LS_SHARED_PLACE_BYTES, "a place holds a handle");
+
+/* Whole pages of CUDA's, so that no other allocation is handed out with them. */
+#define SHARED_UNIT ((int64_t)2 << 20)
+
+static ls_status cuda_share(ls_device *device, ls_shared *shared, const char *what, ls_error *err) {
+    const int64_t bytes = (shared->bytes + SHARED_UNIT - 1) / SHARED_UNIT * SHARED_UNIT;
+    ls_status status;
+    LS_TRY(enter_unrecorded(device, "an allocation", err));
+    status = ls_cuda_alloc(&shared->memory, bytes, err);
+    if (status == LS_ERR_NOMEM && cuda_trim(device, err) == LS_OK) status = ls_cuda_alloc(&shared->memory, bytes, err);
+    if (status != LS_OK) shared->memory = NULL;
+    if (status == LS_OK) status = ls_cuda_handle(shared->name.place, shared->memory, err);
+    if (status == LS_OK) return ls_cuda_set(&device->exec, shared->memory, 0, bytes, err);
+    if (shared->memory != NULL) ls_cuda_free(shared->memory);
+    shared->memory = NULL;
+    ls_error_prefix(err, "%s", what);
+    return status;
+}
+
+static void cuda_unshare(ls_device *device, ls_shared *shared) {
+    if (enter(&device->exec, NULL) == LS_OK) ls_cuda_free(shared->memory);
+}
+
+static ls_status cuda_map(ls_device *device, ls_shared *shared, ls_error *err) {
+    LS_TRY(enter_unrecorded(device, "an allocation", err));
+    return ls_cuda_handle_open(&shared->memory, shared->name.place, err);
+}
+
+static void cuda_unmap(ls_device *device, ls_shared *shared) {
+    if (enter(&device->exec, NULL) == LS_OK) ls_cuda_handle_close(shared->memory);
+}
+
 static ls_status cuda_memory(ls_device *device, ls_memory_state *out, ls_error *err) {
     LS_TRY(enter(&device->exec, err));
     out->is_limited = true;
@@ -403,6 +438,10 @@ static const ls_backend_table device_table = {.title = "cuda",
                                               .drop = cuda_drop,
                                               .pin = cuda_pin,
                                               .unpin = cuda_unpin,
+                                              .share = cuda_share,
+                                              .unshare = cuda_unshare,
+                                              .map = cuda_map,
+                                              .unmap = cuda_unmap,
                                               .memory = cuda_memory,
                                               .trim = cuda_trim,
                                               .write = cuda_write,
