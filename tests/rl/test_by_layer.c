@@ -137,7 +137,7 @@ static void processes_have_the_bits_of_one(void **state) {
 }
 
 static void the_profile_mma16_has_too(void **state) {
-    static const char *const sets[] = {"dtype=bf16", "profile=mma16", "leaf=2"};
+    static const char *const sets[] = {"dtype=bf16", "profile=mma16", "leaf=2", "moments=bf16"};
     uint64_t want;
     (void)state;
     make_model(JAMBA("32", "48", "4", "1"));
