@@ -56,7 +56,7 @@ static double time_forward(bench *b, int64_t batch, int64_t rows, int64_t pos, i
     for (int64_t i = 0; i < n; i++) tokens[i] = (int32_t)(i * 31 % c->vocab);
     for (int64_t i = 0; i < batch; i++) spans[i] = (ls_span){i * rows, rows, pos, (int32_t)i, i * pages_each};
     for (int r = -1; r < REPS; r++) {
-        const ls_forward f = {b->model, cache, ws, input, h, 0};
+        const ls_forward f = {b->model, cache, ws, input, h, 0, false};
         const double start = now();
         need(ls_batch_write(input, tokens, spans, batch, pages, opts.n_pages, &err), &err);
         need(ls_model_forward(&f, NULL, NULL, &err), &err);

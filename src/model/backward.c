@@ -36,7 +36,7 @@ static ls_status recall(ls_leaf *l, int64_t half_i, ls_error *err) {
     l->h = ls_rows_from(h, l->row);
     l->ws = *t->ws[half_i];
     if (t->opts.recompute) {
-        const ls_forward f = {l->model, t->cache, &l->ws, l->batch, l->h.data, 0};
+        const ls_forward f = {l->model, t->cache, &l->ws, l->batch, l->h.data, 0, true};
         return ls_model_half_output(&f, half_i / 2, (ls_half)(half_i % 2), err);
     }
     l->ws.a = from_row(l->ws.a, &l->model->config, l->row, picks);

@@ -99,6 +99,7 @@ typedef struct ls_forward {
     float *h; /* [rows][H]: the residual stream, device memory */
     /* Mixers whose ops have checked the batch's spans in this forward, so that later layers need not. */
     unsigned spans_checked;
+    bool keeps; /* what parts compute on their way is read later: a tape */
 } ls_forward;
 
 enum { LS_CHECKED_ATTENTION = 1, LS_CHECKED_MAMBA = 2 };

@@ -17,8 +17,8 @@ static ls_status swiglu(const ls_forward *f, int64_t m, ls_error *err) {
 /* Where no gradient needs gate and up. */
 static ls_status gated_at_once(const ls_forward *f, const ls_ffn_weights *w, int64_t m, ls_error *err) {
     const ls_activations *a = &f->ws->a;
-    const ls_gemm_gated_args args = {ls_part_product(f, a->gate, a->x, &w->gate, m), &w->up, a->up.data, a->gated.data,
-                                     a->gated.dtype};
+    const ls_gemm_gated_args args = {ls_part_product(f, a->gate, a->x, &w->gate, NULL, m), &w->up, a->up.data,
+                                     a->gated.data, a->gated.dtype};
     return ls_gemm_gated(f->ws->device, &args, err);
 }
 
@@ -59,7 +59,7 @@ static ls_status through_experts(const ls_forward *f, int64_t layer_i, matrix_of
                                  ls_error *err) {
     const ls_model_config *c = &f->model->config;
     const ls_layer *layer = &f->model->layers[layer_i];
-    ls_gemm_args args = ls_part_product(f, out, x, NULL, f->batch->n_rows * c->top_k);
+    ls_gemm_args args = ls_part_product(f, out, x, NULL, NULL, f->batch->n_rows * c->top_k);
     for (int32_t e = 0; e < c->n_experts; e++) {
         args.weight = matrix(&layer->expert[e]);
         args.range = f->ws->a.expert_offsets + e;
@@ -171,7 +171,7 @@ static ls_status experts_backward(const ls_leaf *l, int64_t layer_i, ls_error *e
     const ls_layer *layer = &l->model->layers[layer_i];
     const ls_activations *a = &l->ws.a;
     const int64_t picks = l->rows * c->top_k;
-    const ls_forward f = {l->model, l->tape->cache, &l->ws, l->batch, l->h.data, 0};
+    const ls_forward f = {l->model, l->tape->cache, &l->ws, l->batch, l->h.data, 0, false};
     const ls_rows dy = a->picked_y, dgate = {l->tape->da, LS_F32, c->ffn};
     const ls_moe_combine_backward_args combine = {
         a->picked_y.data,        a->pick_row, a->picked_weight, l->dh.data, a->picked_y.data,

@@ -4,6 +4,7 @@
 #include "num/expf.h"
 #include "op/conv1d.h"
 #include "op/elementwise.h"
+#include "op/mamba_step.h"
 #include "op/rmsnorm_backward.h"
 #include "op/scan.h"
 
@@ -23,20 +24,31 @@ static ls_rmsnorm_args inner_norm(const ls_forward *f, ls_rows out, const float 
 }
 
 /* Norms of dt, B and C; a model without them computes with what x_proj gave. */
-static ls_status inner_norms(const ls_forward *f, const ls_mamba_weights *w, ls_error *err) {
+static ls_rmsnorm_parts_args inner_norms(const ls_forward *f, const ls_mamba_weights *w) {
     const ls_model_config *c = &f->model->config;
     const ls_activations *a = &f->ws->a;
-    const ls_rmsnorm_parts_args args = {
+    return (ls_rmsnorm_parts_args){
         .part = {inner_norm(f, a->dt_in, w->dt_norm, 0, c->dt_rank),
                  inner_norm(f, ls_rows_column(a->narrow, b_column(c)), w->b_norm, b_column(c), c->d_state),
                  inner_norm(f, ls_rows_column(a->narrow, c_column(c)), w->c_norm, c_column(c), c->d_state)},
         .n = 3};
-    return ls_rmsnorm_parts(f->ws->device, &args, err);
 }
 
 /* What the scan reads B and C of. */
 static ls_rows narrow_of(const ls_model_config *c, const ls_activations *a) {
     return c->inner_norms ? a->narrow : a->narrow_raw;
+}
+
+static ls_status in_turn(const ls_forward *f, const ls_mamba_step_args *ops, ls_error *err) {
+    const ls_activations *a = &f->ws->a;
+    ls_device *device = f->ws->device;
+    LS_TRY(ls_gemm(device, &ops->in_proj, err));
+    LS_TRY(ls_conv1d(device, &ops->conv, err));
+    LS_TRY(ls_gemm(device, &ops->x_proj, err));
+    LS_TRY(ops->norms.n > 0 ? ls_rmsnorm_parts(device, &ops->norms, err)
+                            : round_into(f, a->dt_in, a->narrow_raw, f->model->config.dt_rank, err));
+    LS_TRY(ls_gemm(device, &ops->dt_proj, err));
+    return ls_scan(device, &ops->scan, err);
 }
 
 static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *err) {
@@ -91,12 +103,15 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
                                .n_spans = batch->n_spans,
                                .span_rows_max = batch->span_rows_max,
                                .spans_checked = (f->spans_checked & LS_CHECKED_MAMBA) != 0};
-    LS_TRY(ls_part_project(f, a->uz, a->x, &w->in_proj, w->in_bias, err));
-    LS_TRY(ls_conv1d(f->ws->device, &conv, err));
-    LS_TRY(ls_part_project(f, a->narrow_raw, a->u_in, &w->x_proj, NULL, err));
-    LS_TRY(c->inner_norms ? inner_norms(f, w, err) : round_into(f, a->dt_in, a->narrow_raw, c->dt_rank, err));
-    LS_TRY(ls_part_project(f, a->dt, a->dt_in, &w->dt_proj, NULL, err));
-    LS_TRY(ls_scan(f->ws->device, &scan, err));
+    const ls_mamba_step_args ops = {.in_proj = ls_part_product(f, a->uz, a->x, &w->in_proj, w->in_bias, rows),
+                                    .conv = conv,
+                                    .x_proj = ls_part_product(f, a->narrow_raw, a->u_in, &w->x_proj, NULL, rows),
+                                    .norms = c->inner_norms ? inner_norms(f, w) : (ls_rmsnorm_parts_args){.n = 0},
+                                    .dt_proj = ls_part_product(f, a->dt, a->dt_in, &w->dt_proj, NULL, rows),
+                                    .scan = scan};
+    /* One token of each sequence, whose steps nobody reads later. */
+    LS_TRY(batch->span_rows_max == 1 && c->inner_norms && !f->keeps ? ls_mamba_step(f->ws->device, &ops, err)
+                                                                    : in_turn(f, &ops, err));
     return ls_part_project(f, a->y, a->scanned, &w->out_proj, w->out_bias, err);
 }
 

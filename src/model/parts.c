@@ -8,11 +8,13 @@
 
 /* ---- forward ---- */
 
-ls_gemm_args ls_part_product(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, int64_t m) {
+ls_gemm_args ls_part_product(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,
+                             int64_t m) {
     const ls_gemm_args args = {.x = x.data,
                                .x_dtype = x.dtype,
                                .x_stride = x.stride,
                                .weight = w,
+                               .bias = bias,
                                .out = out.data,
                                .out_dtype = out.dtype,
                                .out_stride = out.stride,
@@ -24,13 +26,12 @@ ls_gemm_args ls_part_product(const ls_forward *f, ls_rows out, ls_rows x, const 
 
 ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,
                           ls_error *err) {
-    ls_gemm_args args = ls_part_product(f, out, x, w, f->batch->n_rows);
-    args.bias = bias;
+    const ls_gemm_args args = ls_part_product(f, out, x, w, bias, f->batch->n_rows);
     return ls_gemm(f->ws->device, &args, err);
 }
 
 ls_status ls_part_project_exact(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, ls_error *err) {
-    ls_gemm_args args = ls_part_product(f, out, x, w, f->batch->n_rows);
+    ls_gemm_args args = ls_part_product(f, out, x, w, NULL, f->batch->n_rows);
     args.profile = LS_PROFILE_EXACT;
     return ls_gemm(f->ws->device, &args, err);
 }

@@ -46,8 +46,9 @@ extern const ls_part ls_part_attention, ls_part_mamba, ls_part_dense, ls_part_ex
 
 /* ---- forward ---- */
 
-/* out[m][n] = R(x . w) as a call of its op, of m rows. */
-ls_gemm_args ls_part_product(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, int64_t m);
+/* out[m][n] = R(x . w + bias) as a call of its op, of m rows; bias may be NULL. */
+ls_gemm_args ls_part_product(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,
+                             int64_t m);
 /* out[m][n] = R(x . w + bias) over all rows. */
 ls_status ls_part_project(const ls_forward *f, ls_rows out, ls_rows x, const ls_gemm_weight *w, const float *bias,
                           ls_error *err);

@@ -109,7 +109,7 @@ static int64_t lay_out(scorer *s, const ls_score_item *items, int64_t n, int64_t
 }
 
 static ls_status score_batch(scorer *s, const ls_score_item *items, int64_t n) {
-    const ls_forward f = {s->model, s->cache, s->ws, s->batch, s->h, 0};
+    const ls_forward f = {s->model, s->cache, s->ws, s->batch, s->h, 0, false};
     int64_t owner[BATCH_MAX], live;
     for (int64_t pos = 0; (live = lay_out(s, items, n, pos, owner)) > 0;
          pos += s->opts->chunk > 0 ? s->opts->chunk : INT64_MAX / 2) {

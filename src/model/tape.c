@@ -226,7 +226,7 @@ static ls_rows x_of(const ls_tape *t, int64_t i) { return i < t->n_halves ? t->w
 
 ls_status ls_tape_forward(ls_tape *t, const int32_t *tokens, const int64_t *offsets, int64_t n, ls_error *err) {
     const int64_t row_bytes = t->model->config.hidden * (int64_t)sizeof(float);
-    ls_forward f = {t->model, t->cache, t->ws[0], t->batch, t->h[0], 0};
+    ls_forward f = {t->model, t->cache, t->ws[0], t->batch, t->h[0], 0, true};
     LS_TRY(lay_out_spans(t, offsets, n, err));
     ls_model_pass(t->model);
     memcpy(t->tokens, tokens + offsets[0], (size_t)t->rows * sizeof *tokens);

@@ -13,6 +13,7 @@
 #include "op/gemm_backward.h"
 #include "op/logprob.h"
 #include "op/lora.h"
+#include "op/mamba_step.h"
 #include "op/moe_backward.h"
 #include "op/rmsnorm.h"
 #include "op/rmsnorm_backward.h"

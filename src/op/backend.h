@@ -31,6 +31,7 @@ extern "C" {
 #define LS_OPS_PLAIN(OP)        \
     OP(gemm)                    \
     OP(gemm_gated)              \
+    OP(mamba_step)              \
     OP(gemm_repack)             \
     OP(gemm_backward_input)     \
     OP(gemm_backward_weight)    \

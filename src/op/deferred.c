@@ -19,14 +19,15 @@
 #include "op/cpu/cpu_ops.h"
 
 #define POISON 0xA5
+#define WEIGHTS_MAX 3
 
 typedef ls_status call_run(ls_device *device, const void *args, ls_error *err);
 
 typedef struct call {
     const char *name;
     call_run *run;
-    int64_t n_holders;         /* places in the queue and in recordings */
-    ls_gemm_weight weight, up; /* what args of a product point to */
+    int64_t n_holders;                  /* places in the queue and in recordings */
+    ls_gemm_weight weight[WEIGHTS_MAX]; /* what args of products point to */
     int64_t args_bytes;
     _Alignas(max_align_t) uint8_t args[]; /* then the host's data of a write */
 } call;
@@ -90,9 +91,7 @@ static int64_t last_with(const call_list *list, const uint8_t *begin, const uint
     int64_t i = list == NULL ? -1 : list->n - 1;
     for (; i >= 0; i--) {
         const call *c = list->calls[i];
-        if (holds(c->args, c->args_bytes, begin, end) || holds(&c->weight, (int64_t)sizeof c->weight, begin, end) ||
-            holds(&c->up, (int64_t)sizeof c->up, begin, end))
-            break;
+        if (holds(c->args, c->args_bytes, begin, end) || holds(c->weight, (int64_t)sizeof c->weight, begin, end)) break;
     }
     return i;
 }
@@ -153,6 +152,11 @@ static ls_status run_drop(ls_device *device, const void *args, ls_error *err) {
 LS_OPS(OP)
 #undef OP
 
+static void keep_weight(call *c, int64_t i, const ls_gemm_weight **weight) {
+    c->weight[i] = **weight;
+    *weight = &c->weight[i];
+}
+
 /* A call with a copy of its arguments and of `data_bytes` of the host's memory, which a write has; NULL where there is
  * no memory for it. */
 static call *call_make(const char *name, call_run *run, const void *args, int64_t args_bytes, const void *data,
@@ -167,18 +171,19 @@ static call *call_make(const char *name, call_run *run, const void *args, int64_
     /* What their arguments point to in host memory. */
     if (run == run_gemm) {
         ls_gemm_args *own = (ls_gemm_args *)(void *)c->args;
-        c->weight = *own->weight;
-        own->weight = &c->weight;
+        keep_weight(c, 0, &own->weight);
     } else if (run == run_gemm_gated) {
         ls_gemm_gated_args *own = (ls_gemm_gated_args *)(void *)c->args;
-        c->weight = *own->gate.weight;
-        c->up = *own->up;
-        own->gate.weight = &c->weight;
-        own->up = &c->up;
+        keep_weight(c, 0, &own->gate.weight);
+        keep_weight(c, 1, &own->up);
+    } else if (run == run_mamba_step) {
+        ls_mamba_step_args *own = (ls_mamba_step_args *)(void *)c->args;
+        keep_weight(c, 0, &own->in_proj.weight);
+        keep_weight(c, 1, &own->x_proj.weight);
+        keep_weight(c, 2, &own->dt_proj.weight);
     } else if (run == run_gemm_repack) {
         ls_gemm_repack_args *own = (ls_gemm_repack_args *)(void *)c->args;
-        c->weight = *own->weight;
-        own->weight = &c->weight;
+        keep_weight(c, 0, &own->weight);
     } else if (data_bytes > 0) {
         ((move_args *)(void *)c->args)->from = c->args + args_bytes;
     }

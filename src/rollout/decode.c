@@ -35,7 +35,7 @@ bool ls_decode_fits(const ls_engine *e) {
 }
 
 static ls_status compute(ls_engine *e, int64_t rows, ls_error *err) {
-    const ls_forward f = {e->model, e->cache, e->ws, e->tick, e->h, 0};
+    const ls_forward f = {e->model, e->cache, e->ws, e->tick, e->h, 0, false};
     LS_TRY(ls_model_forward(&f, NULL, NULL, err));
     return ls_commit_draw(e, rows, err);
 }

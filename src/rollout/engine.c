@@ -206,7 +206,7 @@ static ls_status check_movement(const ls_engine *e, ls_error *err) {
 
 /* Spans of any length. */
 static ls_status mixed_tick(ls_engine *e, ls_error *err) {
-    const ls_forward f = {e->model, e->cache, e->ws, e->tick, e->h, 0};
+    const ls_forward f = {e->model, e->cache, e->ws, e->tick, e->h, 0, false};
     LS_TRY(ls_batch_write(e->tick, e->tokens, e->spans, e->n_spans, e->tables, e->batch * e->pages_max, err));
     LS_TRY(ls_model_forward(&f, e->observer == NULL ? NULL : observe_forward, e, err));
     return ls_commit_forward(e, err);

@@ -75,7 +75,7 @@ static inline const int32_t *track_pages(const track *t, int64_t sequence) { ret
 static inline int64_t track_table(const track *t, int64_t sequence) { return sequence * t->n_pages; }
 
 static inline void track_forward(track *t, ls_inject fault, const int32_t *tokens, const ls_span *spans, int64_t n) {
-    const ls_forward f = {t->model, t->cache, t->ws, t->batch, t->h, 0};
+    const ls_forward f = {t->model, t->cache, t->ws, t->batch, t->h, 0, false};
     ls_error err;
     assert_ok(ls_batch_write(t->batch, tokens, spans, n, t->pages, t->cache->n_pages, &err), err);
     assert_ok(FAULTS_CALL(fault, machine, ls_model_forward(&f, NULL, NULL, &err), &err), err);

@@ -28,7 +28,7 @@ static inline float *logits_of(const ls_model *model, ls_device *device, const i
     assert_ok(ls_batch_create(&batch, device, n, 1, n_pages, &err), err);
     assert_ok(ls_batch_write(batch, tokens, &span, 1, pages, n_pages, &err), err);
     {
-        const ls_forward forward = {model, cache, ws, batch, h, 0};
+        const ls_forward forward = {model, cache, ws, batch, h, 0, false};
         assert_ok(ls_model_forward(&forward, NULL, NULL, &err), err);
     }
     assert_ok(ls_model_logits(model, device, ws->a.x, n, out, &err), err);

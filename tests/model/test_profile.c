@@ -114,7 +114,7 @@ static void what_has_no_mma16_is_named(void **state) {
                               &err),
               err);
     assert_ok(ls_batch_create(&batch, test_home(), 4, 1, 1, &err), err);
-    check_failed(ls_model_forward(&(ls_forward){model, cache, ws, batch, NULL, 0}, NULL, NULL, &err), &err,
+    check_failed(ls_model_forward(&(ls_forward){model, cache, ws, batch, NULL, 0, false}, NULL, NULL, &err), &err,
                  "workspace is of the profile exact, the model of mma16");
     ls_batch_free(batch);
     ls_cache_free(cache);

@@ -124,7 +124,7 @@ done:
 static inline ls_status alone_next_behind(alone *a, const ls_model *model, const int32_t *tokens, int64_t n_prompt,
                                           int64_t n, int64_t chunk, const distribution *d, const ls_draw *draw,
                                           int32_t *token, float *logprob, ls_error *err) {
-    const ls_forward f = {model, a->cache, a->ws, a->batch, a->h, 0};
+    const ls_forward f = {model, a->cache, a->ws, a->batch, a->h, 0, false};
     const int64_t each = chunk > 0 ? chunk : n;
     int32_t *pages = calloc((size_t)a->cache->n_pages + 1, sizeof *pages);
     int64_t last = 0, drawn;

@@ -318,26 +318,25 @@ ls_status ls_cpu_attention_backward(const ls_exec *exec, const ls_attention_back
     return LS_OK;
 }
 
-/* One item for each span and block of channels. */
 /* y once more, rounded: rows of spans that follow each other at a time, without those of padding. */
 static ls_status round_outputs(const ls_exec *exec, const ls_conv1d_args *a, ls_error *err) {
     const float *y = a->y;
     for (int64_t i = 0; i < a->n_spans;) {
         const int64_t first = a->spans[i].row;
         int64_t end = first;
-        for (; i < a->n_spans && a->spans[i].slot >= 0 && a->spans[i].row == end; i++) end += a->spans[i].n_rows;
+        do end += a->spans[i].slot >= 0 ? a->spans[i].n_rows : 0;
+        while (++i < a->n_spans && a->spans[i].slot >= 0 && a->spans[i].row == end);
         if (end > first) {
             const ls_round_rows_args rows = {
                 y + first * a->y_stride, a->y_stride, a->rounded + first * a->rounded_stride,
                 a->rounded_stride,       end - first, a->dim};
             LS_TRY(ls_cpu_round_rows(exec, &rows, err));
-        } else {
-            i++;
         }
     }
     return LS_OK;
 }
 
+/* One item for each span and block of channels. */
 ls_status ls_cpu_conv1d(const ls_exec *exec, const ls_conv1d_args *args, ls_error *err) {
     const ls_status status =
         ls_spans_check_slots("conv1d", args->spans, args->n_spans, args->rows, args->span_rows_max, &args->state, err);
@@ -581,4 +580,15 @@ ls_status ls_cpu_taps(const ls_exec *exec, const ls_taps_args *args, ls_error *e
     (void)err;
     RUN(taps, args->rows, 2 * args->cols);
     return LS_OK;
+}
+
+/* ---- several ops in one ---- */
+
+ls_status ls_cpu_mamba_step(const ls_exec *exec, const ls_mamba_step_args *args, ls_error *err) {
+    LS_TRY(ls_cpu_gemm(exec, &args->in_proj, err));
+    LS_TRY(ls_cpu_conv1d(exec, &args->conv, err));
+    LS_TRY(ls_cpu_gemm(exec, &args->x_proj, err));
+    LS_TRY(ls_cpu_rmsnorm_parts(exec, &args->norms, err));
+    LS_TRY(ls_cpu_gemm(exec, &args->dt_proj, err));
+    return ls_cpu_scan(exec, &args->scan, err);
 }

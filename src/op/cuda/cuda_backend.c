@@ -12,6 +12,7 @@
 #include "op/cuda/digest_cuda.h"
 #include "op/cuda/faulty_ops_cuda.h"
 #include "op/gemm_cuda.h"
+#include "op/mamba_step.h"
 
 /* Bytes of host memory that reads go through, so that none of them waits; larger reads wait. */
 #define STAGING_BYTES (1 << 20)
@@ -89,8 +90,21 @@ static ls_status assure_workspace(ls_device *device, int op, const void *args, l
     return ls_device_prepare(device, bytes, err);
 }
 
+#ifdef LS_FAULTS
+/* Each with its own hook. */
+static ls_status mamba_step_in_turn(ls_device *device, const ls_mamba_step_args *a, ls_error *err) {
+    LS_TRY(ls_gemm(device, &a->in_proj, err));
+    LS_TRY(ls_conv1d(device, &a->conv, err));
+    LS_TRY(ls_gemm(device, &a->x_proj, err));
+    LS_TRY(ls_rmsnorm_parts(device, &a->norms, err));
+    LS_TRY(ls_gemm(device, &a->dt_proj, err));
+    return ls_scan(device, &a->scan, err);
+}
+#endif
+
 /* The laboratory's reading of an op in which the armed fault sits; *ran is false where the sound one is to run. */
-static ls_status run_faulty(bool *ran, int op, const ls_exec *exec, const void *args, ls_error *err) {
+static ls_status run_faulty(bool *ran, int op, ls_device *device, const ls_exec *exec, const void *args,
+                            ls_error *err) {
     *ran = true;
 #ifdef LS_FAULTS
     const ls_inject fault = ls_inject_armed;
@@ -100,8 +114,9 @@ static ls_status run_faulty(bool *ran, int op, const ls_exec *exec, const void *
     if (op == FAULT_conv1d && (fault == LS_INJECT_STALE_SLOT || fault == LS_INJECT_CONV_SHORT_CHUNK))
         return ls_cuda_faulty_conv1d(exec, args, fault, err);
     if (op == FAULT_gemm && fault == LS_INJECT_SPLIT_K) return ls_cuda_faulty_gemm(exec, args, fault, err);
+    if (op == FAULT_mamba_step && fault != LS_INJECT_NONE) return mamba_step_in_turn(device, args, err);
 #endif
-    (void)op, (void)exec, (void)args, (void)err;
+    (void)op, (void)device, (void)exec, (void)args, (void)err;
     *ran = false;
     return LS_OK;
 }
@@ -116,7 +131,7 @@ static ls_status run_faulty(bool *ran, int op, const ls_exec *exec, const void *
         LS_TRY_DONE(assure_workspace(&d->base, FAULT_##name, args, err));                                        \
         own = d->base.exec;                                                                                      \
         own.fault = &d->faults[FAULT_##name];                                                                    \
-        LS_TRY_DONE(run_faulty(&faulty, FAULT_##name, &own, args, err));                                         \
+        LS_TRY_DONE(run_faulty(&faulty, FAULT_##name, &d->base, &own, args, err));                               \
         if (!faulty) LS_TRY_DONE(ls_cuda_##name(&own, args, err));                                               \
     done:                                                                                                        \
         return status;                                                                                           \

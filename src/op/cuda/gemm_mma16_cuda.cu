@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "num/mma16.h"
+#include "op/cuda/mma16_cuda.h"
 #include "op/cuda/product_cuda.h"
 #include "op/gemm_cuda.h"
 
@@ -10,15 +11,6 @@
 #define DEPTH 32
 #define THREADS 128
 #define PITCH (DEPTH + 8) /* a row of 16-bit elements: fragments of eight rows meet in no bank */
-
-/* d += one step; a as four registers, b as two, as the instruction has them. */
-static __device__ __forceinline__ void step(float d[4], const uint32_t a[4], const uint32_t b[2]) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
 
 /* TILE rows of DEPTH, +0 where there are none. */
 static __device__ __forceinline__ void fetch(uint16_t (*to)[PITCH], const void *from, int64_t first, int64_t count,
@@ -65,7 +57,7 @@ static __global__ void __launch_bounds__(THREADS) plain_kernel(const __grid_cons
             for (int j = 0; j < TILE / 8; j++) {
                 y[0] = *(const uint32_t *)&b[j * 8 + lane / 4][s + k];
                 y[1] = *(const uint32_t *)&b[j * 8 + lane / 4][s + k + 8];
-                step(d[j], x, y);
+                ls_mma16(d[j], x, y);
             }
         }
         __syncthreads();
@@ -122,7 +114,7 @@ static __global__ void __launch_bounds__(32) proof_kernel(void) {
         __syncwarp();
         for (int i = 0; i < 4; i++) x[i] = *(const uint32_t *)&a[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8];
         for (int i = 0; i < 2; i++) y[i] = *(const uint32_t *)&b[lane / 4][lane % 4 * 2 + i * 8];
-        step(d, x, y);
+        ls_mma16(d, x, y);
         for (int i = 0; i < 4; i++) {
             model[i] = ls_mma16_step(model[i], a[lane / 4 + i / 2 * 8], 1, b[lane % 4 * 2 + i % 2], 1);
             differ += __float_as_uint(d[i]) != model[i];
