@@ -274,6 +274,8 @@ ls_status ls_decide_kinship(ls_inquiry *q, ls_rung rung, bool cached, bool *foun
 ls_status ls_decide_alone(ls_inquiry *q, ls_error *err);
 /* Whether requests alone are off alike wherever they could be; says so in text. */
 bool ls_foreign_is_everywhere(const ls_foreign *f, char *text, size_t bytes);
+/* Whether d of requests alone changes with their first token as rounding does, and not as a wrong weight does. */
+ls_status ls_foreign_is_drawn_anew(ls_inquiry *q, bool *is_drawn_anew, ls_error *err);
 /* Finds "other weights or another formula" where small differences are no rounding. */
 ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err);
 ls_status ls_explain_rung(ls_inquiry *q, ls_rung rung, double confidence, bool *found, ls_error *err);

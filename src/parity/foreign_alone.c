@@ -11,6 +11,8 @@
 #define MOVED 6.0
 /* Prompts that have to be right where decoded tokens are off, for those to be wrong by being decoded. */
 #define DECODE_PROMPTS 8
+/* Of what bf16 makes: rounding in many places, in partial sums sent in bf16 as well, makes no more. */
+#define ROUNDING_MOST 12.0
 
 static bool off(const ls_inquiry *q, ls_rung r) { return ls_rung_off(q, r); }
 
@@ -591,7 +593,7 @@ static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     const char *against = NULL;
     char where[256];
-    bool by_page, fades = false;
+    bool by_page, fades = false, anew = false;
     const bool everywhere = ls_foreign_is_everywhere(f, where, sizeof where);
     const double right = share_right(f), rough = roughness(f);
     bool sure = everywhere && has_both_signs(f) && right < 0.02 && rough > 0.5 && f->repeat >= 0.0 &&
@@ -599,6 +601,9 @@ static ls_status decide_constant(ls_inquiry *q, ls_error *err) {
     if (sure) LS_TRY(ls_foreign_against_records(q, &against, err));
     if (sure && against == NULL) LS_TRY(ls_foreign_fades(q, &fades, err));
     if (fades) against = "behind many drawn tokens it is gone, as what came with the prompt is";
+    if (sure && against == NULL && f->bf16_size > 0.0 && f->floor < ROUNDING_MOST * f->bf16_size)
+        LS_TRY(ls_foreign_is_drawn_anew(q, &anew, err));
+    if (anew) against = "with another first token it is drawn anew, as rounding is";
     sure = sure && against == NULL;
     ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, sure ? 0.86 : 0.75,
                     "requests alone are off by a median of %.2g, and no explanation that was tried takes it away; "

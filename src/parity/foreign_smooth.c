@@ -86,32 +86,29 @@ static ls_status compare(ls_inquiry *q, const ls_outcome *a, const ls_outcome *b
     return LS_OK;
 }
 
-ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err) {
+/* How alike d is with another first token, by rank, and how alike bf16 throughout would make it. */
+typedef struct likeness {
+    double seen, rounding;
+    int64_t n; /* places; too few: 0 */
+} likeness;
+
+static bool is_rounding(const likeness *l) { return !(1.0 - l->seen < NEARER * (1.0 - l->rounding) && l->seen > 0.8); }
+
+static ls_status measure(ls_inquiry *q, likeness *out, ls_error *err) {
     ls_requests *r = calloc(2, sizeof *r);
     pairs *p = calloc(1, sizeof *p);
     ls_seen one = {0}, two = {0};
     ls_status status;
+    *out = (likeness){0};
     LS_TRY_DONE(r != NULL && p != NULL ? LS_OK : LS_FAIL(err, LS_ERR_NOMEM, "prompts"));
     LS_TRY_DONE(run_once(q, false, &r[0], &one, err));
     LS_TRY_DONE(run_once(q, true, &r[1], &two, err));
     if (one.outcomes.n == PROMPTS && two.outcomes.n == PROMPTS + 1)
         for (int64_t i = 0; i < PROMPTS; i++)
             LS_TRY_DONE(compare(q, &one.outcomes.of[i], &two.outcomes.of[PROMPTS - i], p, err));
-    if (p->n >= VALUES_LEAST) {
-        const double seen = ls_rank_correlation(p->one, p->two, p->n);
-        const double rounding = ls_rank_correlation(p->rounded_one, p->rounded_two, p->n);
-        if (1.0 - seen < NEARER * (1.0 - rounding) && seen > 0.8) {
-            char where[256];
-            const bool everywhere = ls_foreign_is_everywhere(q->f, where, sizeof where);
-            ls_foreign_find(q->f, "other weights or another formula", LS_RUNG_ALONE_LONG, everywhere ? 0.85 : 0.75,
-                            "small differences of requests alone (median %.2g) are no rounding: with another first "
-                            "token they are the same at %" PRId64
-                            " places (rank correlation %.3f; rounding to bf16 would have %.3f); %s",
-                            q->f->floor, p->n, seen, rounding, where);
-            q->f->findings[0].settled = true;
-            q->f->constant = true;
-        }
-    }
+    if (p->n >= VALUES_LEAST)
+        *out = (likeness){ls_rank_correlation(p->one, p->two, p->n),
+                          ls_rank_correlation(p->rounded_one, p->rounded_two, p->n), p->n};
 done:
     ls_seen_deinit(&one);
     ls_seen_deinit(&two);
@@ -119,6 +116,29 @@ done:
     free(r);
     free(p);
     return status;
+}
+
+ls_status ls_decide_smooth(ls_inquiry *q, ls_error *err) {
+    ls_foreign *f = q->f;
+    char where[256];
+    likeness l;
+    LS_TRY(measure(q, &l, err));
+    if (l.n == 0 || is_rounding(&l)) return LS_OK;
+    const bool everywhere = ls_foreign_is_everywhere(f, where, sizeof where);
+    ls_foreign_find(f, "other weights or another formula", LS_RUNG_ALONE_LONG, everywhere ? 0.85 : 0.75,
+                    "small differences of requests alone (median %.2g) are no rounding: with another first token they "
+                    "are the same at %" PRId64 " places (rank correlation %.3f; rounding to bf16 would have %.3f); %s",
+                    f->floor, l.n, l.seen, l.rounding, where);
+    f->findings[0].settled = true;
+    f->constant = true;
+    return LS_OK;
+}
+
+ls_status ls_foreign_is_drawn_anew(ls_inquiry *q, bool *is_drawn_anew, ls_error *err) {
+    likeness l;
+    LS_TRY(measure(q, &l, err));
+    *is_drawn_anew = l.n > 0 && is_rounding(&l);
+    return LS_OK;
 }
 
 /* ---- drawn anew each time ---- */
