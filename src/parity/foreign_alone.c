@@ -299,7 +299,7 @@ static ls_status bucket_with_pages(ls_inquiry *q, int64_t page, int64_t *bucket,
 
 /* Decoded tokens are off, and right with pages of another size: decoding by itself knows of none. */
 static ls_status decide_pages_of_decode(ls_inquiry *q, bool *found, ls_error *err) {
-    static const int64_t pages[] = {1, 64};
+    static const int64_t pages[] = {1, 64, 256}; /* the last holds all contexts */
     *found = false;
     if (q->f->is_server || !has_attention(q)) return LS_OK;
     for (size_t i = 0; i < sizeof pages / sizeof pages[0] && !*found; i++) {
