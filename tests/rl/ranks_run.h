@@ -2,36 +2,13 @@
 #ifndef LS_TESTS_RANKS_RUN_H
 #define LS_TESTS_RANKS_RUN_H
 
-#include <arpa/inet.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include "rl/grpo_run.h"
+#include "train/run_files.h"
 
 #define COUNT(array) ((int64_t)(sizeof(array) / sizeof((array)[0])))
-
-static inline int64_t lines_of(const char *run) {
-    char path[1200];
-    FILE *file;
-    int64_t n = 0;
-    int c;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    file = fopen(path, "r");
-    while (file != NULL && (c = getc(file)) != EOF) n += c == '\n';
-    if (file != NULL) fclose(file);
-    return n;
-}
-
-static inline void choose_address(job *j) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof a;
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
-    close(fd);
-    snprintf(j->o->train.address, sizeof j->o->train.address, "127.0.0.1:%d", (int)ntohs(a.sin_port));
-}
 
 /* Says which rank this is as torchrun does. */
 static inline void set_environment(const job *j, int64_t rank, int64_t ranks) {
@@ -52,7 +29,7 @@ static inline void clear_environment(void) {
 /* Ranks 1 and above as processes of their own, each of which must come to the digest `want`, unless it is 0. Three are
  * told by the environment, others by options. */
 static inline void start_ranks(job *j, int64_t ranks, uint64_t want, pid_t *children) {
-    choose_address(j);
+    choose_address(j->o->train.address);
     if (ranks == 3)
         set_environment(j, 0, ranks);
     else
@@ -85,7 +62,7 @@ static inline pid_t watch(const char *run, int64_t lines, pid_t victim, int sign
     const pid_t watcher = fork();
     assert_true(watcher >= 0);
     if (watcher != 0) return watcher;
-    for (int i = 0; i < 60000 && lines_of(run) < lines; i++) usleep(1000);
+    for (int i = 0; i < 60000 && steps_done(run) < lines; i++) usleep(1000);
     _exit(kill(victim, signal_number) == 0 ? 0 : 1);
 }
 

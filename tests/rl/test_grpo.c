@@ -276,7 +276,7 @@ static void kill_and_resume(const char *moments, const char *other) {
             j.o->train.resume = kill_at > 3;
             _exit(job_run(&j, &err) == LS_OK ? 0 : 1);
         }
-        while (lines_of(j.o->train.run) < kill_at && waitpid(child, &status, WNOHANG) == 0) usleep(500);
+        while (steps_done(j.o->train.run) < kill_at && waitpid(child, &status, WNOHANG) == 0) usleep(500);
         (void)kill(child, SIGKILL);
         (void)waitpid(child, &status, 0);
         assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
@@ -298,7 +298,7 @@ static void kill_and_resume(const char *moments, const char *other) {
     job_set(&j, "engine.batch=3");
     job_must_run(&j);
     assert_int_equal(j.result.digest, want);
-    assert_int_equal(lines_of(j.o->train.run), 12);
+    assert_int_equal(steps_done(j.o->train.run), 12);
     remove_tree(j.o->train.run);
     job_free(&j);
 }
@@ -365,7 +365,7 @@ static void a_lost_rank_is_named_and_the_run_goes_on(void **state) {
         j.o->train.resume = k > 0;
         start_ranks(&j, cases[k].ranks, 0, children);
         watcher =
-            watch(j.o->train.run, lines_of(j.o->train.run) + 3, children[cases[k].victim], cases[k].signal_number);
+            watch(j.o->train.run, steps_done(j.o->train.run) + 3, children[cases[k].victim], cases[k].signal_number);
         check_failed(job_run(&j, &err), &err, cases[k].words);
         assert_int_equal(waitpid(watcher, &status, 0), watcher);
         assert_int_equal(status, 0);
@@ -380,7 +380,7 @@ static void a_lost_rank_is_named_and_the_run_goes_on(void **state) {
     j.o->train.resume = true;
     job_must_run(&j);
     assert_int_equal(j.result.digest, want);
-    assert_int_equal(lines_of(j.o->train.run), 14);
+    assert_int_equal(steps_done(j.o->train.run), 14);
     remove_tree(j.o->train.run);
     job_free(&j);
 }

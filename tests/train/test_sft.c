@@ -2,19 +2,17 @@
  * threads, instruction set and number of processes, and when killed and resumed; the loss falls; what a run leaves is a
  * model; bad data and directories are named. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <ftw.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "device.h"
 #include "load/json_node.h"
+#include "train/run_files.h"
 #include "train/sft.h"
 
 enum { STEPS = 20 };
@@ -248,19 +246,6 @@ static void experts_are_not_trained_in_mma16(void **state) {
 
 /* ---- killed ---- */
 
-/* Lines of the metrics, which come after their steps. */
-static int64_t steps_done(const char *run) {
-    char path[1200];
-    FILE *file;
-    int64_t n = 0;
-    int c;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    file = fopen(path, "r");
-    while (file != NULL && (c = getc(file)) != EOF) n += c == '\n';
-    if (file != NULL) fclose(file);
-    return n;
-}
-
 static void kill_and_resume(ls_dtype moments) {
     char want[64], *want_metrics, *got_metrics;
     job plain = job_make("jamba-odd", "plain"), j = job_make("jamba-odd", "killed");
@@ -313,16 +298,6 @@ static void a_killed_run_goes_on(void **state) {
 }
 
 /* ---- processes ---- */
-
-static void choose_address(char out[LS_OPTION_TEXT_MAX]) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof a;
-    const int fd = socket(AF_INET, SOCK_STREAM, 0);
-    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
-    assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
-    close(fd);
-    snprintf(out, LS_OPTION_TEXT_MAX, "127.0.0.1:%d", (int)ntohs(a.sin_port));
-}
 
 static void share(ls_dtype moments) {
     char want[64];
