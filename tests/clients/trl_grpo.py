@@ -3,9 +3,9 @@ and weights sent at every step: TRL's own sampling_logp_difference, beside the s
 
 Usage: trl_grpo.py PROGRAM SOURCE_DIR [--device cpu|cuda] [--model DIR] [--steps N] [--temperature T]
                    [--profile exact|mma16] [--only patched|plain]
-(pip install torch transformers trl datasets requests; without them the script says so and ends with 77.) With --device cuda
-trainer and server share the first GPU. Ends with 0 where the patched run's mean and max are 0.0 at every step and the
-plain run's are not, else with 1."""
+(pip install torch transformers trl datasets requests; without them the script says so and ends with 77.) With --device
+cuda trainer and server share the first GPU. Ends with 0 where the patched run's mean and max are 0.0 at every step and
+the plain run's are not, else with 1."""
 
 import argparse
 import importlib.metadata
@@ -132,7 +132,8 @@ def main():
         print("%s: %d steps, %d gave other weights, sent %d times, %.2f s a step: the difference is %s" % (
             name, len(rows), told.changes, updates, seconds,
             "0.0 at every step" if zero else "at most %g" % max(values, default=-1)))
-        good &= zero == (name == "patched") and updates >= options.steps and told.changes == options.steps
+        gradients = sum(row["grad_norm"] > 0.0 for row in rows)  # none where the rewards of a group are all the same
+        good &= zero == (name == "patched") and updates >= options.steps and told.changes >= gradients > 0
     print("trl %s, torch %s, transformers %s, %s, %s: %s" % (
         *(importlib.metadata.version(p) for p in ("trl", "torch", "transformers")), options.profile,
         torch.cuda.get_device_name(0) if options.device == "cuda" else "cpu",
