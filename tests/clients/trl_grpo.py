@@ -1,9 +1,11 @@
 """TRL's GRPOTrainer from PyPI, unmodified, on a model put through lockstep.patch, with rollouts from `lockstep serve`
 and weights sent at every step: TRL's own sampling_logp_difference, beside the same run without the patch.
 
-Usage: trl_grpo.py PROGRAM SOURCE_DIR [--steps N] [--temperature T] [--profile exact|mma16] [--only patched|plain]
-(pip install torch transformers trl datasets; without them the script says so and ends with 77.) Ends with 0 where the
-patched run's mean and max are 0.0 at every step and the plain run's are not, else with 1."""
+Usage: trl_grpo.py PROGRAM SOURCE_DIR [--device cpu|cuda] [--model DIR] [--steps N] [--temperature T]
+                   [--profile exact|mma16] [--only patched|plain]
+(pip install torch transformers trl datasets requests; without them the script says so and ends with 77.) With --device
+cuda trainer and server share the first GPU. Ends with 0 where the patched run's mean and max are 0.0 at every step and
+the plain run's are not, else with 1."""
 
 import argparse
 import importlib.metadata
@@ -15,7 +17,7 @@ import tempfile
 import time
 import warnings
 
-for needed in ("torch", "transformers", "trl", "datasets", "accelerate"):
+for needed in ("torch", "transformers", "trl", "datasets", "accelerate", "requests"):
     if importlib.util.find_spec(needed) is None:
         print("skipped: the package %s is not installed" % needed)
         sys.exit(77)
@@ -23,6 +25,8 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 parser = argparse.ArgumentParser()
 parser.add_argument("program")
 parser.add_argument("source")
+parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+parser.add_argument("--model", help="a checkpoint with the tokenizer of models/tiny-sort, which is the default")
 parser.add_argument("--steps", type=int, default=20)
 parser.add_argument("--temperature", type=float, default=1.0)
 parser.add_argument("--profile", default="exact", choices=("exact", "mma16"))
@@ -59,10 +63,18 @@ def reward(completions, answer, **_):
 
 
 class Told(TrainerCallback):
-    """What TRL logs, and how long its steps take without the first."""
+    """What TRL logs, and how many steps gave the model other weights."""
 
     def __init__(self):
-        self.rows = []
+        self.rows, self.weights, self.changes = [], [], 0
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        self.weights = [parameter.detach().clone() for parameter in model.parameters()]
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        before = self.weights
+        self.on_train_begin(args, state, control, model)
+        self.changes += any(not torch.equal(a, b) for a, b in zip(before, self.weights))
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "sampling/sampling_logp_difference/max" in logs:
@@ -71,20 +83,22 @@ class Told(TrainerCallback):
 
 def run(patched, folder):
     """TRL's logs of one run."""
-    source = os.path.join(options.source, "models", "tiny-sort")
+    source = options.model or os.path.join(options.source, "models", "tiny-sort")
     start = os.path.join(folder, "start")
     tokenizer = AutoTokenizer.from_pretrained(source)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=DTYPE)
     model.save_pretrained(start)  # in the type that is trained, which is the type that is served
     tokenizer.save_pretrained(start)
-    kind = ["--logprobs", "processed" if options.temperature != 1.0 else "raw", "--profile", options.profile]
-    server = Server(options.program, start, *kind, *(["--dtype", "bf16"] if options.profile == "mma16" else []))
+    server = Server(options.program, start, "--device", options.device, "--profile", options.profile,
+                    "--dtype", "bf16" if options.profile == "mma16" else "f32",
+                    "--logprobs", "processed" if options.temperature != 1.0 else "raw",
+                    *(["--memory-fraction", "0.5"] if options.device == "cuda" else []))  # the trainer has the rest
     config = GRPOConfig(
         output_dir=os.path.join(folder, "out"), max_steps=options.steps, per_device_train_batch_size=16,
-        num_generations=8,
-        max_completion_length=12, learning_rate=3e-4, temperature=options.temperature, logging_steps=1, report_to=[],
-        save_strategy="no", use_cpu=True, seed=1, bf16=False, gradient_checkpointing=False, disable_tqdm=True,
-        top_k=0, dataloader_pin_memory=False, router_aux_loss_coef=0.0)
+        num_generations=8, max_completion_length=12, learning_rate=3e-4, temperature=options.temperature,
+        logging_steps=1, report_to=[], save_strategy="no", use_cpu=options.device == "cpu", seed=1, bf16=False,
+        gradient_checkpointing=False, disable_tqdm=True, top_k=0, dataloader_pin_memory=False,
+        router_aux_loss_coef=0.0)
     told = Told()
     trainer = GRPOTrainer(model=model, reward_funcs=reward, args=config, train_dataset=problems(512),
                           processing_class=tokenizer, callbacks=[told])
@@ -95,7 +109,7 @@ def run(patched, folder):
     seconds = time.time() - begin
     updates = trainer.vllm_generation.version
     server.stop()
-    return told.rows, updates, seconds / max(len(told.rows), 1)
+    return told, updates, seconds / max(len(told.rows), 1)
 
 
 def main():
@@ -108,16 +122,21 @@ def main():
     print("\nstep " + "".join("| %-9s mean         max  reward " % name for name in found))
     for i in range(options.steps):
         print("%4d " % (i + 1) + "".join("| %14.6g %11.6g  %6.3f " % (
-            rows[i][key + "mean"], rows[i][key + "max"], rows[i]["reward"]) for rows, _, _ in found.values()))
+            told.rows[i][key + "mean"], told.rows[i][key + "max"], told.rows[i]["reward"])
+            for told, _, _ in found.values()))
     good = True
-    for name, (rows, updates, seconds) in found.items():
+    for name, (told, updates, seconds) in found.items():
+        rows = told.rows
         values = [row[key + which] for row in rows for which in ("mean", "max")]
         zero = len(rows) == options.steps and all(value == 0.0 for value in values)
-        print("%s: %d steps, weights sent %d times, %.2f s a step: the difference is %s" % (
-            name, len(rows), updates, seconds, "0.0 at every step" if zero else "at most %g" % max(values, default=-1)))
-        good &= zero == (name == "patched") and updates >= options.steps
-    print("trl %s, torch %s, transformers %s: %s" % (
-        *(importlib.metadata.version(p) for p in ("trl", "torch", "transformers")),
+        print("%s: %d steps, %d gave other weights, sent %d times, %.2f s a step: the difference is %s" % (
+            name, len(rows), told.changes, updates, seconds,
+            "0.0 at every step" if zero else "at most %g" % max(values, default=-1)))
+        gradients = sum(row["grad_norm"] > 0.0 for row in rows)  # none where the rewards of a group are all the same
+        good &= zero == (name == "patched") and updates >= options.steps and told.changes >= gradients > 0
+    print("trl %s, torch %s, transformers %s, %s, %s: %s" % (
+        *(importlib.metadata.version(p) for p in ("trl", "torch", "transformers")), options.profile,
+        torch.cuda.get_device_name(0) if options.device == "cuda" else "cpu",
         "as it should be" if good else "FAILED"))
     return 0 if good else 1
 
