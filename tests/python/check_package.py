@@ -1,8 +1,8 @@
 """The torch package: values and gradients against float64, operator checks, compilation, errors, and bits under every
 lever that must not change them.
 
-Usage: check_package.py [--backend cpu|cuda|all] [CASE...]; the package is found through PYTHONPATH, its library as the
-package says. Without torch all of it is skipped. Values are compared with float64 torch: |got - want| <= atol + rtol *
+Usage: check_package.py [--backend cpu|cuda|all] [--share I/N] [CASE...]; the package is found through PYTHONPATH, its
+library as the package says. Without torch all of it is skipped. Values are compared with float64 torch: |got - want| <= atol + rtol *
 |want|, the tolerance named at each comparison."""
 
 import argparse
@@ -11,7 +11,7 @@ import itertools
 import os
 import sys
 
-from harness import Report, Skip
+from harness import Report, Skip, share
 
 try:
     import torch
@@ -617,9 +617,10 @@ CASES = (logprob_values, logprob_left_out, logprob_gradients, sequence_sums, sca
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", choices=("cpu", "cuda", "all"), default="all")
+    parser.add_argument("--share", type=share, default=(1, 1), metavar="I/N")
     parser.add_argument("cases", nargs="*", help="names of cases; none for all")
     options = parser.parse_args()
-    report = Report()
+    report = Report(options.share)
     for backend, number in (("cpu", _abi.CPU), ("cuda", _abi.CUDA)):
         if options.backend not in (backend, "all"):
             continue
@@ -629,12 +630,10 @@ def main():
         if why is not None:
             report.skip(backend, why)
             continue
-        for case in CASES:
-            if not options.cases or case.__name__ in options.cases:
-                report.run(f"{backend} {case.__name__}", case, backend)
-        for compiler in ("aot_eager", "inductor"):
-            if not options.cases or "compiles" in options.cases:
-                report.run(f"{backend} compiles {compiler}", compiles, backend, compiler)
+        cases = [(case.__name__, case, backend) for case in CASES]
+        cases += [("compiles", compiles, backend, compiler) for compiler in ("aot_eager", "inductor")]
+        for name, *call in report.take(case for case in cases if not options.cases or case[0] in options.cases):
+            report.run(" ".join((backend, name, *call[2:])), *call)
     report.finish()
 
 
