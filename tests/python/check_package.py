@@ -364,6 +364,23 @@ def operator_checks(device):
             torch.library.opcheck(op, tuple(args))
 
 
+def modes_see_ops(device):
+    """A mode that looks at every op sees the forward and the backward one, called outside of a compiler too."""
+    x = scan_inputs(device, batch=2, length=4, dim=4, states=4)
+    names = []
+
+    class Seen(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            names.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    (u,) = leaves(x["u"])
+    with Seen():
+        lockstep.selective_scan(**{**x, "u": u})[0].sum().backward()
+    for name in ("lockstep.selective_scan.default", "lockstep.selective_scan_backward.default"):
+        assert name in names, names
+
+
 def compiles(device, backend):
     def loss(logits, targets, u, dt, a, b, c, w):
         value, lse, entropy = lockstep.logprob(logits, targets, temperature=0.9)
@@ -610,8 +627,8 @@ def forked_child(device):
 
 
 CASES = (logprob_values, logprob_left_out, logprob_gradients, sequence_sums, scan_values, scan_gradients,
-         conv1d_values_and_gradients, drop_in, drop_in_groups, operator_checks, batches_keep_bits, strides_keep_bits,
-         state_pools, cpu_and_cuda_agree, errors, empty_inputs, a_call_made_later, forked_child)
+         conv1d_values_and_gradients, drop_in, drop_in_groups, operator_checks, modes_see_ops, batches_keep_bits,
+         strides_keep_bits, state_pools, cpu_and_cuda_agree, errors, empty_inputs, a_call_made_later, forked_child)
 
 
 def main():
