@@ -39,16 +39,24 @@ def _small(name, tensor, dtypes, shape, like):
 
 
 def _with_gradient(op, save, gradient):
-    """The op with its gradient. Compilers get it from the op; elsewhere it is an autograd.Function around the op, whose
-    bookkeeping takes a third of the time."""
+    """The op with its gradient. Compilers get it from the op; elsewhere an autograd.Function around the op keeps its
+    books in a third of the time, and where nothing asks for a gradient there are none to keep."""
     op.register_autograd(gradient, setup_context=save)
 
     class Differentiable(torch.autograd.Function):
-        forward = staticmethod(lambda *inputs: op(*inputs))
-        setup_context = staticmethod(save)
+        @staticmethod
+        def forward(ctx, *inputs):  # with a setup_context apart, torch binds all arguments to a signature at every call
+            output = op(*inputs)
+            save(ctx, inputs, output)
+            return output
+
         backward = staticmethod(gradient)
 
-    return lambda *inputs: (op if torch.compiler.is_compiling() else Differentiable.apply)(*inputs)
+    def call(*inputs):
+        wanted = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
+        return (Differentiable.apply if wanted and not torch.compiler.is_compiling() else op)(*inputs)
+
+    return call
 
 
 # ---- selected-token log-probability ----
