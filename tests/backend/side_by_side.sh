@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2154
 # Programs that run beside each other and are told one after the other, each with its whole output, in the order in which
 # they were started. For bash scripts that set `logs`, a folder, and `limit`, the seconds that a program may take:
 #
