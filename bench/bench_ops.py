@@ -7,6 +7,7 @@ states once each way."""
 
 import argparse
 import ctypes
+import functools
 import json
 import math
 import os
@@ -239,10 +240,72 @@ def scans():
         record(f"scan decode, {slots} slots", "lockstep, kernel alone", time_kernels(call), n_bytes)
 
 
+def time_many(call, calls=200, warm=20):
+    """Milliseconds of one of many calls in a row: by events, and by the host's clock until all are done."""
+    for _ in range(warm):
+        call()
+    torch.cuda.synchronize()
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start = time.perf_counter()
+    first.record()
+    for _ in range(calls):
+        call()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) / calls, (time.perf_counter() - start) / calls * 1e3
+
+
+def scan_through_torch(batch=1, length=2048):
+    """lockstep.selective_scan and its gradient beside their kernels, called on memory that is there."""
+    names = ("u", "dt", "a", "b", "c", "d", "z", "dt_bias")
+    x = scan_inputs(batch, length)
+    dim, states = x["a"].shape
+    x = {k: (x[k].view(batch, length, -1) if x[k].shape[0] == batch * length else x[k]) for k in names}
+    weight = torch.randn_like(x["u"])
+    state = torch.zeros(batch, dim, states, device=DEVICE)
+    spans = lockstep.spans([i * length for i in range(batch)], [length] * batch, [0] * batch, list(range(batch)),
+                           device=DEVICE)
+    members = dict(in_dtype=x["u"].dtype, u=x["u"], dt_raw=x["dt"], b=x["b"], cc=x["c"], z=x["z"], u_stride=dim,
+                   dt_stride=dim, b_stride=states, c_stride=states, z_stride=dim, a2=x["a"] * lockstep.LOG2E,
+                   dt_bias=x["dt_bias"], d=x["d"], rows=batch * length, dim=dim, n_states=states, spans=spans,
+                   n_spans=batch, span_rows_max=length)
+    out, dout = torch.empty_like(x["u"]), weight.float()
+    to = {f"d{k}": torch.empty_like(x[k]) for k in ("dt", "z")}  # rounded to the type of u, as torch gets them
+    to |= {k: torch.empty_like(x[v], dtype=torch.float32) for k, v in
+           (("du", "u"), ("db", "b"), ("dcc", "c"), ("da2", "a"), ("ddt_bias", "dt_bias"), ("dd", "d"))}
+
+    def forward_kernels():
+        _run.run("scan", DEVICE, "stream", **members, out=out, out_dtype=out.dtype, out_stride=dim,
+                 state=_run.pool("state", state, (state.dtype,), (dim, states), state))
+
+    def both_kernels():
+        forward_kernels()
+        _run.run("scan_backward", DEVICE, "stream", **members, **to, dout=dout, dout_stride=dim,
+                 out_dtype=x["dt"].dtype)
+
+    leaves = {k: v.clone().requires_grad_() for k, v in x.items()}
+
+    def forward(check):
+        return lockstep.selective_scan(**x, check=check)
+
+    def both(check):
+        return torch.autograd.grad(lockstep.selective_scan(**leaves, check=check)[0], list(leaves.values()), weight)
+
+    group = f"scan through torch B={batch} L={length}"
+    for what, kernels, call in (("forward", forward_kernels, forward), ("forward and backward", both_kernels, both)):
+        alone, host = time_many(kernels)
+        record(group, f"{what}, kernels", alone, host_ms=round(host, 4))
+        for check in ("stream", "wait"):
+            events, host = time_many(functools.partial(call, check))
+            record(group, f'{what}, torch, check="{check}"', events, host_ms=round(host, 4),
+                   more_than_kernels_ms=round(events - alone, 4))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", help="file for one JSON object a line")
     parser.add_argument("--quick", action="store_true", help="the two published shapes only")
+    parser.add_argument("--scan-calls", action="store_true", help="the scan through torch only")
     options = parser.parse_args()
     driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
                             text=True, check=False).stdout.strip().split("\n")[0]
@@ -250,14 +313,16 @@ def main():
                 torch=torch.__version__, triton=triton.__version__, cuda=torch.version.cuda)
     print("  ".join(f"{key} {value}" for key, value in head.items()))
     lockstep.check("cuda")
-    with torch.no_grad():
-        copy, read = limits()
-        logprob_sizes(copy, read, options.quick)
-        if not options.quick:
-            head_and_logprob()
-        few_rows()
-        accuracy()
-        scans()
+    if not options.scan_calls:
+        with torch.no_grad():
+            copy, read = limits()
+            logprob_sizes(copy, read, options.quick)
+            if not options.quick:
+                head_and_logprob()
+            few_rows()
+            accuracy()
+            scans()
+    scan_through_torch()
     lockstep.check()
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

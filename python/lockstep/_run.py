@@ -23,7 +23,7 @@ def require(name, tensor, dtypes, shape=None, like=None):
     if tensor.dtype not in dtypes:
         wanted = " or ".join(str(dtype) for dtype in dtypes)
         raise TypeError(f"{name}: {tensor.dtype} of shape {tuple(tensor.shape)}; {wanted} is taken")
-    if shape is not None and tuple(tensor.shape) != tuple(shape):
+    if shape is not None and tensor.shape != tuple(shape):
         raise ValueError(f"{name}: shape {tuple(tensor.shape)}; {tuple(shape)} is wanted")
     if like is not None and tensor.device != like.device:
         raise ValueError(f"{name}: on {tensor.device}, while the first argument is on {like.device}")
@@ -32,7 +32,7 @@ def require(name, tensor, dtypes, shape=None, like=None):
 def row_stride(tensor):
     """Elements from one row [..., :] to the next where the rows lie evenly and apart, each contiguous; else None."""
     width, stride, expected = tensor.shape[-1], None, None
-    if tensor.numel() == 0:
+    if tensor.is_contiguous() or tensor.numel() == 0:
         return width
     if width > 1 and tensor.stride(-1) != 1:
         return None
@@ -73,11 +73,12 @@ def pool(name, tensor, dtypes, entry, like):
     return _abi.PoolView(tensor.data_ptr(), step, tensor.shape[0])
 
 
-def new_pool(n, entry, dtype, device):
-    """A zeroed pool [n, *entry] whose entries pool() takes."""
+def new_pool(n, entry, dtype, device, zero=True):
+    """A pool [n, *entry] whose entries pool() takes, zeroed unless all of it will be written."""
     size = entry[0] * entry[1]
     step = _aligned(size * dtype.itemsize, 16) // dtype.itemsize
-    return torch.zeros((n, step), dtype=dtype, device=device)[:, :size].view(n, *entry)
+    made = (torch.zeros if zero else torch.empty)((n, step), dtype=dtype, device=device)
+    return (made if step == size else made[:, :size]).view(n, *entry)
 
 
 class _Workers:
@@ -150,17 +151,13 @@ def _cuda_exec(op, device, check, exec_):
                             'check="stream", and call lockstep.check() after the graph has run')
 
 
-def _member(value):
-    if isinstance(value, torch.Tensor):
-        return value.data_ptr()
-    return DTYPES[value] if isinstance(value, torch.dtype) else value
-
-
 def run(op, device, check, **members):
     """Calls ls_op_<op> on the device. Members are those of its struct; tensors become pointers, dtypes their codes."""
     if check not in ("wait", "stream"):
         raise ValueError(f"check: {check!r}; 'wait' or 'stream' is taken")
-    args = _abi.OPS[op](**{name: _member(value) for name, value in members.items()})
+    args = _abi.OPS[op](**{name: value.data_ptr() if isinstance(value, torch.Tensor) else
+                           DTYPES[value] if isinstance(value, torch.dtype) else value
+                           for name, value in members.items()})
     n = _abi.workspace_bytes(op, args)
     workspace = torch.empty(n + 255, dtype=torch.uint8, device=device)  # begins at the first multiple of 256
     exec_ = _abi.Exec(workspace=_aligned(workspace.data_ptr(), 256), workspace_bytes=n)

@@ -11,6 +11,7 @@ temperatures, offsets, spans) is checked there before anything is written:
 
 The arithmetic, to the bit, is NUMERICS.md and src/op/*.h of the Lockstep sources."""
 
+import functools
 from typing import Optional, Tuple
 
 import torch
@@ -35,6 +36,27 @@ def _small(name, tensor, dtypes, shape, like):
         return None
     require(name, tensor, dtypes, shape, like)
     return tensor.contiguous()
+
+
+def _with_gradient(op, save, gradient):
+    """The op with its gradient. Compilers get it from the op; elsewhere an autograd.Function around the op keeps its
+    books in a third of the time, and where nothing asks for a gradient there are none to keep."""
+    op.register_autograd(gradient, setup_context=save)
+
+    class Differentiable(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *inputs):  # with a setup_context apart, torch binds all arguments to a signature at every call
+            output = op(*inputs)
+            save(ctx, inputs, output)
+            return output
+
+        backward = staticmethod(gradient)
+
+    def call(*inputs):
+        wanted = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
+        return (Differentiable.apply if wanted and not torch.compiler.is_compiling() else op)(*inputs)
+
+    return call
 
 
 # ---- selected-token log-probability ----
@@ -96,7 +118,7 @@ def _logprob_gradient(ctx, d_logprob, d_lse, d_entropy):
     return d_logits, None, None, None, None, None
 
 
-_logprob.register_autograd(_logprob_gradient, setup_context=_logprob_save)
+_logprob_call = _with_gradient(_logprob, _logprob_save, _logprob_gradient)
 
 
 def logprob(logits, targets, mask=None, temperature=None, ignore_index=-100, check="wait"):
@@ -118,7 +140,7 @@ def logprob(logits, targets, mask=None, temperature=None, ignore_index=-100, che
             raise ValueError("temperature: requires a gradient, which lockstep.logprob does not compute")
     elif temperature is not None:
         temperature = torch.full(logits.shape[:-1], float(temperature), dtype=torch.float32, device=logits.device)
-    return _logprob(logits, targets, mask, temperature, ignore_index, check)
+    return _logprob_call(logits, targets, mask, temperature, ignore_index, check)
 
 
 def selected_logprob(logits, targets, temperature=None, ignore_index=-100, check="wait"):
@@ -183,7 +205,7 @@ def _sequence_sum_gradient(ctx, d_out):
     return grad if mask is None else grad * mask.ne(0), None, None, None
 
 
-_sequence_sum.register_autograd(_sequence_sum_gradient, setup_context=_sequence_sum_save)
+_sequence_sum_call = _with_gradient(_sequence_sum, _sequence_sum_save, _sequence_sum_gradient)
 
 
 def sequence_sum(logprob, mask=None, offsets=None, check="wait"):
@@ -195,7 +217,7 @@ def sequence_sum(logprob, mask=None, offsets=None, check="wait"):
 
     Returns [n_sequences] float32. Padding on either side or in between, padded or packed layout change no bit. Carries
     gradients into logprob. Contract: src/op/logprob.h."""
-    return _sequence_sum(logprob, mask, offsets, check)
+    return _sequence_sum_call(logprob, mask, offsets, check)
 
 
 # ---- spans and whole sequences ----
@@ -228,14 +250,23 @@ def _whole(first, offsets, max_length):
     if offsets is not None:
         offsets = _check_offsets(offsets, first)
         n, row, n_rows = offsets.shape[0] - 1, offsets[:-1], offsets[1:] - offsets[:-1]
+        made = spans(row, n_rows, torch.zeros_like(row), torch.arange(n, device=first.device))
     else:
         if first.dim() < 2:
             raise ValueError(f"shape {tuple(first.shape)}; (*, length, width) is wanted")
-        n, length = first.shape[:-2].numel(), first.shape[-2]
-        row, n_rows = torch.arange(n, device=first.device) * length, torch.full((n,), length, device=first.device)
-        max_length = length
-    return _span_members(spans(row, n_rows, torch.zeros_like(row), torch.arange(n, device=first.device)), max_length,
-                         first)
+        n, max_length = first.shape[:-2].numel(), first.shape[-2]
+        if first.is_cuda and torch.cuda.is_current_stream_capturing():  # which takes no copy of the host's
+            made = _even_spans.__wrapped__(n, max_length, first.device)
+        else:
+            made = _even_spans(n, max_length).to(first.device, non_blocking=True)
+    return _span_members(made, max_length, first)
+
+
+@functools.lru_cache(maxsize=16)
+def _even_spans(n, length, device=None):
+    """Spans of n sequences of one length side by side; those on the host are kept, and only read."""
+    i = torch.arange(n, device=device)
+    return spans(i * length, torch.full_like(i, length), torch.zeros_like(i), i)
 
 
 def _n_sequences(first, offsets):
@@ -273,7 +304,8 @@ def _selective_scan(u: Tensor, dt: Tensor, a2: Tensor, b: Tensor, c: Tensor, d: 
     inputs = _scan_inputs(u, dt, a2, b, c, d, z, dt_bias, softplus)
     sequences = _whole(u, offsets, max_length)
     out = _row_output(u, u.shape, out_dtype, offsets)
-    state = new_pool(sequences["n_spans"], (inputs["dim"], inputs["n_states"]), torch.float32, u.device)
+    state = new_pool(sequences["n_spans"], (inputs["dim"], inputs["n_states"]), torch.float32, u.device,
+                     zero=offsets is not None or inputs["rows"] == 0)
     if inputs["rows"] > 0 and sequences["n_spans"] > 0:
         run("scan", u.device, check, **inputs, **sequences, out_dtype=out_dtype, out=out, out_stride=inputs["dim"],
             state=pool("state", state, _F32, state.shape[1:], u))
@@ -294,21 +326,25 @@ def _selective_scan_backward(u: Tensor, dt: Tensor, a2: Tensor, b: Tensor, c: Te
     inputs = _scan_inputs(u, dt, a2, b, c, d, z, dt_bias, softplus)
     sequences = _whole(u, offsets, max_length)
     dout_stride = rows("dout", dout, _F32, u.shape, u)
-    du, ddt, db, dc, dz = (None if x is None else _row_output(x, x.shape, torch.float32, offsets)
-                           for x in (u, dt, b, c, z))
-    da2, dd, ddt_bias = (None if x is None else torch.zeros_like(x, memory_format=torch.contiguous_format)
+    any_rows = inputs["rows"] > 0 and sequences["n_spans"] > 0
+    du, db, dc = (_row_output(x, x.shape, torch.float32, offsets) for x in (u, b, c))
+    ddt, dz = (None if x is None else _row_output(x, x.shape, x.dtype, offsets) for x in (dt, z))
+    da2, dd, ddt_bias = (None if x is None else (x.new_empty if any_rows else x.new_zeros)(x.shape)
                          for x in (a2, d, dt_bias))
-    if inputs["rows"] > 0 and sequences["n_spans"] > 0:
+    if any_rows:
         run("scan_backward", u.device, check, **inputs, **sequences, dout=dout, dout_stride=dout_stride, du=du, ddt=ddt,
-            db=db, dcc=dc, dz=dz, da2=da2, ddt_bias=ddt_bias, dd=dd)
-    return tuple(u.new_empty(0, dtype=torch.float32) if x is None else x for x in
-                 (du, ddt, da2, db, dc, dd, dz, ddt_bias))
+            db=db, dcc=dc, dz=dz, da2=da2, ddt_bias=ddt_bias, dd=dd, out_dtype=dt.dtype)
+    return tuple(like.new_empty(0) if x is None else x for x, like in
+                 ((du, u), (ddt, dt), (da2, a2), (db, b), (dc, c), (dd, a2), (dz, u), (ddt_bias, a2)))
 
 
 @_selective_scan_backward.register_fake
 def _(u, dt, a2, b, c, d, z, dt_bias, *_):
-    return tuple(u.new_empty(0 if x is None else x.shape, dtype=torch.float32) for x in
-                 (u, dt, a2, b, c, d, z, dt_bias))
+    def made(x, like):
+        return like.new_empty(0 if x is None else x.shape)
+
+    du, db, dc = (x.new_empty(x.shape, dtype=torch.float32) for x in (u, b, c))
+    return du, made(dt, dt), made(a2, a2), db, dc, made(d, a2), made(z, u), made(dt_bias, a2)
 
 
 def _selective_scan_save(ctx, inputs, output):
@@ -327,7 +363,7 @@ def _selective_scan_gradient(ctx, dout, _):
     return tuple(None if x is None else grad.to(x.dtype) for x, grad in zip(inputs, grads)) + (None,) * 5
 
 
-_selective_scan.register_autograd(_selective_scan_gradient, setup_context=_selective_scan_save)
+_selective_scan_call = _with_gradient(_selective_scan, _selective_scan_save, _selective_scan_gradient)
 
 
 def selective_scan(u, dt, a, b, c, d=None, z=None, dt_bias=None, softplus=True, offsets=None, max_length=0,
@@ -348,8 +384,8 @@ def selective_scan(u, dt, a, b, c, d=None, z=None, dt_bias=None, softplus=True, 
 
     Bits: a sequence's results depend on that sequence alone, and are those of any chunking through `scan`. Contract:
     src/op/scan.h. Peer: selective_scan_fn of mamba_ssm, channel-major; `selective_scan_fn` here takes its arguments."""
-    return _selective_scan(u, dt, _decay(a), b, c, d, z, dt_bias, offsets, max_length, softplus, out_dtype or u.dtype,
-                           check)
+    return _selective_scan_call(u, dt, _decay(a), b, c, d, z, dt_bias, offsets, max_length, softplus,
+                                out_dtype or u.dtype, check)
 
 
 def _decay(a):
@@ -511,7 +547,7 @@ def _causal_conv1d_gradient(ctx, dy, _):
     return dx.to(x.dtype), dw, None if bias is None else dbias, None, None, None, None
 
 
-_causal_conv1d.register_autograd(_causal_conv1d_gradient, setup_context=_causal_conv1d_save)
+_causal_conv1d_call = _with_gradient(_causal_conv1d, _causal_conv1d_save, _causal_conv1d_gradient)
 
 
 def causal_conv1d(x, w, bias=None, offsets=None, max_length=0, out_dtype=None, check="wait"):
@@ -526,7 +562,7 @@ def causal_conv1d(x, w, bias=None, offsets=None, max_length=0, out_dtype=None, c
     Returns (y, last_state): y like x, last_state [n_sequences, width - 1, dim] in the type of x, the last inputs,
     oldest first, 0 before the sequence. No gradient flows through last_state. Contract: src/op/conv1d.h. Peer:
     causal_conv1d_fn with activation "silu"."""
-    return _causal_conv1d(x, w, bias, offsets, max_length, out_dtype or x.dtype, check)
+    return _causal_conv1d_call(x, w, bias, offsets, max_length, out_dtype or x.dtype, check)
 
 
 @torch.library.custom_op("lockstep::conv1d", mutates_args=("state",))

@@ -1,8 +1,8 @@
 """The torch package: values and gradients against float64, operator checks, compilation, errors, and bits under every
 lever that must not change them.
 
-Usage: check_package.py [--backend cpu|cuda|all] [CASE...]; the package is found through PYTHONPATH, its library as the
-package says. Without torch all of it is skipped. Values are compared with float64 torch: |got - want| <= atol + rtol *
+Usage: check_package.py [--backend cpu|cuda|all] [--share I/N] [CASE...]; the package is found through PYTHONPATH, its
+library as the package says. Without torch all of it is skipped. Values are compared with float64 torch: |got - want| <= atol + rtol *
 |want|, the tolerance named at each comparison."""
 
 import argparse
@@ -11,7 +11,7 @@ import itertools
 import os
 import sys
 
-from harness import Report, Skip
+from harness import Report, Skip, share
 
 try:
     import torch
@@ -364,6 +364,23 @@ def operator_checks(device):
             torch.library.opcheck(op, tuple(args))
 
 
+def modes_see_ops(device):
+    """A mode that looks at every op sees the forward and the backward one, called outside of a compiler too."""
+    x = scan_inputs(device, batch=2, length=4, dim=4, states=4)
+    names = []
+
+    class Seen(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            names.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    (u,) = leaves(x["u"])
+    with Seen():
+        lockstep.selective_scan(**{**x, "u": u})[0].sum().backward()
+    for name in ("lockstep.selective_scan.default", "lockstep.selective_scan_backward.default"):
+        assert name in names, names
+
+
 def compiles(device, backend):
     def loss(logits, targets, u, dt, a, b, c, w):
         value, lse, entropy = lockstep.logprob(logits, targets, temperature=0.9)
@@ -610,16 +627,17 @@ def forked_child(device):
 
 
 CASES = (logprob_values, logprob_left_out, logprob_gradients, sequence_sums, scan_values, scan_gradients,
-         conv1d_values_and_gradients, drop_in, drop_in_groups, operator_checks, batches_keep_bits, strides_keep_bits,
-         state_pools, cpu_and_cuda_agree, errors, empty_inputs, a_call_made_later, forked_child)
+         conv1d_values_and_gradients, drop_in, drop_in_groups, operator_checks, modes_see_ops, batches_keep_bits,
+         strides_keep_bits, state_pools, cpu_and_cuda_agree, errors, empty_inputs, a_call_made_later, forked_child)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", choices=("cpu", "cuda", "all"), default="all")
+    parser.add_argument("--share", type=share, default=(1, 1), metavar="I/N")
     parser.add_argument("cases", nargs="*", help="names of cases; none for all")
     options = parser.parse_args()
-    report = Report()
+    report = Report(options.share)
     for backend, number in (("cpu", _abi.CPU), ("cuda", _abi.CUDA)):
         if options.backend not in (backend, "all"):
             continue
@@ -629,12 +647,10 @@ def main():
         if why is not None:
             report.skip(backend, why)
             continue
-        for case in CASES:
-            if not options.cases or case.__name__ in options.cases:
-                report.run(f"{backend} {case.__name__}", case, backend)
-        for compiler in ("aot_eager", "inductor"):
-            if not options.cases or "compiles" in options.cases:
-                report.run(f"{backend} compiles {compiler}", compiles, backend, compiler)
+        cases = [(case.__name__, case, backend) for case in CASES]
+        cases += [("compiles", compiles, backend, compiler) for compiler in ("aot_eager", "inductor")]
+        for name, *call in report.take(case for case in cases if not options.cases or case[0] in options.cases):
+            report.run(" ".join((backend, name, *call[2:])), *call)
     report.finish()
 
 

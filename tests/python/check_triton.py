@@ -1,9 +1,11 @@
 """The Triton reading of the log-probability contract: its PTX, and its bits against the CPU and CUDA back ends.
 
-Usage: check_triton.py [--interpret]. With a GPU its results are compared there. Without one, PTX is still compiled and
-read, and the kernels run on small rows in triton's interpreter (--interpret does only that), where numpy stands for the
-assembly."""
+Usage: check_triton.py [--interpret] [--share I/N]. With a GPU its results are compared there. Without one, PTX is still
+compiled and read, and the kernels run on small rows in triton's interpreter (--interpret does only that), where numpy
+stands for the assembly. Nearly all of the time goes into compiling: N processes with a share of the cases each take a
+fraction of it."""
 
+import argparse
 import collections
 import itertools
 import os
@@ -11,11 +13,14 @@ import re
 import subprocess
 import sys
 
-INTERPRET = "--interpret" in sys.argv
-if INTERPRET:
-    os.environ["TRITON_INTERPRET"] = "1"
+from harness import Report, share
 
-from harness import Report
+PARSER = argparse.ArgumentParser()
+PARSER.add_argument("--interpret", action="store_true")
+PARSER.add_argument("--share", type=share, default=(1, 1), metavar="I/N")
+OPTIONS = PARSER.parse_args()
+if OPTIONS.interpret:
+    os.environ["TRITON_INTERPRET"] = "1"
 
 try:
     import torch
@@ -102,7 +107,7 @@ SIGNATURE = dict(row_stride="i64", vocab="i32", targets="*i64", ignore_index="i6
 
 
 def ptx_cases(report):
-    for logits in ("*fp32", "*bf16", "*fp16"):
+    for logits in report.take(("*fp32", "*bf16", "*fp16")):
         flags = dict(HAS_MASK=True, HAS_TEMPERATURE=True)
         signature = dict(SIGNATURE, logits=logits)
         report.run(f"PTX of leaf_kernel {logits}", check_ptx, reading.leaf_kernel, signature, flags)
@@ -165,27 +170,30 @@ def gpu_cases(report):
     if why is None:
         others.append("cuda")
     else:
-        report.skip("against the CUDA back end", why)
+        for reason in report.take([why]):
+            report.skip("against the CUDA back end", reason)
 
     def run(*tensors):
         return reading.logprob(*(None if t is None else t.cuda() for t in tensors))
 
     vocabs = (1, 7, 255, 2047, 2048, 2049, 4096, 10007, 32000, 128256, 151936)
-    for dtype, vocab, other in itertools.product((F32, BF16, F16), vocabs, others):
-        report.run(f"GPU {dtype} {vocab} {other}", compare, run, dtype, vocab, other)
+    for dtype, vocab in report.take(itertools.product((F32, BF16, F16), vocabs)):
+        for other in others:
+            report.run(f"GPU {dtype} {vocab} {other}", compare, run, dtype, vocab, other)
 
 
 def main():
-    report = Report()
-    if INTERPRET:
+    report = Report(OPTIONS.share)
+    if OPTIONS.interpret:
         interpreted_cases(report)
     else:
         ptx_cases(report)
         if torch.cuda.is_available():
             gpu_cases(report)
         else:
-            report.skip("results on a GPU", "torch sees no CUDA device")
-            report.run("results in the interpreter", interpreter_passes)
+            for case in report.take([interpreter_passes]):
+                report.skip("results on a GPU", "torch sees no CUDA device")
+                report.run("results in the interpreter", case)
     report.finish()
 
 
