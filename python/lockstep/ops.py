@@ -11,7 +11,6 @@ temperatures, offsets, spans) is checked there before anything is written:
 
 The arithmetic, to the bit, is NUMERICS.md and src/op/*.h of the Lockstep sources."""
 
-import functools
 from typing import Optional, Tuple
 
 import torch
@@ -255,18 +254,28 @@ def _whole(first, offsets, max_length):
         if first.dim() < 2:
             raise ValueError(f"shape {tuple(first.shape)}; (*, length, width) is wanted")
         n, max_length = first.shape[:-2].numel(), first.shape[-2]
-        if first.is_cuda and torch.cuda.is_current_stream_capturing():  # which takes no copy of the host's
-            made = _even_spans.__wrapped__(n, max_length, first.device)
-        else:
-            made = _even_spans(n, max_length).to(first.device, non_blocking=True)
+        made = _even_spans(n, max_length, first.device)
     return _span_members(made, max_length, first)
 
 
-@functools.lru_cache(maxsize=16)
-def _even_spans(n, length, device=None):
-    """Spans of n sequences of one length side by side; those on the host are kept, and only read."""
+_EVEN_SPANS, _EVEN_SPANS_MAX = {}, 64
+
+
+def _even_spans(n, length, device):
+    """Spans of n sequences of one length side by side, only read. The first ones are kept on their device: a copy from
+    the host's memory waits for the stream, and kernels and their launches would take turns. They are there for all
+    streams before they are kept, and stay."""
+    key = n, length, device
+    if key in _EVEN_SPANS:
+        return _EVEN_SPANS[key]
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     i = torch.arange(n, device=device)
-    return spans(i * length, torch.full_like(i, length), torch.zeros_like(i), i)
+    made = spans(i * length, torch.full_like(i, length), torch.zeros_like(i), i)
+    if not capturing and len(_EVEN_SPANS) < _EVEN_SPANS_MAX:
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+        _EVEN_SPANS[key] = made
+    return made
 
 
 def _n_sequences(first, offsets):
