@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seed corpora of fuzz_safetensors, fuzz_config, fuzz_records, fuzz_dump, fuzz_answers, fuzz_reward, fuzz_rollout, fuzz_transfer, fuzz_task, fuzz_pairs,
-fuzz_bundle and fuzz_train_config. Every seed is a few hundred bytes."""
+fuzz_bundle, fuzz_source and fuzz_train_config. Every seed is a few hundred bytes."""
+import gzip
 import json
 import pathlib
 import struct
@@ -263,8 +264,27 @@ def bundle_seeds():
         write("bundle", name, "\n---\n".join(json.dumps(part) for part in parts))
 
 
+def source_seeds():
+    plain = b'{"id":"a","completion_ids":[1,2],"logprobs":[-0.5,-1.25]}\n' * 3
+    packed = gzip.compress(plain, mtime=0)
+    seeds = {
+        "plain": plain,
+        "packed": packed,
+        "stored": gzip.compress(plain, compresslevel=0, mtime=0),
+        "members": gzip.compress(plain[:70], mtime=0) + gzip.compress(b"", mtime=0) + gzip.compress(plain[70:], mtime=0),
+        "named": packed[:3] + b"\x1e" + packed[4:10] + b"\x02\0xy" + b"name\0" + b"comment\0" + b"\0\0" + packed[10:],
+        "truncated": packed[:-9],
+        "checksum": packed[:-8] + b"\0" + packed[-7:],
+        "behind": packed + b"{}",
+        "long": gzip.compress(b" " * 100000, mtime=0),
+    }
+    for name, data in seeds.items():
+        write("source", name, data)
+
+
 if __name__ == "__main__":
     bundle_seeds()
+    source_seeds()
     safetensors_seeds()
     config_seeds()
     record_seeds()

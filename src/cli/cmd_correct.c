@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "load/answers.h"
+#include "load/source.h"
 #include "rl/correction.h"
 #include "rl/mismatch.h"
 
@@ -126,7 +127,7 @@ static ls_status read_dump(ls_dump *out, const correct_options *o, ls_error *err
     ls_status status;
     if (o->format == LS_ANSWER_PRIME_RL) return ls_dump_read(out, o->dump, LS_DUMP_PRIME_RL, err);
     if (o->format == LS_ANSWER_NEMO_RL) return ls_dump_read(out, o->dump, LS_DUMP_NEMO_RL, err);
-    LS_TRY(ls_file_read(&text, &bytes, o->dump, DUMP_BYTES_MAX, err));
+    LS_TRY(ls_source_read(&text, &bytes, o->dump, DUMP_BYTES_MAX, err));
     status = ls_answers_dump(out, text, bytes, o->dump, (ls_answer_format)o->format, err);
     free(text);
     return status;

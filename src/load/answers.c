@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/mem.h"
 #include "load/json_node.h"
 #include "load/json_words.h"
+#include "load/source.h"
 
 #define SENTINEL (-9000.0)
 #define FILE_BYTES_MAX ((int64_t)1 << 32)
@@ -749,7 +749,7 @@ ls_status ls_answers_read(ls_record **out, int64_t *n, const char *path, ls_answ
     ls_status status;
     *out = NULL;
     *n = 0;
-    LS_TRY(ls_file_read(&text, &bytes, path, FILE_BYTES_MAX, err));
+    LS_TRY(ls_source_read(&text, &bytes, path, FILE_BYTES_MAX, err));
     status = ls_answers_parse(out, n, text, bytes, path, format, of_trainer, err);
     free(text);
     return status;

@@ -2,18 +2,17 @@
 #define _POSIX_C_SOURCE 200809L
 #include "load/dump.h"
 
-#include <errno.h>
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/mem.h"
 #include "load/json_node.h"
 #include "load/json_words.h"
 #include "load/record.h"
+#include "load/source.h"
 
 #define SENTINEL (-9000.0)
 #define SCHEMA_VERSION 1 /* of prime-rl's exports */
@@ -283,53 +282,42 @@ done:
     return status;
 }
 
-static ls_status read_stream(ls_dump *out, FILE *file, const char *name, ls_dump_format format, ls_error *err) {
+/* Of a source, which it closes, or none if opening it failed with `status`. */
+static ls_status read_source(ls_dump *out, ls_source *source, ls_dump_format format, ls_status status, ls_error *err) {
     char *line = NULL;
     int64_t line_cap = 0, bytes = 0;
-    ls_status status;
     *out = (ls_dump){0};
+    if (status != LS_OK) return status;
     for (int64_t line_i = 1;; line_i++) {
         bool more = false;
-        if ((status = ls_line_read(file, &line, &line_cap, &bytes, LS_LINE_BYTES_MAX, &more, err)) != LS_OK) {
-            ls_error_prefix(err, "%s: line %lld", name, (long long)line_i);
+        if ((status = ls_source_line(source, &line, &line_cap, &bytes, LS_LINE_BYTES_MAX, &more, err)) != LS_OK) {
+            ls_error_prefix(err, "%s", ls_source_name(source));
             goto done;
         }
         if (!more) break;
-        LS_TRY_DONE(read_line(out, line, bytes, format, name, line_i, err));
+        LS_TRY_DONE(read_line(out, line, bytes, format, ls_source_name(source), line_i, err));
     }
-    if (out->n_sequences == 0) status = LS_FAIL(err, LS_ERR_FORMAT, "%s: no sequence", name);
+    if (out->n_sequences == 0) status = LS_FAIL(err, LS_ERR_FORMAT, "%s: no sequence", ls_source_name(source));
 done:
     free(line);
+    ls_source_close(source);
     if (status != LS_OK) ls_dump_deinit(out);
     return status;
 }
 
 ls_status ls_dump_read(ls_dump *out, const char *path, ls_dump_format format, ls_error *err) {
-    const bool is_stdin = strcmp(path, "-") == 0;
-    FILE *file = stdin;
-    ls_status status = LS_OK;
-    *out = (ls_dump){0};
-    if (!is_stdin && (status = ls_file_stream(&file, path, err)) != LS_OK) return status;
-    status = read_stream(out, file, is_stdin ? "standard input" : path, format, err);
-    if (!is_stdin) fclose(file);
-    return status;
+    ls_source *source = NULL;
+    const ls_status status = ls_source_open(&source, path, err);
+    return read_source(out, source, format, status, err);
 }
 
 ls_status ls_dump_parse(ls_dump *out, const char *text, int64_t bytes, const char *name, ls_dump_format format,
                         ls_error *err) {
-    ls_status status;
-    FILE *file;
-    char *copy = NULL;
-    *out = (ls_dump){0};
-    LS_TRY_DONE(ls_text_copy(&copy, text, bytes, err));
-    file = fmemopen(copy, bytes > 0 ? (size_t)bytes : 1, "r");
-    if (file == NULL) {
-        status = LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot read from memory: %s", name, strerror(errno));
-        goto done;
-    }
-    status = read_stream(out, file, name, format, err);
-    fclose(file);
-done:
+    ls_source *source = NULL;
+    char *copy = NULL; /* a stream of stdio takes no constant bytes */
+    ls_status status = ls_text_copy(&copy, text, bytes, err);
+    if (status == LS_OK) status = ls_source_open_bytes(&source, copy, bytes, name, err);
+    status = read_source(out, source, format, status, err);
     free(copy);
     return status;
 }

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/mem.h"
 #include "load/json_read.h"
+#include "load/source.h"
 
 typedef struct record_list {
     ls_record *records;
@@ -453,32 +453,27 @@ static ls_status finish_list(record_list *list, ls_record **out, int64_t *n, ls_
 }
 
 ls_status ls_records_read(ls_record **out, int64_t *n, const char *path, ls_record_kind kind, ls_error *err) {
-    ls_status status = LS_OK;
-    const bool is_stdin = strcmp(path, "-") == 0;
-    const char *name = is_stdin ? "standard input" : path;
-    FILE *file = stdin;
+    ls_source *source = NULL;
     record_list list = {0};
     char *line = NULL;
     int64_t line_cap = 0, bytes, line_i = 0;
+    bool more;
+    ls_status status;
     *out = NULL;
     *n = 0;
-    if (!is_stdin && (status = ls_file_stream(&file, path, err)) != LS_OK) return status;
+    LS_TRY(ls_source_open(&source, path, err));
     for (;;) {
-        bool more;
         line_i++;
-        if ((status = ls_line_read(file, &line, &line_cap, &bytes, LS_LINE_BYTES_MAX, &more, err)) != LS_OK) {
-            ls_error_prefix(err, "line %lld", (long long)line_i);
-            goto done;
-        }
+        LS_TRY_DONE(ls_source_line(source, &line, &line_cap, &bytes, LS_LINE_BYTES_MAX, &more, err));
         if (!more) break;
         LS_TRY_DONE(add_line(&list, line, bytes, line_i, kind, err));
     }
     LS_TRY_DONE(finish_list(&list, out, n, err));
 done:
-    if (status != LS_OK) ls_error_prefix(err, "%s", name);
+    if (status != LS_OK) ls_error_prefix(err, "%s", ls_source_name(source));
     ls_records_free(list.records, list.n);
     free(line);
-    if (!is_stdin) fclose(file);
+    ls_source_close(source);
     return status;
 }
 

@@ -353,6 +353,11 @@ static double moved_beyond(const ls_foreign *f, int64_t length) {
     return beyond[n_beyond / 2] / fmax(below[n_below / 2], 1e-12);
 }
 
+/* One token is no length: rounding to f16 moves one now and then. */
+static bool is_long(const ls_foreign *f, const parting *p, int64_t value) {
+    return p->beyond_off > 1 && (ls_portion(p->beyond_off, p->beyond) > 0.5 || moved_beyond(f, value) > MOVED);
+}
+
 ls_status ls_bound_length(ls_inquiry *q, ls_error *err) {
     parting p;
     int64_t value = -1;
@@ -453,8 +458,7 @@ ls_status ls_decide_lengths(ls_inquiry *q, ls_error *err) {
                             " on: a border of blocks of 16, but pages are not said to be obeyed",
                             value);
         else
-            ls_foreign_find(f, "wrong from a length on", LS_RUNG_LENGTHS,
-                            ls_portion(p.beyond_off, p.beyond) > 0.5 || moved_beyond(f, value) > MOVED ? 0.9 : 0.75,
+            ls_foreign_find(f, "wrong from a length on", LS_RUNG_LENGTHS, is_long(f, &p, value) ? 0.9 : 0.75,
                             "contexts below %" PRId64 " are within rounding; %" PRId64 " of %" PRId64
                             " tokens from there on are off",
                             value, p.beyond_off, p.beyond);

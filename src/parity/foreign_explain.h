@@ -35,7 +35,7 @@ typedef enum recipe {
     ENTROPY,     /* of the row */
     LOGIT,
     PROBABILITY,
-    UNITS,       /* multiples of 1 / k */
+    UNITS,       /* multiples of 1 / k: the nearest; the next below where x is -1, the next above where it is 1 */
     OF_OTHER_ID, /* token + k */
     AT_LEAST,    /* that of the k-th likeliest */
     REPETITION,  /* of all tokens seen, or of the last k */
@@ -49,7 +49,6 @@ typedef enum recipe {
     FREQUENCY_OF_PROMPT,
     LOGITS_ROUNDED,
     LOGPROBS_ROUNDED,
-    DECIMALS,
     SOFTCAPPED,
     DIVIDED /* the log-probability of temperature 1, divided by that of sampling */
 } recipe;
@@ -81,6 +80,8 @@ typedef enum reading {
     IDS_MODULO,  /* |k|; of prompts where k > 0, else of completions as well */
     IDS_AT_MOST, /* |k| - 1, likewise */
     IDS_MOVED,   /* by k, of prompts */
+    IDS_FLIPPED, /* of prompts, from x->kept on: in the bits of k */
+    IDS_LOST,    /* of prompts, below k: taken out */
     IDS_UNKNOWN  /* of prompts, from k on: x->unknown */
 } reading;
 
@@ -99,7 +100,7 @@ typedef struct explainer {
     int32_t *changed;
     int32_t inserted[INSERTED_MOST]; /* the nearest to what is recorded first */
     int64_t n_inserted;
-    int32_t unknown;
+    int32_t unknown, kept;
     int64_t longest;
     int64_t n_alone;                         /* texts in front of those that check */
     bool partly;                             /* most tokens are right as they are */

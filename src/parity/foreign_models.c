@@ -45,6 +45,7 @@ static bool read_as(const explainer *x, const text *t, reading r, int64_t k, int
         const int32_t token = r == BACKWARDS ? t->tokens[to - 1 - i] : t->tokens[i];
         if (r == STRIPPED_EOS && token == eos && to > 1) continue;
         if (r == STRIPPED_SPECIAL && (token == eos || token == c->bos || token == c->pad) && to > 1) continue;
+        if (r == IDS_LOST && token < k) continue;
         x->changed[at++] = token;
     }
     if (at == 0) x->changed[at++] = t->tokens[0];
@@ -55,6 +56,8 @@ static bool read_as(const explainer *x, const text *t, reading r, int64_t k, int
     for (int64_t i = t->n_prompt; i < t->n; i++) x->changed[at++] = t->tokens[i];
     for (int64_t i = 0; i < *n_prompt && r == IDS_MOVED; i++)
         x->changed[i] = (int32_t)(((int64_t)x->changed[i] + k + c->vocab) % c->vocab);
+    for (int64_t i = 0; i < *n_prompt && r == IDS_FLIPPED; i++)
+        if (x->changed[i] >= x->kept && (x->changed[i] ^ k) < c->vocab) x->changed[i] ^= (int32_t)k;
     for (int64_t i = 0; i < *n_prompt && r == IDS_UNKNOWN; i++)
         if (x->changed[i] >= k) x->changed[i] = x->unknown;
     for (int64_t i = 0; i < (k > 0 ? *n_prompt : at) && (r == IDS_MODULO || r == IDS_AT_MOST); i++) {
@@ -155,6 +158,26 @@ static ls_status try_unknown(explainer *x, ls_error *err) {
     return LS_OK;
 }
 
+/* Ids with one other bit, but for the first ones, which are special in most vocabularies; and those first ones lost, as
+ * decoding to text and encoding it again without special tokens does. */
+enum { FIRST_IDS_MOST = 16 };
+
+static ls_status try_first_ids(explainer *x, ls_error *err) {
+    const ls_edit same = {.layer = -1};
+    for (int32_t bit = 1; bit < x->q->config->vocab; bit *= 2)
+        for (x->kept = 0; x->kept <= FIRST_IDS_MOST; x->kept = x->kept == 0 ? 1 : 2 * x->kept)
+            LS_TRY(
+                try_changed(x, &same, 0, IDS_FLIPPED, bit,
+                            searched(ls_explain_named(
+                                tokens_differ, "ids of prompts from %d on have the bit of %d flipped", x->kept, bit)),
+                            err));
+    for (int64_t end = 1; end <= FIRST_IDS_MOST; end++)
+        LS_TRY(try_changed(
+            x, &same, 0, IDS_LOST, end,
+            searched(ls_explain_named(tokens_differ, "ids below %lld are taken out of prompts", (long long)end)), err));
+    return LS_OK;
+}
+
 static ls_status try_readings(explainer *x, ls_error *err) {
     static const char *const words[] = {"",
                                         "a begin-of-sequence token is put in front of every prompt",
@@ -205,6 +228,7 @@ static ls_status try_readings(explainer *x, ls_error *err) {
             LS_TRY(try_changed(
                 x, &same, 0, IDS_MOVED, by,
                 searched(ls_explain_named(tokens_differ, "ids of prompts are moved by %lld", (long long)by)), err));
+    LS_TRY(try_first_ids(x, err));
     return try_unknown(x, err);
 }
 

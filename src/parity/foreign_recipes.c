@@ -96,6 +96,12 @@ static double of_values(const text *t, int64_t n, recipe kind) {
     return kind == SUMS ? sum : kind == MEANS ? sum / (double)n : kind == LEAST ? least : most;
 }
 
+/* The multiple of 1 / k that is nearest, next below or next above. */
+static double in_units(double value, how h) {
+    const double v = value * (double)h.k;
+    return (h.x < 0.0 ? floor(v) : h.x > 0.0 ? ceil(v) : rint(v)) / (double)h.k;
+}
+
 /* The same from the trainer's values alone. */
 static double record_of_values(const explainer *x, const text *t, int64_t i, how h) {
     const double value = (double)t->scored[i];
@@ -107,8 +113,7 @@ static double record_of_values(const explainer *x, const text *t, int64_t i, how
         case TIMES: return h.x * value;
         case DIVIDED: return value / x->temperature;
         case LOGPROBS_ROUNDED: return ls_rounded(value, (ls_rounding)h.k);
-        case DECIMALS: return rint(value * pow(10.0, (double)h.k)) / pow(10.0, (double)h.k);
-        case UNITS: return rint(value * (double)h.k) / (double)h.k;
+        case UNITS: return in_units(value, h);
         case SUMS:
         case MEANS:
         case LEAST:
@@ -168,8 +173,8 @@ double ls_explain_record(const explainer *x, const text *t, const double *rows, 
         case MOST:
         case MEAN_OF_ALL:
         case MEAN_OF_TWO:
-        case PROBABILITY:
-        case UNITS: return record_of_values(x, t, i, h);
+        case PROBABILITY: return record_of_values(x, t, i, h);
+        case UNITS: return in_units(ls_explain_logprob(row, vocab, token, temperature), h);
         case LOGIT: return row[token];
         case ENTROPY: {
             const double all = log_of_sum(row, vocab, temperature);
@@ -201,10 +206,6 @@ double ls_explain_record(const explainer *x, const text *t, const double *rows, 
             for (int64_t j = 0; j < vocab; j++) w[j] = ls_rounded(row[j], (ls_rounding)h.k);
             return ls_explain_logprob(w, vocab, token, temperature);
         case LOGPROBS_ROUNDED: return ls_rounded(ls_explain_logprob(row, vocab, token, temperature), (ls_rounding)h.k);
-        case DECIMALS: {
-            const double tens = pow(10.0, (double)h.k);
-            return rint(ls_explain_logprob(row, vocab, token, temperature) * tens) / tens;
-        }
         case SOFTCAPPED:
             for (int64_t j = 0; j < vocab; j++) w[j] = h.x * tanh(row[j] / h.x);
             return ls_explain_logprob(w, vocab, token, temperature);
@@ -339,6 +340,7 @@ void ls_explain_values(explainer *x) {
                                         "the largest log-probability so far",
                                         "the mean of the request's log-probabilities",
                                         "means of two log-probabilities, the token's and the one before"};
+    static const char *const rounded_to[] = {", cut off downward", "", ", cut off toward 0"};
     int64_t units;
     double best;
     for (int64_t k = -3; k <= 3; k++)
@@ -357,17 +359,17 @@ void ls_explain_values(explainer *x) {
         try_recipe(x, (how){LOGPROBS_ROUNDED, 0.0, to}, "log-probabilities in low precision",
                    "log-probabilities are rounded to %s", types[to]);
     units = units_of(x);
-    if (units > 0)
-        try_recipe(x, (how){UNITS, 0.0, units}, "log-probabilities in low precision",
-                   "log-probabilities are multiples of 1/%lld", (long long)units);
+    for (int to = -1; units > 0 && to <= 1; to++)
+        try_recipe(x, (how){UNITS, (double)to, units}, "log-probabilities in low precision",
+                   "log-probabilities are multiples of 1/%lld%s", (long long)units, rounded_to[to + 1]);
     try_recipe(x, (how){PROBABILITY, 0.0, 0}, "log-probabilities scaled",
                "probabilities are recorded, not their logarithms");
     for (int of = SUMS; of <= MEAN_OF_TWO; of++)
         try_recipe(x, (how){(recipe)of, 0.0, 0}, LS_NO_CAUSE, "records are %s", kinds[of - SUMS]);
-    for (int64_t k = 1; k < 5; k++)
-        if (are_multiples(x, pow(10.0, (double)k)))
-            try_recipe(x, (how){DECIMALS, 0.0, k}, "log-probabilities in low precision",
-                       "log-probabilities have %lld decimals", (long long)k);
+    for (int64_t k = 1, tens = 10; k < 5; k++, tens *= 10)
+        for (int to = -1; are_multiples(x, (double)tens) && to <= 1; to++)
+            try_recipe(x, (how){UNITS, (double)to, tens}, "log-probabilities in low precision",
+                       "log-probabilities have %lld decimals%s", (long long)k, rounded_to[to + 1]);
 }
 
 /* Records that are those of other tokens in the same row, whichever: nearer to one of them than chance would be, which

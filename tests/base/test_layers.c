@@ -21,8 +21,8 @@ static const struct {
 static const struct {
     const char *header, *folder;
 } owners[] = {
-    {"jansson.h", "load"}, {"pcre2.h", "text"},       {"utf8proc.h", "text"}, {"curl/curl.h", "rl"},
-    {"sqlite3.h", "run"},  {"microhttpd.h", "serve"}, {"argp.h", "cli"},      {"cublasLt.h", "op"},
+    {"jansson.h", "load"},     {"pcre2.h", "text"}, {"utf8proc.h", "text"}, {"curl/curl.h", "rl"}, {"sqlite3.h", "run"},
+    {"microhttpd.h", "serve"}, {"argp.h", "cli"},   {"cublasLt.h", "op"},   {"zlib.h", "load"},
 };
 
 /* Headers, by what their names begin with, that only a few folders know: back ends are reached through op/backend.h,

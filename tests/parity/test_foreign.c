@@ -7,7 +7,19 @@
 #include "harness.h"
 #include "parity/foreign.h"
 
-typedef enum fault { SOUND = 0, SHIFTED, SCALED, NEIGHBOURS, SECOND_IN_SLOT, LONG, UNITS, RACE, ONE_SLOT } fault;
+typedef enum fault {
+    SOUND = 0,
+    SHIFTED,
+    SCALED,
+    NEIGHBOURS,
+    SECOND_IN_SLOT,
+    LONG,
+    UNITS,
+    UNITS_BELOW,
+    UNITS_ABOVE,
+    RACE,
+    ONE_SLOT
+} fault;
 
 typedef struct stack {
     ls_engine_subject engine;
@@ -43,6 +55,8 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
             if (s->fault == SECOND_IN_SLOT && trial->levers.slots == 1 && k > 0)
                 c->logprob[i] += 0.05f * noise(c->logprob[i], 98);
             if (s->fault == UNITS) c->logprob[i] = rintf(c->logprob[i] * 48.0f) / 48.0f;
+            if (s->fault == UNITS_BELOW) c->logprob[i] = floorf(c->logprob[i] * 48.0f) / 48.0f;
+            if (s->fault == UNITS_ABOVE) c->logprob[i] = ceilf(c->logprob[i] * 100.0f) / 100.0f;
             if (s->fault == RACE) c->logprob[i] += 1e-3f * noise(c->logprob[i], s->n_runs);
             if (s->fault == ONE_SLOT) c->slot = 0;
             if (s->fault == LONG && c->n_prompt + i > 43) c->logprob[i] += 0.02f * noise(c->logprob[i], 97);
@@ -66,6 +80,8 @@ static void a_stack_with_noise_is_told_from_one_with_a_fault(void **state) {
                                {SECOND_IN_SLOT, "stale state of a reused slot", NULL, 0},
                                {LONG, "wrong from a length on", "length", 44},
                                {UNITS, "log-probabilities in low precision", NULL, 0},
+                               {UNITS_BELOW, "log-probabilities in low precision", NULL, 0},
+                               {UNITS_ABOVE, "log-probabilities in low precision", NULL, 0},
                                {RACE, "not repeatable", NULL, 0},
                                {ONE_SLOT, NULL, NULL, 0}};
     static const int32_t ids[] = {5, 9, 14, 33, 7, 21};
