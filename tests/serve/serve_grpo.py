@@ -77,7 +77,8 @@ def dies(folder):
     said = train(*SMALL, "run=" + run, "rollout_url=" + server.url, "rollout_timeout=0.5", "save_every=1",
                  "steps=100000", code=(2,))
     killer.join()
-    assert re.search(r"step \d+: http://[0-9.:]+/\S+: .*, \d+ tr(y|ies)$", said, re.M), said
+    # Also in the middle of an evaluation, which the sentence then says.
+    assert re.search(r"step \d+: (evaluation: )?http://[0-9.:]+/\S+: .*, \d+ tr(y|ies)$", said, re.M), said
     updates = max(int(name[5:]) for name in os.listdir(os.path.join(run, "checkpoints")) if name.startswith("step-"))
     steps = "steps=%d" % (updates // 4 + 1)
     fresh = Server(program, MODEL, "--max-length", "40", "--threads", "1")
