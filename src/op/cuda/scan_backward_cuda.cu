@@ -335,19 +335,15 @@ static kernels kernels_of(void) {
             (int64_t)sizeof(back_tile<GROUP>)};
 }
 
-/* Warps that take a run's tiles in turns where spans are few; measured. */
-#define KEEP_PHASES 3
-#define BACK_PHASES 3
-
 template <int IN, int OUT, int DU>
 static kernels typed16(bool by_runs) {
     if (by_runs)
-        return {(const void *)ls_keep_run_kernel<IN, KEEP_PHASES>,
-                (const void *)ls_run_kernel<IN, OUT, DU, BACK_PHASES>,
+        return {(const void *)ls_keep_run_kernel<IN>,
+                (const void *)ls_run_kernel<IN, OUT, DU>,
                 (const void *)channel_kernel<true>,
                 1,
-                32 * KEEP_PHASES,
-                32 * BACK_PHASES,
+                32 * LS_RUN_PHASES,
+                32 * LS_RUN_PHASES,
                 0};
     return {(const void *)ls_keep16_kernel<IN>,
             (const void *)ls_back16_kernel<IN, OUT, DU>,

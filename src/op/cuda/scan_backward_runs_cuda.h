@@ -1,5 +1,5 @@
 /* Gradient of the scan for sixteen states where spans are few: four runs a block leave multiprocessors idle there. A
- * block is one run of eight channels, and its PHASES warps take the run's tiles in turns. Little of a tile depends on
+ * block is one run of eight channels, and its warps take the run's tiles in turns. Little of a tile depends on
  * the tile before it: h forwards; g, and then da2, dd and ddt_bias, backwards. Only these go from warp to warp, through
  * shared memory: a warp does all it can, waits for its turn, takes them over, goes on with its tile's part of the
  * chain, passes them on and does the rest. */
@@ -10,18 +10,40 @@
 
 /* Blocks that a multiprocessor is to hold: of 5,120 channels of one span, five on each of an H100. */
 #define LS_RUN_BLOCKS 5
+/* Warps of a run; measured. */
+#define LS_RUN_PHASES 3
 
-/* The tile whose turn it is; what is passed on lies beside it. Only the warp of that tile reads or writes that, until
- * it names the next one: what it wrote is seen by who sees the name, and was read before it is written again. */
-static __device__ __forceinline__ void ls_turn_wait(const int *turn, int64_t tile) {
-    while (*(const volatile int *)turn != (int)tile) continue;
-    __threadfence_block();
+/* Chain `chain`, 0 or 1, goes from each warp to the one of the next phase, what is passed on lying in one place of
+ * shared memory: who takes it over writes it next and passes it on after that, so it is read before it is written again.
+ * Each warp has a barrier a chain for passing on. It comes to it a second time only by taking over from the warp before,
+ * which has taken over from the one before that, and so on from the receiver of the first time. Numbers are constants: a
+ * block whose numbers the compiler does not know takes all sixteen, and fewer blocks fit a multiprocessor. */
+template <int BARRIER>
+static __device__ __forceinline__ void ls_barrier_of(bool pass) {
+    if (pass)
+        asm volatile("bar.arrive %0, 64;" ::"n"(BARRIER) : "memory");
+    else
+        asm volatile("bar.sync %0, 64;" ::"n"(BARRIER) : "memory");
 }
 
-static __device__ __forceinline__ void ls_turn_pass(int *turn, int64_t next) {
-    __threadfence_block();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) *(volatile int *)turn = (int)next;
+template <int CHAIN>
+static __device__ __forceinline__ void ls_barrier_at(int phase, bool pass) {
+    if (phase == 0)
+        ls_barrier_of<CHAIN * LS_RUN_PHASES>(pass);
+    else if (phase == 1)
+        ls_barrier_of<CHAIN * LS_RUN_PHASES + 1>(pass);
+    else
+        ls_barrier_of<CHAIN * LS_RUN_PHASES + 2>(pass);
+}
+
+template <int CHAIN>
+static __device__ __forceinline__ void ls_take_over(const place16 *at) {
+    ls_barrier_at<CHAIN>(at->phase == 0 ? LS_RUN_PHASES - 1 : at->phase - 1, false);
+}
+
+template <int CHAIN>
+static __device__ __forceinline__ void ls_pass_on(const place16 *at) {
+    ls_barrier_at<CHAIN>(at->phase, true);
 }
 
 /* ---- h before every tile ---- */
@@ -88,14 +110,13 @@ static __device__ __forceinline__ void ls_keep_run_steps(const keep_run *tile, c
 }
 
 /* The last tile is not walked: the states behind it are nobody's. */
-template <int IN, int PHASES>
-static __global__ void __launch_bounds__(32 * PHASES, LS_RUN_BLOCKS)
+template <int IN>
+static __global__ void __launch_bounds__(32 * LS_RUN_PHASES, LS_RUN_BLOCKS)
     ls_keep_run_kernel(const __grid_constant__ back_params p) {
     ls_cuda_begin();
-    __shared__ keep_run tiles[PHASES];
+    __shared__ keep_run tiles[LS_RUN_PHASES];
     __shared__ float4 passed[32];
-    __shared__ int turn;
-    const place16 at = ls_place16<1, PHASES>(&p);
+    const place16 at = ls_place16<1, LS_RUN_PHASES>(&p);
     const ls_span *span = &p.a.spans[at.span_i];
     const int64_t walked = (span->n_rows - 1) / LS_BACK_KEEP; /* tiles, the last one not */
     const int lane = (int)threadIdx.x % 32;
@@ -103,24 +124,24 @@ static __global__ void __launch_bounds__(32 * PHASES, LS_RUN_BLOCKS)
     keep_run_raw raw = {};
     float h[4] = {0.0f, 0.0f, 0.0f, 0.0f}, a2[4];
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || span->n_rows == 0) return;
-    if (threadIdx.x == 0) turn = 0;
-    __syncthreads();
     const float safe = ls_rates16(&p, &at, a2);
     if (at.phase < walked) ls_keep_run_load<IN>(&raw, &p, &at, span->row + at.phase * LS_BACK_KEEP);
-    for (int64_t i = at.phase; i <= walked; i += PHASES) {
+    for (int64_t i = at.phase; i <= walked; i += LS_RUN_PHASES) {
         float decay[LS_BACK_KEEP][4], vb[LS_BACK_KEEP][4];
         if (i < walked) {
             const bool inside = ls_keep_run_prepare(tile, &raw, &p.a, &at, safe);
-            if (i + PHASES < walked) /* on its way while this tile is walked */
-                ls_keep_run_load<IN>(&raw, &p, &at, span->row + (i + PHASES) * LS_BACK_KEEP);
+            if (i + LS_RUN_PHASES < walked) /* on its way while this tile is walked */
+                ls_keep_run_load<IN>(&raw, &p, &at, span->row + (i + LS_RUN_PHASES) * LS_BACK_KEEP);
             __syncwarp();
             if (inside)
                 ls_keep_run_steps<true>(tile, &at, decay, vb, a2);
             else
                 ls_keep_run_steps<false>(tile, &at, decay, vb, a2);
         }
-        ls_turn_wait(&turn, i);
-        if (i > 0) ls_spread(h, passed[lane]);
+        if (i > 0) {
+            ls_take_over<0>(&at);
+            ls_spread(h, passed[lane]);
+        }
         const float4 before = ls_four_of(h);
         if (i < walked) {
 #pragma unroll
@@ -128,7 +149,7 @@ static __global__ void __launch_bounds__(32 * PHASES, LS_RUN_BLOCKS)
 #pragma unroll
                 for (int s = 0; s < 4; s++) h[s] = ls_fma(decay[t][s], h[s], vb[t][s]);
             passed[lane] = ls_four_of(h);
-            ls_turn_pass(&turn, i + 1);
+            ls_pass_on<0>(&at);
         }
         if (at.active) *(float4 *)ls_kept_state(&p, span, at.span_i, i, at.channel, at.group * 4) = before;
     }
@@ -138,7 +159,6 @@ static __global__ void __launch_bounds__(32 * PHASES, LS_RUN_BLOCKS)
 
 /* What goes from tile to tile, as carried16. */
 typedef struct turn16 {
-    int of_g, of_rest; /* tiles whose turns it is */
     float4 g[32], da2[32];
     float2 rest[32]; /* dd, ddt_bias */
 } turn16;
@@ -295,31 +315,36 @@ static __device__ __forceinline__ void ls_run_walk(const walk16 *w, carried16 *k
     walked16 of;
     ls_spread(h, kept);
     ls_run_forwards<OUT, SURE>(w, &of, a2, h);
-    ls_turn_wait(&w->turn->of_g, w->i);
-    if (!w->first) ls_spread(k->g, w->turn->g[lane]);
-    ls_run_chain<SURE>(w, &of, k->g);
-    w->turn->g[lane] = ls_four_of(k->g);
-    ls_turn_pass(&w->turn->of_g, w->i - 1);
-    ls_run_rows<OUT, DU, SURE>(w, &of, a2);
-    ls_turn_wait(&w->turn->of_rest, w->i);
     if (!w->first) {
+        ls_take_over<0>(w->at);
+        ls_spread(k->g, w->turn->g[lane]);
+    }
+    ls_run_chain<SURE>(w, &of, k->g);
+    if (w->i > 0) {
+        w->turn->g[lane] = ls_four_of(k->g);
+        ls_pass_on<0>(w->at);
+    }
+    ls_run_rows<OUT, DU, SURE>(w, &of, a2);
+    if (!w->first) {
+        ls_take_over<1>(w->at);
         ls_spread(k->da2, w->turn->da2[lane]);
         k->dd = w->turn->rest[lane].x;
         k->dbias = w->turn->rest[lane].y;
     }
     ls_run_parameters<SURE>(w, &of, k);
+    if (w->i == 0) return;
     w->turn->da2[lane] = ls_four_of(k->da2);
     w->turn->rest[lane] = make_float2(k->dd, k->dbias);
-    ls_turn_pass(&w->turn->of_rest, w->i - 1);
+    ls_pass_on<1>(w->at);
 }
 
-template <int IN, int OUT, int DU, int PHASES>
-static __global__ void __launch_bounds__(32 * PHASES, LS_RUN_BLOCKS)
+template <int IN, int OUT, int DU>
+static __global__ void __launch_bounds__(32 * LS_RUN_PHASES, LS_RUN_BLOCKS)
     ls_run_kernel(const __grid_constant__ back_params p) {
     ls_cuda_begin();
-    __shared__ back16_tile<1> tiles[PHASES];
+    __shared__ back16_tile<1> tiles[LS_RUN_PHASES];
     __shared__ turn16 turn;
-    const place16 at = ls_place16<1, PHASES>(&p);
+    const place16 at = ls_place16<1, LS_RUN_PHASES>(&p);
     const ls_span *span = &p.a.spans[at.span_i];
     const int64_t n_tiles = (span->n_rows + LS_BACK_KEEP - 1) / LS_BACK_KEEP, first = n_tiles - 1 - at.phase;
     const int rest = (int)(span->n_rows - (n_tiles - 1) * LS_BACK_KEEP); /* tokens of the last tile */
@@ -328,11 +353,9 @@ static __global__ void __launch_bounds__(32 * PHASES, LS_RUN_BLOCKS)
     walk16 w = {&p, &at, &tiles[at.phase], &turn, 0, 0, 0, false};
     float a2[4];
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
-    if (threadIdx.x == 0) turn.of_g = turn.of_rest = (int)(n_tiles - 1);
-    __syncthreads();
     const float safe = ls_rates16(&p, &at, a2);
     if (first >= 0) ls_back16_load<IN, 1>(&raw, &p, &at, span, first, at.phase == 0 ? rest : LS_BACK_KEEP);
-    for (w.i = first; w.i >= 0; w.i -= PHASES) {
+    for (w.i = first; w.i >= 0; w.i -= LS_RUN_PHASES) {
         const float4 kept = raw.h;
         carried16 k = {};
         w.row = span->row + w.i * LS_BACK_KEEP;
@@ -340,7 +363,7 @@ static __global__ void __launch_bounds__(32 * PHASES, LS_RUN_BLOCKS)
         w.n_tokens = w.first ? rest : LS_BACK_KEEP;
         const bool sure =
             ls_back16_prepare<1>(&tiles[at.phase], &raw, &p.a, &at, 0, safe, whole_run && w.n_tokens == LS_BACK_KEEP);
-        if (w.i >= PHASES) ls_back16_load<IN, 1>(&raw, &p, &at, span, w.i - PHASES, LS_BACK_KEEP);
+        if (w.i >= LS_RUN_PHASES) ls_back16_load<IN, 1>(&raw, &p, &at, span, w.i - LS_RUN_PHASES, LS_BACK_KEEP);
         __syncwarp();
         if (sure)
             ls_run_walk<OUT, DU, true>(&w, &k, a2, kept);
