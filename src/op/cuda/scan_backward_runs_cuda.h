@@ -13,37 +13,43 @@
 /* Warps of a run; measured. */
 #define LS_RUN_PHASES 3
 
-/* Chain `chain`, 0 or 1, goes from each warp to the one of the next phase, what is passed on lying in one place of
- * shared memory: who takes it over writes it next and passes it on after that, so it is read before it is written again.
- * Each warp has a barrier a chain for passing on. It comes to it a second time only by taking over from the warp before,
- * which has taken over from the one before that, and so on from the receiver of the first time. Numbers are constants: a
- * block whose numbers the compiler does not know takes all sixteen, and fewer blocks fit a multiprocessor. */
-template <int BARRIER>
-static __device__ __forceinline__ void ls_barrier_of(bool pass) {
-    if (pass)
-        asm volatile("bar.arrive %0, 64;" ::"n"(BARRIER) : "memory");
-    else
-        asm volatile("bar.sync %0, 64;" ::"n"(BARRIER) : "memory");
+/* A chain goes from each warp to the one of the next phase, what is passed on lying in one place of shared memory: who
+ * takes it over writes it next and passes it on after that, so it is read before it is written again. Each warp has a
+ * barrier at which it passes on. It comes to it a second time only by taking over from the warp before, which has taken
+ * over from the one before that, and so on from the receiver of the first time. */
+typedef struct run_ring {
+    uint64_t passed[LS_RUN_PHASES];
+} run_ring;
+
+/* By all threads of the block. */
+static __device__ __forceinline__ void ls_rings_begin(run_ring *rings, int n) {
+    if (threadIdx.x < (unsigned)n * LS_RUN_PHASES)
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(
+                         (uint32_t)__cvta_generic_to_shared(&rings[0].passed[0] + threadIdx.x))
+                     : "memory");
+    __syncthreads();
 }
 
-template <int CHAIN>
-static __device__ __forceinline__ void ls_barrier_at(int phase, bool pass) {
-    if (phase == 0)
-        ls_barrier_of<CHAIN * LS_RUN_PHASES>(pass);
-    else if (phase == 1)
-        ls_barrier_of<CHAIN * LS_RUN_PHASES + 1>(pass);
-    else
-        ls_barrier_of<CHAIN * LS_RUN_PHASES + 2>(pass);
+/* lap: how many tiles this warp has taken before. */
+static __device__ __forceinline__ void ls_take_over(run_ring *ring, const place16 *at, int lap) {
+    const int from = at->phase == 0 ? LS_RUN_PHASES - 1 : at->phase - 1;
+    const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(&ring->passed[from]);
+    const uint32_t parity = (uint32_t)(at->phase == 0 ? lap - 1 : lap) & 1;
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "again:\n"
+        "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
+        "@!done bra again;\n}\n" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
 }
 
-template <int CHAIN>
-static __device__ __forceinline__ void ls_take_over(const place16 *at) {
-    ls_barrier_at<CHAIN>(at->phase == 0 ? LS_RUN_PHASES - 1 : at->phase - 1, false);
-}
-
-template <int CHAIN>
-static __device__ __forceinline__ void ls_pass_on(const place16 *at) {
-    ls_barrier_at<CHAIN>(at->phase, true);
+static __device__ __forceinline__ void ls_pass_on(run_ring *ring, const place16 *at) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(
+                         (uint32_t)__cvta_generic_to_shared(&ring->passed[at->phase]))
+                     : "memory");
 }
 
 /* ---- h before every tile ---- */
@@ -116,6 +122,7 @@ static __global__ void __launch_bounds__(32 * LS_RUN_PHASES, LS_RUN_BLOCKS)
     ls_cuda_begin();
     __shared__ keep_run tiles[LS_RUN_PHASES];
     __shared__ float4 passed[32];
+    __shared__ run_ring ring;
     const place16 at = ls_place16<1, LS_RUN_PHASES>(&p);
     const ls_span *span = &p.a.spans[at.span_i];
     const int64_t walked = (span->n_rows - 1) / LS_BACK_KEEP; /* tiles, the last one not */
@@ -124,9 +131,11 @@ static __global__ void __launch_bounds__(32 * LS_RUN_PHASES, LS_RUN_BLOCKS)
     keep_run_raw raw = {};
     float h[4] = {0.0f, 0.0f, 0.0f, 0.0f}, a2[4];
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0 || span->n_rows == 0) return;
+    ls_rings_begin(&ring, 1);
     const float safe = ls_rates16(&p, &at, a2);
     if (at.phase < walked) ls_keep_run_load<IN>(&raw, &p, &at, span->row + at.phase * LS_BACK_KEEP);
-    for (int64_t i = at.phase; i <= walked; i += LS_RUN_PHASES) {
+    int lap = 0;
+    for (int64_t i = at.phase; i <= walked; i += LS_RUN_PHASES, lap++) {
         float decay[LS_BACK_KEEP][4], vb[LS_BACK_KEEP][4];
         if (i < walked) {
             const bool inside = ls_keep_run_prepare(tile, &raw, &p.a, &at, safe);
@@ -139,7 +148,7 @@ static __global__ void __launch_bounds__(32 * LS_RUN_PHASES, LS_RUN_BLOCKS)
                 ls_keep_run_steps<false>(tile, &at, decay, vb, a2);
         }
         if (i > 0) {
-            ls_take_over<0>(&at);
+            ls_take_over(&ring, &at, lap);
             ls_spread(h, passed[lane]);
         }
         const float4 before = ls_four_of(h);
@@ -149,7 +158,7 @@ static __global__ void __launch_bounds__(32 * LS_RUN_PHASES, LS_RUN_BLOCKS)
 #pragma unroll
                 for (int s = 0; s < 4; s++) h[s] = ls_fma(decay[t][s], h[s], vb[t][s]);
             passed[lane] = ls_four_of(h);
-            ls_pass_on<0>(&at);
+            ls_pass_on(&ring, &at);
         }
         if (at.active) *(float4 *)ls_kept_state(&p, span, at.span_i, i, at.channel, at.group * 4) = before;
     }
@@ -161,6 +170,7 @@ static __global__ void __launch_bounds__(32 * LS_RUN_PHASES, LS_RUN_BLOCKS)
 typedef struct turn16 {
     float4 g[32], da2[32];
     float2 rest[32]; /* dd, ddt_bias */
+    run_ring ring[2]; /* of g, and of the others */
 } turn16;
 
 /* What a walk works on. */
@@ -170,8 +180,8 @@ typedef struct walk16 {
     const back16_tile<1> *tile;
     turn16 *turn;
     int64_t i, row;
-    int n_tokens;
-    bool first; /* of the span's tiles, as they are walked */
+    int n_tokens, lap; /* lap: tiles that the warp has walked before */
+    bool first;        /* of the span's tiles, as they are walked */
 } walk16;
 
 /* A tile in registers. decay_h is decay * h', of which w is a multiple, and then w; g is as V, B and w have it. */
@@ -316,17 +326,17 @@ static __device__ __forceinline__ void ls_run_walk(const walk16 *w, carried16 *k
     ls_spread(h, kept);
     ls_run_forwards<OUT, SURE>(w, &of, a2, h);
     if (!w->first) {
-        ls_take_over<0>(w->at);
+        ls_take_over(&w->turn->ring[0], w->at, w->lap);
         ls_spread(k->g, w->turn->g[lane]);
     }
     ls_run_chain<SURE>(w, &of, k->g);
     if (w->i > 0) {
         w->turn->g[lane] = ls_four_of(k->g);
-        ls_pass_on<0>(w->at);
+        ls_pass_on(&w->turn->ring[0], w->at);
     }
     ls_run_rows<OUT, DU, SURE>(w, &of, a2);
     if (!w->first) {
-        ls_take_over<1>(w->at);
+        ls_take_over(&w->turn->ring[1], w->at, w->lap);
         ls_spread(k->da2, w->turn->da2[lane]);
         k->dd = w->turn->rest[lane].x;
         k->dbias = w->turn->rest[lane].y;
@@ -335,7 +345,7 @@ static __device__ __forceinline__ void ls_run_walk(const walk16 *w, carried16 *k
     if (w->i == 0) return;
     w->turn->da2[lane] = ls_four_of(k->da2);
     w->turn->rest[lane] = make_float2(k->dd, k->dbias);
-    ls_pass_on<1>(w->at);
+    ls_pass_on(&w->turn->ring[1], w->at);
 }
 
 template <int IN, int OUT, int DU>
@@ -350,12 +360,13 @@ static __global__ void __launch_bounds__(32 * LS_RUN_PHASES, LS_RUN_BLOCKS)
     const int rest = (int)(span->n_rows - (n_tiles - 1) * LS_BACK_KEEP); /* tokens of the last tile */
     const bool whole_run = (int64_t)(at.run + 1) * LS_WARP_CHANNELS <= p.a.dim;
     back16_raw<1> raw = {};
-    walk16 w = {&p, &at, &tiles[at.phase], &turn, 0, 0, 0, false};
+    walk16 w = {&p, &at, &tiles[at.phase], &turn, 0, 0, 0, 0, false};
     float a2[4];
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
+    ls_rings_begin(turn.ring, 2);
     const float safe = ls_rates16(&p, &at, a2);
     if (first >= 0) ls_back16_load<IN, 1>(&raw, &p, &at, span, first, at.phase == 0 ? rest : LS_BACK_KEEP);
-    for (w.i = first; w.i >= 0; w.i -= LS_RUN_PHASES) {
+    for (w.i = first; w.i >= 0; w.i -= LS_RUN_PHASES, w.lap++) {
         const float4 kept = raw.h;
         carried16 k = {};
         w.row = span->row + w.i * LS_BACK_KEEP;
