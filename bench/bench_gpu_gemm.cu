@@ -212,9 +212,9 @@ static void plans(void) {
             struct {
                 double time;
                 ls_decode_plan plan;
-            } best[4] = {{1e9, {0, 0}}, {1e9, {0, 0}}, {1e9, {0, 0}}, {1e9, {0, 0}}};
+            } best[4] = {{1e9, {}}, {1e9, {}}, {1e9, {}}, {1e9, {}}};
             for (int i = 0; i < 21; i++) {
-                const ls_decode_plan plan = {tiles[i % 7], shared[i / 7]};
+                const ls_decode_plan plan = {tiles[i % 7], shared[i / 7], 64};
                 const int64_t stage = plan.stage_tiles * (rows8 * 128 + ls_decode_columns(p.n) * 128);
                 double time;
                 if ((plan.shared_bytes - 9216) / stage < 2) continue;

@@ -3,9 +3,10 @@
  *
  * The rows of x, up to 64, are the instruction's 64 rows: those that are not there are computed from whatever lies in
  * shared memory and never stored. A block takes COLUMNS rows of the weight, all of their depth, as one chain for each
- * output. One thread fetches stages of some times 64 depths, the weight's part as one copy and x as one box, because
- * each of them takes it some 75 ns however small it is; a warpgroup issues wgmma and gives back the stage before the
- * last. The weight is put on its way into the second-level cache before the kernel waits for the one ahead of it.
+ * output, and up to 64 rows of x, fewer where the weight has few blocks. One thread fetches stages of some times 64
+ * depths, the weight's part as one copy and x as one box, because each of them takes it some 75 ns however small it is;
+ * a warpgroup issues wgmma and gives back the stage before the last. The weight is put on its way into the second-level
+ * cache before the kernel waits for the one ahead of it.
  *
  * The gated product has two weights: a block takes the same rows of both, and a stage holds a part of each.
  *
@@ -24,6 +25,8 @@
 /* Weights up to this many rows are so narrow that blocks of 64 rows of x fill the chip better than wide tiles. */
 #define NARROW 512
 #define NARROW_ROWS 1024
+/* Up to so many rows a block takes all of them, measured on an H200 (docs/benchmarks.md). */
+#define WHOLE_ROWS 32
 /* A strip's 64 depths. */
 #define STRIP_BYTES 1024
 #define STAGES_MAX 16
@@ -39,7 +42,8 @@ typedef struct decode_params {
     const uint8_t *tiles[2]; /* the second of a gated product */
     int64_t tiles_deep;      /* times 64 depths */
     bool boxes;              /* a stage of x is one box of 64 x rows8 x stage_tiles; else stage_tiles boxes */
-    int32_t rows8;           /* rows of x, up to a multiple of 8 */
+    int32_t block_rows;      /* rows of x that a block takes */
+    int32_t rows8;           /* the same, up to a multiple of 8 */
     int32_t stage_tiles, stages, n_stages;
 } decode_params;
 
@@ -63,7 +67,7 @@ static __device__ __forceinline__ void produce(const decode_params *p, uint32_t 
     constexpr uint32_t TILE = COLUMNS / 8 * STRIP_BYTES;
     const int64_t block = (int64_t)blockIdx.x * p->tiles_deep * TILE, bytes = p->tiles_deep * TILE;
     const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
-    const int32_t row = (int32_t)blockIdx.y * BLOCK_ROWS;
+    const int32_t row = (int32_t)blockIdx.y * p->block_rows;
     int slot = 0, phase = 1;
 #pragma unroll
     for (int w = 0; w < WEIGHTS; w++)
@@ -156,8 +160,9 @@ static __device__ __forceinline__ void consume(const decode_params *p, uint8_t *
     __syncwarp();
 #pragma unroll 1
     for (int at = lane; at < 16 * COLUMNS / 8; at += 32) {
-        const int row = at / (COLUMNS / 8), column = at % (COLUMNS / 8) * 8;
-        store8<COLUMNS, WEIGHTS>(&p->p, (int64_t)blockIdx.y * BLOCK_ROWS + thread / 32 * 16 + row,
+        const int row = at / (COLUMNS / 8), column = at % (COLUMNS / 8) * 8, in_block = thread / 32 * 16 + row;
+        if (in_block >= p->block_rows) break;
+        store8<COLUMNS, WEIGHTS>(&p->p, (int64_t)blockIdx.y * p->block_rows + in_block,
                                  (int64_t)blockIdx.x * COLUMNS + column, &rest[0][row][column],
                                  &rest[WEIGHTS - 1][row][column]);
     }
@@ -212,16 +217,28 @@ int64_t ls_decode_columns(int64_t cols) {
     return 128;
 }
 
+/* Rows of x that a block takes: beside a weight with few blocks as few, in sixteens, as give every multiprocessor no
+ * more than one block, since a block takes as long as all of its x needs to reach its multiprocessor. */
+static int64_t block_rows_for(int64_t rows, int64_t blocks) {
+    const int64_t side_by_side = blocks < PROCESSORS ? PROCESSORS / blocks : 1;
+    const int64_t block_rows = ((rows - 1) / side_by_side / 16 + 1) * 16;
+    return rows <= WHOLE_ROWS || block_rows > BLOCK_ROWS ? BLOCK_ROWS : block_rows;
+}
+
 /* Measured on an H200 (docs/benchmarks.md): a block alone on its multiprocessor wants four stages in all of its memory;
- * blocks that take turns want two side by side, so that one reads while another ends. */
+ * blocks that take turns want two side by side, so that one reads while another ends; one of few rows, whose product
+ * is short, leaves room for blocks of the next kernel. */
 static ls_decode_plan plan_for(int64_t rows, int64_t cols, int64_t depth, int64_t weights) {
-    const int64_t columns = ls_decode_columns(cols), high = rows < BLOCK_ROWS ? rows : BLOCK_ROWS;
+    const int64_t columns = ls_decode_columns(cols), blocks = (cols - 1) / columns + 1;
+    const int64_t block_rows = block_rows_for(rows, blocks), high = rows < block_rows ? rows : block_rows;
     const int64_t tile = ((high + 7) / 8 * 8 + weights * columns) * TILE_DEPTH * 2;
-    const bool turns = (cols - 1) / columns + 1 > PROCESSORS;
-    ls_decode_plan plan = {54 * 1024 / tile, LS_HOPPER_SHARED_MAX - 1024};
+    const bool turns = blocks > PROCESSORS;
+    ls_decode_plan plan = {54 * 1024 / tile, LS_HOPPER_SHARED_MAX - 1024, block_rows};
     if (turns) {
         plan.stage_tiles = rows > 8 ? 1 : 2;
         plan.shared_bytes = 112 * 1024;
+    } else if (block_rows < BLOCK_ROWS) {
+        plan.shared_bytes = 160 * 1024;
     } else if (rows > 32 && depth > 6144) {
         plan.stage_tiles = 2;
     }
@@ -239,7 +256,7 @@ static bool can_take(const ls_product *product) {
 
 static ls_status run(const ls_exec *exec, const ls_product *product, const void *const tiles[2], int64_t weights,
                      ls_decode_plan plan, ls_error *err) {
-    const int64_t high = product->rows < BLOCK_ROWS ? product->rows : BLOCK_ROWS, rows8 = (high + 7) / 8 * 8,
+    const int64_t high = product->rows < plan.block_rows ? product->rows : plan.block_rows, rows8 = (high + 7) / 8 * 8,
                   deep = (product->depth - 1) / TILE_DEPTH + 1;
     const int64_t columns = ls_decode_columns(product->cols), outputs = weights * 64 * (columns + 8) * 4;
     const int64_t stage = plan.stage_tiles * (rows8 * TILE_DEPTH * 2 + weights * columns / 8 * STRIP_BYTES);
@@ -263,15 +280,17 @@ static ls_status run(const ls_exec *exec, const ls_product *product, const void 
     p.tiles[0] = (const uint8_t *)tiles[0];
     p.tiles[1] = (const uint8_t *)tiles[1];
     p.tiles_deep = deep;
+    p.block_rows = (int32_t)plan.block_rows;
     p.rows8 = (int32_t)rows8;
     p.stage_tiles = (int32_t)plan.stage_tiles;
     p.stages = (int32_t)stages;
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", product->rows}, {"out stride", product->out_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"strip", product->cols / 8 + 16}, {"tile", deep}, {"bytes", STRIP_BYTES}}}}};
-    const ls_launch launch = {product->op, {(product->cols - 1) / columns + 1, (product->rows - 1) / BLOCK_ROWS + 1, 1},
-                              THREADS,     shared,
-                              index,       2};
+    const ls_launch launch = {
+        product->op, {(product->cols - 1) / columns + 1, (product->rows - 1) / plan.block_rows + 1, 1},
+        THREADS,     shared,
+        index,       2};
     return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, kernel, &p, err);
 }
 

@@ -46,6 +46,7 @@ ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product,
 typedef struct ls_decode_plan {
     int64_t stage_tiles;  /* of 64 depths, that travel together */
     int64_t shared_bytes; /* of a block: as many stages as fit */
+    int64_t block_rows;   /* of x, that a block takes: up to 64 in sixteens */
 } ls_decode_plan;
 
 ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth);
