@@ -24,7 +24,7 @@ typedef struct run_ring {
 /* By all threads of the block. */
 static __device__ __forceinline__ void ls_rings_begin(run_ring *rings, int n) {
     if (threadIdx.x < (unsigned)n * LS_RUN_PHASES)
-        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(
+        asm volatile("mbarrier.init.shared.b64 [%0], 32;" ::"r"(
                          (uint32_t)__cvta_generic_to_shared(&rings[0].passed[0] + threadIdx.x))
                      : "memory");
     __syncthreads();
@@ -44,12 +44,11 @@ static __device__ __forceinline__ void ls_take_over(run_ring *ring, const place1
         : "memory");
 }
 
+/* Every lane passes on what it has written to the same lane of the other warp. */
 static __device__ __forceinline__ void ls_pass_on(run_ring *ring, const place16 *at) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(
-                         (uint32_t)__cvta_generic_to_shared(&ring->passed[at->phase]))
-                     : "memory");
+    asm volatile(
+        "mbarrier.arrive.shared.b64 _, [%0];" ::"r"((uint32_t)__cvta_generic_to_shared(&ring->passed[at->phase]))
+        : "memory");
 }
 
 /* ---- h before every tile ---- */
@@ -169,7 +168,7 @@ static __global__ void __launch_bounds__(32 * LS_RUN_PHASES, LS_RUN_BLOCKS)
 /* What goes from tile to tile, as carried16. */
 typedef struct turn16 {
     float4 g[32], da2[32];
-    float2 rest[32]; /* dd, ddt_bias */
+    float2 rest[32];  /* dd, ddt_bias */
     run_ring ring[2]; /* of g, and of the others */
 } turn16;
 
