@@ -269,10 +269,10 @@ def scan_through_torch(batch=1, length=2048):
                    dt_stride=dim, b_stride=states, c_stride=states, z_stride=dim, a2=x["a"] * lockstep.LOG2E,
                    dt_bias=x["dt_bias"], d=x["d"], rows=batch * length, dim=dim, n_states=states, spans=spans,
                    n_spans=batch, span_rows_max=length)
-    out, dout = torch.empty_like(x["u"]), weight.float()
-    to = {f"d{k}": torch.empty_like(x[k]) for k in ("dt", "z")}  # rounded to the type of u, as torch gets them
-    to |= {k: torch.empty_like(x[v], dtype=torch.float32) for k, v in
-           (("du", "u"), ("db", "b"), ("dcc", "c"), ("da2", "a"), ("ddt_bias", "dt_bias"), ("dd", "d"))}
+    out = torch.empty_like(x["u"])
+    to = {k: torch.empty_like(x[v]) for k, v in  # rows rounded to the type of u, as torch gets them
+          (("du", "u"), ("ddt", "dt"), ("db", "b"), ("dcc", "c"), ("dz", "z"), ("da2", "a"), ("ddt_bias", "dt_bias"),
+           ("dd", "d"))}
 
     def forward_kernels():
         _run.run("scan", DEVICE, "stream", **members, out=out, out_dtype=out.dtype, out_stride=dim,
@@ -280,8 +280,8 @@ def scan_through_torch(batch=1, length=2048):
 
     def both_kernels():
         forward_kernels()
-        _run.run("scan_backward", DEVICE, "stream", **members, **to, dout=dout, dout_stride=dim,
-                 out_dtype=x["dt"].dtype)
+        _run.run("scan_backward", DEVICE, "stream", **members, **to, dout=weight, dout_stride=dim,
+                 out_dtype=out.dtype, dout_bf16=True, du_bf16=True)
 
     leaves = {k: v.clone().requires_grad_() for k, v in x.items()}
 

@@ -304,11 +304,11 @@ typedef struct ls_scan_backward_args {
     const void *u, *dt_raw, *b, *cc, *z; /* as in the forward call */
     int64_t u_stride, dt_stride, b_stride, c_stride, z_stride;
     const float *a2, *dt_bias, *d;
-    const float *dout; /* [rows][dout_stride]: of the unrounded output */
+    const void *dout; /* [rows][dout_stride]: of the unrounded output */
     int64_t dout_stride;
-    float *du;       /* [rows][dim] */
+    void *du;        /* [rows][dim] */
     void *ddt;       /* [rows][dim], of dt_raw */
-    float *db, *dcc; /* [rows][n_states] */
+    void *db, *dcc;  /* [rows][n_states] */
     void *dz;        /* [rows][dz_stride]; NULL where z is */
     float *da2;      /* [dim][n_states], written */
     float *ddt_bias; /* [dim], written; NULL where dt_bias is */
@@ -319,6 +319,8 @@ typedef struct ls_scan_backward_args {
     /* The sums over spans go on from what da2, ddt_bias and dd hold, those of earlier spans or +0; da2 is left without
      * the factor LN2 that it has at the end. */
     bool continued;
+    bool dout_bf16;     /* dout is bf16, else f32 */
+    bool du_bf16;       /* du, db and dcc are bf16, rounded once, else f32 */
     ls_dtype out_dtype; /* of ddt and dz: f32, or bf16, rounded once, as products in mma16 read them */
     int64_t dz_stride;  /* 0: dim */
 } ls_scan_backward_args;

@@ -104,7 +104,7 @@ ScanBackwardArgs = _struct(
     "ScanBackwardArgs", (c_int, "in_dtype"), (c_bool, "dt_activated"), (c_void_p, "u dt_raw b cc z"),
     (c_int64, "u_stride dt_stride b_stride c_stride z_stride"), (c_void_p, "a2 dt_bias d dout"),
     (c_int64, "dout_stride"), (c_void_p, "du ddt db dcc dz da2 ddt_bias dd"), (c_int64, "rows dim n_states"),
-    (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"), (c_bool, "continued"),
+    (c_void_p, "spans"), (c_int64, "n_spans span_rows_max"), (c_bool, "continued dout_bf16 du_bf16"),
     (c_int, "out_dtype"), (c_int64, "dz_stride"))
 
 GemmWeight = _struct("GemmWeight", (c_int, "dtype"), (c_int64, "n k"), (c_void_p, "panels"),

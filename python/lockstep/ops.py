@@ -334,15 +334,15 @@ def _selective_scan_backward(u: Tensor, dt: Tensor, a2: Tensor, b: Tensor, c: Te
                              ) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     inputs = _scan_inputs(u, dt, a2, b, c, d, z, dt_bias, softplus)
     sequences = _whole(u, offsets, max_length)
-    dout_stride = rows("dout", dout, _F32, u.shape, u)
+    dout_stride = rows("dout", dout, _STORED, u.shape, u)
     any_rows = inputs["rows"] > 0 and sequences["n_spans"] > 0
-    du, db, dc = (_row_output(x, x.shape, torch.float32, offsets) for x in (u, b, c))
-    ddt, dz = (None if x is None else _row_output(x, x.shape, x.dtype, offsets) for x in (dt, z))
+    du, ddt, db, dc, dz = (None if x is None else _row_output(x, x.shape, x.dtype, offsets) for x in (u, dt, b, c, z))
     da2, dd, ddt_bias = (None if x is None else (x.new_empty if any_rows else x.new_zeros)(x.shape)
                          for x in (a2, d, dt_bias))
     if any_rows:
         run("scan_backward", u.device, check, **inputs, **sequences, dout=dout, dout_stride=dout_stride, du=du, ddt=ddt,
-            db=db, dcc=dc, dz=dz, da2=da2, ddt_bias=ddt_bias, dd=dd, out_dtype=dt.dtype)
+            db=db, dcc=dc, dz=dz, da2=da2, ddt_bias=ddt_bias, dd=dd, out_dtype=u.dtype,
+            du_bf16=u.dtype == torch.bfloat16, dout_bf16=dout.dtype == torch.bfloat16)
     return tuple(like.new_empty(0) if x is None else x for x, like in
                  ((du, u), (ddt, dt), (da2, a2), (db, b), (dc, c), (dd, a2), (dz, u), (ddt_bias, a2)))
 
@@ -352,8 +352,7 @@ def _(u, dt, a2, b, c, d, z, dt_bias, *_):
     def made(x, like):
         return like.new_empty(0 if x is None else x.shape)
 
-    du, db, dc = (x.new_empty(x.shape, dtype=torch.float32) for x in (u, b, c))
-    return du, made(dt, dt), made(a2, a2), db, dc, made(d, a2), made(z, u), made(dt_bias, a2)
+    return made(u, u), made(dt, dt), made(a2, a2), made(b, b), made(c, c), made(d, a2), made(z, u), made(dt_bias, a2)
 
 
 def _selective_scan_save(ctx, inputs, output):
@@ -367,9 +366,8 @@ def _selective_scan_gradient(ctx, dout, _):
     if dout is None:
         return (None,) * 13
     inputs = ctx.saved_tensors[:8]
-    grads = _selective_scan_backward(*ctx.saved_tensors, dout.float().contiguous(), ctx.max_length, ctx.softplus,
-                                     ctx.check)
-    return tuple(None if x is None else grad.to(x.dtype) for x, grad in zip(inputs, grads)) + (None,) * 5
+    grads = _selective_scan_backward(*ctx.saved_tensors, dout.contiguous(), ctx.max_length, ctx.softplus, ctx.check)
+    return tuple(None if x is None else grad for x, grad in zip(inputs, grads)) + (None,) * 5
 
 
 _selective_scan_call = _with_gradient(_selective_scan, _selective_scan_save, _selective_scan_gradient)

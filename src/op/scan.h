@@ -25,8 +25,9 @@
  * 1, then the four runs by halves 2, 1 (absent channels +0); blocks add as one ascending chain from +0.
  * da2, dd and ddt_bias start at +0 in each span; the spans' values add as one ascending chain from +0, or `continued`
  * from what an earlier call left: calls may be cut between spans. da2 is multiplied by LN2 at the end, unless
- * continued: that is the caller's then. Spans are in ascending order of their rows. dz and ddt are stored as float32 or
- * rounded once to bf16, the ddt that ddt_bias adds being unrounded. No NaN pattern is promised for gradients.
+ * continued: that is the caller's then. Spans are in ascending order of their rows. dout is float32 or bf16; du, ddt,
+ * dz, db and dcc are stored as float32 or rounded once to bf16, the ddt that ddt_bias adds being unrounded. No NaN
+ * pattern is promised for gradients.
  */
 #ifndef LS_OP_SCAN_H
 #define LS_OP_SCAN_H
@@ -58,10 +59,12 @@ static inline int64_t ls_scan_dz_stride(const ls_scan_backward_args *args) {
 
 /* Parts of the backward's workspace, as offsets in floats behind its head:
  *   states [rows / KEEP + n_spans][dim][n_states]: h before token KEEP * j of span i, at row / KEEP + i + j
- *   sums   [blocks][rows][2][n_states]: channel blocks' shares of db and dcc
+ *   sums   [blocks][rows][2][n_states]: channel blocks' shares of db and dcc; by_runs: room for four times as many, of
+ *          runs of 8 channels, where a GPU walks few spans
  *   a2     [n_spans][dim][n_states], d and bias [n_spans][dim]: spans' shares of the parameters' gradients */
 typedef struct ls_scan_backward_plan {
     int64_t n_blocks, states, sums, a2, d, bias, total;
+    bool by_runs;
 } ls_scan_backward_plan;
 
 /* False where a size does not fit int64_t. */

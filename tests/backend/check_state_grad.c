@@ -7,7 +7,7 @@
 
 typedef struct grad_operands {
     operands in;
-    const float *dout;
+    const void *dout;
     int64_t dout_stride;
     void *row[ROW_GRADS];
     float *param[PARAMS_MAX];
@@ -29,6 +29,15 @@ static const char *const param_names[] = {"gradient of parameter 0", "gradient o
                                           "gradient of parameter 2"};
 
 /* ---- the ops ---- */
+
+/* Types of gradients: where those of dt and z are bf16, most have du, db and dcc or dout in it as well. */
+static ls_dtype scan_du_dtype(const problem *p) {
+    return p->out.dtype == LS_BF16 && p->param[SCAN_D].data != NULL ? LS_BF16 : LS_F32;
+}
+
+static ls_dtype scan_dout_dtype(const problem *p) {
+    return p->out.dtype == LS_BF16 && !p->activated ? LS_BF16 : LS_F32;
+}
 
 static ls_scan_backward_args scan_backward_args(const problem *p, const grad_operands *o) {
     const ls_scan_args f = scan_args(p, &o->in);
@@ -63,7 +72,9 @@ static ls_scan_backward_args scan_backward_args(const problem *p, const grad_ope
                                         .spans = f.spans,
                                         .n_spans = f.n_spans,
                                         .span_rows_max = f.span_rows_max,
-                                        .out_dtype = f.out_dtype};
+                                        .out_dtype = f.out_dtype,
+                                        .dout_bf16 = scan_dout_dtype(p) == LS_BF16,
+                                        .du_bf16 = scan_du_dtype(p) == LS_BF16};
     return args;
 }
 
@@ -167,7 +178,7 @@ static void arrangement_solve(bk_run *run, const grad_problem *g, arrangement *a
         a->param[i] = o.param[i] = p->param[i].data == NULL ? NULL : bk_alloc(p->param[i].n * 4);
     }
     gather(&g->dout, &b, dout, false);
-    o.dout = (const float *)(void *)dout;
+    o.dout = dout;
     o.dout_stride = g->dout.cols;
     o.in.rows = b.n_rows;
     o.in.spans = b.spans;
@@ -208,7 +219,7 @@ static grad_problem grad_finish(bk_run *run, grad_problem g, values kind, uint64
                                         "gradient of input 3", "gradient of input 4"};
     arrangement all = everything(&g);
     seed += 1000;
-    g.dout = tensor_make(&g.p, "dout", LS_F32, g.p.dim, -1.0f, 1.0f, kind, &seed);
+    g.dout = tensor_make(&g.p, "dout", g.dout.dtype, g.p.dim, -1.0f, 1.0f, kind, &seed);
     for (int64_t i = 0; i < ROW_GRADS; i++) {
         g.row[i] = (tensor){names[i], g.row[i].dtype, g.p.in[i].cols, NULL};
         if (g.p.in[i].data != NULL) g.row[i].data = bk_alloc(g.p.tokens * row_bytes(&g.row[i]));
@@ -220,9 +231,15 @@ static grad_problem grad_finish(bk_run *run, grad_problem g, values kind, uint64
 
 static grad_problem scan_grad_problem(bk_run *run, const scan_shape *shape, const int64_t *length, int64_t n_seqs,
                                       uint64_t seed) {
-    const ls_dtype rounded = shape->options & OUT_BF16 ? LS_BF16 : LS_F32;
-    const grad_problem g = {.p = scan_problem(run, shape, length, n_seqs, seed),
-                            .row = {[SCAN_DT].dtype = rounded, [SCAN_Z].dtype = rounded},
+    const problem p = scan_problem(run, shape, length, n_seqs, seed);
+    const ls_dtype rounded = p.out.dtype, du = scan_du_dtype(&p);
+    const grad_problem g = {.p = p,
+                            .dout = {.dtype = scan_dout_dtype(&p)},
+                            .row = {[SCAN_U].dtype = du,
+                                    [SCAN_DT].dtype = rounded,
+                                    [SCAN_B].dtype = du,
+                                    [SCAN_C].dtype = du,
+                                    [SCAN_Z].dtype = rounded},
                             .tight = true,
                             .call = scan_backward_call,
                             .workspace = scan_backward_workspace};
@@ -286,7 +303,7 @@ static grad_operands grad_prepare(grad_rig *r, const arrangement *a, const batch
             param_at[i] = image_flat(m, param_names[i], a->param[i], p->param[i].n * 4, true, 4 * i);
     image_upload(r->run, m);
     image_address(m, p, &at, &o.in);
-    o.dout = (const float *)(void *)(m->device + dout_at);
+    o.dout = m->device + dout_at;
     for (int64_t i = 0; i < ROW_GRADS; i++) o.row[i] = g->row[i].data == NULL ? NULL : m->device + row_at[i];
     for (int64_t i = 0; i < PARAMS_MAX; i++)
         o.param[i] = a->param[i] == NULL ? NULL : (float *)(void *)(m->device + param_at[i]);

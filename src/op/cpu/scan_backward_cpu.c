@@ -31,6 +31,9 @@ typedef struct block {
     (((2 * LS_SCAN_KEEP + 1 + 3) * LS_SCAN_STATES_MAX + 5 * LS_SCAN_KEEP) * LANES + 2 * LS_SCAN_STATES_MAX)
 _Static_assert(SCRATCH_MAX <= LS_SCRATCH_FLOATS, "a block of the largest op fits the scratch of a thread");
 
+/* Of du, db and dcc. */
+static ls_dtype du_type(const ls_scan_backward_args *a) { return a->du_bf16 ? LS_BF16 : LS_F32; }
+
 static void load_lanes(float *out, const block *k, const void *rows, int64_t stride, int64_t row) {
     ls_row_widen(out, ls_at(rows, k->a->in_dtype, row * stride + k->channel), k->a->in_dtype, k->n);
 }
@@ -98,9 +101,10 @@ _Static_assert(LANES == 32, "a block of the channel sums is four runs of 8");
 /* dz, where there is a gate, and dy. */
 static void gate_back(const block *k, lanes dy, const token *t, int64_t row) {
     const ls_scan_backward_args *a = k->a;
+    const ls_dtype dout_type = a->dout_bf16 ? LS_BF16 : LS_F32;
     lanes z = {0}, dz;
     memset(dy, 0, sizeof(lanes));
-    memcpy(dy, a->dout + row * a->dout_stride + k->channel, (size_t)k->n * sizeof(float));
+    ls_row_widen(dy, ls_at(a->dout, dout_type, row * a->dout_stride + k->channel), dout_type, k->n);
     if (a->z == NULL) return;
     load_lanes(z, k, a->z, a->z_stride, row);
     for (int c = 0; c < LANES; c++) {
@@ -180,7 +184,7 @@ static void step_back(block *k, const token *t, int64_t row, lanes *before, lane
     if (!a->dt_activated)
         for (int c = 0; c < LANES; c++) ddt[c] = ls_mul(ddt[c], ls_sigmoid(t->raw[c]));
     for (int c = 0; c < LANES; c++) k->ddt_bias[c] = ls_add(k->ddt_bias[c], ddt[c]);
-    memcpy(a->du + row * a->dim + k->channel, du, (size_t)k->n * sizeof(float));
+    ls_row_narrow(ls_at_mut(a->du, du_type(a), row * a->dim + k->channel), du_type(a), du, k->n);
     ls_row_narrow(ls_at_mut(a->ddt, a->out_dtype, row * a->dim + k->channel), a->out_dtype, ddt, k->n);
 }
 
@@ -277,8 +281,9 @@ LS_KERNEL_DEFINE(ls_scan_channel_sums_kernel) {
                 const float *share = call->floats + plan.sums + (block_i * a->rows + row) * row_floats;
                 for (int64_t s = 0; s < row_floats; s++) scratch[s] = ls_add(scratch[s], share[s]);
             }
-            memcpy(a->db + row * a->n_states, scratch, (size_t)a->n_states * sizeof(float));
-            memcpy(a->dcc + row * a->n_states, scratch + a->n_states, (size_t)a->n_states * sizeof(float));
+            ls_row_narrow(ls_at_mut(a->db, du_type(a), row * a->n_states), du_type(a), scratch, a->n_states);
+            ls_row_narrow(ls_at_mut(a->dcc, du_type(a), row * a->n_states), du_type(a), scratch + a->n_states,
+                          a->n_states);
         }
     }
 }

@@ -1,31 +1,38 @@
-/* Gradient of the scan for sixteen states. A block is 32 channels of a span, a warp eight of them, a channel four
- * threads of four states. A tile of KEEP tokens is walked forwards, states and decays staying in registers, and then
- * back; what the walk needs of each token and channel is made beforehand, two tokens a thread. */
+/* Gradient of the scan for sixteen states. A block is RUNS runs of eight channels of a span, a warp one of them, a
+ * channel four threads of four states. A tile of KEEP tokens is walked forwards, states and decays staying in
+ * registers, and then back; what the walk needs of each token and channel is made beforehand, two tokens a thread. The
+ * kernels here take four runs, the block of the channel sums; scan_backward_runs_cuda.h has those for few spans. */
 #ifndef LS_OP_CUDA_SCAN_BACKWARD16_CUDA_H
 #define LS_OP_CUDA_SCAN_BACKWARD16_CUDA_H
 
 #include "op/cuda/scan_backward_cuda.h"
 
 #define LS_BACK16_STATES 16
-#define LS_BACK16_GROUP 4
+#define LS_BACK16_RUNS LS_BACK_WARPS     /* of a block of the kernels here */
 #define LS_BACK16_OWN (LS_BACK_KEEP / 4) /* tokens of a tile that a thread prepares: its group's, every fourth */
-#define LS_BACK16_THREADS (32 * LS_BACK_WARPS)
+/* Values of b and of c of a tile that a thread loads. */
+#define LS_BACK16_LOADS(runs) (LS_BACK_KEEP * LS_BACK16_STATES / (32 * (runs)))
 
-/* Place of a thread: its channel (the last one again where the block hangs over) and its group of states. */
+/* Place of a thread: its channel (the last one again where the run hangs over) and its group of states. */
 typedef struct place16 {
     int64_t span_i, channel;
-    int block, warp, slot, group; /* slot: of the channel in the warp */
+    int run, phase, warp, slot, group; /* warp: of the runs of its block; slot: of the channel in the warp */
     bool active;
 } place16;
 
+template <int RUNS, int PHASES>
 static __device__ __forceinline__ place16 ls_place16(const back_params *p) {
+    const int64_t per_span = p->plan.n_blocks * (LS_BACK_WARPS / RUNS);
+    /* By exchange: so the compiler knows that all lanes have the same. */
+    const int warp = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / 32, 0);
     place16 at;
-    at.block = (int)(blockIdx.x % p->plan.n_blocks);
-    at.span_i = blockIdx.x / p->plan.n_blocks;
-    at.warp = (int)(threadIdx.x / 32);
+    at.span_i = blockIdx.x / per_span;
+    at.warp = RUNS == 1 ? 0 : warp;
+    at.phase = PHASES == 1 ? 0 : warp;
+    at.run = (int)(blockIdx.x % per_span) * RUNS + at.warp;
     at.slot = (int)(threadIdx.x % 32) / 4;
     at.group = (int)threadIdx.x % 4;
-    at.channel = (int64_t)at.block * LS_SCAN_SUM_BLOCK + at.warp * LS_WARP_CHANNELS + at.slot;
+    at.channel = (int64_t)at.run * LS_WARP_CHANNELS + at.slot;
     at.active = at.channel < p->a.dim;
     if (!at.active) at.channel = p->a.dim - 1;
     return at;
@@ -37,16 +44,41 @@ static __device__ __forceinline__ int64_t ls_own_row(const place16 *at, int64_t 
     return row + (token < n_tokens ? token : n_tokens - 1);
 }
 
-/* A state of b or cc of a tile: thread t has state t % 16 of token t / 16. */
-template <int IN>
-static __device__ __forceinline__ float ls_state16(const void *from, int64_t stride, int64_t row, int n_tokens) {
-    const int token = (int)threadIdx.x / LS_BACK16_STATES, s = (int)threadIdx.x % LS_BACK16_STATES;
-    return token < n_tokens ? ls_load_one<IN>(from, (row + token) * stride + s) : 0.0f;
+/* Value i, of a thread's, of b or cc of a tile: threads have neighbours, the block's RUNS warps all. */
+template <int RUNS>
+static __device__ __forceinline__ int ls_state16_index(int i) {
+    return (int)threadIdx.x % (32 * RUNS) + i * 32 * RUNS;
 }
-static_assert(LS_BACK_KEEP * LS_BACK16_STATES == LS_BACK16_THREADS, "a thread a token and state");
+
+template <int IN, int RUNS>
+static __device__ __forceinline__ void ls_states16_load(float *to, const void *from, int64_t stride, int64_t row,
+                                                        int n_tokens) {
+#pragma unroll
+    for (int i = 0; i < LS_BACK16_LOADS(RUNS); i++) {
+        const int at = ls_state16_index<RUNS>(i), token = at / LS_BACK16_STATES;
+        to[i] = token < n_tokens ? ls_load_one<IN>(from, (row + token) * stride + at % LS_BACK16_STATES) : 0.0f;
+    }
+}
+
+template <int RUNS>
+static __device__ __forceinline__ void ls_states16_put(float to[LS_BACK_KEEP][LS_BACK16_STATES], const float *from) {
+#pragma unroll
+    for (int i = 0; i < LS_BACK16_LOADS(RUNS); i++) (&to[0][0])[ls_state16_index<RUNS>(i)] = from[i];
+}
 
 static __device__ __forceinline__ void ls_spread(float out[4], float4 v) {
     out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+}
+
+static __device__ __forceinline__ float4 ls_four_of(const float v[4]) { return make_float4(v[0], v[1], v[2], v[3]); }
+
+/* a2 of the thread's states; the largest |dt| that is safe for its channel. */
+static __device__ __forceinline__ float ls_rates16(const back_params *p, const place16 *at, float a2[4]) {
+    float safe = 0.0f;
+    ls_spread(a2, *(const float4 *)(p->a.a2 + at->channel * LS_BACK16_STATES + at->group * 4));
+#pragma unroll
+    for (int s = 0; s < 4; s++) safe = ls_max_nan(safe, fabsf(a2[s]));
+    return ls_safe_dt<4>(safe);
 }
 
 /* ---- h before every tile ---- */
@@ -73,19 +105,16 @@ static __device__ __forceinline__ void ls_keep16_walk(const keep16_tile *tile, c
 
 /* The last tile's states are nobody's: whatever its missing tokens make of them. */
 template <int IN>
-static __global__ void __launch_bounds__(LS_BACK16_THREADS) ls_keep16_kernel(const __grid_constant__ back_params p) {
+static __global__ void __launch_bounds__(32 * LS_BACK16_RUNS) ls_keep16_kernel(const __grid_constant__ back_params p) {
     ls_cuda_begin();
     __shared__ keep16_tile tile;
     const ls_scan_backward_args *a = &p.a;
-    const place16 at = ls_place16(&p);
+    const place16 at = ls_place16<LS_BACK16_RUNS, 1>(&p);
     const ls_span *span = &a->spans[at.span_i];
-    float h[4] = {0.0f, 0.0f, 0.0f, 0.0f}, a2[4], raw[LS_BACK16_OWN], u[LS_BACK16_OWN], b = 0.0f, safe = 0.0f;
+    float h[4] = {0.0f, 0.0f, 0.0f, 0.0f}, a2[4], raw[LS_BACK16_OWN], u[LS_BACK16_OWN], b = 0.0f;
     int buffer = 0;
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
-    ls_spread(a2, *(const float4 *)(a->a2 + at.channel * LS_BACK16_STATES + at.group * 4));
-#pragma unroll
-    for (int s = 0; s < 4; s++) safe = ls_max_nan(safe, fabsf(a2[s]));
-    safe = ls_safe_dt<4>(safe);
+    const float safe = ls_rates16(&p, &at, a2);
     for (int64_t t = -LS_BACK_KEEP; t < span->n_rows; t += LS_BACK_KEEP, buffer ^= 1) {
         const int64_t next = t + LS_BACK_KEEP, left = span->n_rows - next, row = span->row + next;
         const int n_next = left < LS_BACK_KEEP ? (int)left : LS_BACK_KEEP;
@@ -101,10 +130,10 @@ static __global__ void __launch_bounds__(LS_BACK16_THREADS) ls_keep16_kernel(con
                 tile.dtv[at.warp][j * 4 + at.group][at.slot] = make_float2(dt[j], ls_mul(dt[j], u[j]));
                 inside &= fabsf(dt[j]) <= safe;
             }
-            tile.b[buffer][threadIdx.x / LS_BACK16_STATES][threadIdx.x % LS_BACK16_STATES] = b;
+            ls_states16_put<LS_BACK16_RUNS>(tile.b[buffer], &b);
             if (at.active)
                 *(float4 *)ls_kept_state(&p, span, at.span_i, t / LS_BACK_KEEP, at.channel, at.group * 4) =
-                    make_float4(h[0], h[1], h[2], h[3]);
+                    ls_four_of(h);
         }
         if (left > 0) { /* on its way while this tile is walked */
 #pragma unroll
@@ -114,7 +143,7 @@ static __global__ void __launch_bounds__(LS_BACK16_THREADS) ls_keep16_kernel(con
                 if (a->dt_bias != NULL) raw[j] = ls_add(raw[j], a->dt_bias[at.channel]);
                 u[j] = ls_load_one<IN>(a->u, own * a->u_stride + at.channel);
             }
-            b = ls_state16<IN>(a->b, a->b_stride, row, n_next);
+            ls_states16_load<IN, LS_BACK16_RUNS>(&b, a->b, a->b_stride, row, n_next);
         }
         __syncthreads();
         if (t < 0 || left <= 0) continue;
@@ -127,45 +156,50 @@ static __global__ void __launch_bounds__(LS_BACK16_THREADS) ls_keep16_kernel(con
 
 /* ---- the walk ---- */
 
-typedef struct back16_tile {
+template <int RUNS>
+struct back16_tile {
     float b[2][LS_BACK_KEEP][LS_BACK16_STATES], c[2][LS_BACK_KEEP][LS_BACK16_STATES];
-    float4 step[LS_BACK_WARPS][LS_BACK_KEEP][LS_WARP_CHANNELS]; /* dt, v, dy, u */
-    float4 end[LS_BACK_WARPS][LS_BACK_KEEP][LS_WARP_CHANNELS];  /* slope d dt / d dt_raw; dout; d out / d z of y = 1 */
-    float sums[2][LS_BACK_WARPS][LS_BACK_KEEP][2 * LS_BACK16_STATES]; /* the warps' shares of db and dcc */
-} back16_tile;
+    float4 step[RUNS][LS_BACK_KEEP][LS_WARP_CHANNELS]; /* dt, v, dy, u */
+    float4 end[RUNS][LS_BACK_KEEP][LS_WARP_CHANNELS];  /* slope d dt / d dt_raw; dout; d out / d z of y = 1 */
+};
+
+/* The runs' shares of db and dcc, until they are folded. */
+typedef struct back16_sums {
+    float of[2][LS_BACK16_RUNS][LS_BACK_KEEP][2 * LS_BACK16_STATES];
+} back16_sums;
 
 /* What a tile needs, as loaded. */
-template <int IN>
+template <int RUNS>
 struct back16_raw {
-    float dt[LS_BACK16_OWN], u[LS_BACK16_OWN], z[LS_BACK16_OWN], dout[LS_BACK16_OWN], b, c;
+    float dt[LS_BACK16_OWN], u[LS_BACK16_OWN], z[LS_BACK16_OWN], dout[LS_BACK16_OWN];
+    float b[LS_BACK16_LOADS(RUNS)], c[LS_BACK16_LOADS(RUNS)];
     float4 h;
 };
 
-template <int IN>
-static __device__ __forceinline__ void ls_back16_load(back16_raw<IN> *raw, const back_params *p, const place16 *at,
-                                                      const ls_span *span, int64_t first, int n_tokens) {
+template <int IN, int RUNS>
+static __device__ __forceinline__ void ls_back16_load(back16_raw<RUNS> *raw, const back_params *p, const place16 *at,
+                                                      const ls_span *span, int64_t tile, int n_tokens) {
     const ls_scan_backward_args *a = &p->a;
-    const int64_t row = span->row + first;
+    const int64_t row = span->row + tile * LS_BACK_KEEP;
 #pragma unroll
     for (int j = 0; j < LS_BACK16_OWN; j++) {
         const int64_t own = ls_own_row(at, row, n_tokens, j);
         raw->dt[j] = ls_load_one<IN>(a->dt_raw, own * a->dt_stride + at->channel);
         raw->u[j] = ls_load_one<IN>(a->u, own * a->u_stride + at->channel);
-        raw->dout[j] = a->dout[own * a->dout_stride + at->channel];
+        raw->dout[j] = ls_load_either(a->dout_bf16, a->dout, own * a->dout_stride + at->channel);
         raw->z[j] = a->z != NULL ? ls_load_one<IN>(a->z, own * a->z_stride + at->channel) : 0.0f;
     }
-    raw->b = ls_state16<IN>(a->b, a->b_stride, row, n_tokens);
-    raw->c = ls_state16<IN>(a->cc, a->c_stride, row, n_tokens);
-    raw->h = *(const float4 *)ls_kept_state(p, span, at->span_i, first / LS_BACK_KEEP, at->channel, at->group * 4);
+    ls_states16_load<IN, RUNS>(raw->b, a->b, a->b_stride, row, n_tokens);
+    ls_states16_load<IN, RUNS>(raw->c, a->cc, a->c_stride, row, n_tokens);
+    raw->h = *(const float4 *)ls_kept_state(p, span, at->span_i, tile, at->channel, at->group * 4);
 }
 
-/* Into shared memory, as the walk has it. Returns whether every dt of the warp is safe. */
-template <int IN>
-static __device__ __forceinline__ bool ls_back16_prepare(back16_tile *tile, const back16_raw<IN> *raw,
+/* Into shared memory, as the walk has it. Returns whether the tile is `sure` and every dt of the warp safe. */
+template <int RUNS>
+static __device__ __forceinline__ bool ls_back16_prepare(back16_tile<RUNS> *tile, const back16_raw<RUNS> *raw,
                                                          const ls_scan_backward_args *a, const place16 *at, int buffer,
-                                                         float safe) {
+                                                         float safe, bool sure) {
     float dt[LS_BACK16_OWN], slope[LS_BACK16_OWN], sig[LS_BACK16_OWN], sl[LS_BACK16_OWN];
-    bool inside = true;
 #pragma unroll
     for (int j = 0; j < LS_BACK16_OWN; j++) {
         dt[j] = a->dt_bias != NULL ? ls_add(raw->dt[j], a->dt_bias[at->channel]) : raw->dt[j];
@@ -184,11 +218,11 @@ static __device__ __forceinline__ bool ls_back16_prepare(back16_tile *tile, cons
         }
         tile->step[at->warp][token][at->slot] = make_float4(dt[j], ls_mul(dt[j], raw->u[j]), dy, raw->u[j]);
         tile->end[at->warp][token][at->slot] = make_float4(slope[j], raw->dout[j], along, 0.0f);
-        inside &= fabsf(dt[j]) <= safe;
+        sure &= fabsf(dt[j]) <= safe;
     }
-    tile->b[buffer][threadIdx.x / LS_BACK16_STATES][threadIdx.x % LS_BACK16_STATES] = raw->b;
-    tile->c[buffer][threadIdx.x / LS_BACK16_STATES][threadIdx.x % LS_BACK16_STATES] = raw->c;
-    return __all_sync(LS_ALL_LANES, inside);
+    ls_states16_put<RUNS>(tile->b[buffer], raw->b);
+    ls_states16_put<RUNS>(tile->c[buffer], raw->c);
+    return __all_sync(LS_ALL_LANES, sure);
 }
 
 /* Eight values summed over the warp's eight channels by halves 4, 2, 1. With each exchange a thread keeps half of the
@@ -212,10 +246,11 @@ typedef struct carried16 {
     float g[4], da2[4], dd, dbias;
 } carried16;
 
-/* One tile. OUT: type of dz and ddt. SURE: all its tokens are there, every dt * a2 is known to be in range, and every
- * channel is one. */
-template <int OUT, bool SURE>
-static __device__ __forceinline__ void ls_back16_walk(const back_params *p, const place16 *at, back16_tile *tile,
+/* One tile. OUT: type of dz and ddt; DU: of du. SURE: all its tokens are there, every dt * a2 is known to be in range,
+ * and every channel is one. */
+template <int OUT, int DU, bool SURE>
+static __device__ __forceinline__ void ls_back16_walk(const back_params *p, const place16 *at,
+                                                      const back16_tile<LS_BACK16_RUNS> *tile, back16_sums *sums,
                                                       carried16 *k, const float a2[4], float4 kept, int buffer,
                                                       int64_t row, int n_tokens) {
     const ls_scan_backward_args *a = &p->a;
@@ -274,8 +309,8 @@ static __device__ __forceinline__ void ls_back16_walk(const back_params *p, cons
                 k->g[s] = ls_mul(k->g[s], decay[i][s]);
             }
             const int lane = (int)threadIdx.x % 32;
-            tile->sums[buffer][at->warp][i][lane / 16 * LS_BACK16_STATES + at->group * 4 + lane / 8 % 2 * 2 +
-                                            lane / 4 % 2] = ls_channel_sums8(share);
+            sums->of[buffer][at->warp][i][lane / 16 * LS_BACK16_STATES + at->group * 4 + lane / 8 % 2 * 2 +
+                                          lane / 4 % 2] = ls_channel_sums8(share);
             if (a->d != NULL) k->dd = ls_fma(d.z, d.w, k->dd);
         }
         const int token = j * 4 + at->group;
@@ -285,7 +320,7 @@ static __device__ __forceinline__ void ls_back16_walk(const back_params *p, cons
         if (a->d != NULL) du = ls_fma(d.z, a->d[at->channel], du);
         if (!a->dt_activated) ddt = ls_mul(ddt, tile->end[at->warp][token][at->slot].x);
         if (SURE || (token < n_tokens && at->active)) {
-            a->du[(row + token) * a->dim + at->channel] = du;
+            ls_store_one<DU>(a->du, (row + token) * a->dim + at->channel, du);
             ls_store_one<OUT>(a->ddt, (row + token) * a->dim + at->channel, ddt);
         }
 #pragma unroll
@@ -297,63 +332,66 @@ static __device__ __forceinline__ void ls_back16_walk(const back_params *p, cons
 }
 
 /* A tile's four runs of eight channels by halves 2, 1. */
-static __device__ __forceinline__ void ls_back16_fold(const back_params *p, const place16 *at, const back16_tile *tile,
+static __device__ __forceinline__ void ls_back16_fold(const back_params *p, const place16 *at, const back16_sums *sums,
                                                       int buffer, int64_t row, int n_tokens) {
+    const float(*of)[LS_BACK_KEEP][2 * LS_BACK16_STATES] = sums->of[buffer];
 #pragma unroll
-    for (int turn = 0; turn < LS_BACK_KEEP * 2 * LS_BACK16_STATES / LS_BACK16_THREADS; turn++) {
-        const int j = (int)threadIdx.x + turn * LS_BACK16_THREADS;
+    for (int turn = 0; turn < LS_BACK_KEEP * 2 * LS_BACK16_STATES / (32 * LS_BACK_WARPS); turn++) {
+        const int j = (int)threadIdx.x + turn * 32 * LS_BACK_WARPS;
         const int token = j / (2 * LS_BACK16_STATES), i = j % (2 * LS_BACK16_STATES);
-        const float even = ls_add(tile->sums[buffer][0][token][i], tile->sums[buffer][2][token][i]);
-        const float odd = ls_add(tile->sums[buffer][1][token][i], tile->sums[buffer][3][token][i]);
         if (token < n_tokens)
-            *ls_channel_share(p, at->block, row + token, i / LS_BACK16_STATES, i % LS_BACK16_STATES) =
-                ls_add(even, odd);
+            *ls_channel_share(p, at->run / LS_BACK_WARPS, row + token, i / LS_BACK16_STATES, i % LS_BACK16_STATES) =
+                ls_four_runs(of[0][token][i], of[1][token][i], of[2][token][i], of[3][token][i]);
     }
 }
 
-template <int IN, int OUT>
-static __global__ void __launch_bounds__(LS_BACK16_THREADS, 3) ls_back16_kernel(const __grid_constant__ back_params p) {
+/* The span's share of the parameters' gradients. */
+static __device__ __forceinline__ void ls_back16_finish(const back_params *p, const place16 *at, const carried16 *k) {
+    const int64_t channel = at->span_i * p->a.dim + at->channel;
+    if (!at->active) return;
+    *(float4 *)(p->work + p->plan.a2 + channel * LS_BACK16_STATES + at->group * 4) = ls_four_of(k->da2);
+    if (at->group != 0) return;
+    p->work[p->plan.d + channel] = k->dd;
+    p->work[p->plan.bias + channel] = k->dbias;
+}
+
+template <int IN, int OUT, int DU>
+static __global__ void __launch_bounds__(32 * LS_BACK16_RUNS, 3)
+    ls_back16_kernel(const __grid_constant__ back_params p) {
     ls_cuda_begin();
-    __shared__ back16_tile tile;
+    __shared__ back16_tile<LS_BACK16_RUNS> tile;
+    __shared__ back16_sums sums;
     const ls_scan_backward_args *a = &p.a;
-    const place16 at = ls_place16(&p);
+    const place16 at = ls_place16<LS_BACK16_RUNS, 1>(&p);
     const ls_span *span = &a->spans[at.span_i];
     const int64_t n_tiles = (span->n_rows + LS_BACK_KEEP - 1) / LS_BACK_KEEP;
-    const bool whole_block = (int64_t)(at.block + 1) * LS_SCAN_SUM_BLOCK <= a->dim;
+    const bool whole_block = (int64_t)(at.run / LS_BACK16_RUNS + 1) * LS_SCAN_SUM_BLOCK <= a->dim;
     carried16 k = {};
-    back16_raw<IN> raw = {};
-    float a2[4], safe = 0.0f;
+    back16_raw<LS_BACK16_RUNS> raw = {};
+    float a2[4];
     int buffer = 0, n_before = 0;
     if (p.fault->code != LS_FAULT_NONE || span->slot < 0) return;
-    ls_spread(a2, *(const float4 *)(a->a2 + at.channel * LS_BACK16_STATES + at.group * 4));
-#pragma unroll
-    for (int s = 0; s < 4; s++) safe = ls_max_nan(safe, fabsf(a2[s]));
-    safe = ls_safe_dt<4>(safe);
+    const float safe = ls_rates16(&p, &at, a2);
     int n_tokens = (int)(span->n_rows - (n_tiles - 1) * LS_BACK_KEEP);
-    if (n_tiles > 0) ls_back16_load<IN>(&raw, &p, &at, span, (n_tiles - 1) * LS_BACK_KEEP, n_tokens);
+    if (n_tiles > 0) ls_back16_load<IN, LS_BACK16_RUNS>(&raw, &p, &at, span, n_tiles - 1, n_tokens);
     for (int64_t i = n_tiles - 1; i >= 0; i--, buffer ^= 1) {
         const int64_t row = span->row + i * LS_BACK_KEEP;
         const float4 kept = raw.h;
-        const bool sure =
-            ls_back16_prepare<IN>(&tile, &raw, a, &at, buffer, safe) && whole_block && n_tokens == LS_BACK_KEEP;
-        if (i > 0) ls_back16_load<IN>(&raw, &p, &at, span, (i - 1) * LS_BACK_KEEP, LS_BACK_KEEP);
+        const bool sure = ls_back16_prepare<LS_BACK16_RUNS>(&tile, &raw, a, &at, buffer, safe,
+                                                            whole_block && n_tokens == LS_BACK_KEEP);
+        if (i > 0) ls_back16_load<IN, LS_BACK16_RUNS>(&raw, &p, &at, span, i - 1, LS_BACK_KEEP);
         __syncthreads();
-        if (n_before > 0) ls_back16_fold(&p, &at, &tile, buffer ^ 1, row + LS_BACK_KEEP, n_before);
+        if (n_before > 0) ls_back16_fold(&p, &at, &sums, buffer ^ 1, row + LS_BACK_KEEP, n_before);
         if (sure)
-            ls_back16_walk<OUT, true>(&p, &at, &tile, &k, a2, kept, buffer, row, n_tokens);
+            ls_back16_walk<OUT, DU, true>(&p, &at, &tile, &sums, &k, a2, kept, buffer, row, n_tokens);
         else
-            ls_back16_walk<OUT, false>(&p, &at, &tile, &k, a2, kept, buffer, row, n_tokens);
+            ls_back16_walk<OUT, DU, false>(&p, &at, &tile, &sums, &k, a2, kept, buffer, row, n_tokens);
         n_before = n_tokens;
         n_tokens = LS_BACK_KEEP;
     }
     __syncthreads();
-    if (n_before > 0) ls_back16_fold(&p, &at, &tile, buffer ^ 1, span->row, n_before);
-    if (!at.active) return;
-    *(float4 *)(p.work + p.plan.a2 + (at.span_i * a->dim + at.channel) * LS_BACK16_STATES + at.group * 4) =
-        make_float4(k.da2[0], k.da2[1], k.da2[2], k.da2[3]);
-    if (at.group != 0) return;
-    p.work[p.plan.d + at.span_i * a->dim + at.channel] = k.dd;
-    p.work[p.plan.bias + at.span_i * a->dim + at.channel] = k.dbias;
+    if (n_before > 0) ls_back16_fold(&p, &at, &sums, buffer ^ 1, span->row, n_before);
+    ls_back16_finish(&p, &at, &k);
 }
 
 #endif

@@ -4,7 +4,7 @@
 #include "dev/device.h"
 #include "op/cuda/check_cuda.h"
 #include "op/cuda/cuda_ops.h"
-#include "op/cuda/scan_backward16_cuda.h"
+#include "op/cuda/scan_backward_runs_cuda.h"
 #include "op/scan.h"
 
 #define KEEP LS_BACK_KEEP
@@ -122,14 +122,6 @@ static __device__ __forceinline__ void pass_over(const ls_scan_backward_args *a,
     }
 }
 
-/* An element of dz or ddt, as the call stores them. */
-static __device__ __forceinline__ void store_out(const ls_scan_backward_args *a, void *to, int64_t i, float x) {
-    if (a->out_dtype == LS_F32)
-        ls_store_one<LS_F32>(to, i, x);
-    else
-        ls_store_one<LS_BF16>(to, i, x);
-}
-
 /* Forwards: states into shared memory, y for dz. */
 template <int GROUP, int IN>
 static __device__ __forceinline__ void walk_forwards(const back_params *p, const place *at, back_tile<GROUP> *tile,
@@ -153,9 +145,9 @@ static __device__ __forceinline__ void walk_forwards(const back_params *p, const
         if (i % 4 == at->group && at->active) {
             const float z = ls_load_one<IN>(a->z, (row + i) * a->z_stride + at->channel);
             const float sig = ls_sigmoid(z), sl = ls_silu(z);
-            const float dout = a->dout[(row + i) * a->dout_stride + at->channel];
-            store_out(a, a->dz, (row + i) * a->dz_stride + at->channel,
-                      ls_mul(ls_mul(dout, y), ls_fma(sl, ls_sub(1.0f, sig), sig)));
+            const float dout = ls_load_either(a->dout_bf16, a->dout, (row + i) * a->dout_stride + at->channel);
+            ls_store_either(a->out_dtype == LS_BF16, a->dz, (row + i) * a->dz_stride + at->channel,
+                            ls_mul(ls_mul(dout, y), ls_fma(sl, ls_sub(1.0f, sig), sig)));
         }
     }
 }
@@ -210,8 +202,8 @@ static __device__ __forceinline__ void walk_backwards(const back_params *p, cons
         if (!a->dt_activated) ddt = ls_mul(ddt, terms.slope);
         k->dbias = ls_add(k->dbias, ddt);
         if (i % 4 == at->group && at->active) {
-            a->du[(row + i) * a->dim + at->channel] = du;
-            store_out(a, a->ddt, (row + i) * a->dim + at->channel, ddt);
+            ls_store_either(a->du_bf16, a->du, (row + i) * a->dim + at->channel, du);
+            ls_store_either(a->out_dtype == LS_BF16, a->ddt, (row + i) * a->dim + at->channel, ddt);
         }
     }
 }
@@ -224,7 +216,7 @@ static __device__ __forceinline__ token_terms terms_of(const ls_scan_backward_ar
     if (a->dt_bias != NULL) raw = ls_add(raw, a->dt_bias[channel]);
     terms.slope = a->dt_activated ? 1.0f : ls_sigmoid(raw);
     terms.u = ls_load_one<IN>(a->u, row * a->u_stride + channel);
-    terms.dy = a->dout[row * a->dout_stride + channel];
+    terms.dy = ls_load_either(a->dout_bf16, a->dout, row * a->dout_stride + channel);
     if (a->z != NULL) terms.dy = ls_mul(terms.dy, ls_silu(ls_load_one<IN>(a->z, row * a->z_stride + channel)));
     return terms;
 }
@@ -269,8 +261,8 @@ static __global__ void __launch_bounds__(32 * WARPS) back_kernel(const __grid_co
         /* The four runs of eight channels by halves 2, 1. */
         for (int j = (int)threadIdx.x; j < n_tokens * 2 * states; j += 32 * WARPS) {
             const int token = j / (2 * states), part = j / states % 2, s = j % states;
-            const float sum = ls_add(ls_add(tile->sums[0][token][part][s], tile->sums[2][token][part][s]),
-                                     ls_add(tile->sums[1][token][part][s], tile->sums[3][token][part][s]));
+            const float sum = ls_four_runs(tile->sums[0][token][part][s], tile->sums[1][token][part][s],
+                                           tile->sums[2][token][part][s], tile->sums[3][token][part][s]);
             *ls_channel_share(&p, at.block, row + token, part, s) = sum;
         }
         __syncthreads();
@@ -284,7 +276,17 @@ static __global__ void __launch_bounds__(32 * WARPS) back_kernel(const __grid_co
     p.work[p.plan.bias + at.span_i * a->dim + at.channel] = k.dbias;
 }
 
+/* A block's share, of what the walk left. */
+template <bool BY_RUNS>
+static __device__ __forceinline__ float block_share(const back_params *p, int64_t block, int64_t row, int part, int s) {
+    if (!BY_RUNS) return *ls_channel_share(p, block, row, part, s);
+    const float *run = ls_channel_share(p, LS_BACK_WARPS * block, row, part, s);
+    const int64_t next = p->a.rows * 2 * p->a.n_states;
+    return ls_four_runs(run[0], run[next], run[2 * next], run[3 * next]);
+}
+
 /* db and dcc: a thread a (row of a span, state), channel blocks in order. */
+template <bool BY_RUNS>
 static __global__ void __launch_bounds__(SUM_THREADS) channel_kernel(const __grid_constant__ back_params p) {
     ls_cuda_begin();
     const ls_scan_backward_args *a = &p.a;
@@ -296,8 +298,8 @@ static __global__ void __launch_bounds__(SUM_THREADS) channel_kernel(const __gri
     float sum = 0.0f;
 #pragma unroll 8
     for (int64_t block = 0; block < p.plan.n_blocks; block++)
-        sum = ls_add(sum, *ls_channel_share(&p, (int)block, row, (int)part, (int)s));
-    (part == 0 ? a->db : a->dcc)[row * states + s] = sum;
+        sum = ls_add(sum, block_share<BY_RUNS>(&p, block, row, (int)part, (int)s));
+    ls_store_either(a->du_bf16, part == 0 ? a->db : a->dcc, row * states + s, sum);
 }
 
 /* Parameters: a thread one of them, spans in order. */
@@ -316,41 +318,64 @@ static __global__ void __launch_bounds__(SUM_THREADS) span_kernel(const __grid_c
     to[j] = i < state && !a->continued ? ls_mul(sum, LS_LN2) : sum;
 }
 
+/* Blocks of the first two kernels are `runs` runs of eight channels. */
 typedef struct kernels {
-    const void *keep, *back;
-    int64_t shared_bytes;
+    const void *keep, *back, *channels;
+    int64_t runs, keep_threads, back_threads, shared_bytes;
 } kernels;
 
-template <int GROUP>
-static kernels kernels_of(ls_dtype in) {
-    const kernels f32 = {(const void *)keep_kernel<GROUP, LS_F32>, (const void *)back_kernel<GROUP, LS_F32>,
-                         (int64_t)sizeof(back_tile<GROUP>)};
-    const kernels bf16 = {(const void *)keep_kernel<GROUP, LS_BF16>, (const void *)back_kernel<GROUP, LS_BF16>,
-                          (int64_t)sizeof(back_tile<GROUP>)};
-    return in == LS_F32 ? f32 : bf16;
+template <int GROUP, int IN>
+static kernels kernels_of(void) {
+    return {(const void *)keep_kernel<GROUP, IN>,
+            (const void *)back_kernel<GROUP, IN>,
+            (const void *)channel_kernel<false>,
+            WARPS,
+            32 * WARPS,
+            32 * WARPS,
+            (int64_t)sizeof(back_tile<GROUP>)};
+}
+
+template <int IN, int OUT, int DU>
+static kernels typed16(bool by_runs) {
+    if (by_runs)
+        return {(const void *)ls_keep_run_kernel<IN>,
+                (const void *)ls_run_kernel<IN, OUT, DU>,
+                (const void *)channel_kernel<true>,
+                1,
+                32 * LS_RUN_PHASES,
+                32 * LS_RUN_PHASES,
+                0};
+    return {(const void *)ls_keep16_kernel<IN>,
+            (const void *)ls_back16_kernel<IN, OUT, DU>,
+            (const void *)channel_kernel<false>,
+            WARPS,
+            32 * WARPS,
+            32 * WARPS,
+            0};
 }
 
 /* Sixteen states, as models have them. */
 template <int IN>
-static kernels kernels16(ls_dtype out) {
-    return {(const void *)ls_keep16_kernel<IN>,
-            out == LS_F32 ? (const void *)ls_back16_kernel<IN, LS_F32> : (const void *)ls_back16_kernel<IN, LS_BF16>,
-            0};
+static kernels kernels16(const back_params *p) {
+    const bool by_runs = p->plan.by_runs;
+    if (p->a.out_dtype == LS_F32)
+        return p->a.du_bf16 ? typed16<IN, LS_F32, LS_BF16>(by_runs) : typed16<IN, LS_F32, LS_F32>(by_runs);
+    return p->a.du_bf16 ? typed16<IN, LS_BF16, LS_BF16>(by_runs) : typed16<IN, LS_BF16, LS_F32>(by_runs);
 }
 
-static kernels choose(const ls_scan_backward_args *a) {
-    const int64_t group = (a->n_states + 3) / 4;
-    if (a->n_states == LS_BACK16_STATES && (uintptr_t)a->a2 % 16 == 0)
-        return a->in_dtype == LS_F32 ? kernels16<LS_F32>(a->out_dtype) : kernels16<LS_BF16>(a->out_dtype);
-    if (group <= 4) return kernels_of<4>(a->in_dtype);
-    if (group <= 8) return kernels_of<8>(a->in_dtype);
-    return group <= 16 ? kernels_of<16>(a->in_dtype) : kernels_of<64>(a->in_dtype);
+template <int IN>
+static kernels choose(const back_params *p) {
+    const int64_t group = (p->a.n_states + 3) / 4;
+    if (p->a.n_states == LS_BACK16_STATES && (uintptr_t)p->a.a2 % 16 == 0) return kernels16<IN>(p);
+    if (group <= 4) return kernels_of<4, IN>();
+    if (group <= 8) return kernels_of<8, IN>();
+    return group <= 16 ? kernels_of<16, IN>() : kernels_of<64, IN>();
 }
 
 /* All launches but the last; with `only_check`, their contracts alone. */
 static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, bool only_check, ls_error *err) {
     const ls_scan_backward_args *a = &p->a;
-    const kernels k = choose(a);
+    const kernels k = a->in_dtype == LS_F32 ? choose<LS_F32>(p) : choose<LS_BF16>(p);
     const int64_t states = a->n_states, per_span = (most * 2 * states + SUM_THREADS - 1) / SUM_THREADS;
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", a->rows}, {"u stride", a->u_stride}, {"element", 4}}}},
@@ -363,9 +388,9 @@ static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, b
         {LS_WIDTH_I64, {{{"row", a->rows}, {"dz stride", ls_scan_dz_stride(a)}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"workspace", p->plan.total}, {"element", 4}}}}};
     const int64_t n = (int64_t)(sizeof index / sizeof index[0]),
-                  blocks = ls_launch_blocks(a->n_spans, p->plan.n_blocks, 1);
-    const ls_launch keep = {"scan_backward, states", {blocks, 1, 1}, 32 * WARPS, 0, index, n};
-    const ls_launch back = {"scan_backward", {blocks, 1, 1}, 32 * WARPS, k.shared_bytes, index, n};
+                  blocks = ls_launch_blocks(a->n_spans, p->plan.n_blocks, WARPS / k.runs);
+    const ls_launch keep = {"scan_backward, states", {blocks, 1, 1}, k.keep_threads, 0, index, n};
+    const ls_launch back = {"scan_backward", {blocks, 1, 1}, k.back_threads, k.shared_bytes, index, n};
     const ls_launch channels = {
         "scan_backward, channels", {ls_launch_blocks(a->n_spans, per_span, 1), 1, 1}, SUM_THREADS, 0, index, n};
     if (only_check) {
@@ -375,18 +400,19 @@ static ls_status launch_all(const ls_exec *exec, back_params *p, int64_t most, b
     }
     LS_CUDA_TRY(ls_cuda_launch(exec, &keep, k.keep, p, err));
     LS_CUDA_TRY(ls_cuda_launch(exec, &back, k.back, p, err));
-    return ls_cuda_launch(exec, &channels, (const void *)channel_kernel, p, err);
+    return ls_cuda_launch(exec, &channels, k.channels, p, err);
 }
 
 ls_status ls_cuda_scan_backward(const ls_exec *exec, const ls_scan_backward_args *a, ls_error *err) {
     const int64_t elem = ls_dtype_bytes(a->in_dtype), out = ls_dtype_bytes(a->out_dtype);
+    const int64_t dout = a->dout_bf16 ? 2 : 4, du = a->du_bf16 ? 2 : 4;
     const ls_cuda_operand operands[] = {{"u", a->u, elem, false},         {"dt_raw", a->dt_raw, elem, false},
                                         {"b", a->b, elem, false},         {"cc", a->cc, elem, false},
                                         {"z", a->z, elem, true},          {"a2", a->a2, 4, false},
                                         {"dt_bias", a->dt_bias, 4, true}, {"d", a->d, 4, true},
-                                        {"dout", a->dout, 4, false},      {"du", a->du, 4, false},
-                                        {"ddt", a->ddt, out, false},      {"db", a->db, 4, false},
-                                        {"dcc", a->dcc, 4, false},        {"dz", a->dz, out, true},
+                                        {"dout", a->dout, dout, false},   {"du", a->du, du, false},
+                                        {"ddt", a->ddt, out, false},      {"db", a->db, du, false},
+                                        {"dcc", a->dcc, du, false},       {"dz", a->dz, out, true},
                                         {"da2", a->da2, 4, false},        {"ddt_bias", a->ddt_bias, 4, true},
                                         {"dd", a->dd, 4, true},           {"spans", a->spans, 8, a->n_spans == 0}};
     const int64_t most = ls_spans_most(a->span_rows_max, a->rows);

@@ -21,10 +21,27 @@ static __device__ __forceinline__ float *ls_kept_state(const back_params *p, con
            ((span->row / LS_BACK_KEEP + span_i + piece) * p->a.dim + channel) * p->a.n_states + state;
 }
 
-/* Where a block of channels puts its share of db (part 0) or dcc (part 1). */
-static __device__ __forceinline__ float *ls_channel_share(const back_params *p, int block, int64_t row, int part,
+/* Where a block of channels, or a run where shares are by runs, puts its share of db (part 0) or dcc (part 1). */
+static __device__ __forceinline__ float *ls_channel_share(const back_params *p, int64_t block, int64_t row, int part,
                                                           int state) {
-    return p->work + p->plan.sums + (((int64_t)block * p->a.rows + row) * 2 + part) * p->a.n_states + state;
+    return p->work + p->plan.sums + ((block * p->a.rows + row) * 2 + part) * p->a.n_states + state;
+}
+
+/* The four runs of eight channels by halves 2, 1. */
+static __device__ __forceinline__ float ls_four_runs(float x0, float x1, float x2, float x3) {
+    return ls_add(ls_add(x0, x2), ls_add(x1, x3));
+}
+
+/* An element of a tensor that is bf16 or float32 as the call has it. */
+static __device__ __forceinline__ float ls_load_either(bool bf16, const void *from, int64_t i) {
+    return bf16 ? ls_load_one<LS_BF16>(from, i) : ls_load_one<LS_F32>(from, i);
+}
+
+static __device__ __forceinline__ void ls_store_either(bool bf16, void *to, int64_t i, float x) {
+    if (bf16)
+        ls_store_one<LS_BF16>(to, i, x);
+    else
+        ls_store_one<LS_F32>(to, i, x);
 }
 
 #endif
