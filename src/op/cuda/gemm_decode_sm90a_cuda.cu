@@ -5,8 +5,9 @@
  * shared memory and never stored. A block takes COLUMNS rows of the weight, all of their depth, as one chain for each
  * output, and up to 64 rows of x, fewer where the weight has few blocks. One thread fetches stages of some times 64
  * depths, the weight's part as one copy and x as one box, because each of them takes it some 75 ns however small it is;
- * a warpgroup issues wgmma and gives back the stage before the last. The weight is put on its way into the second-level
- * cache before the kernel waits for the one ahead of it.
+ * a warpgroup issues wgmma and gives back the stage before the last. Before the kernel waits for the one ahead of it the
+ * weight is put on its way into the second-level cache, and its part of the first stage into shared memory: no kernel
+ * that writes tiles lets the next one start before its end.
  *
  * The gated product has two weights: a block takes the same rows of both, and a stage holds a part of each.
  *
@@ -19,7 +20,11 @@
 #include "op/cuda/wgmma_cuda.h"
 #include "op/gemm_cuda.h"
 
-#define THREADS 160
+/* A warpgroup multiplies and ends the chains; one thread of the warp behind it fetches. Where chains end in a gate, which
+ * takes time, three more warps help to end them. */
+#define MULTIPLIERS 128
+#define ENDING(weights) ((weights) == 2 ? MULTIPLIERS + 96 : MULTIPLIERS)
+#define THREADS(weights) (ENDING(weights) + 32)
 #define TILE_DEPTH 64
 #define BLOCK_ROWS 64
 /* Weights up to this many rows are so narrow that blocks of 64 rows of x fill the chip better than wide tiles. */
@@ -69,11 +74,10 @@ static __device__ __forceinline__ void produce(const decode_params *p, uint32_t 
     const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
     const int32_t row = (int32_t)blockIdx.y * p->block_rows;
     int slot = 0, phase = 1;
+    ls_box_expect(&p->x);
 #pragma unroll
     for (int w = 0; w < WEIGHTS; w++)
         ls_bulk_expect(p->tiles[w] + block, (uint32_t)(bytes < EXPECTED_BYTES ? bytes : EXPECTED_BYTES));
-    ls_cuda_wait_for_previous();
-    if (ls_product_faulty(&p->p)) return;
     for (int stage = 0; stage < p->n_stages; stage++) {
         const int64_t first = (int64_t)stage * p->stage_tiles, left = p->tiles_deep - first;
         const int n = left < p->stage_tiles ? (int)left : p->stage_tiles;
@@ -85,6 +89,7 @@ static __device__ __forceinline__ void produce(const decode_params *p, uint32_t 
         for (int w = 0; w < WEIGHTS; w++)
             ls_bulk_fetch(x + x_bytes(p) + w * part_bytes<COLUMNS>(p), p->tiles[w] + block + first * TILE,
                           (uint32_t)n * TILE, barrier);
+        if (stage == 0) ls_cuda_wait_for_previous();
         if (p->boxes)
             ls_box_fetch3(&p->x, x, barrier, 0, row, (int32_t)first);
         else
@@ -94,19 +99,16 @@ static __device__ __forceinline__ void produce(const decode_params *p, uint32_t 
     }
 }
 
-/* Eight outputs of a warp's rows, which lie in shared memory: those of the one weight, or of two through the gate. */
+/* Outputs of a block in shared memory. */
 template <int COLUMNS, int WEIGHTS>
-static __device__ __forceinline__ void store8(const ls_product *p, int64_t i, int64_t j, float *first,
-                                              const float *second) {
-    if (WEIGHTS == 2)
-#pragma unroll
-        for (int c = 0; c < 8; c++) first[c] = ls_mul(ls_silu(ls_canonical(first[c])), ls_canonical(second[c]));
-    ls_product_store8(p, i, j, first);
-}
+struct outputs {
+    float of[WEIGHTS][BLOCK_ROWS][COLUMNS + 8];
+    bool faulty; /* nothing is to be stored */
+};
 
 template <int COLUMNS, int WEIGHTS>
-static __device__ __forceinline__ void consume(const decode_params *p, uint8_t *memory, uint32_t shared, uint32_t full,
-                                               uint32_t empty) {
+static __device__ __forceinline__ void consume(const decode_params *p, outputs<COLUMNS, WEIGHTS> *out, uint32_t shared,
+                                               uint32_t full, uint32_t empty) {
     const int thread = threadIdx.x, lane = thread % 32;
     const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
     float d[WEIGHTS][COLUMNS / 2];
@@ -115,7 +117,8 @@ static __device__ __forceinline__ void consume(const decode_params *p, uint8_t *
     for (int i = 0; i < WEIGHTS * COLUMNS / 2; i++) d[i / (COLUMNS / 2)][i % (COLUMNS / 2)] = 0.0f;
     ls_cuda_wait_for_previous();
     ls_cuda_let_next_start();
-    if (ls_product_faulty(&p->p)) return;
+    /* Asked for here and looked at when all is computed, so that nobody waits for it. */
+    const bool faulty = ls_product_faulty(&p->p);
 #pragma unroll
     for (int w = 0; w < WEIGHTS; w++) ls_wgmma_hold(d[w]);
     int stage = 0;
@@ -147,34 +150,44 @@ static __device__ __forceinline__ void consume(const decode_params *p, uint8_t *
     ls_wgmma_wait<0>();
 #pragma unroll
     for (int w = 0; w < WEIGHTS; w++) ls_wgmma_hold(d[w]);
-    /* The ring is idle now; a warp's 16 rows pass through a part of it, and one piece of code ends all chains. */
-    float(*rest)[16][COLUMNS + 8] =
-        (float(*)[16][COLUMNS + 8])(memory + thread / 32 * WEIGHTS * 16 * (COLUMNS + 8) * 4);
-    __syncwarp();
-    asm volatile("bar.sync 1, 128;" ::: "memory"); /* every warp of the warpgroup has read its last stage */
+    /* Every warp of the warpgroup has read its last stage: the ring is idle. */
+    asm volatile("bar.sync 1, 128;" ::: "memory");
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i += 2)
 #pragma unroll
         for (int w = 0; w < WEIGHTS; w++)
-            *(float2 *)&rest[w][lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2] = make_float2(d[w][i], d[w][i + 1]);
-    __syncwarp();
+            *(float2 *)&out->of[w][thread / 32 * 16 + lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2] =
+                make_float2(d[w][i], d[w][i + 1]);
+    if (thread == 0) out->faulty = faulty;
+}
+
+/* Ends the chains of the rows that are there, eight outputs of a row at a time: of the one weight, or of two through the
+ * gate. By ENDING threads, which count from 0. */
+template <int COLUMNS, int WEIGHTS>
+static __device__ __forceinline__ void finish(const decode_params *p, outputs<COLUMNS, WEIGHTS> *out, int thread) {
+    const int64_t first = (int64_t)blockIdx.y * p->block_rows, left = p->p.rows - first;
+    const int rows = left < p->block_rows ? (int)left : p->block_rows;
+    asm volatile("bar.sync 2, %0;" ::"n"(ENDING(WEIGHTS)) : "memory");
+    if (out->faulty) return;
 #pragma unroll 1
-    for (int at = lane; at < 16 * COLUMNS / 8; at += 32) {
-        const int row = at / (COLUMNS / 8), column = at % (COLUMNS / 8) * 8, in_block = thread / 32 * 16 + row;
-        if (in_block >= p->block_rows) break;
-        store8<COLUMNS, WEIGHTS>(&p->p, (int64_t)blockIdx.y * p->block_rows + in_block,
-                                 (int64_t)blockIdx.x * COLUMNS + column, &rest[0][row][column],
-                                 &rest[WEIGHTS - 1][row][column]);
+    for (int at = thread; at < rows * (COLUMNS / 8); at += ENDING(WEIGHTS)) {
+        const int row = at / (COLUMNS / 8), column = at % (COLUMNS / 8) * 8;
+        float *y = &out->of[0][row][column];
+        const float *up = &out->of[WEIGHTS - 1][row][column];
+        if (WEIGHTS == 2)
+#pragma unroll
+            for (int c = 0; c < 8; c++) y[c] = ls_mul(ls_silu(ls_canonical(y[c])), ls_canonical(up[c]));
+        ls_product_store8(&p->p, first + row, (int64_t)blockIdx.x * COLUMNS + column, y);
     }
 }
 
 template <int COLUMNS, int WEIGHTS>
-static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_constant__ decode_params p) {
+static __global__ void __launch_bounds__(THREADS(WEIGHTS)) decode_kernel(const __grid_constant__ decode_params p) {
     extern __shared__ __align__(16) uint8_t memory[];
     __shared__ uint64_t barriers[2 * STAGES_MAX];
     const uint32_t shared = (ls_shared_address(memory) + 1023u) & ~1023u;
     const uint32_t full = ls_shared_address(barriers), empty = full + 8 * STAGES_MAX;
-    if (threadIdx.x == 128) {
+    if (threadIdx.x == MULTIPLIERS) {
         for (int s = 0; s < p.stages; s++) {
             ls_barrier_init(full + 8 * s, 1);
             ls_barrier_init(empty + 8 * s, 1);
@@ -183,11 +196,17 @@ static __global__ void __launch_bounds__(THREADS) decode_kernel(const __grid_con
     }
     __syncthreads();
     /* The same in all threads of a warp, and the compiler is to know it. */
-    const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / 128, 0);
-    if (role == 0)
-        consume<COLUMNS, WEIGHTS>(&p, memory, shared, full, empty);
-    else if (threadIdx.x == 128)
+    const int warp = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / 32, 0);
+    outputs<COLUMNS, WEIGHTS> *out = (outputs<COLUMNS, WEIGHTS> *)memory;
+    if (warp < MULTIPLIERS / 32) {
+        consume<COLUMNS, WEIGHTS>(&p, out, shared, full, empty);
+        finish<COLUMNS, WEIGHTS>(&p, out, threadIdx.x);
+    } else if (WEIGHTS == 2 && warp > MULTIPLIERS / 32) {
+        ls_cuda_wait_for_previous();
+        finish<COLUMNS, WEIGHTS>(&p, out, threadIdx.x - 32);
+    } else if (threadIdx.x == MULTIPLIERS) {
         produce<COLUMNS, WEIGHTS>(&p, shared, full, empty);
+    }
 }
 
 /* More than 64 rows of a narrow weight: a row of blocks each. */
@@ -258,7 +277,7 @@ static ls_status run(const ls_exec *exec, const ls_product *product, const void 
                      ls_decode_plan plan, ls_error *err) {
     const int64_t high = product->rows < plan.block_rows ? product->rows : plan.block_rows, rows8 = (high + 7) / 8 * 8,
                   deep = (product->depth - 1) / TILE_DEPTH + 1;
-    const int64_t columns = ls_decode_columns(product->cols), outputs = weights * 64 * (columns + 8) * 4;
+    const int64_t columns = ls_decode_columns(product->cols), outputs = weights * 64 * (columns + 8) * 4 + 16;
     const int64_t stage = plan.stage_tiles * (rows8 * TILE_DEPTH * 2 + weights * columns / 8 * STRIP_BYTES);
     const void *kernel = weights == 2 ? kernel_of<2>(columns) : kernel_of<1>(columns);
     decode_params p;
@@ -287,10 +306,12 @@ static ls_status run(const ls_exec *exec, const ls_product *product, const void 
     const ls_index index[] = {
         {LS_WIDTH_I64, {{{"row", product->rows}, {"out stride", product->out_stride}, {"element", 4}}}},
         {LS_WIDTH_I64, {{{"strip", product->cols / 8 + 16}, {"tile", deep}, {"bytes", STRIP_BYTES}}}}};
-    const ls_launch launch = {
-        product->op, {(product->cols - 1) / columns + 1, (product->rows - 1) / plan.block_rows + 1, 1},
-        THREADS,     shared,
-        index,       2};
+    const ls_launch launch = {product->op,
+                              {(product->cols - 1) / columns + 1, (product->rows - 1) / plan.block_rows + 1, 1},
+                              THREADS(weights),
+                              shared,
+                              index,
+                              2};
     return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, kernel, &p, err);
 }
 
@@ -318,8 +339,9 @@ typedef struct pack_params {
 
 #define PACK_THREADS 256
 
+/* Lets no kernel start before its end: a product fetches tiles before it waits. */
 static __global__ void __launch_bounds__(PACK_THREADS) pack_kernel(const __grid_constant__ pack_params p) {
-    ls_cuda_begin();
+    ls_cuda_wait_for_previous();
     const int64_t word = (int64_t)blockIdx.x * PACK_THREADS + threadIdx.x;
     const int64_t strip = word / 64 % p.strips, tile = word / 64 / p.strips;
     const int64_t row = (tile / p.deep * p.strips + strip) * 8 + word % 8;

@@ -58,6 +58,10 @@ static __device__ __forceinline__ void ls_line_fetch(const CUtensorMap *map, uin
         "l"(map), "r"(first), "r"(barrier)
         : "memory");
 }
+/* The map itself, on its way before the first box is asked for. */
+static __device__ __forceinline__ void ls_box_expect(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 /* The map's box from (inner, outer) on; what lies outside the matrix is +0. */
 static __device__ __forceinline__ void ls_box_fetch(const CUtensorMap *map, uint32_t to, uint32_t barrier,
                                                     int32_t inner, int32_t outer) {
