@@ -5,9 +5,9 @@
  * shared memory and never stored. A block takes COLUMNS rows of the weight, all of their depth, as one chain for each
  * output, and up to 64 rows of x, fewer where the weight has few blocks. One thread fetches stages of some times 64
  * depths, the weight's part as one copy and x as one box, because each of them takes it some 75 ns however small it is;
- * a warpgroup issues wgmma and gives back the stage before the last. Before the kernel waits for the one ahead of it the
- * weight is put on its way into the second-level cache, and its part of the first stage into shared memory: no kernel
- * that writes tiles lets the next one start before its end.
+ * a warpgroup issues wgmma and gives back the stage before the last. Before the kernel waits for the one ahead of it
+ * the weight is put on its way into the second-level cache, and its part of the first stage into shared memory: no
+ * kernel that writes tiles lets the next one start before its end.
  *
  * The gated product has two weights: a block takes the same rows of both, and a stage holds a part of each.
  *
@@ -20,8 +20,8 @@
 #include "op/cuda/wgmma_cuda.h"
 #include "op/gemm_cuda.h"
 
-/* A warpgroup multiplies and ends the chains; one thread of the warp behind it fetches. Where chains end in a gate, which
- * takes time, three more warps help to end them. */
+/* A warpgroup multiplies and ends the chains; one thread of the warp behind it fetches. Where chains end in a gate,
+ * which takes time, three more warps help to end them. */
 #define MULTIPLIERS 128
 #define ENDING(weights) ((weights) == 2 ? MULTIPLIERS + 96 : MULTIPLIERS)
 #define THREADS(weights) (ENDING(weights) + 32)
@@ -161,8 +161,8 @@ static __device__ __forceinline__ void consume(const decode_params *p, outputs<C
     if (thread == 0) out->faulty = faulty;
 }
 
-/* Ends the chains of the rows that are there, eight outputs of a row at a time: of the one weight, or of two through the
- * gate. By ENDING threads, which count from 0. */
+/* Ends the chains of the rows that are there, eight outputs of a row at a time: of the one weight, or of two through
+ * the gate. By ENDING threads, which count from 0. */
 template <int COLUMNS, int WEIGHTS>
 static __device__ __forceinline__ void finish(const decode_params *p, outputs<COLUMNS, WEIGHTS> *out, int thread) {
     const int64_t first = (int64_t)blockIdx.y * p->block_rows, left = p->p.rows - first;
