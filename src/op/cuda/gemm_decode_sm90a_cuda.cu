@@ -108,7 +108,7 @@ struct outputs {
 
 template <int COLUMNS, int WEIGHTS>
 static __device__ __forceinline__ void consume(const decode_params *p, outputs<COLUMNS, WEIGHTS> *out, uint32_t shared,
-                                               uint32_t full, uint32_t empty) {
+                                               uint32_t full, uint32_t empty, uint32_t computed) {
     const int thread = threadIdx.x, lane = thread % 32;
     const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
     float d[WEIGHTS][COLUMNS / 2];
@@ -159,15 +159,18 @@ static __device__ __forceinline__ void consume(const decode_params *p, outputs<C
             *(float2 *)&out->of[w][thread / 32 * 16 + lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2] =
                 make_float2(d[w][i], d[w][i + 1]);
     if (thread == 0) out->faulty = faulty;
+    ls_barrier_arrive(computed);
 }
 
 /* Ends the chains of the rows that are there, eight outputs of a row at a time: of the one weight, or of two through
- * the gate. By ENDING threads, which count from 0. */
+ * the gate. By ENDING threads, which count from 0. They wait at an mbarrier for all that multiply: at a bar.sync that
+ * one warp of the block passes by, racecheck takes what they read for a race. */
 template <int COLUMNS, int WEIGHTS>
-static __device__ __forceinline__ void finish(const decode_params *p, outputs<COLUMNS, WEIGHTS> *out, int thread) {
+static __device__ __forceinline__ void finish(const decode_params *p, outputs<COLUMNS, WEIGHTS> *out, uint32_t computed,
+                                              int thread) {
     const int64_t first = (int64_t)blockIdx.y * p->block_rows, left = p->p.rows - first;
     const int rows = left < p->block_rows ? (int)left : p->block_rows;
-    asm volatile("bar.sync 2, %0;" ::"n"(ENDING(WEIGHTS)) : "memory");
+    ls_barrier_wait(computed, 0);
     if (out->faulty) return;
 #pragma unroll 1
     for (int at = thread; at < rows * (COLUMNS / 8); at += ENDING(WEIGHTS)) {
@@ -184,14 +187,15 @@ static __device__ __forceinline__ void finish(const decode_params *p, outputs<CO
 template <int COLUMNS, int WEIGHTS>
 static __global__ void __launch_bounds__(THREADS(WEIGHTS)) decode_kernel(const __grid_constant__ decode_params p) {
     extern __shared__ __align__(16) uint8_t memory[];
-    __shared__ uint64_t barriers[2 * STAGES_MAX];
+    __shared__ uint64_t barriers[2 * STAGES_MAX + 1];
     const uint32_t shared = (ls_shared_address(memory) + 1023u) & ~1023u;
-    const uint32_t full = ls_shared_address(barriers), empty = full + 8 * STAGES_MAX;
+    const uint32_t full = ls_shared_address(barriers), empty = full + 8 * STAGES_MAX, computed = empty + 8 * STAGES_MAX;
     if (threadIdx.x == MULTIPLIERS) {
         for (int s = 0; s < p.stages; s++) {
             ls_barrier_init(full + 8 * s, 1);
             ls_barrier_init(empty + 8 * s, 1);
         }
+        ls_barrier_init(computed, MULTIPLIERS);
         ls_barrier_init_done();
     }
     __syncthreads();
@@ -199,11 +203,11 @@ static __global__ void __launch_bounds__(THREADS(WEIGHTS)) decode_kernel(const _
     const int warp = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / 32, 0);
     outputs<COLUMNS, WEIGHTS> *out = (outputs<COLUMNS, WEIGHTS> *)memory;
     if (warp < MULTIPLIERS / 32) {
-        consume<COLUMNS, WEIGHTS>(&p, out, shared, full, empty);
-        finish<COLUMNS, WEIGHTS>(&p, out, threadIdx.x);
+        consume<COLUMNS, WEIGHTS>(&p, out, shared, full, empty, computed);
+        finish<COLUMNS, WEIGHTS>(&p, out, computed, threadIdx.x);
     } else if (WEIGHTS == 2 && warp > MULTIPLIERS / 32) {
         ls_cuda_wait_for_previous();
-        finish<COLUMNS, WEIGHTS>(&p, out, threadIdx.x - 32);
+        finish<COLUMNS, WEIGHTS>(&p, out, computed, threadIdx.x - 32);
     } else if (threadIdx.x == MULTIPLIERS) {
         produce<COLUMNS, WEIGHTS>(&p, shared, full, empty);
     }

@@ -215,6 +215,7 @@ static __device__ __forceinline__ void scan_tile(const ls_scan_args *a, const tu
                                                                        : step<4, true, false>(&g, dt, v, b, c, 4);
         store_group<4, true>((float *)ls_pool_at(&a->state, t.slot) + first * STATES + 4 * lane, g.h, 4);
         const float y = ls_quad_sum(part);
+        __syncwarp(); /* all four lanes have read dt, whose place y takes */
         if (group == 0) x->dt[k][slot] = y;
     }
 }
