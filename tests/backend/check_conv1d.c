@@ -4,7 +4,7 @@
 
 static void every_width(bk_run *run) {
     static const int64_t length[] = {3, 1, 18, 2, 33, 5}, dims[] = {1, 7, 8, 33, 65};
-    for (int64_t taps = 1; taps <= LS_CONV_WIDTH_MAX; taps++)
+    for (int64_t taps = 1; taps <= LS_CONV_WIDTH_MAX; taps += bk_size(run, 5, 1, 1))
         for (int64_t i = 0; i < bk_size(run, 1, BK_COUNT(dims), BK_COUNT(dims)); i++) {
             const conv_shape shape = {dims[(i + taps) % BK_COUNT(dims)], taps, (int)((taps * 5 + i * 3) % CONV_OPTIONS),
                                       (values)(i % 2)};
@@ -19,7 +19,7 @@ static void every_dim(bk_run *run) {
     for (int64_t i = 0; i < 2 * BK_COUNT(dims); i++) {
         const conv_shape shape = {dims[i / 2], 4, (int)(i * 7 % CONV_OPTIONS), (values)(i % 2)};
         problem p;
-        if (run->small && shape.dim > 65) continue;
+        if (run->small && (shape.dim > 65 || i % 3 != 0)) continue;
         p = conv_problem(run, &shape, length, BK_COUNT(length), (uint64_t)i + 200);
         check_cuts(run, &p);
         problem_free(&p);

@@ -267,7 +267,7 @@ static void combines(bk_run *run) {
 
 /* As many rows as blocks must take in turn. */
 static void combines_many(bk_run *run) {
-    const int64_t n = bk_size(run, 70, 3000, 20011), dim = bk_size(run, 33, 260, 1030);
+    const int64_t n = bk_size(run, 71, 3000, 20011), dim = bk_size(run, 33, 260, 1030);
     const int64_t ends[] = {1, n - 1};
     for (int unaligned = 0; unaligned < 2; unaligned++) {
         door d = door_open(run);

@@ -49,7 +49,8 @@ static void sizes(bk_run *run) {
     for (int64_t i = 0; i < BK_COUNT(vocabs) * BK_COUNT(counts); i++) {
         const int64_t vocab = vocabs[i / BK_COUNT(counts)], k = counts[i % BK_COUNT(counts)];
         if (run->small && vocab > 300) continue;
-        for (int kind = 0; kind <= VALUE_KINDS; kind++)
+        /* Racecheck takes long over many entries: of one kind of values they are enough. */
+        for (int kind = 0; kind <= (run->small && k > 32 ? 0 : VALUE_KINDS); kind++)
             check(run, 1 + i % 3, vocab, k < vocab ? k : vocab, kind, i % 4 * 4);
     }
 }
@@ -58,7 +59,7 @@ static void whole_vocabularies(bk_run *run) {
     const int64_t vocab = bk_size(run, 300, 20000, 151936);
     for (int kind = 0; kind <= VALUE_KINDS; kind++) {
         check(run, bk_size(run, 1, 3, 40), vocab, 5, kind, 0);
-        check(run, bk_size(run, 1, 2, 9), vocab, LS_TOP_MAX, kind, 4);
+        if (!run->small || kind == 0) check(run, bk_size(run, 1, 2, 9), vocab, LS_TOP_MAX, kind, 4);
     }
 }
 

@@ -48,7 +48,7 @@ typedef struct turn {
 /* Of one warp: a row of its channels for each span. */
 typedef struct exchange {
     float u[TILE][STRIP], z[TILE][STRIP];
-    float dt[TILE][STRIP]; /* the product before, and the sum over states afterwards */
+    float dt[TILE][STRIP];
 } exchange;
 
 /* Shared memory of a block: states, as the lanes of each warp have them; exchanges; B and C; weights of the norms,
@@ -193,9 +193,10 @@ static __device__ __forceinline__ void send_for_spans(const ls_scan_args *a, con
     __pipeline_commit();
 }
 
-/* The scan's step of a tile for a warp's eight channels; lane t has states t % 4 * 4 and on of channel t / 4. */
-static __device__ __forceinline__ void scan_tile(const ls_scan_args *a, const turn *turns, int n, const float4 *before,
-                                                 const float (*bc)[2 * STATES], exchange *x, const float rates[4],
+/* The scan's step of a tile for a warp's eight channels; lane t has states t % 4 * 4 and on of channel t / 4. The first
+ * of a channel's lanes leaves the sum over states where its own first state was. */
+static __device__ __forceinline__ void scan_tile(const ls_scan_args *a, const turn *turns, int n, float4 *before,
+                                                 const float (*bc)[2 * STATES], const exchange *x, const float rates[4],
                                                  int64_t first) {
     const int lane = (int)(threadIdx.x % 32), group = lane % 4, slot = lane / 4;
     float biggest = 0.0f;
@@ -215,8 +216,7 @@ static __device__ __forceinline__ void scan_tile(const ls_scan_args *a, const tu
                                                                        : step<4, true, false>(&g, dt, v, b, c, 4);
         store_group<4, true>((float *)ls_pool_at(&a->state, t.slot) + first * STATES + 4 * lane, g.h, 4);
         const float y = ls_quad_sum(part);
-        __syncwarp(); /* all four lanes have read dt, whose place y takes */
-        if (group == 0) x->dt[k][slot] = y;
+        if (group == 0) before[k * 32 + lane].x = y; /* what the other lanes read stays as it is */
     }
 }
 
@@ -300,7 +300,7 @@ static __global__ void __launch_bounds__(32 * STRIPS_MAX, 4) tail_kernel(const _
         float z[1] = {there ? x->z[k][lane % STRIP] : 0.0f};
         ls_silu_all<1>(z);
         if (!there) continue;
-        float y = x->dt[k][lane % STRIP];
+        float y = before[(int64_t)k * 32 + lane % STRIP * 4].x;
         if (a->d != NULL) y = ls_fma(skip, x->u[k][lane % STRIP], y);
         ls_store_one<OUT>(a->out, turns[k].row * a->out_stride + channel, ls_mul(y, z[0]));
     }
