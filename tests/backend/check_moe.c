@@ -232,7 +232,7 @@ static void bad_choices_are_named(bk_run *run) {
 
 static const int64_t dims[] = {1, 2, 3, 4, 7, 8, 31, 33, 64, 255, 256, 257, 600, 1000, 1024, 1028, 2560, 4099};
 
-/* n of all rows, each once, in an order of their own. */
+/* n of all rows, each once, in an order of their own; `all` is no multiple of 7. */
 static int64_t *distinct_rows(int64_t n, int64_t all) {
     int64_t *rows = bk_alloc(n * 8);
     for (int64_t i = 0; i < n; i++) rows[i] = (i * 7 + 3) % all;
