@@ -191,9 +191,9 @@ static void line(problem *p, const char *what, int64_t calls) {
 }
 
 static void decode(void) {
-    static const int64_t rows[] = {1, 8, 16, 32, 64};
+    static const int64_t rows[] = {1, 8, 16, 32, 48, 64};
     for (int s = 0; s < 6; s++)
-        for (int r = 0; r < 5; r++) {
+        for (int r = 0; r < 6; r++) {
             problem p = problem_make(rows[r], shapes[s][0], shapes[s][1], true);
             line(&p, "decode", p.copies * (p.copies < 16 ? 4 : 1));
             problem_free(&p);
@@ -202,10 +202,10 @@ static void decode(void) {
 
 /* Every way to cut a product of few rows. */
 static void plans(void) {
-    static const int64_t rows[] = {1, 8, 16, 32, 64}, tiles[] = {1, 2, 4, 6, 8, 12, 16},
+    static const int64_t rows[] = {1, 8, 16, 32, 48, 64}, tiles[] = {1, 2, 4, 6, 8, 12, 16},
                          shared[] = {74 << 10, 112 << 10, 226 << 10};
     for (int s = 0; s < 6; s++)
-        for (int r = 0; r < 5; r++) {
+        for (int r = 0; r < 6; r++) {
             problem p = problem_make(rows[r], shapes[s][0], shapes[s][1], true);
             const int64_t calls = p.copies * (p.copies < 16 ? 4 : 1), rows8 = (rows[r] + 7) / 8 * 8;
             const double theirs = time_of(run_cublas, &p, calls);

@@ -189,8 +189,8 @@ static ls_status product_mma16(const ls_exec *exec, const ls_product *product, c
     if (taken) return LS_OK;
     LS_CUDA_TRY(ls_is_hopper(&hopper, product->op, err));
     if (hopper && product->out_rows == NULL)
-        LS_CUDA_TRY(ls_product_mma16_decode(
-            exec, product, tiles, ls_decode_plan_for(product->rows, product->cols, product->depth), &taken, err));
+        LS_CUDA_TRY(ls_product_mma16_decode(exec, product, tiles, ls_decode_plan_for(product->rows, product->cols),
+                                            &taken, err));
     if (hopper && !taken) LS_CUDA_TRY(ls_product_mma16_wgmma(exec, product, &taken, err));
     return taken ? LS_OK : ls_product_mma16_plain(exec, product, err);
 }

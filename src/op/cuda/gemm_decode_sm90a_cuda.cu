@@ -5,9 +5,10 @@
  * shared memory and never stored. A block takes COLUMNS rows of the weight, all of their depth, as one chain for each
  * output, and up to 64 rows of x, fewer where the weight has few blocks. One thread fetches stages of some times 64
  * depths, the weight's part as one copy and x as one box, because each of them takes it some 75 ns however small it is;
- * a warpgroup issues wgmma and gives back the stage before the last. Before the kernel waits for the one ahead of it
- * the weight is put on its way into the second-level cache, and its part of the first stage into shared memory: no
- * kernel that writes tiles lets the next one start before its end.
+ * a warpgroup issues wgmma in steps of up to four of these tiles, the next while the last is under way, and gives back
+ * the stages that are behind it. Before the kernel waits for the one ahead of it the weight is put on its way into the
+ * second-level cache, and its part of the first stage into shared memory: no kernel that writes tiles lets the next one
+ * start before its end.
  *
  * The gated product has two weights: a block takes the same rows of both, and a stage holds a part of each.
  *
@@ -106,13 +107,34 @@ struct outputs {
     bool faulty; /* nothing is to be stored */
 };
 
-template <int COLUMNS, int WEIGHTS>
+/* A group of wgmma: the chains go on by TILES tiles, `box` and a strip's bytes apart. No loop may remain in it: around
+ * one the compiler closes the group itself, and who waits for the group before this waits for this one too. */
+template <int TILES, int COLUMNS, int WEIGHTS>
+static __device__ __forceinline__ void multiply(float (&d)[WEIGHTS][COLUMNS / 2], uint32_t x, uint32_t box, uint32_t w,
+                                                uint32_t part) {
+    constexpr uint32_t TILE = COLUMNS / 8 * STRIP_BYTES;
+    const uint64_t a = ls_wgmma_descriptor(x, 16, 1024, LS_WG_SWIZZLE_128);
+    const uint64_t b = ls_wgmma_descriptor(w, 128, STRIP_BYTES, LS_WG_PLAIN);
+    ls_wgmma_fence();
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int k = 0; k < TILE_DEPTH / 16; k++)
+#pragma unroll
+            for (int i = 0; i < WEIGHTS; i++)
+                ls_wgmma<COLUMNS>::template ss<0, 0>(d[i], a + t * (box >> 4) + k * (32 >> 4),
+                                                     b + i * (part >> 4) + t * (TILE >> 4) + k * (256 >> 4));
+    ls_wgmma_commit();
+}
+
+template <int COLUMNS, int WEIGHTS, int TILES>
 static __device__ __forceinline__ void consume(const decode_params *p, outputs<COLUMNS, WEIGHTS> *out, uint32_t shared,
-                                               uint32_t full, uint32_t empty, uint32_t computed) {
+                                               uint32_t full, uint32_t computed) {
+    constexpr uint32_t TILE = COLUMNS / 8 * STRIP_BYTES;
     const int thread = threadIdx.x, lane = thread % 32;
     const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
     float d[WEIGHTS][COLUMNS / 2];
-    int slot = 0, phase = 0, before = 0;
+    int slot = 0, phase = 0;
 #pragma unroll
     for (int i = 0; i < WEIGHTS * COLUMNS / 2; i++) d[i / (COLUMNS / 2)][i % (COLUMNS / 2)] = 0.0f;
     ls_cuda_wait_for_previous();
@@ -121,32 +143,32 @@ static __device__ __forceinline__ void consume(const decode_params *p, outputs<C
     const bool faulty = ls_product_faulty(&p->p);
 #pragma unroll
     for (int w = 0; w < WEIGHTS; w++) ls_wgmma_hold(d[w]);
-    int stage = 0;
-    do {
-        const int64_t left = p->tiles_deep - (int64_t)stage * p->stage_tiles;
-        const int tiles = left < p->stage_tiles ? (int)left : p->stage_tiles;
-        const uint32_t x = shared + slot * stage_bytes<COLUMNS, WEIGHTS>(p);
-        int t = 0;
-        uint64_t a = ls_wgmma_descriptor(x, 16, 1024, LS_WG_SWIZZLE_128);
-        uint64_t b = ls_wgmma_descriptor(x + x_bytes(p), 128, STRIP_BYTES, LS_WG_PLAIN);
-        ls_barrier_wait(full + 8 * slot, phase);
-        ls_wgmma_fence();
-        do {
-#pragma unroll
-            for (int k = 0; k < TILE_DEPTH / 16; k++)
-#pragma unroll
-                for (int w = 0; w < WEIGHTS; w++)
-                    ls_wgmma<COLUMNS>::template ss<0, 0>(d[w], a + k * (32 >> 4),
-                                                         b + w * (part_bytes<COLUMNS>(p) >> 4) + k * (256 >> 4));
-            a += box >> 4;
-            b += COLUMNS / 8 * STRIP_BYTES >> 4;
-        } while (++t < tiles);
-        ls_wgmma_commit();
+    const uint32_t part = part_bytes<COLUMNS>(p);
+    uint32_t stage = shared, barrier = full, ended = 0; /* where the stage before may be given back, or 0 */
+    int at = 0, left = (int)p->tiles_deep;              /* tiles into the stage, and to the end */
+    for (; left >= TILES; left -= TILES) {
+        if (at == 0) ls_barrier_wait(barrier, phase);
+        multiply<TILES, COLUMNS, WEIGHTS>(d, stage + at * box, box, stage + x_bytes(p) + at * TILE, part);
         ls_wgmma_wait<1>();
-        if (stage > 0 && thread == 0) ls_barrier_arrive(empty + 8 * before);
-        before = slot;
-        if (++slot == p->stages) slot = 0, phase ^= 1;
-    } while (++stage < p->n_stages);
+        if (ended != 0 && thread == 0) ls_barrier_arrive(ended);
+        ended = 0;
+        if ((at += TILES) < p->stage_tiles) continue;
+        at = 0;
+        ended = barrier + 8 * STAGES_MAX;
+        barrier += 8;
+        stage += stage_bytes<COLUMNS, WEIGHTS>(p);
+        if (++slot < p->stages) continue;
+        slot = 0;
+        phase ^= 1;
+        barrier = full;
+        stage = shared;
+    }
+    /* Fewer than TILES, so in one stage. */
+#pragma unroll 1
+    for (; TILES > 1 && left > 0; left--, at++) {
+        if (at == 0) ls_barrier_wait(barrier, phase);
+        multiply<1, COLUMNS, WEIGHTS>(d, stage + at * box, box, stage + x_bytes(p) + at * TILE, part);
+    }
     ls_wgmma_wait<0>();
 #pragma unroll
     for (int w = 0; w < WEIGHTS; w++) ls_wgmma_hold(d[w]);
@@ -184,7 +206,7 @@ static __device__ __forceinline__ void finish(const decode_params *p, outputs<CO
     }
 }
 
-template <int COLUMNS, int WEIGHTS>
+template <int COLUMNS, int WEIGHTS, int TILES>
 static __global__ void __launch_bounds__(THREADS(WEIGHTS)) decode_kernel(const __grid_constant__ decode_params p) {
     extern __shared__ __align__(16) uint8_t memory[];
     __shared__ uint64_t barriers[2 * STAGES_MAX + 1];
@@ -203,7 +225,7 @@ static __global__ void __launch_bounds__(THREADS(WEIGHTS)) decode_kernel(const _
     const int warp = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / 32, 0);
     outputs<COLUMNS, WEIGHTS> *out = (outputs<COLUMNS, WEIGHTS> *)memory;
     if (warp < MULTIPLIERS / 32) {
-        consume<COLUMNS, WEIGHTS>(&p, out, shared, full, empty, computed);
+        consume<COLUMNS, WEIGHTS, TILES>(&p, out, shared, full, computed);
         finish<COLUMNS, WEIGHTS>(&p, out, computed, threadIdx.x);
     } else if (WEIGHTS == 2 && warp > MULTIPLIERS / 32) {
         ls_cuda_wait_for_previous();
@@ -218,18 +240,26 @@ static bool takes(int64_t rows, int64_t cols) {
     return rows <= LS_CUDA_GEMM_DECODE_ROWS || (cols <= NARROW && rows <= NARROW_ROWS);
 }
 
-template <int WEIGHTS>
-static const void *kernel_of(int64_t columns) {
+template <int WEIGHTS, int TILES>
+static const void *kernel_with(int64_t columns) {
     switch (columns) {
-        case 8: return (const void *)decode_kernel<8, WEIGHTS>;
-        case 16: return (const void *)decode_kernel<16, WEIGHTS>;
-        case 24: return (const void *)decode_kernel<24, WEIGHTS>;
-        case 32: return (const void *)decode_kernel<32, WEIGHTS>;
-        case 40: return (const void *)decode_kernel<40, WEIGHTS>;
-        case 64: return (const void *)decode_kernel<64, WEIGHTS>;
-        case 80: return (const void *)decode_kernel<80, WEIGHTS>;
-        default: return (const void *)decode_kernel<128, WEIGHTS>;
+        case 8: return (const void *)decode_kernel<8, WEIGHTS, TILES>;
+        case 16: return (const void *)decode_kernel<16, WEIGHTS, TILES>;
+        case 24: return (const void *)decode_kernel<24, WEIGHTS, TILES>;
+        case 32: return (const void *)decode_kernel<32, WEIGHTS, TILES>;
+        case 40: return (const void *)decode_kernel<40, WEIGHTS, TILES>;
+        case 64: return (const void *)decode_kernel<64, WEIGHTS, TILES>;
+        case 80: return (const void *)decode_kernel<80, WEIGHTS, TILES>;
+        default: return (const void *)decode_kernel<128, WEIGHTS, TILES>;
     }
+}
+
+/* Of the longest steps that stages are made of. */
+template <int WEIGHTS>
+static const void *kernel_of(int64_t columns, int64_t stage_tiles) {
+    if (stage_tiles % 4 == 0) return kernel_with<WEIGHTS, 4>(columns);
+    if (stage_tiles % 2 == 0) return kernel_with<WEIGHTS, 2>(columns);
+    return kernel_with<WEIGHTS, 1>(columns);
 }
 
 /* Rows of the weight that a block takes: as few as give every multiprocessor of the chip no more than one block. */
@@ -245,31 +275,33 @@ int64_t ls_decode_columns(int64_t cols) {
 static int64_t block_rows_for(int64_t rows, int64_t blocks) {
     const int64_t side_by_side = blocks < PROCESSORS ? PROCESSORS / blocks : 1;
     const int64_t block_rows = ((rows - 1) / side_by_side / 16 + 1) * 16;
-    return rows <= WHOLE_ROWS || block_rows > BLOCK_ROWS ? BLOCK_ROWS : block_rows;
+    return rows <= WHOLE_ROWS || block_rows > BLOCK_ROWS || side_by_side == 1 ? BLOCK_ROWS : block_rows;
 }
 
-/* Measured on an H200 (docs/benchmarks.md): a block alone on its multiprocessor wants four stages in all of its memory;
+/* Measured on an H200 (docs/benchmarks.md): a block alone on its multiprocessor wants some four stages in all of its
+ * memory, of many rows more and smaller ones, because wgmma reads x as long as it comes; stages are whole steps;
  * blocks that take turns want two side by side, so that one reads while another ends; one of few rows, whose product
  * is short, leaves room for blocks of the next kernel. */
-static ls_decode_plan plan_for(int64_t rows, int64_t cols, int64_t depth, int64_t weights) {
+static ls_decode_plan plan_for(int64_t rows, int64_t cols, int64_t weights) {
     const int64_t columns = ls_decode_columns(cols), blocks = (cols - 1) / columns + 1;
     const int64_t block_rows = block_rows_for(rows, blocks), high = rows < block_rows ? rows : block_rows;
     const int64_t tile = ((high + 7) / 8 * 8 + weights * columns) * TILE_DEPTH * 2;
     const bool turns = blocks > PROCESSORS;
-    ls_decode_plan plan = {54 * 1024 / tile, LS_HOPPER_SHARED_MAX - 1024, block_rows};
+    ls_decode_plan plan = {(rows > 8 ? 54 : 64) * 1024 / tile, LS_HOPPER_SHARED_MAX - 1024, block_rows};
     if (turns) {
         plan.stage_tiles = rows > 8 ? 1 : 2;
         plan.shared_bytes = 112 * 1024;
     } else if (block_rows < BLOCK_ROWS) {
         plan.shared_bytes = 160 * 1024;
-    } else if (rows > 32 && depth > 6144) {
+    } else if (rows > 48 && plan.stage_tiles > 2) {
         plan.stage_tiles = 2;
     }
     if (plan.stage_tiles > 16) plan.stage_tiles = 16;
+    if (plan.stage_tiles > 4) plan.stage_tiles -= plan.stage_tiles % 4;
     return plan;
 }
 
-ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth) { return plan_for(rows, cols, depth, 1); }
+ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols) { return plan_for(rows, cols, 1); }
 
 static bool can_take(const ls_product *product) {
     return takes(product->rows, product->cols) && product->a_step == 1 && product->mode == LS_PRODUCT_STORE &&
@@ -283,7 +315,7 @@ static ls_status run(const ls_exec *exec, const ls_product *product, const void 
                   deep = (product->depth - 1) / TILE_DEPTH + 1;
     const int64_t columns = ls_decode_columns(product->cols), outputs = weights * 64 * (columns + 8) * 4 + 16;
     const int64_t stage = plan.stage_tiles * (rows8 * TILE_DEPTH * 2 + weights * columns / 8 * STRIP_BYTES);
-    const void *kernel = weights == 2 ? kernel_of<2>(columns) : kernel_of<1>(columns);
+    const void *kernel = (weights == 2 ? kernel_of<2> : kernel_of<1>)(columns, plan.stage_tiles);
     decode_params p;
     int64_t stages = (plan.shared_bytes - SLACK) / stage, shared;
     p.n_stages = (int32_t)((deep - 1) / plan.stage_tiles + 1);
@@ -330,7 +362,7 @@ ls_status ls_product_mma16_gated(const ls_exec *exec, const ls_product *product,
                                  const void *up_tiles, bool *taken, ls_error *err) {
     const void *const both[2] = {gate_tiles, up_tiles};
     *taken = gate_tiles != NULL && up_tiles != NULL && product->rows <= BLOCK_ROWS && can_take(product);
-    return *taken ? run(exec, product, both, 2, plan_for(product->rows, product->cols, product->depth, 2), err) : LS_OK;
+    return *taken ? run(exec, product, both, 2, plan_for(product->rows, product->cols, 2), err) : LS_OK;
 }
 
 /* ---- tiles ---- */

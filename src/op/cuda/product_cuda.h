@@ -49,7 +49,7 @@ typedef struct ls_decode_plan {
     int64_t block_rows;   /* of x, that a block takes: up to 64 in sixteens */
 } ls_decode_plan;
 
-ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols, int64_t depth);
+ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols);
 /* Rows of a weight of `cols` rows that lie together in its tiles. */
 int64_t ls_decode_columns(int64_t cols);
 /* b as tiles of ls_cuda_gemm_pack; rows up to LS_CUDA_GEMM_DECODE_ROWS. */
