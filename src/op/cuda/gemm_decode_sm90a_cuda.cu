@@ -293,7 +293,7 @@ static ls_decode_plan plan_for(int64_t rows, int64_t cols, int64_t weights) {
         plan.shared_bytes = 112 * 1024;
     } else if (block_rows < BLOCK_ROWS) {
         plan.shared_bytes = 160 * 1024;
-    } else if (rows > 48 && plan.stage_tiles > 2) {
+    } else if (rows > 48 && cols > NARROW && plan.stage_tiles > 2) {
         plan.stage_tiles = 2;
     }
     if (plan.stage_tiles > 16) plan.stage_tiles = 16;
