@@ -1,75 +1,90 @@
 /* Dense products of the profile mma16 on Hopper's tensor cores: many rows. Compiled for sm_90a alone.
  *
- * A block of three warpgroups walks over tiles of TILE_ROWS x COLS outputs. One thread of the first fetches boxes
- * of both operands, 64 steps of depth at a time, into a ring of stages; each of the other two holds 64 rows of
- * accumulators and issues wgmma, k ascending: one chain for each output, no split. An operand may lie with its depth
- * side by side or with its rows side by side; the instruction takes both. */
+ * A block walks over tiles of ROWS x COLS outputs. One thread of its first warpgroup fetches boxes of both operands,
+ * 64 or 128 steps of depth at a time, into a ring of stages; each of the other warpgroups, one for each 64 rows, holds
+ * their accumulators and issues wgmma, k ascending: one chain for each output, no split. An operand may lie with its
+ * depth side by side or with its rows side by side; the instruction takes both. Where there are few tiles they are
+ * small: a block takes as long as its operands need to reach its multiprocessor, 64 bytes a clock. */
 #include <cuda.h>
 
 #include "op/cuda/product_cuda.h"
 #include "op/cuda/ring_cuda.h"
 #include "op/cuda/wgmma_cuda.h"
 
-#define TILE_ROWS 128
-#define TILE_DEPTH 64
-#define STAGES 4
-#define THREADS 384
-#define A_BYTES (TILE_ROWS * TILE_DEPTH * 2)
-#define STAGE_BYTES(cols) (A_BYTES + (cols)*TILE_DEPTH * 2)
-#define SHARED_BYTES(cols) (STAGES * STAGE_BYTES(cols) + 1024)
-/* Tiles of rows that are walked together, so that what they read of b stays in the second-level cache. */
-#define GROUP 16
-/* Columns that go from accumulators to out together, and the pitch at which they meet in no bank. */
-#define CHUNK 32
+/* Rows that one warpgroup multiplies; rows or depths that a box has side by side. */
+#define GROUP_ROWS 64
+#define SIDE_BY_SIDE 64
+#define STAGES_MAX 8
+/* Outputs whose tiles of rows are walked together, so that what they read of b stays in the second-level cache. */
+#define WALKED_ROWS 2048
+/* Floats from a row to the next of outputs on their way from accumulators, at which they meet in no bank. */
 #define PITCH 40
+
+/* What follows from a tile's size. */
+template <int ROWS, int COLS>
+struct tile_size {
+    static constexpr int MULTIPLIERS = ROWS / GROUP_ROWS; /* warpgroups */
+    static constexpr int THREADS = 128 * (1 + MULTIPLIERS);
+    /* A box takes the thread that asks for it some 75 ns however small it is. */
+    static constexpr int DEPTH = ROWS + COLS <= 160 ? 128 : 64;
+    static constexpr int A_BYTES = ROWS * DEPTH * 2;
+    static constexpr int STAGE_BYTES = (ROWS + COLS) * DEPTH * 2;
+    static constexpr int FIT = (LS_HOPPER_SHARED_MAX - 2048 - ROWS * PITCH * 4) / STAGE_BYTES;
+    static constexpr int STAGES = FIT < STAGES_MAX ? FIT : STAGES_MAX;
+    static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + 1024;
+    /* Columns that go from accumulators to out together. */
+    static constexpr int CHUNK = COLS % 32 == 0 ? 32 : COLS % 16 == 0 ? 16 : 8;
+};
 
 typedef struct wide_params {
     CUtensorMap a, b;
     ls_product p;
     int64_t row_tiles, col_tiles, tiles;
-    bool a_chunks, b_chunks;
-    bool pairs; /* two neighbouring outputs of an even column are one aligned load */
+    bool a_whole, b_whole; /* a stage's part is one box */
+    bool pairs;            /* two neighbouring outputs of an even column are one aligned load */
 } wide_params;
 
 typedef struct tile_at {
     int64_t row, col;
 } tile_at;
 
-template <int COLS>
+template <int ROWS, int COLS>
 static __device__ __forceinline__ tile_at tile_of(const wide_params *p, int64_t tile) {
-    const int64_t of_group = GROUP * p->col_tiles, group = tile / of_group, rest = tile % of_group;
-    const int64_t rows = p->row_tiles - group * GROUP < GROUP ? p->row_tiles - group * GROUP : GROUP;
-    const tile_at at = {(group * GROUP + rest % rows) * TILE_ROWS, rest / rows * COLS};
+    constexpr int64_t WALKED = WALKED_ROWS / ROWS;
+    const int64_t of_walk = WALKED * p->col_tiles, walk = tile / of_walk, rest = tile % of_walk;
+    const int64_t rows = p->row_tiles - walk * WALKED < WALKED ? p->row_tiles - walk * WALKED : WALKED;
+    const tile_at at = {(walk * WALKED + rest % rows) * ROWS, rest / rows * COLS};
     return at;
 }
 
-/* SIDE: rows lie side by side, and a box holds 64 of them at 64 depths, or several times 64 where their number is a
- * multiple; else a box holds 64 depths of all rows. */
-template <int SIDE>
+/* A stage's part of an operand of ROWS rows. SIDE: its rows lie side by side, and it is 64 rows at all depths after
+ * another 64; else it is 64 depths of all rows after another 64. That is one box where the map knows of them. */
+template <int SIDE, int ROWS, int DEPTH>
 static __device__ __forceinline__ void fetch(const CUtensorMap *map, uint32_t to, uint32_t barrier, int32_t row,
-                                             int32_t depth, int rows, bool chunks) {
-    if (SIDE && chunks) {
-        ls_box_fetch3(map, to, barrier, 0, depth, row / 64);
+                                             int32_t depth, bool whole) {
+    if (whole) {
+        ls_box_fetch3(map, to, barrier, 0, SIDE ? depth : row, (SIDE ? row : depth) / SIDE_BY_SIDE);
     } else if (SIDE) {
-        for (int r = 0; r < rows; r += 64) ls_box_fetch(map, to + r * TILE_DEPTH * 2, barrier, row + r, depth);
+        for (int r = 0; r < ROWS; r += SIDE_BY_SIDE) ls_box_fetch(map, to + r * DEPTH * 2, barrier, row + r, depth);
     } else {
-        ls_box_fetch(map, to, barrier, depth, row);
+        for (int d = 0; d < DEPTH; d += SIDE_BY_SIDE) ls_box_fetch(map, to + d * ROWS * 2, barrier, depth + d, row);
     }
 }
 
-/* Descriptor of 64 rows or more of an operand from `row` on, and how far it moves for 16 depths. */
-template <int SIDE>
-static __device__ __forceinline__ uint64_t operand(uint32_t address, int row) {
-    if (SIDE) return ls_wgmma_descriptor(address + row * TILE_DEPTH * 2, 64 * TILE_DEPTH * 2, 1024, LS_WG_SWIZZLE_128);
-    return ls_wgmma_descriptor(address + row * TILE_DEPTH * 2, 16, 1024, LS_WG_SWIZZLE_128);
-}
-template <int SIDE>
-static __device__ __forceinline__ uint64_t step_bytes(void) {
-    return SIDE ? 16 * 128 >> 4 : 32 >> 4;
+/* Descriptor of 64 rows or more of a stage's part from `row` on, at the k-th 16 depths. */
+template <int SIDE, int ROWS, int DEPTH>
+static __device__ __forceinline__ uint64_t operand(uint32_t address, int row, int k) {
+    constexpr int STEPS = SIDE_BY_SIDE / 16;
+    if (SIDE)
+        return ls_wgmma_descriptor(address + row * DEPTH * 2, SIDE_BY_SIDE * DEPTH * 2, 1024, LS_WG_SWIZZLE_128) +
+               (k * 16 * SIDE_BY_SIDE * 2 >> 4);
+    return ls_wgmma_descriptor(address + row * SIDE_BY_SIDE * 2, 16, 1024, LS_WG_SWIZZLE_128) +
+           ((k / STEPS * ROWS * SIDE_BY_SIDE * 2 + k % STEPS * 32) >> 4);
 }
 
 /* A warp's 16 rows of CHUNK columns on their way between accumulators and out, in shared memory: code that handles
  * edges, types and modes stands there once for each chunk, not once for each register. */
+template <int CHUNK>
 static __device__ __forceinline__ void store_chunk(const ls_product *p, float (*rest)[PITCH], const float *d,
                                                    int64_t row, int64_t col) {
     const int lane = threadIdx.x % 32;
@@ -84,15 +99,17 @@ static __device__ __forceinline__ void store_chunk(const ls_product *p, float (*
                           &rest[at / (CHUNK / 8)][at % (CHUNK / 8) * 8]);
 }
 
+template <int CHUNK>
 static __device__ __forceinline__ void load_chunk(const ls_product *p, float (*rest)[PITCH], float *d, int64_t row,
                                                   int64_t col) {
+    constexpr int ROWS = 32 / CHUNK; /* that a warp loads at a time */
     const int lane = threadIdx.x % 32;
-    float x[16]; /* all on their way at once */
+    float x[16 / ROWS]; /* all on their way at once */
 #pragma unroll
-    for (int r = 0; r < 16; r++) x[r] = ls_product_begin(p, row + r, col + lane);
+    for (int r = 0; r < 16 / ROWS; r++) x[r] = ls_product_begin(p, row + r * ROWS + lane / CHUNK, col + lane % CHUNK);
     __syncwarp();
 #pragma unroll
-    for (int r = 0; r < 16; r++) rest[r][lane] = x[r];
+    for (int r = 0; r < 16 / ROWS; r++) rest[r * ROWS + lane / CHUNK][lane % CHUNK] = x[r];
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < CHUNK / 2; i++) d[i] = rest[lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2];
@@ -111,78 +128,83 @@ static __device__ __forceinline__ void load_pairs(const ls_product *p, float (&d
     }
 }
 
-template <int COLS, int A_SIDE, int B_SIDE>
+template <int ROWS, int COLS, int A_SIDE, int B_SIDE>
 static __device__ __forceinline__ void produce(const wide_params *p, uint32_t shared, uint32_t full, uint32_t empty) {
+    using size = tile_size<ROWS, COLS>;
     int stage = 0, phase = 0;
     for (int64_t tile = blockIdx.x; tile < p->tiles; tile += gridDim.x) {
-        const tile_at at = tile_of<COLS>(p, tile);
-        for (int64_t depth = 0; depth < p->p.depth; depth += TILE_DEPTH) {
-            const uint32_t a = shared + stage * STAGE_BYTES(COLS), b = a + A_BYTES;
+        const tile_at at = tile_of<ROWS, COLS>(p, tile);
+        for (int64_t depth = 0; depth < p->p.depth; depth += size::DEPTH) {
+            const uint32_t a = shared + stage * size::STAGE_BYTES, b = a + size::A_BYTES, barrier = full + 8 * stage;
             ls_barrier_wait(empty + 8 * stage, phase ^ 1);
-            ls_barrier_expect(full + 8 * stage, STAGE_BYTES(COLS));
-            fetch<A_SIDE>(&p->a, a, full + 8 * stage, (int32_t)at.row, (int32_t)depth, TILE_ROWS, p->a_chunks);
-            fetch<B_SIDE>(&p->b, b, full + 8 * stage, (int32_t)at.col, (int32_t)depth, COLS, p->b_chunks);
-            if (++stage == STAGES) stage = 0, phase ^= 1;
+            ls_barrier_expect(barrier, size::STAGE_BYTES);
+            fetch<A_SIDE, ROWS, size::DEPTH>(&p->a, a, barrier, (int32_t)at.row, (int32_t)depth, p->a_whole);
+            fetch<B_SIDE, COLS, size::DEPTH>(&p->b, b, barrier, (int32_t)at.col, (int32_t)depth, p->b_whole);
+            if (++stage == size::STAGES) stage = 0, phase ^= 1;
         }
     }
 }
 
-template <int COLS, int A_SIDE, int B_SIDE>
+template <int ROWS, int COLS, int A_SIDE, int B_SIDE>
 static __device__ __forceinline__ void consume(const wide_params *p, uint32_t shared, uint32_t full, uint32_t empty,
                                                int group, float (*rest)[16][PITCH]) {
+    using size = tile_size<ROWS, COLS>;
+    constexpr int CHUNK = size::CHUNK;
     const int thread = threadIdx.x % 128, warp = group * 4 + thread / 32;
     int stage = 0, phase = 0;
     for (int64_t tile = blockIdx.x; tile < p->tiles; tile += gridDim.x) {
-        const tile_at at = tile_of<COLS>(p, tile);
+        const tile_at at = tile_of<ROWS, COLS>(p, tile);
         const int64_t row = at.row + warp * 16;
         float d[COLS / 2];
         int before = -1;
 #pragma unroll
         for (int i = 0; i < COLS / 2; i++) d[i] = 0.0f;
-        if (p->p.mode == LS_PRODUCT_CONTINUE && p->pairs && at.row + TILE_ROWS <= p->p.rows &&
-            at.col + COLS <= p->p.cols)
+        if (p->p.mode == LS_PRODUCT_CONTINUE && p->pairs && at.row + ROWS <= p->p.rows && at.col + COLS <= p->p.cols)
             load_pairs<COLS>(&p->p, d, row, at.col);
         else if (p->p.mode == LS_PRODUCT_CONTINUE)
 #pragma unroll
-            for (int c = 0; c < COLS / CHUNK; c++)
-                load_chunk(&p->p, rest[warp], &d[c * CHUNK / 2], row, at.col + c * CHUNK);
+            for (int c = 0; c < COLS; c += CHUNK) load_chunk<CHUNK>(&p->p, rest[warp], &d[c / 2], row, at.col + c);
         ls_wgmma_hold(d);
         int64_t depth = 0;
         do {
-            uint64_t a = operand<A_SIDE>(shared + stage * STAGE_BYTES(COLS), group * 64);
-            uint64_t b = operand<B_SIDE>(shared + stage * STAGE_BYTES(COLS) + A_BYTES, 0);
+            const uint32_t a = shared + stage * size::STAGE_BYTES, b = a + size::A_BYTES;
             ls_barrier_wait(full + 8 * stage, phase);
             ls_wgmma_fence();
 #pragma unroll
-            for (int k = 0; k < TILE_DEPTH / 16; k++, a += step_bytes<A_SIDE>(), b += step_bytes<B_SIDE>())
-                ls_wgmma<COLS>::template ss<A_SIDE, B_SIDE>(d, a, b);
+            for (int k = 0; k < size::DEPTH / 16; k++)
+                ls_wgmma<COLS>::template ss<A_SIDE, B_SIDE>(
+                    d, operand<A_SIDE, ROWS, size::DEPTH>(a, group * GROUP_ROWS, k),
+                    operand<B_SIDE, COLS, size::DEPTH>(b, 0, k));
             ls_wgmma_commit();
             ls_wgmma_wait<1>();
             if (before >= 0 && thread == 0) ls_barrier_arrive(empty + 8 * before);
             before = stage;
-            if (++stage == STAGES) stage = 0, phase ^= 1;
-            depth += TILE_DEPTH;
+            if (++stage == size::STAGES) stage = 0, phase ^= 1;
+            depth += size::DEPTH;
         } while (depth < p->p.depth);
         ls_wgmma_wait<0>();
         ls_wgmma_hold(d);
         if (thread == 0) ls_barrier_arrive(empty + 8 * before);
 #pragma unroll
-        for (int c = 0; c < COLS / CHUNK; c++)
-            store_chunk(&p->p, rest[warp], &d[c * CHUNK / 2], row, at.col + c * CHUNK);
+        for (int c = 0; c < COLS; c += CHUNK) store_chunk<CHUNK>(&p->p, rest[warp], &d[c / 2], row, at.col + c);
     }
 }
 
-template <int COLS, int A_SIDE, int B_SIDE>
-static __global__ void __launch_bounds__(THREADS, 1) wide_kernel(const __grid_constant__ wide_params p) {
+template <int ROWS, int COLS, int A_SIDE, int B_SIDE>
+static __global__ void __launch_bounds__(tile_size<ROWS, COLS>::THREADS, 1)
+    wide_kernel(const __grid_constant__ wide_params p) {
+    using size = tile_size<ROWS, COLS>;
+    /* Accumulators of a large tile need more registers than three warpgroups have at the start. */
+    constexpr bool MOVES_REGISTERS = COLS >= 128;
     extern __shared__ uint8_t memory[];
-    __shared__ uint64_t barriers[2 * STAGES];
-    __shared__ __align__(16) float rest[TILE_ROWS / 16][16][PITCH];
+    __shared__ uint64_t barriers[2 * STAGES_MAX];
+    __shared__ __align__(16) float rest[ROWS / 16][16][PITCH];
     const uint32_t shared = (ls_shared_address(memory) + 1023u) & ~1023u;
-    const uint32_t full = ls_shared_address(barriers), empty = full + 8 * STAGES;
+    const uint32_t full = ls_shared_address(barriers), empty = full + 8 * STAGES_MAX;
     if (threadIdx.x == 0) {
-        for (int s = 0; s < STAGES; s++) {
+        for (int s = 0; s < size::STAGES; s++) {
             ls_barrier_init(full + 8 * s, 1);
-            ls_barrier_init(empty + 8 * s, 2);
+            ls_barrier_init(empty + 8 * s, size::MULTIPLIERS);
         }
         ls_barrier_init_done();
     }
@@ -193,74 +215,104 @@ static __global__ void __launch_bounds__(THREADS, 1) wide_kernel(const __grid_co
     /* The same in all threads of a warp, and the compiler is to know it. */
     const int role = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / 128, 0);
     if (role == 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) produce<COLS, A_SIDE, B_SIDE>(&p, shared, full, empty);
+        if (MOVES_REGISTERS) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) produce<ROWS, COLS, A_SIDE, B_SIDE>(&p, shared, full, empty);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consume<COLS, A_SIDE, B_SIDE>(&p, shared, full, empty, role - 1, rest);
+        if (MOVES_REGISTERS) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        consume<ROWS, COLS, A_SIDE, B_SIDE>(&p, shared, full, empty, role - 1, rest);
     }
 }
 
-template <int COLS>
-static const void *kernel_of(bool a_side, bool b_side) {
-    if (a_side) return b_side ? (const void *)wide_kernel<COLS, 1, 1> : (const void *)wide_kernel<COLS, 1, 0>;
-    return b_side ? (const void *)wide_kernel<COLS, 0, 1> : (const void *)wide_kernel<COLS, 0, 0>;
+/* A tile's size, and what is to be launched for it; for operands that lie with their rows side by side where `sides`
+ * says so. */
+typedef struct wide_tile {
+    int32_t rows, cols, depth, threads, shared_bytes;
+    bool sides;
+    const void *kernels[2][2]; /* [a's rows side by side][b's] */
+} wide_tile;
+
+template <int ROWS, int COLS>
+static wide_tile tile_with(const void *as, const void *bs, const void *both) {
+    using size = tile_size<ROWS, COLS>;
+    const wide_tile tile = {ROWS,
+                            COLS,
+                            size::DEPTH,
+                            size::THREADS,
+                            size::SHARED_BYTES,
+                            both != NULL,
+                            {{(const void *)wide_kernel<ROWS, COLS, 0, 0>, bs}, {as, both}}};
+    return tile;
 }
 
-/* Columns of a tile: where the tiles do not fill the chip often, those whose last turn wastes least. */
-static int64_t columns_of(int64_t row_tiles, int64_t cols, int64_t processors) {
-    static const int64_t sizes[] = {256, 192, 128};
-    int64_t best = 256, least = INT64_MAX;
-    for (int i = 0; i < 3; i++) {
-        const int64_t tiles = ls_launch_blocks(row_tiles, (cols - 1) / sizes[i] + 1, 1);
-        /* A narrower tile reads more for each result. */
-        const int64_t cost = ((tiles - 1) / processors + 1) * (sizes[i] + 24);
-        if (tiles / processors >= 16 && i > 0) break;
-        if (cost >= least) continue;
+/* Of any operands: COLS is a multiple of 64. */
+template <int ROWS, int COLS>
+static wide_tile tile_of_any(void) {
+    return tile_with<ROWS, COLS>((const void *)wide_kernel<ROWS, COLS, 1, 0>,
+                                 (const void *)wide_kernel<ROWS, COLS, 0, 1>,
+                                 (const void *)wide_kernel<ROWS, COLS, 1, 1>);
+}
+template <int ROWS, int COLS>
+static wide_tile tile_of_depths(void) {
+    return tile_with<ROWS, COLS>(NULL, NULL, NULL);
+}
+
+/* The tile with which the slowest multiprocessor ends first. A step of 16 depths takes as many clocks as the tensor
+ * cores need for its products or as its operands need to arrive, 128 products or two rows of an operand a clock,
+ * whichever is more; that each turn costs some more besides is measured (docs/benchmarks.md). */
+static wide_tile tile_for(int64_t rows, int64_t cols, bool sides, int64_t processors) {
+    const wide_tile tiles[] = {tile_of_any<128, 256>(),  tile_of_any<128, 192>(),   tile_of_depths<128, 160>(),
+                               tile_of_any<128, 128>(),  tile_of_depths<128, 96>(), tile_of_depths<128, 80>(),
+                               tile_of_depths<64, 80>(), tile_of_any<64, 64>(),     tile_of_depths<64, 48>()};
+    int best = 0;
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < (int)(sizeof tiles / sizeof *tiles); i++) {
+        const wide_tile *t = &tiles[i];
+        const int64_t n = ls_launch_blocks((rows - 1) / t->rows + 1, (cols - 1) / t->cols + 1, 1);
+        const int64_t products = t->rows * t->cols / 128, arrival = (t->rows + t->cols) / 2;
+        const int64_t cost = ((n - 1) / processors + 1) * ((products > arrival ? products : arrival) + 24);
+        if (n / processors >= 16 && i > 0) break; /* the last turn is little; what lies in the cache counts */
+        if ((sides && !t->sides) || cost >= least) continue;
         least = cost;
-        best = sizes[i];
+        best = i;
     }
-    return best;
+    return tiles[best];
 }
 
-/* Map of an operand for tiles of `tile` rows. */
-static ls_status map_of(CUtensorMap *map, const char *op, const void *base, bool side, bool chunks, int64_t rows,
-                        int64_t depth, int64_t stride, int tile, ls_error *err) {
-    if (chunks) return ls_box_map3(map, op, base, rows / 64, depth, stride, TILE_DEPTH, tile / 64, err);
-    if (side) return ls_box_map(map, op, base, rows, depth, stride, TILE_DEPTH, err);
-    return ls_box_map(map, op, base, depth, rows, stride, tile, err);
+/* Map of an operand for tiles of `rows` rows and `depth` depths; whole: of which a box holds all. */
+static ls_status map_of(CUtensorMap *map, const ls_product *product, const void *base, bool side, bool whole,
+                        int64_t rows, int64_t stride, int tile_rows, int tile_depth, ls_error *err) {
+    const int64_t inner = side ? rows : product->depth, outer = side ? product->depth : rows;
+    const int box_outer = side ? tile_depth : tile_rows, box_inner = side ? tile_rows : tile_depth;
+    if (!whole) return ls_box_map(map, product->op, base, inner, outer, stride, box_outer, err);
+    return ls_box_map3(map, product->op, base, inner / SIDE_BY_SIDE, outer, stride, box_outer, box_inner / SIDE_BY_SIDE,
+                       err);
 }
 
 ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product, bool *taken, ls_error *err) {
     const bool a_side = product->a_step != 1, b_side = product->b_step != 1;
     const int64_t a_stride = a_side ? product->a_step : product->a_row;
     const int64_t b_stride = b_side ? product->b_step : product->b_col;
-    int64_t cols;
     wide_params p;
     int processors;
     *taken = ls_box_possible(product->a, LS_BF16, a_stride, product->rows, product->depth) &&
              ls_box_possible(product->b, LS_BF16, b_stride, product->cols, product->depth);
     if (!*taken) return LS_OK;
     LS_CUDA_TRY(ls_processors(&processors, product->op, err));
+    const wide_tile tile = tile_for(product->rows, product->cols, a_side || b_side, processors);
     p.p = *product;
-    p.row_tiles = (product->rows - 1) / TILE_ROWS + 1;
-    cols = columns_of(p.row_tiles, product->cols, processors);
-    p.col_tiles = (product->cols - 1) / cols + 1;
+    p.row_tiles = (product->rows - 1) / tile.rows + 1;
+    p.col_tiles = (product->cols - 1) / tile.cols + 1;
     p.tiles = ls_launch_blocks(p.row_tiles, p.col_tiles, 1);
-    p.a_chunks = a_side && product->rows % 64 == 0;
-    p.b_chunks = b_side && product->cols % 64 == 0;
+    p.a_whole = (a_side ? product->rows : product->depth) % SIDE_BY_SIDE == 0;
+    p.b_whole = (b_side ? product->cols : product->depth) % SIDE_BY_SIDE == 0;
     p.pairs = product->out_rows == NULL && product->out_stride % 2 == 0 && (uintptr_t)product->out % 8 == 0;
-    LS_CUDA_TRY(map_of(&p.a, product->op, product->a, a_side, p.a_chunks, product->rows, product->depth, a_stride,
-                       TILE_ROWS, err));
-    LS_CUDA_TRY(map_of(&p.b, product->op, product->b, b_side, p.b_chunks, product->cols, product->depth, b_stride,
-                       (int)cols, err));
+    LS_CUDA_TRY(
+        map_of(&p.a, product, product->a, a_side, p.a_whole, product->rows, a_stride, tile.rows, tile.depth, err));
+    LS_CUDA_TRY(
+        map_of(&p.b, product, product->b, b_side, p.b_whole, product->cols, b_stride, tile.cols, tile.depth, err));
     const ls_index index[LS_PRODUCT_INDICES] = LS_PRODUCT_INDEX(product);
-    const ls_launch launch = {product->op, {p.tiles < processors ? p.tiles : processors, 1, 1},
-                              THREADS,     SHARED_BYTES(cols),
-                              index,       LS_PRODUCT_INDICES};
-    return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX,
-                                 cols == 256   ? kernel_of<256>(a_side, b_side)
-                                 : cols == 192 ? kernel_of<192>(a_side, b_side)
-                                               : kernel_of<128>(a_side, b_side),
-                                 &p, err);
+    const ls_launch launch = {product->op,  {p.tiles < processors ? p.tiles : processors, 1, 1},
+                              tile.threads, tile.shared_bytes,
+                              index,        LS_PRODUCT_INDICES};
+    return ls_cuda_launch_within(exec, &launch, LS_HOPPER_SHARED_MAX, tile.kernels[a_side][b_side], &p, err);
 }
