@@ -186,6 +186,31 @@ static void large(bk_run *run) {
     for (int64_t i = 0; i < (run->small ? 1 : BK_COUNT(list)); i++) forward_case(run, &list[i], (uint64_t)i + 40);
 }
 
+/* One case for each tile that the kernel for many rows may cut 132 multiprocessors' work into; tiles inside and on both
+ * edges, depths that end amid a stage. */
+static void every_tile(bk_run *run) {
+    static const int64_t sizes[][3] = {{130, 136, 328},  {130, 2136, 200}, {136, 2824, 192},
+                                       {150, 5304, 136}, {170, 3544, 136}, {200, 6352, 72},
+                                       {262, 5656, 104}, {262, 7048, 64},  {400, 6352, 72}};
+    for (int64_t i = 0; i < (run->small ? 3 : BK_COUNT(sizes)); i++)
+        for (int64_t wide = 0; wide < 2; wide++) {
+            const forward f = {sizes[i][0],
+                               sizes[i][1],
+                               sizes[i][2],
+                               0,
+                               wide ? 4 : 8,
+                               LS_BF16,
+                               LS_BF16,
+                               wide ? LS_F32 : LS_BF16,
+                               false,
+                               false,
+                               LS_PROFILE_MMA16,
+                               wide ? CLASSES : PLAIN,
+                               0};
+            forward_case(run, &f, (uint64_t)(2 * i + wide) + 90);
+        }
+}
+
 /* ---- backward ---- */
 
 typedef struct backward {
@@ -326,6 +351,19 @@ static void large_gradients(bk_run *run) {
     for (int64_t i = 0; i < (run->small ? 0 : BK_COUNT(list)); i++) backward_case(run, &list[i], (uint64_t)i + 70);
 }
 
+/* The same of operands that lie with their rows side by side: dx has many rows, then dw, which goes on from what is
+ * there. */
+static void every_tile_of_gradients(bk_run *run) {
+    static const int64_t sizes[][2] = {{140, 136}, {150, 2824}, {200, 6352}, {262, 5656}, {400, 6352}};
+    for (int64_t i = 0; i < (run->small ? 1 : BK_COUNT(sizes)); i++) {
+        const backward dx = {40, sizes[i][1], 0, {sizes[i][0]}, LS_PROFILE_MMA16, LS_BF16, false, false, PLAIN, false};
+        const backward dw = {sizes[i][0], sizes[i][1], 0,    {33, 15}, LS_PROFILE_MMA16,
+                             LS_BF16,     true,        true, PLAIN,    false};
+        backward_case(run, &dx, (uint64_t)i + 110);
+        backward_case(run, &dw, (uint64_t)i + 120);
+    }
+}
+
 /* ---- the rest ---- */
 
 static void repeats_and_graphs(bk_run *run) {
@@ -424,8 +462,10 @@ int main(int argc, char **argv) {
         {"every shape", every_shape, BK_CUDA_ONLY},
         {"every batch", every_batch, BK_CUDA_ONLY},
         {"large", large, BK_CUDA_ONLY},
+        {"every tile", every_tile, BK_CUDA_ONLY},
         {"gradients", gradients, BK_CUDA_ONLY},
         {"large gradients", large_gradients, BK_CUDA_ONLY},
+        {"every tile of gradients", every_tile_of_gradients, BK_CUDA_ONLY},
         {"cublas under proof", cublas_under_proof, BK_CUDA_ONLY},
         {"repeats and graphs", repeats_and_graphs, BK_CUDA_ONLY},
     };

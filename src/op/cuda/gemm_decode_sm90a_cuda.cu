@@ -30,7 +30,7 @@
 #define BLOCK_ROWS 64
 /* Weights up to this many rows are so narrow that blocks of 64 rows of x fill the chip better than wide tiles. */
 #define NARROW 512
-#define NARROW_ROWS 1024
+#define NARROW_ROWS 256
 /* Up to so many rows a block takes all of them, measured on an H200 (docs/benchmarks.md). */
 #define WHOLE_ROWS 32
 /* A strip's 64 depths. */

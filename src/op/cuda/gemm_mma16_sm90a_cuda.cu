@@ -42,6 +42,7 @@ typedef struct wide_params {
     int64_t row_tiles, col_tiles, tiles;
     bool a_whole, b_whole; /* a stage's part is one box */
     bool pairs;            /* two neighbouring outputs of an even column are one aligned load */
+    bool straight;         /* outputs are stored as they are: pairs of float32, eight neighbouring bf16 aligned */
 } wide_params;
 
 typedef struct tile_at {
@@ -128,6 +129,46 @@ static __device__ __forceinline__ void load_pairs(const ls_product *p, float (&d
     }
 }
 
+/* Outputs of a tile without an edge straight from accumulators, where nothing is added to them. float32: two columns of
+ * a lane at once. bf16: the four lanes that hold a row's columns exchange what they have of 32, so that each has eight
+ * neighbours: words w[0..3] of lanes 0..3 become their transpose. */
+template <int COLS>
+static __device__ __forceinline__ void store_straight(const ls_product *p, const float (&d)[COLS / 2], int64_t row,
+                                                      int64_t col) {
+    const int lane = threadIdx.x % 32, quarter = lane % 4;
+    const int64_t first = (row + lane / 4) * p->out_stride + col;
+    if (p->out_dtype == LS_F32) {
+        float *to = (float *)p->out + first + quarter * 2;
+#pragma unroll
+        for (int i = 0; i < COLS / 2; i += 2)
+            *(float2 *)(to + i % 4 / 2 * 8 * p->out_stride + i / 4 * 8) =
+                make_float2(ls_canonical(d[i]), ls_canonical(d[i + 1]));
+        return;
+    }
+    uint16_t *to = (uint16_t *)p->out + first + quarter * 8;
+#pragma unroll
+    for (int i = 0; i < COLS / 2; i += 16)
+#pragma unroll
+        for (int low = 0; low < 4; low += 2) {
+            uint32_t w[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                w[j] = (uint32_t)ls_narrow_one<LS_BF16>(d[i + 4 * j + low]) |
+                       (uint32_t)ls_narrow_one<LS_BF16>(d[i + 4 * j + low + 1]) << 16;
+#pragma unroll
+            for (int step = 1; step <= 2; step *= 2)
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    const int a = step == 1 ? 2 * k : k, b = a + step;
+                    const bool upper = (quarter & step) != 0;
+                    const uint32_t got = __shfl_xor_sync(LS_ALL_LANES, upper ? w[a] : w[b], step);
+                    w[a] = upper ? got : w[a];
+                    w[b] = upper ? w[b] : got;
+                }
+            *(uint4 *)(to + low / 2 * 8 * p->out_stride + i * 2) = make_uint4(w[0], w[1], w[2], w[3]);
+        }
+}
+
 template <int ROWS, int COLS, int A_SIDE, int B_SIDE>
 static __device__ __forceinline__ void produce(const wide_params *p, uint32_t shared, uint32_t full, uint32_t empty) {
     using size = tile_size<ROWS, COLS>;
@@ -155,11 +196,12 @@ static __device__ __forceinline__ void consume(const wide_params *p, uint32_t sh
     for (int64_t tile = blockIdx.x; tile < p->tiles; tile += gridDim.x) {
         const tile_at at = tile_of<ROWS, COLS>(p, tile);
         const int64_t row = at.row + warp * 16;
+        const bool inside = at.row + ROWS <= p->p.rows && at.col + COLS <= p->p.cols;
         float d[COLS / 2];
         int before = -1;
 #pragma unroll
         for (int i = 0; i < COLS / 2; i++) d[i] = 0.0f;
-        if (p->p.mode == LS_PRODUCT_CONTINUE && p->pairs && at.row + ROWS <= p->p.rows && at.col + COLS <= p->p.cols)
+        if (p->p.mode == LS_PRODUCT_CONTINUE && p->pairs && inside)
             load_pairs<COLS>(&p->p, d, row, at.col);
         else if (p->p.mode == LS_PRODUCT_CONTINUE)
 #pragma unroll
@@ -185,6 +227,10 @@ static __device__ __forceinline__ void consume(const wide_params *p, uint32_t sh
         ls_wgmma_wait<0>();
         ls_wgmma_hold(d);
         if (thread == 0) ls_barrier_arrive(empty + 8 * before);
+        if (COLS % 32 == 0 && p->straight && inside) {
+            store_straight<COLS>(&p->p, d, row, at.col);
+            continue;
+        }
 #pragma unroll
         for (int c = 0; c < COLS; c += CHUNK) store_chunk<CHUNK>(&p->p, rest[warp], &d[c / 2], row, at.col + c);
     }
@@ -195,7 +241,7 @@ static __global__ void __launch_bounds__(tile_size<ROWS, COLS>::THREADS, 1)
     wide_kernel(const __grid_constant__ wide_params p) {
     using size = tile_size<ROWS, COLS>;
     /* Accumulators of a large tile need more registers than three warpgroups have at the start. */
-    constexpr bool MOVES_REGISTERS = COLS >= 128;
+    constexpr bool MOVES_REGISTERS = ROWS == 128 && COLS >= 128;
     extern __shared__ uint8_t memory[];
     __shared__ uint64_t barriers[2 * STAGES_MAX];
     __shared__ __align__(16) float rest[ROWS / 16][16][PITCH];
@@ -260,9 +306,9 @@ static wide_tile tile_of_depths(void) {
  * cores need for its products or as its operands need to arrive, 128 products or two rows of an operand a clock,
  * whichever is more; that each turn costs some more besides is measured (docs/benchmarks.md). */
 static wide_tile tile_for(int64_t rows, int64_t cols, bool sides, int64_t processors) {
-    const wide_tile tiles[] = {tile_of_any<128, 256>(),  tile_of_any<128, 192>(),   tile_of_depths<128, 160>(),
-                               tile_of_any<128, 128>(),  tile_of_depths<128, 96>(), tile_of_depths<128, 80>(),
-                               tile_of_depths<64, 80>(), tile_of_any<64, 64>(),     tile_of_depths<64, 48>()};
+    const wide_tile tiles[] = {tile_of_any<128, 256>(),  tile_of_any<128, 192>(), tile_of_depths<128, 160>(),
+                               tile_of_any<64, 192>(),   tile_of_any<128, 128>(), tile_of_depths<128, 80>(),
+                               tile_of_depths<64, 80>(), tile_of_any<64, 64>(),   tile_of_depths<64, 48>()};
     int best = 0;
     int64_t least = INT64_MAX;
     for (int i = 0; i < (int)(sizeof tiles / sizeof *tiles); i++) {
@@ -306,6 +352,10 @@ ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product,
     p.a_whole = (a_side ? product->rows : product->depth) % SIDE_BY_SIDE == 0;
     p.b_whole = (b_side ? product->cols : product->depth) % SIDE_BY_SIDE == 0;
     p.pairs = product->out_rows == NULL && product->out_stride % 2 == 0 && (uintptr_t)product->out % 8 == 0;
+    p.straight = product->bias == NULL && product->mode != LS_PRODUCT_ADD &&
+                 (product->out_dtype == LS_F32
+                      ? p.pairs
+                      : product->out_rows == NULL && product->out_stride % 8 == 0 && (uintptr_t)product->out % 16 == 0);
     LS_CUDA_TRY(
         map_of(&p.a, product, product->a, a_side, p.a_whole, product->rows, a_stride, tile.rows, tile.depth, err));
     LS_CUDA_TRY(
