@@ -15,7 +15,7 @@
 #define GROUP_ROWS 64
 #define SIDE_BY_SIDE 64
 #define STAGES_MAX 8
-/* Outputs whose tiles of rows are walked together, so that what they read of b stays in the second-level cache. */
+/* Rows whose tiles are walked together, so that what they read of b stays in the second-level cache. */
 #define WALKED_ROWS 2048
 /* Floats from a row to the next of outputs on their way from accumulators, at which they meet in no bank. */
 #define PITCH 40
@@ -26,14 +26,15 @@ struct tile_size {
     static constexpr int MULTIPLIERS = ROWS / GROUP_ROWS; /* warpgroups */
     static constexpr int THREADS = 128 * (1 + MULTIPLIERS);
     /* A box takes the thread that asks for it some 75 ns however small it is. */
-    static constexpr int DEPTH = ROWS + COLS <= 160 ? 128 : 64;
+    static constexpr int DEPTH = ROWS + COLS <= 160 ? 2 * SIDE_BY_SIDE : SIDE_BY_SIDE;
     static constexpr int A_BYTES = ROWS * DEPTH * 2;
     static constexpr int STAGE_BYTES = (ROWS + COLS) * DEPTH * 2;
-    static constexpr int FIT = (LS_HOPPER_SHARED_MAX - 2048 - ROWS * PITCH * 4) / STAGE_BYTES;
+    static constexpr int REST_BYTES = ROWS * PITCH * 4; /* outputs on their way, beside 1 KB to align and barriers */
+    static constexpr int FIT = (LS_HOPPER_SHARED_MAX - 2048 - REST_BYTES) / STAGE_BYTES;
     static constexpr int STAGES = FIT < STAGES_MAX ? FIT : STAGES_MAX;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES + 1024;
     /* Columns that go from accumulators to out together. */
-    static constexpr int CHUNK = COLS % 32 == 0 ? 32 : COLS % 16 == 0 ? 16 : 8;
+    static constexpr int CHUNK = COLS % 32 == 0 ? 32 : 16;
 };
 
 typedef struct wide_params {
