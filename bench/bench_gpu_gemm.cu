@@ -266,7 +266,9 @@ static void narrow(void) {
     }
 }
 
-/* Gradients beside cuBLAS: whole calls with rounding and gathering, and what the library takes for bf16 operands. */
+/* Gradients beside cuBLAS: whole calls with rounding and gathering, and what the library takes for bf16 operands; or,
+ * where dy is rounded before, sequences are whole steps of 16 and dw starts from zero, as in training, the products. */
+static bool products_alone;
 static void run_dx(const problem *p, int64_t copy) {
     const ls_gemm_backward_input_args args = {(const float *)p->tiles,
                                               p->n,
@@ -282,8 +284,8 @@ static void run_dx(const problem *p, int64_t copy) {
                                               p->k,
                                               LS_PROFILE_MMA16,
                                               NULL,
-                                              NULL,
-                                              0};
+                                              products_alone ? (const uint16_t *)p->tiles : NULL,
+                                              p->n};
     ls_error err;
     check_ls(ls_cuda_gemm_backward_input(&exec_, &args, &err), &err);
 }
@@ -312,57 +314,67 @@ static void run_dw(const problem *p, int64_t copy) {
                                                sequences,
                                                8,
                                                NULL,
-                                               NULL,
-                                               0,
-                                               false,
-                                               false};
+                                               products_alone ? (const uint16_t *)p->tiles : NULL,
+                                               p->n,
+                                               products_alone,
+                                               products_alone};
     ls_error err;
     (void)copy;
     check_ls(ls_cuda_gemm_backward_weight(&exec_, &args, &err), &err);
 }
 static void cublas_dw(const problem *p, int64_t copy) {
-    const float one = 1;
+    const float one = 1, before = products_alone ? 0 : 1;
     (void)copy;
     check_blas(cublasGemmEx(blas, CUBLAS_OP_N, CUBLAS_OP_T, (int)p->k, (int)p->n, (int)p->m, &one, p->x, CUDA_R_16BF,
-                            (int)p->k, p->tiles, CUDA_R_16BF, (int)p->n, &one, p->theirs, CUDA_R_32F, (int)p->k,
+                            (int)p->k, p->tiles, CUDA_R_16BF, (int)p->n, &before, p->theirs, CUDA_R_32F, (int)p->k,
                             CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
                "dw");
 }
-static void gradients(void) {
-    const int64_t m = 8192;
+static void gradient(int64_t m, int64_t n, int64_t k) {
+    const double flop = 2.0 * (double)m * (double)n * (double)k;
+    const int64_t out_bytes = (m > n ? m : n) * k * 4;
     int64_t offsets[9];
+    problem p;
+    memset(&p, 0, sizeof p);
+    p.m = m, p.n = n, p.k = k, p.copies = 1;
+    p.x = (uint8_t *)device_memory(m * k * 2);
+    p.w = (uint8_t *)device_memory(n * k * 2);
+    p.tiles = (uint8_t *)device_memory(m * n * 4); /* dy */
+    p.ours = (uint8_t *)device_memory(out_bytes);
+    p.theirs = (uint8_t *)device_memory(out_bytes);
+    fill(p.x, m * k, 1);
+    fill(p.w, n * k, 2);
+    fill(p.tiles, m * n * 2, 3);
+    for (int i = 0; i < 9; i++) offsets[i] = m / 8 * i;
+    check(cudaMemcpy(sequences, offsets, sizeof offsets, cudaMemcpyHostToDevice), "sequences");
+    check(cudaMemset(p.ours, 0, (size_t)out_bytes), "clear");
+    check(cudaMemset(p.theirs, 0, (size_t)out_bytes), "clear");
+    check(cudaStreamSynchronize(stream), "fill");
+    run_dx(&p, 0); /* which proves cuBLASLt at the first call */
+    run_dw(&p, 0);
+    const double dx = time_of(run_dx, &p, 2), their_dx = time_of(cublas_dx, &p, 2);
+    const double dw = time_of(run_dw, &p, 2), their_dw = time_of(cublas_dw, &p, 2);
+    printf(
+        "%s n %5lld k %5lld m %lld: dx %7.1f us (%5.1f TFLOP/s), cublas %7.1f, ratio %.3f; dw %7.1f us (%5.1f), "
+        "cublas %7.1f, ratio %.3f\n",
+        products_alone ? "products " : "gradients", (long long)n, (long long)k, (long long)m, dx, flop / dx * 1e-6,
+        their_dx, dx / their_dx, dw, flop / dw * 1e-6, their_dw, dw / their_dw);
+    problem_free(&p);
+}
+
+static void gradients(void) {
     exec_.fault = (ls_fault *)device_memory(sizeof(ls_fault));
     check(cudaMemset(exec_.fault, 0, sizeof(ls_fault)), "record");
-    for (int i = 0; i < 9; i++) offsets[i] = m / 8 * i;
-    sequences = (int64_t *)device_memory(sizeof offsets);
-    check(cudaMemcpy(sequences, offsets, sizeof offsets, cudaMemcpyHostToDevice), "sequences");
+    sequences = (int64_t *)device_memory(9 * 8);
     for (int s = 0; s < 6; s++) {
         const int64_t n = shapes[s][0], k = shapes[s][1];
-        const double flop = 2.0 * (double)m * (double)n * (double)k;
-        problem p;
         if (n > 20000) continue;
-        memset(&p, 0, sizeof p);
-        p.m = m, p.n = n, p.k = k, p.copies = 1;
-        p.x = (uint8_t *)device_memory(m * k * 2);
-        p.w = (uint8_t *)device_memory(n * k * 2);
-        p.tiles = (uint8_t *)device_memory(m * n * 4); /* dy */
-        p.ours = (uint8_t *)device_memory((m > n ? m : n) * k * 4);
-        p.theirs = (uint8_t *)device_memory((m > n ? m : n) * k * 4);
-        fill(p.x, m * k, 1);
-        fill(p.w, n * k, 2);
-        fill(p.tiles, m * n * 2, 3);
-        check(cudaMemset(p.ours, 0, (size_t)((m > n ? m : n) * k * 4)), "clear");
-        check(cudaMemset(p.theirs, 0, (size_t)((m > n ? m : n) * k * 4)), "clear");
-        check(cudaStreamSynchronize(stream), "fill");
-        const double dx = time_of(run_dx, &p, 2), their_dx = time_of(cublas_dx, &p, 2);
-        const double dw = time_of(run_dw, &p, 2), their_dw = time_of(cublas_dw, &p, 2);
-        printf(
-            "gradients n %5lld k %5lld m %lld: dx %7.1f us (%5.1f TFLOP/s), cublas %7.1f, ratio %.3f; dw %7.1f us "
-            "(%5.1f), "
-            "cublas %7.1f, ratio %.3f\n",
-            (long long)n, (long long)k, (long long)m, dx, flop / dx * 1e-6, their_dx, dx / their_dx, dw,
-            flop / dw * 1e-6, their_dw, dw / their_dw);
-        problem_free(&p);
+        products_alone = false;
+        gradient(8192, n, k);
+        products_alone = true;
+        gradient(128, n, k);
+        gradient(1024, n, k);
+        gradient(8192, n, k);
     }
     exec_.fault = NULL;
 }

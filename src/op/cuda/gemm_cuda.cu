@@ -298,17 +298,17 @@ ls_status ls_cuda_gemm_repack(const ls_exec *exec, const ls_gemm_repack_args *a,
 
 /* Rows that are worth a proof of cuBLASLt, so that there are few of them: multiples to which engines pad their batches;
  * of gradients, whose rows are those of whatever sequences a leaf has, round numbers. */
-#define PROVEN_ROWS 64
-#define PROVEN_GRADIENT_ROWS 512
+static bool forward_worth_proof(int64_t rows) { return rows % 64 == 0; }
+static bool gradient_worth_proof(int64_t rows) { return rows % 512 == 0 || rows == 128 || rows == 256; }
 
 /* Proves cuBLASLt for a product of this kind at its first call outside of a captured graph. A refusal is no error: the
  * project's own kernels compute it. */
-static ls_status assure_proof(const ls_exec *exec, const ls_product *product, const ls_product_other *other,
-                              int64_t rows, int64_t unit, ls_error *err) {
+static ls_status assure_proof(const ls_exec *exec, const ls_product *product, const ls_product_other *other, bool worth,
+                              ls_error *err) {
     cudaStreamCaptureStatus capture;
     ls_error why;
     bool admitted;
-    if (rows % unit != 0 || ls_product_cublas_known(product, other)) return LS_OK;
+    if (!worth || ls_product_cublas_known(product, other)) return LS_OK;
     LS_CUDA_TRY(ls_cuda_status(cudaStreamIsCapturing((cudaStream_t)exec->stream, &capture), product->op, err));
     if (capture != cudaStreamCaptureStatusNone) return LS_OK;
     if (ls_product_cublas_prepare(product, other, &admitted, &why) == LS_OK || why.status == LS_ERR_UNSUPPORTED ||
@@ -326,7 +326,7 @@ ls_status ls_cuda_gemm(const ls_exec *exec, const ls_gemm_args *a, ls_error *err
                                     w->k,    a->profile, a->nan_open,  a->range};
     if (a->profile == LS_PROFILE_MMA16 && a->nan_open && a->m > 0 && a->bias == NULL && a->range == NULL) {
         const ls_product product = forward_product(&args);
-        LS_CUDA_TRY(assure_proof(exec, &product, NULL, a->m, PROVEN_ROWS, err));
+        LS_CUDA_TRY(assure_proof(exec, &product, NULL, forward_worth_proof(a->m), err));
     }
     return ls_cuda_gemm_stored(exec, &args, err);
 }
@@ -377,8 +377,8 @@ static ls_status both_at_once(const ls_exec *exec, const ls_gemm_gated_args *a, 
     LS_CUDA_TRY(forward_check(&args, err));
     LS_CUDA_TRY(ls_cuda_check("gemm_gated", exec, operands, 5, LS_WORKSPACE_HEAD, err));
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
-    LS_CUDA_TRY(assure_proof(exec, &product, NULL, g->m, PROVEN_ROWS, err));
-    LS_CUDA_TRY(assure_proof(exec, &product, &up, g->m, PROVEN_ROWS, err));
+    LS_CUDA_TRY(assure_proof(exec, &product, NULL, forward_worth_proof(g->m), err));
+    LS_CUDA_TRY(assure_proof(exec, &product, &up, forward_worth_proof(g->m), err));
     return ls_product_mma16_cublas(exec, &product, &up, taken, err);
 }
 
@@ -514,7 +514,7 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
         const dy_source dy = {a->dy, a->dy_rounded, a->dy_stride, a->dy_rounded_stride, a->m, a->n};
         product.a_dtype = LS_BF16;
         LS_CUDA_TRY(readable_dy(exec, op, &dy, fault, &product.a, &product.a_row, err));
-        LS_CUDA_TRY(assure_proof(exec, &product, NULL, a->m, PROVEN_GRADIENT_ROWS, err));
+        LS_CUDA_TRY(assure_proof(exec, &product, NULL, gradient_worth_proof(a->m), err));
         LS_CUDA_TRY(product_mma16(exec, &product, NULL, true, err));
     }
     return fault == NULL ? LS_OK : ls_cuda_fault_end(op, exec, fault, err);
@@ -551,7 +551,7 @@ static ls_status whole_weight_mma16(const ls_exec *exec, const ls_gemm_backward_
     const dy_source dy = {a->dy, a->dy_rounded, a->dy_stride, a->dy_rounded_stride, a->m, a->n};
     product->a_dtype = LS_BF16;
     LS_CUDA_TRY(readable_dy(exec, product->op, &dy, NULL, &product->a, &product->a_step, err));
-    LS_CUDA_TRY(assure_proof(exec, product, NULL, a->m, PROVEN_GRADIENT_ROWS, err));
+    LS_CUDA_TRY(assure_proof(exec, product, NULL, gradient_worth_proof(a->m), err));
     return product_mma16(exec, product, NULL, true, err);
 }
 
