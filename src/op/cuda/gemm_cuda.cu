@@ -183,8 +183,7 @@ static ls_status product_mma16(const ls_exec *exec, const ls_product *product, c
     if (product->range != NULL) return ls_product_mma16_plain(exec, product, err);
     /* Fewer rows are faster by the kernel that reads tiles, which overlaps with the one ahead of it besides
      * (docs/benchmarks.md). */
-    if (nan_open &&
-        (tiles == NULL || product->rows > 256 || (product->rows > LS_CUDA_GEMM_DECODE_ROWS && product->cols > 512)))
+    if (nan_open && (tiles == NULL || !ls_decode_takes(product->rows, product->cols)))
         LS_CUDA_TRY(ls_product_mma16_cublas(exec, product, NULL, &taken, err));
     if (taken) return LS_OK;
     LS_CUDA_TRY(ls_is_hopper(&hopper, product->op, err));
@@ -303,12 +302,12 @@ static bool gradient_worth_proof(int64_t rows) { return rows % 512 == 0 || rows 
 
 /* Proves cuBLASLt for a product of this kind at its first call outside of a captured graph. A refusal is no error: the
  * project's own kernels compute it. */
-static ls_status assure_proof(const ls_exec *exec, const ls_product *product, const ls_product_other *other, bool worth,
+static ls_status assure_proof(const ls_exec *exec, const ls_product *product, const ls_product_other *other,
                               ls_error *err) {
     cudaStreamCaptureStatus capture;
     ls_error why;
     bool admitted;
-    if (!worth || ls_product_cublas_known(product, other)) return LS_OK;
+    if (ls_product_cublas_known(product, other)) return LS_OK;
     LS_CUDA_TRY(ls_cuda_status(cudaStreamIsCapturing((cudaStream_t)exec->stream, &capture), product->op, err));
     if (capture != cudaStreamCaptureStatusNone) return LS_OK;
     if (ls_product_cublas_prepare(product, other, &admitted, &why) == LS_OK || why.status == LS_ERR_UNSUPPORTED ||
@@ -324,9 +323,10 @@ ls_status ls_cuda_gemm(const ls_exec *exec, const ls_gemm_args *a, ls_error *err
     const ls_cuda_gemm_args args = {a->x,    a->x_dtype, a->x_stride,  w->panels,     w->dtype, tiles,
                                     a->bias, a->out,     a->out_dtype, a->out_stride, a->m,     w->n,
                                     w->k,    a->profile, a->nan_open,  a->range};
-    if (a->profile == LS_PROFILE_MMA16 && a->nan_open && a->m > 0 && a->bias == NULL && a->range == NULL) {
+    if (a->profile == LS_PROFILE_MMA16 && a->nan_open && a->m > 0 && a->bias == NULL && a->range == NULL &&
+        forward_worth_proof(a->m)) {
         const ls_product product = forward_product(&args);
-        LS_CUDA_TRY(assure_proof(exec, &product, NULL, forward_worth_proof(a->m), err));
+        LS_CUDA_TRY(assure_proof(exec, &product, NULL, err));
     }
     return ls_cuda_gemm_stored(exec, &args, err);
 }
@@ -377,8 +377,10 @@ static ls_status both_at_once(const ls_exec *exec, const ls_gemm_gated_args *a, 
     LS_CUDA_TRY(forward_check(&args, err));
     LS_CUDA_TRY(ls_cuda_check("gemm_gated", exec, operands, 5, LS_WORKSPACE_HEAD, err));
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
-    LS_CUDA_TRY(assure_proof(exec, &product, NULL, forward_worth_proof(g->m), err));
-    LS_CUDA_TRY(assure_proof(exec, &product, &up, forward_worth_proof(g->m), err));
+    if (forward_worth_proof(g->m)) {
+        LS_CUDA_TRY(assure_proof(exec, &product, NULL, err));
+        LS_CUDA_TRY(assure_proof(exec, &product, &up, err));
+    }
     return ls_product_mma16_cublas(exec, &product, &up, taken, err);
 }
 
@@ -514,7 +516,7 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
         const dy_source dy = {a->dy, a->dy_rounded, a->dy_stride, a->dy_rounded_stride, a->m, a->n};
         product.a_dtype = LS_BF16;
         LS_CUDA_TRY(readable_dy(exec, op, &dy, fault, &product.a, &product.a_row, err));
-        LS_CUDA_TRY(assure_proof(exec, &product, NULL, gradient_worth_proof(a->m), err));
+        if (gradient_worth_proof(a->m)) LS_CUDA_TRY(assure_proof(exec, &product, NULL, err));
         LS_CUDA_TRY(product_mma16(exec, &product, NULL, true, err));
     }
     return fault == NULL ? LS_OK : ls_cuda_fault_end(op, exec, fault, err);
@@ -551,7 +553,7 @@ static ls_status whole_weight_mma16(const ls_exec *exec, const ls_gemm_backward_
     const dy_source dy = {a->dy, a->dy_rounded, a->dy_stride, a->dy_rounded_stride, a->m, a->n};
     product->a_dtype = LS_BF16;
     LS_CUDA_TRY(readable_dy(exec, product->op, &dy, NULL, &product->a, &product->a_step, err));
-    LS_CUDA_TRY(assure_proof(exec, product, NULL, gradient_worth_proof(a->m), err));
+    if (gradient_worth_proof(a->m)) LS_CUDA_TRY(assure_proof(exec, product, NULL, err));
     return product_mma16(exec, product, NULL, true, err);
 }
 

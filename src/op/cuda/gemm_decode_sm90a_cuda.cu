@@ -28,7 +28,8 @@
 #define THREADS(weights) (ENDING(weights) + 32)
 #define TILE_DEPTH 64
 #define BLOCK_ROWS 64
-/* Weights up to this many rows are so narrow that blocks of 64 rows of x fill the chip better than wide tiles. */
+/* Weights up to this many rows are so narrow that up to so many rows of x fill the chip better with blocks of a few of
+ * both than with tiles. */
 #define NARROW 512
 #define NARROW_ROWS 256
 /* Up to so many rows a block takes all of them, measured on an H200 (docs/benchmarks.md). */
@@ -236,7 +237,7 @@ static __global__ void __launch_bounds__(THREADS(WEIGHTS)) decode_kernel(const _
 }
 
 /* More than 64 rows of a narrow weight: a row of blocks each. */
-static bool takes(int64_t rows, int64_t cols) {
+bool ls_decode_takes(int64_t rows, int64_t cols) {
     return rows <= LS_CUDA_GEMM_DECODE_ROWS || (cols <= NARROW && rows <= NARROW_ROWS);
 }
 
@@ -304,7 +305,7 @@ static ls_decode_plan plan_for(int64_t rows, int64_t cols, int64_t weights) {
 ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols) { return plan_for(rows, cols, 1); }
 
 static bool can_take(const ls_product *product) {
-    return takes(product->rows, product->cols) && product->a_step == 1 && product->mode == LS_PRODUCT_STORE &&
+    return ls_decode_takes(product->rows, product->cols) && product->a_step == 1 && product->mode == LS_PRODUCT_STORE &&
            (product->depth - 1) / TILE_DEPTH + 1 < INT32_MAX / TILE_DEPTH &&
            ls_box_possible(product->a, LS_BF16, product->a_row, product->rows, product->depth);
 }

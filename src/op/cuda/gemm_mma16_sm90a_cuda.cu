@@ -270,12 +270,10 @@ static __global__ void __launch_bounds__(tile_size<ROWS, COLS>::THREADS, 1)
     }
 }
 
-/* A tile's size, and what is to be launched for it; for operands that lie with their rows side by side where `sides`
- * says so. */
+/* A tile's size, and what is to be launched for it. */
 typedef struct wide_tile {
     int32_t rows, cols, depth, threads, shared_bytes;
-    bool sides;
-    const void *kernels[2][2]; /* [a's rows side by side][b's] */
+    const void *kernels[2][2]; /* [a's rows side by side][b's]; NULL: not with this tile */
 } wide_tile;
 
 template <int ROWS, int COLS>
@@ -286,12 +284,11 @@ static wide_tile tile_with(const void *as, const void *bs, const void *both) {
                             size::DEPTH,
                             size::THREADS,
                             size::SHARED_BYTES,
-                            both != NULL,
                             {{(const void *)wide_kernel<ROWS, COLS, 0, 0>, bs}, {as, both}}};
     return tile;
 }
 
-/* Of any operands: COLS is a multiple of 64. */
+/* Of any operands: COLS is a multiple of 64. Below, of those with their depths side by side. */
 template <int ROWS, int COLS>
 static wide_tile tile_of_any(void) {
     return tile_with<ROWS, COLS>((const void *)wide_kernel<ROWS, COLS, 1, 0>,
@@ -306,7 +303,7 @@ static wide_tile tile_of_depths(void) {
 /* The tile with which the slowest multiprocessor ends first. A step of 16 depths takes as many clocks as the tensor
  * cores need for its products or as its operands need to arrive, 128 products or two rows of an operand a clock,
  * whichever is more; that each turn costs some more besides is measured (docs/benchmarks.md). */
-static wide_tile tile_for(int64_t rows, int64_t cols, bool sides, int64_t processors) {
+static wide_tile tile_for(int64_t rows, int64_t cols, bool a_side, bool b_side, int64_t processors) {
     const wide_tile tiles[] = {tile_of_any<128, 256>(),  tile_of_any<128, 192>(), tile_of_depths<128, 160>(),
                                tile_of_any<64, 192>(),   tile_of_any<128, 128>(), tile_of_depths<128, 80>(),
                                tile_of_depths<64, 80>(), tile_of_any<64, 64>(),   tile_of_depths<64, 48>()};
@@ -318,7 +315,7 @@ static wide_tile tile_for(int64_t rows, int64_t cols, bool sides, int64_t proces
         const int64_t products = t->rows * t->cols / 128, arrival = (t->rows + t->cols) / 2;
         const int64_t cost = ((n - 1) / processors + 1) * ((products > arrival ? products : arrival) + 24);
         if (n / processors >= 16 && i > 0) break; /* the last turn is little; what lies in the cache counts */
-        if ((sides && !t->sides) || cost >= least) continue;
+        if (t->kernels[a_side][b_side] == NULL || cost >= least) continue;
         least = cost;
         best = i;
     }
@@ -345,7 +342,7 @@ ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product,
              ls_box_possible(product->b, LS_BF16, b_stride, product->cols, product->depth);
     if (!*taken) return LS_OK;
     LS_CUDA_TRY(ls_processors(&processors, product->op, err));
-    const wide_tile tile = tile_for(product->rows, product->cols, a_side || b_side, processors);
+    const wide_tile tile = tile_for(product->rows, product->cols, a_side, b_side, processors);
     p.p = *product;
     p.row_tiles = (product->rows - 1) / tile.rows + 1;
     p.col_tiles = (product->cols - 1) / tile.cols + 1;

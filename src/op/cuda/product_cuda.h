@@ -52,7 +52,10 @@ typedef struct ls_decode_plan {
 ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols);
 /* Rows of a weight of `cols` rows that lie together in its tiles. */
 int64_t ls_decode_columns(int64_t cols);
-/* b as tiles of ls_cuda_gemm_pack; rows up to LS_CUDA_GEMM_DECODE_ROWS. */
+/* Whether so many rows and a weight of `cols` are for this kernel: up to LS_CUDA_GEMM_DECODE_ROWS rows, more beside a
+ * narrow weight. */
+bool ls_decode_takes(int64_t rows, int64_t cols);
+/* b as tiles of ls_cuda_gemm_pack. */
 ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product, const void *tiles,
                                   ls_decode_plan plan, bool *taken, ls_error *err);
 /* Two of them, whose weights have the same shape, and out = R(silu(first) * second). */
