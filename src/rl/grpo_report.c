@@ -140,7 +140,7 @@ static ls_status tell_samples(const grpo *g, ls_error *err) {
                                       .completion = text,
                                       .completion_bytes = bytes,
                                       .reward = x->reward,
-                                      .advantage = (double)g->rows.advantages[s],
+                                      .advantage = (double)g->rows.advantages[g->rows.places[s]],
                                       .n_prompt = x->n_prompt,
                                       .n_completion = x->n_drawn,
                                       .finish = x->overlong ? "length" : "stop"};
@@ -244,7 +244,7 @@ static ls_status list_sequences(const grpo *g, ls_bundle *b, char (**ids)[LS_EPI
     LS_TRY(ls_array_alloc((void **)ids, b->n, sizeof **ids, "bundle", err));
     for (int64_t s = 0; s < b->n; s++) {
         const ls_episode *x = &g->episodes->list[s];
-        const int64_t row = g->rows.offsets[s];
+        const int64_t row = g->rows.offsets[g->rows.places[s]];
         ls_episode_id((*ids)[s], x);
         b->sequences[s] = (ls_bundle_sequence){(*ids)[s],
                                                x->tokens,

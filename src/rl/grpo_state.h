@@ -13,18 +13,26 @@
 #include "rl/rollout.h"
 #include "run/run.h"
 
-/* The rows of a step's episodes, one behind the other: row i of an episode predicts its token i + 1. */
+/* The rows of a step's episodes, one behind the other: row i of an episode predicts its token i + 1. An episode has a
+ * number, that of ls_episodes, and a place among the rows, within those of the update that learns from it; arrays [n]
+ * are by place but where said otherwise. */
 typedef struct grpo_rows {
-    int64_t n; /* episodes */
+    int64_t n;        /* episodes */
+    int64_t *order;   /* [n]: the number of the episode at each place */
+    int64_t *places;  /* [n]: the place of each number */
+    int64_t *lengths; /* [n]: rows of each number */
+    uint8_t *moved;   /* [n][sizeof(float)]: scratch */
     int32_t *tokens;
     int64_t *offsets; /* [n + 1] */
     int64_t *targets; /* -1 where the token was given */
     uint8_t *mask;
-    float *recorded, *trainer;   /* log-probabilities of targets: of the rollout, of the step's beginning */
-    float *reference, *weights;  /* NULL without KL, without correction */
-    ls_supports *supports;       /* NULL without truncation */
-    float *rewards, *advantages; /* [n] */
-    uint8_t *failed, *keep, *overlong;
+    float *recorded, *trainer;  /* log-probabilities of targets: of the rollout, of the step's beginning */
+    float *reference, *weights; /* NULL without KL, without correction */
+    ls_supports *supports;      /* NULL without truncation */
+    float *rewards;             /* [n], by number */
+    uint8_t *failed;            /* [n], by number */
+    float *advantages;
+    uint8_t *keep, *overlong;
     ls_loss_sums *sums; /* [n] of the last epoch */
 } grpo_rows;
 
@@ -92,6 +100,11 @@ typedef struct grpo {
 
 static inline bool ls_grpo_writes(const grpo *g) { return g->o->train.place.rank == 0; }
 static inline bool ls_grpo_stops(const grpo *g) { return g->gate.n_differing > 0 && g->o->gate == LS_GATE_STOP; }
+
+/* The episode at a place. */
+static inline const ls_episode *ls_grpo_at(const grpo *g, int64_t place) {
+    return &g->episodes->list[g->rows.order[place]];
+}
 
 static inline bool ls_grpo_truncates(const grpo *g) { return ls_sampling_truncates(&g->engine_opts.sampling); }
 

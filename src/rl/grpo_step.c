@@ -21,6 +21,10 @@ ls_status ls_grpo_rows_create(grpo *g, ls_error *err) {
     grpo_rows *r = &g->rows;
     const int64_t n = g->episodes->n, rows = n * g->episodes->length;
     r->n = n;
+    LS_TRY(ls_array_alloc((void **)&r->order, n, sizeof *r->order, "episodes", err));
+    LS_TRY(ls_array_alloc((void **)&r->places, n, sizeof *r->places, "episodes", err));
+    LS_TRY(ls_array_alloc((void **)&r->lengths, n, sizeof *r->lengths, "episodes", err));
+    LS_TRY(ls_array_alloc((void **)&r->moved, n, sizeof(float), "episodes", err));
     LS_TRY(ls_array_alloc((void **)&r->tokens, rows, sizeof *r->tokens, "rows", err));
     LS_TRY(ls_array_alloc((void **)&r->offsets, n + 1, sizeof *r->offsets, "rows", err));
     LS_TRY(ls_array_alloc((void **)&r->targets, rows, sizeof *r->targets, "rows", err));
@@ -39,6 +43,10 @@ ls_status ls_grpo_rows_create(grpo *g, ls_error *err) {
 }
 
 void ls_grpo_rows_free(grpo_rows *r) {
+    free(r->order);
+    free(r->places);
+    free(r->lengths);
+    free(r->moved);
     free(r->tokens);
     free(r->offsets);
     free(r->targets);
@@ -56,14 +64,41 @@ void ls_grpo_rows_free(grpo_rows *r) {
     free(r->sums);
 }
 
+/* The episodes of update m: [*begin, *end), by number and by place. */
+static void update_share(const grpo *g, int64_t m, int64_t *begin, int64_t *end) {
+    const ls_grpo_options *o = g->o;
+    *begin = m * o->prompts / o->minibatches * o->samples;
+    *end = (m + 1) * o->prompts / o->minibatches * o->samples;
+}
+
+/* Which episode is where: each update has its own places. */
+static ls_status find_places(grpo *g, ls_error *err) {
+    grpo_rows *r = &g->rows;
+    for (int64_t i = 0; i < r->n; i++) r->lengths[i] = g->episodes->list[i].n - 1;
+    for (int64_t m = 0; m < g->o->minibatches; m++) {
+        int64_t begin, end;
+        update_share(g, m, &begin, &end);
+        if (begin == end) continue;
+        LS_TRY(ls_train_options_order(r->order + begin, r->lengths + begin, end - begin, &g->o->train, err));
+        for (int64_t s = begin; s < end; s++) r->order[s] += begin;
+    }
+    for (int64_t s = 0; s < r->n; s++) r->places[r->order[s]] = s;
+    return LS_OK;
+}
+
+/* What was found by number comes to its places: elements of at most a float. */
+static void put_in_places(const grpo_rows *r, void *list, size_t bytes) {
+    for (int64_t s = 0; s < r->n; s++)
+        memcpy(r->moved + (size_t)s * bytes, (const uint8_t *)list + (size_t)r->order[s] * bytes, bytes);
+    memcpy(list, r->moved, (size_t)r->n * bytes);
+}
+
 static void lay_out(grpo *g) {
     grpo_rows *r = &g->rows;
     int64_t row = 0;
     for (int64_t s = 0; s < r->n; s++) {
-        const ls_episode *x = &g->episodes->list[s];
+        const ls_episode *x = ls_grpo_at(g, s);
         r->offsets[s] = row;
-        r->rewards[s] = (float)x->reward;
-        r->failed[s] = x->failed;
         r->overlong[s] = x->overlong;
         for (int64_t i = 0; i + 1 < x->n; i++, row++) {
             r->tokens[row] = x->tokens[i];
@@ -116,7 +151,7 @@ static ls_status score_reference(grpo *g, ls_error *err) {
     ls_grpo_share(g, g->rows.n, &begin, &end);
     LS_TRY_DONE(ls_array_alloc((void **)&items, g->rows.n, sizeof *items, "reference", err));
     for (int64_t s = begin; s < end; s++) {
-        const ls_episode *x = &g->episodes->list[s];
+        const ls_episode *x = ls_grpo_at(g, s);
         items[s - begin] = (ls_score_item){x->tokens, x->n, g->engine_opts.logprob_of, sampling,
                                            g->rows.reference + g->rows.offsets[s]};
     }
@@ -165,6 +200,20 @@ static ls_status record_turns(const grpo *g, ls_error *err) {
     return status;
 }
 
+/* Over groups, which are neighbours by number. */
+static ls_status find_advantages(grpo *g, ls_error *err) {
+    grpo_rows *r = &g->rows;
+    for (int64_t i = 0; i < r->n; i++) {
+        r->rewards[i] = (float)g->episodes->list[i].reward;
+        r->failed[i] = g->episodes->list[i].failed;
+    }
+    LS_TRY(ls_advantages(r->advantages, r->keep, &g->advantage_metrics, r->rewards, r->failed, r->n, g->o->samples,
+                         &g->advantages, err));
+    put_in_places(r, r->advantages, sizeof *r->advantages);
+    put_in_places(r, r->keep, sizeof *r->keep);
+    return LS_OK;
+}
+
 static ls_status make_episodes(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     double start = ls_clock_seconds(), now;
@@ -174,9 +223,9 @@ static ls_status make_episodes(grpo *g, ls_error *err) {
     g->times.rollout = now - start;
     LS_TRY(judge(g, err));
     LS_TRY(record_turns(g, err));
+    LS_TRY(find_places(g, err));
     lay_out(g);
-    LS_TRY(ls_advantages(g->rows.advantages, g->rows.keep, &g->advantage_metrics, g->rows.rewards, g->rows.failed,
-                         g->rows.n, o->samples, &g->advantages, err));
+    LS_TRY(find_advantages(g, err));
     start = ls_clock_seconds();
     g->times.reward = start - now;
     LS_TRY(score_reference(g, err));
@@ -250,11 +299,8 @@ static ls_status differentiate(grpo *g, const ls_train_rows *rows, ls_error *err
 /* ---- updates ---- */
 
 static grpo_part part_of(const grpo *g, int64_t m) {
-    const ls_grpo_options *o = g->o;
-    grpo_part part = {m * o->prompts / o->minibatches * o->samples,
-                      (m + 1) * o->prompts / o->minibatches * o->samples,
-                      false,
-                      {0, 0}};
+    grpo_part part = {0};
+    update_share(g, m, &part.begin, &part.end);
     const ls_loss_input input = {.tokens = tokens_of(g, part.begin, part.end),
                                  .keep = g->rows.keep + part.begin,
                                  .overlong = g->rows.overlong + part.begin};
@@ -272,7 +318,7 @@ static ls_train_batch batch_of(const grpo *g, int64_t begin, int64_t end) {
 static void compare(grpo *g, int64_t begin, int64_t end) {
     const grpo_rows *r = &g->rows;
     for (int64_t s = begin; s < end; s++)
-        ls_gate_compare(&g->gate, s, r->offsets[s], r->offsets[s + 1], r->mask, r->recorded, r->trainer);
+        ls_gate_compare(&g->gate, r->order[s], r->offsets[s], r->offsets[s + 1], r->mask, r->recorded, r->trainer);
 }
 
 /* What the correction makes of the same episodes. */

@@ -307,9 +307,12 @@ ls_status ls_config_agree(const ls_config *config, const ls_node *options, const
             const ls_option *o = &config->tables[t].options[i];
             ls_node child;
             if (!o->carries_bits || is_named(except, o->name)) continue;
+            format(mine, o, value_of(&config->tables[t], o));
+            if (o->kind == LS_OPTION_CHOICE && strcmp(mine, o->choices[0]) == 0 &&
+                !ls_node_get(options, o->name, &child))
+                continue;
             LS_TRY_DONE(ls_node_need(options, o->name, &child, err));
             LS_TRY_DONE(text_of(&child, o, &stored, err));
-            format(mine, o, value_of(&config->tables[t], o));
             if (strcmp(stored, mine) != 0) {
                 status =
                     ls_node_fail(&child, LS_ERR_ARG, err,

@@ -77,6 +77,8 @@ typedef struct sft {
     /* A batch: its rows are the sequences' tokens but their last. */
     int32_t *batch_tokens;
     int64_t *batch_offsets, *batch_targets;
+    int64_t *drawn, *drawn_lengths,
+        *drawn_order; /* [batch]: its sequences, their rows, which of them is at each place */
 } sft;
 
 static bool is_first(const sft *s) { return s->o->train.place.rank == 0; }
@@ -319,16 +321,22 @@ static int64_t lay_out(sft *s, int64_t k, int64_t *row) {
 }
 
 /* The batch of a step; its count is the number of completion tokens. */
-static ls_train_batch draw_batch(sft *s, int64_t step) {
+static ls_status draw_batch(ls_train_batch *out, sft *s, int64_t step, ls_error *err) {
     const int64_t n = s->o->batch;
     int64_t row = 0, count = 0;
     for (int64_t i = 0; i < n; i++) {
         const int64_t at = (step - 1) * n + i;
         const int64_t k = s->data != NULL ? ls_data_index(s->data, LS_DATA_TRAIN, at) : ls_order_at(s->order, at);
-        count += lay_out(s, k, &row);
+        s->drawn[i] = k;
+        s->drawn_lengths[i] = s->offsets[k + 1] - s->offsets[k] - 1;
+    }
+    LS_TRY(ls_train_options_order(s->drawn_order, s->drawn_lengths, n, &s->o->train, err));
+    for (int64_t i = 0; i < n; i++) {
+        count += lay_out(s, s->drawn[s->drawn_order[i]], &row);
         s->batch_offsets[i + 1] = row;
     }
-    return (ls_train_batch){s->batch_tokens, s->batch_offsets, s->batch_targets, n, (double)count, NULL};
+    *out = (ls_train_batch){s->batch_tokens, s->batch_offsets, s->batch_targets, n, (double)count, NULL};
+    return LS_OK;
 }
 
 /* The mean of -log-probability over the completion tokens of all held-out sequences, in their order. */
@@ -403,7 +411,8 @@ static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
     const ls_train_state *state = ls_trainer_state(s->trainer);
     double shown = 0;
     for (int64_t step = state->step + 1; step <= t->steps && !s->stopped; step++) {
-        const ls_train_batch batch = draw_batch(s, step);
+        ls_train_batch batch;
+        LS_TRY(draw_batch(&batch, s, step, err));
         const int64_t n_rows = batch.offsets[batch.n];
         const double start = ls_clock_seconds();
         double seconds, held_out = (double)NAN;
@@ -514,6 +523,9 @@ static ls_status make_batch(sft *s, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&s->batch_tokens, n, s->longest * (int64_t)sizeof *s->batch_tokens, "batch", err));
     LS_TRY(ls_array_alloc((void **)&s->batch_targets, n, s->longest * (int64_t)sizeof *s->batch_targets, "batch", err));
     LS_TRY(ls_array_alloc((void **)&s->batch_offsets, n + 1, sizeof *s->batch_offsets, "batch", err));
+    LS_TRY(ls_array_alloc((void **)&s->drawn, n, sizeof *s->drawn, "batch", err));
+    LS_TRY(ls_array_alloc((void **)&s->drawn_lengths, n, sizeof *s->drawn_lengths, "batch", err));
+    LS_TRY(ls_array_alloc((void **)&s->drawn_order, n, sizeof *s->drawn_order, "batch", err));
     if (s->data == NULL) LS_TRY(ls_order_create(&s->order, s->n, s->o->train.seed, err));
     if (s->o->eval_every > 0)
         LS_TRY(ls_array_alloc((void **)&s->held_logprobs, n, s->longest * (int64_t)sizeof *s->held_logprobs, "batch",
@@ -566,6 +578,9 @@ static void close_all(sft *s) {
     free(s->batch_tokens);
     free(s->batch_targets);
     free(s->batch_offsets);
+    free(s->drawn);
+    free(s->drawn_lengths);
+    free(s->drawn_order);
 }
 
 ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress, bool *stopped, ls_error *err) {

@@ -9,12 +9,14 @@
 #include "model/joint.h"
 #include "model/window.h"
 #include "op/lora.h"
+#include "train/balance.h"
 #include "train/run_checkpoint.h"
 
 static const char *const dtypes[] = {[LS_F32] = "f32", [LS_BF16] = "bf16", NULL};
 static const char *const profiles[] = {"exact", "mma16", [LS_TRAIN_PROFILE_AUTO] = "auto", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const transports[] = {[LS_TRANSPORT_TCP] = "tcp", [LS_TRANSPORT_NCCL] = "nccl", NULL};
+static const char *const leaves[] = {[LS_LEAVES_BY_NUMBER] = "by_number", [LS_LEAVES_BY_LENGTH] = "by_length", NULL};
 static const char *const weights[] = {[LS_WEIGHTS_WHOLE] = "whole", [LS_WEIGHTS_BY_LAYER] = "by_layer", NULL};
 static const char *const isas[] = {"best", "generic", "avx2", "avx512", NULL};
 
@@ -42,6 +44,10 @@ static const ls_option rows[] = {
            "How dense products are summed: exact, or mma16, with dtype=bf16 and weights in bf16 (auto: mma16 on a GPU "
            "where both are bf16 and the model has its gradient, else exact; a run that goes on keeps its own)"),
     INT("leaf", true, leaf, 1, SEQUENCES_MAX, "Sequences whose gradient is one ordered computation"),
+    CHOICE(
+        "leaves", true, leaves, leaves,
+        "Which sequences of an update share a leaf: by_number, neighbours, or by_length, so that leaves, and with them "
+        "the processes, have about as many tokens each"),
     CHOICE("schedule", true, schedule, schedules, "Learning rate behind the warm-up: constant, linear or cosine"),
     NUMBER("rate", true, rate, 0, 1e3, "Largest learning rate"),
     NUMBER("rate_floor", true, rate_floor, 0, 1e3, "Learning rate at the end of a linear or cosine schedule"),
@@ -235,6 +241,13 @@ ls_status ls_train_options_check(ls_train_options *o, ls_error *err) {
 
 const char *ls_train_options_weights(const ls_train_options *o, const char *begin) {
     return o->lora_rank > 0 ? o->model : begin;
+}
+
+ls_status ls_train_options_order(int64_t *order, const int64_t *lengths, int64_t n, const ls_train_options *o,
+                                 ls_error *err) {
+    if (o->leaves == LS_LEAVES_BY_LENGTH) return ls_balance(order, lengths, n, o->leaf, err);
+    for (int64_t i = 0; i < n; i++) order[i] = i;
+    return LS_OK;
 }
 
 void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *o) {

@@ -14,6 +14,12 @@
  * that are being used (model/window.h). */
 typedef enum ls_weights_kind { LS_WEIGHTS_WHOLE, LS_WEIGHTS_BY_LAYER } ls_weights_kind;
 
+/* Which sequences of an update share a leaf. */
+typedef enum ls_leaves_kind {
+    LS_LEAVES_BY_NUMBER, /* neighbours */
+    LS_LEAVES_BY_LENGTH  /* as ls_balance deals them */
+} ls_leaves_kind;
+
 typedef struct ls_train_options {
     char model[LS_OPTION_TEXT_MAX], run[LS_OPTION_TEXT_MAX];
     /* These carry bits. */
@@ -21,6 +27,7 @@ typedef struct ls_train_options {
     int32_t dtype;   /* ls_dtype: f32 or bf16 */
     int32_t profile; /* ls_profile, or LS_TRAIN_PROFILE_AUTO until the model is open */
     int64_t leaf;
+    int32_t leaves;   /* ls_leaves_kind */
     int32_t schedule; /* ls_rate_kind */
     double rate, rate_floor;
     int64_t warmup, schedule_steps;
@@ -53,6 +60,9 @@ ls_option_table ls_train_option_table(ls_train_options *options);
 /* What no single value shows to be wrong. The schedule can only be checked when steps are known: with steps 0 it is
  * left out, and the check is to be done again. Fills in schedule_steps where it is 0: it becomes steps; and place. */
 ls_status ls_train_options_check(ls_train_options *options, ls_error *err);
+/* *order: [n], the number of the sequence at each place of an update's batch. lengths: [n], tokens. */
+ls_status ls_train_options_order(int64_t *order, const int64_t *lengths, int64_t n, const ls_train_options *options,
+                                 ls_error *err);
 /* The parts of *out that follow from options; the rest is the caller's. */
 void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *options);
 /* Where the model of a run is opened that begins or goes on at `begin`: a checkpoint of adapters holds no model. */

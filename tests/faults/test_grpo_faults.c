@@ -25,6 +25,8 @@ static const fault_case cases[] = {
     {"temperature-not-mirrored", {"temperature=0.8"}, 1, "alone", -2},
     {"split-k-by-batch", {"engine.prefix=off"}, 1, "alone", 0},
     {"softplus-naive", {"engine.batch=2"}, 1, "alone", 0},
+    {"softplus-naive", {"leaves=by_length", "leaf=2", "minibatches=2"}, 1, "alone", 0},
+    {"no-reset-packed", {"engine.fork=off", "engine.prefix=off", "leaves=by_length", "leaf=2"}, 1, "group", 0},
     {"lag-one", {"minibatches=2"}, 1, "alone", -2},
     {"conv-short-chunk", {"engine.chunk=2", "dtype=bf16", "profile=mma16"}, 1, "alone", 0},
 };

@@ -46,11 +46,17 @@ static void settings_carry_no_bits(void **state) {
 /* Every part of the loop at once: KL, corrections, epochs of minibatches, bf16, another temperature, leaves of three.
  */
 static void settings_carry_no_bits_with_everything(void **state) {
-    static const char *const base[] = {"epochs=2",           "minibatches=3",
-                                       "beta=0.05",          "entropy_bonus=0.01",
-                                       "mask_overlong=true", "temperature=0.7",
-                                       "drop_equal=true",    "leaf=3",
-                                       "dtype=bf16",         "correction=token-truncate=2,geometric-reject=0.5:2"};
+    static const char *const base[] = {"epochs=2",
+                                       "minibatches=3",
+                                       "beta=0.05",
+                                       "entropy_bonus=0.01",
+                                       "mask_overlong=true",
+                                       "temperature=0.7",
+                                       "drop_equal=true",
+                                       "leaf=3",
+                                       "leaves=by_length",
+                                       "dtype=bf16",
+                                       "correction=token-truncate=2,geometric-reject=0.5:2"};
     static const char *const others[][4] = {
         {"microbatch=1", "threads=2"},
         {"microbatch=8", "recompute=true", "isa=generic"},
@@ -248,7 +254,8 @@ static void turns_carry_no_bits(void **state) {
 static void options_carry_bits(void **state) {
     static const char *const sets[] = {"seed=1",          "rate=0.002",        "beta=0.1",      "advantages=rloo",
                                        "temperature=0.9", "entropy_bonus=0.1", "minibatches=2", "epochs=2",
-                                       "top_k=20",        "top_p=0.9",         "min_p=0.01",    "moments=bf16"};
+                                       "top_k=20",        "top_p=0.9",         "min_p=0.01",    "moments=bf16",
+                                       "leaves=by_length"};
     uint64_t seen[COUNT(sets) + 1];
     (void)state;
     seen[COUNT(sets)] = digest_with(NULL, 0);
@@ -321,7 +328,9 @@ static void processes_have_the_bits_of_one(void **state) {
         {"minibatches=2", "reward_command=" JUDGE(""), "eval_every=2", "eval_n=5", NULL},
         {"beta=0.05", "epochs=2", "minibatches=3", "leaf=3", "correction=token-truncate=2", NULL},
         {"moments=bf16", "minibatches=2", "leaf=2", NULL},
-        {"top_p=0.9", "top_k=20", "epochs=2", "minibatches=3", "leaf=2", NULL}};
+        {"leaves=by_length", "minibatches=2", "leaf=2", "task=guess-number", "task_options=turns=2", NULL},
+        {"top_p=0.9", "top_k=20", "epochs=2", "minibatches=3", "leaf=2", NULL},
+        {"top_p=0.9", "leaves=by_length", "minibatches=3", NULL}};
     test_forks();
     (void)state;
     for (int64_t k = 0; k < COUNT(sets); k++) {

@@ -188,6 +188,28 @@ static void written_values_agree(void **state) {
     free(text);
 }
 
+/* A run that knows nothing of a choice did what is the first of it now. */
+static void runs_older_than_a_choice_agree(void **state) {
+    char *text = NULL, *from, *to;
+    int64_t bytes;
+    ls_json_doc *doc;
+    ls_node root;
+    ls_error err;
+    (void)state;
+    assert_ok(ls_config_text(&text, &bytes, &config, &err), err);
+    from = strstr(text, "\"leaves\":\"by_number\",");
+    assert_non_null(from);
+    to = from + strlen("\"leaves\":\"by_number\",");
+    memmove(from, to, strlen(to) + 1);
+    assert_ok(ls_json_doc_open(&doc, text, (int64_t)strlen(text), "state", &err), err);
+    root = ls_json_root(doc);
+    assert_ok(ls_config_agree(&config, &root, NULL, &err), err);
+    o.train.leaves = LS_LEAVES_BY_LENGTH;
+    check_failed(ls_config_agree(&config, &root, NULL, &err), &err, "'leaves' is missing");
+    ls_json_doc_free(doc);
+    free(text);
+}
+
 static void every_epoch_is_a_permutation(void **state) {
     enum { N = 50 };
     ls_order *order, *again;
@@ -233,6 +255,7 @@ int main(void) {
         cmocka_unit_test_setup(what_is_wrong_is_named, reset),
         cmocka_unit_test_setup(impossible_together, reset),
         cmocka_unit_test_setup(written_values_agree, reset),
+        cmocka_unit_test(runs_older_than_a_choice_agree),
         cmocka_unit_test(every_epoch_is_a_permutation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

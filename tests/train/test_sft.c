@@ -160,6 +160,7 @@ static void settings_carry_no_bits(void **state) {
         char want[64];
         job j = job_make(names[m], "plain");
         if (m > 0) j.o.train.leaf = 2;
+        if (m > 1) j.o.train.leaves = LS_LEAVES_BY_LENGTH;
         if (m == 2) j.o.train.save_every = 0;
         j.o.train.microbatch = 1;
         job_must_run(&j);
@@ -167,6 +168,7 @@ static void settings_carry_no_bits(void **state) {
         for (int i = 0; i < 7; i++) {
             job k = job_make(names[m], "other");
             k.o.train.leaf = j.o.train.leaf;
+            k.o.train.leaves = j.o.train.leaves;
             k.o.train.save_every = i;
             k.o.train.microbatch = i < 4 ? 1 << i : 3;
             k.o.train.recompute = i % 2 == 1;
