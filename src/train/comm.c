@@ -10,6 +10,8 @@
 
 /* Slices of a sum begin at multiples of this many elements of their range. */
 #define SLICE_UNIT 64
+/* Rounds of a sum that are under way at a time, at most: so long nobody looks whether the others are still there. */
+#define ROUNDS_AHEAD 32
 
 struct ls_comm {
     int32_t rank, n_ranks;
@@ -32,14 +34,13 @@ ls_nccl *ls_comm_nccl(const ls_comm *c) {
 
 /* ---- TCP ---- */
 
-static ls_status tcp_exchange(void *self, ls_device *device, const ls_comm_moves *moves, const char *what,
-                              ls_error *err) {
+static ls_status tcp_move(void *self, ls_device *device, const ls_comm_moves *moves, const char *what, ls_error *err) {
     return ls_mesh_exchange(self, device, moves, what, err);
 }
 
 static void tcp_nothing(void *self) { (void)self; } /* the mesh is the handle's */
 
-static const ls_transport tcp = {"tcp", tcp_exchange, tcp_nothing, tcp_nothing};
+static const ls_transport tcp = {"tcp", NULL, tcp_move, NULL, tcp_nothing, tcp_nothing};
 
 /* ---- opening ---- */
 
@@ -96,13 +97,27 @@ void ls_comm_abort(ls_comm *c, const ls_error *reason) {
 
 /* ---- exchanges ---- */
 
+static ls_status meet(const ls_comm *c, const ls_comm_moves *moves, const char *what, ls_error *err) {
+    return c->transport->meet == NULL ? LS_OK : c->transport->meet(c->self, moves, what, err);
+}
+
+static ls_status move(ls_comm *c, ls_device *device, const ls_comm_moves *moves, const char *what, ls_error *err) {
+    for (int64_t i = 0; i < moves->n_sends; i++) c->use.sent += moves->sends[i].bytes;
+    for (int64_t i = 0; i < moves->n_receives; i++) c->use.received += moves->receives[i].bytes;
+    return c->transport->move(c->self, device, moves, what, err);
+}
+
+static ls_status settle(const ls_comm *c, const char *what, ls_error *err) {
+    return c->transport->settle == NULL ? LS_OK : c->transport->settle(c->self, what, err);
+}
+
 ls_status ls_comm_exchange(ls_comm *c, ls_device *device, const ls_comm_moves *moves, const char *what, ls_error *err) {
     const double start = ls_clock_seconds();
     if (device == NULL) return ls_mesh_exchange(c->mesh, NULL, moves, what, err);
-    LS_TRY(c->transport->exchange(c->self, device, moves, what, err));
+    LS_TRY(meet(c, moves, what, err));
+    LS_TRY(move(c, device, moves, what, err));
+    LS_TRY(settle(c, what, err));
     c->use.seconds += ls_clock_seconds() - start;
-    for (int64_t i = 0; i < moves->n_sends; i++) c->use.sent += moves->sends[i].bytes;
-    for (int64_t i = 0; i < moves->n_receives; i++) c->use.received += moves->receives[i].bytes;
     return LS_OK;
 }
 
@@ -147,6 +162,8 @@ static void slice_of(const ls_comm_sum *s, int32_t r, int64_t k, int64_t step, i
     *end = *begin + step < last ? *begin + step : last;
 }
 
+static const char gradient[] = "the gradient";
+
 /* What the others need of this rank's root, and what this one needs of theirs. */
 static ls_status trade(ls_comm *c, ls_device *device, const ls_comm_sum *s, int64_t k, int64_t step, ls_error *err) {
     ls_comm_moves moves = {c->moves, c->moves + c->n_ranks, 0, 0};
@@ -164,7 +181,8 @@ static ls_status trade(ls_comm *c, ls_device *device, const ls_comm_sum *s, int6
             receives[moves.n_receives++] =
                 (ls_comm_move){r, s->buffer + r * step, (own_end - own) * (int64_t)sizeof(float)};
     }
-    return ls_comm_exchange(c, device, &moves, "the gradient", err);
+    if (k == 0) LS_TRY(meet(c, &moves, gradient, err)); /* who is in a later round is in the first */
+    return move(c, device, &moves, gradient, err);
 }
 
 /* The tree over parts, for one slice: n elements at `out`. */
@@ -182,6 +200,7 @@ static ls_status add_slices(const ls_comm *c, ls_device *device, int32_t n_parts
 
 ls_status ls_comm_add(ls_comm *c, ls_device *device, const ls_comm_sum *s, ls_error *err) {
     const int64_t step = s->buffer_elements / c->n_ranks / SLICE_UNIT * SLICE_UNIT;
+    const double start = ls_clock_seconds();
     int64_t longest = 0;
     LS_ASSERT(step > 0 && s->n_parts > 0 && s->n_parts <= c->n_ranks, "%lld elements for %d of %d ranks",
               (long long)s->buffer_elements, s->n_parts, c->n_ranks);
@@ -196,6 +215,9 @@ ls_status ls_comm_add(ls_comm *c, ls_device *device, const ls_comm_sum *s, ls_er
             LS_TRY(ls_memory_copy(device, out, s->root + begin, (end - begin) * (int64_t)sizeof(float), err));
         for (int32_t p = 0; p < s->n_parts; p++) c->slices[p] = p == c->rank ? out : s->buffer + p * step;
         if (end > begin) LS_TRY(add_slices(c, device, s->n_parts, out, end - begin, err));
+        if ((k + 1) % ROUNDS_AHEAD == 0) LS_TRY(settle(c, gradient, err));
     }
+    LS_TRY(settle(c, gradient, err));
+    c->use.seconds += ls_clock_seconds() - start;
     return LS_OK;
 }

@@ -59,7 +59,7 @@ typedef struct ls_comm_sum {
 int64_t ls_comm_buffer_min(int32_t n_ranks);
 ls_status ls_comm_add(ls_comm *comm, ls_device *device, const ls_comm_sum *sum, ls_error *err);
 
-/* What exchanges of device memory have taken so far. */
+/* What exchanges of device memory have taken so far, with the additions of sums. */
 typedef struct ls_comm_use {
     double seconds;
     int64_t sent, received; /* bytes */

@@ -19,7 +19,8 @@ typedef struct nccl_transport {
 
 /* Waits until the GPU is done, or somebody is not there any more. Without a sign of progress for the timeout the peers
  * of the exchange are named by who has not come. */
-static ls_status wait_for_moves(nccl_transport *t, const char *what, ls_error *err) {
+static ls_status settle(void *self, const char *what, ls_error *err) {
+    nccl_transport *t = self;
     const double start = ls_clock_seconds();
     bool reached = false;
     for (;;) {
@@ -34,7 +35,8 @@ static ls_status wait_for_moves(nccl_transport *t, const char *what, ls_error *e
 }
 
 /* Every rank comes to the exchange over TCP first: who does not come within the timeout is silent by name. */
-static ls_status meet(nccl_transport *t, const ls_comm_moves *moves, const char *what, ls_error *err) {
+static ls_status meet(void *self, const ls_comm_moves *moves, const char *what, ls_error *err) {
+    const nccl_transport *t = self;
     uint8_t here[LS_RANKS_MAX] = {0}, there[LS_RANKS_MAX] = {0};
     ls_comm_move sends[LS_RANKS_MAX], receives[LS_RANKS_MAX];
     ls_comm_moves words = {sends, receives, 0, 0};
@@ -51,7 +53,10 @@ static ls_status meet(nccl_transport *t, const ls_comm_moves *moves, const char 
     return ls_mesh_exchange(t->mesh, NULL, &words, what, err);
 }
 
-static ls_status run_moves(ls_nccl *group, const ls_comm_moves *moves, ls_error *err) {
+static ls_status move(void *self, ls_device *device, const ls_comm_moves *moves, const char *what, ls_error *err) {
+    ls_nccl *group = ((nccl_transport *)self)->group;
+    (void)device;
+    (void)what;
     LS_TRY(ls_nccl_begin(group, err));
     for (int64_t i = 0; i < moves->n_sends; i++) {
         const ls_comm_move *m = &moves->sends[i];
@@ -64,14 +69,6 @@ static ls_status run_moves(ls_nccl *group, const ls_comm_moves *moves, ls_error 
     return ls_nccl_end(group, err);
 }
 
-static ls_status exchange(void *self, ls_device *device, const ls_comm_moves *moves, const char *what, ls_error *err) {
-    nccl_transport *t = self;
-    (void)device;
-    LS_TRY(meet(t, moves, what, err));
-    LS_TRY(run_moves(t->group, moves, err));
-    return wait_for_moves(t, what, err);
-}
-
 static void abandon(void *self) { ls_nccl_abandon(((nccl_transport *)self)->group); }
 
 static void close_transport(void *self) {
@@ -81,7 +78,7 @@ static void close_transport(void *self) {
     free(t);
 }
 
-const ls_transport ls_transport_nccl = {"nccl", exchange, abandon, close_transport};
+const ls_transport ls_transport_nccl = {"nccl", meet, move, settle, abandon, close_transport};
 
 ls_nccl *ls_nccl_group_of(void *self) { return ((nccl_transport *)self)->group; }
 

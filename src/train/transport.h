@@ -19,10 +19,15 @@ typedef struct ls_comm_moves {
     int64_t n_sends, n_receives;
 } ls_comm_moves;
 
+/* `what` stands in errors. Of several exchanges with the same peers, or some of them, the first alone needs a meeting. */
 typedef struct ls_transport {
     const char *name; /* "tcp", "nccl" */
-    /* Device memory, when all calls before have run; returns when everything has moved. `what` stands in errors. */
-    ls_status (*exchange)(void *self, ls_device *device, const ls_comm_moves *moves, const char *what, ls_error *err);
+    /* Returns when the peers of these moves are there. NULL: the moves see to it. */
+    ls_status (*meet)(void *self, const ls_comm_moves *moves, const char *what, ls_error *err);
+    /* Of device memory: a call on the device, which runs behind the calls before it and before those behind it. */
+    ls_status (*move)(void *self, ls_device *device, const ls_comm_moves *moves, const char *what, ls_error *err);
+    /* Returns when all moves have run. NULL: they have run when they return. */
+    ls_status (*settle)(void *self, const char *what, ls_error *err);
     void (*abandon)(void *self); /* what is under way, without waiting for it */
     void (*close)(void *self);
 } ls_transport;
