@@ -7,7 +7,7 @@
  * (--prompts x --samples, --prompt + --new tokens, drawn to their full length), all ranks get all of them, every rank
  * scores its leaves with the training forward and compares every log-probability with the record, takes the backward,
  * adds its range of the gradient, updates its range, and hands the weights on. Seconds are those of the slowest rank.
- * The last line is a digest of weights and tokens, which is the same for any number of ranks. */
+ * The last line is a digest of weights, masters, moments and tokens, which is the same for any number of ranks. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <getopt.h>
@@ -27,6 +27,7 @@
 #include "op/choice.h"
 #include "op/nccl.h"
 #include "rollout/engine.h"
+#include "train/balance.h"
 #include "train/trainer.h"
 
 /* Of the gradient, at most, in the measure of exchanges alone: elements. */
@@ -38,8 +39,8 @@ typedef struct options {
     ls_profile profile;
     ls_dtype dtype;
     ls_transport_kind transport;
-    int64_t ranks, prompts, samples, prompt, new_tokens, leaf, microbatch, steps, batch, threads;
-    bool recompute;
+    int64_t ranks, prompts, samples, prompt, new_tokens, leaf, microbatch, rows, steps, batch, threads;
+    bool recompute, vary, by_length, by_layer;
 } options;
 
 /* ---- options ---- */
@@ -55,7 +56,11 @@ static const char usage[] =
     "  --prompts N --samples N    sequences of a step (8, 4)\n"
     "  --prompt N --new N     tokens of a prompt, and drawn for each (16, 16)\n"
     "  --leaf N               sequences of a leaf (1)\n"
+    "  --leaves by_number|by_length   neighbours, or leaves of about as many tokens each (by_number)\n"
+    "  --weights whole|by_layer       on every rank, or layers shared by all (whole)\n"
     "  --microbatch N         leaves of a forward (4)\n"
+    "  --rows N               tokens of a forward; a leaf that has more takes several (what microbatch leaves have)\n"
+    "  --vary                 completions of 1 to --new tokens, those of a prompt alike, in place of --new each\n"
     "  --batch N              sequences that decode at a time (a rank's share, at most 1024)\n"
     "  --recompute            keep the residual stream only\n"
     "  --steps N              timed, behind one that is not; the fastest counts (2)\n"
@@ -79,10 +84,10 @@ static void take(options *o, const char *name, char *text) {
     const struct {
         const char *name;
         int64_t *value;
-    } counts[] = {{"ranks", &o->ranks},    {"prompts", &o->prompts},       {"samples", &o->samples},
-                  {"prompt", &o->prompt},  {"new", &o->new_tokens},        {"leaf", &o->leaf},
-                  {"steps", &o->steps},    {"microbatch", &o->microbatch}, {"batch", &o->batch},
-                  {"threads", &o->threads}};
+    } counts[] = {
+        {"ranks", &o->ranks},    {"prompts", &o->prompts}, {"samples", &o->samples}, {"prompt", &o->prompt},
+        {"new", &o->new_tokens}, {"leaf", &o->leaf},       {"steps", &o->steps},     {"microbatch", &o->microbatch},
+        {"batch", &o->batch},    {"threads", &o->threads}, {"rows", &o->rows}};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
         if (strcmp(name, counts[i].name) == 0) *counts[i].value = count(name, text);
     if (strcmp(name, "device") == 0) o->device = choice(name, text, "cpu", "cuda") == 0 ? "cpu" : "cuda";
@@ -91,7 +96,10 @@ static void take(options *o, const char *name, char *text) {
     if (strcmp(name, "profile") == 0)
         o->profile = choice(name, text, "exact", "mma16") == 0 ? LS_PROFILE_EXACT : LS_PROFILE_MMA16;
     if (strcmp(name, "dtype") == 0) o->dtype = choice(name, text, "f32", "bf16") == 0 ? LS_F32 : LS_BF16;
+    if (strcmp(name, "leaves") == 0) o->by_length = choice(name, text, "by_number", "by_length") == 1;
+    if (strcmp(name, "weights") == 0) o->by_layer = choice(name, text, "whole", "by_layer") == 1;
     if (strcmp(name, "recompute") == 0) o->recompute = true;
+    if (strcmp(name, "vary") == 0) o->vary = true;
 }
 
 static options read_options(int argc, char **argv) {
@@ -109,7 +117,11 @@ static options read_options(int argc, char **argv) {
                                          {"batch", required_argument, NULL, 1},
                                          {"steps", required_argument, NULL, 1},
                                          {"threads", required_argument, NULL, 1},
+                                         {"rows", required_argument, NULL, 1},
+                                         {"leaves", required_argument, NULL, 1},
+                                         {"weights", required_argument, NULL, 1},
                                          {"recompute", no_argument, NULL, 1},
+                                         {"vary", no_argument, NULL, 1},
                                          {"help", no_argument, NULL, 2},
                                          {NULL, 0, NULL, 0}};
     options o = {.device = "cpu",
@@ -151,7 +163,8 @@ static const char *const part_names[N_PARTS] = {"rollout", "episodes", "gate",  
 typedef struct bench {
     const options *o;
     int32_t rank, ranks;
-    int64_t n, length, begin, end; /* sequences, their tokens, those that this rank draws */
+    int64_t n, length, begin, end; /* sequences, their tokens at most, those that this rank draws */
+    int64_t n_drawn;               /* tokens of the step that are drawn */
     ls_device *device;
     ls_device_choice choice;
     ls_model *model;
@@ -161,10 +174,13 @@ typedef struct bench {
     ls_request *requests;
     int32_t *tokens; /* [n][length] */
     float *logprobs; /* [n][new_tokens] */
-    int32_t *rows;   /* [n][length - 1] */
+    int64_t *drawn;  /* [n]: tokens of completions */
+    int32_t *rows;   /* those of the sequences but their last, one behind the other */
     int64_t *offsets, *targets;
+    int64_t *order; /* [n]: the sequence at each place of the batch */
     int64_t n_differing;
-    double seconds[N_PARTS];
+    double seconds[N_PARTS]; /* of the slowest rank */
+    double fastest[N_PARTS];
 } bench;
 
 static void must(bench *b, ls_status status, const ls_error *err) {
@@ -186,9 +202,10 @@ static void open_rank(bench *b, const char *address) {
                                  .rank = b->rank,
                                  .ranks = b->ranks,
                                  .local = b->rank};
+    const ls_model_loading how = {.by_layer = o->by_layer};
     ls_error err;
     need(ls_device_open_wished(&b->device, &b->choice, &wish, &err), &err);
-    need(ls_model_open(&b->model, b->device, o->directory, &err), &err);
+    need(ls_model_open_with(&b->model, b->device, o->directory, &how, &err), &err);
     need(ls_model_set_profile(b->model, o->profile, o->dtype, &err), &err);
     if (b->ranks > 1) {
         const ls_comm_opts comm = {b->rank, b->ranks, address, TIMEOUT_S, o->transport, b->device};
@@ -197,9 +214,11 @@ static void open_rank(bench *b, const char *address) {
     alloc((void **)&b->requests, b->n, sizeof *b->requests);
     alloc((void **)&b->tokens, b->n * b->length, sizeof *b->tokens);
     alloc((void **)&b->logprobs, b->n * o->new_tokens, sizeof *b->logprobs);
+    alloc((void **)&b->drawn, b->n, sizeof *b->drawn);
     alloc((void **)&b->rows, b->n * b->length, sizeof *b->rows);
     alloc((void **)&b->targets, b->n * b->length, sizeof *b->targets);
     alloc((void **)&b->offsets, b->n + 1, sizeof *b->offsets);
+    alloc((void **)&b->order, b->n, sizeof *b->order);
 }
 
 static void open_engine(bench *b) {
@@ -224,7 +243,8 @@ static void open_trainer(bench *b) {
                                   .rate = {LS_RATE_CONSTANT, 1e-6, 0, 0, 0},
                                   .max_norm = 1.0,
                                   .microbatch = o->microbatch,
-                                  .rows_max = o->microbatch * o->leaf * b->length,
+                                  .rows_max = o->rows > 0 ? o->rows : o->microbatch * o->leaf * b->length,
+                                  .leaf_rows_max = o->leaf * b->length,
                                   .sequences_max = b->n,
                                   .recompute = o->recompute,
                                   .n_metrics = 1,
@@ -234,6 +254,22 @@ static void open_trainer(bench *b) {
 }
 
 /* ---- a step ---- */
+
+/* A number in (0, 1], of a place of a step. */
+static double fraction(int64_t step, int64_t place, uint32_t kind) {
+    const ls_philox draw = ls_philox_draw(0, (uint32_t)place, kind, (uint32_t)step, 8);
+    return ((double)draw.word[0] + 1.0) / 4294967296.0;
+}
+
+/* How many tokens each completion has: with --vary as long as its prompt says, and up to a quarter shorter. */
+static void choose_lengths(bench *b, int64_t step) {
+    b->n_drawn = 0;
+    for (int64_t s = 0; s < b->n; s++) {
+        const double part = fraction(step, s / b->o->samples, 0) * (1.0 - 0.25 * fraction(step, s, 1));
+        b->drawn[s] = b->o->vary ? 1 + (int64_t)((double)(b->o->new_tokens - 1) * part) : b->o->new_tokens;
+        b->n_drawn += b->drawn[s];
+    }
+}
 
 static void draw(bench *b, int64_t step) {
     const options *o = b->o;
@@ -248,7 +284,7 @@ static void draw(bench *b, int64_t step) {
                                       .n_prompt = o->prompt,
                                       .prompt_i = (uint32_t)(step * o->prompts + p),
                                       .sample_i = (uint32_t)(s % o->samples),
-                                      .max_tokens = o->new_tokens,
+                                      .max_tokens = b->drawn[s],
                                       .completion = b->tokens + s * b->length + o->prompt,
                                       .logprob = b->logprobs + s * o->new_tokens};
     }
@@ -271,20 +307,29 @@ static void share_episodes(bench *b) {
 
 /* The last token of a sequence is predicted, not read. */
 static ls_train_batch lay_out(bench *b) {
-    const int64_t rows = b->length - 1;
-    for (int64_t s = 0; s < b->n; s++)
-        for (int64_t i = 0; i < rows; i++) {
-            b->rows[s * rows + i] = b->tokens[s * b->length + i];
-            b->targets[s * rows + i] = i + 1 >= b->o->prompt ? b->tokens[s * b->length + i + 1] : -1;
+    int64_t row = 0;
+    ls_error err;
+    if (b->o->by_length)
+        must(b, ls_balance(b->order, b->drawn, b->n, b->o->leaf, &err), &err);
+    else
+        for (int64_t s = 0; s < b->n; s++) b->order[s] = s;
+    for (int64_t place = 0; place < b->n; place++) {
+        const int64_t s = b->order[place];
+        const int32_t *tokens = b->tokens + s * b->length;
+        b->offsets[place] = row;
+        for (int64_t i = 1; i < b->o->prompt + b->drawn[s]; i++, row++) {
+            b->rows[row] = tokens[i - 1];
+            b->targets[row] = i >= b->o->prompt ? tokens[i] : -1;
         }
-    for (int64_t s = 0; s <= b->n; s++) b->offsets[s] = s * rows;
-    return (ls_train_batch){b->rows, b->offsets, b->targets, b->n, (double)(b->n * b->o->new_tokens), NULL};
+    }
+    b->offsets[b->n] = row;
+    return (ls_train_batch){b->rows, b->offsets, b->targets, b->n, (double)b->n_drawn, NULL};
 }
 
 /* Every drawn token's bits; half of the sequences are to become likelier, half less. */
 static void compare(bench *b, const ls_train_rows *r) {
     for (int64_t i = 0; i < r->n_sequences; i++) {
-        const int64_t s = r->sequence + i;
+        const int64_t s = b->order[r->sequence + i];
         const float *recorded = b->logprobs + s * b->o->new_tokens;
         for (int64_t row = r->offsets[i] + b->o->prompt - 1; row < r->offsets[i + 1]; row++, recorded++) {
             b->n_differing += memcmp(recorded, &r->logprob[row], sizeof *recorded) != 0;
@@ -316,18 +361,21 @@ static void learn(bench *b) {
     must(b, ls_engine_set_weights(b->engine, b->model, (uint64_t)stats.step, &err), &err);
 }
 
-/* The slowest rank's seconds. */
+/* The slowest rank's seconds, and the fastest one's. */
 static void slowest(bench *b) {
     double all[LS_RANKS_MAX][N_PARTS];
     int64_t begins[LS_RANKS_MAX + 1];
     ls_error err;
+    memcpy(b->fastest, b->seconds, sizeof b->fastest);
     if (b->comm == NULL) return;
     for (int32_t r = 0; r <= b->ranks; r++) begins[r] = r * (int64_t)sizeof all[0];
     memcpy(all[b->rank], b->seconds, sizeof all[0]);
     must(b, ls_comm_share(b->comm, all, begins, "the seconds", &err), &err);
     for (int32_t r = 0; r < b->ranks; r++)
-        for (int k = 0; k < N_PARTS; k++)
+        for (int k = 0; k < N_PARTS; k++) {
             if (all[r][k] > b->seconds[k]) b->seconds[k] = all[r][k];
+            if (all[r][k] < b->fastest[k]) b->fastest[k] = all[r][k];
+        }
 }
 
 static ls_comm_use used(const bench *b) { return b->comm == NULL ? (ls_comm_use){0} : ls_comm_used(b->comm); }
@@ -337,6 +385,7 @@ static void step(bench *b, int64_t number) {
     const double start = ls_clock_seconds();
     double at = start;
     memset(b->seconds, 0, sizeof b->seconds);
+    choose_lengths(b, number);
     draw(b, number);
     b->seconds[ROLLOUT] = ls_clock_seconds() - at;
     at = ls_clock_seconds();
@@ -452,12 +501,15 @@ static void time_exchanges(bench *b) {
 
 /* ---- the run ---- */
 
-static void report(const bench *b, const double *best, const ls_comm_use *use) {
-    const double drawn = (double)(b->n * b->o->new_tokens), all = (double)(b->n * b->length);
+static void report(bench *b, const double *best, const double *fastest, const ls_comm_use *use) {
+    ls_memory_state memory;
+    ls_error err;
+    const double drawn = (double)b->n_drawn, all = (double)(b->offsets[b->n] + b->n);
     const double tokens[N_PARTS] = {drawn, 0, all, all, 0, 0, drawn};
-    printf("%-12s %12s %14s %8s\n", "part", "ms", "tokens/s", "share");
+    must(b, ls_device_memory(b->device, &memory, &err), &err);
+    printf("%-12s %12s %12s %14s %8s\n", "part", "ms", "fastest rank", "tokens/s", "share");
     for (int k = 0; k < N_PARTS; k++) {
-        printf("%-12s %12.3f ", part_names[k], 1e3 * best[k]);
+        printf("%-12s %12.3f %12.3f ", part_names[k], 1e3 * best[k], 1e3 * fastest[k]);
         if (tokens[k] > 0)
             printf("%14.0f", tokens[k] / best[k]);
         else
@@ -467,12 +519,26 @@ static void report(const bench *b, const double *best, const ls_comm_use *use) {
     if (b->comm != NULL)
         printf("exchange is within update; rank 0 sent %.3f MB and received %.3f MB a step\n", 1e-6 * (double)use->sent,
                1e-6 * (double)use->received);
-    printf("masters, weights, moments, gradients of a rank %.4g GB; log-probabilities that differ %lld\n",
-           1e-9 * (double)ls_trainer_bytes(b->trainer), (long long)b->n_differing);
+    printf(
+        "masters, weights, moments, gradients of a rank %.4g GB, all it has %.4g GB, and %.4g GB of the host's "
+        "memory\n",
+        1e-9 * (double)ls_trainer_bytes(b->trainer), 1e-9 * (double)memory.used_max, 1e-9 * (double)memory.pinned);
+    printf("log-probabilities that differ %lld\n", (long long)b->n_differing);
+}
+
+/* Weights in bf16 may not have moved in a few steps: masters and moments have. */
+static uint64_t digest_of(bench *b) {
+    const ls_train_state *state = ls_trainer_state(b->trainer);
+    uint64_t weights, optimizer;
+    ls_error err;
+    must(b, ls_parameters_digest(state->parameters, &weights, &err), &err);
+    must(b, ls_train_state_digest(state, &optimizer, &err), &err);
+    weights = ls_fnv_mix(weights, &optimizer, (int64_t)sizeof optimizer);
+    return ls_fnv_mix(weights, b->tokens, b->n * b->length * (int64_t)sizeof *b->tokens);
 }
 
 static void close_rank(bench *b) {
-    void *const arrays[] = {b->requests, b->tokens, b->logprobs, b->rows, b->targets, b->offsets};
+    void *const arrays[] = {b->requests, b->tokens, b->logprobs, b->drawn, b->rows, b->targets, b->offsets, b->order};
     ls_trainer_free(b->trainer);
     ls_engine_free(b->engine);
     ls_comm_close(b->comm);
@@ -483,7 +549,7 @@ static void close_rank(bench *b) {
 
 static int run_rank(const options *o, int32_t rank, const char *address) {
     bench b = {.o = o, .rank = rank, .ranks = (int32_t)o->ranks, .n = o->prompts * o->samples};
-    double best[N_PARTS] = {0};
+    double best[N_PARTS] = {0}, fastest[N_PARTS] = {0};
     ls_comm_use use = {0};
     uint64_t digest;
     ls_error err;
@@ -503,14 +569,15 @@ static int run_rank(const options *o, int32_t rank, const char *address) {
         step(&b, i);
         if (i == 0 || (best[STEP] > 0 && b.seconds[STEP] >= best[STEP])) continue;
         memcpy(best, b.seconds, sizeof best);
+        memcpy(fastest, b.fastest, sizeof fastest);
         use = (ls_comm_use){0, used(&b).sent - before.sent, used(&b).received - before.received};
     }
-    need(ls_parameters_digest(ls_trainer_state(b.trainer)->parameters, &digest, &err), &err);
-    digest = ls_fnv_mix(digest, b.tokens, b.n * b.length * (int64_t)sizeof *b.tokens);
-    if (rank == 0) report(&b, best, &use);
+    digest = digest_of(&b);
+    if (rank == 0) report(&b, best, fastest, &use);
     time_exchanges(&b);
     if (rank == 0) printf("digest %016llx\n", (unsigned long long)digest);
     fflush(stdout);
+    must(&b, ls_trainer_end(b.trainer, &err), &err);
     close_rank(&b);
     return b.n_differing == 0 ? 0 : 3;
 }
