@@ -39,7 +39,7 @@ typedef struct options {
     ls_profile profile;
     ls_dtype dtype;
     ls_transport_kind transport;
-    int64_t ranks, prompts, samples, prompt, new_tokens, leaf, microbatch, rows, steps, batch, threads;
+    int64_t ranks, prompts, samples, prompt, new_tokens, leaf, microbatch, rows, steps, batch, prefix_mb, threads;
     bool recompute, vary, by_length, by_layer;
 } options;
 
@@ -62,6 +62,7 @@ static const char usage[] =
     "  --rows N               tokens of a forward; a leaf that has more takes several (what microbatch leaves have)\n"
     "  --vary                 completions of 1 to --new tokens, those of a prompt alike, in place of --new each\n"
     "  --batch N              sequences that decode at a time (a rank's share, at most 1024)\n"
+    "  --prefix-mb N          millions of bytes of the engine's prefix cache (four entries for each running sequence)\n"
     "  --recompute            keep the residual stream only\n"
     "  --steps N              timed, behind one that is not; the fastest counts (2)\n"
     "  --threads N            of each rank on the CPU (1)\n";
@@ -87,7 +88,7 @@ static void take(options *o, const char *name, char *text) {
     } counts[] = {
         {"ranks", &o->ranks},    {"prompts", &o->prompts}, {"samples", &o->samples}, {"prompt", &o->prompt},
         {"new", &o->new_tokens}, {"leaf", &o->leaf},       {"steps", &o->steps},     {"microbatch", &o->microbatch},
-        {"batch", &o->batch},    {"threads", &o->threads}, {"rows", &o->rows}};
+        {"batch", &o->batch},    {"threads", &o->threads}, {"rows", &o->rows},       {"prefix-mb", &o->prefix_mb}};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
         if (strcmp(name, counts[i].name) == 0) *counts[i].value = count(name, text);
     if (strcmp(name, "device") == 0) o->device = choice(name, text, "cpu", "cuda") == 0 ? "cpu" : "cuda";
@@ -118,6 +119,7 @@ static options read_options(int argc, char **argv) {
                                          {"steps", required_argument, NULL, 1},
                                          {"threads", required_argument, NULL, 1},
                                          {"rows", required_argument, NULL, 1},
+                                         {"prefix-mb", required_argument, NULL, 1},
                                          {"leaves", required_argument, NULL, 1},
                                          {"weights", required_argument, NULL, 1},
                                          {"recompute", no_argument, NULL, 1},
@@ -230,6 +232,7 @@ static void open_engine(bench *b) {
     ls_error err;
     ls_levers_init(&opts.levers);
     opts.levers.batch = b->o->batch > 0 ? b->o->batch : share < LS_BATCH_MAX ? share : LS_BATCH_MAX;
+    opts.levers.prefix_bytes = 1000000 * b->o->prefix_mb;
     opts.levers.threads = (int32_t)b->o->threads;
     must(b, ls_engine_create(&b->engine, b->model, b->device, &opts, &err), &err);
 }
@@ -480,20 +483,25 @@ static void time_exchange(bench *b, const exchange_bench *x, const char *name,
 }
 
 static void time_exchanges(bench *b) {
+    static const int64_t buffers[] = {16 << 20, 64 << 20, 256 << 20};
     const int64_t all = ls_trainer_state(b->trainer)->parameters->n_elements;
     exchange_bench x = {.n = all < PIECE ? all : PIECE};
+    const int64_t most = x.n + b->ranks * ls_comm_buffer_min(b->ranks);
     ls_error err;
     if (b->comm == NULL) return;
-    x.n_buffer = x.n < (16 << 20) ? x.n + b->ranks * ls_comm_buffer_min(b->ranks) : 16 << 20;
     for (int32_t r = 0; r <= b->ranks; r++) x.begins[r] = x.n / b->ranks * r + x.n % b->ranks * r / b->ranks;
     must(b, ls_memory_alloc(b->device, (void **)&x.values, x.n, 4, "exchange", &err), &err);
-    must(b, ls_memory_alloc(b->device, (void **)&x.buffer, x.n_buffer, 4, "exchange", &err), &err);
+    must(b, ls_memory_alloc(b->device, (void **)&x.buffer, most, 4, "exchange", &err), &err);
     if (b->rank == 0)
         printf("exchanges alone, %lld of %lld float32 elements, over %s\n", (long long)x.n, (long long)all,
                ls_comm_transport(b->comm));
-    time_exchange(b, &x, "slices to their owners, not added", move_only);
-    time_exchange(b, &x, "sum by ranges, the tree's order", add_ranges);
-    time_exchange(b, &x, "the same, then gathered by all", add_and_gather);
+    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0] && x.n_buffer < most; i++) {
+        x.n_buffer = buffers[i] < most ? buffers[i] : most;
+        if (b->rank == 0) printf(" through %.0f MB on each rank\n", 4e-6 * (double)x.n_buffer);
+        time_exchange(b, &x, "slices to their owners, not added", move_only);
+        time_exchange(b, &x, "sum by ranges, the tree's order", add_ranges);
+        time_exchange(b, &x, "the same, then gathered by all", add_and_gather);
+    }
     if (ls_comm_nccl(b->comm) != NULL) time_exchange(b, &x, "all-reduce of NCCL, its order", nccl_sum);
     ls_memory_free(b->device, x.values);
     ls_memory_free(b->device, x.buffer);

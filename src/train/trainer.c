@@ -14,7 +14,7 @@
 /* Of a device whose memory is limited a 32nd stays free: libraries and graphs take some behind the trainer's back. */
 #define KEPT_FREE 32
 /* Of the memory in which the ranks' slices of a sum wait, at most: bytes. */
-#define SUM_BYTES ((int64_t)64 << 20)
+#define SUM_BYTES ((int64_t)256 << 20)
 /* The same, twice, where weights come by layer. */
 #define SMALL_SUM_BYTES ((int64_t)8 << 20)
 

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""A step of GRPO at Jamba-3B's shape on 1 to 1,024 GPUs, on paper: the tables of docs/scaling.md.
+
+Usage: bench/ranks_on_paper.py
+
+What a rank does alone was measured on one GPU with a rank's share of the sequences, what ranks do together on two. The model
+adds them up. Where it is more than 3 % beside a whole step that was measured, the script fails.
+"""
+import math
+import random
+import sys
+
+PARAMETERS = 3.029e9
+NEW, PROMPT, SAMPLES = 512, 512, 16
+HOST = 8  # GPUs of a host
+
+# Measured on H200s, 2026-11-25 (bench_ranks, leaves of 128 in forwards of 8,192 rows), but for the ticks of few sequences,
+# which are of 2026-11-24 (docs/benchmarks.md).
+ROLLOUT = {128: 2.304, 256: 3.308, 512: 5.885, 1024: 11.72}  # seconds of a rank's sequences, prompts included
+TICK = {1: 1 / 460, 8: 8 / 3557, 16: 16 / 6610, 32: 32 / 12065, 64: 64 / 20890}  # seconds of decoding a token each
+PREFILL = 75073  # tokens a second
+TRAIN = (1.787 + 4.717) / (128 * 1024)  # gate and gradients, seconds a token
+ONE_GPU = 67.980  # seconds of a step of 1,024 sequences; its gradients leave room for forwards of 4,096 rows
+EXCHANGE_HERE = 9.088e9 / 0.0524  # bytes a second, each way, two GPUs: sums by ranges and weights
+EXCHANGE_THERE = 45e9  # assumed: 400 Gb/s for each GPU between hosts
+OPTIMIZER = 0.030  # seconds of all parameters on one GPU
+TOGETHER = 0.012  # seconds of a step's small exchanges
+SKEW = 0.005  # GPUs of a host differ by that
+CHECKPOINT = 42.4e9 / 1.03e9  # seconds: bytes by the disk's rate, measured with its sync
+
+
+def tick(n):
+    """Between measured numbers of sequences: linear."""
+    known = sorted(TICK)
+    for a, b in zip(known, known[1:]):
+        if a <= n <= b:
+            return TICK[a] + (TICK[b] - TICK[a]) * (n - a) / (b - a)
+    raise ValueError(n)
+
+
+def rollout(n):
+    if n in ROLLOUT:
+        return ROLLOUT[n]
+    return NEW * tick(n) + max(1, n // SAMPLES) * PROMPT / PREFILL
+
+
+def train(n):
+    return n * (PROMPT + NEW) * TRAIN
+
+
+def exchange(ranks):
+    """Gradients in float32 and weights in bf16, (W - 1) / W of them each way; between hosts by the slower way."""
+    if ranks == 1:
+        return 0.0
+    here = min(ranks, HOST)
+    there = ranks - here
+    each = PARAMETERS * 6 / ranks  # bytes to and from each other rank
+    return (here - 1) * each / EXCHANGE_HERE + there * each / EXCHANGE_THERE
+
+
+def step(n_all, ranks):
+    n = n_all // ranks
+    together = exchange(ranks) + TOGETHER + SKEW * train(n) if ranks > 1 else 0.0
+    return rollout(n) + train(n) + OPTIMIZER / ranks + together
+
+
+def spread(ranks, prompts, draws=200):
+    """How much more than the mean the fullest of the ranks has to learn from, leaves by number: problems with typical
+    completions of 1 to NEW tokens, evenly spread, their samples up to a quarter shorter."""
+    source, worst = random.Random(1), 0.0
+    for _ in range(draws):
+        loads = [0.0] * ranks
+        for p in range(prompts):
+            typical = source.random()
+            for s in range(SAMPLES):
+                rank = (p * SAMPLES + s) * ranks // (prompts * SAMPLES)
+                loads[rank] += PROMPT + 1 + (NEW - 1) * typical * (1 - 0.25 * source.random())
+        worst += max(loads) * ranks / sum(loads)
+    return worst / draws - 1
+
+
+def main():
+    measured = [("256 sequences, one GPU", step(256, 1), 16.444), ("256, two GPUs", step(256, 2), 8.917),
+                ("512, two GPUs", step(512, 2), 16.808), ("1,024, two GPUs", step(1024, 2), 32.165)]
+    print("| a step | on paper, s | measured | |\n|---|---|---|---|")
+    for name, paper, real in measured:
+        print(f"| {name} | {paper:.2f} | {real:.2f} | {100 * (paper / real - 1):+.1f} % |")
+    print("\n| GPUs | sequences of each | rollout | training | exchange | step, s | times one GPU | the fullest rank |")
+    print("|---|---|---|---|---|---|---|---|")
+    print(f"| 1 | 1,024 | {rollout(1024):.2f} | | | {ONE_GPU:.2f}, measured | 1 | |")
+    for ranks in (2, 4, 8, 16, 64, 256, 1024):
+        n, s = 1024 // ranks, step(1024, ranks)
+        print(f"| {ranks:,} | {n:,} | {rollout(n):.2f} | {train(n):.2f} | {exchange(ranks):.2f} | {s:.2f} | "
+              f"{ONE_GPU / s:.2f} | +{100 * spread(ranks, 64, 200 if ranks <= 64 else 20):.0f} % |")
+    print("\n| GPUs, 1,024 sequences of each | exchange | step, s |\n|---|---|---|")
+    for ranks in (8, 64, 1024):
+        print(f"| {ranks:,} | {exchange(ranks):.2f} | {step(1024 * ranks, ranks):.2f} |")
+    print(f"\ncheckpoint {CHECKPOINT:.0f} s: every 100 steps {CHECKPOINT / ONE_GPU:.1f} % on one GPU, "
+          f"{CHECKPOINT / step(1024, 8):.1f} % on eight")
+    wrong = [name for name, paper, real in measured if abs(math.log(paper / real)) > 0.03]
+    if wrong:
+        sys.exit("ranks_on_paper: more than 3 % beside what was measured: " + ", ".join(wrong))
+
+
+if __name__ == "__main__":
+    main()
