@@ -24,8 +24,28 @@ ls_status ls_durable_create(ls_durable *out, const char *path, ls_error *err) {
     return out->fd >= 0 ? LS_OK : fail_call(err, path, "create");
 }
 
+ls_status ls_durable_open(ls_durable *out, const char *path, ls_error *err) {
+    out->path = path;
+    out->fd = open(path, O_WRONLY | O_CLOEXEC);
+    return out->fd >= 0 ? LS_OK : fail_call(err, path, "open");
+}
+
+static const int64_t most = 1 << 30; /* bytes: the system takes less than 2^31 at once */
+
+ls_status ls_durable_write_at(const ls_durable *file, const void *data, int64_t bytes, int64_t place, ls_error *err) {
+    const uint8_t *at = data;
+    while (bytes > 0) {
+        const ssize_t n = pwrite(file->fd, at, (size_t)(bytes < most ? bytes : most), (off_t)place);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return fail_call(err, file->path, "write");
+        at += n;
+        place += n;
+        bytes -= n;
+    }
+    return LS_OK;
+}
+
 ls_status ls_durable_write(const ls_durable *file, const void *data, int64_t bytes, ls_error *err) {
-    static const int64_t most = 1 << 30; /* the system takes less than 2^31 at once */
     const uint8_t *at = data;
     while (bytes > 0) {
         const ssize_t n = write(file->fd, at, (size_t)(bytes < most ? bytes : most));

@@ -15,6 +15,9 @@ typedef struct ls_durable {
 /* The file must not exist yet. */
 ls_status ls_durable_create(ls_durable *out, const char *path, ls_error *err);
 ls_status ls_durable_write(const ls_durable *file, const void *data, int64_t bytes, ls_error *err);
+/* One that somebody created, to write into places of it. */
+ls_status ls_durable_open(ls_durable *out, const char *path, ls_error *err);
+ls_status ls_durable_write_at(const ls_durable *file, const void *data, int64_t bytes, int64_t place, ls_error *err);
 /* Syncs where status is LS_OK, and closes whatever status is; returns the first failure. */
 ls_status ls_durable_close(ls_durable *file, ls_status status, ls_error *err);
 /* All three at once. */

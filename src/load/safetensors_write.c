@@ -72,8 +72,37 @@ done:
     return status;
 }
 
+/* What stands before the data: eight bytes of length, and the header. */
+typedef struct heading {
+    const ls_tensor_out **order; /* [n]: of the data */
+    char *text;
+    size_t bytes;
+} heading;
+
+static void heading_free(heading *h) {
+    free(h->text);
+    free((void *)h->order);
+}
+
+/* heading_free, whatever this returns. `name` stands for the file in errors. */
+static ls_status heading_make(heading *h, const char *name, const ls_tensor_out *tensors, int64_t n, ls_error *err) {
+    *h = (heading){NULL, NULL, 0};
+    LS_TRY(lay_out(&h->order, tensors, n, err));
+    LS_TRY(make_header(&h->text, &h->bytes, h->order, n, err));
+    if (h->bytes <= LS_ST_HEADER_MAX) return LS_OK;
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: a header of %zu bytes; the format's limit is %d", name, h->bytes,
+                   LS_ST_HEADER_MAX);
+}
+
+static ls_status write_heading(const ls_durable *file, const heading *h, ls_error *err) {
+    uint8_t prefix[ALIGN_BYTES];
+    for (int i = 0; i < ALIGN_BYTES; i++) prefix[i] = (uint8_t)((uint64_t)h->bytes >> 8 * i);
+    LS_TRY(ls_durable_write(file, prefix, ALIGN_BYTES, err));
+    return ls_durable_write(file, h->text, (int64_t)h->bytes, err);
+}
+
 /* Writes data that is fetched piece by piece. */
-static ls_status write_fetched(ls_durable *file, const ls_tensor_out *tensor, int64_t bytes, void *piece,
+static ls_status write_fetched(const ls_durable *file, const ls_tensor_out *tensor, int64_t bytes, void *piece,
                                ls_tensor_fetch fetch, void *context, ls_error *err) {
     for (int64_t at = 0; at < bytes; at += LS_FETCH_BYTES) {
         const int64_t n = bytes - at < LS_FETCH_BYTES ? bytes - at : LS_FETCH_BYTES;
@@ -85,35 +114,53 @@ static ls_status write_fetched(ls_durable *file, const ls_tensor_out *tensor, in
 
 ls_status ls_safetensors_write(const char *path, const ls_tensor_out *tensors, int64_t n, ls_tensor_fetch fetch,
                                void *context, ls_error *err) {
-    const ls_tensor_out **order = NULL;
-    char *header = NULL;
+    heading h;
     void *piece = NULL;
-    size_t header_bytes = 0;
-    uint8_t prefix[ALIGN_BYTES];
     ls_durable file = {-1, path};
     ls_status status;
-    LS_TRY_DONE(lay_out(&order, tensors, n, err));
-    LS_TRY_DONE(make_header(&header, &header_bytes, order, n, err));
-    if (header_bytes > LS_ST_HEADER_MAX) {
-        status = LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: a header of %zu bytes; the format's limit is %d", path,
-                         header_bytes, LS_ST_HEADER_MAX);
-        goto done;
-    }
-    for (int i = 0; i < ALIGN_BYTES; i++) prefix[i] = (uint8_t)((uint64_t)header_bytes >> 8 * i);
+    LS_TRY_DONE(heading_make(&h, path, tensors, n, err));
     if (fetch != NULL) LS_TRY_DONE(ls_array_alloc(&piece, LS_FETCH_BYTES, 1, "checkpoint", err));
     LS_TRY_DONE(ls_durable_create(&file, path, err));
-    LS_TRY_DONE(ls_durable_write(&file, prefix, ALIGN_BYTES, err));
-    LS_TRY_DONE(ls_durable_write(&file, header, (int64_t)header_bytes, err));
+    LS_TRY_DONE(write_heading(&file, &h, err));
     for (int64_t i = 0; i < n; i++) {
         int64_t bytes;
-        LS_TRY_DONE(bytes_of(order[i], &bytes, err));
-        LS_TRY_DONE(fetch == NULL ? ls_durable_write(&file, order[i]->data, bytes, err)
-                                  : write_fetched(&file, order[i], bytes, piece, fetch, context, err));
+        LS_TRY_DONE(bytes_of(h.order[i], &bytes, err));
+        LS_TRY_DONE(fetch == NULL ? ls_durable_write(&file, h.order[i]->data, bytes, err)
+                                  : write_fetched(&file, h.order[i], bytes, piece, fetch, context, err));
     }
 done:
     if (file.fd >= 0) status = ls_durable_close(&file, status, err);
     free(piece);
-    free(header);
-    free((void *)order);
+    heading_free(&h);
+    return status;
+}
+
+ls_status ls_safetensors_begin(const char *path, const ls_tensor_out *tensors, int64_t n, ls_error *err) {
+    heading h;
+    ls_durable file = {-1, path};
+    ls_status status;
+    LS_TRY_DONE(heading_make(&h, path, tensors, n, err));
+    LS_TRY_DONE(ls_durable_create(&file, path, err));
+    status = write_heading(&file, &h, err);
+done:
+    if (file.fd >= 0) status = ls_durable_close(&file, status, err);
+    heading_free(&h);
+    return status;
+}
+
+ls_status ls_safetensors_places(int64_t *places, const ls_tensor_out *tensors, int64_t n, ls_error *err) {
+    heading h;
+    int64_t at;
+    ls_status status;
+    LS_TRY_DONE(heading_make(&h, "checkpoint", tensors, n, err));
+    at = ALIGN_BYTES + (int64_t)h.bytes;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t bytes;
+        places[h.order[i] - tensors] = at;
+        LS_TRY_DONE(bytes_of(h.order[i], &bytes, err));
+        at += bytes;
+    }
+done:
+    heading_free(&h);
     return status;
 }

@@ -25,4 +25,9 @@ typedef ls_status (*ls_tensor_fetch)(void *context, void *host, const ls_tensor_
 ls_status ls_safetensors_write(const char *path, const ls_tensor_out *tensors, int64_t n, ls_tensor_fetch fetch,
                                void *context, ls_error *err);
 
+/* In two halves, for data that several write, each its own: the file with its header alone, synced; and, whether it is
+ * there yet or not, the byte of the file at which each tensor's data begin, [n]. */
+ls_status ls_safetensors_begin(const char *path, const ls_tensor_out *tensors, int64_t n, ls_error *err);
+ls_status ls_safetensors_places(int64_t *places, const ls_tensor_out *tensors, int64_t n, ls_error *err);
+
 #endif

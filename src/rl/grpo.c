@@ -279,6 +279,7 @@ static void print_plan(const grpo *g) {
     if (ls_trainer_host_bytes(g->trainer) > 0)
         fprintf(g->progress, "%.1f MB of gradients wait in the host's memory\n",
                 (double)ls_trainer_host_bytes(g->trainer) * 1e-6);
+    ls_saves_tell(g->progress, g->saves);
     ls_train_options_tell_weights(g->progress, ls_trainer_state(g->trainer)->weights);
     ls_memory_tell(g->device, memory, sizeof memory);
     fprintf(g->progress, "%s\n", memory);
@@ -318,6 +319,7 @@ static ls_status open_all(grpo *g, ls_error *err) {
     if (g->begin_update > 0) LS_TRY(go_on(g, err));
     if (g->begin_update == 0) tell_device(g);
     LS_TRY(ls_trainer_agree(g->trainer, err));
+    if (g->o->train.save_behind) LS_TRY(ls_saves_go_behind(g->saves, ls_trainer_state(g->trainer), err));
     print_plan(g);
     return open_records(g, err);
 }
@@ -325,6 +327,7 @@ static ls_status open_all(grpo *g, ls_error *err) {
 static void close_all(grpo *g) {
     ls_run_close(g->records);
     ls_grpo_rows_free(&g->rows);
+    ls_saves_close(g->saves); /* which may be writing what the trainer has */
     ls_trainer_free(g->trainer);
     ls_comm_close(g->comm);
     ls_engine_free(g->engine);
@@ -341,7 +344,6 @@ static void close_all(grpo *g) {
     ls_model_close(g->reference);
     ls_model_close(g->model);
     ls_device_close(g->device);
-    ls_saves_close(g->saves);
 }
 
 /* ---- evaluation ---- */
@@ -402,6 +404,9 @@ static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
     g->result->stopped = asked && g->step < t->steps;
     if (g->result->stopped || g->step == t->steps || (t->save_every > 0 && g->step % t->save_every == 0))
         LS_TRY_DONE(save(g, err));
+    else
+        LS_TRY_DONE(ls_saves_look(g->saves, ls_trainer_state(g->trainer), err));
+    if (g->result->stopped) LS_TRY_DONE(ls_saves_settle(g->saves, ls_trainer_state(g->trainer), err));
     if (g->result->stopped) ls_stop_tell(g->progress, g->step, t->run);
 done:
     if (status != LS_OK) ls_error_prefix(err, "step %lld", (long long)g->step);
@@ -420,6 +425,7 @@ static ls_status run_steps(grpo *g, ls_error *err) {
         g->step++;
         LS_TRY(run_step(g, &stopped, err));
     }
+    LS_TRY(ls_saves_settle(g->saves, ls_trainer_state(g->trainer), err));
     if (g->progress != NULL && !stopped)
         fprintf(g->progress, "digest %016llx\n", (unsigned long long)g->result->digest);
     return LS_OK;

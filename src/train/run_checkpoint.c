@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "train/run_checkpoint.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,16 +13,39 @@
 #include "load/model_files.h"
 #include "load/safetensors_write.h"
 #include "model/window.h"
+#include "train/saved_tensors.h"
 
 #define STATE_FORMAT 2 /* 2: digests of the model's files and of this file */
 #define STATE_BYTES_MAX (1 << 20)
 #define STEP_PREFIX "step-"
+
+/* One checkpoint on its way to its name. */
+typedef struct saving {
+    char path[LS_SAVES_PATH_MAX], fresh[LS_SAVES_PATH_MAX]; /* what it will be called, and what it is called so far */
+    int64_t keep;
+    bool is_there; /* this step's checkpoint: nothing is to be written */
+    bool is_made;  /* by this process, under its first name */
+    char *state;   /* state.json, of the writer; released with free() */
+    int64_t state_bytes;
+} saving;
+
+/* A checkpoint that is written while the run goes on. */
+typedef struct behind {
+    ls_saved *saved; /* with room for a copy */
+    saving now;
+    bool is_under_way;
+    pthread_t thread;
+    atomic_bool stop, is_written;
+    ls_status status; /* of the thread, once it has been joined */
+    ls_error err;
+} behind;
 
 struct ls_saves {
     char directory[LS_SAVES_PATH_MAX];
     int lock; /* -1: not a writer */
     char *files[LS_MODEL_FILES];
     int64_t file_bytes[LS_MODEL_FILES];
+    behind *behind; /* NULL: the run waits for its checkpoints */
 };
 
 static ls_status join(char out[LS_SAVES_PATH_MAX], const char *directory, const char *name, ls_error *err) {
@@ -81,8 +105,11 @@ done:
     return status;
 }
 
+static void close_behind(behind *b);
+
 void ls_saves_close(ls_saves *run) {
     if (run == NULL) return;
+    close_behind(run->behind);
     for (int i = 0; i < LS_MODEL_FILES; i++) free(run->files[i]);
     ls_directory_unlock(run->lock);
     free(run);
@@ -207,127 +234,6 @@ static ls_status save_weights(const char *path, const ls_parameters *p, ls_error
     return status;
 }
 
-typedef char tensor_name[LS_TENSOR_NAME_MAX + 16];
-
-/* The three arrays of the optimizer: what they are called, and where. */
-enum { N_ARRAYS = 3 };
-static const char *const array_names[N_ARRAYS] = {"master", "m", "v"};
-/* Of this process's range. */
-static void *array_of(const ls_train_state *s, int array) {
-    return array == 0 ? s->parameters->masters : array == 1 ? s->m : s->v;
-}
-static ls_dtype dtype_of(const ls_train_state *s, int array) { return array == 0 ? LS_F32 : s->moments; }
-static int64_t size_of(const ls_train_state *s, int array) { return ls_dtype_bytes(dtype_of(s, array)); }
-
-/* Element `at` of a parameter, which is in this process's range. */
-static void *element_of(const ls_train_state *s, int array, const ls_parameter *p, int64_t at) {
-    return (uint8_t *)array_of(s, array) + (p->offset + at - s->parameters->begin) * size_of(s, array);
-}
-
-static void name_tensor(tensor_name out, int array, const ls_parameter *p) {
-    snprintf(out, sizeof(tensor_name), "%s.%s", array_names[array], p->slot.name);
-}
-
-/* The arrays of all processes, as the writer gets them: piece by piece, from whoever owns it. */
-typedef struct gathering {
-    const ls_train_state *state;
-    const ls_tensor_out *tensors; /* [N_ARRAYS][parameters->n] */
-    int32_t rank, n_ranks;
-    int64_t owned[LS_RANKS_MAX + 1];
-} gathering;
-
-static void begin_gathering(gathering *g, const ls_train_state *s) {
-    g->state = s;
-    g->tensors = NULL;
-    g->rank = s->comm == NULL ? 0 : ls_comm_rank(s->comm);
-    g->n_ranks = s->comm == NULL ? 1 : ls_comm_ranks(s->comm);
-    for (int32_t r = 0; r <= g->n_ranks; r++) g->owned[r] = ls_parameters_share(s->parameters, r, g->n_ranks);
-}
-
-/* The part of elements [from, to) of a parameter that a rank owns. */
-static void part_of(const gathering *g, const ls_parameter *p, int32_t rank, int64_t *from, int64_t *to) {
-    int64_t begin, end;
-    ls_parameter_part(p, g->owned[rank], g->owned[rank + 1], &begin, &end);
-    if (*from < begin) *from = begin;
-    if (*to > end) *to = end;
-}
-
-/* ls_tensor_fetch of the writer. */
-static ls_status gather_piece(void *context, void *host, const ls_tensor_out *tensor, int64_t at, int64_t bytes,
-                              ls_error *err) {
-    const gathering *g = context;
-    const ls_parameters *all = g->state->parameters;
-    const int64_t index = tensor - g->tensors;
-    const int array = (int)(index / all->n);
-    const int64_t size = size_of(g->state, array), first = at / size;
-    const ls_parameter *p = &all->list[index % all->n];
-    for (int32_t r = 0; r < g->n_ranks; r++) {
-        int64_t from = first, to = first + bytes / size;
-        part_of(g, p, r, &from, &to);
-        if (from >= to) continue;
-        uint8_t *out = (uint8_t *)host + (from - first) * size;
-        const ls_comm_move receive = {r, out, (to - from) * size};
-        const ls_comm_moves moves = {NULL, &receive, 0, 1};
-        if (r == g->rank)
-            LS_TRY(ls_memory_take(all->device, out, element_of(g->state, array, p, from), receive.bytes, err));
-        else
-            LS_TRY(ls_comm_exchange(g->state->comm, NULL, &moves, "the checkpoint", err));
-    }
-    return LS_OK;
-}
-
-/* The other processes' side of it: the same pieces in the same order. */
-static ls_status give_pieces(const ls_train_state *s, ls_error *err) {
-    const ls_parameters *all = s->parameters;
-    gathering g;
-    uint8_t *piece = NULL;
-    ls_status status;
-    begin_gathering(&g, s);
-    LS_TRY_DONE(ls_array_alloc((void **)&piece, LS_FETCH_BYTES, 1, "checkpoint", err));
-    for (int64_t k = 0; k < N_ARRAYS * all->n; k++) {
-        const ls_parameter *p = &all->list[k % all->n];
-        const int array = (int)(k / all->n);
-        const int64_t size = size_of(s, array), n_piece = LS_FETCH_BYTES / size;
-        for (int64_t at = 0; at < p->n_elements; at += n_piece) {
-            int64_t from = at, to = at + n_piece < p->n_elements ? at + n_piece : p->n_elements;
-            part_of(&g, p, g.rank, &from, &to);
-            if (from >= to) continue;
-            const ls_comm_move send = {0, piece, (to - from) * size};
-            const ls_comm_moves moves = {&send, NULL, 1, 0};
-            LS_TRY_DONE(ls_memory_take(all->device, piece, element_of(s, array, p, from), send.bytes, err));
-            LS_TRY_DONE(ls_comm_exchange(s->comm, NULL, &moves, "the checkpoint", err));
-        }
-    }
-done:
-    free(piece);
-    return status;
-}
-
-static ls_status save_optimizer(const char *path, const ls_train_state *s, ls_error *err) {
-    const ls_parameters *p = s->parameters;
-    ls_tensor_out *tensors = NULL;
-    tensor_name *names = NULL;
-    gathering g;
-    ls_status status;
-    begin_gathering(&g, s);
-    LS_TRY_DONE(ls_array_alloc((void **)&tensors, N_ARRAYS * p->n, sizeof *tensors, "checkpoint", err));
-    LS_TRY_DONE(ls_array_alloc((void **)&names, N_ARRAYS * p->n, sizeof *names, "checkpoint", err));
-    for (int array = 0; array < N_ARRAYS; array++)
-        for (int64_t i = 0; i < p->n; i++) {
-            const ls_parameter *q = &p->list[i];
-            const int64_t at = array * p->n + i;
-            name_tensor(names[at], array, q);
-            tensors[at] =
-                (ls_tensor_out){names[at], stored_dtype(dtype_of(s, array)), q->slot.n_dims, q->slot.dims, NULL};
-        }
-    g.tensors = tensors;
-    LS_TRY_DONE(ls_safetensors_write(path, tensors, N_ARRAYS * p->n, gather_piece, &g, err));
-done:
-    free(names);
-    free(tensors);
-    return status;
-}
-
 static void write_hex(ls_json_out *json, const char *key, uint64_t value) {
     char text[32];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)value);
@@ -358,17 +264,17 @@ static uint64_t digest_place(int64_t step, const ls_saves_description *d) {
     return hash;
 }
 
-static ls_status save_state(const char *path, const ls_saves *run, const ls_train_state *s,
-                            const ls_saves_description *d, ls_error *err) {
+/* The text of state.json, with the digests of what the device holds now. */
+static ls_status describe_state(saving *now, const ls_saves *run, const ls_train_state *s,
+                                const ls_saves_description *d, ls_error *err) {
     uint64_t weights, optimizer;
-    char *text = NULL;
     size_t bytes = 0;
     FILE *file;
     ls_json_out json;
     ls_status status;
-    LS_TRY_DONE(ls_parameters_digest(s->weights, &weights, err));
-    LS_TRY_DONE(ls_train_state_digest(s, &optimizer, err));
-    file = open_memstream(&text, &bytes);
+    LS_TRY(ls_parameters_digest(s->weights, &weights, err));
+    LS_TRY(ls_train_state_digest(s, &optimizer, err));
+    file = open_memstream(&now->state, &bytes);
     if (file == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "checkpoint");
     ls_json_init(&json, file);
     ls_json_begin_object(&json, NULL);
@@ -391,20 +297,24 @@ static ls_status save_state(const char *path, const ls_saves *run, const ls_trai
     ls_json_newline(&json);
     status = ferror(file) != 0 ? LS_FAIL(err, LS_ERR_NOMEM, "checkpoint") : LS_OK;
     if (fclose(file) != 0 && status == LS_OK) status = LS_FAIL(err, LS_ERR_NOMEM, "checkpoint");
-    if (status == LS_OK) status = ls_durable_file(path, text, (int64_t)bytes, err);
-done:
-    free(text);
+    now->state_bytes = (int64_t)bytes;
     return status;
 }
 
-ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const ls_parameters *parameters,
-                              ls_error *err) {
+static ls_status save_files(const ls_saves *run, const char *directory, ls_error *err) {
     char path[LS_SAVES_PATH_MAX];
     for (int i = 0; i < LS_MODEL_FILES; i++) {
         if (run->files[i] == NULL) continue;
         LS_TRY(join(path, directory, ls_model_files[i], err));
         LS_TRY(ls_durable_file(path, run->files[i], run->file_bytes[i], err));
     }
+    return LS_OK;
+}
+
+ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const ls_parameters *parameters,
+                              ls_error *err) {
+    char path[LS_SAVES_PATH_MAX];
+    LS_TRY(save_files(run, directory, err));
     LS_TRY(join(path, directory, "model.safetensors", err));
     return save_weights(path, parameters, err);
 }
@@ -445,14 +355,12 @@ static void write_adapter_config(ls_json_out *json, const ls_adapters *s) {
     ls_json_newline(json);
 }
 
-static ls_status save_adapters(const char *directory, const ls_adapters *s, ls_error *err) {
+static ls_status save_adapter_config(const char *directory, const ls_adapters *s, ls_error *err) {
     char path[LS_SAVES_PATH_MAX], *text = NULL;
     size_t bytes = 0;
     ls_json_out json;
     FILE *file = NULL;
     ls_status status;
-    LS_TRY_DONE(join(path, directory, "adapter_model.safetensors", err));
-    LS_TRY_DONE(save_weights(path, s->list, err));
     LS_TRY_DONE(join(path, directory, "adapter_config.json", err));
     file = open_memstream(&text, &bytes);
     if (file == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "checkpoint");
@@ -464,18 +372,6 @@ static ls_status save_adapters(const char *directory, const ls_adapters *s, ls_e
 done:
     free(text);
     return status;
-}
-
-static ls_status fill_directory(const ls_saves *run, const char *directory, const ls_train_state *s,
-                                const ls_saves_description *d, ls_error *err) {
-    char path[LS_SAVES_PATH_MAX];
-    LS_TRY(s->adapters != NULL ? save_adapters(directory, s->adapters, err)
-                               : ls_saves_save_model(run, directory, s->parameters, err));
-    LS_TRY(join(path, directory, "optimizer.safetensors", err));
-    LS_TRY(save_optimizer(path, s, err));
-    LS_TRY(join(path, directory, "state.json", err));
-    LS_TRY(save_state(path, run, s, d, err));
-    return ls_directory_sync(directory, err);
 }
 
 /* Takes the name away before the content, so that no half of a checkpoint has a checkpoint's name. */
@@ -497,56 +393,214 @@ done:
     return status;
 }
 
+/* ---- one checkpoint, of all processes ---- */
+
+static bool writes(const ls_train_state *s) { return s->comm == NULL || ls_comm_rank(s->comm) == 0; }
+
+static ls_status meet(const ls_train_state *s, ls_error *err) {
+    return s->comm == NULL ? LS_OK : ls_comm_meet(s->comm, "the checkpoint", err);
+}
+
+/* Its names, on every process; the writer says whether it is there. */
+static ls_status name_it(saving *now, const ls_saves *run, const ls_train_state *s, ls_error *err) {
+    char name[64];
+    uint8_t told = 0;
+    LS_TRY(step_path(run, s->step, now->path, err));
+    snprintf(name, sizeof name, "." STEP_PREFIX "%08lld.new", (long long)s->step);
+    LS_TRY(join(now->fresh, run->directory, name, err));
+    if (writes(s)) {
+        LS_ASSERT(run->lock >= 0, "run %s is not open for writing", run->directory);
+        LS_TRY(look(&now->is_there, now->path, err)); /* after a save that failed behind the renaming */
+        if (!now->is_there && ls_file_exists(now->path))
+            return LS_FAIL(err, LS_ERR_FORMAT,
+                           "%s: in the way of this step's checkpoint: it has the name of one and no state.json; move "
+                           "it away",
+                           now->path);
+        told = now->is_there;
+    }
+    if (s->comm != NULL) LS_TRY(ls_comm_tell(s->comm, 0, &told, 1, "the checkpoint", err));
+    now->is_there = told != 0;
+    return LS_OK;
+}
+
+/* The directory with everything that is no tensor, and files for these. */
+static ls_status make_it(saving *now, const ls_saves *run, const ls_train_state *s, const ls_saved *saved,
+                         ls_error *err) {
+    LS_TRY(ls_directory_make(now->fresh, err));
+    now->is_made = true;
+    LS_TRY(s->adapters != NULL ? save_adapter_config(now->fresh, s->adapters, err) : save_files(run, now->fresh, err));
+    return ls_saved_begin(saved, now->fresh, err);
+}
+
+/* Up to where all processes write their tensors. */
+static ls_status begin_it(saving *now, const ls_saves *run, const ls_train_state *s, const ls_saved *saved,
+                          ls_error *err) {
+    LS_TRY(name_it(now, run, s, err));
+    if (now->is_there) return LS_OK;
+    if (writes(s)) LS_TRY(make_it(now, run, s, saved, err));
+    LS_TRY(meet(s, err));
+    if (ls_file_exists(now->fresh)) return LS_OK;
+    return LS_FAIL(
+        err, LS_ERR_IO,
+        "%s: rank %d does not see what rank 0 made there; all ranks write checkpoints, so they need the same "
+        "directory of the run",
+        now->fresh, s->comm == NULL ? 0 : ls_comm_rank(s->comm));
+}
+
+/* What tells that the tensors are these: the device still holds what is saved. */
+static ls_status describe_it(saving *now, const ls_saves *run, const ls_train_state *s, const ls_saves_description *d,
+                             ls_error *err) {
+    uint64_t optimizer;
+    return writes(s) ? describe_state(now, run, s, d, err) : ls_train_state_digest(s, &optimizer, err);
+}
+
+/* The writer's end of it, behind all processes' tensors. */
+static ls_status name_for_good(saving *now, const ls_saves *run, ls_error *err) {
+    char path[LS_SAVES_PATH_MAX];
+    if (!now->is_there) {
+        LS_TRY(join(path, now->fresh, "state.json", err));
+        LS_TRY(ls_durable_file(path, now->state, now->state_bytes, err));
+        LS_TRY(ls_directory_sync(now->fresh, err));
+        LS_TRY(ls_path_rename(now->fresh, now->path, err));
+        now->is_made = false;
+    }
+    LS_TRY(ls_directory_sync(run->directory, err));
+    return remove_old(run, now->keep, err);
+}
+
+static ls_status end_it(saving *now, const ls_saves *run, const ls_train_state *s, ls_error *err) {
+    if (!now->is_there) LS_TRY(meet(s, err));
+    return writes(s) ? name_for_good(now, run, err) : LS_OK;
+}
+
+/* Behind its end or a failure. */
+static void drop_it(saving *now) {
+    if (now->is_made) (void)ls_directory_remove(now->fresh, NULL);
+    free(now->state);
+    *now = (saving){.is_made = false};
+}
+
 static ls_status save(const ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep,
                       ls_error *err) {
-    char path[LS_SAVES_PATH_MAX], fresh[LS_SAVES_PATH_MAX], name[64];
-    bool is_made = false, is_there;
+    saving now = {.keep = keep};
+    ls_saved *saved = NULL;
     ls_status status;
-    LS_ASSERT(run->lock >= 0, "run %s is not open for writing", run->directory);
-    LS_TRY_DONE(step_path(run, s->step, path, err));
-    snprintf(name, sizeof name, "." STEP_PREFIX "%08lld.new", (long long)s->step);
-    LS_TRY_DONE(join(fresh, run->directory, name, err));
-    LS_TRY_DONE(look(&is_there, path, err)); /* after a save that failed behind the renaming */
-    if (!is_there && ls_file_exists(path)) {
-        status = LS_FAIL(err, LS_ERR_FORMAT,
-                         "%s: in the way of this step's checkpoint: it has the name of one and no state.json; move it "
-                         "away",
-                         path);
-        goto done;
+    LS_TRY_DONE(ls_saved_open(&saved, s, err));
+    LS_TRY_DONE(begin_it(&now, run, s, saved, err));
+    if (!now.is_there) {
+        LS_TRY_DONE(ls_saved_write(saved, now.fresh, err));
+        LS_TRY_DONE(describe_it(&now, run, s, d, err));
     }
-    if (s->comm != NULL) {
-        uint8_t told = is_there;
-        LS_TRY_DONE(ls_comm_tell(s->comm, 0, &told, 1, "the checkpoint", err));
-    }
-    if (!is_there) {
-        LS_TRY_DONE(ls_directory_make(fresh, err));
-        is_made = true;
-        LS_TRY_DONE(fill_directory(run, fresh, s, d, err));
-        LS_TRY_DONE(ls_path_rename(fresh, path, err));
-        is_made = false;
-    }
-    LS_TRY_DONE(ls_directory_sync(run->directory, err));
-    LS_TRY_DONE(remove_old(run, keep, err));
+    LS_TRY_DONE(end_it(&now, run, s, err));
 done:
-    if (is_made) (void)ls_directory_remove(fresh, NULL);
+    drop_it(&now);
+    ls_saved_close(saved);
     return status;
 }
 
-/* A process that does not write gives the writer what it has. */
-static ls_status help_saving(const ls_train_state *s, ls_error *err) {
-    uint8_t is_there = 0;
-    uint64_t optimizer;
-    LS_TRY(ls_comm_tell(s->comm, 0, &is_there, 1, "the checkpoint", err));
-    if (is_there != 0) return LS_OK;
-    LS_TRY(give_pieces(s, err));
-    return ls_train_state_digest(s, &optimizer, err);
+/* ---- the same while the run goes on ---- */
+
+ls_status ls_saves_go_behind(ls_saves *run, const ls_train_state *s, ls_error *err) {
+    behind *b = NULL;
+    ls_status status;
+    LS_TRY_DONE(ls_array_alloc((void **)&b, 1, sizeof *b, "checkpoint", err));
+    LS_TRY_DONE(ls_saved_open(&b->saved, s, err));
+    LS_TRY_DONE(ls_saved_reserve(b->saved, err));
+    run->behind = b;
+    b = NULL;
+done:
+    close_behind(b);
+    return status;
+}
+
+void ls_saves_tell(FILE *file, const ls_saves *run) {
+    if (file == NULL || run->behind == NULL) return;
+    fprintf(file, "checkpoints are written while the run goes on, from a copy of %.1f MB on the host\n",
+            (double)ls_saved_bytes(run->behind->saved) * 1e-6);
+}
+
+static void *write_behind(void *context) {
+    behind *b = context;
+    b->status = ls_saved_write_copy(b->saved, b->now.fresh, &b->stop, &b->err);
+    atomic_store(&b->is_written, true);
+    return NULL;
+}
+
+static ls_status start_behind(const ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep,
+                              ls_error *err) {
+    behind *b = run->behind;
+    int failed;
+    b->now = (saving){.keep = keep};
+    LS_TRY(begin_it(&b->now, run, s, b->saved, err));
+    if (b->now.is_there) return end_it(&b->now, run, s, err);
+    LS_TRY(ls_saved_copy(b->saved, err));
+    LS_TRY(describe_it(&b->now, run, s, d, err));
+    atomic_store(&b->stop, false);
+    atomic_store(&b->is_written, false);
+    failed = pthread_create(&b->thread, NULL, write_behind, b);
+    if (failed != 0) return LS_FAIL(err, LS_ERR_NOMEM, "checkpoint: no thread: %s", strerror(failed));
+    b->is_under_way = true;
+    return LS_OK;
+}
+
+static ls_status join_thread(behind *b, ls_error *err) {
+    (void)pthread_join(b->thread, NULL);
+    b->is_under_way = false;
+    if (b->status != LS_OK && err != NULL) *err = b->err;
+    return b->status;
+}
+
+ls_status ls_saves_settle(ls_saves *run, const ls_train_state *s, ls_error *err) {
+    behind *b = run->behind;
+    ls_status status;
+    if (b == NULL || !b->is_under_way) return LS_OK;
+    LS_TRY_DONE(join_thread(b, err));
+    status = end_it(&b->now, run, s, err);
+done:
+    drop_it(&b->now);
+    return status;
+}
+
+/* Whether all processes have written theirs. */
+static ls_status all_written(bool *out, behind *b, const ls_train_state *s, ls_error *err) {
+    uint8_t written[LS_RANKS_MAX] = {0};
+    int64_t begins[LS_RANKS_MAX + 1];
+    const int32_t n_ranks = s->comm == NULL ? 1 : ls_comm_ranks(s->comm);
+    written[s->comm == NULL ? 0 : ls_comm_rank(s->comm)] = atomic_load(&b->is_written);
+    for (int32_t r = 0; r <= n_ranks; r++) begins[r] = r;
+    if (s->comm != NULL) LS_TRY(ls_comm_share(s->comm, written, begins, "the checkpoint", err));
+    *out = true;
+    for (int32_t r = 0; r < n_ranks; r++) *out = *out && written[r] != 0;
+    return LS_OK;
+}
+
+ls_status ls_saves_look(ls_saves *run, const ls_train_state *s, ls_error *err) {
+    bool is_written;
+    if (run->behind == NULL || !run->behind->is_under_way) return LS_OK;
+    LS_TRY(all_written(&is_written, run->behind, s, err));
+    return is_written ? ls_saves_settle(run, s, err) : LS_OK;
+}
+
+/* A checkpoint that is not complete is none. */
+static void close_behind(behind *b) {
+    if (b == NULL) return;
+    atomic_store(&b->stop, true);
+    if (b->is_under_way) (void)join_thread(b, NULL);
+    drop_it(&b->now);
+    ls_saved_close(b->saved);
+    free(b);
 }
 
 ls_status ls_saves_save(ls_saves *run, const ls_train_state *s, const ls_saves_description *d, int64_t keep,
                         ls_error *err) {
-    if (s->comm != NULL && ls_comm_rank(s->comm) != 0) return help_saving(s, err);
-    return save(run, s, d, keep, err);
+    ls_status status;
+    if (run->behind == NULL) return save(run, s, d, keep, err);
+    LS_TRY(ls_saves_settle(run, s, err));
+    status = start_behind(run, s, d, keep, err);
+    if (!run->behind->is_under_way) drop_it(&run->behind->now);
+    return status;
 }
+
 /* ---- loading ---- */
 
 static ls_status check_text(const ls_node *state, const char *key, const char *expected, ls_error *err) {
@@ -585,17 +639,17 @@ static ls_status bring(void *context, void *host, int64_t at, int64_t bytes, ls_
 /* This process's part of a tensor of the file into device memory. */
 static ls_status read_array(const ls_train_state *s, int array, const ls_parameter *p, const ls_tensor_view *view,
                             ls_error *err) {
-    part_source of = {*view, p->begin * size_of(s, array)};
-    const int64_t bytes = (p->end - p->begin) * size_of(s, array);
+    part_source of = {*view, p->begin * ls_dtype_bytes(ls_saved_array_dtype(s, array))};
+    const int64_t bytes = (p->end - p->begin) * ls_dtype_bytes(ls_saved_array_dtype(s, array));
     if (bytes == 0) return LS_OK;
-    return ls_memory_load(s->parameters->device, element_of(s, array, p, p->begin), bytes, ARRAY_PIECE_BYTES, bring,
-                          &of, err);
+    return ls_memory_load(s->parameters->device, ls_saved_array_element(s, array, p, p->begin), bytes,
+                          ARRAY_PIECE_BYTES, bring, &of, err);
 }
 
 /* A tensor of the file is the array of a parameter; moments of the other type are those of another run. */
 static ls_status check_array(const char *path, const ls_train_state *s, int array, const ls_parameter *p,
                              const char *name, const ls_tensor_view *view, ls_error *err) {
-    const ls_dtype dtype = dtype_of(s, array), other = dtype == LS_F32 ? LS_BF16 : LS_F32;
+    const ls_dtype dtype = ls_saved_array_dtype(s, array), other = dtype == LS_F32 ? LS_BF16 : LS_F32;
     const bool fits = view != NULL && view->n_elements == p->n_elements;
     if (fits && view->dtype == stored_dtype(dtype)) return LS_OK;
     if (fits && array > 0 && view->dtype == stored_dtype(other))
@@ -610,19 +664,19 @@ static ls_status check_array(const char *path, const ls_train_state *s, int arra
 static ls_status load_optimizer(const char *path, const ls_train_state *s, ls_error *err) {
     const ls_parameters *p = s->parameters;
     ls_safetensors *file = NULL;
-    tensor_name name;
+    ls_saved_name name;
     ls_status status;
     LS_TRY_DONE(ls_safetensors_open(&file, path, err));
-    if (ls_safetensors_count(file) != N_ARRAYS * p->n) {
+    if (ls_safetensors_count(file) != LS_SAVED_ARRAYS * p->n) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s: %lld tensors; this model needs %lld", path,
-                         (long long)ls_safetensors_count(file), (long long)(N_ARRAYS * p->n));
+                         (long long)ls_safetensors_count(file), (long long)(LS_SAVED_ARRAYS * p->n));
         goto done;
     }
-    for (int array = 0; array < N_ARRAYS; array++)
+    for (int array = 0; array < LS_SAVED_ARRAYS; array++)
         for (int64_t i = 0; i < p->n; i++) {
             const ls_parameter *q = &p->list[i];
             const ls_tensor_view *view;
-            name_tensor(name, array, q);
+            ls_saved_array_name(name, array, q);
             view = ls_safetensors_find(file, name);
             LS_TRY_DONE(check_array(path, s, array, q, name, view, err));
             LS_TRY_DONE(read_array(s, array, q, view, err));

@@ -53,9 +53,22 @@ ls_status ls_saves_newest(const ls_saves *run, int64_t *step, char path[LS_SAVES
 ls_status ls_saves_keep_files(ls_saves *run, const char *model_directory, ls_error *err);
 /* Of a writer. A checkpoint of this step that is there already is this one, as a run has one result. Then removes all
  * checkpoints but the newest `keep`; 0 keeps all. Of several processes rank 0 is the writer, and all of them call it at
- * the same step: each has a part of masters and moments, and the files are the same whatever their number. */
+ * the same step, in the same directory: each writes its part of the tensors (train/saved_tensors.h), and the files are
+ * the same whatever their number. */
 ls_status ls_saves_save(ls_saves *run, const ls_train_state *state, const ls_saves_description *description,
                         int64_t keep, ls_error *err);
+
+/* From here on a save copies what it saves to the host's memory, which is taken here, and returns; a thread writes while
+ * the run goes on. The checkpoint has its name once a look finds that all processes have written, or somebody settles.
+ * A run that ends before that has the checkpoint before. The state must live as long. Of several processes all do the
+ * same. */
+ls_status ls_saves_go_behind(ls_saves *run, const ls_train_state *state, ls_error *err);
+/* A line of a run's plan, where saves do not wait. */
+void ls_saves_tell(FILE *file, const ls_saves *run);
+/* Between steps. Does not wait; a failure of the thread is found here. */
+ls_status ls_saves_look(ls_saves *run, const ls_train_state *state, ls_error *err);
+/* Waits. The next save does that as well. */
+ls_status ls_saves_settle(ls_saves *run, const ls_train_state *state, ls_error *err);
 
 /* The weights and the kept files as a model, into a directory that is there. */
 ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const ls_parameters *parameters,

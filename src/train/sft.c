@@ -430,10 +430,14 @@ static ls_status run_steps(sft *s, const ls_config *config, ls_error *err) {
         }
         LS_TRY(ls_stop_asked(&s->stopped, s->comm, err));
         s->stopped = s->stopped && step < t->steps;
-        if (s->stopped || step == t->steps || is_due(t->save_every, step, t->steps)) LS_TRY(save(s, config, err));
+        if (s->stopped || step == t->steps || is_due(t->save_every, step, t->steps))
+            LS_TRY(save(s, config, err));
+        else
+            LS_TRY(ls_saves_look(s->run, state, err));
+        if (s->stopped) LS_TRY(ls_saves_settle(s->run, state, err));
         if (s->stopped) ls_stop_tell(s->progress, step, t->run);
     }
-    return LS_OK;
+    return ls_saves_settle(s->run, state, err);
 }
 
 /* ---- the run ---- */
@@ -513,6 +517,7 @@ static void print_plan(const sft *s) {
     if (ls_trainer_host_bytes(s->trainer) > 0)
         fprintf(s->progress, "%.1f MB of gradients wait in the host's memory\n",
                 (double)ls_trainer_host_bytes(s->trainer) * 1e-6);
+    ls_saves_tell(s->progress, s->run);
     ls_train_options_tell_weights(s->progress, ls_trainer_state(s->trainer)->weights);
     ls_memory_tell(s->device, memory, sizeof memory);
     fprintf(s->progress, "%s\n", memory);
@@ -564,11 +569,11 @@ done:
 static void close_all(sft *s) {
     ls_run_close(s->records);
     ls_order_free(s->order);
+    ls_saves_close(s->run); /* which may be writing what the trainer has */
     ls_trainer_free(s->trainer);
     ls_comm_close(s->comm);
     ls_model_close(s->model);
     ls_device_close(s->device);
-    ls_saves_close(s->run);
     ls_data_close(s->data);
     free(s->is_held_out);
     free(s->held_logprobs);
@@ -607,6 +612,7 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     LS_TRY_DONE(make_trainer(&s, config, &reason));
     if (s.begin_step > 0) LS_TRY_DONE(go_on(&s, config, &reason));
     LS_TRY_DONE(ls_trainer_agree(s.trainer, &reason));
+    if (o->train.save_behind) LS_TRY_DONE(ls_saves_go_behind(s.run, ls_trainer_state(s.trainer), &reason));
     LS_TRY_DONE(open_records(&s, config, &reason));
     ls_train_options_tell(progress, &s.choice, &o->train); /* of every process */
     print_plan(&s);

@@ -67,6 +67,8 @@ static const ls_option rows[] = {
      "Of adapters: names of modules, in_proj,o_proj, or all-linear, as PEFT has them"},
     INT("steps", false, steps, 0, STEPS_MAX, "Steps of the run (0: as the kind of training says)"),
     INT("save_every", false, save_every, 0, STEPS_MAX, "Steps between checkpoints (0: only the last step's)"),
+    SWITCH("save_behind", save_behind,
+           "Go on while a checkpoint is written, from a copy in the host's memory; it counts when it is complete"),
     INT("keep", false, keep, 0, STEPS_MAX, "Checkpoints that stay, the newest (0: all)"),
     SWITCH("resume", resume, "Go on from the newest checkpoint of the run, where it has one"),
     SWITCH("new_schedule", new_schedule,

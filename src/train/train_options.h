@@ -38,6 +38,7 @@ typedef struct ls_train_options {
     char lora_targets[LS_OPTION_TEXT_MAX];
     /* These do not. */
     int64_t steps, save_every, keep;
+    bool save_behind;
     bool resume, new_schedule;
     int64_t microbatch, rows;
     bool recompute;

@@ -120,7 +120,7 @@ static void processes_have_the_bits_of_one(void **state) {
     static const struct {
         const char *model, *sets[7];
     } cases[] = {
-        {mixed, {"rows=80", "leaf=3", "recompute=true", "save_every=1", NULL}},
+        {mixed, {"rows=80", "leaf=3", "recompute=true", "save_every=1", "save_behind=true", NULL}},
         {mixed, {"epochs=2", "minibatches=3", "beta=0.05", "eval_every=2", "eval_n=5", "dtype=bf16", NULL}},
         {mixed, {"leaf=8", "microbatch=1", "engine.preempt-every=3", "engine.preempt-by=alternate", NULL}},
         {plain, {"top_p=0.9", "top_k=20", "minibatches=2", "engine.chunk=2", NULL}},

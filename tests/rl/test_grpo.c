@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "base/fnv.h"
 #include "load/safetensors.h"
 #include "rl/http_server.h"
 #include "rl/ranks_run.h"
@@ -38,6 +39,7 @@ static void settings_carry_no_bits(void **state) {
         {"engine.shuffle=7", "engine.page=4", "engine.slots=9", "engine.slot-base=3"},
         {"eval_every=2", "eval_n=8", "eval_temperature=0.5"},
         {"save_every=0", "record_samples=0", "gate=warn"},
+        {"save_every=1", "save_behind=true", "keep=1"},
     };
     (void)state;
     must_not_matter(NULL, 0, others, COUNT(others));
@@ -268,12 +270,13 @@ static void options_carry_bits(void **state) {
 
 /* ---- stops in between ---- */
 
-static void kill_and_resume(const char *moments, const char *other) {
+static void kill_and_resume(const char *moments, const char *other, bool is_behind) {
     const char *sets[] = {"steps=12", moments};
     const uint64_t want = digest_with(sets, 2);
     job j = job_make("killed");
     test_forks();
     for (int i = 0; i < 2; i++) job_set(&j, sets[i]);
+    j.o->train.save_behind = is_behind;
     for (int64_t kill_at = 3; kill_at <= 9; kill_at += 3) {
         const pid_t child = fork();
         int status;
@@ -312,8 +315,8 @@ static void kill_and_resume(const char *moments, const char *other) {
 
 static void a_killed_run_goes_on(void **state) {
     (void)state;
-    kill_and_resume("moments=f32", "moments=bf16");
-    kill_and_resume("moments=bf16", "moments=f32");
+    kill_and_resume("moments=f32", "moments=bf16", false);
+    kill_and_resume("moments=bf16", "moments=f32", true);
 }
 
 /* A judge in the shell: 1 for completions that begin with a digit. */
@@ -350,6 +353,70 @@ static void processes_have_the_bits_of_one(void **state) {
             job_free(&j);
         }
     }
+}
+
+/* Of all checkpoints of a run every byte, but for state.json, which has all options. */
+static uint64_t digest_checkpoints(const char *run, int64_t n) {
+    static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "config.json"};
+    uint64_t hash = LS_FNV_START;
+    for (int64_t step = 1; step <= n; step++)
+        for (int64_t k = 0; k < COUNT(files); k++) {
+            char path[1400], *bytes;
+            int64_t size;
+            ls_error err;
+            snprintf(path, sizeof path, "%s/checkpoints/step-%08lld/%s", run, (long long)step, files[k]);
+            assert_ok(ls_file_read(&bytes, &size, path, 1 << 26, &err), err);
+            hash = ls_fnv_mix(hash, &size, (int64_t)sizeof size);
+            hash = ls_fnv_mix(hash, bytes, size);
+            free(bytes);
+        }
+    return hash;
+}
+
+/* Whoever writes a checkpoint, and when: its files are those of one process that waits for them. */
+static void checkpoints_are_the_same_files(void **state) {
+    static const char *const sets[] = {"steps=4", "save_every=1", "keep=0"};
+    uint64_t want = 0;
+    test_forks();
+    (void)state;
+    for (int64_t ranks = 1; ranks <= 3; ranks++)
+        for (int behind = 0; behind < 2; behind++) {
+            pid_t children[3];
+            job j = job_make("files");
+            for (int64_t i = 0; i < COUNT(sets); i++) job_set(&j, sets[i]);
+            j.o->train.save_behind = behind == 1;
+            if (ranks > 1) start_ranks(&j, ranks, 0, children);
+            job_must_run(&j);
+            if (ranks > 1) end_ranks(ranks, children);
+            const uint64_t found = digest_checkpoints(j.o->train.run, 4);
+            if (ranks == 1 && behind == 0) want = found;
+            if (found != want) fail_msg("%lld processes, behind %d", (long long)ranks, behind);
+            remove_tree(j.o->train.run);
+            job_free(&j);
+        }
+}
+
+static void a_rank_that_does_not_see_the_run_is_named(void **state) {
+    pid_t child;
+    int status;
+    ls_error err;
+    job j = job_make("seen");
+    test_forks();
+    (void)state;
+    choose_address(j.o->train.address);
+    j.o->train.ranks = 2;
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        j.o->train.rank = 1;
+        job_set(&j, "run=/tmp/lockstep-nobody-made-this");
+        _exit(job_run(&j, &err) != LS_OK && strstr(err.text, "rank 1 does not see what rank 0 made") != NULL ? 0 : 1);
+    }
+    check_failed(job_run(&j, &err), &err, "rank 1 does not see what rank 0 made there");
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    remove_tree(j.o->train.run);
+    job_free(&j);
 }
 
 /* A rank that is killed, and one that is stopped for longer than the timeout, end the run by their names; it goes on
@@ -587,6 +654,8 @@ int main(void) {
         cmocka_unit_test(options_carry_bits),
         cmocka_unit_test(a_killed_run_goes_on),
         cmocka_unit_test(processes_have_the_bits_of_one),
+        cmocka_unit_test(checkpoints_are_the_same_files),
+        cmocka_unit_test(a_rank_that_does_not_see_the_run_is_named),
         cmocka_unit_test(a_lost_rank_is_named_and_the_run_goes_on),
         cmocka_unit_test(reward_rises),
         cmocka_unit_test(judges_that_fail),
