@@ -11,7 +11,13 @@
 LS_OPS(OP)
 #undef OP
 
-ls_status ls_cuda_digest_chunks(const ls_exec *exec, uint64_t *ends, const void *memory, int64_t bytes, ls_error *err) {
-    (void)exec, (void)ends, (void)memory, (void)bytes;
+ls_status ls_cuda_digest_lows(const ls_exec *exec, uint8_t *lows, const void *memory, int64_t bytes, ls_error *err) {
+    (void)exec, (void)lows, (void)memory, (void)bytes;
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "digest: this build has no CUDA back end");
+}
+
+ls_status ls_cuda_digest_ends(const ls_exec *exec, uint64_t *ends, const uint8_t *starts, const void *memory,
+                              int64_t bytes, ls_error *err) {
+    (void)exec, (void)ends, (void)starts, (void)memory, (void)bytes;
     return LS_FAIL(err, LS_ERR_UNSUPPORTED, "digest: this build has no CUDA back end");
 }
