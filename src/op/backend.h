@@ -152,8 +152,9 @@ typedef struct ls_backend_table {
     void (*unreserve)(ls_device *device, void *memory, int64_t bytes);
     /* Gives a part of a pool back to the system as far as that goes; it is zero there afterwards. */
     ls_status (*drop)(ls_device *device, void *memory, int64_t bytes, ls_error *err);
-    /* Memory that is not the device's own, where it has some: the host's, which a copy reaches in the order of calls.
-     * Its content is undefined at first. unpin is called when no call needs it any more. */
+    /* Memory that is not the device's own, where it has some: the host's, which a copy reaches in the order of calls,
+     * and which the host reads behind a wait. Its content is undefined at first. unpin is called when no call needs it
+     * any more. */
     ls_status (*pin)(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err);
     void (*unpin)(ls_device *device, void *memory, int64_t bytes);
     /* Zeroed memory of shared->bytes that other processes can map: fills memory and name.place. NULL, like the other
@@ -241,7 +242,8 @@ ls_status ls_memory_alloc(ls_device *device, void **out, int64_t count, int64_t 
                           ls_error *err);
 void ls_memory_free(ls_device *device, void *memory);
 /* Host memory that ls_memory_copy reaches like the device's, in the order of calls: for what is to leave the device's
- * memory. Pointers of op arguments never point there. Undefined at first; ls_memory_unpin waits and accepts NULL. */
+ * memory. The host may read it once the device has been waited for, until the next call that writes there. Pointers of
+ * op arguments never point there. Undefined at first; ls_memory_unpin waits and accepts NULL. */
 ls_status ls_memory_pin(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,
                         ls_error *err);
 void ls_memory_unpin(ls_device *device, void *memory, int64_t bytes);

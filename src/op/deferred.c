@@ -1,10 +1,10 @@
 /* The CPU behind a queue: a back end for tests that behaves as a GPU does to those who call it.
  *
  * Every call is copied, with its arguments and with the host's data that it writes, and runs at the next wait. The
- * destination of a read is filled with POISON when it is asked for and with the data at the wait. All memory lies in an
- * arena that the host cannot touch but while a wait runs calls: who looks at it in between dies, and the sentence names
- * the buffer and the last queued call that knows it. Memory is there when alloc returns and is taken back at the end of
- * a wait, after the calls that may use it.
+ * destination of a read is filled with POISON when it is asked for and with the data at the wait. All memory but what
+ * is pinned lies in an arena that the host cannot touch but while a wait runs calls: who looks at it in between dies,
+ * and the sentence names the buffer and the last queued call that knows it. Memory is there when alloc returns and is
+ * taken back at the end of a wait, after the calls that may use it.
  *
  * A call that fails ends its wait: the error names it, the calls behind it are dropped, later calls work. Between
  * record and recorded calls go to the recording instead of the queue, a wait is refused, and so is a call that needs a
@@ -229,6 +229,19 @@ static void deferred_unreserve(ls_device *device, void *memory, int64_t bytes) {
     ls_arena_release(deferred_of(device)->arena, memory);
 }
 
+/* The host's own, which it may look at behind a wait: before one it sees what was there. */
+static ls_status deferred_pin(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
+    (void)device;
+    LS_TRY(ls_array_alloc(out, bytes, 1, what, err));
+    memset(*out, POISON, (size_t)bytes);
+    return LS_OK;
+}
+
+static void deferred_unpin(ls_device *device, void *memory, int64_t bytes) {
+    (void)device, (void)bytes;
+    free(memory);
+}
+
 static ls_status deferred_drop(ls_device *device, void *memory, int64_t bytes, ls_error *err) {
     const fill_args args = {memory, 0, bytes};
     return defer(deferred_of(device), "drop", run_drop, &args, (int64_t)sizeof args, NULL, 0, err);
@@ -355,8 +368,8 @@ static const ls_backend_table table_deferred = {.title = "deferred",
                                                 .reserve = deferred_alloc,
                                                 .unreserve = deferred_unreserve,
                                                 .drop = deferred_drop,
-                                                .pin = deferred_alloc,
-                                                .unpin = deferred_unreserve,
+                                                .pin = deferred_pin,
+                                                .unpin = deferred_unpin,
                                                 .memory = deferred_memory,
                                                 .write = deferred_write,
                                                 .load = deferred_load,

@@ -7,8 +7,8 @@
  * stand in it by their numbers.
  *
  * So every node of a level has nearly as many tokens as the others, and a node is what a process computes. The order
- * follows from the lengths and `leaf` alone, not from how many processes there are: the gradient's bits do not depend on
- * that, as they do not with leaves by number. They are other bits than those, for other sequences add up first. */
+ * follows from the lengths and `leaf` alone, not from how many processes there are: the gradient's bits do not depend
+ * on that, as they do not with leaves by number. They are other bits than those, for other sequences add up first. */
 #ifndef LS_TRAIN_BALANCE_H
 #define LS_TRAIN_BALANCE_H
 

@@ -58,10 +58,10 @@ ls_status ls_saves_keep_files(ls_saves *run, const char *model_directory, ls_err
 ls_status ls_saves_save(ls_saves *run, const ls_train_state *state, const ls_saves_description *description,
                         int64_t keep, ls_error *err);
 
-/* From here on a save copies what it saves to the host's memory, which is taken here, and returns; a thread writes while
- * the run goes on. The checkpoint has its name once a look finds that all processes have written, or somebody settles.
- * A run that ends before that has the checkpoint before. The state must live as long. Of several processes all do the
- * same. */
+/* From here on a save copies what it saves to the host's memory, which is taken here, and returns; a thread writes
+ * while the run goes on. The checkpoint has its name once a look finds that all processes have written, or somebody
+ * settles. A run that ends before that has the checkpoint before. The state must live as long. Of several processes all
+ * do the same. */
 ls_status ls_saves_go_behind(ls_saves *run, const ls_train_state *state, ls_error *err);
 /* A line of a run's plan, where saves do not wait. */
 void ls_saves_tell(FILE *file, const ls_saves *run);

@@ -19,7 +19,8 @@ typedef struct ls_comm_moves {
     int64_t n_sends, n_receives;
 } ls_comm_moves;
 
-/* `what` stands in errors. Of several exchanges with the same peers, or some of them, the first alone needs a meeting. */
+/* `what` stands in errors. Of several exchanges with the same peers, or some of them, the first alone needs a
+ * meeting. */
 typedef struct ls_transport {
     const char *name; /* "tcp", "nccl" */
     /* Returns when the peers of these moves are there. NULL: the moves see to it. */
