@@ -226,6 +226,28 @@ static void a_digest_is_fnv_1a(void **state) {
     test_device_close(device);
 }
 
+/* More than a back end looks at in one go (128 MiB on a GPU), with a border in the middle of a run of equal bytes. */
+static void a_digest_of_much_is_fnv_1a(void **state) {
+    const int64_t bytes = ((int64_t)1 << (test_defers() ? 20 : 27)) + 8191; /* deferred: it takes a wait for 4 KB */
+    ls_device *device = test_device(1, ls_isa_best());
+    uint8_t *host = malloc((size_t)bytes), *memory;
+    uint64_t hash = LS_FNV_START, x = 5;
+    ls_error err;
+    (void)state;
+    assert_non_null(host);
+    for (int64_t i = 0; i < bytes; i++) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        host[i] = i >> 20 == 127 ? 7 : (uint8_t)x;
+    }
+    assert_ok(ls_memory_alloc(device, (void **)&memory, bytes, 1, "bytes", &err), err);
+    assert_ok(ls_memory_write(device, memory, host, bytes, &err), err);
+    assert_ok(ls_memory_digest(device, &hash, memory, bytes, &err), err);
+    assert_true(hash == ls_fnv_mix(LS_FNV_START, host, bytes));
+    ls_memory_free(device, memory);
+    free(host);
+    test_device_close(device);
+}
+
 /* ---- the step as its contract has it, in float64 where it is not a sum ---- */
 
 static void a_step_is_its_contract(void **state) {
@@ -518,6 +540,7 @@ int main(void) {
         cmocka_unit_test(leaves_fold_in_a_tree),
         cmocka_unit_test(nodes_wait_on_the_host),
         cmocka_unit_test(a_digest_is_fnv_1a),
+        cmocka_unit_test(a_digest_of_much_is_fnv_1a),
         cmocka_unit_test(rates_follow_their_formulas),
         cmocka_unit_test(a_step_is_its_contract),
         cmocka_unit_test(settings_carry_no_bits),
