@@ -9,8 +9,6 @@
 #include "base/mem.h"
 #include "load/safetensors_write.h"
 
-#define PIECE_BYTES ((int64_t)8 << 20)
-
 enum { WEIGHTS, OPTIMIZER, N_FILES };
 
 /* A file: its tensors, and the byte at which each one's data begin. */
@@ -167,14 +165,16 @@ static ls_status write_parts(const ls_saved *saved, const char *directory, part_
 
 typedef struct from_device {
     ls_device *device;
-    uint8_t *piece; /* [PIECE_BYTES] */
+    uint8_t *piece; /* [LS_FETCH_BYTES] */
 } from_device;
 
-static int64_t piece_at(const part *p, int64_t at) { return p->bytes - at < PIECE_BYTES ? p->bytes - at : PIECE_BYTES; }
+static int64_t piece_at(const part *p, int64_t at) {
+    return p->bytes - at < LS_FETCH_BYTES ? p->bytes - at : LS_FETCH_BYTES;
+}
 
 static ls_status write_from_device(void *context, const ls_durable *file, const part *p, int64_t place, ls_error *err) {
     const from_device *from = context;
-    for (int64_t at = 0; at < p->bytes; at += PIECE_BYTES) {
+    for (int64_t at = 0; at < p->bytes; at += LS_FETCH_BYTES) {
         const int64_t n = piece_at(p, at);
         LS_TRY(ls_memory_take(from->device, from->piece, (const uint8_t *)p->memory + at, n, err));
         LS_TRY(ls_durable_write_at(file, from->piece, n, place + at, err));
@@ -185,7 +185,7 @@ static ls_status write_from_device(void *context, const ls_durable *file, const 
 ls_status ls_saved_write(const ls_saved *saved, const char *directory, ls_error *err) {
     from_device from = {saved->state->parameters->device, NULL};
     ls_status status;
-    LS_TRY_DONE(ls_array_alloc((void **)&from.piece, PIECE_BYTES, 1, "checkpoint", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&from.piece, LS_FETCH_BYTES, 1, "checkpoint", err));
     status = write_parts(saved, directory, write_from_device, &from, err);
 done:
     free(from.piece);
@@ -220,7 +220,7 @@ typedef struct from_copy {
 
 static ls_status write_from_copy(void *context, const ls_durable *file, const part *p, int64_t place, ls_error *err) {
     from_copy *from = context;
-    for (int64_t at = 0; at < p->bytes; at += PIECE_BYTES) {
+    for (int64_t at = 0; at < p->bytes; at += LS_FETCH_BYTES) {
         if (atomic_load(from->stop)) return LS_FAIL(err, LS_ERR_IO, "%s: not written to its end", file->path);
         LS_TRY(ls_durable_write_at(file, from->next + at, piece_at(p, at), place + at, err));
     }
