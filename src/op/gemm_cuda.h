@@ -15,7 +15,8 @@
 extern "C" {
 #endif
 
-/* Rows up to which packed weights are used. */
+/* Rows up to which packed weights are used, whatever their size; those of 4,225 to 16,896 rows for twice as many, those
+ * of up to 512 for four times as many. */
 #define LS_CUDA_GEMM_DECODE_ROWS 64
 
 typedef struct ls_cuda_gemm_args {

@@ -343,6 +343,37 @@ static void many_spans(bk_run *run) {
     }
 }
 
+/* No more rows than spans, which is how an engine decodes: one token a span, and one span of three beside spans of none;
+ * groups of every kind, few spans and more than the chip has multiprocessors, one and two segments. */
+static void tokens(bk_run *run) {
+    static const shape list[] = {{20, 1, 128, 16, LS_BF16}, {1, 1, 8, 16, LS_F32},     {6, 2, 80, 16, LS_BF16},
+                                 {5, 1, 64, 16, LS_BF16},   {40, 1, 128, 16, LS_F32},  {33, 1, 72, 16, LS_BF16},
+                                 {12, 3, 128, 16, LS_F32},  {20, 1, 128, 32, LS_BF16}, {16, 2, 256, 16, LS_BF16},
+                                 {9, 1, 20, 16, LS_BF16}};
+    for (int64_t i = 0; i < 2 * BK_COUNT(list); i++) {
+        const int64_t n_seqs = i % 2 == 0 ? 3 : bk_size(run, 4, 6, 140);
+        int64_t length[SEQS_MAX];
+        piece pieces[SEQS_MAX];
+        uint64_t seed = (uint64_t)i;
+        for (int64_t s = 0; s < n_seqs; s++)
+            length[s] = 4 + (int64_t)(test_random(&seed) % 150) + (s % 70 == 1 ? bk_size(run, 130, 130, 1100) : 0);
+        problem p = problem_make(&list[i / 2], length, n_seqs, wide, plain, (uint64_t)i);
+        door d = door_open(run);
+        call c = call_open(&d, &p);
+        for (int64_t s = 0; s < n_seqs; s++) pieces[s] = (piece){s, 0, length[s] - 4};
+        attend(&d, &c, &p, pieces, n_seqs, "prompts");
+        for (int64_t s = 0; s < n_seqs; s++) pieces[s] = (piece){s, length[s] - 4, 1};
+        for (int64_t e = 0; e < 4; e++) pieces[n_seqs + e] = (piece){-1, 3 * e, 0};
+        attend(&d, &c, &p, pieces, n_seqs + 1, "a token each");
+        for (int64_t s = 0; s < n_seqs; s++) pieces[s] = (piece){s, length[s] - 3, s == 1 ? 3 : 1};
+        attend(&d, &c, &p, pieces, n_seqs + 3, "one of three tokens");
+        for (int64_t s = 0; s < n_seqs; s++) pieces[s] = (piece){s, length[s] - 4, 4};
+        attend(&d, &c, &p, pieces, n_seqs, "the same as chunks");
+        door_close(&d);
+        problem_free(&p);
+    }
+}
+
 /* Spans of padding and without rows, calls without spans or rows: nothing is written, whatever their pages. */
 static void nothing_to_do(bk_run *run) {
     static const shape of = {4, 2, 12, 16, LS_F32};
@@ -481,10 +512,10 @@ static void refusals(bk_run *run) {
 
 int main(int argc, char **argv) {
     static const bk_case cases[] = {
-        {"all_shapes", all_shapes, BK_ANYWHERE},     {"hard_values", hard_values, BK_ANYWHERE},
-        {"steep_scores", steep_scores, BK_ANYWHERE}, {"positions", positions, BK_ANYWHERE},
-        {"many_spans", many_spans, BK_ANYWHERE},     {"nothing_to_do", nothing_to_do, BK_ANYWHERE},
-        {"refusals", refusals, BK_ANYWHERE},
+        {"all_shapes", all_shapes, BK_ANYWHERE},       {"hard_values", hard_values, BK_ANYWHERE},
+        {"steep_scores", steep_scores, BK_ANYWHERE},   {"positions", positions, BK_ANYWHERE},
+        {"many_spans", many_spans, BK_ANYWHERE},       {"tokens", tokens, BK_ANYWHERE},
+        {"nothing_to_do", nothing_to_do, BK_ANYWHERE}, {"refusals", refusals, BK_ANYWHERE},
     };
     return bk_main(argc, argv, cases, BK_COUNT(cases));
 }

@@ -180,6 +180,11 @@ static void large(bk_run *run) {
         {70, 1024, 256, 0, 0, LS_BF16, LS_BF16, LS_F32, false, true, LS_PROFILE_MMA16, PLAIN, 0},
         {40, 192, 5120, 0, 0, LS_BF16, LS_BF16, LS_F32, false, true, LS_PROFILE_MMA16, PLAIN, 0},
         {64, 2560, 1024, 0, 0, LS_BF16, LS_BF16, LS_BF16, false, true, LS_PROFILE_MMA16, PLAIN, 0},
+        {65, 5120, 160, 0, 0, LS_BF16, LS_BF16, LS_F32, false, true, LS_PROFILE_MMA16, PLAIN, 0},
+        {128, 10240, 1032, 0, 0, LS_BF16, LS_BF16, LS_BF16, false, true, LS_PROFILE_MMA16, PLAIN, 0},
+        {100, 4300, 328, 8, 3, LS_BF16, LS_BF16, LS_F32, true, true, LS_PROFILE_MMA16, CLASSES, 0},
+        {127, 8232, 72, 0, 0, LS_BF16, LS_BF16, LS_F32, false, true, LS_PROFILE_MMA16, CLASSES, 0},
+        {80, 16640, 136, 0, 8, LS_BF16, LS_BF16, LS_BF16, true, true, LS_PROFILE_MMA16, PLAIN, 0},
         {520, 1030, 2048, 0, 2, LS_BF16, LS_BF16, LS_F32, true, false, LS_PROFILE_MMA16, CLASSES, 0},
         {260, 512, 1024, 0, 0, LS_F32, LS_BF16, LS_F32, false, false, LS_PROFILE_EXACT, PLAIN, 0},
     };

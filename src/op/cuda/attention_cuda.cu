@@ -9,7 +9,7 @@
  * of 64 keys, a slab of values is all dimensions of some keys. */
 #include <cuda_pipeline.h>
 
-#include "op/attention.h"
+#include "op/cuda/attention_cuda.h"
 #include "op/cuda/attention_tile_cuda.h"
 #include "op/cuda/check_cuda.h"
 #include "op/cuda/cuda_ops.h"
@@ -689,6 +689,9 @@ static ls_status launch_attend(const ls_exec *exec, attention_params *p, const l
 static ls_status launch_all(const ls_exec *exec, attention_params *p, const ls_index *index, ls_error *err) {
     const int64_t queries = ls_launch_blocks(p->a.rows, p->group, 1), limit = p->group > FEW ? p->group : FEW;
     const bool fills = ls_launch_blocks(p->a.n_spans, p->a.n_kv_heads, 1) >= ITEMS_ENOUGH;
+    bool taken = false;
+    if (p->a.rows <= p->a.n_spans) LS_CUDA_TRY(ls_attention_tokens(exec, &p->a, p->fault, &taken, err));
+    if (taken) return LS_OK;
     if (p->a.rows <= p->a.n_spans)
         return launch_attend(exec, p, index, p->group > 8 && fills ? TILE_GROUP : TILE_FEW, 0, INT64_MAX, p->group,
                              err);

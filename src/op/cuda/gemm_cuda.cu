@@ -324,7 +324,7 @@ ls_status ls_cuda_gemm(const ls_exec *exec, const ls_gemm_args *a, ls_error *err
                                     a->bias, a->out,     a->out_dtype, a->out_stride, a->m,     w->n,
                                     w->k,    a->profile, a->nan_open,  a->range};
     if (a->profile == LS_PROFILE_MMA16 && a->nan_open && a->m > 0 && a->bias == NULL && a->range == NULL &&
-        forward_worth_proof(a->m)) {
+        forward_worth_proof(a->m) && (tiles == NULL || !ls_decode_takes(a->m, w->n))) {
         const ls_product product = forward_product(&args);
         LS_CUDA_TRY(assure_proof(exec, &product, NULL, err));
     }

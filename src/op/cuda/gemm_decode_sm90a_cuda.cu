@@ -1,12 +1,12 @@
 /* Dense products of the profile mma16 for few rows, on Hopper's tensor cores; the pace is that of reading the weights.
  * Compiled for sm_90a alone.
  *
- * The rows of x, up to 64, are the instruction's 64 rows: those that are not there are computed from whatever lies in
- * shared memory and never stored. A block takes COLUMNS rows of the weight, all of their depth, as one chain for each
- * output, and up to 64 rows of x, fewer where the weight has few blocks. One thread fetches stages of some times 64
- * depths, the weight's part as one copy and x as one box, because each of them takes it some 75 ns however small it is;
- * a warpgroup issues wgmma in steps of up to four of these tiles, the next while the last is under way, and gives back
- * the stages that are behind it. Before the kernel waits for the one ahead of it the weight is put on its way into the
+ * 64 rows of x are the instruction's 64 rows: those that are not there are computed from whatever lies in shared memory
+ * and never stored. A block takes COLUMNS rows of the weight, all of their depth, as one chain for each output, and up
+ * to 64 rows of x for each of its GROUPS warpgroups that multiply, one or two, fewer where the weight has few blocks.
+ * One thread fetches stages of some times 64 depths, the weight's part as one copy and x as one box, because each of
+ * them takes it some 75 ns however small it is; a warpgroup issues wgmma in steps of up to four of these tiles, the
+ * next while the last is under way, and gives back the stages that are behind it. Before the kernel waits for the one ahead of it the weight is put on its way into the
  * second-level cache, and its part of the first stage into shared memory: no kernel that writes tiles lets the next one
  * start before its end.
  *
@@ -21,23 +21,29 @@
 #include "op/cuda/wgmma_cuda.h"
 #include "op/gemm_cuda.h"
 
-/* A warpgroup multiplies and ends the chains; one thread of the warp behind it fetches. Where chains end in a gate,
- * which takes time, three more warps help to end them. */
-#define MULTIPLIERS 128
-#define ENDING(weights) ((weights) == 2 ? MULTIPLIERS + 96 : MULTIPLIERS)
-#define THREADS(weights) (ENDING(weights) + 32)
+/* Warpgroups multiply and end the chains; one thread of the warp behind them fetches. Where chains end in a gate, which
+ * takes time, three more warps help to end them. */
+#define MULTIPLIERS(groups) (128 * (groups))
+#define ENDING(weights, groups) ((weights) == 2 ? MULTIPLIERS(groups) + 96 : MULTIPLIERS(groups))
+#define THREADS(weights, groups) (ENDING(weights, groups) + 32)
 #define TILE_DEPTH 64
-#define BLOCK_ROWS 64
+#define GROUP_ROWS 64
+/* A row of a box. */
+#define ROW_BYTES (TILE_DEPTH * 2)
 /* Weights up to this many rows are so narrow that up to so many rows of x fill the chip better with blocks of a few of
  * both than with tiles. */
 #define NARROW 512
 #define NARROW_ROWS 256
 /* Up to so many rows a block takes all of them, measured on an H200 (docs/benchmarks.md). */
 #define WHOLE_ROWS 32
+/* Blocks of at least so many rows of the weight take rows of x beyond 64 by a second warpgroup: beside fewer, all of x
+ * would be read too often, and tiles that share it out are faster. */
+#define COLUMNS_OF_TWO 40
 /* A strip's 64 depths. */
 #define STRIP_BYTES 1024
 #define STAGES_MAX 16
-#define SLACK (1024 + 64 * 128) /* to align, and to be read where rows are not there */
+/* To align, and to be read where rows are not there. */
+#define SLACK(groups) (1024 + (groups)*GROUP_ROWS * ROW_BYTES)
 /* Of the chip: a layout of weights must not depend on the machine that made it. */
 #define PROCESSORS 132
 /* Of a block's weights, on their way before the block starts. */
@@ -55,7 +61,7 @@ typedef struct decode_params {
 } decode_params;
 
 static __device__ __forceinline__ uint32_t x_bytes(const decode_params *p) {
-    return (uint32_t)(p->stage_tiles * p->rows8 * TILE_DEPTH * 2);
+    return (uint32_t)(p->stage_tiles * p->rows8 * ROW_BYTES);
 }
 
 /* Of one weight, in a stage. */
@@ -73,7 +79,7 @@ template <int COLUMNS, int WEIGHTS>
 static __device__ __forceinline__ void produce(const decode_params *p, uint32_t shared, uint32_t full, uint32_t empty) {
     constexpr uint32_t TILE = COLUMNS / 8 * STRIP_BYTES;
     const int64_t block = (int64_t)blockIdx.x * p->tiles_deep * TILE, bytes = p->tiles_deep * TILE;
-    const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
+    const uint32_t box = (uint32_t)p->rows8 * ROW_BYTES;
     const int32_t row = (int32_t)blockIdx.y * p->block_rows;
     int slot = 0, phase = 1;
     ls_box_expect(&p->x);
@@ -102,18 +108,20 @@ static __device__ __forceinline__ void produce(const decode_params *p, uint32_t 
 }
 
 /* Outputs of a block in shared memory. */
-template <int COLUMNS, int WEIGHTS>
+template <int COLUMNS, int WEIGHTS, int GROUPS>
 struct outputs {
-    float of[WEIGHTS][BLOCK_ROWS][COLUMNS + 8];
+    float of[WEIGHTS][GROUPS * GROUP_ROWS][COLUMNS + 8];
     bool faulty; /* nothing is to be stored */
 };
 
 /* A group of wgmma: the chains go on by TILES tiles, `box` and a strip's bytes apart. No loop may remain in it: around
- * one the compiler closes the group itself, and who waits for the group before this waits for this one too. */
-template <int TILES, int COLUMNS, int WEIGHTS>
-static __device__ __forceinline__ void multiply(float (&d)[WEIGHTS][COLUMNS / 2], uint32_t x, uint32_t box, uint32_t w,
+ * one the compiler closes the group itself, and who waits for the group before this waits for this one too. Two weights
+ * whose parts of a stage are one tile each lie strip behind strip, as one of twice the columns, and x is read once. */
+template <int TILES, int COLUMNS, int WEIGHTS, bool JOINED>
+static __device__ __forceinline__ void multiply(float (&d)[WEIGHTS * COLUMNS / 2], uint32_t x, uint32_t box, uint32_t w,
                                                 uint32_t part) {
     constexpr uint32_t TILE = COLUMNS / 8 * STRIP_BYTES;
+    constexpr int AT_ONCE = JOINED ? WEIGHTS * COLUMNS : COLUMNS;
     const uint64_t a = ls_wgmma_descriptor(x, 16, 1024, LS_WG_SWIZZLE_128);
     const uint64_t b = ls_wgmma_descriptor(w, 128, STRIP_BYTES, LS_WG_PLAIN);
     ls_wgmma_fence();
@@ -122,34 +130,36 @@ static __device__ __forceinline__ void multiply(float (&d)[WEIGHTS][COLUMNS / 2]
 #pragma unroll
         for (int k = 0; k < TILE_DEPTH / 16; k++)
 #pragma unroll
-            for (int i = 0; i < WEIGHTS; i++)
-                ls_wgmma<COLUMNS>::template ss<0, 0>(d[i], a + t * (box >> 4) + k * (32 >> 4),
+            for (int i = 0; i < WEIGHTS * COLUMNS / AT_ONCE; i++)
+                ls_wgmma<AT_ONCE>::template ss<0, 0>(*(float(*)[AT_ONCE / 2]) & d[i * AT_ONCE / 2],
+                                                     a + t * (box >> 4) + k * (32 >> 4),
                                                      b + i * (part >> 4) + t * (TILE >> 4) + k * (256 >> 4));
     ls_wgmma_commit();
 }
 
-template <int COLUMNS, int WEIGHTS, int TILES>
-static __device__ __forceinline__ void consume(const decode_params *p, outputs<COLUMNS, WEIGHTS> *out, uint32_t shared,
-                                               uint32_t full, uint32_t computed) {
+template <int COLUMNS, int WEIGHTS, int GROUPS, int TILES>
+static __device__ __forceinline__ void consume(const decode_params *p, outputs<COLUMNS, WEIGHTS, GROUPS> *out,
+                                               uint32_t shared, uint32_t full, uint32_t computed, int group) {
     constexpr uint32_t TILE = COLUMNS / 8 * STRIP_BYTES;
-    const int thread = threadIdx.x, lane = thread % 32;
-    const uint32_t box = (uint32_t)p->rows8 * TILE_DEPTH * 2;
-    float d[WEIGHTS][COLUMNS / 2];
+    const int thread = threadIdx.x % 128, lane = thread % 32;
+    const uint32_t box = (uint32_t)p->rows8 * ROW_BYTES, mine = (uint32_t)group * GROUP_ROWS * ROW_BYTES;
+    constexpr bool JOINED = WEIGHTS == 2 && GROUPS == 2; /* stages are single tiles */
+    float d[WEIGHTS * COLUMNS / 2];
     int slot = 0, phase = 0;
 #pragma unroll
-    for (int i = 0; i < WEIGHTS * COLUMNS / 2; i++) d[i / (COLUMNS / 2)][i % (COLUMNS / 2)] = 0.0f;
+    for (int i = 0; i < WEIGHTS * COLUMNS / 2; i++) d[i] = 0.0f;
     ls_cuda_wait_for_previous();
     ls_cuda_let_next_start();
     /* Asked for here and looked at when all is computed, so that nobody waits for it. */
     const bool faulty = ls_product_faulty(&p->p);
-#pragma unroll
-    for (int w = 0; w < WEIGHTS; w++) ls_wgmma_hold(d[w]);
+    ls_wgmma_hold(d);
     const uint32_t part = part_bytes<COLUMNS>(p);
     uint32_t stage = shared, barrier = full, ended = 0; /* where the stage before may be given back, or 0 */
     int at = 0, left = (int)p->tiles_deep;              /* tiles into the stage, and to the end */
     for (; left >= TILES; left -= TILES) {
         if (at == 0) ls_barrier_wait(barrier, phase);
-        multiply<TILES, COLUMNS, WEIGHTS>(d, stage + at * box, box, stage + x_bytes(p) + at * TILE, part);
+        multiply<TILES, COLUMNS, WEIGHTS, JOINED>(d, stage + at * box + mine, box, stage + x_bytes(p) + at * TILE,
+                                                  part);
         ls_wgmma_wait<1>();
         if (ended != 0 && thread == 0) ls_barrier_arrive(ended);
         ended = 0;
@@ -168,35 +178,35 @@ static __device__ __forceinline__ void consume(const decode_params *p, outputs<C
 #pragma unroll 1
     for (; TILES > 1 && left > 0; left--, at++) {
         if (at == 0) ls_barrier_wait(barrier, phase);
-        multiply<1, COLUMNS, WEIGHTS>(d, stage + at * box, box, stage + x_bytes(p) + at * TILE, part);
+        multiply<1, COLUMNS, WEIGHTS, JOINED>(d, stage + at * box + mine, box, stage + x_bytes(p) + at * TILE, part);
     }
     ls_wgmma_wait<0>();
-#pragma unroll
-    for (int w = 0; w < WEIGHTS; w++) ls_wgmma_hold(d[w]);
-    /* Every warp of the warpgroup has read its last stage: the ring is idle. */
-    asm volatile("bar.sync 1, 128;" ::: "memory");
+    ls_wgmma_hold(d);
+    /* Every warp that multiplies has read its last stage: the ring is idle. */
+    asm volatile("bar.sync 1, %0;" ::"n"(MULTIPLIERS(GROUPS)) : "memory");
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i += 2)
 #pragma unroll
         for (int w = 0; w < WEIGHTS; w++)
-            *(float2 *)&out->of[w][thread / 32 * 16 + lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2] =
-                make_float2(d[w][i], d[w][i + 1]);
-    if (thread == 0) out->faulty = faulty;
+            *(float2 *)&out
+                 ->of[w][group * GROUP_ROWS + thread / 32 * 16 + lane / 4 + i % 4 / 2 * 8][i / 4 * 8 + lane % 4 * 2] =
+                make_float2(d[w * COLUMNS / 2 + i], d[w * COLUMNS / 2 + i + 1]);
+    if (threadIdx.x == 0) out->faulty = faulty;
     ls_barrier_arrive(computed);
 }
 
 /* Ends the chains of the rows that are there, eight outputs of a row at a time: of the one weight, or of two through
  * the gate. By ENDING threads, which count from 0. They wait at an mbarrier for all that multiply: at a bar.sync that
  * one warp of the block passes by, racecheck takes what they read for a race. */
-template <int COLUMNS, int WEIGHTS>
-static __device__ __forceinline__ void finish(const decode_params *p, outputs<COLUMNS, WEIGHTS> *out, uint32_t computed,
-                                              int thread) {
+template <int COLUMNS, int WEIGHTS, int GROUPS>
+static __device__ __forceinline__ void finish(const decode_params *p, outputs<COLUMNS, WEIGHTS, GROUPS> *out,
+                                              uint32_t computed, int thread) {
     const int64_t first = (int64_t)blockIdx.y * p->block_rows, left = p->p.rows - first;
     const int rows = left < p->block_rows ? (int)left : p->block_rows;
     ls_barrier_wait(computed, 0);
     if (out->faulty) return;
 #pragma unroll 1
-    for (int at = thread; at < rows * (COLUMNS / 8); at += ENDING(WEIGHTS)) {
+    for (int at = thread; at < rows * (COLUMNS / 8); at += ENDING(WEIGHTS, GROUPS)) {
         const int row = at / (COLUMNS / 8), column = at % (COLUMNS / 8) * 8;
         float *y = &out->of[0][row][column];
         const float *up = &out->of[WEIGHTS - 1][row][column];
@@ -207,60 +217,68 @@ static __device__ __forceinline__ void finish(const decode_params *p, outputs<CO
     }
 }
 
-template <int COLUMNS, int WEIGHTS, int TILES>
-static __global__ void __launch_bounds__(THREADS(WEIGHTS)) decode_kernel(const __grid_constant__ decode_params p) {
+template <int COLUMNS, int WEIGHTS, int GROUPS, int TILES>
+static __global__ void __launch_bounds__(THREADS(WEIGHTS, GROUPS))
+    decode_kernel(const __grid_constant__ decode_params p) {
+    constexpr int FETCHES = MULTIPLIERS(GROUPS);
     extern __shared__ __align__(16) uint8_t memory[];
     __shared__ uint64_t barriers[2 * STAGES_MAX + 1];
     const uint32_t shared = (ls_shared_address(memory) + 1023u) & ~1023u;
     const uint32_t full = ls_shared_address(barriers), empty = full + 8 * STAGES_MAX, computed = empty + 8 * STAGES_MAX;
-    if (threadIdx.x == MULTIPLIERS) {
+    if (threadIdx.x == FETCHES) {
         for (int s = 0; s < p.stages; s++) {
             ls_barrier_init(full + 8 * s, 1);
-            ls_barrier_init(empty + 8 * s, 1);
+            ls_barrier_init(empty + 8 * s, GROUPS);
         }
-        ls_barrier_init(computed, MULTIPLIERS);
+        ls_barrier_init(computed, MULTIPLIERS(GROUPS));
         ls_barrier_init_done();
     }
     __syncthreads();
     /* The same in all threads of a warp, and the compiler is to know it. */
     const int warp = __shfl_sync(LS_ALL_LANES, (int)threadIdx.x / 32, 0);
-    outputs<COLUMNS, WEIGHTS> *out = (outputs<COLUMNS, WEIGHTS> *)memory;
-    if (warp < MULTIPLIERS / 32) {
-        consume<COLUMNS, WEIGHTS, TILES>(&p, out, shared, full, computed);
-        finish<COLUMNS, WEIGHTS>(&p, out, computed, threadIdx.x);
-    } else if (WEIGHTS == 2 && warp > MULTIPLIERS / 32) {
+    outputs<COLUMNS, WEIGHTS, GROUPS> *out = (outputs<COLUMNS, WEIGHTS, GROUPS> *)memory;
+    if (warp < FETCHES / 32) {
+        consume<COLUMNS, WEIGHTS, GROUPS, TILES>(&p, out, shared, full, computed, GROUPS == 1 ? 0 : warp / 4);
+        finish<COLUMNS, WEIGHTS, GROUPS>(&p, out, computed, threadIdx.x);
+    } else if (WEIGHTS == 2 && warp > FETCHES / 32) {
         ls_cuda_wait_for_previous();
-        finish<COLUMNS, WEIGHTS>(&p, out, computed, threadIdx.x - 32);
-    } else if (threadIdx.x == MULTIPLIERS) {
+        finish<COLUMNS, WEIGHTS, GROUPS>(&p, out, computed, threadIdx.x - 32);
+    } else if (threadIdx.x == FETCHES) {
         produce<COLUMNS, WEIGHTS>(&p, shared, full, empty);
     }
 }
 
-/* More than 64 rows of a narrow weight: a row of blocks each. */
-bool ls_decode_takes(int64_t rows, int64_t cols) {
-    return rows <= LS_CUDA_GEMM_DECODE_ROWS || (cols <= NARROW && rows <= NARROW_ROWS);
+template <int WEIGHTS, int TILES>
+static const void *kernel_of_one(int64_t columns) {
+    switch (columns) {
+        case 8: return (const void *)decode_kernel<8, WEIGHTS, 1, TILES>;
+        case 16: return (const void *)decode_kernel<16, WEIGHTS, 1, TILES>;
+        case 24: return (const void *)decode_kernel<24, WEIGHTS, 1, TILES>;
+        case 32: return (const void *)decode_kernel<32, WEIGHTS, 1, TILES>;
+        case 40: return (const void *)decode_kernel<40, WEIGHTS, 1, TILES>;
+        case 64: return (const void *)decode_kernel<64, WEIGHTS, 1, TILES>;
+        case 80: return (const void *)decode_kernel<80, WEIGHTS, 1, TILES>;
+        default: return (const void *)decode_kernel<128, WEIGHTS, 1, TILES>;
+    }
 }
 
-template <int WEIGHTS, int TILES>
-static const void *kernel_with(int64_t columns) {
+template <int WEIGHTS>
+static const void *kernel_of_two(int64_t columns) {
     switch (columns) {
-        case 8: return (const void *)decode_kernel<8, WEIGHTS, TILES>;
-        case 16: return (const void *)decode_kernel<16, WEIGHTS, TILES>;
-        case 24: return (const void *)decode_kernel<24, WEIGHTS, TILES>;
-        case 32: return (const void *)decode_kernel<32, WEIGHTS, TILES>;
-        case 40: return (const void *)decode_kernel<40, WEIGHTS, TILES>;
-        case 64: return (const void *)decode_kernel<64, WEIGHTS, TILES>;
-        case 80: return (const void *)decode_kernel<80, WEIGHTS, TILES>;
-        default: return (const void *)decode_kernel<128, WEIGHTS, TILES>;
+        case 40: return (const void *)decode_kernel<40, WEIGHTS, 2, 1>;
+        case 64: return (const void *)decode_kernel<64, WEIGHTS, 2, 1>;
+        case 80: return (const void *)decode_kernel<80, WEIGHTS, 2, 1>;
+        default: return (const void *)decode_kernel<128, WEIGHTS, 2, 1>;
     }
 }
 
 /* Of the longest steps that stages are made of. */
 template <int WEIGHTS>
-static const void *kernel_of(int64_t columns, int64_t stage_tiles) {
-    if (stage_tiles % 4 == 0) return kernel_with<WEIGHTS, 4>(columns);
-    if (stage_tiles % 2 == 0) return kernel_with<WEIGHTS, 2>(columns);
-    return kernel_with<WEIGHTS, 1>(columns);
+static const void *kernel_of(int64_t columns, int64_t groups, int64_t stage_tiles) {
+    if (groups == 2) return kernel_of_two<WEIGHTS>(columns);
+    if (stage_tiles % 4 == 0) return kernel_of_one<WEIGHTS, 4>(columns);
+    if (stage_tiles % 2 == 0) return kernel_of_one<WEIGHTS, 2>(columns);
+    return kernel_of_one<WEIGHTS, 1>(columns);
 }
 
 /* Rows of the weight that a block takes: as few as give every multiprocessor of the chip no more than one block. */
@@ -271,12 +289,26 @@ int64_t ls_decode_columns(int64_t cols) {
     return 128;
 }
 
+static int64_t blocks_of(int64_t cols) { return (cols - 1) / ls_decode_columns(cols) + 1; }
+
+/* Warpgroups that multiply in a block of this weight. */
+static int64_t groups_for(int64_t rows, int64_t cols) {
+    const bool two = rows > GROUP_ROWS && ls_decode_columns(cols) >= COLUMNS_OF_TWO && blocks_of(cols) <= PROCESSORS;
+    return two ? 2 : 1;
+}
+
+/* More than 64 rows of a narrow weight: a row of blocks each. */
+bool ls_decode_takes(int64_t rows, int64_t cols) {
+    return rows <= GROUP_ROWS * groups_for(rows, cols) || (cols <= NARROW && rows <= NARROW_ROWS);
+}
+
 /* Rows of x that a block takes: beside a weight with few blocks as few, in sixteens, as give every multiprocessor no
  * more than one block, since a block takes as long as all of its x needs to reach its multiprocessor. */
-static int64_t block_rows_for(int64_t rows, int64_t blocks) {
+static int64_t block_rows_for(int64_t rows, int64_t cols) {
+    const int64_t most = GROUP_ROWS * groups_for(rows, cols), blocks = blocks_of(cols);
     const int64_t side_by_side = blocks < PROCESSORS ? PROCESSORS / blocks : 1;
     const int64_t block_rows = ((rows - 1) / side_by_side / 16 + 1) * 16;
-    return rows <= WHOLE_ROWS || block_rows > BLOCK_ROWS || side_by_side == 1 ? BLOCK_ROWS : block_rows;
+    return rows <= WHOLE_ROWS || block_rows > most || side_by_side == 1 ? most : block_rows;
 }
 
 /* Measured on an H200 (docs/benchmarks.md): a block alone on its multiprocessor wants some four stages in all of its
@@ -284,15 +316,16 @@ static int64_t block_rows_for(int64_t rows, int64_t blocks) {
  * blocks that take turns want two side by side, so that one reads while another ends; one of few rows, whose product
  * is short, leaves room for blocks of the next kernel. */
 static ls_decode_plan plan_for(int64_t rows, int64_t cols, int64_t weights) {
-    const int64_t columns = ls_decode_columns(cols), blocks = (cols - 1) / columns + 1;
-    const int64_t block_rows = block_rows_for(rows, blocks), high = rows < block_rows ? rows : block_rows;
-    const int64_t tile = ((high + 7) / 8 * 8 + weights * columns) * TILE_DEPTH * 2;
-    const bool turns = blocks > PROCESSORS;
+    const int64_t columns = ls_decode_columns(cols), block_rows = block_rows_for(rows, cols);
+    const int64_t high = rows < block_rows ? rows : block_rows;
+    const int64_t tile = ((high + 7) / 8 * 8 + weights * columns) * ROW_BYTES;
     ls_decode_plan plan = {(rows > 8 ? 54 : 64) * 1024 / tile, LS_HOPPER_SHARED_MAX - 1024, block_rows};
-    if (turns) {
+    if (block_rows > GROUP_ROWS) {
+        plan.stage_tiles = weights == 1 && columns == COLUMNS_OF_TWO ? 3 : 1;
+    } else if (blocks_of(cols) > PROCESSORS) {
         plan.stage_tiles = rows > 8 ? 1 : 2;
         plan.shared_bytes = 112 * 1024;
-    } else if (block_rows < BLOCK_ROWS) {
+    } else if (block_rows < GROUP_ROWS) {
         plan.shared_bytes = 160 * 1024;
     } else if (rows > 48 && cols > NARROW && plan.stage_tiles > 2) {
         plan.stage_tiles = 2;
@@ -314,18 +347,20 @@ static ls_status run(const ls_exec *exec, const ls_product *product, const void 
                      ls_decode_plan plan, ls_error *err) {
     const int64_t high = product->rows < plan.block_rows ? product->rows : plan.block_rows, rows8 = (high + 7) / 8 * 8,
                   deep = (product->depth - 1) / TILE_DEPTH + 1;
-    const int64_t columns = ls_decode_columns(product->cols), outputs = weights * 64 * (columns + 8) * 4 + 16;
-    const int64_t stage = plan.stage_tiles * (rows8 * TILE_DEPTH * 2 + weights * columns / 8 * STRIP_BYTES);
-    const void *kernel = (weights == 2 ? kernel_of<2> : kernel_of<1>)(columns, plan.stage_tiles);
+    const int64_t columns = ls_decode_columns(product->cols), groups = (plan.block_rows - 1) / GROUP_ROWS + 1;
+    const int64_t outputs = weights * groups * GROUP_ROWS * (columns + 8) * 4 + 16;
+    const int64_t stage = plan.stage_tiles * (rows8 * ROW_BYTES + weights * columns / 8 * STRIP_BYTES);
+    const void *kernel = (weights == 2 ? kernel_of<2> : kernel_of<1>)(columns, groups, plan.stage_tiles);
     decode_params p;
-    int64_t stages = (plan.shared_bytes - SLACK) / stage, shared;
+    int64_t stages = (plan.shared_bytes - SLACK(groups)) / stage, shared;
     p.n_stages = (int32_t)((deep - 1) / plan.stage_tiles + 1);
     if (stages > STAGES_MAX) stages = STAGES_MAX;
     if (stages > p.n_stages) stages = p.n_stages;
     if (stages < 1 || (stages < 2 && stages < p.n_stages)) /* a ring of one stage would wait for itself */
         return LS_FAIL(err, LS_ERR_ARG, "%s: %lld bytes of shared memory hold %lld stages of %lld, 2 are needed",
                        product->op, (long long)plan.shared_bytes, (long long)stages, (long long)stage);
-    shared = SLACK + stages * stage; /* no more than that, so that other kernels find room beside a small product */
+    shared =
+        SLACK(groups) + stages * stage; /* no more than that, so that other kernels find room beside a small product */
     if (shared < outputs) shared = outputs; /* which pass through the ring at the end */
     p.boxes = product->depth % TILE_DEPTH == 0;
     LS_CUDA_TRY(p.boxes ? ls_box_map3(&p.x, product->op, product->a, deep, product->rows, product->a_row, (int)rows8,
@@ -345,7 +380,7 @@ static ls_status run(const ls_exec *exec, const ls_product *product, const void 
         {LS_WIDTH_I64, {{{"strip", product->cols / 8 + 16}, {"tile", deep}, {"bytes", STRIP_BYTES}}}}};
     const ls_launch launch = {product->op,
                               {(product->cols - 1) / columns + 1, (product->rows - 1) / plan.block_rows + 1, 1},
-                              THREADS(weights),
+                              THREADS(weights, groups),
                               shared,
                               index,
                               2};
@@ -362,7 +397,8 @@ ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product
 ls_status ls_product_mma16_gated(const ls_exec *exec, const ls_product *product, const void *gate_tiles,
                                  const void *up_tiles, bool *taken, ls_error *err) {
     const void *const both[2] = {gate_tiles, up_tiles};
-    *taken = gate_tiles != NULL && up_tiles != NULL && product->rows <= BLOCK_ROWS && can_take(product);
+    *taken = gate_tiles != NULL && up_tiles != NULL &&
+             product->rows <= GROUP_ROWS * groups_for(product->rows, product->cols) && can_take(product);
     return *taken ? run(exec, product, both, 2, plan_for(product->rows, product->cols, 2), err) : LS_OK;
 }
 
