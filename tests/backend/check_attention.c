@@ -343,7 +343,7 @@ static void many_spans(bk_run *run) {
     }
 }
 
-/* No more rows than spans, which is how an engine decodes: one token a span, and one span of three beside spans of none;
+/* No more rows than spans, which is how an engine decodes: a token a span, and one span of three beside spans of none;
  * groups of every kind, few spans and more than the chip has multiprocessors, one and two segments. */
 static void tokens(bk_run *run) {
     static const shape list[] = {{20, 1, 128, 16, LS_BF16}, {1, 1, 8, 16, LS_F32},     {6, 2, 80, 16, LS_BF16},

@@ -96,11 +96,11 @@ static __device__ __forceinline__ query query_of(const tile *t, int row) {
 /* ---- copies ---- */
 
 /* A lane's part of 128 keys or values: those of a page, if there is one. Barriers count PAGES arrivals, one a lane. */
-static __device__ __forceinline__ void fetch_page(uint32_t to, const uint8_t *page, int64_t at, uint32_t bytes,
+static __device__ __forceinline__ void fetch_page(uint32_t to, const uint8_t *page, int64_t at, int64_t bytes,
                                                   uint32_t barrier) {
     if (page != NULL) {
-        ls_barrier_expect(barrier, bytes);
-        ls_bulk_fetch(to, page + at, bytes, barrier);
+        ls_barrier_expect(barrier, (uint32_t)bytes);
+        ls_bulk_fetch(to, page + at, (uint32_t)bytes, barrier);
     } else if (threadIdx.x % WARP < PAGES) {
         ls_barrier_arrive(barrier);
     }
@@ -111,7 +111,7 @@ template <class S>
 static __device__ __forceinline__ void fetch(const tile *t, typename S::memory *m, uint32_t *turn) {
     const ls_attention_args *a = &t->p->a;
     const int lane = threadIdx.x % WARP;
-    const uint32_t bytes = (uint32_t)(a->head_dim * PAGE * S::BYTES);
+    const int64_t bytes = a->head_dim * PAGE * S::BYTES; /* of a page's keys, and of its values */
     const uint32_t keys_there = ls_shared_address(&m->keys_there), values_there = ls_shared_address(&m->values_there);
     const uint32_t keys_done = ls_shared_address(&m->keys_done), values_done = ls_shared_address(&m->values_done);
     const uint32_t keys_to = ls_shared_address(m->keys), values_to = ls_shared_address(m->values);
@@ -122,9 +122,10 @@ static __device__ __forceinline__ void fetch(const tile *t, typename S::memory *
         const uint8_t *page = NULL;
         if (lane < pages) page = (const uint8_t *)ls_pool_at(&a->pages, a->tables[t->span.table + first / PAGE + lane]);
         ls_barrier_wait(keys_done, *turn % 2 ^ 1);
-        fetch_page(keys_to + lane * (bytes + PAGE * S::BYTES), page, t->kv_head * bytes, bytes, keys_there);
+        fetch_page(keys_to + (uint32_t)(lane * (bytes + PAGE * S::BYTES)), page, t->kv_head * bytes, bytes, keys_there);
         ls_barrier_wait(values_done, *turn % 2 ^ 1);
-        fetch_page(values_to + lane * bytes, page, (a->n_kv_heads + t->kv_head) * bytes, bytes, values_there);
+        fetch_page(values_to + (uint32_t)(lane * bytes), page, (a->n_kv_heads + t->kv_head) * bytes, bytes,
+                   values_there);
     }
 }
 
@@ -221,7 +222,7 @@ struct operands {
 
 template <int BYTES, int STEPS, int N>
 static __device__ __forceinline__ void load(operands<BYTES, STEPS, N> *o, const float *rows, const uint8_t *elements,
-                                            int element_bytes) {
+                                            int64_t element_bytes) {
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
         o->rows[i] = *(const float4 *)(rows + i * ROWS_MAX);
@@ -229,7 +230,7 @@ static __device__ __forceinline__ void load(operands<BYTES, STEPS, N> *o, const 
     }
 }
 
-/* x[r][n] = fma(rows[step][r], elements[step][n], x[r][n]); row r goes on for taken[r] of the steps, where it is given. */
+/* x[r][n] = fma(rows[step][r], elements[step][n], x[r][n]); row r goes on for taken[r] of the steps, if it is given. */
 template <int BYTES, int STEPS, int N>
 static __device__ __forceinline__ void add(float (&x)[HELD][N], const operands<BYTES, STEPS, N> *o, const int *taken) {
 #pragma unroll
@@ -248,14 +249,15 @@ static __device__ __forceinline__ void add(float (&x)[HELD][N], const operands<B
 /* The same for AHEAD * groups steps of all rows, some of which are loaded while those before them are added. */
 template <int BYTES, int N>
 static __device__ __forceinline__ void add_groups(float (&x)[HELD][N], const float *rows, const uint8_t *elements,
-                                                  int element_bytes, int groups) {
+                                                  int64_t element_bytes, int groups) {
     operands<BYTES, AHEAD, N> even, odd;
     if (groups == 0) return;
     load(&even, rows, elements, element_bytes);
 #pragma unroll 1
     for (int g = 1; g < groups; g += 2) {
-        const int next = g + 1 < groups ? g + 1 : 0; /* 0: of no use */
-        load(&odd, rows + g * (AHEAD * ROWS_MAX), elements + g * (AHEAD * element_bytes), element_bytes);
+        const int64_t next = g + 1 < groups ? g + 1 : 0; /* 0: of no use */
+        load(&odd, rows + (int64_t)g * (AHEAD * ROWS_MAX), elements + (int64_t)g * (AHEAD * element_bytes),
+             element_bytes);
         add(x, &even, NULL);
         load(&even, rows + next * (AHEAD * ROWS_MAX), elements + next * (AHEAD * element_bytes), element_bytes);
         add(x, &odd, NULL);
@@ -266,7 +268,7 @@ static __device__ __forceinline__ void add_groups(float (&x)[HELD][N], const flo
 /* acc[r][d] = chain_j fma(e[j], v[j][d]) goes on over a block's keys, of which row r takes n[r]. */
 template <class S>
 static __device__ __forceinline__ void add_values(accumulators<S> &acc, const float *e, const uint8_t *values,
-                                                  int value_bytes, const int (&n)[HELD]) {
+                                                  int64_t value_bytes, const int (&n)[HELD]) {
     const int least = min(min(n[0], n[1]), min(n[2], n[3])), most = max(max(n[0], n[1]), max(n[2], n[3]));
     add_groups<S::BYTES>(acc, e, values, value_bytes, least / AHEAD);
 #pragma unroll 1
@@ -305,8 +307,9 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
     /* Of scores: neighbouring keys; of weights: a row, and keys that are PARTS apart. */
     const int key = lane * HELD, my_row = row + lane % HELD, part = lane / HELD;
     const int dims = (int)a->head_dim, dim = lane * S::DIMS_HELD;
-    const uint8_t *keys = m->keys + key / PAGE * ((dims + 1) * PAGE * S::BYTES) + key % PAGE * S::BYTES;
+    const uint8_t *keys = m->keys + (a->head_dim + 1) * (key / PAGE * PAGE * S::BYTES) + key % PAGE * S::BYTES;
     const uint8_t *values = m->values + dim * S::BYTES;
+    const int64_t value_bytes = a->head_dim * S::BYTES;
     const uint32_t keys_there = ls_shared_address(&m->keys_there), values_there = ls_shared_address(&m->values_there);
     const uint32_t keys_done = ls_shared_address(&m->keys_done), values_done = ls_shared_address(&m->values_done);
     accumulators<S> total, acc;
@@ -365,7 +368,7 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
 #pragma unroll
                 for (int d = 0; d < S::DIMS_HELD; d++) acc[r][d] = ls_mul(acc[r][d], correction[r]);
             }
-            add_values<S>(acc, &m->e[b * BLOCK][row], values + b * BLOCK * dims * S::BYTES, dims * S::BYTES, n);
+            add_values<S>(acc, &m->e[b * BLOCK][row], values + b * BLOCK * value_bytes, value_bytes, n);
         }
         ls_barrier_arrive(values_done);
         if (!ends) continue;

@@ -6,9 +6,9 @@
  * to 64 rows of x for each of its GROUPS warpgroups that multiply, one or two, fewer where the weight has few blocks.
  * One thread fetches stages of some times 64 depths, the weight's part as one copy and x as one box, because each of
  * them takes it some 75 ns however small it is; a warpgroup issues wgmma in steps of up to four of these tiles, the
- * next while the last is under way, and gives back the stages that are behind it. Before the kernel waits for the one ahead of it the weight is put on its way into the
- * second-level cache, and its part of the first stage into shared memory: no kernel that writes tiles lets the next one
- * start before its end.
+ * next while the last is under way, and gives back the stages that are behind it. Before the kernel waits for the one
+ * ahead of it the weight is put on its way into the second-level cache, and its part of the first stage into shared
+ * memory: no kernel that writes tiles lets the next one start before its end.
  *
  * The gated product has two weights: a block takes the same rows of both, and a stage holds a part of each.
  *
