@@ -143,8 +143,7 @@ static void gated_products(bk_run *run) {
     const int64_t rows[] = {1, 7, 33, 64, 65, 100, 128, 192};
     const int64_t sizes[][2] = {{640, 320}, {48, 640}, {1029, 136}, {8192, 64}, {8192, 200}, {4300, 136}, {9000, 72}};
     door d = door_open(run);
-    /* A step that comes by each type, size and number of rows. */
-    for (int64_t i = 0; i < BK_COUNT(rows) * BK_COUNT(sizes) * 3; i += run->small ? 5 : 1) {
+    for (int64_t i = 0; i < BK_COUNT(rows) * BK_COUNT(sizes) * 3; i++) {
         const int64_t m = rows[i / 3 / BK_COUNT(sizes)], n = sizes[i / 3 % BK_COUNT(sizes)][0],
                       k = sizes[i / 3 % BK_COUNT(sizes)][1];
         const ls_dtype type = i % 3 == 0 ? LS_F32 : LS_BF16, to = i % 3 == 2 ? LS_F32 : type;

@@ -94,32 +94,6 @@ static __global__ void __launch_bounds__(CHECK_THREADS) check_kernel(const __gri
 
 /* ---- pages ---- */
 
-/* Bytes that move as one. */
-template <int BYTES>
-struct piece;
-template <>
-struct piece<2> {
-    typedef uint16_t type;
-};
-template <>
-struct piece<4> {
-    typedef uint32_t type;
-};
-template <>
-struct piece<8> {
-    typedef uint2 type;
-};
-template <>
-struct piece<16> {
-    typedef uint4 type;
-};
-template <>
-struct piece<32> {
-    struct __align__(16) type {
-        uint4 word[2];
-    };
-};
-
 /* Of an element. */
 #define BYTES_OF(TYPE) ((TYPE) == LS_F32 ? 4 : 2)
 
@@ -148,7 +122,7 @@ static __device__ __forceinline__ int64_t values_at(const ls_attention_args *a, 
 template <int TYPE>
 static __global__ void __launch_bounds__(STORE_THREADS) store_kernel(const __grid_constant__ attention_params p) {
     ls_cuda_begin();
-    typedef typename piece<BYTES_OF(TYPE)>::type element;
+    typedef typename ls_piece<BYTES_OF(TYPE)>::type element;
     const ls_attention_args *a = &p.a;
     const ls_span *span = &a->spans[blockIdx.x / p.slices];
     const int64_t width = a->n_kv_heads * a->head_dim;
@@ -205,7 +179,7 @@ static __device__ __forceinline__ void copy_piece(uint8_t *to, const uint8_t *fr
     if (BYTES == 16)
         __pipeline_memcpy_async(to, from, 16);
     else
-        *(typename piece<BYTES>::type *)to = *(const typename piece<BYTES>::type *)from;
+        *(typename ls_piece<BYTES>::type *)to = *(const typename ls_piece<BYTES>::type *)from;
 }
 
 /* Dimensions [part * PART_DIMS, ...) of the keys from position `first` on, as [dimension][64]. PIECE bytes of a page
@@ -275,9 +249,9 @@ static __device__ __forceinline__ const uint8_t *next_slab(const tile *t, typena
 /* N neighbouring elements of a slab. */
 template <class S, int N>
 static __device__ __forceinline__ void widen(float (&x)[N], const uint8_t *slab, int at) {
-    typedef typename piece<N * S::BYTES>::type words;
+    typedef typename ls_piece<N * S::BYTES>::type words;
     const words word = *(const words *)(slab + at * S::BYTES);
-    typename piece<S::BYTES>::type raw[N];
+    typename ls_piece<S::BYTES>::type raw[N];
     memcpy(raw, &word, sizeof word);
 #pragma unroll
     for (int i = 0; i < N; i++) x[i] = ls_widen_raw<S::TYPE>(raw[i]);
@@ -689,12 +663,13 @@ static ls_status launch_attend(const ls_exec *exec, attention_params *p, const l
 static ls_status launch_all(const ls_exec *exec, attention_params *p, const ls_index *index, ls_error *err) {
     const int64_t queries = ls_launch_blocks(p->a.rows, p->group, 1), limit = p->group > FEW ? p->group : FEW;
     const bool fills = ls_launch_blocks(p->a.n_spans, p->a.n_kv_heads, 1) >= ITEMS_ENOUGH;
-    bool taken = false;
-    if (p->a.rows <= p->a.n_spans) LS_CUDA_TRY(ls_attention_tokens(exec, &p->a, p->fault, &taken, err));
-    if (taken) return LS_OK;
-    if (p->a.rows <= p->a.n_spans)
+    if (p->a.rows <= p->a.n_spans) {
+        bool taken;
+        LS_CUDA_TRY(ls_attention_tokens(exec, &p->a, p->fault, &taken, err));
+        if (taken) return LS_OK;
         return launch_attend(exec, p, index, p->group > 8 && fills ? TILE_GROUP : TILE_FEW, 0, INT64_MAX, p->group,
                              err);
+    }
     if (queries <= limit) return launch_attend(exec, p, index, TILE_FEW, 0, INT64_MAX, queries, err);
     if (p->a.n_spans == 1) return launch_attend(exec, p, index, TILE_MANY, 0, INT64_MAX, queries, err);
     LS_CUDA_TRY(launch_attend(exec, p, index, TILE_FEW, 0, limit, limit, err));

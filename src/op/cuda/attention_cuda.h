@@ -1,9 +1,35 @@
-/* What the kernels of attention share on the host's side. */
+/* What the files of attention's forward share. */
 #ifndef LS_OP_CUDA_ATTENTION_CUDA_H
 #define LS_OP_CUDA_ATTENTION_CUDA_H
 
 #include "dev/cuda.h"
 #include "op/attention.h"
+
+/* Bytes that move as one. */
+template <int BYTES>
+struct ls_piece;
+template <>
+struct ls_piece<2> {
+    typedef uint16_t type;
+};
+template <>
+struct ls_piece<4> {
+    typedef uint32_t type;
+};
+template <>
+struct ls_piece<8> {
+    typedef uint2 type;
+};
+template <>
+struct ls_piece<16> {
+    typedef uint4 type;
+};
+template <>
+struct ls_piece<32> {
+    struct __align__(16) type {
+        uint4 word[2];
+    };
+};
 
 /* On a device of sm_90: the spans of a call whose keys and values lie in their pages already, for calls that are mostly
  * one token a span; `taken` is whether types, sizes and pages are those that it takes. */

@@ -8,25 +8,23 @@
  * its own rows.
  *
  * The order of all arithmetic is that of op/attention.h; lanes fold by halves as in attention_softmax_cuda.h. */
-#include "num/expf.h"
 #include "op/cuda/attention_cuda.h"
+#include "op/cuda/attention_softmax_cuda.h"
 #include "op/cuda/ring_cuda.h"
-#include "op/cuda/vector_cuda.h"
 
 #define BLOCK LS_ATTENTION_BLOCK
 #define BLOCKS 2 /* of keys at a time */
 #define KEYS (BLOCKS * BLOCK)
 #define PAGE 16 /* tokens: an engine's own choice */
 #define PAGES (KEYS / PAGE)
-#define WARP 32
 #define HELD 4 /* rows, and keys, of a lane */
 /* Of a block's rows: two such blocks fit the registers of a multiprocessor, and eight neighbouring columns of so many
  * rows lie in banks of their own. */
 #define WARPS_MAX 7
 #define ROWS_MAX (HELD * WARPS_MAX)
 /* Lanes that share a row when scores become weights. */
-#define PARTS (WARP / HELD)
-#define THREADS_MAX (WARP * (WARPS_MAX + 1))
+#define PARTS (LS_WARP / HELD)
+#define THREADS_MAX (LS_WARP * (WARPS_MAX + 1))
 /* Steps of a chain that are loaded together. */
 #define AHEAD 4
 /* Blocks that fill the chip. No more than these ask for more than half of a multiprocessor's shared memory, so that
@@ -42,26 +40,10 @@ typedef struct token_params {
     int64_t slices; /* tiles of a span and KV head that have blocks of their own */
 } token_params;
 
-/* Neighbouring elements that move as one. */
-template <int BYTES>
-struct word;
-template <>
-struct word<4> {
-    typedef uint32_t type;
-};
-template <>
-struct word<8> {
-    typedef uint2 type;
-};
-template <>
-struct word<16> {
-    typedef uint4 type;
-};
-
 template <int TYPE_, int DIMS_>
 struct token_shape {
     static constexpr int TYPE = TYPE_, DIMS = DIMS_, BYTES = TYPE == LS_F32 ? 4 : 2;
-    static constexpr int DIMS_HELD = DIMS / WARP;
+    static constexpr int DIMS_HELD = DIMS / LS_WARP;
     /* A page's keys, and what keeps pages in banks of their own. */
     static constexpr int KEY_PAGE = DIMS * PAGE * BYTES + PAGE * BYTES, VALUE_PAGE = DIMS * PAGE * BYTES;
     struct memory {
@@ -101,7 +83,7 @@ static __device__ __forceinline__ void fetch_page(uint32_t to, const uint8_t *pa
     if (page != NULL) {
         ls_barrier_expect(barrier, (uint32_t)bytes);
         ls_bulk_fetch(to, page + at, (uint32_t)bytes, barrier);
-    } else if (threadIdx.x % WARP < PAGES) {
+    } else if (threadIdx.x % LS_WARP < PAGES) {
         ls_barrier_arrive(barrier);
     }
 }
@@ -110,7 +92,7 @@ static __device__ __forceinline__ void fetch_page(uint32_t to, const uint8_t *pa
 template <class S>
 static __device__ __forceinline__ void fetch(const tile *t, typename S::memory *m, uint32_t *turn) {
     const ls_attention_args *a = &t->p->a;
-    const int lane = threadIdx.x % WARP;
+    const int lane = threadIdx.x % LS_WARP;
     const int64_t bytes = a->head_dim * PAGE * S::BYTES; /* of a page's keys, and of its values */
     const uint32_t keys_there = ls_shared_address(&m->keys_there), values_there = ls_shared_address(&m->values_there);
     const uint32_t keys_done = ls_shared_address(&m->keys_done), values_done = ls_shared_address(&m->values_done);
@@ -132,17 +114,12 @@ static __device__ __forceinline__ void fetch(const tile *t, typename S::memory *
 /* ---- a warp's rows ---- */
 
 template <int BYTES, int N>
-static __device__ __forceinline__ void widen(float (&x)[N], typename word<N * BYTES>::type raw) {
+static __device__ __forceinline__ void widen(float (&x)[N], typename ls_piece<N * BYTES>::type raw) {
     uint32_t words[N * BYTES / 4];
     memcpy(words, &raw, sizeof words);
 #pragma unroll
     for (int i = 0; i < N; i++)
         x[i] = __uint_as_float(BYTES == 4 ? words[i] : i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xFFFF0000u);
-}
-
-static __device__ __forceinline__ void load_four(float (&x)[4], const float *from) {
-    const float4 v = *(const float4 *)from;
-    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
 }
 
 /* Keys that the tile has and a row of it does not take; all of them where there is no such row. */
@@ -179,10 +156,7 @@ static __device__ __forceinline__ float take_block(softmax_row *s, float (*e)[RO
         x[i] = part + i * PARTS < n ? weight : 0.0f;
         e[part + i * PARTS][row] = x[i];
     }
-#pragma unroll
-    for (int half = KEYS_HELD / 2; half > 0; half /= 2)
-#pragma unroll
-        for (int i = 0; i < half; i++) x[i] = ls_add(x[i], x[i + half]);
+    ls_add_halves<KEYS_HELD>(x);
 #pragma unroll
     for (int half = PARTS / 2; half > 0; half /= 2)
         x[0] = ls_add(x[0], __shfl_xor_sync(LS_ALL_LANES, x[0], half * HELD));
@@ -217,7 +191,7 @@ using accumulators = float[HELD][S::DIMS_HELD];
 template <int BYTES, int STEPS, int N>
 struct operands {
     float4 rows[STEPS];
-    typename word<N * BYTES>::type elements[STEPS];
+    typename ls_piece<N * BYTES>::type elements[STEPS];
 };
 
 template <int BYTES, int STEPS, int N>
@@ -226,7 +200,7 @@ static __device__ __forceinline__ void load(operands<BYTES, STEPS, N> *o, const 
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
         o->rows[i] = *(const float4 *)(rows + i * ROWS_MAX);
-        o->elements[i] = *(const typename word<N * BYTES>::type *)(elements + i * element_bytes);
+        o->elements[i] = *(const typename ls_piece<N * BYTES>::type *)(elements + i * element_bytes);
     }
 }
 
@@ -291,7 +265,7 @@ static __device__ __forceinline__ void load_queries(const tile *t, typename S::m
         there[r] = q.there;
         from[r] = (t->span.row + q.token) * a->q_stride + (t->kv_head * t->p->group + q.head) * a->head_dim;
     }
-    for (int d = threadIdx.x % WARP; d < a->head_dim; d += WARP) {
+    for (int d = threadIdx.x % LS_WARP; d < a->head_dim; d += LS_WARP) {
         float x[HELD];
 #pragma unroll
         for (int r = 0; r < HELD; r++) x[r] = there[r] ? ls_load_one<S::TYPE>(a->q, from[r] + d) : 0.0f;
@@ -303,7 +277,7 @@ static __device__ __forceinline__ void load_queries(const tile *t, typename S::m
 template <class S>
 static __device__ __forceinline__ void attend(const tile *t, typename S::memory *m, uint32_t *turn) {
     const ls_attention_args *a = &t->p->a;
-    const int lane = threadIdx.x % WARP, row = threadIdx.x / WARP * HELD;
+    const int lane = threadIdx.x % LS_WARP, row = threadIdx.x / LS_WARP * HELD;
     /* Of scores: neighbouring keys; of weights: a row, and keys that are PARTS apart. */
     const int key = lane * HELD, my_row = row + lane % HELD, part = lane / HELD;
     const int dims = (int)a->head_dim, dim = lane * S::DIMS_HELD;
@@ -327,7 +301,7 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
 #pragma unroll 1
     for (int64_t first = 0; first < t->keys; first += KEYS, ++*turn) {
         const int64_t left = t->keys - first, from_start = first % LS_ATTENTION_SEGMENT;
-        const bool ends = from_start + KEYS == LS_ATTENTION_SEGMENT || left <= KEYS, is_first = first == from_start;
+        const bool ends = ls_segment_ends(first + KEYS, t->keys), is_first = first == from_start;
         /* As far as it matters: a row of the tile takes fewer keys than another by less than the tile's rows. */
         const int near = left < 2 * KEYS ? (int)left : 2 * KEYS, of_segment = (int)from_start + near;
         float score[HELD][HELD] = {};
@@ -361,7 +335,7 @@ static __device__ __forceinline__ void attend(const tile *t, typename S::memory 
             float correction[HELD];
             int n[HELD];
             if (near <= b * BLOCK) break;
-            load_four(correction, &m->correction[b][row]);
+            ls_load_four(correction, &m->correction[b][row]);
 #pragma unroll
             for (int r = 0; r < HELD; r++) {
                 n[r] = taken_of(near - b * BLOCK, less[r]);
@@ -401,14 +375,14 @@ static __global__ void __launch_bounds__(THREADS_MAX, 2) token_kernel(const __gr
     extern __shared__ __align__(128) uint8_t dynamic[];
     typename S::memory *m = (typename S::memory *)dynamic;
     const int warps = p.rows / HELD;
-    const bool fetches = (int)threadIdx.x >= warps * WARP;
+    const bool fetches = (int)threadIdx.x >= warps * LS_WARP;
     const int64_t items = gridDim.x / p.slices, item = blockIdx.x % items;
     uint32_t turn = 0;
     if (threadIdx.x == 0) {
         ls_barrier_init(ls_shared_address(&m->keys_there), PAGES);
         ls_barrier_init(ls_shared_address(&m->values_there), PAGES);
-        ls_barrier_init(ls_shared_address(&m->keys_done), WARP * warps);
-        ls_barrier_init(ls_shared_address(&m->values_done), WARP * warps);
+        ls_barrier_init(ls_shared_address(&m->keys_done), LS_WARP * warps);
+        ls_barrier_init(ls_shared_address(&m->values_done), LS_WARP * warps);
         ls_barrier_init_done();
     }
     __syncthreads();
@@ -479,7 +453,7 @@ ls_status ls_attention_tokens(const ls_exec *exec, const ls_attention_args *a, c
     const bool alone = blocks <= BLOCKS_WANTED && k.shared_bytes < SHARED_ALONE;
     const ls_launch launch = {"attention",
                               {blocks, 1, 1},
-                              (p.rows / HELD + 1) * WARP,
+                              (p.rows / HELD + 1) * LS_WARP,
                               alone ? SHARED_ALONE : k.shared_bytes,
                               index,
                               (int64_t)(sizeof index / sizeof index[0])};

@@ -46,14 +46,14 @@ ls_status ls_product_mma16_wgmma(const ls_exec *exec, const ls_product *product,
 typedef struct ls_decode_plan {
     int64_t stage_tiles;  /* of 64 depths, that travel together */
     int64_t shared_bytes; /* of a block: as many stages as fit */
-    int64_t block_rows;   /* of x, that a block takes: up to 64 in sixteens */
+    int64_t block_rows;   /* of x, that a block takes: in sixteens up to 64, or 128 by two warpgroups */
 } ls_decode_plan;
 
 ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols);
 /* Rows of a weight of `cols` rows that lie together in its tiles. */
 int64_t ls_decode_columns(int64_t cols);
 /* Whether so many rows and a weight of `cols` are for this kernel: up to LS_CUDA_GEMM_DECODE_ROWS rows, more beside a
- * narrow weight. */
+ * narrow weight and beside a wide one (op/gemm_cuda.h). */
 bool ls_decode_takes(int64_t rows, int64_t cols);
 /* b as tiles of ls_cuda_gemm_pack. */
 ls_status ls_product_mma16_decode(const ls_exec *exec, const ls_product *product, const void *tiles,
