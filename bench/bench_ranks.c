@@ -40,7 +40,7 @@ typedef struct options {
     ls_dtype dtype;
     ls_transport_kind transport;
     int64_t ranks, prompts, samples, prompt, new_tokens, leaf, microbatch, rows, steps, batch, prefix_mb, threads;
-    bool recompute, vary, by_length, by_layer;
+    bool recompute, vary, by_length, by_layer, apart;
 } options;
 
 /* ---- options ---- */
@@ -51,6 +51,7 @@ static const char usage[] =
     "  --ranks N              processes, one GPU each (1)\n"
     "  --device cpu|cuda      (cpu)\n"
     "  --transport tcp|nccl   of device memory (tcp)\n"
+    "  --apart                to NCCL each rank is a host of its own: they may share GPUs, and all goes over sockets\n"
     "  --profile exact|mma16  of dense products (exact)\n"
     "  --dtype f32|bf16       of activations (f32)\n"
     "  --prompts N --samples N    sequences of a step (8, 4)\n"
@@ -101,6 +102,7 @@ static void take(options *o, const char *name, char *text) {
     if (strcmp(name, "weights") == 0) o->by_layer = choice(name, text, "whole", "by_layer") == 1;
     if (strcmp(name, "recompute") == 0) o->recompute = true;
     if (strcmp(name, "vary") == 0) o->vary = true;
+    if (strcmp(name, "apart") == 0) o->apart = true;
 }
 
 static options read_options(int argc, char **argv) {
@@ -124,6 +126,7 @@ static options read_options(int argc, char **argv) {
                                          {"weights", required_argument, NULL, 1},
                                          {"recompute", no_argument, NULL, 1},
                                          {"vary", no_argument, NULL, 1},
+                                         {"apart", no_argument, NULL, 1},
                                          {"help", no_argument, NULL, 2},
                                          {NULL, 0, NULL, 0}};
     options o = {.device = "cpu",
@@ -555,12 +558,20 @@ static void close_rank(bench *b) {
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) free(arrays[i]);
 }
 
+/* NCCL refuses two ranks of a host on one GPU, and tells hosts apart by this. */
+static void name_host(int32_t rank) {
+    char name[32];
+    snprintf(name, sizeof name, "rank-%d", rank);
+    if (setenv("NCCL_HOSTID", name, 1) != 0) quit(2, "cannot name rank %d's host", rank);
+}
+
 static int run_rank(const options *o, int32_t rank, const char *address) {
     bench b = {.o = o, .rank = rank, .ranks = (int32_t)o->ranks, .n = o->prompts * o->samples};
     double best[N_PARTS] = {0}, fastest[N_PARTS] = {0};
     ls_comm_use use = {0};
     uint64_t digest;
     ls_error err;
+    if (o->apart) name_host(rank);
     b.length = o->prompt + o->new_tokens;
     b.begin = rank * b.n / o->ranks;
     b.end = (rank + 1) * b.n / o->ranks;

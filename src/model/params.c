@@ -166,27 +166,53 @@ const ls_parameter *ls_parameter_of_embedding(const ls_parameters *parameters) {
 /* Bytes of device memory that are looked at at a time. */
 enum { PIECE_BYTES = 1 << 16 };
 
-ls_status ls_memory_digest(ls_device *device, uint64_t *hash, const void *memory, int64_t bytes, ls_error *err) {
+static ls_status mix_part(ls_device *device, uint64_t *hash, const ls_digest_part *part, ls_error *err) {
     uint8_t piece[PIECE_BYTES];
-    if (device->table->digest != NULL && bytes > 0) return device->table->digest(device, hash, memory, bytes, err);
-    for (int64_t at = 0; at < bytes; at += PIECE_BYTES) {
-        const int64_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
-        LS_TRY(ls_memory_take(device, piece, (const uint8_t *)memory + at, n, err));
+    if (part->on_host) *hash = ls_fnv_mix(*hash, part->memory, part->bytes);
+    for (int64_t at = 0; !part->on_host && at < part->bytes; at += PIECE_BYTES) {
+        const int64_t n = part->bytes - at < PIECE_BYTES ? part->bytes - at : PIECE_BYTES;
+        LS_TRY(ls_memory_take(device, piece, (const uint8_t *)part->memory + at, n, err));
         *hash = ls_fnv_mix(*hash, piece, n);
     }
     return LS_OK;
 }
 
+ls_status ls_parts_digest(ls_device *device, uint64_t *hash, const ls_digest_part *parts, int64_t n,
+                          ls_error *err) {
+    if (device->table->digest != NULL) return device->table->digest(device, hash, parts, n, err);
+    for (int64_t i = 0; i < n; i++) LS_TRY(mix_part(device, hash, &parts[i], err));
+    return LS_OK;
+}
+
+ls_status ls_memory_digest(ls_device *device, uint64_t *hash, const void *memory, int64_t bytes, ls_error *err) {
+    const ls_digest_part part = {memory, bytes, false};
+    return ls_parts_digest(device, hash, &part, 1, err);
+}
+
+/* All at once, but where layers share a window a layer at a time, as no more of them are there. */
 ls_status ls_parameters_digest(const ls_parameters *parameters, uint64_t *out, ls_error *err) {
-    uint64_t hash = LS_FNV_START;
+    enum { PARTS = LS_SLOT_PARTS + 1 };
+    const bool by_layer = parameters->model->window != NULL;
+    ls_digest_part *parts;
+    int64_t n = 0;
+    ls_status status;
+    *out = LS_FNV_START;
+    LS_TRY(ls_array_alloc((void **)&parts, parameters->n, PARTS * (int64_t)sizeof *parts, "digest", err));
     ls_model_pass(parameters->model);
     for (int64_t i = 0; i < parameters->n; i++) {
         const ls_parameter *p = &parameters->list[i];
-        LS_TRY(ls_parameter_need(parameters, p, err));
-        hash = ls_slot_mix(hash, &p->slot, p->dtype);
-        LS_TRY(ls_memory_digest(parameters->device, &hash, ls_parameter_value(p),
-                                p->n_elements * ls_dtype_bytes(p->dtype), err));
+        const bool is_last = i + 1 == parameters->n || (by_layer && p[1].slot.layer_i != p->slot.layer_i);
+        LS_TRY_DONE(ls_parameter_need(parameters, p, err));
+        ls_slot_parts(&parts[n], &p->slot, &p->dtype);
+        parts[n + LS_SLOT_PARTS] =
+            (ls_digest_part){ls_parameter_value(p), p->n_elements * ls_dtype_bytes(p->dtype), false};
+        n += PARTS;
+        if (!is_last) continue;
+        LS_TRY_DONE(ls_parts_digest(parameters->device, out, parts, n, err));
+        n = 0;
     }
-    *out = hash;
-    return LS_OK;
+    status = LS_OK;
+done:
+    free(parts);
+    return status;
 }

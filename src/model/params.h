@@ -74,7 +74,8 @@ const ls_parameter *ls_parameter_of_vector(const ls_parameters *parameters, int6
 const ls_parameter *ls_parameter_of_embedding(const ls_parameters *parameters);
 /* 64-bit digest (FNV-1a) of names, shapes, types and values, in order: equal for equal weights. */
 ls_status ls_parameters_digest(const ls_parameters *parameters, uint64_t *out, ls_error *err);
-/* *hash mixed with device memory. */
+/* *hash mixed with parts, in order, and with device memory. */
+ls_status ls_parts_digest(ls_device *device, uint64_t *hash, const ls_digest_part *parts, int64_t n, ls_error *err);
 ls_status ls_memory_digest(ls_device *device, uint64_t *hash, const void *memory, int64_t bytes, ls_error *err);
 
 #endif

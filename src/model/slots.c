@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fnv.h"
 #include "model/parts.h"
 #include "op/weight.h"
 
@@ -55,10 +54,10 @@ bool ls_slot_is_value(const ls_weight_slot *slot, const ls_device *device, ls_dt
     return slot->kind == LS_SLOT_MATRIX && device->table->packs_behind_rows && slot->matrix->dtype == dtype;
 }
 
-uint64_t ls_slot_mix(uint64_t hash, const ls_weight_slot *slot, ls_dtype dtype) {
-    hash = ls_fnv_mix(hash, slot->name, (int64_t)strlen(slot->name) + 1);
-    hash = ls_fnv_mix(hash, slot->dims, (int64_t)sizeof slot->dims);
-    return ls_fnv_mix(hash, &dtype, (int64_t)sizeof dtype);
+void ls_slot_parts(ls_digest_part out[LS_SLOT_PARTS], const ls_weight_slot *slot, const ls_dtype *dtype) {
+    out[0] = (ls_digest_part){slot->name, (int64_t)strlen(slot->name) + 1, true};
+    out[1] = (ls_digest_part){slot->dims, (int64_t)sizeof slot->dims, true};
+    out[2] = (ls_digest_part){dtype, (int64_t)sizeof *dtype, true};
 }
 
 ls_status ls_slot_fill(const ls_weight_slot *slot, ls_device *device, const void *data, ls_dtype dtype, ls_error *err) {

@@ -45,8 +45,9 @@ ls_status ls_model_slots(ls_model *model, ls_slot_visit visit, void *context, ls
  * that begins with its rows. */
 bool ls_slot_is_value(const ls_weight_slot *slot, const ls_device *device, ls_dtype dtype);
 
-/* A digest mixed with what a slot is but for its values: name, shape and stored type. */
-uint64_t ls_slot_mix(uint64_t hash, const ls_weight_slot *slot, ls_dtype dtype);
+/* What a slot is but for its values, for a digest: name, shape and stored type. They stay where they are. */
+#define LS_SLOT_PARTS 3
+void ls_slot_parts(ls_digest_part out[LS_SLOT_PARTS], const ls_weight_slot *slot, const ls_dtype *dtype);
 
 /* Fills *slot->vector (of vectors, taps and decays; it is there) from the stored tensor; all device memory. */
 ls_status ls_slot_fill(const ls_weight_slot *slot, ls_device *device, const void *data, ls_dtype dtype, ls_error *err);

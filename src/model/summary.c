@@ -17,10 +17,12 @@ typedef struct summing {
 static ls_status sum_slot(void *context, const ls_weight_slot *slot, ls_error *err) {
     summing *s = context;
     uint64_t *hash = &s->out->digest;
+    ls_digest_part parts[LS_SLOT_PARTS];
     const ls_tensor_view *view;
     ls_dtype dtype;
     LS_TRY(ls_stored_find(&s->stored, &view, &dtype, slot, err));
-    *hash = ls_slot_mix(*hash, slot, dtype);
+    ls_slot_parts(parts, slot, &dtype);
+    for (int i = 0; i < LS_SLOT_PARTS; i++) *hash = ls_fnv_mix(*hash, parts[i].memory, parts[i].bytes);
     for (int64_t at = 0; at < view->bytes; at += s->stored.piece_bytes) {
         const int64_t left = view->bytes - at, n = left < s->stored.piece_bytes ? left : s->stored.piece_bytes;
         LS_TRY(ls_stored_read(&s->stored, s->piece, view, at, n, err));

@@ -106,6 +106,13 @@ typedef struct ls_copy_args {
     int64_t to_stride, from_stride, rows, row_bytes;
 } ls_copy_args;
 
+/* What a digest goes over next: bytes of the device, or of the host. */
+typedef struct ls_digest_part {
+    const void *memory;
+    int64_t bytes;
+    bool on_host;
+} ls_digest_part;
+
 /* What a device's memory is and holds, in bytes. */
 typedef struct ls_memory_state {
     bool is_limited;     /* an allocation costs what it asks for, of `total`; else the host's memory, where touched */
@@ -174,8 +181,8 @@ typedef struct ls_backend_table {
     ls_status (*load)(ls_device *device, void *to, int64_t bytes, int64_t piece_bytes, ls_memory_source source,
                       void *context, ls_error *err);
     ls_status (*read)(ls_device *device, void *host, const void *from, int64_t bytes, ls_error *err);
-    /* *hash mixed with memory (base/fnv.h), bytes > 0; waits. NULL: the host reads the memory and mixes. */
-    ls_status (*digest)(ls_device *device, uint64_t *hash, const void *memory, int64_t bytes, ls_error *err);
+    /* *hash mixed with the parts in order (base/fnv.h); waits. NULL: the host reads what it has to and mixes. */
+    ls_status (*digest)(ls_device *device, uint64_t *hash, const ls_digest_part *parts, int64_t n, ls_error *err);
     ls_status (*copy)(ls_device *device, const ls_copy_args *args, ls_error *err);
     ls_status (*fill)(ls_device *device, void *to, int byte, int64_t bytes, ls_error *err);
     ls_status (*wait)(ls_device *device, ls_error *err);

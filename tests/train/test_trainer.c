@@ -226,12 +226,46 @@ static void a_digest_is_fnv_1a(void **state) {
     test_device_close(device);
 }
 
-/* More than a back end looks at in one go (128 MiB on a GPU), with a border in the middle of a run of equal bytes. */
+/* More parts than a back end looks at in one go (4,096 on a GPU), of the host and of the device, many of them empty. */
+static void a_digest_of_parts_is_fnv_1a(void **state) {
+    enum { BYTES = 1 << 18, N = 10000 };
+    const int64_t n = test_defers() ? N / 50 : N; /* deferred: each part of the device waits */
+    ls_device *device = test_device(1, ls_isa_best());
+    uint8_t *host = malloc(BYTES), *memory;
+    ls_digest_part *parts = calloc(N, sizeof *parts);
+    uint64_t hash = LS_FNV_START, want = LS_FNV_START, seed = 12;
+    ls_error err;
+    (void)state;
+    assert_non_null(host);
+    assert_non_null(parts);
+    for (int64_t i = 0; i < BYTES; i++) host[i] = (uint8_t)(test_uniform(&seed, 0.0f, 256.0f));
+    assert_ok(ls_memory_alloc(device, (void **)&memory, BYTES, 1, "bytes", &err), err);
+    assert_ok(ls_memory_write(device, memory, host, BYTES, &err), err);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t most = i % 1000 == 7 ? BYTES / 2 : i % 3 == 0 ? 1 : 200;
+        const int64_t bytes = (int64_t)test_uniform(&seed, 0.0f, (float)most);
+        const int64_t at = (int64_t)test_uniform(&seed, 0.0f, (float)(BYTES / 2));
+        const bool on_host = test_uniform(&seed, 0.0f, 1.0f) < 0.5f;
+        parts[i] = (ls_digest_part){(on_host ? host : memory) + at, bytes, on_host};
+        want = ls_fnv_mix(want, host + at, bytes);
+    }
+    assert_ok(ls_parts_digest(device, &hash, parts, n, &err), err);
+    assert_true(hash == want);
+    ls_memory_free(device, memory);
+    free(parts);
+    free(host);
+    test_device_close(device);
+}
+
+/* More bytes than a back end looks at in one go (1 GiB on a GPU), with a border in the middle of a run of equal ones. */
 static void a_digest_of_much_is_fnv_1a(void **state) {
+    enum { TIMES = 9 };
     const int64_t bytes = ((int64_t)1 << (test_defers() ? 20 : 27)) + 8191; /* deferred: it takes a wait for 4 KB */
     ls_device *device = test_device(1, ls_isa_best());
+    const int64_t n = device->table->digest != NULL ? TIMES : 1;
     uint8_t *host = malloc((size_t)bytes), *memory;
-    uint64_t hash = LS_FNV_START, x = 5;
+    ls_digest_part parts[TIMES];
+    uint64_t hash = LS_FNV_START, want = LS_FNV_START, x = 5;
     ls_error err;
     (void)state;
     assert_non_null(host);
@@ -241,8 +275,12 @@ static void a_digest_of_much_is_fnv_1a(void **state) {
     }
     assert_ok(ls_memory_alloc(device, (void **)&memory, bytes, 1, "bytes", &err), err);
     assert_ok(ls_memory_write(device, memory, host, bytes, &err), err);
-    assert_ok(ls_memory_digest(device, &hash, memory, bytes, &err), err);
-    assert_true(hash == ls_fnv_mix(LS_FNV_START, host, bytes));
+    for (int64_t i = 0; i < n; i++) {
+        parts[i] = (ls_digest_part){memory, bytes, false};
+        want = ls_fnv_mix(want, host, bytes);
+    }
+    assert_ok(ls_parts_digest(device, &hash, parts, n, &err), err);
+    assert_true(hash == want);
     ls_memory_free(device, memory);
     free(host);
     test_device_close(device);
@@ -540,6 +578,7 @@ int main(void) {
         cmocka_unit_test(leaves_fold_in_a_tree),
         cmocka_unit_test(nodes_wait_on_the_host),
         cmocka_unit_test(a_digest_is_fnv_1a),
+        cmocka_unit_test(a_digest_of_parts_is_fnv_1a),
         cmocka_unit_test(a_digest_of_much_is_fnv_1a),
         cmocka_unit_test(rates_follow_their_formulas),
         cmocka_unit_test(a_step_is_its_contract),

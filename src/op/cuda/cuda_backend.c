@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fnv.h"
 #include "base/inject.h"
 #include "base/mem.h"
 #include "dev/device.h"
@@ -318,53 +317,14 @@ static ls_status cuda_read(ls_device *device, void *host, const void *from, int6
     return LS_OK;
 }
 
-static uint64_t power(uint64_t base, int64_t n) {
-    uint64_t p = 1;
-    for (; n > 0; n /= 2, base *= base)
-        if (n % 2 != 0) p *= base;
-    return p;
-}
-
-/* A slab of memory, and what is known of its chunks, on device and host. */
-#define DIGEST_CHUNKS ((int64_t)16384)
-typedef struct digest_slab {
-    uint64_t ends[DIGEST_CHUNKS];
-    uint8_t lows[DIGEST_CHUNKS][LS_DIGEST_LOWS], starts[DIGEST_CHUNKS];
-} digest_slab;
-
-/* *hash goes over n bytes, at most a slab: host and there are of digest_slab. */
-static ls_status digest_part(ls_device *device, uint64_t *hash, const void *memory, int64_t n, digest_slab *host,
-                             digest_slab *there, ls_error *err) {
-    const int64_t chunks = (n - 1) / LS_DIGEST_CHUNK + 1, last = n - (chunks - 1) * LS_DIGEST_CHUNK;
-    const uint64_t whole = power(LS_FNV_PRIME, LS_DIGEST_CHUNK);
-    uint8_t low = (uint8_t)*hash;
-    LS_TRY(ls_cuda_digest_lows(&device->exec, there->lows[0], memory, n, err));
-    LS_TRY(ls_memory_take(device, host->lows, there->lows, chunks * LS_DIGEST_LOWS, err));
-    for (int64_t c = 0; c < chunks; c++) {
-        host->starts[c] = low;
-        low = (uint8_t)(host->lows[c][low % LS_DIGEST_LOWS] ^ (low & LS_DIGEST_LOWS));
-    }
-    LS_TRY(ls_memory_write(device, there->starts, host->starts, chunks, err));
-    LS_TRY(ls_cuda_digest_ends(&device->exec, there->ends, there->starts, memory, n, err));
-    LS_TRY(ls_memory_take(device, host->ends, there->ends, chunks * (int64_t)sizeof *host->ends, err));
-    for (int64_t c = 0; c < chunks; c++)
-        *hash = (*hash - host->starts[c]) * (c + 1 < chunks ? whole : power(LS_FNV_PRIME, last)) + host->ends[c];
-    return LS_OK;
-}
-
-static ls_status cuda_digest(ls_device *device, uint64_t *hash, const void *memory, int64_t bytes, ls_error *err) {
-    const int64_t slab = DIGEST_CHUNKS * LS_DIGEST_CHUNK;
-    digest_slab *host = NULL, *there;
-    uint64_t h = *hash;
+static ls_status cuda_digest(ls_device *device, uint64_t *hash, const ls_digest_part *parts, int64_t n, ls_error *err) {
+    ls_digest_slab *host = NULL;
     ls_status status;
     LS_TRY_DONE(enter_unrecorded(device, "a digest", err));
-    LS_TRY_DONE(ls_device_prepare(device, LS_WORKSPACE_HEAD + (int64_t)sizeof *there, err));
+    LS_TRY_DONE(ls_device_prepare(device, LS_WORKSPACE_HEAD + (int64_t)sizeof *host, err));
     LS_TRY_DONE(ls_array_alloc((void **)&host, 1, sizeof *host, "digest", err));
-    there = (digest_slab *)(void *)((uint8_t *)device->exec.workspace + LS_WORKSPACE_HEAD);
-    for (int64_t at = 0; at < bytes; at += slab)
-        LS_TRY_DONE(digest_part(device, &h, (const uint8_t *)memory + at, bytes - at < slab ? bytes - at : slab, host,
-                                there, err));
-    *hash = h;
+    status = ls_cuda_digest(device, hash, parts, n, host,
+                            (ls_digest_slab *)(void *)((uint8_t *)device->exec.workspace + LS_WORKSPACE_HEAD), err);
 done:
     free(host);
     return status;

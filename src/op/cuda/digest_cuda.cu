@@ -1,111 +1,129 @@
-/* A warp a chunk. Its bytes pass through shared memory, tile by tile, where all lanes read the same word. */
+/* A thread a chunk. It reads 64 bytes at a time, one time ahead: two whole sectors of a line that no other thread reads. */
 #include "base/fnv.h"
 #include "dev/cuda.h"
 #include "op/cuda/digest_cuda.h"
 
-#define LANES 32
-#define WARPS 4 /* of a block */
-#define TILE_BYTES (16 * LANES)
+#define THREADS 64
+#define WORDS 16 /* of four bytes: those of one time */
 
 typedef struct digest_params {
-    uint32_t *lows; /* [chunks][LANES]: four bytes each */
-    uint64_t *ends;
+    const ls_digest_run *runs;
     const uint8_t *starts;
-    const uint8_t *memory;
-    int64_t bytes;
-    bool vector; /* memory is aligned to 16 bytes */
+    uint64_t *ends;
+    int64_t n_runs, n_chunks;
 } digest_params;
 
-/* The bytes [begin, end) of this warp's chunk. */
-typedef struct chunk_range {
-    int64_t chunk, begin, end;
-} chunk_range;
+typedef struct chunk_bytes {
+    const uint8_t *memory;
+    int64_t n;
+} chunk_bytes;
 
-static __device__ __forceinline__ chunk_range own_chunk(const digest_params &p) {
-    const int64_t chunk = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES, begin = chunk * LS_DIGEST_CHUNK;
-    return {chunk, begin, p.bytes - begin < LS_DIGEST_CHUNK ? p.bytes : begin + LS_DIGEST_CHUNK};
-}
-
-/* The tile at byte `at` of memory, up to `end`; returns how many bytes it has. */
-static __device__ __forceinline__ int bring_tile(const digest_params &p, uint8_t *tile, int64_t at, int64_t end) {
-    const int own = (int)threadIdx.x % LANES * 16, count = end - at < TILE_BYTES ? (int)(end - at) : TILE_BYTES;
-    const uint8_t *from = p.memory + at;
-    __syncwarp(); /* the last tile has been read */
-    if (p.vector && own + 16 <= count)
-        *(uint4 *)(tile + own) = *(const uint4 *)(from + own);
-    else
-        for (int i = own; i < own + 16 && i < count; i++) tile[i] = from[i];
-    __syncwarp();
-    return count;
-}
-
-/* Four lowest bytes take a step by a byte that stands in all four places. */
-static __device__ __forceinline__ uint32_t step_lows(uint32_t lows, uint32_t byte) {
-    const uint32_t even = 0x00FF00FF, prime = (uint32_t)LS_FNV_PRIME & 0xFF, x = lows ^ byte;
-    return ((x & even) * prime & even) | ((x & ~even) * prime & ~even);
-}
-
-static __global__ void __launch_bounds__(LANES *WARPS) digest_lows_kernel(const __grid_constant__ digest_params p) {
-    ls_cuda_begin();
-    __shared__ __align__(16) uint8_t tiles[WARPS][TILE_BYTES];
-    uint8_t *const tile = tiles[threadIdx.x / LANES];
-    const chunk_range c = own_chunk(p);
-    uint32_t lows = 0x03020100 + threadIdx.x % LANES * 0x04040404;
-    if (c.begin >= p.bytes) return;
-    for (int64_t at = c.begin; at < c.end; at += TILE_BYTES) {
-        const int count = bring_tile(p, tile, at, c.end);
-        int i = 0;
-        for (; i + 4 <= count; i += 4) {
-            const uint32_t word = *(const uint32_t *)(tile + i);
-            lows = step_lows(lows, __byte_perm(word, 0, 0x0000));
-            lows = step_lows(lows, __byte_perm(word, 0, 0x1111));
-            lows = step_lows(lows, __byte_perm(word, 0, 0x2222));
-            lows = step_lows(lows, __byte_perm(word, 0, 0x3333));
-        }
-        for (; i < count; i++) lows = step_lows(lows, tile[i] * 0x01010101u);
+/* The eight ways of the four lowest bits, a byte each. */
+typedef struct nibble_walk {
+    uint32_t a, b;
+    __device__ nibble_walk(uint8_t) : a(0x03020100), b(0x07060504) {}
+    /* The byte stands in all four places. */
+    __device__ void step(uint32_t byte) {
+        const uint32_t prime = (uint32_t)LS_FNV_PRIME & 0xF;
+        a = ((a & 0x0F0F0F0F) ^ byte) * prime;
+        b = ((b & 0x0F0F0F0F) ^ byte) * prime;
     }
-    p.lows[c.chunk * LANES + threadIdx.x % LANES] = lows;
-}
+    __device__ void word(uint32_t w) {
+        w &= 0x0F0F0F0F;
+        step(__byte_perm(w, 0, 0x0000));
+        step(__byte_perm(w, 0, 0x1111));
+        step(__byte_perm(w, 0, 0x2222));
+        step(__byte_perm(w, 0, 0x3333));
+    }
+    __device__ void byte(uint8_t x) { step((x & 0xF) * 0x01010101u); }
+    __device__ uint64_t end() const { return (a & 0x0F0F0F0F) | (uint64_t)(b & 0x0F0F0F0F) << 32; }
+} nibble_walk;
 
-/* All lanes bring the bytes, the first one walks. */
-static __global__ void __launch_bounds__(LANES *WARPS) digest_ends_kernel(const __grid_constant__ digest_params p) {
-    ls_cuda_begin();
-    __shared__ __align__(16) uint8_t tiles[WARPS][TILE_BYTES];
-    uint8_t *const tile = tiles[threadIdx.x / LANES];
-    const chunk_range c = own_chunk(p);
-    if (c.begin >= p.bytes) return;
-    uint64_t hash = p.starts[c.chunk];
-    for (int64_t at = c.begin; at < c.end; at += TILE_BYTES) {
-        const int count = bring_tile(p, tile, at, c.end);
-        if (threadIdx.x % LANES != 0) continue;
-        int i = 0;
-        for (; i + 8 <= count; i += 8) {
-            uint64_t word = *(const uint64_t *)(tile + i);
+/* The ways of the lowest bytes with the same four lowest bits, 16 bits each: the product of two bytes has room. */
+typedef struct low_walk {
+    uint32_t pairs[4];
+    __device__ low_walk(uint8_t start) {
+        for (uint32_t i = 0; i < 4; i++) pairs[i] = start * 0x00010001u + (0x00100000 + i * 0x00200020u);
+    }
+    __device__ void step(uint32_t byte) {
 #pragma unroll
-            for (int k = 0; k < 8; k++, word >>= 8) hash = (hash ^ (word & 0xFF)) * LS_FNV_PRIME;
-        }
-        for (; i < count; i++) hash = (hash ^ tile[i]) * LS_FNV_PRIME;
+        for (int i = 0; i < 4; i++) pairs[i] = ((pairs[i] & 0x00FF00FF) ^ byte) * ((uint32_t)LS_FNV_PRIME & 0xFF);
     }
-    if (threadIdx.x % LANES == 0) p.ends[c.chunk] = hash;
+    __device__ void word(uint32_t w) {
+        step(__byte_perm(w, 0, 0x4040));
+        step(__byte_perm(w, 0, 0x4141));
+        step(__byte_perm(w, 0, 0x4242));
+        step(__byte_perm(w, 0, 0x4343));
+    }
+    __device__ void byte(uint8_t x) { step(x * 0x00010001u); }
+    __device__ uint64_t end() const {
+        const uint32_t a = __byte_perm(pairs[0], pairs[1], 0x6420), b = __byte_perm(pairs[2], pairs[3], 0x6420);
+        return a | (uint64_t)b << 32;
+    }
+} low_walk;
+
+typedef struct hash_walk {
+    uint64_t hash;
+    __device__ hash_walk(uint8_t start) : hash(start) {}
+    __device__ void word(uint32_t w) {
+#pragma unroll
+        for (int i = 0; i < 4; i++, w >>= 8) byte((uint8_t)w);
+    }
+    __device__ void byte(uint8_t x) { hash = (hash ^ x) * LS_FNV_PRIME; }
+    __device__ uint64_t end() const { return hash; }
+} hash_walk;
+
+/* The run is the last one that begins at or before the chunk. */
+static __device__ __forceinline__ chunk_bytes bytes_of(const digest_params &p, int64_t chunk) {
+    int64_t low = 0, high = p.n_runs;
+    while (high - low > 1) {
+        const int64_t middle = (low + high) / 2;
+        if (p.runs[middle].first <= chunk)
+            low = middle;
+        else
+            high = middle;
+    }
+    const ls_digest_run run = p.runs[low];
+    const int64_t at = (chunk - run.first) * LS_DIGEST_CHUNK;
+    return {run.memory + at, run.bytes - at < LS_DIGEST_CHUNK ? run.bytes - at : LS_DIGEST_CHUNK};
 }
 
-static ls_status run(const ls_exec *exec, const char *name, const void *kernel, digest_params p, int64_t element,
-                     ls_error *err) {
-    const int64_t chunks = (p.bytes - 1) / LS_DIGEST_CHUNK + 1;
-    const ls_index index[] = {{LS_WIDTH_I64, {{{"byte", p.bytes}}}},
-                              {LS_WIDTH_I64, {{{"chunk", chunks}, {"element", element}}}}};
-    const ls_launch launch = {name, {(chunks - 1) / WARPS + 1, 1, 1}, LANES * WARPS, 0, index, 2};
-    p.vector = (uintptr_t)p.memory % 16 == 0;
-    return ls_cuda_launch(exec, &launch, kernel, (void *)&p, err);
+static __device__ __forceinline__ void bring(uint4 *words, const uint8_t *from) {
+#pragma unroll
+    for (int i = 0; i < WORDS / 4; i++) words[i] = __ldg((const uint4 *)from + i);
 }
 
-ls_status ls_cuda_digest_lows(const ls_exec *exec, uint8_t *lows, const void *memory, int64_t bytes, ls_error *err) {
-    const digest_params p = {(uint32_t *)lows, NULL, NULL, (const uint8_t *)memory, bytes, false};
-    return run(exec, "digest", (const void *)digest_lows_kernel, p, LS_DIGEST_LOWS, err);
+template <typename walk>
+static __global__ void __launch_bounds__(THREADS) digest_kernel(const __grid_constant__ digest_params p) {
+    ls_cuda_begin();
+    const int64_t chunk = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (chunk >= p.n_chunks) return;
+    const chunk_bytes c = bytes_of(p, chunk);
+    const uint8_t *m = c.memory;
+    const uint8_t *const end = m + c.n;
+    walk w(p.starts[chunk]);
+    uint4 next[WORDS / 4], now[WORDS / 4];
+    while (m < end && (uintptr_t)m % 16 != 0) w.byte(*m++);
+    if (end - m >= 4 * WORDS) bring(next, m);
+    for (; end - m >= 4 * WORDS; m += 4 * WORDS) {
+#pragma unroll
+        for (int i = 0; i < WORDS / 4; i++) now[i] = next[i];
+        if (end - m >= 8 * WORDS) bring(next, m + 4 * WORDS);
+#pragma unroll
+        for (int i = 0; i < WORDS / 4; i++) w.word(now[i].x), w.word(now[i].y), w.word(now[i].z), w.word(now[i].w);
+    }
+    while (m < end) w.byte(*m++);
+    p.ends[chunk] = w.end();
 }
 
-ls_status ls_cuda_digest_ends(const ls_exec *exec, uint64_t *ends, const uint8_t *starts, const void *memory,
-                              int64_t bytes, ls_error *err) {
-    const digest_params p = {NULL, ends, starts, (const uint8_t *)memory, bytes, false};
-    return run(exec, "digest", (const void *)digest_ends_kernel, p, (int64_t)sizeof *ends, err);
+ls_status ls_cuda_digest_walk(const ls_exec *exec, ls_digest_slab *slab, ls_digest_walk walk, int64_t n_runs,
+                              int64_t n_chunks, ls_error *err) {
+    static const void *const kernels[] = {(const void *)digest_kernel<nibble_walk>,
+                                          (const void *)digest_kernel<low_walk>,
+                                          (const void *)digest_kernel<hash_walk>};
+    digest_params p = {slab->runs, slab->starts, slab->ends, n_runs, n_chunks};
+    const ls_index index[] = {{LS_WIDTH_I64, {{{"chunk", n_chunks}, {"byte", LS_DIGEST_CHUNK}}}},
+                              {LS_WIDTH_I64, {{{"run", n_runs}, {"byte", (int64_t)sizeof *slab->runs}}}}};
+    const ls_launch launch = {"digest", {(n_chunks - 1) / THREADS + 1, 1, 1}, THREADS, 0, index, 2};
+    return ls_cuda_launch(exec, &launch, kernels[walk], &p, err);
 }

@@ -11,13 +11,8 @@
 LS_OPS(OP)
 #undef OP
 
-ls_status ls_cuda_digest_lows(const ls_exec *exec, uint8_t *lows, const void *memory, int64_t bytes, ls_error *err) {
-    (void)exec, (void)lows, (void)memory, (void)bytes;
-    return LS_FAIL(err, LS_ERR_UNSUPPORTED, "digest: this build has no CUDA back end");
-}
-
-ls_status ls_cuda_digest_ends(const ls_exec *exec, uint64_t *ends, const uint8_t *starts, const void *memory,
-                              int64_t bytes, ls_error *err) {
-    (void)exec, (void)ends, (void)starts, (void)memory, (void)bytes;
+ls_status ls_cuda_digest_walk(const ls_exec *exec, ls_digest_slab *slab, ls_digest_walk walk, int64_t n_runs,
+                              int64_t n_chunks, ls_error *err) {
+    (void)exec, (void)slab, (void)walk, (void)n_runs, (void)n_chunks;
     return LS_FAIL(err, LS_ERR_UNSUPPORTED, "digest: this build has no CUDA back end");
 }
