@@ -177,8 +177,7 @@ static ls_status mix_part(ls_device *device, uint64_t *hash, const ls_digest_par
     return LS_OK;
 }
 
-ls_status ls_parts_digest(ls_device *device, uint64_t *hash, const ls_digest_part *parts, int64_t n,
-                          ls_error *err) {
+ls_status ls_parts_digest(ls_device *device, uint64_t *hash, const ls_digest_part *parts, int64_t n, ls_error *err) {
     if (device->table->digest != NULL) return device->table->digest(device, hash, parts, n, err);
     for (int64_t i = 0; i < n; i++) LS_TRY(mix_part(device, hash, &parts[i], err));
     return LS_OK;

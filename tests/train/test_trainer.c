@@ -257,7 +257,7 @@ static void a_digest_of_parts_is_fnv_1a(void **state) {
     test_device_close(device);
 }
 
-/* More bytes than a back end looks at in one go (1 GiB on a GPU), with a border in the middle of a run of equal ones. */
+/* More bytes than a back end looks at in one go (1 GiB on a GPU), with a border in the middle of equal ones. */
 static void a_digest_of_much_is_fnv_1a(void **state) {
     enum { TIMES = 9 };
     const int64_t bytes = ((int64_t)1 << (test_defers() ? 20 : 27)) + 8191; /* deferred: it takes a wait for 4 KB */

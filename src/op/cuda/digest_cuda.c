@@ -36,7 +36,8 @@ static int64_t fill_runs(ls_digest_slab *slab, digest_place *place, int64_t *n_c
     return n;
 }
 
-/* What a chunk makes of `from`, which is what is followed: `end` is what the walk found, bytes those of the chunk. */
+/* What a chunk makes of `from`, which is what is followed: `end` is what the walk found, power_of_bytes P to the number
+ * of the chunk's bytes. */
 static uint64_t behind_chunk(ls_digest_walk walk, uint64_t from, uint64_t end, uint64_t power_of_bytes) {
     if (walk == LS_WALK_NIBBLES) return (end >> from % 8 * 8 & 0xF) ^ (from & 8);
     if (walk == LS_WALK_LOWS) return (end >> from / 16 % 8 * 8 & 0xFF) ^ (from & 128);
@@ -52,8 +53,7 @@ static uint64_t follow(ls_digest_slab *slab, ls_digest_walk walk, uint64_t from,
         if (run->on_host) from = ls_fnv_mix(from, run->memory, run->bytes) & followed[walk];
         for (; !run->on_host && left > 0; c++, left -= LS_DIGEST_CHUNK) {
             slab->starts[c] = (uint8_t)from;
-            from = behind_chunk(walk, from, slab->ends[c],
-                                left >= LS_DIGEST_CHUNK ? whole : power(LS_FNV_PRIME, left));
+            from = behind_chunk(walk, from, slab->ends[c], left >= LS_DIGEST_CHUNK ? whole : power(LS_FNV_PRIME, left));
         }
     }
     return from;

@@ -1,4 +1,4 @@
-/* A thread a chunk. It reads 64 bytes at a time, one time ahead: two whole sectors of a line that no other thread reads. */
+/* A thread a chunk. It reads 64 bytes at a time, one time ahead: whole sectors of a line that no other thread reads. */
 #include "base/fnv.h"
 #include "dev/cuda.h"
 #include "op/cuda/digest_cuda.h"

@@ -5,10 +5,10 @@
  * l = (l ^ b) * P mod 256, and its lower four bits go theirs, P mod 16. As P is odd, adding the highest bit to what a
  * way begins with adds it to what it ends with.
  *
- * So every chunk of bytes is walked three times. First it finds what it makes of the four lowest bits 0 .. 7. The host
- * follows them from chunk to chunk, and so knows those that each begins with. Then every chunk finds what it makes of
- * the eight lowest bytes below 128 that have them, and the host follows again. Last every chunk finds F of the one
- * lowest byte that it begins with, and the host puts these together. */
+ * So every chunk of bytes is walked three times. First from each value 0 .. 7 of the four lowest bits: the host follows
+ * those of the hash from chunk to chunk, and so knows which value each chunk begins with. Then from the eight lowest
+ * bytes below 128 that end in these four bits: the host follows the lowest byte. Last from the one lowest byte that the
+ * chunk begins with, which gives F: the host puts these together. */
 #ifndef LS_OP_CUDA_DIGEST_CUDA_H
 #define LS_OP_CUDA_DIGEST_CUDA_H
 
@@ -20,8 +20,8 @@
 
 typedef enum ls_digest_walk { LS_WALK_NIBBLES, LS_WALK_LOWS, LS_WALK_HASH, LS_DIGEST_WALKS } ls_digest_walk;
 
-/* Bytes that follow each other. Those of the device are cut into chunks of which the last may be shorter; `first` is the
- * number of the first one, or of the next run's. */
+/* Bytes that follow each other. Those of the device are cut into chunks of which the last may be shorter; `first` is
+ * the number of the first one, or of the next run's. */
 typedef struct ls_digest_run {
     const uint8_t *memory;
     int64_t bytes, first;
