@@ -14,9 +14,9 @@
 
 #include "op/backend.h"
 
-#define LS_DIGEST_CHUNK ((int64_t)1 << 14)
-#define LS_DIGEST_RUNS 4096
-#define LS_DIGEST_CHUNKS ((int64_t)1 << 16) /* of a slab: 1 GiB */
+#define LS_DIGEST_CHUNK ((int64_t)1 << 14)  /* bytes */
+#define LS_DIGEST_CHUNKS ((int64_t)1 << 16) /* of a slab, at most: 1 GiB */
+#define LS_DIGEST_RUNS 4096                 /* of a slab, at most */
 
 typedef enum ls_digest_walk { LS_WALK_NIBBLES, LS_WALK_LOWS, LS_WALK_HASH, LS_DIGEST_WALKS } ls_digest_walk;
 
