@@ -19,15 +19,13 @@ static uint64_t power(uint64_t base, int64_t n) {
     return p;
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* Fills the runs with what there is room for, from the place on, which goes behind it. Returns how many they are. */
 static int64_t fill_runs(ls_digest_slab *slab, digest_place *place, int64_t *n_chunks) {
     int64_t n = 0;
     for (*n_chunks = 0; place->n > 0 && n < LS_DIGEST_RUNS && *n_chunks < LS_DIGEST_CHUNKS; n++) {
         const ls_digest_part *part = place->parts;
         const int64_t left = part->bytes - place->at, room = (LS_DIGEST_CHUNKS - *n_chunks) * LS_DIGEST_CHUNK;
-        const int64_t bytes = part->on_host ? left : least(left, room);
+        const int64_t bytes = part->on_host || left < room ? left : room;
         slab->runs[n] = (ls_digest_run){(const uint8_t *)part->memory + place->at, bytes, *n_chunks, part->on_host};
         if (!part->on_host) *n_chunks += (bytes + LS_DIGEST_CHUNK - 1) / LS_DIGEST_CHUNK;
         place->at += bytes;
