@@ -31,7 +31,7 @@ typedef struct options {
     ls_profile profile;
     ls_dtype dtype, moments;
     int64_t sequences, tokens, leaf, microbatch, rows, steps, profile_steps;
-    bool recompute;
+    bool recompute, moments_on_host;
     double bandwidth, rate, scan_us; /* bytes/s, operations/s, us a token of 26 layers; 0: no floor */
 } options;
 
@@ -49,6 +49,7 @@ static const char usage[] =
     "  --microbatch N         leaves of a forward (as many as there are)\n"
     "  --rows N               tokens of a forward; a leaf that has more takes several (those of a microbatch)\n"
     "  --recompute            keep the residual stream only\n"
+    "  --moments-on-host      keep AdamW's moments in the host's memory\n"
     "  --steps N              timed, behind one that is not; the fastest counts (3)\n"
     "  --profile-steps N      then so many steps by kind of call (0)\n"
     "  --bandwidth GB/S --rate TFLOP/S --scan US   for floors (cuda: 4570, 60 or in mma16 650, 2.0; cpu: none)\n";
@@ -85,6 +86,7 @@ static void take(options *o, const char *name, char *text) {
     if (strcmp(name, "rate") == 0) o->rate = 1e12 * number(name, text, 1e-6, 1e9, false);
     if (strcmp(name, "scan") == 0) o->scan_us = number(name, text, 1e-6, 1e9, false);
     if (strcmp(name, "recompute") == 0) o->recompute = true;
+    if (strcmp(name, "moments-on-host") == 0) o->moments_on_host = true;
 }
 
 static options read_options(int argc, char **argv) {
@@ -103,6 +105,7 @@ static options read_options(int argc, char **argv) {
                                          {"rate", required_argument, NULL, 1},
                                          {"scan", required_argument, NULL, 1},
                                          {"recompute", no_argument, NULL, 1},
+                                         {"moments-on-host", no_argument, NULL, 1},
                                          {"help", no_argument, NULL, 2},
                                          {NULL, 0, NULL, 0}};
     options o = {.device = "cuda", .dtype = LS_BF16, .sequences = 8, .tokens = 1024, .steps = 3};
@@ -184,6 +187,7 @@ static ls_trainer *make_trainer(const options *o, ls_model *model, ls_device *de
                                   .rows_max = o->rows,
                                   .leaf_rows_max = o->leaf * o->tokens,
                                   .sequences_max = o->sequences,
+                                  .moments_on_host = o->moments_on_host,
                                   .recompute = o->recompute,
                                   .n_metrics = 1,
                                   .loss = loss};

@@ -40,7 +40,7 @@ typedef struct options {
     ls_dtype dtype;
     ls_transport_kind transport;
     int64_t ranks, prompts, samples, prompt, new_tokens, leaf, microbatch, rows, steps, batch, prefix_mb, threads;
-    bool recompute, vary, by_length, by_layer, apart;
+    bool recompute, moments_on_host, vary, by_length, by_layer, apart;
 } options;
 
 /* ---- options ---- */
@@ -65,6 +65,7 @@ static const char usage[] =
     "  --batch N              sequences that decode at a time (a rank's share, at most 1024)\n"
     "  --prefix-mb N          millions of bytes of the engine's prefix cache (four entries for each running sequence)\n"
     "  --recompute            keep the residual stream only\n"
+    "  --moments-on-host      keep AdamW's moments in the host's memory\n"
     "  --steps N              timed, behind one that is not; the fastest counts (2)\n"
     "  --threads N            of each rank on the CPU (1)\n";
 
@@ -101,6 +102,7 @@ static void take(options *o, const char *name, char *text) {
     if (strcmp(name, "leaves") == 0) o->by_length = choice(name, text, "by_number", "by_length") == 1;
     if (strcmp(name, "weights") == 0) o->by_layer = choice(name, text, "whole", "by_layer") == 1;
     if (strcmp(name, "recompute") == 0) o->recompute = true;
+    if (strcmp(name, "moments-on-host") == 0) o->moments_on_host = true;
     if (strcmp(name, "vary") == 0) o->vary = true;
     if (strcmp(name, "apart") == 0) o->apart = true;
 }
@@ -125,6 +127,7 @@ static options read_options(int argc, char **argv) {
                                          {"leaves", required_argument, NULL, 1},
                                          {"weights", required_argument, NULL, 1},
                                          {"recompute", no_argument, NULL, 1},
+                                         {"moments-on-host", no_argument, NULL, 1},
                                          {"vary", no_argument, NULL, 1},
                                          {"apart", no_argument, NULL, 1},
                                          {"help", no_argument, NULL, 2},
@@ -252,6 +255,7 @@ static void open_trainer(bench *b) {
                                   .rows_max = o->rows > 0 ? o->rows : o->microbatch * o->leaf * b->length,
                                   .leaf_rows_max = o->leaf * b->length,
                                   .sequences_max = b->n,
+                                  .moments_on_host = o->moments_on_host,
                                   .recompute = o->recompute,
                                   .n_metrics = 1,
                                   .comm = b->comm};

@@ -9,7 +9,7 @@
 #include "run/history.h"
 #include "train/sft.h"
 
-enum { SETS_MAX = 256, OPT_CONFIG = 256, OPT_SET, OPT_KEYS };
+enum { SETS_MAX = 256, CARDS_MAX = 256, OPT_CONFIG = 256, OPT_SET, OPT_KEYS, OPT_CARD, OPT_CARDS };
 
 typedef struct train_arguments {
     const char *config, *sets[SETS_MAX];
@@ -17,7 +17,11 @@ typedef struct train_arguments {
     const char *recorded; /* its configuration, NULL but with resume */
     int64_t recorded_bytes;
     int64_t n_sets;
-    bool keys;
+    const char *kind; /* of plan */
+    bool keys, plans; /* plans: says what would be chosen, and runs nothing */
+    ls_train_target target;
+    ls_status status; /* of options that are read */
+    ls_error *err;
 } train_arguments;
 
 static const struct argp_option options[] = {
@@ -75,7 +79,10 @@ static ls_status run_sft(const train_arguments *a, int *code, ls_error *err) {
     ls_status status;
     ls_sft_options_init(&o, &config);
     LS_TRY_DONE(fill_config(&config, a, err));
-    if (!a->keys) status = ls_sft_run(&o, &config, stderr, &stopped, err);
+    if (a->plans)
+        status = ls_sft_plan(&o, &config, &a->target, stdout, err);
+    else if (!a->keys)
+        status = ls_sft_run(&o, &config, stderr, &stopped, err);
     if (stopped) *code = LS_EXIT_STOPPED;
 done:
     return status;
@@ -88,7 +95,10 @@ static ls_status run_grpo(const train_arguments *a, int *code, ls_error *err) {
     ls_status status;
     ls_grpo_options_init(&o, &config);
     LS_TRY_DONE(fill_config(&config, a, err));
-    if (!a->keys) status = ls_grpo_run(&o, &config, stderr, &result, err);
+    if (a->plans)
+        status = ls_grpo_plan(&o, &config, &a->target, stdout, err);
+    else if (!a->keys)
+        status = ls_grpo_run(&o, &config, stderr, &result, err);
     if (result.stopped) *code = LS_EXIT_STOPPED;
     if (result.differs) *code = LS_EXIT_DIFFERENT;
 done:
@@ -157,6 +167,62 @@ static int run_resume(int argc, char **argv) {
 done:
     ls_history_deinit(&history);
     return status == LS_OK ? code : ls_cli_fail(&err);
+}
+
+/* ---- plan ---- */
+
+static const char plan_text[] =
+    "Says what a run of KIND with these options would hold in a GPU's memory, what it would choose so that it fits, "
+    "and "
+    "what that costs. Nothing is run. Exit code 2: it does not fit.";
+
+static const struct argp_option plan_options[] = {
+    {"config", OPT_CONFIG, "FILE", 0, "One JSON object of keys and values; // and /* */ are comments", 0},
+    {"set", OPT_SET, "KEY=VALUE", 0, "Set one key, after the file; may be given again", 0},
+    {"card", OPT_CARD, "NAME", 0, "A card that need not be here: h100-80, h200, b200, a100-80, a100-40 (the device)",
+     0},
+    {"cards", OPT_CARDS, "N", 0, "So many of them share a step (as the options say)", 0},
+    {0},
+};
+
+static error_t on_plan_option(int key, char *text, struct argp_state *state) {
+    train_arguments *a = state->input;
+    switch (key) {
+        case OPT_CARD:
+            if (a->status == LS_OK && (a->status = ls_card_find(&a->target.card, text, a->err)) != LS_OK)
+                ls_error_prefix(a->err, "--card");
+            return 0;
+        case OPT_CARDS:
+            if (a->status == LS_OK) a->status = ls_cli_int(&a->target.n_cards, "--cards", text, 1, CARDS_MAX, a->err);
+            return 0;
+        case ARGP_KEY_ARG:
+            if (a->kind != NULL) ls_cli_wrong(state, "unexpected argument '%s'", text);
+            a->kind = text;
+            return 0;
+        case ARGP_KEY_END:
+            if (a->kind == NULL) ls_cli_wrong(state, "KIND is missing: sft or grpo");
+            return 0;
+        default: return on_option(key, text, state);
+    }
+}
+
+static int run_plan(int argc, char **argv) {
+    static const struct argp argp = {plan_options, on_plan_option, "KIND", plan_text, NULL, NULL, NULL};
+    ls_error err;
+    train_arguments a = {.plans = true, .err = &err};
+    char name[64];
+    int code = LS_EXIT_OK;
+    size_t kind = 0;
+    snprintf(name, sizeof name, "%s plan", argv[0]);
+    argv[1] = name;
+    ls_cli_parse(&argp, argc - 1, argv + 1, &a);
+    if (a.status != LS_OK) return ls_cli_fail(&err);
+    while (kind < N_KINDS && strcmp(kinds[kind].name, a.kind) != 0) kind++;
+    if (kind == N_KINDS) {
+        LS_FAIL(&err, LS_ERR_ARG, "'%.60s' is no kind of training: sft or grpo", a.kind);
+        return ls_cli_fail(&err);
+    }
+    return kinds[kind].run(&a, &code, &err) == LS_OK ? code : ls_cli_fail(&err);
 }
 
 /* ---- replay ---- */
@@ -251,10 +317,12 @@ int ls_cmd_train(int argc, char **argv) {
     }
     if (argc > 1 && strcmp(argv[1], "resume") == 0) return run_resume(argc, argv);
     if (argc > 1 && strcmp(argv[1], "replay") == 0) return run_replay(argc, argv);
+    if (argc > 1 && strcmp(argv[1], "plan") == 0) return run_plan(argc, argv);
     if (argc > 1 && strcmp(argv[1], "--help") == 0) {
         printf("Usage: %s KIND [OPTION...]\n\n", argv[0]);
         for (size_t i = 0; i < N_KINDS; i++) printf("  %-6s %s\n", kinds[i].name, kinds[i].text);
         printf("  %-6s %s\n  %-6s %s\n", "resume", resume_text, "replay", replay_text);
+        printf("  %-6s %s\n", "plan", plan_text);
         printf("\n%s KIND --help tells its options, --keys its keys.\n", argv[0]);
         return LS_EXIT_OK;
     }

@@ -215,19 +215,37 @@ static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *
     return ls_leaf_through_norm(l, l->model->final_norm, ls_rows_from(h, l->row), l->dx, l->dh, false, dim, err);
 }
 
-/* All rows of the leaf: with tied embeddings they add to what the head's products have made of all of them. */
-static ls_status embed_backward(const ls_leaf *l, ls_error *err) {
+static ls_status add_embedding(const ls_leaf *l, const int32_t *tokens, const float *dh, int64_t rows, ls_error *err) {
     const ls_model_config *c = &l->model->config;
     const ls_embed_backward_args embed = {
-        .tokens = l->tape->leaf_tokens,
-        .dy = l->tape->leaf_dh,
+        .tokens = tokens,
+        .dy = dh,
         .dy_stride = c->hidden,
         .dtable = ls_leaf_gradient_of(l, ls_parameter_of_embedding(l->tape->parameters)),
         .vocab = c->vocab,
         .dim = c->hidden,
-        .rows = l->tape->leaf_rows,
+        .rows = rows,
         .pad = c->pad_is_trained ? -1 : c->pad};
     return ls_embed_backward(l->device, &embed, err);
+}
+
+/* The rows of a part go on from those before it. With tied embeddings all of them come behind what the head's products
+ * have made of all parts. */
+static ls_status embed_backward(ls_leaf *l, bool is_last, ls_error *err) {
+    ls_tape *t = l->tape;
+    const int64_t dim = l->model->config.hidden, at = t->leaf_rows;
+    t->leaf_rows += l->rows;
+    if (!l->model->config.tied) return add_embedding(l, t->leaf_batch->tokens, t->dh, l->rows, err);
+    LS_TRY(ls_memory_copy(t->device, t->leaf_tokens + at, t->leaf_batch->tokens,
+                          l->rows * (int64_t)sizeof *t->leaf_tokens, err));
+    if (t->leaf_dh != NULL)
+        LS_TRY(ls_memory_copy(t->device, t->leaf_dh + at * dim, t->dh, l->rows * dim * (int64_t)sizeof *t->dh, err));
+    if (is_last && t->leaf_dh == NULL) return add_embedding(l, t->leaf_tokens, t->dh, t->leaf_rows, err);
+    for (int64_t row = 0, n; is_last && row < t->leaf_rows; row += n) { /* the op's cost grows with the square */
+        n = t->leaf_rows - row < t->opts.rows_max ? t->leaf_rows - row : t->opts.rows_max;
+        LS_TRY(add_embedding(l, t->leaf_tokens + row, t->leaf_dh + row * dim, n, err));
+    }
+    return LS_OK;
 }
 
 /* ---- the whole ---- */
@@ -263,18 +281,14 @@ ls_status ls_tape_backward(ls_tape *t, int64_t begin, int64_t end, const int64_t
     if (is_first) t->leaf_rows = 0;
     LS_ASSERT(l.rows <= t->opts.leaf_rows_max - t->leaf_rows, "%lld rows behind %lld of a leaf of %lld",
               (long long)l.rows, (long long)t->leaf_rows, (long long)t->opts.leaf_rows_max);
-    l.dh = (ls_rows){t->leaf_dh + t->leaf_rows * dim, LS_F32, dim};
+    l.dh = (ls_rows){t->dh, LS_F32, dim};
     LS_TRY(write_leaf(t, begin, end, l.row, err));
-    LS_TRY(ls_memory_copy(t->device, t->leaf_tokens + t->leaf_rows, t->leaf_batch->tokens,
-                          l.rows * (int64_t)sizeof *t->leaf_tokens, err));
     l.sequences_whole = are_whole(t->leaf_offsets, end - begin);
     ls_model_pass(t->model);
     LS_TRY(ends_come(&l, err));
     LS_TRY(head_backward(&l, targets, d_logprob, d_entropy, err));
     for (int64_t i = t->n_halves / 2 - 1; i >= 0; i--) LS_TRY(layer_backward(&l, i, is_last, err));
-    t->leaf_rows += l.rows;
-    if (!is_last) return LS_OK;
     l.layer_i = -1;
-    LS_TRY(embed_backward(&l, err));
-    return ends_go(&l, err);
+    LS_TRY(embed_backward(&l, is_last, err));
+    return is_last ? ends_go(&l, err) : LS_OK;
 }

@@ -16,6 +16,19 @@ static ls_status floats(const ls_tape *t, float **out, int64_t rows, int64_t col
     return ls_memory_alloc(t->device, (void **)out, rows, columns * (int64_t)sizeof(float), "training workspace", err);
 }
 
+static int64_t leaf_dh_bytes(const ls_tape *t) {
+    return t->opts.leaf_rows_max * t->model->config.hidden * (int64_t)sizeof *t->leaf_dh;
+}
+
+/* What waits for the end of a leaf. */
+static ls_status make_leaf(ls_tape *t, const ls_model_config *c, ls_error *err) {
+    LS_TRY(ls_memory_alloc(t->device, (void **)&t->leaf_tokens, t->opts.leaf_rows_max, sizeof *t->leaf_tokens,
+                           "training workspace", err));
+    if (!t->has_parts) return LS_OK;
+    return ls_memory_pin(t->device, (void **)&t->leaf_dh, t->opts.leaf_rows_max, c->hidden * (int64_t)sizeof(float),
+                         "gradient of the embedding's rows", err);
+}
+
 static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *err) {
     const int64_t rows = t->opts.rows_max, q = (int64_t)c->n_heads * c->head_dim;
     const int64_t block = t->head->opts.rows_max;
@@ -25,7 +38,7 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
     const struct {
         float **out;
         int64_t rows, columns;
-    } arrays[] = {{&t->leaf_dh, t->opts.leaf_rows_max, c->hidden},
+    } arrays[] = {{&t->dh, rows, c->hidden},
                   {&t->dx, rows, c->hidden},
                   {&t->da, rows, wide},
                   {&t->db, rows, wide},
@@ -43,8 +56,7 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
                   {&t->d_entropy, block, 1}};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         LS_TRY(floats(t, arrays[i].out, arrays[i].rows, arrays[i].columns, err));
-    LS_TRY(ls_memory_alloc(t->device, (void **)&t->leaf_tokens, t->opts.leaf_rows_max, sizeof *t->leaf_tokens,
-                           "training workspace", err));
+    if (c->tied) LS_TRY(make_leaf(t, c, err));
     if (t->model->profile != LS_PROFILE_MMA16) return LS_OK;
     return ls_memory_alloc(t->device, (void **)&t->rounded, rows, larger(wide, c->hidden) * 2, "training workspace",
                            err);
@@ -146,6 +158,7 @@ ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_devi
     t->device = device;
     t->opts = *opts;
     t->opts.leaf_rows_max = larger(opts->leaf_rows_max, opts->rows_max);
+    t->has_parts = opts->leaf_rows_max > 0;
     t->n_halves = 2 * (int64_t)c->n_layers;
     if (truncates(t)) {
         t->truncation = *opts->truncation;
@@ -173,11 +186,12 @@ void ls_tape_free(ls_tape *t) {
     if (t == NULL) return;
     {
         float *const arrays[] = {
-            t->leaf_dh, t->dx,  t->da,    t->db,      t->dnarrow, t->dnarrow_raw,    t->db_state,  t->dc_state,
-            t->du,      t->ddt, t->scale, t->dweight, t->drouter, t->picked_dweight, t->d_logprob, t->d_entropy};
+            t->dh, t->dx,  t->da,    t->db,      t->dnarrow, t->dnarrow_raw,    t->db_state,  t->dc_state,
+            t->du, t->ddt, t->scale, t->dweight, t->drouter, t->picked_dweight, t->d_logprob, t->d_entropy};
         for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) ls_memory_free(t->device, arrays[i]);
     }
     ls_memory_free(t->device, t->leaf_tokens);
+    if (t->leaf_dh != NULL) ls_memory_unpin(t->device, t->leaf_dh, leaf_dh_bytes(t));
     ls_memory_free(t->device, t->rounded);
     for (int64_t i = 0; t->ws != NULL && i < t->n_halves; i++)
         if (i == 0 || !t->opts.recompute) ls_workspace_free(t->ws[i]);

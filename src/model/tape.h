@@ -28,7 +28,7 @@ typedef struct ls_tape_opts {
     int64_t rows_max, spans_max; /* tokens and sequences of one forward */
     bool recompute;              /* keep the residual stream only */
     float temperature;           /* of the log-probabilities; 1 is the model's own */
-    int64_t leaf_rows_max;       /* tokens of a leaf of several parts; 0: a leaf is of one forward */
+    int64_t leaf_rows_max;       /* tokens of a leaf that may have several parts; 0: a leaf is of one forward */
     /* NULL: log-probabilities are over the whole vocabulary. Else over the support that top-k, top-p and min-p leave at
      * the same temperature (op/sample.h); the seed is not read. Copied. */
     const ls_sampling *truncation;

@@ -39,12 +39,16 @@ struct ls_tape {
     int64_t *head_sequences; /* [rows of a head block + 1] */
 
     /* Backward: gradients of activations, of a leaf's rows. */
-    float *leaf_dh;       /* [leaf rows][H]: dh of all parts of the leaf, behind them the embedding's */
-    int32_t *leaf_tokens; /* [leaf rows] */
-    int64_t leaf_rows;    /* of the parts that were there */
-    float *dx;            /* [rows][H] */
-    uint16_t *rounded;    /* [rows][widest projection]: a gradient as both of its products read it; mma16 only */
-    float *da, *db;       /* [rows][widest projection] */
+    float *dh; /* [rows][H], behind the last half the embedding's */
+    /* Of a tied embedding, whose rows wait for the head's share of all parts: [leaf rows][H] and [leaf rows]. leaf_dh
+     * is the host's, pinned; NULL where a leaf has one part, whose dh it is. */
+    float *leaf_dh;
+    int32_t *leaf_tokens;
+    bool has_parts;    /* a leaf may have several */
+    int64_t leaf_rows; /* of the parts that were there */
+    float *dx;         /* [rows][H] */
+    uint16_t *rounded; /* [rows][widest projection]: a gradient as both of its products read it; mma16 only */
+    float *da, *db;    /* [rows][widest projection] */
     float *dnarrow, *dnarrow_raw; /* [rows][R+2S] */
     float *db_state, *dc_state;   /* [rows][S] */
     float *du, *ddt;              /* [rows][D] */

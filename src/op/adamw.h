@@ -51,7 +51,7 @@ typedef struct ls_adamw_rounding {
 
 typedef struct ls_adamw_args {
     float *w;                   /* [n], updated */
-    void *m, *v;                /* [n] of `moments`, updated; they begin at +0 */
+    void *m, *v;                /* [n] of `moments`, updated; they begin at +0; the host's too (ls_memory_pin) */
     ls_dtype moments;           /* f32 or bf16 */
     ls_adamw_rounding rounding; /* read for bf16 */
     const float *grad;          /* [n] */

@@ -139,6 +139,11 @@ typedef struct ls_shared {
     ls_shared_name name;
 } ls_shared;
 
+/* block_bytes and gradient_block_bytes of the back ends. */
+#define LS_BLOCK_BYTES_CPU ((int64_t)1 << 20)
+#define LS_BLOCK_BYTES_CUDA ((int64_t)256 << 20)
+#define LS_GRADIENT_BLOCK_BYTES_CUDA ((int64_t)1 << 30)
+
 typedef struct ls_backend_table {
     const char *title;                /* "cpu", .. */
     bool packs_behind_rows;           /* a packed weight begins with its rows as stored, where the types are equal */
@@ -250,7 +255,8 @@ ls_status ls_memory_alloc(ls_device *device, void **out, int64_t count, int64_t 
 void ls_memory_free(ls_device *device, void *memory);
 /* Host memory that ls_memory_copy reaches like the device's, in the order of calls: for what is to leave the device's
  * memory. The host may read it once the device has been waited for, until the next call that writes there. Pointers of
- * op arguments never point there. Undefined at first; ls_memory_unpin waits and accepts NULL. */
+ * op arguments point there only where the op's header says that they may. Undefined at first; ls_memory_unpin waits and
+ * accepts NULL. */
 ls_status ls_memory_pin(ls_device *device, void **out, int64_t count, int64_t elem_bytes, const char *what,
                         ls_error *err);
 void ls_memory_unpin(ls_device *device, void *memory, int64_t bytes);

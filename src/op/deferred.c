@@ -359,8 +359,8 @@ static void deferred_describe(const ls_device *device, char *text, size_t bytes)
 
 #define OP(name) .name = defer_##name,
 static const ls_backend_table table_deferred = {.title = "deferred",
-                                                .block_bytes = 1 << 20,
-                                                .gradient_block_bytes = 1 << 20,
+                                                .block_bytes = LS_BLOCK_BYTES_CPU,
+                                                .gradient_block_bytes = LS_BLOCK_BYTES_CPU,
                                                 .close = deferred_close,
                                                 .describe = deferred_describe,
                                                 .alloc = deferred_alloc,

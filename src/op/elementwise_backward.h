@@ -6,7 +6,8 @@
  * embed:  y[r] = R(table[token[r]]): dtable[token[r]][c] = dtable[token[r]][c] + dy[r][c], rows ascending. dtable
  *   continues from the float32 values that are there: the caller sets it to +0 once, and a sum that is cut into calls
  *   at any row has the bits of one call. Rows of tokens that do not occur are not touched, nor is that of the
- *   padding token, which torch.nn.Embedding (padding_idx) does not train either.
+ *   padding token, which torch.nn.Embedding (padding_idx) does not train either. dy may be the host's memory
+ *   (ls_memory_pin).
  * residual: the gradient passes through unchanged; there is nothing to compute.
  *
  * Which NaN a NaN is, is left open. */

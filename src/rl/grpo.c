@@ -234,31 +234,154 @@ static ls_status open_engine(grpo *g, ls_error *err) {
                                       .n_stop = c->n_eos,
                                       .inject = ls_grpo_inject(o)};
     LS_TRY(ls_grpo_levers(&g->engine_opts.levers, o, err));
-    g->episodes->weighs = g->engine_opts.weighs;
-    if (o->rollout_url[0] != '\0') return ls_grpo_open_rollout(g, err);
+    if (g->plan.batch > 0) g->engine_opts.levers.batch = g->plan.batch;
+    if (g->plan.prefix_bytes > 0) g->engine_opts.levers.prefix_bytes = g->plan.prefix_bytes;
+    if (g->plan.slots > 0) g->engine_opts.levers.slots = g->plan.slots;
+    if (g->plan.pages > 0) g->engine_opts.levers.pages = g->plan.pages;
+    if (!g->on_paper) g->episodes->weighs = g->engine_opts.weighs;
+    if (o->rollout_url[0] != '\0') return g->on_paper ? LS_OK : ls_grpo_open_rollout(g, err);
     return make_engine(&g->engine, g, &sampling, err);
 }
 
 static ls_status open_trainer(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
-    const int64_t n = g->episodes->n;
-    int64_t sequences;
+    const int64_t n = o->prompts * o->samples;
     ls_trainer_opts opts = {
         .temperature = (float)o->temperature, .sequences_max = n, .entropy = true, .n_metrics = LS_GRPO_METRICS};
     const uint64_t identity = ls_config_digest(g->config) ^ g->data;
-    ls_train_options_trainer(&opts, &o->train);
+    ls_train_options_trainer(&opts, &o->train, &g->plan);
     if (ls_grpo_truncates(g)) opts.truncation = &g->engine_opts.sampling;
-    if (!ls_mul_i64(o->train.microbatch, o->train.leaf, &sequences) || sequences > n) sequences = n;
-    if (opts.rows_max == 0 && !ls_mul_i64(sequences, o->length, &opts.rows_max))
-        return LS_FAIL(err, LS_ERR_NOMEM, "a forward of %lld sequences of %lld tokens", (long long)sequences,
-                       (long long)o->length);
     if (!ls_mul_i64(o->train.leaf < n ? o->train.leaf : n, o->length, &opts.leaf_rows_max))
         return LS_FAIL(err, LS_ERR_NOMEM, "a leaf of %lld sequences of %lld tokens", (long long)o->train.leaf,
                        (long long)o->length);
-    LS_TRY(ls_train_options_comm(&g->comm, &o->train, g->device, identity, err));
+    if (g->on_paper)
+        LS_TRY(ls_comm_open_on_paper(&g->comm, (int32_t)o->train.place.rank, (int32_t)o->train.place.ranks, err));
+    else
+        LS_TRY(ls_train_options_comm(&g->comm, &o->train, g->device, identity, err));
     opts.comm = g->comm;
     LS_TRY(ls_trainer_create(&g->trainer, g->model, weights_of(g), g->device, &opts, err));
     g->rows_max = opts.rows_max;
+    return LS_OK;
+}
+
+static ls_status open_model(grpo *g, ls_error *err) {
+    LS_TRY(ls_train_options_open(&g->model, g->device, weights_of(g), (ls_weights_kind)g->o->train.weights,
+                                 &g->o->train, err));
+    return ls_model_check_gradient(g->model, err); /* not after all else */
+}
+
+/* ---- the plan ---- */
+
+static void close_memory(grpo *g) {
+    ls_trainer_free(g->trainer);
+    ls_comm_close(g->comm);
+    ls_engine_free(g->engine);
+    ls_model_close(g->reference);
+    ls_model_close(g->model);
+}
+
+/* What a tick's recordings take is no allocation of the ledger's. */
+static ls_status plan_engine(grpo *g, void **recordings, ls_train_plan *plan, ls_error *err) {
+    ls_engine_plan engine;
+    if (g->engine == NULL) return LS_OK;
+    ls_engine_get_plan(g->engine, &engine);
+    plan->slots = engine.slots;
+    plan->pages = engine.pages;
+    return ls_memory_alloc(g->device, recordings, engine.recording_bytes, 1, "recordings", err);
+}
+
+/* As open_all does it, on paper. */
+static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan, ls_train_outlook *out,
+                          void (*look)(void *looker, const ls_device *device), void *looker, ls_error *err) {
+    const grpo *run = context;
+    ls_grpo_options *o = NULL;
+    grpo g = *run;
+    void *recordings = NULL;
+    ls_status status;
+    LS_TRY_DONE(ls_array_alloc((void **)&o, 1, sizeof *o, "plan", err));
+    *o = *run->o; /* whose profile the model settles */
+    g.o = o;
+    g.device = device;
+    g.plan = *plan;
+    g.on_paper = true;
+    LS_TRY_DONE(open_model(&g, err));
+    LS_TRY_DONE(open_reference(&g, err));
+    LS_TRY_DONE(open_engine(&g, err));
+    LS_TRY_DONE(open_trainer(&g, err));
+    LS_TRY_DONE(plan_engine(&g, &recordings, plan, err));
+    LS_TRY_DONE(ls_trainer_rehearse(g.trainer, o->length, err));
+    plan->workspace = device->exec.workspace_bytes;
+    *out = ls_trainer_outlook(g.trainer);
+    out->slot_bytes = ls_slot_bytes(&g.model->config, (ls_dtype)o->train.dtype) * g.model->config.n_layers;
+    look(looker, device);
+done:
+    ls_memory_free(device, recordings);
+    close_memory(&g);
+    free(o);
+    return status;
+}
+
+static ls_status make_wish(ls_train_wish *out, const grpo *g, ls_error *err) {
+    const ls_grpo_options *o = g->o;
+    ls_levers levers;
+    LS_TRY(ls_grpo_levers(&levers, o, err));
+    ls_train_options_wish(out, &o->train);
+    out->batch = levers.batch;
+    out->has_engine = o->rollout_url[0] == '\0';
+    out->sequences = (o->prompts * o->samples - 1) / o->train.place.ranks + 1;
+    out->longest = o->length;
+    out->new_tokens = o->max_tokens;
+    return LS_OK;
+}
+
+static ls_status settle_leaf(const grpo *g, ls_error *err) {
+    ls_grpo_options *o = g->o;
+    const int64_t update = (o->prompts - 1) / o->minibatches + 1;
+    return ls_train_options_settle_leaf(&o->train, update * o->samples, weights_of(g), err);
+}
+
+static ls_status plan_for(grpo *g, const ls_card *card, int64_t total, int64_t taken, ls_error *err) {
+    g->card = card;
+    LS_TRY(make_wish(&g->wish, g, err));
+    LS_TRY(ls_train_plan_make(&g->planned, card, total, taken, &g->wish, rehearse, g, err));
+    g->plan = g->planned.plan;
+    return LS_OK;
+}
+
+/* The leaf, where the options leave it open, and what carries no bit. */
+static ls_status make_plan(grpo *g, ls_error *err) {
+    const ls_grpo_options *o = g->o;
+    ls_memory_state memory;
+    ls_train_wish wish = {0};
+    int64_t rows;
+    LS_TRY(settle_leaf(g, err));
+    LS_TRY(ls_device_memory(g->device, &memory, err));
+    if (memory.is_limited && o->train.weights == LS_WEIGHTS_WHOLE) {
+        LS_TRY(plan_for(g, ls_card_like(g->device, memory.total), memory.total, memory.total - memory.free, err));
+        return ls_device_prepare(g->device, g->plan.workspace, err);
+    }
+    LS_TRY(make_wish(&wish, g, err));
+    if (!ls_mul_i64(o->train.microbatch, o->train.leaf, &rows) || rows > o->prompts * o->samples)
+        rows = o->prompts * o->samples;
+    if (!ls_mul_i64(rows, o->length, &rows))
+        return LS_FAIL(err, LS_ERR_NOMEM, "a forward of sequences of %lld tokens", (long long)o->length);
+    g->plan = ls_train_plan_plain(&wish, rows);
+    return LS_OK;
+}
+
+ls_status ls_grpo_plan(ls_grpo_options *o, const ls_config *config, const ls_train_target *target, FILE *out,
+                       ls_error *err) {
+    grpo g = {.o = o, .config = config};
+    const ls_card *card;
+    int64_t total, taken;
+    if (o->train.run[0] == '\0') snprintf(o->train.run, sizeof o->train.run, "plan"); /* nothing is made there */
+    LS_TRY(ls_grpo_options_check(o, err));
+    LS_TRY(ls_train_options_target(&card, &total, &taken, &o->train, target, err));
+    g.loss = ls_grpo_loss(o);
+    snprintf(g.begin, sizeof g.begin, "%s", o->train.model);
+    LS_TRY(settle_leaf(&g, err));
+    LS_TRY(plan_for(&g, card, total, taken, err));
+    ls_train_plan_tell(out, &g.planned, g.card, &g.wish);
     return LS_OK;
 }
 
@@ -277,8 +400,9 @@ static void print_plan(const grpo *g) {
             (long long)ls_trainer_state(g->trainer)->parameters->n_elements,
             (double)ls_trainer_bytes(g->trainer) * 1e-6, (long long)g->rows_max);
     if (ls_trainer_host_bytes(g->trainer) > 0)
-        fprintf(g->progress, "%.1f MB of gradients wait in the host's memory\n",
+        fprintf(g->progress, "%.1f MB of gradients and moments wait in the host's memory\n",
                 (double)ls_trainer_host_bytes(g->trainer) * 1e-6);
+    if (g->planned.n_fit > 0) ls_train_plan_tell(g->progress, &g->planned, g->card, &g->wish);
     ls_saves_tell(g->progress, g->saves);
     ls_train_options_tell_weights(g->progress, ls_trainer_state(g->trainer)->weights);
     ls_memory_tell(g->device, memory, sizeof memory);
@@ -307,9 +431,8 @@ static ls_status open_all(grpo *g, ls_error *err) {
     LS_TRY(ls_correction_parse(&g->correction, g->o->correction, err));
     LS_TRY(find_beginning(g, err));
     LS_TRY(ls_train_options_device(&g->device, &g->choice, &g->o->train, err));
-    LS_TRY(ls_train_options_open(&g->model, g->device, weights_of(g), (ls_weights_kind)g->o->train.weights,
-                                 &g->o->train, err));
-    LS_TRY(ls_model_check_gradient(g->model, err)); /* not after all else */
+    LS_TRY(make_plan(g, err));
+    LS_TRY(open_model(g, err));
     LS_TRY(open_world(g, err));
     LS_TRY(open_reference(g, err));
     LS_TRY(digest_data(g, err));
@@ -328,10 +451,8 @@ static void close_all(grpo *g) {
     ls_run_close(g->records);
     ls_grpo_rows_free(&g->rows);
     ls_saves_close(g->saves); /* which may be writing what the trainer has */
-    ls_trainer_free(g->trainer);
-    ls_comm_close(g->comm);
-    ls_engine_free(g->engine);
     ls_rollout_close(g->rollout);
+    close_memory(g);
     ls_episodes_free(g->episodes);
     ls_episodes_free(g->held_out);
     ls_reward_close(g->reward);
@@ -341,8 +462,6 @@ static void close_all(grpo *g) {
     ls_task_free(g->task);
     ls_data_close(g->problems);
     ls_tokenizer_free(g->tokenizer);
-    ls_model_close(g->reference);
-    ls_model_close(g->model);
     ls_device_close(g->device);
 }
 

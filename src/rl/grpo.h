@@ -101,6 +101,7 @@ void ls_grpo_options_init(ls_grpo_options *options, ls_config *config);
 /* What no single value shows to be wrong; fills in what follows from others. */
 ls_status ls_grpo_options_check(ls_grpo_options *options, ls_error *err);
 /* The parts that follow from checked options. */
+/* batch 0: left open, the plan says (train/train_plan.h). */
 ls_status ls_grpo_levers(ls_levers *out, const ls_grpo_options *options, ls_error *err);
 /* Of rollouts, and of the log-probabilities that are learnt from; with the run's seed. */
 ls_sampling ls_grpo_sampling(const ls_grpo_options *options);
@@ -122,5 +123,8 @@ typedef struct ls_grpo_result {
  * progress: where lines for people go, or NULL. Other bits are no failure: result->differs tells. */
 ls_status ls_grpo_run(ls_grpo_options *options, const ls_config *config, FILE *progress, ls_grpo_result *result,
                       ls_error *err);
+/* What such a run would choose (train/train_plan.h), as a table into `out`; nothing is run, and no directory made. */
+ls_status ls_grpo_plan(ls_grpo_options *options, const ls_config *config, const ls_train_target *target, FILE *out,
+                       ls_error *err);
 
 #endif

@@ -87,6 +87,9 @@ static const ls_option rows[] = {
 };
 #define N_ROWS ((int64_t)(sizeof rows / sizeof rows[0]))
 
+/* Of engine.batch: as many as fit the device. */
+#define AUTO "auto"
+
 /* Levers that are options of training, or another model. */
 static bool is_offered(const char *name) {
     static const char *const not [] = {"samples", "threads", "isa", "ablation", NULL};
@@ -97,13 +100,13 @@ static ls_option_table lever_table(ls_grpo_options *o) {
     ls_option_table table = {o->lever_options, 0, o};
     ls_levers defaults;
     ls_levers_init(&defaults);
-    defaults.batch = 64; /* a step has many episodes */
     for (int64_t i = 0; i < ls_levers_count(); i++) {
         const int64_t k = table.n;
         if (!is_offered(ls_lever_name(i))) continue;
         LS_ASSERT(k < LS_GRPO_LEVERS_MAX, "%lld levers", (long long)ls_levers_count());
         snprintf(o->lever_names[k], sizeof o->lever_names[k], "engine.%s", ls_lever_name(i));
         ls_lever_format(o->lever_values[k], sizeof o->lever_values[k], &defaults, i);
+        if (strcmp(ls_lever_name(i), "batch") == 0) snprintf(o->lever_values[k], sizeof o->lever_values[k], AUTO);
         o->lever_options[k] = (ls_option){.name = o->lever_names[k],
                                           .kind = LS_OPTION_VALUE,
                                           .offset = AT(lever_values) + (size_t)k * sizeof o->lever_values[0],
@@ -149,16 +152,24 @@ void ls_grpo_options_init(ls_grpo_options *o, ls_config *config) {
 }
 
 ls_status ls_grpo_levers(ls_levers *out, const ls_grpo_options *o, ls_error *err) {
+    bool is_open = false;
     ls_status status = LS_OK;
     ls_levers_init(out);
     for (int64_t k = 0; k < LS_GRPO_LEVERS_MAX && o->lever_names[k][0] != '\0'; k++) {
         const char *name = strchr(o->lever_names[k], '.') + 1;
+        if (strcmp(name, "batch") == 0 && strcmp(o->lever_values[k], AUTO) == 0) {
+            out->batch = 0;
+            continue;
+        }
         LS_TRY_DONE(ls_lever_parse(out, ls_lever_find(name), o->lever_values[k], err));
     }
+    is_open = out->batch == 0;
+    if (is_open) out->batch = 1; /* to be checked with the others */
     out->samples = o->samples;
     out->threads = o->train.threads == 0 ? out->threads : (int32_t)o->train.threads;
     out->isa = ls_train_options_isa(&o->train);
     LS_TRY_DONE(ls_levers_check(out, err));
+    if (is_open) out->batch = 0;
 done:
     if (status != LS_OK && err != NULL) { /* the sentence begins with the lever's name */
         const ls_error lever = *err;

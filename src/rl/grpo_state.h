@@ -65,7 +65,12 @@ typedef struct grpo {
     ls_model *model, *reference;
     ls_comm *comm;
     ls_trainer *trainer;
-    int64_t rows_max;    /* of its forwards */
+    int64_t rows_max;         /* of its forwards */
+    ls_train_planned planned; /* of a device whose memory is limited, with card and wish */
+    const ls_card *card;
+    ls_train_wish wish;
+    ls_train_plan plan;
+    bool on_paper;       /* only to see what it takes: there are no other processes */
     ls_engine *engine;   /* NULL: servers draw */
     ls_rollout *rollout; /* NULL: the engine does */
     int64_t published;   /* the update whose weights the servers have; -1: none */

@@ -136,13 +136,20 @@ ls_status ls_config_set(const ls_config *config, const char *assignment, ls_erro
 
 /* ---- from JSON ---- */
 
-static bool fits(ls_option_kind kind, ls_node_kind found) {
-    switch (kind) {
+/* A choice that is true or false, or something else, takes JSON's own two as well. */
+static bool takes_bool(const ls_option *o) {
+    for (int i = 0; o->choices[i] != NULL; i++)
+        if (strcmp(o->choices[i], "true") == 0) return true;
+    return false;
+}
+
+static bool fits(const ls_option *o, ls_node_kind found) {
+    switch (o->kind) {
         case LS_OPTION_INT: return found == LS_NODE_INT;
         case LS_OPTION_SEED: return found == LS_NODE_INT || found == LS_NODE_TEXT;
         case LS_OPTION_NUMBER: return found == LS_NODE_INT || found == LS_NODE_REAL;
         case LS_OPTION_SWITCH: return found == LS_NODE_BOOL;
-        case LS_OPTION_CHOICE:
+        case LS_OPTION_CHOICE: return found == LS_NODE_TEXT || (found == LS_NODE_BOOL && takes_bool(o));
         case LS_OPTION_TEXT: return found == LS_NODE_TEXT;
         case LS_OPTION_VALUE: return found == LS_NODE_INT || found == LS_NODE_REAL || found == LS_NODE_TEXT;
     }
@@ -159,7 +166,7 @@ static const char *kind_name(ls_option_kind kind) {
 static ls_status text_of(const ls_node *node, const ls_option *o, char **text, ls_error *err) {
     const char *string;
     *text = NULL;
-    if (!fits(o->kind, ls_node_kind_of(node)))
+    if (!fits(o, ls_node_kind_of(node)))
         return ls_node_fail(node, LS_ERR_FORMAT, err, "%s is required", kind_name(o->kind));
     if (o->kind == LS_OPTION_NUMBER || ls_node_kind_of(node) == LS_NODE_REAL) {
         char number[LS_DOUBLE_TEXT_MAX];

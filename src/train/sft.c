@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "load/pair_lines.h"
 #include "op/memory.h"
+#include "op/planned.h"
 #include "run/run.h"
 #include "run/run_db.h"
 #include "text/chat.h"
@@ -49,7 +50,7 @@ void ls_sft_options_init(ls_sft_options *o, ls_config *config) {
 }
 
 typedef struct sft {
-    const ls_sft_options *o;
+    ls_sft_options *o;                   /* whose leaf and profile are settled */
     FILE *progress;                      /* NULL: none */
     char checkpoints[LS_SAVES_PATH_MAX]; /* RUN/checkpoints */
     ls_saves *run;
@@ -60,7 +61,13 @@ typedef struct sft {
     ls_model *model;
     ls_comm *comm;
     ls_trainer *trainer;
-    int64_t rows_max; /* of a forward */
+    int64_t rows_max;         /* of a forward */
+    ls_memory_state memory;   /* before the model was opened */
+    ls_train_planned planned; /* of a device whose memory is limited, with card and wish */
+    const ls_card *card;
+    ls_train_wish wish;
+    ls_train_plan plan;
+    bool on_paper; /* only to see what it takes: there are no other processes */
     ls_order *order;
     ls_run *records; /* NULL but on rank 0 */
     bool stopped;
@@ -484,23 +491,101 @@ static ls_status find_beginning(sft *s, ls_error *err) {
 
 static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
     const ls_sft_options *o = s->o;
-    const int64_t spans =
-        o->train.microbatch < o->batch / o->train.leaf ? o->train.microbatch * o->train.leaf : o->batch;
     ls_trainer_opts opts = {.temperature = 1.0f, .sequences_max = o->batch, .n_metrics = 1, .loss = completion_loss};
     uint64_t identity = ls_config_digest(config);
-    ls_train_options_trainer(&opts, &o->train);
-    if (opts.rows_max == 0 && !ls_mul_i64(spans, s->longest, &opts.rows_max))
-        return LS_FAIL(err, LS_ERR_NOMEM, "a forward of %lld sequences of %lld tokens", (long long)spans,
-                       (long long)s->longest);
+    ls_train_options_trainer(&opts, &o->train, &s->plan);
     if (!ls_mul_i64(o->train.leaf < o->batch ? o->train.leaf : o->batch, s->longest, &opts.leaf_rows_max))
         return LS_FAIL(err, LS_ERR_NOMEM, "a leaf of %lld sequences of %lld tokens", (long long)o->train.leaf,
                        (long long)s->longest);
     identity = ls_fnv_mix(identity, &s->digest, (int64_t)sizeof s->digest);
     identity = ls_fnv_mix(identity, &o->train.steps, (int64_t)sizeof o->train.steps);
-    LS_TRY(ls_train_options_comm(&s->comm, &o->train, s->device, identity, err));
+    if (s->on_paper)
+        LS_TRY(ls_comm_open_on_paper(&s->comm, (int32_t)o->train.place.rank, (int32_t)o->train.place.ranks, err));
+    else
+        LS_TRY(ls_train_options_comm(&s->comm, &o->train, s->device, identity, err));
     opts.comm = s->comm;
     s->rows_max = opts.rows_max;
     return ls_trainer_create(&s->trainer, s->model, weights_of(s), s->device, &opts, err);
+}
+
+/* ---- the plan ---- */
+
+static ls_status open_model(sft *s, ls_error *err) {
+    return ls_train_options_open(&s->model, s->device, weights_of(s), (ls_weights_kind)s->o->train.weights,
+                                 &s->o->train, err);
+}
+
+static void close_memory(sft *s) {
+    ls_trainer_free(s->trainer);
+    ls_comm_close(s->comm);
+    ls_model_close(s->model);
+}
+
+typedef struct rehearsal {
+    const sft *run;
+    const ls_config *config;
+} rehearsal;
+
+/* As ls_sft_run does it, on paper. */
+static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan, ls_train_outlook *out,
+                          void (*look)(void *looker, const ls_device *device), void *looker, ls_error *err) {
+    const rehearsal *r = context;
+    ls_sft_options *o = NULL;
+    sft s = *r->run;
+    ls_status status;
+    LS_TRY_DONE(ls_array_alloc((void **)&o, 1, sizeof *o, "plan", err));
+    *o = *r->run->o; /* whose profile the model settles */
+    s.o = o;
+    s.device = device;
+    s.plan = *plan;
+    s.on_paper = true;
+    s.model = NULL;
+    LS_TRY_DONE(open_model(&s, err));
+    LS_TRY_DONE(make_trainer(&s, r->config, err));
+    LS_TRY_DONE(ls_trainer_rehearse(s.trainer, s.longest, err));
+    plan->workspace = device->exec.workspace_bytes;
+    *out = ls_trainer_outlook(s.trainer);
+    look(looker, device);
+done:
+    close_memory(&s);
+    free(o);
+    return status;
+}
+
+static ls_train_wish wish_of(const sft *s) {
+    ls_train_wish wish = {0};
+    ls_train_options_wish(&wish, &s->o->train);
+    wish.sequences = (s->o->batch - 1) / s->o->train.place.ranks + 1;
+    wish.longest = s->longest;
+    return wish;
+}
+
+static ls_status plan_for(sft *s, const ls_config *config, const ls_card *card, int64_t total, int64_t taken,
+                          ls_error *err) {
+    rehearsal r = {s, config};
+    s->card = card;
+    s->wish = wish_of(s);
+    LS_TRY(ls_train_plan_make(&s->planned, card, total, taken, &s->wish, rehearse, &r, err));
+    s->plan = s->planned.plan;
+    return LS_OK;
+}
+
+/* What carries no bit; the data is read, and the model is open, which the plan has as well. */
+static ls_status make_plan(sft *s, const ls_config *config, ls_error *err) {
+    const ls_train_options *t = &s->o->train;
+    const ls_memory_state *memory = &s->memory;
+    const ls_train_wish wish = wish_of(s);
+    int64_t rows;
+    if (memory->is_limited && t->weights == LS_WEIGHTS_WHOLE) {
+        LS_TRY(plan_for(s, config, ls_card_like(s->device, memory->total), memory->total, memory->total - memory->free,
+                        err));
+        return ls_device_prepare(s->device, s->plan.workspace, err);
+    }
+    rows = t->microbatch < s->o->batch / t->leaf ? t->microbatch * t->leaf : s->o->batch;
+    if (!ls_mul_i64(rows, s->longest, &rows))
+        return LS_FAIL(err, LS_ERR_NOMEM, "a forward of sequences of %lld tokens", (long long)s->longest);
+    s->plan = ls_train_plan_plain(&wish, rows);
+    return LS_OK;
 }
 
 static void print_plan(const sft *s) {
@@ -515,8 +600,9 @@ static void print_plan(const sft *s) {
             (long long)o->batch, (long long)ls_trainer_state(s->trainer)->parameters->n_elements,
             (double)ls_trainer_bytes(s->trainer) * 1e-6, (long long)s->rows_max);
     if (ls_trainer_host_bytes(s->trainer) > 0)
-        fprintf(s->progress, "%.1f MB of gradients wait in the host's memory\n",
+        fprintf(s->progress, "%.1f MB of gradients and moments wait in the host's memory\n",
                 (double)ls_trainer_host_bytes(s->trainer) * 1e-6);
+    if (s->planned.n_fit > 0) ls_train_plan_tell(s->progress, &s->planned, s->card, &s->wish);
     ls_saves_tell(s->progress, s->run);
     ls_train_options_tell_weights(s->progress, ls_trainer_state(s->trainer)->weights);
     ls_memory_tell(s->device, memory, sizeof memory);
@@ -570,9 +656,7 @@ static void close_all(sft *s) {
     ls_run_close(s->records);
     ls_order_free(s->order);
     ls_saves_close(s->run); /* which may be writing what the trainer has */
-    ls_trainer_free(s->trainer);
-    ls_comm_close(s->comm);
-    ls_model_close(s->model);
+    close_memory(s);
     ls_device_close(s->device);
     ls_data_close(s->data);
     free(s->is_held_out);
@@ -599,8 +683,9 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
     s.progress = is_first(&s) ? progress : NULL;
     LS_TRY_DONE(find_beginning(&s, &reason));
     LS_TRY_DONE(ls_train_options_device(&s.device, &s.choice, &o->train, &reason));
-    LS_TRY_DONE(ls_train_options_open(&s.model, s.device, weights_of(&s), (ls_weights_kind)o->train.weights, &o->train,
-                                      &reason));
+    LS_TRY_DONE(ls_train_options_settle_leaf(&o->train, o->batch, weights_of(&s), &reason));
+    LS_TRY_DONE(ls_device_memory(s.device, &s.memory, &reason));
+    LS_TRY_DONE(open_model(&s, &reason));
     LS_TRY_DONE(read_data(&s, &reason));
     if (o->train.steps == 0) {
         int64_t taken;
@@ -608,6 +693,7 @@ ls_status ls_sft_run(ls_sft_options *o, const ls_config *config, FILE *progress,
         o->train.steps = (taken - 1) / o->batch + 1;
         LS_TRY_DONE(ls_train_options_check(&o->train, &reason));
     }
+    LS_TRY_DONE(make_plan(&s, config, &reason));
     LS_TRY_DONE(make_batch(&s, &reason));
     LS_TRY_DONE(make_trainer(&s, config, &reason));
     if (s.begin_step > 0) LS_TRY_DONE(go_on(&s, config, &reason));
@@ -623,6 +709,30 @@ done:
     if (status != LS_OK && s.comm != NULL) ls_comm_abort(s.comm, &reason);
     if (status != LS_OK && err != NULL) *err = reason;
     if (stopped != NULL) *stopped = s.stopped;
+    close_all(&s);
+    return status;
+}
+
+ls_status ls_sft_plan(ls_sft_options *o, const ls_config *config, const ls_train_target *target, FILE *out,
+                      ls_error *err) {
+    const ls_planned_opts paper = {.title = "paper"};
+    sft s = {.o = o};
+    const ls_card *card;
+    int64_t total, taken;
+    ls_status status;
+    if (o->data.data[0] == '\0')
+        return LS_FAIL(err, LS_ERR_ARG, "data: missing; it names a file of pairs, or of lines with prompt and answer");
+    if (o->train.run[0] == '\0') snprintf(o->train.run, sizeof o->train.run, "plan"); /* nothing is made there */
+    LS_TRY_DONE(ls_train_options_check(&o->train, err));
+    LS_TRY_DONE(ls_train_options_target(&card, &total, &taken, &o->train, target, err));
+    snprintf(s.begin, sizeof s.begin, "%s", o->train.model);
+    LS_TRY_DONE(ls_device_open_planned(&s.device, &paper, err));
+    LS_TRY_DONE(ls_train_options_settle_leaf(&o->train, o->batch, weights_of(&s), err));
+    LS_TRY_DONE(open_model(&s, err));
+    LS_TRY_DONE(read_data(&s, err));
+    LS_TRY_DONE(plan_for(&s, config, card, total, taken, err));
+    ls_train_plan_tell(out, &s.planned, s.card, &s.wish);
+done:
     close_all(&s);
     return status;
 }

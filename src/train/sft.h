@@ -28,5 +28,8 @@ void ls_sft_options_init(ls_sft_options *options, ls_config *config);
 /* Trains; the run's directory gets its records (run/run.h) and checkpoints/ (train/run_checkpoint.h). progress: where
  * lines for people go, or NULL. *stopped, which may be NULL: a signal ended it behind a step, saved. */
 ls_status ls_sft_run(ls_sft_options *options, const ls_config *config, FILE *progress, bool *stopped, ls_error *err);
+/* What such a run would choose (train/train_plan.h), as a table into `out`; the data is read, nothing is run. */
+ls_status ls_sft_plan(ls_sft_options *options, const ls_config *config, const ls_train_target *target, FILE *out,
+                      ls_error *err);
 
 #endif

@@ -9,6 +9,7 @@
 #include "model/joint.h"
 #include "model/window.h"
 #include "op/lora.h"
+#include "op/planned.h"
 #include "train/balance.h"
 #include "train/run_checkpoint.h"
 
@@ -18,6 +19,9 @@ static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const transports[] = {[LS_TRANSPORT_TCP] = "tcp", [LS_TRANSPORT_NCCL] = "nccl", NULL};
 static const char *const leaves[] = {[LS_LEAVES_BY_NUMBER] = "by_number", [LS_LEAVES_BY_LENGTH] = "by_length", NULL};
 static const char *const weights[] = {[LS_WEIGHTS_WHOLE] = "whole", [LS_WEIGHTS_BY_LAYER] = "by_layer", NULL};
+static const char *const switches[] = {"auto", "false", "true", NULL};
+static const char *const places[] = {
+    [LS_MOMENTS_AUTO] = "auto", [LS_MOMENTS_ON_DEVICE] = "device", [LS_MOMENTS_ON_HOST] = "host", NULL};
 static const char *const isas[] = {"best", "generic", "avx2", "avx512", NULL};
 
 #define AT(field) offsetof(ls_train_options, field)
@@ -43,7 +47,10 @@ static const ls_option rows[] = {
     CHOICE("profile", true, profile, profiles,
            "How dense products are summed: exact, or mma16, with dtype=bf16 and weights in bf16 (auto: mma16 on a GPU "
            "where both are bf16 and the model has its gradient, else exact; a run that goes on keeps its own)"),
-    INT("leaf", true, leaf, 1, SEQUENCES_MAX, "Sequences whose gradient is one ordered computation"),
+    INT("leaf", true, leaf, 0, SEQUENCES_MAX,
+        "Sequences whose gradient is one ordered computation (0: an update has 8 leaves, of a model whose gradients "
+        "are "
+        "large fewer, down to 2: docs/grpo.md)"),
     CHOICE(
         "leaves", true, leaves, leaves,
         "Which sequences of an update share a leaf: by_number, neighbours, or by_length, so that leaves, and with them "
@@ -75,8 +82,12 @@ static const ls_option rows[] = {
            "Of a resumed run: schedule, rate, rate_floor, warmup and schedule_steps may be others than before"),
     INT("microbatch", false, microbatch, 1, SEQUENCES_MAX, "Leaves of one forward, at most"),
     INT("rows", false, rows, 0, 1 << 30,
-        "Tokens of one forward, at most; a leaf that has more takes several (0: what microbatch leaves can have)"),
-    SWITCH("recompute", recompute, "Compute activations again in the backward instead of keeping them"),
+        "Tokens of one forward, at most; a leaf that has more takes several (0: what fits the device)"),
+    CHOICE("recompute", false, recompute, switches,
+           "Compute activations again in the backward instead of keeping them: false, true, or auto, by what fits"),
+    CHOICE(
+        "moments_on", false, moments_on, places,
+        "Where both moments are: device, host, in pinned memory that each update goes through, or auto, by what fits"),
     INT("gradients", false, gradients, 0, 64,
         "Gradients of leaves and of sums of leaves that the device holds at a time, at most; the others wait in the "
         "host's "
@@ -100,7 +111,6 @@ static const ls_option rows[] = {
 
 void ls_train_options_init(ls_train_options *options) {
     const ls_train_options defaults = {.profile = LS_TRAIN_PROFILE_AUTO,
-                                       .leaf = 1,
                                        .schedule = LS_RATE_COSINE,
                                        .rate = 1e-4,
                                        .beta1 = 0.9,
@@ -122,6 +132,77 @@ void ls_train_options_init(ls_train_options *options) {
 ls_option_table ls_train_option_table(ls_train_options *options) {
     const ls_option_table table = {rows, (int64_t)(sizeof rows / sizeof rows[0]), options};
     return table;
+}
+
+/* Of a gradient of the whole model, bytes: so many of all that are there at once. */
+#define GRADIENTS_BYTES 26e9
+/* Leaves of an update: one for each GPU of a machine. */
+#define LEAVES 8
+
+int64_t ls_train_options_leaf(int64_t sequences, int64_t n_parameters) {
+    const double gradient = 4.0 * (double)n_parameters;
+    int64_t n = LEAVES, levels = 3;
+    while (gradient <= GRADIENTS_BYTES && n > 2 && (double)(levels + 1) * gradient > GRADIENTS_BYTES) {
+        n /= 2;
+        levels--;
+    }
+    return (sequences - 1) / n + 1;
+}
+
+ls_status ls_train_options_settle_leaf(ls_train_options *o, int64_t sequences, const char *directory, ls_error *err) {
+    const ls_planned_opts paper = {.title = "paper"};
+    ls_device *device = NULL;
+    ls_model *model = NULL;
+    ls_status status = LS_OK;
+    if (o->leaf > 0) return LS_OK;
+    LS_TRY_DONE(ls_device_open_planned(&device, &paper, err));
+    LS_TRY_DONE(ls_model_open(&model, device, directory, err));
+    o->leaf = ls_train_options_leaf(sequences, model->n_parameters);
+done:
+    ls_model_close(model);
+    ls_device_close(device);
+    return status;
+}
+
+ls_status ls_train_options_target(const ls_card **card, int64_t *total, int64_t *taken, ls_train_options *o,
+                                  const ls_train_target *target, ls_error *err) {
+    ls_device_choice choice;
+    ls_device *device = NULL;
+    ls_memory_state memory;
+    ls_status status = LS_OK;
+    *card = target->card;
+    *total = *taken = 0;
+    if (target->n_cards > 0) {
+        o->place.ranks = target->n_cards;
+        o->place.rank = 0;
+    }
+    if (o->weights == LS_WEIGHTS_BY_LAYER)
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "weights: by_layer is not planned for");
+    if (target->card != NULL) {
+        *total = target->card->bytes;
+        *taken = LS_CARD_TAKEN;
+        return LS_OK;
+    }
+    LS_TRY_DONE(ls_train_options_device(&device, &choice, o, err));
+    LS_TRY_DONE(ls_device_memory(device, &memory, err));
+    if (!memory.is_limited) {
+        status = LS_FAIL(err, LS_ERR_ARG, "device: %s has the host's memory, which is not planned for; name a card: %s",
+                         choice.name, ls_card_names());
+        goto done;
+    }
+    *total = memory.total;
+    *taken = memory.total - memory.free;
+    *card = ls_card_like(device, memory.total);
+done:
+    ls_device_close(device);
+    return status;
+}
+
+void ls_train_options_wish(ls_train_wish *out, const ls_train_options *o) {
+    out->rows = o->rows;
+    out->recompute = o->recompute - 1;
+    out->moments_on_host = o->moments_on - 1;
+    out->leaf = o->leaf;
 }
 
 /* The profile is in the numerics and the type of moments in their tensors, which must be the same as well; runs that
@@ -252,7 +333,7 @@ ls_status ls_train_options_order(int64_t *order, const int64_t *lengths, int64_t
     return LS_OK;
 }
 
-void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *o) {
+void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *o, const ls_train_plan *plan) {
     out->adapters = (ls_adapters_opts){o->lora_rank, o->lora_alpha, o->lora_targets, o->seed};
     out->dtype = (ls_dtype)o->dtype;
     out->leaf = o->leaf;
@@ -262,7 +343,9 @@ void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *o) {
     out->rate = rate_of(o);
     out->max_norm = o->clip > 0 ? o->clip : INFINITY;
     out->microbatch = o->microbatch;
-    out->rows_max = o->rows;
-    out->recompute = o->recompute;
+    out->rows_max = plan->rows;
+    out->spans_max = plan->spans;
+    out->recompute = plan->recompute;
+    out->moments_on_host = plan->moments_on_host;
     out->gradients = o->gradients;
 }

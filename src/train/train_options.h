@@ -5,6 +5,7 @@
 #include "op/choice.h"
 #include "train/config.h"
 #include "train/place.h"
+#include "train/train_plan.h"
 #include "train/trainer.h"
 
 /* The value of `profile` that means the default: that of the run which goes on, else ls_model_default_profile. */
@@ -13,6 +14,9 @@
 /* Where a model's weights are: all on the device of every process, or of layers each process's share and the layers
  * that are being used (model/window.h). */
 typedef enum ls_weights_kind { LS_WEIGHTS_WHOLE, LS_WEIGHTS_BY_LAYER } ls_weights_kind;
+
+/* Where moments are. */
+typedef enum ls_moments_place { LS_MOMENTS_AUTO, LS_MOMENTS_ON_DEVICE, LS_MOMENTS_ON_HOST } ls_moments_place;
 
 /* Which sequences of an update share a leaf. */
 typedef enum ls_leaves_kind {
@@ -24,9 +28,9 @@ typedef struct ls_train_options {
     char model[LS_OPTION_TEXT_MAX], run[LS_OPTION_TEXT_MAX];
     /* These carry bits. */
     uint64_t seed;
-    int32_t dtype;   /* ls_dtype: f32 or bf16 */
-    int32_t profile; /* ls_profile, or LS_TRAIN_PROFILE_AUTO until the model is open */
-    int64_t leaf;
+    int32_t dtype;    /* ls_dtype: f32 or bf16 */
+    int32_t profile;  /* ls_profile, or LS_TRAIN_PROFILE_AUTO until the model is open */
+    int64_t leaf;     /* 0: until the model is open */
     int32_t leaves;   /* ls_leaves_kind */
     int32_t schedule; /* ls_rate_kind */
     double rate, rate_floor;
@@ -40,8 +44,9 @@ typedef struct ls_train_options {
     int64_t steps, save_every, keep;
     bool save_behind;
     bool resume, new_schedule;
-    int64_t microbatch, rows;
-    bool recompute;
+    int64_t microbatch, rows; /* rows 0: the plan's */
+    int32_t recompute;        /* 0: the plan's; 1: false; 2: true */
+    int32_t moments_on;       /* ls_moments_place */
     int64_t gradients;
     int64_t threads;
     int32_t isa; /* 0: the best there is, else ls_isa + 1 */
@@ -64,8 +69,21 @@ ls_status ls_train_options_check(ls_train_options *options, ls_error *err);
 /* *order: [n], the number of the sequence at each place of an update's batch. lengths: [n], tokens. */
 ls_status ls_train_options_order(int64_t *order, const int64_t *lengths, int64_t n, const ls_train_options *options,
                                  ls_error *err);
-/* The parts of *out that follow from options; the rest is the caller's. */
-void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *options);
+/* The parts of *out that follow from options and plan; the rest is the caller's. */
+void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *options, const ls_train_plan *plan);
+/* Sequences of a leaf where `leaf` says nothing, of an update of so many sequences: it has 8 leaves, or, so that all
+ * gradients of the leaf tree that are there at a time take no more than 26e9 bytes, 4 or 2; of a model of which one
+ * gradient takes more, which is for several GPUs, 8. */
+int64_t ls_train_options_leaf(int64_t sequences, int64_t n_parameters);
+/* Of options that leave `leaf` open: options say from here on what it is, for the model in a directory. */
+ls_status ls_train_options_settle_leaf(ls_train_options *options, int64_t sequences, const char *directory,
+                                       ls_error *err);
+/* Memory that a plan has: of the target's card, or of the options' device, which must have a limit; with n_cards it is
+ * rank 0 of so many. */
+ls_status ls_train_options_target(const ls_card **card, int64_t *total, int64_t *taken, ls_train_options *options,
+                                  const ls_train_target *target, ls_error *err);
+/* The parts of *out that follow from options. */
+void ls_train_options_wish(ls_train_wish *out, const ls_train_options *options);
 /* Where the model of a run is opened that begins or goes on at `begin`: a checkpoint of adapters holds no model. */
 const char *ls_train_options_weights(const ls_train_options *options, const char *begin);
 /* A model that computes as the options say, its weights being where `weights` says; of a profile that is left open,

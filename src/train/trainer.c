@@ -1,6 +1,4 @@
 /* The step. Owns everything that a step writes. */
-#include "train/trainer.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +8,7 @@
 #include "base/mem.h"
 #include "model/joint.h"
 #include "model/window.h"
+#include "train/trainer_state.h"
 
 /* Of a device whose memory is limited a 32nd stays free: libraries and graphs take some behind the trainer's back. */
 #define KEPT_FREE 32
@@ -17,52 +16,6 @@
 #define SUM_BYTES ((int64_t)256 << 20)
 /* The same, twice, where weights come by layer. */
 #define SMALL_SUM_BYTES ((int64_t)8 << 20)
-
-/* The leaves [begin, end) of a batch that this process computes, of n in all. */
-typedef struct own_leaves {
-    int64_t begin, end, n, share;
-} own_leaves;
-
-/* A step that has begun. */
-typedef struct step_state {
-    ls_train_batch batch;
-    own_leaves own;
-    int64_t next; /* sequence that the next forward begins with */
-    int64_t first,
-        n; /* sequences [first, first + n) of the batch: those of the last forward; n is 0 behind its backward */
-    float *gradient; /* of the leaf that is being made */
-    bool is_flat;    /* nothing has been learnt from the parts that it has had: its gradient is +0 everywhere */
-    ls_adamw_factors factors;
-    double rate;
-} step_state;
-
-struct ls_trainer {
-    ls_trainer_opts opts;
-    ls_device *device;
-    ls_train_state state;
-    ls_tape *tape;
-    ls_gradient *gradient;
-    float *adapted; /* the gradient of adapters, device memory; NULL without */
-    float *blocks;  /* of the squares of all parameters, device memory */
-    int64_t n_blocks;
-    float *host_blocks;       /* the same on the host */
-    ls_squares_range *ranges; /* of the blocks whose elements this process owns, device memory */
-    int64_t n_ranges;
-    /* With other processes. */
-    int64_t *owned; /* [n_ranks + 1]: elements where their ranges begin */
-    float *slices;  /* [n_slices] of a sum over processes, device memory */
-    int64_t n_slices;
-    /* Where weights come by layer, and gradients wait on the host; device memory. Else NULL. */
-    float *sent; /* [n_slices] */
-    float *sum;  /* [elements of the range]: the batch's gradient */
-    /* Of one forward. */
-    float *logprob, *entropy, *d_logprob, *d_entropy; /* [rows_max] */
-    int64_t *offsets;                                 /* [sequences_max + 1] */
-    /* Of one step. */
-    double *metrics, *totals; /* [sequences_max][n_metrics], [n_metrics] */
-    int64_t *begins;          /* [n_ranks + 1] */
-    step_state now;
-};
 
 bool ls_trainer_decays(ls_slot_kind kind) {
     return kind == LS_SLOT_MATRIX || kind == LS_SLOT_EMBED || kind == LS_SLOT_CONV;
@@ -139,14 +92,34 @@ done:
     return status;
 }
 
+static int64_t moment_bytes(const ls_train_state *s) {
+    return (s->parameters->end - s->parameters->begin) * ls_dtype_bytes(s->moments);
+}
+
+/* A moment of this process's range, +0 everywhere. */
+static ls_status make_moment(ls_trainer *t, void **out, ls_error *err) {
+    const int64_t bytes = moment_bytes(&t->state);
+    if (!t->state.moments_on_host) return ls_memory_alloc(t->device, out, bytes, 1, "moments", err);
+    LS_TRY(ls_memory_pin(t->device, out, bytes, 1, "moments", err));
+    return ls_memory_fill(t->device, *out, 0, bytes, err);
+}
+
+static void free_moment(ls_trainer *t, void *moment) {
+    if (moment == NULL) return;
+    if (t->state.moments_on_host)
+        ls_memory_unpin(t->device, moment, moment_bytes(&t->state));
+    else
+        ls_memory_free(t->device, moment);
+}
+
 static ls_status make_arrays(ls_trainer *t, ls_error *err) {
     const ls_trainer_opts *o = &t->opts;
     const ls_parameters *p = t->state.parameters;
     for (int64_t i = 0; i < p->n; i++) t->n_blocks += ls_squares_blocks(p->list[i].n_elements);
     LS_TRY(device_floats(t, &t->blocks, t->n_blocks, err));
     LS_TRY(make_ranges(t, err));
-    LS_TRY(ls_memory_alloc(t->device, &t->state.m, p->end - p->begin, ls_dtype_bytes(o->moments), "trainer", err));
-    LS_TRY(ls_memory_alloc(t->device, &t->state.v, p->end - p->begin, ls_dtype_bytes(o->moments), "trainer", err));
+    LS_TRY(make_moment(t, &t->state.m, err));
+    LS_TRY(make_moment(t, &t->state.v, err));
     LS_TRY(alloc_floats(&t->host_blocks, t->n_blocks, err));
     LS_TRY(alloc_floats(&t->logprob, o->rows_max, err));
     LS_TRY(alloc_floats(&t->d_logprob, o->rows_max, err));
@@ -182,6 +155,20 @@ static ls_status device_nodes(const ls_trainer *t, int64_t *out, ls_error *err) 
     fit = (memory.free - memory.total / KEPT_FREE) / bytes;
     if (memory.is_limited && fit < *out) *out = fit > 1 ? fit : 1;
     return LS_OK;
+}
+
+/* Sequences of a forward, at most. */
+static int64_t spans_of(const ls_trainer *t) {
+    const ls_trainer_opts *o = &t->opts;
+    const int64_t n = o->microbatch < leaves_of(t, o->sequences_max) ? o->microbatch * o->leaf : o->sequences_max;
+    return o->spans_max > 0 ? smaller(o->spans_max, n) : n;
+}
+
+/* Tokens of a leaf that may have several parts; 0: it has one. */
+static int64_t leaf_rows(const ls_trainer *t) {
+    const ls_trainer_opts *o = &t->opts;
+    if (o->leaf_rows_max > o->rows_max) return o->leaf_rows_max;
+    return smaller(o->leaf, o->sequences_max) > o->spans_max ? o->rows_max : 0;
 }
 
 /* Last of all that a trainer makes. */
@@ -227,20 +214,20 @@ ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *direc
     LS_TRY_DONE(check_opts(opts, err));
     LS_TRY_DONE(ls_array_alloc((void **)&t, 1, sizeof *t, "trainer", err));
     t->opts = *opts;
+    t->opts.spans_max = spans_of(t);
     t->device = device;
     t->state.comm = opts->comm;
     t->state.moments = opts->moments;
+    t->state.moments_on_host = opts->moments_on_host;
     LS_TRY_DONE(open_parameters(t, model, directory, err));
     LS_TRY_DONE(make_arrays(t, err));
     {
-        const int64_t spans =
-            opts->microbatch < leaves_of(t, opts->sequences_max) ? opts->microbatch * opts->leaf : opts->sequences_max;
         const ls_tape_opts tape = {.dtype = opts->dtype,
                                    .rows_max = opts->rows_max,
-                                   .spans_max = spans,
+                                   .spans_max = t->opts.spans_max,
                                    .recompute = opts->recompute,
                                    .temperature = opts->temperature,
-                                   .leaf_rows_max = opts->leaf_rows_max,
+                                   .leaf_rows_max = leaf_rows(t),
                                    .truncation = opts->truncation};
         LS_TRY_DONE(ls_tape_create(&t->tape, t->state.weights, device, &tape, err));
     }
@@ -256,12 +243,12 @@ void ls_trainer_free(ls_trainer *t) {
     if (t == NULL) return;
     ls_tape_free(t->tape);
     ls_gradient_free(t->gradient);
+    free_moment(t, t->state.m);
+    free_moment(t, t->state.v);
     if (t->state.adapters == NULL) ls_parameters_free(t->state.parameters);
     ls_adapters_free(t->state.adapters);
     if (t->state.adapters != NULL || t->state.parameters == NULL) ls_parameters_free(t->state.weights);
     ls_memory_free(t->device, t->adapted);
-    ls_memory_free(t->device, t->state.m);
-    ls_memory_free(t->device, t->state.v);
     ls_memory_free(t->device, t->blocks);
     ls_memory_free(t->device, t->ranges);
     free(t->host_blocks);
@@ -285,7 +272,7 @@ ls_train_state *ls_trainer_state(ls_trainer *t) { return &t->state; }
 int64_t ls_trainer_bytes(const ls_trainer *t) {
     const ls_parameters *p = t->state.parameters, *w = t->state.weights;
     int64_t bytes = (p->end - p->begin + t->n_slices) * (int64_t)sizeof(float) + ls_gradient_bytes(t->gradient);
-    bytes += 2 * (p->end - p->begin) * ls_dtype_bytes(t->state.moments);
+    if (!t->state.moments_on_host) bytes += 2 * moment_bytes(&t->state);
     if (by_layer(t)) bytes += (p->end - p->begin + t->n_slices) * (int64_t)sizeof(float) + ls_joint_bytes(p->joint);
     bytes += by_layer(t) ? p->model->device_bytes : p->model->weight_bytes;
     for (int64_t i = 0; i < w->n; i++)
@@ -296,7 +283,9 @@ int64_t ls_trainer_bytes(const ls_trainer *t) {
     return bytes;
 }
 
-int64_t ls_trainer_host_bytes(const ls_trainer *t) { return ls_gradient_host_bytes(t->gradient); }
+int64_t ls_trainer_host_bytes(const ls_trainer *t) {
+    return ls_gradient_host_bytes(t->gradient) + (t->state.moments_on_host ? 2 * moment_bytes(&t->state) : 0);
+}
 
 /* ---- the state of all processes ---- */
 
@@ -411,7 +400,7 @@ static int64_t leaf_begin(const ls_trainer *t, const ls_train_batch *b, int64_t 
 }
 
 static bool fits(const ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t end) {
-    return b->offsets[end] - b->offsets[first] <= t->opts.rows_max;
+    return b->offsets[end] - b->offsets[first] <= t->opts.rows_max && end - first <= t->opts.spans_max;
 }
 
 /* How many sequences the next forward takes, of those from `first` to the end of leaf end_leaf - 1: whole leaves, or as
@@ -500,7 +489,7 @@ static ls_status check_batch(const ls_trainer *t, const ls_train_batch *b, ls_er
                            (long long)(b->offsets[i + 1] - b->offsets[i]), (long long)o->rows_max);
     for (int64_t i = 0; i < leaves_of(t, b->n); i++) {
         const int64_t begin = leaf_begin(t, b, i), end = leaf_begin(t, b, i + 1);
-        if (!fits(t, b, begin, end) && b->offsets[end] - b->offsets[begin] > o->leaf_rows_max)
+        if (!fits(t, b, begin, end) && b->offsets[end] - b->offsets[begin] > leaf_rows(t))
             return LS_FAIL(err, LS_ERR_CAPACITY,
                            "sequences %lld to %lld have %lld tokens; a forward holds %lld, a leaf of several %lld",
                            (long long)begin, (long long)end - 1, (long long)(b->offsets[end] - b->offsets[begin]),

@@ -31,6 +31,7 @@
 #include "train/comm.h"
 #include "train/gradient.h"
 #include "train/rate.h"
+#include "train/train_plan.h"
 
 typedef struct ls_trainer ls_trainer;
 
@@ -65,9 +66,11 @@ typedef struct ls_trainer_opts {
     /* These do not. */
     int64_t microbatch;    /* leaves of one forward, at most */
     int64_t rows_max;      /* tokens of one forward, at most; every sequence must fit */
+    int64_t spans_max;     /* sequences of one forward, at most; 0: those of microbatch leaves */
     int64_t leaf_rows_max; /* tokens of a leaf that does not fit and goes through in parts; 0: every leaf must fit */
     int64_t sequences_max; /* of a batch */
     int64_t gradients;     /* that the device holds at a time, at most: others wait on the host. 0: what fits */
+    bool moments_on_host;  /* in pinned memory, which the update reads and writes where it lies */
     bool recompute;
     bool entropy;       /* whether the rows of a forward have entropies */
     int64_t n_metrics;  /* at least 1 */
@@ -80,11 +83,12 @@ typedef struct ls_trainer_opts {
 typedef struct ls_train_state {
     int64_t step;              /* steps done */
     ls_parameters *parameters; /* masters, of this process's range */
-    void *m, *v;               /* [parameters->end - begin] of `moments`, device memory */
+    void *m, *v;               /* [parameters->end - begin] of `moments`, device memory or the host's, pinned */
     ls_dtype moments;          /* f32 or bf16 */
-    ls_comm *comm;             /* who has the others; NULL: alone */
-    ls_parameters *weights;    /* the model's: parameters itself, or without masters beside adapters */
-    ls_adapters *adapters;     /* whose list is parameters; NULL: the weights are learnt themselves */
+    bool moments_on_host;
+    ls_comm *comm;          /* who has the others; NULL: alone */
+    ls_parameters *weights; /* the model's: parameters itself, or without masters beside adapters */
+    ls_adapters *adapters;  /* whose list is parameters; NULL: the weights are learnt themselves */
 } ls_train_state;
 
 /* Model and device are borrowed; the model was opened from directory. */
@@ -101,9 +105,14 @@ ls_status ls_trainer_agree(ls_trainer *trainer, ls_error *err);
 ls_status ls_trainer_end(const ls_trainer *trainer, ls_error *err);
 /* Of masters and moments, all processes' together: each calls it, and gets the same. */
 ls_status ls_train_state_digest(const ls_train_state *state, uint64_t *out, ls_error *err);
-/* Bytes of masters, weights, moments and gradients; the tape comes on top. */
+/* What a step asks of the device's workspace is asked for now, on a device on paper: a forward and a backward of as
+ * many tokens as a forward takes, in sequences of `longest` and in the shortest. The trainer is of no use afterwards. */
+ls_status ls_trainer_rehearse(ls_trainer *trainer, int64_t longest, ls_error *err);
+/* What a plan asks of it (train/train_plan.h); slot_bytes is the engine's. */
+ls_train_outlook ls_trainer_outlook(const ls_trainer *trainer);
+/* Bytes of masters, weights, moments and gradients on the device; the tape comes on top. */
 int64_t ls_trainer_bytes(const ls_trainer *trainer);
-/* Of the gradients that wait in the host's memory. */
+/* Of gradients and moments in the host's memory. */
 int64_t ls_trainer_host_bytes(const ls_trainer *trainer);
 /* Whether the weight decay reaches a parameter. */
 bool ls_trainer_decays(ls_slot_kind kind);

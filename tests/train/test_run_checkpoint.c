@@ -108,6 +108,7 @@ static ls_saves_description description = {"test", "exact/2/f32", 0x1234, &confi
 static void describe(void) {
     config.n = 0;
     ls_train_options_init(&train_options);
+    train_options.leaf = 1;
     ls_config_add(&config, ls_train_option_table(&train_options));
 }
 

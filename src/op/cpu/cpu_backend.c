@@ -148,8 +148,8 @@ static ls_status cpu_open_beside(ls_device **out, const ls_device *home, int32_t
 
 #define OP(name) .name = ls_cpu_##name,
 const ls_backend_table ls_backend_table_cpu = {.title = "cpu",
-                                               .block_bytes = 1 << 20,
-                                               .gradient_block_bytes = 1 << 20,
+                                               .block_bytes = LS_BLOCK_BYTES_CPU,
+                                               .gradient_block_bytes = LS_BLOCK_BYTES_CPU,
                                                .close = cpu_close,
                                                .describe = cpu_describe,
                                                .open_beside = cpu_open_beside,

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "op/cuda/check_cuda.h"
 #include "op/cuda/cuda_ops.h"
+#include "op/cuda/gemm_size_cuda.h"
 #include "op/cuda/product_cuda.h"
 #include "op/cuda/ring_cuda.h"
 #include "op/elementwise.h"
@@ -267,18 +268,6 @@ ls_status ls_cuda_gemm_stored(const ls_exec *exec, const ls_cuda_gemm_args *a, l
 
 /* ---- behind the door: weights as stored, and as tiles ---- */
 
-ls_status ls_cuda_gemm_pack_plan(ls_gemm_weight *out, ls_dtype dtype, int64_t n, int64_t k, ls_error *err) {
-    const ls_dtype packed = dtype == LS_BF16 ? LS_BF16 : LS_F32;
-    const int64_t tiles = packed == LS_BF16 ? ls_cuda_gemm_tiles_bytes(n, k) : 0;
-    int64_t stored, bytes;
-    if (!ls_mul_i64(n, k, &stored) || !ls_mul_i64(stored, ls_dtype_bytes(packed), &stored) ||
-        stored > INT64_MAX - 256 || tiles < 0 || !ls_add_i64(up_to(stored, 256), tiles, &bytes))
-        return LS_FAIL(err, LS_ERR_NOMEM, "gemm weight: n %lld times k %lld does not fit 64-bit arithmetic",
-                       (long long)n, (long long)k);
-    *out = ls_gemm_weight{packed, n, k, NULL, up_to(stored, 256), bytes};
-    return LS_OK;
-}
-
 ls_status ls_cuda_gemm_repack(const ls_exec *exec, const ls_gemm_repack_args *a, ls_error *err) {
     const ls_gemm_weight *weight = a->weight;
     const int64_t stored = weight->n * weight->k * ls_dtype_bytes(weight->dtype);
@@ -420,23 +409,6 @@ ls_status ls_cuda_gemm_prepare_planted(const ls_cuda_gemm_args *a, ls_error *err
 
 /* ---- backward ---- */
 
-/* Bytes of a gathered matrix in the workspace; negative where they do not fit. */
-static int64_t gathered_bytes(int64_t rows, int64_t cols) {
-    int64_t bytes;
-    if (cols > INT64_MAX - 8 || !ls_mul_i64(rows, up_to(cols, 8), &bytes) || !ls_mul_i64(bytes, 2, &bytes)) return -1;
-    return bytes > INT64_MAX - 256 ? -1 : up_to(bytes, 256);
-}
-
-static int64_t workspace_sum(int64_t a, int64_t b) {
-    int64_t sum;
-    return a < 0 || b < 0 || !ls_add_i64(a, b, &sum) ? -1 : sum;
-}
-
-int64_t ls_cuda_gemm_backward_input_workspace(const ls_gemm_backward_input_args *args) {
-    if (args->profile != LS_PROFILE_MMA16 || args->m < 1) return LS_WORKSPACE_HEAD;
-    return workspace_sum(LS_WORKSPACE_HEAD, gathered_bytes(args->m, args->n));
-}
-
 /* Whether products read a matrix of bf16 as it is: at addresses that bulk copies take. */
 static bool can_read(const void *rows, int64_t stride) {
     return rows != NULL && (uintptr_t)rows % 16 == 0 && stride % 8 == 0;
@@ -522,31 +494,6 @@ ls_status ls_cuda_gemm_backward_input(const ls_exec *exec, const ls_gemm_backwar
     return fault == NULL ? LS_OK : ls_cuda_fault_end(op, exec, fault, err);
 }
 
-/* Rows of the gathered matrices, whatever the sequences' lengths are. */
-static int64_t padded_rows(const ls_gemm_backward_weight_args *a) {
-    int64_t rows;
-    if (a->n_sequences < 0 || !ls_mul_i64(a->n_sequences, STEP - 1, &rows) || !ls_add_i64(rows, a->m, &rows) ||
-        rows > INT64_MAX - STEP)
-        return -1;
-    return up_to(rows, STEP);
-}
-
-static int64_t starts_bytes(const ls_gemm_backward_weight_args *a) {
-    int64_t bytes;
-    return a->n_sequences < INT64_MAX - 33 && ls_mul_i64(a->n_sequences + 1, 8, &bytes) && bytes < INT64_MAX - 256
-               ? up_to(bytes, 256)
-               : -1;
-}
-
-int64_t ls_cuda_gemm_backward_weight_workspace(const ls_gemm_backward_weight_args *a) {
-    const int64_t rows = padded_rows(a);
-    int64_t bytes = LS_WORKSPACE_HEAD;
-    if (a->profile != LS_PROFILE_MMA16 || a->m < 1) return bytes;
-    bytes = workspace_sum(bytes, starts_bytes(a));
-    bytes = workspace_sum(bytes, rows < 0 ? -1 : gathered_bytes(rows, a->n));
-    return workspace_sum(bytes, rows < 0 ? -1 : gathered_bytes(rows, a->k));
-}
-
 /* Nothing to pad: x as it is, and dy rounded. */
 static ls_status whole_weight_mma16(const ls_exec *exec, const ls_gemm_backward_weight_args *a, ls_product *product,
                                     ls_error *err) {
@@ -560,11 +507,11 @@ static ls_status whole_weight_mma16(const ls_exec *exec, const ls_gemm_backward_
 /* Rows where their sequences' steps of 16 have them. */
 static ls_status weight_mma16(const ls_exec *exec, const ls_gemm_backward_weight_args *a, ls_product *product,
                               ls_fault *fault, ls_error *err) {
-    const int64_t rows = padded_rows(a);
+    const int64_t rows = ls_gemm_padded_rows(a);
     uint8_t *workspace = (uint8_t *)exec->workspace + LS_WORKSPACE_HEAD;
     int64_t *starts = (int64_t *)workspace;
-    uint16_t *dy = (uint16_t *)(workspace + starts_bytes(a));
-    uint16_t *x = (uint16_t *)((uint8_t *)dy + gathered_bytes(rows, a->n));
+    uint16_t *dy = (uint16_t *)(workspace + ls_gemm_starts_bytes(a));
+    uint16_t *x = (uint16_t *)((uint8_t *)dy + ls_gemm_gathered_bytes(rows, a->n));
     const bool is_rounded = a->dy_rounded != NULL;
     starts_params s = {a->sequences, a->n_sequences, starts, fault};
     gather_params of_dy = {dy,           rows,   up_to(a->n, 8), is_rounded ? (const void *)a->dy_rounded : a->dy,

@@ -9,22 +9,6 @@ int64_t ls_cuda_gemm_workspace(const ls_cuda_gemm_args *args) {
     (void)args;
     return LS_WORKSPACE_HEAD;
 }
-int64_t ls_cuda_gemm_tiles_bytes(int64_t n, int64_t k) {
-    (void)n, (void)k;
-    return -1;
-}
-int64_t ls_cuda_gemm_backward_input_workspace(const ls_gemm_backward_input_args *args) {
-    (void)args;
-    return LS_WORKSPACE_HEAD;
-}
-int64_t ls_cuda_gemm_backward_weight_workspace(const ls_gemm_backward_weight_args *args) {
-    (void)args;
-    return LS_WORKSPACE_HEAD;
-}
-ls_status ls_cuda_gemm_pack_plan(ls_gemm_weight *out, ls_dtype dtype, int64_t n, int64_t k, ls_error *err) {
-    (void)out, (void)dtype, (void)n, (void)k;
-    return none("gemm_pack", err);
-}
 ls_status ls_cuda_gemm_stored(const ls_exec *exec, const ls_cuda_gemm_args *args, ls_error *err) {
     (void)exec, (void)args;
     return none("gemm", err);

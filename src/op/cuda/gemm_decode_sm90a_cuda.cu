@@ -16,6 +16,7 @@
  * 8 core matrices of 8 rows x 8 depths, 128 bytes each, along depth. COLUMNS follows from n alone. */
 #include "base/mem.h"
 #include "num/expf.h"
+#include "op/cuda/gemm_size_cuda.h"
 #include "op/cuda/product_cuda.h"
 #include "op/cuda/ring_cuda.h"
 #include "op/cuda/wgmma_cuda.h"
@@ -45,7 +46,7 @@
 /* To align, and to be read where rows are not there. */
 #define SLACK(groups) (1024 + (groups)*GROUP_ROWS * ROW_BYTES)
 /* Of the chip: a layout of weights must not depend on the machine that made it. */
-#define PROCESSORS 132
+#define PROCESSORS LS_DECODE_PROCESSORS
 /* Of a block's weights, on their way before the block starts. */
 #define EXPECTED_BYTES (64 * 1024)
 
@@ -281,14 +282,6 @@ static const void *kernel_of(int64_t columns, int64_t groups, int64_t stage_tile
     return kernel_of_one<WEIGHTS, 1>(columns);
 }
 
-/* Rows of the weight that a block takes: as few as give every multiprocessor of the chip no more than one block. */
-int64_t ls_decode_columns(int64_t cols) {
-    static const int64_t sizes[] = {8, 16, 24, 32, 40, 64, 80, 128};
-    for (int i = 0; i < 7; i++)
-        if ((cols - 1) / sizes[i] + 1 <= PROCESSORS) return sizes[i];
-    return 128;
-}
-
 static int64_t blocks_of(int64_t cols) { return (cols - 1) / ls_decode_columns(cols) + 1; }
 
 /* Warpgroups that multiply in a block of this weight. */
@@ -423,15 +416,6 @@ static __global__ void __launch_bounds__(PACK_THREADS) pack_kernel(const __grid_
     if (word >= p.words) return;
     for (int i = 0; i < 8; i++) eight[i] = row < p.n && k + i < p.k ? p.w[row * p.k + k + i] : (uint16_t)0;
     p.tiles[word] = *(const uint4 *)eight;
-}
-
-static int64_t up_to(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-
-int64_t ls_cuda_gemm_tiles_bytes(int64_t n, int64_t k) {
-    int64_t bytes;
-    if (n < 1 || k < 1 || n > INT64_MAX - 128 || k > INT64_MAX - 64) return -1;
-    return ls_mul_i64(up_to(n, ls_decode_columns(n)), up_to(k, 64), &bytes) && ls_mul_i64(bytes, 2, &bytes) ? bytes
-                                                                                                            : -1;
 }
 
 ls_status ls_cuda_gemm_pack(const ls_exec *exec, void *tiles, const void *w, int64_t n, int64_t k, ls_error *err) {

@@ -50,8 +50,6 @@ typedef struct ls_decode_plan {
 } ls_decode_plan;
 
 ls_decode_plan ls_decode_plan_for(int64_t rows, int64_t cols);
-/* Rows of a weight of `cols` rows that lie together in its tiles. */
-int64_t ls_decode_columns(int64_t cols);
 /* Whether so many rows and a weight of `cols` are for this kernel: up to LS_CUDA_GEMM_DECODE_ROWS rows, more beside a
  * narrow weight and beside a wide one (op/gemm_cuda.h). */
 bool ls_decode_takes(int64_t rows, int64_t cols);

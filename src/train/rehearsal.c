@@ -1,0 +1,56 @@
+/* A trainer on paper: what a step will ask of the device's workspace. */
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "model/supports.h"
+#include "train/trainer_state.h"
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+ls_train_outlook ls_trainer_outlook(const ls_trainer *t) {
+    const ls_parameters *p = t->state.parameters;
+    return (ls_train_outlook){.parameters = t->state.weights->n_elements,
+                              .learnt = p->end - p->begin,
+                              .moment_bytes = 2 * ls_dtype_bytes(t->state.moments),
+                              .host_gradient_bytes = ls_gradient_host_bytes(t->gradient)};
+}
+
+/* n sequences of about as many tokens each, `rows` together. */
+static ls_status rehearse_shape(ls_trainer *t, int64_t n, int64_t rows, float *gradient, ls_error *err) {
+    int64_t *offsets = NULL, *targets = NULL;
+    int32_t *tokens = NULL;
+    float *values = NULL;
+    ls_supports *supports = NULL;
+    ls_status status;
+    LS_TRY_DONE(ls_array_alloc((void **)&offsets, n + 1, sizeof *offsets, "rehearsal", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&targets, rows, sizeof *targets, "rehearsal", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&tokens, rows, sizeof *tokens, "rehearsal", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&values, rows, sizeof *values, "rehearsal", err));
+    for (int64_t i = 0; i <= n; i++) offsets[i] = i * (rows / n) + smaller(i, rows % n);
+    for (int64_t i = 0; i < rows; i++) values[i] = 1.0f;
+    if (t->opts.truncation != NULL)
+        LS_TRY_DONE(ls_supports_create(&supports, rows, t->state.weights->model->config.vocab, err));
+    LS_TRY_DONE(ls_tape_forward(t->tape, tokens, offsets, n, err));
+    ls_tape_support(t->tape, supports, 0);
+    LS_TRY_DONE(ls_tape_logprob(t->tape, targets, t->logprob, t->entropy, err));
+    LS_TRY_DONE(
+        ls_tape_backward(t->tape, 0, n, targets, values, t->opts.entropy ? values : NULL, gradient, true, true, err));
+done:
+    ls_supports_free(supports);
+    free(values);
+    free(tokens);
+    free(targets);
+    free(offsets);
+    return status;
+}
+
+ls_status ls_trainer_rehearse(ls_trainer *t, int64_t longest, ls_error *err) {
+    const ls_trainer_opts *o = &t->opts;
+    const int64_t spans = o->spans_max, most = smaller(o->rows_max, spans * longest), few = (most - 1) / longest + 1;
+    float *gradient;
+    ls_gradient_begin(t->gradient);
+    LS_TRY(ls_gradient_leaf(t->gradient, t->state.parameters->joint == NULL, &gradient, err));
+    LS_TRY(rehearse_shape(t, few, most, gradient, err));
+    LS_TRY(rehearse_shape(t, smaller(spans, most), most, gradient, err));
+    return ls_gradient_fold(t->gradient, err);
+}

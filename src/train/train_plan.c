@@ -1,0 +1,278 @@
+/* Choosing among plans: candidates, their costs, and the table. */
+#include "train/train_plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "op/memory.h"
+#include "op/planned.h"
+
+/* Of a card so much stays free: libraries, graphs and proofs of products take some behind the ledger's back. */
+#define KEPT_FREE 32
+/* Of a forward, at most; on a device without a limit as well, where the leaf is cut into parts then. */
+#define ROWS_MAX 8192
+/* Sequences of a forward that are always possible. */
+#define SPANS_LEAST 64
+/* Sequences that the engine decodes at a time, where nothing is said, on a GPU and elsewhere. */
+#define BATCH_GPU 512
+#define BATCH_CPU 64
+/* Of a prefix cache that nothing is said of: a group's samples share their prompt without it. */
+#define PREFIX_BYTES ((int64_t)1 << 30)
+
+/* ---- cards ---- */
+
+#define MIB ((int64_t)1 << 20)
+
+/* The H100's and the H200's were measured (docs/lab), the others' follow from their datasheets. */
+static const ls_card cards[] = {
+    {"h100-80", "NVIDIA H100 80GB", 81089 * MIB, 3.0e12, 520e12, 40e9, true},
+    {"h200", "NVIDIA H200", 143156 * MIB, 4.57e12, 560e12, 40e9, true},
+    {"b200", "NVIDIA B200", 182000 * MIB, 7.3e12, 1100e12, 40e9, true},
+    {"a100-80", "NVIDIA A100 80GB", 81051 * MIB, 1.85e12, 190e12, 20e9, true},
+    {"a100-40", "NVIDIA A100 40GB", 40330 * MIB, 1.4e12, 190e12, 20e9, true},
+};
+#define N_CARDS ((int)(sizeof cards / sizeof cards[0]))
+
+/* Its rates matter to nothing but the order of plans. */
+static const ls_card processor = {"cpu", "a processor", 0, 100e9, 1e12, 50e9, false};
+
+const char *ls_card_names(void) { return "h100-80, h200, b200, a100-80 or a100-40"; }
+
+ls_status ls_card_find(const ls_card **out, const char *name, ls_error *err) {
+    for (int i = 0; i < N_CARDS; i++)
+        if (strcmp(cards[i].name, name) == 0) {
+            *out = &cards[i];
+            return LS_OK;
+        }
+    return LS_FAIL(err, LS_ERR_ARG, "'%s' is no card that is known: %s", name, ls_card_names());
+}
+
+const ls_card *ls_card_like(const ls_device *device, int64_t bytes) {
+    const ls_card *best = &cards[0];
+    if (device->exec.backend != LS_BACKEND_CUDA) return &processor;
+    for (int i = 1; i < N_CARDS; i++)
+        if (llabs(cards[i].bytes - bytes) < llabs(best->bytes - bytes)) best = &cards[i];
+    return best;
+}
+
+static double gib(int64_t bytes) { return (double)bytes / (double)((int64_t)1 << 30); }
+
+/* ---- costs ---- */
+
+static int64_t parts(int64_t n, int64_t each) { return n > 0 ? (n - 1) / each + 1 : 0; }
+
+/* Seconds of a step that differ between plans, and about what else a step takes: products at the card's rate, a
+ * gradient that every forward's backward reads and writes, the update's 30 bytes a parameter, rollouts by their bytes.
+ */
+static void cost(ls_train_planned *p, const ls_card *card, const ls_train_wish *w) {
+    const ls_train_outlook *o = &p->outlook;
+    const double n = (double)o->parameters, tokens = (double)w->sequences * (double)w->longest;
+    const double forward = 2.0 * n * tokens / card->rate;
+    const int64_t leaf_rows = w->leaf * w->longest, leaves = parts(w->sequences, w->leaf);
+    const double forwards = (double)(leaves * parts(leaf_rows, p->plan.rows));
+    p->of_rows = forwards * 8.0 * n / card->bandwidth;
+    p->of_recompute = p->plan.recompute ? 0.9 * forward : 0.0;
+    p->of_moments = p->plan.moments_on_host ? (double)o->moment_bytes * (double)o->learnt / card->link : 0.0;
+    p->of_gradients = (double)leaves * (double)o->host_gradient_bytes / card->link;
+    p->seconds = 3.3 * forward + p->of_rows + p->of_recompute + p->of_moments + p->of_gradients +
+                 30.0 * (double)o->learnt / card->bandwidth;
+    if (w->has_engine && p->plan.batch > 0) {
+        const double batch = (double)(p->plan.batch < w->sequences ? p->plan.batch : w->sequences);
+        const double tick = (2.0 * n + batch * (4.0 * (double)o->slot_bytes + 1e5)) / card->bandwidth + 1.2e-3;
+        p->seconds += (double)parts(w->sequences, p->plan.batch) * (double)w->new_tokens * tick;
+    }
+}
+
+/* ---- trying ---- */
+
+static void look(void *looker, const ls_device *device) {
+    ls_train_planned *p = looker;
+    ls_ledger_sum sums[LS_TRAIN_HOLDERS];
+    p->used = device->ledger.used_max;
+    p->pinned = device->ledger.pinned;
+    p->n_holders = ls_ledger_largest(&device->ledger, sums, LS_TRAIN_HOLDERS);
+    for (int64_t i = 0; i < p->n_holders; i++) {
+        snprintf(p->holders[i].what, sizeof p->holders[i].what, "%s", sums[i].what);
+        p->holders[i].bytes = sums[i].bytes;
+    }
+}
+
+/* total 0: without a limit, to see what it would need. *fits is false where the card is too small. */
+static ls_status try_plan(ls_train_planned *p, bool *fits, const ls_card *card, int64_t total, int64_t taken,
+                          ls_train_rehearse rehearse, void *context, ls_error *err) {
+    const int64_t kept = card->is_gpu ? total / KEPT_FREE : 0;
+    const ls_planned_opts opts = {card->name, card->is_gpu, total > 0 ? total : INT64_MAX / 4, taken + kept};
+    ls_device *device = NULL;
+    ls_error why = {LS_OK, ""};
+    ls_status status;
+    *fits = false;
+    LS_TRY_DONE(ls_device_open_planned(&device, &opts, err));
+    status = rehearse(context, device, &p->plan, &p->outlook, look, p, &why);
+    *fits = status == LS_OK;
+    if (status == LS_ERR_NOMEM || status == LS_ERR_CAPACITY) {
+        status = LS_OK;
+    } else if (status != LS_OK && err != NULL) {
+        *err = why;
+    }
+    p->total = total;
+    p->taken = taken + kept;
+done:
+    ls_device_close(device);
+    return status;
+}
+
+/* The values that are tried of what is open: one where it is not. */
+typedef struct values {
+    int64_t list[8];
+    int64_t n;
+} values;
+
+static void put(values *v, int64_t value) {
+    if (v->n > 0 && v->list[v->n - 1] == value) return;
+    v->list[v->n++] = value;
+}
+
+/* Rows from the most that are worth it down to one sequence. */
+static values rows_tried(const ls_train_wish *w) {
+    static const int64_t divisors[] = {1, 2, 3, 4, 6, 8, 16, 32};
+    const int64_t leaf = w->leaf * w->longest;
+    const int64_t most = leaf < ROWS_MAX ? leaf : ROWS_MAX;
+    values v = {{0}, 0};
+    if (w->rows > 0) {
+        put(&v, w->rows);
+        return v;
+    }
+    for (int i = 0; i < (int)(sizeof divisors / sizeof divisors[0]); i++)
+        put(&v, most / divisors[i] > w->longest ? most / divisors[i] : w->longest);
+    return v;
+}
+
+static values batches_tried(const ls_card *card, const ls_train_wish *w) {
+    values v = {{0}, 0};
+    if (w->batch > 0 || !w->has_engine || !card->is_gpu) {
+        put(&v, w->batch > 0 ? w->batch : BATCH_CPU);
+        return v;
+    }
+    for (int64_t batch = BATCH_GPU; batch >= BATCH_CPU; batch /= 2)
+        put(&v, batch < w->sequences ? batch : w->sequences);
+    return v;
+}
+
+static values both(int32_t wish) {
+    values v = {{0}, 0};
+    if (wish != 1) put(&v, 0);
+    if (wish != 0) put(&v, 1);
+    return v;
+}
+
+static ls_status refuse(const ls_card *card, int64_t total, const ls_train_planned *least, ls_error *err) {
+    char holders[400] = "";
+    size_t used = 0;
+    for (int64_t i = 0; i < least->n_holders && i < 5 && used < sizeof holders; i++)
+        used += (size_t)snprintf(holders + used, sizeof holders - used, "%s%s %.2f", i > 0 ? ", " : "",
+                                 least->holders[i].what, gib(least->holders[i].bytes));
+    return LS_FAIL(err, LS_ERR_CAPACITY,
+                   "memory: the smallest plan needs %.2f GiB of the %.2f of %s, %.2f of them taken or kept free; "
+                   "in GiB: %s. Smaller: lora_rank=16 (adapters need neither masters nor moments of the weights), "
+                   "a smaller length, or weights=by_layer with more GPUs",
+                   gib(least->used), gib(total), card->title,
+                   gib(least->taken + (card->is_gpu ? total / KEPT_FREE : 0)), holders);
+}
+
+static int64_t prefix_of(const ls_card *card, const ls_train_wish *w) {
+    return card->is_gpu && w->has_engine && w->batch == 0 ? PREFIX_BYTES : 0;
+}
+
+/* Each has a state in the forward's cache. Few of them are as long as the longest, and a leaf may be cut anywhere. */
+static int64_t spans_of(const ls_train_wish *w, int64_t rows) {
+    const int64_t most = 4 * parts(rows, w->longest);
+    return most > SPANS_LEAST ? most : SPANS_LEAST;
+}
+
+ls_status ls_train_plan_make(ls_train_planned *out, const ls_card *card, int64_t total, int64_t taken,
+                             const ls_train_wish *w, ls_train_rehearse rehearse, void *context, ls_error *err) {
+    const values rows = rows_tried(w), batches = batches_tried(card, w), moments = both(w->moments_on_host),
+                 recompute = both(w->recompute);
+    ls_train_planned best = {.seconds = -1}, last = {0};
+    int64_t n_tried = 0, n_fit = 0;
+    for (int64_t b = 0; b < batches.n; b++)
+        for (int64_t m = 0; m < moments.n; m++)
+            for (int64_t c = 0; c < recompute.n; c++)
+                for (int64_t r = 0; r < rows.n; r++) {
+                    ls_train_planned p = {.plan = {.rows = rows.list[r],
+                                                   .spans = spans_of(w, rows.list[r]),
+                                                   .moments_on_host = moments.list[m] != 0,
+                                                   .recompute = recompute.list[c] != 0,
+                                                   .batch = batches.list[b],
+                                                   .prefix_bytes = prefix_of(card, w)}};
+                    bool fits;
+                    LS_TRY(try_plan(&p, &fits, card, total, taken, rehearse, context, err));
+                    n_tried++;
+                    if (!fits) continue;
+                    n_fit++;
+                    cost(&p, card, w);
+                    if (best.seconds < 0 || p.seconds < best.seconds) best = p;
+                    break; /* fewer rows are slower */
+                }
+    if (best.seconds < 0) {
+        bool fits;
+        last.plan = (ls_train_plan){.rows = rows.list[rows.n - 1],
+                                    .spans = spans_of(w, rows.list[rows.n - 1]),
+                                    .moments_on_host = moments.list[moments.n - 1] != 0,
+                                    .recompute = recompute.list[recompute.n - 1] != 0,
+                                    .batch = batches.list[batches.n - 1],
+                                    .prefix_bytes = prefix_of(card, w)};
+        LS_TRY(try_plan(&last, &fits, card, 0, taken, rehearse, context, err));
+        return refuse(card, total, &last, err);
+    }
+    *out = best;
+    out->n_tried = n_tried;
+    out->n_fit = n_fit;
+    return LS_OK;
+}
+
+ls_train_plan ls_train_plan_plain(const ls_train_wish *w, int64_t forward_rows) {
+    int64_t rows = w->rows;
+    if (rows == 0) rows = forward_rows < 2 * ROWS_MAX ? forward_rows : 2 * ROWS_MAX;
+    if (w->rows == 0 && rows < w->longest) rows = w->longest;
+    return (ls_train_plan){.rows = rows,
+                           .spans = spans_of(w, rows),
+                           .moments_on_host = w->moments_on_host == 1,
+                           .recompute = w->recompute == 1,
+                           .batch = w->batch > 0 ? w->batch : BATCH_CPU};
+}
+
+/* ---- the table ---- */
+
+static void tell_choice(FILE *file, const char *name, const char *value, double seconds) {
+    if (seconds >= 0.0005)
+        fprintf(file, "  %-30s %-12s %8.2f s a step\n", name, value, seconds);
+    else
+        fprintf(file, "  %-30s %s\n", name, value);
+}
+
+void ls_train_plan_tell(FILE *file, const ls_train_planned *p, const ls_card *card, const ls_train_wish *w) {
+    char text[32];
+    int64_t told = 0;
+    fprintf(file, "plan for %s, %.1f GiB\n", card->title, gib(p->total));
+    for (int64_t i = 0; i < p->n_holders; i++) {
+        fprintf(file, "  %-30s %8.2f GiB\n", p->holders[i].what, gib(p->holders[i].bytes));
+        told += p->holders[i].bytes;
+    }
+    if (p->used > told) fprintf(file, "  %-30s %8.2f GiB\n", "all else", gib(p->used - told));
+    fprintf(file, "  %-30s %8.2f GiB\n", "context, libraries, kept free", gib(p->taken));
+    fprintf(file, "  %-30s %8.2f GiB\n", "left", gib(p->total - p->taken - p->used));
+    if (p->pinned > 0) fprintf(file, "  %-30s %8.2f GiB\n", "pinned memory of the host", gib(p->pinned));
+    snprintf(text, sizeof text, "%lld", (long long)p->plan.rows);
+    tell_choice(file, "rows", text, p->of_rows);
+    tell_choice(file, "moments_on", p->plan.moments_on_host ? "host" : "device", p->of_moments);
+    tell_choice(file, "recompute", p->plan.recompute ? "true" : "false", p->of_recompute);
+    if (p->outlook.host_gradient_bytes > 0) tell_choice(file, "gradients on the host", "", p->of_gradients);
+    if (w->has_engine) {
+        snprintf(text, sizeof text, "%lld", (long long)p->plan.batch);
+        tell_choice(file, "engine.batch", text, 0.0);
+    }
+    fprintf(file, "  %lld of %lld plans fit; about %.1f s a step at full length\n", (long long)p->n_fit,
+            (long long)p->n_tried, p->seconds);
+}

@@ -1,0 +1,53 @@
+/* What a trainer holds. Private to the trainer and its rehearsal. */
+#ifndef LS_TRAIN_TRAINER_STATE_H
+#define LS_TRAIN_TRAINER_STATE_H
+
+#include "train/trainer.h"
+
+/* The leaves [begin, end) of a batch that this process computes, of n in all. */
+typedef struct own_leaves {
+    int64_t begin, end, n, share;
+} own_leaves;
+
+/* A step that has begun. */
+typedef struct step_state {
+    ls_train_batch batch;
+    own_leaves own;
+    int64_t next; /* sequence that the next forward begins with */
+    int64_t first,
+        n; /* sequences [first, first + n) of the batch: those of the last forward; n is 0 behind its backward */
+    float *gradient; /* of the leaf that is being made */
+    bool is_flat;    /* nothing has been learnt from the parts that it has had: its gradient is +0 everywhere */
+    ls_adamw_factors factors;
+    double rate;
+} step_state;
+
+struct ls_trainer {
+    ls_trainer_opts opts;
+    ls_device *device;
+    ls_train_state state;
+    ls_tape *tape;
+    ls_gradient *gradient;
+    float *adapted; /* the gradient of adapters, device memory; NULL without */
+    float *blocks;  /* of the squares of all parameters, device memory */
+    int64_t n_blocks;
+    float *host_blocks;       /* the same on the host */
+    ls_squares_range *ranges; /* of the blocks whose elements this process owns, device memory */
+    int64_t n_ranges;
+    /* With other processes. */
+    int64_t *owned; /* [n_ranks + 1]: elements where their ranges begin */
+    float *slices;  /* [n_slices] of a sum over processes, device memory */
+    int64_t n_slices;
+    /* Where weights come by layer, and gradients wait on the host; device memory. Else NULL. */
+    float *sent; /* [n_slices] */
+    float *sum;  /* [elements of the range]: the batch's gradient */
+    /* Of one forward. */
+    float *logprob, *entropy, *d_logprob, *d_entropy; /* [rows_max] */
+    int64_t *offsets;                                 /* [sequences_max + 1] */
+    /* Of one step. */
+    double *metrics, *totals; /* [sequences_max][n_metrics], [n_metrics] */
+    int64_t *begins;          /* [n_ranks + 1] */
+    step_state now;
+};
+
+#endif
