@@ -171,6 +171,7 @@ done:
 
 void ls_tape_free(ls_tape *t) {
     if (t == NULL) return;
+    if (t->device != NULL) (void)ls_device_wait(t->device, NULL); /* a read of a call that failed may end in its arrays */
     {
         float *const arrays[] = {
             t->leaf_dh, t->dx,  t->da,    t->db,      t->dnarrow, t->dnarrow_raw,    t->db_state,  t->dc_state,
@@ -295,19 +296,29 @@ ls_status ls_tape_restrict(ls_tape *t, const int64_t *index, int64_t base, int64
     return ls_support(t->device, &apply, err);
 }
 
+/* One block of rows, whose values go to the host. */
+static ls_status read_block(ls_tape *t, const int64_t *index, const int64_t *targets, int64_t n,
+                            float values[2][LS_HEAD_BLOCK_MAX], bool with_entropy, ls_error *err) {
+    const int64_t bytes = n * (int64_t)sizeof(float);
+    LS_TRY(ls_head_take(t->head, t->model, t->x_last, t->rows, index, n, err));
+    LS_TRY(ls_tape_restrict(t, index, 0, n, err));
+    LS_TRY(ls_head_logprob(t->head, t->head->logits, targets, with_entropy, err));
+    LS_TRY(ls_memory_read(t->device, values[0], t->head->logprob, bytes, err));
+    if (with_entropy) LS_TRY(ls_memory_read(t->device, values[1], t->head->entropy, bytes, err));
+    return ls_device_wait(t->device, err);
+}
+
 ls_status ls_tape_logprob(ls_tape *t, const int64_t *targets, float *logprob, float *entropy, ls_error *err) {
     int64_t index[LS_HEAD_BLOCK_MAX], block[LS_HEAD_BLOCK_MAX], row = 0, n;
     float values[2][LS_HEAD_BLOCK_MAX];
     memset(logprob, 0, (size_t)t->rows * sizeof *logprob);
     if (entropy != NULL) memset(entropy, 0, (size_t)t->rows * sizeof *entropy);
     while ((n = ls_tape_next_rows(t, targets, &row, t->rows, index, block)) > 0) {
-        const int64_t bytes = n * (int64_t)sizeof(float);
-        LS_TRY(ls_head_take(t->head, t->model, t->x_last, t->rows, index, n, err));
-        LS_TRY(ls_tape_restrict(t, index, 0, n, err));
-        LS_TRY(ls_head_logprob(t->head, t->head->logits, block, entropy != NULL, err));
-        LS_TRY(ls_memory_read(t->device, values[0], t->head->logprob, bytes, err));
-        if (entropy != NULL) LS_TRY(ls_memory_read(t->device, values[1], t->head->entropy, bytes, err));
-        LS_TRY(ls_device_wait(t->device, err));
+        const ls_status status = read_block(t, index, block, n, values, entropy != NULL, err);
+        if (status != LS_OK) {
+            (void)ls_device_wait(t->device, NULL); /* a read may still end in `values` */
+            return status;
+        }
         for (int64_t i = 0; i < n; i++) {
             logprob[index[i]] = values[0][i];
             if (entropy != NULL) entropy[index[i]] = values[1][i];

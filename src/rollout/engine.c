@@ -62,6 +62,7 @@ done:
 
 void ls_engine_free(ls_engine *e) {
     if (e == NULL) return;
+    if (e->device != NULL) (void)ls_device_wait(e->device, NULL); /* reads of a tick that failed end in its arrays */
     for (int64_t i = 0; i < e->waiting.table_cap; i++) {
         if (e->waiting.table[i] != NULL) ls_tally_free(e->waiting.table[i]->tally);
         free(e->waiting.table[i]);
