@@ -171,7 +171,8 @@ done:
 
 void ls_tape_free(ls_tape *t) {
     if (t == NULL) return;
-    if (t->device != NULL) (void)ls_device_wait(t->device, NULL); /* a read of a call that failed may end in its arrays */
+    if (t->device != NULL)
+        (void)ls_device_wait(t->device, NULL); /* a read of a call that failed may end in its arrays */
     {
         float *const arrays[] = {
             t->leaf_dh, t->dx,  t->da,    t->db,      t->dnarrow, t->dnarrow_raw,    t->db_state,  t->dc_state,

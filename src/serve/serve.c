@@ -85,6 +85,7 @@ static void server_free(ls_server *s) {
     ls_http_stop(s->http);
     ls_work_free(s->work);
     ls_transfer_shards_free(s->shards);
+    ls_transfer_shards_free(s->served_shards);
     ls_transfer_close(s->transfer);
     ls_model_close(s->staged);
     ls_model_close(s->model);

@@ -53,10 +53,11 @@ struct ls_server {
     ls_model *model;        /* that is served; the control thread's */
     ls_model *staged;       /* loaded, to be served at /finish_weight_update */
     char staged_path[LS_SERVE_PATH_MAX], path[LS_SERVE_PATH_MAX];
-    ls_transfer *transfer;      /* weights over NCCL, once a trainer has been met; the control thread's */
-    ls_transfer_shards *shards; /* what has come of them since /start_weight_update */
-    bool is_updating;           /* between /start_weight_update and /finish_weight_update */
-    char version_name[128];     /* what the trainer calls the version, or "" */
+    ls_transfer *transfer;             /* weights over NCCL, once a trainer has been met; the control thread's */
+    ls_transfer_shards *shards;        /* what has come of them since /start_weight_update */
+    ls_transfer_shards *served_shards; /* the last of them that were served, on disk until the next ones are */
+    bool is_updating;                  /* between /start_weight_update and /finish_weight_update */
+    char version_name[128];            /* what the trainer calls the version, or "" */
     ls_tokenizer *tokenizer;
     ls_chat *chat;
     ls_reply_about about;

@@ -1,10 +1,10 @@
 /* A library with NCCL's names and nobody behind it: what it is to do, and what it was asked for, is its state
  * (fake_nccl.h). Loaded by test_nccl through LOCKSTEP_NCCL. */
+#include "op/fake_nccl.h"
+
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "op/fake_nccl.h"
 
 enum { SUCCESS = 0, SYSTEM_ERROR = 2, IN_PROGRESS = 7 };
 

@@ -1,8 +1,6 @@
 /* Groups of NCCL without a GPU: the library is the test's own, and so are the places in the stream. No wait has no end,
  * what is left while a move is under way is aborted, and the user's environment stays. */
 #define _GNU_SOURCE
-#include "op/nccl.h"
-
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +9,7 @@
 
 #include "fake_nccl.h"
 #include "harness.h"
+#include "op/nccl.h"
 
 static bool is_reached = true; /* the place in the stream */
 
