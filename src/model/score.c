@@ -2,10 +2,12 @@
  * blocks of rows. */
 #include "model/score.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "op/logprob.h"
 
 #define BATCH_MAX 1024
 
@@ -120,6 +122,16 @@ static ls_status score_batch(scorer *s, const ls_score_item *items, int64_t n) {
     return ls_device_wait(s->device, s->err);
 }
 
+/* Every value is a number; items[0] is sequence `first` of the caller's. */
+static ls_status check_values(const ls_score_item *items, int64_t n, int64_t first, ls_error *err) {
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t t = 0; t + 1 < items[i].n_tokens; t++)
+            if (isnan(items[i].logprob[t]))
+                return LS_FAIL(err, LS_ERR_FORMAT, "sequence %lld, token %lld: " LS_LOGPROB_NAN_TEXT,
+                               (long long)(first + i), (long long)(t + 1));
+    return LS_OK;
+}
+
 ls_status ls_score(const ls_model *model, ls_device *device, const ls_score_opts *opts, ls_score_item *items,
                    int64_t n_items, ls_error *err) {
     scorer s = {.model = model, .device = device, .opts = opts, .err = err};
@@ -130,8 +142,11 @@ ls_status ls_score(const ls_model *model, ls_device *device, const ls_score_opts
         return LS_FAIL(err, LS_ERR_ARG, "score: batch %lld is not in 1..1024 or chunk %lld is negative",
                        (long long)opts->batch, (long long)opts->chunk);
     LS_TRY_DONE(scorer_init(&s, items, n_items, batch));
-    for (int64_t i = 0; i < n_items; i += batch)
-        LS_TRY_DONE(score_batch(&s, items + i, n_items - i < batch ? n_items - i : batch));
+    for (int64_t i = 0; i < n_items; i += batch) {
+        const int64_t n = n_items - i < batch ? n_items - i : batch;
+        LS_TRY_DONE(score_batch(&s, items + i, n));
+        LS_TRY_DONE(check_values(items + i, n, i, err));
+    }
 done:
     scorer_deinit(&s);
     return status;

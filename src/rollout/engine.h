@@ -27,7 +27,7 @@ typedef enum ls_finish {
     LS_FINISH_STOP,     /* a stop token or text, which is the end of the completion */
     LS_FINISH_LENGTH,
     LS_FINISH_CANCEL,
-    LS_FINISH_ERROR /* its logits held NaN or nothing to draw from; error says where */
+    LS_FINISH_ERROR /* its logits held nothing to draw from, or gave no log-probability; error says where */
 } ls_finish;
 const char *ls_finish_name(ls_finish finish); /* "none", "stop", "length", "cancel", "error" */
 

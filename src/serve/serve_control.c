@@ -436,7 +436,7 @@ typedef struct tally {
 
 static int64_t differing(const float *a, const float *b, int64_t n) {
     int64_t count = 0;
-    for (int64_t i = 0; i < n; i++) count += ls_bits(a[i]) != ls_bits(b[i]);
+    for (int64_t i = 0; i < n; i++) count += ls_bits(a[i]) != ls_bits(b[i]) || a[i] != a[i]; /* no NaN agrees */
     return count;
 }
 
