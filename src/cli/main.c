@@ -11,6 +11,7 @@
 #include "base/closest.h"
 #include "base/fpmode.h"
 #include "base/interrupt.h"
+#include "base/thread.h"
 #include "cli/commands.h"
 #include "cli/job.h"
 
@@ -107,8 +108,18 @@ static void show_loading(void *context, const char *directory, int64_t done, int
     }
 }
 
-int main(int argc, char **argv) {
+static int run_command(int argc, char **argv) {
     char name[64];
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(argv[1], commands[i].name) != 0) continue;
+        snprintf(name, sizeof name, "lockstep %s", commands[i].name);
+        argv[1] = name;
+        return finish(commands[i].run(argc - 1, argv + 1));
+    }
+    return refuse_command(argv[1]);
+}
+
+int main(int argc, char **argv) {
     prepare_streams();
     ls_interrupt_install();
     ls_fpmode_enter(NULL);
@@ -126,11 +137,5 @@ int main(int argc, char **argv) {
         printf("lockstep %s\n", LS_VERSION);
         return finish(LS_EXIT_OK);
     }
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(argv[1], commands[i].name) != 0) continue;
-        snprintf(name, sizeof name, "lockstep %s", commands[i].name);
-        argv[1] = name;
-        return finish(commands[i].run(argc - 1, argv + 1));
-    }
-    return refuse_command(argv[1]);
+    return ls_thread_run_main(run_command, argc, argv);
 }

@@ -388,15 +388,43 @@ static bool is_evaluated(const grpo *g) {
 
 /* ---- steps ---- */
 
+/* Whether a wait for somebody outside was given up for a signal. What several processes do together cannot be left by
+ * one of them: there it is an error like others, and the run goes on from its newest checkpoint. */
+static bool was_given_up(const grpo *g, ls_status status) {
+    return status != LS_OK && g->comm == NULL && ls_interrupt_gave_up();
+}
+
+/* The step that is given up before anything was learnt in it was none: the run ends behind the one before. */
+static ls_status leave_step(grpo *g, ls_error *err) {
+    g->step--;
+    g->result->stopped = true;
+    if (g->step > 0) {
+        LS_TRY(save(g, err));
+        LS_TRY(ls_saves_settle(g->saves, ls_trainer_state(g->trainer), err));
+    }
+    ls_stop_tell(g->progress, g->step, g->o->train.run);
+    return LS_OK;
+}
+
+/* One that is given up for a signal is left out. */
+static ls_status evaluate_behind(grpo *g, ls_error *err) {
+    const ls_status status = evaluate(g, err);
+    if (!was_given_up(g, status)) return status;
+    g->eval_reward = g->eval_length = (double)NAN;
+    return LS_OK;
+}
+
 static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
     const ls_train_options *t = &g->o->train;
     const double start = ls_clock_seconds();
     bool asked = false;
     ls_status status;
     g->eval_reward = g->eval_length = (double)NAN;
-    LS_TRY_DONE(ls_grpo_step(g, stopped, err));
+    status = ls_grpo_step(g, stopped, err);
+    if (was_given_up(g, status) && g->n_updates == 0) return leave_step(g, err);
+    LS_TRY_DONE(status);
     if (g->gate.n_differing > 0) LS_TRY_DONE(ls_grpo_bundle(g, err));
-    if (!*stopped && is_evaluated(g)) LS_TRY_DONE(evaluate(g, err));
+    if (!*stopped && is_evaluated(g)) LS_TRY_DONE(evaluate_behind(g, err));
     LS_TRY_DONE(ls_grpo_log(g, ls_clock_seconds() - start, err));
     if (*stopped) goto done;
     g->result->step = g->step;
@@ -417,7 +445,13 @@ static ls_status run_steps(grpo *g, ls_error *err) {
     bool stopped = false;
     g->result->step = g->step;
     if (g->step == 0 && is_evaluated(g)) {
-        LS_TRY(evaluate(g, err));
+        const ls_status status = evaluate(g, err);
+        if (was_given_up(g, status)) {
+            g->result->stopped = true;
+            ls_stop_tell(g->progress, 0, g->o->train.run);
+            return LS_OK;
+        }
+        LS_TRY(status);
         if (g->progress != NULL) fprintf(g->progress, "held-out %.3f before the first step\n", g->eval_reward);
         if (ls_grpo_writes(g)) LS_TRY(ls_grpo_log_beginning(g, err));
     }
