@@ -12,6 +12,7 @@
 #include "base/fnv.h"
 #include "base/interrupt.h"
 #include "base/mem.h"
+#include "base/url.h"
 #include "op/memory.h"
 #include "rl/grpo_state.h"
 #include "train/stopping.h"
@@ -87,12 +88,14 @@ static ls_status find_beginning(grpo *g, ls_error *err) {
 }
 
 /* A judge or an environment; neither is named: *out stays NULL. */
-static ls_status open_source(ls_reward **out, const ls_grpo_options *o, const char *command, const char *url,
-                             ls_error *err) {
+static ls_status open_source(ls_reward **out, const ls_grpo_options *o, const char *command, const char *command_name,
+                             const char *url, const char *url_name, ls_error *err) {
     if (command[0] != '\0') {
+        char whole[2 * LS_OPTION_TEXT_MAX];
         ls_reward_command_options c;
         ls_reward_command_init(&c);
-        c.command = command;
+        LS_TRY(ls_url_complete(whole, sizeof whole, command, command_name, err)); /* a URL in it, where there is one */
+        c.command = whole;
         c.window = o->reward_concurrency;
         c.silence_s = o->reward_timeout;
         return ls_reward_command_open(out, &c, err);
@@ -101,6 +104,7 @@ static ls_status open_source(ls_reward **out, const ls_grpo_options *o, const ch
         ls_reward_http_options h;
         ls_reward_http_init(&h);
         h.url = url;
+        h.name = url_name;
         h.batch = o->reward_batch;
         h.concurrency = o->reward_concurrency;
         h.timeout_s = o->reward_timeout;
@@ -112,8 +116,9 @@ static ls_status open_source(ls_reward **out, const ls_grpo_options *o, const ch
 static ls_status open_reward(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     if (!ls_grpo_writes(g)) return LS_OK;
-    LS_TRY(open_source(&g->reward, o, o->reward_command, o->reward_url, err));
-    return open_source(&g->environment, o, o->environment_command, o->environment_url, err);
+    LS_TRY(open_source(&g->reward, o, o->reward_command, "reward_command", o->reward_url, "reward_url", err));
+    return open_source(&g->environment, o, o->environment_command, "environment_command", o->environment_url,
+                       "environment_url", err);
 }
 
 /* A task, or data, of which there must be enough to hold some out where evaluations are asked for. */

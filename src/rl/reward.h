@@ -70,6 +70,7 @@ ls_status ls_reward_command_open(ls_reward **out, const ls_reward_command_option
  * that cannot be read fails the items of its request. */
 typedef struct ls_reward_http_options {
     const char *url;
+    const char *name;           /* of the option that gave it, for errors; NULL: reward_url */
     const char *const *headers; /* [n_headers] as "Name: value" */
     int64_t n_headers;
     int64_t batch, concurrency, retries;

@@ -235,12 +235,20 @@ static bool is_to_sleep(const ls_engine *e) {
     return false;
 }
 
-/* The pools are there, and the weights. What fails here can be put right: it poisons nothing. */
+/* The pools are there, and the weights. What fails here can be put right by who let the engine sleep: it poisons nothing.
+ * Where that was the lever there is nobody, and who has requests here, or will have, must be told. */
 static ls_status assure_awake(ls_engine *e, ls_error *err) {
+    bool by_lever = false;
+    ls_status status;
     if (e->model->parked != NULL)
         return LS_FAIL(err, LS_ERR_ARG, "engine: the weights are parked on the host: ls_model_unpark brings them back");
-    if (is_to_sleep(e)) LS_TRY(ls_engine_sleep(e, err));
-    return ls_engine_wake(e, err);
+    if (!e->sleeps && is_to_sleep(e)) {
+        by_lever = true;
+        LS_TRY(ls_engine_sleep(e, &e->poisoned) == LS_OK ? LS_OK : check_alive(e, err));
+    }
+    if (!by_lever) return ls_engine_wake(e, err);
+    status = ls_engine_wake(e, &e->poisoned);
+    return status == LS_OK ? LS_OK : check_alive(e, err);
 }
 
 ls_status ls_engine_tick(ls_engine *e, ls_error *err) {

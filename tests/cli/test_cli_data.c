@@ -214,6 +214,29 @@ static void a_silent_judge_does_not_keep_a_run(void **state) {
     assert_string_equal(got, want);
 }
 
+/* A URL's user and password are in nothing that a run leaves or says, and are asked for when it goes on. */
+static void credentials_stay_out_of_a_run(void **state) {
+    static const char judge[] =
+        "reward_command=: http://u:sesame@127.0.0.1/; sed -u -n "
+        "'s/^{\"id\":\\(\"[0-9]*\"\\).*/{\"id\":\\1,\"reward\":0.5}/p'";
+    static const char *const files[] = {"secret/checkpoints/step-00000001/state.json", "secret/run.sqlite",
+                                        "secret/metrics.jsonl"};
+    (void)state;
+    RUN_OK(GRPO(at("secret"), "--set", judge, "--set", "steps=1"));
+    assert_null(strstr(last.err, "sesame"));
+    for (int i = 0; i < 3; i++) {
+        size_t bytes;
+        char *data = file_read(at(files[i]), &bytes);
+        if (memmem(data, bytes, "sesame", 6) != NULL) fail_msg("%s holds the password", files[i]);
+        free(data);
+    }
+    RUN("train", "resume", at("secret"), "--set", "steps=2");
+    must_refuse("reward_command: user and password of ");
+    RUN_OK("train", "resume", at("secret"), "--set", "steps=2", "--set", judge);
+    RUN_OK("train", "grpo", "--keys", "--set", "rollout_url=http://a:1,http://u:sesame@b:2");
+    assert_null(strstr(last.out, "sesame"));
+}
+
 static void a_schedule_is_kept_or_named(void **state) {
     (void)state;
     RUN_OK(GRPO(at("plan"), "--set", "reward=number", "--set", "steps=2", "--set", "schedule=cosine"));
@@ -249,6 +272,7 @@ int main(void) {
         cmocka_unit_test(stopped_runs_go_on_with_their_bits),
         cmocka_unit_test(a_second_signal_ends_at_once),
         cmocka_unit_test(a_silent_judge_does_not_keep_a_run),
+        cmocka_unit_test(credentials_stay_out_of_a_run),
         cmocka_unit_test(a_schedule_is_kept_or_named),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
