@@ -253,6 +253,8 @@ done:
 
 FILE *ls_output_stream(ls_output *output) { return output->stream; }
 
+bool ls_output_is_file(const ls_output *output) { return output->temp_path != NULL; }
+
 ls_status ls_output_check(ls_output *output, ls_error *err) {
     const char *name = output->path != NULL ? output->path : "standard output";
     return ferror(output->stream) == 0 ? LS_OK : fail_errno(err, name, "write");

@@ -52,7 +52,8 @@ static void print_help(FILE *file) {
         file,
         "\nlockstep COMMAND --help tells a command's options.\n"
         "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 the check ran and bits differ (audit:\n"
-        "it found something), 4 a signal stopped a training run, which can go on.\n");
+        "it found something), 4 a signal stopped a training run or a generation, which\n"
+        "can go on.\n");
 }
 
 /* A standard stream that the caller closed is replaced by one on which every use fails: the next file to be opened

@@ -328,7 +328,7 @@ static void shuffle(int64_t *order, int64_t n, uint64_t seed) {
 
 static ls_status tick_to_end(ls_engine *e, int64_t n, ls_engine_progress progress, void *context, ls_error *err) {
     const int64_t tokens_before = e->stats.tokens;
-    while (e->n_live > 0) {
+    while (e->n_live > 0 && !(e->opts.stops != NULL && e->opts.stops())) {
         LS_TRY(ls_engine_tick(e, err));
         if (progress != NULL) progress(context, n - e->n_live, n, e->stats.tokens - tokens_before);
     }
@@ -358,10 +358,8 @@ static ls_status warm_up(ls_engine *e, const ls_request *requests, int64_t n, ls
     }
     LS_TRY_DONE(tick_to_end(e, n, NULL, NULL, err));
 done:
-    if (status != LS_OK) {
-        ls_error_prefix(err, "warm-up");
-        if (prompts != NULL) cancel_unfinished(e, prompts, n);
-    }
+    if (status != LS_OK) ls_error_prefix(err, "warm-up");
+    if (prompts != NULL) cancel_unfinished(e, prompts, n);
     free(prompts);
     return status;
 }
@@ -378,7 +376,7 @@ ls_status ls_engine_run(ls_engine *e, ls_request *requests, int64_t n, ls_engine
     for (int64_t i = 0; i < n; i++) LS_TRY_DONE(ls_engine_submit(e, &requests[order[i]], err));
     LS_TRY_DONE(tick_to_end(e, n, progress, context, err));
 done:
-    if (status != LS_OK) cancel_unfinished(e, requests, n);
+    cancel_unfinished(e, requests, n); /* of a failure, or of a run that was stopped */
     free(order);
     return status;
 }
