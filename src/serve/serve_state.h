@@ -53,6 +53,7 @@ struct ls_server {
     ls_model *model;        /* that is served; the control thread's */
     ls_model *staged;       /* loaded, to be served at /finish_weight_update */
     char staged_path[LS_SERVE_PATH_MAX], path[LS_SERVE_PATH_MAX];
+    char kept[LS_SERVE_PATH_MAX];      /* where they lie for --state, or "" */
     ls_transfer *transfer;             /* weights over NCCL, once a trainer has been met; the control thread's */
     ls_transfer_shards *shards;        /* what has come of them since /start_weight_update */
     ls_transfer_shards *served_shards; /* the last of them that were served, on disk until the next ones are */

@@ -1,6 +1,6 @@
 /* Weights from disk. They are opened beside the engine, on a device of their own, while decoding goes on; the engine
  * takes them between two ticks. Which are served stands in the state file, written whole under another name and
- * renamed, before the first token of the new version is drawn: whenever the process is killed, the next start serves
+ * renamed, and they are kept beside it (serve_kept.h), before the first token of the new version is drawn: whenever the process is killed, the next start serves
  * one complete version, this or the one before. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -14,12 +14,13 @@
 #include "base/mem.h"
 #include "load/json_node.h"
 #include "load/model_files.h"
+#include "serve/serve_kept.h"
 #include "serve/serve_state.h"
 
 /* ---- the state file ---- */
 
 static ls_status read_state(const char *file, char *path, uint64_t *version, ls_error *err) {
-    static const char *const keys[] = {"path", "version", NULL};
+    static const char *const keys[] = {"path", "version", "files", NULL};
     char *text = NULL;
     int64_t bytes, number;
     const char *value;
@@ -40,6 +41,9 @@ static ls_status read_state(const char *file, char *path, uint64_t *version, ls_
     }
     strcpy(path, value);
     *version = (uint64_t)number;
+    if (access(path, R_OK) == 0 && ls_node_get_some(&root, "files", &node) &&
+        (status = ls_kept_check(&node, path, err)) != LS_OK)
+        ls_error_prefix(err, "%s: version %llu of the weights", file, (unsigned long long)*version);
 done:
     ls_json_doc_free(doc);
     free(text);
@@ -61,15 +65,28 @@ ls_status ls_serve_first_weights(const ls_serve_opts *o, char *path, uint64_t *v
 static ls_status write_state(const ls_server *s, const char *path, uint64_t version, ls_error *err) {
     ls_output *output;
     ls_json_out json;
+    ls_status status;
     if (s->opts.state_file == NULL) return LS_OK;
     LS_TRY(ls_output_open(&output, s->opts.state_file, err));
     ls_json_init(&json, ls_output_stream(output));
     ls_json_begin_object(&json, NULL);
     ls_json_uint(&json, "version", version);
     ls_json_string(&json, "path", path);
+    if ((status = ls_kept_write(&json, "files", path, err)) != LS_OK) {
+        ls_output_abandon(output);
+        return status;
+    }
     ls_json_end_object(&json);
     ls_json_newline(&json);
     return ls_output_commit(output, err);
+}
+
+/* The weights of the state file, kept where nobody but this server removes them. */
+static ls_status keep_state(const ls_server *s, char **kept, const char *path, uint64_t version, ls_error *err) {
+    *kept = NULL;
+    if (s->opts.state_file == NULL) return LS_OK;
+    LS_TRY(ls_kept_make(kept, s->opts.state_file, path, version, err));
+    return write_state(s, *kept, version, err);
 }
 
 /* ---- opening ---- */
@@ -155,7 +172,7 @@ static ls_status summarize_at(void *context, const char *directory, ls_error *er
 }
 
 ls_status ls_weights_summarize(const ls_server *s, ls_stored_summary *out, ls_error *err) {
-    return with_model(s->path, s->opts.model_dir, summarize_at, out, err);
+    return with_model(s->kept[0] != '\0' ? s->kept : s->path, s->opts.model_dir, summarize_at, out, err);
 }
 
 ls_status ls_weights_load(ls_server *s, ls_model **out, const char *directory, ls_error *err) {
@@ -177,21 +194,24 @@ ls_status ls_weights_serve(ls_server *s, ls_model *model, const char *path, uint
     ls_work_view view;
     const ls_model *old;
     uint64_t version;
-    char *full = realpath(path, NULL);
+    char *full = realpath(path, NULL), *kept = NULL;
     ls_status status;
     ls_work_look(s->work, &view);
     version = wish > view.version ? wish : view.version + 1;
     status = full == NULL ? LS_FAIL(err, LS_ERR_IO, "%.300s: %s", path, strerror(errno))
-                          : write_state(s, full, version, err);
+                          : keep_state(s, &kept, full, version, err);
     if (status == LS_OK && (status = ls_work_swap(s->work, model, version, &old, err)) != LS_OK)
-        (void)write_state(s, s->path, view.version, NULL); /* the engine refused: what it serves stays */
+        (void)write_state(s, s->kept[0] != '\0' ? s->kept : s->path, view.version, NULL); /* what it serves stays */
     if (status == LS_OK) {
         ls_model_close(s->model);
         s->model = model;
         snprintf(s->path, sizeof s->path, "%s", full);
+        snprintf(s->kept, sizeof s->kept, "%s", kept != NULL ? kept : "");
+        if (kept != NULL) ls_kept_leave(s->opts.state_file, kept);
     } else {
         ls_model_close(model);
     }
+    free(kept);
     free(full);
     return status;
 }
