@@ -9,8 +9,9 @@
  * and end the process as they always do. SIGPIPE and SIGXFSZ become errors of the write. */
 void ls_interrupt_install(void);
 
-/* While deferring, the first signal that asks the process to end (SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU) is
- * only remembered; a second one ends the process at once. Without ls_interrupt_install no signal is touched. */
+/* While deferring, the first signal that asks the process to end (SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2,
+ * SIGXCPU) is only remembered; a second one ends the process at once. Without ls_interrupt_install no signal is
+ * touched. */
 void ls_interrupt_defer(bool on);
 int ls_interrupt_pending(void); /* the remembered signal, or 0 */
 /* Takes another signal in, as if it had come; for processes that share a run, and tests. */

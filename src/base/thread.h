@@ -9,8 +9,8 @@
 int ls_thread_start(pthread_t *out, void *(*run)(void *context), void *context);
 
 /* For main, before there is another thread: whoever starts one without saying how large its stack is, libraries
- * included, gets this size; and `run` is called with argc and argv on such a stack, where main's own is smaller. Returns
- * what it returns. */
+ * included, gets this size; and `run` is called with argc and argv on such a stack, where main's own is smaller.
+ * Returns what it returns. */
 int ls_thread_run_main(int (*run)(int argc, char **argv), int argc, char **argv);
 
 #endif

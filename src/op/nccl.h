@@ -22,7 +22,8 @@ typedef struct ls_nccl_id {
 
 typedef struct ls_nccl ls_nccl;
 
-/* How long a wait for the others may take, and what is looked at meanwhile: an error of `look` ends the wait with it. */
+/* How long a wait for the others may take, and what is looked at meanwhile: an error of `look` ends the wait with
+ * it. */
 typedef struct ls_nccl_patience {
     double seconds;
     ls_status (*look)(void *context, const char *what, ls_error *err); /* NULL: nothing */

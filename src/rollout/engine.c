@@ -235,8 +235,8 @@ static bool is_to_sleep(const ls_engine *e) {
     return false;
 }
 
-/* The pools are there, and the weights. What fails here can be put right by who let the engine sleep: it poisons nothing.
- * Where that was the lever there is nobody, and who has requests here, or will have, must be told. */
+/* The pools are there, and the weights. What fails here can be put right by who let the engine sleep: it poisons
+ * nothing. Where that was the lever there is nobody, and who has requests here, or will have, must be told. */
 static ls_status assure_awake(ls_engine *e, ls_error *err) {
     bool by_lever = false;
     ls_status status;

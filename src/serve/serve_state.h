@@ -85,6 +85,8 @@ extern const ls_route ls_routes[];
 extern const int64_t ls_n_routes;
 
 /* serve_weights.c: on the control thread */
+/* The weights to begin with, as ls_serve_first_weights finds them: where they came from and where they lie. */
+ls_status ls_weights_begin(ls_server *server, uint64_t *version, ls_error *err);
 /* Opens DIRECTORY's weights, with the served model's configuration where it has none. */
 ls_status ls_weights_load(ls_server *server, ls_model **out, const char *directory, ls_error *err);
 ls_status ls_weights_summarize(const ls_server *server, ls_stored_summary *out, ls_error *err);

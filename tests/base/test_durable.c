@@ -1,5 +1,5 @@
-/* What is renamed lasts: the directory is synced behind it. New files have the rights that the process's mask leaves, and
- * the mask is not touched, since other threads make files meanwhile. */
+/* What is renamed lasts: the directory is synced behind it. New files have the rights that the process's mask leaves,
+ * and the mask is not touched, since other threads make files meanwhile. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/stat.h>

@@ -186,7 +186,8 @@ static void a_second_signal_ends_at_once(void **state) {
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
-/* A judge that falls silent does not keep a run that is asked to stop: the step is given up, the one before is saved. */
+/* A judge that falls silent does not keep a run that is asked to stop: the step is given up, the one before is
+ * saved. */
 static void a_silent_judge_does_not_keep_a_run(void **state) {
     static const char judge[] = "sed -u -n 's/^{\"id\":\\(\"[0-9]*\"\\).*/{\"id\":\\1,\"reward\":0.5}/p'";
     char good[200], silent[300], want[17], got[17];

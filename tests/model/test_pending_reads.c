@@ -1,6 +1,6 @@
-/* A read fills the host's memory at a later wait. Where a call between fails, whoever owns that memory must not let it go
- * before: after every failure, at every place, no read is under way into memory that is free or left. The device is the
- * CPU behind a queue; a count around its table tells. */
+/* A read fills the host's memory at a later wait. Where a call between fails, whoever owns that memory must not let
+ * it go before: after every failure, at every place, no read is under way into memory that is free or left. The
+ * device is the CPU behind a queue; a count around its table tells. */
 #include <stdlib.h>
 
 #include "device.h"

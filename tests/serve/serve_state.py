@@ -76,7 +76,7 @@ def main():
         shutil.rmtree(state + ".weights")
         fails(state, "which is gone")
         with open(state) as file:
-            assert set(json.load(file)) == {"version", "path", "files"}
+            assert set(json.load(file)) == {"version", "path", "kept", "files"}
     if os.path.isdir("/dev/shm") and os.stat("/dev/shm").st_dev != os.stat(tempfile.gettempdir()).st_dev:
         with tempfile.TemporaryDirectory() as work, tempfile.TemporaryDirectory(dir="/dev/shm") as home:
             goes_on(work, home)  # copies: no link leads to another file system
