@@ -163,7 +163,7 @@ static void arrives(ls_device *device, bool packed) {
     assert_ok(ls_device_wait(device, &err), err); /* nothing may come later, into memory that is free */
     assert_ok(ls_checkpoint_open(&c, directory, &err), err);
     for (int i = 0; i < TENSORS; i++) {
-        char name[8];
+        char name[24];
         float *read = malloc((size_t)(4 * sizes[i]));
         snprintf(name, sizeof name, "t%d", i);
         assert_ok(ls_tensor_read(read, ls_checkpoint_find(c, name), &err), err);
