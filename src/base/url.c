@@ -22,13 +22,18 @@ static void put(sink *s, const char *text, size_t n) {
     s->out[s->n] = '\0';
 }
 
+static bool is_of_scheme(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '+' || c == '-' ||
+           c == '.';
+}
+
 /* Bytes of the authority, and of these user and password with their @; 0: there are none. */
 static size_t authority_of(const char *text, size_t *user) {
     size_t n = strcspn(text, "/?# \t\r\n\"'<>");
     const char *end;
     if (n > 0 && strncmp(text + n - 1, "://", 3) == 0) { /* the next one of a list */
-        const char *comma = memrchr(text, ',', n);
-        n = comma == NULL ? 0 : (size_t)(comma - text);
+        n--;
+        while (n > 0 && is_of_scheme(text[n - 1])) n--;
     }
     end = memrchr(text, '@', n);
     *user = end == NULL ? 0 : (size_t)(end - text) + 1;
@@ -50,12 +55,15 @@ static bool is_secret(const char *name, size_t n) {
 static const char *put_query(sink *s, const char *at) {
     while (*at == '?' || *at == '&') {
         const size_t name = strcspn(at + 1, "=&# \t\r\n\"'<>,");
+        if (memmem(at, name + 1, "://", 3) != NULL) return at; /* another URL */
         put(s, at, name + 1);
         at += name + 1;
         if (*at != '=') continue;
         const size_t value = strcspn(at + 1, "&# \t\r\n\"'<>,");
+        const bool secret = is_secret(at - name, name) && value > 0;
+        if (!secret && memmem(at, value + 1, "://", 3) != NULL) return at;
         put(s, "=", 1);
-        if (is_secret(at - name, name) && value > 0)
+        if (secret)
             put(s, MARK, strlen(MARK));
         else
             put(s, at + 1, value);

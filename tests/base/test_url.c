@@ -28,6 +28,9 @@ static void credentials_are_not_said(void **state) {
     redacted("http://h/?api_key=1234&n=3&Token=t#x", "http://h/?api_key=REDACTED&n=3&Token=REDACTED#x");
     redacted("http://h/?sig=a,http://u@i", "http://h/?sig=REDACTED,http://REDACTED@i");
     redacted("curl -s 'http://u:p@h/x' | judge --at me@home", "curl -s 'http://REDACTED@h/x' | judge --at me@home");
+    redacted("http://u:p@onehttp://two/x", "http://REDACTED@onehttp://two/x");
+    redacted("http://h/x?to=http://u:p@i/", "http://h/x?to=http://REDACTED@i/");
+    redacted("http://h/http://u:p@i/", "http://h/http://REDACTED@i/");
     redacted("://", "://");
     redacted("a://@b", "a://REDACTED@b");
     ls_url_redact(small, sizeof small, "http://u:secret@host");
