@@ -1,5 +1,5 @@
-/* Bytes as a text with URLs in it (base/url.h). What may be said of it has no @ behind a :// that is not REDACTED's, and
- * saying it once more changes nothing. */
+/* Bytes as a text with URLs in it (base/url.h). What may be said of it has no @ behind a :// that is not REDACTED's,
+ * and saying it once more changes nothing. */
 #include <stdlib.h>
 #include <string.h>
 

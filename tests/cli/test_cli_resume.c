@@ -24,12 +24,10 @@ static pid_t start(const char *const *args) {
     return child;
 }
 
-/* Runs until it has begun, and some more, and stops it. */
-static void stop_it(const char *const *args, int number, useconds_t later) {
-    const pid_t child = start(args);
-    int status;
+/* Waits until the program has begun to generate: it says so first. */
+static void await_beginning(void) {
     char said[4096] = "";
-    for (int i = 0; i < 100000; i++) {
+    for (int i = 0; i < 100000 && strstr(said, "device: ") == NULL; i++) {
         FILE *file = fopen(at("stderr"), "r");
         size_t n;
         usleep(1000);
@@ -37,15 +35,25 @@ static void stop_it(const char *const *args, int number, useconds_t later) {
         n = fread(said, 1, sizeof said - 1, file);
         said[n] = '\0';
         fclose(file);
-        if (strstr(said, "device: ") != NULL) break;
     }
+}
+
+/* Begins, and is stopped so much later; false where it was done before. */
+static bool stop_it(const char *const *args, int number, useconds_t later) {
+    pid_t child;
+    int status;
+    (void)unlink(at("stderr"));
+    child = start(args);
+    await_beginning();
     usleep(later);
     assert_int_equal(kill(child, number), 0);
     assert_int_equal(waitpid(child, &status, 0), child);
     read_back(last.err, at("stderr"));
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return false;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 4) fail_msg("status %d: %.2000s", status, last.err);
     assert_non_null(strstr(last.err, "--resume goes on from there"));
     assert_int_equal(count_entries(at("out")), 1); /* the partial file, and no temporary one */
+    return true;
 }
 
 static void a_stopped_generation_goes_on(void **state) {
@@ -55,10 +63,13 @@ static void a_stopped_generation_goes_on(void **state) {
     (void)state;
     text_write(at("p.jsonl"), "{\"id\":\"a\",\"prompt\":\"The river runs\"}\n{\"id\":\"b\",\"prompt\":\"12+7=\"}\n");
     RUN_OK(GENERATE(at("whole"), NULL));
-    stop_it(first, SIGINT, 150000);
+    for (useconds_t later = 128000; !stop_it(first, SIGINT, later); later /= 2) {
+        assert_true(later > 0);
+        assert_int_equal(unlink(at("out/x")), 0);
+    }
     assert_int_not_equal(access(at("out/x"), F_OK), 0);
     n = count_lines(at("out/x.partial")) - 1;
-    stop_it(second, SIGUSR1, 50000);
+    assert_true(stop_it(second, SIGUSR1, 0));
     m = count_lines(at("out/x.partial")) - 1;
     assert_true(m >= n && m < 400);
     RUN(GENERATE(at("out/x"), "--resume", "--temperature", "0.5", NULL));
