@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import _embed
+from ._abi import LockstepError
 from ._embed import call, made, sized
 
 _DTYPES = {"f32": 0, "bf16": 1}
@@ -198,8 +199,10 @@ class Engine(_Handle):
         return unfinished.value
 
     def run(self):
-        """Ticks until nothing is unfinished."""
-        call("engine_run", self._use())
+        """Ticks until nothing is unfinished. Signals are heard between two ticks: KeyboardInterrupt leaves the requests
+        unfinished, and run() goes on with them."""
+        while self.tick() > 0:
+            pass
 
     def cancel(self, ticket):
         call("engine_cancel", self._use(), ticket)
@@ -220,11 +223,25 @@ class Engine(_Handle):
         `first`, or seed, is another draw."""
         tickets = [self.submit(prompt, max_tokens=max_tokens, prompt=first + i, sample=sample)
                    for i, prompt in enumerate(prompts) for sample in range(samples)]
-        self.run()
         ended = {}
+        try:
+            self.run()
+        except BaseException:  # KeyboardInterrupt, too: nobody has these tickets, so nothing of them stays behind
+            self._drop(tickets)
+            raise
         while (rollout := self.take()) is not None:
             ended[rollout.ticket] = rollout
         return [ended[ticket] for ticket in tickets]
+
+    def _drop(self, tickets):
+        """Ends the requests, and takes what has ended."""
+        for ticket in tickets:
+            try:
+                self.cancel(ticket)
+            except LockstepError:  # it has ended
+                pass
+        while self.take() is not None:
+            pass
 
     def update(self):
         """Behind a step of a trainer: goes on with the model's new weights."""

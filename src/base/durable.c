@@ -14,6 +14,8 @@
 
 #include "base/mem.h"
 
+enum { PATH_BYTES = 4096 };
+
 static ls_status fail_call(ls_error *err, const char *path, const char *what) {
     return LS_FAIL(err, LS_ERR_IO, "%s: cannot %s: %s", path, what, strerror(errno));
 }
@@ -128,7 +130,7 @@ done:
 }
 
 ls_status ls_directory_remove(const char *path, ls_error *err) {
-    char **names, inner[4096];
+    char **names, inner[PATH_BYTES];
     int64_t n;
     ls_status status = ls_directory_list(&names, &n, path, err);
     for (int64_t i = 0; status == LS_OK && i < n; i++) {
@@ -142,8 +144,39 @@ ls_status ls_directory_remove(const char *path, ls_error *err) {
     return status;
 }
 
+/* The directory that a path's last part lies in. */
+static ls_status parent_of(char out[PATH_BYTES], const char *path, ls_error *err) {
+    size_t n = strlen(path);
+    if (n >= PATH_BYTES) return LS_FAIL(err, LS_ERR_IO, "%.200s: the path is too long", path);
+    memcpy(out, path, n + 1);
+    while (n > 1 && out[n - 1] == '/') out[--n] = '\0';
+    while (n > 0 && out[n - 1] != '/') n--;
+    while (n > 1 && out[n - 1] == '/') n--;
+    if (n == 0) out[n++] = '.';
+    out[n] = '\0';
+    return LS_OK;
+}
+
+ls_status ls_entry_sync(const char *path, ls_error *err) {
+    char parent[PATH_BYTES];
+    ls_status status = LS_OK;
+    int fd;
+    LS_TRY(parent_of(parent, path, err));
+    fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 && errno == EACCES) return LS_OK; /* one may write there, and not look */
+    if (fd < 0) return fail_call(err, parent, "open");
+    if (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP) status = fail_call(err, parent, "sync");
+    close(fd);
+    return status;
+}
+
 ls_status ls_path_rename(const char *from, const char *to, ls_error *err) {
-    return rename(from, to) == 0 ? LS_OK : fail_call(err, to, "rename to this name");
+    char one[PATH_BYTES], other[PATH_BYTES];
+    LS_TRY(parent_of(one, from, err));
+    LS_TRY(parent_of(other, to, err));
+    if (rename(from, to) != 0) return fail_call(err, to, "rename to this name");
+    LS_TRY(ls_entry_sync(to, err));
+    return strcmp(one, other) == 0 ? LS_OK : ls_entry_sync(from, err);
 }
 
 ls_status ls_directory_lock(int *fd, const char *path, ls_error *err) {

@@ -33,6 +33,9 @@ ls_status ls_directory_remove(const char *path, ls_error *err);
 ls_status ls_directory_list(char ***names, int64_t *n, const char *path, ls_error *err);
 void ls_names_free(char **names, int64_t n);
 
+/* Makes the entry of a file or directory in the one above it lasting, where that one can be asked. */
+ls_status ls_entry_sync(const char *path, ls_error *err);
+/* The new name lasts when this returns, and the old one is gone for good. */
 ls_status ls_path_rename(const char *from, const char *to, ls_error *err);
 
 /* Opens the directory and keeps others that do the same out until *fd is closed. */

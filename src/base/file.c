@@ -1,16 +1,20 @@
 /* Files. Nothing here knows a format; callers check what the bytes mean. */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/durable.h"
 #include "base/interrupt.h"
 #include "base/mem.h"
+
+enum { TRIES = 100 };
 
 struct ls_output {
     FILE *stream;
@@ -186,6 +190,20 @@ static ls_status open_in_place(ls_output *output, const char *path, ls_error *er
     }
 }
 
+/* A new file PATH.tmp-xxxxxx with the rights that any new file gets, which the system takes down by the process's mask;
+ * -1 and errno where there can be none. */
+static int create_beside(char *out, size_t room, const char *path) {
+    int fd = -1;
+    for (int i = 0; i < TRIES && fd < 0; i++) {
+        uint8_t random[3];
+        if (getrandom(random, sizeof random, 0) != sizeof random) return -1;
+        snprintf(out, room, "%s.tmp-%02x%02x%02x", path, random[0], random[1], random[2]);
+        fd = open(out, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd < 0 && errno != EEXIST) return -1;
+    }
+    return fd;
+}
+
 ls_status ls_output_open(ls_output **out, const char *path, ls_error *err) {
     ls_output *output = calloc(1, sizeof *output);
     ls_status status = LS_OK;
@@ -213,20 +231,13 @@ ls_status ls_output_open(ls_output **out, const char *path, ls_error *err) {
         status = LS_FAIL(err, LS_ERR_NOMEM, "output path");
         goto done;
     }
-    snprintf(output->temp_path, path_bytes + 16, "%s.tmp-XXXXXX", path);
-    fd = mkstemp(output->temp_path);
-    if (fd < 0) {
+    if ((fd = create_beside(output->temp_path, path_bytes + 16, path)) < 0) {
         status = fail_errno(err, path, "create");
         free(output->temp_path);
         output->temp_path = NULL;
         goto done;
     }
     ls_leftover_add(output->temp_path);
-    {
-        const mode_t mask = umask(0);
-        umask(mask);
-        (void)fchmod(fd, 0666 & ~mask);
-    }
     output->stream = fdopen(fd, "w");
     if (output->stream == NULL) {
         status = fail_errno(err, path, "open for writing");
@@ -241,6 +252,8 @@ done:
 }
 
 FILE *ls_output_stream(ls_output *output) { return output->stream; }
+
+bool ls_output_is_file(const ls_output *output) { return output->temp_path != NULL; }
 
 ls_status ls_output_check(ls_output *output, ls_error *err) {
     const char *name = output->path != NULL ? output->path : "standard output";
@@ -273,6 +286,7 @@ ls_status ls_output_commit(ls_output *output, ls_error *err) {
     ls_leftover_forget(output->temp_path);
     free(output->temp_path);
     output->temp_path = NULL;
+    status = ls_entry_sync(output->path, err);
 done:
     if (status != LS_OK) {
         ls_output_abandon(output);

@@ -43,6 +43,8 @@ typedef struct ls_output ls_output;
 
 ls_status ls_output_open(ls_output **out, const char *path, ls_error *err);
 FILE *ls_output_stream(ls_output *output);
+/* Whether it appears under a name when it is complete: it is neither standard output nor a device or pipe. */
+bool ls_output_is_file(const ls_output *output);
 /* Whether every write so far went well: asked between the parts of a long output, so that it ends when its reader has
  * gone. */
 ls_status ls_output_check(ls_output *output, ls_error *err);

@@ -13,6 +13,7 @@
 
 #include "base/fpmode.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 #define CACHE_LINE 64
 
@@ -153,7 +154,7 @@ ls_status ls_pool_create(ls_pool **out, int32_t n_threads, ls_error *err) {
     for (i = 0; i < n_threads - 1; i++) {
         pool->workers[i].pool = pool;
         pool->workers[i].thread_i = i + 1;
-        if (pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]) != 0) {
+        if (ls_thread_start(&pool->workers[i].thread, worker_main, &pool->workers[i]) != 0) {
             ls_pool_free(pool);
             return LS_FAIL(err, LS_ERR_NOMEM, "threads: cannot start thread %d of %d", i + 2, n_threads);
         }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/url.h"
 #include "cli/commands.h"
 #include "cli/sweep_reports.h"
 #include "load/stack_config.h"
@@ -38,6 +39,7 @@ typedef struct probe_options {
     double temperature; /* 0: found out */
     uint64_t seed;
     bool dry_run;
+    char shown[512]; /* url as it may be said */
 } probe_options;
 
 typedef struct parse_context {
@@ -98,6 +100,7 @@ static error_t on_option(int key, char *text, struct argp_state *state) {
     if (key == ARGP_KEY_ARG) {
         if (context->o->url != NULL) ls_cli_wrong(state, "unexpected argument '%s'", text);
         context->o->url = text;
+        ls_url_redact(context->o->shown, sizeof context->o->shown, text);
         return 0;
     }
     if (key == ARGP_KEY_NO_ARGS) ls_cli_wrong(state, "the server's address is missing: http://HOST:PORT");
@@ -150,7 +153,7 @@ static ls_status set_up(ls_probe_server *server, const probe_options *o, ls_mode
     if (o->model != NULL) LS_TRY(ls_stack_config_open(config, o->model, err));
     if (o->vocab > 0) config->vocab = (int32_t)o->vocab;
     LS_TRY_DONE(read_key(&key, o->key_file, err));
-    server->url = o->url;
+    server->url = o->shown; /* in what is said; requests go to the whole */
     server->max_requests = o->max_requests;
     server->max_tokens = o->max_tokens;
     LS_TRY_DONE(ls_http_open(&server->http, o->url, key, (double)o->timeout, err));
@@ -163,7 +166,7 @@ done:
 static ls_status run_probe(ls_sweep *sweep, const probe_options *o, ls_probe_server *server,
                            const ls_model_config *config, ls_error *err) {
     const ls_subject subject = ls_subject_server(server);
-    ls_sweep_opts opts = {.model = o->url,
+    ls_sweep_opts opts = {.model = o->shown,
                           .samples = 1,
                           .dtype = LS_F32,
                           .seed = o->seed,

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "op/memory.h"
@@ -332,6 +333,27 @@ static int64_t gather_stop_ids(int32_t stop[LS_EOS_MAX + LS_STOP_TEXTS_MAX], con
     return n;
 }
 
+static bool is_stopped(void) { return ls_interrupt_pending() != 0; }
+
+/* The requests whose results nobody has, in their order. */
+static ls_status run_requests(ls_engine *engine, ls_job *job, double *start, ls_error *err) {
+    const ls_engine_progress progress = isatty(STDERR_FILENO) ? show_progress : NULL;
+    ls_request *left = NULL;
+    int64_t n = 0;
+    ls_status status;
+    if (job->is_done == NULL) return ls_engine_run(engine, job->requests, job->n_requests, progress, start, err);
+    LS_TRY_DONE(ls_array_alloc((void **)&left, job->n_requests, sizeof *left, "requests", err));
+    for (int64_t i = 0; i < job->n_requests; i++)
+        if (!job->is_done[i]) left[n++] = job->requests[i];
+    status = ls_engine_run(engine, left, n, progress, start, err);
+    n = 0;
+    for (int64_t i = 0; i < job->n_requests; i++)
+        if (!job->is_done[i]) job->requests[i] = left[n++];
+done:
+    free(left);
+    return status;
+}
+
 ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
     double start = ls_clock_seconds();
     int32_t stop[LS_EOS_MAX + LS_STOP_TEXTS_MAX];
@@ -346,7 +368,8 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
                            .stop = stop,
                            .n_stop = n_stop,
                            .weights = LS_JOB_WEIGHTS,
-                           .inject = o->inject};
+                           .inject = o->inject,
+                           .stops = job->stops ? is_stopped : NULL};
     ls_engine *engine = NULL;
     ls_timing *timing = NULL;
     ls_status status;
@@ -359,8 +382,7 @@ ls_status ls_job_generate(ls_job *job, const ls_run_options *o, ls_error *err) {
     ls_job_tell(job, o);
     if (o->memory_plan) print_memory(&job->plan);
     if (o->profile_ticks) LS_TRY_DONE(ls_timing_begin(&timing, job->device, err));
-    LS_TRY_DONE(ls_engine_run(engine, job->requests, job->n_requests, isatty(STDERR_FILENO) ? show_progress : NULL,
-                              &start, err));
+    LS_TRY_DONE(run_requests(engine, job, &start, err));
     ls_engine_get_stats(engine, &job->stats);
     if (timing != NULL) LS_TRY_DONE(print_ticks(timing, job->stats.ticks, err));
     job->seconds = ls_clock_seconds() - start;
@@ -385,6 +407,7 @@ ls_status ls_job_check(const ls_job *job, ls_error *err) {
 }
 
 void ls_job_deinit(ls_job *job) {
+    free(job->is_done);
     free(job->stop_states);
     ls_stop_free(job->stop);
     free(job->top_logprobs);

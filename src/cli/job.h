@@ -22,6 +22,8 @@ typedef struct ls_job {
     int64_t n_prompts;
     ls_request *requests; /* [n_prompts * samples], ordered by (prompt, sample) */
     int64_t n_requests;
+    bool *is_done; /* [n_requests] requests that are not run, since somebody has their results; NULL: none */
+    bool stops;    /* a signal that is remembered (base/interrupt.h) ends the run; what is unfinished is cancelled */
     int32_t *completions; /* storage of the requests' results */
     float *logprobs;
     int64_t top; /* likeliest tokens of each drawn one, as the requests point to them; 0: none are recorded */

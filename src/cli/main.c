@@ -11,6 +11,7 @@
 #include "base/closest.h"
 #include "base/fpmode.h"
 #include "base/interrupt.h"
+#include "base/thread.h"
 #include "cli/commands.h"
 #include "cli/job.h"
 
@@ -51,7 +52,8 @@ static void print_help(FILE *file) {
         file,
         "\nlockstep COMMAND --help tells a command's options.\n"
         "Exit codes: 0 success, 1 usage, 2 bad input or a failed operation, 3 the check ran and bits differ (audit:\n"
-        "it found something), 4 a signal stopped a training run, which can go on.\n");
+        "it found something), 4 a signal stopped a training run or a generation, which\n"
+        "can go on.\n");
 }
 
 /* A standard stream that the caller closed is replaced by one on which every use fails: the next file to be opened
@@ -107,8 +109,18 @@ static void show_loading(void *context, const char *directory, int64_t done, int
     }
 }
 
-int main(int argc, char **argv) {
+static int run_command(int argc, char **argv) {
     char name[64];
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (strcmp(argv[1], commands[i].name) != 0) continue;
+        snprintf(name, sizeof name, "lockstep %s", commands[i].name);
+        argv[1] = name;
+        return finish(commands[i].run(argc - 1, argv + 1));
+    }
+    return refuse_command(argv[1]);
+}
+
+int main(int argc, char **argv) {
     prepare_streams();
     ls_interrupt_install();
     ls_fpmode_enter(NULL);
@@ -126,11 +138,5 @@ int main(int argc, char **argv) {
         printf("lockstep %s\n", LS_VERSION);
         return finish(LS_EXIT_OK);
     }
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(argv[1], commands[i].name) != 0) continue;
-        snprintf(name, sizeof name, "lockstep %s", commands[i].name);
-        argv[1] = name;
-        return finish(commands[i].run(argc - 1, argv + 1));
-    }
-    return refuse_command(argv[1]);
+    return ls_thread_run_main(run_command, argc, argv);
 }

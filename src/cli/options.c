@@ -42,6 +42,7 @@ enum {
     OPT_INJECT,
     OPT_JSON,
     OPT_MEMORY_PLAN,
+    OPT_RESUME,
     OPT_PROFILE_TICKS,
     OPT_HOST,
     OPT_PORT,
@@ -74,6 +75,9 @@ static const option_row rows[] = {
     {{"rollouts", OPT_ROLLOUTS, "FILE", 0, "Records that generate wrote", 0}, S},
     {{"tokens", OPT_TOKENS, "FILE", 0, "Lines {\"id\",\"token_ids\"}", 0}, S},
     {{"out", OPT_OUT, "FILE", 0, "Where the records go; standard output when absent", 0}, G | S},
+    {{"resume", OPT_RESUME, NULL, 0,
+      "Go on with what a signal stopped: take what FILE.partial of --out FILE has, and generate the rest", 0},
+     G},
     {{"max-tokens", OPT_MAX_TOKENS, "N", 0, "Longest completion (128; check without prompts: 64)", 0}, G | C},
     {{"max-length", OPT_MAX_LENGTH, "N", 0, "Longest prompt and completion together (max_position_embeddings)", 0},
      G | S | C | V},
@@ -210,6 +214,7 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_IGNORE_EOS: o->ignore_eos = true; return LS_OK;
         case OPT_JSON: o->json = true; return LS_OK;
         case OPT_MEMORY_PLAN: o->memory_plan = true; return LS_OK;
+        case OPT_RESUME: o->resume = true; return LS_OK;
         case OPT_PROFILE_TICKS: o->profile_ticks = true; return LS_OK;
         case OPT_MAX_TOKENS: return ls_cli_int(&o->max_tokens, "--max-tokens", text, 1, 1 << 24, err);
         case OPT_MAX_LENGTH: return ls_cli_int(&o->max_length, "--max-length", text, 2, 1 << 30, err);

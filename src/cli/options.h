@@ -40,7 +40,7 @@ typedef struct ls_run_options {
     ls_sampling sampling;
     ls_penalties penalties;
     int64_t top_logprobs;
-    bool ignore_eos, json, memory_plan, profile_ticks;
+    bool ignore_eos, json, memory_plan, profile_ticks, resume;
     ls_inject inject; /* none but in the laboratory's build */
     ls_serve_opts serve;
 } ls_run_options;

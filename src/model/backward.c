@@ -191,11 +191,11 @@ static ls_status head_backward(ls_leaf *l, const int64_t *targets, const float *
     ls_tape *t = l->tape;
     const int64_t dim = l->model->config.hidden, end = l->row + l->rows;
     const ls_rows h = {t->h[t->n_halves], LS_F32, dim}, x = ls_rows_from(t->x_last, l->row);
-    int64_t index[LS_HEAD_BLOCK_MAX], block[LS_HEAD_BLOCK_MAX], sequences[LS_HEAD_BLOCK_MAX + 1];
+    int64_t *index = t->block->index, *block = t->block->targets, *sequences = t->block->sequences;
+    float *d = t->block->values[0], *de = t->block->values[1];
     int64_t row = l->row, n, n_sequences;
     LS_TRY(ls_memory_fill(l->device, l->dx.data, 0, l->rows * dim * (int64_t)sizeof(float), err));
     while ((n = ls_tape_next_rows(t, targets, &row, end, index, block)) > 0) {
-        float d[LS_HEAD_BLOCK_MAX], de[LS_HEAD_BLOCK_MAX];
         n = cut_block(t, index, n, sequences, &n_sequences);
         row = index[n - 1] + 1;
         for (int64_t i = 0; i < n; i++) {

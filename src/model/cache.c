@@ -303,12 +303,20 @@ ls_status ls_cache_page_differs(int64_t *layer_i, const ls_cache *a, int32_t pag
 
 /* ---- guards ---- */
 
+static ls_status read_guards(const ls_cache *cache, const pool *p, ls_error *err) {
+    for (int64_t entry = 0; entry < p->n; entry++)
+        LS_TRY(ls_memory_read(cache->device, cache->guard_bytes + entry * GUARD_BYTES,
+                              p->base + entry * p->stride + p->bytes, GUARD_BYTES, err));
+    return ls_device_wait(cache->device, err);
+}
+
 static ls_status check_layer_guards(const ls_cache *cache, int64_t layer_i, ls_error *err) {
     const pool p = pool_of(cache, layer_i);
-    for (int64_t entry = 0; entry < p.n; entry++)
-        LS_TRY(ls_memory_read(cache->device, cache->guard_bytes + entry * GUARD_BYTES,
-                              p.base + entry * p.stride + p.bytes, GUARD_BYTES, err));
-    LS_TRY(ls_device_wait(cache->device, err));
+    const ls_status status = read_guards(cache, &p, err);
+    if (status != LS_OK) {
+        (void)ls_device_wait(cache->device, NULL); /* reads may still end there */
+        return status;
+    }
     for (int64_t k = 0; k < p.n * GUARD_BYTES; k++)
         if (cache->guard_bytes[k] != GUARD_BYTE)
             return LS_FAIL(err, LS_ERR_DEVICE, "layer %lld: byte %lld behind %s %lld was overwritten with 0x%02x",

@@ -166,8 +166,8 @@ const ls_parameter *ls_parameter_of_embedding(const ls_parameters *parameters) {
 /* Bytes of device memory that are looked at at a time. */
 enum { PIECE_BYTES = 1 << 16 };
 
-static ls_status mix_part(ls_device *device, uint64_t *hash, const ls_digest_part *part, ls_error *err) {
-    uint8_t piece[PIECE_BYTES];
+static ls_status mix_part(ls_device *device, uint64_t *hash, const ls_digest_part *part, uint8_t *piece,
+                          ls_error *err) {
     if (part->on_host) *hash = ls_fnv_mix(*hash, part->memory, part->bytes);
     for (int64_t at = 0; !part->on_host && at < part->bytes; at += PIECE_BYTES) {
         const int64_t n = part->bytes - at < PIECE_BYTES ? part->bytes - at : PIECE_BYTES;
@@ -178,9 +178,14 @@ static ls_status mix_part(ls_device *device, uint64_t *hash, const ls_digest_par
 }
 
 ls_status ls_parts_digest(ls_device *device, uint64_t *hash, const ls_digest_part *parts, int64_t n, ls_error *err) {
+    uint8_t *piece = NULL;
+    ls_status status;
     if (device->table->digest != NULL) return device->table->digest(device, hash, parts, n, err);
-    for (int64_t i = 0; i < n; i++) LS_TRY(mix_part(device, hash, &parts[i], err));
-    return LS_OK;
+    LS_TRY_DONE(ls_array_alloc((void **)&piece, PIECE_BYTES, 1, "digest", err));
+    for (int64_t i = 0; i < n; i++) LS_TRY_DONE(mix_part(device, hash, &parts[i], piece, err));
+done:
+    free(piece);
+    return status;
 }
 
 ls_status ls_memory_digest(ls_device *device, uint64_t *hash, const void *memory, int64_t bytes, ls_error *err) {

@@ -76,6 +76,7 @@ ls_status ls_model_park(ls_model *model, ls_error *err) {
     host = NULL;
     status = ls_memory_trim(model->device, err);
 done:
+    if (status != LS_OK) (void)ls_device_wait(model->device, NULL); /* reads may still end there */
     free(host);
     free(l.pieces);
     return status;

@@ -2,10 +2,12 @@
  * blocks of rows. */
 #include "model/score.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "op/logprob.h"
 
 #define BATCH_MAX 1024
 
@@ -23,11 +25,17 @@ typedef struct scorer {
     int32_t *pages;     /* [batch][pages_each] */
     int32_t *tokens;    /* [batch * chunk] */
     ls_span *spans;     /* [batch] */
+    /* [rows of a block of the head] */
+    int64_t *index, *targets;
+    ls_sampling *sampling;
     ls_error *err;
 } scorer;
 
 static void scorer_deinit(scorer *s) {
     (void)ls_device_wait(s->device, NULL); /* after a failure the items' memory may still be waited for */
+    free(s->sampling);
+    free(s->targets);
+    free(s->index);
     free(s->spans);
     free(s->tokens);
     free(s->pages);
@@ -64,22 +72,24 @@ static ls_status scorer_init(scorer *s, const ls_score_item *items, int64_t n_it
     LS_TRY(ls_array_alloc((void **)&s->pages, cache.n_pages, sizeof *s->pages, "page ids", s->err));
     LS_TRY(ls_array_alloc((void **)&s->tokens, rows, sizeof *s->tokens, "tokens", s->err));
     LS_TRY(ls_array_alloc((void **)&s->spans, batch, sizeof *s->spans, "spans", s->err));
+    LS_TRY(ls_array_alloc((void **)&s->index, head.rows_max, sizeof *s->index, "rows", s->err));
+    LS_TRY(ls_array_alloc((void **)&s->targets, head.rows_max, sizeof *s->targets, "rows", s->err));
+    LS_TRY(ls_array_alloc((void **)&s->sampling, head.rows_max, sizeof *s->sampling, "rows", s->err));
     for (int64_t i = 0; i < cache.n_pages; i++) s->pages[i] = (int32_t)i;
     return LS_OK;
 }
 
 /* Rows [t, t + n) of a span: row t predicts token pos + t + 1. */
 static ls_status score_rows(scorer *s, const ls_span *span, const ls_score_item *item, int64_t t, int64_t n) {
-    int64_t index[LS_HEAD_BLOCK_MAX], targets[LS_HEAD_BLOCK_MAX];
-    ls_sampling sampling[LS_HEAD_BLOCK_MAX];
+    int64_t *index = s->index, *targets = s->targets;
     ls_head *head = s->head;
     for (int64_t i = 0; i < n; i++) {
         index[i] = span->row + t + i;
         targets[i] = item->tokens[span->pos + t + i + 1];
-        sampling[i] = item->sampling;
+        s->sampling[i] = item->sampling;
     }
     LS_TRY(ls_head_take(head, s->model, s->ws->a.x, s->batch->n_rows, index, n, s->err));
-    if (item->of == LS_LOGPROB_PROCESSED) LS_TRY(ls_head_process(head, sampling, NULL, s->err));
+    if (item->of == LS_LOGPROB_PROCESSED) LS_TRY(ls_head_process(head, s->sampling, NULL, s->err));
     LS_TRY(ls_head_logprob(head, head->logits, targets, false, s->err));
     return ls_memory_read(s->device, item->logprob + span->pos + t, head->logprob, n * (int64_t)sizeof(float), s->err);
 }
@@ -120,6 +130,16 @@ static ls_status score_batch(scorer *s, const ls_score_item *items, int64_t n) {
     return ls_device_wait(s->device, s->err);
 }
 
+/* Every value is a number; items[0] is sequence `first` of the caller's. */
+static ls_status check_values(const ls_score_item *items, int64_t n, int64_t first, ls_error *err) {
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t t = 0; t + 1 < items[i].n_tokens; t++)
+            if (isnan(items[i].logprob[t]))
+                return LS_FAIL(err, LS_ERR_FORMAT, "sequence %lld, token %lld: " LS_LOGPROB_NAN_TEXT,
+                               (long long)(first + i), (long long)(t + 1));
+    return LS_OK;
+}
+
 ls_status ls_score(const ls_model *model, ls_device *device, const ls_score_opts *opts, ls_score_item *items,
                    int64_t n_items, ls_error *err) {
     scorer s = {.model = model, .device = device, .opts = opts, .err = err};
@@ -130,8 +150,11 @@ ls_status ls_score(const ls_model *model, ls_device *device, const ls_score_opts
         return LS_FAIL(err, LS_ERR_ARG, "score: batch %lld is not in 1..1024 or chunk %lld is negative",
                        (long long)opts->batch, (long long)opts->chunk);
     LS_TRY_DONE(scorer_init(&s, items, n_items, batch));
-    for (int64_t i = 0; i < n_items; i += batch)
-        LS_TRY_DONE(score_batch(&s, items + i, n_items - i < batch ? n_items - i : batch));
+    for (int64_t i = 0; i < n_items; i += batch) {
+        const int64_t n = n_items - i < batch ? n_items - i : batch;
+        LS_TRY_DONE(score_batch(&s, items + i, n));
+        LS_TRY_DONE(check_values(items + i, n, i, err));
+    }
 done:
     scorer_deinit(&s);
     return status;

@@ -20,7 +20,8 @@ typedef struct ls_score_opts {
     int64_t page_tokens;
 } ls_score_opts;
 
-/* Scores items in order, batch by batch. No option changes a bit of the result. */
+/* Scores items in order, batch by batch. No option changes a bit of the result. A token without a log-probability (NaN,
+ * op/logprob.h) is an error that names item and token, counted from 0. */
 ls_status ls_score(const ls_model *model, ls_device *device, const ls_score_opts *opts, ls_score_item *items,
                    int64_t n_items, ls_error *err);
 

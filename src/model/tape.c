@@ -89,6 +89,7 @@ static ls_status make_host(ls_tape *t, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&t->leaf_spans, t->opts.spans_max, sizeof *t->spans, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->leaf_offsets, t->opts.spans_max + 1, sizeof *t->leaf_offsets, "spans", err));
     LS_TRY(ls_array_alloc((void **)&t->pages, t->cache->n_pages, sizeof *t->pages, "pages", err));
+    LS_TRY(ls_array_alloc((void **)&t->block, 1, sizeof *t->block, "rows of a block", err));
     LS_TRY(ls_array_alloc((void **)&t->h, t->n_halves + 1, sizeof *t->h, "tape", err));
     LS_TRY(ls_array_alloc((void **)&t->ws, t->n_halves, sizeof *t->ws, "tape", err));
     for (int64_t i = 0; i < t->cache->n_pages; i++) t->pages[i] = (int32_t)i;
@@ -184,6 +185,8 @@ done:
 
 void ls_tape_free(ls_tape *t) {
     if (t == NULL) return;
+    if (t->device != NULL)
+        (void)ls_device_wait(t->device, NULL); /* a read of a call that failed may end in its arrays */
     {
         float *const arrays[] = {
             t->dh, t->dx,  t->da,    t->db,      t->dnarrow, t->dnarrow_raw,    t->db_state,  t->dc_state,
@@ -213,6 +216,7 @@ void ls_tape_free(ls_tape *t) {
     free(t->pages);
     free(t->leaf_offsets);
     free(t->leaf_spans);
+    free(t->block);
     free(t->spans);
     free(t->tokens);
     free(t);
@@ -309,22 +313,32 @@ ls_status ls_tape_restrict(ls_tape *t, const int64_t *index, int64_t base, int64
     return ls_support(t->device, &apply, err);
 }
 
+/* The first n rows of the block, whose values go to the host. */
+static ls_status read_block(ls_tape *t, int64_t n, bool with_entropy, ls_error *err) {
+    ls_tape_block *b = t->block;
+    const int64_t bytes = n * (int64_t)sizeof(float);
+    LS_TRY(ls_head_take(t->head, t->model, t->x_last, t->rows, b->index, n, err));
+    LS_TRY(ls_tape_restrict(t, b->index, 0, n, err));
+    LS_TRY(ls_head_logprob(t->head, t->head->logits, b->targets, with_entropy, err));
+    LS_TRY(ls_memory_read(t->device, b->values[0], t->head->logprob, bytes, err));
+    if (with_entropy) LS_TRY(ls_memory_read(t->device, b->values[1], t->head->entropy, bytes, err));
+    return ls_device_wait(t->device, err);
+}
+
 ls_status ls_tape_logprob(ls_tape *t, const int64_t *targets, float *logprob, float *entropy, ls_error *err) {
-    int64_t index[LS_HEAD_BLOCK_MAX], block[LS_HEAD_BLOCK_MAX], row = 0, n;
-    float values[2][LS_HEAD_BLOCK_MAX];
+    const ls_tape_block *b = t->block;
+    int64_t row = 0, n;
     memset(logprob, 0, (size_t)t->rows * sizeof *logprob);
     if (entropy != NULL) memset(entropy, 0, (size_t)t->rows * sizeof *entropy);
-    while ((n = ls_tape_next_rows(t, targets, &row, t->rows, index, block)) > 0) {
-        const int64_t bytes = n * (int64_t)sizeof(float);
-        LS_TRY(ls_head_take(t->head, t->model, t->x_last, t->rows, index, n, err));
-        LS_TRY(ls_tape_restrict(t, index, 0, n, err));
-        LS_TRY(ls_head_logprob(t->head, t->head->logits, block, entropy != NULL, err));
-        LS_TRY(ls_memory_read(t->device, values[0], t->head->logprob, bytes, err));
-        if (entropy != NULL) LS_TRY(ls_memory_read(t->device, values[1], t->head->entropy, bytes, err));
-        LS_TRY(ls_device_wait(t->device, err));
+    while ((n = ls_tape_next_rows(t, targets, &row, t->rows, t->block->index, t->block->targets)) > 0) {
+        const ls_status status = read_block(t, n, entropy != NULL, err);
+        if (status != LS_OK) {
+            (void)ls_device_wait(t->device, NULL); /* a read may still end in the block */
+            return status;
+        }
         for (int64_t i = 0; i < n; i++) {
-            logprob[index[i]] = values[0][i];
-            if (entropy != NULL) entropy[index[i]] = values[1][i];
+            logprob[b->index[i]] = b->values[0][i];
+            if (entropy != NULL) entropy[b->index[i]] = b->values[1][i];
         }
     }
     return LS_OK;

@@ -32,6 +32,7 @@ struct ls_tape {
     int64_t *leaf_offsets;       /* [spans_max + 1] */
     int32_t *pages;
     int64_t n_spans, rows, n_pages;
+    struct ls_tape_block *block; /* what one block of the head takes on the host, of one call at a time */
 
     /* Where the sequences begin and end that a gradient of a matrix sums over, of the leaf and of the head's block;
      * device memory. */
@@ -65,6 +66,11 @@ struct ls_tape {
     ls_supports *supports;  /* the caller's */
     int64_t support_row;    /* of the forward's first row there */
 };
+
+typedef struct ls_tape_block {
+    int64_t index[LS_HEAD_BLOCK_MAX], targets[LS_HEAD_BLOCK_MAX], sequences[LS_HEAD_BLOCK_MAX + 1];
+    float values[2][LS_HEAD_BLOCK_MAX];
+} ls_tape_block;
 
 /* Takes the logits of the head's block, rows index[0..n) + base of the tape, down to their supports; nothing where the
  * tape does not truncate. */

@@ -61,6 +61,11 @@ ls_status ls_logprob_shard_check(const ls_logprob_shard_args *args, ls_error *er
 ls_status ls_logprob_combine_check(const ls_logprob_combine_args *args, ls_error *err);
 ls_status ls_logprob_backward_check(const ls_logprob_backward_args *args, ls_error *err);
 
+/* What a log-probability that is NaN means: the law above gives none. Whoever takes log-probabilities to the host
+ * refuses it with sequence and token in front; a NaN equals nothing, whatever its bits. */
+#define LS_LOGPROB_NAN_TEXT \
+    "there is no log-probability: a logit is NaN, or above 2^20 when divided by the temperature, or none is finite"
+
 /* Up to this many rows, a GPU deals leaves instead of rows to its blocks; carries no bits. */
 #define LS_LOGPROB_SPLIT_ROWS 512
 

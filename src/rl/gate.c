@@ -30,7 +30,7 @@ void ls_gate_compare(ls_gate *g, int64_t sequence, int64_t begin, int64_t end, c
     for (int64_t i = begin; i < end; i++) {
         if (mask[i] == 0) continue;
         g->n_tokens++;
-        if (ls_float_bits(r[i]) == ls_float_bits(t[i])) continue;
+        if (ls_float_bits(r[i]) == ls_float_bits(t[i]) && !isnan(r[i])) continue; /* no NaN agrees with anything */
         if (n++ == 0 && (g->sequence < 0 || sequence < g->sequence)) {
             g->sequence = sequence;
             g->row = i - begin;

@@ -6,7 +6,7 @@
 #include "train/tokens.h"
 
 typedef struct ls_gate {
-    int64_t n_tokens, n_differing; /* counted; of those with other bits */
+    int64_t n_tokens, n_differing; /* counted; of those with other bits, or NaN on both sides */
     int64_t n_sequences_differing;
     int64_t sequence, row;  /* of the first difference, by sequence and row; -1: none */
     float rollout, trainer; /* its two values */

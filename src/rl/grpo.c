@@ -12,6 +12,7 @@
 #include "base/fnv.h"
 #include "base/interrupt.h"
 #include "base/mem.h"
+#include "base/url.h"
 #include "op/memory.h"
 #include "rl/grpo_state.h"
 #include "train/stopping.h"
@@ -87,12 +88,14 @@ static ls_status find_beginning(grpo *g, ls_error *err) {
 }
 
 /* A judge or an environment; neither is named: *out stays NULL. */
-static ls_status open_source(ls_reward **out, const ls_grpo_options *o, const char *command, const char *url,
-                             ls_error *err) {
+static ls_status open_source(ls_reward **out, const ls_grpo_options *o, const char *command, const char *command_name,
+                             const char *url, const char *url_name, ls_error *err) {
     if (command[0] != '\0') {
+        char whole[2 * LS_OPTION_TEXT_MAX];
         ls_reward_command_options c;
         ls_reward_command_init(&c);
-        c.command = command;
+        LS_TRY(ls_url_complete(whole, sizeof whole, command, command_name, err)); /* a URL in it, where there is one */
+        c.command = whole;
         c.window = o->reward_concurrency;
         c.silence_s = o->reward_timeout;
         return ls_reward_command_open(out, &c, err);
@@ -101,6 +104,7 @@ static ls_status open_source(ls_reward **out, const ls_grpo_options *o, const ch
         ls_reward_http_options h;
         ls_reward_http_init(&h);
         h.url = url;
+        h.name = url_name;
         h.batch = o->reward_batch;
         h.concurrency = o->reward_concurrency;
         h.timeout_s = o->reward_timeout;
@@ -112,8 +116,9 @@ static ls_status open_source(ls_reward **out, const ls_grpo_options *o, const ch
 static ls_status open_reward(grpo *g, ls_error *err) {
     const ls_grpo_options *o = g->o;
     if (!ls_grpo_writes(g)) return LS_OK;
-    LS_TRY(open_source(&g->reward, o, o->reward_command, o->reward_url, err));
-    return open_source(&g->environment, o, o->environment_command, o->environment_url, err);
+    LS_TRY(open_source(&g->reward, o, o->reward_command, "reward_command", o->reward_url, "reward_url", err));
+    return open_source(&g->environment, o, o->environment_command, "environment_command", o->environment_url,
+                       "environment_url", err);
 }
 
 /* A task, or data, of which there must be enough to hold some out where evaluations are asked for. */
@@ -507,15 +512,43 @@ static bool is_evaluated(const grpo *g) {
 
 /* ---- steps ---- */
 
+/* Whether a wait for somebody outside was given up for a signal. What several processes do together cannot be left by
+ * one of them: there it is an error like others, and the run goes on from its newest checkpoint. */
+static bool was_given_up(const grpo *g, ls_status status) {
+    return status != LS_OK && g->comm == NULL && ls_interrupt_gave_up();
+}
+
+/* The step that is given up before anything was learnt in it was none: the run ends behind the one before. */
+static ls_status leave_step(grpo *g, ls_error *err) {
+    g->step--;
+    g->result->stopped = true;
+    if (g->step > 0) {
+        LS_TRY(save(g, err));
+        LS_TRY(ls_saves_settle(g->saves, ls_trainer_state(g->trainer), err));
+    }
+    ls_stop_tell(g->progress, g->step, g->o->train.run);
+    return LS_OK;
+}
+
+/* One that is given up for a signal is left out. */
+static ls_status evaluate_behind(grpo *g, ls_error *err) {
+    const ls_status status = evaluate(g, err);
+    if (!was_given_up(g, status)) return status;
+    g->eval_reward = g->eval_length = (double)NAN;
+    return LS_OK;
+}
+
 static ls_status run_step(grpo *g, bool *stopped, ls_error *err) {
     const ls_train_options *t = &g->o->train;
     const double start = ls_clock_seconds();
     bool asked = false;
     ls_status status;
     g->eval_reward = g->eval_length = (double)NAN;
-    LS_TRY_DONE(ls_grpo_step(g, stopped, err));
+    status = ls_grpo_step(g, stopped, err);
+    if (was_given_up(g, status) && g->n_updates == 0) return leave_step(g, err);
+    LS_TRY_DONE(status);
     if (g->gate.n_differing > 0) LS_TRY_DONE(ls_grpo_bundle(g, err));
-    if (!*stopped && is_evaluated(g)) LS_TRY_DONE(evaluate(g, err));
+    if (!*stopped && is_evaluated(g)) LS_TRY_DONE(evaluate_behind(g, err));
     LS_TRY_DONE(ls_grpo_log(g, ls_clock_seconds() - start, err));
     if (*stopped) goto done;
     g->result->step = g->step;
@@ -536,7 +569,13 @@ static ls_status run_steps(grpo *g, ls_error *err) {
     bool stopped = false;
     g->result->step = g->step;
     if (g->step == 0 && is_evaluated(g)) {
-        LS_TRY(evaluate(g, err));
+        const ls_status status = evaluate(g, err);
+        if (was_given_up(g, status)) {
+            g->result->stopped = true;
+            ls_stop_tell(g->progress, 0, g->o->train.run);
+            return LS_OK;
+        }
+        LS_TRY(status);
         if (g->progress != NULL) fprintf(g->progress, "held-out %.3f before the first step\n", g->eval_reward);
         if (ls_grpo_writes(g)) LS_TRY(ls_grpo_log_beginning(g, err));
     }

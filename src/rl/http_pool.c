@@ -8,10 +8,12 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 
 #define BACKOFF_MAX_S 10.0
 #define CONNECT_MAX_S 30.0
+#define LOOK_S 0.2 /* between two looks at whether a signal stops the run */
 enum { ANSWER_BYTES_MAX = 64 << 20, WHY_MAX = 200 };
 
 typedef struct request {
@@ -116,7 +118,7 @@ static void release(running *r, transfer *t) {
 static ls_status begin_ready(running *r, double *next, ls_error *err) {
     const double now = ls_clock_seconds();
     int64_t free_i = 0;
-    *next = now + 1;
+    *next = now + LOOK_S;
     while (r->first < r->n && r->requests[r->first].done) r->first++;
     for (int64_t i = r->first; i < r->n && r->n_active < r->pool->concurrency; i++) {
         request *q = &r->requests[i];
@@ -199,6 +201,8 @@ static ls_status run(running *r, ls_error *err) {
             LS_TRY(conclude(r, (transfer *)(void *)pointer, code, err));
             next = 0; /* there is room for another */
         }
+        if (ls_interrupt_is_over(r->heard_s, ls_clock_seconds()))
+            return LS_FAIL(err, LS_ERR_IO, "a signal stops the run, and the server is silent");
         const double wait_s = next - ls_clock_seconds();
         if (wait_s > 0) curl_multi_poll(r->pool->multi, NULL, 0, (int)(1000 * wait_s) + 1, NULL);
     }

@@ -70,6 +70,7 @@ ls_status ls_reward_command_open(ls_reward **out, const ls_reward_command_option
  * that cannot be read fails the items of its request. */
 typedef struct ls_reward_http_options {
     const char *url;
+    const char *name;           /* of the option that gave it, for errors; NULL: reward_url */
     const char *const *headers; /* [n_headers] as "Name: value" */
     int64_t n_headers;
     int64_t batch, concurrency, retries;
@@ -80,7 +81,8 @@ void ls_reward_http_init(
     ls_reward_http_options *out); /* batch 1, concurrency 8, retries 3, timeout_s 30, backoff_s 0.1 */
 ls_status ls_reward_http_open(ls_reward **out, const ls_reward_http_options *options, ls_error *err);
 
-/* Fills results [n], every one. Returns other than LS_OK only when memory is out. One ask at a time. */
+/* Fills results [n], every one. Returns other than LS_OK only when memory is out, or where a signal stops the run and
+ * the source is silent (ls_interrupt_gave_up). One ask at a time. */
 ls_status ls_reward_ask(ls_reward *reward, ls_reward_result *results, const ls_reward_item *items, int64_t n,
                         ls_error *err);
 const ls_reward_tally *ls_reward_tally_of(const ls_reward *reward);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 #include "rl/reward_source.h"
 
@@ -20,6 +21,7 @@ enum { LINE_MAX_BYTES = 65536, LAST_WORDS_MAX = 120, TRIES_MAX = 2, ENDS_MAX = 8
 
 #define GRACE_S 2.0    /* from the end of its input until a command is killed */
 #define FAREWELL_S 0.2 /* from the end of its output */
+#define LOOK_S 0.2     /* between two looks at whether a signal stops the run */
 
 typedef struct child {
     pid_t pid;   /* 0: none runs */
@@ -351,7 +353,7 @@ static void converse(ask *a) {
     const double left = a->heard + a->s->silence_s - ls_clock_seconds();
     struct pollfd fds[3] = {
         {c->out, POLLIN, 0}, {c->err, POLLIN, 0}, {a->out_at < a->out_bytes ? c->in : -1, POLLOUT, 0}};
-    const int wait_ms = left <= 0 ? 0 : left < 3600 ? (int)(1000 * left) + 1 : 3600000;
+    const int wait_ms = left <= 0 ? 0 : left < LOOK_S ? (int)(1000 * left) + 1 : (int)(1000 * LOOK_S);
     bool more = true;
     (void)poll(fds, 3, wait_ms); /* where it fails, nothing is ready */
     if (fds[1].revents != 0) hear_words(c);
@@ -380,6 +382,8 @@ static ls_status run(ask *a, ls_error *err) {
         const ls_status status = prepare(a, err);
         if (status != LS_OK) return status;
         converse(a);
+        if (a->n_done < a->n && ls_interrupt_is_over(a->heard, ls_clock_seconds()))
+            return LS_FAIL(err, LS_ERR_IO, "a signal stops the run, and the command is silent");
     }
     return LS_OK;
 }
@@ -403,7 +407,7 @@ static ls_status command_ask(ls_reward *reward, ls_reward_result *results, const
     a.tries = tries;
     status = run(&a, err);
     /* An item of which a part was written when it was answered: what follows could not be told apart from it. */
-    if (a.out_at < a.out_bytes && a.s->child.pid != 0) stop(&a.s->child, 0);
+    if ((status != LS_OK || a.out_at < a.out_bytes) && a.s->child.pid != 0) stop(&a.s->child, 0);
 done:
     free(a.out);
     free(done);

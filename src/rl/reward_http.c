@@ -4,10 +4,11 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/url.h"
 #include "rl/http_pool.h"
 #include "rl/reward_source.h"
 
-enum { CONCURRENCY_MAX = 1024, BATCH_MAX = 65536 };
+enum { CONCURRENCY_MAX = 1024, BATCH_MAX = 65536, URL_MAX = 2048 };
 
 typedef struct source {
     ls_reward base;
@@ -130,9 +131,11 @@ static void http_close(ls_reward *reward) {
 }
 
 static ls_status check_options(const ls_reward_http_options *o, ls_error *err) {
-    if (o->url == NULL || !ls_http_is_url(o->url))
-        return LS_FAIL(err, LS_ERR_ARG, "reward server: '%.200s' does not begin with http:// or https://",
-                       o->url != NULL ? o->url : "");
+    if (o->url == NULL || !ls_http_is_url(o->url)) {
+        char shown[URL_MAX];
+        ls_url_redact(shown, sizeof shown, o->url != NULL ? o->url : "");
+        return LS_FAIL(err, LS_ERR_ARG, "reward server: '%.200s' does not begin with http:// or https://", shown);
+    }
     if (o->batch < 1 || o->batch > BATCH_MAX)
         return LS_FAIL(err, LS_ERR_ARG, "reward server: batch %lld is not in 1..%d", (long long)o->batch, BATCH_MAX);
     if (o->concurrency < 1 || o->concurrency > CONCURRENCY_MAX)
@@ -160,6 +163,7 @@ ls_status ls_reward_http_open(ls_reward **out, const ls_reward_http_options *o, 
                                .retries = o->retries,
                                .timeout_s = o->timeout_s,
                                .backoff_s = o->backoff_s};
+    char url[URL_MAX];
     source *s;
     ls_status status;
     LS_TRY(check_options(o, err));
@@ -167,7 +171,8 @@ ls_status ls_reward_http_open(ls_reward **out, const ls_reward_http_options *o, 
     s->base.ask = http_ask;
     s->base.close = http_close;
     s->batch = o->batch;
-    LS_TRY_DONE(ls_text_copy(&s->url, o->url, (int64_t)strlen(o->url), err));
+    LS_TRY_DONE(ls_url_complete(url, sizeof url, o->url, o->name != NULL ? o->name : "reward_url", err));
+    LS_TRY_DONE(ls_text_copy(&s->url, url, (int64_t)strlen(url), err));
     if ((status = ls_http_pool_open(&s->pool, &opts, err)) != LS_OK) ls_error_prefix(err, "reward server");
 done:
     if (status == LS_OK)

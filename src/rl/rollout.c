@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json_out.h"
 #include "base/mem.h"
+#include "base/url.h"
 #include "load/rollout_json.h"
 #include "rl/http_pool.h"
 
@@ -18,6 +19,7 @@ static const char *const paths[] = {"/server_info", "/update_weights", "/inferen
 
 typedef struct server {
     char base[URL_MAX], url[URL_MAX + 32]; /* url: of the request that runs */
+    char shown[URL_MAX];                   /* base as it may be said */
     ls_rollout_server is;
 } server;
 
@@ -112,7 +114,7 @@ static ls_status take_draw(const asking *a, int64_t i, const char *text, int64_t
                                     .is_weighed = a->is_recorded && r->model.weighs};
     ls_rollout_answer answer = {
         .tokens = q->completion, .logprobs = q->logprob, .kept = q->kept, .log_mass = q->log_mass};
-    LS_TRY(ls_rollout_answer_parse(&answer, &asked, text, bytes, server_of(a, i)->base, err));
+    LS_TRY(ls_rollout_answer_parse(&answer, &asked, text, bytes, server_of(a, i)->shown, err));
     q->n_completion = answer.n;
     q->finish = answer.is_stopped ? LS_FINISH_STOP : LS_FINISH_LENGTH;
     q->slot = answer.slot;
@@ -125,8 +127,8 @@ static ls_status take(void *context, int64_t i, char *text, int64_t bytes, ls_er
     const asking *a = context;
     server *s = server_of(a, i);
     switch (a->route) {
-        case INFO: return ls_rollout_server_parse(&s->is, text, bytes, s->base, err);
-        case UPDATE: return ls_rollout_version_parse(&a->r->versions.of[i], text, bytes, s->base, err);
+        case INFO: return ls_rollout_server_parse(&s->is, text, bytes, s->shown, err);
+        case UPDATE: return ls_rollout_version_parse(&a->r->versions.of[i], text, bytes, s->shown, err);
         case GENERATE: break;
     }
     return take_draw(a, i, text, bytes, err);
@@ -137,7 +139,7 @@ static ls_status fail(void *context, int64_t i, const char *why, const char *tex
     const asking *a = context;
     char refusal[REFUSAL_MAX];
     ls_rollout_refusal(refusal, sizeof refusal, text, bytes);
-    return LS_FAIL(err, LS_ERR_IO, "%s%s: %s%s%s, %lld %s", server_of(a, i)->base, paths[a->route], why,
+    return LS_FAIL(err, LS_ERR_IO, "%s%s: %s%s%s, %lld %s", server_of(a, i)->shown, paths[a->route], why,
                    refusal[0] != '\0' ? ": " : "", refusal, (long long)tries, tries == 1 ? "try" : "tries");
 }
 
@@ -145,7 +147,7 @@ static void note(void *context, int64_t i, const char *why) {
     asking *a = context;
     if (a->r->told == NULL || a->is_told) return;
     a->is_told = true;
-    fprintf(a->r->told, "%s%s: %s; it is asked again\n", server_of(a, i)->base, paths[a->route], why);
+    fprintf(a->r->told, "%s%s: %s; it is asked again\n", server_of(a, i)->shown, paths[a->route], why);
     fflush(a->r->told);
 }
 
@@ -158,12 +160,15 @@ static ls_status ask(asking *a, int64_t n, ls_error *err) {
 
 static ls_status add_server(ls_rollout *r, const char *text, size_t n, ls_error *err) {
     server *s = &r->servers[r->n_servers];
+    char given[URL_MAX];
     while (n > 0 && text[n - 1] == '/') n--;
     if (n >= URL_MAX) return LS_FAIL(err, LS_ERR_ARG, "a URL of %zu bytes is too long", n);
-    memcpy(s->base, text, n);
-    s->base[n] = '\0';
-    if (!ls_http_is_url(s->base))
-        return LS_FAIL(err, LS_ERR_ARG, "'%.200s' does not begin with http:// or https://", s->base);
+    memcpy(given, text, n);
+    given[n] = '\0';
+    ls_url_redact(s->shown, sizeof s->shown, given);
+    if (!ls_http_is_url(given))
+        return LS_FAIL(err, LS_ERR_ARG, "'%.200s' does not begin with http:// or https://", s->shown);
+    LS_TRY(ls_url_complete(s->base, sizeof s->base, given, "rollout_url", err));
     r->n_servers++;
     return LS_OK;
 }
@@ -216,17 +221,17 @@ static ls_status check_server(const ls_rollout *r, const server *s, ls_error *er
         return LS_FAIL(err, LS_ERR_ARG,
                        "%s: the server computes in %s, the trainer in %s: start it with the trainer's "
                        "--dtype and --profile",
-                       s->base, s->is.numerics, r->numerics);
+                       s->shown, s->is.numerics, r->numerics);
     if (strcmp(s->is.logprob_of, r->logprob_of) != 0)
         return LS_FAIL(err, LS_ERR_ARG,
                        "%s: the server records %s log-probabilities, this run learns from %s ones: "
                        "start it with --logprobs %s",
-                       s->base, s->is.logprob_of, r->logprob_of, r->logprob_of);
+                       s->shown, s->is.logprob_of, r->logprob_of, r->logprob_of);
     if (s->is.length_max < r->model.length)
         return LS_FAIL(err, LS_ERR_ARG,
                        "%s: the server takes %lld tokens, episodes have %lld: start it with "
                        "--max-length %lld",
-                       s->base, (long long)s->is.length_max, (long long)r->model.length, (long long)r->model.length);
+                       s->shown, (long long)s->is.length_max, (long long)r->model.length, (long long)r->model.length);
     return LS_OK;
 }
 

@@ -1,6 +1,8 @@
 /* What a forward left behind: sequences move on, snapshots are published, forks are served, drawn tokens accepted. */
+#include <math.h>
 #include <string.h>
 
+#include "op/logprob.h"
 #include "rollout/engine_state.h"
 
 void ls_commit_finish(ls_engine *e, entry *x, ls_finish finish) {
@@ -129,6 +131,19 @@ static void fail_request(ls_engine *e, entry *x) {
     ls_commit_finish(e, x, LS_FINISH_ERROR);
 }
 
+/* Remembers the first token of a request that has no log-probability. */
+static void note_nan(ls_request *r, int64_t position) {
+    if (r->error.status != LS_OK) return;
+    LS_FAIL(&r->error, LS_ERR_FORMAT, "prompt %u, sample %u: token %lld: " LS_LOGPROB_NAN_TEXT, r->prompt_i,
+            r->sample_i, (long long)position);
+}
+
+/* Whether all that is told of a draw is a number. */
+static bool is_told(const ls_engine *e, const ls_request *r, int64_t i) {
+    const bool weighs = e->opts.weighs && r->log_mass != NULL;
+    return !isnan(e->logprob[i]) && !(weighs && isnan(e->of_all[i] - e->of_kept[i]));
+}
+
 ls_status ls_commit_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err) {
     for (int64_t i = 0; i < rows; i++) {
         const ls_request *r = i < n ? e->drawing[i]->request : NULL;
@@ -197,9 +212,14 @@ ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
     if (e->opts.top > 0) LS_TRY(read_top(e, n, err));
     LS_TRY(ls_device_wait(e->device, err));
     for (int64_t i = 0; i < n; i++) {
-        const ls_request *r = e->drawing[i]->request;
+        ls_request *r = e->drawing[i]->request;
         if (e->drawn[i] < 0) {
             fail_request(e, e->drawing[i]);
+            continue;
+        }
+        if (!is_told(e, r, i)) note_nan(r, ls_entry_total(e->drawing[i]));
+        if (r->error.status != LS_OK) {
+            ls_commit_finish(e, e->drawing[i], LS_FINISH_ERROR);
             continue;
         }
         if (r->see != NULL) LS_TRY(show_row(e, r, i, ls_entry_total(e->drawing[i]), (int32_t)e->drawn[i], err));
@@ -213,7 +233,7 @@ ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
 /* ---- the prompt's own log-probabilities ---- */
 
 /* Of rows [first, first + n) of a span, in one block of the head. */
-static ls_status score_block(ls_engine *e, const ls_span *span, const ls_request *r, int64_t first, int64_t n,
+static ls_status score_block(ls_engine *e, const ls_span *span, ls_request *r, int64_t first, int64_t n,
                              ls_error *err) {
     for (int64_t i = 0; i < n; i++) {
         e->last_row[i] = span->row + first + i;
@@ -223,6 +243,8 @@ static ls_status score_block(ls_engine *e, const ls_span *span, const ls_request
     LS_TRY(ls_head_logprob(e->head, e->head->logits, e->drawn, false, err));
     LS_TRY(ls_memory_take(e->device, r->prompt_logprob + span->pos + first, e->head->logprob,
                           n * (int64_t)sizeof *e->logprob, err));
+    for (int64_t i = 0; i < n; i++)
+        if (isnan(r->prompt_logprob[span->pos + first + i])) note_nan(r, span->pos + first + i + 1);
     for (int64_t i = 0; r->see != NULL && i < n; i++)
         LS_TRY(show_row(e, r, i, span->pos + first + i + 1, (int32_t)e->drawn[i], err));
     return LS_OK;
@@ -231,7 +253,7 @@ static ls_status score_block(ls_engine *e, const ls_span *span, const ls_request
 static ls_status score_prompts(ls_engine *e, ls_error *err) {
     for (int64_t i = 0; i < e->n_spans; i++) {
         const ls_span *span = &e->spans[i];
-        const ls_request *r = e->span_entry[i]->request;
+        ls_request *r = e->span_entry[i]->request;
         int64_t n = r->n_prompt - 1 - span->pos;
         if (r->prompt_logprob == NULL) continue;
         if (n > span->n_rows) n = span->n_rows;
@@ -261,7 +283,8 @@ ls_status ls_commit_forward(ls_engine *e, ls_error *err) {
     /* Requests that only wanted their prompt in the cache are done. */
     for (int64_t i = n - 1; i >= 0; i--) {
         if (e->drawing[i]->request->max_tokens > 0) continue;
-        ls_commit_finish(e, e->drawing[i], LS_FINISH_LENGTH);
+        ls_commit_finish(e, e->drawing[i],
+                         e->drawing[i]->request->error.status != LS_OK ? LS_FINISH_ERROR : LS_FINISH_LENGTH);
         n--;
         memmove(e->drawing + i, e->drawing + i + 1, (size_t)(n - i) * sizeof(entry *));
         memmove(e->last_row + i, e->last_row + i + 1, (size_t)(n - i) * sizeof *e->last_row);

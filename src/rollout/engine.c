@@ -62,6 +62,7 @@ done:
 
 void ls_engine_free(ls_engine *e) {
     if (e == NULL) return;
+    if (e->device != NULL) (void)ls_device_wait(e->device, NULL); /* reads of a tick that failed end in its arrays */
     for (int64_t i = 0; i < e->waiting.table_cap; i++) {
         if (e->waiting.table[i] != NULL) ls_tally_free(e->waiting.table[i]->tally);
         free(e->waiting.table[i]);
@@ -234,12 +235,20 @@ static bool is_to_sleep(const ls_engine *e) {
     return false;
 }
 
-/* The pools are there, and the weights. What fails here can be put right: it poisons nothing. */
+/* The pools are there, and the weights. What fails here can be put right by who let the engine sleep: it poisons
+ * nothing. Where that was the lever there is nobody, and who has requests here, or will have, must be told. */
 static ls_status assure_awake(ls_engine *e, ls_error *err) {
+    bool by_lever = false;
+    ls_status status;
     if (e->model->parked != NULL)
         return LS_FAIL(err, LS_ERR_ARG, "engine: the weights are parked on the host: ls_model_unpark brings them back");
-    if (is_to_sleep(e)) LS_TRY(ls_engine_sleep(e, err));
-    return ls_engine_wake(e, err);
+    if (!e->sleeps && is_to_sleep(e)) {
+        by_lever = true;
+        LS_TRY(ls_engine_sleep(e, &e->poisoned) == LS_OK ? LS_OK : check_alive(e, err));
+    }
+    if (!by_lever) return ls_engine_wake(e, err);
+    status = ls_engine_wake(e, &e->poisoned);
+    return status == LS_OK ? LS_OK : check_alive(e, err);
 }
 
 ls_status ls_engine_tick(ls_engine *e, ls_error *err) {
@@ -319,7 +328,7 @@ static void shuffle(int64_t *order, int64_t n, uint64_t seed) {
 
 static ls_status tick_to_end(ls_engine *e, int64_t n, ls_engine_progress progress, void *context, ls_error *err) {
     const int64_t tokens_before = e->stats.tokens;
-    while (e->n_live > 0) {
+    while (e->n_live > 0 && !(e->opts.stops != NULL && e->opts.stops())) {
         LS_TRY(ls_engine_tick(e, err));
         if (progress != NULL) progress(context, n - e->n_live, n, e->stats.tokens - tokens_before);
     }
@@ -349,10 +358,8 @@ static ls_status warm_up(ls_engine *e, const ls_request *requests, int64_t n, ls
     }
     LS_TRY_DONE(tick_to_end(e, n, NULL, NULL, err));
 done:
-    if (status != LS_OK) {
-        ls_error_prefix(err, "warm-up");
-        if (prompts != NULL) cancel_unfinished(e, prompts, n);
-    }
+    if (status != LS_OK) ls_error_prefix(err, "warm-up");
+    if (prompts != NULL) cancel_unfinished(e, prompts, n);
     free(prompts);
     return status;
 }
@@ -369,7 +376,7 @@ ls_status ls_engine_run(ls_engine *e, ls_request *requests, int64_t n, ls_engine
     for (int64_t i = 0; i < n; i++) LS_TRY_DONE(ls_engine_submit(e, &requests[order[i]], err));
     LS_TRY_DONE(tick_to_end(e, n, progress, context, err));
 done:
-    if (status != LS_OK) cancel_unfinished(e, requests, n);
+    cancel_unfinished(e, requests, n); /* of a failure, or of a run that was stopped */
     free(order);
     return status;
 }

@@ -27,7 +27,7 @@ typedef enum ls_finish {
     LS_FINISH_STOP,     /* a stop token or text, which is the end of the completion */
     LS_FINISH_LENGTH,
     LS_FINISH_CANCEL,
-    LS_FINISH_ERROR /* its logits held NaN or nothing to draw from; error says where */
+    LS_FINISH_ERROR /* its logits held nothing to draw from, or gave no log-probability; error says where */
 } ls_finish;
 const char *ls_finish_name(ls_finish finish); /* "none", "stop", "length", "cancel", "error" */
 
@@ -94,8 +94,9 @@ typedef struct ls_engine_opts {
     int64_t top;         /* likeliest tokens that requests may ask for, LS_TOP_MAX and the vocabulary at most */
     const int32_t *stop; /* [n_stop] token ids that end a completion and are its last token; copied */
     int64_t n_stop;
-    uint64_t weights; /* version of the model's weights */
-    ls_inject inject; /* in builds with LS_FAULTS */
+    uint64_t weights;    /* version of the model's weights */
+    ls_inject inject;    /* in builds with LS_FAULTS */
+    bool (*stops)(void); /* asked between ticks of ls_engine_run, which then cancels what is unfinished; or NULL */
 } ls_engine_opts;
 
 /* What was planned: bytes of each part, and counts. */

@@ -127,6 +127,12 @@ static ls_status sum_row(ls_sight_tools *t, const float *logits, float temperatu
 
 static float logprob_of(ls_logprob_leaf sum, float z) { return ls_logprob_finish(sum, z).logprob; }
 
+/* What is told must be a number. */
+static ls_status check_value(double value, const char *what, int32_t token, ls_error *err) {
+    if (!isnan(value)) return LS_OK;
+    return LS_FAIL(err, LS_ERR_FORMAT, "%s of token id %d: " LS_LOGPROB_NAN_TEXT, what, token);
+}
+
 static ls_status find_top(ls_sights *s, ls_sight_tools *t, int64_t row, const float *logits, ls_error *err) {
     int32_t *ids = s->top_id + row * s->top;
     const int64_t k = s->top < t->vocab ? s->top : t->vocab;
@@ -134,7 +140,10 @@ static ls_status find_top(ls_sights *s, ls_sight_tools *t, int64_t row, const fl
     LS_TRY(make_leaves(t, logits, 1.0f, err));
     LS_TRY(ls_top(t->device, &args, err));
     for (int64_t i = k; i < s->top; i++) ids[i] = -1;
-    return ls_device_wait(t->device, err);
+    LS_TRY(ls_device_wait(t->device, err));
+    for (int64_t i = 0; i < k; i++)
+        if (ids[i] >= 0) LS_TRY(check_value((double)args.logprob[i], "the alternatives", ids[i], err));
+    return LS_OK;
 }
 
 static void list_mask(ls_sights *s, int64_t row, const float *processed, int32_t vocab) {
@@ -177,6 +186,8 @@ ls_status ls_sights_look(ls_sights *s, ls_sight_tools *t, int64_t row, int32_t t
     LS_TRY(sum_row(t, t->processed, 1.0f, &sum, err));
     s->processed[row] = logprob_of(sum, t->processed[token]);
     s->kept[row] = *t->kept;
+    LS_TRY(check_value((double)s->raw[row], "the raw distribution", token, err));
+    LS_TRY(check_value((double)s->processed[row], "the processed distribution", token, err));
     if (sampling->temperature == 0) { /* greedy keeps all, and is no distribution at a temperature */
         s->kept_mass[row] = 1;
         return LS_OK;
@@ -185,6 +196,7 @@ ls_status ls_sights_look(ls_sights *s, ls_sight_tools *t, int64_t row, int32_t t
     {
         const float all = logprob_of(sum, ls_mul(t->logits[token], ls_div(1.0f, sampling->temperature)));
         s->kept_mass[row] = exp((double)all - (double)s->processed[row]);
+        LS_TRY(check_value(s->kept_mass[row], "the kept mass", token, err));
         if (s->kept_mass[row] > 1) s->kept_mass[row] = 1;
     }
     return LS_OK;

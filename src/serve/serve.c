@@ -85,6 +85,7 @@ static void server_free(ls_server *s) {
     ls_http_stop(s->http);
     ls_work_free(s->work);
     ls_transfer_shards_free(s->shards);
+    ls_transfer_shards_free(s->served_shards);
     ls_transfer_close(s->transfer);
     ls_model_close(s->staged);
     ls_model_close(s->model);
@@ -113,7 +114,7 @@ ls_status ls_server_start(ls_server **out, const ls_serve_opts *opts, const ls_s
     s->n_routes = ls_n_routes;
     pthread_mutex_init(&s->count_lock, NULL);
     s->started = (int64_t)time(NULL);
-    LS_TRY_DONE(ls_serve_first_weights(opts, s->path, &version, err));
+    LS_TRY_DONE(ls_weights_begin(s, &version, err));
     if (opts->api_key_file != NULL) LS_TRY_DONE(read_keys(s, opts->api_key_file, err));
     LS_TRY_DONE(open_text(s, err));
     ls_numerics_text(s->numerics, engine->model->profile, engine->opts.dtype);

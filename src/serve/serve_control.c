@@ -217,14 +217,18 @@ done:
     return status == LS_OK ? ok(out, "the tensors are here") : ls_reply_status(err);
 }
 
-/* What a trainer has broadcast since the start of the update, as weights from disk. */
+/* What a trainer has broadcast since the start of the update, as weights from disk. They stay there as long as they are
+ * served, for the checker. */
 static ls_status serve_broadcast(ls_server *s, const char *name, ls_error *err) {
     const char *directory;
     ls_model *model;
     ls_status status;
     LS_TRY_DONE(ls_transfer_shards_finish(s->shards, &directory, err));
     LS_TRY_DONE(ls_weights_load(s, &model, directory, err));
-    status = ls_weights_serve(s, model, directory, number_of(name), err);
+    LS_TRY_DONE(ls_weights_serve(s, model, directory, number_of(name), err));
+    ls_transfer_shards_free(s->served_shards);
+    s->served_shards = s->shards;
+    s->shards = NULL;
 done:
     ls_transfer_shards_free(s->shards);
     s->shards = NULL;
@@ -432,7 +436,7 @@ typedef struct tally {
 
 static int64_t differing(const float *a, const float *b, int64_t n) {
     int64_t count = 0;
-    for (int64_t i = 0; i < n; i++) count += ls_bits(a[i]) != ls_bits(b[i]);
+    for (int64_t i = 0; i < n; i++) count += ls_bits(a[i]) != ls_bits(b[i]) || a[i] != a[i]; /* no NaN agrees */
     return count;
 }
 

@@ -53,10 +53,12 @@ struct ls_server {
     ls_model *model;        /* that is served; the control thread's */
     ls_model *staged;       /* loaded, to be served at /finish_weight_update */
     char staged_path[LS_SERVE_PATH_MAX], path[LS_SERVE_PATH_MAX];
-    ls_transfer *transfer;      /* weights over NCCL, once a trainer has been met; the control thread's */
-    ls_transfer_shards *shards; /* what has come of them since /start_weight_update */
-    bool is_updating;           /* between /start_weight_update and /finish_weight_update */
-    char version_name[128];     /* what the trainer calls the version, or "" */
+    char kept[LS_SERVE_PATH_MAX];      /* where they lie for --state, or "" */
+    ls_transfer *transfer;             /* weights over NCCL, once a trainer has been met; the control thread's */
+    ls_transfer_shards *shards;        /* what has come of them since /start_weight_update */
+    ls_transfer_shards *served_shards; /* the last of them that were served, on disk until the next ones are */
+    bool is_updating;                  /* between /start_weight_update and /finish_weight_update */
+    char version_name[128];            /* what the trainer calls the version, or "" */
     ls_tokenizer *tokenizer;
     ls_chat *chat;
     ls_reply_about about;
@@ -83,6 +85,8 @@ extern const ls_route ls_routes[];
 extern const int64_t ls_n_routes;
 
 /* serve_weights.c: on the control thread */
+/* The weights to begin with, as ls_serve_first_weights finds them: where they came from and where they lie. */
+ls_status ls_weights_begin(ls_server *server, uint64_t *version, ls_error *err);
 /* Opens DIRECTORY's weights, with the served model's configuration where it has none. */
 ls_status ls_weights_load(ls_server *server, ls_model **out, const char *directory, ls_error *err);
 ls_status ls_weights_summarize(const ls_server *server, ls_stored_summary *out, ls_error *err);

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/durable.h"
+#include "base/interrupt.h"
 #include "base/json_out.h"
 #include "base/mem.h"
 #include "op/backend.h"
@@ -294,12 +295,19 @@ static ls_status grow_memory(ls_transfer *t, int64_t bytes, ls_error *err) {
     return LS_OK;
 }
 
+/* A server that stops waits for no trainer. */
+static ls_status look(void *context, const char *what, ls_error *err) {
+    (void)context;
+    return ls_interrupt_pending() == 0 ? LS_OK : LS_FAIL(err, LS_ERR_IO, "NCCL: %s: the server is stopping", what);
+}
+
 static ls_status await(ls_transfer *t, ls_error *err) {
     const double until = ls_clock_seconds() + SILENCE_S;
     bool reached = false;
     for (;;) {
         LS_TRY(ls_nccl_reached(t->group, &reached, err));
         if (reached) return LS_OK;
+        LS_TRY(look(NULL, "a broadcast", err));
         if (ls_clock_seconds() > until)
             return LS_FAIL(err, LS_ERR_IO, "the trainer sends nothing for %g s over NCCL", SILENCE_S);
         usleep(200);
@@ -311,18 +319,19 @@ static ls_status receive(void *context, void *host, int64_t bytes, ls_error *err
     LS_TRY(grow_memory(t, bytes, err));
     LS_TRY(ls_nccl_take(t->group, 0, t->memory, bytes, err));
     LS_TRY(await(t, err));
-    return ls_memory_read(t->device, host, t->memory, bytes, err);
+    return ls_memory_take(t->device, host, t->memory, bytes, err);
 }
 
 /* The group's name from the trainer's store, the group, and the sum of one number that the trainer begins with. */
 static ls_status meet(ls_transfer *t, const char *host, int64_t port, int64_t rank, int64_t n_ranks, ls_error *err) {
+    const ls_nccl_patience patience = {MEET_S, look, NULL};
     uint8_t *pickle = NULL;
     int64_t bytes;
     ls_nccl_id id;
     ls_status status;
     LS_TRY_DONE(ls_torch_store_get(&pickle, &bytes, host, port, "broadcast_from/0/0", MEET_S, err));
     LS_TRY_DONE(ls_nccl_id_unpickle(&id, pickle, bytes, err));
-    LS_TRY_DONE(ls_nccl_group_open(&t->group, t->device, &id, (int32_t)rank, (int32_t)n_ranks, err));
+    LS_TRY_DONE(ls_nccl_group_open(&t->group, t->device, &id, (int32_t)rank, (int32_t)n_ranks, &patience, err));
     LS_TRY_DONE(grow_memory(t, (int64_t)sizeof(float), err));
     LS_TRY_DONE(ls_memory_fill(t->device, t->memory, 0, (int64_t)sizeof(float), err));
     LS_TRY_DONE(ls_nccl_sum(t->group, t->memory, 1, err));

@@ -1,7 +1,7 @@
 /* Weights from disk. They are opened beside the engine, on a device of their own, while decoding goes on; the engine
  * takes them between two ticks. Which are served stands in the state file, written whole under another name and
- * renamed, before the first token of the new version is drawn: whenever the process is killed, the next start serves
- * one complete version, this or the one before. */
+ * renamed, and they are kept beside it (serve_kept.h), before the first token of the new version is drawn: whenever the
+ * process is killed, the next start serves one complete version, this or the one before. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -14,62 +14,110 @@
 #include "base/mem.h"
 #include "load/json_node.h"
 #include "load/model_files.h"
+#include "serve/serve_kept.h"
 #include "serve/serve_state.h"
 
 /* ---- the state file ---- */
 
-static ls_status read_state(const char *file, char *path, uint64_t *version, ls_error *err) {
-    static const char *const keys[] = {"path", "version", NULL};
+/* What the state file says: whence the weights came, where they lie. */
+typedef struct state {
+    char path[LS_SERVE_PATH_MAX], kept[LS_SERVE_PATH_MAX];
+    uint64_t version;
+} state;
+
+static ls_status read_path(char out[LS_SERVE_PATH_MAX], const ls_node *node, ls_error *err) {
+    const char *value;
+    LS_TRY(ls_node_string(node, &value, err));
+    if (strlen(value) >= LS_SERVE_PATH_MAX) return ls_node_fail(node, LS_ERR_CAPACITY, err, "the path is too long");
+    strcpy(out, value);
+    return LS_OK;
+}
+
+static ls_status read_state(state *out, const char *file, ls_error *err) {
+    static const char *const keys[] = {"path", "kept", "version", "files", NULL};
     char *text = NULL;
     int64_t bytes, number;
-    const char *value;
     ls_json_doc *doc = NULL;
     ls_node root, node;
     ls_status status;
-    LS_TRY_DONE(ls_file_read(&text, &bytes, file, 65536, err));
+    LS_TRY_DONE(ls_file_read(&text, &bytes, file, 1 << 20, err));
     LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, file, err));
     root = ls_json_root(doc);
     LS_TRY_DONE(ls_node_only(&root, keys, err));
     LS_TRY_DONE(ls_node_need(&root, "version", &node, err));
     LS_TRY_DONE(ls_node_int(&node, 0, INT64_MAX, &number, err));
+    out->version = (uint64_t)number;
     LS_TRY_DONE(ls_node_need(&root, "path", &node, err));
-    LS_TRY_DONE(ls_node_string(&node, &value, err));
-    if (strlen(value) >= LS_SERVE_PATH_MAX) {
-        status = ls_node_fail(&node, LS_ERR_CAPACITY, err, "the path is too long");
+    LS_TRY_DONE(read_path(out->path, &node, err));
+    strcpy(out->kept, out->path); /* of an older file, which kept nothing */
+    if (ls_node_get_some(&root, "kept", &node)) LS_TRY_DONE(read_path(out->kept, &node, err));
+    if (access(out->kept, R_OK) != 0) {
+        status = LS_FAIL(
+            err, LS_ERR_IO,
+            "%s: version %llu of the weights lies in %.300s, which is gone; without this file --model is served", file,
+            (unsigned long long)out->version, out->kept);
         goto done;
     }
-    strcpy(path, value);
-    *version = (uint64_t)number;
+    if (ls_node_get_some(&root, "files", &node) && (status = ls_kept_check(&node, out->kept, err)) != LS_OK)
+        ls_error_prefix(err, "%s: version %llu of the weights", file, (unsigned long long)out->version);
 done:
     ls_json_doc_free(doc);
     free(text);
     return status;
 }
 
-ls_status ls_serve_first_weights(const ls_serve_opts *o, char *path, uint64_t *version, ls_error *err) {
-    *version = 0;
+/* Without a state it is --model, version 0. */
+static ls_status first_state(state *out, const ls_serve_opts *o, ls_error *err) {
     if (strlen(o->model_dir) >= LS_SERVE_PATH_MAX) return LS_FAIL(err, LS_ERR_ARG, "--model: the path is too long");
-    strcpy(path, o->model_dir);
-    if (o->state_file == NULL || !ls_file_exists(o->state_file)) return LS_OK;
-    LS_TRY(read_state(o->state_file, path, version, err));
-    if (access(path, R_OK) == 0) return LS_OK;
-    return LS_FAIL(err, LS_ERR_IO,
-                   "%s: version %llu of the weights lies in %.300s, which is gone; without this file --model is served",
-                   o->state_file, (unsigned long long)*version, path);
+    strcpy(out->path, o->model_dir);
+    strcpy(out->kept, o->model_dir);
+    out->version = 0;
+    return o->state_file == NULL || !ls_file_exists(o->state_file) ? LS_OK : read_state(out, o->state_file, err);
 }
 
-static ls_status write_state(const ls_server *s, const char *path, uint64_t version, ls_error *err) {
+ls_status ls_serve_first_weights(const ls_serve_opts *o, char *path, uint64_t *version, ls_error *err) {
+    state first;
+    LS_TRY(first_state(&first, o, err));
+    strcpy(path, first.kept);
+    *version = first.version;
+    return LS_OK;
+}
+
+ls_status ls_weights_begin(ls_server *s, uint64_t *version, ls_error *err) {
+    state first;
+    LS_TRY(first_state(&first, &s->opts, err));
+    strcpy(s->path, first.path);
+    strcpy(s->kept, first.kept);
+    *version = first.version;
+    return LS_OK;
+}
+
+static ls_status write_state(const ls_server *s, const char *path, const char *kept, uint64_t version, ls_error *err) {
     ls_output *output;
     ls_json_out json;
+    ls_status status;
     if (s->opts.state_file == NULL) return LS_OK;
     LS_TRY(ls_output_open(&output, s->opts.state_file, err));
     ls_json_init(&json, ls_output_stream(output));
     ls_json_begin_object(&json, NULL);
     ls_json_uint(&json, "version", version);
     ls_json_string(&json, "path", path);
+    ls_json_string(&json, "kept", kept);
+    if ((status = ls_kept_write(&json, "files", kept, err)) != LS_OK) {
+        ls_output_abandon(output);
+        return status;
+    }
     ls_json_end_object(&json);
     ls_json_newline(&json);
     return ls_output_commit(output, err);
+}
+
+/* The weights of the state file, kept where nobody but this server removes them. */
+static ls_status keep_state(const ls_server *s, char **kept, const char *path, uint64_t version, ls_error *err) {
+    *kept = NULL;
+    if (s->opts.state_file == NULL) return LS_OK;
+    LS_TRY(ls_kept_make(kept, s->opts.state_file, path, version, err));
+    return write_state(s, path, *kept, version, err);
 }
 
 /* ---- opening ---- */
@@ -155,7 +203,7 @@ static ls_status summarize_at(void *context, const char *directory, ls_error *er
 }
 
 ls_status ls_weights_summarize(const ls_server *s, ls_stored_summary *out, ls_error *err) {
-    return with_model(s->path, s->opts.model_dir, summarize_at, out, err);
+    return with_model(s->kept, s->opts.model_dir, summarize_at, out, err);
 }
 
 ls_status ls_weights_load(ls_server *s, ls_model **out, const char *directory, ls_error *err) {
@@ -177,21 +225,24 @@ ls_status ls_weights_serve(ls_server *s, ls_model *model, const char *path, uint
     ls_work_view view;
     const ls_model *old;
     uint64_t version;
-    char *full = realpath(path, NULL);
+    char *full = realpath(path, NULL), *kept = NULL;
     ls_status status;
     ls_work_look(s->work, &view);
     version = wish > view.version ? wish : view.version + 1;
     status = full == NULL ? LS_FAIL(err, LS_ERR_IO, "%.300s: %s", path, strerror(errno))
-                          : write_state(s, full, version, err);
+                          : keep_state(s, &kept, full, version, err);
     if (status == LS_OK && (status = ls_work_swap(s->work, model, version, &old, err)) != LS_OK)
-        (void)write_state(s, s->path, view.version, NULL); /* the engine refused: what it serves stays */
+        (void)write_state(s, s->path, s->kept, view.version, NULL); /* what it serves stays */
     if (status == LS_OK) {
         ls_model_close(s->model);
         s->model = model;
         snprintf(s->path, sizeof s->path, "%s", full);
+        snprintf(s->kept, sizeof s->kept, "%s", kept != NULL ? kept : full);
+        if (kept != NULL) ls_kept_leave(s->opts.state_file, kept);
     } else {
         ls_model_close(model);
     }
+    free(kept);
     free(full);
     return status;
 }

@@ -13,11 +13,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/mem.h"
 
 enum { QUERY_VALIDATE = 0, QUERY_GET = 3, QUERY_ADD = 4, QUERY_WAIT = 6 };
 #define MAGIC UINT32_C(0x3C85F7CE)
-enum { VALUE_BYTES_MAX = 1 << 20, KEY_BYTES_MAX = 256 };
+enum { VALUE_BYTES_MAX = 1 << 20, KEY_BYTES_MAX = 256, LOOK_MS = 100 };
 
 typedef struct store {
     int fd;
@@ -32,12 +33,17 @@ static ls_status fail(const store *s, ls_error *err, const char *what) {
 
 /* ---- bytes ---- */
 
+/* A server that stops waits for no trainer. */
+static bool is_over(const store *s) { return ls_interrupt_pending() != 0 || ls_clock_seconds() > s->until; }
+
 static ls_status await(const store *s, short events, ls_error *err) {
     struct pollfd one = {s->fd, events, 0};
-    const double left = s->until - ls_clock_seconds();
-    const int n = left <= 0 ? 0 : poll(&one, 1, (int)(1000 * left) + 1);
-    if (n > 0) return LS_OK;
-    return fail(s, err, n == 0 ? "it does not answer in time" : strerror(errno));
+    while (!is_over(s)) {
+        const int n = poll(&one, 1, LOOK_MS);
+        if (n > 0) return LS_OK;
+        if (n < 0 && errno != EINTR) return fail(s, err, strerror(errno));
+    }
+    return fail(s, err, ls_interrupt_pending() != 0 ? "the server is stopping" : "it does not answer in time");
 }
 
 static ls_status put(const store *s, const void *data, size_t bytes, ls_error *err) {
@@ -167,7 +173,7 @@ static ls_status reach(store *s, ls_error *err) {
             disconnect(s);
             status = connect_one(s, a, err);
         }
-        if (status != LS_OK && ls_clock_seconds() > s->until) break;
+        if (status != LS_OK && is_over(s)) break;
         if (status != LS_OK) usleep(50000);
     }
     freeaddrinfo(found);

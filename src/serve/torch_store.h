@@ -5,8 +5,8 @@
 
 #include "op/nccl.h"
 
-/* Joins the store at host:port as one of its workers and waits for a key, all within timeout_s. *out is released with
- * free(). */
+/* Joins the store at host:port as one of its workers and waits for a key, all within timeout_s, and no longer
+ * than until a signal is remembered (base/interrupt.h). *out is released with free(). */
 ls_status ls_torch_store_get(uint8_t **out, int64_t *bytes, const char *host, int64_t port, const char *key,
                              double timeout_s, ls_error *err);
 /* The 128 bytes of a pickled ncclUniqueId, whatever class it was pickled from: the one byte string of this length. */

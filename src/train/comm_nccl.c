@@ -69,6 +69,11 @@ static ls_status move(void *self, ls_device *device, const ls_comm_moves *moves,
     return ls_nccl_end(group, err);
 }
 
+/* While the library waits for the others. */
+static ls_status look(void *self, const char *what, ls_error *err) {
+    return ls_mesh_look(((nccl_transport *)self)->mesh, LOOK_SECONDS, what, err);
+}
+
 static void abandon(void *self) { ls_nccl_abandon(((nccl_transport *)self)->group); }
 
 static void close_transport(void *self) {
@@ -85,12 +90,14 @@ ls_nccl *ls_nccl_group_of(void *self) { return ((nccl_transport *)self)->group; 
 ls_status ls_nccl_open(void **out, ls_mesh *mesh, ls_device *device, const ls_nccl_id *id, int32_t rank,
                        int32_t n_ranks, double timeout_s, ls_error *err) {
     nccl_transport *t = NULL;
+    ls_nccl_patience patience = {timeout_s, look, NULL};
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&t, 1, sizeof *t, "NCCL", err));
     t->mesh = mesh;
     t->rank = rank;
     t->timeout_s = timeout_s;
-    LS_TRY_DONE(ls_nccl_group_open(&t->group, device, id, rank, n_ranks, err));
+    patience.context = t;
+    LS_TRY_DONE(ls_nccl_group_open(&t->group, device, id, rank, n_ranks, &patience, err));
     *out = t;
     t = NULL;
 done:

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/fnv.h"
 #include "base/mem.h"
+#include "base/url.h"
 #include "base/utf8.h"
 #include "load/json_comments.h"
 
@@ -235,7 +236,7 @@ static void format(char text[LS_OPTION_TEXT_MAX], const ls_option *o, const void
         case LS_OPTION_SWITCH: snprintf(text, LS_OPTION_TEXT_MAX, "%s", *on ? "true" : "false"); return;
         case LS_OPTION_CHOICE: snprintf(text, LS_OPTION_TEXT_MAX, "%s", o->choices[*choice]); return;
         case LS_OPTION_TEXT:
-        case LS_OPTION_VALUE: memcpy(text, value, LS_OPTION_TEXT_MAX); return;
+        case LS_OPTION_VALUE: ls_url_redact(text, LS_OPTION_TEXT_MAX, value); return; /* it is stored and shown */
     }
 }
 

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/fnv.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "load/model_files.h"
 #include "load/safetensors_write.h"
 #include "model/window.h"
@@ -537,7 +538,7 @@ static ls_status start_behind(const ls_saves *run, const ls_train_state *s, cons
     LS_TRY(describe_it(&b->now, run, s, d, err));
     atomic_store(&b->stop, false);
     atomic_store(&b->is_written, false);
-    failed = pthread_create(&b->thread, NULL, write_behind, b);
+    failed = ls_thread_start(&b->thread, write_behind, b);
     if (failed != 0) return LS_FAIL(err, LS_ERR_NOMEM, "checkpoint: no thread: %s", strerror(failed));
     b->is_under_way = true;
     return LS_OK;

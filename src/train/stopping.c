@@ -18,6 +18,11 @@ ls_status ls_stop_asked(bool *out, ls_comm *comm, ls_error *err) {
 
 void ls_stop_tell(FILE *file, int64_t step, const char *run) {
     if (file == NULL) return;
+    if (step == 0) {
+        fprintf(file, "stopped before the first step by signal %d; nothing has been learnt, and nothing is saved\n",
+                ls_interrupt_pending());
+        return;
+    }
     fprintf(file, "stopped behind step %lld by signal %d; go on with: lockstep train resume %s\n", (long long)step,
             ls_interrupt_pending(), run);
 }

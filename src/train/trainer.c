@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "model/joint.h"
 #include "model/window.h"
-#include "train/trainer_state.h"
+#include "op/logprob.h"
 
 /* Of a device whose memory is limited a 32nd stays free: libraries and graphs take some behind the trainer's back. */
 #define KEPT_FREE 32
@@ -431,12 +431,25 @@ static int64_t share_begin(const ls_trainer *t, const ls_train_batch *b, const o
     return leaf_begin(t, b, smaller(rank * own->share, own->n));
 }
 
+/* Log-probabilities of sequences [first, first + n), which were made from offsets[first] on: each is a number. */
+static ls_status check_logprobs(const ls_train_batch *b, int64_t first, int64_t n, const float *logprob,
+                                ls_error *err) {
+    const int64_t row = b->offsets[first];
+    for (int64_t i = first; i < first + n; i++)
+        for (int64_t r = b->offsets[i]; r < b->offsets[i + 1]; r++)
+            if (isnan(logprob[r - row]))
+                return LS_FAIL(err, LS_ERR_FORMAT, "sequence %lld, token %lld: " LS_LOGPROB_NAN_TEXT, (long long)i,
+                               (long long)(r - b->offsets[i] + 1));
+    return LS_OK;
+}
+
 static ls_status score_sequences(ls_trainer *t, const ls_train_batch *b, int64_t first, int64_t n, float *logprob,
                                  ls_error *err) {
     const int64_t row = b->offsets[first];
     LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + first, n, err));
     ls_tape_support(t->tape, b->supports, row);
-    return ls_tape_logprob(t->tape, b->targets + row, logprob + row, NULL, err);
+    LS_TRY(ls_tape_logprob(t->tape, b->targets + row, logprob + row, NULL, err));
+    return check_logprobs(b, first, n, logprob + row, err);
 }
 
 /* Rows of a leaf that nothing is learnt from. */
@@ -687,6 +700,7 @@ static ls_status forward(ls_trainer *t, ls_train_rows *rows, ls_error *err) {
     LS_TRY(ls_tape_forward(t->tape, b->tokens, b->offsets + s->first, s->n, err));
     ls_tape_support(t->tape, b->supports, row);
     LS_TRY(ls_tape_logprob(t->tape, b->targets + row, t->logprob, t->entropy, err));
+    LS_TRY(check_logprobs(b, s->first, s->n, t->logprob, err));
     memset(t->d_logprob, 0, (size_t)n_rows * sizeof(float));
     if (o->entropy) memset(t->d_entropy, 0, (size_t)n_rows * sizeof(float));
     *rows = (ls_train_rows){.sequence = s->first,

@@ -186,6 +186,58 @@ static void a_second_signal_ends_at_once(void **state) {
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
+/* A judge that falls silent does not keep a run that is asked to stop: the step is given up, the one before is
+ * saved. */
+static void a_silent_judge_does_not_keep_a_run(void **state) {
+    static const char judge[] = "sed -u -n 's/^{\"id\":\\(\"[0-9]*\"\\).*/{\"id\":\\1,\"reward\":0.5}/p'";
+    char good[200], silent[300], want[17], got[17];
+    int status;
+    (void)state;
+    snprintf(good, sizeof good, "reward_command=%s", judge);
+    snprintf(silent, sizeof silent, "reward_command=sed -u 24q | %s; exec sleep 1000", judge);
+    RUN_OK(
+        GRPO(at("heard"), "--set", good, "--set", "steps=6", "--set", "save_every=0", "--set", "reward_concurrency=1"));
+    digest_of(want);
+    const char *const args[] = {
+        LS_PROGRAM, GRPO(at("silent"), "--set", silent, "--set", "reward_timeout=900", "--set", "steps=6", "--set",
+                         "save_every=0", "--set", "reward_concurrency=1", NULL)};
+    const pid_t child = start(args);
+    while (steps_of(at("silent/metrics.jsonl")) < 1) usleep(1000);
+    usleep(300000);
+    assert_int_equal(kill(child, SIGINT), 0);
+    assert_int_equal(waitpid(child, &status, 0), child); /* or not before reward_timeout is over, with code 2 */
+    assert_true(WIFEXITED(status));
+    read_back(last.err, at("stderr"));
+    if (WEXITSTATUS(status) != 4) fail_msg("exit code %d: %.2000s", WEXITSTATUS(status), last.err);
+    assert_non_null(strstr(last.err, "go on with: lockstep train resume "));
+    RUN_OK("train", "resume", at("silent"), "--set", good);
+    digest_of(got);
+    assert_string_equal(got, want);
+}
+
+/* A URL's user and password are in nothing that a run leaves or says, and are asked for when it goes on. */
+static void credentials_stay_out_of_a_run(void **state) {
+    static const char judge[] =
+        "reward_command=: http://u:sesame@127.0.0.1/; sed -u -n "
+        "'s/^{\"id\":\\(\"[0-9]*\"\\).*/{\"id\":\\1,\"reward\":0.5}/p'";
+    static const char *const files[] = {"secret/checkpoints/step-00000001/state.json", "secret/run.sqlite",
+                                        "secret/metrics.jsonl"};
+    (void)state;
+    RUN_OK(GRPO(at("secret"), "--set", judge, "--set", "steps=1"));
+    assert_null(strstr(last.err, "sesame"));
+    for (int i = 0; i < 3; i++) {
+        size_t bytes;
+        char *data = file_read(at(files[i]), &bytes);
+        if (memmem(data, bytes, "sesame", 6) != NULL) fail_msg("%s holds the password", files[i]);
+        free(data);
+    }
+    RUN("train", "resume", at("secret"), "--set", "steps=2");
+    must_refuse("reward_command: user and password of ");
+    RUN_OK("train", "resume", at("secret"), "--set", "steps=2", "--set", judge);
+    RUN_OK("train", "grpo", "--keys", "--set", "rollout_url=http://a:1,http://u:sesame@b:2");
+    assert_null(strstr(last.out, "sesame"));
+}
+
 static void a_schedule_is_kept_or_named(void **state) {
     (void)state;
     RUN_OK(GRPO(at("plan"), "--set", "reward=number", "--set", "steps=2", "--set", "schedule=cosine"));
@@ -220,6 +272,8 @@ int main(void) {
         cmocka_unit_test(supervised_runs_take_the_same_files),
         cmocka_unit_test(stopped_runs_go_on_with_their_bits),
         cmocka_unit_test(a_second_signal_ends_at_once),
+        cmocka_unit_test(a_silent_judge_does_not_keep_a_run),
+        cmocka_unit_test(credentials_stay_out_of_a_run),
         cmocka_unit_test(a_schedule_is_kept_or_named),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);

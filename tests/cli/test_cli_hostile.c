@@ -117,9 +117,35 @@ static void signal_while_writing(int number) {
 
 static void signals_leave_no_temporary_file(void **state) {
     (void)state;
-    signal_while_writing(SIGTERM);
-    signal_while_writing(SIGHUP);
-    signal_while_writing(SIGINT);
+    static const int numbers[] = {SIGTERM, SIGHUP,  SIGINT,  SIGQUIT,   SIGUSR1, SIGUSR2,
+                                  SIGXCPU, SIGALRM, SIGPROF, SIGVTALRM, SIGPOLL};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) signal_while_writing(numbers[i]);
+}
+
+/* A shell may leave a program 128 KiB of stack; nothing depends on it. */
+static void a_small_stack_is_enough(void **state) {
+#ifdef LS_SANITIZED
+    (void)state;
+    print_message("skipped: a sanitizer's own start takes more stack\n");
+    skip();
+#else
+    struct rlimit before, small;
+    char config[4 * PATH_BYTES];
+    (void)state;
+    text_write(at("small.jsonl"), "{\"prompt\":\"The cat\",\"completion\":\" sat on the mat.\"}\n");
+    snprintf(config, sizeof config,
+             "{\"model\":\"%s\",\"run\":\"%.500s\",\"data\":\"%.500s\",\"batch\":1,\"steps\":2,\"rate\":1e-3}", TINY,
+             at("small-run"), at("small.jsonl"));
+    text_write(at("small.json"), config);
+    assert_int_equal(getrlimit(RLIMIT_STACK, &before), 0);
+    small = before;
+    small.rlim_cur = 131072;
+    assert_int_equal(setrlimit(RLIMIT_STACK, &small), 0);
+    RUN("check", "--model", TINY, "--max-tokens", "4");
+    if (last.code == 0) RUN("train", "sft", "--config", at("small.json"));
+    assert_int_equal(setrlimit(RLIMIT_STACK, &before), 0);
+    must_exit(0);
+#endif
 }
 
 /* An output without a reader ends at once: these would go on for hours. */
@@ -269,6 +295,7 @@ int main(void) {
         cmocka_unit_test(open_descriptors_are_read),
         cmocka_unit_test(a_file_that_may_not_grow_leaves_nothing),
         cmocka_unit_test(signals_leave_no_temporary_file),
+        cmocka_unit_test(a_small_stack_is_enough),
         cmocka_unit_test(a_reader_that_goes_away_is_noticed),
         cmocka_unit_test(lost_help_is_an_error),
         cmocka_unit_test(ids_beyond_the_tokenizer_have_no_text),

@@ -2,6 +2,7 @@
 
 import gc
 import pathlib
+import signal
 import sys
 import tempfile
 
@@ -43,6 +44,33 @@ def engine_scoring_and_trainer_agree():
     refused(lockstep.LockstepError, "other bits", trainer.policy, a, np.zeros(6))
     first.update()
     assert set(first.generate([[1, 2]], max_tokens=4)[0].weights.tolist()) == {1}
+
+
+def an_interrupt_ends_a_call_soon():
+    """KeyboardInterrupt comes between two ticks, not behind the last, and leaves an engine that goes on."""
+    engine = lockstep.Engine(MODEL, seed=3, length_max=4096)
+    ticks = []
+    tick = engine.tick
+
+    def counted():
+        if len(ticks) == 5:
+            signal.raise_signal(signal.SIGINT)
+        ticks.append(tick())
+        return ticks[-1]
+
+    engine.tick = counted
+    try:
+        engine.generate([[1, 2]], max_tokens=4000)
+    except KeyboardInterrupt:
+        pass
+    else:
+        raise AssertionError("no KeyboardInterrupt")
+    assert len(ticks) <= 6, ticks
+    engine.tick = tick
+    assert engine.take() is None
+    fresh = lockstep.Engine(MODEL, seed=3, length_max=4096)
+    a, b = (e.generate([[1, 2]], max_tokens=6)[0] for e in (engine, fresh))
+    assert a.tokens.tolist() == b.tokens.tolist() and bits([a.logprobs]) == bits([b.logprobs])
 
 
 def supervised_steps_and_checkpoints():
@@ -97,6 +125,7 @@ def handles_end_once():
     gc.collect()
 
 
-for check in (engine_scoring_and_trainer_agree, supervised_steps_and_checkpoints, wrong_arguments, handles_end_once):
+for check in (engine_scoring_and_trainer_agree, an_interrupt_ends_a_call_soon, supervised_steps_and_checkpoints,
+              wrong_arguments, handles_end_once):
     check()
     print(f"{check.__name__}: ok")

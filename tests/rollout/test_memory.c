@@ -391,6 +391,30 @@ static void out_of_memory_says_what_for_and_what_there_is(void **state) {
     ls_memory_free(odd.device, other);
 }
 
+/* The lever lets the engine sleep and wakes it: where that fails nobody else will, and whoever has requests there, or
+ * brings new ones, is told. */
+static void a_wake_that_fails_is_told_to_all(void **state) {
+    ls_levers l = levers_of(3);
+    job jobs[N_JOBS], late;
+    ls_engine *e;
+    ls_error err;
+    ls_status status;
+    int n = 0;
+    (void)state;
+    l.sleep_every = 2;
+    e = engine_of(&odd, &l);
+    submit_all(e, jobs);
+    ls_device_limit(odd.device, memory_now().used - 1);
+    do status = ls_engine_tick(e, &err);
+    while (status == LS_OK && n++ < 1000);
+    check_failed(status, &err, "the engine sleeps on");
+    leave_all();
+    job_init(&late, odd.prompt[0], 9, N_JOBS, 0, 3);
+    check_failed(ls_engine_submit(e, &late.request, &err), &err, "the engine sleeps on");
+    check_failed(ls_engine_tick(e, &err), &err, "the engine sleeps on");
+    ls_engine_free(e);
+}
+
 /* What is in use and is not this process's: more than a context takes is another process. */
 static void other_processes_are_told(void **state) {
     const int64_t gib = (int64_t)1 << 30;
@@ -448,6 +472,7 @@ int main(void) {
         cmocka_unit_test(ticks_allocate_nothing),
         cmocka_unit_test(swap_lies_on_the_host_within_its_size),
         cmocka_unit_test(sleep_gives_the_memory_back),
+        cmocka_unit_test(a_wake_that_fails_is_told_to_all),
         cmocka_unit_test(requests_come_and_go_while_it_sleeps),
         cmocka_unit_test(a_wake_without_room_leaves_it_asleep),
         cmocka_unit_test(weights_are_parked_on_the_host),
