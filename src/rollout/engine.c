@@ -120,7 +120,7 @@ static ls_status check_request(const ls_engine *e, const ls_request *r, ls_error
         return LS_ERR_ARG;
     }
     LS_TRY(ls_penalty_check(e, r, err));
-    if ((r->kept != NULL || r->log_mass != NULL) && !e->opts.weighs)
+    if ((ls_request_weighs(r) && !e->opts.weighs) || (r->of_model != NULL && !e->opts.weighs_model))
         return LS_FAIL(err, LS_ERR_ARG,
                        "prompt %u, sample %u: the kept mass is wanted of an engine that does not weigh", p, s);
     if ((r->top_id != NULL) != (r->top_logprob != NULL) || (r->top_id != NULL && e->opts.top == 0))

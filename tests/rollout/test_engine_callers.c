@@ -73,8 +73,10 @@ typedef struct sight {
     float sum;
 } sight;
 
-static void look(void *context, int64_t position, int32_t token, const float *logits, int64_t vocab) {
+static void look(void *context, int64_t position, int32_t token, const float *logits, const float *processed,
+                 int64_t vocab) {
     sight *s = context;
+    (void)processed;
     s->token[position] = token;
     s->n++;
     for (int64_t v = 0; v < vocab; v++) s->sum += logits[v];
