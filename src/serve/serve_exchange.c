@@ -420,7 +420,7 @@ static void run_read(void *exchange) {
 }
 
 static enum MHD_Result begin_ask(ls_exchange *x) {
-    if (!ls_work_has_room(x->http->server->work, 1))
+    if (!ls_work_has_room(x->http->server->work, x->client, 1))
         return ls_exchange_error(x, 429, "as many completions are unfinished as the server takes", false);
     return send_errand(x, LS_STEP_READ, run_read, x->body_bytes > HEAVY_BODY) ? MHD_YES : send_stopping(x);
 }

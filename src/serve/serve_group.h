@@ -13,13 +13,14 @@
 
 typedef struct ls_group ls_group;
 
-/* Somebody who sends requests: the owner of a key, or all who have none. running: the work's, with its lock. */
+/* Somebody who sends requests: the owner of a key, or all who have none. The last two are the work's, with its lock. */
 typedef struct ls_client {
     char *key;
     bool is_admin;          /* may change weights and stop work */
     int64_t least_priority; /* that its requests may have: none is more urgent */
     ls_account account;
-    int64_t running; /* samples in the engine */
+    int64_t running;    /* samples in the engine */
+    int64_t unfinished; /* samples */
 } ls_client;
 
 typedef struct ls_completion {

@@ -73,33 +73,37 @@ static void unlock_and_bury(ls_worker *w) {
 
 static int64_t unfinished(const ls_worker *w) { return w->n_live + w->n_queued + w->n_coming; }
 
-static bool has_room(const ls_worker *w, int64_t n) {
-    return unfinished(w) == 0 || unfinished(w) + n <= w->opts.engine.levers.batch + w->opts.queue_max;
+/* Whoever has a key has room for as many as there are slots, whatever the others have. */
+static bool has_room(const ls_worker *w, const ls_client *c, int64_t n) {
+    const int64_t batch = w->opts.engine.levers.batch;
+    return unfinished(w) == 0 || unfinished(w) + n <= batch + w->opts.queue_max ||
+           (c->key != NULL && c->unfinished + n <= batch);
 }
 
-bool ls_work_has_room(ls_worker *w, int64_t n) {
+bool ls_work_has_room(ls_worker *w, const ls_client *client, int64_t n) {
     bool has;
     ls_work_lock(w);
-    has = has_room(w, n);
+    has = has_room(w, client, n);
     if (!has) w->view.refused_full++;
     ls_work_unlock(w);
     return has;
 }
 
 /* A place for n samples, before anything is allocated for them. */
-static ls_status reserve(ls_worker *w, int64_t n, uint64_t *number, bool *is_full, ls_error *err) {
+static ls_status reserve(ls_worker *w, ls_client *c, int64_t n, uint64_t *number, bool *is_full, ls_error *err) {
     ls_status status = LS_OK;
     ls_work_lock(w);
     if (w->view.failed || w->ends) {
         status = w->ends ? LS_FAIL(err, LS_ERR_DEVICE, "the server is stopping")
                          : LS_FAIL(err, LS_ERR_DEVICE, "%s", w->view.failure.text);
-    } else if (!has_room(w, n)) {
+    } else if (!has_room(w, c, n)) {
         *is_full = true;
         w->view.refused_full++;
         status = LS_FAIL(err, LS_ERR_CAPACITY, "%lld completions are unfinished, which is all that the server takes",
                          (long long)unfinished(w));
     } else {
         w->n_coming += n;
+        c->unfinished += n;
         *number = ++w->n_groups;
     }
     ls_work_unlock(w);
@@ -127,7 +131,7 @@ ls_status ls_work_submit(ls_group **out, ls_worker *w, ls_client *client, ls_ask
     ls_status status;
     *out = NULL;
     *is_full = false;
-    if ((status = reserve(w, n, &number, is_full, err)) != LS_OK) {
+    if ((status = reserve(w, client, n, &number, is_full, err)) != LS_OK) {
         ls_ask_free(ask);
         return status;
     }
@@ -147,6 +151,7 @@ ls_status ls_work_submit(ls_group **out, ls_worker *w, ls_client *client, ls_ask
         *out = g;
         g = NULL;
     }
+    if (status != LS_OK) client->unfinished -= n;
     ls_work_unlock(w);
     ls_group_free(g);
     return status;
@@ -223,6 +228,7 @@ static void end_sample(ls_worker *w, ls_completion *s, double now) {
     if (s->finish == LS_FINISH_CANCEL) v->finished_cancel++;
     if (s->finish == LS_FINISH_ERROR) v->finished_error++;
     if (s->finish != LS_FINISH_CANCEL) count_time(v->whole_bucket, &v->whole_sum, &v->whole_n, now - s->group->born_s);
+    s->group->client->unfinished--;
     if (++s->group->n_done == s->group->n_samples) finish_group(w, s->group);
 }
 

@@ -36,8 +36,8 @@ void ls_work_end(ls_worker *work);
 /* Cancels what is unfinished, ends the thread, frees the engine. No group may be held any more. */
 void ls_work_free(ls_worker *work); /* accepts NULL */
 
-/* Whether there is room for a request of n samples. */
-bool ls_work_has_room(ls_worker *work, int64_t n);
+/* Whether there is room for a client's request of n samples. */
+bool ls_work_has_room(ls_worker *work, const ls_client *client, int64_t n);
 /* Queues a group for the ask, which it takes over whatever the result. LS_ERR_CAPACITY with *is_full: there is no room
  * now; nothing was allocated for it. The caller holds the group until ls_group_release. */
 ls_status ls_work_submit(ls_group **out, ls_worker *work, ls_client *client, ls_ask *ask, const ls_ask_limits *limits,

@@ -62,8 +62,11 @@ static bool covers_all(const ls_tokenizer *t) {
     bool bytes = false, all = true;
     if (t->has_unigram) return false;
     for (int64_t i = 0; i < t->n_pre; i++) {
-        bytes = bytes || t->pre[i].kind == LS_PRE_BYTE_LEVEL;
-        if (t->pre[i].kind == LS_PRE_WHITESPACE_SPLIT || t->pre[i].behavior == LS_SPLIT_REMOVED) return false;
+        const ls_pre_kind kind = t->pre[i].kind;
+        const bool removes = t->pre[i].behavior == LS_SPLIT_REMOVED;
+        bytes = bytes || kind == LS_PRE_BYTE_LEVEL;
+        if (kind == LS_PRE_WHITESPACE_SPLIT || ((kind == LS_PRE_SPLIT || kind == LS_PRE_PUNCTUATION) && removes))
+            return false;
     }
     if (!bytes && t->bpe.byte_fallback)
         for (int i = 0; i < 256; i++) all = all && t->bpe.byte_ids[i] >= 0;
