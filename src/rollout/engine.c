@@ -143,7 +143,8 @@ ls_status ls_engine_submit(ls_engine *e, ls_request *r, ls_error *err) {
     LS_TRY_DONE(check_request(e, r, err));
     LS_TRY_DONE(ls_waiting_reserve(&e->waiting, e->n_live + 1, err));
     if (r->penalties != NULL && ls_penalties_act(r->penalties))
-        LS_TRY_DONE(ls_tally_create(&tally, r->prompt, r->n_prompt, r->max_tokens, r->penalties, err));
+        LS_TRY_DONE(
+            ls_tally_create(&tally, r->prompt, r->n_prompt, r->max_tokens, e->model->config.vocab, r->penalties, err));
     if (x == NULL) x = malloc(sizeof *x);
     if (x == NULL) {
         status = LS_FAIL(err, LS_ERR_NOMEM, "request");

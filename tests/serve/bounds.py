@@ -266,6 +266,21 @@ def few_do_not_wait_for_many():
         s.stop()
 
 
+def the_urgent_take_the_slot():
+    """A more urgent request has the slot of one that runs, which goes on later with the same bits."""
+    s = Server(PROGRAM, TINY, "--batch", "1")
+    body = {"prompt": [5], "max_tokens": 2000, "ignore_eos": True, "seed": 1, "lockstep": True}
+    bits = lambda reply: reply["choices"][0]["lockstep"]["logprob_bits"]
+    expected = bits(s.post("/v1/completions", body))
+    long = send(s, head(dict(body, priority=3)))
+    until(lambda: s.metric("lockstep:requests_running") == 1, "it runs")
+    s.post("/v1/completions", {"prompt": [6], "max_tokens": 3})
+    assert s.metric("lockstep:requests_running") + s.metric("lockstep:requests_waiting") == 1, "the other one goes on"
+    assert bits(read_status(long)[1]) == expected
+    assert s.metric("lockstep:preemptions_total") >= 1
+    s.stop()
+
+
 def keys_say_who_may_what():
     with tempfile.TemporaryDirectory() as folder:
         api, admin = os.path.join(folder, "api"), os.path.join(folder, "admin")
@@ -326,6 +341,7 @@ PARTS = {
     "held": all_requests_together_are_bounded,
     "pauses": pauses_hold_up_nobody,
     "turns": few_do_not_wait_for_many,
+    "urgent": the_urgent_take_the_slot,
     "keys": keys_say_who_may_what,
     "distributions": distributions_cost_the_host_little,
 }
