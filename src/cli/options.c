@@ -136,7 +136,7 @@ static const option_row rows[] = {
     {{"body-seconds", OPT_BODY_SECONDS, "N", 0, "Time for the whole body of a request (60)", 0}, V},
     {{"drain-seconds", OPT_DRAIN_SECONDS, "N", 0, "Time that a stop leaves to what is unfinished (30)", 0}, V},
     {{"stream-ms", OPT_STREAM_MS, "N", 0, "A stream sends at most so often, all that there is (20)", 0}, V},
-    {{"http-threads", OPT_HTTP_THREADS, "N", 0, "Threads that read requests and write replies (1)", 0}, V},
+    {{"http-threads", OPT_HTTP_THREADS, "N", 0, "Threads that read connections and write to them (1)", 0}, V},
     {{"reply-seconds", OPT_REPLY_SECONDS, "N", 0, "Time to read a reply that is not a stream (600)", 0}, V},
     {{"crew", OPT_CREW, "N", 0, "Threads that read bodies and make replies, 2 or more (2)", 0}, V},
     {{"request-bytes", OPT_REQUEST_BYTES, "N", 0, "Memory of a request with its answer (134217728)", 0}, V},

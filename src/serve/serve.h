@@ -1,9 +1,9 @@
 /* The server: a model behind HTTP, in the dialects of docs/serving.md.
  *
- * One thread drives the engine (serve_work.h). Around it: threads of the HTTP library, which read connections and write
- * to them and do nothing that takes long; a crew (serve_crew.h) that makes bodies ls_asks and results replies; one thread
- * for what operators do to weights, in order, one at a time; one that watches connections: clients that are gone, time
- * that is up.
+ * One thread drives the engine (serve_work.h). Around it: threads of the HTTP library, which read connections and
+ * write to them and do nothing that takes long; a crew (serve_crew.h) that makes bodies ls_asks and results replies;
+ * one thread for what operators do to weights, in order, one at a time; one that watches connections: clients that are
+ * gone, time that is up.
  *
  * The HTTP library is GNU libmicrohttpd. Against libevent's evhttp, the other one in Debian that is well kept: a
  * connection can be suspended and resumed from any thread, which is what a request that waits for a GPU needs, where

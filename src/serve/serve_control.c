@@ -1,5 +1,5 @@
-/* What operators and trainers do to a server. Pauses, aborts and flushes never wait for each other nor for anything else
- * here: what they wait for is in ls_call.wait. All else is done one at a time, on the control thread. */
+/* What operators and trainers do to a server. Pauses, aborts and flushes never wait for each other nor for anything
+ * else here: what they wait for is in ls_call.wait. All else is done one at a time, on the control thread. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <string.h>

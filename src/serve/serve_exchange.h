@@ -1,9 +1,9 @@
 /* One request and its reply, from its header to its end, as serve_http.c (connections, headers, bodies, threads beside)
  * and serve_exchange.c (what becomes of a whole body) see it. These two are the only ones that know the HTTP library.
  *
- * A connection whose request waits is suspended: parked. Whoever has news for it wakes it, once or more often, before or
- * after it is parked; news that come before are kept, so that none is lost and no connection is resumed twice. While an
- * errand or the control thread has it, it is busy: nobody else writes to it, and news wait until it is given back.
+ * A connection whose request waits is suspended: parked. Whoever has news for it wakes it, once or more often, before
+ * or after it is parked; news that come before are kept, so that none is lost and no connection is resumed twice. While
+ * an errand or the control thread has it, it is busy: nobody else writes to it, and news wait until it is given back.
  *
  * Locks: `lock` of ls_http guards lists and counts there and is taken before the work's lock, never inside it;
  * park_lock is inside both; the library's own lock is innermost. */

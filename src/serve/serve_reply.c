@@ -154,6 +154,13 @@ static void write_masks(ls_json_out *json, const char *key, const part *p) {
     ls_json_end_array(json);
 }
 
+/* Whether the prompt's log-probabilities are there: the engine no longer writes them, and it was not cancelled before
+ * they were. */
+static bool has_prompt(const part *p) {
+    const bool is_cut = p->finish == LS_FINISH_CANCEL && p->sample->request.n_completion == 0;
+    return p->sample->prompt_logprob != NULL && p->finish != LS_FINISH_NONE && !is_cut;
+}
+
 /* Probability, at the temperature, of what truncation left to draw token i from. Greedy keeps all, and is no
  * distribution at a temperature. */
 static double kept_mass(const part *p, int64_t i) {
@@ -191,7 +198,7 @@ static void write_lockstep(ls_json_out *json, const part *p) {
     }
     if (p->group->ask->mask) write_masks(json, "mask", p);
     if (p->finish != LS_FINISH_NONE) { /* the engine no longer writes these */
-        if (s->prompt_logprob != NULL) {
+        if (has_prompt(p)) {
             write_bits(json, "prompt_logprob_bits", s->prompt_logprob, 0, s->request.n_prompt - 1);
             ls_json_uint(json, "prompt_weights", s->version);
         }
@@ -336,7 +343,7 @@ static ls_status write_prompt_entry(ls_json_out *json, const part *p, int32_t id
 static ls_status write_prompt_logprobs(ls_json_out *json, const part *p, ls_error *err) {
     const ls_request *r = &p->sample->request;
     const ls_sights *s = &p->sample->prompt_sights;
-    if (p->group->ask->prompt_top < 0 || p->sample->prompt_logprob == NULL) { /* cancelled before it ran */
+    if (p->group->ask->prompt_top < 0 || !has_prompt(p)) {
         ls_json_null(json, "prompt_logprobs");
         return LS_OK;
     }
@@ -448,7 +455,7 @@ static ls_status sglang_rows(ls_json_out *json, const part *p, ls_error *err) {
         }
         ls_json_end_array(json);
     }
-    if (s->prompt_logprob == NULL || p->finish == LS_FINISH_NONE) return LS_OK;
+    if (!has_prompt(p)) return LS_OK;
     ls_json_begin_array(json, "input_token_logprobs");
     for (int64_t i = 0; i < s->request.n_prompt; i++) {
         ls_json_begin_array(json, NULL);
@@ -502,10 +509,9 @@ static ls_status sglang_object(ls_json_out *json, const part *p, ls_error *err) 
 
 static void score_object(ls_json_out *json, const part *p) {
     const ls_completion *s = p->sample;
-    const int64_t n = s->prompt_logprob != NULL ? s->request.n_prompt - 1 : 0; /* cancelled before it ran: none */
     ls_json_int(json, "index", index_of(p));
-    write_floats(json, "logprobs", s->prompt_logprob, 0, n);
-    write_bits(json, "logprob_bits", s->prompt_logprob, 0, n);
+    write_floats(json, "logprobs", s->prompt_logprob, 0, s->request.n_prompt - 1);
+    write_bits(json, "logprob_bits", s->prompt_logprob, 0, s->request.n_prompt - 1);
     ls_json_uint(json, "weights", s->version);
 }
 
@@ -583,6 +589,8 @@ ls_status ls_reply_check(const ls_group *g, ls_error *err) {
     for (int64_t i = 0; i < g->n_samples; i++) {
         const ls_completion *s = &g->samples[i];
         const ls_error *wrong = s->finish == LS_FINISH_ERROR ? &s->request.error : &s->look_error;
+        if (g->ask->kind == LS_ASK_SCORE && s->finish == LS_FINISH_CANCEL) /* a score has no other place to say so */
+            return LS_FAIL(err, LS_ERR_DEVICE, "the request was aborted");
         if (s->finish != LS_FINISH_ERROR && s->look_error.status == LS_OK) continue;
         if (err != NULL) *err = *wrong;
         return wrong->status != LS_OK ? wrong->status : LS_ERR_DEVICE;

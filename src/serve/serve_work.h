@@ -1,10 +1,10 @@
 /* The one thread that drives the engine, and what other threads see of it.
  *
- * Groups (serve_group.h) come in through a bounded queue. Between two ticks the engine's thread gives the engine as many
- * samples as it has slots, cancels those that nobody waits for, swaps weights, and publishes what the tick drew. A slot
- * goes to the most urgent sample; among equals to the client with the fewest running ones, then to the group with the
- * fewest, then to the one that came first: so nobody's many requests keep out another's few. Whoever reads a group holds
- * the lock and reads what is published: tokens below n_public, which are never written again.
+ * Groups (serve_group.h) come in through a bounded queue. Between two ticks the engine's thread gives the engine as
+ * many samples as it has slots, cancels those that nobody waits for, swaps weights, and publishes what the tick drew. A
+ * slot goes to the most urgent sample; among equals to the client with the fewest running ones, then to the group with
+ * the fewest, then to the one that came first: so nobody's many requests keep out another's few. Whoever reads a group
+ * holds the lock and reads what is published: tokens below n_public, which are never written again.
  *
  * A group that is finished or given up is freed where nobody walks lists: it lies among the dead until then.
  *
@@ -68,8 +68,8 @@ typedef struct ls_work_wait {
 } ls_work_wait;
 
 /* keep: everything stays where it is. wait: all that was taken in goes on to its end; what comes meanwhile waits.
- * abort: all that is unfinished is cancelled. Until ls_work_resume nothing new runs. The wait ends when that is so, when
- * somebody pauses or resumes otherwise, and behind a flush of the prefix cache where it is asked for. */
+ * abort: all that is unfinished is cancelled. Until ls_work_resume nothing new runs. The wait ends when that is so,
+ * when somebody pauses or resumes otherwise, and behind a flush of the prefix cache where it is asked for. */
 void ls_work_pause(ls_worker *work, ls_pause how, bool flush, ls_work_wait *wait);
 /* Empties the prefix cache, between two ticks. */
 void ls_work_flush(ls_worker *work, ls_work_wait *wait);

@@ -102,6 +102,22 @@ def clients_leave_while_they_wait():
     assert "Sanitizer" not in s.said(), s.said()
 
 
+def aborted_scores_are_no_scores():
+    """What was cancelled before it was computed is not told as zeros."""
+    s = Server(PROGRAM, TINY, "--batch", "1", "--chunk", "4")
+    score = send(s, head({"sequences": [[5] * 4000] * 8}, "/v1/score"))
+    rest = send(s, head({"token_ids": [5] * 4000, "sampling_params": {"max_tokens": 9, "prompt_logprobs": 0}, "lockstep": True},
+                        "/inference/v1/generate"))
+    until(lambda: s.metric("lockstep:requests_waiting") >= 8, "they wait")
+    s.post("/abort_request", {"abort_all": True})
+    status, reply = read_status(score)
+    assert status == 503 and "aborted" in reply["error"]["message"], (status, reply)
+    status, reply = read_status(rest)
+    assert status == 200 and reply["prompt_logprobs"] is None, reply
+    assert "prompt_logprob_bits" not in reply["choices"][0]["lockstep"]
+    s.stop()
+
+
 # ---- the end ----
 
 
@@ -334,6 +350,7 @@ def distributions_cost_the_host_little():
 
 PARTS = {
     "leave": clients_leave_while_they_wait,
+    "scores": aborted_scores_are_no_scores,
     "stop": a_stop_does_not_wait_for_a_tick,
     "memory": one_request_takes_little,
     "texts": long_texts_cost_no_more_than_their_bytes,
