@@ -203,12 +203,20 @@ static void drop_body(ls_exchange *x) {
     ls_holding_give(&x->holding, x->holding.bytes);
 }
 
+static bool is_finished(const ls_exchange *x) {
+    bool finished;
+    ls_work_lock(x->http->server->work);
+    finished = x->group->is_finished;
+    ls_work_unlock(x->http->server->work);
+    return finished;
+}
+
 /* The group's results are not needed any more; what the log tells of it is kept. */
 void ls_exchange_drop_group(ls_exchange *x) {
     struct ls_http *h = x->http;
     ls_group *g = x->group;
     if (g == NULL) return;
-    if (g->is_finished) {
+    if (is_finished(x)) {
         for (int64_t i = 0; i < g->n_samples; i++) x->n_tokens += g->samples[i].request.n_completion;
         x->n_samples = g->n_samples;
         x->finish = ls_finish_name(g->samples[0].finish);
@@ -235,14 +243,6 @@ void ls_exchange_free(ls_exchange *x) {
 }
 
 /* ---- whole replies ---- */
-
-static bool is_finished(const ls_exchange *x) {
-    bool finished;
-    ls_work_lock(x->http->server->work);
-    finished = x->group->is_finished;
-    ls_work_unlock(x->http->server->work);
-    return finished;
-}
 
 /* Of a finished group. */
 static void make_reply(ls_exchange *x) {
@@ -303,7 +303,7 @@ static enum MHD_Result await_group(ls_exchange *x) {
 static int64_t look_for_news(const ls_exchange *x) {
     const ls_group *g = x->group;
     const bool retells = g->ask->kind == LS_ASK_SGLANG;
-    int64_t n = 0, ended = 0;
+    int64_t n = 0, ended = 0, bytes = -1;
     bool news = false;
     ls_work_lock(x->http->server->work);
     for (int64_t i = 0; i < g->n_samples; i++) {
@@ -314,8 +314,9 @@ static int64_t look_for_news(const ls_exchange *x) {
         n += s->n_public - (retells ? 0 : x->told[i].tokens);
         ended += ends ? s->n_public : 0;
     }
+    if (news) bytes = ls_group_reply_bytes(g, n) + 8 * ended;
     ls_work_unlock(x->http->server->work);
-    return news ? ls_group_reply_bytes(g, n) + 8 * ended : -1;
+    return bytes;
 }
 
 static void fill_chunk(ls_exchange *x) {

@@ -93,7 +93,7 @@ ls_status ls_sample_open(ls_group *group, int64_t i, ls_error *err);
 /* Counts the tokens that were drawn; the group's `excess` where they are too many. */
 void ls_sample_count(ls_completion *sample);
 
-/* Bytes of a reply, about: of n tokens that are told. */
+/* Bytes of a reply, about: of n tokens that are told. With the work's lock, or of a finished group. */
 int64_t ls_group_reply_bytes(const ls_group *group, int64_t n_tokens);
 
 #endif

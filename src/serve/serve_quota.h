@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 
-enum { LS_QUOTA_FLOOR = 65536 };
+enum { LS_QUOTA_FLOOR = 16384 };
 
 typedef struct ls_quota {
     pthread_mutex_t lock;

@@ -184,7 +184,7 @@ def long_texts_cost_no_more_than_their_bytes():
     refuse = lambda word, body: lambda: s.refuses(400, word, "/v1/completions", body)
     read = cost(s, refuse("cache_salt", {"cache_salt": 5, "user": text}))
     refused = cost(s, refuse("context length", {"prompt": text}))
-    assert refused < 3 * read + 0.2, "%.2f s of processor, %.2f s to read it alone" % (refused, read)
+    assert refused < 3 * read, "%.2f s of processor, %.2f s to read it alone" % (refused, read)
     s.stop()
 
 
