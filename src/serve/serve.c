@@ -68,7 +68,8 @@ static ls_status start_work(ls_server *s, const ls_serve_engine *engine, uint64_
                                   .seed = s->opts.seed},
                          .queue_max = s->opts.queue,
                          .stream_seconds = (double)s->opts.stream_ms * 1e-3,
-                         .version = version};
+                         .version = version,
+                         .one_client = s->n_keys == 0};
     work.engine.weights = version;
     work.engine.penalizes = engine->opts.logprob_of == LS_LOGPROB_RAW;
     work.engine.weighs = true;

@@ -264,7 +264,7 @@ static ls_group *next_group(const ls_worker *w) {
         if (w->pause == LS_PAUSE_WAIT && g->number > w->paused_at) continue;
         if (g->n_taken == g->n_samples || g->is_cancelled) continue;
         if (best == NULL || is_first(g, best)) best = g;
-        if (w->n_ranked == 0 && best->n_running == 0 && best->client->running == 0) break;
+        if (w->n_ranked == 0 && best->n_running == 0 && (w->opts.one_client || best->client->running == 0)) break;
     }
     return best;
 }

@@ -27,6 +27,7 @@ typedef struct ls_work_opts {
     int64_t queue_max;     /* samples that may be unfinished beside those that run */
     double stream_seconds; /* at most so often is a stream woken between its first token and its end */
     uint64_t version;      /* of the model */
+    bool one_client;       /* there are no others, so that clients need not be compared */
 } ls_work_opts;
 
 ls_status ls_work_create(ls_worker **out, const ls_work_opts *opts, ls_error *err);
