@@ -73,11 +73,12 @@ static void unlock_and_bury(ls_worker *w) {
 
 static int64_t unfinished(const ls_worker *w) { return w->n_live + w->n_queued + w->n_coming; }
 
-/* Whoever has a key has room for as many as there are slots, whatever the others have. */
+/* Whoever has a key has room for a few, whatever the others have: a sixteenth of the queue, or as many as there are
+ * slots. */
 static bool has_room(const ls_worker *w, const ls_client *c, int64_t n) {
-    const int64_t batch = w->opts.engine.levers.batch;
+    const int64_t batch = w->opts.engine.levers.batch, part = w->opts.queue_max / 16;
     return unfinished(w) == 0 || unfinished(w) + n <= batch + w->opts.queue_max ||
-           (c->key != NULL && c->unfinished + n <= batch);
+           (c->key != NULL && c->unfinished + n <= (part < batch ? part : batch));
 }
 
 bool ls_work_has_room(ls_worker *w, const ls_client *client, int64_t n) {

@@ -267,9 +267,9 @@ def few_do_not_wait_for_many():
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "keys"), "w") as file:
             file.write("one\ntwo\n")
-        s = Server(PROGRAM, TINY, "--batch", "2", "--api-key-file", file.name)
+        s = Server(PROGRAM, TINY, "--batch", "2", "--queue", "200", "--api-key-file", file.name)
         two = {"Authorization": "Bearer two"}
-        many = [send(s, head({"prompt": [5], "max_tokens": 60, "ignore_eos": True}, key="one")) for _ in range(200)]
+        many = [send(s, head({"prompt": [5], "max_tokens": 60, "ignore_eos": True}, key="one")) for _ in range(300)]
         waiting = lambda: next(float(line.rsplit(" ", 1)[1]) for line in s.request("GET", "/metrics", None, two)[2].splitlines()
                                if line.startswith("lockstep:requests_waiting{"))
         until(lambda: waiting() > 150, "they wait")
