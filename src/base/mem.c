@@ -49,6 +49,23 @@ void ls_region_drop(void *begin, int64_t bytes) {
         LS_ASSERT(madvise((void *)first, last - first, MADV_DONTNEED) == 0, "drop of %lld bytes", (long long)bytes);
 }
 
+/* A mapping costs a call of the system and whole pages of it. */
+#define SPARSE_BYTES ((int64_t)65536)
+
+ls_status ls_sparse_alloc(ls_sparse *out, int64_t bytes, const char *what, ls_error *err) {
+    *out = (ls_sparse){.bytes = bytes, .is_mapped = bytes >= SPARSE_BYTES};
+    return out->is_mapped ? ls_region_map(&out->data, bytes, 1, what, err)
+                          : ls_array_alloc(&out->data, bytes, 1, what, err);
+}
+
+void ls_sparse_free(ls_sparse *m) {
+    if (m->is_mapped)
+        ls_region_unmap(m->data, m->bytes);
+    else
+        free(m->data);
+    *m = (ls_sparse){0};
+}
+
 ls_status ls_array_grow(void **array, int64_t *cap, int64_t need, int64_t elem_bytes, const char *what, ls_error *err) {
     int64_t next = *cap < 16 ? 16 : *cap, bytes;
     void *grown;

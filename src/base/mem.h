@@ -31,6 +31,15 @@ void ls_region_unmap(void *region, int64_t bytes); /* accepts NULL */
 /* Gives memory back as far as it covers whole system pages; they read as zero. */
 void ls_region_drop(void *begin, int64_t bytes);
 
+/* Zeroed memory, 64-byte aligned; a large one costs what is touched of it. */
+typedef struct ls_sparse {
+    void *data;
+    int64_t bytes;
+    bool is_mapped;
+} ls_sparse;
+ls_status ls_sparse_alloc(ls_sparse *out, int64_t bytes, const char *what, ls_error *err);
+void ls_sparse_free(ls_sparse *memory); /* accepts what is all zero */
+
 /* Grows *array to hold at least need elements (doubling), keeping its content; *cap is the capacity in elements. */
 ls_status ls_array_grow(void **array, int64_t *cap, int64_t need, int64_t elem_bytes, const char *what, ls_error *err);
 

@@ -48,6 +48,7 @@ enum {
     OPT_PORT,
     OPT_NAME,
     OPT_API_KEY_FILE,
+    OPT_ADMIN_KEY_FILE,
     OPT_STATE,
     OPT_QUEUE,
     OPT_CONNECTIONS,
@@ -57,6 +58,12 @@ enum {
     OPT_DRAIN_SECONDS,
     OPT_STREAM_MS,
     OPT_HTTP_THREADS,
+    OPT_REPLY_SECONDS,
+    OPT_CREW,
+    OPT_REQUEST_BYTES,
+    OPT_KEY_BYTES,
+    OPT_HELD_BYTES,
+    OPT_LEAST_PRIORITY,
     OPT_LOG,
     OPT_LEVER /* and on: one for each lever */
 };
@@ -122,6 +129,9 @@ static const option_row rows[] = {
     {{"port", OPT_PORT, "N", 0, "Port to listen on, 0: any that is free (8000)", 0}, V},
     {{"served-model-name", OPT_NAME, "NAME", 0, "What clients call the model (--model as it is given)", 0}, V},
     {{"api-key-file", OPT_API_KEY_FILE, "FILE", 0, "Keys, one a line, of which clients must send one (none)", 0}, V},
+    {{"admin-key-file", OPT_ADMIN_KEY_FILE, "FILE", 0,
+      "Keys of those who may change weights and stop work (--api-key-file's)", 0},
+     V},
     {{"state", OPT_STATE, "FILE", 0, "Keeps which weights are served, for the next start (--model's, always)", 0}, V},
     {{"queue", OPT_QUEUE, "N", 0, "Completions that may wait; more are answered 429 (4096)", 0}, V},
     {{"connections", OPT_CONNECTIONS, "N", 0, "Connections at once (16384)", 0}, V},
@@ -130,7 +140,14 @@ static const option_row rows[] = {
     {{"body-seconds", OPT_BODY_SECONDS, "N", 0, "Time for the whole body of a request (60)", 0}, V},
     {{"drain-seconds", OPT_DRAIN_SECONDS, "N", 0, "Time that a stop leaves to what is unfinished (30)", 0}, V},
     {{"stream-ms", OPT_STREAM_MS, "N", 0, "A stream sends at most so often, all that there is (20)", 0}, V},
-    {{"http-threads", OPT_HTTP_THREADS, "N", 0, "Threads that read requests and write replies (1)", 0}, V},
+    {{"http-threads", OPT_HTTP_THREADS, "N", 0, "Threads that read connections and write to them (1)", 0}, V},
+    {{"reply-seconds", OPT_REPLY_SECONDS, "N", 0, "Time to read a reply that is not a stream (600)", 0}, V},
+    {{"crew", OPT_CREW, "N", 0, "Threads that read bodies and make replies, 2 or more (2)", 0}, V},
+    {{"request-bytes", OPT_REQUEST_BYTES, "N", 0, "Memory of a request with its answer (134217728)", 0}, V},
+    {{"key-bytes", OPT_KEY_BYTES, "N", 0, "Memory of all requests of a key (268435456)", 0}, V},
+    {{"held-bytes", OPT_HELD_BYTES, "N", 0, "Memory of all requests; more are answered 429 (536870912)", 0}, V},
+    {{"least-priority", OPT_LEAST_PRIORITY, "N", 0, "Most urgent priority of a request; keys may say another (0)", 0},
+     V},
     {{"log", OPT_LOG, NULL, 0, "A line of JSON on standard error for each request", 0}, V},
     {{"json", OPT_JSON, NULL, 0, "Print the summary as JSON", 0}, G | S | C},
 };
@@ -229,6 +246,7 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_HOST: o->serve.host = text; return LS_OK;
         case OPT_NAME: o->serve.name = text; return LS_OK;
         case OPT_API_KEY_FILE: o->serve.api_key_file = text; return LS_OK;
+        case OPT_ADMIN_KEY_FILE: o->serve.admin_key_file = text; return LS_OK;
         case OPT_STATE: o->serve.state_file = text; return LS_OK;
         case OPT_LOG: o->serve.log = true; return LS_OK;
         case OPT_PORT: return ls_cli_int(&o->serve.port, "--port", text, 0, 65535, err);
@@ -240,6 +258,14 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_DRAIN_SECONDS: return ls_cli_int(&o->serve.drain_seconds, "--drain-seconds", text, 0, 86400, err);
         case OPT_STREAM_MS: return ls_cli_int(&o->serve.stream_ms, "--stream-ms", text, 0, 10000, err);
         case OPT_HTTP_THREADS: return ls_cli_int(&o->serve.http_threads, "--http-threads", text, 1, 64, err);
+        case OPT_REPLY_SECONDS: return ls_cli_int(&o->serve.reply_seconds, "--reply-seconds", text, 1, 86400, err);
+        case OPT_CREW: return ls_cli_int(&o->serve.crew, "--crew", text, 2, 64, err);
+        case OPT_REQUEST_BYTES:
+            return ls_cli_int(&o->serve.request_bytes, "--request-bytes", text, 1 << 20, INT64_MAX / 4, err);
+        case OPT_KEY_BYTES: return ls_cli_int(&o->serve.key_bytes, "--key-bytes", text, 1 << 20, INT64_MAX / 4, err);
+        case OPT_HELD_BYTES: return ls_cli_int(&o->serve.held_bytes, "--held-bytes", text, 1 << 20, INT64_MAX / 4, err);
+        case OPT_LEAST_PRIORITY:
+            return ls_cli_int(&o->serve.least_priority, "--least-priority", text, INT32_MIN, INT32_MAX, err);
         case OPT_SEED: o->serve.has_seed = true; return ls_cli_seed(&o->sampling.seed, "--seed", text, err);
         case OPT_SCORE_BATCH: return ls_cli_int(&o->score_batch, "--score-batch", text, 1, 1024, err);
         case OPT_SCORE_CHUNK: return parse_chunk(&o->score_chunk, "--score-chunk", text, err);

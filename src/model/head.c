@@ -53,6 +53,7 @@ static ls_status make_arrays(ls_head *h, const ls_model_config *c, ls_error *err
     LS_TRY(own(h, &h->of_all, f32, o->weighs, err));
     LS_TRY(own(h, &h->of_kept, f32, o->weighs, err));
     LS_TRY(own(h, &h->draw_temperature, f32, o->weighs, err));
+    LS_TRY(own(h, &h->of_model, f32, o->weighs && o->weighs_model, err));
     return own(h, &h->kept, i64, true, err);
 }
 
@@ -70,7 +71,7 @@ int64_t ls_head_bytes(const ls_model_config *c, const ls_head_opts *o) {
     if (o->samples)
         row += (int64_t)c->vocab * (o->keeps_logits ? 12 : 8) + (int64_t)sizeof(ls_sampling) + 1 +
                (int64_t)sizeof(ls_draw) + (int64_t)sizeof(int64_t);
-    if (o->weighs) row += 3 * (int64_t)sizeof(float);
+    if (o->weighs) row += (o->weighs_model ? 4 : 3) * (int64_t)sizeof(float);
     return o->rows_max * (row + top_bytes(c->vocab, o->top));
 }
 
@@ -128,6 +129,7 @@ void ls_head_free(ls_head *h) {
                                 h->of_all,
                                 h->of_kept,
                                 h->draw_temperature,
+                                h->of_model,
                                 h->top_id,
                                 h->top_logprob,
                                 h->leaves,
@@ -213,6 +215,10 @@ ls_status ls_head_weigh(ls_head *h, ls_error *err) {
     const ls_logprob_args of_all = logprob_args(h, h->logits, h->draw_temperature, h->of_all),
                           of_kept = logprob_args(h, h->processed, NULL, h->of_kept);
     LS_TRY(ls_logprob(h->device, &of_all, err));
+    if (h->of_model != NULL) {
+        const ls_logprob_args of_model = logprob_args(h, h->logits, NULL, h->of_model);
+        LS_TRY(ls_logprob(h->device, &of_model, err));
+    }
     return ls_logprob(h->device, &of_kept, err);
 }
 

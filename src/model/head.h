@@ -24,6 +24,7 @@ typedef struct ls_head_opts {
     bool samples;      /* ls_head_process is called; in place, or into `processed` where it is kept apart */
     bool keeps_logits; /* beside the processed ones */
     bool weighs;       /* ls_head_weigh is called; needs both */
+    bool weighs_model; /* and gives the model's own log-probability as well */
     bool trains;       /* lse and entropy are wanted */
     int64_t top;       /* ls_head_top gives so many likeliest entries of a row; 0: it is not called */
     float temperature; /* of the log-probabilities; 1 is the model's own */
@@ -48,6 +49,7 @@ typedef struct ls_head {
     float *logprob, *lse, *entropy;
     float *temperature;                         /* NULL for 1 */
     float *of_all, *of_kept, *draw_temperature; /* of ls_head_weigh; NULL without */
+    float *of_model;                            /* the same, of weighs_model */
     /* Of ls_head_top; NULL without. */
     int32_t *top_id;         /* [rows_max][top] */
     float *top_logprob;      /* [rows_max][top] */
@@ -78,7 +80,8 @@ ls_status ls_head_process(ls_head *head, const ls_sampling *sampling, const uint
 ls_status ls_head_sample(ls_head *head, const ls_draw *draws, ls_error *err);
 /* What ls_head_process kept: head->of_all and head->of_kept are the log-probabilities of head->targets at the rows' own
  * temperatures, over all tokens and over the kept ones. Their difference is the logarithm of the kept mass. Only where
- * ls_head_write was given the sampling; a greedy row keeps all, at temperature 1. */
+ * ls_head_write was given the sampling; a greedy row keeps all, at temperature 1. With weighs_model head->of_model is
+ * that of all tokens at temperature 1. */
 ls_status ls_head_weigh(ls_head *head, ls_error *err);
 /* The likeliest entries of each row of `logits`, which is head->logits or head->processed, and their log-probabilities
  * (op/top.h). */

@@ -140,11 +140,15 @@ static void note_nan(ls_request *r, int64_t position) {
 
 /* Whether all that is told of a draw is a number. */
 static bool is_told(const ls_engine *e, const ls_request *r, int64_t i) {
-    const bool weighs = e->opts.weighs && r->log_mass != NULL;
-    return !isnan(e->logprob[i]) && !(weighs && isnan(e->of_all[i] - e->of_kept[i]));
+    if (isnan(e->logprob[i])) return false;
+    if (!ls_request_weighs(r)) return true;
+    return !isnan(e->of_all[i]) && !isnan(e->of_kept[i]) && !isnan(e->of_all[i] - e->of_kept[i]) &&
+           (r->of_model == NULL || !isnan(e->of_model[i]));
 }
 
 ls_status ls_commit_write(ls_engine *e, int64_t n, int64_t rows, ls_error *err) {
+    e->tick_weighs = false;
+    for (int64_t i = 0; i < n; i++) e->tick_weighs = e->tick_weighs || ls_request_weighs(e->drawing[i]->request);
     for (int64_t i = 0; i < rows; i++) {
         const ls_request *r = i < n ? e->drawing[i]->request : NULL;
         e->sampling[i] = r != NULL && r->sampling != NULL ? *r->sampling : e->opts.sampling;
@@ -164,17 +168,19 @@ ls_status ls_commit_draw(ls_engine *e, int64_t rows, ls_error *err) {
     LS_TRY(ls_head_process(head, NULL, NULL, err));
     LS_TRY(ls_penalty_apply(e, rows, true, err));
     LS_TRY(ls_head_sample(head, NULL, err));
-    if (e->opts.weighs) LS_TRY(ls_head_weigh(head, err));
+    if (e->tick_weighs) LS_TRY(ls_head_weigh(head, err));
     if (e->opts.top > 0) LS_TRY(ls_head_top(head, raw ? head->logits : head->processed, err));
     return ls_head_logprob(head, raw ? head->logits : head->processed, NULL, false, err);
 }
 
 /* Shows a request row i of the head's block. */
-static ls_status show_row(ls_engine *e, const ls_request *r, int64_t i, int64_t position, int32_t token,
+static ls_status show_row(ls_engine *e, const ls_request *r, int64_t i, int64_t position, int32_t token, bool drawn,
                           ls_error *err) {
-    const int64_t vocab = e->head->vocab;
-    LS_TRY(ls_memory_take(e->device, e->row, e->head->logits + i * vocab, vocab * (int64_t)sizeof *e->row, err));
-    r->see(r->see_context, position, token, e->row, vocab);
+    const int64_t vocab = e->head->vocab, bytes = vocab * (int64_t)sizeof *e->row;
+    const bool both = drawn && r->sees_processed;
+    LS_TRY(ls_memory_take(e->device, e->row, e->head->logits + i * vocab, bytes, err));
+    if (both) LS_TRY(ls_memory_take(e->device, e->processed_row, e->head->processed + i * vocab, bytes, err));
+    r->see(r->see_context, position, token, e->row, both ? e->processed_row : NULL, vocab);
     return LS_OK;
 }
 
@@ -182,6 +188,7 @@ static ls_status read_weights_of_draws(ls_engine *e, int64_t n, ls_error *err) {
     const int64_t bytes = n * (int64_t)sizeof(float);
     LS_TRY(ls_memory_read(e->device, e->kept, e->head->kept, n * (int64_t)sizeof *e->kept, err));
     LS_TRY(ls_memory_read(e->device, e->of_all, e->head->of_all, bytes, err));
+    if (e->opts.weighs_model) LS_TRY(ls_memory_read(e->device, e->of_model, e->head->of_model, bytes, err));
     return ls_memory_read(e->device, e->of_kept, e->head->of_kept, bytes, err);
 }
 
@@ -190,6 +197,9 @@ static void tell_support(const ls_engine *e, const ls_request *r, int64_t i) {
     const float log_mass = e->of_all[i] - e->of_kept[i];
     if (r->kept != NULL) r->kept[r->n_completion] = (int32_t)e->kept[i];
     if (r->log_mass != NULL) r->log_mass[r->n_completion] = log_mass > 0.0f ? 0.0f : log_mass;
+    if (r->of_all != NULL) r->of_all[r->n_completion] = e->of_all[i];
+    if (r->of_kept != NULL) r->of_kept[r->n_completion] = e->of_kept[i];
+    if (r->of_model != NULL) r->of_model[r->n_completion] = e->of_model[i];
 }
 
 static ls_status read_top(ls_engine *e, int64_t n, ls_error *err) {
@@ -208,7 +218,7 @@ static void tell_top(const ls_engine *e, const ls_request *r, int64_t i) {
 ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
     LS_TRY(ls_memory_read(e->device, e->drawn, e->head->targets, n * (int64_t)sizeof *e->drawn, err));
     LS_TRY(ls_memory_read(e->device, e->logprob, e->head->logprob, n * (int64_t)sizeof *e->logprob, err));
-    if (e->opts.weighs) LS_TRY(read_weights_of_draws(e, n, err));
+    if (e->tick_weighs) LS_TRY(read_weights_of_draws(e, n, err));
     if (e->opts.top > 0) LS_TRY(read_top(e, n, err));
     LS_TRY(ls_device_wait(e->device, err));
     for (int64_t i = 0; i < n; i++) {
@@ -222,8 +232,8 @@ ls_status ls_commit_accept(ls_engine *e, int64_t n, ls_error *err) {
             ls_commit_finish(e, e->drawing[i], LS_FINISH_ERROR);
             continue;
         }
-        if (r->see != NULL) LS_TRY(show_row(e, r, i, ls_entry_total(e->drawing[i]), (int32_t)e->drawn[i], err));
-        if (e->opts.weighs) tell_support(e, r, i);
+        if (r->see != NULL) LS_TRY(show_row(e, r, i, ls_entry_total(e->drawing[i]), (int32_t)e->drawn[i], true, err));
+        if (e->tick_weighs) tell_support(e, r, i);
         if (r->top_id != NULL) tell_top(e, r, i);
         accept_token(e, e->drawing[i], (int32_t)e->drawn[i], e->logprob[i]);
     }
@@ -246,7 +256,7 @@ static ls_status score_block(ls_engine *e, const ls_span *span, ls_request *r, i
     for (int64_t i = 0; i < n; i++)
         if (isnan(r->prompt_logprob[span->pos + first + i])) note_nan(r, span->pos + first + i + 1);
     for (int64_t i = 0; r->see != NULL && i < n; i++)
-        LS_TRY(show_row(e, r, i, span->pos + first + i + 1, (int32_t)e->drawn[i], err));
+        LS_TRY(show_row(e, r, i, span->pos + first + i + 1, (int32_t)e->drawn[i], false, err));
     return LS_OK;
 }
 

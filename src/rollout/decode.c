@@ -1,6 +1,7 @@
 /* Ticks of one token a sequence, which most ticks are. Their forward and their draws are the same calls every time,
  * but for the number of rows: on a device that records, they are recorded once for each number and replayed, so that
- * a tick costs the host a few writes and one call; those with penalties have recordings of their own. Numbers are
+ * a tick costs the host a few writes and one call; those with penalties, and those
+ * that weigh, have recordings of their own. Numbers are
  * rounded up to few sizes with spans of padding, whose rows are computed and mean nothing. No bit depends on it: a
  * row's bits do not depend on its neighbours. */
 #include "rollout/engine_state.h"
@@ -21,7 +22,7 @@ int64_t ls_decode_sizes(const ls_engine *e) {
     int64_t n = 0;
     if (!e->opts.levers.graphs || !ls_device_records(e->device)) return 0;
     for (int64_t size = 0; size < e->batch; n++) size = padded(e, size + 1);
-    return e->opts.penalizes ? 2 * n : n;
+    return n * (e->opts.penalizes ? 2 : 1) * (e->opts.weighs ? 2 : 1);
 }
 
 bool ls_decode_fits(const ls_engine *e) {
@@ -55,7 +56,7 @@ done:
 
 /* The first tick of a size runs as it is: what a back end sets up at a first call cannot be recorded. */
 static ls_status run(ls_engine *e, int64_t rows, ls_error *err) {
-    const int64_t which = rows + (e->tick_penalizes ? e->batch + 1 : 0);
+    const int64_t which = rows + (e->batch + 1) * ((e->tick_penalizes ? 1 : 0) + (e->tick_weighs ? 2 : 0));
     ls_recording *recording = &e->recordings[which];
     if (!e->was_run[which]) {
         e->was_run[which] = true;
@@ -84,6 +85,6 @@ ls_status ls_decode_tick(ls_engine *e, ls_error *err) {
 }
 
 void ls_decode_forget(ls_engine *e) {
-    for (int64_t i = 0; e->recordings != NULL && i < 2 * (e->batch + 1); i++)
+    for (int64_t i = 0; e->recordings != NULL && i < 4 * (e->batch + 1); i++)
         ls_device_forget(e->device, &e->recordings[i]);
 }

@@ -121,7 +121,7 @@ static ls_status check_request(const ls_engine *e, const ls_request *r, ls_error
         return LS_ERR_ARG;
     }
     LS_TRY(ls_penalty_check(e, r, err));
-    if ((r->kept != NULL || r->log_mass != NULL) && !e->opts.weighs)
+    if ((ls_request_weighs(r) && !e->opts.weighs) || (r->of_model != NULL && !e->opts.weighs_model))
         return LS_FAIL(err, LS_ERR_ARG,
                        "prompt %u, sample %u: the kept mass is wanted of an engine that does not weigh", p, s);
     if ((r->top_id != NULL) != (r->top_logprob != NULL) || (r->top_id != NULL && e->opts.top == 0))
@@ -144,7 +144,8 @@ ls_status ls_engine_submit(ls_engine *e, ls_request *r, ls_error *err) {
     LS_TRY_DONE(check_request(e, r, err));
     LS_TRY_DONE(ls_waiting_reserve(&e->waiting, e->n_live + 1, err));
     if (r->penalties != NULL && ls_penalties_act(r->penalties))
-        LS_TRY_DONE(ls_tally_create(&tally, r->prompt, r->n_prompt, r->max_tokens, r->penalties, err));
+        LS_TRY_DONE(
+            ls_tally_create(&tally, r->prompt, r->n_prompt, r->max_tokens, e->model->config.vocab, r->penalties, err));
     if (x == NULL) x = malloc(sizeof *x);
     if (x == NULL) {
         status = LS_FAIL(err, LS_ERR_NOMEM, "request");

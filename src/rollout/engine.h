@@ -53,9 +53,12 @@ typedef struct ls_request {
     /* Called with the model's own logits [V] (host memory, valid during the call) of the row that gives sequence
      * position `position`, and the token that is there: before `stop` for each token drawn, and for each of the prompt
      * behind its first where prompt_logprob is wanted. A row may be shown again after a preemption. The same rules as
-     * for stop. NULL: logits stay where they are. */
-    void (*see)(void *context, int64_t position, int32_t token, const float *logits, int64_t vocab);
+     * for stop. NULL: logits stay where they are. processed [V] is what a drawn token was drawn from, where
+     * sees_processed; else NULL. */
+    void (*see)(void *context, int64_t position, int32_t token, const float *logits, const float *processed,
+                int64_t vocab);
     void *see_context;
+    bool sees_processed;
 
     /* Result. */
     int32_t *completion; /* [max_tokens], caller's */
@@ -66,6 +69,9 @@ typedef struct ls_request {
      * engine that weighs. */
     int32_t *kept;
     float *log_mass;
+    /* The log-probabilities behind it, as ls_head_weigh gives them, likewise; of_model of an engine that weighs the
+     * model's own. */
+    float *of_all, *of_kept, *of_model;
     /* Of the distribution that is recorded, as the engine's `top` says, [max_tokens][top], caller's, or both NULL: the
      * likeliest tokens of the row that each token was drawn from, and their log-probabilities (op/top.h). */
     int32_t *top_id;
@@ -89,9 +95,10 @@ typedef struct ls_engine_opts {
     int64_t requests_max; /* that may be unfinished at once; 0: no more than memory holds */
     ls_logprob_of logprob_of;
     ls_sampling sampling;
-    bool weighs;         /* requests may ask for kept and log_mass */
-    bool penalizes;      /* requests may have penalties */
-    int64_t top;         /* likeliest tokens that requests may ask for, LS_TOP_MAX and the vocabulary at most */
+    bool weighs;       /* requests may ask for kept, log_mass, of_all and of_kept; only ticks in which one does weigh */
+    bool weighs_model; /* and for of_model */
+    bool penalizes;    /* requests may have penalties */
+    int64_t top;       /* likeliest tokens that requests may ask for, LS_TOP_MAX and the vocabulary at most */
     const int32_t *stop; /* [n_stop] token ids that end a completion and are its last token; copied */
     int64_t n_stop;
     uint64_t weights;    /* version of the model's weights */

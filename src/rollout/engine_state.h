@@ -90,7 +90,7 @@ struct ls_engine {
     int32_t *swap_tables; /* [swap slots][pages_max] */
 
     /* Ticks of one token a sequence, by their number of rows. */
-    ls_recording *recordings; /* [2][batch + 1]; the second half of ticks with penalties */
+    ls_recording *recordings; /* [4][batch + 1]: plain, of ticks with penalties, of ticks that weigh, of both */
     bool *was_run;            /* the same: such a tick has run since the model is this one */
 
     /* One tick. */
@@ -105,11 +105,12 @@ struct ls_engine {
     int64_t *drawn;        /* [batch] */
     float *logprob;        /* [batch] */
     int64_t *kept;         /* [batch], as the next two: of an engine that weighs */
-    float *of_all, *of_kept;
+    float *of_all, *of_kept, *of_model;
     int32_t *top_id; /* [batch][top], as the next one: of an engine with `top` */
     float *top_logprob;
-    float *seen; /* [rows][H]: what an observer is shown; NULL without */
-    float *row;  /* [V]: what a request is shown */
+    float *seen;          /* [rows][H]: what an observer is shown; NULL without */
+    float *row;           /* [V]: what a request is shown */
+    float *processed_row; /* [V], likewise */
 
     /* Of an engine that penalizes, device memory and what it is written from. */
     struct {
@@ -120,6 +121,7 @@ struct ls_engine {
     } penal, penal_host;
     int64_t items_max;
     bool tick_penalizes; /* some row of the tick has items */
+    bool tick_weighs;    /* some row of the tick wants what ls_head_weigh gives */
 };
 
 /* Moves cached state, unless that has failed before. */
@@ -138,6 +140,11 @@ static inline int32_t ls_entry_token(const entry *x, int64_t i) {
     return i < r->n_prompt ? r->prompt[i] : r->completion[i - r->n_prompt];
 }
 static inline int64_t ls_entry_total(const entry *x) { return x->request->n_prompt + x->request->n_completion; }
+
+/* Whether it wants what ls_head_weigh gives. */
+static inline bool ls_request_weighs(const ls_request *r) {
+    return r->kept != NULL || r->log_mass != NULL || r->of_all != NULL || r->of_kept != NULL || r->of_model != NULL;
+}
 
 /* Pages that n tokens take. */
 static inline int64_t ls_engine_pages(const ls_engine *e, int64_t n_tokens) {

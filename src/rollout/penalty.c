@@ -56,7 +56,7 @@ ls_status ls_penalty_check(const ls_engine *e, const ls_request *r, ls_error *er
     if (e->opts.logprob_of != LS_LOGPROB_RAW)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED,
                        "prompt %u, sample %u: penalties where processed log-probabilities are recorded", p, s);
-    if (r->kept != NULL || r->log_mass != NULL)
+    if (ls_request_weighs(r))
         return LS_FAIL(err, LS_ERR_UNSUPPORTED, "prompt %u, sample %u: penalties beside the kept mass", p, s);
     return LS_OK;
 }

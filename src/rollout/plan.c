@@ -27,6 +27,7 @@ static ls_head_opts head_opts(const ls_engine *e) {
                           .samples = true,
                           .keeps_logits = true,
                           .weighs = e->opts.weighs,
+                          .weighs_model = e->opts.weighs_model,
                           .top = e->opts.top,
                           .temperature = 1.0f};
 }
@@ -289,8 +290,8 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     LS_TRY(ls_penalty_allocate(e, err));
     LS_TRY(ls_memory_alloc(e->device, (void **)&e->h, e->plan.rows, c->hidden * (int64_t)sizeof *e->h,
                            "residual stream", err));
-    LS_TRY(ls_array_alloc((void **)&e->recordings, 2 * (b + 1), sizeof *e->recordings, "recordings", err));
-    LS_TRY(ls_array_alloc((void **)&e->was_run, 2 * (b + 1), sizeof *e->was_run, "recordings", err));
+    LS_TRY(ls_array_alloc((void **)&e->recordings, 4 * (b + 1), sizeof *e->recordings, "recordings", err));
+    LS_TRY(ls_array_alloc((void **)&e->was_run, 4 * (b + 1), sizeof *e->was_run, "recordings", err));
     LS_TRY(ls_array_alloc((void **)&e->running, b, sizeof(entry *), "running list", err));
     LS_TRY(ls_array_alloc((void **)&e->tables, b, e->pages_max * (int64_t)sizeof *e->tables, "page tables", err));
     LS_TRY(ls_array_alloc((void **)&e->lanes, b, sizeof *e->lanes, "lanes", err));
@@ -306,9 +307,11 @@ ls_status ls_engine_allocate(ls_engine *e, ls_error *err) {
     LS_TRY(ls_array_alloc((void **)&e->kept, b, sizeof *e->kept, "log-probabilities", err));
     LS_TRY(ls_array_alloc((void **)&e->of_all, b, sizeof *e->of_all, "log-probabilities", err));
     LS_TRY(ls_array_alloc((void **)&e->of_kept, b, sizeof *e->of_kept, "log-probabilities", err));
+    LS_TRY(ls_array_alloc((void **)&e->of_model, b, sizeof *e->of_model, "log-probabilities", err));
     LS_TRY(ls_array_alloc((void **)&e->top_id, b * e->opts.top, sizeof *e->top_id, "likeliest tokens", err));
     LS_TRY(ls_array_alloc((void **)&e->top_logprob, b * e->opts.top, sizeof *e->top_logprob, "likeliest tokens", err));
     LS_TRY(ls_array_alloc((void **)&e->row, c->vocab, sizeof *e->row, "row of logits", err));
+    LS_TRY(ls_array_alloc((void **)&e->processed_row, c->vocab, sizeof *e->processed_row, "row of logits", err));
     for (int64_t i = 0; i < b; i++) e->lanes[e->n_lanes++] = (int32_t)(b - 1 - i);
     return LS_OK;
 }
@@ -318,9 +321,11 @@ void ls_engine_deallocate(ls_engine *e) {
     free(e->was_run);
     free(e->recordings);
     free(e->row);
+    free(e->processed_row);
     free(e->seen);
     free(e->top_logprob);
     free(e->top_id);
+    free(e->of_model);
     free(e->of_kept);
     free(e->of_all);
     free(e->kept);

@@ -1,10 +1,12 @@
-/* What a row of logits tells beside the log-probability that the engine records: likeliest tokens, rank of the token,
- * the same token's log-probability under the other distribution, and the mass that truncation kept. Computed on the
- * host with the ops themselves, so every value has the bits of the contract (op/logprob.h); only for requests that
- * ask. Likeliest tokens alone are the engine's own, on its device (op/top.h). */
+/* What a row of logits tells beside the log-probability that the engine records: likeliest tokens, the rank of the
+ * token, and which tokens truncation kept. Read on the host from rows that the engine shows (ls_request.see), with the
+ * ops themselves, so every value has the bits of the contract (op/logprob.h); only for requests that ask. What is one
+ * number of a row comes from the engine's device instead (ls_request.of_all and its kind), and so do likeliest tokens
+ * of an engine with `top` (op/top.h). */
 #ifndef LS_ROLLOUT_SIGHT_H
 #define LS_ROLLOUT_SIGHT_H
 
+#include "base/mem.h"
 #include "model/head.h"
 
 enum { LS_SIGHT_MASK_MAX = 1024 }; /* kept tokens that are listed */
@@ -16,22 +18,21 @@ void ls_sight_tools_free(ls_sight_tools *tools); /* accepts NULL */
 
 /* For the tokens of one sequence that are looked at: rows 0..n_rows. Arrays are NULL where they are not wanted. */
 typedef struct ls_sights {
-    int64_t n_rows, top;    /* top: alternatives of each row, fewer where the vocabulary is smaller */
-    int32_t *top_id;        /* [n_rows][top], likeliest first, -1 behind the last; ties: the lower id */
-    float *top_logprob;     /* [n_rows][top], of the distribution that is recorded */
-    int64_t *rank;          /* [n_rows]: 1 is the likeliest */
-    float *raw, *processed; /* [n_rows] */
-    double *kept_mass;      /* [n_rows]: probability, at the temperature, of what truncation left to draw from */
-    int64_t *kept;          /* [n_rows]: of how many tokens it is */
-    int32_t *mask;          /* [n_rows][LS_SIGHT_MASK_MAX]: its ids, ascending, -1 behind the last */
+    int64_t n_rows, top; /* top: alternatives of each row, fewer where the vocabulary is smaller */
+    int32_t *top_id;     /* [n_rows][top], likeliest first, -1 behind the last; ties: the lower id */
+    float *top_logprob;  /* [n_rows][top], of the distribution that is recorded */
+    int64_t *rank;       /* [n_rows]: 1 is the likeliest */
+    int32_t *mask;       /* [n_rows][LS_SIGHT_MASK_MAX]: ids of what truncation left, ascending, -1 behind the last */
+    ls_sparse memory;    /* all of them: rows that were not looked at cost little or nothing */
 } ls_sights;
 
-/* wanted_top < 0: neither alternatives nor ranks. */
-ls_status ls_sights_init(ls_sights *out, int64_t n_rows, int64_t wanted_top, bool distributions, bool mask,
-                         ls_error *err);
+/* Bytes of a row. wanted_top < 0: neither alternatives nor ranks. */
+int64_t ls_sights_row_bytes(int64_t wanted_top, bool mask);
+ls_status ls_sights_init(ls_sights *out, int64_t n_rows, int64_t wanted_top, bool mask, ls_error *err);
 void ls_sights_deinit(ls_sights *sights);
-/* Looks at row `row`: the model's logits [V], in host memory, that gave `token`. Does not allocate. */
+/* Looks at row `row`, which gave `token`, in host memory: the model's logits [V] and what was drawn from, `processed`
+ * [V], which may be NULL where no mask is wanted and `recorded`, one of the two, is not it. Does not allocate. */
 ls_status ls_sights_look(ls_sights *sights, ls_sight_tools *tools, int64_t row, int32_t token, const float *logits,
-                         const ls_sampling *sampling, ls_logprob_of of, ls_error *err);
+                         const float *processed, const float *recorded, ls_error *err);
 
 #endif

@@ -17,7 +17,7 @@ static ls_penalty_item *item_of(ls_tally *t, int32_t token) {
     }
 }
 
-ls_status ls_tally_create(ls_tally **out, const int32_t *prompt, int64_t n_prompt, int64_t max_tokens,
+ls_status ls_tally_create(ls_tally **out, const int32_t *prompt, int64_t n_prompt, int64_t max_tokens, int64_t vocab,
                           const ls_penalties *penalties, ls_error *err) {
     const bool with_prompt = penalties->repetition != 1.0f;
     ls_tally *t = NULL;
@@ -26,6 +26,7 @@ ls_status ls_tally_create(ls_tally **out, const int32_t *prompt, int64_t n_promp
     *out = NULL;
     if (with_prompt && !ls_add_i64(max_tokens, n_prompt, &room))
         return LS_FAIL(err, LS_ERR_NOMEM, "request of %lld tokens", (long long)n_prompt);
+    if (room > vocab) room = vocab;
     LS_TRY_DONE(ls_array_alloc((void **)&t, 1, sizeof *t, "request", err));
     for (t->table_cap = 8; t->table_cap / 2 < room; t->table_cap *= 2) {
     }

@@ -13,8 +13,9 @@ typedef struct ls_tally {
     int64_t table_cap;
 } ls_tally;
 
-/* Of a prompt, whose tokens count only where repetition is penalised, and room for max_tokens drawn ones. */
-ls_status ls_tally_create(ls_tally **out, const int32_t *prompt, int64_t n_prompt, int64_t max_tokens,
+/* Of a prompt, whose tokens count only where repetition is penalised, and room for max_tokens drawn ones: there are no
+ * more different ones than `vocab`. */
+ls_status ls_tally_create(ls_tally **out, const int32_t *prompt, int64_t n_prompt, int64_t max_tokens, int64_t vocab,
                           const ls_penalties *penalties, ls_error *err);
 void ls_tally_free(ls_tally *tally); /* accepts NULL */
 /* One more drawn token. */

@@ -20,24 +20,13 @@ void ls_serve_opts_init(ls_serve_opts *o) {
                          .idle_seconds = 60,
                          .body_seconds = 60,
                          .drain_seconds = 30,
+                         .reply_seconds = 600,
                          .stream_ms = 20,
-                         .http_threads = 1};
-}
-
-/* A key on each line; empty lines do not count, but a file without any key does. */
-static ls_status read_keys(ls_server *s, const char *path, ls_error *err) {
-    char *text, *line, *rest;
-    int64_t bytes, cap = 0;
-    ls_status status = LS_OK;
-    LS_TRY(ls_file_read(&text, &bytes, path, 1 << 20, err));
-    for (line = strtok_r(text, "\r\n", &rest); line != NULL && status == LS_OK; line = strtok_r(NULL, "\r\n", &rest)) {
-        status = ls_array_grow((void **)&s->keys, &cap, s->n_keys + 1, sizeof *s->keys, "API keys", err);
-        if (status == LS_OK) status = ls_text_copy(&s->keys[s->n_keys], line, (int64_t)strlen(line), err);
-        if (status == LS_OK) s->n_keys++;
-    }
-    free(text);
-    if (status == LS_OK && s->n_keys == 0) status = LS_FAIL(err, LS_ERR_FORMAT, "%s: holds no key", path);
-    return status;
+                         .http_threads = 1,
+                         .crew = 2,
+                         .request_bytes = 128 << 20,
+                         .key_bytes = 256 << 20,
+                         .held_bytes = 512 << 20};
 }
 
 /* Text is optional: what there is of it is opened, and what is of a kind that is not built is told. */
@@ -56,6 +45,10 @@ static ls_status open_text(ls_server *s, ls_error *err) {
         if (err != NULL) *err = why;
         return status;
     }
+    if (ls_stop_tokens_create(&s->stop_tokens, s->tokenizer, &s->stop_error) == LS_ERR_NOMEM) {
+        if (err != NULL) *err = s->stop_error;
+        return LS_ERR_NOMEM;
+    }
     if (ls_chat_open(&s->chat, s->opts.model_dir, NULL, &why) != LS_OK)
         fprintf(stderr, "lockstep: no conversations: %s\n", why.text);
     return LS_OK;
@@ -66,16 +59,23 @@ static ls_status start_work(ls_server *s, const ls_serve_engine *engine, uint64_
     ls_work_opts work = {.model = engine->model,
                          .device = engine->device,
                          .engine = engine->opts,
-                         .tokenizer = s->tokenizer,
-                         .n_eos = c->n_eos,
+                         .shop = {.logprob_of = engine->opts.logprob_of,
+                                  .tokenizer = s->tokenizer,
+                                  .stop_tokens = s->stop_tokens,
+                                  .stop_error = s->stop_error,
+                                  .n_eos = c->n_eos,
+                                  .quota = &s->quota,
+                                  .seed = s->opts.seed},
                          .queue_max = s->opts.queue,
                          .stream_seconds = (double)s->opts.stream_ms * 1e-3,
                          .version = version,
-                         .seed = s->opts.seed};
+                         .one_client = s->n_keys == 0};
     work.engine.weights = version;
     work.engine.penalizes = engine->opts.logprob_of == LS_LOGPROB_RAW;
-    memcpy(work.eos, c->eos, sizeof work.eos);
-    if (!s->opts.has_seed && getrandom(&work.seed, sizeof work.seed, 0) != sizeof work.seed)
+    work.engine.weighs = true;
+    work.engine.weighs_model = engine->opts.logprob_of != LS_LOGPROB_RAW;
+    memcpy(work.shop.eos, c->eos, sizeof work.shop.eos);
+    if (!s->opts.has_seed && getrandom(&work.shop.seed, sizeof work.shop.seed, 0) != sizeof work.shop.seed)
         return LS_FAIL(err, LS_ERR_IO, "the system gives no random numbers");
     return ls_work_create(&s->work, &work, err);
 }
@@ -90,9 +90,10 @@ static void server_free(ls_server *s) {
     ls_model_close(s->staged);
     ls_model_close(s->model);
     ls_chat_free(s->chat);
+    ls_stop_tokens_free(s->stop_tokens);
     ls_tokenizer_free(s->tokenizer);
-    for (int64_t i = 0; i < s->n_keys; i++) free(s->keys[i]);
-    free(s->keys);
+    ls_keys_free(s);
+    ls_quota_deinit(&s->quota);
     pthread_mutex_destroy(&s->count_lock);
     free(s);
 }
@@ -112,10 +113,15 @@ ls_status ls_server_start(ls_server **out, const ls_serve_opts *opts, const ls_s
     s->engine = engine->opts;
     s->routes = ls_routes;
     s->n_routes = ls_n_routes;
+    s->anonymous.least_priority = opts->least_priority;
+    s->asks_key = opts->api_key_file != NULL;
+    s->asks_admin = opts->admin_key_file != NULL;
     pthread_mutex_init(&s->count_lock, NULL);
+    ls_quota_init(&s->quota, opts->request_bytes, opts->key_bytes, opts->held_bytes);
     s->started = (int64_t)time(NULL);
     LS_TRY_DONE(ls_weights_begin(s, &version, err));
-    if (opts->api_key_file != NULL) LS_TRY_DONE(read_keys(s, opts->api_key_file, err));
+    if (opts->api_key_file != NULL) LS_TRY_DONE(ls_keys_read(s, opts->api_key_file, false, err));
+    if (opts->admin_key_file != NULL) LS_TRY_DONE(ls_keys_read(s, opts->admin_key_file, true, err));
     LS_TRY_DONE(open_text(s, err));
     ls_numerics_text(s->numerics, engine->model->profile, engine->opts.dtype);
     s->about = (ls_reply_about){.model = opts->name != NULL ? opts->name : opts->model_dir,

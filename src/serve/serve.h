@@ -1,8 +1,9 @@
 /* The server: a model behind HTTP, in the dialects of docs/serving.md.
  *
- * One thread drives the engine (serve_work.h). Around it: threads of the HTTP library, which read requests, make them
- * ls_asks and write replies; one for what operators do (weights, pauses), in order, one at a time; one that watches
- * connections: clients that are gone, time that is up.
+ * One thread drives the engine (serve_work.h). Around it: threads of the HTTP library, which read connections and
+ * write to them and do nothing that takes long; a crew (serve_crew.h) that makes bodies ls_asks and results replies;
+ * one thread for what operators do to weights, in order, one at a time; one that watches connections: clients that are
+ * gone, time that is up.
  *
  * The HTTP library is GNU libmicrohttpd. Against libevent's evhttp, the other one in Debian that is well kept: a
  * connection can be suspended and resumed from any thread, which is what a request that waits for a GPU needs, where
@@ -17,20 +18,27 @@
 #include "rollout/engine.h"
 
 typedef struct ls_serve_opts {
-    const char *model_dir;    /* where tokenizer, chat template and weights are */
-    const char *name;         /* of the model, to clients; NULL: model_dir as it was given */
-    const char *host;         /* address to listen on; NULL: 127.0.0.1 */
-    int64_t port;             /* 0: any that is free */
-    const char *api_key_file; /* a key on each line; NULL: none is asked for */
-    const char *state_file;   /* which weights are served, told to the next start; NULL: --model's always */
-    int64_t queue;            /* completions that may wait beside those that run */
-    int64_t connections;      /* at once */
-    int64_t body_bytes;       /* of a request */
-    int64_t idle_seconds;     /* until a connection has sent a whole header, or the next one; and between its reads */
-    int64_t body_seconds;     /* until a body is there */
-    int64_t drain_seconds;    /* that a stop waits for what is unfinished */
-    int64_t stream_ms;        /* at most so often does a stream send */
+    const char *model_dir;      /* where tokenizer, chat template and weights are */
+    const char *name;           /* of the model, to clients; NULL: model_dir as it was given */
+    const char *host;           /* address to listen on; NULL: 127.0.0.1 */
+    int64_t port;               /* 0: any that is free */
+    const char *api_key_file;   /* a key on each line; NULL: none is asked for */
+    const char *admin_key_file; /* likewise, for what changes weights or work; NULL: the others do for it */
+    const char *state_file;     /* which weights are served, told to the next start; NULL: --model's always */
+    int64_t queue;              /* completions that may wait beside those that run */
+    int64_t connections;        /* at once */
+    int64_t body_bytes;         /* of a request */
+    int64_t idle_seconds;       /* until a connection has sent a whole header, or the next one; and between its reads */
+    int64_t body_seconds;       /* until a body is there */
+    int64_t drain_seconds;      /* that a stop waits for what is unfinished */
+    int64_t reply_seconds;      /* until a client has read a reply that is not a stream */
+    int64_t stream_ms;          /* at most so often does a stream send */
     int64_t http_threads;
+    int64_t crew;           /* threads for bodies and replies */
+    int64_t request_bytes;  /* of memory that a request and its answer may hold */
+    int64_t key_bytes;      /* all those of a key */
+    int64_t held_bytes;     /* all of them */
+    int64_t least_priority; /* of requests, where their key says nothing else */
     bool has_seed;
     uint64_t seed; /* of requests without one; without has_seed, of the system's random numbers */
     bool log;      /* a line of JSON on standard error for each request */

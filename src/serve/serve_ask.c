@@ -88,6 +88,9 @@ static ls_status check_prompt(reading *r, const ls_node *node, const ls_ask_prom
 static ls_status take_ids(reading *r, const ls_node *node) {
     const int64_t n = ls_node_count(node);
     ls_ask_prompt *p;
+    if (n > r->limits->length_max)
+        return ls_node_fail(node, LS_ERR_CAPACITY, r->err, "%lld tokens; the maximum context length is %lld tokens",
+                            (long long)n, (long long)r->limits->length_max);
     LS_TRY(new_prompt(r, &p));
     LS_TRY(ls_array_alloc((void **)&p->ids, n, sizeof *p->ids, "prompt", r->err));
     for (int64_t i = 0; i < n; i++) {
@@ -100,6 +103,15 @@ static ls_status take_ids(reading *r, const ls_node *node) {
     return check_prompt(r, node, p);
 }
 
+/* What cannot fit, however it is tokenised. */
+static ls_status check_length(reading *r, const ls_node *node, int64_t bytes) {
+    const int64_t most = ls_tokenizer_bytes_max(r->limits->tokenizer, r->limits->length_max);
+    if (bytes <= most) return LS_OK;
+    return ls_node_fail(node, LS_ERR_CAPACITY, r->err,
+                        "%lld bytes; the maximum context length is %lld tokens, which are %lld bytes at most",
+                        (long long)bytes, (long long)r->limits->length_max, (long long)most);
+}
+
 static ls_status take_text(reading *r, const ls_node *node) {
     const char *text;
     int64_t bytes;
@@ -107,6 +119,7 @@ static ls_status take_text(reading *r, const ls_node *node) {
     LS_TRY(ls_node_text(node, &text, &bytes, r->err));
     if (r->limits->tokenizer == NULL)
         return ls_node_fail(node, LS_ERR_UNSUPPORTED, r->err, "the model has no tokenizer: give token ids");
+    LS_TRY(check_length(r, node, bytes));
     LS_TRY(new_prompt(r, &p));
     if (ls_tokenizer_encode(r->limits->tokenizer, text, bytes, true, &p->ids, &p->n, r->err) != LS_OK) {
         ls_node_blame(node, r->err);
@@ -154,6 +167,7 @@ static ls_status take_messages(reading *r, const ls_node *node) {
     if (ls_node_get_some(node->parent, "add_generation_prompt", &flag))
         LS_TRY(ls_node_bool(&flag, &add_prompt, r->err));
     LS_TRY_DONE(ls_chat_render(r->limits->chat, node->parent, add_prompt, &text, r->err));
+    LS_TRY_DONE(check_length(r, node, text.bytes));
     LS_TRY_DONE(new_prompt(r, &p));
     LS_TRY_DONE(ls_tokenizer_encode(r->limits->tokenizer, text.text, text.bytes, false, &p->ids, &p->n, r->err));
     status = check_prompt(r, node, p);
@@ -292,10 +306,17 @@ static ls_status take_salt(reading *r, const ls_node *node) {
 static ls_status take_stop(reading *r, const ls_node *node) {
     const bool is_list = ls_node_kind_of(node) == LS_NODE_ARRAY;
     const int64_t n = is_list ? ls_node_count(node) : 1;
+    int64_t bytes = 0;
     for (int64_t i = 0; i < n; i++) {
         const ls_node item = is_list ? ls_node_at(node, i) : *node;
+        const char *text;
+        int64_t more;
         if (r->ask->n_stop == LS_ASK_STOPS_MAX)
             return ls_node_fail(node, LS_ERR_CAPACITY, r->err, "more than %d texts", LS_ASK_STOPS_MAX);
+        LS_TRY(ls_node_text(&item, &text, &more, r->err));
+        if ((bytes += more) > LS_ASK_STOP_BYTES_MAX)
+            return ls_node_fail(&item, LS_ERR_CAPACITY, r->err, "the texts have more than %d bytes",
+                                LS_ASK_STOP_BYTES_MAX);
         LS_TRY(copy_text(r, &item, &r->ask->stop[r->ask->n_stop]));
         if (r->ask->stop[r->ask->n_stop++][0] == '\0')
             return ls_node_fail(&item, LS_ERR_ARG, r->err, "the text is empty");

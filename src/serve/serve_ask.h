@@ -23,6 +23,7 @@ enum {
     LS_ASK_PROMPTS_MAX = 4096,
     LS_ASK_SAMPLES_MAX = 4096, /* prompts times completions of each */
     LS_ASK_STOPS_MAX = 64,
+    LS_ASK_STOP_BYTES_MAX = 65536,      /* of all stop texts together */
     LS_ASK_TOP_MAX = 256,               /* alternatives of a token */
     LS_ASK_MASK_MAX = LS_SIGHT_MASK_MAX /* kept tokens that are told */
 };

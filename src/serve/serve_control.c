@@ -1,4 +1,5 @@
-/* What operators and trainers do to a server, one at a time, on the control thread. */
+/* What operators and trainers do to a server. Pauses, aborts and flushes never wait for each other nor for anything
+ * else here: what they wait for is in ls_call.wait. All else is done one at a time, on the control thread. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <string.h>
@@ -77,7 +78,7 @@ static uint64_t number_of(const char *text) {
 
 /* ---- pauses, requests, caches ---- */
 
-static int pause_as(ls_server *s, const char *mode, FILE *out, ls_error *err) {
+static int pause_as(ls_server *s, const ls_call *c, const char *mode, bool flush, FILE *out, ls_error *err) {
     ls_pause how;
     if (strcmp(mode, "abort") == 0)
         how = LS_PAUSE_ABORT;
@@ -87,14 +88,13 @@ static int pause_as(ls_server *s, const char *mode, FILE *out, ls_error *err) {
         how = LS_PAUSE_KEEP;
     else
         return refuse(err, LS_ERR_ARG, "mode: abort, wait or keep is required");
-    ls_work_pause(s->work, how);
+    ls_work_pause(s->work, how, flush, c->wait);
     return ok(out, "paused");
 }
 
 int ls_control_pause(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
-    const int status = pause_as(s, c->mode != NULL ? c->mode : "abort", out, err);
-    if (status != 200 || (c->clear_cache != NULL && strcasecmp(c->clear_cache, "false") == 0)) return status;
-    return ls_work_flush(s->work, err) == LS_OK ? status : ls_reply_status(err);
+    const bool flush = c->clear_cache == NULL || strcasecmp(c->clear_cache, "false") != 0;
+    return pause_as(s, c, c->mode != NULL ? c->mode : "abort", flush, out, err);
 }
 
 int ls_control_pause_sglang(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
@@ -104,7 +104,7 @@ int ls_control_pause_sglang(ls_server *s, const ls_call *c, FILE *out, ls_error 
     ls_status status = open_body(&doc, &root, c, err);
     if (status == LS_OK) status = text_member(&root, "mode", mode, sizeof mode, err);
     ls_json_doc_free(doc);
-    return status == LS_OK ? pause_as(s, mode[0] != '\0' ? mode : "abort", out, err) : ls_reply_status(err);
+    return status == LS_OK ? pause_as(s, c, mode[0] != '\0' ? mode : "abort", false, out, err) : ls_reply_status(err);
 }
 
 int ls_control_resume(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
@@ -153,8 +153,9 @@ done:
 }
 
 int ls_control_flush(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
-    (void)c;
-    return ls_work_flush(s->work, err) == LS_OK ? ok(out, "the prefix cache is empty") : ls_reply_status(err);
+    (void)err;
+    ls_work_flush(s->work, c->wait);
+    return ok(out, "the prefix cache is empty");
 }
 
 /* ---- weights ---- */
@@ -490,14 +491,17 @@ int ls_control_check(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
     ls_work_view view;
     tally t = {0};
     bool is_full;
-    ls_status status;
+    ls_status status = LS_OK;
     (void)c;
     ls_work_look(s->work, &view);
     if (view.paused) return refuse(err, LS_ERR_ARG, "generation is paused");
     if (check_ask(s, &ask, 1 + (uint64_t)view.groups, err) != LS_OK) return ls_reply_status(err);
-    if (ls_work_submit(&g, s->work, ask, &s->limits, NULL, NULL, &is_full, err) != LS_OK)
+    if (ls_work_submit(&g, s->work, &s->anonymous, ask, &s->limits, NULL, NULL, &is_full, err) != LS_OK)
         return is_full ? 429 : ls_reply_status(err);
-    ls_group_wait(g);
+    if (!ls_group_wait(g)) { /* what comes next may be an update, which must not wait for this */
+        ls_group_release(g);
+        return refuse(err, LS_ERR_ARG, "generation was paused");
+    }
     status = ls_reply_check(g, err);
     for (int64_t i = 0; i < g->n_samples && status == LS_OK; i++)
         if (g->samples[i].finish != LS_FINISH_CANCEL) status = compare_sample(s, &g->samples[i], &t, err);

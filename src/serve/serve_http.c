@@ -1,12 +1,7 @@
-/* HTTP: connections, bodies, limits, waiting, streams. The only file that knows the HTTP library.
- *
- * Locks: `lock` guards lists and counts here and is taken before the work's lock, never inside it; the library's own
- * lock is innermost. A suspended connection belongs to whoever will resume it: the engine's thread (through wake) or
- * the control thread. */
+/* HTTP: connections, headers, bodies, limits, and the threads beside. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
-#include <microhttpd.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -20,78 +15,19 @@
 #include "base/clock.h"
 #include "base/json_out.h"
 #include "base/mem.h"
-#include "serve/serve_state.h"
-
-/* A connection, from its beginning to its end. */
-typedef struct peer {
-    int fd;
-    double deadline; /* clock; 0: none */
-    struct peer *next, *previous;
-} peer;
-
-/* One request and its reply. */
-typedef struct exchange {
-    struct ls_http *http;
-    struct MHD_Connection *connection;
-    peer *link;
-    const ls_route *route;
-    char *url;
-    char *body, *mode, *clear_cache;
-    int64_t body_bytes, body_cap;
-    bool is_begun, is_suspended, is_answered, is_gone;
-    ls_group *group;
-    /* A reply of the control thread. */
-    bool is_ready;
-    int status;
-    char *reply;
-    size_t reply_bytes;
-    struct exchange *next_control;
-    /* A stream. */
-    ls_told *told;
-    char *chunk;
-    size_t chunk_bytes, chunk_at;
-    bool is_stream_done;
-    double born;
-    struct exchange *next, *previous; /* of all that are open */
-} exchange;
-
-struct ls_http {
-    ls_server *server;
-    struct MHD_Daemon *daemon;
-    char url[96];
-    pthread_mutex_t lock;
-    peer *links;
-    exchange *exchanges;
-    exchange *controls, *last_control;
-    pthread_cond_t control_news;
-    pthread_t control_thread, watch_thread;
-    bool has_control, has_watch, ends, drains;
-};
+#include "serve/serve_exchange.h"
 
 /* ---- lists ---- */
-
-static void count(struct ls_http *h, int64_t *counter, int64_t n) {
-    pthread_mutex_lock(&h->server->count_lock);
-    *counter += n;
-    pthread_mutex_unlock(&h->server->count_lock);
-}
-
-static void set_deadline(exchange *x, double seconds) {
-    if (x->link == NULL) return;
-    pthread_mutex_lock(&x->http->lock);
-    x->link->deadline = seconds > 0 ? ls_clock_seconds() + seconds : 0;
-    pthread_mutex_unlock(&x->http->lock);
-}
 
 static void on_connection(void *context, struct MHD_Connection *connection, void **place,
                           enum MHD_ConnectionNotificationCode code) {
     struct ls_http *h = context;
-    peer *l = *place;
+    ls_peer *l = *place;
     pthread_mutex_lock(&h->lock);
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
         *place = l = calloc(1, sizeof *l);
-        count(h, &h->server->counts.connections, 1);
+        ls_http_count(h, &h->server->counts.connections, 1);
         if (l != NULL) {
             const int on = 1;
             l->fd = info->connect_fd;
@@ -102,7 +38,7 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
             (void)setsockopt(l->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         }
     } else {
-        count(h, &h->server->counts.connections, -1);
+        ls_http_count(h, &h->server->counts.connections, -1);
         if (l != NULL) {
             if (l->previous != NULL)
                 l->previous->next = l->next;
@@ -116,8 +52,8 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
     pthread_mutex_unlock(&h->lock);
 }
 
-static exchange *exchange_create(struct ls_http *h, struct MHD_Connection *connection, const char *url) {
-    exchange *x = calloc(1, sizeof *x);
+static ls_exchange *exchange_create(struct ls_http *h, struct MHD_Connection *connection, const char *url) {
+    ls_exchange *x = calloc(1, sizeof *x);
     if (x == NULL) return NULL;
     x->url = strdup(url);
     if (x->url == NULL) {
@@ -127,9 +63,11 @@ static exchange *exchange_create(struct ls_http *h, struct MHD_Connection *conne
     x->http = h;
     x->connection = connection;
     x->link = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+    x->client = &h->server->anonymous;
+    x->holding.quota = &h->server->quota;
     x->born = ls_clock_seconds();
     pthread_mutex_lock(&h->lock);
-    count(h, &h->server->counts.requests, 1);
+    ls_http_count(h, &h->server->counts.requests, 1);
     x->next = h->exchanges;
     if (h->exchanges != NULL) h->exchanges->previous = x;
     h->exchanges = x;
@@ -138,8 +76,7 @@ static exchange *exchange_create(struct ls_http *h, struct MHD_Connection *conne
 }
 
 /* One line of JSON on standard error. */
-static void log_request(const exchange *x) {
-    const ls_group *g = x->group;
+static void log_request(const ls_exchange *x) {
     ls_json_out json;
     char *text = NULL;
     size_t bytes = 0;
@@ -150,13 +87,11 @@ static void log_request(const exchange *x) {
     ls_json_double(&json, "seconds", (double)(int64_t)((ls_clock_seconds() - x->born) * 1e6) * 1e-6);
     ls_json_string(&json, "path", x->url);
     ls_json_int(&json, "status", x->status);
-    if (g != NULL && g->is_finished) {
-        int64_t tokens = 0;
-        for (int64_t i = 0; i < g->n_samples; i++) tokens += g->samples[i].request.n_completion;
-        ls_json_string(&json, "id", g->ask->id != NULL ? g->ask->id : g->name);
-        ls_json_int(&json, "completions", g->n_samples);
-        ls_json_int(&json, "tokens", tokens);
-        ls_json_string(&json, "finish", ls_finish_name(g->samples[0].finish));
+    if (x->finish != NULL) {
+        ls_json_string(&json, "id", x->group_name);
+        ls_json_int(&json, "completions", x->n_samples);
+        ls_json_int(&json, "tokens", x->n_tokens);
+        ls_json_string(&json, "finish", x->finish);
     }
     ls_json_end_object(&json);
     ls_json_newline(&json);
@@ -167,13 +102,13 @@ static void log_request(const exchange *x) {
 static void on_completed(void *context, struct MHD_Connection *connection, void **place,
                          enum MHD_RequestTerminationCode code) {
     struct ls_http *h = context;
-    exchange *x = *place;
+    ls_exchange *x = *place;
     (void)connection;
     if (x == NULL) return;
     *place = NULL;
     pthread_mutex_lock(&h->lock);
     if (x->group != NULL && code != MHD_REQUEST_TERMINATED_COMPLETED_OK && !x->is_gone)
-        count(h, &h->server->counts.clients_gone, 1);
+        ls_http_count(h, &h->server->counts.clients_gone, 1);
     if (x->previous != NULL)
         x->previous->next = x->next;
     else
@@ -181,258 +116,12 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
     if (x->next != NULL) x->next->previous = x->previous;
     if (x->link != NULL) x->link->deadline = ls_clock_seconds() + (double)h->server->opts.idle_seconds;
     pthread_mutex_unlock(&h->lock);
+    ls_exchange_drop_group(x);
     log_request(x);
-    if (x->group != NULL) ls_group_release(x->group);
-    free(x->told);
-    free(x->chunk);
-    free(x->reply);
-    free(x->body);
-    free(x->mode);
-    free(x->clear_cache);
-    free(x->url);
-    free(x);
+    ls_exchange_free(x);
 }
 
-/* ---- replies ---- */
-
-static void count_status(struct ls_http *h, int status) {
-    ls_http_counts *c = &h->server->counts;
-    if (status == 400 || status == 413 || status == 405) count(h, &c->refused_400, 1);
-    if (status == 401) count(h, &c->refused_401, 1);
-    if (status == 404) count(h, &c->refused_404, 1);
-    if (status == 429) count(h, &c->refused_429, 1);
-    if (status == 500 || status == 503) count(h, &c->failed_500, 1);
-}
-
-/* body is taken over. */
-static enum MHD_Result send_body(exchange *x, int status, char *body, size_t bytes, const char *type, bool closes) {
-    struct MHD_Response *response = MHD_create_response_from_buffer(bytes, body, MHD_RESPMEM_MUST_FREE);
-    enum MHD_Result result;
-    if (response == NULL) {
-        free(body);
-        return MHD_NO;
-    }
-    x->status = status;
-    x->is_answered = true;
-    count_status(x->http, status);
-    MHD_add_response_header(response, "Content-Type", type != NULL ? type : "application/json");
-    if (status == 401) MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
-    if (status == 429) MHD_add_response_header(response, "Retry-After", "1");
-    if (status == 405) MHD_add_response_header(response, "Allow", x->route->post ? "POST" : "GET");
-    if (closes) MHD_add_response_header(response, "Connection", "close");
-    set_deadline(x, 0);
-    result = MHD_queue_response(x->connection, (unsigned)status, response);
-    MHD_destroy_response(response);
-    return result;
-}
-
-static enum MHD_Result send_error(exchange *x, int status, const char *message, bool closes) {
-    char *body = NULL;
-    size_t bytes = 0;
-    FILE *file = open_memstream(&body, &bytes);
-    if (file == NULL) return MHD_NO;
-    ls_reply_error(file, status, message);
-    if (fclose(file) != 0) {
-        free(body);
-        return MHD_NO;
-    }
-    return send_body(x, status, body, bytes, NULL, closes);
-}
-
-/* Runs a handler into x->reply and x->status. */
-static void handle(exchange *x) {
-    const ls_call call = {x->body != NULL ? x->body : "", x->body_bytes, x->mode, x->clear_cache};
-    ls_error err = {.status = LS_OK};
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *file = open_memstream(&text, &bytes);
-    int status = 500;
-    if (file != NULL) {
-        status = x->route->handler(x->http->server, &call, file, &err);
-        if (status >= 300 && err.status != LS_OK) ls_reply_error(file, status, err.text);
-        if (fclose(file) != 0) status = 500;
-    }
-    x->reply = text;
-    x->reply_bytes = bytes;
-    x->status = status;
-}
-
-static enum MHD_Result send_handled(exchange *x) {
-    char *reply = x->reply;
-    x->reply = NULL;
-    if (reply == NULL) return send_error(x, 500, "out of memory", false);
-    return send_body(x, x->status, reply, x->reply_bytes, x->route->type, false);
-}
-
-/* ---- waiting for the engine ---- */
-
-/* From the engine's thread, with the work's lock. */
-static void on_news(void *context) {
-    exchange *x = context;
-    if (!x->is_suspended) return;
-    x->is_suspended = false;
-    MHD_resume_connection(x->connection);
-}
-
-static enum MHD_Result send_group(exchange *x) {
-    ls_error err = {.status = LS_OK};
-    char *body = NULL;
-    size_t bytes = 0;
-    FILE *file;
-    ls_status status = ls_reply_check(x->group, &err);
-    if (status != LS_OK)
-        return send_error(x, ls_reply_status(&err) == 400 ? 500 : ls_reply_status(&err), err.text, false);
-    file = open_memstream(&body, &bytes);
-    if (file == NULL) return send_error(x, 500, "out of memory", false);
-    status = ls_reply_whole(file, &x->http->server->about, x->group, &err);
-    if (fclose(file) != 0 || status != LS_OK) {
-        free(body);
-        return send_error(x, 500, status != LS_OK ? err.text : "out of memory", false);
-    }
-    return send_body(x, 200, body, bytes, NULL, false);
-}
-
-/* Sends the finished group, or waits for it. */
-static enum MHD_Result await_group(exchange *x) {
-    bool finished;
-    ls_work_lock(x->http->server->work);
-    finished = x->group->is_finished;
-    if (!finished) {
-        x->is_suspended = true;
-        MHD_suspend_connection(x->connection);
-    }
-    ls_work_unlock(x->http->server->work);
-    return finished ? send_group(x) : MHD_YES;
-}
-
-/* ---- streams ---- */
-
-/* Whether there is anything to tell; if not, the connection sleeps until there is. */
-static bool await_news(exchange *x) {
-    bool news = false;
-    ls_work_lock(x->http->server->work);
-    for (int64_t i = 0; i < x->group->n_samples && !news; i++) {
-        const ls_completion *s = &x->group->samples[i];
-        news = !x->told[i].ended && (s->n_public != x->told[i].tokens || s->finish != LS_FINISH_NONE);
-    }
-    if (!news) {
-        x->is_suspended = true;
-        MHD_suspend_connection(x->connection);
-    }
-    ls_work_unlock(x->http->server->work);
-    return news;
-}
-
-static bool fill_chunk(exchange *x) {
-    ls_error err;
-    FILE *file;
-    ls_status status;
-    free(x->chunk);
-    x->chunk = NULL;
-    x->chunk_bytes = x->chunk_at = 0;
-    if ((file = open_memstream(&x->chunk, &x->chunk_bytes)) == NULL) return false;
-    status = ls_reply_more(file, &x->http->server->about, x->group, x->told, &x->is_stream_done, &err);
-    return fclose(file) == 0 && status == LS_OK;
-}
-
-static ssize_t read_stream(void *context, uint64_t at, char *to, size_t room) {
-    exchange *x = context;
-    size_t n;
-    (void)at;
-    if (x->chunk_at == x->chunk_bytes) {
-        if (x->is_stream_done) return MHD_CONTENT_READER_END_OF_STREAM;
-        if (!await_news(x)) return 0;
-        if (!fill_chunk(x)) return MHD_CONTENT_READER_END_WITH_ERROR;
-        if (x->chunk_bytes == 0) return await_news(x) ? MHD_CONTENT_READER_END_WITH_ERROR : 0;
-    }
-    n = x->chunk_bytes - x->chunk_at < room ? x->chunk_bytes - x->chunk_at : room;
-    memcpy(to, x->chunk + x->chunk_at, n);
-    x->chunk_at += n;
-    return (ssize_t)n;
-}
-
-static enum MHD_Result send_stream(exchange *x) {
-    struct MHD_Response *response;
-    enum MHD_Result result;
-    if (ls_array_alloc((void **)&x->told, x->group->n_samples, sizeof *x->told, "stream", NULL) != LS_OK)
-        return send_error(x, 500, "out of memory", false);
-    response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 65536, read_stream, x, NULL);
-    if (response == NULL) return MHD_NO;
-    x->status = 200;
-    x->is_answered = true;
-    MHD_add_response_header(response, "Content-Type", "text/event-stream; charset=utf-8");
-    MHD_add_response_header(response, "Cache-Control", "no-cache");
-    set_deadline(x, 0);
-    result = MHD_queue_response(x->connection, 200, response);
-    MHD_destroy_response(response);
-    return result;
-}
-
-/* ---- requests ---- */
-
-static enum MHD_Result begin_ask(exchange *x) {
-    ls_server *s = x->http->server;
-    ls_ask *ask;
-    ls_group *group;
-    ls_error err;
-    bool is_full = false;
-    if (ls_ask_parse(&ask, x->route->ask, &s->limits, x->body, x->body_bytes, &err) != LS_OK)
-        return send_error(x, ls_reply_status(&err), err.text, false);
-    if (ls_work_submit(&group, s->work, ask, &s->limits, on_news, x, &is_full, &err) != LS_OK)
-        return send_error(x, is_full ? 429 : ls_reply_status(&err), err.text, false);
-    pthread_mutex_lock(&x->http->lock); /* the thread that watches looks at it */
-    x->group = group;
-    pthread_mutex_unlock(&x->http->lock);
-    return group->ask->stream ? send_stream(x) : await_group(x);
-}
-
-static enum MHD_Result begin_control(exchange *x) {
-    struct ls_http *h = x->http;
-    pthread_mutex_lock(&h->lock);
-    if (h->last_control == NULL)
-        h->controls = x;
-    else
-        h->last_control->next_control = x;
-    h->last_control = x;
-    x->is_suspended = true;
-    MHD_suspend_connection(x->connection);
-    pthread_cond_signal(&h->control_news);
-    pthread_mutex_unlock(&h->lock);
-    return MHD_YES;
-}
-
-static enum MHD_Result begin(exchange *x) {
-    x->is_begun = true;
-    set_deadline(x, 0);
-    if (x->body == NULL && (x->body = strdup("")) == NULL) return MHD_NO;
-    switch (x->route->kind) {
-        case LS_ROUTE_ASK: return begin_ask(x);
-        case LS_ROUTE_CONTROL: return begin_control(x);
-        case LS_ROUTE_NOW: break;
-    }
-    handle(x);
-    return send_handled(x);
-}
-
-static bool is_key(const ls_server *s, const char *text) {
-    const size_t n = strlen(text);
-    bool found = false;
-    for (int64_t k = 0; k < s->n_keys; k++) { /* in a time that does not tell how much of a key is right */
-        const size_t length = strlen(s->keys[k]);
-        unsigned differs = n != length;
-        for (size_t i = 0; i < n; i++) differs |= (unsigned char)(text[i] ^ s->keys[k][length == 0 ? 0 : i % length]);
-        found = found || differs == 0;
-    }
-    return found;
-}
-
-static bool is_allowed(const exchange *x) {
-    const ls_server *s = x->http->server;
-    const char *header;
-    if (s->n_keys == 0 || x->route->is_open) return true;
-    header = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
-    return header != NULL && strncasecmp(header, "Bearer ", 7) == 0 && is_key(s, header + 7);
-}
+/* ---- headers and bodies ---- */
 
 /* How a request says its length: once, or it might be read as two. */
 typedef struct framing {
@@ -461,62 +150,91 @@ static enum MHD_Result look_at_header(void *context, enum MHD_ValueKind kind, co
     return MHD_YES;
 }
 
-static char *copy_query(exchange *x, const char *key) {
+static char *copy_query(ls_exchange *x, const char *key) {
     const char *value = MHD_lookup_connection_value(x->connection, MHD_GET_ARGUMENT_KIND, key);
     return value == NULL ? NULL : strdup(value);
 }
 
+/* Whose request it is, and whether that client may do this: the status. */
+static int check_key(ls_exchange *x) {
+    const char *header = MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Authorization");
+    const int status = ls_keys_check(x->http->server, x->route, header, &x->client);
+    if (x->client->key != NULL) x->holding.client = &x->client->account;
+    return status;
+}
+
+/* Memory for so many bytes of body. */
+static ls_status hold_body(ls_exchange *x, int64_t bytes, ls_error *err) {
+    bool is_own;
+    return bytes <= x->holding.bytes ? LS_OK : ls_holding_take(&x->holding, bytes - x->holding.bytes, &is_own, err);
+}
+
 /* With the header there, and nothing of the body. */
-static enum MHD_Result check_header(exchange *x, const char *method, const char *version) {
+static enum MHD_Result check_header(ls_exchange *x, const char *method, const char *version) {
     const ls_serve_opts *o = &x->http->server->opts;
     framing f = {0};
+    ls_error err;
     char message[256];
     bool post = strcmp(method, "POST") == 0;
     MHD_get_connection_values(x->connection, MHD_HEADER_KIND, look_at_header, &f);
     if (f.is_bad || f.lengths + f.codings > 1 || (f.hosts != 1 && strcmp(version, MHD_HTTP_VERSION_1_1) == 0))
-        return send_error(x, 400, "the header does not say once and clearly how long the request is, and for whom",
-                          true);
+        return ls_exchange_error(
+            x, 400, "the header does not say once and clearly how long the request is, and for whom", true);
     for (int64_t i = 0; i < x->http->server->n_routes && x->route == NULL; i++)
         if (strcmp(x->http->server->routes[i].path, x->url) == 0) x->route = &x->http->server->routes[i];
     if (x->route == NULL) {
         snprintf(message, sizeof message, "%.200s: there is no such path", x->url);
-        return send_error(x, 404, message, f.lengths + f.codings > 0);
+        return ls_exchange_error(x, 404, message, f.lengths + f.codings > 0);
     }
-    if (!is_allowed(x)) return send_error(x, 401, "the API key is missing or wrong", f.lengths + f.codings > 0);
+    switch (check_key(x)) {
+        case 401: return ls_exchange_error(x, 401, "the API key is missing or wrong", f.lengths + f.codings > 0);
+        case 403:
+            return ls_exchange_error(x, 403, "this key may not change weights or work", f.lengths + f.codings > 0);
+    }
     if (!(post ? x->route->post : x->route->get && strcmp(method, "GET") == 0)) {
         snprintf(message, sizeof message, "%.200s: %s", x->url,
                  x->route->post ? "POST is asked for" : "GET is asked for");
-        return send_error(x, 405, message, f.lengths + f.codings > 0);
+        return ls_exchange_error(x, 405, message, f.lengths + f.codings > 0);
     }
     if (f.length > o->body_bytes) {
         snprintf(message, sizeof message, "the body has %lld bytes; %lld are the most", (long long)f.length,
                  (long long)o->body_bytes);
-        return send_error(x, 413, message, true);
+        return ls_exchange_error(x, 413, message, true);
     }
+    if (hold_body(x, f.length, &err) != LS_OK) return ls_exchange_error(x, 429, err.text, true);
     pthread_mutex_lock(&x->http->lock);
     post = x->http->drains;
     pthread_mutex_unlock(&x->http->lock);
-    if (post) return send_error(x, 503, "the server is stopping", true);
+    if (post) return ls_exchange_error(x, 503, "the server is stopping", true);
     x->mode = copy_query(x, "mode");
     x->clear_cache = copy_query(x, "clear_cache");
-    set_deadline(x, (double)o->body_seconds);
+    ls_exchange_deadline(x, (double)o->body_seconds);
     return MHD_YES;
 }
 
-/* false: the connection is to be dropped. */
-static bool take_body(exchange *x, const char *data, size_t bytes) {
-    if (x->body_bytes + (int64_t)bytes > x->http->server->opts.body_bytes) return false;
-    if (ls_array_grow((void **)&x->body, &x->body_cap, x->body_bytes + (int64_t)bytes + 1, 1, "body", NULL) != LS_OK)
-        return false;
+/* 200, or why the connection is to be dropped. */
+static int take_body(ls_exchange *x, const char *data, size_t bytes) {
+    const int64_t n = x->body_bytes + (int64_t)bytes, most = x->http->server->opts.body_bytes;
+    int64_t cap = x->body_cap < 1024 ? 1024 : x->body_cap;
+    if (n > most) return 413;
+    while (cap < n + 1) cap *= 2;
+    if (cap > most + 1) cap = most + 1;
+    if (hold_body(x, cap, NULL) != LS_OK) return 429;
+    if (cap > x->body_cap) {
+        char *body = realloc(x->body, (size_t)cap);
+        if (body == NULL) return 429;
+        x->body = body;
+        x->body_cap = cap;
+    }
     memcpy(x->body + x->body_bytes, data, bytes);
-    x->body_bytes += (int64_t)bytes;
-    x->body[x->body_bytes] = '\0';
-    return true;
+    x->body_bytes = n;
+    x->body[n] = '\0';
+    return 200;
 }
 
 static enum MHD_Result on_request(void *context, struct MHD_Connection *connection, const char *url, const char *method,
                                   const char *version, const char *data, size_t *data_bytes, void **place) {
-    exchange *x = *place;
+    ls_exchange *x = *place;
     if (x == NULL) {
         x = exchange_create(context, connection, url);
         if (x == NULL) return MHD_NO;
@@ -524,15 +242,14 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
         return check_header(x, method, version);
     }
     if (*data_bytes > 0) {
-        const bool taken = x->is_answered || take_body(x, data, *data_bytes);
+        const int status = x->is_answered ? 200 : take_body(x, data, *data_bytes);
+        ls_http_counts *c = &x->http->server->counts;
         *data_bytes = 0;
-        if (!taken) count(x->http, &x->http->server->counts.refused_400, 1);
-        return taken ? MHD_YES : MHD_NO;
+        if (status != 200) ls_http_count(x->http, status == 429 ? &c->refused_429 : &c->refused_400, 1);
+        return status == 200 ? MHD_YES : MHD_NO;
     }
     if (x->is_answered) return MHD_YES;
-    if (!x->is_begun) return begin(x);
-    if (x->group != NULL) return await_group(x);
-    return send_handled(x);
+    return x->step == LS_STEP_BODY ? ls_exchange_begin(x) : ls_exchange_go_on(x);
 }
 
 /* ---- threads beside ---- */
@@ -541,7 +258,8 @@ static void *run_controls(void *context) {
     struct ls_http *h = context;
     pthread_mutex_lock(&h->lock);
     for (;;) {
-        exchange *x = h->controls;
+        ls_exchange *x = h->controls;
+        bool ends;
         if (x == NULL) {
             if (h->ends) break;
             pthread_cond_wait(&h->control_news, &h->lock);
@@ -549,11 +267,14 @@ static void *run_controls(void *context) {
         }
         h->controls = x->next_control;
         if (h->controls == NULL) h->last_control = NULL;
+        ends = h->ends;
         pthread_mutex_unlock(&h->lock);
-        handle(x);
+        if (ends)
+            ls_exchange_set_error(x, 503, "the server is stopping");
+        else
+            ls_exchange_handle(x);
+        ls_exchange_give_back(x);
         pthread_mutex_lock(&h->lock);
-        x->is_suspended = false;
-        MHD_resume_connection(x->connection);
     }
     pthread_mutex_unlock(&h->lock);
     return NULL;
@@ -561,10 +282,10 @@ static void *run_controls(void *context) {
 
 /* Connections whose time is up end here: the library then finds them ended. */
 static void end_late(struct ls_http *h, double now) {
-    for (peer *l = h->links; l != NULL; l = l->next) {
+    for (ls_peer *l = h->links; l != NULL; l = l->next) {
         if (l->deadline == 0 || now < l->deadline) continue;
         l->deadline = 0;
-        count(h, &h->server->counts.timed_out, 1);
+        ls_http_count(h, &h->server->counts.timed_out, 1);
         shutdown(l->fd, SHUT_RDWR);
     }
 }
@@ -573,16 +294,16 @@ static void end_late(struct ls_http *h, double now) {
 static void end_gone(struct ls_http *h) {
     int64_t n = 0, i = 0;
     struct pollfd *list;
-    for (exchange *x = h->exchanges; x != NULL; x = x->next) n += x->group != NULL;
+    for (ls_exchange *x = h->exchanges; x != NULL; x = x->next) n += x->group != NULL;
     if (n == 0 || ls_array_alloc((void **)&list, n, sizeof *list, "connections", NULL) != LS_OK) return;
-    for (exchange *x = h->exchanges; x != NULL; x = x->next)
+    for (ls_exchange *x = h->exchanges; x != NULL; x = x->next)
         if (x->group != NULL)
             list[i++] = (struct pollfd){.fd = x->link != NULL ? x->link->fd : -1, .events = POLLRDHUP};
     if (poll(list, (nfds_t)n, 0) > 0) {
         i = 0;
-        for (exchange *x = h->exchanges; x != NULL; x = x->next) {
+        for (ls_exchange *x = h->exchanges; x != NULL; x = x->next) {
             if (x->group == NULL || (list[i++].revents & (POLLRDHUP | POLLHUP | POLLERR)) == 0) continue;
-            if (!x->is_gone) count(h, &h->server->counts.clients_gone, 1);
+            if (!x->is_gone) ls_http_count(h, &h->server->counts.clients_gone, 1);
             x->is_gone = true;
             ls_group_cancel(x->group);
             x->link->deadline = ls_clock_seconds() + (double)h->server->opts.idle_seconds;
@@ -683,8 +404,10 @@ ls_status ls_http_start(struct ls_http **out, ls_server *server, ls_error *err) 
     h->server = server;
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->control_news, NULL);
+    pthread_mutex_init(&h->park_lock, NULL);
     raise_descriptors(o->connections);
     LS_TRY_DONE(listen_on(&fd, o->host, o->port, h->url, err));
+    LS_TRY_DONE(ls_crew_start(&h->crew, o->crew, err));
     if (pthread_create(&h->control_thread, NULL, run_controls, h) == 0) h->has_control = true;
     if (pthread_create(&h->watch_thread, NULL, watch, h) == 0) h->has_watch = true;
     if (!h->has_control || !h->has_watch) {
@@ -726,6 +449,12 @@ static void await_quiet(struct ls_http *h, double seconds) {
     while (has_exchanges(h) && ls_clock_seconds() < until) usleep(5000);
 }
 
+/* How long cancelled requests have to be answered as such, and those that are sent away after that. */
+#define CANCEL_SECONDS 5.0
+#define AWAY_SECONDS 1.0
+
+/* The daemon ends with no connection suspended, whatever the engine does meanwhile: those that wait for it are sent
+ * away. What the crew and the control thread have is given back before they end; they wait for the engine no longer. */
 void ls_http_stop(struct ls_http *h) {
     if (h == NULL) return;
     if (h->daemon != NULL) {
@@ -736,17 +465,24 @@ void ls_http_stop(struct ls_http *h) {
         await_quiet(h, (double)h->server->opts.drain_seconds);
         ls_work_resume(h->server->work);
         ls_work_abort(h->server->work, "");
-        await_quiet(h, 5);
+        await_quiet(h, CANCEL_SECONDS);
         if (fd != MHD_INVALID_SOCKET) close(fd);
     }
+    ls_work_end(h->server->work);
+    ls_http_send_away(h);
     pthread_mutex_lock(&h->lock);
     h->ends = true;
     pthread_cond_signal(&h->control_news);
     pthread_mutex_unlock(&h->lock);
     if (h->has_control) pthread_join(h->control_thread, NULL);
     if (h->has_watch) pthread_join(h->watch_thread, NULL);
-    if (h->daemon != NULL) MHD_stop_daemon(h->daemon);
+    ls_crew_stop(h->crew);
+    if (h->daemon != NULL) {
+        await_quiet(h, AWAY_SECONDS);
+        MHD_stop_daemon(h->daemon);
+    }
     pthread_cond_destroy(&h->control_news);
+    pthread_mutex_destroy(&h->park_lock);
     pthread_mutex_destroy(&h->lock);
     free(h);
 }

@@ -87,6 +87,7 @@ static void http(const page *p, const ls_http_counts *c) {
     head(p, "lockstep:http_refused_total", "counter", "HTTP requests that were refused, by status");
     line(p, "lockstep:http_refused_total", ",status=\"4xx\"", (double)c->refused_400);
     line(p, "lockstep:http_refused_total", ",status=\"401\"", (double)c->refused_401);
+    line(p, "lockstep:http_refused_total", ",status=\"403\"", (double)c->refused_403);
     line(p, "lockstep:http_refused_total", ",status=\"404\"", (double)c->refused_404);
     line(p, "lockstep:http_refused_total", ",status=\"429\"", (double)c->refused_429);
     counter(p, "lockstep:http_failed_total", NULL, (double)c->failed_500, "HTTP requests that failed here");
@@ -130,6 +131,8 @@ int ls_metrics(ls_server *s, const ls_call *c, FILE *out, ls_error *err) {
               v.first_n, "From request to first token");
     histogram(&p, "lockstep:completion_seconds", "vllm:e2e_request_latency_seconds", v.whole_bucket, v.whole_sum,
               v.whole_n, "From request to the end of a completion");
+    gauge(&p, "lockstep:held_bytes", NULL, (double)ls_quota_total(&s->quota),
+          "Bytes that bodies, requests and answers hold");
     http(&p, &counts);
     return 200;
 }

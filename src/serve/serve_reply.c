@@ -154,10 +154,24 @@ static void write_masks(ls_json_out *json, const char *key, const part *p) {
     ls_json_end_array(json);
 }
 
+/* Whether the prompt's log-probabilities are there: the engine no longer writes them, and it was not cancelled before
+ * they were. */
+static bool has_prompt(const part *p) {
+    const bool is_cut = p->finish == LS_FINISH_CANCEL && p->sample->request.n_completion == 0;
+    return p->sample->prompt_logprob != NULL && p->finish != LS_FINISH_NONE && !is_cut;
+}
+
+/* Probability, at the temperature, of what truncation left to draw token i from. Greedy keeps all, and is no
+ * distribution at a temperature. */
+static double kept_mass(const part *p, int64_t i) {
+    const ls_completion *s = p->sample;
+    const double mass = exp((double)s->of_all[i] - (double)s->of_kept[i]);
+    return p->group->sampling.temperature == 0 || mass > 1 ? 1 : mass;
+}
+
 /* Lockstep's own fields of a part. */
 static void write_lockstep(ls_json_out *json, const part *p) {
     const ls_completion *s = p->sample;
-    const ls_sights *sights = &s->sights;
     if (!p->group->ask->lockstep) return;
     ls_json_begin_object(json, "lockstep");
     ls_json_string(json, "numerics", p->about->numerics);
@@ -169,21 +183,22 @@ static void write_lockstep(ls_json_out *json, const part *p) {
     ls_json_begin_array(json, "weights");
     for (int64_t i = p->first; i < p->n; i++) ls_json_uint(json, NULL, s->weights[i]);
     ls_json_end_array(json);
-    if (sights->raw != NULL) {
-        write_floats(json, "raw_logprobs", sights->raw, p->first, p->n);
-        write_bits(json, "raw_logprob_bits", sights->raw, p->first, p->n);
-        write_floats(json, "processed_logprobs", sights->processed, p->first, p->n);
-        write_bits(json, "processed_logprob_bits", sights->processed, p->first, p->n);
+    if (p->group->ask->distributions) {
+        const float *raw = s->of_model != NULL ? s->of_model : s->logprob;
+        write_floats(json, "raw_logprobs", raw, p->first, p->n);
+        write_bits(json, "raw_logprob_bits", raw, p->first, p->n);
+        write_floats(json, "processed_logprobs", s->of_kept, p->first, p->n);
+        write_bits(json, "processed_logprob_bits", s->of_kept, p->first, p->n);
         ls_json_begin_array(json, "kept_mass");
-        for (int64_t i = p->first; i < p->n; i++) ls_json_double(json, NULL, sights->kept_mass[i]);
+        for (int64_t i = p->first; i < p->n; i++) ls_json_double(json, NULL, kept_mass(p, i));
         ls_json_end_array(json);
         ls_json_begin_array(json, "kept");
-        for (int64_t i = p->first; i < p->n; i++) ls_json_int(json, NULL, sights->kept[i]);
+        for (int64_t i = p->first; i < p->n; i++) ls_json_int(json, NULL, s->kept[i]);
         ls_json_end_array(json);
     }
-    if (sights->mask != NULL) write_masks(json, "mask", p);
+    if (p->group->ask->mask) write_masks(json, "mask", p);
     if (p->finish != LS_FINISH_NONE) { /* the engine no longer writes these */
-        if (s->prompt_logprob != NULL) {
+        if (has_prompt(p)) {
             write_bits(json, "prompt_logprob_bits", s->prompt_logprob, 0, s->request.n_prompt - 1);
             ls_json_uint(json, "prompt_weights", s->version);
         }
@@ -328,7 +343,7 @@ static ls_status write_prompt_entry(ls_json_out *json, const part *p, int32_t id
 static ls_status write_prompt_logprobs(ls_json_out *json, const part *p, ls_error *err) {
     const ls_request *r = &p->sample->request;
     const ls_sights *s = &p->sample->prompt_sights;
-    if (p->group->ask->prompt_top < 0) {
+    if (p->group->ask->prompt_top < 0 || !has_prompt(p)) {
         ls_json_null(json, "prompt_logprobs");
         return LS_OK;
     }
@@ -403,7 +418,7 @@ static ls_status tokens_choice(ls_json_out *json, const part *p, ls_error *err) 
     write_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
     LS_TRY(write_content(json, p, err));
     write_reason(json, p);
-    if (p->sample->sights.mask != NULL)
+    if (p->group->ask->mask)
         write_masks(json, "sampling_mask", p);
     else
         ls_json_null(json, "sampling_mask");
@@ -440,7 +455,7 @@ static ls_status sglang_rows(ls_json_out *json, const part *p, ls_error *err) {
         }
         ls_json_end_array(json);
     }
-    if (s->prompt_logprob == NULL || p->finish == LS_FINISH_NONE) return LS_OK;
+    if (!has_prompt(p)) return LS_OK;
     ls_json_begin_array(json, "input_token_logprobs");
     for (int64_t i = 0; i < s->request.n_prompt; i++) {
         ls_json_begin_array(json, NULL);
@@ -567,9 +582,15 @@ static ls_status sglang_whole(ls_json_out *json, const ls_reply_about *about, co
 }
 
 ls_status ls_reply_check(const ls_group *g, ls_error *err) {
+    if (g->excess.status != LS_OK) {
+        if (err != NULL) *err = g->excess;
+        return g->excess.status;
+    }
     for (int64_t i = 0; i < g->n_samples; i++) {
         const ls_completion *s = &g->samples[i];
         const ls_error *wrong = s->finish == LS_FINISH_ERROR ? &s->request.error : &s->look_error;
+        if (g->ask->kind == LS_ASK_SCORE && s->finish == LS_FINISH_CANCEL) /* a score has no other place to say so */
+            return LS_FAIL(err, LS_ERR_DEVICE, "the request was aborted");
         if (s->finish != LS_FINISH_ERROR && s->look_error.status == LS_OK) continue;
         if (err != NULL) *err = *wrong;
         return wrong->status != LS_OK ? wrong->status : LS_ERR_DEVICE;

@@ -30,7 +30,7 @@ ls_status ls_reply_whole(FILE *out, const ls_reply_about *about, ls_group *group
  * written. Takes the lock. */
 ls_status ls_reply_more(FILE *out, const ls_reply_about *about, ls_group *group, ls_told *told, bool *done,
                         ls_error *err);
-/* The first error of a finished group's samples, LS_OK where there is none. */
+/* Why a finished group has no answer: what it held, or the first error of its samples. LS_OK where it has. */
 ls_status ls_reply_check(const ls_group *group, ls_error *err);
 int ls_reply_status(const ls_error *err); /* the HTTP status of an error of a request */
 /* {"error": {"message", "type", "code"}}: what every dialect's clients show. */

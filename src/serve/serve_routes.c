@@ -157,6 +157,10 @@ static int server_info(ls_server *s, const ls_call *c, FILE *out, ls_error *err)
     { path, true, false, LS_ROUTE_CONTROL, (ls_ask_kind)0, handler, false, NULL }
 #define DO_EITHER(path, handler) \
     { path, true, true, LS_ROUTE_CONTROL, (ls_ask_kind)0, handler, false, NULL }
+#define STEER(path, handler) \
+    { path, true, false, LS_ROUTE_STEER, (ls_ask_kind)0, handler, false, NULL }
+#define STEER_EITHER(path, handler) \
+    { path, true, true, LS_ROUTE_STEER, (ls_ask_kind)0, handler, false, NULL }
 #define SEE(path, handler) \
     { path, false, true, LS_ROUTE_CONTROL, (ls_ask_kind)0, handler, false, NULL }
 
@@ -176,11 +180,11 @@ const ls_route ls_routes[] = {
     DO_EITHER("/lockstep/check", ls_control_check),
     /* vLLM: tokens, weights, pauses */
     ASK("/inference/v1/generate", LS_ASK_TOKENS),
-    DO("/pause", ls_control_pause),
-    DO("/resume", ls_control_resume),
+    STEER("/pause", ls_control_pause),
+    STEER("/resume", ls_control_resume),
     NOW("/is_paused", is_paused, false),
-    DO("/abort_requests", ls_control_abort),
-    DO("/reset_prefix_cache", ls_control_flush),
+    STEER("/abort_requests", ls_control_abort),
+    STEER("/reset_prefix_cache", ls_control_flush),
     DO("/start_weight_update", ls_control_start_update),
     DO("/update_weights", ls_control_update), /* and prime-rl */
     DO("/finish_weight_update", ls_control_finish_update),
@@ -201,10 +205,10 @@ const ls_route ls_routes[] = {
     NOW("/get_server_info", server_info, false),
     NOW("/get_weight_version", weight_version, false),
     NOW("/v1/loads", loads, false),
-    DO_EITHER("/flush_cache", ls_control_flush),
-    DO("/pause_generation", ls_control_pause_sglang),
-    DO("/continue_generation", ls_control_resume),
-    DO("/abort_request", ls_control_abort_sglang),
+    STEER_EITHER("/flush_cache", ls_control_flush),
+    STEER("/pause_generation", ls_control_pause_sglang),
+    STEER("/continue_generation", ls_control_resume),
+    STEER("/abort_request", ls_control_abort_sglang),
     DO("/update_weights_from_disk", ls_control_update_sglang),
     DO("/weights_checker", ls_control_weight_checker),
     DO("/update_weights_from_distributed", ls_control_unbuilt),

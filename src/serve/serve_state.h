@@ -5,8 +5,9 @@
  *   serve_control.c  what operators do: weights, pauses, caches, checks
  *   serve_weights.c  weights from disk, and which are served
  *   serve_transfer.c weights over NCCL, which become weights on disk
+ *   serve_keys.c     who may do what
  *   serve_metrics.c  Prometheus
- *   serve_ask.c, serve_reply.c, serve_work.c, serve_sight.c: see their headers */
+ *   serve_ask.c, serve_reply.c, serve_group.c, serve_work.c, serve_quota.c, serve_crew.c: see their headers */
 #ifndef LS_SERVE_STATE_H
 #define LS_SERVE_STATE_H
 
@@ -19,13 +20,19 @@
 #include "serve/serve_transfer.h"
 
 /* What a path does. */
-typedef enum ls_route_kind { LS_ROUTE_ASK, LS_ROUTE_NOW, LS_ROUTE_CONTROL } ls_route_kind;
+typedef enum ls_route_kind {
+    LS_ROUTE_ASK,
+    LS_ROUTE_NOW,
+    LS_ROUTE_CONTROL, /* one at a time, on the control thread */
+    LS_ROUTE_STEER    /* beside each other and the control thread, which none of them waits for */
+} ls_route_kind;
 
 /* A request as handlers see it. */
 typedef struct ls_call {
     const char *body; /* NUL-terminated */
     int64_t body_bytes;
     const char *mode, *clear_cache; /* of the query, or NULL */
+    ls_work_wait *wait;             /* of a call that steers: the reply is sent when it is over */
 } ls_call;
 
 /* Writes the reply and returns its HTTP status; with err filled where that is not 2xx and nothing was written. */
@@ -42,8 +49,8 @@ typedef struct ls_route {
 } ls_route;
 
 typedef struct ls_http_counts {
-    int64_t connections, requests, refused_400, refused_401, refused_404, refused_429, failed_500, clients_gone,
-        timed_out;
+    int64_t connections, requests, refused_400, refused_401, refused_403, refused_404, refused_429, failed_500,
+        clients_gone, timed_out;
 } ls_http_counts;
 
 struct ls_server {
@@ -60,13 +67,18 @@ struct ls_server {
     bool is_updating;                  /* between /start_weight_update and /finish_weight_update */
     char version_name[128];            /* what the trainer calls the version, or "" */
     ls_tokenizer *tokenizer;
+    ls_stop_tokens *stop_tokens; /* NULL where there is no tokenizer, or stop_error */
+    ls_error stop_error;
     ls_chat *chat;
     ls_reply_about about;
     ls_ask_limits limits;
     char numerics[LS_NUMERICS_BYTES];
     ls_engine_opts engine;
-    char **keys;
+    ls_client anonymous; /* who has no key */
+    ls_client *keys;
     int64_t n_keys;
+    bool asks_key, asks_admin; /* for a key at all; for one of --admin-key-file where weights or work are changed */
+    ls_quota quota;
     int64_t started;
     const ls_route *routes; /* [n_routes] */
     int64_t n_routes;
@@ -79,6 +91,14 @@ struct ls_server {
 ls_status ls_http_start(struct ls_http **out, ls_server *server, ls_error *err);
 void ls_http_stop(struct ls_http *http); /* accepts NULL */
 const char *ls_http_url(const struct ls_http *http);
+
+/* serve_keys.c */
+/* A key on each line, and behind a space "priority=N", the least priority of its requests. */
+ls_status ls_keys_read(ls_server *server, const char *path, bool is_admin, ls_error *err);
+void ls_keys_free(ls_server *server);
+/* 200, and whose request it is; 401 without a key that is known, 403 with one that may not do this. header: of
+ * Authorization, or NULL. */
+int ls_keys_check(ls_server *server, const ls_route *route, const char *header, ls_client **client);
 
 /* serve_routes.c */
 extern const ls_route ls_routes[];

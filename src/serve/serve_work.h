@@ -1,107 +1,88 @@
 /* The one thread that drives the engine, and what other threads see of it.
  *
- * A client's request (ls_ask) becomes a group of samples, each a request of the engine. Groups come in through a
- * bounded queue; between two ticks the engine's thread takes them in, cancels those that nobody waits for, swaps
- * weights, and publishes what the tick drew. Whoever reads a group holds the lock and reads what is published: tokens
- * below n_public, which are never written again.
+ * Groups (serve_group.h) come in through a bounded queue. Between two ticks the engine's thread gives the engine as
+ * many samples as it has slots, cancels those that nobody waits for, swaps weights, and publishes what the tick drew. A
+ * slot goes to the most urgent sample; among equals to the client with the fewest running ones, then to the group with
+ * the fewest, then to the one that came first: so nobody's many requests keep out another's few. Whoever reads a group
+ * holds the lock and reads what is published: tokens below n_public, which are never written again.
  *
- * Threads: ls_work_* may be called from any, but for create and free. wake callbacks come from the engine's thread,
- * with the lock held; they must be short and must not call ls_work_*. */
+ * A group that is finished or given up is freed where nobody walks lists: it lies among the dead until then.
+ *
+ * Threads: ls_work_* and ls_group_* may be called from any, but for create and free. wake callbacks come with the lock
+ * held; they must be short and must not call ls_work_*. */
 #ifndef LS_SERVE_WORK_H
 #define LS_SERVE_WORK_H
 
 #include <pthread.h>
 
-#include "rollout/engine.h"
-#include "rollout/sight.h"
-#include "serve/serve_ask.h"
-#include "text/stop.h"
+#include "serve/serve_group.h"
 
 typedef struct ls_worker ls_worker;
-typedef struct ls_group ls_group;
-
-typedef struct ls_completion {
-    ls_group *group;
-    ls_request request; /* the engine's while live */
-    ls_stop_state stop_state;
-    int32_t *completion;
-    float *logprob, *prompt_logprob;
-    uint64_t *weights;
-    ls_sights sights, prompt_sights; /* rows: position - n_prompt; position - 1 */
-    ls_error look_error;
-    int32_t stop_id; /* the token that ended it, or -1: a text did */
-    bool ended_by_id;
-    /* Published. */
-    int64_t n_public;
-    ls_finish finish;           /* LS_FINISH_NONE while it goes on */
-    uint64_t version;           /* of the weights at the end: prompt_logprob is of these */
-    double first_s, last_s;     /* clock at the first token and at the end */
-    struct ls_completion *next; /* of the live ones */
-} ls_completion;
-
-struct ls_group {
-    ls_ask *ask;
-    ls_worker *work;
-    ls_sampling sampling; /* with the seed that counts */
-    ls_stop *stop;
-    ls_completion *samples; /* [n_samples], by (prompt, completion) */
-    int64_t n_samples, n_done;
-    bool is_cancelled, is_finished;
-    int64_t holders;        /* who must ls_group_release it */
-    double born_s, woken_s; /* clock */
-    int64_t created;        /* seconds since 1970 */
-    char name[48];          /* "cmpl-..", unique */
-    uint64_t number;
-    void (*wake)(void *context); /* something was published, or it is finished; NULL: nobody waits */
-    void *wake_context;
-    struct ls_group *next, *previous;
-};
 
 typedef struct ls_work_opts {
     const ls_model *model;
     ls_device *device;
     ls_engine_opts engine;
-    const ls_tokenizer *tokenizer; /* or NULL */
-    int32_t eos[LS_EOS_MAX];       /* of the first model: a swap leaves them as they are */
-    int64_t n_eos;
+    ls_group_shop shop;    /* but for its tools, which the work makes */
     int64_t queue_max;     /* samples that may be unfinished beside those that run */
     double stream_seconds; /* at most so often is a stream woken between its first token and its end */
     uint64_t version;      /* of the model */
-    uint64_t seed;         /* of requests without one, with their number */
+    bool one_client;       /* there are no others, so that clients need not be compared */
 } ls_work_opts;
 
 ls_status ls_work_create(ls_worker **out, const ls_work_opts *opts, ls_error *err);
+/* Nothing new is taken, all is cancelled, and whoever waits for the engine is told that there is no more of it. Groups
+ * that are held can still be read. */
+void ls_work_end(ls_worker *work);
 /* Cancels what is unfinished, ends the thread, frees the engine. No group may be held any more. */
 void ls_work_free(ls_worker *work); /* accepts NULL */
 
+/* Whether there is room for a client's request of n samples. */
+bool ls_work_has_room(ls_worker *work, const ls_client *client, int64_t n);
 /* Queues a group for the ask, which it takes over whatever the result. LS_ERR_CAPACITY with *is_full: there is no room
- * now. The caller holds the group until ls_group_release. */
-ls_status ls_work_submit(ls_group **out, ls_worker *work, ls_ask *ask, const ls_ask_limits *limits,
+ * now; nothing was allocated for it. The caller holds the group until ls_group_release. */
+ls_status ls_work_submit(ls_group **out, ls_worker *work, ls_client *client, ls_ask *ask, const ls_ask_limits *limits,
                          void (*wake)(void *context), void *wake_context, bool *is_full, ls_error *err);
 /* Nobody wants it any more: it is cancelled if it still runs. */
 void ls_group_release(ls_group *group);
 /* Cancels a group that is still held; it will finish soon. */
 void ls_group_cancel(ls_group *group);
-/* Waits until it is finished. */
-void ls_group_wait(ls_group *group);
+/* Waits until it is finished. False: generation is paused, so that it will not be soon. */
+bool ls_group_wait(ls_group *group);
 void ls_work_lock(ls_worker *work);
 void ls_work_unlock(ls_worker *work);
 
 /* ---- what operators do ---- */
 
 typedef enum ls_pause { LS_PAUSE_NONE, LS_PAUSE_KEEP, LS_PAUSE_WAIT, LS_PAUSE_ABORT } ls_pause;
-/* keep: everything stays where it is. wait: returns when all that was taken in is done; what comes meanwhile waits.
- * abort: all that is unfinished is cancelled. Until ls_work_resume nothing new runs. */
-void ls_work_pause(ls_worker *work, ls_pause how);
+
+/* Something that is done between two ticks. The caller's, until it is no longer pending or ls_work_forget. */
+typedef struct ls_work_wait {
+    void (*wake)(void *context);
+    void *context;
+    bool is_pending; /* with the lock */
+    ls_error err;    /* status != LS_OK: why it did not come about */
+    /* The work's. */
+    ls_pause pause;
+    bool flush;
+    struct ls_work_wait *next;
+} ls_work_wait;
+
+/* keep: everything stays where it is. wait: all that was taken in goes on to its end; what comes meanwhile waits.
+ * abort: all that is unfinished is cancelled. Until ls_work_resume nothing new runs. The wait ends when that is so,
+ * when somebody pauses or resumes otherwise, and behind a flush of the prefix cache where it is asked for. */
+void ls_work_pause(ls_worker *work, ls_pause how, bool flush, ls_work_wait *wait);
+/* Empties the prefix cache, between two ticks. */
+void ls_work_flush(ls_worker *work, ls_work_wait *wait);
+bool ls_work_is_waiting(ls_worker *work, const ls_work_wait *wait);
+void ls_work_forget(ls_worker *work, ls_work_wait *wait);
 void ls_work_resume(ls_worker *work);
 bool ls_work_is_paused(ls_worker *work);
 /* Cancels a request by the name that the client gave it or that it was answered under; "" is all. Returns how many. */
 int64_t ls_work_abort(ls_worker *work, const char *name);
 
-/* Swaps the weights between two ticks; returns when that is done. *old is the model that was. */
+/* Swaps the weights between two ticks; returns when that is done. *old is the model that was. One caller at a time. */
 ls_status ls_work_swap(ls_worker *work, const ls_model *model, uint64_t version, const ls_model **old, ls_error *err);
-/* Empties the prefix cache, between two ticks. */
-ls_status ls_work_flush(ls_worker *work, ls_error *err);
 
 typedef struct ls_work_view {
     ls_engine_stats engine;

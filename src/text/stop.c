@@ -1,5 +1,5 @@
-/* Stop texts. Owns the automaton of all texts and, for every token, its text as the decoder's steps on single tokens
- * leave it. */
+/* Stop texts: for every token its text as the decoder's steps on single tokens leave it, which stop texts share, and
+ * the automaton of all texts of one request. */
 #include "text/stop.h"
 
 #include <stdlib.h>
@@ -9,14 +9,26 @@
 #include "base/utf8.h"
 #include "text/tokenizer_parts.h"
 
-struct ls_stop {
+struct ls_stop_tokens {
     const ls_tokenizer *tokenizer;
     bool first_differs, last_differs; /* the first token's text is another than elsewhere; the last one's */
     ls_pieces text[2][2];             /* [first][last], by the index of the token; filled where it differs */
     bool byte_level, byte_fallback;
     const ls_dec_step *strip; /* of the whole text, or NULL */
-    int32_t *next;            /* [nodes][256]; node 0 is the start */
-    bool *ends;               /* [nodes]: a text ends here */
+};
+
+/* A state of the automaton: the longest beginning of a text that ends here. */
+typedef struct stop_node {
+    int32_t child, sibling; /* 0: none; siblings have one parent */
+    int32_t fallback;       /* the node of the next shorter beginning */
+    uint8_t byte;           /* that leads here from the parent */
+    bool ends;              /* a text ends here */
+} stop_node;
+
+struct ls_stop {
+    const ls_stop_tokens *tokens;
+    ls_stop_tokens *own; /* the same where they are this object's, or NULL */
+    stop_node *nodes;    /* node 0 is the start */
     int64_t n_nodes;
 };
 
@@ -26,23 +38,23 @@ static bool is_of_single_tokens(ls_dec_kind kind) {
     return kind == LS_DEC_REPLACE || kind == LS_DEC_STRIP || kind == LS_DEC_METASPACE || kind == LS_DEC_BPE;
 }
 
-/* Sorts the steps into those on single tokens, whose number it returns, and the members of stop. */
-static ls_status read_steps(ls_stop *stop, int64_t *n_single, ls_error *err) {
-    const ls_dec_step *steps = stop->tokenizer->dec;
-    const int64_t n = stop->tokenizer->n_dec;
+/* Sorts the steps into those on single tokens, whose number it returns, and the members of the object. */
+static ls_status read_steps(ls_stop_tokens *t, int64_t *n_single, ls_error *err) {
+    const ls_dec_step *steps = t->tokenizer->dec;
+    const int64_t n = t->tokenizer->n_dec;
     int64_t i = 0;
     bool one;
-    stop->first_differs = !stop->tokenizer->has_decoder;
+    t->first_differs = !t->tokenizer->has_decoder;
     for (; i < n && is_of_single_tokens(steps[i].kind); i++) {
-        stop->first_differs |= steps[i].kind == LS_DEC_METASPACE && steps[i].drop_first;
-        stop->last_differs |= steps[i].kind == LS_DEC_BPE;
+        t->first_differs |= steps[i].kind == LS_DEC_METASPACE && steps[i].drop_first;
+        t->last_differs |= steps[i].kind == LS_DEC_BPE;
     }
     *n_single = i;
-    if (i < n && steps[i].kind == LS_DEC_BYTE_LEVEL) stop->byte_level = true;
-    if (i < n && steps[i].kind == LS_DEC_BYTE_FALLBACK) stop->byte_fallback = true;
-    if (stop->byte_level || stop->byte_fallback) i++;
-    for (one = stop->byte_level; i < n && steps[i].kind == LS_DEC_FUSE; i++) one = true;
-    if (i < n && one && steps[i].kind == LS_DEC_STRIP) stop->strip = &steps[i++];
+    if (i < n && steps[i].kind == LS_DEC_BYTE_LEVEL) t->byte_level = true;
+    if (i < n && steps[i].kind == LS_DEC_BYTE_FALLBACK) t->byte_fallback = true;
+    if (t->byte_level || t->byte_fallback) i++;
+    for (one = t->byte_level; i < n && steps[i].kind == LS_DEC_FUSE; i++) one = true;
+    if (i < n && one && steps[i].kind == LS_DEC_STRIP) t->strip = &steps[i++];
     if (i < n)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED,
                        "stop texts: step %lld of the tokenizer's decoder cannot be followed token by token",
@@ -51,29 +63,29 @@ static ls_status read_steps(ls_stop *stop, int64_t *n_single, ls_error *err) {
 }
 
 /* Every token's text in one place of a sequence. Steps that look at the place become replacements. */
-static ls_status fill_texts(ls_stop *stop, int first, int last, int64_t n_single, ls_error *err) {
-    const ls_tokenizer *t = stop->tokenizer;
-    ls_pieces *texts = &stop->text[first][last], raw = {0};
+static ls_status fill_texts(ls_stop_tokens *t, int first, int last, int64_t n_single, ls_error *err) {
+    const ls_tokenizer *of = t->tokenizer;
+    ls_pieces *texts = &t->text[first][last], raw = {0};
     ls_dec_step *steps = NULL;
     char space[] = " ";
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&steps, n_single, sizeof *steps, "decoder steps", err));
     for (int64_t i = 0; i < n_single; i++) {
-        const ls_dec_kind kind = t->dec[i].kind;
-        steps[i] = t->dec[i];
+        const ls_dec_kind kind = of->dec[i].kind;
+        steps[i] = of->dec[i];
         if (kind != LS_DEC_METASPACE && kind != LS_DEC_BPE) continue;
         steps[i].kind = LS_DEC_REPLACE;
         steps[i].content = space;
         steps[i].content_bytes = kind == LS_DEC_METASPACE ? !(first && steps[i].drop_first) : !last;
     }
-    for (int64_t i = 0; i < t->n_tokens; i++) {
+    for (int64_t i = 0; i < of->n_tokens; i++) {
         const int64_t begin = texts->text.bytes;
-        if (!t->has_decoder && !first) LS_TRY_DONE(ls_text_append(&texts->text, " ", 1, err));
-        LS_TRY_DONE(ls_text_append(&texts->text, t->tokens[i].text, t->tokens[i].bytes, err));
+        if (!of->has_decoder && !first) LS_TRY_DONE(ls_text_append(&texts->text, " ", 1, err));
+        LS_TRY_DONE(ls_text_append(&texts->text, of->tokens[i].text, of->tokens[i].bytes, err));
         LS_TRY_DONE(ls_pieces_close(texts, begin, false, err));
     }
     LS_TRY_DONE(ls_detokenize(steps, n_single, texts, err));
-    if (!stop->byte_level) goto done;
+    if (!t->byte_level) goto done;
     for (int64_t i = 0; i < texts->n; i++) {
         const int64_t begin = raw.text.bytes;
         LS_TRY_DONE(
@@ -89,7 +101,8 @@ done:
     return status;
 }
 
-/* The automaton (Aho and Corasick 1975), with the failure links resolved into the table. */
+/* The automaton (Aho and Corasick 1975). A node's ways onward are its children's and, where none fits, those of its
+ * fallback: that takes a few bytes for each byte of the texts, where a table of all ways would take a thousand. */
 
 static ls_status check_text(const char *text, int64_t text_i, ls_error *err) {
     if (text[0] == '\0') return LS_FAIL(err, LS_ERR_ARG, "stop text %lld: is empty", (long long)text_i);
@@ -98,39 +111,50 @@ static ls_status check_text(const char *text, int64_t text_i, ls_error *err) {
     return LS_OK;
 }
 
+static int32_t child_by(const stop_node *nodes, int32_t node, uint8_t byte) {
+    int32_t child = nodes[node].child;
+    while (child != 0 && nodes[child].byte != byte) child = nodes[child].sibling;
+    return child;
+}
+
+static int32_t next_node(const stop_node *nodes, int32_t node, uint8_t byte) {
+    int32_t child;
+    while ((child = child_by(nodes, node, byte)) == 0 && node != 0) node = nodes[node].fallback;
+    return child;
+}
+
 static void add_text(ls_stop *stop, const char *text) {
     int32_t node = 0;
     for (const char *c = text; *c != '\0'; c++) {
-        int32_t *child = &stop->next[(int64_t)node * 256 + (uint8_t)*c];
-        if (*child == 0) *child = (int32_t)stop->n_nodes++;
-        node = *child;
+        int32_t child = child_by(stop->nodes, node, (uint8_t)*c);
+        if (child == 0) {
+            child = (int32_t)stop->n_nodes++;
+            stop->nodes[child].byte = (uint8_t)*c;
+            stop->nodes[child].sibling = stop->nodes[node].child;
+            stop->nodes[node].child = child;
+        }
+        node = child;
     }
-    stop->ends[node] = true;
+    stop->nodes[node].ends = true;
 }
 
-/* Goes through the nodes by depth. Where a node has no child it takes over its fallback's, which is complete by then.
- */
-static void resolve(ls_stop *stop, int32_t *queue, int32_t *fallback) {
-    int64_t n = 0;
-    for (int32_t byte = 0; byte < 256; byte++)
-        if (stop->next[byte] != 0) queue[n++] = stop->next[byte];
+/* Goes through the nodes by depth: a fallback is less deep, and known by then. */
+static void resolve(ls_stop *stop, int32_t *queue) {
+    stop_node *nodes = stop->nodes;
+    int64_t n = 1;
+    queue[0] = 0;
     for (int64_t i = 0; i < n; i++) {
-        int32_t *row = stop->next + (int64_t)queue[i] * 256;
-        const int32_t *other = stop->next + (int64_t)fallback[queue[i]] * 256;
-        stop->ends[queue[i]] |= stop->ends[fallback[queue[i]]];
-        for (int32_t byte = 0; byte < 256; byte++) {
-            if (row[byte] == 0) {
-                row[byte] = other[byte];
-            } else {
-                fallback[row[byte]] = other[byte];
-                queue[n++] = row[byte];
-            }
+        const int32_t parent = queue[i];
+        for (int32_t child = nodes[parent].child; child != 0; child = nodes[child].sibling) {
+            nodes[child].fallback = parent == 0 ? 0 : next_node(nodes, nodes[parent].fallback, nodes[child].byte);
+            nodes[child].ends |= nodes[nodes[child].fallback].ends;
+            queue[n++] = child;
         }
     }
 }
 
 static ls_status build_automaton(ls_stop *stop, const char *const *texts, int64_t n_texts, ls_error *err) {
-    int32_t *queue = NULL, *fallback = NULL;
+    int32_t *queue = NULL;
     int64_t nodes_max = 1;
     ls_status status = LS_OK;
     for (int64_t i = 0; i < n_texts; i++) {
@@ -138,32 +162,48 @@ static ls_status build_automaton(ls_stop *stop, const char *const *texts, int64_
         nodes_max += (int64_t)strlen(texts[i]);
     }
     if (nodes_max > INT32_MAX) return LS_FAIL(err, LS_ERR_CAPACITY, "stop texts: %lld bytes", (long long)nodes_max - 1);
-    LS_TRY_DONE(ls_array_alloc((void **)&stop->next, nodes_max, 256 * sizeof *stop->next, "stop texts", err));
-    LS_TRY_DONE(ls_array_alloc((void **)&stop->ends, nodes_max, sizeof *stop->ends, "stop texts", err));
+    LS_TRY_DONE(ls_array_alloc((void **)&stop->nodes, nodes_max, sizeof *stop->nodes, "stop texts", err));
     LS_TRY_DONE(ls_array_alloc((void **)&queue, nodes_max, sizeof *queue, "stop texts", err));
-    LS_TRY_DONE(ls_array_alloc((void **)&fallback, nodes_max, sizeof *fallback, "stop texts", err));
     stop->n_nodes = 1;
     for (int64_t i = 0; i < n_texts; i++) add_text(stop, texts[i]);
-    resolve(stop, queue, fallback);
+    resolve(stop, queue);
 done:
-    free(fallback);
     free(queue);
     return status;
 }
 
-ls_status ls_stop_create(ls_stop **out, const ls_tokenizer *tokenizer, const char *const *texts, int64_t n_texts,
-                         ls_error *err) {
-    ls_stop *stop = NULL;
+ls_status ls_stop_tokens_create(ls_stop_tokens **out, const ls_tokenizer *tokenizer, ls_error *err) {
+    ls_stop_tokens *t = NULL;
     int64_t n_single;
     ls_status status;
     *out = NULL;
+    LS_TRY_DONE(ls_array_alloc((void **)&t, 1, sizeof *t, "stop texts", err));
+    t->tokenizer = tokenizer;
+    LS_TRY_DONE(read_steps(t, &n_single, err));
+    for (int first = 0; first <= t->first_differs; first++)
+        for (int last = 0; last <= t->last_differs; last++) LS_TRY_DONE(fill_texts(t, first, last, n_single, err));
+    *out = t;
+    t = NULL;
+done:
+    ls_stop_tokens_free(t);
+    return status;
+}
+
+void ls_stop_tokens_free(ls_stop_tokens *t) {
+    if (t == NULL) return;
+    for (int first = 0; first < 2; first++)
+        for (int last = 0; last < 2; last++) ls_pieces_deinit(&t->text[first][last]);
+    free(t);
+}
+
+ls_status ls_stop_create_with(ls_stop **out, const ls_stop_tokens *tokens, const char *const *texts, int64_t n_texts,
+                              ls_error *err) {
+    ls_stop *stop = NULL;
+    ls_status status;
+    *out = NULL;
     LS_TRY_DONE(ls_array_alloc((void **)&stop, 1, sizeof *stop, "stop texts", err));
-    stop->tokenizer = tokenizer;
+    stop->tokens = tokens;
     LS_TRY_DONE(build_automaton(stop, texts, n_texts, err));
-    LS_TRY_DONE(read_steps(stop, &n_single, err));
-    for (int first = 0; first <= stop->first_differs; first++)
-        for (int last = 0; last <= stop->last_differs; last++)
-            LS_TRY_DONE(fill_texts(stop, first, last, n_single, err));
     *out = stop;
     stop = NULL;
 done:
@@ -171,12 +211,24 @@ done:
     return status;
 }
 
+ls_status ls_stop_create(ls_stop **out, const ls_tokenizer *tokenizer, const char *const *texts, int64_t n_texts,
+                         ls_error *err) {
+    ls_stop_tokens *tokens;
+    ls_status status;
+    *out = NULL;
+    LS_TRY(ls_stop_tokens_create(&tokens, tokenizer, err));
+    status = ls_stop_create_with(out, tokens, texts, n_texts, err);
+    if (status == LS_OK)
+        (*out)->own = tokens;
+    else
+        ls_stop_tokens_free(tokens);
+    return status;
+}
+
 void ls_stop_free(ls_stop *stop) {
     if (stop == NULL) return;
-    for (int first = 0; first < 2; first++)
-        for (int last = 0; last < 2; last++) ls_pieces_deinit(&stop->text[first][last]);
-    free(stop->next);
-    free(stop->ends);
+    ls_stop_tokens_free(stop->own);
+    free(stop->nodes);
     free(stop);
 }
 
@@ -184,15 +236,15 @@ void ls_stop_free(ls_stop *stop) {
 
 static void put_bytes(const ls_stop *stop, ls_stop_text *text, const char *bytes, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        text->node = stop->next[(int64_t)text->node * 256 + (uint8_t)bytes[i]];
-        text->found |= stop->ends[text->node];
+        text->node = next_node(stop->nodes, text->node, (uint8_t)bytes[i]);
+        text->found |= stop->nodes[text->node].ends;
     }
 }
 
 /* One character of the text before the last Strip. That many of its character as may be the end are held back; when one
  * more of them comes, the oldest of them is sure. */
 static void put_char(const ls_stop *stop, ls_stop_text *text, const char *bytes, int64_t n) {
-    const ls_dec_step *strip = stop->strip;
+    const ls_dec_step *strip = stop->tokens->strip;
     if (strip != NULL) {
         const bool same = n == strip->pattern.bytes && memcmp(bytes, strip->pattern.text, (size_t)n) == 0;
         if (!text->begun && same && text->n_stripped < strip->start) {
@@ -211,7 +263,7 @@ static void put_char(const ls_stop *stop, ls_stop_text *text, const char *bytes,
 }
 
 static void put_chars(const ls_stop *stop, ls_stop_text *text, const char *bytes, int64_t n) {
-    if (stop->strip == NULL) {
+    if (stop->tokens->strip == NULL) {
         put_bytes(stop, text, bytes, n);
         return;
     }
@@ -285,11 +337,12 @@ static ls_stop_text run_end(const ls_stop_flow *flow) {
 }
 
 static void add_token(const ls_stop *stop, ls_stop_flow *flow, int64_t token_i, bool first, bool last) {
-    const ls_pieces *texts = &stop->text[first && stop->first_differs][last && stop->last_differs];
+    const ls_pieces *texts =
+        &stop->tokens->text[first && stop->tokens->first_differs][last && stop->tokens->last_differs];
     const char *text = texts->text.data + texts->items[token_i].begin;
     const int64_t bytes = texts->items[token_i].bytes;
-    const int byte = stop->byte_fallback ? ls_token_byte(text, bytes) : -1;
-    if (stop->byte_level) {
+    const int byte = stop->tokens->byte_fallback ? ls_token_byte(text, bytes) : -1;
+    if (stop->tokens->byte_level) {
         for (int64_t i = 0; i < bytes; i++) add_byte(stop, flow, (uint8_t)text[i]);
     } else if (byte >= 0) {
         add_run_byte(stop, flow, (uint8_t)byte);
@@ -303,7 +356,7 @@ static void add_token(const ls_stop *stop, ls_stop_flow *flow, int64_t token_i, 
 /* Whether the text that ends here contains one of the texts. */
 static bool is_found(const ls_stop *stop, const ls_stop_flow *flow) {
     ls_stop_text text = run_end(flow);
-    if (stop->byte_level && flow->n_pending > 0) put_replacement(stop, &text);
+    if (stop->tokens->byte_level && flow->n_pending > 0) put_replacement(stop, &text);
     return text.found;
 }
 
@@ -316,7 +369,7 @@ void ls_stop_begin(ls_stop_state *state, const ls_stop *stop) {
 bool ls_stop_reached(void *context, const int32_t *completion, int64_t n) {
     ls_stop_state *state = context;
     const ls_stop *stop = state->stop;
-    const ls_tokenizer *t = stop->tokenizer;
+    const ls_tokenizer *t = stop->tokens->tokenizer;
     if (n <= state->n_seen) ls_stop_begin(state, stop);
     for (; state->n_seen < n && !state->reached; state->n_seen++) {
         const int32_t id = completion[state->n_seen];
@@ -324,7 +377,7 @@ bool ls_stop_reached(void *context, const int32_t *completion, int64_t n) {
         const bool first = state->n_texts == 0;
         if (slot == NULL || t->tokens[slot->first].special) continue;
         state->n_texts++;
-        if (stop->last_differs) {
+        if (stop->tokens->last_differs) {
             ls_stop_flow ended;
             if (state->held >= 0) add_token(stop, &state->flow, state->held, state->held_first, false);
             state->held = slot->first;

@@ -14,6 +14,12 @@
 
 typedef struct ls_stop ls_stop;
 
+/* Every token's text as the decoder leaves it, which all stop texts of a tokenizer can share. */
+typedef struct ls_stop_tokens ls_stop_tokens;
+/* The tokenizer must outlive the object; any number of threads may share both. */
+ls_status ls_stop_tokens_create(ls_stop_tokens **out, const ls_tokenizer *tokenizer, ls_error *err);
+void ls_stop_tokens_free(ls_stop_tokens *tokens); /* accepts NULL */
+
 /* The decoded text up to some token, as far as it matters for what follows. */
 typedef struct ls_stop_text {
     int32_t node; /* of the automaton */
@@ -40,9 +46,14 @@ typedef struct ls_stop_state {
     ls_stop_flow flow;
 } ls_stop_state;
 
+enum { LS_STOP_NODE_BYTES = 20 };
 /* texts are not empty and UTF-8. The tokenizer must outlive the object; any number of threads may share it. */
 ls_status ls_stop_create(ls_stop **out, const ls_tokenizer *tokenizer, const char *const *texts, int64_t n_texts,
                          ls_error *err);
+/* The same with tokens that are there already and must outlive the object, which then takes LS_STOP_NODE_BYTES for each
+ * byte of the texts. */
+ls_status ls_stop_create_with(ls_stop **out, const ls_stop_tokens *tokens, const char *const *texts, int64_t n_texts,
+                              ls_error *err);
 void ls_stop_free(ls_stop *stop);
 
 void ls_stop_begin(ls_stop_state *state, const ls_stop *stop);

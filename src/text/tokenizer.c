@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "text/tokenizer_parts.h"
+#include "text/unicode.h"
 
 #define TEXT_BYTES_MAX ((int64_t)1 << 30) /* symbols of one word are counted in 32 bits */
 
@@ -38,6 +39,66 @@ void ls_tokenizer_free(ls_tokenizer *tokenizer) {
 }
 
 int64_t ls_tokenizer_size(const ls_tokenizer *tokenizer) { return tokenizer->size; }
+
+/* ---- how long a text of few tokens can be ---- */
+
+/* A normalizer's step makes a text at most so many times shorter; 0: it may leave out any part of it. A composed
+ * character has at most four parts of four bytes, and at least one byte for each. */
+static int64_t shrinks(const ls_norm_step *step) {
+    switch (step->kind) {
+        case LS_NORM_PREPEND: return 1;
+        case LS_NORM_REPLACE: return step->pattern.regex == NULL && step->content_bytes >= step->pattern.bytes ? 1 : 0;
+        case LS_NORM_FORM: return step->form == LS_FORM_COMPOSE ? 4 : 0;
+        case LS_NORM_LOWERCASE:
+        case LS_NORM_STRIP:
+        case LS_NORM_STRIP_ACCENTS:
+        case LS_NORM_CHARSMAP: break;
+    }
+    return 0;
+}
+
+/* Whether every character gets a token, or part of one, whatever it is. */
+static bool covers_all(const ls_tokenizer *t) {
+    bool bytes = false, all = true;
+    if (t->has_unigram) return false;
+    for (int64_t i = 0; i < t->n_pre; i++) {
+        const ls_pre_kind kind = t->pre[i].kind;
+        const bool removes = t->pre[i].behavior == LS_SPLIT_REMOVED;
+        bytes = bytes || kind == LS_PRE_BYTE_LEVEL;
+        if (kind == LS_PRE_WHITESPACE_SPLIT || ((kind == LS_PRE_SPLIT || kind == LS_PRE_PUNCTUATION) && removes))
+            return false;
+    }
+    if (!bytes && t->bpe.byte_fallback)
+        for (int i = 0; i < 256; i++) all = all && t->bpe.byte_ids[i] >= 0;
+    else if (bytes)
+        for (int i = 0; i < 256; i++) all = all && t->bpe.low_ids[ls_byte_to_code((uint8_t)i)] >= 0;
+    else
+        all = false;
+    return all || (t->bpe.unk_token != NULL && t->bpe.unk_id >= 0 && !t->bpe.fuse_unk);
+}
+
+void ls_tokenizer_measure(ls_tokenizer *t) {
+    int64_t longest = 4, factor = 1;
+    t->bytes_per_token = 0;
+    if (!covers_all(t)) return;
+    for (int64_t i = 0; i < t->n_norm; i++) {
+        const int64_t by = shrinks(&t->norm[i]);
+        if (by == 0 || factor > 64) return;
+        factor *= by;
+    }
+    for (int64_t i = 0; i < t->n_added; i++)
+        if (t->added[i].lstrip || t->added[i].rstrip) return;
+    for (int64_t i = 0; i < t->n_tokens; i++)
+        if (t->tokens[i].bytes > longest) longest = t->tokens[i].bytes;
+    t->bytes_per_token = longest * factor;
+}
+
+int64_t ls_tokenizer_bytes_max(const ls_tokenizer *t, int64_t n_ids) {
+    int64_t bytes;
+    return t->bytes_per_token > 0 && ls_mul_i64(n_ids, t->bytes_per_token, &bytes) ? bytes : INT64_MAX;
+}
+
+/* ---- encoding ---- */
 
 typedef struct encoder {
     const ls_tokenizer *tokenizer;

@@ -32,6 +32,10 @@ int64_t ls_tokenizer_size(const ls_tokenizer *tokenizer);
 ls_status ls_tokenizer_encode(const ls_tokenizer *tokenizer, const char *text, int64_t bytes, bool add_special,
                               int32_t **ids, int64_t *n_ids, ls_error *err);
 
+/* Bytes that a text of so many tokens has at most, whatever it is, so that longer ones need not be encoded to be found
+ * too long. INT64_MAX where the tokenizer may leave text out or take any length of it as one token. */
+int64_t ls_tokenizer_bytes_max(const ls_tokenizer *tokenizer, int64_t n_ids);
+
 /* *text is NUL-terminated valid UTF-8 (the NUL is not counted in *bytes; others may occur), released with free(). */
 ls_status ls_tokenizer_decode(const ls_tokenizer *tokenizer, const int32_t *ids, int64_t n_ids, bool skip_special,
                               char **text, int64_t *bytes, ls_error *err);

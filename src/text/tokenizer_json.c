@@ -336,6 +336,7 @@ ls_status ls_tokenizer_parse(ls_tokenizer **out, const char *json, int64_t bytes
     LS_TRY_DONE(ls_json_doc_open(&doc, json, bytes, name, err));
     root = ls_json_root(doc);
     LS_TRY_DONE(read_root(tokenizer, &root, err));
+    ls_tokenizer_measure(tokenizer);
     *out = tokenizer;
     tokenizer = NULL;
 done:

@@ -25,6 +25,7 @@ struct ls_tokenizer {
     int64_t n_tokens, tokens_cap;
     ls_pair_map token_of_id; /* id -> index in tokens */
     int64_t size;
+    int64_t bytes_per_token; /* no token stands for more bytes of a text; 0: that cannot be said */
 
     ls_added_token *added;
     int64_t n_added, added_cap;
@@ -45,5 +46,8 @@ struct ls_tokenizer {
     int64_t n_dec, dec_cap;
     bool has_decoder; /* without one, token texts are joined by spaces */
 };
+
+/* Sets bytes_per_token, once all else is there. */
+void ls_tokenizer_measure(ls_tokenizer *tokenizer);
 
 #endif

@@ -1,4 +1,6 @@
 /* The step. Owns everything that a step writes. */
+#include "train/trainer_state.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

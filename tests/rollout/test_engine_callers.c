@@ -1,5 +1,7 @@
 /* What a request can ask for on its own, so that one engine serves several callers: sampling, addresses, prefixes kept
  * apart, the log-probabilities of its prompt, a look at its logits. None of it changes a bit of another request. */
+#include <math.h>
+
 #include "engine_case.h"
 #include "model/score.h"
 
@@ -42,6 +44,104 @@ static void each_request_has_its_own_sampling(void **state) {
     engine_end(e);
 }
 
+typedef struct weighed {
+    job job;
+    int32_t kept[JOB_TOKENS];
+    float of_all[JOB_TOKENS], of_kept[JOB_TOKENS], of_model[JOB_TOKENS];
+    int64_t seen[JOB_TOKENS]; /* entries that were left, of what was shown */
+} weighed;
+
+static void count_kept(void *context, int64_t position, int32_t token, const float *logits, const float *processed,
+                       int64_t vocab) {
+    weighed *w = context;
+    int64_t *n = &w->seen[position - w->job.request.n_prompt];
+    (void)token, (void)logits;
+    *n = 0;
+    for (int64_t v = 0; v < vocab; v++) *n += processed[v] > -INFINITY;
+}
+
+/* Requests that ask beside some that do not, of an engine that records either kind: what one engine records is what the
+ * other weighs, and nobody's bits depend on who asks. */
+static void distributions_are_weighed_for_who_asks(void **state) {
+    static const ls_sampling ways[4] = {{.temperature = 0.7f, .top_p = 0.9f, .seed = 11},
+                                        {.temperature = 1.0f, .top_k = 4, .top_p = 1.0f, .seed = 12},
+                                        {.temperature = 0.0f, .top_p = 1.0f, .seed = 13},
+                                        {.temperature = 1.0f, .top_p = 1.0f, .seed = 14}};
+    const distribution before = odd.distribution;
+    static weighed jobs[2][6]; /* by what is recorded */
+    (void)state;
+    for (int of = 0; of < 2; of++) {
+        const ls_levers l = plain_levers(4);
+        ls_engine_opts opts = {.dtype = odd.dtype,
+                               .levers = l,
+                               .length_max = odd.length_max,
+                               .logprob_of = of == 0 ? LS_LOGPROB_RAW : LS_LOGPROB_PROCESSED,
+                               .sampling = before.sampling,
+                               .weighs = true,
+                               .weighs_model = true};
+        ls_engine *e;
+        ls_error err;
+        assert_ok(ls_engine_create(&e, odd.v.model[0], odd.device, &opts, &err), err);
+        for (uint32_t i = 0; i < 6; i++) {
+            weighed *w = &jobs[of][i];
+            ls_request *r = job_init(&w->job, odd.prompt[i % 3], 6 + (int64_t)i, i, 0, 9);
+            r->sampling = &ways[i % 4];
+            if (i < 4) {
+                r->kept = w->kept;
+                r->of_all = w->of_all;
+                r->of_kept = w->of_kept;
+                r->of_model = w->of_model;
+                r->see = count_kept;
+                r->see_context = w;
+                r->sees_processed = true;
+            }
+            submit(e, &w->job);
+        }
+        run_dry(e);
+        engine_end(e);
+        for (int i = 0; i < 6; i++) {
+            odd.distribution = (distribution){ways[i % 4], opts.logprob_of, before.penalties};
+            is_complete(&odd, &jobs[of][i].job);
+        }
+    }
+    odd.distribution = before;
+    for (int i = 0; i < 4; i++) {
+        const weighed *raw = &jobs[0][i], *processed = &jobs[1][i];
+        const int64_t n = raw->job.request.n_completion;
+        const size_t bytes = (size_t)n * sizeof(float);
+        assert_int_equal(processed->job.request.n_completion, n);
+        assert_memory_equal(raw->of_model, raw->job.logprob, bytes);
+        assert_memory_equal(processed->of_model, raw->job.logprob, bytes);
+        assert_memory_equal(raw->of_kept, processed->job.logprob, bytes);
+        assert_memory_equal(processed->of_kept, processed->job.logprob, bytes);
+        assert_memory_equal(raw->of_all, processed->of_all, bytes);
+        if (ways[i].temperature == 1.0f) assert_memory_equal(raw->of_all, raw->of_model, bytes);
+        for (int64_t t = 0; t < n; t++) {
+            assert_int_equal(raw->kept[t], processed->kept[t]);
+            assert_int_equal(raw->kept[t], raw->seen[t]);
+        }
+    }
+    for (int weighs = 0; weighs < 2; weighs++) { /* who gives it at all */
+        const ls_levers l = plain_levers(1);
+        const ls_engine_opts opts = {.dtype = odd.dtype,
+                                     .levers = l,
+                                     .length_max = odd.length_max,
+                                     .sampling = before.sampling,
+                                     .weighs = weighs == 1};
+        float of[JOB_TOKENS];
+        ls_engine *e;
+        ls_error err;
+        job j;
+        assert_ok(ls_engine_create(&e, odd.v.model[0], odd.device, &opts, &err), err);
+        job_init(&j, odd.prompt[0], 6, 0, 0, 3)->of_model = of;
+        refused(e, &j, "does not weigh");
+        j.request.of_model = NULL;
+        j.request.of_all = of;
+        if (weighs == 0) refused(e, &j, "does not weigh");
+        engine_end(e);
+    }
+}
+
 /* The same (prompt, sample) of two owners: the same draws, two requests. */
 static void owners_number_their_prompts_alike(void **state) {
     const ls_levers l = plain_levers(2);
@@ -73,8 +173,10 @@ typedef struct sight {
     float sum;
 } sight;
 
-static void look(void *context, int64_t position, int32_t token, const float *logits, int64_t vocab) {
+static void look(void *context, int64_t position, int32_t token, const float *logits, const float *processed,
+                 int64_t vocab) {
     sight *s = context;
+    (void)processed;
     s->token[position] = token;
     s->n++;
     for (int64_t v = 0; v < vocab; v++) s->sum += logits[v];
@@ -232,7 +334,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_request_has_its_own_sampling), cmocka_unit_test(owners_number_their_prompts_alike),
         cmocka_unit_test(prompts_have_log_probabilities),    cmocka_unit_test(salts_keep_prefixes_apart),
-        cmocka_unit_test(likeliest_tokens_are_told),
+        cmocka_unit_test(likeliest_tokens_are_told),         cmocka_unit_test(distributions_are_weighed_for_who_asks),
     };
     return cmocka_run_group_tests(tests, open_bench, close_bench);
 }

@@ -1,5 +1,6 @@
 """A server under test, and small clients for it: standard library only."""
 
+import atexit
 import http.client
 import json
 import os
@@ -23,6 +24,7 @@ class Server:
         self.log = tempfile.TemporaryFile()
         command = [program, "serve", "--model", model, "--port", "0", "--served-model-name", name, *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log)
+        atexit.register(self.process.kill)  # also where a test fails
         if not select.select([self.process.stdout], [], [], 60)[0]:
             self.process.kill()
             raise AssertionError("the server says nothing for a minute")

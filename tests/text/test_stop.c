@@ -297,12 +297,37 @@ static void long_completions_cost_their_length(void **state) {
     ls_tokenizer_free(tokenizer);
 }
 
+/* Long texts take a few bytes for each of theirs, and what belongs to the tokenizer is there once. */
+static void long_texts_take_little(void **state) {
+    enum { LONG_TEXT = 1 << 20 };
+    ls_tokenizer *tokenizer = small(BYTE_LEVEL);
+    ls_stop_tokens *tokens;
+    ls_stop *stop;
+    char *text = malloc(LONG_TEXT + 1);
+    const char *const list[] = {text, "b"};
+    size_t before, taken;
+    ls_error err;
+    (void)state;
+    assert_non_null(text);
+    memset(text, 'a', LONG_TEXT);
+    text[LONG_TEXT] = '\0';
+    assert_ok(ls_stop_tokens_create(&tokens, tokenizer, &err), err);
+    before = mallinfo2().uordblks + mallinfo2().hblkhd;
+    assert_ok(ls_stop_create_with(&stop, tokens, list, 2, &err), err);
+    taken = mallinfo2().uordblks + mallinfo2().hblkhd - before; /* 0 under a sanitizer */
+    if (taken > LS_STOP_NODE_BYTES * (size_t)LONG_TEXT + 4096) fail_msg("%zu bytes for a text of %d", taken, LONG_TEXT);
+    ls_stop_free(stop);
+    ls_stop_tokens_free(tokens);
+    ls_tokenizer_free(tokenizer);
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_completions_of_the_fixtures), cmocka_unit_test(texts_across_tokens_are_found),
         cmocka_unit_test(every_form_of_decoder_is_followed),  cmocka_unit_test(what_a_decoder_takes_back_is_not_found),
         cmocka_unit_test(unknown_ids_have_no_text),           cmocka_unit_test(what_cannot_be_followed_is_refused),
-        cmocka_unit_test(long_completions_cost_their_length),
+        cmocka_unit_test(long_completions_cost_their_length), cmocka_unit_test(long_texts_take_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,6 +55,12 @@ static void check_ids(const ls_tokenizer *tokenizer, const char *name, json_t *t
         report(name, text, "encoding", err.text);
         return;
     }
+    if ((int64_t)json_string_length(text) > ls_tokenizer_bytes_max(tokenizer, n)) {
+        char detail[80];
+        snprintf(detail, sizeof detail, "%lld tokens, %lld bytes at most", (long long)n,
+                 (long long)ls_tokenizer_bytes_max(tokenizer, n));
+        report(name, text, "bound", detail);
+    }
     same = n == (int64_t)json_array_size(want);
     for (int64_t i = 0; same && i < n; i++) same = ids[i] == json_integer_value(json_array_get(want, (size_t)i));
     if (!same) {
@@ -408,6 +414,7 @@ static void decode_inverts_encode(void **state) {
         }
         assert_ok(ls_tokenizer_encode(tokenizer, (char *)text, n, true, &ids, &n_ids, &err), err);
         assert_ok(ls_tokenizer_decode(tokenizer, ids, n_ids, true, &back, &n_back, &err), err);
+        assert_true(n <= ls_tokenizer_bytes_max(tokenizer, n_ids) && ls_tokenizer_bytes_max(tokenizer, 1) < 1000);
         assert_int_equal(n, n_back);
         assert_memory_equal(text, back, (size_t)n);
         free(back);
