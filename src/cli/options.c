@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cli/device_option.h"
+#include "text/tool_calls.h"
 
 enum { G = LS_COMMAND_GENERATE, S = LS_COMMAND_SCORE, C = LS_COMMAND_CHECK, V = LS_COMMAND_SERVE };
 
@@ -47,6 +48,7 @@ enum {
     OPT_PORT,
     OPT_NAME,
     OPT_API_KEY_FILE,
+    OPT_TOOL_CALLS,
     OPT_STATE,
     OPT_QUEUE,
     OPT_CONNECTIONS,
@@ -118,6 +120,10 @@ static const option_row rows[] = {
     {{"port", OPT_PORT, "N", 0, "Port to listen on, 0: any that is free (8000)", 0}, V},
     {{"served-model-name", OPT_NAME, "NAME", 0, "What clients call the model (--model as it is given)", 0}, V},
     {{"api-key-file", OPT_API_KEY_FILE, "FILE", 0, "Keys, one a line, of which clients must send one (none)", 0}, V},
+    {{"tool-call-parser", OPT_TOOL_CALLS, "NAME", 0,
+      "How the model writes tool calls: hermes, llama3_json, mistral, jamba; off; auto: as its chat template (auto)",
+      0},
+     V},
     {{"state", OPT_STATE, "FILE", 0, "Keeps which weights are served, for the next start (--model's, always)", 0}, V},
     {{"queue", OPT_QUEUE, "N", 0, "Completions that may wait; more are answered 429 (4096)", 0}, V},
     {{"connections", OPT_CONNECTIONS, "N", 0, "Connections at once (16384)", 0}, V},
@@ -200,6 +206,15 @@ static ls_status parse_against(ls_run_options *o, const char *text, ls_error *er
     return ls_cli_device_name(&o->against, "--against", text, err);
 }
 
+static ls_status parse_tool_calls(ls_run_options *o, const char *text, ls_error *err) {
+    ls_call_format format;
+    if (strcmp(text, "auto") != 0 && !ls_call_format_parse(&format, text))
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "--tool-call-parser: '%s' is not hermes, llama3_json, mistral, jamba, auto or off", text);
+    o->serve.tool_calls = text;
+    return LS_OK;
+}
+
 static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_error *err) {
     switch (key) {
         case OPT_MODEL: o->model = text; return LS_OK;
@@ -224,6 +239,7 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_HOST: o->serve.host = text; return LS_OK;
         case OPT_NAME: o->serve.name = text; return LS_OK;
         case OPT_API_KEY_FILE: o->serve.api_key_file = text; return LS_OK;
+        case OPT_TOOL_CALLS: return parse_tool_calls(o, text, err);
         case OPT_STATE: o->serve.state_file = text; return LS_OK;
         case OPT_LOG: o->serve.log = true; return LS_OK;
         case OPT_PORT: return ls_cli_int(&o->serve.port, "--port", text, 0, 65535, err);

@@ -21,7 +21,8 @@ void ls_serve_opts_init(ls_serve_opts *o) {
                          .body_seconds = 60,
                          .drain_seconds = 30,
                          .stream_ms = 20,
-                         .http_threads = 1};
+                         .http_threads = 1,
+                         .tool_calls = "auto"};
 }
 
 /* A key on each line; empty lines do not count, but a file without any key does. */
@@ -59,6 +60,15 @@ static ls_status open_text(ls_server *s, ls_error *err) {
     if (ls_chat_open(&s->chat, s->opts.model_dir, NULL, &why) != LS_OK)
         fprintf(stderr, "lockstep: no conversations: %s\n", why.text);
     return LS_OK;
+}
+
+/* --tool-call-parser, which was checked when it was read; auto is what the chat template writes. */
+static ls_call_format calls_of(const ls_server *s) {
+    ls_call_format format = LS_CALLS_NONE;
+    if (s->chat == NULL) return LS_CALLS_NONE;
+    if (strcmp(s->opts.tool_calls, "auto") == 0) return ls_chat_calls(s->chat);
+    (void)ls_call_format_parse(&format, s->opts.tool_calls);
+    return format;
 }
 
 static ls_status start_work(ls_server *s, const ls_serve_engine *engine, uint64_t version, ls_error *err) {
@@ -126,6 +136,7 @@ ls_status ls_server_start(ls_server **out, const ls_serve_opts *opts, const ls_s
                                 .length_max = engine->opts.length_max,
                                 .tokenizer = s->tokenizer,
                                 .chat = s->chat,
+                                .calls = calls_of(s),
                                 .processed = engine->opts.logprob_of != LS_LOGPROB_RAW};
     LS_TRY_DONE(start_work(s, engine, version, err));
     LS_TRY_DONE(ls_http_start(&s->http, s, err));

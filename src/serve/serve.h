@@ -22,6 +22,7 @@ typedef struct ls_serve_opts {
     const char *host;         /* address to listen on; NULL: 127.0.0.1 */
     int64_t port;             /* 0: any that is free */
     const char *api_key_file; /* a key on each line; NULL: none is asked for */
+    const char *tool_calls;   /* a format of text/tool_calls.h, "auto" or "off" */
     const char *state_file;   /* which weights are served, told to the next start; NULL: --model's always */
     int64_t queue;            /* completions that may wait beside those that run */
     int64_t connections;      /* at once */

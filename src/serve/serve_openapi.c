@@ -23,7 +23,8 @@ static const char *body_of(const ls_route *r) {
         case LS_ASK_CHAT: return "schemas/Chat";
         case LS_ASK_TOKENS: return "schemas/Tokens";
         case LS_ASK_SGLANG: return "schemas/SGLang";
-        case LS_ASK_SCORE: break;
+        case LS_ASK_SCORE:
+        case LS_ASK_TOKENIZE: break;
     }
     return "schemas/Score";
 }

@@ -1,5 +1,5 @@
 /* Replies. A sample's tokens [first, n) are told at a time: all of them, or what a stream has not told yet. */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #include "serve/serve_reply.h"
 
 #include <math.h>
@@ -18,7 +18,8 @@ typedef struct part {
     const ls_completion *sample;
     int64_t first, n;
     ls_finish finish;
-    int64_t *offset; /* of the text of token `first`, carried along by a stream; NULL: 0 */
+    const ls_tool_calls *calls; /* of the whole sample, or NULL */
+    int64_t *offset;            /* of the text of token `first`, carried along by a stream; NULL: 0 */
 } part;
 
 /* ---- text ---- */
@@ -30,17 +31,37 @@ static ls_status decode(const part *p, const int32_t *ids, int64_t n, bool skip_
     return ls_tokenizer_decode_known(p->about->tokenizer, ids, n, skip_special, text, bytes, err);
 }
 
-/* Where the text ends when a stop text ended it: before the one that ends first. */
-static int64_t cut_at_stop(const ls_ask *a, const char *text, int64_t bytes) {
-    int64_t cut = bytes, end = INT64_MAX;
+/* The stop text that ended a text: the one that ends first, and of several that end there the longest. */
+typedef struct stopped {
+    int64_t which; /* of the request's; -1: none */
+    int64_t begin, end;
+} stopped;
+
+static stopped find_stop(const ls_ask *a, const char *text, int64_t bytes) {
+    stopped found = {-1, bytes, bytes};
     for (int64_t i = 0; i < a->n_stop; i++) {
-        const char *at = strstr(text, a->stop[i]);
-        const int64_t length = (int64_t)strlen(a->stop[i]);
-        if (at == NULL || at - text + length > end || (at - text + length == end && at - text > cut)) continue;
-        cut = at - text;
-        end = cut + length;
+        const char *at = memmem(text, (size_t)bytes, a->stop[i], strlen(a->stop[i]));
+        const int64_t begin = at != NULL ? at - text : 0, end = begin + (int64_t)strlen(a->stop[i]);
+        if (at == NULL || (found.which >= 0 && (end > found.end || (end == found.end && begin >= found.begin))))
+            continue;
+        found = (stopped){i, begin, end};
     }
-    return cut;
+    return found;
+}
+
+/* The stop text that ended the sample, or NULL. It was found in text without special tokens (text/stop.h). */
+static ls_status stop_text_of(const part *p, const char **out, ls_error *err) {
+    const ls_ask *a = p->group->ask;
+    char *text;
+    int64_t bytes;
+    stopped found;
+    *out = NULL;
+    if (p->finish != LS_FINISH_STOP || p->sample->ended_by_id) return LS_OK;
+    LS_TRY(decode(p, p->sample->completion, p->n, true, &text, &bytes, err));
+    found = find_stop(a, text, bytes);
+    free(text);
+    if (found.which >= 0) *out = a->stop[found.which];
+    return LS_OK;
 }
 
 /* Bytes that may still become something else: of a character that is not complete, or of a stop text. */
@@ -61,8 +82,8 @@ static ls_status text_of(const part *p, char **text, int64_t *bytes, ls_error *e
     LS_TRY(decode(p, p->sample->completion, p->n - drops, !a->keeps_special, text, bytes, err));
     if (p->finish == LS_FINISH_NONE)
         *bytes = settled(a, *text, *bytes);
-    else if (p->finish == LS_FINISH_STOP && !p->sample->ended_by_id && !a->keeps_stop)
-        *bytes = cut_at_stop(a, *text, *bytes);
+    else if (p->finish == LS_FINISH_STOP && !p->sample->ended_by_id)
+        *bytes = a->keeps_stop ? find_stop(a, *text, *bytes).end : find_stop(a, *text, *bytes).begin;
     (*text)[*bytes] = '\0';
     return LS_OK;
 }
@@ -107,18 +128,21 @@ static const char *reason_of(ls_finish finish) {
     return NULL;
 }
 
-static void write_reason(ls_json_out *json, const part *p) {
-    const char *reason = reason_of(p->finish);
-    if (reason == NULL) {
+/* Why it ended, and what ended it: a stop text, one of the request's stop tokens, or null: the end of the sequence. */
+static ls_status write_reason(ls_json_out *json, const part *p, ls_error *err) {
+    const char *reason = reason_of(p->finish), *stop;
+    if (reason == NULL)
         ls_json_null(json, "finish_reason");
-        ls_json_null(json, "stop_reason");
-        return;
-    }
-    ls_json_string(json, "finish_reason", reason);
-    if (p->finish == LS_FINISH_STOP && p->sample->ended_by_id)
+    else
+        ls_json_string(json, "finish_reason", p->calls != NULL && p->calls->n > 0 ? "tool_calls" : reason);
+    LS_TRY(stop_text_of(p, &stop, err));
+    if (stop != NULL)
+        ls_json_string(json, "stop_reason", stop);
+    else if (p->finish == LS_FINISH_STOP && p->sample->ended_by_id && !p->sample->ended_by_eos)
         ls_json_int(json, "stop_reason", p->sample->stop_id);
     else
         ls_json_null(json, "stop_reason");
+    return LS_OK;
 }
 
 static void write_ids(ls_json_out *json, const char *key, const int32_t *ids, int64_t n) {
@@ -375,7 +399,7 @@ static ls_status completion_choice(ls_json_out *json, const part *p, const char 
     ls_json_int(json, "index", index_of(p));
     ls_json_text(json, "text", text, bytes);
     LS_TRY(write_columns(json, p, err));
-    write_reason(json, p);
+    LS_TRY(write_reason(json, p, err));
     if (a->return_ids) {
         write_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
         if (p->first == 0) write_ids(json, "prompt_token_ids", r->prompt, r->n_prompt);
@@ -384,16 +408,53 @@ static ls_status completion_choice(ls_json_out *json, const part *p, const char 
     return LS_OK;
 }
 
+/* A name that the request's other calls do not have: Mistral's templates want nine letters and digits. */
+static void name_call(char out[32], const part *p, int64_t i) {
+    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyz";
+    uint64_t hash = ls_fnv_mix(LS_FNV_START, p->group->name, (int64_t)strlen(p->group->name));
+    const int64_t place[2] = {index_of(p), i};
+    hash = ls_fnv_mix(hash, place, (int64_t)sizeof place);
+    if (p->group->ask->calls != LS_CALLS_MISTRAL) {
+        snprintf(out, 32, "call_%016llx", (unsigned long long)hash);
+        return;
+    }
+    for (int k = 0; k < 9; k++, hash /= 36) out[k] = digits[hash % 36];
+    out[9] = '\0';
+}
+
+static void write_calls(ls_json_out *json, const part *p, bool is_chunk) {
+    char name[32];
+    if (p->calls == NULL || p->calls->n == 0) return;
+    ls_json_begin_array(json, "tool_calls");
+    for (int64_t i = 0; i < p->calls->n && (i == 0 || !p->group->ask->one_call); i++) {
+        name_call(name, p, i);
+        ls_json_begin_object(json, NULL);
+        if (is_chunk) ls_json_int(json, "index", i);
+        ls_json_string(json, "id", name);
+        ls_json_string(json, "type", "function");
+        ls_json_begin_object(json, "function");
+        ls_json_string(json, "name", p->calls->items[i].name);
+        ls_json_string(json, "arguments", p->calls->items[i].arguments);
+        ls_json_end_object(json);
+        ls_json_end_object(json);
+    }
+    ls_json_end_array(json);
+}
+
 static ls_status chat_choice(ls_json_out *json, const part *p, const char *text, int64_t bytes, bool is_chunk,
                              ls_error *err) {
     ls_json_int(json, "index", index_of(p));
     ls_json_begin_object(json, is_chunk ? "delta" : "message");
     if (!is_chunk || p->first == 0) ls_json_string(json, "role", "assistant");
-    ls_json_text(json, "content", text, bytes);
+    if (bytes == 0 && p->calls != NULL && p->calls->n > 0)
+        ls_json_null(json, "content");
+    else
+        ls_json_text(json, "content", text, bytes);
     if (!is_chunk) ls_json_null(json, "refusal");
+    write_calls(json, p, is_chunk);
     ls_json_end_object(json);
     LS_TRY(write_content(json, p, err));
-    write_reason(json, p);
+    LS_TRY(write_reason(json, p, err));
     if (p->group->ask->return_ids) write_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
     return LS_OK;
 }
@@ -402,7 +463,7 @@ static ls_status tokens_choice(ls_json_out *json, const part *p, ls_error *err) 
     ls_json_int(json, "index", index_of(p));
     write_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
     LS_TRY(write_content(json, p, err));
-    write_reason(json, p);
+    LS_TRY(write_reason(json, p, err));
     if (p->sample->sights.mask != NULL)
         write_masks(json, "sampling_mask", p);
     else
@@ -459,10 +520,11 @@ static ls_status sglang_rows(ls_json_out *json, const part *p, ls_error *err) {
 /* All that there is so far, also in a stream: that is how this dialect streams. */
 static ls_status sglang_object(ls_json_out *json, const part *p, ls_error *err) {
     const ls_completion *s = p->sample;
-    const char *reason = reason_of(p->finish);
+    const char *reason = reason_of(p->finish), *stop;
     char *text = NULL, version[24];
     int64_t bytes;
     ls_status status;
+    LS_TRY(stop_text_of(p, &stop, err));
     LS_TRY(text_of(p, &text, &bytes, err));
     ls_json_text(json, "text", text, bytes);
     free(text);
@@ -476,6 +538,7 @@ static ls_status sglang_object(ls_json_out *json, const part *p, ls_error *err) 
         ls_json_string(json, "type", reason);
         if (p->finish == LS_FINISH_LENGTH) ls_json_int(json, "length", p->n);
         if (p->finish == LS_FINISH_STOP && s->ended_by_id) ls_json_int(json, "matched", s->stop_id);
+        if (stop != NULL) ls_json_string(json, "matched", stop);
         ls_json_end_object(json);
     }
     ls_json_int(json, "prompt_tokens", s->request.n_prompt);
@@ -508,7 +571,8 @@ static const char *object_of(const ls_ask *a, bool is_chunk) {
         case LS_ASK_SCORE: return "score";
         case LS_ASK_TOKENS: return is_chunk ? "generate.chunk" : "generate";
         case LS_ASK_COMPLETION:
-        case LS_ASK_SGLANG: break;
+        case LS_ASK_SGLANG:
+        case LS_ASK_TOKENIZE: break;
     }
     return "text_completion";
 }
@@ -534,6 +598,7 @@ static ls_status write_choice(ls_json_out *json, const part *p, const char *text
         case LS_ASK_TOKENS: status = tokens_choice(json, p, err); break;
         case LS_ASK_SGLANG: status = sglang_object(json, p, err); break;
         case LS_ASK_SCORE: score_object(json, p); break;
+        case LS_ASK_TOKENIZE: break; /* draws nothing */
     }
     if (p->group->ask->kind != LS_ASK_SGLANG) write_lockstep(json, p);
     ls_json_end_object(json);
@@ -542,15 +607,34 @@ static ls_status write_choice(ls_json_out *json, const part *p, const char *text
 
 static part whole_part(const ls_reply_about *about, const ls_group *g, int64_t i) {
     const ls_completion *s = &g->samples[i];
-    return (part){about, g, s, 0, s->request.n_completion, s->finish, NULL};
+    return (part){about, g, s, 0, s->request.n_completion, s->finish, NULL, NULL};
 }
 
-static ls_status write_whole_choice(ls_json_out *json, const part *p, ls_error *err) {
+/* The text of a sample that has ended, and the tool calls in it, which are not of its text. */
+static ls_status text_and_calls(const part *p, ls_tool_calls *calls, char **text, int64_t *bytes, ls_error *err) {
+    const ls_call_format format = p->group->ask->calls;
+    ls_status status;
+    LS_TRY(text_of(p, text, bytes, err));
+    if (format == LS_CALLS_NONE) return LS_OK;
+    status = ls_tool_calls_find(calls, format, *text, *bytes, err);
+    free(*text);
+    *text = status == LS_OK ? calls->content : NULL;
+    *bytes = calls->content_bytes;
+    if (status == LS_OK) calls->content = NULL; /* the caller's */
+    return status;
+}
+
+static ls_status write_whole_choice(ls_json_out *json, part *p, ls_error *err) {
+    ls_tool_calls calls = {0};
     char *text = NULL;
     int64_t bytes = 0;
     ls_status status;
-    if (p->group->ask->kind & (LS_ASK_COMPLETION | LS_ASK_CHAT)) LS_TRY(text_of(p, &text, &bytes, err));
+    if (p->group->ask->kind & (LS_ASK_COMPLETION | LS_ASK_CHAT))
+        LS_TRY_DONE(text_and_calls(p, &calls, &text, &bytes, err));
+    p->calls = &calls;
     status = write_choice(json, p, text, bytes, false, err);
+done:
+    ls_tool_calls_deinit(&calls);
     free(text);
     return status;
 }
@@ -585,7 +669,7 @@ ls_status ls_reply_whole(FILE *out, const ls_reply_about *about, ls_group *g, ls
     begin_reply(&json, about, g, false);
     ls_json_begin_array(&json, g->ask->kind == LS_ASK_SCORE ? "data" : "choices");
     for (int64_t i = 0; i < g->n_samples; i++) {
-        const part p = whole_part(about, g, i);
+        part p = whole_part(about, g, i);
         LS_TRY(write_whole_choice(&json, &p, err));
     }
     ls_json_end_array(&json);
@@ -633,7 +717,7 @@ static void write_usage_event(FILE *out, const ls_reply_about *about, const ls_g
 enum { WINDOW = 256, WINDOW_KEPT = 32 };
 
 /* Moves the beginning of what is decoded on, near the end of the text: where its last tokens alone read as they do
- * there, what comes later reads the same from there on. */
+ * there, what comes later reads the same from there on. What is not told yet stays in it. */
 static ls_status move_window(const part *p, ls_told *told, const char *text, int64_t bytes, ls_error *err) {
     const int64_t from = p->n - WINDOW_KEPT;
     char *tail;
@@ -642,7 +726,8 @@ static ls_status move_window(const part *p, ls_told *told, const char *text, int
         return LS_OK;
     LS_TRY(
         decode(p, p->sample->completion + from, WINDOW_KEPT, !p->group->ask->keeps_special, &tail, &tail_bytes, err));
-    if (tail_bytes <= bytes && memcmp(text + bytes - tail_bytes, tail, (size_t)tail_bytes) == 0) {
+    if (tail_bytes <= bytes && told->from_bytes + bytes - tail_bytes <= told->bytes &&
+        memcmp(text + bytes - tail_bytes, tail, (size_t)tail_bytes) == 0) {
         told->from_token = from;
         told->from_bytes += bytes - tail_bytes;
     }
@@ -652,12 +737,15 @@ static ls_status move_window(const part *p, ls_told *told, const char *text, int
 
 /* Text that is certain and was not told: *text [*bytes], at *at. The end decodes everything once more, and what was
  * told must be its beginning. */
-static ls_status new_text(const part *p, ls_told *told, char **text, const char **at, int64_t *bytes, ls_error *err) {
+static ls_status new_text(const part *p, ls_told *told, ls_tool_calls *calls, char **text, const char **at,
+                          int64_t *bytes, ls_error *err) {
     const ls_ask *a = p->group->ask;
     const int64_t from = p->finish == LS_FINISH_NONE ? told->from_bytes : 0;
-    int64_t n, whole;
+    int64_t n, whole = 0;
+    *bytes = 0;
+    if (p->finish == LS_FINISH_NONE && told->in_call) return LS_OK;
     if (p->finish != LS_FINISH_NONE) {
-        LS_TRY(text_of(p, text, &n, err));
+        LS_TRY(text_and_calls(p, calls, text, &n, err));
         if (n < told->bytes || ls_fnv_mix(LS_FNV_START, *text, told->bytes) != told->hash) {
             free(*text);
             *text = NULL;
@@ -666,19 +754,19 @@ static ls_status new_text(const part *p, ls_told *told, char **text, const char 
     } else {
         LS_TRY(decode(p, p->sample->completion + told->from_token, p->n - told->from_token, !a->keeps_special, text,
                       &whole, err));
-        n = settled(a, *text, whole);
-        LS_TRY(move_window(p, told, *text, whole, err));
+        n = ls_tool_calls_settled(a->calls, *text, settled(a, *text, whole), from == 0, &told->in_call);
     }
     n = n + from > told->bytes ? n + from - told->bytes : 0;
     *at = *text + (n > 0 ? told->bytes - from : 0);
     *bytes = n;
     told->bytes += n;
     told->hash = ls_fnv_mix(told->hash, *at, n);
-    return LS_OK;
+    return p->finish == LS_FINISH_NONE ? move_window(p, told, *text, whole, err) : LS_OK;
 }
 
 /* What is new of one sample. */
 static ls_status tell(FILE *out, part *p, ls_told *told, ls_error *err) {
+    ls_tool_calls calls = {0};
     char *text = NULL;
     const char *at = "";
     int64_t bytes = 0;
@@ -689,11 +777,13 @@ static ls_status tell(FILE *out, part *p, ls_told *told, ls_error *err) {
     p->offset = &told->offset;
     LS_TRY_DONE((p->group->ask->kind & (LS_ASK_COMPLETION | LS_ASK_CHAT)) == 0
                     ? LS_OK
-                    : new_text(p, told, &text, &at, &bytes, err));
+                    : new_text(p, told, &calls, &text, &at, &bytes, err));
+    p->calls = &calls;
     LS_TRY_DONE(write_event(out, p, at, bytes, err));
     told->tokens = p->n;
     told->ended = p->finish != LS_FINISH_NONE;
 done:
+    ls_tool_calls_deinit(&calls);
     free(text);
     return status;
 }
@@ -727,7 +817,20 @@ int ls_reply_status(const ls_error *err) {
         case LS_ERR_UNSUPPORTED:
         case LS_ERR_CAPACITY: break;
     }
-    return 400;
+    return ls_ask_wants_other_model(err) ? 404 : 400;
+}
+
+/* The field that a sentence "request: FIELD: .." blames; NULL where it names none. */
+static const char *param_of(const char *message, char out[64]) {
+    static const char begin[] = "request: ";
+    const char *at = message + sizeof begin - 1;
+    size_t n;
+    if (strncmp(message, begin, sizeof begin - 1) != 0) return NULL;
+    n = strcspn(at, ": '");
+    if (n == 0 || n >= 64 || at[n] != ':') return NULL;
+    memcpy(out, at, n);
+    out[n] = '\0';
+    return out;
 }
 
 void ls_reply_error(FILE *out, int http_status, const char *message) {
@@ -736,6 +839,8 @@ void ls_reply_error(FILE *out, int http_status, const char *message) {
                        : http_status == 429 ? "rate_limit_error"
                        : http_status >= 500 ? "server_error"
                                             : "invalid_request_error";
+    char field[64];
+    const char *param = param_of(message, field);
     ls_json_out json;
     ls_json_init(&json, out);
     ls_json_begin_object(&json, NULL);
@@ -744,8 +849,14 @@ void ls_reply_error(FILE *out, int http_status, const char *message) {
     ls_json_begin_object(&json, "error");
     ls_json_string(&json, "message", message);
     ls_json_string(&json, "type", type);
-    ls_json_null(&json, "param");
-    ls_json_int(&json, "code", http_status);
+    if (param != NULL)
+        ls_json_string(&json, "param", param);
+    else
+        ls_json_null(&json, "param");
+    if (http_status == 404 && param != NULL) /* as OpenAI says it */
+        ls_json_string(&json, "code", "model_not_found");
+    else
+        ls_json_int(&json, "code", http_status);
     ls_json_end_object(&json);
     ls_json_end_object(&json);
 }

@@ -5,6 +5,7 @@
  *   serve_control.c  what operators do: weights, pauses, caches, checks
  *   serve_weights.c  weights from disk, and which are served
  *   serve_transfer.c weights over NCCL, which become weights on disk
+ *   serve_text.c     tokenizing for clients
  *   serve_metrics.c  Prometheus
  *   serve_ask.c, serve_reply.c, serve_work.c, serve_sight.c: see their headers */
 #ifndef LS_SERVE_STATE_H
@@ -106,6 +107,10 @@ int ls_control_weight_info(ls_server *s, const ls_call *c, FILE *out, ls_error *
 int ls_control_weight_checker(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
 int ls_control_check(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
 int ls_control_unbuilt(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+
+/* serve_text.c: work that grows with the body */
+int ls_text_tokenize(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_text_detokenize(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
 
 /* serve_metrics.c */
 int ls_metrics(ls_server *s, const ls_call *c, FILE *out, ls_error *err);

@@ -39,6 +39,12 @@ void ls_tokenizer_free(ls_tokenizer *tokenizer) {
 
 int64_t ls_tokenizer_size(const ls_tokenizer *tokenizer) { return tokenizer->size; }
 
+const char *ls_tokenizer_token(const ls_tokenizer *tokenizer, int32_t id, int64_t *bytes) {
+    const ls_pair_slot *slot = id < 0 ? NULL : ls_pair_map_find(&tokenizer->token_of_id, (uint64_t)id);
+    *bytes = slot == NULL ? 0 : tokenizer->tokens[slot->first].bytes;
+    return slot == NULL ? NULL : tokenizer->tokens[slot->first].text;
+}
+
 typedef struct encoder {
     const ls_tokenizer *tokenizer;
     ls_text clean, norm;
