@@ -4,6 +4,8 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,9 +152,19 @@ typedef struct parse_context {
 
 static ls_status parse_float(float *out, const char *name, const char *text, double low, double high, ls_error *err) {
     double value;
-    const ls_status status = ls_cli_float(&value, name, text, low, high, err);
-    if (status == LS_OK) *out = (float)value;
-    return status;
+    LS_TRY(ls_cli_float(&value, name, text, low, high, err));
+    if (value != 0 && fabs(value) < (double)FLT_MIN)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: '%s' is too small for float32", name, text);
+    *out = (float)value;
+    return LS_OK;
+}
+
+static ls_status parse_temperature(ls_run_options *o, const char *text, ls_error *err) {
+    double value;
+    LS_TRY(ls_cli_float(&value, "--temperature", text, 0, 1e6, err));
+    o->sampling.temperature = (float)value;
+    if (value == 0 || value >= LS_TEMPERATURE_MIN) return LS_OK;
+    return LS_FAIL(err, LS_ERR_ARG, "--temperature: '%s' is not 0 and below %g", text, LS_TEMPERATURE_MIN);
 }
 
 static ls_status parse_chunk(int64_t *out, const char *name, const char *text, ls_error *err) {
@@ -228,13 +240,14 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_PROFILE_TICKS: o->profile_ticks = true; return LS_OK;
         case OPT_MAX_TOKENS: return ls_cli_int(&o->max_tokens, "--max-tokens", text, 1, 1 << 24, err);
         case OPT_MAX_LENGTH: return ls_cli_int(&o->max_length, "--max-length", text, 2, 1 << 30, err);
-        case OPT_TEMPERATURE: return parse_float(&o->sampling.temperature, "--temperature", text, 0, 1e6, err);
+        case OPT_TEMPERATURE: return parse_temperature(o, text, err);
         case OPT_TOP_K: return ls_cli_int(&o->sampling.top_k, "--top-k", text, 0, INT32_MAX, err);
         case OPT_TOP_P: return parse_float(&o->sampling.top_p, "--top-p", text, 0, 1, err);
         case OPT_MIN_P: return parse_float(&o->sampling.min_p, "--min-p", text, 0, 1, err);
         case OPT_PRESENCE: return parse_float(&o->penalties.presence, "--presence-penalty", text, -1e6, 1e6, err);
         case OPT_FREQUENCY: return parse_float(&o->penalties.frequency, "--frequency-penalty", text, -1e6, 1e6, err);
-        case OPT_REPETITION: return parse_float(&o->penalties.repetition, "--repetition-penalty", text, 0, 1e6, err);
+        case OPT_REPETITION:
+            return parse_float(&o->penalties.repetition, "--repetition-penalty", text, LS_REPETITION_MIN, 1e6, err);
         case OPT_TOP_LOGPROBS: return ls_cli_int(&o->top_logprobs, "--top-logprobs", text, 0, LS_TOP_MAX, err);
         case OPT_HOST: o->serve.host = text; return LS_OK;
         case OPT_NAME: o->serve.name = text; return LS_OK;

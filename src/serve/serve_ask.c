@@ -267,7 +267,9 @@ static ls_status take_max_tokens(reading *r, const ls_node *node) {
     return ls_node_int(node, 0, INT32_MAX, &r->ask->max_tokens, r->err);
 }
 static ls_status take_temperature(reading *r, const ls_node *node) {
-    return take_float(r, node, 0, 1e6, &r->ask->sampling.temperature);
+    LS_TRY(take_float(r, node, 0, 1e6, &r->ask->sampling.temperature));
+    if (ls_node_number(node) == 0 || ls_node_number(node) >= LS_TEMPERATURE_MIN) return LS_OK;
+    return ls_node_fail(node, LS_ERR_ARG, r->err, "%g is not 0 and below %g", ls_node_number(node), LS_TEMPERATURE_MIN);
 }
 static ls_status take_top_p(reading *r, const ls_node *node) {
     LS_TRY(take_float(r, node, 0, 1, &r->ask->sampling.top_p));
@@ -283,8 +285,7 @@ static ls_status take_frequency(reading *r, const ls_node *node) {
     return take_float(r, node, -1e6, 1e6, &r->ask->penalties.frequency);
 }
 static ls_status take_repetition(reading *r, const ls_node *node) {
-    LS_TRY(take_float(r, node, 0, 1e6, &r->ask->penalties.repetition));
-    return r->ask->penalties.repetition > 0 ? LS_OK : ls_node_fail(node, LS_ERR_ARG, r->err, "it is not above 0");
+    return take_float(r, node, LS_REPETITION_MIN, 1e6, &r->ask->penalties.repetition);
 }
 static ls_status take_top_k(reading *r, const ls_node *node) {
     int64_t k; /* -1 is all, to others */
