@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,9 +19,12 @@
 #include "base/clock.h"
 #include "base/json_out.h"
 #include "base/mem.h"
+#include "serve/serve_guard.h"
 #include "serve/serve_state.h"
 
-/* A connection, from its beginning to its end. */
+enum { DAEMONS_MAX = 64 };
+
+/* A connection, from its beginning to its end: the library's end of a pair of sockets. */
 typedef struct peer {
     int fd;
     double deadline; /* clock; 0: none */
@@ -57,7 +59,10 @@ typedef struct exchange {
 
 struct ls_http {
     ls_server *server;
-    struct MHD_Daemon *daemon;
+    ls_guard *guard;
+    struct MHD_Daemon
+        *daemons[DAEMONS_MAX];      /* each with a thread: the library has no pool for sockets from elsewhere */
+    int64_t n_daemons, next_daemon; /* next: the guard's thread */
     char url[96];
     pthread_mutex_t lock;
     peer *links;
@@ -91,18 +96,14 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
         *place = l = calloc(1, sizeof *l);
-        count(h, &h->server->counts.connections, 1);
         if (l != NULL) {
-            const int on = 1;
             l->fd = info->connect_fd;
             l->deadline = ls_clock_seconds() + (double)h->server->opts.idle_seconds;
             l->next = h->links;
             if (h->links != NULL) h->links->previous = l;
             h->links = l;
-            (void)setsockopt(l->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         }
     } else {
-        count(h, &h->server->counts.connections, -1);
         if (l != NULL) {
             if (l->previous != NULL)
                 l->previous->next = l->next;
@@ -181,6 +182,7 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
     if (x->next != NULL) x->next->previous = x->previous;
     if (x->link != NULL) x->link->deadline = ls_clock_seconds() + (double)h->server->opts.idle_seconds;
     pthread_mutex_unlock(&h->lock);
+    if (x->link != NULL) ls_guard_answered(h->guard, x->link->fd);
     log_request(x);
     if (x->group != NULL) ls_group_release(x->group);
     free(x->told);
@@ -569,7 +571,7 @@ static void end_late(struct ls_http *h, double now) {
     }
 }
 
-/* Clients that went away while their request waits or streams. One that only ends its own side counts as gone. */
+/* Clients that went away while their request waits or streams: the guard has closed its end. */
 static void end_gone(struct ls_http *h) {
     int64_t n = 0, i = 0;
     struct pollfd *list;
@@ -659,23 +661,61 @@ static ls_status listen_on(int *out, const char *host, int64_t port, char url[96
     return LS_OK;
 }
 
-/* As many descriptors as connections may need, where the system lets us. */
+/* As many descriptors as connections may need, where the system lets us: the client's, and a pair. */
 static void raise_descriptors(int64_t connections) {
-    const rlim_t wanted = (rlim_t)connections + 512;
+    const rlim_t wanted = 3 * (rlim_t)connections + 512;
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
     limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
     (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+static bool hand_over(void *context, int fd, const struct sockaddr *address, socklen_t bytes) {
+    struct ls_http *h = context;
+    struct MHD_Daemon *daemon = h->daemons[h->next_daemon++ % h->n_daemons];
+    return MHD_add_connection(daemon, fd, address, bytes) == MHD_YES;
+}
+
+static void on_guarded(void *context, int64_t more) {
+    struct ls_http *h = context;
+    count(h, &h->server->counts.connections, more);
+}
+
+static void on_guard_refusal(void *context, int status) {
+    struct ls_http *h = context;
+    ls_http_counts *c = &h->server->counts;
+    count(h, status == 408 ? &c->timed_out : status >= 500 && status != 505 ? &c->failed_500 : &c->refused_400, 1);
+}
+
+static ls_status start_library(struct ls_http *h, ls_error *err) {
+    const ls_serve_opts *o = &h->server->opts;
+    const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG |
+                           MHD_USE_NO_LISTEN_SOCKET;
+    for (; h->n_daemons < o->http_threads && h->n_daemons < DAEMONS_MAX; h->n_daemons++) {
+        struct MHD_Daemon *daemon = MHD_start_daemon(
+            flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_library_error, h,
+            MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+            MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections, MHD_OPTION_CONNECTION_TIMEOUT,
+            (unsigned)o->idle_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)65536,
+            MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)4096, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+        if (daemon == NULL)
+            return LS_FAIL(err, LS_ERR_IO, "the HTTP library does not start: %lld connections, %lld threads",
+                           (long long)o->connections, (long long)o->http_threads);
+        h->daemons[h->n_daemons] = daemon;
+    }
+    return LS_OK;
+}
+
 ls_status ls_http_start(struct ls_http **out, ls_server *server, ls_error *err) {
     struct ls_http *h = calloc(1, sizeof *h);
     const ls_serve_opts *o = &server->opts;
-    const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG;
-    const struct MHD_OptionItem pool[] = {
-        /* of one thread there is none */
-        {o->http_threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, (intptr_t)o->http_threads, NULL},
-        {MHD_OPTION_END, 0, NULL}};
+    const ls_guard_opts guard = {.connections_max = o->connections,
+                                 .idle_seconds = (double)o->idle_seconds,
+                                 .hand_over = hand_over,
+                                 .say_error = ls_reply_error,
+                                 .on_connection = on_guarded,
+                                 .on_refusal = on_guard_refusal,
+                                 .context = h};
     int fd = -1;
     ls_status status;
     *out = NULL;
@@ -691,21 +731,12 @@ ls_status ls_http_start(struct ls_http **out, ls_server *server, ls_error *err) 
         status = LS_FAIL(err, LS_ERR_NOMEM, "server: cannot start a thread");
         goto done;
     }
-    h->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_library_error, h, MHD_OPTION_LISTEN_SOCKET,
-        fd, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->idle_seconds,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)65536, MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)4096,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
-    if (h->daemon == NULL) {
-        status = LS_FAIL(err, LS_ERR_IO, "the HTTP library does not start: %lld connections, %lld threads",
-                         (long long)o->connections, (long long)o->http_threads);
-        goto done;
-    }
-    fd = -1; /* the daemon's */
+    LS_TRY_DONE(start_library(h, err));
+    status = ls_guard_start(&h->guard, fd, &guard, err);
+    fd = -1; /* the guard's */
+    if (status != LS_OK) goto done;
     *out = h;
     h = NULL;
-    status = LS_OK;
 done:
     if (fd >= 0) close(fd);
     ls_http_stop(h);
@@ -728,8 +759,8 @@ static void await_quiet(struct ls_http *h, double seconds) {
 
 void ls_http_stop(struct ls_http *h) {
     if (h == NULL) return;
-    if (h->daemon != NULL) {
-        const MHD_socket fd = MHD_quiesce_daemon(h->daemon);
+    if (h->guard != NULL) {
+        ls_guard_quiesce(h->guard);
         pthread_mutex_lock(&h->lock);
         h->drains = true;
         pthread_mutex_unlock(&h->lock);
@@ -737,7 +768,6 @@ void ls_http_stop(struct ls_http *h) {
         ls_work_resume(h->server->work);
         ls_work_abort(h->server->work, "");
         await_quiet(h, 5);
-        if (fd != MHD_INVALID_SOCKET) close(fd);
     }
     pthread_mutex_lock(&h->lock);
     h->ends = true;
@@ -745,7 +775,8 @@ void ls_http_stop(struct ls_http *h) {
     pthread_mutex_unlock(&h->lock);
     if (h->has_control) pthread_join(h->control_thread, NULL);
     if (h->has_watch) pthread_join(h->watch_thread, NULL);
-    if (h->daemon != NULL) MHD_stop_daemon(h->daemon);
+    for (int64_t i = 0; i < h->n_daemons; i++) MHD_stop_daemon(h->daemons[i]);
+    ls_guard_free(h->guard);
     pthread_cond_destroy(&h->control_news);
     pthread_mutex_destroy(&h->lock);
     free(h);

@@ -215,7 +215,7 @@ def requests_are_refused_by_name(s):
             (400, "repetition_penalty", "/v1/completions", ask({"repetition_penalty": 0})),
             (400, "penalties", "/v1/completions", ask({"presence_penalty": 1, "lockstep": {"distributions": True}})),
             (400, "response_format", "/v1/completions", ask({"response_format": {"type": "json_object"}})),
-            (400, "does not exist", "/v1/completions", ask({"model": "other"})),
+            (404, "does not exist", "/v1/completions", ask({"model": "other"})),
             (400, "invalid JSON", "/v1/completions", b"{"),
             (400, "invalid JSON", "/v1/completions", b"[" * 100000),
             (400, "invalid JSON", "/v1/completions", b'{"a":' * 5000),
@@ -393,7 +393,7 @@ def slow_and_gone(s, bits, expected, every, slack, alone):
         if at == len(whole):
             c.recv(200)
         c.close()
-    # One that ends its own side only counts as gone.
+    # One that ends its own side only may still read, and is served.
     half = socket.create_connection((s.host, s.port))
     half.sendall(whole)
     half.shutdown(socket.SHUT_WR)
