@@ -55,7 +55,7 @@ static void read_request_line(ls_frame *f, const char *at, const char *end) {
         at[8] < '0' || at[8] > '9')
         fail(f, 400, wrong);
     else if (at[6] != '1' || at[8] > '1')
-        fail(f, 505, "HTTP/1.1 and HTTP/1.0 are spoken");
+        fail(f, 505, "versions 1.1 and 1.0 of HTTP are spoken");
     else
         f->is_old = at[8] == '0';
 }

@@ -291,7 +291,7 @@ static void end_client(ls_guard *g, caller *l) {
         return;
     }
     if (is_whole(l)) return; /* it may still read */
-    if (l->library.fd < 0) {
+    if (l->library.fd < 0 || l->frame.state != LS_FRAME_HEAD) { /* what is half there is not answered */
         close_caller(g, l);
         return;
     }

@@ -834,11 +834,11 @@ static const char *param_of(const char *message, char out[64]) {
 }
 
 void ls_reply_error(FILE *out, int http_status, const char *message) {
-    const char *type = http_status == 401   ? "authentication_error"
-                       : http_status == 404 ? "not_found_error"
-                       : http_status == 429 ? "rate_limit_error"
-                       : http_status >= 500 ? "server_error"
-                                            : "invalid_request_error";
+    const char *type = http_status == 401                         ? "authentication_error"
+                       : http_status == 404                       ? "not_found_error"
+                       : http_status == 429                       ? "rate_limit_error"
+                       : http_status >= 500 && http_status != 505 ? "server_error"
+                                                                  : "invalid_request_error";
     char field[64];
     const char *param = param_of(message, field);
     ls_json_out json;
