@@ -123,6 +123,7 @@ ls_status ls_server_start(ls_server **out, const ls_serve_opts *opts, const ls_s
     s->n_routes = ls_n_routes;
     pthread_mutex_init(&s->count_lock, NULL);
     s->started = (int64_t)time(NULL);
+    s->n_parameters = engine->model->n_parameters;
     LS_TRY_DONE(ls_serve_first_weights(opts, s->path, &version, err));
     if (opts->api_key_file != NULL) LS_TRY_DONE(read_keys(s, opts->api_key_file, err));
     LS_TRY_DONE(open_text(s, err));
@@ -148,5 +149,27 @@ done:
 }
 
 const char *ls_server_url(const ls_server *s) { return ls_http_url(s->http); }
+
+void ls_server_tell(const ls_server *s, FILE *out) {
+    ls_memory_part parts[LS_MEMORY_PARTS_MAX];
+    ls_work_view view;
+    int64_t n, total = 0;
+    ls_work_look(s->work, &view);
+    n = ls_engine_plan_parts(&view.plan, parts);
+    fprintf(out,
+            "lockstep: ready: %s, %lld parameters, %s, tool calls %s, %lld tokens of prompt and completion, %lld "
+            "completions at a time\n",
+            s->about.model, (long long)s->n_parameters, s->numerics, ls_call_format_name(s->limits.calls),
+            (long long)s->limits.length_max, (long long)s->engine.levers.batch);
+    fprintf(out, "lockstep: memory:");
+    for (int64_t i = 0; i < n; i++) {
+        fprintf(out, " %s %.1f MiB%s%s", parts[i].name, (double)parts[i].bytes / 1048576,
+                parts[i].on_host ? " (of the host)" : "", i + 1 < n ? "," : ";");
+        if (!parts[i].on_host) total += parts[i].bytes;
+    }
+    fprintf(out, " %.1f MiB in all", (double)total / 1048576);
+    if (view.plan.device_bytes > 0) fprintf(out, " of %.1f", (double)view.plan.device_bytes / 1048576);
+    fprintf(out, "\n");
+}
 
 void ls_server_stop(ls_server *s) { server_free(s); }

@@ -14,6 +14,8 @@
 #ifndef LS_SERVE_SERVE_H
 #define LS_SERVE_SERVE_H
 
+#include <stdio.h>
+
 #include "rollout/engine.h"
 
 typedef struct ls_serve_opts {
@@ -54,6 +56,8 @@ typedef struct ls_serve_engine {
 ls_status ls_server_start(ls_server **out, const ls_serve_opts *opts, const ls_serve_engine *engine, ls_error *err);
 /* "http://127.0.0.1:8000" */
 const char *ls_server_url(const ls_server *server);
+/* Lines for people: the model that it began with, and what holds how much memory. */
+void ls_server_tell(const ls_server *server, FILE *out);
 /* Takes nothing new, waits for what is unfinished as long as the options say, cancels the rest and frees everything. */
 void ls_server_stop(ls_server *server);
 

@@ -66,7 +66,7 @@ struct ls_server {
     ls_engine_opts engine;
     char **keys;
     int64_t n_keys;
-    int64_t started;
+    int64_t started, n_parameters;
     const ls_route *routes; /* [n_routes] */
     int64_t n_routes;
     pthread_mutex_t count_lock;

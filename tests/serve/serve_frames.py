@@ -148,7 +148,34 @@ def who_is_gone_is_cancelled(s):
         assert drawn < 4 * LONG["n"] * LONG["max_tokens"] / 2, drawn
 
 
+def it_listens_when_it_is_ready():
+    """Whoever gets a connection gets an answer from the model; until then there is none. Its first lines tell what it has."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([PROGRAM, "serve", "--model", TINY, "--port", str(port)], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, text=True)
+    until = time.time() + 60
+    while True:
+        try:
+            c = socket.create_connection(("127.0.0.1", port), timeout=60)
+            break
+        except ConnectionRefusedError:
+            assert time.time() < until and process.poll() is None
+    c.sendall(NEXT + sized(SHORT))
+    c.shutdown(socket.SHUT_WR)
+    same(read_all(c).count(b" 200 OK"), 2)
+    lines = [process.stdout.readline() for _ in range(3)]
+    assert lines[0] == "lockstep: listening on http://127.0.0.1:%d\n" % port, lines
+    assert lines[1].startswith("lockstep: ready: ") and " parameters, exact/2/f32, " in lines[1], lines
+    assert lines[2].startswith("lockstep: memory: weights ") and lines[2].endswith(" MiB in all\n"), lines
+    process.terminate()
+    same(process.wait(60), 0)
+    process.stdout.close()
+
+
 def main():
+    it_listens_when_it_is_ready()
     s = Server(PROGRAM, TINY, "--batch", "8")
     parts = (what_is_read_in_two_ways_is_no_request, a_bad_length_has_one_answer, what_is_clear_is_served,
              who_ends_his_own_side_is_answered, who_is_gone_is_cancelled)
