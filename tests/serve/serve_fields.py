@@ -3,13 +3,11 @@ Usage: serve_fields.py PROGRAM SOURCE_DIR [PART..]"""
 
 import json
 import os
-import shutil
-import string
 import sys
 import tempfile
 import time
 
-from serving import Server, generate
+from serving import Server, generate, write_speaker
 
 PROGRAM, SOURCE = sys.argv[1], sys.argv[2]
 TINY = os.path.join(SOURCE, "models", "tiny-text")
@@ -206,41 +204,6 @@ def one_server():
 # ---- tool calls ----
 
 
-def write_speaker(folder, pieces, template, special=()):
-    """A model directory and the body of a chat for which the model says just these pieces, a token each: its draws are what
-    they are, and the vocabulary is written so that the ids that it draws have these texts. Its letters are those below 128."""
-    os.makedirs(folder)
-    for name in ("config.json", "model.safetensors"):
-        shutil.copy(os.path.join(TINY, name), folder)
-    with open(os.path.join(folder, "chat_template.jinja"), "w") as file:
-        file.write(template)
-    letters = string.printable[:95] + "\n"
-    vocab = {c: 3 + i for i, c in enumerate(letters)}
-
-    def write(names):
-        taken = set(names.values())
-        for i in range(512):
-            if i not in taken:
-                names["\ue000%d" % i] = i
-        added = [{"id": i, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-                  "special": True} for text, i in sorted(names.items(), key=lambda x: x[1]) if text in special]
-        model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-                 "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-                 "vocab": names, "merges": []}
-        with open(os.path.join(folder, "tokenizer.json"), "w") as file:
-            json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
-                       "pre_tokenizer": None, "post_processor": None, "decoder": {"type": "Fuse"}, "model": model}, file)
-
-    write(dict(vocab))
-    messages = [said("user", "go")]
-    records = generate(PROGRAM, folder, [{"messages": messages, "tools": TOOLS}], "--samples", "400", "--temperature", "100000",
-                       "--max-tokens", str(len(pieces)), "--batch", "64")
-    record = next(r for r in records if len(set(r["completion_ids"])) == len(pieces) and min(r["completion_ids"]) >= 128)
-    write(dict(vocab, **dict(zip(pieces, record["completion_ids"]))))
-    return {"messages": messages, "tools": TOOLS, "seed": 0, "temperature": 100000, "max_tokens": len(pieces),
-            "lockstep": {"sample": record["sample"]}, "return_token_ids": True}
-
-
 def streamed(s, body):
     """Content, calls and end of a streamed chat, put together as clients do."""
     content, calls, finish = "", {}, None
@@ -255,7 +218,7 @@ def streamed(s, body):
 
 
 def speaks(folder, name, pieces, mark, content, calls, options=(), special=(), more=None):
-    body = dict(write_speaker(os.path.join(folder, name), pieces, "{{ messages[0].content }}{# %s #}" % mark, special),
+    body = dict(write_speaker(PROGRAM, TINY, os.path.join(folder, name), pieces, TOOLS, "{{ messages[0].content }}{# %s #}" % mark, special),
                 **(more or {}))
     s = Server(PROGRAM, os.path.join(folder, name), "--batch", "4", "--stream-ms", "0", *options)
     reply, = s.post("/v1/chat/completions", body)["choices"]
