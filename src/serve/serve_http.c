@@ -276,6 +276,12 @@ static void on_news(void *context) {
     MHD_resume_connection(x->connection);
 }
 
+/* The status of what failed behind the reading of a request: more than the engine's pools ever hold is the client's. */
+static int failure_of(const ls_error *err) {
+    const int status = ls_reply_status(err);
+    return status == 400 && err->status != LS_ERR_CAPACITY ? 500 : status;
+}
+
 static enum MHD_Result send_group(exchange *x) {
     ls_error err = {.status = LS_OK};
     char *body = NULL;
@@ -283,7 +289,7 @@ static enum MHD_Result send_group(exchange *x) {
     FILE *file;
     ls_status status = ls_reply_check(x->group, &err);
     if (status != LS_OK)
-        return send_error(x, ls_reply_status(&err) == 400 ? 500 : ls_reply_status(&err), err.text, false);
+        return send_error(x, failure_of(&err), err.text, false);
     file = open_memstream(&body, &bytes);
     if (file == NULL) return send_error(x, 500, "out of memory", false);
     status = ls_reply_whole(file, &x->http->server->about, x->group, &err);

@@ -199,6 +199,14 @@ def one_server():
         part(s)
     s.is_idle()
     s.stop()
+    more_than_the_pools_hold_is_the_clients()
+
+
+def more_than_the_pools_hold_is_the_clients():
+    s = Server(PROGRAM, TINY, "--pages", "4")
+    s.refuses(400, "KV pages", "/v1/completions", {"prompt": [5] * 900, "max_tokens": 2})
+    s.post("/v1/completions", {"prompt": [5] * 9, "max_tokens": 2})
+    s.stop()
 
 
 # ---- tool calls ----

@@ -223,7 +223,7 @@ def write_speaker(program, model, folder, pieces, tools, template, special=()):
 
     write(dict(vocab))
     messages = [{"role": "user", "content": "go"}]
-    records = generate(program, folder, [{"messages": messages, "tools": tools}], "--samples", "400", "--temperature", "100000",
+    records = generate(program, folder, [{"messages": messages, "tools": tools}], "--samples", "120", "--temperature", "100000",
                        "--max-tokens", str(len(pieces)), "--batch", "64")
     record = next(r for r in records if len(set(r["completion_ids"])) == len(pieces) and min(r["completion_ids"]) >= 128)
     write(dict(vocab, **dict(zip(pieces, record["completion_ids"]))))
