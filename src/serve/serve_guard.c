@@ -19,6 +19,7 @@
 
 enum { PIECE = 65536, EVENTS = 256, PAIR_BYTES = 65536, TURNS = 16 };
 #define LINGER_SECONDS 2.0
+#define LINGER_BYTES ((int64_t)1 << 24)
 
 typedef struct caller caller;
 
@@ -32,13 +33,12 @@ typedef struct end {
 struct caller {
     end client, library;
     int library_fd; /* the library's own end, while it has it */
-    struct sockaddr_storage address;
-    socklen_t address_bytes;
     ls_frame frame;
     char *left; /* came behind the end of a request */
     int64_t left_bytes;
     char *out; /* for the client, who has no room */
     int64_t out_bytes, out_at;
+    int64_t thrown;    /* bytes, while it lingers */
     int64_t told;      /* bytes of the library since the request was whole */
     bool is_half;      /* the client has ended its side, perhaps behind bytes that are not read yet */
     bool has_ended;    /* the same, and nothing is left to be read */
@@ -240,8 +240,7 @@ static bool open_library(ls_guard *g, caller *l) {
         goto none;
     }
     l->deadline = 0; /* the library's from here on */
-    if (g->opts.hand_over(g->opts.context, pair[1], (const struct sockaddr *)&l->address, l->address_bytes))
-        return true;
+    if (g->opts.hand_over(g->opts.context, pair[1])) return true;
     close_library(g, l);
 none:
     refuse(g, l, 503, "no descriptors or memory for another request");
@@ -290,7 +289,7 @@ static void end_client(ls_guard *g, caller *l) {
         if (l->is_lingering) kill_caller(g, l);
         return;
     }
-    if (is_whole(l)) return; /* it may still read */
+    if (is_whole(l)) return;                                    /* it may still read */
     if (l->library.fd < 0 || l->frame.state != LS_FRAME_HEAD) { /* what is half there is not answered */
         close_caller(g, l);
         return;
@@ -311,7 +310,11 @@ static void read_client(ls_guard *g, caller *l) {
             end_client(g, l);
         else if (!l->is_closing)
             take(g, l, g->piece, n);
-        if (l->is_lingering && n > 0) return; /* others have their turn */
+        if (l->is_lingering && n > 0) {
+            l->thrown += n;
+            if (l->thrown > LINGER_BYTES) kill_caller(g, l);
+            return; /* others have their turn */
+        }
     }
 }
 
@@ -329,6 +332,13 @@ static void read_left(ls_guard *g, caller *l) {
 
 /* ---- from the library ---- */
 
+static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
+
+/* The library's leave to send a body: no part of an answer. */
+static bool is_interim(const char *bytes, int64_t n) {
+    return n == (int64_t)sizeof interim - 1 && memcmp(bytes, interim, sizeof interim - 1) == 0;
+}
+
 /* Returns whether there is nothing more at the moment. So much at a time that others have their turn. */
 static bool read_library(ls_guard *g, caller *l) {
     for (int turn = 0; !l->is_dead && l->library.fd >= 0; turn++) {
@@ -342,7 +352,7 @@ static bool read_library(ls_guard *g, caller *l) {
             close_caller(g, l);
             return false;
         }
-        l->told += n;
+        if (!is_interim(g->piece, n)) l->told += n;
         send_now(g, l, g->piece, n);
     }
     return false;
@@ -357,7 +367,6 @@ static void begin_next(caller *l) {
 
 /* A request that is whole, whose client has ended its side, and of whose answer there is nothing yet. */
 static void probe(ls_guard *g, caller *l) {
-    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
     if (l->is_dead || !l->is_half || l->is_probed || !is_whole(l) || l->is_answered || l->told > 0 ||
         l->out_bytes > 0 || l->frame.is_old || l->is_closing)
         return;
@@ -409,9 +418,7 @@ static void accept_all(ls_guard *g) {
     while (g->listener.fd >= 0 && g->n_callers < g->opts.connections_max) {
         const int on = 1;
         caller *l;
-        struct sockaddr_storage address;
-        socklen_t bytes = sizeof address;
-        const int fd = accept4(g->listener.fd, (struct sockaddr *)&address, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        const int fd = accept4(g->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
         if (fd < 0 && errno == EAGAIN) return;
         if (fd < 0 || (l = calloc(1, sizeof *l)) == NULL) {
@@ -421,8 +428,6 @@ static void accept_all(ls_guard *g) {
         l->client = (end){l, fd, 0};
         l->library = (end){l, -1, 0};
         l->library_fd = -1;
-        l->address = address;
-        l->address_bytes = bytes;
         l->deadline = ls_clock_seconds() + g->opts.idle_seconds;
         (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         l->next = g->callers;

@@ -13,7 +13,6 @@
 #define LS_SERVE_SERVE_GUARD_H
 
 #include <stdio.h>
-#include <sys/socket.h>
 
 #include "base/status.h"
 
@@ -23,7 +22,7 @@ typedef struct ls_guard_opts {
     int64_t connections_max;
     double idle_seconds; /* for the whole head of a connection's first request */
     /* Gives the library its end of a pair; false: it does not want it, and has closed it. */
-    bool (*hand_over)(void *context, int fd, const struct sockaddr *address, socklen_t bytes);
+    bool (*hand_over)(void *context, int fd);
     void (*say_error)(FILE *out, int status, const char *why); /* the body of an answer */
     void (*on_connection)(void *context, int64_t more);        /* 1 or -1 */
     void (*on_refusal)(void *context, int status);             /* 408: time was up */

@@ -14,6 +14,7 @@
 #include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -288,8 +289,7 @@ static enum MHD_Result send_group(exchange *x) {
     size_t bytes = 0;
     FILE *file;
     ls_status status = ls_reply_check(x->group, &err);
-    if (status != LS_OK)
-        return send_error(x, failure_of(&err), err.text, false);
+    if (status != LS_OK) return send_error(x, failure_of(&err), err.text, false);
     file = open_memstream(&body, &bytes);
     if (file == NULL) return send_error(x, 500, "out of memory", false);
     status = ls_reply_whole(file, &x->http->server->about, x->group, &err);
@@ -617,12 +617,20 @@ static void *watch(void *context) {
 
 const char *ls_http_url(const struct ls_http *h) { return h->url; }
 
+/* The library tries TCP's options on the guard's pairs, which have none, and says so for every answer. */
+static bool is_of_pairs(const char *format) {
+    static const char *const begins[] = {"Setting %s option", "Setting TCP_", "Failed to push the data"};
+    for (size_t i = 0; i < sizeof begins / sizeof begins[0]; i++)
+        if (strncmp(format, begins[i], strlen(begins[i])) == 0) return true;
+    return false;
+}
+
 /* The library's own words, for a log: one line, without its line break. */
 static void on_library_error(void *context, const char *format, va_list args) {
     const struct ls_http *h = context;
     char text[256];
     ls_json_out json;
-    if (!h->server->opts.log) return;
+    if (!h->server->opts.log || is_of_pairs(format)) return;
     vsnprintf(text, sizeof text, format, args);
     text[strcspn(text, "\n")] = '\0';
     ls_json_init(&json, stderr);
@@ -676,10 +684,11 @@ static void raise_descriptors(int64_t connections) {
     (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-static bool hand_over(void *context, int fd, const struct sockaddr *address, socklen_t bytes) {
+static bool hand_over(void *context, int fd) {
+    const struct sockaddr_un nobody = {.sun_family = AF_UNIX};
     struct ls_http *h = context;
     struct MHD_Daemon *daemon = h->daemons[h->next_daemon++ % h->n_daemons];
-    return MHD_add_connection(daemon, fd, address, bytes) == MHD_YES;
+    return MHD_add_connection(daemon, fd, (const struct sockaddr *)&nobody, sizeof nobody) == MHD_YES;
 }
 
 static void on_guarded(void *context, int64_t more) {

@@ -395,11 +395,16 @@ def slow_and_gone(s, bits, expected, every, slack, alone):
         c.close()
     # One that ends its own side only may still read, and is served.
     half = socket.create_connection((s.host, s.port))
-    half.sendall(whole)
+    asked = body.replace(b"3000", b"30")
+    half.sendall(head(more=b"Content-Length: %d\r\n" % len(asked)) + asked)
     half.shutdown(socket.SHUT_WR)
     same(bits(), expected, "an honest client beside them")
     if alone:
         s.is_idle()
+    got = b""
+    while part := half.recv(65536):
+        got += part
+    assert b"data: [DONE]" in got, got
     half.close()
     for c in slow:
         c.settimeout(10 * slack)
