@@ -1,5 +1,5 @@
 /* Any bytes as what a client sends. Cut anywhere they are read the same; what goes on to the library is a request that
- * reads as itself, with every line ended by CR LF; what is refused says why. The first byte says how the bytes are cut. */
+ * reads as itself, with every line ended by CR LF; what is refused says why. The first byte says how they are cut. */
 #include <stdlib.h>
 #include <string.h>
 

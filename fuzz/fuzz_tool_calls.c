@@ -1,5 +1,5 @@
-/* Any text as what a model wrote where tools were offered. Calls have a name and a JSON object; what a stream may tell of
- * every beginning is a beginning of the content. The first byte says which format. */
+/* Any text as what a model wrote where tools were offered. Calls have a name and a JSON object; what a stream may tell
+ * of every beginning is a beginning of the content. The first byte says which format. */
 #include <stdlib.h>
 #include <string.h>
 

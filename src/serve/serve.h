@@ -1,16 +1,16 @@
 /* The server: a model behind HTTP, in the dialects of docs/serving.md.
  *
- * One thread drives the engine (serve_work.h). Around it: threads of the HTTP library, which read requests, make them
- * ls_asks and write replies; one for what operators do (weights, pauses), in order, one at a time; one that watches
- * connections: clients that are gone, time that is up.
+ * One thread drives the engine (serve_work.h). Around it: a thread that owns clients' sockets; threads of the HTTP
+ * library, which read requests, make them ls_asks and write replies; one for what operators do (weights, pauses), in
+ * order, one at a time; one that watches connections: clients that are gone, time that is up.
  *
  * The HTTP library is GNU libmicrohttpd. Against libevent's evhttp, the other one in Debian that is well kept: a
  * connection can be suspended and resumed from any thread, which is what a request that waits for a GPU needs, where
  * evhttp wants every call on its loop's thread; a body arrives in pieces, so its limit holds before it is in memory;
  * memory of a connection is one pool of a given size, so headers without end cannot grow; a hook at both ends of a
  * connection lets slow clients be measured by the clock, where evhttp has a timeout between bytes only. It leaves to
- * us: refusing a request whose length is told twice, and noticing that a client of a suspended connection is gone. Both
- * are in serve_http.c. */
+ * us: refusing what is no request, to the byte, and telling a client that is gone from one that ended its side. Both
+ * are the guard's, which owns the clients' sockets (serve_guard.h). */
 #ifndef LS_SERVE_SERVE_H
 #define LS_SERVE_SERVE_H
 

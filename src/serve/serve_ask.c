@@ -48,8 +48,8 @@ static ls_status take_number(reading *r, const ls_node *node, double low, double
     return LS_OK;
 }
 
-/* What draws compute with is float32. A value that is 0 there, or has a reciprocal that is none, would ask for something
- * else than it says. */
+/* What draws compute with is float32. A value that is 0 there, or has a reciprocal that is none, would ask for
+ * something else than it says. */
 static ls_status take_float(reading *r, const ls_node *node, double low, double high, float *out) {
     double value = 0;
     LS_TRY(take_number(r, node, low, high, &value));

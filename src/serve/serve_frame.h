@@ -1,8 +1,8 @@
 /* Where a request of HTTP/1.1 ends, read as RFC 9112 has it and no other way. Two readers that find another end in the
  * same bytes are how one request is smuggled behind another, so nothing here is lenient: a line ends with CR LF, and
- * neither stands elsewhere in it; a header has no folded lines; a length is told once, in digits, or the body is chunked
- * and nothing else. What goes on to the HTTP library is a head as it came, a body, and chunks whose lines are written
- * anew, without extensions and trailers. */
+ * neither stands elsewhere in it; a header has no folded lines; a length is told once, in digits, or the body is
+ * chunked and nothing else. What goes on to the HTTP library is a head as it came, a body, and chunks whose lines are
+ * written anew, without extensions and trailers. */
 #ifndef LS_SERVE_SERVE_FRAME_H
 #define LS_SERVE_SERVE_FRAME_H
 

@@ -31,7 +31,7 @@ typedef struct ls_guard_opts {
 
 /* Takes over the socket that listens, also where it fails. Callbacks come from the guard's thread. */
 ls_status ls_guard_start(ls_guard **out, int listener, const ls_guard_opts *opts, ls_error *err);
-/* The library has sent its answer to the request on its end `fd`: the connection's next request may come. Any thread. */
+/* The library has sent its answer to the request on its end `fd`: the connection's next one may come. Any thread. */
 void ls_guard_answered(ls_guard *guard, int fd);
 /* Listens no more. */
 void ls_guard_quiesce(ls_guard *guard);

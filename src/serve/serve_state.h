@@ -1,6 +1,7 @@
 /* What the parts of the server share. Private to src/serve.
  *
  *   serve_http.c     connections and their limits, bodies, suspension, streams
+ *   serve_guard.c    clients' sockets; serve_frame.c: where requests end
  *   serve_routes.c   the table of paths, and what is answered at once
  *   serve_control.c  what operators do: weights, pauses, caches, checks
  *   serve_weights.c  weights from disk, and which are served

@@ -1,4 +1,4 @@
-/* Content of messages that is a list of parts: which templates read it, and what becomes of it for those that do not. */
+/* Content of messages that is a list of parts: which templates read it, and what becomes of it for others. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <unistd.h>
