@@ -1,8 +1,10 @@
 /* Any bytes as the body of a request, of every kind. What is accepted must keep to the limits and name no token outside
  * the vocabulary; what is refused must say why. The first byte says which kind. */
+#define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "serve/serve_ask.h"
 
@@ -17,6 +19,22 @@ static const char tokenizer_json[] =
     "\"unk_token\":null,\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":false,"
     "\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"d\":3,\"e\":4,\"ab\":5},"
     "\"merges\":[\"a b\"]}}";
+
+/* A template that goes over content and over tool calls. */
+static ls_chat *open_chat(void) {
+    static const char text[] =
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content or [] %}"
+        "{{ p.text }}{% endfor %}{% endif %}{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}{% endfor %}";
+    char path[] = "/tmp/lockstep-fuzz-XXXXXX";
+    const int fd = mkstemp(path);
+    ls_chat *chat;
+    ls_error err;
+    if (fd < 0 || write(fd, text, sizeof text - 1) != (ssize_t)sizeof text - 1 || close(fd) != 0 ||
+        ls_chat_open(&chat, "/nowhere", path, &err) != LS_OK)
+        abort();
+    unlink(path);
+    return chat;
+}
 
 static void check_ids(const ls_ask_prompt *p, const ls_ask_limits *limits) {
     for (int64_t i = 0; i < p->n; i++)
@@ -50,6 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     static const ls_ask_kind kinds[] = {LS_ASK_COMPLETION, LS_ASK_CHAT,  LS_ASK_TOKENS,
                                         LS_ASK_SGLANG,     LS_ASK_SCORE, LS_ASK_TOKENIZE};
     static ls_tokenizer *tokenizer;
+    static ls_chat *chat;
     ls_ask_limits limits = {.model = "m", .vocab = VOCAB, .length_max = LENGTH_MAX};
     char *copy;
     ls_ask *ask;
@@ -58,7 +77,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     if (tokenizer == NULL &&
         ls_tokenizer_parse(&tokenizer, tokenizer_json, sizeof tokenizer_json - 1, "letters", &err) != LS_OK)
         abort();
+    if (chat == NULL) chat = open_chat();
     limits.tokenizer = data[0] & 8 ? NULL : tokenizer;
+    limits.chat = data[0] & 16 ? NULL : chat;
+    limits.calls = LS_CALLS_HERMES;
     copy = malloc(n_bytes);
     if (copy == NULL) return 0;
     memcpy(copy, data + 1, n_bytes - 1);

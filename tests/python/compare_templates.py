@@ -11,6 +11,7 @@ are compared as well.
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -125,7 +126,8 @@ def compare(program, model, path):
         for prompt in (True, False):
             options = [] if prompt else ["--no-generation-prompt"]
             theirs, marked, their_error = of_transformers(template, chat, prompt)
-            if name == "parts" and theirs is not None and "'type': 'text'" in theirs:  # the list as Python writes it
+            if name == "parts" and (theirs is None or "hello" not in theirs or re.search("['\"]hello['\"]", theirs)):
+                # It does not read lists: it fails, drops them or writes them as Python or JSON does.
                 theirs, marked, their_error = of_transformers(template, joined(chat), prompt)
             ours, our_error = of_lockstep(program, model, path, chat, options)
             if theirs is None and ours is None:
