@@ -62,6 +62,8 @@ struct ls_guard {
     int64_t n_callers;
     caller **by_fd; /* [fds_cap]: of the library's ends */
     int64_t fds_cap;
+    pthread_mutex_t handing; /* held while the library is given something; of is_detached */
+    bool is_detached;
     pthread_mutex_t lock; /* of what follows */
     int *answered;
     int64_t n_answered, answered_cap;
@@ -214,6 +216,17 @@ static void forget_answered(ls_guard *g, int fd) {
     pthread_mutex_unlock(&g->lock);
 }
 
+static bool hand_over(ls_guard *g, int fd) {
+    bool taken = false;
+    pthread_mutex_lock(&g->handing);
+    if (g->is_detached)
+        close(fd);
+    else
+        taken = g->opts.hand_over(g->opts.context, fd);
+    pthread_mutex_unlock(&g->handing);
+    return taken;
+}
+
 /* The library's end of a new pair. False: the connection is refused. */
 static bool open_library(ls_guard *g, caller *l) {
     const int room = PAIR_BYTES;
@@ -240,10 +253,10 @@ static bool open_library(ls_guard *g, caller *l) {
         goto none;
     }
     l->deadline = 0; /* the library's from here on */
-    if (g->opts.hand_over(g->opts.context, pair[1])) return true;
+    if (hand_over(g, pair[1])) return true;
     close_library(g, l);
 none:
-    refuse(g, l, 503, "no descriptors or memory for another request");
+    refuse(g, l, 503, "no room for another request, or the server is stopping");
     return false;
 }
 
@@ -541,6 +554,12 @@ void ls_guard_quiesce(ls_guard *g) {
     ring(g);
 }
 
+void ls_guard_detach(ls_guard *g) {
+    pthread_mutex_lock(&g->handing);
+    g->is_detached = true;
+    pthread_mutex_unlock(&g->handing);
+}
+
 ls_status ls_guard_start(ls_guard **out, int listener, const ls_guard_opts *opts, ls_error *err) {
     ls_guard *g = calloc(1, sizeof *g);
     bool runs;
@@ -551,6 +570,7 @@ ls_status ls_guard_start(ls_guard **out, int listener, const ls_guard_opts *opts
     }
     g->opts = *opts;
     pthread_mutex_init(&g->lock, NULL);
+    pthread_mutex_init(&g->handing, NULL);
     g->listener = (end){NULL, listener, 0};
     g->bell = (end){NULL, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), 0};
     g->poll = epoll_create1(EPOLL_CLOEXEC);
@@ -578,6 +598,7 @@ void ls_guard_free(ls_guard *g) {
     close_end(&g->listener);
     close_end(&g->bell);
     if (g->poll >= 0) close(g->poll);
+    pthread_mutex_destroy(&g->handing);
     pthread_mutex_destroy(&g->lock);
     free(g->answered);
     free(g->by_fd);

@@ -35,6 +35,8 @@ ls_status ls_guard_start(ls_guard **out, int listener, const ls_guard_opts *opts
 void ls_guard_answered(ls_guard *guard, int fd);
 /* Listens no more. */
 void ls_guard_quiesce(ls_guard *guard);
+/* Hands nothing over any more: when it returns, the library may be stopped. */
+void ls_guard_detach(ls_guard *guard);
 /* Ends, once the library has closed its ends: sends what is left, for a short while. */
 void ls_guard_free(ls_guard *guard); /* accepts NULL */
 

@@ -61,9 +61,9 @@ typedef struct exchange {
 struct ls_http {
     ls_server *server;
     ls_guard *guard;
-    struct MHD_Daemon
-        *daemons[DAEMONS_MAX];      /* each with a thread: the library has no pool for sockets from elsewhere */
-    int64_t n_daemons, next_daemon; /* next: the guard's thread */
+    /* Each with a thread: the library has no pool for sockets from elsewhere. next_daemon is the guard's thread's. */
+    struct MHD_Daemon *daemons[DAEMONS_MAX];
+    int64_t n_daemons, next_daemon;
     char url[96];
     pthread_mutex_t lock;
     peer *links;
@@ -790,6 +790,7 @@ void ls_http_stop(struct ls_http *h) {
     pthread_mutex_unlock(&h->lock);
     if (h->has_control) pthread_join(h->control_thread, NULL);
     if (h->has_watch) pthread_join(h->watch_thread, NULL);
+    if (h->guard != NULL) ls_guard_detach(h->guard);
     for (int64_t i = 0; i < h->n_daemons; i++) MHD_stop_daemon(h->daemons[i]);
     ls_guard_free(h->guard);
     pthread_cond_destroy(&h->control_news);

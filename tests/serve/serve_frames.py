@@ -1,11 +1,12 @@
 """The server's reading of HTTP: bytes that two readers could take for other requests, pipelines, clients that end their own
-side and clients that are gone, and when it is ready. Usage: serve_frames.py PROGRAM SOURCE_DIR [PART..]"""
+side and clients that are gone, and when it is ready. Usage: serve_frames.py PROGRAM SOURCE_DIR [OPTION..]"""
 
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 from serving import Server
@@ -148,6 +149,34 @@ def who_is_gone_is_cancelled(s):
         assert drawn < 4 * LONG["n"] * LONG["max_tokens"] / 2, drawn
 
 
+def late_requests_meet_a_stop(s):
+    """Connections that are there say something while the server stops: each is answered or ended, and the stop goes on."""
+    clients = [socket.create_connection((s.host, s.port), timeout=60) for _ in range(200)]
+    ends = threading.Event()
+
+    def speak():
+        for c in clients:
+            try:
+                c.sendall(NEXT)
+                time.sleep(0.0005)
+            except OSError:
+                pass
+        ends.set()
+
+    speaker = threading.Thread(target=speak)
+    speaker.start()
+    s.stop()
+    speaker.join(60)
+    assert ends.is_set()
+    for c in clients:
+        try:
+            got = read_all(c)
+        except ConnectionError:
+            got = b""
+        assert got == b"" or got.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 503 ")), got
+        c.close()
+
+
 def it_listens_when_it_is_ready():
     """Whoever gets a connection gets an answer from the model; until then there is none. Its first lines tell what it has."""
     with socket.socket() as free:
@@ -176,7 +205,7 @@ def it_listens_when_it_is_ready():
 
 def main():
     it_listens_when_it_is_ready()
-    s = Server(PROGRAM, TINY, "--batch", "8")
+    s = Server(PROGRAM, TINY, "--batch", "8", *sys.argv[3:])
     parts = (what_is_read_in_two_ways_is_no_request, a_bad_length_has_one_answer, what_is_clear_is_served,
              who_ends_his_own_side_is_answered, who_is_gone_is_cancelled)
     for part in parts:
@@ -184,7 +213,7 @@ def main():
         part(s)
         print("%s: ok, %.1f s" % (part.__name__, time.time() - begun), flush=True)
     s.is_idle()
-    s.stop()
+    late_requests_meet_a_stop(s)
 
 
 main()
