@@ -1,5 +1,5 @@
 /* Replies. A sample's tokens [first, n) are told at a time: all of them, or what a stream has not told yet. */
-#define _GNU_SOURCE
+#define _POSIX_C_SOURCE 200809L
 #include "serve/serve_reply.h"
 
 #include <math.h>
@@ -10,85 +10,12 @@
 #include "base/json_out.h"
 #include "base/mem.h"
 #include "num/round.h"
-
-/* A part of a sample. */
-typedef struct part {
-    const ls_reply_about *about;
-    const ls_group *group;
-    const ls_completion *sample;
-    int64_t first, n;
-    ls_finish finish;
-    const ls_tool_calls *calls; /* of the whole sample, or NULL */
-    int64_t *offset;            /* of the text of token `first`, carried along by a stream; NULL: 0 */
-} part;
+#include "serve/serve_part.h"
 
 /* ---- text ---- */
 
-static ls_status decode(const part *p, const int32_t *ids, int64_t n, bool skip_special, char **text, int64_t *bytes,
-                        ls_error *err) {
-    *bytes = 0;
-    if (p->about->tokenizer == NULL) return ls_text_copy(text, "", 0, err);
-    return ls_tokenizer_decode_known(p->about->tokenizer, ids, n, skip_special, text, bytes, err);
-}
-
-/* The stop text that ended a text: the one that ends first, and of several that end there the longest. */
-typedef struct stopped {
-    int64_t which; /* of the request's; -1: none */
-    int64_t begin, end;
-} stopped;
-
-static stopped find_stop(const ls_ask *a, const char *text, int64_t bytes) {
-    stopped found = {-1, bytes, bytes};
-    for (int64_t i = 0; i < a->n_stop; i++) {
-        const char *at = memmem(text, (size_t)bytes, a->stop[i], strlen(a->stop[i]));
-        const int64_t begin = at != NULL ? at - text : 0, end = begin + (int64_t)strlen(a->stop[i]);
-        if (at == NULL || (found.which >= 0 && (end > found.end || (end == found.end && begin >= found.begin))))
-            continue;
-        found = (stopped){i, begin, end};
-    }
-    return found;
-}
-
-/* The stop text that ended the sample, or NULL. It was found in text without special tokens (text/stop.h). */
-static ls_status stop_text_of(const part *p, const char **out, ls_error *err) {
-    const ls_ask *a = p->group->ask;
-    char *text;
-    int64_t bytes;
-    stopped found;
-    *out = NULL;
-    if (p->finish != LS_FINISH_STOP || p->sample->ended_by_id) return LS_OK;
-    LS_TRY(decode(p, p->sample->completion, p->n, true, &text, &bytes, err));
-    found = find_stop(a, text, bytes);
-    free(text);
-    if (found.which >= 0) *out = a->stop[found.which];
-    return LS_OK;
-}
-
-/* Bytes that may still become something else: of a character that is not complete, or of a stop text. */
-static int64_t settled(const ls_ask *a, const char *text, int64_t bytes) {
-    int64_t held = 0;
-    while (bytes >= 3 && memcmp(text + bytes - 3, "\xEF\xBF\xBD", 3) == 0) bytes -= 3;
-    for (int64_t i = 0; i < a->n_stop && !a->keeps_stop; i++)
-        if ((int64_t)strlen(a->stop[i]) - 1 > held) held = (int64_t)strlen(a->stop[i]) - 1;
-    bytes = bytes > held ? bytes - held : 0;
-    while (bytes > 0 && ((uint8_t)text[bytes] & 0xC0) == 0x80) bytes--;
-    return bytes;
-}
-
-/* The text of tokens [0, n), as far as it is certain. */
-static ls_status text_of(const part *p, char **text, int64_t *bytes, ls_error *err) {
-    const ls_ask *a = p->group->ask;
-    const bool drops = p->finish == LS_FINISH_STOP && p->sample->ended_by_id && !a->keeps_stop;
-    LS_TRY(decode(p, p->sample->completion, p->n - drops, !a->keeps_special, text, bytes, err));
-    if (p->finish == LS_FINISH_NONE)
-        *bytes = settled(a, *text, *bytes);
-    else if (p->finish == LS_FINISH_STOP && !p->sample->ended_by_id)
-        *bytes = a->keeps_stop ? find_stop(a, *text, *bytes).end : find_stop(a, *text, *bytes).begin;
-    (*text)[*bytes] = '\0';
-    return LS_OK;
-}
-
-static ls_status write_token(ls_json_out *json, const char *key, const part *p, int32_t id, bool as_id, ls_error *err) {
+static ls_status write_token(ls_json_out *json, const char *key, const ls_part *p, int32_t id, bool as_id,
+                             ls_error *err) {
     char *text, name[32];
     int64_t bytes;
     if (as_id) {
@@ -96,19 +23,19 @@ static ls_status write_token(ls_json_out *json, const char *key, const part *p, 
         ls_json_string(json, key, name);
         return LS_OK;
     }
-    LS_TRY(decode(p, &id, 1, false, &text, &bytes, err));
+    LS_TRY(ls_part_decode(p, &id, 1, false, &text, &bytes, err));
     ls_json_text(json, key, text, bytes);
     free(text);
     return LS_OK;
 }
 
 /* As a member's name, which must not be told twice: alternatives without a text of their own go by their ids. */
-static ls_status token_key(char out[160], const part *p, int32_t id, bool as_id, ls_error *err) {
+static ls_status token_key(char out[160], const ls_part *p, int32_t id, bool as_id, ls_error *err) {
     char *text;
     int64_t bytes;
     snprintf(out, 160, "token_id:%d", id);
     if (as_id || p->about->tokenizer == NULL) return LS_OK;
-    LS_TRY(decode(p, &id, 1, false, &text, &bytes, err));
+    LS_TRY(ls_part_decode(p, &id, 1, false, &text, &bytes, err));
     if (bytes > 0 && bytes < 160 && strlen(text) == (size_t)bytes && strstr(text, "\xEF\xBF\xBD") == NULL)
         memcpy(out, text, (size_t)bytes + 1);
     free(text);
@@ -129,13 +56,13 @@ static const char *reason_of(ls_finish finish) {
 }
 
 /* Why it ended, and what ended it: a stop text, one of the request's stop tokens, or null: the end of the sequence. */
-static ls_status write_reason(ls_json_out *json, const part *p, ls_error *err) {
+static ls_status write_reason(ls_json_out *json, const ls_part *p, ls_error *err) {
     const char *reason = reason_of(p->finish), *stop;
     if (reason == NULL)
         ls_json_null(json, "finish_reason");
     else
         ls_json_string(json, "finish_reason", p->calls != NULL && p->calls->n > 0 ? "tool_calls" : reason);
-    LS_TRY(stop_text_of(p, &stop, err));
+    LS_TRY(ls_part_stop_text(p, &stop, err));
     if (stop != NULL)
         ls_json_string(json, "stop_reason", stop);
     else if (p->finish == LS_FINISH_STOP && p->sample->ended_by_id && !p->sample->ended_by_eos)
@@ -167,7 +94,7 @@ static void write_bits(ls_json_out *json, const char *key, const float *values, 
     ls_json_end_array(json);
 }
 
-static void write_masks(ls_json_out *json, const char *key, const part *p) {
+static void write_masks(ls_json_out *json, const char *key, const ls_part *p) {
     ls_json_begin_array(json, key);
     for (int64_t i = p->first; i < p->n; i++) {
         const int32_t *ids = p->sample->sights.mask + i * LS_SIGHT_MASK_MAX;
@@ -179,7 +106,7 @@ static void write_masks(ls_json_out *json, const char *key, const part *p) {
 }
 
 /* Lockstep's own fields of a part. */
-static void write_lockstep(ls_json_out *json, const part *p) {
+static void write_lockstep(ls_json_out *json, const ls_part *p) {
     const ls_completion *s = p->sample;
     const ls_sights *sights = &s->sights;
     if (!p->group->ask->lockstep) return;
@@ -246,7 +173,7 @@ static int64_t n_top(const ls_sights *s, int64_t row) {
 }
 
 /* /v1/completions: lists side by side. */
-static ls_status write_columns(ls_json_out *json, const part *p, ls_error *err) {
+static ls_status write_columns(ls_json_out *json, const ls_part *p, ls_error *err) {
     const ls_ask *a = p->group->ask;
     const ls_sights *s = &p->sample->sights;
     char key[160];
@@ -266,7 +193,7 @@ static ls_status write_columns(ls_json_out *json, const part *p, ls_error *err) 
         char *text;
         int64_t bytes;
         ls_json_int(json, NULL, offset);
-        LS_TRY(decode(p, &p->sample->completion[i], 1, false, &text, &bytes, err));
+        LS_TRY(ls_part_decode(p, &p->sample->completion[i], 1, false, &text, &bytes, err));
         offset += bytes;
         free(text);
     }
@@ -290,7 +217,8 @@ static ls_status write_columns(ls_json_out *json, const part *p, ls_error *err) 
     return LS_OK;
 }
 
-static ls_status write_entry(ls_json_out *json, const part *p, int32_t id, float logprob, int64_t rank, ls_error *err) {
+static ls_status write_entry(ls_json_out *json, const ls_part *p, int32_t id, float logprob, int64_t rank,
+                             ls_error *err) {
     const ls_ask *a = p->group->ask;
     const bool is_chat = a->kind == LS_ASK_CHAT;
     LS_TRY(write_token(json, "token", p, id, a->ids_as_tokens || !is_chat, err));
@@ -300,7 +228,7 @@ static ls_status write_entry(ls_json_out *json, const part *p, int32_t id, float
     if (is_chat) {
         char *text;
         int64_t bytes;
-        LS_TRY(decode(p, &id, 1, false, &text, &bytes, err));
+        LS_TRY(ls_part_decode(p, &id, 1, false, &text, &bytes, err));
         ls_json_begin_array(json, "bytes");
         for (int64_t i = 0; i < bytes; i++) ls_json_int(json, NULL, (uint8_t)text[i]);
         ls_json_end_array(json);
@@ -310,7 +238,7 @@ static ls_status write_entry(ls_json_out *json, const part *p, int32_t id, float
 }
 
 /* Chats and /inference/v1/generate: an entry for each token. */
-static ls_status write_content(ls_json_out *json, const part *p, ls_error *err) {
+static ls_status write_content(ls_json_out *json, const ls_part *p, ls_error *err) {
     const ls_sights *s = &p->sample->sights;
     if (p->group->ask->top < 0) {
         ls_json_null(json, "logprobs");
@@ -336,7 +264,7 @@ static ls_status write_content(ls_json_out *json, const part *p, ls_error *err) 
     return LS_OK;
 }
 
-static ls_status write_prompt_entry(ls_json_out *json, const part *p, int32_t id, float logprob, int64_t rank,
+static ls_status write_prompt_entry(ls_json_out *json, const ls_part *p, int32_t id, float logprob, int64_t rank,
                                     ls_error *err) {
     char key[16];
     snprintf(key, sizeof key, "%d", id);
@@ -349,7 +277,7 @@ static ls_status write_prompt_entry(ls_json_out *json, const part *p, int32_t id
 }
 
 /* A position each, the first null; the prompt's own token is the first member. */
-static ls_status write_prompt_logprobs(ls_json_out *json, const part *p, ls_error *err) {
+static ls_status write_prompt_logprobs(ls_json_out *json, const ls_part *p, ls_error *err) {
     const ls_request *r = &p->sample->request;
     const ls_sights *s = &p->sample->prompt_sights;
     if (p->group->ask->prompt_top < 0) {
@@ -373,7 +301,7 @@ static ls_status write_prompt_logprobs(ls_json_out *json, const part *p, ls_erro
 }
 
 /* Versions as spans: [{"version", "start", "end"}]. */
-static void write_version_spans(ls_json_out *json, const part *p) {
+static void write_version_spans(ls_json_out *json, const ls_part *p) {
     int64_t start = p->first;
     ls_json_begin_array(json, "weight_versions");
     for (int64_t i = p->first; i < p->n; i++) {
@@ -390,9 +318,9 @@ static void write_version_spans(ls_json_out *json, const part *p) {
 
 /* ---- a choice, by dialect ---- */
 
-static int64_t index_of(const part *p) { return p->sample - p->group->samples; }
+static int64_t index_of(const ls_part *p) { return p->sample - p->group->samples; }
 
-static ls_status completion_choice(ls_json_out *json, const part *p, const char *text, int64_t bytes, bool is_chunk,
+static ls_status completion_choice(ls_json_out *json, const ls_part *p, const char *text, int64_t bytes, bool is_chunk,
                                    ls_error *err) {
     const ls_ask *a = p->group->ask;
     const ls_request *r = &p->sample->request;
@@ -409,7 +337,7 @@ static ls_status completion_choice(ls_json_out *json, const part *p, const char 
 }
 
 /* A name that the request's other calls do not have: Mistral's templates want nine letters and digits. */
-static void name_call(char out[32], const part *p, int64_t i) {
+static void name_call(char out[32], const ls_part *p, int64_t i) {
     static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyz";
     uint64_t hash = ls_fnv_mix(LS_FNV_START, p->group->name, (int64_t)strlen(p->group->name));
     const int64_t place[2] = {index_of(p), i};
@@ -422,7 +350,7 @@ static void name_call(char out[32], const part *p, int64_t i) {
     out[9] = '\0';
 }
 
-static void write_calls(ls_json_out *json, const part *p, bool is_chunk) {
+static void write_calls(ls_json_out *json, const ls_part *p, bool is_chunk) {
     char name[32];
     if (p->calls == NULL || p->calls->n == 0) return;
     ls_json_begin_array(json, "tool_calls");
@@ -441,7 +369,7 @@ static void write_calls(ls_json_out *json, const part *p, bool is_chunk) {
     ls_json_end_array(json);
 }
 
-static ls_status chat_choice(ls_json_out *json, const part *p, const char *text, int64_t bytes, bool is_chunk,
+static ls_status chat_choice(ls_json_out *json, const ls_part *p, const char *text, int64_t bytes, bool is_chunk,
                              ls_error *err) {
     ls_json_int(json, "index", index_of(p));
     ls_json_begin_object(json, is_chunk ? "delta" : "message");
@@ -459,7 +387,7 @@ static ls_status chat_choice(ls_json_out *json, const part *p, const char *text,
     return LS_OK;
 }
 
-static ls_status tokens_choice(ls_json_out *json, const part *p, ls_error *err) {
+static ls_status tokens_choice(ls_json_out *json, const ls_part *p, ls_error *err) {
     ls_json_int(json, "index", index_of(p));
     write_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
     LS_TRY(write_content(json, p, err));
@@ -472,7 +400,7 @@ static ls_status tokens_choice(ls_json_out *json, const part *p, ls_error *err) 
     return LS_OK;
 }
 
-static ls_status sglang_rows(ls_json_out *json, const part *p, ls_error *err) {
+static ls_status sglang_rows(ls_json_out *json, const ls_part *p, ls_error *err) {
     const ls_ask *a = p->group->ask;
     const ls_completion *s = p->sample;
     if (a->top >= 0) {
@@ -518,14 +446,14 @@ static ls_status sglang_rows(ls_json_out *json, const part *p, ls_error *err) {
 }
 
 /* All that there is so far, also in a stream: that is how this dialect streams. */
-static ls_status sglang_object(ls_json_out *json, const part *p, ls_error *err) {
+static ls_status sglang_object(ls_json_out *json, const ls_part *p, ls_error *err) {
     const ls_completion *s = p->sample;
     const char *reason = reason_of(p->finish), *stop;
     char *text = NULL, version[24];
     int64_t bytes;
     ls_status status;
-    LS_TRY(stop_text_of(p, &stop, err));
-    LS_TRY(text_of(p, &text, &bytes, err));
+    LS_TRY(ls_part_stop_text(p, &stop, err));
+    LS_TRY(ls_part_text(p, &text, &bytes, err));
     ls_json_text(json, "text", text, bytes);
     free(text);
     write_ids(json, "output_ids", s->completion, p->n);
@@ -555,7 +483,7 @@ static ls_status sglang_object(ls_json_out *json, const part *p, ls_error *err) 
     return status;
 }
 
-static void score_object(ls_json_out *json, const part *p) {
+static void score_object(ls_json_out *json, const ls_part *p) {
     const ls_completion *s = p->sample;
     ls_json_int(json, "index", index_of(p));
     write_floats(json, "logprobs", s->prompt_logprob, 0, s->request.n_prompt - 1);
@@ -588,7 +516,7 @@ static void begin_reply(ls_json_out *json, const ls_reply_about *about, const ls
     if (g->ask->kind == LS_ASK_SCORE) ls_json_string(json, "numerics", about->numerics);
 }
 
-static ls_status write_choice(ls_json_out *json, const part *p, const char *text, int64_t bytes, bool is_chunk,
+static ls_status write_choice(ls_json_out *json, const ls_part *p, const char *text, int64_t bytes, bool is_chunk,
                               ls_error *err) {
     ls_status status = LS_OK;
     ls_json_begin_object(json, NULL);
@@ -605,32 +533,18 @@ static ls_status write_choice(ls_json_out *json, const part *p, const char *text
     return status;
 }
 
-static part whole_part(const ls_reply_about *about, const ls_group *g, int64_t i) {
+static ls_part whole_part(const ls_reply_about *about, const ls_group *g, int64_t i) {
     const ls_completion *s = &g->samples[i];
-    return (part){about, g, s, 0, s->request.n_completion, s->finish, NULL, NULL};
+    return (ls_part){about, g, s, 0, s->request.n_completion, s->finish, NULL, NULL};
 }
 
-/* The text of a sample that has ended, and the tool calls in it, which are not of its text. */
-static ls_status text_and_calls(const part *p, ls_tool_calls *calls, char **text, int64_t *bytes, ls_error *err) {
-    const ls_call_format format = p->group->ask->calls;
-    ls_status status;
-    LS_TRY(text_of(p, text, bytes, err));
-    if (format == LS_CALLS_NONE) return LS_OK;
-    status = ls_tool_calls_find(calls, format, *text, *bytes, err);
-    free(*text);
-    *text = status == LS_OK ? calls->content : NULL;
-    *bytes = calls->content_bytes;
-    if (status == LS_OK) calls->content = NULL; /* the caller's */
-    return status;
-}
-
-static ls_status write_whole_choice(ls_json_out *json, part *p, ls_error *err) {
+static ls_status write_whole_choice(ls_json_out *json, ls_part *p, ls_error *err) {
     ls_tool_calls calls = {0};
     char *text = NULL;
     int64_t bytes = 0;
     ls_status status;
     if (p->group->ask->kind & (LS_ASK_COMPLETION | LS_ASK_CHAT))
-        LS_TRY_DONE(text_and_calls(p, &calls, &text, &bytes, err));
+        LS_TRY_DONE(ls_part_text_and_calls(p, &calls, &text, &bytes, err));
     p->calls = &calls;
     status = write_choice(json, p, text, bytes, false, err);
 done:
@@ -643,7 +557,7 @@ static ls_status sglang_whole(ls_json_out *json, const ls_reply_about *about, co
     const bool is_list = g->n_samples > 1 || g->ask->is_batch;
     if (is_list) ls_json_begin_array(json, NULL);
     for (int64_t i = 0; i < g->n_samples; i++) {
-        const part p = whole_part(about, g, i);
+        const ls_part p = whole_part(about, g, i);
         LS_TRY(write_choice(json, &p, NULL, 0, false, err));
     }
     if (is_list) ls_json_end_array(json);
@@ -662,14 +576,14 @@ ls_status ls_reply_check(const ls_group *g, ls_error *err) {
 }
 
 ls_status ls_reply_whole(FILE *out, const ls_reply_about *about, ls_group *g, ls_error *err) {
-    const part first = whole_part(about, g, 0);
+    const ls_part first = whole_part(about, g, 0);
     ls_json_out json;
     ls_json_init(&json, out);
     if (g->ask->kind == LS_ASK_SGLANG) return sglang_whole(&json, about, g, err);
     begin_reply(&json, about, g, false);
     ls_json_begin_array(&json, g->ask->kind == LS_ASK_SCORE ? "data" : "choices");
     for (int64_t i = 0; i < g->n_samples; i++) {
-        part p = whole_part(about, g, i);
+        ls_part p = whole_part(about, g, i);
         LS_TRY(write_whole_choice(&json, &p, err));
     }
     ls_json_end_array(&json);
@@ -685,7 +599,7 @@ ls_status ls_reply_whole(FILE *out, const ls_reply_about *about, ls_group *g, ls
 
 /* ---- streams ---- */
 
-static ls_status write_event(FILE *out, const part *p, const char *text, int64_t bytes, ls_error *err) {
+static ls_status write_event(FILE *out, const ls_part *p, const char *text, int64_t bytes, ls_error *err) {
     ls_json_out json;
     ls_json_init(&json, out);
     fputs("data: ", out);
@@ -718,14 +632,14 @@ enum { WINDOW = 256, WINDOW_KEPT = 32 };
 
 /* Moves the beginning of what is decoded on, near the end of the text: where its last tokens alone read as they do
  * there, what comes later reads the same from there on. What is not told yet stays in it. */
-static ls_status move_window(const part *p, ls_told *told, const char *text, int64_t bytes, ls_error *err) {
+static ls_status move_window(const ls_part *p, ls_told *told, const char *text, int64_t bytes, ls_error *err) {
     const int64_t from = p->n - WINDOW_KEPT;
     char *tail;
     int64_t tail_bytes;
     if (p->n - told->from_token < WINDOW || (bytes >= 3 && memcmp(text + bytes - 3, "\xEF\xBF\xBD", 3) == 0))
         return LS_OK;
-    LS_TRY(
-        decode(p, p->sample->completion + from, WINDOW_KEPT, !p->group->ask->keeps_special, &tail, &tail_bytes, err));
+    LS_TRY(ls_part_decode(p, p->sample->completion + from, WINDOW_KEPT, !p->group->ask->keeps_special, &tail,
+                          &tail_bytes, err));
     if (tail_bytes <= bytes && told->from_bytes + bytes - tail_bytes <= told->bytes &&
         memcmp(text + bytes - tail_bytes, tail, (size_t)tail_bytes) == 0) {
         told->from_token = from;
@@ -737,7 +651,7 @@ static ls_status move_window(const part *p, ls_told *told, const char *text, int
 
 /* Text that is certain and was not told: *text [*bytes], at *at. The end decodes everything once more, and what was
  * told must be its beginning. */
-static ls_status new_text(const part *p, ls_told *told, ls_tool_calls *calls, char **text, const char **at,
+static ls_status new_text(const ls_part *p, ls_told *told, ls_tool_calls *calls, char **text, const char **at,
                           int64_t *bytes, ls_error *err) {
     const ls_ask *a = p->group->ask;
     const int64_t from = p->finish == LS_FINISH_NONE ? told->from_bytes : 0;
@@ -745,16 +659,16 @@ static ls_status new_text(const part *p, ls_told *told, ls_tool_calls *calls, ch
     *bytes = 0;
     if (p->finish == LS_FINISH_NONE && told->in_call) return LS_OK;
     if (p->finish != LS_FINISH_NONE) {
-        LS_TRY(text_and_calls(p, calls, text, &n, err));
+        LS_TRY(ls_part_text_and_calls(p, calls, text, &n, err));
         if (n < told->bytes || ls_fnv_mix(LS_FNV_START, *text, told->bytes) != told->hash) {
             free(*text);
             *text = NULL;
             return LS_FAIL(err, LS_ERR_FORMAT, "the text of a stream does not begin as it was told");
         }
     } else {
-        LS_TRY(decode(p, p->sample->completion + told->from_token, p->n - told->from_token, !a->keeps_special, text,
-                      &whole, err));
-        n = ls_tool_calls_settled(a->calls, *text, settled(a, *text, whole), from == 0, &told->in_call);
+        LS_TRY(ls_part_decode(p, p->sample->completion + told->from_token, p->n - told->from_token, !a->keeps_special,
+                              text, &whole, err));
+        n = ls_tool_calls_settled(a->calls, *text, ls_part_settled(a, *text, whole), from == 0, &told->in_call);
     }
     n = n + from > told->bytes ? n + from - told->bytes : 0;
     *at = *text + (n > 0 ? told->bytes - from : 0);
@@ -765,7 +679,7 @@ static ls_status new_text(const part *p, ls_told *told, ls_tool_calls *calls, ch
 }
 
 /* What is new of one sample. */
-static ls_status tell(FILE *out, part *p, ls_told *told, ls_error *err) {
+static ls_status tell(FILE *out, ls_part *p, ls_told *told, ls_error *err) {
     ls_tool_calls calls = {0};
     char *text = NULL;
     const char *at = "";
@@ -791,7 +705,7 @@ done:
 ls_status ls_reply_more(FILE *out, const ls_reply_about *about, ls_group *g, ls_told *told, bool *done, ls_error *err) {
     bool all = true;
     for (int64_t i = 0; i < g->n_samples; i++) {
-        part p = {.about = about, .group = g, .sample = &g->samples[i]};
+        ls_part p = {.about = about, .group = g, .sample = &g->samples[i]};
         ls_work_lock(g->work);
         p.n = g->samples[i].n_public;
         p.finish = g->samples[i].finish;

@@ -8,7 +8,7 @@
  *   serve_transfer.c weights over NCCL, which become weights on disk
  *   serve_text.c     tokenizing for clients
  *   serve_metrics.c  Prometheus
- *   serve_ask.c, serve_reply.c, serve_work.c, serve_sight.c: see their headers */
+ *   serve_ask.c, serve_reply.c, serve_part.c, serve_work.c: see their headers */
 #ifndef LS_SERVE_STATE_H
 #define LS_SERVE_STATE_H
 
