@@ -45,6 +45,7 @@ struct caller {
     bool is_told;      /* the library knows that */
     bool is_probed;    /* the client has been sent an interim reply */
     bool is_answered;  /* the library says so: the answer is on its way here, or past */
+    bool is_left;      /* the library has closed its end; what it had sent is still to be read */
     bool is_closing;   /* nothing is read of requests any more; ends when out is sent */
     bool is_lingering; /* all is sent: what still comes is thrown away */
     bool is_dead;
@@ -356,7 +357,8 @@ static bool is_interim(const char *bytes, int64_t n) {
 static bool read_library(ls_guard *g, caller *l) {
     for (int turn = 0; !l->is_dead && l->library.fd >= 0; turn++) {
         ssize_t n;
-        if (turn == TURNS) return recv(l->library.fd, g->piece, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+        if (turn == TURNS && !l->is_left)
+            return recv(l->library.fd, g->piece, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
         if (l->out_bytes > 0) return false;
         n = recv(l->library.fd, g->piece, sizeof g->piece, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR) continue;
@@ -422,6 +424,16 @@ static void on_client(ls_guard *g, caller *l, uint32_t events) {
         return;
     }
     if (events & EPOLLRDHUP) l->is_half = true;
+    pump(g, l);
+}
+
+static void on_library(ls_guard *g, caller *l, uint32_t events) {
+    pump(g, l);
+    if (l->is_dead || l->library.fd < 0 || l->is_left || (events & (EPOLLERR | EPOLLHUP)) == 0) return;
+    /* The client has no room for what the library sent before it left: epoll would tell that without end. */
+    l->is_left = true;
+    l->deadline = ls_clock_seconds() + g->opts.idle_seconds;
+    (void)epoll_ctl(g->poll, EPOLL_CTL_DEL, l->library.fd, NULL);
     pump(g, l);
 }
 
@@ -517,7 +529,7 @@ static void *run(void *context) {
             if (e == &e->of->client)
                 on_client(g, e->of, events[i].events);
             else
-                pump(g, e->of);
+                on_library(g, e->of, events[i].events);
         }
         if (ls_clock_seconds() - last >= 0.05) {
             look_at_clock(g);

@@ -149,6 +149,21 @@ def who_is_gone_is_cancelled(s):
         assert drawn < 4 * LONG["n"] * LONG["max_tokens"] / 2, drawn
 
 
+def who_does_not_read_is_ended():
+    """An answer that nobody takes: the clock ends it, the library's side first, then the client's."""
+    s = Server(PROGRAM, TINY, "--batch", "8", "--idle-seconds", "1")
+    open_before = s.metric("lockstep:connections")
+    c = socket.socket()
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    c.connect((s.host, s.port))
+    c.sendall(sized(json.dumps(dict(LONG, n=16, max_tokens=400, logprobs=50)).encode()))
+    while s.metric("lockstep:connections") > open_before:
+        time.sleep(0.05)
+    c.close()
+    s.is_idle()
+    s.stop()
+
+
 def late_requests_meet_a_stop(s):
     """Connections that are there say something while the server stops: each is answered or ended, and the stop goes on."""
     clients = [socket.create_connection((s.host, s.port), timeout=60) for _ in range(200)]
@@ -205,6 +220,7 @@ def it_listens_when_it_is_ready():
 
 def main():
     it_listens_when_it_is_ready()
+    who_does_not_read_is_ended()
     s = Server(PROGRAM, TINY, "--batch", "8", *sys.argv[3:])
     parts = (what_is_read_in_two_ways_is_no_request, a_bad_length_has_one_answer, what_is_clear_is_served,
              who_ends_his_own_side_is_answered, who_is_gone_is_cancelled)
