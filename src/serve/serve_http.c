@@ -98,8 +98,7 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
         const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
         *place = l = calloc(1, sizeof *l);
         if (l != NULL) {
-            l->fd = info->connect_fd;
-            l->deadline = ls_clock_seconds() + (double)h->server->opts.idle_seconds;
+            l->fd = info->connect_fd; /* without a deadline: its first header is there, and whole */
             l->next = h->links;
             if (h->links != NULL) h->links->previous = l;
             h->links = l;
