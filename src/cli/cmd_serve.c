@@ -64,6 +64,7 @@ int ls_cmd_serve(int argc, char **argv) {
     ls_interrupt_defer(true);
     LS_TRY_DONE(start(&x, &o, &err));
     printf("lockstep: listening on %s\n", ls_server_url(x.server));
+    ls_server_tell(x.server, stdout);
     if (fflush(stdout) != 0) status = LS_FAIL(&err, LS_ERR_IO, "standard output: cannot write");
     while (status == LS_OK && ls_interrupt_pending() == 0) {
         const struct timespec nap = {.tv_nsec = 20 * 1000 * 1000};

@@ -4,11 +4,14 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/device_option.h"
+#include "text/tool_calls.h"
 
 enum { G = LS_COMMAND_GENERATE, S = LS_COMMAND_SCORE, C = LS_COMMAND_CHECK, V = LS_COMMAND_SERVE };
 
@@ -49,6 +52,7 @@ enum {
     OPT_NAME,
     OPT_API_KEY_FILE,
     OPT_ADMIN_KEY_FILE,
+    OPT_TOOL_CALLS,
     OPT_STATE,
     OPT_QUEUE,
     OPT_CONNECTIONS,
@@ -132,6 +136,10 @@ static const option_row rows[] = {
     {{"admin-key-file", OPT_ADMIN_KEY_FILE, "FILE", 0,
       "Keys of those who may change weights and stop work (--api-key-file's)", 0},
      V},
+    {{"tool-call-parser", OPT_TOOL_CALLS, "NAME", 0,
+      "How the model writes tool calls: hermes, llama3_json, mistral, jamba; off; auto: as its chat template (auto)",
+      0},
+     V},
     {{"state", OPT_STATE, "FILE", 0, "Keeps which weights are served, for the next start (--model's, always)", 0}, V},
     {{"queue", OPT_QUEUE, "N", 0, "Completions that may wait; more are answered 429 (4096)", 0}, V},
     {{"connections", OPT_CONNECTIONS, "N", 0, "Connections at once (16384)", 0}, V},
@@ -165,9 +173,19 @@ typedef struct parse_context {
 
 static ls_status parse_float(float *out, const char *name, const char *text, double low, double high, ls_error *err) {
     double value;
-    const ls_status status = ls_cli_float(&value, name, text, low, high, err);
-    if (status == LS_OK) *out = (float)value;
-    return status;
+    LS_TRY(ls_cli_float(&value, name, text, low, high, err));
+    if (value != 0 && fabs(value) < (double)FLT_MIN)
+        return LS_FAIL(err, LS_ERR_ARG, "%s: '%s' is too small for float32", name, text);
+    *out = (float)value;
+    return LS_OK;
+}
+
+static ls_status parse_temperature(ls_run_options *o, const char *text, ls_error *err) {
+    double value;
+    LS_TRY(ls_cli_float(&value, "--temperature", text, 0, 1e6, err));
+    o->sampling.temperature = (float)value;
+    if (value == 0 || value >= LS_TEMPERATURE_MIN) return LS_OK;
+    return LS_FAIL(err, LS_ERR_ARG, "--temperature: '%s' is not 0 and below %g", text, LS_TEMPERATURE_MIN);
 }
 
 static ls_status parse_chunk(int64_t *out, const char *name, const char *text, ls_error *err) {
@@ -221,6 +239,15 @@ static ls_status parse_against(ls_run_options *o, const char *text, ls_error *er
     return ls_cli_device_name(&o->against, "--against", text, err);
 }
 
+static ls_status parse_tool_calls(ls_run_options *o, const char *text, ls_error *err) {
+    ls_call_format format;
+    if (strcmp(text, "auto") != 0 && !ls_call_format_parse(&format, text))
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "--tool-call-parser: '%s' is not hermes, llama3_json, mistral, jamba, auto or off", text);
+    o->serve.tool_calls = text;
+    return LS_OK;
+}
+
 static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_error *err) {
     switch (key) {
         case OPT_MODEL: o->model = text; return LS_OK;
@@ -235,18 +262,20 @@ static ls_status parse_option(ls_run_options *o, int key, const char *text, ls_e
         case OPT_PROFILE_TICKS: o->profile_ticks = true; return LS_OK;
         case OPT_MAX_TOKENS: return ls_cli_int(&o->max_tokens, "--max-tokens", text, 1, 1 << 24, err);
         case OPT_MAX_LENGTH: return ls_cli_int(&o->max_length, "--max-length", text, 2, 1 << 30, err);
-        case OPT_TEMPERATURE: return parse_float(&o->sampling.temperature, "--temperature", text, 0, 1e6, err);
+        case OPT_TEMPERATURE: return parse_temperature(o, text, err);
         case OPT_TOP_K: return ls_cli_int(&o->sampling.top_k, "--top-k", text, 0, INT32_MAX, err);
         case OPT_TOP_P: return parse_float(&o->sampling.top_p, "--top-p", text, 0, 1, err);
         case OPT_MIN_P: return parse_float(&o->sampling.min_p, "--min-p", text, 0, 1, err);
         case OPT_PRESENCE: return parse_float(&o->penalties.presence, "--presence-penalty", text, -1e6, 1e6, err);
         case OPT_FREQUENCY: return parse_float(&o->penalties.frequency, "--frequency-penalty", text, -1e6, 1e6, err);
-        case OPT_REPETITION: return parse_float(&o->penalties.repetition, "--repetition-penalty", text, 0, 1e6, err);
+        case OPT_REPETITION:
+            return parse_float(&o->penalties.repetition, "--repetition-penalty", text, LS_REPETITION_MIN, 1e6, err);
         case OPT_TOP_LOGPROBS: return ls_cli_int(&o->top_logprobs, "--top-logprobs", text, 0, LS_TOP_MAX, err);
         case OPT_HOST: o->serve.host = text; return LS_OK;
         case OPT_NAME: o->serve.name = text; return LS_OK;
         case OPT_API_KEY_FILE: o->serve.api_key_file = text; return LS_OK;
         case OPT_ADMIN_KEY_FILE: o->serve.admin_key_file = text; return LS_OK;
+        case OPT_TOOL_CALLS: return parse_tool_calls(o, text, err);
         case OPT_STATE: o->serve.state_file = text; return LS_OK;
         case OPT_LOG: o->serve.log = true; return LS_OK;
         case OPT_PORT: return ls_cli_int(&o->serve.port, "--port", text, 0, 65535, err);

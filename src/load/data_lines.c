@@ -179,6 +179,17 @@ static bool is_blank(const char *line, int64_t bytes) {
     return true;
 }
 
+/* What other trainers show their models beside the text; here it would be dropped. */
+static ls_status check_media(const ls_node *root, ls_error *err) {
+    static const char *const names[] = {"images", "image", "videos", "video", "audios", "audio"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        ls_node node;
+        if (ls_node_get_some(root, names[i], &node) && ls_node_count(&node) > 0)
+            return ls_node_fail(&node, LS_ERR_UNSUPPORTED, err, "the model reads text alone");
+    }
+    return LS_OK;
+}
+
 static ls_status add_line(line_list *list, const char *text, int64_t bytes, const char *name, int64_t number,
                           const ls_data_fields *fields, ls_error *err) {
     char place[1200];
@@ -193,6 +204,7 @@ static ls_status add_line(line_list *list, const char *text, int64_t bytes, cons
     LS_TRY_DONE(ls_array_grow((void **)&list->lines, &list->cap, list->n + 1, sizeof *list->lines, "lines", err));
     line = &list->lines[list->n++]; /* from here on the list frees it */
     *line = (ls_data_line){.line = number};
+    LS_TRY_DONE(check_media(&root, err));
     LS_TRY_DONE(read_prompt(line, &root, fields, err));
     LS_TRY_DONE(read_answer(line, &root, fields, err));
     LS_TRY_DONE(read_id(line, &root, fields, err));

@@ -10,8 +10,9 @@
  *   answer  answer, completion, solution, output, target
  *   id      id, task_id, unique_id; without any, the digest of the prompt
  * A prompt is a string that is not empty. An answer is a string, or another value, which becomes its JSON text; null is
- * none. An id is a string or an integer, given once in its file. The whole line is kept. Lines of white space are
- * skipped. Errors begin "PATH: line NUMBER: FIELD". */
+ * none. An id is a string or an integer, given once in its file. The whole line is kept. A line with
+ * images, videos or audios (lists or objects that are not empty) is refused: the model would not see them. Lines of
+ * white space are skipped. Errors begin "PATH: line NUMBER: FIELD". */
 #ifndef LS_LOAD_DATA_LINES_H
 #define LS_LOAD_DATA_LINES_H
 

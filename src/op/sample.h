@@ -20,6 +20,9 @@
 #include "base/status.h"
 #include "lockstep/lockstep.h"
 
+/* What options and requests may ask for beside 0: with anything smaller, logits that models have overflow. */
+#define LS_TEMPERATURE_MIN 1e-20
+
 typedef struct ls_sampling {
     float temperature; /* >= 0; 0 is greedy */
     int64_t top_k;     /* 0 keeps all */

@@ -28,6 +28,9 @@ static inline int64_t ls_support_words(int64_t vocab) { return vocab / 32 + (voc
 
 ls_status ls_support_check(const ls_support_args *args, ls_error *err);
 
+/* The least repetition that options and requests may ask for: below it logits that models have overflow. */
+#define LS_REPETITION_MIN 1e-6
+
 typedef struct ls_penalties {
     float repetition; /* > 0; 1: none */
     float frequency;  /* finite; 0: none */

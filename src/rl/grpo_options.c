@@ -283,6 +283,9 @@ ls_status ls_grpo_options_check(ls_grpo_options *o, ls_error *err) {
     ls_correction correction;
     ls_status status;
     if (o->train.steps == 0) return LS_FAIL(err, LS_ERR_ARG, "steps: 0; how many are to be done?");
+    if (o->eval_temperature != 0 && o->eval_temperature < LS_TEMPERATURE_MIN)
+        return LS_FAIL(err, LS_ERR_ARG, "eval_temperature: %g is not 0 and below %g", o->eval_temperature,
+                       LS_TEMPERATURE_MIN);
     if (!ls_mul_i64(o->epochs, o->minibatches, &updates) || !ls_mul_i64(updates, o->train.steps, &updates))
         return LS_FAIL(err, LS_ERR_ARG, "epochs: %lld of %lld updates and %lld steps are too many",
                        (long long)o->epochs, (long long)o->minibatches, (long long)o->train.steps);

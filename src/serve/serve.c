@@ -26,7 +26,8 @@ void ls_serve_opts_init(ls_serve_opts *o) {
                          .crew = 2,
                          .request_bytes = 128 << 20,
                          .key_bytes = 256 << 20,
-                         .held_bytes = 512 << 20};
+                         .held_bytes = 512 << 20,
+                         .tool_calls = "auto"};
 }
 
 /* Text is optional: what there is of it is opened, and what is of a kind that is not built is told. */
@@ -52,6 +53,15 @@ static ls_status open_text(ls_server *s, ls_error *err) {
     if (ls_chat_open(&s->chat, s->opts.model_dir, NULL, &why) != LS_OK)
         fprintf(stderr, "lockstep: no conversations: %s\n", why.text);
     return LS_OK;
+}
+
+/* --tool-call-parser, which was checked when it was read; auto is what the chat template writes. */
+static ls_call_format calls_of(const ls_server *s) {
+    ls_call_format format = LS_CALLS_NONE;
+    if (s->chat == NULL) return LS_CALLS_NONE;
+    if (strcmp(s->opts.tool_calls, "auto") == 0) return ls_chat_calls(s->chat);
+    (void)ls_call_format_parse(&format, s->opts.tool_calls);
+    return format;
 }
 
 static ls_status start_work(ls_server *s, const ls_serve_engine *engine, uint64_t version, ls_error *err) {
@@ -119,6 +129,7 @@ ls_status ls_server_start(ls_server **out, const ls_serve_opts *opts, const ls_s
     pthread_mutex_init(&s->count_lock, NULL);
     ls_quota_init(&s->quota, opts->request_bytes, opts->key_bytes, opts->held_bytes);
     s->started = (int64_t)time(NULL);
+    s->n_parameters = engine->model->n_parameters;
     LS_TRY_DONE(ls_weights_begin(s, &version, err));
     if (opts->api_key_file != NULL) LS_TRY_DONE(ls_keys_read(s, opts->api_key_file, false, err));
     if (opts->admin_key_file != NULL) LS_TRY_DONE(ls_keys_read(s, opts->admin_key_file, true, err));
@@ -133,6 +144,7 @@ ls_status ls_server_start(ls_server **out, const ls_serve_opts *opts, const ls_s
                                 .length_max = engine->opts.length_max,
                                 .tokenizer = s->tokenizer,
                                 .chat = s->chat,
+                                .calls = calls_of(s),
                                 .processed = engine->opts.logprob_of != LS_LOGPROB_RAW};
     LS_TRY_DONE(start_work(s, engine, version, err));
     LS_TRY_DONE(ls_http_start(&s->http, s, err));
@@ -144,5 +156,27 @@ done:
 }
 
 const char *ls_server_url(const ls_server *s) { return ls_http_url(s->http); }
+
+void ls_server_tell(const ls_server *s, FILE *out) {
+    ls_memory_part parts[LS_MEMORY_PARTS_MAX];
+    ls_work_view view;
+    int64_t n, total = 0;
+    ls_work_look(s->work, &view);
+    n = ls_engine_plan_parts(&view.plan, parts);
+    fprintf(out,
+            "lockstep: ready: %s, %lld parameters, %s, tool calls %s, %lld tokens of prompt and completion, %lld "
+            "completions at a time\n",
+            s->about.model, (long long)s->n_parameters, s->numerics, ls_call_format_name(s->limits.calls),
+            (long long)s->limits.length_max, (long long)s->engine.levers.batch);
+    fprintf(out, "lockstep: memory:");
+    for (int64_t i = 0; i < n; i++) {
+        fprintf(out, " %s %.1f MiB%s%s", parts[i].name, (double)parts[i].bytes / 1048576,
+                parts[i].on_host ? " (of the host)" : "", i + 1 < n ? "," : ";");
+        if (!parts[i].on_host) total += parts[i].bytes;
+    }
+    fprintf(out, " %.1f MiB in all", (double)total / 1048576);
+    if (view.plan.device_bytes > 0) fprintf(out, " of %.1f", (double)view.plan.device_bytes / 1048576);
+    fprintf(out, "\n");
+}
 
 void ls_server_stop(ls_server *s) { server_free(s); }

@@ -1,19 +1,21 @@
 /* The server: a model behind HTTP, in the dialects of docs/serving.md.
  *
- * One thread drives the engine (serve_work.h). Around it: threads of the HTTP library, which read connections and
- * write to them and do nothing that takes long; a crew (serve_crew.h) that makes bodies ls_asks and results replies;
- * one thread for what operators do to weights, in order, one at a time; one that watches connections: clients that are
- * gone, time that is up.
+ * One thread drives the engine (serve_work.h). Around it: a thread that owns clients' sockets (serve_guard.h); threads
+ * of the HTTP library, which read requests and write replies and do nothing that takes long; a crew (serve_crew.h) that
+ * makes bodies ls_asks and results replies; one thread for what operators do to weights, in order, one at a time; one
+ * that watches connections: clients that are gone, time that is up.
  *
  * The HTTP library is GNU libmicrohttpd. Against libevent's evhttp, the other one in Debian that is well kept: a
  * connection can be suspended and resumed from any thread, which is what a request that waits for a GPU needs, where
  * evhttp wants every call on its loop's thread; a body arrives in pieces, so its limit holds before it is in memory;
  * memory of a connection is one pool of a given size, so headers without end cannot grow; a hook at both ends of a
  * connection lets slow clients be measured by the clock, where evhttp has a timeout between bytes only. It leaves to
- * us: refusing a request whose length is told twice, and noticing that a client of a suspended connection is gone. Both
- * are in serve_http.c. */
+ * us: refusing what is no request, to the byte, and telling a client that is gone from one that ended its side. Both
+ * are the guard's, which owns the clients' sockets (serve_guard.h). */
 #ifndef LS_SERVE_SERVE_H
 #define LS_SERVE_SERVE_H
+
+#include <stdio.h>
 
 #include "rollout/engine.h"
 
@@ -24,6 +26,7 @@ typedef struct ls_serve_opts {
     int64_t port;               /* 0: any that is free */
     const char *api_key_file;   /* a key on each line; NULL: none is asked for */
     const char *admin_key_file; /* likewise, for what changes weights or work; NULL: the others do for it */
+    const char *tool_calls;     /* a format of text/tool_calls.h, "auto" or "off" */
     const char *state_file;     /* which weights are served, told to the next start; NULL: --model's always */
     int64_t queue;              /* completions that may wait beside those that run */
     int64_t connections;        /* at once */
@@ -61,6 +64,8 @@ typedef struct ls_serve_engine {
 ls_status ls_server_start(ls_server **out, const ls_serve_opts *opts, const ls_serve_engine *engine, ls_error *err);
 /* "http://127.0.0.1:8000" */
 const char *ls_server_url(const ls_server *server);
+/* Lines for people: the model that it began with, and what holds how much memory. */
+void ls_server_tell(const ls_server *server, FILE *out);
 /* Takes nothing new, waits for what is unfinished as long as the options say, cancels the rest and frees everything. */
 void ls_server_stop(ls_server *server);
 

@@ -1,6 +1,7 @@
 /* Bodies of requests, field by field. */
 #include "serve/serve_ask.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@ enum {
     T = LS_ASK_TOKENS,
     G = LS_ASK_SGLANG,
     S = LS_ASK_SCORE,
+    K = LS_ASK_TOKENIZE,
     PARAMS = 32,  /* within sampling_params of /inference/v1/generate */
     GPARAMS = 64, /* within sampling_params of SGLang */
     SAMPLED = C | H | PARAMS | GPARAMS,
@@ -26,6 +28,9 @@ typedef struct reading {
     const ls_ask_limits *limits;
     int64_t chat_top; /* top_logprobs of a chat; -1 unless given */
     bool chat_logprobs;
+    bool add_special; /* the tokenizer's own tokens around a text */
+    bool has_tools, wants_no_calls;
+    bool has_skip_special;
     ls_error *err;
 } reading;
 
@@ -43,9 +48,13 @@ static ls_status take_number(reading *r, const ls_node *node, double low, double
     return LS_OK;
 }
 
+/* What draws compute with is float32. A value that is 0 there, or has a reciprocal that is none, would ask for
+ * something else than it says. */
 static ls_status take_float(reading *r, const ls_node *node, double low, double high, float *out) {
     double value = 0;
     LS_TRY(take_number(r, node, low, high, &value));
+    if (value != 0 && fabs(value) < (double)FLT_MIN)
+        return ls_node_fail(node, LS_ERR_ARG, r->err, "%g is too small for float32", value);
     *out = (float)value;
     return LS_OK;
 }
@@ -72,6 +81,7 @@ static ls_status new_prompt(reading *r, ls_ask_prompt **out) {
 static ls_status check_prompt(reading *r, const ls_node *node, const ls_ask_prompt *p) {
     const int64_t least = r->ask->kind == LS_ASK_SCORE ? 2 : 1;
     const int64_t room = r->ask->kind == LS_ASK_SCORE ? 0 : 1;
+    if (r->ask->kind == LS_ASK_TOKENIZE) return LS_OK; /* whatever a text is */
     if (p->n < least)
         return ls_node_fail(node, LS_ERR_ARG, r->err, "has %lld tokens; %lld are needed", (long long)p->n,
                             (long long)least);
@@ -121,37 +131,52 @@ static ls_status take_text(reading *r, const ls_node *node) {
         return ls_node_fail(node, LS_ERR_UNSUPPORTED, r->err, "the model has no tokenizer: give token ids");
     LS_TRY(check_length(r, node, bytes));
     LS_TRY(new_prompt(r, &p));
-    if (ls_tokenizer_encode(r->limits->tokenizer, text, bytes, true, &p->ids, &p->n, r->err) != LS_OK) {
+    if (ls_tokenizer_encode(r->limits->tokenizer, text, bytes, r->add_special, &p->ids, &p->n, r->err) != LS_OK) {
         ls_node_blame(node, r->err);
         return r->err->status;
     }
     return check_prompt(r, node, p);
 }
 
-static ls_status take_one_prompt(reading *r, const ls_node *node) {
+/* What a prompt may be, a bit each. */
+enum { AS_TEXT = 1, AS_IDS = 2 };
+
+static ls_status take_one_prompt(reading *r, const ls_node *node, int as) {
     const ls_node_kind kind = ls_node_kind_of(node);
-    if (kind == LS_NODE_TEXT) return take_text(r, node);
-    if (kind == LS_NODE_ARRAY) return take_ids(r, node);
-    return ls_node_fail(node, LS_ERR_FORMAT, r->err, "text or a list of token ids is required");
+    if (kind == LS_NODE_TEXT && (as & AS_TEXT)) return take_text(r, node);
+    if (kind == LS_NODE_ARRAY && (as & AS_IDS)) return take_ids(r, node);
+    return ls_node_fail(node, LS_ERR_FORMAT, r->err, "%s is required",
+                        as == AS_TEXT  ? "text"
+                        : as == AS_IDS ? "a list of token ids"
+                                       : "text or a list of token ids");
 }
 
-/* Text, token ids, or a list of either. */
-static ls_status take_prompt(reading *r, const ls_node *node) {
+/* One, or a list of them. */
+static ls_status take_prompts(reading *r, const ls_node *node, int as) {
     const int64_t n = ls_node_count(node);
     if (r->ask->n_prompts > 0) return ls_node_fail(node, LS_ERR_ARG, r->err, "a second prompt field");
     if (ls_node_kind_of(node) == LS_NODE_ARRAY && n > 0) {
         const ls_node first = ls_node_at(node, 0);
-        r->ask->is_batch = ls_node_kind_of(&first) != LS_NODE_INT;
+        r->ask->is_batch = as == AS_TEXT || ls_node_kind_of(&first) != LS_NODE_INT;
     }
-    if (!r->ask->is_batch) return take_one_prompt(r, node);
+    if (!r->ask->is_batch) return take_one_prompt(r, node, as);
     if (n > LS_ASK_PROMPTS_MAX)
         return ls_node_fail(node, LS_ERR_CAPACITY, r->err, "%lld prompts; %d are the most", (long long)n,
                             LS_ASK_PROMPTS_MAX);
     for (int64_t i = 0; i < n; i++) {
         const ls_node item = ls_node_at(node, i);
-        LS_TRY(take_one_prompt(r, &item));
+        LS_TRY(take_one_prompt(r, &item, as));
     }
     return LS_OK;
+}
+
+static ls_status take_prompt(reading *r, const ls_node *node) { return take_prompts(r, node, AS_TEXT | AS_IDS); }
+static ls_status take_prompt_ids(reading *r, const ls_node *node) { return take_prompts(r, node, AS_IDS); }
+static ls_status take_prompt_text(reading *r, const ls_node *node) { return take_prompts(r, node, AS_TEXT); }
+/* /tokenize takes one text. */
+static ls_status take_one_text(reading *r, const ls_node *node) {
+    if (r->ask->n_prompts > 0) return ls_node_fail(node, LS_ERR_ARG, r->err, "a second prompt field");
+    return take_one_prompt(r, node, AS_TEXT);
 }
 
 /* The conversation is the body itself: messages, tools, chat_template_kwargs. */
@@ -161,6 +186,7 @@ static ls_status take_messages(reading *r, const ls_node *node) {
     ls_node flag;
     bool add_prompt = true;
     ls_status status;
+    if (r->ask->n_prompts > 0) return ls_node_fail(node, LS_ERR_ARG, r->err, "a second prompt field");
     if (r->limits->chat == NULL || r->limits->tokenizer == NULL)
         return ls_node_fail(node, LS_ERR_UNSUPPORTED, r->err, "the model has no %s",
                             r->limits->tokenizer == NULL ? "tokenizer" : "chat template");
@@ -169,7 +195,8 @@ static ls_status take_messages(reading *r, const ls_node *node) {
     LS_TRY_DONE(ls_chat_render(r->limits->chat, node->parent, add_prompt, &text, r->err));
     LS_TRY_DONE(check_length(r, node, text.bytes));
     LS_TRY_DONE(new_prompt(r, &p));
-    LS_TRY_DONE(ls_tokenizer_encode(r->limits->tokenizer, text.text, text.bytes, false, &p->ids, &p->n, r->err));
+    LS_TRY_DONE(
+        ls_tokenizer_encode(r->limits->tokenizer, text.text, text.bytes, r->add_special, &p->ids, &p->n, r->err));
     status = check_prompt(r, node, p);
 done:
     ls_template_output_deinit(&text);
@@ -210,12 +237,29 @@ static ls_status only_text_format(reading *r, const ls_node *node) {
     LS_TRY(ls_node_expect(node, LS_NODE_OBJECT, r->err));
     LS_TRY(ls_node_need(node, "type", &child, r->err));
     LS_TRY(ls_node_string(&child, &type, r->err));
-    return strcmp(type, "text") == 0 ? LS_OK : refuse(r, &child);
+    if (strcmp(type, "text") == 0) return LS_OK;
+    return ls_node_fail(&child, LS_ERR_UNSUPPORTED, r->err,
+                        "'%.60s' is not supported: draws are not held to a grammar; 'text' is", type);
 }
-static ls_status only_no_choice(reading *r, const ls_node *node) {
+/* "required" and a named function would need draws that are held to a grammar. */
+static ls_status take_tool_choice(reading *r, const ls_node *node) {
     const char *text = "";
     if (ls_node_kind_of(node) == LS_NODE_TEXT) LS_TRY(ls_node_string(node, &text, r->err));
-    return strcmp(text, "none") == 0 || strcmp(text, "auto") == 0 ? LS_OK : refuse(r, node);
+    r->wants_no_calls = strcmp(text, "none") == 0;
+    if (r->wants_no_calls || strcmp(text, "auto") == 0) return LS_OK;
+    return ls_node_fail(node, LS_ERR_UNSUPPORTED, r->err,
+                        "'none' and 'auto' are supported; a call cannot be forced on the model");
+}
+static ls_status take_tools(reading *r, const ls_node *node) {
+    LS_TRY(ls_node_expect(node, LS_NODE_ARRAY, r->err));
+    r->has_tools = ls_node_count(node) > 0;
+    return LS_OK;
+}
+static ls_status take_parallel_calls(reading *r, const ls_node *node) {
+    bool parallel;
+    LS_TRY(ls_node_bool(node, &parallel, r->err));
+    r->ask->one_call = !parallel;
+    return LS_OK;
 }
 
 static ls_status take_model(reading *r, const ls_node *node) {
@@ -225,6 +269,10 @@ static ls_status take_model(reading *r, const ls_node *node) {
     return ls_node_fail(node, LS_ERR_ARG, r->err, "the model '%.200s' does not exist; this server has '%.200s'", name,
                         r->limits->model);
 }
+bool ls_ask_wants_other_model(const ls_error *err) {
+    static const char begin[] = "request: model: the model '";
+    return err->status == LS_ERR_ARG && strncmp(err->text, begin, sizeof begin - 1) == 0;
+}
 
 static ls_status take_n(reading *r, const ls_node *node) {
     return ls_node_int(node, 1, LS_ASK_SAMPLES_MAX, &r->ask->n, r->err);
@@ -233,7 +281,9 @@ static ls_status take_max_tokens(reading *r, const ls_node *node) {
     return ls_node_int(node, 0, INT32_MAX, &r->ask->max_tokens, r->err);
 }
 static ls_status take_temperature(reading *r, const ls_node *node) {
-    return take_float(r, node, 0, 1e6, &r->ask->sampling.temperature);
+    LS_TRY(take_float(r, node, 0, 1e6, &r->ask->sampling.temperature));
+    if (ls_node_number(node) == 0 || ls_node_number(node) >= LS_TEMPERATURE_MIN) return LS_OK;
+    return ls_node_fail(node, LS_ERR_ARG, r->err, "%g is not 0 and below %g", ls_node_number(node), LS_TEMPERATURE_MIN);
 }
 static ls_status take_top_p(reading *r, const ls_node *node) {
     LS_TRY(take_float(r, node, 0, 1, &r->ask->sampling.top_p));
@@ -249,8 +299,7 @@ static ls_status take_frequency(reading *r, const ls_node *node) {
     return take_float(r, node, -1e6, 1e6, &r->ask->penalties.frequency);
 }
 static ls_status take_repetition(reading *r, const ls_node *node) {
-    LS_TRY(take_float(r, node, 0, 1e6, &r->ask->penalties.repetition));
-    return r->ask->penalties.repetition > 0 ? LS_OK : ls_node_fail(node, LS_ERR_ARG, r->err, "it is not above 0");
+    return take_float(r, node, LS_REPETITION_MIN, 1e6, &r->ask->penalties.repetition);
 }
 static ls_status take_top_k(reading *r, const ls_node *node) {
     int64_t k; /* -1 is all, to others */
@@ -275,6 +324,7 @@ static ls_status take_skip_special(reading *r, const ls_node *node) {
     bool skip;
     LS_TRY(ls_node_bool(node, &skip, r->err));
     r->ask->keeps_special = !skip;
+    r->has_skip_special = true;
     return LS_OK;
 }
 static ls_status take_stream(reading *r, const ls_node *node) { return ls_node_bool(node, &r->ask->stream, r->err); }
@@ -283,6 +333,9 @@ static ls_status take_return_ids(reading *r, const ls_node *node) {
 }
 static ls_status take_ids_as_tokens(reading *r, const ls_node *node) {
     return ls_node_bool(node, &r->ask->ids_as_tokens, r->err);
+}
+static ls_status take_token_strs(reading *r, const ls_node *node) {
+    return ls_node_bool(node, &r->ask->token_strs, r->err);
 }
 static ls_status take_return_text(reading *r, const ls_node *node) {
     return ls_node_bool(node, &r->ask->return_text, r->err);
@@ -410,19 +463,23 @@ static const struct {
     int where;
     taker take;
 } fields[] = {
-    {"model", C | H | T | S, take_model},
+    {"model", C | H | T | S | K, take_model},
     {"prompt", C, take_prompt},
-    {"token_ids", T, take_prompt},
-    {"input_ids", G, take_prompt},
-    {"text", G, take_prompt},
-    {"sequences", S, take_prompt},
-    {"messages", H, take_messages},
-    {"tools", H, take_nothing}, /* of the conversation, and so are these */
-    {"documents", H, take_nothing},
-    {"chat_template_kwargs", H, take_nothing},
-    {"add_generation_prompt", H, take_nothing},
-    {"tool_choice", H, only_no_choice},
-    {"parallel_tool_calls", H, take_nothing},
+    {"prompt", K, take_one_text},
+    {"token_ids", T, take_prompt_ids},
+    {"input_ids", G, take_prompt_ids},
+    {"text", G, take_prompt_text},
+    {"sequences", S, take_prompt_ids},
+    {"messages", H | K, take_messages},
+    {"tools", H | K, take_tools}, /* of the conversation, and so are these */
+    {"documents", H | K, take_nothing},
+    {"chat_template_kwargs", H | K, take_nothing},
+    {"add_generation_prompt", H | K, take_nothing},
+    {"continue_final_message", H | K, only_false},
+    {"add_special_tokens", C | H | K, take_nothing}, /* read before all others */
+    {"return_token_strs", K, take_token_strs},
+    {"tool_choice", H, take_tool_choice},
+    {"parallel_tool_calls", H, take_parallel_calls},
     {"sampling_params", T | G, take_params},
     {"n", SAMPLED, take_n},
     {"best_of", C | PARAMS, only_one},
@@ -499,7 +556,7 @@ static void set_defaults(ls_ask *a, ls_ask_kind kind) {
     a->kind = kind;
     a->n = kind == LS_ASK_SCORE ? 0 : 1;
     a->max_tokens = kind == LS_ASK_COMPLETION ? 16 : kind == LS_ASK_SGLANG ? 128 : -1;
-    if (kind == LS_ASK_SCORE) a->max_tokens = 0;
+    if (kind & (LS_ASK_SCORE | LS_ASK_TOKENIZE)) a->max_tokens = 0;
     a->sampling = (ls_sampling){.temperature = 1.0f, .top_p = 1.0f};
     a->penalties.repetition = 1.0f;
     a->top = a->prompt_top = -1;
@@ -507,13 +564,22 @@ static void set_defaults(ls_ask *a, ls_ask_kind kind) {
     a->return_text = true;
 }
 
+/* What the prompt depends on, wherever it stands in the body. As with vLLM a chat's template writes its special tokens
+ * itself, and all other texts get the tokenizer's. */
+static ls_status look_ahead(reading *r, const ls_node *root) {
+    const int kinds = C | H | K;
+    ls_node node;
+    r->add_special = r->ask->kind != LS_ASK_CHAT && !ls_node_get_some(root, "messages", &node);
+    if (((int)r->ask->kind & kinds) != 0 && ls_node_get_some(root, "add_special_tokens", &node))
+        return ls_node_bool(&node, &r->add_special, r->err);
+    return LS_OK;
+}
+
 /* What one field cannot know. */
 static ls_status settle(reading *r) {
-    static const char *const missing[] = {[LS_ASK_COMPLETION] = "prompt",
-                                          [LS_ASK_CHAT] = "messages",
-                                          [LS_ASK_TOKENS] = "token_ids",
-                                          [LS_ASK_SGLANG] = "input_ids",
-                                          [LS_ASK_SCORE] = "sequences"};
+    static const char *const missing[] = {
+        [LS_ASK_COMPLETION] = "prompt", [LS_ASK_CHAT] = "messages",   [LS_ASK_TOKENS] = "token_ids",
+        [LS_ASK_SGLANG] = "input_ids",  [LS_ASK_SCORE] = "sequences", [LS_ASK_TOKENIZE] = "prompt"};
     ls_ask *a = r->ask;
     if (a->n_prompts == 0) return LS_FAIL(r->err, LS_ERR_FORMAT, "request: '%s' is missing", missing[a->kind]);
     if (a->kind == LS_ASK_TOKENS && a->n_prompts > 1)
@@ -539,7 +605,9 @@ static ls_status settle(reading *r) {
         return LS_FAIL(r->err, LS_ERR_ARG, "request: n: %lld completions of no token", (long long)a->n);
     if (a->stream && a->kind == LS_ASK_SCORE)
         return LS_FAIL(r->err, LS_ERR_UNSUPPORTED, "request: stream: scores are not streamed");
-    for (int64_t i = 0; i < a->n_prompts; i++)
+    if (r->has_tools && !r->wants_no_calls) a->calls = r->limits->calls;
+    if (a->calls != LS_CALLS_NONE && !r->has_skip_special) a->keeps_special = true; /* what begins a call may be one */
+    for (int64_t i = 0; i < a->n_prompts && a->max_tokens > 0; i++)
         if (a->max_tokens > r->limits->length_max - a->prompts[i].n)
             return LS_FAIL(
                 r->err, LS_ERR_CAPACITY,
@@ -564,6 +632,7 @@ ls_status ls_ask_parse(ls_ask **out, ls_ask_kind kind, const ls_ask_limits *limi
     set_defaults(r.ask, kind);
     LS_TRY_DONE(ls_json_doc_open(&doc, json, bytes, "request", err));
     root = ls_json_root(doc);
+    LS_TRY_DONE(look_ahead(&r, &root));
     LS_TRY_DONE(take_members(&r, &root, (int)kind));
     LS_TRY_DONE(settle(&r));
     *out = r.ask;
@@ -581,4 +650,34 @@ void ls_ask_free(ls_ask *a) {
     free(a->prompts);
     free(a->id);
     free(a);
+}
+
+ls_status ls_ask_parse_ids(int32_t **ids, int64_t *n, const ls_ask_limits *limits, const char *json, int64_t bytes,
+                           ls_error *err) {
+    static const char *const keys[] = {"model", "tokens", NULL};
+    ls_json_doc *doc = NULL;
+    reading r = {.limits = limits, .err = err};
+    ls_node root, node;
+    ls_status status;
+    *ids = NULL;
+    *n = 0;
+    LS_TRY_DONE(ls_json_doc_open(&doc, json, bytes, "request", err));
+    root = ls_json_root(doc);
+    LS_TRY_DONE(ls_node_only(&root, keys, err));
+    if (ls_node_get_some(&root, "model", &node)) LS_TRY_DONE(take_model(&r, &node));
+    LS_TRY_DONE(ls_node_need_kind(&root, "tokens", LS_NODE_ARRAY, &node, err));
+    LS_TRY_DONE(ls_array_alloc((void **)ids, ls_node_count(&node), sizeof **ids, "tokens", err));
+    for (; *n < ls_node_count(&node); ++*n) {
+        const ls_node item = ls_node_at(&node, *n);
+        int64_t id;
+        LS_TRY_DONE(ls_node_int(&item, 0, limits->vocab - 1, &id, err));
+        (*ids)[*n] = (int32_t)id;
+    }
+done:
+    ls_json_doc_free(doc);
+    if (status != LS_OK) {
+        free(*ids);
+        *ids = NULL;
+    }
+    return status;
 }

@@ -16,7 +16,8 @@ typedef enum ls_ask_kind {
     LS_ASK_CHAT = 2,       /* /v1/chat/completions */
     LS_ASK_TOKENS = 4,     /* /inference/v1/generate */
     LS_ASK_SGLANG = 8,     /* /generate of SGLang */
-    LS_ASK_SCORE = 16      /* /v1/score: sequences whose log-probabilities are wanted */
+    LS_ASK_SCORE = 16,     /* /v1/score: sequences whose log-probabilities are wanted */
+    LS_ASK_TOKENIZE = 128  /* /tokenize: the ids of a text or of a conversation */
 } ls_ask_kind;
 
 enum {
@@ -49,6 +50,9 @@ typedef struct ls_ask {
     int64_t top, prompt_top; /* alternatives beside each token's log-probability; -1: no log-probabilities */
     bool stream, usage_at_end, return_ids, ids_as_tokens, return_text;
     bool is_batch;                       /* several prompts were given as a list, so answers are a list (SGLang) */
+    bool token_strs;                     /* /tokenize: the tokens as the vocabulary writes them */
+    ls_call_format calls;                /* tool calls that are looked for in what a chat's model writes */
+    bool one_call;                       /* the first of them alone is told */
     bool lockstep, distributions, mask;  /* Lockstep's own fields */
     uint32_t first_prompt, first_sample; /* numbers of the first prompt and of its first completion, of draws */
     int64_t priority;
@@ -63,6 +67,7 @@ typedef struct ls_ask_limits {
     int64_t length_max;            /* prompt and completion */
     const ls_tokenizer *tokenizer; /* NULL: text is refused */
     const ls_chat *chat;           /* NULL: conversations are refused */
+    ls_call_format calls;          /* in which the model writes tool calls */
     bool processed;                /* log-probabilities are recorded so: penalties are refused */
 } ls_ask_limits;
 
@@ -71,6 +76,12 @@ typedef struct ls_ask_limits {
 ls_status ls_ask_parse(ls_ask **out, ls_ask_kind kind, const ls_ask_limits *limits, const char *json, int64_t bytes,
                        ls_error *err);
 void ls_ask_free(ls_ask *ask); /* accepts NULL */
+/* Whether the error says that the request wants a model that is not here. */
+bool ls_ask_wants_other_model(const ls_error *err);
+
+/* The body of /detokenize: ids, [n], released with free(). Errors as above. */
+ls_status ls_ask_parse_ids(int32_t **ids, int64_t *n, const ls_ask_limits *limits, const char *json, int64_t bytes,
+                           ls_error *err);
 /* Tokens that a completion of this prompt may have. */
 int64_t ls_ask_room(const ls_ask *ask, const ls_ask_limits *limits, int64_t prompt_i);
 

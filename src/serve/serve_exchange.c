@@ -244,6 +244,13 @@ void ls_exchange_free(ls_exchange *x) {
 
 /* ---- whole replies ---- */
 
+/* The status of what failed behind the reading of a request: more than it may hold, or than the engine's pools ever
+ * hold, is the client's. */
+static int failure_of(const ls_group *g, const ls_error *err) {
+    const int status = ls_reply_status(err);
+    return status == 400 && g->excess.status == LS_OK && err->status != LS_ERR_CAPACITY ? 500 : status;
+}
+
 /* Of a finished group. */
 static void make_reply(ls_exchange *x) {
     ls_error err = {.status = LS_OK};
@@ -252,8 +259,7 @@ static void make_reply(ls_exchange *x) {
     FILE *file;
     ls_status status = ls_reply_check(x->group, &err);
     if (status != LS_OK) {
-        const int http = ls_reply_status(&err);
-        ls_exchange_set_error(x, http == 400 && x->group->excess.status == LS_OK ? 500 : http, err.text);
+        ls_exchange_set_error(x, failure_of(x->group, &err), err.text);
         return;
     }
     if ((file = open_memstream(&body, &bytes)) == NULL) return;
@@ -434,7 +440,7 @@ static enum MHD_Result go_on_ask(ls_exchange *x) {
 
 /* ---- requests of operators ---- */
 
-static void run_steer(void *exchange) {
+static void run_handler(void *exchange) {
     ls_exchange *x = exchange;
     ls_exchange_handle(x);
     ls_exchange_give_back(x);
@@ -477,8 +483,9 @@ enum MHD_Result ls_exchange_begin(ls_exchange *x) {
     switch (x->route->kind) {
         case LS_ROUTE_ASK: return begin_ask(x);
         case LS_ROUTE_CONTROL: return begin_control(x);
+        case LS_ROUTE_TEXT:
         case LS_ROUTE_STEER:
-            return send_errand(x, LS_STEP_DO, run_steer, x->body_bytes > HEAVY_BODY) ? MHD_YES : send_stopping(x);
+            return send_errand(x, LS_STEP_DO, run_handler, x->body_bytes > HEAVY_BODY) ? MHD_YES : send_stopping(x);
         case LS_ROUTE_NOW: break;
     }
     x->step = LS_STEP_DO;

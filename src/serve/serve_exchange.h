@@ -13,9 +13,12 @@
 #include <microhttpd.h>
 
 #include "serve/serve_crew.h"
+#include "serve/serve_guard.h"
 #include "serve/serve_state.h"
 
-/* A connection, from its beginning to its end. */
+enum { LS_DAEMONS_MAX = 64 };
+
+/* A connection, from its beginning to its end: the library's end of a pair of sockets. */
 typedef struct ls_peer {
     int fd;
     double deadline; /* clock; 0: none */
@@ -66,7 +69,10 @@ typedef struct ls_exchange {
 
 struct ls_http {
     ls_server *server;
-    struct MHD_Daemon *daemon;
+    ls_guard *guard;
+    /* Each with a thread: the library has no pool for sockets from elsewhere. next_daemon is the guard's thread's. */
+    struct MHD_Daemon *daemons[LS_DAEMONS_MAX];
+    int64_t n_daemons, next_daemon;
     ls_crew *crew;
     char url[96];
     pthread_mutex_t lock;

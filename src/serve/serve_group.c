@@ -18,10 +18,11 @@ static bool should_stop(void *context, const int32_t *completion, int64_t n) {
     const ls_group_shop *o = s->group->shop;
     const ls_ask *a = s->group->ask;
     const int32_t token = completion[n - 1];
-    s->ended_by_id = true;
+    s->ended_by_id = s->ended_by_eos = true;
     s->stop_id = token;
     for (int64_t i = 0; i < o->n_eos && !a->ignore_eos; i++)
         if (o->eos[i] == token) return true;
+    s->ended_by_eos = false;
     for (int64_t i = 0; i < a->n_stop_ids; i++)
         if (a->stop_ids[i] == token) return true;
     s->ended_by_id = false;

@@ -33,9 +33,9 @@ typedef struct ls_completion {
     uint64_t *weights;
     ls_sights sights, prompt_sights; /* rows: position - n_prompt; position - 1 */
     ls_error look_error;
-    int32_t stop_id; /* the token that ended it, or -1: a text did */
-    bool ended_by_id;
-    int64_t n_counted; /* tokens that the quota knows of */
+    int32_t stop_id;                /* the token that ended it, or -1: a text did */
+    bool ended_by_id, ended_by_eos; /* eos: the model's own end, not the request's */
+    int64_t n_counted;              /* tokens that the quota knows of */
     /* Published. */
     int64_t n_public;
     ls_finish finish;           /* LS_FINISH_NONE while it goes on */

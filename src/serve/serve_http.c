@@ -3,13 +3,13 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -27,18 +27,13 @@ static void on_connection(void *context, struct MHD_Connection *connection, void
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
         *place = l = calloc(1, sizeof *l);
-        ls_http_count(h, &h->server->counts.connections, 1);
         if (l != NULL) {
-            const int on = 1;
-            l->fd = info->connect_fd;
-            l->deadline = ls_clock_seconds() + (double)h->server->opts.idle_seconds;
+            l->fd = info->connect_fd; /* without a deadline: its first header is there, and whole */
             l->next = h->links;
             if (h->links != NULL) h->links->previous = l;
             h->links = l;
-            (void)setsockopt(l->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         }
     } else {
-        ls_http_count(h, &h->server->counts.connections, -1);
         if (l != NULL) {
             if (l->previous != NULL)
                 l->previous->next = l->next;
@@ -117,6 +112,7 @@ static void on_completed(void *context, struct MHD_Connection *connection, void 
     if (x->link != NULL) x->link->deadline = ls_clock_seconds() + (double)h->server->opts.idle_seconds;
     pthread_mutex_unlock(&h->lock);
     ls_exchange_drop_group(x);
+    if (x->link != NULL) ls_guard_answered(h->guard, x->link->fd);
     log_request(x);
     ls_exchange_free(x);
 }
@@ -290,7 +286,7 @@ static void end_late(struct ls_http *h, double now) {
     }
 }
 
-/* Clients that went away while their request waits or streams. One that only ends its own side counts as gone. */
+/* Clients that went away while their request waits or streams: the guard has closed its end. */
 static void end_gone(struct ls_http *h) {
     int64_t n = 0, i = 0;
     struct pollfd *list;
@@ -330,12 +326,20 @@ static void *watch(void *context) {
 
 const char *ls_http_url(const struct ls_http *h) { return h->url; }
 
+/* The library tries TCP's options on the guard's pairs, which have none, and says so for every answer. */
+static bool is_of_pairs(const char *format) {
+    static const char *const begins[] = {"Setting %s option", "Setting TCP_", "Failed to push the data"};
+    for (size_t i = 0; i < sizeof begins / sizeof begins[0]; i++)
+        if (strncmp(format, begins[i], strlen(begins[i])) == 0) return true;
+    return false;
+}
+
 /* The library's own words, for a log: one line, without its line break. */
 static void on_library_error(void *context, const char *format, va_list args) {
     const struct ls_http *h = context;
     char text[256];
     ls_json_out json;
-    if (!h->server->opts.log) return;
+    if (!h->server->opts.log || is_of_pairs(format)) return;
     vsnprintf(text, sizeof text, format, args);
     text[strcspn(text, "\n")] = '\0';
     ls_json_init(&json, stderr);
@@ -380,23 +384,66 @@ static ls_status listen_on(int *out, const char *host, int64_t port, char url[96
     return LS_OK;
 }
 
-/* As many descriptors as connections may need, where the system lets us. */
+/* As many descriptors as connections may need, where the system lets us: the client's, and a pair. */
 static void raise_descriptors(int64_t connections) {
-    const rlim_t wanted = (rlim_t)connections + 512;
+    const rlim_t wanted = 3 * (rlim_t)connections + 512;
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
     limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
     (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+static bool hand_over(void *context, int fd) {
+    const struct sockaddr_un nobody = {.sun_family = AF_UNIX};
+    struct ls_http *h = context;
+    struct MHD_Daemon *daemon = h->daemons[h->next_daemon++ % h->n_daemons];
+    return MHD_add_connection(daemon, fd, (const struct sockaddr *)&nobody, sizeof nobody) == MHD_YES;
+}
+
+static void on_guarded(void *context, int64_t more) {
+    struct ls_http *h = context;
+    ls_http_count(h, &h->server->counts.connections, more);
+}
+
+static void on_guard_refusal(void *context, int status) {
+    struct ls_http *h = context;
+    ls_http_counts *c = &h->server->counts;
+    ls_http_count(h,
+                  status == 408                    ? &c->timed_out
+                  : status >= 500 && status != 505 ? &c->failed_500
+                                                   : &c->refused_400,
+                  1);
+}
+
+static ls_status start_library(struct ls_http *h, ls_error *err) {
+    const ls_serve_opts *o = &h->server->opts;
+    const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG |
+                           MHD_USE_NO_LISTEN_SOCKET;
+    for (; h->n_daemons < o->http_threads && h->n_daemons < LS_DAEMONS_MAX; h->n_daemons++) {
+        struct MHD_Daemon *daemon = MHD_start_daemon(
+            flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_library_error, h,
+            MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+            MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections, MHD_OPTION_CONNECTION_TIMEOUT,
+            (unsigned)o->idle_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)65536,
+            MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)4096, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+        if (daemon == NULL)
+            return LS_FAIL(err, LS_ERR_IO, "the HTTP library does not start: %lld connections, %lld threads",
+                           (long long)o->connections, (long long)o->http_threads);
+        h->daemons[h->n_daemons] = daemon;
+    }
+    return LS_OK;
+}
+
 ls_status ls_http_start(struct ls_http **out, ls_server *server, ls_error *err) {
     struct ls_http *h = calloc(1, sizeof *h);
     const ls_serve_opts *o = &server->opts;
-    const unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG;
-    const struct MHD_OptionItem pool[] = {
-        /* of one thread there is none */
-        {o->http_threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, (intptr_t)o->http_threads, NULL},
-        {MHD_OPTION_END, 0, NULL}};
+    const ls_guard_opts guard = {.connections_max = o->connections,
+                                 .idle_seconds = (double)o->idle_seconds,
+                                 .hand_over = hand_over,
+                                 .say_error = ls_reply_error,
+                                 .on_connection = on_guarded,
+                                 .on_refusal = on_guard_refusal,
+                                 .context = h};
     int fd = -1;
     ls_status status;
     *out = NULL;
@@ -414,21 +461,12 @@ ls_status ls_http_start(struct ls_http **out, ls_server *server, ls_error *err) 
         status = LS_FAIL(err, LS_ERR_NOMEM, "server: cannot start a thread");
         goto done;
     }
-    h->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_library_error, h, MHD_OPTION_LISTEN_SOCKET,
-        fd, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)o->connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->idle_seconds,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)65536, MHD_OPTION_CONNECTION_MEMORY_INCREMENT, (size_t)4096,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
-    if (h->daemon == NULL) {
-        status = LS_FAIL(err, LS_ERR_IO, "the HTTP library does not start: %lld connections, %lld threads",
-                         (long long)o->connections, (long long)o->http_threads);
-        goto done;
-    }
-    fd = -1; /* the daemon's */
+    LS_TRY_DONE(start_library(h, err));
+    status = ls_guard_start(&h->guard, fd, &guard, err);
+    fd = -1; /* the guard's */
+    if (status != LS_OK) goto done;
     *out = h;
     h = NULL;
-    status = LS_OK;
 done:
     if (fd >= 0) close(fd);
     ls_http_stop(h);
@@ -457,8 +495,8 @@ static void await_quiet(struct ls_http *h, double seconds) {
  * away. What the crew and the control thread have is given back before they end; they wait for the engine no longer. */
 void ls_http_stop(struct ls_http *h) {
     if (h == NULL) return;
-    if (h->daemon != NULL) {
-        const MHD_socket fd = MHD_quiesce_daemon(h->daemon);
+    if (h->guard != NULL) {
+        ls_guard_quiesce(h->guard);
         pthread_mutex_lock(&h->lock);
         h->drains = true;
         pthread_mutex_unlock(&h->lock);
@@ -466,7 +504,6 @@ void ls_http_stop(struct ls_http *h) {
         ls_work_resume(h->server->work);
         ls_work_abort(h->server->work, "");
         await_quiet(h, CANCEL_SECONDS);
-        if (fd != MHD_INVALID_SOCKET) close(fd);
     }
     ls_work_end(h->server->work);
     ls_http_send_away(h);
@@ -477,10 +514,10 @@ void ls_http_stop(struct ls_http *h) {
     if (h->has_control) pthread_join(h->control_thread, NULL);
     if (h->has_watch) pthread_join(h->watch_thread, NULL);
     ls_crew_stop(h->crew);
-    if (h->daemon != NULL) {
-        await_quiet(h, AWAY_SECONDS);
-        MHD_stop_daemon(h->daemon);
-    }
+    if (h->n_daemons > 0) await_quiet(h, AWAY_SECONDS);
+    if (h->guard != NULL) ls_guard_detach(h->guard);
+    for (int64_t i = 0; i < h->n_daemons; i++) MHD_stop_daemon(h->daemons[i]);
+    ls_guard_free(h->guard);
     pthread_cond_destroy(&h->control_news);
     pthread_mutex_destroy(&h->park_lock);
     pthread_mutex_destroy(&h->lock);

@@ -16,14 +16,21 @@ static void type_of(ls_json_out *json, const char *key, const char *type) {
     ls_json_end_object(json);
 }
 
+static bool needs_body(const ls_route *r) {
+    return r->kind == LS_ROUTE_ASK || r->handler == ls_text_tokenize || r->handler == ls_text_detokenize;
+}
+
 static const char *body_of(const ls_route *r) {
+    if (r->handler == ls_text_tokenize) return "schemas/Tokenize";
+    if (r->handler == ls_text_detokenize) return "schemas/Detokenize";
     if (r->kind != LS_ROUTE_ASK) return "schemas/Control";
     switch (r->ask) {
         case LS_ASK_COMPLETION: return "schemas/Completion";
         case LS_ASK_CHAT: return "schemas/Chat";
         case LS_ASK_TOKENS: return "schemas/Tokens";
         case LS_ASK_SGLANG: return "schemas/SGLang";
-        case LS_ASK_SCORE: break;
+        case LS_ASK_SCORE:
+        case LS_ASK_TOKENIZE: break;
     }
     return "schemas/Score";
 }
@@ -54,7 +61,7 @@ static void write_operation(ls_json_out *json, const ls_route *r, bool post) {
     ls_json_begin_object(json, post ? "post" : "get");
     if (post) {
         ls_json_begin_object(json, "requestBody");
-        ls_json_bool(json, "required", r->kind == LS_ROUTE_ASK);
+        ls_json_bool(json, "required", needs_body(r));
         ls_json_begin_object(json, "content");
         ls_json_begin_object(json, "application/json");
         reference(json, "schema", body_of(r));
@@ -142,6 +149,19 @@ static void write_schemas(ls_json_out *json, const ls_server *s) {
     ls_json_string(json, "type", "array");
     write_ids_schema(json, "items", s->limits.vocab);
     ls_json_end_object(json);
+    end_schema(json);
+    begin_schema(json, "Tokenize", NULL);
+    type_of(json, "prompt", "string");
+    ls_json_begin_object(json, "messages");
+    ls_json_string(json, "type", "array");
+    type_of(json, "items", "object");
+    ls_json_end_object(json);
+    type_of(json, "add_special_tokens", "boolean");
+    type_of(json, "add_generation_prompt", "boolean");
+    type_of(json, "return_token_strs", "boolean");
+    end_schema(json);
+    begin_schema(json, "Detokenize", "tokens");
+    write_ids_schema(json, "tokens", s->limits.vocab);
     end_schema(json);
     begin_schema(json, "Control", NULL);
     end_schema(json);

@@ -10,64 +10,12 @@
 #include "base/json_out.h"
 #include "base/mem.h"
 #include "num/round.h"
-
-/* A part of a sample. */
-typedef struct part {
-    const ls_reply_about *about;
-    const ls_group *group;
-    const ls_completion *sample;
-    int64_t first, n;
-    ls_finish finish;
-    int64_t *offset; /* of the text of token `first`, carried along by a stream; NULL: 0 */
-} part;
+#include "serve/serve_part.h"
 
 /* ---- text ---- */
 
-static ls_status decode(const part *p, const int32_t *ids, int64_t n, bool skip_special, char **text, int64_t *bytes,
-                        ls_error *err) {
-    *bytes = 0;
-    if (p->about->tokenizer == NULL) return ls_text_copy(text, "", 0, err);
-    return ls_tokenizer_decode_known(p->about->tokenizer, ids, n, skip_special, text, bytes, err);
-}
-
-/* Where the text ends when a stop text ended it: before the one that ends first. */
-static int64_t cut_at_stop(const ls_ask *a, const char *text, int64_t bytes) {
-    int64_t cut = bytes, end = INT64_MAX;
-    for (int64_t i = 0; i < a->n_stop; i++) {
-        const char *at = strstr(text, a->stop[i]);
-        const int64_t length = (int64_t)strlen(a->stop[i]);
-        if (at == NULL || at - text + length > end || (at - text + length == end && at - text > cut)) continue;
-        cut = at - text;
-        end = cut + length;
-    }
-    return cut;
-}
-
-/* Bytes that may still become something else: of a character that is not complete, or of a stop text. */
-static int64_t settled(const ls_ask *a, const char *text, int64_t bytes) {
-    int64_t held = 0;
-    while (bytes >= 3 && memcmp(text + bytes - 3, "\xEF\xBF\xBD", 3) == 0) bytes -= 3;
-    for (int64_t i = 0; i < a->n_stop && !a->keeps_stop; i++)
-        if ((int64_t)strlen(a->stop[i]) - 1 > held) held = (int64_t)strlen(a->stop[i]) - 1;
-    bytes = bytes > held ? bytes - held : 0;
-    while (bytes > 0 && ((uint8_t)text[bytes] & 0xC0) == 0x80) bytes--;
-    return bytes;
-}
-
-/* The text of tokens [0, n), as far as it is certain. */
-static ls_status text_of(const part *p, char **text, int64_t *bytes, ls_error *err) {
-    const ls_ask *a = p->group->ask;
-    const bool drops = p->finish == LS_FINISH_STOP && p->sample->ended_by_id && !a->keeps_stop;
-    LS_TRY(decode(p, p->sample->completion, p->n - drops, !a->keeps_special, text, bytes, err));
-    if (p->finish == LS_FINISH_NONE)
-        *bytes = settled(a, *text, *bytes);
-    else if (p->finish == LS_FINISH_STOP && !p->sample->ended_by_id && !a->keeps_stop)
-        *bytes = cut_at_stop(a, *text, *bytes);
-    (*text)[*bytes] = '\0';
-    return LS_OK;
-}
-
-static ls_status write_token(ls_json_out *json, const char *key, const part *p, int32_t id, bool as_id, ls_error *err) {
+static ls_status write_token(ls_json_out *json, const char *key, const ls_part *p, int32_t id, bool as_id,
+                             ls_error *err) {
     char *text, name[32];
     int64_t bytes;
     if (as_id) {
@@ -75,19 +23,19 @@ static ls_status write_token(ls_json_out *json, const char *key, const part *p, 
         ls_json_string(json, key, name);
         return LS_OK;
     }
-    LS_TRY(decode(p, &id, 1, false, &text, &bytes, err));
+    LS_TRY(ls_part_decode(p, &id, 1, false, &text, &bytes, err));
     ls_json_text(json, key, text, bytes);
     free(text);
     return LS_OK;
 }
 
 /* As a member's name, which must not be told twice: alternatives without a text of their own go by their ids. */
-static ls_status token_key(char out[160], const part *p, int32_t id, bool as_id, ls_error *err) {
+static ls_status token_key(char out[160], const ls_part *p, int32_t id, bool as_id, ls_error *err) {
     char *text;
     int64_t bytes;
     snprintf(out, 160, "token_id:%d", id);
     if (as_id || p->about->tokenizer == NULL) return LS_OK;
-    LS_TRY(decode(p, &id, 1, false, &text, &bytes, err));
+    LS_TRY(ls_part_decode(p, &id, 1, false, &text, &bytes, err));
     if (bytes > 0 && bytes < 160 && strlen(text) == (size_t)bytes && strstr(text, "\xEF\xBF\xBD") == NULL)
         memcpy(out, text, (size_t)bytes + 1);
     free(text);
@@ -107,18 +55,21 @@ static const char *reason_of(ls_finish finish) {
     return NULL;
 }
 
-static void write_reason(ls_json_out *json, const part *p) {
-    const char *reason = reason_of(p->finish);
-    if (reason == NULL) {
+/* Why it ended, and what ended it: a stop text, one of the request's stop tokens, or null: the end of the sequence. */
+static ls_status write_reason(ls_json_out *json, const ls_part *p, ls_error *err) {
+    const char *reason = reason_of(p->finish), *stop;
+    if (reason == NULL)
         ls_json_null(json, "finish_reason");
-        ls_json_null(json, "stop_reason");
-        return;
-    }
-    ls_json_string(json, "finish_reason", reason);
-    if (p->finish == LS_FINISH_STOP && p->sample->ended_by_id)
+    else
+        ls_json_string(json, "finish_reason", p->calls != NULL && p->calls->n > 0 ? "tool_calls" : reason);
+    LS_TRY(ls_part_stop_text(p, &stop, err));
+    if (stop != NULL)
+        ls_json_string(json, "stop_reason", stop);
+    else if (p->finish == LS_FINISH_STOP && p->sample->ended_by_id && !p->sample->ended_by_eos)
         ls_json_int(json, "stop_reason", p->sample->stop_id);
     else
         ls_json_null(json, "stop_reason");
+    return LS_OK;
 }
 
 static void write_ids(ls_json_out *json, const char *key, const int32_t *ids, int64_t n) {
@@ -143,7 +94,7 @@ static void write_bits(ls_json_out *json, const char *key, const float *values, 
     ls_json_end_array(json);
 }
 
-static void write_masks(ls_json_out *json, const char *key, const part *p) {
+static void write_masks(ls_json_out *json, const char *key, const ls_part *p) {
     ls_json_begin_array(json, key);
     for (int64_t i = p->first; i < p->n; i++) {
         const int32_t *ids = p->sample->sights.mask + i * LS_SIGHT_MASK_MAX;
@@ -156,21 +107,21 @@ static void write_masks(ls_json_out *json, const char *key, const part *p) {
 
 /* Whether the prompt's log-probabilities are there: the engine no longer writes them, and it was not cancelled before
  * they were. */
-static bool has_prompt(const part *p) {
+static bool has_prompt(const ls_part *p) {
     const bool is_cut = p->finish == LS_FINISH_CANCEL && p->sample->request.n_completion == 0;
     return p->sample->prompt_logprob != NULL && p->finish != LS_FINISH_NONE && !is_cut;
 }
 
 /* Probability, at the temperature, of what truncation left to draw token i from. Greedy keeps all, and is no
  * distribution at a temperature. */
-static double kept_mass(const part *p, int64_t i) {
+static double kept_mass(const ls_part *p, int64_t i) {
     const ls_completion *s = p->sample;
     const double mass = exp((double)s->of_all[i] - (double)s->of_kept[i]);
     return p->group->sampling.temperature == 0 || mass > 1 ? 1 : mass;
 }
 
 /* Lockstep's own fields of a part. */
-static void write_lockstep(ls_json_out *json, const part *p) {
+static void write_lockstep(ls_json_out *json, const ls_part *p) {
     const ls_completion *s = p->sample;
     if (!p->group->ask->lockstep) return;
     ls_json_begin_object(json, "lockstep");
@@ -237,7 +188,7 @@ static int64_t n_top(const ls_sights *s, int64_t row) {
 }
 
 /* /v1/completions: lists side by side. */
-static ls_status write_columns(ls_json_out *json, const part *p, ls_error *err) {
+static ls_status write_columns(ls_json_out *json, const ls_part *p, ls_error *err) {
     const ls_ask *a = p->group->ask;
     const ls_sights *s = &p->sample->sights;
     char key[160];
@@ -257,7 +208,7 @@ static ls_status write_columns(ls_json_out *json, const part *p, ls_error *err) 
         char *text;
         int64_t bytes;
         ls_json_int(json, NULL, offset);
-        LS_TRY(decode(p, &p->sample->completion[i], 1, false, &text, &bytes, err));
+        LS_TRY(ls_part_decode(p, &p->sample->completion[i], 1, false, &text, &bytes, err));
         offset += bytes;
         free(text);
     }
@@ -281,7 +232,8 @@ static ls_status write_columns(ls_json_out *json, const part *p, ls_error *err) 
     return LS_OK;
 }
 
-static ls_status write_entry(ls_json_out *json, const part *p, int32_t id, float logprob, int64_t rank, ls_error *err) {
+static ls_status write_entry(ls_json_out *json, const ls_part *p, int32_t id, float logprob, int64_t rank,
+                             ls_error *err) {
     const ls_ask *a = p->group->ask;
     const bool is_chat = a->kind == LS_ASK_CHAT;
     LS_TRY(write_token(json, "token", p, id, a->ids_as_tokens || !is_chat, err));
@@ -291,7 +243,7 @@ static ls_status write_entry(ls_json_out *json, const part *p, int32_t id, float
     if (is_chat) {
         char *text;
         int64_t bytes;
-        LS_TRY(decode(p, &id, 1, false, &text, &bytes, err));
+        LS_TRY(ls_part_decode(p, &id, 1, false, &text, &bytes, err));
         ls_json_begin_array(json, "bytes");
         for (int64_t i = 0; i < bytes; i++) ls_json_int(json, NULL, (uint8_t)text[i]);
         ls_json_end_array(json);
@@ -301,7 +253,7 @@ static ls_status write_entry(ls_json_out *json, const part *p, int32_t id, float
 }
 
 /* Chats and /inference/v1/generate: an entry for each token. */
-static ls_status write_content(ls_json_out *json, const part *p, ls_error *err) {
+static ls_status write_content(ls_json_out *json, const ls_part *p, ls_error *err) {
     const ls_sights *s = &p->sample->sights;
     if (p->group->ask->top < 0) {
         ls_json_null(json, "logprobs");
@@ -327,7 +279,7 @@ static ls_status write_content(ls_json_out *json, const part *p, ls_error *err) 
     return LS_OK;
 }
 
-static ls_status write_prompt_entry(ls_json_out *json, const part *p, int32_t id, float logprob, int64_t rank,
+static ls_status write_prompt_entry(ls_json_out *json, const ls_part *p, int32_t id, float logprob, int64_t rank,
                                     ls_error *err) {
     char key[16];
     snprintf(key, sizeof key, "%d", id);
@@ -340,7 +292,7 @@ static ls_status write_prompt_entry(ls_json_out *json, const part *p, int32_t id
 }
 
 /* A position each, the first null; the prompt's own token is the first member. */
-static ls_status write_prompt_logprobs(ls_json_out *json, const part *p, ls_error *err) {
+static ls_status write_prompt_logprobs(ls_json_out *json, const ls_part *p, ls_error *err) {
     const ls_request *r = &p->sample->request;
     const ls_sights *s = &p->sample->prompt_sights;
     if (p->group->ask->prompt_top < 0 || !has_prompt(p)) {
@@ -364,7 +316,7 @@ static ls_status write_prompt_logprobs(ls_json_out *json, const part *p, ls_erro
 }
 
 /* Versions as spans: [{"version", "start", "end"}]. */
-static void write_version_spans(ls_json_out *json, const part *p) {
+static void write_version_spans(ls_json_out *json, const ls_part *p) {
     int64_t start = p->first;
     ls_json_begin_array(json, "weight_versions");
     for (int64_t i = p->first; i < p->n; i++) {
@@ -381,16 +333,16 @@ static void write_version_spans(ls_json_out *json, const part *p) {
 
 /* ---- a choice, by dialect ---- */
 
-static int64_t index_of(const part *p) { return p->sample - p->group->samples; }
+static int64_t index_of(const ls_part *p) { return p->sample - p->group->samples; }
 
-static ls_status completion_choice(ls_json_out *json, const part *p, const char *text, int64_t bytes, bool is_chunk,
+static ls_status completion_choice(ls_json_out *json, const ls_part *p, const char *text, int64_t bytes, bool is_chunk,
                                    ls_error *err) {
     const ls_ask *a = p->group->ask;
     const ls_request *r = &p->sample->request;
     ls_json_int(json, "index", index_of(p));
     ls_json_text(json, "text", text, bytes);
     LS_TRY(write_columns(json, p, err));
-    write_reason(json, p);
+    LS_TRY(write_reason(json, p, err));
     if (a->return_ids) {
         write_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
         if (p->first == 0) write_ids(json, "prompt_token_ids", r->prompt, r->n_prompt);
@@ -399,25 +351,62 @@ static ls_status completion_choice(ls_json_out *json, const part *p, const char 
     return LS_OK;
 }
 
-static ls_status chat_choice(ls_json_out *json, const part *p, const char *text, int64_t bytes, bool is_chunk,
+/* A name that the request's other calls do not have: Mistral's templates want nine letters and digits. */
+static void name_call(char out[32], const ls_part *p, int64_t i) {
+    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyz";
+    uint64_t hash = ls_fnv_mix(LS_FNV_START, p->group->name, (int64_t)strlen(p->group->name));
+    const int64_t place[2] = {index_of(p), i};
+    hash = ls_fnv_mix(hash, place, (int64_t)sizeof place);
+    if (p->group->ask->calls != LS_CALLS_MISTRAL) {
+        snprintf(out, 32, "call_%016llx", (unsigned long long)hash);
+        return;
+    }
+    for (int k = 0; k < 9; k++, hash /= 36) out[k] = digits[hash % 36];
+    out[9] = '\0';
+}
+
+static void write_calls(ls_json_out *json, const ls_part *p, bool is_chunk) {
+    char name[32];
+    if (p->calls == NULL || p->calls->n == 0) return;
+    ls_json_begin_array(json, "tool_calls");
+    for (int64_t i = 0; i < p->calls->n && (i == 0 || !p->group->ask->one_call); i++) {
+        name_call(name, p, i);
+        ls_json_begin_object(json, NULL);
+        if (is_chunk) ls_json_int(json, "index", i);
+        ls_json_string(json, "id", name);
+        ls_json_string(json, "type", "function");
+        ls_json_begin_object(json, "function");
+        ls_json_string(json, "name", p->calls->items[i].name);
+        ls_json_string(json, "arguments", p->calls->items[i].arguments);
+        ls_json_end_object(json);
+        ls_json_end_object(json);
+    }
+    ls_json_end_array(json);
+}
+
+static ls_status chat_choice(ls_json_out *json, const ls_part *p, const char *text, int64_t bytes, bool is_chunk,
                              ls_error *err) {
     ls_json_int(json, "index", index_of(p));
     ls_json_begin_object(json, is_chunk ? "delta" : "message");
     if (!is_chunk || p->first == 0) ls_json_string(json, "role", "assistant");
-    ls_json_text(json, "content", text, bytes);
+    if (bytes == 0 && p->calls != NULL && p->calls->n > 0)
+        ls_json_null(json, "content");
+    else
+        ls_json_text(json, "content", text, bytes);
     if (!is_chunk) ls_json_null(json, "refusal");
+    write_calls(json, p, is_chunk);
     ls_json_end_object(json);
     LS_TRY(write_content(json, p, err));
-    write_reason(json, p);
+    LS_TRY(write_reason(json, p, err));
     if (p->group->ask->return_ids) write_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
     return LS_OK;
 }
 
-static ls_status tokens_choice(ls_json_out *json, const part *p, ls_error *err) {
+static ls_status tokens_choice(ls_json_out *json, const ls_part *p, ls_error *err) {
     ls_json_int(json, "index", index_of(p));
     write_ids(json, "token_ids", p->sample->completion + p->first, p->n - p->first);
     LS_TRY(write_content(json, p, err));
-    write_reason(json, p);
+    LS_TRY(write_reason(json, p, err));
     if (p->group->ask->mask)
         write_masks(json, "sampling_mask", p);
     else
@@ -426,7 +415,7 @@ static ls_status tokens_choice(ls_json_out *json, const part *p, ls_error *err) 
     return LS_OK;
 }
 
-static ls_status sglang_rows(ls_json_out *json, const part *p, ls_error *err) {
+static ls_status sglang_rows(ls_json_out *json, const ls_part *p, ls_error *err) {
     const ls_ask *a = p->group->ask;
     const ls_completion *s = p->sample;
     if (a->top >= 0) {
@@ -472,13 +461,14 @@ static ls_status sglang_rows(ls_json_out *json, const part *p, ls_error *err) {
 }
 
 /* All that there is so far, also in a stream: that is how this dialect streams. */
-static ls_status sglang_object(ls_json_out *json, const part *p, ls_error *err) {
+static ls_status sglang_object(ls_json_out *json, const ls_part *p, ls_error *err) {
     const ls_completion *s = p->sample;
-    const char *reason = reason_of(p->finish);
+    const char *reason = reason_of(p->finish), *stop;
     char *text = NULL, version[24];
     int64_t bytes;
     ls_status status;
-    LS_TRY(text_of(p, &text, &bytes, err));
+    LS_TRY(ls_part_stop_text(p, &stop, err));
+    LS_TRY(ls_part_text(p, &text, &bytes, err));
     ls_json_text(json, "text", text, bytes);
     free(text);
     write_ids(json, "output_ids", s->completion, p->n);
@@ -491,6 +481,7 @@ static ls_status sglang_object(ls_json_out *json, const part *p, ls_error *err) 
         ls_json_string(json, "type", reason);
         if (p->finish == LS_FINISH_LENGTH) ls_json_int(json, "length", p->n);
         if (p->finish == LS_FINISH_STOP && s->ended_by_id) ls_json_int(json, "matched", s->stop_id);
+        if (stop != NULL) ls_json_string(json, "matched", stop);
         ls_json_end_object(json);
     }
     ls_json_int(json, "prompt_tokens", s->request.n_prompt);
@@ -507,7 +498,7 @@ static ls_status sglang_object(ls_json_out *json, const part *p, ls_error *err) 
     return status;
 }
 
-static void score_object(ls_json_out *json, const part *p) {
+static void score_object(ls_json_out *json, const ls_part *p) {
     const ls_completion *s = p->sample;
     ls_json_int(json, "index", index_of(p));
     write_floats(json, "logprobs", s->prompt_logprob, 0, s->request.n_prompt - 1);
@@ -523,7 +514,8 @@ static const char *object_of(const ls_ask *a, bool is_chunk) {
         case LS_ASK_SCORE: return "score";
         case LS_ASK_TOKENS: return is_chunk ? "generate.chunk" : "generate";
         case LS_ASK_COMPLETION:
-        case LS_ASK_SGLANG: break;
+        case LS_ASK_SGLANG:
+        case LS_ASK_TOKENIZE: break;
     }
     return "text_completion";
 }
@@ -539,7 +531,7 @@ static void begin_reply(ls_json_out *json, const ls_reply_about *about, const ls
     if (g->ask->kind == LS_ASK_SCORE) ls_json_string(json, "numerics", about->numerics);
 }
 
-static ls_status write_choice(ls_json_out *json, const part *p, const char *text, int64_t bytes, bool is_chunk,
+static ls_status write_choice(ls_json_out *json, const ls_part *p, const char *text, int64_t bytes, bool is_chunk,
                               ls_error *err) {
     ls_status status = LS_OK;
     ls_json_begin_object(json, NULL);
@@ -549,23 +541,29 @@ static ls_status write_choice(ls_json_out *json, const part *p, const char *text
         case LS_ASK_TOKENS: status = tokens_choice(json, p, err); break;
         case LS_ASK_SGLANG: status = sglang_object(json, p, err); break;
         case LS_ASK_SCORE: score_object(json, p); break;
+        case LS_ASK_TOKENIZE: break; /* draws nothing */
     }
     if (p->group->ask->kind != LS_ASK_SGLANG) write_lockstep(json, p);
     ls_json_end_object(json);
     return status;
 }
 
-static part whole_part(const ls_reply_about *about, const ls_group *g, int64_t i) {
+static ls_part whole_part(const ls_reply_about *about, const ls_group *g, int64_t i) {
     const ls_completion *s = &g->samples[i];
-    return (part){about, g, s, 0, s->request.n_completion, s->finish, NULL};
+    return (ls_part){about, g, s, 0, s->request.n_completion, s->finish, NULL, NULL};
 }
 
-static ls_status write_whole_choice(ls_json_out *json, const part *p, ls_error *err) {
+static ls_status write_whole_choice(ls_json_out *json, ls_part *p, ls_error *err) {
+    ls_tool_calls calls = {0};
     char *text = NULL;
     int64_t bytes = 0;
     ls_status status;
-    if (p->group->ask->kind & (LS_ASK_COMPLETION | LS_ASK_CHAT)) LS_TRY(text_of(p, &text, &bytes, err));
+    if (p->group->ask->kind & (LS_ASK_COMPLETION | LS_ASK_CHAT))
+        LS_TRY_DONE(ls_part_text_and_calls(p, &calls, &text, &bytes, err));
+    p->calls = &calls;
     status = write_choice(json, p, text, bytes, false, err);
+done:
+    ls_tool_calls_deinit(&calls);
     free(text);
     return status;
 }
@@ -574,7 +572,7 @@ static ls_status sglang_whole(ls_json_out *json, const ls_reply_about *about, co
     const bool is_list = g->n_samples > 1 || g->ask->is_batch;
     if (is_list) ls_json_begin_array(json, NULL);
     for (int64_t i = 0; i < g->n_samples; i++) {
-        const part p = whole_part(about, g, i);
+        const ls_part p = whole_part(about, g, i);
         LS_TRY(write_choice(json, &p, NULL, 0, false, err));
     }
     if (is_list) ls_json_end_array(json);
@@ -599,14 +597,14 @@ ls_status ls_reply_check(const ls_group *g, ls_error *err) {
 }
 
 ls_status ls_reply_whole(FILE *out, const ls_reply_about *about, ls_group *g, ls_error *err) {
-    const part first = whole_part(about, g, 0);
+    const ls_part first = whole_part(about, g, 0);
     ls_json_out json;
     ls_json_init(&json, out);
     if (g->ask->kind == LS_ASK_SGLANG) return sglang_whole(&json, about, g, err);
     begin_reply(&json, about, g, false);
     ls_json_begin_array(&json, g->ask->kind == LS_ASK_SCORE ? "data" : "choices");
     for (int64_t i = 0; i < g->n_samples; i++) {
-        const part p = whole_part(about, g, i);
+        ls_part p = whole_part(about, g, i);
         LS_TRY(write_whole_choice(&json, &p, err));
     }
     ls_json_end_array(&json);
@@ -622,7 +620,7 @@ ls_status ls_reply_whole(FILE *out, const ls_reply_about *about, ls_group *g, ls
 
 /* ---- streams ---- */
 
-static ls_status write_event(FILE *out, const part *p, const char *text, int64_t bytes, ls_error *err) {
+static ls_status write_event(FILE *out, const ls_part *p, const char *text, int64_t bytes, ls_error *err) {
     ls_json_out json;
     ls_json_init(&json, out);
     fputs("data: ", out);
@@ -654,16 +652,17 @@ static void write_usage_event(FILE *out, const ls_reply_about *about, const ls_g
 enum { WINDOW = 256, WINDOW_KEPT = 32 };
 
 /* Moves the beginning of what is decoded on, near the end of the text: where its last tokens alone read as they do
- * there, what comes later reads the same from there on. */
-static ls_status move_window(const part *p, ls_told *told, const char *text, int64_t bytes, ls_error *err) {
+ * there, what comes later reads the same from there on. What is not told yet stays in it. */
+static ls_status move_window(const ls_part *p, ls_told *told, const char *text, int64_t bytes, ls_error *err) {
     const int64_t from = p->n - WINDOW_KEPT;
     char *tail;
     int64_t tail_bytes;
     if (p->n - told->from_token < WINDOW || (bytes >= 3 && memcmp(text + bytes - 3, "\xEF\xBF\xBD", 3) == 0))
         return LS_OK;
-    LS_TRY(
-        decode(p, p->sample->completion + from, WINDOW_KEPT, !p->group->ask->keeps_special, &tail, &tail_bytes, err));
-    if (tail_bytes <= bytes && memcmp(text + bytes - tail_bytes, tail, (size_t)tail_bytes) == 0) {
+    LS_TRY(ls_part_decode(p, p->sample->completion + from, WINDOW_KEPT, !p->group->ask->keeps_special, &tail,
+                          &tail_bytes, err));
+    if (tail_bytes <= bytes && told->from_bytes + bytes - tail_bytes <= told->bytes &&
+        memcmp(text + bytes - tail_bytes, tail, (size_t)tail_bytes) == 0) {
         told->from_token = from;
         told->from_bytes += bytes - tail_bytes;
     }
@@ -673,33 +672,36 @@ static ls_status move_window(const part *p, ls_told *told, const char *text, int
 
 /* Text that is certain and was not told: *text [*bytes], at *at. The end decodes everything once more, and what was
  * told must be its beginning. */
-static ls_status new_text(const part *p, ls_told *told, char **text, const char **at, int64_t *bytes, ls_error *err) {
+static ls_status new_text(const ls_part *p, ls_told *told, ls_tool_calls *calls, char **text, const char **at,
+                          int64_t *bytes, ls_error *err) {
     const ls_ask *a = p->group->ask;
     const int64_t from = p->finish == LS_FINISH_NONE ? told->from_bytes : 0;
-    int64_t n, whole;
+    int64_t n, whole = 0;
+    *bytes = 0;
+    if (p->finish == LS_FINISH_NONE && told->in_call) return LS_OK;
     if (p->finish != LS_FINISH_NONE) {
-        LS_TRY(text_of(p, text, &n, err));
+        LS_TRY(ls_part_text_and_calls(p, calls, text, &n, err));
         if (n < told->bytes || ls_fnv_mix(LS_FNV_START, *text, told->bytes) != told->hash) {
             free(*text);
             *text = NULL;
             return LS_FAIL(err, LS_ERR_FORMAT, "the text of a stream does not begin as it was told");
         }
     } else {
-        LS_TRY(decode(p, p->sample->completion + told->from_token, p->n - told->from_token, !a->keeps_special, text,
-                      &whole, err));
-        n = settled(a, *text, whole);
-        LS_TRY(move_window(p, told, *text, whole, err));
+        LS_TRY(ls_part_decode(p, p->sample->completion + told->from_token, p->n - told->from_token, !a->keeps_special,
+                              text, &whole, err));
+        n = ls_tool_calls_settled(a->calls, *text, ls_part_settled(a, *text, whole), from == 0, &told->in_call);
     }
     n = n + from > told->bytes ? n + from - told->bytes : 0;
     *at = *text + (n > 0 ? told->bytes - from : 0);
     *bytes = n;
     told->bytes += n;
     told->hash = ls_fnv_mix(told->hash, *at, n);
-    return LS_OK;
+    return p->finish == LS_FINISH_NONE ? move_window(p, told, *text, whole, err) : LS_OK;
 }
 
 /* What is new of one sample. */
-static ls_status tell(FILE *out, part *p, ls_told *told, ls_error *err) {
+static ls_status tell(FILE *out, ls_part *p, ls_told *told, ls_error *err) {
+    ls_tool_calls calls = {0};
     char *text = NULL;
     const char *at = "";
     int64_t bytes = 0;
@@ -710,11 +712,13 @@ static ls_status tell(FILE *out, part *p, ls_told *told, ls_error *err) {
     p->offset = &told->offset;
     LS_TRY_DONE((p->group->ask->kind & (LS_ASK_COMPLETION | LS_ASK_CHAT)) == 0
                     ? LS_OK
-                    : new_text(p, told, &text, &at, &bytes, err));
+                    : new_text(p, told, &calls, &text, &at, &bytes, err));
+    p->calls = &calls;
     LS_TRY_DONE(write_event(out, p, at, bytes, err));
     told->tokens = p->n;
     told->ended = p->finish != LS_FINISH_NONE;
 done:
+    ls_tool_calls_deinit(&calls);
     free(text);
     return status;
 }
@@ -722,7 +726,7 @@ done:
 ls_status ls_reply_more(FILE *out, const ls_reply_about *about, ls_group *g, ls_told *told, bool *done, ls_error *err) {
     bool all = true;
     for (int64_t i = 0; i < g->n_samples; i++) {
-        part p = {.about = about, .group = g, .sample = &g->samples[i]};
+        ls_part p = {.about = about, .group = g, .sample = &g->samples[i]};
         ls_work_lock(g->work);
         p.n = g->samples[i].n_public;
         p.finish = g->samples[i].finish;
@@ -748,15 +752,30 @@ int ls_reply_status(const ls_error *err) {
         case LS_ERR_UNSUPPORTED:
         case LS_ERR_CAPACITY: break;
     }
-    return 400;
+    return ls_ask_wants_other_model(err) ? 404 : 400;
+}
+
+/* The field that a sentence "request: FIELD: .." blames; NULL where it names none. */
+static const char *param_of(const char *message, char out[64]) {
+    static const char begin[] = "request: ";
+    const char *at = message + sizeof begin - 1;
+    size_t n;
+    if (strncmp(message, begin, sizeof begin - 1) != 0) return NULL;
+    n = strcspn(at, ": '");
+    if (n == 0 || n >= 64 || at[n] != ':') return NULL;
+    memcpy(out, at, n);
+    out[n] = '\0';
+    return out;
 }
 
 void ls_reply_error(FILE *out, int http_status, const char *message) {
-    const char *type = http_status == 401   ? "authentication_error"
-                       : http_status == 404 ? "not_found_error"
-                       : http_status == 429 ? "rate_limit_error"
-                       : http_status >= 500 ? "server_error"
-                                            : "invalid_request_error";
+    const char *type = http_status == 401                         ? "authentication_error"
+                       : http_status == 404                       ? "not_found_error"
+                       : http_status == 429                       ? "rate_limit_error"
+                       : http_status >= 500 && http_status != 505 ? "server_error"
+                                                                  : "invalid_request_error";
+    char field[64];
+    const char *param = param_of(message, field);
     ls_json_out json;
     ls_json_init(&json, out);
     ls_json_begin_object(&json, NULL);
@@ -765,8 +784,14 @@ void ls_reply_error(FILE *out, int http_status, const char *message) {
     ls_json_begin_object(&json, "error");
     ls_json_string(&json, "message", message);
     ls_json_string(&json, "type", type);
-    ls_json_null(&json, "param");
-    ls_json_int(&json, "code", http_status);
+    if (param != NULL)
+        ls_json_string(&json, "param", param);
+    else
+        ls_json_null(&json, "param");
+    if (http_status == 404 && param != NULL) /* as OpenAI says it */
+        ls_json_string(&json, "code", "model_not_found");
+    else
+        ls_json_int(&json, "code", http_status);
     ls_json_end_object(&json);
     ls_json_end_object(&json);
 }

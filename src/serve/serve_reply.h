@@ -21,6 +21,7 @@ typedef struct ls_told {
     int64_t from_token, from_bytes; /* text is decoded from here on: what lies before cannot change any more */
     int64_t offset;                 /* text_offset of the next token */
     uint64_t hash;                  /* of the text that was told, to be held against the whole at the end */
+    bool in_call;                   /* a tool call has begun: the rest is told at the end */
     bool ended;
 } ls_told;
 

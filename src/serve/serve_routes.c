@@ -153,6 +153,8 @@ static int server_info(ls_server *s, const ls_call *c, FILE *out, ls_error *err)
     { path, true, false, LS_ROUTE_ASK, kind, NULL, false, NULL }
 #define NOW(path, handler, open) \
     { path, false, true, LS_ROUTE_NOW, (ls_ask_kind)0, handler, open, NULL }
+#define TEXT(path, handler) \
+    { path, true, false, LS_ROUTE_TEXT, (ls_ask_kind)0, handler, false, NULL }
 #define DO(path, handler) \
     { path, true, false, LS_ROUTE_CONTROL, (ls_ask_kind)0, handler, false, NULL }
 #define DO_EITHER(path, handler) \
@@ -175,6 +177,8 @@ const ls_route ls_routes[] = {
     {"/metrics", false, true, LS_ROUTE_NOW, (ls_ask_kind)0, ls_metrics, false, "text/plain; version=0.0.4"},
     NOW("/openapi.json", ls_openapi, false),
     NOW("/version", version, false),
+    TEXT("/tokenize", ls_text_tokenize), /* vLLM's form */
+    TEXT("/detokenize", ls_text_detokenize),
     /* Lockstep */
     ASK("/v1/score", LS_ASK_SCORE),
     DO_EITHER("/lockstep/check", ls_control_check),

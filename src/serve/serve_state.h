@@ -1,13 +1,16 @@
 /* What the parts of the server share. Private to src/serve.
  *
  *   serve_http.c     connections and their limits, bodies, suspension, streams
+ *   serve_guard.c    clients' sockets; serve_frame.c: where requests end
  *   serve_routes.c   the table of paths, and what is answered at once
  *   serve_control.c  what operators do: weights, pauses, caches, checks
  *   serve_weights.c  weights from disk, and which are served
  *   serve_transfer.c weights over NCCL, which become weights on disk
  *   serve_keys.c     who may do what
+ *   serve_text.c     tokenizing for clients
  *   serve_metrics.c  Prometheus
- *   serve_ask.c, serve_reply.c, serve_group.c, serve_work.c, serve_quota.c, serve_crew.c: see their headers */
+ *   serve_ask.c, serve_reply.c, serve_part.c, serve_group.c, serve_work.c, serve_quota.c, serve_crew.c: see their
+ *                    headers */
 #ifndef LS_SERVE_STATE_H
 #define LS_SERVE_STATE_H
 
@@ -23,6 +26,7 @@
 typedef enum ls_route_kind {
     LS_ROUTE_ASK,
     LS_ROUTE_NOW,
+    LS_ROUTE_TEXT,    /* by the crew: it takes as long as its body */
     LS_ROUTE_CONTROL, /* one at a time, on the control thread */
     LS_ROUTE_STEER    /* beside each other and the control thread, which none of them waits for */
 } ls_route_kind;
@@ -79,7 +83,7 @@ struct ls_server {
     int64_t n_keys;
     bool asks_key, asks_admin; /* for a key at all; for one of --admin-key-file where weights or work are changed */
     ls_quota quota;
-    int64_t started;
+    int64_t started, n_parameters;
     const ls_route *routes; /* [n_routes] */
     int64_t n_routes;
     pthread_mutex_t count_lock;
@@ -130,6 +134,10 @@ int ls_control_weight_info(ls_server *s, const ls_call *c, FILE *out, ls_error *
 int ls_control_weight_checker(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
 int ls_control_check(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
 int ls_control_unbuilt(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+
+/* serve_text.c: work that grows with the body */
+int ls_text_tokenize(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
+int ls_text_detokenize(ls_server *s, const ls_call *c, FILE *out, ls_error *err);
 
 /* serve_metrics.c */
 int ls_metrics(ls_server *s, const ls_call *c, FILE *out, ls_error *err);

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "text/chat_parts.h"
 
 enum { PATH_BYTES = 4096, VARIABLES_MAX = 64 };
 #define CONFIG_BYTES_MAX ((int64_t)1 << 26)
@@ -20,8 +21,11 @@ enum { N_TOKENS = 7 };
 struct ls_chat {
     ls_template *usual, *with_tools; /* with_tools NULL: usual */
     char *tokens[N_TOKENS];          /* NULL: not named */
+    ls_call_format calls;            /* that the template of tools, else the usual one, writes */
     int64_t now;
 };
+
+ls_call_format ls_chat_calls(const ls_chat *chat) { return chat->calls; }
 
 void ls_chat_free(ls_chat *chat) {
     if (chat == NULL) return;
@@ -55,11 +59,17 @@ static ls_status read_tokens(ls_chat *chat, const ls_node *root, ls_error *err) 
     return LS_OK;
 }
 
-static ls_status parse_node(ls_template **out, const ls_node *value, const char *name, ls_error *err) {
+static ls_status parse_text(ls_chat *chat, ls_template **out, const char *text, int64_t bytes, const char *name,
+                            ls_error *err) {
+    if (out == &chat->with_tools || chat->with_tools == NULL) chat->calls = ls_call_format_guess(text, bytes);
+    return ls_template_parse(out, text, bytes, name, err);
+}
+
+static ls_status parse_node(ls_chat *chat, ls_template **out, const ls_node *value, const char *name, ls_error *err) {
     const char *text;
     int64_t bytes;
     LS_TRY(ls_node_text(value, &text, &bytes, err));
-    return ls_template_parse(out, text, bytes, name, err);
+    return parse_text(chat, out, text, bytes, name, err);
 }
 
 /* [{"name": .., "template": ..}, ..] */
@@ -77,7 +87,7 @@ static ls_status read_named(ls_chat *chat, const ls_node *list, const char *path
         to = strcmp(called, "default") == 0 ? &chat->usual : strcmp(called, "tool_use") == 0 ? &chat->with_tools : NULL;
         if (to == NULL || *to != NULL) continue;
         snprintf(place, sizeof place, "%s: chat_template '%.60s'", path, called);
-        LS_TRY(parse_node(to, &text, place, err));
+        LS_TRY(parse_node(chat, to, &text, place, err));
     }
     return LS_OK;
 }
@@ -89,7 +99,7 @@ static ls_status read_config(ls_chat *chat, const ls_node *root, const char *pat
     if (chat->usual != NULL || !ls_node_get_some(root, "chat_template", &value)) return LS_OK;
     if (ls_node_kind_of(&value) == LS_NODE_ARRAY) return read_named(chat, &value, path, err);
     snprintf(place, sizeof place, "%s: chat_template", path);
-    return parse_node(&chat->usual, &value, place, err);
+    return parse_node(chat, &chat->usual, &value, place, err);
 }
 
 /* A JSON file of the directory, if it is there: its special tokens and, of tokenizer_config.json, its template. */
@@ -116,7 +126,7 @@ static ls_status read_template_file(ls_chat *chat, const char *path, ls_error *e
     int64_t bytes = 0;
     ls_status status;
     LS_TRY_DONE(ls_file_read(&text, &bytes, path, LS_TEMPLATE_BYTES_MAX, err));
-    status = ls_template_parse(&chat->usual, text, bytes, path, err);
+    status = parse_text(chat, &chat->usual, text, bytes, path, err);
 done:
     free(text);
     return status;
@@ -166,6 +176,8 @@ done:
 /* A conversation's parts. Nodes point to each other, so it stays where it is. */
 typedef struct conversation {
     ls_node messages, tools, documents, more;
+    ls_json_doc *read; /* the messages as the template reads them, where these are others */
+    ls_node read_root;
     bool has_tools, has_documents;
     ls_template_variable variables[VARIABLES_MAX];
     ls_node values[VARIABLES_MAX]; /* of chat_template_kwargs */
@@ -207,9 +219,21 @@ static ls_status add_more(conversation *c, const ls_node *root, ls_error *err) {
     return LS_OK;
 }
 
+static const ls_template *template_of(const ls_chat *chat, const conversation *c) {
+    return c->has_tools && chat->with_tools != NULL ? chat->with_tools : chat->usual;
+}
+
+static ls_status read_messages(conversation *c, const ls_chat *chat, bool calls_are_texts, ls_error *err) {
+    const ls_chat_reading reading = {ls_template_reads_parts(template_of(chat, c)), calls_are_texts};
+    LS_TRY(ls_chat_messages_read(&c->read, &c->messages, &reading, err));
+    if (c->read == NULL) return LS_OK;
+    c->read_root = ls_json_root(c->read);
+    return ls_node_need(&c->read_root, "messages", &c->messages, err);
+}
+
 /* The variables; the first is messages, the second the generation prompt. */
-static ls_status gather(conversation *c, const ls_chat *chat, const ls_node *root, ls_error *err) {
-    memset(c, 0, sizeof *c);
+static ls_status gather(conversation *c, const ls_chat *chat, const ls_node *root, bool calls_are_texts,
+                        ls_error *err) {
     LS_TRY(ls_node_need(root, "messages", &c->messages, err));
     LS_TRY(check_messages(&c->messages, err));
     LS_TRY(add(
@@ -218,6 +242,7 @@ static ls_status gather(conversation *c, const ls_chat *chat, const ls_node *roo
         err));
     LS_TRY(add(c, (ls_template_variable){.name = "add_generation_prompt", .kind = LS_TEMPLATE_BOOL}, err));
     c->has_tools = ls_node_get_some(root, "tools", &c->tools);
+    LS_TRY(read_messages(c, chat, calls_are_texts, err));
     c->has_documents = ls_node_get_some(root, "documents", &c->documents);
     if (c->has_tools) LS_TRY(ls_node_expect(&c->tools, LS_NODE_ARRAY, err));
     if (c->has_documents) LS_TRY(ls_node_expect(&c->documents, LS_NODE_ARRAY, err));
@@ -248,27 +273,32 @@ static ls_status add_absent(conversation *c, ls_json_doc **doc, ls_node *none, l
 /* Renders the first `count` messages (0: all). */
 static ls_status render(const ls_chat *chat, conversation *c, int64_t count, bool add_prompt, ls_template_output *out,
                         ls_error *err) {
-    const ls_template *t = c->has_tools && chat->with_tools != NULL ? chat->with_tools : chat->usual;
     c->variables[0].first = count;
     c->variables[1].truth = add_prompt;
-    return ls_template_render(t, c->variables, c->n, chat->now, NULL, out, err);
+    return ls_template_render(template_of(chat, c), c->variables, c->n, chat->now, NULL, out, err);
 }
 
-ls_status ls_chat_render(const ls_chat *chat, const ls_node *root, bool add_prompt, ls_template_output *out,
-                         ls_error *err) {
-    conversation *c = malloc(sizeof *c);
+static ls_status render_node(const ls_chat *chat, const ls_node *root, bool add_prompt, bool calls_are_texts,
+                             ls_template_output *out, ls_error *err) {
+    conversation *c = calloc(1, sizeof *c);
     ls_json_doc *doc = NULL;
     ls_node none;
     ls_status status;
     memset(out, 0, sizeof *out);
     if (c == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "conversation");
-    LS_TRY_DONE(gather(c, chat, root, err));
+    LS_TRY_DONE(gather(c, chat, root, calls_are_texts, err));
     LS_TRY_DONE(add_absent(c, &doc, &none, err));
     status = render(chat, c, 0, add_prompt, out, err);
 done:
     ls_json_doc_free(doc);
+    ls_json_doc_free(c->read);
     free(c);
     return status;
+}
+
+ls_status ls_chat_render(const ls_chat *chat, const ls_node *root, bool add_prompt, ls_template_output *out,
+                         ls_error *err) {
+    return render_node(chat, root, add_prompt, true, out, err);
 }
 
 ls_status ls_chat_render_text(const ls_chat *chat, const char *json, int64_t bytes, const char *name, bool add_prompt,
@@ -279,7 +309,7 @@ ls_status ls_chat_render_text(const ls_chat *chat, const char *json, int64_t byt
     memset(out, 0, sizeof *out);
     LS_TRY_DONE(ls_json_doc_open(&doc, json, bytes, name, err));
     root = ls_json_root(doc);
-    status = ls_chat_render(chat, &root, add_prompt, out, err);
+    status = render_node(chat, &root, add_prompt, false, out, err);
 done:
     ls_json_doc_free(doc);
     return status;
@@ -343,9 +373,8 @@ static ls_status check_spans(const ls_node *messages, const ls_template_output *
 }
 
 static ls_status render_learnt(const ls_chat *chat, conversation *c, ls_template_output *out, ls_error *err) {
-    const ls_template *t = c->has_tools && chat->with_tools != NULL ? chat->with_tools : chat->usual;
     LS_TRY(render(chat, c, 0, false, out, err));
-    if (!ls_template_marks_generation(t)) {
+    if (!ls_template_marks_generation(template_of(chat, c))) {
         free(out->spans);
         out->spans = NULL;
         LS_TRY(find_spans(chat, c, out, err));
@@ -355,7 +384,7 @@ static ls_status render_learnt(const ls_chat *chat, conversation *c, ls_template
 
 ls_status ls_chat_render_learnt(const ls_chat *chat, const char *json, int64_t bytes, const char *name,
                                 ls_template_output *out, ls_error *err) {
-    conversation *c = malloc(sizeof *c);
+    conversation *c = calloc(1, sizeof *c);
     ls_json_doc *doc = NULL, *none_doc = NULL;
     ls_node root, none;
     ls_status status;
@@ -363,12 +392,13 @@ ls_status ls_chat_render_learnt(const ls_chat *chat, const char *json, int64_t b
     if (c == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "conversation");
     LS_TRY_DONE(ls_json_doc_open(&doc, json, bytes, name, err));
     root = ls_json_root(doc);
-    LS_TRY_DONE(gather(c, chat, &root, err));
+    LS_TRY_DONE(gather(c, chat, &root, false, err));
     LS_TRY_DONE(add_absent(c, &none_doc, &none, err));
     status = render_learnt(chat, c, out, err);
 done:
     if (status != LS_OK) ls_template_output_deinit(out);
     ls_json_doc_free(none_doc);
+    ls_json_doc_free(c->read);
     ls_json_doc_free(doc);
     free(c);
     return status;

@@ -8,13 +8,15 @@
  * none is doubled.
  *
  * A conversation is an object with `messages`, a list that is not empty of objects that have a role, and perhaps
- * `tools`, a list, `documents`, a list, and `chat_template_kwargs`, an object. strftime_now is the time of
+ * `tools`, a list, `documents`, a list, and `chat_template_kwargs`, an object. Content that is a list of parts becomes
+ * what the template reads (chat_parts.h); parts that are no text are refused. strftime_now is the time of
  * SOURCE_DATE_EPOCH where the environment has it, else of the clock when the chat was opened. */
 #ifndef LS_TEXT_CHAT_H
 #define LS_TEXT_CHAT_H
 
 #include "text/template.h"
 #include "text/tokenizer.h"
+#include "text/tool_calls.h"
 
 typedef struct ls_chat ls_chat;
 
@@ -22,10 +24,14 @@ typedef struct ls_chat ls_chat;
 ls_status ls_chat_open(ls_chat **out, const char *directory, const char *file, ls_error *err);
 void ls_chat_free(ls_chat *chat); /* accepts NULL */
 
-/* The text of a conversation; add_prompt: with what begins the answer. Released with ls_template_output_deinit. */
+/* The format in which the template writes tool calls, as far as its text tells. */
+ls_call_format ls_chat_calls(const ls_chat *chat);
+
+/* The text of a conversation that a client sent: arguments of tool calls that are JSON text become the objects that
+ * templates write. add_prompt: with what begins the answer. Released with ls_template_output_deinit. */
 ls_status ls_chat_render(const ls_chat *chat, const ls_node *conversation, bool add_prompt, ls_template_output *out,
                          ls_error *err);
-/* The same from JSON text of a conversation; `name` stands for it in errors. */
+/* The same from JSON text of a conversation, tool calls as they are; `name` stands for it in errors. */
 ls_status ls_chat_render_text(const ls_chat *chat, const char *json, int64_t bytes, const char *name, bool add_prompt,
                               ls_template_output *out, ls_error *err);
 /* The whole conversation, with spans of what the assistant says: those of {% generation %} where the template has it,

@@ -35,6 +35,8 @@ ls_status ls_template_parse(ls_template **out, const char *text, int64_t bytes, 
 void ls_template_free(ls_template *parsed); /* accepts NULL */
 /* Whether it has a {% generation %} block. */
 bool ls_template_marks_generation(const ls_template *parsed);
+/* Whether it goes over the content of a message, by a loop or a filter on lists: content may be a list of parts. */
+bool ls_template_reads_parts(const ls_template *parsed);
 
 /* A variable of the template: JSON, or a text, or a truth value. */
 typedef enum ls_template_kind { LS_TEMPLATE_NODE, LS_TEMPLATE_TEXT, LS_TEMPLATE_BOOL } ls_template_kind;

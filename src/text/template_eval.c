@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "text/template.h"
+#include "text/template_content.h"
 #include "text/template_filters.h"
 #include "text/template_methods.h"
 #include "text/template_operators.h"
@@ -18,7 +19,7 @@ struct ls_template {
     ls_tpl_arena arena;
     char name[NAME_MAX_BYTES];
     ls_tpl_node *body;
-    bool marks;
+    bool marks, reads_parts;
 };
 
 /* Names with values; the inner one hides the outer one's. */
@@ -607,6 +608,7 @@ ls_status ls_template_parse(ls_template **out, const char *text, int64_t bytes, 
     t->arena.bytes_max = PARSED_BYTES_MAX;
     ls_tpl_run run = {.arena = &t->arena, .name = t->name, .steps_max = INT64_MAX / 2, .err = err};
     LS_TRY_DONE(ls_tpl_parse(&run, text, bytes, &t->body, &t->marks));
+    t->reads_parts = ls_tpl_reads_parts(t->body);
     *out = t;
     t = NULL;
 done:
@@ -621,6 +623,7 @@ void ls_template_free(ls_template *t) {
 }
 
 bool ls_template_marks_generation(const ls_template *t) { return t->marks; }
+bool ls_template_reads_parts(const ls_template *t) { return t->reads_parts; }
 
 /* A message's reasoning under the names that templates know: what transformers 5 does before it renders. */
 static ls_status alias_reasoning(ls_tpl_run *run, ls_tpl_value *message) {

@@ -40,6 +40,12 @@ void ls_tokenizer_free(ls_tokenizer *tokenizer) {
 
 int64_t ls_tokenizer_size(const ls_tokenizer *tokenizer) { return tokenizer->size; }
 
+const char *ls_tokenizer_token(const ls_tokenizer *tokenizer, int32_t id, int64_t *bytes) {
+    const ls_pair_slot *slot = id < 0 ? NULL : ls_pair_map_find(&tokenizer->token_of_id, (uint64_t)id);
+    *bytes = slot == NULL ? 0 : tokenizer->tokens[slot->first].bytes;
+    return slot == NULL ? NULL : tokenizer->tokens[slot->first].text;
+}
+
 /* ---- how long a text of few tokens can be ---- */
 
 /* A normalizer's step makes a text at most so many times shorter; 0: it may leave out any part of it. A composed

@@ -27,6 +27,9 @@ void ls_tokenizer_free(ls_tokenizer *tokenizer);
 /* The largest id plus one. */
 int64_t ls_tokenizer_size(const ls_tokenizer *tokenizer);
 
+/* A token as the vocabulary writes it, with its length; NULL where the id has none. The tokenizer's. */
+const char *ls_tokenizer_token(const ls_tokenizer *tokenizer, int32_t id, int64_t *bytes);
+
 /* Text is any bytes. add_special asks for the tokens that the post-processor puts around the text. *ids is released
  * with free() (a valid pointer even when *n_ids is 0). Any number of threads may share the handle. */
 ls_status ls_tokenizer_encode(const ls_tokenizer *tokenizer, const char *text, int64_t bytes, bool add_special,

@@ -116,8 +116,38 @@ static void conversations_are_trained_on(void **state) {
     must_refuse("data_template stands around texts, not around messages");
 }
 
+/* As text where they are text, refused where they are not: nothing of a conversation is dropped without a word. */
+static void parts_of_content_are_text_everywhere(void **state) {
+    static const char parts[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"2+2=\"}]}],\"answer\":\"4\"}\n";
+    static const char image[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"2+2=\"},{\"type\":\"image\"}]}],"
+        "\"answer\":\"4\"}\n";
+    (void)state;
+    text_write(at("parts.jsonl"), parts);
+    run_args(at("parts.jsonl"), -1, (const char *const[]){"chat", "--model", TINY, NULL});
+    must_exit(0);
+    assert_non_null(strstr(last.out, "user: 2+2=\\n>"));
+    text_write(at("image.jsonl"), image);
+    run_args(at("image.jsonl"), -1, (const char *const[]){"chat", "--model", TINY, NULL});
+    must_refuse("standard input: line 1: messages[0].content[1]: a part of type 'image'");
+    text_write(at("reads.jinja"),
+               "{% for m in messages %}{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}"
+               "{% endfor %}{% endfor %}");
+    run_args(at("image.jsonl"), -1,
+             (const char *const[]){"chat", "--model", TINY, "--template", at("reads.jinja"), NULL});
+    must_refuse("a part of type 'image'");
+    RUN("train", "grpo", "--set", "model=" TINY, "--set", with_path(0, "run=", at("images")), "--set",
+        with_path(1, "data=", at("image.jsonl")), "--set", "reward=number", "--set", "steps=1", "--set", "held_out=0");
+    must_refuse("image.jsonl: line 1: messages[0].content[1]: a part of type 'image'");
+    RUN("train", "sft", "--set", "model=" TINY, "--set", with_path(0, "run=", at("images")), "--set",
+        with_path(1, "data=", at("image.jsonl")), "--set", "steps=1");
+    must_refuse("image.jsonl: line 1: messages[0].content[1]: a part of type 'image'");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_of_content_are_text_everywhere),
         cmocka_unit_test(templates_write_text_ids_and_what_is_learnt),
         cmocka_unit_test(conversations_are_prompts_and_sequences),
         cmocka_unit_test(tokens_end_completions),

@@ -357,6 +357,9 @@ static void values_out_of_range_are_refused(void **state) {
         {"--samples", "-3", "-3"},
         {"--temperature", "-1", "-1"},
         {"--temperature", "nan", "nan"},
+        {"--temperature", "1e-38", "1e-38"},
+        {"--temperature", "1e-300", "1e-300"},
+        {"--top-p", "1e-300", "too small for float32"},
         {"--temperature", "warm", "warm"},
         {"--top-p", "0", "0"},
         {"--top-p", "1.5", "1.5"},
@@ -412,6 +415,11 @@ static void values_out_of_range_are_refused(void **state) {
                  "--pages", "1");
     RUN("inspect", "--dtype", "f64", TINY);
     must_refuse("--dtype|f64");
+    text_write(at("one.jsonl"), "{\"prompt_ids\":[1]}\n");
+    REFUSE("--repetition-penalty|1e-45", "generate", "--model", TINY, "--prompts", at("one.jsonl"),
+           "--repetition-penalty", "1e-45", "--out", OUT);
+    REFUSE("--presence-penalty|too small for float32", "generate", "--model", TINY, "--prompts", at("one.jsonl"),
+           "--presence-penalty", "1e-300", "--out", OUT);
 }
 
 static void wrong_lines_to_the_tokenizer_are_refused(void **state) {

@@ -58,6 +58,31 @@ class Tokenizer:
         return [self.decode(ids) for ids in lists]
 
 
+async def texts(program, model, server):
+    """Without a tokenizer of its own the client has the server's, and its other ways to ask."""
+    server.post("/update_weights", {"weight_dir": model})
+    client = skyrl.RemoteInferenceClient(proxy_url=server.url, server_urls=[server.url], data_parallel_size=1,
+                                         model_name="tiny", tokenizer=None)
+    records = generate(program, model, [{"prompt": p} for p in PROMPTS], "--max-tokens", str(TOKENS), "--seed", "7")
+    ids = [r["prompt_ids"] for r in records]
+    assert await client.tokenize(list(PROMPTS)) == ids
+    assert await client.tokenize(list(PROMPTS), add_special_tokens=False) == [i[1:] for i in ids]
+    assert await client.detokenize([i[1:] for i in ids]) == list(PROMPTS)
+    print("ok: tokenize, detokenize")
+    output = await client.generate({"prompt_token_ids": ids[:1], "sampling_params": {"max_tokens": TOKENS, "seed": 7, "logprobs": 1}})
+    assert output["response_ids"] == [records[0]["completion_ids"]], (output["response_ids"], records[0])
+    assert output["responses"] == await client.detokenize([records[0]["completion_ids"]])
+    print("ok: generate: texts")
+    reply = await client.completion({"json": {"prompt": PROMPTS[0], "max_tokens": TOKENS, "seed": 7, "session_id": "a"}})
+    assert reply["choices"][0]["text"] == records[0]["text"]
+    messages = [{"role": "user", "content": "Where does the river go?"}]
+    chat, = generate(program, model, [{"messages": messages}], "--max-tokens", str(TOKENS), "--seed", "7")
+    reply = await client.chat_completion({"json": {"messages": messages, "max_tokens": TOKENS, "seed": 7}})
+    assert reply["choices"][0]["message"]["content"] == chat["text"]
+    print("ok: completion, chat_completion")
+    await client.teardown()
+
+
 async def main(program, source, folder):
     model = os.path.join(source, "models", "tiny-text")
     server = Server(program, model)
@@ -85,6 +110,7 @@ async def main(program, source, folder):
         assert n_differing == 0, (step, n_differing)
         print("ok: step %d: %d samples, rollout and rescoring have the same log-probabilities" % (step, len(whole)))
     await client.teardown()
+    await texts(program, model, server)
     server.is_idle()
     server.stop()
     print("SkyRL's client: %d steps, %d tokens, %d differ" % (STEPS, n, n_differing))

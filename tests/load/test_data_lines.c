@@ -75,6 +75,8 @@ static void errors_name_file_line_and_field(void **state) {
     refused("{\"prompt\":\"x\"}\nx", &usual, "F: line 2: invalid JSON");
     refused("{\"text\":\"x\"}", &usual, "F: line 1: none of prompt, question");
     refused("{\"prompt\":\"x\"}", &named, "F: line 1: 'q' is missing");
+    refused("{\"prompt\":\"x\",\"images\":[\"a.png\"]}", &usual, "F: line 1: images: the model reads text alone");
+    refused("{\"prompt\":\"x\",\"audio\":{\"path\":\"a\"}}", &usual, "F: line 1: audio: the model reads text alone");
     refused("{\"q\":\"x\"}", &named, "F: line 1: 'a' is missing");
     refused("{\"q\":\"x\",\"a\":\"y\"}", &named, "F: line 1: 'n' is missing");
     refused("{\"prompt\":\"\"}", &usual, "F: line 1: prompt: is empty");

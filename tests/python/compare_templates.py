@@ -11,6 +11,7 @@ are compared as well.
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -84,6 +85,12 @@ CHATS = {
 }
 
 
+def joined(chat):
+    """The same with content that is a list as one text."""
+    text = lambda c: "\n".join(p["text"] for p in c) if isinstance(c, list) else c
+    return dict(chat, messages=[dict(m, content=text(m["content"])) for m in chat["messages"]])
+
+
 def of_transformers(template, chat, prompt):
     """The text and the texts of generation blocks, or why there are none."""
     try:
@@ -119,6 +126,9 @@ def compare(program, model, path):
         for prompt in (True, False):
             options = [] if prompt else ["--no-generation-prompt"]
             theirs, marked, their_error = of_transformers(template, chat, prompt)
+            if name == "parts" and (theirs is None or "hello" not in theirs or re.search("['\"]hello['\"]", theirs)):
+                # It does not read lists: it fails, drops them or writes them as Python or JSON does.
+                theirs, marked, their_error = of_transformers(template, joined(chat), prompt)
             ours, our_error = of_lockstep(program, model, path, chat, options)
             if theirs is None and ours is None:
                 both += 1

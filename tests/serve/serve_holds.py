@@ -215,7 +215,7 @@ def requests_are_refused_by_name(s):
             (400, "repetition_penalty", "/v1/completions", ask({"repetition_penalty": 0})),
             (400, "penalties", "/v1/completions", ask({"presence_penalty": 1, "lockstep": {"distributions": True}})),
             (400, "response_format", "/v1/completions", ask({"response_format": {"type": "json_object"}})),
-            (400, "does not exist", "/v1/completions", ask({"model": "other"})),
+            (404, "does not exist", "/v1/completions", ask({"model": "other"})),
             (400, "invalid JSON", "/v1/completions", b"{"),
             (400, "invalid JSON", "/v1/completions", b"[" * 100000),
             (400, "invalid JSON", "/v1/completions", b'{"a":' * 5000),
@@ -393,13 +393,18 @@ def slow_and_gone(s, bits, expected, every, slack, alone):
         if at == len(whole):
             c.recv(200)
         c.close()
-    # One that ends its own side only counts as gone.
+    # One that ends its own side only may still read, and is served.
     half = socket.create_connection((s.host, s.port))
-    half.sendall(whole)
+    asked = body.replace(b"3000", b"30")
+    half.sendall(head(more=b"Content-Length: %d\r\n" % len(asked)) + asked)
     half.shutdown(socket.SHUT_WR)
     same(bits(), expected, "an honest client beside them")
     if alone:
         s.is_idle()
+    got = b""
+    while part := half.recv(65536):
+        got += part
+    assert b"data: [DONE]" in got, got
     half.close()
     for c in slow:
         c.settimeout(10 * slack)

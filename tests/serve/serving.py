@@ -8,6 +8,7 @@ import select
 import shutil
 import signal
 import socket
+import string
 import struct
 import subprocess
 import tempfile
@@ -195,6 +196,41 @@ def other_weights(model, directory, factor, files=("config.json", "tokenizer.jso
         file.write(data)
     os.rename(made, directory)
     return directory
+
+
+def write_speaker(program, model, folder, pieces, tools, template, special=()):
+    """A model directory and the body of a chat for which the model says just these pieces, a token each: its draws are what
+    they are, and the vocabulary is written so that the ids that it draws have these texts. Its letters are those below 128."""
+    os.makedirs(folder)
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(os.path.join(model, name), folder)
+    with open(os.path.join(folder, "chat_template.jinja"), "w") as file:
+        file.write(template)
+    letters = string.printable[:95] + "\n"
+    vocab = {c: 3 + i for i, c in enumerate(letters)}
+
+    def write(names):
+        taken = set(names.values())
+        for i in range(512):
+            if i not in taken:
+                names["\ue000%d" % i] = i
+        added = [{"id": i, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+                  "special": True} for text, i in sorted(names.items(), key=lambda x: x[1]) if text in special]
+        made = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                 "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+                 "vocab": names, "merges": []}
+        with open(os.path.join(folder, "tokenizer.json"), "w") as file:
+            json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
+                       "pre_tokenizer": None, "post_processor": None, "decoder": {"type": "Fuse"}, "model": made}, file)
+
+    write(dict(vocab))
+    messages = [{"role": "user", "content": "go"}]
+    records = generate(program, folder, [{"messages": messages, "tools": tools}], "--samples", "120", "--temperature", "100000",
+                       "--max-tokens", str(len(pieces)), "--batch", "64")
+    record = next(r for r in records if len(set(r["completion_ids"])) == len(pieces) and min(r["completion_ids"]) >= 128)
+    write(dict(vocab, **dict(zip(pieces, record["completion_ids"]))))
+    return {"messages": messages, "tools": tools, "seed": 0, "temperature": 100000, "max_tokens": len(pieces),
+            "lockstep": {"sample": record["sample"]}, "return_token_ids": True}
 
 
 def side_by_side(*calls):
