@@ -316,6 +316,7 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     LS_TRY_DONE(plan_engine(&g, &recordings, plan, err));
     LS_TRY_DONE(ls_trainer_rehearse(g.trainer, o->length, err));
     plan->workspace = device->exec.workspace_bytes;
+    plan->gradients = ls_trainer_device_gradients(g.trainer);
     *out = ls_trainer_outlook(g.trainer);
     out->slot_bytes = ls_slot_bytes(&g.model->config, (ls_dtype)o->train.dtype) * g.model->config.n_layers;
     look(looker, device);

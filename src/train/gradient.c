@@ -109,6 +109,7 @@ void ls_gradient_free(ls_gradient *g) {
     free(g);
 }
 
+int64_t ls_gradient_device_nodes(const ls_gradient *g) { return g->on_host ? 0 : g->n_buffers; }
 int64_t ls_gradient_bytes(const ls_gradient *g) {
     return g->on_host ? 2 * g->n_piece * (int64_t)sizeof(float) : g->n_buffers * bytes_of(g);
 }

@@ -24,6 +24,8 @@ int64_t ls_gradient_nodes(int64_t leaves_max);
 ls_status ls_gradient_create(ls_gradient **out, ls_device *device, int64_t n_elements, int64_t leaves_max,
                              int64_t device_nodes, ls_error *err);
 void ls_gradient_free(ls_gradient *gradient);
+/* Gradients that the device holds. */
+int64_t ls_gradient_device_nodes(const ls_gradient *gradient);
 /* What it holds of the device's memory and of the host's. */
 int64_t ls_gradient_bytes(const ls_gradient *gradient);
 int64_t ls_gradient_host_bytes(const ls_gradient *gradient);

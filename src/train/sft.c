@@ -544,6 +544,7 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     LS_TRY_DONE(make_trainer(&s, r->config, err));
     LS_TRY_DONE(ls_trainer_rehearse(s.trainer, s.longest, err));
     plan->workspace = device->exec.workspace_bytes;
+    plan->gradients = ls_trainer_device_gradients(s.trainer);
     *out = ls_trainer_outlook(s.trainer);
     look(looker, device);
 done:

@@ -50,7 +50,7 @@ static const ls_option rows[] = {
     INT("leaf", true, leaf, 0, SEQUENCES_MAX,
         "Sequences whose gradient is one ordered computation (0: an update has 8 leaves, of a model whose gradients "
         "are "
-        "large fewer, down to 2: docs/grpo.md)"),
+        "large fewer, down to 2: docs/plans.md)"),
     CHOICE(
         "leaves", true, leaves, leaves,
         "Which sequences of an update share a leaf: by_number, neighbours, or by_length, so that leaves, and with them "
@@ -347,5 +347,5 @@ void ls_train_options_trainer(ls_trainer_opts *out, const ls_train_options *o, c
     out->spans_max = plan->spans;
     out->recompute = plan->recompute;
     out->moments_on_host = plan->moments_on_host;
-    out->gradients = o->gradients;
+    out->gradients = o->gradients > 0 ? o->gradients : plan->gradients;
 }

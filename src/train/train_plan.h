@@ -44,6 +44,7 @@ typedef struct ls_train_plan {
     int64_t batch;        /* sequences that the engine decodes at a time; 0: as its levers say */
     int64_t prefix_bytes; /* of its prefix cache; 0: as its levers say */
     int64_t slots, pages; /* of its pools, as they fit; 0: as its levers say */
+    int64_t gradients;    /* that the device holds, as they fit; 0: what fits then */
     int64_t workspace;    /* bytes that ops need; made at the start, so that nothing is later */
 } ls_train_plan;
 
@@ -68,8 +69,8 @@ typedef struct ls_train_outlook {
 } ls_train_outlook;
 
 /* Makes model, engine and trainer on a device on paper as the plan says, rehearses a step, and frees them; *out is what
- * it learnt. LS_ERR_NOMEM or LS_ERR_CAPACITY: it does not fit. Fills in plan's workspace, slots and pages. `look` is
- * called with the device before anything is freed. */
+ * it learnt. LS_ERR_NOMEM or LS_ERR_CAPACITY: it does not fit. Fills in plan's workspace, slots, pages and gradients.
+ * `look` is called with the device before anything is freed. */
 typedef ls_status (*ls_train_rehearse)(void *context, ls_device *device, ls_train_plan *plan, ls_train_outlook *out,
                                        void (*look)(void *looker, const ls_device *device), void *looker,
                                        ls_error *err);

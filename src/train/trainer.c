@@ -1,5 +1,5 @@
 /* The step. Owns everything that a step writes. */
-#include "train/trainer_state.h"
+#include "train/trainer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,6 +11,7 @@
 #include "model/joint.h"
 #include "model/window.h"
 #include "op/logprob.h"
+#include "train/trainer_state.h"
 
 /* Of a device whose memory is limited a 32nd stays free: libraries and graphs take some behind the trainer's back. */
 #define KEPT_FREE 32
@@ -284,6 +285,8 @@ int64_t ls_trainer_bytes(const ls_trainer *t) {
         bytes += ls_adapters_bytes(t->state.adapters) + p->n_elements * (int64_t)sizeof(float);
     return bytes;
 }
+
+int64_t ls_trainer_device_gradients(const ls_trainer *t) { return ls_gradient_device_nodes(t->gradient); }
 
 int64_t ls_trainer_host_bytes(const ls_trainer *t) {
     return ls_gradient_host_bytes(t->gradient) + (t->state.moments_on_host ? 2 * moment_bytes(&t->state) : 0);

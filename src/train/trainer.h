@@ -106,8 +106,11 @@ ls_status ls_trainer_end(const ls_trainer *trainer, ls_error *err);
 /* Of masters and moments, all processes' together: each calls it, and gets the same. */
 ls_status ls_train_state_digest(const ls_train_state *state, uint64_t *out, ls_error *err);
 /* What a step asks of the device's workspace is asked for now, on a device on paper: a forward and a backward of as
- * many tokens as a forward takes, in sequences of `longest` and in the shortest. The trainer is of no use afterwards. */
+ * many tokens as a forward takes, in sequences of `longest` and in the shortest. The trainer is of no use behind
+ * that. */
 ls_status ls_trainer_rehearse(ls_trainer *trainer, int64_t longest, ls_error *err);
+/* Gradients that the device holds. */
+int64_t ls_trainer_device_gradients(const ls_trainer *trainer);
 /* What a plan asks of it (train/train_plan.h); slot_bytes is the engine's. */
 ls_train_outlook ls_trainer_outlook(const ls_trainer *trainer);
 /* Bytes of masters, weights, moments and gradients on the device; the tape comes on top. */

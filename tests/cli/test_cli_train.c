@@ -76,11 +76,38 @@ static void refusals_are_one_line(void **state) {
     RUN_OK("train", "--help");
 }
 
+/* For a card that is not here; nothing is run, and no directory made. */
+static void a_plan_is_told(void **state) {
+    (void)state;
+    RUN_OK("train", "plan", "sft", "--config", at("run.json"), "--set", "run=nowhere", "--card", "a100-40");
+    assert_non_null(strstr(last.out, "plan for NVIDIA A100 40GB, 39.4 GiB"));
+    assert_non_null(strstr(last.out, "plans fit; about "));
+    assert_int_equal(access("nowhere", F_OK), -1);
+    RUN_OK("train", "plan", "grpo", "--set", "model=" TINY, "--card", "h100-80", "--cards", "2", "--set",
+           "moments_on=host", "--set", "recompute=true", "--set", "rows=1000", "--set", "engine.batch=7");
+    assert_non_null(strstr(last.out, "  moments_on                     host"));
+    assert_non_null(strstr(last.out, "  recompute                      true"));
+    assert_non_null(strstr(last.out, "  rows                           1000"));
+    assert_non_null(strstr(last.out, "  1 of 1 plans fit"));
+    RUN("train", "plan", "grpo", "--set", "model=" TINY, "--card", "a100-40", "--set", "length=600000", "--set",
+        "prompts=1024", "--set", "samples=64", "--set", "rows=600000");
+    must_refuse("memory: the smallest plan needs ");
+    RUN("train", "plan", "grpo", "--set", "model=" TINY, "--card", "h101");
+    must_refuse("--card: 'h101' is no card that is known: h100-80, h200, b200, a100-80 or a100-40");
+    RUN("train", "plan", "dream", "--card", "h200");
+    must_refuse("'dream' is no kind of training: sft or grpo");
+    RUN("train", "plan", "grpo", "--set", "model=" TINY, "--set", "device=cpu");
+    must_refuse("device: cpu has the host's memory, which is not planned for; name a card: ");
+    RUN("train", "plan");
+    must_exit(1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_goes_on_and_leaves_models),
         cmocka_unit_test(in_one_go_it_is_the_same),
         cmocka_unit_test(refusals_are_one_line),
+        cmocka_unit_test(a_plan_is_told),
     };
     return cmocka_run_group_tests(tests, scratch_make, scratch_remove);
 }

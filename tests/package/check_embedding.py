@@ -48,7 +48,7 @@ def engine_scoring_and_trainer_agree():
 
 def an_interrupt_ends_a_call_soon():
     """KeyboardInterrupt comes between two ticks, not behind the last, and leaves an engine that goes on."""
-    engine = lockstep.Engine(MODEL, seed=3, length_max=4096)
+    engine = lockstep.Engine(MODEL, seed=3, length_max=256)
     ticks = []
     tick = engine.tick
 
@@ -60,7 +60,7 @@ def an_interrupt_ends_a_call_soon():
 
     engine.tick = counted
     try:
-        engine.generate([[1, 2]], max_tokens=4000)
+        engine.generate([[1, 2]], max_tokens=240)
     except KeyboardInterrupt:
         pass
     else:
@@ -68,7 +68,7 @@ def an_interrupt_ends_a_call_soon():
     assert len(ticks) <= 6, ticks
     engine.tick = tick
     assert engine.take() is None
-    fresh = lockstep.Engine(MODEL, seed=3, length_max=4096)
+    fresh = lockstep.Engine(MODEL, seed=3, length_max=256)
     a, b = (e.generate([[1, 2]], max_tokens=6)[0] for e in (engine, fresh))
     assert a.tokens.tolist() == b.tokens.tolist() and bits([a.logprobs]) == bits([b.logprobs])
 

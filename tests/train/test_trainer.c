@@ -48,6 +48,8 @@ static void settings_carry_no_bits(void **state) {
                             continue;
                         opts.microbatch = microbatch;
                         opts.recompute = recompute;
+                        opts.moments_on_host = threads == 2;
+                        if (microbatch == 8) opts.spans_max = 1, opts.leaf_rows_max = 28;
                         if (microbatch == 4) opts.rows_max = 60; /* the tokens cut forwards short */
                         if (microbatch == 2) opts.rows_max = 14, opts.leaf_rows_max = 28; /* a leaf in parts */
                         if (bits_of(names[m], &opts, threads, isa, steps) != bits)
