@@ -149,10 +149,11 @@ static ls_status add_call(found *f, const char *name, cursor arguments) {
     return ls_text_copy(&call->arguments, arguments.at, arguments.end - arguments.at, f->err);
 }
 
-/* Whether it is the text of a JSON object. */
+/* Whether it is the text of a JSON object, in which the reader takes a NUL for white space. */
 static ls_json_doc *open_object(cursor object) {
     ls_json_doc *doc = NULL;
     if (object.at == object.end || *object.at != '{') return NULL;
+    if (memchr(object.at, '\0', (size_t)(object.end - object.at)) != NULL) return NULL;
     return ls_json_doc_open(&doc, object.at, object.end - object.at, "call", NULL) == LS_OK ? doc : NULL;
 }
 
