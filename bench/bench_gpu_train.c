@@ -30,8 +30,8 @@ typedef struct options {
     const char *directory, *device;
     ls_profile profile;
     ls_dtype dtype, moments;
-    int64_t sequences, tokens, leaf, microbatch, rows, steps, profile_steps;
-    bool recompute, moments_on_host;
+    int64_t sequences, tokens, leaf, microbatch, rows, steps, profile_steps, recompute;
+    bool moments_on_host;
     double bandwidth, rate, scan_us; /* bytes/s, operations/s, us a token of 26 layers; 0: no floor */
 } options;
 
@@ -49,6 +49,7 @@ static const char usage[] =
     "  --microbatch N         leaves of a forward (as many as there are)\n"
     "  --rows N               tokens of a forward; a leaf that has more takes several (those of a microbatch)\n"
     "  --recompute            keep the residual stream only\n"
+    "  --recompute-halves N   so of N halves of layers, mixers first\n"
     "  --moments-on-host      keep AdamW's moments in the host's memory\n"
     "  --steps N              timed, behind one that is not; the fastest counts (3)\n"
     "  --profile-steps N      then so many steps by kind of call (0)\n"
@@ -72,9 +73,14 @@ static void take(options *o, const char *name, char *text) {
     const struct {
         const char *name;
         int64_t *value;
-    } counts[] = {{"sequences", &o->sequences},        {"tokens", &o->tokens}, {"leaf", &o->leaf},
-                  {"microbatch", &o->microbatch},      {"rows", &o->rows},     {"steps", &o->steps},
-                  {"profile-steps", &o->profile_steps}};
+    } counts[] = {{"sequences", &o->sequences},
+                  {"tokens", &o->tokens},
+                  {"leaf", &o->leaf},
+                  {"microbatch", &o->microbatch},
+                  {"rows", &o->rows},
+                  {"steps", &o->steps},
+                  {"profile-steps", &o->profile_steps},
+                  {"recompute-halves", &o->recompute}};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
         if (strcmp(name, counts[i].name) == 0) *counts[i].value = (int64_t)number(name, text, 1, 1e6, true);
     if (strcmp(name, "device") == 0) o->device = choice(name, text, "cuda", "cpu") == 0 ? "cuda" : "cpu";
@@ -85,7 +91,7 @@ static void take(options *o, const char *name, char *text) {
     if (strcmp(name, "bandwidth") == 0) o->bandwidth = 1e9 * number(name, text, 1e-3, 1e9, false);
     if (strcmp(name, "rate") == 0) o->rate = 1e12 * number(name, text, 1e-6, 1e9, false);
     if (strcmp(name, "scan") == 0) o->scan_us = number(name, text, 1e-6, 1e9, false);
-    if (strcmp(name, "recompute") == 0) o->recompute = true;
+    if (strcmp(name, "recompute") == 0) o->recompute = LS_RECOMPUTE_ALL;
     if (strcmp(name, "moments-on-host") == 0) o->moments_on_host = true;
 }
 
@@ -105,6 +111,7 @@ static options read_options(int argc, char **argv) {
                                          {"rate", required_argument, NULL, 1},
                                          {"scan", required_argument, NULL, 1},
                                          {"recompute", no_argument, NULL, 1},
+                                         {"recompute-halves", required_argument, NULL, 1},
                                          {"moments-on-host", no_argument, NULL, 1},
                                          {"help", no_argument, NULL, 2},
                                          {NULL, 0, NULL, 0}};
@@ -235,11 +242,12 @@ int main(int argc, char **argv) {
     batch_memory memory;
     ls_error err;
     double best = 0.0, norm = 0.0, floor_s;
+    const ls_model_loading how = {.no_tiles = true};
     if (strcmp(o.device, "cpu") == 0)
         need(ls_device_open_cpu(&device, ls_cpu_count(), ls_isa_best(), &err), &err);
     else
         need(ls_device_open_cuda(&device, 0, &err), &err);
-    need(ls_model_open(&model, device, o.directory, &err), &err);
+    need(ls_model_open_with(&model, device, o.directory, &how, &err), &err);
     need(ls_model_set_profile(model, o.profile, o.dtype, &err), &err);
     batch = make_batch(&memory, &o, model->config.vocab);
     trainer = make_trainer(&o, model, device);
@@ -249,7 +257,7 @@ int main(int argc, char **argv) {
            ls_profile_name(o.profile));
     printf("%lld x %lld tokens, leaves of %lld, %lld in a forward, %s; masters, weights, moments, gradients %.4g GB\n",
            (long long)o.sequences, (long long)o.tokens, (long long)o.leaf, (long long)o.microbatch,
-           o.recompute ? "recomputed" : "kept", 1e-9 * (double)ls_trainer_bytes(trainer));
+           o.recompute > 0 ? "recomputed" : "kept", 1e-9 * (double)ls_trainer_bytes(trainer));
     fflush(stdout);
     for (int64_t i = 0; i <= o.steps; i++) {
         const double s = step(trainer, &batch, &norm);

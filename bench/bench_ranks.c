@@ -40,7 +40,8 @@ typedef struct options {
     ls_dtype dtype;
     ls_transport_kind transport;
     int64_t ranks, prompts, samples, prompt, new_tokens, leaf, microbatch, rows, steps, batch, prefix_mb, threads;
-    bool recompute, moments_on_host, vary, by_length, by_layer, apart;
+    int64_t recompute;
+    bool moments_on_host, vary, by_length, by_layer, apart;
 } options;
 
 /* ---- options ---- */
@@ -101,7 +102,7 @@ static void take(options *o, const char *name, char *text) {
     if (strcmp(name, "dtype") == 0) o->dtype = choice(name, text, "f32", "bf16") == 0 ? LS_F32 : LS_BF16;
     if (strcmp(name, "leaves") == 0) o->by_length = choice(name, text, "by_number", "by_length") == 1;
     if (strcmp(name, "weights") == 0) o->by_layer = choice(name, text, "whole", "by_layer") == 1;
-    if (strcmp(name, "recompute") == 0) o->recompute = true;
+    if (strcmp(name, "recompute") == 0) o->recompute = LS_RECOMPUTE_ALL;
     if (strcmp(name, "moments-on-host") == 0) o->moments_on_host = true;
     if (strcmp(name, "vary") == 0) o->vary = true;
     if (strcmp(name, "apart") == 0) o->apart = true;

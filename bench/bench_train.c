@@ -43,7 +43,7 @@ static double time_step(const char *directory, ls_model *model, ls_device *devic
                                   .microbatch = SEQUENCES / leaf,
                                   .rows_max = ROWS,
                                   .sequences_max = SEQUENCES,
-                                  .recompute = recompute,
+                                  .recompute = recompute ? LS_RECOMPUTE_ALL : 0,
                                   .n_metrics = 1,
                                   .loss = loss};
     int32_t tokens[ROWS];

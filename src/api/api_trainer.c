@@ -88,7 +88,7 @@ static ls_status trainer_opts(ls_trainer_opts *out, const lockstep_trainer_optio
                              .max_norm = o->clip > 0.0 ? o->clip : (double)INFINITY,
                              .microbatch = o->microbatch,
                              .sequences_max = o->sequences_max,
-                             .recompute = o->recompute != 0,
+                             .recompute = o->recompute != 0 ? LS_RECOMPUTE_ALL : 0,
                              .entropy = true,
                              .n_metrics = 1};
     if (!ls_mul_i64(o->microbatch, o->leaf, &sequences) || sequences > o->sequences_max) sequences = o->sequences_max;

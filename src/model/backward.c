@@ -31,16 +31,16 @@ static ls_activations from_row(ls_activations a, const ls_model_config *c, int64
 /* Sets l->h and l->ws to what a half computed for the leaf, running it again where it was not kept. */
 static ls_status recall(ls_leaf *l, int64_t half_i, ls_error *err) {
     const ls_tape *t = l->tape;
-    const bool picks = half_i % 2 == 1 && l->model->layers[half_i / 2].ffn->picks;
+    const ls_layer *layer = &l->model->layers[half_i / 2];
+    const ls_part *part = half_i % 2 == LS_HALF_MIXER ? layer->mixer : layer->ffn;
     const ls_rows h = {t->h[half_i], LS_F32, l->model->config.hidden};
+    ls_forward f;
     l->h = ls_rows_from(h, l->row);
     l->ws = *t->ws[half_i];
-    if (t->opts.recompute) {
-        const ls_forward f = {l->model, t->cache, &l->ws, l->batch, l->h.data, 0, true};
-        return ls_model_half_output(&f, half_i / 2, (ls_half)(half_i % 2), err);
-    }
-    l->ws.a = from_row(l->ws.a, &l->model->config, l->row, picks);
-    return LS_OK;
+    f = (ls_forward){l->model, t->cache, &l->ws, l->batch, l->h.data, 0, true};
+    if (ls_tape_recomputes(t, half_i)) return ls_model_half_output(&f, half_i / 2, (ls_half)(half_i % 2), err);
+    l->ws.a = from_row(l->ws.a, &l->model->config, l->row, part->picks);
+    return part->again == NULL ? LS_OK : part->again(&f, err);
 }
 
 static ls_status half_backward(ls_leaf *l, int64_t half_i, ls_error *err) {

@@ -59,7 +59,7 @@ static ls_status bind_slot(void *context, const ls_weight_slot *slot, ls_error *
     LS_TRY(make_room(b, view->bytes));
     LS_TRY(ls_stored_load(&b->stored, b->device, b->tensor, view, err));
     if (slot->kind == LS_SLOT_MATRIX) {
-        LS_TRY(ls_gemm_pack(b->device, slot->matrix, b->tensor, dtype, slot->dims[0], slot->dims[1], err));
+        LS_TRY(ls_gemm_pack_rows(b->device, slot->matrix, b->tensor, dtype, slot->dims[0], slot->dims[1], err));
         model->weight_bytes += ls_gemm_read_bytes(slot->matrix);
     } else {
         LS_TRY(own_array(b, (void **)slot->vector, view->n_elements, (int64_t)sizeof(float)));
@@ -75,7 +75,7 @@ static ls_status bind_tied_head(binder *b) {
     const ls_model_config *c = &model->config;
     if (!c->tied) return LS_OK;
     LS_TRY(ls_stored_check_head(&b->stored, c, b->err));
-    LS_TRY(ls_gemm_pack(b->device, &model->head, model->embed, model->embed_dtype, c->vocab, c->hidden, b->err));
+    LS_TRY(ls_gemm_pack_rows(b->device, &model->head, model->embed, model->embed_dtype, c->vocab, c->hidden, b->err));
     model->weight_bytes += ls_gemm_read_bytes(&model->head);
     return LS_OK;
 }
@@ -124,6 +124,7 @@ ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *dire
     LS_TRY_DONE(bind_tied_head(&b));
     if (b.by_layer) LS_TRY_DONE(ls_window_place(model, err));
     drop_tensor(&b);
+    if (how == NULL || !how->no_tiles) LS_TRY_DONE(ls_model_tiles(model, true, err));
     LS_TRY_DONE(ls_memory_trim(device, err)); /* tensors as stored are no longer there */
     model->device_bytes = device->ledger.used - held;
     LS_TRY_DONE(ls_stored_check(&b.stored, config.n_layers, err));
@@ -160,6 +161,7 @@ void ls_model_close(ls_model *model) {
         free(layer->expert);
     }
     ls_gemm_weight_free(model->device, &model->head);
+    if (model->tiles != NULL) ls_memory_unreserve(model->device, model->tiles, model->tiles_bytes);
     for (int64_t i = 0; i < model->n_owned; i++) ls_memory_free(model->device, model->owned[i]);
     free((void *)model->owned);
     free(model->parked);

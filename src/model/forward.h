@@ -66,6 +66,11 @@ typedef struct ls_workspace {
  * within one half of a layer. */
 ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_model *model, ls_dtype dtype,
                               int64_t rows_max, bool for_training, ls_error *err);
+/* What one half of a tape keeps for its backward, beside a workspace that all halves use in turn: a view of `shared`,
+ * which is for training, with arrays of its own in place of those that the part's backward reads and does not make
+ * again (ls_part.again). shared must live longer. */
+ls_status ls_workspace_keep(ls_workspace **out, const ls_workspace *shared, const ls_model *model,
+                            const struct ls_part *part, ls_error *err);
 void ls_workspace_free(ls_workspace *workspace);
 /* Bytes of the above, for planning; -1 where they do not fit 64 bits. */
 int64_t ls_workspace_bytes(const ls_model *model, ls_dtype dtype, int64_t rows_max, bool for_training);

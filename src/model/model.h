@@ -90,10 +90,12 @@ typedef struct ls_model {
     ls_layer *layers;                   /* [n_layers] */
     int64_t n_parameters, weight_bytes; /* bytes: of all that a forward reads whole, which the embedding is not */
     int64_t device_bytes;               /* of the device's memory, as packed */
-    struct ls_window *window;           /* where weights of layers come while they are used (window.h); NULL: all of
+    void *tiles; /* what products of few rows read of all matrices (ls_model_tiles); NULL: they do without */
+    int64_t tiles_bytes;
+    struct ls_window *window; /* where weights of layers come while they are used (window.h); NULL: all of
                                          * them are on the device */
-    uint8_t *parked;                    /* the weights while they are away from the device; NULL: they are there */
-    void **owned;                       /* arrays above */
+    uint8_t *parked;          /* the weights while they are away from the device; NULL: they are there */
+    void **owned;             /* arrays above */
     int64_t n_owned, owned_cap;
 } ls_model;
 
@@ -106,6 +108,7 @@ typedef struct ls_model_loading {
     int32_t n_threads;   /* that read a piece: the processors, 8 at most; 1 for small checkpoints */
     bool by_layer;       /* weights of layers are not read: there is a window for them (window.h), and nothing runs
                           * until they have a source (ls_joint_connect) */
+    bool no_tiles;       /* ls_model_tiles comes later, or never */
 } ls_model_loading;
 /* how: may be NULL. */
 ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *directory, const ls_model_loading *how,
@@ -115,6 +118,10 @@ ls_status ls_model_open_with(ls_model **out, ls_device *device, const char *dire
 typedef void (*ls_model_watcher)(void *context, const char *directory, int64_t done, int64_t total);
 void ls_model_watch(ls_model_watcher watcher, void *context);
 void ls_model_close(ls_model *model);
+/* Makes the copies of the matrices that products of few rows read, or gives their memory back: a model that decodes is
+ * faster with them, and one that trains has no use for them. They are there when a model was opened, where the back end
+ * has such, and carry no bit. Waits. Nobody may keep an address of a weight: an engine sleeps meanwhile. */
+ls_status ls_model_tiles(ls_model *model, bool there, ls_error *err);
 /* Takes the weights to the host's memory and gives the device's back. Until ls_model_unpark, which brings them back to
  * the same or to other addresses, nothing may run with the model, and nobody may keep an address of a weight: an engine
  * sleeps meanwhile, a trainer of this model must not be open. Both wait. Either one twice changes nothing; one that

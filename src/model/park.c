@@ -65,6 +65,7 @@ ls_status ls_model_park(ls_model *model, ls_error *err) {
     ls_status status;
     LS_ASSERT(model->window == NULL, "%d layers come by a window", model->config.n_layers);
     if (model->parked != NULL) return LS_OK;
+    LS_TRY_DONE(ls_model_tiles(model, false, err));
     LS_TRY_DONE(list_all(&l, err));
     LS_TRY_DONE(ls_array_alloc((void **)&host, l.bytes, 1, "weights on the host", err));
     LS_TRY_DONE(take_all(&l, host, err));
@@ -76,7 +77,10 @@ ls_status ls_model_park(ls_model *model, ls_error *err) {
     host = NULL;
     status = ls_memory_trim(model->device, err);
 done:
-    if (status != LS_OK) (void)ls_device_wait(model->device, NULL); /* reads may still end there */
+    if (status != LS_OK) {
+        (void)ls_device_wait(model->device, NULL); /* reads may still end there */
+        (void)ls_model_tiles(model, true, NULL);   /* their memory was free a moment ago */
+    }
     free(host);
     free(l.pieces);
     return status;
@@ -109,10 +113,13 @@ ls_status ls_model_unpark(ls_model *model, ls_error *err) {
     LS_TRY_DONE(list_all(&l, err));
     LS_TRY_DONE(ls_array_alloc((void **)&arrays, l.n, sizeof *arrays, "weights", err));
     LS_TRY_DONE(bring_all(&l, arrays, err));
+    for (int64_t i = 0; i < l.n; i++) put(&l.pieces[i], arrays[i]);
+    status = ls_model_tiles(model, true, err);
     for (int64_t i = 0; i < l.n; i++) {
-        put(&l.pieces[i], arrays[i]);
-        arrays[i] = NULL;
+        if (status != LS_OK) put(&l.pieces[i], NULL);
+        if (status == LS_OK) arrays[i] = NULL;
     }
+    if (status != LS_OK) goto done;
     free(model->parked);
     model->parked = NULL;
 done:

@@ -88,4 +88,5 @@ static ls_status attention_walk(const ls_walk *w, ls_layer *layer) {
     return ls_walk_matrix(w, &a->o, c->hidden, q, w->names->attention, "o_proj.weight");
 }
 
-const ls_part ls_part_attention = {"attention", attention_forward, attention_backward, NULL, attention_walk, false};
+const ls_part ls_part_attention = {"attention", attention_forward, attention_backward, NULL, NULL, attention_walk,
+                                   false};

@@ -36,6 +36,8 @@ static ls_status dense_forward(const ls_forward *f, int64_t layer_i, ls_error *e
     return ls_part_project(f, a->y, a->gated, &w->down, NULL, err);
 }
 
+static ls_status dense_again(const ls_forward *f, ls_error *err) { return swiglu(f, f->batch->n_rows, err); }
+
 /* ---- mixture of experts ----
  *
  * Every choice of a row is a pick. Picks lie in the order of their experts, so that an expert's products run over one
@@ -223,5 +225,5 @@ static ls_status experts_walk(const ls_walk *w, ls_layer *layer) {
     return LS_OK;
 }
 
-const ls_part ls_part_dense = {"dense", dense_forward, dense_backward, NULL, dense_walk, false};
-const ls_part ls_part_experts = {"experts", experts_forward, experts_backward, NULL, experts_walk, true};
+const ls_part ls_part_dense = {"dense", dense_forward, dense_backward, dense_again, NULL, dense_walk, false};
+const ls_part ls_part_experts = {"experts", experts_forward, experts_backward, NULL, NULL, experts_walk, true};

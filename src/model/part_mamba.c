@@ -115,6 +115,10 @@ static ls_status mamba_forward(const ls_forward *f, int64_t layer_i, ls_error *e
     return ls_part_project(f, a->y, a->scanned, &w->out_proj, w->out_bias, err);
 }
 
+static ls_status mamba_again(const ls_forward *f, ls_error *err) {
+    return round_into(f, f->ws->a.u_in, f->ws->a.u, f->model->config.d_inner, err);
+}
+
 /* dz and, behind the convolution, its input's gradient are the two halves of duz. */
 static ls_status scan_backward(const ls_leaf *l, const ls_mamba_weights *w, const float *dout, ls_rows ddt, ls_rows duz,
                                ls_error *err) {
@@ -276,4 +280,4 @@ static ls_status mamba_walk(const ls_walk *w, ls_layer *layer) {
     return ls_walk_slot(w, decay, w->names->mamba, "A_log");
 }
 
-const ls_part ls_part_mamba = {"mamba", mamba_forward, mamba_backward, mamba_finish, mamba_walk, false};
+const ls_part ls_part_mamba = {"mamba", mamba_forward, mamba_backward, mamba_again, mamba_finish, mamba_walk, false};

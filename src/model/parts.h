@@ -35,6 +35,9 @@ struct ls_part {
     ls_status (*forward)(const ls_forward *f, int64_t layer_i, ls_error *err);
     /* leaf->dh to leaf->dx, and the gradients of the part's parameters. */
     ls_status (*backward)(const ls_leaf *leaf, int64_t layer_i, ls_error *err);
+    /* What the backward reads and a tape does not keep (ls_workspace_keep), from what it keeps, before the backward of
+     * rows that are not computed again; NULL: nothing. */
+    ls_status (*again)(const ls_forward *f, ls_error *err);
     /* What is left to do with those gradients when the leaf has had all its rows; NULL: nothing. */
     ls_status (*finish)(const ls_leaf *leaf, int64_t layer_i, ls_error *err);
     /* The part's tensors, in the order of all sums over parameters. */

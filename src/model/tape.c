@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "model/parts.h"
 #include "model/tape_state.h"
 #include "model/window.h"
 #include "op/rmsnorm.h"
@@ -14,19 +15,6 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static ls_status floats(const ls_tape *t, float **out, int64_t rows, int64_t columns, ls_error *err) {
     return ls_memory_alloc(t->device, (void **)out, rows, columns * (int64_t)sizeof(float), "training workspace", err);
-}
-
-static int64_t leaf_dh_bytes(const ls_tape *t) {
-    return t->opts.leaf_rows_max * t->model->config.hidden * (int64_t)sizeof *t->leaf_dh;
-}
-
-/* What waits for the end of a leaf. */
-static ls_status make_leaf(ls_tape *t, const ls_model_config *c, ls_error *err) {
-    LS_TRY(ls_memory_alloc(t->device, (void **)&t->leaf_tokens, t->opts.leaf_rows_max, sizeof *t->leaf_tokens,
-                           "training workspace", err));
-    if (!t->has_parts) return LS_OK;
-    return ls_memory_pin(t->device, (void **)&t->leaf_dh, t->opts.leaf_rows_max, c->hidden * (int64_t)sizeof(float),
-                         "gradient of the embedding's rows", err);
 }
 
 static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *err) {
@@ -56,7 +44,9 @@ static ls_status make_backward(ls_tape *t, const ls_model_config *c, ls_error *e
                   {&t->d_entropy, block, 1}};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         LS_TRY(floats(t, arrays[i].out, arrays[i].rows, arrays[i].columns, err));
-    if (c->tied) LS_TRY(make_leaf(t, c, err));
+    if (c->tied)
+        LS_TRY(ls_memory_alloc(t->device, (void **)&t->leaf_tokens, t->opts.leaf_rows_max, sizeof *t->leaf_tokens,
+                               "training workspace", err));
     if (t->model->profile != LS_PROFILE_MMA16) return LS_OK;
     return ls_memory_alloc(t->device, (void **)&t->rounded, rows, larger(wide, c->hidden) * 2, "training workspace",
                            err);
@@ -115,6 +105,17 @@ static ls_status make_support(ls_tape *t, ls_error *err) {
     return LS_OK;
 }
 
+/* Mixers come first: what is kept of them is most, for what it costs to compute it again. */
+bool ls_tape_recomputes(const ls_tape *t, int64_t half) {
+    return half / 2 + half % 2 * (t->n_halves / 2) < t->opts.recompute;
+}
+
+/* NULL: the half computes nothing. */
+static const ls_part *part_of(const ls_tape *t, int64_t half) {
+    const ls_layer *layer = &t->model->layers[half / 2];
+    return half % 2 == LS_HALF_MIXER ? layer->mixer : layer->ffn;
+}
+
 static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *err) {
     const int64_t rows = t->opts.rows_max;
     const ls_head_opts head = {.dtype = t->opts.dtype,
@@ -137,11 +138,12 @@ static ls_status make_forward(ls_tape *t, const ls_model_config *c, ls_error *er
     LS_TRY(ls_memory_alloc(t->device, (void **)&t->head_sequences, head.rows_max + 1, sizeof *t->head_sequences, "tape",
                            err));
     for (int64_t i = 0; i <= t->n_halves; i++) LS_TRY(floats(t, &t->h[i], rows, c->hidden, err));
+    LS_TRY(ls_workspace_create(&t->shared, t->device, t->model, t->opts.dtype, rows, true, err));
     for (int64_t i = 0; i < t->n_halves; i++) {
-        if (i > 0 && t->opts.recompute)
-            t->ws[i] = t->ws[0];
-        else
-            LS_TRY(ls_workspace_create(&t->ws[i], t->device, t->model, t->opts.dtype, rows, true, err));
+        const ls_part *part = part_of(t, i);
+        t->ws[i] = t->shared;
+        if (part != NULL && !ls_tape_recomputes(t, i))
+            LS_TRY(ls_workspace_keep(&t->ws[i], t->shared, t->model, part, err));
     }
     t->x_last = (ls_rows){NULL, t->opts.dtype, c->hidden};
     return ls_memory_alloc(t->device, &t->x_last.data, rows, c->hidden * ls_dtype_bytes(t->opts.dtype), "tape", err);
@@ -159,7 +161,10 @@ ls_status ls_tape_create(ls_tape **out, const ls_parameters *parameters, ls_devi
     t->device = device;
     t->opts = *opts;
     t->opts.leaf_rows_max = larger(opts->leaf_rows_max, opts->rows_max);
-    t->has_parts = opts->leaf_rows_max > 0;
+    if (c->tied && opts->leaf_rows_max > 0) {
+        LS_ASSERT(opts->leaf_dh != NULL, "a leaf of %lld rows", (long long)opts->leaf_rows_max);
+        t->leaf_dh = opts->leaf_dh;
+    }
     t->n_halves = 2 * (int64_t)c->n_layers;
     if (truncates(t)) {
         t->truncation = *opts->truncation;
@@ -194,10 +199,10 @@ void ls_tape_free(ls_tape *t) {
         for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) ls_memory_free(t->device, arrays[i]);
     }
     ls_memory_free(t->device, t->leaf_tokens);
-    if (t->leaf_dh != NULL) ls_memory_unpin(t->device, t->leaf_dh, leaf_dh_bytes(t));
     ls_memory_free(t->device, t->rounded);
     for (int64_t i = 0; t->ws != NULL && i < t->n_halves; i++)
-        if (i == 0 || !t->opts.recompute) ls_workspace_free(t->ws[i]);
+        if (t->ws[i] != t->shared) ls_workspace_free(t->ws[i]);
+    ls_workspace_free(t->shared);
     for (int64_t i = 0; t->h != NULL && i <= t->n_halves; i++) ls_memory_free(t->device, t->h[i]);
     ls_memory_free(t->device, t->head_sequences);
     ls_memory_free(t->device, t->sequences);

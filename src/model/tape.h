@@ -1,8 +1,8 @@
 /* Training's forward and backward over whole packed sequences.
  *
  * The forward is that of forward.h, step by step (ls_model_half), so log-probabilities have the bits of rollout and
- * scoring; the tape keeps the residual stream before every half of a layer and, unless it recomputes, what each half
- * computed. Recomputation runs the same ops on the same rows and changes no bit.
+ * scoring; the tape keeps the residual stream before every half of a layer and, of halves that it does not recompute,
+ * what its backward needs. Recomputation runs the same ops on the same rows and changes no bit.
  *
  * The backward runs by leaves. A leaf is a run of whole sequences, which may come in several forwards, a part after the
  * other; its gradient is one ordered computation, and all its sums go on from part to part:
@@ -23,12 +23,17 @@
 
 typedef struct ls_tape ls_tape;
 
+/* All halves, of any model. */
+#define LS_RECOMPUTE_ALL INT64_MAX
+
 typedef struct ls_tape_opts {
     ls_dtype dtype;              /* of activations */
     int64_t rows_max, spans_max; /* tokens and sequences of one forward */
-    bool recompute;              /* keep the residual stream only */
+    int64_t recompute;           /* halves of which the residual stream alone is kept: mixers, then feed-forwards */
     float temperature;           /* of the log-probabilities; 1 is the model's own */
     int64_t leaf_rows_max;       /* tokens of a leaf that may have several parts; 0: a leaf is of one forward */
+    float *leaf_dh; /* the caller's, of ls_memory_pin, [leaf_rows_max][hidden]: of a tied model with leaves of several
+                     * parts, where the rows of their embedding's gradient wait; else not read */
     /* NULL: log-probabilities are over the whole vocabulary. Else over the support that top-k, top-p and min-p leave at
      * the same temperature (op/sample.h); the seed is not read. Copied. */
     const ls_sampling *truncation;

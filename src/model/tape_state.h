@@ -24,10 +24,11 @@ struct ls_tape {
     ls_batch *batch, *leaf_batch; /* of the last forward; of the leaf on its way back */
     ls_head *head;
     int64_t n_halves;
-    float **h;         /* [n_halves + 1][rows][H]: the residual stream before each half, and behind the last */
-    ls_workspace **ws; /* [n_halves]: what each half computed; one and the same when recomputing */
-    ls_rows x_last;    /* H: the head's input */
-    int32_t *tokens;   /* [rows_max] of the last forward */
+    float **h;            /* [n_halves + 1][rows][H]: the residual stream before each half, and behind the last */
+    ls_workspace *shared; /* what halves use in turn */
+    ls_workspace **ws;    /* [n_halves]: what each half computed; `shared` of those that are recomputed */
+    ls_rows x_last;       /* H: the head's input */
+    int32_t *tokens;      /* [rows_max] of the last forward */
     ls_span *spans, *leaf_spans; /* [spans_max] */
     int64_t *leaf_offsets;       /* [spans_max + 1] */
     int32_t *pages;
@@ -42,10 +43,9 @@ struct ls_tape {
     /* Backward: gradients of activations, of a leaf's rows. */
     float *dh; /* [rows][H], behind the last half the embedding's */
     /* Of a tied embedding, whose rows wait for the head's share of all parts: [leaf rows][H] and [leaf rows]. leaf_dh
-     * is the host's, pinned; NULL where a leaf has one part, whose dh it is. */
+     * is the caller's, the host's, pinned; NULL where a leaf has one part, whose dh it is. */
     float *leaf_dh;
     int32_t *leaf_tokens;
-    bool has_parts;    /* a leaf may have several */
     int64_t leaf_rows; /* of the parts that were there */
     float *dx;         /* [rows][H] */
     uint16_t *rounded; /* [rows][widest projection]: a gradient as both of its products read it; mma16 only */
@@ -72,6 +72,8 @@ typedef struct ls_tape_block {
     float values[2][LS_HEAD_BLOCK_MAX];
 } ls_tape_block;
 
+/* Whether a half is computed again in the backward. */
+bool ls_tape_recomputes(const ls_tape *tape, int64_t half);
 /* Takes the logits of the head's block, rows index[0..n) + base of the tape, down to their supports; nothing where the
  * tape does not truncate. */
 ls_status ls_tape_restrict(ls_tape *tape, const int64_t *index, int64_t base, int64_t n, ls_error *err);

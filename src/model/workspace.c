@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "model/forward.h"
+#include "model/parts.h"
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -137,6 +137,73 @@ ls_status ls_workspace_create(ls_workspace **out, ls_device *device, const ls_mo
     ws->for_training = for_training;
     LS_TRY_DONE(make_halves(ws, model, for_training, err));
     if (has_experts(&model->config)) LS_TRY_DONE(make_experts(ws, &model->config, err));
+    *out = ws;
+    ws = NULL;
+done:
+    ls_workspace_free(ws);
+    return status;
+}
+
+/* Rows of its own in place of the shared ones. */
+static ls_status keep_rows(ls_workspace *ws, ls_rows *rows, int64_t columns, ls_error *err) {
+    return own_rows(ws, rows, ws->rows_max, rows->dtype, columns, err);
+}
+
+static ls_status keep_attention(ls_workspace *ws, const ls_model *model, ls_error *err) {
+    const layout l = layout_of(model, ws->dtype);
+    ls_activations *a = &ws->a;
+    LS_TRY(keep_rows(ws, &a->q, l.q + 2 * l.kv, err));
+    a->k = ls_rows_column(a->q, l.q);
+    a->v = ls_rows_column(a->q, l.q + l.kv);
+    return keep_rows(ws, &a->heads, l.q, err);
+}
+
+static ls_status keep_mamba(ls_workspace *ws, const ls_model *model, ls_error *err) {
+    const ls_model_config *c = &model->config;
+    const layout l = layout_of(model, ws->dtype);
+    const int64_t dim = c->d_inner;
+    ls_activations *a = &ws->a;
+    LS_TRY(keep_rows(ws, &a->uz, 2 * dim, err));
+    LS_TRY(keep_rows(ws, &a->u, 2 * dim, err));
+    a->dt = ls_rows_column(a->u, dim);
+    LS_TRY(keep_rows(ws, &a->scanned, dim, err));
+    LS_TRY(keep_rows(ws, &a->narrow_raw, l.narrow, err));
+    LS_TRY(keep_rows(ws, &a->narrow, l.narrow, err));
+    if (rounds(model)) return keep_rows(ws, &a->dt_in, c->dt_rank, err);
+    a->u_in = a->u;
+    a->dt_in = c->inner_norms ? a->narrow : a->narrow_raw;
+    return LS_OK;
+}
+
+static ls_status keep_experts(ls_workspace *ws, const ls_model *model, ls_error *err) {
+    const ls_model_config *c = &model->config;
+    ls_activations *a = &ws->a;
+    LS_TRY(keep_rows(ws, &a->router, c->n_experts, err));
+    LS_TRY(own(ws, (void **)&a->expert, ws->rows_max, c->top_k * (int64_t)sizeof(int32_t), err));
+    return own(ws, (void **)&a->expert_weight, ws->rows_max, c->top_k * (int64_t)sizeof(float), err);
+}
+
+static ls_status keep_dense(ls_workspace *ws, const ls_model *model, ls_error *err) {
+    LS_TRY(keep_rows(ws, &ws->a.gate, model->config.ffn, err));
+    return keep_rows(ws, &ws->a.up, model->config.ffn, err);
+}
+
+static ls_status keep(ls_workspace *ws, const ls_model *model, const ls_part *part, ls_error *err) {
+    LS_TRY(keep_rows(ws, &ws->a.x, model->config.hidden, err));
+    if (part == &ls_part_attention) return keep_attention(ws, model, err);
+    if (part == &ls_part_mamba) return keep_mamba(ws, model, err);
+    return part->picks ? keep_experts(ws, model, err) : keep_dense(ws, model, err);
+}
+
+ls_status ls_workspace_keep(ls_workspace **out, const ls_workspace *shared, const ls_model *model, const ls_part *part,
+                            ls_error *err) {
+    ls_workspace *ws = calloc(1, sizeof *ws);
+    ls_status status;
+    *out = NULL;
+    if (ws == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "workspace");
+    *ws = *shared;
+    ws->n_owned = 0;
+    LS_TRY_DONE(keep(ws, model, part, err));
     *out = ws;
     ws = NULL;
 done:

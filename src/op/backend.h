@@ -297,6 +297,14 @@ ls_status ls_memory_fill(ls_device *device, void *to, int byte, int64_t bytes, l
  * for. */
 ls_status ls_gemm_pack(ls_device *device, ls_gemm_weight *out, const void *w, ls_dtype dtype, int64_t n, int64_t k,
                        ls_error *err);
+/* The same without the copy that products of few rows read, where the back end has one (op/gemm.h): ls_gemm_set_tiles
+ * tells where it lies, and ls_gemm_repack fills it then. */
+ls_status ls_gemm_pack_rows(ls_device *device, ls_gemm_weight *out, const void *w, ls_dtype dtype, int64_t n, int64_t k,
+                            ls_error *err);
+/* Bytes of that copy, 0 where there is none. */
+ls_status ls_gemm_tiles_bytes(ls_device *device, const ls_gemm_weight *w, int64_t *bytes, ls_error *err);
+/* tiles: aligned to 256 bytes, device memory; NULL: products do without. */
+void ls_gemm_set_tiles(ls_gemm_weight *w, void *tiles);
 /* What a product reads of a weight, whose layout may hold it more than once. */
 static inline int64_t ls_gemm_read_bytes(const ls_gemm_weight *w) { return w->n * w->k * ls_dtype_bytes(w->dtype); }
 /* Accepts a zeroed weight; leaves *w zeroed. */

@@ -30,8 +30,8 @@
 #define LS_GEMM_PANEL_GAP 320
 
 /* ls_gemm_weight: the CPU's layout is panels [ceil(n / LS_GEMM_PANEL)][k][LS_GEMM_PANEL], panel_stride bytes apart,
- * rows past n zero, 64-byte aligned. CUDA's is w as it is stored; of bf16, the tiles of op/gemm_cuda.h follow,
- * panel_stride bytes behind its beginning. */
+ * rows past n zero, 64-byte aligned. CUDA's is w as it is stored; of bf16, the tiles of op/gemm_cuda.h lie
+ * panel_stride bytes behind its beginning, by plan right behind the rows; 0: there are none, which moves no bit. */
 
 /* Two products of one x and what swiglu (op/elementwise.h) makes of them, in one call: y = R(silu(gate) * up) with
  * gate = x gate.weight^T and up = x up^T, both float32. A back end may keep gate and up to itself: gate.out and up_out

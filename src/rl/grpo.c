@@ -188,8 +188,8 @@ static ls_status open_reference(grpo *g, ls_error *err) {
     const char *directory = g->o->reference[0] != '\0' ? g->o->reference : g->o->train.model;
     ls_status status;
     if (g->loss.beta == 0) return LS_OK;
-    if ((status = ls_train_options_open(&g->reference, g->device, directory, LS_WEIGHTS_WHOLE, &g->o->train, err)) !=
-        LS_OK) {
+    if ((status = ls_train_options_open(&g->reference, g->device, directory, LS_WEIGHTS_WHOLE, false, &g->o->train,
+                                        err)) != LS_OK) {
         ls_error_prefix(err, "reference");
         goto done;
     }
@@ -264,6 +264,7 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
     else
         LS_TRY(ls_train_options_comm(&g->comm, &o->train, g->device, identity, err));
     opts.comm = g->comm;
+    LS_TRY(ls_grpo_wake(g, GRPO_TRAINER, err));
     LS_TRY(ls_trainer_create(&g->trainer, g->model, weights_of(g), g->device, &opts, err));
     g->rows_max = opts.rows_max;
     return LS_OK;
@@ -271,8 +272,15 @@ static ls_status open_trainer(grpo *g, ls_error *err) {
 
 static ls_status open_model(grpo *g, ls_error *err) {
     LS_TRY(ls_train_options_open(&g->model, g->device, weights_of(g), (ls_weights_kind)g->o->train.weights,
-                                 &g->o->train, err));
+                                 g->o->rollout_url[0] == '\0', &g->o->train, err));
     return ls_model_check_gradient(g->model, err); /* not after all else */
+}
+
+/* An engine for held-out problems, while the first one sleeps: there is memory for one. */
+static ls_status open_second(ls_engine **out, grpo *g, const ls_sampling *sampling, ls_error *err) {
+    LS_TRY(ls_grpo_wake(g, GRPO_ENGINE, err));
+    LS_TRY(ls_engine_sleep(g->engine, err));
+    return make_engine(out, g, sampling, err);
 }
 
 /* ---- the plan ---- */
@@ -286,7 +294,7 @@ static void close_memory(grpo *g) {
 }
 
 /* What a tick's recordings take is no allocation of the ledger's. */
-static ls_status plan_engine(grpo *g, void **recordings, ls_train_plan *plan, ls_error *err) {
+static ls_status plan_recordings(grpo *g, void **recordings, ls_train_plan *plan, ls_error *err) {
     ls_engine_plan engine;
     if (g->engine == NULL) return LS_OK;
     ls_engine_get_plan(g->engine, &engine);
@@ -295,7 +303,19 @@ static ls_status plan_engine(grpo *g, void **recordings, ls_train_plan *plan, ls
     return ls_memory_alloc(g->device, recordings, engine.recording_bytes, 1, "recordings", err);
 }
 
-/* As open_all does it, on paper. */
+/* What draws is there at once: the engine, or the one for held-out problems while the first one sleeps. */
+static ls_status rehearse_draws(grpo *g, ls_error *err) {
+    ls_engine *second = NULL;
+    ls_status status;
+    if (g->engine == NULL) return LS_OK;
+    LS_TRY(ls_grpo_wake(g, GRPO_ENGINE, err));
+    if (g->o->eval_every == 0) return LS_OK;
+    status = open_second(&second, g, &g->engine_opts.sampling, err);
+    ls_engine_free(second);
+    return status == LS_OK ? ls_engine_wake(g->engine, err) : status;
+}
+
+/* As open_all and steps do it, on paper. */
 static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan, ls_train_outlook *out,
                           void (*look)(void *looker, const ls_device *device), void *looker, ls_error *err) {
     const grpo *run = context;
@@ -313,12 +333,14 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     LS_TRY_DONE(open_reference(&g, err));
     LS_TRY_DONE(open_engine(&g, err));
     LS_TRY_DONE(open_trainer(&g, err));
-    LS_TRY_DONE(plan_engine(&g, &recordings, plan, err));
+    LS_TRY_DONE(plan_recordings(&g, &recordings, plan, err));
     LS_TRY_DONE(ls_trainer_rehearse(g.trainer, o->length, err));
     plan->workspace = device->exec.workspace_bytes;
     plan->gradients = ls_trainer_device_gradients(g.trainer);
     *out = ls_trainer_outlook(g.trainer);
     out->slot_bytes = ls_slot_bytes(&g.model->config, (ls_dtype)o->train.dtype) * g.model->config.n_layers;
+    look(looker, device);
+    LS_TRY_DONE(rehearse_draws(&g, err));
     look(looker, device);
 done:
     ls_memory_free(device, recordings);
@@ -485,7 +507,7 @@ static ls_status evaluate(grpo *g, ls_error *err) {
     ls_status status;
     sampling.temperature = (float)g->o->eval_temperature;
     sampling.seed = g->o->train.seed ^ EVAL_SEED;
-    if (g->rollout == NULL) LS_TRY_DONE(make_engine(&engine, g, &sampling, err));
+    if (g->rollout == NULL) LS_TRY_DONE(open_second(&engine, g, &sampling, err));
     LS_TRY_DONE(ls_episodes_begin(g->held_out, &g->world, LS_SPLIT_HELD_OUT, 0, err));
     LS_TRY_DONE(ls_grpo_draw(g, g->held_out, engine, &sampling, err));
     if (!ls_grpo_writes(g)) goto done; /* who records it judges it */
@@ -501,8 +523,9 @@ static ls_status evaluate(grpo *g, ls_error *err) {
     g->eval_length = length / (double)g->held_out->n;
     g->times.eval = ls_clock_seconds() - start;
 done:
-    if (status != LS_OK) ls_error_prefix(err, "evaluation");
     ls_engine_free(engine);
+    if (status == LS_OK && g->engine != NULL) status = ls_engine_wake(g->engine, err);
+    if (status != LS_OK) ls_error_prefix(err, "evaluation");
     return status;
 }
 

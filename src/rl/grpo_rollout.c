@@ -112,6 +112,7 @@ ls_status ls_grpo_draw(grpo *g, ls_episodes *e, ls_engine *engine, const ls_samp
     const ls_drawer drawer = {draw, &d};
     int64_t begin, end;
     if (engine == NULL) LS_TRY(publish(g, err));
+    LS_TRY(ls_grpo_wake(g, GRPO_ENGINE, err));
     ls_grpo_share(g, e->n, &begin, &end);
     LS_TRY(ls_episodes_run(e, &g->world, &drawer, begin, end, err));
     return g->comm != NULL ? ls_grpo_gather(g, e, err) : LS_OK;

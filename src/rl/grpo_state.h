@@ -48,6 +48,8 @@ typedef struct grpo_part {
     ls_loss_totals totals;
 } grpo_part;
 
+typedef enum grpo_awake { GRPO_ENGINE = 0, GRPO_TRAINER } grpo_awake;
+
 typedef struct grpo {
     ls_grpo_options *o; /* their profile is settled when the model is open */
     const ls_config *config;
@@ -70,6 +72,7 @@ typedef struct grpo {
     const ls_card *card;
     ls_train_wish wish;
     ls_train_plan plan;
+    grpo_awake awake;    /* with plan.sleeps */
     bool on_paper;       /* only to see what it takes: there are no other processes */
     ls_engine *engine;   /* NULL: servers draw */
     ls_rollout *rollout; /* NULL: the engine does */
@@ -129,6 +132,9 @@ ls_status ls_grpo_open_rollout(grpo *g, ls_error *err);
 /* Draws all episodes that were begun, each process its share, with the trainer's weights as they are: by the engine,
  * or, where it is NULL, by the servers with this sampling. */
 ls_status ls_grpo_draw(grpo *g, ls_episodes *episodes, ls_engine *engine, const ls_sampling *sampling, ls_error *err);
+
+/* grpo_sleep.c: wakes one of engine and trainer, and the other sleeps; does nothing without plan.sleeps. */
+ls_status ls_grpo_wake(grpo *g, grpo_awake who, ls_error *err);
 
 /* grpo_step.c: episodes to updates of step g->step. Where the gate stops the run nothing has been learnt, and
  * *stopped. */

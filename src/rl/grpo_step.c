@@ -460,6 +460,7 @@ static ls_status run_updates(grpo *g, ls_error *err) {
     int64_t *order = NULL, first;
     ls_status status;
     LS_TRY_DONE(ls_array_alloc((void **)&order, g->o->minibatches, sizeof *order, "minibatches", err));
+    LS_TRY_DONE(ls_grpo_wake(g, GRPO_TRAINER, err));
     order_minibatches(g, 0, order);
     first = first_minibatch(g, order);
     LS_TRY_DONE(score_others(g, first, err));

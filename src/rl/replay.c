@@ -328,8 +328,12 @@ static int64_t longest(const ls_bundle *b) {
 static ls_status open_replay(replay *r, const char *directory, ls_error *err) {
     const ls_bundle *b = r->b;
     const int64_t rows = longest(b);
-    const ls_tape_opts tape = {
-        b->dtype, rows, 1, true, b->sampling.temperature, 0, ls_sampling_truncates(&b->sampling) ? &b->sampling : NULL};
+    const ls_tape_opts tape = {.dtype = b->dtype,
+                               .rows_max = rows,
+                               .spans_max = 1,
+                               .recompute = LS_RECOMPUTE_ALL,
+                               .temperature = b->sampling.temperature,
+                               .truncation = ls_sampling_truncates(&b->sampling) ? &b->sampling : NULL};
     const ls_levers levers = engine_opts(r, &ladder[0]).levers;
     const ls_device_wish wish = {.name = r->opts->device != NULL ? r->opts->device : LS_DEVICE_AUTO,
                                  .n_threads = levers.threads,

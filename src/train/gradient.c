@@ -109,6 +109,20 @@ void ls_gradient_free(ls_gradient *g) {
     free(g);
 }
 
+void ls_gradient_sleep(ls_gradient *g) {
+    if (g->on_host) return;
+    ls_gradient_begin(g);
+    while (g->n_spare > 0) ls_memory_free(g->device, g->spare[--g->n_spare]);
+}
+
+ls_status ls_gradient_wake(ls_gradient *g, ls_error *err) {
+    const bool rests = g->n_spare == 0 && g->n_leaves == 0 && g->newest == NULL;
+    for (; rests && g->n_spare < g->n_buffers; g->n_spare++)
+        LS_TRY(
+            ls_memory_alloc(g->device, (void **)&g->spare[g->n_spare], g->n_elements, sizeof(float), "gradient", err));
+    return LS_OK;
+}
+
 int64_t ls_gradient_device_nodes(const ls_gradient *g) { return g->on_host ? 0 : g->n_buffers; }
 int64_t ls_gradient_bytes(const ls_gradient *g) {
     return g->on_host ? 2 * g->n_piece * (int64_t)sizeof(float) : g->n_buffers * bytes_of(g);

@@ -24,6 +24,9 @@ int64_t ls_gradient_nodes(int64_t leaves_max);
 ls_status ls_gradient_create(ls_gradient **out, ls_device *device, int64_t n_elements, int64_t leaves_max,
                              int64_t device_nodes, ls_error *err);
 void ls_gradient_free(ls_gradient *gradient);
+/* Between trees: gives the device's gradients back, and takes them again; the host's stay. */
+void ls_gradient_sleep(ls_gradient *gradient);
+ls_status ls_gradient_wake(ls_gradient *gradient, ls_error *err);
 /* Gradients that the device holds. */
 int64_t ls_gradient_device_nodes(const ls_gradient *gradient);
 /* What it holds of the device's memory and of the host's. */

@@ -12,6 +12,7 @@ ls_train_outlook ls_trainer_outlook(const ls_trainer *t) {
     return (ls_train_outlook){.parameters = t->state.weights->n_elements,
                               .learnt = p->end - p->begin,
                               .moment_bytes = 2 * ls_dtype_bytes(t->state.moments),
+                              .halves = 2 * (int64_t)t->state.weights->model->config.n_layers,
                               .host_gradient_bytes = ls_gradient_host_bytes(t->gradient)};
 }
 

@@ -511,7 +511,7 @@ static ls_status make_trainer(sft *s, const ls_config *config, ls_error *err) {
 /* ---- the plan ---- */
 
 static ls_status open_model(sft *s, ls_error *err) {
-    return ls_train_options_open(&s->model, s->device, weights_of(s), (ls_weights_kind)s->o->train.weights,
+    return ls_train_options_open(&s->model, s->device, weights_of(s), (ls_weights_kind)s->o->train.weights, false,
                                  &s->o->train, err);
 }
 

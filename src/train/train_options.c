@@ -86,6 +86,10 @@ static const ls_option rows[] = {
     CHOICE("recompute", false, recompute, switches,
            "Compute activations again in the backward instead of keeping them: false, true, or auto, by what fits"),
     CHOICE(
+        "sleep", false, sleep, switches,
+        "Rollout engine and trainer sleep in turn, each giving back what it alone needs of the device's memory: false, "
+        "true, or auto, by what fits"),
+    CHOICE(
         "moments_on", false, moments_on, places,
         "Where both moments are: device, host, in pinned memory that each update goes through, or auto, by what fits"),
     INT("gradients", false, gradients, 0, 64,
@@ -200,8 +204,10 @@ done:
 
 void ls_train_options_wish(ls_train_wish *out, const ls_train_options *o) {
     out->rows = o->rows;
-    out->recompute = o->recompute - 1;
+    out->recompute = o->recompute == 0 ? -1 : o->recompute == 1 ? 0 : LS_RECOMPUTE_ALL;
     out->moments_on_host = o->moments_on - 1;
+    out->sleeps = o->sleep - 1;
+    out->gradients = o->gradients;
     out->leaf = o->leaf;
 }
 
@@ -227,8 +233,8 @@ static ls_status settle_profile(ls_train_options *o, const ls_model *model, cons
 }
 
 ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, ls_weights_kind kind,
-                                ls_train_options *o, ls_error *err) {
-    const ls_model_loading how = {.by_layer = kind == LS_WEIGHTS_BY_LAYER};
+                                bool decodes, ls_train_options *o, ls_error *err) {
+    const ls_model_loading how = {.by_layer = kind == LS_WEIGHTS_BY_LAYER, .no_tiles = !decodes};
     LS_TRY(ls_model_open_with(out, device, directory, &how, err));
     LS_TRY(settle_profile(o, *out, directory, err));
     return ls_model_set_profile(*out, (ls_profile)o->profile, (ls_dtype)o->dtype, err);

@@ -46,6 +46,7 @@ typedef struct ls_train_options {
     bool resume, new_schedule;
     int64_t microbatch, rows; /* rows 0: the plan's */
     int32_t recompute;        /* 0: the plan's; 1: false; 2: true */
+    int32_t sleep;            /* likewise */
     int32_t moments_on;       /* ls_moments_place */
     int64_t gradients;
     int64_t threads;
@@ -86,10 +87,10 @@ ls_status ls_train_options_target(const ls_card **card, int64_t *total, int64_t 
 void ls_train_options_wish(ls_train_wish *out, const ls_train_options *options);
 /* Where the model of a run is opened that begins or goes on at `begin`: a checkpoint of adapters holds no model. */
 const char *ls_train_options_weights(const ls_train_options *options, const char *begin);
-/* A model that computes as the options say, its weights being where `weights` says; of a profile that is left open,
+/* A model that computes as the options say, its weights being where `weights` says, with tiles if it decodes; of a profile that is left open,
  * options say from here on which one it is. *out is the caller's to close where the call fails, too. */
 ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, ls_weights_kind weights,
-                                ls_train_options *options, ls_error *err);
+                                bool decodes, ls_train_options *options, ls_error *err);
 /* Meets the other processes, where there are some; *out NULL: there are none. The device is borrowed. */
 ls_status ls_train_options_comm(ls_comm **out, const ls_train_options *options, ls_device *device, uint64_t identity,
                                 ls_error *err);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "model/tape.h"
 #include "op/memory.h"
 #include "op/planned.h"
 
@@ -62,6 +63,9 @@ static double gib(int64_t bytes) { return (double)bytes / (double)((int64_t)1 <<
 
 static int64_t parts(int64_t n, int64_t each) { return n > 0 ? (n - 1) / each + 1 : 0; }
 
+/* Seconds that it takes until one is awake and the other sleeps: pools are made and zeroed, ticks recorded again. */
+#define WAKE_SECONDS 0.15
+
 /* Seconds of a step that differ between plans, and about what else a step takes: products at the card's rate, a
  * gradient that every forward's backward reads and writes, the update's 30 bytes a parameter, rollouts by their bytes.
  */
@@ -71,11 +75,13 @@ static void cost(ls_train_planned *p, const ls_card *card, const ls_train_wish *
     const double forward = 2.0 * n * tokens / card->rate;
     const int64_t leaf_rows = w->leaf * w->longest, leaves = parts(w->sequences, w->leaf);
     const double forwards = (double)(leaves * parts(leaf_rows, p->plan.rows));
+    const int64_t again = p->plan.recompute < o->halves ? p->plan.recompute : o->halves;
     p->of_rows = forwards * 8.0 * n / card->bandwidth;
-    p->of_recompute = p->plan.recompute ? 0.9 * forward : 0.0;
+    p->of_recompute = o->halves > 0 ? 0.9 * forward * (double)again / (double)o->halves : 0.0;
     p->of_moments = p->plan.moments_on_host ? (double)o->moment_bytes * (double)o->learnt / card->link : 0.0;
     p->of_gradients = (double)leaves * (double)o->host_gradient_bytes / card->link;
-    p->seconds = 3.3 * forward + p->of_rows + p->of_recompute + p->of_moments + p->of_gradients +
+    p->of_sleep = p->plan.sleeps ? 2.0 * WAKE_SECONDS : 0.0;
+    p->seconds = 3.3 * forward + p->of_rows + p->of_recompute + p->of_moments + p->of_gradients + p->of_sleep +
                  30.0 * (double)o->learnt / card->bandwidth;
     if (w->has_engine && p->plan.batch > 0) {
         const double batch = (double)(p->plan.batch < w->sequences ? p->plan.batch : w->sequences);
@@ -86,11 +92,14 @@ static void cost(ls_train_planned *p, const ls_card *card, const ls_train_wish *
 
 /* ---- trying ---- */
 
+/* Who holds what is told of the time when most is held. */
 static void look(void *looker, const ls_device *device) {
     ls_train_planned *p = looker;
     ls_ledger_sum sums[LS_TRAIN_HOLDERS];
     p->used = device->ledger.used_max;
-    p->pinned = device->ledger.pinned;
+    if (device->ledger.pinned > p->pinned) p->pinned = device->ledger.pinned;
+    if (device->ledger.used < p->held) return;
+    p->held = device->ledger.used;
     p->n_holders = ls_ledger_largest(&device->ledger, sums, LS_TRAIN_HOLDERS);
     for (int64_t i = 0; i < p->n_holders; i++) {
         snprintf(p->holders[i].what, sizeof p->holders[i].what, "%s", sums[i].what);
@@ -98,25 +107,44 @@ static void look(void *looker, const ls_device *device) {
     }
 }
 
-/* total 0: without a limit, to see what it would need. *fits is false where the card is too small. */
-static ls_status try_plan(ls_train_planned *p, bool *fits, const ls_card *card, int64_t total, int64_t taken,
-                          ls_train_rehearse rehearse, void *context, ls_error *err) {
-    const int64_t kept = card->is_gpu ? total / KEPT_FREE : 0;
-    const ls_planned_opts opts = {card->name, card->is_gpu, total > 0 ? total : INT64_MAX / 4, taken + kept};
+/* Looking for the best plan. */
+typedef struct search {
+    const ls_card *card;
+    const ls_train_wish *wish;
+    ls_train_rehearse rehearse;
+    void *context;
+    int64_t total, taken; /* total 0: without a limit, to see what it would need */
+    int64_t n_tried, n_fit;
+    ls_train_outlook outlook; /* what a rehearsal told, of parameters and halves */
+    ls_train_planned best;    /* seconds negative: none */
+} search;
+
+static int64_t kept_free(const search *s) { return s->card->is_gpu ? s->total / KEPT_FREE : 0; }
+
+/* *fits is false where the card is too small. */
+static ls_status try_plan(search *s, ls_train_planned *p, bool *fits, ls_error *err) {
+    const ls_planned_opts opts = {s->card->name, s->card->is_gpu, s->total > 0 ? s->total : INT64_MAX / 4,
+                                  s->taken + kept_free(s)};
     ls_device *device = NULL;
     ls_error why = {LS_OK, ""};
     ls_status status;
     *fits = false;
+    s->n_tried++;
     LS_TRY_DONE(ls_device_open_planned(&device, &opts, err));
-    status = rehearse(context, device, &p->plan, &p->outlook, look, p, &why);
+    status = s->rehearse(s->context, device, &p->plan, &p->outlook, look, p, &why);
     *fits = status == LS_OK;
     if (status == LS_ERR_NOMEM || status == LS_ERR_CAPACITY) {
         status = LS_OK;
     } else if (status != LS_OK && err != NULL) {
         *err = why;
     }
-    p->total = total;
-    p->taken = taken + kept;
+    p->total = s->total;
+    p->taken = s->taken + kept_free(s);
+    if (!*fits) goto done;
+    s->n_fit++;
+    s->outlook = p->outlook;
+    cost(p, s->card, s->wish);
+    if (s->best.seconds < 0 || p->seconds < s->best.seconds) s->best = *p;
 done:
     ls_device_close(device);
     return status;
@@ -135,7 +163,7 @@ static void put(values *v, int64_t value) {
 
 /* Rows from the most that are worth it down to one sequence. */
 static values rows_tried(const ls_train_wish *w) {
-    static const int64_t divisors[] = {1, 2, 3, 4, 6, 8, 16, 32};
+    static const int64_t eighths[] = {8, 6, 5, 4, 3, 2, 1};
     const int64_t leaf = w->leaf * w->longest;
     const int64_t most = leaf < ROWS_MAX ? leaf : ROWS_MAX;
     values v = {{0}, 0};
@@ -143,8 +171,9 @@ static values rows_tried(const ls_train_wish *w) {
         put(&v, w->rows);
         return v;
     }
-    for (int i = 0; i < (int)(sizeof divisors / sizeof divisors[0]); i++)
-        put(&v, most / divisors[i] > w->longest ? most / divisors[i] : w->longest);
+    for (int i = 0; i < (int)(sizeof eighths / sizeof eighths[0]); i++)
+        put(&v, most / 8 * eighths[i] > w->longest ? most / 8 * eighths[i] : w->longest);
+    put(&v, w->longest);
     return v;
 }
 
@@ -166,7 +195,7 @@ static values both(int32_t wish) {
     return v;
 }
 
-static ls_status refuse(const ls_card *card, int64_t total, const ls_train_planned *least, ls_error *err) {
+static ls_status refuse(const search *s, const ls_train_planned *least, ls_error *err) {
     char holders[400] = "";
     size_t used = 0;
     for (int64_t i = 0; i < least->n_holders && i < 5 && used < sizeof holders; i++)
@@ -176,8 +205,7 @@ static ls_status refuse(const ls_card *card, int64_t total, const ls_train_plann
                    "memory: the smallest plan needs %.2f GiB of the %.2f of %s, %.2f of them taken or kept free; "
                    "in GiB: %s. Smaller: lora_rank=16 (adapters need neither masters nor moments of the weights), "
                    "a smaller length, or weights=by_layer with more GPUs",
-                   gib(least->used), gib(total), card->title,
-                   gib(least->taken + (card->is_gpu ? total / KEPT_FREE : 0)), holders);
+                   gib(least->used), gib(s->total), s->card->title, gib(s->taken + kept_free(s)), holders);
 }
 
 static int64_t prefix_of(const ls_card *card, const ls_train_wish *w) {
@@ -190,45 +218,93 @@ static int64_t spans_of(const ls_train_wish *w, int64_t rows) {
     return most > SPANS_LEAST ? most : SPANS_LEAST;
 }
 
+/* Whether a plan could be the best if nothing were computed again and no gradient waited on the host. */
+static bool is_worth_a_try(const search *s, const ls_train_planned *p) {
+    ls_train_planned at = *p;
+    at.outlook = s->outlook;
+    at.outlook.host_gradient_bytes = 0;
+    at.plan.recompute = 0;
+    cost(&at, s->card, s->wish);
+    return s->best.seconds < 0 || at.seconds < s->best.seconds;
+}
+
+/* How closely the fewest halves are looked for that must be computed again, in parts of all. */
+#define HALVES_PARTS 16
+
+/* With as little computed again as it takes; more of it never takes more memory. *least: with everything that is
+ * allowed, the least memory. */
+static ls_status try_halves(search *s, const ls_train_planned *of, ls_train_planned *least, ls_error *err) {
+    const int64_t wish = s->wish->recompute;
+    int64_t below = 0, most;
+    bool fits;
+    *least = *of;
+    least->plan.recompute = wish < 0 ? 0 : wish;
+    LS_TRY(try_plan(s, least, &fits, err));
+    if (fits || wish >= 0) return LS_OK;
+    *least = *of;
+    least->plan.recompute = LS_RECOMPUTE_ALL;
+    LS_TRY(try_plan(s, least, &fits, err));
+    if (!fits) return LS_OK;
+    most = s->outlook.halves;
+    for (int64_t step = (most - 1) / HALVES_PARTS + 1; most - below > step;) {
+        ls_train_planned at = *of;
+        at.plan.recompute = below + (most - below) / 2;
+        LS_TRY(try_plan(s, &at, &fits, err));
+        if (fits) most = at.plan.recompute;
+        if (!fits) below = at.plan.recompute;
+    }
+    return LS_OK;
+}
+
+/* One where the card is a processor's: its memory is the host's, and pools cost what is touched of them. */
+static values sleeps_tried(const ls_card *card, const ls_train_wish *w) {
+    return both(!w->has_engine || (w->sleeps < 0 && !card->is_gpu) ? 0 : w->sleeps);
+}
+
+/* All gradients that a step needs on the device, or what fits of them. */
+static values gradients_tried(const ls_train_wish *w) {
+    values v = {{0}, 0};
+    if (w->gradients > 0) {
+        put(&v, w->gradients);
+        return v;
+    }
+    put(&v, LS_GRADIENTS_ALL);
+    put(&v, 0);
+    return v;
+}
+
 ls_status ls_train_plan_make(ls_train_planned *out, const ls_card *card, int64_t total, int64_t taken,
                              const ls_train_wish *w, ls_train_rehearse rehearse, void *context, ls_error *err) {
     const values rows = rows_tried(w), batches = batches_tried(card, w), moments = both(w->moments_on_host),
-                 recompute = both(w->recompute);
-    ls_train_planned best = {.seconds = -1}, last = {0};
-    int64_t n_tried = 0, n_fit = 0;
-    for (int64_t b = 0; b < batches.n; b++)
-        for (int64_t m = 0; m < moments.n; m++)
-            for (int64_t c = 0; c < recompute.n; c++)
-                for (int64_t r = 0; r < rows.n; r++) {
-                    ls_train_planned p = {.plan = {.rows = rows.list[r],
-                                                   .spans = spans_of(w, rows.list[r]),
-                                                   .moments_on_host = moments.list[m] != 0,
-                                                   .recompute = recompute.list[c] != 0,
-                                                   .batch = batches.list[b],
-                                                   .prefix_bytes = prefix_of(card, w)}};
-                    bool fits;
-                    LS_TRY(try_plan(&p, &fits, card, total, taken, rehearse, context, err));
-                    n_tried++;
-                    if (!fits) continue;
-                    n_fit++;
-                    cost(&p, card, w);
-                    if (best.seconds < 0 || p.seconds < best.seconds) best = p;
-                    break; /* fewer rows are slower */
-                }
-    if (best.seconds < 0) {
-        bool fits;
-        last.plan = (ls_train_plan){.rows = rows.list[rows.n - 1],
-                                    .spans = spans_of(w, rows.list[rows.n - 1]),
-                                    .moments_on_host = moments.list[moments.n - 1] != 0,
-                                    .recompute = recompute.list[recompute.n - 1] != 0,
-                                    .batch = batches.list[batches.n - 1],
-                                    .prefix_bytes = prefix_of(card, w)};
-        LS_TRY(try_plan(&last, &fits, card, 0, taken, rehearse, context, err));
-        return refuse(card, total, &last, err);
+                 sleeps = sleeps_tried(card, w), gradients = gradients_tried(w);
+    const int64_t n = sleeps.n * batches.n * moments.n * gradients.n * rows.n;
+    search s = {card, w, rehearse, context, total, taken, 0, 0, {0}, {.seconds = -1}};
+    ls_train_planned least = {0};
+    for (int64_t i = 0; i < n; i++) { /* rows change fastest, who sleeps slowest */
+        const int64_t r = i % rows.n, g = i / rows.n % gradients.n, m = i / rows.n / gradients.n % moments.n;
+        const int64_t b = i / rows.n / gradients.n / moments.n % batches.n;
+        const int64_t t = i / rows.n / gradients.n / moments.n / batches.n;
+        const ls_train_planned p = {.plan = {.rows = rows.list[r],
+                                             .spans = spans_of(w, rows.list[r]),
+                                             .moments_on_host = moments.list[m] != 0,
+                                             .sleeps = sleeps.list[t] != 0,
+                                             .gradients = gradients.list[g],
+                                             .batch = batches.list[b],
+                                             .prefix_bytes = prefix_of(card, w)}};
+        if (is_worth_a_try(&s, &p)) LS_TRY(try_halves(&s, &p, &least, err));
     }
-    *out = best;
-    out->n_tried = n_tried;
-    out->n_fit = n_fit;
+    if (s.best.seconds < 0) { /* the last one was the smallest */
+        bool fits;
+        ls_train_planned all = {.plan = least.plan};
+        s.total = 0;
+        all.plan.gradients = w->gradients > 0 ? w->gradients : 1;
+        LS_TRY(try_plan(&s, &all, &fits, err));
+        s.total = total;
+        return refuse(&s, &all, err);
+    }
+    *out = s.best;
+    out->n_tried = s.n_tried;
+    out->n_fit = s.n_fit;
     return LS_OK;
 }
 
@@ -239,7 +315,8 @@ ls_train_plan ls_train_plan_plain(const ls_train_wish *w, int64_t forward_rows) 
     return (ls_train_plan){.rows = rows,
                            .spans = spans_of(w, rows),
                            .moments_on_host = w->moments_on_host == 1,
-                           .recompute = w->recompute == 1,
+                           .recompute = w->recompute > 0 ? w->recompute : 0,
+                           .sleeps = w->has_engine && w->sleeps == 1,
                            .batch = w->batch > 0 ? w->batch : BATCH_CPU};
 }
 
@@ -253,7 +330,7 @@ static void tell_choice(FILE *file, const char *name, const char *value, double 
 }
 
 void ls_train_plan_tell(FILE *file, const ls_train_planned *p, const ls_card *card, const ls_train_wish *w) {
-    char text[32];
+    char text[48];
     int64_t told = 0;
     fprintf(file, "plan for %s, %.1f GiB\n", card->title, gib(p->total));
     for (int64_t i = 0; i < p->n_holders; i++) {
@@ -267,7 +344,13 @@ void ls_train_plan_tell(FILE *file, const ls_train_planned *p, const ls_card *ca
     snprintf(text, sizeof text, "%lld", (long long)p->plan.rows);
     tell_choice(file, "rows", text, p->of_rows);
     tell_choice(file, "moments_on", p->plan.moments_on_host ? "host" : "device", p->of_moments);
-    tell_choice(file, "recompute", p->plan.recompute ? "true" : "false", p->of_recompute);
+    snprintf(text, sizeof text, "false");
+    if (p->plan.recompute >= p->outlook.halves)
+        snprintf(text, sizeof text, "true");
+    else if (p->plan.recompute > 0)
+        snprintf(text, sizeof text, "%lld of %lld", (long long)p->plan.recompute, (long long)p->outlook.halves);
+    tell_choice(file, "recompute", text, p->of_recompute);
+    if (w->has_engine) tell_choice(file, "sleep", p->plan.sleeps ? "true" : "false", p->of_sleep);
     if (p->outlook.host_gradient_bytes > 0) tell_choice(file, "gradients on the host", "", p->of_gradients);
     if (w->has_engine) {
         snprintf(text, sizeof text, "%lld", (long long)p->plan.batch);

@@ -40,19 +40,26 @@ typedef struct ls_train_target {
 typedef struct ls_train_plan {
     int64_t rows;  /* tokens of a forward, at most */
     int64_t spans; /* sequences of a forward, at most */
-    bool moments_on_host, recompute;
+    bool moments_on_host;
+    bool sleeps; /* engine and trainer sleep in turn: each gives back what it alone needs of the device's memory */
+    int64_t recompute;    /* halves that are computed again in the backward, as ls_tape_opts */
     int64_t batch;        /* sequences that the engine decodes at a time; 0: as its levers say */
     int64_t prefix_bytes; /* of its prefix cache; 0: as its levers say */
     int64_t slots, pages; /* of its pools, as they fit; 0: as its levers say */
-    int64_t gradients;    /* that the device holds, as they fit; 0: what fits then */
+    int64_t gradients;    /* that the device holds; 0: what fits */
     int64_t workspace;    /* bytes that ops need; made at the start, so that nothing is later */
 } ls_train_plan;
+
+/* As many as a step ever needs at a time. */
+#define LS_GRADIENTS_ALL INT64_MAX
 
 /* What the options leave open, and what for. */
 typedef struct ls_train_wish {
     int64_t rows;               /* 0: open */
     int32_t moments_on_host;    /* 0, 1, or -1: open */
-    int32_t recompute;          /* likewise */
+    int32_t sleeps;             /* likewise */
+    int64_t recompute;          /* halves, or -1: open */
+    int64_t gradients;          /* 0: open */
     int64_t batch;              /* of the engine; 0: open */
     bool has_engine;            /* in this process */
     int64_t sequences, longest; /* of a step on this process; tokens of a sequence, at most */
@@ -66,11 +73,12 @@ typedef struct ls_train_outlook {
     int64_t moment_bytes;       /* of a learnt one: both */
     int64_t slot_bytes;         /* of a sequence that decodes: its state */
     int64_t host_gradient_bytes;
+    int64_t halves; /* of its layers */
 } ls_train_outlook;
 
 /* Makes model, engine and trainer on a device on paper as the plan says, rehearses a step, and frees them; *out is what
  * it learnt. LS_ERR_NOMEM or LS_ERR_CAPACITY: it does not fit. Fills in plan's workspace, slots, pages and gradients.
- * `look` is called with the device before anything is freed. */
+ * `look` is called with the device when most of it is held: once, or once for each that is awake. */
 typedef ls_status (*ls_train_rehearse)(void *context, ls_device *device, ls_train_plan *plan, ls_train_outlook *out,
                                        void (*look)(void *looker, const ls_device *device), void *looker,
                                        ls_error *err);
@@ -82,13 +90,14 @@ typedef struct ls_train_planned {
     ls_train_plan plan;
     ls_train_outlook outlook;
     int64_t total, taken, used, pinned; /* bytes: of the card; beside allocations; by them; of the host's memory */
+    int64_t held;                       /* by them when holders were looked at */
     struct {
         char what[LS_LEDGER_NAME_MAX];
         int64_t bytes;
     } holders[LS_TRAIN_HOLDERS]; /* largest first */
     int64_t n_holders;
-    double seconds;                                         /* a step, by the model of costs */
-    double of_moments, of_recompute, of_rows, of_gradients; /* seconds of it that the choices cost */
+    double seconds;                                                   /* a step, by the model of costs */
+    double of_moments, of_recompute, of_rows, of_gradients, of_sleep; /* seconds of it that the choices cost */
     int64_t n_tried, n_fit;
 } ls_train_planned;
 

@@ -181,6 +181,40 @@ static ls_status make_gradient(ls_trainer *t, ls_error *err) {
     return ls_gradient_create(&t->gradient, t->device, t->state.weights->n_elements, tree_leaves(t), nodes, err);
 }
 
+static int64_t leaf_dh_bytes(const ls_trainer *t) {
+    return leaf_rows(t) * t->state.weights->model->config.hidden * (int64_t)sizeof *t->leaf_dh;
+}
+
+static ls_status make_leaf_dh(ls_trainer *t, ls_error *err) {
+    if (!t->state.weights->model->config.tied || leaf_rows(t) == 0) return LS_OK;
+    return ls_memory_pin(t->device, (void **)&t->leaf_dh, leaf_dh_bytes(t), 1, "gradient of the embedding's rows", err);
+}
+
+static ls_status make_tape(ls_trainer *t, ls_error *err) {
+    const ls_trainer_opts *o = &t->opts;
+    const ls_tape_opts tape = {.dtype = o->dtype,
+                               .rows_max = o->rows_max,
+                               .spans_max = o->spans_max,
+                               .recompute = o->recompute,
+                               .temperature = o->temperature,
+                               .leaf_rows_max = leaf_rows(t),
+                               .leaf_dh = t->leaf_dh,
+                               .truncation = o->truncation};
+    return ls_tape_create(&t->tape, t->state.weights, t->device, &tape, err);
+}
+
+ls_status ls_trainer_sleep(ls_trainer *t, ls_error *err) {
+    ls_tape_free(t->tape);
+    t->tape = NULL;
+    ls_gradient_sleep(t->gradient);
+    return ls_memory_trim(t->device, err);
+}
+
+ls_status ls_trainer_wake(ls_trainer *t, ls_error *err) {
+    if (t->tape == NULL) LS_TRY(make_tape(t, err));
+    return ls_gradient_wake(t->gradient, err);
+}
+
 /* Where the others' parts of the weights are; they have been read when their names come. */
 static ls_status connect_weights(const ls_trainer *t, ls_error *err) {
     ls_shared_name names[LS_RANKS_MAX];
@@ -218,22 +252,18 @@ ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *direc
     LS_TRY_DONE(ls_array_alloc((void **)&t, 1, sizeof *t, "trainer", err));
     t->opts = *opts;
     t->opts.spans_max = spans_of(t);
+    if (opts->truncation != NULL) {
+        t->truncation = *opts->truncation;
+        t->opts.truncation = &t->truncation;
+    }
     t->device = device;
     t->state.comm = opts->comm;
     t->state.moments = opts->moments;
     t->state.moments_on_host = opts->moments_on_host;
     LS_TRY_DONE(open_parameters(t, model, directory, err));
     LS_TRY_DONE(make_arrays(t, err));
-    {
-        const ls_tape_opts tape = {.dtype = opts->dtype,
-                                   .rows_max = opts->rows_max,
-                                   .spans_max = t->opts.spans_max,
-                                   .recompute = opts->recompute,
-                                   .temperature = opts->temperature,
-                                   .leaf_rows_max = leaf_rows(t),
-                                   .truncation = opts->truncation};
-        LS_TRY_DONE(ls_tape_create(&t->tape, t->state.weights, device, &tape, err));
-    }
+    LS_TRY_DONE(make_leaf_dh(t, err));
+    LS_TRY_DONE(make_tape(t, err));
     LS_TRY_DONE(make_gradient(t, err));
     *out = t;
     t = NULL;
@@ -245,6 +275,7 @@ done:
 void ls_trainer_free(ls_trainer *t) {
     if (t == NULL) return;
     ls_tape_free(t->tape);
+    if (t->leaf_dh != NULL) ls_memory_unpin(t->device, t->leaf_dh, leaf_dh_bytes(t));
     ls_gradient_free(t->gradient);
     free_moment(t, t->state.m);
     free_moment(t, t->state.v);

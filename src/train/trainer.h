@@ -71,11 +71,11 @@ typedef struct ls_trainer_opts {
     int64_t sequences_max; /* of a batch */
     int64_t gradients;     /* that the device holds at a time, at most: others wait on the host. 0: what fits */
     bool moments_on_host;  /* in pinned memory, which the update reads and writes where it lies */
-    bool recompute;
-    bool entropy;       /* whether the rows of a forward have entropies */
-    int64_t n_metrics;  /* at least 1 */
-    ls_comm *comm;      /* NULL: alone */
-    ls_train_loss loss; /* of ls_trainer_step; NULL where the caller takes its parts */
+    int64_t recompute;     /* halves, as ls_tape_opts */
+    bool entropy;          /* whether the rows of a forward have entropies */
+    int64_t n_metrics;     /* at least 1 */
+    ls_comm *comm;         /* NULL: alone */
+    ls_train_loss loss;    /* of ls_trainer_step; NULL where the caller takes its parts */
     void *context;
 } ls_trainer_opts;
 
@@ -95,6 +95,10 @@ typedef struct ls_train_state {
 ls_status ls_trainer_create(ls_trainer **out, ls_model *model, const char *directory, ls_device *device,
                             const ls_trainer_opts *opts, ls_error *err);
 void ls_trainer_free(ls_trainer *trainer); /* accepts NULL */
+/* Between steps: gives back what steps alone need, tape and gradients, and takes it again. Until ls_trainer_wake there
+ * may be neither a step nor a score; masters and moments stay. Both wait; either one twice changes nothing. */
+ls_status ls_trainer_sleep(ls_trainer *trainer, ls_error *err);
+ls_status ls_trainer_wake(ls_trainer *trainer, ls_error *err);
 /* Whoever writes masters publishes them. */
 ls_train_state *ls_trainer_state(ls_trainer *trainer);
 /* The masters that all processes have become weights on all of them. */

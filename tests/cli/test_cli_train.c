@@ -88,9 +88,9 @@ static void a_plan_is_told(void **state) {
     assert_non_null(strstr(last.out, "  moments_on                     host"));
     assert_non_null(strstr(last.out, "  recompute                      true"));
     assert_non_null(strstr(last.out, "  rows                           1000"));
-    assert_non_null(strstr(last.out, "  1 of 1 plans fit"));
-    RUN("train", "plan", "grpo", "--set", "model=" TINY, "--card", "a100-40", "--set", "length=600000", "--set",
-        "prompts=1024", "--set", "samples=64", "--set", "rows=600000");
+    assert_non_null(strstr(last.out, "  2 of 2 plans fit"));
+    RUN("train", "plan", "grpo", "--set", "model=" TINY, "--card", "a100-40", "--set", "length=2000000", "--set",
+        "prompts=1024", "--set", "samples=64", "--set", "rows=2000000");
     must_refuse("memory: the smallest plan needs ");
     RUN("train", "plan", "grpo", "--set", "model=" TINY, "--card", "h101");
     must_refuse("--card: 'h101' is no card that is known: h100-80, h200, b200, a100-80 or a100-40");

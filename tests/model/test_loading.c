@@ -51,7 +51,8 @@ static uint64_t open_digest(const char *directory, const ls_model_loading *how) 
 }
 
 static void pieces_and_threads_change_nothing(void **state) {
-    static const ls_model_loading ways[] = {{61, 1, false}, {4096, 2, false}, {3000000, 3, false}, {1 << 20, 4, false}};
+    static const ls_model_loading ways[] = {
+        {61, 1, false, false}, {4096, 2, false, false}, {3000000, 3, false, false}, {1 << 20, 4, false, true}};
     (void)state;
     for (int i = 0; i < N_NAMES; i++) {
         char path[512];
@@ -130,7 +131,7 @@ static void watchers_see_the_end(void **state) {
     char path[512];
     (void)state;
     for (int i = 0; i < N_NAMES; i++) {
-        const ls_model_loading how = {512, 1, false};
+        const ls_model_loading how = {512, 1, false, false};
         watched w = {0};
         path_of(path, names[i]);
         ls_model_watch(watch, &w);
@@ -154,7 +155,7 @@ static void copy_file(const char *from, const char *to) {
 }
 
 static void a_file_that_is_cut_meanwhile_is_refused(void **state) {
-    static const ls_model_loading ways[] = {{0, 1, false}, {0, 3, false}, {512, 1, false}};
+    static const ls_model_loading ways[] = {{0, 1, false, false}, {0, 3, false, false}, {512, 1, false, false}};
     char directory[] = "/tmp/lockstep-loading-XXXXXX", config[64], weights[64];
     watched w = {.cut = weights};
     ls_model *model;

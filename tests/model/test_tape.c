@@ -12,10 +12,10 @@
 enum { SAMPLES = 60 };
 
 /* Gradient of sequences [begin, end) of a forward over all of the batch. */
-static float *gradient_of(const trained *t, const batch *b, ls_device *device, ls_dtype dtype, bool recompute,
+static float *gradient_of(const trained *t, const batch *b, ls_device *device, ls_dtype dtype, int64_t recompute,
                           int64_t begin, int64_t end, float *logprob) {
     const int64_t rows = b->offsets[b->n];
-    const ls_tape_opts opts = {dtype, rows, b->n, recompute, 1.0f, 0, NULL};
+    const ls_tape_opts opts = {dtype, rows, b->n, recompute, 1.0f, 0, NULL, NULL};
     const int64_t bytes = t->parameters->n_elements * (int64_t)sizeof(float);
     float *gradient = malloc((size_t)bytes), *there = to_device(device, NULL, bytes);
     ls_tape *tape;
@@ -173,7 +173,7 @@ static void check_leaf(const char *name, ls_dtype dtype, ls_profile profile, int
     memcpy(leaf.d_entropy, b.d_entropy + 9, (size_t)rows * sizeof *b.d_entropy);
     for (int32_t threads = 1; threads <= 2; threads++)
         for (ls_isa isa = LS_ISA_GENERIC; isa < LS_ISA_COUNT; isa++)
-            for (int recompute = 0; recompute < 2; recompute++)
+            for (int64_t recompute = 0; recompute <= 4; recompute += recompute < 2 ? 1 : 2) /* 4: all of two layers */
                 for (int packed = 0; packed < 2; packed++) {
                     ls_device *device;
                     float *g;
@@ -208,14 +208,14 @@ static void a_leaf_is_one_computation(void **state) {
  * of 64, which hold other rows of a sequence in the one case than in the other. */
 static void check_parts(const char *directory, ls_profile profile) {
     const int64_t lengths[] = {61, 90, 7, 200};
-    const ls_tape_opts opts = {LS_BF16, 200, 1, false, 1.0f, 358, NULL};
+    ls_tape_opts opts = {LS_BF16, 200, 1, 0, 1.0f, 358, NULL, NULL};
     ls_device *device = test_device(2, ls_isa_best());
     float *together, *apart, *there;
     ls_tape *tape;
     trained t;
     batch b;
     ls_error err;
-    int64_t bytes;
+    int64_t bytes, waiting;
     trained_open_at(&t, directory);
     assert_ok(ls_model_set_profile(t.model, profile, LS_BF16, &err), err);
     batch_make(&b, t.model, lengths, 4, 33);
@@ -223,6 +223,8 @@ static void check_parts(const char *directory, ls_profile profile) {
     together = gradient_of(&t, &b, device, LS_BF16, false, 0, 4, NULL);
     apart = malloc((size_t)bytes);
     there = to_device(device, NULL, bytes);
+    waiting = opts.leaf_rows_max * t.model->config.hidden * (int64_t)sizeof(float);
+    assert_ok(ls_memory_pin(device, (void **)&opts.leaf_dh, waiting, 1, "test", &err), err);
     assert_ok(ls_tape_create(&tape, t.parameters, device, &opts, &err), err);
     for (int64_t s = 0; s < 4; s++) {
         const int64_t row = b.offsets[s];
@@ -239,6 +241,7 @@ static void check_parts(const char *directory, ls_profile profile) {
     }
     ls_memory_free(device, there);
     ls_tape_free(tape);
+    ls_memory_unpin(device, opts.leaf_dh, waiting);
     free(together);
     free(apart);
     batch_free(&b);
@@ -285,7 +288,7 @@ static float chain_over_rows(const batch *b, const float *dlogits, const uint16_
 static uint16_t *head_input(const trained *t, const batch *b, ls_device *device, ls_device *cpu) {
     const ls_model_config *c = &t->model->config;
     const int64_t rows = b->offsets[b->n], hidden = c->hidden;
-    const ls_tape_opts opts = {LS_BF16, rows, b->n, true, 1.0f, 0, NULL};
+    const ls_tape_opts opts = {LS_BF16, rows, b->n, LS_RECOMPUTE_ALL, 1.0f, 0, NULL, NULL};
     float *h = malloc((size_t)(rows * hidden) * sizeof *h), *w = malloc((size_t)hidden * sizeof *w);
     uint16_t *x = malloc((size_t)(rows * hidden) * sizeof *x);
     const ls_rmsnorm_args norm = {h, LS_F32, hidden, w, c->rms_eps, x, LS_BF16, hidden, rows, hidden};
@@ -428,7 +431,7 @@ static void gradients_of_mma16_are_near_those_of_exact(void **state) {
 }
 
 static void experts_have_no_gradient_in_mma16(void **state) {
-    const ls_tape_opts opts = {LS_BF16, 8, 1, true, 1.0f, 0, NULL};
+    const ls_tape_opts opts = {LS_BF16, 8, 1, LS_RECOMPUTE_ALL, 1.0f, 0, NULL, NULL};
     ls_tape *tape;
     trained t;
     ls_error err;

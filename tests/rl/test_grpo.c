@@ -38,6 +38,8 @@ static void settings_carry_no_bits(void **state) {
         {"engine.policy=random", "engine.policy-seed=5", "engine.poison=on", "engine.guards=on"},
         {"engine.shuffle=7", "engine.page=4", "engine.slots=9", "engine.slot-base=3"},
         {"eval_every=2", "eval_n=8", "eval_temperature=0.5"},
+        {"sleep=true", "eval_every=1", "eval_n=3", "engine.poison=on"},
+        {"sleep=true", "moments_on=host", "gradients=1", "microbatch=2"},
         {"save_every=0", "record_samples=0", "gate=warn"},
         {"save_every=1", "save_behind=true", "keep=1"},
     };
@@ -63,6 +65,7 @@ static void settings_carry_no_bits_with_everything(void **state) {
         {"microbatch=1", "threads=2"},
         {"microbatch=8", "recompute=true", "isa=generic"},
         {"engine.batch=2", "engine.chunk=1", "engine.prefix=off"},
+        {"sleep=true", "rows=64"},
     };
     (void)state;
     must_not_matter(base, COUNT(base), others, COUNT(others));

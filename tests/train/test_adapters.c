@@ -139,7 +139,7 @@ enum { ROWS = 21 };
 
 static void learner_open(learner *l, const char *targets) {
     const ls_adapters_opts opts = {3, 6.0, targets, 7};
-    const ls_tape_opts tape = {LS_F32, ROWS, 2, true, 1.0f, 0, NULL};
+    const ls_tape_opts tape = {LS_F32, ROWS, 2, LS_RECOMPUTE_ALL, 1.0f, 0, NULL, NULL};
     const int64_t lengths[] = {13, 8};
     char directory[400];
     ls_error err;

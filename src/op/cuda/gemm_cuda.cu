@@ -268,13 +268,17 @@ ls_status ls_cuda_gemm_stored(const ls_exec *exec, const ls_cuda_gemm_args *a, l
 
 /* ---- behind the door: weights as stored, and as tiles ---- */
 
+static const void *tiles_of(const ls_gemm_weight *w) {
+    return w->dtype == LS_BF16 && w->panel_stride != 0 ? (const uint8_t *)w->panels + w->panel_stride : NULL;
+}
+
 ls_status ls_cuda_gemm_repack(const ls_exec *exec, const ls_gemm_repack_args *a, ls_error *err) {
     const ls_gemm_weight *weight = a->weight;
     const int64_t stored = weight->n * weight->k * ls_dtype_bytes(weight->dtype);
     uint8_t *panels = (uint8_t *)weight->panels;
     if (a->dtype == weight->dtype) {
         if (a->w != panels) LS_CUDA_TRY(ls_cuda_move(exec, panels, stored, a->w, stored, 1, stored, err));
-        if (weight->dtype != LS_BF16) return LS_OK;
+        if (weight->dtype != LS_BF16 || weight->panel_stride == 0) return LS_OK;
         return ls_cuda_gemm_pack(exec, panels + weight->panel_stride, panels, weight->n, weight->k, err);
     }
     if (a->dtype != LS_F16 || weight->dtype != LS_F32)
@@ -308,7 +312,7 @@ static ls_status assure_proof(const ls_exec *exec, const ls_product *product, co
 
 ls_status ls_cuda_gemm(const ls_exec *exec, const ls_gemm_args *a, ls_error *err) {
     const ls_gemm_weight *w = a->weight;
-    const void *tiles = w->dtype == LS_BF16 ? (const uint8_t *)w->panels + w->panel_stride : NULL;
+    const void *tiles = tiles_of(w);
     const ls_cuda_gemm_args args = {a->x,    a->x_dtype, a->x_stride,  w->panels,     w->dtype, tiles,
                                     a->bias, a->out,     a->out_dtype, a->out_stride, a->m,     w->n,
                                     w->k,    a->profile, a->nan_open,  a->range};
@@ -335,12 +339,12 @@ static ls_status gated_at_once(const ls_exec *exec, const ls_gemm_gated_args *a,
     bool hopper;
     *taken = false;
     if (g->profile != LS_PROFILE_MMA16 || g->m < 1 || a->y_dtype == LS_F16) return LS_OK;
+    if (tiles_of(gate) == NULL || tiles_of(up) == NULL) return LS_OK;
     LS_CUDA_TRY(ls_is_hopper(&hopper, "gemm_gated", err));
     if (!hopper) return LS_OK;
     LS_CUDA_TRY(ls_cuda_check("gemm_gated", exec, operands, 4, LS_WORKSPACE_HEAD, err));
     LS_CUDA_TRY(ls_cuda_mma16_proven(err));
-    return ls_product_mma16_gated(exec, &product, (const uint8_t *)gate->panels + gate->panel_stride,
-                                  (const uint8_t *)up->panels + up->panel_stride, taken, err);
+    return ls_product_mma16_gated(exec, &product, tiles_of(gate), tiles_of(up), taken, err);
 }
 
 /* Rows up to which gate and up are one call of cuBLASLt: more fill the chip one by one. */
