@@ -231,23 +231,22 @@ static bool is_worth_a_try(const search *s, const ls_train_planned *p) {
 /* How closely the fewest halves are looked for that must be computed again, in parts of all. */
 #define HALVES_PARTS 16
 
-/* With as little computed again as it takes; more of it never takes more memory. *least: with everything that is
- * allowed, the least memory. */
-static ls_status try_halves(search *s, const ls_train_planned *of, ls_train_planned *least, ls_error *err) {
+/* With as little computed again as it takes; more of it never takes more memory. */
+static ls_status try_halves(search *s, const ls_train_planned *of, ls_error *err) {
     const int64_t wish = s->wish->recompute;
+    ls_train_planned at = *of;
     int64_t below = 0, most;
     bool fits;
-    *least = *of;
-    least->plan.recompute = wish < 0 ? 0 : wish;
-    LS_TRY(try_plan(s, least, &fits, err));
+    at.plan.recompute = wish < 0 ? 0 : wish;
+    LS_TRY(try_plan(s, &at, &fits, err));
     if (fits || wish >= 0) return LS_OK;
-    *least = *of;
-    least->plan.recompute = LS_RECOMPUTE_ALL;
-    LS_TRY(try_plan(s, least, &fits, err));
+    at = *of;
+    at.plan.recompute = LS_RECOMPUTE_ALL;
+    LS_TRY(try_plan(s, &at, &fits, err));
     if (!fits) return LS_OK;
     most = s->outlook.halves;
     for (int64_t step = (most - 1) / HALVES_PARTS + 1; most - below > step;) {
-        ls_train_planned at = *of;
+        at = *of;
         at.plan.recompute = below + (most - below) / 2;
         LS_TRY(try_plan(s, &at, &fits, err));
         if (fits) most = at.plan.recompute;
@@ -279,7 +278,24 @@ ls_status ls_train_plan_make(ls_train_planned *out, const ls_card *card, int64_t
                  sleeps = sleeps_tried(card, w), gradients = gradients_tried(w);
     const int64_t n = sleeps.n * batches.n * moments.n * gradients.n * rows.n;
     search s = {card, w, rehearse, context, total, taken, 0, 0, {0}, {.seconds = -1}};
-    ls_train_planned least = {0};
+    ls_train_planned least = {.plan = {.rows = rows.list[rows.n - 1],
+                                       .spans = spans_of(w, rows.list[rows.n - 1]),
+                                       .moments_on_host = moments.list[moments.n - 1] != 0,
+                                       .sleeps = sleeps.list[sleeps.n - 1] != 0,
+                                       .recompute = w->recompute < 0 ? LS_RECOMPUTE_ALL : w->recompute,
+                                       .gradients = gradients.list[gradients.n - 1],
+                                       .batch = batches.list[batches.n - 1],
+                                       .prefix_bytes = prefix_of(card, w)}};
+    bool fits;
+    LS_TRY(try_plan(&s, &least, &fits, err));
+    if (!fits) {
+        ls_train_planned all = {.plan = least.plan};
+        s.total = 0;
+        if (w->gradients == 0) all.plan.gradients = 1;
+        LS_TRY(try_plan(&s, &all, &fits, err));
+        s.total = total;
+        return refuse(&s, &all, err);
+    }
     for (int64_t i = 0; i < n; i++) { /* rows change fastest, who sleeps slowest */
         const int64_t r = i % rows.n, g = i / rows.n % gradients.n, m = i / rows.n / gradients.n % moments.n;
         const int64_t b = i / rows.n / gradients.n / moments.n % batches.n;
@@ -291,16 +307,7 @@ ls_status ls_train_plan_make(ls_train_planned *out, const ls_card *card, int64_t
                                              .gradients = gradients.list[g],
                                              .batch = batches.list[b],
                                              .prefix_bytes = prefix_of(card, w)}};
-        if (is_worth_a_try(&s, &p)) LS_TRY(try_halves(&s, &p, &least, err));
-    }
-    if (s.best.seconds < 0) { /* the last one was the smallest */
-        bool fits;
-        ls_train_planned all = {.plan = least.plan};
-        s.total = 0;
-        all.plan.gradients = w->gradients > 0 ? w->gradients : 1;
-        LS_TRY(try_plan(&s, &all, &fits, err));
-        s.total = total;
-        return refuse(&s, &all, err);
+        if (is_worth_a_try(&s, &p)) LS_TRY(try_halves(&s, &p, err));
     }
     *out = s.best;
     out->n_tried = s.n_tried;
