@@ -22,10 +22,11 @@ static void check(ls_sft_options *before, const ls_sft_options *o, const ls_conf
     file = open_memstream(&text, &bytes);
     if (file == NULL) return;
     if (o->batch < 1 || o->epochs < 1 || o->train.leaf < 0 || o->train.rank < 0 || o->train.ranks < 1) abort();
-    if (!(o->train.rate >= 0 && o->train.clip >= 0) || o->train.dtype < 0 || o->train.dtype > 1) abort();
+    if (!(o->train.rate >= 0 && o->train.clip >= 0)) abort();
     if (ls_device_name_check(o->train.device, &err) == LS_OK && strlen(o->train.device) >= LS_DEVICE_NAME_MAX) abort();
     if (o->train.recompute < 0 || o->train.recompute > 2 || o->train.moments_on < 0 || o->train.moments_on > 2) abort();
     if (o->train.sleep < 0 || o->train.sleep > 2) abort();
+    if (o->train.dtype < LS_F32 || o->train.dtype > LS_TRAIN_DTYPE_AUTO) abort();
     if (o->train.profile < LS_PROFILE_EXACT || o->train.profile > LS_TRAIN_PROFILE_AUTO) abort();
     ls_json_init(&json, file);
     ls_json_begin_object(&json, NULL);

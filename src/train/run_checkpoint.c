@@ -731,15 +731,19 @@ static ls_status load_state(const ls_node *root, ls_train_state *s, const ls_sav
 }
 
 /* Numerics begin with the profile's name: "mma16/2/bf16". */
-static ls_status read_profile(ls_profile *out, const ls_node *root, ls_error *err) {
-    const char *numerics;
+static ls_status read_numerics(ls_profile *profile, ls_dtype *dtype, const ls_node *root, ls_error *err) {
+    const char *numerics, *type;
     char name[LS_NUMERICS_BYTES];
     ls_node child;
     LS_TRY(ls_node_need(root, "numerics", &child, err));
     LS_TRY(ls_node_string(&child, &numerics, err));
     snprintf(name, sizeof name, "%.*s", (int)strcspn(numerics, "/"), numerics);
-    if (!ls_profile_parse(out, name))
+    if (!ls_profile_parse(profile, name))
         return ls_node_fail(&child, LS_ERR_FORMAT, err, "'%.60s' names no profile", numerics);
+    type = strrchr(numerics, '/');
+    *dtype = type != NULL && strcmp(type + 1, ls_dtype_name(LS_BF16)) == 0 ? LS_BF16 : LS_F32;
+    if (type == NULL || strcmp(type + 1, ls_dtype_name(*dtype)) != 0)
+        return ls_node_fail(&child, LS_ERR_FORMAT, err, "'%.60s' names no type of activations", numerics);
     return LS_OK;
 }
 
@@ -752,14 +756,14 @@ static ls_status open_state(ls_json_doc **doc, char **text, const char *director
     return ls_json_doc_open(doc, *text, bytes, path, err);
 }
 
-ls_status ls_saves_profile(ls_profile *out, const char *directory, ls_error *err) {
+ls_status ls_saves_numerics(ls_profile *profile, ls_dtype *dtype, const char *directory, ls_error *err) {
     char *text = NULL;
     ls_json_doc *doc = NULL;
     ls_node root;
     ls_status status;
     LS_TRY_DONE(open_state(&doc, &text, directory, err));
     root = ls_json_root(doc);
-    LS_TRY_DONE(read_profile(out, &root, err));
+    LS_TRY_DONE(read_numerics(profile, dtype, &root, err));
 done:
     ls_json_doc_free(doc);
     free(text);

@@ -74,8 +74,8 @@ ls_status ls_saves_settle(ls_saves *run, const ls_train_state *state, ls_error *
 ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const ls_parameters *parameters,
                               ls_error *err);
 
-/* The profile that the checkpoint was computed in. */
-ls_status ls_saves_profile(ls_profile *out, const char *path, ls_error *err);
+/* The profile that the checkpoint was computed in, and the type of activations. */
+ls_status ls_saves_numerics(ls_profile *profile, ls_dtype *dtype, const char *path, ls_error *err);
 
 /* Masters, moments, step and positions from a checkpoint; the model must have been opened from the same path. Of
  * several processes, whatever the number of those that saved it, all call it, and each reads its own part. */

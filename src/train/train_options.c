@@ -14,6 +14,7 @@
 #include "train/run_checkpoint.h"
 
 static const char *const dtypes[] = {[LS_F32] = "f32", [LS_BF16] = "bf16", NULL};
+static const char *const types[] = {"f32", "bf16", [LS_TRAIN_DTYPE_AUTO] = "auto", NULL};
 static const char *const profiles[] = {"exact", "mma16", [LS_TRAIN_PROFILE_AUTO] = "auto", NULL};
 static const char *const schedules[] = {"constant", "linear", "cosine", NULL};
 static const char *const transports[] = {[LS_TRANSPORT_TCP] = "tcp", [LS_TRANSPORT_NCCL] = "nccl", NULL};
@@ -43,7 +44,9 @@ static const ls_option rows[] = {
     TEXT("model", model, "Checkpoint directory to begin with"),
     TEXT("run", run, "Directory of the run: checkpoints and metrics.jsonl; it is made where it is missing"),
     {"seed", LS_OPTION_SEED, true, AT(seed), 0, 0, NULL, "Seed of all random draws"},
-    CHOICE("dtype", true, dtype, dtypes, "Type of activations: f32 or bf16"),
+    CHOICE("dtype", true, dtype, types,
+           "Type of activations: f32, bf16, or auto: bf16 where the weights are and the device has products of the "
+           "profile mma16, else f32"),
     CHOICE("profile", true, profile, profiles,
            "How dense products are summed: exact, or mma16, with dtype=bf16 and weights in bf16 (auto: mma16 on a GPU "
            "where both are bf16 and the model has its gradient, else exact; a run that goes on keeps its own)"),
@@ -114,7 +117,8 @@ static const ls_option rows[] = {
 };
 
 void ls_train_options_init(ls_train_options *options) {
-    const ls_train_options defaults = {.profile = LS_TRAIN_PROFILE_AUTO,
+    const ls_train_options defaults = {.dtype = LS_TRAIN_DTYPE_AUTO,
+                                       .profile = LS_TRAIN_PROFILE_AUTO,
                                        .schedule = LS_RATE_COSINE,
                                        .rate = 1e-4,
                                        .beta1 = 0.9,
@@ -214,21 +218,27 @@ void ls_train_options_wish(ls_train_wish *out, const ls_train_options *o) {
 /* The profile is in the numerics and the type of moments in their tensors, which must be the same as well; runs that
  * are older than these names lack the options. */
 const char *const *ls_train_options_free(const ls_train_options *o) {
-    static const char *const names[] = {"profile",    "moments", "schedule",       "rate",
-                                        "rate_floor", "warmup",  "schedule_steps", NULL};
-    static const char *const told[] = {"profile", "moments", NULL};
+    static const char *const names[] = {"profile", "moments",        "schedule", "rate", "rate_floor",
+                                        "warmup",  "schedule_steps", "dtype",    NULL};
+    static const char *const told[] = {"profile", "dtype", "moments", NULL};
     return o->new_schedule ? names : told;
 }
 
-/* Where the run goes on, the model comes from one of its checkpoints. */
-static ls_status settle_profile(ls_train_options *o, const ls_model *model, const char *directory, ls_error *err) {
+/* Where the run goes on, the model comes from one of its checkpoints, which tells both. */
+static ls_status settle_numerics(ls_train_options *o, const ls_model *model, const char *directory, ls_error *err) {
     ls_profile profile = LS_PROFILE_EXACT;
-    if (o->profile != LS_TRAIN_PROFILE_AUTO) return LS_OK;
-    if (o->resume && strcmp(directory, o->model) != 0)
-        LS_TRY(ls_saves_profile(&profile, directory, err));
-    else
-        profile = ls_model_default_profile(model, (ls_dtype)o->dtype, true);
-    o->profile = (int32_t)profile;
+    ls_dtype dtype = LS_F32;
+    if (o->resume && strcmp(directory, o->model) != 0 &&
+        (o->profile == LS_TRAIN_PROFILE_AUTO || o->dtype == LS_TRAIN_DTYPE_AUTO)) {
+        LS_TRY(ls_saves_numerics(&profile, &dtype, directory, err));
+    } else if (o->profile == LS_TRAIN_PROFILE_AUTO) {
+        profile = ls_model_default_profile(model, o->dtype == LS_F32 ? LS_F32 : LS_BF16, true);
+        dtype = profile == LS_PROFILE_MMA16 ? LS_BF16 : LS_F32;
+    } else {
+        dtype = o->profile == LS_PROFILE_MMA16 ? LS_BF16 : LS_F32;
+    }
+    if (o->profile == LS_TRAIN_PROFILE_AUTO) o->profile = (int32_t)profile;
+    if (o->dtype == LS_TRAIN_DTYPE_AUTO) o->dtype = (int32_t)dtype;
     return LS_OK;
 }
 
@@ -236,7 +246,7 @@ ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *d
                                 bool decodes, ls_train_options *o, ls_error *err) {
     const ls_model_loading how = {.by_layer = kind == LS_WEIGHTS_BY_LAYER, .no_tiles = !decodes};
     LS_TRY(ls_model_open_with(out, device, directory, &how, err));
-    LS_TRY(settle_profile(o, *out, directory, err));
+    LS_TRY(settle_numerics(o, *out, directory, err));
     return ls_model_set_profile(*out, (ls_profile)o->profile, (ls_dtype)o->dtype, err);
 }
 

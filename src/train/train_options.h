@@ -10,6 +10,8 @@
 
 /* The value of `profile` that means the default: that of the run which goes on, else ls_model_default_profile. */
 #define LS_TRAIN_PROFILE_AUTO 2
+/* The same of the type of activations: bf16 where the profile is mma16 or would be, else f32. */
+#define LS_TRAIN_DTYPE_AUTO 2
 
 /* Where a model's weights are: all on the device of every process, or of layers each process's share and the layers
  * that are being used (model/window.h). */
@@ -28,7 +30,7 @@ typedef struct ls_train_options {
     char model[LS_OPTION_TEXT_MAX], run[LS_OPTION_TEXT_MAX];
     /* These carry bits. */
     uint64_t seed;
-    int32_t dtype;    /* ls_dtype: f32 or bf16 */
+    int32_t dtype;    /* ls_dtype, f32 or bf16, or LS_TRAIN_DTYPE_AUTO until the model is open */
     int32_t profile;  /* ls_profile, or LS_TRAIN_PROFILE_AUTO until the model is open */
     int64_t leaf;     /* 0: until the model is open */
     int32_t leaves;   /* ls_leaves_kind */

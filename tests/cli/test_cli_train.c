@@ -88,7 +88,7 @@ static void a_plan_is_told(void **state) {
     assert_non_null(strstr(last.out, "  moments_on                     host"));
     assert_non_null(strstr(last.out, "  recompute                      true"));
     assert_non_null(strstr(last.out, "  rows                           1000"));
-    assert_non_null(strstr(last.out, "  1 of 1 plans fit"));
+    assert_non_null(strstr(last.out, "  3 of 3 plans fit"));
     RUN("train", "plan", "grpo", "--set", "model=" TINY, "--card", "a100-40", "--set", "length=2000000", "--set",
         "prompts=1024", "--set", "samples=64", "--set", "rows=2000000");
     must_refuse("memory: the smallest plan needs ");

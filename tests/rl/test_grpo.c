@@ -602,7 +602,7 @@ static void impossible_options_are_named(void **state) {
         {"rows=5", NULL, "a forward holds 5"},
         {"model=/nowhere", NULL, "/nowhere"},
         {"beta=0.1", "reference=/nowhere", "/nowhere"},
-        {"profile=mma16", NULL, "profile mma16: activations are f32"},
+        {"profile=mma16", "dtype=f32", "profile mma16: activations are f32"},
         {"lora_rank=2", "lora_targets=in_proj,nowhere", "lora_targets: 'nowhere' is no matrix of this model"},
         {"lora_rank=2", "lora_alpha=0", "lora_alpha: it is not above 0"},
         {"lora_rank=2", "ranks=2", "address: missing"},
