@@ -19,7 +19,7 @@
 #include "op/choice.h"
 #include "text/tokenizer.h"
 
-enum { OPT_CONFIG = 256, OPT_SHAPE, OPT_TOKENIZER, OPT_SEED, OPT_DEVIATION, OPT_THREADS, OPT_OUT };
+enum { OPT_CONFIG = 256, OPT_SHAPE, OPT_TOKENIZER, OPT_SEED, OPT_DEVIATION, OPT_THREADS, OPT_EMPTY, OPT_OUT };
 enum { PATH_MAX_BYTES = 4096 };
 
 typedef struct init_options {
@@ -28,6 +28,7 @@ typedef struct init_options {
     uint64_t seed;
     double deviation;
     int64_t threads; /* 0: the processors */
+    bool empty;
     ls_status status;
     ls_error err;
 } init_options;
@@ -61,6 +62,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
             return 0;
         case OPT_TOKENIZER: o->tokenizer = arg; return 0;
         case OPT_OUT: o->out = arg; return 0;
+        case OPT_EMPTY: o->empty = true; return 0;
         case OPT_SEED:
             if (o->status == LS_OK) o->status = ls_cli_seed(&o->seed, "--seed", arg, &o->err);
             return 0;
@@ -123,14 +125,21 @@ static ls_status fill_directory(const init_options *o, const char *directory, co
     LS_TRY(ls_durable_file(path, text, bytes, err));
     if (o->tokenizer != NULL) LS_TRY(copy_files(directory, o->tokenizer, err));
     LS_TRY(join(path, directory, "model.safetensors", err));
-    LS_TRY(
-        ls_model_init(path, config, o->seed, o->deviation, o->threads > 0 ? (int32_t)o->threads : ls_cpu_count(), err));
+    if (o->empty)
+        LS_TRY(ls_model_init_empty(path, config, err));
+    else
+        LS_TRY(ls_model_init(path, config, o->seed, o->deviation, o->threads > 0 ? (int32_t)o->threads : ls_cpu_count(),
+                             err));
     return ls_directory_sync(directory, err);
 }
 
-/* Reads the directory as any reader does and says what it is. */
-static ls_status report(const char *directory, const char *name, ls_dtype dtype, ls_error *err) {
+/* Reads the directory as any reader does and says what it is; zeros are not read. */
+static ls_status report(const char *directory, const char *name, ls_dtype dtype, bool empty, ls_error *err) {
     ls_stored_summary summary;
+    if (empty) {
+        printf("%s: all weights 0, %s, for plans\n", name, ls_dtype_name(dtype));
+        return LS_OK;
+    }
     LS_TRY(ls_stored_summarize(&summary, directory, err));
     printf("%s: %lld parameters, %s, weights %016llx\n", name, (long long)summary.n_parameters, ls_dtype_name(dtype),
            (unsigned long long)summary.digest);
@@ -163,7 +172,7 @@ static ls_status run(const init_options *o, ls_error *err) {
     LS_TRY_DONE(ls_directory_make(fresh, err));
     is_made = true;
     LS_TRY_DONE(fill_directory(o, fresh, &config, text, bytes, err));
-    LS_TRY_DONE(report(fresh, o->out, config.stored_dtype, err));
+    LS_TRY_DONE(report(fresh, o->out, config.stored_dtype, o->empty, err));
     LS_TRY_DONE(ls_path_rename(fresh, o->out, err));
     is_made = false;
 done:
@@ -189,6 +198,8 @@ int ls_cmd_init(int argc, char **argv) {
         {"seed", OPT_SEED, "N", 0, "Seed of the weights (0)", 0},
         {"deviation", OPT_DEVIATION, "X", 0,
          "Standard deviation of matrices and embedding (0: 1/sqrt of what a sum runs over)", 0},
+        {"empty", OPT_EMPTY, NULL, 0,
+         "All weights 0, in a file with a hole that takes no room: of a model that is to be planned for, not run", 0},
         {"threads", OPT_THREADS, "N", 0, "Threads that draw (the processors); no bit depends on it", 0},
         {"out", OPT_OUT, "DIR", 0, "The directory to make", 0},
         {0}};

@@ -1,9 +1,12 @@
 /* Fills every tensor that the configuration calls for, by its kind and name, piece by piece as the file is written. */
+#define _GNU_SOURCE
 #include "model/init.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fnv.h"
 #include "base/mem.h"
@@ -115,18 +118,44 @@ static ls_status list(void *context, const ls_weight_slot *slot, ls_error *err) 
     return LS_OK;
 }
 
+/* All tensors that the file has. */
+static ls_status list_tensors(fresh *f, ls_model **model, const ls_model_config *config, ls_error *err) {
+    static const ls_st_dtype stored[] = {[LS_F32] = LS_ST_F32, [LS_BF16] = LS_ST_BF16, [LS_F16] = LS_ST_F16};
+    LS_TRY(ls_model_outline(model, config, err));
+    LS_TRY(ls_model_slots(*model, list, f, err));
+    LS_TRY(ls_array_alloc((void **)&f->tensors, f->n, sizeof *f->tensors, "weights", err));
+    for (int64_t i = 0; i < f->n; i++)
+        f->tensors[i] = (ls_tensor_out){f->slots[i].name, stored[f->dtype], f->slots[i].n_dims, f->slots[i].dims, NULL};
+    return LS_OK;
+}
+
+ls_status ls_model_init_empty(const char *path, const ls_model_config *config, ls_error *err) {
+    fresh f = {.dtype = config->stored_dtype};
+    ls_model *model = NULL;
+    int64_t *places = NULL, end;
+    ls_status status;
+    LS_TRY_DONE(list_tensors(&f, &model, config, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&places, f.n, sizeof *places, "weights", err));
+    LS_TRY_DONE(ls_safetensors_begin(path, f.tensors, f.n, err));
+    LS_TRY_DONE(ls_safetensors_places(places, f.tensors, f.n, err));
+    end = places[f.n - 1] + ls_slot_elements(&f.slots[f.n - 1]) * ls_dtype_bytes(f.dtype);
+    if (truncate(path, (off_t)end) != 0)
+        status = LS_FAIL(err, LS_ERR_IO, "%s: %lld bytes: %s", path, (long long)end, strerror(errno));
+done:
+    free(places);
+    free(f.tensors);
+    free(f.slots);
+    ls_model_close(model);
+    return status;
+}
+
 ls_status ls_model_init(const char *path, const ls_model_config *config, uint64_t seed, double deviation,
                         int32_t n_threads, ls_error *err) {
-    static const ls_st_dtype stored[] = {[LS_F32] = LS_ST_F32, [LS_BF16] = LS_ST_BF16, [LS_F16] = LS_ST_F16};
     fresh f = {.dtype = config->stored_dtype, .seed = seed, .deviation = deviation};
     ls_model *model = NULL;
     ls_status status;
     LS_TRY_DONE(ls_pool_create(&f.pool, n_threads, err));
-    LS_TRY_DONE(ls_model_outline(&model, config, err));
-    LS_TRY_DONE(ls_model_slots(model, list, &f, err));
-    LS_TRY_DONE(ls_array_alloc((void **)&f.tensors, f.n, sizeof *f.tensors, "weights", err));
-    for (int64_t i = 0; i < f.n; i++)
-        f.tensors[i] = (ls_tensor_out){f.slots[i].name, stored[f.dtype], f.slots[i].n_dims, f.slots[i].dims, NULL};
+    LS_TRY_DONE(list_tensors(&f, &model, config, err));
     LS_TRY_DONE(ls_safetensors_write(path, f.tensors, f.n, fill, &f, err));
 done:
     free(f.tensors);

@@ -23,5 +23,7 @@
  * written, which carries no bits; no more than LS_FETCH_BYTES of them are in memory at a time. */
 ls_status ls_model_init(const char *path, const ls_model_config *config, uint64_t seed, double deviation,
                         int32_t n_threads, ls_error *err);
+/* The same file with all weights +0, which takes no room where the file system knows holes: for plans. */
+ls_status ls_model_init_empty(const char *path, const ls_model_config *config, ls_error *err);
 
 #endif

@@ -6,35 +6,41 @@
 
 #include "base/status.h"
 
-#define JAMBA(layers, period, offset, vocab, hidden, ffn, heads, rank)       \
-    "{\n"                                                                    \
-    "  \"architectures\": [\"JambaForCausalLM\"],\n"                         \
-    "  \"attention_dropout\": 0.0,\n"                                        \
-    "  \"attn_layer_offset\": " #offset                                      \
-    ",\n"                                                                    \
-    "  \"attn_layer_period\": " #period                                      \
-    ",\n"                                                                    \
-    "  \"bos_token_id\": 1,\n  \"dtype\": \"bfloat16\",\n"                   \
-    "  \"eos_token_id\": 2,\n  \"expert_layer_offset\": 1,\n"                \
-    "  \"expert_layer_period\": 2,\n  \"hidden_act\": \"silu\",\n"           \
-    "  \"hidden_size\": " #hidden                                            \
-    ",\n"                                                                    \
-    "  \"initializer_range\": 0.02,\n  \"intermediate_size\": " #ffn         \
-    ",\n"                                                                    \
-    "  \"mamba_conv_bias\": true,\n  \"mamba_d_conv\": 4,\n"                 \
-    "  \"mamba_d_state\": 16,\n  \"mamba_dt_rank\": " #rank                  \
-    ",\n"                                                                    \
-    "  \"mamba_expand\": 2,\n  \"mamba_proj_bias\": false,\n"                \
-    "  \"max_position_embeddings\": 262144,\n  \"model_type\": \"jamba\",\n" \
-    "  \"num_attention_heads\": " #heads                                     \
-    ",\n"                                                                    \
-    "  \"num_experts\": 1,\n  \"num_experts_per_tok\": 1,\n"                 \
-    "  \"num_hidden_layers\": " #layers                                      \
-    ",\n"                                                                    \
-    "  \"num_key_value_heads\": 1,\n  \"output_router_logits\": false,\n"    \
-    "  \"pad_token_id\": 0,\n  \"rms_norm_eps\": 1e-06,\n"                   \
-    "  \"router_aux_loss_coef\": 0.001,\n  \"tie_word_embeddings\": true,\n" \
-    "  \"use_cache\": true,\n  \"use_mamba_kernels\": false,\n"              \
+#define JAMBA(layers, period, offset, vocab, hidden, ffn, heads, rank) \
+    JAMBA_MOE(layers, period, offset, vocab, hidden, ffn, heads, 1, rank, 1, 1, true)
+
+#define JAMBA_MOE(layers, period, offset, vocab, hidden, ffn, heads, kv_heads, rank, experts, picks, tied) \
+    "{\n"                                                                                                  \
+    "  \"architectures\": [\"JambaForCausalLM\"],\n"                                                       \
+    "  \"attention_dropout\": 0.0,\n"                                                                      \
+    "  \"attn_layer_offset\": " #offset                                                                    \
+    ",\n"                                                                                                  \
+    "  \"attn_layer_period\": " #period                                                                    \
+    ",\n"                                                                                                  \
+    "  \"bos_token_id\": 1,\n  \"dtype\": \"bfloat16\",\n"                                                 \
+    "  \"eos_token_id\": 2,\n  \"expert_layer_offset\": 1,\n"                                              \
+    "  \"expert_layer_period\": 2,\n  \"hidden_act\": \"silu\",\n"                                         \
+    "  \"hidden_size\": " #hidden                                                                          \
+    ",\n"                                                                                                  \
+    "  \"initializer_range\": 0.02,\n  \"intermediate_size\": " #ffn                                       \
+    ",\n"                                                                                                  \
+    "  \"mamba_conv_bias\": true,\n  \"mamba_d_conv\": 4,\n"                                               \
+    "  \"mamba_d_state\": 16,\n  \"mamba_dt_rank\": " #rank                                                \
+    ",\n"                                                                                                  \
+    "  \"mamba_expand\": 2,\n  \"mamba_proj_bias\": false,\n"                                              \
+    "  \"max_position_embeddings\": 262144,\n  \"model_type\": \"jamba\",\n"                               \
+    "  \"num_attention_heads\": " #heads                                                                   \
+    ",\n"                                                                                                  \
+    "  \"num_experts\": " #experts ",\n  \"num_experts_per_tok\": " #picks                                 \
+    ",\n"                                                                                                  \
+    "  \"num_hidden_layers\": " #layers                                                                    \
+    ",\n"                                                                                                  \
+    "  \"num_key_value_heads\": " #kv_heads                                                                \
+    ",\n  \"output_router_logits\": false,\n"                                                              \
+    "  \"pad_token_id\": 0,\n  \"rms_norm_eps\": 1e-06,\n"                                                 \
+    "  \"router_aux_loss_coef\": 0.001,\n  \"tie_word_embeddings\": " #tied                                \
+    ",\n"                                                                                                  \
+    "  \"use_cache\": true,\n  \"use_mamba_kernels\": false,\n"                                            \
     "  \"vocab_size\": " #vocab "\n}\n"
 
 #define MAMBA(layers, hidden, inner, rank)                             \
@@ -61,6 +67,11 @@ static const ls_shape shapes[] = {
     {"jamba-3b", "AI21's Jamba Reasoning 3B: 28 layers, attention in 7 and 21",
      JAMBA(28, 14, 7, 65536, 2560, 8192, 20, 160)},
     {"jamba-3b-cut", "4 layers of jamba-3b, attention in 2", JAMBA(4, 4, 2, 65536, 2560, 8192, 20, 160)},
+    {"jamba-mini",
+     "AI21's Jamba Mini: 32 layers, attention in every eighth, 16 experts in every second, 52 billion parameters",
+     JAMBA_MOE(32, 8, 4, 65536, 4096, 14336, 32, 8, 256, 16, 2, false)},
+    {"jamba-mini-cut", "4 layers of jamba-mini, attention in 2, 4 experts in 1 and 3",
+     JAMBA_MOE(4, 4, 2, 65536, 4096, 14336, 32, 8, 256, 4, 2, false)},
     {"jamba-tiny", "4 layers, 64 wide, for trials on a CPU", JAMBA(4, 4, 2, 512, 64, 128, 4, 4)},
     {"mamba-130m", "state-spaces/mamba-130m-hf: 24 layers, 768 wide", MAMBA(24, 768, 1536, 48)},
     {"mamba-2.8b", "state-spaces/mamba-2.8b-hf: 64 layers, 2,560 wide", MAMBA(64, 2560, 5120, 160)},

@@ -68,6 +68,21 @@ static ls_status planned_memory(ls_device *device, ls_memory_state *out, ls_erro
     return LS_OK;
 }
 
+/* Of this process alone: others have no memory of a device on paper, and their names mean nothing. */
+static ls_status planned_share(ls_device *device, ls_shared *shared, const char *what, ls_error *err) {
+    return planned_alloc(device, &shared->memory, shared->bytes, what, err);
+}
+
+static void planned_unshare(ls_device *device, ls_shared *shared) { (void)device, (void)shared; }
+
+static ls_status planned_map(ls_device *device, ls_shared *shared, ls_error *err) {
+    planned *p = planned_of(device);
+    (void)err;
+    shared->memory = (void *)p->next;
+    p->next += (uintptr_t)(shared->bytes + GRAIN) / GRAIN * GRAIN;
+    return LS_OK;
+}
+
 /* ---- moves: nothing ---- */
 
 static ls_status planned_drop(ls_device *device, void *memory, int64_t bytes, ls_error *err) {
@@ -164,6 +179,10 @@ static ls_backend_table make_table(const ls_planned_opts *opts) {
                               .drop = planned_drop,
                               .pin = planned_pin,
                               .unpin = planned_unreserve,
+                              .share = planned_share,
+                              .unshare = planned_unshare,
+                              .map = planned_map,
+                              .unmap = planned_unshare,
                               .memory = planned_memory,
                               .write = planned_write,
                               .load = planned_load,

@@ -368,12 +368,39 @@ static ls_status settle_leaf(const grpo *g, ls_error *err) {
     return ls_train_options_settle_leaf(&o->train, update * o->samples, weights_of(g), err);
 }
 
+/* A run on paper of options that are changed, and the memory that it has. */
+typedef struct variant {
+    grpo g;
+    ls_grpo_options o;
+    int64_t total, taken;
+} variant;
+
+static bool variant_fits(void *context) {
+    variant *v = context;
+    return make_wish(&v->g.wish, &v->g, NULL) == LS_OK &&
+           ls_train_plan_fits(v->g.card, v->total, v->taken, &v->g.wish, rehearse, &v->g);
+}
+
+static void suggest(const grpo *g, int64_t total, int64_t taken, ls_error *err) {
+    variant *v = calloc(1, sizeof *v);
+    if (v == NULL || err == NULL) return;
+    v->g = *g;
+    v->o = *g->o;
+    v->g.o = &v->o;
+    v->total = total;
+    v->taken = taken;
+    ls_train_plan_suggest(err, &v->o.train, &v->o.length, variant_fits, v);
+    free(v);
+}
+
 static ls_status plan_for(grpo *g, const ls_card *card, int64_t total, int64_t taken, ls_error *err) {
+    ls_status status;
     g->card = card;
     LS_TRY(make_wish(&g->wish, g, err));
-    LS_TRY(ls_train_plan_make(&g->planned, card, total, taken, &g->wish, rehearse, g, err));
+    status = ls_train_plan_make(&g->planned, card, total, taken, &g->wish, rehearse, g, err);
+    if (status == LS_ERR_CAPACITY) suggest(g, total, taken, err);
     g->plan = g->planned.plan;
-    return LS_OK;
+    return status;
 }
 
 /* The leaf, where the options leave it open, and what carries no bit. */
@@ -384,7 +411,7 @@ static ls_status make_plan(grpo *g, ls_error *err) {
     int64_t rows;
     LS_TRY(settle_leaf(g, err));
     LS_TRY(ls_device_memory(g->device, &memory, err));
-    if (memory.is_limited && o->train.weights == LS_WEIGHTS_WHOLE) {
+    if (memory.is_limited) {
         LS_TRY(plan_for(g, ls_card_like(g->device, memory.total), memory.total, memory.total - memory.free, err));
         return ls_device_prepare(g->device, g->plan.workspace, err);
     }
@@ -403,6 +430,7 @@ ls_status ls_grpo_plan(ls_grpo_options *o, const ls_config *config, const ls_tra
     const ls_card *card;
     int64_t total, taken;
     if (o->train.run[0] == '\0') snprintf(o->train.run, sizeof o->train.run, "plan"); /* nothing is made there */
+    ls_train_options_cards(&o->train, target);
     LS_TRY(ls_grpo_options_check(o, err));
     LS_TRY(ls_train_options_target(&card, &total, &taken, &o->train, target, err));
     g.loss = ls_grpo_loss(o);

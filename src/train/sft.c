@@ -561,14 +561,40 @@ static ls_train_wish wish_of(const sft *s) {
     return wish;
 }
 
+/* A run on paper of options that are changed, and the memory that it has. */
+typedef struct variant {
+    sft s;
+    ls_sft_options o;
+    const ls_config *config;
+    int64_t total, taken;
+} variant;
+
+static bool variant_fits(void *context) {
+    variant *v = context;
+    rehearsal r = {&v->s, v->config};
+    v->s.wish = wish_of(&v->s);
+    return ls_train_plan_fits(v->s.card, v->total, v->taken, &v->s.wish, rehearse, &r);
+}
+
+static void suggest(const sft *s, const ls_config *config, int64_t total, int64_t taken, ls_error *err) {
+    variant *v = calloc(1, sizeof *v);
+    if (v == NULL || err == NULL) return;
+    *v = (variant){*s, *s->o, config, total, taken};
+    v->s.o = &v->o;
+    ls_train_plan_suggest(err, &v->o.train, NULL, variant_fits, v);
+    free(v);
+}
+
 static ls_status plan_for(sft *s, const ls_config *config, const ls_card *card, int64_t total, int64_t taken,
                           ls_error *err) {
     rehearsal r = {s, config};
+    ls_status status;
     s->card = card;
     s->wish = wish_of(s);
-    LS_TRY(ls_train_plan_make(&s->planned, card, total, taken, &s->wish, rehearse, &r, err));
+    status = ls_train_plan_make(&s->planned, card, total, taken, &s->wish, rehearse, &r, err);
+    if (status == LS_ERR_CAPACITY) suggest(s, config, total, taken, err);
     s->plan = s->planned.plan;
-    return LS_OK;
+    return status;
 }
 
 /* What carries no bit; the data is read, and the model is open, which the plan has as well. */
@@ -577,7 +603,7 @@ static ls_status make_plan(sft *s, const ls_config *config, ls_error *err) {
     const ls_memory_state *memory = &s->memory;
     const ls_train_wish wish = wish_of(s);
     int64_t rows;
-    if (memory->is_limited && t->weights == LS_WEIGHTS_WHOLE) {
+    if (memory->is_limited) {
         LS_TRY(plan_for(s, config, ls_card_like(s->device, memory->total), memory->total, memory->total - memory->free,
                         err));
         return ls_device_prepare(s->device, s->plan.workspace, err);
@@ -724,6 +750,7 @@ ls_status ls_sft_plan(ls_sft_options *o, const ls_config *config, const ls_train
     if (o->data.data[0] == '\0')
         return LS_FAIL(err, LS_ERR_ARG, "data: missing; it names a file of pairs, or of lines with prompt and answer");
     if (o->train.run[0] == '\0') snprintf(o->train.run, sizeof o->train.run, "plan"); /* nothing is made there */
+    ls_train_options_cards(&o->train, target);
     LS_TRY_DONE(ls_train_options_check(&o->train, err));
     LS_TRY_DONE(ls_train_options_target(&card, &total, &taken, &o->train, target, err));
     snprintf(s.begin, sizeof s.begin, "%s", o->train.model);

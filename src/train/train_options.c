@@ -172,6 +172,14 @@ done:
     return status;
 }
 
+void ls_train_options_cards(ls_train_options *o, const ls_train_target *target) {
+    if (target->n_cards == 0) return;
+    o->rank = 0;
+    o->ranks = target->n_cards;
+    o->launcher = LS_LAUNCHER_NONE;
+    snprintf(o->address, sizeof o->address, "paper:1"); /* nobody is met */
+}
+
 ls_status ls_train_options_target(const ls_card **card, int64_t *total, int64_t *taken, ls_train_options *o,
                                   const ls_train_target *target, ls_error *err) {
     ls_device_choice choice;
@@ -180,12 +188,6 @@ ls_status ls_train_options_target(const ls_card **card, int64_t *total, int64_t 
     ls_status status = LS_OK;
     *card = target->card;
     *total = *taken = 0;
-    if (target->n_cards > 0) {
-        o->place.ranks = target->n_cards;
-        o->place.rank = 0;
-    }
-    if (o->weights == LS_WEIGHTS_BY_LAYER)
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "weights: by_layer is not planned for");
     if (target->card != NULL) {
         *total = target->card->bytes;
         *taken = LS_CARD_TAKEN;

@@ -81,10 +81,16 @@ int64_t ls_train_options_leaf(int64_t sequences, int64_t n_parameters);
 /* Of options that leave `leaf` open: options say from here on what it is, for the model in a directory. */
 ls_status ls_train_options_settle_leaf(ls_train_options *options, int64_t sequences, const char *directory,
                                        ls_error *err);
-/* Memory that a plan has: of the target's card, or of the options' device, which must have a limit; with n_cards it is
- * rank 0 of so many. */
+/* With n_cards the options are those of rank 0 of so many: before they are checked. */
+void ls_train_options_cards(ls_train_options *options, const ls_train_target *target);
+/* Memory that a plan has: of the target's card, or of the options' device, which must have a limit. */
 ls_status ls_train_options_target(const ls_card **card, int64_t *total, int64_t *taken, ls_train_options *options,
                                   const ls_train_target *target, ls_error *err);
+/* plan_changes.c: adds to a refusal which one change of the options would fit: adapters, more processes, or of a run
+ * that has one a shorter length. `fits` says whether the options as they are now do; all are as before at the end. */
+typedef bool ls_train_fits(void *context);
+void ls_train_plan_suggest(ls_error *err, ls_train_options *options, int64_t *length, ls_train_fits *fits,
+                           void *context);
 /* The parts of *out that follow from options. */
 void ls_train_options_wish(ls_train_wish *out, const ls_train_options *options);
 /* Where the model of a run is opened that begins or goes on at `begin`: a checkpoint of adapters holds no model. */

@@ -203,8 +203,7 @@ static ls_status refuse(const search *s, const ls_train_planned *least, ls_error
                                  least->holders[i].what, gib(least->holders[i].bytes));
     return LS_FAIL(err, LS_ERR_CAPACITY,
                    "memory: the smallest plan needs %.2f GiB of the %.2f of %s, %.2f of them taken or kept free; "
-                   "in GiB: %s. Smaller: lora_rank=16 (adapters need neither masters nor moments of the weights), "
-                   "a smaller length, or weights=by_layer with more GPUs",
+                   "in GiB: %s",
                    gib(least->used), gib(s->total), s->card->title, gib(s->taken + kept_free(s)), holders);
 }
 
@@ -272,29 +271,67 @@ static values gradients_tried(const ls_train_wish *w) {
     return v;
 }
 
+/* What is tried of everything that is open. */
+typedef struct ranges {
+    values rows, batches, moments, sleeps, gradients;
+} ranges;
+
+static ranges ranges_of(const search *s) {
+    const ls_train_wish *w = s->wish;
+    return (ranges){rows_tried(w), batches_tried(s->card, w), both(w->moments_on_host), sleeps_tried(s->card, w),
+                    gradients_tried(w)};
+}
+
+/* The last of each. */
+static ls_train_planned smallest_of(const search *s, const ranges *r) {
+    const int64_t rows = r->rows.list[r->rows.n - 1];
+    return (ls_train_planned){.plan = {.rows = rows,
+                                       .spans = spans_of(s->wish, rows),
+                                       .moments_on_host = r->moments.list[r->moments.n - 1] != 0,
+                                       .sleeps = r->sleeps.list[r->sleeps.n - 1] != 0,
+                                       .recompute = s->wish->recompute < 0 ? LS_RECOMPUTE_ALL : s->wish->recompute,
+                                       .gradients = r->gradients.list[r->gradients.n - 1],
+                                       .batch = r->batches.list[r->batches.n - 1],
+                                       .prefix_bytes = prefix_of(s->card, s->wish)}};
+}
+
+static search search_for(const ls_card *card, int64_t total, int64_t taken, const ls_train_wish *wish,
+                         ls_train_rehearse rehearse, void *context) {
+    return (search){.card = card,
+                    .wish = wish,
+                    .rehearse = rehearse,
+                    .context = context,
+                    .total = total,
+                    .taken = taken,
+                    .best = {.seconds = -1}};
+}
+
+bool ls_train_plan_fits(const ls_card *card, int64_t total, int64_t taken, const ls_train_wish *wish,
+                        ls_train_rehearse rehearse, void *context) {
+    search s = search_for(card, total, taken, wish, rehearse, context);
+    const ranges r = ranges_of(&s);
+    ls_train_planned least = smallest_of(&s, &r);
+    bool fits;
+    return try_plan(&s, &least, &fits, NULL) == LS_OK && fits;
+}
+
 ls_status ls_train_plan_make(ls_train_planned *out, const ls_card *card, int64_t total, int64_t taken,
                              const ls_train_wish *w, ls_train_rehearse rehearse, void *context, ls_error *err) {
-    const values rows = rows_tried(w), batches = batches_tried(card, w), moments = both(w->moments_on_host),
-                 sleeps = sleeps_tried(card, w), gradients = gradients_tried(w);
+    search s = search_for(card, total, taken, w, rehearse, context);
+    const ranges all = ranges_of(&s);
+    const values rows = all.rows, batches = all.batches, moments = all.moments, sleeps = all.sleeps,
+                 gradients = all.gradients;
     const int64_t n = sleeps.n * batches.n * moments.n * gradients.n * rows.n;
-    search s = {card, w, rehearse, context, total, taken, 0, 0, {0}, {.seconds = -1}};
-    ls_train_planned least = {.plan = {.rows = rows.list[rows.n - 1],
-                                       .spans = spans_of(w, rows.list[rows.n - 1]),
-                                       .moments_on_host = moments.list[moments.n - 1] != 0,
-                                       .sleeps = sleeps.list[sleeps.n - 1] != 0,
-                                       .recompute = w->recompute < 0 ? LS_RECOMPUTE_ALL : w->recompute,
-                                       .gradients = gradients.list[gradients.n - 1],
-                                       .batch = batches.list[batches.n - 1],
-                                       .prefix_bytes = prefix_of(card, w)}};
+    ls_train_planned least = smallest_of(&s, &all);
     bool fits;
     LS_TRY(try_plan(&s, &least, &fits, err));
     if (!fits) {
-        ls_train_planned all = {.plan = least.plan};
+        ls_train_planned without = {.plan = least.plan};
         s.total = 0;
-        if (w->gradients == 0) all.plan.gradients = 1;
-        LS_TRY(try_plan(&s, &all, &fits, err));
+        if (w->gradients == 0) without.plan.gradients = 1;
+        LS_TRY(try_plan(&s, &without, &fits, err));
         s.total = total;
-        return refuse(&s, &all, err);
+        return refuse(&s, &without, err);
     }
     for (int64_t i = 0; i < n; i++) { /* rows change fastest, who sleeps slowest */
         const int64_t r = i % rows.n, g = i / rows.n % gradients.n, m = i / rows.n / gradients.n % moments.n;

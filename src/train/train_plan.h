@@ -105,6 +105,9 @@ typedef struct ls_train_planned {
  * says what the smallest needs. */
 ls_status ls_train_plan_make(ls_train_planned *out, const ls_card *card, int64_t total, int64_t taken,
                              const ls_train_wish *wish, ls_train_rehearse rehearse, void *context, ls_error *err);
+/* Whether any choice fits. */
+bool ls_train_plan_fits(const ls_card *card, int64_t total, int64_t taken, const ls_train_wish *wish,
+                        ls_train_rehearse rehearse, void *context);
 /* Of a device without a limit, which is not planned for. */
 ls_train_plan ls_train_plan_plain(const ls_train_wish *wish, int64_t forward_rows);
 /* The table, for people. */

@@ -222,7 +222,8 @@ static ls_status connect_weights(const ls_trainer *t, ls_error *err) {
     if (t->opts.comm == NULL)
         return LS_FAIL(err, LS_ERR_ARG, "weights=by_layer: one process has nobody to share the weights with");
     for (int32_t r = 0; r <= ranks_of(t); r++) begins[r] = r * (int64_t)sizeof *names;
-    names[rank_of(t)] = *ls_joint_name(t->state.parameters->joint);
+    for (int32_t r = 0; r < ranks_of(t); r++)
+        names[r] = *ls_joint_name(t->state.parameters->joint); /* on paper it stays so */
     LS_TRY(ls_device_wait(t->device, err));
     LS_TRY(ls_comm_share(t->opts.comm, names, begins, "the weights", err));
     return ls_joint_connect(t->state.parameters->joint, names, err);

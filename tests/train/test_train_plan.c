@@ -13,10 +13,11 @@ enum { LONGEST = 14, SEQUENCES = 15 };
 typedef struct setting {
     char directory[512];
     ls_trainer_opts opts;
+    int64_t longest, steps; /* tokens of a sequence, at most; of a run */
 } setting;
 
 static setting make_setting(const char *name, int64_t leaf) {
-    setting s = {.opts = usual_opts()};
+    setting s = {.opts = usual_opts(), .longest = LONGEST, .steps = 3};
     snprintf(s.directory, sizeof s.directory, "%s", fixture_path(name));
     s.opts.leaf = leaf;
     s.opts.leaf_rows_max = leaf * LONGEST;
@@ -44,7 +45,7 @@ static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan,
     ls_status status;
     LS_TRY_DONE(ls_model_open(&model, device, s->directory, err));
     LS_TRY_DONE(ls_trainer_create(&trainer, model, s->directory, device, &opts, err));
-    LS_TRY_DONE(ls_trainer_rehearse(trainer, LONGEST, err));
+    LS_TRY_DONE(ls_trainer_rehearse(trainer, s->longest, err));
     plan->workspace = device->exec.workspace_bytes;
     plan->gradients = ls_trainer_device_gradients(trainer);
     *out = ls_trainer_outlook(trainer);
@@ -56,8 +57,11 @@ done:
 }
 
 static ls_train_wish make_wish(const setting *s) {
-    return (ls_train_wish){
-        .moments_on_host = -1, .recompute = -1, .sequences = SEQUENCES, .longest = LONGEST, .leaf = s->opts.leaf};
+    return (ls_train_wish){.moments_on_host = -1,
+                           .recompute = -1,
+                           .sequences = s->opts.sequences_max,
+                           .longest = s->longest,
+                           .leaf = s->opts.leaf};
 }
 
 /* A run of steps with the plan on a device of `limit` bytes, 0: as many as are asked for; *used: the most that it held.
@@ -74,8 +78,8 @@ static ls_status run(const setting *s, const ls_train_plan *plan, int64_t limit,
     LS_TRY_DONE(ls_model_open(&t.model, t.device, s->directory, err));
     LS_TRY_DONE(ls_trainer_create(&t.trainer, t.model, s->directory, t.device, &opts, err));
     t.state = ls_trainer_state(t.trainer);
-    for (int64_t step = 1; step <= 3; step++) {
-        batch b = batch_make(SEQUENCES, LONGEST, t.model->config.vocab, (uint64_t)step);
+    for (int64_t step = 1; step <= s->steps; step++) {
+        batch b = batch_make(s->opts.sequences_max, s->longest, t.model->config.vocab, (uint64_t)step);
         const ls_train_batch view = batch_view(&b);
         ls_train_stats stats;
         status = ls_trainer_step(t.trainer, &view, &stats, err);
@@ -165,6 +169,80 @@ static void plans_run_and_refusals_would_not(void **state) {
     }
 }
 
+/* What is left open of a random run is chosen by its plan; what is not is forced. */
+static setting random_setting(uint64_t *seed, ls_train_wish *wish) {
+    setting s = make_setting(names[test_random(seed) % (sizeof names / sizeof names[0])], 1);
+    s.longest = 2 + (int64_t)(test_random(seed) % 29);
+    s.steps = 1;
+    s.opts.sequences_max = 1 + (int64_t)(test_random(seed) % 16);
+    s.opts.leaf = 1 + (int64_t)(test_random(seed) % 8);
+    if (s.opts.leaf > s.opts.sequences_max) s.opts.leaf = s.opts.sequences_max;
+    s.opts.leaf_rows_max = s.opts.leaf * s.longest;
+    s.opts.moments = test_random(seed) % 2 == 0 ? LS_F32 : LS_BF16;
+    s.opts.entropy = test_random(seed) % 2 == 0;
+    if (test_random(seed) % 4 == 0)
+        s.opts.adapters = (ls_adapters_opts){1 + (int64_t)(test_random(seed) % 4), 8, "all-linear", 1};
+    *wish = make_wish(&s);
+    if (test_random(seed) % 4 == 0) wish->moments_on_host = (int32_t)(test_random(seed) % 2);
+    if (test_random(seed) % 4 == 0) wish->recompute = (int64_t)(test_random(seed) % 5);
+    if (test_random(seed) % 4 == 0) wish->rows = s.longest + (int64_t)(test_random(seed) % 40);
+    if (test_random(seed) % 4 == 0) wish->gradients = 1 + (int64_t)(test_random(seed) % 3);
+    return s;
+}
+
+/* The choice with the least memory. */
+static ls_train_plan smallest_plan(const setting *s, const ls_train_wish *wish) {
+    return (ls_train_plan){.rows = wish->rows > 0 ? wish->rows : s->longest,
+                           .spans = 64,
+                           .moments_on_host = wish->moments_on_host != 0,
+                           .recompute = wish->recompute < 0 ? LS_RECOMPUTE_ALL : wish->recompute,
+                           .gradients = wish->gradients};
+}
+
+static ls_train_plan plenty_plan(const setting *s, const ls_train_wish *wish) {
+    return (ls_train_plan){.rows = wish->rows > 0 ? wish->rows : s->opts.leaf * s->longest,
+                           .spans = 64,
+                           .moments_on_host = wish->moments_on_host == 1,
+                           .recompute = wish->recompute < 0 ? 0 : wish->recompute,
+                           .gradients = wish->gradients};
+}
+
+/* 200 random runs on devices that have more or less than they need: one that is planned runs, holds to the byte what
+ * its plan said and has the bits of a run with plenty; one that is refused runs out of memory when it is forced. */
+static void random_runs_hold_what_is_planned(void **state) {
+    uint64_t seed = 42;
+    int64_t n_run = 0, n_refused = 0;
+    (void)state;
+    for (int i = 0; i < 200; i++) {
+        ls_train_wish wish;
+        const setting s = random_setting(&seed, &wish);
+        const ls_train_plan plenty = plenty_plan(&s, &wish), smallest = smallest_plan(&s, &wish);
+        ls_train_planned planned;
+        int64_t most, least, used, limit;
+        uint64_t want, bits;
+        ls_status status;
+        ls_error err;
+        assert_ok(run(&s, &plenty, 0, &want, &most, &err), err);
+        assert_ok(run(&s, &smallest, 0, &bits, &least, &err), err);
+        assert_true(bits == want);
+        limit = (int64_t)(0.9 * (double)least +
+                          (1.1 * (double)most - 0.9 * (double)least) * (double)(test_random(&seed) % 1024) / 1024.0);
+        status = ls_train_plan_make(&planned, &processor, limit, 0, &wish, rehearse, (void *)(uintptr_t)&s, &err);
+        if (status == LS_OK) {
+            assert_ok(run(&s, &planned.plan, limit, &bits, &used, &err), err);
+            if (bits != want || used != planned.used)
+                fail_msg("run %d: %s; %lld bytes planned, %lld held", i, bits == want ? "same bits" : "other bits",
+                         (long long)planned.used, (long long)used);
+            n_run++;
+        } else {
+            assert_int_equal(status, LS_ERR_CAPACITY);
+            assert_int_equal(run(&s, &smallest, limit, &bits, &used, &err), LS_ERR_NOMEM);
+            n_refused++;
+        }
+    }
+    assert_true(n_run > 80 && n_refused > 20);
+}
+
 /* More memory never takes a slower plan. */
 static void more_memory_is_no_slower(void **state) {
     const setting s = make_setting("jamba-odd", 5);
@@ -223,9 +301,12 @@ static void leaves_follow_from_sizes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(paper_counts_what_is_held), cmocka_unit_test(plans_run_and_refusals_would_not),
-        cmocka_unit_test(more_memory_is_no_slower),  cmocka_unit_test(what_is_fixed_stays),
-        cmocka_unit_test(cards_have_names),          cmocka_unit_test(leaves_follow_from_sizes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(paper_counts_what_is_held),
+                                       cmocka_unit_test(plans_run_and_refusals_would_not),
+                                       cmocka_unit_test(random_runs_hold_what_is_planned),
+                                       cmocka_unit_test(more_memory_is_no_slower),
+                                       cmocka_unit_test(what_is_fixed_stays),
+                                       cmocka_unit_test(cards_have_names),
+                                       cmocka_unit_test(leaves_follow_from_sizes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
