@@ -52,8 +52,10 @@ static void planned_unreserve(ls_device *device, void *memory, int64_t bytes) {
 /* The host's is not counted against the device's. */
 static ls_status planned_pin(ls_device *device, void **out, int64_t bytes, const char *what, ls_error *err) {
     planned *p = planned_of(device);
+    const int64_t most = p->opts.pinned_max > 0 ? p->opts.pinned_max : INT64_MAX / 4;
     *out = NULL;
-    if (bytes > INT64_MAX / 4) return LS_FAIL(err, LS_ERR_NOMEM, "%s: %lld bytes", what, (long long)bytes);
+    if (bytes > most - device->ledger.pinned)
+        return LS_FAIL(err, LS_ERR_NOMEM, "%s: the host's memory: %lld bytes", what, (long long)bytes);
     *out = (void *)p->next;
     p->next += (uintptr_t)(bytes + GRAIN) / GRAIN * GRAIN;
     return LS_OK;

@@ -10,10 +10,11 @@
 #include "op/backend.h"
 
 typedef struct ls_planned_opts {
-    const char *title; /* in sentences, "h100-80"; borrowed as long as the device lives */
-    bool is_gpu;       /* it stands for the CUDA back end, else for the CPU's */
-    int64_t total;     /* bytes of its memory; 0, of the CPU's alone: as much as is asked for */
-    int64_t taken;     /* of them, by what the process takes beside its allocations: context, code, libraries */
+    const char *title;  /* in sentences, "h100-80"; borrowed as long as the device lives */
+    bool is_gpu;        /* it stands for the CUDA back end, else for the CPU's */
+    int64_t total;      /* bytes of its memory; 0, of the CPU's alone: as much as is asked for */
+    int64_t taken;      /* of them, by what the process takes beside its allocations: context, code, libraries */
+    int64_t pinned_max; /* bytes of the host's memory that may be pinned; 0: as many as are asked for */
 } ls_planned_opts;
 
 ls_status ls_device_open_planned(ls_device **out, const ls_planned_opts *opts, ls_error *err);

@@ -397,6 +397,7 @@ static ls_status plan_for(grpo *g, const ls_card *card, int64_t total, int64_t t
     ls_status status;
     g->card = card;
     LS_TRY(make_wish(&g->wish, g, err));
+    if (g->device != NULL) g->wish.host_bytes = ls_train_options_host_bytes(&g->o->train);
     status = ls_train_plan_make(&g->planned, card, total, taken, &g->wish, rehearse, g, err);
     if (status == LS_ERR_CAPACITY) suggest(g, total, taken, err);
     g->plan = g->planned.plan;

@@ -591,6 +591,7 @@ static ls_status plan_for(sft *s, const ls_config *config, const ls_card *card, 
     ls_status status;
     s->card = card;
     s->wish = wish_of(s);
+    if (s->memory.is_limited) s->wish.host_bytes = ls_train_options_host_bytes(&s->o->train);
     status = ls_train_plan_make(&s->planned, card, total, taken, &s->wish, rehearse, &r, err);
     if (status == LS_ERR_CAPACITY) suggest(s, config, total, taken, err);
     s->plan = s->planned.plan;

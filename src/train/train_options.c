@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/fnv.h"
+#include "base/host_memory.h"
 #include "base/parallel.h"
 #include "model/joint.h"
 #include "model/window.h"
@@ -170,6 +171,13 @@ done:
     ls_model_close(model);
     ls_device_close(device);
     return status;
+}
+
+/* Of the memory that is available so much may be pinned: the rest is for files, judges and copies of checkpoints. */
+#define PINNED_SHARE 0.8
+
+int64_t ls_train_options_host_bytes(const ls_train_options *o) {
+    return (int64_t)(PINNED_SHARE * (double)ls_host_memory_available()) / o->place.ranks;
 }
 
 void ls_train_options_cards(ls_train_options *o, const ls_train_target *target) {

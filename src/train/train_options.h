@@ -86,6 +86,8 @@ void ls_train_options_cards(ls_train_options *options, const ls_train_target *ta
 /* Memory that a plan has: of the target's card, or of the options' device, which must have a limit. */
 ls_status ls_train_options_target(const ls_card **card, int64_t *total, int64_t *taken, ls_train_options *options,
                                   const ls_train_target *target, ls_error *err);
+/* Of this machine's memory, what one of the run's processes may pin, if all of them are here. */
+int64_t ls_train_options_host_bytes(const ls_train_options *options);
 /* plan_changes.c: adds to a refusal which one change of the options would fit: adapters, more processes, or of a run
  * that has one a shorter length. `fits` says whether the options as they are now do; all are as before at the end. */
 typedef bool ls_train_fits(void *context);

@@ -124,7 +124,7 @@ static int64_t kept_free(const search *s) { return s->card->is_gpu ? s->total / 
 /* *fits is false where the card is too small. */
 static ls_status try_plan(search *s, ls_train_planned *p, bool *fits, ls_error *err) {
     const ls_planned_opts opts = {s->card->name, s->card->is_gpu, s->total > 0 ? s->total : INT64_MAX / 4,
-                                  s->taken + kept_free(s)};
+                                  s->taken + kept_free(s), s->total > 0 ? s->wish->host_bytes : 0};
     ls_device *device = NULL;
     ls_error why = {LS_OK, ""};
     ls_status status;

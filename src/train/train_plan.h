@@ -65,6 +65,7 @@ typedef struct ls_train_wish {
     int64_t sequences, longest; /* of a step on this process; tokens of a sequence, at most */
     int64_t leaf;               /* sequences */
     int64_t new_tokens;         /* drawn for a sequence, at most */
+    int64_t host_bytes;         /* of the host's memory, for this process; 0: not known */
 } ls_train_wish;
 
 /* What a rehearsal told, beside the device's ledger. */
