@@ -21,6 +21,7 @@
 #include "failures.h"
 #include "model_macs.h"
 #include "op/timing.h"
+#include "plan.h"
 #include "train/trainer.h"
 
 /* Bytes of a parameter's update: gradient, master and both moments read, master, moments and weight written. */
@@ -47,7 +48,7 @@ static const char usage[] =
     "  --sequences N --tokens N   of a step (8, 1024)\n"
     "  --leaf N               sequences of a leaf (the step's)\n"
     "  --microbatch N         leaves of a forward (as many as there are)\n"
-    "  --rows N               tokens of a forward; a leaf that has more takes several (those of a microbatch)\n"
+    "  --rows N               tokens of a forward; a leaf that has more takes several (what fits a GPU)\n"
     "  --recompute            keep the residual stream only\n"
     "  --recompute-halves N   so of N halves of layers, mixers first\n"
     "  --moments-on-host      keep AdamW's moments in the host's memory\n"
@@ -132,7 +133,6 @@ static options read_options(int argc, char **argv) {
     o.directory = argv[optind];
     if (o.leaf == 0) o.leaf = o.sequences;
     if (o.microbatch == 0) o.microbatch = (o.sequences - 1) / o.leaf + 1;
-    if (o.rows == 0) o.rows = o.microbatch * o.leaf * o.tokens;
     if (strcmp(o.device, "cuda") == 0) {
         if (o.bandwidth == 0) o.bandwidth = 4.57e12;
         if (o.rate == 0) o.rate = o.profile == LS_PROFILE_MMA16 ? 650e12 : 60e12;
@@ -182,7 +182,8 @@ static ls_train_batch make_batch(batch_memory *m, const options *o, int64_t voca
     return (ls_train_batch){m->tokens, m->offsets, m->targets, o->sequences, (double)rows, NULL};
 }
 
-static ls_trainer *make_trainer(const options *o, ls_model *model, ls_device *device) {
+static ls_status make_trainer(ls_trainer **out, const options *o, ls_model *model, ls_device *device,
+                              const ls_train_plan *plan, ls_error *err) {
     const ls_trainer_opts opts = {.dtype = o->dtype,
                                   .temperature = 1.0f,
                                   .leaf = o->leaf,
@@ -191,17 +192,58 @@ static ls_trainer *make_trainer(const options *o, ls_model *model, ls_device *de
                                   .rate = {LS_RATE_CONSTANT, 1e-6, 0, 0, 0},
                                   .max_norm = 1.0,
                                   .microbatch = o->microbatch,
-                                  .rows_max = o->rows,
+                                  .rows_max = plan->rows,
                                   .leaf_rows_max = o->leaf * o->tokens,
                                   .sequences_max = o->sequences,
-                                  .moments_on_host = o->moments_on_host,
-                                  .recompute = o->recompute,
+                                  .spans_max = plan->spans,
+                                  .gradients = plan->gradients,
+                                  .moments_on_host = plan->moments_on_host,
+                                  .recompute = plan->recompute,
                                   .n_metrics = 1,
                                   .loss = loss};
-    ls_trainer *trainer;
-    ls_error err;
-    need(ls_trainer_create(&trainer, model, o->directory, device, &opts, &err), &err);
-    return trainer;
+    return ls_trainer_create(out, model, o->directory, device, &opts, err);
+}
+
+static ls_status open_model(ls_model **out, const options *o, ls_device *device, ls_error *err) {
+    const ls_model_loading how = {.no_tiles = true};
+    LS_TRY(ls_model_open_with(out, device, o->directory, &how, err));
+    return ls_model_set_profile(*out, o->profile, o->dtype, err);
+}
+
+/* ls_train_rehearse. */
+static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan, ls_train_outlook *out,
+                          void (*look)(void *looker, const ls_device *device), void *looker, ls_error *err) {
+    const options *o = context;
+    ls_model *model = NULL;
+    ls_trainer *trainer = NULL;
+    ls_status status;
+    LS_TRY_DONE(open_model(&model, o, device, err));
+    LS_TRY_DONE(make_trainer(&trainer, o, model, device, plan, err));
+    LS_TRY_DONE(ls_trainer_rehearse(trainer, o->tokens, err));
+    plan->workspace = device->exec.workspace_bytes;
+    plan->gradients = ls_trainer_device_gradients(trainer);
+    *out = ls_trainer_outlook(trainer);
+    look(looker, device);
+done:
+    ls_trainer_free(trainer);
+    ls_model_close(model);
+    return status;
+}
+
+/* What the options say, and of a GPU what they leave open. */
+static ls_train_plan choose(options *o, ls_device *device) {
+    const ls_train_wish wish = {.rows = o->rows,
+                                .moments_on_host = o->moments_on_host ? 1 : -1,
+                                .recompute = o->recompute > 0 ? o->recompute : -1,
+                                .sequences = o->sequences,
+                                .longest = o->tokens,
+                                .leaf = o->leaf};
+    bool planned;
+    const ls_train_plan plan = bench_plan(&planned, device, &wish, rehearse, o, true);
+    if (planned) return plan;
+    return (ls_train_plan){.rows = o->rows > 0 ? o->rows : o->microbatch * o->leaf * o->tokens,
+                           .moments_on_host = o->moments_on_host,
+                           .recompute = o->recompute};
 }
 
 static double step(ls_trainer *trainer, const ls_train_batch *batch, double *norm) {
@@ -234,7 +276,8 @@ static void profile(const options *o, ls_trainer *trainer, const ls_train_batch 
 }
 
 int main(int argc, char **argv) {
-    const options o = read_options(argc, argv);
+    options o = read_options(argc, argv);
+    ls_train_plan plan;
     ls_device *device;
     ls_model *model;
     ls_trainer *trainer;
@@ -242,22 +285,21 @@ int main(int argc, char **argv) {
     batch_memory memory;
     ls_error err;
     double best = 0.0, norm = 0.0, floor_s;
-    const ls_model_loading how = {.no_tiles = true};
     if (strcmp(o.device, "cpu") == 0)
         need(ls_device_open_cpu(&device, ls_cpu_count(), ls_isa_best(), &err), &err);
     else
         need(ls_device_open_cuda(&device, 0, &err), &err);
-    need(ls_model_open_with(&model, device, o.directory, &how, &err), &err);
-    need(ls_model_set_profile(model, o.profile, o.dtype, &err), &err);
+    plan = choose(&o, device);
+    need(open_model(&model, &o, device, &err), &err);
     batch = make_batch(&memory, &o, model->config.vocab);
-    trainer = make_trainer(&o, model, device);
+    need(make_trainer(&trainer, &o, model, device, &plan, &err), &err);
     floor_s = floor_of(&o, model);
     printf("%s: %.4g billion parameters; %s, activations %s, profile %s\n", o.directory,
            1e-9 * (double)model->n_parameters, device->table->title, ls_dtype_name(o.dtype),
            ls_profile_name(o.profile));
     printf("%lld x %lld tokens, leaves of %lld, %lld in a forward, %s; masters, weights, moments, gradients %.4g GB\n",
            (long long)o.sequences, (long long)o.tokens, (long long)o.leaf, (long long)o.microbatch,
-           o.recompute > 0 ? "recomputed" : "kept", 1e-9 * (double)ls_trainer_bytes(trainer));
+           plan.recompute > 0 ? "recomputed" : "kept", 1e-9 * (double)ls_trainer_bytes(trainer));
     fflush(stdout);
     for (int64_t i = 0; i <= o.steps; i++) {
         const double s = step(trainer, &batch, &norm);

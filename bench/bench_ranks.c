@@ -26,6 +26,7 @@
 #include "failures.h"
 #include "op/choice.h"
 #include "op/nccl.h"
+#include "plan.h"
 #include "rollout/engine.h"
 #include "train/balance.h"
 #include "train/trainer.h"
@@ -61,7 +62,7 @@ static const char usage[] =
     "  --leaves by_number|by_length   neighbours, or leaves of about as many tokens each (by_number)\n"
     "  --weights whole|by_layer       on every rank, or layers shared by all (whole)\n"
     "  --microbatch N         leaves of a forward (4)\n"
-    "  --rows N               tokens of a forward; a leaf that has more takes several (what microbatch leaves have)\n"
+    "  --rows N               tokens of a forward; a leaf that has more takes several (on a GPU what fits, else what microbatch leaves have)\n"
     "  --vary                 completions of 1 to --new tokens, those of a prompt alike, in place of --new each\n"
     "  --batch N              sequences that decode at a time (a rank's share, at most 1024)\n"
     "  --prefix-mb N          millions of bytes of the engine's prefix cache (four entries for each running sequence)\n"
@@ -180,6 +181,8 @@ typedef struct bench {
     ls_comm *comm; /* NULL: alone */
     ls_engine *engine;
     ls_trainer *trainer;
+    ls_train_plan plan;
+    bool planned; /* on a GPU */
     ls_request *requests;
     int32_t *tokens; /* [n][length] */
     float *logprobs; /* [n][new_tokens] */
@@ -203,6 +206,101 @@ static void alloc(void **out, int64_t n, int64_t bytes) {
     need(ls_array_alloc(out, n, bytes, "sequences", &err), &err);
 }
 
+static ls_status open_model(bench *b, ls_error *err) {
+    const ls_model_loading how = {.by_layer = b->o->by_layer};
+    LS_TRY(ls_model_open_with(&b->model, b->device, b->o->directory, &how, err));
+    return ls_model_set_profile(b->model, b->o->profile, b->o->dtype, err);
+}
+
+static ls_status open_engine(bench *b, ls_error *err) {
+    const int64_t share = b->end - b->begin > 0 ? b->end - b->begin : 1;
+    ls_engine_opts opts = {.dtype = b->o->dtype,
+                           .length_max = b->length,
+                           .logprob_of = LS_LOGPROB_RAW,
+                           .sampling = {.temperature = 1.0f, .top_p = 1.0f}};
+    ls_levers_init(&opts.levers);
+    opts.levers.batch = b->o->batch > 0 ? b->o->batch : share < LS_BATCH_MAX ? share : LS_BATCH_MAX;
+    if (b->planned) opts.levers.batch = b->plan.batch;
+    if (b->plan.slots > 0) opts.levers.slots = b->plan.slots;
+    if (b->plan.pages > 0) opts.levers.pages = b->plan.pages;
+    opts.levers.prefix_bytes = 1000000 * b->o->prefix_mb;
+    opts.levers.threads = (int32_t)b->o->threads;
+    return ls_engine_create(&b->engine, b->model, b->device, &opts, err);
+}
+
+static ls_status open_trainer(bench *b, ls_error *err) {
+    const options *o = b->o;
+    const ls_trainer_opts opts = {.dtype = o->dtype,
+                                  .temperature = 1.0f,
+                                  .leaf = o->leaf,
+                                  .adamw = {0, 0.9, 0.95, 1e-8, 0.1},
+                                  .rate = {LS_RATE_CONSTANT, 1e-6, 0, 0, 0},
+                                  .max_norm = 1.0,
+                                  .microbatch = o->microbatch,
+                                  .rows_max = b->plan.rows,
+                                  .spans_max = b->plan.spans,
+                                  .gradients = b->plan.gradients,
+                                  .leaf_rows_max = o->leaf * b->length,
+                                  .sequences_max = b->n,
+                                  .moments_on_host = b->plan.moments_on_host,
+                                  .recompute = b->plan.recompute,
+                                  .n_metrics = 1,
+                                  .comm = b->comm};
+    return ls_trainer_create(&b->trainer, b->model, o->directory, b->device, &opts, err);
+}
+
+/* ls_train_rehearse: what a rank makes. */
+static ls_status rehearse(void *context, ls_device *device, ls_train_plan *plan, ls_train_outlook *out,
+                          void (*look)(void *looker, const ls_device *device), void *looker, ls_error *err) {
+    bench b = *(const bench *)context;
+    ls_engine_plan engine;
+    void *recordings = NULL;
+    ls_status status;
+    b.device = device;
+    b.plan = *plan;
+    b.planned = true;
+    LS_TRY_DONE(ls_comm_open_on_paper(&b.comm, b.rank, b.ranks, err));
+    LS_TRY_DONE(open_model(&b, err));
+    LS_TRY_DONE(open_engine(&b, err));
+    LS_TRY_DONE(open_trainer(&b, err));
+    ls_engine_get_plan(b.engine, &engine);
+    plan->slots = engine.slots;
+    plan->pages = engine.pages;
+    LS_TRY_DONE(ls_memory_alloc(device, &recordings, engine.recording_bytes, 1, "recordings", err));
+    LS_TRY_DONE(ls_trainer_rehearse(b.trainer, b.length, err));
+    plan->workspace = device->exec.workspace_bytes;
+    plan->gradients = ls_trainer_device_gradients(b.trainer);
+    *out = ls_trainer_outlook(b.trainer);
+    out->slot_bytes = ls_slot_bytes(&b.model->config, b.o->dtype) * b.model->config.n_layers;
+    look(looker, device);
+done:
+    ls_memory_free(device, recordings);
+    ls_trainer_free(b.trainer);
+    ls_comm_close(b.comm);
+    ls_engine_free(b.engine);
+    ls_model_close(b.model);
+    return status;
+}
+
+/* What the options say, and of a GPU what they leave open. */
+static void choose(bench *b) {
+    const options *o = b->o;
+    const ls_train_wish wish = {.rows = o->rows,
+                                .moments_on_host = o->moments_on_host ? 1 : -1,
+                                .recompute = o->recompute > 0 ? o->recompute : -1,
+                                .batch = o->batch,
+                                .has_engine = true,
+                                .sequences = (b->n - 1) / b->ranks + 1,
+                                .longest = b->length,
+                                .leaf = o->leaf,
+                                .new_tokens = o->new_tokens};
+    b->plan = bench_plan(&b->planned, b->device, &wish, rehearse, b, b->rank == 0);
+    if (b->planned) return;
+    b->plan = (ls_train_plan){.rows = o->rows > 0 ? o->rows : o->microbatch * o->leaf * b->length,
+                              .moments_on_host = o->moments_on_host,
+                              .recompute = o->recompute};
+}
+
 static void open_rank(bench *b, const char *address) {
     const options *o = b->o;
     const ls_device_wish wish = {.name = o->device,
@@ -211,11 +309,10 @@ static void open_rank(bench *b, const char *address) {
                                  .rank = b->rank,
                                  .ranks = b->ranks,
                                  .local = b->rank};
-    const ls_model_loading how = {.by_layer = o->by_layer};
     ls_error err;
     need(ls_device_open_wished(&b->device, &b->choice, &wish, &err), &err);
-    need(ls_model_open_with(&b->model, b->device, o->directory, &how, &err), &err);
-    need(ls_model_set_profile(b->model, o->profile, o->dtype, &err), &err);
+    choose(b);
+    need(open_model(b, &err), &err);
     if (b->ranks > 1) {
         const ls_comm_opts comm = {b->rank, b->ranks, address, TIMEOUT_S, o->transport, b->device};
         need(ls_comm_open(&b->comm, &comm, 1, &err), &err);
@@ -228,40 +325,6 @@ static void open_rank(bench *b, const char *address) {
     alloc((void **)&b->targets, b->n * b->length, sizeof *b->targets);
     alloc((void **)&b->offsets, b->n + 1, sizeof *b->offsets);
     alloc((void **)&b->order, b->n, sizeof *b->order);
-}
-
-static void open_engine(bench *b) {
-    const int64_t share = b->end - b->begin > 0 ? b->end - b->begin : 1;
-    ls_engine_opts opts = {.dtype = b->o->dtype,
-                           .length_max = b->length,
-                           .logprob_of = LS_LOGPROB_RAW,
-                           .sampling = {.temperature = 1.0f, .top_p = 1.0f}};
-    ls_error err;
-    ls_levers_init(&opts.levers);
-    opts.levers.batch = b->o->batch > 0 ? b->o->batch : share < LS_BATCH_MAX ? share : LS_BATCH_MAX;
-    opts.levers.prefix_bytes = 1000000 * b->o->prefix_mb;
-    opts.levers.threads = (int32_t)b->o->threads;
-    must(b, ls_engine_create(&b->engine, b->model, b->device, &opts, &err), &err);
-}
-
-static void open_trainer(bench *b) {
-    const options *o = b->o;
-    const ls_trainer_opts opts = {.dtype = o->dtype,
-                                  .temperature = 1.0f,
-                                  .leaf = o->leaf,
-                                  .adamw = {0, 0.9, 0.95, 1e-8, 0.1},
-                                  .rate = {LS_RATE_CONSTANT, 1e-6, 0, 0, 0},
-                                  .max_norm = 1.0,
-                                  .microbatch = o->microbatch,
-                                  .rows_max = o->rows > 0 ? o->rows : o->microbatch * o->leaf * b->length,
-                                  .leaf_rows_max = o->leaf * b->length,
-                                  .sequences_max = b->n,
-                                  .moments_on_host = o->moments_on_host,
-                                  .recompute = o->recompute,
-                                  .n_metrics = 1,
-                                  .comm = b->comm};
-    ls_error err;
-    must(b, ls_trainer_create(&b->trainer, b->model, o->directory, b->device, &opts, &err), &err);
 }
 
 /* ---- a step ---- */
@@ -581,8 +644,8 @@ static int run_rank(const options *o, int32_t rank, const char *address) {
     b.begin = rank * b.n / o->ranks;
     b.end = (rank + 1) * b.n / o->ranks;
     open_rank(&b, address);
-    open_engine(&b);
-    open_trainer(&b);
+    must(&b, open_engine(&b, &err), &err);
+    must(&b, open_trainer(&b, &err), &err);
     if (rank == 0)
         printf("%s: %.4g billion parameters; %s; %lld ranks over %s; %lld x %lld sequences of %lld + %lld tokens\n",
                o->directory, 1e-9 * (double)b.model->n_parameters, b.choice.text, (long long)o->ranks,

@@ -117,9 +117,20 @@ typedef struct search {
     int64_t n_tried, n_fit;
     ls_train_outlook outlook; /* what a rehearsal told, of parameters and halves */
     ls_train_planned best;    /* seconds negative: none */
+    ls_train_planned missed;  /* the fastest, if nothing of it were computed again, that does not fit */
 } search;
 
 static int64_t kept_free(const search *s) { return s->card->is_gpu ? s->total / KEPT_FREE : 0; }
+
+/* What it would cost; before any plan has fit, nothing is known of the model. */
+static void miss(search *s, const ls_train_planned *p) {
+    ls_train_planned at = *p;
+    at.outlook = s->outlook;
+    at.outlook.host_gradient_bytes = 0;
+    if (s->n_fit == 0) return;
+    cost(&at, s->card, s->wish);
+    if (s->missed.seconds < 0 || at.seconds < s->missed.seconds) s->missed = at;
+}
 
 /* *fits is false where the card is too small. */
 static ls_status try_plan(search *s, ls_train_planned *p, bool *fits, ls_error *err) {
@@ -140,6 +151,7 @@ static ls_status try_plan(search *s, ls_train_planned *p, bool *fits, ls_error *
     }
     p->total = s->total;
     p->taken = s->taken + kept_free(s);
+    if (!*fits) miss(s, p);
     if (!*fits) goto done;
     s->n_fit++;
     s->outlook = p->outlook;
@@ -303,7 +315,8 @@ static search search_for(const ls_card *card, int64_t total, int64_t taken, cons
                     .context = context,
                     .total = total,
                     .taken = taken,
-                    .best = {.seconds = -1}};
+                    .best = {.seconds = -1},
+                    .missed = {.seconds = -1}};
 }
 
 bool ls_train_plan_fits(const ls_card *card, int64_t total, int64_t taken, const ls_train_wish *wish,
@@ -345,6 +358,15 @@ ls_status ls_train_plan_make(ls_train_planned *out, const ls_card *card, int64_t
                                              .batch = batches.list[b],
                                              .prefix_bytes = prefix_of(card, w)}};
         if (is_worth_a_try(&s, &p)) LS_TRY(try_halves(&s, &p, err));
+    }
+    if (s.missed.seconds >= 0 && s.missed.seconds < s.best.seconds) {
+        ls_train_planned *missed = &s.missed;
+        search without = search_for(card, 0, taken, w, rehearse, context);
+        missed->plan.gradients = w->gradients > 0 ? w->gradients : LS_GRADIENTS_ALL;
+        LS_TRY(try_plan(&without, missed, &fits, err));
+        s.best.missed = missed->plan;
+        s.best.missed_used = missed->used;
+        s.best.missed_seconds = missed->seconds;
     }
     *out = s.best;
     out->n_tried = s.n_tried;
@@ -400,6 +422,11 @@ void ls_train_plan_tell(FILE *file, const ls_train_planned *p, const ls_card *ca
         snprintf(text, sizeof text, "%lld", (long long)p->plan.batch);
         tell_choice(file, "engine.batch", text, 0.0);
     }
+    if (p->missed_used > 0)
+        fprintf(
+            file, "  does not fit: rows %lld, moments_on %s, recompute %lld, sleep %s: %.2f GiB, %.2f s a step less\n",
+            (long long)p->missed.rows, p->missed.moments_on_host ? "host" : "device", (long long)p->missed.recompute,
+            p->missed.sleeps ? "true" : "false", gib(p->missed_used), p->seconds - p->missed_seconds);
     fprintf(file, "  %lld of %lld plans fit; about %.1f s a step at full length\n", (long long)p->n_fit,
             (long long)p->n_tried, p->seconds);
 }

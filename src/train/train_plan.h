@@ -100,6 +100,10 @@ typedef struct ls_train_planned {
     double seconds;                                                   /* a step, by the model of costs */
     double of_moments, of_recompute, of_rows, of_gradients, of_sleep; /* seconds of it that the choices cost */
     int64_t n_tried, n_fit;
+    /* The fastest that does not fit: what it would need, and cost; 0: there is none. */
+    ls_train_plan missed;
+    int64_t missed_used;
+    double missed_seconds;
 } ls_train_planned;
 
 /* The best choice for a card with `total` bytes of which `taken` are taken. LS_ERR_CAPACITY where none fits: the error
