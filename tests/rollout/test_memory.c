@@ -356,7 +356,8 @@ static void weights_are_parked_on_the_host(void **state) {
         assert_ok(ls_memory_alloc(model->device, &between, 1, 4000 + 999 * i, "test", &err), err);
         if (i == 1) {
             ls_device_limit(model->device, parked.used + 4000 + 999 * i + model->device_bytes / 2);
-            check_failed(ls_model_unpark(model, &err), &err, ": out of memory"); /* of weights or, where there are such, tiles */
+            check_failed(ls_model_unpark(model, &err), &err,
+                         ": out of memory"); /* of weights or, where there are such, tiles */
             assert_true(model->parked != NULL);
             ls_device_limit(model->device, 0);
         }
