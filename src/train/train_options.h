@@ -98,8 +98,8 @@ void ls_train_options_wish(ls_train_wish *out, const ls_train_options *options);
 /* Where the model of a run is opened that begins or goes on at `begin`: a checkpoint of adapters holds no model. */
 const char *ls_train_options_weights(const ls_train_options *options, const char *begin);
 /* A model that computes as the options say, its weights being where `weights` says, with tiles if it decodes; of a
- * profile and a type of activations that are left open, options say from here on which they are. *out is the caller's to
- * close where the call fails, too. */
+ * profile and a type of activations that are left open, options say from here on which they are. *out is the caller's
+ * to close where the call fails, too. */
 ls_status ls_train_options_open(ls_model **out, ls_device *device, const char *directory, ls_weights_kind weights,
                                 bool decodes, ls_train_options *options, ls_error *err);
 /* Meets the other processes, where there are some; *out NULL: there are none. The device is borrowed. */
