@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "rl/number.h"
 #include "rl/reward_source.h"
 #include "text/json_schema.h"
 #include "text/regex.h"
@@ -51,81 +52,51 @@ static ls_reply behind_last(ls_reply r, const char *word, bool any_case) {
 
 /* ---- numbers ---- */
 
-/* The end of the number that begins with the digit or point at r[at]; a point needs a digit behind it. */
-static int64_t number_end(ls_reply r, int64_t at) {
-    int64_t end = at;
-    while (end < r.bytes && is_digit(r.text[end])) end++;
-    while (end > at && end + 3 < r.bytes && r.text[end] == ',' && is_digit(r.text[end + 1]) &&
-           is_digit(r.text[end + 2]) && is_digit(r.text[end + 3]) && (end + 4 == r.bytes || !is_digit(r.text[end + 4])))
-        end += 4;
-    if (end + 1 < r.bytes && r.text[end] == '.' && is_digit(r.text[end + 1]))
-        for (end++; end < r.bytes && is_digit(r.text[end]);) end++;
-    return end;
+/* Up to the end of the line. */
+static ls_reply first_line(ls_reply r) {
+    const char *newline = r.bytes > 0 ? memchr(r.text, '\n', (size_t)r.bytes) : NULL;
+    return newline != NULL ? (ls_reply){r.text, newline - r.text} : r;
 }
 
-/* A number's text with its sign, the first one of r or the last; nothing where there is none. */
-static ls_reply find_number(ls_reply r, bool first) {
-    ls_reply found = nothing;
-    for (int64_t at = 0; at < r.bytes;) {
-        const bool point = r.text[at] == '.' && at + 1 < r.bytes && is_digit(r.text[at + 1]);
-        int64_t begin = at, end;
-        if (!is_digit(r.text[at]) && !point) {
-            at++;
-            continue;
-        }
-        end = number_end(r, at);
-        /* 3-2 has two numbers and no negative one. */
-        if (at > 0 && (r.text[at - 1] == '-' || r.text[at - 1] == '+') &&
-            (at == 1 || (!is_digit(r.text[at - 2]) && !is_letter(r.text[at - 2]) && r.text[at - 2] != ')')))
-            begin--;
-        if (at > 1 && r.text[at - 1] == '$' && r.text[at - 2] == '-') begin -= 2; /* -$5 */
-        found = (ls_reply){r.text + begin, end - begin};
-        if (first) return found;
-        at = end;
+/* Up to the brace that closes; all of it where none does. */
+static ls_reply inside_braces(ls_reply r) {
+    int64_t depth = 1;
+    for (int64_t i = 0; i < r.bytes; i++) {
+        depth += r.text[i] == '{' ? 1 : r.text[i] == '}' ? -1 : 0;
+        if (depth == 0) return (ls_reply){r.text, i};
     }
-    return found;
+    return r;
 }
 
-static ls_reply number_of(ls_reply r) {
+/* The number that an answer is, all of it, behind its mark where it has one. */
+static bool answer_number(ls_number *out, ls_reply r) {
     const ls_reply marked = behind_last(r, "####", false), boxed = behind_last(r, "\\boxed{", false);
-    ls_reply found = nothing;
-    if (marked.text != NULL) found = find_number(marked, true);
-    if (found.text == NULL && boxed.text != NULL) found = find_number(boxed, true);
-    return found.text != NULL ? found : find_number(r, false);
-}
-
-/* The digits that count, and where the point stands among them. */
-typedef struct decimal {
-    bool negative;
-    int64_t whole, fraction; /* digits before and behind the point, without needless zeros */
-    const char *begin, *point, *end;
-} decimal;
-
-static decimal decimal_of(ls_reply r) {
-    decimal d = {.begin = r.text, .end = r.text + r.bytes};
-    while (d.begin < d.end && !is_digit(*d.begin) && *d.begin != '.') d.negative = *d.begin++ == '-' || d.negative;
-    while (d.begin < d.end && *d.begin != '.' && (*d.begin == '0' || *d.begin == ',')) d.begin++;
-    for (d.point = d.begin; d.point < d.end && *d.point != '.'; d.point++) d.whole += is_digit(*d.point);
-    if (d.point < d.end)
-        while (d.end > d.point + 1 && d.end[-1] == '0') d.end--;
-    d.fraction = d.point < d.end ? d.end - d.point - 1 : 0;
-    if (d.whole == 0 && d.fraction == 0) d.negative = false; /* there is no -0 */
-    return d;
-}
-
-static bool same_number(ls_reply a, ls_reply b) {
-    decimal x = decimal_of(a), y = decimal_of(b);
-    if (x.negative != y.negative || x.whole != y.whole || x.fraction != y.fraction) return false;
-    while (x.begin < x.end && y.begin < y.end) {
-        if (*x.begin == ',') {
-            x.begin++;
-        } else if (*y.begin == ',') {
-            y.begin++;
-        } else if (*x.begin++ != *y.begin++) {
-            return false;
-        }
+    if (marked.text != NULL) {
+        const ls_reply line = first_line(marked);
+        return ls_number_read(out, line.text, line.bytes);
     }
-    return true;
+    if (boxed.text != NULL) r = inside_braces(boxed);
+    return ls_number_read(out, r.text, r.bytes);
+}
+
+/* The number of a completion; none where its mark holds no single number. */
+static bool completion_number(ls_number *out, ls_reply r) {
+    const ls_reply marked = behind_last(r, "####", false), boxed = behind_last(r, "\\boxed{", false);
+    if (marked.text != NULL) {
+        const ls_reply line = trim(first_line(trim(marked)));
+        if (line.bytes > 0)
+            return ls_number_first(out, line.text, line.bytes) || ls_number_last(out, line.text, line.bytes);
+    }
+    if (boxed.text != NULL) {
+        const ls_reply inside = inside_braces(boxed);
+        return ls_number_read(out, inside.text, inside.bytes);
+    }
+    return ls_number_last(out, r.text, r.bytes);
+}
+
+static bool same_number(ls_reply completion, ls_reply answer) {
+    ls_number a, b;
+    return completion_number(&a, completion) && answer_number(&b, answer) && ls_number_equal(&a, &b);
 }
 
 /* ---- letters ---- */
@@ -257,13 +228,18 @@ static ls_status check_schema(ls_reply answer, ls_error *err) {
 }
 
 ls_status ls_verify_check(const ls_verify *v, ls_reply answer, ls_error *err) {
+    ls_number number;
     if (v->schema != NULL) return LS_OK; /* which says it all */
     if (v->regex != NULL && answer.text == NULL) return LS_OK;
     if (answer.text == NULL) return LS_FAIL(err, LS_ERR_FORMAT, "missing");
     switch (v->kind) {
         case LS_VERIFY_EXACT: return trim(answer).bytes > 0 ? LS_OK : LS_FAIL(err, LS_ERR_FORMAT, "is blank");
         case LS_VERIFY_NUMBER:
-            return number_of(answer).text != NULL ? LS_OK : LS_FAIL(err, LS_ERR_FORMAT, "has no number");
+            return answer_number(&number, answer)
+                       ? LS_OK
+                       : LS_FAIL(err, LS_ERR_FORMAT,
+                                 "'%.*s' is no single number; a formula or a list is judged by a reward of your own",
+                                 (int)(answer.bytes < 80 ? answer.bytes : 80), answer.text);
         case LS_VERIFY_CHOICE:
             return letter_of(answer) != 0 ? LS_OK : LS_FAIL(err, LS_ERR_FORMAT, "has no letter that stands alone");
         case LS_VERIFY_REGEX: return v->regex != NULL ? LS_OK : check_pattern(answer, err);
@@ -284,11 +260,7 @@ ls_status ls_verify_judge(const ls_verify *v, ls_reply completion, ls_reply answ
     }
     switch (v->kind) {
         case LS_VERIFY_EXACT: correct = same(trim(completion), trim(answer)); break;
-        case LS_VERIFY_NUMBER: {
-            const ls_reply number = number_of(completion);
-            correct = number.text != NULL && same_number(number, number_of(answer));
-            break;
-        }
+        case LS_VERIFY_NUMBER: correct = same_number(completion, answer); break;
         case LS_VERIFY_CHOICE: correct = letter_of(completion) == letter_of(answer); break;
         case LS_VERIFY_REGEX:
             correct = v->regex != NULL ? has_pattern(v->search, completion, answer, answer.text != NULL, &why)

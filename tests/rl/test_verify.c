@@ -1,10 +1,12 @@
 /* Built-in verifiers: what they accept, what they do not, and answers that cannot be judged against. */
 #define _POSIX_C_SOURCE 200809L
+#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "harness.h"
+#include "rl/number.h"
 #include "rl/verify.h"
 
 static ls_reply reply(const char *text) { return (ls_reply){text, text == NULL ? 0 : (int64_t)strlen(text)}; }
@@ -58,32 +60,90 @@ static void numbers(void **state) {
         {"42.0", "42", 1},
         {"+0042", "42", 1},
         {"-42", "42", 0},
-        {"3-2", "2", 1},
+        {"3-2", "2", 0}, /* a formula, or a range */
         {"x = -2", "-2", 1},
         {"-0", "0", 1},
         {"$1,000,000", "1000000", 1},
         {"-$5", "-5", 1},
         {".5", "0.50", 1},
         {"0.5", "5", 0},
-        {"1,23", "23", 1},
+        {"1,23", "23", 0},
+        {"1,23", "1", 0},
         {"12345678901234567890123", "12345678901234567890123", 1},
         {"12345678901234567890124", "12345678901234567890123", 0},
-        {"1e5", "5", 1},
+        {"1e5", "5", 0},
+        {"1e5", "100000", 1},
         {"none", "0", 0},
         {"", "0", 0},
         {"#### none, 3", "3", 1},
         {"####", "3", 0},
         {"1,234,567.80", "1234567.8", 1},
         {"0.10", "0.1000", 1},
-        {"0,5", "5", 1},
+        {"0,5", "5", 0},
         {"00.5", ".5", 1},
     };
     ls_verify *v = open_kind(LS_VERIFY_NUMBER, NULL, NULL);
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         must_judge(v, cases[i].completion, cases[i].answer, cases[i].expected);
-    must_refuse_answer(v, "none", "has no number");
+    must_refuse_answer(v, "none", "'none' is no single number");
+    must_refuse_answer(v, "(1,5)", "'(1,5)' is no single number");
+    must_refuse_answer(v, "2\\sqrt{2}", "is no single number");
+    must_refuse_answer(v, "#### 3:5", "is no single number");
     ls_verify_close(v);
+}
+
+/* Pairs in the forms that GSM8K, MATH and AIME write answers in, each with what it must pay. */
+static void numbers_of_published_forms(void **state) {
+    ls_verify *v = open_kind(LS_VERIFY_NUMBER, NULL, NULL);
+    FILE *file = fopen(LS_SOURCE_DIR "/tests/rl/number_pairs.jsonl", "r");
+    char line[1024];
+    int64_t n = 0;
+    (void)state;
+    assert_non_null(file);
+    for (; fgets(line, sizeof line, file) != NULL; n++) {
+        json_t *pair = json_loads(line, 0, NULL);
+        assert_non_null(pair);
+        must_judge(v, json_string_value(json_object_get(pair, "completion")),
+                   json_string_value(json_object_get(pair, "answer")),
+                   (int)json_integer_value(json_object_get(pair, "reward")));
+        json_decref(pair);
+    }
+    fclose(file);
+    assert_true(n >= 200);
+    ls_verify_close(v);
+}
+
+/* Exact, whatever the size, and no more than what is said of it. */
+static void numbers_are_rational(void **state) {
+    static const struct {
+        const char *a, *b;
+        bool equal;
+    } cases[] = {{"1/3", "2/6", true},
+                 {"1/3", "0.3333333333333333333333", false},
+                 {"9007199254740993", "9007199254740992", false},
+                 {"1e400", "10e399", true},
+                 {"0.1", "1/10", true},
+                 {"1e-3", "0.001", true},
+                 {"0/5", "-0", true},
+                 {"-1/2", "1/-2", false},
+                 {"50%", "1/2", true},
+                 {"50%", "50", true},
+                 {"50%", "50.5", false}};
+    char longest[LS_NUMBER_DIGITS + 2];
+    ls_number x, y;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const bool both = ls_number_read(&x, cases[i].a, (int64_t)strlen(cases[i].a)) &&
+                          ls_number_read(&y, cases[i].b, (int64_t)strlen(cases[i].b));
+        if ((both && ls_number_equal(&x, &y)) != cases[i].equal) fail_msg("%s and %s", cases[i].a, cases[i].b);
+    }
+    memset(longest, '7', sizeof longest);
+    assert_true(ls_number_read(&x, longest, LS_NUMBER_DIGITS) && ls_number_equal(&x, &x));
+    assert_false(ls_number_read(&x, longest, LS_NUMBER_DIGITS + 1));
+    assert_false(ls_number_read(&x, "1e401", 5));
+    assert_false(ls_number_read(&x, "1/0", 3));
+    assert_false(ls_number_read(&x, "", 0));
 }
 
 static void letters(void **state) {
@@ -158,8 +218,13 @@ static void forms(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exact_answers), cmocka_unit_test(numbers), cmocka_unit_test(letters),
-        cmocka_unit_test(patterns),      cmocka_unit_test(forms),
+        cmocka_unit_test(exact_answers),
+        cmocka_unit_test(numbers),
+        cmocka_unit_test(numbers_of_published_forms),
+        cmocka_unit_test(numbers_are_rational),
+        cmocka_unit_test(letters),
+        cmocka_unit_test(patterns),
+        cmocka_unit_test(forms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
