@@ -98,6 +98,19 @@ done:
     return status;
 }
 
+/* Weights beside an adapter are not the model that the directory is: other readers load both. */
+static ls_status refuse_adapter(const char *dir, char *path, size_t path_bytes, ls_error *err) {
+    bool with_base;
+    snprintf(path, path_bytes, "%s/adapter_config.json", dir);
+    if (!ls_file_exists(path)) return LS_OK;
+    snprintf(path, path_bytes, "%s/config.json", dir);
+    with_base = ls_file_exists(path);
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                   "%s: %s (adapter_config.json); a model is wanted: PEFT's merge_and_unload() and save_pretrained() "
+                   "make one of base and adapter",
+                   dir, with_base ? "holds an adapter beside the weights of its base" : "is an adapter");
+}
+
 ls_status ls_architectures_open(ls_model_config *out, const ls_architecture *const *list, const char *dir,
                                 ls_error *err) {
     ls_status status;
@@ -106,6 +119,7 @@ ls_status ls_architectures_open(ls_model_config *out, const ls_architecture *con
     int64_t bytes;
     const size_t path_bytes = strlen(dir) + sizeof "/generation_config.json";
     LS_TRY_DONE(ls_array_alloc((void **)&path, (int64_t)path_bytes, 1, "path", err));
+    LS_TRY_DONE(refuse_adapter(dir, path, path_bytes, err));
     snprintf(path, path_bytes, "%s/config.json", dir);
     LS_TRY_DONE(ls_file_read(&text, &bytes, path, LS_CONFIG_BYTES_MAX, err));
     LS_TRY_DONE(ls_architectures_parse(&read, list, text, bytes, path, err));

@@ -285,6 +285,21 @@ static void generation_config_names_the_end_tokens(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+/* Other readers load weights and adapter of such a directory: the weights alone are another model. */
+static void adapters_are_no_models(void **state) {
+    char dir[] = "/tmp/ls-test-XXXXXX", command[100];
+    ls_model_config c;
+    ls_error err;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    write_text(dir, "adapter_config.json", "{\"peft_type\":\"LORA\"}");
+    check_failed(ls_model_config_open(&c, dir, &err), &err, "is an adapter (adapter_config.json)");
+    write_text(dir, "config.json", "{\"model_type\":\"jamba\"}");
+    check_failed(ls_model_config_open(&c, dir, &err), &err, "holds an adapter beside the weights");
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_those_of_the_format),
@@ -295,6 +310,7 @@ int main(void) {
         cmocka_unit_test(ranges_are_checked),
         cmocka_unit_test(failure_leaves_the_output_untouched),
         cmocka_unit_test(generation_config_names_the_end_tokens),
+        cmocka_unit_test(adapters_are_no_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
