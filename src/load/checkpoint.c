@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "load/json_read.h"
+#include "load/other_forms.h"
 #include "load/safetensors.h"
 
 #define LS_INDEX_BYTES_MAX 100000000
@@ -181,6 +182,7 @@ ls_status ls_checkpoint_open(ls_checkpoint **out, const char *dir, ls_error *err
     } else if (ls_file_exists(index_path)) {
         LS_TRY_DONE(open_index(checkpoint, dir, index_path, err));
     } else {
+        LS_TRY_DONE(ls_foreign_directory(dir, LS_WANT_WEIGHTS, err));
         status = LS_FAIL(err, LS_ERR_IO, "%s: holds neither model.safetensors nor model.safetensors.index.json", dir);
         goto done;
     }

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "load/other_forms.h"
 #include "text/tokenizer_reader.h"
 
 #define FILE_BYTES_MAX ((int64_t)512 << 20)
@@ -371,6 +372,7 @@ ls_status ls_tokenizer_open(ls_tokenizer **out, const char *directory, ls_error 
     if (path == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "path");
     memcpy(path, directory, n);
     memcpy(path + n, file, sizeof file);
+    if (!ls_file_exists(path)) LS_TRY_DONE(ls_foreign_directory(directory, LS_WANT_TOKENIZER, err));
     LS_TRY_DONE(ls_file_read(&json, &bytes, path, FILE_BYTES_MAX, err));
     status = ls_tokenizer_parse(out, json, bytes, path, err);
 done:

@@ -253,6 +253,41 @@ static void write_index(const char *dir, const char *json) {
     write_file(dir, "model.safetensors.index.json", json, (int64_t)strlen(json));
 }
 
+static void other_formats_are_named(void **state) {
+    static const struct {
+        const char *file, *text;
+        size_t bytes;
+        const char *says;
+    } cases[] = {
+        {"model.safetensors", "PK\x03\x04\0\0\0\0\0\0\0\0", 12, "is a zip archive, torch.save's"},
+        {"model.safetensors", "\x80\x02}q\0X\1\0\0\0aq", 12, "holds pickled tensors"},
+        {"model.safetensors", "GGUF\3\0\0\0\0\0\0\0", 12, "is GGUF"},
+        {"model.safetensors", "version https://git-lfs.github.com/spec/v1\n", 43, "`git lfs pull`"},
+        {"model.safetensors", "  <!doctype HTML>", 17, "is an HTML page"},
+        {"model.safetensors", "\1\0\0\0\0\0\0\0\0", 9, "does not start with '{'"},
+        {"pytorch_model.bin", "", 0, "pickled weights alone; convert them: python3"},
+        {"pytorch_model-00001-of-00002.bin", "", 0, "pickled weights alone; convert them: python3"},
+        {"model-00001-of-00002.safetensors", "", 0, "shards without model.safetensors.index.json"},
+        {"diffusion.safetensors", "", 0, "safetensors of another name"},
+        {"readme", "", 0, "neither model.safetensors nor"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char dir[] = "/tmp/ls-test-XXXXXX", path[100], command[100];
+        ls_checkpoint *checkpoint;
+        ls_error err;
+        FILE *file;
+        assert_non_null(mkdtemp(dir));
+        snprintf(path, sizeof path, "%s/%s", dir, cases[i].file);
+        assert_non_null(file = fopen(path, "wb"));
+        assert_int_equal(fwrite(cases[i].text, 1, cases[i].bytes, file), cases[i].bytes);
+        assert_int_equal(fclose(file), 0);
+        check_failed(ls_checkpoint_open(&checkpoint, dir, &err), &err, cases[i].says);
+        snprintf(command, sizeof command, "rm -r %s", dir);
+        assert_int_equal(system(command), 0);
+    }
+}
+
 #define MAP_GOOD \
     "\"w.0\":\"s-1.safetensors\",\"w.1\":\"s-1.safetensors\",\"w.2\":\"s-2.safetensors\",\"w.3\":\"s-2.safetensors\""
 
@@ -402,6 +437,7 @@ int main(void) {
         cmocka_unit_test(header_lengths_are_checked),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(deep_nesting_is_refused),
+        cmocka_unit_test(other_formats_are_named),
         cmocka_unit_test(shards_are_read_and_checked),
         cmocka_unit_test(files_that_change_are_noticed),
         cmocka_unit_test(missing_and_empty_files_are_refused),
