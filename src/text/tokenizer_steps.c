@@ -130,7 +130,8 @@ static ls_status read_normalizer(ls_tokenizer *tokenizer, const ls_node *node, i
                                           [REPLACE] = {"type", "pattern", "content"},
                                           [STRIP] = {"type", "strip_left", "strip_right"},
                                           [STRIP_ACCENTS] = {"type"},
-                                          [PRECOMPILED] = {"type", "precompiled_charsmap"}};
+                                          [PRECOMPILED] = {"type", "precompiled_charsmap"},
+                                          [NMT] = {"type"}};
     void *added = NULL;
     ls_norm_step *step;
     int type;
