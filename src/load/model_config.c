@@ -114,8 +114,8 @@ static ls_status refuse_adapter(const char *dir, char *path, size_t path_bytes, 
     snprintf(path, path_bytes, "%s/config.json", dir);
     with_base = ls_file_exists(path);
     return LS_FAIL(err, LS_ERR_UNSUPPORTED,
-                   "%s: %s (adapter_config.json); a model is wanted: PEFT's merge_and_unload() and save_pretrained() "
-                   "make one of base and adapter",
+                   "%s: %s (adapter_config.json); a model is wanted: `lockstep merge ADAPTER --base BASE --out DIR` "
+                   "makes one, of adapter and base in directories of their own",
                    dir, with_base ? "holds an adapter beside the weights of its base" : "is an adapter");
 }
 
