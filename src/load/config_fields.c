@@ -18,7 +18,7 @@ static const char *const shared_special[] = {
 static const ls_field_fixed shared_fixed[] = {
     {"chunk_size_feed_forward", "0"}, {"pretraining_tp", "1"}, {"pruned_heads", "{}"}, {NULL, NULL}};
 
-/* How tokens are drawn where nobody says otherwise, which transformers 4 wrote here: no log-probability depends on it. */
+/* How tokens are drawn where nobody says otherwise, which transformers 4 wrote here: no log-probability needs it. */
 static const char *const drawing[] = {
     "bad_words_ids",
     "begin_suppress_tokens",
@@ -137,10 +137,11 @@ static ls_status refuse_quantised(const json_t *config, ls_error *err) {
         const json_t *value = json_object_get(config, names[i]), *method = json_object_get(value, "quant_method");
         if (value == NULL || json_is_null(value) || json_is_false(value)) continue;
         return LS_FAIL(err, LS_ERR_UNSUPPORTED,
-                       "%s: %s: the weights are quantised; F32, BF16 and F16 are read: take the model that was "
+                       "%s: %s%s%.60s: the weights are quantised; F32, BF16 and F16 are read: take the model that was "
                        "quantised, or: python3 -c \"from transformers import AutoModelForCausalLM as M; "
                        "M.from_pretrained('DIRECTORY').dequantize().save_pretrained('OUT')\"",
-                       names[i], ls_json_show(method != NULL ? method : value, shown));
+                       names[i], ls_json_show(value, shown), json_is_string(method) ? ", quant_method " : "",
+                       json_is_string(method) ? json_string_value(method) : "");
     }
     return LS_OK;
 }

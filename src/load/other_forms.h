@@ -15,7 +15,7 @@ const char *ls_foreign_file(const char *path);
 
 typedef enum ls_foreign_want { LS_WANT_CONFIG, LS_WANT_WEIGHTS, LS_WANT_TOKENIZER } ls_foreign_want;
 
-/* Fails with a sentence where the directory, which lacks what is wanted, has a form that is known; LS_OK: it has none. */
+/* Fails with a sentence where the directory, which lacks what is wanted, has a form that is known. */
 ls_status ls_foreign_directory(const char *directory, ls_foreign_want want, ls_error *err);
 
 #endif

@@ -5,8 +5,8 @@
  * there are tools and it is there, else "default", which chat_template.jinja is. Templates see messages, of which
  * members that are null are left out, tools, add_generation_prompt, the special tokens that tokenizer_config.json (or,
  * for those it lacks, special_tokens_map.json) names, by a member "..._token" or in extra_special_tokens, and the
- * members of chat_template_kwargs, as with apply_chat_template of Hugging Face transformers 5.24. What comes out holds its special tokens as text: it is encoded without the tokenizer's own, so that
- * none is doubled.
+ * members of chat_template_kwargs, as with apply_chat_template of Hugging Face transformers 5.24. What comes out holds
+ * its special tokens as text: it is encoded without the tokenizer's own, so that none is doubled.
  *
  * A conversation is an object with `messages`, a list that is not empty of objects that have a role, and perhaps
  * `tools`, a list, `documents`, a list, and `chat_template_kwargs`, an object. Content that is a list of parts becomes

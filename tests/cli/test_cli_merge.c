@@ -1,5 +1,5 @@
-/* `lockstep merge`: the merged model has the weights that the training run computed with, and what is no such adapter is
- * refused by name and leaves nothing behind. */
+/* `lockstep merge`: the merged model has the weights that the training run computed with, and what is no such adapter
+ * is refused by name and leaves nothing behind. */
 #define _GNU_SOURCE
 #include "program.h"
 

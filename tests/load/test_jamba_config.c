@@ -173,7 +173,7 @@ static void other_arithmetic_is_refused_by_name(void **state) {
     refused("\"hidden_act\":\"gelu\"", "hidden_act: \"gelu\", expected \"silu\"");
     refused("\"mamba_expand\":2.5", "mamba_expand: 2.5, expected an integer");
     refused("\"mamba_expand\":1e300", "mamba_expand: 1");
-    refused("\"quantization_config\":{\"quant_method\":\"fp8\"}", "\"fp8\": the weights are quantised");
+    refused("\"quantization_config\":{\"quant_method\":\"fp8\"}", "quant_method fp8: the weights are quantised");
     refused("\"quantization_config\":{\"bits\":4}", "an object of 1 members: the weights are quantised");
     refused("\"time_step_limit\":[0.0,Infinity]", "Infinity, which Python writes, is no JSON");
     refused("\"x\":-Infinity", "Infinity, which Python writes");
