@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "load/safetensors.h"
+#include "load/tensor_names.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
@@ -24,11 +25,32 @@ static void check(const ls_safetensors *file, const uint8_t *end, int64_t n_byte
     if (at != NULL && at != end) abort();
 }
 
+/* Every view of the settled names is part of the file. */
+static void settle(const ls_safetensors *file, const uint8_t *begin, const uint8_t *end) {
+    const int64_t n = ls_safetensors_count(file);
+    const ls_tensor_view **views = calloc((size_t)n + 1, sizeof *views);
+    ls_tensor_names_own own = {0};
+    ls_error err;
+    if (views == NULL) return;
+    for (int64_t i = 0; i < n; i++) views[i] = ls_safetensors_at(file, i);
+    if (ls_tensor_names_settle(&own, views, n, &err) == LS_OK)
+        for (int64_t i = 0; i < own.n; i++) {
+            const uint8_t *data = own.views[i].data;
+            if (own.views[i].name != own.names[i] || strlen(own.names[i]) > (size_t)(end - begin) + 64) abort();
+            if (own.views[i].bytes == 0) continue;
+            if (data < begin || own.views[i].bytes > end - data) abort();
+            sink = (uint8_t)(sink ^ data[0] ^ data[own.views[i].bytes - 1]);
+        }
+    ls_tensor_names_deinit(&own);
+    free(views);
+}
+
 static void parse(const uint8_t *bytes, int64_t n_bytes) {
     ls_safetensors *file;
     ls_error err;
     if (ls_safetensors_parse(&file, bytes, n_bytes, "input", &err) == LS_OK) {
         check(file, bytes + n_bytes, n_bytes);
+        settle(file, bytes, bytes + n_bytes);
         ls_safetensors_close(file);
     } else if (strstr(err.text, "input") != err.text) {
         abort();

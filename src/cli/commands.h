@@ -40,6 +40,7 @@ int ls_cmd_audit(int argc, char **argv);
 int ls_cmd_report(int argc, char **argv);
 int ls_cmd_inspect(int argc, char **argv);
 int ls_cmd_init(int argc, char **argv);
+int ls_cmd_merge(int argc, char **argv);
 int ls_cmd_task(int argc, char **argv);
 int ls_cmd_train(int argc, char **argv);
 int ls_cmd_serve(int argc, char **argv);

@@ -36,6 +36,7 @@ static const command commands[] = {
     {"report", ls_cmd_report, "the records of a training run as one HTML page"},
     {"inspect", ls_cmd_inspect, "a checkpoint's configuration, tensors, memory, strides"},
     {"init", ls_cmd_init, "a model with fresh weights, from a configuration"},
+    {"merge", ls_cmd_merge, "a whole model of a base and a LoRA adapter"},
     {"task", ls_cmd_task, "problems of a task, as prompts or solved"},
     {"train", ls_cmd_train, "train a model: sft, supervised; grpo, by rewards; replay of a mismatch"},
     {"serve", ls_cmd_serve, "a model over HTTP, in the dialects of OpenAI, vLLM and SGLang"},

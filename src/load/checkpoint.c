@@ -8,7 +8,9 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "load/json_read.h"
+#include "load/other_forms.h"
 #include "load/safetensors.h"
+#include "load/tensor_names.h"
 
 #define LS_INDEX_BYTES_MAX 100000000
 
@@ -19,6 +21,7 @@ struct ls_checkpoint {
     const ls_tensor_view **views;
     const ls_tensor_view **by_name;
     int64_t n;
+    ls_tensor_names_own own; /* of views whose names in the files are others */
 };
 
 static int compare_texts(const void *a, const void *b) {
@@ -167,6 +170,26 @@ done:
     return status;
 }
 
+/* Once names of files and index have been compared. */
+static ls_status settle_names(ls_checkpoint *checkpoint, const char *dir, ls_error *err) {
+    const ls_tensor_view **views = NULL, **by_name = NULL;
+    LS_TRY(ls_tensor_names_settle(&checkpoint->own, checkpoint->views, checkpoint->n, err));
+    if (checkpoint->own.n == 0) return LS_OK;
+    LS_TRY(ls_array_alloc((void **)&views, checkpoint->own.n, sizeof *views, "tensors", err));
+    free(checkpoint->views);
+    checkpoint->views = views;
+    LS_TRY(ls_array_alloc((void **)&by_name, checkpoint->own.n, sizeof *by_name, "tensors", err));
+    free(checkpoint->by_name);
+    checkpoint->by_name = by_name;
+    checkpoint->n = checkpoint->own.n;
+    for (int64_t i = 0; i < checkpoint->n; i++) views[i] = by_name[i] = &checkpoint->own.views[i];
+    qsort(by_name, (size_t)checkpoint->n, sizeof *by_name, compare_names);
+    for (int64_t i = 1; i < checkpoint->n; i++)
+        if (strcmp(by_name[i]->name, by_name[i - 1]->name) == 0)
+            return LS_FAIL(err, LS_ERR_FORMAT, "%s: two tensors are '%.200s' without wrappers", dir, by_name[i]->name);
+    return LS_OK;
+}
+
 ls_status ls_checkpoint_open(ls_checkpoint **out, const char *dir, ls_error *err) {
     ls_status status;
     ls_checkpoint *checkpoint = NULL;
@@ -181,9 +204,11 @@ ls_status ls_checkpoint_open(ls_checkpoint **out, const char *dir, ls_error *err
     } else if (ls_file_exists(index_path)) {
         LS_TRY_DONE(open_index(checkpoint, dir, index_path, err));
     } else {
+        LS_TRY_DONE(ls_foreign_directory(dir, LS_WANT_WEIGHTS, err));
         status = LS_FAIL(err, LS_ERR_IO, "%s: holds neither model.safetensors nor model.safetensors.index.json", dir);
         goto done;
     }
+    LS_TRY_DONE(settle_names(checkpoint, dir, err));
     *out = checkpoint;
     checkpoint = NULL;
 done:
@@ -207,6 +232,7 @@ void ls_checkpoint_close(ls_checkpoint *checkpoint) {
     free(checkpoint->shards);
     free(checkpoint->views);
     free(checkpoint->by_name);
+    ls_tensor_names_deinit(&checkpoint->own);
     free(checkpoint);
 }
 

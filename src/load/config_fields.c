@@ -15,7 +15,51 @@ static const char *const shared_special[] = {
     "model_type", "architectures", "dtype", "torch_dtype", "eos_token_id", NULL,
 };
 
-static const ls_field_fixed shared_fixed[] = {{"chunk_size_feed_forward", "0"}, {"pruned_heads", "{}"}, {NULL, NULL}};
+static const ls_field_fixed shared_fixed[] = {
+    {"chunk_size_feed_forward", "0"}, {"pretraining_tp", "1"}, {"pruned_heads", "{}"}, {NULL, NULL}};
+
+/* How tokens are drawn where nobody says otherwise, which transformers 4 wrote here: no log-probability needs it. */
+static const char *const drawing[] = {
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "cache_implementation",
+    "constraints",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "exponential_decay_length_penalty",
+    "force_words_ids",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "guidance_scale",
+    "length_penalty",
+    "max_length",
+    "max_new_tokens",
+    "min_length",
+    "min_new_tokens",
+    "min_p",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "output_logits",
+    "output_scores",
+    "penalty_alpha",
+    "remove_invalid_values",
+    "renormalize_logits",
+    "repetition_penalty",
+    "sequence_bias",
+    "suppress_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
+    NULL,
+};
 
 /* Training, choice of kernels, labels and bookkeeping. */
 static const char *const shared_inert[] = {
@@ -27,8 +71,10 @@ static const char *const shared_inert[] = {
     "attn_implementation",
     "auto_map",
     "finetuning_task",
+    "gradient_checkpointing",
     "id2label",
     "initializer_range",
+    "is_decoder",
     "label2id",
     "num_labels",
     "output_attentions",
@@ -62,9 +108,10 @@ static bool is_listed(const char *const *names, const char *name) {
     return false;
 }
 
-/* Whether the name is in the table; then its value must be the one there. */
+/* Whether the name is in the table; then its value must be one of those there. */
 static ls_status check_fixed(bool *listed, const ls_field_fixed *fixed, const char *name, const json_t *value,
                              ls_error *err) {
+    const char *expected = NULL;
     for (int64_t i = 0; fixed[i].name != NULL; i++) {
         json_t *wanted;
         bool same;
@@ -73,8 +120,28 @@ static ls_status check_fixed(bool *listed, const ls_field_fixed *fixed, const ch
         if (wanted == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "%s: cannot build the value to compare with", name);
         same = json_equal(value, wanted) != 0;
         json_decref(wanted);
-        if (!same) return fail_value(err, LS_ERR_UNSUPPORTED, name, value, fixed[i].json);
-        *listed = true;
+        if (expected == NULL) expected = fixed[i].json;
+        if (same) {
+            *listed = true;
+            return LS_OK;
+        }
+    }
+    return expected == NULL ? LS_OK : fail_value(err, LS_ERR_UNSUPPORTED, name, value, expected);
+}
+
+/* Weights of fewer bits, by whatever method: the one sentence for all. */
+static ls_status refuse_quantised(const json_t *config, ls_error *err) {
+    static const char *const names[] = {"quantization_config", "compression_config"};
+    char shown[LS_JSON_SHOW_MAX];
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const json_t *value = json_object_get(config, names[i]), *method = json_object_get(value, "quant_method");
+        if (value == NULL || json_is_null(value) || json_is_false(value)) continue;
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                       "%s: %s%s%.60s: the weights are quantised; F32, BF16 and F16 are read: take the model that was "
+                       "quantised, or: python3 -c \"from transformers import AutoModelForCausalLM as M; "
+                       "M.from_pretrained('DIRECTORY').dequantize().save_pretrained('OUT')\"",
+                       names[i], ls_json_show(value, shown), json_is_string(method) ? ", quant_method " : "",
+                       json_is_string(method) ? json_string_value(method) : "");
     }
     return LS_OK;
 }
@@ -90,11 +157,13 @@ static bool is_honoured(const ls_field_tables *fields, const char *name) {
 static ls_status check_known(json_t *config, const ls_field_tables *fields, ls_error *err) {
     const char *name;
     json_t *value;
+    LS_TRY(refuse_quantised(config, err));
     json_object_foreach(config, name, value) {
         bool known = json_is_null(value) || json_is_false(value);
         LS_TRY(check_fixed(&known, shared_fixed, name, value, err));
         LS_TRY(check_fixed(&known, fields->fixed, name, value, err));
-        known = known || is_honoured(fields, name) || is_listed(shared_inert, name) || is_listed(fields->inert, name);
+        known = known || is_honoured(fields, name) || is_listed(shared_inert, name) || is_listed(drawing, name) ||
+                is_listed(fields->inert, name);
         if (!known) return fail_value(err, LS_ERR_UNSUPPORTED, name, value, "no such field, null or false");
     }
     return LS_OK;
@@ -105,6 +174,12 @@ static ls_status read_integer(int64_t *out, const char *name, const json_t *valu
     char expected[80];
     if (json_is_integer(value) && json_integer_value(value) >= low && json_integer_value(value) <= high) {
         *out = json_integer_value(value);
+        return LS_OK;
+    }
+    /* 64.0, as JSON of other languages has it. */
+    if (json_is_real(value) && json_real_value(value) >= (double)low && json_real_value(value) <= 0x1p53 &&
+        json_real_value(value) <= (double)high && json_real_value(value) == (double)(int64_t)json_real_value(value)) {
+        *out = (int64_t)json_real_value(value);
         return LS_OK;
     }
     snprintf(expected, sizeof expected, "an integer in %lld..%lld", (long long)low, (long long)high);

@@ -24,7 +24,8 @@ typedef struct ls_field_switch {
     bool value; /* default */
 } ls_field_switch;
 
-/* A field that would change the arithmetic if it had another value than this one, which is JSON. */
+/* A field that would change the arithmetic if it had another value than this one, which is JSON. Rows of one name are
+ * values that mean the same. */
 typedef struct ls_field_fixed {
     const char *name, *json;
 } ls_field_fixed;

@@ -3,6 +3,32 @@
 
 #include <jansson.h>
 #include <stdio.h>
+#include <string.h>
+
+#include "load/other_forms.h"
+
+/* Numbers that Python's json writes and reads, and JSON does not have. */
+static const char *not_a_number(const char *text, int64_t bytes, const json_error_t *at) {
+    static const char *const words[] = {"Infinity", "-Infinity", "NaN"};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        const int64_t n = (int64_t)strlen(words[i]);
+        for (int64_t from = at->position - n; from <= at->position; from++)
+            if (from >= 0 && from + n <= bytes && memcmp(text + from, words[i], (size_t)n) == 0) return words[i];
+    }
+    return NULL;
+}
+
+static ls_status fail_syntax(const char *text, int64_t bytes, const char *name, const json_error_t *at, ls_error *err) {
+    const char *is = ls_foreign_bytes(text, bytes), *word = not_a_number(text, bytes, at);
+    if (is != NULL) return LS_FAIL(err, LS_ERR_FORMAT, "%s: %s", name, is);
+    if (word != NULL)
+        return LS_FAIL(err, LS_ERR_FORMAT,
+                       "%s: invalid JSON at line %d, column %d: %s, which Python writes, is no JSON; "
+                       "null or a number is",
+                       name, at->line, at->column, word);
+    return LS_FAIL(err, LS_ERR_FORMAT, "%s: invalid JSON at line %d, column %d: %s", name, at->line, at->column,
+                   at->text);
+}
 
 static ls_status parse(struct json_t **out, const char *text, int64_t bytes, size_t flags, const char *name,
                        ls_error *err) {
@@ -11,9 +37,7 @@ static ls_status parse(struct json_t **out, const char *text, int64_t bytes, siz
     *out = NULL;
     if (bytes <= 0) return LS_FAIL(err, LS_ERR_FORMAT, "%s: empty, expected a JSON object", name);
     json = json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES | flags, &json_err);
-    if (json == NULL)
-        return LS_FAIL(err, LS_ERR_FORMAT, "%s: invalid JSON at line %d, column %d: %s", name, json_err.line,
-                       json_err.column, json_err.text);
+    if (json == NULL) return fail_syntax(text, bytes, name, &json_err, err);
     if (!json_is_object(json)) {
         json_decref(json);
         return LS_FAIL(err, LS_ERR_FORMAT, "%s: the JSON value is an array, expected an object", name);

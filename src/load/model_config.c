@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "load/config_fields.h"
 #include "load/json_read.h"
+#include "load/other_forms.h"
 
 #define LS_CONFIG_BYTES_MAX 16000000
 #define TYPES_BYTES 256
@@ -30,6 +31,13 @@ static ls_status find_type(const ls_architecture **out, const ls_architecture *c
                            ls_error *err) {
     const json_t *type = json_object_get(config, "model_type");
     char types[TYPES_BYTES], shown[LS_JSON_SHOW_MAX];
+    if (type == NULL && json_object_get(config, "d_model") != NULL && json_object_get(config, "n_layer") != NULL)
+        return LS_FAIL(
+            err, LS_ERR_UNSUPPORTED,
+            "model_type: missing; d_model and n_layer are of mamba_ssm's own format: what is read is Hugging "
+            "Face's, published beside it with -hf (state-spaces/mamba-130m-hf) or made by transformers 4: "
+            "python3 -m transformers.models.mamba.convert_mamba_ssm_checkpoint_to_pytorch "
+            "--mamba_ssm_checkpoint_directory DIRECTORY --output_dir OUT");
     if (type == NULL) return LS_FAIL(err, LS_ERR_FORMAT, "model_type: missing, expected %s", list_types(types, list));
     for (int64_t i = 0; json_is_string(type) && list[i] != NULL; i++)
         if (strcmp(json_string_value(type), list[i]->model_type) == 0) {
@@ -98,6 +106,19 @@ done:
     return status;
 }
 
+/* Weights beside an adapter are not the model that the directory is: other readers load both. */
+static ls_status refuse_adapter(const char *dir, char *path, size_t path_bytes, ls_error *err) {
+    bool with_base;
+    snprintf(path, path_bytes, "%s/adapter_config.json", dir);
+    if (!ls_file_exists(path)) return LS_OK;
+    snprintf(path, path_bytes, "%s/config.json", dir);
+    with_base = ls_file_exists(path);
+    return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                   "%s: %s (adapter_config.json); a model is wanted: `lockstep merge ADAPTER --base BASE --out DIR` "
+                   "makes one, of adapter and base in directories of their own",
+                   dir, with_base ? "holds an adapter beside the weights of its base" : "is an adapter");
+}
+
 ls_status ls_architectures_open(ls_model_config *out, const ls_architecture *const *list, const char *dir,
                                 ls_error *err) {
     ls_status status;
@@ -106,7 +127,9 @@ ls_status ls_architectures_open(ls_model_config *out, const ls_architecture *con
     int64_t bytes;
     const size_t path_bytes = strlen(dir) + sizeof "/generation_config.json";
     LS_TRY_DONE(ls_array_alloc((void **)&path, (int64_t)path_bytes, 1, "path", err));
+    LS_TRY_DONE(refuse_adapter(dir, path, path_bytes, err));
     snprintf(path, path_bytes, "%s/config.json", dir);
+    if (!ls_file_exists(path)) LS_TRY_DONE(ls_foreign_directory(dir, LS_WANT_CONFIG, err));
     LS_TRY_DONE(ls_file_read(&text, &bytes, path, LS_CONFIG_BYTES_MAX, err));
     LS_TRY_DONE(ls_architectures_parse(&read, list, text, bytes, path, err));
     snprintf(path, path_bytes, "%s/generation_config.json", dir);

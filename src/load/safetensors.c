@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "load/json_read.h"
+#include "load/other_forms.h"
 
 #define LS_ST_PREFIX_BYTES 8
 
@@ -236,6 +237,17 @@ done:
     return status;
 }
 
+/* What the file is, where the sentence says only that it is not what it should be. */
+static ls_status name_foreign(const ls_safetensors *file, const void *bytes, int64_t n_bytes, ls_status status,
+                              ls_error *err) {
+    char first[LS_FOREIGN_BYTES];
+    const int64_t n = n_bytes < LS_FOREIGN_BYTES ? n_bytes : LS_FOREIGN_BYTES;
+    const char *is;
+    if (bytes == NULL && ls_file_read_at(first, file->name, 0, n, NULL) != LS_OK) return status;
+    is = ls_foreign_bytes(bytes != NULL ? bytes : first, n);
+    return is == NULL ? status : LS_FAIL(err, status, "%s: %s", file->name, is);
+}
+
 /* The length of the JSON, from the first bytes of a file of n_bytes. */
 static ls_status read_length(const ls_safetensors *file, const uint8_t *bytes, int64_t n_bytes, int64_t *out,
                              ls_error *err) {
@@ -295,12 +307,18 @@ ls_status ls_safetensors_open(ls_safetensors **out, const char *path, ls_error *
     LS_TRY_DONE(ls_file_identify(&file->id, path, err));
     LS_TRY_DONE(check_length(file, file->id.bytes, err));
     LS_TRY_DONE(ls_file_read_at(prefix, path, 0, LS_ST_PREFIX_BYTES, err));
-    LS_TRY_DONE(read_length(file, prefix, file->id.bytes, &header_bytes, err));
+    if ((status = read_length(file, prefix, file->id.bytes, &header_bytes, err)) != LS_OK) {
+        status = name_foreign(file, NULL, file->id.bytes, status, err);
+        goto done;
+    }
     LS_TRY_DONE(ls_array_alloc((void **)&text, header_bytes, 1, "header", err));
     LS_TRY_DONE(ls_file_read_at(text, path, LS_ST_PREFIX_BYTES, header_bytes, err));
     data.at = LS_ST_PREFIX_BYTES + header_bytes;
     data.n_bytes = file->id.bytes - data.at;
-    LS_TRY_DONE(read_header(file, text, header_bytes, &data, err));
+    if ((status = read_header(file, text, header_bytes, &data, err)) != LS_OK) {
+        if (header_bytes == 0 || text[0] != '{') status = name_foreign(file, NULL, file->id.bytes, status, err);
+        goto done;
+    }
     *out = file;
     file = NULL;
 done:
@@ -319,7 +337,10 @@ ls_status ls_safetensors_parse(ls_safetensors **out, const uint8_t *bytes, int64
     LS_ASSERT((uintptr_t)bytes % 8 == 0, "bytes at %p", (const void *)bytes);
     LS_TRY_DONE(create(&file, name, err));
     LS_TRY_DONE(check_length(file, n_bytes, err));
-    LS_TRY_DONE(read_length(file, bytes, n_bytes, &header_bytes, err));
+    if ((status = read_length(file, bytes, n_bytes, &header_bytes, err)) != LS_OK) {
+        status = name_foreign(file, bytes, n_bytes, status, err);
+        goto done;
+    }
     data.at = LS_ST_PREFIX_BYTES + header_bytes;
     data.n_bytes = n_bytes - data.at;
     LS_TRY_DONE(read_header(file, (const char *)bytes + LS_ST_PREFIX_BYTES, header_bytes, &data, err));

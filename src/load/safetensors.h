@@ -88,7 +88,7 @@ const ls_tensor_view *ls_safetensors_find(const ls_safetensors *file, const char
 /* A directory with model.safetensors or, when that is absent, model.safetensors.index.json and its shards. Where both
  * exist the single file is read, as other readers do. With an index, its weight_map and the shards must name exactly
  * the same tensors in the same files, and a shard must be a plain file name inside the directory. The index's other
- * members describe and are not read. */
+ * members describe and are not read. Tensors come under the names that models are read by (tensor_names.h). */
 typedef struct ls_checkpoint ls_checkpoint;
 
 #define LS_SHARDS_MAX 4096

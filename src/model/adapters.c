@@ -31,8 +31,15 @@ static bool is_named(const char *module, const char *target, size_t bytes) {
     return n == bytes || module[n - bytes - 1] == '.';
 }
 
+/* Part of a mixture of experts. In Hugging Face's models a router and experts are no linear layers but parameters, the
+ * experts of a layer one tensor: PEFT refuses adapters of the first and passes over those of the second. */
+static bool is_in_mixture(const char *module) {
+    return is_named(module, "router", strlen("router")) || strstr(module, ".experts.") != NULL;
+}
+
 static bool is_target(const char *module, const char *targets) {
-    if (strcmp(targets, ALL_LINEAR) == 0) return !is_named(module, "lm_head", strlen("lm_head"));
+    if (strcmp(targets, ALL_LINEAR) == 0)
+        return !is_named(module, "lm_head", strlen("lm_head")) && !is_in_mixture(module);
     for (const char *at = targets; *at != '\0';) {
         const size_t bytes = strcspn(at, ",");
         if (bytes > 0 && is_named(module, at, bytes)) return true;
@@ -49,9 +56,16 @@ static ls_status check_targets(const ls_parameters *base, const char *targets, l
         const size_t bytes = strcspn(at, ",");
         char module[LS_TENSOR_NAME_MAX];
         bool found = false;
-        for (int64_t i = 0; i < base->n && !found; i++) {
+        for (int64_t i = 0; i < base->n; i++) {
             const ls_weight_slot *slot = &base->list[i].slot;
-            found = slot->kind == LS_SLOT_MATRIX && module_of(module, slot->name) && is_named(module, at, bytes);
+            if (slot->kind != LS_SLOT_MATRIX || !module_of(module, slot->name) || !is_named(module, at, bytes))
+                continue;
+            found = true;
+            if (is_in_mixture(module))
+                return LS_FAIL(err, LS_ERR_UNSUPPORTED,
+                               "lora_targets: '%.*s' names %s, of a mixture of experts, whose adapters PEFT does not "
+                               "load; name modules that stand outside of it",
+                               (int)bytes, at, module);
         }
         if (!found || bytes == 0)
             return LS_FAIL(err, LS_ERR_ARG, "lora_targets: '%.*s' is no matrix of this model", (int)bytes, at);

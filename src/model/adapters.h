@@ -17,7 +17,7 @@ typedef struct ls_adapters_opts {
     int64_t rank;
     double alpha;
     const char *targets; /* "in_proj,o_proj": last parts of modules' names, or whole names; "all-linear": all matrices
-                          * but the head */
+                          * but the head, and routers and experts, which have no adapters */
     uint64_t seed;
 } ls_adapters_opts;
 

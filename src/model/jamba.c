@@ -46,7 +46,8 @@ static const ls_field_switch switches[] = {
     {0},
 };
 
-static const ls_field_fixed fixed[] = {{"hidden_act", "\"silu\""}, {"mamba_inner_layernorms", "true"}, {0}};
+static const ls_field_fixed fixed[] = {
+    {"hidden_act", "\"silu\""}, {"hidden_act", "\"swish\""}, {"mamba_inner_layernorms", "true"}, {0}};
 
 static const char *const special[] = {"rms_norm_eps", "mamba_dt_rank", "layers_block_type", NULL};
 

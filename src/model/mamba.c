@@ -36,6 +36,7 @@ static const ls_field_switch switches[] = {
  * ssm_cfg come from the authors' own format, whose files were converted with these fields left in. */
 static const ls_field_fixed fixed[] = {
     {"hidden_act", "\"silu\""},
+    {"hidden_act", "\"swish\""},
     {"residual_in_fp32", "true"},
     {"rescale_prenorm_residual", "false"},
     {"rms_norm", "true"},

@@ -84,8 +84,9 @@ ls_status ls_stored_find(ls_stored *s, const ls_tensor_view **out, ls_dtype *dty
     else if (view->dtype == LS_ST_F16)
         *dtype = LS_F16;
     else
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s: data type %s; weights must be F32, BF16 or F16", view->file,
-                       slot->name, ls_st_dtype_name(view->dtype));
+        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %s: data type %s%s; weights must be F32, BF16 or F16", view->file,
+                       slot->name, ls_st_dtype_name(view->dtype),
+                       ls_st_dtype_bits(view->dtype) <= 8 ? ", so the weights are quantised" : "");
     LS_ASSERT(s->n_used < ls_checkpoint_count(s->checkpoint), "%s: asked for twice", slot->name);
     s->used[s->n_used++] = view;
     *out = view;

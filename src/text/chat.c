@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "text/chat.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,17 +12,25 @@
 #include "base/mem.h"
 #include "text/chat_parts.h"
 
-enum { PATH_BYTES = 4096, VARIABLES_MAX = 64 };
+enum { PATH_BYTES = 4096, VARIABLES_MAX = 256, TOKENS_MAX = 128 };
 #define CONFIG_BYTES_MAX ((int64_t)1 << 26)
+#define ADDITIONAL "additional_chat_templates"
 
 static const char *const token_names[] = {"bos_token", "eos_token", "unk_token",  "sep_token",
                                           "pad_token", "cls_token", "mask_token", NULL};
-enum { N_TOKENS = 7 };
+/* Objects of tokens that have names of their own, the second as transformers 5 writes the first. */
+static const char *const token_objects[] = {"extra_special_tokens", "model_specific_special_tokens", NULL};
+
+typedef struct named_token {
+    char *name, *text;
+} named_token;
 
 struct ls_chat {
     ls_template *usual, *with_tools; /* with_tools NULL: usual */
-    char *tokens[N_TOKENS];          /* NULL: not named */
-    ls_call_format calls;            /* that the template of tools, else the usual one, writes */
+    named_token *tokens;
+    int64_t n_tokens, tokens_cap;
+    ls_call_format calls; /* that the template of tools, else the usual one, writes */
+    bool has_files;       /* templates that are files of their own: those of tokenizer_config.json don't count */
     int64_t now;
 };
 
@@ -31,31 +40,67 @@ void ls_chat_free(ls_chat *chat) {
     if (chat == NULL) return;
     ls_template_free(chat->usual);
     ls_template_free(chat->with_tools);
-    for (int i = 0; i < N_TOKENS; i++) free(chat->tokens[i]);
+    for (int64_t i = 0; i < chat->n_tokens; i++) {
+        free(chat->tokens[i].name);
+        free(chat->tokens[i].text);
+    }
+    free(chat->tokens);
     free(chat);
 }
 
 /* ---- opening ---- */
 
 /* A token is a text or an object with its content. */
-static ls_status read_token(char **out, const ls_node *value, ls_error *err) {
-    const char *text;
+static ls_status read_token(const char **out, const ls_node *value, ls_error *err) {
     ls_node content;
-    if (ls_node_kind_of(value) == LS_NODE_OBJECT) {
-        LS_TRY(ls_node_need(value, "content", &content, err));
-        LS_TRY(ls_node_string(&content, &text, err));
-    } else {
-        LS_TRY(ls_node_string(value, &text, err));
-    }
-    return ls_text_copy(out, text, (int64_t)strlen(text), err);
+    if (ls_node_kind_of(value) != LS_NODE_OBJECT) return ls_node_string(value, out, err);
+    LS_TRY(ls_node_need(value, "content", &content, err));
+    return ls_node_string(&content, out, err);
+}
+
+/* The first that has a name keeps it. */
+static ls_status add_token(ls_chat *chat, const ls_node *value, ls_error *err) {
+    static const char *const taken[] = {"messages", "tools", "documents", "add_generation_prompt", NULL};
+    const char *text = NULL;
+    named_token *token;
+    for (int i = 0; taken[i] != NULL; i++)
+        if (strcmp(taken[i], value->key) == 0)
+            return ls_node_fail(value, LS_ERR_UNSUPPORTED, err, "a token with a name that templates need otherwise");
+    for (int64_t i = 0; i < chat->n_tokens; i++)
+        if (strcmp(chat->tokens[i].name, value->key) == 0) return LS_OK;
+    if (chat->n_tokens == TOKENS_MAX)
+        return ls_node_fail(value, LS_ERR_CAPACITY, err, "more than %d special tokens with names", TOKENS_MAX);
+    LS_TRY(read_token(&text, value, err));
+    LS_TRY(ls_array_grow((void **)&chat->tokens, &chat->tokens_cap, chat->n_tokens + 1, sizeof *chat->tokens,
+                         "special tokens", err));
+    token = &chat->tokens[chat->n_tokens++];
+    *token = (named_token){0};
+    LS_TRY(ls_text_copy(&token->name, value->key, (int64_t)strlen(value->key), err));
+    return ls_text_copy(&token->text, text, (int64_t)strlen(text), err);
+}
+
+/* Of a model's own: every member "..._token" that can be one. */
+static bool is_token(const ls_node *member) {
+    static const char end[] = "_token";
+    const size_t n = strlen(member->key), m = sizeof end - 1;
+    const char *text;
+    return n > m && strcmp(member->key + n - m, end) == 0 && read_token(&text, member, NULL) == LS_OK;
 }
 
 static ls_status read_tokens(ls_chat *chat, const ls_node *root, ls_error *err) {
-    for (int i = 0; i < N_TOKENS; i++) {
-        ls_node value;
-        if (chat->tokens[i] == NULL && ls_node_get_some(root, token_names[i], &value))
-            LS_TRY(read_token(&chat->tokens[i], &value, err));
+    void *iterator = NULL;
+    ls_node value;
+    for (int i = 0; token_names[i] != NULL; i++)
+        if (ls_node_get_some(root, token_names[i], &value)) LS_TRY(add_token(chat, &value, err));
+    for (int i = 0; token_objects[i] != NULL; i++) {
+        ls_node tokens;
+        if (!ls_node_get_some(root, token_objects[i], &tokens) || ls_node_kind_of(&tokens) != LS_NODE_OBJECT) continue;
+        iterator = NULL;
+        while (ls_node_next(&tokens, &iterator, &value)) LS_TRY(add_token(chat, &value, err));
     }
+    iterator = NULL;
+    while (ls_node_next(root, &iterator, &value))
+        if (is_token(&value)) LS_TRY(add_token(chat, &value, err));
     return LS_OK;
 }
 
@@ -96,7 +141,7 @@ static ls_status read_config(ls_chat *chat, const ls_node *root, const char *pat
     char place[PATH_BYTES + 100];
     ls_node value;
     LS_TRY(read_tokens(chat, root, err));
-    if (chat->usual != NULL || !ls_node_get_some(root, "chat_template", &value)) return LS_OK;
+    if (chat->has_files || !ls_node_get_some(root, "chat_template", &value)) return LS_OK;
     if (ls_node_kind_of(&value) == LS_NODE_ARRAY) return read_named(chat, &value, path, err);
     snprintf(place, sizeof place, "%s: chat_template", path);
     return parse_node(chat, &chat->usual, &value, place, err);
@@ -121,15 +166,47 @@ done:
     return status;
 }
 
-static ls_status read_template_file(ls_chat *chat, const char *path, ls_error *err) {
+static ls_status read_template_file(ls_chat *chat, ls_template **out, const char *path, ls_error *err) {
     char *text = NULL;
     int64_t bytes = 0;
     ls_status status;
     LS_TRY_DONE(ls_file_read(&text, &bytes, path, LS_TEMPLATE_BYTES_MAX, err));
-    status = parse_text(chat, &chat->usual, text, bytes, path, err);
+    ls_template_free(*out);
+    *out = NULL;
+    chat->has_files = true;
+    status = parse_text(chat, out, text, bytes, path, err);
 done:
     free(text);
     return status;
+}
+
+/* Whether the directory, if there is one, holds a template of any name. */
+static bool holds_templates(const char *path) {
+    static const char end[] = ".jinja";
+    DIR *directory = opendir(path);
+    const struct dirent *entry;
+    bool found = false;
+    if (directory == NULL) return false;
+    while (!found && (entry = readdir(directory)) != NULL) {
+        const size_t n = strlen(entry->d_name), m = sizeof end - 1;
+        found = n >= m && strcmp(entry->d_name + n - m, end) == 0;
+    }
+    closedir(directory);
+    return found;
+}
+
+/* chat_template.jinja, and those with names in additional_chat_templates: a default among them counts instead of it. */
+static ls_status read_template_files(ls_chat *chat, const char *directory, ls_error *err) {
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/chat_template.jinja", directory);
+    if (ls_file_exists(path)) LS_TRY(read_template_file(chat, &chat->usual, path, err));
+    snprintf(path, sizeof path, "%s/" ADDITIONAL, directory);
+    chat->has_files = chat->has_files || holds_templates(path);
+    snprintf(path, sizeof path, "%s/" ADDITIONAL "/default.jinja", directory);
+    if (ls_file_exists(path)) LS_TRY(read_template_file(chat, &chat->usual, path, err));
+    snprintf(path, sizeof path, "%s/" ADDITIONAL "/tool_use.jinja", directory);
+    if (ls_file_exists(path)) LS_TRY(read_template_file(chat, &chat->with_tools, path, err));
+    return LS_OK;
 }
 
 /* The time that templates see. */
@@ -144,24 +221,26 @@ static ls_status read_time(int64_t *out, ls_error *err) {
 }
 
 ls_status ls_chat_open(ls_chat **out, const char *directory, const char *file, ls_error *err) {
-    char path[PATH_BYTES];
     ls_chat *chat = calloc(1, sizeof *chat);
     ls_status status;
     *out = NULL;
     if (chat == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "chat template");
     LS_TRY_DONE(read_time(&chat->now, err));
-    snprintf(path, sizeof path, "%s/chat_template.jinja", directory);
     if (file != NULL)
-        LS_TRY_DONE(read_template_file(chat, file, err));
-    else if (ls_file_exists(path))
-        LS_TRY_DONE(read_template_file(chat, path, err));
+        LS_TRY_DONE(read_template_file(chat, &chat->usual, file, err));
+    else
+        LS_TRY_DONE(read_template_files(chat, directory, err));
     LS_TRY_DONE(read_json_file(chat, directory, "tokenizer_config.json", true, err));
     LS_TRY_DONE(read_json_file(chat, directory, "special_tokens_map.json", false, err));
     if (chat->usual == NULL) {
         status = LS_FAIL(err, LS_ERR_ARG,
-                         "%s: messages need a chat template: no chat_template.jinja, and no chat_template that is a "
-                         "text or named 'default' in tokenizer_config.json",
-                         directory);
+                         "%s: messages need a chat template: no chat_template.jinja, no " ADDITIONAL
+                         "/default.jinja, and %s",
+                         directory,
+                         chat->has_files ? "other templates there, beside which that of tokenizer_config.json does "
+                                           "not count"
+                                         : "no chat_template that is a text or named 'default' in "
+                                           "tokenizer_config.json");
         goto done;
     }
     *out = chat;
@@ -246,11 +325,11 @@ static ls_status gather(conversation *c, const ls_chat *chat, const ls_node *roo
     c->has_documents = ls_node_get_some(root, "documents", &c->documents);
     if (c->has_tools) LS_TRY(ls_node_expect(&c->tools, LS_NODE_ARRAY, err));
     if (c->has_documents) LS_TRY(ls_node_expect(&c->documents, LS_NODE_ARRAY, err));
-    for (int i = 0; i < N_TOKENS; i++)
-        if (chat->tokens[i] != NULL)
-            LS_TRY(add(
-                c, (ls_template_variable){.name = token_names[i], .kind = LS_TEMPLATE_TEXT, .text = chat->tokens[i]},
-                err));
+    for (int64_t i = 0; i < chat->n_tokens; i++)
+        LS_TRY(add(c,
+                   (ls_template_variable){
+                       .name = chat->tokens[i].name, .kind = LS_TEMPLATE_TEXT, .text = chat->tokens[i].text},
+                   err));
     return add_more(c, root, err);
 }
 
@@ -374,6 +453,10 @@ static ls_status check_spans(const ls_node *messages, const ls_template_output *
 
 static ls_status render_learnt(const ls_chat *chat, conversation *c, ls_template_output *out, ls_error *err) {
     LS_TRY(render(chat, c, 0, false, out, err));
+    if (out->n_unplaced > 0)
+        return ls_node_fail(&c->messages, LS_ERR_UNSUPPORTED, err,
+                            "the chat template has {%% generation %%} within a macro, set or filter: where its text "
+                            "comes to stand is not known");
     if (!ls_template_marks_generation(template_of(chat, c))) {
         free(out->spans);
         out->spans = NULL;

@@ -1,11 +1,12 @@
 /* Conversations as text: the chat template of a model's directory, with what it needs from there, over messages.
  *
- * The template is chat_template.jinja, else chat_template of tokenizer_config.json: a text, or a list of templates with
- * names, of which "tool_use" counts where there are tools and it is there, else "default". Templates see messages,
- * tools, add_generation_prompt, the special tokens that tokenizer_config.json (or, for those it lacks,
- * special_tokens_map.json) names, and the members of chat_template_kwargs, as with apply_chat_template of Hugging Face
- * transformers. What comes out holds its special tokens as text: it is encoded without the tokenizer's own, so that
- * none is doubled.
+ * The template is chat_template.jinja with those of additional_chat_templates, else chat_template of
+ * tokenizer_config.json: a text, or a list of templates with names. Of templates with names "tool_use" counts where
+ * there are tools and it is there, else "default", which chat_template.jinja is. Templates see messages, of which
+ * members that are null are left out, tools, add_generation_prompt, the special tokens that tokenizer_config.json (or,
+ * for those it lacks, special_tokens_map.json) names, by a member "..._token" or in extra_special_tokens, and the
+ * members of chat_template_kwargs, as with apply_chat_template of Hugging Face transformers 5.24. What comes out holds
+ * its special tokens as text: it is encoded without the tokenizer's own, so that none is doubled.
  *
  * A conversation is an object with `messages`, a list that is not empty of objects that have a role, and perhaps
  * `tools`, a list, `documents`, a list, and `chat_template_kwargs`, an object. Content that is a list of parts becomes

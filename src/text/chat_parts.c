@@ -167,6 +167,7 @@ static ls_status write_message(ls_json_out *json, const ls_node *message, const 
     ls_node child;
     ls_json_begin_object(json, NULL);
     while (ls_node_next(message, &iterator, &child)) {
+        if (ls_node_kind_of(&child) == LS_NODE_NULL) continue;
         if (strcmp(child.key, "content") == 0 && ls_node_kind_of(&child) == LS_NODE_ARRAY)
             LS_TRY(write_content(json, &child, reading->reads_parts, err));
         else if (strcmp(child.key, "tool_calls") == 0 && reading->calls_are_texts && has_text_arguments(&child))
@@ -192,11 +193,21 @@ static ls_status write_messages(FILE *file, const ls_node *messages, const ls_ch
     return LS_OK;
 }
 
+/* Clients send null for what a message does not have. Templates ask whether a member is there. */
+static bool has_null(const ls_node *message) {
+    void *iterator = NULL;
+    ls_node child;
+    while (ls_node_next(message, &iterator, &child))
+        if (ls_node_kind_of(&child) == LS_NODE_NULL) return true;
+    return false;
+}
+
 static ls_status look_for_changes(const ls_node *messages, const ls_chat_reading *reading, bool *changes,
                                   ls_error *err) {
     for (int64_t i = 0; i < ls_node_count(messages); i++) {
         const ls_node message = ls_node_at(messages, i);
         ls_node child;
+        *changes = *changes || has_null(&message);
         if (ls_node_get_some(&message, "content", &child)) LS_TRY(check_content(&child, reading, changes, err));
         if (reading->calls_are_texts && ls_node_get_some(&message, "tool_calls", &child) && has_text_arguments(&child))
             *changes = true;

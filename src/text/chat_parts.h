@@ -11,8 +11,8 @@ typedef struct ls_chat_reading {
 
 /* Content that is a list must hold texts: a text, or an object whose `type` is text, input_text or output_text, with
  * `text`. It becomes one text, its parts joined by line breaks, or where the template reads parts a list of
- * {"type": "text", "text": ..}. A part of another kind is refused by its place and its type. *out is a document with
- * the member `messages`, or NULL where nothing had to change. */
+ * {"type": "text", "text": ..}. Members of a message that are null are left out. A part of another kind is refused
+ * by its place and its type. *out is a document with the member `messages`, or NULL where nothing had to change. */
 ls_status ls_chat_messages_read(ls_json_doc **out, const ls_node *messages, const ls_chat_reading *reading,
                                 ls_error *err);
 

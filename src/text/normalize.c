@@ -37,6 +37,34 @@ static ls_status strip(const ls_norm_step *step, const char *text, int64_t bytes
     return ls_text_append(out, text + begin, end - begin, err);
 }
 
+/* What SentencePiece's rules of this name take away and what they make a space of. */
+static bool is_dropped(int32_t code) {
+    return (code >= 0x01 && code <= 0x08) || code == 0x0B || (code >= 0x0E && code <= 0x1F) || code == 0x7F ||
+           code == 0x8F || code == 0x9F;
+}
+
+static bool is_separator(int32_t code) {
+    return code == 0x09 || code == 0x0A || code == 0x0C || code == 0x0D || code == 0x1680 ||
+           (code >= 0x200B && code <= 0x200F) || code == 0x2028 || code == 0x2029 || code == 0x2581 || code == 0xFEFF ||
+           code == 0xFFFD;
+}
+
+static ls_status nmt(const char *text, int64_t bytes, ls_text *out, bool *at_start, ls_error *err) {
+    int64_t at = 0;
+    while (at < bytes) {
+        int32_t code;
+        const int64_t used = ls_utf8_decode((const uint8_t *)text + at, bytes - at, &code);
+        if (is_separator(code))
+            LS_TRY(ls_text_append(out, " ", 1, err));
+        else if (!is_dropped(code))
+            LS_TRY(ls_text_append(out, text + at, used, err));
+        else if (at == 0)
+            *at_start = false;
+        at += used;
+    }
+    return LS_OK;
+}
+
 static ls_status each_code(ls_norm_kind kind, const char *text, int64_t bytes, ls_text *out, bool *at_start,
                            ls_error *err) {
     int64_t at = 0;
@@ -65,6 +93,7 @@ static ls_status run_step(const ls_norm_step *step, const char *text, int64_t by
             return status != LS_OK ? status : ls_text_append(out, text, bytes, err);
         case LS_NORM_REPLACE:
             return ls_pattern_replace(&step->pattern, step->content, step->content_bytes, text, bytes, out, err);
+        case LS_NORM_NMT: return nmt(text, bytes, out, at_start, err);
         case LS_NORM_STRIP: return strip(step, text, bytes, out, at_start, err);
         case LS_NORM_CHARSMAP: return ls_charsmap_apply(&step->charsmap, text, bytes, out, err);
         case LS_NORM_LOWERCASE:

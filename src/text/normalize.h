@@ -12,6 +12,7 @@ typedef enum ls_norm_kind {
     LS_NORM_LOWERCASE,
     LS_NORM_STRIP,
     LS_NORM_STRIP_ACCENTS,
+    LS_NORM_NMT, /* control characters away, what separates words to spaces */
     LS_NORM_CHARSMAP
 } ls_norm_kind;
 

@@ -58,8 +58,8 @@ typedef struct ls_template_span {
 typedef struct ls_template_output {
     char *text; /* ends in NUL, may contain more of them */
     int64_t bytes;
-    ls_template_span *spans; /* [n_spans]: what {% generation %} blocks wrote, in order */
-    int64_t n_spans;
+    ls_template_span *spans;     /* [n_spans]: what {% generation %} blocks wrote, in order */
+    int64_t n_spans, n_unplaced; /* n_unplaced: such blocks of macros, set blocks and filters, which have no span */
 } ls_template_output;
 
 /* Of variables of one name the last counts. now: seconds since 1970 for strftime_now, shown in local time. limits NULL:

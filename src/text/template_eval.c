@@ -44,7 +44,7 @@ typedef struct renderer {
     int64_t output_max, now;
     jump jump;
     ls_template_span *spans;
-    int64_t n_spans, spans_cap;
+    int64_t n_spans, spans_cap, n_unplaced;
 } renderer;
 
 static ls_status eval(renderer *r, const ls_tpl_node *node, ls_tpl_value *out);
@@ -550,11 +550,13 @@ static ls_status run_with(renderer *r, const ls_tpl_node *node) {
 static ls_status run_generation(renderer *r, const ls_tpl_node *node) {
     scope *outer = r->scope;
     const int64_t begin = r->whole.bytes;
-    if (r->out != &r->whole)
-        return ls_tpl_fail(&r->run, LS_ERR_UNSUPPORTED, "generation within a macro, set or filter is not supported");
     LS_TRY(open_scope(r, outer));
     LS_TRY(run_body(r, node->b));
     r->scope = outer;
+    if (r->out != &r->whole) {
+        r->n_unplaced++; /* of a value that may stand anywhere, or nowhere */
+        return LS_OK;
+    }
     LS_TRY(ls_tpl_grow(&r->run, (void **)&r->spans, &r->spans_cap, r->n_spans + 1, sizeof *r->spans));
     r->spans[r->n_spans++] = (ls_template_span){begin, r->whole.bytes};
     return LS_OK;
@@ -669,6 +671,7 @@ static ls_status hand_out(const renderer *r, ls_template_output *out, ls_error *
     LS_TRY_DONE(ls_array_alloc((void **)&out->spans, r->n_spans, sizeof *out->spans, "spans", err));
     if (r->n_spans > 0) memcpy(out->spans, r->spans, (size_t)r->n_spans * sizeof *out->spans);
     out->n_spans = r->n_spans;
+    out->n_unplaced = r->n_unplaced;
 done:
     if (status != LS_OK) ls_template_output_deinit(out);
     return status;

@@ -58,6 +58,7 @@ static int64_t shrinks(const ls_norm_step *step) {
         case LS_NORM_LOWERCASE:
         case LS_NORM_STRIP:
         case LS_NORM_STRIP_ACCENTS:
+        case LS_NORM_NMT:
         case LS_NORM_CHARSMAP: break;
     }
     return 0;
@@ -66,7 +67,7 @@ static int64_t shrinks(const ls_norm_step *step) {
 /* Whether every character gets a token, or part of one, whatever it is. */
 static bool covers_all(const ls_tokenizer *t) {
     bool bytes = false, all = true;
-    if (t->has_unigram) return false;
+    if (t->has_unigram || t->has_words) return false;
     for (int64_t i = 0; i < t->n_pre; i++) {
         const ls_pre_kind kind = t->pre[i].kind;
         const bool removes = t->pre[i].behavior == LS_SPLIT_REMOVED;
@@ -131,6 +132,16 @@ static ls_status replace_ill_formed(const char *text, int64_t bytes, ls_text *ou
     return ls_text_append(out, text + kept, bytes - kept, err);
 }
 
+static ls_status encode_word(encoder *e, const char *text, int64_t bytes) {
+    const ls_bpe *model = &e->tokenizer->bpe;
+    int32_t id = ls_text_map_find(&model->vocab, text, bytes);
+    if (id < 0) id = model->unk_id;
+    if (id < 0)
+        return LS_FAIL(e->err, LS_ERR_FORMAT, "'%.*s' is not in the vocabulary, nor is the unknown token '%s'",
+                       (int)(bytes < 60 ? bytes : 60), text, model->unk_token);
+    return ls_ids_append(&e->ids, id, e->err);
+}
+
 static ls_status encode_words(encoder *e, const char *text, int64_t bytes, bool at_start) {
     const ls_tokenizer *t = e->tokenizer;
     LS_TRY(ls_pretokenize(t->pre, t->n_pre, text, bytes, at_start, &e->words, e->err));
@@ -141,6 +152,10 @@ static ls_status encode_words(encoder *e, const char *text, int64_t bytes, bool 
                            (long long)TEXT_BYTES_MAX);
         if (t->has_unigram) {
             LS_TRY(ls_unigram_encode(&t->unigram, e->words.text.data + word->begin, word->bytes, &e->ids, e->err));
+            continue;
+        }
+        if (t->has_words) {
+            LS_TRY(encode_word(e, e->words.text.data + word->begin, word->bytes));
             continue;
         }
         LS_TRY(ls_bpe_encode(&t->bpe, &e->bpe, e->words.text.data + word->begin, word->bytes, &e->ids, e->err));

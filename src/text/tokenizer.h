@@ -1,8 +1,9 @@
 /* Text to token ids and back, as the tokenizer.json of a model says.
  *
- * Follows the Hugging Face `tokenizers` library for byte-pair-encoding and unigram models: normalizer, added tokens,
- * pre-tokenizer, model, post-processor, decoder. A component or setting that is not built is refused when the file is
- * read, with its JSON path, never passed over.
+ * Follows the Hugging Face `tokenizers` library for byte-pair-encoding, unigram and word-level models: normalizer,
+ * added tokens, pre-tokenizer, model, post-processor, decoder. A component or setting that is not built is refused when
+ * the file is read, with its JSON path, never passed over. `truncation` and `padding` are no part of that: as with
+ * transformers they cut and fill up nothing where nobody asks for it.
  *
  * Differences from that library, on purpose:
  * - ill-formed UTF-8 input is accepted: each maximal subpart of an ill-formed sequence becomes U+FFFD before anything

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "load/other_forms.h"
 #include "text/tokenizer_reader.h"
 
 #define FILE_BYTES_MAX ((int64_t)512 << 20)
@@ -120,6 +121,21 @@ static ls_status maybe_flag(const ls_node *model, const char *key, bool *out, ls
     return ls_node_get(model, key, &child) ? ls_node_bool(&child, out, err) : LS_OK;
 }
 
+/* A word is one token, or the unknown one. */
+static ls_status read_words(ls_tokenizer *t, const ls_node *model, ls_error *err) {
+    static const char *const keys[] = {"type", "vocab", "unk_token", NULL};
+    const char *text = NULL;
+    ls_node child;
+    LS_TRY(ls_node_only(model, keys, err));
+    LS_TRY(ls_node_need(model, "unk_token", &child, err));
+    LS_TRY(ls_node_string(&child, &text, err));
+    LS_TRY(ls_text_copy(&t->bpe.unk_token, text, (int64_t)strlen(text), err));
+    LS_TRY(read_vocab(t, model, err));
+    ls_bpe_finish(&t->bpe);
+    t->has_words = true;
+    return LS_OK;
+}
+
 static ls_status read_model(ls_tokenizer *t, const ls_node *root, ls_error *err) {
     static const char *const keys[] = {"type",
                                        "dropout",
@@ -138,6 +154,7 @@ static ls_status read_model(ls_tokenizer *t, const ls_node *root, ls_error *err)
     if (ls_node_get(&model, "type", &child)) {
         LS_TRY(ls_node_string(&child, &text, err));
         if (strcmp(text, "Unigram") == 0) return ls_read_unigram(t, &model, err);
+        if (strcmp(text, "WordLevel") == 0) return read_words(t, &model, err);
         if (strcmp(text, "BPE") != 0)
             return ls_node_fail(&child, LS_ERR_UNSUPPORTED, err, "the model '%.60s' is not supported", text);
     } /* files of early days leave the type out; merges, required below, tell this model from the others */
@@ -303,7 +320,8 @@ done:
 static ls_status read_root(ls_tokenizer *t, const ls_node *root, ls_error *err) {
     static const char *const keys[] = {"version",       "truncation",     "padding", "added_tokens", "normalizer",
                                        "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
-    static const char *const refused[] = {"truncation", "padding"};
+    /* For callers that ask the reference to cut and to fill up; a text that is encoded without is neither. */
+    static const char *const unused[] = {"truncation", "padding"};
     ls_node child;
     const char *text = NULL;
     LS_TRY(ls_node_expect(root, LS_NODE_OBJECT, err));
@@ -313,9 +331,8 @@ static ls_status read_root(ls_tokenizer *t, const ls_node *root, ls_error *err) 
         if (strcmp(text, "1.0") != 0)
             return ls_node_fail(&child, LS_ERR_UNSUPPORTED, err, "the version '%.60s' is not supported", text);
     }
-    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
-        if (ls_node_get_some(root, refused[i], &child))
-            return ls_node_fail(&child, LS_ERR_UNSUPPORTED, err, "%s is not supported, only null", refused[i]);
+    for (size_t i = 0; i < sizeof unused / sizeof unused[0]; i++)
+        if (ls_node_get_some(root, unused[i], &child)) LS_TRY(ls_node_expect(&child, LS_NODE_OBJECT, err));
     LS_TRY(read_model(t, root, err));
     /* Before the added tokens, whose texts are normalised. */
     if (ls_node_get_some(root, "normalizer", &child)) LS_TRY(ls_read_normalizer(t, &child, err));
@@ -355,6 +372,7 @@ ls_status ls_tokenizer_open(ls_tokenizer **out, const char *directory, ls_error 
     if (path == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "path");
     memcpy(path, directory, n);
     memcpy(path + n, file, sizeof file);
+    if (!ls_file_exists(path)) LS_TRY_DONE(ls_foreign_directory(directory, LS_WANT_TOKENIZER, err));
     LS_TRY_DONE(ls_file_read(&json, &bytes, path, FILE_BYTES_MAX, err));
     status = ls_tokenizer_parse(out, json, bytes, path, err);
 done:

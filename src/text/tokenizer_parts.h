@@ -39,7 +39,8 @@ struct ls_tokenizer {
     ls_bpe bpe;         /* empty with a unigram model */
     ls_unigram unigram; /* where has_unigram */
     bool has_unigram;
-    int32_t *post; /* ids and LS_TEMPLATE_TEXT; has_post is false when the text stands alone */
+    bool has_words; /* a word is a token of bpe's vocabulary, without merges */
+    int32_t *post;  /* ids and LS_TEMPLATE_TEXT; has_post is false when the text stands alone */
     int64_t n_post, post_cap;
     bool has_post;
     ls_dec_step *dec;

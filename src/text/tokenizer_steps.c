@@ -122,14 +122,16 @@ done:
 }
 
 static ls_status read_normalizer(ls_tokenizer *tokenizer, const ls_node *node, int depth, ls_error *err) {
-    enum { NFC, NFD, NFKC, NFKD, SEQUENCE, PREPEND, REPLACE, LOWERCASE, STRIP, STRIP_ACCENTS, PRECOMPILED };
-    static const char *const names[] = {"NFC",     "NFD",       "NFKC",  "NFKD",         "Sequence",    "Prepend",
-                                        "Replace", "Lowercase", "Strip", "StripAccents", "Precompiled", NULL};
+    enum { NFC, NFD, NFKC, NFKD, SEQUENCE, PREPEND, REPLACE, LOWERCASE, STRIP, STRIP_ACCENTS, PRECOMPILED, NMT };
+    static const char *const names[] = {"NFC",         "NFD",     "NFKC",      "NFKD",  "Sequence",
+                                        "Prepend",     "Replace", "Lowercase", "Strip", "StripAccents",
+                                        "Precompiled", "Nmt",     NULL};
     static const char *const keys[][5] = {[PREPEND] = {"type", "prepend"},
                                           [REPLACE] = {"type", "pattern", "content"},
                                           [STRIP] = {"type", "strip_left", "strip_right"},
                                           [STRIP_ACCENTS] = {"type"},
-                                          [PRECOMPILED] = {"type", "precompiled_charsmap"}};
+                                          [PRECOMPILED] = {"type", "precompiled_charsmap"},
+                                          [NMT] = {"type"}};
     void *added = NULL;
     ls_norm_step *step;
     int type;
@@ -156,6 +158,7 @@ static ls_status read_normalizer(ls_tokenizer *tokenizer, const ls_node *node, i
             LS_TRY_DONE(need_bool(node, "strip_left", &step->left, err));
             status = need_bool(node, "strip_right", &step->right, err);
             break;
+        case NMT: step->kind = LS_NORM_NMT; break;
         case STRIP_ACCENTS: step->kind = LS_NORM_STRIP_ACCENTS; break;
         case PRECOMPILED:
             step->kind = LS_NORM_CHARSMAP;

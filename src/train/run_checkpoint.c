@@ -322,19 +322,10 @@ ls_status ls_saves_save_model(const ls_saves *run, const char *directory, const 
 
 /* ---- adapters, as PEFT reads them ---- */
 
-/* The last parts of the adapted modules' names, each once. */
+/* Whole names: the last parts alone could name modules that have no adapter, too. */
 static void write_targets(ls_json_out *json, const ls_adapters *s) {
     ls_json_begin_array(json, "target_modules");
-    for (int64_t i = 0; i < s->n; i++) {
-        const char *point = strrchr(s->adapters[i].module, '.'),
-                   *name = point == NULL ? s->adapters[i].module : point + 1;
-        bool is_new = true;
-        for (int64_t k = 0; k < i && is_new; k++) {
-            const char *other = strrchr(s->adapters[k].module, '.');
-            is_new = strcmp(other == NULL ? s->adapters[k].module : other + 1, name) != 0;
-        }
-        if (is_new) ls_json_string(json, NULL, name);
-    }
+    for (int64_t i = 0; i < s->n; i++) ls_json_string(json, NULL, s->adapters[i].module);
     ls_json_end_array(json);
 }
 

@@ -116,6 +116,9 @@ static void fields_are_honoured(void **state) {
     assert_int_equal(c.head_dim, 16);
     parse_with(&c, "\"mamba_dt_rank\":\"auto\"", NULL);
     assert_int_equal(c.dt_rank, 4);
+    parse_with(&c, "\"mamba_dt_rank\":7.0,\"num_experts\":4e0", NULL);
+    assert_int_equal(c.dt_rank, 7);
+    assert_int_equal(c.n_experts, 4);
     parse_with(&c, "\"mamba_dt_rank\":7", NULL);
     assert_int_equal(c.dt_rank, 7);
     parse_with(&c, "\"mamba_conv_bias\":false,\"mamba_proj_bias\":true,\"tie_word_embeddings\":true", NULL);
@@ -156,6 +159,9 @@ static void inert_and_neutral_fields_are_accepted(void **state) {
     accepted("\"some_new_switch\":false");
     accepted("\"hidden_act\":\"silu\",\"mamba_inner_layernorms\":true,\"chunk_size_feed_forward\":0");
     accepted("\"architectures\":null");
+    accepted("\"temperature\":0.6,\"top_p\":0.95,\"do_sample\":true,\"max_length\":20,\"repetition_penalty\":1.2");
+    accepted("\"gradient_checkpointing\":true,\"use_cache\":false,\"is_decoder\":true,\"pretraining_tp\":1");
+    accepted("\"hidden_act\":\"swish\"");
     accepted("\"architectures\":[\"Other\",\"JambaForCausalLM\"]");
 }
 
@@ -164,6 +170,14 @@ static void other_arithmetic_is_refused_by_name(void **state) {
     ls_error err;
     (void)state;
     refused("\"sliding_window\":4096", "sliding_window: 4096");
+    refused("\"hidden_act\":\"gelu\"", "hidden_act: \"gelu\", expected \"silu\"");
+    refused("\"mamba_expand\":2.5", "mamba_expand: 2.5, expected an integer");
+    refused("\"mamba_expand\":1e300", "mamba_expand: 1");
+    refused("\"quantization_config\":{\"quant_method\":\"fp8\"}", "quant_method fp8: the weights are quantised");
+    refused("\"quantization_config\":{\"bits\":4}", "an object of 1 members: the weights are quantised");
+    refused("\"time_step_limit\":[0.0,Infinity]", "Infinity, which Python writes, is no JSON");
+    refused("\"x\":-Infinity", "Infinity, which Python writes");
+    refused("\"x\":NaN", "NaN, which Python writes");
     refused("\"attention_bias\":true", "attention_bias: true");
     refused("\"rope_theta\":10000.0", "rope_theta: 10000");
     refused("\"rope_scaling\":{\"type\":\"linear\"}", "rope_scaling: an object");
@@ -191,7 +205,7 @@ static void ranges_are_checked(void **state) {
     refused("\"intermediate_size\":0", "intermediate_size: 0");
     refused("\"intermediate_size\":-5", "intermediate_size: -5");
     refused("\"intermediate_size\":2147483648", "intermediate_size: 2147483648");
-    refused("\"intermediate_size\":96.0", "intermediate_size: 96");
+    refused("\"intermediate_size\":96.5", "intermediate_size: 96.5");
     refused("\"intermediate_size\":\"96\"", "intermediate_size: \"96\"");
     refused("\"intermediate_size\":null", "intermediate_size: null");
     refused("\"intermediate_size\":true", "intermediate_size: true");
@@ -285,6 +299,51 @@ static void generation_config_names_the_end_tokens(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+/* Other readers load weights and adapter of such a directory: the weights alone are another model. */
+static void adapters_are_no_models(void **state) {
+    char dir[] = "/tmp/ls-test-XXXXXX", command[100];
+    ls_model_config c;
+    ls_error err;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    write_text(dir, "adapter_config.json", "{\"peft_type\":\"LORA\"}");
+    check_failed(ls_model_config_open(&c, dir, &err), &err, "is an adapter (adapter_config.json)");
+    write_text(dir, "config.json", "{\"model_type\":\"jamba\"}");
+    check_failed(ls_model_config_open(&c, dir, &err), &err, "holds an adapter beside the weights");
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+}
+
+/* The first bytes, or the names beside, tell what stands where a model should, and what makes one of it. */
+static void other_forms_of_models_are_named(void **state) {
+    static const struct {
+        const char *file, *text, *says;
+    } cases[] = {
+        {"config.json", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "`git lfs pull`"},
+        {"config.json", "\n<!DOCTYPE html><html></html>", "is an HTML page"},
+        {"config.json", "<html>", "is an HTML page"},
+        {"config.json", "Entry not found", "is a server's answer"},
+        {"config.json", "\xef\xbb\xbf{}", "begins with a byte order mark"},
+        {"config.json", "{\"d_model\":768,\"n_layer\":24,\"ssm_cfg\":{}}", "mamba_ssm's own format"},
+        {"config.json", "{\"d_model\":768}", "model_type: missing"},
+        {"snapshots", "", "a folder of the Hub's cache"},
+        {"model.Q4_K_M.gguf", "GGUF", "but GGUF"},
+        {"consolidated.00.pth", "", "pickled weights alone"},
+        {"other", "", "config.json: cannot open"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char dir[] = "/tmp/ls-test-XXXXXX", command[100];
+        ls_model_config c;
+        ls_error err;
+        assert_non_null(mkdtemp(dir));
+        write_text(dir, cases[i].file, cases[i].text);
+        check_failed(ls_model_config_open(&c, dir, &err), &err, cases[i].says);
+        snprintf(command, sizeof command, "rm -r %s", dir);
+        assert_int_equal(system(command), 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_those_of_the_format),
@@ -295,6 +354,8 @@ int main(void) {
         cmocka_unit_test(ranges_are_checked),
         cmocka_unit_test(failure_leaves_the_output_untouched),
         cmocka_unit_test(generation_config_names_the_end_tokens),
+        cmocka_unit_test(adapters_are_no_models),
+        cmocka_unit_test(other_forms_of_models_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -253,6 +253,88 @@ static void write_index(const char *dir, const char *json) {
     write_file(dir, "model.safetensors.index.json", json, (int64_t)strlen(json));
 }
 
+static void other_formats_are_named(void **state) {
+    static const struct {
+        const char *file, *text;
+        size_t bytes;
+        const char *says;
+    } cases[] = {
+        {"model.safetensors", "PK\x03\x04\0\0\0\0\0\0\0\0", 12, "is a zip archive, torch.save's"},
+        {"model.safetensors", "\x80\x02}q\0X\1\0\0\0aq", 12, "holds pickled tensors"},
+        {"model.safetensors", "GGUF\3\0\0\0\0\0\0\0", 12, "is GGUF"},
+        {"model.safetensors", "version https://git-lfs.github.com/spec/v1\n", 43, "`git lfs pull`"},
+        {"model.safetensors", "  <!doctype HTML>", 17, "is an HTML page"},
+        {"model.safetensors", "\1\0\0\0\0\0\0\0\0", 9, "does not start with '{'"},
+        {"pytorch_model.bin", "", 0, "pickled weights alone; convert them: python3"},
+        {"pytorch_model-00001-of-00002.bin", "", 0, "pickled weights alone; convert them: python3"},
+        {"model-00001-of-00002.safetensors", "", 0, "shards without model.safetensors.index.json"},
+        {"diffusion.safetensors", "", 0, "safetensors of another name"},
+        {"readme", "", 0, "neither model.safetensors nor"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char dir[] = "/tmp/ls-test-XXXXXX", path[100], command[100];
+        ls_checkpoint *checkpoint;
+        ls_error err;
+        FILE *file;
+        assert_non_null(mkdtemp(dir));
+        snprintf(path, sizeof path, "%s/%s", dir, cases[i].file);
+        assert_non_null(file = fopen(path, "wb"));
+        assert_int_equal(fwrite(cases[i].text, 1, cases[i].bytes, file), cases[i].bytes);
+        assert_int_equal(fclose(file), 0);
+        check_failed(ls_checkpoint_open(&checkpoint, dir, &err), &err, cases[i].says);
+        snprintf(command, sizeof command, "rm -r %s", dir);
+        assert_int_equal(system(command), 0);
+    }
+}
+
+/* Wrappers of torch go, experts of one tensor come one by one, each with its own bytes. */
+static void names_are_those_of_models(void **state) {
+    static const char header[] =
+        "{\"module._orig_mod.l.0._fsdp_wrapped_module.mamba.w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}"
+        ","
+        "\"l.module.experts.gate_up_proj\":{\"dtype\":\"U8\",\"shape\":[2,2,3],\"data_offsets\":[1,13]},"
+        "\"_checkpoint_wrapped_module.l.f.experts.down_proj\":{\"dtype\":\"U8\",\"shape\":[2,3,1],"
+        "\"data_offsets\":[13,19]}}";
+    static const struct {
+        const char *name;
+        int64_t rows, columns;
+        uint8_t first;
+    } parts[] = {{"l.module.experts.0.gate_proj.weight", 1, 3, 1}, {"l.module.experts.0.up_proj.weight", 1, 3, 4},
+                 {"l.module.experts.1.gate_proj.weight", 1, 3, 7}, {"l.module.experts.1.up_proj.weight", 1, 3, 10},
+                 {"l.f.experts.0.down_proj.weight", 3, 1, 13},     {"l.f.experts.1.down_proj.weight", 3, 1, 16}};
+    char dir[] = "/tmp/ls-test-XXXXXX", path[100], command[100];
+    const uint64_t length = sizeof header - 1;
+    ls_checkpoint *c;
+    ls_error err;
+    FILE *file;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_non_null(file = fopen(path, "wb"));
+    for (int i = 0; i < 8; i++) fputc((int)(length >> 8 * i & 255), file);
+    fputs(header, file);
+    for (int i = 0; i < 19; i++) fputc(i, file);
+    assert_int_equal(fclose(file), 0);
+    assert_ok(ls_checkpoint_open(&c, dir, &err), err);
+    assert_int_equal(ls_checkpoint_count(c), 7);
+    assert_non_null(ls_checkpoint_find(c, "l.0.mamba.w"));
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        const ls_tensor_view *view = ls_checkpoint_find(c, parts[i].name);
+        uint8_t bytes[3];
+        if (view == NULL) fail_msg("%s is not there", parts[i].name);
+        assert_true(view->n_dims == 2 && view->dims[0] == parts[i].rows && view->dims[1] == parts[i].columns);
+        assert_int_equal(view->bytes, 3);
+        assert_ok(ls_tensor_read(bytes, view, &err), err);
+        for (int k = 0; k < 3; k++) assert_int_equal(bytes[k], parts[i].first + k);
+    }
+    ls_checkpoint_close(c);
+    write_shard(dir, "model.safetensors", "a", "module.a");
+    check_failed(ls_checkpoint_open(&c, dir, &err), &err, "two tensors are 'a' without wrappers");
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    assert_int_equal(system(command), 0);
+}
+
 #define MAP_GOOD \
     "\"w.0\":\"s-1.safetensors\",\"w.1\":\"s-1.safetensors\",\"w.2\":\"s-2.safetensors\",\"w.3\":\"s-2.safetensors\""
 
@@ -402,6 +484,8 @@ int main(void) {
         cmocka_unit_test(header_lengths_are_checked),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(deep_nesting_is_refused),
+        cmocka_unit_test(other_formats_are_named),
+        cmocka_unit_test(names_are_those_of_models),
         cmocka_unit_test(shards_are_read_and_checked),
         cmocka_unit_test(files_that_change_are_noticed),
         cmocka_unit_test(missing_and_empty_files_are_refused),

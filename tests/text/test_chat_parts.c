@@ -85,7 +85,10 @@ static void parts_become_what_the_template_reads(void **state) {
          "\"text\":\"c\"}]},{\"role\":\"v\",\"content\":\"d\"}]}",
          "u:a\nb\nc;v:d;"},
         {PLAIN, "{\"messages\":[{\"role\":\"u\",\"content\":[]}]}", "u:;"},
-        {PLAIN, "{\"messages\":[{\"role\":\"u\",\"content\":null}]}", "u:None;"},
+        {PLAIN, "{\"messages\":[{\"role\":\"u\",\"content\":null}]}", "u:;"},
+        {"{% for m in messages %}{{ 'tool_calls' in m }}{{ m.content is defined }}{{ m.n }}{% endfor %}",
+         "{\"messages\":[{\"role\":\"u\",\"content\":\"x\",\"tool_calls\":null,\"n\":{\"a\":null}}]}",
+         "FalseTrue{'a': None}"},
         {READS,
          "{\"messages\":[{\"role\":\"u\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},\"b\",{\"type\":\"output_"
          "text\","

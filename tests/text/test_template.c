@@ -109,7 +109,6 @@ static void errors_name_template_line_and_construct(void **state) {
         {"{{ 9223372036854775807 + 1 }}", "beyond 64 bits"},
         {"\xff", "is not UTF-8"},
         {"{{ f(*x) }}", "arguments with * and ** are not supported"},
-        {"{% macro m() %}{% generation %}{% endgeneration %}{% endmacro %}{{ m() }}", "generation within a macro"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -219,6 +218,66 @@ static void templates_are_found_where_models_keep_them(void **state) {
     check_failed(ls_chat_open(&chat, directory, "/nowhere.jinja", &err), &err, "/nowhere.jinja");
 }
 
+/* As transformers 5 saves templates with names; beside a file that of tokenizer_config.json does not count. */
+static void templates_with_names_are_files(void **state) {
+    static const char one[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}";
+    static const char tools[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"n\":1}]}";
+    char path[sizeof directory + 40];
+    ls_chat *chat;
+    ls_error err;
+    (void)state;
+    snprintf(path, sizeof path, "%s/additional_chat_templates", directory);
+    assert_int_equal(mkdir(path, 0700), 0);
+    write_file("tokenizer_config.json", "{\"chat_template\":\"config\"}");
+    write_file("chat_template.jinja", "plain");
+    expect_chat(tools, true, "plain");
+    write_file("additional_chat_templates/tool_use.jinja", "tools {{ tools|tojson }}");
+    write_file("additional_chat_templates/rag.jinja", "{% broken");
+    expect_chat(one, true, "plain");
+    expect_chat(tools, true, "tools [{\"n\": 1}]");
+    write_file("additional_chat_templates/default.jinja", "default");
+    expect_chat(one, true, "default");
+    remove_file("chat_template.jinja");
+    remove_file("additional_chat_templates/default.jinja");
+    remove_file("additional_chat_templates/tool_use.jinja");
+    check_failed(ls_chat_open(&chat, directory, NULL, &err), &err, "that of tokenizer_config.json does not count");
+    remove_file("additional_chat_templates/rag.jinja");
+    expect_chat(one, true, "config");
+    assert_int_equal(rmdir(path), 0);
+}
+
+static void tokens_with_names_of_their_own_are_seen(void **state) {
+    static const char one[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}";
+    ls_chat *chat;
+    ls_error err;
+    (void)state;
+    write_file("chat_template.jinja",
+               "{{ image_token }}{{ sep }}{{ audio_token }}{{ eos_token }}{{ boi_token }}"
+               "{{ add_bos_token is defined }}{{ other_token is defined }}");
+    write_file(
+        "tokenizer_config.json",
+        "{\"image_token\":\"<i>\",\"add_bos_token\":true,\"other_token\":null,\"audio_token\":{\"content\":\"<a>\","
+        "\"__type\":\"AddedToken\"},\"extra_special_tokens\":{\"sep\":\"<|>\",\"boi_token\":\"<b>\"}}");
+    write_file("special_tokens_map.json", "{\"image_token\":\"<other>\",\"eos_token\":\"</s>\"}");
+    expect_chat(one, true, "<i><|><a></s><b>FalseFalse");
+    write_file("tokenizer_config.json", "{\"extra_special_tokens\":[\"<x>\",\"<y>\"]}");
+    expect_chat(one, true, "<other></s>FalseFalse");
+    write_file("tokenizer_config.json", "{\"extra_special_tokens\":{\"messages\":\"<x>\"}}");
+    check_failed(ls_chat_open(&chat, directory, NULL, &err), &err, "extra_special_tokens.messages");
+    remove_file("tokenizer_config.json");
+    remove_file("special_tokens_map.json");
+}
+
+/* Where no mask is asked for, a block of a macro is its text. */
+static void generation_within_macros_is_text(void **state) {
+    (void)state;
+    write_file("chat_template.jinja",
+               "{% macro w(x) %}{% generation %}{{ x }}{% endgeneration %}{% endmacro %}{% for m in messages %}"
+               "{{ w(m.content) }}{% endfor %}{% set t %}{% generation %}!{% endgeneration %}{% endset %}{{ t }}");
+    expect_chat("{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"a\"}]}",
+                true, "qa!");
+}
+
 static void expect_learnt(const char *template, const char *line, const char *const *expected) {
     ls_chat *chat;
     ls_template_output out;
@@ -256,6 +315,9 @@ static void only_the_assistant_is_learnt(void **state) {
     expect_learnt(plain, chat, (const char *const[]){"b;", "d;", NULL});
     expect_learnt("{% for m in messages %}{{ m.role }}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
                   chat, (const char *const[]){"a", "b", "c", "d", NULL});
+    expect_learnt(
+        "{% macro w(x) %}{% generation %}{{ x }}{% endgeneration %}{% endmacro %}{{ w(messages[1].content) }}", chat,
+        (const char *const[]){"!within a macro", NULL});
     expect_learnt(plain, asked, (const char *const[]){"!the assistant says nothing", NULL});
     /* Earlier answers are written otherwise once more follow: a prefix is no prefix. */
     expect_learnt("{% for m in messages %}{{ m.content }}{% if loop.last %}!{% endif %}{% endfor %}", chat,
@@ -292,6 +354,9 @@ int main(void) {
         cmocka_unit_test(errors_name_template_line_and_construct),
         cmocka_unit_test(work_memory_depth_and_output_are_bounded),
         cmocka_unit_test(templates_are_found_where_models_keep_them),
+        cmocka_unit_test(templates_with_names_are_files),
+        cmocka_unit_test(tokens_with_names_of_their_own_are_seen),
+        cmocka_unit_test(generation_within_macros_is_text),
         cmocka_unit_test(only_the_assistant_is_learnt),
         cmocka_unit_test(conversations_are_checked),
     };

@@ -458,19 +458,80 @@ static char *file_with(const char *key, const char *value) {
     return text;
 }
 
+/* *ids of the text, by a file that says so and so; released with free(). */
+static ls_status encode_by(const char *file, const char *text, int32_t **ids, int64_t *n, ls_error *err) {
+    ls_tokenizer *tokenizer;
+    ls_status status;
+    assert_ok(ls_tokenizer_parse(&tokenizer, file, (int64_t)strlen(file), "F", err), *err);
+    status = ls_tokenizer_encode(tokenizer, text, (int64_t)strlen(text), true, ids, n, err);
+    ls_tokenizer_free(tokenizer);
+    return status;
+}
+
+/* What was checked against tokenizers 0.23.3 by way of transformers 5.24.0. */
+static void words_are_tokens_and_nothing_is_cut(void **state) {
+#define WORDS(unk, more)                                                                                        \
+    "{\"version\":\"1.0\",\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"A\":0,\"C\":1,\"N\":4,\",\":2},\"unk_" \
+    "token\":\"" unk "\"},\"pre_tokenizer\":{\"type\":\"Whitespace\"}" more "}"
+#define CUT                                                                                                       \
+    ",\"truncation\":{\"direction\":\"Right\",\"max_length\":2,\"strategy\":\"LongestFirst\",\"stride\":0},"      \
+    "\"padding\":{"                                                                                               \
+    "\"strategy\":{\"Fixed\":20},\"direction\":\"Left\",\"pad_to_multiple_of\":8,\"pad_id\":0,\"pad_type_id\":0," \
+    "\"pad_token\":"                                                                                              \
+    "\"A\"}"
+    static const struct {
+        const char *file, *text;
+        int64_t n;
+        int32_t ids[4];
+    } cases[] = {
+        {WORDS("N", ""), "A C AC", 3, {0, 1, 4}},
+        {WORDS("N", ""), "A,N", 3, {0, 2, 4}},
+        {WORDS("N", ""), "  ", 0, {0}},
+        {WORDS("N", CUT), "A A C", 3, {0, 0, 1}},
+        {WORDS("N", CUT), "", 0, {0}},
+        {WORDS("none", ""), "A", 1, {0}},
+        {WORDS("N", ",\"normalizer\":{\"type\":\"Nmt\"}"),
+         "\x01"
+         "A\xE2\x80\x8B"
+         "C\x7F"
+         "C",
+         2,
+         {0, 4}},
+        {WORDS("N", ",\"normalizer\":{\"type\":\"Nmt\"}"),
+         "A\xEF\xBB\xBF"
+         "A\xE2\x96\x81"
+         "C",
+         3,
+         {0, 0, 1}},
+    };
+    int32_t *ids;
+    int64_t n;
+    ls_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_ok(encode_by(cases[i].file, cases[i].text, &ids, &n, &err), err);
+        assert_int_equal(n, cases[i].n);
+        for (int64_t k = 0; k < n; k++) assert_int_equal(ids[k], cases[i].ids[k]);
+        free(ids);
+    }
+    check_failed(encode_by(WORDS("none", ""), "A B", &ids, &n, &err), &err, "'B' is not in the vocabulary, nor is");
+}
+
 static void unsupported_parts_are_refused(void **state) {
     static const struct {
         ls_status status;
         const char *key, *value, *says;
     } cases[] = {
-        {LS_ERR_UNSUPPORTED, "truncation", "{\"max_length\":3}", "F: truncation: truncation is not supported"},
-        {LS_ERR_UNSUPPORTED, "padding", "{}", "F: padding: "},
+        {LS_ERR_FORMAT, "truncation", "3", "F: truncation: an object is required"},
+        {LS_ERR_FORMAT, "padding", "[]", "F: padding: an object is required"},
         {LS_ERR_UNSUPPORTED, "version", "\"2.0\"", "version '2.0'"},
         {LS_ERR_UNSUPPORTED, "extra", "1", "F: extra: "},
         {LS_ERR_UNSUPPORTED, "dropout", "0.1", "F: model.dropout: "},
         {LS_ERR_UNSUPPORTED, "dropout", "\"x\"", "F: model.dropout: "},
         {LS_ERR_UNSUPPORTED, "type", "\"WordPiece\"", "F: model.type: the model 'WordPiece'"},
         {LS_ERR_UNSUPPORTED, "type", "\"Unigram\"", "F: model."},
+        {LS_ERR_UNSUPPORTED, "type", "\"WordLevel\"", "F: model.merges: "},
+        {LS_ERR_FORMAT, "model", "{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}}", "F: model: 'unk_token' is missing"},
         {LS_ERR_UNSUPPORTED, "zap", "1", "F: model.zap: "},
         {LS_ERR_FORMAT, "model", "3", "F: model: an object is required"},
         {LS_ERR_FORMAT, "vocab", "{\"a\":0,\"b\":0,\"ab\":2}", "F: model.vocab.b: two tokens have the id 0"},
@@ -482,11 +543,12 @@ static void unsupported_parts_are_refused(void **state) {
         {LS_ERR_FORMAT, "merges", "[\"ab\"]", "F: model.merges[0]: "},
         {LS_ERR_FORMAT, "merges", "[[\"a\",\"b\"],\"a b\"]", "F: model.merges[1]: "},
         {LS_ERR_FORMAT, "merges", "[[\"a\"]]", "two parts"},
-        {LS_ERR_UNSUPPORTED, "normalizer", "{\"type\":\"Nmt\"}", "F: normalizer.type: the normalizer 'Nmt'"},
+        {LS_ERR_UNSUPPORTED, "normalizer", "{\"type\":\"BertNormalizer\"}",
+         "F: normalizer.type: the normalizer 'BertNormalizer'"},
         {LS_ERR_UNSUPPORTED, "normalizer", "{\"type\":\"NFC\",\"x\":1}", "F: normalizer.x: "},
         {LS_ERR_UNSUPPORTED, "normalizer",
-         "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Nmt\"}]}",
-         "F: normalizer.normalizers[1].type: the normalizer 'Nmt'"},
+         "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"ByteLevel\"}]}",
+         "F: normalizer.normalizers[1].type: the normalizer 'ByteLevel'"},
         {LS_ERR_FORMAT, "normalizer", "{\"type\":\"Replace\",\"pattern\":{},\"content\":\"\"}",
          "F: normalizer.pattern: "},
         {LS_ERR_FORMAT, "normalizer", "[]", "F: normalizer: an object is required"},
@@ -733,6 +795,7 @@ int main(void) {
         cmocka_unit_test(long_lines_take_linear_time),
         cmocka_unit_test(decode_inverts_encode),
         cmocka_unit_test(unknown_ids_are_named),
+        cmocka_unit_test(words_are_tokens_and_nothing_is_cut),
         cmocka_unit_test(unsupported_parts_are_refused),
         cmocka_unit_test(malformed_files_are_refused),
         cmocka_unit_test(patterns_outside_the_dialect_are_refused),

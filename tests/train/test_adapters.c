@@ -1,5 +1,6 @@
 /* Adapters: merged weights and their gradients against a dense reference in float64 and against differences of the
- * loss; one result for every instruction set and number of threads; what is drawn at first; PEFT's names. */
+ * loss; one result for every instruction set and number of threads; what is drawn at first; PEFT's names;
+ * what has no adapters. */
 #define _GNU_SOURCE
 #include <math.h>
 
@@ -256,11 +257,42 @@ static void adapters_begin_as_nothing(void **state) {
     learner_close(&l);
 }
 
+/* A mixture of experts has adapters outside of it alone: PEFT would refuse those of routers and pass over those of
+ * experts, which are no linear modules in the models that it adapts. */
+static void mixtures_have_no_adapters(void **state) {
+    static const char *const refused[] = {"router", "gate_proj", "in_proj,down_proj", "experts.1.up_proj"};
+    ls_adapters_opts opts = {3, 6.0, "all-linear", 7};
+    ls_model *model;
+    ls_parameters *base;
+    ls_adapters *adapters;
+    char directory[400];
+    ls_error err;
+    (void)state;
+    snprintf(directory, sizeof directory, "%s/jamba-moe", LS_FIXTURES);
+    assert_ok(ls_model_open(&model, test_home(), directory, &err), err);
+    assert_ok(ls_parameters_open_share(&base, model, test_home(), directory, 1, 1, &err), err);
+    assert_ok(ls_adapters_open(&adapters, base, directory, &opts, &err), err);
+    assert_true(adapters->n > 0);
+    for (int64_t i = 0; i < adapters->n; i++) {
+        assert_null(strstr(adapters->adapters[i].module, "router"));
+        assert_null(strstr(adapters->adapters[i].module, "experts"));
+    }
+    ls_adapters_free(adapters);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        opts.targets = refused[i];
+        assert_int_equal(ls_adapters_open(&adapters, base, directory, &opts, &err), LS_ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "of a mixture of experts"));
+    }
+    ls_parameters_free(base);
+    ls_model_close(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ops_are_the_dense_products),
         cmocka_unit_test(gradients_are_differences),
         cmocka_unit_test(adapters_begin_as_nothing),
+        cmocka_unit_test(mixtures_have_no_adapters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

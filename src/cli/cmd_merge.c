@@ -1,0 +1,136 @@
+/* lockstep merge: a whole model from a base and an adapter. */
+#define _POSIX_C_SOURCE 200809L
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/durable.h"
+#include "base/file.h"
+#include "cli/commands.h"
+#include "load/model_files.h"
+#include "model/architectures.h"
+#include "model/merge.h"
+#include "model/summary.h"
+#include "op/choice.h"
+
+enum { OPT_BASE = 256, OPT_OUT };
+enum { PATH_MAX_BYTES = 4096 };
+
+typedef struct merge_options {
+    const char *adapter, *base, *out; /* base NULL: the one that the adapter names */
+} merge_options;
+
+static error_t parse_option(int key, char *arg, struct argp_state *state) {
+    merge_options *o = state->input;
+    switch (key) {
+        case OPT_BASE: o->base = arg; return 0;
+        case OPT_OUT: o->out = arg; return 0;
+        case ARGP_KEY_ARG:
+            if (o->adapter != NULL) ls_cli_wrong(state, "unexpected argument '%s'", arg);
+            o->adapter = arg;
+            return 0;
+        case ARGP_KEY_END:
+            if (o->adapter == NULL) ls_cli_wrong(state, "the directory of the adapter is missing");
+            if (o->out == NULL) ls_cli_wrong(state, "--out is missing");
+            return 0;
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static ls_status join(char out[PATH_MAX_BYTES], const char *directory, const char *name, ls_error *err) {
+    const int n = snprintf(out, PATH_MAX_BYTES, "%s/%s", directory, name);
+    if (n >= 0 && n < PATH_MAX_BYTES) return LS_OK;
+    return LS_FAIL(err, LS_ERR_ARG, "%.200s...: the path is longer than %d bytes", directory, PATH_MAX_BYTES - 1);
+}
+
+/* All files of the base beside its weights. */
+static ls_status copy_files(const char *to, const char *from, ls_error *err) {
+    char path[PATH_MAX_BYTES], *data = NULL;
+    int64_t bytes;
+    ls_status status = LS_OK;
+    for (int i = 0; i < LS_MODEL_FILES; i++) {
+        LS_TRY_DONE(join(path, from, ls_model_files[i], err));
+        if (!ls_file_exists(path)) continue;
+        free(data);
+        data = NULL;
+        LS_TRY_DONE(ls_file_read(&data, &bytes, path, LS_MODEL_FILE_BYTES_MAX, err));
+        LS_TRY_DONE(join(path, to, ls_model_files[i], err));
+        LS_TRY_DONE(ls_durable_file(path, data, bytes, err));
+    }
+done:
+    free(data);
+    return status;
+}
+
+static ls_status find_base(const char **out, const merge_options *o, const ls_adapter_config *config, ls_error *err) {
+    char path[PATH_MAX_BYTES];
+    *out = o->base != NULL ? o->base : config->base;
+    if (*out == NULL)
+        return LS_FAIL(err, LS_ERR_ARG, "%s/adapter_config.json: names no base_model_name_or_path; --base names one",
+                       o->adapter);
+    LS_TRY(join(path, *out, "config.json", err));
+    if (o->base != NULL || ls_file_exists(path)) return LS_OK;
+    return LS_FAIL(err, LS_ERR_IO,
+                   "%s/adapter_config.json: base_model_name_or_path: '%.200s' is no directory of a model here; --base "
+                   "names it",
+                   o->adapter, *out);
+}
+
+static ls_status fill_directory(const merge_options *o, const char *fresh, const char *base,
+                                const ls_adapter_config *config, ls_device *device, ls_error *err) {
+    char path[PATH_MAX_BYTES];
+    ls_model_config read;
+    ls_stored_summary summary;
+    int64_t n;
+    LS_TRY(ls_model_config_open(&read, base, err));
+    LS_TRY(copy_files(fresh, base, err));
+    LS_TRY(join(path, fresh, "model.safetensors", err));
+    LS_TRY(ls_adapter_merge_files(path, base, o->adapter, config, device, &n, err));
+    LS_TRY(ls_stored_summarize(&summary, fresh, err));
+    LS_TRY(ls_directory_sync(fresh, err));
+    printf("%s: %lld matrices of %s merged, weights %016llx\n", o->out, (long long)n, base,
+           (unsigned long long)summary.digest);
+    return LS_OK;
+}
+
+/* The directory is made under another name and gets its own when it is complete. */
+static ls_status run(const merge_options *o, ls_error *err) {
+    char fresh[PATH_MAX_BYTES];
+    const char *base = NULL;
+    ls_adapter_config config = {0};
+    ls_device *device = NULL;
+    bool is_made = false;
+    ls_status status;
+    if (ls_file_exists(o->out)) return LS_FAIL(err, LS_ERR_IO, "%s: exists already", o->out);
+    if (snprintf(fresh, sizeof fresh, "%s.new", o->out) >= (int)sizeof fresh)
+        return LS_FAIL(err, LS_ERR_ARG, "--out: the path is longer than %d bytes", PATH_MAX_BYTES - 1);
+    if (ls_file_exists(fresh)) return LS_FAIL(err, LS_ERR_IO, "%s: exists already", fresh);
+    LS_TRY_DONE(ls_adapter_config_open(&config, o->adapter, err));
+    LS_TRY_DONE(find_base(&base, o, &config, err));
+    LS_TRY_DONE(ls_device_open(&device, 1, ls_isa_best(), err));
+    LS_TRY_DONE(ls_directory_make(fresh, err));
+    is_made = true;
+    LS_TRY_DONE(fill_directory(o, fresh, base, &config, device, err));
+    LS_TRY_DONE(ls_path_rename(fresh, o->out, err));
+    is_made = false;
+done:
+    if (is_made) (void)ls_directory_remove(fresh, NULL);
+    ls_device_close(device);
+    free(config.base);
+    return status;
+}
+
+int ls_cmd_merge(int argc, char **argv) {
+    static const struct argp_option list[] = {
+        {"base", OPT_BASE, "DIR", 0,
+         "The model that the adapter is of (base_model_name_or_path of adapter_config.json)", 0},
+        {"out", OPT_OUT, "DIR", 0, "The directory to make", 0},
+        {0}};
+    static const struct argp parser = {
+        list, parse_option, "ADAPTER", "Makes a whole model of a base and a LoRA adapter.", NULL, NULL, NULL};
+    merge_options o = {0};
+    ls_error err;
+    ls_cli_parse(&parser, argc, argv, &o);
+    return run(&o, &err) == LS_OK ? LS_EXIT_OK : ls_cli_fail(&err);
+}
