@@ -1,15 +1,18 @@
-/* Numbers in texts, read exactly: an integer or decimal, a fraction, a percentage, a power of ten, as people, GSM8K and LaTeX
- * write them. What is no single number, an interval, a ratio, a surd, a formula, is none, and no part of it counts.
+/* Numbers in texts, read exactly: an integer or decimal, a fraction, a percentage, a power of ten, as people, GSM8K and
+ * LaTeX write them. What is no single number, an interval, a ratio, a surd, a formula, is none, and no part of it
+ * counts.
  *
  *   number    [sign] [currency] value [percent], value being one of
- *             digits, in groups of three or not, with a point and digits behind it, and a power of ten (e3, \times 10^{3})
- *             integer/integer, \frac{..}{..} of two such digits, an integer and a \frac behind it, which add
+ *             digits, in groups of three or not, with a point and digits behind it, and a power of ten (e3,
+ *             \times 10^{3}); integer/integer; \frac{..}{..} of two integers; an integer and a \frac behind it, which
+ *             add
  *   sign      + - and U+2212; one in front of the currency as well
  *   groups    of three digits, between them , {,} \, \! or a thin or no-break space
  *   currency  $ \$ and the signs of euro, pound, yen, which say nothing
  *   percent   % or \%: the number is a hundredth
  *
- * Of a whole text also \( \[ $ \boxed{} around it, a letter and = in front, and a unit behind: words, \text{..}, ^\circ. */
+ * Of a whole text also \( \[ $ \boxed{} around it, a letter and = in front, and a unit behind: words, \text{..},
+ * ^\circ. */
 #ifndef LS_RL_NUMBER_H
 #define LS_RL_NUMBER_H
 

@@ -1,9 +1,10 @@
 /* Built-in verifiers: rewards of 0 or 1 for a completion, given an answer.
  *
  *   exact   completion and answer are the same bytes, white space around them aside
- *   number  the completion's number is the answer's, as rationals (rl/number.h). A completion's number is the one behind
- *           its last "####", on that line, else what its last \boxed{..} holds, else its last one. An answer, behind such a
- *           mark or as it is, must be one number and nothing else: anything else is refused when the run begins
+ *   number  the completion's number is the answer's, as rationals (rl/number.h). A completion's number is the one
+ *           behind its last "####", on that line, else what its last \boxed{..} holds, else its last one. An answer,
+ *           behind such a mark or as it is, must be one number and nothing else: anything else is refused when the run
+ *           begins
  *   choice  the completion's letter is the answer's. A text's letter is the first one that stands alone behind its last
  *           "answer" (of any case), else its last one that stands alone; A to Z, lower case too where the text is
  *           nothing but the letter and punctuation
