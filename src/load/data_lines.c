@@ -14,7 +14,8 @@
 enum { LINE_MAX_BYTES = 1 << 28, DEPTH_MAX = 8, NAME_BYTES_MAX = 256 };
 
 static const char *const prompt_names[] = {"prompt", "question", "problem", "input", "instruction", NULL};
-static const char *const answer_names[] = {"answer", "completion", "solution", "output", "target", NULL};
+static const char *const answer_names[] = {
+    "answer", "completion", "solution", "output", "target", "label", "ground_truth", "reward_model.ground_truth", NULL};
 static const char *const id_names[] = {"id", "task_id", "unique_id", NULL};
 
 static void line_deinit(ls_data_line *line) {
@@ -63,8 +64,28 @@ typedef struct found_field {
 static bool find_field(found_field *out, const ls_node *root, const char *name, const char *const *usual) {
     if (name != NULL && name[0] != '\0') return find_path(root, name, out->parts, out->nodes, &out->node);
     for (int i = 0; usual[i] != NULL; i++)
-        if (ls_node_get_some(root, usual[i], &out->node)) return true;
+        if (find_path(root, usual[i], out->parts, out->nodes, &out->node)) return true;
     return false;
+}
+
+/* Rows of Alpaca's form: `input` is what the instruction is about, and neither is the prompt alone. An empty input is
+ * none. */
+static ls_status find_instruction(found_field *out, const ls_node *root, bool *found, ls_error *err) {
+    static const char *const whole_names[] = {"prompt", "question", "problem", NULL};
+    ls_node input;
+    const char *text;
+    int64_t bytes = 0;
+    *found = false;
+    if (find_field(out, root, NULL, whole_names) || !ls_node_get_some(root, "instruction", &out->node)) return LS_OK;
+    if (ls_node_get_some(root, "input", &input)) {
+        LS_TRY(ls_node_text(&input, &text, &bytes, err));
+        if (bytes > 0)
+            return ls_node_fail(&input, LS_ERR_UNSUPPORTED, err,
+                                "stands beside 'instruction': two names of a prompt in one line; write both into "
+                                "'prompt', or say with data_prompt which one counts");
+    }
+    *found = true;
+    return LS_OK;
 }
 
 /* {"messages": .., "tools": .. and so on}: what a template needs of the line, in this order. */
@@ -107,11 +128,13 @@ static ls_status read_prompt(ls_data_line *out, const ls_node *root, const ls_da
     found_field f;
     const char *text;
     const bool is_named = fields->prompt != NULL && fields->prompt[0] != '\0';
+    bool found = false;
     if (!is_named && ls_node_get_some(root, "messages", &f.node)) {
         LS_TRY(ls_node_expect(&f.node, LS_NODE_ARRAY, err));
         return write_chat(out, root, &f.node, err);
     }
-    if (!find_field(&f, root, fields->prompt, prompt_names)) {
+    if (!is_named) LS_TRY(find_instruction(&f, root, &found, err));
+    if (!found && !find_field(&f, root, fields->prompt, prompt_names)) {
         if (fields->prompt != NULL && fields->prompt[0] != '\0')
             return ls_node_fail(root, LS_ERR_FORMAT, err, "'%.60s' is missing", fields->prompt);
         return ls_node_fail(root, LS_ERR_FORMAT, err,
@@ -197,6 +220,10 @@ static ls_status add_line(line_list *list, const char *text, int64_t bytes, cons
     ls_data_line *line;
     ls_node root;
     ls_status status;
+    if (number == 1 && bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* a byte order mark */
+        text += 3;
+        bytes -= 3;
+    }
     if (is_blank(text, bytes)) return LS_OK;
     snprintf(place, sizeof place, "%.1100s: line %lld", name, (long long)number);
     LS_TRY_DONE(ls_json_doc_open(&doc, text, bytes, place, err));

@@ -7,9 +7,10 @@
  *
  * A name is a member's, or a path of members with dots between. Without a name the first of the usual ones counts:
  *   prompt  prompt, question, problem, input, instruction
- *   answer  answer, completion, solution, output, target
+ *   answer  answer, completion, solution, output, target, label, ground_truth, reward_model.ground_truth
  *   id      id, task_id, unique_id; without any, the digest of the prompt
- * A prompt is a string that is not empty. An answer is a string, or another value, which becomes its JSON text; null is
+ * `instruction` counts before an empty `input`; beside one that is not empty, and without another name, the line is
+ * refused. A byte order mark before the first line is skipped. A prompt is a string that is not empty. An answer is a string, or another value, which becomes its JSON text; null is
  * none. An id is a string or an integer, given once in its file. The whole line is kept. A line with
  * images, videos or audios (lists or objects that are not empty) is refused: the model would not see them. Lines of
  * white space are skipped. Errors begin "PATH: line NUMBER: FIELD". */

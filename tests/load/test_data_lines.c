@@ -66,6 +66,40 @@ static void an_answer_may_be_missing(void **state) {
     ls_data_lines_free(x, 2);
 }
 
+static void other_names_of_an_answer_are_read(void **state) {
+    ls_data_line *x = parse(
+        "{\"prompt\":\"x\",\"label\":\"a\"}\n{\"prompt\":\"y\",\"ground_truth\":\"b\"}\n"
+        "{\"prompt\":\"z\",\"reward_model\":{\"style\":\"rule\",\"ground_truth\":\"c\"}}",
+        &usual, 3);
+    (void)state;
+    assert_string_equal(x[0].answer, "a");
+    assert_string_equal(x[1].answer, "b");
+    assert_string_equal(x[2].answer, "c");
+    ls_data_lines_free(x, 3);
+}
+
+static void an_instruction_is_never_dropped(void **state) {
+    static const ls_data_fields named = {.prompt = "instruction"};
+    static const char both[] = "{\"instruction\":\"Add.\",\"input\":\"2+2\",\"output\":\"4\"}";
+    ls_data_line *x = parse("{\"instruction\":\"Add 2 and 2.\",\"input\":\"\",\"output\":\"4\"}", &usual, 1);
+    (void)state;
+    assert_string_equal(x->prompt, "Add 2 and 2.");
+    assert_string_equal(x->answer, "4");
+    ls_data_lines_free(x, 1);
+    refused(both, &usual, "F: line 1: input: stands beside 'instruction'");
+    x = parse(both, &named, 1);
+    assert_string_equal(x->prompt, "Add.");
+    ls_data_lines_free(x, 1);
+}
+
+static void a_byte_order_mark_is_skipped(void **state) {
+    ls_data_line *x = parse("\xef\xbb\xbf{\"prompt\":\"x\"}\n \n", &usual, 1);
+    (void)state;
+    assert_string_equal(x->prompt, "x");
+    ls_data_lines_free(x, 1);
+    refused("{\"prompt\":\"x\"}\n\xef\xbb\xbf{\"prompt\":\"y\"}", &usual, "F: line 2: invalid JSON");
+}
+
 static void errors_name_file_line_and_field(void **state) {
     const ls_data_fields named = {"q", "a", "n"};
     char id[400];
@@ -91,9 +125,9 @@ static void errors_name_file_line_and_field(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_formats_are_read),
-        cmocka_unit_test(fields_have_any_name),
-        cmocka_unit_test(an_answer_may_be_missing),
+        cmocka_unit_test(published_formats_are_read),      cmocka_unit_test(fields_have_any_name),
+        cmocka_unit_test(an_answer_may_be_missing),        cmocka_unit_test(other_names_of_an_answer_are_read),
+        cmocka_unit_test(an_instruction_is_never_dropped), cmocka_unit_test(a_byte_order_mark_is_skipped),
         cmocka_unit_test(errors_name_file_line_and_field),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
