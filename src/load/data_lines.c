@@ -88,9 +88,21 @@ static ls_status find_instruction(found_field *out, const ls_node *root, bool *f
     return LS_OK;
 }
 
+/* Whether the last message is the assistant's. */
+static bool is_answered(const ls_node *messages) {
+    const int64_t n = ls_node_count(messages);
+    const char *role;
+    ls_node last, node;
+    if (n == 0) return false;
+    last = ls_node_at(messages, n - 1);
+    return ls_node_kind_of(&last) == LS_NODE_OBJECT && ls_node_get_some(&last, "role", &node) &&
+           ls_node_string(&node, &role, NULL) == LS_OK && strcmp(role, "assistant") == 0;
+}
+
 /* {"messages": .., "tools": .. and so on}: what a template needs of the line, in this order. */
 static ls_status write_chat(ls_data_line *out, const ls_node *root, const ls_node *messages, ls_error *err) {
-    static const char *const names[] = {"messages", "tools", "documents", "chat_template_kwargs"};
+    static const char *const names[] = {"messages",          "tools",    "documents", "chat_template_kwargs",
+                                        "message_loss_mask", "loss_mask"};
     enum { N_NAMES = sizeof names / sizeof names[0] };
     char *dumps[N_NAMES] = {NULL};
     int64_t total = 2, at = 0;
@@ -111,6 +123,7 @@ static ls_status write_chat(ls_data_line *out, const ls_node *root, const ls_nod
     out->prompt[at++] = '}';
     out->prompt_bytes = at;
     out->is_chat = true;
+    out->is_answered = is_answered(messages);
 done:
     for (int i = 0; i < N_NAMES; i++) free(dumps[i]);
     return status;
@@ -122,6 +135,23 @@ static bool are_messages(const ls_node *node) {
     if (ls_node_kind_of(node) != LS_NODE_ARRAY || ls_node_count(node) == 0) return false;
     first = ls_node_at(node, 0);
     return ls_node_kind_of(&first) == LS_NODE_OBJECT;
+}
+
+/* A conversation that somebody wrote as text: as a prompt the model would see braces and quotes. */
+static ls_status check_no_messages(const ls_node *prompt, const char *text, int64_t bytes, ls_error *err) {
+    ls_json_doc *doc = NULL;
+    int64_t at = 0;
+    bool found = false;
+    while (at < bytes && (text[at] == ' ' || text[at] == '\n')) at++;
+    if (at == bytes || text[at] != '[') return LS_OK;
+    if (ls_json_doc_open(&doc, text, bytes, "prompt", NULL) == LS_OK) {
+        const ls_node root = ls_json_root(doc);
+        found = are_messages(&root);
+    }
+    ls_json_doc_free(doc);
+    if (!found) return LS_OK;
+    return ls_node_fail(prompt, LS_ERR_FORMAT, err,
+                        "is the JSON text of messages; give the list itself, without quotes around it");
 }
 
 static ls_status read_prompt(ls_data_line *out, const ls_node *root, const ls_data_fields *fields, ls_error *err) {
@@ -144,6 +174,7 @@ static ls_status read_prompt(ls_data_line *out, const ls_node *root, const ls_da
     if (are_messages(&f.node)) return write_chat(out, root, &f.node, err);
     LS_TRY(ls_node_text(&f.node, &text, &out->prompt_bytes, err));
     if (out->prompt_bytes == 0) return ls_node_fail(&f.node, LS_ERR_FORMAT, err, "is empty");
+    LS_TRY(check_no_messages(&f.node, text, out->prompt_bytes, err));
     return ls_text_copy(&out->prompt, text, out->prompt_bytes, err);
 }
 

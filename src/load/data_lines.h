@@ -7,10 +7,13 @@
  *
  * A name is a member's, or a path of members with dots between. Without a name the first of the usual ones counts:
  *   prompt  prompt, question, problem, input, instruction
- *   answer  answer, completion, solution, output, target, label, ground_truth, reward_model.ground_truth
+ *   answer  answer, completion, solution, output, target, label, ground_truth,
+ *           reward_model.ground_truth
  *   id      id, task_id, unique_id; without any, the digest of the prompt
  * `instruction` counts before an empty `input`; beside one that is not empty, and without another name, the line is
- * refused. A byte order mark before the first line is skipped. A prompt is a string that is not empty. An answer is a string, or another value, which becomes its JSON text; null is
+ * refused. A byte order mark before the first line is skipped.
+ *
+ * A prompt is a string that is not empty, and no JSON text of messages: that is refused. An answer is a string, or another value, which becomes its JSON text; null is
  * none. An id is a string or an integer, given once in its file. The whole line is kept. A line with
  * images, videos or audios (lists or objects that are not empty) is refused: the model would not see them. Lines of
  * white space are skipped. Errors begin "PATH: line NUMBER: FIELD". */
@@ -33,8 +36,9 @@ typedef struct ls_data_line {
     bool has_id;           /* it was given */
     char *prompt, *answer; /* answer NULL: none */
     int64_t prompt_bytes, answer_bytes;
-    bool is_chat; /* the prompt is a conversation as JSON, or what its rendering made of it */
-    char *whole;  /* the line as JSON */
+    bool is_chat;     /* the prompt is a conversation as JSON, or what its rendering made of it */
+    bool is_answered; /* the conversation's last message is the assistant's */
+    char *whole;      /* the line as JSON */
 } ls_data_line;
 
 /* At least one line is demanded. */

@@ -465,6 +465,28 @@ static ls_status render_learnt(const ls_chat *chat, conversation *c, ls_template
     return check_spans(&c->messages, out, err);
 }
 
+/* Marks of other stacks that say what is learnt: nothing here reads them, and learning what they leave out would go
+ * unseen. */
+static ls_status check_marks(const ls_node *root, ls_error *err) {
+    static const char *const of_rows[] = {"message_loss_mask", "loss_mask"};
+    static const char *const of_messages[] = {"weight",    "train",     "training",
+                                              "trainable", "loss_mask", "message_loss_mask"};
+    ls_node messages, mark;
+    for (size_t i = 0; i < sizeof of_rows / sizeof of_rows[0]; i++)
+        if (ls_node_get_some(root, of_rows[i], &mark))
+            return ls_node_fail(&mark, LS_ERR_UNSUPPORTED, err, "says which messages are learnt, and is not read");
+    if (!ls_node_get_some(root, "messages", &messages) || ls_node_kind_of(&messages) != LS_NODE_ARRAY) return LS_OK;
+    for (int64_t m = 0; m < ls_node_count(&messages); m++) {
+        const ls_node message = ls_node_at(&messages, m);
+        if (ls_node_kind_of(&message) != LS_NODE_OBJECT) continue;
+        for (size_t i = 0; i < sizeof of_messages / sizeof of_messages[0]; i++)
+            if (ls_node_get_some(&message, of_messages[i], &mark))
+                return ls_node_fail(&mark, LS_ERR_UNSUPPORTED, err,
+                                    "says whether the message is learnt, and is not read");
+    }
+    return LS_OK;
+}
+
 ls_status ls_chat_render_learnt(const ls_chat *chat, const char *json, int64_t bytes, const char *name,
                                 ls_template_output *out, ls_error *err) {
     conversation *c = calloc(1, sizeof *c);
@@ -475,6 +497,7 @@ ls_status ls_chat_render_learnt(const ls_chat *chat, const char *json, int64_t b
     if (c == NULL) return LS_FAIL(err, LS_ERR_NOMEM, "conversation");
     LS_TRY_DONE(ls_json_doc_open(&doc, json, bytes, name, err));
     root = ls_json_root(doc);
+    LS_TRY_DONE(check_marks(&root, err));
     LS_TRY_DONE(gather(c, chat, &root, false, err));
     LS_TRY_DONE(add_absent(c, &none_doc, &none, err));
     status = render_learnt(chat, c, out, err);

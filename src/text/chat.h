@@ -37,7 +37,9 @@ ls_status ls_chat_render_text(const ls_chat *chat, const char *json, int64_t byt
                               ls_template_output *out, ls_error *err);
 /* The whole conversation, with spans of what the assistant says: those of {% generation %} where the template has it,
  * else for each of the assistant's messages what its rendering adds to that of the messages before with the generation
- * prompt. A template for which these are not beginnings of the whole is refused. At least one span is demanded. */
+ * prompt. A template for which these are not beginnings of the whole is refused. At least one span is demanded.
+ * Marks that say what is learnt (message_loss_mask, loss_mask; weight, train, training, trainable of a message) are
+ * refused. */
 ls_status ls_chat_render_learnt(const ls_chat *chat, const char *json, int64_t bytes, const char *name,
                                 ls_template_output *out, ls_error *err);
 /* Ids of a rendering, and for each whether it lies in a span. A token that lies across a span's end is an error. Both

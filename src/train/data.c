@@ -88,6 +88,14 @@ static ls_status render_chats(const data_file *file, const ls_data_options *o, l
             status = LS_FAIL(err, LS_ERR_ARG, "%s: data_template stands around texts, not around messages", place);
             goto done;
         }
+        if (line->is_answered) {
+            status =
+                LS_FAIL(err, LS_ERR_FORMAT,
+                        "%s: messages: the last one is the assistant's, and a prompt ends before its answer: leave "
+                        "it out, or give it as 'answer'",
+                        place);
+            goto done;
+        }
         if (o->chat == NULL) continue;
         if (chat == NULL) LS_TRY_DONE(ls_chat_open(&chat, o->chat, NULL, err));
         status = ls_chat_render_text(chat, line->prompt, line->prompt_bytes, place, true, &text, err);

@@ -92,12 +92,19 @@ static void an_instruction_is_never_dropped(void **state) {
     ls_data_lines_free(x, 1);
 }
 
+static void marks_of_a_conversation_stay_with_it(void **state) {
+    ls_data_line *x = parse("{\"messages\":[{\"role\":\"user\"}],\"message_loss_mask\":[0]}", &usual, 1);
+    (void)state;
+    assert_non_null(strstr(x->prompt, ",\"message_loss_mask\":[0]}"));
+    ls_data_lines_free(x, 1);
+}
+
 static void a_byte_order_mark_is_skipped(void **state) {
     ls_data_line *x = parse("\xef\xbb\xbf{\"prompt\":\"x\"}\n \n", &usual, 1);
     (void)state;
     assert_string_equal(x->prompt, "x");
     ls_data_lines_free(x, 1);
-    refused("{\"prompt\":\"x\"}\n\xef\xbb\xbf{\"prompt\":\"y\"}", &usual, "F: line 2: invalid JSON");
+    refused("{\"prompt\":\"x\"}\n\xef\xbb\xbf{\"prompt\":\"y\"}", &usual, "F: line 2: begins with a byte order mark");
 }
 
 static void errors_name_file_line_and_field(void **state) {
@@ -114,6 +121,8 @@ static void errors_name_file_line_and_field(void **state) {
     refused("{\"q\":\"x\"}", &named, "F: line 1: 'a' is missing");
     refused("{\"q\":\"x\",\"a\":\"y\"}", &named, "F: line 1: 'n' is missing");
     refused("{\"prompt\":\"\"}", &usual, "F: line 1: prompt: is empty");
+    refused("{\"prompt\":\"[{\\\"role\\\":\\\"user\\\",\\\"content\\\":\\\"x\\\"}]\"}", &usual,
+            "F: line 1: prompt: is the JSON text of messages");
     refused("{\"prompt\":[1]}", &usual, "F: line 1: prompt: a string is required, found an array");
     refused("{\"prompt\":\"x\",\"id\":[1]}", &usual, "F: line 1: id: a string is required");
     refused("{\"prompt\":\"x\",\"id\":\"\"}", &usual, "F: line 1: id: 0 bytes");
@@ -127,8 +136,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_formats_are_read),      cmocka_unit_test(fields_have_any_name),
         cmocka_unit_test(an_answer_may_be_missing),        cmocka_unit_test(other_names_of_an_answer_are_read),
-        cmocka_unit_test(an_instruction_is_never_dropped), cmocka_unit_test(a_byte_order_mark_is_skipped),
-        cmocka_unit_test(errors_name_file_line_and_field),
+        cmocka_unit_test(an_instruction_is_never_dropped), cmocka_unit_test(marks_of_a_conversation_stay_with_it),
+        cmocka_unit_test(a_byte_order_mark_is_skipped),    cmocka_unit_test(errors_name_file_line_and_field),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -348,6 +348,31 @@ static void conversations_are_checked(void **state) {
     ls_chat_free(chat);
 }
 
+/* Other stacks say in the data what is learnt; learning it all instead would go unseen. */
+static void marks_of_what_is_learnt_are_refused(void **state) {
+    static const struct {
+        const char *of_message, *of_row, *says;
+    } cases[] = {
+        {",\"weight\":0", "", "!line: messages[1].weight: says whether the message is learnt"},
+        {",\"train\":false", "", "!line: messages[1].train: says"},
+        {",\"training\":false", "", "!line: messages[1].training: says"},
+        {",\"trainable\":false", "", "!line: messages[1].trainable: says"},
+        {",\"loss_mask\":0", "", "!line: messages[1].loss_mask: says"},
+        {"", ",\"message_loss_mask\":[0,0]", "!line: message_loss_mask: says which messages are learnt"},
+        {"", ",\"loss_mask\":[0,0]", "!line: loss_mask: says"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *const expected[] = {cases[i].says, NULL};
+        char line[400];
+        snprintf(
+            line, sizeof line,
+            "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"%s}]%s}",
+            cases[i].of_message, cases[i].of_row);
+        expect_learnt("{% for m in messages %}{{ m.content }}{% endfor %}", line, expected);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(templates_are_rendered_as_by_jinja2),
@@ -359,6 +384,7 @@ int main(void) {
         cmocka_unit_test(generation_within_macros_is_text),
         cmocka_unit_test(only_the_assistant_is_learnt),
         cmocka_unit_test(conversations_are_checked),
+        cmocka_unit_test(marks_of_what_is_learnt_are_refused),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }
