@@ -139,16 +139,25 @@ static bool are_messages(const ls_node *node) {
 
 /* A conversation that somebody wrote as text: as a prompt the model would see braces and quotes. */
 static ls_status check_no_messages(const ls_node *prompt, const char *text, int64_t bytes, ls_error *err) {
+    static const char before[] = "{\"messages\":";
+    const int64_t n = (int64_t)sizeof before - 1;
     ls_json_doc *doc = NULL;
+    char *wrapped = NULL;
     int64_t at = 0;
     bool found = false;
     while (at < bytes && (text[at] == ' ' || text[at] == '\n')) at++;
     if (at == bytes || text[at] != '[') return LS_OK;
-    if (ls_json_doc_open(&doc, text, bytes, "prompt", NULL) == LS_OK) {
+    LS_TRY(ls_array_alloc((void **)&wrapped, n + bytes + 1, 1, "prompt", err));
+    memcpy(wrapped, before, (size_t)n);
+    memcpy(wrapped + n, text, (size_t)bytes);
+    wrapped[n + bytes] = '}';
+    if (ls_json_doc_open(&doc, wrapped, n + bytes + 1, "prompt", NULL) == LS_OK) {
         const ls_node root = ls_json_root(doc);
-        found = are_messages(&root);
+        ls_node messages;
+        found = ls_node_get_some(&root, "messages", &messages) && are_messages(&messages);
     }
     ls_json_doc_free(doc);
+    free(wrapped);
     if (!found) return LS_OK;
     return ls_node_fail(prompt, LS_ERR_FORMAT, err,
                         "is the JSON text of messages; give the list itself, without quotes around it");
