@@ -16,7 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes) {
     if (line == NULL) abort();
     if (n_bytes > 0) memcpy(line, data, n_bytes);
     line[n_bytes] = '\0';
-    const ls_status greeting = ls_resident_greeting(line, "program", &err);
+    int version = 0;
+    const ls_status greeting = ls_resident_greeting(&version, line, "program", &err);
     need_words(greeting, &err);
     const ls_status answer = ls_resident_answer(line, "program", &err);
     need_words(answer, &err);

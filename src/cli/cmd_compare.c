@@ -2,6 +2,7 @@
 #include <argp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -76,8 +77,9 @@ static const struct argp parser = {
     "A B",
     "Compare the log-probabilities of two record files, A from the rollout and B from the trainer.\v"
     "Sequences are matched by id and checked by token id, never by text. Where one file has entries for whole "
-    "sequences and the other for completions only, the ends are aligned. A file may be '-' for standard input.\n\n"
-    "Exit status: 0 if every log-probability has the same bits, 3 if some differ or are missing on one side, "
+    "sequences and the other for completions only, the ends are aligned. Sequences that one file alone has are counted "
+    "and not compared. A file may be '-' for standard input.\n\n"
+    "Exit status: 0 if every log-probability has the same bits, 3 if some differ or are on one side only, "
     "2 if the files cannot be read or do not match, 1 for wrong usage.",
     NULL,
     NULL,
@@ -104,18 +106,14 @@ static bool same_numerics(const ls_record *a, int64_t n_a, const ls_record *b, i
 
 static ls_status read_side(ls_record **out, int64_t *n, const char *path, int format, bool of_trainer, bool by_order,
                            ls_error *err) {
-    if (format < 0)
-        LS_TRY(ls_records_read(out, n, path, LS_RECORD_LOGPROB, err));
-    else
-        LS_TRY(ls_answers_read(out, n, path, (ls_answer_format)format, of_trainer, err));
-    for (int64_t i = 0; by_order && i < *n; i++) {
-        char text[32];
-        snprintf(text, sizeof text, "%lld", (long long)i);
-        free((*out)[i].id);
-        (*out)[i].id = NULL;
-        LS_TRY(ls_text_copy(&(*out)[i].id, text, (int64_t)strlen(text), err));
-    }
-    return LS_OK;
+    struct stat about;
+    if (strcmp(path, "-") != 0 && stat(path, &about) == 0 && S_ISDIR(about.st_mode))
+        return LS_FAIL(err, LS_ERR_ARG,
+                       "%s: a directory, where a file of records is needed; runs of train are set beside each other by "
+                       "lockstep report RUN RUN",
+                       path);
+    if (format >= 0) return ls_answers_read(out, n, path, (ls_answer_format)format, of_trainer, by_order, err);
+    return (by_order ? ls_records_read_by_order : ls_records_read)(out, n, path, LS_RECORD_LOGPROB, err);
 }
 
 int ls_cmd_compare(int argc, char **argv) {

@@ -94,6 +94,36 @@ static ls_status lay_out_items(score_run *run, const ls_run_options *o, const ch
     return LS_OK;
 }
 
+/* What the given values were made with, where that is not what the new ones are made with: said once, on standard
+ * error. */
+static void tell_others(const score_run *run, const ls_run_options *o, const char *path) {
+    char digest[LS_NUMERICS_BYTES], shown[2 * LS_NUMERICS_BYTES];
+    const char *other = NULL;
+    int64_t n_other = 0, n_weights = 0, weights = 0;
+    ls_numerics_text(digest, o->profile, o->dtype);
+    for (int64_t i = 0; i < run->n_records; i++) {
+        const ls_record *r = &run->records[i];
+        if (r->has_logprobs && r->digest != NULL && strcmp(r->digest, digest) != 0) {
+            if (other == NULL) other = r->digest;
+            n_other++;
+        }
+        if (r->weights > 0) weights = r->weights, n_weights++;
+    }
+    if (n_other > 0) {
+        snprintf(shown, sizeof shown, "%s", other);
+        ls_cli_clean(shown);
+        fprintf(stderr,
+                "note: %lld of %lld records of %s have log-probabilities of the numerics %s; these here are of %s, and "
+                "compare will not call them the same\n",
+                (long long)n_other, (long long)run->n_records, path, shown, digest);
+    }
+    if (n_weights > 0)
+        fprintf(stderr,
+                "note: %lld of %lld records of %s were drawn from weights of later versions (one says %lld); they are "
+                "scored with those in %s, whichever they are\n",
+                (long long)n_weights, (long long)run->n_records, path, (long long)weights, o->model);
+}
+
 /* The input record with its log-probabilities replaced: one entry a completion token, or a token after the first. */
 static ls_status write_result(ls_json_out *json, const score_run *run, int64_t i, const ls_run_options *o,
                               ls_error *err) {
@@ -142,6 +172,7 @@ int ls_cmd_score(int argc, char **argv) {
     LS_TRY_DONE(encode_chats(&run, &o, path, &err));
     LS_TRY_DONE(lay_out_items(&run, &o, path, &err));
     ls_cli_device_tell("device", &run.choice, o.profile);
+    tell_others(&run, &o, path);
     {
         const ls_score_opts opts = {o.dtype, o.levers.batch, o.levers.chunk, o.levers.page_tokens};
         start = ls_clock_seconds();

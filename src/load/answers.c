@@ -24,7 +24,7 @@ typedef struct reader {
     ls_record *records;
     int64_t n, cap;
     ls_answer_format format;
-    bool of_trainer;
+    bool of_trainer, by_order, may_lack_values;
     int64_t line; /* of the object that is being read */
 } reader;
 
@@ -40,7 +40,7 @@ static ls_status add_record(reader *r, ls_record **out, const char *id, int64_t 
     ls_record_init(one);
     r->n++;
     one->line = r->line;
-    if (id == NULL)
+    if (id == NULL || r->by_order)
         snprintf(text, sizeof text, "%" PRId64, r->n - 1);
     else if (n_parts > 1)
         snprintf(text, sizeof text, "%.250s/%" PRId64, id, part);
@@ -93,6 +93,25 @@ static ls_status read_ids(int32_t **out, int64_t *n, const ls_node *list, int64_
 
 static ls_status need_list(const ls_node *object, const char *key, ls_node *list, ls_error *err) {
     return ls_node_need_kind(object, key, LS_NODE_ARRAY, list, err);
+}
+
+/* A list, or null, which has no items and is not to be asked for any. */
+static ls_status expect_list_or_null(const ls_node *list, int64_t *n, ls_error *err) {
+    *n = 0;
+    if (ls_node_kind_of(list) == LS_NODE_NULL) return LS_OK;
+    LS_TRY(ls_node_expect(list, LS_NODE_ARRAY, err));
+    *n = ls_node_count(list);
+    return LS_OK;
+}
+
+/* A member that must be there, and may be null. */
+static ls_status need_or_null(const ls_node *object, const char *key, ls_node *out, ls_error *err) {
+    return ls_node_get(object, key, out) ? LS_OK : ls_node_need(object, key, out, err);
+}
+
+static ls_status need_list_or_null(const ls_node *object, const char *key, ls_node *list, int64_t *n, ls_error *err) {
+    LS_TRY(need_or_null(object, key, list, err));
+    return expect_list_or_null(list, n, err);
 }
 
 static ls_status need_count(const ls_node *list, int64_t n, ls_error *err) {
@@ -162,15 +181,30 @@ static ls_status read_choice_ids(ls_record *one, const ls_node *choice, const ls
     return LS_OK;
 }
 
+/* A choice that came to nothing: its tokens, if it tells any, have no values. */
+static ls_status read_valueless(reader *r, const ls_node *choice, const char *id, int64_t part, int64_t n_parts,
+                                ls_error *err) {
+    ls_node ids;
+    ls_record *one;
+    const bool told = ls_node_get_some(choice, "token_ids", &ids);
+    if (told) LS_TRY(ls_node_expect(&ids, LS_NODE_ARRAY, err));
+    LS_TRY(add_record(r, &one, id, part, n_parts, told ? ls_node_count(&ids) : 0, err));
+    memset(one->logprob_missing, 1, (size_t)one->n_logprobs);
+    return told ? read_ids(&one->completion_ids, &one->n_completion, &ids, 0, one->n_logprobs, err) : LS_OK;
+}
+
 static ls_status read_choice(reader *r, const ls_node *body, const ls_node *choice, const char *id, int64_t part,
                              int64_t n_parts, ls_error *err) {
     ls_node logprobs, list, tokens, prompt;
     ls_record *one;
     bool is_content;
     LS_TRY(ls_node_expect(choice, LS_NODE_OBJECT, err));
-    LS_TRY(ls_node_need_kind(choice, "logprobs", LS_NODE_OBJECT, &logprobs, err));
-    is_content = ls_node_get_some(&logprobs, "content", &list);
-    if (!is_content) LS_TRY(ls_node_need(&logprobs, "token_logprobs", &list, err));
+    LS_TRY(need_or_null(choice, "logprobs", &logprobs, err));
+    if (ls_node_kind_of(&logprobs) == LS_NODE_NULL) return read_valueless(r, choice, id, part, n_parts, err);
+    LS_TRY(ls_node_expect(&logprobs, LS_NODE_OBJECT, err));
+    is_content = ls_node_get(&logprobs, "content", &list);
+    if (!is_content) LS_TRY(need_or_null(&logprobs, "token_logprobs", &list, err));
+    if (ls_node_kind_of(&list) == LS_NODE_NULL) return read_valueless(r, choice, id, part, n_parts, err);
     LS_TRY(ls_node_expect(&list, LS_NODE_ARRAY, err));
     LS_TRY(add_record(r, &one, id, part, n_parts, ls_node_count(&list), err));
     for (int64_t i = 0; i < one->n_logprobs; i++) {
@@ -266,9 +300,11 @@ static ls_status read_vllm(reader *r, const ls_node *root, ls_error *err) {
     const char *id;
     int64_t n;
     LS_TRY(read_name(root, "custom_id", digits, &id, err));
-    if (ls_node_get_some(root, "response", &response)) {
+    if (ls_node_get(root, "response", &response)) {
+        if (ls_node_kind_of(&response) == LS_NODE_NULL) return LS_OK;
         LS_TRY(ls_node_expect(&response, LS_NODE_OBJECT, err));
         LS_TRY(ls_node_need_kind(&response, "body", LS_NODE_OBJECT, &body, err));
+        if (!ls_node_get(&body, "choices", &choices) && ls_node_get_some(&body, "error", &choices)) return LS_OK;
     }
     LS_TRY(need_list(&body, "choices", &choices, err));
     n = ls_node_count(&choices);
@@ -293,8 +329,7 @@ static ls_status read_sglang(reader *r, const ls_node *root, ls_error *err) {
     ls_record *one;
     int64_t n;
     LS_TRY(ls_node_need_kind(root, "meta_info", LS_NODE_OBJECT, &meta, err));
-    LS_TRY(need_list(&meta, whole ? "input_token_logprobs" : "output_token_logprobs", &list, err));
-    n = ls_node_count(&list);
+    LS_TRY(need_list_or_null(&meta, whole ? "input_token_logprobs" : "output_token_logprobs", &list, &n, err));
     if (whole && n < 2) return ls_node_fail(&list, LS_ERR_FORMAT, err, "%" PRId64 " items; two are the fewest", n);
     LS_TRY(add_record(r, &one, NULL, 0, 1, whole ? n - 1 : n, err));
     one->is_tokens = whole;
@@ -442,13 +477,18 @@ static ls_status read_trl(reader *r, const ls_node *root, ls_error *err) {
         const ls_node ids = ls_node_at(&completions, s), list = ls_node_at(&values, s),
                       prompt = ls_node_at(&prompts, s / (n / n_prompts));
         ls_record *one;
-        LS_TRY(ls_node_expect(&ids, LS_NODE_ARRAY, err));
-        LS_TRY(ls_node_expect(&list, LS_NODE_ARRAY, err));
+        int64_t n_ids, n_values;
+        LS_TRY(expect_list_or_null(&ids, &n_ids, err));
+        LS_TRY(expect_list_or_null(&list, &n_values, err));
         LS_TRY(ls_node_expect(&prompt, LS_NODE_ARRAY, err));
-        LS_TRY(need_count(&list, ls_node_count(&ids), err));
-        LS_TRY(add_record(r, &one, NULL, 0, 1, ls_node_count(&ids), err));
-        LS_TRY(read_ids(&one->completion_ids, &one->n_completion, &ids, 0, one->n_logprobs, err));
+        LS_TRY(add_record(r, &one, NULL, 0, 1, n_ids, err));
+        LS_TRY(read_ids(&one->completion_ids, &one->n_completion, &ids, 0, n_ids, err));
         LS_TRY(read_ids(&one->prompt_ids, &one->n_prompt, &prompt, 0, ls_node_count(&prompt), err));
+        if (ls_node_kind_of(&list) == LS_NODE_NULL) {
+            memset(one->logprob_missing, 1, (size_t)n_ids);
+            continue;
+        }
+        LS_TRY(need_count(&list, n_ids, err));
         if (has_candidates) {
             one_candidates = ls_node_at(&candidates, s);
             LS_TRY(ls_node_expect(&one_candidates, LS_NODE_ARRAY, err));
@@ -483,7 +523,15 @@ static ls_status mask_out(ls_record *one, const ls_node *mask, int64_t from, ls_
     return LS_OK;
 }
 
+/* One value for each token, or null for none of them. */
 static ls_status read_values(ls_record *one, const ls_node *list, ls_error *err) {
+    int64_t n;
+    LS_TRY(expect_list_or_null(list, &n, err));
+    if (ls_node_kind_of(list) == LS_NODE_NULL) {
+        memset(one->logprob_missing, 1, (size_t)one->n_logprobs);
+        return LS_OK;
+    }
+    LS_TRY(need_count(list, one->n_logprobs, err));
     for (int64_t i = 0; i < one->n_logprobs; i++) {
         const ls_node item = ls_node_at(list, i);
         LS_TRY(read_value(one, i, &item, err));
@@ -491,27 +539,55 @@ static ls_status read_values(ls_record *one, const ls_node *list, ls_error *err)
     return LS_OK;
 }
 
-/* Sequence s of a member that is a list, or a list of lists. *list gets a parent of its own in *holder. */
+/* null masks nothing out. */
+static ls_status read_mask(ls_record *one, const ls_node *mask, ls_error *err) {
+    int64_t n;
+    LS_TRY(expect_list_or_null(mask, &n, err));
+    if (ls_node_kind_of(mask) == LS_NODE_NULL) return LS_OK;
+    LS_TRY(need_count(mask, one->n_logprobs, err));
+    return mask_out(one, mask, 0, err);
+}
+
+/* Sequence s of a member that is a list, or a list of lists, and its number of items; either may be null. *list gets a
+ * parent of its own in *holder. */
 static ls_status pick(const ls_node *root, const char *key, int64_t s, int64_t n, ls_node *holder, ls_node *list,
-                      ls_error *err) {
-    LS_TRY(need_list(root, key, holder, err));
-    if (n == 0) {
-        *list = *holder;
-        return LS_OK;
-    }
+                      int64_t *n_items, ls_error *err) {
+    LS_TRY(need_list_or_null(root, key, holder, n_items, err));
+    *list = *holder;
+    if (n == 0 || ls_node_kind_of(holder) == LS_NODE_NULL) return LS_OK;
     LS_TRY(need_count(holder, n, err));
     *list = ls_node_at(holder, s);
-    return ls_node_expect(list, LS_NODE_ARRAY, err);
+    return expect_list_or_null(list, n_items, err);
 }
 
 /* 0: the member is one list; else the number of lists in it. */
 static ls_status count_rows(const ls_node *root, const char *key, int64_t *n, ls_error *err) {
-    ls_node list, first;
-    LS_TRY(need_list(root, key, &list, err));
+    ls_node list;
+    int64_t n_items;
+    LS_TRY(need_list_or_null(root, key, &list, &n_items, err));
     *n = 0;
-    if (ls_node_count(&list) == 0) return LS_OK;
-    first = ls_node_at(&list, 0);
-    if (ls_node_kind_of(&first) == LS_NODE_ARRAY) *n = ls_node_count(&list);
+    for (int64_t i = 0; i < n_items; i++) {
+        const ls_node item = ls_node_at(&list, i);
+        if (ls_node_kind_of(&item) == LS_NODE_ARRAY) *n = n_items;
+        if (ls_node_kind_of(&item) != LS_NODE_NULL) break;
+    }
+    return LS_OK;
+}
+
+/* The name of sequence s of a batch of n, or of a line's only one where n is 0; NULL where there is none. */
+static ls_status read_uid(const ls_node *root, int64_t s, int64_t n, char digits[32], const char **id, ls_error *err) {
+    ls_node uids, uid;
+    int64_t number;
+    *id = NULL;
+    if (!ls_node_get_some(root, "uid", &uids)) return LS_OK;
+    if (ls_node_kind_of(&uids) != LS_NODE_ARRAY) return n > 0 ? LS_OK : read_name(root, "uid", digits, id, err);
+    LS_TRY(need_count(&uids, n > 0 ? n : 1, err));
+    uid = ls_node_at(&uids, s);
+    if (ls_node_kind_of(&uid) == LS_NODE_NULL) return LS_OK;
+    if (ls_node_kind_of(&uid) != LS_NODE_INT) return ls_node_string(&uid, id, err);
+    LS_TRY(ls_node_int(&uid, INT64_MIN, INT64_MAX, &number, err));
+    snprintf(digits, 32, "%" PRId64, number);
+    *id = digits;
     return LS_OK;
 }
 
@@ -520,20 +596,19 @@ static ls_status read_verl(reader *r, const ls_node *root, ls_error *err) {
     int64_t n;
     LS_TRY(count_rows(root, "responses", &n, err));
     for (int64_t s = 0; s < (n > 0 ? n : 1); s++) {
-        ls_node held[3], ids, mask, values, uid;
+        ls_node held[3], ids, mask, values;
         ls_record *one;
         char digits[32];
-        const char *id = NULL;
-        LS_TRY(pick(root, "responses", s, n, &held[0], &ids, err));
-        LS_TRY(pick(root, "response_mask", s, n, &held[1], &mask, err));
-        LS_TRY(pick(root, key, s, n, &held[2], &values, err));
-        LS_TRY(need_count(&mask, ls_node_count(&ids), err));
-        LS_TRY(need_count(&values, ls_node_count(&ids), err));
-        if (n == 0 && ls_node_get_some(root, "uid", &uid)) LS_TRY(read_name(root, "uid", digits, &id, err));
-        LS_TRY(add_record(r, &one, id, 0, 1, ls_node_count(&ids), err));
-        LS_TRY(read_ids(&one->completion_ids, &one->n_completion, &ids, 0, one->n_logprobs, err));
+        const char *id;
+        int64_t n_ids, n_mask, n_values;
+        LS_TRY(pick(root, "responses", s, n, &held[0], &ids, &n_ids, err));
+        LS_TRY(pick(root, "response_mask", s, n, &held[1], &mask, &n_mask, err));
+        LS_TRY(pick(root, key, s, n, &held[2], &values, &n_values, err));
+        LS_TRY(read_uid(root, s, n, digits, &id, err));
+        LS_TRY(add_record(r, &one, id, 0, 1, n_ids, err));
+        LS_TRY(read_ids(&one->completion_ids, &one->n_completion, &ids, 0, n_ids, err));
         LS_TRY(read_values(one, &values, err));
-        LS_TRY(mask_out(one, &mask, 0, err));
+        LS_TRY(read_mask(one, &mask, err));
     }
     return LS_OK;
 }
@@ -544,24 +619,19 @@ static ls_status read_slime_sample(reader *r, const ls_node *sample, ls_error *e
     ls_record *one;
     char digits[32];
     const char *id;
-    int64_t n, n_all;
+    int64_t n = 0, n_all;
     LS_TRY(ls_node_expect(sample, LS_NODE_OBJECT, err));
-    LS_TRY(need_list(sample, "tokens", &tokens, err));
-    n_all = ls_node_count(&tokens);
-    LS_TRY(ls_node_need(sample, "response_length", &length, err));
-    LS_TRY(ls_node_int(&length, 0, n_all, &n, err));
-    LS_TRY(need_list(sample, key, &values, err));
-    LS_TRY(need_count(&values, n, err));
+    LS_TRY(need_list_or_null(sample, "tokens", &tokens, &n_all, err));
+    LS_TRY(need_or_null(sample, "response_length", &length, err));
+    if (ls_node_kind_of(&length) != LS_NODE_NULL) LS_TRY(ls_node_int(&length, 0, n_all, &n, err));
+    LS_TRY(need_or_null(sample, key, &values, err));
     LS_TRY(read_name(sample, "index", digits, &id, err));
     if (id == NULL) LS_TRY(read_name(sample, "sample_index", digits, &id, err));
     LS_TRY(add_record(r, &one, id, 0, 1, n, err));
     LS_TRY(read_ids(&one->prompt_ids, &one->n_prompt, &tokens, 0, n_all - n, err));
     LS_TRY(read_ids(&one->completion_ids, &one->n_completion, &tokens, n_all - n, n_all, err));
     LS_TRY(read_values(one, &values, err));
-    if (!ls_node_get_some(sample, "loss_mask", &mask)) return LS_OK;
-    LS_TRY(ls_node_expect(&mask, LS_NODE_ARRAY, err));
-    LS_TRY(need_count(&mask, n, err));
-    return mask_out(one, &mask, 0, err);
+    return ls_node_get_some(sample, "loss_mask", &mask) ? read_mask(one, &mask, err) : LS_OK;
 }
 
 static ls_status read_slime(reader *r, const ls_node *root, ls_error *err) {
@@ -582,17 +652,17 @@ static ls_status read_openrlhf(reader *r, const ls_node *root, ls_error *err) {
     for (int64_t s = 0; s < (n > 0 ? n : 1); s++) {
         ls_node held[3], ids, mask, values;
         ls_record *one;
-        LS_TRY(pick(root, "sequences", s, n, &held[0], &ids, err));
-        LS_TRY(pick(root, "action_mask", s, n, &held[1], &mask, err));
-        LS_TRY(pick(root, key, s, n, &held[2], &values, err));
-        if (ls_node_count(&ids) < 2) return ls_node_fail(&ids, LS_ERR_FORMAT, err, "two tokens are the fewest");
-        LS_TRY(need_count(&mask, ls_node_count(&ids) - 1, err));
-        LS_TRY(need_count(&values, ls_node_count(&ids) - 1, err));
-        LS_TRY(add_record(r, &one, NULL, 0, 1, ls_node_count(&ids) - 1, err));
+        int64_t n_ids, n_mask, n_values;
+        LS_TRY(pick(root, "sequences", s, n, &held[0], &ids, &n_ids, err));
+        LS_TRY(pick(root, "action_mask", s, n, &held[1], &mask, &n_mask, err));
+        LS_TRY(pick(root, key, s, n, &held[2], &values, &n_values, err));
+        if (n_ids < 2 && ls_node_kind_of(&ids) != LS_NODE_NULL)
+            return ls_node_fail(&ids, LS_ERR_FORMAT, err, "two tokens are the fewest");
+        LS_TRY(add_record(r, &one, NULL, 0, 1, n_ids > 0 ? n_ids - 1 : 0, err));
         one->is_tokens = true;
-        LS_TRY(read_ids(&one->completion_ids, &one->n_completion, &ids, 0, ls_node_count(&ids), err));
+        LS_TRY(read_ids(&one->completion_ids, &one->n_completion, &ids, 0, n_ids, err));
         LS_TRY(read_values(one, &values, err));
-        LS_TRY(mask_out(one, &mask, 0, err));
+        LS_TRY(read_mask(one, &mask, err));
     }
     return LS_OK;
 }
@@ -693,14 +763,33 @@ static ls_status take_dump(reader *r, const ls_dump *dump, ls_error *err) {
 
 /* ---- the whole ---- */
 
+/* By id; those of one id in the order of the file. */
 static int by_id(const void *a, const void *b) {
     const ls_record *const *x = a, *const *y = b;
-    return strcmp((*x)->id, (*y)->id);
+    const int order = strcmp((*x)->id, (*y)->id);
+    return order != 0 ? order : (*x > *y) - (*x < *y);
+}
+
+static bool same_id(const ls_record *a, const ls_record *b) { return strcmp(a->id, b->id) == 0; }
+
+/* Samples that share the name of their group get numbers behind it. */
+static ls_status number_groups(ls_record **sorted, int64_t n, ls_error *err) {
+    for (int64_t first = 0, end; first < n; first = end) {
+        for (end = first + 1; end < n && same_id(sorted[end], sorted[first]);) end++;
+        for (int64_t i = end - first > 1 ? first : end; i < end; i++) {
+            char text[340];
+            snprintf(text, sizeof text, "%.300s/%" PRId64, sorted[i]->id, i - first);
+            free(sorted[i]->id);
+            sorted[i]->id = NULL;
+            LS_TRY(ls_text_copy(&sorted[i]->id, text, (int64_t)strlen(text), err));
+        }
+    }
+    return LS_OK;
 }
 
 static ls_status check(const reader *r, const char *name, ls_error *err) {
-    const ls_record **sorted = NULL;
-    bool any = false;
+    ls_record **sorted = NULL;
+    bool any = r->may_lack_values && r->n > 0;
     ls_status status;
     for (int64_t i = 0; i < r->n && !any; i++)
         for (int64_t k = 0; k < r->records[i].n_logprobs && !any; k++) any = !r->records[i].logprob_missing[k];
@@ -709,24 +798,28 @@ static ls_status check(const reader *r, const char *name, ls_error *err) {
     for (int64_t i = 0; i < r->n; i++) sorted[i] = &r->records[i];
     qsort(sorted, (size_t)r->n, sizeof *sorted, by_id);
     status = LS_OK;
+    if (r->format == LS_ANSWER_VERL) {
+        LS_TRY_DONE(number_groups(sorted, r->n, err));
+        qsort(sorted, (size_t)r->n, sizeof *sorted, by_id);
+    }
     for (int64_t i = 1; i < r->n && status == LS_OK; i++)
-        if (strcmp(sorted[i]->id, sorted[i - 1]->id) == 0)
+        if (same_id(sorted[i], sorted[i - 1]))
             status = LS_FAIL(err, LS_ERR_FORMAT, "%.200s: line %" PRId64 ": id '%.200s' is there twice", name,
                              sorted[i]->line, sorted[i]->id);
+done:
     free(sorted);
     return status;
 }
 
-ls_status ls_answers_parse(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
-                           ls_answer_format format, bool of_trainer, ls_error *err) {
-    reader r = {.format = format, .of_trainer = of_trainer};
+static ls_status parse(reader r, ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
+                       ls_error *err) {
     ls_dump dump = {0};
     ls_status status;
     *out = NULL;
     *n = 0;
-    if (format >= LS_ANSWER_PRIME_RL) {
+    if (r.format >= LS_ANSWER_PRIME_RL) {
         LS_TRY_DONE(ls_dump_parse(&dump, text, bytes, name,
-                                  format == LS_ANSWER_PRIME_RL ? LS_DUMP_PRIME_RL : LS_DUMP_NEMO_RL, err));
+                                  r.format == LS_ANSWER_PRIME_RL ? LS_DUMP_PRIME_RL : LS_DUMP_NEMO_RL, err));
         LS_TRY_DONE(take_dump(&r, &dump, err));
     } else {
         LS_TRY_DONE(read_objects(&r, text, bytes, name, err));
@@ -742,76 +835,28 @@ done:
     return status;
 }
 
+ls_status ls_answers_parse(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
+                           ls_answer_format format, bool of_trainer, ls_error *err) {
+    const reader r = {.format = format, .of_trainer = of_trainer};
+    return parse(r, out, n, text, bytes, name, err);
+}
+
+ls_status ls_answers_parse_any(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
+                               ls_answer_format format, ls_error *err) {
+    const reader r = {.format = format, .may_lack_values = true};
+    return parse(r, out, n, text, bytes, name, err);
+}
+
 ls_status ls_answers_read(ls_record **out, int64_t *n, const char *path, ls_answer_format format, bool of_trainer,
-                          ls_error *err) {
+                          bool by_order, ls_error *err) {
+    const reader r = {.format = format, .of_trainer = of_trainer, .by_order = by_order};
     char *text = NULL;
     int64_t bytes;
     ls_status status;
     *out = NULL;
     *n = 0;
     LS_TRY(ls_source_read(&text, &bytes, path, FILE_BYTES_MAX, err));
-    status = ls_answers_parse(out, n, text, bytes, path, format, of_trainer, err);
+    status = parse(r, out, n, text, bytes, path, err);
     free(text);
-    return status;
-}
-
-/* ---- both sides ---- */
-
-static ls_status join_sides(ls_dump *out, const ls_record *a, const ls_record *b, int64_t n, const char *name,
-                            ls_error *err) {
-    int64_t total = 0, at = 0;
-    for (int64_t s = 0; s < n; s++) total += a[s].n_completion;
-    LS_TRY(ls_array_alloc((void **)&out->offsets, n + 1, sizeof *out->offsets, "sequences", err));
-    LS_TRY(ls_array_alloc((void **)&out->lines, n, sizeof *out->lines, "sequences", err));
-    LS_TRY(ls_array_alloc((void **)&out->rewards, n, sizeof *out->rewards, "sequences", err));
-    LS_TRY(ls_array_alloc((void **)&out->token_ids, total + 1, sizeof *out->token_ids, "tokens", err));
-    LS_TRY(ls_array_alloc((void **)&out->mask, total + 1, 1, "tokens", err));
-    LS_TRY(ls_array_alloc((void **)&out->rollout, total + 1, sizeof *out->rollout, "tokens", err));
-    LS_TRY(ls_array_alloc((void **)&out->trainer, total + 1, sizeof *out->trainer, "tokens", err));
-    LS_TRY(ls_array_alloc((void **)&out->advantages, total + 1, sizeof *out->advantages, "tokens", err));
-    out->n_sequences = n;
-    out->n_tokens = total;
-    for (int64_t s = 0; s < n; s++) {
-        const int64_t skip = a[s].n_completion - a[s].n_logprobs; /* 1 for whole sequences */
-        if (a[s].n_logprobs != b[s].n_logprobs)
-            return LS_FAIL(err, LS_ERR_FORMAT,
-                           "%.200s: line %" PRId64 ": the sides have %" PRId64 " and %" PRId64 " values", name,
-                           a[s].line, a[s].n_logprobs, b[s].n_logprobs);
-        out->offsets[s] = at;
-        out->lines[s] = a[s].line;
-        out->rewards[s] = NAN;
-        for (int64_t i = 0; i < a[s].n_completion; i++, at++) {
-            const int64_t k = i - skip;
-            const bool r = k >= 0 && !a[s].logprob_missing[k], t = k >= 0 && !b[s].logprob_missing[k];
-            out->token_ids[at] = a[s].completion_ids[i];
-            out->rollout[at] = r ? a[s].logprobs[k] : NAN;
-            out->trainer[at] = t ? b[s].logprobs[k] : NAN;
-            out->advantages[at] = NAN;
-            out->mask[at] = r && t;
-            out->n_masked += r && t;
-            out->zero_rollout += r && t && a[s].logprobs[k] == 0.0f;
-            out->zero_trainer += r && t && b[s].logprobs[k] == 0.0f;
-        }
-    }
-    out->offsets[n] = at;
-    return LS_OK;
-}
-
-ls_status ls_answers_dump(ls_dump *out, const char *text, int64_t bytes, const char *name, ls_answer_format format,
-                          ls_error *err) {
-    ls_record *a = NULL, *b = NULL;
-    int64_t n_a = 0, n_b = 0;
-    ls_status status;
-    *out = (ls_dump){0};
-    if (format < LS_ANSWER_VERL)
-        return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%.200s: %s has one side", name, ls_answer_format_names[format]);
-    LS_TRY_DONE(ls_answers_parse(&a, &n_a, text, bytes, name, format, false, err));
-    LS_TRY_DONE(ls_answers_parse(&b, &n_b, text, bytes, name, format, true, err));
-    LS_ASSERT(n_a == n_b, "%lld and %lld sequences", (long long)n_a, (long long)n_b);
-    status = join_sides(out, a, b, n_a, name, err);
-done:
-    ls_records_free(a, n_a);
-    ls_records_free(b, n_b);
-    if (status != LS_OK) ls_dump_deinit(out);
     return status;
 }

@@ -25,7 +25,12 @@
  *
  * The last five have both sides: the first of two names is the rollout's, the second the trainer's. Ids are custom_id,
  * uid or index where there is one, with a slash and the number of the choice where there are several, else the number
- * of the sequence in the file. */
+ * of the sequence in the file. Where samples of verl share a uid, which is the group's then, they are called uid/0,
+ * uid/1 and so on in the order of the file.
+ *
+ * A request or sample that came to nothing has null where its lists would be: a list of tokens that is null is empty,
+ * and the values of one are all missing. A line of run_batch without a response or with an error in place of choices
+ * has no sequence. */
 #ifndef LS_LOAD_ANSWERS_H
 #define LS_LOAD_ANSWERS_H
 
@@ -50,11 +55,14 @@ extern const char *const ls_answer_format_names[]; /* "vllm", .., NULL */
     "vllm, vllm-prompt, sglang, sglang-prompt, llama.cpp, trl, verl, slime, openrlhf, prime-rl, nemo-rl"
 
 /* of_trainer: the second of two sides; formats with one side have the same for both. At least one sequence with a value
- * is demanded. */
+ * is demanded. by_order: ids are the numbers of the sequences in the file, whatever it says of them. */
 ls_status ls_answers_read(ls_record **out, int64_t *n, const char *path, ls_answer_format format, bool of_trainer,
-                          ls_error *err);
+                          bool by_order, ls_error *err);
 ls_status ls_answers_parse(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
                            ls_answer_format format, bool of_trainer, ls_error *err);
+/* The same where no value need be there. */
+ls_status ls_answers_parse_any(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
+                               ls_answer_format format, ls_error *err);
 /* Both sides of a format that has them, as a dump: tokens count that have a value on both sides. Of a completion the
  * prompt is left out. */
 ls_status ls_answers_dump(ls_dump *out, const char *text, int64_t bytes, const char *name, ls_answer_format format,

@@ -108,10 +108,14 @@ typedef struct line_view {
     int64_t n; /* sequences */
 } line_view;
 
-/* The list of sequence s under key, of n items; in *batch the batch that holds it, which must outlive it. */
+/* The list of sequence s under key, of n items, or null; in *batch the batch that holds it, which must outlive it. */
 static ls_status find_list(ls_node *list, ls_node *batch, const line_view *line, const char *key, int64_t s, int64_t n,
                            ls_error *err) {
     ls_status status;
+    if (ls_node_get(&line->root, key, batch) && ls_node_kind_of(batch) == LS_NODE_NULL) {
+        *list = *batch;
+        return LS_OK;
+    }
     LS_TRY_DONE(ls_node_need_kind(&line->root, key, LS_NODE_ARRAY, batch, err));
     if (line->batch && ls_node_count(batch) != line->n) {
         status = ls_node_fail(batch, LS_ERR_FORMAT, err, "%lld sequences, expected %lld",
@@ -119,6 +123,7 @@ static ls_status find_list(ls_node *list, ls_node *batch, const line_view *line,
         goto done;
     }
     *list = line->batch ? ls_node_at(batch, s) : *batch;
+    if (ls_node_kind_of(list) == LS_NODE_NULL) return LS_OK;
     LS_TRY_DONE(ls_node_expect(list, LS_NODE_ARRAY, err));
     if (n >= 0 && ls_node_count(list) != n)
         status = ls_node_fail(list, LS_ERR_FORMAT, err, "%lld items, expected %lld", (long long)ls_node_count(list),
@@ -132,7 +137,8 @@ static ls_status read_floats(float *out, const line_view *line, const char *key,
     ls_node batch, list;
     ls_status status;
     LS_TRY_DONE(find_list(&list, &batch, line, key, s, n, err));
-    for (int64_t i = 0; i < length; i++) {
+    for (int64_t i = 0; i < length; i++) out[i] = NAN;
+    for (int64_t i = 0; i < length && ls_node_kind_of(&list) != LS_NODE_NULL; i++) {
         const ls_node item = ls_node_at(&list, i);
         LS_TRY_DONE(read_value(&out[i], &item, err));
         if ((double)out[i] <= SENTINEL) out[i] = NAN;
@@ -189,9 +195,12 @@ static ls_status read_mask(uint8_t *out, const line_view *line, const struct for
     if (found) LS_TRY(read_flag(&sample, &item, err));
     LS_TRY(find_list(&list, &batch, line, keys->mask, s, n, err));
     for (int64_t i = 0; i < length; i++) {
-        const ls_node flag = ls_node_at(&list, i);
+        ls_node flag;
         bool on = false;
-        LS_TRY(read_flag(&on, &flag, err));
+        if (ls_node_kind_of(&list) != LS_NODE_NULL) {
+            flag = ls_node_at(&list, i);
+            LS_TRY(read_flag(&on, &flag, err));
+        }
         out[i] = on && sample;
     }
     return LS_OK;
@@ -206,7 +215,7 @@ static ls_status read_sequence(ls_dump *dump, const line_view *line, ls_dump_for
     int64_t n, length;
     float reward = NAN;
     LS_TRY(find_list(&list, &batch, line, "token_ids", s, -1, err));
-    n = length = ls_node_count(&list);
+    n = length = ls_node_kind_of(&list) != LS_NODE_NULL ? ls_node_count(&list) : 0;
     LS_TRY(find_scalar(&found, &item, &holder, line, keys->length, s, err));
     if (found) LS_TRY(ls_node_int(&item, 0, n, &length, err));
     LS_TRY(find_scalar(&found, &item, &holder, line, "rewards", s, err));
@@ -269,10 +278,12 @@ static ls_status read_line(ls_dump *dump, const char *text, int64_t bytes, ls_du
     LS_TRY_DONE(ls_json_doc_open(&doc, plain, plain_bytes, place, err));
     line.root = ls_json_root(doc);
     LS_TRY_DONE(check_schema(&line.root, err));
-    LS_TRY_DONE(ls_node_need_kind(&line.root, "token_ids", LS_NODE_ARRAY, &ids, err));
-    if (ls_node_count(&ids) > 0) {
-        const ls_node first = ls_node_at(&ids, 0);
-        line.batch = ls_node_kind_of(&first) == LS_NODE_ARRAY;
+    if (!ls_node_get(&line.root, "token_ids", &ids) || ls_node_kind_of(&ids) != LS_NODE_NULL)
+        LS_TRY_DONE(ls_node_need_kind(&line.root, "token_ids", LS_NODE_ARRAY, &ids, err));
+    for (int64_t i = 0; ls_node_kind_of(&ids) != LS_NODE_NULL && i < ls_node_count(&ids) && !line.batch; i++) {
+        const ls_node item = ls_node_at(&ids, i); /* null: of a sequence of a batch that came to nothing */
+        line.batch = ls_node_kind_of(&item) == LS_NODE_ARRAY;
+        if (ls_node_kind_of(&item) != LS_NODE_NULL) break;
     }
     if (line.batch) line.n = ls_node_count(&ids);
     for (int64_t s = 0; s < line.n; s++) LS_TRY_DONE(read_sequence(dump, &line, format, s, line_i, err));

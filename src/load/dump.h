@@ -12,6 +12,7 @@
  * Entry i of every list belongs to token i. null, NaN and the infinities, which Python writes into JSON as NaN,
  * Infinity and -Infinity, and sentinels of -9000 or less, are missing and become NaN; exactly 0 is a value, and
  * counted. A log-probability above LS_LOGPROB_MAX (load/record.h) is an error. A mask is true, false, 0 or 1.
+ * A list that is null, of a sequence that came to nothing, is one of missing values, a mask of 0, or no tokens.
  * "schema_version", where present, is 1. Unknown members are ignored. */
 #ifndef LS_LOAD_DUMP_H
 #define LS_LOAD_DUMP_H

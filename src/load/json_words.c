@@ -1,9 +1,14 @@
 /* NaN and the infinities as null. */
+#define _GNU_SOURCE
 #include "load/json_words.h"
 
 #include <string.h>
 
 #include "base/mem.h"
+
+bool ls_json_has_words(const char *text, int64_t bytes) {
+    return memmem(text, (size_t)bytes, "NaN", 3) != NULL || memmem(text, (size_t)bytes, "Infinity", 8) != NULL;
+}
 
 ls_status ls_json_plain(char **out, int64_t *n, const char *text, int64_t bytes, ls_error *err) {
     static const char *const words[] = {"-Infinity", "Infinity", "NaN", NULL};

@@ -11,11 +11,13 @@
 
 #include "base/mem.h"
 #include "load/json_read.h"
+#include "load/json_words.h"
 #include "load/source.h"
 
 typedef struct record_list {
     ls_record *records;
     int64_t n, cap;
+    bool by_order; /* ids are the numbers of the records, from 0 */
 } record_list;
 
 void ls_record_init(ls_record *record) {
@@ -362,17 +364,19 @@ static ls_status check_kind(const ls_record *record, ls_record_kind kind, ls_err
     return LS_FAIL(err, LS_ERR_ARG, "record kind %d", (int)kind);
 }
 
-/* A name, or an integer, which is the name of its digits. */
-static ls_status read_id(ls_record *record, const json_t *line, ls_error *err) {
+/* A name, or an integer, which is the name of its digits. With number > 0 the record is that one of its file, from 1,
+ * and its id is what counts from 0. */
+static ls_status read_id(ls_record *record, const json_t *line, int64_t number, ls_error *err) {
     const json_t *value = member(line, "id");
     char digits[24];
-    if (!json_is_integer(value)) return read_name(&record->id, line, "id", err);
-    snprintf(digits, sizeof digits, "%lld", (long long)json_integer_value(value));
+    if (number == 0 && !json_is_integer(value)) return read_name(&record->id, line, "id", err);
+    snprintf(digits, sizeof digits, "%lld", number > 0 ? (long long)number - 1 : (long long)json_integer_value(value));
     return ls_text_copy(&record->id, digits, (int64_t)strlen(digits), err);
 }
 
-static ls_status read_record(ls_record *record, const json_t *line, ls_record_kind kind, ls_error *err) {
-    LS_TRY(read_id(record, line, err));
+static ls_status read_record(ls_record *record, const json_t *line, int64_t number, ls_record_kind kind,
+                             ls_error *err) {
+    LS_TRY(read_id(record, line, number, err));
     if (record->id == NULL) {
         return LS_FAIL(err, LS_ERR_FORMAT, "id: missing");
     }
@@ -399,18 +403,25 @@ static ls_status add_line(record_list *list, const char *text, int64_t bytes, in
                           ls_error *err) {
     ls_status status;
     json_t *line = NULL;
+    char *plain = NULL;
     char place[40];
     ls_record *record;
     if (is_blank(text, bytes)) return LS_OK;
     snprintf(place, sizeof place, "line %lld", (long long)line_i);
+    if (ls_json_has_words(text, bytes)) {
+        LS_TRY_DONE(ls_json_plain(&plain, &bytes, text, bytes, err));
+        text = plain;
+    }
     LS_TRY_DONE(ls_json_parse_with_nul(&line, text, bytes, place, err));
     LS_TRY_DONE(ls_array_grow((void **)&list->records, &list->cap, list->n + 1, sizeof *list->records, "records", err));
     record = &list->records[list->n++]; /* from here on the list frees it */
     ls_record_init(record);
     record->line = line_i;
-    if ((status = read_record(record, line, kind, err)) != LS_OK) ls_error_prefix(err, "%s", place);
+    if ((status = read_record(record, line, list->by_order ? list->n : 0, kind, err)) != LS_OK)
+        ls_error_prefix(err, "%s", place);
 done:
     ls_json_release(line);
+    free(plain);
     return status;
 }
 
@@ -452,9 +463,10 @@ static ls_status finish_list(record_list *list, ls_record **out, int64_t *n, ls_
     return LS_OK;
 }
 
-ls_status ls_records_read(ls_record **out, int64_t *n, const char *path, ls_record_kind kind, ls_error *err) {
+static ls_status read_file(ls_record **out, int64_t *n, const char *path, ls_record_kind kind, bool by_order,
+                           ls_error *err) {
     ls_source *source = NULL;
-    record_list list = {0};
+    record_list list = {.by_order = by_order};
     char *line = NULL;
     int64_t line_cap = 0, bytes, line_i = 0;
     bool more;
@@ -475,6 +487,14 @@ done:
     free(line);
     ls_source_close(source);
     return status;
+}
+
+ls_status ls_records_read(ls_record **out, int64_t *n, const char *path, ls_record_kind kind, ls_error *err) {
+    return read_file(out, n, path, kind, false, err);
+}
+
+ls_status ls_records_read_by_order(ls_record **out, int64_t *n, const char *path, ls_record_kind kind, ls_error *err) {
+    return read_file(out, n, path, kind, true, err);
 }
 
 ls_status ls_records_parse(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,

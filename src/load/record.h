@@ -12,6 +12,7 @@
  *     are the value: a NaN or an infinity has null in "logprobs" and its bits in "logprob_bits". An entry is missing
  *     when it is null in "logprob_bits" or, without that member, in "logprobs". Values and bits that contradict each
  *     other, by more than 1e-4 of the value and 1e-6, are an error.
+ *   - NaN, Infinity and -Infinity, which Python writes into JSON, are null.
  *   - A finite log-probability above LS_LOGPROB_MAX is an error; up to there it is another engine's rounding.
  *   - Entries are one for each completion token, or, on a line with token_ids, one for each token after the first.
  *   - "top_ids", "top_logprobs" and "top_logprob_bits" have for each completion token the likeliest tokens of its
@@ -92,6 +93,8 @@ void ls_record_deinit(ls_record *record);
 
 /* Reads all lines of a file ("-" is standard input) in file order, with at least one record demanded. */
 ls_status ls_records_read(ls_record **out, int64_t *n, const char *path, ls_record_kind kind, ls_error *err);
+/* The same, whatever their ids are: each has the number of its place, from 0. */
+ls_status ls_records_read_by_order(ls_record **out, int64_t *n, const char *path, ls_record_kind kind, ls_error *err);
 /* The same from memory. */
 ls_status ls_records_parse(ls_record **out, int64_t *n, const char *text, int64_t bytes, const char *name,
                            ls_record_kind kind, ls_error *err);

@@ -109,6 +109,46 @@ static ls_status unpack(ls_source *source, ls_error *err) {
 
 /* ---- sources ---- */
 
+/* What files begin with that hold no text, and what to do about it. */
+static const struct {
+    const char *bytes;
+    int n;
+    const char *what;
+} formats[] = {
+    {"PAR1", 4,
+     "is Apache Parquet and no JSON; in Python: pandas.read_parquet(FILE).to_json(OUT, orient='records', "
+     "lines=True)"},
+    {"ARROW1", 6,
+     "is an Arrow file and no JSON; in Python: pyarrow.feather.read_feather(FILE).to_json(OUT, "
+     "orient='records', lines=True)"},
+    {"PK\3\4", 4,
+     "is a zip archive, as torch.save and numpy.savez write them, and no JSON; load it in Python and write "
+     "its fields as JSON Lines"},
+    {"\x93NUMPY", 6, "is an array of NumPy and no JSON; load it in Python and write it as JSON Lines"},
+    {"\x80\2", 2, "is a pickle and no JSON; load it in Python and write its fields as JSON Lines"},
+    {"\x80\3", 2, "is a pickle and no JSON; load it in Python and write its fields as JSON Lines"},
+    {"\x80\4", 2, "is a pickle and no JSON; load it in Python and write its fields as JSON Lines"},
+    {"\x80\5", 2, "is a pickle and no JSON; load it in Python and write its fields as JSON Lines"},
+    {"\x28\xb5\x2f\xfd", 4, "is compressed by zstd; unpack it with zstd -d"},
+    {"\xfd"
+     "7zXZ",
+     5, "is compressed by xz; unpack it with xz -d"},
+    {"BZh", 3, "is compressed by bzip2; unpack it with bzip2 -d"},
+    {"\xff\xfe", 2, "is UTF-16 and not UTF-8; iconv -f UTF-16 -t UTF-8 makes it so"},
+    {"\xfe\xff", 2, "is UTF-16 and not UTF-8; iconv -f UTF-16 -t UTF-8 makes it so"},
+    {"version https://git-lfs", 23, "is a pointer of Git LFS and not the file; git lfs pull fetches it"},
+};
+
+ls_status ls_text_head(char *text, int64_t *bytes, ls_error *err) {
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++)
+        if (*bytes >= formats[i].n && memcmp(text, formats[i].bytes, (size_t)formats[i].n) == 0)
+            return LS_FAIL(err, LS_ERR_UNSUPPORTED, "this %s", formats[i].what);
+    if (*bytes < 3 || memcmp(text, "\xef\xbb\xbf", 3) != 0) return LS_OK;
+    *bytes -= 3;
+    memmove(text, text + 3, (size_t)*bytes + 1);
+    return LS_OK;
+}
+
 /* Of a file that is open, or none if that failed with `status`. */
 static ls_status begin(ls_source **out, FILE *file, const char *name, ls_status status, ls_error *err) {
     const size_t bytes = strlen(name) + 1;
@@ -161,6 +201,7 @@ ls_status ls_source_line(ls_source *source, char **line, int64_t *cap, int64_t *
                          ls_error *err) {
     ls_status status = ls_line_read(text_of(source), line, cap, bytes, bytes_max, more, err);
     source->line++;
+    if (status == LS_OK && source->line == 1 && *more) return ls_text_head(*line, bytes, err);
     if (status == LS_OK) return LS_OK;
     status = explain(source, status, err);
     ls_error_prefix(err, "line %lld", (long long)source->line);
@@ -187,7 +228,7 @@ static ls_status read_all(ls_source *source, char **text, int64_t *bytes, int64_
     if (n > bytes_max) return LS_FAIL(err, LS_ERR_FORMAT, "more than %lld bytes of text", (long long)bytes_max);
     (*text)[n] = '\0';
     *bytes = n;
-    return LS_OK;
+    return ls_text_head(*text, bytes, err);
 }
 
 ls_status ls_source_read(char **out, int64_t *bytes, const char *path, int64_t bytes_max, ls_error *err) {

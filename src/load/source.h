@@ -26,4 +26,9 @@ void ls_source_close(ls_source *source);
  * longer than bytes_max is an error. */
 ls_status ls_source_read(char **out, int64_t *bytes, const char *path, int64_t bytes_max, ls_error *err);
 
+/* Of the first bytes of a file of text, behind which there is a NUL: a mark of the order of bytes, which Windows
+ * writes in front of UTF-8, is taken away; a format that holds no text (Parquet, zip, pickle, other compression, ..) is
+ * refused by its name and with the way out of it. */
+ls_status ls_text_head(char *text, int64_t *bytes, ls_error *err);
+
 #endif

@@ -194,30 +194,51 @@ static const ls_record *find_record(const ls_record *const *sorted, int64_t n, c
     return found != NULL ? *found : NULL;
 }
 
-static ls_status check_present(const ls_record *records, int64_t n, const char *name, const ls_record *const *others,
-                               int64_t n_others, const char *other_name, ls_error *err) {
-    for (int64_t i = 0; i < n; i++)
-        if (find_record(others, n_others, records[i].id) == NULL)
-            return LS_FAIL(err, LS_ERR_FORMAT, "%s line %lld: id '%.200s' is not in %s", name,
-                           (long long)records[i].line, records[i].id, other_name);
-    return LS_OK;
+/* A sequence of both files. */
+typedef struct common {
+    const ls_record *a, *b;
+} common;
+
+static ls_status find_common(common *out, ls_comparison *c, const ls_record *a, int64_t n_a, const char *name_a,
+                             const ls_record *const *sorted_b, int64_t n_b, const char *name_b, ls_error *err) {
+    for (int64_t i = 0; i < n_a; i++) {
+        const ls_record *b = find_record(sorted_b, n_b, a[i].id);
+        if (b != NULL) out[c->n_sequences++] = (common){&a[i], b};
+    }
+    c->n_only_a = n_a - c->n_sequences;
+    c->n_only_b = n_b - c->n_sequences;
+    if (c->n_sequences > 0) return LS_OK;
+    return LS_FAIL(err, LS_ERR_FORMAT,
+                   "%s line %lld: id '%.200s' is not in %s, nor is any other of its %lld; --by-order matches sequences "
+                   "by their places",
+                   name_a, (long long)a[0].line, a[0].id, name_b, (long long)n_a);
 }
 
-/* Causes of what differs. Pairs of a sequence stand together, sequences in a's order. */
-static ls_status explain(ls_comparison *out, const pair_list *list, const ls_record *a, int64_t n_a,
-                         const ls_record *const *sorted_b, int64_t n_b, ls_error *err) {
+static bool says_error(const ls_record *r) { return r->finish != NULL && strcmp(r->finish, "error") == 0; }
+
+/* What makes records of the same tokens others than they seem. */
+static void count_circumstances(ls_comparison *out, const ls_record *a, const ls_record *b) {
+    out->n_error_a += says_error(a);
+    out->n_error_b += says_error(b);
+    out->n_seeds_differ += a->has_seed && b->has_seed && a->seed != b->seed;
+    out->n_temperatures_differ += !isnan(a->temperature) && !isnan(b->temperature) && a->temperature != b->temperature;
+}
+
+/* Causes of what differs. Pairs of a sequence stand together, sequences in their order. */
+static ls_status explain(ls_comparison *out, const pair_list *list, const common *both, ls_error *err) {
+    const int64_t n_both = out->n_sequences;
     ls_compare_sequence *sequences = NULL;
     int64_t at = 0;
     ls_status status = LS_OK;
     if (out->n_different == 0) return LS_OK;
-    LS_TRY_DONE(ls_array_alloc((void **)&sequences, n_a, sizeof *sequences, "sequences", err));
-    for (int64_t i = 0; i < n_a; i++) {
-        const ls_record *b = find_record(sorted_b, n_b, a[i].id);
-        const int64_t n = a[i].n_logprobs < b->n_logprobs ? a[i].n_logprobs : b->n_logprobs, from = at;
+    LS_TRY_DONE(ls_array_alloc((void **)&sequences, n_both, sizeof *sequences, "sequences", err));
+    for (int64_t i = 0; i < n_both; i++) {
+        const ls_record *a = both[i].a, *b = both[i].b;
+        const int64_t n = a->n_logprobs < b->n_logprobs ? a->n_logprobs : b->n_logprobs, from = at;
         while (at < list->n && list->pairs[at].sequence == i) at++;
-        sequences[i] = (ls_compare_sequence){&a[i], b, from, at, n};
+        sequences[i] = (ls_compare_sequence){a, b, from, at, n};
     }
-    LS_TRY_DONE(ls_compare_explain(&out->causes, list->pairs, list->n, sequences, n_a, err));
+    LS_TRY_DONE(ls_compare_explain(&out->causes, list->pairs, list->n, sequences, n_both, err));
     for (int64_t i = 0; i < list->n; i++) {
         const int64_t p =
             list->pairs[i].position < LS_COMPARE_PLACES - 1 ? list->pairs[i].position : LS_COMPARE_PLACES - 1;
@@ -236,39 +257,39 @@ ls_status ls_compare(ls_comparison *out, const ls_record *a, int64_t n_a, const 
     ls_status status;
     ls_comparison result = {0};
     pair_list list = {0};
-    const ls_record **sorted_a = NULL, **sorted_b = NULL;
+    const ls_record **sorted_b = NULL;
+    common *both = NULL;
     LS_ASSERT(worst_max >= 0 && worst_max <= LS_WORST_MAX, "worst_max %lld", (long long)worst_max);
-    LS_TRY_DONE(sort_records(&sorted_a, a, n_a, err));
     LS_TRY_DONE(sort_records(&sorted_b, b, n_b, err));
-    LS_TRY_DONE(check_present(a, n_a, name_a, sorted_b, n_b, name_b, err));
-    LS_TRY_DONE(check_present(b, n_b, name_b, sorted_a, n_a, name_a, err));
+    LS_TRY_DONE(ls_array_alloc((void **)&both, n_a, sizeof *both, "sequences", err));
+    LS_TRY_DONE(find_common(both, &result, a, n_a, name_a, sorted_b, n_b, name_b, err));
     LS_TRY_DONE(ls_array_alloc((void **)&result.worst, worst_max, sizeof *result.worst, "worst tokens", err));
-    for (int64_t i = 0; i < n_a; i++) {
-        const ls_record *other = find_record(sorted_b, n_b, a[i].id);
-        if ((status = check_tokens(&a[i], other, err)) != LS_OK ||
-            (status = check_distribution(&a[i], other, err)) != LS_OK ||
-            (status = check_lengths(&a[i], other, err)) != LS_OK) {
-            ls_error_prefix(err, "%s line %lld, %s line %lld", name_a, (long long)a[i].line, name_b,
+    for (int64_t i = 0; i < result.n_sequences; i++) {
+        const ls_record *one = both[i].a, *other = both[i].b;
+        if ((status = check_tokens(one, other, err)) != LS_OK ||
+            (status = check_distribution(one, other, err)) != LS_OK ||
+            (status = check_lengths(one, other, err)) != LS_OK) {
+            ls_error_prefix(err, "%s line %lld, %s line %lld", name_a, (long long)one->line, name_b,
                             (long long)other->line);
             goto done;
         }
-        LS_TRY_DONE(add_sequence(&result, &list, &a[i], other, i, worst_max, err));
+        count_circumstances(&result, one, other);
+        LS_TRY_DONE(add_sequence(&result, &list, one, other, i, worst_max, err));
     }
     if (result.n_compared == 0) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s and %s: no token has a log-probability in both", name_a, name_b);
         goto done;
     }
-    result.n_sequences = n_a;
-    LS_TRY_DONE(explain(&result, &list, a, n_a, sorted_b, n_b, err));
+    LS_TRY_DONE(explain(&result, &list, both, err));
     LS_TRY_DONE(ls_mismatch_of_pairs(&result.measures, list.pairs, list.n, err));
     result.measures.equal_fraction = (double)result.n_equal / (double)result.n_compared;
-    if (result.measures.sequence_worst >= 0) result.sequence_worst = a[result.measures.sequence_worst].id;
+    if (result.measures.sequence_worst >= 0) result.sequence_worst = both[result.measures.sequence_worst].a->id;
     *out = result;
     result.worst = NULL;
 done:
     free(result.worst);
     free(list.pairs);
-    free(sorted_a);
+    free(both);
     free(sorted_b);
     return status;
 }
@@ -280,5 +301,6 @@ void ls_comparison_deinit(ls_comparison *comparison) {
 }
 
 bool ls_comparison_same(const ls_comparison *comparison) {
-    return comparison->n_different == 0 && comparison->missing_a == 0 && comparison->missing_b == 0;
+    return comparison->n_different == 0 && comparison->missing_a == 0 && comparison->missing_b == 0 &&
+           comparison->n_only_a == 0 && comparison->n_only_b == 0;
 }

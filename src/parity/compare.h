@@ -2,12 +2,13 @@
  *
  * A is the rollout side, r; B the trainer side, t, in the sense of rl/mismatch.h.
  *
- * Alignment. Sequences are matched by id, which must be the same set on both sides, and their token ids must agree
- * wherever both sides have them; text is never looked at. A line is of one of three forms: completion (entries for the
- * completion tokens), full (token_ids; entries for every token after the first), or bare (entries only). Two lines of
- * one form must have equally many entries. A completion line against a full one is aligned at the end: the last
- * entries of the longer list belong to those of the shorter one; what is before them is not compared. A bare line is
- * taken as whichever form makes it fit: equal counts, else aligned at the end.
+ * Alignment. Sequences are matched by id; those that one side alone has are counted, and not compared. At least one
+ * must be on both. Token ids must agree wherever both sides have them; text is never looked at. A line is of one of
+ * three forms: completion (entries for the completion tokens), full (token_ids; entries for every token after the
+ * first), or bare (entries only). Two lines of one form must have equally many entries. A completion line against a
+ * full one is aligned at the end: the last entries of the longer list belong to those of the shorter one; what is
+ * before them is not compared. A bare line is taken as whichever form makes it fit: equal counts, else aligned at the
+ * end.
  *
  * Two lines that name their distributions (meta.logprob_of) must name the same one.
  *
@@ -42,7 +43,10 @@ typedef struct ls_special_counts {
 } ls_special_counts;
 
 typedef struct ls_comparison {
-    int64_t n_sequences, n_sequences_different;
+    int64_t n_sequences, n_sequences_different; /* of both sides */
+    int64_t n_only_a, n_only_b;                 /* sequences of one side alone */
+    int64_t n_error_a, n_error_b;               /* compared ones with finish "error", which are as far as they came */
+    int64_t n_seeds_differ, n_temperatures_differ; /* of sequences where both sides tell theirs */
     int64_t n_sequences_without_ids; /* token ids on at most one side, so identity rests on the id alone */
     int64_t n_compared, n_equal, n_different;
     int64_t missing_a, missing_b, missing_both; /* of A only, of B only, of both */
@@ -60,13 +64,13 @@ typedef struct ls_comparison {
     int64_t n_worst;
 } ls_comparison;
 
-/* Strings in *out point into a. names start error sentences. An error when ids or token ids do not match up or when
- * there is no token to compare. */
+/* Strings in *out point into a. names start error sentences. An error when no id is on both sides, when token ids do
+ * not match up or when there is no token to compare. */
 ls_status ls_compare(ls_comparison *out, const ls_record *a, int64_t n_a, const char *name_a, const ls_record *b,
                      int64_t n_b, const char *name_b, int64_t worst_max, ls_error *err);
 void ls_comparison_deinit(ls_comparison *comparison);
 
-/* True when every token has the same bits, and no token has a value on one side only. */
+/* True when every token has the same bits, and no token and no sequence is on one side only. */
 bool ls_comparison_same(const ls_comparison *comparison);
 
 /* A table for people. */

@@ -176,6 +176,24 @@ static void write_causes(ls_json_out *json, const ls_comparison *c) {
     ls_json_end_array(json);
 }
 
+/* What a reader must know before the numbers. */
+static void print_notes(FILE *file, const ls_comparison *c) {
+    if (c->n_only_a + c->n_only_b > 0)
+        fprintf(file,
+                "note: the files have unequal sets of sequences: %" PRId64 " in both, which are compared, %" PRId64
+                " in A only, %" PRId64 " in B only\n",
+                c->n_sequences, c->n_only_a, c->n_only_b);
+    if (c->n_error_a + c->n_error_b > 0)
+        fprintf(file,
+                "note: finish is error in %" PRId64 " sequences of A and %" PRId64
+                " of B, which end where the error was\n",
+                c->n_error_a, c->n_error_b);
+    if (c->n_seeds_differ > 0)
+        fprintf(file, "note: the seeds of A and B differ in %" PRId64 " sequences\n", c->n_seeds_differ);
+    if (c->n_temperatures_differ > 0)
+        fprintf(file, "note: the temperatures of A and B differ in %" PRId64 " sequences\n", c->n_temperatures_differ);
+}
+
 void ls_comparison_print(FILE *file, const ls_comparison *c, const char *name_a, const char *name_b) {
     fprintf(file, "A  %s (rollout, r)\nB  %s (trainer, t)\n\n", name_a, name_b);
     if (ls_comparison_same(c)) {
@@ -186,9 +204,14 @@ void ls_comparison_print(FILE *file, const ls_comparison *c, const char *name_a,
                 " more are on one side only\n",
                 c->n_different, c->n_compared, c->missing_a + c->missing_b);
     }
+    print_notes(file, c);
     fprintf(file, "\ntokens\n");
     row_count(file, "sequences", c->n_sequences);
     row_count(file, "  with a difference", c->n_sequences_different);
+    if (c->n_only_a + c->n_only_b > 0) {
+        row_count(file, "  in A only, not compared", c->n_only_a);
+        row_count(file, "  in B only, not compared", c->n_only_b);
+    }
     if (c->n_sequences_without_ids > 0)
         row_count(file, "  matched by id only (no token ids)", c->n_sequences_without_ids);
     row_count(file, "tokens compared", c->n_compared);
@@ -298,6 +321,12 @@ void ls_comparison_write(ls_json_out *json, const ls_comparison *c, const char *
     ls_json_int(json, "sequences", c->n_sequences);
     ls_json_int(json, "sequences_different", c->n_sequences_different);
     ls_json_int(json, "sequences_without_ids", c->n_sequences_without_ids);
+    ls_json_int(json, "sequences_only_a", c->n_only_a);
+    ls_json_int(json, "sequences_only_b", c->n_only_b);
+    ls_json_int(json, "finish_error_a", c->n_error_a);
+    ls_json_int(json, "finish_error_b", c->n_error_b);
+    ls_json_int(json, "seeds_differ", c->n_seeds_differ);
+    ls_json_int(json, "temperatures_differ", c->n_temperatures_differ);
     ls_json_int(json, "compared", c->n_compared);
     ls_json_int(json, "equal", c->n_equal);
     ls_json_int(json, "different", c->n_different);

@@ -74,6 +74,8 @@ static const struct {
     {"special token inside a prompt", "a begin-of-sequence or padding token inside a prompt is not read as any other",
      "what looks at token ids: masks made from the padding id, templates"},
     {"records of other tokens", "records are not those of the tokens that were drawn", "the index that gathers them"},
+    {"log-probabilities missing", "some tokens have no value: null, NaN, an infinity or a sentinel stands there",
+     "what writes the record where there is no value, and what the trainer makes of it"},
     {"records shifted", "each record belongs to a neighbour of its token",
      "the index that pairs drawn tokens with rows of logits"},
     {"log-probabilities in low precision", "recorded log-probabilities are rounded",

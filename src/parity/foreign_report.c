@@ -227,7 +227,8 @@ static void draw_effects(FILE *file, const ls_foreign *f) {
             const double a = width * fmax(log(fmax(s->abs_median, low) / low) / log(high / low), 0.0);
             const double b = width * fmin(log(fmax(s->abs_max, low) / low) / log(high / low), 1.0);
             fprintf(file,
-                    "<svg width=\"%g\" height=\"12\"><rect x=\"%.1f\" y=\"3\" width=\"%.1f\" height=\"6\" fill=\"%s\"/>"
+                    "<svg class=\"bar\" viewBox=\"0 0 %g 12\" preserveAspectRatio=\"none\"><rect x=\"%.1f\" y=\"3\" "
+                    "width=\"%.1f\" height=\"6\" fill=\"%s\"/>"
                     "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"0\" y2=\"12\" stroke=\"#444\"/></svg>",
                     width, a, fmax(b - a, 2.0), s->look == LS_LOOK_OFF ? "#b3261e" : "#2e7d4f", limit, limit);
         }

@@ -395,6 +395,25 @@ static ls_status look_behind_rounding(ls_inquiry *q, bool *explained, ls_error *
     return LS_OK;
 }
 
+/* The first request with a value that is not there; nothing is smaller, since it does not make anything off. */
+static ls_status keep_lacking(ls_inquiry *q, ls_error *err) {
+    for (int r = 0; r < LS_RUNGS; r++) {
+        const ls_outcomes *o = &q->f->seen[r].outcomes;
+        for (int64_t s = 0; s < o->n; s++) {
+            const ls_prompt prompt = {o->of[s].prompt, o->of[s].n_prompt};
+            ls_trial trial;
+            uint64_t needs;
+            if (!o->of[s].lacks) continue;
+            ls_rung_trial(q, (ls_rung)r, &trial, &needs);
+            q->f->repro_of = (ls_rung)r;
+            q->f->repro_shown = true; /* it is one of the trials */
+            q->runner->sweep->repro_from = 1;
+            return ls_foreign_keep_repro(q, &prompt, 1, &trial, err);
+        }
+    }
+    return LS_OK;
+}
+
 static ls_status inquire(ls_inquiry *q, ls_error *err) {
     ls_sweep *sweep = q->runner->sweep;
     ls_foreign *f = q->f;
@@ -427,6 +446,8 @@ static ls_status inquire(ls_inquiry *q, ls_error *err) {
     if (f->n_findings == 0)
         for (int i = LS_RUNGS - 1; i >= 0; i--)
             if (f->seen[i].look == LS_LOOK_OFF) f->repro_of = (ls_rung)i;
+    if (f->n_findings > 0 && strcmp(f->findings[0].cause, "log-probabilities missing") == 0)
+        return keep_lacking(q, err);
     if (explained || f->constant) {
         /* Every request shows it, by a value that is not above a floor it makes itself. */
         ls_trial trial;

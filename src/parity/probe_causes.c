@@ -265,7 +265,7 @@ static void decide_company(ls_inquiry *q) {
     find_if(q, LS_RUNG_FORK, "fork is not a copy", 0.88, "four samples of a prompt");
 }
 
-ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
+static ls_status decide(ls_inquiry *q, ls_error *err) {
     ls_foreign *f = q->f;
     ls_rung rung;
     bool found = false, moves = false;
@@ -291,4 +291,26 @@ ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
     find_if(q, LS_RUNG_CACHED_RESET, "prefix cache returns old entries", 0.75, "with the cache emptied in between");
     find_if(q, LS_RUNG_TEXT, "other tokens than were sent", 0.75, "prompts as text");
     return ls_decide_failures(q, err);
+}
+
+/* Values that are not there. What else is wrong stands in front of it. */
+static void decide_missing(ls_inquiry *q) {
+    const ls_server_oddities *o = q->runner->subject->odd;
+    ls_foreign *f = q->f;
+    const double confidence = f->n_findings > 0 && f->findings[0].confidence >= LS_NAMED ? 0.81 : 0.97;
+    const int64_t before = f->n_findings;
+    if (o->n_missing == 0 && o->n_missing_again == 0) return;
+    ls_foreign_find(f, "log-probabilities missing", LS_RUNG_ALONE_LONG, confidence,
+                    "%" PRId64 " of %" PRId64 " decoded values are null, NaN, an infinity or below -9000, %" PRId64
+                    " of them of first tokens; so are %" PRId64 " of %" PRId64
+                    " values of prompts. The others were compared",
+                    o->n_missing, o->n_values, o->n_missing_first, o->n_missing_again, o->n_again);
+    for (int64_t i = 0; i < f->n_findings && f->n_findings > before; i++)
+        if (strcmp(f->findings[i].cause, "log-probabilities missing") == 0) f->findings[i].settled = true;
+}
+
+ls_status ls_probe_decide(ls_inquiry *q, ls_error *err) {
+    LS_TRY(decide(q, err));
+    decide_missing(q);
+    return LS_OK;
 }

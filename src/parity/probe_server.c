@@ -242,7 +242,8 @@ static void compare_prompt(ls_probe_server *s, const int32_t *told, int64_t n_to
     }
 }
 
-static ls_status take_sample(ls_outcome *c, const ls_record *r, int64_t most, bool is_llama_cpp, ls_error *err) {
+static ls_status take_sample(ls_probe_server *s, ls_outcome *c, const ls_record *r, int64_t most, bool is_llama_cpp,
+                             ls_error *err) {
     if (r->completion_ids == NULL || r->n_logprobs != r->n_completion)
         return LS_FAIL(err, LS_ERR_UNSUPPORTED,
                        "the answers tell no token ids; this server is too old for return_token_ids or lacks it");
@@ -254,7 +255,10 @@ static ls_status take_sample(ls_outcome *c, const ls_record *r, int64_t most, bo
     c->slot = (int32_t)r->slot;
     for (int64_t i = 0; i < c->n && is_llama_cpp; i++)
         if (r->logprob_missing[i]) c->n = i; /* a token within a character has none, which is no fault of a value */
+    s->odd.n_values += c->n;
+    s->odd.n_missing_first += c->n > 0 && r->logprob_missing[0];
     for (int64_t i = 0; i < c->n; i++) {
+        s->odd.n_missing += r->logprob_missing[i];
         c->completion[i] = r->completion_ids[i];
         c->logprob[i] = r->logprob_missing[i] ? (float)NAN : r->logprobs[i];
     }
@@ -273,8 +277,8 @@ static ls_status take_answer(ls_probe_server *s, ls_outcome *out, const ls_trial
         for (int64_t i = 0; i < samples; i++) out[i].failed = true;
         return LS_OK;
     }
-    LS_TRY_DONE(ls_answers_parse(&records, &n, c->answer, c->answer_bytes, c->path, dialects[s->dialect].generated,
-                                 false, err));
+    LS_TRY_DONE(
+        ls_answers_parse_any(&records, &n, c->answer, c->answer_bytes, c->path, dialects[s->dialect].generated, err));
     if (n != samples) {
         status = LS_FAIL(err, LS_ERR_FORMAT, "%s: %" PRId64 " completions for %" PRId64, c->path, n, samples);
         goto done;
@@ -282,7 +286,7 @@ static ls_status take_answer(ls_probe_server *s, ls_outcome *out, const ls_trial
     told = records[0].prompt_ids != NULL ? records[0].n_prompt : told_prompt(s, c);
     if (told >= 0) compare_prompt(s, records[0].prompt_ids, told, out->prompt, out->n_prompt);
     for (int64_t i = 0; i < samples; i++)
-        LS_TRY_DONE(take_sample(&out[i], &records[i], trial->max_tokens, s->dialect == LS_DIALECT_LLAMA_CPP, err));
+        LS_TRY_DONE(take_sample(s, &out[i], &records[i], trial->max_tokens, s->dialect == LS_DIALECT_LLAMA_CPP, err));
 done:
     ls_records_free(records, n);
     return status;
@@ -416,6 +420,8 @@ static bool take_values(ls_probe_server *s, const ls_scored *one, const ls_http_
     compare_prompt(s, NULL, told, one->tokens, one->n);
     for (int64_t i = 1; i < one->n; i++) {
         const int64_t at = i - 1 + offset, id = records[0].is_tokens ? at + 1 : at;
+        s->odd.n_again++;
+        s->odd.n_missing_again += at >= 0 && records[0].logprob_missing[at];
         if (at < 0 || records[0].logprob_missing[at]) continue;
         one->values[i - 1] = records[0].logprobs[at];
         others = others || (records[0].completion_ids != NULL && records[0].completion_ids[id] != one->tokens[i]);

@@ -5,13 +5,16 @@
 
 #include "load/json_node.h"
 
-static ls_status read_greeting(const ls_node *root, const char *program, ls_error *err) {
-    int64_t version;
+static ls_status read_greeting(int *version, const ls_node *root, const char *program, ls_error *err) {
+    int64_t said;
     ls_node node;
     LS_TRY(ls_node_need(root, "lockstep", &node, err));
-    LS_TRY(ls_node_int(&node, 0, INT32_MAX, &version, err));
-    if (version == 1) return LS_OK;
-    return LS_FAIL(err, LS_ERR_FORMAT, "%s: it speaks version %lld; 1 is known", program, (long long)version);
+    LS_TRY(ls_node_int(&node, 0, INT32_MAX, &said, err));
+    if (said < LS_PROTOCOL_FIRST || said > LS_PROTOCOL_LAST)
+        return LS_FAIL(err, LS_ERR_FORMAT, "%s: it speaks version %lld; %d to %d are known", program, (long long)said,
+                       LS_PROTOCOL_FIRST, LS_PROTOCOL_LAST);
+    *version = (int)said;
+    return LS_OK;
 }
 
 static ls_status read_answer(const ls_node *root, const char *program, ls_error *err) {
@@ -25,20 +28,20 @@ static ls_status read_answer(const ls_node *root, const char *program, ls_error 
     return LS_FAIL(err, LS_ERR_UNSUPPORTED, "%s: %.200s", program, why);
 }
 
-static ls_status read_line(const char *line, const char *program,
-                           ls_status (*read)(const ls_node *, const char *, ls_error *), ls_error *err) {
+ls_status ls_resident_greeting(int *version, const char *line, const char *program, ls_error *err) {
     ls_json_doc *doc;
     LS_TRY(ls_json_doc_open(&doc, line, (int64_t)strlen(line), program, err));
     const ls_node root = ls_json_root(doc);
-    const ls_status status = read(&root, program, err);
+    const ls_status status = read_greeting(version, &root, program, err);
     ls_json_doc_free(doc);
     return status;
 }
 
-ls_status ls_resident_greeting(const char *line, const char *program, ls_error *err) {
-    return read_line(line, program, read_greeting, err);
-}
-
 ls_status ls_resident_answer(const char *line, const char *program, ls_error *err) {
-    return read_line(line, program, read_answer, err);
+    ls_json_doc *doc;
+    LS_TRY(ls_json_doc_open(&doc, line, (int64_t)strlen(line), program, err));
+    const ls_node root = ls_json_root(doc);
+    const ls_status status = read_answer(&root, program, err);
+    ls_json_doc_free(doc);
+    return status;
 }

@@ -56,6 +56,7 @@ typedef struct ls_outcome {
     float *scored;  /* the trainer's */
     int64_t n;
     bool failed;                /* the suspect gave the request up */
+    bool lacks;                 /* a server has no value for some of its tokens; such count as agreeing */
     int32_t slot;               /* -1: not told */
     int64_t n_hit, n_preempted; /* -1: not told */
     int32_t version;            /* of the weights: 0, and 1 in rounds behind an update */
@@ -85,6 +86,9 @@ typedef struct ls_server_oddities {
     int64_t n_other;             /* as many, but others */
     int64_t n_not_again;         /* values of a prompt that could not be had */
     int64_t n_answers;
+    int64_t n_values, n_missing,
+        n_missing_first;              /* decoded ones; those that an answer does not have, and of them first */
+    int64_t n_again, n_missing_again; /* the same of prompts' tokens */
 } ls_server_oddities;
 
 /* The black box. run fills everything but scored. What it cannot do is LS_ERR_UNSUPPORTED, LS_ERR_CAPACITY or
@@ -151,6 +155,7 @@ struct ls_program_subject {
     int64_t n_more;
     double timeout; /* seconds of a trial, after which it is ended; 0: none */
     bool resident;  /* PROGRAM serve: one process that is sent all trials, by a line of JSON each */
+    int protocol;   /* what it speaks (parity/resident.h); 0: the first version. A resident program says it itself */
     int pid, pipe;  /* of that process; 0: not started */
 };
 /* PROGRAM score .. in a process of its own, or in the resident one. */

@@ -53,7 +53,15 @@ static ls_status add_setting(words *w, const char *name, const char *value, ls_e
     return add_option(w, name, text, err);
 }
 
-static ls_status add_trial(words *w, const ls_trial *trial, ls_error *err) {
+/* The value of a lever as the program knows it. Programs of the first version read a number for each share, and take no
+ * limit from a whole one. */
+static void format_lever(char text[WORD_BYTES], const ls_trial *trial, int64_t lever, int protocol) {
+    ls_lever_format(text, WORD_BYTES, &trial->levers, lever);
+    if (protocol < 2 && strcmp(ls_lever_name(lever), "memory-fraction") == 0 && strcmp(text, "auto") == 0)
+        snprintf(text, WORD_BYTES, "1");
+}
+
+static ls_status add_trial(words *w, const ls_trial *trial, int protocol, ls_error *err) {
     char text[WORD_BYTES];
     snprintf(text, sizeof text, "%" PRId64, trial->max_tokens);
     LS_TRY(add_setting(w, "max-tokens", text, err));
@@ -66,7 +74,7 @@ static ls_status add_trial(words *w, const ls_trial *trial, ls_error *err) {
     if (trial->dtype != LS_F32) LS_TRY(add_option(w, "profile", ls_profile_name(trial->profile), err));
     LS_TRY(add_word(w, "--ignore-eos", err));
     for (int64_t i = 0; i < ls_levers_count(); i++) {
-        ls_lever_format(text, sizeof text, &trial->levers, i);
+        format_lever(text, trial, i, protocol);
         LS_TRY(add_setting(w, ls_lever_name(i), text, err));
     }
     return LS_OK;
@@ -178,20 +186,20 @@ static ls_status take_record(ls_outcome *c, const ls_record *record, int64_t max
 }
 
 /* What the first record says of the suspect: whose numerics it has, and which levers it obeyed. */
-static void hear(ls_outcomes *out, const ls_record *record, const ls_trial *trial) {
+static void hear(ls_outcomes *out, const ls_record *record, const ls_trial *trial, int protocol) {
     out->promises_nothing = record->digest == NULL;
     out->tells_levers = record->levers != NULL;
     for (int64_t i = 0; i < record->n_levers; i++) {
         const int64_t lever = ls_lever_find(record->levers[i].name);
         char text[WORD_BYTES];
         if (lever < 0) continue;
-        ls_lever_format(text, sizeof text, &trial->levers, lever);
+        format_lever(text, trial, lever, protocol);
         if (strcmp(text, record->levers[i].value) == 0) out->levers |= (uint64_t)1 << lever;
     }
 }
 
 /* In file order, which the ids must confirm. */
-static ls_status take_records(ls_outcomes *out, const char *path, const ls_trial *trial, ls_error *err) {
+static ls_status take_records(ls_outcomes *out, const char *path, const ls_trial *trial, int protocol, ls_error *err) {
     const int64_t samples = trial->levers.samples;
     ls_record *records = NULL;
     int64_t n = 0;
@@ -210,7 +218,7 @@ static ls_status take_records(ls_outcomes *out, const char *path, const ls_trial
         }
         LS_TRY_DONE(take_record(&out->of[i], &records[i], trial->max_tokens, err));
     }
-    if (n > 0) hear(out, &records[0], trial);
+    if (n > 0) hear(out, &records[0], trial, protocol);
 done:
     ls_records_free(records, n);
     return status;
@@ -310,7 +318,7 @@ static ls_status start_resident(ls_program_subject *s, ls_error *err) {
     close(pair[1]); /* or its end would not be seen */
     pair[0] = pair[1] = -1;
     LS_TRY_DONE(hear_line(s, line, err));
-    status = ls_resident_greeting(line, s->program, err);
+    status = ls_resident_greeting(&s->protocol, line, s->program, err);
 done:
     for (int i = 0; i < 2; i++)
         if (pair[i] >= 0) close(pair[i]);
@@ -368,19 +376,23 @@ static ls_status run(void *context, const ls_trial *trial, const ls_prompt *prom
             LS_FAIL(err, LS_ERR_UNSUPPORTED, "a program that reads its model cannot be given new weights on the way");
         goto done;
     }
+    if (s->resident && s->pid == 0 && (status = start_resident(s, err)) != LS_OK) { /* it says how levers are written */
+        ls_program_subject_end(s);
+        goto done;
+    }
     LS_TRY_DONE(ls_json_save(in, fill_lines, &lines, err));
     LS_TRY_DONE(add_word(w, s->program, err));
     LS_TRY_DONE(add_word(w, "generate", err));
     LS_TRY_DONE(add_option(w, "model", s->model, err));
     LS_TRY_DONE(add_option(w, "prompts", in, err));
     LS_TRY_DONE(add_option(w, "out", records, err));
-    LS_TRY_DONE(add_trial(w, trial, err));
+    LS_TRY_DONE(add_trial(w, trial, s->protocol, err));
     for (int64_t i = 0; !s->resident && i < s->n_more; i++) LS_TRY_DONE(add_word(w, s->more[i], err));
     if (s->resident)
         LS_TRY_DONE(run_resident(s, w, err));
     else
         LS_TRY_DONE(run_program(w->argv, records, complaints, s->timeout, err));
-    LS_TRY_DONE(take_records(out, records, trial, err));
+    LS_TRY_DONE(take_records(out, records, trial, s->protocol, err));
 done:
     unlink(in);
     unlink(records);

@@ -212,6 +212,8 @@ static void numerics_are_named_and_compared(void **state) {
     (void)state;
     RUN_OK("generate", "--model", TINY, "--prompts", PROMPTS, "--max-tokens", "4", "--out", at("a.jsonl"));
     RUN_OK("score", "--model", TINY, "--rollouts", at("a.jsonl"), "--dtype", "bf16", "--out", at("b.jsonl"));
+    assert_non_null(
+        strstr(last.err, "have log-probabilities of the numerics exact/2/f32; these here are of exact/2/bf16"));
     text = file_read(at("b.jsonl"), &bytes);
     assert_null(strstr(text, "exact/2/f32"));
     assert_non_null(strstr(text, "exact/2/bf16"));
@@ -224,6 +226,33 @@ static void numerics_are_named_and_compared(void **state) {
     free(text);
     RUN("compare", at("a.jsonl"), at("c.jsonl"));
     must_exit(3);
+    RUN_OK("score", "--model", TINY, "--rollouts", at("a.jsonl"), "--out", at("b.jsonl"));
+    assert_null(strstr(last.err, "note:"));
+}
+
+/* Ids that are there twice, in records and in a batch of verl; a mark of the order of bytes. */
+static void what_has_no_ids_of_its_own_is_matched_by_order(void **state) {
+    static const char records[] =
+        "\xef\xbb\xbf{\"id\":\"x\",\"completion_ids\":[1],\"logprobs\":[-1]}\n"
+        "{\"id\":\"x\",\"completion_ids\":[2],\"logprobs\":[-2]}\n";
+    static const char batch[] =
+        "{\"uid\":\"g\",\"responses\":[1],\"response_mask\":[1],\"rollout_log_probs\":[-1],\"old_log_probs\":[-1]}\n"
+        "{\"uid\":\"g\",\"responses\":[2],\"response_mask\":[1],\"rollout_log_probs\":[-2],\"old_log_probs\":[-2]}\n";
+    (void)state;
+    file_write(at("records.jsonl"), records, sizeof records - 1);
+    file_write(at("verl.jsonl"), batch, sizeof batch - 1);
+    RUN("compare", at("records.jsonl"), at("records.jsonl"));
+    must_exit(2);
+    RUN_OK("compare", at("records.jsonl"), at("records.jsonl"), "--by-order");
+    RUN_OK("compare", at("verl.jsonl"), at("verl.jsonl"), "--format", "verl");
+    RUN_OK("compare", at("verl.jsonl"), at("records.jsonl"), "--format-a", "verl", "--by-order");
+    RUN("compare", at("."), at("."));
+    must_exit(2);
+    assert_non_null(strstr(last.err, "lockstep report RUN RUN"));
+    file_write(at("dump.pt"), "PK\3\4rest", 8);
+    RUN("compare", at("dump.pt"), at("dump.pt"), "--format", "slime");
+    must_exit(2);
+    assert_non_null(strstr(last.err, "zip archive, as torch.save"));
 }
 
 static void scoring_confirms_every_bit(void **state) {
@@ -469,6 +498,7 @@ int main(void) {
         cmocka_unit_test(settings_change_no_result),
         cmocka_unit_test(standard_streams_serve_as_files),
         cmocka_unit_test(numerics_are_named_and_compared),
+        cmocka_unit_test(what_has_no_ids_of_its_own_is_matched_by_order),
         cmocka_unit_test(scoring_confirms_every_bit),
         cmocka_unit_test(token_lines_give_one_entry_after_the_first),
         cmocka_unit_test(text_survives_tokens),

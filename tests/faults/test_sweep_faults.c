@@ -215,7 +215,7 @@ static void a_program_is_a_subject(void **state) {
     bench_open(&b, "jamba-nobias", false);
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
         char *more[] = {inject, name};
-        ls_program_subject program = {LS_FAULTY_PROGRAM, b.model, directory, more, 2, 0.0, false, 0, 0};
+        ls_program_subject program = {LS_FAULTY_PROGRAM, b.model, directory, more, 2, 0.0, false, 0, 0, 0};
         const ls_subject subject = ls_subject_program(&program);
         ls_error err;
         snprintf(name, sizeof name, "%s", ls_inject_name(faults[i]));
@@ -240,7 +240,7 @@ static void what_cannot_run_is_no_suspect(void **state) {
     assert_non_null(mkdtemp(directory));
     bench_open(&b, "jamba-nobias", false);
     for (int i = 0; i < 2; i++) {
-        ls_program_subject program = {programs[i], b.model, directory, NULL, 0, 0.0, false, 0, 0};
+        ls_program_subject program = {programs[i], b.model, directory, NULL, 0, 0.0, false, 0, 0, 0};
         const ls_subject subject = ls_subject_program(&program);
         ls_error err;
         check_failed(ls_sweep_run(&s, &b.opts, &subject, b.trainer, &err), &err,

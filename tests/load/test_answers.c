@@ -115,7 +115,8 @@ static void what_is_wrong_is_refused(void **state) {
         {LS_ANSWER_VLLM, "\n\n7", "dump: line 3: an object is required"},
         {LS_ANSWER_VLLM, "{\"choices\":[", "dump: line 1"},
         {LS_ANSWER_VLLM, "\n{\"choices\":3}", "dump: line 2: choices"},
-        {LS_ANSWER_VLLM, "{\"choices\":[{\"logprobs\":null}]}", "choices[0]"},
+        {LS_ANSWER_VLLM, "{\"choices\":[{\"logprobs\":null}]}", "dump: no log-probability"},
+        {LS_ANSWER_VLLM, "{\"choices\":[{\"text\":\"x\"}]}", "choices[0]"},
         {LS_ANSWER_VLLM, "{\"choices\":[{\"logprobs\":{\"token_logprobs\":[0.5]}}]}", "token_logprobs[0]: 0.5 is no"},
         {LS_ANSWER_VLLM, "{\"choices\":[{\"logprobs\":{\"token_logprobs\":[\"x\"]}}]}", "token_logprobs[0]"},
         {LS_ANSWER_VLLM, "{\"choices\":[{\"token_ids\":[1],\"logprobs\":{\"tokens\":[],\"token_logprobs\":[-1]}}]}",
@@ -185,6 +186,94 @@ static void a_value_without_a_place_is_missing(void **state) {
     ls_records_free(records, n);
 }
 
+/* Samples that came to nothing stand beside one that did not. */
+static void what_came_to_nothing_has_no_values(void **state) {
+    static const struct {
+        ls_answer_format format;
+        const char *text;
+        int64_t n, n_missing, last; /* sequences, missing values, of which sequence the values are */
+    } rows[] = {
+        {LS_ANSWER_VERL,
+         "{\"responses\":null,\"response_mask\":null,\"rollout_log_probs\":null}\n"
+         "{\"responses\":[7,8],\"response_mask\":[1,1],\"rollout_log_probs\":null}\n"
+         "{\"responses\":[7],\"response_mask\":[1],\"rollout_log_probs\":[-1]}",
+         3, 2, 2},
+        {LS_ANSWER_VERL,
+         "{\"responses\":[null,[7,8]],\"response_mask\":[null,[1,1]],\"rollout_log_probs\":[null,[-1,NaN]]}", 2, 1, 1},
+        {LS_ANSWER_SLIME,
+         "{\"samples\":[{\"tokens\":[5],\"response_length\":0,\"loss_mask\":null,\"rollout_log_probs\":null},"
+         "{\"tokens\":null,\"response_length\":null,\"rollout_log_probs\":null},"
+         "{\"tokens\":[5,7],\"response_length\":1,\"rollout_log_probs\":null},"
+         "{\"tokens\":[5,7],\"response_length\":1,\"rollout_log_probs\":[-1]}]}",
+         4, 1, 3},
+        {LS_ANSWER_OPENRLHF,
+         "{\"sequences\":[null,[5,7]],\"action_mask\":[null,[1]],\"rollout_log_probs\":[null,[-1]]}", 2, 0, 1},
+        {LS_ANSWER_TRL, "{\"prompt_ids\":[[5]],\"completion_ids\":[[7],null,[7]],\"logprobs\":[null,null,[-1]]}", 3, 1,
+         2},
+        {LS_ANSWER_VLLM,
+         "{\"choices\":[{\"logprobs\":null,\"token_ids\":[7,8]},{\"logprobs\":null},{\"logprobs\":{\"content\":null}},"
+         "{\"logprobs\":{\"token_logprobs\":[-1]}}]}",
+         4, 2, 3},
+        {LS_ANSWER_VLLM,
+         "{\"custom_id\":\"a\",\"response\":null,\"error\":{\"message\":\"x\"}}\n"
+         "{\"custom_id\":\"b\",\"response\":{\"status_code\":400,\"body\":{\"error\":{\"message\":\"x\"}}}}\n"
+         "{\"custom_id\":\"c\",\"response\":{\"body\":{\"choices\":[{\"logprobs\":{\"token_logprobs\":[-1]}}]}}}",
+         1, 0, 0},
+        {LS_ANSWER_SGLANG,
+         "{\"meta_info\":{\"output_token_logprobs\":null}}{\"meta_info\":{\"output_token_logprobs\":[[-1,7,null]]}}", 2,
+         0, 1},
+        {LS_ANSWER_PRIME_RL,
+         "{\"token_ids\":null,\"loss_mask\":null,\"inference_logprobs\":null,\"trainer_logprobs\":null}\n"
+         "{\"token_ids\":[5,7],\"loss_mask\":[0,1],\"inference_logprobs\":null,\"trainer_logprobs\":[0,-1]}\n"
+         "{\"token_ids\":[5,7],\"loss_mask\":[0,1],\"inference_logprobs\":[0,-1],\"trainer_logprobs\":null}",
+         3, 1, 2},
+        {LS_ANSWER_NEMO_RL,
+         "{\"token_ids\":[null,[5,7]],\"token_loss_mask\":[null,[0,1]],\"generation_logprobs\":[null,[0,-1]],"
+         "\"prev_logprobs\":[null,[0,-1]]}",
+         2, 0, 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ls_record *records;
+        int64_t n, n_missing = 0;
+        ls_error err;
+        print_message("%s: %s\n", ls_answer_format_names[rows[i].format], rows[i].text);
+        assert_ok(ls_answers_parse(&records, &n, rows[i].text, (int64_t)strlen(rows[i].text), "dump", rows[i].format,
+                                   false, &err),
+                  err);
+        assert_int_equal(n, rows[i].n);
+        for (int64_t s = 0; s < n; s++)
+            for (int64_t k = 0; k < records[s].n_logprobs; k++) n_missing += records[s].logprob_missing[k];
+        assert_int_equal(n_missing, rows[i].n_missing);
+        assert_true(records[rows[i].last].n_logprobs > 0 && records[rows[i].last].logprobs[0] == -1.0f);
+        ls_records_free(records, n);
+    }
+}
+
+/* A uid of verl is the group's. */
+static void samples_of_a_group_are_numbered(void **state) {
+    static const char *const texts[] = {
+        "{\"uid\":\"g\",\"responses\":[7],\"response_mask\":[1],\"rollout_log_probs\":[-1]}\n"
+        "{\"uid\":\"h\",\"responses\":[7],\"response_mask\":[1],\"rollout_log_probs\":[-1]}\n"
+        "{\"uid\":\"g\",\"responses\":[8],\"response_mask\":[1],\"rollout_log_probs\":[-1]}",
+        "{\"uid\":[\"g\",\"h\",\"g\"],\"responses\":[[7],[7],[8]],\"response_mask\":[[1],[1],[1]],"
+        "\"rollout_log_probs\":[[-1],[-1],[-1]]}"};
+    static const char *const names[] = {"g/0", "h", "g/1"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        ls_record *records;
+        int64_t n;
+        ls_error err;
+        assert_ok(
+            ls_answers_parse(&records, &n, texts[i], (int64_t)strlen(texts[i]), "dump", LS_ANSWER_VERL, false, &err),
+            err);
+        assert_int_equal(n, 3);
+        for (int64_t s = 0; s < 3; s++) assert_string_equal(records[s].id, names[s]);
+        assert_int_equal(records[2].completion_ids[0], 8);
+        ls_records_free(records, n);
+    }
+}
+
 static void both_sides_make_a_dump(void **state) {
     static const struct {
         ls_answer_format format;
@@ -218,10 +307,9 @@ static void both_sides_make_a_dump(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_format_holds_the_same),
-        cmocka_unit_test(what_is_wrong_is_refused),
-        cmocka_unit_test(a_value_without_a_place_is_missing),
-        cmocka_unit_test(both_sides_make_a_dump),
+        cmocka_unit_test(every_format_holds_the_same),        cmocka_unit_test(what_is_wrong_is_refused),
+        cmocka_unit_test(a_value_without_a_place_is_missing), cmocka_unit_test(what_came_to_nothing_has_no_values),
+        cmocka_unit_test(samples_of_a_group_are_numbered),    cmocka_unit_test(both_sides_make_a_dump),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

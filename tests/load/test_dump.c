@@ -105,7 +105,7 @@ static void hostile_dumps_are_refused(void **state) {
         {LS_DUMP_PRIME_RL, "{\"schema_version\":2,\"token_ids\":[]}", "schema_version: version 2 is not known"},
         {LS_DUMP_PRIME_RL, "{\"schema_version\":\"x\",\"token_ids\":[]}", "schema_version"},
         {LS_DUMP_PRIME_RL, PRIME("[1]", "[1]", "[\"x\"]", "[-1]"), "inference_logprobs[0]"},
-        {LS_DUMP_PRIME_RL, PRIME("[1]", "[1]", "null", "[-1]"), "inference_logprobs"},
+        {LS_DUMP_PRIME_RL, PRIME("[1]", "[1]", "{}", "[-1]"), "inference_logprobs"},
         {LS_DUMP_PRIME_RL, PRIME("[1]", "[1]", "[1e300]", "[-1]"), "beyond float32"},
         {LS_DUMP_PRIME_RL, PRIME("[-1]", "[1]", "[-1]", "[-1]"), "token_ids[0]"},
         {LS_DUMP_PRIME_RL, PRIME("[4294967296]", "[1]", "[-1]", "[-1]"), "token_ids[0]"},

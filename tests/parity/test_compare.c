@@ -245,10 +245,8 @@ static void full_and_completion_are_aligned_at_the_end(void **state) {
 
 static void what_does_not_match_up_is_refused(void **state) {
     (void)state;
-    refused("{\"id\":\"a\",\"logprobs\":[-1]}\n{\"id\":\"b\",\"logprobs\":[-1]}", "{\"id\":\"a\",\"logprobs\":[-1]}",
-            "A line 2: id 'b' is not in B");
-    refused("{\"id\":\"a\",\"logprobs\":[-1]}", "{\"id\":\"a\",\"logprobs\":[-1]}\n{\"id\":\"b\",\"logprobs\":[-1]}",
-            "B line 2: id 'b' is not in A");
+    refused("{\"id\":\"a\",\"logprobs\":[-1]}\n{\"id\":\"b\",\"logprobs\":[-1]}", "{\"id\":\"c\",\"logprobs\":[-1]}",
+            "A line 1: id 'a' is not in B, nor is any other of its 2");
     refused("{\"id\":\"a\",\"logprobs\":[-1]}", "{\"id\":\"a\",\"logprobs\":[-1,-1]}",
             "A line 1, B line 1: id 'a': 1 logprobs in the first file and 2 in the second");
     refused("{\"id\":\"a\",\"logprobs\":[null]}", "{\"id\":\"a\",\"logprobs\":[-1]}", "no token has a log-probability");
@@ -268,6 +266,67 @@ static void what_does_not_match_up_is_refused(void **state) {
             "{\"id\":\"a\",\"token_ids\":[1,2,3],\"logprobs\":[-1,-1]}", "3 token_ids against 1 prompt_ids");
     refused("{\"id\":\"a\",\"completion_ids\":[3,3,3],\"logprobs\":[-1,-1,-1]}",
             "{\"id\":\"a\",\"token_ids\":[3,3],\"logprobs\":[-1]}", "2 token_ids against");
+}
+
+static char *print(const both *s) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *file = open_memstream(&text, &bytes);
+    ls_comparison_print(file, &s->c, "A", "B");
+    fclose(file);
+    return text;
+}
+
+/* What one side alone has is counted, and is no agreement. */
+static void unequal_sets_are_compared_where_they_meet(void **state) {
+    both s = compare(
+        "{\"id\":\"x\",\"logprobs\":[-5]}\n{\"id\":\"b\",\"logprobs\":[-1,-2]}\n"
+        "{\"id\":\"a\",\"logprobs\":[-1]}",
+        "{\"id\":\"a\",\"logprobs\":[-1]}\n{\"id\":\"b\",\"logprobs\":[-1,-3]}\n"
+        "{\"id\":\"y\",\"logprobs\":[-1]}\n{\"id\":\"z\",\"logprobs\":[-1]}",
+        3);
+    char *text = print(&s);
+    (void)state;
+    assert_true(s.c.n_sequences == 2 && s.c.n_only_a == 1 && s.c.n_only_b == 2);
+    assert_true(s.c.n_compared == 3 && s.c.n_different == 1 && s.c.n_sequences_different == 1);
+    assert_string_equal(s.c.worst[0].id, "b");
+    assert_string_equal(s.c.sequence_worst, "b");
+    assert_non_null(strstr(text, "2 in both, which are compared, 1 in A only, 2 in B only\n"));
+    free(text);
+    release(&s);
+    s = compare("{\"id\":\"a\",\"logprobs\":[-1]}\n{\"id\":\"b\",\"logprobs\":[-1]}",
+                "{\"id\":\"a\",\"logprobs\":[-1]}", 3);
+    assert_true(s.c.n_different == 0 && !ls_comparison_same(&s.c));
+    release(&s);
+}
+
+static void circumstances_are_told(void **state) {
+    both s = compare(
+        "{\"id\":\"a\",\"logprobs\":[-1],\"finish\":\"error\",\"seed\":1,\"meta\":{\"temperature\":1}}\n"
+        "{\"id\":\"b\",\"logprobs\":[-1],\"seed\":2}",
+        "{\"id\":\"a\",\"logprobs\":[-1],\"finish\":\"stop\",\"seed\":2,\"meta\":{\"temperature\":0.5}}\n"
+        "{\"id\":\"b\",\"logprobs\":[-1],\"seed\":2}",
+        3);
+    char *text = print(&s);
+    (void)state;
+    assert_non_null(strstr(text, "finish is error in 1 sequences of A and 0 of B"));
+    assert_non_null(strstr(text, "the seeds of A and B differ in 1 sequences"));
+    assert_non_null(strstr(text, "the temperatures of A and B differ in 1 sequences"));
+    free(text);
+    release(&s);
+    s = compare(SIDE_A, SIDE_B, 1);
+    text = print(&s);
+    assert_null(strstr(text, "note:"));
+    free(text);
+    release(&s);
+}
+
+static void words_of_python_are_missing_values(void **state) {
+    both s = compare("{\"id\":\"NaN\",\"logprobs\":[NaN,-1,-Infinity,Infinity]}",
+                     "{\"id\":\"NaN\",\"logprobs\":[-1,-1,null,-2]}", 3);
+    (void)state;
+    assert_true(s.c.n_compared == 1 && s.c.n_equal == 1 && s.c.missing_a == 2 && s.c.missing_both == 1);
+    release(&s);
 }
 
 static void json_has_every_part(void **state) {
@@ -471,6 +530,9 @@ int main(void) {
         cmocka_unit_test(nothing_finite_leaves_the_measures_empty),
         cmocka_unit_test(full_and_completion_are_aligned_at_the_end),
         cmocka_unit_test(what_does_not_match_up_is_refused),
+        cmocka_unit_test(unequal_sets_are_compared_where_they_meet),
+        cmocka_unit_test(circumstances_are_told),
+        cmocka_unit_test(words_of_python_are_missing_values),
         cmocka_unit_test(json_has_every_part),
         cmocka_unit_test(causes_are_told_by_structure),
         cmocka_unit_test(exit_codes_tell_the_outcome),

@@ -16,7 +16,8 @@ static void test_lines(void **state) {
         const char *said; /* of the answer */
     } all[] = {
         {"{\"lockstep\": 1}", LS_OK, LS_ERR_FORMAT, "'ok' is missing"},
-        {"{\"lockstep\": 2, \"ok\": true}", LS_ERR_FORMAT, LS_OK, ""},
+        {"{\"lockstep\": 2, \"ok\": true}", LS_OK, LS_OK, ""},
+        {"{\"lockstep\": 3, \"ok\": true}", LS_ERR_FORMAT, LS_OK, ""},
         {" {\"ok\" : true} ", LS_ERR_FORMAT, LS_OK, ""},
         {"{\"ok\": false, \"error\": \"\\\"ok\\\": true\"}", LS_ERR_FORMAT, LS_ERR_UNSUPPORTED, "p: \"ok\": true"},
         {"{\"ok\": false}", LS_ERR_FORMAT, LS_ERR_UNSUPPORTED, "says no more"},
@@ -28,7 +29,8 @@ static void test_lines(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         ls_error err = {.text = ""};
-        assert_int_equal(ls_resident_greeting(all[i].line, "p", &err), all[i].greeting);
+        int version = 0;
+        assert_int_equal(ls_resident_greeting(&version, all[i].line, "p", &err), all[i].greeting);
         err.text[0] = '\0';
         assert_int_equal(ls_resident_answer(all[i].line, "p", &err), all[i].answer);
         assert_non_null(strstr(err.text, all[i].said));

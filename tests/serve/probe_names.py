@@ -5,6 +5,7 @@ Usage: probe_names.py LOCKSTEP SOURCE_DIRECTORY
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,10 @@ CASES = [  # dialect, fault, noise, exit code, cause
     ("sglang", "temperature", "1e-3", 3, "temperature on one side only"),
     ("llama.cpp", "shift", "1e-4", 3, "records shifted"),
     ("vllm", "scaled", "1e-3", 3, "log-probabilities scaled"),
+    ("vllm", "missing-null", "1e-5", 3, "log-probabilities missing"),
+    ("vllm", "missing-nan", "1e-5", 3, "log-probabilities missing"),
+    ("vllm", "missing-sentinel", "1e-5", 3, "log-probabilities missing"),
+    ("vllm", "first-missing", "1e-5", 3, "log-probabilities missing"),
     ("vllm", "template", "1e-3", 3, "other tokens than were sent"),
     ("vllm", "template-bos", "1e-3", 3, None),  # nobody knows which: not named
 ]
@@ -73,6 +78,10 @@ def main():
     check("lockstep serve is clean", code == 0 and not said["different"] and said["floor"]["max"] == 0.0, code, errors)
     tried = [e["name"] for e in said["experiments"] if e["verdict"] == "clean"]
     check("and was tried", {"cached-many", "leavers", "load", "text", "cached-reset", "long"} <= set(tried), tried)
+    with tempfile.NamedTemporaryFile(mode="r", suffix=".html") as page:
+        probe(server.url, "--max-requests", "60", "--html", page.name)
+        drawn = re.findall("<svg[^>]*>", open(page.name).read())
+        check("every drawing has a size of its own", drawn and all("viewBox=" in one for one in drawn), drawn[:1])
     code, said, errors = probe(server.url, "--dry-run")
     check("a plan asks nothing", code == 0 and said is None and "not tried" in errors and "limits" in errors, errors)
     code, said, errors = probe(server.url, "--max-requests", "30")

@@ -125,6 +125,10 @@ def vllm(o):
     for sample in range(o.get("n", 1)):
         a = complete(ids, o["max_tokens"], temperature=o["temperature"], top_k=o.get("top_k", 0),
                      seed=(o.get("seed", 0), sample))
+        for k in range(len(a.values)):  # one in twelve by its place among all tokens, or the first of each
+            lacks = read(ids + a.ids[:k + 1]) % 12 == 0 if FAULT.startswith("missing") else FAULT == "first-missing" and k == 0
+            if lacks:
+                a.values[k] = {"missing-nan": math.nan, "missing-sentinel": -9999.0}.get(FAULT)
         told = sent if FAULT in ("template-silent", "template-bos") else ids
         choice = {"index": sample, "token_ids": a.ids, "prompt_token_ids": told,
                   "logprobs": {"tokens": ["token_id:%d" % i for i in a.ids], "token_logprobs": a.values}}
