@@ -53,12 +53,11 @@ static ls_status add_setting(words *w, const char *name, const char *value, ls_e
     return add_option(w, name, text, err);
 }
 
-/* The value of a lever as the program knows it. Programs of the first version read a number for each share, and take no
- * limit from a whole one. */
-static void format_lever(char text[WORD_BYTES], const ls_trial *trial, int64_t lever, int protocol) {
-    ls_lever_format(text, WORD_BYTES, &trial->levers, lever);
-    if (protocol < 2 && strcmp(ls_lever_name(lever), "memory-fraction") == 0 && strcmp(text, "auto") == 0)
-        snprintf(text, WORD_BYTES, "1");
+/* Whether the program is left to its own default: programs of the first version read a number for each share. */
+static bool is_left_open(const ls_trial *trial, int64_t lever, int protocol) {
+    char text[WORD_BYTES];
+    ls_lever_format(text, sizeof text, &trial->levers, lever);
+    return protocol < 2 && strcmp(ls_lever_name(lever), "memory-fraction") == 0 && strcmp(text, "auto") == 0;
 }
 
 static ls_status add_trial(words *w, const ls_trial *trial, int protocol, ls_error *err) {
@@ -74,7 +73,8 @@ static ls_status add_trial(words *w, const ls_trial *trial, int protocol, ls_err
     if (trial->dtype != LS_F32) LS_TRY(add_option(w, "profile", ls_profile_name(trial->profile), err));
     LS_TRY(add_word(w, "--ignore-eos", err));
     for (int64_t i = 0; i < ls_levers_count(); i++) {
-        format_lever(text, trial, i, protocol);
+        if (is_left_open(trial, i, protocol)) continue;
+        ls_lever_format(text, sizeof text, &trial->levers, i);
         LS_TRY(add_setting(w, ls_lever_name(i), text, err));
     }
     return LS_OK;
@@ -193,8 +193,9 @@ static void hear(ls_outcomes *out, const ls_record *record, const ls_trial *tria
         const int64_t lever = ls_lever_find(record->levers[i].name);
         char text[WORD_BYTES];
         if (lever < 0) continue;
-        format_lever(text, trial, lever, protocol);
-        if (strcmp(text, record->levers[i].value) == 0) out->levers |= (uint64_t)1 << lever;
+        ls_lever_format(text, sizeof text, &trial->levers, lever);
+        if (is_left_open(trial, lever, protocol) || strcmp(text, record->levers[i].value) == 0)
+            out->levers |= (uint64_t)1 << lever;
     }
 }
 

@@ -88,6 +88,7 @@ static ls_status render_chats(const data_file *file, const ls_data_options *o, l
             status = LS_FAIL(err, LS_ERR_ARG, "%s: data_template stands around texts, not around messages", place);
             goto done;
         }
+        if (o->chat == NULL) continue;
         if (line->is_answered) {
             status =
                 LS_FAIL(err, LS_ERR_FORMAT,
@@ -96,7 +97,6 @@ static ls_status render_chats(const data_file *file, const ls_data_options *o, l
                         place);
             goto done;
         }
-        if (o->chat == NULL) continue;
         if (chat == NULL) LS_TRY_DONE(ls_chat_open(&chat, o->chat, NULL, err));
         status = ls_chat_render_text(chat, line->prompt, line->prompt_bytes, place, true, &text, err);
         if (status == LS_OK && text.bytes == 0) status = LS_FAIL(err, LS_ERR_FORMAT, "its messages render to nothing");

@@ -49,7 +49,7 @@ def generate(o):
     if o.get("bug") == "dies" and len(prompts) > 20:
         os._exit(7)
     batch, temperature, records = int(o["batch"]), float(o["temperature"]), []
-    assert 0 < float(o["memory-fraction"]) <= 1  # the first version of the protocol has numbers for shares
+    assert 0 < float(o.get("memory-fraction", 1)) <= 1  # the first version of the protocol has numbers for shares
     rng = random.Random(5)
     for i, prompt in enumerate(prompts):
         for sample in range(int(o["samples"])):
